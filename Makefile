@@ -1,0 +1,53 @@
+# `make` alone lists what there is. Missing OS packages are installed by the same commands, see
+# scripts/setup.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+# Debian keeps mkfs and losetup where a plain user's PATH does not look.
+export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
+
+# A static binary needs no cgo. Tests do without it too, so no compiler is needed.
+export CGO_ENABLED ?= 0
+
+# From the nearest tag, else the commit; "dev" outside a clone. --git-dir, so that neither an
+# enclosing repository nor a clone that belongs to somebody else gets in the way.
+VERSION ?= $(or $(patsubst v%,%,$(shell git --git-dir=.git describe --tags --always --dirty 2>/dev/null)),dev)
+LDFLAGS = -X github.com/volagent/volagent/agent/api.Version=$(VERSION)
+
+# Longer than any package's tests take, shorter than a patience: a hang prints its goroutines.
+TEST_TIMEOUT ?= 5m
+
+.PHONY: help build demo test race lint bench clean
+
+help: ## list the targets (the default)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+
+build: ## build bin/volagent and bin/volctl, static, with the version stamped
+	@mkdir -p bin
+	go build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o bin/ ./cmd/volagent ./cmd/volctl
+
+demo: build ## show the main job on this machine, each step with its proof
+	@scripts/setup demo
+	@scripts/demo
+
+test: build ## run all tests, also against the built binaries
+	@scripts/setup test
+	go test -count=1 -timeout $(TEST_TIMEOUT) ./...
+
+race: build ## run all tests under the race detector
+	@scripts/setup race
+	CGO_ENABLED=1 go test -race -count=1 -timeout $(TEST_TIMEOUT) ./...
+
+lint: ## check style, imports, scripts and the unit file
+	@scripts/setup lint
+	@scripts/lint
+
+bench: ## run the benchmarks
+	@scripts/setup test
+	go test -run '^$$' -bench . -benchmem -timeout 30m ./...
+
+clean: ## remove what was built
+	rm -rf bin dist
+	go clean -testcache

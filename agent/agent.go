@@ -1,0 +1,266 @@
+// Package agent wires volagent together: it reads the configuration, opens the
+// state database, and gives each package below it what it declares to need.
+// Nothing else imports it but the binary and the tests' own mains.
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+	"github.com/hashicorp/go-hclog"
+	"github.com/spf13/pflag"
+	"google.golang.org/grpc"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/apiserver"
+	"github.com/volagent/volagent/agent/claim"
+	"github.com/volagent/volagent/agent/event"
+	"github.com/volagent/volagent/agent/provision"
+	"github.com/volagent/volagent/agent/reconcile"
+	"github.com/volagent/volagent/agent/secret"
+	"github.com/volagent/volagent/agent/supervisor"
+	"github.com/volagent/volagent/statedb"
+	"github.com/volagent/volagent/volmgr"
+	"github.com/volagent/volagent/volmgr/mount"
+)
+
+// Seams are the two places where a test may stand between the agent and the
+// world. The binary sets none.
+type Seams struct {
+	// Tap is called around each commit of the state database.
+	Tap func(statedb.Point)
+	// Interceptor wraps each call to a plugin.
+	Interceptor grpc.UnaryClientInterceptor
+}
+
+// Bounds of a shutdown: together below the 10 s that an operator waits, and
+// the 15 s that systemd does.
+const (
+	answerWithin = 2 * time.Second // calls in hand
+	stepWithin   = 5 * time.Second // the step of each volume in hand
+)
+
+// agent is one running agent.
+type agent struct {
+	c       Config
+	log     hclog.Logger
+	db      store
+	node    statedb.Node
+	halt    string
+	started time.Time
+
+	events  *event.Ring
+	plugins *supervisor.Supervisor
+	queue   *reconcile.Queue
+	server  *apiserver.Server
+	socket  net.Listener
+}
+
+// Run runs the agent until ctx ends. It starts what the configuration says,
+// takes up every volume where it stood, and stops neither plugins nor mounts
+// when it ends.
+func Run(ctx context.Context, fl *pflag.FlagSet, stderr io.Writer, seams Seams) error {
+	c, err := loadConfig(fl)
+	if err != nil {
+		return err
+	}
+	a := &agent{c: c, log: c.logger(stderr), started: time.Now().UTC(), events: &event.Ring{}}
+	if err := a.open(ctx, seams); err != nil {
+		return err
+	}
+	err = a.wire(seams)
+	if err == nil {
+		err = a.serve(ctx, fl)
+	}
+	return errors.Join(err, a.db.Close())
+}
+
+// open makes the directories and opens what must be this agent's alone.
+func (a *agent) open(ctx context.Context, seams Seams) (err error) {
+	// A service's own user must be able to pass through to its volume.
+	for _, dir := range []string{a.c.DataDir, a.c.mountRoot()} {
+		if err := os.MkdirAll(dir, 0o711); err != nil {
+			return fmt.Errorf("cannot make the data dir: %w", err)
+		}
+	}
+	if err := os.Chmod(a.c.DataDir, 0o711); err != nil {
+		return fmt.Errorf("cannot open the data dir to the users of volumes: %w", err)
+	}
+	if err := os.MkdirAll(a.c.RuntimeDir, 0o755); err != nil {
+		return fmt.Errorf("cannot make the runtime dir: %w", err)
+	}
+	db, err := statedb.Open(filepath.Join(a.c.DataDir, "state.db"), statedb.Options{Tap: seams.Tap})
+	if err != nil {
+		return err
+	}
+	a.db = store{db}
+	return nil
+}
+
+// wire builds everything between the state database and the socket.
+func (a *agent) wire(seams Seams) error {
+	ctx := context.Background()
+	host, err := mount.New()
+	if err != nil {
+		return err
+	}
+	if a.node, a.halt, err = identify(ctx, a.db, a.c, host); err != nil {
+		return err
+	}
+	if err := a.db.reload(ctx); err != nil {
+		return err
+	}
+	if a.plugins, err = a.newSupervisor(seams); err != nil {
+		return err
+	}
+	plugins := pluginSet{a.plugins, a.db}
+	secrets := secret.Resolver{}.Resolve
+	steps := volmgr.New(volmgr.Options{Root: a.c.mountRoot(), Host: host, Plugin: plugins.node, Secrets: secrets})
+	a.queue = reconcile.New(reconcile.Options{
+		Store: a.db, Plugins: a.plugins, Host: steps, Halt: a.halt,
+		Events: a.volumeEvents, Log: a.log.Named("volume"),
+	})
+	gid, err := groupID(a.c.SocketGroup)
+	if err != nil {
+		return err
+	}
+	a.server = apiserver.New(apiserver.Options{
+		Claims: &claim.Service{
+			Store: a.db, Queue: a.queue, Plugins: a.plugins, Paths: steps, Private: []string{a.c.DataDir, a.c.RuntimeDir, a.c.Socket, a.c.PluginDir}, Halt: a.halt,
+		},
+		Volumes: &provision.Service{
+			Store: volumeStore{a.db}, Queue: a.queue, Plugins: plugins, Secrets: secrets, Events: a.events.Add, Halt: a.halt,
+		},
+		Records: a.db, Queue: a.queue, Plugins: plugins, Events: apiEvents{a.events},
+		Node: a.describe, MayWrite: mayWrite(gid), Log: a.log.Named("api"),
+	})
+	a.socket, err = listen(a.c.Socket, gid)
+	return err
+}
+
+// serve runs until ctx ends, then stops in order: no new calls, no new steps,
+// the last commit.
+func (a *agent) serve(ctx context.Context, fl *pflag.FlagSet) error {
+	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	var wg sync.WaitGroup
+	failed := make(chan error, 2)
+	background := func(fn func() error) {
+		wg.Go(func() {
+			if err := fn(); err != nil {
+				failed <- err
+			}
+		})
+	}
+	if a.halt == "" { // else plugins started here would mount where nobody sees it
+		background(func() error { return a.plugins.Run(running) })
+	}
+	background(func() error { return a.server.Serve(a.socket) })
+	wg.Go(func() { watchdog(running, a.log, func() bool { a.db.Node(); return true }) })
+	a.queue.Start()
+
+	a.log.Info("ready", "version", api.Version, "node", a.node.ID, "data_dir", a.c.DataDir, "socket", a.c.Socket)
+	if a.halt != "" {
+		a.log.Error("no call is sent to any plugin", "reason", a.halt)
+	}
+	notify(a.log, daemon.SdNotifyReady+"\nSTATUS="+a.status())
+
+	err := a.wait(ctx, fl, failed)
+	notify(a.log, daemon.SdNotifyStopping)
+	a.log.Info("stopping; plugins and mounts stay")
+	within(answerWithin, func(ctx context.Context) {
+		if err := a.server.Close(ctx); err != nil {
+			a.log.Warn("cannot close the API socket", "error", err)
+		}
+	})
+	within(stepWithin, a.queue.Stop)
+	cancel()
+	wg.Wait()
+	return err
+}
+
+func within(d time.Duration, fn func(context.Context)) {
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	defer cancel()
+	fn(ctx)
+}
+
+// wait returns when the agent is to stop: with an error if a part of it broke.
+func (a *agent) wait(ctx context.Context, fl *pflag.FlagSet, failed <-chan error) error {
+	hup := make(chan os.Signal, 1)
+	signal.Notify(hup, syscall.SIGHUP)
+	defer signal.Stop(hup)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-failed:
+			return err
+		case <-hup:
+			notify(a.log, reloading())
+			a.reload(fl)
+			notify(a.log, daemon.SdNotifyReady+"\nSTATUS="+a.status())
+		}
+	}
+}
+
+// reload reads configuration and plugin files again. What cannot change in a
+// running agent is said and left; a bad file changes nothing.
+func (a *agent) reload(fl *pflag.FlagSet) {
+	c, err := loadConfig(fl)
+	if err != nil {
+		a.log.Error("the configuration was not reloaded", "error", err)
+		return
+	}
+	a.log.SetLevel(hclog.LevelFromString(c.LogLevel))
+	c.LogLevel = a.c.LogLevel
+	if c != a.c {
+		a.log.Warn("a change of the configuration other than log_level takes effect at the next start")
+	}
+	if err := a.plugins.Reload(); err != nil {
+		a.log.Error("the plugin files were not reloaded", "error", err)
+		return
+	}
+	a.log.Info("reloaded")
+}
+
+// status is one line for systemctl status.
+func (a *agent) status() string {
+	if a.halt != "" {
+		return "halted: " + a.halt
+	}
+	return fmt.Sprintf("%d volumes", len(a.db.Volumes()))
+}
+
+// describe is the node as the API shows it, less what it can count itself.
+func (a *agent) describe() api.Node {
+	n := api.Node{ID: a.node.ID, Version: api.Version, StartedAt: a.started, DataDir: a.c.DataDir, State: "ok", DB: "ok"}
+	if a.halt != "" {
+		n.State = a.halt
+	}
+	if err := a.db.Fault(); err != nil {
+		n.DB = err.Error()
+		n.Problems = append(n.Problems, api.Problem{
+			Subject: "agent", Message: "cannot write the state database: " + n.DB, Command: "df " + a.c.DataDir,
+		})
+	}
+	for _, d := range a.db.Debts() {
+		v := d.Record.Volume
+		n.Problems = append(n.Problems, api.Problem{
+			Subject: v.ID,
+			Message: fmt.Sprintf("was deregistered by force %s ago with something of it still on this host", time.Since(d.Since).Round(time.Second)),
+			Command: fmt.Sprintf("register external_id %q of plugin %q again, under another id, and what is left is undone", v.ExternalID, v.PluginID),
+		})
+	}
+	return n
+}

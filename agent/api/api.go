@@ -1,0 +1,68 @@
+// Package api is the wire contract between volagent and whoever talks to its
+// socket: routes, JSON types and error codes. It imports the standard library
+// alone, so that a client can depend on it and on nothing else.
+//
+// All bodies are JSON in UTF-8. Times are RFC 3339 in UTC, sizes are bytes,
+// durations in queries are Go's ("30s"). Ids in paths are URL-escaped and
+// exact: no route accepts a prefix.
+//
+//	GET    /v1/volumes                        []Volume
+//	GET    /v1/volumes/{id}                   Volume      ?for=mounted|free&wait=D waits for that first
+//	PUT    /v1/volumes/{id}                   VolumeSpec → VolumeResult (register)   ?dry_run=true decides, writes nothing
+//	POST   /v1/volumes/{id}/create            VolumeSpec → VolumeResult   ?dry_run=true
+//	DELETE /v1/volumes/{id}                   DeregisterResult   ?force=true
+//	POST   /v1/volumes/{id}/delete            Done   ?confirm=ID
+//	GET    /v1/volumes/{id}/stats             Stats
+//	GET    /v1/volumes/{id}/claims/{alloc}    Claim
+//	PUT    /v1/volumes/{id}/claims/{alloc}    ClaimRequest → Claim   ?wait=D; without wait it answers at once
+//	DELETE /v1/volumes/{id}/claims/{alloc}    Done        ?wait=D&force=true
+//	GET    /v1/claims                         []Claim     ?volume=&alloc=&plugin=
+//	GET    /v1/plugins                        []Plugin
+//	GET    /v1/plugins/{id}                   Plugin      ?for=ready&wait=D
+//	GET    /v1/plugins/{id}/logs              text        ?lines=N&follow=true
+//	GET    /v1/node                           Node
+//	GET    /v1/events                         Event, one a line   ?volume=&since=TIME&n=N&follow=true
+//	GET    /v1/health                         Health
+package api
+
+import (
+	"net/url"
+	"time"
+)
+
+// Prefix is the path all routes start with.
+const Prefix = "/v1"
+
+// Path joins escaped ids to a route: Path("volumes", id, "stats").
+func Path(parts ...string) string {
+	p := Prefix
+	for _, s := range parts {
+		p += "/" + url.PathEscape(s)
+	}
+	return p
+}
+
+// Done is the answer of a call that has nothing else to say.
+type Done struct {
+	// Left names what stays behind on purpose, one sentence each.
+	Left []string `json:"left,omitempty"`
+}
+
+// Health is the answer of GET /v1/health. The agent answers it with no plugin
+// and no network.
+type Health struct {
+	Status  string `json:"status"` // "ok"
+	Version string `json:"version"`
+}
+
+// Event is one transition, newest last in a listing.
+type Event struct {
+	Time time.Time `json:"time"`
+	// Seq grows by one an event and starts anew when the agent does.
+	Seq     uint64 `json:"seq"`
+	Volume  string `json:"volume,omitempty"`
+	Alloc   string `json:"alloc,omitempty"`
+	Plugin  string `json:"plugin,omitempty"`
+	Type    string `json:"type"` // as in "claim-taken", "stage-failed", "plugin-ready"
+	Message string `json:"message"`
+}

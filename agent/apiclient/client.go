@@ -1,0 +1,165 @@
+// Package apiclient is the Go client of volagent's HTTP API on its unix socket.
+// volctl is built on it; other programs may import it too.
+//
+// Each route of package api has one method. Errors are *[api.Error], found with
+// errors.As, except that the end of a context is returned as the context's own
+// error. No method retries: all calls but events and logs may simply be made
+// again, because the agent answers the same request the same way.
+package apiclient
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"reflect"
+	"strings"
+	"time"
+
+	"github.com/volagent/volagent/agent/api"
+)
+
+// DefaultSocket is where an agent with default settings listens.
+const DefaultSocket = "/run/volagent/volagent.sock"
+
+// maxAnswer bounds an answer that is read into memory, in bytes: a socket that
+// is not the agent's must not fill it.
+const maxAnswer = 64 << 20
+
+// Client talks to one agent. It is safe for concurrent use.
+type Client struct {
+	socket string
+	http   *http.Client
+}
+
+// New returns a client for the agent that listens on a unix socket. It does not
+// connect yet.
+func New(socket string) *Client {
+	transport := &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			var d net.Dialer
+			conn, err := d.DialContext(ctx, "unix", socket)
+			if err != nil {
+				return nil, &dialError{err}
+			}
+			return conn, nil
+		},
+		DisableCompression: true,
+		IdleConnTimeout:    30 * time.Second,
+	}
+	return &Client{socket: socket, http: &http.Client{
+		Transport: transport,
+		// The agent redirects nothing: a redirect is an id that was cleaned away.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
+}
+
+// Socket is the path the client was made with.
+func (c *Client) Socket() string { return c.socket }
+
+// Close drops idle connections. The client can still be used.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// call is one request. The ids are parts of its path, escaped here.
+type call struct {
+	method string
+	path   []string
+	query  url.Values
+	body   any
+}
+
+// send makes the request and returns the answer of a success. Its caller closes
+// the body.
+func (c *Client) send(ctx context.Context, r call) (*http.Response, error) {
+	for _, part := range r.path {
+		if part == "" || part == "." || part == ".." {
+			return nil, &api.Error{Code: api.CodeInvalid, Message: fmt.Sprintf("an id cannot be %q", part)}
+		}
+	}
+	var body io.Reader = http.NoBody
+	if r.body != nil {
+		b, err := json.Marshal(r.body)
+		if err != nil {
+			return nil, &api.Error{Code: api.CodeInvalid, Message: fmt.Sprintf("cannot encode the request: %v", err)}
+		}
+		body = bytes.NewReader(b)
+	}
+	address := "http://volagent" + api.Path(r.path...)
+	if len(r.query) > 0 {
+		address += "?" + r.query.Encode()
+	}
+	req, err := http.NewRequestWithContext(ctx, r.method, address, body)
+	if err != nil {
+		return nil, &api.Error{Code: api.CodeInvalid, Message: fmt.Sprintf("cannot make the request: %v", err)}
+	}
+	if r.body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, c.transportError(ctx, err)
+	}
+	if resp.StatusCode < 200 || resp.StatusCode > 299 {
+		defer resp.Body.Close()
+		return nil, c.answeredError(ctx, resp)
+	}
+	return resp, nil
+}
+
+// do sends the request and decodes its answer, which must be one JSON value. A
+// list may be null, as Go programs write an empty one.
+func (c *Client) do(ctx context.Context, r call, answer any) error {
+	resp, err := c.send(ctx, r)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	if err != nil {
+		return c.transportError(ctx, err)
+	}
+	if len(body) > maxAnswer {
+		return c.foreign("its answer is larger than 64 MiB")
+	}
+	return c.decode(body, answer)
+}
+
+// get makes a call whose answer is one object.
+func get[T any](ctx context.Context, c *Client, r call) (*T, error) {
+	out := new(T)
+	if err := c.do(ctx, r, out); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// list makes a call whose answer is a list, which is never nil.
+func list[T any](ctx context.Context, c *Client, r call) ([]T, error) {
+	var out []T
+	if err := c.do(ctx, r, &out); err != nil {
+		return nil, err
+	}
+	return append([]T{}, out...), nil
+}
+
+func isList(answer any) bool { return reflect.TypeOf(answer).Elem().Kind() == reflect.Slice }
+
+func (c *Client) decode(body []byte, answer any) error {
+	text := bytes.TrimSpace(body)
+	if len(text) == 0 || bytes.Equal(text, []byte("null")) && !isList(answer) {
+		return c.foreign("its answer is empty")
+	}
+	if err := json.Unmarshal(body, answer); err != nil {
+		var badType *json.UnmarshalTypeError
+		if errors.As(err, &badType) {
+			return c.foreign("its answer has another shape: " + strings.TrimPrefix(badType.Error(), "json: "))
+		}
+		return c.foreign("its answer is not JSON")
+	}
+	return nil
+}

@@ -1,0 +1,116 @@
+package apiclient
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"os/user"
+	"strconv"
+	"syscall"
+
+	"github.com/volagent/volagent/agent/api"
+)
+
+// DetailDropped is set in the details of an error with api.CodeUnreachable
+// where the agent had been reached and went away before it answered. What was
+// asked for may have been done.
+const DetailDropped = "dropped"
+
+// dialError tells a connection that was never made from one that was lost.
+type dialError struct{ err error }
+
+func (e *dialError) Error() string { return e.err.Error() }
+func (e *dialError) Unwrap() error { return e.err }
+
+// transportError says why there is no answer. The end of the caller's context
+// is told as such, whatever it made of the connection.
+func (c *Client) transportError(ctx context.Context, err error) error {
+	if cause := ctx.Err(); cause != nil {
+		return fmt.Errorf("no answer from the agent: %w", cause)
+	}
+	var dial *dialError
+	switch {
+	case !errors.As(err, &dial):
+		return &api.Error{
+			Code: api.CodeUnreachable, Message: fmt.Sprintf("the agent on %s went away before it answered: %v", c.socket, unwrapped(err)),
+			Hint: "systemctl status volagent", Details: map[string]string{"socket": c.socket, DetailDropped: "true"},
+		}
+	case errors.Is(err, fs.ErrPermission):
+		return &api.Error{
+			Code: api.CodePermission, Message: fmt.Sprintf("no permission to use the socket %s", c.socket),
+			Hint: permissionHint(c.socket), Details: map[string]string{"socket": c.socket},
+		}
+	default:
+		return &api.Error{
+			Code: api.CodeUnreachable, Message: fmt.Sprintf("no agent answers on %s: %s", c.socket, reason(err)),
+			Hint: "systemctl start volagent", Details: map[string]string{"socket": c.socket},
+		}
+	}
+}
+
+// reason puts a failed connect into a person's words.
+func reason(err error) string {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "there is no such socket"
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "nobody listens there"
+	case errors.Is(err, syscall.EINVAL):
+		return "the path is too long for a socket"
+	}
+	return unwrapped(err).Error()
+}
+
+// unwrapped drops what net and http put around an error: the made-up URL would
+// only confuse.
+func unwrapped(err error) error {
+	for {
+		next := errors.Unwrap(err)
+		if next == nil {
+			return err
+		}
+		err = next
+	}
+}
+
+// permissionHint names the socket's group, if it can be seen.
+func permissionHint(socket string) string {
+	group := "the socket's group (socket_group in the agent's configuration)"
+	if info, err := os.Stat(socket); err == nil {
+		if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Gid != 0 {
+			name := strconv.FormatUint(uint64(st.Gid), 10)
+			if g, err := user.LookupGroupId(name); err == nil {
+				name = g.Name
+			}
+			group = "the group " + name
+		}
+	}
+	return "run it as root, or as a member of " + group
+}
+
+// answeredError reads the error of an answer that is not a success.
+func (c *Client) answeredError(ctx context.Context, resp *http.Response) error {
+	const most = 1 << 20
+	body, err := io.ReadAll(io.LimitReader(resp.Body, most))
+	if err != nil {
+		return c.transportError(ctx, err)
+	}
+	var answer api.ErrorBody
+	if err := json.Unmarshal(body, &answer); err != nil || answer.Error == nil || answer.Error.Code == "" {
+		return c.foreign(fmt.Sprintf("it answered %q without a reason", resp.Status))
+	}
+	return answer.Error
+}
+
+// foreign is the error for answers that no agent gives.
+func (c *Client) foreign(what string) error {
+	return &api.Error{
+		Code: api.CodeFailed, Message: fmt.Sprintf("%s does not talk like an agent of this version: %s", c.socket, what),
+		Hint: "check that the socket is volagent's, and compare the versions with: volctl version",
+	}
+}

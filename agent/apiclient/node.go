@@ -1,0 +1,135 @@
+package apiclient
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/volagent/volagent/agent/api"
+)
+
+// LogOptions say which of a plugin's lines are wanted.
+type LogOptions struct {
+	Lines  int // the last so many; 0 leaves it to the agent
+	Follow bool
+}
+
+// EventFilter says which events are wanted.
+type EventFilter struct {
+	Volume string
+	Since  time.Time // zero: as far back as the agent remembers
+	N      int       // the last so many; 0 leaves it to the agent
+	Follow bool
+}
+
+// Plugins lists all plugins.
+func (c *Client) Plugins(ctx context.Context) ([]api.Plugin, error) {
+	return list[api.Plugin](ctx, c, call{method: http.MethodGet, path: []string{"plugins"}})
+}
+
+// Plugin returns the plugin with exactly this id.
+func (c *Client) Plugin(ctx context.Context, id string) (*api.Plugin, error) {
+	return c.plugin(ctx, id, nil)
+}
+
+// WaitPlugin waits on the agent's side until the plugin is ready. After the
+// wait it fails with api.CodeTimeout.
+func (c *Client) WaitPlugin(ctx context.Context, id string, wait time.Duration) (*api.Plugin, error) {
+	return c.plugin(ctx, id, url.Values{"for": {api.PluginReady}, "wait": {wait.String()}})
+}
+
+func (c *Client) plugin(ctx context.Context, id string, query url.Values) (*api.Plugin, error) {
+	return get[api.Plugin](ctx, c, call{method: http.MethodGet, path: []string{"plugins", id}, query: query})
+}
+
+// PluginLogs streams what a plugin wrote. The caller closes the stream.
+func (c *Client) PluginLogs(ctx context.Context, id string, o LogOptions) (io.ReadCloser, error) {
+	query := when("follow", o.Follow)
+	if o.Lines > 0 {
+		query.Set("lines", strconv.Itoa(o.Lines))
+	}
+	resp, err := c.send(ctx, call{method: http.MethodGet, path: []string{"plugins", id, "logs"}, query: query}) //nolint:bodyclose // the stream closes it
+	if err != nil {
+		return nil, err
+	}
+	return &stream{client: c, ctx: ctx, body: resp.Body}, nil
+}
+
+// stream turns what breaks a body into the client's errors.
+type stream struct {
+	client *Client
+	ctx    context.Context
+	body   io.ReadCloser
+}
+
+func (s *stream) Read(p []byte) (int, error) {
+	n, err := s.body.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = s.client.transportError(s.ctx, err)
+	}
+	return n, err
+}
+
+func (s *stream) Close() error { return s.body.Close() }
+
+// Node returns this host at a glance.
+func (c *Client) Node(ctx context.Context) (*api.Node, error) {
+	return get[api.Node](ctx, c, call{method: http.MethodGet, path: []string{"node"}})
+}
+
+// Health asks whether the agent answers.
+func (c *Client) Health(ctx context.Context) (*api.Health, error) {
+	return get[api.Health](ctx, c, call{method: http.MethodGet, path: []string{"health"}})
+}
+
+// maxEvent bounds one line of the event stream, in bytes.
+const maxEvent = 1 << 20
+
+// Events calls each for every event, oldest first, and returns when the agent
+// has sent them all; with Follow only when ctx ends, the agent goes away or
+// each returns an error, which is returned as it is.
+func (c *Client) Events(ctx context.Context, f EventFilter, each func(api.Event) error) error {
+	query := when("follow", f.Follow)
+	if f.Volume != "" {
+		query.Set("volume", f.Volume)
+	}
+	if !f.Since.IsZero() {
+		query.Set("since", f.Since.UTC().Format(time.RFC3339Nano))
+	}
+	if f.N > 0 {
+		query.Set("n", strconv.Itoa(f.N))
+	}
+	resp, err := c.send(ctx, call{method: http.MethodGet, path: []string{"events"}, query: query})
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(nil, maxEvent)
+	for lines.Scan() {
+		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
+			continue
+		}
+		var e api.Event
+		if err := c.decode(lines.Bytes(), &e); err != nil {
+			return err
+		}
+		if err := each(e); err != nil {
+			return err
+		}
+	}
+	err = lines.Err()
+	if errors.Is(err, bufio.ErrTooLong) {
+		return c.foreign("a line of its answer is longer than 1 MiB")
+	}
+	if err != nil {
+		return c.transportError(ctx, err)
+	}
+	return nil
+}

@@ -1,0 +1,78 @@
+package apiclient
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/volagent/volagent/agent/api"
+)
+
+// What WaitVolume waits for.
+const (
+	ForMounted = "mounted"
+	ForFree    = "free"
+)
+
+// Volumes lists all volumes.
+func (c *Client) Volumes(ctx context.Context) ([]api.Volume, error) {
+	return list[api.Volume](ctx, c, call{method: http.MethodGet, path: []string{"volumes"}})
+}
+
+// Volume returns the volume with exactly this id.
+func (c *Client) Volume(ctx context.Context, id string) (*api.Volume, error) {
+	return c.volume(ctx, id, nil)
+}
+
+// WaitVolume waits on the agent's side until the volume is ForMounted or
+// ForFree. After the wait it fails with api.CodeTimeout.
+func (c *Client) WaitVolume(ctx context.Context, id, state string, wait time.Duration) (*api.Volume, error) {
+	return c.volume(ctx, id, url.Values{"for": {state}, "wait": {wait.String()}})
+}
+
+func (c *Client) volume(ctx context.Context, id string, query url.Values) (*api.Volume, error) {
+	return get[api.Volume](ctx, c, call{method: http.MethodGet, path: []string{"volumes", id}, query: query})
+}
+
+// RegisterVolume takes a volume that exists at its plugin, or merges the spec
+// into one that is registered. A dry run decides and writes nothing.
+func (c *Client) RegisterVolume(ctx context.Context, spec api.VolumeSpec, dryRun bool) (*api.VolumeResult, error) {
+	return get[api.VolumeResult](ctx, c, call{method: http.MethodPut, path: []string{"volumes", spec.ID}, query: when("dry_run", dryRun), body: spec})
+}
+
+// CreateVolume has the plugin make the volume. A dry run decides and writes
+// nothing.
+func (c *Client) CreateVolume(ctx context.Context, spec api.VolumeSpec, dryRun bool) (*api.VolumeResult, error) {
+	return get[api.VolumeResult](ctx, c, call{method: http.MethodPost, path: []string{"volumes", spec.ID, "create"}, query: when("dry_run", dryRun), body: spec})
+}
+
+// DeregisterVolume forgets the volume and leaves its data alone. With force its
+// claims are dropped with it, unless a live alloc holds one.
+func (c *Client) DeregisterVolume(ctx context.Context, id string, force bool) (*api.DeregisterResult, error) {
+	return get[api.DeregisterResult](ctx, c, call{method: http.MethodDelete, path: []string{"volumes", id}, query: when("force", force)})
+}
+
+// DeleteVolume destroys the volume and its data. For one that was registered
+// and not created, confirm must repeat the id; else it may be empty.
+func (c *Client) DeleteVolume(ctx context.Context, id, confirm string) (*api.Done, error) {
+	query := url.Values{}
+	if confirm != "" {
+		query.Set("confirm", confirm)
+	}
+	return get[api.Done](ctx, c, call{method: http.MethodPost, path: []string{"volumes", id, "delete"}, query: query})
+}
+
+// VolumeStats asks the plugin how full the volume is.
+func (c *Client) VolumeStats(ctx context.Context, id string) (*api.Stats, error) {
+	return get[api.Stats](ctx, c, call{method: http.MethodGet, path: []string{"volumes", id, "stats"}})
+}
+
+// when makes a query of a switch that is off by default.
+func when(name string, on bool) url.Values {
+	query := url.Values{}
+	if on {
+		query.Set(name, "true")
+	}
+	return query
+}

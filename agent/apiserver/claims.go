@@ -1,0 +1,78 @@
+package apiserver
+
+import (
+	"net/http"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+func (s *Server) getClaim(w http.ResponseWriter, r *http.Request) error {
+	rec, err := s.record(r)
+	if err != nil {
+		return err
+	}
+	alloc := r.PathValue("alloc")
+	c, ok := rec.Claims[alloc]
+	if !ok {
+		return volume.Errorf(volume.ErrNotFound, "%q has no claim on volume %q", alloc, rec.Volume.ID).
+			WithHint("volctl volume status %s", rec.Volume.ID)
+	}
+	return s.answer(w, s.toClaim(rec, c))
+}
+
+// toClaim describes a claim with its plugin's state, which a look at the
+// volume's mounts is not needed for.
+func (s *Server) toClaim(rec volume.Record, c volume.Claim) api.Claim {
+	return toClaim(rec, c, s.o.Plugins.View(rec.Volume.PluginID))
+}
+
+func (s *Server) claim(w http.ResponseWriter, r *http.Request) error {
+	wait, err := duration(r, "wait")
+	if err != nil {
+		return err
+	}
+	var req api.ClaimRequest
+	if err := body(w, r, &req); err != nil {
+		return err
+	}
+	rec, c, err := s.o.Claims.Claim(r.Context(), r.PathValue("id"), volume.Request{
+		Alloc: r.PathValue("alloc"), ReadOnly: req.ReadOnly,
+		Access: volume.AccessMode(req.AccessMode), Attachment: volume.AttachmentMode(req.AttachmentMode),
+		MountFlags: req.MountFlags, At: req.At, Owner: volume.Owner{Kind: req.Owner},
+	}, wait)
+	if err != nil {
+		return err
+	}
+	return s.answer(w, s.toClaim(rec, c))
+}
+
+func (s *Server) detach(w http.ResponseWriter, r *http.Request) error {
+	wait, err := duration(r, "wait")
+	if err != nil {
+		return err
+	}
+	// Force unmounts under a live owner. No claim of this release has one, so
+	// it is read, checked, and changes nothing.
+	if _, err := flag(r, "force"); err != nil {
+		return err
+	}
+	if err := s.o.Claims.Detach(r.Context(), r.PathValue("id"), r.PathValue("alloc"), wait); err != nil {
+		return err
+	}
+	return s.answer(w, api.Done{})
+}
+
+func (s *Server) listClaims(w http.ResponseWriter, r *http.Request) error {
+	q := r.URL.Query()
+	fits := func(name, v string) bool { return q.Get(name) == "" || q.Get(name) == v }
+	out := []api.Claim{}
+	for _, rec := range sorted(s.o.Records.Volumes()) {
+		for _, c := range rec.Ordered() {
+			if fits("volume", rec.Volume.ID) && fits("plugin", rec.Volume.PluginID) && fits("alloc", c.Alloc) {
+				out = append(out, s.toClaim(rec, c))
+			}
+		}
+	}
+	return s.answer(w, out)
+}

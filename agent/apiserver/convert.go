@@ -1,0 +1,189 @@
+package apiserver
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// fromSpec turns a volume file into the domain's volume. A file that lists no
+// capability means a single writer's file system.
+func fromSpec(s api.VolumeSpec) volume.Volume {
+	v := volume.Volume{
+		ID: s.ID, Name: s.Name, PluginID: s.PluginID, ExternalID: s.ExternalID,
+		SnapshotID: s.SnapshotID, CloneID: s.CloneID, CapacityMin: s.CapacityMin, CapacityMax: s.CapacityMax,
+		Parameters: s.Parameters, Context: s.Context, Reclaim: s.Reclaim,
+	}
+	for _, c := range s.Capabilities {
+		c := volume.Capability{Access: volume.AccessMode(c.AccessMode), Attachment: volume.AttachmentMode(c.AttachmentMode)}
+		if c.Access == "" {
+			c.Access = volume.SingleNodeWriter
+		}
+		if c.Attachment == "" {
+			c.Attachment = volume.FileSystem
+		}
+		v.Capabilities = append(v.Capabilities, c)
+	}
+	if len(v.Capabilities) == 0 {
+		v.Capabilities = []volume.Capability{{Access: volume.SingleNodeWriter, Attachment: volume.FileSystem}}
+	}
+	if s.MountOptions != nil {
+		v.MountOptions = volume.MountOptions(*s.MountOptions)
+	}
+	if s.Topology != nil {
+		v.Topology = volume.TopologyRequest(*s.Topology)
+	}
+	if v.Reclaim == "" {
+		v.Reclaim = "retain"
+	}
+	for name, ref := range s.Secrets {
+		if v.Secrets == nil {
+			v.Secrets = map[string]volume.SecretRef{}
+		}
+		v.Secrets[name] = volume.SecretRef(ref)
+	}
+	return v
+}
+
+// toSpec is the volume file that would register a volume as it is.
+func toSpec(v volume.Volume) api.VolumeSpec {
+	s := api.VolumeSpec{
+		ID: v.ID, Name: v.Name, PluginID: v.PluginID, ExternalID: v.ExternalID,
+		SnapshotID: v.SnapshotID, CloneID: v.CloneID, CapacityMin: v.CapacityMin, CapacityMax: v.CapacityMax,
+		Parameters: v.Parameters, Context: v.Context, Reclaim: v.Reclaim,
+	}
+	for _, c := range v.Capabilities {
+		s.Capabilities = append(s.Capabilities, toCapability(c))
+	}
+	if v.MountOptions.FSType != "" || len(v.MountOptions.MountFlags) > 0 {
+		m := api.MountOptions(v.MountOptions)
+		s.MountOptions = &m
+	}
+	if len(v.Topology.Required)+len(v.Topology.Preferred) > 0 {
+		t := api.TopologyRequest(v.Topology)
+		s.Topology = &t
+	}
+	for name, ref := range v.Secrets {
+		if s.Secrets == nil {
+			s.Secrets = map[string]api.Secret{}
+		}
+		s.Secrets[name] = api.Secret(ref)
+	}
+	return s
+}
+
+func toCapability(c volume.Capability) api.Capability {
+	return api.Capability{AccessMode: string(c.Access), AttachmentMode: string(c.Attachment)}
+}
+
+// toVolume describes a volume as it is now.
+func toVolume(r volume.Record, obs volume.Observed, at *volume.Attempt) api.Volume {
+	e := volume.Explain(r, obs, at)
+	v := api.Volume{
+		Spec: toSpec(r.Volume), State: string(e.State), Summary: e.Summary, Notes: e.Notes,
+		Driver: r.Volume.Driver, PluginState: obs.Plugin.State, PluginVersion: obs.Plugin.Info.Version,
+		Created: r.Volume.Created, Capacity: r.Volume.Capacity, Topologies: r.Volume.Topologies,
+		RegisteredAt: r.Volume.RegisteredAt,
+		Controller:   obs.Plugin.Info.Caps.Attach || r.Node.Uses.Attach,
+		Attached:     r.Node.Attached.String(), Staged: r.Node.Staged.String(),
+		Claims: []api.Claim{},
+	}
+	if !obs.Plugin.Known {
+		v.PluginState = "unknown"
+	}
+	if r.Node.Staged != volume.Absent {
+		v.StagingPath = r.Node.StagingPath
+	}
+	if m := r.Node.Mount; m != nil {
+		v.MountSource, v.FSType = m.Device, m.FSType
+	}
+	if r.Node.Mode != nil {
+		c := toCapability(r.Node.Mode.Capability)
+		v.Mode = &c
+	}
+	for _, c := range r.Ordered() {
+		v.Claims = append(v.Claims, toClaim(r, c, obs.Plugin))
+		if v.FSType == "" && c.Mount != nil {
+			v.MountSource, v.FSType = c.Mount.Device, c.Mount.FSType
+		}
+	}
+	v.Attempt = toAttempt(at)
+	if v.Attempt != nil {
+		v.Attempt.Fix, v.Attempt.Else = e.Fix, e.Else
+	}
+	if e.State == volume.StateStuck {
+		v.StillMounted, v.DataSafe = stillMounted(obs), "yes"
+		if r.Volume.Provision == volume.Deleting {
+			v.DataSafe = "unknown"
+		}
+	}
+	return v
+}
+
+// stillMounted sums up what was seen at a volume's paths.
+func stillMounted(obs volume.Observed) string {
+	sights := append(slices.Collect(maps.Values(obs.Targets)), slices.Collect(maps.Values(obs.Binds))...)
+	is := "no"
+	for _, s := range append(sights, obs.Staging) {
+		switch s.Seen {
+		case volume.SeenNothing:
+		case volume.SeenMount, volume.SeenDead:
+			return "yes"
+		default:
+			is = "unknown"
+		}
+	}
+	return is
+}
+
+// way is the order of calls in a volume's life.
+var way = []volume.Kind{
+	volume.ControllerPublish, volume.NodeStage, volume.NodePublish,
+	volume.NodeUnpublish, volume.NodeUnstage, volume.ControllerUnpublish,
+}
+
+// toAttempt describes the step that a volume is at.
+func toAttempt(at *volume.Attempt) *api.Attempt {
+	if at == nil {
+		return nil
+	}
+	a := &api.Attempt{
+		Step: string(at.Action.Kind), Alloc: at.Action.Alloc, Message: at.Action.Reason,
+		Tries: at.Tries, First: at.First, Next: at.Next, Running: at.Running,
+	}
+	if i := slices.Index(way, at.Action.Kind); i >= 0 {
+		a.Index, a.Of = i+1, len(way)
+	}
+	if at.Err != nil {
+		a.Code, a.Message, a.Retry = at.Err.Code, at.Err.Message, string(at.Err.Retry)
+	}
+	return a
+}
+
+// toClaim describes a claim.
+func toClaim(r volume.Record, c volume.Claim, p volume.PluginView) api.Claim {
+	a := api.Claim{
+		Volume: r.Volume.ID, PluginID: r.Volume.PluginID, Alloc: c.Alloc, State: string(c.State), Wanted: c.Wanted,
+		ReadOnly: c.ReadOnly, AccessMode: string(c.Mode.Access), AttachmentMode: string(c.Mode.Attachment),
+		Owner: c.Owner.Kind, Path: c.Path(), Target: c.Target, At: c.At, Since: c.Since,
+	}
+	if !p.Ready {
+		a.Note = "plugin unavailable"
+	}
+	return a
+}
+
+// sorted returns records by id.
+func sorted(rs []volume.Record) []volume.Record {
+	byID := make(map[string]volume.Record, len(rs))
+	for _, r := range rs {
+		byID[r.Volume.ID] = r
+	}
+	out := make([]volume.Record, 0, len(rs))
+	for _, id := range slices.Sorted(maps.Keys(byID)) {
+		out = append(out, byID[id])
+	}
+	return out
+}

@@ -1,0 +1,180 @@
+package apiserver
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+func (s *Server) health(w http.ResponseWriter, _ *http.Request) error {
+	return s.answer(w, api.Health{Status: "ok", Version: api.Version})
+}
+
+func (s *Server) node(w http.ResponseWriter, r *http.Request) error {
+	n := s.o.Node()
+	n.Plugins = s.o.Plugins.List()
+	if n.State != "ok" {
+		n.Problems = append(n.Problems, api.Problem{Subject: "agent", Message: n.State})
+	}
+	for _, v := range s.describeAll(r.Context()) {
+		n.Volumes++
+		n.Claims += len(v.Claims)
+		switch v.State {
+		case api.StateFree:
+			n.Free++
+		case api.StateMounted:
+			n.Mounted++
+		case api.StateStuck, api.StateDegraded:
+			n.Problems = append(n.Problems, api.Problem{Subject: v.Spec.ID, Message: v.Summary, Command: "volctl volume status " + v.Spec.ID})
+		}
+	}
+	for _, p := range n.Plugins {
+		if p.State != api.PluginReady && p.State != api.PluginStarting && p.State != api.PluginStopped {
+			n.Problems = append(n.Problems, api.Problem{Subject: p.ID, Message: p.State + ": " + p.Reason, Command: "volctl plugin status " + p.ID})
+		}
+	}
+	if n.Problems == nil {
+		n.Problems = []api.Problem{}
+	}
+	return s.answer(w, n)
+}
+
+func (s *Server) listPlugins(w http.ResponseWriter, _ *http.Request) error {
+	return s.answer(w, s.o.Plugins.List())
+}
+
+func (s *Server) getPlugin(w http.ResponseWriter, r *http.Request) error {
+	q, err := waitFor(r, "ready")
+	if err != nil {
+		return err
+	}
+	id := r.PathValue("id")
+	ctx, cancel := context.WithTimeout(r.Context(), q.wait)
+	defer cancel()
+	for {
+		if _, ok := s.o.Plugins.Get(id); !ok {
+			return noPlugin(id)
+		}
+		changed := s.o.Plugins.Changed(id)
+		p, ok := s.o.Plugins.Get(id)
+		switch {
+		case !ok:
+			return noPlugin(id)
+		case q.state == "" || p.State == q.state:
+			return s.answer(w, p)
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return volume.Errorf(volume.ErrTimeout, "plugin %q is %s, not %s: %s", id, p.State, q.state, p.Reason).
+				WithHint("volctl plugin logs %s", id)
+		}
+	}
+}
+
+func noPlugin(id string) error {
+	return volume.Errorf(volume.ErrNotFound, "no plugin %q", id).WithHint("volctl plugin list")
+}
+
+// maxLines bounds how much of a log is sent at once.
+const maxLines = 10000
+
+func (s *Server) pluginLogs(w http.ResponseWriter, r *http.Request) error {
+	id := r.PathValue("id")
+	if _, ok := s.o.Plugins.Get(id); !ok {
+		return noPlugin(id)
+	}
+	lines, err := number(r, "lines", 100)
+	if err != nil {
+		return err
+	}
+	follow, err := flag(r, "follow")
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	return s.o.Plugins.Log(r.Context(), id, min(lines, maxLines), follow, func(b []byte) error {
+		_, err := w.Write(b)
+		flush(w)
+		return err
+	})
+}
+
+// number reads a query's whole number.
+func number(r *http.Request, name string, without int) (int, error) {
+	raw := r.URL.Query().Get(name)
+	if raw == "" {
+		return without, nil
+	}
+	n, err := strconv.Atoi(raw)
+	if err != nil || n < 0 {
+		return 0, volume.Errorf(volume.ErrInvalid, "%s=%q is not a whole number", name, raw)
+	}
+	return n, nil
+}
+
+// flush sends what was written so far; a writer that cannot do so buffers.
+func flush(w http.ResponseWriter) {
+	if f, ok := w.(http.Flusher); ok {
+		f.Flush()
+	}
+}
+
+// events sends one JSON object a line.
+func (s *Server) events(w http.ResponseWriter, r *http.Request) error {
+	n, err := number(r, "n", 0)
+	if err != nil {
+		return err
+	}
+	follow, err := flag(r, "follow")
+	if err != nil {
+		return err
+	}
+	var since time.Time
+	if raw := r.URL.Query().Get("since"); raw != "" {
+		if since, err = time.Parse(time.RFC3339Nano, raw); err != nil {
+			return volume.Errorf(volume.ErrInvalid, "since=%q is not a time such as 2006-01-02T15:04:05Z", raw)
+		}
+	}
+	id := r.URL.Query().Get("volume")
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	var seq uint64
+	for first := true; ; first = false {
+		evs, more := s.o.Events.After(seq)
+		var out []api.Event
+		for _, e := range evs {
+			seq = e.Seq
+			if (id == "" || e.Volume == id) && !e.Time.Before(since) {
+				out = append(out, e)
+			}
+		}
+		if first && n > 0 && len(out) > n {
+			out = out[len(out)-n:]
+		}
+		if !writeLines(w, out) || !follow {
+			return nil
+		}
+		flush(w)
+		select {
+		case <-more:
+		case <-r.Context().Done():
+			return nil
+		}
+	}
+}
+
+// writeLines reports whether the caller is still there.
+func writeLines(w http.ResponseWriter, evs []api.Event) bool {
+	enc := json.NewEncoder(w)
+	for _, e := range evs {
+		if enc.Encode(e) != nil {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,244 @@
+// Package apiserver is the HTTP face of the agent on its unix socket: routes,
+// who may call them, and the one place where domain errors become API codes.
+// Who is calling is asked of the kernel (SO_PEERCRED).
+package apiserver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Claims admits and releases claims.
+type Claims interface {
+	Claim(ctx context.Context, id string, ask volume.Request, wait time.Duration) (volume.Record, volume.Claim, error)
+	Detach(ctx context.Context, id, alloc string, wait time.Duration) error
+}
+
+// Volumes registers, creates and forgets volumes.
+type Volumes interface {
+	Register(ctx context.Context, spec volume.Volume, dry bool) (volume.Record, volume.Change, error)
+	Create(ctx context.Context, spec volume.Volume, dry bool) (volume.Record, volume.Change, error)
+	Delete(ctx context.Context, id, confirm string) error
+	Deregister(ctx context.Context, id string, force bool) (left []string, err error)
+	Stats(ctx context.Context, id string) (volume.Stats, error)
+}
+
+// Records reads what is stored.
+type Records interface {
+	Volume(id string) (volume.Record, bool)
+	Volumes() []volume.Record
+}
+
+// Queue looks at volumes and tells when they change.
+type Queue interface {
+	Look(ctx context.Context, r volume.Record) (volume.Observed, *volume.Attempt)
+	Changed(id string) <-chan struct{}
+}
+
+// Plugins shows plugins. The wire types are made where both sides are known.
+type Plugins interface {
+	List() []api.Plugin
+	View(id string) volume.PluginView
+	Get(id string) (api.Plugin, bool)
+	Changed(id string) <-chan struct{}
+	// Log returns the last lines and, with follow, writes new ones until ctx ends.
+	Log(ctx context.Context, id string, lines int, follow bool, write func([]byte) error) error
+}
+
+// Events are the last transitions.
+type Events interface {
+	After(seq uint64) ([]api.Event, <-chan struct{})
+}
+
+// Options are what a Server needs.
+type Options struct {
+	Claims  Claims
+	Volumes Volumes
+	Records Records
+	Queue   Queue
+	Plugins Plugins
+	Events  Events
+	Node    func() api.Node // without plugins, counts and problems
+	// MayWrite says whether a caller may change state: root, and members of
+	// the socket's group. Everybody whom the socket's mode lets in may read.
+	MayWrite func(Peer) bool
+	Log      hclog.Logger
+}
+
+// Server answers the API.
+type Server struct {
+	o      Options
+	http   *http.Server
+	cancel context.CancelCauseFunc // of all calls in hand
+}
+
+// New returns a server that does not listen yet.
+func New(o Options) *Server {
+	s := &Server{o: o}
+	mux := http.NewServeMux()
+	for _, r := range s.routes() {
+		mux.HandleFunc(r.pattern, s.handle(r))
+	}
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		s.fail(w, volume.Errorf(volume.ErrNotFound, "no route %s %s", r.Method, r.URL.Path))
+	})
+	base, cancel := context.WithCancelCause(context.Background())
+	s.cancel = cancel
+	s.http = &http.Server{
+		BaseContext:       func(net.Listener) context.Context { return base },
+		Handler:           mux,
+		ReadHeaderTimeout: 10 * time.Second,
+		ConnContext:       withPeer,
+		ErrorLog:          o.Log.StandardLogger(&hclog.StandardLoggerOptions{InferLevels: true}),
+	}
+	return s
+}
+
+// Serve answers on a listener until Close.
+func (s *Server) Serve(l net.Listener) error {
+	if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// Close stops accepting, ends the waits of calls in hand, and waits for their
+// answers until ctx ends; then it breaks them off.
+func (s *Server) Close(ctx context.Context) error {
+	s.cancel(volume.ErrStopping)
+	if err := s.http.Shutdown(ctx); err != nil {
+		return s.http.Close()
+	}
+	return nil
+}
+
+type route struct {
+	pattern string
+	write   bool // changes state
+	do      func(s *Server, w http.ResponseWriter, r *http.Request) error
+}
+
+func (s *Server) routes() []route {
+	return []route{
+		{"GET /v1/health", false, (*Server).health},
+		{"GET /v1/node", false, (*Server).node},
+		{"GET /v1/events", false, (*Server).events},
+		{"GET /v1/volumes", false, (*Server).listVolumes},
+		{"GET /v1/volumes/{id}", false, (*Server).getVolume},
+		{"PUT /v1/volumes/{id}", true, (*Server).register},
+		{"POST /v1/volumes/{id}/create", true, (*Server).create},
+		{"DELETE /v1/volumes/{id}", true, (*Server).deregister},
+		{"POST /v1/volumes/{id}/delete", true, (*Server).delete},
+		{"GET /v1/volumes/{id}/stats", false, (*Server).stats},
+		{"GET /v1/volumes/{id}/claims/{alloc}", false, (*Server).getClaim},
+		{"PUT /v1/volumes/{id}/claims/{alloc}", true, (*Server).claim},
+		{"DELETE /v1/volumes/{id}/claims/{alloc}", true, (*Server).detach},
+		{"GET /v1/claims", false, (*Server).listClaims},
+		{"GET /v1/plugins", false, (*Server).listPlugins},
+		{"GET /v1/plugins/{id}", false, (*Server).getPlugin},
+		{"GET /v1/plugins/{id}/logs", false, (*Server).pluginLogs},
+	}
+}
+
+// handle wraps a route with the check of the caller and the answer to errors.
+func (s *Server) handle(rt route) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if p := peerOf(r.Context()); rt.write && !s.o.MayWrite(p) {
+			s.fail(w, &api.Error{
+				Code:    api.CodePermission,
+				Message: p.String() + " may look, but not change anything",
+				Hint:    "run it as root, or as a member of the socket's group (which is root-equivalent)",
+			})
+			return
+		}
+		err := rt.do(s, w, r)
+		if err != nil && errors.Is(context.Cause(r.Context()), volume.ErrStopping) {
+			// Nothing was decided. A caller who is cut off asks the next agent.
+			panic(http.ErrAbortHandler)
+		}
+		if err != nil {
+			s.fail(w, err)
+		}
+	}
+}
+
+// maxBody bounds what a caller may send, in bytes.
+const maxBody = 1 << 20
+
+// body decodes a request; an unknown field is an error.
+func body(w http.ResponseWriter, r *http.Request, v any) error {
+	dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(v); err != nil {
+		return volume.Errorf(volume.ErrInvalid, "cannot read the request: %v", err)
+	}
+	if dec.More() {
+		return volume.Errorf(volume.ErrInvalid, "cannot read the request: something follows its end")
+	}
+	return nil
+}
+
+// answer sends v. An error in sending concerns a caller who is gone.
+func (s *Server) answer(w http.ResponseWriter, v any) error {
+	w.Header().Set("Content-Type", "application/json")
+	if err := json.NewEncoder(w).Encode(v); err != nil {
+		s.o.Log.Debug("cannot send an answer", "error", err)
+	}
+	return nil
+}
+
+// fail sends an error.
+func (s *Server) fail(w http.ResponseWriter, err error) {
+	e := toAPI(err)
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(e.Code.HTTPStatus())
+	if err := json.NewEncoder(w).Encode(api.ErrorBody{Error: e}); err != nil {
+		s.o.Log.Debug("cannot send an error", "error", err)
+	}
+}
+
+// toAPI is the one place where errors become codes.
+func toAPI(err error) *api.Error {
+	var done *api.Error
+	if errors.As(err, &done) {
+		return done
+	}
+	e := &api.Error{Code: api.CodeFailed, Message: err.Error()}
+	for _, k := range []struct {
+		kind error
+		code api.Code
+	}{
+		{volume.ErrInvalid, api.CodeInvalid},
+		{volume.ErrNotFound, api.CodeNotFound},
+		{volume.ErrRefused, api.CodeRefused},
+		{volume.ErrTimeout, api.CodeTimeout},
+		{volume.ErrPluginUnavailable, api.CodePluginUnavailable},
+		{context.DeadlineExceeded, api.CodeTimeout},
+	} {
+		if errors.Is(err, k.kind) {
+			e.Code = k.code
+			break
+		}
+	}
+	var de *volume.Error
+	if errors.As(err, &de) {
+		e.Hint = de.Hint
+	}
+	var ce *volume.CallError
+	if errors.As(err, &ce) {
+		e.Details = map[string]string{"step": ce.Step, "grpc_code": ce.Code, "plugin_said": ce.Message, "retry": string(ce.Retry)}
+		if e.Code == api.CodeFailed && ce.Code == "Unavailable" {
+			e.Code = api.CodePluginUnavailable
+		}
+	}
+	return e
+}

@@ -1,0 +1,199 @@
+package apiserver
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// lookWithin bounds the look at a volume's mounts when somebody asks for its
+// status: a mount that hangs must not make status hang.
+const lookWithin = 500 * time.Millisecond
+
+// looksAtOnce bounds the volumes looked at in parallel for a listing.
+const looksAtOnce = 16
+
+func (s *Server) describe(ctx context.Context, r volume.Record) api.Volume {
+	ctx, cancel := context.WithTimeout(ctx, lookWithin)
+	defer cancel()
+	obs, at := s.o.Queue.Look(ctx, r)
+	return toVolume(r, obs, at)
+}
+
+// describeAll describes volumes in the order of their ids.
+func (s *Server) describeAll(ctx context.Context) []api.Volume {
+	rs := sorted(s.o.Records.Volumes())
+	out := make([]api.Volume, len(rs))
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, looksAtOnce)
+	for i, r := range rs {
+		slots <- struct{}{}
+		wg.Go(func() {
+			out[i] = s.describe(ctx, r)
+			<-slots
+		})
+	}
+	wg.Wait()
+	return out
+}
+
+func (s *Server) listVolumes(w http.ResponseWriter, r *http.Request) error {
+	return s.answer(w, s.describeAll(r.Context()))
+}
+
+// record finds the volume that a path names.
+func (s *Server) record(r *http.Request) (volume.Record, error) {
+	id := r.PathValue("id")
+	if err := volume.CheckID("volume id", id); err != nil {
+		return volume.Record{}, err
+	}
+	rec, ok := s.o.Records.Volume(id)
+	if !ok {
+		return rec, volume.Errorf(volume.ErrNotFound, "no volume %q", id).WithHint("volctl volume list")
+	}
+	return rec, nil
+}
+
+func (s *Server) getVolume(w http.ResponseWriter, r *http.Request) error {
+	q, err := waitFor(r, "mounted", "free")
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), q.wait)
+	defer cancel()
+	for {
+		if _, err := s.record(r); err != nil {
+			return err
+		}
+		changed := s.o.Queue.Changed(r.PathValue("id"))
+		rec, err := s.record(r)
+		if err != nil {
+			return err
+		}
+		v := s.describe(r.Context(), rec)
+		if q.state == "" || v.State == q.state {
+			return s.answer(w, v)
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return volume.Errorf(volume.ErrTimeout, "volume %q is %s, not %s", rec.Volume.ID, v.Summary, q.state).
+				WithHint("volctl volume status %s", rec.Volume.ID)
+		}
+	}
+}
+
+// waiting is the "for" and "wait" of a query.
+type waiting struct {
+	state string
+	wait  time.Duration
+}
+
+func waitFor(r *http.Request, states ...string) (waiting, error) {
+	w := waiting{state: r.URL.Query().Get("for")}
+	d, err := duration(r, "wait")
+	if err != nil || w.state == "" {
+		return w, err
+	}
+	for _, s := range states {
+		if s == w.state {
+			w.wait = d
+			return w, nil
+		}
+	}
+	return w, volume.Errorf(volume.ErrInvalid, "cannot wait for %q; one of %v", w.state, states)
+}
+
+// duration reads a query's duration, 0 if it is not given.
+func duration(r *http.Request, name string) (time.Duration, error) {
+	raw := r.URL.Query().Get(name)
+	if raw == "" {
+		return 0, nil
+	}
+	d, err := time.ParseDuration(raw)
+	if err != nil || d < 0 {
+		return 0, volume.Errorf(volume.ErrInvalid, "%s=%q is not a duration such as 30s", name, raw)
+	}
+	return d, nil
+}
+
+// flag reads a query's boolean, false if it is not given.
+func flag(r *http.Request, name string) (bool, error) {
+	raw := r.URL.Query().Get(name)
+	if raw == "" {
+		return false, nil
+	}
+	b, err := strconv.ParseBool(raw)
+	if err != nil {
+		return false, volume.Errorf(volume.ErrInvalid, "%s=%q is neither true nor false", name, raw)
+	}
+	return b, nil
+}
+
+func (s *Server) register(w http.ResponseWriter, r *http.Request) error {
+	return s.apply(w, r, s.o.Volumes.Register)
+}
+
+func (s *Server) create(w http.ResponseWriter, r *http.Request) error {
+	return s.apply(w, r, s.o.Volumes.Create)
+}
+
+// apply reads a volume file and lays it on.
+func (s *Server) apply(w http.ResponseWriter, r *http.Request, do func(context.Context, volume.Volume, bool) (volume.Record, volume.Change, error)) error {
+	dry, err := flag(r, "dry_run")
+	if err != nil {
+		return err
+	}
+	var spec api.VolumeSpec
+	if err := body(w, r, &spec); err != nil {
+		return err
+	}
+	if id := r.PathValue("id"); spec.ID != id {
+		return volume.Errorf(volume.ErrInvalid, "the path names volume %q and the body %q", id, spec.ID)
+	}
+	rec, change, err := do(r.Context(), fromSpec(spec), dry)
+	if err != nil {
+		return err
+	}
+	return s.answer(w, api.VolumeResult{Outcome: change.Outcome, Changes: change.Fields, Volume: s.describe(r.Context(), rec)})
+}
+
+func (s *Server) deregister(w http.ResponseWriter, r *http.Request) error {
+	force, err := flag(r, "force")
+	if err != nil {
+		return err
+	}
+	left, err := s.o.Volumes.Deregister(r.Context(), r.PathValue("id"), force)
+	if err != nil {
+		return err
+	}
+	return s.answer(w, api.DeregisterResult{Left: left})
+}
+
+func (s *Server) delete(w http.ResponseWriter, r *http.Request) error {
+	if err := s.o.Volumes.Delete(r.Context(), r.PathValue("id"), r.URL.Query().Get("confirm")); err != nil {
+		return err
+	}
+	return s.answer(w, api.Done{})
+}
+
+func (s *Server) stats(w http.ResponseWriter, r *http.Request) error {
+	id := r.PathValue("id")
+	st, err := s.o.Volumes.Stats(r.Context(), id)
+	if err != nil {
+		return err
+	}
+	out := api.Stats{Volume: id}
+	if b := st.Bytes; b != nil {
+		out.BytesTotal, out.BytesUsed, out.BytesAvailable = b.Total, b.Used, b.Available
+	}
+	if i := st.Inodes; i != nil {
+		out.InodesTotal, out.InodesUsed, out.InodesAvailable = i.Total, i.Used, i.Available
+	}
+	return s.answer(w, out)
+}

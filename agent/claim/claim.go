@@ -1,0 +1,335 @@
+// Package claim admits and releases claims: validate, decide, persist, wake,
+// wait. What is decided is the domain's; what is then done, the queue's.
+package claim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Store holds the records.
+type Store interface {
+	Volume(id string) (volume.Record, bool)
+	// Change runs fn on a volume's record and waits until the result is on
+	// disk. It returns ErrNotFound if there is no such volume. A record that
+	// fn returns unchanged, by its second result, is not written.
+	Change(ctx context.Context, id string, fn func(volume.Record) (volume.Record, bool, error)) error
+}
+
+// Queue brings volumes to what their claims want.
+type Queue interface {
+	Wake(id string)
+	Changed(id string) <-chan struct{}
+	// Attempt is the step that stands between a claim and what it wants.
+	Attempt(id, alloc string) *volume.Attempt
+	// InPlace looks whether a claim's mounts are those that were made for it.
+	InPlace(ctx context.Context, r volume.Record, alloc string) bool
+}
+
+// Plugins tells how a plugin is.
+type Plugins interface {
+	View(pluginID string) volume.PluginView
+}
+
+// Paths are where volumes go on this host.
+type Paths interface {
+	StagingPath(pluginID, id string) string
+	TargetPath(pluginID, alloc, id string) string
+}
+
+// Service admits and releases claims.
+type Service struct {
+	Store   Store
+	Queue   Queue
+	Plugins Plugins
+	Paths   Paths
+	// Private are directories that no claim may be bound in or over.
+	Private []string
+	// Halt says why no claim is admitted at all; empty when they are.
+	Halt string
+
+	mu      sync.Mutex
+	waiting map[waitKey]*waiters
+}
+
+// waitKey names one claim, and not another that the alloc makes later.
+type waitKey struct {
+	volume, alloc string
+	seq           uint64
+}
+
+// waiters are the calls that wait for one claim to be mounted. If one of them
+// made it, and all of them give up, it is withdrawn.
+type waiters struct {
+	n    int
+	made bool
+}
+
+// request is one call of Claim.
+type request struct {
+	volume.Request
+	Volume string
+	Waits  bool
+}
+
+// Claim admits a claim and, if wait is above 0, waits until it is mounted. It
+// waits also for whoever is in the way and is being released. A claim that was
+// made by this call and is not mounted in time is withdrawn, unless the agent
+// is being stopped: then the next one goes on with it.
+func (s *Service) Claim(ctx context.Context, id string, ask volume.Request, wait time.Duration) (volume.Record, volume.Claim, error) {
+	req := request{Request: ask, Volume: id, Waits: wait > 0}
+	if err := s.check(&req); err != nil {
+		return volume.Record{}, volume.Claim{}, err
+	}
+	waiting := ctx
+	if req.Waits {
+		var cancel context.CancelFunc
+		waiting, cancel = context.WithTimeout(ctx, wait)
+		defer cancel()
+	}
+	made, err := s.admit(ctx, waiting, req)
+	if err != nil {
+		return volume.Record{}, volume.Claim{}, err
+	}
+	r, c, err := s.find(req.Volume, req.Alloc)
+	if err != nil {
+		return r, c, err
+	}
+	if c.State != volume.Taken {
+		s.Queue.Wake(req.Volume) // a new request is worth another try
+	}
+	if !req.Waits {
+		return r, c, nil
+	}
+	key := waitKey{req.Volume, req.Alloc, c.Seq}
+	s.join(key, made)
+	r, c, err = s.mounted(waiting, req, c.Seq)
+	if s.leave(key, err) && !errors.Is(context.Cause(ctx), volume.ErrStopping) {
+		return r, c, s.withdraw(ctx, key, err)
+	}
+	return r, c, err
+}
+
+// join counts a call that waits for a claim.
+func (s *Service) join(key waitKey, made bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.waiting == nil {
+		s.waiting = map[waitKey]*waiters{}
+	}
+	w, ok := s.waiting[key]
+	if !ok {
+		w = &waiters{}
+		s.waiting[key] = w
+	}
+	w.n++
+	w.made = w.made || made
+}
+
+// leave counts it out again, and reports whether the claim is to be withdrawn:
+// this call was the last to wait for it, in vain, and one of them made it.
+func (s *Service) leave(key waitKey, err error) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w := s.waiting[key]
+	if w.n--; w.n == 0 {
+		delete(s.waiting, key)
+	}
+	if err == nil {
+		w.made = false // somebody has it now
+	}
+	return err != nil && w.made && w.n == 0
+}
+
+// check refuses what no state could admit.
+func (s *Service) check(req *request) error {
+	if err := volume.CheckID("volume id", req.Volume); err != nil {
+		return err
+	}
+	if err := volume.CheckID("alloc id", req.Alloc); err != nil {
+		return err
+	}
+	if req.Access != "" || req.Attachment != "" {
+		c := volume.Capability{Access: req.Access, Attachment: req.Attachment}
+		if c.Access == "" {
+			c.Access = volume.SingleNodeWriter
+		}
+		if c.Attachment == "" {
+			c.Attachment = volume.FileSystem
+		}
+		if err := c.Check(); err != nil {
+			return err
+		}
+	}
+	switch req.Owner.Kind {
+	case "":
+		req.Owner.Kind = volume.OwnerNone
+	case volume.OwnerNone:
+	default:
+		return volume.Errorf(volume.ErrInvalid, "unknown owner %q; this release knows only %q", req.Owner.Kind, volume.OwnerNone)
+	}
+	if s.Halt != "" {
+		return volume.Errorf(volume.ErrRefused, "cannot claim: %s", s.Halt)
+	}
+	return s.checkAt(req)
+}
+
+func (s *Service) checkAt(req *request) error {
+	if req.At == "" {
+		return nil
+	}
+	clean := filepath.Clean(req.At)
+	within := func(dir, path string) bool {
+		return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
+	}
+	if !filepath.IsAbs(req.At) {
+		return volume.Errorf(volume.ErrInvalid, "%q is not an absolute path", req.At)
+	}
+	for _, dir := range s.Private {
+		if within(dir, clean) || within(clean, dir) {
+			return volume.Errorf(volume.ErrInvalid, "%s cannot be a mount point: it would hide or lie in the agent's own %s", clean, dir)
+		}
+	}
+	req.At = clean
+	return nil
+}
+
+// admit stores the claim, once nobody who is being released is in the way. It
+// returns whether this request made it.
+func (s *Service) admit(ctx, wait context.Context, req request) (made bool, err error) {
+	for {
+		if _, ok := s.Store.Volume(req.Volume); !ok {
+			return false, unknown(req.Volume)
+		}
+		changed := s.Queue.Changed(req.Volume)
+		err := s.Store.Change(ctx, req.Volume, func(r volume.Record) (volume.Record, bool, error) {
+			full := req.Request
+			full.StagingPath = s.Paths.StagingPath(r.Volume.PluginID, r.Volume.ID)
+			full.Target = s.Paths.TargetPath(r.Volume.PluginID, req.Alloc, r.Volume.ID)
+			next, err := volume.Admit(r, full, s.Plugins.View(r.Volume.PluginID).Info, time.Now().UTC())
+			made = len(next.Claims) != len(r.Claims)
+			return next, made, err
+		})
+		if err == nil || !req.Waits || !volume.Releasing(err) {
+			return made && err == nil, err
+		}
+		select {
+		case <-changed:
+		case <-wait.Done():
+			return false, ended(wait, err)
+		}
+	}
+}
+
+// mounted waits until the claim is taken, can never be, or time is up.
+func (s *Service) mounted(ctx context.Context, req request, seq uint64) (volume.Record, volume.Claim, error) {
+	woken := false
+	for {
+		changed := s.Queue.Changed(req.Volume)
+		r, c, err := s.find(req.Volume, req.Alloc)
+		switch {
+		case err != nil:
+			return r, c, err
+		case !c.Wanted || c.Seq != seq:
+			return r, c, volume.Errorf(volume.ErrRefused, "the claim of %q on volume %q was released meanwhile", req.Alloc, req.Volume)
+		case c.State == volume.Taken && s.Queue.InPlace(ctx, r, req.Alloc):
+			return r, c, nil
+		case c.State == volume.Taken && !woken:
+			// Somebody unmounted it, or it died: no path is given out where
+			// writes would go to the host's own disk.
+			woken = true
+			s.Queue.Wake(req.Volume)
+		}
+		at := s.Queue.Attempt(req.Volume, req.Alloc)
+		if hopeless(at, req.Alloc) {
+			return r, c, at.Err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return r, c, s.late(ctx, at, r)
+		}
+	}
+}
+
+// hopeless reports whether a step that the claim needs failed for good.
+func hopeless(at *volume.Attempt, alloc string) bool {
+	return final(at) && at.Action.Forward() && (at.Action.Alloc == "" || at.Action.Alloc == alloc)
+}
+
+// final reports whether a step failed and is not tried again by itself. One that
+// is, because of this request for instance, is not judged by its last failure.
+func final(at *volume.Attempt) bool {
+	return at != nil && at.Err != nil && at.Err.Final() && !at.Running && at.Next.IsZero()
+}
+
+// late says why the wait ended before the mount was there.
+func (s *Service) late(ctx context.Context, at *volume.Attempt, r volume.Record) error {
+	p := s.Plugins.View(r.Volume.PluginID)
+	switch {
+	case at != nil && at.Err != nil:
+		return ended(ctx, fmt.Errorf("%w (%d tries)", at.Err, at.Tries))
+	case !p.Ready:
+		return volume.Errorf(volume.ErrPluginUnavailable, "volume %q is not mounted: plugin %q is %s", r.Volume.ID, r.Volume.PluginID, p.State).
+			WithHint("volctl plugin status %s", r.Volume.PluginID)
+	case at != nil && at.Action.Reason != "":
+		return ended(ctx, errors.New(at.Action.Reason))
+	case at != nil:
+		return ended(ctx, fmt.Errorf("volume %q is not mounted yet: %s has not answered", r.Volume.ID, at.Action.Kind))
+	default:
+		return ended(ctx, fmt.Errorf("volume %q is not mounted yet", r.Volume.ID))
+	}
+}
+
+// ended tells a wait that ran out from one that was broken off.
+func ended(ctx context.Context, why error) error {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		hint := ""
+		var e *volume.Error
+		if errors.As(why, &e) {
+			hint = e.Hint
+		}
+		return &volume.Error{Kind: volume.ErrTimeout, Message: "timed out: " + why.Error(), Hint: hint}
+	}
+	return ctx.Err()
+}
+
+// withdraw takes back a claim that was waited for in vain, and adds that to the
+// message. It outlives the request, because the caller may be gone.
+func (s *Service) withdraw(ctx context.Context, key waitKey, why error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	if err := s.release(ctx, key.volume, key.alloc, key.seq); err != nil && !errors.Is(err, volume.ErrNotFound) {
+		return errors.Join(why, fmt.Errorf("and the claim could not be withdrawn: %w", err))
+	}
+	return &withdrawn{why}
+}
+
+// withdrawn adds to an error that nothing was left claimed.
+type withdrawn struct{ error }
+
+func (w *withdrawn) Error() string { return w.error.Error() + "; the claim was withdrawn" }
+func (w *withdrawn) Unwrap() error { return w.error }
+
+func unknown(id string) error {
+	return volume.Errorf(volume.ErrNotFound, "no volume %q", id).WithHint("volctl volume list")
+}
+
+func (s *Service) find(id, alloc string) (volume.Record, volume.Claim, error) {
+	r, ok := s.Store.Volume(id)
+	if !ok {
+		return r, volume.Claim{}, unknown(id)
+	}
+	c, ok := r.Claims[alloc]
+	if !ok {
+		return r, c, volume.Errorf(volume.ErrNotFound, "%q has no claim on volume %q", alloc, id).WithHint("volctl volume status %s", id)
+	}
+	return r, c, nil
+}

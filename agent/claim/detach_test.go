@@ -1,0 +1,145 @@
+package claim_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+func TestDetach(t *testing.T) {
+	w := newWorld()
+	w.hold(t, "web")
+	if err := w.service().Detach(t.Context(), "data", "web", time.Second); err != nil || w.claims() != "" {
+		t.Errorf("%v, claims %q", err, w.claims())
+	}
+	want(t, w.service().Detach(t.Context(), "data", "web", time.Second), volume.ErrNotFound, `"web" has no claim on volume "data"`)
+	want(t, w.service().Detach(t.Context(), "none", "web", time.Second), volume.ErrNotFound, `no volume "none"`)
+	want(t, w.service().Detach(t.Context(), "data", "", time.Second), volume.ErrInvalid, "alloc id is missing")
+}
+
+// Asking again joins the release that is under way: one intent, and all who
+// wait are told of its end.
+func TestDetachJoins(t *testing.T) {
+	w := newWorld()
+	w.hold(t, "web")
+	w.onWake = nil
+	before := w.writes
+	done := make(chan error, 3)
+	for range cap(done) {
+		go func() { done <- w.service().Detach(context.Background(), "data", "web", 10*time.Second) }()
+	}
+	awaitWakes(t, w, cap(done))
+	if w.writes != before+1 {
+		t.Errorf("%d writes, want 1", w.writes-before)
+	}
+	w.obey()
+	for range cap(done) {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func awaitWakes(t *testing.T, w *world, n int) {
+	t.Helper()
+	limit := time.After(10 * time.Second)
+	for begun := w.wakeCount(); w.wakeCount() < n; {
+		select {
+		case <-time.After(time.Millisecond):
+		case <-limit:
+			t.Fatalf("%d wakes since %d, want %d", w.wakeCount(), begun, n)
+		}
+	}
+}
+
+func (w *world) wakeCount() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.wakes
+}
+
+// Without a wait the release goes on by itself.
+func TestDetachNoWait(t *testing.T) {
+	w := newWorld()
+	w.hold(t, "web")
+	w.onWake = nil
+	if err := w.service().Detach(t.Context(), "data", "web", 0); err != nil || w.claims() != "-web" {
+		t.Errorf("%v, claims %q", err, w.claims())
+	}
+}
+
+// A wait that ends changes nothing: the claim stays released.
+func TestDetachUnfinished(t *testing.T) {
+	unpublish := volume.Action{Kind: volume.NodeUnpublish, Alloc: "web"}
+	gone, leave := context.WithCancel(context.Background())
+	for _, tt := range []struct {
+		name   string
+		ctx    context.Context
+		onWake func(*world)
+		kind   error
+		words  []string
+	}{
+		{"no answer", t.Context(), nil, volume.ErrTimeout, []string{"released, but not undone yet: no answer yet", "goes on by itself"}},
+		{"failures", t.Context(), failWith(unpublish, volume.RetryBackoff), volume.ErrTimeout, []string{"NodeUnpublishVolume", "no such device"}},
+		{"waiting", t.Context(), func(w *world) {
+			w.change(func() {
+				w.attempt = &volume.Attempt{Action: volume.Action{Kind: volume.Wait, Reason: "target /t hangs"}}
+			})
+		}, volume.ErrTimeout, []string{"target /t hangs"}},
+		{"a final error", t.Context(), failWith(unpublish, volume.RetryNever), errCall, []string{"NodeUnpublishVolume"}},
+		{"another's forward error", t.Context(), failWith(volume.Action{Kind: volume.NodeStage}, volume.RetryNever), volume.ErrTimeout, nil},
+		{"the caller is gone", gone, func(*world) { leave() }, context.Canceled, nil},
+		{"the plugin is down", t.Context(), func(w *world) {
+			w.change(func() { w.setView(false, "crashed") })
+		}, volume.ErrPluginUnavailable, []string{`plugin "ebs" is crashed`, "goes on when it is ready"}},
+	} {
+		w := newWorld()
+		w.hold(t, "web")
+		w.onWake = once(tt.onWake)
+		err := w.service().Detach(tt.ctx, "data", "web", 50*time.Millisecond)
+		if errors.Is(tt.kind, errCall) {
+			var ce *volume.CallError
+			if !errors.As(err, &ce) {
+				t.Errorf("%s: %v hides the call's error", tt.name, err)
+			}
+			continue
+		}
+		if err == nil {
+			t.Errorf("%s: it is undone", tt.name)
+			continue
+		}
+		want(t, err, tt.kind, tt.words...)
+		if got := w.claims(); got != "-web" {
+			t.Errorf("%s: the claims are %q", tt.name, got)
+		}
+	}
+}
+
+// A claim that the same alloc makes anew is another: the wait for the old one
+// is over.
+func TestDetachThenClaimedAnew(t *testing.T) {
+	w := newWorld()
+	w.hold(t, "web")
+	w.onWake = nil
+	done := make(chan error, 1)
+	before := w.wakeCount()
+	go func() { done <- w.service().Detach(context.Background(), "data", "web", 10*time.Second) }()
+	awaitWakes(t, w, before+1)
+	w.mu.Lock()
+	w.onWake = (*world).obey
+	w.mu.Unlock()
+	w.change(func() {
+		c := w.r.Claims["web"]
+		c.Seq, c.Wanted, c.State = c.Seq+1, true, volume.Taken
+		w.r.Claims = map[string]volume.Claim{"web": c}
+	})
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if got := w.claims(); got != "web" {
+		t.Errorf("the claims are %q", got)
+	}
+}

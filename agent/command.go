@@ -1,0 +1,124 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/signal"
+	"syscall"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/spf13/cobra"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/localdriver"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Exit codes of volagent: systemd's restart does not help with 2.
+const (
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+// Main runs volagent with its arguments and returns the exit code.
+func Main(args []string, stdout, stderr io.Writer, seams Seams) int {
+	// Directories down to the targets, and what plugins make there, must be
+	// passable for the users of volumes, whatever the caller's mask is.
+	syscall.Umask(0o022)
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	cmd := newCommand(stderr, seams)
+	cmd.SetArgs(args)
+	cmd.SetOut(stdout)
+	cmd.SetErr(stderr)
+	err := cmd.ExecuteContext(ctx)
+	if err == nil {
+		return 0
+	}
+	msg := "volagent: " + err.Error() + "\n"
+	var de *volume.Error
+	if errors.As(err, &de) && de.Hint != "" {
+		msg += "hint: " + de.Hint + "\n"
+	}
+	if _, werr := io.WriteString(stderr, msg); werr != nil || errors.Is(err, volume.ErrInvalid) {
+		return exitUsage
+	}
+	return exitFailed
+}
+
+// newCommand is `volagent` and its subcommands.
+func newCommand(stderr io.Writer, seams Seams) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "volagent",
+		Short: "Serve CSI volumes to this host",
+		Long: "volagent supervises CSI plugins and mounts their volumes for the services, containers and shells of this host.\n" +
+			"Talk to it with volctl.",
+		Args:          usageArgs,
+		Version:       api.Version,
+		SilenceErrors: true, SilenceUsage: true,
+		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return Run(cmd.Context(), cmd.Flags(), stderr, seams)
+		},
+	}
+	addFlags(cmd.PersistentFlags())
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		return volume.Errorf(volume.ErrInvalid, "%v", err).WithHint("volagent --help")
+	})
+	cmd.AddCommand(newCheckConfig(), newLocalDriver(stderr))
+	return cmd
+}
+
+func usageArgs(_ *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return volume.Errorf(volume.ErrInvalid, "unknown command %q", args[0]).WithHint("volagent --help")
+	}
+	return nil
+}
+
+func newCheckConfig() *cobra.Command {
+	return &cobra.Command{
+		Use:   "check-config",
+		Short: "Check the configuration and print what is in force",
+		Args:  usageArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := loadConfig(cmd.Flags())
+			if err != nil {
+				return err
+			}
+			if _, err := groupID(c.SocketGroup); err != nil {
+				return err
+			}
+			return c.describe(cmd.OutOrStdout())
+		},
+	}
+}
+
+// newLocalDriver is the bundled driver, run by the supervisor as a process of
+// its own and spoken to over a CSI socket like any other.
+func newLocalDriver(stderr io.Writer) *cobra.Command {
+	var o localdriver.Options
+	cmd := &cobra.Command{
+		Use:    localDriverCommand,
+		Short:  "Serve the bundled CSI driver on a socket",
+		Hidden: true,
+		Args:   usageArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o.Version = api.Version
+			o.Log = hclog.New(&hclog.LoggerOptions{Name: "local", Level: hclog.Info, Output: stderr})
+			if err := localdriver.Run(cmd.Context(), o); err != nil {
+				return fmt.Errorf("the local driver stopped: %w", err)
+			}
+			return nil
+		},
+	}
+	fl := cmd.Flags()
+	fl.StringVar(&o.Endpoint, "endpoint", "", "CSI endpoint, unix://PATH")
+	fl.StringVar(&o.NodeID, "node-id", "", "CSI node id")
+	fl.StringVar(&o.StateDir, "state-dir", "", "directory of the volumes")
+	return cmd
+}
+
+const localDriverCommand = "local-driver"

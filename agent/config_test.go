@@ -1,0 +1,123 @@
+package agent
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+
+	"github.com/volagent/volagent/agent/apiserver"
+)
+
+// load reads a configuration from flags, the environment and a file's text.
+func load(t *testing.T, file string, args ...string) (Config, error) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "c.yaml")
+	if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	fl := pflag.NewFlagSet("volagent", pflag.ContinueOnError)
+	addFlags(fl)
+	if err := fl.Parse(append([]string{"--config", path}, args...)); err != nil {
+		t.Fatal(err)
+	}
+	return loadConfig(fl)
+}
+
+// TestPrecedence: a flag goes before the environment, that before the file, and
+// that before the default.
+func TestPrecedence(t *testing.T) {
+	const file = "log_level: warn\nlog_format: json\nruntime_dir: /file\nnode_id: 0123\n"
+	t.Setenv("VOLAGENT_LOG_LEVEL", "error")
+	t.Setenv("VOLAGENT_RUNTIME_DIR", "/env")
+	c, err := load(t, file, "--log-level", "debug")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Config{
+		DataDir: "/var/lib/volagent", RuntimeDir: "/env", Socket: "/env/volagent.sock", SocketGroup: "root",
+		PluginDir: "/etc/volagent/plugins.d", NodeID: "0123", LogLevel: "debug", LogFormat: "json",
+	}
+	if c != want {
+		t.Errorf("got  %+v\nwant %+v", c, want)
+	}
+}
+
+func TestBadConfig(t *testing.T) {
+	long := strings.Repeat("x", 80)
+	for name, tt := range map[string]struct {
+		file string
+		args []string
+		want string
+	}{
+		"unknown key":      {"log_level: info\nnonsense: 1\n", nil, `c.yaml:2: unknown key "nonsense"`},
+		"key in capitals":  {"Socket: /x\n", nil, `unknown key "Socket"`},
+		"twice":            {"node_id: a\nnode_id: b\n", nil, `c.yaml:2: key "node_id" stands there twice`},
+		"a list":           {"socket: [a]\n", nil, `the value of "socket" must be a plain text`},
+		"no mapping":       {"- a\n", nil, "a configuration is a list of keys and values"},
+		"no YAML":          {"a: b: c\n", nil, "c.yaml"},
+		"level":            {"", []string{"--log-level", "loud"}, `log_level "loud"`},
+		"format":           {"", []string{"--log-format", "xml"}, `log_format "xml"`},
+		"relative":         {"plugin_dir: plugins\n", nil, "not an absolute path"},
+		"long data dir":    {"", []string{"--data-dir", "/srv/volagent-data"}, "CSI plugins need accept only 128"},
+		"long runtime dir": {"", []string{"--runtime-dir", "/" + long}, "socket address"},
+		"long socket":      {"", []string{"--socket", "/" + long + long}, "socket address"},
+		"long node id":     {"", []string{"--node-id", strings.Repeat(long, 4)}, "CSI allows 256"},
+	} {
+		if _, err := load(t, tt.file, tt.args...); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: got %v, want %q", name, err, tt.want)
+		}
+	}
+}
+
+// TestLongestRoots: the defaults fit, and so does the longest data dir that the
+// documentation names.
+func TestLongestRoots(t *testing.T) {
+	for _, args := range [][]string{nil, {"--data-dir", "/srv/volagent-dat"}, {"--runtime-dir", "/" + strings.Repeat("x", 64)}} {
+		if _, err := load(t, "# nothing\n", args...); err != nil {
+			t.Errorf("%v: %v", args, err)
+		}
+	}
+}
+
+// TestCheckConfigPrints: what check-config prints is a file that gives the same.
+func TestCheckConfigPrints(t *testing.T) {
+	c, err := load(t, "node_id: \"a b\"\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	if err := c.describe(&out); err != nil {
+		t.Fatal(err)
+	}
+	again, err := load(t, out.String())
+	if err != nil || again != c {
+		t.Errorf("%v\n%s", err, out.String())
+	}
+}
+
+func TestMayWrite(t *testing.T) {
+	for name, tt := range map[string]struct {
+		uid, gid uint32
+		groups   []int
+		known    bool
+		want     bool
+	}{
+		"root":             {0, 0, nil, true, true},
+		"a member":         {1000, 1000, []int{4, 990}, true, true},
+		"the main group":   {1000, 990, nil, true, true},
+		"another":          {1000, 1000, []int{4}, true, false},
+		"not told, so not": {0, 0, nil, false, false},
+	} {
+		p := peer(tt.uid, tt.gid, tt.groups, tt.known)
+		if got := mayWrite(990)(p); got != tt.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+func peer(uid, gid uint32, groups []int, known bool) apiserver.Peer {
+	return apiserver.Peer{UID: uid, GID: gid, Groups: groups, Known: known}
+}

@@ -1,0 +1,114 @@
+package event_test
+
+import (
+	"fmt"
+	"math"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/volagent/volagent/agent/event"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// keep is how many events the ring holds.
+const keep = 4096
+
+func numbered(from, to int) (evs []volume.Event) {
+	for i := from; i <= to; i++ {
+		evs = append(evs, volume.Event{Message: fmt.Sprint(i)})
+	}
+	return evs
+}
+
+// check wants the events from a number to another, in order.
+func check(t *testing.T, got []event.Event, from, to int) {
+	t.Helper()
+	if len(got) != max(0, to-from+1) {
+		t.Fatalf("%d events, want %d", len(got), to-from+1)
+	}
+	for i, e := range got {
+		if e.Seq != uint64(from+i) || e.Message != fmt.Sprint(from+i) || e.Time.IsZero() || e.Time.Location() != time.UTC {
+			t.Fatalf("event %d is %+v, want number %d", i, e, from+i)
+		}
+	}
+}
+
+func TestRing(t *testing.T) {
+	var r event.Ring
+	got, _ := r.After(0)
+	check(t, got, 1, 0)
+	r.Add(numbered(1, 3)...)
+	r.Add()
+	r.Add(numbered(4, 4)...)
+	for after := range 6 {
+		got, _ := r.After(uint64(after))
+		check(t, got, after+1, 4)
+	}
+	got, _ = r.After(math.MaxUint64)
+	check(t, got, 5, 4)
+}
+
+// The ring forgets the oldest, never the order.
+func TestRingIsBounded(t *testing.T) {
+	for _, total := range []int{keep - 1, keep, keep + 1, keep + 100, 3*keep + 7} {
+		var r event.Ring
+		for i := 0; i < total; i += 100 {
+			r.Add(numbered(i+1, min(i+100, total))...)
+		}
+		got, _ := r.After(0)
+		check(t, got, max(1, total-keep+1), total)
+		got, _ = r.After(uint64(total - 10))
+		check(t, got, total-9, total)
+	}
+	var r event.Ring
+	r.Add(numbered(1, 2*keep+5)...) // in one go
+	got, _ := r.After(0)
+	check(t, got, keep+6, 2*keep+5)
+}
+
+// A follower is told of every event once, and a slow one never blocks Add.
+func TestFollow(t *testing.T) {
+	const total = 2000
+	var r event.Ring
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for seq := uint64(0); seq < total; {
+				evs, more := r.After(seq)
+				for _, e := range evs {
+					if e.Seq != seq+1 {
+						t.Errorf("after %d came %d", seq, e.Seq)
+						return
+					}
+					seq = e.Seq
+				}
+				if seq == total {
+					return
+				}
+				select {
+				case <-more:
+				case <-t.Context().Done():
+					t.Error("it was not told of more")
+					return
+				}
+			}
+		})
+	}
+	_, never := r.After(0)
+	for i := range total {
+		r.Add(numbered(i+1, i+1)...)
+	}
+	wg.Wait()
+	select {
+	case <-never:
+	default:
+		t.Error("a follower that did not read was not told")
+	}
+	_, quiet := r.After(total)
+	select {
+	case <-quiet:
+		t.Error("a follower was told of nothing")
+	default:
+	}
+}

@@ -1,0 +1,58 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/volagent/volagent/statedb"
+	"github.com/volagent/volagent/volmgr/mount"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// identify settles who this host is and whether the paths and mounts that are
+// recorded are the ones that this process sees. It returns why no call may be
+// sent, if so; the agent then still answers.
+func identify(ctx context.Context, db store, c Config, host *mount.Host) (node statedb.Node, halt string, err error) {
+	was := db.Node()
+	held := attached(db)
+	node = was
+	switch {
+	case node.ID == "" && c.NodeID != "":
+		node.ID = c.NodeID
+	case node.ID == "":
+		if node.ID, err = os.Hostname(); err != nil {
+			return node, "", fmt.Errorf("cannot tell the node id: %w", err)
+		}
+	case c.NodeID != "" && c.NodeID != node.ID && held != "":
+		return node, "", volume.Errorf(volume.ErrRefused, "cannot change the node id from %q to %q while volume %q is attached", node.ID, c.NodeID, held).
+			WithHint("start with the old node id, detach all volumes, then change it")
+	case c.NodeID != "":
+		node.ID = c.NodeID
+	}
+	if was.DataDir != "" && was.DataDir != c.DataDir && held != "" {
+		return node, "", volume.Errorf(volume.ErrRefused, "this data dir was at %s when volume %q was mounted below it; now it is at %s", was.DataDir, held, c.DataDir).
+			WithHint("move it back, or start with --data-dir %s", was.DataDir)
+	}
+	node.DataDir = c.DataDir
+	if was.Boot == host.Boot() && was.Namespace != host.Namespace() && held != "" {
+		halt = fmt.Sprintf("this agent runs in another mount namespace than the one where volume %q was mounted in this boot, so it sends no call; "+
+			"start it as the service does, without options that give it a namespace of its own", held)
+		return was, halt, nil
+	}
+	node.Boot, node.Namespace = host.Boot(), host.Namespace()
+	if node == was {
+		return node, "", nil
+	}
+	return node, "", db.Update(ctx, func(tx *statedb.Tx) error { tx.PutNode(node); return nil })
+}
+
+// attached names a volume that is, or may be, on this host; empty if none is.
+func attached(db store) string {
+	for _, r := range db.Volumes() {
+		if r.Held() {
+			return r.Volume.ID
+		}
+	}
+	return ""
+}

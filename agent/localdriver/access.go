@@ -1,0 +1,92 @@
+package localdriver
+
+import (
+	"github.com/container-storage-interface/spec/lib/go/csi"
+)
+
+// access is a volume capability, understood.
+type access struct {
+	block      bool
+	fsType     string // as asked for; empty leaves it to the volume
+	flags      mountFlags
+	readerOnly bool
+	manyPaths  bool // may be published at more than one target
+}
+
+// parseAccess refuses what the driver can never do, with INVALID_ARGUMENT.
+func parseAccess(c *csi.VolumeCapability) (access, error) {
+	var a access
+	switch mode := c.GetAccessMode().GetMode(); mode {
+	case csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER,
+		csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER:
+	case csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER:
+		a.manyPaths = true
+	case csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY:
+		a.readerOnly = true
+	case csi.VolumeCapability_AccessMode_UNKNOWN:
+		return a, invalidf("the capability has no access mode")
+	default:
+		return a, invalidf("access mode %s is not possible: a local volume is on one node only", mode)
+	}
+	switch {
+	case c.GetBlock() != nil:
+		a.block = true
+	case c.GetMount() != nil:
+		if c.GetMount().GetVolumeMountGroup() != "" {
+			return a, invalidf("volume_mount_group is not supported by the local driver")
+		}
+		a.fsType = c.GetMount().GetFsType()
+		a.flags = parseMountFlags(c.GetMount().GetMountFlags())
+	default:
+		return a, invalidf("the capability says neither mount nor block")
+	}
+	return a, nil
+}
+
+// parseAccessFor parses a capability for use with one volume: FAILED_PRECONDITION says that the
+// volume was not made for it.
+func parseAccessFor(v volume, c *csi.VolumeCapability) (access, error) {
+	if c == nil {
+		return access{}, invalidf("the volume capability is missing")
+	}
+	a, err := parseAccess(c)
+	if err != nil {
+		return a, err
+	}
+	switch {
+	case a.block && !v.Block:
+		return a, preconditionf("volume %q was not created for block access", v.ID)
+	case !a.block && v.Type == typeImage && v.FSType == "":
+		return a, preconditionf("volume %q was created for block access only and holds no filesystem of ours", v.ID)
+	case a.fsType != "" && a.fsType != v.FSType:
+		return a, preconditionf("volume %q cannot be mounted as %q: %s", v.ID, a.fsType, v.describe())
+	case v.Type == typeDirectory && len(a.flags.fs) > 0:
+		return a, invalidf("mount flag %q belongs to a filesystem, and volume %q is a directory; it takes ro, nosuid, nodev, noexec, noatime, nodiratime, nosymfollow and their opposites",
+			a.flags.fs[0], v.ID)
+	}
+	return a, nil
+}
+
+// describe says in words what a volume is.
+func (v volume) describe() string {
+	switch {
+	case v.Type == typeDirectory:
+		return "it is a directory"
+	case v.FSType == "":
+		return "it is a raw image"
+	}
+	return "it is an image with " + v.FSType
+}
+
+// context is the volume_context: for people to read; the driver does not need it back.
+func (v volume) context() map[string]string {
+	m := map[string]string{paramType: v.Type}
+	if v.FSType != "" {
+		m[paramFSType] = v.FSType
+	}
+	return m
+}
+
+func (v volume) csi() *csi.Volume {
+	return &csi.Volume{VolumeId: v.ID, CapacityBytes: v.Capacity, VolumeContext: v.context()}
+}

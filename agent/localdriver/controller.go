@@ -1,0 +1,227 @@
+package localdriver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+// ControllerGetCapabilities lists only what is implemented in full.
+func (d *driver) ControllerGetCapabilities(context.Context, *csi.ControllerGetCapabilitiesRequest) (*csi.ControllerGetCapabilitiesResponse, error) {
+	resp := &csi.ControllerGetCapabilitiesResponse{}
+	for _, t := range []csi.ControllerServiceCapability_RPC_Type{
+		csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME,
+		csi.ControllerServiceCapability_RPC_LIST_VOLUMES,
+		csi.ControllerServiceCapability_RPC_GET_CAPACITY,
+		csi.ControllerServiceCapability_RPC_GET_VOLUME,
+		csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
+	} {
+		resp.Capabilities = append(resp.Capabilities, &csi.ControllerServiceCapability{
+			Type: &csi.ControllerServiceCapability_Rpc{Rpc: &csi.ControllerServiceCapability_RPC{Type: t}},
+		})
+	}
+	return resp, nil
+}
+
+// CreateVolume makes a volume, or answers with the one that has the name already if it is what is
+// asked for.
+func (d *driver) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
+	want, err := plan(req)
+	if err != nil {
+		return nil, err
+	}
+	unlock, ok := d.names.try(want.Name)
+	if !ok {
+		return nil, codedf(codes.Aborted, "volume %q is being created", want.Name)
+	}
+	defer unlock()
+	if have, ok := d.store.getByName(want.Name); ok {
+		if err := have.satisfies(want, req.GetCapacityRange()); err != nil {
+			return nil, err
+		}
+		return &csi.CreateVolumeResponse{Volume: have.csi()}, nil
+	}
+	if want.Capacity, err = want.sizeFor(req.GetCapacityRange()); err != nil {
+		return nil, err
+	}
+	want.ID, want.Created = newID(), time.Now().UTC()
+	if want.Type == typeDirectory {
+		err = d.store.add(want, makeDirectory)
+	} else {
+		err = d.createImage(ctx, want)
+	}
+	if err != nil {
+		return nil, err
+	}
+	d.seen.learn(want.ID) // it is mounted nowhere
+	d.log.Info("created a volume", "volume_id", want.ID, "name", want.Name, "type", want.Type, "bytes", want.Capacity)
+	return &csi.CreateVolumeResponse{Volume: want.csi()}, nil
+}
+
+// createImage refuses early what could never be staged or filled.
+func (d *driver) createImage(ctx context.Context, v volume) error {
+	if err := checkLoopControl(); err != nil {
+		return err
+	}
+	_, total, err := d.space()
+	if err != nil {
+		return err
+	}
+	if v.Capacity > total {
+		return outOfRangef("an image of %d bytes does not fit: the filesystem of %q has %d", v.Capacity, d.store.root, total)
+	}
+	return d.store.add(v, func(dir string) error { return makeImage(ctx, dir, v) })
+}
+
+// DeleteVolume removes a volume and its data. It is refused while the volume is staged, published
+// or mounted by anybody, or while anything is mounted inside it. An id that is not known is
+// success, as CSI has it.
+func (d *driver) DeleteVolume(ctx context.Context, req *csi.DeleteVolumeRequest) (*csi.DeleteVolumeResponse, error) {
+	id := req.GetVolumeId()
+	if id == "" {
+		return nil, invalidf("the volume id is empty")
+	}
+	if !validID(id) {
+		return &csi.DeleteVolumeResponse{}, nil
+	}
+	unlock, err := d.lock(id)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	switch v, err := d.store.get(id); {
+	case errors.Is(err, errNoVolume): // perhaps deleted, but not purged yet
+	case err != nil:
+		return nil, err
+	default:
+		if err := d.checkUnused(v); err != nil {
+			return nil, err
+		}
+		if err := d.store.trash(v); err != nil {
+			return nil, err
+		}
+		d.seen.drop(id)
+		d.log.Info("deleted a volume", "volume_id", id, "name", v.Name)
+	}
+	if err := d.store.purge(ctx, id); err != nil {
+		return nil, err
+	}
+	return &csi.DeleteVolumeResponse{}, nil
+}
+
+// ValidateVolumeCapabilities confirms what CreateVolume would have granted for this volume.
+func (d *driver) ValidateVolumeCapabilities(_ context.Context, req *csi.ValidateVolumeCapabilitiesRequest) (*csi.ValidateVolumeCapabilitiesResponse, error) {
+	if req.GetVolumeId() == "" || len(req.GetVolumeCapabilities()) == 0 {
+		return nil, invalidf("the volume id and at least one volume capability must be given")
+	}
+	v, err := d.volume(req.GetVolumeId())
+	if err != nil {
+		return nil, err
+	}
+	if why := mismatch(v, req); why != "" {
+		return &csi.ValidateVolumeCapabilitiesResponse{Message: why}, nil
+	}
+	return &csi.ValidateVolumeCapabilitiesResponse{
+		Confirmed: &csi.ValidateVolumeCapabilitiesResponse_Confirmed{
+			VolumeContext:      req.GetVolumeContext(),
+			VolumeCapabilities: req.GetVolumeCapabilities(),
+			Parameters:         req.GetParameters(),
+		},
+	}, nil
+}
+
+// mismatch tells in words why a volume is not what is described, or nothing.
+func mismatch(v volume, req *csi.ValidateVolumeCapabilitiesRequest) string {
+	for _, c := range req.GetVolumeCapabilities() {
+		if _, err := parseAccessFor(v, c); err != nil {
+			return err.Error()
+		}
+	}
+	if got := req.GetVolumeContext(); len(got) > 0 && !maps.Equal(got, v.context()) {
+		return fmt.Sprintf("the volume context is %v, not %v", v.context(), got)
+	}
+	if len(req.GetParameters()) == 0 {
+		return ""
+	}
+	p, err := parseParams(req.GetParameters())
+	switch {
+	case err != nil:
+		return err.Error()
+	case p.typ != v.Type, p.fsType != "" && p.fsType != v.FSType:
+		return fmt.Sprintf("the parameters do not match volume %q: %s", v.ID, v.describe())
+	}
+	return ""
+}
+
+// ListVolumes pages in the order of ids. The token is the last id of the page before, so volumes
+// that come and go between pages cause no gap and no repetition.
+func (d *driver) ListVolumes(_ context.Context, req *csi.ListVolumesRequest) (*csi.ListVolumesResponse, error) {
+	if req.GetMaxEntries() < 0 {
+		return nil, invalidf("max_entries is %d", req.GetMaxEntries())
+	}
+	after := req.GetStartingToken()
+	if after != "" && !validID(after) {
+		return nil, codedf(codes.Aborted, "the starting token %q is not one of ours; start again without", after)
+	}
+	all := d.store.list()
+	all = slices.DeleteFunc(all, func(v volume) bool { return v.ID <= after })
+	resp := &csi.ListVolumesResponse{}
+	if n := int(req.GetMaxEntries()); n > 0 && n < len(all) {
+		all = all[:n]
+		resp.NextToken = all[n-1].ID
+	}
+	for _, v := range all {
+		resp.Entries = append(resp.Entries, &csi.ListVolumesResponse_Entry{Volume: v.csi()})
+	}
+	return resp, nil
+}
+
+// ControllerGetVolume answers for one volume what ListVolumes does for all.
+func (d *driver) ControllerGetVolume(_ context.Context, req *csi.ControllerGetVolumeRequest) (*csi.ControllerGetVolumeResponse, error) {
+	v, err := d.volume(req.GetVolumeId())
+	if err != nil {
+		return nil, err
+	}
+	return &csi.ControllerGetVolumeResponse{
+		Volume: v.csi(),
+		Status: &csi.ControllerGetVolumeResponse_VolumeStatus{},
+	}, nil
+}
+
+// GetCapacity reports the free bytes of the filesystem under the state directory. Images are
+// sparse, so more than that can be created; they then share what there is.
+func (d *driver) GetCapacity(_ context.Context, req *csi.GetCapacityRequest) (*csi.GetCapacityResponse, error) {
+	p, err := parseParams(req.GetParameters())
+	if err != nil {
+		return nil, err
+	}
+	if slices.ContainsFunc(req.GetVolumeCapabilities(), p.cannot) {
+		return &csi.GetCapacityResponse{}, nil
+	}
+	free, total, err := d.space()
+	if err != nil {
+		return nil, err
+	}
+	resp := &csi.GetCapacityResponse{AvailableCapacity: free}
+	if p.typ == typeImage {
+		resp.MaximumVolumeSize = wrapperspb.Int64(total)
+	}
+	return resp, nil
+}
+
+// space returns the free and total bytes of the filesystem that holds the volumes.
+func (d *driver) space() (free, total int64, err error) {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(d.store.root, &fs); err != nil {
+		return 0, 0, fmt.Errorf("cannot measure the filesystem of %q: %w", d.store.root, err)
+	}
+	return int64(fs.Bavail) * fs.Frsize, int64(fs.Blocks) * fs.Frsize, nil
+}

@@ -1,0 +1,46 @@
+// Package localdriver is the bundled CSI driver, "builtin: local". It runs as a process of its own
+// and is reached only through its CSI socket, so it imports nothing else of this module.
+//
+// It offers two types of volume, chosen by the create parameter "type":
+//
+//   - "directory" (the default) is a directory of this host, bind-mounted where it is wanted. The
+//     capacity asked for is recorded and reported; it is not enforced. It works without root, in
+//     a user namespace with its own mount namespace.
+//   - "image" is a sparse file behind a loop device. It holds an ext4 (the default), xfs or btrfs
+//     filesystem, named by the capability's fs_type or by the parameter "fs_type", or it is a raw
+//     block device when only block access is asked for. Its size is real. It needs root.
+//
+// A filesystem is made once, when the volume is created, on a file nobody can see yet. Staging
+// never formats anything, so no accident of detection can cost data.
+//
+// # On disk
+//
+//	STATE_DIR/                   0700
+//	├── lock                     flock: one driver per state directory
+//	├── volumes/
+//	│   └── vol-<16 characters>/ a volume exists if, and only if, this directory does
+//	│       ├── volume.json      what was asked for; written once
+//	│       ├── data/            0755, the root of a directory volume      } one of
+//	│       └── image            0600, the sparse file of an image volume  } the two
+//	├── tmp/                     volumes being made; one rename puts them in volumes/
+//	└── trash/                   volumes being deleted; one rename puts them here
+//
+// Creating fills tmp/ID, syncs it, and renames it to volumes/ID. Deleting renames volumes/ID to
+// trash/ID and then removes that, crossing no mount and following no link. A crash leaves
+// something in tmp or trash, which the next start removes. Names that the driver does not make
+// itself are left alone.
+//
+// # In the kernel
+//
+// The driver keeps no record of what is staged or published: the mount table and the loop devices
+// say so, also after a restart.
+//
+//	directory   data/ ──bind──▶ staging path ──bind──▶ target paths
+//	image       image ─▶ loop ──mount──▶ staging path ──bind──▶ target paths
+//	raw block   image ─▶ loop (nothing at the staging path) ──bind of the node──▶ target paths
+//	            image ─▶ read-only loop ──bind of the node──▶ read-only target paths
+//
+// A raw volume is published either for writing or read-only, never both at once: two loop
+// devices do not share a cache. Linux 5.12 or newer is needed (mount_setattr, openat2,
+// LOOP_CONFIGURE).
+package localdriver

@@ -1,0 +1,308 @@
+package localdriver
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+)
+
+func background() context.Context { return context.Background() }
+
+type mode = csi.VolumeCapability_AccessMode_Mode
+
+const (
+	writer       = csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
+	singleWriter = csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER
+	multiWriter  = csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER
+	readerOnly   = csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY
+)
+
+func mountCap(m mode, fsType string, flags ...string) *csi.VolumeCapability {
+	return &csi.VolumeCapability{
+		AccessMode: &csi.VolumeCapability_AccessMode{Mode: m},
+		AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{FsType: fsType, MountFlags: flags}},
+	}
+}
+
+func blockCap(m mode) *csi.VolumeCapability {
+	return &csi.VolumeCapability{
+		AccessMode: &csi.VolumeCapability_AccessMode{Mode: m},
+		AccessType: &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}},
+	}
+}
+
+// shortDir is a directory with a path short enough for a socket.
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp(os.Getenv(envBase), "t") //nolint:usetesting // t.TempDir is too long for a socket
+	must(t, err)
+	return dir
+}
+
+// needLoops fails rather than skips for root: there the tests of images must run.
+func needLoops(t *testing.T) {
+	t.Helper()
+	err := checkLoopControl()
+	if err != nil && inUserNamespace(t) {
+		t.Skipf("in a user namespace: %v", err)
+	}
+	must(t, err)
+}
+
+func inUserNamespace(t *testing.T) bool {
+	t.Helper()
+	m, err := os.ReadFile("/proc/self/uid_map")
+	must(t, err)
+	return !slices.Equal(strings.Fields(string(m)), []string{"0", "0", "4294967295"})
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wantCode(t *testing.T, err error, want codes.Code, words ...string) {
+	t.Helper()
+	if got := status.Code(err); got != want {
+		t.Fatalf("got %v (%v), want %v", got, err, want)
+	}
+	for _, w := range words {
+		if !strings.Contains(err.Error(), w) {
+			t.Errorf("the error %q does not say %q", err, w)
+		}
+	}
+}
+
+// bench is a driver with its directories, as a test sees it.
+type bench struct {
+	t     *testing.T
+	dir   string
+	state string
+	stop  func()
+
+	csi.IdentityClient
+	csi.ControllerClient
+	csi.NodeClient
+}
+
+// newBench starts a driver in this process.
+func newBench(t *testing.T) *bench {
+	t.Helper()
+	dir := shortDir(t)
+	b := &bench{t: t, dir: dir, state: filepath.Join(dir, "state")}
+	b.start()
+	t.Cleanup(func() {
+		b.stop()
+		if left := loopsUnder(dir); len(left) > 0 {
+			t.Errorf("loop devices are left behind: %v", left)
+		}
+	})
+	return b
+}
+
+func (b *bench) start() {
+	b.t.Helper()
+	ctx, cancel := context.WithCancel(background())
+	done := make(chan error, 1)
+	sock := filepath.Join(b.dir, "csi.sock")
+	go func() {
+		done <- Run(ctx, Options{Endpoint: "unix://" + sock, NodeID: "node-1", StateDir: b.state, Version: "test",
+			Log: hclog.New(&hclog.LoggerOptions{Output: os.Stderr, Level: hclog.Error})})
+	}()
+	conn := b.dial(sock)
+	b.stop = func() {
+		b.t.Helper()
+		b.stop = func() {}
+		must(b.t, conn.Close())
+		cancel()
+		if err := <-done; err != nil {
+			b.t.Errorf("the driver ended with: %v", err)
+		}
+	}
+}
+
+func (b *bench) dial(sock string) *grpc.ClientConn {
+	b.t.Helper()
+	conn, err := grpc.NewClient("unix:"+sock, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1.5, MaxDelay: time.Second}}))
+	must(b.t, err)
+	b.IdentityClient, b.ControllerClient, b.NodeClient = csi.NewIdentityClient(conn), csi.NewControllerClient(conn), csi.NewNodeClient(conn)
+	ctx, cancel := context.WithTimeout(background(), 20*time.Second)
+	defer cancel()
+	_, err = b.Probe(ctx, &csi.ProbeRequest{}, grpc.WaitForReady(true))
+	must(b.t, err)
+	return conn
+}
+
+func (b *bench) restart() {
+	b.t.Helper()
+	b.stop()
+	b.start()
+}
+
+// create makes a volume and returns its id.
+func (b *bench) create(name string, size int64, params map[string]string, caps ...*csi.VolumeCapability) string {
+	b.t.Helper()
+	resp, err := b.CreateVolume(background(), &csi.CreateVolumeRequest{
+		Name: name, Parameters: params, VolumeCapabilities: caps,
+		CapacityRange: &csi.CapacityRange{RequiredBytes: size},
+	})
+	must(b.t, err)
+	return resp.GetVolume().GetVolumeId()
+}
+
+func (b *bench) delete(id string) error {
+	_, err := b.DeleteVolume(background(), &csi.DeleteVolumeRequest{VolumeId: id})
+	return err
+}
+
+func (b *bench) listed() []string {
+	b.t.Helper()
+	resp, err := b.ListVolumes(background(), &csi.ListVolumesRequest{})
+	must(b.t, err)
+	var ids []string
+	for _, e := range resp.GetEntries() {
+		ids = append(ids, e.GetVolume().GetVolumeId())
+	}
+	return ids
+}
+
+// path is a path of the test; its parent exists.
+func (b *bench) path(elem ...string) string {
+	return filepath.Join(append([]string{b.dir}, elem...)...)
+}
+
+// staging makes the staging directory, as the caller of a plugin does.
+func (b *bench) staging(id string) string {
+	b.t.Helper()
+	p := b.path("staging-" + id)
+	must(b.t, os.MkdirAll(p, 0o750))
+	return p
+}
+
+func (b *bench) stage(id string, c *csi.VolumeCapability) error {
+	b.t.Helper()
+	_, err := b.NodeStageVolume(background(), &csi.NodeStageVolumeRequest{
+		VolumeId: id, StagingTargetPath: b.staging(id), VolumeCapability: c,
+	})
+	return err
+}
+
+func (b *bench) unstage(id string) error {
+	b.t.Helper()
+	_, err := b.NodeUnstageVolume(background(), &csi.NodeUnstageVolumeRequest{VolumeId: id, StagingTargetPath: b.staging(id)})
+	return err
+}
+
+func (b *bench) publish(id, target string, c *csi.VolumeCapability, readOnly bool) error {
+	b.t.Helper()
+	_, err := b.NodePublishVolume(background(), &csi.NodePublishVolumeRequest{
+		VolumeId: id, StagingTargetPath: b.staging(id), TargetPath: target, VolumeCapability: c, Readonly: readOnly,
+	})
+	return err
+}
+
+func (b *bench) unpublish(id, target string) error {
+	_, err := b.NodeUnpublishVolume(background(), &csi.NodeUnpublishVolumeRequest{VolumeId: id, TargetPath: target})
+	return err
+}
+
+func (b *bench) stats(id, path string) (*csi.NodeGetVolumeStatsResponse, error) {
+	return b.NodeGetVolumeStats(background(), &csi.NodeGetVolumeStatsRequest{VolumeId: id, VolumePath: path})
+}
+
+// clear takes a volume down again, from any state.
+func (b *bench) clear(id string, targets ...string) {
+	b.t.Helper()
+	for _, p := range targets {
+		must(b.t, b.unpublish(id, p))
+		wantGone(b.t, p)
+	}
+	must(b.t, b.unstage(id))
+	must(b.t, b.delete(id))
+}
+
+func (b *bench) loops(id string) []loopDevice {
+	b.t.Helper()
+	l, err := loopsOf(id, filepath.Join(b.state, dirVolumes, id, imageFile))
+	must(b.t, err)
+	return l
+}
+
+func mountID(t *testing.T, p string) uint64 {
+	t.Helper()
+	st, err := statPath(p)
+	must(t, err)
+	if !st.mountRoot {
+		t.Fatalf("nothing is mounted at %q", p)
+	}
+	return st.mountID
+}
+
+func wantNotMounted(t *testing.T, p string) {
+	t.Helper()
+	st, err := statPath(p)
+	must(t, err)
+	if st.mountRoot {
+		t.Fatalf("%q is mounted", p)
+	}
+}
+
+func wantGone(t *testing.T, p string) {
+	t.Helper()
+	if _, err := os.Lstat(p); !errors.Is(err, fs.ErrNotExist) {
+		t.Fatalf("%q still exists (%v)", p, err)
+	}
+}
+
+func write(t *testing.T, p, text string) {
+	t.Helper()
+	must(t, os.WriteFile(p, []byte(text), 0o644))
+}
+
+func wantContent(t *testing.T, p, want string) {
+	t.Helper()
+	got, err := os.ReadFile(p)
+	must(t, err)
+	if string(got) != want {
+		t.Fatalf("%q holds %q, want %q", p, got, want)
+	}
+}
+
+// tmpfs mounts one, and takes it away when the test ends.
+func tmpfs(t *testing.T, p, opts string) {
+	t.Helper()
+	must(t, unix.Mount("tmpfs", p, "tmpfs", 0, opts))
+	t.Cleanup(func() {
+		if err := unix.Unmount(p, unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+			t.Errorf("cannot unmount %q: %v", p, err)
+		}
+	})
+}
+
+// await polls a condition that another goroutine brings about.
+func await(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !done(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not within 20 s", what)
+		}
+	}
+}

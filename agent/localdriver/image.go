@@ -1,0 +1,153 @@
+package localdriver
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// makeDirectory makes the data of a directory volume: like the root of a fresh filesystem, it
+// belongs to whoever runs the driver (root) and can be entered by all. The 0700 directories above
+// it keep others out until it is mounted somewhere.
+func makeDirectory(dir string) error {
+	path := filepath.Join(dir, dataDir)
+	if err := os.Mkdir(path, 0o755); err != nil {
+		return err
+	}
+	if err := os.Chmod(path, 0o755); err != nil { // whatever the umask
+		return err
+	}
+	return syncDir(path)
+}
+
+// makeImage makes a sparse file and, unless the volume is raw, a filesystem in it. The tools work
+// on the file itself, so no loop device is needed and none can be left behind.
+func makeImage(ctx context.Context, dir string, v volume) error {
+	path := filepath.Join(dir, imageFile)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	err = f.Truncate(v.Capacity)
+	if errors.Is(err, unix.EFBIG) {
+		err = outOfRangef("an image of %d bytes is more than its filesystem allows for one file", v.Capacity)
+	}
+	if err == nil && v.FSType != "" {
+		err = format(ctx, v.FSType, path)
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close())
+}
+
+func format(ctx context.Context, fsType, path string) error {
+	fs, ok := findFilesystem(fsType)
+	if !ok {
+		return fmt.Errorf("unknown filesystem type %q", fsType)
+	}
+	code, out, err := runTool(ctx, fs.pkg, fs.mkfs[0], append(fs.mkfs[1:len(fs.mkfs):len(fs.mkfs)], path)...)
+	if err != nil {
+		return err
+	}
+	if code != 0 {
+		return fmt.Errorf("%s failed with exit code %d: %s", fs.mkfs[0], code, out)
+	}
+	return nil
+}
+
+// e2fsck's exit code is a sum of these (e2fsck(8)); larger ones mean that it could not do its work.
+const (
+	fsckCorrected = 1
+	fsckReboot    = 2
+)
+
+// checkFilesystem repairs what can be repaired without asking before an unmounted filesystem is
+// used. xfs and btrfs do so when they are mounted.
+func checkFilesystem(ctx context.Context, fsType, device string) error {
+	if fsType != "ext4" {
+		return nil
+	}
+	code, out, err := runTool(ctx, "e2fsprogs", "e2fsck", "-p", device)
+	if err != nil {
+		return err
+	}
+	if code&^(fsckCorrected|fsckReboot) != 0 {
+		return preconditionf("the filesystem on %s needs repair by hand: e2fsck -p exited with %d: %s", device, code, out)
+	}
+	return nil
+}
+
+// toolDirs are searched after PATH, because services often have no sbin in theirs.
+var toolDirs = []string{"/usr/sbin", "/sbin"}
+
+// runTool runs a tool to its end, or kills it when ctx is done. It returns the exit code and the
+// last words; the error is for a tool that did not run or was killed. pkg is what to install.
+func runTool(ctx context.Context, pkg, name string, args ...string) (code int, out string, err error) {
+	path, err := findTool(name)
+	if err != nil {
+		return 0, "", preconditionf("%s is not installed; install the package %s", name, pkg)
+	}
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	cmd.WaitDelay = time.Second
+	raw, err := cmd.CombinedOutput()
+	out = lastWords(raw)
+	var exit *exec.ExitError
+	switch {
+	case ctx.Err() != nil:
+		return 0, out, fmt.Errorf("%s was interrupted: %w", name, ctx.Err())
+	case errors.As(err, &exit) && exit.Exited():
+		return exit.ExitCode(), out, nil
+	case err != nil:
+		return 0, out, fmt.Errorf("cannot run %s: %w: %s", name, err, out)
+	}
+	return 0, out, nil
+}
+
+func findTool(name string) (string, error) {
+	path, err := exec.LookPath(name)
+	if err == nil {
+		return path, nil
+	}
+	for _, dir := range toolDirs {
+		if p, err := exec.LookPath(filepath.Join(dir, name)); err == nil {
+			return p, nil
+		}
+	}
+	return "", err
+}
+
+// lastWords keeps the end of a tool's output on one line, short enough for an error message.
+func lastWords(out []byte) string {
+	const most = 512
+	out = bytes.TrimSpace(out)
+	if len(out) > most {
+		out = out[len(out)-most:]
+	}
+	return strings.ToValidUTF8(strings.Join(strings.FieldsFunc(string(out), func(r rune) bool { return r == '\n' || r == '\r' }), "; "), "")
+}
+
+// rootInode is the inode number of an image's root directory: always 2 for ext4, and for xfs in
+// the superblock (sb_rootino, big-endian at byte 56).
+func rootInode(fsType, path string) (uint64, error) {
+	if fsType != "xfs" {
+		return 2, nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, err
+	}
+	var sb [8]byte
+	_, err = f.ReadAt(sb[:], 56)
+	return binary.BigEndian.Uint64(sb[:]), errors.Join(err, f.Close())
+}

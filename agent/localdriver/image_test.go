@@ -1,0 +1,100 @@
+package localdriver
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+)
+
+// TestDamagedImage wipes the start of a filesystem. Staging must fail, and must not format.
+func TestDamagedImage(t *testing.T) {
+	needLoops(t)
+	for _, f := range filesystems {
+		b := newBench(t)
+		c := mountCap(writer, f.name)
+		id := b.create("v", f.minSize, image(f.name), c)
+		img, err := os.OpenFile(filepath.Join(b.state, dirVolumes, id, imageFile), os.O_RDWR, 0)
+		must(t, err)
+		_, err = img.WriteAt(make([]byte, mib), 0)
+		must(t, err)
+		if err := b.stage(id, c); err == nil {
+			t.Errorf("%s: a wiped filesystem was staged", f.name)
+		}
+		got := make([]byte, mib)
+		_, err = img.ReadAt(got, 0)
+		must(t, err)
+		for _, x := range got {
+			if x != 0 {
+				t.Fatalf("%s: the image was written to", f.name)
+			}
+		}
+		must(t, img.Close())
+		b.clear(id)
+	}
+}
+
+// TestUncleanImage cuts the power of an ext4 and mounts it again.
+func TestUncleanImage(t *testing.T) {
+	needLoops(t)
+	b := newBench(t)
+	c := mountCap(writer, "ext4")
+	id := b.create("v", 32*mib, image("ext4"), c)
+	must(t, b.stage(id, c))
+	f, err := os.Create(filepath.Join(b.staging(id), "f"))
+	must(t, err)
+	_, err = f.WriteString("synced")
+	must(t, errors.Join(err, f.Sync()))
+	const ext4Shutdown = 0x8004587d
+	must(t, unix.IoctlSetPointerInt(int(f.Fd()), ext4Shutdown, 2))
+	must(t, f.Close())
+	must(t, b.unstage(id))
+	must(t, b.stage(id, c))
+	wantContent(t, filepath.Join(b.staging(id), "f"), "synced")
+	b.clear(id)
+}
+
+// TestFilesystemCheck marks an ext4 as having errors, then damages it beyond what may be repaired
+// without asking.
+func TestFilesystemCheck(t *testing.T) {
+	needLoops(t)
+	b := newBench(t)
+	c := mountCap(writer, "ext4")
+	id := b.create("v", 32*mib, image("ext4"), c)
+	img := filepath.Join(b.state, dirVolumes, id, imageFile)
+	debugfs := func(command string) {
+		t.Helper()
+		if out, err := exec.Command("debugfs", "-w", "-R", command, img).CombinedOutput(); err != nil {
+			t.Fatalf("debugfs %s: %v: %s", command, err, out)
+		}
+	}
+	state := func() string {
+		t.Helper()
+		out, err := exec.Command("dumpe2fs", "-h", img).Output()
+		must(t, err)
+		_, state, _ := strings.Cut(string(out), "Filesystem state:")
+		state, _, _ = strings.Cut(state, "\n")
+		return strings.TrimSpace(state)
+	}
+	debugfs("ssv state 2")
+	if got := state(); !strings.Contains(got, "errors") {
+		t.Fatalf("the state is %q before the check", got)
+	}
+	must(t, b.stage(id, c))
+	must(t, b.unstage(id))
+	if got := state(); got != "clean" {
+		t.Errorf("the state is %q after the check", got)
+	}
+	debugfs("ssv state 2")
+	debugfs("clri <2>")
+	wantCode(t, b.stage(id, c), codes.FailedPrecondition, "repair by hand", "e2fsck")
+	if l := b.loops(id); len(l) > 0 {
+		t.Errorf("a failed stage left %v", l)
+	}
+	b.clear(id)
+}

@@ -1,0 +1,209 @@
+package localdriver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	loopMajor   = 7
+	loopControl = "/dev/loop-control"
+
+	// attachTries bounds the race for a free device with other users of loop devices.
+	attachTries = 64
+	// detachWait is how long a device may stay open (by udev, say) after it was told to detach.
+	detachWait = 3 * time.Second
+	// sectorSize is what a device answers for its logical block size, whatever disk lies below.
+	sectorSize = 512
+)
+
+// loopDevice is a loop device whose backing file is a volume's image.
+type loopDevice struct {
+	name     string // "loop3"
+	rdev     uint64
+	readOnly bool
+	// unusable: it detaches by itself at the last close (somebody else's, or ours on its way
+	// out), or shows only a part of the image.
+	unusable bool
+}
+
+func (l loopDevice) path() string { return "/dev/" + l.name }
+
+// checkLoopControl says early, and in words, that there will be no loop devices.
+func checkLoopControl() error {
+	fd, err := unix.Open(loopControl, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return preconditionf("a volume of type %q needs a loop device, and %s cannot be opened: %v; run the driver as root outside any user namespace, or use type %q",
+			typeImage, loopControl, err, typeDirectory)
+	}
+	return unix.Close(fd)
+}
+
+// loopsOf finds the devices backed by a volume's image. The kernel's word on the backing file
+// (device and inode) decides; its path only narrows the search.
+func loopsOf(id, image string) ([]loopDevice, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(image, &st); err != nil {
+		return nil, fmt.Errorf("cannot look at the image of volume %q: %w", id, err)
+	}
+	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	if err != nil {
+		return nil, err
+	}
+	var found []loopDevice
+	for _, f := range files {
+		backing, err := os.ReadFile(f)
+		if err != nil || !strings.Contains(string(backing), id) {
+			continue // detached meanwhile, or not ours
+		}
+		name := strings.Split(f, "/")[3]
+		dev, err := inspectLoop(name, st.Dev, st.Ino)
+		if err != nil {
+			return nil, err
+		}
+		if dev != nil {
+			found = append(found, *dev)
+		}
+	}
+	return found, nil
+}
+
+// loopOf returns the device of this name if it is backed by the image, else nil.
+func loopOf(name, image string) (*loopDevice, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(image, &st); err != nil {
+		return nil, fmt.Errorf("cannot look at an image: %w", err)
+	}
+	return inspectLoop(name, st.Dev, st.Ino)
+}
+
+// inspectLoop returns nil if the device is not backed by the file given.
+func inspectLoop(name string, dev, ino uint64) (*loopDevice, error) {
+	l := loopDevice{name: name}
+	fd, err := unix.Open(l.path(), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("cannot open %s, which uses the volume's image: %w", l.path(), err)
+	}
+	defer func() { _ = unix.Close(fd) }() // opened for reading only
+	info, err := unix.IoctlLoopGetStatus64(fd)
+	if errors.Is(err, unix.ENXIO) || err == nil && (info.Device != dev || info.Inode != ino) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot ask %s for its backing file: %w", l.path(), err)
+	}
+	l.rdev = unix.Mkdev(loopMajor, info.Number)
+	l.readOnly = info.Flags&unix.LO_FLAGS_READ_ONLY != 0
+	l.unusable = info.Flags&unix.LO_FLAGS_AUTOCLEAR != 0 || info.Offset != 0 || info.Sizelimit != 0
+	return &l, nil
+}
+
+// attachLoop attaches an image to a free device. It stays attached until detachLoop, also when
+// this process dies. Direct I/O is used where the filesystem below can do it.
+func attachLoop(image string, readOnly bool) (loopDevice, error) {
+	mode, flags := unix.O_RDWR, uint32(unix.LO_FLAGS_DIRECT_IO)
+	if readOnly {
+		mode, flags = unix.O_RDONLY, flags|unix.LO_FLAGS_READ_ONLY
+	}
+	fail := func(err error) (loopDevice, error) {
+		return loopDevice{}, fmt.Errorf("cannot attach %q to a loop device: %w", image, err)
+	}
+	if err := checkLoopControl(); err != nil {
+		return loopDevice{}, err
+	}
+	file, err := unix.Open(image, mode|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return fail(err)
+	}
+	defer func() { _ = unix.Close(file) }() // the device holds its own reference
+	for range attachTries {
+		n, err := freeLoop()
+		if err != nil {
+			return fail(err)
+		}
+		l := loopDevice{name: fmt.Sprintf("loop%d", n), rdev: unix.Mkdev(loopMajor, uint32(n)), readOnly: readOnly}
+		err = configureLoop(l, mode, &unix.LoopConfig{Fd: uint32(file), Size: sectorSize, Info: loopInfo(image, flags)})
+		if errors.Is(err, unix.EBUSY) {
+			continue // somebody else was faster
+		}
+		if err != nil {
+			return fail(err)
+		}
+		return l, nil
+	}
+	return fail(errors.New("other processes took every free device"))
+}
+
+func loopInfo(image string, flags uint32) unix.LoopInfo64 {
+	info := unix.LoopInfo64{Flags: flags}
+	copy(info.File_name[:len(info.File_name)-1], image)
+	return info
+}
+
+func freeLoop() (int, error) {
+	ctl, err := unix.Open(loopControl, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = unix.Close(ctl) }() // nothing is written to it
+	n, err := unix.IoctlRetInt(ctl, unix.LOOP_CTL_GET_FREE)
+	if err != nil {
+		return 0, fmt.Errorf("no free loop device: %w", err)
+	}
+	return n, nil
+}
+
+func configureLoop(l loopDevice, mode int, cfg *unix.LoopConfig) error {
+	fd, err := unix.Open(l.path(), mode|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	err = unix.IoctlLoopConfigure(fd, cfg)
+	return errors.Join(err, unix.Close(fd))
+}
+
+// detachLoop detaches a device and waits until it is free. The kernel accepts the order for a
+// device in use as well, and carries it out at the last close; that is an error here.
+func detachLoop(ctx context.Context, id, image string, l loopDevice) error {
+	fd, err := unix.Open(l.path(), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("cannot detach %s: %w", l.path(), err)
+	}
+	err = unix.IoctlSetInt(fd, unix.LOOP_CLR_FD, 0)
+	if err = errors.Join(err, unix.Close(fd)); err != nil && !errors.Is(err, unix.ENXIO) {
+		return fmt.Errorf("cannot detach %s: %w", l.path(), err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, detachWait)
+	defer cancel()
+	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
+		if still, err := loopOf(l.name, image); err != nil || still == nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("cannot detach %s from volume %q: it is still open%s; it detaches when the last user closes it",
+				l.path(), id, whoMounts(l))
+		case <-time.After(wait):
+		}
+	}
+}
+
+// flushLoop writes what is cached for a device to its image, so that another device on the same
+// image reads it.
+func flushLoop(l loopDevice) error {
+	fd, err := unix.Open(l.path(), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("cannot flush %s: %w", l.path(), err)
+	}
+	if err := errors.Join(unix.Fsync(fd), unix.Close(fd)); err != nil {
+		return fmt.Errorf("cannot flush %s: %w", l.path(), err)
+	}
+	return nil
+}

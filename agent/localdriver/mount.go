@@ -1,0 +1,157 @@
+package localdriver
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// The mount system calls. A mount is prepared out of sight and attached in one step, so that it
+// never shows with other properties than those asked for: a read-only target is not writable even
+// for a moment.
+
+// bind attaches what source shows, without mounts below it, at target.
+func bind(source, target string, flags mountFlags) error {
+	fail := func(err error) error {
+		return fmt.Errorf("cannot bind %q to %q: %w", source, target, mountHint(err))
+	}
+	fd, err := unix.OpenTree(unix.AT_FDCWD, source, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
+	if err != nil {
+		return fail(err)
+	}
+	defer func() { _ = unix.Close(fd) }() // closing drops a tree that was not attached
+	if flags.set|flags.clear != 0 {
+		attr := &unix.MountAttr{Attr_set: flags.set, Attr_clr: flags.clear}
+		err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, attr)
+		if errors.Is(err, unix.EPERM) {
+			return preconditionf("the mount flags cannot be set on %q: in a user namespace, flags that protect the host's mounts cannot be taken off, nor atime modes changed", target)
+		}
+		if err != nil {
+			return fail(err)
+		}
+	}
+	if err := attach(fd, target); err != nil {
+		return fail(err)
+	}
+	return nil
+}
+
+// mountDevice mounts the filesystem on a device at target.
+func mountDevice(device, target, fsType string, flags mountFlags) error {
+	fail := func(err error) error {
+		return fmt.Errorf("cannot mount %s (%s) at %q: %w", device, fsType, target, mountHint(err))
+	}
+	ctx, err := unix.Fsopen(fsType, unix.FSOPEN_CLOEXEC)
+	if errors.Is(err, unix.ENODEV) {
+		return preconditionf("cannot mount %s at %q: this kernel has no %s", device, target, fsType)
+	}
+	if err != nil {
+		return fail(err)
+	}
+	defer func() { _ = unix.Close(ctx) }() // a configuration, no data
+	if err := unix.FsconfigSetString(ctx, "source", device); err != nil {
+		return fail(err)
+	}
+	for _, f := range flags.fs {
+		if err := setOption(ctx, f); err != nil {
+			return invalidf("mount flag %q is refused by %s: %v%s", f, fsType, err, kernelWords(ctx))
+		}
+	}
+	if flags.readOnly() {
+		if err := unix.FsconfigSetFlag(ctx, "ro"); err != nil {
+			return fail(err)
+		}
+	}
+	if err := unix.FsconfigCreate(ctx); err != nil {
+		return fail(fmt.Errorf("%w%s", err, kernelWords(ctx)))
+	}
+	fd, err := unix.Fsmount(ctx, unix.FSMOUNT_CLOEXEC, int(flags.set))
+	if err != nil {
+		return fail(err)
+	}
+	defer func() { _ = unix.Close(fd) }() // closing drops a mount that was not attached
+	if err := attach(fd, target); err != nil {
+		return fail(err)
+	}
+	return nil
+}
+
+func setOption(ctx int, option string) error {
+	if k, v, ok := strings.Cut(option, "="); ok {
+		return unix.FsconfigSetString(ctx, k, v)
+	}
+	return unix.FsconfigSetFlag(ctx, option)
+}
+
+// kernelWords reads what the kernel left in a filesystem context to explain a failure.
+func kernelWords(ctx int) string {
+	var words []string
+	buf := make([]byte, 1024)
+	for {
+		n, err := unix.Read(ctx, buf)
+		if err != nil || n <= 0 {
+			break
+		}
+		line := bytes.TrimSpace(buf[:n])
+		if len(line) > 2 && line[1] == ' ' {
+			line = line[2:] // the level, as a letter
+		}
+		words = append(words, string(line))
+	}
+	if len(words) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(words, "; ") + ")"
+}
+
+func attach(fd int, target string) error {
+	return unix.MoveMount(fd, "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH)
+}
+
+// isolate keeps mounts that somebody makes inside one mount of a volume out of the others: binds
+// of a shared mount would pass them on to each other.
+func isolate(path string) error {
+	attr := &unix.MountAttr{Propagation: unix.MS_PRIVATE}
+	if err := unix.MountSetattr(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW, attr); err != nil {
+		return fmt.Errorf("cannot make the mount at %q private: %w", path, err)
+	}
+	return nil
+}
+
+// unmount takes away the topmost mount at path. It is never lazy: busy is an error.
+func unmount(path string) error {
+	err := unix.Unmount(path, unix.UMOUNT_NOFOLLOW)
+	if errors.Is(err, unix.EBUSY) {
+		return fmt.Errorf("cannot unmount %q: a process uses it or something is mounted inside: %w", path, err)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot unmount %q: %w", path, mountHint(err))
+	}
+	return nil
+}
+
+// statfsReadOnly is ST_RDONLY of statfs(2): the mount or its filesystem is read-only.
+const statfsReadOnly = 1
+
+// isReadOnly tells whether writes through the mount at path are refused.
+func isReadOnly(path string) (bool, error) {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(path, &fs); err != nil {
+		return false, fmt.Errorf("cannot look at the mount %q: %w", path, err)
+	}
+	return fs.Flags&statfsReadOnly != 0, nil
+}
+
+// mountHint explains the errors that come from where the driver runs.
+func mountHint(err error) error {
+	switch {
+	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
+		return fmt.Errorf("%w (mounting needs root, or a user namespace with its own mount namespace)", err)
+	case errors.Is(err, unix.ENOSYS):
+		return fmt.Errorf("%w (Linux 5.12 or newer is needed)", err)
+	}
+	return err
+}

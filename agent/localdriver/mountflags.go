@@ -1,0 +1,55 @@
+package localdriver
+
+import (
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// mountFlags are the capability's mount_flags, sorted by who has to act on them.
+type mountFlags struct {
+	set, clear uint64   // MOUNT_ATTR_*, properties of a mount
+	fs         []string // the rest, for the filesystem: "discard", "commit=30"
+}
+
+// attrs are the flags of mount(8) that belong to a mount, not to a filesystem.
+var attrs = map[string]struct{ set, clear uint64 }{
+	"defaults":    {},
+	"rw":          {clear: unix.MOUNT_ATTR_RDONLY},
+	"ro":          {set: unix.MOUNT_ATTR_RDONLY},
+	"suid":        {clear: unix.MOUNT_ATTR_NOSUID},
+	"nosuid":      {set: unix.MOUNT_ATTR_NOSUID},
+	"dev":         {clear: unix.MOUNT_ATTR_NODEV},
+	"nodev":       {set: unix.MOUNT_ATTR_NODEV},
+	"exec":        {clear: unix.MOUNT_ATTR_NOEXEC},
+	"noexec":      {set: unix.MOUNT_ATTR_NOEXEC},
+	"diratime":    {clear: unix.MOUNT_ATTR_NODIRATIME},
+	"nodiratime":  {set: unix.MOUNT_ATTR_NODIRATIME},
+	"symfollow":   {clear: unix.MOUNT_ATTR_NOSYMFOLLOW},
+	"nosymfollow": {set: unix.MOUNT_ATTR_NOSYMFOLLOW},
+	"relatime":    {set: unix.MOUNT_ATTR_RELATIME, clear: unix.MOUNT_ATTR__ATIME},
+	"noatime":     {set: unix.MOUNT_ATTR_NOATIME, clear: unix.MOUNT_ATTR__ATIME},
+	"strictatime": {set: unix.MOUNT_ATTR_STRICTATIME, clear: unix.MOUNT_ATTR__ATIME},
+}
+
+// parseMountFlags lets the last of two contradicting flags win, as mount(8) does. One string may
+// hold several flags, separated by commas.
+func parseMountFlags(flags []string) mountFlags {
+	var m mountFlags
+	for _, f := range strings.Split(strings.Join(flags, ","), ",") {
+		f = strings.TrimSpace(f)
+		if f == "" {
+			continue
+		}
+		a, ok := attrs[f]
+		if !ok {
+			m.fs = append(m.fs, f)
+			continue
+		}
+		m.set = m.set&^a.clear | a.set
+		m.clear |= a.clear // the kernel clears first, then sets
+	}
+	return m
+}
+
+func (m mountFlags) readOnly() bool { return m.set&unix.MOUNT_ATTR_RDONLY != 0 }

@@ -1,0 +1,166 @@
+package localdriver
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// mountEntry is one line of a mount table, as proc_pid_mountinfo(5) has it.
+type mountEntry struct {
+	id     string
+	devno  string // "7:3"
+	root   string // what of the filesystem is mounted: "/" or the path of a bind's source
+	point  string
+	fsType string
+	source string
+}
+
+// readMounts returns the lines of a mount table that contain one of the needles. Most lines are
+// discarded without being taken apart, so that thousands of other mounts cost little.
+func readMounts(file string, needles ...string) ([]mountEntry, error) {
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the mount table: %w", err)
+	}
+	var found []mountEntry
+	for line := range bytes.Lines(raw) {
+		for _, n := range needles {
+			if !bytes.Contains(line, []byte(n)) {
+				continue
+			}
+			if e, ok := parseMount(string(line)); ok {
+				found = append(found, e)
+			}
+			break
+		}
+	}
+	return found, nil
+}
+
+// parseMount takes apart "36 35 98:0 /root /point rw,noatime shared:1 - ext4 /dev/sda1 rw".
+func parseMount(line string) (mountEntry, bool) {
+	left, right, ok := strings.Cut(line, " - ")
+	l, r := strings.Fields(left), strings.Fields(right)
+	if !ok || len(l) < 6 || len(r) < 2 {
+		return mountEntry{}, false
+	}
+	return mountEntry{
+		id: l[0], devno: l[2], root: unescape(l[3]), point: unescape(l[4]),
+		fsType: r[0], source: unescape(r[1]),
+	}, true
+}
+
+// unescape undoes the kernel's octal escapes: a space is \040.
+func unescape(s string) string {
+	if !strings.Contains(s, `\`) {
+		return s
+	}
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' && i+4 <= len(s) {
+			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
+				b.WriteByte(byte(n))
+				i += 3
+				continue
+			}
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
+}
+
+const ownMounts = "/proc/self/mountinfo"
+
+// mountedAt finds the entry of the mount whose root a path is.
+func mountedAt(id uint64) (mountEntry, error) {
+	want := strconv.FormatUint(id, 10)
+	entries, err := readMounts(ownMounts, want+" ")
+	if err != nil {
+		return mountEntry{}, err
+	}
+	for _, e := range entries {
+		if e.id == want {
+			return e, nil
+		}
+	}
+	return mountEntry{}, fmt.Errorf("mount %s is not in the mount table", want)
+}
+
+// otherNamespaces calls found with the entries containing a needle in every mount namespace but
+// our own, naming one process of each. What may not be read, or is gone, is passed over: without
+// root only one's own processes can be seen.
+func otherNamespaces(needles []string, found func(pid int, e mountEntry)) error {
+	own, err := os.Readlink("/proc/self/ns/mnt")
+	if err != nil {
+		return fmt.Errorf("cannot tell our own mount namespace: %w", err)
+	}
+	links, err := filepath.Glob("/proc/[0-9]*/ns/mnt")
+	if err != nil {
+		return err
+	}
+	seen := map[string]bool{own: true}
+	for _, link := range links {
+		ns, err := os.Readlink(link)
+		if err != nil || seen[ns] {
+			continue
+		}
+		proc := strings.TrimSuffix(link, "/ns/mnt")
+		entries, err := readMounts(proc+"/mountinfo", needles...)
+		if err != nil {
+			continue // the process has gone; another one may show the namespace
+		}
+		seen[ns] = true
+		pid, err := strconv.Atoi(filepath.Base(proc))
+		if err != nil {
+			continue
+		}
+		for _, e := range entries {
+			found(pid, e)
+		}
+	}
+	return nil
+}
+
+// pathState is what one statx tells of a path, links not followed.
+type pathState struct {
+	exists    bool
+	mountRoot bool // something is mounted exactly here
+	mountID   uint64
+	dev, ino  uint64
+	rdev      uint64 // of a device node
+	mode      uint16
+	size      uint64
+}
+
+func (p pathState) isDir() bool     { return p.mode&unix.S_IFMT == unix.S_IFDIR }
+func (p pathState) isRegular() bool { return p.mode&unix.S_IFMT == unix.S_IFREG }
+func (p pathState) isBlock() bool   { return p.mode&unix.S_IFMT == unix.S_IFBLK }
+
+func statPath(path string) (pathState, error) {
+	var st unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT,
+		unix.STATX_BASIC_STATS|unix.STATX_MNT_ID, &st)
+	if errors.Is(err, unix.ENOENT) {
+		return pathState{}, nil
+	}
+	if err != nil {
+		return pathState{}, fmt.Errorf("cannot look at %q: %w", path, err)
+	}
+	return pathState{
+		exists:    true,
+		mountRoot: st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0,
+		mountID:   st.Mnt_id,
+		dev:       unix.Mkdev(st.Dev_major, st.Dev_minor),
+		ino:       st.Ino,
+		rdev:      unix.Mkdev(st.Rdev_major, st.Rdev_minor),
+		mode:      st.Mode,
+		size:      st.Size,
+	}, nil
+}

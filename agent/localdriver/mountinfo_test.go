@@ -1,0 +1,49 @@
+package localdriver
+
+import "testing"
+
+func TestParseMount(t *testing.T) {
+	for line, want := range map[string]mountEntry{
+		`36 35 98:0 /a\040b /mnt\134x rw,noatime shared:1 master:2 - ext4 /dev/sda1 rw,errors=continue`: {"36", "98:0", "/a b", `/mnt\x`, "ext4", "/dev/sda1"},
+		`36 35 0:5 /loop3 /t rw - devtmpfs none rw`:                                                     {"36", "0:5", "/loop3", "/t", "devtmpfs", "none"},
+		`36 35 0:5 /x\9 /t\04 rw - fuse.a a\011b rw`:                                                    {"36", "0:5", `/x\9`, `/t\04`, "fuse.a", "a\tb"},
+	} {
+		if got, ok := parseMount(line); !ok || got != want {
+			t.Errorf("%q: got %+v %t, want %+v", line, got, ok, want)
+		}
+	}
+	for _, line := range []string{"", "\n", "36 35 98:0 / / rw", " - ", "1 2 3:4 / - ext4 x"} {
+		if got, ok := parseMount(line); ok {
+			t.Errorf("%q: got %+v", line, got)
+		}
+	}
+}
+
+func TestShowsDirectory(t *testing.T) {
+	const id = "vol-aaaaaaaaaaaaaaaa"
+	for root, want := range map[string]bool{
+		"/var/s/volumes/" + id + "/data":             true,
+		"/volumes/" + id + "/data":                   true,
+		"/s/volumes/" + id + "/data/sub":             true,
+		"/s/volumes/" + id + "/data//deleted":        true,
+		"/s/volumes/" + id + "/database":             false,
+		"/s/volumes/" + id:                           false,
+		"/s/volumes/vol-bbbbbbbbbbbbbbbb/data":       false,
+		"/s/volumes/vol-bbbbbbbbbbbbbbbb/data/" + id: false,
+	} {
+		if got := showsDirectory(mountEntry{root: root}, id); got != want {
+			t.Errorf("%q: got %t", root, got)
+		}
+	}
+}
+
+func TestIDs(t *testing.T) {
+	seen := map[string]bool{}
+	for range 1000 {
+		id := newID()
+		if !validID(id) || seen[id] {
+			t.Fatalf("%q is not valid or not new", id)
+		}
+		seen[id] = true
+	}
+}

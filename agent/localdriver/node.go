@@ -1,0 +1,170 @@
+package localdriver
+
+import (
+	"context"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+)
+
+// NodeGetCapabilities lists only what is implemented in full.
+func (d *driver) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequest) (*csi.NodeGetCapabilitiesResponse, error) {
+	resp := &csi.NodeGetCapabilitiesResponse{}
+	for _, t := range []csi.NodeServiceCapability_RPC_Type{
+		csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME,
+		csi.NodeServiceCapability_RPC_GET_VOLUME_STATS,
+		csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
+	} {
+		resp.Capabilities = append(resp.Capabilities, &csi.NodeServiceCapability{
+			Type: &csi.NodeServiceCapability_Rpc{Rpc: &csi.NodeServiceCapability_RPC{Type: t}},
+		})
+	}
+	return resp, nil
+}
+
+// NodeGetInfo answers with the node id the driver was started with.
+func (d *driver) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
+	return &csi.NodeGetInfoResponse{NodeId: d.opts.NodeID}, nil
+}
+
+// target is a volume with one of its paths, locked for one call.
+type target struct {
+	d     *driver
+	v     volume
+	path  string
+	loops []loopDevice // of an image, as the call began
+}
+
+// open finds and locks the volume of a node call and checks its path.
+func (d *driver) open(id, what, path string) (*target, func(), error) {
+	if id == "" {
+		return nil, nil, invalidf("the volume id is empty")
+	}
+	path, err := d.checkPath(what, path)
+	if err != nil {
+		return nil, nil, err
+	}
+	if _, err := d.volume(id); err != nil {
+		return nil, nil, err
+	}
+	unlock, err := d.lock(id)
+	if err != nil {
+		return nil, nil, err
+	}
+	t := &target{d: d, path: path}
+	// Read again: it may have been deleted before we had the lock.
+	if t.v, err = d.volume(id); err == nil {
+		err = t.readLoops()
+	}
+	if err != nil {
+		unlock()
+		return nil, nil, err
+	}
+	d.seen.learnDevices(id, t.loops)
+	return t, unlock, nil
+}
+
+// readLoops finds the volume's loop devices: those it had last, if one is still its own, or else
+// by a search of all.
+func (t *target) readLoops() error {
+	if t.v.Type != typeImage {
+		return nil
+	}
+	for _, name := range t.d.seen.devices(t.v.ID) {
+		// A device that cannot be asked may have been removed: the search decides.
+		if l, err := loopOf(name, t.data()); err == nil && l != nil {
+			t.loops = append(t.loops, *l)
+		}
+	}
+	if len(t.loops) > 0 {
+		return nil
+	}
+	var err error
+	t.loops, err = loopsOf(t.v.ID, t.data())
+	return err
+}
+
+// attach gives the volume another loop device.
+func (t *target) attach(readOnly bool) (loopDevice, error) {
+	l, err := attachLoop(t.data(), readOnly)
+	if err == nil {
+		t.loops = append(t.loops, l)
+		t.d.seen.learnDevices(t.v.ID, t.loops)
+	}
+	return l, err
+}
+
+func (t *target) data() string { return t.d.store.dataPath(t.v) }
+
+func (t *target) look(path string) (place, error) { return t.d.look(t.v, t.loops, path) }
+
+// uses lists where the volume is mounted by this driver. Mounts that others made of it are found
+// only when the volume is searched for the first time; checkUnused always finds them.
+func (t *target) uses() ([]use, error) {
+	paths, known := t.d.seen.at(t.v.ID)
+	if !known {
+		uses, err := t.d.uses(t.v, t.loops)
+		if err != nil {
+			return nil, err
+		}
+		t.d.seen.learn(t.v.ID)
+		for _, u := range uses {
+			t.d.seen.learn(t.v.ID, u.point)
+		}
+		return uses, nil
+	}
+	var found []use
+	for _, p := range paths {
+		at, err := t.look(p)
+		switch {
+		case err != nil:
+			return nil, err
+		case at.kind == kindOurs || at.kind == kindNode:
+			found = append(found, use{point: p, loop: at.loop, node: at.kind == kindNode})
+		case p != t.path:
+			t.d.seen.forget(t.v.ID, p)
+		}
+	}
+	return found, nil
+}
+
+// willMount notes a path before something is mounted there. A volume not searched for yet stays
+// unknown: the search will find the path.
+func (t *target) willMount() {
+	if _, known := t.d.seen.at(t.v.ID); known {
+		t.d.seen.learn(t.v.ID, t.path)
+	}
+}
+
+// loop returns the volume's attached device, writable or read-only, or nil. An unusable one is
+// no base to build on, and a second one beside it could lose writes.
+func (t *target) loop(readOnly bool) (*loopDevice, error) {
+	for i, l := range t.loops {
+		if l.unusable {
+			return nil, preconditionf("the image of volume %q is in use by %s%s, which the driver did not attach or which has not let go of it yet",
+				t.v.ID, l.path(), whoMounts(l))
+		}
+		if l.readOnly == readOnly {
+			return &t.loops[i], nil
+		}
+	}
+	return nil, nil
+}
+
+// takeDown unmounts all that is ours at the path, also when mounted several times over. A mount
+// that is not ours is left alone, with an error.
+func (t *target) takeDown() (place, error) {
+	for {
+		at, err := t.look(t.path)
+		switch {
+		case err != nil:
+			return at, err
+		case at.kind == kindNone:
+			return at, nil
+		case at.kind == kindForeign:
+			return at, preconditionf("what is mounted at %q is not volume %q; it is left alone", t.path, t.v.ID)
+		}
+		if err := unmount(t.path); err != nil {
+			return at, err
+		}
+	}
+}

@@ -1,0 +1,226 @@
+package localdriver
+
+import (
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+)
+
+// The create parameters and the values of "type".
+const (
+	paramType   = "type"
+	paramFSType = "fs_type"
+
+	typeDirectory = "directory"
+	typeImage     = "image"
+)
+
+const (
+	mib = int64(1) << 20
+	gib = int64(1) << 30
+
+	defaultImageSize = 1 * gib
+	minRawSize       = 1 * mib
+	imageGranularity = 4096 // bytes; images are a multiple of this
+	maxNameBytes     = 128  // CSI's bound on a string
+)
+
+// filesystem says how an image's filesystem is made.
+type filesystem struct {
+	name    string
+	pkg     string   // the operating system package with its tools
+	minSize int64    // bytes
+	mkfs    []string // without the file, which comes last
+}
+
+// filesystems lists what an image can hold; the first is the default. The minimum sizes are what
+// the tools accept, rounded up (xfs: 300 MiB since xfsprogs 5.19).
+var filesystems = []filesystem{
+	{"ext4", "e2fsprogs", 16 * mib, []string{"mkfs.ext4", "-q", "-F", "-m", "0"}},
+	{"xfs", "xfsprogs", 300 * mib, []string{"mkfs.xfs", "-q", "-f"}},
+	{"btrfs", "btrfs-progs", 128 * mib, []string{"mkfs.btrfs", "-q", "-f"}},
+}
+
+func findFilesystem(name string) (filesystem, bool) {
+	i := slices.IndexFunc(filesystems, func(f filesystem) bool { return f.name == name })
+	if i < 0 {
+		return filesystem{}, false
+	}
+	return filesystems[i], true
+}
+
+func filesystemNames() string {
+	names := make([]string, len(filesystems))
+	for i, f := range filesystems {
+		names[i] = f.name
+	}
+	return strings.Join(names, ", ")
+}
+
+// params are the create parameters, known keys and values only.
+type params struct {
+	typ    string
+	fsType string // empty when not given
+}
+
+func parseParams(m map[string]string) (params, error) {
+	p := params{typ: typeDirectory}
+	for _, k := range sortedKeys(m) {
+		switch v := m[k]; k {
+		case paramType:
+			if v != typeDirectory && v != typeImage {
+				return p, invalidf("parameter %q: %q is not one of %s, %s", k, v, typeDirectory, typeImage)
+			}
+			p.typ = v
+		case paramFSType:
+			if _, ok := findFilesystem(v); !ok {
+				return p, invalidf("parameter %q: %q is not one of %s", k, v, filesystemNames())
+			}
+			p.fsType = v
+		default:
+			return p, invalidf("unknown parameter %q; the local driver knows %s and %s", k, paramType, paramFSType)
+		}
+	}
+	return p, nil
+}
+
+// cannot tells whether no volume with these parameters can have the capability.
+func (p params) cannot(c *csi.VolumeCapability) bool {
+	a, err := parseAccess(c)
+	return err != nil || a.block && p.typ == typeDirectory
+}
+
+func sortedKeys(m map[string]string) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// plan turns a create request into the volume it asks for, without id and size.
+func plan(req *csi.CreateVolumeRequest) (volume, error) {
+	v := volume{Version: metaVersion, Name: req.GetName()}
+	if err := checkName(v.Name); err != nil {
+		return v, err
+	}
+	switch {
+	case req.GetVolumeContentSource() != nil:
+		return v, invalidf("the local driver cannot create a volume from a snapshot or from another volume")
+	case len(req.GetMutableParameters()) > 0:
+		return v, invalidf("the local driver has no mutable parameters")
+	case len(req.GetVolumeCapabilities()) == 0:
+		return v, invalidf("no volume capabilities are given")
+	}
+	p, err := parseParams(req.GetParameters())
+	if err != nil {
+		return v, err
+	}
+	v.Type = p.typ
+	fsType, mounted := p.fsType, false
+	for _, c := range req.GetVolumeCapabilities() {
+		a, err := parseAccess(c)
+		if err != nil {
+			return v, err
+		}
+		v.Block = v.Block || a.block
+		mounted = mounted || !a.block
+		if a.fsType != "" && fsType != "" && a.fsType != fsType {
+			return v, invalidf("two filesystem types are asked for: %q and %q", fsType, a.fsType)
+		}
+		if a.fsType != "" {
+			fsType = a.fsType
+		}
+	}
+	return v, v.settle(fsType, mounted)
+}
+
+// settle decides on the filesystem, given the type asked for (or "") and whether the volume will
+// be mounted.
+func (v *volume) settle(fsType string, mounted bool) error {
+	switch {
+	case v.Type == typeDirectory && v.Block:
+		return invalidf("a volume of type %q cannot be a block device; use the parameter type: %s", typeDirectory, typeImage)
+	case v.Type == typeDirectory && fsType != "":
+		return invalidf("a volume of type %q has no filesystem of its own, so fs_type %q cannot be met; use the parameter type: %s",
+			typeDirectory, fsType, typeImage)
+	case v.Type == typeDirectory:
+		return nil
+	case !mounted && fsType != "":
+		return invalidf("fs_type %q is given, but only block access is asked for", fsType)
+	case !mounted:
+		return nil
+	case fsType == "":
+		fsType = filesystems[0].name
+	}
+	if _, ok := findFilesystem(fsType); !ok {
+		return invalidf("fs_type %q is not one of %s", fsType, filesystemNames())
+	}
+	v.FSType = fsType
+	return nil
+}
+
+func checkName(name string) error {
+	switch {
+	case name == "":
+		return invalidf("the volume name is empty")
+	case len(name) > maxNameBytes:
+		return invalidf("the volume name has %d bytes, and CSI allows %d", len(name), maxNameBytes)
+	case !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl):
+		return invalidf("the volume name %q holds control characters or is not UTF-8", name)
+	}
+	return nil
+}
+
+// sizeFor chooses the capacity in bytes for a range. A directory has what is asked for, recorded
+// and no more. An image is a multiple of imageGranularity within the range.
+func (v *volume) sizeFor(r *csi.CapacityRange) (int64, error) {
+	required, limit := r.GetRequiredBytes(), r.GetLimitBytes()
+	if required < 0 || limit < 0 {
+		return 0, invalidf("the capacity range %d to %d is negative", required, limit)
+	}
+	if limit > 0 && required > limit {
+		return 0, outOfRangef("required_bytes %d is more than limit_bytes %d", required, limit)
+	}
+	if v.Type == typeDirectory {
+		return required, nil
+	}
+	kind, least := "a raw image", minRawSize
+	if f, ok := findFilesystem(v.FSType); ok {
+		kind, least = "an image with "+f.name, f.minSize
+	}
+	size := defaultImageSize
+	switch {
+	case required > 0 && required < least, limit > 0 && limit < least:
+		return 0, outOfRangef("%s needs at least %d bytes (%d MiB)", kind, least, least/mib)
+	case required > 0:
+		size = (required + imageGranularity - 1) / imageGranularity * imageGranularity
+	case limit > 0 && limit < size:
+		size = limit / imageGranularity * imageGranularity
+	}
+	if size < required || limit > 0 && size > limit {
+		return 0, outOfRangef("no multiple of %d bytes lies between %d and %d", imageGranularity, required, limit)
+	}
+	return size, nil
+}
+
+// satisfies tells why an existing volume is not what a create request of the same name asks for,
+// or nil.
+func (v *volume) satisfies(want volume, r *csi.CapacityRange) error {
+	required, limit := r.GetRequiredBytes(), r.GetLimitBytes()
+	switch {
+	case v.Type != want.Type:
+		return existsf("volume %q exists with type %q, not %q", v.Name, v.Type, want.Type)
+	case v.FSType != want.FSType:
+		return existsf("volume %q exists with fs_type %q, not %q", v.Name, v.FSType, want.FSType)
+	case v.Block != want.Block:
+		return existsf("volume %q exists with block access %t, not %t", v.Name, v.Block, want.Block)
+	case v.Capacity < required || limit > 0 && v.Capacity > limit:
+		return existsf("volume %q exists with %d bytes, not within %d to %d", v.Name, v.Capacity, required, limit)
+	}
+	return nil
+}

@@ -1,0 +1,334 @@
+package localdriver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
+)
+
+// NodePublishVolume makes a staged volume visible at a target path: a bind of the staging path,
+// or of the loop device's node.
+func (d *driver) NodePublishVolume(_ context.Context, req *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
+	if req.GetVolumeId() != "" && req.GetTargetPath() != "" && req.GetVolumeCapability() == nil {
+		return nil, invalidf("the volume capability is missing")
+	}
+	t, unlock, err := d.open(req.GetVolumeId(), "target path", req.GetTargetPath())
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	a, err := parseAccessFor(t.v, req.GetVolumeCapability())
+	if err != nil {
+		return nil, err
+	}
+	if req.GetStagingTargetPath() == "" {
+		return nil, preconditionf("the staging path is not set")
+	}
+	staging, err := d.checkPath("staging path", req.GetStagingTargetPath())
+	if err != nil {
+		return nil, err
+	}
+	if staging == t.path {
+		return nil, invalidf("the staging path and the target path are the same, %q", staging)
+	}
+	readOnly := req.GetReadonly() || a.readerOnly || a.flags.readOnly()
+	if a.block {
+		err = t.publishBlock(a, staging, readOnly)
+	} else {
+		err = t.publishMount(a, staging, readOnly)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &csi.NodePublishVolumeResponse{}, nil
+}
+
+func (t *target) publishMount(a access, staging string, readOnly bool) error {
+	from, err := t.look(staging)
+	if err != nil {
+		return err
+	}
+	if from.kind != kindOurs {
+		return preconditionf("volume %q is not staged at %q", t.v.ID, staging)
+	}
+	stagedRO, err := isReadOnly(staging)
+	if err != nil {
+		return err
+	}
+	readOnly = readOnly || stagedRO
+	if done, err := t.published(kindOurs, readOnly); done || err != nil {
+		return err
+	}
+	if !a.manyPaths {
+		if err := t.refuseSecondPath(staging); err != nil {
+			return err
+		}
+	}
+	t.willMount()
+	if err := makeTarget(t.path, true); err != nil {
+		return err
+	}
+	flags := a.flags
+	if readOnly {
+		flags.set |= unix.MOUNT_ATTR_RDONLY
+	}
+	err = bind(staging, t.path, flags)
+	if err == nil {
+		err = t.confirm(kindOurs)
+	}
+	if err == nil {
+		err = t.confirmReadOnly(readOnly)
+	}
+	return t.orRemove(err)
+}
+
+// confirmReadOnly proves what was promised, with the mount in place.
+func (t *target) confirmReadOnly(want bool) error {
+	ro, err := isReadOnly(t.path)
+	if err == nil && want && !ro {
+		err = internalf("volume %q is mounted at %q, but not read-only", t.v.ID, t.path)
+	}
+	return err
+}
+
+// publishBlock binds the node of the writable device, or of a second, read-only one. Both at once
+// are refused: their caches do not know of each other.
+func (t *target) publishBlock(a access, staging string, readOnly bool) error {
+	rw, err := t.loop(false)
+	if err != nil {
+		return err
+	}
+	if rw == nil {
+		return preconditionf("volume %q is not staged for block access", t.v.ID)
+	}
+	uses, err := t.uses()
+	if err != nil {
+		return err
+	}
+	for _, u := range uses {
+		if !u.node {
+			return preconditionf("volume %q cannot be published as a block device: its filesystem is mounted at %q", t.v.ID, u.point)
+		}
+	}
+	if done, err := t.published(kindNode, readOnly); done || err != nil {
+		return err
+	}
+	for _, u := range uses {
+		if u.loop.readOnly != readOnly {
+			return preconditionf("volume %q cannot be published with read-only %t: it is published with read-only %t at %q, and a block volume cannot be both",
+				t.v.ID, readOnly, u.loop.readOnly, u.point)
+		}
+	}
+	if !a.manyPaths {
+		if err := t.refuseSecondPath(staging); err != nil {
+			return err
+		}
+	}
+	dev := *rw
+	if readOnly {
+		if dev, err = t.readOnlyLoop(*rw); err != nil {
+			return err
+		}
+	}
+	t.willMount()
+	if err := makeTarget(t.path, false); err != nil {
+		return err
+	}
+	err = bind(dev.path(), t.path, mountFlags{})
+	if err == nil {
+		err = t.confirmNode(dev)
+	}
+	return t.orRemove(err)
+}
+
+// readOnlyLoop finds or attaches the read-only device, after writing out what the writable one
+// has cached.
+func (t *target) readOnlyLoop(rw loopDevice) (loopDevice, error) {
+	if err := flushLoop(rw); err != nil {
+		return loopDevice{}, err
+	}
+	l, err := t.loop(true)
+	if err != nil {
+		return loopDevice{}, err
+	}
+	if l != nil {
+		return *l, nil
+	}
+	return t.attach(true)
+}
+
+// confirmNode proves that the target is the device meant, and read-only if that one is.
+func (t *target) confirmNode(want loopDevice) error {
+	at, err := t.look(t.path)
+	if err != nil {
+		return err
+	}
+	if at.kind != kindNode || at.loop.rdev != want.rdev {
+		return internalf("%s was bound to %q, but something else is there now", want.path(), t.path)
+	}
+	ro, err := blockReadOnly(t.path)
+	if err == nil && ro != want.readOnly {
+		err = internalf("%s at %q answers read-only %t, not %t", want.path(), t.path, ro, want.readOnly)
+	}
+	return err
+}
+
+// published tells whether the target is in place already, exactly as asked for; in place in
+// another way is an error.
+func (t *target) published(want kind, readOnly bool) (bool, error) {
+	at, err := t.look(t.path)
+	if err != nil {
+		return false, err
+	}
+	var ro bool
+	switch {
+	case at.kind == kindNone:
+		return false, nil
+	case at.kind == kindForeign:
+		return false, preconditionf("what is mounted at %q is not volume %q", t.path, t.v.ID)
+	case at.kind != want:
+		return false, existsf("volume %q is published at %q with another access type", t.v.ID, t.path)
+	case at.kind == kindNode:
+		ro = at.loop.readOnly
+	default:
+		if ro, err = isReadOnly(t.path); err != nil {
+			return false, err
+		}
+	}
+	if ro != readOnly {
+		return false, existsf("volume %q is published at %q with read-only %t, not %t", t.v.ID, t.path, ro, readOnly)
+	}
+	return true, nil
+}
+
+// refuseSecondPath keeps every access mode but SINGLE_NODE_MULTI_WRITER to one target, as the
+// table under NodePublishVolume in the CSI specification asks.
+func (t *target) refuseSecondPath(staging string) error {
+	uses, err := t.uses()
+	if err != nil {
+		return err
+	}
+	for _, u := range uses {
+		if u.point != staging && u.point != t.path {
+			return preconditionf("volume %q is published at %q, and its access mode allows one target", t.v.ID, u.point)
+		}
+	}
+	return nil
+}
+
+// orRemove undoes a publish that failed half-way; the error that matters stays first.
+func (t *target) orRemove(err error) error {
+	if err == nil {
+		return nil
+	}
+	_, undo := t.takeDown()
+	if undo == nil {
+		undo = removeTarget(t.path)
+	}
+	return errors.Join(err, undo)
+}
+
+// makeTarget makes the mount point, a directory or an empty file. One that is there already, from
+// an attempt cut short, must be empty: a mount would hide what it holds.
+func makeTarget(path string, dir bool) error {
+	fail := func(err error) error { return fmt.Errorf("cannot make the target path %q: %w", path, err) }
+	st, err := statPath(path)
+	if err != nil {
+		return err
+	}
+	switch {
+	case !st.exists && dir:
+		err = os.Mkdir(path, 0o750)
+	case !st.exists:
+		var f *os.File
+		if f, err = os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600); err == nil {
+			err = f.Close()
+		}
+	case dir && !st.isDir(), !dir && (!st.isRegular() || st.size > 0):
+		return preconditionf("the target path %q exists and is not what the driver would make there", path)
+	case dir:
+		list, err := os.ReadDir(path)
+		if err != nil {
+			return fail(err)
+		}
+		if len(list) > 0 {
+			return preconditionf("the target path %q is a directory that is not empty", path)
+		}
+	}
+	if errors.Is(err, os.ErrNotExist) {
+		return preconditionf("the parent directory of the target path %q does not exist", path)
+	}
+	if err != nil {
+		return fail(err)
+	}
+	return nil
+}
+
+// removeTarget removes what makeTarget made, and nothing that holds anything.
+func removeTarget(path string) error {
+	st, err := statPath(path)
+	switch {
+	case err != nil || !st.exists:
+		return err
+	case st.isDir():
+		err = unix.Rmdir(path)
+	case st.isRegular() && st.size == 0:
+		err = unix.Unlink(path)
+	default:
+		return preconditionf("the target path %q is not what the driver made there; it is left alone", path)
+	}
+	if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) {
+		return preconditionf("the target path %q is not mounted and not empty; it is left alone", path)
+	}
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("cannot remove the target path %q: %w", path, err)
+	}
+	return nil
+}
+
+// NodeUnpublishVolume unmounts a target and removes its mount point. A target that is not there is
+// success.
+func (d *driver) NodeUnpublishVolume(ctx context.Context, req *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
+	t, unlock, err := d.open(req.GetVolumeId(), "target path", req.GetTargetPath())
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if _, err := t.takeDown(); err != nil {
+		return nil, err
+	}
+	if err := removeTarget(t.path); err != nil {
+		return nil, err
+	}
+	d.seen.forget(t.v.ID, t.path)
+	if err := t.dropReadOnlyLoop(ctx); err != nil {
+		return nil, err
+	}
+	return &csi.NodeUnpublishVolumeResponse{}, nil
+}
+
+// dropReadOnlyLoop detaches the read-only device when its last target has gone. It also finds one
+// that an earlier attempt left behind.
+func (t *target) dropReadOnlyLoop(ctx context.Context) error {
+	for _, l := range t.loops {
+		if !l.readOnly {
+			continue
+		}
+		uses, err := t.uses()
+		if err != nil {
+			return err
+		}
+		if slices.ContainsFunc(uses, func(u use) bool { return u.loop.rdev == l.rdev }) {
+			continue
+		}
+		if err := detachLoop(ctx, t.v.ID, t.data(), l); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,89 @@
+package localdriver
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+)
+
+// TestRestart stops the driver with volumes in use and starts another: the mounts are the same
+// ones afterwards, an open file goes on being written, and every call finds its work done.
+func TestRestart(t *testing.T) {
+	b := newBench(t)
+	type one struct {
+		id, target string
+		cap        *csi.VolumeCapability
+		readOnly   bool
+	}
+	fs := mountCap(writer, "")
+	all := []one{{b.create("d", 0, nil, fs), b.path("d"), fs, false}}
+	if !inUserNamespace(t) {
+		many := blockCap(multiWriter)
+		all = append(all,
+			one{b.create("i", 16*mib, image(""), fs), b.path("i"), fs, true},
+			one{b.create("x", 300*mib, image("xfs"), fs), b.path("x"), fs, false},
+			one{b.create("b", 128*mib, image("btrfs"), fs), b.path("b"), fs, false},
+			one{b.create("r", mib, image(""), many), b.path("r"), many, false},
+			one{b.create("ro", mib, image(""), many), b.path("ro"), many, true})
+	}
+	mounts := map[string]uint64{}
+	for _, v := range all {
+		must(t, b.stage(v.id, v.cap))
+		must(t, b.publish(v.id, v.target, v.cap, v.readOnly))
+		mounts[v.target] = mountID(t, v.target)
+	}
+	f, err := os.Create(filepath.Join(all[0].target, "log"))
+	must(t, err)
+	_, err = f.WriteString("before ")
+	must(t, err)
+	b.restart()
+	_, err = f.WriteString("after")
+	must(t, err)
+	must(t, f.Close())
+	wantContent(t, filepath.Join(all[0].target, "log"), "before after")
+	for _, v := range all {
+		wantCode(t, b.publish(v.id, b.path("second"), oneTarget(v.cap), v.readOnly), codes.FailedPrecondition, v.target)
+		attached := len(loopsUnder(filepath.Join(b.state, dirVolumes, v.id)))
+		must(t, b.stage(v.id, v.cap))
+		must(t, b.publish(v.id, v.target, v.cap, v.readOnly))
+		if got := mountID(t, v.target); got != mounts[v.target] {
+			t.Errorf("%s is another mount than before", v.target)
+		}
+		if got := len(loopsUnder(filepath.Join(b.state, dirVolumes, v.id))); got != attached {
+			t.Errorf("volume %s has %d devices, before %d", v.id, got, attached)
+		}
+		b.clear(v.id, v.target)
+	}
+}
+
+// oneTarget is the capability with an access mode that allows one target only.
+func oneTarget(c *csi.VolumeCapability) *csi.VolumeCapability {
+	if c.GetBlock() != nil {
+		return blockCap(writer)
+	}
+	return mountCap(writer, "")
+}
+
+// TestStagingLost unmounts the staging path behind the driver's back, with a target in use.
+func TestStagingLost(t *testing.T) {
+	needLoops(t)
+	b := newBench(t)
+	c := mountCap(writer, "")
+	id := b.create("i", 16*mib, image(""), c)
+	target := b.path("t")
+	must(t, b.stage(id, c))
+	must(t, b.publish(id, target, c, false))
+	f, err := os.Create(filepath.Join(target, "f"))
+	must(t, err)
+	must(t, exec.Command("umount", b.staging(id)).Run())
+	must(t, b.stage(id, c))
+	_, err = f.WriteString("goes on")
+	must(t, err)
+	must(t, f.Close())
+	wantContent(t, filepath.Join(b.staging(id), "f"), "goes on")
+	b.clear(id, target)
+}

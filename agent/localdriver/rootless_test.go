@@ -1,0 +1,44 @@
+package localdriver
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+)
+
+// nobody is an ordinary user to drop to.
+const nobody = 65534
+
+// TestWithoutRoot runs the directory tests again as an ordinary user, in a user and a mount
+// namespace.
+func TestWithoutRoot(t *testing.T) {
+	if inUserNamespace(t) {
+		t.Skip("all tests run without root already")
+	}
+	dir := shortDir(t)
+	must(t, os.Chown(dir, nobody, nobody))
+	must(t, os.Chmod(os.Getenv(envBase), 0o755))
+	cmd := exec.Command("/proc/self/exe", "-test.v",
+		"-test.run=^(TestDirectory|TestImageNeedsLoops|TestReadOnly|TestDeleteInUse|TestPlantedMount|TestRestart|TestMountFlags)$")
+	cmd.Env = append(os.Environ(), envMode+"="+modeTests, envBase+"="+dir)
+	cmd.SysProcAttr = namespaces(nobody, nobody)
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "--- PASS: TestDirectory ") || !strings.Contains(string(out), "--- PASS: TestImageNeedsLoops ") {
+		t.Fatalf("the tests failed without root: %v\n%s", err, out)
+	}
+}
+
+func TestImageNeedsLoops(t *testing.T) {
+	if !inUserNamespace(t) {
+		t.Skip("root has loop devices; TestWithoutRoot runs this one")
+	}
+	b := newBench(t)
+	_, err := b.CreateVolume(background(), createReq("img", 16*mib, image("ext4"), mountCap(writer, "")))
+	wantCode(t, err, codes.FailedPrecondition, "loop", "root", `type "directory"`)
+	if got := b.listed(); len(got) != 0 {
+		t.Errorf("listed %v", got)
+	}
+}

@@ -1,0 +1,118 @@
+package localdriver
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"testing"
+
+	"github.com/kubernetes-csi/csi-test/v5/pkg/sanity"
+	"github.com/onsi/ginkgo/v2"
+	"github.com/onsi/ginkgo/v2/types"
+	"github.com/onsi/gomega"
+)
+
+// sanityKinds are the volumes that the suite is run with.
+var sanityKinds = []struct {
+	name, access string
+	size         int64
+	params       map[string]string
+	loops        bool
+}{
+	{"directory", "mount", 10 * mib, nil, false},
+	{"image", "mount", 16 * mib, map[string]string{paramType: typeImage, paramFSType: "ext4"}, true},
+	{"raw-block", "block", 16 * mib, map[string]string{paramType: typeImage}, true},
+}
+
+// TestSanity runs the CSI community's sanity suite against every kind of volume. Ginkgo allows
+// one suite per process, so it runs in one of its own, with all kinds in it.
+func TestSanity(t *testing.T) {
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), envMode+"="+modeSanity, envBase+"="+shortDir(t))
+	out, err := cmd.CombinedOutput()
+	lines := regexp.MustCompile(`(?m)^sanity (\S+): run (\d+), passed (\d+), failed (\d+), skipped (\d+)$`).FindAllStringSubmatch(string(out), -1)
+	for _, l := range lines {
+		t.Log(l[0])
+		if passed, err := strconv.Atoi(l[3]); err != nil || passed < 40 {
+			t.Errorf("%s: only %s specs passed", l[1], l[3])
+		}
+	}
+	want := len(sanityKinds)
+	if checkLoopControl() != nil {
+		want = 1
+	}
+	if err != nil || len(lines) != want {
+		t.Fatalf("the suite failed, with results for %d of %d kinds: %v\n%s", len(lines), want, err, out)
+	}
+}
+
+type sanityResult struct{ failed bool }
+
+func (r *sanityResult) Fail() { r.failed = true }
+
+func runSanitySuite() int {
+	base := os.Getenv(envBase)
+	var names []string
+	for _, k := range sanityKinds {
+		if k.loops && checkLoopControl() != nil {
+			continue
+		}
+		dir := filepath.Join(base, k.name)
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			fmt.Println(err)
+			return 1
+		}
+		names = append(names, k.name)
+		cfg := sanity.NewTestConfig()
+		cfg.Address = "unix://" + filepath.Join(dir, "csi.sock")
+		cfg.TargetPath, cfg.StagingPath = filepath.Join(dir, "mnt"), filepath.Join(dir, "stg")
+		cfg.TestVolumeSize, cfg.TestVolumeAccessType, cfg.TestVolumeParameters = k.size, k.access, k.params
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error, 1)
+		go func() {
+			done <- Run(ctx, Options{Endpoint: cfg.Address, NodeID: "node-1", StateDir: filepath.Join(dir, "state"), Version: "test"})
+		}()
+		defer func() {
+			cancel()
+			if err := <-done; err != nil {
+				fmt.Println(err)
+			}
+		}()
+		ginkgo.Describe(k.name, func() { sanity.GinkgoTest(&cfg) })
+	}
+	ginkgo.ReportAfterSuite("counts", func(r ginkgo.Report) {
+		fmt.Println()
+		for _, name := range names {
+			printCounts(name, r.SpecReports)
+		}
+	})
+	gomega.RegisterFailHandler(ginkgo.Fail)
+	suite, reporter := ginkgo.GinkgoConfiguration()
+	reporter.NoColor = true
+	result := &sanityResult{}
+	if !ginkgo.RunSpecs(result, "CSI sanity", suite, reporter) || result.failed {
+		return 1
+	}
+	return 0
+}
+
+func printCounts(name string, specs types.SpecReports) {
+	count := map[types.SpecState]int{}
+	for _, s := range specs {
+		if len(s.ContainerHierarchyTexts) > 0 && s.ContainerHierarchyTexts[0] == name {
+			count[s.State]++
+		}
+	}
+	passed, skipped := count[types.SpecStatePassed], count[types.SpecStateSkipped]
+	failed := 0
+	for state, n := range count {
+		if state.Is(types.SpecStateFailureStates) {
+			failed += n
+		}
+	}
+	fmt.Printf("sanity %s: run %d, passed %d, failed %d, skipped %d\n", name, passed+failed, passed, failed, skipped)
+}

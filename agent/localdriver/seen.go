@@ -1,0 +1,74 @@
+package localdriver
+
+import "sync"
+
+// seen remembers at which paths volumes may be mounted, so that a call need not read a table of
+// thousands of mounts to find a handful. It is never believed: whoever uses a path looks at it
+// first. A volume it knows nothing of, as after a restart, is searched in the mount table once.
+type seen struct {
+	mu     sync.Mutex
+	points map[string]map[string]bool // volume id → paths
+	loops  map[string][]string        // volume id → names of loop devices
+}
+
+// devices returns the names of the loop devices that a volume had last.
+func (s *seen) devices(id string) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.loops[id]
+}
+
+// learnDevices replaces the names of a volume's loop devices.
+func (s *seen) learnDevices(id string, loops []loopDevice) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.loops == nil {
+		s.loops = map[string][]string{}
+	}
+	names := make([]string, len(loops))
+	for i, l := range loops {
+		names[i] = l.name
+	}
+	s.loops[id] = names
+}
+
+// at returns the paths of a volume, and whether it is known at all.
+func (s *seen) at(id string) (paths []string, known bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m, known := s.points[id]
+	for p := range m {
+		paths = append(paths, p)
+	}
+	return paths, known
+}
+
+// learn makes a volume known, with these paths besides those known already.
+func (s *seen) learn(id string, paths ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.points == nil {
+		s.points = map[string]map[string]bool{}
+	}
+	if s.points[id] == nil {
+		s.points[id] = map[string]bool{}
+	}
+	for _, p := range paths {
+		s.points[id][p] = true
+	}
+}
+
+// forget drops one path of a volume.
+func (s *seen) forget(id, path string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.points[id], path)
+}
+
+// drop makes a deleted volume unknown.
+func (s *seen) drop(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.points, id)
+	delete(s.loops, id)
+}

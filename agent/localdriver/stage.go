@@ -1,0 +1,183 @@
+package localdriver
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+)
+
+// NodeStageVolume mounts a volume at its staging path; of a raw block volume it only attaches the
+// loop device. A mount found there counts as staged only if it is of this volume.
+func (d *driver) NodeStageVolume(ctx context.Context, req *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
+	if req.GetVolumeId() != "" && req.GetStagingTargetPath() != "" && req.GetVolumeCapability() == nil {
+		return nil, invalidf("the volume capability is missing")
+	}
+	t, unlock, err := d.open(req.GetVolumeId(), "staging path", req.GetStagingTargetPath())
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	a, err := parseAccessFor(t.v, req.GetVolumeCapability())
+	if err != nil {
+		return nil, err
+	}
+	at, err := t.look(t.path)
+	if err != nil {
+		return nil, err
+	}
+	if a.block {
+		err = t.stageBlock(at)
+	} else {
+		err = t.stageMount(ctx, a, at)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &csi.NodeStageVolumeResponse{}, nil
+}
+
+func (t *target) stageBlock(at place) error {
+	if at.kind == kindOurs {
+		return existsf("volume %q is staged at %q with a filesystem, not for block access", t.v.ID, t.path)
+	}
+	uses, err := t.uses()
+	if err != nil {
+		return err
+	}
+	for _, u := range uses {
+		if !u.node {
+			return preconditionf("volume %q cannot be staged for block access: its filesystem is mounted at %q", t.v.ID, u.point)
+		}
+	}
+	l, err := t.loop(false)
+	if err != nil || l != nil {
+		return err
+	}
+	_, err = t.attach(false)
+	return err
+}
+
+func (t *target) stageMount(ctx context.Context, a access, at place) error {
+	switch {
+	case at.kind == kindOurs:
+		ro, err := isReadOnly(t.path)
+		if err != nil {
+			return err
+		}
+		if ro != a.flags.readOnly() {
+			return existsf("volume %q is staged at %q with read-only %t, not %t", t.v.ID, t.path, ro, a.flags.readOnly())
+		}
+		return isolate(t.path) // a crash may have come between mounting and this
+	case at.kind != kindNone:
+		return preconditionf("what is mounted at %q is not volume %q", t.path, t.v.ID)
+	case !at.exists:
+		return preconditionf("the staging path %q does not exist", t.path)
+	case !at.isDir():
+		return preconditionf("the staging path %q is not a directory", t.path)
+	}
+	t.willMount()
+	var err error
+	if t.v.Type == typeDirectory {
+		err = t.stageDirectory(a)
+	} else {
+		err = t.stageImage(ctx, a)
+	}
+	if err != nil {
+		return err
+	}
+	return t.confirm(kindOurs)
+}
+
+func (t *target) stageDirectory(a access) error {
+	data, err := statPath(t.data())
+	if err != nil {
+		return err
+	}
+	if !data.isDir() || data.mountRoot {
+		return preconditionf("the directory of volume %q is missing, or something is mounted on %q", t.v.ID, t.data())
+	}
+	if err := bind(t.data(), t.path, a.flags); err != nil {
+		return err
+	}
+	return isolate(t.path)
+}
+
+func (t *target) stageImage(ctx context.Context, a access) error {
+	uses, err := t.uses()
+	if err != nil {
+		return err
+	}
+	for _, u := range uses {
+		if u.node {
+			return preconditionf("volume %q cannot be mounted: it is published as a block device at %q", t.v.ID, u.point)
+		}
+	}
+	l, err := t.loop(false)
+	if err != nil {
+		return err
+	}
+	attached := l == nil
+	if attached {
+		fresh, err := t.attach(false)
+		if err != nil {
+			return err
+		}
+		l = &fresh
+	}
+	// While targets keep the filesystem mounted it must not be checked; the kernel only adds
+	// another mount of it.
+	if len(uses) == 0 {
+		err = checkFilesystem(ctx, t.v.FSType, l.path())
+	}
+	if err == nil {
+		err = mountDevice(l.path(), t.path, t.v.FSType, a.flags)
+	}
+	if err != nil && attached {
+		return errors.Join(err, detachLoop(context.WithoutCancel(ctx), t.v.ID, t.data(), *l))
+	}
+	if err != nil {
+		return err
+	}
+	return isolate(t.path)
+}
+
+// confirm looks again after a mount.
+func (t *target) confirm(want kind) error {
+	at, err := t.look(t.path)
+	if err != nil {
+		return err
+	}
+	if at.kind != want {
+		return internalf("volume %q was mounted at %q, but something else is there now", t.v.ID, t.path)
+	}
+	return nil
+}
+
+// NodeUnstageVolume unmounts the staging path and detaches the loop devices. It is refused while
+// the volume is published: nothing is taken away from under anybody.
+func (d *driver) NodeUnstageVolume(ctx context.Context, req *csi.NodeUnstageVolumeRequest) (*csi.NodeUnstageVolumeResponse, error) {
+	t, unlock, err := d.open(req.GetVolumeId(), "staging path", req.GetStagingTargetPath())
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	uses, err := t.uses()
+	if err != nil {
+		return nil, err
+	}
+	if i := slices.IndexFunc(uses, func(u use) bool { return u.point != t.path }); i >= 0 {
+		return nil, preconditionf("volume %q cannot be unstaged: it is still mounted at %q", t.v.ID, uses[i].point)
+	}
+	if _, err := t.takeDown(); err != nil {
+		return nil, err
+	}
+	d.seen.forget(t.v.ID, t.path)
+	for _, l := range t.loops {
+		if err := detachLoop(ctx, t.v.ID, t.data(), l); err != nil {
+			return nil, err
+		}
+	}
+	return &csi.NodeUnstageVolumeResponse{}, nil
+}

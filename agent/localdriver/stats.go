@@ -1,0 +1,108 @@
+package localdriver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+)
+
+// NodeGetVolumeStats reports bytes and inodes of a mounted volume, and the size of a block
+// device. A directory volume shares its filesystem with others, and the numbers are of all.
+func (d *driver) NodeGetVolumeStats(_ context.Context, req *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error) {
+	if req.GetVolumeId() == "" || req.GetVolumePath() == "" {
+		return nil, invalidf("the volume id and the volume path must be given")
+	}
+	v, err := d.volume(req.GetVolumeId())
+	if err != nil {
+		return nil, err
+	}
+	notThere := codedf(codes.NotFound, "volume %q is not mounted at %q", v.ID, req.GetVolumePath())
+	path, err := d.checkPath("volume path", req.GetVolumePath())
+	if err != nil {
+		return nil, notThere
+	}
+	t := &target{d: d, v: v, path: path}
+	if err := t.readLoops(); err != nil {
+		return nil, err
+	}
+	at, err := t.look(path)
+	if err != nil {
+		return nil, err
+	}
+	switch at.kind {
+	case kindOurs:
+		return mountStats(path)
+	case kindNode:
+		size, err := blockSize(path)
+		if err != nil {
+			return nil, err
+		}
+		return &csi.NodeGetVolumeStatsResponse{Usage: []*csi.VolumeUsage{
+			{Unit: csi.VolumeUsage_BYTES, Total: size},
+		}}, nil
+	default:
+		return nil, notThere
+	}
+}
+
+func mountStats(path string) (*csi.NodeGetVolumeStatsResponse, error) {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(path, &fs); err != nil {
+		return nil, fmt.Errorf("cannot measure the volume at %q: %w", path, err)
+	}
+	resp := &csi.NodeGetVolumeStatsResponse{Usage: []*csi.VolumeUsage{{
+		Unit:      csi.VolumeUsage_BYTES,
+		Total:     int64(fs.Blocks) * fs.Frsize,
+		Available: int64(fs.Bavail) * fs.Frsize,
+		Used:      int64(fs.Blocks-fs.Bfree) * fs.Frsize,
+	}}}
+	if fs.Files > 0 { // btrfs has no fixed number
+		resp.Usage = append(resp.Usage, &csi.VolumeUsage{
+			Unit:      csi.VolumeUsage_INODES,
+			Total:     int64(fs.Files),
+			Available: int64(fs.Ffree),
+			Used:      int64(fs.Files - fs.Ffree),
+		})
+	}
+	return resp, nil
+}
+
+// blockSize returns the bytes of the block device at path.
+func blockSize(path string) (int64, error) {
+	var size uint64
+	err := withDevice(path, func(fd int) error {
+		// BLKGETSIZE64 has no wrapper in x/sys.
+		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.BLKGETSIZE64, uintptr(unsafe.Pointer(&size)))
+		if errno != 0 {
+			return errno
+		}
+		return nil
+	})
+	return int64(size), err
+}
+
+// blockReadOnly asks the kernel whether the block device at path refuses writes.
+func blockReadOnly(path string) (ro bool, err error) {
+	err = withDevice(path, func(fd int) error {
+		n, err := unix.IoctlGetUint32(fd, unix.BLKROGET)
+		ro = n != 0
+		return err
+	})
+	return ro, err
+}
+
+func withDevice(path string, ask func(fd int) error) error {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("cannot open the block device at %q: %w", path, err)
+	}
+	if err := errors.Join(ask(fd), unix.Close(fd)); err != nil {
+		return fmt.Errorf("cannot ask the block device at %q: %w", path, err)
+	}
+	return nil
+}

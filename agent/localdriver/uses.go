@@ -1,0 +1,240 @@
+package localdriver
+
+import (
+	"fmt"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// use is one place in the mount table where a volume, or a part of it, is mounted.
+type use struct {
+	point string
+	loop  *loopDevice // of an image
+	node  bool        // the loop device's node is bound here, not the filesystem on it
+}
+
+// uses lists where a volume is mounted in our mount namespace. loops are those of the volume.
+func (d *driver) uses(v volume, loops []loopDevice) ([]use, error) {
+	entries, err := readMounts(ownMounts, needles(v, loops)...)
+	if err != nil {
+		return nil, err
+	}
+	var found []use
+	for _, e := range entries {
+		if v.Type == typeDirectory {
+			if showsDirectory(e, v.ID) {
+				found = append(found, use{point: e.point})
+			}
+			continue
+		}
+		for i := range loops {
+			l := &loops[i]
+			if l.holds(e) {
+				found = append(found, use{point: e.point, loop: l})
+			} else if l.isNodeOf(e) {
+				found = append(found, use{point: e.point, loop: l, node: true})
+			}
+		}
+	}
+	return found, nil
+}
+
+// needles are what every line of a mount table about the volume contains.
+func needles(v volume, loops []loopDevice) []string {
+	if v.Type == typeDirectory {
+		return []string{v.ID}
+	}
+	n := []string{}
+	for _, l := range loops {
+		n = append(n, "/"+l.name, " "+l.devno()+" ")
+	}
+	return n
+}
+
+// showsDirectory tells whether a mount shows a directory volume or a part of it. Ids are random,
+// so the path alone is proof, in every namespace.
+func showsDirectory(e mountEntry, id string) bool {
+	data := path.Join("/", dirVolumes, id, dataDir)
+	return strings.HasSuffix(strings.TrimSuffix(e.root, "//deleted"), data) || strings.Contains(e.root, data+"/")
+}
+
+func (l loopDevice) devno() string {
+	return fmt.Sprintf("%d:%d", unix.Major(l.rdev), unix.Minor(l.rdev))
+}
+
+// holds tells whether a mount shows the filesystem on the device. btrfs has device numbers of its
+// own, so its source has to do.
+func (l loopDevice) holds(e mountEntry) bool {
+	return e.devno == l.devno() || e.fsType == "btrfs" && e.source == l.path()
+}
+
+// isNodeOf tells whether a mount is a bind of the device's node.
+func (l loopDevice) isNodeOf(e mountEntry) bool {
+	if path.Base(e.root) != l.name || e.point == l.path() {
+		return false
+	}
+	st, err := statPath(e.point)
+	return err == nil && st.isBlock() && st.rdev == l.rdev
+}
+
+// checkUnused refuses the deletion of a volume that is in use in any way.
+func (d *driver) checkUnused(v volume) error {
+	dir := d.store.path(dirVolumes, v.ID)
+	inside, err := readMounts(ownMounts, v.ID)
+	if err != nil {
+		return err
+	}
+	for _, e := range inside {
+		if e.point == dir || strings.HasPrefix(e.point, dir+"/") {
+			return preconditionf("volume %q cannot be deleted: something is mounted inside it, at %q", v.ID, e.point)
+		}
+	}
+	if v.Type == typeImage {
+		loops, err := loopsOf(v.ID, d.store.dataPath(v))
+		if err != nil {
+			return err
+		}
+		for _, l := range loops {
+			return preconditionf("volume %q is in use and cannot be deleted: it is attached to %s%s", v.ID, l.path(), whoMounts(l))
+		}
+		return nil
+	}
+	for _, e := range inside {
+		if showsDirectory(e, v.ID) {
+			return preconditionf("volume %q is in use and cannot be deleted: it is mounted at %q", v.ID, e.point)
+		}
+	}
+	var elsewhere error
+	err = otherNamespaces([]string{v.ID}, func(pid int, e mountEntry) {
+		if elsewhere == nil && showsDirectory(e, v.ID) {
+			elsewhere = preconditionf("volume %q is in use and cannot be deleted: process %d, in another mount namespace, sees it mounted at %q",
+				v.ID, pid, e.point)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	return elsewhere
+}
+
+// whoMounts names, for an error message, where the filesystem on a device is mounted.
+func whoMounts(l loopDevice) string {
+	var who []string
+	want := []string{"/" + l.name, " " + l.devno() + " "}
+	if own, err := readMounts(ownMounts, want...); err == nil {
+		for _, e := range own {
+			if l.holds(e) || l.isNodeOf(e) {
+				who = append(who, fmt.Sprintf("mounted at %q", e.point))
+			}
+		}
+	}
+	err := otherNamespaces(want, func(pid int, e mountEntry) {
+		if l.holds(e) {
+			who = append(who, fmt.Sprintf("mounted at %q in the mount namespace of process %d", e.point, pid))
+		}
+	})
+	if err != nil || len(who) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(who, ", ") + ")"
+}
+
+// kind says what is mounted at a path.
+type kind int
+
+const (
+	kindNone    kind = iota // nothing is mounted exactly there
+	kindOurs                // the volume's directory or filesystem
+	kindNode                // the node of a loop device of the volume
+	kindForeign             // anything else
+)
+
+// place is what was found at a staging or target path.
+type place struct {
+	pathState
+	kind kind
+	loop *loopDevice // with kindNode
+}
+
+// look examines the topmost mount at a path. Only a mount of this very volume is ours: same
+// directory by device and inode, or same loop device.
+func (d *driver) look(v volume, loops []loopDevice, p string) (place, error) {
+	st, err := statPath(p)
+	if err != nil || !st.mountRoot {
+		return place{pathState: st}, err
+	}
+	found := place{pathState: st, kind: kindForeign}
+	if v.Type == typeDirectory {
+		data, err := statPath(d.store.dataPath(v))
+		switch {
+		case err != nil:
+			return found, err
+		case !data.exists || data.mountRoot:
+			return found, preconditionf("the directory of volume %q is missing, or something is mounted on %q", v.ID, d.store.dataPath(v))
+		case data.dev == st.dev && data.ino == st.ino:
+			found.kind = kindOurs
+		}
+		return found, nil
+	}
+	for i := range loops {
+		if st.isBlock() && st.rdev == loops[i].rdev {
+			found.kind, found.loop = kindNode, &loops[i]
+			return found, nil
+		}
+	}
+	found.loop, err = d.findFilesystem(v, loops, st)
+	if found.loop != nil {
+		found.kind = kindOurs
+	}
+	return found, err
+}
+
+// findFilesystem returns the loop device whose filesystem has its root at a place, or nil.
+func (d *driver) findFilesystem(v volume, loops []loopDevice, st pathState) (*loopDevice, error) {
+	if v.FSType == "btrfs" && len(loops) > 0 {
+		// Its files carry device numbers that belong to no device; only the table has the source.
+		e, err := mountedAt(st.mountID)
+		if err != nil {
+			return nil, err
+		}
+		for i := range loops {
+			if loops[i].holds(e) {
+				return &loops[i], nil
+			}
+		}
+		return nil, nil
+	}
+	for i := range loops {
+		if st.dev != loops[i].rdev {
+			continue
+		}
+		root, err := rootInode(v.FSType, d.store.dataPath(v))
+		if err != nil || root != st.ino {
+			return nil, err
+		}
+		return &loops[i], nil
+	}
+	return nil, nil
+}
+
+// checkPath returns a caller's path with the links above its last element resolved, as the mount
+// table shows it. It must be absolute and clean, and may not lead into the state directory.
+func (d *driver) checkPath(what, p string) (string, error) {
+	switch {
+	case p == "":
+		return "", invalidf("the %s is empty", what)
+	case !filepath.IsAbs(p) || strings.ContainsRune(p, 0) || filepath.Clean(p) != strings.TrimSuffix(p, "/"):
+		return "", invalidf("the %s %q is not an absolute path without . and ..", what, p)
+	}
+	p = filepath.Clean(p)
+	if dir, err := filepath.EvalSymlinks(filepath.Dir(p)); err == nil {
+		p = filepath.Join(dir, filepath.Base(p))
+	}
+	if p == d.store.root || strings.HasPrefix(p, d.store.root+"/") {
+		return "", invalidf("the %s %q lies in the driver's state directory", what, p)
+	}
+	return p, nil
+}

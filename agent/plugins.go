@@ -1,0 +1,184 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+
+	"google.golang.org/grpc"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/event"
+	"github.com/volagent/volagent/agent/provision"
+	"github.com/volagent/volagent/agent/secret"
+	"github.com/volagent/volagent/agent/supervisor"
+	"github.com/volagent/volagent/statedb"
+	"github.com/volagent/volagent/volmgr"
+	"github.com/volagent/volagent/volmgr/csiclient"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// newSupervisor makes the supervisor and reads the plugin files, so that
+// plugins are known before anything asks for them.
+func (a *agent) newSupervisor(seams Seams) (*supervisor.Supervisor, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("cannot tell where this program is: %w", err)
+	}
+	var client csiclient.Options
+	if seams.Interceptor != nil {
+		client.Interceptors = []grpc.UnaryClientInterceptor{seams.Interceptor}
+	}
+	s := supervisor.New(supervisor.Options{
+		PluginDir: a.c.PluginDir, DataDir: a.c.DataDir, RuntimeDir: a.c.RuntimeDir, NodeID: a.node.ID,
+		BuiltinArgv: []string{self, localDriverCommand},
+		Store:       pluginStore{a.db}, Secrets: pluginSecrets{}, Logger: a.log, Client: client,
+		InUse:    a.inUse,
+		OnChange: a.pluginChanged,
+	})
+	if err := s.Load(); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// inUse reports whether anything is, or may be, on this host through a plugin.
+func (a *agent) inUse(pluginID string) bool {
+	return slices.ContainsFunc(a.db.Volumes(), func(r volume.Record) bool {
+		return r.Volume.PluginID == pluginID && r.Held()
+	})
+}
+
+// pluginChanged notes a change of a plugin's state, and has its volumes looked
+// at when it became ready.
+func (a *agent) pluginChanged(id string) {
+	v := a.plugins.View(id)
+	msg := v.State
+	if v.Reason != "" && v.Reason != v.State {
+		msg += ": " + v.Reason
+	}
+	a.events.Add(volume.Event{Type: "plugin-" + v.State, Plugin: id, Message: msg})
+	if v.Ready {
+		a.queue.PluginChanged(id)
+	}
+}
+
+// volumeEvents keeps transitions, and tells the supervisor when a volume left
+// the host: a change of its plugin may have waited for that.
+func (a *agent) volumeEvents(evs []volume.Event) {
+	a.events.Add(evs...)
+	for _, e := range evs {
+		if e.Type == "claim-freed" {
+			a.plugins.Released(e.Plugin)
+		}
+	}
+}
+
+// pluginSet gives each consumer the view of the plugins that it declares.
+type pluginSet struct {
+	*supervisor.Supervisor
+	db store
+}
+
+func (p pluginSet) node(id string) (volmgr.Plugin, error) { return p.Client(id) }
+
+// Provisioner is provision's view of a plugin that is ready.
+func (p pluginSet) Provisioner(id string) (provision.Plugin, error) { return p.Client(id) }
+
+// Await waits until a plugin is ready, or says how it is instead.
+func (p pluginSet) Await(ctx context.Context, id string) error {
+	for {
+		changed := p.Changed(id)
+		_, err := p.Client(id)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// List and Get show plugins on the wire.
+func (p pluginSet) List() []api.Plugin {
+	out := []api.Plugin{}
+	for _, st := range p.Statuses() {
+		out = append(out, p.show(st))
+	}
+	return out
+}
+
+// Get shows one plugin.
+func (p pluginSet) Get(id string) (api.Plugin, bool) {
+	st, err := p.Status(id)
+	if err != nil {
+		return api.Plugin{}, false
+	}
+	return p.show(st), true
+}
+
+func (p pluginSet) show(st supervisor.Status) api.Plugin {
+	out := api.Plugin{
+		ID: st.ID, Type: st.Type, Runner: st.Runner, Provider: st.Info.Driver, Version: st.Info.Version,
+		State: string(st.State), Reason: st.Reason, Since: st.Since, Next: st.Next, PID: st.PID, Restarts: st.Restarts,
+		NodeID: st.Info.NodeID, Topology: st.Info.Topology, MaxVolumes: st.Info.MaxVolumes, Volumes: []string{},
+		ControllerCapabilities: st.Info.ControllerCaps, NodeCapabilities: st.Info.NodeCaps,
+		Socket: st.Socket, LogFile: st.LogFile, LastExit: st.LastExit, LastLog: st.LastLog, Pending: st.Pending,
+	}
+	for _, r := range p.db.Volumes() {
+		if r.Volume.PluginID != st.ID {
+			continue
+		}
+		out.Volumes = append(out.Volumes, r.Volume.ID)
+		if r.Held() {
+			out.Staged++
+		}
+	}
+	slices.Sort(out.Volumes)
+	return out
+}
+
+// Log sends a plugin's log.
+func (p pluginSet) Log(ctx context.Context, id string, lines int, follow bool, write func([]byte) error) error {
+	return p.FollowLog(ctx, id, lines, follow, write)
+}
+
+// pluginStore is the supervisor's view of the state database.
+type pluginStore struct{ db store }
+
+// LoadPlugins returns all records.
+func (s pluginStore) LoadPlugins() ([]volume.PluginRecord, error) { return s.db.Plugins(), nil }
+
+// SavePlugin stores a record durably.
+func (s pluginStore) SavePlugin(ctx context.Context, rec volume.PluginRecord) error {
+	return s.db.Happened(ctx, func(tx *statedb.Tx) error {
+		tx.PutPlugin(rec.ID, rec)
+		return nil
+	})
+}
+
+// pluginSecrets reads the secrets of plugin files.
+type pluginSecrets struct{}
+
+// ResolveSecret reads one secret.
+func (pluginSecrets) ResolveSecret(_ context.Context, ref volume.SecretRef) (volume.Secret, error) {
+	return secret.Resolver{}.One(ref)
+}
+
+// apiEvents shows events on the wire.
+type apiEvents struct{ ring *event.Ring }
+
+// After returns the events above a number, and a channel closed at the next.
+func (e apiEvents) After(seq uint64) ([]api.Event, <-chan struct{}) {
+	evs, more := e.ring.After(seq)
+	out := make([]api.Event, 0, len(evs))
+	for _, v := range evs {
+		out = append(out, api.Event{
+			Time: v.Time, Seq: v.Seq, Volume: v.Volume, Alloc: v.Alloc, Plugin: v.Plugin, Type: v.Type, Message: v.Message,
+		})
+	}
+	return out, more
+}

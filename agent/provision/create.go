@@ -1,0 +1,281 @@
+package provision
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Create asks the plugin for storage and registers it. The same file again
+// changes nothing; a create that was cut short is taken up where it stopped,
+// because a plugin gives the same volume for the same name.
+func (s *Service) Create(ctx context.Context, spec volume.Volume, dry bool) (volume.Record, volume.Change, error) {
+	if err := spec.Check(); err != nil {
+		return failed(err)
+	}
+	if spec.ExternalID != "" {
+		return failed(volume.Errorf(volume.ErrInvalid, "volume %q has an external_id, so it exists already", spec.ID).
+			WithHint("volctl volume register FILE"))
+	}
+	if r, ok := s.Store.Volume(spec.ID); ok && r.Volume.Provision != volume.Provisioning {
+		return s.merge(ctx, r, spec, dry)
+	}
+	info, err := s.ready(ctx, spec.PluginID)
+	if err != nil {
+		return failed(err)
+	}
+	if !info.Caps.CreateDelete {
+		return failed(volume.Errorf(volume.ErrRefused, "plugin %q cannot create volumes", spec.PluginID).
+			WithHint("create it with the storage system's own tools, then: volctl volume register FILE"))
+	}
+	fill(&spec, info)
+	spec.Created, spec.Provision = true, volume.Provisioning
+	r := volume.Record{Volume: spec}
+	if dry {
+		return r, volume.Change{Outcome: volume.Created}, nil
+	}
+	err = s.Queue.Exclusive(ctx, spec.ID, func() error {
+		// 1. The intent. 2. The call. 3. What came of it.
+		resumed, err := s.intend(ctx, spec)
+		if err != nil {
+			return err
+		}
+		made, err := s.create(ctx, spec)
+		if err != nil {
+			return s.notCreated(ctx, spec, err, resumed)
+		}
+		r, err = s.settle(ctx, spec, made)
+		return err
+	})
+	if err != nil {
+		return failed(err)
+	}
+	s.say(r, "created", "created as %q of %s", r.Volume.ExternalID, spec.Driver)
+	s.Queue.Wake(spec.ID) // there may be a debt to pay
+	return r, volume.Change{Outcome: volume.Created}, nil
+}
+
+// intend stores that the volume is about to be created. It reports whether an
+// earlier create of it was not seen to end.
+func (s *Service) intend(ctx context.Context, spec volume.Volume) (resumed bool, err error) {
+	err = s.Store.Update(ctx, func(tx Tx) error {
+		old, ok := tx.Volume(spec.ID)
+		switch v := old.Volume; {
+		case ok && v.Provision != volume.Provisioning:
+			return volume.Errorf(volume.ErrRefused, "volume %q was registered meanwhile", spec.ID)
+		case ok && (v.Name != spec.Name || v.PluginID != spec.PluginID):
+			return volume.Errorf(volume.ErrRefused, "an earlier create of volume %q by plugin %q under the name %q was not seen to end", spec.ID, v.PluginID, v.Name).
+				WithHint("go on with it as it was, or drop it: volctl volume deregister %s -force", spec.ID)
+		}
+		resumed = ok
+		tx.PutVolume(volume.Record{Volume: spec})
+		return nil
+	})
+	return resumed, err
+}
+
+// dropIntent deletes the record of a create that came to nothing, unless it
+// stands for something else by now.
+func (s *Service) dropIntent(ctx context.Context, id string) error {
+	return s.Store.Update(context.WithoutCancel(ctx), func(tx Tx) error {
+		if r, ok := tx.Volume(id); ok && r.Volume.Provision == volume.Provisioning {
+			tx.DeleteVolume(id)
+		}
+		return nil
+	})
+}
+
+func (s *Service) create(ctx context.Context, v volume.Volume) (volume.CreateVolumeResult, error) {
+	p, err := s.Plugins.Provisioner(v.PluginID)
+	if err != nil {
+		return volume.CreateVolumeResult{}, err
+	}
+	secrets, err := s.Secrets(v.Secrets)
+	if err != nil {
+		return volume.CreateVolumeResult{}, volume.Errorf(volume.ErrInvalid, "%v", err)
+	}
+	return p.CreateVolume(ctx, volume.CreateVolumeRequest{
+		Name: v.Name, CapacityMin: v.CapacityMin, CapacityMax: v.CapacityMax, Capabilities: v.Capabilities,
+		FSType: v.MountOptions.FSType, MountFlags: v.MountOptions.MountFlags, Parameters: v.Parameters,
+		Topology: v.Topology, SnapshotID: v.SnapshotID, CloneID: v.CloneID, Secrets: secrets,
+	})
+}
+
+// notCreated drops the record where the plugin surely made nothing, and else
+// keeps it and says what may be left. A refusal now says nothing of an earlier
+// create that was not seen to end.
+func (s *Service) notCreated(ctx context.Context, v volume.Volume, cause error, resumed bool) error {
+	var ce *volume.CallError
+	certain := !errors.As(cause, &ce) || !ce.Uncertain()
+	if resumed || !certain {
+		whose := "the plugin"
+		if certain {
+			whose = "an earlier create"
+		}
+		return &volume.Error{
+			Kind:    kindOf(cause),
+			Message: fmt.Sprintf("%v; whether %s made volume %q is not known, so the intent is kept", cause, whose, v.ID),
+			Hint:    "run the same create again to go on with it, or drop it: volctl volume deregister " + v.ID + " -force",
+		}
+	}
+	if err := s.dropIntent(ctx, v.ID); err != nil {
+		return errors.Join(cause, err)
+	}
+	if ce != nil && (ce.Code == "InvalidArgument" || ce.Code == "OutOfRange") {
+		return volume.Errorf(volume.ErrInvalid, "plugin %q refuses it: %s", v.PluginID, ce.Message)
+	}
+	return cause
+}
+
+// kindOf is the sentinel of an error whose outcome is not known.
+func kindOf(err error) error {
+	var ce *volume.CallError
+	switch {
+	case errors.As(err, &ce) && ce.Code == "DeadlineExceeded":
+		return volume.ErrTimeout
+	case errors.As(err, &ce) && ce.Code == "Unavailable":
+		return volume.ErrPluginUnavailable
+	case ce == nil:
+		var e *volume.Error
+		if errors.As(err, &e) {
+			return e.Kind
+		}
+		return nil
+	default:
+		return nil
+	}
+}
+
+// settle stores what the plugin made. If the plugin answers with a volume that
+// is registered already, the new record is dropped again.
+func (s *Service) settle(ctx context.Context, v volume.Volume, made volume.CreateVolumeResult) (volume.Record, error) {
+	v.ExternalID, v.Capacity, v.Topologies = made.ExternalID, made.Capacity, made.Topologies
+	if len(made.Context) > 0 {
+		v.Context = made.Context
+	}
+	v.Provision = volume.Provisioned
+	ctx = context.WithoutCancel(ctx)
+	var r volume.Record
+	err := s.Store.Update(ctx, func(tx Tx) error {
+		if old, ok := tx.Volume(v.ID); !ok || old.Volume.Provision != volume.Provisioning {
+			return volume.Errorf(volume.ErrRefused, "volume %q was deregistered meanwhile; the plugin made it as external_id %q", v.ID, v.ExternalID).
+				WithHint("register it with that external_id: volctl volume register FILE")
+		}
+		if err := unique(tx, v); err != nil {
+			return err
+		}
+		r = volume.Record{Volume: v}
+		if debt, ok := tx.TakeDebt(v.Driver, v.ExternalID); ok {
+			r.Node, r.Claims = debt.Node, debt.Claims
+		}
+		tx.PutVolume(r)
+		return nil
+	})
+	if errors.Is(err, volume.ErrRefused) {
+		return r, errors.Join(err, s.dropIntent(ctx, v.ID))
+	}
+	return r, err
+}
+
+// Delete destroys a volume's data. One that was not created here must be
+// named once more in confirm.
+func (s *Service) Delete(ctx context.Context, id, confirm string) error {
+	r, ok := s.Store.Volume(id)
+	if !ok {
+		return unknown(id)
+	}
+	if !r.Volume.Created && confirm != id {
+		return volume.Errorf(volume.ErrRefused, "volume %q was registered, not created here; its data is destroyed only if it is named once more", id).
+			WithHint("volctl volume delete %s -y --confirm=%s", id, id)
+	}
+	info, err := s.ready(ctx, r.Volume.PluginID)
+	if err != nil {
+		return err
+	}
+	if !info.Caps.CreateDelete {
+		return volume.Errorf(volume.ErrRefused, "plugin %q cannot delete volumes", r.Volume.PluginID).
+			WithHint("volctl volume deregister %s", id)
+	}
+	err = s.Queue.Exclusive(ctx, id, func() error { return s.delete(ctx, id) })
+	if err != nil {
+		return err
+	}
+	s.Queue.Forget(id)
+	s.say(r, "deleted", "deleted %q", r.Volume.ExternalID)
+	return nil
+}
+
+// delete: the intent, the call, the record.
+func (s *Service) delete(ctx context.Context, id string) error {
+	var v volume.Volume
+	resumed := false
+	err := s.Store.Update(ctx, func(tx Tx) error {
+		r, ok := tx.Volume(id)
+		if !ok {
+			return unknown(id)
+		}
+		resumed = r.Volume.Provision == volume.Deleting
+		if err := unused(r); err != nil {
+			return err
+		}
+		if r.Volume.Provision == volume.Provisioning {
+			return volume.Errorf(volume.ErrRefused, "volume %q was never seen to be created, so its external id is not known", id).
+				WithHint("run the create again first, or drop the record: volctl volume deregister %s -force", id)
+		}
+		r.Volume.Provision = volume.Deleting
+		v = r.Volume
+		tx.PutVolume(r)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if err := s.destroy(ctx, v); err != nil {
+		return s.notDeleted(ctx, v, err, resumed)
+	}
+	return s.Store.Update(context.WithoutCancel(ctx), func(tx Tx) error {
+		if r, ok := tx.Volume(id); ok && r.Same(volume.Record{Volume: v}) {
+			tx.DeleteVolume(id)
+		}
+		return nil
+	})
+}
+
+func (s *Service) destroy(ctx context.Context, v volume.Volume) error {
+	p, err := s.Plugins.Provisioner(v.PluginID)
+	if err != nil {
+		return err
+	}
+	secrets, err := s.Secrets(v.Secrets)
+	if err != nil {
+		return volume.Errorf(volume.ErrInvalid, "%v", err)
+	}
+	return p.DeleteVolume(ctx, volume.DeleteVolumeRequest{ExternalID: v.ExternalID, Secrets: secrets})
+}
+
+// notDeleted takes the intent back where the plugin surely deleted nothing. A
+// refusal now says nothing of an earlier delete that was not seen to end.
+func (s *Service) notDeleted(ctx context.Context, v volume.Volume, cause error, resumed bool) error {
+	var ce *volume.CallError
+	if resumed || errors.As(cause, &ce) && ce.Uncertain() {
+		return &volume.Error{
+			Kind:    kindOf(cause),
+			Message: fmt.Sprintf("%v; whether the data of volume %q is gone is not known", cause, v.ID),
+			Hint:    "run the same delete again to go on with it",
+		}
+	}
+	err := s.Store.Update(context.WithoutCancel(ctx), func(tx Tx) error {
+		if r, ok := tx.Volume(v.ID); ok && r.Same(volume.Record{Volume: v}) && r.Volume.Provision == volume.Deleting {
+			r.Volume.Provision = volume.Provisioned
+			tx.PutVolume(r)
+		}
+		return nil
+	})
+	return errors.Join(cause, err)
+}
+
+func unknown(id string) error {
+	return volume.Errorf(volume.ErrNotFound, "no volume %q", id).WithHint("volctl volume list")
+}

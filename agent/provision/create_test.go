@@ -1,0 +1,247 @@
+package provision_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+func TestCreate(t *testing.T) {
+	w := newWorld()
+	r, ch, err := w.service().Create(t.Context(), spec(), false)
+	v := r.Volume
+	if err != nil || ch.Outcome != volume.Created || v.ExternalID != "vol-1" || v.Driver != "ebs.csi" || v.Name != "data" || v.Capacity != 12 ||
+		v.Context["k"] != "v" || !v.Created || v.Provision != volume.Provisioned || v.RegisteredAt.IsZero() {
+		t.Errorf("%v, %+v, %+v", err, ch, v)
+	}
+	again, ch, err := w.service().Create(t.Context(), spec(), false)
+	if err != nil || ch.Outcome != volume.Unchanged || again.Volume.ExternalID != "vol-1" {
+		t.Errorf("the same again: %v, %+v, %+v", err, ch, again.Volume)
+	}
+	changed := spec()
+	changed.Reclaim = "delete"
+	if _, ch, err := w.service().Create(t.Context(), changed, false); err != nil || ch.Outcome != volume.Updated || len(ch.Fields) != 1 {
+		t.Errorf("with another reclaim: %v, %+v", err, ch)
+	}
+	changed.Parameters = nil
+	_, _, err = w.service().Create(t.Context(), changed, false)
+	want(t, "with other parameters", err, volume.ErrRefused, "parameters")
+	equal(t, "calls", w.calls, []string{"create data"})
+	equal(t, "events", w.events, []string{`created data: created as "vol-1" of ebs.csi`, `updated data: reclaim: none → "delete"`})
+}
+
+// A dry run does nothing.
+func TestDryRun(t *testing.T) {
+	w := newWorld()
+	if _, ch, err := w.service().Create(t.Context(), spec(), true); err != nil || ch.Outcome != volume.Created {
+		t.Errorf("create: %v, %+v", err, ch)
+	}
+	if _, ch, err := w.service().Register(t.Context(), existing(), true); err != nil || ch.Outcome != volume.Registered {
+		t.Errorf("register: %v, %+v", err, ch)
+	}
+	if len(w.volumes)+len(w.events) != 0 {
+		t.Errorf("left: %+v, %q", w.volumes, w.events)
+	}
+	w.mustRegister(t, existing())
+	other := existing()
+	other.ID = "other"
+	_, _, err := w.service().Register(t.Context(), other, true)
+	want(t, "a second id", err, volume.ErrRefused, `registered as volume "data"`)
+	changed := existing()
+	changed.Reclaim = "delete"
+	if _, ch, err := w.service().Register(t.Context(), changed, true); err != nil || ch.Outcome != volume.Updated || w.volumes["data"].Volume.Reclaim != "" {
+		t.Errorf("update: %v, %+v", err, ch)
+	}
+}
+
+// A create that died after the call is taken up where it stopped: same name,
+// same volume.
+func TestCreateResumes(t *testing.T) {
+	w := newWorld()
+	w.failAt = 2 // the intent is written, the result is not
+	_, _, err := w.service().Create(t.Context(), spec(), false)
+	want(t, "the first", err, errDisk)
+	if got := w.volumes["data"].Volume; got.Provision != volume.Provisioning || got.ExternalID != "" {
+		t.Errorf("left is %+v", got)
+	}
+	if r := w.mustCreate(t); r.Volume.ExternalID != "vol-1" || r.Volume.Provision != volume.Provisioned {
+		t.Errorf("resumed as %+v", r.Volume)
+	}
+	equal(t, "calls", w.calls, []string{"create data", "create data"})
+
+	for what, change := range map[string]func(*volume.Volume){
+		"another name":   func(v *volume.Volume) { v.Name = "other" },
+		"another plugin": func(v *volume.Volume) { v.PluginID = "ebs2" },
+	} {
+		w := newWorld()
+		w.failAt = 2
+		if _, _, err := w.service().Create(t.Context(), spec(), false); err == nil {
+			t.Fatal("it did not fail")
+		}
+		v := spec()
+		v.Name = "data"
+		change(&v)
+		s := w.service()
+		s.Plugins = anyPlugin{w}
+		_, _, err := s.Create(t.Context(), v, false)
+		want(t, what, err, volume.ErrRefused, `"data"`, "was not seen to end")
+		if got := w.volumes["data"].Volume; got.Name != "data" || got.PluginID != "ebs" {
+			t.Errorf("%s: the intent became %+v", what, got)
+		}
+	}
+}
+
+// anyPlugin knows every plugin.
+type anyPlugin struct{ *world }
+
+func (p anyPlugin) View(string) volume.PluginView { return p.view }
+
+func TestCreateFails(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		err   error
+		kept  bool
+		kind  error
+		words []string
+	}{
+		{"a deadline", call("DeadlineExceeded", volume.RetryBackoff, false), true, volume.ErrTimeout, []string{"whether the plugin made", "is not known", "the intent is kept", "hint: run the same create again", "deregister data -force"}},
+		{"a lost connection", call("Unavailable", volume.RetryBackoff, false), true, volume.ErrPluginUnavailable, []string{"is not known"}},
+		{"an internal error", call("Internal", volume.RetryBackoff, true), true, nil, []string{"is not known"}},
+		{"a plain Go error", call("Unknown", volume.RetryBackoff, true), true, nil, []string{"is not known"}},
+		{"bad arguments", call("InvalidArgument", volume.RetryChange, true), false, volume.ErrInvalid, []string{"refuses", "no"}},
+		{"a capacity that cannot be", call("OutOfRange", volume.RetryChange, true), false, volume.ErrInvalid, nil},
+		{"no room", call("ResourceExhausted", volume.RetryBackoff, true), false, nil, []string{"ResourceExhausted"}},
+		{"a name with other arguments", call("AlreadyExists", volume.RetryChange, true), false, nil, []string{"AlreadyExists"}},
+		{"secrets that are refused", call("Unauthenticated", volume.RetryChange, true), false, nil, nil},
+		{"a refusal that came too late", call("InvalidArgument", volume.RetryChange, false), true, nil, []string{"is not known"}},
+	} {
+		w := newWorld()
+		good := w.create
+		w.create = func(volume.CreateVolumeRequest) (volume.CreateVolumeResult, error) {
+			return volume.CreateVolumeResult{}, tt.err
+		}
+		_, _, err := w.service().Create(t.Context(), spec(), false)
+		want(t, tt.name, err, tt.kind, tt.words...)
+		if r, there := w.volumes["data"]; there != tt.kept || there && r.Volume.Provision != volume.Provisioning {
+			t.Errorf("%s: the intent is there: %t, want %t: %+v", tt.name, there, tt.kept, r.Volume)
+		}
+		if len(w.events) != 0 {
+			t.Errorf("%s: events %q", tt.name, w.events)
+		}
+		if !tt.kept {
+			continue
+		}
+		// A claim must wait; a refusal now says nothing of the first call.
+		if _, err := volume.Admit(w.volumes["data"], volume.Request{Alloc: "web"}, volume.PluginInfo{}, w.volumes["data"].Volume.RegisteredAt); !errors.Is(err, volume.ErrRefused) {
+			t.Errorf("%s: a claim is told %v", tt.name, err)
+		}
+		w.create = func(volume.CreateVolumeRequest) (volume.CreateVolumeResult, error) {
+			return volume.CreateVolumeResult{}, call("AlreadyExists", volume.RetryChange, true)
+		}
+		_, _, err = w.service().Create(t.Context(), spec(), false)
+		want(t, tt.name+", then a refusal", err, nil, "an earlier create", "deregister data -force")
+		if _, there := w.volumes["data"]; !there {
+			t.Errorf("%s: a later refusal dropped the intent", tt.name)
+		}
+		w.create = good
+		if r := w.mustCreate(t); r.Volume.ExternalID != "vol-1" {
+			t.Errorf("%s: resumed as %+v", tt.name, r.Volume)
+		}
+	}
+}
+
+func TestCreateRefused(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		change func(*world, *volume.Volume)
+		kind   error
+		words  string
+	}{
+		{"a bad file", func(_ *world, v *volume.Volume) { v.Capabilities = nil }, volume.ErrInvalid, "no capability"},
+		{"an external id", func(_ *world, v *volume.Volume) { v.ExternalID = "vol-9" }, volume.ErrInvalid, "hint: volctl volume register"},
+		{"no such plugin", func(_ *world, v *volume.Volume) { v.PluginID = "nfs" }, volume.ErrNotFound, `no plugin "nfs"`},
+		{"the plugin is down", func(w *world, _ *volume.Volume) { w.await = volume.ErrPluginUnavailable }, volume.ErrPluginUnavailable, ""},
+		{"it cannot create", func(w *world, _ *volume.Volume) { w.view.Info.Caps.CreateDelete = false }, volume.ErrRefused, "cannot create volumes"},
+		{"a secret cannot be read", func(w *world, _ *volume.Volume) { w.secrets = errors.New("no such file") }, volume.ErrInvalid, "no such file"},
+		{"the intent cannot be written", func(w *world, _ *volume.Volume) { w.failAt = 1 }, errDisk, ""},
+	} {
+		w, v := newWorld(), spec()
+		tt.change(w, &v)
+		_, _, err := w.service().Create(t.Context(), v, false)
+		want(t, tt.name, err, tt.kind, tt.words)
+		if len(w.calls)+len(w.volumes) != 0 {
+			t.Errorf("%s: calls %q, left %+v", tt.name, w.calls, w.volumes)
+		}
+	}
+}
+
+// The caller's end does not lose what the plugin made.
+func TestCreateCancelled(t *testing.T) {
+	w := newWorld()
+	ctx, cancel := context.WithCancel(t.Context())
+	good := w.create
+	w.create = func(r volume.CreateVolumeRequest) (volume.CreateVolumeResult, error) { cancel(); return good(r) }
+	if _, _, err := w.service().Create(ctx, spec(), false); err != nil {
+		t.Error(err)
+	}
+	if got := w.volumes["data"].Volume; got.ExternalID != "vol-1" || got.Provision != volume.Provisioned {
+		t.Errorf("stored is %+v", got)
+	}
+}
+
+// The plugin answers with a volume that has an id already.
+func TestCreateFindsRegistered(t *testing.T) {
+	w := newWorld()
+	other := existing()
+	other.ID = "first"
+	w.mustRegister(t, other)
+	w.create = func(volume.CreateVolumeRequest) (volume.CreateVolumeResult, error) {
+		return volume.CreateVolumeResult{ExternalID: "vol-9"}, nil
+	}
+	_, _, err := w.service().Create(t.Context(), spec(), false)
+	want(t, "create", err, volume.ErrRefused, `external_id "vol-9" of driver ebs.csi is registered as volume "first" already`)
+	if _, there := w.volumes["data"]; there || len(w.volumes) != 1 {
+		t.Errorf("left: %+v", w.volumes)
+	}
+}
+
+// What was deregistered, or is another volume by now, is not brought back or
+// overwritten by a call that took its time.
+func TestDeregisteredMeanwhile(t *testing.T) {
+	for what, meanwhile := range map[string]func(*world){
+		"deregistered": func(w *world) {
+			if _, err := w.service().Deregister(context.Background(), "data", true); err != nil {
+				t.Error(err)
+			}
+		},
+		"another volume": func(w *world) {
+			r := w.volumes["data"]
+			r.Volume.Provision, r.Volume.ExternalID = volume.Provisioned, "vol-7"
+			w.volumes["data"] = r
+		},
+	} {
+		for how, fails := range map[string]error{"made": nil, "refused": call("InvalidArgument", volume.RetryChange, true)} {
+			w := newWorld()
+			good := w.create
+			w.create = func(r volume.CreateVolumeRequest) (volume.CreateVolumeResult, error) {
+				meanwhile(w)
+				if fails != nil {
+					return volume.CreateVolumeResult{}, fails
+				}
+				return good(r)
+			}
+			_, _, err := w.service().Create(t.Context(), spec(), false)
+			if how == "made" {
+				want(t, what, err, volume.ErrRefused, "deregistered meanwhile", `"vol-1"`)
+			} else {
+				want(t, what, err, nil)
+			}
+			got, there := w.volumes["data"]
+			if there != (what == "another volume") || there && got.Volume.ExternalID != "vol-7" {
+				t.Errorf("%s, %s: left is %+v", what, how, w.volumes)
+			}
+		}
+	}
+}

@@ -1,0 +1,265 @@
+package provision_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/volagent/volagent/agent/provision"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// world is a store, a queue and a plugin.
+type world struct {
+	volumes map[string]volume.Record
+	debts   map[string]volume.Record
+	failAt  int // the update that fails, counted from 1
+	updates int
+
+	held   map[string]bool
+	woken  []string
+	forgot []string
+	events []string
+
+	view     volume.PluginView
+	await    error
+	calls    []string
+	create   func(volume.CreateVolumeRequest) (volume.CreateVolumeResult, error)
+	destroy  func(volume.DeleteVolumeRequest) error
+	validate error
+	secrets  error
+}
+
+var errDisk = errors.New("disk full")
+
+func newWorld() *world {
+	w := &world{
+		volumes: map[string]volume.Record{}, debts: map[string]volume.Record{}, held: map[string]bool{},
+		view: volume.PluginView{Known: true, Ready: true, State: "ready", Info: volume.PluginInfo{
+			ID: "ebs", Driver: "ebs.csi", HasController: true, Caps: volume.Caps{CreateDelete: true, Stats: true},
+		}},
+	}
+	made := map[string]string{}
+	w.create = func(r volume.CreateVolumeRequest) (volume.CreateVolumeResult, error) {
+		if made[r.Name] == "" {
+			made[r.Name] = fmt.Sprintf("vol-%d", len(made)+1)
+		}
+		return volume.CreateVolumeResult{ExternalID: made[r.Name], Capacity: 12, Context: map[string]string{"k": "v"}}, nil
+	}
+	w.destroy = func(volume.DeleteVolumeRequest) error { return nil }
+	return w
+}
+
+func (w *world) service() *provision.Service {
+	return &provision.Service{
+		Store: w, Queue: w, Plugins: w,
+		Secrets: func(refs map[string]volume.SecretRef) (volume.Secrets, error) {
+			return volume.Secrets{"n": volume.NewSecret(fmt.Sprint(len(refs)))}, w.secrets
+		},
+		Events: func(evs ...volume.Event) {
+			for _, e := range evs {
+				w.events = append(w.events, e.Type+" "+e.Volume+": "+e.Message)
+			}
+		},
+	}
+}
+
+func (w *world) Volume(id string) (volume.Record, bool) { r, ok := w.volumes[id]; return r, ok }
+
+func key(driver, external string) string { return driver + "/" + external }
+
+func (w *world) Owed(driver, external string) (string, bool) {
+	r, ok := w.debts[key(driver, external)]
+	return r.Volume.ID, ok
+}
+
+// Update is all or nothing.
+func (w *world) Update(ctx context.Context, fn func(provision.Tx) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	w.updates++
+	volumes, debts := maps.Clone(w.volumes), maps.Clone(w.debts)
+	err := fn(tx{w})
+	if err == nil && w.updates == w.failAt {
+		err = errDisk
+	}
+	if err != nil {
+		w.volumes, w.debts = volumes, debts
+	}
+	return err
+}
+
+type tx struct{ w *world }
+
+func (t tx) Volume(id string) (volume.Record, bool) { return t.w.Volume(id) }
+func (t tx) PutVolume(r volume.Record)              { t.w.volumes[r.Volume.ID] = r }
+func (t tx) DeleteVolume(id string)                 { delete(t.w.volumes, id) }
+
+func (t tx) VolumeOf(driver, external string) (string, bool) {
+	for id, r := range t.w.volumes {
+		if external != "" && r.Volume.Driver == driver && r.Volume.ExternalID == external {
+			return id, true
+		}
+	}
+	return "", false
+}
+
+func (t tx) TakeDebt(driver, external string) (volume.Record, bool) {
+	r, ok := t.w.debts[key(driver, external)]
+	delete(t.w.debts, key(driver, external))
+	return r, ok
+}
+
+func (t tx) PutDebt(r volume.Record, _ time.Time) {
+	t.w.debts[key(r.Volume.Driver, r.Volume.ExternalID)] = r
+}
+
+func (w *world) Exclusive(_ context.Context, id string, fn func() error) error {
+	if w.held[id] {
+		return errors.New("taken twice")
+	}
+	w.held[id] = true
+	defer delete(w.held, id)
+	return fn()
+}
+
+func (w *world) Wake(id string)                 { w.woken = append(w.woken, id) }
+func (w *world) Changed(string) <-chan struct{} { return nil }
+func (w *world) Forget(id string)               { w.forgot = append(w.forgot, id) }
+
+func (w *world) View(id string) volume.PluginView {
+	if id != "ebs" {
+		return volume.PluginView{State: "stopped"}
+	}
+	return w.view
+}
+
+func (w *world) Await(context.Context, string) error { return w.await }
+
+func (w *world) Provisioner(string) (provision.Plugin, error) {
+	if !w.view.Ready {
+		return nil, volume.Errorf(volume.ErrPluginUnavailable, "plugin is down")
+	}
+	return w, nil
+}
+
+// called notes a call, which must be the only one for its volume.
+func (w *world) called(ctx context.Context, format string, args ...any) {
+	call := fmt.Sprintf(format, args...)
+	if len(w.held) != 1 && !strings.HasPrefix(call, "validate") || ctx == nil {
+		call += " beside others"
+	}
+	w.calls = append(w.calls, call)
+}
+
+func (w *world) CreateVolume(ctx context.Context, r volume.CreateVolumeRequest) (volume.CreateVolumeResult, error) {
+	w.called(ctx, "create %s", r.Name)
+	if got, ok := w.volumes["data"]; !ok || got.Volume.Provision != volume.Provisioning {
+		w.calls = append(w.calls, "with no intent on disk")
+	}
+	return w.create(r)
+}
+
+func (w *world) DeleteVolume(ctx context.Context, r volume.DeleteVolumeRequest) error {
+	w.called(ctx, "delete %s", r.ExternalID)
+	return w.destroy(r)
+}
+
+func (w *world) ValidateCapabilities(ctx context.Context, r volume.ValidateRequest) error {
+	w.called(ctx, "validate %s", r.ExternalID)
+	return w.validate
+}
+
+func (w *world) NodeStats(ctx context.Context, r volume.StatsRequest) (volume.Stats, error) {
+	w.called(ctx, "stats %s %s", r.ExternalID, r.Path)
+	return volume.Stats{Bytes: &volume.Usage{Total: 1}}, nil
+}
+
+// spec is a volume file without an external id.
+func spec() volume.Volume {
+	return volume.Volume{ID: "data", PluginID: "ebs", Parameters: map[string]string{"type": "gp3"}, Capabilities: []volume.Capability{
+		{Access: volume.SingleNodeWriter, Attachment: volume.FileSystem},
+	}}
+}
+
+// existing is a file of one that exists.
+func existing() volume.Volume {
+	v := spec()
+	v.ExternalID = "vol-9"
+	return v
+}
+
+// call is how a plugin's call fails.
+func call(code string, retry volume.Retry, answered bool) *volume.CallError {
+	return &volume.CallError{Step: "CreateVolume", Code: code, Message: "no", Retry: retry, Answered: answered}
+}
+
+func (w *world) mustCreate(t *testing.T) volume.Record {
+	t.Helper()
+	r, _, err := w.service().Create(t.Context(), spec(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func (w *world) mustRegister(t *testing.T, v volume.Volume) volume.Record {
+	t.Helper()
+	r, _, err := w.service().Register(t.Context(), v, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// claim gives a volume a claim that is mounted.
+func (w *world) claim(t *testing.T, id string) {
+	t.Helper()
+	r, err := volume.Admit(w.volumes[id], volume.Request{Alloc: "web", StagingPath: "/s", Target: "/t"}, volume.PluginInfo{Caps: volume.Caps{Stage: true}}, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, _ = volume.Apply(r, volume.Action{Kind: volume.NodeStage, Path: "/s"}, volume.Outcome{Mount: &volume.MountIdentity{ID: 1}})
+	r, _ = volume.Apply(r, volume.Action{Kind: volume.NodePublish, Alloc: "web", Path: "/t"}, volume.Outcome{Mount: &volume.MountIdentity{ID: 2}})
+	w.volumes[id] = r
+}
+
+func (w *world) release(t *testing.T, id string) {
+	t.Helper()
+	r, err := volume.Release(w.volumes[id], "web")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.volumes[id] = r
+}
+
+// want checks an error's kind and words.
+func want(t *testing.T, what string, err, kind error, words ...string) {
+	t.Helper()
+	if err == nil || kind != nil && !errors.Is(err, kind) {
+		t.Errorf("%s: got %v, want a %v", what, err, kind)
+		return
+	}
+	hint := ""
+	var e *volume.Error
+	if errors.As(err, &e) {
+		hint = "\nhint: " + e.Hint
+	}
+	for _, s := range words {
+		if !strings.Contains(err.Error()+hint, s) {
+			t.Errorf("%s: %q does not say %q", what, err.Error()+hint, s)
+		}
+	}
+}
+
+func equal(t *testing.T, what string, got, want any) {
+	t.Helper()
+	if g, s := fmt.Sprintf("%+v", got), fmt.Sprintf("%+v", want); g != s {
+		t.Errorf("%s: got %s, want %s", what, g, s)
+	}
+}

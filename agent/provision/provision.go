@@ -1,0 +1,278 @@
+// Package provision registers, creates, deletes and deregisters volumes: the
+// part of a volume's life that is not this host's mounts. The intent to create
+// or delete is on disk before the plugin is asked, so that a crash leaves a
+// record that says what may exist.
+package provision
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Plugin is what is called of a CSI plugin. Errors are *volume.CallError.
+type Plugin interface {
+	CreateVolume(context.Context, volume.CreateVolumeRequest) (volume.CreateVolumeResult, error)
+	DeleteVolume(context.Context, volume.DeleteVolumeRequest) error
+	ValidateCapabilities(context.Context, volume.ValidateRequest) error
+	NodeStats(context.Context, volume.StatsRequest) (volume.Stats, error)
+}
+
+// Tx is one change of the store; all of it is on disk, or none.
+type Tx interface {
+	Volume(id string) (volume.Record, bool)
+	PutVolume(volume.Record)
+	DeleteVolume(id string)
+	VolumeOf(driver, external string) (string, bool)
+	// TakeDebt removes and returns what a forced deregister left of a storage
+	// volume: its record, with claims that are to be undone.
+	TakeDebt(driver, external string) (volume.Record, bool)
+	PutDebt(r volume.Record, since time.Time)
+}
+
+// Store holds the records.
+type Store interface {
+	Volume(id string) (volume.Record, bool)
+	// Owed names the volume whose forced deregister left something of a storage
+	// volume behind.
+	Owed(driver, external string) (id string, ok bool)
+	Update(ctx context.Context, fn func(Tx) error) error
+}
+
+// Queue makes calls exclusive per volume, and brings a volume down.
+type Queue interface {
+	Exclusive(ctx context.Context, id string, fn func() error) error
+	Wake(id string)
+	Changed(id string) <-chan struct{}
+	Forget(id string)
+}
+
+// Plugins gives plugins and tells how they are.
+type Plugins interface {
+	View(pluginID string) volume.PluginView
+	// Await returns when the plugin is ready, or an ErrPluginUnavailable.
+	Await(ctx context.Context, pluginID string) error
+	Provisioner(pluginID string) (Plugin, error)
+}
+
+// Service provisions volumes.
+type Service struct {
+	Store   Store
+	Queue   Queue
+	Plugins Plugins
+	Secrets func(map[string]volume.SecretRef) (volume.Secrets, error)
+	Events  func(...volume.Event)
+	// Halt says why no call is sent at all; empty when they are.
+	Halt string
+}
+
+// awaitPlugin bounds the wait for a plugin that is starting.
+const awaitPlugin = 30 * time.Second
+
+// plugin checks that a plugin is configured, and returns what it says of
+// itself; that is remembered from earlier if it is down now.
+func (s *Service) plugin(ctx context.Context, id string) (volume.PluginInfo, error) {
+	if s.Halt != "" {
+		return volume.PluginInfo{}, volume.Errorf(volume.ErrRefused, "plugin %q is not asked: %s", id, s.Halt)
+	}
+	v := s.Plugins.View(id)
+	if !v.Known {
+		return volume.PluginInfo{}, volume.Errorf(volume.ErrNotFound, "no plugin %q", id).WithHint("volctl plugin list")
+	}
+	if v.Info.Driver != "" {
+		return v.Info, nil
+	}
+	return s.ready(ctx, id)
+}
+
+// ready waits for a plugin.
+func (s *Service) ready(ctx context.Context, id string) (volume.PluginInfo, error) {
+	if s.Halt != "" {
+		return volume.PluginInfo{}, volume.Errorf(volume.ErrRefused, "plugin %q is not asked: %s", id, s.Halt)
+	}
+	if !s.Plugins.View(id).Known {
+		return volume.PluginInfo{}, volume.Errorf(volume.ErrNotFound, "no plugin %q", id).WithHint("volctl plugin list")
+	}
+	ctx, cancel := context.WithTimeout(ctx, awaitPlugin)
+	defer cancel()
+	if err := s.Plugins.Await(ctx, id); err != nil {
+		return volume.PluginInfo{}, err
+	}
+	return s.Plugins.View(id).Info, nil
+}
+
+// Register makes an existing storage volume known, or lays a changed file over
+// what is registered. With dry it only says what it would do.
+func (s *Service) Register(ctx context.Context, spec volume.Volume, dry bool) (volume.Record, volume.Change, error) {
+	if err := spec.Check(); err != nil {
+		return failed(err)
+	}
+	if r, ok := s.Store.Volume(spec.ID); ok {
+		return s.merge(ctx, r, spec, dry)
+	}
+	if spec.ExternalID == "" {
+		return failed(volume.Errorf(volume.ErrInvalid, "volume %q has no external_id, so there is nothing to register", spec.ID).
+			WithHint("give external_id, or create the volume: volctl volume create FILE"))
+	}
+	info, err := s.plugin(ctx, spec.PluginID)
+	if err != nil {
+		return failed(err)
+	}
+	fill(&spec, info)
+	r := volume.Record{Volume: spec}
+	if err := s.alone(ctx, spec, func() error {
+		if err := s.exists(ctx, spec); err != nil || dry {
+			return errors.Join(err, s.dry(ctx, spec))
+		}
+		return s.Store.Update(ctx, func(tx Tx) error {
+			r = volume.Record{Volume: spec}
+			return insert(tx, &r)
+		})
+	}); err != nil {
+		return failed(err)
+	}
+	if dry {
+		return r, volume.Change{Outcome: volume.Registered}, nil
+	}
+	s.say(r, "registered", "registered as %q of %s", spec.ExternalID, spec.Driver)
+	s.Queue.Wake(spec.ID)
+	return r, volume.Change{Outcome: volume.Registered}, nil
+}
+
+// alone runs fn once no call is in flight for a volume that was deregistered by
+// force and was the same storage: there is one call at a time for each.
+func (s *Service) alone(ctx context.Context, v volume.Volume, fn func() error) error {
+	id, ok := s.Store.Owed(v.Driver, v.ExternalID)
+	if !ok {
+		return fn()
+	}
+	return s.Queue.Exclusive(ctx, id, fn)
+}
+
+// fill sets what a new record needs and the file does not say.
+func fill(v *volume.Volume, info volume.PluginInfo) {
+	v.Driver = info.Driver
+	v.RegisteredAt = time.Now().UTC()
+	if v.Name == "" {
+		v.Name = v.ID
+	}
+}
+
+// insert adds a record under the two rules of uniqueness, and takes over what
+// is still owed for the storage volume: old claims come back as ones to undo.
+func insert(tx Tx, r *volume.Record) error {
+	v := r.Volume
+	if _, ok := tx.Volume(v.ID); ok {
+		return volume.Errorf(volume.ErrRefused, "volume %q was registered meanwhile", v.ID)
+	}
+	if err := unique(tx, v); err != nil {
+		return err
+	}
+	if debt, ok := tx.TakeDebt(v.Driver, v.ExternalID); ok && v.ExternalID != "" {
+		r.Node, r.Claims = debt.Node, debt.Claims
+	}
+	tx.PutVolume(*r)
+	return nil
+}
+
+// unique refuses a storage volume that is known under another id.
+func unique(tx Tx, v volume.Volume) error {
+	if other, ok := tx.VolumeOf(v.Driver, v.ExternalID); ok && other != v.ID {
+		return volume.Errorf(volume.ErrRefused, "external_id %q of driver %s is registered as volume %q already; one storage volume has one id",
+			v.ExternalID, v.Driver, other).WithHint("volctl volume status %s", other)
+	}
+	return nil
+}
+
+// dry refuses what a registration would.
+func (s *Service) dry(ctx context.Context, v volume.Volume) error {
+	undo := errors.New("dry run")
+	err := s.Store.Update(ctx, func(tx Tx) error {
+		if err := unique(tx, v); err != nil {
+			return err
+		}
+		return undo
+	})
+	if errors.Is(err, undo) {
+		return nil
+	}
+	return err
+}
+
+// exists asks the plugin whether the volume is there and can be used as the
+// file says. A plugin that is down, or cannot tell, does not stand in the way.
+func (s *Service) exists(ctx context.Context, v volume.Volume) error {
+	if view := s.Plugins.View(v.PluginID); !view.Ready || !view.Info.HasController {
+		return nil
+	}
+	p, err := s.Plugins.Provisioner(v.PluginID)
+	if err != nil {
+		return err
+	}
+	secrets, err := s.Secrets(v.Secrets)
+	if err != nil {
+		return volume.Errorf(volume.ErrInvalid, "%v", err)
+	}
+	err = p.ValidateCapabilities(ctx, volume.ValidateRequest{
+		ExternalID: v.ExternalID, Capabilities: v.Capabilities, FSType: v.MountOptions.FSType,
+		MountFlags: v.MountOptions.MountFlags, VolumeContext: v.Context, Parameters: v.Parameters, Secrets: secrets,
+	})
+	var ce *volume.CallError
+	switch {
+	case !errors.As(err, &ce):
+		return err
+	case ce.Code == "NotFound":
+		return volume.Errorf(volume.ErrNotFound, "plugin %q knows no volume %q: %s", v.PluginID, v.ExternalID, ce.Message)
+	case ce.Code == "InvalidArgument" || ce.Code == volume.CodeUnverified:
+		return volume.Errorf(volume.ErrRefused, "plugin %q does not offer volume %q with these capabilities: %s", v.PluginID, v.ExternalID, ce.Message)
+	}
+	return nil
+}
+
+// merge lays a file over a registered volume.
+func (s *Service) merge(ctx context.Context, r volume.Record, spec volume.Volume, dry bool) (volume.Record, volume.Change, error) {
+	if r.Volume.Provision == volume.Deleting {
+		return failed(volume.Errorf(volume.ErrRefused, "volume %q: %s was begun and has not been seen to end", spec.ID, volume.Deleting).
+			WithHint("run the same delete again to go on with it"))
+	}
+	now, fields, err := volume.Merge(r, spec)
+	if err != nil {
+		return failed(err)
+	}
+	if len(fields) == 0 {
+		return r, volume.Change{Outcome: volume.Unchanged}, nil
+	}
+	if dry {
+		r.Volume = now
+		return r, volume.Change{Outcome: volume.Updated, Fields: fields}, nil
+	}
+	err = s.Store.Update(ctx, func(tx Tx) (err error) {
+		var ok bool
+		if r, ok = tx.Volume(spec.ID); !ok {
+			return volume.Errorf(volume.ErrNotFound, "volume %q was deregistered meanwhile", spec.ID)
+		}
+		if r.Volume, fields, err = volume.Merge(r, spec); err != nil {
+			return err
+		}
+		tx.PutVolume(r)
+		return nil
+	})
+	if err != nil {
+		return failed(err)
+	}
+	s.say(r, "updated", "%s", strings.Join(fields, "; "))
+	s.Queue.Wake(spec.ID)
+	return r, volume.Change{Outcome: volume.Updated, Fields: fields}, nil
+}
+
+func failed(err error) (volume.Record, volume.Change, error) {
+	return volume.Record{}, volume.Change{}, err
+}
+
+func (s *Service) say(r volume.Record, typ, format string, args ...any) {
+	s.Events(volume.Event{Type: typ, Volume: r.Volume.ID, Plugin: r.Volume.PluginID, Message: fmt.Sprintf(format, args...)})
+}

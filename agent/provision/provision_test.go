@@ -1,0 +1,246 @@
+package provision_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+func TestRegister(t *testing.T) {
+	w := newWorld()
+	r, ch, err := w.service().Register(t.Context(), existing(), false)
+	if v := r.Volume; err != nil || ch.Outcome != volume.Registered || v.Driver != "ebs.csi" || v.Created || v.Name != "data" || v.RegisteredAt.IsZero() {
+		t.Errorf("%v, %+v, %+v", err, ch, v)
+	}
+	if _, ch, err := w.service().Register(t.Context(), existing(), false); err != nil || ch.Outcome != volume.Unchanged {
+		t.Errorf("again: %v, %+v", err, ch)
+	}
+	changed := existing()
+	changed.Context = map[string]string{"a": "b"}
+	if _, ch, err := w.service().Register(t.Context(), changed, false); err != nil || ch.Outcome != volume.Updated || w.volumes["data"].Volume.Context["a"] != "b" {
+		t.Errorf("changed: %v, %+v", err, ch)
+	}
+	equal(t, "woken", w.woken, []string{"data", "data"})
+	_, _, err = w.service().Register(t.Context(), spec(), false)
+	if err != nil {
+		t.Errorf("without its external id, which is known: %v", err)
+	}
+	other := existing()
+	other.ID = "other"
+	_, _, err = w.service().Register(t.Context(), other, false)
+	want(t, "a second id", err, volume.ErrRefused, `external_id "vol-9" of driver ebs.csi is registered as volume "data" already`, "hint: volctl volume status data")
+	fresh := spec()
+	fresh.ID = "fresh"
+	_, _, err = w.service().Register(t.Context(), fresh, false)
+	want(t, "no external id", err, volume.ErrInvalid, "has no external_id")
+	other.PluginID = "nfs"
+	_, _, err = w.service().Register(t.Context(), other, false)
+	want(t, "no plugin", err, volume.ErrNotFound, `no plugin "nfs"`)
+}
+
+// The plugin is asked whether the volume exists, but is not needed.
+func TestRegisterValidates(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		down  bool
+		err   error
+		kind  error
+		words string
+	}{
+		{"it is there", false, nil, nil, ""},
+		{"the plugin is down", true, nil, nil, ""},
+		{"it is not there", false, call("NotFound", volume.RetryBackoff, true), volume.ErrNotFound, `knows no volume "vol-9"`},
+		{"not with these capabilities", false, call("InvalidArgument", volume.RetryChange, true), volume.ErrRefused, "does not offer"},
+		{"the answer is not the question", false, call(volume.CodeUnverified, volume.RetryChange, true), volume.ErrRefused, "does not offer"},
+		{"it cannot tell", false, call("Unimplemented", volume.RetryNever, true), nil, ""},
+		{"it does not answer", false, call("DeadlineExceeded", volume.RetryBackoff, false), nil, ""},
+	} {
+		w := newWorld()
+		w.validate, w.view.Ready = tt.err, !tt.down
+		_, _, err := w.service().Register(t.Context(), existing(), false)
+		if tt.kind != nil {
+			want(t, tt.name, err, tt.kind, tt.words)
+		} else if err != nil {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+		if _, there := w.volumes["data"]; there != (tt.kind == nil) {
+			t.Errorf("%s: registered: %t", tt.name, there)
+		}
+	}
+}
+
+func TestDeregister(t *testing.T) {
+	w := newWorld()
+	w.mustRegister(t, existing())
+	w.claim(t, "data")
+	_, err := w.service().Deregister(t.Context(), "data", false)
+	want(t, "claimed", err, volume.ErrRefused, `is claimed by "web" (taken)`, "hint: volctl volume detach data --all")
+	_, err = w.service().Deregister(t.Context(), "data", true)
+	want(t, "claimed, with force", err, volume.ErrRefused, `is claimed by "web" (taken), which is alive`)
+	w.release(t, "data")
+	_, err = w.service().Deregister(t.Context(), "data", false)
+	want(t, "being released", err, volume.ErrRefused, `"web" (unpublishing)`, "still being released")
+
+	r := w.volumes["data"]
+	r.Claims, r.Node.Watches = nil, nil
+	w.volumes["data"] = r
+	_, err = w.service().Deregister(t.Context(), "data", false)
+	want(t, "still staged", err, volume.ErrRefused, "still being taken off this host")
+	w.volumes["data"] = volume.Record{Volume: r.Volume}
+	left, err := w.service().Deregister(t.Context(), "data", false)
+	if err != nil || len(left) != 0 || len(w.volumes)+len(w.debts) != 0 {
+		t.Errorf("free: %v, %q, left %+v, %+v", err, left, w.volumes, w.debts)
+	}
+	_, err = w.service().Deregister(t.Context(), "data", true)
+	want(t, "unknown", err, volume.ErrNotFound, `no volume "data"`)
+	equal(t, "forgotten", w.forgot, []string{"data"})
+	if len(w.calls) != 1 || !strings.HasPrefix(w.calls[0], "validate") {
+		t.Errorf("calls %q", w.calls)
+	}
+}
+
+// Force says what it leaves behind and keeps it as a debt; whoever registers
+// the same storage again, under any id, takes it over.
+func TestDebt(t *testing.T) {
+	w := newWorld()
+	w.mustRegister(t, existing())
+	w.claim(t, "data")
+	w.release(t, "data")
+	left, err := w.service().Deregister(t.Context(), "data", true)
+	if err != nil || strings.Join(left, "; ") != `/t may still be mounted (published for "web"); /s may still be mounted (staged)` {
+		t.Errorf("%v, %q", err, left)
+	}
+	if len(w.volumes) != 0 || len(w.debts) != 1 {
+		t.Errorf("volumes %+v, debts %+v", w.volumes, w.debts)
+	}
+	again := existing()
+	again.ID = "renamed"
+	w.woken = nil
+	r := w.mustRegister(t, again)
+	if c := r.Claims["web"]; c.Wanted || c.Published != volume.Present || r.Node.Staged != volume.Present || r.Node.StagingPath != "/s" || r.Volume.ID != "renamed" {
+		t.Errorf("taken over: %+v", r)
+	}
+	if len(w.debts) != 0 {
+		t.Errorf("still owed: %+v", w.debts)
+	}
+	equal(t, "woken", w.woken, []string{"renamed"})
+}
+
+// The same where a create finds the storage again.
+func TestDebtTakenByCreate(t *testing.T) {
+	w := newWorld()
+	w.mustCreate(t)
+	w.claim(t, "data")
+	w.release(t, "data")
+	if _, err := w.service().Deregister(t.Context(), "data", true); err != nil {
+		t.Fatal(err)
+	}
+	w.woken = nil
+	if r := w.mustCreate(t); len(r.Claims) != 1 || r.Node.Staged != volume.Present || len(w.debts) != 0 {
+		t.Errorf("taken over: %+v, owed %+v", r, w.debts)
+	}
+	equal(t, "woken", w.woken, []string{"data"})
+}
+
+// A create that was not seen to end leaves something at the plugin.
+func TestForceOnIntent(t *testing.T) {
+	w := newWorld()
+	w.create = func(volume.CreateVolumeRequest) (volume.CreateVolumeResult, error) {
+		return volume.CreateVolumeResult{}, call("DeadlineExceeded", volume.RetryBackoff, false)
+	}
+	if _, _, err := w.service().Create(t.Context(), spec(), false); err == nil {
+		t.Fatal("it did not fail")
+	}
+	_, err := w.service().Deregister(t.Context(), "data", false)
+	want(t, "without force", err, volume.ErrRefused, "creating was begun and has not been seen to end", "-force")
+	err = w.service().Delete(t.Context(), "data", "")
+	want(t, "delete", err, volume.ErrRefused, "was never seen to be created")
+	left, err := w.service().Deregister(t.Context(), "data", true)
+	if err != nil || len(left) != 1 || left[0] != `plugin "ebs" may have made a volume named "data"` {
+		t.Errorf("%v, %q", err, left)
+	}
+}
+
+func TestDelete(t *testing.T) {
+	w := newWorld()
+	w.mustCreate(t)
+	w.claim(t, "data")
+	want(t, "claimed", w.service().Delete(t.Context(), "data", ""), volume.ErrRefused, `is claimed by "web"`)
+	w.release(t, "data")
+	want(t, "being released", w.service().Delete(t.Context(), "data", ""), volume.ErrRefused, "still being released")
+	w.volumes["data"] = volume.Record{Volume: w.volumes["data"].Volume}
+	if err := w.service().Delete(t.Context(), "data", ""); err != nil {
+		t.Error(err)
+	}
+	want(t, "gone", w.service().Delete(t.Context(), "data", ""), volume.ErrNotFound, `no volume "data"`)
+	equal(t, "calls", w.calls, []string{"create data", "delete vol-1"})
+	equal(t, "left", len(w.volumes), 0)
+	equal(t, "forgotten", w.forgot, []string{"data"})
+}
+
+// What this agent did not create is destroyed only if it is named once more.
+func TestDeleteRegistered(t *testing.T) {
+	w := newWorld()
+	w.mustRegister(t, existing())
+	for _, confirm := range []string{"", "yes", "Data", "vol-9"} {
+		err := w.service().Delete(t.Context(), "data", confirm)
+		want(t, confirm, err, volume.ErrRefused, "registered, not created here", "--confirm=data")
+	}
+	w.view.Info.Caps.CreateDelete = false
+	want(t, "cannot", w.service().Delete(t.Context(), "data", "data"), volume.ErrRefused, "cannot delete volumes")
+	w.view.Info.Caps.CreateDelete = true
+	if err := w.service().Delete(t.Context(), "data", "data"); err != nil {
+		t.Error(err)
+	}
+	equal(t, "calls", w.calls[len(w.calls)-1], "delete vol-9")
+}
+
+func TestDeleteFails(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		err  error
+		kept volume.Provision
+		kind error
+		word string
+	}{
+		{"a deadline", call("DeadlineExceeded", volume.RetryBackoff, false), volume.Deleting, volume.ErrTimeout, "whether the data"},
+		{"an internal error", call("Internal", volume.RetryBackoff, true), volume.Deleting, nil, "is not known"},
+		{"in use", call("FailedPrecondition", volume.RetryBackoff, true), volume.Provisioned, nil, "FailedPrecondition"},
+	} {
+		w := newWorld()
+		w.mustCreate(t)
+		w.destroy = func(volume.DeleteVolumeRequest) error { return tt.err }
+		want(t, tt.name, w.service().Delete(t.Context(), "data", ""), tt.kind, tt.word)
+		if got := w.volumes["data"].Volume.Provision; got != tt.kept {
+			t.Errorf("%s: it is %q, want %q", tt.name, got, tt.kept)
+		}
+		_, _, err := w.service().Create(t.Context(), spec(), false)
+		if tt.kept == volume.Deleting {
+			want(t, tt.name+", then created again", err, volume.ErrRefused, "deleting")
+		} else if err != nil {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+		w.destroy = func(volume.DeleteVolumeRequest) error { return nil }
+		if err := w.service().Delete(t.Context(), "data", ""); err != nil || len(w.volumes) != 0 {
+			t.Errorf("%s: again: %v, left %+v", tt.name, err, w.volumes)
+		}
+	}
+}
+
+func TestStats(t *testing.T) {
+	w := newWorld()
+	_, err := w.service().Stats(t.Context(), "data")
+	want(t, "unknown", err, volume.ErrNotFound)
+	w.mustRegister(t, existing())
+	_, err = w.service().Stats(t.Context(), "data")
+	want(t, "not mounted", err, volume.ErrRefused, "is not mounted")
+	w.claim(t, "data")
+	if st, err := w.service().Stats(t.Context(), "data"); err != nil || st.Bytes.Total != 1 {
+		t.Errorf("%+v, %v", st, err)
+	}
+	equal(t, "call", w.calls[len(w.calls)-1], "stats vol-9 /t")
+	w.view.Info.Caps.Stats = false
+	_, err = w.service().Stats(t.Context(), "data")
+	want(t, "cannot", err, volume.ErrRefused, "does not tell how full")
+}

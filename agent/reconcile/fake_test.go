@@ -1,0 +1,304 @@
+package reconcile_test
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/volagent/volagent/agent/reconcile"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// memory is a Store in memory.
+type memory struct {
+	mu      sync.Mutex
+	records map[string]volume.Record
+	durable int
+	fail    error
+}
+
+func (m *memory) Volume(id string) (volume.Record, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r, ok := m.records[id]
+	return r, ok
+}
+
+func (m *memory) Volumes() []volume.Record {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Collect(maps.Values(m.records))
+}
+
+func (m *memory) Save(_ context.Context, id string, durable bool, fn func(volume.Record) volume.Record) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if r, ok := m.records[id]; ok {
+		m.records[id] = fn(r)
+	}
+	if durable {
+		m.durable++
+	}
+	return m.fail
+}
+
+// Intend keeps nothing of what cannot be stored.
+func (m *memory) Intend(_ context.Context, id string, fn func(volume.Record) volume.Record) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if r, ok := m.records[id]; ok && m.fail == nil {
+		m.records[id] = fn(r)
+	}
+	m.durable++
+	return m.fail
+}
+
+// put is an intent: somebody else's change of a record.
+func (m *memory) put(r volume.Record) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.records == nil {
+		m.records = map[string]volume.Record{}
+	}
+	m.records[r.Volume.ID] = r
+}
+
+func (m *memory) drop(id string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.records, id)
+}
+
+// plugin is one plugin for all volumes.
+type plugin struct {
+	mu sync.Mutex
+	v  volume.PluginView
+}
+
+func (p *plugin) View(string) volume.PluginView {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.v
+}
+
+func (p *plugin) set(change func(*volume.PluginView)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	change(&p.v)
+}
+
+// host is a host on which each step is what do says, and what was mounted is
+// seen to be so.
+type host struct {
+	do func(ctx context.Context, id string, a volume.Action) volume.Outcome
+
+	mu      sync.Mutex
+	mounts  map[string]volume.MountIdentity
+	next    uint64
+	looks   int
+	running map[string]int // steps in hand, by volume
+	overlap bool           // two steps of one volume ran at once
+	most    int            // steps in hand at once, at most
+	steps   []string
+	times   []time.Time
+}
+
+func (h *host) Observe(_ context.Context, r volume.Record) volume.Observed {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.looks++
+	o := volume.Observed{Targets: map[string]volume.Sight{}, Watched: map[string]volume.Sight{}}
+	for alloc, c := range r.Claims {
+		o.Targets[alloc] = h.see(c.Target)
+	}
+	for _, w := range r.Node.Watches {
+		o.Watched[w.Path] = h.see(w.Path)
+	}
+	return o
+}
+
+func (h *host) see(path string) volume.Sight {
+	if m, ok := h.mounts[path]; ok {
+		return volume.Sight{Seen: volume.SeenMount, Identity: m}
+	}
+	return volume.Sight{}
+}
+
+// mount is an effect that no answer told of.
+func (h *host) mount(path string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.next++
+	h.mounts[path] = volume.MountIdentity{ID: h.next}
+}
+
+func (h *host) Do(ctx context.Context, r volume.Record, a volume.Action, _ volume.PluginView) volume.Outcome {
+	id := r.Volume.ID
+	h.mu.Lock()
+	h.running[id]++
+	h.overlap = h.overlap || h.running[id] > 1
+	h.most = max(h.most, len(h.running))
+	h.steps = append(h.steps, string(a.Kind))
+	h.times = append(h.times, time.Now())
+	do := h.do
+	h.mu.Unlock()
+	var out volume.Outcome
+	if do != nil {
+		out = do(ctx, id, a)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.running[id]--; h.running[id] == 0 {
+		delete(h.running, id)
+	}
+	if out.Err != nil {
+		return out
+	}
+	switch a.Kind {
+	case volume.NodePublish:
+		h.next++
+		m := volume.MountIdentity{ID: h.next}
+		h.mounts[a.Path], out.Mount = m, &m
+	case volume.NodeUnpublish:
+		delete(h.mounts, a.Path)
+	}
+	return out
+}
+
+func (h *host) did() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.steps)
+}
+
+// setup is a queue with everything around it.
+type setup struct {
+	*reconcile.Queue
+	store  *memory
+	plugin *plugin
+	host   *host
+
+	mu     sync.Mutex
+	events []volume.Event
+}
+
+// newSetup is a queue over volumes that one alloc each has claimed.
+func newSetup(t *testing.T, ids ...string) *setup {
+	t.Helper()
+	s := &setup{
+		store:  &memory{},
+		plugin: &plugin{v: volume.PluginView{Known: true, Ready: true, State: "ready", Incarnation: 1, CallTimeout: time.Second}},
+		host:   &host{mounts: map[string]volume.MountIdentity{}, running: map[string]int{}},
+	}
+	for _, id := range ids {
+		s.store.put(claimed(t, id, "a"))
+	}
+	s.halt("")
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		s.Stop(ctx)
+		if s.host.overlap {
+			t.Error("two steps of one volume ran at once")
+		}
+	})
+	return s
+}
+
+// halt makes the queue anew, as that of an agent that may send no call.
+func (s *setup) halt(why string) {
+	s.Queue = reconcile.New(reconcile.Options{
+		Store: s.store, Plugins: s.plugin, Host: s.host, Log: hclog.NewNullLogger(), Halt: why,
+		Events: func(evs []volume.Event) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.events = append(s.events, evs...)
+		},
+	})
+}
+
+// claimed is a volume with new claims.
+func claimed(t *testing.T, id string, allocs ...string) volume.Record {
+	t.Helper()
+	r := volume.Record{Volume: volume.Volume{ID: id, PluginID: "p", Capabilities: []volume.Capability{{
+		Access: volume.SingleNodeMultiWriter, Attachment: volume.FileSystem,
+	}}}}
+	for _, alloc := range allocs {
+		r = admit(t, r, alloc)
+	}
+	return r
+}
+
+func admit(t *testing.T, r volume.Record, alloc string) volume.Record {
+	t.Helper()
+	next, err := volume.Admit(r, volume.Request{Alloc: alloc, StagingPath: "/s/" + r.Volume.ID, Target: "/t/" + r.Volume.ID + "/" + alloc}, volume.PluginInfo{}, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return next
+}
+
+// release makes the intent that a claim goes.
+func (s *setup) release(t *testing.T, id, alloc string) {
+	t.Helper()
+	r, _ := s.store.Volume(id)
+	next, err := volume.Release(r, alloc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.store.put(next)
+}
+
+// until waits for a condition on a volume's record, woken by the queue alone.
+func (s *setup) until(t *testing.T, id string, what string, ok func(volume.Record) bool) {
+	t.Helper()
+	limit := time.After(10 * time.Second)
+	for {
+		changed := s.Changed(id)
+		if r, there := s.store.Volume(id); there && ok(r) {
+			return
+		}
+		select {
+		case <-changed:
+		case <-limit:
+			r, _ := s.store.Volume(id)
+			t.Fatalf("volume %q is not %s: %+v, attempt %+v, steps %v", id, what, r, s.Attempt(id, ""), s.host.did())
+		}
+	}
+}
+
+func (s *setup) untilTaken(t *testing.T, id string) {
+	t.Helper()
+	s.until(t, id, "mounted", func(r volume.Record) bool { return r.Claims["a"].State == volume.Taken })
+}
+
+func (s *setup) untilFree(t *testing.T, id string) {
+	t.Helper()
+	s.until(t, id, "free", func(r volume.Record) bool { return !r.Held() })
+}
+
+// untilTrue waits for a condition that no change announces.
+func untilTrue(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	limit := time.After(10 * time.Second)
+	for !ok() {
+		select {
+		case <-time.After(time.Millisecond):
+		case <-limit:
+			t.Fatalf("not %s in time", what)
+		}
+	}
+}
+
+// failing is an outcome that is retried in the way given.
+func failing(r volume.Retry) volume.Outcome {
+	return volume.Outcome{Err: &volume.CallError{Step: "step", Code: "Internal", Message: "busy", Retry: r, Answered: true}}
+}
+
+var errFull = errors.New("no space left on device")

@@ -1,0 +1,264 @@
+// Package reconcile brings volumes to what their claims want. It is a keyed
+// queue: one worker at a time for each volume, each doing one step a turn:
+//
+//	load → observe → volume.Next → one action → volume.Apply → save
+//
+// What to do is decided by the pure functions of the domain, how it is done by
+// the Host it is given. Tries and due times are kept here, in memory, and one
+// timer serves all volumes. A volume with nothing to do costs nothing.
+package reconcile
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Store holds the records.
+type Store interface {
+	Volume(id string) (volume.Record, bool)
+	Volumes() []volume.Record
+	// Save changes a record that exists; durable waits until it is on disk.
+	Save(ctx context.Context, id string, durable bool, fn func(volume.Record) volume.Record) error
+	// Intend changes a record that exists, on disk or not at all.
+	Intend(ctx context.Context, id string, fn func(volume.Record) volume.Record) error
+}
+
+// Plugins tells how a plugin is.
+type Plugins interface {
+	View(pluginID string) volume.PluginView
+}
+
+// Host looks at this host and does single steps on it and at plugins.
+type Host interface {
+	// Observe looks at all paths of a record. It is bounded.
+	Observe(ctx context.Context, r volume.Record) volume.Observed
+	// Do does one step.
+	Do(ctx context.Context, r volume.Record, a volume.Action, p volume.PluginView) volume.Outcome
+}
+
+// Options are what a Queue needs.
+type Options struct {
+	Store   Store
+	Plugins Plugins
+	Host    Host
+	Events  func([]volume.Event) // must not block
+	Log     hclog.Logger
+	// Halt says why no call may be sent at all; empty when they may.
+	Halt string
+}
+
+// Queue is the reconcile queue. Its methods are safe for concurrent use.
+type Queue struct {
+	o      Options
+	timers *timers
+
+	mu      sync.Mutex
+	stopped bool
+	entries map[string]*entry
+	waiters map[string]chan struct{} // closed and removed at the next change
+	workers sync.WaitGroup
+
+	ctx    context.Context // of steps; cancelled when a stop runs out of patience
+	cancel context.CancelFunc
+}
+
+// New returns a queue that does nothing until volumes are woken.
+func New(o Options) *Queue {
+	q := &Queue{o: o, entries: map[string]*entry{}, waiters: map[string]chan struct{}{}}
+	q.ctx, q.cancel = context.WithCancel(context.Background())
+	q.timers = newTimers(func(id string) { q.wake(id, false) })
+	return q
+}
+
+// Start looks at every volume once, as after a restart of the agent.
+func (q *Queue) Start() {
+	for _, r := range q.o.Store.Volumes() {
+		if r.Held() {
+			q.wake(r.Volume.ID, false)
+		}
+	}
+}
+
+// Wake looks at a volume again, and tries at once what was put off: there is a
+// new intent.
+func (q *Queue) Wake(id string) { q.wake(id, true) }
+
+// PluginChanged looks again at the volumes of a plugin that became ready, or
+// whose process is another one now.
+func (q *Queue) PluginChanged(pluginID string) {
+	for _, r := range q.o.Store.Volumes() {
+		if r.Volume.PluginID != pluginID {
+			continue
+		}
+		if r.Held() {
+			q.wake(r.Volume.ID, true)
+		} else {
+			q.notify(r.Volume.ID)
+		}
+	}
+}
+
+// Stop starts no more steps and waits for those in hand. When ctx ends first
+// they are cancelled, and their outcome is recorded as unknown.
+func (q *Queue) Stop(ctx context.Context) {
+	q.mu.Lock()
+	q.stopped = true
+	q.mu.Unlock()
+	q.timers.stop()
+	done := make(chan struct{})
+	go func() { q.workers.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-ctx.Done():
+		q.cancel()
+		select {
+		case <-done:
+		case <-time.After(time.Second): // a call that ignores its context
+		}
+	}
+	q.cancel()
+}
+
+// Changed returns a channel that is closed at the next change of a volume's
+// record or of how its current step stands. Take it, then read, then wait.
+func (q *Queue) Changed(id string) <-chan struct{} {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	ch, ok := q.waiters[id]
+	if !ok {
+		ch = make(chan struct{})
+		q.waiters[id] = ch
+	}
+	return ch
+}
+
+// Exclusive runs fn while no step of the volume runs: one call in flight for
+// each volume, whoever makes it. It returns ctx's error if that ends first.
+func (q *Queue) Exclusive(ctx context.Context, id string, fn func() error) error {
+	q.mu.Lock()
+	e := q.entry(id)
+	e.refs++
+	q.mu.Unlock()
+	defer q.release(id, e)
+	if err := e.lock(ctx); err != nil {
+		return err
+	}
+	defer q.notify(id)
+	defer e.unlock()
+	return fn()
+}
+
+// Look observes a volume for people, with what the queue knows of it. What it
+// finds to be done is begun.
+func (q *Queue) Look(ctx context.Context, r volume.Record) (volume.Observed, *volume.Attempt) {
+	obs := q.o.Host.Observe(ctx, r)
+	_, exists := q.o.Store.Volume(r.Volume.ID)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !exists {
+		q.complete(&obs, r, newEntry())
+		return obs, nil
+	}
+	e := q.entry(r.Volume.ID)
+	q.complete(&obs, r, e)
+	if k := volume.Next(r, obs).Kind; k != volume.Settled && k != volume.Wait {
+		q.begin(r.Volume.ID, e)
+	}
+	return obs, e.attempt(func(volume.Action) bool { return true })
+}
+
+// Attempt returns the step that one claim of a volume is at, or the volume as a
+// whole; nil if there is none.
+func (q *Queue) Attempt(id, alloc string) *volume.Attempt {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	e, ok := q.entries[id]
+	if !ok {
+		return nil
+	}
+	return e.attempt(func(a volume.Action) bool { return a.Alloc == "" || a.Alloc == alloc })
+}
+
+// Forget drops what is kept of a volume that is no more. While a call for it is
+// still in flight that is put off, so that a new volume of the same id waits.
+func (q *Queue) Forget(id string) {
+	q.mu.Lock()
+	if e, ok := q.entries[id]; ok && e.refs == 0 {
+		delete(q.entries, id)
+	}
+	q.mu.Unlock()
+	q.notify(id)
+}
+
+// release gives an entry back; the last one to do so for a volume that is no
+// more drops it.
+func (q *Queue) release(id string, e *entry) {
+	_, exists := q.o.Store.Volume(id)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if e.refs--; e.refs == 0 && !exists {
+		delete(q.entries, id)
+	}
+}
+
+// entry returns what is kept of a volume, or begins to; mu is held.
+func (q *Queue) entry(id string) *entry {
+	e, ok := q.entries[id]
+	if !ok {
+		e = newEntry()
+		q.entries[id] = e
+	}
+	return e
+}
+
+// wake makes sure that a worker looks at the volume after this moment.
+func (q *Queue) wake(id string, reset bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.stopped {
+		return
+	}
+	e := q.entry(id)
+	if reset {
+		e.due()
+	}
+	q.begin(id, e)
+}
+
+// begin has a worker take another turn; mu is held.
+func (q *Queue) begin(id string, e *entry) {
+	if q.stopped {
+		return
+	}
+	e.again = true
+	if !e.working {
+		e.working = true
+		e.refs++
+		q.workers.Add(1)
+		go q.work(id, e)
+	}
+}
+
+// InPlace looks whether a claim's mounts are those that were made for it.
+func (q *Queue) InPlace(ctx context.Context, r volume.Record, alloc string) bool {
+	c := r.Claims[alloc]
+	r.Claims = map[string]volume.Claim{alloc: c}
+	r.Node.Watches = nil
+	obs := q.o.Host.Observe(ctx, r)
+	return c.InPlace(obs.Targets[alloc], obs.Binds[alloc])
+}
+
+// notify tells all who wait for a change of the volume.
+func (q *Queue) notify(id string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if ch, ok := q.waiters[id]; ok {
+		close(ch)
+		delete(q.waiters, id)
+	}
+}

@@ -1,0 +1,486 @@
+package reconcile_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"runtime"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/volagent/volagent/agent/reconcile"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+func TestMountAndRelease(t *testing.T) {
+	s := newSetup(t, "v")
+	s.Wake("v")
+	s.untilTaken(t, "v")
+	s.release(t, "v", "a")
+	s.Wake("v")
+	s.untilFree(t, "v")
+	if want := []string{"NodePublishVolume", "NodeUnpublishVolume", "free"}; !reflect.DeepEqual(s.host.did(), want) {
+		t.Errorf("steps %q, want %q", s.host.did(), want)
+	}
+	var got []string
+	for _, e := range s.events {
+		got = append(got, e.Type)
+	}
+	if want := []string{"published", "claim-taken", "unpublished", "claim-freed"}; !reflect.DeepEqual(got, want) {
+		t.Errorf("events %q, want %q", got, want)
+	}
+	if s.store.durable != 2 {
+		t.Errorf("%d durable saves, want 2", s.store.durable)
+	}
+}
+
+// Start looks at what may be on this host, and at nothing else.
+func TestStart(t *testing.T) {
+	s := newSetup(t, "v")
+	free := claimed(t, "free")
+	s.store.put(free)
+	s.Start()
+	s.untilTaken(t, "v")
+	if at := s.Attempt("free", ""); at != nil || s.host.looks != 2 {
+		t.Errorf("a free volume was looked at: %+v, %d looks", at, s.host.looks)
+	}
+}
+
+// One step of a volume at a time, and of different volumes many.
+func TestInFlight(t *testing.T) {
+	var ids []string
+	for i := range 20 {
+		ids = append(ids, fmt.Sprintf("v%d", i))
+	}
+	s := newSetup(t, ids...)
+	begun, pass := make(chan struct{}, len(ids)), make(chan struct{})
+	s.host.do = func(context.Context, string, volume.Action) volume.Outcome {
+		begun <- struct{}{}
+		<-pass
+		return volume.Outcome{}
+	}
+	for range 3 {
+		for _, id := range ids {
+			s.Wake(id)
+		}
+	}
+	for range ids {
+		<-begun // all of them at once, or this hangs
+	}
+	for _, id := range ids {
+		s.Wake(id)
+	}
+	close(pass)
+	for _, id := range ids {
+		s.untilTaken(t, id)
+	}
+	if s.host.most != len(ids) || len(s.host.did()) != len(ids) {
+		t.Errorf("%d steps at once, %d in all, want %d", s.host.most, len(s.host.did()), len(ids))
+	}
+}
+
+// An intent that arrives during a step is kept, and acted on after it.
+func TestIntentDuringStep(t *testing.T) {
+	s := newSetup(t, "v")
+	begun, pass := make(chan struct{}), make(chan struct{})
+	var once atomic.Bool
+	s.host.do = func(context.Context, string, volume.Action) volume.Outcome {
+		if once.CompareAndSwap(false, true) {
+			close(begun)
+			<-pass
+		}
+		return volume.Outcome{}
+	}
+	s.Wake("v")
+	<-begun
+	r, _ := s.store.Volume("v")
+	s.store.put(admit(t, r, "b"))
+	s.Wake("v")
+	s.release(t, "v", "a")
+	s.Wake("v")
+	close(pass)
+	s.until(t, "v", "b's alone", func(r volume.Record) bool {
+		return len(r.Claims) == 1 && r.Claims["b"].State == volume.Taken
+	})
+	if want := []string{"NodePublishVolume", "NodeUnpublishVolume", "free", "NodePublishVolume"}; !reflect.DeepEqual(s.host.did(), want) {
+		t.Errorf("steps %q, want %q", s.host.did(), want)
+	}
+}
+
+// A failed step is tried again by itself, later and later.
+func TestBackoff(t *testing.T) {
+	s := newSetup(t, "v")
+	s.host.do = func(_ context.Context, _ string, a volume.Action) volume.Outcome {
+		if a.Kind == volume.NodePublish {
+			return failing(volume.RetryBackoff)
+		}
+		return volume.Outcome{}
+	}
+	s.Wake("v")
+	tries := func(n int) func(volume.Record) bool {
+		return func(volume.Record) bool { at := s.Attempt("v", "a"); return at != nil && at.Tries >= n && !at.Running }
+	}
+	s.until(t, "v", "tried twice", tries(2))
+	var at []time.Time
+	for i, step := range s.host.did() {
+		if step == string(volume.NodePublish) {
+			at = append(at, s.host.times[i])
+		}
+	}
+	if gap := at[1].Sub(at[0]); gap < 400*time.Millisecond || gap > 2*time.Second {
+		t.Errorf("the second try came after %v, want 500 ms ± 20 %%", gap)
+	}
+	if next := time.Until(s.Attempt("v", "a").Next); next < 500*time.Millisecond || next > 1200*time.Millisecond {
+		t.Errorf("the third try is due in %v, want 1 s ± 20 %%", next)
+	}
+	// Each failure is an event only while it is news.
+	if n := len(s.failures()); n != 1 {
+		t.Errorf("%d events of a failure that did not change, want 1: %+v", n, s.failures())
+	}
+	// A new intent does not wait for it.
+	begun := time.Now()
+	s.host.setDo(nil)
+	s.Wake("v")
+	s.untilTaken(t, "v")
+	if took := time.Since(begun); took > 300*time.Millisecond {
+		t.Errorf("a wake took effect after %v", took)
+	}
+	if at := s.Attempt("v", "a"); at != nil && at.Err != nil {
+		t.Errorf("the failure is remembered after success: %+v", at)
+	}
+}
+
+func (s *setup) failures() (evs []volume.Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.events {
+		if e.Type == "step-failed" {
+			evs = append(evs, e)
+		}
+	}
+	return evs
+}
+
+func (h *host) setDo(fn func(context.Context, string, volume.Action) volume.Outcome) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.do = fn
+}
+
+// What waiting cannot help is not tried again until something changes.
+func TestFinalError(t *testing.T) {
+	for _, retry := range []volume.Retry{volume.RetryChange, volume.RetryNever} {
+		s := newSetup(t, "v")
+		s.host.do = func(_ context.Context, _ string, a volume.Action) volume.Outcome {
+			if a.Kind == volume.NodePublish {
+				return failing(retry)
+			}
+			return volume.Outcome{}
+		}
+		s.Wake("v")
+		s.until(t, "v", "failed", func(r volume.Record) bool {
+			return r.Claims["a"].Published == volume.Absent && s.Attempt("v", "a") != nil
+		})
+		select {
+		case <-time.After(700 * time.Millisecond): // past the first backoff
+		case <-t.Context().Done():
+		}
+		if n := count(s.host.did(), volume.NodePublish); n != 1 {
+			t.Errorf("%s: %d tries, want 1", retry, n)
+		}
+		if at := s.Attempt("v", "a"); at == nil || at.Err == nil || !at.Next.IsZero() {
+			t.Errorf("%s: the attempt is %+v", retry, at)
+		}
+		s.host.setDo(nil)
+		s.PluginChanged("p")
+		s.untilTaken(t, "v")
+	}
+}
+
+func count(steps []string, k volume.Kind) (n int) {
+	for _, s := range steps {
+		if s == string(k) {
+			n++
+		}
+	}
+	return n
+}
+
+// One claim's failure does not hold up another's.
+func TestParkedAlone(t *testing.T) {
+	s := newSetup(t)
+	s.store.put(claimed(t, "v", "bad", "a"))
+	s.host.do = func(_ context.Context, _ string, a volume.Action) volume.Outcome {
+		if a.Alloc == "bad" && a.Forward() {
+			return failing(volume.RetryNever)
+		}
+		return volume.Outcome{}
+	}
+	s.Wake("v")
+	s.untilTaken(t, "v")
+	if at := s.Attempt("v", "a"); at != nil && at.Err != nil {
+		t.Errorf("one claim is told of another's failure: %+v", at)
+	}
+	if at := s.Attempt("v", "bad"); at == nil || at.Err == nil {
+		t.Errorf("the failed claim is told %+v", at)
+	}
+}
+
+// Nothing is sent to a plugin that is not ready; its becoming ready wakes.
+func TestPluginReady(t *testing.T) {
+	s := newSetup(t, "v")
+	s.plugin.set(func(v *volume.PluginView) { v.Ready, v.State = false, "starting" })
+	s.Wake("v")
+	s.until(t, "v", "waiting", func(volume.Record) bool {
+		at := s.Attempt("v", "a")
+		return at != nil && at.Action.Cause == volume.CausePlugin
+	})
+	if steps := s.host.did(); len(steps) != 0 {
+		t.Errorf("steps %q for a plugin that is not ready", steps)
+	}
+	s.plugin.set(func(v *volume.PluginView) { v.Ready = true })
+	s.PluginChanged("other")
+	s.PluginChanged("p")
+	s.untilTaken(t, "v")
+}
+
+func TestHalt(t *testing.T) {
+	s := newSetup(t, "v")
+	s.halt("in another mount namespace")
+	s.Wake("v")
+	s.until(t, "v", "halted", func(volume.Record) bool {
+		at := s.Attempt("v", "a")
+		return at != nil && at.Action.Cause == volume.CauseHalted
+	})
+	if steps := s.host.did(); len(steps) != 0 {
+		t.Errorf("steps %q while halted", steps)
+	}
+}
+
+// A save that fails is a line in the log; the work goes on.
+func TestSaveFails(t *testing.T) {
+	s := newSetup(t, "v")
+	s.store.fail = errFull
+	s.Wake("v")
+	s.untilTaken(t, "v")
+}
+
+// While fn runs no step does, and the other way round.
+func TestExclusive(t *testing.T) {
+	s := newSetup(t, "v")
+	begun, pass := make(chan struct{}), make(chan struct{})
+	s.host.do = func(context.Context, string, volume.Action) volume.Outcome {
+		close(begun)
+		<-pass
+		return volume.Outcome{}
+	}
+	s.Wake("v")
+	<-begun
+	short, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if err := s.Exclusive(short, "v", func() error { t.Error("it ran beside a step"); return nil }); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("it gave up with %v", err)
+	}
+	close(pass)
+	s.untilTaken(t, "v")
+
+	s.host.setDo(nil)
+	s.release(t, "v", "a")
+	before := len(s.host.did())
+	err := s.Exclusive(t.Context(), "v", func() error {
+		s.Wake("v")
+		second, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer cancel()
+		if err := s.Exclusive(second, "v", func() error { return nil }); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("two at once: %v", err)
+		}
+		if err := s.Exclusive(t.Context(), "another", func() error { return nil }); err != nil {
+			t.Errorf("another volume: %v", err)
+		}
+		if n := len(s.host.did()); n != before {
+			t.Errorf("%d steps ran meanwhile", n-before)
+		}
+		return errFull
+	})
+	if !errors.Is(err, errFull) {
+		t.Errorf("its error is %v", err)
+	}
+	s.untilFree(t, "v")
+}
+
+// A volume that is forgotten and made anew during a call waits for that call.
+func TestForgetDuringStep(t *testing.T) {
+	s := newSetup(t, "v")
+	begun, pass := make(chan struct{}), make(chan struct{})
+	var calls atomic.Int32
+	s.host.do = func(context.Context, string, volume.Action) volume.Outcome {
+		if calls.Add(1) == 1 {
+			close(begun)
+			<-pass
+		}
+		return volume.Outcome{}
+	}
+	s.Wake("v")
+	<-begun
+	s.store.drop("v")
+	s.Forget("v")
+	s.store.put(claimed(t, "v", "a"))
+	s.Wake("v")
+	waits := make(chan error, 1)
+	go func() { waits <- s.Exclusive(t.Context(), "v", func() error { return nil }) }()
+	select {
+	case err := <-waits:
+		t.Errorf("two calls of one volume at once: %v", err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	close(pass)
+	if err := <-waits; err != nil {
+		t.Error(err)
+	}
+	s.untilTaken(t, "v")
+}
+
+// A settled queue has no goroutine, no timer that fires, and looks at nothing.
+func TestIdle(t *testing.T) {
+	before := runtime.NumGoroutine()
+	var ids []string
+	for i := range 50 {
+		ids = append(ids, fmt.Sprintf("v%d", i))
+	}
+	s := newSetup(t, ids...)
+	for _, id := range ids {
+		s.Wake(id)
+	}
+	for _, id := range ids {
+		s.untilTaken(t, id)
+	}
+	untilTrue(t, "idle", func() bool { return runtime.NumGoroutine() <= before })
+	s.host.mu.Lock()
+	looks := s.host.looks
+	s.host.mu.Unlock()
+	select {
+	case <-time.After(300 * time.Millisecond):
+	case <-t.Context().Done():
+	}
+	s.host.mu.Lock()
+	defer s.host.mu.Unlock()
+	if s.host.looks != looks {
+		t.Errorf("an idle queue looked %d times", s.host.looks-looks)
+	}
+}
+
+// Stop waits for steps in hand, starts no more, and does not wait for ever.
+func TestStop(t *testing.T) {
+	s := newSetup(t, "v", "w")
+	begun, pass := make(chan struct{}, 2), make(chan struct{})
+	s.host.do = func(ctx context.Context, id string, _ volume.Action) volume.Outcome {
+		begun <- struct{}{}
+		if id == "v" {
+			<-pass
+			return volume.Outcome{}
+		}
+		<-ctx.Done()
+		return volume.Outcome{Err: &volume.CallError{Step: "step", Code: "Canceled", Retry: volume.RetryBackoff}}
+	}
+	s.Wake("v")
+	s.Wake("w")
+	<-begun
+	<-begun
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	close(pass)
+	since := time.Now()
+	s.Stop(ctx)
+	if took := time.Since(since); took < 90*time.Millisecond || took > time.Second {
+		t.Errorf("it took %v, want the 100 ms that it was given", took)
+	}
+	if r, _ := s.store.Volume("v"); r.Claims["a"].State != volume.Taken {
+		t.Errorf("the step that ended in time was not recorded: %+v", r.Claims["a"])
+	}
+	if r, _ := s.store.Volume("w"); r.Claims["a"].Published != volume.Failed || len(r.Node.Watches) != 1 {
+		t.Errorf("the step that was cut short is recorded as %+v, watches %+v", r.Claims["a"], r.Node.Watches)
+	}
+	steps := len(s.host.did())
+	s.Wake("w")
+	s.PluginChanged("p")
+	if n := len(s.host.did()); n != steps {
+		t.Errorf("%d steps after Stop", n-steps)
+	}
+}
+
+// A step that ignores its context costs Stop one second more.
+func TestStopHung(t *testing.T) {
+	s := newSetup(t, "v")
+	begun, pass := make(chan struct{}), make(chan struct{})
+	defer close(pass)
+	s.host.do = func(context.Context, string, volume.Action) volume.Outcome {
+		close(begun)
+		<-pass
+		return volume.Outcome{}
+	}
+	s.Wake("v")
+	<-begun
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	since := time.Now()
+	s.Stop(ctx)
+	if took := time.Since(since); took > 2*time.Second {
+		t.Errorf("it took %v", took)
+	}
+}
+
+func TestLook(t *testing.T) {
+	s := newSetup(t, "v")
+	s.Wake("v")
+	s.untilTaken(t, "v")
+	r, _ := s.store.Volume("v")
+	obs, at := s.Look(t.Context(), r)
+	if at != nil || !obs.Plugin.Ready || obs.Targets["a"].Seen != volume.SeenMount {
+		t.Errorf("seen %+v, attempt %+v", obs, at)
+	}
+	if !slices.Equal(s.host.did(), []string{"NodePublishVolume"}) {
+		t.Errorf("a look did something: %q", s.host.did())
+	}
+}
+
+// A wake that arrives during a step counts for that step too: what it failed
+// for may have changed since it began.
+func TestWakeDuringStep(t *testing.T) {
+	s := newSetup(t, "v")
+	begun, pass := make(chan struct{}), make(chan struct{})
+	var calls atomic.Int32
+	s.host.do = func(_ context.Context, _ string, a volume.Action) volume.Outcome {
+		if a.Kind == volume.NodePublish && calls.Add(1) == 1 {
+			close(begun)
+			<-pass
+			return failing(volume.RetryChange)
+		}
+		return volume.Outcome{}
+	}
+	s.Wake("v")
+	<-begun
+	s.Wake("v")
+	close(pass)
+	s.untilTaken(t, "v")
+}
+
+// A day of failure costs at most 400 attempts.
+func TestDelays(t *testing.T) {
+	for n, want := range map[int]time.Duration{1: 500 * time.Millisecond, 2: time.Second, 9: 128 * time.Second, 10: 256 * time.Second, 11: 5 * time.Minute, 1 << 40: 5 * time.Minute} {
+		for range 100 {
+			if d := reconcile.Delay(n); d < want*8/10 || d > want*12/10 {
+				t.Errorf("after failure %d comes a delay of %v, want %v ± 20 %%", n, d, want)
+			}
+		}
+	}
+	tries := 0
+	for day := time.Duration(0); day < 24*time.Hour; day += reconcile.Delay(tries) {
+		tries++
+	}
+	if tries > 400 {
+		t.Errorf("%d attempts in a day", tries)
+	}
+}

@@ -1,0 +1,99 @@
+package reconcile_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// uncertain is a setup in which a publish had an unknown outcome and was undone,
+// and whose claim was then released: only a late effect is still waited for.
+func uncertain(t *testing.T, deadline time.Duration) *setup {
+	t.Helper()
+	s := newSetup(t, "v")
+	s.plugin.set(func(v *volume.PluginView) { v.CallTimeout = deadline })
+	s.host.do = func(_ context.Context, _ string, a volume.Action) volume.Outcome {
+		if a.Kind == volume.NodePublish {
+			return volume.Outcome{Err: &volume.CallError{Step: "step", Code: "DeadlineExceeded", Retry: volume.RetryChange}}
+		}
+		return volume.Outcome{}
+	}
+	s.Wake("v")
+	s.until(t, "v", "undone", func(r volume.Record) bool {
+		return r.Claims["a"].Published == volume.Absent && len(r.Node.Watches) == 1
+	})
+	s.release(t, "v", "a")
+	s.Wake("v")
+	s.until(t, "v", "released", func(r volume.Record) bool { return len(r.Claims) == 0 })
+	return s
+}
+
+// A mount that turns up within the deadline of the call is undone again; after
+// it nobody looks any more.
+func TestLateEffect(t *testing.T) {
+	s := uncertain(t, time.Second)
+	if r, _ := s.store.Volume("v"); !r.Held() {
+		t.Fatal("the volume is free before the deadline of an uncertain call")
+	}
+	s.host.mount("/t/v/a")
+	s.untilFree(t, "v")
+	if n := count(s.host.did(), volume.NodeUnpublish); n != 2 {
+		t.Errorf("%d unpublishes, want 2: %q", n, s.host.did())
+	}
+	if len(s.host.mounts) != 0 {
+		t.Errorf("still mounted: %v", s.host.mounts)
+	}
+}
+
+func TestWatchEnds(t *testing.T) {
+	s := uncertain(t, 300*time.Millisecond)
+	begun := time.Now()
+	s.untilFree(t, "v")
+	if took := time.Since(begun); took > 2*time.Second {
+		t.Errorf("the watch ended after %v", took)
+	}
+}
+
+// The process that might have had the late effect is gone.
+func TestWatchEndsWithThePlugin(t *testing.T) {
+	s := uncertain(t, time.Hour)
+	s.plugin.set(func(v *volume.PluginView) { v.Ready = false })
+	s.PluginChanged("p")
+	if r, _ := s.store.Volume("v"); !r.Held() {
+		t.Fatal("the watch ended while the plugin was down")
+	}
+	s.plugin.set(func(v *volume.PluginView) { v.Ready = true; v.Incarnation++ })
+	s.PluginChanged("p")
+	s.untilFree(t, "v")
+}
+
+// After a restart of the agent the plugin is first not known, and then found to
+// be running still: that is no other process.
+func TestWatchSurvivesReattach(t *testing.T) {
+	s := newSetup(t, "v")
+	r, _ := s.store.Volume("v")
+	r.Claims = nil
+	r.Node = volume.NodeSide{Watches: []volume.Watch{{Path: "/t/v/a", Alloc: "a"}}}
+	s.store.put(r)
+	s.plugin.set(func(v *volume.PluginView) { v.Ready, v.Incarnation, v.CallTimeout = false, 0, time.Hour })
+	s.Start()
+	s.until(t, "v", "watching", func(volume.Record) bool {
+		at := s.Attempt("v", "")
+		return at != nil && at.Action.Cause == volume.CauseWatch
+	})
+	s.plugin.set(func(v *volume.PluginView) { v.Ready, v.Incarnation = true, 1 })
+	s.PluginChanged("p")
+	looks := s.host.lookCount()
+	untilTrue(t, "looked at again", func() bool { return s.host.lookCount() > looks })
+	s.host.mount("/t/v/a")
+	s.PluginChanged("p")
+	untilTrue(t, "undone", func() bool { return count(s.host.did(), volume.NodeUnpublish) == 1 })
+}
+
+func (h *host) lookCount() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.looks
+}

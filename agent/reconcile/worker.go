@@ -1,0 +1,170 @@
+package reconcile
+
+import (
+	"context"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// recheck is how often a volume that waits is looked at again: a mount that hangs
+// or is not ours gives no sign when it goes.
+const recheck = 10 * time.Second
+
+// work does steps until there is nothing to do now.
+func (q *Queue) work(id string, e *entry) {
+	defer q.workers.Done()
+	defer q.release(id, e)
+	for {
+		q.mu.Lock()
+		if q.stopped || !e.again {
+			e.working = false
+			q.mu.Unlock()
+			return
+		}
+		e.again = false
+		q.mu.Unlock()
+
+		if e.lock(q.ctx) != nil {
+			continue // stopping
+		}
+		more := q.step(id, e)
+		e.unlock()
+		q.notify(id)
+		if more {
+			q.mu.Lock()
+			e.again = true
+			q.mu.Unlock()
+		}
+	}
+}
+
+// step does one turn and reports whether there may be more to do at once.
+func (q *Queue) step(id string, e *entry) bool {
+	r, ok := q.o.Store.Volume(id)
+	if !ok {
+		return false
+	}
+	obs := q.o.Host.Observe(q.ctx, r)
+	q.mu.Lock()
+	e.prune(r)
+	q.complete(&obs, r, e)
+	q.mu.Unlock()
+
+	a := volume.Next(r, obs)
+	switch a.Kind {
+	case volume.Settled, volume.Wait:
+		q.rest(id, e, r, a, obs)
+		return false
+	}
+	q.mu.Lock()
+	e.begin(a)
+	q.mu.Unlock()
+	if a.RPC() {
+		q.notify(id)
+	}
+	out := q.o.Host.Do(q.ctx, r, a, obs.Plugin)
+	q.finish(id, e, r, a, obs, out)
+	return true
+}
+
+// complete adds to an observation what only the queue knows; mu is held.
+func (q *Queue) complete(obs *volume.Observed, r volume.Record, e *entry) {
+	now := time.Now()
+	obs.Halt = q.o.Halt
+	obs.Plugin = q.o.Plugins.View(r.Volume.PluginID)
+	obs.Parked = e.parked(now)
+	if len(r.Node.Watches) > 0 {
+		if e.watchUntil.IsZero() {
+			e.watch(now, obs.Plugin)
+		}
+		if e.watchOf == 0 {
+			// The plugin was not seen yet, after a restart of the agent: the one
+			// that is found may have been at it all the time.
+			e.watchOf = obs.Plugin.Incarnation
+		}
+		obs.WatchOver = now.After(e.watchUntil) || e.watchOf != obs.Plugin.Incarnation && obs.Plugin.Ready
+	}
+}
+
+// rest notes that nothing can be done now, and when to look again: whatever is
+// waited for may come without a sign.
+func (q *Queue) rest(id string, e *entry, r volume.Record, a volume.Action, obs volume.Observed) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if a.Kind == volume.Settled {
+		e.settle()
+		return
+	}
+	now := time.Now()
+	at := e.nextDue(now)
+	e.waiting(a, at)
+	if a.Cause == volume.CauseHalted {
+		return
+	}
+	if len(r.Node.Watches) > 0 {
+		at = sooner(at, now.Add(watchInterval(obs.Plugin)))
+	}
+	q.timers.set(id, sooner(at, now.Add(recheck)))
+}
+
+// finish records how a step went.
+func (q *Queue) finish(id string, e *entry, r volume.Record, a volume.Action, obs volume.Observed, out volume.Outcome) {
+	var evs []volume.Event
+	apply := func(now volume.Record) volume.Record {
+		evs = nil
+		if !now.Same(r) {
+			return now // the id was given to another volume; what is owed is on record
+		}
+		next, made := volume.Apply(now, a, out)
+		evs = made
+		return next
+	}
+	if a.Kind == volume.Plan || a.Kind == volume.Doubt {
+		// These are intents: nothing may be done on them before they are on disk.
+		if err := q.o.Store.Intend(context.WithoutCancel(q.ctx), id, apply); err != nil {
+			out = volume.Outcome{Err: volume.HostError(string(a.Kind), err), Unsent: true}
+		}
+	} else {
+		guess, _ := volume.Apply(r, a, out)
+		if err := q.o.Store.Save(context.WithoutCancel(q.ctx), id, volume.Durable(r, guess), apply); err != nil {
+			q.o.Log.Error("a step was done but could not be saved; it is kept in memory and saved with the next change", "volume", id, "step", a.Kind, "error", err)
+		}
+	}
+	now := time.Now()
+	q.mu.Lock()
+	first := e.end(a, out.Err, now)
+	if late(a, out) {
+		e.watch(now, obs.Plugin)
+	}
+	q.mu.Unlock()
+	q.log(id, a, out, first)
+	if first || out.Err == nil {
+		q.o.Events(evs)
+	}
+}
+
+// late reports whether a call may have an effect that is yet to come: any that
+// makes something unless it was refused, and one that undoes something if it was
+// given up.
+func late(a volume.Action, out volume.Outcome) bool {
+	if out.Err == nil || out.Unsent || !a.RPC() {
+		return false
+	}
+	return a.Forward() && out.Err.Uncertain() || !out.Err.Answered
+}
+
+// log says each failure once, and again only when it changes.
+func (q *Queue) log(id string, a volume.Action, out volume.Outcome, first bool) {
+	l := q.o.Log.With("volume", id, "step", a.Kind, "alloc", a.Alloc)
+	switch {
+	case out.Err != nil && first:
+		l.Warn("step failed", "code", out.Err.Code, "message", out.Err.Message, "retry", out.Err.Retry)
+	case out.Err != nil:
+		l.Debug("step failed again", "code", out.Err.Code, "message", out.Err.Message)
+	case out.Warning != "":
+		l.Warn("step done, with a warning", "warning", out.Warning)
+	default:
+		l.Debug("step done")
+	}
+}

@@ -1,0 +1,110 @@
+package secret_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/volagent/volagent/agent/secret"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// planted is a value that no error may repeat.
+const planted = "hunter2-planted"
+
+func write(t *testing.T, path, content string) string {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestResolve(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "cred"), planted+"\n")
+	r := secret.Resolver{Credentials: dir, Getenv: func(name string) (string, bool) { return planted, name == "KEY" }}
+	for name, tt := range map[string]struct {
+		ref  volume.SecretRef
+		want string
+	}{
+		"a file":                       {volume.SecretRef{File: write(t, filepath.Join(dir, "plain"), planted)}, planted},
+		"its last newline is not part": {volume.SecretRef{File: write(t, filepath.Join(dir, "line"), planted+"\n")}, planted},
+		"any other newline is":         {volume.SecretRef{File: write(t, filepath.Join(dir, "lines"), "\na\nb\n\n")}, "\na\nb\n"},
+		"an empty file":                {volume.SecretRef{File: write(t, filepath.Join(dir, "empty"), "")}, ""},
+		"the largest file":             {volume.SecretRef{File: write(t, filepath.Join(dir, "large"), strings.Repeat("x", 64<<10))}, strings.Repeat("x", 64<<10)},
+		"a credential":                 {volume.SecretRef{Credential: "cred"}, planted},
+		"the environment":              {volume.SecretRef{Env: "KEY"}, planted},
+	} {
+		got, err := r.Resolve(map[string]volume.SecretRef{"k": tt.ref})
+		if err != nil || len(got) != 1 || got["k"].Reveal() != tt.want {
+			t.Errorf("%s: %q, %v", name, got["k"].Reveal(), err)
+		}
+	}
+	if got, err := r.Resolve(nil); got != nil || err != nil {
+		t.Errorf("no references: %v, %v", got, err)
+	}
+}
+
+// What changes between two calls is read anew: nothing is kept.
+func TestNotCached(t *testing.T) {
+	path := write(t, filepath.Join(t.TempDir(), "key"), "one")
+	for _, want := range []string{"one", "two"} {
+		write(t, path, want)
+		if got, err := (secret.Resolver{}).One(volume.SecretRef{File: path}); err != nil || got.Reveal() != want {
+			t.Errorf("%q, %v, want %q", got.Reveal(), err, want)
+		}
+	}
+}
+
+// The defaults are the process's own.
+func TestDefaults(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "cred"), "from systemd")
+	t.Setenv("CREDENTIALS_DIRECTORY", dir)
+	t.Setenv("SECRET_TEST_KEY", "from the environment")
+	for want, ref := range map[string]volume.SecretRef{"from systemd": {Credential: "cred"}, "from the environment": {Env: "SECRET_TEST_KEY"}} {
+		if got, err := (secret.Resolver{}).One(ref); err != nil || got.Reveal() != want {
+			t.Errorf("%q, %v, want %q", got.Reveal(), err, want)
+		}
+	}
+}
+
+func TestUnreadable(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "cred"), planted)
+	fifo := filepath.Join(dir, "fifo")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("CREDENTIALS_DIRECTORY", "")
+	given := secret.Resolver{Credentials: filepath.Join(dir, "sub"), Getenv: func(string) (string, bool) { return planted, false }}
+	for _, tt := range []struct {
+		r     secret.Resolver
+		ref   volume.SecretRef
+		words string
+	}{
+		{given, volume.SecretRef{}, "it names no source"},
+		{given, volume.SecretRef{File: "key"}, `file "key" is not an absolute path`},
+		{given, volume.SecretRef{File: filepath.Join(dir, "none")}, "no such file"},
+		{given, volume.SecretRef{File: dir}, "is not a file"},
+		{given, volume.SecretRef{File: fifo}, "is not a file"},
+		{given, volume.SecretRef{File: write(t, filepath.Join(dir, "huge"), planted+strings.Repeat("x", 64<<10))}, "at most 65536 bytes"},
+		{given, volume.SecretRef{Credential: "../cred"}, "is not a name"},
+		{given, volume.SecretRef{Credential: ".."}, "is not a name"},
+		{given, volume.SecretRef{Credential: "/etc/passwd"}, "is not a name"},
+		{given, volume.SecretRef{Credential: "none"}, "no such file"},
+		{secret.Resolver{}, volume.SecretRef{Credential: "cred"}, "was given no credentials by systemd"},
+		{given, volume.SecretRef{Env: "KEY"}, "environment has no KEY"},
+	} {
+		got, err := tt.r.Resolve(map[string]volume.SecretRef{"password": tt.ref})
+		if err == nil || !strings.Contains(err.Error(), tt.words) || !strings.Contains(err.Error(), `cannot read secret "password"`) || got != nil {
+			t.Errorf("%+v: %v, want %q", tt.ref, err, tt.words)
+		}
+		if err != nil && strings.Contains(err.Error(), planted) {
+			t.Errorf("%+v: the error repeats the value: %v", tt.ref, err)
+		}
+	}
+}

@@ -1,0 +1,150 @@
+package spec
+
+import (
+	"maps"
+	"slices"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// decoder walks one file's nodes and collects its mistakes.
+type decoder struct {
+	file  string
+	lines int // of the file, from 1
+	errs  Errors
+}
+
+// fields maps the names that a mapping may hold to what reads their values.
+type fields map[string]func(*yaml.Node)
+
+func isNull(n *yaml.Node) bool {
+	return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null"
+}
+
+// given reports whether a mapping has a value for a field.
+func given(n *yaml.Node, name string) bool {
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		if n.Content[i].Value == name && !isNull(n.Content[i+1]) {
+			return true
+		}
+	}
+	return false
+}
+
+// plain refuses what strict reading has no use for: anchors, aliases and tags
+// of one's own. An alias can also hide where a value comes from, and can make
+// a small file huge.
+func (d *decoder) plain(n *yaml.Node) bool {
+	if n.Kind == yaml.AliasNode || n.Anchor != "" {
+		d.fail(n, noAnchors)
+		return false
+	}
+	if n.Style&yaml.TaggedStyle != 0 {
+		d.fail(n, "a tag is not supported here")
+		return false
+	}
+	return true
+}
+
+// mapping reads each field of n with its function; what names the mapping in
+// messages. A field without a value counts as left out.
+func (d *decoder) mapping(n *yaml.Node, what string, known fields) bool {
+	return d.pairs(n, what, func(key, value *yaml.Node) {
+		read, ok := known[key.Value]
+		switch {
+		case !ok:
+			names := slices.Sorted(maps.Keys(known))
+			d.fail(key, "unknown field %s%s%s", quote(key.Value), in(what), meant(key.Value, names))
+		case isNull(value):
+		case d.plain(value):
+			read(value)
+		}
+	})
+}
+
+// pairs calls each for the keys and values of a mapping whose keys are texts
+// and differ.
+func (d *decoder) pairs(n *yaml.Node, what string, each func(key, value *yaml.Node)) bool {
+	if !d.plain(n) {
+		return false
+	}
+	if n.Kind != yaml.MappingNode {
+		d.fail(n, "%s must be a mapping of names to values, not %s", what, kind(n))
+		return false
+	}
+	lines := map[string]int{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		if key.Kind != yaml.ScalarNode || isNull(key) {
+			d.fail(key, "a name in %s must be a text, not %s", what, kind(key))
+			continue
+		}
+		if !d.plain(key) {
+			continue
+		}
+		if line, ok := lines[key.Value]; ok {
+			d.fail(key, "%s is given twice%s, first in line %d", quote(key.Value), in(what), line)
+			continue
+		}
+		lines[key.Value] = key.Line
+		each(key, value)
+	}
+	return true
+}
+
+// list calls each for the items of a list.
+func (d *decoder) list(n *yaml.Node, what string, each func(*yaml.Node)) {
+	if n.Kind != yaml.SequenceNode {
+		d.fail(n, "%s must be a list, not %s", what, kind(n))
+		return
+	}
+	for _, item := range n.Content {
+		if d.plain(item) {
+			each(item)
+		}
+	}
+}
+
+// text reads a string that is not empty. Numbers and booleans are refused
+// rather than turned into text: 0755 and yes would not arrive as written.
+func (d *decoder) text(n *yaml.Node, what string) string {
+	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!str" {
+		hint := ""
+		if n.Kind == yaml.ScalarNode {
+			hint = "; put it in quotes"
+		}
+		d.fail(n, "%s must be a text, not %s%s", what, kind(n), hint)
+		return ""
+	}
+	if n.Value == "" {
+		d.fail(n, "%s is empty", what)
+	}
+	return n.Value
+}
+
+// texts reads a mapping of texts to texts, such as parameters. Values may be
+// empty, and are never repeated in a message.
+func (d *decoder) texts(n *yaml.Node, what string) map[string]string {
+	out := map[string]string{}
+	d.pairs(n, what, func(key, value *yaml.Node) {
+		if !d.plain(value) {
+			return
+		}
+		if value.Kind == yaml.ScalarNode && value.ShortTag() == "!!str" {
+			out[key.Value] = value.Value
+			return
+		}
+		d.fail(value, "the value of %s in %s must be a text; put it in quotes", quote(key.Value), what)
+	})
+	return out
+}
+
+// oneOf reads a text that is one of a few.
+func (d *decoder) oneOf(n *yaml.Node, what string, choices []string) string {
+	before := len(d.errs)
+	s := d.text(n, what)
+	if len(d.errs) == before && !slices.Contains(choices, s) {
+		d.fail(n, "unknown %s %s%s; it is one of %s", what, quote(s), meant(s, choices), joined(choices))
+	}
+	return s
+}

@@ -1,0 +1,79 @@
+package spec
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// MaxID is the greatest length of a volume or alloc id, in bytes.
+const MaxID = 128
+
+var pluginID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,48}$`)
+
+// CheckVolumeID says why a text cannot be a volume's id: ids are 1 to 128 bytes
+// of printable text without "/", and neither "." nor "..".
+func CheckVolumeID(id string) error { return checkID("volume id", id) }
+
+// CheckAlloc says why a text cannot be an alloc's id. The rules are those of
+// volume ids.
+func CheckAlloc(id string) error { return checkID("alloc", id) }
+
+// CheckPluginID says why a text cannot be a plugin's id: ids are 1 to 48 of
+// letters, digits, ".", "_" and "-".
+func CheckPluginID(id string) error {
+	switch {
+	case id == "":
+		return errors.New("plugin id is empty")
+	case len(id) > 48:
+		return fmt.Errorf("plugin id %s is %d bytes long, more than 48", quote(id), len(id))
+	case !pluginID.MatchString(id) || id == "." || id == "..":
+		return fmt.Errorf(`bad plugin id %s: letters, digits, ".", "_" and "-" are allowed`, quote(id))
+	}
+	return nil
+}
+
+func checkID(what, id string) error {
+	switch {
+	case id == "":
+		return fmt.Errorf("%s is empty", what)
+	case len(id) > MaxID:
+		return fmt.Errorf("%s %s is %d bytes long, more than %d", what, quote(id), len(id), MaxID)
+	case id == "." || id == "..":
+		return fmt.Errorf("%s %s is not allowed", what, quote(id))
+	case strings.Contains(id, "/"):
+		return fmt.Errorf("bad %s %s: it contains a slash", what, quote(id))
+	case !printable(id):
+		return fmt.Errorf("bad %s %s: only printable characters are allowed", what, quote(id))
+	}
+	return nil
+}
+
+func printable(s string) bool {
+	if !utf8.ValidString(s) {
+		return false
+	}
+	for _, r := range s {
+		if !unicode.IsPrint(r) {
+			return false
+		}
+	}
+	return true
+}
+
+// quote quotes a text for a message and shortens what would fill the screen.
+func quote(s string) string {
+	const most = 40
+	if len(s) <= most {
+		return strconv.Quote(s)
+	}
+	cut := most
+	for cut > 0 && !utf8.RuneStart(s[cut]) {
+		cut--
+	}
+	return strconv.Quote(s[:cut] + "…")
+}

@@ -1,0 +1,79 @@
+package spec
+
+import (
+	"slices"
+	"strings"
+)
+
+// Near returns those of the candidates that a person may have meant by word:
+// they differ by up to two typing mistakes (one for short words), or one is the
+// beginning of the other. The nearest come first, at most five.
+func Near(word string, candidates []string) []string {
+	type scored struct {
+		name string
+		dist int
+	}
+	var near []scored
+	a := []rune(strings.ToLower(word))
+	for _, c := range candidates {
+		b := []rune(strings.ToLower(c))
+		if c == "" || c == word || len(a) == 0 {
+			continue
+		}
+		dist := distance(a, b)
+		switch {
+		case dist <= allowed(len(a)):
+		case min(len(a), len(b)) >= 2 && (hasPrefix(a, b) || hasPrefix(b, a)):
+			dist = 10 + max(len(a), len(b)) - min(len(a), len(b))
+		default:
+			continue
+		}
+		near = append(near, scored{c, dist})
+	}
+	slices.SortStableFunc(near, func(x, y scored) int { return x.dist - y.dist })
+	names := make([]string, 0, 5)
+	for _, n := range near[:min(len(near), 5)] {
+		names = append(names, n.name)
+	}
+	return names
+}
+
+func hasPrefix(s, prefix []rune) bool {
+	return len(s) >= len(prefix) && slices.Equal(s[:len(prefix)], prefix)
+}
+
+// allowed is how many mistakes a word of this length may hold.
+func allowed(length int) int {
+	if length <= 4 {
+		return 1
+	}
+	return 2
+}
+
+// distance counts the insertions, deletions, replacements and swaps of
+// neighbours that lead from a to b. Texts that are much longer than an id are
+// not compared.
+func distance(a, b []rune) int {
+	if len(a) > 2*MaxID || len(b) > 2*MaxID {
+		return 2 * MaxID
+	}
+	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range last {
+		last[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			row[j] = min(last[j]+1, row[j-1]+1, last[j-1]+cost)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				row[j] = min(row[j], before[j-2]+1)
+			}
+		}
+		before, last, row = last, row, before
+	}
+	return last[len(b)]
+}

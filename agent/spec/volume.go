@@ -1,0 +1,189 @@
+package spec
+
+import (
+	"path/filepath"
+	"slices"
+
+	"github.com/volagent/volagent/agent/api"
+	"go.yaml.in/yaml/v3"
+)
+
+// The modes a volume gets where its file names none.
+const (
+	DefaultAccessMode     = "single-node-writer"
+	DefaultAttachmentMode = "file-system"
+)
+
+// AccessModes lists the access modes, the narrowest first.
+func AccessModes() []string {
+	return []string{
+		"single-node-reader-only", DefaultAccessMode, "single-node-single-writer", "single-node-multi-writer",
+		"multi-node-reader-only", "multi-node-single-writer", "multi-node-multi-writer",
+	}
+}
+
+// AttachmentModes lists the attachment modes.
+func AttachmentModes() []string { return []string{DefaultAttachmentMode, "block-device"} }
+
+// places remembers where fields are that are checked against each other.
+type places struct{ id, snapshot, clone, smallest, largest *yaml.Node }
+
+// volume reads one volume.
+func (d *decoder) volume(n *yaml.Node) located {
+	var (
+		s  api.VolumeSpec
+		at places
+	)
+	known := fields{
+		"id":               func(n *yaml.Node) { at.id, s.ID = n, d.checked(n, "id", CheckVolumeID) },
+		"name":             func(n *yaml.Node) { s.Name = d.text(n, "name") },
+		"plugin_id":        func(n *yaml.Node) { s.PluginID = d.checked(n, "plugin_id", CheckPluginID) },
+		"external_id":      func(n *yaml.Node) { s.ExternalID = d.text(n, "external_id") },
+		"snapshot_id":      func(n *yaml.Node) { at.snapshot, s.SnapshotID = n, d.text(n, "snapshot_id") },
+		"clone_id":         func(n *yaml.Node) { at.clone, s.CloneID = n, d.text(n, "clone_id") },
+		"capacity_min":     func(n *yaml.Node) { at.smallest, s.CapacityMin = n, d.size(n, "capacity_min") },
+		"capacity_max":     func(n *yaml.Node) { at.largest, s.CapacityMax = n, d.size(n, "capacity_max") },
+		"capabilities":     func(n *yaml.Node) { s.Capabilities = d.capabilities(n) },
+		"mount_options":    func(n *yaml.Node) { s.MountOptions = d.mountOptions(n) },
+		"topology_request": func(n *yaml.Node) { s.Topology = d.topology(n) },
+		"parameters":       func(n *yaml.Node) { s.Parameters = d.texts(n, "parameters") },
+		"context":          func(n *yaml.Node) { s.Context = d.texts(n, "context") },
+		"secrets":          func(n *yaml.Node) { s.Secrets = d.secrets(n) },
+		"reclaim":          func(n *yaml.Node) { s.Reclaim = d.oneOf(n, "reclaim", []string{"retain", "delete"}) },
+		// Two fields of files written for Nomad, read and not used.
+		"namespace": func(n *yaml.Node) { d.text(n, "namespace") },
+		"type":      func(n *yaml.Node) { d.oneOf(n, "type", []string{"csi"}) },
+	}
+	if d.mapping(n, "a volume", known) {
+		d.together(n, &s, at)
+	}
+	if s.Capabilities == nil {
+		s.Capabilities = []api.Capability{{AccessMode: DefaultAccessMode, AttachmentMode: DefaultAttachmentMode}}
+	}
+	if at.id == nil {
+		at.id = n
+	}
+	return located{spec: s, at: at.id}
+}
+
+// together checks what no field shows alone.
+func (d *decoder) together(n *yaml.Node, s *api.VolumeSpec, at places) {
+	for _, name := range []string{"id", "plugin_id"} {
+		if !given(n, name) {
+			d.fail(n, "%q is missing", name)
+		}
+	}
+	if at.snapshot != nil && at.clone != nil {
+		later := at.clone
+		if at.snapshot.Line > at.clone.Line {
+			later = at.snapshot
+		}
+		d.fail(later, `"snapshot_id" and "clone_id" are both given: a volume is filled from one source`)
+	}
+	if s.CapacityMin > 0 && s.CapacityMax > 0 && s.CapacityMin > s.CapacityMax {
+		d.fail(at.smallest, `"capacity_min" is more than "capacity_max" in line %d`, at.largest.Line)
+	}
+}
+
+// checked reads a text that a function may refuse.
+func (d *decoder) checked(n *yaml.Node, what string, check func(string) error) string {
+	before := len(d.errs)
+	s := d.text(n, what)
+	if len(d.errs) > before {
+		return s
+	}
+	if err := check(s); err != nil {
+		d.fail(n, "%v", err)
+	}
+	return s
+}
+
+func (d *decoder) size(n *yaml.Node, what string) int64 {
+	if n.Kind != yaml.ScalarNode || !slices.Contains([]string{"!!str", "!!int", "!!float"}, n.ShortTag()) {
+		d.fail(n, "%s must be a size such as 10GiB, not %s", what, kind(n))
+		return 0
+	}
+	size, err := ParseSize(n.Value)
+	if err != nil {
+		d.fail(n, "%s: %v", what, err)
+	}
+	return size
+}
+
+func (d *decoder) capabilities(n *yaml.Node) []api.Capability {
+	caps := []api.Capability{}
+	d.list(n, "capabilities", func(item *yaml.Node) {
+		c := api.Capability{AccessMode: DefaultAccessMode, AttachmentMode: DefaultAttachmentMode}
+		ok := d.mapping(item, "a capability", fields{
+			"access_mode":     func(n *yaml.Node) { c.AccessMode = d.oneOf(n, "access_mode", AccessModes()) },
+			"attachment_mode": func(n *yaml.Node) { c.AttachmentMode = d.oneOf(n, "attachment_mode", AttachmentModes()) },
+		})
+		if ok && slices.Contains(caps, c) {
+			d.fail(item, "capability %s, %s is given twice", c.AccessMode, c.AttachmentMode)
+		}
+		caps = append(caps, c)
+	})
+	if n.Kind == yaml.SequenceNode && len(n.Content) == 0 {
+		d.fail(n, "capabilities is empty: leave it out for %s, %s", DefaultAccessMode, DefaultAttachmentMode)
+	}
+	return caps
+}
+
+func (d *decoder) mountOptions(n *yaml.Node) *api.MountOptions {
+	var o api.MountOptions
+	d.mapping(n, "mount_options", fields{
+		"fs_type": func(n *yaml.Node) { o.FSType = d.text(n, "fs_type") },
+		"mount_flags": func(n *yaml.Node) {
+			d.list(n, "mount_flags", func(n *yaml.Node) { o.MountFlags = append(o.MountFlags, d.text(n, "a mount flag")) })
+		},
+	})
+	return &o
+}
+
+func (d *decoder) topology(n *yaml.Node) *api.TopologyRequest {
+	var t api.TopologyRequest
+	segments := func(what string, into *[]map[string]string) func(*yaml.Node) {
+		return func(n *yaml.Node) {
+			d.list(n, what, func(item *yaml.Node) { *into = append(*into, d.texts(item, what)) })
+		}
+	}
+	d.mapping(n, "topology_request", fields{
+		"required":  segments("required", &t.Required),
+		"preferred": segments("preferred", &t.Preferred),
+	})
+	return &t
+}
+
+// literalSecret is said for every value that is not a reference.
+const literalSecret = "a literal secret is refused until the agent can seal it: give {file: PATH}, {credential: NAME} or {env: NAME}"
+
+func (d *decoder) secrets(n *yaml.Node) map[string]api.Secret {
+	out := map[string]api.Secret{}
+	d.pairs(n, "secrets", func(key, value *yaml.Node) {
+		out[key.Value] = d.secret(value)
+	})
+	return out
+}
+
+// secret reads a reference. No message repeats anything of it: whoever writes a
+// literal may write it at any place in it.
+func (d *decoder) secret(n *yaml.Node) api.Secret {
+	var s api.Secret
+	if n.Kind != yaml.MappingNode || len(n.Content) != 2 || n.Anchor != "" || n.Style&yaml.TaggedStyle != 0 {
+		d.fail(n, literalSecret)
+		return s
+	}
+	key, value := n.Content[0], n.Content[1]
+	into := map[string]*string{"file": &s.File, "credential": &s.Credential, "env": &s.Env}[key.Value]
+	switch {
+	case into == nil || value.Kind != yaml.ScalarNode || value.ShortTag() != "!!str" || value.Value == "":
+		d.fail(n, literalSecret)
+	case value.Anchor != "" || value.Style&yaml.TaggedStyle != 0:
+		d.fail(n, noAnchors)
+	case key.Value == "file" && !filepath.IsAbs(value.Value):
+		d.fail(value, "the file of a secret must be an absolute path")
+	default:
+		*into = value.Value
+	}
+	return s
+}

@@ -1,0 +1,52 @@
+package spec
+
+import (
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// kind names a node's type for a person. The value is not part of it.
+func kind(n *yaml.Node) string {
+	switch n.Kind {
+	case yaml.MappingNode:
+		return "a mapping"
+	case yaml.SequenceNode:
+		return "a list"
+	case yaml.AliasNode:
+		return "an alias"
+	}
+	switch n.ShortTag() {
+	case "!!str":
+		return "a text"
+	case "!!int", "!!float":
+		return "a number"
+	case "!!bool":
+		return "true or false"
+	case "!!null":
+		return "nothing"
+	case "!!timestamp":
+		return "a date"
+	}
+	return "something else"
+}
+
+// in places a message, except where it would only say "in volume".
+func in(what string) string {
+	if what == "a volume" {
+		return ""
+	}
+	return " in " + what
+}
+
+// meant suggests the nearest candidate.
+func meant(word string, candidates []string) string {
+	near := Near(word, candidates)
+	if len(near) == 0 {
+		return ""
+	}
+	return " (did you mean " + strconv.Quote(near[0]) + "?)"
+}
+
+func joined(choices []string) string { return strings.Join(choices, ", ") }

@@ -1,0 +1,102 @@
+package supervisor_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/volagent/volagent/agent/supervisor"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// dieingStore kills its process at its nth save: before it, or after.
+type dieingStore struct {
+	*memStore
+	left  int
+	after bool
+}
+
+func (s *dieingStore) SavePlugin(ctx context.Context, rec volume.PluginRecord) error {
+	s.left--
+	if s.left == 0 && !s.after {
+		die()
+	}
+	err := s.memStore.SavePlugin(ctx, rec)
+	if s.left == 0 {
+		die()
+	}
+	return err
+}
+
+// die is kill -9.
+func die() {
+	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+	select {}
+}
+
+// fakeAgent supervises until it is killed.
+func fakeAgent(dir string) int {
+	s := &dieingStore{memStore: &memStore{recs: map[string][]byte{}, path: dir + "/store.json"}}
+	if err := s.load(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	if _, err := fmt.Sscan(os.Getenv("FAKE_AGENT_DIES"), &s.left, &s.after); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	opts := options(dir)
+	opts.Store = s
+	if err := supervisor.New(opts).Run(context.Background()); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	return 1
+}
+
+// TestAgentKilledAnywhere: an agent is killed before and after each of its
+// writes, one agent after the other. Whenever, there is one plugin and no
+// second one, and the last agent serves it.
+func TestAgentKilledAnywhere(t *testing.T) {
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for save := 1; save <= 3; save++ { // the intent, the pid, the plugin's own words
+		for _, after := range []bool{false, true} {
+			t.Run(fmt.Sprintf("save %d, after %v", save, after), func(t *testing.T) {
+				b := newBench(t)
+				b.path = b.dir + "/store.json"
+				b.file("fake.yaml", b.fakeFile("", ""))
+				cmd := exec.Command(exe)
+				cmd.Env = append(os.Environ(), envAgent+"="+b.dir, fmt.Sprintf("FAKE_AGENT_DIES=%d %v", save, after))
+				out, err := cmd.CombinedOutput()
+				if err == nil || !strings.Contains(err.Error(), "killed") {
+					t.Fatalf("the agent was not killed: %v\n%s", err, out)
+				}
+				if err := b.load(); err != nil {
+					t.Fatal(err)
+				}
+				b.start()
+				st := b.await("fake", supervisor.Ready)
+				if starts := b.starts(); len(starts) != 1 || starts[0] != st.PID {
+					t.Fatalf("started %v, and %d is served", starts, st.PID)
+				}
+				// It is nobody's child here, and its end is noticed all the same.
+				if err := syscall.Kill(st.PID, syscall.SIGKILL); err != nil {
+					t.Fatal(err)
+				}
+				now := b.awaitThat("fake", "another process", func(now supervisor.Status) bool {
+					return now.State == supervisor.Ready && now.PID != st.PID
+				})
+				forked := save > 1
+				if unknown := strings.Contains(now.LastExit, "how is unknown"); unknown != forked {
+					t.Errorf("last exit %q", now.LastExit)
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,376 @@
+package supervisor_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/volagent/volagent/agent/supervisor"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// patience is how long a condition is awaited.
+const patience = 20 * time.Second
+
+// bench is a host with a plugin directory, a store that outlives supervisors,
+// and at most one supervisor at a time.
+type bench struct {
+	t    *testing.T
+	dir  string
+	fake behaviour // of the plugin "fake"
+	opts supervisor.Options
+	*memStore
+	inUse atomic.Bool
+	log   *syncBuffer
+
+	sup  *supervisor.Supervisor
+	stop func()
+}
+
+func newBench(t *testing.T) *bench {
+	t.Helper()
+	dir, err := os.MkdirTemp("/tmp", "sv") //nolint:usetesting // t.TempDir is too long for a socket's path
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &bench{t: t, dir: dir, fake: behaviour(dir + "/fake"), memStore: &memStore{recs: map[string][]byte{}}, log: &syncBuffer{}, stop: func() {}}
+	for _, d := range []string{"fake", "etc"} {
+		if err := os.Mkdir(filepath.Join(dir, d), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.opts = options(dir)
+	b.opts.Store, b.opts.InUse = b.memStore, func(string) bool { return b.inUse.Load() }
+	b.opts.Logger = hclog.New(&hclog.LoggerOptions{Output: b.log, Level: hclog.Trace})
+	t.Cleanup(func() {
+		b.stop()
+		b.killAll()
+		if t.Failed() {
+			t.Logf("log:\n%s", b.log)
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+func options(dir string) supervisor.Options {
+	return supervisor.Options{
+		PluginDir: dir + "/etc", DataDir: dir + "/d", RuntimeDir: dir + "/r", NodeID: "node-1",
+		Backoff:   supervisor.Backoff{Base: 10 * time.Millisecond, Max: 50 * time.Millisecond},
+		StopGrace: 2 * time.Second,
+	}
+}
+
+// killAll ends the plugins that were started, by pid.
+func (b *bench) killAll() {
+	files, _ := filepath.Glob(b.dir + "/*/starts")
+	for _, f := range files {
+		for _, pid := range b.pids(filepath.Dir(f)) {
+			kill(b.t, pid)
+		}
+	}
+	daemons, _ := filepath.Glob(b.dir + "/*/daemon")
+	for _, f := range daemons {
+		if pid, err := strconv.Atoi(behaviour(filepath.Dir(f)).text("daemon", "")); err == nil {
+			kill(b.t, pid)
+		}
+	}
+}
+
+// kill kills a process of this test run and waits for its end.
+func kill(t *testing.T, pid int) {
+	t.Helper()
+	env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+	if err != nil || !strings.Contains(string(env), envRun+"="+os.Getenv(envRun)) {
+		reap(pid)
+		return
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+		t.Errorf("kill %d: %v", pid, err)
+	}
+	await(t, fmt.Sprintf("the end of process %d", pid), func() bool { return reap(pid) && !alive(pid) })
+}
+
+// reap collects a child that nobody watches any more, and reports whether there
+// is none left to collect.
+func reap(pid int) bool {
+	var ws syscall.WaitStatus
+	got, err := syscall.Wait4(pid, &ws, syscall.WNOHANG, nil)
+	return got == pid || err != nil
+}
+
+func alive(pid int) bool {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err == nil && !strings.Contains(string(data), ") Z ")
+}
+
+// pids lists the processes that a fake plugin's directory has seen start.
+func (b *bench) pids(dir string) []int {
+	var pids []int
+	for _, s := range strings.Fields(behaviour(dir).text("starts", "")) {
+		pid, err := strconv.Atoi(s)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		pids = append(pids, pid)
+	}
+	return pids
+}
+
+func (b *bench) starts() []int { return b.pids(string(b.fake)) }
+
+// set switches a behaviour of the fake plugin on, and unset off.
+func (b *bench) set(name, content string) {
+	b.t.Helper()
+	// Written aside and renamed, so that the plugin never reads half of it.
+	tmp := filepath.Join(b.dir, "tmp")
+	if err := errors.Join(os.WriteFile(tmp, []byte(content), 0o600), os.Rename(tmp, filepath.Join(string(b.fake), name))); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func (b *bench) unset(name string) {
+	b.t.Helper()
+	if err := os.Remove(filepath.Join(string(b.fake), name)); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// file writes a plugin file.
+func (b *bench) file(name, content string) {
+	b.t.Helper()
+	if err := os.WriteFile(filepath.Join(b.dir, "etc", name), []byte(content), 0o600); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+const quick = "health: {interval: 30ms, timeout: 100ms, start_timeout: 10s}\n"
+
+// fakeFile is the plugin file of the fake plugin, with more lines of env and
+// of the file itself.
+func (b *bench) fakeFile(env, more string) string {
+	exe, err := os.Executable()
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return fmt.Sprintf("id: fake\nexec:\n  command: [%s]\n  env:\n    %s: %s\n    %s: %s\n%s%s", exe, envFake, b.fake, envRun, os.Getenv(envRun), env, more)
+}
+
+// start starts an agent's supervisor.
+func (b *bench) start() {
+	b.t.Helper()
+	b.sup = supervisor.New(b.opts)
+	if err := b.sup.Load(); err != nil {
+		b.t.Fatal(err)
+	}
+	b.run()
+}
+
+func (b *bench) run() {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	sup := b.sup
+	go func() { done <- sup.Run(ctx) }()
+	b.stop = func() {
+		cancel()
+		select {
+		case err := <-done:
+			if err != nil {
+				b.t.Errorf("Run: %v", err)
+			}
+		case <-time.After(patience):
+			b.t.Error("Run does not end")
+		}
+		b.stop = func() {}
+	}
+}
+
+// reload re-reads the plugin files.
+func (b *bench) reload() {
+	b.t.Helper()
+	if err := b.sup.Reload(); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func (b *bench) status(id string) supervisor.Status {
+	b.t.Helper()
+	st, err := b.sup.Status(id)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return st
+}
+
+// await waits for a state of a plugin by its Changed channel, and returns the
+// status.
+func (b *bench) await(id string, want supervisor.State) supervisor.Status {
+	b.t.Helper()
+	return b.awaitThat(id, string(want), func(st supervisor.Status) bool { return st.State == want })
+}
+
+func (b *bench) awaitThat(id, what string, ok func(supervisor.Status) bool) supervisor.Status {
+	b.t.Helper()
+	timeout := time.After(patience)
+	for {
+		changed := b.sup.Changed(id)
+		st, err := b.sup.Status(id)
+		if err == nil && ok(st) {
+			return st
+		}
+		select {
+		case <-changed:
+		case <-time.After(5 * time.Millisecond): // not every detail is a change of state
+		case <-timeout:
+			b.t.Fatalf("plugin %q is not %s but %+v, %v", id, what, st, err)
+		}
+	}
+}
+
+// await waits for a condition.
+func await(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	timeout := time.After(patience)
+	for !ok() {
+		select {
+		case <-time.After(2 * time.Millisecond):
+		case <-timeout:
+			t.Fatalf("waited in vain for %s", what)
+		}
+	}
+}
+
+// serve serves a socket in this process, as somebody else's plugin.
+func (b *bench) serve(socket string) (stop func()) {
+	b.t.Helper()
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	s := fakeServer(b.fake)
+	done := make(chan struct{})
+	go func() { defer close(done); _ = s.Serve(l) }()
+	stop = sync.OnceFunc(func() { s.Stop(); <-done })
+	b.t.Cleanup(stop)
+	return stop
+}
+
+// memStore is a Store; records go through JSON as they would on disk.
+type memStore struct {
+	mu    sync.Mutex
+	recs  map[string][]byte
+	path  string // a file that is as good as a disk; empty: memory
+	saves int
+	// deny says whether a save fails, as if the agent had died before it.
+	deny func(volume.PluginRecord) error
+}
+
+func (s *memStore) LoadPlugins() ([]volume.PluginRecord, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []volume.PluginRecord
+	for _, data := range s.recs {
+		var r volume.PluginRecord
+		if err := json.Unmarshal(data, &r); err != nil {
+			return nil, err
+		}
+		all = append(all, r)
+	}
+	return all, nil
+}
+
+func (s *memStore) SavePlugin(_ context.Context, rec volume.PluginRecord) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.deny != nil {
+		if err := s.deny(rec); err != nil {
+			return err
+		}
+	}
+	data, err := json.Marshal(rec)
+	if err != nil {
+		return err
+	}
+	s.recs[rec.ID] = data
+	s.saves++
+	if s.path == "" {
+		return nil
+	}
+	all, err := json.Marshal(s.recs)
+	if err != nil {
+		return err
+	}
+	return errors.Join(os.WriteFile(s.path+".tmp", all, 0o600), os.Rename(s.path+".tmp", s.path))
+}
+
+// load reads what another process has stored.
+func (s *memStore) load() error {
+	data, err := os.ReadFile(s.path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(data, &s.recs)
+}
+
+func (s *memStore) record(t *testing.T, id string) volume.PluginRecord {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var r volume.PluginRecord
+	if err := json.Unmarshal(s.recs[id], &r); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func (s *memStore) text() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all strings.Builder
+	for _, data := range s.recs {
+		all.Write(data)
+	}
+	return all.String()
+}
+
+func (s *memStore) setDeny(deny func(volume.PluginRecord) error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.deny = deny
+}
+
+// syncBuffer is a log that is written and read at once.
+type syncBuffer struct {
+	mu  sync.Mutex
+	buf strings.Builder
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}

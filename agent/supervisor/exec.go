@@ -1,0 +1,293 @@
+package supervisor
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// envIncarnation is the variable that names a plugin's process beyond doubt.
+const envIncarnation = "VOLAGENT_INCARNATION"
+
+// inherited are the variables that a plugin gets from the agent's environment.
+// The rest stays: it holds the agent's own settings, credentials, and the
+// sockets through which it talks to its service manager.
+var inherited = []string{
+	"PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR",
+	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
+}
+
+// rescan is the pause before a second look for a process that an agent was
+// about to start when it died: the child may not have got to its own
+// environment yet.
+const rescan = 50 * time.Millisecond
+
+// execRunner runs a command, or a builtin driver as a command of our own
+// binary. The process has a session of its own and writes to a file, so that
+// nothing ties it to the agent.
+type execRunner struct {
+	p     *plugin
+	def   *volume.PluginDefinition
+	paths paths
+}
+
+// Owned implements runner.
+func (r *execRunner) Owned() bool { return true }
+
+// Socket implements runner.
+func (r *execRunner) Socket() string { return r.paths.socket }
+
+// Find implements runner.
+func (r *execRunner) Find(ctx context.Context) (instance, error) {
+	was := r.p.record().Process
+	if was.Nonce == "" || was.Boot != r.p.s.boot {
+		return nil, nil
+	}
+	pid, start := was.PID, was.StartTime
+	if pid == 0 {
+		// The agent died between the intent to start it and the note that it
+		// had: there may be such a process.
+		if pid, start = findNonce(was.Nonce); pid == 0 {
+			select {
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			case <-time.After(rescan):
+			}
+			pid, start = findNonce(was.Nonce)
+		}
+	}
+	if pid == 0 {
+		return nil, nil
+	}
+	// A process that has ended, and that its parent has not reaped yet, serves
+	// nobody.
+	if st, err := readStat(pid); err != nil || st.start != start || !st.alive() {
+		return nil, nil //nolint:nilerr // no such process is an answer
+	}
+	r.hide(pid)
+	return r.attach(ctx, volume.PluginProcess{Nonce: was.Nonce, PID: pid, StartTime: start, Boot: was.Boot})
+}
+
+// hide keeps the secrets that an earlier agent gave a process out of what this
+// one shows of its log. They are read where they still stand: the files that
+// they came from may hold others by now.
+func (r *execRunner) hide(pid int) {
+	if r.def.Exec == nil {
+		return
+	}
+	for name, v := range r.def.Exec.Env {
+		if v.Secret != nil {
+			r.p.scrub.Add(volume.Secrets{name: volume.NewSecret(environ(pid, name))})
+		}
+	}
+}
+
+// attach watches a process that runs and notes it.
+func (r *execRunner) attach(ctx context.Context, it volume.PluginProcess) (instance, error) {
+	proc, err := openProcess(it.PID, it.StartTime)
+	if err != nil || proc == nil {
+		return nil, err
+	}
+	if err := r.p.saveProcess(ctx, it, r.def); err != nil {
+		// The nonce is stored; that is enough to find it again.
+		r.p.log.Warn("cannot store which process serves the plugin", "pid", it.PID, "error", err)
+	}
+	return proc, nil
+}
+
+// Start implements runner. The order matters:
+//
+//  1. whatever can fail without a process is done first;
+//  2. the nonce is stored: from here on there may be a process;
+//  3. the process is started with the nonce in its environment;
+//  4. its pid is stored. A crash between 2 and 4 is mended by Find.
+func (r *execRunner) Start(ctx context.Context) (instance, error) {
+	if err := r.paths.make(); err != nil {
+		return nil, err
+	}
+	if inst, err := r.clearSocket(ctx); inst != nil || err != nil {
+		return inst, err
+	}
+	cmd, err := r.command(ctx)
+	if err != nil {
+		return nil, err
+	}
+	log, err := openLog(r.paths.log)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close() //nolint:errcheck // the child holds its own; nothing was written here
+	cmd.Stdout, cmd.Stderr = log, log
+
+	it := volume.PluginProcess{Nonce: rand.Text(), Boot: r.p.s.boot}
+	cmd.Env = append(cmd.Env, envIncarnation+"="+it.Nonce)
+	if err := r.p.saveProcess(ctx, it, r.def); err != nil {
+		return nil, fmt.Errorf("cannot store that the plugin is being started: %w", err)
+	}
+	if err := cmd.Start(); err != nil {
+		r.p.forgetProcess()
+		return nil, startError(cmd.Path, err)
+	}
+	it.PID = cmd.Process.Pid
+	// It is watched through a pidfd of our own, like one that an earlier agent
+	// has started. Until it is reaped there its pid and start time stay.
+	if err := cmd.Process.Release(); err != nil {
+		return nil, fmt.Errorf("cannot let go of process %d: %w", it.PID, err)
+	}
+	st, err := readStat(it.PID)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the start time of process %d: %w", it.PID, err)
+	}
+	it.StartTime = st.start
+	return r.attach(ctx, it)
+}
+
+// startError says why a command could not be run.
+func startError(path string, err error) error {
+	var perr *fs.PathError
+	if errors.As(err, &perr) {
+		err = perr.Err
+	}
+	return fmt.Errorf("cannot run %q: %w", path, err)
+}
+
+// command is the command to run, its variables expanded and its secrets read.
+func (r *execRunner) command(ctx context.Context) (*exec.Cmd, error) {
+	value := r.p.s.opts.values(r.p.id)
+	var argv []string
+	env := environment(value)
+	if r.def.Exec == nil {
+		argv = append(slices.Clone(r.p.s.opts.BuiltinArgv),
+			"--endpoint="+value(varEndpoint), "--node-id="+value(varNodeID), "--state-dir="+value(varStateDir))
+	} else {
+		for _, arg := range r.def.Exec.Command {
+			arg, err := expand(arg, value)
+			if err != nil {
+				return nil, fmt.Errorf("cannot expand the command: %w", err)
+			}
+			argv = append(argv, arg)
+		}
+		own, err := r.ownEnv(ctx, value)
+		if err != nil {
+			return nil, err
+		}
+		env = append(env, own...)
+	}
+	if len(argv) == 0 {
+		return nil, errors.New("this agent has no builtin plugins")
+	}
+	if strings.Contains(argv[0], "/") && !strings.HasPrefix(argv[0], "/") {
+		return nil, fmt.Errorf("cannot run %q: it is neither an absolute path nor a name in PATH", argv[0])
+	}
+	path, err := exec.LookPath(argv[0])
+	if err != nil {
+		var lookup *exec.Error
+		if errors.As(err, &lookup) {
+			err = lookup.Err
+		}
+		return nil, startError(argv[0], err)
+	}
+	// Not CommandContext: the end of a context must not end the plugin.
+	return &exec.Cmd{
+		Path: path,
+		Args: argv,
+		Env:  env,
+		// Anywhere that holds no mount.
+		Dir:         "/",
+		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
+	}, nil
+}
+
+// environment is what every plugin gets.
+func environment(value func(string) string) []string {
+	var env []string
+	for _, name := range inherited {
+		if v, ok := os.LookupEnv(name); ok {
+			env = append(env, name+"="+v)
+		}
+	}
+	return append(env, varEndpoint+"="+value(varEndpoint))
+}
+
+// ownEnv is what the plugin file sets. The value of a secret goes nowhere
+// else than into the child's environment.
+func (r *execRunner) ownEnv(ctx context.Context, value func(string) string) ([]string, error) {
+	var env []string
+	for _, name := range sortedIDs(r.def.Exec.Env) {
+		v := r.def.Exec.Env[name]
+		if v.Secret == nil {
+			s, err := expand(v.Value, value)
+			if err != nil {
+				return nil, fmt.Errorf("cannot expand %s: %w", name, err)
+			}
+			env = append(env, name+"="+s)
+			continue
+		}
+		if r.p.s.opts.Secrets == nil {
+			return nil, fmt.Errorf("cannot read the secret for %s: this agent resolves none", name)
+		}
+		secret, err := r.p.s.opts.Secrets.ResolveSecret(ctx, *v.Secret)
+		if err != nil {
+			return nil, fmt.Errorf("cannot read the secret for %s: %w", name, err)
+		}
+		if strings.ContainsRune(secret.Reveal(), 0) {
+			return nil, fmt.Errorf("cannot use the secret for %s: it holds a zero byte", name)
+		}
+		r.p.scrub.Add(volume.Secrets{name: secret})
+		env = append(env, name+"="+secret.Reveal())
+	}
+	return env, nil
+}
+
+// clearSocket makes way for a new socket. What nobody answers on is unlinked;
+// a process of ours that was forgotten, because the state was lost, is taken
+// back; anybody else's is left alone.
+func (r *execRunner) clearSocket(ctx context.Context) (instance, error) {
+	who, err := connect(ctx, r.paths.socket)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case errors.Is(err, syscall.ECONNREFUSED):
+		if err := unlinkSocket(r.paths.socket); err != nil {
+			return nil, err
+		}
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("cannot use socket %s: %w", r.paths.socket, err)
+	}
+	nonce := environ(who.pid, envIncarnation)
+	if st, err := readStat(who.pid); err == nil && nonce != "" && st.session == who.pid &&
+		environ(who.pid, varEndpoint) == r.p.s.opts.values(r.p.id)(varEndpoint) {
+		r.p.log.Warn("found a running plugin that was not on record", "pid", who.pid)
+		return r.attach(ctx, volume.PluginProcess{Nonce: nonce, PID: who.pid, StartTime: st.start, Boot: r.p.s.boot})
+	}
+	return nil, fmt.Errorf("cannot start it: somebody else (pid %d) answers on its socket %s", who.pid, r.paths.socket)
+}
+
+// unlinkSocket removes a dead socket and nothing else.
+func unlinkSocket(path string) error {
+	info, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil && info.Mode()&fs.ModeSocket == 0 {
+		return fmt.Errorf("cannot use socket %s: something that is no socket is there", path)
+	}
+	if err == nil {
+		err = os.Remove(path)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot remove the dead socket: %w", err)
+	}
+	return nil
+}

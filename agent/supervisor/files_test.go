@@ -1,0 +1,307 @@
+package supervisor_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/volagent/volagent/agent/supervisor"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// TestBadFiles: each bad file is a failed plugin with its line, and the others
+// go on.
+func TestBadFiles(t *testing.T) {
+	b := newBench(t)
+	type row struct{ id, content, want string } // want follows the file's path
+	rows := map[string]row{
+		"syntax.yaml":    {"syntax.yaml", "id: [\n", ":1: did not find expected node content"},
+		"empty.yaml":     {"empty.yaml", "# nothing\n", ":1: the file is empty"},
+		"list.yaml":      {"list.yaml", "- id: x\n", ":1: a plugin file is not a mapping of keys to values"},
+		"noid.yaml":      {"noid.yaml", "socket: /s\n", ":1: the plugin has no id"},
+		"badid.yaml":     {"badid.yaml", "id: a/b\nsocket: /s\n", `:1: plugin id "a/b" is not 1 to 48 characters of A-Z a-z 0-9 . _ -`},
+		"unknown.yaml":   {"unknown", "id: unknown\nsocket: /s\nrestart: always\n", `:3: unknown key "restart" in a plugin file; known are builtin, container,`},
+		"nested.yaml":    {"nested", "id: nested\nsocket: /s\nhealth:\n  timeouts: 3s\n", `:4: unknown key "timeouts" in health; known are interval, start_timeout, timeout`},
+		"twice.yaml":     {"twice", "id: twice\nsocket: /s\nsocket: /t\n", `:3: key "socket" stands twice in a plugin file, first in line 2`},
+		"none.yaml":      {"none", "id: none\n", ":1: nothing says how the plugin is run: exactly one of exec, socket, builtin is needed"},
+		"two.yaml":       {"two", "id: two\nsocket: /s\nbuiltin: local\n", ":3: builtin and socket are given at once: exactly one of"},
+		"container.yaml": {"container", "id: container\ncontainer: {image: x}\n", `:2: "container" is not supported by this release; use exec, socket or builtin`},
+		"unit.yaml":      {"unit", "id: unit\nunit: x.service\n", `:2: "unit" is not supported by this release`},
+		"builtin.yaml":   {"builtin", "id: builtin\nbuiltin: nfs\n", `:2: "builtin" is "nfs"; it can be local`},
+		"type.yaml":      {"type", "id: type\nsocket: /s\ntype: nodes\n", `:3: "type" is "nodes"; it can be node, controller, monolith`},
+		"duration.yaml":  {"duration", "id: duration\nsocket: /s\ntimeouts:\n  node: 30\n", `:4: "node" is "30"; it is a duration above zero with a unit, like 30s or 2m`},
+		"flight.yaml":    {"flight", "id: flight\nsocket: /s\nmax_in_flight: 0\n", `:3: "max_in_flight" is "0"; it is a whole number from 1 to 10000`},
+		"change.yaml":    {"change", "id: change\nsocket: /s\non_change: maybe\n", `:3: "on_change" is "maybe"; it can be pending, restart`},
+		"relative.yaml":  {"relative", "id: relative\nsocket: run/s\n", `:2: socket "run/s" is not an absolute path`},
+		"long.yaml":      {"long", "id: long\nsocket: /" + strings.Repeat("s", 107) + "\n", ":2: socket path \"/sss"},
+		"command.yaml":   {"command", "id: command\nexec:\n  command: /bin/x -y\n", `:3: "command" is not a list, like [/usr/bin/plugin, --flag]`},
+		"nocommand.yaml": {"nocommand", "id: nocommand\nexec: {env: {A: b}}\n", ":2: exec has no command"},
+		"dir.yaml":       {"dir", "id: dir\nexec: {command: [bin/x]}\n", `:2: command "bin/x" is neither an absolute path nor a name in PATH`},
+		"variable.yaml":  {"variable", "id: variable\nexec:\n  command:\n  - /bin/x\n  - ${HOME}\n", ":5: in command: unknown variable ${HOME}; known are CSI_ENDPOINT, NODE_ID, PLUGIN_ID, STATE_DIR, MOUNT_ROOT"},
+		"brace.yaml":     {"brace", "id: brace\nexec: {command: [/bin/x], env: {A: '${NODE_ID'}}\n", `:2: in A: "${NODE_ID" has no closing brace`},
+		"env.yaml":       {"env", "id: env\nexec: {command: [/bin/x], env: {CSI_ENDPOINT: x}}\n", ":2: CSI_ENDPOINT is set by the agent"},
+		"secret.yaml":    {"secret", "id: secret\nexec: {command: [/bin/x], env: {A: {file: /x, env: Y}}}\n", `:2: "A" names 2 secrets; it needs exactly one of file, credential, env`},
+		"vault.yaml":     {"vault", "id: vault\nexec: {command: [/bin/x], env: {A: {vault: x}}}\n", `:2: unknown key "vault" in A; known are credential, env, file`},
+		"second.yaml":    {"second.yaml", "id: second\nsocket: /s\n---\nid: third\nsocket: /t\n", ":3: a second document; each plugin has a file of its own"},
+		// Duplicates: the first file by name wins.
+		"a-dup.yaml":  {"", "id: dup\nsocket: /no/dup\n", ""},
+		"b-dup.yaml":  {"b-dup.yaml", "id: dup\nsocket: /no/dup2\n", `: plugin "dup" with the same type and instance is defined in ` + b.dir + "/etc/a-dup.yaml already"},
+		"c-dup.yaml":  {"c-dup.yaml", "id: dup\ntype: controller\nsocket: /no/dup3\n", `: plugin "dup" is defined in ` + b.dir + "/etc/a-dup.yaml already; several parts of one plugin are not supported by this release"},
+		"d-sock.yaml": {"sock", "id: sock\nsocket: /no/../no/dup\n", ": socket /no/dup is another plugin's already, in " + b.dir + "/etc/a-dup.yaml"},
+		// Not plugin files at all.
+		".hidden.yaml": {"", "nonsense", ""},
+		"README":       {"", "nonsense", ""},
+	}
+	for name, r := range rows {
+		b.file(name, r.content)
+	}
+	if err := os.Mkdir(filepath.Join(b.dir, "etc/folder.yaml"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	b.file("fake.yaml", b.fakeFile("", ""))
+	b.start()
+	b.await("fake", supervisor.Ready)
+	want := []string{"fake", "dup", "folder.yaml"}
+	for name, r := range rows {
+		if r.id == "" {
+			continue
+		}
+		want = append(want, r.id)
+		st := b.await(r.id, supervisor.Failed)
+		path := filepath.Join(b.dir, "etc", name)
+		if !strings.HasPrefix(st.Reason, path+r.want) || st.File != path {
+			t.Errorf("%s: file %s, reason\n%s, want\n%s", name, st.File, st.Reason, path+r.want)
+		}
+	}
+	if st := b.await("folder.yaml", supervisor.Failed); !strings.Contains(st.Reason, "is not a regular file") {
+		t.Errorf("folder: %q", st.Reason)
+	}
+	var got []string
+	for _, st := range b.sup.Statuses() {
+		got = append(got, st.ID)
+	}
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("plugins\n%v, want\n%v", got, want)
+	}
+
+	// Put right, one runs; removed, one is gone, since it never served a volume.
+	b.inUse.Store(true)
+	b.file("none.yaml", strings.Replace(b.fakeFile("", ""), "id: fake", "id: none", 1))
+	if err := os.Remove(filepath.Join(b.dir, "etc/empty.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	b.reload()
+	b.await("none", supervisor.Ready)
+	await(t, "the bad file's end", func() bool { _, err := b.sup.Status("empty.yaml"); return errors.Is(err, volume.ErrNotFound) })
+}
+
+func TestUnknownPlugin(t *testing.T) {
+	b := newBench(t)
+	b.start()
+	_, clientErr := b.sup.Client("none")
+	_, statusErr := b.sup.Status("none")
+	_, logErr := b.sup.LogPath("none")
+	for _, err := range []error{clientErr, statusErr, logErr} {
+		if !errors.Is(err, volume.ErrNotFound) {
+			t.Errorf("got %v", err)
+		}
+	}
+	if v := b.sup.View("none"); v.Known || v.Ready {
+		t.Errorf("view %+v", v)
+	}
+	// It can be waited for.
+	changed := b.sup.Changed("none")
+	b.file("x.yaml", "id: none\nsocket: /no/such\n")
+	b.reload()
+	<-changed
+	if v := b.sup.View("none"); !v.Known {
+		t.Errorf("view %+v", v)
+	}
+}
+
+// TestChangedFileWaits: a change is in force only when nothing is staged.
+func TestChangedFileWaits(t *testing.T) {
+	b := newBench(t)
+	b.set("env", "")
+	b.file("fake.yaml", b.fakeFile("    V: one\n", "health: {interval: 1h}\n"))
+	b.start()
+	first := b.await("fake", supervisor.Ready)
+	b.inUse.Store(true)
+	b.file("fake.yaml", b.fakeFile("    V: two\n", "health: {interval: 1h}\n"))
+	b.reload()
+	st := b.awaitThat("fake", "pending", func(st supervisor.Status) bool { return st.Pending != "" })
+	if st.State != supervisor.Ready || st.PID != first.PID || !strings.Contains(st.Pending, "its file changed") || !strings.Contains(st.Pending, "on_change: restart") {
+		t.Errorf("status %+v", st)
+	}
+	if v := b.sup.View("fake"); !v.Ready {
+		t.Errorf("view %+v", v)
+	}
+
+	// It still waits after a restart of the agent, and a crash of the plugin.
+	b.stop()
+	b.start()
+	b.await("fake", supervisor.Ready)
+	kill(t, first.PID)
+	st = b.awaitThat("fake", "restarted", func(st supervisor.Status) bool { return st.State == supervisor.Ready && st.PID != first.PID })
+	if st.Pending == "" || !strings.Contains(b.fake.text("env", ""), "V=one") {
+		t.Errorf("the change is in force too early: %+v", st)
+	}
+
+	// The last volume is released.
+	b.inUse.Store(false)
+	b.sup.Released("fake")
+	st = b.awaitThat("fake", "changed", func(st supervisor.Status) bool { return st.State == supervisor.Ready && st.Pending == "" })
+	if !strings.Contains(b.fake.text("env", ""), "V=two") || len(b.starts()) != 3 || !b.sup.View("fake").Ready {
+		t.Errorf("status %+v, starts %v", st, b.starts())
+	}
+
+	// A file that says so does not wait.
+	b.inUse.Store(true)
+	b.file("fake.yaml", b.fakeFile("    V: three\n", "health: {interval: 1h}\non_change: restart\n"))
+	b.reload()
+	await(t, "the third definition", func() bool { return strings.Contains(b.fake.text("env", ""), "V=three") })
+	b.await("fake", supervisor.Ready)
+
+	// Nor does one that is restarted on request.
+	b.file("fake.yaml", b.fakeFile("    V: four\n", "health: {interval: 1h}\n"))
+	b.reload()
+	b.awaitThat("fake", "pending", func(st supervisor.Status) bool { return st.Pending != "" })
+	if err := b.sup.Restart("fake"); err != nil {
+		t.Fatal(err)
+	}
+	b.awaitThat("fake", "changed", func(st supervisor.Status) bool { return st.State == supervisor.Ready && st.Pending == "" })
+	if !strings.Contains(b.fake.text("env", ""), "V=four") || !b.sup.View("fake").Ready {
+		t.Error("the restart went by the old definition")
+	}
+	for _, pid := range b.starts()[:len(b.starts())-1] {
+		if alive(pid) {
+			t.Errorf("process %d is left", pid)
+		}
+	}
+}
+
+// TestVolumeComesInAtTheLastMoment: the plugin is not stopped under it.
+func TestVolumeComesInAtTheLastMoment(t *testing.T) {
+	b := newBench(t)
+	var asked atomic.Int32
+	b.opts.InUse = func(string) bool { return asked.Add(1) > 1 }
+	b.file("fake.yaml", b.fakeFile("", "health: {interval: 1h}\n"))
+	b.start()
+	first := b.await("fake", supervisor.Ready)
+	changed := b.sup.Changed("fake")
+	b.file("fake.yaml", b.fakeFile("    V: two\n", "health: {interval: 1h}\n"))
+	b.reload()
+	<-changed // who saw the door closed is told that it is open
+	if st := b.status("fake"); st.State != supervisor.Ready || st.PID != first.PID || st.Pending == "" || !b.sup.View("fake").Ready {
+		t.Errorf("status %+v", st)
+	}
+}
+
+// TestBrokenFileKeepsThePlugin: a typing error stops nothing.
+func TestBrokenFileKeepsThePlugin(t *testing.T) {
+	b := newBench(t)
+	good := b.fakeFile("", "")
+	b.file("fake.yaml", good)
+	b.start()
+	first := b.await("fake", supervisor.Ready)
+	for _, bad := range []string{good + "nonsense: 1\n", "id: [\n"} { // with and without a legible id
+		b.file("fake.yaml", bad)
+		b.reload()
+		for range 2 { // and over a restart of the agent
+			st := b.await("fake", supervisor.Ready)
+			if st.PID != first.PID || !strings.Contains(st.Pending, "its file cannot be used") || !strings.Contains(st.Pending, b.dir+"/etc/fake.yaml") {
+				t.Errorf("status %+v", st)
+			}
+			b.stop()
+			b.start()
+		}
+	}
+	b.file("fake.yaml", good)
+	b.reload()
+	if st := b.await("fake", supervisor.Ready); st.Pending != "" || st.PID != first.PID {
+		t.Errorf("status %+v", st)
+	}
+}
+
+func TestRemovedFile(t *testing.T) {
+	b := newBench(t)
+	b.file("fake.yaml", b.fakeFile("", ""))
+	b.start()
+	first := b.await("fake", supervisor.Ready)
+	b.inUse.Store(true)
+	path := filepath.Join(b.dir, "etc/fake.yaml")
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	b.reload()
+	for range 2 { // and over a restart of the agent
+		st := b.await("fake", supervisor.Ready)
+		if st.PID != first.PID || !strings.Contains(st.Pending, "its file was removed") {
+			t.Errorf("status %+v", st)
+		}
+		b.stop()
+		b.start()
+	}
+	b.await("fake", supervisor.Ready)
+	b.inUse.Store(false)
+	b.sup.Released("fake")
+	await(t, "the plugin's end", func() bool { _, err := b.sup.Status("fake"); return errors.Is(err, volume.ErrNotFound) })
+	if alive(first.PID) {
+		t.Error("the process is left")
+	}
+	await(t, "the record's end", func() bool { return b.record(t, "fake").Definition == nil })
+	if v := b.sup.View("fake"); v.Known || v.Info.Driver != "fake.test" {
+		t.Errorf("what it was is forgotten: %+v", v)
+	}
+	// The next agent does not bring it back, and a file does.
+	b.stop()
+	b.start()
+	if all := b.sup.Statuses(); len(all) != 0 {
+		t.Errorf("plugins %+v", all)
+	}
+	b.file("fake.yaml", b.fakeFile("", ""))
+	b.reload()
+	b.await("fake", supervisor.Ready)
+}
+
+// TestLocalFile: a file may take the builtin plugin's id.
+func TestLocalFile(t *testing.T) {
+	b := newBench(t)
+	b.opts.BuiltinArgv = []string{"/no/such/agent"}
+	b.start()
+	if st := b.await("local", supervisor.BackingOff); st.Runner != "builtin" {
+		t.Errorf("status %+v", st)
+	}
+	b.file("x.yaml", strings.Replace(b.fakeFile("", ""), "id: fake", "id: local", 1))
+	b.reload()
+	if st := b.await("local", supervisor.Ready); st.Runner != "exec" {
+		t.Errorf("status %+v", st)
+	}
+	if err := os.Remove(filepath.Join(b.dir, "etc/x.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	b.reload()
+	st := b.awaitThat("local", "builtin again", func(st supervisor.Status) bool { return st.Runner == "builtin" })
+	if pid := b.starts()[0]; alive(pid) {
+		t.Errorf("process %d is left: %+v", pid, st)
+	}
+}
+
+func TestPluginDirectory(t *testing.T) {
+	b := newBench(t)
+	b.opts.PluginDir = b.dir + "/none"
+	b.start() // no directory, no plugins, no error
+	b.stop()
+	b.file("plain", "")
+	b.opts.PluginDir = b.dir + "/etc/plain"
+	b.sup = supervisor.New(b.opts)
+	b.run()
+	if err := b.sup.Reload(); err == nil || !strings.Contains(err.Error(), "cannot read the plugin directory") {
+		t.Errorf("reload: %v", err)
+	}
+}

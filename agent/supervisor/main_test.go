@@ -1,0 +1,176 @@
+package supervisor_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+// The test binary is its own plugin: with envFake set it serves CSI. Its
+// behaviour is a directory of files, so that it can change while it runs.
+const (
+	envFake  = "FAKE_PLUGIN_DIR" // the directory
+	envAgent = "FAKE_AGENT_DIR"  // with it set the binary is an agent instead
+	envRun   = "FAKE_PLUGIN_RUN" // names this run of the tests, to find what is left of it
+)
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(envFake); dir != "" {
+		os.Exit(fakePlugin(dir))
+	}
+	if dir := os.Getenv(envAgent); dir != "" {
+		os.Exit(fakeAgent(dir))
+	}
+	if err := os.Setenv(envRun, fmt.Sprintf("%d-%d", os.Getpid(), time.Now().UnixNano())); err != nil {
+		panic(err)
+	}
+	code := m.Run()
+	for _, pid := range runPIDs(os.Getenv(envRun)) {
+		if pid != os.Getpid() {
+			fmt.Fprintf(os.Stderr, "FAIL: process %d is left\n", pid)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// runPIDs lists the live processes of one run.
+func runPIDs(run string) []int {
+	var pids []int
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, d := range dirs {
+		env, err := os.ReadFile(d + "/environ")
+		if err == nil && strings.Contains("\x00"+string(env), "\x00"+envRun+"="+run+"\x00") {
+			pid, _ := strconv.Atoi(filepath.Base(d))
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// behaviour is the directory; a file that exists switches something on.
+type behaviour string
+
+func (b behaviour) is(name string) bool {
+	_, err := os.Stat(filepath.Join(string(b), name))
+	return err == nil
+}
+
+func (b behaviour) text(name, otherwise string) string {
+	if data, err := os.ReadFile(filepath.Join(string(b), name)); err == nil {
+		return string(data)
+	}
+	return otherwise
+}
+
+// fakePlugin serves CSI on CSI_ENDPOINT.
+func fakePlugin(dir string) int {
+	b := behaviour(dir)
+	f, err := os.OpenFile(filepath.Join(dir, "starts"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 9
+	}
+	_, err = fmt.Fprintln(f, os.Getpid())
+	if err := errors.Join(err, f.Close()); err != nil {
+		return 9
+	}
+	fmt.Println("fake plugin started, secret is", os.Getenv("FAKE_SECRET"))
+	if b.is("env") {
+		if err := os.WriteFile(filepath.Join(dir, "env"), []byte(strings.Join(os.Environ(), "\n")), 0o600); err != nil {
+			return 9
+		}
+	}
+	if b.is("daemon") { // a FUSE daemon, as it were: it shares the group
+		cmd := exec.Command("sleep", "1000")
+		if err := cmd.Start(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 9
+		}
+		if err := os.WriteFile(filepath.Join(dir, "daemon"), []byte(strconv.Itoa(cmd.Process.Pid)), 0o600); err != nil {
+			return 9
+		}
+	}
+	if b.is("exit") {
+		fmt.Fprintln(os.Stderr, "fatal: cannot work like this")
+		return 3
+	}
+	if b.is("silent") {
+		// select {} would be a deadlock to the runtime, and end the process.
+		signalled := make(chan os.Signal, 1)
+		signal.Notify(signalled, syscall.SIGUSR1)
+		<-signalled
+	}
+	socket := strings.TrimPrefix(os.Getenv("CSI_ENDPOINT"), "unix://")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 4
+	}
+	if err := fakeServer(b).Serve(l); err != nil {
+		return 5
+	}
+	return 0
+}
+
+// fakeServer is the plugin's server, also for sockets that the tests serve
+// themselves.
+func fakeServer(b behaviour) *grpc.Server {
+	s := grpc.NewServer()
+	f := &fakeServices{behaviour: b}
+	csi.RegisterIdentityServer(s, f)
+	csi.RegisterNodeServer(s, f)
+	return s
+}
+
+type fakeServices struct {
+	csi.UnimplementedIdentityServer
+	csi.UnimplementedNodeServer
+	behaviour behaviour
+}
+
+func (f *fakeServices) Probe(ctx context.Context, _ *csi.ProbeRequest) (*csi.ProbeResponse, error) {
+	for f.behaviour.is("hang") {
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	if f.behaviour.is("probe-fails") {
+		return nil, status.Error(codes.Internal, "no storage in sight")
+	}
+	return &csi.ProbeResponse{Ready: wrapperspb.Bool(!f.behaviour.is("not-ready"))}, nil
+}
+
+func (f *fakeServices) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*csi.GetPluginInfoResponse, error) {
+	return &csi.GetPluginInfoResponse{Name: f.behaviour.text("driver", "fake.test"), VendorVersion: "1.0"}, nil
+}
+
+func (f *fakeServices) GetPluginCapabilities(context.Context, *csi.GetPluginCapabilitiesRequest) (*csi.GetPluginCapabilitiesResponse, error) {
+	return &csi.GetPluginCapabilitiesResponse{}, nil
+}
+
+func (f *fakeServices) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequest) (*csi.NodeGetCapabilitiesResponse, error) {
+	return &csi.NodeGetCapabilitiesResponse{}, nil
+}
+
+func (f *fakeServices) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
+	return &csi.NodeGetInfoResponse{NodeId: "node-1", MaxVolumesPerNode: 3}, nil
+}

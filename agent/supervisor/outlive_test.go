@@ -1,0 +1,417 @@
+package supervisor_test
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/volagent/volagent/agent/supervisor"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// TestReattach: a new agent finds the process, starts no second one, notices
+// its end and starts the next.
+func TestReattach(t *testing.T) {
+	b := newBench(t)
+	b.file("fake.yaml", b.fakeFile("", "health: {interval: 1h}\n"))
+	b.start()
+	first := b.await("fake", supervisor.Ready)
+	rec := b.record(t, "fake")
+	if rec.Process.PID != first.PID || rec.Process.Nonce == "" || rec.Process.StartTime == 0 || rec.Process.Boot == "" || rec.Definition == nil {
+		t.Errorf("record %+v", rec)
+	}
+	b.stop()
+	if !alive(first.PID) {
+		t.Fatal("the plugin went with the agent")
+	}
+
+	saves := b.saves
+	b.start()
+	st := b.await("fake", supervisor.Ready)
+	if st.PID != first.PID || st.Restarts != 0 || len(b.starts()) != 1 {
+		t.Errorf("re-attached: %+v, %d starts", st, len(b.starts()))
+	}
+	if b.saves != saves {
+		t.Errorf("%d stores for nothing new", b.saves-saves)
+	}
+	if err := syscall.Kill(first.PID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	st = b.awaitThat("fake", "started anew", func(st supervisor.Status) bool { return st.State == supervisor.Ready && st.PID != first.PID })
+	if st.Restarts != 1 || len(b.starts()) != 2 {
+		t.Errorf("after its end: %+v", st)
+	}
+}
+
+// TestDiedWhileNobodyWatched: the process on record is gone, or another one
+// has its pid by now.
+func TestDiedWhileNobodyWatched(t *testing.T) {
+	other, started := bystander(t)
+	for name, spoil := range map[string]func(*volume.PluginProcess){
+		"gone":       func(*volume.PluginProcess) {},
+		"pid reused": func(p *volume.PluginProcess) { p.PID, p.StartTime = other, started+1 },
+		"other boot": func(p *volume.PluginProcess) { p.Boot, p.PID, p.StartTime = "an earlier boot", other, started },
+		// The plugin's own child has its nonce too, and lives.
+		"nonce alone": func(p *volume.PluginProcess) { p.PID, p.StartTime = 0, 0 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.set("daemon", "")
+			b.file("fake.yaml", b.fakeFile("", ""))
+			b.start()
+			b.await("fake", supervisor.Ready)
+			b.stop()
+			kill(t, b.starts()[0])
+			child, err := strconv.Atoi(b.fake.text("daemon", ""))
+			if err != nil || !alive(child) {
+				t.Fatalf("no child: %v", err)
+			}
+			defer kill(t, child)
+			b.unset("daemon")
+			rec := b.record(t, "fake")
+			spoil(&rec.Process)
+			if err := b.SavePlugin(t.Context(), rec); err != nil {
+				t.Fatal(err)
+			}
+			b.start()
+			if st := b.await("fake", supervisor.Ready); st.PID != b.starts()[1] || len(b.starts()) != 2 {
+				t.Errorf("status %+v, starts %v", st, b.starts())
+			}
+		})
+	}
+}
+
+// bystander starts a process that is no plugin.
+func bystander(t *testing.T) (pid int, start uint64) {
+	t.Helper()
+	cmd := exec.Command("sleep", "1000")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := cmd.Process.Kill(); err != nil {
+			t.Error(err)
+		}
+		_ = cmd.Wait() // it was killed, and says so
+	})
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fmt.Sscan(strings.Fields(string(data))[21], &start); err != nil {
+		t.Fatal(err)
+	}
+	return cmd.Process.Pid, start
+}
+
+// TestCrashBetweenForkAndSave: the nonce is on record and the pid is not. The
+// plugin's own children have the nonce in their environment, too.
+func TestCrashBetweenForkAndSave(t *testing.T) {
+	b := newBench(t)
+	b.set("daemon", "")
+	b.file("fake.yaml", b.fakeFile("", ""))
+	b.setDeny(func(r volume.PluginRecord) error {
+		if r.Process.PID != 0 {
+			return errors.New("died before this")
+		}
+		return nil
+	})
+	b.start()
+	first := b.await("fake", supervisor.Ready)
+	b.stop()
+	if rec := b.record(t, "fake"); rec.Process.PID != 0 || rec.Process.Nonce == "" {
+		t.Fatalf("record %+v", rec)
+	}
+	b.setDeny(nil)
+	b.start()
+	if st := b.await("fake", supervisor.Ready); st.PID != first.PID || len(b.starts()) != 1 {
+		t.Errorf("status %+v, starts %v", st, b.starts())
+	}
+	if rec := b.record(t, "fake"); rec.Process.PID != first.PID {
+		t.Errorf("the pid is still not on record: %+v", rec)
+	}
+}
+
+// TestCrashBeforeTheSocket: as above, with nothing but the nonce to go by,
+// since the plugin has not opened its socket yet.
+func TestCrashBeforeTheSocket(t *testing.T) {
+	b := newBench(t)
+	b.set("silent", "")
+	b.file("fake.yaml", b.fakeFile("", ""))
+	b.setDeny(func(r volume.PluginRecord) error {
+		if r.Process.PID != 0 {
+			return errors.New("died before this")
+		}
+		return nil
+	})
+	b.start()
+	await(t, "a start", func() bool { return len(b.starts()) == 1 })
+	b.stop()
+	b.start()
+	b.awaitThat("fake", "found", func(st supervisor.Status) bool { return st.PID == b.starts()[0] })
+	if n := len(b.starts()); n != 1 {
+		t.Errorf("%d starts", n)
+	}
+}
+
+// TestChangedWhileNobodyWatched: the process of the definition before is
+// stopped, not taken for one of the definition now.
+func TestChangedWhileNobodyWatched(t *testing.T) {
+	b := newBench(t)
+	b.set("env", "")
+	b.file("fake.yaml", b.fakeFile("    V: one\n", ""))
+	b.start()
+	first := b.await("fake", supervisor.Ready)
+	b.stop()
+	b.file("fake.yaml", b.fakeFile("    V: two\n", ""))
+	b.start()
+	second := b.awaitThat("fake", "changed", func(st supervisor.Status) bool { return st.State == supervisor.Ready && st.PID != first.PID })
+	if alive(first.PID) || !strings.Contains(b.fake.text("env", ""), "V=two") || second.Pending != "" {
+		t.Errorf("status %+v", second)
+	}
+	b.stop()
+	if err := os.Remove(b.dir + "/etc/fake.yaml"); err != nil {
+		t.Fatal(err)
+	}
+	b.start()
+	await(t, "the end of the plugin whose file is gone", func() bool { return !alive(second.PID) })
+}
+
+// TestIntentBeforeFork: without the intent on record there is no process.
+func TestIntentBeforeFork(t *testing.T) {
+	b := newBench(t)
+	b.file("fake.yaml", b.fakeFile("", ""))
+	b.setDeny(func(volume.PluginRecord) error { return errors.New("disk full") })
+	b.start()
+	st := b.await("fake", supervisor.BackingOff)
+	if st.Reason != "cannot store that the plugin is being started: disk full" || len(b.starts()) != 0 {
+		t.Errorf("status %+v, starts %v", st, b.starts())
+	}
+	b.setDeny(nil)
+	b.await("fake", supervisor.Ready)
+}
+
+// TestStateLost: with no record at all, the process that answers on the
+// plugin's socket is recognised as ours.
+func TestStateLost(t *testing.T) {
+	b := newBench(t)
+	b.file("fake.yaml", b.fakeFile("", ""))
+	b.start()
+	first := b.await("fake", supervisor.Ready)
+	b.stop()
+	b.mu.Lock()
+	clear(b.recs)
+	b.mu.Unlock()
+	b.start()
+	if st := b.await("fake", supervisor.Ready); st.PID != first.PID || len(b.starts()) != 1 {
+		t.Errorf("status %+v, starts %v", st, b.starts())
+	}
+}
+
+// TestHangWhileNobodyWatched: a re-attached plugin that does not answer is
+// restarted after the start timeout.
+func TestHangWhileNobodyWatched(t *testing.T) {
+	b := newBench(t)
+	b.file("fake.yaml", b.fakeFile("", "health: {timeout: 50ms, start_timeout: 300ms}\n"))
+	b.start()
+	first := b.await("fake", supervisor.Ready)
+	b.stop()
+	b.set("hang", "")
+	b.start()
+	b.await("fake", supervisor.BackingOff)
+	b.unset("hang")
+	if st := b.await("fake", supervisor.Ready); st.PID == first.PID || alive(first.PID) {
+		t.Errorf("status %+v", st)
+	}
+}
+
+// TestStopIsQuick: the agent ends at once, whatever its plugins are at.
+func TestStopIsQuick(t *testing.T) {
+	b := newBench(t)
+	b.set("hang", "")
+	b.opts.Backoff = supervisor.Backoff{Base: time.Hour, Max: time.Hour}
+	b.file("fake.yaml", b.fakeFile("", "health: {timeout: 1h, start_timeout: 1h}\n"))
+	b.file("gone.yaml", "id: gone\nexec: {command: [/no/such/plugin]}\n")
+	b.file("bad.yaml", "id: bad\n")
+	b.file("socket.yaml", "id: socket\nsocket: /no/such/socket\n")
+	b.start()
+	await(t, "a start", func() bool { return len(b.starts()) == 1 })
+	b.await("gone", supervisor.BackingOff)
+	b.await("bad", supervisor.Failed)
+	b.await("socket", supervisor.Unhealthy)
+	begin := time.Now()
+	b.stop()
+	if took := time.Since(begin); took > 2*time.Second {
+		t.Errorf("the end took %s", took)
+	}
+	if !alive(b.starts()[0]) {
+		t.Error("the plugin was stopped with the agent")
+	}
+}
+
+// TestSocketPlugin: made, replaced and removed by somebody else.
+func TestSocketPlugin(t *testing.T) {
+	b := newBench(t)
+	socket := filepath.Join(b.dir, "x.sock")
+	b.file("x.yaml", "id: x\nsocket: "+socket+"\n"+quick)
+	b.start()
+	st := b.await("x", supervisor.Unhealthy)
+	if st.Reason != "socket "+socket+" does not exist" || st.Runner != "socket" || st.LogFile != "" {
+		t.Errorf("status %+v", st)
+	}
+	if _, err := b.sup.LogTail("x", 1); !errors.Is(err, volume.ErrRefused) {
+		t.Errorf("log: %v", err)
+	}
+
+	// Somebody who does not listen, and a dead socket.
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	b.awaitThat("x", "told that nobody listens", func(st supervisor.Status) bool { return st.Reason == "nobody listens on socket "+socket })
+	if err := os.Remove(socket); err != nil {
+		t.Fatal(err)
+	}
+
+	stop := b.serve(socket)
+	st = b.await("x", supervisor.Ready)
+	if st.PID != os.Getpid() || st.Restarts != 0 {
+		t.Errorf("made: %+v", st)
+	}
+	one := b.sup.View("x").Incarnation
+
+	stop() // which removes the socket
+	b.await("x", supervisor.Unhealthy)
+	stop = b.serve(socket)
+	st = b.await("x", supervisor.Ready)
+	two := b.sup.View("x").Incarnation
+	if two == one || st.Restarts != 1 {
+		t.Errorf("made again: incarnation %d after %d, %+v", two, one, st)
+	}
+
+	// Replaced while the old server still serves our connection.
+	if err := os.Rename(socket, socket+".old"); err != nil {
+		t.Fatal(err)
+	}
+	b.serve(socket)
+	b.awaitThat("x", "connected to the other", func(st supervisor.Status) bool {
+		return st.State == supervisor.Ready && b.sup.View("x").Incarnation > two
+	})
+
+	// Removed: nobody could connect any more. The old server does it as it
+	// ends, since its path is the new one's.
+	stop()
+	if _, err := os.Stat(socket); !errors.Is(err, os.ErrNotExist) {
+		t.Fatalf("the socket is still there: %v", err)
+	}
+	b.await("x", supervisor.Unhealthy)
+}
+
+// TestSocketPluginIsNeverRestarted: one that hangs is unhealthy, and is ready
+// again when it answers again.
+func TestSocketPluginIsNeverRestarted(t *testing.T) {
+	b := newBench(t)
+	socket := filepath.Join(b.dir, "x.sock")
+	b.serve(socket)
+	b.file("x.yaml", "id: x\nsocket: "+socket+"\n"+quick)
+	b.start()
+	b.await("x", supervisor.Ready)
+	before := b.sup.View("x").Incarnation
+	b.set("hang", "")
+	b.awaitThat("x", "given up", func(st supervisor.Status) bool {
+		return st.State == supervisor.Unhealthy && (strings.HasPrefix(st.Reason, "hangs") || strings.HasPrefix(st.Reason, "not ready yet"))
+	})
+	b.unset("hang")
+	if st := b.await("x", supervisor.Ready); st.Restarts != 0 || b.sup.View("x").Incarnation != before {
+		t.Errorf("the same server counts as another: %+v", st)
+	}
+}
+
+func TestSocketPluginWrongDriver(t *testing.T) {
+	b := newBench(t)
+	socket := filepath.Join(b.dir, "x.sock")
+	stop := b.serve(socket)
+	b.file("x.yaml", "id: x\nsocket: "+socket+"\n"+quick)
+	b.start()
+	b.await("x", supervisor.Ready)
+	stop()
+	b.set("driver", "other.test")
+	stop = b.serve(socket)
+	if st := b.await("x", supervisor.Failed); !strings.Contains(st.Reason, "other.test") {
+		t.Errorf("reason %q", st.Reason)
+	}
+	// Put right by whoever runs it, without a word to us.
+	stop()
+	b.unset("driver")
+	b.serve(socket)
+	b.await("x", supervisor.Ready)
+}
+
+func TestTypeMustBeTrue(t *testing.T) {
+	b := newBench(t)
+	for typ, want := range map[string]string{"controller": "it has no controller service", "monolith": "it has no controller service", "node": ""} {
+		b.file("fake.yaml", b.fakeFile("", "type: "+typ+"\n"))
+		b.start()
+		state := supervisor.Failed
+		if want == "" {
+			state = supervisor.Ready
+		}
+		if st := b.await("fake", state); !strings.HasSuffix(st.Reason, want) || st.Type != typ {
+			t.Errorf("%s: %+v", typ, st)
+		}
+		b.stop()
+		b.killAll()
+	}
+}
+
+// TestLongPaths: a socket that cannot be is refused when the file is read.
+func TestLongPaths(t *testing.T) {
+	b := newBench(t)
+	b.opts.RuntimeDir = b.dir + "/" + strings.Repeat("r", 90)
+	b.file("fake.yaml", b.fakeFile("", ""))
+	b.start()
+	if st := b.await("fake", supervisor.Failed); !strings.Contains(st.Reason, "a unix socket's path has at most 107; choose a shorter --runtime-dir") {
+		t.Errorf("reason %q", st.Reason)
+	}
+	if err := supervisor.CheckRuntimeDir(b.opts.RuntimeDir); !errors.Is(err, volume.ErrInvalid) {
+		t.Errorf("the runtime directory passes: %v", err)
+	}
+	fits := "/" + strings.Repeat("x", 107-len("/plugins/")-24-len("/csi.sock")-1)
+	if err := supervisor.CheckRuntimeDir(fits); err != nil {
+		t.Error(err)
+	}
+	if err := supervisor.CheckRuntimeDir(fits + "x"); err == nil {
+		t.Error("one byte too many passes")
+	}
+}
+
+// TestQuiet: a supervised plugin costs one probe per interval and nothing else.
+func TestQuiet(t *testing.T) {
+	b := newBench(t)
+	b.file("fake.yaml", b.fakeFile("", "health: {interval: 1h}\n"))
+	b.start()
+	st := b.await("fake", supervisor.Ready)
+	since := st.Since
+	for range 3 {
+		b.sup.Released("fake")
+		b.reload()
+	}
+	if st := b.await("fake", supervisor.Ready); st.Since != since || len(b.starts()) != 1 {
+		t.Errorf("reading the same files again changed something: %+v", st)
+	}
+	if n := strings.Count(b.log.String(), "\n"); n > 6 {
+		t.Errorf("%d lines of log:\n%s", n, b.log)
+	}
+}

@@ -1,0 +1,189 @@
+package supervisor
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// reader walks one plugin file. Every error names the file, the line and the
+// key.
+type reader struct{ file string }
+
+func (r reader) errorf(n *yaml.Node, format string, args ...any) error {
+	return fmt.Errorf("%s:%d: %s", r.file, n.Line, fmt.Sprintf(format, args...))
+}
+
+// fields are the keys that a mapping may have.
+type fields map[string]func(value *yaml.Node) error
+
+// mapping reads a mapping strictly: no unknown key and none twice.
+func (r reader) mapping(n *yaml.Node, what string, known fields) error {
+	seen := map[string]int{}
+	return r.pairs(n, what, func(key, value *yaml.Node) error {
+		read, ok := known[key.Value]
+		if !ok {
+			return r.errorf(key, "unknown key %q in %s; known are %s", key.Value, what, strings.Join(slices.Sorted(maps.Keys(known)), ", "))
+		}
+		if line, twice := seen[key.Value]; twice {
+			return r.errorf(key, "key %q stands twice in %s, first in line %d", key.Value, what, line)
+		}
+		seen[key.Value] = key.Line
+		return read(value)
+	})
+}
+
+// pairs calls each for every key of a mapping.
+func (r reader) pairs(n *yaml.Node, what string, each func(key, value *yaml.Node) error) error {
+	n = resolve(n)
+	if n.Kind != yaml.MappingNode {
+		return r.errorf(n, "%s is not a mapping of keys to values", what)
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		if n.Content[i].Kind != yaml.ScalarNode {
+			return r.errorf(n.Content[i], "a key of %s is not a word", what)
+		}
+		if err := each(n.Content[i], n.Content[i+1]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// scalar reads any single value as it is written.
+func (r reader) scalar(n *yaml.Node, key string) (string, error) {
+	n = resolve(n)
+	switch {
+	case n.Kind != yaml.ScalarNode:
+		return "", r.errorf(n, "%q is not a single value", key)
+	case n.Tag == "!!null":
+		return "", nil
+	default:
+		return n.Value, nil
+	}
+}
+
+// text returns a function that reads a single value into to.
+func (r reader) text(key string, to *string) func(*yaml.Node) error {
+	return func(n *yaml.Node) (err error) {
+		*to, err = r.scalar(n, key)
+		return err
+	}
+}
+
+// oneOf is text limited to some words.
+func (r reader) oneOf(key string, to *string, words ...string) func(*yaml.Node) error {
+	return func(n *yaml.Node) error {
+		s, err := r.scalar(n, key)
+		if err != nil {
+			return err
+		}
+		if !slices.Contains(words, s) {
+			return r.errorf(n, "%q is %q; it can be %s", key, s, strings.Join(slices.DeleteFunc(slices.Clone(words), func(w string) bool { return w == "" }), ", "))
+		}
+		*to = s
+		return nil
+	}
+}
+
+// duration returns a function that reads a positive duration with its unit.
+func (r reader) duration(key string, to *time.Duration) func(*yaml.Node) error {
+	return func(n *yaml.Node) error {
+		s, err := r.scalar(n, key)
+		if err != nil {
+			return err
+		}
+		d, err := time.ParseDuration(s)
+		if err != nil || d <= 0 {
+			return r.errorf(n, "%q is %q; it is a duration above zero with a unit, like 30s or 2m", key, s)
+		}
+		*to = d
+		return nil
+	}
+}
+
+// count returns a function that reads a whole number within a range.
+func (r reader) count(key string, to *int, least, most int) func(*yaml.Node) error {
+	return func(n *yaml.Node) error {
+		s, err := r.scalar(n, key)
+		if err != nil {
+			return err
+		}
+		i, err := strconv.Atoi(s)
+		if err != nil || i < least || i > most {
+			return r.errorf(n, "%q is %q; it is a whole number from %d to %d", key, s, least, most)
+		}
+		*to = i
+		return nil
+	}
+}
+
+// resolve follows a YAML alias.
+func resolve(n *yaml.Node) *yaml.Node {
+	if n.Kind == yaml.AliasNode {
+		return n.Alias
+	}
+	return n
+}
+
+// document returns the one document of a file.
+func (r reader) document(data []byte) (*yaml.Node, error) {
+	dec := yaml.NewDecoder(bytes.NewReader(data))
+	var doc, more yaml.Node
+	switch err := dec.Decode(&doc); {
+	case errors.Is(err, io.EOF), err == nil && len(doc.Content) == 0:
+		return nil, fmt.Errorf("%s:1: the file is empty", r.file)
+	case err != nil:
+		return nil, r.syntax(err)
+	}
+	switch err := dec.Decode(&more); {
+	case errors.Is(err, io.EOF):
+		return doc.Content[0], nil
+	case err != nil:
+		return nil, r.syntax(err)
+	default:
+		return nil, r.errorf(&more, "a second document; each plugin has a file of its own")
+	}
+}
+
+// syntax puts the YAML library's error into the form of the others.
+func (r reader) syntax(err error) error {
+	msg := strings.TrimPrefix(err.Error(), "yaml: ")
+	if rest, ok := strings.CutPrefix(msg, "line "); ok {
+		return fmt.Errorf("%s:%s", r.file, rest)
+	}
+	return fmt.Errorf("%s: %s", r.file, msg)
+}
+
+// secretRef reads one of {file: PATH}, {credential: NAME}, {env: NAME}.
+func (r reader) secretRef(n *yaml.Node, key string) (*volume.SecretRef, error) {
+	var ref volume.SecretRef
+	err := r.mapping(n, key, fields{
+		"file":       r.text("file", &ref.File),
+		"credential": r.text("credential", &ref.Credential),
+		"env":        r.text("env", &ref.Env),
+	})
+	if err != nil {
+		return nil, err
+	}
+	set := 0
+	for _, s := range []string{ref.File, ref.Credential, ref.Env} {
+		if s != "" {
+			set++
+		}
+	}
+	if set != 1 {
+		return nil, r.errorf(n, "%q names %d secrets; it needs exactly one of file, credential, env", key, set)
+	}
+	return &ref, nil
+}

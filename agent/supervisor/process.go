@@ -1,0 +1,141 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// process is a plugin's process, watched through a pidfd. It need not be a
+// child of this agent: it outlives the agent that started it.
+type process struct {
+	pid   int
+	start uint64
+	fd    *os.File
+
+	done  chan struct{} // closed once it has ended
+	ended chan struct{} // closed once nothing watches any more
+	exit  string        // how it ended; valid after done
+}
+
+// openProcess watches the process with that pid and start time. It returns
+// nil if there is none, or another one by now.
+func openProcess(pid int, start uint64) (*process, error) {
+	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
+	if errors.Is(err, unix.ESRCH) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot watch process %d: %w", pid, err)
+	}
+	p := &process{pid: pid, start: start, fd: os.NewFile(uintptr(fd), "pidfd"), done: make(chan struct{}), ended: make(chan struct{})}
+	// Only now that the pidfd holds the process is the comparison safe. A
+	// zombie is let through: its end is noticed at once, and reaped.
+	if st, err := readStat(pid); err != nil || st.start != start {
+		return nil, p.fd.Close() // the process is gone, which is an answer
+	}
+	conn, err := p.fd.SyscallConn()
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("cannot watch process %d: %w", pid, err), p.fd.Close())
+	}
+	go func() {
+		defer close(p.ended)
+		// The runtime's poller waits: this costs a goroutine and no thread.
+		if err := conn.Read(pidfdReadable); err != nil {
+			return // released
+		}
+		p.exit = reap(pid)
+		close(p.done)
+	}()
+	return p, nil
+}
+
+// pidfdReadable reports whether the process has ended.
+func pidfdReadable(fd uintptr) bool {
+	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	n, err := unix.Poll(fds, 0)
+	return err == nil && n > 0
+}
+
+// reap collects the exit status of an ended child and puts it into words. Of
+// somebody else's child nothing is known.
+func reap(pid int) string {
+	var ws unix.WaitStatus
+	got, err := unix.Wait4(pid, &ws, unix.WNOHANG, nil)
+	switch {
+	case err != nil || got != pid:
+		return "ended; how is unknown, since an earlier agent started it"
+	case ws.Signaled():
+		return fmt.Sprintf("killed by signal %d (%s)", int(ws.Signal()), unix.SignalName(ws.Signal()))
+	default:
+		return fmt.Sprintf("exited with status %d", ws.ExitStatus())
+	}
+}
+
+// PID implements instance.
+func (p *process) PID() int { return p.pid }
+
+// Key implements instance.
+func (p *process) Key() string { return fmt.Sprintf("%d@%d", p.pid, p.start) }
+
+// Done implements instance.
+func (p *process) Done() <-chan struct{} { return p.done }
+
+// Exit implements instance.
+func (p *process) Exit() string { return p.exit }
+
+// Stale implements instance: a process is what it is.
+func (p *process) Stale() bool { return false }
+
+// Stop ends the process: SIGTERM, and SIGKILL after the grace. Only the
+// plugin's own process is signalled, never its group: FUSE daemons in the
+// group hold mounts. It returns early if ctx ends.
+func (p *process) Stop(ctx context.Context, grace time.Duration) error {
+	if err := p.signal(unix.SIGTERM); err != nil {
+		return err
+	}
+	timer := time.NewTimer(grace)
+	defer timer.Stop()
+	select {
+	case <-p.done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+	}
+	if err := p.signal(unix.SIGKILL); err != nil {
+		return err
+	}
+	// A process in an uninterruptible call dies later, and no second one may
+	// be started beside it.
+	select {
+	case <-p.done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (p *process) signal(sig unix.Signal) error {
+	conn, err := p.fd.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("cannot signal process %d: %w", p.pid, err)
+	}
+	var sent error
+	err = conn.Control(func(fd uintptr) { sent = unix.PidfdSendSignal(int(fd), sig, nil, 0) })
+	if err = errors.Join(err, sent); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("cannot signal process %d: %w", p.pid, err)
+	}
+	return nil
+}
+
+// Release implements instance: the process goes on, unwatched.
+func (p *process) Release() error {
+	err := p.fd.Close()
+	<-p.ended
+	return err
+}

@@ -1,0 +1,250 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/csiclient"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+const (
+	// slowestPoll is the longest pause between two looks for a socket that a
+	// plugin of ours is about to open.
+	slowestPoll = 100 * time.Millisecond
+	// slowestProbe is the longest pause between two probes of a plugin that is
+	// not ready yet.
+	slowestProbe = time.Second
+	// unhealthyProbe is the longest pause between two probes of a plugin that
+	// was ready and failed one.
+	unhealthyProbe = 5 * time.Second
+	// maxFailures is after how many failed probes in a row a plugin hangs.
+	maxFailures = 3
+)
+
+// settle waits until the instance is ready: it opens its socket, says that it
+// is ready, and says who it is. It is ready then and there, not at some later
+// poll. The client is the caller's.
+func (w *worker) settle(ctx context.Context, run runner, def *volume.PluginDefinition) (*csiclient.Client, error) {
+	limit, cancel := context.WithTimeoutCause(ctx, def.StartTimeout, errSlow)
+	defer cancel()
+	last := "it has not opened its socket " + run.Socket()
+	err := w.poll(limit, firstLook, slowestPoll, func() bool {
+		_, err := os.Stat(run.Socket())
+		return err == nil
+	})
+	if err != nil {
+		return nil, w.unsettled(limit, def, err, last)
+	}
+	client, err := csiclient.Dial(run.Socket(), w.clientOptions(def))
+	if err != nil {
+		return nil, err
+	}
+	var info volume.PluginInfo
+	err = w.poll(limit, firstLook, slowestProbe, func() bool {
+		ready, err := client.Probe(limit)
+		if err == nil && ready {
+			info, err = client.Info(limit)
+		}
+		switch {
+		case err != nil && limit.Err() != nil: // the reason before says more
+		case err != nil:
+			last = err.Error()
+		case !ready:
+			last = "it says that it is not ready yet"
+		default:
+			return true
+		}
+		w.m.note("not ready yet: " + last)
+		return false
+	})
+	if err == nil {
+		err = w.introduce(ctx, def, info)
+	} else {
+		err = w.unsettled(limit, def, err, last)
+	}
+	if err != nil {
+		return nil, errors.Join(err, client.Close())
+	}
+	return client, nil
+}
+
+// errSlow is the cause of a context that ended with the start timeout.
+var errSlow = errors.New("start timeout")
+
+// unsettled says why a plugin did not become ready.
+func (w *worker) unsettled(limit context.Context, def *volume.PluginDefinition, err error, last string) error {
+	if errors.Is(context.Cause(limit), errSlow) && !errors.Is(err, errExited) && !errors.Is(err, errDue) {
+		return fmt.Errorf("not ready after %s: %s", def.StartTimeout, last)
+	}
+	return err
+}
+
+// poll calls ok with growing pauses until it returns true, the instance ends,
+// something else is wanted, or ctx ends.
+func (w *worker) poll(ctx context.Context, first, slowest time.Duration, ok func() bool) error {
+	for pause := first; !ok(); pause = min(2*pause, slowest) {
+		if w.inst.Stale() {
+			return errors.New("its socket was replaced or removed")
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+			continue
+		case <-w.inst.Done():
+			timer.Stop()
+			return errExited
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		case <-w.wake:
+			timer.Stop()
+			if w.due() {
+				return errDue
+			}
+		}
+	}
+	return nil
+}
+
+// clientOptions are the options of a client for the plugin.
+func (w *worker) clientOptions(def *volume.PluginDefinition) csiclient.Options {
+	o := w.s.opts.Client
+	o.NodeTimeout, o.ControllerTimeout, o.ProbeTimeout = def.NodeTimeout, def.ControllerTimeout, def.ProbeTimeout
+	o.MaxInFlight = def.MaxInFlight
+	o.Scrubber = w.scrub
+	switch def.Type {
+	case typeNode:
+		o.Services = csiclient.NodeOnly
+	case typeController:
+		o.Services = csiclient.ControllerOnly
+	default:
+		o.Services = csiclient.AllServices
+	}
+	return o
+}
+
+// introduce checks who the plugin says it is and remembers that.
+func (w *worker) introduce(ctx context.Context, def *volume.PluginDefinition, info volume.PluginInfo) error {
+	info.ID = w.id
+	if was := w.record().Info.Driver; was != "" && was != info.Driver {
+		return fmt.Errorf("%w: driver %q answers, and plugin %q has been driver %q: its volumes would go to the wrong driver; give another driver an id of its own",
+			errRefused, info.Driver, w.id, was)
+	}
+	wantNode := def.Type == typeNode || def.Type == typeMonolith
+	wantController := def.Type == typeController || def.Type == typeMonolith
+	switch {
+	case wantNode && !info.HasNode:
+		return fmt.Errorf("%w: its file says type %s, and it has no node service", errRefused, def.Type)
+	case wantController && !info.HasController:
+		return fmt.Errorf("%w: its file says type %s, and it has no controller service", errRefused, def.Type)
+	}
+	err := w.save(ctx, func(r *volume.PluginRecord) { r.Info, r.Definition = info, def })
+	if err != nil {
+		// It serves all the same: what is lost is a description of it while it
+		// is down.
+		w.log.Warn("cannot store what the plugin says of itself", "error", err)
+	}
+	return nil
+}
+
+// watch probes a ready plugin until it is not: it ended, hangs, was replaced,
+// or something else is wanted.
+func (w *worker) watch(ctx context.Context, run runner, def *volume.PluginDefinition, client *csiclient.Client) error {
+	ended := w.inst.Done()
+	if ended == nil {
+		var stop func()
+		ended, stop = watchConnection(ctx, client)
+		defer stop()
+	}
+	failures := 0
+	timer := time.NewTimer(def.ProbeInterval)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-ended:
+			return w.ended(run)
+		case <-w.wake:
+			if w.due() {
+				return errDue
+			}
+			continue
+		case <-timer.C:
+		}
+		if w.due() {
+			return errDue
+		}
+		if w.inst.Stale() {
+			return errors.New("its socket was replaced or removed")
+		}
+		if err := w.probe(ctx, client, &failures); err != nil {
+			return err
+		}
+		w.tidy(run)
+		next := def.ProbeInterval
+		if w.m.snapshot().state != Ready {
+			next = min(next, unhealthyProbe)
+		}
+		timer.Reset(next)
+	}
+}
+
+// ended says how an instance ended.
+func (w *worker) ended(run runner) error {
+	if run.Owned() {
+		return errExited
+	}
+	return errors.New(w.inst.Exit())
+}
+
+// probe asks once. A plugin that says itself that it is not ready is
+// unhealthy, but does not hang: a restart could cost mounts and mend nothing.
+func (w *worker) probe(ctx context.Context, client *csiclient.Client, failures *int) error {
+	ready, err := client.Probe(ctx)
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case err != nil:
+		*failures++
+		w.must(w.m.unhealthy(fmt.Sprintf("probe %d of %d failed: %s", *failures, maxFailures, err)))
+		if *failures >= maxFailures {
+			return fmt.Errorf("%w: %d probes in a row failed, the last with %w", errHung, *failures, err)
+		}
+		return nil
+	}
+	*failures = 0
+	if !ready {
+		w.must(w.m.unhealthy("it says that it is not ready"))
+	} else if w.m.snapshot().state == Unhealthy {
+		w.must(w.m.ready())
+	}
+	return nil
+}
+
+// tidy keeps the log of a running plugin small.
+func (w *worker) tidy(run runner) {
+	if !run.Owned() {
+		return
+	}
+	if err := trimLog(w.s.opts.paths(w.id).log); err != nil {
+		w.log.Warn("cannot trim the plugin's log", "error", err)
+	}
+}
+
+// watchConnection closes a channel when the client's connection is lost.
+func watchConnection(ctx context.Context, client *csiclient.Client) (lost <-chan struct{}, stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	ch, over := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(over)
+		if client.WaitLost(ctx) == nil {
+			close(ch)
+		}
+	}()
+	return ch, func() { cancel(); <-over }
+}

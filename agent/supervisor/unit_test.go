@@ -1,0 +1,258 @@
+package supervisor
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// TestDrawing: the transitions above type machine are all there are.
+func TestDrawing(t *testing.T) {
+	source, err := os.ReadFile("machine.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	drawn := map[string]State{}
+	for _, m := range regexp.MustCompile(`(?m)^//\t([a-z-]+) +--([a-z]+)--> +([a-z-]+)`).FindAllStringSubmatch(string(source), -1) {
+		drawn[m[1]+" "+m[2]] = State(m[3])
+	}
+	if len(drawn) < 15 {
+		t.Fatalf("the drawing is not found: %v", drawn)
+	}
+	events := map[string]func(*machine) error{
+		"start":     func(m *machine) error { return m.start("r") },
+		"ready":     func(m *machine) error { return m.ready() },
+		"unhealthy": func(m *machine) error { return m.unhealthy("r") },
+		"lost":      func(m *machine) error { return m.lost("r", time.Unix(9, 0)) },
+		"refuse":    func(m *machine) error { return m.refuse("r") },
+		"stop":      func(m *machine) error { return m.stop("r") },
+	}
+	for _, state := range []State{Stopped, Starting, Ready, Unhealthy, BackingOff, Failed, "nonsense"} {
+		for name, event := range events {
+			told := 0
+			m := newMachine(func(from State, now status) { told++ })
+			m.now = status{state: state, since: time.Unix(1, 0), next: time.Unix(2, 0), restarts: 3}
+			err := event(m)
+			now := m.snapshot()
+			want, ok := drawn[string(state)+" "+name]
+			delete(drawn, string(state)+" "+name)
+			if !ok {
+				if err == nil || now.state != state || told != 0 || now.restarts != 3 {
+					t.Errorf("%s in %s is not drawn, and gives %v, %s", name, state, err, now.state)
+				}
+				continue
+			}
+			if err != nil || now.state != want {
+				t.Errorf("%s in %s: %v, %s, and %s is drawn", name, state, err, now.state, want)
+			}
+			if changed := want != state; (told == 1) != changed || changed != (now.since != time.Unix(1, 0)) {
+				t.Errorf("%s in %s: told %d times, since %s", name, state, told, now.since)
+			}
+			if (now.restarts == 4) != (state == BackingOff && name == "start") {
+				t.Errorf("%s in %s: %d restarts", name, state, now.restarts)
+			}
+			if next := now.next.Unix(); want == BackingOff && next != 9 || want != state && want != BackingOff && !now.next.IsZero() {
+				t.Errorf("%s in %s: next start at %d", name, state, next)
+			}
+		}
+	}
+	if len(drawn) != 0 {
+		t.Errorf("drawn and unknown: %v", drawn)
+	}
+}
+
+func TestBackoff(t *testing.T) {
+	about := func(got, want time.Duration) bool { return got >= want*79/100 && got <= want*121/100 }
+	p := pauses{Backoff: Backoff{}.withDefaults()}
+	for i, want := range []time.Duration{500 * time.Millisecond, time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second,
+		32 * time.Second, 64 * time.Second, 128 * time.Second, 256 * time.Second, 5 * time.Minute, 5 * time.Minute} {
+		if got := p.fell(0); !about(got, want) {
+			t.Errorf("fall %d: %s, want about %s", i, got, want)
+		}
+	}
+	if got := p.fell(time.Minute); !about(got, 500*time.Millisecond) {
+		t.Errorf("after a minute of being ready: %s", got)
+	}
+	// A day of becoming ready and falling at once.
+	p.reset()
+	falls := 0
+	for left := 24 * time.Hour; left > 0; falls++ {
+		left -= p.fell(time.Second) + time.Second
+	}
+	if falls < 300 || falls > 400 {
+		t.Errorf("%d falls a day", falls)
+	}
+	spread := map[time.Duration]bool{}
+	for range 20 {
+		spread[jitter(time.Second)] = true
+	}
+	if len(spread) < 10 {
+		t.Errorf("no jitter: %v", spread)
+	}
+}
+
+func TestExpand(t *testing.T) {
+	value := func(name string) string { return "<" + name + ">" }
+	for in, want := range map[string]string{
+		"":                            "",
+		"--endpoint=${CSI_ENDPOINT}":  "--endpoint=<CSI_ENDPOINT>",
+		"${NODE_ID}${PLUGIN_ID}/x":    "<NODE_ID><PLUGIN_ID>/x",
+		"$HOME $ {NODE_ID} }":         "$HOME $ {NODE_ID} }",
+		"$${NODE_ID} and ${NODE_ID}":  "${NODE_ID} and <NODE_ID>",
+		"${STATE_DIR}:${MOUNT_ROOT}$": "<STATE_DIR>:<MOUNT_ROOT>$",
+	} {
+		if got, err := expand(in, value); got != want || err != nil {
+			t.Errorf("%q: got %q, %v; want %q", in, got, err, want)
+		}
+	}
+	for _, in := range []string{"${", "x${NODE_ID", "${}", "${node_id}", "${PATH}"} {
+		if got, err := expand(in, value); err == nil {
+			t.Errorf("%q: got %q", in, got)
+		}
+	}
+}
+
+func TestParse(t *testing.T) {
+	id, got, err := parse("f.yaml", []byte(`
+id: full
+type: node
+instance: b
+exec:
+  command: [/bin/x, "--e=${CSI_ENDPOINT}", 7]
+  env: {A: "${NODE_ID}", PORT: 8080, EMPTY: , S: {credential: c}}
+health: {interval: 1s, timeout: 2s, start_timeout: 3s}
+timeouts: {node: 4s, controller: 5s}
+max_in_flight: 6
+on_change: restart
+`))
+	want := &volume.PluginDefinition{
+		ID: "full", Type: "node", Instance: "b", File: "f.yaml",
+		Exec: &volume.PluginExec{Command: []string{"/bin/x", "--e=${CSI_ENDPOINT}", "7"}, Env: map[string]volume.EnvValue{
+			"A": {Value: "${NODE_ID}"}, "PORT": {Value: "8080"}, "EMPTY": {}, "S": {Secret: &volume.SecretRef{Credential: "c"}}}},
+		ProbeInterval: time.Second, ProbeTimeout: 2 * time.Second, StartTimeout: 3 * time.Second,
+		NodeTimeout: 4 * time.Second, ControllerTimeout: 5 * time.Second, MaxInFlight: 6, OnChange: "restart",
+	}
+	if err != nil || id != "full" || !got.Equal(want) || got.File != want.File {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	// What a file leaves out.
+	_, got, err = parse("f.yaml", []byte("id: x\ntype: \"\"\nsocket: unix:///run//x.sock\n"))
+	want = &volume.PluginDefinition{ID: "x", Socket: "/run/x.sock", ProbeInterval: 30 * time.Second, ProbeTimeout: 5 * time.Second,
+		StartTimeout: 30 * time.Second, NodeTimeout: 2 * time.Minute, ControllerTimeout: time.Minute, MaxInFlight: 32, OnChange: "pending"}
+	if err != nil || !got.Equal(want) {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	// Each difference counts.
+	for name, edit := range map[string]func(*volume.PluginDefinition){
+		"interval": func(d *volume.PluginDefinition) { d.ProbeInterval++ },
+		"exec":     func(d *volume.PluginDefinition) { d.Exec = &volume.PluginExec{} },
+	} {
+		other := *want
+		edit(&other)
+		if want.Equal(&other) || other.Equal(want) {
+			t.Errorf("%s makes no difference", name)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add("id: x\nsocket: /s\n")
+	f.Add("id: x\nexec: {command: [a, &b c, *b], env: {A: {file: x}}}\n")
+	f.Add("<<: {id: x}\nbuiltin: local")
+	f.Fuzz(func(t *testing.T, content string) {
+		id, def, err := parse("f.yaml", []byte(content))
+		if (def == nil) == (err == nil) {
+			t.Fatalf("%q: %v, %v", content, def, err)
+		}
+		if def != nil && (id != def.ID || volume.CheckPluginID(id) != nil || !def.Equal(def)) {
+			t.Fatalf("%q: id %q of %+v", content, id, def)
+		}
+		if err != nil && !strings.HasPrefix(err.Error(), "f.yaml:") {
+			t.Fatalf("%q: %v names no file", content, err)
+		}
+	})
+}
+
+func TestLog(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "plugin.log")
+	same := func(s string) string { return s }
+	if lines, err := tail(path, 3, same); lines != nil || err != nil {
+		t.Errorf("no log: %q, %v", lines, err)
+	}
+	write := func(s string) {
+		t.Helper()
+		f, err := openLog(path)
+		if err == nil {
+			_, err = f.WriteString(s)
+		}
+		if err == nil {
+			err = f.Close()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("one\ntwo\n\x1b[31mthree\x1b[0m s3cret\nfour")
+	lines, err := tail(path, 3, func(s string) string { return strings.ReplaceAll(s, "s3cret", "***") })
+	if want := []string{"two", "[31mthree[0m ***", "four"}; fmt.Sprint(lines) != fmt.Sprint(want) || err != nil {
+		t.Errorf("got %q, %v", lines, err)
+	}
+	// A log larger than what is looked at, with a line that is.
+	write("\n" + strings.Repeat("x", tailBytes+10) + "\nlast\n")
+	if lines, err := tail(path, 3, same); fmt.Sprint(lines) != "[last]" || err != nil {
+		t.Errorf("got %d lines, %v", len(lines), err)
+	}
+	// Rotated at the start, and while a plugin holds it open.
+	if err := os.Truncate(path, maxLog+1); err != nil {
+		t.Fatal(err)
+	}
+	f, err := openLog(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	size := func(path string) int64 {
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.Size()
+	}
+	if size(path) != 0 || size(path+".1") != maxLog+1 {
+		t.Errorf("sizes %d and %d", size(path), size(path+".1"))
+	}
+	if err := trimLog(path); err != nil || size(path+".1") != maxLog+1 {
+		t.Errorf("a small log is trimmed: %v", err)
+	}
+	if err := os.Truncate(path, maxLog+2); err != nil {
+		t.Fatal(err)
+	}
+	if err := trimLog(path); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteString("on"); err != nil || size(path) != 2 || size(path+".1") != maxLog+2 {
+		t.Errorf("sizes %d and %d, %v", size(path), size(path+".1"), err)
+	}
+}
+
+func TestStat(t *testing.T) {
+	st, err := readStat(os.Getpid())
+	if err != nil || !st.alive() || st.start == 0 || st.session == 0 {
+		t.Errorf("got %+v, %v", st, err)
+	}
+	if _, err := readStat(0); err == nil {
+		t.Error("there is a process 0")
+	}
+	if p, err := openProcess(os.Getpid(), st.start+1); p != nil || err != nil {
+		t.Errorf("another process with the pid: %v, %v", p, err)
+	}
+	if p, err := openProcess(1<<22, 1); p != nil || err != nil {
+		t.Errorf("no such process: %v, %v", p, err)
+	}
+}

@@ -1,0 +1,52 @@
+package supervisor
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Variables that a plugin file may use. CSI_ENDPOINT is in the plugin's
+// environment too.
+const (
+	varEndpoint  = "CSI_ENDPOINT"
+	varNodeID    = "NODE_ID"
+	varPluginID  = "PLUGIN_ID"
+	varStateDir  = "STATE_DIR"
+	varMountRoot = "MOUNT_ROOT"
+)
+
+var variables = []string{varEndpoint, varNodeID, varPluginID, varStateDir, varMountRoot}
+
+// expand replaces ${NAME} in s; "$${" stands for "${". A "$" that no brace
+// follows is itself. An unknown name is an error.
+func expand(s string, value func(name string) string) (string, error) {
+	var b strings.Builder
+	for {
+		at := strings.Index(s, "${")
+		if at < 0 {
+			b.WriteString(s)
+			return b.String(), nil
+		}
+		if at > 0 && s[at-1] == '$' {
+			b.WriteString(s[:at-1] + "${")
+			s = s[at+2:]
+			continue
+		}
+		name, rest, closed := strings.Cut(s[at+2:], "}")
+		if !closed {
+			return "", fmt.Errorf("%q has no closing brace", s[at:])
+		}
+		if !slices.Contains(variables, name) {
+			return "", fmt.Errorf("unknown variable ${%s}; known are %s", name, strings.Join(variables, ", "))
+		}
+		b.WriteString(s[:at] + value(name))
+		s = rest
+	}
+}
+
+// checkVariables reports what expand would.
+func checkVariables(s string) error {
+	_, err := expand(s, func(string) string { return "" })
+	return err
+}

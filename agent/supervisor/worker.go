@@ -1,0 +1,326 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// worker drives one plugin through its life, in one goroutine.
+type worker struct {
+	*plugin
+	inst   instance // what runs, if anything
+	falls  pauses
+	readyT time.Time // since when it is ready; zero if it is not
+}
+
+// run drives the plugin until ctx ends, and leaves it running then.
+func (p *plugin) run(ctx context.Context) {
+	w := &worker{plugin: p, falls: pauses{Backoff: p.s.opts.Backoff}}
+	defer w.release()
+	if def, _ := p.definition(); def != nil {
+		inst, err := p.runnerFor(def).Find(ctx)
+		if err != nil {
+			p.log.Warn("cannot look for the plugin's process", "error", err)
+		}
+		w.inst = inst
+	}
+	due := false
+	for ctx.Err() == nil {
+		if (due || p.due()) && !w.apply(ctx) {
+			return
+		}
+		due = false
+		if def, fault := p.definition(); def == nil {
+			w.broken(ctx, fault)
+		} else if ctx.Err() == nil {
+			due = w.serve(ctx, def)
+		}
+	}
+}
+
+// release lets go of the instance without stopping it.
+func (w *worker) release() {
+	w.drop()
+	if w.inst == nil {
+		return
+	}
+	if err := w.inst.Release(); err != nil {
+		w.log.Warn("cannot let go of the plugin's process", "error", err)
+	}
+	w.inst = nil
+}
+
+// drop takes the client away from those who use it.
+func (w *worker) drop() {
+	client := w.use(nil)
+	if client == nil {
+		return
+	}
+	if err := client.Close(); err != nil {
+		w.log.Warn("cannot close the plugin's client", "error", err)
+	}
+}
+
+// apply does what due announced: it stops the plugin and puts a changed
+// definition in force. It returns false when the plugin is no more.
+func (w *worker) apply(ctx context.Context) bool {
+	w.mu.Lock()
+	next := w.next
+	w.mu.Unlock()
+	why := "is being restarted on request"
+	switch {
+	case next != nil && next.def == nil:
+		why = "its file was removed"
+	case next != nil:
+		why = "its file changed"
+	}
+	w.must(w.m.stop(why))
+	if !w.stop(ctx) {
+		return true // the agent is told to end: the next one goes on from here
+	}
+	w.drop()
+	w.falls.reset()
+	w.setQuiet(false) // the door opens when the plugin is ready
+	if w.take(&w.restart) && next == nil {
+		return true
+	}
+	return w.adopt(ctx)
+}
+
+// adopt puts the definition that waits in force.
+func (w *worker) adopt(ctx context.Context) bool {
+	if w.s.remove(w.plugin) {
+		if w.record().Definition == nil {
+			return false // a bad file that is gone
+		}
+		if err := w.save(ctx, func(r *volume.PluginRecord) { r.Process, r.Definition = volume.PluginProcess{}, nil }); err != nil {
+			w.log.Warn("cannot store that the plugin was removed", "error", err)
+		}
+		return false
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.next != nil && w.next.def != nil {
+		w.def, w.next = w.next.def, nil
+	}
+	return true
+}
+
+// stop ends the instance, if it is ours to end. It returns false if ctx ended
+// before the instance did.
+func (w *worker) stop(ctx context.Context) bool {
+	if w.inst == nil {
+		return true
+	}
+	for {
+		err := w.inst.Stop(ctx, w.s.opts.StopGrace)
+		if err == nil {
+			break
+		}
+		if ctx.Err() != nil {
+			return false
+		}
+		w.log.Error("cannot stop the plugin", "error", err)
+		if !w.rest(ctx, w.falls.fell(0), false) {
+			return false
+		}
+	}
+	w.gone()
+	return true
+}
+
+// gone forgets an instance that has ended.
+func (w *worker) gone() {
+	if exit := w.inst.Exit(); exit != "" {
+		w.mu.Lock()
+		w.lastExit = exit
+		w.mu.Unlock()
+	}
+	if err := w.inst.Release(); err != nil {
+		w.log.Warn("cannot let go of the plugin's process", "error", err)
+	}
+	w.inst = nil
+	w.runs(nil)
+}
+
+// broken waits for a file that can be read.
+func (w *worker) broken(ctx context.Context, fault error) {
+	w.take(&w.kick)
+	w.must(w.m.refuse(fault.Error()))
+	w.rest(ctx, 0, true)
+}
+
+// rest waits for d, or for ever if d is 0. It ends early when ctx does, which
+// gives false, or, if it may be woken, when something is wanted.
+func (w *worker) rest(ctx context.Context, d time.Duration, wakeable bool) bool {
+	var timer <-chan time.Time
+	if d > 0 {
+		t := time.NewTimer(d)
+		defer t.Stop()
+		timer = t.C
+	}
+	wake := w.wake
+	if !wakeable {
+		wake = nil
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-timer:
+			return true
+		case <-wake:
+			if w.take(&w.kick) || w.due() {
+				return true
+			}
+		}
+	}
+}
+
+// Why serve ended; anything else is why the plugin could not be started, or
+// did not become ready in time.
+var (
+	errExited  = errors.New("exited")
+	errHung    = errors.New("hangs")
+	errRefused = errors.New("refused")
+)
+
+// serve takes the plugin from wherever it is to ready, keeps it there, and
+// deals with its end. It returns true if that is because due said so.
+func (w *worker) serve(ctx context.Context, def *volume.PluginDefinition) (due bool) {
+	w.take(&w.kick)
+	run := w.runnerFor(def)
+	err := w.once(ctx, run, def)
+	readyFor := time.Duration(0)
+	if !w.readyT.IsZero() {
+		readyFor, w.readyT = max(1, time.Since(w.readyT)), time.Time{}
+	}
+	switch {
+	case ctx.Err() != nil:
+	case errors.Is(err, errDue):
+		return true
+	case errors.Is(err, errRefused):
+		w.refused(ctx, run, def, err)
+	case !run.Owned():
+		w.unreachable(ctx, err, readyFor)
+	default:
+		w.fell(ctx, err, readyFor)
+	}
+	return false
+}
+
+// once starts, or takes over, an instance and serves it until something ends
+// that; the reason is never nil.
+func (w *worker) once(ctx context.Context, run runner, def *volume.PluginDefinition) error {
+	w.begin(run)
+	if w.inst == nil {
+		inst, err := w.obtain(ctx, run)
+		if err != nil {
+			return err
+		}
+		w.inst = inst
+	}
+	if another := w.runs(w.inst); another && !run.Owned() {
+		w.m.replaced()
+	}
+	client, err := w.settle(ctx, run, def)
+	if err != nil {
+		return err
+	}
+	w.use(client)
+	w.readyT = time.Now()
+	w.must(w.m.ready())
+	return w.watch(ctx, run, def, client)
+}
+
+// obtain starts an instance, unless one is found to run: a start that failed
+// half-way leaves one behind.
+func (w *worker) obtain(ctx context.Context, run runner) (instance, error) {
+	inst, err := run.Find(ctx)
+	if inst == nil && err == nil {
+		inst, err = run.Start(ctx)
+	}
+	if inst == nil && err == nil {
+		err = errExited
+	}
+	return inst, err
+}
+
+// begin enters the state in which a plugin is started.
+func (w *worker) begin(run runner) {
+	reason := "starting"
+	switch {
+	case w.inst != nil:
+		reason = "found running; asking whether it is ready"
+	case !run.Owned():
+		reason = "connecting to " + run.Socket()
+	}
+	if s := w.m.snapshot().state; s == Stopped || s == BackingOff || s == Failed {
+		w.must(w.m.start(reason))
+	}
+}
+
+// fell deals with a plugin that ended, or is of no use and is ended: a pause,
+// and then the next one.
+func (w *worker) fell(ctx context.Context, why error, readyFor time.Duration) {
+	reason := why.Error()
+	if errors.Is(why, errExited) && w.inst != nil {
+		reason = "process " + w.inst.Exit()
+		if readyFor == 0 {
+			reason += " before it was ready"
+		}
+	}
+	pause := w.falls.fell(readyFor)
+	next := time.Now().Add(pause)
+	w.must(w.m.lost(reason, next))
+	if errors.Is(why, errExited) && w.inst != nil {
+		w.gone()
+	} else if !w.stop(ctx) {
+		return
+	}
+	w.drop()
+	if left := time.Until(next); left > 0 {
+		w.rest(ctx, left, true)
+	}
+}
+
+// longestUnreachable is the longest pause before a socket that comes and goes
+// is tried again.
+const longestUnreachable = 30 * time.Second
+
+// unreachable deals with the end of an instance that somebody else runs.
+func (w *worker) unreachable(ctx context.Context, why error, readyFor time.Duration) {
+	w.must(w.m.unhealthy(why.Error()))
+	w.drop()
+	w.inst = nil
+	w.runs(nil)
+	pause := slowestLook
+	if readyFor > 0 {
+		pause = min(w.falls.fell(readyFor), longestUnreachable)
+	}
+	w.rest(ctx, pause, true)
+}
+
+// refused deals with an instance that must not be used: it waits for somebody
+// to change something. One that holds no volume is stopped.
+func (w *worker) refused(ctx context.Context, run runner, def *volume.PluginDefinition, why error) {
+	w.drop()
+	w.must(w.m.refuse(why.Error()))
+	if run.Owned() && !w.s.inUse(w.id) && !w.stop(ctx) {
+		return
+	}
+	if run.Owned() {
+		w.rest(ctx, 0, true)
+		return
+	}
+	// Whoever runs it may put it right without a word to us.
+	for w.rest(ctx, def.ProbeInterval, true) {
+		if inst := w.inst; inst == nil || inst.Stale() || w.due() {
+			break
+		}
+	}
+	w.inst = nil
+}

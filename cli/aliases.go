@@ -1,0 +1,29 @@
+package cli
+
+import "github.com/spf13/cobra"
+
+// aliases are the short names at the top: ls, inspect, ps and status, and the
+// pointers from wrong names.
+func aliases(a *app) []*cobra.Command {
+	list := newVolumeList(a)
+	list.Use, list.Aliases, list.Short = "ls", nil, "Short for volume list"
+	claims := newClaimList(a)
+	claims.Use, claims.Aliases, claims.Short = "ps", nil, "Short for claim list"
+	node := newNodeStatus(a)
+	node.Use, node.Short = "status", "Short for node status"
+	inspect := newInspect(newVolumeStatus(a), a, "Short for volume status ID -o json")
+	return append([]*cobra.Command{list, inspect, claims, node}, pointers()...)
+}
+
+// newInspect makes a status command one that writes JSON and needs an id.
+func newInspect(status *cobra.Command, a *app, short string) *cobra.Command {
+	run := status.RunE
+	status.Use, status.Short, status.Long, status.Args = "inspect ID", short, "", exactly("ID")
+	status.RunE = func(cmd *cobra.Command, args []string) error {
+		if a.format == formatTable && !a.quiet {
+			a.json = true
+		}
+		return run(cmd, args)
+	}
+	return status
+}

@@ -1,0 +1,173 @@
+package cli
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+func testRoot() (*app, *cobra.Command) {
+	a := newApp(Env{Getenv: func(string) string { return "" }})
+	return a, newRoot(a)
+}
+
+func TestNormalise(t *testing.T) {
+	for _, tt := range []struct{ in, want string }{
+		{"volume deregister data -force", "volume deregister --force data"},
+		{"volume list -output=json", "volume list --output=json"},
+		{"volume list -output json", "volume list --output json"},
+		{"volume list -o=json", "volume list -o=json"},
+		{"volume list -ojson", "volume list -ojson"},
+		{"volume claim data -alloc web", "volume claim --alloc web data"},
+		{"volume claim data -alloc -force", "volume claim --alloc -force data"},
+		{"volume claim data --alloc -read-only -read-only", "volume claim --alloc -read-only --read-only data"},
+		{"volume claim data -alloc=-read-only", "volume claim --alloc=-read-only data"},
+		{"volume claim data -o -alloc", "volume claim -o -alloc data"},
+		{"volume claim data -qo -alloc", "volume claim -qo -alloc data"},
+		{"volume claim -- -alloc", "volume claim -- -alloc"},
+		{"volume detach data -all -- -force", "volume detach --all data -- -force"},
+		{"-force volume deregister data", "volume deregister --force data"},
+		{"-socket /x volume -json list", "volume list --socket /x --json"},
+		{"-alloc list volume claim data", "volume claim --alloc list data"},
+		{"plugin logs -fn 5 -follow p", "plugin logs -fn 5 --follow p"},
+		{"plugin logs p -folow", "plugin logs p -folow"},
+		{"volume deregister data -yq", "volume deregister data -yq"},
+		{"volume status -", "volume status -"},
+		{"volume -help", "volume --help"},
+		{"-version", "--version"},
+		{"help -help", "help --help"},
+		{"nothing -force", "nothing -force"},
+		{"volume claim data -unknown-flag", "volume claim data -unknown-flag"},
+		{"volume claim data -alloc", "volume claim --alloc data"},
+		{"", ""},
+		{"__complete volume claim -a", "__complete volume claim -a"},
+	} {
+		_, root := testRoot()
+		got := normalise(root, strings.Fields(tt.in))
+		// Flags and arguments may change places; each keeps its order.
+		if sorted(got) != sorted(strings.Fields(tt.want)) || flagsOf(got) != flagsOf(strings.Fields(tt.want)) {
+			t.Errorf("%s\n got %s\nwant %s", tt.in, strings.Join(got, " "), tt.want)
+		}
+	}
+}
+
+func sorted(args []string) string {
+	args = slices.Clone(args)
+	slices.Sort(args)
+	return strings.Join(args, " ")
+}
+
+func flagsOf(args []string) string {
+	return strings.Join(slices.DeleteFunc(slices.Clone(args), func(a string) bool { return !isFlag(a) }), " ")
+}
+
+// Every long flag of every command works with one dash, before and after the
+// command's words, with its value apart or not.
+func TestEveryFlagWithOneDash(t *testing.T) {
+	_, tree := testRoot()
+	tried := 0
+	walk(tree, func(c *cobra.Command) {
+		if c.DisableFlagParsing {
+			return
+		}
+		words := strings.Fields(c.CommandPath())[1:]
+		allFlags(c).VisitAll(func(f *pflag.Flag) {
+			value := valueFor(f)
+			forms := [][]string{{"-" + f.Name + "=" + value}, {"--" + f.Name + "=" + value}}
+			if f.NoOptDefVal == "" {
+				forms = append(forms, []string{"-" + f.Name, value}, []string{"--" + f.Name, value})
+			} else {
+				forms = append(forms, []string{"-" + f.Name}, []string{"--" + f.Name})
+			}
+			for _, form := range forms {
+				for _, args := range [][]string{slices.Concat(words, form), slices.Concat(form, words)} {
+					tried++
+					if err := parses(args, c.CommandPath(), f.Name, value); err != nil {
+						t.Errorf("volctl %s: %v", strings.Join(args, " "), err)
+					}
+				}
+			}
+		})
+	})
+	if tried < 500 {
+		t.Errorf("only %d command lines were tried", tried)
+	}
+}
+
+func valueFor(f *pflag.Flag) string {
+	switch f.Value.Type() {
+	case "bool":
+		return "true"
+	case "int", "uint":
+		return "7"
+	case "duration":
+		return "7s"
+	case "string", "stringArray":
+		return "-x" // looks like a flag, and is none
+	default:
+		return "a value of a type without a test: " + f.Value.Type()
+	}
+}
+
+// parses gives the arguments to cobra as Run does, up to the command itself.
+func parses(args []string, path, flag, value string) error {
+	_, root := testRoot()
+	args = normalise(root, args)
+	cmd, rest, err := root.Find(args)
+	if err != nil || cmd.CommandPath() != path {
+		return fmt.Errorf("found %q, %w", cmd.CommandPath(), err)
+	}
+	if err := cmd.ParseFlags(rest); err != nil {
+		return err
+	}
+	f := cmd.Flags().Lookup(flag)
+	if got := strings.Trim(f.Value.String(), "[]"); !f.Changed || got != value {
+		return fmt.Errorf("--%s is %q, want %q", flag, got, value)
+	}
+	return nil
+}
+
+// The command is looked for with the flags of all commands in mind, so a name
+// must take a value everywhere or nowhere.
+func TestFlagsMeanTheSameEverywhere(t *testing.T) {
+	_, root := testRoot()
+	takes, letters := map[string]bool{}, map[string]string{}
+	walk(root, func(c *cobra.Command) {
+		allFlags(c).VisitAll(func(f *pflag.Flag) {
+			value := f.NoOptDefVal == ""
+			if before, ok := takes[f.Name]; ok && before != value {
+				t.Errorf("%s: --%s takes a value, and takes none elsewhere", c.CommandPath(), f.Name)
+			}
+			takes[f.Name] = value
+			if f.Shorthand == "" {
+				return
+			}
+			if before, ok := letters[f.Shorthand]; ok && before != f.Name {
+				t.Errorf("%s: -%s is --%s, and --%s elsewhere", c.CommandPath(), f.Shorthand, f.Name, before)
+			}
+			letters[f.Shorthand] = f.Name
+		})
+	})
+	if len(takes) < 15 {
+		t.Errorf("only %d flags were seen", len(takes))
+	}
+}
+
+func TestCommandsAreComplete(t *testing.T) {
+	_, root := testRoot()
+	walk(root, func(c *cobra.Command) {
+		if c.Short == "" && !c.Hidden {
+			t.Errorf("%s has no description", c.CommandPath())
+		}
+		if c.Args == nil && !c.DisableFlagParsing {
+			t.Errorf("%s does not check its arguments", c.CommandPath())
+		}
+		if c.RunE == nil {
+			t.Errorf("%s does nothing", c.CommandPath())
+		}
+	})
+}

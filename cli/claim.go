@@ -1,0 +1,101 @@
+package cli
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"slices"
+
+	"github.com/spf13/cobra"
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/apiclient"
+)
+
+func newClaim(a *app) *cobra.Command {
+	return group("claim", "See who uses what", "", newClaimList(a))
+}
+
+type claimListOptions struct{ filter apiclient.ClaimFilter }
+
+func newClaimList(a *app) *cobra.Command {
+	var o claimListOptions
+	cmd := &cobra.Command{
+		Use: "list", Aliases: []string{"ls"}, Short: "List the claims",
+		Long: `List the claims. With -q each line is a volume and an alloc with a tab between them.
+--volume and --plugin accept the beginning of an id; --alloc is exact.`,
+		Args: exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.read(cmd, func(ctx context.Context, client *apiclient.Client, out *output) error {
+				return runClaimList(ctx, o, client, out)
+			})
+		},
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.StringVar(&o.filter.Volume, "volume", "", "only claims on volume `ID`")
+	f.StringVar(&o.filter.Alloc, "alloc", "", "only claims of `ALLOC`")
+	f.StringVar(&o.filter.Plugin, "plugin", "", "only claims on volumes of plugin `ID`")
+	completeFlag(a, cmd, "volume", volumeIDs)
+	completeFlag(a, cmd, "plugin", pluginIDs)
+	return cmd
+}
+
+func runClaimList(ctx context.Context, o claimListOptions, client *apiclient.Client, out *output) error {
+	if err := o.complete(ctx, client); err != nil {
+		return failed(err, "list claims")
+	}
+	claims, err := client.Claims(ctx, o.filter)
+	if err != nil {
+		return failed(err, "list claims")
+	}
+	slices.SortStableFunc(claims, func(x, y api.Claim) int {
+		return cmp.Or(cmp.Compare(x.Volume, y.Volume), x.Since.Compare(y.Since), cmp.Compare(x.Alloc, y.Alloc))
+	})
+	ids, rows := make([]string, len(claims)), make([][]string, len(claims))
+	for i, c := range claims {
+		ids[i] = c.Volume + "\t" + c.Alloc
+		rows[i] = []string{c.Volume, c.Alloc, readWrite(c.ReadOnly), joined(", ", c.State, c.Note), dash(c.Owner), since(out.now(), c.Since), dash(c.Path)}
+		if out.wide() {
+			rows[i] = append(rows[i], c.PluginID, dash(c.AccessMode), dash(c.AttachmentMode), yesNo(c.Wanted))
+		}
+	}
+	return out.print(claims, ids, func(w *bytes.Buffer) error {
+		header := []string{"Volume", "Alloc", "Mode", "State", "Owner", "Since", "Path"}
+		if out.wide() {
+			header = append(header, "Plugin", "Access Mode", "Attachment Mode", "Wanted")
+		}
+		return table(w, "", header, rows)
+	})
+}
+
+// complete turns beginnings of ids into ids.
+func (o *claimListOptions) complete(ctx context.Context, client *apiclient.Client) error {
+	if o.filter.Volume != "" {
+		v, err := findVolume(ctx, client, o.filter.Volume)
+		if err != nil {
+			return err
+		}
+		o.filter.Volume = v.Spec.ID
+	}
+	if o.filter.Plugin != "" {
+		p, err := findPlugin(ctx, client, o.filter.Plugin)
+		if err != nil {
+			return err
+		}
+		o.filter.Plugin = p.ID
+	}
+	if o.filter.Alloc != "" {
+		return checkAlloc(o.filter.Alloc)
+	}
+	return nil
+}
+
+// claimState is a claim's state on a status screen: people know "taken" by
+// what it does.
+func claimState(c *api.Claim) string {
+	state := c.State
+	if state == api.ClaimTaken {
+		state = "mounted"
+	}
+	return joined(", ", state, c.Note)
+}

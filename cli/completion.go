@@ -1,0 +1,105 @@
+package cli
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/volagent/volagent/agent/apiclient"
+)
+
+// completionTimeout bounds how long a Tab waits for the agent.
+const completionTimeout = time.Second
+
+func newCompletion() *cobra.Command {
+	shells := []string{"bash", "zsh", "fish"}
+	return &cobra.Command{
+		Use: "completion SHELL", Short: "Print completions for bash, zsh or fish",
+		Example: `  volctl completion bash > /etc/bash_completion.d/volctl
+  volctl completion zsh > "${fpath[1]}/_volctl"
+  volctl completion fish > ~/.config/fish/completions/volctl.fish`,
+		Args: exactly("SHELL"), ValidArgs: shells,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			root, w := cmd.Root(), cmd.OutOrStdout()
+			switch args[0] {
+			case "bash":
+				return root.GenBashCompletionV2(w, true)
+			case "zsh":
+				return root.GenZshCompletion(w)
+			case "fish":
+				return root.GenFishCompletion(w, true)
+			}
+			return usage("", "unknown shell %q: it is one of %s", args[0], strings.Join(shells, ", "))
+		},
+	}
+}
+
+// ids lists what may be typed.
+type ids func(ctx context.Context, client *apiclient.Client) ([]string, error)
+
+type completionFunc = func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective)
+
+// suggest asks the agent. Without an answer in time nothing is suggested.
+func suggest(a *app, cmd *cobra.Command, list ids) ([]string, cobra.ShellCompDirective) {
+	ctx := cmd.Context()
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
+	defer cancel()
+	client := apiclient.New(a.socket)
+	defer client.Close()
+	found, err := list(ctx, client)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return found, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeArg completes the only argument.
+func completeArg(a *app, list ids) completionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return suggest(a, cmd, list)
+	}
+}
+
+// completeAllocs completes a volume, then allocs with claims on it.
+func completeAllocs(a *app) completionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		if len(args) == 0 {
+			return suggest(a, cmd, volumeIDs)
+		}
+		return suggest(a, cmd, func(ctx context.Context, client *apiclient.Client) ([]string, error) {
+			claims, err := client.Claims(ctx, apiclient.ClaimFilter{Volume: args[0]})
+			var allocs []string
+			for _, c := range claims {
+				allocs = append(allocs, c.Alloc)
+			}
+			return allocs, err
+		})
+	}
+}
+
+func completeFlag(a *app, cmd *cobra.Command, flag string, list ids) {
+	register(cmd, flag, func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		return suggest(a, cmd, list)
+	})
+}
+
+func completeChoice(cmd *cobra.Command, flag string, choices []string) {
+	register(cmd, flag, func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return choices, cobra.ShellCompDirectiveNoFileComp
+	})
+}
+
+// register fails only for a flag that is not there or has completions already:
+// a mistake in this package, which a test finds.
+func register(cmd *cobra.Command, flag string, f completionFunc) {
+	if err := cmd.RegisterFlagCompletionFunc(flag, f); err != nil {
+		panic(err)
+	}
+}

@@ -1,0 +1,89 @@
+package cli
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// docs/cli.md is made of the commands themselves.
+func TestReferenceIsCurrent(t *testing.T) {
+	_, root := testRoot()
+	var b strings.Builder
+	b.WriteString("<!-- Made by: go test ./cli -run TestReferenceIsCurrent -update -->\n\n# volctl\n\n" + exitCodeTable(root.Long) + "\n")
+	section(&b, "Flags of all commands", root.PersistentFlags())
+	b.WriteString(outputHelp)
+	walk(root, func(c *cobra.Command) {
+		if !c.Hidden && c.HasParent() && !c.HasSubCommands() {
+			reference(&b, c)
+		}
+	})
+	golden(t, filepath.Join("..", "docs", "cli.md"), b.String())
+}
+
+// exitCodeTable makes a table of the exit codes in the help.
+func exitCodeTable(help string) string {
+	var b strings.Builder
+	for line := range strings.Lines(help + "\n") {
+		code, meaning, ok := strings.Cut(strings.TrimSpace(line), "  ")
+		switch {
+		case strings.HasPrefix(line, "Exit codes"):
+			b.WriteString("## Exit codes\n\n| code | |\n|---|---|\n")
+		case ok && strings.HasPrefix(line, "  "):
+			fmt.Fprintf(&b, "| %s | %s |\n", code, meaning)
+		default:
+			b.WriteString(line)
+		}
+	}
+	return b.String()
+}
+
+const outputHelp = "`-o json` and `-o yaml` have the names of the HTTP API. A template is one of Go's text/template,\n" +
+	"run on the same names: `-o 'go-template={{range .}}{{.spec.id}} {{.state}}{{\"\\n\"}}{{end}}'`. create, register,\n" +
+	"validate and detach answer with a list. Errors go to stderr, with `-o json` as\n" +
+	"`{\"error\":{\"code\",\"message\",\"hint\",\"details\"}}`.\n\n"
+
+func reference(b *strings.Builder, c *cobra.Command) {
+	fmt.Fprintf(b, "## %s\n\n%s.\n\n", c.CommandPath(), c.Short)
+	fmt.Fprintf(b, "```\n%s\n```\n\n", strings.ReplaceAll(c.UseLine(), " [flags]", ""))
+	if c.Long != "" {
+		b.WriteString(c.Long + "\n\n")
+	}
+	if c.Example != "" {
+		fmt.Fprintf(b, "```\n%s\n```\n\n", strings.ReplaceAll(strings.TrimPrefix(c.Example, "  "), "\n  ", "\n"))
+	}
+	section(b, "", c.NonInheritedFlags())
+}
+
+func section(b *strings.Builder, title string, flags *pflag.FlagSet) {
+	var rows []string
+	flags.VisitAll(func(f *pflag.Flag) {
+		if f.Hidden || f.Name == "help" {
+			return
+		}
+		name := "`--" + f.Name
+		if kind, _ := pflag.UnquoteUsage(f); kind != "" {
+			name += " " + kind
+		}
+		name += "`"
+		if f.Shorthand != "" {
+			name = "`-" + f.Shorthand + "`, " + name
+		}
+		_, text := pflag.UnquoteUsage(f)
+		if f.DefValue != "" && f.DefValue != "false" && f.DefValue != "[]" && f.DefValue != "0" && f.DefValue != "0s" {
+			text += " (default " + f.DefValue + ")"
+		}
+		rows = append(rows, fmt.Sprintf("| %s | %s |", name, strings.ReplaceAll(text, "|", "\\|")))
+	})
+	if len(rows) == 0 {
+		return
+	}
+	if title != "" {
+		b.WriteString("## " + title + "\n\n")
+	}
+	b.WriteString("| flag | |\n|---|---|\n" + strings.Join(rows, "\n") + "\n\n")
+}

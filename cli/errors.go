@@ -1,0 +1,150 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/spec"
+)
+
+// usage is an error of the command line.
+func usage(hint, format string, args ...any) error {
+	return &api.Error{Code: api.CodeInvalid, Message: fmt.Sprintf(format, args...), Hint: hint}
+}
+
+// failed says what could not be done. The words follow "cannot".
+func failed(err error, format string, args ...any) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("cannot %s: %w", fmt.Sprintf(format, args...), err)
+}
+
+// hinted replaces the hint of an error that came over the wire.
+func hinted(err error, hint string) error {
+	var e *api.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	with := *e
+	with.Hint = hint
+	return &with
+}
+
+// interrupted is the error after a signal, with what became of the matter.
+func interrupted(message, hint string) error {
+	return &api.Error{Code: api.CodeFailed, Message: message, Hint: hint}
+}
+
+// several are the errors of a command that did more than one thing. The first
+// decides about the exit code.
+type several []error
+
+func (s several) Error() string {
+	lines := make([]string, len(s))
+	for i, err := range s {
+		lines[i] = err.Error()
+	}
+	return strings.Join(lines, "\n")
+}
+
+func (s several) Unwrap() []error { return s }
+
+// all makes one error of those that are not nil.
+func all(errs []error) error {
+	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+	switch len(errs) {
+	case 0:
+		return nil
+	case 1:
+		return errs[0]
+	}
+	return several(errs)
+}
+
+// report writes an error to stderr and returns the exit code for it.
+func (a *app) report(err error) int {
+	if !a.running && codeOf(err) == api.CodeFailed {
+		err = usage("volctl --help", "%s", err)
+	}
+	code := exitCode(err)
+	if a.wantsJSON() {
+		body, jsonErr := marshal(api.ErrorBody{Error: wire(err)})
+		if jsonErr != nil {
+			body = []byte(jsonErr.Error())
+		}
+		a.complain("%s\n", body)
+		return code
+	}
+	var many several
+	if !errors.As(err, &many) {
+		many = several{err}
+	}
+	for _, one := range many {
+		e := wire(one)
+		a.complain("volctl: %s\n", printable(e.Message))
+		if e.Hint != "" {
+			a.complain("hint: %s\n", printable(e.Hint))
+		}
+	}
+	return code
+}
+
+// complain writes to stderr. That it cannot be written to can be told nowhere.
+func (a *app) complain(format string, args ...any) {
+	_, _ = fmt.Fprintf(a.env.Stderr, format, args...)
+}
+
+// wantsJSON also looks at the bare arguments, for the errors that end the
+// reading of flags before all are read.
+func (a *app) wantsJSON() bool {
+	if a.running {
+		return a.format == formatJSON || a.json
+	}
+	args := a.env.Args
+	for i, arg := range args {
+		name := strings.TrimLeft(arg, "-")
+		switch {
+		case arg == "--":
+			return false
+		case !strings.HasPrefix(arg, "-"):
+			continue
+		case name == "json", name == "output=json", name == "o=json", name == "ojson":
+			return true
+		case (name == "o" || name == "output") && i+1 < len(args) && args[i+1] == "json":
+			return true
+		}
+	}
+	return false
+}
+
+// wire gives an error the shape it has in JSON: the whole sentence, and the
+// code, hint and details of what caused it.
+func wire(err error) *api.Error {
+	out := api.Error{Code: codeOf(err), Message: err.Error()}
+	var (
+		e     *api.Error
+		files spec.Errors
+	)
+	switch {
+	case errors.As(err, &e):
+		out.Hint, out.Details = e.Hint, e.Details
+	case errors.As(err, &files):
+		first := files[0]
+		out.Details = map[string]string{"file": first.File, "line": strconv.Itoa(first.Line), "column": strconv.Itoa(first.Column)}
+	case errors.Is(err, context.DeadlineExceeded):
+		out.Message = strings.ReplaceAll(out.Message, context.DeadlineExceeded.Error(), "it took too long")
+		out.Hint = "systemctl status volagent"
+	case errors.Is(err, context.Canceled):
+		out.Message = strings.ReplaceAll(out.Message, context.Canceled.Error(), "interrupted")
+	}
+	return &out
+}
+
+// isNotFound reports whether the agent does not know what was named.
+func isNotFound(err error) bool { return err != nil && codeOf(err) == api.CodeNotFound }

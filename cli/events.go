@@ -1,0 +1,101 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/apiclient"
+)
+
+type eventsOptions struct {
+	since  time.Duration
+	filter apiclient.EventFilter
+}
+
+func newEvents(a *app) *cobra.Command {
+	var o eventsOptions
+	cmd := &cobra.Command{
+		Use: "events", Short: "Show what happened to volumes and plugins",
+		Long: `Show what happened, oldest first. -o json writes one event a line.`,
+		Example: `  volctl events --since 1h --volume data
+  volctl events -f -o json`,
+		Args: exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkCount(cmd, o.filter.N); err != nil {
+				return err
+			}
+			if cmd.Flags().Changed("since") && o.since <= 0 {
+				return usage("", "--since must be more than 0, as in 1h")
+			}
+			return a.do(cmd, func(ctx context.Context, client *apiclient.Client, out *output) error {
+				return runEvents(ctx, o, client, out)
+			})
+		},
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.BoolVarP(&o.filter.Follow, "follow", "f", false, "go on with what happens, until Ctrl-C")
+	f.DurationVar(&o.since, "since", 0, "only from so long ago on, as in 1h")
+	f.StringVar(&o.filter.Volume, "volume", "", "only of volume `ID`")
+	f.IntVarP(&o.filter.N, "lines", "n", 0, "only the last `N` events (default as the agent has them)")
+	completeFlag(a, cmd, "volume", volumeIDs)
+	return cmd
+}
+
+func runEvents(ctx context.Context, o eventsOptions, client *apiclient.Client, out *output) error {
+	if o.filter.Volume != "" {
+		id, err := eventVolume(ctx, client, o.filter.Volume)
+		if err != nil {
+			return failed(err, "show events")
+		}
+		o.filter.Volume = id
+	}
+	if o.since > 0 {
+		o.filter.Since = out.now().Add(-o.since)
+	}
+	location := out.now().Location()
+	err := client.Events(ctx, o.filter, func(e api.Event) error { return out.stream(e, eventLine(&e, location)) })
+	return failed(streamEnd(ctx, o.filter.Follow, err), "show events")
+}
+
+// streamEnd judges how a stream ended: Ctrl-C is how following ends, and a
+// followed stream has no other good end.
+func streamEnd(ctx context.Context, follow bool, err error) error {
+	switch {
+	case follow && over(ctx):
+		return nil
+	case follow && err == nil:
+		return &api.Error{Code: api.CodeUnreachable, Message: "the agent closed it", Hint: "systemctl status volagent"}
+	}
+	return err
+}
+
+func over(ctx context.Context) bool { return ctx.Err() != nil }
+
+// eventVolume completes a volume's id. One that is gone keeps its events, so an
+// id that nothing begins with is taken as it is.
+func eventVolume(ctx context.Context, client *apiclient.Client, id string) (string, error) {
+	v, err := findVolume(ctx, client, id)
+	switch {
+	case isNotFound(err):
+		return id, nil
+	case err != nil:
+		return "", err
+	}
+	return v.Spec.ID, nil
+}
+
+// eventLine is an event for a person. Columns cannot be fitted to what has not
+// happened yet, so they have fixed widths.
+func eventLine(e *api.Event, location *time.Location) string {
+	subject := joined(" ", e.Volume, e.Alloc)
+	if subject == "" {
+		subject = e.Plugin
+	}
+	line := fmt.Sprintf("%s  %-20s  %-24s  %s", e.Time.In(location).Format(time.DateTime), oneLine(e.Type), oneLine(dash(subject)), oneLine(e.Message))
+	return strings.TrimRight(line, " ")
+}

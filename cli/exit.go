@@ -1,0 +1,78 @@
+package cli
+
+import (
+	"context"
+	"errors"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/spec"
+)
+
+// The exit codes.
+const (
+	exitDone              = 0
+	exitFailed            = 1
+	exitUsage             = 2
+	exitNotFound          = 3
+	exitRefused           = 4
+	exitTimeout           = 5
+	exitPluginUnavailable = 6
+	exitUnreachable       = 7
+	exitPermission        = 8
+)
+
+// exitCodesHelp is the table in the help.
+const exitCodesHelp = `Exit codes:
+  0  done
+  1  failed, or interrupted
+  2  wrong usage: an unknown flag, a bad id, a mistake in a volume file, an ambiguous prefix
+  3  not found
+  4  refused by the state: in use, no such capability, an immutable field
+  5  timed out
+  6  the plugin is unavailable
+  7  the agent is not reachable
+  8  permission denied`
+
+// exitCode is the only place that turns an error into an exit code.
+func exitCode(err error) int {
+	switch codeOf(err) {
+	case "":
+		return exitDone
+	case api.CodeInvalid:
+		return exitUsage
+	case api.CodeNotFound:
+		return exitNotFound
+	case api.CodeRefused:
+		return exitRefused
+	case api.CodeTimeout:
+		return exitTimeout
+	case api.CodePluginUnavailable:
+		return exitPluginUnavailable
+	case api.CodeUnreachable:
+		return exitUnreachable
+	case api.CodePermission:
+		return exitPermission
+	default:
+		return exitFailed
+	}
+}
+
+// codeOf finds an error's code, also for those that did not come over the wire.
+func codeOf(err error) api.Code {
+	var (
+		e     *api.Error
+		files spec.Errors
+	)
+	switch {
+	case err == nil:
+		return ""
+	case errors.As(err, &e):
+		return e.Code
+	case errors.As(err, &files):
+		return api.CodeInvalid
+	case errors.Is(err, context.DeadlineExceeded):
+		return api.CodeTimeout
+	default:
+		return api.CodeFailed
+	}
+}

@@ -1,0 +1,214 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/volagent/volagent/agent/api"
+)
+
+var update = flag.Bool("update", false, "write the expected outputs anew")
+
+// now is when all tests take place.
+var now = time.Date(2026, 3, 10, 3, 12, 11, 0, time.UTC)
+
+func ago(d time.Duration) time.Time { return now.Add(-d) }
+
+// fake is an agent: what it holds, and functions for routes that do more.
+type fake struct {
+	volumes []api.Volume
+	plugins []api.Plugin
+	node    *api.Node
+	// on are handlers by "METHOD /path", which come before everything else.
+	on map[string]func(r *http.Request) (any, error)
+
+	mu       sync.Mutex
+	requests []string
+}
+
+// raw is an answer that is not JSON.
+type raw string
+
+func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	line := r.Method + " " + r.URL.RequestURI()
+	if len(body) > 0 {
+		line += " " + string(body)
+	}
+	f.mu.Lock()
+	f.requests = append(f.requests, line)
+	f.mu.Unlock()
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	answer, err := f.answer(r)
+	if err != nil {
+		var e *api.Error
+		if !errors.As(err, &e) {
+			panic(http.ErrAbortHandler) // the agent dies
+		}
+		w.WriteHeader(e.Code.HTTPStatus())
+		_ = json.NewEncoder(w).Encode(api.ErrorBody{Error: e})
+		return
+	}
+	if text, ok := answer.(raw); ok {
+		_, _ = io.WriteString(w, string(text))
+		return
+	}
+	_ = json.NewEncoder(w).Encode(answer)
+}
+
+func (f *fake) answer(r *http.Request) (any, error) {
+	if h := f.on[r.Method+" "+r.URL.Path]; h != nil {
+		return h(r)
+	}
+	kind, rest, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/v1/"), "/")
+	if r.Method != http.MethodGet {
+		return nil, &api.Error{Code: api.CodeNotFound, Message: "no such volume"}
+	}
+	switch {
+	case kind == "volumes" && rest == "":
+		return f.volumes, nil
+	case kind == "volumes":
+		for _, v := range f.volumes {
+			if v.Spec.ID == rest {
+				return v, nil
+			}
+		}
+		return nil, &api.Error{Code: api.CodeNotFound, Message: "no such volume"}
+	case kind == "claims":
+		claims := []api.Claim{}
+		for _, v := range f.volumes {
+			for _, c := range v.Claims {
+				q := r.URL.Query()
+				if (q.Get("volume") == "" || q.Get("volume") == c.Volume) && (q.Get("plugin") == "" || q.Get("plugin") == c.PluginID) && (q.Get("alloc") == "" || q.Get("alloc") == c.Alloc) {
+					claims = append(claims, c)
+				}
+			}
+		}
+		return claims, nil
+	case kind == "plugins" && rest == "":
+		return f.plugins, nil
+	case kind == "plugins":
+		for _, p := range f.plugins {
+			if p.ID == rest {
+				return p, nil
+			}
+		}
+		return nil, &api.Error{Code: api.CodeNotFound, Message: "no such plugin"}
+	case kind == "node":
+		return f.node, nil
+	case kind == "health":
+		return api.Health{Status: "ok", Version: "1.2.0"}, nil
+	}
+	return nil, &api.Error{Code: api.CodeFailed, Message: "the fake does not know " + r.URL.Path}
+}
+
+// sent returns the requests since the last call.
+func (f *fake) sent() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	sent := f.requests
+	f.requests = nil
+	return sent
+}
+
+// listen serves the fake on a socket.
+func (f *fake) listen(t *testing.T, socket string) *httptest.Server {
+	t.Helper()
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := httptest.NewUnstartedServer(f)
+	srv.Listener = l
+	srv.Config.ErrorLog = nil
+	srv.Start()
+	t.Cleanup(func() { srv.CloseClientConnections(); srv.Close() })
+	return srv
+}
+
+// shortDir leaves room for the name of a socket.
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "vc") //nolint:usetesting // t.TempDir is too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+// run is one run of volctl against a fake.
+type run struct {
+	ctx      context.Context
+	socket   string
+	env      map[string]string
+	stdin    string
+	terminal bool // stdin is one
+	colour   bool // stdout is one
+	cgroup   string
+}
+
+type result struct {
+	stdout, stderr string
+	code           int
+}
+
+// with serves a fake for the length of a test.
+func with(t *testing.T, f *fake) *run {
+	t.Helper()
+	socket := filepath.Join(shortDir(t), "s")
+	f.listen(t, socket)
+	return &run{ctx: t.Context(), socket: socket}
+}
+
+func (r run) volctl(args ...string) result {
+	var stdout, stderr bytes.Buffer
+	code := Run(r.ctx, Env{
+		Args: args, Stdin: strings.NewReader(r.stdin), Stdout: &stdout, Stderr: &stderr,
+		StdinTerminal: r.terminal, StdoutTerminal: r.colour,
+		Now:    func() time.Time { return now },
+		Cgroup: func() ([]byte, error) { return []byte(r.cgroup), nil },
+		Getenv: func(name string) string {
+			if name == "VOLCTL_SOCKET" {
+				return r.socket
+			}
+			return r.env[name]
+		},
+	})
+	out := func(b bytes.Buffer) string { return strings.ReplaceAll(b.String(), r.socket, "SOCKET") }
+	return result{out(stdout), out(stderr), code}
+}
+
+// golden compares a text with a file in testdata.
+func golden(t *testing.T, file, got string) {
+	t.Helper()
+	if *update {
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatalf("%v (write it with: go test ./cli -update)", err)
+	}
+	if got != string(want) {
+		t.Errorf("%s differs (write it anew with: go test ./cli -update)\n--- got\n%s\n--- want\n%s", file, got, want)
+	}
+}

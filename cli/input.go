@@ -1,0 +1,107 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/spec"
+)
+
+// waitFor runs a read that knows no context, and stops waiting for it when the
+// context ends. The read itself may go on until the process ends.
+func waitFor[T any](ctx context.Context, read func() (T, error)) (T, error) {
+	type result struct {
+		value T
+		err   error
+	}
+	done := make(chan result, 1)
+	go func() {
+		v, err := read()
+		done <- result{v, err}
+	}()
+	select {
+	case r := <-done:
+		return r.value, r.err
+	case <-ctx.Done():
+		var zero T
+		return zero, ctx.Err()
+	}
+}
+
+// confirm asks a yes-or-no question on a terminal. Everything but yes is no.
+func (a *app) confirm(ctx context.Context, question string) (bool, error) {
+	a.complain("%s [y/N] ", printable(question))
+	answer, err := waitFor(ctx, func() (string, error) {
+		line, err := bufio.NewReader(a.env.Stdin).ReadString('\n')
+		if errors.Is(err, io.EOF) {
+			a.complain("\n")
+			err = nil
+		}
+		return line, err
+	})
+	if err != nil {
+		return false, fmt.Errorf("no answer: %w", err)
+	}
+	switch strings.ToLower(strings.TrimSpace(answer)) {
+	case "y", "yes":
+		return true, nil
+	}
+	return false, nil
+}
+
+// notConfirmed is the error after a question that was not answered with yes.
+func notConfirmed() error {
+	return &api.Error{Code: api.CodeFailed, Message: "it was not confirmed; nothing was changed"}
+}
+
+// readSpecs reads the volumes of a file, or of stdin for "-".
+func (a *app) readSpecs(ctx context.Context, file string) ([]api.VolumeSpec, error) {
+	name := file
+	if file == "-" {
+		name = "stdin"
+	}
+	data, err := waitFor(ctx, func() ([]byte, error) {
+		if file == "-" {
+			return io.ReadAll(io.LimitReader(a.env.Stdin, spec.MaxFileSize+1))
+		}
+		return readBounded(file)
+	})
+	if err != nil {
+		return nil, fileError(file, err)
+	}
+	specs, err := spec.Parse(name, data)
+	if err != nil {
+		return nil, failed(err, "read the volume file")
+	}
+	return specs, nil
+}
+
+func readBounded(file string) ([]byte, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() //nolint:errcheck // nothing was written
+	return io.ReadAll(io.LimitReader(f, spec.MaxFileSize+1))
+}
+
+// fileError is an error of usage: the command line names a file that is not
+// there.
+func fileError(file string, err error) error {
+	var path *fs.PathError
+	if !errors.As(err, &path) {
+		return failed(err, "read %q", file)
+	}
+	e := &api.Error{Code: api.CodeInvalid, Message: path.Err.Error()}
+	if errors.Is(err, fs.ErrPermission) {
+		e.Code = api.CodePermission
+	}
+	return failed(e, "read %q", file)
+}

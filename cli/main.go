@@ -1,0 +1,63 @@
+// Package cli is volctl, the operator's tool: one file per command, and one
+// place each for output, errors, exit codes and the reading of argv. All it
+// knows of the host it learns from the agent, over its socket.
+package cli
+
+import (
+	"context"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"golang.org/x/term"
+)
+
+// Env is what a run takes from its process; a test makes its own.
+type Env struct {
+	// Args are the arguments without the program's name.
+	Args           []string
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	Getenv         func(string) string
+	// StdinTerminal allows questions, StdoutTerminal colours.
+	StdinTerminal, StdoutTerminal bool
+	// Now and its location are what times on the screen are told against.
+	Now func() time.Time
+	// Cgroup is the content of /proc/self/cgroup; it says which service calls.
+	Cgroup func() ([]byte, error)
+}
+
+// Main runs volctl with this process's arguments and returns its exit code.
+// The first SIGINT or SIGTERM cancels what is under way, which takes back a
+// claim that is waited for; the second ends the process.
+func Main() int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop)
+	return Run(ctx, Env{
+		Args:           os.Args[1:],
+		Stdin:          os.Stdin,
+		Stdout:         os.Stdout,
+		Stderr:         os.Stderr,
+		Getenv:         os.Getenv,
+		StdinTerminal:  term.IsTerminal(int(os.Stdin.Fd())),
+		StdoutTerminal: term.IsTerminal(int(os.Stdout.Fd())),
+		Now:            time.Now,
+		Cgroup:         func() ([]byte, error) { return os.ReadFile("/proc/self/cgroup") },
+	})
+}
+
+// Run runs one command and returns the exit code of package comment's table
+// (see exitCode). It may be called again and again.
+func Run(ctx context.Context, env Env) int {
+	a := newApp(env)
+	root := newRoot(a)
+	root.SetArgs(normalise(root, env.Args))
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitDone
+	}
+	return a.report(err)
+}

@@ -1,0 +1,121 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strconv"
+
+	"github.com/spf13/cobra"
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/apiclient"
+)
+
+func newNode(a *app) *cobra.Command {
+	return group("node", "See how this host is", "", newNodeStatus(a))
+}
+
+func newNodeStatus(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use: "status", Short: "Show this host at a glance, problems first", Args: exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.read(cmd, runNodeStatus) },
+	}
+}
+
+func runNodeStatus(ctx context.Context, client *apiclient.Client, out *output) error {
+	n, err := client.Node(ctx)
+	if err != nil {
+		return failed(err, "show the node")
+	}
+	return out.print(n, []string{n.ID}, func(w *bytes.Buffer) error { return nodeScreen(w, out, n) })
+}
+
+func nodeScreen(w *bytes.Buffer, out *output, n *api.Node) error {
+	well := len(n.Problems) == 0 && nodeWell(n)
+	state := "healthy"
+	switch {
+	case len(n.Problems) > 0:
+		state = count(len(n.Problems), "problem")
+	case !well:
+		state = "not working"
+	}
+	line := fmt.Sprintf("%s %s  %s   agent %s up %s", out.mark(well), oneLine(n.ID), state, oneLine(n.Version), since(out.now(), n.StartedAt))
+	if n.DB != "" {
+		line += "   DB " + oneLine(n.DB)
+	}
+	w.WriteString(line + "\n")
+	if !nodeWell(n) {
+		w.WriteString("  Agent    " + oneLine(n.State) + "\n")
+	}
+	if len(n.Problems) > 0 {
+		if err := problemTable(w, n); err != nil {
+			return err
+		}
+		if !out.wide() {
+			return nil
+		}
+	}
+	w.WriteString("  " + nodeCounts(n) + "\n")
+	if len(n.Plugins) == 0 {
+		return nil
+	}
+	rows := make([][]string, len(n.Plugins))
+	for i, p := range n.Plugins {
+		rows[i] = []string{p.ID, pluginState(&p), strconv.Itoa(p.Restarts), staged(&p)}
+	}
+	return table(w, "  ", []string{"PLUGIN", "STATE", "RESTARTS", "VOLUMES/MAX"}, rows)
+}
+
+func nodeWell(n *api.Node) bool { return n.State == "" || n.State == "ok" }
+
+func problemTable(w *bytes.Buffer, n *api.Node) error {
+	rows := make([][]string, len(n.Problems))
+	for i, p := range n.Problems {
+		rows[i] = []string{p.Subject, p.Message, ""}
+		if p.Command != "" {
+			rows[i][2] = "→ " + p.Command
+		}
+	}
+	if err := table(w, "  ", nil, rows); err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "  Unaffected: %s\n", count(unaffected(n), "volume"))
+	return nil
+}
+
+// unaffected counts the volumes that no problem is about, neither their own nor
+// their plugin's.
+func unaffected(n *api.Node) int {
+	byPlugin := map[string][]string{}
+	for _, p := range n.Plugins {
+		byPlugin[p.ID] = p.Volumes
+	}
+	affected := map[string]bool{}
+	for _, p := range n.Problems {
+		volumes, isPlugin := byPlugin[p.Subject]
+		for _, v := range volumes {
+			affected[v] = true
+		}
+		if !isPlugin && p.Subject != "agent" {
+			affected[p.Subject] = true
+		}
+	}
+	return max(n.Volumes-len(affected), 0)
+}
+
+func nodeCounts(n *api.Node) string {
+	ready := 0
+	for _, p := range n.Plugins {
+		if p.State == api.PluginReady {
+			ready++
+		}
+	}
+	volumes := fmt.Sprintf("Volumes %d", n.Volumes)
+	if n.Volumes > 0 {
+		volumes += fmt.Sprintf(": %d mounted, %d free", n.Mounted, n.Free)
+	}
+	if others := n.Volumes - n.Mounted - n.Free; others > 0 {
+		volumes += fmt.Sprintf(", %d between", others)
+	}
+	return fmt.Sprintf("Plugins  %d/%d ready     %s     Claims %d", ready, len(n.Plugins), volumes, n.Claims)
+}

@@ -1,0 +1,218 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/template"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// The output formats.
+const (
+	formatTable    = "table"
+	formatWide     = "wide"
+	formatJSON     = "json"
+	formatYAML     = "yaml"
+	formatTemplate = "go-template"
+)
+
+// output is the one way to stdout.
+type output struct {
+	w, errw io.Writer
+	format  string
+	tmpl    *template.Template
+	quiet   bool
+	colour  bool
+	now     func() time.Time
+}
+
+// output reads the flags about output.
+func (a *app) output() (*output, error) {
+	o := &output{w: a.env.Stdout, errw: a.env.Stderr, quiet: a.quiet, now: a.env.Now}
+	o.colour = a.env.StdoutTerminal && !a.noColor && a.env.Getenv("NO_COLOR") == "" && a.env.Getenv("TERM") != "dumb"
+	name, text, hasText := strings.Cut(a.format, "=")
+	if a.json {
+		if name != formatTable && name != formatJSON {
+			return nil, usage("", "--json and -o %s exclude each other", a.format)
+		}
+		name = formatJSON
+	}
+	known := slices.Contains([]string{formatTable, formatWide, formatJSON, formatYAML}, name) && !hasText
+	if !known && (name != formatTemplate || text == "") {
+		return nil, usage("", "unknown output %q: it is one of table, wide, json, yaml, go-template=TEMPLATE", a.format)
+	}
+	if name == formatTemplate {
+		t, err := template.New("-o").Funcs(template.FuncMap{"json": compactJSON}).Parse(text)
+		if err != nil {
+			return nil, usage("", "bad template: %v", strings.TrimPrefix(err.Error(), "template: "))
+		}
+		o.tmpl = t
+	}
+	o.format = name
+	return o, nil
+}
+
+// human reports whether a person reads the output.
+func (o *output) human() bool { return o.format == formatTable || o.format == formatWide }
+
+// wide reports whether all columns are wanted.
+func (o *output) wide() bool { return o.format == formatWide }
+
+// print writes a value in the wanted format. For people it writes the ids if
+// only those are wanted, else what screen writes.
+func (o *output) print(value any, ids []string, screen func(w *bytes.Buffer) error) error {
+	var b bytes.Buffer
+	var err error
+	switch {
+	case o.human() && o.quiet:
+		for _, id := range ids {
+			b.WriteString(id + "\n")
+		}
+	case o.human():
+		err = screen(&b)
+	default:
+		err = o.encode(&b, value, true)
+	}
+	if err != nil {
+		return err
+	}
+	return o.write(b.Bytes())
+}
+
+// stream writes one value of many that come over time, for a person as line.
+func (o *output) stream(value any, line string) error {
+	if o.human() {
+		return o.write([]byte(line + "\n"))
+	}
+	var b bytes.Buffer
+	if o.format == formatYAML {
+		b.WriteString("---\n")
+	}
+	if err := o.encode(&b, value, false); err != nil {
+		return err
+	}
+	return o.write(b.Bytes())
+}
+
+// say tells a person what was done. Nothing is said with -q, or where the
+// output is for a program.
+func (o *output) say(format string, args ...any) error {
+	if !o.human() || o.quiet {
+		return nil
+	}
+	return o.write([]byte(printable(fmt.Sprintf(format, args...)) + "\n"))
+}
+
+// note tells a person on stderr what is not part of the output.
+func (o *output) note(format string, args ...any) {
+	_, _ = fmt.Fprintln(o.errw, printable(fmt.Sprintf(format, args...)))
+}
+
+func (o *output) write(b []byte) error {
+	if _, err := o.w.Write(b); err != nil {
+		return fmt.Errorf("cannot write the output: %w", err)
+	}
+	return nil
+}
+
+// encode writes a value for a program. All formats show the names of the JSON.
+func (o *output) encode(b *bytes.Buffer, value any, indent bool) error {
+	text, err := marshal(value)
+	if err != nil {
+		return fmt.Errorf("cannot encode the output: %w", err)
+	}
+	switch {
+	case o.format == formatTemplate:
+		return o.template(b, text)
+	case o.format == formatYAML:
+		return toYAML(b, text)
+	case indent:
+		err = json.Indent(b, text, "", "  ")
+	default:
+		b.Write(text)
+	}
+	b.WriteByte('\n')
+	return err
+}
+
+// template runs the template on the decoded JSON. Whole numbers stay whole, so
+// that templates can compare them.
+func (o *output) template(b *bytes.Buffer, text []byte) error {
+	dec := json.NewDecoder(bytes.NewReader(text))
+	dec.UseNumber()
+	var v any
+	if err := dec.Decode(&v); err != nil {
+		return fmt.Errorf("cannot encode the output: %w", err)
+	}
+	before := b.Len()
+	if err := o.tmpl.Execute(b, numbers(v)); err != nil {
+		return usage("-o json shows the names there are", "bad template: %v", strings.TrimPrefix(err.Error(), "template: "))
+	}
+	if b.Len() > before && b.Bytes()[b.Len()-1] != '\n' {
+		b.WriteByte('\n')
+	}
+	return nil
+}
+
+func numbers(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for k, e := range v {
+			v[k] = numbers(e)
+		}
+	case []any:
+		for i, e := range v {
+			v[i] = numbers(e)
+		}
+	case json.Number:
+		if n, err := v.Int64(); err == nil {
+			return n
+		}
+		if f, err := v.Float64(); err == nil {
+			return f
+		}
+	}
+	return v
+}
+
+func compactJSON(v any) (string, error) {
+	b, err := marshal(v)
+	return string(b), err
+}
+
+// marshal leaves "<", ">" and "&" as they are: no browser reads this.
+func marshal(v any) ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(v)
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
+}
+
+// toYAML writes JSON as YAML, with the fields in the same order.
+func toYAML(b *bytes.Buffer, text []byte) error {
+	var doc yaml.Node
+	if err := yaml.Unmarshal(text, &doc); err != nil {
+		return fmt.Errorf("cannot encode the output: %w", err)
+	}
+	blockStyle(&doc)
+	enc := yaml.NewEncoder(b)
+	enc.SetIndent(2)
+	if err := enc.Encode(&doc); err != nil {
+		return fmt.Errorf("cannot encode the output: %w", err)
+	}
+	return enc.Close()
+}
+
+func blockStyle(n *yaml.Node) {
+	n.Style = 0
+	for _, c := range n.Content {
+		blockStyle(c)
+	}
+}

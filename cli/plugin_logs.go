@@ -1,0 +1,59 @@
+package cli
+
+import (
+	"context"
+	"io"
+
+	"github.com/spf13/cobra"
+	"github.com/volagent/volagent/agent/apiclient"
+)
+
+type pluginLogsOptions struct {
+	id     string
+	lines  int
+	follow bool
+}
+
+func newPluginLogs(a *app) *cobra.Command {
+	var o pluginLogsOptions
+	cmd := &cobra.Command{
+		Use: "logs ID", Short: "Print what a plugin wrote",
+		Long: `Print what a plugin wrote, as it wrote it. The beginning of an id is enough.`,
+		Args: exactly("ID"), ValidArgsFunction: completeArg(a, pluginIDs),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.id = args[0]
+			if err := checkCount(cmd, o.lines); err != nil {
+				return err
+			}
+			return a.do(cmd, func(ctx context.Context, client *apiclient.Client, out *output) error {
+				return runPluginLogs(ctx, o, client, out)
+			})
+		},
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.BoolVarP(&o.follow, "follow", "f", false, "go on with what it writes, until Ctrl-C")
+	f.IntVarP(&o.lines, "lines", "n", 0, "only the last `N` lines (default as the agent has them)")
+	return cmd
+}
+
+// checkCount refuses a -n that was given and is none.
+func checkCount(cmd *cobra.Command, n int) error {
+	if cmd.Flags().Changed("lines") && n <= 0 {
+		return usage("", "--lines must be more than 0")
+	}
+	return nil
+}
+
+func runPluginLogs(ctx context.Context, o pluginLogsOptions, client *apiclient.Client, out *output) error {
+	p, err := findPlugin(ctx, client, o.id)
+	if err != nil {
+		return failed(err, "read the log of plugin %q", o.id)
+	}
+	logs, err := client.PluginLogs(ctx, p.ID, apiclient.LogOptions{Lines: o.lines, Follow: o.follow})
+	if err == nil {
+		_, err = io.Copy(out.w, logs)
+		_ = logs.Close() // the stream has said what there was to say
+	}
+	return failed(streamEnd(ctx, o.follow, err), "read the log of plugin %q", p.ID)
+}

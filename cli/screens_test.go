@@ -1,0 +1,197 @@
+package cli
+
+import (
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/volagent/volagent/agent/api"
+)
+
+const day = 24 * time.Hour
+
+func capability(access string) api.Capability {
+	return api.Capability{AccessMode: access, AttachmentMode: "file-system"}
+}
+
+// world is a host with a bit of everything.
+func world() *fake {
+	mode := capability("single-node-writer")
+	many := capability("multi-node-multi-writer")
+	claim := func(volume, alloc, state string, since time.Duration) api.Claim {
+		return api.Claim{
+			Volume: volume, PluginID: "ebs", Alloc: alloc, State: state, Wanted: state == api.ClaimTaken || state == api.ClaimPending,
+			AccessMode: mode.AccessMode, AttachmentMode: mode.AttachmentMode, Owner: "none",
+			Path: "/var/lib/volagent/csi/ebs/per-alloc/" + alloc + "/" + volume, Since: ago(since),
+		}
+	}
+	data := api.Volume{
+		Spec:  api.VolumeSpec{ID: "data", Name: "postgres data", PluginID: "ebs", ExternalID: "vol-0abc", CapacityMin: 100 << 30, Capabilities: []api.Capability{mode}},
+		State: api.StateMounted, Summary: "mounted, writable", Driver: "ebs.csi.aws.com", PluginState: "ready", PluginVersion: "1.38",
+		Capacity: 100 << 30, RegisteredAt: ago(9 * day), Mode: &mode, Controller: true, Attached: "present", Staged: "present",
+		MountSource: "/dev/nvme2n1", FSType: "ext4", Claims: []api.Claim{claim("data", "postgres.service", api.ClaimTaken, 3*day)},
+	}
+	stuck := api.Volume{
+		Spec:  api.VolumeSpec{ID: "backup_1", PluginID: "ebs", Capabilities: []api.Capability{mode}},
+		State: api.StateStuck, Summary: "stuck: unmounting", Driver: "ebs.csi.aws.com", PluginState: "ready",
+		Mode: &mode, Attached: "present", Staged: "present", DataSafe: "yes", StillMounted: "yes",
+		Claims: []api.Claim{claim("backup_1", "backup.service", api.ClaimUnpublishing, 2*time.Hour)},
+		Attempt: &api.Attempt{
+			Step: "NodeUnpublishVolume", Index: 4, Of: 6, Alloc: "backup.service", Code: "Internal (outcome unknown)", Message: "umount: target is busy\n",
+			Tries: 9, First: ago(14 * time.Minute), Next: now.Add(100 * time.Second), Retry: "backoff",
+			HeldBy: []string{"pid 4711 rsync (backup.service), cwd"}, Fix: "systemctl stop backup.service", Else: "volctl volume detach backup_1 backup.service --without-plugin=lazy",
+		},
+		Debts: []string{"NodeUnstageVolume"}, Notes: []string{"a mount at an unknown path was left alone"},
+	}
+	shared := api.Volume{
+		Spec:  api.VolumeSpec{ID: "data-shared", PluginID: "nfs", Capabilities: []api.Capability{many}},
+		State: api.StateDegraded, Summary: "mounted, plugin unavailable", PluginState: "backing-off", Mode: &many, Attached: "absent", Staged: "unknown",
+		Claims: []api.Claim{
+			claim("data-shared", "a", api.ClaimTaken, 40*time.Second), claim("data-shared", "b", api.ClaimTaken, 90*time.Minute), claim("data-shared", "c", api.ClaimPending, time.Second),
+		},
+	}
+	for i := range shared.Claims {
+		shared.Claims[i].PluginID = "nfs"
+	}
+	shared.Claims[0].ReadOnly, shared.Claims[0].Note = true, "plugin unavailable"
+	free := api.Volume{Spec: api.VolumeSpec{ID: "web[0]", PluginID: "ebs", Capabilities: []api.Capability{mode, many}}, State: api.StateFree, Summary: "free", PluginState: "ready", Capacity: 1536 << 20, Claims: []api.Claim{}, Attached: "absent", Staged: "absent"}
+	ebs := api.Plugin{
+		ID: "ebs", Type: "monolith", Runner: "exec", Provider: "ebs.csi.aws.com", Version: "1.38", State: api.PluginReady, Since: ago(3 * day), PID: 812, NodeID: "i-0123",
+		Topology: map[string]string{"zone": "eu-1a", "rack": "r1"}, MaxVolumes: 25, Volumes: []string{"data", "backup_1", "web[0]"}, Staged: 2,
+		ControllerCapabilities: []string{"CREATE_DELETE_VOLUME", "PUBLISH_UNPUBLISH_VOLUME"}, NodeCapabilities: []string{"STAGE_UNSTAGE_VOLUME", "PUBLISH_UNPUBLISH_VOLUME"},
+		Socket: "/run/volagent/plugins/ebs/csi.sock", LogFile: "/var/log/volagent/ebs.log", LastLog: []string{"not shown while it is ready"},
+	}
+	nfs := api.Plugin{
+		ID: "nfs", Runner: "exec", State: api.PluginBackingOff, Reason: "it exited 6 times", Since: ago(5 * time.Minute), Next: now.Add(40 * time.Second), Restarts: 6,
+		Volumes: []string{"data-shared"}, LastExit: "exit status 2", LastLog: []string{"starting", "panic: \x1b[31mno server"}, Pending: "its file was changed while a volume is staged",
+	}
+	return &fake{
+		volumes: []api.Volume{free, stuck, data, shared}, plugins: []api.Plugin{nfs, ebs},
+		node: &api.Node{
+			ID: "web1", Version: "1.2.0", StartedAt: ago(3 * day), DB: "ok", State: "ok", Plugins: []api.Plugin{ebs, nfs}, Volumes: 4, Mounted: 1, Free: 1, Claims: 5,
+			Problems: []api.Problem{
+				{Subject: "backup_1", Message: "stuck 14m, unmount busy: rsync 4711", Command: "volctl volume status backup_1"},
+				{Subject: "nfs", Message: "backing off, 6 crashes, next 40s", Command: "volctl plugin logs nfs"},
+			},
+		},
+		on: map[string]func(*http.Request) (any, error){
+			"GET /v1/volumes/data/stats": func(*http.Request) (any, error) {
+				return api.Stats{Volume: "data", BytesTotal: 100 << 30, BytesUsed: 41 << 30, BytesAvailable: 59 << 30, InodesTotal: 6553600, InodesUsed: 196608, InodesAvailable: 6356992}, nil
+			},
+			"GET /v1/events": func(r *http.Request) (any, error) {
+				return raw(`{"time":"2026-03-10T03:00:00Z","seq":1,"volume":"data","alloc":"postgres.service","type":"claim-taken","message":"mounted at /x"}
+{"time":"2026-03-10T03:01:00Z","seq":2,"plugin":"nfs","type":"plugin-exited","message":"exit status 2\nwith \u001b[31m more"}
+`), nil
+			},
+			"GET /v1/plugins/nfs/logs": func(*http.Request) (any, error) { return raw("starting\npanic\n"), nil },
+		},
+	}
+}
+
+// session writes runs as a person would see them.
+func session(r *run, lines ...[]string) string {
+	var b strings.Builder
+	for _, args := range lines {
+		res := r.volctl(args...)
+		fmt.Fprintf(&b, "$ volctl %s\n%s", strings.Join(args, " "), res.stdout)
+		if res.stderr != "" {
+			fmt.Fprintf(&b, "--- stderr\n%s", res.stderr)
+		}
+		if res.code != 0 {
+			fmt.Fprintf(&b, "--- exit %d\n", res.code)
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
+}
+
+func words(lines ...string) [][]string {
+	out := make([][]string, len(lines))
+	for i, l := range lines {
+		out[i] = strings.Fields(l)
+	}
+	return out
+}
+
+func TestScreens(t *testing.T) {
+	for name, lines := range map[string][][]string{
+		"volume_list":   words("volume list", "ls -o wide", "volume ls -q", "volume status"),
+		"volume_status": words("volume status data", "volume status backup_1", "volume status data-shared", "volume status web[0]", "volume status back -q"),
+		"volume_json":   words("volume status web[0] -o json", "inspect web[0]", "volume inspect web[0] -o yaml", "volume list --json -q"),
+		"volume_stats":  words("volume stats data", "volume stats data -o yaml"),
+		"claim_list":    words("claim list", "ps -o wide", "ps -q"),
+		"plugin":        words("plugin list", "plugin list -o wide", "plugin status ebs", "plugin status nfs", "plugin logs nfs", "plugin status -q"),
+		"node":          words("node status", "status -o wide", "node status -q"),
+		"events":        words("events", "events -o json", "events -o yaml", "events -q"),
+		"version":       words("version", "version -o json", "--version"),
+		"template": {
+			{"volume", "list", "-o", "go-template={{range .}}{{.spec.id}} {{.capacity}}\n{{end}}"},
+			{"volume", "status", "data", "-o", "go-template={{if gt .capacity 1000}}large{{end}} {{json .mode}}"},
+			{"volume", "list", "-o", "go-template={{.x.y.z}}"}, {"volume", "list", "-o", "go-template={{"}, {"volume", "list", "-o", "go-template"}, {"volume", "list", "-o", "xml"},
+			{"volume", "list", "-o", "json=x"}, {"volume", "list", "--json", "-o", "yaml"},
+		},
+		"prefixes": words("volume status dat", "volume status data-", "volume status dta", "volume status nothing", "volume stats data-s", "plugin status e", "plugin status x", "plugin logs nsf",
+			"claim list --volume back", "claim list --volume data", "claim list --plugin nf", "claim list --alloc a", "volume status dat -o json"),
+		"usage": words("volume", "volume lst", "volumes list", "create x", "claim data", "nothing", "rm data", "volume rm -f data", "attach data", "volume attach", "volume list x", "volume claim",
+			"volume claim a b", "volume list --outptu=json", "volume list -o json --outptu", "volume list --nothing", "volume claim ..", "volume claim ../x --json", "volume detach", "volume claim data --alloc a/b",
+			"volume claim data --timeout 0s", "volume claim data --timeout 5", "volume claim data --owner pid:5", "volume claim data --at srv/data", "volume claim data --uid 5", "volume claim data --access-mode single-node-write",
+			"volume detach data a --all", "volume detach data a a", "volume delete data", "volume delete data -y --confirm=dat", "wait --volume data", "wait --for free", "wait --volume data --for fre",
+			"wait --plugin a --volume b --for free", "events -n 0", "events --since -1s", "plugin status a/b", "volume status a/b", "completion csh", "completion"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			golden(t, filepath.Join("testdata", name+".txt"), session(with(t, world()), lines...))
+		})
+	}
+}
+
+func TestHealthyNode(t *testing.T) {
+	f := world()
+	f.node.Problems, f.node.Plugins = nil, f.node.Plugins[:1]
+	ill := world()
+	ill.node.State, ill.node.Problems = "the mount namespace is another one than at the last start", nil
+	empty := &fake{node: &api.Node{ID: "new", Version: "dev", State: "ok", StartedAt: now}}
+	all := words("node status", "volume list", "claim list", "plugin list", "volume list -o json")
+	text := session(with(t, f), all[0]) + session(with(t, ill), all[0]) + session(with(t, empty), all...)
+	golden(t, filepath.Join("testdata", "node_healthy.txt"), text)
+}
+
+// Colours are for terminals, and for those who want them.
+func TestColours(t *testing.T) {
+	r := with(t, world())
+	const red = "\x1b[31m×\x1b[0m backup_1"
+	r.colour = true
+	if got := r.volctl("volume", "status", "backup_1").stdout; !strings.HasPrefix(got, red) {
+		t.Errorf("on a terminal: %q", got)
+	}
+	plain := func(why string, res result) {
+		t.Helper()
+		if strings.Contains(res.stdout, "\x1b") || !strings.HasPrefix(res.stdout, "× backup_1  stuck") {
+			t.Errorf("%s: %q", why, res.stdout)
+		}
+	}
+	plain("--no-color", r.volctl("volume", "status", "backup_1", "-no-color"))
+	r.env = map[string]string{"NO_COLOR": "1"}
+	plain("NO_COLOR", r.volctl("volume", "status", "backup_1"))
+	r.env = map[string]string{"TERM": "dumb"}
+	plain("TERM=dumb", r.volctl("volume", "status", "backup_1"))
+	r.env, r.colour = nil, false
+	plain("no terminal", r.volctl("volume", "status", "backup_1"))
+}
+
+// Storage that hangs does not hang its status.
+func TestStatusWithoutStats(t *testing.T) {
+	f := world()
+	f.on["GET /v1/volumes/data/stats"] = func(r *http.Request) (any, error) { <-r.Context().Done(); return nil, r.Context().Err() }
+	r := with(t, f)
+	start := time.Now()
+	res := r.volctl("volume", "status", "data")
+	if took := time.Since(start); took > 5*time.Second {
+		t.Errorf("it took %s", took)
+	}
+	if res.code != 0 || !strings.Contains(res.stdout, "100GiB\n") {
+		t.Errorf("got %+v", res)
+	}
+}

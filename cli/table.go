@@ -1,0 +1,99 @@
+package cli
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+
+	"github.com/olekukonko/tablewriter"
+	"github.com/olekukonko/tablewriter/pkg/twwidth"
+	"github.com/olekukonko/tablewriter/renderer"
+	"github.com/olekukonko/tablewriter/tw"
+)
+
+// table writes aligned columns, two spaces apart, without boxes. A header may
+// be nil. The indent stands before every line.
+func table(w *bytes.Buffer, indent string, header []string, rows [][]string) error {
+	var b bytes.Buffer
+	t := tablewriter.NewTable(&b,
+		tablewriter.WithRenderer(renderer.NewBlueprint(tw.Rendition{
+			Borders:  tw.BorderNone,
+			Settings: tw.Settings{Separators: tw.SeparatorsNone, Lines: tw.LinesNone},
+		})),
+		// The library upper-cases headers, turns "_" into a space and wraps,
+		// unless told otherwise.
+		tablewriter.WithHeaderAutoFormat(tw.Off), tablewriter.WithRowAutoFormat(tw.Off),
+		tablewriter.WithHeaderAutoWrap(tw.WrapNone), tablewriter.WithRowAutoWrap(tw.WrapNone),
+		tablewriter.WithHeaderAlignment(tw.AlignLeft), tablewriter.WithRowAlignment(tw.AlignLeft),
+		tablewriter.WithPadding(tw.Padding{Right: "  ", Overwrite: true}),
+		tablewriter.WithEastAsian(tw.Off),
+	)
+	if header != nil {
+		cells := make([]any, len(header))
+		for i, h := range header {
+			cells[i] = h
+		}
+		t.Header(cells...)
+	}
+	for _, row := range rows {
+		cells := make([]string, len(row))
+		for i, cell := range row {
+			cells[i] = oneLine(cell)
+		}
+		if err := t.Append(cells); err != nil {
+			return fmt.Errorf("cannot lay out a table: %w", err)
+		}
+	}
+	if header == nil && len(rows) == 0 {
+		return nil
+	}
+	if err := t.Render(); err != nil {
+		return fmt.Errorf("cannot lay out a table: %w", err)
+	}
+	for line := range strings.Lines(b.String()) {
+		w.WriteString(strings.TrimRight(indent+line, " \n") + "\n")
+	}
+	return nil
+}
+
+// mark begins a status screen: all is well, or something is not.
+func (o *output) mark(ok bool) string {
+	switch {
+	case ok && o.colour:
+		return "\x1b[32m●\x1b[0m"
+	case ok:
+		return "●"
+	case o.colour:
+		return "\x1b[31m×\x1b[0m"
+	}
+	return "×"
+}
+
+// pair is a line of a status screen: what stands at its left, and what stands
+// in the column to the right.
+type pair struct{ left, right string }
+
+// field is a pair with a name before it.
+func field(name, left, right string) pair {
+	return pair{fmt.Sprintf("  %-7s  %s", name, oneLine(left)), oneLine(right)}
+}
+
+func width(s string) int { return twwidth.WidthWithOptions(s, twwidth.Options{}) }
+
+// pairs writes lines with their right parts aligned. A mark in front is one
+// column wide whatever its bytes.
+func pairs(w *bytes.Buffer, lines []pair) {
+	widest := 0
+	for _, p := range lines {
+		if p.right != "" {
+			widest = max(widest, width(p.left))
+		}
+	}
+	for _, p := range lines {
+		w.WriteString(p.left)
+		if p.right != "" {
+			w.WriteString(strings.Repeat(" ", widest-width(p.left)+4) + p.right)
+		}
+		w.WriteByte('\n')
+	}
+}

@@ -1,0 +1,168 @@
+package cli
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// printable shows what would move a terminal's cursor instead of sending it
+// there: plugins and other people's volumes have a say in these texts.
+func printable(s string) string {
+	var b strings.Builder
+	for _, r := range s {
+		if r == '\n' || r == '\t' || !unicode.IsControl(r) {
+			b.WriteRune(r)
+			continue
+		}
+		fmt.Fprintf(&b, `\x%02x`, r)
+	}
+	return b.String()
+}
+
+// oneLine is printable text for a cell or the middle of a line.
+func oneLine(s string) string {
+	if !strings.ContainsAny(s, "\n\t") {
+		return printable(strings.TrimSpace(s))
+	}
+	return printable(strings.Join(strings.Fields(s), " "))
+}
+
+// dash stands for what is not there, so that columns can be counted.
+func dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+// shellArg quotes an argument of a command that is to be copied.
+func shellArg(s string) string {
+	safe := func(r rune) bool {
+		return unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune("._-@:+,%/=", r)
+	}
+	if s != "" && s[0] != '-' && strings.IndexFunc(s, func(r rune) bool { return !safe(r) }) < 0 {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
+
+// quotedList writes names as `"a", "b"`.
+func quotedList(names []string) string {
+	quoted := make([]string, len(names))
+	for i, n := range names {
+		quoted[i] = strconv.Quote(n)
+	}
+	return strings.Join(quoted, ", ")
+}
+
+var sizeUnits = []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
+
+// size writes bytes as volume files do, with at most one decimal: "1.5GiB".
+func size(bytes int64) string {
+	unit := sizeUnit(bytes)
+	return inUnit(bytes, unit) + sizeUnits[unit]
+}
+
+// sizeUnit is the largest unit of which there is at least one.
+func sizeUnit(bytes int64) int {
+	unit := 0
+	for bytes >= 1024 && unit < len(sizeUnits)-1 {
+		bytes /= 1024
+		unit++
+	}
+	return unit
+}
+
+func inUnit(bytes int64, unit int) string {
+	scaled := float64(bytes) / float64(int64(1)<<(10*unit))
+	return strings.TrimSuffix(strconv.FormatFloat(scaled, 'f', 1, 64), ".0")
+}
+
+// sizeOrDash leaves out what is unknown.
+func sizeOrDash(bytes int64) string {
+	if bytes == 0 {
+		return "-"
+	}
+	return size(bytes)
+}
+
+// age writes a duration as one number and a unit: people compare ages.
+func age(d time.Duration) string {
+	switch {
+	case d < 0:
+		return "0s"
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", int(d.Hours()))
+	default:
+		return fmt.Sprintf("%dd", int(d.Hours()/24))
+	}
+}
+
+// count writes "1 claim", "2 claims".
+func count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// since is the age of what happened at a time; nothing for one that is unknown.
+func since(now, then time.Time) string {
+	if then.IsZero() {
+		return "-"
+	}
+	return age(now.Sub(then))
+}
+
+// in says when something is due.
+func in(now, then time.Time) string {
+	left := then.Sub(now).Round(time.Second)
+	if left <= 0 {
+		return "now"
+	}
+	return "in " + left.String()
+}
+
+// joined puts what is not empty together.
+func joined(separator string, parts ...string) string {
+	var b strings.Builder
+	for _, p := range parts {
+		if p == "" {
+			continue
+		}
+		if b.Len() > 0 {
+			b.WriteString(separator)
+		}
+		b.WriteString(p)
+	}
+	return b.String()
+}
+
+// percent of a whole; what is over it is 100%.
+func percent(part, whole int64) string {
+	if part >= whole {
+		return "100%"
+	}
+	return fmt.Sprintf("%d%%", int64(float64(part)/float64(whole)*100))
+}
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+func readWrite(readOnly bool) string {
+	if readOnly {
+		return "ro"
+	}
+	return "rw"
+}

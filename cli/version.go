@@ -1,0 +1,51 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/apiclient"
+)
+
+// versionTimeout bounds how long version waits for the agent's.
+const versionTimeout = 2 * time.Second
+
+// versions is what version prints. Agent is empty when it was not reached.
+type versions struct {
+	Client string `json:"client"`
+	Agent  string `json:"agent,omitempty"`
+	Socket string `json:"socket"`
+	Error  string `json:"error,omitempty"`
+}
+
+func newVersion(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Print the versions of volctl and the agent",
+		Long: `Print the version of volctl, and the agent's if it can be reached. Exit code 0 either way.`,
+		Args: exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.do(cmd, runVersion) },
+	}
+}
+
+func runVersion(ctx context.Context, client *apiclient.Client, out *output) error {
+	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
+	defer cancel()
+	v := versions{Client: api.Version, Socket: client.Socket()}
+	health, err := client.Health(ctx)
+	agent := ""
+	if err != nil {
+		v.Error = wire(err).Message
+		agent = "not asked: " + v.Error
+	} else {
+		v.Agent = health.Version
+		agent = fmt.Sprintf("%s (%s)", v.Agent, v.Socket)
+	}
+	return out.print(v, []string{v.Client}, func(w *bytes.Buffer) error {
+		fmt.Fprintf(w, "volctl  %s\nagent   %s\n", v.Client, oneLine(agent))
+		return nil
+	})
+}

@@ -1,0 +1,13 @@
+package cli
+
+import "github.com/spf13/cobra"
+
+func newVolume(a *app) *cobra.Command {
+	cmd := group("volume", "Create, claim and release volumes", "",
+		newVolumeInit(a), newVolumeCreate(a), newVolumeRegister(a), newVolumeValidate(a),
+		newVolumeList(a), newVolumeStatus(a), newInspect(newVolumeStatus(a), a, "Short for volume status ID -o json"),
+		newVolumeClaim(a), newVolumeDetach(a), newVolumeDeregister(a), newVolumeDelete(a), newVolumeStats(a),
+	)
+	cmd.AddCommand(pointers()...)
+	return cmd
+}

@@ -1,0 +1,216 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/apiclient"
+	"github.com/volagent/volagent/agent/spec"
+)
+
+const (
+	// claimTimeout stays below the 90 s that systemd gives a unit to start.
+	claimTimeout = 80 * time.Second
+	// answerGrace is what the agent gets on top of the time it was told to
+	// wait, to answer that the time is over.
+	answerGrace = 15 * time.Second
+	// retryEvery is how often an agent that went away is tried again.
+	retryEvery = 250 * time.Millisecond
+	// withdrawGrace is how long an interrupted claim is watched.
+	withdrawGrace = 3 * time.Second
+)
+
+type volumeClaimOptions struct {
+	volume, alloc string
+	req           api.ClaimRequest
+	timeout       time.Duration
+	noWait        bool
+}
+
+func newVolumeClaim(a *app) *cobra.Command {
+	var (
+		o        volumeClaimOptions
+		perAlloc uint
+	)
+	cmd := &cobra.Command{
+		Use: "claim ID", Short: "Claim a volume, wait until it is mounted, and print its path",
+		Long: `Claim a volume for an alloc, wait until it is mounted, and print its path and nothing else.
+
+The alloc is whoever uses the volume. It is the systemd service that calls, or "manual",
+unless --alloc names one. The same claim again gives the same answer; with other options
+it is refused. A claim that was waited for in vain, until --timeout or Ctrl-C, is withdrawn.
+With --no-wait it stays and goes on, and nothing is printed before it is mounted.`,
+		Example: `  cd "$(volctl volume claim data)"
+  volctl volume claim data -alloc backup -read-only --at /srv/data`,
+		Args: exactly("ID"), ValidArgsFunction: completeArg(a, volumeIDs),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.volume = args[0]
+			if cmd.Flags().Changed("per-alloc") {
+				o.volume = fmt.Sprintf("%s[%d]", args[0], perAlloc)
+			}
+			if !cmd.Flags().Changed("alloc") {
+				o.alloc = a.defaultAlloc()
+			}
+			if err := o.check(); err != nil {
+				return err
+			}
+			return a.do(cmd, func(ctx context.Context, client *apiclient.Client, out *output) error {
+				return runVolumeClaim(ctx, o, client, out)
+			})
+		},
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.StringVar(&o.alloc, "alloc", "", "the `ALLOC` that claims it (default the calling service, else manual)")
+	f.BoolVar(&o.req.ReadOnly, "read-only", false, "claim it for reading")
+	f.StringVar(&o.req.AccessMode, "access-mode", "", "the access `MODE` (default the one in force, else the first that fits)")
+	f.StringVar(&o.req.AttachmentMode, "attachment-mode", "", "the attachment `MODE`: file-system or block-device")
+	f.UintVar(&perAlloc, "per-alloc", 0, "claim ID[N], the volume of alloc number `N`")
+	f.StringArrayVar(&o.req.MountFlags, "mount-flag", nil, "a mount `OPTION`; may be repeated")
+	f.StringVar(&o.req.At, "at", "", "bind it at `DIR` too, an absolute path, and print that")
+	f.StringVar(&o.req.Owner, "owner", "", "the `OWNER`, only none: the claim lives until it is detached")
+	f.DurationVar(&o.timeout, "timeout", claimTimeout, "how long to wait for the mount")
+	f.BoolVar(&o.noWait, "no-wait", false, "do not wait; the claim stays")
+	completeChoice(cmd, "access-mode", spec.AccessModes())
+	completeChoice(cmd, "attachment-mode", spec.AttachmentModes())
+	return cmd
+}
+
+// check refuses what no agent would accept.
+func (o *volumeClaimOptions) check() error {
+	if err := checkVolumeID(o.volume); err != nil {
+		return failed(err, "claim volume %q", o.volume)
+	}
+	if err := checkAlloc(o.alloc); err != nil {
+		return failed(err, "claim volume %q", o.volume)
+	}
+	if err := checkTimeout(o.timeout); err != nil {
+		return err
+	}
+	if o.req.Owner != "" && o.req.Owner != "none" {
+		return usage("leave --owner out", "unknown --owner %q: this release knows none only", o.req.Owner)
+	}
+	if o.req.AccessMode != "" {
+		if err := oneOf("access-mode", o.req.AccessMode, spec.AccessModes()); err != nil {
+			return err
+		}
+	}
+	if o.req.AttachmentMode != "" {
+		if err := oneOf("attachment-mode", o.req.AttachmentMode, spec.AttachmentModes()); err != nil {
+			return err
+		}
+	}
+	if o.req.At != "" && !filepath.IsAbs(o.req.At) {
+		return usage("--at "+shellArg("/path/to/"+o.req.At), "--at needs an absolute path, not %q", o.req.At)
+	}
+	return nil
+}
+
+func checkTimeout(d time.Duration) error {
+	if d <= 0 {
+		return usage("", "--timeout must be more than 0")
+	}
+	return nil
+}
+
+func runVolumeClaim(ctx context.Context, o volumeClaimOptions, client *apiclient.Client, out *output) error {
+	claim, stays, err := o.claim(ctx, client)
+	switch {
+	case ctx.Err() != nil && err != nil && !o.noWait:
+		return failed(o.afterInterrupt(client), "claim volume %q", o.volume)
+	case err != nil && stays:
+		err = hinted(err, "the agent was restarted meanwhile, so the claim may still stand: "+o.detachCommand())
+	case err != nil:
+		err = explain(ctx, client, err, o.volume)
+	}
+	if err != nil {
+		return failed(err, "claim volume %q for alloc %q", o.volume, o.alloc)
+	}
+	mounted := claim.State == api.ClaimTaken
+	if !mounted && !o.noWait {
+		return failed(&api.Error{Code: api.CodeFailed, Message: "the claim is " + claim.State, Hint: "volctl volume status " + shellArg(o.volume)},
+			"claim volume %q for alloc %q", o.volume, o.alloc)
+	}
+	if !mounted && out.human() {
+		out.note("the claim is %s; to wait for it: volctl wait --volume %s --for mounted", claim.State, shellArg(o.volume))
+		return nil
+	}
+	return out.print(claim, []string{claim.Path}, func(w *bytes.Buffer) error {
+		w.WriteString(claim.Path + "\n")
+		return nil
+	})
+}
+
+// claim makes the call. An agent that goes away under it, because it is being
+// restarted, is asked again for as long as the claim may take: the claim is
+// durable, only its waiter was lost. Then the answer cannot tell whose claim it
+// is, so after a failure it may stay.
+func (o *volumeClaimOptions) claim(ctx context.Context, client *apiclient.Client) (claim *api.Claim, stays bool, err error) {
+	if o.noWait {
+		claim, err = client.ClaimVolume(ctx, o.volume, o.alloc, o.req, 0)
+		return claim, false, err
+	}
+	deadline := time.Now().Add(o.timeout)
+	ctx, cancel := context.WithDeadline(ctx, deadline.Add(answerGrace))
+	defer cancel()
+	for {
+		claim, err = client.ClaimVolume(ctx, o.volume, o.alloc, o.req, max(time.Until(deadline), time.Millisecond))
+		stays = stays || dropped(err)
+		if !stays || codeOf(err) != api.CodeUnreachable || time.Now().After(deadline) {
+			return claim, stays, err
+		}
+		if sleep(ctx, retryEvery) != nil {
+			return nil, stays, ctx.Err()
+		}
+	}
+}
+
+// dropped reports whether the agent had been reached before it went away.
+func dropped(err error) bool {
+	var e *api.Error
+	return errors.As(err, &e) && e.Details[apiclient.DetailDropped] != ""
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// afterInterrupt says what became of an interrupted claim. The closed
+// connection has the agent withdraw what this call claimed; it is watched for a
+// moment, so that the message is not a guess.
+func (o *volumeClaimOptions) afterInterrupt(client *apiclient.Client) error {
+	ctx, cancel := context.WithTimeout(context.Background(), withdrawGrace)
+	defer cancel()
+	for {
+		claim, err := client.Claim(ctx, o.volume, o.alloc)
+		switch {
+		case isNotFound(err):
+			return interrupted("it was interrupted, and the claim is withdrawn", "")
+		case err == nil && !claim.Wanted:
+			return interrupted("it was interrupted; the claim is withdrawn, and its release goes on", "volctl volume status "+shellArg(o.volume))
+		case err != nil && ctx.Err() == nil:
+			return interrupted("it was interrupted; what became of the claim is unknown: "+err.Error(), "volctl claim list --volume "+shellArg(o.volume))
+		}
+		if sleep(ctx, retryEvery/5) != nil {
+			return interrupted(fmt.Sprintf("it was interrupted; alloc %q still has a claim, which was there before this call", o.alloc), o.detachCommand())
+		}
+	}
+}
+
+func (o *volumeClaimOptions) detachCommand() string {
+	return strings.Join([]string{"volctl volume detach", shellArg(o.volume), shellArg(o.alloc)}, " ")
+}

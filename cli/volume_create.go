@@ -1,0 +1,174 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/apiclient"
+	"github.com/volagent/volagent/agent/spec"
+)
+
+type volumeCreateOptions struct {
+	plugin, size, accessMode, attachmentMode, fsType string
+	params, mountFlags                               []string
+	specs                                            []api.VolumeSpec
+}
+
+// withoutFile are the flags that describe a volume in place of a file.
+var withoutFile = []string{"plugin", "size", "param", "access-mode", "attachment-mode", "fs-type", "mount-flag"}
+
+func newVolumeCreate(a *app) *cobra.Command {
+	var o volumeCreateOptions
+	cmd := &cobra.Command{
+		Use: "create FILE|- | create ID --plugin P", Short: "Have a plugin make volumes",
+		Long: `Have a plugin make the volumes of a file (- is stdin), or one volume that flags describe.
+Several volumes of a file are made one after the other, also after one that failed. A
+volume that is there as described is left as it is, with exit code 0.`,
+		Example: `  volctl volume create data.yaml
+  volctl volume create data --plugin local --size 10GiB --param type=image`,
+		Args: exactly("FILE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			described := ""
+			for _, name := range withoutFile {
+				if cmd.Flags().Changed(name) {
+					described = name
+				}
+			}
+			return a.do(cmd, func(ctx context.Context, client *apiclient.Client, out *output) (err error) {
+				if described != "" {
+					o.specs, err = o.describe(args[0])
+				} else {
+					o.specs, err = a.readSpecs(ctx, args[0])
+					err = meantID(args[0], err)
+				}
+				if err != nil {
+					return err
+				}
+				return runVolumeCreate(ctx, o, client, out)
+			})
+		},
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.StringVar(&o.plugin, "plugin", "", "the `PLUGIN` that makes it")
+	f.StringVar(&o.size, "size", "", "its `SIZE` at least, as in 10GiB")
+	f.StringArrayVar(&o.params, "param", nil, "`KEY=VALUE` for the plugin; may be repeated")
+	f.StringVar(&o.accessMode, "access-mode", spec.DefaultAccessMode, "the `MODE` it may be claimed in")
+	f.StringVar(&o.attachmentMode, "attachment-mode", spec.DefaultAttachmentMode, "the `MODE` it is attached in: file-system or block-device")
+	f.StringVar(&o.fsType, "fs-type", "", "the file system `TYPE` it is given")
+	f.StringArrayVar(&o.mountFlags, "mount-flag", nil, "a mount `OPTION`; may be repeated")
+	completeFlag(a, cmd, "plugin", pluginIDs)
+	completeChoice(cmd, "access-mode", spec.AccessModes())
+	completeChoice(cmd, "attachment-mode", spec.AttachmentModes())
+	return cmd
+}
+
+// meantID helps who gave an id, and no flags, where a file is expected.
+func meantID(file string, err error) error {
+	_, statErr := os.Stat(file)
+	if err == nil || file == "-" || !errors.Is(statErr, fs.ErrNotExist) || spec.CheckVolumeID(file) != nil {
+		return err
+	}
+	var e *api.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	return failed(hinted(e, "without a file: volctl volume create "+shellArg(file)+" --plugin local"), "read %q", file)
+}
+
+// describe makes the spec of flags.
+func (o *volumeCreateOptions) describe(id string) ([]api.VolumeSpec, error) {
+	s := api.VolumeSpec{ID: id, PluginID: o.plugin}
+	if err := checkVolumeID(id); err != nil {
+		return nil, err
+	}
+	if o.plugin == "" {
+		return nil, usage("volctl plugin list", "--plugin is needed to create a volume without a file")
+	}
+	if err := checkPluginID(o.plugin); err != nil {
+		return nil, err
+	}
+	if o.size != "" {
+		bytes, err := spec.ParseSize(o.size)
+		if err != nil {
+			return nil, usage("", "--size: %v", err)
+		}
+		s.CapacityMin = bytes
+	}
+	if err := errors.Join(oneOf("access-mode", o.accessMode, spec.AccessModes()), oneOf("attachment-mode", o.attachmentMode, spec.AttachmentModes())); err != nil {
+		return nil, err
+	}
+	s.Capabilities = []api.Capability{{AccessMode: o.accessMode, AttachmentMode: o.attachmentMode}}
+	if o.fsType != "" || len(o.mountFlags) > 0 {
+		s.MountOptions = &api.MountOptions{FSType: o.fsType, MountFlags: o.mountFlags}
+	}
+	for _, p := range o.params {
+		key, value, ok := strings.Cut(p, "=")
+		if _, twice := s.Parameters[key]; !ok || key == "" || twice {
+			return nil, usage("", "--param needs KEY=VALUE, and each key once")
+		}
+		if s.Parameters == nil {
+			s.Parameters = map[string]string{}
+		}
+		s.Parameters[key] = value
+	}
+	return []api.VolumeSpec{s}, nil
+}
+
+func runVolumeCreate(ctx context.Context, o volumeCreateOptions, client *apiclient.Client, out *output) error {
+	return apply(ctx, "create", o.specs, client, out, func(s api.VolumeSpec) (*api.VolumeResult, error) {
+		return client.CreateVolume(ctx, s, false)
+	})
+}
+
+// apply has the agent take specs one by one, and reports each.
+func apply(ctx context.Context, verb string, specs []api.VolumeSpec, client *apiclient.Client, out *output, one func(api.VolumeSpec) (*api.VolumeResult, error)) error {
+	var errs []error
+	results := []*api.VolumeResult{}
+	for _, s := range specs {
+		r, err := one(s)
+		if ctx.Err() != nil {
+			err = interrupted("it was interrupted; what the agent had begun may go on", "volctl volume status "+shellArg(s.ID))
+			errs = append(errs, failed(err, "%s volume %q", verb, s.ID))
+			break
+		}
+		if err != nil {
+			errs = append(errs, failed(explainPlugin(ctx, client, err, s.PluginID), "%s volume %q", verb, s.ID))
+			continue
+		}
+		results = append(results, r)
+		if err := sayResult(out, r); err != nil {
+			return err
+		}
+	}
+	if !out.human() || out.quiet {
+		ids := make([]string, len(results))
+		for i, r := range results {
+			ids[i] = r.Volume.Spec.ID
+		}
+		if err := out.print(results, ids, nil); err != nil {
+			return err
+		}
+	}
+	return all(errs)
+}
+
+// sayResult tells a person what became of one volume.
+func sayResult(out *output, r *api.VolumeResult) error {
+	id := r.Volume.Spec.ID
+	switch {
+	case r.Outcome == "unchanged":
+		return out.say("volume %q is unchanged", id)
+	case len(r.Changes) > 0:
+		return out.say("%s volume %q: %s", r.Outcome, id, strings.Join(r.Changes, "; "))
+	case r.Volume.Capacity > 0:
+		return out.say("%s volume %q (%s)", r.Outcome, id, size(r.Volume.Capacity))
+	default:
+		return out.say("%s volume %q", r.Outcome, id)
+	}
+}

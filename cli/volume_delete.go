@@ -1,0 +1,76 @@
+package cli
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/apiclient"
+)
+
+type volumeDeleteOptions struct {
+	volume         string
+	confirm        string
+	ignoreNotFound bool
+	ask            asker
+}
+
+func newVolumeDelete(a *app) *cobra.Command {
+	var (
+		o   volumeDeleteOptions
+		yes bool
+	)
+	cmd := &cobra.Command{
+		Use: "delete ID -y", Short: "Destroy a volume and its data",
+		Long: `Destroy a volume and its data. It is refused while the volume has claims. On a terminal it
+asks first; without one it needs -y. A volume that was registered, not created, also needs
+--confirm=ID, because its data was there before.`,
+		Example: "  volctl volume delete scratch -y",
+		Args:    exactly("ID"), ValidArgsFunction: completeArg(a, volumeIDs),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.volume, o.ask = args[0], a.asker(yes)
+			if err := o.check(yes); err != nil {
+				return failed(err, "delete volume %q", o.volume)
+			}
+			return a.do(cmd, func(ctx context.Context, client *apiclient.Client, out *output) error {
+				return runVolumeDelete(ctx, o, client, out)
+			})
+		},
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.BoolVarP(&yes, "yes", "y", false, "do not ask")
+	f.StringVar(&o.confirm, "confirm", "", "repeat the `ID`, for a volume that was registered")
+	f.BoolVar(&o.ignoreNotFound, "ignore-not-found", false, "exit 0 when there is no such volume")
+	return cmd
+}
+
+func (o *volumeDeleteOptions) check(yes bool) error {
+	if err := checkVolumeID(o.volume); err != nil {
+		return err
+	}
+	if o.confirm != "" && o.confirm != o.volume {
+		return usage("--confirm="+shellArg(o.volume), "--confirm does not repeat the id")
+	}
+	if o.ask == nil && !yes {
+		return usage("volctl volume delete "+shellArg(o.volume)+" -y", "it destroys the data, and nobody can be asked without a terminal")
+	}
+	return nil
+}
+
+func runVolumeDelete(ctx context.Context, o volumeDeleteOptions, client *apiclient.Client, out *output) error {
+	if o.ask != nil {
+		question := "Destroy volume " + quotedList([]string{o.volume}) + " and all its data?"
+		if yes, err := o.ask(ctx, question); err != nil || !yes {
+			return failed(orNotConfirmed(err), "delete volume %q", o.volume)
+		}
+	}
+	r, err := client.DeleteVolume(ctx, o.volume, o.confirm)
+	if isNotFound(err) && o.ignoreNotFound {
+		return out.print(api.Done{}, nil, nothingToDo)
+	}
+	if err != nil {
+		return failed(explain(ctx, client, err, o.volume), "delete volume %q", o.volume)
+	}
+	return out.print(r, []string{o.volume}, done("deleted", o.volume, r.Left))
+}

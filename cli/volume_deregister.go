@@ -1,0 +1,96 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+
+	"github.com/spf13/cobra"
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/apiclient"
+)
+
+// asker asks for a yes; nil where nobody can be asked.
+type asker func(ctx context.Context, question string) (bool, error)
+
+// asker is nil without a terminal, and where the answer was given beforehand.
+func (a *app) asker(yes bool) asker {
+	if yes || !a.env.StdinTerminal {
+		return nil
+	}
+	return a.confirm
+}
+
+type volumeDeregisterOptions struct {
+	volume         string
+	force          bool
+	ignoreNotFound bool
+	ask            asker
+}
+
+func newVolumeDeregister(a *app) *cobra.Command {
+	var (
+		o   volumeDeregisterOptions
+		yes bool
+	)
+	cmd := &cobra.Command{
+		Use: "deregister ID", Short: "Forget a volume and keep its data",
+		Long: `Forget a volume. Its data stays at the plugin. It is refused while the volume has claims;
+-force drops them with it, unless a live alloc holds one, sends nothing to the plugin,
+unmounts nothing, and prints what it leaves behind. On a terminal it asks first.`,
+		Example: "  volctl volume deregister data -y",
+		Args:    exactly("ID"), ValidArgsFunction: completeArg(a, volumeIDs),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.volume, o.ask = args[0], a.asker(yes)
+			if err := checkVolumeID(o.volume); err != nil {
+				return failed(err, "deregister volume %q", o.volume)
+			}
+			return a.do(cmd, func(ctx context.Context, client *apiclient.Client, out *output) error {
+				return runVolumeDeregister(ctx, o, client, out)
+			})
+		},
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.BoolVar(&o.force, "force", false, "drop its claims too, without unmounting")
+	f.BoolVarP(&yes, "yes", "y", false, "do not ask")
+	f.BoolVar(&o.ignoreNotFound, "ignore-not-found", false, "exit 0 when there is no such volume")
+	return cmd
+}
+
+func runVolumeDeregister(ctx context.Context, o volumeDeregisterOptions, client *apiclient.Client, out *output) error {
+	if o.ask != nil {
+		question := "Forget volume " + quotedList([]string{o.volume}) + " (its data stays at the plugin)?"
+		if o.force {
+			question = "Forget volume " + quotedList([]string{o.volume}) + " with its claims, and leave its mounts where they are?"
+		}
+		if yes, err := o.ask(ctx, question); err != nil || !yes {
+			return failed(orNotConfirmed(err), "deregister volume %q", o.volume)
+		}
+	}
+	r, err := client.DeregisterVolume(ctx, o.volume, o.force)
+	if isNotFound(err) && o.ignoreNotFound {
+		return out.print(api.DeregisterResult{}, nil, nothingToDo)
+	}
+	if err != nil {
+		return failed(explain(ctx, client, err, o.volume), "deregister volume %q", o.volume)
+	}
+	return out.print(r, []string{o.volume}, done("deregistered", o.volume, r.Left))
+}
+
+func orNotConfirmed(err error) error {
+	if err == nil {
+		err = notConfirmed()
+	}
+	return err
+}
+
+// done says what was done to a volume, and what was left behind.
+func done(what, volume string, left []string) func(*bytes.Buffer) error {
+	return func(w *bytes.Buffer) error {
+		w.WriteString(what + " volume " + quotedList([]string{volume}) + "\n")
+		for _, l := range left {
+			w.WriteString("left: " + oneLine(l) + "\n")
+		}
+		return nil
+	}
+}

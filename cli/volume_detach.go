@@ -1,0 +1,179 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/apiclient"
+)
+
+type volumeDetachOptions struct {
+	volume         string
+	allocs         []string
+	all            bool
+	force          bool
+	timeout        time.Duration
+	noWait         bool
+	ignoreNotFound bool
+}
+
+func newVolumeDetach(a *app) *cobra.Command {
+	var o volumeDetachOptions
+	cmd := &cobra.Command{
+		Use: "detach ID [ALLOC...]", Short: "Release claims and unmount the volume",
+		Long: `Release the claims of allocs on a volume, and wait until it is unmounted. Without an alloc
+the volume's only claim is meant. A claim whose owner is alive is refused without --force.`,
+		Example: `  volctl volume detach data
+  volctl volume detach data web.service backup
+  volctl volume detach data --all`,
+		Args: cobra.ArbitraryArgs, ValidArgsFunction: completeAllocs(a),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return exactly("ID")(cmd, args)
+			}
+			o.volume, o.allocs = args[0], args[1:]
+			if err := o.check(); err != nil {
+				return err
+			}
+			return a.do(cmd, func(ctx context.Context, client *apiclient.Client, out *output) error {
+				return runVolumeDetach(ctx, o, client, out)
+			})
+		},
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.BoolVar(&o.all, "all", false, "release all claims on the volume")
+	f.BoolVar(&o.force, "force", false, "unmount under an owner that is alive")
+	f.DurationVar(&o.timeout, "timeout", claimTimeout, "how long to wait for the release; it goes on after that")
+	f.BoolVar(&o.noWait, "no-wait", false, "do not wait; the release goes on")
+	f.BoolVar(&o.ignoreNotFound, "ignore-not-found", false, "exit 0 when there is nothing to release")
+	return cmd
+}
+
+func (o *volumeDetachOptions) check() error {
+	if err := checkVolumeID(o.volume); err != nil {
+		return failed(err, "detach volume %q", o.volume)
+	}
+	for i, alloc := range o.allocs {
+		if err := checkAlloc(alloc); err != nil {
+			return failed(err, "detach volume %q", o.volume)
+		}
+		if slices.Contains(o.allocs[:i], alloc) {
+			return usage("", "alloc %q is named twice", alloc)
+		}
+	}
+	if o.all && len(o.allocs) > 0 {
+		return usage("", "--all and allocs by name exclude each other")
+	}
+	return checkTimeout(o.timeout)
+}
+
+func runVolumeDetach(ctx context.Context, o volumeDetachOptions, client *apiclient.Client, out *output) error {
+	allocs, err := o.targets(ctx, client)
+	if isNotFound(err) && o.ignoreNotFound {
+		return out.print([]*released{}, nil, nothingToDo)
+	}
+	if err != nil {
+		return failed(explain(ctx, client, err, o.volume), "detach volume %q", o.volume)
+	}
+	releases, errs := make([]*released, len(allocs)), make([]error, len(allocs))
+	var wg sync.WaitGroup
+	for i, alloc := range allocs {
+		// Side by side, so that one that hangs does not keep the others.
+		wg.Go(func() { releases[i], errs[i] = o.release(ctx, client, alloc) })
+	}
+	wg.Wait()
+	releases = slices.DeleteFunc(releases, func(r *released) bool { return r == nil })
+	if err := out.print(releases, allocsOf(releases), o.screen(releases)); err != nil {
+		return err
+	}
+	return all(errs)
+}
+
+// released is what became of one claim.
+type released struct {
+	Volume string `json:"volume"`
+	Alloc  string `json:"alloc"`
+	// Outcome is "detached", or "detaching" where it was not waited for.
+	Outcome string `json:"outcome"`
+}
+
+// targets are the allocs whose claims are meant.
+func (o *volumeDetachOptions) targets(ctx context.Context, client *apiclient.Client) ([]string, error) {
+	if len(o.allocs) > 0 {
+		return o.allocs, nil
+	}
+	v, err := client.Volume(ctx, o.volume)
+	if err != nil {
+		return nil, err
+	}
+	held := make([]string, len(v.Claims))
+	for i, c := range v.Claims {
+		held[i] = c.Alloc
+	}
+	switch {
+	case len(held) == 0:
+		return nil, &api.Error{Code: api.CodeNotFound, Message: "it has no claims", Hint: "volctl volume status " + shellArg(o.volume)}
+	case len(held) > 1 && !o.all:
+		return nil, &api.Error{
+			Code: api.CodeInvalid, Message: fmt.Sprintf("it has %d claims, of allocs %s", len(held), quotedList(held)),
+			Hint:    fmt.Sprintf("volctl volume detach %s ALLOC, or --all", shellArg(o.volume)),
+			Details: map[string]string{"allocs": strings.Join(held, "\n")},
+		}
+	}
+	return held, nil
+}
+
+// release gives one claim up. The result is nil where there was none.
+func (o *volumeDetachOptions) release(ctx context.Context, client *apiclient.Client, alloc string) (*released, error) {
+	ro, outcome := apiclient.ReleaseOptions{Force: o.force}, "detaching"
+	if !o.noWait {
+		ro.Wait, outcome = o.timeout, "detached"
+	}
+	call, cancel := context.WithTimeout(ctx, o.timeout+answerGrace)
+	defer cancel()
+	err := client.ReleaseClaim(call, o.volume, alloc, ro)
+	switch {
+	case err == nil:
+		return &released{Volume: o.volume, Alloc: alloc, Outcome: outcome}, nil
+	case isNotFound(err) && o.ignoreNotFound:
+		return nil, nil //nolint:nilnil // nothing to do is what was asked for
+	case ctx.Err() != nil:
+		err = interrupted("it was interrupted; the release goes on", "volctl volume status "+shellArg(o.volume))
+	default:
+		err = explain(ctx, client, err, o.volume, alloc)
+	}
+	return nil, failed(err, "detach volume %q from alloc %q", o.volume, alloc)
+}
+
+func (o *volumeDetachOptions) screen(releases []*released) func(*bytes.Buffer) error {
+	if len(releases) == 0 && o.ignoreNotFound {
+		return nothingToDo
+	}
+	return func(w *bytes.Buffer) error {
+		for _, r := range releases {
+			fmt.Fprintf(w, "%s volume %q from alloc %q\n", r.Outcome, r.Volume, r.Alloc)
+		}
+		return nil
+	}
+}
+
+func nothingToDo(w *bytes.Buffer) error {
+	w.WriteString("nothing to do\n")
+	return nil
+}
+
+func allocsOf(releases []*released) []string {
+	allocs := make([]string, len(releases))
+	for i, r := range releases {
+		allocs[i] = r.Alloc
+	}
+	return allocs
+}

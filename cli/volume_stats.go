@@ -1,0 +1,55 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"strconv"
+
+	"github.com/spf13/cobra"
+	"github.com/volagent/volagent/agent/apiclient"
+)
+
+type volumeStatsOptions struct{ id string }
+
+func newVolumeStats(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use: "stats ID", Short: "Ask the plugin how full a volume is",
+		Args: exactly("ID"), ValidArgsFunction: completeArg(a, volumeIDs),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o := volumeStatsOptions{id: args[0]}
+			return a.read(cmd, func(ctx context.Context, client *apiclient.Client, out *output) error {
+				return runVolumeStats(ctx, o, client, out)
+			})
+		},
+	}
+}
+
+func runVolumeStats(ctx context.Context, o volumeStatsOptions, client *apiclient.Client, out *output) error {
+	v, err := findVolume(ctx, client, o.id)
+	if err != nil {
+		return failed(err, "measure volume %q", o.id)
+	}
+	s, err := client.VolumeStats(ctx, v.Spec.ID)
+	if err != nil {
+		return failed(err, "measure volume %q", v.Spec.ID)
+	}
+	return out.print(s, []string{v.Spec.ID}, func(w *bytes.Buffer) error {
+		rows := [][]string{
+			{"Bytes", size(s.BytesUsed), size(s.BytesAvailable), size(s.BytesTotal), share(s.BytesUsed, s.BytesTotal)},
+		}
+		if s.InodesTotal > 0 {
+			rows = append(rows, []string{
+				"Inodes", strconv.FormatInt(s.InodesUsed, 10), strconv.FormatInt(s.InodesAvailable, 10),
+				strconv.FormatInt(s.InodesTotal, 10), share(s.InodesUsed, s.InodesTotal),
+			})
+		}
+		return table(w, "", []string{"", "Used", "Available", "Total", "Use"}, rows)
+	})
+}
+
+func share(part, whole int64) string {
+	if whole == 0 {
+		return "-"
+	}
+	return percent(part, whole)
+}

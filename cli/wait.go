@@ -1,0 +1,126 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/apiclient"
+)
+
+type waitOptions struct {
+	plugin, volume, state string
+	timeout               time.Duration
+}
+
+func newWait(a *app) *cobra.Command {
+	var o waitOptions
+	cmd := &cobra.Command{
+		Use: "wait [--plugin P | --volume V --for mounted|free]", Short: "Wait for the agent, a plugin, or a volume",
+		Long: `Wait until the agent answers, until a plugin is ready, or until a volume is mounted or free.
+An agent that does not answer yet is waited for in each case. Nothing is printed: the exit
+code is the answer, 5 when the time is over.`,
+		Example: `  volctl wait
+  volctl wait --plugin local --timeout 2m
+  volctl wait --volume data --for free`,
+		Args: exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.check(cmd); err != nil {
+				return err
+			}
+			return a.do(cmd, func(ctx context.Context, client *apiclient.Client, _ *output) error {
+				return runWait(ctx, o, client)
+			})
+		},
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.StringVar(&o.plugin, "plugin", "", "wait until plugin `ID` is ready")
+	f.StringVar(&o.volume, "volume", "", "wait for volume `ID`")
+	f.StringVar(&o.state, "for", "", "the `STATE` the volume is to reach: mounted or free")
+	f.DurationVar(&o.timeout, "timeout", claimTimeout, "how long to wait")
+	completeFlag(a, cmd, "plugin", pluginIDs)
+	completeFlag(a, cmd, "volume", volumeIDs)
+	completeChoice(cmd, "for", []string{apiclient.ForMounted, apiclient.ForFree})
+	return cmd
+}
+
+func (o *waitOptions) check(cmd *cobra.Command) error {
+	named := cmd.Flags().Changed
+	switch {
+	case named("plugin") && named("volume"):
+		return usage("", "--plugin and --volume exclude each other")
+	case named("volume") != named("for"):
+		return usage("volctl wait --volume ID --for mounted", "--volume and --for belong together")
+	case named("plugin"):
+		if err := checkPluginID(o.plugin); err != nil {
+			return err
+		}
+	case named("volume"):
+		if err := checkVolumeID(o.volume); err != nil {
+			return err
+		}
+		if err := oneOf("for", o.state, []string{apiclient.ForMounted, apiclient.ForFree}); err != nil {
+			return err
+		}
+	}
+	return checkTimeout(o.timeout)
+}
+
+func runWait(ctx context.Context, o waitOptions, client *apiclient.Client) error {
+	deadline := time.Now().Add(o.timeout)
+	ctx, cancel := context.WithDeadline(ctx, deadline.Add(answerGrace))
+	defer cancel()
+	for {
+		err := o.once(ctx, client, deadline)
+		if codeOf(err) != api.CodeUnreachable {
+			return failed(err, "wait for %s", o.what())
+		}
+		if time.Until(deadline) < retryEvery {
+			return failed(&api.Error{Code: api.CodeTimeout, Message: fmt.Sprintf("after %s: %v", o.timeout, err), Hint: wire(err).Hint}, "wait for %s", o.what())
+		}
+		if err := sleep(ctx, retryEvery); err != nil {
+			return failed(err, "wait for %s", o.what())
+		}
+	}
+}
+
+// once asks an agent that answers to wait for the rest of the time.
+func (o *waitOptions) once(ctx context.Context, client *apiclient.Client, deadline time.Time) error {
+	left := func() time.Duration { return max(time.Until(deadline), time.Millisecond) }
+	switch {
+	case o.plugin != "":
+		p, err := findPlugin(ctx, client, o.plugin)
+		if err != nil || p.State == api.PluginReady {
+			return err
+		}
+		_, err = client.WaitPlugin(ctx, p.ID, left())
+		return err
+	case o.volume != "":
+		v, err := findVolume(ctx, client, o.volume)
+		if err != nil || v.State == o.state {
+			return err
+		}
+		_, err = client.WaitVolume(ctx, v.Spec.ID, o.state, left())
+		return err
+	default:
+		// An agent that accepts and does not answer is to be told from a slow one.
+		ctx, cancel := context.WithDeadline(ctx, deadline)
+		defer cancel()
+		_, err := client.Health(ctx)
+		return err
+	}
+}
+
+func (o *waitOptions) what() string {
+	switch {
+	case o.plugin != "":
+		return fmt.Sprintf("plugin %q to be ready", o.plugin)
+	case o.volume != "":
+		return fmt.Sprintf("volume %q to be %s", o.volume, o.state)
+	default:
+		return "the agent"
+	}
+}

@@ -1,0 +1,347 @@
+package main_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/csitest"
+)
+
+// binDir holds volagent and volctl, built from this tree.
+var binDir string
+
+// inside marks the child that runs the tests in a mount namespace of its own,
+// so that nothing they mount can leak.
+const inside = "VOLAGENT_TEST_NAMESPACE"
+
+func TestMain(m *testing.M) {
+	if csitest.IsChild() {
+		os.Exit(csitest.Main())
+	}
+	if os.Getenv(inside) == "" {
+		os.Exit(reexec())
+	}
+	os.Exit(run(m))
+}
+
+// reexec runs this binary again in a private mount namespace.
+func reexec() int {
+	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+	cmd.Env = append(os.Environ(), inside+"=1")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	err := cmd.Run()
+	var exit *exec.ExitError
+	switch {
+	case errors.As(err, &exit):
+		return exit.ExitCode()
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "cannot run the tests in a mount namespace of their own (root is needed):", err)
+		return 1
+	}
+	return 0
+}
+
+// run builds the binaries, runs the tests, and checks that nothing is left.
+func run(m *testing.M) (code int) {
+	fail := func(err error) int {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	if err := syscall.Mount("", "/", "", syscall.MS_PRIVATE|syscall.MS_REC, ""); err != nil {
+		return fail(err)
+	}
+	var err error
+	if binDir, err = os.MkdirTemp("", "volagent-bin"); err != nil {
+		return fail(err)
+	}
+	defer func() {
+		if err := os.RemoveAll(binDir); err != nil {
+			code = fail(err)
+		}
+	}()
+	for _, program := range []string{"volagent", "volctl"} {
+		args := []string{"build", "-buildvcs=false", "-o", binDir + "/"}
+		if raceDetector && program == "volagent" {
+			args = append(args, "-race")
+		}
+		if out, err := exec.Command("go", append(args, "../"+program)...).CombinedOutput(); err != nil {
+			return fail(fmt.Errorf("cannot build: %w\n%s", err, out))
+		}
+	}
+	before := leftovers()
+	code = m.Run()
+	if after := leftovers(); after != before {
+		return fail(fmt.Errorf("the tests left something behind.\nbefore:\n%s\nafter:\n%s", before, after))
+	}
+	return code
+}
+
+// leftovers are the mounts, loop devices and processes that tests may leave.
+func leftovers() string {
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return err.Error()
+	}
+	loops, err := exec.Command("losetup", "-l", "-n", "-O", "BACK-FILE").CombinedOutput()
+	if err != nil {
+		return err.Error()
+	}
+	left := string(mounts) + strings.Join(processes(binDir), "\n")
+	for line := range strings.Lines(string(loops)) {
+		// Other packages' tests run at the same time, with loops of their own.
+		if slices.ContainsFunc(hostDirs, func(dir string) bool { return strings.HasPrefix(line, dir+"/") }) {
+			left += line
+		}
+	}
+	return left
+}
+
+// processes are those that run a program below dir.
+func processes(dir string) []string {
+	var found []string
+	exes, err := filepath.Glob("/proc/[0-9]*/exe")
+	if err != nil {
+		return []string{err.Error()}
+	}
+	for _, exe := range exes {
+		if to, err := os.Readlink(exe); err == nil && strings.HasPrefix(to, dir+"/") {
+			found = append(found, filepath.Dir(exe)+" "+to)
+		}
+	}
+	return found
+}
+
+// hostDirs are those of all hosts so far.
+var hostDirs []string
+
+// host is one host of a test: directories, an agent, and what it started.
+type host struct {
+	t   testing.TB
+	dir string // short: CSI paths below it must fit 128 bytes
+	env []string
+	cmd *exec.Cmd
+	log *os.File
+
+	flags []string // of args, with their values, that are left out
+	more  []string // arguments that are added
+	wrap  []string // a program that runs the agent
+}
+
+// newHost makes the directories. Plugins that still run at the end of the test
+// are stopped, and whatever they mounted is taken away.
+func newHost(t testing.TB) *host {
+	t.Helper()
+	h := &host{t: t}
+	for h.dir == "" {
+		dir := "/tmp/v" + strconv.FormatInt(rand.Int64N(36*36*36*36*36), 36)
+		if os.Mkdir(dir, 0o755) == nil {
+			h.dir = dir
+			hostDirs = append(hostDirs, dir)
+		}
+	}
+	h.env = append(os.Environ(), "VOLCTL_SOCKET="+h.socket(), "PATH="+binDir+":"+os.Getenv("PATH"))
+	for _, d := range []string{"plugins.d", "run"} {
+		h.must(os.Mkdir(filepath.Join(h.dir, d), 0o755))
+	}
+	h.must(os.WriteFile(filepath.Join(h.dir, "volagent.yaml"), nil, 0o644))
+	log, err := os.Create(filepath.Join(h.dir, "agent.log"))
+	h.must(err)
+	h.log = log
+	t.Cleanup(h.close)
+	return h
+}
+
+func (h *host) must(err error) {
+	h.t.Helper()
+	if err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+func (h *host) socket() string { return filepath.Join(h.dir, "run", "volagent.sock") }
+
+// args are the flags that keep an agent within the host.
+func (h *host) args() []string {
+	args := []string{
+		"--config", filepath.Join(h.dir, "volagent.yaml"), "--data-dir", filepath.Join(h.dir, "d"),
+		"--runtime-dir", filepath.Join(h.dir, "run"), "--plugin-dir", filepath.Join(h.dir, "plugins.d"),
+		"--node-id", "test-host", "--log-level", "debug",
+	}
+	for _, f := range h.flags {
+		if i := slices.Index(args, f); i >= 0 {
+			args = slices.Delete(args, i, i+2)
+		}
+	}
+	return append(args, h.more...)
+}
+
+// start starts the agent and waits until it answers and plugins are ready.
+func (h *host) start(plugins ...string) {
+	h.t.Helper()
+	argv := append(slices.Clone(h.wrap), filepath.Join(binDir, "volagent"))
+	argv = append(argv, h.args()...)
+	h.cmd = exec.Command(argv[0], argv[1:]...)
+	h.cmd.Env, h.cmd.Stderr = h.env, h.log
+	h.must(h.cmd.Start())
+	h.volctl("wait", "--timeout", "20s")
+	for _, p := range plugins {
+		h.volctl("wait", "--plugin", p, "--timeout", "20s")
+	}
+}
+
+// signal sends the agent a signal and waits for its end.
+func (h *host) signal(sig syscall.Signal) error {
+	h.t.Helper()
+	h.must(h.cmd.Process.Signal(sig))
+	err := h.cmd.Wait()
+	h.cmd = nil
+	return err
+}
+
+// kill kills the agent the hard way.
+func (h *host) kill() {
+	h.t.Helper()
+	if err := h.signal(syscall.SIGKILL); err == nil {
+		h.t.Fatal("the agent outlived SIGKILL")
+	}
+}
+
+// result is what volctl said.
+type result struct {
+	out, err string
+	code     int
+}
+
+// try runs volctl.
+func (h *host) try(args ...string) result {
+	h.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, filepath.Join(binDir, "volctl"), args...)
+	cmd.Env = h.env
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		h.t.Fatalf("volctl %v: %v", args, err)
+	}
+	return result{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
+}
+
+// volctl runs volctl, which must succeed, and returns what it printed.
+func (h *host) volctl(args ...string) string {
+	h.t.Helper()
+	r := h.try(args...)
+	if r.code != 0 {
+		h.t.Fatalf("volctl %s: exit %d\n%s%s", strings.Join(args, " "), r.code, r.out, r.err)
+	}
+	return strings.TrimSpace(r.out)
+}
+
+// await waits until a condition holds.
+func (h *host) await(what string, cond func() bool) {
+	h.t.Helper()
+	for end := time.Now().Add(30 * time.Second); !cond(); {
+		if time.Now().After(end) {
+			h.t.Fatalf("did not come true in time: %s", what)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// mounts are the lines of the mount table below the host's directory.
+func (h *host) mounts() string {
+	raw, err := os.ReadFile("/proc/self/mountinfo")
+	h.must(err)
+	var lines []string
+	for line := range strings.Lines(string(raw)) {
+		if strings.Contains(line, " "+h.dir+"/") {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, "")
+}
+
+// pluginPID is the process of a plugin, 0 if there is none.
+func (h *host) pluginPID(id string) int {
+	h.t.Helper()
+	pid, err := strconv.Atoi(h.volctl("plugin", "status", id, "-o", "go-template={{.pid}}"))
+	if err != nil {
+		return 0
+	}
+	return pid
+}
+
+// close ends the host: agent, plugins, mounts, directories. A test that left a
+// mount has that said by TestMain unless it is undone here; what the test is
+// about it must have asserted by itself.
+func (h *host) close() {
+	raw, err := os.ReadFile(h.log.Name())
+	h.must(err)
+	for _, bad := range []string{"DATA RACE", "panic: ", "fatal error: "} {
+		if bytes.Contains(raw, []byte(bad)) {
+			h.t.Errorf("the agent's log holds %q", bad)
+		}
+	}
+	if h.t.Failed() {
+		h.t.Logf("the agent's log:\n%s", raw)
+	}
+	if h.cmd != nil {
+		h.must(h.cmd.Process.Kill())
+		_ = h.cmd.Wait() // killed
+	}
+	h.stopPlugins()
+	lines := strings.Split(strings.TrimSpace(h.mounts()), "\n")
+	for _, line := range slices.Backward(lines) {
+		if f := strings.Fields(line); len(f) > 4 {
+			h.must(syscall.Unmount(f[4], syscall.MNT_DETACH))
+		}
+	}
+	h.detachLoops()
+	h.must(h.log.Close())
+	h.must(os.RemoveAll(h.dir))
+}
+
+// stopPlugins kills what was started with a socket of this host.
+func (h *host) stopPlugins() {
+	environs, err := filepath.Glob("/proc/[0-9]*/environ")
+	h.must(err)
+	for _, path := range environs {
+		raw, err := os.ReadFile(path)
+		if err != nil || !bytes.Contains(raw, []byte("CSI_ENDPOINT=unix://"+h.dir+"/")) {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		h.must(err)
+		_ = syscall.Kill(pid, syscall.SIGCONT) // it may have ended by itself
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+		h.await("the plugin's end", func() bool {
+			state, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+			return err != nil || bytes.Contains(state, []byte(") Z "))
+		})
+	}
+}
+
+func (h *host) detachLoops() {
+	out, err := exec.Command("losetup", "-l", "-n", "-O", "NAME,BACK-FILE").Output()
+	h.must(err)
+	for line := range strings.Lines(string(out)) {
+		if f := strings.Fields(line); len(f) > 1 && strings.HasPrefix(f[1], h.dir+"/") {
+			h.must(exec.Command("losetup", "-d", f[0]).Run())
+		}
+	}
+}

@@ -1,0 +1,13 @@
+// Command volagent is the per-host agent that serves CSI volumes to a host
+// without an orchestrator.
+package main
+
+import (
+	"os"
+
+	"github.com/volagent/volagent/agent"
+)
+
+func main() {
+	os.Exit(agent.Main(os.Args[1:], os.Stdout, os.Stderr, agent.Seams{}))
+}

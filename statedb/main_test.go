@@ -1,0 +1,155 @@
+package statedb_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/volagent/volagent/statedb"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// The test binary runs parts of itself in processes of their own: to hold a
+// lock, to be killed, to fill a file system in a mount namespace of its own.
+const roleVar = "STATEDB_TEST_ROLE"
+
+var roles = map[string]func(args []string) error{
+	"hold": hold, "die": die, "fill": fill, "open": openDamaged,
+}
+
+func TestMain(m *testing.M) {
+	role, ok := roles[os.Getenv(roleVar)]
+	if !ok {
+		os.Exit(m.Run())
+	}
+	if err := role(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// child is the test binary in a role.
+func child(t *testing.T, role string, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
+	cmd.Env = append(os.Environ(), roleVar+"="+role)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return cmd
+}
+
+// open opens a database; when the test ends it is closed and checked.
+func open(t testing.TB, path string, o statedb.Options) *statedb.DB {
+	t.Helper()
+	db, err := statedb.Open(path, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+		if err := statedb.Check(path); err != nil {
+			t.Errorf("the file does not pass its check: %v", err)
+		}
+	})
+	return db
+}
+
+func fresh(t testing.TB, o statedb.Options) (*statedb.DB, string) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "state.db")
+	return open(t, path, o), path
+}
+
+// record is a volume with claims.
+func record(id string, allocs ...string) volume.Record {
+	r := volume.Record{Volume: volume.Volume{ID: id, PluginID: "p", Driver: "d", ExternalID: "ext-" + id}, Claims: map[string]volume.Claim{}}
+	for i, alloc := range allocs {
+		r.Claims[alloc] = volume.Claim{
+			Alloc: alloc, Seq: uint64(i + 1), Wanted: true, State: volume.Taken, Since: time.Unix(int64(i), 0).UTC(), Target: "/t/" + alloc,
+			Published: volume.Present, Mount: &volume.MountIdentity{ID: uint64(i + 1)},
+		}
+	}
+	return r
+}
+
+func put(r volume.Record) func(*statedb.Tx) error {
+	return func(tx *statedb.Tx) error { tx.PutVolume(r); return nil }
+}
+
+// do runs a change and fails the test if it is refused.
+func do(t testing.TB, change func(context.Context, func(*statedb.Tx) error) error, fn func(*statedb.Tx) error) {
+	t.Helper()
+	if err := change(t.Context(), fn); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// copied is the file as a crash at this moment would leave it.
+func copied(t *testing.T, path string) string {
+	t.Helper()
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := filepath.Join(t.TempDir(), "copy.db")
+	if err := os.WriteFile(to, raw, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return to
+}
+
+// ids are the volumes in a file.
+func ids(t *testing.T, path string) map[string]bool {
+	t.Helper()
+	db := open(t, path, statedb.Options{})
+	got := map[string]bool{}
+	for _, r := range db.Volumes() {
+		got[r.Volume.ID] = true
+	}
+	return got
+}
+
+// gate is a tap that stops the writer before a commit until it is let through.
+type gate struct{ arrived, pass chan struct{} }
+
+func newGate() gate { return gate{make(chan struct{}, 1024), make(chan struct{})} }
+
+func (g gate) tap(p statedb.Point) {
+	if p == statedb.BeforeCommit {
+		g.arrived <- struct{}{}
+		<-g.pass
+	}
+}
+
+var errRefused = errors.New("refused")
+
+func equal(t *testing.T, what string, got, want any) {
+	t.Helper()
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%s:\n got %+v\nwant %+v", what, got, want)
+	}
+}
+
+// hold opens the database and keeps it until its input ends.
+func hold(args []string) error {
+	db, err := statedb.Open(args[0], statedb.Options{})
+	if err != nil {
+		return err
+	}
+	fmt.Println("ready")
+	_, err = bufio.NewReader(os.Stdin).ReadString('\n')
+	if !strings.Contains(fmt.Sprint(err), "EOF") {
+		return fmt.Errorf("unexpected input: %w", err)
+	}
+	return db.Close()
+}

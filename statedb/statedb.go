@@ -1,0 +1,253 @@
+// Package statedb keeps what the agent must remember in one bbolt file. It is
+// the only user of bbolt.
+//
+// The buckets, their keys and values (JSON unless said otherwise):
+//
+//	meta
+//	  schema                      decimal number, see schemaVersion
+//	  node                        Node: the CSI node id, boot, mount namespace, data dir
+//	volumes
+//	  <volume id>                 volume.Record without its claims
+//	claims
+//	  <volume id> 0x00 <alloc>    volume.Claim
+//	plugins
+//	  <plugin id>                 volume.PluginRecord
+//	debts
+//	  <driver> 0x00 <external id> Debt: what a forced deregister left undone
+//
+// All of it is also held in memory; reads never touch the file. One writer
+// goroutine takes whatever mutations are queued, runs them one after the other
+// on a copy, and commits those that succeed together: concurrent changes share
+// a commit with no delay added, a refused one writes nothing and fails nobody
+// else.
+package statedb
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"go.etcd.io/bbolt"
+	berrors "go.etcd.io/bbolt/errors"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// schemaVersion is what this release writes. A file with a newer one is
+// refused; an older one is migrated when there is one.
+const schemaVersion = 1
+
+// initialMmap keeps a growing file from having to wait for readers. It is
+// address space, not memory.
+const initialMmap = 256 << 20
+
+var (
+	// ErrLocked is returned by Open when another process has the file open.
+	ErrLocked = errors.New("another volagent uses this data dir")
+	// ErrClosed is returned by changes after Close.
+	ErrClosed = errors.New("state database is closed")
+)
+
+// Point is where Options.Tap is called.
+type Point string
+
+// Points around a commit.
+const (
+	BeforeCommit Point = "before-commit"
+	AfterCommit  Point = "after-commit"
+)
+
+// Options tune a DB. The zero value is right outside tests.
+type Options struct {
+	// Tap, if set, is called by the writer around each commit. It is a seam
+	// for tests that die or stall there.
+	Tap func(Point)
+	// LockTimeout bounds the wait for the file's lock; 0 means one second.
+	LockTimeout time.Duration
+}
+
+// Node is what is remembered of the host itself.
+type Node struct {
+	ID        string `json:"id"`       // CSI node id, given at the first start
+	Boot      string `json:"boot"`     // boot id when mounts were last made
+	Namespace uint64 `json:"ns"`       // mount namespace they were made in
+	DataDir   string `json:"data_dir"` // where the stored paths lie
+}
+
+// Debt is what a forced deregister left on the host: the record as it was. It
+// is paid when the same storage volume is registered again.
+type Debt struct {
+	Record volume.Record  `json:"record"`
+	Claims []volume.Claim `json:"claims"`
+	Since  time.Time      `json:"since"`
+}
+
+// Whole is the record with its claims.
+func (d Debt) Whole() volume.Record {
+	r := d.Record
+	r.Claims = make(map[string]volume.Claim, len(d.Claims))
+	for _, c := range d.Claims {
+		r.Claims[c.Alloc] = c
+	}
+	return r
+}
+
+// DB is an open state database. It is safe for concurrent use.
+type DB struct {
+	bolt *bbolt.DB
+	tap  func(Point)
+
+	queue   chan *request
+	quit    chan struct{}
+	done    chan struct{}
+	closing sync.Once
+
+	mu  sync.RWMutex
+	mem state
+	// commits counts those made since Open; guarded by mu.
+	commits uint64
+	// fault is why the last commit failed; nil if it did not. Guarded by mu.
+	fault error
+
+	// Of the writer goroutine alone.
+	disk  map[string]volume.Record // volumes as last committed
+	dirty changes                  // what memory has and the file has not
+}
+
+// Open opens or creates the file and loads it. It returns ErrLocked if another
+// process holds it, and an error that names the file if it is damaged or was
+// written by a newer release; the file is left as it is.
+func Open(path string, o Options) (*DB, error) {
+	if o.LockTimeout == 0 {
+		o.LockTimeout = time.Second
+	}
+	b, err := openBolt(path, o.LockTimeout)
+	if err != nil {
+		return nil, err
+	}
+	db := &DB{
+		bolt: b, tap: o.Tap,
+		queue: make(chan *request, 1024), quit: make(chan struct{}), done: make(chan struct{}),
+		dirty: newChanges(),
+	}
+	if err := db.load(); err != nil {
+		return nil, errors.Join(fmt.Errorf("cannot read %s: %w", path, err), b.Close())
+	}
+	db.disk = make(map[string]volume.Record, len(db.mem.volumes))
+	for id, r := range db.mem.volumes {
+		db.disk[id] = r
+	}
+	go db.write()
+	return db, nil
+}
+
+// openBolt opens the file; bbolt panics on some damage, which is an error here.
+func openBolt(path string, wait time.Duration) (b *bbolt.DB, err error) {
+	defer guard(func(p any) { err = fmt.Errorf("cannot open %s: the file is damaged: %v", path, p) })()
+	b, err = bbolt.Open(path, 0o600, &bbolt.Options{
+		Timeout: wait, InitialMmapSize: initialMmap, FreelistType: bbolt.FreelistMapType,
+	})
+	switch {
+	case errors.Is(err, berrors.ErrTimeout):
+		return nil, fmt.Errorf("cannot open %s: %w", path, ErrLocked)
+	case errors.Is(err, os.ErrPermission):
+		return nil, fmt.Errorf("cannot open the state database: %w", err)
+	case err != nil:
+		return nil, fmt.Errorf("cannot open %s: %w", path, err)
+	}
+	return b, nil
+}
+
+// guard is deferred around what reads the file's pages, as in defer guard(f)():
+// bbolt panics over damage, and a page that the file has lost is a fault in its
+// memory map, which is a panic only in a goroutine that asked for it.
+func guard(damaged func(panicked any)) (end func()) {
+	before := debug.SetPanicOnFault(true)
+	return func() {
+		debug.SetPanicOnFault(before)
+		if p := recover(); p != nil {
+			damaged(p)
+		}
+	}
+}
+
+// Close commits what is queued or not yet on disk, and closes the file.
+func (db *DB) Close() error {
+	db.closing.Do(func() { close(db.quit) })
+	<-db.done
+	return db.bolt.Close()
+}
+
+// Volume returns one volume's record as of the last change.
+func (db *DB) Volume(id string) (volume.Record, bool) {
+	db.mu.RLock()
+	defer db.mu.RUnlock()
+	r, ok := db.mem.volumes[id]
+	return r, ok
+}
+
+// Volumes returns all records, in no order.
+func (db *DB) Volumes() []volume.Record {
+	db.mu.RLock()
+	defer db.mu.RUnlock()
+	all := make([]volume.Record, 0, len(db.mem.volumes))
+	for _, r := range db.mem.volumes {
+		all = append(all, r)
+	}
+	return all
+}
+
+// Plugins returns all plugins' records, in no order.
+func (db *DB) Plugins() []volume.PluginRecord {
+	db.mu.RLock()
+	defer db.mu.RUnlock()
+	all := make([]volume.PluginRecord, 0, len(db.mem.plugins))
+	for _, p := range db.mem.plugins {
+		all = append(all, p)
+	}
+	return all
+}
+
+// Owed returns the id of the volume whose forced deregister left something of a
+// storage volume behind.
+func (db *DB) Owed(driver, external string) (id string, ok bool) {
+	db.mu.RLock()
+	defer db.mu.RUnlock()
+	d, ok := db.mem.debts[storageKey(driver, external)]
+	return d.Record.Volume.ID, ok
+}
+
+// Debts returns what forced deregisters left, in no order.
+func (db *DB) Debts() []Debt {
+	db.mu.RLock()
+	defer db.mu.RUnlock()
+	all := make([]Debt, 0, len(db.mem.debts))
+	for _, d := range db.mem.debts {
+		all = append(all, d)
+	}
+	return all
+}
+
+// Node returns what is remembered of the host.
+func (db *DB) Node() Node {
+	db.mu.RLock()
+	defer db.mu.RUnlock()
+	return db.mem.node
+}
+
+// Fault returns why the last commit failed, nil if it did not.
+func (db *DB) Fault() error {
+	db.mu.RLock()
+	defer db.mu.RUnlock()
+	return db.fault
+}
+
+// Commits returns how many commits were made since Open.
+func (db *DB) Commits() uint64 {
+	db.mu.RLock()
+	defer db.mu.RUnlock()
+	return db.commits
+}

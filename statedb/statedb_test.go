@@ -1,0 +1,344 @@
+package statedb_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/volagent/volagent/statedb"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Changes that arrive during a commit share the next one, and one that is
+// refused fails alone.
+func TestGroupCommit(t *testing.T) {
+	const many = 100
+	g := newGate()
+	db, _ := fresh(t, statedb.Options{Tap: g.tap})
+	results := make(chan error, many+2)
+	send := func(fn func(*statedb.Tx) error) {
+		go func() { results <- db.Update(context.Background(), fn) }()
+	}
+	send(put(record("first")))
+	<-g.arrived
+	// The writer is in its first commit. All of these wait for it.
+	var queued sync.WaitGroup
+	queued.Add(many + 1)
+	enter := func(fn func(*statedb.Tx) error) func(*statedb.Tx) error {
+		return func(tx *statedb.Tx) error { queued.Done(); return fn(tx) }
+	}
+	for i := range many {
+		send(enter(put(record(fmt.Sprintf("v%d", i)))))
+	}
+	send(enter(func(tx *statedb.Tx) error {
+		tx.PutVolume(record("refused"))
+		tx.DeleteVolume("first")
+		return errRefused
+	}))
+	waitQueued(t, db, many+1)
+	g.pass <- struct{}{}
+	queued.Wait() // they run in batches, each before its commit
+	close(g.pass)
+	refused := 0
+	for range many + 2 {
+		switch err := <-results; {
+		case errors.Is(err, errRefused):
+			refused++
+		case err != nil:
+			t.Error(err)
+		}
+	}
+	if refused != 1 {
+		t.Errorf("%d changes were refused, want 1", refused)
+	}
+	if n := db.Commits(); n != 2 {
+		t.Errorf("%d changes took %d commits, want 2", many+1, n)
+	}
+	if n := len(db.Volumes()); n != many+1 {
+		t.Errorf("%d volumes are there, want %d", n, many+1)
+	}
+	for id, want := range map[string]bool{"first": true, "refused": false} {
+		if _, ok := db.Volume(id); ok != want {
+			t.Errorf("volume %q is there: %t, want %t", id, ok, want)
+		}
+	}
+}
+
+// waitQueued waits until n changes wait for the writer.
+func waitQueued(t *testing.T, db *statedb.DB, n int) {
+	t.Helper()
+	deadline := time.Now().Add(10 * time.Second)
+	for db.Queued() < n {
+		if time.Now().After(deadline) {
+			t.Fatalf("only %d changes are queued, want %d", db.Queued(), n)
+		}
+		select {
+		case <-time.After(time.Millisecond):
+		case <-t.Context().Done():
+			t.Fatal(t.Context().Err())
+		}
+	}
+}
+
+// Many writers share commits also with nothing in their way.
+func TestConcurrentWriters(t *testing.T) {
+	const writers, each = 32, 50
+	db, path := fresh(t, statedb.Options{})
+	var wg sync.WaitGroup
+	for w := range writers {
+		wg.Go(func() {
+			for i := range each {
+				if err := db.Update(t.Context(), put(record(fmt.Sprintf("v%d-%d", w, i), "a"))); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := db.Commits(); n > writers*each/2 {
+		t.Errorf("%d changes took %d commits", writers*each, n)
+	}
+	if got := ids(t, copied(t, path)); len(got) != writers*each {
+		t.Errorf("%d of %d volumes are on disk", len(got), writers*each)
+	}
+}
+
+// One change sees what those before it in the same commit did.
+func TestChangesSeeEachOther(t *testing.T) {
+	db, _ := fresh(t, statedb.Options{})
+	const n = 200
+	do(t, db.Update, put(record("v")))
+	var wg sync.WaitGroup
+	for range n {
+		wg.Go(func() {
+			err := db.Update(t.Context(), func(tx *statedb.Tx) error {
+				r, ok := tx.Volume("v")
+				if !ok {
+					return errors.New("the volume is not there")
+				}
+				r.Node.Seq++
+				tx.PutVolume(r)
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if r, _ := db.Volume("v"); r.Node.Seq != n || r.Generation != n+1 {
+		t.Errorf("%d changes made %d, generation %d", n, r.Node.Seq, r.Generation)
+	}
+}
+
+// What is not committed is not seen.
+func TestReadersSeeCommitted(t *testing.T) {
+	g := newGate()
+	db, _ := fresh(t, statedb.Options{Tap: g.tap})
+	done := make(chan error, 1)
+	go func() { done <- db.Update(context.Background(), put(record("v"))) }()
+	<-g.arrived
+	if _, ok := db.Volume("v"); ok {
+		t.Error("a volume is seen before its commit")
+	}
+	close(g.pass)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if _, ok := db.Volume("v"); !ok {
+		t.Error("the volume is not seen after its commit")
+	}
+}
+
+// A checkpoint is in memory at once, and rides with the next commit.
+func TestCheckpoint(t *testing.T) {
+	db, path := fresh(t, statedb.Options{})
+	do(t, db.Update, put(record("v")))
+	before := db.Commits()
+	r, _ := db.Volume("v")
+	r.Node.Staged = volume.Present
+	do(t, db.Checkpoint, put(r))
+	if got, _ := db.Volume("v"); got.Node.Staged != volume.Present {
+		t.Error("the checkpoint is not in memory")
+	}
+	if n := db.Commits(); n != before {
+		t.Errorf("a checkpoint made %d commits", n-before)
+	}
+	lost := open(t, copied(t, path), statedb.Options{})
+	if got, _ := lost.Volume("v"); got.Node.Staged != volume.Absent {
+		t.Error("a checkpoint reached the disk by itself")
+	}
+	do(t, db.Update, put(record("other")))
+	kept := open(t, copied(t, path), statedb.Options{})
+	if got, _ := kept.Volume("v"); got.Node.Staged != volume.Present {
+		t.Error("a checkpoint did not ride with the next commit")
+	}
+}
+
+// An update that changes nothing commits nothing.
+func TestNothingToCommit(t *testing.T) {
+	db, _ := fresh(t, statedb.Options{})
+	do(t, db.Update, func(*statedb.Tx) error { return nil })
+	if n := db.Commits(); n != 0 {
+		t.Errorf("it took %d commits", n)
+	}
+}
+
+// Close commits what is only in memory; after it nothing is taken any more.
+func TestClose(t *testing.T) {
+	db, path := fresh(t, statedb.Options{})
+	do(t, db.Checkpoint, put(record("v")))
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func(context.Context, func(*statedb.Tx) error) error{
+		"Update": db.Update, "Happened": db.Happened, "Checkpoint": db.Checkpoint,
+	} {
+		if err := change(t.Context(), put(record("late"))); !errors.Is(err, statedb.ErrClosed) {
+			t.Errorf("%s after Close: %v", name, err)
+		}
+	}
+	if got := ids(t, copied(t, path)); !got["v"] || got["late"] {
+		t.Errorf("on disk are %v, want v", got)
+	}
+}
+
+// Closing under load: every change is either on disk or was refused.
+func TestCloseUnderLoad(t *testing.T) {
+	db, path := fresh(t, statedb.Options{})
+	var mu sync.Mutex
+	acked := map[string]bool{}
+	var wg sync.WaitGroup
+	begun := make(chan struct{}, 64)
+	for w := range 8 {
+		wg.Go(func() {
+			for i := 0; ; i++ {
+				id := fmt.Sprintf("v%d-%d", w, i)
+				err := db.Update(context.Background(), put(record(id)))
+				if errors.Is(err, statedb.ErrClosed) {
+					return
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				mu.Lock()
+				acked[id] = true
+				mu.Unlock()
+				select {
+				case begun <- struct{}{}:
+				default:
+				}
+			}
+		})
+	}
+	for range 32 {
+		<-begun
+	}
+	if err := db.Close(); err != nil {
+		t.Error(err)
+	}
+	wg.Wait()
+	got := ids(t, copied(t, path))
+	for id := range acked {
+		if !got[id] {
+			t.Errorf("%s was acknowledged and is not on disk", id)
+		}
+	}
+}
+
+func TestCancelledChange(t *testing.T) {
+	g := newGate()
+	db, _ := fresh(t, statedb.Options{Tap: g.tap})
+	done := make(chan error, 1)
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() { done <- db.Update(ctx, put(record("v"))) }()
+	<-g.arrived
+	cancel()
+	// It is in the writer's hands: its outcome is not hidden.
+	close(g.pass)
+	if err := <-done; err != nil {
+		t.Errorf("a change that was committed says %v", err)
+	}
+	if _, ok := db.Volume("v"); !ok {
+		t.Error("it is not there")
+	}
+}
+
+// A storage volume has one id, also as seen from inside a change.
+func TestVolumeOf(t *testing.T) {
+	db, path := fresh(t, statedb.Options{})
+	do(t, db.Update, put(record("a")))
+	of := func(tx *statedb.Tx, external, want string) {
+		t.Helper()
+		if id, ok := tx.VolumeOf("d", external); id != want || ok != (want != "") {
+			t.Errorf("storage volume %q is %q, want %q", external, id, want)
+		}
+	}
+	do(t, db.Update, func(tx *statedb.Tx) error {
+		of(tx, "ext-a", "a")
+		of(tx, "", "")
+		if _, ok := tx.VolumeOf("other", "ext-a"); ok {
+			t.Error("it is found under another driver")
+		}
+		r := record("a")
+		r.Volume.ExternalID = "moved"
+		tx.PutVolume(r)
+		of(tx, "ext-a", "")
+		of(tx, "moved", "a")
+		tx.DeleteVolume("a")
+		of(tx, "moved", "")
+		tx.PutVolume(record("b"))
+		of(tx, "ext-b", "b")
+		return nil
+	})
+	do(t, db.Update, func(tx *statedb.Tx) error {
+		of(tx, "ext-a", "")
+		of(tx, "moved", "")
+		of(tx, "ext-b", "b")
+		return nil
+	})
+	again := open(t, copied(t, path), statedb.Options{})
+	do(t, again.Update, func(tx *statedb.Tx) error { of(tx, "ext-b", "b"); return nil })
+}
+
+// The same inside one commit: what an earlier change of it stored may be
+// undone by this one.
+func TestVolumeOfInOneCommit(t *testing.T) {
+	g := newGate()
+	db, _ := fresh(t, statedb.Options{Tap: g.tap})
+	done := make(chan error, 3)
+	send := func(fn func(*statedb.Tx) error) {
+		before := db.Queued()
+		go func() { done <- db.Update(context.Background(), fn) }()
+		waitQueued(t, db, before+1)
+	}
+	go func() { done <- db.Update(context.Background(), put(record("first"))) }()
+	<-g.arrived
+	send(put(record("a")))
+	send(func(tx *statedb.Tx) error {
+		tx.DeleteVolume("a")
+		if id, ok := tx.VolumeOf("d", "ext-a"); ok {
+			t.Errorf("the storage volume of a deleted volume is found as %q", id)
+		}
+		r := record("b")
+		r.Volume.ExternalID = "ext-a"
+		tx.PutVolume(r)
+		if id, _ := tx.VolumeOf("d", "ext-a"); id != "b" {
+			t.Errorf("the storage volume is %q, want b", id)
+		}
+		return nil
+	})
+	close(g.pass)
+	for range 3 {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	if n := db.Commits(); n != 2 {
+		t.Errorf("%d commits, want 2", n)
+	}
+}

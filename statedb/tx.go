@@ -1,0 +1,230 @@
+package statedb
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// state is everything in memory. Records are values that nobody writes
+// through, so they are shared freely.
+type state struct {
+	volumes  map[string]volume.Record
+	external map[string]string // storage key → volume id
+	staging  map[string]string // staging path → id of the volume that holds it
+	plugins  map[string]volume.PluginRecord
+	debts    map[string]Debt
+	node     Node
+}
+
+// changes is a set of changed keys with their new values; nil is a deletion.
+type changes struct {
+	volumes map[string]*volume.Record
+	plugins map[string]*volume.PluginRecord
+	debts   map[string]*Debt
+	node    *Node
+}
+
+func newChanges() changes {
+	return changes{
+		volumes: map[string]*volume.Record{},
+		plugins: map[string]*volume.PluginRecord{},
+		debts:   map[string]*Debt{},
+	}
+}
+
+func (c *changes) empty() bool {
+	return len(c.volumes)+len(c.plugins)+len(c.debts) == 0 && c.node == nil
+}
+
+// add lays later changes over c.
+func (c *changes) add(later changes) {
+	maps.Copy(c.volumes, later.volumes)
+	maps.Copy(c.plugins, later.plugins)
+	maps.Copy(c.debts, later.debts)
+	if later.node != nil {
+		c.node = later.node
+	}
+}
+
+// storageKey is what a storage volume is unique by on a host; empty while the
+// plugin has not named it yet.
+func storageKey(driver, external string) string {
+	if external == "" {
+		return ""
+	}
+	return driver + "\x00" + external
+}
+
+// apply makes changes part of the state.
+func (s *state) apply(c changes) {
+	for id, r := range c.volumes {
+		if old, ok := s.volumes[id]; ok {
+			delete(s.external, storageKey(old.Volume.Driver, old.Volume.ExternalID))
+			if s.staging[old.Node.StagingPath] == id {
+				delete(s.staging, old.Node.StagingPath)
+			}
+		}
+		if r == nil {
+			delete(s.volumes, id)
+			continue
+		}
+		s.volumes[id] = *r
+	}
+	for id, r := range c.volumes {
+		if r == nil {
+			continue
+		}
+		if key := storageKey(r.Volume.Driver, r.Volume.ExternalID); key != "" {
+			s.external[key] = id
+		}
+		s.hold(id, *r)
+	}
+	put(s.plugins, c.plugins)
+	put(s.debts, c.debts)
+	if c.node != nil {
+		s.node = *c.node
+	}
+}
+
+// hold notes that a volume has its staging path, if it has one in use.
+func (s *state) hold(id string, r volume.Record) {
+	if r.Held() && r.Node.StagingPath != "" {
+		s.staging[r.Node.StagingPath] = id
+	}
+}
+
+func put[V any](m map[string]V, changed map[string]*V) {
+	for k, v := range changed {
+		if v == nil {
+			delete(m, k)
+		} else {
+			m[k] = *v
+		}
+	}
+}
+
+// Tx is what one mutation sees and changes. It is valid only inside the
+// function it was given to.
+type Tx struct {
+	base *state  // as committed or checkpointed
+	past changes // by earlier mutations of the same commit
+	own  changes // by this one
+}
+
+// Volume returns a record.
+func (tx *Tx) Volume(id string) (volume.Record, bool) {
+	for _, c := range []changes{tx.own, tx.past} {
+		if r, ok := c.volumes[id]; ok {
+			if r == nil {
+				return volume.Record{}, false
+			}
+			return *r, true
+		}
+	}
+	r, ok := tx.base.volumes[id]
+	return r, ok
+}
+
+// Volumes returns all records, in no order.
+func (tx *Tx) Volumes() []volume.Record {
+	return merged(tx.base.volumes, tx.past.volumes, tx.own.volumes)
+}
+
+// Debts returns all that is owed, in no order.
+func (tx *Tx) Debts() []Debt { return merged(tx.base.debts, tx.past.debts, tx.own.debts) }
+
+// merged are the values of a map after two sets of changes.
+func merged[V any](base map[string]V, past, own map[string]*V) []V {
+	now := maps.Clone(base)
+	if now == nil {
+		now = map[string]V{}
+	}
+	put(now, past)
+	put(now, own)
+	return slices.Collect(maps.Values(now))
+}
+
+// PutVolume stores a record and counts its generation.
+func (tx *Tx) PutVolume(r volume.Record) {
+	r.Generation++
+	tx.own.volumes[r.Volume.ID] = &r
+}
+
+// DeleteVolume deletes a record with its claims.
+func (tx *Tx) DeleteVolume(id string) { tx.own.volumes[id] = nil }
+
+// VolumeOf returns the id under which a storage volume is registered.
+func (tx *Tx) VolumeOf(driver, external string) (string, bool) {
+	key := storageKey(driver, external)
+	if key == "" {
+		return "", false
+	}
+	// A hit may have been deleted, or given another name, since.
+	is := func(id string) bool {
+		r, ok := tx.Volume(id)
+		return ok && storageKey(r.Volume.Driver, r.Volume.ExternalID) == key
+	}
+	for _, c := range []changes{tx.own, tx.past} {
+		for id := range c.volumes {
+			if is(id) {
+				return id, true
+			}
+		}
+	}
+	if id, ok := tx.base.external[key]; ok && is(id) {
+		return id, true
+	}
+	return "", false
+}
+
+// HolderOf returns the volume that a staging path is in use by, if it is another
+// than but. The path of a target differs where that of the staging does.
+func (tx *Tx) HolderOf(path, but string) (string, bool) {
+	holds := func(id string) bool {
+		r, ok := tx.Volume(id)
+		return ok && id != but && r.Held() && r.Node.StagingPath == path
+	}
+	for _, c := range []changes{tx.own, tx.past} {
+		for id := range c.volumes {
+			if holds(id) {
+				return id, true
+			}
+		}
+	}
+	id, ok := tx.base.staging[path]
+	return id, ok && holds(id)
+}
+
+// PutPlugin stores what is remembered of a plugin.
+func (tx *Tx) PutPlugin(id string, p volume.PluginRecord) { tx.own.plugins[id] = &p }
+
+// DeletePlugin forgets a plugin.
+func (tx *Tx) DeletePlugin(id string) { tx.own.plugins[id] = nil }
+
+// Debt returns what is owed for a storage volume.
+func (tx *Tx) Debt(driver, external string) (Debt, bool) {
+	key := storageKey(driver, external)
+	for _, c := range []changes{tx.own, tx.past} {
+		if d, ok := c.debts[key]; ok {
+			if d == nil {
+				return Debt{}, false
+			}
+			return *d, true
+		}
+	}
+	d, ok := tx.base.debts[key]
+	return d, ok
+}
+
+// PutDebt stores what is owed for a storage volume.
+func (tx *Tx) PutDebt(d Debt) {
+	tx.own.debts[storageKey(d.Record.Volume.Driver, d.Record.Volume.ExternalID)] = &d
+}
+
+// DeleteDebt forgets what was owed.
+func (tx *Tx) DeleteDebt(driver, external string) { tx.own.debts[storageKey(driver, external)] = nil }
+
+// PutNode stores what is remembered of the host.
+func (tx *Tx) PutNode(n Node) { tx.own.node = &n }

@@ -1,0 +1,216 @@
+package statedb
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"go.etcd.io/bbolt"
+)
+
+// mode says what becomes of a mutation if its commit fails.
+type mode int
+
+const (
+	// intent: on disk or not at all.
+	intent mode = iota
+	// effect: it has happened, so memory keeps it and the file gets it with a
+	// later commit; the caller still waits for this one.
+	effect
+	// checkpoint: as effect, but it waits for no commit and causes none.
+	checkpoint
+)
+
+type request struct {
+	mode mode
+	fn   func(*Tx) error
+	done chan error // buffered
+}
+
+// Update runs a mutation and waits until it is on disk. If fn or the commit
+// fails nothing is changed. fn may run more than once and must not block.
+func (db *DB) Update(ctx context.Context, fn func(*Tx) error) error {
+	return db.send(ctx, intent, fn)
+}
+
+// Happened records something that has taken place and waits until it is on
+// disk. If the commit fails memory has it all the same, and the next commit
+// carries it.
+func (db *DB) Happened(ctx context.Context, fn func(*Tx) error) error {
+	return db.send(ctx, effect, fn)
+}
+
+// Checkpoint records something that has taken place in memory; it reaches the
+// disk with the next commit, whoever makes it.
+func (db *DB) Checkpoint(ctx context.Context, fn func(*Tx) error) error {
+	return db.send(ctx, checkpoint, fn)
+}
+
+func (db *DB) send(ctx context.Context, m mode, fn func(*Tx) error) error {
+	r := &request{mode: m, fn: fn, done: make(chan error, 1)}
+	select {
+	case <-db.quit:
+		return ErrClosed
+	default:
+	}
+	select {
+	case db.queue <- r:
+	case <-db.quit:
+		return ErrClosed
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	// Once queued it will be decided; to leave now would hide the outcome.
+	select {
+	case err := <-r.done:
+		return err
+	case <-db.done:
+		select {
+		case err := <-r.done:
+			return err
+		default:
+			return ErrClosed
+		}
+	}
+}
+
+// write is the writer goroutine.
+func (db *DB) write() {
+	defer close(db.done)
+	for {
+		var again <-chan time.Time
+		if !db.dirty.empty() && db.Fault() != nil {
+			again = time.After(flushAgain)
+		}
+		select {
+		case <-again:
+			db.flush()
+		case r := <-db.queue:
+			db.batch(db.drain([]*request{r}))
+		case <-db.quit:
+			db.batch(db.drain(nil))
+			db.flush()
+			return
+		}
+	}
+}
+
+// drain takes all that is queued, without waiting for more.
+func (db *DB) drain(batch []*request) []*request {
+	for {
+		select {
+		case r := <-db.queue:
+			batch = append(batch, r)
+		default:
+			return batch
+		}
+	}
+}
+
+// batch runs mutations and commits them together.
+func (db *DB) batch(reqs []*request) {
+	all, errs := db.run(reqs, func(mode) bool { return true })
+	commit := false
+	for i, r := range reqs {
+		commit = commit || errs[i] == nil && r.mode != checkpoint
+	}
+	if commit {
+		if err := db.commit(all); err != nil {
+			// What was only wanted is dropped. What has happened is run once
+			// more without it, and kept.
+			all, _ = db.run(reqs, func(m mode) bool { return m != intent })
+			db.publish(all)
+			db.dirty.add(all)
+			for i, r := range reqs {
+				if errs[i] == nil && r.mode != checkpoint {
+					errs[i] = fmt.Errorf("cannot write the state database: %w", err)
+				}
+			}
+		} else {
+			db.publish(all)
+		}
+	} else {
+		db.publish(all)
+		db.dirty.add(all)
+	}
+	for i, r := range reqs {
+		r.done <- errs[i]
+	}
+}
+
+// run runs the mutations that pick allows, each on top of those before it.
+func (db *DB) run(reqs []*request, pick func(mode) bool) (changes, []error) {
+	all, errs := newChanges(), make([]error, len(reqs))
+	for i, r := range reqs {
+		if !pick(r.mode) {
+			continue
+		}
+		tx := &Tx{base: &db.mem, past: all, own: newChanges()}
+		if errs[i] = r.fn(tx); errs[i] == nil {
+			all.add(tx.own)
+		}
+	}
+	return all, errs
+}
+
+// publish makes changes visible to readers.
+func (db *DB) publish(c changes) {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	db.mem.apply(c)
+}
+
+// flushAgain is how long after a commit that failed the next one is tried, if
+// nobody asks for one before.
+const flushAgain = 5 * time.Second
+
+// flush commits what is only in memory. A failure costs nothing but work,
+// because what is unsaved is found again by looking.
+func (db *DB) flush() {
+	if !db.dirty.empty() {
+		if err := db.commit(newChanges()); err != nil {
+			return
+		}
+	}
+}
+
+// commit writes changes, and whatever was left unsaved before them.
+func (db *DB) commit(c changes) error {
+	whole := newChanges()
+	whole.add(db.dirty)
+	whole.add(c)
+	if whole.empty() {
+		return nil
+	}
+	db.at(BeforeCommit)
+	err := db.bolt.Update(func(tx *bbolt.Tx) error { return db.save(tx, whole) })
+	db.committed(err)
+	if err != nil {
+		return err
+	}
+	db.at(AfterCommit)
+	for id, r := range whole.volumes {
+		if r == nil {
+			delete(db.disk, id)
+		} else {
+			db.disk[id] = *r
+		}
+	}
+	db.dirty = newChanges()
+	return nil
+}
+
+// committed notes how a commit went.
+func (db *DB) committed(err error) {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	if db.fault = err; err == nil {
+		db.commits++
+	}
+}
+
+func (db *DB) at(p Point) {
+	if db.tap != nil {
+		db.tap(p)
+	}
+}

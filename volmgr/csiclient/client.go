@@ -1,0 +1,219 @@
+// Package csiclient is the only caller of a CSI plugin. It speaks the domain's
+// types on one side and the CSI spec's on the other, and turns gRPC status
+// codes into domain errors in one place.
+//
+// A Client belongs to one incarnation of a plugin: a restarted plugin gets a
+// new one, so that no connection's backoff and no late answer outlives the
+// process that it came from.
+package csiclient
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Defaults of Options.
+const (
+	DefaultNodeTimeout       = 2 * time.Minute
+	DefaultControllerTimeout = time.Minute
+	DefaultProbeTimeout      = 5 * time.Second
+	DefaultMaxInFlight       = 32
+)
+
+// reconnectMax is the longest pause between two tries to connect. gRPC's own
+// default grows to two minutes, far beyond a plugin's restart.
+const reconnectMax = time.Second
+
+// Services of a plugin that a client is to use.
+const (
+	AllServices    = ""
+	NodeOnly       = "node"
+	ControllerOnly = "controller"
+)
+
+// Options of a Client. The zero value is usable.
+type Options struct {
+	// Deadlines of one call, time spent waiting for MaxInFlight included. A
+	// context with an earlier one wins. Zero is the default.
+	NodeTimeout       time.Duration
+	ControllerTimeout time.Duration
+	ProbeTimeout      time.Duration
+	// MaxInFlight limits how many calls run at once, at least 1; 0 is the
+	// default. Probe and Info are not counted: they must get through to a
+	// plugin that hangs.
+	MaxInFlight int
+	// Services limits the client to one service (NodeOnly, ControllerOnly); the
+	// other one counts as absent.
+	Services string
+	// Interceptors see every call, the first one outermost.
+	Interceptors []grpc.UnaryClientInterceptor
+	// Scrubber hides secrets in the plugin's words; nil makes a new one.
+	Scrubber *Scrubber
+}
+
+func (o Options) withDefaults() Options {
+	if o.NodeTimeout <= 0 {
+		o.NodeTimeout = DefaultNodeTimeout
+	}
+	if o.ControllerTimeout <= 0 {
+		o.ControllerTimeout = DefaultControllerTimeout
+	}
+	if o.ProbeTimeout <= 0 {
+		o.ProbeTimeout = DefaultProbeTimeout
+	}
+	if o.MaxInFlight <= 0 {
+		o.MaxInFlight = DefaultMaxInFlight
+	}
+	if o.Scrubber == nil {
+		o.Scrubber = &Scrubber{}
+	}
+	return o
+}
+
+// Client is a connection to one incarnation of a plugin. It is safe for use by
+// many goroutines.
+type Client struct {
+	opts   Options
+	conn   *grpc.ClientConn
+	slots  chan struct{}
+	closed atomic.Bool
+	known  atomic.Pointer[known]
+
+	identity   csi.IdentityClient
+	controller csi.ControllerClient
+	node       csi.NodeClient
+}
+
+// known is what Info learnt.
+type known struct {
+	info volume.PluginInfo
+	// accessibility is the plugin capability VOLUME_ACCESSIBILITY_CONSTRAINTS.
+	accessibility bool
+}
+
+// Dial makes a client for the plugin at a unix socket. It does not wait for
+// the connection: the first call does.
+func Dial(socketPath string, opts Options) (*Client, error) {
+	opts = opts.withDefaults()
+	// grpc's own unix scheme un-escapes the path, so the path does not go
+	// through a target at all.
+	dial := func(ctx context.Context, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socketPath)
+	}
+	conn, err := grpc.NewClient("passthrough:///csi",
+		grpc.WithContextDialer(dial),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithAuthority("localhost"),
+		grpc.WithNoProxy(),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithDisableRetry(),
+		grpc.WithIdleTimeout(0),
+		grpc.WithConnectParams(connectParams(opts)),
+		grpc.WithStatsHandler(wireTap{}),
+		grpc.WithChainUnaryInterceptor(opts.Interceptors...),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("cannot make a client for socket %q: %w", socketPath, err)
+	}
+	return &Client{
+		opts:       opts,
+		conn:       conn,
+		slots:      make(chan struct{}, opts.MaxInFlight),
+		identity:   csi.NewIdentityClient(conn),
+		controller: csi.NewControllerClient(conn),
+		node:       csi.NewNodeClient(conn),
+	}, nil
+}
+
+func connectParams(opts Options) grpc.ConnectParams {
+	return grpc.ConnectParams{
+		Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: reconnectMax},
+		MinConnectTimeout: opts.ProbeTimeout,
+	}
+}
+
+// Close ends the connection. Calls in flight fail as Unavailable; what they
+// did to the volume is unknown.
+func (c *Client) Close() error {
+	if c.closed.Swap(true) {
+		return nil
+	}
+	if err := c.conn.Close(); err != nil {
+		return fmt.Errorf("cannot close the connection to the plugin: %w", err)
+	}
+	return nil
+}
+
+// WaitLost returns nil once a connection that was up is down, and ctx.Err()
+// if ctx ends first. It serves plugins whose process nobody can watch.
+func (c *Client) WaitLost(ctx context.Context) error {
+	for {
+		state := c.conn.GetState()
+		if state != connectivity.Ready {
+			return nil
+		}
+		if !c.conn.WaitForStateChange(ctx, state) {
+			return ctx.Err()
+		}
+	}
+}
+
+// errBusy is why a call that found no free slot was never sent.
+var errBusy = errors.New("the plugin is busy")
+
+// acquire takes one of the slots for calls in flight.
+func (c *Client) acquire(ctx context.Context) (release func(), err error) {
+	select {
+	case c.slots <- struct{}{}:
+		return func() { <-c.slots }, nil
+	default:
+	}
+	select {
+	case c.slots <- struct{}{}:
+		return func() { <-c.slots }, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("%w with %d calls in flight: %w", errBusy, c.opts.MaxInFlight, ctx.Err())
+	}
+}
+
+// invoke sends one call with a deadline, within the limit of calls in flight.
+func invoke[Req, Resp any](ctx context.Context, c *Client, step volume.Kind, timeout time.Duration, secrets volume.Secrets,
+	method func(context.Context, Req, ...grpc.CallOption) (Resp, error), req Req,
+) (Resp, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	c.opts.Scrubber.Add(secrets)
+
+	release, err := c.acquire(ctx)
+	if err != nil {
+		var none Resp
+		return none, c.callError(step, err, nil)
+	}
+	defer release()
+	return send(ctx, c, step, method, req)
+}
+
+// send sends one call; ctx has a deadline.
+func send[Req, Resp any](ctx context.Context, c *Client, step volume.Kind,
+	method func(context.Context, Req, ...grpc.CallOption) (Resp, error), req Req,
+) (Resp, error) {
+	tap := &wire{}
+	resp, err := method(context.WithValue(ctx, wireKey{}, tap), req)
+	if err != nil {
+		var none Resp
+		return none, c.callError(step, err, tap)
+	}
+	return resp, nil
+}

@@ -1,0 +1,148 @@
+package csiclient
+
+import (
+	"context"
+	"maps"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// ControllerPublish attaches a volume to a node and returns what the node's
+// calls must be told.
+func (c *Client) ControllerPublish(ctx context.Context, r volume.ControllerPublishRequest) (map[string]string, error) {
+	k, err := c.caps(ctx)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := invoke(ctx, c, volume.ControllerPublish, c.opts.ControllerTimeout, r.Secrets, c.controller.ControllerPublishVolume,
+		&csi.ControllerPublishVolumeRequest{
+			VolumeId:         r.ExternalID,
+			NodeId:           r.NodeID,
+			VolumeCapability: capability(r.Capability, r.FSType, r.MountFlags, k.info.Caps.ControllerMultiWriter),
+			Readonly:         r.ReadOnly && k.info.Caps.AttachReadOnly,
+			Secrets:          reveal(r.Secrets),
+			VolumeContext:    r.VolumeContext,
+		})
+	return resp.GetPublishContext(), err
+}
+
+// ControllerUnpublish undoes ControllerPublish.
+func (c *Client) ControllerUnpublish(ctx context.Context, r volume.ControllerUnpublishRequest) error {
+	_, err := invoke(ctx, c, volume.ControllerUnpublish, c.opts.ControllerTimeout, r.Secrets, c.controller.ControllerUnpublishVolume,
+		&csi.ControllerUnpublishVolumeRequest{VolumeId: r.ExternalID, NodeId: r.NodeID, Secrets: reveal(r.Secrets)})
+	return err
+}
+
+// CreateVolume makes storage, or finds what the same name made before.
+func (c *Client) CreateVolume(ctx context.Context, r volume.CreateVolumeRequest) (volume.CreateVolumeResult, error) {
+	k, err := c.caps(ctx)
+	if err != nil {
+		return volume.CreateVolumeResult{}, err
+	}
+	req := &csi.CreateVolumeRequest{
+		Name:               r.Name,
+		VolumeCapabilities: capabilities(r.Capabilities, r.FSType, r.MountFlags, k.info.Caps.ControllerMultiWriter),
+		Parameters:         r.Parameters,
+		Secrets:            reveal(r.Secrets),
+	}
+	if r.CapacityMin > 0 || r.CapacityMax > 0 {
+		req.CapacityRange = &csi.CapacityRange{RequiredBytes: r.CapacityMin, LimitBytes: r.CapacityMax}
+	}
+	switch {
+	case r.SnapshotID != "":
+		req.VolumeContentSource = &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
+			Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: r.SnapshotID}}}
+	case r.CloneID != "":
+		req.VolumeContentSource = &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{
+			Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: r.CloneID}}}
+	}
+	if len(r.Topology.Required)+len(r.Topology.Preferred) > 0 {
+		if !k.accessibility {
+			// The spec forbids sending it, and leaving it out would place the
+			// volume where the user did not want it.
+			return volume.CreateVolumeResult{}, refused(stepCreateVolume, codes.InvalidArgument.String(), volume.RetryChange,
+				"the plugin cannot honour a topology_request: it lacks VOLUME_ACCESSIBILITY_CONSTRAINTS")
+		}
+		req.AccessibilityRequirements = &csi.TopologyRequirement{
+			Requisite: topologies(r.Topology.Required), Preferred: topologies(r.Topology.Preferred)}
+	}
+	resp, err := invoke(ctx, c, stepCreateVolume, c.opts.ControllerTimeout, r.Secrets, c.controller.CreateVolume, req)
+	if err != nil {
+		return volume.CreateVolumeResult{}, err
+	}
+	made := resp.GetVolume()
+	if made.GetVolumeId() == "" {
+		return volume.CreateVolumeResult{}, refused(stepCreateVolume, volume.CodeUnverified, volume.RetryBackoff,
+			"the plugin answered OK without a volume id")
+	}
+	return volume.CreateVolumeResult{
+		ExternalID: made.GetVolumeId(),
+		Capacity:   made.GetCapacityBytes(),
+		Context:    made.GetVolumeContext(),
+		Topologies: segments(made.GetAccessibleTopology()),
+	}, nil
+}
+
+// DeleteVolume destroys storage.
+func (c *Client) DeleteVolume(ctx context.Context, r volume.DeleteVolumeRequest) error {
+	_, err := invoke(ctx, c, stepDeleteVolume, c.opts.ControllerTimeout, r.Secrets, c.controller.DeleteVolume,
+		&csi.DeleteVolumeRequest{VolumeId: r.ExternalID, Secrets: reveal(r.Secrets)})
+	return err
+}
+
+// ValidateCapabilities asks whether a volume can be used in all of the given
+// ways. A plugin that does not confirm each of them refuses: an old plugin
+// calls "valid" what it has not understood, so the answer is compared with
+// the question (CSI spec, ValidateVolumeCapabilities).
+func (c *Client) ValidateCapabilities(ctx context.Context, r volume.ValidateRequest) error {
+	k, err := c.caps(ctx)
+	if err != nil {
+		return err
+	}
+	req := &csi.ValidateVolumeCapabilitiesRequest{
+		VolumeId:           r.ExternalID,
+		VolumeContext:      r.VolumeContext,
+		VolumeCapabilities: capabilities(r.Capabilities, r.FSType, r.MountFlags, k.info.Caps.ControllerMultiWriter),
+		Parameters:         r.Parameters,
+		Secrets:            reveal(r.Secrets),
+	}
+	resp, err := invoke(ctx, c, stepValidate, c.opts.ControllerTimeout, r.Secrets, c.controller.ValidateVolumeCapabilities, req)
+	if err != nil {
+		return err
+	}
+	if why := unconfirmed(req, resp.GetConfirmed()); why != "" {
+		if resp.GetMessage() != "" {
+			why += ": " + c.words(resp.GetMessage())
+		}
+		return refused(stepValidate, volume.CodeUnverified, volume.RetryChange, why)
+	}
+	return nil
+}
+
+// unconfirmed says what of the question the answer does not confirm.
+func unconfirmed(asked *csi.ValidateVolumeCapabilitiesRequest, got *csi.ValidateVolumeCapabilitiesResponse_Confirmed) string {
+	if got == nil {
+		return "the plugin does not confirm the capabilities"
+	}
+	for _, want := range asked.GetVolumeCapabilities() {
+		found := false
+		for _, have := range got.GetVolumeCapabilities() {
+			found = found || proto.Equal(want, have)
+		}
+		if !found {
+			return "the plugin does not confirm " + want.GetAccessMode().GetMode().String()
+		}
+	}
+	// Both maps are optional in the answer.
+	if len(got.GetVolumeContext()) > 0 && !maps.Equal(got.GetVolumeContext(), asked.GetVolumeContext()) {
+		return "the plugin confirms another volume context than it was asked about"
+	}
+	if len(got.GetParameters()) > 0 && !maps.Equal(got.GetParameters(), asked.GetParameters()) {
+		return "the plugin confirms other parameters than it was asked about"
+	}
+	return ""
+}

@@ -1,0 +1,97 @@
+package csiclient
+
+import (
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// accessMode is the mode in CSI's words. The two modes that say how many
+// writers a node may have exist only for plugins that know them; to others
+// both are SINGLE_NODE_WRITER.
+func accessMode(m volume.AccessMode, multiWriter bool) csi.VolumeCapability_AccessMode_Mode {
+	switch m {
+	case volume.SingleNodeReaderOnly:
+		return csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY
+	case volume.SingleNodeWriter:
+		return csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
+	case volume.SingleNodeSingleWriter:
+		if multiWriter {
+			return csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER
+		}
+		return csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
+	case volume.SingleNodeMultiWriter:
+		if multiWriter {
+			return csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER
+		}
+		return csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
+	case volume.MultiNodeReaderOnly:
+		return csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY
+	case volume.MultiNodeSingleWriter:
+		return csi.VolumeCapability_AccessMode_MULTI_NODE_SINGLE_WRITER
+	case volume.MultiNodeMultiWriter:
+		return csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER
+	default:
+		// A plugin refuses it with INVALID_ARGUMENT, which is what it is.
+		return csi.VolumeCapability_AccessMode_UNKNOWN
+	}
+}
+
+// capability is a volume capability in CSI's words. File system type and mount
+// flags mean nothing to a block device.
+func capability(c volume.Capability, fsType string, flags []string, multiWriter bool) *csi.VolumeCapability {
+	out := &csi.VolumeCapability{AccessMode: &csi.VolumeCapability_AccessMode{Mode: accessMode(c.Access, multiWriter)}}
+	if c.Attachment == volume.BlockDevice {
+		out.AccessType = &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}}
+	} else {
+		out.AccessType = &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{FsType: fsType, MountFlags: flags}}
+	}
+	return out
+}
+
+// capabilities converts several. Modes that the plugin does not tell apart
+// become one.
+func capabilities(all []volume.Capability, fsType string, flags []string, multiWriter bool) []*csi.VolumeCapability {
+	type shape struct {
+		mode       csi.VolumeCapability_AccessMode_Mode
+		attachment volume.AttachmentMode
+	}
+	seen := map[shape]bool{}
+	var out []*csi.VolumeCapability
+	for _, c := range all {
+		s := shape{accessMode(c.Access, multiWriter), c.Attachment}
+		if !seen[s] {
+			seen[s] = true
+			out = append(out, capability(c, fsType, flags, multiWriter))
+		}
+	}
+	return out
+}
+
+// reveal opens the secrets for one request.
+func reveal(secrets volume.Secrets) map[string]string {
+	if len(secrets) == 0 {
+		return nil
+	}
+	out := make(map[string]string, len(secrets))
+	for name, secret := range secrets {
+		out[name] = secret.Reveal()
+	}
+	return out
+}
+
+func topologies(all []map[string]string) []*csi.Topology {
+	var out []*csi.Topology
+	for _, segments := range all {
+		out = append(out, &csi.Topology{Segments: segments})
+	}
+	return out
+}
+
+func segments(all []*csi.Topology) []map[string]string {
+	var out []map[string]string
+	for _, t := range all {
+		out = append(out, t.GetSegments())
+	}
+	return out
+}

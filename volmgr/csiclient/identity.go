@@ -1,0 +1,173 @@
+package csiclient
+
+import (
+	"context"
+	"errors"
+	"strconv"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Probe asks whether the plugin is ready. A plugin that does not say is, and
+// so is one that does not implement the call.
+func (c *Client) Probe(ctx context.Context) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.opts.ProbeTimeout)
+	defer cancel()
+	resp, err := send(ctx, c, stepProbe, c.identity.Probe, &csi.ProbeRequest{})
+	switch {
+	case isUnimplemented(err):
+		return true, nil
+	case err != nil:
+		return false, err
+	default:
+		return resp.GetReady() == nil || resp.GetReady().GetValue(), nil
+	}
+}
+
+// Info asks the plugin who it is and what it can do, and keeps the answer for
+// the calls that depend on it. A plugin without a controller or without a node
+// service is fine. PluginInfo.ID is left empty.
+func (c *Client) Info(ctx context.Context) (volume.PluginInfo, error) {
+	k := &known{}
+	err := c.askIdentity(ctx, k)
+	if err == nil && k.info.HasController {
+		err = c.askController(ctx, k)
+	}
+	if err == nil && c.opts.Services != ControllerOnly {
+		err = c.askNode(ctx, k)
+	}
+	if err != nil {
+		return volume.PluginInfo{}, err
+	}
+	c.known.Store(k)
+	return k.info, nil
+}
+
+// caps returns what the plugin can do, and asks it unless Info has before.
+func (c *Client) caps(ctx context.Context) (*known, error) {
+	if k := c.known.Load(); k != nil {
+		return k, nil
+	}
+	if _, err := c.Info(ctx); err != nil {
+		return nil, err
+	}
+	return c.known.Load(), nil
+}
+
+func (c *Client) askIdentity(ctx context.Context, k *known) error {
+	name, err := ask(ctx, c, stepGetPluginInfo, c.identity.GetPluginInfo, &csi.GetPluginInfoRequest{})
+	if err != nil {
+		return err
+	}
+	if name.GetName() == "" {
+		return refused(stepGetPluginInfo, volume.CodeUnverified, volume.RetryBackoff, "the plugin answered without a driver name")
+	}
+	k.info.Driver, k.info.Version = name.GetName(), name.GetVendorVersion()
+
+	caps, err := ask(ctx, c, stepGetPluginCapabilities, c.identity.GetPluginCapabilities, &csi.GetPluginCapabilitiesRequest{})
+	if isUnimplemented(err) {
+		return nil
+	}
+	for _, one := range caps.GetCapabilities() {
+		switch one.GetService().GetType() {
+		case csi.PluginCapability_Service_CONTROLLER_SERVICE:
+			k.info.HasController = c.opts.Services != NodeOnly
+		case csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS:
+			k.accessibility = true
+		default: // nothing here depends on it
+		}
+	}
+	return err
+}
+
+func (c *Client) askController(ctx context.Context, k *known) error {
+	resp, err := ask(ctx, c, stepControllerGetCapabilities, c.controller.ControllerGetCapabilities, &csi.ControllerGetCapabilitiesRequest{})
+	if isUnimplemented(err) {
+		// One binary for both parts, run as the node part: it names a
+		// controller that is not there.
+		k.info.HasController = false
+		return nil
+	}
+	for _, one := range resp.GetCapabilities() {
+		if one.GetRpc() == nil {
+			continue
+		}
+		t := one.GetRpc().GetType()
+		k.info.ControllerCaps = append(k.info.ControllerCaps, capName(int32(t), csi.ControllerServiceCapability_RPC_Type_name))
+		switch t {
+		case csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME:
+			k.info.Caps.Attach = true
+		case csi.ControllerServiceCapability_RPC_PUBLISH_READONLY:
+			k.info.Caps.AttachReadOnly = true
+		case csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME:
+			k.info.Caps.CreateDelete = true
+		case csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER:
+			k.info.Caps.ControllerMultiWriter = true
+		default: // listed, and no decision rests on it
+		}
+	}
+	return err
+}
+
+func (c *Client) askNode(ctx context.Context, k *known) error {
+	caps, err := ask(ctx, c, stepNodeGetCapabilities, c.node.NodeGetCapabilities, &csi.NodeGetCapabilitiesRequest{})
+	if isUnimplemented(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	k.info.HasNode = true
+	for _, one := range caps.GetCapabilities() {
+		if one.GetRpc() == nil {
+			continue
+		}
+		t := one.GetRpc().GetType()
+		k.info.NodeCaps = append(k.info.NodeCaps, capName(int32(t), csi.NodeServiceCapability_RPC_Type_name))
+		switch t {
+		case csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME:
+			k.info.Caps.Stage = true
+		case csi.NodeServiceCapability_RPC_GET_VOLUME_STATS:
+			k.info.Caps.Stats = true
+		case csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER:
+			k.info.Caps.NodeMultiWriter = true
+		default: // listed, and no decision rests on it
+		}
+	}
+	info, err := ask(ctx, c, stepNodeGetInfo, c.node.NodeGetInfo, &csi.NodeGetInfoRequest{})
+	if isUnimplemented(err) {
+		return nil
+	}
+	k.info.NodeID = info.GetNodeId()
+	k.info.Topology = info.GetAccessibleTopology().GetSegments()
+	k.info.MaxVolumes = info.GetMaxVolumesPerNode()
+	return err
+}
+
+// ask sends one of Info's calls, outside the limit of calls in flight.
+func ask[Req, Resp any](ctx context.Context, c *Client, step volume.Kind,
+	method func(context.Context, Req, ...grpc.CallOption) (Resp, error), req Req,
+) (Resp, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.opts.ControllerTimeout)
+	defer cancel()
+	return send(ctx, c, step, method, req)
+}
+
+// capName names a capability, or gives its number where this agent's CSI spec
+// has no name for it.
+func capName(n int32, names map[int32]string) string {
+	if name, ok := names[n]; ok {
+		return name
+	}
+	return strconv.Itoa(int(n))
+}
+
+// isUnimplemented reports whether the plugin does not have the call at all.
+func isUnimplemented(err error) bool {
+	var call *volume.CallError
+	return errors.As(err, &call) && call.Code == codes.Unimplemented.String()
+}

@@ -1,0 +1,93 @@
+package csiclient
+
+import (
+	"context"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// NodeStage mounts a volume at its staging path.
+func (c *Client) NodeStage(ctx context.Context, r volume.NodeStageRequest) error {
+	k, err := c.caps(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = invoke(ctx, c, volume.NodeStage, c.opts.NodeTimeout, r.Secrets, c.node.NodeStageVolume, &csi.NodeStageVolumeRequest{
+		VolumeId:          r.ExternalID,
+		PublishContext:    publishContext(k, r.PublishContext),
+		StagingTargetPath: r.StagingPath,
+		VolumeCapability:  capability(r.Capability, r.FSType, r.MountFlags, k.info.Caps.NodeMultiWriter),
+		Secrets:           reveal(r.Secrets),
+		VolumeContext:     r.VolumeContext,
+	})
+	return err
+}
+
+// NodeUnstage undoes NodeStage.
+func (c *Client) NodeUnstage(ctx context.Context, r volume.NodeUnstageRequest) error {
+	_, err := invoke(ctx, c, volume.NodeUnstage, c.opts.NodeTimeout, nil, c.node.NodeUnstageVolume, &csi.NodeUnstageVolumeRequest{
+		VolumeId:          r.ExternalID,
+		StagingTargetPath: r.StagingPath,
+	})
+	return err
+}
+
+// NodePublish mounts a volume at an alloc's target path.
+func (c *Client) NodePublish(ctx context.Context, r volume.NodePublishRequest) error {
+	k, err := c.caps(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = invoke(ctx, c, volume.NodePublish, c.opts.NodeTimeout, r.Secrets, c.node.NodePublishVolume, &csi.NodePublishVolumeRequest{
+		VolumeId:          r.ExternalID,
+		PublishContext:    publishContext(k, r.PublishContext),
+		StagingTargetPath: r.StagingPath,
+		TargetPath:        r.TargetPath,
+		VolumeCapability:  capability(r.Capability, r.FSType, r.MountFlags, k.info.Caps.NodeMultiWriter),
+		Readonly:          r.ReadOnly,
+		Secrets:           reveal(r.Secrets),
+		VolumeContext:     r.VolumeContext,
+	})
+	return err
+}
+
+// NodeUnpublish undoes NodePublish.
+func (c *Client) NodeUnpublish(ctx context.Context, r volume.NodeUnpublishRequest) error {
+	_, err := invoke(ctx, c, volume.NodeUnpublish, c.opts.NodeTimeout, nil, c.node.NodeUnpublishVolume, &csi.NodeUnpublishVolumeRequest{
+		VolumeId:   r.ExternalID,
+		TargetPath: r.TargetPath,
+	})
+	return err
+}
+
+// NodeStats asks how full a volume is.
+func (c *Client) NodeStats(ctx context.Context, r volume.StatsRequest) (volume.Stats, error) {
+	resp, err := invoke(ctx, c, stepNodeStats, c.opts.NodeTimeout, nil, c.node.NodeGetVolumeStats, &csi.NodeGetVolumeStatsRequest{
+		VolumeId:          r.ExternalID,
+		VolumePath:        r.Path,
+		StagingTargetPath: r.StagingPath,
+	})
+	var stats volume.Stats
+	for _, u := range resp.GetUsage() {
+		usage := &volume.Usage{Total: u.GetTotal(), Used: u.GetUsed(), Available: u.GetAvailable()}
+		switch u.GetUnit() {
+		case csi.VolumeUsage_BYTES:
+			stats.Bytes = usage
+		case csi.VolumeUsage_INODES:
+			stats.Inodes = usage
+		default: // a unit that this agent does not know
+		}
+	}
+	return stats, err
+}
+
+// publishContext is passed on if, and only if, the plugin attaches volumes
+// (CSI spec, NodeStageVolume and NodePublishVolume).
+func publishContext(k *known, pc map[string]string) map[string]string {
+	if !k.info.Caps.Attach {
+		return nil
+	}
+	return pc
+}

@@ -1,0 +1,46 @@
+package csiclient
+
+import (
+	"context"
+	"sync/atomic"
+
+	"google.golang.org/grpc/stats"
+)
+
+// wire is what was seen on the wire of one call. A status code alone does not
+// tell whether the plugin sent it or the client made it up.
+type wire struct {
+	sent     atomic.Bool // the request's headers went out
+	answered atomic.Bool // the plugin's trailers, and so its status, came in
+}
+
+// wireKey finds a call's wire in its context.
+type wireKey struct{}
+
+// wireTap fills in the wire of every call.
+type wireTap struct{}
+
+var _ stats.Handler = wireTap{}
+
+// HandleRPC implements stats.Handler.
+func (wireTap) HandleRPC(ctx context.Context, s stats.RPCStats) {
+	w, ok := ctx.Value(wireKey{}).(*wire)
+	if !ok {
+		return
+	}
+	switch s.(type) {
+	case *stats.OutHeader:
+		w.sent.Store(true)
+	case *stats.InTrailer:
+		w.answered.Store(true)
+	}
+}
+
+// TagRPC implements stats.Handler.
+func (wireTap) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
+
+// TagConn implements stats.Handler.
+func (wireTap) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+
+// HandleConn implements stats.Handler.
+func (wireTap) HandleConn(context.Context, stats.ConnStats) {}

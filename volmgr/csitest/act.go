@@ -1,0 +1,173 @@
+package csitest
+
+import (
+	"context"
+	"errors"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// intercept is the way of every call: written down, checked, made to go wrong
+// if so commanded, done, written down.
+func (p *Plugin) intercept(ctx context.Context, msg any, info *grpc.UnaryServerInfo, do grpc.UnaryHandler) (any, error) {
+	if !p.enter() {
+		return nil, p.stopped()
+	}
+	defer p.work.Done()
+	l, fault, others := p.rec.begin(ctx, p.cfg, p.describe(info.FullMethod, msg), p.Faults())
+	for _, o := range others {
+		p.rec.overlap(l, o)
+	}
+	// A plugin goes on with its work when the caller has left.
+	effect := func(o options) (any, error) {
+		return do(context.WithValue(context.WithoutCancel(ctx), optionsKey{}, o), msg)
+	}
+	if s, known := shapes[l.call.Method]; !known || !s.offered(p.cfg) {
+		effect = func(options) (any, error) {
+			return nil, status.Error(codes.Unimplemented, "the plugin does not offer this call")
+		}
+	}
+	var resp any
+	var err error
+	if fault == nil {
+		resp, err = effect(options{})
+	} else {
+		resp, err = p.goWrong(l, *fault, effect)
+	}
+	if err != nil {
+		err = coded(err)
+	}
+	p.rec.end(l, resp, err)
+	if errors.Is(context.Cause(p.running), errCrashed) {
+		<-ctx.Done() // no answer leaves before the connection breaks
+	}
+	return resp, err
+}
+
+// options change how the services do their work.
+type options struct{ ignoreReadOnly bool }
+
+type optionsKey struct{}
+
+func optionsOf(ctx context.Context) options {
+	o, _ := ctx.Value(optionsKey{}).(options)
+	return o
+}
+
+// goWrong takes the steps of a Fault.
+func (p *Plugin) goWrong(l *live, f Fault, effect func(options) (any, error)) (resp any, err error) {
+	opts := options{ignoreReadOnly: f.IgnoreReadOnly}
+	if f.Hang {
+		p.hang(f.ID)
+	}
+	if f.Effect != EffectLater {
+		p.wait(f.Delay)
+	}
+	if err := p.die(l, f, BeforeEffect); err != nil {
+		return nil, err
+	}
+	if p.running.Err() != nil {
+		return nil, p.stopped()
+	}
+	switch {
+	case f.Effect == EffectDone, f.Effect == EffectAuto && f.Code == codes.OK:
+		resp, err = effect(opts)
+	case f.Effect == EffectLater:
+		resp = emptyAnswer(l.call)
+		p.later(f.Delay, func() error { _, err := effect(opts); return err })
+	default:
+		resp = emptyAnswer(l.call)
+	}
+	if err := p.die(l, f, AfterEffect); err != nil {
+		return nil, err
+	}
+	if f.Code != codes.OK {
+		return nil, status.Error(f.Code, f.Message)
+	}
+	return resp, err
+}
+
+// hang waits until a fault is removed.
+func (p *Plugin) hang(id string) {
+	again := time.NewTicker(5 * time.Millisecond)
+	defer again.Stop()
+	for p.Faults().holds(id) {
+		select {
+		case <-again.C:
+		case <-p.running.Done():
+			return
+		}
+	}
+}
+
+func (p *Plugin) wait(d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-p.running.Done():
+	}
+}
+
+// later does an effect after the answer. Nobody learns how it went: what
+// counts is whether the mount is there.
+func (p *Plugin) later(d time.Duration, effect func() error) {
+	if !p.enter() {
+		return
+	}
+	go func() {
+		defer p.work.Done()
+		p.wait(d)
+		if p.running.Err() == nil {
+			_ = effect() // see above
+		}
+	}()
+}
+
+// die kills whom a fault wants dead at this moment. It returns an error if the
+// call is not to go on.
+func (p *Plugin) die(l *live, f Fault, now Moment) error {
+	if f.KillCaller == now && now != Never {
+		if err := p.killCaller(l); err != nil {
+			return err
+		}
+	}
+	if f.Crash == now && now != Never {
+		p.crash()
+		return p.stopped()
+	}
+	return nil
+}
+
+// killCaller returns when the caller's connection is gone.
+func (p *Plugin) killCaller(l *live) error {
+	if l.caller.pid == 0 || l.caller.pid == os.Getpid() {
+		return status.Error(codes.Internal, "the caller cannot be killed: it is in the plugin's process, or unknown")
+	}
+	if err := unix.Kill(l.caller.pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+		return status.Errorf(codes.Internal, "the caller cannot be killed: %v", err)
+	}
+	select {
+	case <-l.ctx.Done():
+		return nil
+	case <-p.running.Done():
+		return p.stopped()
+	}
+}
+
+func (p *Plugin) stopped() error {
+	return status.Error(codes.Unavailable, context.Cause(p.running).Error())
+}
+
+// coded gives every error a code.
+func coded(err error) error {
+	if s, ok := status.FromError(err); ok {
+		return s.Err()
+	}
+	return status.Error(codes.Internal, err.Error())
+}

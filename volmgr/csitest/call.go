@@ -1,0 +1,166 @@
+package csitest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Names of the calls, as the journal has them.
+const (
+	Probe                = "Probe"
+	CreateVolume         = "CreateVolume"
+	DeleteVolume         = "DeleteVolume"
+	ControllerPublish    = "ControllerPublishVolume"
+	ControllerUnpublish  = "ControllerUnpublishVolume"
+	ValidateCapabilities = "ValidateVolumeCapabilities"
+	NodeStage            = "NodeStageVolume"
+	NodeUnstage          = "NodeUnstageVolume"
+	NodePublish          = "NodePublishVolume"
+	NodeUnpublish        = "NodeUnpublishVolume"
+	NodeStats            = "NodeGetVolumeStats"
+	NodeInfo             = "NodeGetInfo"
+	pluginInfo           = "GetPluginInfo"
+	pluginCapabilities   = "GetPluginCapabilities"
+	controllerAbilities  = "ControllerGetCapabilities"
+	nodeAbilities        = "NodeGetCapabilities"
+	okCode               = "OK"
+	notFoundCode         = "NotFound"
+)
+
+// Call is one call that the plugin received.
+type Call struct {
+	// Seq counts the calls of a journal from 1, over restarts of the plugin.
+	Seq    int64  `json:"seq"`
+	Method string `json:"method"` // without its service, e.g. "NodeStageVolume"
+	// Volume is the volume's id; in CreateVolume that which it gets.
+	Volume      string `json:"volume,omitempty"`
+	Name        string `json:"name,omitempty"` // of CreateVolume
+	NodeID      string `json:"node_id,omitempty"`
+	StagingPath string `json:"staging_path,omitempty"`
+	// TargetPath is the volume_path in NodeGetVolumeStats.
+	TargetPath string `json:"target_path,omitempty"`
+	ReadOnly   bool   `json:"read_only,omitempty"`
+	// Capability is the access mode, "mount" or "block", the file system type
+	// and the mount flags, in one string; several are joined by spaces.
+	Capability     string            `json:"capability,omitempty"`
+	PublishContext map[string]string `json:"publish_context,omitempty"`
+	VolumeContext  map[string]string `json:"volume_context,omitempty"`
+	SecretKeys     []string          `json:"secret_keys,omitempty"` // sorted; values are never written
+
+	Plugin int       `json:"plugin"`           // the plugin's process id
+	Caller int       `json:"caller,omitempty"` // the process id at the other end of the socket
+	Fault  string    `json:"fault,omitempty"`  // id of the Fault that was used
+	Start  time.Time `json:"start"`
+
+	Result `json:"result,omitzero"`
+}
+
+// Result is how a call ended. It is the zero value while the call runs, and
+// stays so if the plugin was killed meanwhile.
+type Result struct {
+	End     time.Time `json:"end,omitzero"`
+	Code    string    `json:"code,omitempty"` // as grpc's codes.Code prints it; "OK"
+	Message string    `json:"message,omitempty"`
+	// Late: the caller was gone or past its deadline, and never saw the answer.
+	Late bool `json:"late,omitempty"`
+	// Given is the context in the answer: the publish context of
+	// ControllerPublishVolume, the volume context of CreateVolume.
+	Given map[string]string `json:"given,omitempty"`
+	// Mounted: after an unpublish or unstage, something is mounted there still.
+	Mounted bool `json:"mounted,omitempty"`
+}
+
+// Ended tells whether the call was answered.
+func (c Call) Ended() bool { return c.Code != "" }
+
+// OK tells whether the caller was answered OK in time.
+func (c Call) OK() bool { return c.Code == okCode && !c.Late }
+
+// String is one line for a test's log.
+func (c Call) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d %s", c.Seq, c.Method)
+	for _, part := range []struct{ label, value string }{
+		{"", c.Volume}, {"node=", c.NodeID}, {"staging=", c.StagingPath}, {"target=", c.TargetPath}, {"fault=", c.Fault},
+	} {
+		if part.value != "" {
+			b.WriteString(" " + part.label + part.value)
+		}
+	}
+	if c.ReadOnly {
+		b.WriteString(" ro")
+	}
+	switch {
+	case !c.Ended():
+		b.WriteString(" → no answer")
+	default:
+		fmt.Fprintf(&b, " → %s in %s", c.Code, c.End.Sub(c.Start).Round(time.Microsecond))
+	}
+	if c.Message != "" {
+		fmt.Fprintf(&b, " %q", c.Message)
+	}
+	if c.Late {
+		b.WriteString(" (too late for the caller)")
+	}
+	return b.String()
+}
+
+// Calls are calls in the order in which they arrived.
+type Calls []Call
+
+// Count is the number of calls of one method.
+func (cs Calls) Count(method string) int { return len(cs.Only(method)) }
+
+// Only are the calls of the given methods.
+func (cs Calls) Only(methods ...string) Calls {
+	return cs.where(func(c Call) bool { return slices.Contains(methods, c.Method) })
+}
+
+// Mutating are the calls that change something; the others only ask.
+func (cs Calls) Mutating() Calls { return cs.where(func(c Call) bool { return Mutates(c.Method) }) }
+
+// Of are the calls for one volume.
+func (cs Calls) Of(volume string) Calls {
+	return cs.where(func(c Call) bool { return c.Volume == volume })
+}
+
+// Since are the calls that arrived after the mark was taken.
+func (cs Calls) Since(mark int64) Calls { return cs.where(func(c Call) bool { return c.Seq > mark }) }
+
+// Mark stands for the last of the calls; see Since. It is 0 if there is none.
+func (cs Calls) Mark() int64 {
+	if len(cs) == 0 {
+		return 0
+	}
+	return cs[len(cs)-1].Seq
+}
+
+// Methods are the methods in order.
+func (cs Calls) Methods() []string {
+	names := make([]string, 0, len(cs))
+	for _, c := range cs {
+		names = append(names, c.Method)
+	}
+	return names
+}
+
+// String is one line per call.
+func (cs Calls) String() string {
+	var b strings.Builder
+	for _, c := range cs {
+		b.WriteString(c.String() + "\n")
+	}
+	return b.String()
+}
+
+func (cs Calls) where(keep func(Call) bool) Calls {
+	var kept Calls
+	for _, c := range cs {
+		if keep(c) {
+			kept = append(kept, c)
+		}
+	}
+	return kept
+}

@@ -1,0 +1,63 @@
+package csitest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// IsChild tells whether this process was started with Config.Environment, and
+// should do nothing but Main.
+func IsChild() bool { return os.Getenv(envConfig) != "" }
+
+// Main is a plugin process: it serves at CSI_ENDPOINT until SIGTERM or SIGINT,
+// or until its base directory is removed, so that a test that is killed leaves
+// no plugin behind. It returns the exit code, and writes errors to stderr.
+func Main() int {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "csitest:", err)
+		return 1
+	}
+	return 0
+}
+
+func run() error {
+	var cfg Config
+	if err := strictJSON([]byte(os.Getenv(envConfig)), &cfg); err != nil {
+		return fmt.Errorf("cannot read %s: %w", envConfig, err)
+	}
+	endpoint := os.Getenv("CSI_ENDPOINT")
+	if endpoint == "" {
+		return errors.New("cannot start: CSI_ENDPOINT is not set")
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
+	defer stop()
+	p := New(cfg)
+	p.crash = killSelf
+	go func() {
+		defer stop()
+		p.awaitBaseGone(ctx)
+	}()
+	return p.Serve(ctx, endpoint)
+}
+
+// awaitBaseGone returns once the volumes' directory was there and is gone.
+func (p *Plugin) awaitBaseGone(ctx context.Context) {
+	again := time.NewTicker(200 * time.Millisecond)
+	defer again.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-again.C:
+			if _, err := os.Stat(p.store.dir); errors.Is(err, unix.ENOENT) {
+				return
+			}
+		}
+	}
+}

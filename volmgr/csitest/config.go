@@ -1,0 +1,114 @@
+package csitest
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+)
+
+// Config says what the plugin is and can do. Only Base is required. It travels
+// to a child process as JSON.
+type Config struct {
+	// Base is the directory of everything the plugin keeps. It is made if
+	// missing, and must not lie under the mount root of the caller. A child
+	// whose Base is removed ends.
+	Base string
+	// Journal and Control are files; by default journal.jsonl and control.json
+	// in Base. Two plugins must not share them.
+	Journal string
+	Control string
+
+	DriverName string // default "csitest.example.com"
+	Version    string // default "1.0.0"
+	NodeID     string // default "node-1"
+
+	// Capabilities. Each stands for the pair of calls, where there is one.
+	Attach         bool // PUBLISH_UNPUBLISH_VOLUME
+	AttachReadOnly bool // PUBLISH_READONLY
+	CreateDelete   bool // CREATE_DELETE_VOLUME
+	Stage          bool // STAGE_UNSTAGE_VOLUME
+	Stats          bool // GET_VOLUME_STATS
+	MultiWriter    bool // SINGLE_NODE_MULTI_WRITER, of both services
+
+	// A plugin without one of the two services. With NoController, Attach says
+	// that another plugin attaches: a publish context must then be there, and
+	// cannot be compared.
+	NoController bool
+	NoNode       bool
+
+	// Volumes are ids that exist from the start; with AnyVolume every id does.
+	Volumes   []string
+	AnyVolume bool
+	// IDPrefix precedes the name in the id of a created volume. A slash makes
+	// ids that look like paths.
+	IDPrefix string
+
+	// VolumeContext is what the caller must pass for volumes that were not
+	// created here; nil is not checked. For a created volume it is always what
+	// CreateVolume answered.
+	VolumeContext map[string]string
+	// WantSecrets is what every call that takes secrets must carry; nil is not
+	// checked. Values are never written down.
+	WantSecrets map[string]string
+}
+
+// envConfig carries the Config of a child process.
+const envConfig = "CSITEST_CONFIG"
+
+func (c Config) withDefaults() Config {
+	set := func(s *string, value string) {
+		if *s == "" {
+			*s = value
+		}
+	}
+	set(&c.Journal, filepath.Join(c.Base, "journal.jsonl"))
+	set(&c.Control, filepath.Join(c.Base, "control.json"))
+	set(&c.DriverName, "csitest.example.com")
+	set(&c.Version, "1.0.0")
+	set(&c.NodeID, "node-1")
+	return c
+}
+
+// JournalPath is where the journal is, default included.
+func (c Config) JournalPath() string { return c.withDefaults().Journal }
+
+// Faults is the control of the plugin with this Config.
+func (c Config) Faults() Control { return Control{Path: c.withDefaults().Control} }
+
+// Environment is what a child process needs, beside CSI_ENDPOINT, to be a
+// plugin with this Config.
+func (c Config) Environment() ([]string, error) {
+	v, err := c.encode()
+	if err != nil {
+		return nil, err
+	}
+	return []string{envConfig + "=" + v}, nil
+}
+
+func (c Config) encode() (string, error) {
+	b, err := json.Marshal(c)
+	if err != nil {
+		return "", fmt.Errorf("cannot encode the plugin's config: %w", err)
+	}
+	return string(b), nil
+}
+
+// PluginFile is a plugin file of volagent that runs binary, whose TestMain must
+// call Main, as plugin id. It is JSON, which is YAML too.
+func (c Config) PluginFile(id, binary string) ([]byte, error) {
+	v, err := c.encode()
+	if err != nil {
+		return nil, err
+	}
+	b, err := json.MarshalIndent(map[string]any{
+		"id": id,
+		"exec": map[string]any{
+			"command": []string{binary},
+			"env":     map[string]string{envConfig: v},
+		},
+	}, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("cannot encode the plugin file: %w", err)
+	}
+	return append(b, '\n'), nil
+}

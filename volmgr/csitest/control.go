@@ -1,0 +1,150 @@
+package csitest
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Control is how a test commands a plugin, in its own process or not: a JSON
+// file that the plugin reads at each call and while it hangs.
+//
+//	{"faults": [{"id": "a", "method": "NodeStageVolume", "delay": "3s", "code": "INTERNAL"}]}
+//
+// Faults are looked at in their order, and the first that applies and is not
+// used up is taken. A file written by hand must give ids and, since used ones
+// are remembered, never the same id for a second fault.
+type Control struct{ Path string }
+
+type controlFile struct {
+	Faults []Fault `json:"faults"`
+}
+
+var (
+	writing sync.Mutex // controls are changed by one goroutine at a time
+	lastID  atomic.Int64
+)
+
+// Add appends faults and returns their ids, made where they had none.
+func (c Control) Add(faults ...Fault) ([]string, error) {
+	faults = slices.Clone(faults)
+	var ids []string
+	for i := range faults {
+		if faults[i].ID == "" {
+			faults[i].ID = fmt.Sprintf("%d-%d", time.Now().UnixNano(), lastID.Add(1))
+		}
+		ids = append(ids, faults[i].ID)
+	}
+	return ids, c.change(func(old []Fault) []Fault { return append(old, faults...) })
+}
+
+// Remove takes faults away and so releases calls that hang by them.
+func (c Control) Remove(ids ...string) error {
+	return c.change(func(old []Fault) []Fault {
+		return slices.DeleteFunc(old, func(f Fault) bool { return slices.Contains(ids, f.ID) })
+	})
+}
+
+// Clear takes all faults away and so releases all calls that hang.
+func (c Control) Clear() error {
+	return c.change(func([]Fault) []Fault { return nil })
+}
+
+func (c Control) change(edit func([]Fault) []Fault) error {
+	writing.Lock()
+	defer writing.Unlock()
+	faults, err := c.read()
+	if err != nil {
+		return err
+	}
+	faults = edit(faults)
+	for _, f := range faults {
+		if err := f.valid(); err != nil {
+			return fmt.Errorf("cannot set fault %q: %w", f.ID, err)
+		}
+	}
+	b, err := json.MarshalIndent(controlFile{Faults: faults}, "", "  ")
+	if err == nil {
+		err = replaceFile(c.Path, b)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot write the faults: %w", err)
+	}
+	return nil
+}
+
+// read returns the faults in force; no file is no faults.
+func (c Control) read() ([]Fault, error) {
+	b, err := os.ReadFile(c.Path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the faults: %w", err)
+	}
+	var f controlFile
+	if err := strictJSON(b, &f); err != nil {
+		return nil, fmt.Errorf("cannot read the faults in %q: %w", c.Path, err)
+	}
+	for _, one := range f.Faults {
+		if one.ID == "" {
+			return nil, fmt.Errorf("cannot read the faults in %q: one for %q has no id", c.Path, one.Method)
+		}
+	}
+	return f.Faults, nil
+}
+
+// pick returns the fault for a call, or nil.
+func (c Control) pick(call Call, used map[string]int) (*Fault, error) {
+	faults, err := c.read()
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range faults {
+		if f.applies(call) && f.left(used[f.ID]) {
+			return &f, nil
+		}
+	}
+	return nil, nil
+}
+
+// holds tells whether a fault is still there, so that a call hangs on. A file
+// that cannot be read ends no hang: it is being repaired.
+func (c Control) holds(id string) bool {
+	faults, err := c.read()
+	return err != nil || slices.ContainsFunc(faults, func(f Fault) bool { return f.ID == id })
+}
+
+// strictJSON decodes one value without unknown fields.
+func strictJSON(b []byte, v any) error {
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if err := d.Decode(v); err != nil {
+		return err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("there is more after the JSON value")
+	}
+	return nil
+}
+
+// replaceFile puts a whole file in place at once. It is not synced: what the
+// plugin keeps outlives processes, not machines.
+func replaceFile(path string, data []byte) error {
+	tmp := fmt.Sprintf("%s.%d.%d", path, os.Getpid(), lastID.Add(1))
+	if err := os.WriteFile(tmp, data, 0o600); err != nil {
+		return err
+	}
+	if err := os.Rename(tmp, path); err != nil {
+		return errors.Join(err, os.Remove(tmp))
+	}
+	return nil
+}

@@ -1,0 +1,112 @@
+package csitest
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+)
+
+// request is a call as it came, with what is checked but not written down.
+type request struct {
+	call         Call
+	capabilities []*csi.VolumeCapability
+	secrets      map[string]string
+	takesSecrets bool
+	parameters   map[string]string
+	create       *csi.CreateVolumeRequest // nil in other calls
+	seen         sight
+}
+
+// describe reads the fields that the messages of CSI share by their getters.
+func (p *Plugin) describe(fullMethod string, msg any) request {
+	r := request{call: Call{Method: fullMethod[strings.LastIndexByte(fullMethod, '/')+1:]}}
+	c := &r.call
+	if m, ok := msg.(interface{ GetVolumeId() string }); ok {
+		c.Volume = m.GetVolumeId()
+	}
+	if m, ok := msg.(interface{ GetNodeId() string }); ok {
+		c.NodeID = m.GetNodeId()
+	}
+	if m, ok := msg.(interface{ GetStagingTargetPath() string }); ok {
+		c.StagingPath = m.GetStagingTargetPath()
+	}
+	if m, ok := msg.(interface{ GetTargetPath() string }); ok {
+		c.TargetPath = m.GetTargetPath()
+	}
+	if m, ok := msg.(interface{ GetVolumePath() string }); ok {
+		c.TargetPath = m.GetVolumePath()
+	}
+	if m, ok := msg.(interface{ GetReadonly() bool }); ok {
+		c.ReadOnly = m.GetReadonly()
+	}
+	if m, ok := msg.(interface{ GetPublishContext() map[string]string }); ok {
+		c.PublishContext = m.GetPublishContext()
+	}
+	if m, ok := msg.(interface{ GetVolumeContext() map[string]string }); ok {
+		c.VolumeContext = m.GetVolumeContext()
+	}
+	if m, ok := msg.(interface{ GetParameters() map[string]string }); ok {
+		r.parameters = m.GetParameters()
+	}
+	if m, ok := msg.(interface{ GetSecrets() map[string]string }); ok {
+		r.secrets, r.takesSecrets = m.GetSecrets(), true
+		c.SecretKeys = slices.Sorted(maps.Keys(r.secrets))
+	}
+	if m, ok := msg.(interface{ GetVolumeCapability() *csi.VolumeCapability }); ok && m.GetVolumeCapability() != nil {
+		r.capabilities = []*csi.VolumeCapability{m.GetVolumeCapability()}
+	}
+	if m, ok := msg.(interface {
+		GetVolumeCapabilities() []*csi.VolumeCapability
+	}); ok {
+		r.capabilities = m.GetVolumeCapabilities()
+	}
+	if m, ok := msg.(*csi.CreateVolumeRequest); ok {
+		r.create = m
+		c.Name, c.Volume = m.GetName(), p.newID(m.GetName())
+	}
+	words := make([]string, 0, len(r.capabilities))
+	for _, one := range r.capabilities {
+		words = append(words, capabilityWords(one))
+	}
+	c.Capability = strings.Join(words, " ")
+	r.seen = look(*c)
+	return r
+}
+
+// capabilityWords puts a capability into one word, equal for equal ones.
+func capabilityWords(c *csi.VolumeCapability) string {
+	mode := c.GetAccessMode().GetMode().String()
+	switch {
+	case c.GetBlock() != nil:
+		return mode + ":block"
+	case c.GetMount() != nil:
+		return strings.Join([]string{mode, "mount", c.GetMount().GetFsType(), strings.Join(c.GetMount().GetMountFlags(), ",")}, ":")
+	default:
+		return mode + ":unset"
+	}
+}
+
+// maxString is CSI's general limit for a string, in bytes.
+const maxString = 128
+
+// newID is the id of the volume that gets this name: the same for ever, so
+// that CreateVolume can be repeated.
+func (p *Plugin) newID(name string) string {
+	if name == "" {
+		return ""
+	}
+	if id := p.cfg.IDPrefix + name; len(id) <= maxString {
+		return id
+	}
+	return p.cfg.IDPrefix + hash(name)
+}
+
+// hash names things after ids that may not be path components.
+func hash(s string) string {
+	sum := sha256.Sum256([]byte(s))
+	return hex.EncodeToString(sum[:8])
+}

@@ -1,0 +1,140 @@
+package csitest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+)
+
+// Journal is what a plugin wrote down, over all its restarts. The file has one
+// JSON object a line: {"event":"open"} for each start of the plugin,
+// {"event":"call"} when a call arrives, {"event":"end"} when it was answered,
+// {"event":"violation"}. Every line is one appending write, so it outlives the
+// death of the plugin and of whoever called it (not that of the machine).
+type Journal struct {
+	Calls      Calls
+	Violations []Violation
+	Starts     int // how often the plugin was started
+}
+
+// Events of an entry.
+const (
+	eventOpen      = "open"
+	eventCall      = "call"
+	eventEnd       = "end"
+	eventViolation = "violation"
+)
+
+// entry is one line.
+type entry struct {
+	Event     string     `json:"event"`
+	Time      time.Time  `json:"time"`
+	Plugin    int        `json:"plugin,omitempty"`
+	Call      *Call      `json:"call,omitempty"`
+	Seq       int64      `json:"seq,omitempty"` // of the call that ended
+	Result    *Result    `json:"result,omitempty"`
+	Violation *Violation `json:"violation,omitempty"`
+}
+
+// ReadJournal returns the calls in a journal. It may be read while the plugin
+// writes. A file that is not there yet has no calls.
+func ReadJournal(path string) (Calls, error) {
+	j, err := LoadJournal(path)
+	return j.Calls, err
+}
+
+// LoadJournal reads a journal as ReadJournal does, with everything in it.
+func LoadJournal(path string) (Journal, error) {
+	var (
+		j  Journal
+		at = map[int64]int{}
+	)
+	err := eachEntry(path, func(e entry) {
+		switch e.Event {
+		case eventOpen:
+			j.Starts++
+		case eventCall:
+			at[e.Call.Seq] = len(j.Calls)
+			j.Calls = append(j.Calls, *e.Call)
+		case eventEnd:
+			if i, ok := at[e.Seq]; ok {
+				j.Calls[i].Result = *e.Result
+			}
+		case eventViolation:
+			j.Violations = append(j.Violations, *e.Violation)
+		}
+	})
+	return j, err
+}
+
+// AwaitCalls reads a journal again and again until done is content with its
+// calls, and returns them. When ctx ends first the error quotes the calls.
+func AwaitCalls(ctx context.Context, path string, done func(Calls) bool) (Calls, error) {
+	again := time.NewTicker(10 * time.Millisecond)
+	defer again.Stop()
+	for {
+		calls, err := ReadJournal(path)
+		if err != nil || done(calls) {
+			return calls, err
+		}
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			return calls, fmt.Errorf("the awaited calls did not come: %w; there are:\n%s", ctx.Err(), calls)
+		}
+	}
+}
+
+func eachEntry(path string, do func(entry)) error {
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cannot read the journal: %w", err)
+	}
+	for n := 1; ; n++ {
+		line, rest, whole := bytes.Cut(data, []byte("\n"))
+		if !whole {
+			return nil // the end, or a line that is being written
+		}
+		data = rest
+		var e entry
+		if err := json.Unmarshal(line, &e); err != nil {
+			return fmt.Errorf("cannot read the journal %q: line %d: %w", path, n, err)
+		}
+		if (e.Event == eventCall && e.Call == nil) || (e.Event == eventEnd && e.Result == nil) || (e.Event == eventViolation && e.Violation == nil) {
+			return fmt.Errorf("cannot read the journal %q: line %d has no %s", path, n, e.Event)
+		}
+		do(e)
+	}
+}
+
+// now is the wall clock alone, so that a time is the same after it was written
+// and read.
+func now() time.Time { return time.Now().Round(0) }
+
+// openJournal opens a journal for appending.
+func openJournal(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("cannot open the journal: %w", err)
+	}
+	return f, nil
+}
+
+func writeEntry(f *os.File, e entry) error {
+	line, err := json.Marshal(e)
+	if err == nil {
+		_, err = f.Write(append(line, '\n'))
+	}
+	if err != nil {
+		return fmt.Errorf("cannot write the journal: %w", err)
+	}
+	return nil
+}

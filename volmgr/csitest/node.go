@@ -1,0 +1,161 @@
+package csitest
+
+import (
+	"context"
+	"errors"
+	"os"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+type node struct {
+	csi.UnimplementedNodeServer
+	p *Plugin
+}
+
+func (s *node) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequest) (*csi.NodeGetCapabilitiesResponse, error) {
+	resp := &csi.NodeGetCapabilitiesResponse{}
+	for _, c := range []struct {
+		has  bool
+		name csi.NodeServiceCapability_RPC_Type
+	}{
+		{s.p.cfg.Stage, csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME},
+		{s.p.cfg.Stats, csi.NodeServiceCapability_RPC_GET_VOLUME_STATS},
+		{s.p.cfg.MultiWriter, csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER},
+	} {
+		if c.has {
+			resp.Capabilities = append(resp.Capabilities, &csi.NodeServiceCapability{
+				Type: &csi.NodeServiceCapability_Rpc{Rpc: &csi.NodeServiceCapability_RPC{Type: c.name}}})
+		}
+	}
+	return resp, nil
+}
+
+func (s *node) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
+	return &csi.NodeGetInfoResponse{NodeId: s.p.cfg.NodeID}, nil
+}
+
+// NodeStageVolume binds the volume's files at the staging path. A block volume
+// has nothing to stage. What the caller did not do before, such as attaching,
+// is not missed here: that is for the rules.
+func (s *node) NodeStageVolume(_ context.Context, m *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
+	id, path := m.GetVolumeId(), m.GetStagingTargetPath()
+	if path == "" || m.GetVolumeCapability() == nil {
+		return nil, status.Error(codes.InvalidArgument, "staging needs a path and a capability")
+	}
+	defer s.p.store.lock(id)()
+	if _, err := s.p.store.get(id); err != nil {
+		return nil, err
+	}
+	resp := &csi.NodeStageVolumeResponse{}
+	if m.GetVolumeCapability().GetBlock() != nil || isMount(path) {
+		return resp, nil
+	}
+	return resp, bind(s.p.store.path(id, "data"), path)
+}
+
+func (s *node) NodeUnstageVolume(_ context.Context, m *csi.NodeUnstageVolumeRequest) (*csi.NodeUnstageVolumeResponse, error) {
+	if m.GetVolumeId() == "" || m.GetStagingTargetPath() == "" {
+		return nil, status.Error(codes.InvalidArgument, "unstaging needs a volume id and a path")
+	}
+	defer s.p.store.lock(m.GetVolumeId())()
+	return &csi.NodeUnstageVolumeResponse{}, unmountAll(m.GetStagingTargetPath())
+}
+
+// NodePublishVolume binds what is at the staging path, be it mounted or not, at
+// the target: a plugin that was never staged publishes an empty directory.
+func (s *node) NodePublishVolume(ctx context.Context, m *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
+	id, target := m.GetVolumeId(), m.GetTargetPath()
+	if target == "" || m.GetVolumeCapability() == nil || (s.p.cfg.Stage && m.GetStagingTargetPath() == "") {
+		return nil, status.Error(codes.InvalidArgument, "publishing needs a target, a capability and, if there is staging, its path")
+	}
+	defer s.p.store.lock(id)()
+	if _, err := s.p.store.get(id); err != nil {
+		return nil, err
+	}
+	source, isBlock := m.GetStagingTargetPath(), m.GetVolumeCapability().GetBlock() != nil
+	switch {
+	case isBlock:
+		var err error
+		if source, err = s.p.store.block(id); err != nil {
+			return nil, err
+		}
+	case !s.p.cfg.Stage:
+		source = s.p.store.path(id, "data")
+	}
+	readOnly := m.GetReadonly() && !optionsOf(ctx).ignoreReadOnly
+	return &csi.NodePublishVolumeResponse{}, publish(source, target, isBlock, readOnly)
+}
+
+// publish takes back what it made if it fails.
+func publish(source, target string, isFile, readOnly bool) error {
+	if !isMount(target) {
+		if err := makeTarget(target, isFile); err != nil {
+			return err
+		}
+		if err := bind(source, target); err != nil {
+			return errors.Join(err, os.Remove(target))
+		}
+	}
+	if !readOnly {
+		return nil
+	}
+	if err := makeReadOnly(target); err != nil {
+		return errors.Join(err, unpublish(target))
+	}
+	return nil
+}
+
+func makeTarget(target string, isFile bool) error {
+	if !isFile {
+		if err := os.Mkdir(target, 0o755); !errors.Is(err, unix.EEXIST) {
+			return err
+		}
+		return nil
+	}
+	f, err := os.OpenFile(target, os.O_WRONLY|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// unpublish unmounts and removes a target. What is in it, and was not mounted,
+// stays, and is an error.
+func unpublish(target string) error {
+	if err := unmountAll(target); err != nil {
+		return err
+	}
+	if err := os.Remove(target); err != nil && !errors.Is(err, unix.ENOENT) {
+		return err
+	}
+	return nil
+}
+
+func (s *node) NodeUnpublishVolume(_ context.Context, m *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
+	if m.GetVolumeId() == "" || m.GetTargetPath() == "" {
+		return nil, status.Error(codes.InvalidArgument, "unpublishing needs a volume id and a target")
+	}
+	defer s.p.store.lock(m.GetVolumeId())()
+	return &csi.NodeUnpublishVolumeResponse{}, unpublish(m.GetTargetPath())
+}
+
+func (s *node) NodeGetVolumeStats(_ context.Context, m *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error) {
+	if m.GetVolumeId() == "" || m.GetVolumePath() == "" {
+		return nil, status.Error(codes.InvalidArgument, "stats need a volume id and a path")
+	}
+	if !isMount(m.GetVolumePath()) {
+		return nil, status.Errorf(codes.NotFound, "nothing is mounted at %s", m.GetVolumePath())
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(m.GetVolumePath(), &st); err != nil {
+		return nil, err
+	}
+	return &csi.NodeGetVolumeStatsResponse{Usage: []*csi.VolumeUsage{
+		{Unit: csi.VolumeUsage_BYTES, Total: int64(st.Blocks) * st.Bsize, Used: int64(st.Blocks-st.Bfree) * st.Bsize, Available: int64(st.Bavail) * st.Bsize},
+		{Unit: csi.VolumeUsage_INODES, Total: int64(st.Files), Used: int64(st.Files - st.Ffree), Available: int64(st.Ffree)},
+	}}, nil
+}

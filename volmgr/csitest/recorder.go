@@ -1,0 +1,201 @@
+package csitest
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/status"
+)
+
+// recorder writes down calls and knows what the caller was told.
+type recorder struct {
+	mu     sync.Mutex
+	file   *os.File
+	muted  bool // by a crash
+	failed error
+	past   Journal
+	at     map[int64]int // seq → index of past.Calls
+	view   view
+	used   map[string]int // how often each fault was
+	live   map[*live]bool
+}
+
+// live is a call in flight.
+type live struct {
+	call   Call
+	caller callerAddr
+	ctx    context.Context
+	done   chan struct{} // closed when it ends
+	late   bool          // valid after done
+}
+
+// open reads what was, and says that a plugin starts.
+func (r *recorder) open(path string) error {
+	past, err := LoadJournal(path)
+	if err != nil {
+		return err
+	}
+	r.past, r.at, r.view, r.used, r.live = past, map[int64]int{}, newView(), map[string]int{}, map[*live]bool{}
+	r.past.Starts++
+	r.replay()
+	if r.file, err = openJournal(path); err != nil {
+		return err
+	}
+	return writeEntry(r.file, entry{Event: eventOpen, Time: now(), Plugin: os.Getpid()})
+}
+
+// replay takes in the past. Calls for one volume do not overlap, or a rule was
+// broken, so their beginnings and ends can be taken together.
+func (r *recorder) replay() {
+	for i, c := range r.past.Calls {
+		r.at[c.Seq] = i
+		r.view.begin(c)
+		if c.Ended() {
+			r.view.end(c)
+		}
+		if c.Fault != "" {
+			r.used[c.Fault]++
+		}
+	}
+}
+
+func (r *recorder) close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return errors.Join(r.failed, r.file.Close())
+}
+
+func (r *recorder) mute() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.muted = true
+}
+
+// write must be called with the lock held. The first failure is told by close.
+func (r *recorder) write(e entry) {
+	if r.muted {
+		return
+	}
+	if err := writeEntry(r.file, e); err != nil && r.failed == nil {
+		r.failed = err
+	}
+}
+
+func (r *recorder) history() Journal {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return Journal{Calls: slices.Clone(r.past.Calls), Violations: slices.Clone(r.past.Violations), Starts: r.past.Starts}
+}
+
+// begin writes a call down, with the rules it breaks, and returns the other
+// calls in flight for its volume.
+func (r *recorder) begin(ctx context.Context, cfg Config, req request, control Control) (*live, *Fault, []*live) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	// 1. The call.
+	caller := callerOf(ctx)
+	req.call.Seq = int64(len(r.past.Calls)) + 1
+	req.call.Plugin, req.call.Caller, req.call.Start = os.Getpid(), caller.pid, now()
+	fault, err := control.pick(req.call, r.used)
+	if fault != nil {
+		req.call.Fault = fault.ID
+		r.used[fault.ID]++
+	}
+	l := &live{call: req.call, caller: caller, ctx: ctx, done: make(chan struct{})}
+	r.at[l.call.Seq] = len(r.past.Calls)
+	r.past.Calls = append(r.past.Calls, l.call)
+	r.write(entry{Event: eventCall, Time: l.call.Start, Call: &l.call})
+	// 2. The rules, as things stood before it.
+	found := rulesBroken(ctx, cfg, r.view, req)
+	if err != nil {
+		found = append(found, Violation{Rule: RuleControl, Words: err.Error(), Time: now(), Seq: l.call.Seq, Method: l.call.Method, Volume: l.call.Volume})
+	}
+	for _, v := range found {
+		r.violation(v)
+	}
+	r.view.begin(l.call)
+	// 3. Who else is at it.
+	var others []*live
+	for o := range r.live {
+		if l.call.Volume != "" && o.call.Volume == l.call.Volume {
+			others = append(others, o)
+		}
+	}
+	r.live[l] = true
+	return l, fault, others
+}
+
+// violation must be called with the lock held.
+func (r *recorder) violation(v Violation) {
+	r.past.Violations = append(r.past.Violations, v)
+	r.write(entry{Event: eventViolation, Time: v.Time, Violation: &v})
+}
+
+// end writes down how a call ended.
+func (r *recorder) end(l *live, resp any, err error) {
+	s, _ := status.FromError(err)
+	res := Result{End: now(), Code: s.Code().String(), Message: s.Message()}
+	switch l.call.Method {
+	case NodeUnpublish:
+		res.Mounted = isMount(l.call.TargetPath)
+	case NodeUnstage:
+		res.Mounted = isMount(l.call.StagingPath)
+	}
+	if err == nil {
+		res.Given = given(resp)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	defer close(l.done)
+	delete(r.live, l)
+	// The caller's own deadline is never later than the one seen here, so an
+	// answer that is late here was late there.
+	l.late = l.ctx.Err() != nil
+	res.Late = l.late
+	if r.muted {
+		return // the answer never left
+	}
+	l.call.Result = res
+	r.past.Calls[r.at[l.call.Seq]].Result = res
+	r.write(entry{Event: eventEnd, Time: res.End, Seq: l.call.Seq, Result: &res})
+	r.view.end(l.call)
+}
+
+// goneWithin is how long the end of a caller may take to be noticed.
+const goneWithin = 500 * time.Millisecond
+
+// overlap reports a call that came while another was in flight for its volume.
+// One whose caller gave up, or died, is not in flight any more. Over another
+// connection that may be noticed a little later than the new call.
+func (r *recorder) overlap(l, other *live) {
+	if l.caller.number != other.caller.number {
+		timer := time.NewTimer(goneWithin)
+		defer timer.Stop()
+		select {
+		case <-other.ctx.Done():
+		case <-other.done:
+		case <-timer.C:
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	// After an answer in time grpc ends the context too; done tells the two apart.
+	select {
+	case <-other.done:
+		if other.late {
+			return
+		}
+	default:
+		if other.ctx.Err() != nil {
+			return
+		}
+	}
+	r.violation(Violation{
+		Rule: RuleInFlight, Words: "the call came while this one was in flight: " + other.call.String(), Time: now(),
+		Seq: l.call.Seq, Method: l.call.Method, Volume: l.call.Volume,
+	})
+}

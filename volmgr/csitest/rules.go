@@ -1,0 +1,232 @@
+package csitest
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+)
+
+// Rule is a rule of the CSI spec for those who call plugins.
+type Rule string
+
+// The rules. Where they name a step as done, what counts is what the caller
+// was told: a call without an answer in time was perhaps done.
+const (
+	RuleDeadline   Rule = "deadline"   // a call has a deadline
+	RuleOffered    Rule = "offered"    // only what the plugin has the capability for is called or set
+	RuleRequired   Rule = "required"   // fields that the spec requires are set
+	RuleSize       Rule = "size"       // strings and paths have 128 bytes at most, maps 4 KiB, node ids 256
+	RulePath       Rule = "path"       // paths are absolute
+	RuleCapability Rule = "capability" // valid, known to the plugin, and the same for stage and publish
+	RuleSecrets    Rule = "secrets"    // secrets are those of Config.WantSecrets
+
+	RuleVolumeContext  Rule = "volume-context"  // passed as CreateVolume gave it
+	RulePublishContext Rule = "publish-context" // passed as ControllerPublish gave it, and only if the plugin attaches
+	RuleNode           Rule = "node"            // the node id is that of NodeGetInfo, or one the volume is attached to
+
+	RuleInFlight    Rule = "in-flight"    // one call at a time for one volume
+	RuleOrder       Rule = "order"        // attach, stage, publish; unpublish all, unstage, detach; delete
+	RuleStagingPath Rule = "staging-path" // one per volume
+	RuleStagingDir  Rule = "staging-dir"  // the caller makes it before NodeStage
+	RuleTarget      Rule = "target"       // the caller makes its parent and leaves it to the plugin; it is used once
+	RuleMode        Rule = "mode"         // a mode for one use has no second target
+
+	// RuleControl is none of the caller's: the test's control file is bad.
+	RuleControl Rule = "control"
+)
+
+// Violation is one broken rule.
+type Violation struct {
+	Rule   Rule      `json:"rule"`
+	Words  string    `json:"words"` // what was done and what should have been
+	Time   time.Time `json:"time"`
+	Seq    int64     `json:"seq"` // of the call
+	Method string    `json:"method"`
+	Volume string    `json:"volume,omitempty"`
+}
+
+// String is one line for a test's log.
+func (v Violation) String() string {
+	return fmt.Sprintf("call %d %s %s breaks rule %s: %s", v.Seq, v.Method, v.Volume, v.Rule, v.Words)
+}
+
+// check is the examination of one call, before the view takes it in.
+type check struct {
+	cfg   Config
+	view  view
+	r     request
+	found []Violation
+}
+
+func (c *check) report(rule Rule, format string, args ...any) {
+	c.found = append(c.found, Violation{
+		Rule: rule, Words: fmt.Sprintf(format, args...), Time: now(),
+		Seq: c.r.call.Seq, Method: c.r.call.Method, Volume: c.r.call.Volume,
+	})
+}
+
+// rulesBroken examines a call against the view of the caller.
+func rulesBroken(ctx context.Context, cfg Config, v view, r request) []Violation {
+	c := &check{cfg: cfg, view: v, r: r}
+	if _, ok := ctx.Deadline(); !ok {
+		c.report(RuleDeadline, "the call has no deadline")
+	}
+	c.fields()
+	c.sizes()
+	c.capabilities()
+	c.contexts()
+	if r.call.Volume != "" {
+		c.order()
+	}
+	return c.found
+}
+
+func (c *check) fields() {
+	call := c.r.call
+	s, known := shapes[call.Method]
+	if !known || !s.offered(c.cfg) && !s.asks {
+		c.report(RuleOffered, "the plugin has no capability for this call")
+		return
+	}
+	for _, f := range []struct {
+		needed bool
+		name   string
+		set    bool
+	}{
+		{s.name, "name", call.Name != ""},
+		{s.volume, "volume_id", call.Volume != ""},
+		{s.node, "node_id", call.NodeID != ""},
+		{s.staging, "staging_target_path", call.StagingPath != ""},
+		{s.target && call.Method != NodeStats, "target_path", call.TargetPath != ""},
+		{s.target && call.Method == NodeStats, "volume_path", call.TargetPath != ""},
+		{s.capability, "volume_capability", len(c.r.capabilities) > 0},
+		{call.Method == NodePublish && c.cfg.Stage, "staging_target_path", call.StagingPath != ""},
+	} {
+		if f.needed && !f.set {
+			c.report(RuleRequired, "%s is not set", f.name)
+		}
+	}
+	if c.r.create != nil {
+		c.creation(c.r.create)
+	}
+	if call.Method == ControllerPublish && call.ReadOnly && !c.cfg.AttachReadOnly {
+		c.report(RuleOffered, "readonly is set, and the plugin has no PUBLISH_READONLY")
+	}
+	for _, path := range []string{call.StagingPath, call.TargetPath} {
+		if path != "" && !filepath.IsAbs(path) {
+			c.report(RulePath, "%q is not absolute", path)
+		}
+	}
+}
+
+func (c *check) creation(m *csi.CreateVolumeRequest) {
+	size := m.GetCapacityRange()
+	least, most := size.GetRequiredBytes(), size.GetLimitBytes()
+	switch {
+	case least < 0 || most < 0 || (most > 0 && least > most):
+		c.report(RuleRequired, "the capacity range from %d to %d is none", least, most)
+	case size != nil && least == 0 && most == 0:
+		c.report(RuleRequired, "the capacity range is there without a bound")
+	}
+	if m.GetVolumeContentSource() != nil {
+		c.report(RuleOffered, "volume_content_source is set, and the plugin can neither clone nor restore")
+	}
+	if m.GetAccessibilityRequirements() != nil {
+		c.report(RuleOffered, "accessibility_requirements is set, and the plugin has no VOLUME_ACCESSIBILITY_CONSTRAINTS")
+	}
+	if len(m.GetMutableParameters()) > 0 {
+		c.report(RuleOffered, "mutable_parameters is set, and the plugin has no MODIFY_VOLUME")
+	}
+}
+
+const (
+	maxNodeID = 256
+	maxMap    = 4 << 10
+)
+
+func (c *check) sizes() {
+	call := c.r.call
+	for _, f := range []struct {
+		name, value string
+		max         int
+	}{
+		{"volume_id", call.Volume, maxString},
+		{"name", call.Name, maxString},
+		{"node_id", call.NodeID, maxNodeID},
+		{"staging_target_path", call.StagingPath, maxString},
+		{"target path", call.TargetPath, maxString},
+	} {
+		if len(f.value) > f.max {
+			c.report(RuleSize, "%s has %d bytes, and a plugin need accept only %d", f.name, len(f.value), f.max)
+		}
+	}
+	for name, m := range map[string]map[string]string{
+		"publish_context": call.PublishContext, "volume_context": call.VolumeContext,
+		"secrets": c.r.secrets, "parameters": c.r.parameters,
+	} {
+		size := 0
+		for k, v := range m {
+			size += len(k) + len(v)
+		}
+		if size > maxMap {
+			c.report(RuleSize, "%s has %d bytes, and a plugin need accept only %d", name, size, maxMap)
+		}
+	}
+}
+
+func (c *check) capabilities() {
+	for _, one := range c.r.capabilities {
+		mode := one.GetAccessMode().GetMode()
+		if mode == csi.VolumeCapability_AccessMode_UNKNOWN {
+			c.report(RuleCapability, "the access mode is not set")
+		}
+		if one.GetMount() == nil && one.GetBlock() == nil {
+			c.report(RuleCapability, "the access type, mount or block, is not set")
+		}
+		if !c.cfg.MultiWriter && (mode == csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER ||
+			mode == csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER) {
+			c.report(RuleCapability, "%s is asked for, and the plugin has no SINGLE_NODE_MULTI_WRITER", mode)
+		}
+		if one.GetMount().GetVolumeMountGroup() != "" {
+			c.report(RuleCapability, "volume_mount_group is set, and the plugin has no VOLUME_MOUNT_GROUP")
+		}
+	}
+}
+
+// contexts checks what must be passed on as it was given. Neither secrets nor
+// their values get into words.
+func (c *check) contexts() {
+	call := c.r.call
+	if c.cfg.WantSecrets != nil && c.r.takesSecrets && !maps.Equal(c.r.secrets, c.cfg.WantSecrets) {
+		c.report(RuleSecrets, "the secrets %q are not those of the volume: they are %q, and their values count",
+			call.SecretKeys, slices.Sorted(maps.Keys(c.cfg.WantSecrets)))
+	}
+	if call.Volume == "" || !slices.Contains([]string{ControllerPublish, ValidateCapabilities, NodeStage, NodePublish}, call.Method) {
+		return
+	}
+	vol := c.view.of(call.Volume)
+	want := c.cfg.VolumeContext
+	if vol.made != nil {
+		want = vol.made
+	}
+	if want != nil && !maps.Equal(call.VolumeContext, want) {
+		c.report(RuleVolumeContext, "the volume context is %v and must be %v", call.VolumeContext, want)
+	}
+	if call.Method != NodeStage && call.Method != NodePublish {
+		return
+	}
+	switch a := vol.attached[c.cfg.NodeID]; {
+	case !c.cfg.Attach && len(call.PublishContext) > 0:
+		c.report(RulePublishContext, "the publish context is %v, and the plugin does not attach", call.PublishContext)
+	case !c.cfg.Attach:
+	case c.cfg.NoController && len(call.PublishContext) == 0:
+		c.report(RulePublishContext, "the publish context is empty, and the plugin attaches")
+	case a != nil && a.is == yes && !maps.Equal(call.PublishContext, a.given):
+		c.report(RulePublishContext, "the publish context is %v and must be %v", call.PublishContext, a.given)
+	}
+}

@@ -1,0 +1,52 @@
+package csitest
+
+// shape is what one method asks of its request. A method without a shape is
+// one that this plugin never offers.
+type shape struct {
+	mutates bool
+	// Fields that the CSI spec calls REQUIRED.
+	name, volume, node, staging, target, capability bool
+	// offered tells whether the plugin said that it may be called. Others are
+	// answered Unimplemented.
+	offered func(Config) bool
+	// asks: calling it is how one learns that the service is not there.
+	asks bool
+}
+
+func always(Config) bool          { return true }
+func hasController(c Config) bool { return !c.NoController }
+func hasNode(c Config) bool       { return !c.NoNode }
+func creates(c Config) bool       { return hasController(c) && c.CreateDelete }
+func attaches(c Config) bool      { return hasController(c) && c.Attach }
+func stages(c Config) bool        { return hasNode(c) && c.Stage }
+func counts(c Config) bool        { return hasNode(c) && c.Stats }
+
+// What the plugin knows, and when.
+var shapes = map[string]shape{
+	pluginInfo:           {offered: always},
+	pluginCapabilities:   {offered: always},
+	Probe:                {offered: always},
+	controllerAbilities:  {offered: hasController, asks: true},
+	nodeAbilities:        {offered: hasNode, asks: true},
+	NodeInfo:             {offered: hasNode, asks: true},
+	CreateVolume:         {offered: creates, mutates: true, name: true, capability: true},
+	DeleteVolume:         {offered: creates, mutates: true, volume: true},
+	ControllerPublish:    {offered: attaches, mutates: true, volume: true, node: true, capability: true},
+	ControllerUnpublish:  {offered: attaches, mutates: true, volume: true},
+	ValidateCapabilities: {offered: hasController, volume: true, capability: true},
+	NodeStage:            {offered: stages, mutates: true, volume: true, staging: true, capability: true},
+	NodeUnstage:          {offered: stages, mutates: true, volume: true, staging: true},
+	NodePublish:          {offered: hasNode, mutates: true, volume: true, target: true, capability: true},
+	NodeUnpublish:        {offered: hasNode, mutates: true, volume: true, target: true},
+	NodeStats:            {offered: counts, volume: true, target: true},
+}
+
+// Methods of the spec that change something and that the plugin never offers.
+var otherMutating = map[string]bool{
+	"ControllerExpandVolume": true, "ControllerModifyVolume": true, "NodeExpandVolume": true,
+	"CreateSnapshot": true, "DeleteSnapshot": true,
+	"CreateVolumeGroupSnapshot": true, "DeleteVolumeGroupSnapshot": true,
+}
+
+// Mutates tells whether a method changes something; the others only ask.
+func Mutates(method string) bool { return shapes[method].mutates || otherMutating[method] }

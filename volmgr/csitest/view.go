@@ -1,0 +1,157 @@
+package csitest
+
+import "slices"
+
+// view is what the caller can know from the answers it got, and nothing of
+// what the plugin did: a Stage that answered OK without an effect is staged
+// here. It is made of calls alone, so the journal can rebuild it.
+//
+//	          start        answered OK in time
+//	Stage     no → unsure  → yes    any other end: stays unsure
+//	Unstage   yes → unsure → no
+//
+// Publish and ControllerPublish go the same way, per target and per node. An
+// unsure step is gone only once its negation succeeded.
+type view struct {
+	volumes map[string]*volumeView
+	users   map[string]string // target → volume
+}
+
+type certainty int
+
+const (
+	no certainty = iota
+	unsure
+	yes
+)
+
+func (c certainty) String() string { return [...]string{"not", "perhaps", "surely"}[c] }
+
+type volumeView struct {
+	made     map[string]string // the volume context that CreateVolume answered
+	attached map[string]*attachView
+	staged   certainty
+	staging  string // where, unless staged is no
+	stagedAs string // the capability
+	targets  map[string]*targetView
+}
+
+type attachView struct {
+	is    certainty
+	given map[string]string // the publish context
+}
+
+type targetView struct {
+	is       certainty
+	as       string // the capability
+	readOnly bool
+}
+
+func newView() view { return view{volumes: map[string]*volumeView{}, users: map[string]string{}} }
+
+// of is never nil.
+func (v view) of(id string) *volumeView {
+	if v.volumes[id] == nil {
+		v.volumes[id] = &volumeView{attached: map[string]*attachView{}, targets: map[string]*targetView{}}
+	}
+	return v.volumes[id]
+}
+
+// user is another volume with that target; "" if there is none.
+func (v view) user(target, except string) string {
+	if id := v.users[target]; id != except {
+		return id
+	}
+	return ""
+}
+
+// begin takes in that a call arrived.
+func (v view) begin(c Call) {
+	if c.Volume == "" {
+		return
+	}
+	vol := v.of(c.Volume)
+	switch c.Method {
+	case ControllerPublish:
+		if vol.attached[c.NodeID] == nil {
+			vol.attached[c.NodeID] = &attachView{}
+		}
+		vol.attached[c.NodeID].is = unsure
+	case ControllerUnpublish:
+		for node, a := range vol.attached {
+			if c.NodeID == "" || node == c.NodeID {
+				a.is = unsure
+			}
+		}
+	case NodeStage:
+		vol.staged, vol.staging, vol.stagedAs = unsure, c.StagingPath, c.Capability
+	case NodeUnstage:
+		if vol.staging == c.StagingPath && vol.staged == yes {
+			vol.staged = unsure
+		}
+	case NodePublish:
+		vol.targets[c.TargetPath] = &targetView{is: unsure, as: c.Capability, readOnly: c.ReadOnly}
+		v.users[c.TargetPath] = c.Volume
+	case NodeUnpublish:
+		if t := vol.targets[c.TargetPath]; t != nil {
+			t.is = unsure
+		}
+	}
+}
+
+// end takes in the answer.
+func (v view) end(c Call) {
+	if c.Volume == "" {
+		return
+	}
+	vol := v.of(c.Volume)
+	if c.OK() {
+		switch c.Method {
+		case CreateVolume:
+			vol.made = c.Given
+		case ControllerPublish:
+			vol.attached[c.NodeID] = &attachView{is: yes, given: c.Given}
+		case NodeStage:
+			vol.staged = yes
+		case NodePublish:
+			if t := vol.targets[c.TargetPath]; t != nil {
+				t.is = yes
+			}
+		}
+	}
+	switch {
+	case !undone(c):
+	case c.Method == ControllerUnpublish && c.NodeID == "":
+		clear(vol.attached)
+	case c.Method == ControllerUnpublish:
+		delete(vol.attached, c.NodeID)
+	case c.Method == NodeUnstage && vol.staging == c.StagingPath:
+		vol.staged, vol.staging, vol.stagedAs = no, "", ""
+	case c.Method == NodeUnpublish:
+		delete(vol.targets, c.TargetPath)
+		if v.users[c.TargetPath] == c.Volume {
+			delete(v.users, c.TargetPath)
+		}
+	case c.Method == DeleteVolume && !vol.inUse():
+		delete(v.volumes, c.Volume)
+	}
+}
+
+// undone tells whether the caller may take a negating call for done: the
+// plugin says so, or does not know the volume. Some plugins call it an error
+// to unpublish what is not there, so an answered error is enough for a target
+// where nothing is mounted.
+func undone(c Call) bool {
+	switch {
+	case !slices.Contains([]string{ControllerUnpublish, NodeUnstage, NodeUnpublish, DeleteVolume}, c.Method), c.Late:
+		return false
+	case c.Code == okCode, c.Code == notFoundCode:
+		return true
+	default:
+		return c.Method == NodeUnpublish && c.Ended() && !c.Mounted
+	}
+}
+
+func (vol *volumeView) inUse() bool {
+	return len(vol.attached) > 0 || vol.staged != no || len(vol.targets) > 0
+}

@@ -1,0 +1,186 @@
+package csitest
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// store keeps volumes as directories:
+//
+//	<base>/volumes/<hash of the id>/volume.json    the volume
+//	                               /attached.json  where it is attached; absent: never was
+//	                               /data/          its files
+//	                               /block.img      its content as a block volume, made when first used
+//
+// A block volume is this plain file, bound to its target: enough to see calls
+// and mounts, but it is no block device.
+type store struct {
+	dir   string
+	any   bool // every id exists
+	locks sync.Map
+}
+
+type stored struct {
+	ID       string            `json:"id"`
+	Name     string            `json:"name,omitempty"` // only of a created one
+	Capacity int64             `json:"capacity,omitempty"`
+	Context  map[string]string `json:"context,omitempty"`
+}
+
+type attachments struct {
+	Count int                          `json:"count"` // of all attachments ever
+	Nodes map[string]map[string]string `json:"nodes"` // node id → publish context
+}
+
+const blockSize = 1 << 20 // bytes, and the capacity of a volume of no size
+
+func (s *store) path(id string, names ...string) string {
+	return filepath.Join(append([]string{s.dir, hash(id)}, names...)...)
+}
+
+// lock keeps other effects on a volume away: they are short, delays happen
+// outside.
+func (s *store) lock(id string) (unlock func()) {
+	l, _ := s.locks.LoadOrStore(id, &sync.Mutex{})
+	mu := l.(*sync.Mutex)
+	mu.Lock()
+	return mu.Unlock
+}
+
+// get returns a volume or NotFound.
+func (s *store) get(id string) (stored, error) {
+	if id == "" {
+		return stored{}, status.Error(codes.InvalidArgument, "no volume id is given")
+	}
+	v := stored{ID: id}
+	found, err := readJSON(s.path(id, "volume.json"), &v)
+	switch {
+	case err != nil || found:
+		return v, err
+	case s.any:
+		return v, s.make(v)
+	default:
+		return v, status.Errorf(codes.NotFound, "no volume %q", id)
+	}
+}
+
+func (s *store) make(v stored) error {
+	if err := os.MkdirAll(s.path(v.ID, "data"), 0o755); err != nil {
+		return fmt.Errorf("cannot make the volume: %w", err)
+	}
+	return writeJSON(s.path(v.ID, "volume.json"), v)
+}
+
+// remove deletes a volume and its data; none is no error.
+func (s *store) remove(id string) error {
+	for _, name := range []string{"volume.json", "attached.json", "block.img"} {
+		if err := os.Remove(s.path(id, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("cannot delete the volume: %w", err)
+		}
+	}
+	if err := removeTree(s.path(id)); err != nil {
+		return fmt.Errorf("cannot delete the volume: %w", err)
+	}
+	return nil
+}
+
+// removeTree removes what is below dir and dir itself. A mount below it is an
+// error (EBUSY on its mount point), and its content stays.
+func removeTree(dir string) error {
+	list, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range list {
+		path := filepath.Join(dir, e.Name())
+		if e.IsDir() && !isMount(path) {
+			err = removeTree(path)
+		} else {
+			err = os.Remove(path)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return os.Remove(dir)
+}
+
+// attach returns the publish context of a node, the same until it is detached.
+func (s *store) attach(id, node string) (map[string]string, error) {
+	a, err := s.attachments(id)
+	if err != nil {
+		return nil, err
+	}
+	if given, ok := a.Nodes[node]; ok {
+		return given, nil
+	}
+	a.Count++
+	given := map[string]string{"csitest/device": fmt.Sprintf("/dev/csitest/%s-%d", hash(id), a.Count), "csitest/node": node}
+	a.Nodes[node] = given
+	return given, writeJSON(s.path(id, "attached.json"), a)
+}
+
+// detach undoes attach; an empty node is all of them.
+func (s *store) detach(id, node string) error {
+	a, err := s.attachments(id)
+	if err != nil || len(a.Nodes) == 0 {
+		return err
+	}
+	if node == "" {
+		clear(a.Nodes)
+	}
+	delete(a.Nodes, node)
+	return writeJSON(s.path(id, "attached.json"), a)
+}
+
+func (s *store) attachments(id string) (attachments, error) {
+	a := attachments{Nodes: map[string]map[string]string{}}
+	_, err := readJSON(s.path(id, "attached.json"), &a)
+	return a, err
+}
+
+// block returns the file of a block volume.
+func (s *store) block(id string) (string, error) {
+	path := s.path(id, "block.img")
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o600)
+	if err != nil {
+		return "", fmt.Errorf("cannot make the block volume: %w", err)
+	}
+	return path, errors.Join(f.Truncate(blockSize), f.Close())
+}
+
+func readJSON(path string, v any) (found bool, err error) {
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(b, v)
+	}
+	if err != nil {
+		return false, fmt.Errorf("cannot read %s: %w", path, err)
+	}
+	return true, nil
+}
+
+func writeJSON(path string, v any) error {
+	b, err := json.Marshal(v)
+	if err == nil {
+		err = replaceFile(path, b)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot write %s: %w", path, err)
+	}
+	return nil
+}

@@ -1,0 +1,127 @@
+package mount
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// BlockReadOnly reports whether the block device whose node is at path refuses
+// writes (BLKROGET). A read-only mount of the node says nothing about that.
+func (h *Host) BlockReadOnly(ctx context.Context, path string) (bool, error) {
+	path = filepath.Clean(path)
+	ro, err := bounded(ctx, h, kindLook, path, h.bound, func() (bool, error) {
+		st, err := statx(unix.AT_FDCWD, path, unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE)
+		if err != nil {
+			return false, err
+		}
+		if st.Mode&unix.S_IFMT != unix.S_IFBLK {
+			return false, errors.New("it is no block device")
+		}
+		fd, err := open(path, unix.O_RDONLY|unix.O_NONBLOCK)
+		if err != nil {
+			return false, err
+		}
+		defer closeFD(fd)
+		n, err := unix.IoctlGetInt(fd, unix.BLKROGET)
+		return n != 0, err
+	})
+	if err != nil {
+		return false, fmt.Errorf("cannot ask whether %q is read-only: %w", path, err)
+	}
+	return ro, nil
+}
+
+// Devices returns the block devices at path as "major:minor", sorted: the one
+// whose node it is, or those that the file system mounted there lies on. A
+// path that is missing, or is neither, has none.
+func (h *Host) Devices(ctx context.Context, path string) ([]string, error) {
+	path = filepath.Clean(path)
+	devs, err := bounded(ctx, h, kindLook, path, h.bound, func() ([]string, error) { return h.devices(path) })
+	if err != nil {
+		return nil, fmt.Errorf("cannot find the devices of %q: %w", path, err)
+	}
+	return devs, nil
+}
+
+func (h *Host) devices(path string) ([]string, error) {
+	// A node that is a symbolic link counts as what it leads to.
+	st, err := statx(unix.AT_FDCWD, path, unix.AT_STATX_DONT_SYNC, lookMask)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
+		return nil, nil
+	}
+	if err == nil && st.Mode&unix.S_IFMT == unix.S_IFBLK {
+		return []string{device(st.Rdev_major, st.Rdev_minor)}, nil
+	}
+	_, p, err := h.find(path, statmountSBSource)
+	if p == nil {
+		return nil, err
+	}
+	// That the mount does not work is no matter here.
+	if !strings.HasPrefix(p.id.Device, "0:") {
+		return []string{p.id.Device}, nil
+	}
+	dev := sourceDevice(p.source)
+	if dev == "" {
+		return nil, nil
+	}
+	return h.companions(dev), nil
+}
+
+// sourceDevice is the block device that a mount's source names, if it does:
+// btrfs and some others have a device number of their own.
+func sourceDevice(source string) string {
+	if !strings.HasPrefix(source, "/dev/") {
+		return ""
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(source, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK {
+		return ""
+	}
+	return device(unix.Major(st.Rdev), unix.Minor(st.Rdev))
+}
+
+// companions are the devices of the btrfs that has dev among its own; without
+// one, dev alone.
+func (h *Host) companions(dev string) []string {
+	name := h.deviceName(dev)
+	found, _ := filepath.Glob(h.sys + "/fs/btrfs/*/devices/" + filepath.Base(name)) // the pattern is good
+	devs := []string{dev}
+	for _, f := range found {
+		members, err := os.ReadDir(filepath.Dir(f))
+		if err != nil {
+			continue // unmounted meanwhile
+		}
+		for _, m := range members {
+			n, err := os.ReadFile(h.sys + "/class/block/" + m.Name() + "/dev")
+			if err == nil {
+				devs = append(devs, strings.TrimSpace(string(n)))
+			}
+		}
+	}
+	slices.Sort(devs)
+	return slices.Compact(devs)
+}
+
+// deviceName is the kernel's name of a block device, as under /dev; empty when
+// there is no such device.
+func (h *Host) deviceName(dev string) string {
+	data, err := os.ReadFile(h.sys + "/dev/block/" + dev + "/uevent")
+	if err != nil {
+		return ""
+	}
+	for lines := bufio.NewScanner(bytes.NewReader(data)); lines.Scan(); {
+		if name, ok := strings.CutPrefix(lines.Text(), "DEVNAME="); ok {
+			return name
+		}
+	}
+	return ""
+}

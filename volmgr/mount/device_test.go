@@ -1,0 +1,211 @@
+package mount
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestDevices(t *testing.T) {
+	dir := tempDir(t)
+	ctx := context.Background()
+	ext4 := loop(t, dir, 8<<20, "mkfs.ext4", "-q")
+	raw := loop(t, dir, 1<<20)
+	at := func(name string) string { return mkdir(t, dir, name) }
+	mountFS(t, "ext4", ext4, at("ext4"), 0, "")
+	bindAt(t, mkdir(t, dir, "ext4/sub"), at("bind"))
+	mountFS(t, "tmpfs", "tmpfs", at("tmpfs"), 0, "")
+	mountFS(t, "tmpfs", raw, at("named"), 0, "") // the source is only a name here, but it is looked into
+	bindAt(t, raw, write(t, dir+"/node", ""))
+	check(t, os.Symlink(raw, dir+"/link"))
+	serveFuse(t, at("dead"), false).die()
+	for path, want := range map[string][]string{
+		"ext4":       {number(t, ext4)},
+		"bind":       {number(t, ext4)},
+		"ext4/sub":   nil, // no mount: not ours to tell
+		"plain":      nil,
+		"none":       nil,
+		"none/none":  nil,
+		"tmpfs":      nil,
+		"dead":       nil,
+		"named":      {number(t, raw)},
+		"node":       {number(t, raw)},
+		"link":       {number(t, raw)},
+		"ext4/plain": nil,
+	} {
+		if strings.HasSuffix(path, "plain") {
+			at(path)
+		}
+		now, old, older := hosts(t)
+		for _, h := range []*Host{now, old, older} {
+			got, err := h.Devices(ctx, filepath.Join(dir, path))
+			if err != nil || !slices.Equal(got, want) {
+				t.Errorf("%s: %v, %v; want %v", path, got, err, want)
+			}
+		}
+	}
+}
+
+func TestDevicesOfBtrfs(t *testing.T) {
+	dir := tempDir(t)
+	ctx := context.Background()
+	one := loop(t, dir, 128<<20, "mkfs.btrfs", "-q")
+	two := loop(t, dir, 128<<20)
+	at := mkdir(t, dir, "m")
+	mountFS(t, "btrfs", one, at, 0, "")
+	run(t, "btrfs", "device", "add", two, at)
+	want := []string{number(t, one), number(t, two)}
+	slices.Sort(want)
+	now, old, older := hosts(t)
+	for _, h := range []*Host{now, old, older} {
+		if got, err := h.Devices(ctx, at); err != nil || !slices.Equal(got, want) {
+			t.Errorf("got %v, %v; want %v", got, err, want)
+		}
+	}
+	users, err := now.DeviceUsers(ctx, number(t, one))
+	if err != nil || !slices.Equal(users, []string{fmt.Sprintf("mounted at %q", at)}) {
+		t.Errorf("users of the named device: %q, %v", users, err)
+	}
+	users, err = now.DeviceUsers(ctx, number(t, two))
+	if err != nil || len(users) != 1 {
+		t.Errorf("users of the other: %q, %v", users, err)
+	}
+	check(t, now.Unmount(ctx, at, Plain))
+	for _, dev := range want {
+		unused(t, dev)
+	}
+}
+
+// unused fails unless the device is proven so.
+func unused(t *testing.T, dev string) {
+	t.Helper()
+	if users, err := newHost(t).DeviceUsers(context.Background(), dev); err != nil || len(users) > 0 {
+		t.Errorf("device %s: used by %q, %v", dev, users, err)
+	}
+}
+
+func TestDeviceUsers(t *testing.T) {
+	dir := tempDir(t)
+	h, ctx := newHost(t), context.Background()
+	node := loop(t, dir, 8<<20, "mkfs.ext4", "-q")
+	dev, at := number(t, node), mkdir(t, dir, "m n")
+	start(t, "zombie", nil) // is no obstacle
+	uses := func(want ...string) {
+		t.Helper()
+		users, err := h.DeviceUsers(ctx, dev)
+		if err != nil || !slices.Equal(users, want) {
+			t.Errorf("used by %q, %v; want %q", users, err, want)
+		}
+	}
+	uses()
+
+	mountFS(t, "ext4", node, at, 0, "")
+	uses(fmt.Sprintf("mounted at %q", at))
+	bindAt(t, at, mkdir(t, dir, "b"))
+	uses(fmt.Sprintf("mounted at %q", at), fmt.Sprintf("mounted at %q", dir+"/b"))
+	check(t, unix.Unmount(dir+"/b", 0))
+
+	// Another namespace keeps what is unmounted here: of a process, and of a
+	// thread alone.
+	unshared := func(c *exec.Cmd) { c.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS} }
+	for what, change := range map[string]func(*exec.Cmd){"stay": unshared, "thread": nil} {
+		pid, stop := start(t, what, change)
+		check(t, unix.Unmount(at, 0))
+		uses(fmt.Sprintf("mounted at %q in the mount namespace of process %d (exe)", at, pid))
+		stop()
+		await(t, "the namespace to go", func() bool { users, err := h.DeviceUsers(ctx, dev); return err == nil && len(users) == 0 })
+		mountFS(t, "ext4", node, at, 0, "")
+	}
+
+	// A lazy unmount with a file open is in no table, and no proof.
+	f, err := os.Create(at + "/file")
+	check(t, err)
+	check(t, h.Unmount(ctx, at, Lazy))
+	users, err := h.DeviceUsers(ctx, dev)
+	if err != nil || len(users) != 1 || !strings.HasPrefix(users[0], "device is busy") {
+		t.Errorf("used by %q, %v", users, err)
+	}
+	check(t, f.Close())
+	await(t, "the lazy unmount to end", func() bool { users, err := h.DeviceUsers(ctx, dev); return err == nil && len(users) == 0 })
+
+	for _, what := range []string{"open", "exclusive"} {
+		pid, stop := start(t, what+" "+node, nil)
+		uses(fmt.Sprintf("open in process %d (exe)", pid))
+		stop()
+	}
+	uses()
+}
+
+func TestDeviceUsersKnowsItsLimits(t *testing.T) {
+	dir := tempDir(t)
+	ctx := context.Background()
+	node := loop(t, dir, 1<<20)
+	dev := number(t, node)
+	unused(t, dev)
+	unused(t, "4095:1") // gone
+	// Where there is no device to open, every process must tell.
+	_, closed, err := newHost(t).spaces()
+	check(t, err)
+	if users, err := newHost(t).DeviceUsers(ctx, "0:12345"); (err == nil) != (len(closed) == 0) || len(users) > 0 {
+		t.Errorf("no device, %d processes closed: %q, %v", len(closed), users, err)
+	}
+	for _, bad := range []string{"", "7", "7:", "7:x", "sda", "7:1:2", "../7:1", "07:1"} {
+		if users, err := newHost(t).DeviceUsers(ctx, bad); err == nil {
+			t.Errorf("%q: %q", bad, users)
+		}
+	}
+	h := newHost(t)
+	h.sys = mkdir(t, dir, "sys") // nothing is known without it
+	if users, err := h.DeviceUsers(ctx, dev); err == nil {
+		t.Errorf("without sysfs: %q", users)
+	}
+	uevent := mkdir(t, h.sys, "dev/block", dev) + "/uevent"
+	other := strings.TrimPrefix(loop(t, dir, 1<<20), "/dev/")
+	for _, name := range []string{"none", "null", other} { // not its node
+		write(t, uevent, "MAJOR=7\nDEVNAME="+name+"\n")
+		if users, err := h.DeviceUsers(ctx, dev); err == nil {
+			t.Errorf("with the wrong node %q: %q", name, users)
+		}
+	}
+	// Mounted, although the device is gone.
+	at := mkdir(t, dir, "m")
+	mountFS(t, "ext4", loop(t, dir, 8<<20, "mkfs.ext4", "-q"), at, 0, "")
+	devs, err := newHost(t).Devices(ctx, at)
+	check(t, err)
+	check(t, os.Remove(uevent))
+	users, err := h.DeviceUsers(ctx, devs[0])
+	if err != nil || !slices.Equal(users, []string{fmt.Sprintf("mounted at %q", at)}) {
+		t.Errorf("gone but mounted: %q, %v", users, err)
+	}
+}
+
+func TestBlockReadOnly(t *testing.T) {
+	dir := tempDir(t)
+	h, ctx := newHost(t), context.Background()
+	node := loop(t, dir, 1<<20)
+	at := write(t, dir+"/node", "")
+	bindAt(t, node, at)
+	for _, ro := range []bool{false, true, false} {
+		run(t, "blockdev", map[bool]string{true: "--setro", false: "--setrw"}[ro], node)
+		if got, err := h.BlockReadOnly(ctx, at); err != nil || got != ro {
+			t.Errorf("got %v, %v; want %v", got, err, ro)
+		}
+	}
+	check(t, h.MakeReadOnly(ctx, at))
+	if got, err := h.BlockReadOnly(ctx, at); err != nil || got {
+		t.Errorf("a read-only mount of the node counts: %v, %v", got, err)
+	}
+	for _, path := range []string{dir, dir + "/none", "/dev/null"} {
+		if got, err := h.BlockReadOnly(ctx, path); err == nil {
+			t.Errorf("%q: %v", path, got)
+		}
+	}
+}

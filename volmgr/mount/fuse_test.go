@@ -1,0 +1,154 @@
+package mount
+
+import (
+	"encoding/binary"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// Request codes of include/uapi/linux/fuse.h.
+const (
+	fuseLookup      = 1
+	fuseForget      = 2
+	fuseGetattr     = 3
+	fuseInit        = 26
+	fuseOpendir     = 27
+	fuseReaddir     = 28
+	fuseReleasedir  = 29
+	fuseInterrupt   = 36
+	fuseDestroy     = 38
+	fuseBatchForget = 42
+)
+
+// fuseFS is an empty FUSE file system: one directory. It can stop answering,
+// go on, and die.
+type fuseFS struct {
+	dev       *os.File
+	noOpendir bool
+
+	mu      sync.Mutex
+	asleep  bool
+	waiting [][]byte // replies held back
+	done    chan struct{}
+}
+
+// openFuse mounts FUSE at dir and answers nothing: not even that it is there.
+func openFuse(t testing.TB, dir, data string) *os.File {
+	t.Helper()
+	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	check(t, err)
+	mountFS(t, "fuse.test", "test", dir, 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0%s", fd, data))
+	// Only now, because a descriptor that is no FUSE connection yet cannot be polled.
+	dev := os.NewFile(uintptr(fd), "/dev/fuse")
+	t.Cleanup(func() { _ = dev.Close() }) // a test may have done so
+	return dev
+}
+
+func serveFuse(t testing.TB, dir string, noOpendir bool) *fuseFS {
+	t.Helper()
+	f := &fuseFS{dev: openFuse(t, dir, ""), noOpendir: noOpendir, done: make(chan struct{})}
+	go f.serve()
+	t.Cleanup(f.die)
+	_, err := os.ReadDir(dir)
+	check(t, err)
+	return f
+}
+
+func (f *fuseFS) serve() {
+	defer close(f.done)
+	buf := make([]byte, 1<<17)
+	for {
+		n, err := f.dev.Read(buf)
+		if err != nil {
+			return
+		}
+		if reply := f.answer(buf[:n]); reply != nil {
+			f.mu.Lock()
+			if f.asleep {
+				f.waiting = append(f.waiting, reply)
+			} else {
+				f.send(reply)
+			}
+			f.mu.Unlock()
+		}
+	}
+}
+
+// send fails when the request was given up meanwhile.
+func (f *fuseFS) send(reply []byte) { _, _ = f.dev.Write(reply) }
+
+func (f *fuseFS) answer(req []byte) []byte {
+	ne := binary.NativeEndian
+	unique := ne.Uint64(req[8:])
+	reply := func(errno unix.Errno, size int) []byte {
+		r := make([]byte, 16+size)
+		ne.PutUint32(r, uint32(len(r)))
+		ne.PutUint32(r[4:], uint32(-int32(errno)))
+		ne.PutUint64(r[8:], unique)
+		return r
+	}
+	switch ne.Uint32(req[4:]) {
+	case fuseForget, fuseBatchForget, fuseInterrupt:
+		return nil
+	case fuseInit:
+		r := reply(0, 64)
+		ne.PutUint32(r[16:], 7)
+		ne.PutUint32(r[20:], 31)
+		ne.PutUint32(r[28:], ne.Uint32(req[40+12:])&(1<<24)) // FUSE_NO_OPENDIR_SUPPORT
+		ne.PutUint32(r[36:], 1<<16)                          // max_write
+		return r
+	case fuseGetattr:
+		r := reply(0, 104)
+		attr := r[16+16:]
+		ne.PutUint64(attr, 1)                       // inode
+		ne.PutUint32(attr[60:], unix.S_IFDIR|0o755) // mode
+		ne.PutUint32(attr[64:], 2)                  // links
+		return r
+	case fuseOpendir:
+		if f.noOpendir {
+			return reply(unix.ENOSYS, 0)
+		}
+		return reply(0, 16)
+	case fuseReaddir, fuseReleasedir, fuseDestroy:
+		return reply(0, 0)
+	case fuseLookup:
+		return reply(unix.ENOENT, 0)
+	default:
+		return reply(unix.ENOSYS, 0)
+	}
+}
+
+// sleep stops answering.
+func (f *fuseFS) sleep() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.asleep = true
+}
+
+// wake answers what was asked meanwhile and goes on.
+func (f *fuseFS) wake() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.asleep = false
+	for _, r := range f.waiting {
+		f.send(r)
+	}
+	f.waiting = nil
+}
+
+// asked reports whether a question waits for its answer.
+func (f *fuseFS) asked() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.waiting) > 0
+}
+
+// die leaves the mount without a daemon.
+func (f *fuseFS) die() {
+	_ = f.dev.Close() // it may be dead already
+	<-f.done
+}

@@ -1,0 +1,244 @@
+package mount
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/moby/sys/mountinfo"
+)
+
+// Holder is one thing that keeps a mount from being unmounted, or keeps its
+// file system alive after.
+type Holder struct {
+	PID     int    // 0 for the kernel itself
+	Command string // the process's short name
+	Unit    string // its systemd unit, if any
+	// How it holds: "working directory", "root directory", "open file",
+	// "running program", "mapped file", "mount namespace", "mount", "loop
+	// device", "swap".
+	How  string
+	Path string // which file or directory, as far as known
+}
+
+// String is the holder in words.
+func (o Holder) String() string {
+	what := o.How
+	if o.Path != "" {
+		what = fmt.Sprintf("%s %q", o.How, o.Path)
+	}
+	switch {
+	case o.PID == 0:
+		return what
+	case o.Unit == "":
+		return fmt.Sprintf("process %d (%s): %s", o.PID, o.Command, what)
+	default:
+		return fmt.Sprintf("process %d (%s, %s): %s", o.PID, o.Command, o.Unit, what)
+	}
+}
+
+// mostHolders is how many are told; nobody reads more.
+const mostHolders = 20
+
+// Holders tells who holds the mount at path, at most twenty of them. It is a
+// help for people and no proof: an empty answer may mean that the holder
+// could not be seen. The mount itself is not touched, so it may hang.
+func (h *Host) Holders(path string) []Holder {
+	path = filepath.Clean(path)
+	c := &collector{h: h, path: path}
+	// What was found by then is the answer, also when a process cannot be
+	// read to the end.
+	_, _ = bounded(context.Background(), h, kindScan, path, scanFactor*h.bound, func() (struct{}, error) { c.run(); return struct{}{}, nil })
+	return c.take()
+}
+
+// collector gathers holders; it may go on after its caller has left.
+type collector struct {
+	h       *Host
+	path    string
+	mounts  map[int]bool // ids of the mounts at path and below
+	devices map[string]bool
+
+	mu    sync.Mutex
+	found []Holder
+}
+
+func (c *collector) take() []Holder {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.found)
+}
+
+// full reports whether enough is known.
+func (c *collector) full() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.found) >= mostHolders
+}
+
+func (c *collector) add(pid int, how, path string) {
+	o := Holder{PID: pid, How: how, Path: path}
+	if pid != 0 {
+		o.Command, o.Unit = c.h.command(pid), c.h.unit(pid)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.found) < mostHolders {
+		c.found = append(c.found, o)
+	}
+}
+
+func (c *collector) run() {
+	if !c.table() {
+		return
+	}
+	c.kernel()
+	pids, err := c.h.processes()
+	if err != nil {
+		return
+	}
+	own := c.h.ownSpace()
+	var here []int
+	for _, pid := range pids {
+		if c.full() {
+			return
+		}
+		// A path means our mount only in our own namespace.
+		if name, err := os.Readlink(c.h.procPath(pid, "ns/mnt")); err == nil && name == own {
+			here = append(here, pid)
+			c.links(pid)
+		}
+		c.files(pid)
+	}
+	c.spaces()
+	// Last, because the maps of a process that hangs may hang too.
+	for _, pid := range here {
+		if c.full() {
+			return
+		}
+		c.maps(pid)
+	}
+}
+
+// table finds the mounts at path and below; it reports whether there are any.
+func (c *collector) table() bool {
+	table, err := c.h.table(func(m *mountinfo.Info) (bool, bool) { return !within(m.Mountpoint, c.path), false })
+	if err != nil {
+		return false
+	}
+	c.mounts, c.devices = map[int]bool{}, map[string]bool{}
+	for _, m := range table {
+		c.mounts[m.ID] = true
+		if m.Mountpoint == c.path {
+			p := c.h.fromInfo(m)
+			c.devices[p.id.Device+p.id.Root] = true
+		} else {
+			c.add(0, "mount", m.Mountpoint)
+		}
+	}
+	return len(table) > 0
+}
+
+// kernel finds loop devices and swap on files of the mount.
+func (c *collector) kernel() {
+	loops, _ := filepath.Glob(c.h.sys + "/block/loop*/loop/backing_file") // the pattern is good
+	for _, f := range loops {
+		data, err := os.ReadFile(f)
+		if file := strings.TrimSuffix(string(data), "\n"); err == nil && within(file, c.path) {
+			c.add(0, "loop device", file)
+		}
+	}
+	swaps, err := os.ReadFile(c.h.proc + "/swaps")
+	if err != nil {
+		return
+	}
+	for line := range strings.Lines(string(swaps)) {
+		if file, _, _ := strings.Cut(line, " "); within(file, c.path) {
+			c.add(0, "swap", file)
+		}
+	}
+}
+
+// links looks at where a process is and what it runs, by the text of the links
+// alone.
+func (c *collector) links(pid int) {
+	for _, l := range []struct{ name, how string }{
+		{"cwd", "working directory"}, {"root", "root directory"}, {"exe", "running program"},
+	} {
+		to, err := os.Readlink(c.h.procPath(pid, l.name))
+		if err == nil && within(to, c.path) {
+			c.add(pid, l.how, to)
+		}
+	}
+}
+
+// files looks at the open files of a process. Their mount ids are the same in
+// every namespace.
+func (c *collector) files(pid int) {
+	fds, err := numbers(c.h.procPath(pid, "fd"))
+	if err != nil {
+		return
+	}
+	for _, fd := range fds {
+		n := strconv.Itoa(fd)
+		to, err := os.Readlink(c.h.procPath(pid, "fd/"+n))
+		if err != nil || !strings.HasPrefix(to, "/") {
+			continue
+		}
+		id, err := c.h.fdMountID(strconv.Itoa(pid), n)
+		if err == nil && c.mounts[id] {
+			c.add(pid, "open file", to)
+			return
+		}
+	}
+}
+
+// spaces finds other namespaces that have the same mount.
+func (c *collector) spaces() {
+	spaces, _, err := c.h.spaces()
+	if err != nil {
+		return
+	}
+	for _, s := range spaces {
+		if s.name == c.h.ownSpace() {
+			continue
+		}
+		data, err := s.read()
+		if err != nil {
+			continue
+		}
+		table, err := parseTable(data, nil, func(m *mountinfo.Info) (bool, bool) {
+			p := c.h.fromInfo(m)
+			return !c.devices[p.id.Device+p.id.Root], false
+		})
+		if err == nil && len(table) > 0 {
+			c.add(s.pid, "mount namespace", table[0].Mountpoint)
+		}
+	}
+}
+
+// maps looks at the files that a process has mapped.
+func (c *collector) maps(pid int) {
+	data, err := os.ReadFile(c.h.procPath(pid, "maps"))
+	if err != nil {
+		return
+	}
+	for line := range strings.Lines(string(data)) {
+		at := strings.IndexByte(line, '/')
+		if at < 0 {
+			continue
+		}
+		if file := strings.TrimSuffix(line[at:], "\n"); within(file, c.path) {
+			if exe, err := os.Readlink(c.h.procPath(pid, "exe")); err == nil && exe == file {
+				continue // told already
+			}
+			c.add(pid, "mapped file", file)
+			return
+		}
+	}
+}

@@ -1,0 +1,191 @@
+package mount
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/volume"
+	"golang.org/x/sys/unix"
+)
+
+// outstanding is how many calls have not returned.
+func (g *gate) outstanding() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.busy)
+}
+
+func TestLookAtTheHung(t *testing.T) {
+	root := tempDir(t)
+	dir, other := mkdir(t, root, "m"), mkdir(t, root, "other")
+	mountFS(t, "tmpfs", "t", other, 0, "")
+	f := serveFuse(t, dir, false)
+	alive := see(t, dir)
+	f.sleep()
+
+	const bound = 300 * time.Millisecond
+	h, ctx := newHost(t, WithBound(bound)), context.Background()
+	begin := time.Now()
+	first := h.Look(ctx, dir)
+	if took := time.Since(begin); first.Seen != volume.SeenHung || took < bound || took > 10*bound {
+		t.Fatalf("after %v: %+v", took, first)
+	}
+	since, err := time.Parse(time.RFC3339, strings.TrimPrefix(first.Detail, "no answer since "))
+	if err != nil || since.Before(begin.Truncate(time.Second)) || since.After(begin.Add(time.Second)) {
+		t.Errorf("hung %q, asked at %v: %v", first.Detail, begin, err)
+	}
+
+	// The next are told at once, and ask nothing.
+	begin = time.Now()
+	for range 20 {
+		if s := h.Look(ctx, dir); s != first {
+			t.Errorf("hung still: %+v", s)
+		}
+	}
+	if took := time.Since(begin); took > bound/2 {
+		t.Errorf("20 more looks took %v", took)
+	}
+	if n := h.gate.outstanding(); n != 1 {
+		t.Errorf("%d calls outstanding", n)
+	}
+	if s := h.Look(ctx, other); s.Seen != volume.SeenMount {
+		t.Errorf("another mount: %+v", s)
+	}
+
+	f.wake()
+	await(t, "the look to return", func() bool { return h.gate.outstanding() == 0 })
+	if s := h.Look(ctx, dir); s != alive {
+		t.Errorf("awake: %+v, before %+v", s, alive)
+	}
+}
+
+// A daemon that never said hello: everything waits, until its end is the end
+// of the mount.
+func TestLookAtTheMute(t *testing.T) {
+	dir := mkdir(t, tempDir(t), "m")
+	dev := openFuse(t, dir, "")
+	h := newHost(t, WithBound(50*time.Millisecond))
+	for range 3 {
+		if s := h.Look(context.Background(), dir); s.Seen != volume.SeenHung {
+			t.Fatalf("mute: %+v", s)
+		}
+	}
+	// Nor can what lies in it be looked at, and that is bounded too.
+	if s := h.Look(context.Background(), dir+"/x/y"); s.Seen != volume.SeenHung {
+		t.Errorf("below the mute: %+v", s)
+	}
+	if n := h.gate.outstanding(); n != 2 {
+		t.Errorf("%d calls outstanding", n)
+	}
+	check(t, dev.Close())
+	await(t, "the looks to return", func() bool { return h.gate.outstanding() == 0 })
+	if s := see(t, dir); s.Seen != volume.SeenDead || s.Identity.FSType != "fuse" {
+		t.Errorf("dead: %+v", s)
+	}
+}
+
+// What hangs is freed by a forced unmount, which is not behind it in a queue.
+func TestForceFreesTheHung(t *testing.T) {
+	dir := mkdir(t, tempDir(t), "m")
+	f := serveFuse(t, dir, false)
+	f.sleep()
+	h, ctx := newHost(t, WithBound(200*time.Millisecond)), context.Background()
+	if s := h.Look(ctx, dir); s.Seen != volume.SeenHung {
+		t.Fatalf("asleep: %+v", s)
+	}
+	// The look that hangs is itself a user of the mount.
+	if err := h.Unmount(ctx, dir, Plain); !errors.Is(err, unix.EBUSY) {
+		t.Errorf("plain: %v", err)
+	}
+	if err := h.Unmount(ctx, dir, Force); err != nil && !errors.Is(err, unix.EBUSY) {
+		t.Errorf("force: %v", err)
+	}
+	await(t, "the look to return", func() bool { return h.gate.outstanding() == 0 })
+	check(t, h.Unmount(ctx, dir, Plain))
+	if s := h.Look(ctx, dir); s.Seen != volume.SeenNothing {
+		t.Errorf("unmounted: %+v", s)
+	}
+}
+
+func TestLookGivesUpWithItsCaller(t *testing.T) {
+	dir := mkdir(t, tempDir(t), "m")
+	f := serveFuse(t, dir, false)
+	f.sleep()
+	h := newHost(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	sight := make(chan volume.Sight)
+	go func() { sight <- h.Look(ctx, dir) }()
+	await(t, "the question", f.asked)
+	cancel()
+	if s := <-sight; s.Seen != volume.SeenError || !strings.Contains(s.Detail, "context canceled") {
+		t.Errorf("cancelled: %+v", s)
+	}
+	// The next waits for the one outstanding, and then asks its own question.
+	go func() { sight <- h.Look(context.Background(), dir) }()
+	f.wake()
+	if s := <-sight; s.Seen != volume.SeenMount {
+		t.Errorf("next: %+v", s)
+	}
+}
+
+func TestBoundedAsksAnew(t *testing.T) {
+	h, ctx := newHost(t), context.Background()
+	hold, held := make(chan struct{}), make(chan struct{})
+	go func() {
+		_, _ = bounded(ctx, h, kindLook, "/x", time.Minute, func() (int, error) { close(held); <-hold; return 1, nil })
+	}()
+	<-held
+	got := make(chan int)
+	go func() {
+		n, _ := bounded(ctx, h, kindLook, "/x", time.Minute, func() (int, error) { return 2, nil })
+		got <- n
+	}()
+	n, err := bounded(ctx, h, kindLook, "/y", time.Minute, func() (int, error) { return 3, nil })
+	if n != 3 || err != nil {
+		t.Errorf("another path: %d, %v", n, err)
+	}
+	if _, err := bounded(ctx, h, kindChange, "/x", time.Minute, func() (int, error) { return 0, unix.EBUSY }); !errors.Is(err, unix.EBUSY) {
+		t.Errorf("another kind: %v", err)
+	}
+	close(hold)
+	if n := <-got; n != 2 {
+		t.Errorf("the second call got the answer of another: %d", n)
+	}
+	await(t, "all to return", func() bool { return h.gate.outstanding() == 0 })
+	cancelled, cancel := context.WithCancel(ctx)
+	cancel()
+	if _, err := bounded(cancelled, h, kindLook, "/x", time.Minute, func() (int, error) { t.Error("called"); return 0, nil }); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled before: %v", err)
+	}
+}
+
+func TestHungErrorSays(t *testing.T) {
+	e := &HungError{Call: "unmount", Path: "/x y", Since: time.Date(2024, 1, 2, 3, 4, 5, 0, time.UTC)}
+	if got, want := e.Error(), `unmount "/x y": no answer since 2024-01-02T03:04:05Z`; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// Each way to unmount is tried although the one before it hangs.
+func TestUnmountsDoNotQueue(t *testing.T) {
+	at := mkdir(t, tempDir(t), "m")
+	h, ctx := newHost(t, WithBound(50*time.Millisecond)), context.Background()
+	hold := make(chan struct{})
+	for i, how := range []How{Force, Lazy} {
+		_, err := bounded(ctx, h, []kind{kindUnmount, kindForce}[i], at, time.Millisecond, func() (int, error) { <-hold; return 0, nil })
+		var hung *HungError
+		if !errors.As(err, &hung) || hung.Path != at {
+			t.Fatalf("not hung: %v", err)
+		}
+		mountFS(t, "tmpfs", "t", at, 0, "")
+		check(t, h.Unmount(ctx, at, how))
+	}
+	if err := h.Unmount(ctx, at, Plain); err == nil || !strings.Contains(err.Error(), "no answer since") {
+		t.Errorf("plain, twice: %v", err)
+	}
+	close(hold)
+	await(t, "all to return", func() bool { return h.gate.outstanding() == 0 })
+}

@@ -1,0 +1,198 @@
+package mount
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/volagent/volagent/volmgr/volume"
+	"golang.org/x/sys/unix"
+)
+
+// Look finds out what is mounted at path, which is not followed if it is a
+// symbolic link. A missing path, and one that is no mount point, is
+// SeenNothing. A mount is good when it opens; a device node is not opened, for
+// that may have effects of its own. The look waits no longer than the bound
+// and is then SeenHung; while it hangs the next look at the path is SeenHung
+// at once.
+func (h *Host) Look(ctx context.Context, path string) volume.Sight {
+	if !filepath.IsAbs(path) {
+		return volume.Sight{Seen: volume.SeenError, Detail: fmt.Sprintf("cannot look at %q: not an absolute path", path)}
+	}
+	path = filepath.Clean(path)
+	s, err := bounded(ctx, h, kindLook, path, h.bound, func() (volume.Sight, error) { return h.look(path), nil })
+	var hung *HungError
+	switch {
+	case errors.As(err, &hung):
+		return volume.Sight{Seen: volume.SeenHung, Detail: hung.since()}
+	case err != nil:
+		return volume.Sight{Seen: volume.SeenError, Detail: fmt.Sprintf("cannot look at %q: %v", path, err)}
+	}
+	return s
+}
+
+// look looks again when the mount changed meanwhile.
+func (h *Host) look(path string) volume.Sight {
+	for range 3 {
+		s, err := h.glance(path)
+		if err == nil {
+			return s
+		}
+	}
+	return volume.Sight{Seen: volume.SeenError, Detail: fmt.Sprintf("cannot look at %q: %v", path, errVanished)}
+}
+
+// glance is one look; it fails only with errVanished.
+func (h *Host) glance(path string) (volume.Sight, error) {
+	st, p, err := h.find(path, 0)
+	if p != nil && err == nil {
+		err = h.probe(path, st, *p)
+	}
+	switch {
+	case errors.Is(err, errVanished):
+		return volume.Sight{}, err
+	case err != nil:
+		return failed(path, p, err), nil
+	case p == nil:
+		return volume.Sight{}, nil
+	}
+	s := volume.Sight{Seen: volume.SeenMount, Identity: p.id, ReadOnly: p.readOnly}
+	if p.deleted {
+		s.Detail = "what it was bound from is deleted"
+	}
+	return s, nil
+}
+
+// find describes the mount whose root is path; nil where there is none. More
+// is as for pointOf. With an error beside it the mount is known and does not
+// work; with an error alone, the path leads through something that does not.
+func (h *Host) find(path string, more uint64) (unix.Statx_t, *point, error) {
+	// What is cached answers, even of dead storage.
+	st, err := h.rootAt(path)
+	switch {
+	case errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR):
+		return st, nil, nil
+	case err == nil && st.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT != 0:
+		if st.Attributes&unix.STATX_ATTR_MOUNT_ROOT == 0 {
+			return st, nil, nil
+		}
+		var p point
+		if p, err = h.pointOf(st, -1, path, more); err == nil {
+			return st, &p, nil
+		}
+		if errors.Is(err, errVanished) {
+			return st, nil, err
+		}
+	}
+	p, serr := h.slowPoint(path)
+	if serr != nil {
+		return st, nil, serr
+	}
+	return st, p, err
+}
+
+// rootAt asks about the path itself, and once more for less: a FUSE mount of
+// another user answers nothing else.
+func (h *Host) rootAt(path string) (unix.Statx_t, error) {
+	const flags = unix.AT_SYMLINK_NOFOLLOW | unix.AT_STATX_DONT_SYNC
+	st, err := statx(unix.AT_FDCWD, path, flags, lookMask)
+	if errors.Is(err, unix.EACCES) {
+		st, err = statx(unix.AT_FDCWD, path, flags, 0)
+	}
+	if h.noMountRoot {
+		st.Attributes_mask = 0
+	}
+	return st, err
+}
+
+// probe finds out whether the mount at path works.
+func (h *Host) probe(path string, st unix.Statx_t, p point) error {
+	if h.deviceGone(p.id.Device) {
+		return fmt.Errorf("device %s: %w", p.id.Device, unix.ENODEV)
+	}
+	const nofollow = unix.AT_SYMLINK_NOFOLLOW | unix.AT_STATX_FORCE_SYNC
+	flags := unix.O_RDONLY | unix.O_NONBLOCK | unix.O_NOFOLLOW | unix.O_NOCTTY
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFREG:
+	case unix.S_IFBLK:
+		if dev := device(st.Rdev_major, st.Rdev_minor); h.deviceGone(dev) {
+			return fmt.Errorf("device %s: %w", dev, unix.ENODEV)
+		}
+		_, err := statx(unix.AT_FDCWD, path, nofollow, unix.STATX_BASIC_STATS)
+		return err
+	case unix.S_IFDIR, 0: // 0: the type was not told
+		if p.id.FSType == "autofs" {
+			return nil // opening it would mount something
+		}
+		flags |= unix.O_DIRECTORY
+	default:
+		_, err := statx(unix.AT_FDCWD, path, nofollow, unix.STATX_BASIC_STATS)
+		return err
+	}
+	fd, err := open(path, flags)
+	if errors.Is(err, unix.EAGAIN) {
+		return nil // a lease on a file: it did answer
+	}
+	if err != nil {
+		return err
+	}
+	defer closeFD(fd)
+	// Some FUSE file systems take no part in open, all answer this.
+	again, err := statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_FORCE_SYNC, lookMask|unix.STATX_BASIC_STATS)
+	if err != nil {
+		return err
+	}
+	if again.Mnt_id != st.Mnt_id && again.Mask&st.Mask&unix.STATX_MNT_ID_UNIQUE != 0 {
+		return errVanished
+	}
+	return nil
+}
+
+// failed is the sight of a mount that answers an error, or of a path that does
+// where no mount is known.
+func failed(path string, p *point, err error) volume.Sight {
+	if p == nil {
+		return volume.Sight{Seen: volume.SeenError, Detail: fmt.Sprintf("cannot look at %q: %v", path, err)}
+	}
+	s := volume.Sight{Seen: volume.SeenError, Identity: p.id, ReadOnly: p.readOnly}
+	s.Detail = fmt.Sprintf("cannot open %q: %v", path, err)
+	if dead(err) {
+		s.Seen = volume.SeenDead
+	}
+	return s
+}
+
+// dead reports whether an error says that what is behind a mount is gone for
+// good, as against not to be had now or not by us.
+func dead(err error) bool {
+	for _, e := range []unix.Errno{
+		unix.ENOTCONN, unix.ECONNABORTED, // FUSE, its daemon gone
+		unix.ESTALE,                             // NFS, its handle gone
+		unix.EIO,                                // a file system shut down
+		unix.ENODEV, unix.ENXIO, unix.ENOMEDIUM, // a device gone
+		unix.ESHUTDOWN, unix.EHOSTDOWN, unix.EREMOTEIO, // network storage
+	} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// mtdMajor is the one block major whose file systems need no block device.
+const mtdMajor = "31:"
+
+// deviceGone reports whether a device number that was a block device is none
+// any more: a file system in memory opens long after its disk was pulled.
+func (h *Host) deviceGone(dev string) bool {
+	if strings.HasPrefix(dev, "0:") || strings.HasPrefix(dev, mtdMajor) {
+		return false
+	}
+	if unix.Access(h.sys+"/dev/block/"+dev, unix.F_OK) == nil {
+		return false
+	}
+	// Without a sysfs nothing is known.
+	return unix.Access(h.sys+"/dev/block", unix.F_OK) == nil
+}

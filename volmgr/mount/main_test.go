@@ -1,0 +1,298 @@
+package mount
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// stage tells a run of this test binary what it is.
+const stage = "MOUNT_TEST_STAGE"
+
+// TestMain runs the tests in a mount namespace of their own, and fails if they
+// leave a mount, a loop device or a file behind.
+func TestMain(m *testing.M) {
+	switch s := os.Getenv(stage); s {
+	case "":
+		os.Exit(inNamespace())
+	case "tests":
+		os.Exit(checked(m))
+	default:
+		os.Exit(child(s))
+	}
+}
+
+func inNamespace() int {
+	dir, err := os.MkdirTemp("/tmp", "vm-test")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+	cmd.Env = append(os.Environ(), stage+"=tests", "TMPDIR="+dir, "GORACE=atexit_sleep_ms=0")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS, Pdeathsig: unix.SIGKILL}
+	err = cmd.Run()
+	// The mounts went with their namespace; a run that was cut short leaves
+	// the rest.
+	for dev := range loopsIn(dir) {
+		_ = exec.Command("losetup", "-d", dev).Run()
+	}
+	_ = os.RemoveAll(dir)
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return exit.ExitCode()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+func checked(m *testing.M) int {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		fmt.Fprintln(os.Stderr, "cannot make / private:", err)
+		return 1
+	}
+	before := leftovers()
+	code := m.Run()
+	if after := leftovers(); after != before {
+		fmt.Fprintf(os.Stderr, "tests left something behind:\nbefore:\n%s\nafter:\n%s\n", before, after)
+		return 1
+	}
+	return code
+}
+
+// leftovers is what must be after the tests as it was before.
+func leftovers() string {
+	dir := os.Getenv("TMPDIR")
+	table, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return err.Error()
+	}
+	files, _ := filepath.Glob(dir + "/*")
+	return fmt.Sprintf("%s%v %v", table, loopsIn(dir), files)
+}
+
+// loopsIn are the loop devices on files in dir, and their files.
+func loopsIn(dir string) map[string]string {
+	loops := map[string]string{}
+	found, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	for _, f := range found {
+		data, err := os.ReadFile(f)
+		if file := strings.TrimSpace(string(data)); err == nil && within(file, dir) {
+			loops["/dev/"+strings.Split(f, "/")[3]] = file
+		}
+	}
+	return loops
+}
+
+// child is a process that a test uses as somebody else: it does one thing,
+// says "ready", and lives until its input ends.
+func child(what string) int {
+	verb, arg, _ := strings.Cut(what, " ")
+	var err error
+	switch verb {
+	case "stay": // in its working directory, in its namespace
+	case "open":
+		_, err = unix.Open(arg, unix.O_RDONLY, 0)
+	case "enter": // and open
+		if err = os.Chdir(arg); err == nil {
+			_, err = unix.Open(".", unix.O_RDONLY, 0)
+		}
+	case "exclusive":
+		_, err = unix.Open(arg, unix.O_RDONLY|unix.O_EXCL, 0)
+	case "map":
+		var fd int
+		if fd, err = unix.Open(arg, unix.O_RDONLY, 0); err == nil {
+			_, err = unix.Mmap(fd, 0, 1, unix.PROT_READ, unix.MAP_PRIVATE)
+			err = errors.Join(err, unix.Close(fd))
+		}
+	case "thread": // one thread in a namespace of its own
+		done := make(chan error)
+		var thread func()
+		thread = func() {
+			runtime.LockOSThread()
+			if unix.Gettid() == os.Getpid() { // not the first one
+				go thread()
+			} else {
+				done <- unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_FS)
+			}
+			select {}
+		}
+		go thread()
+		err = <-done
+	case "zombie": // a child that nobody waits for
+		c := exec.Command("/bin/true")
+		err = c.Start()
+	default:
+		err = errors.New("unknown")
+	}
+	if err != nil {
+		fmt.Println(what, err)
+		return 1
+	}
+	fmt.Println("ready")
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	return 0
+}
+
+// start runs a child until the test ends, or until stop is called.
+func start(t *testing.T, what string, change func(*exec.Cmd)) (pid int, stop func()) {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), stage+"="+what)
+	if change != nil {
+		change(cmd)
+	}
+	in, err := cmd.StdinPipe()
+	check(t, err)
+	out, err := cmd.StdoutPipe()
+	check(t, err)
+	check(t, cmd.Start())
+	stopped := false
+	stop = func() {
+		if !stopped {
+			stopped = true
+			check(t, in.Close())
+			check(t, cmd.Wait())
+		}
+	}
+	t.Cleanup(stop)
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil || line != "ready\n" {
+		t.Fatalf("child %q: %q, %v", what, line, err)
+	}
+	return cmd.Process.Pid, stop
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// tempDir is removed after what is mounted in it was taken off.
+func tempDir(t testing.TB) string {
+	t.Helper()
+	dir := t.TempDir()
+	t.Cleanup(func() { detachUnder(t, dir) })
+	return dir
+}
+
+// detachUnder takes off every mount below dir.
+func detachUnder(t testing.TB, dir string) {
+	t.Helper()
+	for {
+		entries, err := newHost(t).Under(dir)
+		check(t, err)
+		if len(entries) == 0 {
+			return
+		}
+		check(t, unix.Unmount(entries[len(entries)-1].Path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW))
+	}
+}
+
+func mkdir(t testing.TB, path ...string) string {
+	t.Helper()
+	dir := filepath.Join(path...)
+	check(t, os.MkdirAll(dir, 0o755))
+	return dir
+}
+
+func write(t testing.TB, path, content string) string {
+	t.Helper()
+	check(t, os.WriteFile(path, []byte(content), 0o644))
+	return path
+}
+
+func mountFS(t testing.TB, fstype, source, at string, flags uintptr, data string) {
+	t.Helper()
+	if err := unix.Mount(source, at, fstype, flags, data); err != nil {
+		t.Fatalf("mount %s on %q: %v", fstype, at, err)
+	}
+}
+
+func bindAt(t testing.TB, src, at string) {
+	t.Helper()
+	mountFS(t, "", src, at, unix.MS_BIND, "")
+}
+
+func run(t testing.TB, name string, args ...string) string {
+	t.Helper()
+	out, err := exec.Command(name, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %v: %v\n%s", name, args, err, out)
+	}
+	return string(bytes.TrimSpace(out))
+}
+
+// loop makes a loop device on a new file, with a file system if mkfs is given.
+func loop(t testing.TB, dir string, size int64, mkfs ...string) string {
+	t.Helper()
+	f, err := os.CreateTemp(dir, "image")
+	check(t, err)
+	check(t, f.Truncate(size))
+	check(t, f.Close())
+	if len(mkfs) > 0 {
+		if _, err := exec.LookPath(mkfs[0]); err != nil {
+			t.Skip(err)
+		}
+		run(t, mkfs[0], append(mkfs[1:], f.Name())...)
+	}
+	dev := run(t, "losetup", "-f", "--show", f.Name())
+	t.Cleanup(func() {
+		detachUnder(t, dir)
+		_ = exec.Command("losetup", "-d", dev).Run() // a test may have done so
+		await(t, "loop device to go", func() bool {
+			return loopsIn(dir)[dev] == ""
+		})
+	})
+	return dev
+}
+
+// number is the "major:minor" of a device node.
+func number(t testing.TB, node string) string {
+	t.Helper()
+	var st unix.Stat_t
+	check(t, unix.Stat(node, &st))
+	return device(unix.Major(st.Rdev), unix.Minor(st.Rdev))
+}
+
+// await asks until the answer is yes.
+func await(t testing.TB, what string, yes func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for !yes() {
+		select {
+		case <-ctx.Done():
+			t.Fatalf("waited in vain for %s", what)
+		case <-tick.C:
+		}
+	}
+}
+
+func newHost(t testing.TB, opts ...Option) *Host {
+	t.Helper()
+	h, err := New(opts...)
+	check(t, err)
+	return h
+}

@@ -1,0 +1,170 @@
+package mount
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// processes lists the processes, the lowest pid first.
+func (h *Host) processes() ([]int, error) {
+	pids, err := numbers(h.proc)
+	if err != nil {
+		return nil, fmt.Errorf("cannot list processes: %w", err)
+	}
+	return pids, nil
+}
+
+// numbers lists the entries of a directory that are numbers.
+func numbers(dir string) ([]int, error) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = d.Close() }() // it was only read
+	names, err := d.Readdirnames(-1)
+	if err != nil {
+		return nil, err
+	}
+	var out []int
+	for _, n := range names {
+		if i, err := strconv.Atoi(n); err == nil {
+			out = append(out, i)
+		}
+	}
+	slices.Sort(out)
+	return out, nil
+}
+
+// gone reports whether an error says that a process, or what was asked of it,
+// is no more; a zombie has neither mounts nor files.
+func gone(err error) bool {
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL)
+}
+
+// command is the short name of a process. It is kept by the kernel: the
+// command line is in the process's own memory, which may hang with it.
+func (h *Host) command(pid int) string {
+	data, err := os.ReadFile(h.procPath(pid, "comm"))
+	if err != nil {
+		return "?"
+	}
+	return strings.TrimSuffix(string(data), "\n")
+}
+
+// unit is the systemd unit of a process, as its control group says; empty
+// when it is in none.
+func (h *Host) unit(pid int) string {
+	data, err := os.ReadFile(h.procPath(pid, "cgroup"))
+	if err != nil {
+		return ""
+	}
+	return unitIn(string(data))
+}
+
+// unitIn reads /proc/PID/cgroup: the innermost unit of systemd's own
+// hierarchy, or of the unified one.
+func unitIn(cgroups string) string {
+	var unit string
+	for line := range strings.Lines(cgroups) {
+		fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(fields) < 3 || (fields[1] != "" && fields[1] != "name=systemd") {
+			continue
+		}
+		for dir := fields[2]; dir != "/" && dir != "." && dir != ""; dir = filepath.Dir(dir) {
+			if base := filepath.Base(dir); strings.HasSuffix(base, ".service") || strings.HasSuffix(base, ".scope") {
+				unit = base
+				break
+			}
+		}
+	}
+	return unit
+}
+
+func (h *Host) procPath(pid int, name string) string {
+	return h.proc + "/" + strconv.Itoa(pid) + "/" + name
+}
+
+// space is a mount namespace and the threads seen in it.
+type space struct {
+	name  string // "mnt:[4026531841]"
+	pid   int    // the process of the lowest pid that is in it
+	tasks []string
+}
+
+// denied reports whether an error says that we may not look into a process: it
+// has capabilities that we have not, or lives in another user namespace.
+func denied(err error) bool { return errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) }
+
+// spaces lists the mount namespaces that a process or a thread is in, and the
+// processes that may not be asked. A namespace that is kept only by a
+// descriptor or a bind mount of it is not seen.
+func (h *Host) spaces() (spaces []*space, closed []int, err error) {
+	pids, err := h.processes()
+	if err != nil {
+		return nil, nil, err
+	}
+	byName := map[string]*space{}
+	for _, pid := range pids {
+		err := h.addSpaces(pid, func(name, task string) {
+			s := byName[name]
+			if s == nil {
+				s = &space{name: name, pid: pid}
+				byName[name] = s
+				spaces = append(spaces, s)
+			}
+			s.tasks = append(s.tasks, task)
+		})
+		switch {
+		case err == nil || gone(err):
+		case denied(err):
+			closed = append(closed, pid)
+		default:
+			return nil, nil, fmt.Errorf("cannot read the mount namespace of process %d (%s): %w", pid, h.command(pid), err)
+		}
+	}
+	return spaces, closed, nil
+}
+
+// addSpaces calls add for every thread of a process.
+func (h *Host) addSpaces(pid int, add func(name, task string)) error {
+	dir := h.procPath(pid, "task")
+	tids, err := numbers(dir)
+	if err != nil {
+		return err
+	}
+	for _, tid := range tids {
+		task := dir + "/" + strconv.Itoa(tid)
+		name, err := os.Readlink(task + "/ns/mnt")
+		if gone(err) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		add(name, task)
+	}
+	return nil
+}
+
+// ownSpace is this namespace as a link of /proc reads.
+func (h *Host) ownSpace() string { return fmt.Sprintf("mnt:[%d]", h.namespace) }
+
+// read returns the mount table of a namespace, from the first thread that is
+// still there; nothing when all are gone.
+func (s *space) read() ([]byte, error) {
+	for _, task := range s.tasks {
+		data, err := os.ReadFile(task + "/mountinfo")
+		if gone(err) {
+			continue
+		}
+		return data, err
+	}
+	return nil, nil
+}

@@ -1,0 +1,119 @@
+package mount
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// From include/uapi/linux/mount.h, which x/sys does not have.
+const (
+	statmountSBBasic  = 0x1
+	statmountMntBasic = 0x2
+	statmountMntRoot  = 0x8
+	statmountMntPoint = 0x10
+	statmountFSType   = 0x20
+	statmountSBSource = 0x200 // Linux 6.13
+	listmountRoot     = ^uint64(0)
+)
+
+// Offsets into struct statmount; strings are offsets from strAt.
+const (
+	atMask      = 8
+	atDevMajor  = 16
+	atDevMinor  = 20
+	atSBFlags   = 32
+	atFSType    = 36
+	atMntID     = 40
+	atMntIDOld  = 56
+	atMntAttr   = 64
+	atMntRoot   = 104
+	atMntPoint  = 108
+	atSBSource  = 124
+	strAt       = 512
+	largestStat = 1 << 17 // three paths of 4 KiB fit many times
+)
+
+// errNoStatmount says that statmount cannot be asked, or not for all of it.
+var errNoStatmount = errors.New("no statmount")
+
+// mountRequest is struct mnt_id_req, version 0.
+type mountRequest struct {
+	size  uint32
+	spare uint32
+	id    uint64
+	param uint64
+}
+
+// statmountReply reads struct statmount by offset.
+type statmountReply []byte
+
+func (r statmountReply) u32(at int) uint32 { return binary.NativeEndian.Uint32(r[at:]) }
+func (r statmountReply) u64(at int) uint64 { return binary.NativeEndian.Uint64(r[at:]) }
+
+func (r statmountReply) str(at int) string {
+	from := strAt + int(r.u32(at))
+	if from >= len(r) {
+		return ""
+	}
+	s := r[from:]
+	if end := bytes.IndexByte(s, 0); end >= 0 {
+		s = s[:end]
+	}
+	return string(s)
+}
+
+// statmount asks for what mask names of the mount with a unique id. It fails
+// with ENOENT when there is no such mount in this namespace, and with
+// errNoStatmount when the kernel does not tell all of it.
+func statmount(id, mask uint64) (statmountReply, error) {
+	req := mountRequest{size: uint32(unsafe.Sizeof(mountRequest{})), id: id, param: mask}
+	for size := 1024; size <= largestStat; size *= 4 {
+		buf := make(statmountReply, size)
+		_, _, errno := unix.Syscall6(unix.SYS_STATMOUNT, uintptr(unsafe.Pointer(&req)),
+			uintptr(unsafe.Pointer(&buf[0])), uintptr(size), 0, 0, 0)
+		switch errno {
+		case 0:
+			if buf.u64(atMask)&mask != mask {
+				return nil, errNoStatmount
+			}
+			return buf, nil
+		case unix.EOVERFLOW, unix.EINTR:
+			continue
+		case unix.ENOENT:
+			return nil, errno
+		default:
+			return nil, errNoStatmount
+		}
+	}
+	return nil, errNoStatmount
+}
+
+// uniqueID finds the unique id of the mount that mountinfo calls old; 0 where
+// the kernel does not tell. It asks for every mount in turn, so it is for
+// mounts that statx cannot be asked about.
+func (h *Host) uniqueID(old int) uint64 {
+	if h.noStatmount || h.noMountRoot {
+		return 0
+	}
+	var after uint64
+	for {
+		var ids [256]uint64
+		req := mountRequest{size: uint32(unsafe.Sizeof(mountRequest{})), id: listmountRoot, param: after}
+		n, _, errno := unix.Syscall6(unix.SYS_LISTMOUNT, uintptr(unsafe.Pointer(&req)),
+			uintptr(unsafe.Pointer(&ids[0])), uintptr(len(ids)), 0, 0, 0)
+		if errno != 0 || n == 0 {
+			return 0
+		}
+		for _, id := range ids[:n] {
+			r, err := statmount(id, statmountMntBasic)
+			if err == nil && int(r.u32(atMntIDOld)) == old {
+				return id
+			}
+		}
+		after = ids[n-1]
+	}
+}

@@ -1,0 +1,140 @@
+package mount
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/moby/sys/mountinfo"
+	"github.com/volagent/volagent/volmgr/volume"
+	"golang.org/x/sys/unix"
+)
+
+// Entry is one mount in the table.
+type Entry struct {
+	// Path is the mount point, under the root as the caller spelled it.
+	Path string
+	// Identity has no unique mount id: the table does not hold it.
+	Identity volume.MountIdentity
+	Source   string
+	ReadOnly bool // the mount, or its file system
+	// Covered is set when another mount lies over this one on the same path,
+	// so that the path does not lead to it.
+	Covered bool
+}
+
+// Under returns the mounts at root and below it, in the order they were made
+// as far as the kernel keeps it, from one read of the table.
+func (h *Host) Under(root string) ([]Entry, error) {
+	root = filepath.Clean(root)
+	actual, err := bounded(context.Background(), h, kindLook, root, h.bound, func() (string, error) { return h.canonical(root) })
+	if err != nil {
+		return nil, fmt.Errorf("cannot find mounts under %q: %w", root, err)
+	}
+	table, err := h.table(func(m *mountinfo.Info) (bool, bool) { return !within(m.Mountpoint, actual), false })
+	if err != nil {
+		return nil, fmt.Errorf("cannot find mounts under %q: %w", root, err)
+	}
+	hidden := covered(table)
+	out := make([]Entry, 0, len(table))
+	for _, m := range table {
+		p := h.fromInfo(m)
+		rel, _ := strings.CutPrefix(p.at, actual)
+		out = append(out, Entry{
+			Path: filepath.Join(root, rel), Identity: p.id, Source: p.source,
+			ReadOnly: p.readOnly, Covered: hidden[m.ID],
+		})
+	}
+	return out, nil
+}
+
+// canonical is path without symbolic links. What cannot be resolved because it
+// is missing or a file system on the way is dead stays as it is written.
+func (h *Host) canonical(path string) (string, error) {
+	fd, err := open(path, unix.O_PATH)
+	if err != nil {
+		return path, nil // mounts are known by their path as well
+	}
+	defer closeFD(fd)
+	return h.fdPath(fd)
+}
+
+// within reports whether path is dir or lies in it.
+func within(path, dir string) bool {
+	rest, ok := strings.CutPrefix(path, strings.TrimSuffix(dir, "/"))
+	return ok && (rest == "" || rest[0] == '/')
+}
+
+// covered marks the mounts, by id, that have another one on their own root: a
+// child at the same mount point.
+func covered(table []*mountinfo.Info) map[int]bool {
+	at := make(map[int]string, len(table))
+	for _, m := range table {
+		at[m.ID] = m.Mountpoint
+	}
+	hidden := map[int]bool{}
+	for _, m := range table {
+		if p, ok := at[m.Parent]; ok && p == m.Mountpoint && m.Parent != m.ID {
+			hidden[m.Parent] = true
+		}
+	}
+	return hidden
+}
+
+// table reads this namespace's mounts that filter does not skip.
+func (h *Host) table(filter mountinfo.FilterFunc) ([]*mountinfo.Info, error) {
+	return readTable(h.proc+"/self/mountinfo", nil, filter)
+}
+
+// readTable reads a mountinfo file. Lines that keep refuses are not parsed;
+// filter sees the others.
+func readTable(file string, keep func(line []byte) bool, filter mountinfo.FilterFunc) ([]*mountinfo.Info, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	return parseTable(data, keep, filter)
+}
+
+// longestLine is what the parser takes, less a little. Only the options of
+// the file system can be longer (an overlay of hundreds of layers), they come
+// last on the line, and of them only the first word matters here.
+const longestLine = 60000
+
+func parseTable(data []byte, keep func(line []byte) bool, filter mountinfo.FilterFunc) ([]*mountinfo.Info, error) {
+	var kept bytes.Buffer
+	for line := range bytes.Lines(data) {
+		if keep != nil && !keep(line) {
+			continue
+		}
+		if len(line) > longestLine {
+			line = append(slices.Clone(line[:longestLine]), '\n')
+		}
+		kept.Write(line)
+	}
+	return mountinfo.GetMountsFromReader(&kept, filter)
+}
+
+// fromInfo turns a line of the table into a point without a unique id.
+func (h *Host) fromInfo(m *mountinfo.Info) point {
+	p := point{
+		id: volume.MountIdentity{
+			Namespace: h.namespace, Boot: h.boot,
+			Device: device(uint32(m.Major), uint32(m.Minor)),
+		},
+		at: m.Mountpoint, source: m.Source,
+		readOnly: hasOption(m.Options, "ro") || hasOption(m.VFSOptions, "ro"),
+	}
+	p.id.Root, p.deleted = rootPath(m.Root)
+	// "fuse.sshfs": the kernel's type, and a name that the daemon chose.
+	p.id.FSType, _, _ = strings.Cut(m.FSType, ".")
+	return p
+}
+
+func hasOption(options, name string) bool {
+	return slices.Contains(strings.Split(options, ","), name)
+}

@@ -1,0 +1,170 @@
+package mount
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// scanFactor times the bound is how long a walk over all processes may take:
+// it reads much, and nothing of storage.
+const scanFactor = 6
+
+// DeviceUsers says who uses a device ("major:minor"), in words; nothing means
+// that it is proven unused: no mount namespace that a process is in has it
+// mounted, no process has its node open, and it opens exclusively, which the
+// kernel refuses while it is mounted in any namespace, a part of another
+// device, or swapped to. A device that is gone and mounted nowhere is unused.
+//
+// What cannot be found out is an error, never proof. Processes that we may not
+// look into do not matter where there is a block device, for the exclusive
+// open answers for them too; where there is none they are an error.
+func (h *Host) DeviceUsers(ctx context.Context, dev string) ([]string, error) {
+	users, err := bounded(ctx, h, kindScan, dev, scanFactor*h.bound, func() ([]string, error) { return h.deviceUsers(dev) })
+	if err != nil {
+		return nil, fmt.Errorf("cannot tell who uses device %s: %w", dev, err)
+	}
+	return users, nil
+}
+
+func (h *Host) deviceUsers(dev string) ([]string, error) {
+	var major, minor uint32
+	if n, err := fmt.Sscanf(dev, "%d:%d", &major, &minor); n != 2 || err != nil || device(major, minor) != dev {
+		return nil, errors.New("it is not written major:minor")
+	}
+	node := ""
+	if name := h.deviceName(dev); name != "" {
+		node = "/dev/" + name
+	}
+	// 1. Who has it mounted?
+	spaces, closed, err := h.spaces()
+	if err != nil {
+		return nil, err
+	}
+	var users []string
+	for _, s := range spaces {
+		found, err := h.mountedIn(s, dev)
+		if err != nil {
+			return nil, err
+		}
+		users = append(users, found...)
+	}
+	if major == 0 && len(closed) > 0 && len(users) == 0 {
+		return nil, fmt.Errorf("process %d (%s) may not be looked into", closed[0], h.command(closed[0]))
+	}
+	if node == "" {
+		return users, h.knowsGone(major)
+	}
+	// 2. Who has it open?
+	openers, err := h.openers(node)
+	if err != nil {
+		return nil, err
+	}
+	users = append(users, openers...)
+	// 3. Does the kernel itself?
+	busy, err := deviceBusy(node, dev)
+	if err != nil {
+		return nil, err
+	}
+	if busy && len(users) == 0 {
+		users = []string{"device is busy"}
+		if n := len(closed); n > 0 {
+			users[0] += fmt.Sprintf(" (%d processes may not be looked into)", n)
+		}
+	}
+	return users, nil
+}
+
+// knowsGone fails where a missing device proves nothing.
+func (h *Host) knowsGone(major uint32) error {
+	if major == 0 {
+		return nil // never a block device
+	}
+	if err := unix.Access(h.sys+"/dev/block", unix.F_OK); err != nil {
+		return fmt.Errorf("no sysfs to find it by: %w", err)
+	}
+	return nil
+}
+
+// mountedIn says where a namespace has the device mounted.
+func (h *Host) mountedIn(s *space, dev string) ([]string, error) {
+	data, err := s.read()
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the mount table of process %d (%s): %w", s.pid, h.command(s.pid), err)
+	}
+	number, node := []byte(" "+dev+" "), []byte(" /dev/")
+	table, err := parseTable(data, func(line []byte) bool {
+		return bytes.Contains(line, number) || bytes.Contains(line, node)
+	}, nil)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the mount table of process %d (%s): %w", s.pid, h.command(s.pid), err)
+	}
+	var users []string
+	for _, m := range table {
+		if device(uint32(m.Major), uint32(m.Minor)) != dev && (m.Major != 0 || sourceDevice(m.Source) != dev) {
+			continue
+		}
+		where := ""
+		if s.name != h.ownSpace() {
+			where = fmt.Sprintf(" in the mount namespace of process %d (%s)", s.pid, h.command(s.pid))
+		}
+		users = append(users, fmt.Sprintf("mounted at %q%s", m.Mountpoint, where))
+	}
+	return users, nil
+}
+
+// openers says which processes have the device's node open by its own name, of
+// those that we may look into.
+func (h *Host) openers(node string) ([]string, error) {
+	pids, err := h.processes()
+	if err != nil {
+		return nil, err
+	}
+	var users []string
+	for _, pid := range pids {
+		dir := h.procPath(pid, "fd")
+		fds, err := numbers(dir)
+		if gone(err) || denied(err) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("cannot list files of process %d (%s): %w", pid, h.command(pid), err)
+		}
+		for _, fd := range fds {
+			link, err := os.Readlink(fmt.Sprintf("%s/%d", dir, fd))
+			if err == nil && strings.TrimSuffix(link, " (deleted)") == node {
+				users = append(users, fmt.Sprintf("open in process %d (%s)", pid, h.command(pid)))
+				break
+			}
+		}
+	}
+	return users, nil
+}
+
+// deviceBusy reports whether the device cannot be had for oneself.
+func deviceBusy(node, dev string) (bool, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(node, &st); err != nil {
+		return false, fmt.Errorf("cannot find its node: %w", err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFBLK || device(unix.Major(st.Rdev), unix.Minor(st.Rdev)) != dev {
+		return false, fmt.Errorf("%q is another device's node", node)
+	}
+	fd, err := open(node, unix.O_RDONLY|unix.O_EXCL|unix.O_NONBLOCK)
+	switch {
+	case err == nil:
+		closeFD(fd)
+		return false, nil
+	case errors.Is(err, unix.EBUSY):
+		return true, nil
+	case errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOMEDIUM):
+		return false, nil // gone
+	default:
+		return false, fmt.Errorf("cannot open %q exclusively: %w", node, err)
+	}
+}

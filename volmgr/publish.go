@@ -1,0 +1,154 @@
+package volmgr
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/mount"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Some plugins answer before their mount exists. It is waited for that long,
+// with looks so far apart.
+const (
+	appearWithin = 2 * time.Second
+	appearEvery  = 20 * time.Millisecond
+)
+
+func (s step) claim() volume.Claim { return s.r.Claims[s.a.Alloc] }
+
+func (s step) publish() volume.Outcome {
+	// 1. The plugin makes the target itself; its parent is ours.
+	if err := s.m.makeDir(parent(s.a.Path)); err != nil {
+		return s.unsent(err)
+	}
+	// 2. The call.
+	p, secrets, err := s.pluginWithSecrets()
+	if err != nil {
+		return s.unsent(err)
+	}
+	_, opts := s.capability()
+	c := s.claim()
+	req := volume.NodePublishRequest{
+		ExternalID: s.r.Volume.ExternalID, TargetPath: s.a.Path, Capability: c.Mode,
+		FSType: opts.FSType, MountFlags: opts.MountFlags, ReadOnly: c.ReadOnly,
+		PublishContext: s.r.Node.PublishContext, VolumeContext: s.r.Volume.Context, Secrets: secrets,
+	}
+	if s.r.Node.Staged != volume.Absent {
+		req.StagingPath = s.r.Node.StagingPath
+	}
+	if err := p.NodePublish(s.ctx, req); err != nil {
+		return s.outcome(err)
+	}
+	// 3. It is there, opens, and is not a directory of our own.
+	sight := s.appear()
+	if sight.Seen != volume.SeenMount {
+		return s.unverified("the plugin answered OK, but nothing usable is mounted at %s: %s", s.a.Path, words(sight))
+	}
+	if own, err := s.m.o.Host.InTree(sight.Identity, s.m.o.Root); err != nil {
+		return s.outcome(err)
+	} else if own {
+		out := s.unverified("the plugin answered OK, but %s shows an empty directory of the agent instead of the volume: it was not really staged", s.a.Path)
+		out.StageSuspect = true
+		return out
+	}
+	// 4. It is read-only if that was asked for.
+	if c.ReadOnly {
+		if out := s.readOnly(c); out.Err != nil {
+			return out
+		}
+		sight = s.m.o.Host.Look(s.ctx, s.a.Path)
+	}
+	return volume.Outcome{Mount: &sight.Identity, Devices: s.devices(sight.Identity), Boot: s.m.o.Host.Boot()}
+}
+
+// appear looks at the target until it is mounted or the time is up.
+func (s step) appear() volume.Sight {
+	end := time.Now().Add(appearWithin)
+	for {
+		sight := s.m.o.Host.Look(s.ctx, s.a.Path)
+		if sight.Seen != volume.SeenNothing || time.Now().After(end) {
+			return sight
+		}
+		select {
+		case <-time.After(appearEvery):
+		case <-s.ctx.Done():
+			return sight
+		}
+	}
+}
+
+// readOnly sees to it that the target cannot be written to.
+func (s step) readOnly(c volume.Claim) volume.Outcome {
+	if c.Mode.Attachment == volume.BlockDevice {
+		ro, err := s.m.o.Host.BlockReadOnly(s.ctx, s.a.Path)
+		if err != nil {
+			return s.outcome(err)
+		}
+		if !ro {
+			out := s.unverified("the plugin ignored read-only: the block device at %s can be written to", s.a.Path)
+			out.Err.Retry = volume.RetryNever
+			return out
+		}
+		return volume.Outcome{}
+	}
+	if s.m.o.Host.Look(s.ctx, s.a.Path).ReadOnly {
+		return volume.Outcome{}
+	}
+	if err := s.m.o.Host.MakeReadOnly(s.ctx, s.a.Path); err != nil {
+		return s.outcome(fmt.Errorf("the plugin ignored read-only, and %s could not be made so: %w", s.a.Path, err))
+	}
+	if !s.m.o.Host.Look(s.ctx, s.a.Path).ReadOnly {
+		return s.unverified("the plugin ignored read-only, and %s can still be written to", s.a.Path)
+	}
+	return volume.Outcome{}
+}
+
+// unpublish trusts the mount table more than the plugin's answer: whatever it
+// says, a target where nothing is mounted is unpublished, and one where
+// something is mounted is not. Only a call that may still be running, or that
+// did not reach the plugin, is never taken for done.
+func (s step) unpublish() volume.Outcome {
+	p, err := s.plugin()
+	if err != nil {
+		return s.unsent(err)
+	}
+	out := s.outcome(p.NodeUnpublish(s.ctx, volume.NodeUnpublishRequest{ExternalID: s.r.Volume.ExternalID, TargetPath: s.a.Path}))
+	if out.Err != nil && (!out.Err.Answered || out.Err.Code == "Unavailable") {
+		return out
+	}
+	if out.Err != nil && out.Err.Code == "NotFound" {
+		if err := s.m.o.Host.Unmount(s.ctx, s.a.Path, mount.Plain); err != nil {
+			return s.outcome(err)
+		}
+	}
+	held := s.stillMounted()
+	switch {
+	case held.Err != nil && out.Err != nil:
+		return s.busy(out, s.a.Path)
+	case held.Err != nil:
+		return held
+	case out.Err != nil:
+		out = volume.Outcome{Warning: fmt.Sprintf("the plugin said %s: %s, but nothing is mounted at %s", out.Err.Code, out.Err.Message, s.a.Path)}
+	}
+	out = s.cleaned(out, s.a.Path)
+	return s.dropParent(out)
+}
+
+// dropParent removes an alloc's directory once it is empty.
+func (s step) dropParent(out volume.Outcome) volume.Outcome {
+	if err := os.Remove(parent(s.a.Path)); err != nil && !os.IsNotExist(err) && !notEmpty(err) {
+		out.Warning = strings.TrimPrefix(out.Warning+"; "+err.Error(), "; ")
+	}
+	return out
+}
+
+// words says what was seen in place of a good mount.
+func words(s volume.Sight) string {
+	if s.Seen == volume.SeenNothing {
+		return "it is no mount point"
+	}
+	return string(s.Seen) + ": " + s.Detail
+}

@@ -1,0 +1,188 @@
+package volmgr
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/volagent/volagent/volmgr/mount"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+func (s step) controllerPublish() volume.Outcome {
+	p, secrets, err := s.pluginWithSecrets()
+	if err != nil {
+		return s.unsent(err)
+	}
+	c, opts := s.capability()
+	readOnly := !c.Access.Writable()
+	context, err := p.ControllerPublish(s.ctx, volume.ControllerPublishRequest{
+		ExternalID: s.r.Volume.ExternalID, NodeID: s.a.NodeID, Capability: c,
+		FSType: opts.FSType, MountFlags: opts.MountFlags, ReadOnly: readOnly,
+		VolumeContext: s.r.Volume.Context, Secrets: secrets,
+	})
+	if err != nil {
+		return s.outcome(err)
+	}
+	return volume.Outcome{PublishContext: context, ReadOnly: readOnly}
+}
+
+// controllerUnpublish proves once more that nothing here uses the device: the
+// proof that it was decided on may be hours old. So a volume that the controller
+// does not know is done with.
+func (s step) controllerUnpublish() volume.Outcome {
+	if held := s.prove(); held.Err != nil {
+		held.Unsent = true
+		return held
+	}
+	p, secrets, err := s.pluginWithSecrets()
+	if err != nil {
+		return s.unsent(err)
+	}
+	out := s.outcome(p.ControllerUnpublish(s.ctx, volume.ControllerUnpublishRequest{
+		ExternalID: s.r.Volume.ExternalID, NodeID: s.a.NodeID, Secrets: secrets,
+	}))
+	if out.Err != nil && out.Err.Code == "NotFound" {
+		return volume.Outcome{Warning: "the controller does not know it: " + out.Err.Message}
+	}
+	return out
+}
+
+func (s step) stage() volume.Outcome {
+	if err := s.m.makeDir(s.a.Path); err != nil {
+		return s.unsent(err)
+	}
+	p, secrets, err := s.pluginWithSecrets()
+	if err != nil {
+		return s.unsent(err)
+	}
+	c, opts := s.capability()
+	if err := p.NodeStage(s.ctx, volume.NodeStageRequest{
+		ExternalID: s.r.Volume.ExternalID, StagingPath: s.a.Path, Capability: c,
+		FSType: opts.FSType, MountFlags: opts.MountFlags,
+		PublishContext: s.r.Node.PublishContext, VolumeContext: s.r.Volume.Context, Secrets: secrets,
+	}); err != nil {
+		return s.outcome(err)
+	}
+	switch sight := s.m.o.Host.Look(s.ctx, s.a.Path); sight.Seen {
+	case volume.SeenNothing: // legitimate: some plugins mount only at publish
+		return volume.Outcome{Boot: s.m.o.Host.Boot()}
+	case volume.SeenMount:
+		return volume.Outcome{Mount: &sight.Identity, Devices: s.devices(sight.Identity), Boot: s.m.o.Host.Boot()}
+	default:
+		return s.unverified("the plugin answered OK, but the mount at %s does not open: %s", s.a.Path, sight.Detail)
+	}
+}
+
+// devices are the volume's block devices, as the mount at the step's path shows
+// them. Where only a directory of a file system is mounted, its device is not
+// the volume's alone (it may be the host's own disk), and nothing can be asked
+// of it. A failed look costs only part of a later proof, which also asks for the
+// mounts themselves.
+func (s step) devices(id volume.MountIdentity) []string {
+	if c, _ := s.capability(); c.Attachment == volume.FileSystem && id.Root != "/" {
+		return nil
+	}
+	devices, err := s.m.o.Host.Devices(s.ctx, s.a.Path)
+	if err != nil {
+		return nil
+	}
+	return devices
+}
+
+func (s step) unstage() volume.Outcome {
+	p, err := s.plugin()
+	if err != nil {
+		return s.unsent(err)
+	}
+	out := s.outcome(p.NodeUnstage(s.ctx, volume.NodeUnstageRequest{ExternalID: s.r.Volume.ExternalID, StagingPath: s.a.Path}))
+	if out.Err != nil && out.Err.Code == "NotFound" {
+		out = volume.Outcome{Warning: "the plugin does not know the volume: " + out.Err.Message}
+		if err := s.m.o.Host.Unmount(s.ctx, s.a.Path, mount.Plain); err != nil {
+			return s.outcome(err)
+		}
+	}
+	if out.Err != nil {
+		return s.busy(out, s.a.Path)
+	}
+	if held := s.stillMounted(); held.Err != nil {
+		return held
+	}
+	return s.cleaned(out, s.a.Path)
+}
+
+// stillMounted is an error if something is mounted at the step's path, and
+// names who holds it.
+func (s step) stillMounted() volume.Outcome {
+	sight := s.m.o.Host.Look(s.ctx, s.a.Path)
+	switch sight.Seen {
+	case volume.SeenNothing:
+		return volume.Outcome{}
+	case volume.SeenHung, volume.SeenError:
+		return s.unverified("whether %s is still mounted cannot be told: %s", s.a.Path, sight.Detail)
+	default:
+		return s.busy(s.unverified("%s is still mounted", s.a.Path), s.a.Path)
+	}
+}
+
+// busy adds to a failure who keeps a mount busy, and what ends the first of them.
+func (s step) busy(out volume.Outcome, path string) volume.Outcome {
+	var words []string
+	for _, h := range s.m.o.Host.Holders(path) {
+		words = append(words, h.String())
+		switch {
+		case out.Err.Remedy != "" || h.PID == 0:
+		case strings.HasSuffix(h.Unit, ".service"):
+			out.Err.Remedy = "systemctl stop " + h.Unit
+		default:
+			out.Err.Remedy = fmt.Sprintf("kill %d", h.PID)
+		}
+	}
+	if len(words) > 0 {
+		out.Err.Message += ", held by " + strings.Join(words, ", ")
+	}
+	return out
+}
+
+// cleaned removes the empty name that an undone mount left. What is not empty
+// stays and is said.
+func (s step) cleaned(out volume.Outcome, path string) volume.Outcome {
+	if err := s.m.o.Host.RemoveLeftover(path); err != nil {
+		out.Warning = strings.TrimPrefix(out.Warning+"; "+err.Error(), "; ")
+	}
+	return out
+}
+
+// prove shows that nothing on this host uses the volume's devices, in any
+// mount namespace. A lazy unmount would not pass.
+func (s step) prove() volume.Outcome {
+	paths := []string{s.r.Node.StagingPath}
+	for _, c := range s.r.Claims {
+		paths = append(paths, c.Target)
+	}
+	for _, w := range s.r.Node.Watches {
+		paths = append(paths, w.Path)
+	}
+	for _, path := range paths {
+		s.a.Path = path
+		if held := s.stillMounted(); path != "" && held.Err != nil {
+			return held
+		}
+	}
+	if s.r.Node.Boot != s.m.o.Host.Boot() {
+		return volume.Outcome{} // nothing was mounted since, and a name may be another device's by now
+	}
+	for _, dev := range s.r.Node.Devices {
+		users, err := s.m.o.Host.DeviceUsers(s.ctx, dev)
+		if err != nil {
+			return s.outcome(err)
+		}
+		if len(users) > 0 {
+			return s.unverified("device %s is still in use: %s", dev, strings.Join(users, "; "))
+		}
+	}
+	return volume.Outcome{}
+}
+
+// parent is the directory of an alloc, removed with its last target.
+func parent(target string) string { return filepath.Dir(target) }

@@ -1,0 +1,223 @@
+// Package volmgr does the single steps of a volume's life on this host: it
+// stages, publishes, unpublishes and unstages through a plugin, observes what
+// is mounted, and checks after each call that the host shows what the plugin
+// said. It owns every host path below the data directory's csi folder:
+//
+//	<data-dir>/csi/<plugin>/staging/<volume>
+//	<data-dir>/csi/<plugin>/per-alloc/<alloc>/<volume>
+//
+// Nothing is ever removed recursively here: what is left after a volume is
+// taken down goes by rmdir and unlink, one name at a time.
+package volmgr
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/volagent/volagent/volmgr/mount"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Plugin is what is called of a CSI plugin. Errors are *volume.CallError.
+type Plugin interface {
+	ControllerPublish(context.Context, volume.ControllerPublishRequest) (map[string]string, error)
+	ControllerUnpublish(context.Context, volume.ControllerUnpublishRequest) error
+	NodeStage(context.Context, volume.NodeStageRequest) error
+	NodeUnstage(context.Context, volume.NodeUnstageRequest) error
+	NodePublish(context.Context, volume.NodePublishRequest) error
+	NodeUnpublish(context.Context, volume.NodeUnpublishRequest) error
+}
+
+// Options are what a Manager needs.
+type Options struct {
+	// Root is <data-dir>/csi.
+	Root string
+	Host *mount.Host
+	// Plugin returns the plugin of an id, or an error if it is not ready.
+	Plugin func(id string) (Plugin, error)
+	// Secrets reads the values that references name, at the moment of a call.
+	Secrets func(map[string]volume.SecretRef) (volume.Secrets, error)
+}
+
+// Manager does steps. It keeps no state of its own.
+type Manager struct{ o Options }
+
+// New returns a Manager; it touches nothing.
+func New(o Options) *Manager { return &Manager{o: o} }
+
+// Longest paths: CSI makes plugins accept 128 bytes.
+const maxPath = 128
+
+// CheckRoot refuses a root so long that a path below it could be longer than
+// what plugins must accept.
+func CheckRoot(root string) error {
+	longest := filepath.Join(root, pad(24), "per-alloc", pad(36), pad(34))
+	if len(longest) > maxPath {
+		return volume.Errorf(volume.ErrInvalid, "%s is too long: paths below it could have %d bytes, and CSI plugins need accept only %d",
+			root, len(longest), maxPath).WithHint("the data dir may have at most %d bytes", len(filepath.Dir(root))-(len(longest)-maxPath))
+	}
+	return nil
+}
+
+func pad(n int) string { return string(make([]byte, n)) }
+
+// StagingPath is where a volume is staged.
+func (m *Manager) StagingPath(pluginID, id string) string {
+	return filepath.Join(m.o.Root, volume.PluginComponent(pluginID), "staging", volume.VolumeComponent(id))
+}
+
+// TargetPath is where a volume is published for an alloc.
+func (m *Manager) TargetPath(pluginID, alloc, id string) string {
+	return filepath.Join(m.o.Root, volume.PluginComponent(pluginID), "per-alloc", volume.AllocComponent(alloc), volume.VolumeComponent(id))
+}
+
+// looksAtOnce bounds the looks that run in parallel for one volume.
+const looksAtOnce = 16
+
+// Observe looks at every path of a record. Each look is bounded, and a path
+// that hangs does not hold up the others.
+func (m *Manager) Observe(ctx context.Context, r volume.Record) volume.Observed {
+	o := volume.Observed{
+		Boot:    m.o.Host.Boot(),
+		Targets: map[string]volume.Sight{}, Binds: map[string]volume.Sight{}, Watched: map[string]volume.Sight{},
+	}
+	var (
+		mu    sync.Mutex
+		wg    sync.WaitGroup
+		slots = make(chan struct{}, looksAtOnce)
+	)
+	look := func(path string, put func(volume.Sight)) {
+		if path == "" {
+			return
+		}
+		slots <- struct{}{}
+		wg.Go(func() {
+			s := m.o.Host.Look(ctx, path)
+			<-slots
+			mu.Lock()
+			defer mu.Unlock()
+			put(s)
+		})
+	}
+	look(r.Node.StagingPath, func(s volume.Sight) { o.Staging = s })
+	for alloc, c := range r.Claims {
+		look(c.Target, func(s volume.Sight) { o.Targets[alloc] = s })
+		look(c.At, func(s volume.Sight) { o.Binds[alloc] = s })
+	}
+	for _, w := range r.Node.Watches {
+		look(w.Path, func(s volume.Sight) { o.Watched[w.Path] = s })
+	}
+	wg.Wait()
+	return o
+}
+
+// Do does one step of a record and says how it went.
+func (m *Manager) Do(ctx context.Context, r volume.Record, a volume.Action, p volume.PluginView) volume.Outcome {
+	s := step{m: m, ctx: ctx, r: r, a: a, view: p}
+	switch a.Kind {
+	case volume.ControllerPublish:
+		return s.controllerPublish()
+	case volume.ControllerUnpublish:
+		return s.controllerUnpublish()
+	case volume.NodeStage:
+		return s.stage()
+	case volume.NodeUnstage:
+		return s.unstage()
+	case volume.NodePublish:
+		return s.publish()
+	case volume.NodeUnpublish:
+		return s.unpublish()
+	case volume.Bind:
+		return s.bind()
+	case volume.Unbind:
+		return s.unbind()
+	case volume.Prove:
+		return s.prove()
+	default:
+		return volume.Outcome{} // a step in the record alone
+	}
+}
+
+// step is one step in hand.
+type step struct {
+	m    *Manager
+	ctx  context.Context
+	r    volume.Record
+	a    volume.Action
+	view volume.PluginView
+}
+
+// outcome is how a call, or a step of our own, went.
+func (s step) outcome(err error) volume.Outcome {
+	if err == nil {
+		return volume.Outcome{}
+	}
+	var ce *volume.CallError
+	if errors.As(err, &ce) {
+		return volume.Outcome{Err: ce}
+	}
+	return volume.Outcome{Err: volume.HostError(string(s.a.Kind), err)}
+}
+
+// unsent is how a step failed that did not get to its call.
+func (s step) unsent(err error) volume.Outcome {
+	out := s.outcome(err)
+	out.Unsent = true
+	return out
+}
+
+// unverified is the outcome of a call that the plugin says went well.
+func (s step) unverified(format string, args ...any) volume.Outcome {
+	return volume.Outcome{Err: &volume.CallError{
+		Step: string(s.a.Kind), Code: volume.CodeUnverified, Message: fmt.Sprintf(format, args...),
+		Retry: volume.RetryBackoff, Answered: true,
+	}}
+}
+
+// plugin returns the plugin for a call.
+func (s step) plugin() (Plugin, error) {
+	p, err := s.m.o.Plugin(s.r.Volume.PluginID)
+	if err != nil {
+		return nil, &volume.CallError{
+			Step: string(s.a.Kind), Code: "Unavailable", Message: err.Error(), Retry: volume.RetryBackoff,
+		}
+	}
+	return p, nil
+}
+
+// pluginWithSecrets returns the plugin and the secrets for a call that takes
+// some. Whoever waits for a mount is told at once of one that cannot be read; an
+// undoing goes on when it can.
+func (s step) pluginWithSecrets() (Plugin, volume.Secrets, error) {
+	secrets, err := s.m.o.Secrets(s.r.Volume.Secrets)
+	if err != nil {
+		ce := volume.HostError(string(s.a.Kind), err)
+		if s.a.Forward() {
+			ce.Retry = volume.RetryChange
+		}
+		return nil, nil, ce
+	}
+	p, err := s.plugin()
+	return p, secrets, err
+}
+
+// capability is the volume capability of the claims in force.
+func (s step) capability() (volume.Capability, volume.MountOptions) {
+	if m := s.r.Node.Mode; m != nil {
+		return m.Capability, volume.MountOptions{FSType: m.FSType, MountFlags: m.MountFlags}
+	}
+	return s.r.Volume.Capabilities[0], s.r.Volume.MountOptions
+}
+
+// makeDir makes a directory and its missing parents below the root, passable
+// but not listable for others, so that a service's own user reaches its volume.
+func (m *Manager) makeDir(dir string) error {
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return fmt.Errorf("cannot make directory: %w", err)
+	}
+	return nil
+}

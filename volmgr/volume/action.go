@@ -1,0 +1,144 @@
+package volume
+
+// Kind is what one step does.
+type Kind string
+
+// The steps. The first six are CSI calls by their own names; the others happen
+// on the host alone.
+const (
+	ControllerPublish   Kind = "ControllerPublishVolume"
+	NodeStage           Kind = "NodeStageVolume"
+	NodePublish         Kind = "NodePublishVolume"
+	NodeUnpublish       Kind = "NodeUnpublishVolume"
+	NodeUnstage         Kind = "NodeUnstageVolume"
+	ControllerUnpublish Kind = "ControllerUnpublishVolume"
+
+	Plan     Kind = "plan"      // record that calls of a further side will be made
+	Doubt    Kind = "doubt"     // record that what was made is not there, before it is made again
+	Bind     Kind = "bind"      // mount the target at Claim.At
+	Unbind   Kind = "unbind"    // and take it away
+	Prove    Kind = "prove"     // nothing on the host uses the device
+	EndWatch Kind = "end-watch" // no late mount came
+	Free     Kind = "free"      // delete the claim: everything of it is undone
+	Wait     Kind = "wait"      // nothing can be done now, Reason says why
+	Settled  Kind = "settled"   // nothing is left to do
+)
+
+// Action is one step: what Next decides, an executor does, and Apply records.
+type Action struct {
+	Kind  Kind
+	Alloc string // whose step it is, if it is one claim's
+	// Path is the staging path of a stage or unstage, the target of a publish
+	// or unpublish, the user's directory of a bind or unbind, any of them of a
+	// doubt.
+	Path string
+	// NodeID is given to ControllerPublish and ControllerUnpublish.
+	NodeID string
+	// Uses is what a Plan records.
+	Uses Uses
+	// Reason says why a Wait waits; Cause classes it.
+	Reason string
+	Cause  Cause
+}
+
+// Cause classes why a volume waits.
+type Cause string
+
+// Causes of a Wait.
+const (
+	CauseHalted  Cause = "halted"  // the agent sends no call at all
+	CausePlugin  Cause = "plugin"  // the plugin is not ready
+	CauseBackoff Cause = "backoff" // a step failed and is not due yet
+	CauseForeign Cause = "foreign" // a mount that no record explains is in the way
+	CauseHung    Cause = "hung"    // a mount does not answer
+	CauseWatch   Cause = "watch"   // a late effect may still come
+	CauseInvalid Cause = "invalid" // the record holds a state this release does not know
+)
+
+// Key names the step for retry bookkeeping: one volume fails at one place
+// without holding up what does not depend on it.
+func (a Action) Key() string { return string(a.Kind) + "/" + a.Alloc }
+
+// RPC reports whether the step is a call to the plugin.
+func (a Action) RPC() bool {
+	switch a.Kind {
+	case ControllerPublish, NodeStage, NodePublish, NodeUnpublish, NodeUnstage, ControllerUnpublish:
+		return true
+	default:
+		return false
+	}
+}
+
+// Forward reports whether the step makes something that another undoes.
+func (a Action) Forward() bool {
+	return a.Kind == ControllerPublish || a.Kind == NodeStage || a.Kind == NodePublish || a.Kind == Bind
+}
+
+// Outcome is how a step went. The zero value is success with nothing to add.
+type Outcome struct {
+	Err *CallError
+	// Unsent is set where the step failed before anything was asked of anybody:
+	// what it was to make or undo is as it was.
+	Unsent bool
+	// Warning is set where a step counts as done although the plugin said
+	// otherwise.
+	Warning string
+	// Mount is what is mounted at Action.Path after a forward step; nil where
+	// nothing is.
+	Mount *MountIdentity
+	// Devices are the block devices found at Action.Path, Boot is the one that
+	// they have these names in.
+	Devices []string
+	Boot    string
+	// PublishContext is ControllerPublishVolume's answer.
+	PublishContext map[string]string
+	// ReadOnly says how a ControllerPublish attached the volume.
+	ReadOnly bool
+	// StageSuspect is set by a publish that showed the staging to be hollow.
+	StageSuspect bool
+}
+
+// Seen is what was found at one path.
+type Seen string
+
+// What can be found at a path.
+const (
+	SeenNothing Seen = ""        // no mount point
+	SeenMount   Seen = "mount"   // a mount that opens
+	SeenDead    Seen = "dead"    // a mount that answers ENOTCONN, ESTALE, EIO …
+	SeenHung    Seen = "hung"    // no answer within the bound
+	SeenError   Seen = "unknown" // the look itself failed
+)
+
+// Sight is one look at one path.
+type Sight struct {
+	Seen     Seen
+	Identity MountIdentity // when Seen is SeenMount or SeenDead, as far as known
+	ReadOnly bool
+	Detail   string // the error, or since when it hangs
+}
+
+// there reports whether something is mounted, dead or alive.
+func (s Sight) there() bool { return s.Seen == SeenMount || s.Seen == SeenDead }
+
+// Is reports whether the sight is the recorded mount.
+func (s Sight) Is(m *MountIdentity) bool { return m != nil && s.Identity == *m }
+
+// Observed is what is true at one moment and is never stored.
+type Observed struct {
+	// Halt says why the agent sends no call at all; empty when it may.
+	Halt string
+	// Boot is the boot id of the host.
+	Boot   string
+	Plugin PluginView
+	// Staging is the staging path; Targets and Binds are by alloc, for all claims.
+	Staging Sight
+	Targets map[string]Sight
+	Binds   map[string]Sight
+	// Watched are the watched paths, by path.
+	Watched map[string]Sight
+	// WatchOver is true once the last uncertain call can have no late effect.
+	WatchOver bool
+	// Parked holds Action.Key of steps that failed and are not due yet.
+	Parked map[string]bool
+}

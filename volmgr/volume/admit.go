@@ -1,0 +1,254 @@
+package volume
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// ErrReleasing is a refusal that ends by itself: whoever is in the way is
+// being released. It is an ErrRefused too.
+var ErrReleasing = fmt.Errorf("being released: %w", ErrRefused)
+
+// Request asks for a claim. Modes that are left empty take the mode in force,
+// else the first listed capability that fits.
+type Request struct {
+	Alloc      string
+	ReadOnly   bool
+	Access     AccessMode
+	Attachment AttachmentMode
+	MountFlags []string
+	At         string
+	Owner      Owner
+
+	// Where the volume is staged and published if the claim is admitted.
+	StagingPath string
+	Target      string
+}
+
+// Admit decides on a claim by the modes in force and returns the record with
+// the claim in it. The same alloc asking again for the same is admitted
+// without a change. It refuses with ErrRefused, or with ErrReleasing where
+// waiting helps, and names who is in the way and what frees the volume.
+func Admit(r Record, req Request, p PluginInfo, now time.Time) (Record, error) {
+	v := r.Volume
+	if v.Provision != Provisioned {
+		return r, Errorf(ErrRefused, "volume %q is not ready to be claimed: %s did not end", v.ID, v.Provision).
+			WithHint("volctl volume status %s", v.ID)
+	}
+	if bad := r.unrecognised(); bad != "" {
+		return r, Errorf(ErrRefused, "volume %q is kept as it is: %s", v.ID, bad)
+	}
+	if len(r.Claims) > 0 && r.Node.Mode == nil {
+		return r, Errorf(ErrRefused, "volume %q is kept as it is: it has claims and no mode", v.ID)
+	}
+	if c, ok := r.Claims[req.Alloc]; ok {
+		return r, again(r, c, req)
+	}
+	mode, err := choose(r, req)
+	if err != nil {
+		return r, err
+	}
+	if err := fits(r, req, mode.Access, now); err != nil {
+		return r, err
+	}
+	for _, c := range r.Ordered() {
+		if req.At != "" && c.At == req.At {
+			return r, Errorf(ErrRefused, "%s is taken by the claim of %q on this volume", req.At, c.Alloc)
+		}
+	}
+	if len(r.Claims) == 0 {
+		r.Node.Mode = mode
+		if len(r.Node.Watches) == 0 || r.Node.StagingPath == "" {
+			r.Node.StagingPath = req.StagingPath
+		}
+		r.Node.Uses = p.uses(r.Node.Uses)
+		r.Node.NodeID = p.NodeID
+	}
+	r.Node.Seq++
+	return r.with(Claim{
+		Alloc: req.Alloc, Seq: r.Node.Seq, Wanted: true, State: Pending,
+		ReadOnly: req.ReadOnly, Mode: mode.Capability, Owner: req.Owner, Since: now,
+		Target: req.Target, At: req.At,
+	}), nil
+}
+
+// again decides on a claim by an alloc that has one.
+func again(r Record, c Claim, req Request) error {
+	if !c.Wanted {
+		return &Error{
+			Kind:    ErrReleasing,
+			Message: fmt.Sprintf("the earlier claim of %q on volume %q is still being released (%s)", c.Alloc, r.Volume.ID, c.State),
+			Hint:    "volctl volume status " + r.Volume.ID,
+		}
+	}
+	var differ []string
+	note := func(name string, differs bool) {
+		if differs {
+			differ = append(differ, name)
+		}
+	}
+	note("read-only", c.ReadOnly != req.ReadOnly)
+	note("access mode", req.Access != "" && req.Access != c.Mode.Access)
+	note("attachment mode", req.Attachment != "" && req.Attachment != c.Mode.Attachment)
+	note("mount flags", len(req.MountFlags) > 0 && !slices.Equal(req.MountFlags, r.Node.Mode.MountFlags))
+	note("directory", req.At != c.At)
+	note("owner", req.Owner != c.Owner)
+	if len(differ) == 0 {
+		return nil
+	}
+	return Errorf(ErrRefused, "%q already has a claim on volume %q, with another %s", c.Alloc, r.Volume.ID, strings.Join(differ, ", ")).
+		WithHint("volctl volume detach %s %s", r.Volume.ID, c.Alloc)
+}
+
+// choose fills in the mode that was left open and holds it against what the
+// volume lists and what is in force.
+func choose(r Record, req Request) (*Mode, error) {
+	if m := r.Node.Mode; len(r.Claims) > 0 {
+		switch {
+		case req.Attachment != "" && req.Attachment != m.Attachment:
+			return nil, Errorf(ErrRefused, "volume %q is claimed as %s; it cannot be a %s at the same time", r.Volume.ID, m.Attachment, req.Attachment)
+		case req.Access != "" && req.Access != m.Access:
+			return nil, Errorf(ErrRefused, "volume %q is claimed in mode %s; %s must wait until it is free", r.Volume.ID, m.Access, req.Access)
+		case len(req.MountFlags) > 0 && !slices.Equal(req.MountFlags, m.MountFlags):
+			return nil, Errorf(ErrRefused, "volume %q is mounted with the flags %v of its first claim", r.Volume.ID, m.MountFlags)
+		}
+		return m, nil
+	}
+	for _, c := range r.Volume.Capabilities {
+		if req.Access != "" && req.Access != c.Access || req.Attachment != "" && req.Attachment != c.Attachment {
+			continue
+		}
+		if !req.ReadOnly && !c.Access.Writable() {
+			continue
+		}
+		m := &Mode{Capability: c, FSType: r.Volume.MountOptions.FSType, MountFlags: r.Volume.MountOptions.MountFlags}
+		if len(req.MountFlags) > 0 {
+			m.MountFlags = req.MountFlags
+		}
+		return m, nil
+	}
+	return nil, Errorf(ErrRefused, "volume %q has no capability for %s; it lists %s", r.Volume.ID, req.wish(), list(r.Volume.Capabilities)).
+		WithHint("add it to capabilities and run: volctl volume register FILE")
+}
+
+// fits applies the access matrix. Claims that are being released still hold.
+func fits(r Record, req Request, mode AccessMode, now time.Time) error {
+	var holders, readers, writers []Claim
+	for _, c := range r.Ordered() {
+		holders = append(holders, c)
+		if c.ReadOnly {
+			readers = append(readers, c)
+		} else {
+			writers = append(writers, c)
+		}
+	}
+	if !req.ReadOnly && !mode.Writable() {
+		return Errorf(ErrRefused, "volume %q is claimed in mode %s, which nobody may write in", r.Volume.ID, mode)
+	}
+	var blocking []Claim
+	switch mode {
+	case SingleNodeWriter, SingleNodeSingleWriter:
+		blocking = holders
+	case SingleNodeReaderOnly:
+		blocking = readers
+	case MultiNodeSingleWriter:
+		if !req.ReadOnly {
+			blocking = writers
+		}
+	}
+	if len(blocking) == 0 {
+		return nil
+	}
+	return inTheWay(r, mode, blocking, now)
+}
+
+// inTheWay words the refusal: a live holder the user must deal with, a dead one
+// only needs time.
+func inTheWay(r Record, mode AccessMode, blocking []Claim, now time.Time) error {
+	var names []string
+	kind, hint := ErrReleasing, "volctl volume status "+r.Volume.ID
+	for _, c := range blocking {
+		age := now.Sub(c.Since).Round(time.Second)
+		if c.Wanted {
+			kind, hint = ErrRefused, fmt.Sprintf("volctl volume detach %s %s", r.Volume.ID, c.Alloc)
+			names = append(names, fmt.Sprintf("%q (%s, for %s)", c.Alloc, c.State, age))
+		} else {
+			names = append(names, fmt.Sprintf("%q (being released: %s)", c.Alloc, c.State))
+		}
+	}
+	return &Error{
+		Kind:    kind,
+		Message: fmt.Sprintf("volume %q is in use in mode %s by %s", r.Volume.ID, mode, strings.Join(names, ", ")),
+		Hint:    hint,
+	}
+}
+
+// Clash refuses a new claim whose paths another volume has: a directory that
+// another claim is bound at, or one where a forced deregister may have left
+// something mounted. Others are all records, owed those of forced deregisters.
+func Clash(r Record, c Claim, others, owed []Record) error {
+	for _, o := range others {
+		for _, have := range o.Claims {
+			if c.At != "" && have.At == c.At && o.Volume.ID != r.Volume.ID {
+				return Errorf(ErrRefused, "%s is taken by the claim of %q on volume %q", c.At, have.Alloc, o.Volume.ID).
+					WithHint("volctl volume detach %s %s", o.Volume.ID, have.Alloc)
+			}
+		}
+	}
+	for _, o := range owed {
+		paths := []string{o.Node.StagingPath}
+		for _, have := range o.Claims {
+			paths = append(paths, have.Target)
+		}
+		for _, path := range paths {
+			if path != "" && (path == c.Target || path == r.Node.StagingPath) {
+				return Errorf(ErrRefused, "%s may still hold what was left when volume %q (external_id %q) was deregistered by force", path, o.Volume.ID, o.Volume.ExternalID).
+					WithHint("register external_id %q of plugin %q again, under another id, and what was left is undone", o.Volume.ExternalID, o.Volume.PluginID)
+			}
+		}
+	}
+	return nil
+}
+
+// Release marks a claim as no longer wanted. It reports ErrNotFound where
+// there is none, and changes nothing where it is on its way out already.
+func Release(r Record, alloc string) (Record, error) {
+	c, ok := r.Claims[alloc]
+	if !ok {
+		return r, Errorf(ErrNotFound, "%q has no claim on volume %q", alloc, r.Volume.ID).
+			WithHint("volctl volume status %s", r.Volume.ID)
+	}
+	if !c.Wanted {
+		return r, nil
+	}
+	c.Wanted, c.State = false, Unpublishing
+	return r.with(c), nil
+}
+
+// Releasing reports whether an error ends by itself.
+func Releasing(err error) bool { return errors.Is(err, ErrReleasing) }
+
+func (q Request) wish() string {
+	s := "a writer"
+	if q.ReadOnly {
+		s = "a reader"
+	}
+	if q.Access != "" {
+		s += " in mode " + string(q.Access)
+	}
+	if q.Attachment != "" {
+		s += " as " + string(q.Attachment)
+	}
+	return s
+}
+
+func list(caps []Capability) string {
+	words := make([]string, len(caps))
+	for i, c := range caps {
+		words[i] = string(c.Access) + "/" + string(c.Attachment)
+	}
+	return strings.Join(words, ", ")
+}

@@ -1,0 +1,309 @@
+package volume_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+// offering is a volume that may be claimed in the modes given.
+func offering(modes ...volume.AccessMode) volume.Record {
+	r := volume.Record{Volume: volume.Volume{ID: "data", PluginID: "p"}}
+	for _, m := range modes {
+		r.Volume.Capabilities = append(r.Volume.Capabilities, volume.Capability{Access: m, Attachment: volume.FileSystem})
+	}
+	return r
+}
+
+func reader(alloc string) volume.Request {
+	return volume.Request{Alloc: alloc, ReadOnly: true, StagingPath: "/s", Target: "/t/" + alloc, Owner: volume.Owner{Kind: volume.OwnerNone}}
+}
+
+func writer(alloc string) volume.Request {
+	q := reader(alloc)
+	q.ReadOnly = false
+	return q
+}
+
+// admit claims, and fails the test if that is refused.
+func admit(t *testing.T, r volume.Record, q volume.Request) volume.Record {
+	t.Helper()
+	next, err := volume.Admit(r, q, volume.PluginInfo{}, now)
+	if err != nil {
+		t.Fatalf("claim of %q: %v", q.Alloc, err)
+	}
+	return next
+}
+
+// in is a record with claims in a mode, made without Admit so that also those
+// can be tried that it would not let in.
+func in(mode volume.AccessMode, readers, writers int) volume.Record {
+	r := offering(mode)
+	if readers+writers == 0 {
+		return r
+	}
+	r.Node.Mode = &volume.Mode{Capability: r.Volume.Capabilities[0]}
+	r.Claims = map[string]volume.Claim{}
+	for i := range readers + writers {
+		alloc := fmt.Sprintf("holder-%d", i)
+		r.Claims[alloc] = volume.Claim{
+			Alloc: alloc, Seq: uint64(i + 1), Wanted: true, State: volume.Taken, ReadOnly: i < readers,
+			Mode: r.Volume.Capabilities[0], Since: now.Add(-time.Hour),
+		}
+	}
+	return r
+}
+
+// TestAccessMatrix is the table of which claim is admitted beside which.
+func TestAccessMatrix(t *testing.T) {
+	type claims struct{ readers, writers int }
+	none, oneR, oneW, both := claims{0, 0}, claims{1, 0}, claims{0, 1}, claims{1, 1}
+	for _, tt := range []struct {
+		mode  volume.AccessMode
+		with  claims
+		read  bool
+		write bool
+	}{
+		{volume.SingleNodeReaderOnly, none, true, false},
+		{volume.SingleNodeReaderOnly, oneR, false, false},
+		{volume.SingleNodeWriter, none, true, true},
+		{volume.SingleNodeWriter, oneR, false, false},
+		{volume.SingleNodeWriter, oneW, false, false},
+		{volume.SingleNodeSingleWriter, none, true, true},
+		{volume.SingleNodeSingleWriter, oneR, false, false},
+		{volume.SingleNodeSingleWriter, oneW, false, false},
+		{volume.SingleNodeMultiWriter, none, true, true},
+		{volume.SingleNodeMultiWriter, oneR, true, true},
+		{volume.SingleNodeMultiWriter, oneW, true, true},
+		{volume.SingleNodeMultiWriter, both, true, true},
+		{volume.MultiNodeReaderOnly, none, true, false},
+		{volume.MultiNodeReaderOnly, oneR, true, false},
+		{volume.MultiNodeSingleWriter, none, true, true},
+		{volume.MultiNodeSingleWriter, oneR, true, true},
+		{volume.MultiNodeSingleWriter, oneW, true, false},
+		{volume.MultiNodeSingleWriter, both, true, false},
+		{volume.MultiNodeMultiWriter, none, true, true},
+		{volume.MultiNodeMultiWriter, oneR, true, true},
+		{volume.MultiNodeMultiWriter, oneW, true, true},
+		{volume.MultiNodeMultiWriter, both, true, true},
+	} {
+		r := in(tt.mode, tt.with.readers, tt.with.writers)
+		for what, q := range map[string]volume.Request{"read": reader("new"), "write": writer("new")} {
+			want := tt.read
+			if what == "write" {
+				want = tt.write
+			}
+			next, err := volume.Admit(r, q, volume.PluginInfo{}, now)
+			if (err == nil) != want {
+				t.Errorf("%s with %+v: %s claim: %v, want admitted: %t", tt.mode, tt.with, what, err, want)
+			}
+			if err != nil && (!errors.Is(err, volume.ErrRefused) || errors.Is(err, volume.ErrReleasing)) {
+				t.Errorf("%s with %+v: %s claim: the refusal is of kind %v", tt.mode, tt.with, what, errors.Unwrap(err))
+			}
+			if _, there := next.Claims["new"]; there != want {
+				t.Errorf("%s with %+v: %s claim: recorded: %t, want %t", tt.mode, tt.with, what, there, want)
+			}
+		}
+	}
+}
+
+// A claim on its way out still holds, but it is told apart.
+func TestRefusalWording(t *testing.T) {
+	held := in(volume.SingleNodeWriter, 0, 1)
+	dying, err := volume.Release(held, "holder-0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mixed := in(volume.SingleNodeWriter, 1, 1)
+	mixed, err = volume.Release(mixed, "holder-0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name    string
+		r       volume.Record
+		q       volume.Request
+		waits   bool
+		message string
+		hint    string
+	}{
+		{"live", held, writer("new"), false,
+			`volume "data" is in use in mode single-node-writer by "holder-0" (taken, for 1h0m0s)`, "volctl volume detach data holder-0"},
+		{"dying", dying, writer("new"), true,
+			`volume "data" is in use in mode single-node-writer by "holder-0" (being released: unpublishing)`, "volctl volume status data"},
+		{"one of each", mixed, writer("new"), false,
+			`volume "data" is in use in mode single-node-writer by "holder-0" (being released: unpublishing), "holder-1" (taken, for 1h0m0s)`,
+			"volctl volume detach data holder-1"},
+		{"own earlier one", dying, writer("holder-0"), true,
+			`the earlier claim of "holder-0" on volume "data" is still being released (unpublishing)`, "volctl volume status data"},
+		{"write in a mode nobody writes in", in(volume.MultiNodeReaderOnly, 1, 0), writer("new"), false,
+			`volume "data" is claimed in mode multi-node-reader-only, which nobody may write in`, ""},
+	} {
+		_, err := volume.Admit(tt.r, tt.q, volume.PluginInfo{}, now)
+		var e *volume.Error
+		if !errors.As(err, &e) || e.Message != tt.message || e.Hint != tt.hint {
+			t.Errorf("%s:\n got %v\nhint %q\nwant %s\nhint %q", tt.name, err, hintOf(err), tt.message, tt.hint)
+		}
+		if volume.Releasing(err) != tt.waits || !errors.Is(err, volume.ErrRefused) {
+			t.Errorf("%s: waiting helps: %t, want %t; is a refusal: %t", tt.name, volume.Releasing(err), tt.waits, errors.Is(err, volume.ErrRefused))
+		}
+	}
+}
+
+func hintOf(err error) string {
+	var e *volume.Error
+	if errors.As(err, &e) {
+		return e.Hint
+	}
+	return ""
+}
+
+func TestChooseMode(t *testing.T) {
+	block := volume.Capability{Access: volume.SingleNodeWriter, Attachment: volume.BlockDevice}
+	free := offering(volume.MultiNodeReaderOnly, volume.SingleNodeWriter, volume.SingleNodeMultiWriter)
+	free.Volume.Capabilities = append(free.Volume.Capabilities, block)
+	held := admit(t, free, with(writer("w"), func(q *volume.Request) { q.Access = volume.SingleNodeMultiWriter }))
+	for _, tt := range []struct {
+		name string
+		r    volume.Record
+		ask  func(*volume.Request)
+		want volume.Capability
+		bad  string
+	}{
+		{"a writer takes the first mode that may write", free, func(*volume.Request) {}, free.Volume.Capabilities[1], ""},
+		{"a reader takes the first of all", free, func(q *volume.Request) { q.ReadOnly = true }, free.Volume.Capabilities[0], ""},
+		{"a named mode", free, func(q *volume.Request) { q.Access = volume.SingleNodeMultiWriter }, free.Volume.Capabilities[2], ""},
+		{"a named attachment", free, func(q *volume.Request) { q.Attachment = volume.BlockDevice }, block, ""},
+		{"a mode that is not listed", free, func(q *volume.Request) { q.Access = volume.MultiNodeMultiWriter }, volume.Capability{},
+			`volume "data" has no capability for a writer in mode multi-node-multi-writer; it lists multi-node-reader-only/file-system, single-node-writer/file-system, single-node-multi-writer/file-system, single-node-writer/block-device`},
+		{"a writer in a readers' mode", free, func(q *volume.Request) { q.Access = volume.MultiNodeReaderOnly }, volume.Capability{}, "has no capability for a writer in mode multi-node-reader-only"},
+		{"the mode in force", held, func(*volume.Request) {}, free.Volume.Capabilities[2], ""},
+		{"another mode while held", held, func(q *volume.Request) { q.Access = volume.SingleNodeWriter }, volume.Capability{}, "is claimed in mode single-node-multi-writer; single-node-writer must wait until it is free"},
+		{"another attachment while held", held, func(q *volume.Request) { q.Attachment = volume.BlockDevice }, volume.Capability{}, "is claimed as file-system; it cannot be a block-device at the same time"},
+		{"other mount flags while held", held, func(q *volume.Request) { q.MountFlags = []string{"noatime"} }, volume.Capability{}, "is mounted with the flags [] of its first claim"},
+	} {
+		next, err := volume.Admit(tt.r, with(writer("new"), tt.ask), volume.PluginInfo{}, now)
+		switch {
+		case tt.bad == "" && (err != nil || next.Claims["new"].Mode != tt.want):
+			t.Errorf("%s: got %v, %v, want %v", tt.name, next.Claims["new"].Mode, err, tt.want)
+		case tt.bad != "" && (!errors.Is(err, volume.ErrRefused) || !strings.Contains(err.Error(), tt.bad)):
+			t.Errorf("%s: got %v, want a refusal with %q", tt.name, err, tt.bad)
+		}
+	}
+}
+
+func with(q volume.Request, change func(*volume.Request)) volume.Request {
+	change(&q)
+	return q
+}
+
+// The first claim sets what all share, and the last release clears it.
+func TestModeInForce(t *testing.T) {
+	r := offering(volume.SingleNodeMultiWriter)
+	r.Volume.MountOptions = volume.MountOptions{FSType: "xfs", MountFlags: []string{"noatime"}}
+	info := volume.PluginInfo{NodeID: "node-1", Caps: volume.Caps{Attach: true, Stage: true}}
+	r, err := volume.Admit(r, with(writer("a"), func(q *volume.Request) { q.MountFlags = []string{"nodev"} }), info, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &volume.Mode{Capability: r.Volume.Capabilities[0], FSType: "xfs", MountFlags: []string{"nodev"}}
+	if !reflect.DeepEqual(r.Node.Mode, want) || r.Node.StagingPath != "/s" || r.Node.NodeID != "node-1" || !r.Node.Uses.Attach || !r.Node.Uses.Stage {
+		t.Errorf("after the first claim: %+v, mode %+v, want %+v", r.Node, r.Node.Mode, want)
+	}
+	other := with(writer("b"), func(q *volume.Request) { q.StagingPath = "/elsewhere" })
+	if r = admit(t, r, other); r.Node.StagingPath != "/s" || r.Claims["a"].Seq >= r.Claims["b"].Seq {
+		t.Errorf("after the second claim: %+v", r)
+	}
+	for _, alloc := range []string{"a", "b"} {
+		if r, err = volume.Release(r, alloc); err != nil {
+			t.Fatal(err)
+		}
+		r, _ = volume.Apply(r, volume.Action{Kind: volume.Free, Alloc: alloc}, volume.Outcome{})
+	}
+	if len(r.Claims) != 0 || r.Node.Mode != nil || r.Held() {
+		t.Errorf("after the last release: %+v", r)
+	}
+}
+
+// The same again is the same answer, and no work.
+func TestAdmitAgain(t *testing.T) {
+	ask := with(writer("a"), func(q *volume.Request) { q.At = "/srv"; q.MountFlags = []string{"nodev"} })
+	r := admit(t, offering(volume.SingleNodeWriter), ask)
+	for name, change := range map[string]func(*volume.Request){
+		"as before":        func(*volume.Request) {},
+		"flags left out":   func(q *volume.Request) { q.MountFlags = nil },
+		"modes spelt out":  func(q *volume.Request) { q.Access, q.Attachment = volume.SingleNodeWriter, volume.FileSystem },
+		"new paths for it": func(q *volume.Request) { q.Target, q.StagingPath = "/new/t", "/new/s" },
+	} {
+		if next, err := volume.Admit(r, with(ask, change), volume.PluginInfo{}, now.Add(time.Hour)); err != nil || !reflect.DeepEqual(next, r) {
+			t.Errorf("%s: %v, and the record became %+v", name, err, next)
+		}
+	}
+	for word, change := range map[string]func(*volume.Request){
+		"read-only":       func(q *volume.Request) { q.ReadOnly = true },
+		"access mode":     func(q *volume.Request) { q.Access = volume.MultiNodeMultiWriter },
+		"attachment mode": func(q *volume.Request) { q.Attachment = volume.BlockDevice },
+		"mount flags":     func(q *volume.Request) { q.MountFlags = []string{"exec"} },
+		"directory":       func(q *volume.Request) { q.At = "" },
+		"owner":           func(q *volume.Request) { q.Owner.Kind = "unit" },
+	} {
+		_, err := volume.Admit(r, with(ask, change), volume.PluginInfo{}, now)
+		want := fmt.Sprintf(`"a" already has a claim on volume "data", with another %s`, word)
+		if err == nil || err.Error() != want || !errors.Is(err, volume.ErrRefused) || hintOf(err) != "volctl volume detach data a" {
+			t.Errorf("another %s: %v (hint %q), want %s", word, err, hintOf(err), want)
+		}
+	}
+}
+
+func TestAdmitRefusesWhatIsNotReady(t *testing.T) {
+	creating, foreign, taken := offering(volume.SingleNodeMultiWriter), in(volume.SingleNodeMultiWriter, 0, 1), offering(volume.SingleNodeMultiWriter)
+	creating.Volume.Provision = volume.Provisioning
+	foreign.Node.Staged = "half-staged"
+	taken = admit(t, taken, with(writer("a"), func(q *volume.Request) { q.At = "/srv" }))
+	for words, r := range map[string]volume.Record{
+		"creating did not end":                    creating,
+		`staged has the unknown state "half-st`:   foreign,
+		`/srv is taken by the claim of "a" on th`: taken,
+	} {
+		next, err := volume.Admit(r, with(writer("new"), func(q *volume.Request) { q.At = "/srv" }), volume.PluginInfo{}, now)
+		if !errors.Is(err, volume.ErrRefused) || !strings.Contains(err.Error(), words) || !reflect.DeepEqual(next, r) {
+			t.Errorf("got %v, want a refusal with %q and the record as it was", err, words)
+		}
+	}
+}
+
+// Admit and Release return new records; the old one stays as it was.
+func TestRecordsAreValues(t *testing.T) {
+	old := admit(t, offering(volume.SingleNodeMultiWriter), writer("a"))
+	claims := maps.Clone(old.Claims)
+	admit(t, old, writer("b"))
+	if _, err := volume.Release(old, "a"); err != nil {
+		t.Fatal(err)
+	}
+	if !maps.Equal(old.Claims, claims) {
+		t.Errorf("the old record became %+v", old.Claims)
+	}
+}
+
+func TestRelease(t *testing.T) {
+	r := admit(t, offering(volume.SingleNodeWriter), writer("a"))
+	once, err := volume.Release(r, "a")
+	if c := once.Claims["a"]; err != nil || c.Wanted || c.State != volume.Unpublishing || c.Mode != r.Claims["a"].Mode {
+		t.Errorf("released: %+v, %v", c, err)
+	}
+	twice, err := volume.Release(once, "a")
+	if err != nil || !reflect.DeepEqual(once, twice) {
+		t.Errorf("released again: %+v, %v", twice, err)
+	}
+	if _, err := volume.Release(r, "b"); !errors.Is(err, volume.ErrNotFound) || !strings.Contains(err.Error(), `"b" has no claim on volume "data"`) {
+		t.Errorf("release of no claim: %v", err)
+	}
+}

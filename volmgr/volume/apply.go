@@ -1,0 +1,305 @@
+package volume
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Event is one transition in words.
+type Event struct {
+	Type    string
+	Volume  string
+	Alloc   string
+	Plugin  string
+	Message string
+}
+
+// Apply records how a step went. It is given the record as it is now, which
+// may have changed since Next decided: an intent that came in between is kept.
+// A step that no longer fits the record changes nothing.
+func Apply(r Record, a Action, out Outcome) (Record, []Event) {
+	if out.Unsent {
+		return r, events(r, r, a, out)
+	}
+	var next Record
+	switch a.Kind {
+	case Plan, ControllerPublish, ControllerUnpublish, Prove:
+		next = applyAttach(r, a, out)
+	case NodeStage, NodeUnstage:
+		next = applyStage(r, a, out)
+	case NodePublish, NodeUnpublish:
+		next = applyPublish(r, a, out)
+	case Bind, Unbind:
+		next = applyBind(r, a, out)
+	case Doubt:
+		next = applyDoubt(r, a)
+	case Free:
+		next = applyFree(r, a)
+	case EndWatch:
+		next = r
+		next.Node.Watches = nil
+	default:
+		return r, nil
+	}
+	return next, events(r, next, a, out)
+}
+
+// after is what a forward step leaves behind, undone what a negating one does.
+// Any failed forward call may have had an effect; a failed negation leaves
+// something to negate. Only a side that may never have been made takes
+// "unimplemented" for an answer.
+func after(out Outcome) Side {
+	if out.Err != nil {
+		return Failed
+	}
+	return Present
+}
+
+func undone(was Side, out Outcome) Side {
+	if out.Err == nil || was == Unknown && out.Err.Code == "Unimplemented" {
+		return Absent
+	}
+	return Failed
+}
+
+func applyAttach(r Record, a Action, out Outcome) Record {
+	n := &r.Node
+	switch a.Kind {
+	case Plan:
+		if n.Uses = a.Uses; n.NodeID == "" || n.Attached == Absent {
+			n.NodeID = a.NodeID
+		}
+	case ControllerPublish:
+		n.Attached, n.Proven = after(out), false
+		n.NodeID = a.NodeID
+		n.AttachedReadOnly = out.ReadOnly
+		n.PublishContext = out.PublishContext
+	case ControllerUnpublish:
+		n.Attached, n.Proven = undone(n.Attached, out), false
+		if n.Attached == Absent {
+			n.PublishContext, n.AttachedReadOnly = nil, false
+			r = r.releasing(ControllerDetached)
+		}
+	case Prove:
+		if n.Proven = out.Err == nil; n.Proven && n.Staged == Absent {
+			r = r.releasing(NodeDetached)
+		}
+	}
+	return r
+}
+
+// releasing moves the claims that are on their way out to a later state.
+func (r Record) releasing(s ClaimState) Record {
+	for _, c := range r.Ordered() {
+		if !c.Wanted && c.Published == Absent && c.Bound == Absent {
+			c.State = s
+			r = r.with(c)
+		}
+	}
+	return r
+}
+
+func applyStage(r Record, a Action, out Outcome) Record {
+	n := &r.Node
+	n.Proven = false
+	if a.Kind == NodeStage {
+		n.Staged = after(out)
+		n.Mount = nil
+		if out.Err != nil && out.Err.Uncertain() {
+			r = r.watching(Watch{Path: a.Path})
+		}
+		if out.Err != nil {
+			return r
+		}
+		r = r.inBoot(out.Boot)
+		r.Node.Mount = out.Mount
+		r.Node.Devices = union(r.Node.Devices, out.Devices)
+		return r
+	}
+	if out.Err != nil && !out.Err.Answered {
+		r = r.watching(Watch{Path: a.Path, Undo: true})
+	}
+	if n.Staged = undone(n.Staged, out); n.Staged == Absent {
+		n.Mount = nil
+	}
+	return r
+}
+
+func applyPublish(r Record, a Action, out Outcome) Record {
+	c, ok := r.Claims[a.Alloc]
+	if a.Kind == NodeUnpublish {
+		if out.Err != nil && !out.Err.Answered {
+			r = r.watching(Watch{Path: a.Path, Alloc: a.Alloc, Undo: true})
+		}
+		if !ok || c.Target != a.Path {
+			return r // a late mount of a claim that is gone
+		}
+		if c.Published = undone(c.Published, out); c.Published == Absent {
+			c.Mount = nil
+		}
+		return r.with(c)
+	}
+	if out.Err != nil && out.Err.Uncertain() {
+		r = r.watching(Watch{Path: a.Path, Alloc: a.Alloc})
+	}
+	if !ok {
+		return r
+	}
+	c.Published, c.Mount = after(out), nil
+	if out.Err == nil {
+		c.Mount = out.Mount
+		r = r.inBoot(out.Boot)
+		r.Node.Devices = union(r.Node.Devices, out.Devices)
+	}
+	r.Node.Proven = false
+	r = r.with(c.taken())
+	if out.StageSuspect {
+		r.Node.Staged, r.Node.Mount = Failed, nil
+		if slices.ContainsFunc(r.Ordered(), func(o Claim) bool { return o.Published == Present }) {
+			r.Node.Staged = Unknown // it is staged again without an unstage, which would hit the others
+		}
+	}
+	return r
+}
+
+func applyBind(r Record, a Action, out Outcome) Record {
+	c, ok := r.Claims[a.Alloc]
+	if !ok {
+		return r
+	}
+	if a.Kind == Unbind {
+		c.Bound = undone(c.Bound, out)
+	} else {
+		c.Bound = after(out)
+	}
+	switch c.Bound {
+	case Present:
+		c.BoundMount = out.Mount
+	case Absent:
+		c.BoundMount = nil
+	}
+	return r.with(c.taken())
+}
+
+// taken promotes a wanted claim once all of its mounts are there.
+func (c Claim) taken() Claim {
+	if c.Wanted && c.State == Pending && c.Published == Present && (c.At == "" || c.Bound == Present) {
+		c.State = Taken
+	}
+	return c
+}
+
+// applyDoubt makes a side uncertain whose mount is not there. That is durable
+// before the mount is made again, so that a crash cannot leave a mount that
+// differs from the one on record.
+func applyDoubt(r Record, a Action) Record {
+	if a.Alloc == "" {
+		if n := &r.Node; n.Staged == Present {
+			n.Staged, n.Mount = Unknown, nil
+		}
+		return r
+	}
+	c, ok := r.Claims[a.Alloc]
+	switch {
+	case !ok:
+		return r
+	case a.Path == c.At && c.Bound == Present:
+		c.Bound, c.BoundMount = Unknown, nil
+	case a.Path == c.Target && c.Published == Present:
+		c.Published, c.Mount = Unknown, nil
+	}
+	return r.with(c)
+}
+
+func applyFree(r Record, a Action) Record {
+	c, ok := r.Claims[a.Alloc]
+	if !ok || c.Wanted || c.Published != Absent || c.Bound != Absent {
+		return r
+	}
+	last := len(r.Claims) == 1
+	if last && (r.Node.Staged != Absent || r.Node.Attached != Absent) {
+		return r
+	}
+	r = r.without(a.Alloc)
+	if last {
+		r.Node = NodeSide{Watches: r.Node.Watches, StagingPath: r.Node.StagingPath, Seq: r.Node.Seq}
+	}
+	return r
+}
+
+// Durable reports whether a change must be on disk before anything is built on
+// it: a claim that is taken, detached or gone, the intent to use a further
+// side, and that a mount which is still wanted is no more as recorded, because
+// another is made in its place. All other checkpoints ride with the next commit.
+func Durable(before, now Record) bool {
+	if before.Node.Uses != now.Node.Uses || len(before.Claims) != len(now.Claims) {
+		return true
+	}
+	for alloc, c := range now.Claims {
+		was, ok := before.Claims[alloc]
+		switch {
+		case !ok || was.State != c.State && c.State != ControllerDetached,
+			c.Wanted && (left(was.Published, c.Published) || left(was.Bound, c.Bound) || left(before.Node.Staged, now.Node.Staged)):
+			return true
+		}
+	}
+	return false
+}
+
+// left reports whether a side is no more as it was made.
+func left(was, now Side) bool { return was == Present && now != Present }
+
+// union adds what is new, keeping the order.
+func union(have, more []string) []string {
+	for _, m := range more {
+		if !slices.Contains(have, m) {
+			have = append(slices.Clone(have), m)
+		}
+	}
+	return have
+}
+
+// events puts the difference between two records, and the step between them,
+// into words.
+func events(before, now Record, a Action, out Outcome) []Event {
+	id := now.Volume.ID
+	var evs []Event
+	add := func(typ, alloc, format string, args ...any) {
+		evs = append(evs, Event{Type: typ, Volume: id, Alloc: alloc, Plugin: now.Volume.PluginID, Message: fmt.Sprintf(format, args...)})
+	}
+	switch {
+	case out.Err != nil:
+		add("step-failed", a.Alloc, "%s", out.Err.Error())
+	case out.Warning != "":
+		add("warning", a.Alloc, "%s: %s", a.Kind, out.Warning)
+	}
+	if out.Err == nil {
+		switch a.Kind {
+		case ControllerPublish:
+			add("attached", "", "attached to node %q", a.NodeID)
+		case ControllerUnpublish:
+			add("detached", "", "detached from node %q", a.NodeID)
+		case NodeStage:
+			add("staged", "", "staged at %s", a.Path)
+		case NodeUnstage:
+			add("unstaged", "", "unstaged from %s", a.Path)
+		case NodePublish:
+			add("published", a.Alloc, "published at %s", a.Path)
+		case NodeUnpublish:
+			add("unpublished", a.Alloc, "unpublished from %s", a.Path)
+		case Bind:
+			add("bound", a.Alloc, "bound at %s", a.Path)
+		case Unbind:
+			add("unbound", a.Alloc, "unbound from %s", a.Path)
+		}
+	}
+	for _, c := range before.Ordered() {
+		switch n, ok := now.Claims[c.Alloc]; {
+		case !ok:
+			add("claim-freed", c.Alloc, "released after %s", c.State)
+		case n.State != c.State:
+			add("claim-"+string(n.State), c.Alloc, "%s → %s", c.State, n.State)
+		}
+	}
+	return evs
+}

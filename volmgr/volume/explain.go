@@ -1,0 +1,166 @@
+package volume
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Attempt is the step that a volume is at and how it went so far. It lives in
+// memory only.
+type Attempt struct {
+	Action  Action
+	Err     *CallError // the last failure, nil if none
+	Tries   int
+	First   time.Time // of the first try in this row of failures
+	Next    time.Time // zero: not by itself
+	Running bool
+}
+
+// State is how a volume is, in the word that people see first.
+type State string
+
+// Volume states.
+const (
+	StateFree      State = "free"
+	StateMounting  State = "mounting"
+	StateMounted   State = "mounted"
+	StateDegraded  State = "degraded"
+	StateReleasing State = "releasing"
+	StateStuck     State = "stuck"
+)
+
+// stuckAfter is how many failures in a row make a volume stuck: fewer are
+// hiccups that a person need not look at.
+const stuckAfter = 3
+
+// Explanation says how a volume is, for people.
+type Explanation struct {
+	State   State
+	Summary string
+	Notes   []string
+	Fix     string // the command that helps, if there is one
+	Else    string // and for when it does not
+}
+
+// Explain puts a record, what is seen, and how the last step went into words.
+// It is pure and total, as Next is.
+func Explain(r Record, o Observed, at *Attempt) Explanation {
+	e := Explanation{}
+	e.State, e.Summary = standing(r, o)
+	if r.Volume.Provision != Provisioned {
+		e.Notes = append(e.Notes, fmt.Sprintf("%s was begun and has not been seen to end", r.Volume.Provision))
+		e.State, e.Summary = StateStuck, "stuck: "+string(r.Volume.Provision)
+	}
+	doing := map[State]string{StateMounting: "mounting", StateReleasing: "unmounting", StateDegraded: "repairing"}[e.State]
+	a := Next(r, o)
+	switch {
+	case at != nil && at.Err != nil && (at.Err.Final() || at.Tries >= stuckAfter):
+		if doing == "" {
+			doing = string(at.Action.Kind)
+		}
+		e.State, e.Summary = StateStuck, "stuck: "+doing
+		e.Fix = fix(r, at)
+		if at.Err.Remedy != "" {
+			e.Fix, e.Else = at.Err.Remedy, e.Fix
+		}
+	case a.Kind != Wait:
+	case a.Cause == CausePlugin:
+		e.Summary += ", plugin unavailable"
+		e.Notes = append(e.Notes, a.Reason)
+		e.Fix = "volctl plugin status " + r.Volume.PluginID
+	case a.Cause == CauseHalted:
+		e.State, e.Summary = StateStuck, "stuck: the agent sends no call"
+	case a.Cause == CauseForeign || a.Cause == CauseHung || a.Cause == CauseInvalid:
+		e.State, e.Summary = StateStuck, "stuck: "+a.Reason
+	case a.Cause == CauseWatch:
+		e.Notes = append(e.Notes, a.Reason)
+	}
+	if !o.Plugin.Ready && a.Cause != CausePlugin && r.Held() {
+		e.Summary += ", plugin unavailable"
+		e.Notes = append(e.Notes, fmt.Sprintf("plugin %q is %s", r.Volume.PluginID, o.Plugin.describe()))
+	}
+	return e
+}
+
+// standing is the state by the claims alone.
+func standing(r Record, o Observed) (State, string) {
+	claims := r.Ordered()
+	wanted := slices.DeleteFunc(slices.Clone(claims), func(c Claim) bool { return !c.Wanted })
+	switch {
+	case len(wanted) == 0 && r.Held():
+		return StateReleasing, "releasing"
+	case len(wanted) == 0:
+		return StateFree, "free"
+	}
+	writable := false
+	for _, c := range wanted {
+		if c.State != Taken {
+			return StateMounting, "mounting"
+		}
+		writable = writable || !c.ReadOnly
+	}
+	if bad := amiss(wanted, r, o); bad != "" {
+		return StateDegraded, "degraded: " + bad
+	}
+	if writable {
+		return StateMounted, "mounted, writable"
+	}
+	return StateMounted, "mounted, read-only"
+}
+
+// amiss names the first mount of a taken claim that is not as recorded.
+func amiss(wanted []Claim, r Record, o Observed) string {
+	if s := o.Staging; r.Node.Mount != nil && !s.Is(r.Node.Mount) {
+		return fmt.Sprintf("the staged mount at %s is %s", r.Node.StagingPath, s.describe())
+	}
+	for _, c := range wanted {
+		if s := o.Targets[c.Alloc]; c.Published != Present || !s.Is(c.Mount) {
+			return fmt.Sprintf("the mount of %q at %s is %s", c.Alloc, c.Target, s.describe())
+		}
+		if s := o.Binds[c.Alloc]; c.At != "" && (c.Bound != Present || !s.Is(c.BoundMount)) {
+			return fmt.Sprintf("the mount of %q at %s is %s", c.Alloc, c.At, s.describe())
+		}
+	}
+	return ""
+}
+
+func (s Sight) describe() string {
+	switch s.Seen {
+	case SeenNothing:
+		return "not there"
+	case SeenMount:
+		return "not the one that was made"
+	case SeenDead:
+		return "dead: " + s.Detail
+	case SeenHung:
+		return "hung: " + s.Detail
+	default:
+		return "unreadable: " + s.Detail
+	}
+}
+
+// fix is the command that helps with a failed step.
+func fix(r Record, at *Attempt) string {
+	switch {
+	case at.Action.Forward() && at.Action.Alloc != "":
+		return fmt.Sprintf("volctl volume detach %s %s", r.Volume.ID, at.Action.Alloc)
+	case at.Action.Forward():
+		return "volctl plugin logs " + r.Volume.PluginID
+	default:
+		return "volctl volume deregister " + r.Volume.ID + " -force"
+	}
+}
+
+// Droppable says whether a deregister with force may drop the claims: there is
+// none, or each is on its way out. A claim without an owner counts as on its
+// way out once its release was asked for.
+func Droppable(r Record) error {
+	for _, c := range r.Ordered() {
+		if c.Wanted {
+			return Errorf(ErrRefused, "volume %q is claimed by %q (%s), which is alive", r.Volume.ID, c.Alloc, c.State).
+				WithHint("volctl volume detach %s %s", r.Volume.ID, c.Alloc)
+		}
+	}
+	return nil
+}

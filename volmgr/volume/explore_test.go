@@ -1,0 +1,322 @@
+package volume_test
+
+import (
+	"flag"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+var deep = flag.Bool("explore.deep", false, "let TestExplore take minutes and visit millions of states")
+
+// TestExplore visits every state that two claims, a plugin that fails in every
+// way known of plugins, crashes of the agent and changes of mind can lead to,
+// within the budgets below. In each it holds the rules of a volume's life
+// against what is really mounted, and sees to it that once nothing more goes
+// wrong the volume comes to rest as its claims want it.
+func TestExplore(t *testing.T) {
+	variants := []variant{
+		{name: "stage", stage: true},
+		{name: "attach and stage", attach: true, stage: true},
+		{name: "attach", attach: true},
+		{name: "neither"},
+		{name: "hollow stage", stage: true, hollow: true},
+		{name: "stage and bind", stage: true, bind: true},
+	}
+	budgets := []budget{
+		{faults: 2, crashes: 0, intents: 3},
+		{faults: 1, crashes: 1, intents: 3},
+		{faults: 0, crashes: 2, intents: 3},
+		{faults: 0, crashes: 0, intents: 6},
+	}
+	if testing.Short() {
+		budgets = []budget{{faults: 1, crashes: 1, intents: 2}}
+	}
+	if *deep {
+		budgets = []budget{
+			{faults: 3, crashes: 0, intents: 4},
+			{faults: 2, crashes: 1, intents: 3},
+			{faults: 1, crashes: 2, intents: 3},
+			{faults: 0, crashes: 3, intents: 4},
+		}
+	}
+	for _, v := range variants {
+		t.Run(v.name, func(t *testing.T) {
+			t.Parallel()
+			for _, b := range budgets {
+				x := &explorer{v: v, seen: map[key]int32{}, calm: map[key]bool{}}
+				x.run(t, b)
+				t.Logf("%+v: %d states, %d steps, %d ends", b, len(x.nodes), x.steps, len(x.calm))
+			}
+		})
+	}
+}
+
+// explorer is one breadth-first search: the first failure it finds has one of
+// the shortest stories that lead to it.
+type explorer struct {
+	v     variant
+	seen  map[key]int32
+	nodes []node
+	calm  map[key]bool // futures that are known to come to rest
+	steps int
+
+	queue []todo
+}
+
+type node struct {
+	from  int32
+	label label
+}
+
+type todo struct {
+	s  state
+	at int32
+}
+
+// label is one line of a story.
+type label struct {
+	what    string
+	action  volume.Kind
+	alloc   string
+	how     how
+	between intent
+}
+
+func (l label) String() string {
+	s := l.what
+	if l.action != "" {
+		s = strings.TrimSpace(fmt.Sprintf("%s %s %s", l.what, l.action, l.alloc)) + " " + l.how.String()
+	} else if l.alloc != "" {
+		s += " " + l.alloc
+	}
+	if l.between.what != "" {
+		s += fmt.Sprintf(" (meanwhile: %s %s)", l.between.what, allocs[l.between.alloc])
+	}
+	return s
+}
+
+func (x *explorer) run(t *testing.T, b budget) {
+	start := state{left: b}
+	start.mem.Volume = volume.Volume{ID: "v", PluginID: "p", Capabilities: []volume.Capability{{Access: volume.SingleNodeMultiWriter, Attachment: volume.FileSystem}}}
+	start.disk = start.mem
+	x.add(start, -1, label{what: "start"})
+	for len(x.queue) > 0 {
+		now := x.queue[0]
+		x.queue = x.queue[1:]
+		if bad := x.expand(now.s, now.at); bad != "" {
+			t.Fatalf("%s\n%s", bad, x.story(now))
+		}
+	}
+}
+
+func (x *explorer) story(at todo) string {
+	var lines []string
+	for i := at.at; i >= 0; i = x.nodes[i].from {
+		lines = append([]string{"  " + x.nodes[i].label.String()}, lines...)
+	}
+	return fmt.Sprintf("%s\nrecord: %+v\nclaims: %+v\non disk: %+v\nclaims: %+v\nworld:  %+v\nparked: %v",
+		strings.Join(lines, "\n"), at.s.mem.Node, at.s.mem.Claims, at.s.disk.Node, at.s.disk.Claims, at.s.w, at.s.parked.keys())
+}
+
+// add notes a state to be visited, unless it was.
+func (x *explorer) add(s state, from int32, l label) {
+	x.steps++
+	k := s.key()
+	if _, ok := x.seen[k]; ok {
+		return
+	}
+	at := int32(len(x.nodes))
+	x.seen[k] = at
+	x.nodes = append(x.nodes, node{from, l})
+	x.queue = append(x.queue, todo{s, at})
+}
+
+// expand checks a state and adds all that can follow from it. It returns what
+// is wrong, if anything is.
+func (x *explorer) expand(s state, at int32) string {
+	if bad := forgotten(s); bad != "" {
+		return bad
+	}
+	if bad := x.settles(s); bad != "" {
+		return bad
+	}
+	x.surroundings(s, at)
+	// What the agent does: whether the plugin is ready or not, the deadline of
+	// the last uncertain call has passed or not, a mount hangs or not.
+	var done []volume.Action
+	for i := range 16 {
+		ready, over, hung := i&1 == 0, i&2 != 0, i/4-1
+		if over && s.w.late != 0 {
+			continue
+		}
+		a := volume.Next(s.mem, s.w.observe(x.v, s.mem, ready, over, s.parked, hung))
+		if slices.Contains(done, a) {
+			continue
+		}
+		done = append(done, a)
+		if bad := x.act(s, at, a, ready); bad != "" {
+			return bad
+		}
+	}
+	return ""
+}
+
+// surroundings adds what happens without the agent.
+func (x *explorer) surroundings(s state, at int32) {
+	for _, in := range intents {
+		if next, changed := s.wish(x.v, in); changed {
+			x.add(next, at, label{what: in.what, alloc: allocs[in.alloc]})
+		}
+	}
+	s.w.late.each(func(l late) {
+		next := s
+		next.w.land(x.v, l, s.fresh())
+		x.add(next, at, label{what: fmt.Sprintf("late effect %b", l)})
+		next = s
+		next.w.late &^= l
+		x.add(next, at, label{what: fmt.Sprintf("no late effect %b", l)})
+	})
+	if s.parked != 0 {
+		next := s
+		next.parked = 0
+		x.add(next, at, label{what: "backoff ends"})
+	}
+	// Another volume's commit carries this one's checkpoints.
+	if s.left.crashes > 0 {
+		next := s
+		next.disk = s.mem
+		x.add(next, at, label{what: "checkpoints saved"})
+		next = s.crash()
+		next.left.crashes--
+		x.add(next, at, label{what: "crash"})
+		next.w.boot()
+		x.add(next, at, label{what: "reboot"})
+	}
+	if s.left.faults > 0 {
+		x.disasters(s, at)
+	}
+}
+
+// disasters befall mounts that were fine.
+func (x *explorer) disasters(s state, at int32) {
+	s.left.faults--
+	if s.w.mounted() {
+		next := s
+		next.w.die()
+		x.add(next, at, label{what: "all mounts die"})
+	}
+	for i := -1; i < len(allocs); i++ {
+		if i < 0 && (s.w.stage.id == 0 || x.v.hollow) || i >= 0 && (s.w.target[i].id == 0 || s.w.bound[i].id != 0) {
+			continue
+		}
+		next := s
+		next.w.vanish(i)
+		x.add(next, at, label{what: fmt.Sprintf("mount %d vanishes", i)})
+	}
+}
+
+// act adds what may become of one step of the agent.
+func (x *explorer) act(s state, at int32, a volume.Action, ready bool) string {
+	switch {
+	case a.Kind == volume.Settled:
+		return unsettled(x.v, s)
+	case a.Kind == volume.Wait && (a.Cause == volume.CauseForeign || a.Cause == volume.CauseInvalid || a.Reason == ""):
+		return fmt.Sprintf("waits for %q: %s", a.Cause, a.Reason)
+	case a.Kind == volume.Wait:
+		return ""
+	case a.RPC() && !ready:
+		return fmt.Sprintf("%s is to be sent to a plugin that is not ready", a.Kind)
+	case s.parked.keys()[a.Key()]:
+		return fmt.Sprintf("%s is tried before its backoff ends", a.Kind)
+	}
+	if bad := x.mayNot(s, a); bad != "" {
+		return bad
+	}
+	for _, h := range fates(x.v, a) {
+		if h != ok && s.left.faults == 0 {
+			continue
+		}
+		for _, in := range append([]intent{{}}, intents...) {
+			if bad := x.outcome(s, at, a, h, in); bad != "" {
+				return bad
+			}
+		}
+		if s.left.crashes > 0 && (h == ok || h == failLate && a.Forward()) {
+			next := s
+			next.w.do(x.v, a, h, s.fresh())
+			next = next.crash()
+			next.left.crashes--
+			x.add(next, at, label{what: "crash during", action: a.Kind, alloc: a.Alloc, how: h})
+		}
+	}
+	return ""
+}
+
+// mayNot names the rule that a step would break.
+func (x *explorer) mayNot(s state, a volume.Action) string {
+	bad := s.w.broken(x.v, s.mem, a)
+	switch {
+	case bad != "":
+	case a.Kind == volume.NodePublish && x.v.stage && !s.w.staged && !s.lied:
+		bad = "published while not staged"
+	case a.Kind == volume.NodeStage && s.undo && !published(s.mem):
+		bad = "staged after a failed stage without an unstage"
+	case a.Kind == volume.ControllerUnpublish && !s.proved:
+		bad = "detached without a proof"
+	case a.Kind == volume.EndWatch && s.w.late != 0:
+		bad = "the watch ended before its deadline"
+	}
+	if bad != "" {
+		bad = fmt.Sprintf("%s %s: %s", a.Kind, a.Alloc, bad)
+	}
+	return bad
+}
+
+// outcome adds the state after a step, with a change of mind during it. It
+// returns what the step recorded wrongly.
+func (x *explorer) outcome(s state, at int32, a volume.Action, h how, in intent) string {
+	next := s
+	if in.what != "" {
+		var changed bool
+		if next, changed = s.wish(x.v, in); !changed {
+			return ""
+		}
+	}
+	out := next.w.do(x.v, a, h, next.fresh())
+	if h != ok {
+		next.left.faults--
+	}
+	next.proved = next.proved && a.Kind != volume.NodeStage && a.Kind != volume.NodePublish
+	switch a.Kind {
+	case volume.NodeStage:
+		next.undo, next.lied = out.Err != nil, h == lie && !next.w.staged
+	case volume.Prove:
+		next.proved = out.Err == nil
+	case volume.NodeUnstage:
+		next.undo, next.lied = next.undo && out.Err != nil, next.lied && out.Err != nil
+	}
+	next = next.save(a, out, s.mem)
+	x.add(next, at, label{action: a.Kind, alloc: a.Alloc, how: h, between: in})
+	for i, alloc := range allocs {
+		c := next.mem.Claims[alloc]
+		if s.mem.Claims[alloc].State == volume.Pending && c.State == volume.Taken {
+			if bad := incomplete(next.w, i, c); bad != "" {
+				return fmt.Sprintf("after %s the claim of %s is taken: %s", a.Kind, alloc, bad)
+			}
+		}
+	}
+	return ""
+}
+
+func published(r volume.Record) bool {
+	for _, c := range r.Claims {
+		if c.Published != volume.Absent {
+			return true
+		}
+	}
+	return false
+}

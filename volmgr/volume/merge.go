@@ -1,0 +1,153 @@
+package volume
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+)
+
+// Merge lays a volume file over what is registered. Fields that the agent
+// controls are kept; what may not change is refused with its name, old and new
+// value. It returns the changes in words, none where nothing changes.
+func Merge(r Record, spec Volume) (Volume, []string, error) {
+	old := r.Volume
+	m := merger{id: old.ID}
+	m.fixed("name", old.Name, spec.Name, spec.Name == "")
+	m.fixed("plugin_id", old.PluginID, spec.PluginID, false)
+	m.fixed("external_id", old.ExternalID, spec.ExternalID, spec.ExternalID == "")
+	m.fixed("snapshot_id", old.SnapshotID, spec.SnapshotID, false)
+	m.fixed("clone_id", old.CloneID, spec.CloneID, false)
+	m.fixed("parameters", old.Parameters, spec.Parameters, len(old.Parameters)+len(spec.Parameters) == 0)
+	m.fixed("capacity_min", old.CapacityMin, spec.CapacityMin, spec.CapacityMin == 0)
+	m.fixed("capacity_max", old.CapacityMax, spec.CapacityMax, spec.CapacityMax == 0)
+	m.fixed("topology_request", old.Topology, spec.Topology, len(old.Topologies) == 0 || empty(spec.Topology))
+
+	now := old
+	if c := r.Node.Mode; c != nil && !slices.Contains(spec.Capabilities, c.Capability) {
+		m.refuse("capabilities", old.Capabilities, spec.Capabilities, "the mode in use must stay among them")
+	}
+	now.Capabilities = change(&m, "capabilities", old.Capabilities, spec.Capabilities)
+	if r.Held() && !reflect.DeepEqual(old.MountOptions, spec.MountOptions) {
+		m.refuse("mount_options", old.MountOptions, spec.MountOptions, "they can change only while the volume is free")
+	}
+	now.MountOptions = change(&m, "mount_options", old.MountOptions, spec.MountOptions)
+	if len(old.Topologies) == 0 && !empty(spec.Topology) {
+		now.Topology = change(&m, "topology_request", old.Topology, spec.Topology)
+	}
+	if len(spec.Context) > 0 {
+		now.Context = change(&m, "context", old.Context, spec.Context)
+	}
+	now.Secrets = change(&m, "secrets", old.Secrets, spec.Secrets)
+	now.Reclaim = change(&m, "reclaim", old.Reclaim, spec.Reclaim)
+	if m.err != nil {
+		return old, nil, m.err
+	}
+	return now, m.changes, nil
+}
+
+type merger struct {
+	id      string
+	changes []string
+	err     error
+}
+
+// fixed refuses a change of a field that cannot change; skip says that the
+// file leaves the field open.
+func (m *merger) fixed(field string, old, now any, skip bool) {
+	if !skip && !reflect.DeepEqual(old, now) {
+		m.refuse(field, old, now, "this field cannot change")
+	}
+}
+
+// refuse keeps the first reason.
+func (m *merger) refuse(field string, old, now any, why string) {
+	if m.err == nil {
+		m.err = Errorf(ErrRefused, "cannot change %s of volume %q from %s to %s: %s", field, m.id, show(old), show(now), why)
+	}
+}
+
+// change takes the new value of a field that may change, and notes it.
+func change[T any](m *merger, field string, old, now T) T {
+	if reflect.DeepEqual(old, now) || size(old) == 0 && size(now) == 0 {
+		return old
+	}
+	m.changes = append(m.changes, fmt.Sprintf("%s: %s → %s", field, show(old), show(now)))
+	return now
+}
+
+// show words a value as a JSON file would hold it.
+func show(v any) string {
+	if size(v) == 0 {
+		return "none"
+	}
+	raw, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Sprint(v)
+	}
+	return string(raw)
+}
+
+// size lets a nil and an empty map or slice count as the same.
+func size(v any) int {
+	switch rv := reflect.ValueOf(v); rv.Kind() {
+	case reflect.Map, reflect.Slice:
+		return rv.Len()
+	case reflect.String:
+		return rv.Len()
+	default:
+		return 1
+	}
+}
+
+func empty(t TopologyRequest) bool { return len(t.Required)+len(t.Preferred) == 0 }
+
+// Check refuses a volume whose fields do not fit together, whatever is
+// registered already.
+func (v Volume) Check() error {
+	if err := CheckID("volume id", v.ID); err != nil {
+		return err
+	}
+	if err := CheckPluginID(v.PluginID); err != nil {
+		return err
+	}
+	switch {
+	case v.SnapshotID != "" && v.CloneID != "":
+		return Errorf(ErrInvalid, "volume %q has both snapshot_id and clone_id; at most one can be its source", v.ID)
+	case v.CapacityMin < 0 || v.CapacityMax < 0:
+		return Errorf(ErrInvalid, "volume %q has a negative capacity", v.ID)
+	case v.CapacityMax > 0 && v.CapacityMin > v.CapacityMax:
+		return Errorf(ErrInvalid, "capacity_min of volume %q is larger than its capacity_max", v.ID)
+	case v.Reclaim != "" && v.Reclaim != "retain" && v.Reclaim != "delete":
+		return Errorf(ErrInvalid, "reclaim of volume %q is %q; it is retain or delete", v.ID, v.Reclaim)
+	case len(v.Capabilities) == 0:
+		return Errorf(ErrInvalid, "volume %q lists no capability", v.ID)
+	}
+	for _, c := range v.Capabilities {
+		if err := c.Check(); err != nil {
+			return err
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(v.Secrets)) {
+		if v.Secrets[key] == (SecretRef{}) {
+			return Errorf(ErrInvalid, "secret %q of volume %q names no source", key, v.ID).
+				WithHint("one of {file: PATH}, {credential: NAME}, {env: NAME}")
+		}
+	}
+	return nil
+}
+
+// Change says what a register or create did to a volume.
+type Change struct {
+	Outcome string   // Created, Registered, Updated or Unchanged
+	Fields  []string // what an update changed, "field: old → new"
+}
+
+// Outcomes of a register or create.
+const (
+	Created    = "created"
+	Registered = "registered"
+	Updated    = "updated"
+	Unchanged  = "unchanged"
+)

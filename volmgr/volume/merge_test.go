@@ -1,0 +1,161 @@
+package volume_test
+
+import (
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// registered is a volume as it stands in the state database.
+func registered() volume.Record {
+	return volume.Record{Volume: volume.Volume{
+		ID: "data", Name: "data", PluginID: "ebs", Driver: "ebs.csi", ExternalID: "vol-1", SnapshotID: "snap-1",
+		CapacityMin: 10, CapacityMax: 20, Capacity: 12,
+		Capabilities: []volume.Capability{{Access: volume.SingleNodeWriter, Attachment: volume.FileSystem}},
+		MountOptions: volume.MountOptions{FSType: "ext4"},
+		Topology:     volume.TopologyRequest{Required: []map[string]string{{"zone": "a"}}},
+		Topologies:   []map[string]string{{"zone": "a"}},
+		Parameters:   map[string]string{"type": "gp3"},
+		Context:      map[string]string{"iops": "3000"},
+		Secrets:      map[string]volume.SecretRef{"key": {File: "/etc/key"}},
+		Created:      true, RegisteredAt: time.Unix(1, 0),
+	}}
+}
+
+// file is the same as a user writes it: without what the agent controls.
+func file() volume.Volume {
+	v := registered().Volume
+	v.Driver, v.Capacity, v.Topologies, v.Created, v.RegisteredAt = "", 0, nil, false, time.Time{}
+	return v
+}
+
+func TestMergeUnchanged(t *testing.T) {
+	for name, change := range map[string]func(*volume.Volume){
+		"the same":            func(*volume.Volume) {},
+		"open fields omitted": func(v *volume.Volume) { v.Name, v.ExternalID, v.CapacityMin, v.CapacityMax = "", "", 0, 0 },
+		"topology omitted":    func(v *volume.Volume) { v.Topology = volume.TopologyRequest{} },
+		"context omitted":     func(v *volume.Volume) { v.Context = nil },
+		"empty, not nil":      func(v *volume.Volume) { v.MountOptions.MountFlags = nil; v.Context = map[string]string{} },
+	} {
+		spec := file()
+		change(&spec)
+		r := registered()
+		got, changes, err := volume.Merge(r, spec)
+		if err != nil || len(changes) != 0 || !reflect.DeepEqual(got, r.Volume) {
+			t.Errorf("%s: %v, changes %q, %+v", name, err, changes, got)
+		}
+	}
+}
+
+func TestMergeImmutable(t *testing.T) {
+	for field, tt := range map[string]struct {
+		change   func(*volume.Volume)
+		from, to string
+	}{
+		"name":             {func(v *volume.Volume) { v.Name = "new" }, `"data"`, `"new"`},
+		"plugin_id":        {func(v *volume.Volume) { v.PluginID = "nfs" }, `"ebs"`, `"nfs"`},
+		"external_id":      {func(v *volume.Volume) { v.ExternalID = "vol-2" }, `"vol-1"`, `"vol-2"`},
+		"snapshot_id":      {func(v *volume.Volume) { v.SnapshotID = "" }, `"snap-1"`, "none"},
+		"clone_id":         {func(v *volume.Volume) { v.CloneID = "vol-9" }, "none", `"vol-9"`},
+		"parameters":       {func(v *volume.Volume) { v.Parameters = map[string]string{"type": "io2"} }, `{"type":"gp3"}`, `{"type":"io2"}`},
+		"capacity_max":     {func(v *volume.Volume) { v.CapacityMax = 30 }, "20", "30"},
+		"topology_request": {func(v *volume.Volume) { v.Topology.Required[0] = map[string]string{"zone": "b"} }, `{"required":[{"zone":"a"}]}`, `{"required":[{"zone":"b"}]}`},
+	} {
+		spec := file()
+		spec.Topology.Required = []map[string]string{{"zone": "a"}}
+		tt.change(&spec)
+		r := registered()
+		got, changes, err := volume.Merge(r, spec)
+		want := "cannot change " + field + ` of volume "data" from ` + tt.from + " to " + tt.to + ": this field cannot change"
+		if !errors.Is(err, volume.ErrRefused) || err.Error() != want {
+			t.Errorf("%s: got %v, want %s", field, err, want)
+		}
+		if changes != nil || !reflect.DeepEqual(got, r.Volume) {
+			t.Errorf("%s: a refused merge returned %+v with the changes %q", field, got, changes)
+		}
+	}
+}
+
+func TestMergeChanges(t *testing.T) {
+	for field, tt := range map[string]struct {
+		change func(*volume.Volume)
+		want   string
+	}{
+		"capabilities": {func(v *volume.Volume) {
+			v.Capabilities = []volume.Capability{{Access: volume.SingleNodeMultiWriter, Attachment: volume.FileSystem}}
+		}, `capabilities: [{"access_mode":"single-node-writer","attachment_mode":"file-system"}] → [{"access_mode":"single-node-multi-writer","attachment_mode":"file-system"}]`},
+		"mount options": {func(v *volume.Volume) { v.MountOptions.FSType = "xfs" }, `mount_options: {"fs_type":"ext4"} → {"fs_type":"xfs"}`},
+		"context":       {func(v *volume.Volume) { v.Context = map[string]string{"iops": "1"} }, `context: {"iops":"3000"} → {"iops":"1"}`},
+		"reclaim":       {func(v *volume.Volume) { v.Reclaim = "delete" }, `reclaim: none → "delete"`},
+		"secrets":       {func(v *volume.Volume) { v.Secrets = nil }, `secrets: {"key":{"file":"/etc/key"}} → none`},
+	} {
+		spec := file()
+		tt.change(&spec)
+		want := registered().Volume
+		tt.change(&want)
+		got, changes, err := volume.Merge(registered(), spec)
+		if err != nil || len(changes) != 1 || changes[0] != tt.want || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %v, changes %q, want %q\n got %+v\nwant %+v", field, err, changes, tt.want, got, want)
+		}
+	}
+}
+
+// The topology asked for may change until the plugin has answered it.
+func TestMergeTopologyBeforeItIsKnown(t *testing.T) {
+	r := registered()
+	r.Volume.Topologies = nil
+	spec := file()
+	spec.Topology = volume.TopologyRequest{Preferred: []map[string]string{{"zone": "b"}}}
+	got, changes, err := volume.Merge(r, spec)
+	if err != nil || len(changes) != 1 || !reflect.DeepEqual(got.Topology, spec.Topology) {
+		t.Errorf("%v, %q, %+v", err, changes, got.Topology)
+	}
+}
+
+func TestMergeWhileInUse(t *testing.T) {
+	r := registered()
+	r = admit(t, r, writer("a"))
+	spec := file()
+	spec.Capabilities = append(spec.Capabilities, volume.Capability{Access: volume.SingleNodeMultiWriter, Attachment: volume.FileSystem})
+	if got, changes, err := volume.Merge(r, spec); err != nil || len(changes) != 1 || len(got.Capabilities) != 2 {
+		t.Errorf("a further capability: %v, %q", err, changes)
+	}
+	spec.Capabilities = spec.Capabilities[1:]
+	if _, _, err := volume.Merge(r, spec); !errors.Is(err, volume.ErrRefused) || !strings.Contains(err.Error(), "cannot change capabilities") || !strings.HasSuffix(err.Error(), "the mode in use must stay among them") {
+		t.Errorf("dropping the mode in use: %v", err)
+	}
+	spec = file()
+	spec.MountOptions.FSType = "xfs"
+	if _, _, err := volume.Merge(r, spec); !errors.Is(err, volume.ErrRefused) || !strings.Contains(err.Error(), "cannot change mount_options") || !strings.HasSuffix(err.Error(), "only while the volume is free") {
+		t.Errorf("other mount options: %v", err)
+	}
+}
+
+func TestVolumeCheck(t *testing.T) {
+	for _, tt := range []struct {
+		change func(*volume.Volume)
+		bad    string
+	}{
+		{func(*volume.Volume) {}, ""},
+		{func(v *volume.Volume) { v.CapacityMin, v.CapacityMax = 5, 0 }, ""},
+		{func(v *volume.Volume) { v.Reclaim = "retain" }, ""},
+		{func(v *volume.Volume) { v.ID = "a/b" }, "contains a slash"},
+		{func(v *volume.Volume) { v.PluginID = "" }, "plugin id"},
+		{func(v *volume.Volume) { v.CloneID = "vol-2" }, "both snapshot_id and clone_id"},
+		{func(v *volume.Volume) { v.CapacityMin = -1 }, "negative capacity"},
+		{func(v *volume.Volume) { v.CapacityMin = 30 }, "larger than its capacity_max"},
+		{func(v *volume.Volume) { v.Reclaim = "keep" }, "it is retain or delete"},
+		{func(v *volume.Volume) { v.Capabilities = nil }, "lists no capability"},
+		{func(v *volume.Volume) { v.Capabilities[0].Access = "exclusive" }, `unknown access mode "exclusive"`},
+		{func(v *volume.Volume) { v.Capabilities[0].Attachment = "" }, `unknown attachment mode ""`},
+		{func(v *volume.Volume) { v.Secrets["key"] = volume.SecretRef{} }, `secret "key" of volume "data" names no source`},
+	} {
+		v := file()
+		tt.change(&v)
+		checkInvalid(t, "volume", v.Check(), tt.bad)
+	}
+}

@@ -1,0 +1,54 @@
+package volume
+
+import "slices"
+
+// AccessMode is CSI's VolumeCapability.AccessMode in the words that users type.
+type AccessMode string
+
+// The seven access modes.
+const (
+	SingleNodeReaderOnly   AccessMode = "single-node-reader-only"
+	SingleNodeWriter       AccessMode = "single-node-writer"
+	SingleNodeSingleWriter AccessMode = "single-node-single-writer"
+	SingleNodeMultiWriter  AccessMode = "single-node-multi-writer"
+	MultiNodeReaderOnly    AccessMode = "multi-node-reader-only"
+	MultiNodeSingleWriter  AccessMode = "multi-node-single-writer"
+	MultiNodeMultiWriter   AccessMode = "multi-node-multi-writer"
+)
+
+// AccessModes lists all of them, from the narrowest to the widest.
+var AccessModes = []AccessMode{
+	SingleNodeReaderOnly, SingleNodeWriter, SingleNodeSingleWriter, SingleNodeMultiWriter,
+	MultiNodeReaderOnly, MultiNodeSingleWriter, MultiNodeMultiWriter,
+}
+
+// Writable reports whether a claim in this mode may ever write.
+func (m AccessMode) Writable() bool {
+	return m != SingleNodeReaderOnly && m != MultiNodeReaderOnly
+}
+
+// AttachmentMode says whether an alloc gets a file system or a block device.
+type AttachmentMode string
+
+// The two attachment modes.
+const (
+	FileSystem  AttachmentMode = "file-system"
+	BlockDevice AttachmentMode = "block-device"
+)
+
+// Capability is one way in which a volume may be claimed.
+type Capability struct {
+	Access     AccessMode     `json:"access_mode"`
+	Attachment AttachmentMode `json:"attachment_mode"`
+}
+
+// Check refuses unknown modes.
+func (c Capability) Check() error {
+	if !slices.Contains(AccessModes, c.Access) {
+		return Errorf(ErrInvalid, "unknown access mode %q", c.Access).WithHint("one of %v", AccessModes)
+	}
+	if c.Attachment != FileSystem && c.Attachment != BlockDevice {
+		return Errorf(ErrInvalid, "unknown attachment mode %q", c.Attachment).WithHint("%s or %s", FileSystem, BlockDevice)
+	}
+	return nil
+}

@@ -1,0 +1,364 @@
+package volume
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Next decides the one step that brings a volume closer to what its claims
+// want. It is pure and total: for every record and every observation there is
+// an answer, and a state that this release does not know is a Wait that keeps
+// the volume as it is.
+//
+//	               first claim                                   last release
+//	(free) ──► ControllerPublish ──► NodeStage ──► NodePublish ──► … ──► NodeUnpublish ──► NodeUnstage
+//	              │ error              │ error       │ error  ▲  │ bind                        │
+//	              ▼                    ▼             ▼        │  ▼                          prove
+//	       ControllerUnpublish   NodeUnstage   NodeUnpublish ─┘ unbind                        │
+//	                                                                        ControllerUnpublish ──► free
+//
+// The order of decisions: releases, before publishes, the oldest claim first;
+// then what failed is undone; then mounts that came late; then, if any claim
+// is wanted, whatever is dead or missing is made again; else the volume is
+// taken down. A step that is parked, or that needs a plugin which is not
+// ready, is passed over: what does not depend on it goes on.
+func Next(r Record, o Observed) Action {
+	if o.Halt != "" {
+		return Action{Kind: Wait, Cause: CauseHalted, Reason: o.Halt}
+	}
+	if bad := r.unrecognised(); bad != "" {
+		return Action{Kind: Wait, Cause: CauseInvalid, Reason: bad}
+	}
+	p := &planner{r: r, o: o, claims: r.Ordered()}
+	for _, decide := range []func() bool{p.release, p.late, p.up, p.down} {
+		if decide() {
+			return p.chosen
+		}
+	}
+	switch {
+	case p.blocked.Kind == Wait:
+		return p.blocked
+	case len(r.Node.Watches) == 0:
+		return Action{Kind: Settled}
+	case o.WatchOver:
+		return Action{Kind: EndWatch}
+	default:
+		return Action{Kind: Wait, Cause: CauseWatch, Reason: "a call of unknown outcome may still have an effect"}
+	}
+}
+
+// planner collects one decision: the step that was chosen, or why the first
+// one that was wanted could not be.
+type planner struct {
+	r       Record
+	o       Observed
+	claims  []Claim
+	chosen  Action
+	blocked Action
+}
+
+// try chooses a step unless something stands in its way.
+func (p *planner) try(a Action) bool {
+	switch {
+	case p.o.Parked[a.Key()]:
+		return p.wait(CauseBackoff, "%s failed and is not due yet", a.Kind)
+	case a.RPC() && !p.o.Plugin.Ready:
+		return p.wait(CausePlugin, "plugin %q is %s", p.r.Volume.PluginID, p.o.Plugin.describe())
+	}
+	p.chosen = a
+	return true
+}
+
+// wait notes why something wanted cannot be done; the first reason stays.
+func (p *planner) wait(c Cause, format string, args ...any) bool {
+	if p.blocked.Kind == "" {
+		p.blocked = Action{Kind: Wait, Cause: c, Reason: fmt.Sprintf(format, args...)}
+	}
+	return false
+}
+
+// release undoes claims that are no longer wanted. The last claim of all stays
+// until the volume itself is down.
+func (p *planner) release() bool {
+	for _, c := range p.claims {
+		switch {
+		case c.Wanted:
+		case c.Bound != Absent || c.Published != Absent:
+			if p.unpublish(c) {
+				return true
+			}
+		case len(p.claims) > 1:
+			if p.try(Action{Kind: Free, Alloc: c.Alloc}) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// unpublish takes one claim's mounts away, the user's own first.
+func (p *planner) unpublish(c Claim) bool {
+	if c.Bound != Absent {
+		return p.try(Action{Kind: Unbind, Alloc: c.Alloc, Path: c.At})
+	}
+	if c.Published != Absent {
+		return p.try(Action{Kind: NodeUnpublish, Alloc: c.Alloc, Path: c.Target})
+	}
+	return false
+}
+
+// late negates again what an earlier call of unknown outcome mounted after it
+// was negated.
+func (p *planner) late() bool {
+	for _, w := range p.r.Node.Watches {
+		if w.Undo || p.explained(w) {
+			continue
+		}
+		switch s := p.o.Watched[w.Path]; {
+		case s.Seen == SeenNothing:
+		case s.Seen == SeenHung || s.Seen == SeenError:
+			p.wait(CauseHung, "%s: %s", w.Path, s.Detail)
+		case w.Alloc != "":
+			if p.try(Action{Kind: NodeUnpublish, Alloc: w.Alloc, Path: w.Path}) {
+				return true
+			}
+		case !p.anyMounted():
+			if p.try(Action{Kind: NodeUnstage, Path: w.Path}) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// explained reports whether the record accounts for a mount at a watched path.
+func (p *planner) explained(w Watch) bool {
+	if w.Alloc == "" {
+		return p.r.Node.Staged != Absent
+	}
+	c, ok := p.r.Claims[w.Alloc]
+	return ok && c.Target == w.Path && c.Published != Absent
+}
+
+// up makes what wanted claims need.
+func (p *planner) up() bool {
+	if !p.anyWanted() {
+		return false
+	}
+	if p.dead() {
+		return p.clear()
+	}
+	for _, c := range p.claims {
+		if c.Wanted && c.Published == Failed && p.unpublish(c) {
+			return true
+		}
+	}
+	if done, ok := p.stagingUp(); !ok {
+		return done
+	}
+	for _, c := range p.claims {
+		if c.Wanted && p.publish(c) {
+			return true
+		}
+	}
+	return false
+}
+
+// dead reports whether the staged mount answers only with errors.
+func (p *planner) dead() bool {
+	return p.o.Staging.Seen == SeenDead && p.r.Node.Staged != Absent
+}
+
+// clear takes everything down to the staging, so that it can be made anew
+// under the same claims.
+func (p *planner) clear() bool {
+	for _, c := range p.claims {
+		if p.unpublish(c) {
+			return true
+		}
+	}
+	return !p.anyMounted() && p.try(p.unstage())
+}
+
+// stagingUp makes the attachment and the staging. It returns whether a step
+// was chosen, and ok if there is none to choose and claims may be published.
+func (p *planner) stagingUp() (chosen, ok bool) {
+	n, caps := p.r.Node, p.o.Plugin.Info.Caps
+	switch {
+	case n.Staged == Present && (n.Mount == nil && n.Boot == p.o.Boot || p.o.Staging.Is(n.Mount)):
+		return false, true
+	case p.o.Staging.Seen == SeenHung || p.o.Staging.Seen == SeenError:
+		return p.wait(CauseHung, "staging path %s: %s", n.StagingPath, p.o.Staging.Detail), false
+	case p.o.Staging.there() && (n.Staged == Present || n.Staged == Absent) && !p.watched(n.StagingPath):
+		return p.wait(CauseForeign, "a mount that was not made by this volume's staging is at %s", n.StagingPath), false
+	case p.o.Staging.there() && n.Staged == Absent && !p.anyPublished():
+		return false, false // it came late, and could not be negated yet
+	case n.Staged == Present:
+		return p.try(Action{Kind: Doubt, Path: n.StagingPath}), false
+	case n.Staged == Failed && !p.anyPublished():
+		return !p.anyMounted() && p.try(p.unstage()), false
+	case caps.Attach && n.NodeID == "" && p.o.Plugin.Info.NodeID == "":
+		return p.wait(CausePlugin, "plugin %q does not say which node this is", p.r.Volume.PluginID), false
+	case p.o.Plugin.Info.uses(n.Uses) != n.Uses, caps.Attach && n.NodeID == "":
+		return p.try(Action{Kind: Plan, NodeID: p.o.Plugin.Info.NodeID, Uses: p.o.Plugin.Info.uses(n.Uses)}), false
+	case caps.Attach && n.Attached == Failed && n.Staged == Absent && !p.anyPublished() && len(n.Watches) == 0:
+		return p.detach(), false
+	case caps.Attach && n.Attached != Present:
+		return p.try(Action{Kind: ControllerPublish, NodeID: n.NodeID}), false
+	case caps.Stage && p.undoing(n.StagingPath):
+		return p.wait(CauseWatch, "an unstage of unknown outcome may still take the next mount at %s away", n.StagingPath), false
+	case caps.Stage:
+		return p.try(Action{Kind: NodeStage, Path: n.StagingPath}), false
+	default:
+		return false, true
+	}
+}
+
+// publish makes one claim's mounts.
+func (p *planner) publish(c Claim) bool {
+	s := p.o.Targets[c.Alloc]
+	switch {
+	case c.Published == Failed:
+		return false // its undoing is parked
+	case c.Published != Absent && s.Seen == SeenDead:
+		return p.unpublish(c)
+	case s.Seen == SeenHung || s.Seen == SeenError:
+		return p.wait(CauseHung, "target %s: %s", c.Target, s.Detail)
+	case c.Published == Present && s.Is(c.Mount):
+		return p.bind(c)
+	case s.there() && c.Published != Unknown && !p.watched(c.Target):
+		return p.wait(CauseForeign, "a mount that was not made by this claim is at %s", c.Target)
+	case s.there() && c.Published == Absent:
+		return false // it came late, and could not be negated yet
+	case c.Published == Present:
+		return p.try(Action{Kind: Doubt, Alloc: c.Alloc, Path: c.Target})
+	case p.undoing(c.Target):
+		return p.wait(CauseWatch, "an unpublish of unknown outcome may still take the next mount at %s away", c.Target)
+	default:
+		return p.try(Action{Kind: NodePublish, Alloc: c.Alloc, Path: c.Target})
+	}
+}
+
+// bind makes the user's own mount point of a published claim.
+func (p *planner) bind(c Claim) bool {
+	s := p.o.Binds[c.Alloc]
+	switch {
+	case c.At == "", c.Bound == Present && s.Is(c.BoundMount):
+		return false
+	case c.Bound != Absent && s.Seen == SeenDead:
+		return p.try(Action{Kind: Unbind, Alloc: c.Alloc, Path: c.At})
+	case s.Seen == SeenHung || s.Seen == SeenError:
+		return p.wait(CauseHung, "%s: %s", c.At, s.Detail)
+	case s.Seen == SeenMount && c.Bound == Present:
+		return p.wait(CauseForeign, "something else is mounted at %s", c.At)
+	case c.Bound == Present:
+		return p.try(Action{Kind: Doubt, Alloc: c.Alloc, Path: c.At})
+	default:
+		return p.try(Action{Kind: Bind, Alloc: c.Alloc, Path: c.At})
+	}
+}
+
+// down takes the volume off the host once nobody wants it.
+func (p *planner) down() bool {
+	n := p.r.Node
+	switch {
+	case p.anyWanted() || p.anyMounted():
+		return false
+	case n.Staged != Absent:
+		return p.try(p.unstage())
+	case n.Attached != Absent && len(n.Watches) > 0 && !p.o.WatchOver:
+		return p.wait(CauseWatch, "a call of unknown outcome may still mount; the detach waits for that")
+	case n.Attached != Absent:
+		return p.detach()
+	case len(p.claims) == 1:
+		return p.try(Action{Kind: Free, Alloc: p.claims[0].Alloc})
+	default:
+		return false
+	}
+}
+
+// detach undoes the attachment, after proof that nothing here uses the device.
+func (p *planner) detach() bool {
+	if !p.r.Node.Proven {
+		return p.try(Action{Kind: Prove})
+	}
+	return p.try(Action{Kind: ControllerUnpublish, NodeID: p.r.Node.NodeID})
+}
+
+func (p *planner) unstage() Action {
+	return Action{Kind: NodeUnstage, Path: p.r.Node.StagingPath}
+}
+
+func (p *planner) anyWanted() bool {
+	for _, c := range p.claims {
+		if c.Wanted {
+			return true
+		}
+	}
+	return false
+}
+
+func (p *planner) anyPublished() bool {
+	for _, c := range p.claims {
+		if c.Published != Absent || c.Bound != Absent {
+			return true
+		}
+	}
+	return false
+}
+
+// anyMounted is anyPublished, or a watched target where something was mounted
+// late, whoever's it was.
+func (p *planner) anyMounted() bool {
+	for _, w := range p.r.Node.Watches {
+		if w.Alloc != "" && p.o.Watched[w.Path].Seen != SeenNothing {
+			return true
+		}
+	}
+	return p.anyPublished()
+}
+
+func (p *planner) watched(path string) bool {
+	return p.watches(func(w Watch) bool { return w.Path == path && !w.Undo })
+}
+
+// undoing reports whether a call that was given up may still undo what is made
+// at a path.
+func (p *planner) undoing(path string) bool {
+	return !p.o.WatchOver && p.watches(func(w Watch) bool { return w.Path == path && w.Undo })
+}
+
+func (p *planner) watches(is func(Watch) bool) bool {
+	return slices.ContainsFunc(p.r.Node.Watches, is)
+}
+
+// describe says what is wrong with a plugin that is not ready.
+func (v PluginView) describe() string {
+	switch {
+	case !v.Known:
+		return "not configured"
+	case v.Reason != "":
+		return v.State + ": " + v.Reason
+	default:
+		return v.State
+	}
+}
+
+// unrecognised names a state of the record that this release does not know.
+func (r Record) unrecognised() string {
+	sides := map[string]Side{"attached": r.Node.Attached, "staged": r.Node.Staged}
+	for _, c := range r.Claims {
+		switch c.State {
+		case Pending, Taken, Unpublishing, NodeDetached, ControllerDetached:
+		default:
+			return fmt.Sprintf("claim of %q has the unknown state %q", c.Alloc, c.State)
+		}
+		sides["published for "+c.Alloc], sides["bound for "+c.Alloc] = c.Published, c.Bound
+	}
+	for what, s := range sides {
+		if !s.Valid() {
+			return fmt.Sprintf("%s has the unknown state %q", what, s)
+		}
+	}
+	return ""
+}

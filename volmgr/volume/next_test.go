@@ -1,0 +1,356 @@
+package volume_test
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// view is a plugin that attaches and stages, and is ready.
+func view() volume.PluginView {
+	return volume.PluginView{Known: true, Ready: true, State: "ready", Info: volume.PluginInfo{
+		ID: "p", NodeID: "n", Caps: volume.Caps{Attach: true, Stage: true},
+	}}
+}
+
+// asMounted is what is seen of mounted when all is well.
+func asMounted() volume.Observed {
+	return volume.Observed{
+		Plugin:  view(),
+		Staging: volume.Sight{Seen: volume.SeenMount, Identity: *mountID(1)},
+		Targets: map[string]volume.Sight{"a": {Seen: volume.SeenMount, Identity: *mountID(2)}},
+		Binds:   map[string]volume.Sight{},
+	}
+}
+
+// TestNext holds single decisions, also those that no fault of the exploration
+// leads to.
+func TestNext(t *testing.T) {
+	foreign := volume.Sight{Seen: volume.SeenMount, Identity: *mountID(99)}
+	dead := volume.Sight{Seen: volume.SeenDead, Identity: *mountID(1), Detail: "ENOTCONN"}
+	hung := volume.Sight{Seen: volume.SeenHung, Detail: "hung since 10:00"}
+	unread := volume.Sight{Seen: volume.SeenError, Detail: "EPERM"}
+	for _, tt := range []struct {
+		name   string
+		change func(*volume.Record, *volume.Observed)
+		want   string
+	}{
+		{"all is well", func(*volume.Record, *volume.Observed) {}, "settled"},
+		{"all is well, the plugin is down", func(_ *volume.Record, o *volume.Observed) { o.Plugin = volume.PluginView{State: "crashed"} }, "settled"},
+		{"halted", func(_ *volume.Record, o *volume.Observed) { o.Halt = "another namespace" }, "wait halted: another namespace"},
+		{"a foreign mount at the staging path", func(_ *volume.Record, o *volume.Observed) { o.Staging = foreign }, "wait foreign: a mount that was not made by this volume's staging is at /s"},
+		{"a foreign mount at the target", func(_ *volume.Record, o *volume.Observed) { o.Targets["a"] = foreign }, "wait foreign: a mount that was not made by this claim is at /t/a"},
+		{"a foreign mount before anything is staged", func(r *volume.Record, o *volume.Observed) {
+			r.Node.Staged, r.Node.Mount, o.Staging = volume.Absent, nil, foreign
+		}, "wait foreign: a mount that was not made by this volume's staging is at /s"},
+		{"a dead foreign mount before anything is staged", func(r *volume.Record, o *volume.Observed) {
+			r.Node.Staged, r.Node.Mount, o.Staging = volume.Absent, nil, dead
+		}, "wait foreign: a mount that was not made by this volume's staging is at /s"},
+		{"a dead foreign mount before anything is published", func(r *volume.Record, o *volume.Observed) {
+			edit(r, func(c *volume.Claim) { c.Published, c.Mount = volume.Absent, nil })
+			o.Targets["a"] = dead
+		}, "wait foreign: a mount that was not made by this claim is at /t/a"},
+		{"the staged mount hangs", func(_ *volume.Record, o *volume.Observed) { o.Staging = hung }, "wait hung: staging path /s: hung since 10:00"},
+		{"the target cannot be looked at", func(_ *volume.Record, o *volume.Observed) { o.Targets["a"] = unread }, "wait hung: target /t/a: EPERM"},
+		{"the staged mount is dead", func(_ *volume.Record, o *volume.Observed) { o.Staging = dead }, "NodeUnpublishVolume a /t/a"},
+		{"the target is dead", func(_ *volume.Record, o *volume.Observed) { o.Targets["a"] = dead }, "NodeUnpublishVolume a /t/a"},
+		{"the staged mount is gone", func(_ *volume.Record, o *volume.Observed) { o.Staging = volume.Sight{} }, "doubt  /s"},
+		{"the target is gone", func(_ *volume.Record, o *volume.Observed) { o.Targets["a"] = volume.Sight{} }, "doubt a /t/a"},
+		{"the bind is gone", func(r *volume.Record, _ *volume.Observed) {
+			edit(r, func(c *volume.Claim) { c.At, c.Bound, c.BoundMount = "/srv", volume.Present, mountID(3) })
+		}, "doubt a /srv"},
+		{"the bind is dead", func(r *volume.Record, o *volume.Observed) {
+			edit(r, func(c *volume.Claim) { c.At, c.Bound, c.BoundMount = "/srv", volume.Present, mountID(3) })
+			o.Binds["a"] = dead
+		}, "unbind a /srv"},
+		{"something else is at the bind", func(r *volume.Record, o *volume.Observed) {
+			edit(r, func(c *volume.Claim) { c.At, c.Bound, c.BoundMount = "/srv", volume.Present, mountID(3) })
+			o.Binds["a"] = foreign
+		}, "wait foreign: something else is mounted at /srv"},
+		{"the plugin is not configured", func(r *volume.Record, o *volume.Observed) {
+			r.Node.Staged, r.Node.Mount, o.Staging = volume.Unknown, nil, volume.Sight{}
+			o.Plugin.Known, o.Plugin.Ready = false, false
+		}, `wait plugin: plugin "p" is not configured`},
+		{"the plugin backs off", func(r *volume.Record, o *volume.Observed) {
+			r.Node.Staged, r.Node.Mount, o.Staging = volume.Unknown, nil, volume.Sight{}
+			o.Plugin.Ready, o.Plugin.State, o.Plugin.Reason = false, "backing off", "exit status 1"
+		}, `wait plugin: plugin "p" is backing off: exit status 1`},
+		{"the plugin never said which node this is", func(r *volume.Record, o *volume.Observed) {
+			r.Node.Staged, r.Node.Mount, o.Staging = volume.Absent, nil, volume.Sight{}
+			r.Node.Attached, r.Node.NodeID, o.Plugin.Info.NodeID = volume.Absent, "", ""
+		}, `wait plugin: plugin "p" does not say which node this is`},
+		{"the node id was not known at admission", func(r *volume.Record, o *volume.Observed) {
+			r.Node.Staged, r.Node.Mount, o.Staging = volume.Absent, nil, volume.Sight{}
+			r.Node.Attached, r.Node.NodeID = volume.Absent, ""
+		}, "plan  "},
+		{"the step is parked", func(r *volume.Record, o *volume.Observed) {
+			r.Node.Staged, r.Node.Mount, o.Staging = volume.Unknown, nil, volume.Sight{}
+			o.Parked = map[string]bool{"NodeStageVolume/": true}
+		}, "wait backoff: NodeStageVolume failed and is not due yet"},
+		{"a late effect may come", func(r *volume.Record, _ *volume.Observed) {
+			r.Node.Watches = []volume.Watch{{Path: "/t/b", Alloc: "b"}}
+		},
+			"wait watch: a call of unknown outcome may still have an effect"},
+		{"a late effect did not come", func(r *volume.Record, o *volume.Observed) {
+			r.Node.Watches, o.WatchOver = []volume.Watch{{Path: "/t/b", Alloc: "b"}}, true
+		}, "end-watch  "},
+		{"a late effect hangs", func(r *volume.Record, o *volume.Observed) {
+			r.Node.Watches, o.WatchOver = []volume.Watch{{Path: "/t/b", Alloc: "b"}}, true
+			o.Watched = map[string]volume.Sight{"/t/b": hung}
+		}, "wait hung: /t/b: hung since 10:00"},
+		{"an unknown side", func(r *volume.Record, _ *volume.Observed) { r.Node.Staged = "glued" }, `wait invalid: staged has the unknown state "glued"`},
+		{"an unknown claim state", func(r *volume.Record, _ *volume.Observed) {
+			edit(r, func(c *volume.Claim) { c.State = "lost" })
+		}, `wait invalid: claim of "a" has the unknown state "lost"`},
+	} {
+		r, o := mounted(t), asMounted()
+		r.Volume.PluginID = "p"
+		tt.change(&r, &o)
+		if got := words(volume.Next(r, o)); got != tt.want {
+			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
+		}
+	}
+}
+
+// edit changes the claim of "a".
+func edit(r *volume.Record, change func(*volume.Claim)) {
+	c := r.Claims["a"]
+	change(&c)
+	r.Claims = map[string]volume.Claim{"a": c}
+}
+
+// words is a decision in short.
+func words(a volume.Action) string {
+	switch a.Kind {
+	case volume.Wait:
+		return fmt.Sprintf("wait %s: %s", a.Cause, a.Reason)
+	case volume.Settled:
+		return "settled"
+	default:
+		return fmt.Sprintf("%s %s %s", a.Kind, a.Alloc, a.Path)
+	}
+}
+
+// A side that may never have been made takes "unimplemented" for its undoing;
+// one that was made does not.
+func TestUnimplementedUndo(t *testing.T) {
+	out := volume.Outcome{Err: &volume.CallError{Step: "x", Code: "Unimplemented", Retry: volume.RetryNever}}
+	for was, want := range map[volume.Side]volume.Side{volume.Unknown: volume.Absent, volume.Present: volume.Failed, volume.Failed: volume.Failed} {
+		r := mounted(t)
+		r.Node.Staged, r.Node.Attached = was, was
+		r, _ = volume.Apply(r, volume.Action{Kind: volume.NodeUnstage}, out)
+		r, _ = volume.Apply(r, volume.Action{Kind: volume.ControllerUnpublish}, out)
+		if r.Node.Staged != want || r.Node.Attached != want {
+			t.Errorf("%s became staged %s, attached %s, want %s", was, r.Node.Staged, r.Node.Attached, want)
+		}
+	}
+}
+
+func TestApplyEvents(t *testing.T) {
+	r := mounted(t)
+	failed := volume.Outcome{Err: &volume.CallError{Step: "NodeUnpublishVolume", Code: "Internal", Message: "target is busy"}}
+	for _, tt := range []struct {
+		a    volume.Action
+		out  volume.Outcome
+		want string
+	}{
+		{volume.Action{Kind: volume.NodeUnpublish, Alloc: "a", Path: "/t/a"}, failed, "[step-failed a NodeUnpublishVolume: Internal: target is busy]"},
+		{volume.Action{Kind: volume.NodeUnpublish, Alloc: "a", Path: "/t/a"}, volume.Outcome{Warning: "gone already"}, "[warning a NodeUnpublishVolume: gone already unpublished a unpublished from /t/a]"},
+		{volume.Action{Kind: volume.NodeStage, Path: "/s"}, volume.Outcome{}, "[staged  staged at /s]"},
+		{volume.Action{Kind: volume.Plan}, volume.Outcome{}, "[]"},
+	} {
+		_, evs := volume.Apply(r, tt.a, tt.out)
+		var got []string
+		for _, e := range evs {
+			if e.Volume != "data" || e.Plugin != "p" {
+				t.Errorf("%s: an event of %q, %q", tt.a.Kind, e.Volume, e.Plugin)
+			}
+			got = append(got, e.Type, e.Alloc, e.Message)
+		}
+		if s := fmt.Sprint(got); s != tt.want {
+			t.Errorf("%s: %s, want %s", tt.a.Kind, s, tt.want)
+		}
+	}
+	released, err := volume.Release(r, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range []volume.Kind{volume.NodeUnpublish, volume.NodeUnstage, volume.Prove, volume.ControllerUnpublish, volume.Free} {
+		var evs []volume.Event
+		released, evs = volume.Apply(released, volume.Action{Kind: k, Alloc: "a", Path: released.Claims["a"].Target}, volume.Outcome{})
+		if want := map[volume.Kind]string{volume.Prove: "claim-node-detached", volume.Free: "claim-freed"}[k]; want != "" && (len(evs) != 1 || evs[0].Type != want) {
+			t.Errorf("%s: events %+v, want %s", k, evs, want)
+		}
+	}
+	if released.Held() {
+		t.Errorf("still held: %+v", released)
+	}
+}
+
+// TestTotal: whatever stands in a record and whatever is seen, there is a
+// decision, a step can be applied, and it can be explained; a state that is not
+// known keeps the volume; and no old record is written through.
+func TestTotal(t *testing.T) {
+	for range 100 {
+		rapid.Check(t, total)
+	}
+}
+
+func total(t *rapid.T) {
+	r, o := anyRecord().Draw(t, "record"), anyObserved().Draw(t, "observed")
+	before := fmt.Sprintf("%+v", r)
+	a := volume.Next(r, o)
+	if known := recognised(r); !known && o.Halt == "" && (a.Kind != volume.Wait || a.Cause != volume.CauseInvalid) {
+		t.Fatalf("an unrecognised state leads to %+v", a)
+	}
+	if a.Kind == volume.Wait && (a.Reason == "" || a.Cause == "") {
+		t.Fatalf("a wait without a reason: %+v", a)
+	}
+	if a.RPC() && !o.Plugin.Ready {
+		t.Fatalf("%s goes to a plugin that is not ready", a.Kind)
+	}
+	if o.Parked[a.Key()] {
+		t.Fatalf("%s is parked", a.Key())
+	}
+	if rapid.Bool().Draw(t, "another step") {
+		a = volume.Action{
+			Kind:  rapid.SampledFrom(append(kinds(), "no such step")).Draw(t, "kind"),
+			Alloc: alloc().Draw(t, "alloc"), Path: path().Draw(t, "path"),
+		}
+	}
+	next, _ := volume.Apply(r, a, anyOutcome().Draw(t, "outcome"))
+	volume.Durable(r, next)
+	volume.Loaded(r)
+	_ = volume.Droppable(r) // an answer either way
+	at := &volume.Attempt{Action: a, Err: anyOutcome().Draw(t, "last").Err, Tries: rapid.IntRange(0, 5).Draw(t, "tries")}
+	for _, at := range []*volume.Attempt{nil, at} {
+		if e := volume.Explain(r, o, at); e.State == "" || e.Summary == "" {
+			t.Fatalf("explained as %+v", e)
+		}
+	}
+	if _, err := volume.Admit(r, volume.Request{Alloc: alloc().Draw(t, "asking"), MountFlags: []string{"x"}}, o.Plugin.Info, now); err == nil && !recognised(r) {
+		t.Fatal("a claim is admitted to an unrecognised state")
+	}
+	if after := fmt.Sprintf("%+v", r); after != before {
+		t.Fatalf("the record was written through:\n%s\n%s", before, after)
+	}
+}
+
+func recognised(r volume.Record) bool {
+	known := r.Node.Attached.Valid() && r.Node.Staged.Valid()
+	for _, c := range r.Claims {
+		known = known && c.Published.Valid() && c.Bound.Valid() && !strings.HasPrefix(string(c.State), "?") && c.State != ""
+	}
+	return known
+}
+
+func kinds() []volume.Kind {
+	return []volume.Kind{
+		volume.ControllerPublish, volume.NodeStage, volume.NodePublish, volume.NodeUnpublish, volume.NodeUnstage,
+		volume.ControllerUnpublish, volume.Plan, volume.Doubt, volume.Bind, volume.Unbind, volume.Prove, volume.EndWatch,
+		volume.Free, volume.Wait, volume.Settled,
+	}
+}
+
+func alloc() *rapid.Generator[string] { return rapid.SampledFrom([]string{"", "a", "b", "c"}) }
+
+func path() *rapid.Generator[string] {
+	return rapid.SampledFrom([]string{"", "/s", "/t/a", "/t/b", "/srv"})
+}
+
+func anySide() *rapid.Generator[volume.Side] {
+	return rapid.SampledFrom([]volume.Side{volume.Absent, volume.Absent, volume.Unknown, volume.Failed, volume.Present, volume.Present, volume.Present, "?"})
+}
+
+func anyMount() *rapid.Generator[*volume.MountIdentity] {
+	return rapid.SampledFrom([]*volume.MountIdentity{nil, mountID(1), mountID(2)})
+}
+
+func anyRecord() *rapid.Generator[volume.Record] {
+	return rapid.Custom(func(t *rapid.T) volume.Record {
+		flag := func(name string) bool { return rapid.Bool().Draw(t, name) }
+		r := volume.Record{Volume: volume.Volume{ID: "data", PluginID: "p"}}
+		r.Volume.Provision = rapid.SampledFrom([]volume.Provision{"", "", volume.Provisioning, "?"}).Draw(t, "provision")
+		r.Node = volume.NodeSide{
+			Uses: volume.Uses{Attach: flag("uses attach"), Stage: flag("uses stage")}, NodeID: rapid.SampledFrom([]string{"", "n"}).Draw(t, "node id"),
+			Attached: anySide().Draw(t, "attached"), Proven: flag("proven"),
+			Staged: anySide().Draw(t, "staged"), StagingPath: "/s", Mount: anyMount().Draw(t, "staged mount"),
+		}
+		if flag("mode") {
+			r.Node.Mode = &volume.Mode{}
+		}
+		for range rapid.IntRange(0, 2).Draw(t, "watches") {
+			r.Node.Watches = append(r.Node.Watches, volume.Watch{Path: path().Draw(t, "watched"), Alloc: alloc().Draw(t, "whose")})
+		}
+		for range rapid.IntRange(0, 3).Draw(t, "claims") {
+			c := volume.Claim{
+				Alloc: alloc().Draw(t, "claimant"), Seq: rapid.Uint64Range(0, 3).Draw(t, "seq"), Wanted: flag("wanted"), ReadOnly: flag("read-only"),
+				State: rapid.SampledFrom([]volume.ClaimState{volume.Pending, volume.Taken, volume.Taken, volume.Unpublishing, volume.NodeDetached, volume.ControllerDetached, "", "?"}).Draw(t, "state"),
+				Mount: anyMount().Draw(t, "mount"), Published: anySide().Draw(t, "published"), Bound: anySide().Draw(t, "bound"),
+				Target: path().Draw(t, "target"), At: path().Draw(t, "at"),
+			}
+			if r.Claims == nil {
+				r.Claims = map[string]volume.Claim{}
+			}
+			r.Claims[c.Alloc] = c
+		}
+		return r
+	})
+}
+
+func anySight() *rapid.Generator[volume.Sight] {
+	return rapid.Custom(func(t *rapid.T) volume.Sight {
+		s := volume.Sight{Seen: rapid.SampledFrom([]volume.Seen{volume.SeenNothing, volume.SeenMount, volume.SeenMount, volume.SeenDead, volume.SeenHung, volume.SeenError, "?"}).Draw(t, "seen")}
+		if m := anyMount().Draw(t, "mount"); m != nil {
+			s.Identity = *m
+		}
+		return s
+	})
+}
+
+func anyObserved() *rapid.Generator[volume.Observed] {
+	return rapid.Custom(func(t *rapid.T) volume.Observed {
+		o := volume.Observed{Plugin: view(), Staging: anySight().Draw(t, "staging"), WatchOver: rapid.Bool().Draw(t, "over")}
+		o.Halt = rapid.SampledFrom([]string{"", "", "", "", "halted"}).Draw(t, "halt")
+		o.Plugin.Ready = rapid.Bool().Draw(t, "ready")
+		o.Plugin.Info.Caps = volume.Caps{Attach: rapid.Bool().Draw(t, "attach"), Stage: rapid.Bool().Draw(t, "stage")}
+		sights := func(name string, key *rapid.Generator[string]) map[string]volume.Sight {
+			return rapid.MapOfN(key, anySight(), 0, 3).Draw(t, name)
+		}
+		o.Targets, o.Binds, o.Watched = sights("targets", alloc()), sights("binds", alloc()), sights("watched", path())
+		o.Parked = map[string]bool{}
+		for _, k := range kinds() {
+			if a := (volume.Action{Kind: k, Alloc: alloc().Draw(t, "parked for")}); rapid.IntRange(0, 9).Draw(t, "parked") == 0 && k != volume.Wait && k != volume.Settled && k != volume.EndWatch {
+				o.Parked[a.Key()] = true
+			}
+		}
+		return o
+	})
+}
+
+func anyOutcome() *rapid.Generator[volume.Outcome] {
+	return rapid.Custom(func(t *rapid.T) volume.Outcome {
+		out := volume.Outcome{Mount: anyMount().Draw(t, "mount"), StageSuspect: rapid.Bool().Draw(t, "suspect")}
+		if code := rapid.SampledFrom([]string{"", "Internal", "Unimplemented", "NotFound"}).Draw(t, "code"); code != "" {
+			out.Err = &volume.CallError{Step: "x", Code: code, Retry: rapid.SampledFrom([]volume.Retry{volume.RetryBackoff, volume.RetryChange, volume.RetryNever}).Draw(t, "retry")}
+		}
+		return out
+	})
+}
+
+// A claim is decided on in the order of admission.
+func TestOrdered(t *testing.T) {
+	r := volume.Record{Claims: map[string]volume.Claim{"z": {Alloc: "z", Seq: 1}, "a": {Alloc: "a", Seq: 3}, "m": {Alloc: "m", Seq: 2}}}
+	var got []string
+	for _, c := range r.Ordered() {
+		got = append(got, c.Alloc)
+	}
+	if want := []string{"z", "m", "a"}; !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}

@@ -1,0 +1,278 @@
+package volume
+
+import (
+	"maps"
+	"slices"
+	"time"
+)
+
+// Side is what is known of one thing that a call makes and another undoes: an
+// attachment, a staging, a publication, a bind.
+type Side string
+
+// The four things that can be known of a side. The zero value is Absent.
+const (
+	// Absent: it was never made, or its undoing was seen to succeed.
+	Absent Side = ""
+	// Unknown: the making call may have run, because the agent died about
+	// then. Making it again is right, and so is undoing it.
+	Unknown Side = "unknown"
+	// Failed: the making call ended in an error, or an undoing call did. It
+	// may be there all the same, and is undone before it is made again.
+	Failed Side = "failed"
+	// Present: made and verified.
+	Present Side = "present"
+)
+
+// Valid reports whether s is one of the four.
+func (s Side) Valid() bool {
+	return s == Absent || s == Unknown || s == Failed || s == Present
+}
+
+// String names the side, the zero value too.
+func (s Side) String() string {
+	if s == Absent {
+		return "absent"
+	}
+	return string(s)
+}
+
+// MountIdentity tells one mount from any other: what is mounted, and which
+// mounting of it. Two identities of the same mount are equal.
+type MountIdentity struct {
+	Namespace uint64 `json:"ns"`           // inode of the mount namespace
+	Boot      string `json:"boot"`         // boot id
+	Device    string `json:"dev"`          // "major:minor" of the file system
+	Root      string `json:"root"`         // path of the mount's root in it
+	FSType    string `json:"fs"`           // kernel's name of the file system type
+	ID        uint64 `json:"id,omitempty"` // unique mount id; 0 before Linux 6.8
+}
+
+// ClaimState is where a claim is in its life.
+type ClaimState string
+
+// Claim states, in order. ReadyToFree is never stored: a claim that gets there
+// is deleted by the same change.
+const (
+	Pending            ClaimState = "pending"
+	Taken              ClaimState = "taken"
+	Unpublishing       ClaimState = "unpublishing"
+	NodeDetached       ClaimState = "node-detached"
+	ControllerDetached ClaimState = "controller-detached"
+)
+
+// Owner is who keeps a claim alive.
+type Owner struct {
+	Kind string `json:"kind"` // OwnerNone
+}
+
+// OwnerNone is the owner of a claim that lives until it is detached.
+const OwnerNone = "none"
+
+// Claim is one alloc's right to a volume and how far it got.
+type Claim struct {
+	Alloc      string         `json:"alloc"`
+	Seq        uint64         `json:"seq"`    // order of admission on this volume
+	Wanted     bool           `json:"wanted"` // false once its release was asked for
+	State      ClaimState     `json:"state"`
+	ReadOnly   bool           `json:"read_only,omitempty"`
+	Mode       Capability     `json:"mode"`
+	Owner      Owner          `json:"owner"`
+	Since      time.Time      `json:"since"`
+	Target     string         `json:"target"`              // stored, never derived again
+	Published  Side           `json:"published,omitempty"` // NodePublishVolume at Target
+	Mount      *MountIdentity `json:"mount,omitempty"`     // at Target, when Published is Present
+	At         string         `json:"at,omitempty"`        // where the user wants it bound as well
+	Bound      Side           `json:"bound,omitempty"`     // the bind at At
+	BoundMount *MountIdentity `json:"bound_mount,omitempty"`
+}
+
+// Path is where the alloc finds the volume.
+func (c Claim) Path() string {
+	if c.At != "" {
+		return c.At
+	}
+	return c.Target
+}
+
+// InPlace reports whether what is seen at the claim's target, and where the user
+// wants it, are the mounts that were made for it.
+func (c Claim) InPlace(target, bind Sight) bool {
+	if c.Published != Present || target.Seen != SeenMount || !target.Is(c.Mount) {
+		return false
+	}
+	return c.At == "" || c.Bound == Present && bind.Seen == SeenMount && bind.Is(c.BoundMount)
+}
+
+// Mode is what the claims of a volume share while any is held.
+type Mode struct {
+	Capability
+	FSType     string   `json:"fs_type,omitempty"`
+	MountFlags []string `json:"mount_flags,omitempty"`
+}
+
+// Watch is a path where a call of uncertain outcome may still mount something
+// or, with Undo, may still take away what is mounted there next.
+type Watch struct {
+	Path  string `json:"path"`
+	Alloc string `json:"alloc,omitempty"` // empty for the staging path
+	Undo  bool   `json:"undo,omitempty"`
+}
+
+// NodeSide is what was done with the volume on this host.
+type NodeSide struct {
+	Mode *Mode `json:"mode,omitempty"` // set by the first claim, cleared by the last release
+
+	// Uses says which sides calls may be made on. It is durable before the
+	// first such call, so that a crash leaves no doubt about the others.
+	Uses Uses `json:"uses,omitzero"`
+
+	Attached         Side              `json:"attached,omitempty"` // ControllerPublishVolume
+	NodeID           string            `json:"node_id,omitempty"`  // that it was attached to
+	PublishContext   map[string]string `json:"publish_context,omitempty"`
+	AttachedReadOnly bool              `json:"attached_readonly,omitempty"`
+	// Proven is set when nothing on the host was seen to use the device. It
+	// is needed before ControllerUnpublishVolume and is not kept over a restart.
+	Proven bool `json:"-"`
+
+	Staged      Side           `json:"staged,omitempty"` // NodeStageVolume
+	StagingPath string         `json:"staging_path,omitempty"`
+	Mount       *MountIdentity `json:"mount,omitempty"` // nil if staging mounted nothing
+	// Boot is the one in which something was last staged or published here.
+	// What a look cannot tell, and the names of devices, hold for it alone.
+	Boot string `json:"boot,omitempty"`
+	// Devices are the block devices seen under this volume's mounts, as
+	// "major:minor"; the proof of unmount asks for them.
+	Devices []string `json:"devices,omitempty"`
+
+	Watches []Watch `json:"watches,omitempty"`
+	Seq     uint64  `json:"seq,omitempty"` // of the newest claim
+}
+
+// Uses names the optional sides of a volume's life: a plugin need not attach,
+// and need not stage.
+type Uses struct {
+	Attach bool `json:"attach,omitempty"`
+	Stage  bool `json:"stage,omitempty"`
+}
+
+// Record is all that is kept of a volume. It is a value: what changes it
+// returns a new one and never writes through a map, slice or pointer of the
+// old one.
+type Record struct {
+	Volume     Volume           `json:"volume"`
+	Generation uint64           `json:"generation"` // grows by one a change
+	Node       NodeSide         `json:"node"`
+	Claims     map[string]Claim `json:"-"` // by alloc; stored under keys of their own
+}
+
+// Ordered returns the claims, the oldest first.
+func (r Record) Ordered() []Claim {
+	return slices.SortedFunc(maps.Values(r.Claims), func(a, b Claim) int {
+		switch {
+		case a.Seq < b.Seq:
+			return -1
+		case a.Seq > b.Seq:
+			return 1
+		default:
+			return 0
+		}
+	})
+}
+
+// Held reports whether anything of the volume is, or may be, on this host.
+func (r Record) Held() bool {
+	return len(r.Claims) > 0 || r.Node.Attached != Absent || r.Node.Staged != Absent || len(r.Node.Watches) > 0
+}
+
+// with returns the record with one claim replaced.
+func (r Record) with(c Claim) Record {
+	r.Claims = maps.Clone(r.Claims)
+	if r.Claims == nil {
+		r.Claims = map[string]Claim{}
+	}
+	r.Claims[c.Alloc] = c
+	return r
+}
+
+// without returns the record less one claim; the last one takes the mode in
+// force with it.
+func (r Record) without(alloc string) Record {
+	r.Claims = maps.Clone(r.Claims)
+	delete(r.Claims, alloc)
+	if len(r.Claims) == 0 {
+		r.Node.Mode = nil
+	}
+	return r
+}
+
+// inBoot returns the record as it is for a step in a boot: what was known of
+// devices in another one is void.
+func (r Record) inBoot(boot string) Record {
+	if r.Node.Boot != boot {
+		r.Node.Boot, r.Node.Devices = boot, nil
+	}
+	return r
+}
+
+// Same reports whether two records are of one registration of one storage
+// volume: an id may be given to another.
+func (r Record) Same(o Record) bool {
+	a, b := r.Volume, o.Volume
+	return a.Driver == b.Driver && a.ExternalID == b.ExternalID && a.RegisteredAt.Equal(b.RegisteredAt)
+}
+
+// watching returns the record with one more path to watch.
+func (r Record) watching(w Watch) Record {
+	if !slices.Contains(r.Node.Watches, w) {
+		r.Node.Watches = append(slices.Clone(r.Node.Watches), w)
+	}
+	return r
+}
+
+// Loaded is the record as it must be read when the agent starts: every side
+// that is not recorded as settled is uncertain, because checkpoints between
+// two intents need not have reached the disk, and a plugin may still be at work
+// on the call in which the agent died. It reports whether that changes anything.
+func Loaded(r Record) (Record, bool) {
+	was, n := r, &r.Node
+	detaching, active, held := false, false, false
+	for _, c := range r.Ordered() {
+		if c.State == NodeDetached || c.State == ControllerDetached {
+			detaching = true
+			continue
+		}
+		active, held = true, held || c.Wanted && c.Published == Present
+		if c.Published != Present {
+			c.Published = uncertain(c.Published)
+			r = r.watching(Watch{Path: c.Target, Alloc: c.Alloc})
+		}
+		if c.At != "" {
+			c.Bound = uncertain(c.Bound)
+		}
+		r = r.with(c)
+	}
+	switch {
+	case n.Staged == Present && n.Mount == nil && !held:
+		n.Staged = Unknown // it may have been undone, and no look would tell
+	case n.Uses.Stage && n.Staged != Present && active:
+		n.Staged = uncertain(n.Staged)
+		r = r.watching(Watch{Path: n.StagingPath})
+	}
+	switch {
+	case n.Attached == Present && detaching:
+		n.Attached = Unknown
+	case n.Uses.Attach && len(r.Claims) > 0:
+		n.Attached = uncertain(n.Attached)
+	}
+	return r, n.Staged != was.Node.Staged || n.Attached != was.Node.Attached ||
+		len(n.Watches) != len(was.Node.Watches) || !maps.Equal(r.Claims, was.Claims)
+}
+
+// uncertain is a side that may have been made since.
+func uncertain(s Side) Side {
+	if s == Absent {
+		return Unknown
+	}
+	return s
+}

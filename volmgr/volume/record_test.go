@@ -1,0 +1,180 @@
+package volume_test
+
+import (
+	"encoding/json"
+	"reflect"
+	"testing"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// mountID is a mount that differs from others by its id.
+func mountID(id uint64) *volume.MountIdentity {
+	return &volume.MountIdentity{Namespace: 1, Boot: "b", Device: "8:1", Root: "/", FSType: "ext4", ID: id}
+}
+
+// mounted is a volume with one claim that has all it wants.
+func mounted(t *testing.T) volume.Record {
+	t.Helper()
+	r := offering(volume.SingleNodeMultiWriter)
+	info := volume.PluginInfo{NodeID: "n", Caps: volume.Caps{Attach: true, Stage: true}}
+	r, err := volume.Admit(r, writer("a"), info, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		a   volume.Action
+		out volume.Outcome
+	}{
+		{volume.Action{Kind: volume.ControllerPublish, NodeID: "n"}, volume.Outcome{PublishContext: map[string]string{"dev": "sda"}}},
+		{volume.Action{Kind: volume.NodeStage, Path: "/s"}, volume.Outcome{Mount: mountID(1), Devices: []string{"8:1"}}},
+		{volume.Action{Kind: volume.NodePublish, Alloc: "a", Path: "/t/a"}, volume.Outcome{Mount: mountID(2)}},
+	} {
+		r, _ = volume.Apply(r, step.a, step.out)
+	}
+	if r.Claims["a"].State != volume.Taken {
+		t.Fatalf("the claim is %+v", r.Claims["a"])
+	}
+	return r
+}
+
+func TestLoaded(t *testing.T) {
+	settled := mounted(t)
+	pending := admit(t, settled, with(writer("b"), func(q *volume.Request) { q.At = "/srv" }))
+	releasing, err := volume.Release(settled, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fresh, err := volume.Admit(offering(volume.SingleNodeWriter), writer("a"), volume.PluginInfo{Caps: volume.Caps{Attach: true, Stage: true}}, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain := admit(t, offering(volume.SingleNodeWriter), writer("a"))
+	detaching := releasing
+	for _, k := range []volume.Kind{volume.NodeUnpublish, volume.NodeUnstage, volume.Prove} {
+		detaching, _ = volume.Apply(detaching, volume.Action{Kind: k, Alloc: "a", Path: map[volume.Kind]string{volume.NodeUnpublish: "/t/a"}[k]}, volume.Outcome{})
+	}
+	for _, tt := range []struct {
+		name             string
+		r                volume.Record
+		changed          bool
+		attached, staged volume.Side
+		published, bound map[string]volume.Side
+		watches          int
+	}{
+		{"settled", settled, false, volume.Present, volume.Present, sides("a", volume.Present), sides("a", volume.Absent), 0},
+		{"just admitted", fresh, true, volume.Unknown, volume.Unknown, sides("a", volume.Unknown), sides("a", volume.Absent), 2},
+		{"just admitted, a plugin that only publishes", plain, true, volume.Absent, volume.Absent, sides("a", volume.Unknown), sides("a", volume.Absent), 1},
+		{"pending beside settled", pending, true, volume.Present, volume.Present,
+			sides("a", volume.Present, "b", volume.Unknown), sides("a", volume.Absent, "b", volume.Unknown), 1},
+		{"release asked for", releasing, false, volume.Present, volume.Present, sides("a", volume.Present), sides("a", volume.Absent), 0},
+		{"node detached", detaching, true, volume.Unknown, volume.Absent, sides("a", volume.Absent), sides("a", volume.Absent), 0},
+		{"free", offering(volume.SingleNodeWriter), false, volume.Absent, volume.Absent, nil, nil, 0},
+	} {
+		got, changed := volume.Loaded(tt.r)
+		if changed != tt.changed || changed == reflect.DeepEqual(got, tt.r) {
+			t.Errorf("%s: it says changed: %t, want %t; it is: %t", tt.name, changed, tt.changed, !reflect.DeepEqual(got, tt.r))
+		}
+		if got.Node.Attached != tt.attached || got.Node.Staged != tt.staged || len(got.Node.Watches) != tt.watches {
+			t.Errorf("%s: attached %s, staged %s, watches %v", tt.name, got.Node.Attached, got.Node.Staged, got.Node.Watches)
+		}
+		for alloc, c := range got.Claims {
+			if c.Published != tt.published[alloc] || c.Bound != tt.bound[alloc] {
+				t.Errorf("%s: %s is published %s, bound %s", tt.name, alloc, c.Published, c.Bound)
+			}
+		}
+		if again, changed := volume.Loaded(got); changed || !reflect.DeepEqual(again, got) {
+			t.Errorf("%s: a second restart changes it again", tt.name)
+		}
+	}
+}
+
+func sides(pairs ...any) map[string]volume.Side {
+	m := map[string]volume.Side{}
+	for i := 0; i < len(pairs); i += 2 {
+		m[pairs[i].(string)] = pairs[i+1].(volume.Side)
+	}
+	return m
+}
+
+// What is stored comes back the same, but for the proof, which is of the moment.
+func TestRecordOnDisk(t *testing.T) {
+	want := mounted(t)
+	want.Node.Watches = []volume.Watch{{Path: "/t/b", Alloc: "b"}}
+	stored := want
+	stored.Node.Proven = true
+	raw, err := json.Marshal(stored)
+	if err != nil {
+		t.Fatal(err)
+	}
+	claim, err := json.Marshal(want.Claims["a"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got volume.Record
+	var c volume.Claim
+	if err := json.Unmarshal(raw, &got); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(claim, &c); err != nil {
+		t.Fatal(err)
+	}
+	got.Claims = map[string]volume.Claim{"a": c}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("\n got %+v\nwant %+v", got, want)
+	}
+}
+
+// A claim costs two durable commits, a release two, and one more with a
+// controller detach; all other steps cost none.
+func TestDurableCommits(t *testing.T) {
+	for _, tt := range []struct {
+		v       variant
+		mount   int
+		release int
+	}{
+		{variant{name: "neither"}, 1, 1},
+		{variant{name: "stage", stage: true}, 1, 1},
+		{variant{name: "stage and bind", stage: true, bind: true}, 1, 1},
+		{variant{name: "attach and stage", attach: true, stage: true}, 1, 2},
+	} {
+		s := state{left: budget{intents: 2}}
+		s.mem = offering(volume.SingleNodeMultiWriter)
+		for _, part := range []struct {
+			in   intent
+			want int
+		}{{intent{"claim", 0}, tt.mount}, {intent{"release", 0}, tt.release}} {
+			var ok bool
+			if s, ok = s.wish(tt.v, part.in); !ok {
+				t.Fatalf("%s: %s is refused", tt.v.name, part.in.what)
+			}
+			if got := run(t, tt.v, &s); got != part.want {
+				t.Errorf("%s: %s costs %d commits beside its intent, want %d", tt.v.name, part.in.what, got, part.want)
+			}
+		}
+		if s.mem.Held() || s.w.mounted() || s.w.attached {
+			t.Errorf("%s: not free at the end: %+v, %+v", tt.v.name, s.mem, s.w)
+		}
+	}
+}
+
+// run lets a volume come to rest with no fault, and counts what is committed.
+func run(t *testing.T, v variant, s *state) (commits int) {
+	t.Helper()
+	for range enough {
+		a := volume.Next(s.mem, s.w.observe(v, s.mem, true, false, 0, -1))
+		if a.Kind == volume.Settled {
+			return commits
+		}
+		if a.Kind == volume.Wait {
+			t.Fatalf("waits: %s", a.Reason)
+		}
+		before := s.mem
+		*s = s.save(a, s.w.do(v, a, ok, s.fresh()), s.mem)
+		if volume.Durable(before, s.mem) {
+			commits++
+		}
+	}
+	t.Fatalf("does not come to rest: %+v", s.mem)
+	return 0
+}

@@ -1,0 +1,146 @@
+package volume_test
+
+import (
+	"fmt"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// forgotten names something that is there, or may still come, and that the
+// record knows nothing of.
+func forgotten(s state) string {
+	r, w := s.mem, s.w
+	switch {
+	case w.attached && r.Node.Attached == volume.Absent:
+		return "the record forgot an attachment"
+	case (w.stage.id != 0 || w.staged) && r.Node.Staged == volume.Absent && !watches(r, stagingPath):
+		return "the record forgot a staged mount"
+	case w.late&lateStage != 0 && !watches(r, stagingPath):
+		return "nobody watches for the late effect of a stage"
+	}
+	for i, alloc := range allocs {
+		c := r.Claims[alloc]
+		switch {
+		case w.target[i].id != 0 && c.Published == volume.Absent && !watches(r, targets[i]):
+			return fmt.Sprintf("the record forgot the mount of %s", alloc)
+		case w.late&latePublish(i) != 0 && !watches(r, targets[i]):
+			return fmt.Sprintf("nobody watches for the late effect of the publish for %s", alloc)
+		case w.bound[i].id != 0 && c.Bound == volume.Absent:
+			return fmt.Sprintf("the record forgot the bind of %s", alloc)
+		case c.State == volume.Taken && c.Wanted && c.Mode.Access == "":
+			return fmt.Sprintf("the claim of %s lost its mode", alloc)
+		}
+	}
+	if len(r.Claims) > 0 && r.Node.Mode == nil {
+		return "a volume with claims has no mode"
+	}
+	return ""
+}
+
+// unsettled names what a volume that is said to be settled lacks, or has too
+// much.
+func unsettled(v variant, s state) string {
+	r, w := s.mem, s.w
+	wanted := false
+	for i, alloc := range allocs {
+		c, ok := r.Claims[alloc]
+		if !ok || !c.Wanted {
+			if ok {
+				return fmt.Sprintf("settled with the released claim of %s", alloc)
+			}
+			if w.target[i].id != 0 || w.bound[i].id != 0 {
+				return fmt.Sprintf("settled with a mount of %s, who has no claim", alloc)
+			}
+			continue
+		}
+		wanted = true
+		if c.State != volume.Taken {
+			return fmt.Sprintf("settled with the claim of %s %s", alloc, c.State)
+		}
+		if bad := incomplete(w, i, c); bad != "" {
+			return fmt.Sprintf("settled, and of the claim of %s %s", alloc, bad)
+		}
+	}
+	switch {
+	case !wanted && (w.attached || w.staged || w.mounted()):
+		return "settled, and something is left of a volume that nobody wants"
+	case wanted && v.attach && !w.attached:
+		return "settled without the attachment"
+	case wanted && v.stage && !w.staged && !s.lied:
+		return "settled without the staging"
+	case w.late&lateMounts != 0 || w.late&lateUnstage != 0 && w.staged:
+		return "settled while a late effect may come"
+	}
+	return ""
+}
+
+// incomplete names what a claim that is taken lacks.
+func incomplete(w world, i int, c volume.Claim) string {
+	switch t, b := w.target[i], w.bound[i]; {
+	case t.id == 0 || t.dead || t.bare || c.Mount == nil || *c.Mount != *identity(t):
+		return "the mount is not as recorded"
+	case c.At != "" && (b.id == 0 || b.dead || c.BoundMount == nil || *c.BoundMount != *identity(b)):
+		return "the bind is not as recorded"
+	}
+	return ""
+}
+
+// enough is how many steps a volume may take to come to rest.
+const enough = 40
+
+// settles lets a state run on with nothing more going wrong, once with each
+// late effect taking place first and once without. It returns how the volume
+// failed to come to rest as its claims want it.
+func (x *explorer) settles(s state) string {
+	s.parked = 0
+	landed := s
+	s.w.late.each(func(l late) { landed.w.land(x.v, l, landed.fresh()) })
+	s.w.late = 0
+	if bad := x.rests(s); bad != "" {
+		return bad
+	}
+	if landed.w != s.w {
+		if bad := x.rests(landed); bad != "" {
+			return "after its late effect: " + bad
+		}
+	}
+	return ""
+}
+
+func (x *explorer) rests(s state) string {
+	var passed []key
+	var steps []string
+	for range enough {
+		k := s.future()
+		if x.calm[k] {
+			break
+		}
+		passed = append(passed, k)
+		a := volume.Next(s.mem, s.w.observe(x.v, s.mem, true, true, s.parked, -1))
+		steps = append(steps, string(a.Kind)+" "+a.Alloc)
+		switch {
+		case a.Kind == volume.Settled:
+			if bad := unsettled(x.v, s); bad != "" {
+				return bad
+			}
+			x.calm[k] = true
+			continue
+		case a.Kind == volume.Wait && s.parked != 0:
+			s.parked = 0
+			continue
+		case a.Kind == volume.Wait:
+			return fmt.Sprintf("with no more faults it waits for ever for %q: %s, after %q", a.Cause, a.Reason, steps)
+		}
+		if bad := s.w.broken(x.v, s.mem, a); bad != "" {
+			return fmt.Sprintf("with no more faults, %s: %s, after %q", a.Kind, bad, steps)
+		}
+		s = s.save(a, s.w.do(x.v, a, ok, s.fresh()), s.mem)
+	}
+	if !x.calm[s.future()] {
+		return fmt.Sprintf("it does not come to rest with no more faults: %q", steps)
+	}
+	for _, k := range passed {
+		x.calm[k] = true
+	}
+	return ""
+}

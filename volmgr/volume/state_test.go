@@ -1,0 +1,217 @@
+package volume_test
+
+import (
+	"slices"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// state is one state of the agent and the world around it.
+type state struct {
+	mem, disk volume.Record // disk is what a crash leaves
+	w         world
+	parked    parkedSet
+	// undo is set by a failed stage and cleared by an unstage: none may be
+	// tried in between while nothing is published.
+	undo bool
+	// lied is set while the plugin wrongly said that it staged.
+	lied bool
+	// proved is set while a proof of unmount is newer than any call that mounts.
+	proved bool
+	left   budget
+}
+
+// budget is how much may still go wrong, and how often people may change their
+// minds. It bounds the exploration.
+type budget struct{ faults, crashes, intents uint8 }
+
+// parkedSet is a set of steps that wait for their backoff.
+type parkedSet uint16
+
+var parkable = []volume.Action{
+	{Kind: volume.ControllerPublish}, {Kind: volume.NodeStage}, {Kind: volume.NodeUnstage},
+	{Kind: volume.ControllerUnpublish}, {Kind: volume.Prove},
+	{Kind: volume.NodePublish, Alloc: "a"}, {Kind: volume.NodePublish, Alloc: "b"},
+	{Kind: volume.NodeUnpublish, Alloc: "a"}, {Kind: volume.NodeUnpublish, Alloc: "b"},
+	{Kind: volume.Bind, Alloc: "a"}, {Kind: volume.Unbind, Alloc: "a"},
+}
+
+func (s parkedSet) with(a volume.Action, parked bool) parkedSet {
+	i := slices.IndexFunc(parkable, func(p volume.Action) bool { return p.Key() == a.Key() })
+	switch {
+	case i < 0:
+		return s
+	case parked:
+		return s | 1<<i
+	default:
+		return s &^ (1 << i)
+	}
+}
+
+func (s parkedSet) keys() map[string]bool {
+	if s == 0 {
+		return nil
+	}
+	keys := map[string]bool{}
+	for i, a := range parkable {
+		if s&(1<<i) != 0 {
+			keys[a.Key()] = true
+		}
+	}
+	return keys
+}
+
+// fresh is an id that no mount has that is there or remembered.
+func (s *state) fresh() uint8 {
+	var used [32]bool
+	for _, p := range []place{s.w.stage, s.w.target[0], s.w.target[1], s.w.bound[0], s.w.bound[1]} {
+		used[p.id] = true
+	}
+	mark := func(m *volume.MountIdentity) {
+		if m != nil {
+			used[m.ID] = true
+		}
+	}
+	for _, r := range []volume.Record{s.mem, s.disk} {
+		mark(r.Node.Mount)
+		for _, c := range r.Claims {
+			mark(c.Mount)
+			mark(c.BoundMount)
+		}
+	}
+	return uint8(slices.Index(used[1:], false) + 1)
+}
+
+// key tells states apart. Two states with one key have the same future.
+type key [48]byte
+
+func (s *state) key() (k key) {
+	b := k[:0]
+	b = appendRecord(b, s.mem, &s.w)
+	b = appendRecord(b, s.disk, &s.w)
+	b = s.w.append(b)
+	b = append(b, byte(s.parked), byte(s.parked>>8), bits(s.undo, s.lied, s.proved),
+		s.left.faults, s.left.crashes, s.left.intents)
+	if len(b) > len(k) {
+		panic("key is too short")
+	}
+	return k
+}
+
+// future is the part of a state that counts once nothing more goes wrong.
+func (s *state) future() (k key) {
+	b := appendRecord(k[:0], s.mem, &s.w)
+	s.w.append(b)
+	return k
+}
+
+func (w *world) append(b []byte) []byte {
+	b = append(b, bits(w.attached, w.staged), byte(w.late))
+	for _, p := range []place{w.stage, w.target[0], w.target[1], w.bound[0]} {
+		b = append(b, p.id<<2|bits(p.dead, p.bare))
+	}
+	return b
+}
+
+func appendRecord(b []byte, r volume.Record, w *world) []byte {
+	n := r.Node
+	mount := func(m *volume.MountIdentity) byte {
+		if m == nil {
+			return 0
+		}
+		return byte(m.ID)
+	}
+	b = append(b, bits(n.Mode != nil, n.Uses.Attach, n.Uses.Stage, n.Proven, n.NodeID != "", watches(r, stagingPath), watches(r, targets[0]), watches(r, targets[1])),
+		bits(awaits(r, stagingPath), awaits(r, targets[0]), awaits(r, targets[1]), n.Boot == w.bootID()),
+		side(n.Attached)<<2|side(n.Staged), mount(n.Mount))
+	var seq [2]uint64
+	for i, alloc := range allocs {
+		c, ok := r.Claims[alloc]
+		seq[i] = c.Seq
+		b = append(b, bits(ok, c.Wanted), claimState(c.State)<<4|side(c.Published)<<2|side(c.Bound), mount(c.Mount)<<4|mount(c.BoundMount))
+	}
+	return append(b, bits(seq[0] < seq[1]))
+}
+
+func side(s volume.Side) byte {
+	return byte(slices.Index([]volume.Side{volume.Absent, volume.Unknown, volume.Failed, volume.Present}, s))
+}
+
+func claimState(s volume.ClaimState) byte {
+	return byte(slices.Index([]volume.ClaimState{"", volume.Pending, volume.Taken, volume.Unpublishing, volume.NodeDetached, volume.ControllerDetached}, s))
+}
+
+func bits(bs ...bool) (n byte) {
+	for i, b := range bs {
+		if b {
+			n |= 1 << i
+		}
+	}
+	return n
+}
+
+// crash is a restart of the agent: what was not committed is forgotten. A plugin
+// may go on with a mount that it was asked for; that it goes on with an unmount,
+// until after the next mount at the same place, is left out here, because the
+// record does not guard against it.
+func (s state) crash() state {
+	s.mem = s.disk
+	s.mem.Node.Proven = false // it is not stored
+	s.mem, _ = volume.Loaded(s.mem)
+	s.parked, s.undo, s.proved = 0, false, false
+	s.w.late &= lateMounts
+	return s
+}
+
+// save is what the reconcile queue does with an outcome.
+func (s state) save(a volume.Action, out volume.Outcome, decided volume.Record) state {
+	guess, _ := volume.Apply(decided, a, out)
+	s.mem, _ = volume.Apply(s.mem, a, out)
+	if volume.Durable(decided, guess) {
+		s.disk = s.mem
+	}
+	s.parked = s.parked.with(a, out.Err != nil)
+	return s
+}
+
+// intent is a person's wish: it is on disk, with all checkpoints before it, as
+// soon as it is accepted, and clears every backoff.
+type intent struct {
+	what  string
+	alloc int
+}
+
+var intents = []intent{{"claim", 0}, {"claim", 1}, {"release", 0}, {"release", 1}}
+
+// wish applies an intent; it reports whether that changed anything.
+func (s state) wish(v variant, in intent) (state, bool) {
+	if s.left.intents == 0 {
+		return s, false
+	}
+	alloc := allocs[in.alloc]
+	var next volume.Record
+	var err error
+	if in.what == "claim" {
+		req := volume.Request{Alloc: alloc, StagingPath: stagingPath, Target: targets[in.alloc], Owner: volume.Owner{Kind: volume.OwnerNone}}
+		if v.bind {
+			req.At = binds[in.alloc]
+		}
+		info := volume.PluginInfo{NodeID: "n", Caps: volume.Caps{Attach: v.attach, Stage: v.stage}}
+		next, err = volume.Admit(s.mem, req, info, time.Time{})
+		if len(next.Claims) == len(s.mem.Claims) {
+			return s, false
+		}
+	} else {
+		next, err = volume.Release(s.mem, alloc)
+		if err == nil && next.Claims[alloc] == s.mem.Claims[alloc] {
+			return s, false
+		}
+	}
+	if err != nil {
+		return s, false
+	}
+	s.mem, s.disk, s.parked = next, next, 0
+	s.left.intents--
+	return s, true
+}

@@ -1,0 +1,56 @@
+package volume
+
+import "time"
+
+// Volume is what is known of a storage volume apart from this host's mounts.
+type Volume struct {
+	ID         string `json:"id"`
+	Name       string `json:"name"`
+	PluginID   string `json:"plugin_id"`
+	Driver     string `json:"driver"`      // CSI driver name; with ExternalID unique on a host
+	ExternalID string `json:"external_id"` // CSI volume_id; empty while it is being created
+
+	SnapshotID  string `json:"snapshot_id,omitempty"`
+	CloneID     string `json:"clone_id,omitempty"`
+	CapacityMin int64  `json:"capacity_min,omitempty"` // bytes asked for; 0 is any
+	CapacityMax int64  `json:"capacity_max,omitempty"`
+	Capacity    int64  `json:"capacity,omitempty"` // bytes the plugin gave; 0 is unknown
+
+	Capabilities []Capability         `json:"capabilities"`
+	MountOptions MountOptions         `json:"mount_options,omitzero"`
+	Topology     TopologyRequest      `json:"topology_request,omitzero"`
+	Topologies   []map[string]string  `json:"topologies,omitempty"` // accessible_topology of the answer
+	Parameters   map[string]string    `json:"parameters,omitempty"`
+	Context      map[string]string    `json:"context,omitempty"`
+	Secrets      map[string]SecretRef `json:"secrets,omitempty"`
+	Reclaim      string               `json:"reclaim,omitempty"`
+
+	// Created tells a volume that this agent created from one that existed.
+	Created bool `json:"created,omitempty"`
+	// Provision is the intent of a create or delete that has not been seen to
+	// end.
+	Provision    Provision `json:"provision,omitempty"`
+	RegisteredAt time.Time `json:"registered_at"`
+}
+
+// Provision is the controller's side of a volume's life.
+type Provision string
+
+// Provision states. The zero value is a volume that exists.
+const (
+	Provisioned  Provision = ""
+	Provisioning Provision = "creating"
+	Deleting     Provision = "deleting"
+)
+
+// MountOptions are passed to the plugin for file-system volumes.
+type MountOptions struct {
+	FSType     string   `json:"fs_type,omitempty"`
+	MountFlags []string `json:"mount_flags,omitempty"`
+}
+
+// TopologyRequest says where a created volume must or should be reachable.
+type TopologyRequest struct {
+	Required  []map[string]string `json:"required,omitempty"`
+	Preferred []map[string]string `json:"preferred,omitempty"`
+}

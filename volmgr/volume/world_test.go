@@ -1,0 +1,380 @@
+package volume_test
+
+import (
+	"fmt"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// The world that the exploration test lets Next and Apply loose on: one host,
+// one plugin, one volume, two allocs. It knows what is really mounted, whatever
+// the record says.
+
+// allocs are those that claim the volume, paths where it goes.
+var (
+	allocs  = [2]string{"a", "b"}
+	targets = [2]string{"/t/a", "/t/b"}
+	binds   = [2]string{"/at/a", ""}
+)
+
+const stagingPath = "/s"
+
+// place is what is mounted at one path; id 0 is nothing.
+type place struct {
+	id   uint8 // no two mounts that anyone remembers share one
+	dead bool
+	bare bool // a directory of our own, not the volume
+}
+
+// variant is a plugin: what it can do and how it behaves.
+type variant struct {
+	name   string
+	attach bool
+	stage  bool
+	hollow bool // staging makes no mount
+	bind   bool // the first alloc wants it at a directory of its own too
+}
+
+// world is what is true.
+type world struct {
+	attached bool
+	staged   bool
+	stage    place
+	target   [2]place
+	bound    [2]place
+	late     late // calls that the plugin is still working on
+	boots    uint8
+}
+
+// late is a set of calls with an effect to come.
+type late uint8
+
+const (
+	lateStage late = 1 << iota
+	latePublishA
+	latePublishB
+	lateUnstage
+	lateUnpublishA
+	lateUnpublishB
+
+	lateMounts = lateStage | latePublishA | latePublishB
+)
+
+func latePublish(i int) late   { return latePublishA << i }
+func lateUnpublish(i int) late { return lateUnpublishA << i }
+
+// each calls fn for every call in the set.
+func (l late) each(fn func(late)) {
+	for one := lateStage; one <= lateUnpublishB; one <<= 1 {
+		if l&one != 0 {
+			fn(one)
+		}
+	}
+}
+
+func (w *world) mounted() bool {
+	return w.stage.id != 0 || w.target[0].id != 0 || w.target[1].id != 0 || w.bound[0].id != 0 || w.bound[1].id != 0
+}
+
+// boot takes away all that does not outlive a reboot.
+func (w *world) boot() { *w = world{attached: w.attached, boots: w.boots + 1} }
+
+// bootID names the present boot.
+func (w *world) bootID() string { return fmt.Sprint("boot ", w.boots) }
+
+// die is the end of the process that serves the mounts.
+func (w *world) die() {
+	for _, p := range []*place{&w.stage, &w.target[0], &w.target[1], &w.bound[0], &w.bound[1]} {
+		p.dead = p.id != 0
+	}
+}
+
+// vanish is somebody's umount of the staged mount, or of one target.
+func (w *world) vanish(i int) {
+	if i < 0 {
+		w.stage, w.staged = place{}, false
+		return
+	}
+	w.target[i] = place{}
+}
+
+// land lets a late effect happen. Where something is mounted already the
+// plugin sees that and leaves it.
+func (w *world) land(v variant, l late, fresh uint8) {
+	w.late &^= l
+	switch l {
+	case lateStage:
+		w.doStage(v, fresh)
+	case lateUnstage:
+		w.stage, w.staged = place{}, false
+	}
+	for i := range allocs {
+		switch l {
+		case latePublish(i):
+			w.doPublish(v, i, fresh)
+		case lateUnpublish(i):
+			w.target[i] = place{}
+		}
+	}
+}
+
+func (w *world) doStage(v variant, fresh uint8) {
+	w.staged = true
+	if w.stage.id == 0 && !v.hollow {
+		w.stage = place{id: fresh}
+	}
+}
+
+func (w *world) doPublish(v variant, i int, fresh uint8) {
+	if w.target[i].id == 0 {
+		w.target[i] = place{id: fresh, bare: v.stage && !w.staged}
+	}
+}
+
+func identity(p place) *volume.MountIdentity {
+	if p.id == 0 {
+		return nil
+	}
+	return &volume.MountIdentity{ID: uint64(p.id)}
+}
+
+func sight(p place) volume.Sight {
+	switch {
+	case p.id == 0:
+		return volume.Sight{}
+	case p.dead:
+		return volume.Sight{Seen: volume.SeenDead, Identity: *identity(p)}
+	default:
+		return volume.Sight{Seen: volume.SeenMount, Identity: *identity(p)}
+	}
+}
+
+// observe is what the agent sees. One mount may hang: the staged one, or that
+// of an alloc.
+func (w *world) observe(v variant, r volume.Record, ready, over bool, parked parkedSet, hung int) volume.Observed {
+	sight := func(p place) volume.Sight {
+		if p.id != 0 && hung >= 0 && *[]*place{&w.stage, &w.target[0], &w.target[1]}[hung] == p {
+			return volume.Sight{Seen: volume.SeenHung, Detail: "no answer"}
+		}
+		return sight(p)
+	}
+	o := volume.Observed{
+		Plugin: volume.PluginView{Known: true, Ready: ready, State: "test", Info: volume.PluginInfo{
+			ID: "p", NodeID: "n", Caps: volume.Caps{Attach: v.attach, Stage: v.stage},
+		}},
+		Boot: w.bootID(), Staging: sight(w.stage), WatchOver: over, Parked: parked.keys(),
+		Targets: map[string]volume.Sight{}, Binds: map[string]volume.Sight{}, Watched: map[string]volume.Sight{},
+	}
+	for i, alloc := range allocs {
+		if c, ok := r.Claims[alloc]; ok {
+			o.Targets[alloc] = sight(w.target[i])
+			if c.At != "" {
+				o.Binds[alloc] = sight(w.bound[i])
+			}
+		}
+	}
+	for _, watch := range r.Node.Watches {
+		o.Watched[watch.Path] = sight(w.stage)
+		for i := range allocs {
+			if watch.Path == targets[i] {
+				o.Watched[watch.Path] = sight(w.target[i])
+			}
+		}
+	}
+	return o
+}
+
+// how is the fate of one step.
+type how uint8
+
+const (
+	ok       how = iota
+	fail         // an error, and nothing happened
+	failDone     // an error, although it happened
+	failLate     // an error, and it happens later
+	lie          // a stage that answers OK and did nothing
+)
+
+func (h how) String() string {
+	return [...]string{"ok", "fails", "fails, yet is done", "fails, is done later", "answers OK, did nothing"}[h]
+}
+
+// fates lists what may become of a step, apart from a crash.
+func fates(v variant, a volume.Action) []how {
+	switch a.Kind {
+	case volume.Plan, volume.Doubt, volume.Free, volume.EndWatch:
+		return []how{ok}
+	case volume.Prove:
+		return []how{ok, fail}
+	case volume.NodeStage:
+		if v.hollow { // nobody can see a late effect that mounts nothing
+			return []how{ok, fail, failDone}
+		}
+		return []how{ok, fail, failDone, failLate, lie}
+	case volume.NodePublish, volume.NodeUnpublish, volume.NodeUnstage:
+		return []how{ok, fail, failDone, failLate}
+	default:
+		return []how{ok, fail, failDone}
+	}
+}
+
+// What a failed step reports: a refusal, by which the plugin says that it is not
+// at work any more, or an error after which an effect may still come.
+var (
+	errRefused   = &volume.CallError{Step: "step", Code: "FailedPrecondition", Retry: volume.RetryBackoff, Answered: true}
+	errUncertain = &volume.CallError{Step: "step", Code: "Internal", Retry: volume.RetryBackoff, Answered: true}
+	errGivenUp   = &volume.CallError{Step: "step", Code: "DeadlineExceeded", Retry: volume.RetryBackoff}
+)
+
+// do carries out a step and says what the agent is told of it.
+func (w *world) do(v variant, a volume.Action, h how, fresh uint8) volume.Outcome {
+	i := max(0, indexOf(a))
+	effect := h == ok || h == failDone
+	if h == failLate {
+		w.late |= map[volume.Kind]late{
+			volume.NodeStage: lateStage, volume.NodePublish: latePublish(i),
+			volume.NodeUnstage: lateUnstage, volume.NodeUnpublish: lateUnpublish(i),
+		}[a.Kind]
+	}
+	var out volume.Outcome
+	if effect {
+		out = w.effect(v, a, i, fresh)
+	}
+	switch {
+	case h == lie:
+		return w.shown(w.stage)
+	case h == failLate && a.Forward():
+		return volume.Outcome{Err: errUncertain}
+	case h == failLate:
+		return volume.Outcome{Err: errGivenUp}
+	case h != ok:
+		return volume.Outcome{Err: errRefused}
+	default:
+		return out
+	}
+}
+
+// effect is a step done as asked.
+func (w *world) effect(v variant, a volume.Action, i int, fresh uint8) volume.Outcome {
+	switch a.Kind {
+	case volume.ControllerPublish:
+		w.attached = true
+	case volume.ControllerUnpublish:
+		w.attached = false
+	case volume.NodeStage:
+		w.doStage(v, fresh)
+		return w.shown(w.stage)
+	case volume.NodeUnstage:
+		w.stage, w.staged = place{}, false
+	case volume.NodePublish:
+		w.doPublish(v, i, fresh)
+		out := w.shown(w.target[i])
+		if w.target[i].bare {
+			out = volume.Outcome{Err: errUncertain, StageSuspect: true}
+		}
+		return out
+	case volume.NodeUnpublish:
+		w.target[i] = place{}
+	case volume.Bind:
+		if w.bound[i].id == 0 {
+			w.bound[i] = place{id: fresh}
+		}
+		return w.shown(w.bound[i])
+	case volume.Unbind:
+		w.bound[i] = place{}
+	case volume.Prove:
+		if w.mounted() {
+			return volume.Outcome{Err: errUncertain}
+		}
+	}
+	return volume.Outcome{}
+}
+
+// shown is the outcome of a call that answered OK, checked against the host.
+func (w *world) shown(p place) volume.Outcome {
+	if p.dead {
+		return volume.Outcome{Err: errUncertain}
+	}
+	return volume.Outcome{Mount: identity(p), Boot: w.bootID()}
+}
+
+// indexOf is whose step it is; -1 for the volume's own.
+func indexOf(a volume.Action) int {
+	for i, alloc := range allocs {
+		if a.Alloc == alloc {
+			return i
+		}
+	}
+	return -1
+}
+
+// broken names the rule that a step would break in the world as it is; empty
+// if none. It judges by what is really there.
+func (w *world) broken(v variant, r volume.Record, a volume.Action) string {
+	i := max(0, indexOf(a))
+	switch a.Kind {
+	case volume.NodeStage:
+		switch {
+		case v.attach && !w.attached:
+			return "staged without an attachment"
+		case w.late&lateUnstage != 0:
+			return "staged while a late unstage may still come"
+		case a.Path != stagingPath:
+			return fmt.Sprintf("staged at %q, not at the one staging path", a.Path)
+		}
+	case volume.NodePublish:
+		switch {
+		case v.attach && !w.attached:
+			return "published without an attachment"
+		case w.late&lateUnpublish(i) != 0:
+			return "published while a late unpublish may still come"
+		case v.stage && r.Node.Staged != volume.Present:
+			return "published while the record says not staged"
+		case a.Path != targets[i]:
+			return "published at another path than the claim's target"
+		}
+	case volume.NodeUnpublish:
+		if w.bound[i].id != 0 && w.target[i].id != 0 && r.Claims[a.Alloc].Published != volume.Absent {
+			return "unpublished under the user's own mount"
+		}
+	case volume.NodeUnstage:
+		if w.target[0].id != 0 || w.target[1].id != 0 {
+			return "unstaged while a target is mounted"
+		}
+		for _, c := range r.Claims {
+			if c.Published != volume.Absent {
+				return "unstaged while the record says published"
+			}
+		}
+	case volume.ControllerUnpublish:
+		if w.mounted() || w.staged {
+			return "detached while something is mounted"
+		}
+		if w.late&lateMounts != 0 {
+			return "detached while a late mount may still come"
+		}
+	case volume.Bind:
+		if t := w.target[i]; t.id == 0 || t.dead || t.bare {
+			return "bound while the target is not mounted"
+		}
+	case volume.Free:
+		if path := targets[i]; w.target[i].id != 0 && !watches(r, path) || w.bound[i].id != 0 {
+			return "freed a claim that is still mounted"
+		}
+	}
+	return ""
+}
+
+// watches reports whether the record expects a late mount at a path, awaits
+// whether it expects a late unmount.
+func watches(r volume.Record, path string) bool { return watched(r, path, false) }
+func awaits(r volume.Record, path string) bool  { return watched(r, path, true) }
+
+func watched(r volume.Record, path string, undo bool) bool {
+	for _, w := range r.Node.Watches {
+		if w.Path == path && w.Undo == undo {
+			return true
+		}
+	}
+	return false
+}
