@@ -102,9 +102,10 @@ type host struct {
 	mounts  map[string]volume.MountIdentity
 	next    uint64
 	looks   int
-	running map[string]int // steps in hand, by volume
-	overlap bool           // two steps of one volume ran at once
-	most    int            // steps in hand at once, at most
+	looked  map[string]bool // the volumes that were looked at
+	running map[string]int  // steps in hand, by volume
+	overlap bool            // two steps of one volume ran at once
+	most    int             // steps in hand at once, at most
 	steps   []string
 	times   []time.Time
 }
@@ -113,6 +114,10 @@ func (h *host) Observe(_ context.Context, r volume.Record) volume.Observed {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.looks++
+	if h.looked == nil {
+		h.looked = map[string]bool{}
+	}
+	h.looked[r.Volume.ID] = true
 	o := volume.Observed{Targets: map[string]volume.Sight{}, Watched: map[string]volume.Sight{}}
 	for alloc, c := range r.Claims {
 		o.Targets[alloc] = h.see(c.Target)

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -242,9 +244,14 @@ func TestLog(t *testing.T) {
 }
 
 func TestStat(t *testing.T) {
+	// The session is 0 where its leader is in an outer pid namespace.
+	session, err := unix.Getsid(0)
+	if err != nil {
+		t.Fatal(err)
+	}
 	st, err := readStat(os.Getpid())
-	if err != nil || !st.alive() || st.start == 0 || st.session == 0 {
-		t.Errorf("got %+v, %v", st, err)
+	if err != nil || !st.alive() || st.start == 0 || st.session != session {
+		t.Errorf("got %+v, %v, want session %d", st, err, session)
 	}
 	if _, err := readStat(0); err == nil {
 		t.Error("there is a process 0")
