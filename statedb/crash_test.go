@@ -92,14 +92,7 @@ func TestKilled(t *testing.T) {
 // TestDiskFull runs fill in a mount namespace of its own, on a file system that
 // is filled up under the database.
 func TestDiskFull(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only root can mount")
-	}
-	cmd := child(t, "fill", t.TempDir())
-	cmd.SysProcAttr.Unshareflags = syscall.CLONE_NEWNS
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	inNamespace(t, "fill", t.TempDir())
 }
 
 func fill(args []string) error {

@@ -23,7 +23,8 @@ import (
 const roleVar = "STATEDB_TEST_ROLE"
 
 var roles = map[string]func(args []string) error{
-	"hold": hold, "die": die, "fill": fill, "open": openDamaged,
+	"hold": hold, "die": die, "fill": fill, "open": openDamaged, "flaky": flaky,
+	"migrate": migrateAndDie, "migrate-full": migrateFull, "power-cut": powerCut,
 }
 
 func TestMain(m *testing.M) {
@@ -44,6 +45,21 @@ func child(t *testing.T, role string, args ...string) *exec.Cmd {
 	cmd.Env = append(os.Environ(), roleVar+"="+role)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	return cmd
+}
+
+// inNamespace runs a role in a mount namespace of its own.
+func inNamespace(t *testing.T, role string, args ...string) string {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can mount")
+	}
+	cmd := child(t, role, args...)
+	cmd.SysProcAttr.Unshareflags = syscall.CLONE_NEWNS
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return string(out)
 }
 
 // open opens a database; when the test ends it is closed and checked.
@@ -73,10 +89,13 @@ func fresh(t testing.TB, o statedb.Options) (*statedb.DB, string) {
 // record is a volume with claims.
 func record(id string, allocs ...string) volume.Record {
 	r := volume.Record{Volume: volume.Volume{ID: id, PluginID: "p", Driver: "d", ExternalID: "ext-" + id}, Claims: map[string]volume.Claim{}}
+	r.Node.StagingPath = "/s/" + id
 	for i, alloc := range allocs {
+		mode := volume.Capability{Access: volume.MultiNodeMultiWriter, Attachment: volume.FileSystem}
+		r.Node.Mode, r.Node.Seq = &volume.Mode{Capability: mode}, uint64(i+1)
 		r.Claims[alloc] = volume.Claim{
-			Alloc: alloc, Seq: uint64(i + 1), Wanted: true, State: volume.Taken, Since: time.Unix(int64(i), 0).UTC(), Target: "/t/" + alloc,
-			Published: volume.Present, Mount: &volume.MountIdentity{ID: uint64(i + 1)},
+			Alloc: alloc, Seq: uint64(i + 1), Wanted: true, State: volume.Taken, Since: time.Unix(int64(i), 0).UTC(), Target: "/t/" + alloc + "/" + id,
+			Mode: mode, Published: volume.Present, Mount: &volume.MountIdentity{ID: uint64(i + 1)},
 		}
 	}
 	return r

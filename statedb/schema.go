@@ -5,9 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"strconv"
-	"time"
 
 	"go.etcd.io/bbolt"
 
@@ -29,58 +26,42 @@ var buckets = [][]byte{bucketMeta, bucketVolumes, bucketClaims, bucketPlugins, b
 
 func claimKey(id, alloc string) []byte { return []byte(id + "\x00" + alloc) }
 
-// load reads all of a file, and makes the buckets of a new one. A file that it
-// refuses was not written to.
-func (db *DB) load() (err error) {
-	defer guard(func(p any) { err = fmt.Errorf("the file is damaged: %v", p) })()
-	fresh := false
-	err = db.bolt.View(func(tx *bbolt.Tx) (err error) {
-		if fresh, err = empty(tx); err != nil || fresh {
+// load reads all of a file, makes the buckets of a new one, and migrates an
+// older one. A file that it refuses was not written to.
+func (db *DB) load(path string, steps []migration) (err error) {
+	defer guard(func(p any) { err = nonsense{fmt.Errorf("it cannot be read: %v", p)} })()
+	known, found := schemaOf(steps), 0
+	look := func(tx *bbolt.Tx) (err error) {
+		if found, err = schema(tx, known); err != nil || found < known {
 			return err
 		}
-		db.mem, err = read(tx)
+		if db.mem, err = read(tx); err != nil {
+			return nonsense{err}
+		}
+		return nil
+	}
+	if err := db.bolt.View(look); err != nil || found == known {
 		return err
-	})
-	if err != nil || !fresh {
+	}
+	if found == 0 {
+		err = db.bolt.Update(func(tx *bbolt.Tx) error { return prepare(tx, known) })
+	} else {
+		err = db.migrate(path, found, steps)
+	}
+	if err != nil {
 		return err
 	}
-	if err := db.bolt.Update(prepare); err != nil {
-		return err
-	}
-	return db.bolt.View(func(tx *bbolt.Tx) (err error) {
-		db.mem, err = read(tx)
-		return err
-	})
-}
-
-// empty reports whether a file is new, and refuses one of a newer schema.
-func empty(tx *bbolt.Tx) (bool, error) {
-	if k, _ := tx.Cursor().First(); k == nil {
-		return true, nil
-	}
-	meta := tx.Bucket(bucketMeta)
-	if meta == nil {
-		return false, fmt.Errorf("bucket %q is missing", bucketMeta)
-	}
-	raw := meta.Get(keySchema)
-	v, err := strconv.Atoi(string(raw))
-	switch {
-	case err != nil:
-		return false, fmt.Errorf("schema version %q is not a number", raw)
-	case v > schemaVersion:
-		return false, fmt.Errorf("it was written by a newer release (schema %d, this one knows %d); install that release again", v, schemaVersion)
-	}
-	return false, nil
+	return db.bolt.View(look)
 }
 
 // prepare makes what a new file lacks.
-func prepare(tx *bbolt.Tx) error {
+func prepare(tx *bbolt.Tx, version int) error {
 	for _, name := range buckets {
 		if _, err := tx.CreateBucketIfNotExists(name); err != nil {
 			return err
 		}
 	}
-	return tx.Bucket(bucketMeta).Put(keySchema, []byte(strconv.Itoa(schemaVersion)))
+	return setSchema(tx, version)
 }
 
 // read decodes the whole file. What it cannot make sense of is an error: to go
@@ -214,29 +195,4 @@ func set[V any](b *bbolt.Bucket, key []byte, v *V) error {
 		return err
 	}
 	return b.Put(key, raw)
-}
-
-// Check holds the file against its own rules: bbolt's page structure, every
-// value readable, every claim with its volume, every storage volume once. It
-// opens the file itself, so nobody else may have it open.
-func Check(path string) (err error) {
-	if _, err := os.Stat(path); err != nil {
-		return err
-	}
-	b, err := openBolt(path, time.Second)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, b.Close()) }()
-	defer guard(func(p any) { err = fmt.Errorf("the file is damaged: %v", p) })()
-	return b.View(func(tx *bbolt.Tx) error {
-		if _, err := read(tx); err != nil {
-			return err
-		}
-		var errs []error
-		for err := range tx.Check() {
-			errs = append(errs, err)
-		}
-		return errors.Join(errs...)
-	})
 }

@@ -4,7 +4,7 @@
 // The buckets, their keys and values (JSON unless said otherwise):
 //
 //	meta
-//	  schema                      decimal number, see schemaVersion
+//	  schema                      decimal number, see migrations
 //	  node                        Node: the CSI node id, boot, mount namespace, data dir
 //	volumes
 //	  <volume id>                 volume.Record without its claims
@@ -25,20 +25,12 @@ package statedb
 import (
 	"errors"
 	"fmt"
-	"os"
-	"runtime/debug"
+	"path/filepath"
 	"sync"
 	"time"
 
-	"go.etcd.io/bbolt"
-	berrors "go.etcd.io/bbolt/errors"
-
 	"github.com/volagent/volagent/volmgr/volume"
 )
-
-// schemaVersion is what this release writes. A file with a newer one is
-// refused; an older one is migrated when there is one.
-const schemaVersion = 1
 
 // initialMmap keeps a growing file from having to wait for readers. It is
 // address space, not memory.
@@ -54,10 +46,14 @@ var (
 // Point is where Options.Tap is called.
 type Point string
 
-// Points around a commit.
+// Points around a commit, and in the migration of an older file.
 const (
 	BeforeCommit Point = "before-commit"
 	AfterCommit  Point = "after-commit"
+
+	Kept            Point = "kept"
+	BeforeMigration Point = "before-migration"
+	AfterMigration  Point = "after-migration"
 )
 
 // Options tune a DB. The zero value is right outside tests.
@@ -97,7 +93,8 @@ func (d Debt) Whole() volume.Record {
 
 // DB is an open state database. It is safe for concurrent use.
 type DB struct {
-	bolt *bbolt.DB
+	bolt opened
+	dir  string // of the file
 	tap  func(Point)
 
 	queue   chan *request
@@ -114,27 +111,39 @@ type DB struct {
 
 	// Of the writer goroutine alone.
 	disk  map[string]volume.Record // volumes as last committed
-	dirty changes                  // what memory has and the file has not
+	dirty changes                  // what memory has and the file may not have
+	// broken is set once bbolt has panicked in a commit: it may hold locks.
+	broken error
 }
 
-// Open opens or creates the file and loads it. It returns ErrLocked if another
-// process holds it, and an error that names the file if it is damaged or was
-// written by a newer release; the file is left as it is.
-func Open(path string, o Options) (*DB, error) {
+// Open opens or creates the file, migrates an older one, and loads it. It
+// returns ErrLocked if another process holds it, *Damage if it makes no sense,
+// and an error that names both schemas if it was written by a newer release;
+// the file is then left as it is.
+func Open(path string, o Options) (*DB, error) { return open(path, o, migrations) }
+
+func open(path string, o Options, steps []migration) (*DB, error) {
 	if o.LockTimeout == 0 {
 		o.LockTimeout = time.Second
 	}
+	fresh := !exists(path)
 	b, err := openBolt(path, o.LockTimeout)
 	if err != nil {
-		return nil, err
+		return nil, judge(path, b.info, err)
 	}
 	db := &DB{
-		bolt: b, tap: o.Tap,
+		bolt: b, dir: filepath.Dir(path), tap: o.Tap,
 		queue: make(chan *request, 1024), quit: make(chan struct{}), done: make(chan struct{}),
 		dirty: newChanges(),
 	}
-	if err := db.load(); err != nil {
-		return nil, errors.Join(fmt.Errorf("cannot read %s: %w", path, err), b.Close())
+	if err = db.load(path, steps); err == nil && fresh {
+		err = syncDir(db.dir)
+	}
+	if err != nil {
+		if err = judge(path, b.info, err); !isDamage(err) {
+			err = fmt.Errorf("cannot read %s: %w", path, err)
+		}
+		return nil, errors.Join(err, b.Close())
 	}
 	db.disk = make(map[string]volume.Record, len(db.mem.volumes))
 	for id, r := range db.mem.volumes {
@@ -144,40 +153,18 @@ func Open(path string, o Options) (*DB, error) {
 	return db, nil
 }
 
-// openBolt opens the file; bbolt panics on some damage, which is an error here.
-func openBolt(path string, wait time.Duration) (b *bbolt.DB, err error) {
-	defer guard(func(p any) { err = fmt.Errorf("cannot open %s: the file is damaged: %v", path, p) })()
-	b, err = bbolt.Open(path, 0o600, &bbolt.Options{
-		Timeout: wait, InitialMmapSize: initialMmap, FreelistType: bbolt.FreelistMapType,
-	})
-	switch {
-	case errors.Is(err, berrors.ErrTimeout):
-		return nil, fmt.Errorf("cannot open %s: %w", path, ErrLocked)
-	case errors.Is(err, os.ErrPermission):
-		return nil, fmt.Errorf("cannot open the state database: %w", err)
-	case err != nil:
-		return nil, fmt.Errorf("cannot open %s: %w", path, err)
-	}
-	return b, nil
-}
-
-// guard is deferred around what reads the file's pages, as in defer guard(f)():
-// bbolt panics over damage, and a page that the file has lost is a fault in its
-// memory map, which is a panic only in a goroutine that asked for it.
-func guard(damaged func(panicked any)) (end func()) {
-	before := debug.SetPanicOnFault(true)
-	return func() {
-		debug.SetPanicOnFault(before)
-		if p := recover(); p != nil {
-			damaged(p)
-		}
-	}
+func isDamage(err error) bool {
+	var d *Damage
+	return errors.As(err, &d)
 }
 
 // Close commits what is queued or not yet on disk, and closes the file.
 func (db *DB) Close() error {
 	db.closing.Do(func() { close(db.quit) })
 	<-db.done
+	if db.broken != nil {
+		return errors.Join(db.broken, db.bolt.abandon())
+	}
 	return db.bolt.Close()
 }
 

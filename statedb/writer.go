@@ -2,10 +2,14 @@ package statedb
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"syscall"
 	"time"
 
 	"go.etcd.io/bbolt"
+
+	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // mode says what becomes of a mutation if its commit fails.
@@ -78,12 +82,12 @@ func (db *DB) send(ctx context.Context, m mode, fn func(*Tx) error) error {
 func (db *DB) write() {
 	defer close(db.done)
 	for {
-		var again <-chan time.Time
+		var retry <-chan time.Time
 		if !db.dirty.empty() && db.Fault() != nil {
-			again = time.After(flushAgain)
+			retry = time.After(flushAgain)
 		}
 		select {
-		case <-again:
+		case <-retry:
 			db.flush()
 		case r := <-db.queue:
 			db.batch(db.drain([]*request{r}))
@@ -123,7 +127,7 @@ func (db *DB) batch(reqs []*request) {
 			db.dirty.add(all)
 			for i, r := range reqs {
 				if errs[i] == nil && r.mode != checkpoint {
-					errs[i] = fmt.Errorf("cannot write the state database: %w", err)
+					errs[i] = db.unwritten(err)
 				}
 			}
 		} else {
@@ -183,9 +187,10 @@ func (db *DB) commit(c changes) error {
 		return nil
 	}
 	db.at(BeforeCommit)
-	err := db.bolt.Update(func(tx *bbolt.Tx) error { return db.save(tx, whole) })
+	err := db.update(func(tx *bbolt.Tx) error { return db.save(tx, whole) })
 	db.committed(err)
 	if err != nil {
+		db.doubt(whole)
 		return err
 	}
 	db.at(AfterCommit)
@@ -198,6 +203,66 @@ func (db *DB) commit(c changes) error {
 	}
 	db.dirty = newChanges()
 	return nil
+}
+
+// update runs a transaction. After a panic in one no other is begun.
+func (db *DB) update(fn func(*bbolt.Tx) error) (err error) {
+	if db.broken != nil {
+		return db.broken
+	}
+	defer guard(func(p any) {
+		db.broken = fmt.Errorf("it is damaged: %v", p)
+		err = db.broken
+	})()
+	return db.bolt.Update(fn)
+}
+
+// doubt notes what a commit that failed was to write. If the last sync failed
+// it may be in the file all the same, now or after the next commit, so whatever
+// memory has for these keys is written with that one.
+func (db *DB) doubt(c changes) {
+	for id, r := range c.volumes {
+		claims := map[string]volume.Claim{} // none of them equals what memory has
+		for alloc := range db.disk[id].Claims {
+			claims[alloc] = volume.Claim{}
+		}
+		if r != nil {
+			for alloc := range r.Claims {
+				claims[alloc] = volume.Claim{}
+			}
+		}
+		db.disk[id] = volume.Record{Claims: claims}
+	}
+	again(db.dirty.volumes, c.volumes, db.mem.volumes)
+	again(db.dirty.plugins, c.plugins, db.mem.plugins)
+	again(db.dirty.debts, c.debts, db.mem.debts)
+	if c.node != nil {
+		db.dirty.node = &db.mem.node
+	}
+}
+
+// again marks keys to be written as they are in memory.
+func again[V any](dirty, keys map[string]*V, mem map[string]V) {
+	for k := range keys {
+		if v, ok := mem[k]; ok {
+			dirty[k] = &v
+		} else {
+			dirty[k] = nil
+		}
+	}
+}
+
+// unwritten is a failed commit in words, with what helps.
+func (db *DB) unwritten(err error) error {
+	e := volume.Errorf(err, "cannot write the state database in %s: %v", db.dir, err)
+	switch {
+	case db.broken != nil:
+		return e.WithHint("stop the agent, move state.db aside and start it again: it takes up what is mounted")
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return e.WithHint("free space there, then ask again: df -h %s", db.dir)
+	default:
+		return e.WithHint("look at the disk under %s, then ask again: df -h %s; dmesg", db.dir, db.dir)
+	}
 }
 
 // committed notes how a commit went.

@@ -1,0 +1,89 @@
+package statedb
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Check holds the file against its own rules: bbolt's page structure, every
+// value readable, every claim with its volume, every storage volume once, every
+// record in itself, and no path in use twice. It opens the file itself, so
+// nobody else may have it open.
+func Check(path string) (err error) {
+	if _, err := os.Stat(path); err != nil {
+		return err
+	}
+	b, err := openBolt(path, time.Second)
+	if err != nil {
+		return judge(path, b.info, err)
+	}
+	defer func() { err = errors.Join(err, b.Close()) }()
+	defer guard(func(p any) { err = fmt.Errorf("the file is damaged: %v", p) })()
+	return b.View(func(tx *bbolt.Tx) error {
+		if _, err := schema(tx, schemaOf(migrations)); err != nil {
+			return err
+		}
+		s, err := read(tx)
+		errs := []error{err, s.check()}
+		for err := range tx.Check() {
+			errs = append(errs, err)
+		}
+		return errors.Join(errs...)
+	})
+}
+
+// check holds the records against the rules that the domain keeps.
+func (s *state) check() error {
+	var errs []error
+	note := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	users := map[string]string{}
+	use := func(id, what, path string) {
+		if path == "" {
+			return
+		}
+		user := fmt.Sprintf("volume %q as %s", id, what)
+		if other, ok := users[path]; ok {
+			note("%s is used by %s and by %s", path, other, user)
+		}
+		users[path] = user
+	}
+	for id, r := range s.volumes {
+		if err := r.Check(); err != nil {
+			note("volume %q: %w", id, err)
+		}
+		if r.Held() {
+			use(id, "its staging path", r.Node.StagingPath)
+		}
+		for _, c := range r.Claims {
+			use(id, fmt.Sprintf("the target of %q", c.Alloc), c.Target)
+			use(id, fmt.Sprintf("the directory of %q", c.Alloc), c.At)
+		}
+	}
+	for key, d := range s.debts {
+		if v := d.Record.Volume; storageKey(v.Driver, v.ExternalID) != key {
+			note("the debt of volume %q is stored under %q", v.ID, key)
+		}
+		if err := d.Whole().Check(); err != nil {
+			note("the debt of volume %q: %w", d.Record.Volume.ID, err)
+		}
+	}
+	for id, p := range s.plugins {
+		if err := errors.Join(volume.CheckPluginID(id), unless(p.ID == id, "it is stored under %q", id)); err != nil {
+			note("plugin %q: %w", p.ID, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func unless(ok bool, format string, args ...any) error {
+	if ok {
+		return nil
+	}
+	return fmt.Errorf(format, args...)
+}

@@ -1,0 +1,39 @@
+package volume
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Check holds a record against what Admit, Release and Apply keep true of every
+// one. It is for tests and for people who look for a mistake: a record that
+// fails it is used all the same.
+func (r Record) Check() error {
+	var errs []error
+	unless := func(ok bool, format string, args ...any) {
+		if !ok {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	bad := r.unrecognised()
+	unless(bad == "", "%s", bad)
+	unless((r.Node.Mode != nil) == (len(r.Claims) > 0), "it has %d claims, and a mode is in force: %t", len(r.Claims), r.Node.Mode != nil)
+	unless(r.Node.Mount == nil || r.Node.Staged != Absent, "it has a staged mount and is not staged")
+	unless(r.Node.Staged == Absent || r.Node.StagingPath != "", "it is staged nowhere")
+	seqs := map[uint64]string{}
+	for _, c := range r.Claims {
+		other, twice := seqs[c.Seq]
+		unless(!twice, "the claims of %q and %q have one number", other, c.Alloc)
+		seqs[c.Seq] = c.Alloc
+		unless(c.Seq > 0 && c.Seq <= r.Node.Seq, "the claim of %q has number %d, and the newest has %d", c.Alloc, c.Seq, r.Node.Seq)
+		unless(c.Target != "", "the claim of %q has no target", c.Alloc)
+		unless(r.Node.Mode == nil || c.Mode == r.Node.Mode.Capability, "the claim of %q has another mode than the volume", c.Alloc)
+		unless(c.Wanted == (c.State == Pending || c.State == Taken), "the claim of %q is %s, and wanted: %t", c.Alloc, c.State, c.Wanted)
+		unless(c.Published != Present || c.Mount != nil, "the claim of %q is published as no mount that is known", c.Alloc)
+		unless(c.Bound != Present || c.At != "" && c.BoundMount != nil, "the claim of %q is bound as no mount that is known", c.Alloc)
+		unless(c.Bound == Absent || c.At != "", "the claim of %q is bound nowhere", c.Alloc)
+		done := c.State == NodeDetached || c.State == ControllerDetached
+		unless(!done || c.Published == Absent && c.Bound == Absent, "the claim of %q is %s with something of it left", c.Alloc, c.State)
+	}
+	return errors.Join(errs...)
+}
