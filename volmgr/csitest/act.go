@@ -50,7 +50,11 @@ func (p *Plugin) intercept(ctx context.Context, msg any, info *grpc.UnaryServerI
 }
 
 // options change how the services do their work.
-type options struct{ ignoreReadOnly bool }
+type options struct {
+	ignoreReadOnly bool
+	twist          Twist
+	fault          string // its id
+}
 
 type optionsKey struct{}
 
@@ -61,7 +65,7 @@ func optionsOf(ctx context.Context) options {
 
 // goWrong takes the steps of a Fault.
 func (p *Plugin) goWrong(l *live, f Fault, effect func(options) (any, error)) (resp any, err error) {
-	opts := options{ignoreReadOnly: f.IgnoreReadOnly}
+	opts := options{ignoreReadOnly: f.IgnoreReadOnly, twist: f.Twist, fault: f.ID}
 	if f.Hang {
 		p.hang(f.ID)
 	}

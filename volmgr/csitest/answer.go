@@ -28,6 +28,10 @@ func emptyAnswer(c Call) any {
 		return &csi.NodeGetVolumeStatsResponse{}
 	case NodeInfo:
 		return &csi.NodeGetInfoResponse{}
+	case ListVolumes:
+		return &csi.ListVolumesResponse{}
+	case GetCapacity:
+		return &csi.GetCapacityResponse{}
 	case Probe:
 		return &csi.ProbeResponse{}
 	case pluginInfo:

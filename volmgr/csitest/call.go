@@ -10,6 +10,8 @@ import (
 // Names of the calls, as the journal has them.
 const (
 	Probe                = "Probe"
+	ListVolumes          = "ListVolumes"
+	GetCapacity          = "GetCapacity"
 	CreateVolume         = "CreateVolume"
 	DeleteVolume         = "DeleteVolume"
 	ControllerPublish    = "ControllerPublishVolume"
@@ -52,6 +54,7 @@ type Call struct {
 	Plugin int       `json:"plugin"`           // the plugin's process id
 	Caller int       `json:"caller,omitempty"` // the process id at the other end of the socket
 	Fault  string    `json:"fault,omitempty"`  // id of the Fault that was used
+	Passed []string  `json:"passed,omitempty"` // ids of the faults that skipped it
 	Start  time.Time `json:"start"`
 
 	Result `json:"result,omitzero"`

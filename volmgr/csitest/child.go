@@ -11,14 +11,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// IsChild tells whether this process was started with Config.Environment, and
-// should do nothing but Main.
-func IsChild() bool { return os.Getenv(envConfig) != "" }
+// IsChild tells whether this process was started with Config.Environment, or by
+// a plugin, and should do nothing but Main.
+func IsChild() bool { return os.Getenv(envConfig) != "" || os.Getenv(envDaemon) != "" }
 
 // Main is a plugin process: it serves at CSI_ENDPOINT until SIGTERM or SIGINT,
 // or until its base directory is removed, so that a test that is killed leaves
 // no plugin behind. It returns the exit code, and writes errors to stderr.
 func Main() int {
+	if os.Getenv(envDaemon) != "" {
+		daemon()
+		return 0
+	}
 	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "csitest:", err)
 		return 1

@@ -29,6 +29,14 @@ type Config struct {
 	Stage          bool // STAGE_UNSTAGE_VOLUME
 	Stats          bool // GET_VOLUME_STATS
 	MultiWriter    bool // SINGLE_NODE_MULTI_WRITER, of both services
+	Lists          bool // LIST_VOLUMES and GET_CAPACITY, which answer that there is nothing
+
+	// UnknownCapabilities adds some that no release of the spec has, and some
+	// that say nothing at all.
+	UnknownCapabilities bool
+	// LoopDevices makes a block volume a loop device on its file; else it is
+	// the plain file, which needs no device and suffices to see calls and mounts.
+	LoopDevices bool
 
 	// A plugin without one of the two services. With NoController, Attach says
 	// that another plugin attaches: a publish context must then be there, and

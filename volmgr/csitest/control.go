@@ -102,18 +102,23 @@ func (c Control) read() ([]Fault, error) {
 	return f.Faults, nil
 }
 
-// pick returns the fault for a call, or nil.
-func (c Control) pick(call Call, used map[string]int) (*Fault, error) {
+// pick returns the fault for a call, or nil, and those before it that let the
+// call pass.
+func (c Control) pick(call Call, used, passed map[string]int) (fault *Fault, pass []string, err error) {
 	faults, err := c.read()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for _, f := range faults {
-		if f.applies(call) && f.left(used[f.ID]) {
-			return &f, nil
+		switch {
+		case !f.applies(call) || !f.left(used[f.ID]):
+		case passed[f.ID] < f.Skip:
+			pass = append(pass, f.ID)
+		default:
+			return &f, pass, nil
 		}
 	}
-	return nil, nil
+	return nil, pass, nil
 }
 
 // holds tells whether a fault is still there, so that a call hangs on. A file

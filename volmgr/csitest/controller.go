@@ -23,13 +23,27 @@ func (s *controller) ControllerGetCapabilities(context.Context, *csi.ControllerG
 		{s.p.cfg.Attach, csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME},
 		{s.p.cfg.AttachReadOnly, csi.ControllerServiceCapability_RPC_PUBLISH_READONLY},
 		{s.p.cfg.MultiWriter, csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER},
+		{s.p.cfg.Lists, csi.ControllerServiceCapability_RPC_LIST_VOLUMES},
+		{s.p.cfg.Lists, csi.ControllerServiceCapability_RPC_GET_CAPACITY},
+		{s.p.cfg.UnknownCapabilities, unknownNumber},
 	} {
 		if c.has {
 			resp.Capabilities = append(resp.Capabilities, &csi.ControllerServiceCapability{
 				Type: &csi.ControllerServiceCapability_Rpc{Rpc: &csi.ControllerServiceCapability_RPC{Type: c.name}}})
 		}
 	}
+	if s.p.cfg.UnknownCapabilities {
+		resp.Capabilities = append(resp.Capabilities, &csi.ControllerServiceCapability{})
+	}
 	return resp, nil
+}
+
+func (s *controller) ListVolumes(context.Context, *csi.ListVolumesRequest) (*csi.ListVolumesResponse, error) {
+	return &csi.ListVolumesResponse{}, nil
+}
+
+func (s *controller) GetCapacity(context.Context, *csi.GetCapacityRequest) (*csi.GetCapacityResponse, error) {
+	return &csi.GetCapacityResponse{}, nil
 }
 
 func (s *controller) CreateVolume(_ context.Context, m *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {

@@ -29,6 +29,11 @@
 //	control.json       faults to come (see Control)
 //	volumes/<hash>/    one volume: volume.json, attached.json, data/, block.img
 //
+// A Fault says which calls go wrong and how: late, without the effect, without
+// the answer, with a crash, or with a Twist, which is a habit of real plugins:
+//
+//	Fault{Method: csitest.NodeStage, Skip: 1, Twist: csitest.Dead}
+//
 // The journal is also the memory of what the caller was told, so a plugin that
 // was killed goes on checking where it stopped. Volumes and attachments are
 // files, mounts are the kernel's: nothing is kept in memory alone.

@@ -54,7 +54,10 @@ type Fault struct {
 	Method string `json:"method,omitempty"`
 	Volume string `json:"volume,omitempty"`
 	Path   string `json:"path,omitempty"`
-	// Times is how many calls it applies to: 0 is one, negative all.
+	// Skip is how many such calls it lets pass first. Those, too, are counted in
+	// the journal; one that an earlier fault was used for is not among them.
+	Skip int `json:"skip,omitempty"`
+	// Times is how many calls it applies to then: 0 is one, negative all.
 	Times int `json:"times,omitempty"`
 
 	// Hang lasts until the fault is removed from its Control.
@@ -69,6 +72,8 @@ type Fault struct {
 	// call fails.
 	KillCaller Moment `json:"kill_caller,omitempty"`
 	Effect     Effect `json:"effect,omitempty"`
+	// Twist is how the effect differs from what it should be.
+	Twist Twist `json:"twist,omitempty"`
 	// IgnoreReadOnly publishes writable what should be read-only.
 	IgnoreReadOnly bool `json:"ignore_read_only,omitempty"`
 
@@ -123,6 +128,10 @@ func (f Fault) valid() error {
 		return fmt.Errorf("a fault's effect %q needs a delay", EffectLater)
 	case f.Method != "" && !knownMethod(f.Method):
 		return fmt.Errorf("a fault's method %q is none of the plugin's", f.Method)
+	case f.Skip < 0:
+		return fmt.Errorf("a fault cannot skip %d calls", f.Skip)
+	case f.Twist != Straight && twisted[f.Twist] == nil, f.Method != "" && !f.Twist.knows(f.Method):
+		return fmt.Errorf("a fault's twist %q is not known to method %q", f.Twist, f.Method)
 	}
 	return nil
 }
@@ -135,7 +144,7 @@ func knownMethod(m string) bool {
 // applies tells whether a fault is for a call.
 func (f Fault) applies(c Call) bool {
 	switch {
-	case f.Method == "" && !Mutates(c.Method), f.Method != "" && f.Method != c.Method:
+	case f.Method == "" && !Mutates(c.Method), f.Method != "" && f.Method != c.Method, !f.Twist.knows(c.Method):
 		return false
 	case f.Volume != "" && f.Volume != c.Volume:
 		return false

@@ -7,6 +7,9 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
+// unknownNumber is a capability that no release of the spec has.
+const unknownNumber = 987
+
 type identity struct {
 	csi.UnimplementedIdentityServer
 	p *Plugin
@@ -21,6 +24,10 @@ func (s *identity) GetPluginCapabilities(context.Context, *csi.GetPluginCapabili
 	if !s.p.cfg.NoController {
 		resp.Capabilities = append(resp.Capabilities, &csi.PluginCapability{Type: &csi.PluginCapability_Service_{
 			Service: &csi.PluginCapability_Service{Type: csi.PluginCapability_Service_CONTROLLER_SERVICE}}})
+	}
+	if s.p.cfg.UnknownCapabilities {
+		resp.Capabilities = append(resp.Capabilities, &csi.PluginCapability{},
+			&csi.PluginCapability{Type: &csi.PluginCapability_Service_{Service: &csi.PluginCapability_Service{Type: unknownNumber}}})
 	}
 	return resp, nil
 }

@@ -295,6 +295,7 @@ func (b *bench) child() *os.Process {
 	b.must(err)
 	cmd.Env = append(append(os.Environ(), env...), "CSI_ENDPOINT="+b.endpoint())
 	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // and so leads a process group
 	b.must(cmd.Start())
 	b.t.Cleanup(func() { // ended already in most tests
 		_ = cmd.Process.Kill()

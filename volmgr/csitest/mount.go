@@ -34,10 +34,10 @@ func look(c Call) sight {
 }
 
 // isMount tells whether something is mounted at path. A mount that does not
-// answer, such as a dead FUSE one, is one.
+// answer, such as a dead or a hung FUSE one, is one.
 func isMount(path string) bool {
 	var st unix.Statx_t
-	err := unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, unix.STATX_TYPE, &st)
+	err := unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT|unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &st)
 	if err != nil {
 		return !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR)
 	}

@@ -25,11 +25,15 @@ func (s *node) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequ
 		{s.p.cfg.Stage, csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME},
 		{s.p.cfg.Stats, csi.NodeServiceCapability_RPC_GET_VOLUME_STATS},
 		{s.p.cfg.MultiWriter, csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER},
+		{s.p.cfg.UnknownCapabilities, unknownNumber},
 	} {
 		if c.has {
 			resp.Capabilities = append(resp.Capabilities, &csi.NodeServiceCapability{
 				Type: &csi.NodeServiceCapability_Rpc{Rpc: &csi.NodeServiceCapability_RPC{Type: c.name}}})
 		}
+	}
+	if s.p.cfg.UnknownCapabilities {
+		resp.Capabilities = append(resp.Capabilities, &csi.NodeServiceCapability{})
 	}
 	return resp, nil
 }
@@ -41,7 +45,7 @@ func (s *node) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeG
 // NodeStageVolume binds the volume's files at the staging path. A block volume
 // has nothing to stage. What the caller did not do before, such as attaching,
 // is not missed here: that is for the rules.
-func (s *node) NodeStageVolume(_ context.Context, m *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
+func (s *node) NodeStageVolume(ctx context.Context, m *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
 	id, path := m.GetVolumeId(), m.GetStagingTargetPath()
 	if path == "" || m.GetVolumeCapability() == nil {
 		return nil, status.Error(codes.InvalidArgument, "staging needs a path and a capability")
@@ -51,18 +55,42 @@ func (s *node) NodeStageVolume(_ context.Context, m *csi.NodeStageVolumeRequest)
 		return nil, err
 	}
 	resp := &csi.NodeStageVolumeResponse{}
+	if err := optionsOf(ctx).demands(path, ""); err != nil {
+		return nil, err
+	}
 	if m.GetVolumeCapability().GetBlock() != nil || isMount(path) {
 		return resp, nil
+	}
+	if optionsOf(ctx).twist == Remade {
+		if err := remade(path); err != nil {
+			return nil, err
+		}
+	}
+	if done, err := s.p.mountTwisted(ctx, path); done {
+		return resp, err
 	}
 	return resp, bind(s.p.store.path(id, "data"), path)
 }
 
-func (s *node) NodeUnstageVolume(_ context.Context, m *csi.NodeUnstageVolumeRequest) (*csi.NodeUnstageVolumeResponse, error) {
+func (s *node) NodeUnstageVolume(ctx context.Context, m *csi.NodeUnstageVolumeRequest) (*csi.NodeUnstageVolumeResponse, error) {
 	if m.GetVolumeId() == "" || m.GetStagingTargetPath() == "" {
 		return nil, status.Error(codes.InvalidArgument, "unstaging needs a volume id and a path")
 	}
+	o, path := optionsOf(ctx), m.GetStagingTargetPath()
 	defer s.p.store.lock(m.GetVolumeId())()
-	return &csi.NodeUnstageVolumeResponse{}, unmountAll(m.GetStagingTargetPath())
+	if err := o.demands(path, ""); err != nil {
+		return nil, err
+	}
+	if o.twist == Severs {
+		if err := sever(s.p.rec.targets(m.GetVolumeId())); err != nil {
+			return nil, err
+		}
+	}
+	err := errors.Join(unmountAll(path), s.p.store.release(m.GetVolumeId()))
+	if err == nil && o.twist == Remade {
+		err = os.Remove(path)
+	}
+	return &csi.NodeUnstageVolumeResponse{}, err
 }
 
 // NodePublishVolume binds what is at the staging path, be it mounted or not, at
@@ -76,8 +104,21 @@ func (s *node) NodePublishVolume(ctx context.Context, m *csi.NodePublishVolumeRe
 	if _, err := s.p.store.get(id); err != nil {
 		return nil, err
 	}
+	o := optionsOf(ctx)
+	if err := o.demands(m.GetStagingTargetPath(), target); err != nil {
+		return nil, err
+	}
+	if o.twist == Locked {
+		return &csi.NodePublishVolumeResponse{}, os.Mkdir(target, 0)
+	}
 	source, isBlock := m.GetStagingTargetPath(), m.GetVolumeCapability().GetBlock() != nil
+	readOnly := m.GetReadonly() && !o.ignoreReadOnly
 	switch {
+	case isBlock && s.p.cfg.LoopDevices:
+		var err error
+		if source, err = s.p.store.device(id, readOnly); err != nil {
+			return nil, err
+		}
 	case isBlock:
 		var err error
 		if source, err = s.p.store.block(id); err != nil {
@@ -86,17 +127,22 @@ func (s *node) NodePublishVolume(ctx context.Context, m *csi.NodePublishVolumeRe
 	case !s.p.cfg.Stage:
 		source = s.p.store.path(id, "data")
 	}
-	readOnly := m.GetReadonly() && !optionsOf(ctx).ignoreReadOnly
-	return &csi.NodePublishVolumeResponse{}, publish(source, target, isBlock, readOnly)
+	place := func() error {
+		if done, err := s.p.mountTwisted(ctx, target); done {
+			return err
+		}
+		return bind(source, target)
+	}
+	return &csi.NodePublishVolumeResponse{}, publish(place, target, isBlock, readOnly)
 }
 
 // publish takes back what it made if it fails.
-func publish(source, target string, isFile, readOnly bool) error {
+func publish(place func() error, target string, isFile, readOnly bool) error {
 	if !isMount(target) {
 		if err := makeTarget(target, isFile); err != nil {
 			return err
 		}
-		if err := bind(source, target); err != nil {
+		if err := place(); err != nil {
 			return errors.Join(err, os.Remove(target))
 		}
 	}
@@ -129,18 +175,33 @@ func unpublish(target string) error {
 	if err := unmountAll(target); err != nil {
 		return err
 	}
+	return removeTarget(target)
+}
+
+func removeTarget(target string) error {
 	if err := os.Remove(target); err != nil && !errors.Is(err, unix.ENOENT) {
 		return err
 	}
 	return nil
 }
 
-func (s *node) NodeUnpublishVolume(_ context.Context, m *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
+func (s *node) NodeUnpublishVolume(ctx context.Context, m *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
 	if m.GetVolumeId() == "" || m.GetTargetPath() == "" {
 		return nil, status.Error(codes.InvalidArgument, "unpublishing needs a volume id and a target")
 	}
+	o, target := optionsOf(ctx), m.GetTargetPath()
 	defer s.p.store.lock(m.GetVolumeId())()
-	return &csi.NodeUnpublishVolumeResponse{}, unpublish(m.GetTargetPath())
+	if err := o.demands("", target); err != nil {
+		return nil, err
+	}
+	err := unmountAll(target)
+	if err == nil && o.twist != Kept {
+		err = removeTarget(target)
+	}
+	if err == nil && !s.p.cfg.Stage {
+		err = s.p.store.release(m.GetVolumeId())
+	}
+	return &csi.NodeUnpublishVolumeResponse{}, err
 }
 
 func (s *node) NodeGetVolumeStats(_ context.Context, m *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error) {

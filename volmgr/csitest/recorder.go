@@ -3,6 +3,7 @@ package csitest
 import (
 	"context"
 	"errors"
+	"maps"
 	"os"
 	"slices"
 	"sync"
@@ -21,6 +22,7 @@ type recorder struct {
 	at     map[int64]int // seq → index of past.Calls
 	view   view
 	used   map[string]int // how often each fault was
+	passed map[string]int // how many calls each fault skipped
 	live   map[*live]bool
 }
 
@@ -39,7 +41,7 @@ func (r *recorder) open(path string) error {
 	if err != nil {
 		return err
 	}
-	r.past, r.at, r.view, r.used, r.live = past, map[int64]int{}, newView(), map[string]int{}, map[*live]bool{}
+	r.past, r.at, r.view, r.used, r.passed, r.live = past, map[int64]int{}, newView(), map[string]int{}, map[string]int{}, map[*live]bool{}
 	r.past.Starts++
 	r.replay()
 	if r.file, err = openJournal(path); err != nil {
@@ -57,9 +59,17 @@ func (r *recorder) replay() {
 		if c.Ended() {
 			r.view.end(c)
 		}
-		if c.Fault != "" {
-			r.used[c.Fault]++
-		}
+		r.count(c)
+	}
+}
+
+// count counts the faults of a call.
+func (r *recorder) count(c Call) {
+	if c.Fault != "" {
+		r.used[c.Fault]++
+	}
+	for _, id := range c.Passed {
+		r.passed[id]++
 	}
 }
 
@@ -100,11 +110,12 @@ func (r *recorder) begin(ctx context.Context, cfg Config, req request, control C
 	caller := callerOf(ctx)
 	req.call.Seq = int64(len(r.past.Calls)) + 1
 	req.call.Plugin, req.call.Caller, req.call.Start = os.Getpid(), caller.pid, now()
-	fault, err := control.pick(req.call, r.used)
+	fault, pass, err := control.pick(req.call, r.used, r.passed)
+	req.call.Passed = pass
 	if fault != nil {
 		req.call.Fault = fault.ID
-		r.used[fault.ID]++
 	}
+	r.count(req.call)
 	l := &live{call: req.call, caller: caller, ctx: ctx, done: make(chan struct{})}
 	r.at[l.call.Seq] = len(r.past.Calls)
 	r.past.Calls = append(r.past.Calls, l.call)
@@ -127,6 +138,13 @@ func (r *recorder) begin(ctx context.Context, cfg Config, req request, control C
 	}
 	r.live[l] = true
 	return l, fault, others
+}
+
+// targets are where the caller thinks that a volume is, or may be, published.
+func (r *recorder) targets(volume string) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Sorted(maps.Keys(r.view.of(volume).targets))
 }
 
 // violation must be called with the lock held.

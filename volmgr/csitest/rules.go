@@ -31,7 +31,7 @@ const (
 
 	RuleInFlight    Rule = "in-flight"    // one call at a time for one volume
 	RuleOrder       Rule = "order"        // attach, stage, publish; unpublish all, unstage, detach; delete
-	RuleStagingPath Rule = "staging-path" // one per volume
+	RuleStagingPath Rule = "staging-path" // one per volume, and no other's
 	RuleStagingDir  Rule = "staging-dir"  // the caller makes it before NodeStage
 	RuleTarget      Rule = "target"       // the caller makes its parent and leaves it to the plugin; it is used once
 	RuleMode        Rule = "mode"         // a mode for one use has no second target

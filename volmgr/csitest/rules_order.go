@@ -23,8 +23,12 @@ func (c *check) order() {
 	case NodeStage:
 		c.attached(vol)
 		c.onePath(vol)
-		if path := c.r.call.StagingPath; path != "" && !c.r.seen.stagingDir {
+		path := c.r.call.StagingPath
+		if path != "" && !c.r.seen.stagingDir {
 			c.report(RuleStagingDir, "the staging directory %q does not exist", path)
+		}
+		if other := c.view.stagedAt(path, c.r.call.Volume); other != "" {
+			c.report(RuleStagingPath, "the staging path %q is that of volume %q", path, other)
 		}
 	case NodeUnstage:
 		c.onePath(vol)

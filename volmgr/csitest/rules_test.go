@@ -113,6 +113,10 @@ var brokenRules = map[string]broken{
 		b.must(os.Mkdir(b.staging("other"), 0o711))
 		stageWith(b, func(r *csi.NodeStageVolumeRequest) { r.StagingTargetPath = b.staging("other") })
 	}},
+	"the staging path of another": {RuleStagingPath, full, func(b *bench) {
+		b.up("b")
+		stageWith(b, func(r *csi.NodeStageVolumeRequest) { r.StagingTargetPath = b.staging("b") })
+	}},
 	"no staging directory": {RuleStagingDir, full, func(b *bench) {
 		b.must(b.attach("a"))
 		_, _ = csi.NewNodeClient(b.conn).NodeStageVolume(b.ctx(), b.stageRequest("a"))

@@ -20,6 +20,7 @@ func creates(c Config) bool       { return hasController(c) && c.CreateDelete }
 func attaches(c Config) bool      { return hasController(c) && c.Attach }
 func stages(c Config) bool        { return hasNode(c) && c.Stage }
 func counts(c Config) bool        { return hasNode(c) && c.Stats }
+func lists(c Config) bool         { return hasController(c) && c.Lists }
 
 // What the plugin knows, and when.
 var shapes = map[string]shape{
@@ -39,6 +40,8 @@ var shapes = map[string]shape{
 	NodePublish:          {offered: hasNode, mutates: true, volume: true, target: true, capability: true},
 	NodeUnpublish:        {offered: hasNode, mutates: true, volume: true, target: true},
 	NodeStats:            {offered: counts, volume: true, target: true},
+	ListVolumes:          {offered: lists},
+	GetCapacity:          {offered: lists},
 }
 
 // Methods of the spec that change something and that the plugin never offers.

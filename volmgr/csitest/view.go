@@ -65,6 +65,16 @@ func (v view) user(target, except string) string {
 	return ""
 }
 
+// stagedAt is another volume that is, or may be, staged at path; "" if none is.
+func (v view) stagedAt(path, except string) string {
+	for id, vol := range v.volumes {
+		if id != except && vol.staged != no && vol.staging == path {
+			return id
+		}
+	}
+	return ""
+}
+
 // begin takes in that a call arrived.
 func (v view) begin(c Call) {
 	if c.Volume == "" {

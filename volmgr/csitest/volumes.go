@@ -20,8 +20,7 @@ import (
 //	                               /data/          its files
 //	                               /block.img      its content as a block volume, made when first used
 //
-// A block volume is this plain file, bound to its target: enough to see calls
-// and mounts, but it is no block device.
+// A block volume is this plain file, bound to its target, or a loop device on it.
 type store struct {
 	dir   string
 	any   bool // every id exists
@@ -81,6 +80,9 @@ func (s *store) make(v stored) error {
 
 // remove deletes a volume and its data; none is no error.
 func (s *store) remove(id string) error {
+	if err := s.release(id); err != nil {
+		return fmt.Errorf("cannot delete the volume: %w", err)
+	}
 	for _, name := range []string{"volume.json", "attached.json", "block.img"} {
 		if err := os.Remove(s.path(id, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("cannot delete the volume: %w", err)

@@ -1,0 +1,100 @@
+package csitest
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// device returns a loop device on the file of a block volume, read-only or
+// not: that is the device's, whoever else uses it.
+func (s *store) device(id string, readOnly bool) (string, error) {
+	image, err := s.block(id)
+	if err != nil {
+		return "", err
+	}
+	path := loopOf(image)
+	if path == "" {
+		if path, err = attachLoop(image); err != nil {
+			return "", err
+		}
+	}
+	dev, err := os.OpenFile(path, os.O_RDONLY, 0)
+	if err != nil {
+		return "", err
+	}
+	state := 0
+	if readOnly {
+		state = 1
+	}
+	err = unix.IoctlSetPointerInt(int(dev.Fd()), unix.BLKROSET, state)
+	return path, errors.Join(err, dev.Close())
+}
+
+// release gives a volume's loop device back; none is no error.
+func (s *store) release(id string) error {
+	path := loopOf(s.path(id, "block.img"))
+	if path == "" {
+		return nil
+	}
+	dev, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	if err = unix.IoctlSetInt(int(dev.Fd()), unix.LOOP_CLR_FD, 0); errors.Is(err, unix.ENXIO) {
+		err = nil
+	}
+	return errors.Join(err, dev.Close())
+}
+
+// loopOf is the loop device on a file, "" if it has none.
+func loopOf(image string) string {
+	files, _ := filepath.Glob("/sys/block/loop*/loop/backing_file") // the pattern is good
+	for _, file := range files {
+		if raw, err := os.ReadFile(file); err == nil && strings.TrimSpace(string(raw)) == image {
+			return "/dev/" + strings.Split(file, "/")[3]
+		}
+	}
+	return ""
+}
+
+// attachLoop takes a free loop device. Others take some at the same time.
+func attachLoop(image string) (string, error) {
+	file, err := os.OpenFile(image, os.O_RDWR, 0)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close() //nolint:errcheck // the device holds its own
+	ctl, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
+	if err != nil {
+		return "", fmt.Errorf("cannot get a loop device: %w", err)
+	}
+	defer ctl.Close() //nolint:errcheck // it was only asked
+	for range 50 {
+		n, err := unix.IoctlRetInt(int(ctl.Fd()), unix.LOOP_CTL_GET_FREE)
+		if err != nil {
+			return "", fmt.Errorf("cannot get a loop device: %w", err)
+		}
+		path := fmt.Sprintf("/dev/loop%d", n)
+		dev, err := os.OpenFile(path, os.O_RDWR, 0)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // not made yet
+		}
+		if err != nil {
+			return "", err
+		}
+		err = errors.Join(unix.IoctlLoopConfigure(int(dev.Fd()), &unix.LoopConfig{Fd: uint32(file.Fd())}), dev.Close())
+		if err == nil {
+			return path, nil
+		}
+		if !errors.Is(err, unix.EBUSY) {
+			return "", fmt.Errorf("cannot set up %s: %w", path, err)
+		}
+	}
+	return "", errors.New("cannot get a loop device: others take them all")
+}
