@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -29,6 +30,9 @@ const inside = "VOLAGENT_TEST_NAMESPACE"
 func TestMain(m *testing.M) {
 	if csitest.IsChild() {
 		os.Exit(csitest.Main())
+	}
+	if dir := os.Getenv(crashEnv); dir != "" {
+		os.Exit(crashMain(dir))
 	}
 	if os.Getenv(inside) == "" {
 		os.Exit(reexec())
@@ -125,7 +129,10 @@ func processes(dir string) []string {
 }
 
 // hostDirs are those of all hosts so far.
-var hostDirs []string
+var (
+	hostDirs   []string
+	hostDirsMu sync.Mutex
+)
 
 // host is one host of a test: directories, an agent, and what it started.
 type host struct {
@@ -149,7 +156,9 @@ func newHost(t testing.TB) *host {
 		dir := "/tmp/v" + strconv.FormatInt(rand.Int64N(36*36*36*36*36), 36)
 		if os.Mkdir(dir, 0o755) == nil {
 			h.dir = dir
+			hostDirsMu.Lock()
 			hostDirs = append(hostDirs, dir)
+			hostDirsMu.Unlock()
 		}
 	}
 	h.env = append(os.Environ(), "VOLCTL_SOCKET="+h.socket(), "PATH="+binDir+":"+os.Getenv("PATH"))

@@ -28,6 +28,14 @@ type recorded struct {
 // bounded by the given deadline.
 func newRecorded(t *testing.T, deadline string, tune func(*csitest.Config)) recorded {
 	t.Helper()
+	h := prepared(t, deadline, tune)
+	h.start("rec")
+	return h
+}
+
+// prepared is newRecorded without an agent.
+func prepared(t *testing.T, deadline string, tune func(*csitest.Config)) recorded {
+	t.Helper()
 	h := recorded{host: newHost(t)}
 	h.cfg = csitest.Config{
 		Base: filepath.Join(h.dir, "p"), NodeID: "test-host",
@@ -44,7 +52,6 @@ func newRecorded(t *testing.T, deadline string, tune func(*csitest.Config)) reco
 		fmt.Sprintf(`, "timeouts": {"node": %q, "controller": %q}}`, deadline, deadline)
 	h.must(os.WriteFile(filepath.Join(h.dir, "plugins.d", "rec.yaml"), []byte(text), 0o644))
 	t.Cleanup(h.kept)
-	h.start("rec")
 	return h
 }
 

@@ -1,0 +1,209 @@
+package main_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+
+	"github.com/volagent/volagent/agent"
+	"github.com/volagent/volagent/statedb"
+	"github.com/volagent/volagent/volmgr/csitest"
+)
+
+// crashEnv names the directory through which a test commands an agent that dies
+// at a given point. Such an agent is this test binary: it runs what volagent
+// runs, with both seams set.
+const crashEnv = "VOLAGENT_TEST_CRASH"
+
+// order is what such an agent is told, in the file "order" of that directory. No
+// file is no order: points are not counted.
+type order struct {
+	Run     int  // another number begins to count anew
+	At      int  // the point to die at, from 1; 0 only counts
+	Agent   bool // the agent dies
+	Plugin  int  // this process dies, and before the agent
+	Commits bool // only commits are points
+	// PowerOf is a file system that is cut off before anybody dies. With Later,
+	// that happens so long after the point, while the agent goes on.
+	PowerOf string
+	Later   time.Duration
+}
+
+// shutdown of a file system, with what was not synced lost: EXT4_IOC_SHUTDOWN of
+// the kernel's fs/ext4/ext4.h, and EXT4_GOING_FLAGS_NOLOGFLUSH.
+const (
+	ioctlShutdown = 0x8004587d
+	noLogFlush    = 2
+)
+
+// crasher counts points and dies at one.
+type crasher struct {
+	dir string
+
+	mu   sync.Mutex
+	last order
+	n    int
+}
+
+// crashMain is the agent that dies.
+func crashMain(dir string) int {
+	c := &crasher{dir: dir}
+	return agent.Main(os.Args[1:], os.Stdout, os.Stderr, agent.Seams{Tap: c.commit, Interceptor: c.call})
+}
+
+func (c *crasher) commit(p statedb.Point) {
+	when, _, _ := strings.Cut(string(p), "-")
+	c.point(when+" commit", true)
+}
+
+// call makes two points of each call, but for those by which a plugin is asked
+// what it is: how many there are depends on how fast it starts.
+func (c *crasher) call(ctx context.Context, method string, req, resp any, cc *grpc.ClientConn, do grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	name := path.Base(method)
+	if !csitest.Mutates(name) && name != csitest.ValidateCapabilities {
+		return do(ctx, method, req, resp, cc, opts...)
+	}
+	c.point("before "+name, false)
+	err := do(ctx, method, req, resp, cc, opts...)
+	c.point("after "+name, false)
+	return err
+}
+
+// point counts one point, writes it down, and does as ordered. Nobody passes
+// another point meanwhile.
+func (c *crasher) point(name string, commit bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	o, ok, err := readOrder(c.dir)
+	if err == nil && ok && (commit || !o.Commits) {
+		if o.Run != c.last.Run {
+			c.n = 0
+		}
+		c.last = o
+		c.n++
+		if err = c.note(name); err == nil && c.n == o.At {
+			err = o.obey()
+		}
+	}
+	if err != nil {
+		panic(err)
+	}
+}
+
+func (c *crasher) note(name string) error {
+	f, err := os.OpenFile(filepath.Join(c.dir, "points-"+strconv.Itoa(c.last.Run)), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(name + "\n")
+	return errors.Join(err, f.Close())
+}
+
+func (o order) obey() error {
+	die := func() error {
+		if o.PowerOf != "" {
+			if err := cutPower(o.PowerOf); err != nil {
+				return err
+			}
+		}
+		if o.Plugin != 0 {
+			if err := killed(o.Plugin); err != nil {
+				return err
+			}
+		}
+		if o.Agent {
+			return syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		}
+		return nil
+	}
+	if o.Later == 0 {
+		return die()
+	}
+	time.AfterFunc(o.Later, func() {
+		if err := die(); err != nil {
+			panic(err)
+		}
+	})
+	return nil
+}
+
+// killed kills a process and returns when it is dead.
+func killed(pid int) error {
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		return fmt.Errorf("cannot kill the plugin: %w", err)
+	}
+	for {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil || bytes.Contains(stat, []byte(") Z ")) {
+			return nil //nolint:nilerr // it is gone
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func cutPower(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(unix.IoctlSetPointerInt(int(f.Fd()), ioctlShutdown, noLogFlush), f.Close())
+}
+
+func readOrder(dir string) (o order, ok bool, err error) {
+	raw, err := os.ReadFile(filepath.Join(dir, "order"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return o, false, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(raw, &o)
+	}
+	return o, err == nil, err
+}
+
+// give puts an order in force.
+func (o order) give(dir string) error {
+	raw, err := json.Marshal(o)
+	if err != nil {
+		return err
+	}
+	next := filepath.Join(dir, "next")
+	if err := os.WriteFile(next, raw, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(next, filepath.Join(dir, "order"))
+}
+
+// pointsOf are the points that were passed under an order.
+func pointsOf(dir string, run int) ([]string, error) {
+	raw, err := os.ReadFile(filepath.Join(dir, "points-"+strconv.Itoa(run)))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return slices.Collect(lines(string(raw))), err
+}
+
+// lines are the lines of a text, without their ends.
+func lines(s string) func(func(string) bool) {
+	return func(yield func(string) bool) {
+		for line := range strings.Lines(s) {
+			if !yield(strings.TrimSuffix(line, "\n")) {
+				return
+			}
+		}
+	}
+}

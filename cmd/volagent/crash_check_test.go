@@ -1,0 +1,313 @@
+package main_test
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/apiclient"
+	"github.com/volagent/volagent/volmgr/csitest"
+)
+
+// settle waits until everything agrees, and says what does not if it never does.
+func (h *crashHost) settle() {
+	h.t.Helper()
+	end := time.Now().Add(patience)
+	for {
+		err := h.agree()
+		switch {
+		case err == nil:
+			return
+		case h.t.Failed():
+			h.t.FailNow()
+		case time.Now().After(end):
+			h.t.Fatalf("it does not settle: %v\ncalls:\n%s", err, h.calls(0))
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// agree compares what the agent says with the mount table, with the directories
+// that are there, with what the plugin has attached, with what it was called to
+// do, and with the files in the volumes.
+func (h *crashHost) agree() error {
+	ctx, cancel := h.ctx()
+	defer cancel()
+	vols, err := h.api.Volumes(ctx)
+	if err != nil {
+		return err
+	}
+	w := wanted{h: h}
+	for _, v := range vols {
+		if err := w.add(v); err != nil {
+			return err
+		}
+	}
+	slices.Sort(w.mounts)
+	slices.Sort(w.attached)
+	slices.Sort(w.view)
+	for _, row := range []struct {
+		what      string
+		got, want []string
+	}{
+		{"mounts", h.mountPoints(), w.mounts},
+		{"directories", h.leftDirs(), w.dirs()},
+		{"attached volumes", h.attachments(), w.attached},
+		{"the plugin's calls leave", h.pluginView(), w.view},
+	} {
+		if !slices.Equal(row.got, row.want) {
+			return fmt.Errorf("%s: %q, want %q", row.what, row.got, row.want)
+		}
+	}
+	return nil
+}
+
+// wanted is what must be there, by what the agent says.
+type wanted struct {
+	h                             *crashHost
+	mounts, below, attached, view []string
+}
+
+func (w *wanted) add(v api.Volume) error {
+	h, id := w.h, v.Spec.ID
+	external := v.Spec.ExternalID
+	if external != "" {
+		dir, ok := h.stored()[external]
+		if !ok {
+			return fmt.Errorf("the plugin has no volume %q", external)
+		}
+		if err := h.holds(filepath.Join(dir, "data"), id); err != nil {
+			return err
+		}
+	}
+	held := len(v.Claims) > 0
+	is := func(want bool) string {
+		if want {
+			return "present"
+		}
+		return "absent"
+	}
+	if want := is(held && h.cfg.Attach); v.Attached != want {
+		return fmt.Errorf("volume %q is attached: %s, want %s", id, v.Attached, want)
+	}
+	if want := is(held && h.cfg.Stage); v.Staged != want {
+		return fmt.Errorf("volume %q is staged: %s, want %s", id, v.Staged, want)
+	}
+	if held && h.cfg.Attach {
+		w.attached = append(w.attached, external)
+		w.view = append(w.view, "attached "+external)
+	}
+	if held && h.cfg.Stage {
+		w.mounts = append(w.mounts, h.stagingPath(id))
+		w.below = append(w.below, h.stagingPath(id))
+		w.view = append(w.view, "staged "+external+" "+h.stagingPath(id))
+	}
+	for _, c := range v.Claims {
+		if c.State != api.ClaimTaken || !c.Wanted {
+			return fmt.Errorf("the claim of %q on volume %q is %s (wanted: %v)", c.Alloc, id, c.State, c.Wanted)
+		}
+		if err := h.usable(c); err != nil {
+			return err
+		}
+		w.mounts = append(w.mounts, c.Target)
+		if c.At != "" {
+			w.mounts = append(w.mounts, c.At)
+		}
+		w.below = append(w.below, c.Target, filepath.Dir(c.Target))
+		w.view = append(w.view, "published "+external+" "+c.Target)
+	}
+	return nil
+}
+
+// dirs are those that must be below the csi directory.
+func (w *wanted) dirs() []string {
+	slices.Sort(w.below)
+	return slices.Compact(w.below)
+}
+
+// holds tells whether the file of a volume is in a directory as it was written,
+// if it was.
+func (h *crashHost) holds(dir, id string) error {
+	if !h.seeded[id] {
+		return nil
+	}
+	raw, err := os.ReadFile(filepath.Join(dir, "file"))
+	if err == nil && string(raw) != content(id) {
+		err = fmt.Errorf("it holds %q", raw)
+	}
+	if err != nil {
+		return fmt.Errorf("volume %q lost its file in %s: %w", id, dir, err)
+	}
+	return nil
+}
+
+// usable tells whether an alloc can do with its volume what it was promised.
+func (h *crashHost) usable(c api.Claim) error {
+	if err := h.holds(c.Path, c.Volume); err != nil {
+		return err
+	}
+	name := filepath.Join(c.Path, "by-"+c.Alloc)
+	err := os.WriteFile(name, []byte(c.Alloc), 0o644)
+	switch {
+	case c.ReadOnly && !errors.Is(err, syscall.EROFS):
+		return fmt.Errorf("a read-only claim could be written to: %w", err)
+	case !c.ReadOnly && err != nil:
+		return err
+	}
+	return nil
+}
+
+// mountPoints are those below the host's directory, each as often as something
+// is mounted there, less the data dir's own.
+func (h *crashHost) mountPoints() []string {
+	var all []string
+	for line := range lines(h.mounts()) {
+		if at := strings.Fields(line)[4]; at != filepath.Join(h.dir, "d") {
+			all = append(all, at)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// leftDirs is everything below the directories of the plugin's staging and
+// target paths, less what is in mounts.
+func (h *crashHost) leftDirs() []string {
+	var all []string
+	root := filepath.Join(h.dir, "d", "csi")
+	mounts := h.mountPoints()
+	err := filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // gone meanwhile
+		}
+		if err != nil {
+			return err
+		}
+		switch path {
+		case root, root + "/rec", root + "/rec/staging", root + "/rec/per-alloc":
+			return nil
+		}
+		all = append(all, path)
+		if slices.Contains(mounts, path) {
+			return fs.SkipDir
+		}
+		return nil
+	})
+	h.must(err)
+	slices.Sort(all)
+	return all
+}
+
+// attachments are the volumes that the plugin has attached to this node.
+func (h *crashHost) attachments() []string {
+	var all []string
+	for id, dir := range h.stored() {
+		var a struct{ Nodes map[string]any }
+		file := filepath.Join(dir, "attached.json")
+		if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if h.readJSON(file, &a); len(a.Nodes) > 0 {
+			all = append(all, id)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// pluginView is what the plugin was told to make and not to undo, by its
+// journal. What is followed by a question mark was not answered OK.
+func (h *crashHost) pluginView() []string {
+	j, err := csitest.LoadJournal(h.cfg.JournalPath())
+	h.must(err)
+	if len(j.Violations) > 0 {
+		h.t.Fatalf("a rule of CSI was broken: %s\ncalls:\n%s", j.Violations[0], j.Calls.Mutating())
+	}
+	view := map[string]string{}
+	for _, c := range j.Calls {
+		what, makes := thing(c)
+		switch {
+		case what == "":
+		case makes && c.OK():
+			view[what] = ""
+		case makes && view[what] == "" && has(view, what):
+			// It was made before, and is not less so.
+		case makes:
+			view[what] = "?"
+		case c.OK(), c.Ended() && !c.Late && (c.Code == "NotFound" || c.Method == csitest.NodeUnpublish && !c.Mounted):
+			delete(view, what)
+		}
+	}
+	var all []string
+	for what, doubt := range view {
+		all = append(all, what+doubt)
+	}
+	slices.Sort(all)
+	return all
+}
+
+func has(m map[string]string, key string) bool { _, ok := m[key]; return ok }
+
+// thing names what a call makes or undoes.
+func thing(c csitest.Call) (what string, makes bool) {
+	switch c.Method {
+	case csitest.ControllerPublish, csitest.ControllerUnpublish:
+		return "attached " + c.Volume, c.Method == csitest.ControllerPublish
+	case csitest.NodeStage, csitest.NodeUnstage:
+		return "staged " + c.Volume + " " + c.StagingPath, c.Method == csitest.NodeStage
+	case csitest.NodePublish, csitest.NodeUnpublish:
+		return "published " + c.Volume + " " + c.TargetPath, c.Method == csitest.NodePublish
+	default:
+		return "", false
+	}
+}
+
+// finish releases all claims, ends the agent in good order, and looks at the
+// records: nothing is owed or held.
+func (h *crashHost) finish() {
+	h.t.Helper()
+	ctx, cancel := h.ctx()
+	defer cancel()
+	claims, err := h.api.Claims(ctx, apiclient.ClaimFilter{})
+	h.must(err)
+	for _, c := range claims {
+		h.must(h.detach(c.Volume, c.Alloc))
+	}
+	h.settle()
+	h.must(h.signal(syscall.SIGTERM))
+	if left := h.mountPoints(); len(left) > 0 {
+		h.t.Errorf("still mounted: %q", left)
+	}
+	records, debts := h.records()
+	if len(debts) > 0 {
+		h.t.Errorf("still owed: %+v", debts)
+	}
+	for _, r := range records {
+		r.Node.Watches = nil // that nothing comes late is only waited for
+		if r.Held() || r.Node.Mode != nil {
+			h.t.Errorf("still held: %+v", r)
+		}
+	}
+	stored := h.stored()
+	if h.seeded["data"] {
+		if err := h.holds(filepath.Join(stored["ext/data"], "data"), "data"); err != nil {
+			h.t.Error(err)
+		}
+	}
+	var have []string
+	for _, r := range records {
+		have = append(have, r.Volume.ExternalID)
+	}
+	slices.Sort(have)
+	if ids := slices.Sorted(maps.Keys(stored)); !slices.Equal(ids, have) && !h.orphans {
+		h.t.Errorf("the plugin has volumes %q, the records %q", ids, have)
+	}
+}

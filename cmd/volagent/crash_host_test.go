@@ -1,0 +1,320 @@
+package main_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/apiclient"
+	"github.com/volagent/volagent/statedb"
+	"github.com/volagent/volagent/volmgr/csitest"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// crashHost is a host whose agent, or plugin, dies where it is told to.
+type crashHost struct {
+	recorded
+	api *apiclient.Client
+	// orders is where the agent is told; runs counts what it was told.
+	orders string
+	runs   int
+	binds  string // a directory for mount points of users
+	starts int    // of the plugin, that there must have been
+	seeded map[string]bool
+	// orphans: volumes of the plugin may be left that no record names.
+	orphans bool
+	holder  *exec.Cmd // a process in a volume
+}
+
+// patience is how long anything may take that is waited for.
+const patience = 30 * time.Second
+
+func newCrashHost(t *testing.T, tune func(*csitest.Config)) *crashHost {
+	t.Helper()
+	h := &crashHost{recorded: prepared(t, "1s", tune), starts: 1, seeded: map[string]bool{}}
+	h.api = apiclient.New(h.socket())
+	t.Cleanup(h.api.Close)
+	h.orders, h.binds = filepath.Join(h.dir, "o"), filepath.Join(h.dir, "at")
+	h.must(os.Mkdir(h.orders, 0o700))
+	h.must(os.Mkdir(h.binds, 0o755))
+	// The bundled driver would be another process to start, for nothing.
+	h.must(os.WriteFile(filepath.Join(h.dir, "plugins.d", "local.yaml"), []byte("id: local\nsocket: "+h.dir+"/none.sock\n"), 0o644))
+	return h
+}
+
+func (h *crashHost) ctx() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), 2*patience)
+}
+
+// launch starts the agent that obeys orders, or else the built one.
+func (h *crashHost) launch(obeys bool) {
+	h.t.Helper()
+	program, env := filepath.Join(binDir, "volagent"), h.env
+	if obeys {
+		self, err := os.Executable()
+		h.must(err)
+		program, env = self, append(env, crashEnv+"="+h.orders)
+	}
+	h.cmd = exec.Command(program, h.args()...)
+	h.cmd.Env, h.cmd.Stderr = env, h.log
+	h.must(h.cmd.Start())
+}
+
+// up waits until the agent answers and the plugin is ready.
+func (h *crashHost) up() error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	for {
+		p, err := h.api.WaitPlugin(ctx, "rec", patience)
+		var e *api.Error
+		switch {
+		case err == nil && p.State == api.PluginReady:
+			return nil
+		case ctx.Err() != nil:
+			return fmt.Errorf("the plugin is not ready in time: %+v, %w", p, err)
+		case errors.As(err, &e) && e.Code == api.CodeUnreachable && e.Details[apiclient.DetailDropped] != "":
+			return err // it died
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// order tells the agent where to die; the points are numbered from here.
+func (h *crashHost) order(o order) {
+	h.t.Helper()
+	h.runs++
+	o.Run = h.runs
+	h.must(o.give(h.orders))
+}
+
+func (h *crashHost) disarm() {
+	h.t.Helper()
+	h.must(os.Remove(filepath.Join(h.orders, "order")))
+}
+
+func (h *crashHost) points() []string {
+	h.t.Helper()
+	ps, err := pointsOf(h.orders, h.runs)
+	h.must(err)
+	return ps
+}
+
+// dead waits until the agent has killed itself.
+func (h *crashHost) dead() bool {
+	h.t.Helper()
+	ended := make(chan error, 1)
+	go func() { ended <- h.cmd.Wait() }()
+	select {
+	case err := <-ended:
+		ws, ok := h.cmd.ProcessState.Sys().(syscall.WaitStatus)
+		if !ok || !ws.Signaled() || ws.Signal() != syscall.SIGKILL {
+			h.t.Fatalf("the agent ended by itself: %v", err)
+		}
+		h.cmd = nil
+		return true
+	case <-time.After(patience):
+		h.must(h.cmd.Process.Kill())
+		<-ended
+		h.cmd = nil
+		return false
+	}
+}
+
+// records are what is on disk; no agent may run.
+func (h *crashHost) records() (all []volume.Record, debts []statedb.Debt) {
+	h.t.Helper()
+	path := filepath.Join(h.dir, "d", "state.db")
+	h.must(statedb.Check(path))
+	db, err := statedb.Open(path, statedb.Options{})
+	h.must(err)
+	all, debts = db.Volumes(), db.Debts()
+	h.must(db.Close())
+	return all, debts
+}
+
+// claim claims volume "data" for an alloc.
+func (h *crashHost) claim(alloc string, req api.ClaimRequest) error {
+	return h.claimOf("data", alloc, req)
+}
+
+func (h *crashHost) claimOf(id, alloc string, req api.ClaimRequest) error {
+	ctx, cancel := h.ctx()
+	defer cancel()
+	c, err := h.api.ClaimVolume(ctx, id, alloc, req, 2*patience)
+	if err != nil {
+		return err
+	}
+	if want := h.wantPath(id, alloc, req.At); c.Path != want {
+		return fmt.Errorf("the claim's path is %s, want %s", c.Path, want)
+	}
+	return nil
+}
+
+func (h *crashHost) detach(id, alloc string) error {
+	ctx, cancel := h.ctx()
+	defer cancel()
+	return h.api.ReleaseClaim(ctx, id, alloc, apiclient.ReleaseOptions{Wait: 2 * patience})
+}
+
+func (h *crashHost) deregister(id string, force bool) error {
+	ctx, cancel := h.ctx()
+	defer cancel()
+	_, err := h.api.DeregisterVolume(ctx, id, force)
+	return err
+}
+
+func (h *crashHost) remove(id string) error {
+	ctx, cancel := h.ctx()
+	defer cancel()
+	_, err := h.api.DeleteVolume(ctx, id, "")
+	return err
+}
+
+// spec is a volume that any alloc of this host may claim.
+func spec(id, external string) api.VolumeSpec {
+	return api.VolumeSpec{
+		ID: id, PluginID: "rec", ExternalID: external,
+		Capabilities: []api.Capability{{AccessMode: "single-node-multi-writer", AttachmentMode: "file-system"}},
+	}
+}
+
+func (h *crashHost) registerData() error {
+	ctx, cancel := h.ctx()
+	defer cancel()
+	_, err := h.api.RegisterVolume(ctx, spec("data", "ext/data"), false)
+	return err
+}
+
+func (h *crashHost) create(id string) error {
+	ctx, cancel := h.ctx()
+	defer cancel()
+	r, err := h.api.CreateVolume(ctx, spec(id, ""), false)
+	if err == nil && (r.Volume.Spec.ExternalID != id || !r.Volume.Created) {
+		err = fmt.Errorf("created as %+v", r.Volume)
+	}
+	return err
+}
+
+// seed writes a file into a volume and gives it back.
+func (h *crashHost) seed(id string) {
+	h.t.Helper()
+	h.must(h.claimOf(id, "seed", api.ClaimRequest{}))
+	h.must(os.WriteFile(filepath.Join(h.wantPath(id, "seed", ""), "file"), []byte(content(id)), 0o644))
+	h.must(h.detach(id, "seed"))
+	h.seeded[id] = true
+}
+
+func content(id string) string { return "what was written to " + id }
+
+func (h *crashHost) wantPath(id, alloc, at string) string {
+	if at != "" {
+		return at
+	}
+	return filepath.Join(h.dir, "d/csi/rec/per-alloc", alloc, id)
+}
+
+func (h *crashHost) stagingPath(id string) string {
+	return filepath.Join(h.dir, "d/csi/rec/staging", id)
+}
+
+// at is a mount point of a user's own.
+func (h *crashHost) at(name string) string {
+	dir := filepath.Join(h.binds, name)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		h.t.Fatal(err)
+	}
+	return dir
+}
+
+// pluginStarts is how often the plugin was started.
+func (h *crashHost) pluginStarts() int {
+	h.t.Helper()
+	j, err := csitest.LoadJournal(h.cfg.JournalPath())
+	h.must(err)
+	return j.Starts
+}
+
+// volume returns a volume as the API shows it, nil if there is none.
+func (h *crashHost) volume(id string) *api.Volume {
+	h.t.Helper()
+	ctx, cancel := h.ctx()
+	defer cancel()
+	v, err := h.api.Volume(ctx, id)
+	if codeOf(err) == api.CodeNotFound {
+		return nil
+	}
+	h.must(err)
+	return v
+}
+
+// claimed tells whether an alloc has a claim on volume "data".
+func (h *crashHost) claimed(alloc string) bool {
+	h.t.Helper()
+	ctx, cancel := h.ctx()
+	defer cancel()
+	_, err := h.api.Claim(ctx, "data", alloc)
+	if codeOf(err) == api.CodeNotFound {
+		return false
+	}
+	h.must(err)
+	return true
+}
+
+// codeOf is the API's code of an error, "" for none.
+func codeOf(err error) api.Code {
+	var e *api.Error
+	switch {
+	case err == nil:
+		return ""
+	case errors.As(err, &e):
+		return e.Code
+	default:
+		return api.CodeFailed
+	}
+}
+
+// mountsOf are the mounts of some allocs, with their ids.
+func (h *crashHost) mountsOf(allocs []string) string {
+	var out []string
+	for line := range lines(h.mounts()) {
+		for _, a := range allocs {
+			if strings.Contains(line, "/per-alloc/"+a+"/") || strings.Contains(line, " "+h.binds+"/"+a+" ") {
+				out = append(out, line)
+			}
+		}
+	}
+	return strings.Join(out, "\n")
+}
+
+// stored are the volumes that the plugin has, by id, with their directories.
+func (h *crashHost) stored() map[string]string {
+	h.t.Helper()
+	all := map[string]string{}
+	files, err := filepath.Glob(filepath.Join(h.cfg.Base, "volumes", "*", "volume.json"))
+	h.must(err)
+	for _, file := range files {
+		var v struct{ ID string }
+		h.readJSON(file, &v)
+		if _, twice := all[v.ID]; twice {
+			h.t.Errorf("the plugin has volume %q twice", v.ID)
+		}
+		all[v.ID] = filepath.Dir(file)
+	}
+	return all
+}
+
+func (h *crashHost) readJSON(file string, v any) {
+	h.t.Helper()
+	raw, err := os.ReadFile(file)
+	h.must(err)
+	h.must(json.Unmarshal(raw, v))
+}

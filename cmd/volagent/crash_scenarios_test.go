@@ -1,0 +1,200 @@
+package main_test
+
+import (
+	"os/exec"
+	"strings"
+	"syscall"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/volmgr/csitest"
+)
+
+// scenario is one thing that is asked of the agent while it may die.
+type scenario struct {
+	name string
+	tune func(*csitest.Config)
+	// before makes what act needs; nothing dies yet. Volume "data" is there,
+	// with a file in it.
+	before func(*crashHost)
+	act    func(*crashHost) error
+	done   func(*crashHost) bool
+	// binding is the commit, from 1, after which it happens whoever dies. Up to
+	// it, it has not happened once the agent was started again. Where it takes
+	// more than one, the caller has to ask once more.
+	binding int
+	// again is the answer to asking once more when it has been done.
+	again api.Code
+	// keeps are allocs whose mounts must not be touched.
+	keeps []string
+	// commits: only commits are points, because calls come at any time.
+	commits bool
+	// rough: nothing agrees until it was asked for again.
+	rough bool
+	// after makes an end of what act leaves.
+	after   func(*crashHost)
+	orphans bool // the plugin may have a volume that the agent does not know
+	every   bool // each point is tried even when there is little time
+}
+
+var (
+	withoutStage  = func(c *csitest.Config) { c.Stage = false }
+	withoutAttach = func(c *csitest.Config) { c.Attach = false }
+	withNeither   = func(c *csitest.Config) { c.Stage, c.Attach = false, false }
+)
+
+func scenarios() []scenario {
+	all := append(claimScenarios(), detachScenarios()...)
+	return append(all, volumeScenarios()...)
+}
+
+// claiming is a scenario of a claim.
+func claiming(name string, tune func(*csitest.Config), req func(*crashHost) api.ClaimRequest, held ...string) scenario {
+	return scenario{
+		name: name, tune: tune, binding: 1, keeps: held,
+		before: func(h *crashHost) { h.claims(held) },
+		act:    func(h *crashHost) error { return h.claim("a", req(h)) },
+		done:   func(h *crashHost) bool { return h.claimed("a") },
+	}
+}
+
+func plain(*crashHost) api.ClaimRequest    { return api.ClaimRequest{} }
+func readOnly(*crashHost) api.ClaimRequest { return api.ClaimRequest{ReadOnly: true} }
+func bound(h *crashHost) api.ClaimRequest  { return api.ClaimRequest{At: h.at("a")} }
+
+// claims claims volume "data" for some allocs.
+func (h *crashHost) claims(allocs []string) {
+	h.t.Helper()
+	for _, a := range allocs {
+		h.must(h.claim(a, api.ClaimRequest{}))
+	}
+}
+
+func claimScenarios() []scenario {
+	first := claiming("claim", nil, plain)
+	first.every = true
+	return []scenario{
+		first,
+		claiming("claim, no stage", withoutStage, plain),
+		claiming("claim, no attach", withoutAttach, plain),
+		claiming("claim, neither", withNeither, plain),
+		claiming("claim, read-only", nil, readOnly),
+		claiming("claim, bound", nil, bound),
+		claiming("second claim", nil, plain, "b"),
+		claiming("second claim, read-only", nil, readOnly, "b"),
+		claiming("second claim, bound, neither", withNeither, bound, "b"),
+	}
+}
+
+// detaching is a scenario of the release of a claim.
+func detaching(name string, tune func(*csitest.Config), req func(*crashHost) api.ClaimRequest, kept ...string) scenario {
+	return scenario{
+		name: name, tune: tune, binding: 1, keeps: kept, again: api.CodeNotFound,
+		before: func(h *crashHost) {
+			h.claims(kept)
+			h.must(h.claim("a", req(h)))
+		},
+		act:  func(h *crashHost) error { return h.detach("data", "a") },
+		done: func(h *crashHost) bool { return !h.claimed("a") },
+	}
+}
+
+func detachScenarios() []scenario {
+	last := detaching("last detach", nil, plain)
+	last.every = true
+	return []scenario{
+		last,
+		detaching("last detach, no stage", withoutStage, plain),
+		detaching("last detach, no attach", withoutAttach, plain),
+		detaching("last detach, neither", withNeither, plain),
+		detaching("last detach, read-only", nil, readOnly),
+		detaching("last detach, bound", nil, bound),
+		detaching("detach of one of two", nil, plain, "b"),
+		detaching("detach of one of two, bound, no stage", withoutStage, bound, "b"),
+	}
+}
+
+func volumeScenarios() []scenario {
+	gone := func(id string) func(*crashHost) bool {
+		return func(h *crashHost) bool { return h.volume(id) == nil }
+	}
+	return []scenario{
+		{
+			name: "register", binding: 1, orphans: true,
+			before: func(h *crashHost) { h.must(h.deregister("data", false)) },
+			act:    (*crashHost).registerData,
+			done:   func(h *crashHost) bool { return h.volume("data") != nil },
+		},
+		{
+			name: "deregister", binding: 1, again: api.CodeNotFound, orphans: true,
+			act:  func(h *crashHost) error { return h.deregister("data", false) },
+			done: gone("data"),
+		},
+		forced(),
+		{
+			name: "create", binding: 2, rough: true,
+			act:  func(h *crashHost) error { return h.create("made") },
+			done: func(h *crashHost) bool { v := h.volume("made"); return v != nil && v.Spec.ExternalID != "" },
+		},
+		{
+			name: "delete", binding: 2, rough: true, again: api.CodeNotFound,
+			before: func(h *crashHost) {
+				h.must(h.create("made"))
+				h.seed("made")
+				delete(h.seeded, "made")
+			},
+			act:  func(h *crashHost) error { return h.remove("made") },
+			done: gone("made"),
+		},
+	}
+}
+
+// forced is a volume that is deregistered while its last claim cannot be
+// released, because a process is at work in it. Nothing is unmounted by that,
+// and all of it is undone once the volume is registered again.
+func forced() scenario {
+	return scenario{
+		name: "deregister -force", binding: 1, again: api.CodeNotFound, commits: true, rough: true,
+		before: func(h *crashHost) {
+			h.must(h.claim("a", api.ClaimRequest{}))
+			h.hold(h.wantPath("data", "a", ""))
+			ctx, cancel := h.ctx()
+			defer cancel()
+			h.must(h.api.ReleaseClaim(ctx, "data", "a", noWait))
+			h.await("the release to be stuck", func() bool {
+				at := h.volume("data").Attempt
+				return at != nil && at.Tries > 0
+			})
+		},
+		act:  func(h *crashHost) error { return h.deregister("data", true) },
+		done: func(h *crashHost) bool { return h.volume("data") == nil },
+		after: func(h *crashHost) {
+			if got := strings.Count(h.mounts(), "\n"); got != 2 {
+				h.t.Errorf("%d mounts are left, want the staging and the target:\n%s", got, h.mounts())
+			}
+			h.letGo()
+			h.must(h.registerData())
+		},
+	}
+}
+
+// hold starts a process in a directory.
+func (h *crashHost) hold(dir string) {
+	h.t.Helper()
+	h.holder = exec.Command("sleep", "1000")
+	h.holder.Dir = dir
+	h.holder.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	h.must(h.holder.Start())
+	h.t.Cleanup(h.letGo)
+}
+
+// letGo ends it.
+func (h *crashHost) letGo() {
+	if h.holder == nil {
+		return
+	}
+	h.must(h.holder.Process.Kill())
+	if err := h.holder.Wait(); err == nil {
+		h.t.Error("the holder ended by itself")
+	}
+	h.holder = nil
+}

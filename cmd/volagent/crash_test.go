@@ -1,0 +1,226 @@
+package main_test
+
+import (
+	"flag"
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/volagent/volagent/agent/apiclient"
+)
+
+// Flags of the crash matrix.
+var (
+	crashFull = flag.Bool("crash.full", false, "try every point of every scenario, with each victim")
+	crashSeed = flag.Uint64("crash.seed", 1, "choose points at random from this seed, where not all are tried")
+)
+
+// victim is who dies.
+type victim struct {
+	name          string
+	agent, plugin bool
+}
+
+var victims = []victim{
+	{name: "agent", agent: true},
+	{name: "plugin", plugin: true},
+	{name: "both", agent: true, plugin: true},
+}
+
+// crashCount is what a matrix did.
+type crashCount struct{ scenarios, points, kills, plugins, recoveries atomic.Int64 }
+
+func (c *crashCount) report(t *testing.T) {
+	start := time.Now()
+	t.Cleanup(func() {
+		t.Logf("%d scenarios, %d points, %d kills of an agent, %d of a plugin, %d recoveries in %s (seed %d)", c.scenarios.Load(), c.points.Load(),
+			c.kills.Load(), c.plugins.Load(), c.recoveries.Load(), time.Since(start).Round(time.Second/10), *crashSeed)
+	})
+}
+
+// TestCrash kills the agent, a plugin, or both, before and after each commit of
+// the state database and each call to the plugin of what is asked of an agent.
+// Then an agent is started on the same data dir (where the plugin alone died, the
+// agent starts it again), and by itself everything must come to agree: records,
+// mount table, directories, what the plugin was told, what it has attached, and
+// the files in the volumes.
+func TestCrash(t *testing.T) {
+	var count crashCount
+	count.report(t)
+	for _, s := range scenarios() {
+		t.Run(s.name, func(t *testing.T) {
+			t.Parallel()
+			count.scenarios.Add(1)
+			points := s.count(t)
+			count.points.Add(int64(len(points)))
+			for _, v := range victims {
+				for _, at := range s.chosen(v, len(points)) {
+					t.Run(fmt.Sprintf("%s dies at %d %s", v.name, at, points[at-1]), func(t *testing.T) {
+						t.Parallel()
+						s.crash(t, v, at, &count)
+					})
+				}
+			}
+		})
+	}
+}
+
+// chosen are the points to try, from 1: all of them, or two of the agent's, and
+// one of the others.
+func (s scenario) chosen(v victim, n int) []int {
+	all := make([]int, n)
+	for i := range all {
+		all[i] = i + 1
+	}
+	if *crashFull || s.every && v.agent && !v.plugin {
+		return all
+	}
+	some := 1
+	if v.agent && !v.plugin {
+		some = 2
+	}
+	r := s.rand(v.name)
+	r.Shuffle(n, func(i, j int) { all[i], all[j] = all[j], all[i] })
+	some = min(some, n)
+	slices.Sort(all[:some])
+	return all[:some]
+}
+
+// rand gives the same numbers for the same seed, scenario and purpose.
+func (s scenario) rand(purpose string) *rand.Rand {
+	name := fnv.New64a()
+	_, _ = name.Write([]byte(s.name + "\x00" + purpose)) // never fails
+	return rand.New(rand.NewPCG(*crashSeed, name.Sum64()))
+}
+
+// prepare is a host where act is the next thing to be done, by an agent that
+// obeys orders.
+func (s scenario) prepare(t *testing.T) *crashHost {
+	t.Helper()
+	h := newCrashHost(t, s.tune)
+	h.orphans = s.orphans
+	h.launch(true)
+	h.must(h.up())
+	s.begin(h)
+	return h
+}
+
+func (s scenario) begin(h *crashHost) {
+	h.t.Helper()
+	h.must(h.registerData())
+	h.seed("data")
+	if s.before != nil {
+		s.before(h)
+	}
+}
+
+// count runs the scenario to its end and returns the points on the way.
+func (s scenario) count(t *testing.T) (points []string) {
+	t.Helper()
+	t.Run("nobody dies", func(t *testing.T) {
+		h := s.prepare(t)
+		kept, pid := h.mountsOf(s.keeps), h.pluginPID("rec")
+		h.order(order{Commits: s.commits})
+		h.must(s.act(h))
+		h.disarm()
+		points = h.points()
+		if !s.done(h) {
+			t.Error("it was not done")
+		}
+		s.outcome(h, kept, pid)
+	})
+	if t.Failed() {
+		t.FailNow()
+	}
+	return points
+}
+
+// crash runs the scenario up to a point, kills, and sees everything come right.
+func (s scenario) crash(t *testing.T, v victim, at int, count *crashCount) {
+	h := s.prepare(t)
+	kept, pid := h.mountsOf(s.keeps), h.pluginPID("rec")
+	o := order{At: at, Agent: v.agent, Commits: s.commits}
+	if v.plugin {
+		o.Plugin = pid
+		h.starts++
+		count.plugins.Add(1)
+	}
+	h.order(o)
+	err := s.act(h)
+	if v.agent {
+		if !h.dead() {
+			t.Fatalf("the agent did not come to this point: %q, %v", h.points(), err)
+		}
+		count.kills.Add(1)
+		h.records()
+		h.launch(false)
+	}
+	points := h.points()
+	h.disarm()
+	h.await("the plugin", func() bool { return h.pluginStarts() == h.starts })
+	h.must(h.up())
+	count.recoveries.Add(1)
+	if !v.agent && err != nil && s.binding == 1 {
+		t.Errorf("the call failed: %v", err)
+	}
+
+	if !s.rough {
+		h.settle()
+	}
+	isDone := s.done(h)
+	if bound := committed(points) >= s.binding; v.agent && bound != isDone {
+		t.Errorf("it is done: %v; points: %q", isDone, points)
+	}
+	s.repeat(h, isDone)
+	if v.plugin {
+		pid = h.pluginPID("rec")
+	}
+	s.outcome(h, kept, pid)
+}
+
+// committed counts the commits that ended among some points.
+func committed(points []string) (n int) {
+	for _, p := range points {
+		if p == "after commit" {
+			n++
+		}
+	}
+	return n
+}
+
+// repeat asks once more for what was interrupted.
+func (s scenario) repeat(h *crashHost, isDone bool) {
+	h.t.Helper()
+	err := s.act(h)
+	if want := s.again; isDone && codeOf(err) != want || !isDone && err != nil {
+		h.t.Errorf("asked once more (done before: %v): %v", isDone, err)
+	}
+	if !s.done(h) {
+		h.t.Error("it was asked for once more and is not done")
+	}
+}
+
+// outcome is what must hold when act was done, whatever happened meanwhile.
+func (s scenario) outcome(h *crashHost, kept string, pid int) {
+	h.t.Helper()
+	if s.after != nil {
+		s.after(h)
+	}
+	h.settle()
+	if now := h.mountsOf(s.keeps); now != kept {
+		h.t.Errorf("mounts that were not to be touched changed:\n%s\nwere:\n%s", now, kept)
+	}
+	if now := h.pluginPID("rec"); now != pid {
+		h.t.Errorf("the plugin is process %d, was %d", now, pid)
+	}
+	if got := h.pluginStarts(); got != h.starts {
+		h.t.Errorf("the plugin was started %d times, want %d", got, h.starts)
+	}
+	h.finish()
+}
+
+var noWait = apiclient.ReleaseOptions{}
