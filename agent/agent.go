@@ -32,6 +32,7 @@ import (
 	"github.com/volagent/volagent/statedb"
 	"github.com/volagent/volagent/volmgr"
 	"github.com/volagent/volagent/volmgr/mount"
+	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // Seams are the two places where a test may stand between the agent and the
@@ -48,6 +49,7 @@ type Seams struct {
 const (
 	answerWithin = 2 * time.Second // calls in hand
 	stepWithin   = 5 * time.Second // the step of each volume in hand
+	eventsWithin = time.Second     // the events of all that
 )
 
 // agent is one running agent.
@@ -59,7 +61,7 @@ type agent struct {
 	halt    string
 	started time.Time
 
-	events  *event.Ring
+	events  *event.Log
 	plugins *supervisor.Supervisor
 	queue   *reconcile.Queue
 	server  *apiserver.Server
@@ -74,14 +76,16 @@ func Run(ctx context.Context, fl *pflag.FlagSet, stderr io.Writer, seams Seams) 
 	if err != nil {
 		return err
 	}
-	a := &agent{c: c, log: c.logger(stderr), started: time.Now().UTC(), events: &event.Ring{}}
+	a := &agent{c: c, log: c.logger(stderr), started: time.Now().UTC()}
 	if err := a.open(ctx, seams); err != nil {
 		return err
 	}
+	a.events = a.openEvents()
 	err = a.wire(seams)
 	if err == nil {
 		err = a.serve(ctx, fl)
 	}
+	within(eventsWithin, a.events.Close)
 	return errors.Join(err, a.db.Close())
 }
 
@@ -137,6 +141,7 @@ func (a *agent) wire(seams Seams) error {
 	a.server = apiserver.New(apiserver.Options{
 		Claims: &claim.Service{
 			Store: a.db, Queue: a.queue, Plugins: a.plugins, Paths: steps, Private: []string{a.c.DataDir, a.c.RuntimeDir, a.c.Socket, a.c.PluginDir}, Halt: a.halt,
+			Events: a.events.Add,
 		},
 		Volumes: &provision.Service{
 			Store: volumeStore{a.db}, Queue: a.queue, Plugins: plugins, Secrets: secrets, Events: a.events.Add, Halt: a.halt,
@@ -173,6 +178,7 @@ func (a *agent) serve(ctx context.Context, fl *pflag.FlagSet) error {
 	if a.halt != "" {
 		a.log.Error("no call is sent to any plugin", "reason", a.halt)
 	}
+	a.events.Add(volume.Event{Type: "agent-started", Message: "volagent " + api.Version})
 	notify(a.log, daemon.SdNotifyReady+"\nSTATUS="+a.status())
 
 	err := a.wait(ctx, fl, failed)
@@ -186,6 +192,7 @@ func (a *agent) serve(ctx context.Context, fl *pflag.FlagSet) error {
 	within(stepWithin, a.queue.Stop)
 	cancel()
 	wg.Wait()
+	a.events.Add(volume.Event{Type: "agent-stopped", Message: "plugins and mounts stay"})
 	return err
 }
 

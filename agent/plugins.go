@@ -9,7 +9,6 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/volagent/volagent/agent/api"
-	"github.com/volagent/volagent/agent/event"
 	"github.com/volagent/volagent/agent/provision"
 	"github.com/volagent/volagent/agent/secret"
 	"github.com/volagent/volagent/agent/supervisor"
@@ -61,17 +60,6 @@ func (a *agent) pluginChanged(id string) {
 	a.events.Add(volume.Event{Type: "plugin-" + v.State, Plugin: id, Message: msg})
 	if v.Ready {
 		a.queue.PluginChanged(id)
-	}
-}
-
-// volumeEvents keeps transitions, and tells the supervisor when a volume left
-// the host: a change of its plugin may have waited for that.
-func (a *agent) volumeEvents(evs []volume.Event) {
-	a.events.Add(evs...)
-	for _, e := range evs {
-		if e.Type == "claim-freed" {
-			a.plugins.Released(e.Plugin)
-		}
 	}
 }
 
@@ -166,19 +154,4 @@ type pluginSecrets struct{}
 // ResolveSecret reads one secret.
 func (pluginSecrets) ResolveSecret(_ context.Context, ref volume.SecretRef) (volume.Secret, error) {
 	return secret.Resolver{}.One(ref)
-}
-
-// apiEvents shows events on the wire.
-type apiEvents struct{ ring *event.Ring }
-
-// After returns the events above a number, and a channel closed at the next.
-func (e apiEvents) After(seq uint64) ([]api.Event, <-chan struct{}) {
-	evs, more := e.ring.After(seq)
-	out := make([]api.Event, 0, len(evs))
-	for _, v := range evs {
-		out = append(out, api.Event{
-			Time: v.Time, Seq: v.Seq, Volume: v.Volume, Alloc: v.Alloc, Plugin: v.Plugin, Type: v.Type, Message: v.Message,
-		})
-	}
-	return out, more
 }

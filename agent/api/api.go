@@ -58,11 +58,13 @@ type Health struct {
 // Event is one transition, newest last in a listing.
 type Event struct {
 	Time time.Time `json:"time"`
-	// Seq grows by one an event and starts anew when the agent does.
-	Seq     uint64 `json:"seq"`
-	Volume  string `json:"volume,omitempty"`
-	Alloc   string `json:"alloc,omitempty"`
-	Plugin  string `json:"plugin,omitempty"`
-	Type    string `json:"type"` // as in "claim-taken", "stage-failed", "plugin-ready"
+	// Seq grows by one an event, over restarts of the agent too.
+	Seq    uint64 `json:"seq"`
+	Volume string `json:"volume,omitempty"`
+	Alloc  string `json:"alloc,omitempty"`
+	Plugin string `json:"plugin,omitempty"`
+	Type   string `json:"type"` // as in "claim-taken", "step-failed", "plugin-ready"
+	// Step is what it is about, where it is one step of a volume's way.
+	Step    string `json:"step,omitempty"`
 	Message string `json:"message"`
 }

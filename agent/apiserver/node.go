@@ -2,10 +2,8 @@ package apiserver
 
 import (
 	"context"
-	"encoding/json"
 	"net/http"
 	"strconv"
-	"time"
 
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -123,58 +121,4 @@ func flush(w http.ResponseWriter) {
 	if f, ok := w.(http.Flusher); ok {
 		f.Flush()
 	}
-}
-
-// events sends one JSON object a line.
-func (s *Server) events(w http.ResponseWriter, r *http.Request) error {
-	n, err := number(r, "n", 0)
-	if err != nil {
-		return err
-	}
-	follow, err := flag(r, "follow")
-	if err != nil {
-		return err
-	}
-	var since time.Time
-	if raw := r.URL.Query().Get("since"); raw != "" {
-		if since, err = time.Parse(time.RFC3339Nano, raw); err != nil {
-			return volume.Errorf(volume.ErrInvalid, "since=%q is not a time such as 2006-01-02T15:04:05Z", raw)
-		}
-	}
-	id := r.URL.Query().Get("volume")
-	w.Header().Set("Content-Type", "application/x-ndjson")
-	var seq uint64
-	for first := true; ; first = false {
-		evs, more := s.o.Events.After(seq)
-		var out []api.Event
-		for _, e := range evs {
-			seq = e.Seq
-			if (id == "" || e.Volume == id) && !e.Time.Before(since) {
-				out = append(out, e)
-			}
-		}
-		if first && n > 0 && len(out) > n {
-			out = out[len(out)-n:]
-		}
-		if !writeLines(w, out) || !follow {
-			return nil
-		}
-		flush(w)
-		select {
-		case <-more:
-		case <-r.Context().Done():
-			return nil
-		}
-	}
-}
-
-// writeLines reports whether the caller is still there.
-func writeLines(w http.ResponseWriter, evs []api.Event) bool {
-	enc := json.NewEncoder(w)
-	for _, e := range evs {
-		if enc.Encode(e) != nil {
-			return false
-		}
-	}
-	return true
 }

@@ -54,8 +54,12 @@ type Plugins interface {
 	Log(ctx context.Context, id string, lines int, follow bool, write func([]byte) error) error
 }
 
-// Events are the last transitions.
+// Events are the transitions of the last days.
 type Events interface {
+	// Read calls each for the events of a volume, or of all, since a time; with n
+	// only for the last n. It returns the number of the last event that there was.
+	Read(ctx context.Context, volumeID string, since time.Time, n int, each func(api.Event) error) (uint64, error)
+	// After returns what is in memory above a number, and a channel closed at the next.
 	After(seq uint64) ([]api.Event, <-chan struct{})
 }
 

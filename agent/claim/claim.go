@@ -54,6 +54,8 @@ type Service struct {
 	Private []string
 	// Halt says why no claim is admitted at all; empty when they are.
 	Halt string
+	// Events is told what becomes of requests; nil is nobody.
+	Events func(...volume.Event)
 
 	mu      sync.Mutex
 	waiting map[waitKey]*waiters
@@ -218,6 +220,7 @@ func (s *Service) admit(ctx, wait context.Context, req request) (made bool, err 
 			return next, made, err
 		})
 		if err == nil || !req.Waits || !volume.Releasing(err) {
+			s.decided(req, made, err)
 			return made && err == nil, err
 		}
 		select {
@@ -309,6 +312,7 @@ func (s *Service) withdraw(ctx context.Context, key waitKey, why error) error {
 	if err := s.release(ctx, key.volume, key.alloc, key.seq); err != nil && !errors.Is(err, volume.ErrNotFound) {
 		return errors.Join(why, fmt.Errorf("and the claim could not be withdrawn: %w", err))
 	}
+	s.say(key.volume, key.alloc, "claim-withdrawn", why.Error())
 	return &withdrawn{why}
 }
 

@@ -35,14 +35,19 @@ func (s *Service) Detach(ctx context.Context, id, alloc string, wait time.Durati
 // release makes the intent durable and wakes the queue. A claim that the same
 // alloc made anew is another, and stays.
 func (s *Service) release(ctx context.Context, id, alloc string, seq uint64) error {
+	var was, now volume.ClaimState
 	err := s.Store.Change(ctx, id, func(r volume.Record) (volume.Record, bool, error) {
 		if c, ok := r.Claims[alloc]; ok && c.Seq != seq {
 			return r, false, nil
 		}
 		next, err := volume.Release(r, alloc)
+		was, now = r.Claims[alloc].State, next.Claims[alloc].State
 		return next, next.Claims[alloc] != r.Claims[alloc], err
 	})
 	if err == nil {
+		if was != now {
+			s.say(id, alloc, "claim-"+string(now), fmt.Sprintf("%s → %s", was, now))
+		}
 		s.Queue.Wake(id)
 	}
 	return err

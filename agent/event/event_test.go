@@ -1,6 +1,7 @@
 package event_test
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"sync"
@@ -11,12 +12,12 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// keep is how many events the ring holds.
+// keep is how many events are in memory.
 const keep = 4096
 
 func numbered(from, to int) (evs []volume.Event) {
 	for i := from; i <= to; i++ {
-		evs = append(evs, volume.Event{Message: fmt.Sprint(i)})
+		evs = append(evs, volume.Event{Type: "staged", Message: fmt.Sprint(i)})
 	}
 	return evs
 }
@@ -34,48 +35,68 @@ func check(t *testing.T, got []event.Event, from, to int) {
 	}
 }
 
-func TestRing(t *testing.T) {
-	var r event.Ring
-	got, _ := r.After(0)
+// open opens a log that is closed when the test ends. A file that cannot be
+// written fails the test.
+func open(t *testing.T, dir string) *event.Log {
+	t.Helper()
+	l := event.Open(event.Options{Dir: dir, Warn: func(msg string, err error) { t.Errorf("%s: %v", msg, err) }})
+	t.Cleanup(func() { shut(t, l) })
+	return l
+}
+
+// shut closes a log, which must not take long.
+func shut(t *testing.T, l *event.Log) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	l.Close(ctx)
+	if ctx.Err() != nil {
+		t.Error("the log did not close")
+	}
+}
+
+func TestAfter(t *testing.T) {
+	l := open(t, "")
+	got, _ := l.After(0)
 	check(t, got, 1, 0)
-	r.Add(numbered(1, 3)...)
-	r.Add()
-	r.Add(numbered(4, 4)...)
+	l.Add(numbered(1, 3)...)
+	l.Add()
+	l.Add(numbered(4, 4)...)
 	for after := range 6 {
-		got, _ := r.After(uint64(after))
+		got, _ := l.After(uint64(after))
 		check(t, got, after+1, 4)
 	}
-	got, _ = r.After(math.MaxUint64)
+	got, _ = l.After(math.MaxUint64)
 	check(t, got, 5, 4)
 }
 
-// The ring forgets the oldest, never the order.
-func TestRingIsBounded(t *testing.T) {
+// What is in memory is bounded: the oldest go, never the order.
+func TestMemoryIsBounded(t *testing.T) {
 	for _, total := range []int{keep - 1, keep, keep + 1, keep + 100, 3*keep + 7} {
-		var r event.Ring
+		l := open(t, "")
 		for i := 0; i < total; i += 100 {
-			r.Add(numbered(i+1, min(i+100, total))...)
+			l.Add(numbered(i+1, min(i+100, total))...)
 		}
-		got, _ := r.After(0)
+		got, _ := l.After(0)
 		check(t, got, max(1, total-keep+1), total)
-		got, _ = r.After(uint64(total - 10))
+		got, _ = l.After(uint64(total - 10))
 		check(t, got, total-9, total)
 	}
-	var r event.Ring
-	r.Add(numbered(1, 2*keep+5)...) // in one go
-	got, _ := r.After(0)
+	l := open(t, "")
+	l.Add(numbered(1, 2*keep+5)...) // in one go
+	got, _ := l.After(0)
 	check(t, got, keep+6, 2*keep+5)
 }
 
 // A follower is told of every event once, and a slow one never blocks Add.
 func TestFollow(t *testing.T) {
 	const total = 2000
-	var r event.Ring
+	l := open(t, t.TempDir())
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
 			for seq := uint64(0); seq < total; {
-				evs, more := r.After(seq)
+				evs, more := l.After(seq)
 				for _, e := range evs {
 					if e.Seq != seq+1 {
 						t.Errorf("after %d came %d", seq, e.Seq)
@@ -95,9 +116,9 @@ func TestFollow(t *testing.T) {
 			}
 		})
 	}
-	_, never := r.After(0)
+	_, never := l.After(0)
 	for i := range total {
-		r.Add(numbered(i+1, i+1)...)
+		l.Add(numbered(i+1, i+1)...)
 	}
 	wg.Wait()
 	select {
@@ -105,7 +126,7 @@ func TestFollow(t *testing.T) {
 	default:
 		t.Error("a follower that did not read was not told")
 	}
-	_, quiet := r.After(total)
+	_, quiet := l.After(total)
 	select {
 	case <-quiet:
 		t.Error("a follower was told of nothing")

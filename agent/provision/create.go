@@ -50,6 +50,7 @@ func (s *Service) Create(ctx context.Context, spec volume.Volume, dry bool) (vol
 		return err
 	})
 	if err != nil {
+		s.say(volume.Record{Volume: spec}, "create-failed", "%v", err)
 		return failed(err)
 	}
 	s.say(r, "created", "created as %q of %s", r.Volume.ExternalID, spec.Driver)
@@ -200,6 +201,7 @@ func (s *Service) Delete(ctx context.Context, id, confirm string) error {
 	}
 	err = s.Queue.Exclusive(ctx, id, func() error { return s.delete(ctx, id) })
 	if err != nil {
+		s.say(r, "delete-failed", "%v", err)
 		return err
 	}
 	s.Queue.Forget(id)

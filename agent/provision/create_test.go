@@ -3,6 +3,7 @@ package provision_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/volagent/volagent/volmgr/volume"
@@ -127,7 +128,7 @@ func TestCreateFails(t *testing.T) {
 		if r, there := w.volumes["data"]; there != tt.kept || there && r.Volume.Provision != volume.Provisioning {
 			t.Errorf("%s: the intent is there: %t, want %t: %+v", tt.name, there, tt.kept, r.Volume)
 		}
-		if len(w.events) != 0 {
+		if len(w.events) != 1 || !strings.HasPrefix(w.events[0], "create-failed data: ") {
 			t.Errorf("%s: events %q", tt.name, w.events)
 		}
 		if !tt.kept {

@@ -47,6 +47,9 @@ func (s *Service) Deregister(ctx context.Context, id string, force bool) (left [
 	}
 	s.Queue.Forget(id)
 	msg := "deregistered"
+	if force {
+		msg += " by force"
+	}
 	if len(left) > 0 {
 		msg += "; " + strings.Join(left, "; ")
 	}

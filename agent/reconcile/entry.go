@@ -15,6 +15,13 @@ const (
 	lastDelay  = 5 * time.Minute
 )
 
+// A volume whose steps go on failing may do so burst times at the pace of their
+// own delays, and from then on once a lastDelay, whatever makes them due: several
+// steps that fail, undoing that succeeds in between, or a plugin that comes and
+// goes. That is at most burst + 288 failures a day. A new request is tried at once
+// all the same.
+const burst = 100
+
 // defaultDeadline is assumed for a plugin whose call deadline is not known.
 const defaultDeadline = 2 * time.Minute
 
@@ -29,7 +36,10 @@ type entry struct {
 	failed  map[string]*volume.Attempt // failed steps by Action.Key
 	running *volume.Attempt            // the step in hand
 	renewed bool                       // due was called during it
+	asked   bool                       // and that was because of a new request
+	exempt  map[string]bool            // failed steps that a new request made due
 	wait    *volume.Attempt            // why nothing is done, if so
+	pace    time.Time                  // until when the failures so far are spread at one a lastDelay
 
 	watchUntil time.Time // no late effect is expected after this
 	watchOf    uint64    // the incarnation of the plugin that may have one
@@ -58,30 +68,43 @@ func (e *entry) begin(a volume.Action) {
 		at.Action = a
 	}
 	at.Running = true
-	e.running, e.renewed, e.wait = &at, false, nil
+	delete(e.exempt, a.Key())
+	e.running, e.renewed, e.asked, e.wait = &at, false, false, nil
 }
 
-// end notes how the step in hand went, and returns whether a failure is the
-// first of its kind in a row.
-func (e *entry) end(a volume.Action, err *volume.CallError, now time.Time) (first bool) {
+// end notes how the step in hand went.
+func (e *entry) end(a volume.Action, err *volume.CallError, now time.Time) {
 	at := e.running
 	e.running = nil
 	if err == nil {
 		delete(e.failed, a.Key())
-		return false
+		return
 	}
-	first = at.Err == nil || at.Err.Code != err.Code || at.Err.Message != err.Message
+	if e.pace.Before(now) {
+		e.pace = now
+	}
+	e.pace = e.pace.Add(lastDelay)
 	at.Running, at.Err = false, err
 	at.Tries++
 	at.Next = time.Time{}
 	if err.Retry == volume.RetryBackoff {
 		at.Next = now.Add(delay(at.Tries))
 	}
-	if e.renewed {
-		at.Next = longAgo
-	}
 	e.failed[a.Key()] = at
-	return first
+	if e.renewed {
+		e.dueAt(at, e.asked)
+	}
+}
+
+// notBefore is when the next failed step may be tried that nobody asked for anew.
+func (e *entry) notBefore() time.Time { return e.pace.Add(-burst * lastDelay) }
+
+// dueNext is when a failed step may be tried again; zero if it is not by itself.
+func (e *entry) dueNext(key string, at *volume.Attempt) time.Time {
+	if floor := e.notBefore(); !at.Next.IsZero() && !e.exempt[key] && at.Next.Before(floor) {
+		return floor
+	}
+	return at.Next
 }
 
 // delay is how long to wait after the n-th failure in a row.
@@ -98,7 +121,7 @@ func delay(n int) time.Duration {
 func (e *entry) parked(now time.Time) map[string]bool {
 	var keys map[string]bool
 	for key, at := range e.failed {
-		if at.Next.IsZero() || at.Next.After(now) {
+		if next := e.dueNext(key, at); next.IsZero() || next.After(now) {
 			if keys == nil {
 				keys = map[string]bool{}
 			}
@@ -111,13 +134,25 @@ func (e *entry) parked(now time.Time) map[string]bool {
 // longAgo is when a step is due that is to be tried at once.
 var longAgo = time.Unix(1, 0)
 
-// due makes every failed step worth another try, at once. So is the one in hand
-// if it fails, because it may have begun with what has changed since.
-func (e *entry) due() {
+// due makes every failed step worth another try: at once if that was asked for,
+// and else as soon as the volume's pace allows. So is the one in hand if it fails,
+// because it may have begun with what has changed since.
+func (e *entry) due(asked bool) {
 	for _, at := range e.failed {
-		at.Next = longAgo
+		e.dueAt(at, asked)
 	}
-	e.renewed = true
+	e.renewed, e.asked = true, e.asked || asked
+}
+
+func (e *entry) dueAt(at *volume.Attempt, asked bool) {
+	at.Next = longAgo
+	if !asked {
+		return
+	}
+	if e.exempt == nil {
+		e.exempt = map[string]bool{}
+	}
+	e.exempt[at.Action.Key()] = true
 }
 
 // prune forgets failures to make what nobody wants any more.
@@ -129,6 +164,7 @@ func (e *entry) prune(r volume.Record) {
 	for key, at := range e.failed {
 		if a := at.Action; a.Forward() && (!wanted || a.Alloc != "" && !r.Claims[a.Alloc].Wanted) {
 			delete(e.failed, key)
+			delete(e.exempt, key)
 		}
 	}
 }
@@ -137,9 +173,9 @@ func (e *entry) prune(r volume.Record) {
 // by itself. What is due already waits for something else.
 func (e *entry) nextDue(now time.Time) time.Time {
 	var t time.Time
-	for _, at := range e.failed {
-		if at.Next.After(now) {
-			t = sooner(t, at.Next)
+	for key, at := range e.failed {
+		if next := e.dueNext(key, at); next.After(now) {
+			t = sooner(t, next)
 		}
 	}
 	return t
@@ -156,6 +192,7 @@ func (e *entry) waiting(a volume.Action, until time.Time) {
 // settle forgets failures: all that was wanted is there.
 func (e *entry) settle() {
 	clear(e.failed)
+	clear(e.exempt)
 	e.wait, e.running, e.watchUntil = nil, nil, time.Time{}
 }
 
@@ -179,6 +216,9 @@ func (e *entry) attempt(concerns func(volume.Action) bool) *volume.Attempt {
 	}
 	if best != nil {
 		cp := *best
+		if !cp.Running {
+			cp.Next = e.dueNext(cp.Action.Key(), best)
+		}
 		return &cp
 	}
 	if best = e.wait; best == nil {

@@ -18,7 +18,7 @@ func TestNextDue(t *testing.T) {
 	if got := e.nextDue(now); !got.Equal(now.Add(time.Minute)) {
 		t.Errorf("next due in %s", got.Sub(now))
 	}
-	e.due()
+	e.due(false)
 	if got := e.nextDue(now); !got.IsZero() {
 		t.Errorf("all are due, and the timer is set to %s", got)
 	}

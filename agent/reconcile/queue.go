@@ -46,7 +46,7 @@ type Options struct {
 	Store   Store
 	Plugins Plugins
 	Host    Host
-	Events  func([]volume.Event) // must not block
+	Events  func([]volume.Event) // also of what failed just as before; must not block
 	Log     hclog.Logger
 	// Halt says why no call may be sent at all; empty when they may.
 	Halt string
@@ -71,7 +71,7 @@ type Queue struct {
 func New(o Options) *Queue {
 	q := &Queue{o: o, entries: map[string]*entry{}, waiters: map[string]chan struct{}{}}
 	q.ctx, q.cancel = context.WithCancel(context.Background())
-	q.timers = newTimers(func(id string) { q.wake(id, false) })
+	q.timers = newTimers(func(id string) { q.wake(id, looked) })
 	return q
 }
 
@@ -79,14 +79,14 @@ func New(o Options) *Queue {
 func (q *Queue) Start() {
 	for _, r := range q.o.Store.Volumes() {
 		if r.Held() {
-			q.wake(r.Volume.ID, false)
+			q.wake(r.Volume.ID, looked)
 		}
 	}
 }
 
 // Wake looks at a volume again, and tries at once what was put off: there is a
 // new intent.
-func (q *Queue) Wake(id string) { q.wake(id, true) }
+func (q *Queue) Wake(id string) { q.wake(id, asked) }
 
 // PluginChanged looks again at the volumes of a plugin that became ready, or
 // whose process is another one now.
@@ -96,7 +96,7 @@ func (q *Queue) PluginChanged(pluginID string) {
 			continue
 		}
 		if r.Held() {
-			q.wake(r.Volume.ID, true)
+			q.wake(r.Volume.ID, changed)
 		} else {
 			q.notify(r.Volume.ID)
 		}
@@ -216,16 +216,25 @@ func (q *Queue) entry(id string) *entry {
 	return e
 }
 
+// why a volume is woken.
+type why int
+
+const (
+	looked  why = iota // to look whether something is due
+	changed            // something changed, which failed steps may have failed for
+	asked              // there is a new intent
+)
+
 // wake makes sure that a worker looks at the volume after this moment.
-func (q *Queue) wake(id string, reset bool) {
+func (q *Queue) wake(id string, because why) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.stopped {
 		return
 	}
 	e := q.entry(id)
-	if reset {
-		e.due()
+	if because != looked {
+		e.due(because == asked)
 	}
 	q.begin(id, e)
 }

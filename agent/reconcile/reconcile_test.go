@@ -137,9 +137,9 @@ func TestBackoff(t *testing.T) {
 	if next := time.Until(s.Attempt("v", "a").Next); next < 500*time.Millisecond || next > 1200*time.Millisecond {
 		t.Errorf("the third try is due in %v, want 1 s ± 20 %%", next)
 	}
-	// Each failure is an event only while it is news.
-	if n := len(s.failures()); n != 1 {
-		t.Errorf("%d events of a failure that did not change, want 1: %+v", n, s.failures())
+	// Each failure is an event, and says which step it is of.
+	if evs := s.failures(); len(evs) != 2 || evs[0].Step != "NodePublishVolume" {
+		t.Errorf("two failures are the events %+v", evs)
 	}
 	// A new intent does not wait for it.
 	begun := time.Now()

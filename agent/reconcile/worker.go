@@ -133,15 +133,28 @@ func (q *Queue) finish(id string, e *entry, r volume.Record, a volume.Action, ob
 	}
 	now := time.Now()
 	q.mu.Lock()
-	first := e.end(a, out.Err, now)
+	e.end(a, out.Err, now)
 	if late(a, out) {
 		e.watch(now, obs.Plugin)
 	}
 	q.mu.Unlock()
-	q.log(id, a, out, first)
-	if first || out.Err == nil {
-		q.o.Events(evs)
+	q.log(id, a, out)
+	q.o.Events(q.cutShort(evs, a, out))
+}
+
+// cutShort words a step that the end of the agent broke off: that is no failure,
+// and the next agent goes on with it.
+func (q *Queue) cutShort(evs []volume.Event, a volume.Action, out volume.Outcome) []volume.Event {
+	if out.Err == nil || out.Err.Code != "Canceled" || q.ctx.Err() == nil {
+		return evs
 	}
+	for i := range evs {
+		if evs[i].Type == "step-failed" {
+			evs[i].Type = "step-interrupted"
+			evs[i].Message = string(a.Kind) + " was broken off, because the agent is being stopped; the next one goes on with it"
+		}
+	}
+	return evs
 }
 
 // late reports whether a call may have an effect that is yet to come: any that
@@ -154,16 +167,13 @@ func late(a volume.Action, out volume.Outcome) bool {
 	return a.Forward() && out.Err.Uncertain() || !out.Err.Answered
 }
 
-// log says each failure once, and again only when it changes.
-func (q *Queue) log(id string, a volume.Action, out volume.Outcome, first bool) {
+// log is for who debugs: what people need to know are the events, of which those
+// that repeat are held back.
+func (q *Queue) log(id string, a volume.Action, out volume.Outcome) {
 	l := q.o.Log.With("volume", id, "step", a.Kind, "alloc", a.Alloc)
 	switch {
-	case out.Err != nil && first:
-		l.Warn("step failed", "code", out.Err.Code, "message", out.Err.Message, "retry", out.Err.Retry)
 	case out.Err != nil:
-		l.Debug("step failed again", "code", out.Err.Code, "message", out.Err.Message)
-	case out.Warning != "":
-		l.Warn("step done, with a warning", "warning", out.Warning)
+		l.Debug("step failed", "code", out.Err.Code, "message", out.Err.Message, "retry", out.Err.Retry)
 	default:
 		l.Debug("step done")
 	}

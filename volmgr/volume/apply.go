@@ -11,6 +11,7 @@ type Event struct {
 	Volume  string
 	Alloc   string
 	Plugin  string
+	Step    string // the step that it is about, if it is one's: a Kind or an RPC
 	Message string
 }
 
@@ -265,7 +266,7 @@ func events(before, now Record, a Action, out Outcome) []Event {
 	id := now.Volume.ID
 	var evs []Event
 	add := func(typ, alloc, format string, args ...any) {
-		evs = append(evs, Event{Type: typ, Volume: id, Alloc: alloc, Plugin: now.Volume.PluginID, Message: fmt.Sprintf(format, args...)})
+		evs = append(evs, Event{Type: typ, Volume: id, Alloc: alloc, Plugin: now.Volume.PluginID, Step: string(a.Kind), Message: fmt.Sprintf(format, args...)})
 	}
 	switch {
 	case out.Err != nil:

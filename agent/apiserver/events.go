@@ -1,0 +1,67 @@
+package apiserver
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// events sends one JSON object a line.
+func (s *Server) events(w http.ResponseWriter, r *http.Request) error {
+	n, err := number(r, "n", 0)
+	if err != nil {
+		return err
+	}
+	follow, err := flag(r, "follow")
+	if err != nil {
+		return err
+	}
+	var since time.Time
+	if raw := r.URL.Query().Get("since"); raw != "" {
+		if since, err = time.Parse(time.RFC3339Nano, raw); err != nil {
+			return volume.Errorf(volume.ErrInvalid, "since=%q is not a time such as 2006-01-02T15:04:05Z", raw)
+		}
+	}
+	id := r.URL.Query().Get("volume")
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	enc := json.NewEncoder(w)
+	gone := errors.New("the caller is gone")
+	send := func(e api.Event) error {
+		if enc.Encode(e) != nil {
+			return gone
+		}
+		return nil
+	}
+	seq, err := s.o.Events.Read(r.Context(), id, since, n, send)
+	if err != nil {
+		// The answer has begun: a caller that is still there sees it cut short.
+		if !errors.Is(err, gone) && r.Context().Err() == nil {
+			s.o.Log.Warn("cannot send the events", "error", err)
+		}
+		panic(http.ErrAbortHandler)
+	}
+	for follow {
+		flush(w)
+		evs, more := s.o.Events.After(seq)
+		for _, e := range evs {
+			seq = e.Seq
+			if id != "" && e.Volume != id {
+				continue
+			}
+			if send(e) != nil {
+				return nil
+			}
+		}
+		flush(w)
+		select {
+		case <-more:
+		case <-r.Context().Done():
+			return nil
+		}
+	}
+	return nil
+}

@@ -1,0 +1,252 @@
+package event
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Bounds of the files.
+const (
+	keepDays = 7
+	maxFile  = 8 << 20  // bytes from which a day gets another file
+	maxTotal = 64 << 20 // bytes of all files; the oldest go first
+)
+
+// errSlow is why events were lost that the disk was too slow for.
+var errSlow = errors.New("the disk is too slow")
+
+// disk writes events to files, one JSON object a line. Nothing is synced: what a
+// power cut takes is history, not state. One goroutine uses it.
+type disk struct {
+	dir  string
+	f    *os.File // the one that is appended to; nil before the first event
+	name string
+	size int64
+	torn bool // the last write was cut short
+}
+
+// line is how an event stands in a file; the names are those of the API.
+type line struct {
+	Time    time.Time `json:"time"`
+	Seq     uint64    `json:"seq"`
+	Volume  string    `json:"volume,omitempty"`
+	Alloc   string    `json:"alloc,omitempty"`
+	Plugin  string    `json:"plugin,omitempty"`
+	Type    string    `json:"type"`
+	Step    string    `json:"step,omitempty"`
+	Message string    `json:"message"`
+}
+
+func (e Event) line() line {
+	return line{e.Time, e.Seq, e.Volume, e.Alloc, e.Plugin, e.Type, e.Step, e.Message}
+}
+
+func (l line) event() Event {
+	e := volume.Event{Type: l.Type, Volume: l.Volume, Alloc: l.Alloc, Plugin: l.Plugin, Step: l.Step, Message: l.Message}
+	return Event{Event: e, Time: l.Time, Seq: l.Seq}
+}
+
+// openDisk makes the directory and returns the number of the last event in it.
+func openDisk(dir string, now time.Time) (*disk, uint64, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, 0, fmt.Errorf("cannot make the directory of events: %w", err)
+	}
+	d := &disk{dir: dir}
+	if err := d.prune(now); err != nil {
+		return nil, 0, err
+	}
+	names, err := files(dir)
+	if err != nil {
+		return nil, 0, err
+	}
+	for i := len(names) - 1; i >= 0; i-- {
+		last, err := lastSeq(filepath.Join(dir, names[i]))
+		if last > 0 || err != nil {
+			return d, last, err
+		}
+	}
+	return d, 0, nil
+}
+
+// files are the names of a directory's event files, the oldest first.
+func files(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir) // sorted by name
+	if err != nil {
+		return nil, fmt.Errorf("cannot list the files of events: %w", err)
+	}
+	var names []string
+	for _, e := range entries {
+		var n int
+		if day, part, ok := strings.Cut(strings.TrimSuffix(e.Name(), ".jsonl"), "."); ok && e.Type().IsRegular() {
+			if _, err := time.Parse(time.DateOnly, day); err != nil {
+				continue
+			}
+			if _, err := fmt.Sscanf(part, "%04d", &n); err == nil && e.Name() == fileName(day, n) {
+				names = append(names, e.Name())
+			}
+		}
+	}
+	return names, nil
+}
+
+// fileName is that of the n-th file of a day, so that names sort as the events do.
+func fileName(day string, n int) string { return fmt.Sprintf("%s.%04d.jsonl", day, n) }
+
+// dayOf is the day that a file was begun on.
+func dayOf(name string) string { return name[:len(time.DateOnly)] }
+
+// lastSeq is the number of the last event in a file, 0 if it holds none.
+func lastSeq(path string) (last uint64, err error) {
+	const tail = 64 << 10 // more than any line
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, fmt.Errorf("cannot read the files of events: %w", err)
+	}
+	defer f.Close() //nolint:errcheck // it was only read
+	end, err := f.Seek(0, io.SeekEnd)
+	if err != nil {
+		return 0, fmt.Errorf("cannot read the files of events: %w", err)
+	}
+	data := make([]byte, min(end, tail))
+	if _, err := f.ReadAt(data, end-int64(len(data))); err != nil && !errors.Is(err, io.EOF) {
+		return 0, fmt.Errorf("cannot read the files of events: %w", err)
+	}
+	for raw := range bytes.Lines(data) {
+		if l, ok := parse(raw); ok {
+			last = max(last, l.Seq)
+		}
+	}
+	return last, nil
+}
+
+// parse reads a line. One that was torn by a crash, or cut by a full disk, is none.
+func parse(raw []byte) (l line, ok bool) {
+	return l, json.Unmarshal(raw, &l) == nil && l.Seq > 0
+}
+
+// write appends events.
+func (d *disk) write(evs []Event) error {
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
+	enc.SetEscapeHTML(false)
+	for _, e := range evs {
+		if day := e.Time.Format(time.DateOnly); d.f == nil || day > dayOf(d.name) || d.size+int64(buf.Len()) >= maxFile {
+			if err := d.flush(&buf); err != nil {
+				return err
+			}
+			if err := d.next(day, e.Time); err != nil {
+				return err
+			}
+		}
+		if err := enc.Encode(e.line()); err != nil {
+			return fmt.Errorf("cannot encode an event: %w", err)
+		}
+	}
+	return d.flush(&buf)
+}
+
+func (d *disk) flush(buf *bytes.Buffer) error {
+	if buf.Len() == 0 {
+		return nil
+	}
+	data := buf.Bytes()
+	if d.torn {
+		data = append([]byte{'\n'}, data...)
+	}
+	n, err := d.f.Write(data)
+	d.size += int64(n)
+	d.torn = err != nil && (n > 0 || d.torn)
+	buf.Reset()
+	if err != nil {
+		return fmt.Errorf("cannot write events: %w", err)
+	}
+	return nil
+}
+
+// next opens the file for events of a day: the last one there is, unless that is
+// full or of an earlier day. A clock that was set back does not reopen old files.
+func (d *disk) next(day string, now time.Time) error {
+	if err := errors.Join(d.close(), d.prune(now)); err != nil {
+		return err
+	}
+	names, err := files(d.dir)
+	if err != nil {
+		return err
+	}
+	name := fileName(day, 0)
+	if len(names) > 0 && dayOf(names[len(names)-1]) >= day {
+		name = names[len(names)-1]
+		info, err := os.Stat(filepath.Join(d.dir, name))
+		if err != nil {
+			return fmt.Errorf("cannot open a file of events: %w", err)
+		}
+		if info.Size() >= maxFile {
+			var n int
+			if _, err := fmt.Sscanf(name[len(day):], ".%04d", &n); err != nil {
+				return fmt.Errorf("cannot tell the number of %s: %w", name, err)
+			}
+			name = fileName(dayOf(name), n+1)
+		}
+	}
+	f, err := os.OpenFile(filepath.Join(d.dir, name), os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return fmt.Errorf("cannot open a file of events: %w", err)
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return errors.Join(fmt.Errorf("cannot open a file of events: %w", err), f.Close())
+	}
+	d.f, d.name, d.size, d.torn = f, name, info.Size(), false
+	last := []byte{'\n'}
+	if _, err := f.ReadAt(last, info.Size()-1); err == nil {
+		d.torn = last[0] != '\n'
+	}
+	return nil
+}
+
+// prune unlinks what is too old, and the oldest of what is too much.
+func (d *disk) prune(now time.Time) error {
+	names, err := files(d.dir)
+	if err != nil {
+		return err
+	}
+	oldest := now.UTC().AddDate(0, 0, -keepDays).Format(time.DateOnly)
+	var total int64
+	for i := len(names) - 1; i >= 0; i-- {
+		path := filepath.Join(d.dir, names[i])
+		info, err := os.Stat(path)
+		if err != nil {
+			return fmt.Errorf("cannot look at the files of events: %w", err)
+		}
+		// Room is left for the file that is about to grow.
+		if total += info.Size(); dayOf(names[i]) >= oldest && total <= maxTotal-maxFile {
+			continue
+		}
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("cannot remove old events: %w", err)
+		}
+	}
+	return nil
+}
+
+func (d *disk) close() error {
+	if d.f == nil {
+		return nil
+	}
+	err := d.f.Close()
+	d.f = nil
+	if err != nil {
+		return fmt.Errorf("cannot close a file of events: %w", err)
+	}
+	return nil
+}

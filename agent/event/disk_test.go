@@ -1,0 +1,255 @@
+package event_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/volagent/volagent/agent/event"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// read returns what fits a filter.
+func read(t *testing.T, l *event.Log, f event.Filter) (got []event.Event) {
+	t.Helper()
+	if _, err := l.Read(t.Context(), f, func(e event.Event) error { got = append(got, e); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+// files are the names in a directory, with their sizes.
+func files(t *testing.T, dir string) (names []string, size int64) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+		names, size = append(names, e.Name()), size+info.Size()
+	}
+	return names, size
+}
+
+// Events and their numbers go on over restarts, a crash in the middle of a line
+// included, whatever is in memory.
+func TestRestart(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "events")
+	next := 1
+	for round, many := range []int{3, 0, keep + 10, 1, 2*keep + 50} {
+		l := open(t, dir)
+		check(t, read(t, l, event.Filter{}), 1, next-1)
+		for range many {
+			l.Add(numbered(next, next)...)
+			next++
+		}
+		for _, n := range []int{1, 10, many + 2, next + 5} {
+			check(t, read(t, l, event.Filter{N: n}), max(1, next-n), next-1)
+		}
+		shut(t, l)
+		names, _ := files(t, dir)
+		if len(names) != 1 {
+			t.Fatalf("round %d: files %q", round, names)
+		}
+		path := filepath.Join(dir, names[0])
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+			t.Fatalf("%v, %v", info, err)
+		}
+		f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+		if err == nil && round%2 == 0 {
+			_, err = f.WriteString(`{"time":"2026-01-01T00:00:00Z","seq":99999,"type":"sta`)
+		}
+		if err := errors.Join(err, f.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("%v, %v", info, err)
+	}
+}
+
+func TestFilter(t *testing.T) {
+	dir := t.TempDir()
+	begun := time.Now()
+	for range 2 { // in files, and in memory
+		l := open(t, dir)
+		for i := range 100 {
+			l.Add(volume.Event{Type: "staged", Volume: fmt.Sprint("v", i%2), Message: fmt.Sprint(i)})
+		}
+		shut(t, l)
+	}
+	l := open(t, dir)
+	l.Add(volume.Event{Type: "staged", Volume: "v1", Message: "last"})
+	for _, tt := range []struct {
+		f           event.Filter
+		n           int
+		first, last string
+	}{
+		{event.Filter{Volume: "v1"}, 101, "1", "last"},
+		{event.Filter{Volume: "v1", N: 1}, 1, "last", "last"},
+		{event.Filter{Volume: "v1", N: 52}, 52, "99", "last"},
+		{event.Filter{Volume: "v0", N: 1}, 1, "98", "98"},
+		{event.Filter{Volume: "none"}, 0, "", ""},
+		{event.Filter{Since: begun}, 201, "0", "last"},
+		{event.Filter{Since: time.Now().Add(time.Hour)}, 0, "", ""},
+	} {
+		got := read(t, l, tt.f)
+		if len(got) != tt.n || tt.n > 0 && (got[0].Message != tt.first || got[tt.n-1].Message != tt.last) {
+			t.Errorf("%+v: %d events, %+v", tt.f, len(got), got)
+		}
+	}
+	stop := errors.New("enough")
+	if _, err := l.Read(t.Context(), event.Filter{}, func(event.Event) error { return stop }); !errors.Is(err, stop) {
+		t.Errorf("it went on: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := l.Read(ctx, event.Filter{}, func(event.Event) error { return nil }); !errors.Is(err, context.Canceled) {
+		t.Errorf("it went on: %v", err)
+	}
+}
+
+// Seven days are kept, in a file each.
+func TestSevenDays(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		l := open(t, dir)
+		for day := range 20 {
+			l.Add(volume.Event{Type: "staged", Message: fmt.Sprint(day)})
+			time.Sleep(24 * time.Hour)
+		}
+		shut(t, l)
+		l = open(t, dir) // which reads files only
+		got := read(t, l, event.Filter{})
+		if n := len(got); n < 7 || n > 8 || got[n-1].Message != "19" || got[n-1].Seq != 20 {
+			t.Errorf("%d events are left: %+v", n, got)
+		}
+		got = read(t, l, event.Filter{Since: time.Now().Add(-3*24*time.Hour - time.Minute)})
+		if len(got) != 3 || got[0].Message != "17" {
+			t.Errorf("of the last three days: %+v", got)
+		}
+		if names, _ := files(t, dir); len(names) > 9 || !slices.IsSorted(names) {
+			t.Errorf("files %q", names)
+		}
+		shut(t, l)
+	})
+}
+
+// However much happens, the files stay small: the oldest go first. What memory
+// holds is not lost by that.
+func TestTotalIsBounded(t *testing.T) {
+	dir := t.TempDir()
+	l := open(t, dir)
+	message := strings.Repeat("x", 590)
+	const total, batch = 120_000, 1000 // 80 MB
+	for i := 0; i < total; i += batch {
+		for range batch {
+			l.Add(volume.Event{Type: "staged", Message: message})
+		}
+		for len(read(t, l, event.Filter{N: 1})) == 0 { // and lets the writer follow
+		}
+		waitWritten(t, dir, l)
+	}
+	shut(t, l)
+	names, size := files(t, dir)
+	if size > 64<<20 || size < 40<<20 || len(names) < 5 {
+		t.Errorf("%d bytes in %q", size, names)
+	}
+	l = open(t, dir)
+	got := read(t, l, event.Filter{})
+	if len(got) == 0 || got[len(got)-1].Seq != total {
+		t.Fatalf("%d events", len(got))
+	}
+	for i, e := range got {
+		if e.Seq != got[0].Seq+uint64(i) {
+			t.Fatalf("after %d events comes number %d", i, e.Seq)
+		}
+	}
+}
+
+// waitWritten returns when the last event is in a file.
+func waitWritten(t *testing.T, dir string, l *event.Log) {
+	t.Helper()
+	last := read(t, l, event.Filter{N: 1})[0].Seq
+	for end := time.Now().Add(20 * time.Second); ; {
+		names, _ := files(t, dir)
+		if len(names) > 0 {
+			raw, err := os.ReadFile(filepath.Join(dir, names[len(names)-1]))
+			if err == nil && strings.Contains(string(raw[max(0, len(raw)-2000):]), fmt.Sprintf(`"seq":%d,`, last)) {
+				return
+			}
+		}
+		if time.Now().After(end) {
+			t.Fatalf("event %d is not in a file", last)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// A disk that is full costs events, one warning, and no more; what is written
+// when there is room again can be read.
+func TestFullDisk(t *testing.T) {
+	dir := t.TempDir()
+	if err := syscall.Mount("none", dir, "tmpfs", 0, "size=64k"); err != nil {
+		t.Skip("cannot mount:", err)
+	}
+	defer func() {
+		if err := syscall.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	}()
+	var warned []string
+	l := event.Open(event.Options{Dir: filepath.Join(dir, "events"), Warn: func(msg string, err error) {
+		warned = append(warned, fmt.Sprint(msg, ": ", err))
+	}})
+	for range 400 {
+		l.Add(volume.Event{Type: "staged", Message: strings.Repeat("x", 500)})
+		time.Sleep(100 * time.Microsecond) // so that there is more than one write
+	}
+	if n := len(read(t, l, event.Filter{})); n != 400 {
+		t.Errorf("%d events in memory", n)
+	}
+	if err := syscall.Mount("none", dir, "tmpfs", syscall.MS_REMOUNT, "size=1m"); err != nil {
+		t.Fatal(err)
+	}
+	l.Add(volume.Event{Type: "staged", Message: "room again"})
+	shut(t, l)
+	if len(warned) != 1 || !strings.Contains(warned[0], "no space left") {
+		t.Errorf("warned of %q", warned)
+	}
+	l = open(t, filepath.Join(dir, "events"))
+	got := read(t, l, event.Filter{})
+	if len(got) < 20 || len(got) > 200 || got[len(got)-1].Message != "room again" || got[len(got)-1].Seq != 401 {
+		t.Errorf("%d events were written, the last %+v", len(got), got[max(0, len(got)-1):])
+	}
+	shut(t, l)
+}
+
+// A directory that cannot be made is no reason not to start.
+func TestNoDirectory(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	warned := 0
+	l := event.Open(event.Options{Dir: filepath.Join(file, "events"), Warn: func(string, error) { warned++ }})
+	l.Add(numbered(1, 3)...)
+	check(t, read(t, l, event.Filter{}), 1, 3)
+	shut(t, l)
+	if warned != 1 {
+		t.Errorf("warned %d times", warned)
+	}
+}

@@ -1,0 +1,149 @@
+package event
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// Filter says which events are wanted; its zero value is all of them.
+type Filter struct {
+	Since  time.Time
+	Volume string
+	N      int // only the last so many; 0 is all
+}
+
+func (f Filter) fits(e Event) bool {
+	return (f.Volume == "" || e.Volume == f.Volume) && !e.Time.Before(f.Since)
+}
+
+// maxLine bounds a line of a file, in bytes; no event is as long.
+const maxLine = 64 << 10
+
+// Read calls each for the events that fit, the oldest first, and returns the
+// number of the last event that it knew of: those after it are not told. Files
+// are read line by line, and only as far back as is asked for. It ends early with
+// ctx's error or with each's.
+func (l *Log) Read(ctx context.Context, f Filter, each func(Event) error) (uint64, error) {
+	recent, first, last := l.inMemory()
+	matches := 0
+	for _, e := range recent {
+		if f.fits(e) {
+			matches++
+		}
+	}
+	enough := f.N > 0 && matches >= f.N || len(recent) > 0 && recent[0].Time.Before(f.Since)
+	skip := 0
+	if f.N > 0 {
+		skip = max(0, matches-f.N)
+	}
+	if l.disk != nil && !enough && first > 1 {
+		if err := l.history(ctx, f, first, f.N-matches, each); err != nil {
+			return last, err
+		}
+	}
+	for _, e := range recent {
+		if !f.fits(e) {
+			continue
+		}
+		if skip--; skip >= 0 {
+			continue
+		}
+		if err := each(e); err != nil {
+			return last, err
+		}
+	}
+	return last, nil
+}
+
+// inMemory returns the events that need not be read from files: the last ones, and
+// those that are not written yet. It returns the number of the first one too.
+func (l *Log) inMemory() (recent []Event, first, last uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	first, last = l.ring.first(), l.ring.seq
+	for _, waiting := range [][]Event{l.inHand, l.pending} {
+		for _, e := range waiting {
+			if e.Seq < l.ring.first() {
+				recent = append(recent, e)
+			}
+		}
+	}
+	if len(recent) > 0 {
+		first = recent[0].Seq
+	}
+	return append(recent, l.ring.after(0)...), first, last
+}
+
+// history tells what the files hold below a number: if only the last few are
+// wanted, they are counted from the end first, and then told.
+func (l *Log) history(ctx context.Context, f Filter, below uint64, want int, each func(Event) error) error {
+	names, err := files(l.disk.dir)
+	if err != nil {
+		return err
+	}
+	if !f.Since.IsZero() {
+		day := f.Since.UTC().Format(time.DateOnly)
+		for len(names) > 0 && dayOf(names[0]) < day {
+			names = names[1:]
+		}
+	}
+	skip := 0
+	if f.N > 0 {
+		found, from := 0, len(names)
+		for from > 0 && found < want {
+			from--
+			if err := l.scan(ctx, names[from], f, below, func(Event) error { found++; return nil }); err != nil {
+				return err
+			}
+		}
+		names, skip = names[from:], max(0, found-want)
+	}
+	for _, name := range names {
+		err := l.scan(ctx, name, f, below, func(e Event) error {
+			if skip--; skip >= 0 {
+				return nil
+			}
+			return each(e)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// scan calls each for the events of one file. A file that went meanwhile, because
+// it became too old, has none.
+func (l *Log) scan(ctx context.Context, name string, f Filter, below uint64, each func(Event) error) error {
+	file, err := os.Open(filepath.Join(l.disk.dir, name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cannot read events: %w", err)
+	}
+	defer file.Close() //nolint:errcheck // it was only read
+	lines := bufio.NewScanner(file)
+	lines.Buffer(nil, maxLine)
+	for lines.Scan() {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		l, ok := parse(lines.Bytes())
+		if e := l.event(); ok && e.Seq < below && f.fits(e) {
+			if err := each(e); err != nil {
+				return err
+			}
+		}
+	}
+	if err := lines.Err(); err != nil && !errors.Is(err, bufio.ErrTooLong) { // such a line is no event
+		return fmt.Errorf("cannot read events: %w", err)
+	}
+	return nil
+}

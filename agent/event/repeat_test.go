@@ -1,0 +1,96 @@
+package event_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/volagent/volagent/agent/event"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+func busy(alloc, message string) volume.Event {
+	return volume.Event{Type: "step-failed", Volume: "v", Alloc: alloc, Step: "NodeUnpublishVolume", Message: message}
+}
+
+// told returns the messages that were told, and told again when they are read.
+func told(t *testing.T, l *event.Log) (all []string) {
+	t.Helper()
+	for _, e := range read(t, l, event.Filter{}) {
+		all = append(all, e.Alloc+" "+e.Message)
+	}
+	return all
+}
+
+// A failure is told at once, and so is another; the same again with a count, ever
+// more rarely, and once more when it has ended.
+func TestRepeats(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		since := time.Now().UTC().Format("2006-01-02 15:04:05Z")
+		l := open(t, "")
+		expect := func(what string, want ...string) {
+			t.Helper()
+			if got := told(t, l); !slices.Equal(got, want) {
+				t.Errorf("%s: told %q, want %q", what, got, want)
+			}
+		}
+		l.Add(busy("a", "busy"))
+		all := []string{"a busy"}
+		expect("the first", all...)
+		for range 8 {
+			l.Add(busy("a", "busy"))
+			l.Add(busy("b", "other"))
+		}
+		all = append(all, "b other", "a busy (8 times since "+since+")", "b other (8 times since "+since+")")
+		expect("eight more", all...)
+		l.Add(busy("a", "hung"))
+		all = append(all, "a hung")
+		expect("with other words", all...)
+		for range 4 {
+			time.Sleep(5 * time.Minute)
+			l.Add(busy("a", "hung"))
+		}
+		expect("four times", all...)
+		time.Sleep(12 * time.Minute)
+		all = append(all, "a hung (5 times since "+since+")")
+		expect("when it has ended", all...)
+		l.Add(busy("a", "hung"))
+		all = append(all, "a hung")
+		expect("when it begins anew", all...)
+		l.Add(busy("a", "hung"))
+		shut(t, l)
+		now := time.Now().Add(0).UTC().Format("2006-01-02 15:04:05Z")
+		all = append(all, "a hung (2 times since "+now+")")
+		expect("when the agent ends", all...)
+	})
+}
+
+// What is over is told anew when it comes back.
+func TestRepeatsEndWithSuccess(t *testing.T) {
+	for _, typ := range []string{"claim-taken", "claim-freed"} {
+		l := open(t, "")
+		l.Add(busy("a", "busy"), busy("a", "busy"), volume.Event{Type: typ, Volume: "v", Alloc: "a", Message: "x"}, busy("a", "busy"))
+		if got := told(t, l); !slices.Equal(got, []string{"a busy", "a x", "a busy"}) {
+			t.Errorf("%s: %q", typ, got)
+		}
+	}
+}
+
+// Refusals of one claim are one, although each says another time; transitions
+// that people cause are told each.
+func TestWhatRepeats(t *testing.T) {
+	l := open(t, "")
+	for i := range 7 {
+		l.Add(volume.Event{Type: "claim-refused", Volume: "v", Alloc: "b", Message: fmt.Sprintf("in use for %ds", i)})
+		l.Add(volume.Event{Type: "claim-taken", Volume: "w", Alloc: "a", Message: "pending → taken"})
+	}
+	counts := map[string]int{}
+	for _, e := range read(t, l, event.Filter{}) {
+		counts[e.Type]++
+	}
+	if counts["claim-refused"] != 1 || counts["claim-taken"] != 7 {
+		t.Errorf("told %v", counts)
+	}
+}

@@ -1,0 +1,78 @@
+package agent
+
+import (
+	"context"
+	"path/filepath"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/event"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// openEvents goes on with the history of this data dir.
+func (a *agent) openEvents() *event.Log {
+	log := a.log.Named("event")
+	return event.Open(event.Options{
+		Dir:  filepath.Join(a.c.DataDir, "events"),
+		Told: func(e event.Event) { tell(log, e) },
+		Warn: func(message string, err error) { log.Warn(message, "error", err) },
+	})
+}
+
+// tell writes an event to the agent's log. What goes well is for who debugs.
+func tell(log hclog.Logger, e event.Event) {
+	level := hclog.Debug
+	switch e.Type {
+	case "step-failed", "warning", volume.EventRefused, "create-failed", "delete-failed",
+		"plugin-unhealthy", "plugin-backing-off", "plugin-failed":
+		level = hclog.Warn
+	case "plugin-ready", "created", "registered", "updated", "deleted", "deregistered":
+		level = hclog.Info
+	}
+	var about []any
+	for _, pair := range [][2]string{{"volume", e.Volume}, {"alloc", e.Alloc}, {"plugin", e.Plugin}} {
+		if pair[1] != "" {
+			about = append(about, pair[0], pair[1])
+		}
+	}
+	log.Log(level, e.Type, append(about, "message", e.Message)...)
+}
+
+// volumeEvents keeps transitions, and tells the supervisor when a volume left
+// the host: a change of its plugin may have waited for that.
+func (a *agent) volumeEvents(evs []volume.Event) {
+	a.events.Add(evs...)
+	for _, e := range evs {
+		if e.Type == "claim-freed" {
+			a.plugins.Released(e.Plugin)
+		}
+	}
+}
+
+// apiEvents shows events on the wire.
+type apiEvents struct{ log *event.Log }
+
+// Read calls each for the events that were kept, the oldest first, and returns
+// the number of the last one there was.
+func (e apiEvents) Read(ctx context.Context, volumeID string, since time.Time, n int, each func(api.Event) error) (uint64, error) {
+	return e.log.Read(ctx, event.Filter{Volume: volumeID, Since: since, N: n}, func(ev event.Event) error { return each(toEvent(ev)) })
+}
+
+// After returns the events above a number, and a channel closed at the next.
+func (e apiEvents) After(seq uint64) ([]api.Event, <-chan struct{}) {
+	evs, more := e.log.After(seq)
+	out := make([]api.Event, 0, len(evs))
+	for _, v := range evs {
+		out = append(out, toEvent(v))
+	}
+	return out, more
+}
+
+func toEvent(v event.Event) api.Event {
+	return api.Event{
+		Time: v.Time, Seq: v.Seq, Volume: v.Volume, Alloc: v.Alloc, Plugin: v.Plugin, Type: v.Type, Step: v.Step, Message: v.Message,
+	}
+}
