@@ -98,7 +98,7 @@ func (l *Log) Add(evs ...volume.Event) {
 	var told []Event
 	for _, e := range evs {
 		e.Message = shorten(e.Message)
-		if e, ok := l.repeats.pass(e, now); ok {
+		for _, e := range l.repeats.pass(e, now) {
 			told = append(told, l.keep(e, now))
 		}
 	}

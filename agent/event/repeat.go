@@ -1,6 +1,7 @@
 package event
 
 import (
+	"cmp"
 	"fmt"
 	"math/bits"
 	"slices"
@@ -27,6 +28,7 @@ const (
 // at once, and so is one with other words; then the 8th, 16th, 32nd … with its
 // count; and, once they have ended, the last.
 type repeats struct {
+	seen uint64 // events so far, which orders them
 	rows map[subject]map[about]*row
 }
 
@@ -41,6 +43,7 @@ type row struct {
 	text        string
 	count       int
 	first, last time.Time
+	order       uint64        // of the last one
 	held        *volume.Event // the last one, if it was not told
 }
 
@@ -57,8 +60,22 @@ func subjectOf(e volume.Event) subject {
 	return subject{plugin: e.Plugin}
 }
 
-// pass decides on an event: whether it is told, and in which words.
-func (r *repeats) pass(e volume.Event, now time.Time) (volume.Event, bool) {
+// pass decides on an event: whether it is told, in which words, and what that was
+// held back is told before it.
+func (r *repeats) pass(e volume.Event, now time.Time) []volume.Event {
+	e, tell := r.decide(e, now)
+	if !tell {
+		return nil
+	}
+	var before []volume.Event
+	if of := subjectOf(e); of.volume == "" {
+		// The last that is told of a plugin is how it is.
+		before = words(r.heldBack(of))
+	}
+	return append(before, e)
+}
+
+func (r *repeats) decide(e volume.Event, now time.Time) (volume.Event, bool) {
 	of := subjectOf(e)
 	if !repeatable(e.Type) {
 		switch e.Type {
@@ -83,14 +100,27 @@ func (r *repeats) pass(e volume.Event, now time.Time) (volume.Event, bool) {
 		r.rows[of][what] = &row{text: text, count: 1, first: now, last: now}
 		return e, true
 	}
+	r.seen++
 	was.count++
-	was.last = now
+	was.last, was.order = now, r.seen
 	if was.count < firstRepeats || bits.OnesCount(uint(was.count)) != 1 {
 		was.held = &e
 		return e, false
 	}
 	was.held = nil
 	return was.counted(e), true
+}
+
+// heldBack takes what is held back of a subject, which stays remembered.
+func (r *repeats) heldBack(of subject) (due []*row) {
+	for _, w := range r.rows[of] {
+		if w.held != nil {
+			cp := *w
+			due = append(due, &cp)
+			w.held = nil
+		}
+	}
+	return due
 }
 
 // counted adds how often it was said.
@@ -126,7 +156,12 @@ func (r *repeats) take(tell, forget func(*row) bool) []volume.Event {
 			delete(r.rows, of)
 		}
 	}
-	slices.SortFunc(due, func(a, b *row) int { return a.last.Compare(b.last) })
+	return words(due)
+}
+
+// words tells what was held back, the oldest first.
+func words(due []*row) []volume.Event {
+	slices.SortFunc(due, func(a, b *row) int { return cmp.Compare(a.order, b.order) })
 	evs := make([]volume.Event, len(due))
 	for i, w := range due {
 		evs[i] = w.counted(*w.held)

@@ -41,6 +41,7 @@ type plugin struct {
 	pid         int
 	lastExit    string
 	quiet       bool // no new call may start: it is about to be stopped
+	untidy      bool // that its log cannot be trimmed was said
 }
 
 // change is a definition that is not in use yet; nil stands for none, because
@@ -89,16 +90,10 @@ func (p *plugin) poke() {
 	}
 }
 
-// changed is told of every change of state.
+// changed is told of every change of state. People read of it in the events, of
+// which those that repeat are held back.
 func (p *plugin) changed(from State, now status) {
-	switch now.state {
-	case Ready:
-		p.log.Info("plugin is ready", "was", from, "restarts", now.restarts)
-	case Unhealthy, BackingOff, Failed:
-		p.log.Warn("plugin is "+string(now.state), "was", from, "reason", now.reason, "restarts", now.restarts)
-	default:
-		p.log.Debug("plugin is "+string(now.state), "was", from, "reason", now.reason)
-	}
+	p.log.Debug("plugin is "+string(now.state), "was", from, "reason", now.reason, "restarts", now.restarts)
 	p.s.notify(p.id)
 }
 

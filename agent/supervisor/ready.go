@@ -231,9 +231,11 @@ func (w *worker) tidy(run runner) {
 	if !run.Owned() {
 		return
 	}
-	if err := trimLog(w.s.opts.paths(w.id).log); err != nil {
+	err := trimLog(w.s.opts.paths(w.id).log)
+	if err != nil && !w.untidy {
 		w.log.Warn("cannot trim the plugin's log", "error", err)
 	}
+	w.untidy = err != nil
 }
 
 // watchConnection closes a channel when the client's connection is lost.

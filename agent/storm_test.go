@@ -1,0 +1,271 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/volagent/volagent/agent/event"
+	"github.com/volagent/volagent/agent/reconcile"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// storm is one volume, a plugin that fails, and all that is said of it. Time is
+// synctest's.
+type storm struct {
+	queue *reconcile.Queue
+	fail  func(a volume.Action, n int) *volume.CallError // of the n-th step
+
+	mu       sync.Mutex
+	record   volume.Record
+	view     volume.PluginView
+	mounts   map[string]volume.MountIdentity
+	steps    int
+	failures int
+	per      map[volume.Kind]int
+}
+
+// Volume, Volumes, Save and Intend are the store.
+func (s *storm) Volume(string) (volume.Record, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.record, true
+}
+
+func (s *storm) Volumes() []volume.Record { r, _ := s.Volume(""); return []volume.Record{r} }
+
+func (s *storm) Save(_ context.Context, _ string, _ bool, fn func(volume.Record) volume.Record) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.record = fn(s.record)
+	return nil
+}
+
+func (s *storm) Intend(ctx context.Context, id string, fn func(volume.Record) volume.Record) error {
+	return s.Save(ctx, id, true, fn)
+}
+
+// View is the plugin.
+func (s *storm) View(string) volume.PluginView {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.view
+}
+
+func (s *storm) plugin(ready bool, state string) {
+	s.mu.Lock()
+	s.view.Ready, s.view.State = ready, state
+	s.view.Incarnation++
+	s.mu.Unlock()
+}
+
+// Observe and Do are the host.
+func (s *storm) Observe(_ context.Context, r volume.Record) volume.Observed {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	see := func(path string) volume.Sight {
+		if m, ok := s.mounts[path]; ok {
+			return volume.Sight{Seen: volume.SeenMount, Identity: m}
+		}
+		return volume.Sight{}
+	}
+	o := volume.Observed{Targets: map[string]volume.Sight{}, Watched: map[string]volume.Sight{}, Staging: see(r.Node.StagingPath)}
+	for alloc, c := range r.Claims {
+		o.Targets[alloc] = see(c.Target)
+	}
+	return o
+}
+
+func (s *storm) Do(_ context.Context, _ volume.Record, a volume.Action, _ volume.PluginView) volume.Outcome {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.steps++
+	s.per[a.Kind]++
+	if err := s.fail(a, s.steps); err != nil {
+		s.failures++
+		return volume.Outcome{Err: err}
+	}
+	switch a.Kind {
+	case volume.NodeStage, volume.NodePublish:
+		m := volume.MountIdentity{ID: uint64(s.steps)}
+		s.mounts[a.Path] = m
+		return volume.Outcome{Mount: &m}
+	case volume.NodeUnpublish, volume.NodeUnstage:
+		delete(s.mounts, a.Path)
+	}
+	return volume.Outcome{}
+}
+
+// counter counts what is written to the agent's log.
+type counter struct {
+	mu sync.Mutex
+	n  int
+}
+
+func (c *counter) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.n += len(p)
+	return len(p), nil
+}
+
+// day runs fn for a day of synctest's time over events as the agent keeps and logs
+// them, and returns how many bytes of both there are.
+func day(t *testing.T, fn func(events *event.Log)) (bytes int) {
+	t.Helper()
+	dir := t.TempDir()
+	var said counter
+	log := hclog.New(&hclog.LoggerOptions{Name: "volagent", Level: hclog.Info, Output: &said})
+	synctest.Test(t, func(t *testing.T) {
+		events := event.Open(event.Options{Dir: dir, Told: func(e event.Event) { tell(log.Named("event"), e) }, Warn: func(msg string, err error) { t.Error(msg, err) }})
+		fn(events)
+		events.Close(context.Background())
+	})
+	files, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no events: %v", err)
+	}
+	for _, f := range files {
+		info, err := os.Stat(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		bytes += int(info.Size())
+	}
+	return bytes + said.n
+}
+
+// TestDayOfFailure: whatever fails on a volume for 24 hours, it costs at most
+// 400 attempts and 1 MiB of log and events.
+func TestDayOfFailure(t *testing.T) {
+	internal := func(a volume.Action, message string) *volume.CallError {
+		return &volume.CallError{Step: string(a.Kind), Code: "Internal", Message: message, Retry: volume.RetryBackoff, Answered: true}
+	}
+	long := strings.Repeat("some words of the plugin about this ", 28) // 1 KB, as much as is kept of a call
+	every := func(kinds ...volume.Kind) func(volume.Action, int) *volume.CallError {
+		return func(a volume.Action, _ int) *volume.CallError {
+			for _, k := range kinds {
+				if a.Kind == k {
+					return internal(a, long)
+				}
+			}
+			return nil
+		}
+	}
+	flap := func(s *storm, events *event.Log, up, down time.Duration) {
+		for range 24 * time.Hour / (up + down) {
+			s.plugin(true, "ready")
+			events.Add(volume.Event{Type: "plugin-ready", Plugin: "p", Message: "ready"})
+			s.queue.PluginChanged("p")
+			time.Sleep(up)
+			s.plugin(false, "backing-off")
+			events.Add(volume.Event{Type: "plugin-backing-off", Plugin: "p", Message: "backing-off: process exit status 2"})
+			time.Sleep(down)
+		}
+	}
+	asleep := func(*storm, *event.Log) { time.Sleep(24 * time.Hour) }
+	for _, tt := range []struct {
+		name   string
+		allocs int
+		gone   bool // the claims are on their way out
+		fail   func(volume.Action, int) *volume.CallError
+		run    func(*storm, *event.Log)
+		least  int // so many attempts, or the test shows nothing
+	}{
+		{"one step", 1, false, every(volume.NodeStage), asleep, 250},
+		{"a call that must change first", 1, false, func(a volume.Action, n int) *volume.CallError {
+			err := internal(a, long)
+			err.Retry = volume.RetryChange
+			return err
+		}, asleep, 1},
+		{"the words change each time", 1, false, func(a volume.Action, n int) *volume.CallError {
+			if a.Kind == volume.NodePublish {
+				return internal(a, fmt.Sprintf("request %d: <%s>", n, strings.Repeat(`"quoted" `, 100)))
+			}
+			return nil
+		}, asleep, 250},
+		{"the undoing fails now and then", 1, false, func(a volume.Action, n int) *volume.CallError {
+			if a.Kind == volume.NodeStage || a.Kind == volume.NodeUnstage && n%3 != 0 {
+				return internal(a, long)
+			}
+			return nil
+		}, asleep, 250},
+		{"twenty unmounts are busy", 20, true, every(volume.NodeUnpublish), asleep, 350},
+		{"twenty publishes fail", 20, false, every(volume.NodePublish), asleep, 350},
+		{"the plugin comes and goes", 1, false, every(volume.NodePublish), func(s *storm, e *event.Log) { flap(s, e, 50*time.Second, 10*time.Second) }, 350},
+		{"the plugin comes and goes, and the code says never", 1, false, func(a volume.Action, _ int) *volume.CallError {
+			if a.Kind != volume.NodePublish {
+				return nil
+			}
+			err := internal(a, long)
+			err.Retry = volume.RetryNever
+			return err
+		}, func(s *storm, e *event.Log) { flap(s, e, 50*time.Second, 10*time.Second) }, 350},
+		{"the plugin is down", 1, false, every(volume.NodeStage), func(s *storm, e *event.Log) {
+			s.plugin(false, "backing-off")
+			s.queue.Wake("v")
+			time.Sleep(24 * time.Hour)
+		}, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := &storm{fail: tt.fail, mounts: map[string]volume.MountIdentity{}, per: map[volume.Kind]int{}}
+			bytes := day(t, func(events *event.Log) {
+				s.view = volume.PluginView{Known: true, Ready: true, State: "ready", Incarnation: 1, CallTimeout: 2 * time.Minute, Info: volume.PluginInfo{Caps: volume.Caps{Stage: true}}}
+				s.record = stormRecord(t, tt.allocs, tt.gone)
+				s.queue = reconcile.New(reconcile.Options{
+					Store: s, Plugins: s, Host: s, Log: hclog.NewNullLogger(), Events: func(evs []volume.Event) { events.Add(evs...) },
+				})
+				events.Add(volume.Event{Type: "agent-started"})
+				if s.view.Ready && tt.least > 0 {
+					s.queue.Wake("v")
+				}
+				tt.run(s, events)
+				s.queue.Stop(context.Background())
+			})
+			t.Logf("%d failed of %d steps, %d bytes: %v", s.failures, s.steps, bytes, s.per)
+			if s.failures > 400 || s.failures < tt.least {
+				t.Errorf("%d attempts failed in a day: %v", s.failures, s.per)
+			}
+			if bytes > 1<<20 {
+				t.Errorf("%d bytes of log and events", bytes)
+			}
+		})
+	}
+}
+
+// stormRecord is a volume that allocs have claimed or, with gone, have had
+// mounted and let go.
+func stormRecord(t *testing.T, allocs int, gone bool) volume.Record {
+	t.Helper()
+	r := volume.Record{Volume: volume.Volume{ID: "v", PluginID: "p", Capabilities: []volume.Capability{{
+		Access: volume.SingleNodeMultiWriter, Attachment: volume.FileSystem,
+	}}}}
+	var err error
+	for i := range allocs {
+		alloc := fmt.Sprint("a", i)
+		if r, err = volume.Admit(r, volume.Request{Alloc: alloc, StagingPath: "/s", Target: "/t/" + alloc}, volume.PluginInfo{Caps: volume.Caps{Stage: true}}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		if !gone {
+			continue
+		}
+		if r, err = volume.Release(r, alloc); err != nil {
+			t.Fatal(err)
+		}
+		c := r.Claims[alloc]
+		c.Published, c.Mount = volume.Present, &volume.MountIdentity{ID: uint64(i)}
+		r.Claims = maps.Clone(r.Claims)
+		r.Claims[alloc] = c
+		r.Node.Staged = volume.Present
+	}
+	return r
+}

@@ -1,0 +1,72 @@
+package supervisor
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/volagent/volagent/agent/event"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// TestDayOfCrashes: a plugin that falls for 24 hours, whenever it does, costs at
+// most 1 MiB of log and events, and what is told last is how it is.
+func TestDayOfCrashes(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		ready  time.Duration // it is up for so long; 0: it never is
+		starts int           // at most
+	}{{"never ready", 0, 400}, {"falls at once", time.Second, 400}, {"falls after a minute", time.Minute + time.Second, 24 * 60}} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			said, starts := 0, 0
+			var last event.Event
+			synctest.Test(t, func(t *testing.T) {
+				events := event.Open(event.Options{
+					Dir: dir, Told: func(e event.Event) { said += len(e.Message) + 100 },
+					Warn: func(msg string, err error) { t.Error(msg, err) },
+				})
+				add := func(s State, words string) {
+					events.Add(volume.Event{Type: "plugin-" + string(s), Plugin: "p", Message: string(s) + words})
+				}
+				falls := pauses{Backoff: Backoff{}.withDefaults()}
+				for begun := time.Now(); time.Since(begun) < 24*time.Hour; starts++ {
+					add(Starting, ": starting")
+					if tt.ready > 0 {
+						add(Ready, "")
+						time.Sleep(tt.ready)
+					}
+					add(BackingOff, ": process exit status 2")
+					time.Sleep(falls.fell(tt.ready))
+				}
+				add(Starting, ": starting")
+				add(Ready, "")
+				time.Sleep(time.Hour)
+				got, _ := events.After(0)
+				last = got[len(got)-1]
+				events.Close(context.Background())
+			})
+			files, err := filepath.Glob(filepath.Join(dir, "*"))
+			if err != nil || len(files) == 0 {
+				t.Fatalf("no events: %v", err)
+			}
+			for _, f := range files {
+				info, err := os.Stat(f)
+				if err != nil {
+					t.Fatal(err)
+				}
+				said += int(info.Size())
+			}
+			t.Logf("%d starts, %d bytes", starts, said)
+			if starts > tt.starts || said > 1<<20 {
+				t.Errorf("a day costs %d starts and %d bytes of log and events", starts, said)
+			}
+			if last.Type != "plugin-ready" {
+				t.Errorf("it is ready at last, and what is told last is %q", last.Message)
+			}
+		})
+	}
+}
