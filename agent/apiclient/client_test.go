@@ -239,7 +239,7 @@ func TestNoPermission(t *testing.T) {
 	}
 	defer l.Close()
 	binary := filepath.Join(dir, "t")
-	for _, step := range []error{os.Chmod(dir, 0o711), os.Chmod(socket, 0o660), os.Chown(socket, 0, 54321), copyFile(os.Args[0], binary)} {
+	for _, step := range []error{os.Chmod(dir, 0o711), os.Chmod(socket, 0o660), os.Chown(socket, 0, 54321), copyFile(os.Args[0], binary), os.Chmod(binary, 0o755)} {
 		if step != nil {
 			t.Fatal(step)
 		}

@@ -12,12 +12,12 @@ import (
 func TestDetach(t *testing.T) {
 	w := newWorld()
 	w.hold(t, "web")
-	if err := w.service().Detach(t.Context(), "data", "web", time.Second); err != nil || w.claims() != "" {
+	if err := w.service().Detach(t.Context(), "data", "web", patience); err != nil || w.claims() != "" {
 		t.Errorf("%v, claims %q", err, w.claims())
 	}
-	want(t, w.service().Detach(t.Context(), "data", "web", time.Second), volume.ErrNotFound, `"web" has no claim on volume "data"`)
-	want(t, w.service().Detach(t.Context(), "none", "web", time.Second), volume.ErrNotFound, `no volume "none"`)
-	want(t, w.service().Detach(t.Context(), "data", "", time.Second), volume.ErrInvalid, "alloc id is missing")
+	want(t, w.service().Detach(t.Context(), "data", "web", patience), volume.ErrNotFound, `"web" has no claim on volume "data"`)
+	want(t, w.service().Detach(t.Context(), "none", "web", patience), volume.ErrNotFound, `no volume "none"`)
+	want(t, w.service().Detach(t.Context(), "data", "", patience), volume.ErrInvalid, "alloc id is missing")
 }
 
 // Asking again joins the release that is under way: one intent, and all who
@@ -26,14 +26,14 @@ func TestDetachJoins(t *testing.T) {
 	w := newWorld()
 	w.hold(t, "web")
 	w.onWake = nil
-	before := w.writes
+	writes, wakes := w.writes, w.wakeCount()
 	done := make(chan error, 3)
 	for range cap(done) {
-		go func() { done <- w.service().Detach(context.Background(), "data", "web", 10*time.Second) }()
+		go func() { done <- w.service().Detach(context.Background(), "data", "web", patience) }()
 	}
-	awaitWakes(t, w, cap(done))
-	if w.writes != before+1 {
-		t.Errorf("%d writes, want 1", w.writes-before)
+	awaitWakes(t, w, wakes+cap(done))
+	if n := w.writeCount() - writes; n != 1 {
+		t.Errorf("%d writes, want 1", n)
 	}
 	w.obey()
 	for range cap(done) {
@@ -45,7 +45,7 @@ func TestDetachJoins(t *testing.T) {
 
 func awaitWakes(t *testing.T, w *world, n int) {
 	t.Helper()
-	limit := time.After(10 * time.Second)
+	limit := time.After(patience)
 	for begun := w.wakeCount(); w.wakeCount() < n; {
 		select {
 		case <-time.After(time.Millisecond):
@@ -59,6 +59,12 @@ func (w *world) wakeCount() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.wakes
+}
+
+func (w *world) writeCount() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.writes
 }
 
 // Without a wait the release goes on by itself.
@@ -99,7 +105,7 @@ func TestDetachUnfinished(t *testing.T) {
 		w := newWorld()
 		w.hold(t, "web")
 		w.onWake = once(tt.onWake)
-		err := w.service().Detach(tt.ctx, "data", "web", 50*time.Millisecond)
+		err := w.service().Detach(tt.ctx, "data", "web", w.waits(tt.kind))
 		if errors.Is(tt.kind, errCall) {
 			var ce *volume.CallError
 			if !errors.As(err, &ce) {
@@ -126,7 +132,7 @@ func TestDetachThenClaimedAnew(t *testing.T) {
 	w.onWake = nil
 	done := make(chan error, 1)
 	before := w.wakeCount()
-	go func() { done <- w.service().Detach(context.Background(), "data", "web", 10*time.Second) }()
+	go func() { done <- w.service().Detach(context.Background(), "data", "web", patience) }()
 	awaitWakes(t, w, before+1)
 	w.mu.Lock()
 	w.onWake = (*world).obey

@@ -22,6 +22,7 @@ func TestMountAndRelease(t *testing.T) {
 	s.release(t, "v", "a")
 	s.Wake("v")
 	s.untilFree(t, "v")
+	s.Stop(t.Context()) // events come after the record
 	if want := []string{"NodePublishVolume", "NodeUnpublishVolume", "free"}; !reflect.DeepEqual(s.host.did(), want) {
 		t.Errorf("steps %q, want %q", s.host.did(), want)
 	}
@@ -121,34 +122,31 @@ func TestBackoff(t *testing.T) {
 		return volume.Outcome{}
 	}
 	s.Wake("v")
-	tries := func(n int) func(volume.Record) bool {
-		return func(volume.Record) bool { at := s.Attempt("v", "a"); return at != nil && at.Tries >= n && !at.Running }
-	}
-	s.until(t, "v", "tried twice", tries(2))
+	var third *volume.Attempt
+	s.until(t, "v", "tried twice", func(volume.Record) bool {
+		third = s.Attempt("v", "a")
+		return third != nil && third.Tries >= 2 && !third.Running
+	})
 	var at []time.Time
 	for i, step := range s.host.did() {
 		if step == string(volume.NodePublish) {
 			at = append(at, s.host.times[i])
 		}
 	}
-	if gap := at[1].Sub(at[0]); gap < 400*time.Millisecond || gap > 2*time.Second {
+	// A busy host makes them later, never earlier; TestDelays has the upper bounds.
+	if gap := at[1].Sub(at[0]); gap < 400*time.Millisecond {
 		t.Errorf("the second try came after %v, want 500 ms ± 20 %%", gap)
 	}
-	if next := time.Until(s.Attempt("v", "a").Next); next < 500*time.Millisecond || next > 1200*time.Millisecond {
-		t.Errorf("the third try is due in %v, want 1 s ± 20 %%", next)
+	if next := third.Next.Sub(at[1]); next < 800*time.Millisecond {
+		t.Errorf("the third try is due %v after the second, want 1 s ± 20 %%", next)
 	}
 	// Each failure is an event, and says which step it is of.
 	if evs := s.failures(); len(evs) != 2 || evs[0].Step != "NodePublishVolume" {
 		t.Errorf("two failures are the events %+v", evs)
 	}
-	// A new intent does not wait for it.
-	begun := time.Now()
 	s.host.setDo(nil)
 	s.Wake("v")
 	s.untilTaken(t, "v")
-	if took := time.Since(begun); took > 300*time.Millisecond {
-		t.Errorf("a wake took effect after %v", took)
-	}
 	if at := s.Attempt("v", "a"); at != nil && at.Err != nil {
 		t.Errorf("the failure is remembered after success: %+v", at)
 	}
@@ -171,6 +169,22 @@ func (h *host) setDo(fn func(context.Context, string, volume.Action) volume.Outc
 	h.do = fn
 }
 
+// A new intent does not wait for what is due later.
+func TestWakeIsAtOnce(t *testing.T) {
+	s := newSetup(t, "v")
+	s.host.do = func(context.Context, string, volume.Action) volume.Outcome { return failing(volume.RetryBackoff) }
+	for tries := 1; tries <= 6; tries++ { // the next is due in 16 s then, and more are waited for no longer than 10 s
+		s.Wake("v")
+		s.until(t, "v", "tried", func(volume.Record) bool {
+			at := s.Attempt("v", "a")
+			return at != nil && at.Tries >= tries && !at.Running
+		})
+	}
+	s.host.setDo(nil)
+	s.Wake("v")
+	s.untilTaken(t, "v")
+}
+
 // What waiting cannot help is not tried again until something changes.
 func TestFinalError(t *testing.T) {
 	for _, retry := range []volume.Retry{volume.RetryChange, volume.RetryNever} {
@@ -183,7 +197,8 @@ func TestFinalError(t *testing.T) {
 		}
 		s.Wake("v")
 		s.until(t, "v", "failed", func(r volume.Record) bool {
-			return r.Claims["a"].Published == volume.Absent && s.Attempt("v", "a") != nil
+			at := s.Attempt("v", "a")
+			return r.Claims["a"].Published == volume.Absent && at != nil && at.Err != nil && !at.Running
 		})
 		select {
 		case <-time.After(700 * time.Millisecond): // past the first backoff
@@ -390,13 +405,13 @@ func TestStop(t *testing.T) {
 	s.Wake("w")
 	<-begun
 	<-begun
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	since := time.Now()
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
 	close(pass)
-	since := time.Now()
 	s.Stop(ctx)
-	if took := time.Since(since); took < 90*time.Millisecond || took > time.Second {
-		t.Errorf("it took %v, want the 100 ms that it was given", took)
+	if took := time.Since(since); took < 500*time.Millisecond || took > 10*time.Second {
+		t.Errorf("it took %v, want the 500 ms that it was given", took)
 	}
 	if r, _ := s.store.Volume("v"); r.Claims["a"].State != volume.Taken {
 		t.Errorf("the step that ended in time was not recorded: %+v", r.Claims["a"])
@@ -428,7 +443,7 @@ func TestStopHung(t *testing.T) {
 	cancel()
 	since := time.Now()
 	s.Stop(ctx)
-	if took := time.Since(since); took > 2*time.Second {
+	if took := time.Since(since); took > 10*time.Second {
 		t.Errorf("it took %v", took)
 	}
 }

@@ -159,7 +159,12 @@ func (b *bench) file(name, content string) {
 	}
 }
 
-const quick = "health: {interval: 30ms, timeout: 100ms, start_timeout: 10s}\n"
+// quick is for plugins that are probed often. A busy host must not make a probe
+// fail.
+const quick = "health: {interval: 30ms, timeout: 5s, start_timeout: 20s}\n"
+
+// hangsSoon is for plugins whose probes are to run out of time.
+const hangsSoon = "health: {interval: 30ms, timeout: 200ms, start_timeout: 20s}\n"
 
 // fakeFile is the plugin file of the fake plugin, with more lines of env and
 // of the file itself.

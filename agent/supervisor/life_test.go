@@ -48,8 +48,10 @@ func TestStartsAndIsReadyAtOnce(t *testing.T) {
 	if ready, err := c.Probe(t.Context()); !ready || err != nil {
 		t.Errorf("probe: %v, %v", ready, err)
 	}
+	// The state can be seen a moment before it is told.
+	await(t, "starting and ready to be told", func() bool { mu.Lock(); defer mu.Unlock(); return len(told) >= 2 })
 	mu.Lock()
-	if len(told) != 2 || told[0] != "fake" {
+	if !slices.Equal(told, []string{"fake", "fake"}) {
 		t.Errorf("OnChange told %v", told)
 	}
 	mu.Unlock()
@@ -89,7 +91,7 @@ func getsid(pid int) (int, error) {
 
 func TestCrashIsSeenAndMended(t *testing.T) {
 	b := newBench(t)
-	b.opts.Backoff = supervisor.Backoff{Base: 200 * time.Millisecond}
+	b.opts.Backoff = supervisor.Backoff{Base: 2 * time.Second} // long enough to be looked at meanwhile
 	b.file("fake.yaml", b.fakeFile("", "health: {interval: 1h}\n"))
 	b.start()
 	first := b.await("fake", supervisor.Ready)
@@ -238,10 +240,10 @@ func TestExitsAtOnce(t *testing.T) {
 func TestNeverOpensItsSocket(t *testing.T) {
 	b := newBench(t)
 	b.set("silent", "")
-	b.file("fake.yaml", b.fakeFile("", "health: {start_timeout: 200ms}\n"))
+	b.file("fake.yaml", b.fakeFile("", "health: {start_timeout: 1s}\n"))
 	b.start()
 	st := b.await("fake", supervisor.BackingOff)
-	if want := "not ready after 200ms: it has not opened its socket " + b.dir + "/r/plugins/fake/csi.sock"; st.Reason != want {
+	if want := "not ready after 1s: it has not opened its socket " + b.dir + "/r/plugins/fake/csi.sock"; st.Reason != want {
 		t.Errorf("reason %q, want %q", st.Reason, want)
 	}
 	b.unset("silent")
@@ -286,7 +288,8 @@ func TestNotReadyAtFirst(t *testing.T) {
 func TestHangIsRestarted(t *testing.T) {
 	b := newBench(t)
 	b.set("daemon", "")
-	b.file("fake.yaml", b.fakeFile("", quick))
+	b.opts.Backoff = supervisor.Backoff{Base: time.Second} // long enough to be looked at meanwhile
+	b.file("fake.yaml", b.fakeFile("", hangsSoon))
 	b.start()
 	first := b.await("fake", supervisor.Ready)
 	daemon := b.fake.text("daemon", "")
@@ -313,7 +316,7 @@ func TestHangIsRestarted(t *testing.T) {
 
 func TestFailedProbesAreForgivenBelowTheLimit(t *testing.T) {
 	b := newBench(t)
-	b.file("fake.yaml", b.fakeFile("", "health: {interval: 300ms}\n"))
+	b.file("fake.yaml", b.fakeFile("", "health: {interval: 1s}\n"))
 	b.start()
 	b.await("fake", supervisor.Ready)
 	b.set("probe-fails", "")

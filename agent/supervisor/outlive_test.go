@@ -220,7 +220,7 @@ func TestStateLost(t *testing.T) {
 // restarted after the start timeout.
 func TestHangWhileNobodyWatched(t *testing.T) {
 	b := newBench(t)
-	b.file("fake.yaml", b.fakeFile("", "health: {timeout: 50ms, start_timeout: 300ms}\n"))
+	b.file("fake.yaml", b.fakeFile("", "health: {timeout: 200ms, start_timeout: 1s}\n"))
 	b.start()
 	first := b.await("fake", supervisor.Ready)
 	b.stop()
@@ -249,7 +249,7 @@ func TestStopIsQuick(t *testing.T) {
 	b.await("socket", supervisor.Unhealthy)
 	begin := time.Now()
 	b.stop()
-	if took := time.Since(begin); took > 2*time.Second {
+	if took := time.Since(begin); took > patience/2 {
 		t.Errorf("the end took %s", took)
 	}
 	if !alive(b.starts()[0]) {
@@ -325,7 +325,7 @@ func TestSocketPluginIsNeverRestarted(t *testing.T) {
 	b := newBench(t)
 	socket := filepath.Join(b.dir, "x.sock")
 	b.serve(socket)
-	b.file("x.yaml", "id: x\nsocket: "+socket+"\n"+quick)
+	b.file("x.yaml", "id: x\nsocket: "+socket+"\n"+hangsSoon)
 	b.start()
 	b.await("x", supervisor.Ready)
 	before := b.sup.View("x").Incarnation

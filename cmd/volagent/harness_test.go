@@ -60,6 +60,7 @@ func reexec() int {
 
 // run builds the binaries, runs the tests, and checks that nothing is left.
 func run(m *testing.M) (code int) {
+	syscall.Umask(0o022) // some tests look from another user's place
 	fail := func(err error) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -205,9 +206,9 @@ func (h *host) start(plugins ...string) {
 	h.cmd = exec.Command(argv[0], argv[1:]...)
 	h.cmd.Env, h.cmd.Stderr = h.env, h.log
 	h.must(h.cmd.Start())
-	h.volctl("wait", "--timeout", "20s")
+	h.volctl("wait", "--timeout", "60s")
 	for _, p := range plugins {
-		h.volctl("wait", "--plugin", p, "--timeout", "20s")
+		h.volctl("wait", "--plugin", p, "--timeout", "60s")
 	}
 }
 
@@ -345,12 +346,19 @@ func (h *host) stopPlugins() {
 	}
 }
 
+// detachLoops detaches the loop devices on this host's files. One whose file
+// system was just unmounted may go by itself meanwhile.
 func (h *host) detachLoops() {
-	out, err := exec.Command("losetup", "-l", "-n", "-O", "NAME,BACK-FILE").Output()
-	h.must(err)
-	for line := range strings.Lines(string(out)) {
-		if f := strings.Fields(line); len(f) > 1 && strings.HasPrefix(f[1], h.dir+"/") {
-			h.must(exec.Command("losetup", "-d", f[0]).Run())
+	h.await("the loop devices to go", func() bool {
+		out, err := exec.Command("losetup", "-l", "-n", "-O", "NAME,BACK-FILE").Output()
+		h.must(err)
+		none := true
+		for line := range strings.Lines(string(out)) {
+			if f := strings.Fields(line); len(f) > 1 && strings.HasPrefix(f[1], h.dir+"/") {
+				none = false
+				_ = exec.Command("losetup", "-d", f[0]).Run() // the next look tells
+			}
 		}
-	}
+		return none
+	})
 }

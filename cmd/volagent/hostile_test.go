@@ -132,7 +132,7 @@ func TestSecretGone(t *testing.T) {
 	h.volctl("volume", "register", file)
 	h.volctl("volume", "claim", "data")
 	h.must(os.Rename(secret, secret+".away"))
-	r := h.try("volume", "detach", "data", "--timeout", "1s")
+	r := h.try("volume", "detach", "data", "--timeout", "3s")
 	if r.code != 5 || !strings.Contains(r.err, "cannot read secret") {
 		t.Errorf("exit %d, %s", r.code, r.err)
 	}
@@ -149,7 +149,7 @@ func TestTwoWait(t *testing.T) {
 	h := newRecorded(t, "30s", nil)
 	h.register("data", "single-node-writer")
 	h.fault(csitest.Fault{Method: csitest.NodeStage, Hang: true})
-	short := h.background("volume", "claim", "data", "--timeout", "1s")
+	short := h.background("volume", "claim", "data", "--timeout", "3s")
 	h.await("the call", func() bool { return h.calls(0).Count(csitest.NodeStage) == 1 })
 	long := h.background("volume", "claim", "data", "--timeout", "60s")
 	if r := <-short; r.code != 5 {

@@ -210,7 +210,7 @@ func TestFaults(t *testing.T) {
 		{"attach fails with effect", csitest.Fault{Method: cp, Code: codes.Internal, Effect: csitest.EffectDone}, []string{cp, uncp, cp, st, pub}},
 		{"stage fails", csitest.Fault{Method: st, Code: codes.Internal}, []string{cp, st, unst, st, pub}},
 		{"stage fails with effect", csitest.Fault{Method: st, Code: codes.Internal, Effect: csitest.EffectDone}, []string{cp, st, unst, st, pub}},
-		{"stage is slower than its deadline", csitest.Fault{Method: st, Delay: 1500 * time.Millisecond}, []string{cp, st, unst, st, pub}},
+		{"stage is slower than its deadline", csitest.Fault{Method: st, Delay: 3 * time.Second}, []string{cp, st, unst, st, pub}},
 		{"stage says OK and did nothing", csitest.Fault{Method: st, Effect: csitest.EffectNone}, []string{cp, st, pub, unpub, unst, st, pub}},
 		{"publish fails", csitest.Fault{Method: pub, Code: codes.Unknown}, []string{cp, st, pub, unpub, pub}},
 		{"publish fails with effect", csitest.Fault{Method: pub, Code: codes.Unknown, Effect: csitest.EffectDone}, []string{cp, st, pub, unpub, pub}},
@@ -220,7 +220,7 @@ func TestFaults(t *testing.T) {
 		{"the plugin dies in publish", csitest.Fault{Method: pub, Crash: csitest.BeforeEffect}, []string{cp, st, pub, unpub, pub}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			h := newRecorded(t, "1s", nil)
+			h := newRecorded(t, "2s", nil)
 			h.register("data", "single-node-writer")
 			mark := h.mark()
 			h.fault(tt.fault)
@@ -282,7 +282,7 @@ func TestStillMounted(t *testing.T) {
 	holder.Dir = path
 	holder.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	h.must(holder.Start())
-	r := h.try("volume", "detach", "data", "a", "--timeout", "1s")
+	r := h.try("volume", "detach", "data", "a", "--timeout", "3s")
 	if r.code != 5 || !strings.Contains(r.err, "sleep") {
 		t.Errorf("exit %d, stderr %q", r.code, r.err)
 	}
@@ -305,10 +305,10 @@ func TestStillMounted(t *testing.T) {
 // TestLateMount: a stage that runs past its deadline and mounts after it was
 // undone is undone again.
 func TestLateMount(t *testing.T) {
-	h := newRecorded(t, "2s", nil)
+	h := newRecorded(t, "6s", nil)
 	h.register("data", "single-node-writer")
 	mark := h.mark()
-	h.fault(csitest.Fault{Method: csitest.NodeStage, Effect: csitest.EffectLater, Delay: 1500 * time.Millisecond, Code: codes.Internal})
+	h.fault(csitest.Fault{Method: csitest.NodeStage, Effect: csitest.EffectLater, Delay: 4 * time.Second, Code: codes.Internal})
 	r := h.try("volume", "claim", "data", "--alloc", "a", "--timeout", "300ms")
 	if r.code != 5 {
 		t.Fatalf("exit %d, stderr %q", r.code, r.err)

@@ -119,7 +119,7 @@ func TestDeadline(t *testing.T) {
 		}
 		return nil, nil
 	})
-	c := f.client(t, csiclient.Options{NodeTimeout: 50 * time.Millisecond, ControllerTimeout: 60 * time.Millisecond, ProbeTimeout: 70 * time.Millisecond})
+	c := f.client(t, csiclient.Options{NodeTimeout: 500 * time.Millisecond, ControllerTimeout: 600 * time.Millisecond, ProbeTimeout: 700 * time.Millisecond})
 	if _, err := c.Info(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -241,14 +241,14 @@ func TestReconnect(t *testing.T) {
 		t.Fatal("a stopped plugin answers")
 	}
 	f.serve(t)
-	deadline := time.After(3 * time.Second)
+	deadline := time.After(15 * time.Second)
 	for {
 		if _, err := c.Probe(t.Context()); err == nil {
 			return
 		}
 		select {
 		case <-deadline:
-			t.Fatal("no connection 3s after the plugin's return")
+			t.Fatal("no connection 15s after the plugin's return")
 		case <-time.After(10 * time.Millisecond):
 		}
 	}

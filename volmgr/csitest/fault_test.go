@@ -91,8 +91,8 @@ func TestTimes(t *testing.T) {
 func TestDelayPastTheDeadline(t *testing.T) {
 	b := start(t, full)
 	b.must(b.attach("a"))
-	b.inject(Fault{Method: NodeStage, Delay: 150 * time.Millisecond})
-	b.code(codes.DeadlineExceeded, b.stageWithin(50*time.Millisecond, "a"))
+	b.inject(Fault{Method: NodeStage, Delay: 1500 * time.Millisecond})
+	b.code(codes.DeadlineExceeded, b.stageWithin(500*time.Millisecond, "a"))
 	if isMount(b.staging("a")) {
 		t.Error("mounted before the delay is over")
 	}
@@ -102,7 +102,7 @@ func TestDelayPastTheDeadline(t *testing.T) {
 func TestMountAppearsLater(t *testing.T) {
 	b := start(t, full)
 	b.up("a")
-	b.inject(Fault{Method: NodePublish, Effect: EffectLater, Delay: 200 * time.Millisecond})
+	b.inject(Fault{Method: NodePublish, Effect: EffectLater, Delay: 1500 * time.Millisecond})
 	b.must(b.publish("a", "t"))
 	b.must(b.unpublish("a", "t"))
 	if isMount(b.target("t")) {

@@ -184,7 +184,7 @@ func (r *recorder) end(l *live, resp any, err error) {
 }
 
 // goneWithin is how long the end of a caller may take to be noticed.
-const goneWithin = 500 * time.Millisecond
+const goneWithin = 2 * time.Second
 
 // overlap reports a call that came while another was in flight for its volume.
 // One whose caller gave up, or died, is not in flight any more. Over another

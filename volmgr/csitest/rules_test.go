@@ -145,8 +145,8 @@ var brokenRules = map[string]broken{
 	}},
 	"unstage after an unpublish that nobody waited for": {RuleOrder, full, func(b *bench) {
 		b.up("a", "t")
-		b.inject(Fault{Method: NodeUnpublish, Delay: 100 * time.Millisecond})
-		_, err := csi.NewNodeClient(b.conn).NodeUnpublishVolume(within(b.t, 20*time.Millisecond),
+		b.inject(Fault{Method: NodeUnpublish, Delay: 1500 * time.Millisecond})
+		_, err := csi.NewNodeClient(b.conn).NodeUnpublishVolume(within(b.t, 500*time.Millisecond),
 			&csi.NodeUnpublishVolumeRequest{VolumeId: "a", TargetPath: b.target("t")})
 		b.code(codes.DeadlineExceeded, err)
 		_, err = AwaitCalls(b.ctx(), b.cfg.JournalPath(), func(cs Calls) bool { return cs[len(cs)-1].Ended() })

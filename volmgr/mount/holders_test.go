@@ -122,7 +122,7 @@ func TestHoldersOfTheHung(t *testing.T) {
 	f.sleep()
 	begin := time.Now()
 	got := newHost(t).Holders(at)
-	if took := time.Since(begin); took > 2*time.Second {
+	if took := time.Since(begin); took > 20*time.Second {
 		t.Errorf("took %v", took)
 	}
 	var how []string
