@@ -21,9 +21,11 @@ func (s step) claim() volume.Claim { return s.r.Claims[s.a.Alloc] }
 
 func (s step) publish() volume.Outcome {
 	// 1. The plugin makes the target itself; its parent is ours.
-	if err := s.m.makeDir(parent(s.a.Path)); err != nil {
+	dir := parent(s.a.Path)
+	if err := s.m.dirs.enter(dir, s.m.makeDir); err != nil {
 		return s.unsent(err)
 	}
+	defer s.m.dirs.leave(dir)
 	// 2. The call.
 	p, secrets, err := s.pluginWithSecrets()
 	if err != nil {
@@ -139,7 +141,7 @@ func (s step) unpublish() volume.Outcome {
 
 // dropParent removes an alloc's directory once it is empty.
 func (s step) dropParent(out volume.Outcome) volume.Outcome {
-	if err := os.Remove(parent(s.a.Path)); err != nil && !os.IsNotExist(err) && !notEmpty(err) {
+	if err := s.m.dirs.drop(parent(s.a.Path), os.Remove); err != nil && !os.IsNotExist(err) && !notEmpty(err) {
 		out.Warning = strings.TrimPrefix(out.Warning+"; "+err.Error(), "; ")
 	}
 	return out

@@ -43,8 +43,11 @@ type Options struct {
 	Secrets func(map[string]volume.SecretRef) (volume.Secrets, error)
 }
 
-// Manager does steps. It keeps no state of its own.
-type Manager struct{ o Options }
+// Manager does steps. It keeps no state of its own but what is in hand.
+type Manager struct {
+	o    Options
+	dirs allocDirs
+}
 
 // New returns a Manager; it touches nothing.
 func New(o Options) *Manager { return &Manager{o: o} }

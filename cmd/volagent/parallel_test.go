@@ -1,0 +1,323 @@
+package main_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/apiclient"
+	"github.com/volagent/volagent/volmgr/csitest"
+)
+
+// crowd is many callers of one agent, whose plugin checks the rules of CSI.
+type crowd struct {
+	recorded
+	*apiclient.Client
+}
+
+// aWhile is given to whatever must happen, however busy the host.
+const aWhile = time.Minute
+
+func newCrowd(t *testing.T, deadline string) crowd {
+	t.Helper()
+	c := crowd{recorded: newRecorded(t, deadline, nil)}
+	c.Client = apiclient.New(c.socket())
+	t.Cleanup(c.Client.Close)
+	return c
+}
+
+// together runs do n times at once, and returns how each ended.
+func together(n int, do func(i int) error) []error {
+	var wg sync.WaitGroup
+	errs, begin := make([]error, n), make(chan struct{})
+	for i := range n {
+		wg.Go(func() {
+			<-begin
+			errs[i] = do(i)
+		})
+	}
+	close(begin)
+	wg.Wait()
+	return errs
+}
+
+func (c crowd) claim(id, alloc string, req api.ClaimRequest) (*api.Claim, error) {
+	return c.ClaimVolume(context.Background(), id, alloc, req, aWhile)
+}
+
+func (c crowd) detach(id, alloc string) error {
+	return c.ReleaseClaim(context.Background(), id, alloc, apiclient.ReleaseOptions{Wait: aWhile})
+}
+
+// coded is the code of the agent's error; empty for none.
+func coded(err error) api.Code {
+	var e *api.Error
+	switch {
+	case err == nil:
+		return ""
+	case errors.As(err, &e):
+		return e.Code
+	default:
+		return api.Code(err.Error())
+	}
+}
+
+// only asserts that each call ended well or in one of the ways given, and
+// returns how many ended well.
+func (c crowd) only(errs []error, others ...api.Code) (good int) {
+	c.t.Helper()
+	for i, err := range errs {
+		switch code := coded(err); {
+		case code == "":
+			good++
+		case !slices.Contains(others, code):
+			c.t.Errorf("caller %d: %s: %v", i, code, err)
+		}
+	}
+	return good
+}
+
+// left asserts that a volume is free in the end, and nothing mounted.
+func (c crowd) left(ids ...string) {
+	c.t.Helper()
+	for _, id := range ids {
+		c.volctl("wait", "--volume", id, "--for", "free", "--timeout", "60s")
+	}
+	if out := c.volctl("claim", "list", "-q"); out != "" {
+		c.t.Errorf("claims are left:\n%s", out)
+	}
+	if out := c.mounts(); out != "" {
+		c.t.Errorf("still mounted:\n%s", out)
+	}
+}
+
+// count asserts how often a call was made since a mark.
+func (c crowd) count(since int64, want map[string]int) {
+	c.t.Helper()
+	calls := c.calls(since)
+	for method, n := range want {
+		if got := calls.Count(method); got != n {
+			c.t.Errorf("%d calls of %s, want %d:\n%s", got, method, n, calls)
+		}
+	}
+}
+
+// TestOneWinner: one writer per node only. Of 50 parallel claims one wins, and
+// the others are told who it is.
+func TestOneWinner(t *testing.T) {
+	c := newCrowd(t, "30s")
+	for _, mode := range []string{"single-node-writer", "single-node-single-writer"} {
+		c.register(mode, mode)
+		mark := c.mark()
+		errs := together(50, func(i int) error {
+			_, err := c.claim(mode, fmt.Sprint("a", i), api.ClaimRequest{})
+			return err
+		})
+		if n := c.only(errs, api.CodeRefused); n != 1 {
+			t.Errorf("%s: %d winners", mode, n)
+		}
+		winner := fmt.Sprint("a", slices.Index(errs, nil))
+		for _, err := range errs {
+			if err != nil && !strings.Contains(err.Error(), `"`+winner+`"`) {
+				t.Errorf("%s: %q has it, and somebody is told %q", mode, winner, err)
+			}
+		}
+		c.expect(mark, csitest.ControllerPublish, csitest.NodeStage, csitest.NodePublish)
+		c.must(c.detach(mode, winner))
+		c.left(mode)
+	}
+}
+
+// loop claims and detaches a volume, rounds times. Who is alone with an alloc
+// writes to the mount; from others the claim may be taken away at any time.
+func (c crowd) loop(id, alloc string, rounds int, alone bool) error {
+	for range rounds {
+		claim, err := c.claim(id, alloc, api.ClaimRequest{})
+		if err == nil && alone {
+			err = os.WriteFile(filepath.Join(claim.Path, alloc), nil, 0o644)
+		}
+		if err != nil && (alone || coded(err) != api.CodeRefused) {
+			return fmt.Errorf("claim of %q by %q: %w", id, alloc, err)
+		}
+		if err := c.detach(id, alloc); err != nil && (alone || coded(err) != api.CodeNotFound) {
+			return fmt.Errorf("detach of %q by %q: %w", id, alloc, err)
+		}
+	}
+	return nil
+}
+
+// written are the files in a volume of the plugin's.
+func (c crowd) written(id string) int {
+	c.t.Helper()
+	dirs, err := filepath.Glob(filepath.Join(c.cfg.Base, "volumes", "*"))
+	c.must(err)
+	for _, dir := range dirs {
+		about, err := os.ReadFile(filepath.Join(dir, "volume.json"))
+		c.must(err)
+		if !strings.Contains(string(about), `"ext/`+id+`"`) {
+			continue
+		}
+		files, err := os.ReadDir(filepath.Join(dir, "data"))
+		c.must(err)
+		return len(files)
+	}
+	c.t.Fatalf("the plugin has no volume %q", id)
+	return 0
+}
+
+// TestLoops: 100 concurrent claim and detach loops on one volume, some for the
+// same alloc, never publish it unstaged, nor unstage it under another, nor have
+// two calls in flight.
+func TestLoops(t *testing.T) {
+	c := newCrowd(t, "30s")
+	c.register("data", "single-node-multi-writer")
+	const loops, allocs, shared = 100, 80, 20 // the last 20 share their allocs with the first 20
+	c.only(together(loops, func(i int) error {
+		return c.loop("data", fmt.Sprint("a", i%allocs), 3, i >= shared && i < allocs)
+	}))
+	c.left("data")
+	if n := c.written("data"); n != allocs-shared {
+		t.Errorf("%d files are in the volume, want %d", n, allocs-shared)
+	}
+}
+
+// TestManyVolumes: 32 volumes at once, two loops on each, while calls fail now
+// and then, with and without effect.
+func TestManyVolumes(t *testing.T) {
+	const volumes, each = 32, 2
+	c := newCrowd(t, "3s") // for so long late effects are watched for
+	var ids []string
+	for i := range volumes {
+		id := fmt.Sprint("v", i)
+		ids = append(ids, id)
+		c.register(id, "single-node-multi-writer")
+	}
+	for _, method := range []string{csitest.ControllerPublish, csitest.NodeStage, csitest.NodePublish, csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish} {
+		c.fault(csitest.Fault{Method: method, Code: codes.Internal, Times: 3},
+			csitest.Fault{Method: method, Code: codes.Unknown, Effect: csitest.EffectDone, Times: 3})
+	}
+	c.only(together(each*volumes, func(i int) error {
+		return c.loop(ids[i%volumes], fmt.Sprint("a", i/volumes), 3, true)
+	}))
+	c.left(ids...)
+	for _, id := range ids {
+		if n := c.written(id); n != each {
+			t.Errorf("%d files are in volume %q, want %d", n, id, each)
+		}
+	}
+}
+
+// TestDetachedTwice: two detaches of one claim at once make one release.
+func TestDetachedTwice(t *testing.T) {
+	const rounds = 10
+	c := newCrowd(t, "30s")
+	c.register("data", "single-node-multi-writer")
+	_, err := c.claim("data", "other", api.ClaimRequest{})
+	c.must(err)
+	mark := c.mark()
+	for range rounds {
+		_, err := c.claim("data", "a", api.ClaimRequest{})
+		c.must(err)
+		// Who comes when all is done finds no claim.
+		if c.only(together(2, func(int) error { return c.detach("data", "a") }), api.CodeNotFound) == 0 {
+			t.Fatal("nobody detached it")
+		}
+	}
+	c.count(mark, map[string]int{csitest.NodePublish: rounds, csitest.NodeUnpublish: rounds, csitest.NodeUnstage: 0})
+	mark = c.mark()
+	c.only(together(2, func(int) error { return c.detach("data", "other") }), api.CodeNotFound)
+	c.expect(mark, csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish)
+	c.left("data")
+}
+
+// TestClaimedManyTimes: the same volume, alloc and options at once are one claim
+// with one answer; the same alloc with other options is refused.
+func TestClaimedManyTimes(t *testing.T) {
+	c := newCrowd(t, "30s")
+	c.register("data", "single-node-multi-writer")
+	mark := c.mark()
+	answers := make([]*api.Claim, 40)
+	errs := together(len(answers), func(i int) (err error) {
+		answers[i], err = c.claim("data", "a", api.ClaimRequest{ReadOnly: i%2 == 0})
+		return err
+	})
+	if n := c.only(errs, api.CodeRefused); n != len(errs)/2 {
+		t.Errorf("%d calls were answered with the claim, want half of %d", n, len(errs))
+	}
+	first := answers[slices.Index(errs, nil)]
+	for i, got := range answers {
+		if errs[i] == nil && *got != *first {
+			t.Errorf("caller %d got %+v, another %+v", i, *got, *first)
+		}
+	}
+	c.expect(mark, csitest.ControllerPublish, csitest.NodeStage, csitest.NodePublish)
+	c.must(c.detach("data", "a"))
+	c.left("data")
+}
+
+// TestWithdrawnTogether: of many claims that wait for one stage some run out of
+// time and some callers go away. Their claims are withdrawn; the others' stand.
+func TestWithdrawnTogether(t *testing.T) {
+	const each = 10
+	c := newCrowd(t, "30s")
+	c.register("data", "single-node-multi-writer")
+	c.fault(csitest.Fault{Method: csitest.NodeStage, Hang: true})
+	gone, leave := context.WithCancel(t.Context())
+	stay := make(chan []error, 1)
+	go func() {
+		stay <- together(each, func(i int) error { _, err := c.claim("data", fmt.Sprint("stays", i), api.ClaimRequest{}); return err })
+	}()
+	c.await("the call", func() bool { return c.calls(0).Count(csitest.NodeStage) == 1 })
+	go func() {
+		defer leave()
+		c.await("all claims", func() bool { return strings.Count(c.volctl("claim", "list"), "pending") == 3*each })
+	}()
+	errs := together(2*each, func(i int) error {
+		if i < each {
+			_, err := c.ClaimVolume(gone, "data", fmt.Sprint("goes", i), api.ClaimRequest{}, aWhile)
+			return err
+		}
+		_, err := c.ClaimVolume(context.Background(), "data", fmt.Sprint("late", i), api.ClaimRequest{}, 5*time.Second)
+		return err
+	})
+	for i, err := range errs {
+		if late := i >= each; late && (coded(err) != api.CodeTimeout || !strings.Contains(err.Error(), "withdrawn")) || !late && !errors.Is(err, context.Canceled) {
+			t.Errorf("caller %d: %v", i, err)
+		}
+	}
+	c.await("the withdrawals", func() bool { return strings.Count(c.volctl("claim", "list"), "pending") == each })
+	c.must(c.cfg.Faults().Clear())
+	c.only(<-stay)
+	c.await("the withdrawn claims to go", func() bool { return len(strings.Split(c.volctl("claim", "list", "-q"), "\n")) == each })
+	c.count(0, map[string]int{csitest.NodeStage: 1, csitest.NodePublish: each, csitest.NodeUnstage: 0})
+	c.volctl("volume", "detach", "data", "--all")
+	c.left("data")
+}
+
+// TestFinalErrorForAll: an error that no retry can help withdraws the claims of
+// all who wait, and each is told of it.
+func TestFinalErrorForAll(t *testing.T) {
+	c := newCrowd(t, "30s")
+	c.register("data", "single-node-multi-writer")
+	c.fault(csitest.Fault{Method: csitest.NodeStage, Code: codes.InvalidArgument, Message: "no such flavour", Times: -1})
+	for i, err := range together(20, func(i int) error {
+		_, err := c.claim("data", fmt.Sprint("a", i), api.ClaimRequest{})
+		return err
+	}) {
+		if coded(err) != api.CodeFailed || !strings.Contains(err.Error(), "no such flavour") || !strings.Contains(err.Error(), "withdrawn") {
+			t.Errorf("caller %d: %v", i, err)
+		}
+	}
+	c.left("data")
+	c.count(0, map[string]int{csitest.NodePublish: 0})
+}

@@ -1,0 +1,72 @@
+package volmgr_test
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/volagent/volagent/volmgr"
+	"github.com/volagent/volagent/volmgr/mount"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// plugin answers OK; a publish does what the test says.
+type plugin struct {
+	volmgr.Plugin
+	publish func(target string)
+}
+
+func (p plugin) NodePublish(_ context.Context, r volume.NodePublishRequest) error {
+	p.publish(r.TargetPath)
+	return nil
+}
+
+func (p plugin) NodeUnpublish(_ context.Context, r volume.NodeUnpublishRequest) error {
+	if err := os.Remove(r.TargetPath); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// TestAllocDirStays: while a volume is being published for an alloc, the release
+// of the alloc's last other volume leaves the directory that both share.
+func TestAllocDirStays(t *testing.T) {
+	host, err := mount.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := t.TempDir()
+	var p plugin
+	m := volmgr.New(volmgr.Options{
+		Root: root, Host: host,
+		Plugin:  func(string) (volmgr.Plugin, error) { return p, nil },
+		Secrets: func(map[string]volume.SecretRef) (volume.Secrets, error) { return nil, nil },
+	})
+	do := func(k volume.Kind, id string) {
+		t.Helper()
+		r := volume.Record{
+			Volume: volume.Volume{ID: id, PluginID: "p", Capabilities: []volume.Capability{{Access: volume.SingleNodeWriter, Attachment: volume.FileSystem}}},
+			Claims: map[string]volume.Claim{"a": {Alloc: "a", Target: m.TargetPath("p", "a", id)}},
+		}
+		m.Do(t.Context(), r, volume.Action{Kind: k, Alloc: "a", Path: m.TargetPath("p", "a", id)}, volume.PluginView{})
+	}
+	dir := filepath.Dir(m.TargetPath("p", "a", "x"))
+	p.publish = func(target string) {
+		do(volume.NodeUnpublish, "other")
+		if err := os.Mkdir(target, 0o755); err != nil {
+			t.Errorf("the release of another volume took the directory away: %v", err)
+		}
+	}
+	do(volume.NodePublish, "data") // and nothing is mounted there, which is no matter here
+	do(volume.NodeUnpublish, "other")
+	if _, err := os.Stat(dir); err != nil {
+		t.Errorf("a release took away what still holds a target: %v", err)
+	}
+	do(volume.NodeUnpublish, "data")
+	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the last release left the alloc's directory: %v", err)
+	}
+}
