@@ -147,13 +147,16 @@ func killed(pid int) error {
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		return fmt.Errorf("cannot kill the plugin: %w", err)
 	}
-	for {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if err != nil || bytes.Contains(stat, []byte(") Z ")) {
-			return nil //nolint:nilerr // it is gone
-		}
+	for !ended(pid) {
 		time.Sleep(time.Millisecond)
 	}
+	return nil
+}
+
+// ended tells whether a process is no more, or only waits for its parent.
+func ended(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err != nil || bytes.Contains(stat, []byte(") Z "))
 }
 
 func cutPower(dir string) error {

@@ -254,6 +254,20 @@ func (h *crashHost) pluginView() []string {
 	return all
 }
 
+// atMost fails if a call of the same kind for the same thing was made more often
+// than so.
+func (h *crashHost) atMost(n int, since int64) {
+	h.t.Helper()
+	type call struct{ method, what string }
+	made := map[call]int{}
+	for _, c := range h.calls(since) {
+		what, _ := thing(c)
+		if made[call{c.Method, what}]++; made[call{c.Method, what}] == n+1 {
+			h.t.Errorf("%s was called more than %d times for %s:\n%s", c.Method, n, what, h.calls(since))
+		}
+	}
+}
+
 func has(m map[string]string, key string) bool { _, ok := m[key]; return ok }
 
 // thing names what a call makes or undoes.

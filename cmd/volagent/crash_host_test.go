@@ -69,20 +69,20 @@ func (h *crashHost) launch(obeys bool) {
 	h.must(h.cmd.Start())
 }
 
-// up waits until the agent answers and the plugin is ready.
+// up waits until the agent answers and the plugin is ready. It is an error if
+// the agent ends before.
 func (h *crashHost) up() error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	for {
 		p, err := h.api.WaitPlugin(ctx, "rec", patience)
-		var e *api.Error
 		switch {
 		case err == nil && p.State == api.PluginReady:
 			return nil
 		case ctx.Err() != nil:
 			return fmt.Errorf("the plugin is not ready in time: %+v, %w", p, err)
-		case errors.As(err, &e) && e.Code == api.CodeUnreachable && e.Details[apiclient.DetailDropped] != "":
-			return err // it died
+		case ended(h.cmd.Process.Pid):
+			return errors.New("the agent has ended")
 		}
 		time.Sleep(5 * time.Millisecond)
 	}

@@ -124,9 +124,13 @@ func (s scenario) count(t *testing.T) (points []string) {
 	t.Run("nobody dies", func(t *testing.T) {
 		h := s.prepare(t)
 		kept, pid := h.mountsOf(s.keeps), h.pluginPID("rec")
+		mark := h.mark()
 		h.order(order{Commits: s.commits})
 		h.must(s.act(h))
 		h.disarm()
+		if !s.commits {
+			h.atMost(1, mark)
+		}
 		points = h.points()
 		if !s.done(h) {
 			t.Error("it was not done")
@@ -149,6 +153,7 @@ func (s scenario) crash(t *testing.T, v victim, at int, count *crashCount) {
 		h.starts++
 		count.plugins.Add(1)
 	}
+	mark := h.mark()
 	h.order(o)
 	err := s.act(h)
 	if v.agent {
@@ -174,6 +179,9 @@ func (s scenario) crash(t *testing.T, v victim, at int, count *crashCount) {
 	isDone := s.done(h)
 	if bound := committed(points) >= s.binding; v.agent && bound != isDone {
 		t.Errorf("it is done: %v; points: %q", isDone, points)
+	}
+	if v.agent && !v.plugin && !s.commits {
+		h.atMost(2, mark) // before and after the death
 	}
 	s.repeat(h, isDone)
 	if v.plugin {

@@ -1,0 +1,166 @@
+package main_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+)
+
+// TestCrashTwice kills the agent, and the next one while it recovers: at every
+// point of its own, if there is time.
+func TestCrashTwice(t *testing.T) {
+	var count crashCount
+	count.report(t)
+	for _, s := range scenarios() {
+		if !s.every {
+			continue
+		}
+		t.Run(s.name, func(t *testing.T) {
+			t.Parallel()
+			count.scenarios.Add(1)
+			points := s.count(t)
+			count.points.Add(int64(len(points)))
+			for _, first := range s.firsts(len(points)) {
+				t.Run(fmt.Sprintf("first at %d %s", first, points[first-1]), func(t *testing.T) {
+					t.Parallel()
+					if !*crashFull {
+						s.twice(t, first, 1+s.rand(fmt.Sprint("second", first)).IntN(6), &count)
+						return
+					}
+					for second := 1; s.twice(t, first, second, &count); second++ {
+					}
+				})
+			}
+		})
+	}
+}
+
+// firsts are the points of the first death to try: all, or three.
+func (s scenario) firsts(n int) []int {
+	all := s.rand("first").Perm(n)
+	if !*crashFull {
+		all = all[:3]
+	}
+	for i := range all {
+		all[i]++
+	}
+	slices.Sort(all)
+	return all
+}
+
+// twice runs the scenario up to a point, kills the agent, and kills the next one
+// at a point of its recovery; in every other case the plugin too. It returns
+// false if there is no such point, because everything came right before.
+func (s scenario) twice(t *testing.T, first, second int, count *crashCount) (reached bool) {
+	t.Run(fmt.Sprintf("again at %d", second), func(t *testing.T) {
+		h := s.prepare(t)
+		kept, pid := h.mountsOf(s.keeps), h.pluginPID("rec")
+		h.order(order{At: first, Agent: true})
+		err := s.act(h)
+		if !h.dead() {
+			t.Fatalf("the agent did not come to the first point: %q, %v", h.points(), err)
+		}
+		points := h.points()
+		count.kills.Add(1)
+
+		o := order{At: second, Agent: true}
+		if (first+second)%2 == 0 {
+			o.Plugin = pid
+		}
+		h.order(o)
+		h.launch(true)
+		reached = h.diesOrSettles()
+		again := h.points()
+		h.disarm()
+		if reached {
+			count.kills.Add(1)
+			if o.Plugin != 0 {
+				count.plugins.Add(1)
+				h.starts++
+			}
+			h.records()
+			h.launch(false)
+		}
+		h.await("the plugin", func() bool { return h.pluginStarts() == h.starts })
+		h.must(h.up())
+		count.recoveries.Add(1)
+		h.settle()
+		isDone := s.done(h)
+		if bound := committed(points) >= s.binding; bound != isDone {
+			t.Errorf("it is done: %v; points: %q, then %q", isDone, points, again)
+		}
+		s.repeat(h, isDone)
+		s.outcome(h, kept, h.pluginPID("rec"))
+	})
+	return reached && !t.Failed()
+}
+
+// diesOrSettles waits until the agent has killed itself, which gives true, or
+// until everything agrees.
+func (h *crashHost) diesOrSettles() bool {
+	h.t.Helper()
+	cmd := h.cmd
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	agrees := func() bool { return h.up() == nil && h.agree() == nil }
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		select {
+		case <-ended:
+			h.cmd = nil
+			return true
+		default:
+		}
+		if agrees() {
+			// The built agent is the one that is seen to the end.
+			h.must(cmd.Process.Kill())
+			<-ended
+			h.cmd = nil
+			h.launch(false)
+			return false
+		}
+	}
+	h.t.Fatalf("the agent neither died nor did what it is for: %v; points: %q", h.agree(), h.points())
+	return false
+}
+
+// TestCrashStart kills the agent at each commit of its first start, while it
+// starts its plugin: there is one plugin in the end, started once.
+func TestCrashStart(t *testing.T) {
+	var count crashCount
+	count.report(t)
+	count.scenarios.Add(1)
+	start := func(t *testing.T, at int) (h *crashHost, points []string) {
+		h = newCrashHost(t, nil)
+		h.order(order{At: at, Agent: true})
+		h.launch(true)
+		if at > 0 && h.up() != nil {
+			if !h.dead() {
+				t.Fatal("the agent neither died nor was ready")
+			}
+			count.kills.Add(1)
+			h.records()
+			h.launch(false)
+		}
+		h.must(h.up())
+		points = h.points()
+		h.disarm()
+		return h, points
+	}
+	_, points := start(t, 0)
+	count.points.Add(int64(len(points)))
+	for at := range points {
+		t.Run(fmt.Sprintf("dies at %d %s", at+1, points[at]), func(t *testing.T) {
+			h, _ := start(t, at+1)
+			count.recoveries.Add(1)
+			h.must(h.registerData())
+			h.seed("data")
+			h.must(h.claim("a", plain(h)))
+			h.settle()
+			if got := h.pluginStarts(); got != 1 {
+				t.Errorf("the plugin was started %d times", got)
+			}
+			h.finish()
+		})
+	}
+}
