@@ -127,9 +127,8 @@ func (s step) stillMounted() volume.Outcome {
 
 // busy adds to a failure who keeps a mount busy, and what ends the first of them.
 func (s step) busy(out volume.Outcome, path string) volume.Outcome {
-	var words []string
 	for _, h := range s.m.o.Host.Holders(path) {
-		words = append(words, h.String())
+		out.Err.HeldBy = append(out.Err.HeldBy, h.String())
 		switch {
 		case out.Err.Remedy != "" || h.PID == 0:
 		case strings.HasSuffix(h.Unit, ".service"):
@@ -137,9 +136,6 @@ func (s step) busy(out volume.Outcome, path string) volume.Outcome {
 		default:
 			out.Err.Remedy = fmt.Sprintf("kill %d", h.PID)
 		}
-	}
-	if len(words) > 0 {
-		out.Err.Message += ", held by " + strings.Join(words, ", ")
 	}
 	return out
 }

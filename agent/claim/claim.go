@@ -252,7 +252,7 @@ func (s *Service) mounted(ctx context.Context, req request, seq uint64) (volume.
 		}
 		at := s.Queue.Attempt(req.Volume, req.Alloc)
 		if hopeless(at, req.Alloc) {
-			return r, c, at.Err
+			return r, c, &volume.Awaited{Err: at.Err, At: *at}
 		}
 		select {
 		case <-changed:
@@ -278,7 +278,7 @@ func (s *Service) late(ctx context.Context, at *volume.Attempt, r volume.Record)
 	p := s.Plugins.View(r.Volume.PluginID)
 	switch {
 	case at != nil && at.Err != nil:
-		return ended(ctx, fmt.Errorf("%w (%d tries)", at.Err, at.Tries))
+		return awaited(ctx, at, fmt.Errorf("%w (%s)", at.Err, tried(at)))
 	case !p.Ready:
 		return volume.Errorf(volume.ErrPluginUnavailable, "volume %q is not mounted: plugin %q is %s", r.Volume.ID, r.Volume.PluginID, p.State).
 			WithHint("volctl plugin status %s", r.Volume.PluginID)
@@ -289,6 +289,27 @@ func (s *Service) late(ctx context.Context, at *volume.Attempt, r volume.Record)
 	default:
 		return ended(ctx, fmt.Errorf("volume %q is not mounted yet", r.Volume.ID))
 	}
+}
+
+// awaited is ended, with how the step stands that was waited for.
+func awaited(ctx context.Context, at *volume.Attempt, why error) error {
+	err := ended(ctx, why)
+	if !errors.Is(err, volume.ErrTimeout) {
+		return err
+	}
+	return &volume.Awaited{Err: err, At: *at}
+}
+
+// tried says how often a step failed, and when it is tried again.
+func tried(at *volume.Attempt) string {
+	words := "1 try"
+	if at.Tries != 1 {
+		words = fmt.Sprintf("%d tries", at.Tries)
+	}
+	if in := time.Until(at.Next).Round(time.Second); in > 0 && !at.Running {
+		words += fmt.Sprintf(", next in %s", in)
+	}
+	return words
 }
 
 // ended tells a wait that ran out from one that was broken off.

@@ -63,7 +63,7 @@ func (s *Service) freed(ctx context.Context, id string, was volume.Claim) error 
 			return nil
 		}
 		if at := s.Queue.Attempt(id, was.Alloc); final(at) && !at.Action.Forward() {
-			return at.Err
+			return &volume.Awaited{Err: at.Err, At: *at}
 		}
 		select {
 		case <-changed:
@@ -83,12 +83,16 @@ func (s *Service) unfinished(ctx context.Context, r volume.Record, alloc string)
 	}
 	why := "no answer yet"
 	if at != nil && at.Err != nil {
-		why = at.Err.Error()
+		why = fmt.Sprintf("%v (%s)", at.Err, tried(at))
 	} else if at != nil && at.Action.Reason != "" {
 		why = at.Action.Reason
 	}
-	return ended(ctx, &volume.Error{
+	words := &volume.Error{
 		Message: fmt.Sprintf("the claim of %q is released, but not undone yet: %s; that goes on by itself", alloc, why),
 		Hint:    "volctl volume status " + r.Volume.ID,
-	})
+	}
+	if at != nil && at.Err != nil {
+		return awaited(ctx, at, words)
+	}
+	return ended(ctx, words)
 }

@@ -36,7 +36,7 @@ func (s *Service) Create(ctx context.Context, spec volume.Volume, dry bool) (vol
 	if dry {
 		return r, volume.Change{Outcome: volume.Created}, nil
 	}
-	err = s.Queue.Exclusive(ctx, spec.ID, func() error {
+	err = s.Queue.Call(ctx, spec.ID, volume.CreateVolume, func() error {
 		// 1. The intent. 2. The call. 3. What came of it.
 		resumed, err := s.intend(ctx, spec)
 		if err != nil {
@@ -115,11 +115,11 @@ func (s *Service) notCreated(ctx context.Context, v volume.Volume, cause error, 
 		if certain {
 			whose = "an earlier create"
 		}
-		return &volume.Error{
+		return unclear(volume.CreateVolume, cause, &volume.Error{
 			Kind:    kindOf(cause),
 			Message: fmt.Sprintf("%v; whether %s made volume %q is not known, so the intent is kept", cause, whose, v.ID),
 			Hint:    "run the same create again to go on with it, or drop it: volctl volume deregister " + v.ID + " -force",
-		}
+		})
 	}
 	if err := s.dropIntent(ctx, v.ID); err != nil {
 		return errors.Join(cause, err)
@@ -128,6 +128,15 @@ func (s *Service) notCreated(ctx context.Context, v volume.Volume, cause error, 
 		return volume.Errorf(volume.ErrInvalid, "plugin %q refuses it: %s", v.PluginID, ce.Message)
 	}
 	return cause
+}
+
+// unclear keeps the failed call with the words about it.
+func unclear(step volume.Kind, cause error, words *volume.Error) error {
+	var ce *volume.CallError
+	if !errors.As(cause, &ce) {
+		return words
+	}
+	return &volume.Awaited{Err: words, At: volume.Attempt{Action: volume.Action{Kind: step}, Err: ce, Tries: 1}}
 }
 
 // kindOf is the sentinel of an error whose outcome is not known.
@@ -199,7 +208,7 @@ func (s *Service) Delete(ctx context.Context, id, confirm string) error {
 		return volume.Errorf(volume.ErrRefused, "plugin %q cannot delete volumes", r.Volume.PluginID).
 			WithHint("volctl volume deregister %s", id)
 	}
-	err = s.Queue.Exclusive(ctx, id, func() error { return s.delete(ctx, id) })
+	err = s.Queue.Call(ctx, id, volume.DeleteVolume, func() error { return s.delete(ctx, id) })
 	if err != nil {
 		s.say(r, "delete-failed", "%v", err)
 		return err
@@ -262,11 +271,11 @@ func (s *Service) destroy(ctx context.Context, v volume.Volume) error {
 func (s *Service) notDeleted(ctx context.Context, v volume.Volume, cause error, resumed bool) error {
 	var ce *volume.CallError
 	if resumed || errors.As(cause, &ce) && ce.Uncertain() {
-		return &volume.Error{
+		return unclear(volume.DeleteVolume, cause, &volume.Error{
 			Kind:    kindOf(cause),
 			Message: fmt.Sprintf("%v; whether the data of volume %q is gone is not known", cause, v.ID),
-			Hint:    "run the same delete again to go on with it",
-		}
+			Hint:    "run the same delete again to go on with it: volctl volume delete " + v.ID + " -y",
+		})
 	}
 	err := s.Store.Update(context.WithoutCancel(ctx), func(tx Tx) error {
 		if r, ok := tx.Volume(v.ID); ok && r.Same(volume.Record{Volume: v}) && r.Volume.Provision == volume.Deleting {

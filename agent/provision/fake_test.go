@@ -128,6 +128,10 @@ func (w *world) Exclusive(_ context.Context, id string, fn func() error) error {
 	return fn()
 }
 
+func (w *world) Call(ctx context.Context, id string, _ volume.Kind, fn func() error) error {
+	return w.Exclusive(ctx, id, fn)
+}
+
 func (w *world) Wake(id string)                 { w.woken = append(w.woken, id) }
 func (w *world) Changed(string) <-chan struct{} { return nil }
 func (w *world) Forget(id string)               { w.forgot = append(w.forgot, id) }

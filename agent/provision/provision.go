@@ -46,6 +46,8 @@ type Store interface {
 // Queue makes calls exclusive per volume, and brings a volume down.
 type Queue interface {
 	Exclusive(ctx context.Context, id string, fn func() error) error
+	// Call is Exclusive for a create or delete, which shows in the volume's status.
+	Call(ctx context.Context, id string, step volume.Kind, fn func() error) error
 	Wake(id string)
 	Changed(id string) <-chan struct{}
 	Forget(id string)

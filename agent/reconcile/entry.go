@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"time"
 
@@ -39,6 +40,7 @@ type entry struct {
 	asked   bool                       // and that was because of a new request
 	exempt  map[string]bool            // failed steps that a new request made due
 	wait    *volume.Attempt            // why nothing is done, if so
+	outside *volume.Attempt            // a create or delete, in hand or failed
 	pace    time.Time                  // until when the failures so far are spread at one a lastDelay
 
 	watchUntil time.Time // no late effect is expected after this
@@ -73,8 +75,8 @@ func (e *entry) begin(a volume.Action) {
 }
 
 // end notes how the step in hand went.
-func (e *entry) end(a volume.Action, err *volume.CallError, now time.Time) {
-	at := e.running
+func (e *entry) end(a volume.Action, out volume.Outcome, now time.Time) {
+	at, err := e.running, out.Err
 	e.running = nil
 	if err == nil {
 		delete(e.failed, a.Key())
@@ -84,7 +86,7 @@ func (e *entry) end(a volume.Action, err *volume.CallError, now time.Time) {
 		e.pace = now
 	}
 	e.pace = e.pace.Add(lastDelay)
-	at.Running, at.Err = false, err
+	at.Running, at.Err, at.Unsent = false, err, out.Unsent
 	at.Tries++
 	at.Next = time.Time{}
 	if err.Retry == volume.RetryBackoff {
@@ -186,7 +188,33 @@ func (e *entry) waiting(a volume.Action, until time.Time) {
 	if a.Cause == volume.CauseWatch {
 		until = e.watchUntil
 	}
-	e.wait = &volume.Attempt{Action: a, Next: until}
+	first := time.Now()
+	if e.wait != nil && e.wait.Action.Cause == a.Cause {
+		first = e.wait.First
+	}
+	e.wait = &volume.Attempt{Action: a, First: first, Next: until}
+}
+
+// beginOutside notes a create or delete in hand.
+func (e *entry) beginOutside(step volume.Kind) {
+	at := volume.Attempt{Action: volume.Action{Kind: step}, First: time.Now()}
+	if e.outside != nil && e.outside.Action.Kind == step {
+		at = *e.outside
+	}
+	at.Running = true
+	e.outside = &at
+}
+
+// endOutside notes how it went.
+func (e *entry) endOutside(err error) {
+	at := *e.outside
+	e.outside = nil
+	var ce *volume.CallError
+	if errors.As(err, &ce) {
+		at.Running, at.Err = false, ce
+		at.Tries++
+		e.outside = &at
+	}
 }
 
 // settle forgets failures: all that was wanted is there.

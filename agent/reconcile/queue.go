@@ -153,6 +153,23 @@ func (q *Queue) Exclusive(ctx context.Context, id string, fn func() error) error
 	return fn()
 }
 
+// Call is Exclusive for a call that creates or deletes the volume: it shows as
+// the step that the volume is at, while it runs and once it failed.
+func (q *Queue) Call(ctx context.Context, id string, step volume.Kind, fn func() error) error {
+	return q.Exclusive(ctx, id, func() error {
+		q.mu.Lock()
+		e := q.entry(id)
+		e.beginOutside(step)
+		q.mu.Unlock()
+		q.notify(id)
+		err := fn()
+		q.mu.Lock()
+		e.endOutside(err)
+		q.mu.Unlock()
+		return err
+	})
+}
+
 // Look observes a volume for people, with what the queue knows of it. What it
 // finds to be done is begun.
 func (q *Queue) Look(ctx context.Context, r volume.Record) (volume.Observed, *volume.Attempt) {
@@ -168,6 +185,10 @@ func (q *Queue) Look(ctx context.Context, r volume.Record) (volume.Observed, *vo
 	q.complete(&obs, r, e)
 	if k := volume.Next(r, obs).Kind; k != volume.Settled && k != volume.Wait {
 		q.begin(r.Volume.ID, e)
+	}
+	if r.Volume.Provision != volume.Provisioned && e.outside != nil {
+		at := *e.outside
+		return obs, &at
 	}
 	return obs, e.attempt(func(volume.Action) bool { return true })
 }

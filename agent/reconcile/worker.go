@@ -133,7 +133,7 @@ func (q *Queue) finish(id string, e *entry, r volume.Record, a volume.Action, ob
 	}
 	now := time.Now()
 	q.mu.Lock()
-	e.end(a, out.Err, now)
+	e.end(a, out, now)
 	if late(a, out) {
 		e.watch(now, obs.Plugin)
 	}

@@ -19,9 +19,8 @@ type Holder struct {
 	PID     int    // 0 for the kernel itself
 	Command string // the process's short name
 	Unit    string // its systemd unit, if any
-	// How it holds: "working directory", "root directory", "open file",
-	// "running program", "mapped file", "mount namespace", "mount", "loop
-	// device", "swap".
+	// How it holds: "cwd", "root directory", "open file", "running program",
+	// "mapped file", "mount namespace", "mount", "loop device", "swap".
 	How  string
 	Path string // which file or directory, as far as known
 }
@@ -36,9 +35,9 @@ func (o Holder) String() string {
 	case o.PID == 0:
 		return what
 	case o.Unit == "":
-		return fmt.Sprintf("process %d (%s): %s", o.PID, o.Command, what)
+		return fmt.Sprintf("pid %d %s, %s", o.PID, o.Command, what)
 	default:
-		return fmt.Sprintf("process %d (%s, %s): %s", o.PID, o.Command, o.Unit, what)
+		return fmt.Sprintf("pid %d %s (%s), %s", o.PID, o.Command, o.Unit, what)
 	}
 }
 
@@ -168,7 +167,7 @@ func (c *collector) kernel() {
 // alone.
 func (c *collector) links(pid int) {
 	for _, l := range []struct{ name, how string }{
-		{"cwd", "working directory"}, {"root", "root directory"}, {"exe", "running program"},
+		{"cwd", "cwd"}, {"root", "root directory"}, {"exe", "running program"},
 	} {
 		to, err := os.Readlink(c.h.procPath(pid, l.name))
 		if err == nil && within(to, c.path) {

@@ -27,7 +27,7 @@ func TestHolders(t *testing.T) {
 		change      func(*exec.Cmd)
 		how, path   string
 	}{
-		{"cwd", "stay", in(mkdir(t, at, "d")), "working directory", at + "/d"},
+		{"cwd", "stay", in(mkdir(t, at, "d")), "cwd", at + "/d"},
 		{"fd", "open " + file, nil, "open file", file},
 		{"fd of the root", "open " + at, nil, "open file", at},
 		{"program", "stay", func(c *exec.Cmd) { c.Path = prog }, "running program", prog},
@@ -131,7 +131,7 @@ func TestHoldersOfTheHung(t *testing.T) {
 			how = append(how, o.How)
 		}
 	}
-	if !slices.Equal(how, []string{"working directory", "open file"}) {
+	if !slices.Equal(how, []string{"cwd", "open file"}) {
 		t.Errorf("got %v", got)
 	}
 	if f.asked() {
@@ -143,10 +143,10 @@ func TestHoldersOfTheHung(t *testing.T) {
 
 func TestHolderInWords(t *testing.T) {
 	for want, o := range map[string]Holder{
-		`mount "/a b"`:                                       {How: "mount", Path: "/a b"},
-		`process 7 (sh): working directory "/m"`:             {PID: 7, Command: "sh", How: "working directory", Path: "/m"},
-		`process 7 (postgres, db.service): open file "/m/x"`: {PID: 7, Command: "postgres", Unit: "db.service", How: "open file", Path: "/m/x"},
-		`process 7 (sh, session-1.scope): mount namespace`:   {PID: 7, Command: "sh", Unit: "session-1.scope", How: "mount namespace"},
+		`mount "/a b"`:       {How: "mount", Path: "/a b"},
+		`pid 7 sh, cwd "/m"`: {PID: 7, Command: "sh", How: "cwd", Path: "/m"},
+		`pid 7 postgres (db.service), open file "/m/x"`: {PID: 7, Command: "postgres", Unit: "db.service", How: "open file", Path: "/m/x"},
+		`pid 7 sh (session-1.scope), mount namespace`:   {PID: 7, Command: "sh", Unit: "session-1.scope", How: "mount namespace"},
 	} {
 		if got := o.String(); got != want {
 			t.Errorf("got %q, want %q", got, want)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // Sentinel errors. One place (agent/apiserver) turns them into API codes; a
@@ -80,10 +81,48 @@ type CallError struct {
 	Answered bool
 	// Remedy is the command that ends what stands in the way, if it is known.
 	Remedy string
+	// HeldBy names who keeps a mount busy ("pid 4711 rsync (backup.service), cwd").
+	HeldBy []string
 }
 
-// Error implements error.
-func (e *CallError) Error() string { return e.Step + ": " + e.Code + ": " + e.Message }
+// Error implements error. What is no code of the plugin's is not shown as one.
+func (e *CallError) Error() string {
+	words := e.Step + ": "
+	if e.Code != CodeHost && e.Code != CodeUnverified {
+		words += e.Code + ": "
+	}
+	words += e.Message
+	if len(e.HeldBy) > 0 {
+		words += ", held by " + strings.Join(e.HeldBy, "; ")
+	}
+	return words
+}
+
+// unknowns are the gRPC codes that leave open what a call did (CSI spec, "Error
+// Scheme"): plain Go errors of a driver arrive as the last two.
+var unknowns = []string{"Canceled", "DeadlineExceeded", "Unavailable", "DataLoss", "Unknown", "Internal"}
+
+// Unknown reports whether it is open what the call did. Aborted is not: another
+// call is pending, and this one did nothing.
+func (e *CallError) Unknown() bool { return !e.Answered || slices.Contains(unknowns, e.Code) }
+
+// Awaited is how a wait for a volume ended in vain, with how the step that it
+// waited for stands.
+type Awaited struct {
+	Err error
+	At  Attempt
+}
+
+// Error implements error with the words of Err.
+func (a *Awaited) Error() string { return a.Err.Error() }
+
+// Unwrap lets errors.As find both the reason and the failed call.
+func (a *Awaited) Unwrap() []error {
+	if a.At.Err == nil {
+		return []error{a.Err}
+	}
+	return []error{a.Err, a.At.Err}
+}
 
 // Final reports whether waiting alone cannot help.
 func (e *CallError) Final() bool { return e.Retry != RetryBackoff }

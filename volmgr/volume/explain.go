@@ -13,9 +13,16 @@ type Attempt struct {
 	Err     *CallError // the last failure, nil if none
 	Tries   int
 	First   time.Time // of the first try in this row of failures
-	Next    time.Time // zero: not by itself
+	Next    time.Time // of the next try or, of a wait, when it ends; zero: not by itself
 	Running bool
+	Unsent  bool // the last failure came before anything was asked of anybody
 }
+
+// Steps of a volume's life beside its mounts, as an Attempt names them.
+const (
+	CreateVolume Kind = "CreateVolume"
+	DeleteVolume Kind = "DeleteVolume"
+)
 
 // State is how a volume is, in the word that people see first.
 type State string
@@ -49,8 +56,7 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 	e := Explanation{}
 	e.State, e.Summary = standing(r, o)
 	if r.Volume.Provision != Provisioned {
-		e.Notes = append(e.Notes, fmt.Sprintf("%s was begun and has not been seen to end", r.Volume.Provision))
-		e.State, e.Summary = StateStuck, "stuck: "+string(r.Volume.Provision)
+		return provisioning(r, at)
 	}
 	doing := map[State]string{StateMounting: "mounting", StateReleasing: "unmounting", StateDegraded: "repairing"}[e.State]
 	a := Next(r, o)
@@ -81,6 +87,23 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 		e.Notes = append(e.Notes, fmt.Sprintf("plugin %q is %s", r.Volume.PluginID, o.Plugin.describe()))
 	}
 	return e
+}
+
+// provisioning explains a volume that is being created or deleted, or was when
+// the agent or the caller went away. Nothing of it is on this host.
+func provisioning(r Record, at *Attempt) Explanation {
+	state, again := StateMounting, "volctl volume create FILE, with the file of the first time"
+	if r.Volume.Provision == Deleting {
+		state, again = StateReleasing, "volctl volume delete "+r.Volume.ID+" -y"
+	}
+	if at != nil && at.Running && (at.Action.Kind == CreateVolume || at.Action.Kind == DeleteVolume) {
+		return Explanation{State: state, Summary: string(r.Volume.Provision)}
+	}
+	return Explanation{
+		State: StateStuck, Summary: "stuck: " + string(r.Volume.Provision),
+		Notes: []string{fmt.Sprintf("%s was begun and has not been seen to end", r.Volume.Provision)},
+		Fix:   again, Else: "volctl volume deregister " + r.Volume.ID + " -force",
+	}
 }
 
 // standing is the state by the claims alone.
