@@ -34,6 +34,7 @@ func (a *agent) newSupervisor(seams Seams) (*supervisor.Supervisor, error) {
 		BuiltinArgv: []string{self, localDriverCommand},
 		Store:       pluginStore{a.db}, Secrets: pluginSecrets{}, Logger: a.log, Client: client,
 		InUse:    a.inUse,
+		Known:    a.knownSecrets,
 		OnChange: a.pluginChanged,
 	})
 	if err := s.Load(); err != nil {
@@ -47,6 +48,20 @@ func (a *agent) inUse(pluginID string) bool {
 	return slices.ContainsFunc(a.db.Volumes(), func(r volume.Record) bool {
 		return r.Volume.PluginID == pluginID && r.Held()
 	})
+}
+
+// knownSecrets are those that calls for a plugin's volumes carry, as far as they
+// can be read now.
+func (a *agent) knownSecrets(pluginID string) (known []volume.Secrets) {
+	for _, r := range a.db.Volumes() {
+		if r.Volume.PluginID != pluginID || len(r.Volume.Secrets) == 0 {
+			continue
+		}
+		if secrets, err := (secret.Resolver{}).Resolve(r.Volume.Secrets); err == nil {
+			known = append(known, secrets)
+		}
+	}
+	return known
 }
 
 // pluginChanged notes a change of a plugin's state, and has its volumes looked
@@ -127,6 +142,15 @@ func (p pluginSet) show(st supervisor.Status) api.Plugin {
 	}
 	slices.Sort(out.Volumes)
 	return out
+}
+
+// Tail returns the last lines of a plugin's log.
+func (p pluginSet) Tail(id string, lines int) []string {
+	tail, err := p.LogTail(id, lines)
+	if err != nil {
+		return nil // there is none, or somebody else keeps it
+	}
+	return tail
 }
 
 // Log sends a plugin's log.

@@ -88,6 +88,11 @@ func (a *app) report(err error) int {
 	for _, one := range many {
 		e := wire(one)
 		a.complain("volctl: %s\n", printable(e.Message))
+		if log := e.Details["plugin_log"]; log != "" {
+			for line := range strings.Lines(log) {
+				a.complain("plugin log: %s\n", oneLine(line))
+			}
+		}
 		if e.Hint != "" {
 			a.complain("hint: %s\n", printable(e.Hint))
 		}

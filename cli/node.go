@@ -48,7 +48,7 @@ func nodeScreen(w *bytes.Buffer, out *output, n *api.Node) error {
 		w.WriteString("  Agent    " + oneLine(n.State) + "\n")
 	}
 	if len(n.Problems) > 0 {
-		if err := problemTable(w, n); err != nil {
+		if err := problemTable(w, out, n); err != nil {
 			return err
 		}
 		if !out.wide() {
@@ -68,10 +68,14 @@ func nodeScreen(w *bytes.Buffer, out *output, n *api.Node) error {
 
 func nodeWell(n *api.Node) bool { return n.State == "" || n.State == "ok" }
 
-func problemTable(w *bytes.Buffer, n *api.Node) error {
+func problemTable(w *bytes.Buffer, out *output, n *api.Node) error {
 	rows := make([][]string, len(n.Problems))
 	for i, p := range n.Problems {
-		rows[i] = []string{p.Subject, p.Message, ""}
+		state := p.State
+		if !p.Since.IsZero() {
+			state += " " + since(out.now(), p.Since)
+		}
+		rows[i] = []string{p.Subject, joined("  ", state, p.Message), ""}
 		if p.Command != "" {
 			rows[i][2] = "→ " + p.Command
 		}

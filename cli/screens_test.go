@@ -32,7 +32,7 @@ func world() *fake {
 		Spec:  api.VolumeSpec{ID: "data", Name: "postgres data", PluginID: "ebs", ExternalID: "vol-0abc", CapacityMin: 100 << 30, Capabilities: []api.Capability{mode}},
 		State: api.StateMounted, Summary: "mounted, writable", Driver: "ebs.csi.aws.com", PluginState: "ready", PluginVersion: "1.38",
 		Capacity: 100 << 30, RegisteredAt: ago(9 * day), Mode: &mode, Controller: true, Attached: "present", Staged: "present",
-		MountSource: "/dev/nvme2n1", FSType: "ext4", Claims: []api.Claim{claim("data", "postgres.service", api.ClaimTaken, 3*day)},
+		MountSource: "/dev/nvme2n1", FSType: "ext4", AnswersMS: 2.1, Claims: []api.Claim{claim("data", "postgres.service", api.ClaimTaken, 3*day)},
 	}
 	stuck := api.Volume{
 		Spec:  api.VolumeSpec{ID: "backup_1", PluginID: "ebs", Capabilities: []api.Capability{mode}},
@@ -40,9 +40,9 @@ func world() *fake {
 		Mode: &mode, Attached: "present", Staged: "present", DataSafe: "yes", StillMounted: "yes",
 		Claims: []api.Claim{claim("backup_1", "backup.service", api.ClaimUnpublishing, 2*time.Hour)},
 		Attempt: &api.Attempt{
-			Step: "NodeUnpublishVolume", Index: 4, Of: 6, Alloc: "backup.service", Code: "Internal (outcome unknown)", Message: "umount: target is busy\n",
+			Step: "NodeUnpublishVolume", Index: 4, Of: 6, Alloc: "backup.service", Code: "Internal", Unknown: true, Message: "umount: target is busy\n",
 			Tries: 9, First: ago(14 * time.Minute), Next: now.Add(100 * time.Second), Retry: "backoff",
-			HeldBy: []string{"pid 4711 rsync (backup.service), cwd"}, Fix: "systemctl stop backup.service", Else: "volctl volume detach backup_1 backup.service --without-plugin=lazy",
+			HeldBy: []string{"pid 4711 rsync (backup.service), cwd"}, PluginLog: []string{"unmounting", "umount: busy \x1b[31m"}, Fix: "systemctl stop backup.service", Else: "volctl volume detach backup_1 backup.service --without-plugin=lazy",
 		},
 		Debts: []string{"NodeUnstageVolume"}, Notes: []string{"a mount at an unknown path was left alone"},
 	}
@@ -73,8 +73,8 @@ func world() *fake {
 		node: &api.Node{
 			ID: "web1", Version: "1.2.0", StartedAt: ago(3 * day), DB: "ok", State: "ok", Plugins: []api.Plugin{ebs, nfs}, Volumes: 4, Mounted: 1, Free: 1, Claims: 5,
 			Problems: []api.Problem{
-				{Subject: "backup_1", Message: "stuck 14m, unmount busy: rsync 4711", Command: "volctl volume status backup_1"},
-				{Subject: "nfs", Message: "backing off, 6 crashes, next 40s", Command: "volctl plugin logs nfs"},
+				{Subject: "backup_1", State: "stuck", Since: ago(14 * time.Minute), Message: "unmounting, busy: pid 4711 rsync (backup.service), cwd", Command: "volctl volume status backup_1"},
+				{Subject: "nfs", State: "backing off", Since: ago(5 * time.Minute), Message: "it exited 6 times, 6 restarts, next in 40s", Command: "volctl plugin logs nfs"},
 			},
 		},
 		on: map[string]func(*http.Request) (any, error){
@@ -145,6 +145,27 @@ func TestScreens(t *testing.T) {
 			golden(t, filepath.Join("testdata", name+".txt"), session(with(t, world()), lines...))
 		})
 	}
+}
+
+// What no call of the plugin's failed for is not shown as its words, and a wait
+// says until when.
+func TestVolumeWaits(t *testing.T) {
+	mode := capability("single-node-writer")
+	watched := api.Volume{
+		Spec:  api.VolumeSpec{ID: "late", PluginID: "ebs", Capabilities: []api.Capability{mode}},
+		State: api.StateReleasing, Summary: "releasing", PluginState: "ready", Attached: "absent", Staged: "absent",
+		Attempt: &api.Attempt{Step: "wait", Cause: "watch", Waits: "a call of unknown outcome may still have an effect", First: ago(time.Second), Next: now.Add(100 * time.Second)},
+	}
+	refused := api.Volume{
+		Spec:  api.VolumeSpec{ID: "bound", PluginID: "ebs", Capabilities: []api.Capability{mode}},
+		State: api.StateStuck, Summary: "stuck: mounting", PluginState: "ready", Attached: "absent", Staged: "present", DataSafe: "yes", StillMounted: "yes",
+		Attempt: &api.Attempt{
+			Step: "bind", Alloc: "web", Code: api.CodeHost, Message: "cannot use /srv as a mount point: no such directory", Tries: 1, First: ago(26 * time.Hour), Retry: "change",
+			Fix: "volctl volume detach bound web",
+		},
+	}
+	f := &fake{volumes: []api.Volume{watched, refused}}
+	golden(t, filepath.Join("testdata", "volume_waits.txt"), session(with(t, f), words("volume status late", "volume status bound")...))
 }
 
 func TestHealthyNode(t *testing.T) {

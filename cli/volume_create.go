@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/volagent/volagent/agent/api"
@@ -131,7 +132,9 @@ func apply(ctx context.Context, verb string, specs []api.VolumeSpec, client *api
 	var errs []error
 	results := []*api.VolumeResult{}
 	for _, s := range specs {
+		told := sayWait(ctx, s.PluginID, client, out)
 		r, err := one(s)
+		told()
 		if ctx.Err() != nil {
 			err = interrupted("it was interrupted; what the agent had begun may go on", "volctl volume status "+shellArg(s.ID))
 			errs = append(errs, failed(err, "%s volume %q", verb, s.ID))
@@ -156,6 +159,28 @@ func apply(ctx context.Context, verb string, specs []api.VolumeSpec, client *api
 		}
 	}
 	return all(errs)
+}
+
+// silence is how long nothing is said while a plugin is waited for.
+const silence = 2 * time.Second
+
+// sayWait tells a person what is waited for, if a call takes longer and its plugin
+// is not ready. What it returns ends that.
+func sayWait(ctx context.Context, plugin string, client *apiclient.Client, out *output) (end func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		if !out.human() || sleep(ctx, silence) != nil {
+			return
+		}
+		p, err := client.Plugin(ctx, plugin)
+		if err != nil || p.State == api.PluginReady {
+			return
+		}
+		out.note("waiting for plugin %q, which is %s", plugin, joined(": ", p.State, p.Reason))
+	}()
+	return func() { cancel(); <-over }
 }
 
 // sayResult tells a person what became of one volume.

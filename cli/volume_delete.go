@@ -66,6 +66,13 @@ func runVolumeDelete(ctx context.Context, o volumeDeleteOptions, client *apiclie
 		}
 	}
 	r, err := client.DeleteVolume(ctx, o.volume, o.confirm)
+	if ctx.Err() != nil && err != nil {
+		again := "volctl volume delete " + shellArg(o.volume) + " -y"
+		if o.confirm != "" {
+			again += " --confirm=" + shellArg(o.confirm)
+		}
+		return failed(interrupted("it was interrupted; whether the data is gone is not known", again), "delete volume %q", o.volume)
+	}
 	if isNotFound(err) && o.ignoreNotFound {
 		return out.print(api.Done{}, nil, nothingToDo)
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -13,8 +14,9 @@ import (
 )
 
 // statsTimeout bounds how long a status screen waits to say how full a volume
-// is: storage that hangs must not hang its status.
-const statsTimeout = 800 * time.Millisecond
+// is: storage that hangs must not hang its status, which is there in less than a
+// second with the look at its mounts.
+const statsTimeout = 400 * time.Millisecond
 
 type volumeStatusOptions struct{ id string }
 
@@ -48,7 +50,7 @@ func runVolumeStatus(ctx context.Context, o volumeStatusOptions, client *apiclie
 
 // use asks how full a mounted volume is. No answer in time is no answer.
 func use(ctx context.Context, client *apiclient.Client, v *api.Volume) *api.Stats {
-	if v.State != api.StateMounted {
+	if v.State != api.StateMounted || v.PluginState != api.PluginReady {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, statsTimeout)
@@ -101,6 +103,9 @@ func volumeSummary(v *api.Volume, now time.Time) string {
 	if !healthy(v) && v.Attempt != nil && !v.Attempt.First.IsZero() {
 		text += ", " + since(now, v.Attempt.First)
 	}
+	if v.State == api.StateMounted && v.AnswersMS > 0 {
+		text += fmt.Sprintf(", answers in %dms", max(1, int(math.Round(v.AnswersMS))))
+	}
 	return oneLine(text)
 }
 
@@ -125,47 +130,90 @@ func volumeAside(v *api.Volume, stats *api.Stats) string {
 }
 
 func attemptLines(at *api.Attempt, now time.Time) []pair {
-	step := at.Step
+	var lines []pair
+	add := func(name, text string) {
+		if text != "" {
+			lines = append(lines, field(name, text, ""))
+		}
+	}
+	if at.Waits == "" && at.Step != "wait" {
+		add("Step", step(at))
+	}
+	switch {
+	case at.Message == "":
+	case at.Code == api.CodeHost || at.Code == api.CodeUnverified:
+		add("Why", at.Message)
+	default:
+		add("Said", `"`+oneLine(at.Message)+`"`)
+	}
+	add("Waits", waits(at, now))
+	if at.Tries > 0 {
+		add("Tried", tried(at, now))
+	}
+	for _, holder := range at.HeldBy {
+		add("Held by", holder)
+	}
+	for _, line := range at.PluginLog {
+		add("Log", line)
+	}
+	add("Fix", at.Fix)
+	add("Else", at.Else)
+	return lines
+}
+
+// step is where in its way a volume is, and how that went.
+func step(at *api.Attempt) string {
+	text := at.Step
 	if at.Index > 0 && at.Of > 0 {
-		step = fmt.Sprintf("%d/%d %s", at.Index, at.Of, at.Step)
+		text = fmt.Sprintf("%d/%d %s", at.Index, at.Of, at.Step)
 	}
 	if at.Alloc != "" {
-		step += " for " + at.Alloc
+		text += " for " + at.Alloc
 	}
 	switch {
 	case at.Running:
-		step += ", running"
-	case at.Code != "":
-		step += " → " + at.Code
+		return text + ", running"
+	case at.Code == api.CodeHost:
+		return text + " → failed on this host"
+	case at.Code == api.CodeUnverified:
+		return text + " → OK, but this host shows otherwise"
+	case at.Code == "":
+		return text
 	}
-	lines := []pair{field("Step", step, "")}
-	if at.Message != "" {
-		lines = append(lines, field("Said", `"`+oneLine(at.Message)+`"`, ""))
+	text += " → " + at.Code
+	switch {
+	case at.Unsent:
+		text += " (not sent)"
+	case at.Unknown:
+		text += " (outcome unknown)"
 	}
-	if at.Tries > 0 {
-		lines = append(lines, field("Tried", tried(at, now), ""))
+	return text
+}
+
+// waits is what is waited for, and until when that is known to end.
+func waits(at *api.Attempt, now time.Time) string {
+	if at.Waits == "" || at.Next.IsZero() {
+		return at.Waits
 	}
-	for _, holder := range at.HeldBy {
-		lines = append(lines, field("Held by", holder, ""))
+	if at.Cause == "watch" {
+		return fmt.Sprintf("%s; until %s, %s", at.Waits, clock(at.Next, now), in(now, at.Next))
 	}
-	if at.Fix != "" {
-		lines = append(lines, field("Fix", at.Fix, ""))
+	return at.Waits + "; next look " + in(now, at.Next)
+}
+
+// clock is a time of this day, or with its date.
+func clock(t, now time.Time) string {
+	t = t.In(now.Location())
+	if now.Sub(t).Abs() > 20*time.Hour {
+		return t.Format(time.DateTime)
 	}
-	if at.Else != "" {
-		lines = append(lines, field("Else", at.Else, ""))
-	}
-	return lines
+	return t.Format(time.TimeOnly)
 }
 
 func tried(at *api.Attempt, now time.Time) string {
 	text := fmt.Sprintf("%d×", at.Tries)
 	if !at.First.IsZero() {
-		first := at.First.In(now.Location())
-		form := time.TimeOnly
-		if now.Sub(first) > 20*time.Hour {
-			form = time.DateTime
-		}
-		text += ", first " + first.Format(form)
+		text += ", first " + clock(at.First, now)
 	}
 	switch {
 	case at.Running:

@@ -63,6 +63,9 @@ type Node struct {
 // Problem is one thing that is wrong on the host.
 type Problem struct {
 	Subject string `json:"subject"` // a volume, a plugin, or "agent"
-	Message string `json:"message"`
-	Command string `json:"command,omitempty"` // what to type next
+	// State is in one word how the subject is ("stuck"), Since is since when.
+	State   string    `json:"state,omitempty"`
+	Since   time.Time `json:"since,omitzero"`
+	Message string    `json:"message"`
+	Command string    `json:"command,omitempty"` // what to type next
 }

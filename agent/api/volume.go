@@ -110,6 +110,9 @@ type Volume struct {
 	// person would ask: while the volume is stuck or degraded.
 	DataSafe     string `json:"data_safe,omitempty"`
 	StillMounted string `json:"still_mounted,omitempty"`
+	// AnswersMS is how long a look at all of its mounts took, in milliseconds,
+	// where they are as they should be.
+	AnswersMS float64 `json:"answers_ms,omitempty"`
 	// Attempt is the step the volume is at, if it has one to do.
 	Attempt *Attempt `json:"attempt,omitempty"`
 	// Debts are calls that were skipped by force and are still owed.
@@ -122,14 +125,28 @@ type Volume struct {
 type Attempt struct {
 	Step string `json:"step"` // "NodeStageVolume", "wait"
 	// Index and Of place the step in the volume's way, as in 4 of 6; 0 is unknown.
-	Index   int       `json:"index,omitempty"`
-	Of      int       `json:"of,omitempty"`
-	Alloc   string    `json:"alloc,omitempty"`   // whose step it is, where it is one claim's
-	Code    string    `json:"code,omitempty"`    // gRPC code of the last failure, by name
-	Message string    `json:"message,omitempty"` // the plugin's words, or why it waits
-	Tries   int       `json:"tries"`
-	First   time.Time `json:"first"`
-	Next    time.Time `json:"next,omitzero"` // zero: not by itself, something must change
+	Index int    `json:"index,omitempty"`
+	Of    int    `json:"of,omitempty"`
+	Alloc string `json:"alloc,omitempty"` // whose step it is, where it is one claim's
+	// Code is the gRPC code of the last failure, by name. It is CodeHost where a
+	// step on this host failed, and CodeUnverified where the plugin answered OK and
+	// this host shows otherwise.
+	Code string `json:"code,omitempty"`
+	// Unknown is set where it is open whether the failed call had an effect, Unsent
+	// where it never got to the plugin.
+	Unknown bool `json:"outcome_unknown,omitempty"`
+	Unsent  bool `json:"unsent,omitempty"`
+	// Message is the plugin's words, or this agent's where the code says so.
+	Message string `json:"message,omitempty"`
+	// Waits says what is waited for, where no step is tried; Cause classes it:
+	// halted, plugin, backoff, foreign, hung, watch, invalid.
+	Waits string    `json:"waits,omitempty"`
+	Cause string    `json:"cause,omitempty"`
+	Tries int       `json:"tries"`
+	First time.Time `json:"first"`
+	// Next is when it is tried again or, while it waits, when that ends at the
+	// latest. Zero: not by itself, something must change.
+	Next    time.Time `json:"next,omitzero"`
 	Running bool      `json:"running"`
 	// Retry says what lets it go on: "backoff", "change" or "never".
 	Retry string `json:"retry,omitempty"`
@@ -138,7 +155,16 @@ type Attempt struct {
 	Else string `json:"else,omitempty"`
 	// HeldBy names who keeps a mount busy ("pid 4711 rsync (backup.service), cwd").
 	HeldBy []string `json:"held_by,omitempty"`
+	// PluginLog are the last lines that the plugin wrote, where the call to it
+	// failed or it is not ready; in the answer about one volume only.
+	PluginLog []string `json:"plugin_log,omitempty"`
 }
+
+// Codes of an Attempt that are not gRPC's.
+const (
+	CodeHost       = "Host"
+	CodeUnverified = "Unverified"
+)
 
 // Stats is what the plugin says of a volume's use; absent values are 0.
 type Stats struct {

@@ -42,7 +42,7 @@ func (s *Server) claim(w http.ResponseWriter, r *http.Request) error {
 		MountFlags: req.MountFlags, At: req.At, Owner: volume.Owner{Kind: req.Owner},
 	}, wait)
 	if err != nil {
-		return err
+		return s.withLog(err, s.pluginOf(r.PathValue("id")))
 	}
 	return s.answer(w, s.toClaim(rec, c))
 }
@@ -58,7 +58,7 @@ func (s *Server) detach(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if err := s.o.Claims.Detach(r.Context(), r.PathValue("id"), r.PathValue("alloc"), wait); err != nil {
-		return err
+		return s.withLog(err, s.pluginOf(r.PathValue("id")))
 	}
 	return s.answer(w, api.Done{})
 }

@@ -109,11 +109,14 @@ func toVolume(r volume.Record, obs volume.Observed, at *volume.Attempt) api.Volu
 			v.MountSource, v.FSType = c.Mount.Device, c.Mount.FSType
 		}
 	}
-	v.Attempt = toAttempt(at)
+	if v.Attempt = toAttempt(at); v.Attempt == nil && e.Fix != "" {
+		v.Attempt = &api.Attempt{Step: string(volume.Wait)} // the queue has not come to it yet
+	}
 	if v.Attempt != nil {
 		v.Attempt.Fix, v.Attempt.Else = e.Fix, e.Else
+		v.Notes = slices.DeleteFunc(v.Notes, func(note string) bool { return note == v.Attempt.Waits })
 	}
-	if e.State == volume.StateStuck {
+	if e.State == volume.StateStuck || e.State == volume.StateDegraded {
 		v.StillMounted, v.DataSafe = stillMounted(obs), "yes"
 		if r.Volume.Provision == volume.Deleting {
 			v.DataSafe = "unknown"
@@ -150,14 +153,15 @@ func toAttempt(at *volume.Attempt) *api.Attempt {
 		return nil
 	}
 	a := &api.Attempt{
-		Step: string(at.Action.Kind), Alloc: at.Action.Alloc, Message: at.Action.Reason,
+		Step: string(at.Action.Kind), Alloc: at.Action.Alloc, Waits: at.Action.Reason, Cause: string(at.Action.Cause),
 		Tries: at.Tries, First: at.First, Next: at.Next, Running: at.Running,
 	}
 	if i := slices.Index(way, at.Action.Kind); i >= 0 {
 		a.Index, a.Of = i+1, len(way)
 	}
 	if at.Err != nil {
-		a.Code, a.Message, a.Retry = at.Err.Code, at.Err.Message, string(at.Err.Retry)
+		a.Code, a.Message, a.Retry, a.HeldBy = at.Err.Code, at.Err.Message, string(at.Err.Retry), at.Err.HeldBy
+		a.Unsent, a.Unknown = at.Unsent, !at.Unsent && at.Err.Unknown()
 	}
 	return a
 }

@@ -2,8 +2,11 @@ package apiserver
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
+	"time"
 
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -28,18 +31,50 @@ func (s *Server) node(w http.ResponseWriter, r *http.Request) error {
 		case api.StateMounted:
 			n.Mounted++
 		case api.StateStuck, api.StateDegraded:
-			n.Problems = append(n.Problems, api.Problem{Subject: v.Spec.ID, Message: v.Summary, Command: "volctl volume status " + v.Spec.ID})
+			n.Problems = append(n.Problems, volumeProblem(v))
 		}
 	}
 	for _, p := range n.Plugins {
 		if p.State != api.PluginReady && p.State != api.PluginStarting && p.State != api.PluginStopped {
-			n.Problems = append(n.Problems, api.Problem{Subject: p.ID, Message: p.State + ": " + p.Reason, Command: "volctl plugin status " + p.ID})
+			n.Problems = append(n.Problems, pluginProblem(p))
 		}
 	}
 	if n.Problems == nil {
 		n.Problems = []api.Problem{}
 	}
 	return s.answer(w, n)
+}
+
+// volumeProblem is a volume in one line.
+func volumeProblem(v api.Volume) api.Problem {
+	p := api.Problem{Subject: v.Spec.ID, State: v.State, Message: strings.TrimPrefix(v.Summary, v.State+": "), Command: "volctl volume status " + v.Spec.ID}
+	at := v.Attempt
+	if at == nil {
+		return p
+	}
+	p.Since = at.First
+	switch {
+	case len(at.HeldBy) > 0:
+		p.Message += ", busy: " + at.HeldBy[0]
+	case at.Code != "":
+		p.Message += ", " + at.Step + ": " + at.Code
+	}
+	return p
+}
+
+// pluginProblem is a plugin in one line.
+func pluginProblem(p api.Plugin) api.Problem {
+	out := api.Problem{Subject: p.ID, State: strings.ReplaceAll(p.State, "-", " "), Since: p.Since, Message: p.Reason, Command: "volctl plugin logs " + p.ID}
+	if p.LogFile == "" || p.State == api.PluginFailed {
+		out.Command = "volctl plugin status " + p.ID
+	}
+	if p.Restarts > 0 {
+		out.Message += fmt.Sprintf(", %d restarts", p.Restarts)
+	}
+	if next := time.Until(p.Next).Round(time.Second); next > 0 {
+		out.Message += fmt.Sprintf(", next in %s", next)
+	}
+	return out
 }
 
 func (s *Server) listPlugins(w http.ResponseWriter, _ *http.Request) error {

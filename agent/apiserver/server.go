@@ -9,6 +9,8 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -52,6 +54,9 @@ type Plugins interface {
 	Changed(id string) <-chan struct{}
 	// Log returns the last lines and, with follow, writes new ones until ctx ends.
 	Log(ctx context.Context, id string, lines int, follow bool, write func([]byte) error) error
+	// Tail returns the last lines that a plugin wrote, less all secrets that this
+	// agent can know of; none where somebody else keeps its log.
+	Tail(id string, lines int) []string
 }
 
 // Events are the transitions of the last days.
@@ -240,9 +245,63 @@ func toAPI(err error) *api.Error {
 	var ce *volume.CallError
 	if errors.As(err, &ce) {
 		e.Details = map[string]string{"step": ce.Step, "grpc_code": ce.Code, "plugin_said": ce.Message, "retry": string(ce.Retry)}
-		if e.Code == api.CodeFailed && ce.Code == "Unavailable" {
+		if len(ce.HeldBy) > 0 {
+			e.Details["held_by"] = strings.Join(ce.HeldBy, "; ")
+		}
+		switch {
+		case e.Code != api.CodeFailed:
+		case ce.Code == "Unavailable":
 			e.Code = api.CodePluginUnavailable
+		case ce.Code == "DeadlineExceeded":
+			e.Code = api.CodeTimeout
+		}
+		if e.Hint == "" {
+			e.Hint = ce.Remedy
+		}
+	}
+	var aw *volume.Awaited
+	if errors.As(err, &aw) && ce != nil {
+		e.Details["tries"] = strconv.Itoa(aw.At.Tries)
+		if !aw.At.First.IsZero() {
+			e.Details["first"] = aw.At.First.UTC().Format(time.RFC3339)
+		}
+		if time.Until(aw.At.Next) > 0 {
+			e.Details["next"] = aw.At.Next.UTC().Format(time.RFC3339)
 		}
 	}
 	return e
+}
+
+// errorLines is how many of a plugin's last log lines an error carries, and
+// statusLines how many a volume's status does.
+const (
+	errorLines  = 3
+	statusLines = 3
+)
+
+// withLog adds to the error of a call, or of a plugin that is not ready, the last
+// that the plugin wrote: it often says more than its answer.
+func (s *Server) withLog(err error, pluginID string) error {
+	var ce *volume.CallError
+	called := errors.As(err, &ce) && ce.Code != volume.CodeHost
+	if err == nil || pluginID == "" || !called && !errors.Is(err, volume.ErrPluginUnavailable) {
+		return err
+	}
+	e := toAPI(err)
+	if lines := s.o.Plugins.Tail(pluginID, errorLines); len(lines) > 0 {
+		if e.Details == nil {
+			e.Details = map[string]string{}
+		}
+		e.Details["plugin_log"] = strings.Join(lines, "\n")
+	}
+	if e.Hint == "" {
+		e.Hint = "volctl plugin logs " + pluginID
+	}
+	return e
+}
+
+// pluginOf is the plugin of a volume, empty if there is no such volume.
+func (s *Server) pluginOf(id string) string {
+	r, _ := s.o.Records.Volume(id)
+	return r.Volume.PluginID
 }

@@ -15,14 +15,36 @@ import (
 // status: a mount that hangs must not make status hang.
 const lookWithin = 500 * time.Millisecond
 
-// looksAtOnce bounds the volumes looked at in parallel for a listing.
-const looksAtOnce = 16
+// A listing looks at so many volumes in parallel, and at each for so long: with a
+// hundred mounts that hang it is still there within a second.
+const (
+	listWithin  = 250 * time.Millisecond
+	looksAtOnce = 48
+)
 
+// describe describes one volume, with the last that its plugin wrote if that may
+// tell what is wrong.
 func (s *Server) describe(ctx context.Context, r volume.Record) api.Volume {
-	ctx, cancel := context.WithTimeout(ctx, lookWithin)
+	v, failed := s.look(ctx, r, lookWithin)
+	if failed && v.Attempt != nil {
+		v.Attempt.PluginLog = s.o.Plugins.Tail(r.Volume.PluginID, statusLines)
+	}
+	return v
+}
+
+// look describes a volume within a bound. It reports whether the plugin has to do
+// with what is wrong.
+func (s *Server) look(ctx context.Context, r volume.Record, within time.Duration) (v api.Volume, failed bool) {
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
+	begun := time.Now()
 	obs, at := s.o.Queue.Look(ctx, r)
-	return toVolume(r, obs, at)
+	v = toVolume(r, obs, at)
+	if v.State == api.StateMounted {
+		v.AnswersMS = float64(time.Since(begun).Microseconds()) / 1000
+	}
+	called := at != nil && at.Err != nil && at.Err.Code != volume.CodeHost
+	return v, called || at != nil && at.Action.Cause == volume.CausePlugin
 }
 
 // describeAll describes volumes in the order of their ids.
@@ -34,7 +56,7 @@ func (s *Server) describeAll(ctx context.Context) []api.Volume {
 	for i, r := range rs {
 		slots <- struct{}{}
 		wg.Go(func() {
-			out[i] = s.describe(ctx, r)
+			out[i], _ = s.look(ctx, r, listWithin)
 			<-slots
 		})
 	}
@@ -158,7 +180,7 @@ func (s *Server) apply(w http.ResponseWriter, r *http.Request, do func(context.C
 	}
 	rec, change, err := do(r.Context(), fromSpec(spec), dry)
 	if err != nil {
-		return err
+		return s.withLog(err, spec.PluginID)
 	}
 	return s.answer(w, api.VolumeResult{Outcome: change.Outcome, Changes: change.Fields, Volume: s.describe(r.Context(), rec)})
 }
@@ -176,8 +198,9 @@ func (s *Server) deregister(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) delete(w http.ResponseWriter, r *http.Request) error {
+	pluginID := s.pluginOf(r.PathValue("id"))
 	if err := s.o.Volumes.Delete(r.Context(), r.PathValue("id"), r.URL.Query().Get("confirm")); err != nil {
-		return err
+		return s.withLog(err, pluginID)
 	}
 	return s.answer(w, api.Done{})
 }

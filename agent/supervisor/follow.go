@@ -39,7 +39,7 @@ func (s *Supervisor) FollowLog(ctx context.Context, id string, n int, follow boo
 		select {
 		case <-t.C:
 			var fresh []string
-			if fresh, size, err = since(path, size, p.scrub.Scrub); err != nil {
+			if fresh, size, err = since(path, size, p.hide()); err != nil {
 				return err
 			}
 			if err := write(joined(fresh)); err != nil {

@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"time"
@@ -250,7 +251,32 @@ func (s *Supervisor) LogTail(id string, n int) ([]string, error) {
 	if p == nil {
 		return nil, unknown(id)
 	}
-	return tail(path, n, p.scrub.Scrub)
+	return tail(path, n, p.hide())
+}
+
+// hide returns what takes secrets out of the plugin's words, those included that
+// an earlier agent gave it and that are still to be read.
+func (p *plugin) hide() func(string) string {
+	p.learn.Do(func() {
+		if p.s.opts.Known != nil {
+			for _, secrets := range p.s.opts.Known(p.id) {
+				p.scrub.Add(secrets)
+			}
+		}
+		def, _ := p.definition()
+		if def == nil || def.Exec == nil || p.s.opts.Secrets == nil {
+			return
+		}
+		for name, v := range def.Exec.Env {
+			if v.Secret == nil {
+				continue
+			}
+			if secret, err := p.s.opts.Secrets.ResolveSecret(context.Background(), *v.Secret); err == nil {
+				p.scrub.Add(volume.Secrets{name: secret})
+			}
+		}
+	})
+	return p.scrub.Scrub
 }
 
 // logPath returns the plugin's log, if it is ours.
@@ -268,7 +294,7 @@ func (p *plugin) tail(n int) []string {
 	if !ok {
 		return nil
 	}
-	lines, err := tail(path, n, p.scrub.Scrub)
+	lines, err := tail(path, n, p.hide())
 	if err != nil {
 		return nil
 	}

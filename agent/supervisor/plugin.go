@@ -22,6 +22,7 @@ type plugin struct {
 	m     *machine
 	log   hclog.Logger
 	scrub *csiclient.Scrubber
+	learn sync.Once     // fills scrub with what the plugin was given before this agent
 	wake  chan struct{} // holds one token: look again at what is wanted
 
 	mu sync.Mutex

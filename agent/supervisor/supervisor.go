@@ -61,6 +61,10 @@ type Options struct {
 	// plugin. It is asked before a plugin is stopped for a change, and must not
 	// call the Supervisor. Nil: nothing ever is.
 	InUse func(pluginID string) bool
+	// Known returns the secrets that a plugin may have been given, by this agent or
+	// one before it. It is asked once for each plugin, before any of its log is
+	// shown, and must not call the Supervisor. Nil: none.
+	Known func(pluginID string) []volume.Secrets
 	// OnChange is called after each change of a plugin's state, from that
 	// plugin's goroutine: it must not block. Nil is fine.
 	OnChange func(pluginID string)
