@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -90,7 +91,7 @@ func TestCodes(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%s", rpc, row.name), func(t *testing.T) {
 				f.fails(rpc, status.Error(row.code, "the plugin's words"))
 				want := volume.CallError{Step: rpc, Code: row.name, Message: "the plugin's words", Retry: row.retry, Answered: row.answered}
-				if got := callError(t, call(t.Context(), c, nil)); *got != want {
+				if got := callError(t, call(t.Context(), c, nil)); !reflect.DeepEqual(*got, want) {
 					t.Errorf("got %+v, want %+v", *got, want)
 				}
 			})
