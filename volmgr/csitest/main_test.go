@@ -29,6 +29,7 @@ const (
 )
 
 func TestMain(m *testing.M) {
+	syscall.Umask(0o022) // modes of directories are looked at
 	switch {
 	case IsChild():
 		os.Exit(Main())

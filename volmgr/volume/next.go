@@ -243,10 +243,12 @@ func (p *planner) publish(c Claim) bool {
 func (p *planner) bind(c Claim) bool {
 	s := p.o.Binds[c.Alloc]
 	switch {
-	case c.At == "", c.Bound == Present && s.Is(c.BoundMount):
+	case c.At == "":
 		return false
 	case c.Bound != Absent && s.Seen == SeenDead:
 		return p.try(Action{Kind: Unbind, Alloc: c.Alloc, Path: c.At})
+	case c.Bound == Present && s.Is(c.BoundMount):
+		return false
 	case s.Seen == SeenHung || s.Seen == SeenError:
 		return p.wait(CauseHung, "%s: %s", c.At, s.Detail)
 	case s.Seen == SeenMount && c.Bound == Present:

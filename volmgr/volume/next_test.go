@@ -65,7 +65,7 @@ func TestNext(t *testing.T) {
 			edit(r, func(c *volume.Claim) { c.At, c.Bound, c.BoundMount = "/srv", volume.Present, mountID(3) })
 		}, "doubt a /srv"},
 		{"the bind is dead", func(r *volume.Record, o *volume.Observed) {
-			edit(r, func(c *volume.Claim) { c.At, c.Bound, c.BoundMount = "/srv", volume.Present, mountID(3) })
+			edit(r, func(c *volume.Claim) { c.At, c.Bound, c.BoundMount = "/srv", volume.Present, &dead.Identity })
 			o.Binds["a"] = dead
 		}, "unbind a /srv"},
 		{"something else is at the bind", func(r *volume.Record, o *volume.Observed) {
