@@ -1,0 +1,371 @@
+package reconcile_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// storm is one host and one plugin with several volumes, on which anything may
+// go wrong. It knows what is really mounted, whatever the records say, and notes
+// the first step that breaks a rule.
+type storm struct {
+	attach, stage, bind bool
+
+	mu      sync.Mutex
+	fates   []fate // of the calls to come; then all go well
+	next    uint64 // the id of the last mount
+	boots   int
+	life    int // the plugin's incarnation; what it was at ends with it
+	ready   bool
+	agent   int // the agent's incarnation
+	mounts  map[string]piece
+	done    map[string]bool // "attached v", "staged v"
+	pending map[string]int  // calls that may still mount, by volume
+	running map[string]int  // steps in hand, by agent and volume
+	commits int             // how many fail
+	mem     map[string]volume.Record
+	disk    map[string]volume.Record
+	debts   map[string]volume.Record
+	looks   int
+	odd     time.Duration
+	steps   []string
+	broken  string
+}
+
+// piece is one mount.
+type piece struct {
+	id   uint64
+	dead bool
+	bare bool // a directory of our own, not the volume
+	hung bool
+}
+
+// fate is what becomes of a call.
+type fate int
+
+const (
+	goes         fate = iota
+	refused           // an error that says it did not begin
+	final             // the same, and only a change helps
+	failed            // an error, and nothing happened
+	failedDone        // an error, although it happened
+	failedLater       // an error, and it happens later
+	expired           // no answer within the deadline, and nothing happened
+	expiredLater      // no answer within the deadline, and it happens after it
+	lied              // OK, and nothing happened
+	fates
+)
+
+// A call takes callTime, and has callLimit for it.
+const (
+	callTime  = 20 * time.Millisecond
+	callLimit = 2 * time.Second
+)
+
+func newStorm(attach, stage, bind bool, f []fate) *storm {
+	return &storm{
+		attach: attach, stage: stage, bind: bind, fates: f, life: 1, ready: true,
+		mounts: map[string]piece{}, done: map[string]bool{}, pending: map[string]int{}, running: map[string]int{},
+		mem: map[string]volume.Record{}, disk: map[string]volume.Record{}, debts: map[string]volume.Record{},
+	}
+}
+
+func stagingOf(id string) string       { return "/s/" + id }
+func targetOf(id, alloc string) string { return "/t/" + alloc + "/" + id }
+func (s *storm) boot() string          { return fmt.Sprint("boot ", s.boots) }
+
+func (s *storm) breaks(format string, args ...any) {
+	if s.broken == "" {
+		s.broken = fmt.Sprintf(format, args...)
+	}
+}
+
+func (s *storm) mount(path string, bare bool) {
+	if s.mounts[path].id == 0 {
+		s.next++
+		s.mounts[path] = piece{id: s.next, bare: bare}
+	}
+}
+
+// under are the paths where a volume is mounted; targets alone or all.
+func (s *storm) under(id string, targets bool) (paths []string) {
+	for path := range s.mounts {
+		if strings.HasSuffix(path, "/"+id) && (!targets || strings.HasPrefix(path, "/t/")) {
+			paths = append(paths, path)
+		}
+	}
+	return paths
+}
+
+// View is the plugin's.
+func (s *storm) View(string) volume.PluginView {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v := volume.PluginView{Known: true, Ready: s.ready, State: "a state", Incarnation: uint64(s.life), CallTimeout: callLimit}
+	v.Info = volume.PluginInfo{ID: "p", NodeID: "n", Caps: volume.Caps{Attach: s.attach, Stage: s.stage}}
+	return v
+}
+
+// session is the storm as one agent sees it: what a dead one still writes is
+// lost.
+type session struct {
+	*storm
+	agent int
+}
+
+func (s session) Volume(id string) (volume.Record, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r, ok := s.mem[id]
+	return r, ok && s.agent == s.storm.agent
+}
+
+func (s session) Volumes() []volume.Record {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.agent != s.storm.agent {
+		return nil
+	}
+	return slices.Collect(maps.Values(s.mem))
+}
+
+func (s session) Save(_ context.Context, id string, durable bool, fn func(volume.Record) volume.Record) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r, ok := s.mem[id]; ok && s.agent == s.storm.agent {
+		s.mem[id] = fn(r)
+		if durable {
+			return s.commit()
+		}
+	}
+	return nil
+}
+
+func (s session) Intend(_ context.Context, id string, fn func(volume.Record) volume.Record) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r, ok := s.mem[id]
+	if !ok || s.agent != s.storm.agent {
+		return nil
+	}
+	if err := s.commit(); err != nil {
+		return err
+	}
+	s.mem[id] = fn(r)
+	s.disk[id] = s.mem[id]
+	return nil
+}
+
+// commit writes all checkpoints so far, or fails.
+func (s *storm) commit() error {
+	if s.commits > 0 {
+		s.commits--
+		return errFull
+	}
+	s.disk = maps.Clone(s.mem)
+	return nil
+}
+
+func (s *storm) sight(path string) volume.Sight {
+	switch p := s.mounts[path]; {
+	case p.id == 0:
+		return volume.Sight{}
+	case p.hung:
+		return volume.Sight{Seen: volume.SeenHung, Detail: "no answer"}
+	case p.dead:
+		return volume.Sight{Seen: volume.SeenDead, Identity: volume.MountIdentity{ID: p.id}}
+	default:
+		return volume.Sight{Seen: volume.SeenMount, Identity: volume.MountIdentity{ID: p.id}}
+	}
+}
+
+func (s *storm) Observe(_ context.Context, r volume.Record) volume.Observed {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.looks++
+	o := volume.Observed{
+		Boot: s.boot(), Staging: s.sight(r.Node.StagingPath),
+		Targets: map[string]volume.Sight{}, Binds: map[string]volume.Sight{}, Watched: map[string]volume.Sight{},
+	}
+	for alloc, c := range r.Claims {
+		o.Targets[alloc] = s.sight(c.Target)
+		if c.At != "" {
+			o.Binds[alloc] = s.sight(c.At)
+		}
+	}
+	for _, w := range r.Node.Watches {
+		o.Watched[w.Path] = s.sight(w.Path)
+	}
+	return o
+}
+
+// Do does a step as its fate has it. A call that makes something takes effect
+// at its end, whoever waits for that; one that undoes something at once.
+func (s session) Do(ctx context.Context, r volume.Record, a volume.Action, _ volume.PluginView) volume.Outcome {
+	id := r.Volume.ID
+	s.mu.Lock()
+	if s.agent != s.storm.agent {
+		s.mu.Unlock()
+		return failedWith("Canceled", volume.RetryBackoff, false)
+	}
+	key := fmt.Sprint(s.agent, id)
+	if s.running[key]++; s.running[key] > 1 {
+		s.breaks("two steps of %q at once", id)
+	}
+	s.steps = append(s.steps, fmt.Sprintf("%s %s %s", a.Kind, id, a.Alloc))
+	if why := s.rule(r, a); why != "" {
+		s.breaks("%s of %q for %q: %s", a.Kind, id, a.Alloc, why)
+	}
+	f := goes
+	if a.RPC() && len(s.fates) > 0 {
+		f, s.fates = s.fates[0], s.fates[1:]
+	}
+	answer := s.call(id, a, f)
+	s.mu.Unlock()
+
+	out := volume.Outcome{}
+	if a.RPC() {
+		select {
+		case out = <-answer:
+		case <-time.After(callLimit):
+			out = failedWith("DeadlineExceeded", volume.RetryBackoff, false)
+		case <-ctx.Done():
+			out = failedWith("Canceled", volume.RetryBackoff, false)
+		}
+	} else {
+		out = <-answer
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.running[key]--
+	return out
+}
+
+func failedWith(code string, retry volume.Retry, answered bool) volume.Outcome {
+	return volume.Outcome{Err: &volume.CallError{Step: "step", Code: code, Message: "a fault", Retry: retry, Answered: answered}}
+}
+
+// call begins a step; mu is held. Its outcome comes over the channel, if one
+// comes at all.
+func (s *storm) call(id string, a volume.Action, f fate) <-chan volume.Outcome {
+	answer := make(chan volume.Outcome, 1)
+	if !a.RPC() {
+		answer <- s.effect(id, a)
+		return answer
+	}
+	if f > failedDone && (a.Kind == volume.ControllerPublish || a.Kind == volume.ControllerUnpublish) {
+		f = failedDone // nobody could see a later effect, or none
+	}
+	switch f {
+	case refused:
+		answer <- failedWith("FailedPrecondition", volume.RetryBackoff, true)
+	case final:
+		answer <- failedWith("InvalidArgument", volume.RetryChange, true)
+	case failed:
+		answer <- failedWith("Internal", volume.RetryBackoff, true)
+	case failedLater:
+		answer <- failedWith("Internal", volume.RetryBackoff, true)
+		s.later(id, a, callLimit*3/4, 0, nil)
+	case expired:
+	case expiredLater:
+		// At the latest one deadline after the agent gave up, or was gone.
+		s.later(id, a, callLimit*3/4, callLimit, nil)
+	case lied:
+		out := volume.Outcome{Boot: s.boot()}
+		if a.Kind != volume.NodeStage { // the mount table shows it
+			out = failedWith(volume.CodeUnverified, volume.RetryBackoff, true)
+		}
+		answer <- out
+	default:
+		if !a.Forward() {
+			s.effect(id, a)
+		}
+		s.later(id, a, callTime, 0, func(out volume.Outcome) {
+			if f == failedDone {
+				out = failedWith("Internal", volume.RetryBackoff, true)
+			}
+			answer <- out
+		})
+	}
+	return answer
+}
+
+// later has the effect of a call come after a time, and after more while the
+// agent lives; mu is held. With an answer it is told then, and what undoes
+// something has done so already. That a plugin goes on undoing after the death
+// of an agent is left out, because no record guards against it.
+func (s *storm) later(id string, a volume.Action, after, more time.Duration, answer func(volume.Outcome)) {
+	life, agent := s.life, s.agent
+	if a.Forward() {
+		s.pending[id]++
+	}
+	var land func()
+	land = func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if more > 0 && s.agent == agent && s.life == life {
+			time.AfterFunc(more, land)
+			more = 0
+			return
+		}
+		if a.Forward() {
+			s.pending[id]--
+		}
+		if s.life != life {
+			return // it died with the plugin
+		}
+		var out volume.Outcome
+		if a.Forward() || answer == nil && s.agent == agent {
+			out = s.effect(id, a)
+		}
+		if answer != nil {
+			answer(out)
+		}
+	}
+	// No two things happen at the very same moment.
+	s.odd++
+	time.AfterFunc(after+s.odd, land)
+}
+
+// effect is a step done as asked; mu is held.
+func (s *storm) effect(id string, a volume.Action) volume.Outcome {
+	shown := func() volume.Outcome {
+		if p := s.mounts[a.Path]; p.dead || p.bare || p.hung {
+			out := failedWith(volume.CodeUnverified, volume.RetryBackoff, true)
+			out.StageSuspect = p.bare
+			return out
+		}
+		return volume.Outcome{Mount: &volume.MountIdentity{ID: s.mounts[a.Path].id}, Boot: s.boot()}
+	}
+	switch a.Kind {
+	case volume.ControllerPublish, volume.ControllerUnpublish:
+		s.done["attached "+id] = a.Forward()
+	case volume.NodeStage:
+		s.done["staged "+id] = true
+		s.mount(a.Path, false)
+		return shown()
+	case volume.NodeUnstage:
+		s.done["staged "+id] = false
+		delete(s.mounts, a.Path)
+	case volume.NodePublish:
+		s.mount(a.Path, s.stage && !s.done["staged "+id])
+		return shown()
+	case volume.Bind:
+		s.mount(a.Path, false)
+		return shown()
+	case volume.NodeUnpublish, volume.Unbind:
+		delete(s.mounts, a.Path)
+	case volume.Prove:
+		if len(s.under(id, false)) > 0 {
+			return failedWith(volume.CodeHost, volume.RetryBackoff, true)
+		}
+	}
+	return volume.Outcome{}
+}
