@@ -26,10 +26,11 @@ const burst = 100
 // defaultDeadline is assumed for a plugin whose call deadline is not known.
 const defaultDeadline = 2 * time.Minute
 
-// entry is what the queue keeps of one volume. All fields but sem are guarded
-// by Queue.mu.
+// entry is what the queue keeps of one volume. All fields but sem and unsaved
+// are guarded by Queue.mu.
 type entry struct {
 	sem     chan struct{} // held by whoever may make calls for the volume
+	unsaved bool          // a step had to be on disk and is not; for the holder of sem
 	refs    int           // who may hold or wait for sem; the entry stays as long
 	working bool          // a worker runs
 	again   bool          // and is to take another turn

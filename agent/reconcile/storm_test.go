@@ -407,30 +407,42 @@ func (h *stormHost) calm() string {
 // TestStorm: whatever goes wrong in whatever order with claims, calls, mounts,
 // commits, the plugin and the agent, no rule of CSI is broken, nothing that is
 // there is forgotten, and once the faults stop everything is as the claims want
-// it within minutes, and at rest. Time is that of the bubble.
+// it within minutes, and at rest. The time is that of the bubble.
 func TestStorm(t *testing.T) {
+	rounds := 15
+	if testing.Short() {
+		rounds = 3
+	}
+	steps := 0
+	for range rounds { // of as many runs as rapid makes, 100 by default
+		rapid.Check(t, func(rt *rapid.T) { steps += stormy(t, rt) })
+	}
+	t.Logf("%d steps", steps)
+}
+
+func stormy(t *testing.T, rt *rapid.T) (steps int) {
+	all := rapid.SliceOfN(rapid.Custom(anyDeed), 1, 60).Draw(rt, "deeds")
+	some := rapid.SliceOfN(rapid.Map(rapid.IntRange(0, int(fates)-1), func(n int) fate { return fate(n) }), 0, 100).Draw(rt, "fates")
+	attach, stage, bind := rapid.Bool().Draw(rt, "attach"), rapid.Bool().Draw(rt, "stage"), rapid.Bool().Draw(rt, "bind")
+	var bad string
+	var did []string
+	synctest.Test(t, func(*testing.T) {
+		h := &stormHost{storm: newStorm(attach, stage, bind, some)}
+		bad = h.run(all)
+		did = h.steps
+	})
+	if bad != "" {
+		rt.Fatalf("%s\nsteps:\n  %s", bad, strings.Join(did, "\n  "))
+	}
+	return len(did)
+}
+
+func anyDeed(t *rapid.T) deed {
 	what := append(slices.Sorted(maps.Keys(deeds)), often...)
-	any := rapid.Custom(func(t *rapid.T) deed {
-		return deed{
-			What:   rapid.SampledFrom(what).Draw(t, "what"),
-			Volume: rapid.SampledFrom(stormVolumes).Draw(t, "volume"), Alloc: rapid.SampledFrom(stormAllocs).Draw(t, "alloc"),
-			N:    rapid.IntRange(0, 3).Draw(t, "n"),
-			Then: rapid.SampledFrom([]time.Duration{time.Millisecond, 30 * time.Millisecond, 500 * time.Millisecond, 3 * time.Second, time.Minute}).Draw(t, "then"),
-		}
-	})
-	rapid.Check(t, func(rt *rapid.T) {
-		all := rapid.SliceOfN(any, 1, 40).Draw(rt, "deeds")
-		some := rapid.SliceOfN(rapid.Map(rapid.IntRange(0, int(fates)-1), func(n int) fate { return fate(n) }), 0, 60).Draw(rt, "fates")
-		attach, stage, bind := rapid.Bool().Draw(rt, "attach"), rapid.Bool().Draw(rt, "stage"), rapid.Bool().Draw(rt, "bind")
-		var bad string
-		var steps []string
-		synctest.Test(t, func(*testing.T) {
-			h := &stormHost{storm: newStorm(attach, stage, bind, some)}
-			bad = h.run(all)
-			steps = h.steps
-		})
-		if bad != "" {
-			rt.Fatalf("%s\nsteps:\n  %s", bad, strings.Join(steps, "\n  "))
-		}
-	})
+	then := []time.Duration{time.Millisecond, 30 * time.Millisecond, 500 * time.Millisecond, 3 * time.Second, time.Minute}
+	return deed{
+		What:   rapid.SampledFrom(what).Draw(t, "what"),
+		Volume: rapid.SampledFrom(stormVolumes).Draw(t, "volume"), Alloc: rapid.SampledFrom(stormAllocs).Draw(t, "alloc"),
+		N: rapid.IntRange(0, 3).Draw(t, "n"), Then: rapid.SampledFrom(then).Draw(t, "then"),
+	}
 }

@@ -63,9 +63,22 @@ func (q *Queue) step(id string, e *entry) bool {
 	if a.RPC() {
 		q.notify(id)
 	}
-	out := q.o.Host.Do(q.ctx, r, a, obs.Plugin)
+	out := q.do(id, e, r, a, obs)
 	q.finish(id, e, r, a, obs, out)
 	return true
+}
+
+// do does a step. Nothing is made after a step that had to be on disk and is
+// not: a crash would leave another mount than the one on record.
+func (q *Queue) do(id string, e *entry, r volume.Record, a volume.Action, obs volume.Observed) volume.Outcome {
+	if e.unsaved && a.Forward() {
+		same := func(r volume.Record) volume.Record { return r }
+		if err := q.o.Store.Intend(context.WithoutCancel(q.ctx), id, same); err != nil {
+			return volume.Outcome{Err: volume.HostError(string(a.Kind), err), Unsent: true}
+		}
+		e.unsaved = false
+	}
+	return q.o.Host.Do(q.ctx, r, a, obs.Plugin)
 }
 
 // complete adds to an observation what only the queue knows; mu is held.
@@ -127,7 +140,9 @@ func (q *Queue) finish(id string, e *entry, r volume.Record, a volume.Action, ob
 		}
 	} else {
 		guess, _ := volume.Apply(r, a, out)
-		if err := q.o.Store.Save(context.WithoutCancel(q.ctx), id, volume.Durable(r, guess), apply); err != nil {
+		durable := volume.Durable(r, guess)
+		if err := q.o.Store.Save(context.WithoutCancel(q.ctx), id, durable, apply); err != nil {
+			e.unsaved = e.unsaved || durable
 			q.o.Log.Error("a step was done but could not be saved; it is kept in memory and saved with the next change", "volume", id, "step", a.Kind, "error", err)
 		}
 	}
