@@ -118,6 +118,7 @@ func (a *agent) wire(seams Seams) error {
 	if err != nil {
 		return err
 	}
+	boot := a.db.Node().Boot
 	if a.node, a.halt, err = identify(ctx, a.db, a.c, host); err != nil {
 		return err
 	}
@@ -130,6 +131,11 @@ func (a *agent) wire(seams Seams) error {
 	plugins := pluginSet{a.plugins, a.db}
 	secrets := secret.Resolver{}.Resolve
 	steps := volmgr.New(volmgr.Options{Root: a.c.mountRoot(), Host: host, Plugin: plugins.node, Secrets: secrets})
+	if boot != "" && boot != a.node.Boot {
+		if err := steps.Tidy(); err != nil {
+			a.log.Warn("something was left where volumes are mounted, from before this boot", "error", err)
+		}
+	}
 	a.queue = reconcile.New(reconcile.Options{
 		Store: a.db, Plugins: a.plugins, Host: steps, Halt: a.halt,
 		Events: a.volumeEvents, Log: a.log.Named("volume"),

@@ -58,7 +58,7 @@ const maxPath = 128
 // CheckRoot refuses a root so long that a path below it could be longer than
 // what plugins must accept.
 func CheckRoot(root string) error {
-	longest := filepath.Join(root, pad(24), "per-alloc", pad(36), pad(34))
+	longest := filepath.Join(root, pad(24), targetsDir, pad(36), pad(34))
 	if len(longest) > maxPath {
 		return volume.Errorf(volume.ErrInvalid, "%s is too long: paths below it could have %d bytes, and CSI plugins need accept only %d",
 			root, len(longest), maxPath).WithHint("the data dir may have at most %d bytes", len(filepath.Dir(root))-(len(longest)-maxPath))
@@ -68,14 +68,20 @@ func CheckRoot(root string) error {
 
 func pad(n int) string { return string(make([]byte, n)) }
 
+// Names of the directories of a plugin's mounts.
+const (
+	stagingDir = "staging"
+	targetsDir = "per-alloc"
+)
+
 // StagingPath is where a volume is staged.
 func (m *Manager) StagingPath(pluginID, id string) string {
-	return filepath.Join(m.o.Root, volume.PluginComponent(pluginID), "staging", volume.VolumeComponent(id))
+	return filepath.Join(m.o.Root, volume.PluginComponent(pluginID), stagingDir, volume.VolumeComponent(id))
 }
 
 // TargetPath is where a volume is published for an alloc.
 func (m *Manager) TargetPath(pluginID, alloc, id string) string {
-	return filepath.Join(m.o.Root, volume.PluginComponent(pluginID), "per-alloc", volume.AllocComponent(alloc), volume.VolumeComponent(id))
+	return filepath.Join(m.o.Root, volume.PluginComponent(pluginID), targetsDir, volume.AllocComponent(alloc), volume.VolumeComponent(id))
 }
 
 // looksAtOnce bounds the looks that run in parallel for one volume.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -85,6 +86,11 @@ func run(m *testing.M) (code int) {
 		if out, err := exec.Command("go", append(args, "../"+program)...).CombinedOutput(); err != nil {
 			return fail(fmt.Errorf("cannot build: %w\n%s", err, out))
 		}
+	}
+	// Tests that may run beside others wait for processes most of the time.
+	flag.Parse()
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		return fail(err)
 	}
 	before := leftovers()
 	code = m.Run()

@@ -1,0 +1,153 @@
+package main_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestCrashPower cuts the power at each commit (and at each call, if there is
+// time): the file system of the data dir loses all that was not synced, and no
+// process or mount is left. After the boot what was acknowledged stands, claims are
+// mounted again by themselves, and all that was asked for is there or is not. The
+// volumes themselves lie elsewhere, as storage does.
+func TestCrashPower(t *testing.T) {
+	var count crashCount
+	count.report(t)
+	boot := fakeBoots(t)
+	for _, s := range scenarios() {
+		if s.commits || !*crashFull && !s.every {
+			continue // a forced deregister needs the mount and its user to be there still
+		}
+		s.commits = !*crashFull
+		t.Run(s.name, func(t *testing.T) {
+			count.scenarios.Add(1)
+			points := s.count(t)
+			count.points.Add(int64(len(points)))
+			r := s.rand("power")
+			for i, name := range points {
+				t.Run(fmt.Sprintf("at %d %s", i+1, name), func(t *testing.T) { s.powerCut(t, i+1, 0, boot, &count) })
+				if name == "before commit" {
+					// A commit takes about as long as this.
+					later := time.Duration(r.IntN(1500)+1) * time.Microsecond
+					t.Run(fmt.Sprintf("%s after %d", later, i+1), func(t *testing.T) { s.powerCut(t, i+1, later, boot, &count) })
+				}
+			}
+		})
+	}
+}
+
+// fakeBoots lets this mount namespace see another boot id at each call.
+func fakeBoots(t *testing.T) (next func(*testing.T)) {
+	t.Helper()
+	const bootID = "/proc/sys/kernel/random/boot_id"
+	file := filepath.Join(t.TempDir(), "boot_id")
+	n := 0
+	next = func(t *testing.T) {
+		t.Helper()
+		n++
+		if err := os.WriteFile(file, fmt.Appendf(nil, "00000000-0000-4000-8000-%012d\n", n), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	next(t)
+	if err := syscall.Mount(file, bootID, "", syscall.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(bootID, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	return next
+}
+
+// powerCut runs the scenario up to a point, cuts the power then or a little
+// later, boots, and sees everything come right.
+func (s scenario) powerCut(t *testing.T, at int, later time.Duration, boot func(*testing.T), count *crashCount) {
+	h := newCrashHost(t, s.tune)
+	h.orphans = s.orphans
+	h.makeDisk()
+	h.launch(true)
+	h.must(h.up())
+	s.begin(h)
+
+	pid := h.pluginPID("rec")
+	h.order(order{At: at, Agent: true, Plugin: pid, Commits: s.commits, PowerOf: filepath.Join(h.dir, "d"), Later: later})
+	err := s.act(h)
+	if !h.dead() {
+		t.Fatalf("the agent did not come to this point: %q, %v", h.points(), err)
+	}
+	count.kills.Add(1)
+	count.plugins.Add(1)
+	points := h.points()
+	h.disarm()
+	h.unmountAll()
+	h.must(os.RemoveAll(filepath.Join(h.dir, "run")))
+	h.starts++
+
+	boot(t)
+	h.mountDisk()
+	h.records()
+	h.launch(false)
+	h.must(h.up())
+	count.recoveries.Add(1)
+	if !s.rough {
+		h.settle()
+	}
+	isDone := s.done(h)
+	switch bound := committed(points) >= s.binding; {
+	case later == 0 && bound != isDone:
+		t.Errorf("it is done: %v; points: %q", isDone, points)
+	case (bound || err == nil) && !isDone:
+		t.Errorf("it was acknowledged and is not done; points: %q, answer: %v", points, err)
+	}
+	s.repeat(h, isDone)
+	s.outcome(h, h.mountsOf(s.keeps), h.pluginPID("rec"))
+}
+
+// makeDisk gives the data dir a file system of its own.
+func (h *crashHost) makeDisk() {
+	h.t.Helper()
+	image := filepath.Join(h.dir, "disk")
+	h.must(os.WriteFile(image, nil, 0o600))
+	h.must(os.Truncate(image, 64<<20))
+	h.run("mkfs.ext4", "-q", "-E", "lazy_itable_init=0,nodiscard", image)
+	h.must(os.Mkdir(filepath.Join(h.dir, "d"), 0o711))
+	h.mountDisk()
+}
+
+func (h *crashHost) mountDisk() {
+	h.t.Helper()
+	h.run("mount", "-o", "loop", filepath.Join(h.dir, "disk"), filepath.Join(h.dir, "d"))
+}
+
+func (h *crashHost) run(argv ...string) {
+	h.t.Helper()
+	if out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {
+		h.t.Fatalf("%q: %v\n%s", argv, err, out)
+	}
+}
+
+// unmountAll takes away what is mounted below the host's directory, the newest
+// first. A process that was killed may keep a file open for a moment.
+func (h *crashHost) unmountAll() {
+	h.t.Helper()
+	for _, line := range slices.Backward(slices.Collect(lines(h.mounts()))) {
+		at := strings.Fields(line)[4]
+		h.await("the unmount of "+at, func() bool {
+			err := syscall.Unmount(at, 0)
+			if !errors.Is(err, syscall.EBUSY) {
+				h.must(err)
+			}
+			return err == nil
+		})
+	}
+}

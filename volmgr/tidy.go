@@ -1,0 +1,45 @@
+package volmgr
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// Tidy removes the empty names below the root that nobody mounts at. It is for
+// the first start in a boot: a power cut may bring directories back that were
+// removed, because a commit of the state database syncs no directory. Then no
+// volume is mounted, and what a claim needs is made again. What is not empty, or
+// is a mount, stays, and is in the error.
+func (m *Manager) Tidy() error {
+	var errs []error
+	note := func(err error) {
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	below := func(parts ...string) (paths []string) {
+		dir := filepath.Join(append([]string{m.o.Root}, parts...)...)
+		list, err := os.ReadDir(dir)
+		note(err)
+		for _, e := range list {
+			paths = append(paths, filepath.Join(append(parts, e.Name())...))
+		}
+		return paths
+	}
+	for _, plugin := range below() {
+		for _, path := range below(plugin, stagingDir) {
+			note(m.o.Host.RemoveLeftover(filepath.Join(m.o.Root, path)))
+		}
+		for _, alloc := range below(plugin, targetsDir) {
+			for _, path := range below(alloc) {
+				note(m.o.Host.RemoveLeftover(filepath.Join(m.o.Root, path)))
+			}
+			if err := os.Remove(filepath.Join(m.o.Root, alloc)); !notEmpty(err) {
+				note(err)
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
