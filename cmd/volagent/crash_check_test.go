@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/agent/api"
-	"github.com/volagent/volagent/agent/apiclient"
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
@@ -288,11 +287,7 @@ func thing(c csitest.Call) (what string, makes bool) {
 // records: nothing is owed or held.
 func (h *crashHost) finish() {
 	h.t.Helper()
-	ctx, cancel := h.ctx()
-	defer cancel()
-	claims, err := h.api.Claims(ctx, apiclient.ClaimFilter{})
-	h.must(err)
-	for _, c := range claims {
+	for _, c := range h.claimList() {
 		h.must(h.detach(c.Volume, c.Alloc))
 	}
 	h.settle()

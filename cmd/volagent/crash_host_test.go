@@ -35,12 +35,16 @@ type crashHost struct {
 	holder  *exec.Cmd // a process in a volume
 }
 
+// crashDeadline bounds the plugin's calls. So long an agent waits, after it was
+// started again, for what an earlier call may still do.
+const crashDeadline = "1s"
+
 // patience is how long anything may take that is waited for.
 const patience = 30 * time.Second
 
 func newCrashHost(t *testing.T, tune func(*csitest.Config)) *crashHost {
 	t.Helper()
-	h := &crashHost{recorded: prepared(t, "1s", tune), starts: 1, seeded: map[string]bool{}}
+	h := &crashHost{recorded: prepared(t, crashDeadline, tune), starts: 1, seeded: map[string]bool{}}
 	h.api = apiclient.New(h.socket())
 	t.Cleanup(h.api.Close)
 	h.orders, h.binds = filepath.Join(h.dir, "o"), filepath.Join(h.dir, "at")

@@ -79,10 +79,40 @@ func claimScenarios() []scenario {
 		claiming("claim, neither", withNeither, plain),
 		claiming("claim, read-only", nil, readOnly),
 		claiming("claim, bound", nil, bound),
+		upgraded(),
 		claiming("second claim", nil, plain, "b"),
 		claiming("second claim, read-only", nil, readOnly, "b"),
 		claiming("second claim, bound, neither", withNeither, bound, "b"),
 	}
+}
+
+// upgraded is a claim that is admitted while a plugin starts that was changed
+// and now attaches and stages. Which sides are used is decided, and on disk, before
+// the first call.
+func upgraded() scenario {
+	s := claiming("claim, plugin upgraded", withNeither, plain)
+	s.before = func(h *crashHost) {
+		pid := h.pluginPID("rec")
+		h.must(h.signal(syscall.SIGTERM))
+		h.must(killed(pid))
+		h.starts++
+		h.cfg.Attach, h.cfg.Stage = true, true
+		h.writePlugin(crashDeadline)
+		h.fault(csitest.Fault{Method: csitest.Probe, Hang: true, Times: -1})
+		h.launch(true)
+		h.await("the plugin's process", func() bool { return h.pluginStarts() == h.starts && h.pluginPID("rec") != 0 })
+	}
+	s.act = func(h *crashHost) error {
+		ctx, cancel := h.ctx()
+		defer cancel()
+		_, err := h.api.ClaimVolume(ctx, "data", "a", api.ClaimRequest{}, 0)
+		h.must(h.cfg.Faults().Clear())
+		if err != nil {
+			return err
+		}
+		return h.claim("a", api.ClaimRequest{})
+	}
+	return s
 }
 
 // detaching is a scenario of the release of a claim.

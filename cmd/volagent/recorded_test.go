@@ -44,6 +44,14 @@ func prepared(t *testing.T, deadline string, tune func(*csitest.Config)) recorde
 	if tune != nil {
 		tune(&h.cfg)
 	}
+	h.writePlugin(deadline)
+	t.Cleanup(h.kept)
+	return h
+}
+
+// writePlugin writes the plugin's file.
+func (h recorded) writePlugin(deadline string) {
+	h.t.Helper()
 	self, err := os.Executable()
 	h.must(err)
 	file, err := h.cfg.PluginFile("rec", self)
@@ -51,8 +59,6 @@ func prepared(t *testing.T, deadline string, tune func(*csitest.Config)) recorde
 	text := strings.TrimSuffix(strings.TrimSpace(string(file)), "}") +
 		fmt.Sprintf(`, "timeouts": {"node": %q, "controller": %q}}`, deadline, deadline)
 	h.must(os.WriteFile(filepath.Join(h.dir, "plugins.d", "rec.yaml"), []byte(text), 0o644))
-	t.Cleanup(h.kept)
-	return h
 }
 
 // kept asserts that no rule was broken.
