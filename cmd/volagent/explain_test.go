@@ -1,0 +1,353 @@
+package main_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/volagent/volagent/volmgr/csitest"
+)
+
+// status is a volume's status as a program reads it, as far as it is needed.
+type status struct {
+	State, Summary string
+	DataSafe       string `json:"data_safe"`
+	StillMounted   string `json:"still_mounted"`
+	Attempt        struct {
+		Step, Code, Message, Waits, Cause, Fix, Else, Alloc string
+		Unknown                                             bool `json:"outcome_unknown"`
+		Tries, Index, Of                                    int
+		First, Next                                         time.Time
+		HeldBy                                              []string `json:"held_by"`
+		PluginLog                                           []string `json:"plugin_log"`
+		Running                                             bool
+	}
+}
+
+func (h *host) status(id string) (st status) {
+	h.t.Helper()
+	h.must(json.Unmarshal([]byte(h.volctl("volume", "status", id, "-o", "json")), &st))
+	return st
+}
+
+// happened are the events, as a program reads them.
+func (h *host) happened(args ...string) (evs []happening) {
+	h.t.Helper()
+	for line := range strings.Lines(h.volctl(append([]string{"events", "-o", "json"}, args...)...)) {
+		var e happening
+		h.must(json.Unmarshal([]byte(line), &e))
+		evs = append(evs, e)
+	}
+	return evs
+}
+
+type happening struct {
+	Seq                                        uint64
+	Time                                       time.Time
+	Volume, Alloc, Plugin, Type, Step, Message string
+}
+
+// types are those of events, of one volume, in order.
+func types(evs []happening) (all []string) {
+	for _, e := range evs {
+		all = append(all, e.Type)
+	}
+	return all
+}
+
+// TestBusyUnmount: of a release that a process stands in the way of, the status
+// tells step, outcome, words, tries, who it is and what helps; that does help.
+func TestBusyUnmount(t *testing.T) {
+	h := newRecorded(t, "10s", nil)
+	h.register("data", "single-node-writer")
+	h.register("other", "single-node-writer")
+	path := h.volctl("volume", "claim", "data", "--alloc", "web")
+	h.volctl("volume", "claim", "other", "--alloc", "web")
+	holder := exec.Command("sleep", "1000")
+	holder.Dir = path
+	holder.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	h.must(holder.Start())
+	ended := make(chan error, 1)
+	go func() { ended <- holder.Wait() }()
+	held := fmt.Sprintf("pid %d sleep, cwd %q", holder.Process.Pid, path)
+	if cgroup, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", holder.Process.Pid)); err == nil && strings.Contains(string(cgroup), ".s") {
+		held = fmt.Sprintf("pid %d sleep", holder.Process.Pid) // in some unit
+	}
+
+	r := h.try("volume", "detach", "data", "web", "--timeout", "1s")
+	if r.code != 5 || !strings.Contains(r.err, held) || !strings.Contains(r.err, "NodeUnpublishVolume") || !strings.Contains(r.err, "hint: ") {
+		t.Errorf("exit %d, stderr %q", r.code, r.err)
+	}
+	h.await("the volume to be stuck", func() bool { return h.status("data").State == "stuck" })
+	st := h.status("data")
+	at := st.Attempt
+	if st.DataSafe != "yes" || st.StillMounted != "yes" || at.Step != "NodeUnpublishVolume" || at.Index != 4 || at.Of != 6 || at.Alloc != "web" ||
+		at.Code == "" || at.Message == "" || at.Tries < 3 || at.First.IsZero() || at.Next.IsZero() ||
+		len(at.HeldBy) == 0 || !strings.HasPrefix(at.HeldBy[0], held) || at.Fix != fmt.Sprintf("kill %d", holder.Process.Pid) || at.Else == "" {
+		t.Errorf("the status is %+v", st)
+	}
+	screen := h.volctl("volume", "status", "data")
+	for _, want := range []string{
+		"× data  stuck: unmounting", "data safe: yes   still mounted: yes", "4/6 NodeUnpublishVolume for web → " + at.Code,
+		at.Message, "×, first ", ", next ", "Held by  " + held, "Fix      " + at.Fix, "Else     ",
+	} {
+		if !strings.Contains(screen, want) {
+			t.Errorf("the screen has no %q:\n%s", want, screen)
+		}
+	}
+	node := h.volctl("node", "status")
+	for _, want := range []string{"1 problem", "stuck", "unmounting, busy: " + held, "→ volctl volume status data", "Unaffected: 1 volume\n"} {
+		if !strings.Contains(node+"\n", want) {
+			t.Errorf("the node's screen has no %q:\n%s", want, node)
+		}
+	}
+	h.must(exec.Command("sh", "-c", at.Fix).Run())
+	<-ended // by a signal
+	h.volctl("wait", "--volume", "data", "--for", "free", "--timeout", "60s")
+	h.volctl("volume", "detach", "other", "web")
+	if left := h.mounts(); left != "" {
+		t.Errorf("still mounted:\n%s", left)
+	}
+}
+
+// TestPluginLog: the error of a claim, and the status, quote the last lines that
+// the plugin wrote, less the secrets that it was given, also by an earlier agent.
+func TestPluginLog(t *testing.T) {
+	const planted = "pl4nt3d-in-the-l0g"
+	h := newRecorded(t, "10s", nil)
+	h.must(os.WriteFile(filepath.Join(h.dir, "secret"), []byte(planted), 0o600))
+	file := filepath.Join(h.dir, "data.yaml")
+	h.must(os.WriteFile(file, []byte("id: data\nplugin_id: rec\nexternal_id: x\nsecrets:\n  key: {file: "+h.dir+"/secret}\n"), 0o644))
+	h.volctl("volume", "register", file)
+	h.volctl("volume", "claim", "data", "--alloc", "a")
+	h.volctl("volume", "detach", "data", "a")
+	h.kill()
+	h.start("rec") // which was told no secret yet
+	log, err := os.OpenFile(h.volctl("plugin", "status", "rec", "-o", "go-template={{.log_file}}"), os.O_APPEND|os.O_WRONLY, 0)
+	h.must(err)
+	_, err = log.WriteString("first line\ncannot log in with " + planted + "\nno such disk\n")
+	h.must(err)
+	h.must(log.Close())
+
+	h.fault(csitest.Fault{Method: csitest.NodeStage, Code: codes.InvalidArgument, Message: "bad disk", Times: -1})
+	status := h.volctl("plugin", "status", "rec", "-o", "json") // before any call of this agent
+	r := h.try("volume", "claim", "data", "--alloc", "a", "-o", "json")
+	var e struct {
+		Error struct {
+			Code, Message, Hint string
+			Details             map[string]string
+		}
+	}
+	h.must(json.Unmarshal([]byte(r.err), &e))
+	want := map[string]string{
+		"step": "NodeStageVolume", "grpc_code": "InvalidArgument", "plugin_said": "bad disk", "retry": "change", "tries": "1",
+		"plugin_log": "first line\ncannot log in with ***\nno such disk",
+	}
+	for k, v := range want {
+		if e.Error.Details[k] != v {
+			t.Errorf("%s is %q, want %q", k, e.Error.Details[k], v)
+		}
+	}
+	if r.code != 1 || e.Error.Hint == "" || e.Error.Details["first"] == "" {
+		t.Errorf("exit %d, %+v", r.code, e)
+	}
+	r2 := h.try("volume", "claim", "data", "--alloc", "b")
+	if r2.code != 1 || !strings.Contains(r2.err, "NodeStageVolume: InvalidArgument: bad disk") || !strings.Contains(r2.err, "plugin log: no such disk\n") {
+		t.Errorf("exit %d, stderr %q", r2.code, r2.err)
+	}
+	h.volctl("wait", "--volume", "data", "--for", "free", "--timeout", "30s")
+	h.volctl("volume", "claim", "data", "--alloc", "c", "--no-wait")
+	h.await("the failure", func() bool { return h.status("data").Attempt.Code == "InvalidArgument" })
+	screen := h.volctl("volume", "status", "data")
+	if !strings.Contains(screen, "Log      no such disk\n") || !strings.Contains(screen, `Said     "bad disk"`) {
+		t.Errorf("the screen is\n%s", screen)
+	}
+	for _, said := range []string{status, r.err, r2.err, screen, h.volctl("plugin", "logs", "rec")} {
+		if strings.Contains(said, planted) || !strings.Contains(said, "no such disk") {
+			t.Errorf("the secret stands in, or the log does not:\n%s", said)
+		}
+	}
+	h.must(h.cfg.Faults().Clear())
+	h.volctl("volume", "detach", "data", "--all")
+}
+
+// TestEvents: every transition is told, in order and numbered, after kill -9 and
+// after a clean stop too.
+func TestEvents(t *testing.T) {
+	h := newRecorded(t, "10s", nil)
+	h.register("data", "single-node-writer")
+	h.register("other", "single-node-writer")
+	h.volctl("volume", "claim", "data", "--alloc", "a")
+	h.volctl("volume", "claim", "other", "--alloc", "a")
+	if r := h.try("volume", "claim", "data", "--alloc", "b"); r.code != 4 {
+		t.Errorf("exit %d, stderr %q", r.code, r.err)
+	}
+	before := h.happened()
+	last := before[len(before)-1]
+	h.await("the events to be in files", func() bool { return strings.Contains(h.files("d/events/*"), fmt.Sprintf(`"seq":%d,`, last.Seq)) })
+	h.kill()
+	h.start("rec")
+	if got := h.happened()[:len(before)]; !slices.Equal(got, before) {
+		t.Errorf("after kill -9 the events are\n%+v, were\n%+v", got, before)
+	}
+	h.volctl("volume", "detach", "data", "a")
+	h.must(h.signal(syscall.SIGTERM))
+	h.start("rec")
+	all := h.happened()
+	for i, e := range all {
+		if i > 0 && (e.Seq != all[i-1].Seq+1 || e.Time.Before(all[i-1].Time)) {
+			t.Errorf("after %+v comes %+v", all[i-1], e)
+		}
+	}
+	want := []string{
+		"registered", "claim-pending", "attached", "staged", "published", "claim-taken", "claim-refused",
+		"claim-unpublishing", "unpublished", "unstaged", "claim-node-detached", "detached", "claim-controller-detached", "claim-freed",
+	}
+	if got := types(h.happened("--volume", "data")); !slices.Equal(got, want) {
+		t.Errorf("the events of the volume are\n%q, want\n%q", got, want)
+	}
+	counts := map[string]int{}
+	for _, typ := range types(all) {
+		counts[typ]++
+	}
+	if counts["agent-started"] != 3 || counts["agent-stopped"] != 1 || counts["plugin-ready"] < 3 {
+		t.Errorf("there are %v", counts)
+	}
+	if got := h.happened("-n", "2", "--volume", "data"); !slices.Equal(types(got), want[len(want)-2:]) {
+		t.Errorf("the last two are %+v", got)
+	}
+	if got := h.happened("--since", "1h"); len(got) < len(all) {
+		t.Errorf("%d of %d in the last hour", len(got), len(all))
+	}
+	files, err := filepath.Glob(filepath.Join(h.dir, "d/events/*"))
+	h.must(err)
+	for _, f := range append(files, filepath.Join(h.dir, "d/events")) {
+		if info, err := os.Stat(f); err != nil || info.Mode().Perm()&0o077 != 0 {
+			t.Errorf("%s: %v, %v", f, info.Mode(), err)
+		}
+	}
+	h.volctl("volume", "detach", "other", "a")
+}
+
+// files is what stands in files.
+func (h *host) files(pattern string) (text string) {
+	h.t.Helper()
+	names, err := filepath.Glob(filepath.Join(h.dir, pattern))
+	h.must(err)
+	for _, name := range names {
+		raw, err := os.ReadFile(name)
+		h.must(err)
+		text += string(raw)
+	}
+	return text
+}
+
+// TestRepeatedFailure: a failure that repeats is told once, and that the agent's
+// end broke a step off is no failure.
+func TestRepeatedFailure(t *testing.T) {
+	h := newRecorded(t, "15s", nil)
+	h.register("data", "single-node-writer")
+	h.fault(csitest.Fault{Method: csitest.NodeStage, Code: codes.Internal, Message: "planned", Times: -1})
+	h.volctl("volume", "claim", "data", "--alloc", "a", "--no-wait")
+	h.await("the fourth try", func() bool { return h.calls(0).Count(csitest.NodeStage) >= 4 })
+	failures := func() (n int) {
+		for _, e := range h.happened("--volume", "data") {
+			if e.Type == "step-failed" && e.Step == "NodeStageVolume" {
+				n++
+			}
+		}
+		return n
+	}
+	if n := failures(); n != 1 {
+		t.Errorf("four failures are %d events", n)
+	}
+	warned := func() (n int) { return strings.Count(h.files("agent.log"), "[WARN]  volagent.event: step-failed") }
+	if n := warned(); n != 1 {
+		t.Errorf("four failures are %d warnings", n)
+	}
+	h.must(h.cfg.Faults().Clear())
+	h.fault(csitest.Fault{Method: csitest.NodeStage, Hang: true})
+	h.volctl("volume", "claim", "data", "--alloc", "a", "--no-wait") // is tried at once
+	calls := h.calls(0).Count(csitest.NodeStage)
+	h.await("the call", func() bool { return h.status("data").Attempt.Running && h.calls(0).Count(csitest.NodeStage) >= calls })
+	h.must(h.signal(syscall.SIGTERM))
+	h.must(h.cfg.Faults().Clear())
+	h.start("rec")
+	got := types(h.happened("--volume", "data"))
+	if !slices.Contains(got, "step-interrupted") || strings.Contains(h.files("agent.log"), "Canceled: ") {
+		t.Errorf("a step that was broken off is told as %q", got)
+	}
+	h.volctl("wait", "--volume", "data", "--for", "mounted", "--timeout", "100s")
+}
+
+// TestCreateInHand: a create that still runs is not stuck; one that was broken off
+// is, and the status says what to do about it. A delete likewise.
+func TestCreateInHand(t *testing.T) {
+	h := newRecorded(t, "60s", nil)
+	run := func(args ...string) *exec.Cmd {
+		cmd := exec.Command(filepath.Join(binDir, "volctl"), args...)
+		cmd.Env = h.env
+		h.must(cmd.Start())
+		return cmd
+	}
+	for _, tt := range []struct {
+		method, state, doing, fix string
+		args                      []string
+	}{
+		{csitest.CreateVolume, "mounting", "creating", "volctl volume create", []string{"volume", "create", "data", "--plugin", "rec"}},
+		{csitest.DeleteVolume, "releasing", "deleting", "volctl volume delete data -y", []string{"volume", "delete", "data", "-y"}},
+	} {
+		h.fault(csitest.Fault{Method: tt.method, Hang: true})
+		before := h.calls(0).Count(tt.method)
+		cmd := run(tt.args...)
+		h.await("the call", func() bool { return h.calls(0).Count(tt.method) > before })
+		if st := h.status("data"); st.State != tt.state || st.Summary != tt.doing || !st.Attempt.Running || st.Attempt.Step != tt.method {
+			t.Errorf("while it runs: %+v", st)
+		}
+		h.must(cmd.Process.Kill())
+		if err := cmd.Wait(); err == nil {
+			t.Error("volctl outlived SIGKILL")
+		}
+		h.await("the call to be given up", func() bool { return h.status("data").State == "stuck" })
+		st := h.status("data")
+		if st.Summary != "stuck: "+tt.doing || !strings.HasPrefix(st.Attempt.Fix, tt.fix) || !strings.Contains(st.Attempt.Else, "deregister data -force") || st.Attempt.Code != "Canceled" || !st.Attempt.Unknown {
+			t.Errorf("when it was broken off: %+v", st)
+		}
+		h.must(h.cfg.Faults().Clear())
+		h.volctl(tt.args...)
+	}
+}
+
+// TestStatusWithHungPlugin: with a plugin that does not answer, every status is
+// there all the same, and says how full a volume is if the plugin tells.
+func TestStatusWithHungPlugin(t *testing.T) {
+	h := newRecorded(t, "60s", nil)
+	h.register("data", "single-node-writer")
+	h.volctl("volume", "claim", "data", "--alloc", "a")
+	if out := h.volctl("volume", "status", "data"); !strings.Contains(out, "● data  mounted, writable, answers in ") || !strings.Contains(out, "%") {
+		t.Errorf("healthy, it is\n%s", out)
+	}
+	pid := h.pluginPID("rec")
+	h.must(syscall.Kill(pid, syscall.SIGSTOP))
+	for _, args := range [][]string{{"volume", "status", "data"}, {"node", "status"}, {"volume", "list"}, {"claim", "list"}, {"plugin", "status", "rec"}, {"events"}} {
+		begun := time.Now()
+		out := h.volctl(args...)
+		if took := time.Since(begun); took > 4*time.Second { // 0.4 s on an idle machine
+			t.Errorf("%v took %v", args, took)
+		}
+		if args[0] == "volume" && !strings.Contains(out, "mounted") {
+			t.Errorf("%v says\n%s", args, out)
+		}
+	}
+	h.must(syscall.Kill(pid, syscall.SIGCONT))
+	h.volctl("volume", "detach", "data", "a")
+}
