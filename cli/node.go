@@ -83,28 +83,8 @@ func problemTable(w *bytes.Buffer, out *output, n *api.Node) error {
 	if err := table(w, "  ", nil, rows); err != nil {
 		return err
 	}
-	fmt.Fprintf(w, "  Unaffected: %s\n", count(unaffected(n), "volume"))
+	fmt.Fprintf(w, "  Unaffected: %s\n", count(n.Unaffected, "volume"))
 	return nil
-}
-
-// unaffected counts the volumes that no problem is about, neither their own nor
-// their plugin's.
-func unaffected(n *api.Node) int {
-	byPlugin := map[string][]string{}
-	for _, p := range n.Plugins {
-		byPlugin[p.ID] = p.Volumes
-	}
-	affected := map[string]bool{}
-	for _, p := range n.Problems {
-		volumes, isPlugin := byPlugin[p.Subject]
-		for _, v := range volumes {
-			affected[v] = true
-		}
-		if !isPlugin && p.Subject != "agent" {
-			affected[p.Subject] = true
-		}
-	}
-	return max(n.Volumes-len(affected), 0)
 }
 
 func nodeCounts(n *api.Node) string {

@@ -71,7 +71,7 @@ func world() *fake {
 	return &fake{
 		volumes: []api.Volume{free, stuck, data, shared}, plugins: []api.Plugin{nfs, ebs},
 		node: &api.Node{
-			ID: "web1", Version: "1.2.0", StartedAt: ago(3 * day), DB: "ok", State: "ok", Plugins: []api.Plugin{ebs, nfs}, Volumes: 4, Mounted: 1, Free: 1, Claims: 5,
+			ID: "web1", Version: "1.2.0", StartedAt: ago(3 * day), DB: "ok", State: "ok", Plugins: []api.Plugin{ebs, nfs}, Volumes: 4, Mounted: 1, Free: 1, Claims: 5, Unaffected: 2,
 			Problems: []api.Problem{
 				{Subject: "backup_1", State: "stuck", Since: ago(14 * time.Minute), Message: "unmounting, busy: pid 4711 rsync (backup.service), cwd", Command: "volctl volume status backup_1"},
 				{Subject: "nfs", State: "backing off", Since: ago(5 * time.Minute), Message: "it exited 6 times, 6 restarts, next in 40s", Command: "volctl plugin logs nfs"},

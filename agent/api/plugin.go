@@ -56,6 +56,9 @@ type Node struct {
 	Mounted int      `json:"mounted"`
 	Free    int      `json:"free"`
 	Claims  int      `json:"claims"`
+	// Unaffected counts the volumes that no problem is about, neither their own nor
+	// their plugin's.
+	Unaffected int `json:"unaffected"`
 	// Problems lists what a person should look at, the worst first.
 	Problems []Problem `json:"problems"`
 }

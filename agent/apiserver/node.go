@@ -22,6 +22,10 @@ func (s *Server) node(w http.ResponseWriter, r *http.Request) error {
 	if n.State != "ok" {
 		n.Problems = append(n.Problems, api.Problem{Subject: "agent", Message: n.State})
 	}
+	down := map[string]bool{}
+	for _, p := range n.Plugins {
+		down[p.ID] = ailing(p)
+	}
 	for _, v := range s.describeAll(r.Context()) {
 		n.Volumes++
 		n.Claims += len(v.Claims)
@@ -32,10 +36,14 @@ func (s *Server) node(w http.ResponseWriter, r *http.Request) error {
 			n.Mounted++
 		case api.StateStuck, api.StateDegraded:
 			n.Problems = append(n.Problems, volumeProblem(v))
+			continue
+		}
+		if !down[v.Spec.PluginID] && n.State == "ok" {
+			n.Unaffected++
 		}
 	}
 	for _, p := range n.Plugins {
-		if p.State != api.PluginReady && p.State != api.PluginStarting && p.State != api.PluginStopped {
+		if ailing(p) {
 			n.Problems = append(n.Problems, pluginProblem(p))
 		}
 	}
@@ -43,6 +51,11 @@ func (s *Server) node(w http.ResponseWriter, r *http.Request) error {
 		n.Problems = []api.Problem{}
 	}
 	return s.answer(w, n)
+}
+
+// ailing reports whether a person should look at a plugin.
+func ailing(p api.Plugin) bool {
+	return p.State != api.PluginReady && p.State != api.PluginStarting && p.State != api.PluginStopped
 }
 
 // volumeProblem is a volume in one line.

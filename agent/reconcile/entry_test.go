@@ -23,3 +23,51 @@ func TestNextDue(t *testing.T) {
 		t.Errorf("all are due, and the timer is set to %s", got)
 	}
 }
+
+// TestPace: after the burst a volume's failed steps are tried once in five minutes,
+// whoever makes them due; but a new request is tried at once, and only once.
+func TestPace(t *testing.T) {
+	now := time.Now()
+	e := newEntry()
+	a := volume.Action{Kind: volume.NodePublish, Alloc: "a"}
+	failed := volume.Outcome{Err: &volume.CallError{Step: "x", Code: "Internal", Retry: volume.RetryBackoff}}
+	due := func() bool { return !e.parked(now)[a.Key()] }
+	fail := func() {
+		e.begin(a)
+		e.end(a, failed, now)
+	}
+	for i := range burst {
+		fail()
+		if e.due(false); !due() {
+			t.Fatalf("after %d failures a plugin that becomes ready makes no step due", i+1)
+		}
+	}
+	fail()
+	if e.due(false); due() {
+		t.Error("the budget has no end")
+	}
+	if in := e.nextDue(now).Sub(now); in <= 0 || in > lastDelay {
+		t.Errorf("it is tried again in %v", in)
+	}
+	if at := e.attempt(func(volume.Action) bool { return true }); !at.Next.Equal(e.nextDue(now)) {
+		t.Errorf("people are told %v, and it is %v", at.Next, e.nextDue(now))
+	}
+	if e.due(true); !due() {
+		t.Error("a new request is not tried at once")
+	}
+	fail()
+	if e.due(false); due() {
+		t.Error("a new request is tried more than once")
+	}
+	now = now.Add(3 * lastDelay)
+	if !due() {
+		t.Error("it is never tried again")
+	}
+	now = now.Add(200 * lastDelay)
+	for range 5 {
+		fail()
+	}
+	if e.due(false); !due() {
+		t.Error("a quiet day does not fill the budget again")
+	}
+}

@@ -419,6 +419,13 @@ func TestStop(t *testing.T) {
 	if r, _ := s.store.Volume("w"); r.Claims["a"].Published != volume.Failed || len(r.Node.Watches) != 1 {
 		t.Errorf("the step that was cut short is recorded as %+v, watches %+v", r.Claims["a"], r.Node.Watches)
 	}
+	s.mu.Lock()
+	for _, e := range s.events {
+		if e.Volume == "w" && e.Type != "step-interrupted" {
+			t.Errorf("a step that was cut short is told as %+v", e)
+		}
+	}
+	s.mu.Unlock()
 	steps := len(s.host.did())
 	s.Wake("w")
 	s.PluginChanged("p")
@@ -498,5 +505,40 @@ func TestDelays(t *testing.T) {
 	}
 	if tries > 400 {
 		t.Errorf("%d attempts in a day", tries)
+	}
+}
+
+// A create or delete shows as the step of its volume, while it runs and when it
+// failed; not once the volume is there.
+func TestCall(t *testing.T) {
+	s := newSetup(t, "v")
+	r, _ := s.store.Volume("v")
+	r.Claims, r.Volume.Provision = nil, volume.Deleting
+	s.store.put(r)
+	look := func() *volume.Attempt { _, at := s.Look(t.Context(), r); return at }
+	call := func(err error) error {
+		return s.Call(t.Context(), "v", volume.DeleteVolume, func() error {
+			if at := look(); at == nil || at.Action.Kind != volume.DeleteVolume || !at.Running || at.First.IsZero() {
+				t.Errorf("while it runs: %+v", at)
+			}
+			return err
+		})
+	}
+	for tries := range 2 {
+		if err := call(failing(volume.RetryBackoff).Err); err == nil {
+			t.Error("the error is lost")
+		}
+		if at := look(); at == nil || at.Running || at.Tries != tries+1 || at.Err == nil {
+			t.Errorf("when it failed: %+v", at)
+		}
+	}
+	if at := s.Attempt("v", "a"); at != nil {
+		t.Errorf("whoever waits for a claim is told of %+v", at)
+	}
+	if err := call(nil); err != nil {
+		t.Error(err)
+	}
+	if at := look(); at != nil {
+		t.Errorf("when it went well: %+v", at)
 	}
 }

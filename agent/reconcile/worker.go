@@ -185,11 +185,13 @@ func late(a volume.Action, out volume.Outcome) bool {
 // log is for who debugs: what people need to know are the events, of which those
 // that repeat are held back.
 func (q *Queue) log(id string, a volume.Action, out volume.Outcome) {
-	l := q.o.Log.With("volume", id, "step", a.Kind, "alloc", a.Alloc)
-	switch {
-	case out.Err != nil:
-		l.Debug("step failed", "code", out.Err.Code, "message", out.Err.Message, "retry", out.Err.Retry)
-	default:
-		l.Debug("step done")
+	if !q.o.Log.IsDebug() {
+		return
 	}
+	l := q.o.Log.With("volume", id, "step", a.Kind, "alloc", a.Alloc)
+	if out.Err != nil {
+		l.Debug("step failed", "code", out.Err.Code, "message", out.Err.Message, "retry", out.Err.Retry)
+		return
+	}
+	l.Debug("step done")
 }

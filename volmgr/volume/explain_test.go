@@ -39,7 +39,19 @@ func TestExplain(t *testing.T) {
 		{"being created", func(r *volume.Record, o *volume.Observed) {
 			*r, *o = volume.Record{Volume: r.Volume}, volume.Observed{Plugin: view()}
 			r.Volume.Provision = volume.Provisioning
-		}, nil, "stuck: stuck: creating", "creating was begun and has not been seen to end", ""},
+		}, nil, "stuck: stuck: creating", "creating was begun and has not been seen to end", "volctl volume create FILE, with the file of the first time"},
+		{"being created, and the call runs", func(r *volume.Record, o *volume.Observed) {
+			*r, *o = volume.Record{Volume: r.Volume}, volume.Observed{Plugin: view()}
+			r.Volume.Provision = volume.Provisioning
+		}, &volume.Attempt{Action: volume.Action{Kind: volume.CreateVolume}, Running: true}, "mounting: creating", "", ""},
+		{"being deleted, and the call runs", func(r *volume.Record, o *volume.Observed) {
+			*r, *o = volume.Record{Volume: r.Volume}, volume.Observed{Plugin: view()}
+			r.Volume.Provision = volume.Deleting
+		}, &volume.Attempt{Action: volume.Action{Kind: volume.DeleteVolume}, Running: true}, "releasing: deleting", "", ""},
+		{"being deleted, and the call failed", func(r *volume.Record, o *volume.Observed) {
+			*r, *o = volume.Record{Volume: r.Volume}, volume.Observed{Plugin: view()}
+			r.Volume.Provision = volume.Deleting
+		}, failed(volume.DeleteVolume, "", 1, volume.RetryBackoff), "stuck: stuck: deleting", "deleting was begun and has not been seen to end", "volctl volume delete data -y"},
 		{"mounting", pending, nil, "mounting: mounting", "", ""},
 		{"mounting, failed twice", pending, failed(volume.NodePublish, "a", 2, volume.RetryBackoff), "mounting: mounting", "", ""},
 		{"mounting, failed for the third time", pending, failed(volume.NodePublish, "a", 3, volume.RetryBackoff), "stuck: stuck: mounting", "", "volctl volume detach data a"},
