@@ -167,13 +167,15 @@ const silence = 2 * time.Second
 // sayWait tells a person what is waited for, if a call takes longer and its plugin
 // is not ready. What it returns ends that.
 func sayWait(ctx context.Context, plugin string, client *apiclient.Client, out *output) (end func()) {
-	ctx, cancel := context.WithCancel(ctx)
+	quiet, cancel := context.WithCancel(ctx)
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
-		if !out.human() || sleep(ctx, silence) != nil {
+		if !out.human() || sleep(quiet, silence) != nil {
 			return
 		}
+		ctx, cancel := context.WithTimeout(ctx, silence)
+		defer cancel()
 		p, err := client.Plugin(ctx, plugin)
 		if err != nil || p.State == api.PluginReady {
 			return

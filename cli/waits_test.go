@@ -1,0 +1,60 @@
+package cli
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/volagent/volagent/agent/api"
+)
+
+// Whoever waits for a plugin that is not ready is told so.
+func TestCreateSaysWhatItWaitsFor(t *testing.T) {
+	f := world()
+	said := make(chan struct{})
+	f.on["GET /v1/plugins/nfs"] = func(*http.Request) (any, error) {
+		defer close(said)
+		return f.plugins[0], nil
+	}
+	f.on["POST /v1/volumes/new/create"] = func(r *http.Request) (any, error) {
+		select {
+		case <-said:
+		case <-r.Context().Done():
+		}
+		return nil, &api.Error{Code: api.CodePluginUnavailable, Message: `plugin "nfs" is backing-off`}
+	}
+	res := with(t, f).volctl("volume", "create", "new", "--plugin", "nfs")
+	if res.code != exitPluginUnavailable || !strings.HasPrefix(res.stderr, `waiting for plugin "nfs", which is backing-off: it exited 6 times`+"\n") {
+		t.Errorf("got %+v", res)
+	}
+}
+
+// A delete that was broken off is to be run again: nobody knows what became of it.
+func TestDeleteInterrupted(t *testing.T) {
+	f := world()
+	r := with(t, f)
+	ctx, cancel := context.WithCancel(t.Context())
+	r.ctx = ctx
+	f.on["POST /v1/volumes/data/delete"] = func(r *http.Request) (any, error) {
+		cancel()
+		<-r.Context().Done()
+		return nil, r.Context().Err()
+	}
+	res := r.volctl("volume", "delete", "data", "-y", "--confirm=data")
+	if res.code != exitFailed || !strings.Contains(res.stderr, "whether the data is gone is not known\nhint: volctl volume delete data -y --confirm=data\n") {
+		t.Errorf("got %+v", res)
+	}
+}
+
+// An error shows the last lines of the plugin's log, as harmless as all text.
+func TestErrorWithPluginLog(t *testing.T) {
+	f := world()
+	f.on["PUT /v1/volumes/data/claims/a"] = func(*http.Request) (any, error) {
+		return nil, &api.Error{Code: api.CodeFailed, Message: "NodeStageVolume: Internal: no", Hint: "volctl plugin logs ebs", Details: map[string]string{"plugin_log": "one\n\x1b[31mtwo"}}
+	}
+	const want = "volctl: cannot claim volume \"data\" for alloc \"a\": NodeStageVolume: Internal: no\nplugin log: one\nplugin log: \\x1b[31mtwo\nhint: volctl plugin logs ebs\n"
+	if res := with(t, f).volctl("volume", "claim", "data", "--alloc", "a"); res.stderr != want {
+		t.Errorf("got %q, want %q", res.stderr, want)
+	}
+}
