@@ -162,6 +162,7 @@ func (a *agent) wire(seams Seams) error {
 // serve runs until ctx ends, then stops in order: no new calls, no new steps,
 // the last commit.
 func (a *agent) serve(ctx context.Context, fl *pflag.FlagSet) error {
+	a.events.Add(volume.Event{Type: "agent-started", Message: "volagent " + api.Version})
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	var wg sync.WaitGroup
@@ -184,7 +185,6 @@ func (a *agent) serve(ctx context.Context, fl *pflag.FlagSet) error {
 	if a.halt != "" {
 		a.log.Error("no call is sent to any plugin", "reason", a.halt)
 	}
-	a.events.Add(volume.Event{Type: "agent-started", Message: "volagent " + api.Version})
 	notify(a.log, daemon.SdNotifyReady+"\nSTATUS="+a.status())
 
 	err := a.wait(ctx, fl, failed)

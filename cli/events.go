@@ -20,7 +20,8 @@ func newEvents(a *app) *cobra.Command {
 	var o eventsOptions
 	cmd := &cobra.Command{
 		Use: "events", Short: "Show what happened to volumes and plugins",
-		Long: `Show what happened, oldest first. -o json writes one event a line.`,
+		Long: `Show what happened in the last seven days, oldest first. What repeated is shown with a
+count. -o json writes one event a line.`,
 		Example: `  volctl events --since 1h --volume data
   volctl events -f -o json`,
 		Args: exactly(),
@@ -41,7 +42,7 @@ func newEvents(a *app) *cobra.Command {
 	f.BoolVarP(&o.filter.Follow, "follow", "f", false, "go on with what happens, until Ctrl-C")
 	f.DurationVar(&o.since, "since", 0, "only from so long ago on, as in 1h")
 	f.StringVar(&o.filter.Volume, "volume", "", "only of volume `ID`")
-	f.IntVarP(&o.filter.N, "lines", "n", 0, "only the last `N` events (default as the agent has them)")
+	f.IntVarP(&o.filter.N, "lines", "n", 0, "only the last `N` events (default all)")
 	completeFlag(a, cmd, "volume", volumeIDs)
 	return cmd
 }
