@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -34,11 +35,13 @@ func (p *Plugin) intercept(ctx context.Context, msg any, info *grpc.UnaryServerI
 	}
 	var resp any
 	var err error
+	done := p.turn(l.call.Volume)
 	if fault == nil {
 		resp, err = effect(options{})
 	} else {
 		resp, err = p.goWrong(l, *fault, effect)
 	}
+	done()
 	if err != nil {
 		err = coded(err)
 	}
@@ -47,6 +50,18 @@ func (p *Plugin) intercept(ctx context.Context, msg any, info *grpc.UnaryServerI
 		<-ctx.Done() // no answer leaves before the connection breaks
 	}
 	return resp, err
+}
+
+// turn waits until no other call for a volume is at work, if the plugin is
+// that strict.
+func (p *Plugin) turn(volume string) (done func()) {
+	if !p.cfg.Serial || volume == "" {
+		return func() {}
+	}
+	l, _ := p.turns.LoadOrStore(volume, &sync.Mutex{})
+	mu := l.(*sync.Mutex)
+	mu.Lock()
+	return mu.Unlock
 }
 
 // options change how the services do their work.

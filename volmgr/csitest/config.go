@@ -31,6 +31,12 @@ type Config struct {
 	MultiWriter    bool // SINGLE_NODE_MULTI_WRITER, of both services
 	Lists          bool // LIST_VOLUMES and GET_CAPACITY, which answer that there is nothing
 
+	// Serial does one call at a time for a volume, delays included: the next one
+	// waits. Else a delay holds nobody up.
+	Serial bool
+	// OldSocket: a socket file that is there already, dead or not, is an error,
+	// as it is to a plugin that just listens.
+	OldSocket bool
 	// UnknownCapabilities adds some that no release of the spec has, and some
 	// that say nothing at all.
 	UnknownCapabilities bool

@@ -17,14 +17,16 @@ import (
 )
 
 // listen opens the socket of an endpoint: unix:///path, unix:/path or /path. A
-// socket file that nobody answers at is replaced.
-func listen(endpoint string) (*net.UnixListener, error) {
+// socket file that nobody answers at is replaced, if that is wanted.
+func listen(endpoint string, replace bool) (*net.UnixListener, error) {
 	path := strings.TrimPrefix(strings.TrimPrefix(endpoint, "unix:"), "//")
 	if !filepath.IsAbs(path) {
 		return nil, fmt.Errorf("cannot listen on %q: it is not of the form unix:///path", endpoint)
 	}
-	if err := removeStale(path); err != nil {
-		return nil, fmt.Errorf("cannot listen on %q: %w", endpoint, err)
+	if replace {
+		if err := removeStale(path); err != nil {
+			return nil, fmt.Errorf("cannot listen on %q: %w", endpoint, err)
+		}
 	}
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {

@@ -159,9 +159,10 @@ func (b *bench) code(want codes.Code, err error) {
 	}
 }
 
-func (b *bench) inject(f Fault) string {
+// inject adds faults and returns the id of the first.
+func (b *bench) inject(f ...Fault) string {
 	b.t.Helper()
-	ids, err := b.cfg.Faults().Add(f)
+	ids, err := b.cfg.Faults().Add(f...)
 	b.must(err)
 	return ids[0]
 }

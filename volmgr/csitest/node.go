@@ -124,7 +124,7 @@ func (s *node) NodePublishVolume(ctx context.Context, m *csi.NodePublishVolumeRe
 		if source, err = s.p.store.block(id); err != nil {
 			return nil, err
 		}
-	case !s.p.cfg.Stage:
+	case !s.p.cfg.Stage || o.twist == Direct:
 		source = s.p.store.path(id, "data")
 	}
 	place := func() error {

@@ -31,6 +31,7 @@ type Plugin struct {
 	crashed chan struct{}
 	crash   func() // what a Fault's Crash does
 	once    sync.Once
+	turns   sync.Map       // volume → *sync.Mutex; see Config.Serial
 	work    sync.WaitGroup // calls, and effects that come later
 	gate    sync.Mutex     // no work is added once stopped
 }
@@ -65,7 +66,7 @@ func (p *Plugin) Start(endpoint string) error {
 			return fmt.Errorf("cannot start the plugin: %w", err)
 		}
 	}
-	socket, err := listen(endpoint)
+	socket, err := listen(endpoint, !p.cfg.OldSocket)
 	if err != nil {
 		return err
 	}

@@ -29,6 +29,7 @@ const (
 	Served Twist = "served" // its daemon is a process of the plugin's process group, and lives until it is unmounted
 
 	Remade  Twist = "remade"  // stage and unstage remove the staging directory; stage makes another one
+	Direct  Twist = "direct"  // publish mounts the volume itself, whatever is staged
 	Locked  Twist = "locked"  // publish makes a target with mode 000 and mounts nothing
 	Kept    Twist = "kept"    // unpublish leaves the target behind
 	Strict  Twist = "strict"  // unpublish of a target that is not there is an Internal error
@@ -44,6 +45,7 @@ var twisted = map[Twist][]string{
 	Hung:    {NodeStage, NodePublish},
 	Served:  {NodeStage, NodePublish},
 	Remade:  {NodeStage, NodeUnstage},
+	Direct:  {NodePublish},
 	Locked:  {NodePublish},
 	Kept:    {NodeUnpublish},
 	Strict:  {NodeUnpublish},

@@ -143,6 +143,16 @@ func TestTwists(t *testing.T) {
 				t.Errorf("still there: %v", err)
 			}
 		},
+		"direct": func(t *testing.T, b *bench) {
+			b.must(b.attach("a"))
+			b.inject(Fault{Method: NodeStage, Effect: EffectNone}, Fault{Method: NodePublish, Twist: Direct})
+			b.must(b.stage("a"))
+			b.must(b.publish("a", "t"))
+			b.must(os.WriteFile(b.target("t/kept"), nil, 0o600))
+			if _, err := os.Stat(b.p.store.path("a", "data", "kept")); err != nil || isMount(b.staging("a")) {
+				t.Errorf("it is not the volume itself: %v", err)
+			}
+		},
 		"locked": func(t *testing.T, b *bench) {
 			b.up("a")
 			b.inject(Fault{Method: NodePublish, Twist: Locked, Effect: EffectDone, Code: codes.Internal})
@@ -336,4 +346,40 @@ func TestLoopDevices(t *testing.T) {
 func loopControlMissing() bool {
 	_, err := os.Stat("/dev/loop-control")
 	return err != nil
+}
+
+// TestSerial: a plugin that does one call at a time for a volume lets the
+// undoing of a slow call wait for its end.
+func TestSerial(t *testing.T) {
+	cfg := full
+	cfg.Serial = true
+	b := start(t, cfg)
+	b.must(b.attach("a"))
+	b.inject(Fault{Method: NodeStage, Delay: 300 * time.Millisecond})
+	b.code(codes.DeadlineExceeded, b.stageWithin(50*time.Millisecond, "a"))
+	b.must(b.unstage("a"))
+	if isMount(b.staging("a")) {
+		t.Error("the stage came after the unstage")
+	}
+	calls := b.p.Calls()
+	if !calls.Only(NodeStage)[0].Ended() {
+		t.Error("the unstage did not wait")
+	}
+	b.noViolations()
+}
+
+// TestOldSocket: a plugin may be unable to start beside the socket of a dead one.
+func TestOldSocket(t *testing.T) {
+	cfg := full
+	cfg.OldSocket = true
+	b := start(t, cfg)
+	b.inject(Fault{Method: ControllerPublish, Crash: BeforeEffect})
+	b.code(codes.Unavailable, b.attach("a"))
+	<-b.p.Crashed()
+	next := New(b.cfg)
+	if err := next.Start(b.endpoint()); err == nil {
+		t.Error("it replaced the socket")
+	}
+	b.must(os.Remove(b.dir + "/csi.sock"))
+	b.restart()
 }
