@@ -116,10 +116,8 @@ func (s *Service) Stats(ctx context.Context, id string) (volume.Stats, error) {
 	if !ok {
 		return volume.Stats{}, unknown(id)
 	}
-	req, ok := statsRequest(r)
-	if !ok {
-		return volume.Stats{}, volume.Errorf(volume.ErrRefused, "volume %q is not mounted, so there is nobody to ask how full it is", id).
-			WithHint("volctl volume claim %s", id)
+	if _, err := s.statsRequest(id); err != nil {
+		return volume.Stats{}, err
 	}
 	info, err := s.ready(ctx, r.Volume.PluginID)
 	if err != nil {
@@ -136,15 +134,23 @@ func (s *Service) Stats(ctx context.Context, id string) (volume.Stats, error) {
 	ctx, cancel := context.WithTimeout(ctx, statsWithin)
 	defer cancel()
 	var st volume.Stats
-	err = s.Queue.Exclusive(ctx, id, func() (err error) {
-		st, err = p.NodeStats(ctx, req)
+	err = s.Queue.Exclusive(ctx, id, func() error {
+		// Again: it may have been unmounted until the turn came.
+		req, err := s.statsRequest(id)
+		if err == nil {
+			st, err = p.NodeStats(ctx, req)
+		}
 		return err
 	})
 	return st, err
 }
 
-// statsRequest names a path where the volume is mounted.
-func statsRequest(r volume.Record) (volume.StatsRequest, bool) {
+// statsRequest names a path where the volume is mounted now.
+func (s *Service) statsRequest(id string) (volume.StatsRequest, error) {
+	r, ok := s.Store.Volume(id)
+	if !ok {
+		return volume.StatsRequest{}, unknown(id)
+	}
 	req := volume.StatsRequest{ExternalID: r.Volume.ExternalID}
 	if r.Node.Staged == volume.Present {
 		req.StagingPath = r.Node.StagingPath
@@ -152,8 +158,9 @@ func statsRequest(r volume.Record) (volume.StatsRequest, bool) {
 	for _, c := range r.Ordered() {
 		if c.Published == volume.Present {
 			req.Path = c.Target
-			return req, true
+			return req, nil
 		}
 	}
-	return req, false
+	return req, volume.Errorf(volume.ErrRefused, "volume %q is not mounted, so there is nobody to ask how full it is", id).
+		WithHint("volctl volume claim %s", id)
 }

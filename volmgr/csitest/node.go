@@ -157,10 +157,9 @@ func publish(place func() error, target string, isFile, readOnly bool) error {
 
 func makeTarget(target string, isFile bool) error {
 	if !isFile {
-		if err := os.Mkdir(target, 0o755); !errors.Is(err, unix.EEXIST) {
-			return err
-		}
-		return nil
+		// The parent is the caller's to make, and may have gone again before a
+		// late effect: many plugins make it as well.
+		return os.MkdirAll(target, 0o755)
 	}
 	f, err := os.OpenFile(target, os.O_WRONLY|os.O_CREATE, 0o600)
 	if err != nil {
