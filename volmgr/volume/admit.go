@@ -47,6 +47,10 @@ func Admit(r Record, req Request, p PluginInfo, now time.Time) (Record, error) {
 	if c, ok := r.Claims[req.Alloc]; ok {
 		return r, again(r, c, req)
 	}
+	if p.Driver != "" && !p.HasNode {
+		return r, Errorf(ErrRefused, "volume %q cannot be mounted: plugin %q has no node service", v.ID, v.PluginID).
+			WithHint("volctl plugin status %s", v.PluginID)
+	}
 	mode, err := choose(r, req)
 	if err != nil {
 		return r, err
@@ -173,7 +177,7 @@ func inTheWay(r Record, mode AccessMode, blocking []Claim, now time.Time) error 
 	for _, c := range blocking {
 		age := now.Sub(c.Since).Round(time.Second)
 		if c.Wanted {
-			kind, hint = ErrRefused, fmt.Sprintf("volctl volume detach %s %s", r.Volume.ID, c.Alloc)
+			kind, hint = ErrRefused, Command("volctl volume detach %s %s", r.Volume.ID, c.Alloc)
 			names = append(names, fmt.Sprintf("%q (%s, for %s)", c.Alloc, c.State, age))
 		} else {
 			names = append(names, fmt.Sprintf("%q (being released: %s)", c.Alloc, c.State))

@@ -44,9 +44,12 @@ func Errorf(kind error, format string, args ...any) *Error {
 	return &Error{Kind: kind, Message: fmt.Sprintf(format, args...)}
 }
 
-// WithHint returns the error with its hint set.
+// WithHint returns the error with its hint set. A hint that begins with "volctl "
+// is a Command.
 func (e *Error) WithHint(format string, args ...any) *Error {
-	e.Hint = fmt.Sprintf(format, args...)
+	if e.Hint = fmt.Sprintf(format, args...); strings.HasPrefix(format, "volctl ") {
+		e.Hint = Command(format, args...)
+	}
 	return e
 }
 

@@ -167,7 +167,7 @@ func (s Sight) describe() string {
 func fix(r Record, at *Attempt) string {
 	switch {
 	case at.Action.Forward() && at.Action.Alloc != "":
-		return fmt.Sprintf("volctl volume detach %s %s", r.Volume.ID, at.Action.Alloc)
+		return Command("volctl volume detach %s %s", r.Volume.ID, at.Action.Alloc)
 	case at.Action.Forward():
 		return "volctl plugin logs " + r.Volume.PluginID
 	default:
