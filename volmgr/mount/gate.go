@@ -2,6 +2,7 @@ package mount
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -76,7 +77,8 @@ func (g *gate) release(key slotKey, s *slot) {
 // bounded runs fn, which may block for ever, and waits for it no longer than
 // the bound. A call that is outstanding on the same key is waited for as long
 // as it is within its own bound, never shared: its answer may be older than
-// this question. It fails with *HungError, the context's error, or fn's.
+// this question. It fails with *HungError, also past the context's deadline, with
+// the context's error, or with fn's.
 func bounded[T any](ctx context.Context, h *Host, k kind, path string, bound time.Duration, fn func() (T, error)) (T, error) {
 	var none T
 	key := slotKey{k, path}
@@ -106,7 +108,7 @@ func bounded[T any](ctx context.Context, h *Host, k kind, path string, bound tim
 }
 
 // wait returns nil when the call returned, and an error when it is past its
-// bound or the caller goes away.
+// bound, the caller's own, or the caller goes away.
 func (s *slot) wait(ctx context.Context, key slotKey, bound time.Duration) error {
 	left := time.Until(s.since.Add(bound))
 	timer := time.NewTimer(max(left, 0))
@@ -115,8 +117,10 @@ func (s *slot) wait(ctx context.Context, key slotKey, bound time.Duration) error
 	case <-s.done:
 		return nil
 	case <-ctx.Done():
-		return ctx.Err()
+		if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			return ctx.Err()
+		}
 	case <-timer.C:
-		return &HungError{Call: string(key.kind), Path: key.path, Since: s.since}
 	}
+	return &HungError{Call: string(key.kind), Path: key.path, Since: s.since}
 }
