@@ -1,0 +1,312 @@
+package main_test
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/volagent/volagent/volmgr/csitest"
+)
+
+// The tests of this file have each a plugin that misbehaves as some real one
+// was seen to do. Each asserts that the caller kept the rules of CSI (see kept),
+// and, in the end, that nothing is left: see over.
+
+// The calls of a life, by short names.
+const (
+	cp    = csitest.ControllerPublish
+	st    = csitest.NodeStage
+	pub   = csitest.NodePublish
+	unpub = csitest.NodeUnpublish
+	unst  = csitest.NodeUnstage
+	uncp  = csitest.ControllerUnpublish
+)
+
+// early sets faults before the plugin is started.
+func early(t *testing.T, c *csitest.Config, faults ...csitest.Fault) {
+	t.Helper()
+	if err := os.MkdirAll(c.Base, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Faults().Add(faults...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// registerWith registers volume data of the plugin with more lines of YAML.
+func (h recorded) registerWith(lines string) {
+	h.t.Helper()
+	file := filepath.Join(h.dir, "data.yaml")
+	h.must(os.WriteFile(file, []byte("id: data\nplugin_id: rec\n"+lines), 0o644))
+	h.volctl("volume", "register", file)
+}
+
+// over asserts that nobody uses the volume any more and that nothing of it is
+// left on the host: no mount, no directory, and no file that was written to the
+// host's own disk because a mount was missing.
+func (h recorded) over(id string) {
+	h.t.Helper()
+	h.volctl("wait", "--volume", id, "--for", "free", "--timeout", "60s")
+	if left := h.mounts(); left != "" {
+		h.t.Errorf("still mounted:\n%s", left)
+	}
+	h.must(filepath.WalkDir(filepath.Join(h.dir, "d", "csi", "rec"), func(path string, d fs.DirEntry, err error) error {
+		switch rel := strings.TrimPrefix(path, h.dir+"/d/csi/rec"); {
+		case err != nil:
+			return err
+		case !d.IsDir(), strings.Count(rel, "/") > 1:
+			h.t.Errorf("left behind: %s", path)
+		}
+		return nil
+	}))
+}
+
+// lives claims volume data, keeps a file in it from claim to claim, and
+// releases it; everything works as if the plugin did. It returns the path.
+func (h recorded) lives(flags ...string) string {
+	h.t.Helper()
+	path := h.volctl(append([]string{"volume", "claim", "data", "--alloc", "a", "--timeout", "60s"}, flags...)...)
+	h.must(os.WriteFile(filepath.Join(path, "file"), []byte("kept"), 0o644))
+	h.volctl("volume", "detach", "data", "a")
+	h.over("data")
+	path = h.volctl(append([]string{"volume", "claim", "data", "--alloc", "b", "--timeout", "60s"}, flags...)...)
+	if raw, err := os.ReadFile(filepath.Join(path, "file")); string(raw) != "kept" {
+		h.t.Errorf("the data is %q, %v", raw, err)
+	}
+	h.volctl("volume", "detach", "data", "b")
+	h.over("data")
+	return path
+}
+
+// TestMisbehaving lets one call of a plugin go wrong, or all of a kind. The
+// claim succeeds all the same, by just these calls.
+func TestMisbehaving(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name   string
+		faults []csitest.Fault
+		calls  []string
+	}{
+		{"stage answers OK with a mount that is dead: lstat succeeds, open says ENOTCONN",
+			[]csitest.Fault{{Method: st, Twist: csitest.Dead}}, []string{cp, st, unst, st, pub}},
+		{"publish answers OK with a mount that is dead",
+			[]csitest.Fault{{Method: pub, Twist: csitest.Dead}}, []string{cp, st, pub, unpub, pub}},
+		{"stage mounts nothing, which is legitimate, and publish mounts the volume itself",
+			[]csitest.Fault{{Method: st, Effect: csitest.EffectNone, Times: -1}, {Method: pub, Twist: csitest.Direct, Times: -1}}, []string{cp, st, pub}},
+		{"the staging directory is deleted and made again",
+			[]csitest.Fault{{Twist: csitest.Remade, Times: -1}}, []string{cp, st, pub}},
+		{"a failed stage is taken for done by the next publish, which binds the bare directory",
+			[]csitest.Fault{{Method: st, Effect: csitest.EffectNone, Times: 2}}, []string{cp, st, pub, unpub, unst, st, pub, unpub, unst, st, pub}},
+		{"a failed publish leaves a target with mode 000",
+			[]csitest.Fault{{Method: pub, Twist: csitest.Locked, Effect: csitest.EffectDone, Code: codes.Internal}}, []string{cp, st, pub, unpub, pub}},
+		{"to unpublish a target that is missing is an Internal error",
+			[]csitest.Fault{{Method: pub, Code: codes.Internal}, {Method: unpub, Twist: csitest.Strict, Times: -1}}, []string{cp, st, pub, unpub, pub}},
+		{"a target is never removed",
+			[]csitest.Fault{{Method: unpub, Twist: csitest.Kept, Times: -1}}, []string{cp, st, pub}},
+		{"unpublish says Internal although it did unmount",
+			[]csitest.Fault{{Method: unpub, Code: codes.Internal, Effect: csitest.EffectDone, Times: -1}}, []string{cp, st, pub}},
+		{"paths through a hidden directory are refused",
+			[]csitest.Fault{{Twist: csitest.NoDots, Times: -1}}, []string{cp, st, pub}},
+		{"a staging path in the argv of any process confuses it",
+			[]csitest.Fault{{Twist: csitest.Argv, Times: -1}}, []string{cp, st, pub}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			h := newRecorded(t, "10s", nil)
+			h.register("data", "single-node-writer")
+			mark := h.mark()
+			h.fault(tt.faults...)
+			h.lives()
+			if got := h.calls(mark).Methods(); !slices.Equal(got[:min(len(got), len(tt.calls)+3)], append(tt.calls, unpub, unst, uncp)) {
+				t.Errorf("calls:\n  %s", strings.Join(got, "\n  "))
+			}
+		})
+	}
+}
+
+// TestNothingUsable: where the plugin never brings about a usable mount the
+// claim fails, says what is wrong, gives out no path, and leaves nothing.
+func TestNothingUsable(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, words string
+		fault       csitest.Fault
+	}{
+		{"every stage is dead", "transport endpoint is not connected", csitest.Fault{Method: st, Twist: csitest.Dead, Times: -1}},
+		{"every publish is dead", "transport endpoint is not connected", csitest.Fault{Method: pub, Twist: csitest.Dead, Times: -1}},
+		{"every stage does nothing, so that the bare directory is published", "empty directory of the agent", csitest.Fault{Method: st, Effect: csitest.EffectNone, Times: -1}},
+		{"every stage fails, and is undone before it is tried again or given up", "no such flavour", csitest.Fault{Method: st, Code: codes.Internal, Message: "no such flavour", Times: -1}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			h := newRecorded(t, "2s", nil)
+			h.register("data", "single-node-writer")
+			mark := h.mark()
+			h.fault(tt.fault)
+			r := h.try("volume", "claim", "data", "--alloc", "a", "--timeout", "1s")
+			if r.code != 5 || r.out != "" || !strings.Contains(r.err, tt.words) || !strings.Contains(r.err, "withdrawn") {
+				t.Errorf("exit %d, stdout %q, stderr %q", r.code, r.out, r.err)
+			}
+			h.over("data")
+			calls := h.calls(mark)
+			if calls.Count(st) != calls.Count(unst) {
+				t.Errorf("each stage has its unstage:\n%s", calls)
+			}
+			h.must(h.cfg.Faults().Clear())
+			h.lives()
+		})
+	}
+}
+
+// TestLatePublish: a publish and the unpublish right after it both answer OK, and
+// a live mount appears afterwards. It is seen and taken away.
+func TestLatePublish(t *testing.T) {
+	t.Parallel()
+	h := newRecorded(t, "5s", nil)
+	h.register("data", "single-node-writer")
+	mark := h.mark()
+	h.fault(csitest.Fault{Method: pub, Twist: csitest.Direct, Effect: csitest.EffectLater, Delay: 3500 * time.Millisecond})
+	if r := h.try("volume", "claim", "data", "--alloc", "a", "--timeout", "300ms"); r.code != 5 {
+		t.Fatalf("exit %d, stderr %q", r.code, r.err)
+	}
+	h.over("data")
+	if calls := h.calls(mark); calls.Count(unpub) != 2 || calls.Count(pub) != 1 || calls.Count(unst) != 1 {
+		t.Errorf("the mount that came late was not undone, once:\n%s", calls)
+	}
+}
+
+// TestTimeoutIsNoFailure: a plugin that sleeps past the deadline of a call and
+// then succeeds. The call is undone: exactly one unpublish and one unstage follow.
+func TestTimeoutIsNoFailure(t *testing.T) {
+	t.Parallel()
+	for _, method := range []string{st, pub} {
+		t.Run(method, func(t *testing.T) {
+			t.Parallel()
+			h := newRecorded(t, "2s", func(c *csitest.Config) { c.Serial = true })
+			h.register("data", "single-node-writer")
+			mark := h.mark()
+			h.fault(csitest.Fault{Method: method, Delay: 2500 * time.Millisecond})
+			r := h.try("volume", "claim", "data", "--alloc", "a", "--timeout", "500ms")
+			if r.code != 5 || !strings.Contains(r.err, method+" has not answered") {
+				t.Errorf("exit %d, stderr %q", r.code, r.err)
+			}
+			h.over("data")
+			want := []string{cp, st, pub, unpub, unst, uncp}
+			if method == st {
+				want = []string{cp, st, unst, uncp}
+			}
+			h.expect(mark, want...)
+		})
+	}
+}
+
+// TestUnstageGoesOn: an unstage that runs past its deadline goes on in the
+// plugin, and takes away whatever is staged then. The next claim waits it out.
+func TestUnstageGoesOn(t *testing.T) {
+	t.Parallel()
+	h := newRecorded(t, "3s", nil)
+	h.register("data", "single-node-writer")
+	h.volctl("volume", "claim", "data", "--alloc", "a")
+	h.fault(csitest.Fault{Method: unst, Effect: csitest.EffectLater, Delay: 2 * time.Second, Code: codes.DeadlineExceeded})
+	h.volctl("volume", "detach", "data", "a", "--no-wait")
+	path := h.volctl("volume", "claim", "data", "--alloc", "b", "--timeout", "60s")
+	ended := time.Now().Add(2 * time.Second)
+	h.must(os.WriteFile(filepath.Join(path, "file"), nil, 0o644))
+	h.await("the plugin to be done", func() bool { return time.Now().After(ended) })
+	if got := strings.Count(h.mounts(), "\n"); got != 2 {
+		t.Errorf("the staging and the target are to be mounted:\n%s", h.mounts())
+	}
+	h.volctl("volume", "detach", "data", "b")
+	h.over("data")
+}
+
+// TestUnstageKills: an unstage succeeds while the volume is published, and takes
+// the live targets with it. So none is sent, not even to repair a staging that
+// is gone while two claims use the volume.
+func TestUnstageKills(t *testing.T) {
+	t.Parallel()
+	h := newRecorded(t, "10s", nil)
+	h.register("data", "single-node-multi-writer")
+	one := h.volctl("volume", "claim", "data", "--alloc", "a")
+	two := h.volctl("volume", "claim", "data", "--alloc", "b")
+	h.fault(csitest.Fault{Method: unst, Twist: csitest.Severs, Times: -1})
+	h.fault(csitest.Fault{Method: st, Code: codes.Internal})
+	file := h.writer(one)
+	mark := h.mark()
+	unmount(t, h.stagingPath("data"))
+	h.await("the repair", func() bool {
+		return strings.Contains(h.volctl("volume", "status", "data"), "mounted, writable") && h.calls(mark).Count(st) == 2
+	})
+	h.expect(mark, st, st)
+	h.volctl("volume", "detach", "data", "b")
+	h.expect(mark, st, st, unpub)
+	was := size(file)
+	h.await("the writer to go on", func() bool { return size(file) > was })
+	if _, err := os.Stat(two); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the other target: %v", err)
+	}
+}
+
+// stagingPath is where a volume of the plugin is staged.
+func (h recorded) stagingPath(id string) string {
+	return filepath.Join(h.dir, "d", "csi", "rec", "staging", id)
+}
+
+// TestBlockReadOnly: a plugin that ignores read-only for a block device, which no
+// remount can change, has the claim refused.
+func TestBlockReadOnly(t *testing.T) {
+	t.Parallel()
+	h := newRecorded(t, "10s", func(c *csitest.Config) { c.LoopDevices = true })
+	h.registerWith("external_id: x\ncapabilities:\n- {access_mode: single-node-writer, attachment_mode: block-device}\n")
+	path := h.volctl("volume", "claim", "data", "--alloc", "a", "--read-only")
+	if f, err := os.OpenFile(path, os.O_RDWR, 0); err == nil {
+		_, err = f.Write(make([]byte, 4096))
+		if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+			t.Error("a read-only device can be written to")
+		}
+	}
+	h.volctl("volume", "detach", "data")
+	h.fault(csitest.Fault{Method: pub, IgnoreReadOnly: true, Times: -1})
+	r := h.try("volume", "claim", "data", "--alloc", "a", "--read-only")
+	if r.code != 1 || r.out != "" || !strings.Contains(r.err, "ignored read-only") {
+		t.Errorf("exit %d, stdout %q, stderr %q", r.code, r.out, r.err)
+	}
+	h.over("data")
+	path = h.volctl("volume", "claim", "data", "--alloc", "a")
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	h.must(err)
+	_, err = f.Write(make([]byte, 4096))
+	h.must(errors.Join(err, f.Sync(), f.Close()))
+	h.volctl("volume", "detach", "data")
+	h.over("data")
+}
+
+// TestStrangeIDs: the plugin's own id of a volume may hold slashes, be an
+// absolute path, or lead upwards. It reaches the plugin as it is, and no path.
+func TestStrangeIDs(t *testing.T) {
+	t.Parallel()
+	h := newRecorded(t, "10s", nil)
+	for i, external := range []string{"/exports/a b/c", "nas.example/vol/1", "../../../etc", ".hidden", "zone#disk?x=1", "déjà vu"} {
+		id := fmt.Sprintf("v%d", i)
+		file := filepath.Join(h.dir, id+".yaml")
+		h.must(os.WriteFile(file, fmt.Appendf(nil, "id: %s\nplugin_id: rec\nexternal_id: %q\n", id, external), 0o644))
+		h.volctl("volume", "register", file)
+		mark := h.mark()
+		if path := h.volctl("volume", "claim", id, "--alloc", ".a"); path != filepath.Join(h.dir, "d/csi/rec/per-alloc/~2Ea", id) {
+			t.Errorf("%q is at %s", external, path)
+		}
+		h.volctl("volume", "detach", id)
+		if calls := h.calls(mark); len(calls.Of(external)) != len(calls) || len(calls) != 6 {
+			t.Errorf("%q reached the plugin as:\n%s", external, calls)
+		}
+		h.over(id)
+	}
+}

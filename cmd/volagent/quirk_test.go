@@ -1,0 +1,154 @@
+package main_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/csitest"
+)
+
+// The tests of this file have each a plugin whose nature is that of some real
+// one, from its start on.
+
+// unmount unmounts a path that must be mounted.
+func unmount(t *testing.T, path string) {
+	t.Helper()
+	if err := syscall.Unmount(path, 0); err != nil {
+		t.Fatalf("cannot unmount %s: %v", path, err)
+	}
+}
+
+// TestQuirks: a whole life with plugins of all kinds.
+func TestQuirks(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name string
+		tune func(*testing.T, *csitest.Config)
+	}{
+		{"Probe says nothing of being ready, which means that it is", func(t *testing.T, c *csitest.Config) {
+			early(t, c, csitest.Fault{Method: csitest.Probe, Effect: csitest.EffectNone, Times: -1})
+		}},
+		{"it takes seconds to answer at first", func(t *testing.T, c *csitest.Config) {
+			early(t, c, csitest.Fault{Method: csitest.Probe, Delay: 2 * time.Second})
+		}},
+		{"it has capabilities that nobody has heard of", func(_ *testing.T, c *csitest.Config) { c.UnknownCapabilities = true }},
+		{"it has no controller service", func(_ *testing.T, c *csitest.Config) {
+			c.NoController, c.Attach, c.CreateDelete = true, false, false
+		}},
+		{"it does not stage", func(_ *testing.T, c *csitest.Config) { c.Stage = false }},
+		{"it neither attaches nor stages", func(_ *testing.T, c *csitest.Config) { c.Attach, c.Stage = false, false }},
+		{"it knows only the old access modes", func(_ *testing.T, c *csitest.Config) { c.MultiWriter = false }},
+		{"to list volumes, or to ask for the capacity left, kills it", func(t *testing.T, c *csitest.Config) {
+			c.Lists = true
+			early(t, c, csitest.Fault{Method: csitest.ListVolumes, Crash: csitest.BeforeEffect, Times: -1},
+				csitest.Fault{Method: csitest.GetCapacity, Crash: csitest.BeforeEffect, Times: -1})
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			h := newRecorded(t, "10s", func(c *csitest.Config) { tt.tune(t, c) })
+			h.register("data", "single-node-writer")
+			h.lives()
+			for _, args := range [][]string{{"volume", "list"}, {"volume", "status", "data"}, {"plugin", "status", "rec"}, {"node", "status"}} {
+				h.volctl(args...)
+			}
+			j, err := csitest.LoadJournal(h.cfg.JournalPath())
+			h.must(err)
+			if j.Starts != 1 {
+				t.Errorf("the plugin was started %d times", j.Starts)
+			}
+			if needless := j.Calls.Only(csitest.ListVolumes, csitest.GetCapacity); len(needless) > 0 {
+				t.Errorf("nobody needs these calls:\n%s", needless)
+			}
+		})
+	}
+}
+
+// TestNoNodeService: with a plugin that has no node service a claim is refused
+// with the reason, and its controller is not called in vain.
+func TestNoNodeService(t *testing.T) {
+	t.Parallel()
+	h := newRecorded(t, "10s", func(c *csitest.Config) { c.NoNode = true })
+	h.register("data", "single-node-writer")
+	mark := h.mark()
+	r := h.try("volume", "claim", "data", "--alloc", "a", "--timeout", "20s")
+	if r.code != 4 || !strings.Contains(r.err, "node service") {
+		t.Errorf("exit %d, %s", r.code, r.err)
+	}
+	h.over("data")
+	h.expect(mark)
+}
+
+// TestSecretsEverywhere: some plugins need the volume's secrets with every call
+// that can carry them.
+func TestSecretsEverywhere(t *testing.T) {
+	t.Parallel()
+	h := newRecorded(t, "10s", func(c *csitest.Config) { c.WantSecrets = map[string]string{"user": "u", "key": "k"} })
+	for _, name := range []string{"u", "k"} {
+		h.must(os.WriteFile(filepath.Join(h.dir, name), []byte(name), 0o600))
+	}
+	h.registerWith("external_id: x\nsecrets:\n  user: {file: " + h.dir + "/u}\n  key: {file: " + h.dir + "/k}\n")
+	h.lives() // the plugin's own rules tell of a call without them
+}
+
+// TestOldSocket: after a kill the plugin's socket file stays, and refuses
+// connections. It is removed before the plugin, which could not, is started again.
+func TestOldSocket(t *testing.T) {
+	t.Parallel()
+	h := newRecorded(t, "10s", func(c *csitest.Config) { c.OldSocket = true })
+	h.register("data", "single-node-writer")
+	path := h.volctl("volume", "claim", "data", "--alloc", "a")
+	mounts, mark := h.mounts(), h.mark()
+	for range 2 {
+		pid := h.pluginPID("rec")
+		h.must(syscall.Kill(pid, syscall.SIGKILL))
+		h.await("another process", func() bool { now := h.pluginPID("rec"); return now != 0 && now != pid })
+		h.volctl("wait", "--plugin", "rec", "--timeout", "20s")
+	}
+	h.expect(mark)
+	if got := h.mounts(); got != mounts {
+		t.Errorf("the mounts changed:\n%s\nwere:\n%s", got, mounts)
+	}
+	h.must(os.WriteFile(filepath.Join(path, "file"), nil, 0o644))
+	h.volctl("volume", "detach", "data")
+	h.over("data")
+}
+
+// TestFuseDaemons: FUSE daemons that share the plugin's process group serve the
+// mounts. They live on when the plugin dies and is started again, and when the
+// agent is stopped: nobody signals the group.
+func TestFuseDaemons(t *testing.T) {
+	t.Parallel()
+	h := newRecorded(t, "10s", nil)
+	h.register("data", "single-node-writer")
+	h.fault(csitest.Fault{Method: st, Twist: csitest.Served})
+	path := h.volctl("volume", "claim", "data", "--alloc", "a")
+	mounts, mark := h.mounts(), h.mark()
+	pid := h.pluginPID("rec")
+	alive := func(what string) {
+		t.Helper()
+		h.await("another plugin, "+what, func() bool { now := h.pluginPID("rec"); return now != 0 && now != pid })
+		pid = h.pluginPID("rec")
+		h.volctl("wait", "--plugin", "rec", "--timeout", "20s")
+		if _, err := os.ReadDir(path); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	h.must(syscall.Kill(pid, syscall.SIGKILL))
+	alive("after a kill")
+	h.must(h.signal(syscall.SIGTERM))
+	if _, err := os.ReadDir(path); err != nil {
+		t.Errorf("without an agent: %v", err)
+	}
+	h.start("rec")
+	h.expect(mark)
+	if got := h.mounts(); got != mounts {
+		t.Errorf("the mounts changed:\n%s\nwere:\n%s", got, mounts)
+	}
+	h.volctl("volume", "detach", "data")
+	h.over("data")
+}
