@@ -122,6 +122,7 @@ func (a *agent) wire(seams Seams) error {
 	if a.node, a.halt, err = identify(ctx, a.db, a.c, host); err != nil {
 		return err
 	}
+	a.sayShared(host)
 	if err := a.db.reload(ctx); err != nil {
 		return err
 	}

@@ -56,3 +56,17 @@ func attached(db store) string {
 	}
 	return ""
 }
+
+// sayShared warns where mounts below the data dir reach no other mount
+// namespace: plugins that live in one, and some that look, fail there. The mount
+// table is the administrator's, so it is not changed.
+func (a *agent) sayShared(host *mount.Host) {
+	dir := a.c.mountRoot()
+	switch shared, err := host.Shared(dir); {
+	case err != nil:
+		a.log.Warn("cannot look at the mount that volumes go to", "error", err)
+	case !shared:
+		a.log.Warn("the directory of all volumes is in no shared mount; some plugins need that",
+			"directory", dir, "remedy", fmt.Sprintf("with nothing mounted there: mount --bind %[1]s %[1]s && mount --make-shared %[1]s", dir))
+	}
+}

@@ -1,6 +1,8 @@
 package main_test
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -151,4 +153,48 @@ func TestFuseDaemons(t *testing.T) {
 	}
 	h.volctl("volume", "detach", "data")
 	h.over("data")
+}
+
+// TestSharedPropagation: some plugins need shared propagation on the staging
+// directory's parent. Where it is there, volumes are staged again and again;
+// where it is not, the agent says so, and how it is had, and the claim is
+// refused with the plugin's words.
+func TestSharedPropagation(t *testing.T) {
+	t.Parallel()
+	for _, shared := range []bool{true, false} {
+		t.Run(fmt.Sprint(shared), func(t *testing.T) {
+			t.Parallel()
+			h := newRecorded(t, "2s", func(c *csitest.Config) {
+				early(t, c, csitest.Fault{Twist: csitest.Sharing, Times: -1})
+				if !shared {
+					return
+				}
+				dir := filepath.Dir(c.Base)
+				if err := errors.Join(syscall.Mount(dir, dir, "", syscall.MS_BIND, ""), syscall.Mount("", dir, "", syscall.MS_SHARED, "")); err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() {
+					if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
+						t.Error(err)
+					}
+				})
+			})
+			h.register("data", "single-node-writer")
+			log, err := os.ReadFile(h.log.Name())
+			h.must(err)
+			if said := strings.Contains(string(log), "make-shared "+h.dir+"/d/csi"); said == shared {
+				t.Errorf("the agent said it: %v", said)
+			}
+			if shared {
+				h.lives()
+				return
+			}
+			r := h.try("volume", "claim", "data", "--alloc", "a", "--timeout", "1s")
+			if r.code != 5 || !strings.Contains(r.err, "is not in a shared mount") {
+				t.Errorf("exit %d, %s", r.code, r.err)
+			}
+			h.must(h.cfg.Faults().Clear()) // its unstage wants the same
+			h.over("data")
+		})
+	}
 }

@@ -25,6 +25,7 @@ type point struct {
 	source   string
 	readOnly bool // the mount, or its file system
 	deleted  bool // its root directory or file is unlinked
+	shared   bool // mounts below it propagate
 }
 
 // lookMask is what every look needs; asking less lets a file system answer
@@ -182,6 +183,7 @@ func (h *Host) fromStatmount(r statmountReply) point {
 	if r.u64(atMask)&statmountSBSource != 0 {
 		p.source = r.str(atSBSource)
 	}
+	p.shared = r.u64(atMntShare)&unix.MS_SHARED != 0
 	p.readOnly = r.u64(atMntAttr)&unix.MOUNT_ATTR_RDONLY != 0 || r.u32(atSBFlags)&unix.MS_RDONLY != 0
 	return p
 }

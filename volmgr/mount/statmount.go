@@ -30,6 +30,7 @@ const (
 	atMntID     = 40
 	atMntIDOld  = 56
 	atMntAttr   = 64
+	atMntShare  = 72 // mnt_propagation
 	atMntRoot   = 104
 	atMntPoint  = 108
 	atSBSource  = 124

@@ -126,7 +126,7 @@ func (h *Host) fromInfo(m *mountinfo.Info) point {
 			Namespace: h.namespace, Boot: h.boot,
 			Device: device(uint32(m.Major), uint32(m.Minor)),
 		},
-		at: m.Mountpoint, source: m.Source,
+		at: m.Mountpoint, source: m.Source, shared: strings.HasPrefix(m.Optional, "shared:"),
 		readOnly: hasOption(m.Options, "ro") || hasOption(m.VFSOptions, "ro"),
 	}
 	p.id.Root, p.deleted = rootPath(m.Root)
