@@ -30,13 +30,13 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) error {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	enc := json.NewEncoder(w)
 	gone := errors.New("the caller is gone")
-	send := func(e api.Event) error {
-		if enc.Encode(e) != nil {
+	sent := func(e api.Event) bool { return enc.Encode(e) == nil }
+	seq, err := s.o.Events.Read(r.Context(), id, since, n, func(e api.Event) error {
+		if !sent(e) {
 			return gone
 		}
 		return nil
-	}
-	seq, err := s.o.Events.Read(r.Context(), id, since, n, send)
+	})
 	if err != nil {
 		// The answer has begun: a caller that is still there sees it cut short.
 		if !errors.Is(err, gone) && r.Context().Err() == nil {
@@ -49,10 +49,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) error {
 		evs, more := s.o.Events.After(seq)
 		for _, e := range evs {
 			seq = e.Seq
-			if id != "" && e.Volume != id {
-				continue
-			}
-			if send(e) != nil {
+			if (id == "" || e.Volume == id) && !sent(e) {
 				return nil
 			}
 		}

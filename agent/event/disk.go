@@ -18,8 +18,8 @@ import (
 // Bounds of the files.
 const (
 	keepDays = 7
-	maxFile  = 8 << 20  // bytes from which a day gets another file
 	maxTotal = 64 << 20 // bytes of all files; the oldest go first
+	parts    = 8        // a day gets another file from this part of them on
 )
 
 // errSlow is why events were lost that the disk was too slow for.
@@ -29,6 +29,7 @@ var errSlow = errors.New("the disk is too slow")
 // power cut takes is history, not state. One goroutine uses it.
 type disk struct {
 	dir  string
+	max  int64    // bytes of all files
 	f    *os.File // the one that is appended to; nil before the first event
 	name string
 	size int64
@@ -57,11 +58,11 @@ func (l line) event() Event {
 }
 
 // openDisk makes the directory and returns the number of the last event in it.
-func openDisk(dir string, now time.Time) (*disk, uint64, error) {
+func openDisk(dir string, most int64, now time.Time) (*disk, uint64, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, 0, fmt.Errorf("cannot make the directory of events: %w", err)
 	}
-	d := &disk{dir: dir}
+	d := &disk{dir: dir, max: most}
 	if err := d.prune(now); err != nil {
 		return nil, 0, err
 	}
@@ -140,7 +141,7 @@ func (d *disk) write(evs []Event) error {
 	enc := json.NewEncoder(&buf)
 	enc.SetEscapeHTML(false)
 	for _, e := range evs {
-		if day := e.Time.Format(time.DateOnly); d.f == nil || day > dayOf(d.name) || d.size+int64(buf.Len()) >= maxFile {
+		if day := e.Time.Format(time.DateOnly); d.f == nil || day > dayOf(d.name) || d.size+int64(buf.Len()) >= d.max/parts {
 			if err := d.flush(&buf); err != nil {
 				return err
 			}
@@ -190,7 +191,7 @@ func (d *disk) next(day string, now time.Time) error {
 		if err != nil {
 			return fmt.Errorf("cannot open a file of events: %w", err)
 		}
-		if info.Size() >= maxFile {
+		if info.Size() >= d.max/parts {
 			var n int
 			if _, err := fmt.Sscanf(name[len(day):], ".%04d", &n); err != nil {
 				return fmt.Errorf("cannot tell the number of %s: %w", name, err)
@@ -229,7 +230,7 @@ func (d *disk) prune(now time.Time) error {
 			return fmt.Errorf("cannot look at the files of events: %w", err)
 		}
 		// Room is left for the file that is about to grow.
-		if total += info.Size(); dayOf(names[i]) >= oldest && total <= maxTotal-maxFile {
+		if total += info.Size(); dayOf(names[i]) >= oldest && total <= d.max-d.max/parts {
 			continue
 		}
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {

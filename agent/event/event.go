@@ -31,6 +31,8 @@ type Event struct {
 type Options struct {
 	// Dir holds the files; it is made if it is not there.
 	Dir string
+	// MaxBytes is how large they may be in all; 0 is 64 MiB.
+	MaxBytes int64
 	// Told is called once for each event that is kept, by whoever added it.
 	Told func(Event)
 	// Warn is told once when files cannot be written, until they can be again.
@@ -76,7 +78,10 @@ func Open(o Options) *Log {
 		close(l.over)
 		return l
 	}
-	d, last, err := openDisk(o.Dir, time.Now())
+	if o.MaxBytes <= 0 {
+		o.MaxBytes = maxTotal
+	}
+	d, last, err := openDisk(o.Dir, o.MaxBytes, time.Now())
 	if err != nil {
 		o.Warn("events are kept in memory only", err)
 		close(l.over)

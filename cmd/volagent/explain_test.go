@@ -111,7 +111,9 @@ func TestBusyUnmount(t *testing.T) {
 		}
 	}
 	h.must(exec.Command("sh", "-c", at.Fix).Run())
-	<-ended // by a signal
+	if err := <-ended; err == nil {
+		t.Error("the holder ended by itself")
+	}
 	h.volctl("wait", "--volume", "data", "--for", "free", "--timeout", "60s")
 	h.volctl("volume", "detach", "other", "web")
 	if left := h.mounts(); left != "" {
@@ -235,6 +237,52 @@ func TestEvents(t *testing.T) {
 			t.Errorf("%s: %v, %v", f, info.Mode(), err)
 		}
 	}
+	h.volctl("volume", "detach", "other", "a")
+}
+
+// TestFollowEvents: a follower is told of the last events and then of each as it
+// comes, those of other volumes left out.
+func TestFollowEvents(t *testing.T) {
+	h := newRecorded(t, "10s", nil)
+	h.register("data", "single-node-writer")
+	h.register("other", "single-node-writer")
+	h.volctl("volume", "claim", "data", "--alloc", "a")
+	cmd := exec.Command(filepath.Join(binDir, "volctl"), "events", "-f", "-n", "1", "--volume", "data", "-o", "json")
+	cmd.Env = h.env
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	out, err := cmd.StdoutPipe()
+	h.must(err)
+	h.must(cmd.Start())
+	lines := make(chan happening, 100)
+	go func() {
+		defer close(lines)
+		for dec := json.NewDecoder(out); ; {
+			var e happening
+			if dec.Decode(&e) != nil {
+				return
+			}
+			lines <- e
+		}
+	}()
+	next := func(want string) {
+		t.Helper()
+		select {
+		case e := <-lines:
+			if e.Type != want || e.Volume != "data" {
+				t.Fatalf("told of %+v instead of %s", e, want)
+			}
+		case <-time.After(30 * time.Second):
+			t.Fatalf("not told of %s", want)
+		}
+	}
+	next("claim-taken")
+	h.volctl("volume", "claim", "other", "--alloc", "a")
+	h.volctl("volume", "detach", "data", "a")
+	for _, typ := range []string{"claim-unpublishing", "unpublished", "unstaged", "claim-node-detached", "detached", "claim-controller-detached", "claim-freed"} {
+		next(typ)
+	}
+	h.must(cmd.Process.Signal(syscall.SIGINT))
+	h.must(cmd.Wait()) // Ctrl-C is how following ends
 	h.volctl("volume", "detach", "other", "a")
 }
 
