@@ -87,9 +87,8 @@ func run(m *testing.M) (code int) {
 			return fail(fmt.Errorf("cannot build: %w\n%s", err, out))
 		}
 	}
-	// Tests that may run beside others wait for processes most of the time.
-	flag.Parse()
-	if err := flag.Set("test.parallel", "8"); err != nil {
+	// Tests that run at once mostly wait; a flag of the command line wins.
+	if err := flag.Set("test.parallel", "6"); err != nil {
 		return fail(err)
 	}
 	before := leftovers()

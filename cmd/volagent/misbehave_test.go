@@ -120,7 +120,7 @@ func TestMisbehaving(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			h := newRecorded(t, "10s", nil)
+			h := newRecorded(t, "2s", nil)
 			h.register("data", "single-node-writer")
 			mark := h.mark()
 			h.fault(tt.faults...)
@@ -264,7 +264,7 @@ func (h recorded) stagingPath(id string) string {
 // remount can change, has the claim refused.
 func TestBlockReadOnly(t *testing.T) {
 	t.Parallel()
-	h := newRecorded(t, "10s", func(c *csitest.Config) { c.LoopDevices = true })
+	h := newRecorded(t, "2s", func(c *csitest.Config) { c.LoopDevices = true })
 	h.registerWith("external_id: x\ncapabilities:\n- {access_mode: single-node-writer, attachment_mode: block-device}\n")
 	path := h.volctl("volume", "claim", "data", "--alloc", "a", "--read-only")
 	if f, err := os.OpenFile(path, os.O_RDWR, 0); err == nil {
