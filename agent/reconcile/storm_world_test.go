@@ -60,7 +60,6 @@ const (
 	expired           // no answer within the deadline, and nothing happened
 	expiredLater      // no answer within the deadline, and it happens after it
 	lied              // OK, and nothing happened
-	fates
 )
 
 // A call takes callTime, and has callLimit for it.
@@ -262,6 +261,9 @@ func (s *storm) call(id string, a volume.Action, f fate) <-chan volume.Outcome {
 	}
 	if f > failedDone && (a.Kind == volume.ControllerPublish || a.Kind == volume.ControllerUnpublish) {
 		f = failedDone // nobody could see a later effect, or none
+	}
+	if f == failedLater && !a.Forward() {
+		f = expiredLater // an undoing that was answered is over
 	}
 	switch f {
 	case refused:

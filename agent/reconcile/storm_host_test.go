@@ -1,0 +1,212 @@
+package reconcile_test
+
+import (
+	"context"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/volagent/volagent/agent/reconcile"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// deed is something that happens, to volume and alloc where it concerns one.
+type deed struct {
+	What          string
+	Volume, Alloc string
+	N             int
+	Then          time.Duration // passes afterwards
+}
+
+// stormHost runs agents, one after the other, on a storm.
+type stormHost struct {
+	*storm
+	q *reconcile.Queue
+}
+
+var (
+	stormVolumes = []string{"v", "w"}
+	stormAllocs  = []string{"a", "b", "c"}
+)
+
+// begin starts an agent from what is on disk.
+func (h *stormHost) begin() {
+	h.mu.Lock()
+	h.agent++
+	h.mem = map[string]volume.Record{}
+	for id, r := range h.disk {
+		r.Node.Proven = false // it is not stored
+		h.mem[id], _ = volume.Loaded(r)
+	}
+	s := session{h.storm, h.agent}
+	h.mu.Unlock()
+	h.q = reconcile.New(reconcile.Options{Store: s, Plugins: h.storm, Host: s, Events: func([]volume.Event) {}, Log: hclog.NewNullLogger()})
+	h.q.Start()
+}
+
+// crash ends the agent; what it still does has no effect on its records.
+func (h *stormHost) crash() {
+	h.mu.Lock()
+	h.agent++
+	h.mu.Unlock()
+	gone, cancel := context.WithCancel(context.Background())
+	cancel()
+	h.q.Stop(gone)
+}
+
+// plugin has the plugin die or come back.
+func (h *stormHost) plugin(ready bool) {
+	h.mu.Lock()
+	if h.ready && !ready {
+		h.life++
+	}
+	h.ready = ready
+	h.mu.Unlock()
+	h.q.PluginChanged("p")
+}
+
+// change is an intent: on disk or not at all.
+func (h *stormHost) change(id string, fn func(volume.Record) (volume.Record, error)) {
+	h.mu.Lock()
+	r, ok := h.mem[id]
+	if !ok {
+		h.mu.Unlock()
+		return
+	}
+	next, err := fn(r)
+	if err == nil && h.commit() == nil {
+		h.mem[id], h.disk[id] = next, next
+	}
+	h.mu.Unlock()
+	h.q.Wake(id)
+}
+
+func (h *stormHost) claim(id, alloc string) {
+	h.change(id, func(r volume.Record) (volume.Record, error) {
+		req := volume.Request{Alloc: alloc, StagingPath: stagingOf(id), Target: targetOf(id, alloc)}
+		if h.bind && alloc == "a" {
+			req.At = "/at/" + id
+		}
+		info := volume.PluginInfo{ID: "p", NodeID: "n", Caps: volume.Caps{Attach: h.attach, Stage: h.stage}}
+		return volume.Admit(r, req, info, time.Now())
+	})
+}
+
+// force deregisters a volume, and register brings it back with what is owed.
+func (h *stormHost) force(id string) {
+	h.mu.Lock()
+	r, ok := h.mem[id]
+	if ok && volume.Droppable(r) == nil && h.commit() == nil {
+		delete(h.mem, id)
+		delete(h.disk, id)
+		h.debts[id] = r
+	} else {
+		ok = false
+	}
+	h.mu.Unlock()
+	if ok {
+		h.q.Forget(id)
+	}
+}
+
+func stormVolume(id string) volume.Volume {
+	return volume.Volume{ID: id, PluginID: "p", Driver: "d", ExternalID: "ext-" + id, RegisteredAt: time.Now(), Capabilities: []volume.Capability{{
+		Access: volume.SingleNodeMultiWriter, Attachment: volume.FileSystem,
+	}}}
+}
+
+func (h *stormHost) register(id string) {
+	h.mu.Lock()
+	if _, ok := h.mem[id]; ok {
+		h.mu.Unlock()
+		return
+	}
+	r := volume.Record{Volume: stormVolume(id)}
+	if debt, ok := h.debts[id]; ok {
+		debt.Node.Proven = false
+		debt, _ = volume.Loaded(debt)
+		r.Node, r.Claims = debt.Node, debt.Claims
+		delete(h.debts, id)
+	}
+	h.mem[id], h.disk[id] = r, r
+	h.mu.Unlock()
+	h.q.Wake(id)
+}
+
+// look is somebody's look at a volume's status.
+func (h *stormHost) look(id string) {
+	if r, ok := (session{h.storm, h.agent}).Volume(id); ok {
+		h.q.Look(context.Background(), r)
+	}
+}
+
+// stop ends the agent in good order.
+func (h *stormHost) stop(within time.Duration) {
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	h.q.Stop(ctx)
+}
+
+// reboot takes everything away but the attachments.
+func (h *stormHost) reboot() {
+	h.crash()
+	h.mu.Lock()
+	h.boots++
+	h.life++
+	clear(h.mounts)
+	for _, id := range stormVolumes {
+		h.done["staged "+id] = false
+	}
+	h.mu.Unlock()
+	h.begin()
+}
+
+// touch changes the mount at one of a volume's paths, if there is one.
+func (h *stormHost) touch(d deed, change func(path string, p piece)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	path := []string{stagingOf(d.Volume), targetOf(d.Volume, d.Alloc)}[d.N%2]
+	if p := h.mounts[path]; p.id != 0 {
+		change(path, p)
+	}
+}
+
+var deeds = map[string]func(*stormHost, deed){
+	"nothing": func(*stormHost, deed) {},
+	"claim":   func(h *stormHost, d deed) { h.claim(d.Volume, d.Alloc) },
+	"release": func(h *stormHost, d deed) {
+		h.change(d.Volume, func(r volume.Record) (volume.Record, error) { return volume.Release(r, d.Alloc) })
+	},
+	"force":             func(h *stormHost, d deed) { h.force(d.Volume) },
+	"register":          func(h *stormHost, d deed) { h.register(d.Volume) },
+	"look":              func(h *stormHost, d deed) { h.look(d.Volume) },
+	"kill the agent":    func(h *stormHost, _ deed) { h.crash(); h.begin() },
+	"stop the agent":    func(h *stormHost, d deed) { h.stop(time.Duration(d.N) * time.Second); h.begin() },
+	"reboot":            func(h *stormHost, _ deed) { h.reboot() },
+	"plugin dies":       func(h *stormHost, _ deed) { h.plugin(false) },
+	"plugin comes back": func(h *stormHost, _ deed) { h.plugin(true) },
+	"plugin dies with its mounts": func(h *stormHost, _ deed) {
+		h.mu.Lock()
+		for path, p := range h.mounts {
+			p.dead = true
+			h.mounts[path] = p
+		}
+		h.mu.Unlock()
+		h.plugin(false)
+	},
+	"somebody unmounts": func(h *stormHost, d deed) {
+		h.touch(d, func(path string, _ piece) {
+			delete(h.mounts, path)
+			if path == stagingOf(d.Volume) {
+				h.done["staged "+d.Volume] = false
+			}
+		})
+	},
+	"a mount hangs": func(h *stormHost, d deed) {
+		h.touch(d, func(path string, p piece) { p.hung = true; h.mounts[path] = p })
+	},
+	"a mount answers": func(h *stormHost, d deed) {
+		h.touch(d, func(path string, p piece) { p.hung = false; h.mounts[path] = p })
+	},
+	"commits fail": func(h *stormHost, d deed) { h.mu.Lock(); h.commits = d.N; h.mu.Unlock() },
+}
