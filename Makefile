@@ -19,7 +19,7 @@ LDFLAGS = -X github.com/volagent/volagent/agent/api.Version=$(VERSION)
 # Longer than any package's tests take, shorter than a patience: a hang prints its goroutines.
 TEST_TIMEOUT ?= 5m
 
-.PHONY: help build demo test race lint bench clean
+.PHONY: help build demo test race crash lint bench clean
 
 help: ## list the targets (the default)
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -39,6 +39,10 @@ test: build ## run all tests, also against the built binaries
 race: build ## run all tests under the race detector
 	@scripts/setup race
 	CGO_ENABLED=1 go test -race -count=1 -timeout $(TEST_TIMEOUT) ./...
+
+crash: ## kill agent, plugins and power at every point of every operation (minutes)
+	@scripts/setup test
+	go test -count=1 -timeout 30m -v -run '^TestCrash' ./cmd/volagent -crash.full | sed -E '/^ *(=== |--- PASS)/d'
 
 lint: ## check style, imports, scripts and the unit file
 	@scripts/setup lint

@@ -101,8 +101,7 @@ func (s scenario) twice(t *testing.T, first, second int, count *crashCount) (rea
 func (h *crashHost) diesOrSettles() bool {
 	h.t.Helper()
 	cmd := h.cmd
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	ended := waited(cmd)
 	agrees := func() bool { return h.up() == nil && h.agree() == nil }
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		select {
@@ -132,6 +131,8 @@ func TestCrashStart(t *testing.T) {
 	count.scenarios.Add(1)
 	start := func(t *testing.T, at int) (h *crashHost, points []string) {
 		h = newCrashHost(t, nil)
+		h.slow = true // its socket does not betray it to the next agent
+		h.writePlugin(crashDeadline)
 		h.order(order{At: at, Agent: true})
 		h.launch(true)
 		if at > 0 && h.up() != nil {
@@ -159,6 +160,11 @@ func TestCrashStart(t *testing.T) {
 			h.settle()
 			if got := h.pluginStarts(); got != 1 {
 				t.Errorf("the plugin was started %d times", got)
+			}
+			ctx, cancel := h.ctx()
+			defer cancel()
+			if p, err := h.api.Plugin(ctx, "rec"); err != nil || p.Restarts > 0 {
+				t.Errorf("the plugin was not found at once, but started %d times more: %v", p.Restarts, err)
 			}
 			h.finish()
 		})

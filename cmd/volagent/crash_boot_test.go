@@ -24,12 +24,11 @@ func TestCrashBoot(t *testing.T) {
 	} {
 		t.Run(s.name, func(t *testing.T) {
 			count.scenarios.Add(1)
-			at := 1
-			for ; s.crashBoot(t, at, boot, &count) && *crashFull; at++ {
-				count.points.Add(1)
-			}
 			if !*crashFull {
-				s.crashBoot(t, 2+s.rand("boot").IntN(4), boot, &count)
+				s.crashBoot(t, 1+s.rand("boot").IntN(8), boot, &count)
+				return
+			}
+			for at := 1; s.crashBoot(t, at, boot, &count); at++ {
 			}
 		})
 	}
@@ -54,6 +53,7 @@ func (s scenario) crashBoot(t *testing.T, at int, boot func(*testing.T), count *
 		h.order(order{At: at, Agent: true})
 		h.launch(true)
 		if reached = h.diesOrSettles(); reached {
+			count.points.Add(1)
 			count.kills.Add(1)
 			h.records()
 			h.launch(false)

@@ -28,6 +28,8 @@ type scenario struct {
 	keeps []string
 	// commits: only commits are points, because calls come at any time.
 	commits bool
+	// atOnce: it takes one commit, and a call before it that changes nothing.
+	atOnce bool
 	// rough: nothing agrees until it was asked for again.
 	rough bool
 	// after makes an end of what act leaves.
@@ -149,7 +151,7 @@ func volumeScenarios() []scenario {
 	}
 	return []scenario{
 		{
-			name: "register", binding: 1, orphans: true,
+			name: "register", binding: 1, atOnce: true, orphans: true,
 			before: func(h *crashHost) { h.must(h.deregister("data", false)) },
 			act:    (*crashHost).registerData,
 			done:   func(h *crashHost) bool { return h.volume("data") != nil },

@@ -6,6 +6,7 @@ import (
 	"hash/fnv"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -128,10 +129,11 @@ func (s scenario) count(t *testing.T) (points []string) {
 		h.order(order{Commits: s.commits})
 		h.must(s.act(h))
 		h.disarm()
+		points = h.points()
 		if !s.commits {
 			h.atMost(1, mark)
+			s.inOrder(t, points)
 		}
-		points = h.points()
 		if !s.done(h) {
 			t.Error("it was not done")
 		}
@@ -141,6 +143,31 @@ func (s scenario) count(t *testing.T) (points []string) {
 		t.FailNow()
 	}
 	return points
+}
+
+// inOrder holds the points of an undisturbed run against what is promised to be
+// on disk when: the intent before the first call, that all is unmounted before
+// the controller detaches, and how it went before the answer.
+func (s scenario) inOrder(t *testing.T, points []string) {
+	t.Helper()
+	if s.atOnce {
+		return
+	}
+	commits := 0
+	for _, p := range points {
+		least := 1
+		if p == "before ControllerUnpublishVolume" {
+			least = 2
+		}
+		if p == "after commit" {
+			commits++
+		} else if method, call := strings.CutPrefix(p, "before "); call && method != "commit" && commits < least {
+			t.Errorf("%s is called after %d commits: %q", method, commits, points)
+		}
+	}
+	if last := points[len(points)-1]; last != "after commit" {
+		t.Errorf("the answer came after %q: %q", last, points)
+	}
 }
 
 // crash runs the scenario up to a point, kills, and sees everything come right.

@@ -21,7 +21,8 @@ import (
 // rules of CSI as it goes, and fails on command.
 type recorded struct {
 	*host
-	cfg csitest.Config
+	cfg  csitest.Config
+	slow bool // the plugin takes a while to start
 }
 
 // newRecorded starts a host whose plugin "rec" attaches and stages, with calls
@@ -54,6 +55,12 @@ func (h recorded) writePlugin(deadline string) {
 	h.t.Helper()
 	self, err := os.Executable()
 	h.must(err)
+	if h.slow {
+		// It takes a while to serve, as many do.
+		script := filepath.Join(h.dir, "slow")
+		h.must(os.WriteFile(script, []byte("#!/bin/sh\nsleep 0.2\nexec "+self+"\n"), 0o755))
+		self = script
+	}
 	file, err := h.cfg.PluginFile("rec", self)
 	h.must(err)
 	text := strings.TrimSuffix(strings.TrimSpace(string(file)), "}") +
