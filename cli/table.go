@@ -80,19 +80,22 @@ func field(name, left, right string) pair {
 
 func width(s string) int { return twwidth.WidthWithOptions(s, twwidth.Options{}) }
 
+// widestLeft is the width from which a line does not move the right column.
+const widestLeft = 72
+
 // pairs writes lines with their right parts aligned. A mark in front is one
 // column wide whatever its bytes.
 func pairs(w *bytes.Buffer, lines []pair) {
 	widest := 0
 	for _, p := range lines {
-		if p.right != "" {
-			widest = max(widest, width(p.left))
+		if w := width(p.left); p.right != "" && w <= widestLeft {
+			widest = max(widest, w)
 		}
 	}
 	for _, p := range lines {
 		w.WriteString(p.left)
 		if p.right != "" {
-			w.WriteString(strings.Repeat(" ", widest-width(p.left)+4) + p.right)
+			w.WriteString(strings.Repeat(" ", max(0, widest-width(p.left))+4) + p.right)
 		}
 		w.WriteByte('\n')
 	}

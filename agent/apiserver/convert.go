@@ -117,7 +117,7 @@ func toVolume(r volume.Record, obs volume.Observed, at *volume.Attempt) api.Volu
 		v.Notes = slices.DeleteFunc(v.Notes, func(note string) bool { return note == v.Attempt.Waits })
 	}
 	if e.State == volume.StateStuck || e.State == volume.StateDegraded {
-		v.StillMounted, v.DataSafe = stillMounted(obs), "yes"
+		v.StillMounted, v.DataSafe = stillMounted(obs, e.State == volume.StateStuck), "yes"
 		if r.Volume.Provision == volume.Deleting {
 			v.DataSafe = "unknown"
 		}
@@ -125,20 +125,36 @@ func toVolume(r volume.Record, obs volume.Observed, at *volume.Attempt) api.Volu
 	return v
 }
 
-// stillMounted sums up what was seen at a volume's paths.
-func stillMounted(obs volume.Observed) string {
+// stillMounted sums up what was seen at a volume's paths. Of one that is stuck it
+// is whether anything of it is mounted, of another whether all of its claims are.
+func stillMounted(obs volume.Observed, anything bool) string {
 	sights := append(slices.Collect(maps.Values(obs.Targets)), slices.Collect(maps.Values(obs.Binds))...)
-	is := "no"
-	for _, s := range append(sights, obs.Staging) {
+	if anything {
+		sights = append(sights, obs.Staging)
+	}
+	seen := map[string]int{}
+	for _, s := range sights {
 		switch s.Seen {
 		case volume.SeenNothing:
+			seen["no"]++
 		case volume.SeenMount, volume.SeenDead:
-			return "yes"
+			seen["yes"]++
 		default:
-			is = "unknown"
+			seen["unknown"]++
 		}
 	}
-	return is
+	telling, otherwise := "no", "yes"
+	if anything {
+		telling, otherwise = "yes", "no"
+	}
+	switch {
+	case seen[telling] > 0:
+		return telling
+	case seen["unknown"] > 0:
+		return "unknown"
+	default:
+		return otherwise
+	}
 }
 
 // way is the order of calls in a volume's life.

@@ -60,7 +60,7 @@ func ailing(p api.Plugin) bool {
 
 // volumeProblem is a volume in one line.
 func volumeProblem(v api.Volume) api.Problem {
-	p := api.Problem{Subject: v.Spec.ID, State: v.State, Message: strings.TrimPrefix(v.Summary, v.State+": "), Command: "volctl volume status " + v.Spec.ID}
+	p := api.Problem{Subject: v.Spec.ID, State: v.State, Message: strings.TrimPrefix(v.Summary, v.State+": "), Command: volume.Command("volctl volume status %s", v.Spec.ID)}
 	at := v.Attempt
 	if at == nil {
 		return p
@@ -77,9 +77,9 @@ func volumeProblem(v api.Volume) api.Problem {
 
 // pluginProblem is a plugin in one line.
 func pluginProblem(p api.Plugin) api.Problem {
-	out := api.Problem{Subject: p.ID, State: strings.ReplaceAll(p.State, "-", " "), Since: p.Since, Message: p.Reason, Command: "volctl plugin logs " + p.ID}
+	out := api.Problem{Subject: p.ID, State: strings.ReplaceAll(p.State, "-", " "), Since: p.Since, Message: p.Reason, Command: volume.Command("volctl plugin logs %s", p.ID)}
 	if p.LogFile == "" || p.State == api.PluginFailed {
-		out.Command = "volctl plugin status " + p.ID
+		out.Command = volume.Command("volctl plugin status %s", p.ID)
 	}
 	if p.Restarts > 0 {
 		out.Message += fmt.Sprintf(", %d restarts", p.Restarts)

@@ -295,7 +295,7 @@ func (s *Server) withLog(err error, pluginID string) error {
 		e.Details["plugin_log"] = strings.Join(lines, "\n")
 	}
 	if e.Hint == "" {
-		e.Hint = "volctl plugin logs " + pluginID
+		e.Hint = volume.Command("volctl plugin logs %s", pluginID)
 	}
 	return e
 }

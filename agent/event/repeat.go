@@ -18,7 +18,8 @@ const (
 	endedAfter = 10 * time.Minute
 	// forgottenAfter is for how long something is remembered as told.
 	forgottenAfter = time.Hour
-	// firstRepeats is from which repetition on they are told, at each doubling.
+	// firstRepeats is from which repetition on they are told, at each doubling; those
+	// of a plugin are told each up to then.
 	firstRepeats = 8
 	// maxSubjects bounds what is remembered, in volumes and plugins.
 	maxSubjects = 4096
@@ -103,6 +104,9 @@ func (r *repeats) decide(e volume.Event, now time.Time) (volume.Event, bool) {
 	r.seen++
 	was.count++
 	was.last, was.order = now, r.seen
+	if was.count <= firstRepeats && of.volume == "" {
+		return e, true // a plugin that was restarted is shown to be ready again
+	}
 	if was.count < firstRepeats || bits.OnesCount(uint(was.count)) != 1 {
 		was.held = &e
 		return e, false

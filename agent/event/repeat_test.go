@@ -94,3 +94,21 @@ func TestWhatRepeats(t *testing.T) {
 		t.Errorf("told %v", counts)
 	}
 }
+
+// A plugin's restarts are told each, until there are many: people look whether it
+// is ready again.
+func TestPluginRestarts(t *testing.T) {
+	l := open(t, "")
+	for range 20 {
+		l.Add(volume.Event{Type: "plugin-backing-off", Plugin: "p", Message: "gone"}, volume.Event{Type: "plugin-ready", Plugin: "p", Message: "ready"})
+	}
+	counts := map[string]int{}
+	for _, e := range read(t, l, event.Filter{}) {
+		counts[e.Type]++
+	}
+	for typ, n := range counts { // eight, the sixteenth, and what was held back before that
+		if n < 9 || n > 10 {
+			t.Errorf("of 20 restarts %s is told %d times", typ, n)
+		}
+	}
+}

@@ -94,7 +94,7 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 func provisioning(r Record, at *Attempt) Explanation {
 	state, again := StateMounting, "volctl volume create FILE, with the file of the first time"
 	if r.Volume.Provision == Deleting {
-		state, again = StateReleasing, "volctl volume delete "+r.Volume.ID+" -y"
+		state, again = StateReleasing, Command("volctl volume delete %s -y", r.Volume.ID)
 	}
 	if at != nil && at.Running && (at.Action.Kind == CreateVolume || at.Action.Kind == DeleteVolume) {
 		return Explanation{State: state, Summary: string(r.Volume.Provision)}
@@ -102,7 +102,7 @@ func provisioning(r Record, at *Attempt) Explanation {
 	return Explanation{
 		State: StateStuck, Summary: "stuck: " + string(r.Volume.Provision),
 		Notes: []string{fmt.Sprintf("%s was begun and has not been seen to end", r.Volume.Provision)},
-		Fix:   again, Else: "volctl volume deregister " + r.Volume.ID + " -force",
+		Fix:   again, Else: Command("volctl volume deregister %s -force", r.Volume.ID),
 	}
 }
 
