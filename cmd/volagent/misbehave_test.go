@@ -212,7 +212,7 @@ func TestTimeoutIsNoFailure(t *testing.T) {
 // plugin, and takes away whatever is staged then. The next claim waits it out.
 func TestUnstageGoesOn(t *testing.T) {
 	t.Parallel()
-	h := newRecorded(t, "3s", nil)
+	h := newRecorded(t, "3s", func(c *csitest.Config) { c.Attach = false })
 	h.register("data", "single-node-writer")
 	h.volctl("volume", "claim", "data", "--alloc", "a")
 	h.fault(csitest.Fault{Method: unst, Effect: csitest.EffectLater, Delay: 2 * time.Second, Code: codes.DeadlineExceeded})
