@@ -215,6 +215,7 @@ func TestUnstageGoesOn(t *testing.T) {
 	h := newRecorded(t, "3s", func(c *csitest.Config) { c.Attach = false })
 	h.register("data", "single-node-writer")
 	h.volctl("volume", "claim", "data", "--alloc", "a")
+	mark := h.mark()
 	h.fault(csitest.Fault{Method: unst, Effect: csitest.EffectLater, Delay: 2 * time.Second, Code: codes.DeadlineExceeded})
 	h.volctl("volume", "detach", "data", "a", "--no-wait")
 	path := h.volctl("volume", "claim", "data", "--alloc", "b", "--timeout", "60s")
@@ -224,6 +225,7 @@ func TestUnstageGoesOn(t *testing.T) {
 	if got := strings.Count(h.mounts(), "\n"); got != 2 {
 		t.Errorf("the staging and the target are to be mounted:\n%s", h.mounts())
 	}
+	h.expect(mark, unpub, unst, unst, st, pub) // and nothing to repair
 	h.volctl("volume", "detach", "data", "b")
 	h.over("data")
 }
