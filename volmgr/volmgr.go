@@ -5,6 +5,7 @@
 //
 //	<data-dir>/csi/<plugin>/staging/<volume>
 //	<data-dir>/csi/<plugin>/per-alloc/<alloc>/<volume>
+//	<data-dir>/csi/<plugin>/meta/<volume>@<alloc>.json     a volume.Note; 0600 in 0700
 //
 // Nothing is ever removed recursively here: what is left after a volume is
 // taken down goes by rmdir and unlink, one name at a time.

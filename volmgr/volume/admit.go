@@ -140,12 +140,10 @@ func choose(r Record, req Request) (*Mode, error) {
 
 // fits applies the access matrix. Claims that are being released still hold.
 func fits(r Record, req Request, mode AccessMode, now time.Time) error {
-	var holders, readers, writers []Claim
+	var holders, writers []Claim
 	for _, c := range r.Ordered() {
 		holders = append(holders, c)
-		if c.ReadOnly {
-			readers = append(readers, c)
-		} else {
+		if !c.ReadOnly || c.Adopted {
 			writers = append(writers, c)
 		}
 	}
@@ -154,10 +152,8 @@ func fits(r Record, req Request, mode AccessMode, now time.Time) error {
 	}
 	var blocking []Claim
 	switch mode {
-	case SingleNodeWriter, SingleNodeSingleWriter:
+	case SingleNodeWriter, SingleNodeSingleWriter, SingleNodeReaderOnly:
 		blocking = holders
-	case SingleNodeReaderOnly:
-		blocking = readers
 	case MultiNodeSingleWriter:
 		if !req.ReadOnly {
 			blocking = writers
@@ -178,7 +174,11 @@ func inTheWay(r Record, mode AccessMode, blocking []Claim, now time.Time) error 
 		age := now.Sub(c.Since).Round(time.Second)
 		if c.Wanted {
 			kind, hint = ErrRefused, Command("volctl volume detach %s %s", r.Volume.ID, c.Alloc)
-			names = append(names, fmt.Sprintf("%q (%s, for %s)", c.Alloc, c.State, age))
+			state := string(c.State)
+			if c.Adopted {
+				state += ", adopted"
+			}
+			names = append(names, fmt.Sprintf("%q (%s, for %s)", c.Alloc, state, age))
 		} else {
 			names = append(names, fmt.Sprintf("%q (being released: %s)", c.Alloc, c.State))
 		}

@@ -55,6 +55,7 @@ type Explanation struct {
 func Explain(r Record, o Observed, at *Attempt) Explanation {
 	e := Explanation{}
 	e.State, e.Summary = standing(r, o)
+	e.Notes = r.adopted()
 	if r.Volume.Provision != Provisioned {
 		return provisioning(r, at)
 	}

@@ -85,6 +85,9 @@ type Claim struct {
 	At         string         `json:"at,omitempty"`        // where the user wants it bound as well
 	Bound      Side           `json:"bound,omitempty"`     // the bind at At
 	BoundMount *MountIdentity `json:"bound_mount,omitempty"`
+	// Adopted is set on a claim that was rebuilt from what is mounted, after
+	// the state database was lost. It counts as a writer.
+	Adopted bool `json:"adopted,omitempty"`
 }
 
 // Path is where the alloc finds the volume.

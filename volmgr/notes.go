@@ -1,0 +1,172 @@
+package volmgr
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/mount"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// noteDir is where a plugin's notes are: beside its mounts and under none.
+func (m *Manager) noteDir(pluginID string) string {
+	return filepath.Join(m.o.Root, volume.PluginComponent(pluginID), "meta")
+}
+
+// NotePath is where the note of a claim is. No component holds an "@".
+func (m *Manager) NotePath(v volume.Volume, alloc string) string {
+	return filepath.Join(m.noteDir(v.PluginID), volume.VolumeComponent(v.ID)+"@"+volume.AllocComponent(alloc)+".json")
+}
+
+// WriteNote writes a note in place of the one before. It is not synced: a note
+// counts only while the mounts live that it is about. Two calls for one claim
+// must not overlap.
+func (m *Manager) WriteNote(n volume.Note) error {
+	n.Boot, n.Namespace = m.o.Host.Boot(), m.o.Host.Namespace()
+	raw, err := json.Marshal(n)
+	if err != nil {
+		return fmt.Errorf("cannot encode a note: %w", err)
+	}
+	path := m.NotePath(n.Record.Volume, n.Claim.Alloc)
+	tmp := filepath.Join(filepath.Dir(path), "."+filepath.Base(path))
+	err = os.WriteFile(tmp, raw, 0o600)
+	if errors.Is(err, os.ErrNotExist) {
+		if err = m.makeDir(filepath.Dir(filepath.Dir(path))); err == nil {
+			err = os.Mkdir(filepath.Dir(path), 0o700)
+		}
+		if err == nil || errors.Is(err, os.ErrExist) {
+			err = os.WriteFile(tmp, raw, 0o600)
+		}
+	}
+	if err == nil {
+		err = os.Rename(tmp, path)
+	}
+	if err != nil {
+		_ = os.Remove(tmp) // it is the write that failed, and the next one takes its place
+		return fmt.Errorf("cannot write a note of the claim of %q on volume %q: %w", n.Claim.Alloc, n.Record.Volume.ID, err)
+	}
+	return nil
+}
+
+// DropNote removes the note of a claim, if there is one.
+func (m *Manager) DropNote(v volume.Volume, alloc string) error {
+	if err := os.Remove(m.NotePath(v, alloc)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("cannot remove the note of the claim of %q on volume %q: %w", alloc, v.ID, err)
+	}
+	return nil
+}
+
+// HasNote reports whether a claim has a note.
+func (m *Manager) HasNote(v volume.Volume, alloc string) bool {
+	_, err := os.Lstat(m.NotePath(v, alloc))
+	return err == nil
+}
+
+// Notes reads all notes. What cannot be made sense of is left where it is; bad
+// says why, one error for each.
+func (m *Manager) Notes() (notes []volume.Note, bad []error) {
+	plugins, err := os.ReadDir(m.o.Root)
+	if err != nil {
+		return nil, []error{fmt.Errorf("cannot look for notes: %w", err)}
+	}
+	for _, p := range plugins {
+		dir := filepath.Join(m.o.Root, p.Name(), "meta")
+		files, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			bad = append(bad, fmt.Errorf("cannot look for notes: %w", err))
+		}
+		for _, f := range files {
+			if strings.HasPrefix(f.Name(), ".") {
+				continue // was being written
+			}
+			n, err := m.readNote(filepath.Join(dir, f.Name()))
+			if err != nil {
+				bad = append(bad, err)
+				continue
+			}
+			notes = append(notes, n)
+		}
+	}
+	return notes, bad
+}
+
+// readNote reads a note and holds it against its own name.
+func (m *Manager) readNote(path string) (n volume.Note, err error) {
+	raw, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(raw, &n)
+	}
+	if err == nil {
+		err = n.Check()
+	}
+	if err == nil && m.NotePath(n.Record.Volume, n.Claim.Alloc) != path {
+		err = fmt.Errorf("it is about the claim of %q on volume %q of plugin %q", n.Claim.Alloc, n.Record.Volume.ID, n.Record.Volume.PluginID)
+	}
+	if err != nil {
+		return n, fmt.Errorf("cannot use the note %s: %w", path, err)
+	}
+	return n, nil
+}
+
+// adoptWithin bounds the look at all that was noted. What has not answered by
+// then is known by the mount table alone.
+const adoptWithin = 8 * time.Second
+
+// Adopt rebuilds the records of volumes from notes and from what is mounted. It
+// changes nothing on the host.
+func (m *Manager) Adopt(ctx context.Context, notes []volume.Note) []volume.Record {
+	ctx, cancel := context.WithTimeout(ctx, adoptWithin)
+	defer cancel()
+	live := map[string]bool{}
+	for _, n := range notes {
+		if n.Boot == m.o.Host.Boot() && n.Namespace == m.o.Host.Namespace() {
+			live[n.Record.Volume.ID] = true
+		}
+	}
+	records := volume.Gather(notes)
+	table := sync.OnceValues(func() ([]mount.Entry, error) { return m.o.Host.Under(m.o.Root) })
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, looksAtOnce)
+	for i, r := range records {
+		slots <- struct{}{}
+		wg.Go(func() {
+			records[i] = volume.Adopt(r, m.recognise(r, m.Observe(ctx, r), table), live[r.Volume.ID])
+			<-slots
+		})
+	}
+	wg.Wait()
+	return records
+}
+
+// recognise adds to what was seen which mount it is that does not answer: the
+// table tells that without asking it, all but the unique id.
+func (m *Manager) recognise(r volume.Record, o volume.Observed, table func() ([]mount.Entry, error)) volume.Observed {
+	know := func(path string, s volume.Sight, noted *volume.MountIdentity) volume.Sight {
+		if s.Seen != volume.SeenHung && s.Seen != volume.SeenError || noted == nil {
+			return s
+		}
+		entries, err := table()
+		if err != nil {
+			return s
+		}
+		for _, e := range entries {
+			e.Identity.ID = noted.ID
+			if e.Path == path && !e.Covered && e.Identity == *noted {
+				s.Identity = *noted
+			}
+		}
+		return s
+	}
+	o.Staging = know(r.Node.StagingPath, o.Staging, r.Node.Mount)
+	for alloc, c := range r.Claims {
+		o.Targets[alloc] = know(c.Target, o.Targets[alloc], c.Mount)
+	}
+	return o
+}
