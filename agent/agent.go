@@ -11,7 +11,6 @@ import (
 	"net"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"sync"
 	"syscall"
 	"time"
@@ -59,6 +58,7 @@ type agent struct {
 	db      store
 	node    statedb.Node
 	halt    string
+	damage  string // of the state database that was set aside by this agent
 	started time.Time
 
 	events  *event.Log
@@ -103,11 +103,11 @@ func (a *agent) open(ctx context.Context, seams Seams) (err error) {
 	if err := os.MkdirAll(a.c.RuntimeDir, 0o755); err != nil {
 		return fmt.Errorf("cannot make the runtime dir: %w", err)
 	}
-	db, err := statedb.Open(filepath.Join(a.c.DataDir, "state.db"), statedb.Options{Tap: seams.Tap})
+	db, err := a.openDB(statedb.Options{Tap: seams.Tap})
 	if err != nil {
 		return err
 	}
-	a.db = store{db}
+	a.db = store{DB: db}
 	return nil
 }
 
@@ -119,13 +119,10 @@ func (a *agent) wire(seams Seams) error {
 		return err
 	}
 	boot := a.db.Node().Boot
-	if a.node, a.halt, err = identify(ctx, a.db, a.c, host); err != nil {
+	if err := a.recall(ctx, host); err != nil {
 		return err
 	}
 	a.sayShared(host)
-	if err := a.db.reload(ctx); err != nil {
-		return err
-	}
 	if a.plugins, err = a.newSupervisor(seams); err != nil {
 		return err
 	}
@@ -160,6 +157,22 @@ func (a *agent) wire(seams Seams) error {
 	return err
 }
 
+// recall settles what is known from before: the volumes, who this host is, and
+// whether any call may be sent.
+func (a *agent) recall(ctx context.Context, host *mount.Host) (err error) {
+	steps := volmgr.New(volmgr.Options{Root: a.c.mountRoot(), Host: host})
+	if a.halt, err = a.adopt(ctx, host, steps); err != nil {
+		return err
+	}
+	if a.halt == "" {
+		if a.node, a.halt, err = identify(ctx, a.db, a.c, host, a.log); err != nil {
+			return err
+		}
+	}
+	a.db.notes = &notebook{records: a.db.DB, steps: steps, nodeID: a.node.ID, dataDir: a.c.DataDir, log: a.log}
+	return a.db.reload(ctx)
+}
+
 // serve runs until ctx ends, then stops in order: no new calls, no new steps,
 // the last commit.
 func (a *agent) serve(ctx context.Context, fl *pflag.FlagSet) error {
@@ -179,6 +192,9 @@ func (a *agent) serve(ctx context.Context, fl *pflag.FlagSet) error {
 		background(func() error { return a.plugins.Run(running) })
 	}
 	background(func() error { return a.server.Serve(a.socket) })
+	if a.halt == "" {
+		wg.Go(func() { a.db.notes.complete(running) })
+	}
 	wg.Go(func() { watchdog(running, a.log, func() bool { a.db.Node(); return true }) })
 	a.queue.Start()
 
@@ -267,6 +283,12 @@ func (a *agent) describe() api.Node {
 		n.Problems = append(n.Problems, api.Problem{
 			Subject: "agent", Message: "cannot write the state database: " + n.DB, Command: "df " + a.c.DataDir,
 		})
+	}
+	if p, ok := a.lost(); ok {
+		if n.DB == "ok" {
+			n.DB = "made anew"
+		}
+		n.Problems = append(n.Problems, p)
 	}
 	for _, d := range a.db.Debts() {
 		v := d.Record.Volume

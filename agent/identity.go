@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/volagent/volagent/statedb"
 	"github.com/volagent/volagent/volmgr/mount"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -13,7 +15,7 @@ import (
 // identify settles who this host is and whether the paths and mounts that are
 // recorded are the ones that this process sees. It returns why no call may be
 // sent, if so; the agent then still answers.
-func identify(ctx context.Context, db store, c Config, host *mount.Host) (node statedb.Node, halt string, err error) {
+func identify(ctx context.Context, db store, c Config, host *mount.Host, log hclog.Logger) (node statedb.Node, halt string, err error) {
 	was := db.Node()
 	held := attached(db)
 	node = was
@@ -44,7 +46,15 @@ func identify(ctx context.Context, db store, c Config, host *mount.Host) (node s
 	if node == was {
 		return node, "", nil
 	}
-	return node, "", db.Update(ctx, func(tx *statedb.Tx) error { tx.PutNode(node); return nil })
+	put := func(tx *statedb.Tx) error { tx.PutNode(node); return nil }
+	if was.ID == "" {
+		return node, "", db.Update(ctx, put)
+	}
+	// On a full disk the agent starts all the same: it can say so, and release.
+	if err := db.Happened(ctx, put); err != nil {
+		log.Error("cannot note who this host is in this boot", "error", err)
+	}
+	return node, "", nil
 }
 
 // attached names a volume that is, or may be, on this host; empty if none is.

@@ -2,6 +2,8 @@ package agent
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/volagent/volagent/agent/provision"
@@ -10,7 +12,10 @@ import (
 )
 
 // store gives each consumer the view of the state database that it declares.
-type store struct{ *statedb.DB }
+type store struct {
+	*statedb.DB
+	notes *notebook // nil: none are kept
+}
 
 // Save is reconcile's: what is saved has happened, so memory keeps it whatever
 // becomes of the commit. A volume that was deregistered meanwhile stays gone.
@@ -19,12 +24,16 @@ func (s store) Save(ctx context.Context, id string, durable bool, fn func(volume
 	if durable {
 		save = s.Happened
 	}
-	return save(ctx, func(tx *statedb.Tx) error {
+	var before, now volume.Record
+	err := save(ctx, func(tx *statedb.Tx) error {
 		if r, ok := tx.Volume(id); ok {
-			tx.PutVolume(fn(r))
+			before, now = r, fn(r)
+			tx.PutVolume(now)
 		}
 		return nil
 	})
+	s.notes.changed(before, now)
+	return err
 }
 
 // Intend is reconcile's, for what must be on disk before it is done.
@@ -83,10 +92,43 @@ func clash(tx *statedb.Tx, r, next volume.Record) error {
 type volumeStore struct{ store }
 
 func (s volumeStore) Update(ctx context.Context, fn func(provision.Tx) error) error {
-	return s.DB.Update(ctx, func(tx *statedb.Tx) error { return fn(volumeTx{tx}) })
+	var was map[string]volume.Record
+	err := s.DB.Update(ctx, func(tx *statedb.Tx) error {
+		was = map[string]volume.Record{}
+		return fn(volumeTx{tx, was})
+	})
+	if err == nil && s.notes != nil {
+		for _, r := range was {
+			s.notes.update(r, slices.Collect(maps.Keys(r.Claims)))
+		}
+	}
+	return err
 }
 
-type volumeTx struct{ *statedb.Tx }
+type volumeTx struct {
+	*statedb.Tx
+	was map[string]volume.Record // what is changed, as it was
+}
+
+// PutVolume stores a record.
+func (t volumeTx) PutVolume(r volume.Record) {
+	t.before(r.Volume.ID)
+	t.Tx.PutVolume(r)
+}
+
+// DeleteVolume deletes a record with its claims.
+func (t volumeTx) DeleteVolume(id string) {
+	t.before(id)
+	t.Tx.DeleteVolume(id)
+}
+
+func (t volumeTx) before(id string) {
+	if r, ok := t.Volume(id); ok {
+		if _, twice := t.was[id]; !twice {
+			t.was[id] = r
+		}
+	}
+}
 
 // TakeDebt gives back what a forced deregister left, as a record to undo: all
 // of its sides are uncertain by now.

@@ -5,7 +5,7 @@
 //
 //	meta
 //	  schema                      decimal number, see migrations
-//	  node                        Node: the CSI node id, boot, mount namespace, data dir
+//	  node                        Node: the CSI node id, boot, mount namespace, data dir, loss
 //	volumes
 //	  <volume id>                 volume.Record without its claims
 //	claims
@@ -71,6 +71,16 @@ type Node struct {
 	Boot      string `json:"boot"`     // boot id when mounts were last made
 	Namespace uint64 `json:"ns"`       // mount namespace they were made in
 	DataDir   string `json:"data_dir"` // where the stored paths lie
+	Loss      Loss   `json:"loss,omitzero"`
+}
+
+// Loss is what is remembered of a state database before this one.
+type Loss struct {
+	At      time.Time `json:"at"`   // when this one was made in its place
+	Kept    string    `json:"kept"` // where the damaged file is; empty if it was not there
+	Why     string    `json:"why"`
+	Volumes int       `json:"volumes"` // that were adopted
+	Claims  int       `json:"claims"`
 }
 
 // Debt is what a forced deregister left on the host: the record as it was. It

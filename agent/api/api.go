@@ -53,6 +53,10 @@ type Done struct {
 type Health struct {
 	Status  string `json:"status"` // "ok"
 	Version string `json:"version"`
+	// DB is "ok", why the last commit of the state database failed, or that it
+	// was lost and made anew; Problems says the same in full.
+	DB       string   `json:"db,omitempty"`
+	Problems []string `json:"problems,omitempty"`
 }
 
 // Event is one transition, newest last in a listing.

@@ -41,6 +41,9 @@ type Claim struct {
 	Target string    `json:"target"`
 	At     string    `json:"at,omitempty"`
 	Since  time.Time `json:"since"`
+	// Adopted tells a claim that was rebuilt from what is mounted, after the
+	// state database was lost. It counts as a writer.
+	Adopted bool `json:"adopted,omitempty"`
 	// Note is set where the state alone misleads ("plugin unavailable").
 	Note string `json:"note,omitempty"`
 }

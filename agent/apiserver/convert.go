@@ -3,6 +3,7 @@ package apiserver
 import (
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -189,8 +190,11 @@ func toClaim(r volume.Record, c volume.Claim, p volume.PluginView) api.Claim {
 		ReadOnly: c.ReadOnly, AccessMode: string(c.Mode.Access), AttachmentMode: string(c.Mode.Attachment),
 		Owner: c.Owner.Kind, Path: c.Path(), Target: c.Target, At: c.At, Since: c.Since,
 	}
+	if c.Adopted {
+		a.Adopted, a.Note = true, "adopted"
+	}
 	if !p.Ready {
-		a.Note = "plugin unavailable"
+		a.Note = strings.TrimPrefix(a.Note+", plugin unavailable", ", ")
 	}
 	return a
 }

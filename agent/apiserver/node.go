@@ -13,7 +13,14 @@ import (
 )
 
 func (s *Server) health(w http.ResponseWriter, _ *http.Request) error {
-	return s.answer(w, api.Health{Status: "ok", Version: api.Version})
+	n := s.o.Node()
+	h := api.Health{Status: "ok", Version: api.Version, DB: n.DB}
+	for _, p := range n.Problems {
+		if p.Subject == "agent" {
+			h.Problems = append(h.Problems, p.Message)
+		}
+	}
+	return s.answer(w, h)
 }
 
 func (s *Server) node(w http.ResponseWriter, r *http.Request) error {
