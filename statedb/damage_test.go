@@ -158,11 +158,8 @@ func flaky(args []string) error {
 			return fmt.Errorf("%s: %w, and it is there: %t", id, err, ok)
 		}
 		// An old one is deleted, or loses a claim. If that is refused it stays.
-		r, ok := db.Volume("base")
-		if !ok {
-			r = record("base", "x", "y")
-			r.Node.Seq = 2
-		} else {
+		r := record("base", "x", "y")
+		if _, ok := db.Volume("base"); ok {
 			r = record("base", "y")
 			r.Node.Seq = 2
 		}

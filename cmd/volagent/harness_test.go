@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/volagent/volagent/statedb"
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
@@ -319,6 +320,7 @@ func (h *host) close() {
 		h.must(h.cmd.Process.Kill())
 		_ = h.cmd.Wait() // killed
 	}
+	h.checkDB()
 	h.stopPlugins()
 	lines := strings.Split(strings.TrimSpace(h.mounts()), "\n")
 	for _, line := range slices.Backward(lines) {
@@ -329,6 +331,15 @@ func (h *host) close() {
 	h.detachLoops()
 	h.must(h.log.Close())
 	h.must(os.RemoveAll(h.dir))
+}
+
+// checkDB holds the state database against its own rules.
+func (h *host) checkDB() {
+	h.t.Helper()
+	path := filepath.Join(h.dir, "d", "state.db")
+	if err := statedb.Check(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		h.t.Errorf("the state database does not pass its check: %v", err)
+	}
 }
 
 // stopPlugins kills what was started with a socket of this host.
