@@ -14,9 +14,10 @@ const (
 	ControllerUnpublish Kind = "ControllerUnpublishVolume"
 
 	Plan     Kind = "plan"      // record that calls of a further side will be made
-	Doubt    Kind = "doubt"     // record that what was made is not there, before it is made again
+	Doubt    Kind = "doubt"     // record that what was made is not there, or no good, before it is made again
 	Bind     Kind = "bind"      // mount the target at Claim.At
 	Unbind   Kind = "unbind"    // and take it away
+	Unmount  Kind = "unmount"   // take a target or the staged mount away with no call to the plugin
 	Prove    Kind = "prove"     // nothing on the host uses the device
 	EndWatch Kind = "end-watch" // no late mount came
 	Free     Kind = "free"      // delete the claim: everything of it is undone
@@ -32,6 +33,12 @@ type Action struct {
 	// or unpublish, the user's directory of a bind or unbind, any of them of a
 	// doubt.
 	Path string
+	// How is as far as an Unmount or Unbind may go.
+	How Without
+	// Owed marks a call that was skipped, and is made up for.
+	Owed bool
+	// Dead marks the Doubt of what is there and has to be undone.
+	Dead bool
 	// NodeID is given to ControllerPublish and ControllerUnpublish.
 	NodeID string
 	// Uses is what a Plan records.
@@ -52,6 +59,7 @@ const (
 	CauseForeign Cause = "foreign" // a mount that no record explains is in the way
 	CauseHung    Cause = "hung"    // a mount does not answer
 	CauseWatch   Cause = "watch"   // a late effect may still come
+	CauseDebt    Cause = "debt"    // what a forced deregister left of the same storage comes first
 	CauseInvalid Cause = "invalid" // the record holds a state this release does not know
 )
 
@@ -94,6 +102,8 @@ type Outcome struct {
 	PublishContext map[string]string
 	// ReadOnly says how a ControllerPublish attached the volume.
 	ReadOnly bool
+	// Unseen is what an Unmount or Unbind took out of sight only.
+	Unseen *Unseen
 	// StageSuspect is set by a publish that showed the staging to be hollow.
 	StageSuspect bool
 }
@@ -131,6 +141,8 @@ type Observed struct {
 	// Boot is the boot id of the host.
 	Boot   string
 	Plugin PluginView
+	// Debt says what a forced deregister of the same storage left; empty if nothing.
+	Debt string
 	// Staging is the staging path; Targets and Binds are by alloc, for all claims.
 	Staging Sight
 	Targets map[string]Sight

@@ -65,11 +65,16 @@ func Admit(r Record, req Request, p PluginInfo, now time.Time) (Record, error) {
 	}
 	if len(r.Claims) == 0 {
 		r.Node.Mode = mode
-		if len(r.Node.Watches) == 0 || r.Node.StagingPath == "" {
+		if !r.Held() || r.Node.StagingPath == "" {
 			r.Node.StagingPath = req.StagingPath
 		}
 		r.Node.Uses = p.uses(r.Node.Uses)
-		r.Node.NodeID = p.NodeID
+		switch r.Node.Attached {
+		case Absent:
+			r.Node.NodeID = p.NodeID
+		case Present: // left by a claim that went without the plugin, maybe in another mode
+			r.Node.Attached, r.Node.Proven = Unknown, false
+		}
 	}
 	r.Node.Seq++
 	return r.with(Claim{
@@ -203,6 +208,9 @@ func Clash(r Record, c Claim, others, owed []Record) error {
 		}
 	}
 	for _, o := range owed {
+		if o.Volume.Driver == r.Volume.Driver && o.Volume.ExternalID == r.Volume.ExternalID {
+			continue // the same storage: it waits until all is undone
+		}
 		paths := []string{o.Node.StagingPath}
 		for _, have := range o.Claims {
 			paths = append(paths, have.Target)
@@ -210,7 +218,7 @@ func Clash(r Record, c Claim, others, owed []Record) error {
 		for _, path := range paths {
 			if path != "" && (path == c.Target || path == r.Node.StagingPath) {
 				return Errorf(ErrRefused, "%s may still hold what was left when volume %q (external_id %q) was deregistered by force", path, o.Volume.ID, o.Volume.ExternalID).
-					WithHint("register external_id %q of plugin %q again, under another id, and what was left is undone", o.Volume.ExternalID, o.Volume.PluginID)
+					WithHint("it is undone when plugin %q is ready; if that never comes back: volctl volume deregister %s -force --forget", o.Volume.PluginID, o.Volume.ID)
 			}
 		}
 	}

@@ -32,6 +32,8 @@ func Apply(r Record, a Action, out Outcome) (Record, []Event) {
 		next = applyPublish(r, a, out)
 	case Bind, Unbind:
 		next = applyBind(r, a, out)
+	case Unmount:
+		next = applyUnmount(r, a, out)
 	case Doubt:
 		next = applyDoubt(r, a)
 	case Free:
@@ -79,10 +81,11 @@ func applyAttach(r Record, a Action, out Outcome) Record {
 		n.Attached, n.Proven = undone(n.Attached, out), false
 		if n.Attached == Absent {
 			n.PublishContext, n.AttachedReadOnly = nil, false
-			r = r.releasing(ControllerDetached)
+			r = r.releasing(ControllerDetached).cleared()
 		}
 	case Prove:
 		if n.Proven = out.Err == nil; n.Proven && n.Staged == Absent {
+			n.Unseen = nil
 			r = r.releasing(NodeDetached)
 		}
 	}
@@ -120,8 +123,14 @@ func applyStage(r Record, a Action, out Outcome) Record {
 	if out.Err != nil && !out.Err.Answered {
 		r = r.watching(Watch{Path: a.Path, Undo: true})
 	}
-	if n.Staged = undone(n.Staged, out); n.Staged == Absent {
-		n.Mount = nil
+	if out.Err == nil {
+		r = r.paid(NodeUnstage, a.Path)
+	}
+	if a.Owed {
+		return r // what it undoes is undone
+	}
+	if r.Node.Staged = undone(r.Node.Staged, out); r.Node.Staged == Absent {
+		r.Node.Mount = nil
 	}
 	return r
 }
@@ -132,8 +141,11 @@ func applyPublish(r Record, a Action, out Outcome) Record {
 		if out.Err != nil && !out.Err.Answered {
 			r = r.watching(Watch{Path: a.Path, Alloc: a.Alloc, Undo: true})
 		}
-		if !ok || c.Target != a.Path {
-			return r // a late mount of a claim that is gone
+		if out.Err == nil {
+			r = r.paid(NodeUnpublish, a.Path)
+		}
+		if !ok || c.Target != a.Path || a.Owed {
+			return r // a late mount of a claim that is gone, or a call that was owed
 		}
 		if c.Published = undone(c.Published, out); c.Published == Absent {
 			c.Mount = nil
@@ -179,6 +191,10 @@ func applyBind(r Record, a Action, out Outcome) Record {
 	case Absent:
 		c.BoundMount = nil
 	}
+	if out.Unseen != nil {
+		r.Node.Unseen = append(slices.Clone(r.Node.Unseen), *out.Unseen)
+		r.Node.Proven = false
+	}
 	return r.with(c.taken())
 }
 
@@ -190,55 +206,64 @@ func (c Claim) taken() Claim {
 	return c
 }
 
-// applyDoubt makes a side uncertain whose mount is not there. That is durable
-// before the mount is made again, so that a crash cannot leave a mount that
-// differs from the one on record.
+// applyDoubt makes a side uncertain whose mount is not there, or one failed that
+// is dead and has to be undone. That is durable before the mount is made again,
+// or undone, so that a crash cannot leave a mount that differs from the one on
+// record, nor a call at work that nobody knows of.
 func applyDoubt(r Record, a Action) Record {
-	if a.Alloc == "" {
-		if n := &r.Node; n.Staged == Present {
-			n.Staged, n.Mount = Unknown, nil
+	doubt := func(s *Side, m **MountIdentity) {
+		switch {
+		case a.Dead && (*s == Present || *s == Unknown):
+			*s, *m = Failed, nil
+		case *s == Present:
+			*s, *m = Unknown, nil
 		}
+	}
+	if a.Alloc == "" {
+		doubt(&r.Node.Staged, &r.Node.Mount)
 		return r
 	}
 	c, ok := r.Claims[a.Alloc]
 	switch {
 	case !ok:
 		return r
-	case a.Path == c.At && c.Bound == Present:
-		c.Bound, c.BoundMount = Unknown, nil
-	case a.Path == c.Target && c.Published == Present:
-		c.Published, c.Mount = Unknown, nil
+	case a.Path == c.At:
+		doubt(&c.Bound, &c.BoundMount)
+	case a.Path == c.Target:
+		doubt(&c.Published, &c.Mount)
 	}
 	return r.with(c)
 }
 
+// applyFree deletes a claim of which nothing is left. The last one needs the
+// volume to be off this host; if it was released without the plugin, an
+// attachment may stay behind.
 func applyFree(r Record, a Action) Record {
 	c, ok := r.Claims[a.Alloc]
 	if !ok || c.Wanted || c.Published != Absent || c.Bound != Absent {
 		return r
 	}
-	last := len(r.Claims) == 1
-	if last && (r.Node.Staged != Absent || r.Node.Attached != Absent) {
+	if len(r.Claims) == 1 && (r.Node.Staged != Absent || r.Node.Attached != Absent && c.Without == WithPlugin) {
 		return r
 	}
-	r = r.without(a.Alloc)
-	if last {
-		r.Node = NodeSide{Watches: r.Node.Watches, StagingPath: r.Node.StagingPath, Seq: r.Node.Seq}
-	}
-	return r
+	return r.without(a.Alloc).cleared()
 }
 
 // Durable reports whether a change must be on disk before anything is built on
 // it: a claim that is taken, detached or gone, the intent to use a further
-// side, and that a mount which is still wanted is no more as recorded, because
-// another is made in its place. All other checkpoints ride with the next commit.
+// side, and that a side which is still wanted is no more as recorded, or failed,
+// because it is undone and another is made in its place. All other checkpoints
+// ride with the next commit.
 func Durable(before, now Record) bool {
 	if before.Node.Uses != now.Node.Uses || len(before.Claims) != len(now.Claims) {
 		return true
 	}
+	paid := len(now.Node.Owed) < len(before.Node.Owed)
 	for alloc, c := range now.Claims {
 		was, ok := before.Claims[alloc]
 		switch {
+		case c.Wanted && paid: // else the same call would hit what is mounted next
+			return true
 		case !ok || was.State != c.State && c.State != ControllerDetached,
 			c.Wanted && (left(was.Published, c.Published) || left(was.Bound, c.Bound) || left(before.Node.Staged, now.Node.Staged)):
 			return true
@@ -247,8 +272,10 @@ func Durable(before, now Record) bool {
 	return false
 }
 
-// left reports whether a side is no more as it was made.
-func left(was, now Side) bool { return was == Present && now != Present }
+// left reports whether a side is no more as it was made, or is to be undone.
+func left(was, now Side) bool {
+	return was == Present && now != Present || was != Failed && now == Failed
+}
 
 // union adds what is new, keeping the order.
 func union(have, more []string) []string {
@@ -290,6 +317,8 @@ func events(before, now Record, a Action, out Outcome) []Event {
 			add("unpublished", a.Alloc, "unpublished from %s", a.Path)
 		case Bind:
 			add("bound", a.Alloc, "bound at %s", a.Path)
+		case Unmount:
+			add("unmounted", a.Alloc, "unmounted %s on the host alone; the plugin is still to be told", a.Path)
 		case Unbind:
 			add("unbound", a.Alloc, "unbound from %s", a.Path)
 		}

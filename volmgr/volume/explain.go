@@ -60,6 +60,9 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 		return provisioning(r, at)
 	}
 	doing := map[State]string{StateMounting: "mounting", StateReleasing: "unmounting", StateDegraded: "repairing"}[e.State]
+	for _, u := range r.Node.Unseen {
+		e.Notes = append(e.Notes, u.words())
+	}
 	a := Next(r, o)
 	switch {
 	case at != nil && at.Err != nil && (at.Err.Final() || at.Tries >= stuckAfter):
@@ -67,15 +70,15 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 			doing = string(at.Action.Kind)
 		}
 		e.State, e.Summary = StateStuck, "stuck: "+doing
-		e.Fix = fix(r, at)
+		e.Fix, e.Else = fix(r, at.Action)
 		if at.Err.Remedy != "" {
-			e.Fix, e.Else = at.Err.Remedy, e.Fix
+			e.Fix = at.Err.Remedy
 		}
 	case a.Kind != Wait:
 	case a.Cause == CausePlugin:
 		e.Summary += ", plugin unavailable"
 		e.Notes = append(e.Notes, a.Reason)
-		e.Fix = "volctl plugin status " + r.Volume.PluginID
+		e.Fix, e.Else = "volctl plugin status "+r.Volume.PluginID, wayOut(r, "")
 	case a.Cause == CauseHalted:
 		e.State, e.Summary = StateStuck, "stuck: the agent sends no call"
 	case a.Cause == CauseForeign || a.Cause == CauseHung || a.Cause == CauseInvalid:
@@ -112,6 +115,10 @@ func standing(r Record, o Observed) (State, string) {
 	claims := r.Ordered()
 	wanted := slices.DeleteFunc(slices.Clone(claims), func(c Claim) bool { return !c.Wanted })
 	switch {
+	case len(claims) == 0 && r.Node.Attached != Absent:
+		return StateReleasing, "releasing, owes " + r.owes()
+	case len(claims) == 0 && len(r.Node.Owed) > 0:
+		return StateFree, "free, owes " + r.owes()
 	case len(wanted) == 0 && r.Held():
 		return StateReleasing, "releasing"
 	case len(wanted) == 0:
@@ -164,16 +171,35 @@ func (s Sight) describe() string {
 	}
 }
 
-// fix is the command that helps with a failed step.
-func fix(r Record, at *Attempt) string {
+// fix are the command that helps with a failed step, and the one for when it
+// does not.
+func fix(r Record, a Action) (first, second string) {
+	force := Command("volctl volume deregister %s -force", r.Volume.ID)
 	switch {
-	case at.Action.Forward() && at.Action.Alloc != "":
-		return Command("volctl volume detach %s %s", r.Volume.ID, at.Action.Alloc)
-	case at.Action.Forward():
-		return "volctl plugin logs " + r.Volume.PluginID
-	default:
-		return "volctl volume deregister " + r.Volume.ID + " -force"
+	case a.Forward() && a.Alloc != "":
+		return Command("volctl volume detach %s %s", r.Volume.ID, a.Alloc), ""
+	case a.Forward(), a.Owed:
+		return "volctl plugin logs " + r.Volume.PluginID, ""
+	case a.How != WithPlugin && a.How.Stronger() == WithPlugin:
+		return force, ""
+	case a.How != WithPlugin, a.Kind == NodeUnpublish, a.Kind == NodeUnstage, a.Kind == Unbind:
+		if out := wayOut(r, a.Alloc); out != "" {
+			return out, out
+		}
 	}
+	return force, ""
+}
+
+// wayOut is the command that ends a claim which is being released without its
+// plugin, for good if need be: the alloc's, or the first one's. It is empty if
+// there is none, or no more to be done.
+func wayOut(r Record, alloc string) string {
+	for _, c := range r.Ordered() {
+		if !c.Wanted && c.Without != ByLazy && (alloc == "" || c.Alloc == alloc) {
+			return Command("volctl volume detach %s %s --without-plugin=%s", r.Volume.ID, c.Alloc, string(ByLazy))
+		}
+	}
+	return ""
 }
 
 // Droppable says whether a deregister with force may drop the claims: there is

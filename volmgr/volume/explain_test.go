@@ -22,6 +22,14 @@ func TestExplain(t *testing.T) {
 		edit(r, func(c *volume.Claim) { c.State, c.Published, c.Mount = volume.Pending, volume.Absent, nil })
 		o.Targets = nil
 	}
+	without := func(how volume.Without) func(*volume.Record, *volume.Observed) {
+		return func(r *volume.Record, _ *volume.Observed) { *r = must(volume.ReleaseWithout(*r, "a", how)) }
+	}
+	failedHow := func(how volume.Without) *volume.Attempt {
+		at := failed(volume.Unmount, "a", 3, volume.RetryBackoff)
+		at.Action.How = how
+		return at
+	}
 	for _, tt := range []struct {
 		name   string
 		change func(*volume.Record, *volume.Observed)
@@ -95,7 +103,26 @@ func TestExplain(t *testing.T) {
 			o.Plugin = down
 		}, nil, "releasing: releasing, plugin unavailable", `plugin "p" is backing off: exit status 1`, "volctl plugin status p"},
 		{"releasing, failed for the third time", releasing, failed(volume.NodeUnpublish, "a", 3, volume.RetryBackoff),
+			"stuck: stuck: unmounting", "", "volctl volume detach data a --without-plugin=lazy"},
+		{"releasing without the plugin, busy", without(volume.ByUmount), failedHow(volume.ByUmount),
+			"stuck: stuck: unmounting", "", "volctl volume detach data a --without-plugin=lazy"},
+		{"releasing without the plugin, and nothing helps", without(volume.ByLazy), failedHow(volume.ByLazy),
 			"stuck: stuck: unmounting", "", "volctl volume deregister data -force"},
+		{"free, and calls are owed", func(r *volume.Record, o *volume.Observed) {
+			*r, *o = volume.Record{Volume: r.Volume}, volume.Observed{Plugin: down}
+			r.Node.Owed = owed()
+			r.Node.Unseen = []volume.Unseen{{Path: "/t/a", Users: []string{"process 7 (cat)"}}}
+		}, nil, "free: free, owes NodeUnpublishVolume, NodeUnstageVolume, plugin unavailable",
+			"/t/a was unmounted lazily: whoever has it open goes on using it (process 7 (cat))", "volctl plugin status p"},
+		{"no claim, and still attached", func(r *volume.Record, o *volume.Observed) {
+			*r, *o = volume.Record{Volume: r.Volume}, volume.Observed{Plugin: down}
+			r.Node.Attached, r.Node.NodeID = volume.Present, "n"
+		}, nil, "releasing: releasing, owes ControllerUnpublishVolume, plugin unavailable", `plugin "p" is backing off: exit status 1`, ""},
+		{"an owed call fails", func(r *volume.Record, o *volume.Observed) {
+			*r, *o = volume.Record{Volume: r.Volume}, volume.Observed{Plugin: view()}
+			r.Node.Owed = owed()
+		}, &volume.Attempt{Action: volume.Action{Kind: volume.NodeUnstage, Owed: true}, Tries: 3, Err: &volume.CallError{Retry: volume.RetryBackoff}},
+			"stuck: stuck: NodeUnstageVolume", "", "volctl plugin logs p"},
 	} {
 		r, o := mounted(t), asMounted()
 		tt.change(&r, &o)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/volagent/volagent/volmgr/volume"
@@ -25,6 +26,11 @@ func TestExplore(t *testing.T) {
 		{name: "neither"},
 		{name: "hollow stage", stage: true, hollow: true},
 		{name: "stage and bind", stage: true, bind: true},
+		{name: "without the plugin, stage", stage: true, escape: true},
+		{name: "without the plugin, attach and stage", attach: true, stage: true, escape: true},
+		{name: "without the plugin, neither", escape: true},
+		{name: "without the plugin, hollow stage", stage: true, hollow: true, escape: true},
+		{name: "without the plugin, stage and bind", stage: true, bind: true, escape: true},
 	}
 	budgets := []budget{
 		{faults: 2, crashes: 0, intents: 3},
@@ -43,13 +49,30 @@ func TestExplore(t *testing.T) {
 			{faults: 0, crashes: 3, intents: 4},
 		}
 	}
+	narrow := []budget{ // where there is more to wish for
+		{faults: 1, crashes: 0, intents: 3},
+		{faults: 1, crashes: 1, intents: 2},
+		{faults: 0, crashes: 1, intents: 3},
+		{faults: 0, crashes: 0, intents: 4},
+	}
+	if testing.Short() {
+		narrow = []budget{{faults: 1, crashes: 0, intents: 2}, {faults: 0, crashes: 1, intents: 2}}
+	}
+	var states, steps atomic.Int64
+	t.Cleanup(func() { t.Logf("%d states, %d steps in all", states.Load(), steps.Load()) })
 	for _, v := range variants {
 		t.Run(v.name, func(t *testing.T) {
 			t.Parallel()
+			budgets := budgets
+			if v.escape && !*deep {
+				budgets = narrow
+			}
 			for _, b := range budgets {
 				x := &explorer{v: v, seen: map[key]int32{}, calm: map[key]bool{}}
 				x.run(t, b)
 				t.Logf("%+v: %d states, %d steps, %d ends", b, len(x.nodes), x.steps, len(x.calm))
+				states.Add(int64(len(x.nodes)))
+				steps.Add(int64(x.steps))
 			}
 		})
 	}
@@ -167,7 +190,7 @@ func (x *explorer) expand(s state, at int32) string {
 
 // surroundings adds what happens without the agent.
 func (x *explorer) surroundings(s state, at int32) {
-	for _, in := range intents {
+	for _, in := range x.v.intents() {
 		if next, changed := s.wish(x.v, in); changed {
 			x.add(next, at, label{what: in.what, alloc: allocs[in.alloc]})
 		}
@@ -185,16 +208,20 @@ func (x *explorer) surroundings(s state, at int32) {
 		next.parked = 0
 		x.add(next, at, label{what: "backoff ends"})
 	}
+	if s.w.unseen {
+		next := s
+		next.w.unseen = false
+		x.add(next, at, label{what: "the last user goes"})
+	}
 	// Another volume's commit carries this one's checkpoints.
 	if s.left.crashes > 0 {
 		next := s
 		next.disk = s.mem
 		x.add(next, at, label{what: "checkpoints saved"})
-		next = s.crash()
-		next.left.crashes--
-		x.add(next, at, label{what: "crash"})
-		next.w.boot()
-		x.add(next, at, label{what: "reboot"})
+		for what, next := range map[string]state{"crash": s.crash(volume.Crashed), "reboot": s.crash(volume.Rebooted), "stop and start": s.stop()} {
+			next.left.crashes--
+			x.add(next, at, label{what: what})
+		}
 	}
 	if s.left.faults > 0 {
 		x.disasters(s, at)
@@ -240,15 +267,15 @@ func (x *explorer) act(s state, at int32, a volume.Action, ready bool) string {
 		if h != ok && s.left.faults == 0 {
 			continue
 		}
-		for _, in := range append([]intent{{}}, intents...) {
+		for _, in := range append([]intent{{}}, x.v.intents()...) {
 			if bad := x.outcome(s, at, a, h, in); bad != "" {
 				return bad
 			}
 		}
-		if s.left.crashes > 0 && (h == ok || h == failLate && a.Forward()) {
+		if s.left.crashes > 0 && (h == ok || h == failLate) {
 			next := s
 			next.w.do(x.v, a, h, s.fresh())
-			next = next.crash()
+			next = next.crash(volume.Crashed)
 			next.left.crashes--
 			x.add(next, at, label{what: "crash during", action: a.Kind, alloc: a.Alloc, how: h})
 		}

@@ -17,10 +17,13 @@ import (
 //	       ControllerUnpublish   NodeUnstage   NodeUnpublish ─┘ unbind                        │
 //	                                                                        ControllerUnpublish ──► free
 //
+// A claim that is released without the plugin goes by Unmount in place of
+// NodeUnpublish, and of NodeUnstage if it is the last; these calls are then owed.
+//
 // The order of decisions: releases, before publishes, the oldest claim first;
-// then what failed is undone; then mounts that came late; then, if any claim
-// is wanted, whatever is dead or missing is made again; else the volume is
-// taken down. A step that is parked, or that needs a plugin which is not
+// then mounts that came late; then calls that are owed; then, if any claim
+// is wanted, what failed is undone and whatever is dead or missing is made
+// again; else the volume is taken down. A step that is parked, or that needs a plugin which is not
 // ready, is passed over: what does not depend on it goes on.
 func Next(r Record, o Observed) Action {
 	if o.Halt != "" {
@@ -30,7 +33,10 @@ func Next(r Record, o Observed) Action {
 		return Action{Kind: Wait, Cause: CauseInvalid, Reason: bad}
 	}
 	p := &planner{r: r, o: o, claims: r.Ordered()}
-	for _, decide := range []func() bool{p.release, p.late, p.up, p.down} {
+	if r.Debt && r.left() && !o.Plugin.Ready {
+		return Action{Kind: Wait, Cause: CausePlugin, Reason: fmt.Sprintf("plugin %q is %s", r.Volume.PluginID, o.Plugin.describe())}
+	}
+	for _, decide := range []func() bool{p.release, p.late, p.owed, p.up, p.down} {
 		if decide() {
 			return p.chosen
 		}
@@ -98,13 +104,20 @@ func (p *planner) release() bool {
 
 // unpublish takes one claim's mounts away, the user's own first.
 func (p *planner) unpublish(c Claim) bool {
-	if c.Bound != Absent {
-		return p.try(Action{Kind: Unbind, Alloc: c.Alloc, Path: c.At})
-	}
-	if c.Published != Absent {
+	switch {
+	case c.Bound != Absent:
+		return p.try(Action{Kind: Unbind, Alloc: c.Alloc, Path: c.At, How: c.Without})
+	case c.Published == Absent:
+		return false
+	case c.Without != WithPlugin:
+		return p.try(Action{Kind: Unmount, Alloc: c.Alloc, Path: c.Target, How: c.Without})
+	case c.Wanted && c.Published != Failed:
+		// On record first, so that after a crash it is known that the call may
+		// still be at work.
+		return p.try(Action{Kind: Doubt, Alloc: c.Alloc, Path: c.Target, Dead: true})
+	default:
 		return p.try(Action{Kind: NodeUnpublish, Alloc: c.Alloc, Path: c.Target})
 	}
-	return false
 }
 
 // late negates again what an earlier call of unknown outcome mounted after it
@@ -122,10 +135,8 @@ func (p *planner) late() bool {
 			if p.try(Action{Kind: NodeUnpublish, Alloc: w.Alloc, Path: w.Path}) {
 				return true
 			}
-		case !p.anyMounted():
-			if p.try(Action{Kind: NodeUnstage, Path: w.Path}) {
-				return true
-			}
+		case p.tryUnstage(Action{Kind: NodeUnstage, Path: w.Path}):
+			return true
 		}
 	}
 	return false
@@ -142,10 +153,12 @@ func (p *planner) explained(w Watch) bool {
 
 // up makes what wanted claims need.
 func (p *planner) up() bool {
-	if !p.anyWanted() {
+	switch {
+	case !p.anyWanted():
 		return false
-	}
-	if p.dead() {
+	case p.o.Debt != "":
+		return p.wait(CauseDebt, "%s", p.o.Debt)
+	case p.dead():
 		return p.clear()
 	}
 	for _, c := range p.claims {
@@ -177,7 +190,7 @@ func (p *planner) clear() bool {
 			return true
 		}
 	}
-	return !p.anyMounted() && p.try(p.unstage())
+	return p.unstage()
 }
 
 // stagingUp makes the attachment and the staging. It returns whether a step
@@ -196,7 +209,9 @@ func (p *planner) stagingUp() (chosen, ok bool) {
 	case n.Staged == Present:
 		return p.try(Action{Kind: Doubt, Path: n.StagingPath}), false
 	case n.Staged == Failed && !p.anyPublished():
-		return !p.anyMounted() && p.try(p.unstage()), false
+		return p.unstage(), false
+	case len(n.Owed) > 0 && (caps.Stage || n.Uses.Stage):
+		return p.unpublishForOwed(), false
 	case caps.Attach && n.NodeID == "" && p.o.Plugin.Info.NodeID == "":
 		return p.wait(CausePlugin, "plugin %q does not say which node this is", p.r.Volume.PluginID), false
 	case p.o.Plugin.Info.uses(n.Uses) != n.Uses, caps.Attach && n.NodeID == "":
@@ -232,6 +247,8 @@ func (p *planner) publish(c Claim) bool {
 		return false // it came late, and could not be negated yet
 	case c.Published == Present:
 		return p.try(Action{Kind: Doubt, Alloc: c.Alloc, Path: c.Target})
+	case p.r.owesAt(c.Target):
+		return false // as for the staging
 	case p.undoing(c.Target):
 		return p.wait(CauseWatch, "an unpublish of unknown outcome may still take the next mount at %s away", c.Target)
 	default:
@@ -267,7 +284,12 @@ func (p *planner) down() bool {
 	case p.anyWanted() || p.anyMounted():
 		return false
 	case n.Staged != Absent:
-		return p.try(p.unstage())
+		return p.unstage()
+	case len(p.claims) == 1 && p.claims[0].Without != WithPlugin:
+		// The attachment needs the plugin, and whoever asked does not wait for it.
+		return p.try(Action{Kind: Free, Alloc: p.claims[0].Alloc})
+	case n.Attached != Absent && len(n.Owed) > 0:
+		return false // why they could not be made stands already
 	case n.Attached != Absent && len(n.Watches) > 0 && !p.o.WatchOver:
 		return p.wait(CauseWatch, "a call of unknown outcome may still mount; the detach waits for that")
 	case n.Attached != Absent:
@@ -287,8 +309,17 @@ func (p *planner) detach() bool {
 	return p.try(Action{Kind: ControllerUnpublish, NodeID: p.r.Node.NodeID})
 }
 
-func (p *planner) unstage() Action {
-	return Action{Kind: NodeUnstage, Path: p.r.Node.StagingPath}
+// unstage takes the staging away, without the plugin if the last claim goes so.
+func (p *planner) unstage() bool {
+	n := p.r.Node
+	switch {
+	case len(p.claims) == 1 && p.claims[0].Without != WithPlugin:
+		return p.tryUnstage(Action{Kind: Unmount, Path: n.StagingPath, How: p.claims[0].Without})
+	case p.anyWanted() && n.Staged != Failed:
+		return !p.anyMounted() && p.try(Action{Kind: Doubt, Path: n.StagingPath, Dead: true})
+	default:
+		return p.tryUnstage(Action{Kind: NodeUnstage, Path: n.StagingPath})
+	}
 }
 
 func (p *planner) anyWanted() bool {
@@ -355,7 +386,15 @@ func (r Record) unrecognised() string {
 		default:
 			return fmt.Sprintf("claim of %q has the unknown state %q", c.Alloc, c.State)
 		}
+		if c.Without.Check() != nil {
+			return fmt.Sprintf("claim of %q is to be released in the unknown way %q", c.Alloc, c.Without)
+		}
 		sides["published for "+c.Alloc], sides["bound for "+c.Alloc] = c.Published, c.Bound
+	}
+	for _, d := range r.Node.Owed {
+		if d.Kind != NodeUnpublish && d.Kind != NodeUnstage {
+			return fmt.Sprintf("the unknown call %q is owed", d.Kind)
+		}
 	}
 	for what, s := range sides {
 		if !s.Valid() {

@@ -57,8 +57,12 @@ func TestNext(t *testing.T) {
 		}, "wait foreign: a mount that was not made by this claim is at /t/a"},
 		{"the staged mount hangs", func(_ *volume.Record, o *volume.Observed) { o.Staging = hung }, "wait hung: staging path /s: hung since 10:00"},
 		{"the target cannot be looked at", func(_ *volume.Record, o *volume.Observed) { o.Targets["a"] = unread }, "wait hung: target /t/a: EPERM"},
-		{"the staged mount is dead", func(_ *volume.Record, o *volume.Observed) { o.Staging = dead }, "NodeUnpublishVolume a /t/a"},
-		{"the target is dead", func(_ *volume.Record, o *volume.Observed) { o.Targets["a"] = dead }, "NodeUnpublishVolume a /t/a"},
+		{"the staged mount is dead", func(_ *volume.Record, o *volume.Observed) { o.Staging = dead }, "doubt a /t/a"},
+		{"the staged mount is dead, on record too", func(r *volume.Record, o *volume.Observed) {
+			edit(r, func(c *volume.Claim) { c.Published, c.Mount = volume.Failed, nil })
+			o.Staging = dead
+		}, "NodeUnpublishVolume a /t/a"},
+		{"the target is dead", func(_ *volume.Record, o *volume.Observed) { o.Targets["a"] = dead }, "doubt a /t/a"},
 		{"the staged mount is gone", func(_ *volume.Record, o *volume.Observed) { o.Staging = volume.Sight{} }, "doubt  /s"},
 		{"the target is gone", func(_ *volume.Record, o *volume.Observed) { o.Targets["a"] = volume.Sight{} }, "doubt a /t/a"},
 		{"the bind is gone", func(r *volume.Record, _ *volume.Observed) {
@@ -103,6 +107,53 @@ func TestNext(t *testing.T) {
 			r.Node.Watches, o.WatchOver = []volume.Watch{{Path: "/t/b", Alloc: "b"}}, true
 			o.Watched = map[string]volume.Sight{"/t/b": hung}
 		}, "wait hung: /t/b: hung since 10:00"},
+		{"released without the plugin, which is down", func(r *volume.Record, o *volume.Observed) {
+			edit(r, func(c *volume.Claim) {
+				c.Wanted, c.Without, c.At, c.Bound = false, volume.ByLazy, "/srv", volume.Present
+			})
+			o.Plugin.Ready = false
+		}, "unbind a /srv lazy"},
+		{"the bind is gone", func(r *volume.Record, o *volume.Observed) {
+			edit(r, func(c *volume.Claim) { c.Wanted, c.Without = false, volume.ByLazy })
+			o.Plugin.Ready = false
+		}, "unmount a /t/a lazy"},
+		{"the target too", func(r *volume.Record, o *volume.Observed) {
+			edit(r, func(c *volume.Claim) { c.Wanted, c.Without, c.Published = false, volume.ByForce, volume.Absent })
+			o.Plugin.Ready = false
+		}, "unmount  /s force"},
+		{"the staging too: an attachment stays", func(r *volume.Record, o *volume.Observed) {
+			edit(r, func(c *volume.Claim) { c.Wanted, c.Without, c.Published = false, volume.ByForce, volume.Absent })
+			r.Node.Staged, o.Plugin.Ready = volume.Absent, false
+		}, "free a "},
+		{"calls are owed", func(r *volume.Record, o *volume.Observed) {
+			r.Claims, r.Node.Staged, r.Node.Owed, o.Plugin.Ready = nil, volume.Absent, owed(), false
+			o.Plugin.State = "gone"
+		}, `wait plugin: plugin "p" is gone`},
+		{"calls are owed, and the plugin is back", func(r *volume.Record, _ *volume.Observed) {
+			r.Claims, r.Node.Staged, r.Node.Owed = nil, volume.Absent, owed()
+		}, "NodeUnpublishVolume a /t/a owed"},
+		{"one of them is paid", func(r *volume.Record, _ *volume.Observed) {
+			r.Claims, r.Node.Staged, r.Node.Owed = nil, volume.Absent, owed()[1:]
+		}, "NodeUnstageVolume  /s owed"},
+		{"the other waits for the one", func(r *volume.Record, o *volume.Observed) {
+			r.Claims, r.Node.Staged, r.Node.Owed = nil, volume.Absent, owed()
+			o.Parked = map[string]bool{"NodeUnpublishVolume/a": true}
+		}, "wait backoff: NodeUnpublishVolume failed and is not due yet"},
+		{"an unknown call is owed", func(r *volume.Record, _ *volume.Observed) {
+			r.Node.Owed = []volume.Owed{{Kind: "NodePray"}}
+		}, `wait invalid: the unknown call "NodePray" is owed`},
+		{"an unknown way out", func(r *volume.Record, _ *volume.Observed) {
+			edit(r, func(c *volume.Claim) { c.Without = "fire" })
+		}, `wait invalid: claim of "a" is to be released in the unknown way "fire"`},
+		{"a debt waits for its plugin, even with what the host could do", func(r *volume.Record, o *volume.Observed) {
+			edit(r, func(c *volume.Claim) {
+				c.Wanted, c.Without, c.At, c.Bound = false, volume.ByLazy, "/srv", volume.Present
+			})
+			*r, o.Plugin.Ready, o.Plugin.State = volume.Owing(*r), false, "gone"
+		}, `wait plugin: plugin "p" is gone`},
+		{"the same storage is owed for", func(r *volume.Record, o *volume.Observed) {
+			r.Node.Staged, o.Debt = volume.Absent, "volume \"old\" left something"
+		}, `wait debt: volume "old" left something`},
 		{"an unknown side", func(r *volume.Record, _ *volume.Observed) { r.Node.Staged = "glued" }, `wait invalid: staged has the unknown state "glued"`},
 		{"an unknown claim state", func(r *volume.Record, _ *volume.Observed) {
 			edit(r, func(c *volume.Claim) { c.State = "lost" })
@@ -115,6 +166,11 @@ func TestNext(t *testing.T) {
 			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
 		}
 	}
+}
+
+// owed are the calls that the release of the last claim skips.
+func owed() []volume.Owed {
+	return []volume.Owed{{Kind: volume.NodeUnpublish, Path: "/t/a", Alloc: "a"}, {Kind: volume.NodeUnstage, Path: "/s"}}
 }
 
 // edit changes the claim of "a".
@@ -132,7 +188,14 @@ func words(a volume.Action) string {
 	case volume.Settled:
 		return "settled"
 	default:
-		return fmt.Sprintf("%s %s %s", a.Kind, a.Alloc, a.Path)
+		s := fmt.Sprintf("%s %s %s", a.Kind, a.Alloc, a.Path)
+		if a.How != "" {
+			s += " " + string(a.How)
+		}
+		if a.Owed {
+			s += " owed"
+		}
+		return s
 	}
 }
 
@@ -225,7 +288,10 @@ func total(t *rapid.T) {
 	}
 	next, _ := volume.Apply(r, a, anyOutcome().Draw(t, "outcome"))
 	volume.Durable(r, next)
-	volume.Loaded(r)
+	volume.Loaded(r, volume.Crashed)
+	volume.Loaded(r, volume.Rebooted)
+	volume.Owing(r)
+	volume.NextBoot(r)
 	_ = volume.Droppable(r) // an answer either way
 	at := &volume.Attempt{Action: a, Err: anyOutcome().Draw(t, "last").Err, Tries: rapid.IntRange(0, 5).Draw(t, "tries")}
 	for _, at := range []*volume.Attempt{nil, at} {
@@ -253,7 +319,7 @@ func kinds() []volume.Kind {
 	return []volume.Kind{
 		volume.ControllerPublish, volume.NodeStage, volume.NodePublish, volume.NodeUnpublish, volume.NodeUnstage,
 		volume.ControllerUnpublish, volume.Plan, volume.Doubt, volume.Bind, volume.Unbind, volume.Prove, volume.EndWatch,
-		volume.Free, volume.Wait, volume.Settled,
+		volume.Unmount, volume.Free, volume.Wait, volume.Settled,
 	}
 }
 
@@ -287,12 +353,17 @@ func anyRecord() *rapid.Generator[volume.Record] {
 		for range rapid.IntRange(0, 2).Draw(t, "watches") {
 			r.Node.Watches = append(r.Node.Watches, volume.Watch{Path: path().Draw(t, "watched"), Alloc: alloc().Draw(t, "whose")})
 		}
+		for range rapid.IntRange(0, 2).Draw(t, "owed calls") {
+			r.Node.Owed = append(r.Node.Owed, rapid.SampledFrom(owed()).Draw(t, "owed"))
+		}
+		r.Debt = flag("debt")
 		for range rapid.IntRange(0, 3).Draw(t, "claims") {
 			c := volume.Claim{
 				Alloc: alloc().Draw(t, "claimant"), Seq: rapid.Uint64Range(0, 3).Draw(t, "seq"), Wanted: flag("wanted"), ReadOnly: flag("read-only"),
 				State: rapid.SampledFrom([]volume.ClaimState{volume.Pending, volume.Taken, volume.Taken, volume.Unpublishing, volume.NodeDetached, volume.ControllerDetached, "", "?"}).Draw(t, "state"),
 				Mount: anyMount().Draw(t, "mount"), Published: anySide().Draw(t, "published"), Bound: anySide().Draw(t, "bound"),
 				Target: path().Draw(t, "target"), At: path().Draw(t, "at"),
+				Without: rapid.SampledFrom([]volume.Without{"", "", "", volume.ByUmount, volume.ByLazy}).Draw(t, "without"),
 			}
 			if r.Claims == nil {
 				r.Claims = map[string]volume.Claim{}

@@ -3,6 +3,7 @@ package volume
 import (
 	"maps"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -88,6 +89,8 @@ type Claim struct {
 	// Adopted is set on a claim that was rebuilt from what is mounted, after
 	// the state database was lost. It counts as a writer.
 	Adopted bool `json:"adopted,omitempty"`
+	// Without is set by a release that does not ask the plugin.
+	Without Without `json:"without,omitempty"`
 }
 
 // Path is where the alloc finds the volume.
@@ -149,7 +152,13 @@ type NodeSide struct {
 	Devices []string `json:"devices,omitempty"`
 
 	Watches []Watch `json:"watches,omitempty"`
-	Seq     uint64  `json:"seq,omitempty"` // of the newest claim
+	// Owed are calls that were skipped. They are made before the volume is
+	// staged again, and before it is detached.
+	Owed []Owed `json:"owed,omitempty"`
+	// Unseen are mounts that were unmounted lazily since the plugin, and the
+	// controller, were last told everything.
+	Unseen []Unseen `json:"unseen,omitempty"`
+	Seq    uint64   `json:"seq,omitempty"` // of the newest claim
 }
 
 // Uses names the optional sides of a volume's life: a plugin need not attach,
@@ -167,6 +176,35 @@ type Record struct {
 	Generation uint64           `json:"generation"` // grows by one a change
 	Node       NodeSide         `json:"node"`
 	Claims     map[string]Claim `json:"-"` // by alloc; stored under keys of their own
+	// Debt marks what a forced deregister left: no volume any more, but
+	// something to be undone. Nothing is done about it without its plugin.
+	Debt bool `json:"-"`
+}
+
+// debtKey begins the key of a debt. No volume id holds a slash.
+const debtKey = "debt/"
+
+// Key names the record beyond doubt: a volume by its id, a debt by the storage
+// volume, because the id may be another volume's by now.
+func (r Record) Key() string {
+	if !r.Debt {
+		return r.Volume.ID
+	}
+	return debtKey + r.Volume.Driver + "\x00" + r.Volume.ExternalID
+}
+
+// DebtKey is the key of the debt of a storage volume; ParseDebtKey undoes it.
+func DebtKey(driver, external string) string {
+	return Record{Debt: true, Volume: Volume{Driver: driver, ExternalID: external}}.Key()
+}
+
+// ParseDebtKey says which storage volume's debt a key names, if it does.
+func ParseDebtKey(key string) (driver, external string, ok bool) {
+	rest, ok := strings.CutPrefix(key, debtKey)
+	if !ok {
+		return "", "", false
+	}
+	return strings.Cut(rest, "\x00")
 }
 
 // Ordered returns the claims, the oldest first.
@@ -185,7 +223,12 @@ func (r Record) Ordered() []Claim {
 
 // Held reports whether anything of the volume is, or may be, on this host.
 func (r Record) Held() bool {
-	return len(r.Claims) > 0 || r.Node.Attached != Absent || r.Node.Staged != Absent || len(r.Node.Watches) > 0
+	return r.left() || len(r.Node.Watches) > 0
+}
+
+// left is Held, less what may only come late.
+func (r Record) left() bool {
+	return len(r.Claims) > 0 || r.Node.Attached != Absent || r.Node.Staged != Absent || len(r.Node.Owed) > 0
 }
 
 // with returns the record with one claim replaced.
@@ -231,51 +274,4 @@ func (r Record) watching(w Watch) Record {
 		r.Node.Watches = append(slices.Clone(r.Node.Watches), w)
 	}
 	return r
-}
-
-// Loaded is the record as it must be read when the agent starts: every side
-// that is not recorded as settled is uncertain, because checkpoints between
-// two intents need not have reached the disk, and a plugin may still be at work
-// on the call in which the agent died. It reports whether that changes anything.
-func Loaded(r Record) (Record, bool) {
-	was, n := r, &r.Node
-	detaching, active, held := false, false, false
-	for _, c := range r.Ordered() {
-		if c.State == NodeDetached || c.State == ControllerDetached {
-			detaching = true
-			continue
-		}
-		active, held = true, held || c.Wanted && c.Published == Present
-		if c.Published != Present {
-			c.Published = uncertain(c.Published)
-			r = r.watching(Watch{Path: c.Target, Alloc: c.Alloc})
-		}
-		if c.At != "" {
-			c.Bound = uncertain(c.Bound)
-		}
-		r = r.with(c)
-	}
-	switch {
-	case n.Staged == Present && n.Mount == nil && !held:
-		n.Staged = Unknown // it may have been undone, and no look would tell
-	case n.Uses.Stage && n.Staged != Present && active:
-		n.Staged = uncertain(n.Staged)
-		r = r.watching(Watch{Path: n.StagingPath})
-	}
-	switch {
-	case n.Attached == Present && detaching:
-		n.Attached = Unknown
-	case n.Uses.Attach && len(r.Claims) > 0:
-		n.Attached = uncertain(n.Attached)
-	}
-	return r, n.Staged != was.Node.Staged || n.Attached != was.Node.Attached ||
-		len(n.Watches) != len(was.Node.Watches) || !maps.Equal(r.Claims, was.Claims)
-}
-
-// uncertain is a side that may have been made since.
-func uncertain(s Side) Side {
-	if s == Absent {
-		return Unknown
-	}
-	return s
 }

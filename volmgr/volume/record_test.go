@@ -54,6 +54,9 @@ func TestLoaded(t *testing.T) {
 	for _, k := range []volume.Kind{volume.NodeUnpublish, volume.NodeUnstage, volume.Prove} {
 		detaching, _ = volume.Apply(detaching, volume.Action{Kind: k, Alloc: "a", Path: map[volume.Kind]string{volume.NodeUnpublish: "/t/a"}[k]}, volume.Outcome{})
 	}
+	failed, _ := volume.Apply(settled, volume.Action{Kind: volume.Doubt, Alloc: "a", Path: "/t/a", Dead: true}, volume.Outcome{})
+	owing := offering(volume.SingleNodeWriter)
+	owing.Node.Owed = owed()
 	for _, tt := range []struct {
 		name             string
 		r                volume.Record
@@ -67,11 +70,13 @@ func TestLoaded(t *testing.T) {
 		{"just admitted, a plugin that only publishes", plain, true, volume.Absent, volume.Absent, sides("a", volume.Unknown), sides("a", volume.Absent), 1},
 		{"pending beside settled", pending, true, volume.Present, volume.Present,
 			sides("a", volume.Present, "b", volume.Unknown), sides("a", volume.Absent, "b", volume.Unknown), 1},
-		{"release asked for", releasing, false, volume.Present, volume.Present, sides("a", volume.Present), sides("a", volume.Absent), 0},
+		{"release asked for: an undoing call may be at work", releasing, true, volume.Present, volume.Present, sides("a", volume.Present), sides("a", volume.Absent), 2},
+		{"a side failed: the same", failed, true, volume.Present, volume.Present, sides("a", volume.Failed), sides("a", volume.Absent), 2},
+		{"calls are owed: the same", owing, true, volume.Absent, volume.Absent, nil, nil, 2},
 		{"node detached", detaching, true, volume.Unknown, volume.Absent, sides("a", volume.Absent), sides("a", volume.Absent), 0},
 		{"free", offering(volume.SingleNodeWriter), false, volume.Absent, volume.Absent, nil, nil, 0},
 	} {
-		got, changed := volume.Loaded(tt.r)
+		got, changed := volume.Loaded(tt.r, volume.Crashed)
 		if changed != tt.changed || changed == reflect.DeepEqual(got, tt.r) {
 			t.Errorf("%s: it says changed: %t, want %t; it is: %t", tt.name, changed, tt.changed, !reflect.DeepEqual(got, tt.r))
 		}
@@ -83,9 +88,36 @@ func TestLoaded(t *testing.T) {
 				t.Errorf("%s: %s is published %s, bound %s", tt.name, alloc, c.Published, c.Bound)
 			}
 		}
-		if again, changed := volume.Loaded(got); changed || !reflect.DeepEqual(again, got) {
+		if again, changed := volume.Loaded(got, volume.Crashed); changed || !reflect.DeepEqual(again, got) {
 			t.Errorf("%s: a second restart changes it again", tt.name)
 		}
+	}
+}
+
+// After a stop in order a record is taken as it is. After a reboot no call is at
+// work any more, and what was watched for cannot come.
+func TestLoadedOtherwise(t *testing.T) {
+	r, err := volume.Admit(offering(volume.SingleNodeWriter), writer("a"), volume.PluginInfo{Caps: volume.Caps{Attach: true, Stage: true}}, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Node.Watches = []volume.Watch{{Path: "/s"}}
+	r.Node.Unseen = []volume.Unseen{{Path: "/t/b"}}
+	if got, changed := volume.Loaded(r, volume.Stopped); changed || !reflect.DeepEqual(got, r) {
+		t.Errorf("after a stop: %t, %+v", changed, got)
+	}
+	got, changed := volume.Loaded(r, volume.Rebooted)
+	if c := got.Claims["a"]; !changed || len(got.Node.Watches)+len(got.Node.Unseen) > 0 || c.Published != volume.Unknown || got.Node.Staged != volume.Unknown {
+		t.Errorf("after a reboot: %t, %+v", changed, got)
+	}
+	debt := volume.NextBoot(volume.Owing(mounted(t)))
+	if n := debt.Node; !debt.Debt || len(debt.Claims) > 0 || n.Staged != volume.Absent || n.Attached == volume.Absent || n.NodeID != "n" {
+		t.Errorf("a debt with an attachment, in the next boot: %+v", debt)
+	}
+	plain := mounted(t)
+	plain.Node.Attached, plain.Node.Uses.Attach = volume.Absent, false
+	if debt := volume.NextBoot(volume.Owing(plain)); debt.Held() {
+		t.Errorf("a debt without one: %+v", debt)
 	}
 }
 

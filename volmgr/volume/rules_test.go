@@ -13,6 +13,7 @@ func forgotten(s state) string {
 	switch {
 	case w.attached && r.Node.Attached == volume.Absent:
 		return "the record forgot an attachment"
+	case w.staged && w.stage.id == 0 && owes(r, volume.NodeUnstage, stagingPath): // only the plugin still has it
 	case (w.stage.id != 0 || w.staged) && r.Node.Staged == volume.Absent && !watches(r, stagingPath):
 		return "the record forgot a staged mount"
 	case w.late&lateStage != 0 && !watches(r, stagingPath):
@@ -23,6 +24,8 @@ func forgotten(s state) string {
 		switch {
 		case w.target[i].id != 0 && c.Published == volume.Absent && !watches(r, targets[i]):
 			return fmt.Sprintf("the record forgot the mount of %s", alloc)
+		case w.told[i] && c.Published == volume.Absent && !watches(r, targets[i]) && !owes(r, volume.NodeUnpublish, targets[i]):
+			return fmt.Sprintf("the record forgot that the plugin has it published for %s", alloc)
 		case w.late&latePublish(i) != 0 && !watches(r, targets[i]):
 			return fmt.Sprintf("nobody watches for the late effect of the publish for %s", alloc)
 		case w.bound[i].id != 0 && c.Bound == volume.Absent:
@@ -48,7 +51,7 @@ func unsettled(v variant, s state) string {
 			if ok {
 				return fmt.Sprintf("settled with the released claim of %s", alloc)
 			}
-			if w.target[i].id != 0 || w.bound[i].id != 0 {
+			if w.target[i].id != 0 || w.bound[i].id != 0 || w.told[i] {
 				return fmt.Sprintf("settled with a mount of %s, who has no claim", alloc)
 			}
 			continue
@@ -92,10 +95,10 @@ const enough = 40
 // late effect taking place first and once without. It returns how the volume
 // failed to come to rest as its claims want it.
 func (x *explorer) settles(s state) string {
-	s.parked = 0
+	s.parked, s.w.unseen = 0, false
 	landed := s
 	s.w.late.each(func(l late) { landed.w.land(x.v, l, landed.fresh()) })
-	s.w.late = 0
+	s.w.late, landed.w.late = 0, 0
 	if bad := x.rests(s); bad != "" {
 		return bad
 	}
@@ -126,7 +129,7 @@ func (x *explorer) rests(s state) string {
 			x.calm[k] = true
 			continue
 		case a.Kind == volume.Wait && s.parked != 0:
-			s.parked = 0
+			s.parked, s.w.unseen = 0, false
 			continue
 		case a.Kind == volume.Wait:
 			return fmt.Sprintf("with no more faults it waits for ever for %q: %s, after %q", a.Cause, a.Reason, steps)

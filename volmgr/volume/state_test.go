@@ -35,6 +35,7 @@ var parkable = []volume.Action{
 	{Kind: volume.NodePublish, Alloc: "a"}, {Kind: volume.NodePublish, Alloc: "b"},
 	{Kind: volume.NodeUnpublish, Alloc: "a"}, {Kind: volume.NodeUnpublish, Alloc: "b"},
 	{Kind: volume.Bind, Alloc: "a"}, {Kind: volume.Unbind, Alloc: "a"},
+	{Kind: volume.Unmount}, {Kind: volume.Unmount, Alloc: "a"}, {Kind: volume.Unmount, Alloc: "b"},
 }
 
 func (s parkedSet) with(a volume.Action, parked bool) parkedSet {
@@ -84,7 +85,7 @@ func (s *state) fresh() uint8 {
 }
 
 // key tells states apart. Two states with one key have the same future.
-type key [48]byte
+type key [56]byte
 
 func (s *state) key() (k key) {
 	b := k[:0]
@@ -107,7 +108,7 @@ func (s *state) future() (k key) {
 }
 
 func (w *world) append(b []byte) []byte {
-	b = append(b, bits(w.attached, w.staged), byte(w.late))
+	b = append(b, bits(w.attached, w.staged, w.told[0], w.told[1], w.unseen), byte(w.late))
 	for _, p := range []place{w.stage, w.target[0], w.target[1], w.bound[0]} {
 		b = append(b, p.id<<2|bits(p.dead, p.bare))
 	}
@@ -124,12 +125,13 @@ func appendRecord(b []byte, r volume.Record, w *world) []byte {
 	}
 	b = append(b, bits(n.Mode != nil, n.Uses.Attach, n.Uses.Stage, n.Proven, n.NodeID != "", watches(r, stagingPath), watches(r, targets[0]), watches(r, targets[1])),
 		bits(awaits(r, stagingPath), awaits(r, targets[0]), awaits(r, targets[1]), n.Boot == w.bootID()),
-		side(n.Attached)<<2|side(n.Staged), mount(n.Mount))
+		side(n.Attached)<<2|side(n.Staged), mount(n.Mount),
+		bits(r.Debt, len(n.Unseen) > 0, owes(r, volume.NodeUnstage, stagingPath), owes(r, volume.NodeUnpublish, targets[0]), owes(r, volume.NodeUnpublish, targets[1])))
 	var seq [2]uint64
 	for i, alloc := range allocs {
 		c, ok := r.Claims[alloc]
 		seq[i] = c.Seq
-		b = append(b, bits(ok, c.Wanted), claimState(c.State)<<4|side(c.Published)<<2|side(c.Bound), mount(c.Mount)<<4|mount(c.BoundMount))
+		b = append(b, bits(ok, c.Wanted, c.Without == volume.ByUmount, c.Without == volume.ByLazy), claimState(c.State)<<4|side(c.Published)<<2|side(c.Bound), mount(c.Mount)<<4|mount(c.BoundMount))
 	}
 	return append(b, bits(seq[0] < seq[1]))
 }
@@ -152,15 +154,24 @@ func bits(bs ...bool) (n byte) {
 }
 
 // crash is a restart of the agent: what was not committed is forgotten. A plugin
-// may go on with a mount that it was asked for; that it goes on with an unmount,
-// until after the next mount at the same place, is left out here, because the
-// record does not guard against it.
-func (s state) crash() state {
+// may go on with whatever it was asked for, unless the host went down as well.
+func (s state) crash(after volume.Stop) state {
 	s.mem = s.disk
 	s.mem.Node.Proven = false // it is not stored
-	s.mem, _ = volume.Loaded(s.mem)
+	if after == volume.Rebooted {
+		s.w.boot()
+	}
+	s.mem, _ = volume.Loaded(s.mem, after)
 	s.parked, s.undo, s.proved = 0, false, false
-	s.w.late &= lateMounts
+	return s
+}
+
+// stop is a restart of the agent in order: all is on disk.
+func (s state) stop() state {
+	s.mem.Node.Proven = false
+	s.disk = s.mem
+	s.mem, _ = volume.Loaded(s.mem, volume.Stopped)
+	s.parked, s.proved = 0, false
 	return s
 }
 
@@ -184,34 +195,47 @@ type intent struct {
 
 var intents = []intent{{"claim", 0}, {"claim", 1}, {"release", 0}, {"release", 1}}
 
+// escapes are the ways out of a volume whose plugin does not help.
+var escapes = []intent{{"claim", 0}, {"claim", 1}, {"release", 0}, {"umount", 0}, {"lazy", 0}, {"lazy", 1}, {"force", 0}}
+
+func (v variant) intents() []intent {
+	if v.escape {
+		return escapes
+	}
+	return intents
+}
+
 // wish applies an intent; it reports whether that changed anything.
 func (s state) wish(v variant, in intent) (state, bool) {
-	if s.left.intents == 0 {
+	if s.left.intents == 0 || s.mem.Debt {
 		return s, false
 	}
+	next, changed, err := s.wished(v, in)
+	if err != nil || !changed {
+		return s, false
+	}
+	s.mem, s.disk, s.parked = next, next, 0
+	s.left.intents--
+	return s, true
+}
+
+func (s state) wished(v variant, in intent) (next volume.Record, changed bool, err error) {
 	alloc := allocs[in.alloc]
-	var next volume.Record
-	var err error
-	if in.what == "claim" {
+	switch in.what {
+	case "claim":
 		req := volume.Request{Alloc: alloc, StagingPath: stagingPath, Target: targets[in.alloc], Owner: volume.Owner{Kind: volume.OwnerNone}}
 		if v.bind {
 			req.At = binds[in.alloc]
 		}
 		info := volume.PluginInfo{NodeID: "n", Caps: volume.Caps{Attach: v.attach, Stage: v.stage}}
 		next, err = volume.Admit(s.mem, req, info, time.Time{})
-		if len(next.Claims) == len(s.mem.Claims) {
-			return s, false
-		}
-	} else {
+		return next, len(next.Claims) != len(s.mem.Claims), err
+	case "force":
+		return volume.Owing(s.mem), s.mem.Held(), volume.Droppable(s.mem)
+	case "release":
 		next, err = volume.Release(s.mem, alloc)
-		if err == nil && next.Claims[alloc] == s.mem.Claims[alloc] {
-			return s, false
-		}
+	default:
+		next, err = volume.ReleaseWithout(s.mem, alloc, volume.Without(in.what))
 	}
-	if err != nil {
-		return s, false
-	}
-	s.mem, s.disk, s.parked = next, next, 0
-	s.left.intents--
-	return s, true
+	return next, next.Claims[alloc] != s.mem.Claims[alloc], err
 }

@@ -33,6 +33,7 @@ type variant struct {
 	stage  bool
 	hollow bool // staging makes no mount
 	bind   bool // the first alloc wants it at a directory of its own too
+	escape bool // people also release without the plugin, and deregister by force
 }
 
 // world is what is true.
@@ -44,6 +45,8 @@ type world struct {
 	bound    [2]place
 	late     late // calls that the plugin is still working on
 	boots    uint8
+	told     [2]bool // published, for all that the plugin was told
+	unseen   bool    // what was unmounted lazily is still in use
 }
 
 // late is a set of calls with an effect to come.
@@ -95,7 +98,7 @@ func (w *world) vanish(i int) {
 		w.stage, w.staged = place{}, false
 		return
 	}
-	w.target[i] = place{}
+	w.target[i], w.told[i] = place{}, false
 }
 
 // land lets a late effect happen. Where something is mounted already the
@@ -113,7 +116,7 @@ func (w *world) land(v variant, l late, fresh uint8) {
 		case latePublish(i):
 			w.doPublish(v, i, fresh)
 		case lateUnpublish(i):
-			w.target[i] = place{}
+			w.target[i], w.told[i] = place{}, false
 		}
 	}
 }
@@ -126,6 +129,7 @@ func (w *world) doStage(v variant, fresh uint8) {
 }
 
 func (w *world) doPublish(v variant, i int, fresh uint8) {
+	w.told[i] = true
 	if w.target[i].id == 0 {
 		w.target[i] = place{id: fresh, bare: v.stage && !w.staged}
 	}
@@ -204,7 +208,7 @@ func fates(v variant, a volume.Action) []how {
 	switch a.Kind {
 	case volume.Plan, volume.Doubt, volume.Free, volume.EndWatch:
 		return []how{ok}
-	case volume.Prove:
+	case volume.Prove, volume.Unmount:
 		return []how{ok, fail}
 	case volume.NodeStage:
 		if v.hollow { // nobody can see a late effect that mounts nothing
@@ -274,7 +278,9 @@ func (w *world) effect(v variant, a volume.Action, i int, fresh uint8) volume.Ou
 		}
 		return out
 	case volume.NodeUnpublish:
-		w.target[i] = place{}
+		w.target[i], w.told[i] = place{}, false
+	case volume.Unmount:
+		return w.unmount(a, i)
 	case volume.Bind:
 		if w.bound[i].id == 0 {
 			w.bound[i] = place{id: fresh}
@@ -283,11 +289,27 @@ func (w *world) effect(v variant, a volume.Action, i int, fresh uint8) volume.Ou
 	case volume.Unbind:
 		w.bound[i] = place{}
 	case volume.Prove:
-		if w.mounted() {
+		if w.mounted() || w.unseen {
 			return volume.Outcome{Err: errUncertain}
 		}
 	}
 	return volume.Outcome{}
+}
+
+// unmount is what the host does alone: the plugin is not told. A lazy unmount
+// may leave somebody with a file open.
+func (w *world) unmount(a volume.Action, i int) volume.Outcome {
+	p := &w.target[i]
+	if a.Alloc == "" {
+		p = &w.stage
+	}
+	was := *p
+	*p = place{}
+	if was.id == 0 || a.How != volume.ByLazy {
+		return volume.Outcome{}
+	}
+	w.unseen = true
+	return volume.Outcome{Unseen: &volume.Unseen{Path: a.Path}}
 }
 
 // shown is the outcome of a call that answered OK, checked against the host.
@@ -319,6 +341,8 @@ func (w *world) broken(v variant, r volume.Record, a volume.Action) string {
 			return "staged without an attachment"
 		case w.late&lateUnstage != 0:
 			return "staged while a late unstage may still come"
+		case w.skipped(r, -1):
+			return "staged before the plugin was told what it was not asked to undo"
 		case a.Path != stagingPath:
 			return fmt.Sprintf("staged at %q, not at the one staging path", a.Path)
 		}
@@ -328,11 +352,15 @@ func (w *world) broken(v variant, r volume.Record, a volume.Action) string {
 			return "published without an attachment"
 		case w.late&lateUnpublish(i) != 0:
 			return "published while a late unpublish may still come"
+		case w.skipped(r, i):
+			return "published before the plugin was told that it is unpublished"
 		case v.stage && r.Node.Staged != volume.Present:
 			return "published while the record says not staged"
 		case a.Path != targets[i]:
 			return "published at another path than the claim's target"
 		}
+	case volume.Unmount:
+		return w.brokenUnmount(r, a, i)
 	case volume.NodeUnpublish:
 		if w.bound[i].id != 0 && w.target[i].id != 0 && r.Claims[a.Alloc].Published != volume.Absent {
 			return "unpublished under the user's own mount"
@@ -340,6 +368,9 @@ func (w *world) broken(v variant, r volume.Record, a volume.Action) string {
 	case volume.NodeUnstage:
 		if w.target[0].id != 0 || w.target[1].id != 0 {
 			return "unstaged while a target is mounted"
+		}
+		if w.told[0] || w.told[1] {
+			return "unstaged while the plugin has a target published"
 		}
 		for _, c := range r.Claims {
 			if c.Published != volume.Absent {
@@ -349,6 +380,12 @@ func (w *world) broken(v variant, r volume.Record, a volume.Action) string {
 	case volume.ControllerUnpublish:
 		if w.mounted() || w.staged {
 			return "detached while something is mounted"
+		}
+		if w.unseen {
+			return "detached while somebody still uses what was unmounted lazily"
+		}
+		if w.told[0] || w.told[1] {
+			return "detached before the plugin was told that it is unpublished"
 		}
 		if w.late&lateMounts != 0 {
 			return "detached while a late mount may still come"
@@ -363,6 +400,48 @@ func (w *world) broken(v variant, r volume.Record, a volume.Action) string {
 		}
 	}
 	return ""
+}
+
+// brokenUnmount names the rule that a step without the plugin would break.
+func (w *world) brokenUnmount(r volume.Record, a volume.Action, i int) string {
+	c := r.Claims[a.Alloc]
+	switch {
+	case r.Debt:
+		return "a forced deregister unmounts nothing by itself"
+	case a.Alloc != "" && (c.Wanted || c.Without == "" || a.How != c.Without):
+		return "unmounted without the plugin in a way that nobody asked for"
+	case a.Alloc != "" && w.bound[i].id != 0 && w.target[i].id != 0:
+		return "unmounted under the user's own mount"
+	case a.Alloc == "" && (w.target[0].id != 0 || w.target[1].id != 0):
+		return "the staging is unmounted while a target is mounted"
+	}
+	for _, c := range r.Claims {
+		if a.Alloc == "" && (c.Wanted || c.Without == "" || a.How != c.Without) {
+			return "the staging is unmounted under a claim that did not ask for it"
+		}
+	}
+	return ""
+}
+
+// skipped reports whether the plugin has something published, for the alloc or
+// for any, that the record says is undone.
+func (w *world) skipped(r volume.Record, i int) bool {
+	for j, alloc := range allocs {
+		if w.told[j] && w.target[j].id == 0 && r.Claims[alloc].Published == volume.Absent && (i < 0 || i == j) {
+			return true
+		}
+	}
+	return false
+}
+
+// owes reports whether the record has a call on it that is still to be made.
+func owes(r volume.Record, kind volume.Kind, path string) bool {
+	for _, d := range r.Node.Owed {
+		if d.Kind == kind && d.Path == path {
+			return true
+		}
+	}
+	return false
 }
 
 // watches reports whether the record expects a late mount at a path, awaits
