@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -118,7 +119,7 @@ func (a *agent) wire(seams Seams) error {
 	if err != nil {
 		return err
 	}
-	boot := a.db.Node().Boot
+	was := a.db.Node()
 	if err := a.recall(ctx, host); err != nil {
 		return err
 	}
@@ -129,14 +130,15 @@ func (a *agent) wire(seams Seams) error {
 	plugins := pluginSet{a.plugins, a.db}
 	secrets := secret.Resolver{}.Resolve
 	steps := volmgr.New(volmgr.Options{Root: a.c.mountRoot(), Host: host, Plugin: plugins.node, Secrets: secrets})
-	if boot != "" && boot != a.node.Boot {
+	if was.Boot != "" && was.Boot != a.node.Boot {
 		if err := steps.Tidy(); err != nil {
 			a.log.Warn("something was left where volumes are mounted, from before this boot", "error", err)
 		}
 	}
 	a.queue = reconcile.New(reconcile.Options{
-		Store: a.db, Plugins: a.plugins, Host: steps, Halt: a.halt,
+		Store: queueStore{a.db}, Plugins: a.plugins, Host: steps, Halt: a.halt,
 		Events: a.volumeEvents, Log: a.log.Named("volume"),
+		Owed: a.db.owed, Paid: a.debtPaid,
 	})
 	gid, err := groupID(a.c.SocketGroup)
 	if err != nil {
@@ -160,17 +162,29 @@ func (a *agent) wire(seams Seams) error {
 // recall settles what is known from before: the volumes, who this host is, and
 // whether any call may be sent.
 func (a *agent) recall(ctx context.Context, host *mount.Host) (err error) {
-	steps := volmgr.New(volmgr.Options{Root: a.c.mountRoot(), Host: host})
+	was, steps := a.db.Node(), volmgr.New(volmgr.Options{Root: a.c.mountRoot(), Host: host})
 	if a.halt, err = a.adopt(ctx, host, steps); err != nil {
 		return err
 	}
 	if a.halt == "" {
-		if a.node, a.halt, err = identify(ctx, a.db, a.c, host, a.log); err != nil {
+		if a.node, a.halt, err = identify(a.db, a.c, host); err != nil {
 			return err
 		}
 	}
 	a.db.notes = &notebook{records: a.db.DB, steps: steps, nodeID: a.node.ID, dataDir: a.c.DataDir, log: a.log}
-	return a.db.reload(ctx)
+	if a.halt != "" {
+		return nil // nothing is done, so nothing of the records changes
+	}
+	switch err := a.db.reload(ctx, a.node, ended(was, a.node)); {
+	case err == nil:
+		return nil
+	case was.ID == "":
+		return err
+	default:
+		// On a full disk the agent starts all the same: it can say so, and release.
+		a.log.Error("cannot note who this host is in this boot", "error", err)
+		return nil
+	}
 }
 
 // serve runs until ctx ends, then stops in order: no new calls, no new steps,
@@ -212,11 +226,33 @@ func (a *agent) serve(ctx context.Context, fl *pflag.FlagSet) error {
 			a.log.Warn("cannot close the API socket", "error", err)
 		}
 	})
-	within(stepWithin, a.queue.Stop)
+	within(stepWithin, a.stopQueue)
 	cancel()
 	wg.Wait()
 	a.events.Add(volume.Event{Type: "agent-stopped", Message: "plugins and mounts stay"})
 	return err
+}
+
+// stopQueue ends all steps, and remembers whether that went in order.
+func (a *agent) stopQueue(ctx context.Context) {
+	if !a.queue.Stop(ctx) || a.halt != "" {
+		return
+	}
+	if err := a.db.stopped(context.WithoutCancel(ctx)); err != nil {
+		a.log.Warn("cannot record that the agent stopped in order; the next one takes all that is unsettled for uncertain", "error", err)
+	}
+}
+
+// debtPaid drops what a forced deregister left once it is undone.
+func (a *agent) debtPaid(r volume.Record) {
+	waiting, err := a.db.settle(context.Background(), r)
+	if err != nil {
+		a.log.Error("a debt is paid but could not be dropped; it is dropped with the next change", "volume", r.Volume.ID, "error", err)
+	}
+	a.plugins.Released(r.Volume.PluginID)
+	if waiting != "" {
+		a.queue.Wake(waiting)
+	}
 }
 
 func within(d time.Duration, fn func(context.Context)) {
@@ -290,13 +326,29 @@ func (a *agent) describe() api.Node {
 		}
 		n.Problems = append(n.Problems, p)
 	}
+	n.Problems = append(n.Problems, a.debts()...)
+	return n
+}
+
+// debts are what forced deregisters left on this host or at the plugin. What may
+// only come late is no problem of anybody's.
+func (a *agent) debts() []api.Problem {
+	var out []api.Problem
 	for _, d := range a.db.Debts() {
+		left := provision.Behind(d.Whole())
+		if len(left) == 0 {
+			continue
+		}
 		v := d.Record.Volume
-		n.Problems = append(n.Problems, api.Problem{
+		how := "it is undone now"
+		if p := a.plugins.View(v.PluginID); !p.Ready {
+			how = fmt.Sprintf("it is undone when plugin %q is ready", v.PluginID)
+		}
+		out = append(out, api.Problem{
 			Subject: v.ID,
-			Message: fmt.Sprintf("was deregistered by force %s ago with something of it still on this host", time.Since(d.Since).Round(time.Second)),
-			Command: fmt.Sprintf("register external_id %q of plugin %q again, under another id, and what is left is undone", v.ExternalID, v.PluginID),
+			Message: fmt.Sprintf("was deregistered by force %s ago: %s; %s", time.Since(d.Since).Round(time.Second), strings.Join(left, "; "), how),
+			Command: fmt.Sprintf("volctl plugin status %s; if it is gone for good: volctl volume deregister %s -force --forget", v.PluginID, v.ID),
 		})
 	}
-	return n
+	return out
 }

@@ -1,11 +1,8 @@
 package agent
 
 import (
-	"context"
 	"fmt"
 	"os"
-
-	"github.com/hashicorp/go-hclog"
 
 	"github.com/volagent/volagent/statedb"
 	"github.com/volagent/volagent/volmgr/mount"
@@ -14,8 +11,8 @@ import (
 
 // identify settles who this host is and whether the paths and mounts that are
 // recorded are the ones that this process sees. It returns why no call may be
-// sent, if so; the agent then still answers.
-func identify(ctx context.Context, db store, c Config, host *mount.Host, log hclog.Logger) (node statedb.Node, halt string, err error) {
+// sent, if so; the agent then still answers. Nothing is written.
+func identify(db store, c Config, host *mount.Host) (node statedb.Node, halt string, err error) {
 	was := db.Node()
 	held := attached(db)
 	node = was
@@ -43,23 +40,24 @@ func identify(ctx context.Context, db store, c Config, host *mount.Host, log hcl
 		return was, halt, nil
 	}
 	node.Boot, node.Namespace = host.Boot(), host.Namespace()
-	if node == was {
-		return node, "", nil
-	}
-	put := func(tx *statedb.Tx) error { tx.PutNode(node); return nil }
-	if was.ID == "" {
-		return node, "", db.Update(ctx, put)
-	}
-	// On a full disk the agent starts all the same: it can say so, and release.
-	if err := db.Happened(ctx, put); err != nil {
-		log.Error("cannot note who this host is in this boot", "error", err)
-	}
 	return node, "", nil
+}
+
+// ended says how the last agent did.
+func ended(was, now statedb.Node) volume.Stop {
+	switch {
+	case was.Clean:
+		return volume.Stopped
+	case was.Boot != "" && was.Boot != now.Boot:
+		return volume.Rebooted
+	default:
+		return volume.Crashed
+	}
 }
 
 // attached names a volume that is, or may be, on this host; empty if none is.
 func attached(db store) string {
-	for _, r := range db.Volumes() {
+	for _, r := range (queueStore{db}).Volumes() {
 		if r.Held() {
 			return r.Volume.ID
 		}

@@ -45,7 +45,7 @@ func (a *agent) newSupervisor(seams Seams) (*supervisor.Supervisor, error) {
 
 // inUse reports whether anything is, or may be, on this host through a plugin.
 func (a *agent) inUse(pluginID string) bool {
-	return slices.ContainsFunc(a.db.Volumes(), func(r volume.Record) bool {
+	return slices.ContainsFunc(queueStore{a.db}.Volumes(), func(r volume.Record) bool {
 		return r.Volume.PluginID == pluginID && r.Held()
 	})
 }

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -130,31 +131,149 @@ func (t volumeTx) before(id string) {
 	}
 }
 
-// TakeDebt gives back what a forced deregister left, as a record to undo: all
-// of its sides are uncertain by now.
-func (t volumeTx) TakeDebt(driver, external string) (volume.Record, bool) {
-	d, ok := t.Debt(driver, external)
-	if !ok {
-		return volume.Record{}, false
+// Debts are what forced deregisters left.
+func (t volumeTx) Debts() []volume.Record {
+	var all []volume.Record
+	for _, d := range t.Tx.Debts() {
+		all = append(all, d.Whole())
 	}
-	t.DeleteDebt(driver, external)
-	r, _ := volume.Loaded(d.Whole())
-	return r, true
+	return all
 }
 
-// PutDebt keeps what a forced deregister leaves.
+// Debt is what one left of a storage volume.
+func (t volumeTx) Debt(driver, external string) (volume.Record, bool) {
+	d, ok := t.Tx.Debt(driver, external)
+	return d.Whole(), ok
+}
+
+// PutDebt keeps what a forced deregister leaves; one that is there already
+// keeps its time.
 func (t volumeTx) PutDebt(r volume.Record, since time.Time) {
+	if d, ok := t.Tx.Debt(r.Volume.Driver, r.Volume.ExternalID); ok {
+		since = d.Since
+	}
 	t.Tx.PutDebt(statedb.Debt{Record: r, Claims: r.Ordered(), Since: since})
 }
 
-// reload makes every side uncertain that is not recorded as settled.
-func (s store) reload(ctx context.Context) error {
-	return s.Checkpoint(ctx, func(tx *statedb.Tx) error {
-		for _, r := range s.Volumes() {
-			if now, changed := volume.Loaded(r); changed {
+// queueStore is reconcile's view: it undoes what forced deregisters left as well
+// as it serves volumes. A debt goes by its own key.
+type queueStore struct{ store }
+
+// Volume returns a volume or a debt.
+func (s queueStore) Volume(key string) (volume.Record, bool) {
+	if driver, external, ok := volume.ParseDebtKey(key); ok {
+		d, ok := s.Debt(driver, external)
+		return d.Whole(), ok
+	}
+	return s.store.Volume(key)
+}
+
+// Volumes returns all of both.
+func (s queueStore) Volumes() []volume.Record {
+	all := s.store.Volumes()
+	for _, d := range s.Debts() {
+		all = append(all, d.Whole())
+	}
+	return all
+}
+
+// Save is the store's, for a debt as well.
+func (s queueStore) Save(ctx context.Context, key string, durable bool, fn func(volume.Record) volume.Record) error {
+	driver, external, ok := volume.ParseDebtKey(key)
+	if !ok {
+		return s.store.Save(ctx, key, durable, fn)
+	}
+	save := s.Checkpoint
+	if durable {
+		save = s.Happened
+	}
+	return save(ctx, changeDebt(driver, external, fn))
+}
+
+// Intend is the store's, for a debt as well.
+func (s queueStore) Intend(ctx context.Context, key string, fn func(volume.Record) volume.Record) error {
+	driver, external, ok := volume.ParseDebtKey(key)
+	if !ok {
+		return s.store.Intend(ctx, key, fn)
+	}
+	return s.Update(ctx, changeDebt(driver, external, fn))
+}
+
+// changeDebt lays a change on a debt that is still there.
+func changeDebt(driver, external string, fn func(volume.Record) volume.Record) func(*statedb.Tx) error {
+	return func(tx *statedb.Tx) error {
+		if d, ok := tx.Debt(driver, external); ok {
+			r := fn(d.Whole())
+			tx.PutDebt(statedb.Debt{Record: r, Claims: r.Ordered(), Since: d.Since})
+		}
+		return nil
+	}
+}
+
+// settle drops a debt of which nothing is left, and returns the volume that
+// waited for that, if there is one.
+func (s store) settle(ctx context.Context, r volume.Record) (waiting string, err error) {
+	driver, external := r.Volume.Driver, r.Volume.ExternalID
+	err = s.Happened(ctx, func(tx *statedb.Tx) error {
+		if d, ok := tx.Debt(driver, external); ok && !d.Whole().Held() {
+			tx.DeleteDebt(driver, external)
+		}
+		waiting, _ = tx.VolumeOf(driver, external)
+		return nil
+	})
+	return waiting, err
+}
+
+// owed says what a forced deregister left of a storage volume.
+func (s store) owed(v volume.Volume) string {
+	if v.ExternalID == "" {
+		return ""
+	}
+	d, ok := s.Debt(v.Driver, v.ExternalID)
+	if !ok {
+		return ""
+	}
+	return fmt.Sprintf("what volume %q left when it was deregistered by force is undone first, by plugin %q", d.Record.Volume.ID, d.Record.Volume.PluginID)
+}
+
+// reload reads every record as it must be after the way in which the last agent
+// ended, and remembers the node as it is now. It is one commit: from then on
+// this agent has not stopped in order, until it has.
+func (s store) reload(ctx context.Context, node statedb.Node, after volume.Stop) error {
+	node.Clean = false
+	save := s.Happened
+	if s.Node().ID == "" {
+		save = s.Update // a first start has nothing to go on with
+	}
+	return save(ctx, func(tx *statedb.Tx) error {
+		for _, r := range tx.Volumes() {
+			if now, changed := volume.Loaded(r, after); changed {
 				tx.PutVolume(now)
 			}
 		}
+		for _, d := range tx.Debts() {
+			r, _ := volume.Loaded(d.Whole(), after)
+			if after == volume.Rebooted {
+				r = volume.NextBoot(r)
+			}
+			tx.PutDebt(statedb.Debt{Record: r, Claims: r.Ordered(), Since: d.Since})
+			if !r.Held() {
+				tx.DeleteDebt(r.Volume.Driver, r.Volume.ExternalID)
+			}
+		}
+		if node != s.Node() {
+			tx.PutNode(node)
+		}
+		return nil
+	})
+}
+
+// stopped remembers that the outcome of every step is on record.
+func (s store) stopped(ctx context.Context) error {
+	return s.Update(ctx, func(tx *statedb.Tx) error {
+		node := s.Node()
+		node.Clean = true
+		tx.PutNode(node)
 		return nil
 	})
 }

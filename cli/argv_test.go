@@ -86,7 +86,11 @@ func TestEveryFlagWithOneDash(t *testing.T) {
 			for _, form := range forms {
 				for _, args := range [][]string{slices.Concat(words, form), slices.Concat(form, words)} {
 					tried++
-					if err := parses(args, c.CommandPath(), f.Name, value); err != nil {
+					want := value
+					if f.NoOptDefVal != "" && !strings.Contains(strings.Join(form, ""), "=") {
+						want = f.NoOptDefVal
+					}
+					if err := parses(args, c.CommandPath(), f.Name, want); err != nil {
 						t.Errorf("volctl %s: %v", strings.Join(args, " "), err)
 					}
 				}

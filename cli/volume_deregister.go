@@ -23,6 +23,7 @@ func (a *app) asker(yes bool) asker {
 type volumeDeregisterOptions struct {
 	volume         string
 	force          bool
+	forget         bool
 	ignoreNotFound bool
 	ask            asker
 }
@@ -36,13 +37,23 @@ func newVolumeDeregister(a *app) *cobra.Command {
 		Use: "deregister ID", Short: "Forget a volume and keep its data",
 		Long: `Forget a volume. Its data stays at the plugin. It is refused while the volume has claims;
 -force drops them with it, unless a live alloc holds one, sends nothing to the plugin,
-unmounts nothing, and prints what it leaves behind. On a terminal it asks first.`,
-		Example: "  volctl volume deregister data -y",
-		Args:    exactly("ID"), ValidArgsFunction: completeArg(a, volumeIDs),
+unmounts nothing, and prints what it leaves behind. On a terminal it asks first.
+
+What -force leaves behind is a debt: node status shows it, the agent undoes it when the plugin is
+ready, and until then nothing else may use its paths, and the same storage is not staged. If the
+plugin never comes back, -force --forget gives the debt up, with the volume or after it: mounts
+and attachments that are left stay until a person, or a reboot, takes them away. It prints them.`,
+		Example: `  volctl volume deregister data -y
+  volctl volume deregister data -force -y
+  volctl volume deregister data -force --forget -y`,
+		Args: exactly("ID"), ValidArgsFunction: completeArg(a, volumeIDs),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.volume, o.ask = args[0], a.asker(yes)
 			if err := checkVolumeID(o.volume); err != nil {
 				return failed(err, "deregister volume %q", o.volume)
+			}
+			if o.forget && !o.force {
+				return usage("volctl volume deregister "+shellArg(o.volume)+" -force --forget", "--forget goes with -force only")
 			}
 			return a.do(cmd, func(ctx context.Context, client *apiclient.Client, out *output) error {
 				return runVolumeDeregister(ctx, o, client, out)
@@ -52,6 +63,7 @@ unmounts nothing, and prints what it leaves behind. On a terminal it asks first.
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.BoolVar(&o.force, "force", false, "drop its claims too, without unmounting")
+	f.BoolVar(&o.forget, "forget", false, "with -force: give up for good what it leaves, or left before, on this host and at the plugin")
 	f.BoolVarP(&yes, "yes", "y", false, "do not ask")
 	f.BoolVar(&o.ignoreNotFound, "ignore-not-found", false, "exit 0 when there is no such volume")
 	return cmd
@@ -60,14 +72,21 @@ unmounts nothing, and prints what it leaves behind. On a terminal it asks first.
 func runVolumeDeregister(ctx context.Context, o volumeDeregisterOptions, client *apiclient.Client, out *output) error {
 	if o.ask != nil {
 		question := "Forget volume " + quotedList([]string{o.volume}) + " (its data stays at the plugin)?"
-		if o.force {
+		switch {
+		case o.forget:
+			question = "Forget volume " + quotedList([]string{o.volume}) + " with its claims, and what is left of it on this host and at the plugin for good?"
+		case o.force:
 			question = "Forget volume " + quotedList([]string{o.volume}) + " with its claims, and leave its mounts where they are?"
 		}
 		if yes, err := o.ask(ctx, question); err != nil || !yes {
 			return failed(orNotConfirmed(err), "deregister volume %q", o.volume)
 		}
 	}
-	r, err := client.DeregisterVolume(ctx, o.volume, o.force)
+	forget := func() (*api.DeregisterResult, error) { return client.DeregisterVolume(ctx, o.volume, o.force) }
+	if o.forget {
+		forget = func() (*api.DeregisterResult, error) { return client.ForgetVolume(ctx, o.volume) }
+	}
+	r, err := forget()
 	if isNotFound(err) && o.ignoreNotFound {
 		return out.print(api.DeregisterResult{}, nil, nothingToDo)
 	}

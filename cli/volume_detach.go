@@ -19,6 +19,7 @@ type volumeDetachOptions struct {
 	allocs         []string
 	all            bool
 	force          bool
+	without        string
 	timeout        time.Duration
 	noWait         bool
 	ignoreNotFound bool
@@ -29,8 +30,18 @@ func newVolumeDetach(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "detach ID [ALLOC...]", Short: "Release claims and unmount the volume",
 		Long: `Release the claims of allocs on a volume, and wait until it is unmounted. Without an alloc
-the volume's only claim is meant. A claim whose owner is alive is refused without --force.`,
+the volume's only claim is meant. A claim whose owner is alive is refused without --force.
+
+A plugin that is down, hangs or fails keeps a release from its end. With --without-plugin the
+agent does not wait for it: it gives up the call in hand, unmounts by itself, and frees the claim.
+umount, the default, is a plain umount; force is umount, then umount -f; lazy is both, then a lazy
+umount, after which whoever has the volume open goes on using it. It goes no further than asked: a
+mount that stays busy is refused (4), and who holds it is named. What was left out is told the
+plugin when it is ready, before the volume is staged again; a controller detach waits for the
+plugin, and until nothing on the host uses the device. What is left is printed.`,
 		Example: `  volctl volume detach data
+  volctl volume detach data web.service --without-plugin
+  volctl volume detach data web.service --without-plugin=lazy
   volctl volume detach data web.service backup
   volctl volume detach data --all`,
 		Args: cobra.ArbitraryArgs, ValidArgsFunction: completeAllocs(a),
@@ -51,6 +62,8 @@ the volume's only claim is meant. A claim whose owner is alive is refused withou
 	f.SortFlags = false
 	f.BoolVar(&o.all, "all", false, "release all claims on the volume")
 	f.BoolVar(&o.force, "force", false, "unmount under an owner that is alive")
+	f.StringVar(&o.without, "without-plugin", "", "unmount with no call to the plugin: `[=umount|force|lazy]`")
+	f.Lookup("without-plugin").NoOptDefVal = "umount"
 	f.DurationVar(&o.timeout, "timeout", claimTimeout, "how long to wait for the release; it goes on after that")
 	f.BoolVar(&o.noWait, "no-wait", false, "do not wait; the release goes on")
 	f.BoolVar(&o.ignoreNotFound, "ignore-not-found", false, "exit 0 when there is nothing to release")
@@ -68,6 +81,9 @@ func (o *volumeDetachOptions) check() error {
 		if slices.Contains(o.allocs[:i], alloc) {
 			return usage("", "alloc %q is named twice", alloc)
 		}
+	}
+	if !slices.Contains([]string{"", "umount", "force", "lazy"}, o.without) {
+		return usage("--without-plugin=umount, =force or =lazy", "--without-plugin=%s is none of the ways to unmount", o.without)
 	}
 	if o.all && len(o.allocs) > 0 {
 		return usage("", "--all and allocs by name exclude each other")
@@ -103,6 +119,8 @@ type released struct {
 	Alloc  string `json:"alloc"`
 	// Outcome is "detached", or "detaching" where it was not waited for.
 	Outcome string `json:"outcome"`
+	// Left names what stays behind without the plugin.
+	Left []string `json:"left,omitempty"`
 }
 
 // targets are the allocs whose claims are meant.
@@ -133,16 +151,16 @@ func (o *volumeDetachOptions) targets(ctx context.Context, client *apiclient.Cli
 
 // release gives one claim up. The result is nil where there was none.
 func (o *volumeDetachOptions) release(ctx context.Context, client *apiclient.Client, alloc string) (*released, error) {
-	ro, outcome := apiclient.ReleaseOptions{Force: o.force}, "detaching"
+	ro, outcome := apiclient.ReleaseOptions{Force: o.force, WithoutPlugin: o.without}, "detaching"
 	if !o.noWait {
 		ro.Wait, outcome = o.timeout, "detached"
 	}
 	call, cancel := context.WithTimeout(ctx, o.timeout+answerGrace)
 	defer cancel()
-	err := client.ReleaseClaim(call, o.volume, alloc, ro)
+	done, err := client.Release(call, o.volume, alloc, ro)
 	switch {
 	case err == nil:
-		return &released{Volume: o.volume, Alloc: alloc, Outcome: outcome}, nil
+		return &released{Volume: o.volume, Alloc: alloc, Outcome: outcome, Left: done.Left}, nil
 	case isNotFound(err) && o.ignoreNotFound:
 		return nil, nil //nolint:nilnil // nothing to do is what was asked for
 	case ctx.Err() != nil:
@@ -160,6 +178,9 @@ func (o *volumeDetachOptions) screen(releases []*released) func(*bytes.Buffer) e
 	return func(w *bytes.Buffer) error {
 		for _, r := range releases {
 			fmt.Fprintf(w, "%s volume %q from alloc %q\n", r.Outcome, r.Volume, r.Alloc)
+			for _, l := range r.Left {
+				w.WriteString("left: " + oneLine(l) + "\n")
+			}
 		}
 		return nil
 	}

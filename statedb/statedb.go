@@ -71,7 +71,10 @@ type Node struct {
 	Boot      string `json:"boot"`     // boot id when mounts were last made
 	Namespace uint64 `json:"ns"`       // mount namespace they were made in
 	DataDir   string `json:"data_dir"` // where the stored paths lie
-	Loss      Loss   `json:"loss,omitzero"`
+	// Clean is set by an agent that stopped in order, and cleared when the next
+	// one starts: only then is what is recorded all that was done.
+	Clean bool `json:"clean,omitempty"`
+	Loss  Loss `json:"loss,omitzero"`
 }
 
 // Loss is what is remembered of a state database before this one.
@@ -84,7 +87,7 @@ type Loss struct {
 }
 
 // Debt is what a forced deregister left on the host: the record as it was. It
-// is paid when the same storage volume is registered again.
+// is paid when the plugin is ready.
 type Debt struct {
 	Record volume.Record  `json:"record"`
 	Claims []volume.Claim `json:"claims"`
@@ -94,6 +97,7 @@ type Debt struct {
 // Whole is the record with its claims.
 func (d Debt) Whole() volume.Record {
 	r := d.Record
+	r.Debt = true
 	r.Claims = make(map[string]volume.Claim, len(d.Claims))
 	for _, c := range d.Claims {
 		r.Claims[c.Alloc] = c
@@ -208,13 +212,12 @@ func (db *DB) Plugins() []volume.PluginRecord {
 	return all
 }
 
-// Owed returns the id of the volume whose forced deregister left something of a
-// storage volume behind.
-func (db *DB) Owed(driver, external string) (id string, ok bool) {
+// Debt returns what a forced deregister left of a storage volume.
+func (db *DB) Debt(driver, external string) (Debt, bool) {
 	db.mu.RLock()
 	defer db.mu.RUnlock()
 	d, ok := db.mem.debts[storageKey(driver, external)]
-	return d.Record.Volume.ID, ok
+	return d, ok
 }
 
 // Debts returns what forced deregisters left, in no order.

@@ -83,10 +83,18 @@ func (s step) unbind() volume.Outcome {
 	if !sight.Is(c.BoundMount) && !ours(c, sight) && (sight.Seen == volume.SeenMount || sight.Identity != volume.MountIdentity{}) {
 		return s.notOurs(c)
 	}
+	s.a.Path = c.At
+	if s.a.How != volume.WithPlugin {
+		unseen, failed := s.climb(c.At)
+		if failed.Err == nil {
+			failed = s.stillMounted()
+		}
+		failed.Unseen = unseen
+		return failed
+	}
 	if err := s.m.o.Host.Unmount(s.ctx, c.At, mount.Plain); err != nil {
 		return s.busy(s.outcome(err), c.At)
 	}
-	s.a.Path = c.At
 	return s.stillMounted()
 }
 

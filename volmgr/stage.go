@@ -168,6 +168,9 @@ func (s step) prove() volume.Outcome {
 	if s.r.Node.Boot != s.m.o.Host.Boot() {
 		return volume.Outcome{} // nothing was mounted since, and a name may be another device's by now
 	}
+	if u := s.r.Node.Unseen; len(u) > 0 && len(s.r.Node.Devices) == 0 {
+		return s.unverified("%s was unmounted lazily, and nothing on this host tells whether it is still in use, because it names no device; a reboot ends that", u[0].Path)
+	}
 	for _, dev := range s.r.Node.Devices {
 		users, err := s.m.o.Host.DeviceUsers(s.ctx, dev)
 		if err != nil {

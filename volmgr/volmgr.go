@@ -145,6 +145,8 @@ func (m *Manager) Do(ctx context.Context, r volume.Record, a volume.Action, p vo
 		return s.bind()
 	case volume.Unbind:
 		return s.unbind()
+	case volume.Unmount:
+		return s.withoutPlugin()
 	case volume.Prove:
 		return s.prove()
 	default:

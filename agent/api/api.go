@@ -10,12 +10,12 @@
 //	GET    /v1/volumes/{id}                   Volume      ?for=mounted|free&wait=D waits for that first
 //	PUT    /v1/volumes/{id}                   VolumeSpec → VolumeResult (register)   ?dry_run=true decides, writes nothing
 //	POST   /v1/volumes/{id}/create            VolumeSpec → VolumeResult   ?dry_run=true
-//	DELETE /v1/volumes/{id}                   DeregisterResult   ?force=true
+//	DELETE /v1/volumes/{id}                   DeregisterResult   ?force=true&forget=true
 //	POST   /v1/volumes/{id}/delete            Done   ?confirm=ID
 //	GET    /v1/volumes/{id}/stats             Stats
 //	GET    /v1/volumes/{id}/claims/{alloc}    Claim
 //	PUT    /v1/volumes/{id}/claims/{alloc}    ClaimRequest → Claim   ?wait=D; without wait it answers at once
-//	DELETE /v1/volumes/{id}/claims/{alloc}    Done        ?wait=D&force=true
+//	DELETE /v1/volumes/{id}/claims/{alloc}    Done        ?wait=D&force=true&without_plugin=umount|force|lazy
 //	GET    /v1/claims                         []Claim     ?volume=&alloc=&plugin=
 //	GET    /v1/plugins                        []Plugin
 //	GET    /v1/plugins/{id}                   Plugin      ?for=ready&wait=D

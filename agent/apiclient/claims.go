@@ -20,6 +20,9 @@ type ReleaseOptions struct {
 	Wait time.Duration
 	// Force unmounts under an owner that is alive.
 	Force bool
+	// WithoutPlugin has the host unmount by itself: "umount", "force" or "lazy"
+	// say how far it may go. Empty asks the plugin.
+	WithoutPlugin string
 }
 
 // Claims lists claims.
@@ -48,11 +51,20 @@ func (c *Client) ClaimVolume(ctx context.Context, volume, alloc string, req api.
 // ReleaseClaim gives a claim up. With a wait the claim is gone when it returns
 // without an error; without one the release goes on.
 func (c *Client) ReleaseClaim(ctx context.Context, volume, alloc string, o ReleaseOptions) error {
+	_, err := c.Release(ctx, volume, alloc, o)
+	return err
+}
+
+// Release is ReleaseClaim, and tells what is left behind.
+func (c *Client) Release(ctx context.Context, volume, alloc string, o ReleaseOptions) (*api.Done, error) {
 	query := waiting(o.Wait)
 	if o.Force {
 		query.Set("force", "true")
 	}
-	return c.do(ctx, call{method: http.MethodDelete, path: []string{"volumes", volume, "claims", alloc}, query: query}, &api.Done{})
+	if o.WithoutPlugin != "" {
+		query.Set("without_plugin", o.WithoutPlugin)
+	}
+	return get[api.Done](ctx, c, call{method: http.MethodDelete, path: []string{"volumes", volume, "claims", alloc}, query: query})
 }
 
 func waiting(wait time.Duration) url.Values {

@@ -53,6 +53,13 @@ func (c *Client) DeregisterVolume(ctx context.Context, id string, force bool) (*
 	return get[api.DeregisterResult](ctx, c, call{method: http.MethodDelete, path: []string{"volumes", id}, query: when("force", force)})
 }
 
+// ForgetVolume is DeregisterVolume with force that gives up what stays behind,
+// also if that was done before: nobody undoes it any more.
+func (c *Client) ForgetVolume(ctx context.Context, id string) (*api.DeregisterResult, error) {
+	query := url.Values{"force": {"true"}, "forget": {"true"}}
+	return get[api.DeregisterResult](ctx, c, call{method: http.MethodDelete, path: []string{"volumes", id}, query: query})
+}
+
 // DeleteVolume destroys the volume and its data. For one that was registered
 // and not created, confirm must repeat the id; else it may be empty.
 func (c *Client) DeleteVolume(ctx context.Context, id, confirm string) (*api.Done, error) {

@@ -57,8 +57,16 @@ func (s *Server) detach(w http.ResponseWriter, r *http.Request) error {
 	if _, err := flag(r, "force"); err != nil {
 		return err
 	}
-	if err := s.o.Claims.Detach(r.Context(), r.PathValue("id"), r.PathValue("alloc"), wait); err != nil {
-		return s.withLog(err, s.pluginOf(r.PathValue("id")))
+	id, alloc := r.PathValue("id"), r.PathValue("alloc")
+	if how := r.URL.Query().Get("without_plugin"); how != "" {
+		left, err := s.o.Claims.DetachWithout(r.Context(), id, alloc, volume.Without(how), wait)
+		if err != nil {
+			return err
+		}
+		return s.answer(w, api.Done{Left: left})
+	}
+	if err := s.o.Claims.Detach(r.Context(), id, alloc, wait); err != nil {
+		return s.withLog(err, s.pluginOf(id))
 	}
 	return s.answer(w, api.Done{})
 }

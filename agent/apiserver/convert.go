@@ -89,7 +89,7 @@ func toVolume(r volume.Record, obs volume.Observed, at *volume.Attempt) api.Volu
 		RegisteredAt: r.Volume.RegisteredAt,
 		Controller:   obs.Plugin.Info.Caps.Attach || r.Node.Uses.Attach,
 		Attached:     r.Node.Attached.String(), Staged: r.Node.Staged.String(),
-		Claims: []api.Claim{},
+		Claims: []api.Claim{}, Debts: r.Debts(),
 	}
 	if !obs.Plugin.Known {
 		v.PluginState = "unknown"

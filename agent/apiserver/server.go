@@ -23,6 +23,7 @@ import (
 type Claims interface {
 	Claim(ctx context.Context, id string, ask volume.Request, wait time.Duration) (volume.Record, volume.Claim, error)
 	Detach(ctx context.Context, id, alloc string, wait time.Duration) error
+	DetachWithout(ctx context.Context, id, alloc string, how volume.Without, wait time.Duration) (left []string, err error)
 }
 
 // Volumes registers, creates and forgets volumes.
@@ -31,6 +32,7 @@ type Volumes interface {
 	Create(ctx context.Context, spec volume.Volume, dry bool) (volume.Record, volume.Change, error)
 	Delete(ctx context.Context, id, confirm string) error
 	Deregister(ctx context.Context, id string, force bool) (left []string, err error)
+	Forget(ctx context.Context, id string) (left []string, err error)
 	Stats(ctx context.Context, id string) (volume.Stats, error)
 }
 

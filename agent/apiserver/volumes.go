@@ -190,7 +190,19 @@ func (s *Server) deregister(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	left, err := s.o.Volumes.Deregister(r.Context(), r.PathValue("id"), force)
+	forget, err := flag(r, "forget")
+	if err != nil {
+		return err
+	}
+	if forget && !force {
+		return volume.Errorf(volume.ErrInvalid, "forget=true needs force=true")
+	}
+	var left []string
+	if id := r.PathValue("id"); forget {
+		left, err = s.o.Volumes.Forget(r.Context(), id)
+	} else {
+		left, err = s.o.Volumes.Deregister(r.Context(), id, force)
+	}
 	if err != nil {
 		return err
 	}

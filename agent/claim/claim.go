@@ -29,6 +29,8 @@ type Queue interface {
 	Changed(id string) <-chan struct{}
 	// Attempt is the step that stands between a claim and what it wants.
 	Attempt(id, alloc string) *volume.Attempt
+	// Abandon gives up the call in hand for a volume.
+	Abandon(id string)
 	// InPlace looks whether a claim's mounts are those that were made for it.
 	InPlace(ctx context.Context, r volume.Record, alloc string) bool
 }
@@ -330,7 +332,7 @@ func ended(ctx context.Context, why error) error {
 func (s *Service) withdraw(ctx context.Context, key waitKey, why error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
-	if err := s.release(ctx, key.volume, key.alloc, key.seq); err != nil && !errors.Is(err, volume.ErrNotFound) {
+	if err := s.release(ctx, key.volume, key.alloc, key.seq, volume.WithPlugin); err != nil && !errors.Is(err, volume.ErrNotFound) {
 		return errors.Join(why, fmt.Errorf("and the claim could not be withdrawn: %w", err))
 	}
 	s.say(key.volume, key.alloc, "claim-withdrawn", why.Error())

@@ -45,6 +45,8 @@ func newWorld() *world {
 	return w
 }
 
+func (w *world) Abandon(string) {}
+
 func (w *world) service() *claim.Service {
 	return &claim.Service{Store: w, Queue: w, Plugins: w, Paths: w, Private: []string{"/var/lib/volagent"}}
 }

@@ -12,6 +12,28 @@ import (
 // undone. The release goes on after a wait that ended. Asking again for a
 // release that is under way joins it.
 func (s *Service) Detach(ctx context.Context, id, alloc string, wait time.Duration) error {
+	return s.detach(ctx, id, alloc, volume.WithPlugin, wait)
+}
+
+// DetachWithout is Detach with no call to the plugin: a call in hand is given
+// up, and the host unmounts by itself, going as far as how allows. A mount that
+// stays busy all the same is an ErrRefused at once; the release stands, and is
+// tried again. It returns what is left behind.
+func (s *Service) DetachWithout(ctx context.Context, id, alloc string, how volume.Without, wait time.Duration) (left []string, err error) {
+	if err := how.Check(); err != nil {
+		return nil, err
+	}
+	if s.Halt != "" {
+		return nil, volume.Errorf(volume.ErrRefused, "cannot unmount: %s", s.Halt)
+	}
+	if err := s.detach(ctx, id, alloc, how, wait); err != nil {
+		return nil, err
+	}
+	r, _ := s.Store.Volume(id)
+	return r.Left(), nil
+}
+
+func (s *Service) detach(ctx context.Context, id, alloc string, how volume.Without, wait time.Duration) error {
 	for what, v := range map[string]string{"volume id": id, "alloc id": alloc} {
 		if err := volume.CheckID(what, v); err != nil {
 			return err
@@ -21,26 +43,29 @@ func (s *Service) Detach(ctx context.Context, id, alloc string, wait time.Durati
 	if err != nil {
 		return err
 	}
-	if err := s.release(ctx, id, alloc, before.Seq); err != nil {
+	if err := s.release(ctx, id, alloc, before.Seq, how); err != nil {
 		return err
+	}
+	if how != volume.WithPlugin {
+		s.Queue.Abandon(id)
 	}
 	if wait <= 0 {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	return s.freed(ctx, id, before)
+	return s.freed(ctx, id, before, how)
 }
 
 // release makes the intent durable and wakes the queue. A claim that the same
 // alloc made anew is another, and stays.
-func (s *Service) release(ctx context.Context, id, alloc string, seq uint64) error {
+func (s *Service) release(ctx context.Context, id, alloc string, seq uint64, how volume.Without) error {
 	var was, now volume.ClaimState
 	err := s.Store.Change(ctx, id, func(r volume.Record) (volume.Record, bool, error) {
 		if c, ok := r.Claims[alloc]; ok && c.Seq != seq {
 			return r, false, nil
 		}
-		next, err := volume.Release(r, alloc)
+		next, err := volume.ReleaseWithout(r, alloc, how)
 		was, now = r.Claims[alloc].State, next.Claims[alloc].State
 		return next, next.Claims[alloc] != r.Claims[alloc], err
 	})
@@ -55,15 +80,19 @@ func (s *Service) release(ctx context.Context, id, alloc string, seq uint64) err
 
 // freed waits until a claim is gone. One that the same alloc made anew since
 // is another.
-func (s *Service) freed(ctx context.Context, id string, was volume.Claim) error {
+func (s *Service) freed(ctx context.Context, id string, was volume.Claim, how volume.Without) error {
 	for {
 		changed := s.Queue.Changed(id)
 		r, _ := s.Store.Volume(id)
 		if c, ok := r.Claims[was.Alloc]; !ok || c.Seq != was.Seq {
 			return nil
 		}
-		if at := s.Queue.Attempt(id, was.Alloc); final(at) && !at.Action.Forward() {
+		at := s.Queue.Attempt(id, was.Alloc)
+		switch {
+		case final(at) && !at.Action.Forward():
 			return &volume.Awaited{Err: at.Err, At: *at}
+		case how != volume.WithPlugin && at != nil && at.Action.How == how && at.Err != nil && !at.Running && at.Next.After(time.Now()):
+			return stays(id, was.Alloc, at)
 		}
 		select {
 		case <-changed:
@@ -95,4 +124,19 @@ func (s *Service) unfinished(ctx context.Context, r volume.Record, alloc string)
 		return awaited(ctx, at, words)
 	}
 	return ended(ctx, words)
+}
+
+// stays says that a mount did not go as far as the release may, and what goes
+// further.
+func stays(id, alloc string, at *volume.Attempt) error {
+	err := volume.Errorf(volume.ErrRefused, "%s; the release stands, and is tried again in %s", at.Err.Error(), time.Until(at.Next).Round(time.Second))
+	next := at.Action.How.Stronger()
+	switch {
+	case at.Err.Remedy != "" && next != volume.WithPlugin:
+		return err.WithHint("%s; else: volctl volume detach %s %s --without-plugin=%s", at.Err.Remedy, id, alloc, next)
+	case next != volume.WithPlugin:
+		return err.WithHint("volctl volume detach %s %s --without-plugin=%s", id, alloc, next)
+	default:
+		return err.WithHint("volctl volume deregister %s -force", id)
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -54,7 +55,7 @@ func (s *Service) Create(ctx context.Context, spec volume.Volume, dry bool) (vol
 		return failed(err)
 	}
 	s.say(r, "created", "created as %q of %s", r.Volume.ExternalID, spec.Driver)
-	s.Queue.Wake(spec.ID) // there may be a debt to pay
+	s.wake(r.Volume) // there may be a debt to pay
 	return r, volume.Change{Outcome: volume.Created}, nil
 }
 
@@ -176,10 +177,8 @@ func (s *Service) settle(ctx context.Context, v volume.Volume, made volume.Creat
 		if err := unique(tx, v); err != nil {
 			return err
 		}
+		lend(tx, v)
 		r = volume.Record{Volume: v}
-		if debt, ok := tx.TakeDebt(v.Driver, v.ExternalID); ok {
-			r.Node, r.Claims = debt.Node, debt.Claims
-		}
 		tx.PutVolume(r)
 		return nil
 	})
@@ -230,6 +229,10 @@ func (s *Service) delete(ctx context.Context, id string) error {
 		resumed = r.Volume.Provision == volume.Deleting
 		if err := unused(r); err != nil {
 			return err
+		}
+		if debt, ok := tx.Debt(r.Volume.Driver, r.Volume.ExternalID); ok && r.Volume.ExternalID != "" {
+			return volume.Errorf(volume.ErrRefused, "what was left of volume %q when %q was deregistered by force is not undone yet: %s",
+				id, debt.Volume.ID, strings.Join(Behind(debt), "; ")).WithHint("volctl node status")
 		}
 		if r.Volume.Provision == volume.Provisioning {
 			return volume.Errorf(volume.ErrRefused, "volume %q was never seen to be created, so its external id is not known", id).

@@ -3,6 +3,7 @@ package provision
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,42 +13,47 @@ import (
 // Deregister forgets a volume and leaves its data alone. Without force it is
 // refused while anything of the volume is on this host. With force it drops
 // claims that are on their way out, makes no call and unmounts nothing; what
-// stays behind is returned in words, and kept as a debt that is paid if the
-// same storage volume is registered again.
+// stays behind is returned in words, and kept as a debt that is paid when the
+// plugin is ready.
 func (s *Service) Deregister(ctx context.Context, id string, force bool) (left []string, err error) {
+	return s.deregister(ctx, id, force, false)
+}
+
+// Forget is Deregister with force, and gives up what stays behind, now or from
+// a forced deregister before: nobody undoes it any more.
+func (s *Service) Forget(ctx context.Context, id string) (left []string, err error) {
+	return s.deregister(ctx, id, true, true)
+}
+
+func (s *Service) deregister(ctx context.Context, id string, force, forget bool) (left []string, err error) {
 	var gone volume.Record
-	err = s.Store.Update(ctx, func(tx Tx) error {
+	err = s.Store.Update(ctx, func(tx Tx) (err error) {
+		gone, left = volume.Record{Volume: volume.Volume{ID: id}}, nil
 		r, ok := tx.Volume(id)
-		if !ok {
-			return unknown(id)
+		if ok {
+			gone = r
+			left, err = drop(tx, r, force, forget)
 		}
-		gone, left = r, nil
-		if !force {
-			if err := unused(r); err != nil {
-				return err
-			}
-			if r.Volume.Provision != volume.Provisioned {
-				return volume.Errorf(volume.ErrRefused, "volume %q: %s was begun and has not been seen to end", id, r.Volume.Provision).
-					WithHint("volctl volume deregister %s -force", id)
-			}
-		} else if err := volume.Droppable(r); err != nil {
-			return err
+		if err != nil || !forget {
+			return unless(ok, err, tx, id)
 		}
-		// A call may be in flight: what it makes is left behind too.
-		unsure, _ := volume.Loaded(r)
-		left = behind(unsure)
-		if r.Held() && r.Volume.ExternalID != "" {
-			tx.PutDebt(r, time.Now().UTC())
+		for _, d := range debts(tx, id) {
+			gone, ok = d, true
+			left = append(left, Behind(d)...)
+			tx.DeleteDebt(d.Volume.Driver, d.Volume.ExternalID)
 		}
-		tx.DeleteVolume(id)
-		return nil
+		return unless(ok, nil, tx, id)
 	})
 	if err != nil {
 		return nil, err
 	}
 	s.Queue.Forget(id)
+	s.Queue.Wake(volume.DebtKey(gone.Volume.Driver, gone.Volume.ExternalID))
 	msg := "deregistered"
-	if force {
+	switch {
+	case forget:
+		msg = "given up for good"
+	case force:
 		msg += " by force"
 	}
 	if len(left) > 0 {
@@ -55,6 +61,51 @@ func (s *Service) Deregister(ctx context.Context, id string, force bool) (left [
 	}
 	s.say(gone, "deregistered", "%s", msg)
 	return left, nil
+}
+
+// drop deletes a record. What it leaves behind is kept as a debt, unless it is
+// to be forgotten; one of the same storage that is there already holds all that
+// can be left, because nothing was made since.
+func drop(tx Tx, r volume.Record, force, forget bool) (left []string, err error) {
+	id := r.Volume.ID
+	switch {
+	case force:
+		if err := volume.Droppable(r); err != nil {
+			return nil, err
+		}
+	default:
+		if err := unused(r); err != nil {
+			return nil, err
+		}
+		if r.Volume.Provision != volume.Provisioned {
+			return nil, volume.Errorf(volume.ErrRefused, "volume %q: %s was begun and has not been seen to end", id, r.Volume.Provision).
+				WithHint("volctl volume deregister %s -force", id)
+		}
+	}
+	debt := volume.Owing(r) // a call may be in flight: what it makes is left behind too
+	left = Behind(debt)
+	tx.DeleteVolume(id)
+	if _, ok := tx.Debt(r.Volume.Driver, r.Volume.ExternalID); r.Held() && r.Volume.ExternalID != "" && !ok && !forget {
+		tx.PutDebt(debt, time.Now().UTC())
+	}
+	return left, nil
+}
+
+// unless is the error for an id that names nothing, or only what is owed.
+func unless(known bool, err error, tx Tx, id string) error {
+	if known || err != nil {
+		return err
+	}
+	for _, d := range debts(tx, id) {
+		return volume.Errorf(volume.ErrNotFound, "volume %q was deregistered by force already; what it left is undone when plugin %q is ready: %s",
+			id, d.Volume.PluginID, strings.Join(Behind(d), "; ")).WithHint("to give that up for good: volctl volume deregister %s -force --forget", id)
+	}
+	return unknown(id)
+}
+
+// debts are what forced deregisters of an id left.
+func debts(tx Tx, id string) []volume.Record {
+	return slices.DeleteFunc(tx.Debts(), func(r volume.Record) bool { return r.Volume.ID != id })
 }
 
 // unused refuses while claims exist or anything of the volume is mounted.
@@ -73,6 +124,9 @@ func unused(r volume.Record) error {
 	case len(names) > 0:
 		return volume.Errorf(volume.ErrRefused, "the claim of %s on volume %q is still being released", strings.Join(names, ", "), id).
 			WithHint("wait for it: volctl wait --volume %s --for free", id)
+	case len(r.Debts()) > 0:
+		return volume.Errorf(volume.ErrRefused, "plugin %q is still to be told of volume %q: %s", r.Volume.PluginID, id, strings.Join(r.Debts(), ", ")).
+			WithHint("volctl plugin status %s", r.Volume.PluginID)
 	case r.Held():
 		return volume.Errorf(volume.ErrRefused, "volume %q is still being taken off this host", id).
 			WithHint("volctl volume status %s", id)
@@ -80,8 +134,8 @@ func unused(r volume.Record) error {
 	return nil
 }
 
-// behind says what stays on this host, and at the plugin, without the record.
-func behind(r volume.Record) []string {
+// Behind says what stays on this host, and at the plugin, without the record.
+func Behind(r volume.Record) []string {
 	var left []string
 	add := func(format string, args ...any) { left = append(left, fmt.Sprintf(format, args...)) }
 	for _, c := range r.Ordered() {
@@ -94,6 +148,9 @@ func behind(r volume.Record) []string {
 	}
 	if r.Node.Staged != volume.Absent {
 		add("%s may still be mounted (staged)", r.Node.StagingPath)
+	}
+	for _, d := range r.Node.Owed {
+		add("plugin %q was not told: %s %s", r.Volume.PluginID, d.Kind, d.Path)
 	}
 	if r.Node.Attached != volume.Absent {
 		add("external_id %q may still be attached to node %q", r.Volume.ExternalID, r.Node.NodeID)

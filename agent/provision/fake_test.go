@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -72,11 +73,6 @@ func (w *world) Volume(id string) (volume.Record, bool) { r, ok := w.volumes[id]
 
 func key(driver, external string) string { return driver + "/" + external }
 
-func (w *world) Owed(driver, external string) (string, bool) {
-	r, ok := w.debts[key(driver, external)]
-	return r.Volume.ID, ok
-}
-
 // Update is all or nothing.
 func (w *world) Update(ctx context.Context, fn func(provision.Tx) error) error {
 	if err := ctx.Err(); err != nil {
@@ -109,11 +105,14 @@ func (t tx) VolumeOf(driver, external string) (string, bool) {
 	return "", false
 }
 
-func (t tx) TakeDebt(driver, external string) (volume.Record, bool) {
+func (t tx) Debts() []volume.Record { return slices.Collect(maps.Values(t.w.debts)) }
+
+func (t tx) Debt(driver, external string) (volume.Record, bool) {
 	r, ok := t.w.debts[key(driver, external)]
-	delete(t.w.debts, key(driver, external))
 	return r, ok
 }
+
+func (t tx) DeleteDebt(driver, external string) { delete(t.w.debts, key(driver, external)) }
 
 func (t tx) PutDebt(r volume.Record, _ time.Time) {
 	t.w.debts[key(r.Volume.Driver, r.Volume.ExternalID)] = r

@@ -28,18 +28,16 @@ type Tx interface {
 	PutVolume(volume.Record)
 	DeleteVolume(id string)
 	VolumeOf(driver, external string) (string, bool)
-	// TakeDebt removes and returns what a forced deregister left of a storage
-	// volume: its record, with claims that are to be undone.
-	TakeDebt(driver, external string) (volume.Record, bool)
+	// Debts are what forced deregisters left: records that are to be undone.
+	Debts() []volume.Record
+	Debt(driver, external string) (volume.Record, bool)
 	PutDebt(r volume.Record, since time.Time)
+	DeleteDebt(driver, external string)
 }
 
 // Store holds the records.
 type Store interface {
 	Volume(id string) (volume.Record, bool)
-	// Owed names the volume whose forced deregister left something of a storage
-	// volume behind.
-	Owed(driver, external string) (id string, ok bool)
 	Update(ctx context.Context, fn func(Tx) error) error
 }
 
@@ -126,33 +124,26 @@ func (s *Service) Register(ctx context.Context, spec volume.Volume, dry bool) (v
 	}
 	fill(&spec, info)
 	r := volume.Record{Volume: spec}
-	if err := s.alone(ctx, spec, func() error {
-		if err := s.exists(ctx, spec); err != nil || dry {
-			return errors.Join(err, s.dry(ctx, spec))
-		}
-		return s.Store.Update(ctx, func(tx Tx) error {
+	if err := s.exists(ctx, spec); err != nil {
+		return failed(err)
+	}
+	if dry {
+		err = s.dry(ctx, spec)
+	} else {
+		err = s.Store.Update(ctx, func(tx Tx) error {
 			r = volume.Record{Volume: spec}
-			return insert(tx, &r)
+			return insert(tx, r)
 		})
-	}); err != nil {
+	}
+	if err != nil {
 		return failed(err)
 	}
 	if dry {
 		return r, volume.Change{Outcome: volume.Registered}, nil
 	}
 	s.say(r, "registered", "registered as %q of %s", spec.ExternalID, spec.Driver)
-	s.Queue.Wake(spec.ID)
+	s.wake(spec)
 	return r, volume.Change{Outcome: volume.Registered}, nil
-}
-
-// alone runs fn once no call is in flight for a volume that was deregistered by
-// force and was the same storage: there is one call at a time for each.
-func (s *Service) alone(ctx context.Context, v volume.Volume, fn func() error) error {
-	id, ok := s.Store.Owed(v.Driver, v.ExternalID)
-	if !ok {
-		return fn()
-	}
-	return s.Queue.Exclusive(ctx, id, fn)
 }
 
 // fill sets what a new record needs and the file does not say.
@@ -164,9 +155,8 @@ func fill(v *volume.Volume, info volume.PluginInfo) {
 	}
 }
 
-// insert adds a record under the two rules of uniqueness, and takes over what
-// is still owed for the storage volume: old claims come back as ones to undo.
-func insert(tx Tx, r *volume.Record) error {
+// insert adds a record under the two rules of uniqueness.
+func insert(tx Tx, r volume.Record) error {
 	v := r.Volume
 	if _, ok := tx.Volume(v.ID); ok {
 		return volume.Errorf(volume.ErrRefused, "volume %q was registered meanwhile", v.ID)
@@ -174,11 +164,19 @@ func insert(tx Tx, r *volume.Record) error {
 	if err := unique(tx, v); err != nil {
 		return err
 	}
-	if debt, ok := tx.TakeDebt(v.Driver, v.ExternalID); ok && v.ExternalID != "" {
-		r.Node, r.Claims = debt.Node, debt.Claims
-	}
-	tx.PutVolume(*r)
+	lend(tx, v)
+	tx.PutVolume(r)
 	return nil
+}
+
+// lend has what is owed for a storage volume undone through the plugin, and with
+// the secrets, under which the volume is registered again: the old ones may be
+// why it could not be.
+func lend(tx Tx, v volume.Volume) {
+	if debt, ok := tx.Debt(v.Driver, v.ExternalID); ok && v.ExternalID != "" {
+		debt.Volume.PluginID, debt.Volume.Secrets = v.PluginID, v.Secrets
+		tx.PutDebt(debt, time.Time{})
+	}
 }
 
 // unique refuses a storage volume that is known under another id.
@@ -269,6 +267,12 @@ func (s *Service) merge(ctx context.Context, r volume.Record, spec volume.Volume
 	s.say(r, "updated", "%s", strings.Join(fields, "; "))
 	s.Queue.Wake(spec.ID)
 	return r, volume.Change{Outcome: volume.Updated, Fields: fields}, nil
+}
+
+// wake looks at a volume, and at what is owed for the same storage.
+func (s *Service) wake(v volume.Volume) {
+	s.Queue.Wake(volume.DebtKey(v.Driver, v.ExternalID))
+	s.Queue.Wake(v.ID)
 }
 
 func failed(err error) (volume.Record, volume.Change, error) {

@@ -1,6 +1,7 @@
 package provision_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -21,7 +22,7 @@ func TestRegister(t *testing.T) {
 	if _, ch, err := w.service().Register(t.Context(), changed, false); err != nil || ch.Outcome != volume.Updated || w.volumes["data"].Volume.Context["a"] != "b" {
 		t.Errorf("changed: %v, %+v", err, ch)
 	}
-	equal(t, "woken", w.woken, []string{"data", "data"})
+	equal(t, "woken", w.woken, []string{volume.DebtKey("ebs.csi", "vol-9"), "data", "data"})
 	_, _, err = w.service().Register(t.Context(), spec(), false)
 	if err != nil {
 		t.Errorf("without its external id, which is known: %v", err)
@@ -100,8 +101,8 @@ func TestDeregister(t *testing.T) {
 	}
 }
 
-// Force says what it leaves behind and keeps it as a debt; whoever registers
-// the same storage again, under any id, takes it over.
+// Force says what it leaves behind and keeps it as a debt, which is paid by
+// itself. Whoever registers the same storage again lends it plugin and secrets.
 func TestDebt(t *testing.T) {
 	w := newWorld()
 	w.mustRegister(t, existing())
@@ -111,24 +112,41 @@ func TestDebt(t *testing.T) {
 	if err != nil || strings.Join(left, "; ") != `/t may still be mounted (published for "web"); /s may still be mounted (staged)` {
 		t.Errorf("%v, %q", err, left)
 	}
-	if len(w.volumes) != 0 || len(w.debts) != 1 {
-		t.Errorf("volumes %+v, debts %+v", w.volumes, w.debts)
+	debt := w.debts[key("ebs.csi", "vol-9")]
+	if len(w.volumes) != 0 || len(w.debts) != 1 || !debt.Debt || !slices.Contains(w.woken, debt.Key()) {
+		t.Errorf("volumes %+v, debts %+v, woken %q", w.volumes, w.debts, w.woken)
 	}
+	_, err = w.service().Deregister(t.Context(), "data", true)
+	want(t, "deregistered again", err, volume.ErrNotFound, "was deregistered by force already", "/t may still be mounted", "-force --forget")
+
 	again := existing()
 	again.ID = "renamed"
+	again.Secrets = map[string]volume.SecretRef{"key": {Env: "NEW"}}
 	w.woken = nil
-	r := w.mustRegister(t, again)
-	if c := r.Claims["web"]; c.Wanted || c.Published != volume.Present || r.Node.Staged != volume.Present || r.Node.StagingPath != "/s" || r.Volume.ID != "renamed" {
-		t.Errorf("taken over: %+v", r)
+	if r := w.mustRegister(t, again); r.Held() {
+		t.Errorf("registered again: %+v", r)
 	}
-	if len(w.debts) != 0 {
-		t.Errorf("still owed: %+v", w.debts)
+	if d := w.debts[key("ebs.csi", "vol-9")]; d.Volume.Secrets["key"].Env != "NEW" || len(d.Claims) != 1 {
+		t.Errorf("owed: %+v", d)
 	}
-	equal(t, "woken", w.woken, []string{"renamed"})
+	equal(t, "woken", w.woken, []string{debt.Key(), "renamed"})
+	err = w.service().Delete(t.Context(), "renamed", "renamed")
+	want(t, "deleted under what is left", err, volume.ErrRefused, `when "data" was deregistered by force`, "/t may still be mounted")
+
+	// By force once more: the first debt holds all that there is.
+	if _, err := w.service().Deregister(t.Context(), "renamed", true); err != nil || len(w.debts[key("ebs.csi", "vol-9")].Claims) != 1 {
+		t.Errorf("by force once more: %v, %+v", err, w.debts)
+	}
+	left, err = w.service().Forget(t.Context(), "data")
+	if err != nil || len(left) != 2 || len(w.debts) != 0 {
+		t.Errorf("forgotten: %v, %q, %+v", err, left, w.debts)
+	}
+	_, err = w.service().Forget(t.Context(), "data")
+	want(t, "forgotten again", err, volume.ErrNotFound, `no volume "data"`)
 }
 
-// The same where a create finds the storage again.
-func TestDebtTakenByCreate(t *testing.T) {
+// A create that finds the storage again leaves the debt to be paid first.
+func TestDebtBeforeCreate(t *testing.T) {
 	w := newWorld()
 	w.mustCreate(t)
 	w.claim(t, "data")
@@ -137,10 +155,24 @@ func TestDebtTakenByCreate(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.woken = nil
-	if r := w.mustCreate(t); len(r.Claims) != 1 || r.Node.Staged != volume.Present || len(w.debts) != 0 {
-		t.Errorf("taken over: %+v, owed %+v", r, w.debts)
+	if r := w.mustCreate(t); r.Held() || len(w.debts) != 1 {
+		t.Errorf("created again: %+v, owed %+v", r, w.debts)
 	}
-	equal(t, "woken", w.woken, []string{"data"})
+	equal(t, "woken", w.woken, []string{volume.DebtKey("ebs.csi", "vol-1"), "data"})
+}
+
+// Forget takes volume and debt in one, and nothing under a live claim.
+func TestForget(t *testing.T) {
+	w := newWorld()
+	w.mustRegister(t, existing())
+	w.claim(t, "data")
+	_, err := w.service().Forget(t.Context(), "data")
+	want(t, "claimed", err, volume.ErrRefused, "which is alive")
+	w.release(t, "data")
+	left, err := w.service().Forget(t.Context(), "data")
+	if err != nil || len(left) != 2 || len(w.volumes)+len(w.debts) != 0 {
+		t.Errorf("%v, %q, left %+v, %+v", err, left, w.volumes, w.debts)
+	}
 }
 
 // A create that was not seen to end leaves something at the plugin.

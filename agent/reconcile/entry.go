@@ -37,6 +37,7 @@ type entry struct {
 
 	failed  map[string]*volume.Attempt // failed steps by Action.Key
 	running *volume.Attempt            // the step in hand
+	abandon context.CancelFunc         // gives up its call; nil if it makes none
 	renewed bool                       // due was called during it
 	asked   bool                       // and that was because of a new request
 	exempt  map[string]bool            // failed steps that a new request made due
@@ -78,7 +79,7 @@ func (e *entry) begin(a volume.Action) {
 // end notes how the step in hand went.
 func (e *entry) end(a volume.Action, out volume.Outcome, now time.Time) {
 	at, err := e.running, out.Err
-	e.running = nil
+	e.running, e.abandon = nil, nil
 	if err == nil {
 		delete(e.failed, a.Key())
 		return

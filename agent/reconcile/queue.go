@@ -50,6 +50,11 @@ type Options struct {
 	Log     hclog.Logger
 	// Halt says why no call may be sent at all; empty when they may.
 	Halt string
+	// Owed says what a forced deregister left of a storage volume; empty if
+	// nothing. It comes before anything is made of it. May be nil.
+	Owed func(volume.Volume) string
+	// Paid is told of a debt of which nothing is left. May be nil.
+	Paid func(volume.Record)
 }
 
 // Queue is the reconcile queue. Its methods are safe for concurrent use.
@@ -79,7 +84,7 @@ func New(o Options) *Queue {
 func (q *Queue) Start() {
 	for _, r := range q.o.Store.Volumes() {
 		if r.Held() {
-			q.wake(r.Volume.ID, looked)
+			q.wake(r.Key(), looked)
 		}
 	}
 }
@@ -96,32 +101,36 @@ func (q *Queue) PluginChanged(pluginID string) {
 			continue
 		}
 		if r.Held() {
-			q.wake(r.Volume.ID, changed)
+			q.wake(r.Key(), changed)
 		} else {
-			q.notify(r.Volume.ID)
+			q.notify(r.Key())
 		}
 	}
 }
 
 // Stop starts no more steps and waits for those in hand. When ctx ends first
-// they are cancelled, and their outcome is recorded as unknown.
-func (q *Queue) Stop(ctx context.Context) {
+// they are cancelled, and their outcome is recorded as unknown. It reports
+// whether the outcome of every step is on record.
+func (q *Queue) Stop(ctx context.Context) bool {
 	q.mu.Lock()
 	q.stopped = true
 	q.mu.Unlock()
 	q.timers.stop()
 	done := make(chan struct{})
 	go func() { q.workers.Wait(); close(done) }()
+	defer q.cancel()
 	select {
 	case <-done:
+		return true
 	case <-ctx.Done():
-		q.cancel()
-		select {
-		case <-done:
-		case <-time.After(time.Second): // a call that ignores its context
-		}
 	}
 	q.cancel()
+	select {
+	case <-done:
+		return true
+	case <-time.After(time.Second): // a call that ignores its context
+		return false
+	}
 }
 
 // Changed returns a channel that is closed at the next change of a volume's
@@ -170,21 +179,31 @@ func (q *Queue) Call(ctx context.Context, id string, step volume.Kind, fn func()
 	})
 }
 
+// Abandon gives up the call in hand for a volume, as its deadline would: whoever
+// asks does not want to wait for the plugin. What it may still do is watched for.
+func (q *Queue) Abandon(id string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if e, ok := q.entries[id]; ok && e.abandon != nil {
+		e.abandon()
+	}
+}
+
 // Look observes a volume for people, with what the queue knows of it. What it
 // finds to be done is begun.
 func (q *Queue) Look(ctx context.Context, r volume.Record) (volume.Observed, *volume.Attempt) {
 	obs := q.o.Host.Observe(ctx, r)
-	_, exists := q.o.Store.Volume(r.Volume.ID)
+	_, exists := q.o.Store.Volume(r.Key())
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !exists {
 		q.complete(&obs, r, newEntry())
 		return obs, nil
 	}
-	e := q.entry(r.Volume.ID)
+	e := q.entry(r.Key())
 	q.complete(&obs, r, e)
 	if k := volume.Next(r, obs).Kind; k != volume.Settled && k != volume.Wait {
-		q.begin(r.Volume.ID, e)
+		q.begin(r.Key(), e)
 	}
 	if r.Volume.Provision != volume.Provisioned && e.outside != nil {
 		at := *e.outside

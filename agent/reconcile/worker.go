@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/volagent/volagent/volmgr/volume"
@@ -45,6 +46,17 @@ func (q *Queue) step(id string, e *entry) bool {
 	if !ok {
 		return false
 	}
+	if r.Debt {
+		// A call of the volume that it was may be in flight still.
+		more := false
+		err := q.Exclusive(q.ctx, r.Volume.ID, func() error { more = q.turn(id, e, r); return nil })
+		return more && err == nil
+	}
+	return q.turn(id, e, r)
+}
+
+// turn decides on one step of a record, and does it.
+func (q *Queue) turn(id string, e *entry, r volume.Record) bool {
 	obs := q.o.Host.Observe(q.ctx, r)
 	q.mu.Lock()
 	e.prune(r)
@@ -55,22 +67,30 @@ func (q *Queue) step(id string, e *entry) bool {
 	switch a.Kind {
 	case volume.Settled, volume.Wait:
 		q.rest(id, e, r, a, obs)
+		if a.Kind == volume.Settled && r.Debt && q.o.Paid != nil {
+			q.o.Paid(r)
+		}
 		return false
 	}
+	ctx, cancel := context.WithCancel(q.ctx)
+	defer cancel()
 	q.mu.Lock()
 	e.begin(a)
+	if a.RPC() {
+		e.abandon = cancel
+	}
 	q.mu.Unlock()
 	if a.RPC() {
 		q.notify(id)
 	}
-	out := q.do(id, e, r, a, obs)
+	out := q.do(ctx, id, e, r, a, obs)
 	q.finish(id, e, r, a, obs, out)
 	return true
 }
 
 // do does a step. Nothing is made after a step that had to be on disk and is
 // not: a crash would leave another mount than the one on record.
-func (q *Queue) do(id string, e *entry, r volume.Record, a volume.Action, obs volume.Observed) volume.Outcome {
+func (q *Queue) do(ctx context.Context, id string, e *entry, r volume.Record, a volume.Action, obs volume.Observed) volume.Outcome {
 	if e.unsaved && a.Forward() {
 		same := func(r volume.Record) volume.Record { return r }
 		if err := q.o.Store.Intend(context.WithoutCancel(q.ctx), id, same); err != nil {
@@ -78,7 +98,7 @@ func (q *Queue) do(id string, e *entry, r volume.Record, a volume.Action, obs vo
 		}
 		e.unsaved = false
 	}
-	return q.o.Host.Do(q.ctx, r, a, obs.Plugin)
+	return q.o.Host.Do(ctx, r, a, obs.Plugin)
 }
 
 // complete adds to an observation what only the queue knows; mu is held.
@@ -87,6 +107,12 @@ func (q *Queue) complete(obs *volume.Observed, r volume.Record, e *entry) {
 	obs.Halt = q.o.Halt
 	obs.Plugin = q.o.Plugins.View(r.Volume.PluginID)
 	obs.Parked = e.parked(now)
+	if q.o.Owed != nil && !r.Debt {
+		obs.Debt = q.o.Owed(r.Volume)
+	}
+	if d := obs.Plugin.Info.Driver; r.Debt && d != "" && d != r.Volume.Driver {
+		obs.Plugin.Ready, obs.Plugin.Reason = false, fmt.Sprintf("it is driver %s now, and this is a volume of %s", d, r.Volume.Driver)
+	}
 	if len(r.Node.Watches) > 0 {
 		if e.watchUntil.IsZero() {
 			e.watch(now, obs.Plugin)

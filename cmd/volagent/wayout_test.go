@@ -1,0 +1,403 @@
+package main_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/volagent/volagent/volmgr/csitest"
+)
+
+// apart is a host whose plugin is run by somebody else: when it is killed nobody
+// starts it again.
+type apart struct {
+	recorded
+	plugin *exec.Cmd
+}
+
+// newApart starts the plugin and an agent that knows its socket.
+func newApart(t *testing.T, deadline string, tune func(*csitest.Config)) *apart {
+	t.Helper()
+	h := &apart{recorded: recorded{host: newHost(t)}}
+	h.cfg = csitest.Config{
+		Base: filepath.Join(h.dir, "p"), NodeID: "test-host", Stage: true, MultiWriter: true, AnyVolume: true,
+	}
+	if tune != nil {
+		tune(&h.cfg)
+	}
+	h.must(os.WriteFile(filepath.Join(h.dir, "plugins.d", "rec.yaml"), fmt.Appendf(nil,
+		"id: rec\nsocket: %s\nhealth: {interval: 1s, timeout: 1s}\ntimeouts: {node: %s, controller: %s}\n", h.pluginSocket(), deadline, deadline), 0o644))
+	t.Cleanup(h.kept)
+	h.startPlugin()
+	t.Cleanup(h.killPlugin)
+	h.start("rec")
+	return h
+}
+
+func (h *apart) pluginSocket() string { return filepath.Join(h.dir, "csi.sock") }
+
+func (h *apart) startPlugin() {
+	h.t.Helper()
+	env, err := h.cfg.Environment()
+	h.must(err)
+	h.plugin = exec.Command("/proc/self/exe")
+	h.plugin.Env = append(os.Environ(), append(env, "CSI_ENDPOINT=unix://"+h.pluginSocket())...)
+	h.plugin.Stderr = h.log
+	h.must(h.plugin.Start())
+}
+
+// killPlugin is the plugin's end, for good.
+func (h *apart) killPlugin() {
+	if h.plugin == nil {
+		return
+	}
+	h.must(h.plugin.Process.Kill())
+	_ = h.plugin.Wait() // killed
+	h.plugin = nil
+	_ = os.Remove(h.pluginSocket()) // it may not have got so far
+}
+
+// lose kills the plugin and waits until the agent knows.
+func (h *apart) lose() {
+	h.t.Helper()
+	h.killPlugin()
+	h.await("the agent to miss the plugin", func() bool {
+		return !strings.Contains(h.volctl("plugin", "status", "rec", "-o", "go-template={{.state}}"), "ready")
+	})
+}
+
+// claims are how many there are.
+func (h *host) claims() int {
+	h.t.Helper()
+	var all []json.RawMessage
+	h.must(json.Unmarshal([]byte(h.volctl("claim", "list", "-o", "json")), &all))
+	return len(all)
+}
+
+// exits asserts how volctl ends and what it says.
+func (h *host) exits(code int, words string, args ...string) result {
+	h.t.Helper()
+	r := h.try(args...)
+	if r.code != code || !strings.Contains(r.out+r.err, words) {
+		h.t.Fatalf("volctl %s: exit %d instead of %d, or it does not say %q:\n%s%s", strings.Join(args, " "), r.code, code, words, r.out, r.err)
+	}
+	return r
+}
+
+// sit is a process whose working directory is dir, until the test ends.
+func (h *host) sit(dir string) *exec.Cmd {
+	h.t.Helper()
+	cmd := exec.Command("sleep", "1000")
+	cmd.Dir = dir
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	h.must(cmd.Start())
+	h.t.Cleanup(func() {
+		h.must(cmd.Process.Kill())
+		_ = cmd.Wait() // killed
+	})
+	return cmd
+}
+
+// TestDetachWithoutPlugin is FIELD's "detach needs a working plugin": the plugin
+// is gone, and claims go all the same. What it was not told it is told when it is
+// back, before anything is staged.
+func TestDetachWithoutPlugin(t *testing.T) {
+	h := newApart(t, "10s", func(c *csitest.Config) { c.Attach = true })
+	h.register("data", "single-node-multi-writer")
+	for _, alloc := range []string{"a", "b"} {
+		h.volctl("volume", "claim", "data", "--alloc", alloc)
+	}
+	h.lose()
+	h.exits(6, "released, but not undone yet", "volume", "detach", "data", "a", "--timeout", "1s")
+	mark := h.mark()
+
+	h.exits(0, `left: plugin "rec" is still to be told: NodeUnpublishVolume`, "volume", "detach", "data", "a", "--without-plugin")
+	if m := h.mounts(); strings.Count(m, "\n") != 2 || strings.Contains(m, "per-alloc/a/") {
+		t.Errorf("with the claim of a gone these are mounted:\n%s", m)
+	}
+	h.exits(0, "ControllerUnpublishVolume", "volume", "detach", "data", "b", "--without-plugin=lazy")
+	if m, n := h.mounts(), h.claims(); m != "" || n != 0 {
+		t.Errorf("%d claims, and these are mounted:\n%s", n, m)
+	}
+	h.exits(0, "owes NodeUnpublishVolume, NodeUnstageVolume, ControllerUnpublishVolume", "volume", "status", "data")
+	h.expect(mark)
+
+	// It is owed over a crash of the agent too.
+	h.kill()
+	h.start()
+	h.volctl("volume", "claim", "data", "--alloc", "b", "--no-wait")
+	h.startPlugin()
+	h.volctl("wait", "--volume", "data", "--for", "mounted", "--timeout", "60s")
+	h.expect(mark, csitest.NodeUnpublish, csitest.NodeUnpublish, csitest.NodeUnstage,
+		csitest.ControllerPublish, csitest.NodeStage, csitest.NodePublish)
+	h.volctl("volume", "detach", "data", "b")
+	if calls := h.calls(mark).Methods(); calls[len(calls)-1] != csitest.ControllerUnpublish {
+		t.Errorf("the volume is not detached: %v", calls)
+	}
+}
+
+// TestDetachBusy goes no further than asked: who holds the mount is named, and
+// what goes further.
+func TestDetachBusy(t *testing.T) {
+	h := newApart(t, "10s", func(c *csitest.Config) { c.Attach = true })
+	h.register("data", "single-node-writer")
+	path := h.volctl("volume", "claim", "data", "--alloc", "a")
+	holder := fmt.Sprintf("process %d (sleep", h.sit(path).Process.Pid)
+	h.lose()
+	for _, how := range [][2]string{{"--without-plugin", "--without-plugin=force"}, {"--without-plugin=force", "--without-plugin=lazy"}} {
+		r := h.exits(4, holder, "volume", "detach", "data", "a", how[0])
+		if !strings.Contains(r.err, how[1]) || !strings.Contains(h.mounts(), path) {
+			t.Errorf("%s: %s%s", how[0], r.err, h.mounts())
+		}
+	}
+	h.exits(0, holder, "volume", "detach", "data", "a", "--without-plugin=lazy")
+	if m := h.mounts(); m != "" {
+		t.Errorf("still mounted:\n%s", m)
+	}
+	h.exits(0, "was unmounted lazily", "volume", "status", "data")
+	h.exits(2, "none of the ways", "volume", "detach", "data", "a", "--without-plugin=fire")
+
+	// A lazy unmount is never proof.
+	mark := h.mark()
+	h.startPlugin()
+	h.await("the debts to be paid", func() bool { return slices.Contains(h.calls(mark).Methods(), csitest.NodeUnstage) })
+	h.await("the detach to be refused", func() bool {
+		return strings.Contains(h.volctl("volume", "status", "data"), "nothing on this host tells whether it is still in use")
+	})
+	h.expect(mark, csitest.NodeUnpublish, csitest.NodeUnstage)
+}
+
+// TestDetachFromErrors: the plugin runs, and answers nothing but errors.
+func TestDetachFromErrors(t *testing.T) {
+	h := newRecorded(t, "10s", nil)
+	h.register("data", "single-node-writer")
+	h.volctl("volume", "claim", "data", "--alloc", "a", "--at", h.mkdir("at"))
+	h.fault(csitest.Fault{Method: csitest.NodeUnpublish, Code: codes.Internal, Message: "target is busy", Times: -1})
+	h.exits(5, "target is busy", "volume", "detach", "data", "a", "--timeout", "1s")
+	mark := h.mark()
+	h.volctl("volume", "detach", "data", "a", "--without-plugin")
+	if m, n := h.mounts(), h.claims(); m != "" || n != 0 {
+		t.Errorf("%d claims, and these are mounted:\n%s", n, m)
+	}
+	// With nothing mounted the plugin's error does not count any more.
+	h.await("the volume to be free", func() bool { return strings.Contains(h.volctl("volume", "list"), " free ") })
+	h.expect(mark, csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish)
+}
+
+func (h *host) mkdir(name string) string {
+	h.t.Helper()
+	dir := filepath.Join(h.dir, name)
+	h.must(os.Mkdir(dir, 0o755))
+	return dir
+}
+
+// TestDetachBlock: a block device's node is a file; it is unmounted and removed
+// as well, while the plugin hangs.
+func TestDetachBlock(t *testing.T) {
+	h := newHost(t)
+	h.start("local")
+	h.volctl("volume", "create", "disk", "--plugin", "local", "--size", "64MiB", "--param", "type=image", "--attachment-mode", "block-device")
+	path := h.volctl("volume", "claim", "disk", "--alloc", "a")
+	pid := h.pluginPID("local")
+	h.must(syscall.Kill(pid, syscall.SIGSTOP))
+	h.volctl("volume", "detach", "disk", "a", "--without-plugin", "--timeout", "30s")
+	if m := h.mounts(); strings.Contains(m, path) || h.claims() != 0 {
+		t.Errorf("still mounted:\n%s", m)
+	}
+	if _, err := os.Lstat(path); !os.IsNotExist(err) {
+		t.Errorf("the device node stays: %v", err)
+	}
+	h.must(syscall.Kill(pid, syscall.SIGCONT))
+	h.volctl("wait", "--volume", "disk", "--for", "free", "--timeout", "60s")
+	h.volctl("volume", "claim", "disk", "--alloc", "a")
+	h.volctl("volume", "detach", "disk", "a")
+}
+
+// TestDetachPending ends claims that never were mounted.
+func TestDetachPending(t *testing.T) {
+	pending := func(h *apart) {
+		h.register("data", "single-node-writer")
+		h.volctl("volume", "claim", "data", "--alloc", "a", "--no-wait")
+	}
+	t.Run("the plugin is down, nothing was sent", func(t *testing.T) {
+		h := newApart(t, "10s", nil)
+		h.lose()
+		pending(h)
+		h.volctl("volume", "detach", "data", "a")
+		h.exits(0, " free ", "volume", "list")
+		// Nor after the agent was stopped in order.
+		h.volctl("volume", "claim", "data", "--alloc", "a", "--no-wait")
+		h.must(h.signal(syscall.SIGTERM))
+		h.start()
+		h.volctl("volume", "detach", "data", "a")
+		h.expect(0)
+		// After a crash something may have been.
+		h.volctl("volume", "claim", "data", "--alloc", "a", "--no-wait")
+		h.kill()
+		h.start()
+		h.exits(6, "goes on when it is ready", "volume", "detach", "data", "a", "--timeout", "1s")
+		h.volctl("volume", "detach", "data", "a", "--without-plugin")
+		if h.claims() != 0 {
+			t.Error("the claim is still there")
+		}
+		h.expect(0)
+		h.startPlugin()
+		h.await("what is owed to be paid", func() bool { return len(h.calls(0)) == 2 })
+		h.expect(0, csitest.NodeUnpublish, csitest.NodeUnstage)
+	})
+	t.Run("a stage hangs", func(t *testing.T) {
+		h := newApart(t, "2m", nil)
+		h.fault(csitest.Fault{Method: csitest.NodeStage, Hang: true})
+		pending(h)
+		h.await("the call", func() bool { return h.calls(0).Count(csitest.NodeStage) == 1 })
+		began := time.Now()
+		h.volctl("volume", "detach", "data", "a", "--without-plugin")
+		if d := time.Since(began); d > time.Minute || h.claims() != 0 {
+			t.Errorf("it took %s, and leaves %d claims", d, h.claims())
+		}
+		h.must(h.cfg.Faults().Clear())
+	})
+	t.Run("a stage fails for ever", func(t *testing.T) {
+		h := newApart(t, "10s", nil)
+		h.fault(csitest.Fault{Method: csitest.NodeStage, Code: codes.FailedPrecondition, Times: -1})
+		pending(h)
+		h.await("the call", func() bool { return h.calls(0).Count(csitest.NodeStage) > 0 })
+		h.volctl("volume", "detach", "data", "a")
+	})
+	t.Run("its secret cannot be read", func(t *testing.T) {
+		h := newApart(t, "10s", nil)
+		file := filepath.Join(h.dir, "data.yaml")
+		h.must(os.WriteFile(h.dir+"/key", nil, 0o600))
+		h.must(os.WriteFile(file, []byte("id: data\nplugin_id: rec\nexternal_id: x\nsecrets:\n  key: {file: "+h.dir+"/key}\n"), 0o644))
+		h.volctl("volume", "register", file)
+		h.must(os.Remove(h.dir + "/key"))
+		h.volctl("volume", "claim", "data", "--alloc", "a", "--no-wait")
+		h.await("the failure", func() bool { return strings.Contains(h.volctl("volume", "status", "data"), "cannot read secret") })
+		h.volctl("volume", "detach", "data", "a")
+		h.expect(0)
+	})
+}
+
+// TestForcedDebt: what a forced deregister leaves is undone by itself when the
+// plugin is back; if it never is, a person gives it up.
+func TestForcedDebt(t *testing.T) {
+	h := newApart(t, "10s", nil)
+	claimAndForce := func() {
+		t.Helper()
+		h.register("data", "single-node-writer")
+		h.volctl("volume", "claim", "data", "--alloc", "a")
+		h.lose()
+		h.volctl("volume", "detach", "data", "a", "--no-wait")
+		h.exits(0, "may still be mounted", "volume", "deregister", "data", "-force", "-y")
+	}
+	claimAndForce()
+	mounts, mark := h.mounts(), h.mark()
+	h.exits(0, "was deregistered by force", "node", "status")
+	h.exits(3, "--forget", "volume", "deregister", "data", "-force", "-y")
+	h.kill()
+	h.start()
+	h.exits(0, "was deregistered by force", "node", "status")
+	if m := h.mounts(); m != mounts || strings.Count(m, "\n") != 2 {
+		t.Errorf("force changed the mounts:\n%s\nwere:\n%s", m, mounts)
+	}
+	// The same storage under the same id: it waits for what is left.
+	h.register("data", "single-node-writer")
+	h.volctl("volume", "claim", "data", "--alloc", "a", "--no-wait")
+	h.exits(0, "is undone first", "volume", "status", "data")
+	h.exits(0, "data", "volume", "detach", "data", "a")
+	h.exits(0, "data", "volume", "deregister", "data", "-y")
+	h.startPlugin()
+	h.await("the debt to be paid", func() bool { return !strings.Contains(h.volctl("node", "status"), "by force") })
+	h.expect(mark, csitest.NodeUnpublish, csitest.NodeUnstage)
+	if m := h.mounts(); m != "" {
+		t.Errorf("still mounted:\n%s", m)
+	}
+
+	h.await("the same storage to be mounted", func() bool { return h.try("wait", "--plugin", "rec").code == 0 })
+	claimAndForce()
+	mounts = h.mounts()
+	h.exits(0, "may still be mounted", "volume", "deregister", "data", "-force", "--forget", "-y")
+	if out := h.volctl("node", "status"); strings.Contains(out, "by force") || h.mounts() != mounts {
+		t.Errorf("it is not given up, or was unmounted:\n%s%s", out, h.mounts())
+	}
+	h.exits(3, "no volume", "volume", "deregister", "data", "-force", "--forget", "-y")
+	h.exits(2, "-force only", "volume", "deregister", "data", "--forget", "-y")
+	for _, line := range slices.Backward(strings.Split(strings.TrimSpace(mounts), "\n")) {
+		h.must(syscall.Unmount(strings.Fields(line)[4], 0))
+	}
+}
+
+// TestStatusWithPluginsDown is FIELD's items 6 and 7: with every plugin hung, and
+// the agent just restarted, status answers at once, and claims stay mounted.
+func TestStatusWithPluginsDown(t *testing.T) {
+	h := newApart(t, "2m", nil)
+	h.register("data", "single-node-writer")
+	h.volctl("volume", "claim", "data", "--alloc", "a")
+	mounts, mark := h.mounts(), h.mark()
+	h.must(h.plugin.Process.Signal(syscall.SIGSTOP))
+	h.kill()
+	h.start()
+	var slowest time.Duration
+	for _, args := range [][]string{{"volume", "list"}, {"volume", "status", "data"}, {"claim", "list"}, {"node", "status"}, {"plugin", "list"}} {
+		began := time.Now()
+		out := h.volctl(args...)
+		slowest = max(slowest, time.Since(began))
+		if args[0] == "volume" && !strings.Contains(out, "mounted") || args[0] == "claim" && !strings.Contains(out, "plugin unavailable") {
+			t.Errorf("volctl %v says\n%s", args, out)
+		}
+	}
+	t.Logf("the slowest answer took %s", slowest)
+	if slowest > 5*time.Second { // 1 s is promised, of a machine that does nothing else
+		t.Errorf("the slowest answer took %s", slowest)
+	}
+	h.exits(0, "mounted, writable, plugin unavailable", "volume", "status", "data")
+	if m := h.mounts(); m != mounts {
+		t.Errorf("the mounts changed:\n%s\nwere:\n%s", m, mounts)
+	}
+	h.expect(mark)
+	h.must(h.plugin.Process.Signal(syscall.SIGCONT))
+}
+
+// TestLateUndo: the agent dies in a NodeUnpublish, which takes the mount away
+// only seconds later. A claim that is made meanwhile is not mounted before.
+func TestLateUndo(t *testing.T) {
+	const late = 4 * time.Second
+	h := newApart(t, "8s", nil)
+	h.register("data", "single-node-writer")
+	h.volctl("volume", "claim", "data", "--alloc", "a")
+	h.fault(csitest.Fault{Method: csitest.NodeUnpublish, Delay: late})
+	mark := h.mark()
+	h.volctl("volume", "detach", "data", "a", "--no-wait")
+	h.await("the call", func() bool { return h.calls(mark).Count(csitest.NodeUnpublish) == 1 })
+	asked := time.Now()
+	h.kill()
+	h.start()
+	path := h.volctl("volume", "claim", "data", "--alloc", "a")
+	if d := time.Since(asked); d < late {
+		t.Errorf("mounted %s after a call was given up that is at work for %s", d, late)
+	}
+	if !strings.Contains(h.mounts(), path) {
+		t.Errorf("the mount was taken away:\n%s", h.mounts())
+	}
+
+	// After a stop in order nothing is waited for.
+	h.volctl("volume", "detach", "data", "a")
+	h.must(h.signal(syscall.SIGTERM))
+	h.start("rec")
+	var v struct {
+		Notes []string `json:"notes"`
+	}
+	h.volctl("volume", "claim", "data", "--alloc", "a")
+	h.must(json.Unmarshal([]byte(h.volctl("volume", "status", "data", "-o", "json")), &v))
+	t.Logf("notes: %q", v.Notes)
+	h.volctl("volume", "detach", "data", "a")
+}
