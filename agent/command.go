@@ -67,7 +67,7 @@ func newCommand(stderr io.Writer, seams Seams) *cobra.Command {
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
 		return volume.Errorf(volume.ErrInvalid, "%v", err).WithHint("volagent --help")
 	})
-	cmd.AddCommand(newCheckConfig(), newLocalDriver(stderr))
+	cmd.AddCommand(newCheckConfig(), newInspect(), newLocalDriver(stderr))
 	return cmd
 }
 

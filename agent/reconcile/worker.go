@@ -149,11 +149,12 @@ func (q *Queue) rest(id string, e *entry, r volume.Record, a volume.Action, obs 
 
 // finish records how a step went.
 func (q *Queue) finish(id string, e *entry, r volume.Record, a volume.Action, obs volume.Observed, out volume.Outcome) {
+	key := q.home(id, r)
 	var evs []volume.Event
 	apply := func(now volume.Record) volume.Record {
 		evs = nil
 		if !now.Same(r) {
-			return now // the id was given to another volume; what is owed is on record
+			return now // the id was given to another volume
 		}
 		next, made := volume.Apply(now, a, out)
 		evs = made
@@ -161,13 +162,13 @@ func (q *Queue) finish(id string, e *entry, r volume.Record, a volume.Action, ob
 	}
 	if a.Kind == volume.Plan || a.Kind == volume.Doubt {
 		// These are intents: nothing may be done on them before they are on disk.
-		if err := q.o.Store.Intend(context.WithoutCancel(q.ctx), id, apply); err != nil {
+		if err := q.o.Store.Intend(context.WithoutCancel(q.ctx), key, apply); err != nil {
 			out = volume.Outcome{Err: volume.HostError(string(a.Kind), err), Unsent: true}
 		}
 	} else {
 		guess, _ := volume.Apply(r, a, out)
 		durable := volume.Durable(r, guess)
-		if err := q.o.Store.Save(context.WithoutCancel(q.ctx), id, durable, apply); err != nil {
+		if err := q.o.Store.Save(context.WithoutCancel(q.ctx), key, durable, apply); err != nil {
 			e.unsaved = e.unsaved || durable
 			q.o.Log.Error("a step was done but could not be saved; it is kept in memory and saved with the next change", "volume", id, "step", a.Kind, "error", err)
 		}
@@ -196,6 +197,16 @@ func (q *Queue) cutShort(evs []volume.Event, a volume.Action, out volume.Outcome
 		}
 	}
 	return evs
+}
+
+// home is the key under which a record is now: a volume that was deregistered by
+// force during a call may live on as a debt, and how the call ended is its.
+func (q *Queue) home(id string, r volume.Record) string {
+	if now, ok := q.o.Store.Volume(id); ok && now.Same(r) {
+		return id
+	}
+	r.Debt = true
+	return r.Key()
 }
 
 // late reports whether a call may have an effect that is yet to come: any that

@@ -27,13 +27,24 @@ const (
 // before anything is mounted in its place. It reports whether that changes
 // anything.
 func Loaded(r Record, after Stop) (Record, bool) {
-	if after == Stopped {
-		return r, false
-	}
 	was := r
-	if after == Crashed {
-		r = guarded(r)
+	switch after {
+	case Stopped:
+		return r, false
+	case Crashed:
+		r = doubtful(guarded(r))
+	case Rebooted:
+		r = doubtful(r)
+		r.Node.Watches, r.Node.Unseen = nil, nil
 	}
+	n := r.Node
+	return r, n.Staged != was.Node.Staged || n.Attached != was.Node.Attached || len(n.Unseen) != len(was.Node.Unseen) ||
+		!slices.Equal(n.Watches, was.Node.Watches) || !maps.Equal(r.Claims, was.Claims)
+}
+
+// doubtful is the record with every side uncertain that is not settled, and a
+// watch on those that a call may yet make.
+func doubtful(r Record) Record {
 	n := &r.Node
 	detaching, active, held := false, false, false
 	for _, c := range r.Ordered() {
@@ -64,11 +75,7 @@ func Loaded(r Record, after Stop) (Record, bool) {
 	case n.Uses.Attach && len(r.Claims) > 0:
 		n.Attached = uncertain(n.Attached)
 	}
-	if after == Rebooted {
-		n.Watches, n.Unseen = nil, nil
-	}
-	return r, n.Staged != was.Node.Staged || n.Attached != was.Node.Attached || len(n.Unseen) != len(was.Node.Unseen) ||
-		!slices.Equal(n.Watches, was.Node.Watches) || !maps.Equal(r.Claims, was.Claims)
+	return r
 }
 
 // uncertain is a side that may have been made since.
@@ -115,9 +122,10 @@ func (r Record) guarding(path, alloc string) Record {
 
 // Owing is the record of a forced deregister as a debt: what its claims still
 // have on this host is to be undone by the plugin, and every side that is not
-// settled is uncertain, because a call may have been in flight.
+// settled is uncertain, because a call may be in flight. How that ends is still
+// to be applied.
 func Owing(r Record) Record {
-	r, _ = Loaded(r, Crashed)
+	r = doubtful(r)
 	for _, c := range r.Ordered() {
 		if c.Without = WithPlugin; c != r.Claims[c.Alloc] {
 			r = r.with(c)

@@ -285,7 +285,7 @@ func (p *planner) down() bool {
 		return false
 	case n.Staged != Absent:
 		return p.unstage()
-	case len(p.claims) == 1 && p.claims[0].Without != WithPlugin:
+	case p.leaving():
 		// The attachment needs the plugin, and whoever asked does not wait for it.
 		return p.try(Action{Kind: Free, Alloc: p.claims[0].Alloc})
 	case n.Attached != Absent && len(n.Owed) > 0:
@@ -313,7 +313,7 @@ func (p *planner) detach() bool {
 func (p *planner) unstage() bool {
 	n := p.r.Node
 	switch {
-	case len(p.claims) == 1 && p.claims[0].Without != WithPlugin:
+	case p.leaving():
 		return p.tryUnstage(Action{Kind: Unmount, Path: n.StagingPath, How: p.claims[0].Without})
 	case p.anyWanted() && n.Staged != Failed:
 		return !p.anyMounted() && p.try(Action{Kind: Doubt, Path: n.StagingPath, Dead: true})

@@ -157,6 +157,9 @@ func (r Record) owesAt(path string) bool {
 // owed makes the calls that were skipped: the targets' before the staging
 // path's, as ever.
 func (p *planner) owed() bool {
+	if p.leaving() {
+		return false // whoever does not wait for the plugin does not wait for this either
+	}
 	for _, d := range p.r.Node.Owed {
 		a := Action{Kind: d.Kind, Alloc: d.Alloc, Path: d.Path, Owed: true}
 		if d.Kind == NodeUnpublish && p.try(a) || d.Kind == NodeUnstage && p.tryUnstage(a) {
@@ -165,6 +168,9 @@ func (p *planner) owed() bool {
 	}
 	return false
 }
+
+// leaving reports whether the last claim goes without the plugin.
+func (p *planner) leaving() bool { return len(p.claims) == 1 && p.claims[0].Without != WithPlugin }
 
 // unpublishForOwed undoes what a crash left in doubt and would keep an owed
 // unstage from being made. Why calls could not be made otherwise stands already.

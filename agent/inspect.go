@@ -1,0 +1,280 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/spf13/cobra"
+
+	"github.com/volagent/volagent/agent/provision"
+	"github.com/volagent/volagent/statedb"
+	"github.com/volagent/volagent/volmgr/mount"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// newInspect is `volagent inspect`: what is recorded held against what is there,
+// with no agent.
+func newInspect() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "inspect",
+		Short: "Hold what is recorded against what is mounted, with no agent",
+		Long: "Read a copy of the state database and the mount table, and print volumes, claims, mounts, debts, plugins, and\n" +
+			"mounts that no record explains. It changes nothing, and asks neither an agent nor a plugin. It exits 1 if\n" +
+			"something is not as recorded, or the database cannot be read; then it shows what is mounted all the same.",
+		Args: usageArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := loadConfig(cmd.Flags())
+			if err != nil {
+				return err
+			}
+			in, err := inspect(cmd.Context(), c)
+			if err != nil {
+				return err
+			}
+			show := in.text
+			if asJSON {
+				show = in.json
+			}
+			if err := show(cmd.OutOrStdout()); err != nil {
+				return err
+			}
+			if len(in.Findings) > 0 {
+				return fmt.Errorf("%d findings", len(in.Findings))
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+// inspection is what inspect found.
+type inspection struct {
+	DataDir string `json:"data_dir"`
+	DB      string `json:"db"` // "ok", or what is wrong with it
+	// AgentRunning: what is recorded may be older than what is there.
+	AgentRunning bool              `json:"agent_running"`
+	NodeID       string            `json:"node_id,omitempty"`
+	Volumes      []inspectedVolume `json:"volumes"`
+	Debts        []inspectedVolume `json:"debts"` // what forced deregisters left
+	Unexplained  []inspectedMount  `json:"unexplained_mounts"`
+	Plugins      []inspectedPlugin `json:"plugins"`
+	Findings     []string          `json:"findings"`
+}
+
+type inspectedVolume struct {
+	ID         string           `json:"id"`
+	PluginID   string           `json:"plugin_id"`
+	ExternalID string           `json:"external_id"`
+	Provision  string           `json:"provision,omitempty"`
+	Attached   string           `json:"attached"`
+	Staged     string           `json:"staged"`
+	Claims     []inspectedClaim `json:"claims"`
+	Mounts     []inspectedMount `json:"mounts"`
+	Owed       []string         `json:"owed,omitempty"`
+}
+
+type inspectedClaim struct {
+	Alloc  string `json:"alloc"`
+	State  string `json:"state"`
+	Wanted bool   `json:"wanted"`
+}
+
+type inspectedMount struct {
+	What   string `json:"what,omitempty"` // "staged", "published for ALLOC", "bound for ALLOC"
+	Path   string `json:"path"`
+	Is     string `json:"is"` // "as recorded", "missing", "another mount", "dead: …", "hung: …", "not recorded"
+	Source string `json:"source,omitempty"`
+	FSType string `json:"fs_type,omitempty"`
+}
+
+type inspectedPlugin struct {
+	ID     string `json:"id"`
+	Driver string `json:"driver,omitempty"`
+	PID    int    `json:"pid,omitempty"`
+	Alive  bool   `json:"alive"`
+}
+
+const asRecorded = "as recorded"
+
+func inspect(ctx context.Context, c Config) (*inspection, error) {
+	host, err := mount.New()
+	if err != nil {
+		return nil, err
+	}
+	in := &inspection{DataDir: c.DataDir, DB: "ok", Volumes: []inspectedVolume{}, Debts: []inspectedVolume{}, Unexplained: []inspectedMount{}, Plugins: []inspectedPlugin{}, Findings: []string{}}
+	snap, running, err := statedb.Inspect(filepath.Join(c.DataDir, "state.db"))
+	in.AgentRunning, in.NodeID = running, snap.Node.ID
+	if err != nil {
+		in.DB = err.Error()
+		in.find("%s", in.DB)
+	}
+	in.records(ctx, host, snap)
+	for _, p := range snap.Plugins {
+		alive := alive(p.Process, host.Boot())
+		in.Plugins = append(in.Plugins, inspectedPlugin{ID: p.ID, Driver: p.Info.Driver, PID: p.Process.PID, Alive: alive})
+	}
+	slices.SortFunc(in.Plugins, func(a, b inspectedPlugin) int { return cmp.Compare(a.ID, b.ID) })
+	return in, in.unexplained(host, c.mountRoot())
+}
+
+func (in *inspection) find(format string, args ...any) {
+	in.Findings = append(in.Findings, fmt.Sprintf(format, args...))
+}
+
+// records looks at every path of every record.
+func (in *inspection) records(ctx context.Context, host *mount.Host, snap statedb.Snapshot) {
+	slices.SortFunc(snap.Volumes, func(a, b volume.Record) int { return cmp.Compare(a.Volume.ID, b.Volume.ID) })
+	for _, r := range snap.Volumes {
+		v := inspectRecord(ctx, host, r)
+		in.Volumes = append(in.Volumes, v)
+		for _, m := range v.Mounts {
+			if m.Is != asRecorded {
+				in.find("volume %q: %s (%s) is %s", v.ID, m.Path, m.What, m.Is)
+			}
+		}
+	}
+	for _, d := range snap.Debts {
+		v := inspectRecord(ctx, host, d.Whole())
+		v.Owed = provision.Behind(d.Whole())
+		in.Debts = append(in.Debts, v)
+	}
+}
+
+func inspectRecord(ctx context.Context, host *mount.Host, r volume.Record) inspectedVolume {
+	v := inspectedVolume{
+		ID: r.Volume.ID, PluginID: r.Volume.PluginID, ExternalID: r.Volume.ExternalID, Provision: string(r.Volume.Provision),
+		Attached: r.Node.Attached.String(), Staged: r.Node.Staged.String(), Claims: []inspectedClaim{}, Mounts: []inspectedMount{}, Owed: r.Debts(),
+	}
+	var wg sync.WaitGroup
+	var made []*inspectedMount
+	look := func(what, path string, m *volume.MountIdentity) {
+		if m == nil {
+			return
+		}
+		seen := &inspectedMount{What: what, Path: path, FSType: m.FSType}
+		made = append(made, seen)
+		wg.Go(func() { seen.Is = compare(host.Look(ctx, path), m) })
+	}
+	look("staged", r.Node.StagingPath, r.Node.Mount)
+	for _, c := range r.Ordered() {
+		v.Claims = append(v.Claims, inspectedClaim{Alloc: c.Alloc, State: string(c.State), Wanted: c.Wanted})
+		look("published for "+c.Alloc, c.Target, c.Mount)
+		look("bound for "+c.Alloc, c.At, c.BoundMount)
+	}
+	wg.Wait()
+	for _, m := range made {
+		v.Mounts = append(v.Mounts, *m)
+	}
+	return v
+}
+
+// compare says what was seen in place of a recorded mount.
+func compare(s volume.Sight, m *volume.MountIdentity) string {
+	switch {
+	case s.Seen == volume.SeenNothing:
+		return "missing"
+	case s.Seen == volume.SeenMount && s.Is(m):
+		return asRecorded
+	case s.Seen == volume.SeenMount:
+		return "another mount"
+	default:
+		return string(s.Seen) + ": " + s.Detail
+	}
+}
+
+// unexplained lists the mounts below the root that are at no path of any record.
+func (in *inspection) unexplained(host *mount.Host, root string) error {
+	known := map[string]bool{root: true}
+	for _, v := range slices.Concat(in.Volumes, in.Debts) {
+		for _, m := range v.Mounts {
+			known[m.Path] = true
+		}
+	}
+	entries, err := host.Under(root)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if !known[e.Path] {
+			in.Unexplained = append(in.Unexplained, inspectedMount{Path: e.Path, Is: "not recorded", Source: e.Source, FSType: e.Identity.FSType})
+			in.find("%s is mounted (%s), and no record explains it", e.Path, e.Identity.FSType)
+		}
+	}
+	return nil
+}
+
+// alive reports whether a recorded process still runs, and is not another with
+// its number.
+func alive(p volume.PluginProcess, boot string) bool {
+	if p.PID == 0 || p.Boot != boot {
+		return false
+	}
+	raw, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(p.PID), "stat"))
+	if err != nil {
+		return false
+	}
+	// The name, in parentheses, may hold anything; the third field follows it.
+	f := strings.Fields(string(raw[strings.LastIndexByte(string(raw), ')')+1:]))
+	const state, start = 0, 19
+	return len(f) > start && f[state] != "Z" && f[start] == strconv.FormatUint(p.StartTime, 10)
+}
+
+func (in *inspection) json(w io.Writer) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(in)
+}
+
+func (in *inspection) text(w io.Writer) error {
+	var b strings.Builder
+	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	line("data dir  %s", in.DataDir)
+	line("database  %s", in.DB)
+	if in.AgentRunning {
+		line("agent     running: it may be ahead of what this copy says; ask it with volctl")
+	} else {
+		line("agent     not running")
+	}
+	list := func(title string, vs []inspectedVolume) {
+		for _, v := range vs {
+			line("%s %q  plugin %s  external id %q  attached %s  staged %s", title, v.ID, v.PluginID, v.ExternalID, v.Attached, v.Staged)
+			if v.Provision != "" {
+				line("  %s was begun and has not been seen to end", v.Provision)
+			}
+			for _, c := range v.Claims {
+				line("  claim of %q  %s", c.Alloc, c.State)
+			}
+			for _, m := range v.Mounts {
+				line("  %s  %s (%s)", m.Path, m.Is, m.What)
+			}
+			for _, o := range v.Owed {
+				line("  owed: %s", o)
+			}
+		}
+	}
+	list("volume", in.Volumes)
+	list("debt of volume", in.Debts)
+	for _, p := range in.Plugins {
+		is := "no process of it is recorded"
+		if p.PID != 0 {
+			is = fmt.Sprintf("pid %d, alive: %t", p.PID, p.Alive)
+		}
+		line("plugin %q  %s  %s", p.ID, p.Driver, is)
+	}
+	for _, f := range in.Findings {
+		line("finding: %s", f)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}

@@ -1,0 +1,78 @@
+package main_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// inspect runs volagent inspect and returns how it ends and what it says.
+func (h *host) inspect(more ...string) (string, int) {
+	h.t.Helper()
+	cmd := exec.Command(filepath.Join(binDir, "volagent"), append(append([]string{"inspect"}, h.args()...), more...)...)
+	cmd.Env = h.env
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	_ = cmd.Run() // the exit code says it
+	return out.String(), cmd.ProcessState.ExitCode()
+}
+
+// TestInspect holds records against mounts with no agent, and changes neither.
+func TestInspect(t *testing.T) {
+	h := newRecorded(t, "10s", nil)
+	h.register("data", "single-node-multi-writer")
+	path := h.volctl("volume", "claim", "data", "--alloc", "a")
+	other := h.volctl("volume", "claim", "data", "--alloc", "b")
+	says := func(code int, words ...string) {
+		t.Helper()
+		out, got := h.inspect()
+		for _, w := range words {
+			if got != code || !strings.Contains(out, w) {
+				t.Fatalf("exit %d instead of %d, or it does not say %q:\n%s", got, code, w, out)
+			}
+		}
+	}
+	says(0, "agent     running", path+"  as recorded (published for a)")
+	h.kill()
+	db := filepath.Join(h.dir, "d", "state.db")
+	before, err := os.ReadFile(db)
+	h.must(err)
+	mounts := h.mounts()
+	says(0, "agent     not running", "database  ok", `claim of "a"  taken`, other+"  as recorded", `plugin "rec"`, "alive: true")
+	out, code := h.inspect("--json")
+	var in struct {
+		Volumes []struct {
+			ID     string
+			Mounts []struct{ Path, Is string }
+		}
+		Findings []string
+	}
+	h.must(json.Unmarshal([]byte(out), &in))
+	if code != 0 || len(in.Volumes) != 1 || len(in.Volumes[0].Mounts) != 3 || len(in.Findings) != 0 {
+		t.Errorf("exit %d, %+v", code, in)
+	}
+
+	// What is not as recorded, and what is not recorded.
+	h.must(syscall.Unmount(other, 0))
+	planted := filepath.Join(h.dir, "d", "csi", "planted")
+	h.must(os.Mkdir(planted, 0o755))
+	h.must(syscall.Mount("none", planted, "tmpfs", 0, ""))
+	says(1, other+"  missing", planted+" is mounted (tmpfs), and no record explains it", "2 findings")
+	h.must(syscall.Unmount(planted, 0))
+
+	// A damaged file: what is mounted is shown all the same.
+	if after, err := os.ReadFile(db); err != nil || !bytes.Equal(after, before) {
+		t.Errorf("the database was changed: %v", err)
+	}
+	h.must(os.WriteFile(db, bytes.Repeat([]byte("x"), 8192), 0o600))
+	says(1, "the file is damaged", path+" is mounted")
+	if got := h.mounts(); !strings.Contains(mounts, got) {
+		t.Errorf("the mounts changed:\n%s\nwere:\n%s", got, mounts)
+	}
+	h.must(os.WriteFile(db, before, 0o600))
+}

@@ -1,0 +1,80 @@
+package statedb
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"syscall"
+	"time"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Snapshot is all that a file holds, at one moment.
+type Snapshot struct {
+	Node    Node
+	Volumes []volume.Record
+	Plugins []volume.PluginRecord
+	Debts   []Debt
+}
+
+// copies is how often a file that is being written to is copied before it
+// counts as damaged.
+const copies = 3
+
+// Inspect reads a copy of the file, and leaves the file as it is: also one on a
+// file system that cannot be written to, or one that an agent has open, which it
+// reports. The copy lies in the directory for temporary files, and is removed.
+func Inspect(path string) (s Snapshot, open bool, err error) {
+	src, err := os.Open(path)
+	if err != nil {
+		return s, false, fmt.Errorf("cannot read the state database: %w", err)
+	}
+	defer func() { err = errors.Join(err, src.Close()) }()
+	flock := syscall.Flock(int(src.Fd()), syscall.LOCK_SH|syscall.LOCK_NB)
+	open = errors.Is(flock, syscall.EWOULDBLOCK)
+	for range copies {
+		if s, err = inspect(src); err == nil {
+			return s, open, nil
+		}
+	}
+	return s, open, fmt.Errorf("cannot read %s: %w", path, err)
+}
+
+func inspect(src *os.File) (s Snapshot, err error) {
+	if _, err := src.Seek(0, io.SeekStart); err != nil {
+		return s, err
+	}
+	dst, err := os.CreateTemp("", "volagent-inspect")
+	if err != nil {
+		return s, fmt.Errorf("cannot make a copy: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.Remove(dst.Name())) }()
+	_, err = io.Copy(dst, src)
+	if err = errors.Join(err, dst.Close()); err != nil {
+		return s, fmt.Errorf("cannot make a copy: %w", err)
+	}
+	defer guard(func(p any) { err = fmt.Errorf("the file is damaged: %v", p) })()
+	b, err := openBolt(dst.Name(), time.Second)
+	if err != nil {
+		return s, fmt.Errorf("the file is damaged: %w", errors.Unwrap(err))
+	}
+	defer func() { err = errors.Join(err, b.Close()) }()
+	err = b.View(func(tx *bbolt.Tx) error {
+		if _, err := empty(tx); err != nil {
+			return err
+		}
+		mem, err := read(tx)
+		s = Snapshot{
+			Node: mem.node, Volumes: slices.Collect(maps.Values(mem.volumes)),
+			Plugins: slices.Collect(maps.Values(mem.plugins)), Debts: slices.Collect(maps.Values(mem.debts)),
+		}
+		return err
+	})
+	return s, err
+}
