@@ -56,6 +56,9 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 	e := Explanation{}
 	e.State, e.Summary = standing(r, o)
 	e.Notes = r.adopted()
+	if o.Debt != "" && e.State == StateFree {
+		e.State, e.Summary = StateReleasing, "releasing: "+o.Debt
+	}
 	if r.Volume.Provision != Provisioned {
 		return provisioning(r, at)
 	}
@@ -83,7 +86,7 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 		e.State, e.Summary = StateStuck, "stuck: the agent sends no call"
 	case a.Cause == CauseForeign || a.Cause == CauseHung || a.Cause == CauseInvalid:
 		e.State, e.Summary = StateStuck, "stuck: "+a.Reason
-	case a.Cause == CauseWatch:
+	case a.Cause == CauseWatch || a.Cause == CauseDebt:
 		e.Notes = append(e.Notes, a.Reason)
 	}
 	if !o.Plugin.Ready && a.Cause != CausePlugin && r.Held() {

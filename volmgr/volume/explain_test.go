@@ -118,6 +118,9 @@ func TestExplain(t *testing.T) {
 			*r, *o = volume.Record{Volume: r.Volume}, volume.Observed{Plugin: down}
 			r.Node.Attached, r.Node.NodeID = volume.Present, "n"
 		}, nil, "releasing: releasing, owes ControllerUnpublishVolume, plugin unavailable", `plugin "p" is backing off: exit status 1`, ""},
+		{"the same storage is owed for", func(r *volume.Record, o *volume.Observed) {
+			*r, *o = volume.Record{Volume: r.Volume}, volume.Observed{Plugin: view(), Debt: "old is undone first"}
+		}, nil, "releasing: releasing: old is undone first", "", ""},
 		{"an owed call fails", func(r *volume.Record, o *volume.Observed) {
 			*r, *o = volume.Record{Volume: r.Volume}, volume.Observed{Plugin: view()}
 			r.Node.Owed = owed()
