@@ -62,12 +62,15 @@ func inspect(src *os.File) (s Snapshot, err error) {
 	defer guard(func(p any) { err = fmt.Errorf("the file is damaged: %v", p) })()
 	b, err := openBolt(dst.Name(), time.Second)
 	if err != nil {
-		return s, fmt.Errorf("the file is damaged: %w", errors.Unwrap(err))
+		return s, fmt.Errorf("the file is damaged: %w", err)
 	}
 	defer func() { err = errors.Join(err, b.Close()) }()
 	err = b.View(func(tx *bbolt.Tx) error {
-		if _, err := empty(tx); err != nil {
+		switch v, err := schema(tx, schemaOf(migrations)); {
+		case err != nil:
 			return err
+		case v < schemaOf(migrations):
+			return fmt.Errorf("it has schema %d; the agent brings it to schema %d when it starts", v, schemaOf(migrations))
 		}
 		mem, err := read(tx)
 		s = Snapshot{

@@ -36,7 +36,7 @@ func (h *stormHost) begin() {
 	h.mem = map[string]volume.Record{}
 	for id, r := range h.disk {
 		r.Node.Proven = false // it is not stored
-		h.mem[id], _ = volume.Loaded(r)
+		h.mem[id], _ = volume.Loaded(r, volume.Crashed)
 	}
 	s := session{h.storm, h.agent}
 	h.mu.Unlock()
@@ -124,7 +124,7 @@ func (h *stormHost) register(id string) {
 	r := volume.Record{Volume: stormVolume(id)}
 	if debt, ok := h.debts[id]; ok {
 		debt.Node.Proven = false
-		debt, _ = volume.Loaded(debt)
+		debt, _ = volume.Loaded(debt, volume.Crashed)
 		r.Node, r.Claims = debt.Node, debt.Claims
 		delete(h.debts, id)
 	}

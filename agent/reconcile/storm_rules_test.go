@@ -61,7 +61,7 @@ func (s *storm) forgotten(ids, allocs []string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, id := range ids {
-		owed, _ := volume.Loaded(s.debts[id]) // a call may have been in flight
+		owed := volume.Owing(s.debts[id]) // a call may have been in flight
 		known := []volume.Record{s.mem[id], owed}
 		knows := func(test func(volume.Record) bool) bool { return slices.ContainsFunc(known, test) }
 		if s.done["attached "+id] && !knows(func(r volume.Record) bool { return r.Node.Attached != volume.Absent }) {
