@@ -71,7 +71,7 @@ func TestAdopt(t *testing.T) {
 			s := o.Targets["a"]
 			s.Seen = volume.SeenDead
 			o.Targets["a"] = s
-		}, true, []string{"a", "b"}, []volume.Kind{volume.NodeUnpublish}},
+		}, true, []string{"a", "b"}, []volume.Kind{volume.Doubt, volume.NodeUnpublish}},
 		"targets gone, staged": {func(_ *volume.Record, o *volume.Observed) {
 			o.Targets, o.Binds = map[string]volume.Sight{}, map[string]volume.Sight{}
 		}, true, []string{"a", "b"}, []volume.Kind{volume.Doubt}},
