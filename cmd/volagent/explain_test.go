@@ -83,7 +83,7 @@ func TestBusyUnmount(t *testing.T) {
 		held = fmt.Sprintf("pid %d sleep", holder.Process.Pid) // in some unit
 	}
 
-	r := h.try("volume", "detach", "data", "web", "--timeout", "1s")
+	r := h.try("volume", "detach", "data", "web", "--timeout", "3s")
 	if r.code != 5 || !strings.Contains(r.err, held) || !strings.Contains(r.err, "NodeUnpublishVolume") || !strings.Contains(r.err, "hint: ") {
 		t.Errorf("exit %d, stderr %q", r.code, r.err)
 	}
@@ -389,7 +389,7 @@ func TestStatusWithHungPlugin(t *testing.T) {
 	for _, args := range [][]string{{"volume", "status", "data"}, {"node", "status"}, {"volume", "list"}, {"claim", "list"}, {"plugin", "status", "rec"}, {"events"}} {
 		begun := time.Now()
 		out := h.volctl(args...)
-		if took := time.Since(begun); took > 4*time.Second { // 0.4 s on an idle machine
+		if took := time.Since(begun); took > 15*time.Second { // 0.4 s on an idle machine, and never 60 s
 			t.Errorf("%v took %v", args, took)
 		}
 		if args[0] == "volume" && !strings.Contains(out, "mounted") {

@@ -151,7 +151,7 @@ func TestNothingUsable(t *testing.T) {
 			h.register("data", "single-node-writer")
 			mark := h.mark()
 			h.fault(tt.fault)
-			r := h.try("volume", "claim", "data", "--alloc", "a", "--timeout", "1s")
+			r := h.try("volume", "claim", "data", "--alloc", "a", "--timeout", "3s")
 			if r.code != 5 || r.out != "" || !strings.Contains(r.err, tt.words) || !strings.Contains(r.err, "withdrawn") {
 				t.Errorf("exit %d, stdout %q, stderr %q", r.code, r.out, r.err)
 			}

@@ -273,24 +273,24 @@ func TestWithdrawnTogether(t *testing.T) {
 	c.register("data", "single-node-multi-writer")
 	c.fault(csitest.Fault{Method: csitest.NodeStage, Hang: true})
 	gone, leave := context.WithCancel(t.Context())
-	stay := make(chan []error, 1)
+	stay, others := make(chan []error, 1), make(chan []error, 1)
 	go func() {
 		stay <- together(each, func(i int) error { _, err := c.claim("data", fmt.Sprint("stays", i), api.ClaimRequest{}); return err })
 	}()
 	c.await("the call", func() bool { return c.calls(0).Count(csitest.NodeStage) == 1 })
 	go func() {
-		defer leave()
-		c.await("all claims", func() bool { return strings.Count(c.volctl("claim", "list"), "pending") == 3*each })
-	}()
-	errs := together(2*each, func(i int) error {
-		if i < each {
-			_, err := c.ClaimVolume(gone, "data", fmt.Sprint("goes", i), api.ClaimRequest{}, aWhile)
+		others <- together(2*each, func(i int) error {
+			if i < each {
+				_, err := c.ClaimVolume(gone, "data", fmt.Sprint("goes", i), api.ClaimRequest{}, aWhile)
+				return err
+			}
+			_, err := c.ClaimVolume(context.Background(), "data", fmt.Sprint("late", i), api.ClaimRequest{}, 3*time.Second)
 			return err
-		}
-		_, err := c.ClaimVolume(context.Background(), "data", fmt.Sprint("late", i), api.ClaimRequest{}, 5*time.Second)
-		return err
-	})
-	for i, err := range errs {
+		})
+	}()
+	c.await("those who will go", func() bool { return strings.Count(c.volctl("claim", "list"), "goes") == each })
+	leave()
+	for i, err := range <-others {
 		if late := i >= each; late && (coded(err) != api.CodeTimeout || !strings.Contains(err.Error(), "withdrawn")) || !late && !errors.Is(err, context.Canceled) {
 			t.Errorf("caller %d: %v", i, err)
 		}
