@@ -22,6 +22,8 @@ type Request struct {
 	MountFlags []string
 	At         string
 	Owner      Owner
+	// Owners tells which holders are gone; with nil none is.
+	Owners Owners
 
 	// Where the volume is staged and published if the claim is admitted.
 	StagingPath string
@@ -31,7 +33,8 @@ type Request struct {
 // Admit decides on a claim by the modes in force and returns the record with
 // the claim in it. The same alloc asking again for the same is admitted
 // without a change. It refuses with ErrRefused, or with ErrReleasing where
-// waiting helps, and names who is in the way and what frees the volume.
+// waiting helps, and names who is in the way and what frees the volume. A holder
+// whose owner is gone counts as one that is being released.
 func Admit(r Record, req Request, p PluginInfo, now time.Time) (Record, error) {
 	v := r.Volume
 	if v.Provision != Provisioned {
@@ -44,23 +47,25 @@ func Admit(r Record, req Request, p PluginInfo, now time.Time) (Record, error) {
 	if len(r.Claims) > 0 && r.Node.Mode == nil {
 		return r, Errorf(ErrRefused, "volume %q is kept as it is: it has claims and no mode", v.ID)
 	}
-	if c, ok := r.Claims[req.Alloc]; ok {
-		return r, again(r, c, req)
+	seen := Past(r, req.Owners)
+	if c, ok := seen.Claims[req.Alloc]; ok {
+		return r, again(seen, c, req)
 	}
 	if p.Driver != "" && !p.HasNode {
 		return r, Errorf(ErrRefused, "volume %q cannot be mounted: plugin %q has no node service", v.ID, v.PluginID).
 			WithHint("volctl plugin status %s", v.PluginID)
 	}
-	mode, err := choose(r, req)
+	mode, err := choose(seen, req)
 	if err != nil {
 		return r, err
 	}
-	if err := fits(r, req, mode.Access, now); err != nil {
+	if err := fits(seen, req, mode.Access, now); err != nil {
 		return r, err
 	}
-	for _, c := range r.Ordered() {
+	for _, c := range seen.Ordered() {
 		if req.At != "" && c.At == req.At {
-			return r, Errorf(ErrRefused, "%s is taken by the claim of %q on this volume", req.At, c.Alloc)
+			return r, Errorf(inForce(c), "%s is taken by the claim of %q on this volume", req.At, c.Alloc).
+				WithHint("volctl volume detach %s %s", r.Volume.ID, c.Alloc)
 		}
 	}
 	if len(r.Claims) == 0 {
@@ -84,7 +89,8 @@ func Admit(r Record, req Request, p PluginInfo, now time.Time) (Record, error) {
 	}), nil
 }
 
-// again decides on a claim by an alloc that has one.
+// again decides on a claim by an alloc that has one. Its earlier owner may be
+// gone, as when a service was started again: then the earlier claim is past.
 func again(r Record, c Claim, req Request) error {
 	if !c.Wanted {
 		return &Error{
@@ -116,13 +122,14 @@ func again(r Record, c Claim, req Request) error {
 // volume lists and what is in force.
 func choose(r Record, req Request) (*Mode, error) {
 	if m := r.Node.Mode; len(r.Claims) > 0 {
+		kind := inForce(r.Ordered()...)
 		switch {
 		case req.Attachment != "" && req.Attachment != m.Attachment:
-			return nil, Errorf(ErrRefused, "volume %q is claimed as %s; it cannot be a %s at the same time", r.Volume.ID, m.Attachment, req.Attachment)
+			return nil, Errorf(kind, "volume %q is claimed as %s; it cannot be a %s at the same time", r.Volume.ID, m.Attachment, req.Attachment)
 		case req.Access != "" && req.Access != m.Access:
-			return nil, Errorf(ErrRefused, "volume %q is claimed in mode %s; %s must wait until it is free", r.Volume.ID, m.Access, req.Access)
+			return nil, Errorf(kind, "volume %q is claimed in mode %s; %s must wait until it is free", r.Volume.ID, m.Access, req.Access)
 		case len(req.MountFlags) > 0 && !slices.Equal(req.MountFlags, m.MountFlags):
-			return nil, Errorf(ErrRefused, "volume %q is mounted with the flags %v of its first claim", r.Volume.ID, m.MountFlags)
+			return nil, Errorf(kind, "volume %q is mounted with the flags %v of its first claim", r.Volume.ID, m.MountFlags)
 		}
 		return m, nil
 	}
@@ -143,6 +150,17 @@ func choose(r Record, req Request) (*Mode, error) {
 		WithHint("add it to capabilities and run: volctl volume register FILE")
 }
 
+// inForce is the kind of a refusal because of claims: it ends by itself once all
+// of them are on their way out.
+func inForce(claims ...Claim) error {
+	for _, c := range claims {
+		if c.Wanted {
+			return ErrRefused
+		}
+	}
+	return ErrReleasing
+}
+
 // fits applies the access matrix. Claims that are being released still hold.
 func fits(r Record, req Request, mode AccessMode, now time.Time) error {
 	var holders, writers []Claim
@@ -153,7 +171,7 @@ func fits(r Record, req Request, mode AccessMode, now time.Time) error {
 		}
 	}
 	if !req.ReadOnly && !mode.Writable() {
-		return Errorf(ErrRefused, "volume %q is claimed in mode %s, which nobody may write in", r.Volume.ID, mode)
+		return Errorf(inForce(holders...), "volume %q is claimed in mode %s, which nobody may write in", r.Volume.ID, mode)
 	}
 	var blocking []Claim
 	switch mode {
@@ -167,23 +185,27 @@ func fits(r Record, req Request, mode AccessMode, now time.Time) error {
 	if len(blocking) == 0 {
 		return nil
 	}
-	return inTheWay(r, mode, blocking, now)
+	return inTheWay(r, mode, blocking, req.Owners, now)
 }
 
 // inTheWay words the refusal: a live holder the user must deal with, a dead one
 // only needs time.
-func inTheWay(r Record, mode AccessMode, blocking []Claim, now time.Time) error {
+func inTheWay(r Record, mode AccessMode, blocking []Claim, owners Owners, now time.Time) error {
 	var names []string
 	kind, hint := ErrReleasing, "volctl volume status "+r.Volume.ID
 	for _, c := range blocking {
 		age := now.Sub(c.Since).Round(time.Second)
 		if c.Wanted {
-			kind, hint = ErrRefused, Command("volctl volume detach %s %s", r.Volume.ID, c.Alloc)
+			kind, hint = ErrRefused, c.freedBy(r.Volume.ID)
 			state := string(c.State)
 			if c.Adopted {
 				state += ", adopted"
 			}
-			names = append(names, fmt.Sprintf("%q (%s, for %s)", c.Alloc, state, age))
+			name := fmt.Sprintf("%q (%s, for %s", c.Alloc, state, age)
+			if c.Owner.Mortal() && owners != nil {
+				name += ", owned by " + c.Owner.Describe(owners.View(c.Owner))
+			}
+			names = append(names, name+")")
 		} else {
 			names = append(names, fmt.Sprintf("%q (being released: %s)", c.Alloc, c.State))
 		}
@@ -236,8 +258,7 @@ func Release(r Record, alloc string) (Record, error) {
 	if !c.Wanted {
 		return r, nil
 	}
-	c.Wanted, c.State = false, Unpublishing
-	return r.with(c), nil
+	return r.with(c.unwanted()), nil
 }
 
 // Releasing reports whether an error ends by itself.

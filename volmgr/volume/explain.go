@@ -211,8 +211,12 @@ func wayOut(r Record, alloc string) string {
 func Droppable(r Record) error {
 	for _, c := range r.Ordered() {
 		if c.Wanted {
-			return Errorf(ErrRefused, "volume %q is claimed by %q (%s), which is alive", r.Volume.ID, c.Alloc, c.State).
-				WithHint("volctl volume detach %s %s", r.Volume.ID, c.Alloc)
+			owned := ""
+			if c.Owner.Mortal() {
+				owned = ", owned by " + c.Owner.String()
+			}
+			return Errorf(ErrRefused, "volume %q is claimed by %q (%s%s), which is alive", r.Volume.ID, c.Alloc, c.State, owned).
+				WithHint("%s", c.freedBy(r.Volume.ID))
 		}
 	}
 	return nil

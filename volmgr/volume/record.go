@@ -62,14 +62,6 @@ const (
 	ControllerDetached ClaimState = "controller-detached"
 )
 
-// Owner is who keeps a claim alive.
-type Owner struct {
-	Kind string `json:"kind"` // OwnerNone
-}
-
-// OwnerNone is the owner of a claim that lives until it is detached.
-const OwnerNone = "none"
-
 // Claim is one alloc's right to a volume and how far it got.
 type Claim struct {
 	Alloc      string         `json:"alloc"`

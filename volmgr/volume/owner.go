@@ -1,0 +1,131 @@
+package volume
+
+import "fmt"
+
+// Owner is who keeps a claim alive: when it ends, the claim is past. Two owners
+// are the same if they are equal; a process that got the pid of an earlier one,
+// and a unit that was started again, are others.
+type Owner struct {
+	Kind string `json:"kind"` // OwnerNone, OwnerPID or OwnerUnit
+	// PID is of a process as the agent sees it, StartTime when it began, in clock
+	// ticks since the boot (proc_pid_stat(5), field 22).
+	PID       int    `json:"pid,omitempty"`
+	StartTime uint64 `json:"start_time,omitempty"`
+	// Unit is a unit of the system's service manager, Invocation its InvocationID,
+	// 32 hex digits (systemd.exec(5)).
+	Unit       string `json:"unit,omitempty"`
+	Invocation string `json:"invocation,omitempty"`
+	// Boot is the boot id that a process or an invocation is of: none outlives it.
+	Boot string `json:"boot,omitempty"`
+}
+
+// Kinds of owners.
+const (
+	OwnerNone = "none" // the claim lives until it is detached
+	OwnerPID  = "pid"
+	OwnerUnit = "unit"
+)
+
+// String names the owner, without a look at whether it is still there.
+func (o Owner) String() string {
+	switch o.Kind {
+	case OwnerPID:
+		return fmt.Sprintf("pid %d", o.PID)
+	case OwnerUnit:
+		return o.Unit
+	default:
+		return "no owner"
+	}
+}
+
+// Mortal reports whether the owner can end by itself.
+func (o Owner) Mortal() bool { return o.Kind == OwnerPID || o.Kind == OwnerUnit }
+
+// Life is what is known of an owner.
+type Life string
+
+// What can be known of an owner. Nobody is taken for gone without an answer.
+const (
+	LifeUnknown Life = "unknown"
+	LifeRunning Life = "running"
+	LifeGone    Life = "gone"
+)
+
+// OwnerView is an owner as it is at one moment. It is never stored.
+type OwnerView struct {
+	Life Life
+	// PID is the process, or the main process of a unit; 0 if there is none.
+	PID     int
+	Command string // of that process; empty if it cannot be told
+}
+
+// Describe words an owner for a refusal.
+func (o Owner) Describe(v OwnerView) string {
+	s := o.String()
+	switch {
+	case o.Kind == OwnerPID && v.Command != "":
+		s += " (" + v.Command + ")"
+	case o.Kind == OwnerUnit && v.PID != 0 && v.Command != "":
+		s += fmt.Sprintf(" (pid %d, %s)", v.PID, v.Command)
+	case o.Kind == OwnerUnit && v.PID != 0:
+		s += fmt.Sprintf(" (pid %d)", v.PID)
+	}
+	return s
+}
+
+// Owners tells who is alive. It answers from memory.
+type Owners interface {
+	// Gone reports whether a mortal owner is known to have ended.
+	Gone(o Owner) bool
+	// View looks at a mortal owner for people.
+	View(o Owner) OwnerView
+}
+
+// Past is the record as it is to be read: a claim whose owner is known to be gone
+// is on its way out, whether or not that was asked for and stored yet. With nil
+// for owners nobody is known to be gone.
+func Past(r Record, owners Owners) Record {
+	if owners == nil {
+		return r
+	}
+	for _, c := range r.Claims {
+		if c.Wanted && c.Owner.Mortal() && owners.Gone(c.Owner) {
+			r = r.with(c.unwanted())
+		}
+	}
+	return r
+}
+
+// unwanted is the claim once its release began.
+func (c Claim) unwanted() Claim {
+	c.Wanted, c.State = false, Unpublishing
+	return c
+}
+
+// freedBy is what frees a volume of a wanted claim.
+func (c Claim) freedBy(id string) string {
+	detach := Command("volctl volume detach %s %s", id, c.Alloc)
+	switch c.Owner.Kind {
+	case OwnerPID:
+		return fmt.Sprintf("end pid %d, or unmount under it: %s --force", c.Owner.PID, detach)
+	case OwnerUnit:
+		return Command("systemctl stop %s, or unmount under it: ", c.Owner.Unit) + detach + " --force"
+	default:
+		return detach
+	}
+}
+
+// MayDetach decides whether a claim may be released because somebody asks for
+// it: not under an owner that is alive, or of which nothing is known. Whoever
+// insists passes that by. The view is of the claim's owner.
+func MayDetach(id string, c Claim, v OwnerView, force bool) error {
+	if force || !c.Wanted || !c.Owner.Mortal() || v.Life == LifeGone {
+		return nil
+	}
+	state := "which is running"
+	if v.Life != LifeRunning {
+		state = "of which it is not known whether it is running"
+	}
+	return Errorf(ErrRefused, "the claim of %q on volume %q is owned by %s, %s", c.Alloc, id, c.Owner.Describe(v), state).
+		WithHint("%s", c.freedBy(id))
+}

@@ -1,0 +1,226 @@
+package volume_test
+
+import (
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+var (
+	process = volume.Owner{Kind: volume.OwnerPID, PID: 812, StartTime: 4711, Boot: "b"}
+	service = volume.Owner{Kind: volume.OwnerUnit, Unit: "web.service", Invocation: "1f", Boot: "b"}
+)
+
+// graves says that the owners in it are gone, and no others.
+type graves []volume.Owner
+
+func (g graves) Gone(o volume.Owner) bool {
+	if !o.Mortal() {
+		panic("it was asked whether nobody is gone")
+	}
+	for _, dead := range g {
+		if dead == o {
+			return true
+		}
+	}
+	return false
+}
+
+func (g graves) View(o volume.Owner) volume.OwnerView {
+	if g.Gone(o) {
+		return volume.OwnerView{Life: volume.LifeGone}
+	}
+	return volume.OwnerView{Life: volume.LifeRunning, PID: 812, Command: "rsync"}
+}
+
+func owned(o volume.Owner) func(*volume.Request) {
+	return func(q *volume.Request) { q.Owner = o }
+}
+
+// A claim is past once its owner is known to be gone: not its namesake, not
+// without an answer.
+func TestPast(t *testing.T) {
+	r := admit(t, offering(volume.SingleNodeMultiWriter), with(writer("p"), owned(process)))
+	r = admit(t, r, with(writer("u"), owned(service)))
+	r = admit(t, r, writer("n"))
+	reused, again := process, service
+	reused.StartTime++
+	again.Invocation = "2e"
+	for name, tt := range map[string]struct {
+		owners volume.Owners
+		past   string
+	}{
+		"nobody looks":        {nil, ""},
+		"all live":            {graves{}, ""},
+		"the process is gone": {graves{process}, "p"},
+		"the unit is gone":    {graves{service}, "u"},
+		"both are":            {graves{service, process}, "p u"},
+		"namesakes are":       {graves{reused, again}, ""},
+	} {
+		before := r.Ordered()
+		next := volume.Past(r, tt.owners)
+		var past []string
+		for _, c := range next.Ordered() {
+			if !c.Wanted {
+				past = append(past, c.Alloc)
+				if c.State != volume.Unpublishing {
+					t.Errorf("%s: %+v", name, c)
+				}
+			}
+		}
+		if got := strings.Join(past, " "); got != tt.past {
+			t.Errorf("%s: past are %q, want %q", name, got, tt.past)
+		}
+		if !reflect.DeepEqual(r.Ordered(), before) {
+			t.Errorf("%s: the record itself was changed", name)
+		}
+		if twice := volume.Past(next, tt.owners); !reflect.DeepEqual(twice, next) {
+			t.Errorf("%s: the past of the past differs", name)
+		}
+		if err := next.Check(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// Whoever is in the way of a claim is refused for, if alive, and waited for, if
+// gone; that is so for every way of being in the way.
+func TestDeadHoldersAreWaitedFor(t *testing.T) {
+	both := offering(volume.SingleNodeMultiWriter, volume.SingleNodeWriter)
+	readers := offering(volume.MultiNodeReaderOnly, volume.SingleNodeWriter)
+	for name, tt := range map[string]struct {
+		r         volume.Record
+		hold, ask volume.Request
+	}{
+		"the only writer":        {offering(volume.SingleNodeWriter), writer("a"), writer("b")},
+		"another mode":           {both, writer("a"), with(writer("b"), func(q *volume.Request) { q.Access = volume.SingleNodeWriter })},
+		"other mount flags":      {both, writer("a"), with(writer("b"), func(q *volume.Request) { q.MountFlags = []string{"noatime"} })},
+		"a writer among readers": {readers, reader("a"), writer("b")},
+		"one directory":          {both, with(writer("a"), func(q *volume.Request) { q.At = "/srv" }), with(writer("b"), func(q *volume.Request) { q.At = "/srv" })},
+		"its own earlier self":   {both, writer("a"), writer("a")},
+	} {
+		r := admit(t, tt.r, with(tt.hold, owned(service)))
+		tt.ask.Owner = process
+		tt.ask.Owners = graves{}
+		if next, err := volume.Admit(r, tt.ask, volume.PluginInfo{}, now); !errors.Is(err, volume.ErrRefused) || volume.Releasing(err) || !reflect.DeepEqual(next, r) {
+			t.Errorf("%s: a live one: %v", name, err)
+		}
+		tt.ask.Owners = graves{service}
+		if next, err := volume.Admit(r, tt.ask, volume.PluginInfo{}, now); !volume.Releasing(err) || !reflect.DeepEqual(next, r) {
+			t.Errorf("%s: a dead one: %v", name, err)
+		}
+	}
+	// One that is not in the way hinders nobody, and its release is not decided here.
+	r := admit(t, both, with(writer("a"), owned(service)))
+	next, err := volume.Admit(r, with(writer("b"), func(q *volume.Request) { q.Owners = graves{service} }), volume.PluginInfo{}, now)
+	if err != nil || len(next.Claims) != 2 || !next.Claims["a"].Wanted {
+		t.Errorf("beside a dead one: %+v, %v", next.Claims, err)
+	}
+}
+
+// A refusal names the owner and what frees the volume.
+func TestLiveHolderIsNamed(t *testing.T) {
+	for _, tt := range []struct {
+		owner      volume.Owner
+		words, fix string
+	}{
+		{volume.Owner{Kind: volume.OwnerNone}, `"a" (pending, for 0s)`, "volctl volume detach data a"},
+		{process, `"a" (pending, for 0s, owned by pid 812 (rsync))`, "end pid 812, or unmount under it: volctl volume detach data a --force"},
+		{service, `"a" (pending, for 0s, owned by web.service (pid 812, rsync))`, "systemctl stop web.service, or unmount under it: volctl volume detach data a --force"},
+	} {
+		r := admit(t, offering(volume.SingleNodeWriter), with(writer("a"), owned(tt.owner)))
+		_, err := volume.Admit(r, with(writer("b"), func(q *volume.Request) { q.Owners = graves{} }), volume.PluginInfo{}, now)
+		if err == nil || !strings.Contains(err.Error(), tt.words) || hintOf(err) != tt.fix {
+			t.Errorf("%+v: %v (hint %q)", tt.owner, err, hintOf(err))
+		}
+		if err := volume.Droppable(r); !errors.Is(err, volume.ErrRefused) || hintOf(err) != tt.fix {
+			t.Errorf("%+v: to drop it: %v (hint %q)", tt.owner, err, hintOf(err))
+		}
+		if err := volume.Droppable(volume.Past(r, graves{tt.owner}.ifMortal())); tt.owner.Mortal() && err != nil {
+			t.Errorf("%+v: to drop one that is gone: %v", tt.owner, err)
+		}
+	}
+}
+
+// ifMortal leaves out owners that cannot end.
+func (g graves) ifMortal() graves {
+	if len(g) > 0 && !g[0].Mortal() {
+		return nil
+	}
+	return g
+}
+
+func TestMayDetach(t *testing.T) {
+	running, unknown, gone := volume.OwnerView{Life: volume.LifeRunning, PID: 812, Command: "rsync"}, volume.OwnerView{Life: volume.LifeUnknown}, volume.OwnerView{Life: volume.LifeGone}
+	for _, tt := range []struct {
+		owner  volume.Owner
+		wanted bool
+		view   volume.OwnerView
+		force  bool
+		words  string
+	}{
+		{process, true, running, false, "is owned by pid 812 (rsync), which is running"},
+		{service, true, running, false, "is owned by web.service (pid 812, rsync), which is running"},
+		{service, true, unknown, false, "is owned by web.service, of which it is not known whether it is running"},
+		{process, true, running, true, ""},
+		{service, true, unknown, true, ""},
+		{process, true, gone, false, ""},
+		{process, false, running, false, ""}, // it is on its way out: to ask again joins
+		{volume.Owner{Kind: volume.OwnerNone}, true, running, false, ""},
+	} {
+		err := volume.MayDetach("data", volume.Claim{Alloc: "a", Wanted: tt.wanted, Owner: tt.owner}, tt.view, tt.force)
+		if tt.words == "" && err != nil || tt.words != "" && (!errors.Is(err, volume.ErrRefused) || !strings.Contains(err.Error(), tt.words)) {
+			t.Errorf("%+v: %v", tt, err)
+		}
+	}
+}
+
+// In a new boot nothing is mounted. A claim that is wanted is made again from the
+// first step, under its own paths; one whose owner is gone is undone, and no call
+// makes anything for it.
+func TestNewBoot(t *testing.T) {
+	stands := mounted(t)
+	died := mounted(t)
+	c := died.Claims["a"]
+	c.Owner = process
+	died.Claims["a"] = c
+	for name, tt := range map[string]struct {
+		r    volume.Record
+		want []volume.Kind
+	}{
+		"no owner": {stands, []volume.Kind{volume.Doubt, volume.NodeStage, volume.Doubt, volume.NodePublish, volume.Settled}},
+		"gone":     {died, []volume.Kind{volume.NodeUnpublish, volume.NodeUnstage, volume.Prove, volume.ControllerUnpublish, volume.Free, volume.Settled}},
+	} {
+		r, _ := volume.Loaded(tt.r)
+		r = volume.Past(r, graves{process})
+		sight := map[string]volume.Sight{}
+		o := volume.Observed{
+			Boot: "the next one", Targets: sight, Binds: map[string]volume.Sight{}, Watched: map[string]volume.Sight{}, WatchOver: true,
+			Plugin: volume.PluginView{Known: true, Ready: true, Info: volume.PluginInfo{NodeID: "n", Caps: volume.Caps{Attach: true, Stage: true}}},
+		}
+		var steps []volume.Kind
+		for range 20 {
+			a := volume.Next(r, o)
+			steps = append(steps, a.Kind)
+			if a.Kind == volume.Settled || a.Kind == volume.Wait {
+				break
+			}
+			out := volume.Outcome{Boot: o.Boot}
+			switch a.Kind {
+			case volume.NodeStage:
+				out.Mount = mountID(11)
+				o.Staging = volume.Sight{Seen: volume.SeenMount, Identity: *out.Mount}
+			case volume.NodePublish:
+				out.Mount = mountID(12)
+				sight[a.Alloc] = volume.Sight{Seen: volume.SeenMount, Identity: *out.Mount}
+			}
+			r, _ = volume.Apply(r, a, out)
+		}
+		if !reflect.DeepEqual(steps, tt.want) {
+			t.Errorf("%s: %v, want %v", name, steps, tt.want)
+		}
+	}
+}
