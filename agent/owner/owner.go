@@ -1,0 +1,198 @@
+// Package owner tells who is alive: processes through pidfds, units of the
+// system's service manager through D-Bus. It watches those that claims name, and
+// says when one ended; what that means for a claim is not decided here.
+//
+// Nobody is taken for gone without an answer: a bus that cannot be reached, or a
+// process that cannot be looked at, leaves an owner as it was last known.
+package owner
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/godbus/dbus/v5"
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Options are what a Watcher needs.
+type Options struct {
+	Boot string // boot id of the host
+	Log  hclog.Logger
+
+	// MaxPidfds is how many processes are watched through a descriptor; further
+	// ones are looked at every PollEvery. 0 means half of RLIMIT_NOFILE, and 1 s.
+	MaxPidfds int
+	PollEvery time.Duration
+	// AskEvery is how often systemd is asked about all units, in case a signal was
+	// lost; 0 means 30 s.
+	AskEvery time.Duration
+	// Bus connects to the bus that systemd is on; nil means the system bus.
+	Bus func(...dbus.ConnOption) (*dbus.Conn, error)
+}
+
+// Watcher watches owners. Its methods are safe for concurrent use; Gone answers
+// from memory.
+type Watcher struct {
+	boot  string
+	ended chan struct{}
+	procs *processes
+	units *units
+
+	keep   sync.Mutex // one Keep at a time
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+}
+
+// New returns a watcher that watches nobody yet.
+func New(o Options) *Watcher {
+	w := &Watcher{boot: o.Boot, ended: make(chan struct{}, 1)}
+	if o.Log == nil {
+		o.Log = hclog.NewNullLogger()
+	}
+	w.procs = newProcesses(o, w.tell)
+	w.units = newUnits(o, w.tell)
+	return w
+}
+
+// Open starts watching.
+func (w *Watcher) Open() error {
+	if err := w.procs.open(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	w.cancel, w.units.ctx = cancel, ctx
+	w.wg.Go(w.procs.run)
+	w.wg.Go(func() { w.units.run(ctx) })
+	return nil
+}
+
+// Close stops watching and waits for that.
+func (w *Watcher) Close() error {
+	w.cancel()
+	err := w.procs.stop()
+	w.wg.Wait()
+	return err
+}
+
+// Ended is sent to after owners ended that were being watched. One message may
+// stand for several; a look at Gone tells which.
+func (w *Watcher) Ended() <-chan struct{} { return w.ended }
+
+func (w *Watcher) tell() {
+	select {
+	case w.ended <- struct{}{}:
+	default:
+	}
+}
+
+// Watch watches an owner from now on, until a Keep that does not name it. One
+// that has ended already is told as if it had ended now.
+func (w *Watcher) Watch(o volume.Owner) {
+	switch {
+	case !o.Mortal():
+	case o.Boot != w.boot:
+		w.tell()
+	case o.Kind == volume.OwnerPID:
+		w.procs.watch(processOf(o))
+	case o.Kind == volume.OwnerUnit:
+		w.units.watch(o.Unit)
+	}
+}
+
+// Keep watches the owners that list returns, and none but those and what Watch
+// was asked for after list was called.
+func (w *Watcher) Keep(list func() []volume.Owner) {
+	w.keep.Lock()
+	defer w.keep.Unlock()
+	w.procs.turn()
+	w.units.turn()
+	for _, o := range list() {
+		w.Watch(o)
+	}
+	w.procs.drop()
+	w.units.drop()
+}
+
+// Gone reports whether an owner is known to have ended.
+func (w *Watcher) Gone(o volume.Owner) bool {
+	switch {
+	case !o.Mortal():
+		return false
+	case o.Boot != w.boot:
+		return true
+	case o.Kind == volume.OwnerPID:
+		return w.procs.gone(processOf(o))
+	default:
+		return w.units.life(o) == volume.LifeGone
+	}
+}
+
+// View looks at an owner for people.
+func (w *Watcher) View(o volume.Owner) volume.OwnerView {
+	switch {
+	case !o.Mortal():
+		return volume.OwnerView{Life: volume.LifeRunning}
+	case o.Boot != w.boot:
+		return volume.OwnerView{Life: volume.LifeGone}
+	case o.Kind == volume.OwnerPID:
+		v := volume.OwnerView{Life: w.procs.check(processOf(o))}
+		if v.Life != volume.LifeGone {
+			v.PID, v.Command = o.PID, command(o.PID)
+		}
+		return v
+	default:
+		v := volume.OwnerView{Life: w.units.life(o)}
+		if v.Life == volume.LifeRunning {
+			v.PID = w.units.mainPID(o.Unit)
+			v.Command = command(v.PID)
+		}
+		return v
+	}
+}
+
+// Check asks again about owners, because something is about to be refused on
+// their account. It is bounded by the time that systemd is given to answer.
+func (w *Watcher) Check(ctx context.Context, owners []volume.Owner) {
+	asked := map[string]bool{}
+	for _, o := range owners {
+		switch {
+		case !o.Mortal() || o.Boot != w.boot:
+		case o.Kind == volume.OwnerPID:
+			w.procs.check(processOf(o))
+		case !asked[o.Unit]:
+			asked[o.Unit] = true
+			if _, err := w.units.ask(ctx, o.Unit); err != nil {
+				w.units.log.Debug("cannot ask about a unit", "unit", o.Unit, "error", err)
+			}
+		}
+	}
+}
+
+// Resolve completes an owner that a caller named by its pid, or by its unit and
+// perhaps the invocation, and watches it. It refuses with ErrInvalid what cannot
+// be an owner, and with ErrRefused one that does not run.
+func (w *Watcher) Resolve(ctx context.Context, o volume.Owner) (volume.Owner, error) {
+	switch o.Kind {
+	case "", volume.OwnerNone:
+		return volume.Owner{Kind: volume.OwnerNone}, nil
+	case volume.OwnerPID:
+		start, err := resolve(o.PID)
+		if err != nil {
+			return o, err
+		}
+		o = volume.Owner{Kind: volume.OwnerPID, PID: o.PID, StartTime: start, Boot: w.boot}
+	case volume.OwnerUnit:
+		unit, invocation, err := w.units.resolve(ctx, o.Unit, o.Invocation)
+		if err != nil {
+			return o, err
+		}
+		o = volume.Owner{Kind: volume.OwnerUnit, Unit: unit, Invocation: invocation, Boot: w.boot}
+	default:
+		return o, volume.Errorf(volume.ErrInvalid, "unknown kind of owner %q; one of %s, %s, %s", o.Kind, volume.OwnerPID, volume.OwnerUnit, volume.OwnerNone)
+	}
+	w.Watch(o)
+	return o, nil
+}

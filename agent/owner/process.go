@@ -1,0 +1,307 @@
+package owner
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// processes watches processes: one pidfd for each, all in one epoll set that one
+// goroutine waits for. Those for which no descriptor is to be had are polled by
+// the same goroutine.
+type processes struct {
+	max   int
+	every time.Duration // between two looks at polled processes
+	ended func()
+	log   hclog.Logger
+
+	epoll, wake int // wake is an eventfd in the set, with the token 0
+
+	mu      sync.Mutex
+	by      map[process]*watch
+	tokens  map[uint64]process // of descriptors in the set
+	last    uint64             // token given out
+	polled  int
+	looked  time.Time // at polled processes
+	now     uint64    // counts calls of turn
+	stopped bool
+}
+
+// watch is what is kept of one process.
+type watch struct {
+	fd      int    // -1 if there is none
+	token   uint64 // of fd: descriptors are used again, tokens are not
+	gone    bool
+	touched uint64 // the turn in which somebody last asked for it
+}
+
+func newProcesses(o Options, ended func()) *processes {
+	p := &processes{max: o.MaxPidfds, every: o.PollEvery, ended: ended, log: o.Log, by: map[process]*watch{}, tokens: map[uint64]process{}}
+	if p.max == 0 {
+		p.max = halfOfNoFile()
+	}
+	if p.every == 0 {
+		p.every = time.Second
+	}
+	return p
+}
+
+// halfOfNoFile leaves as many descriptors to everything else.
+func halfOfNoFile() int {
+	var lim unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &lim); err != nil {
+		return 512
+	}
+	return int(min(lim.Cur, 1<<20) / 2)
+}
+
+func (p *processes) open() (err error) {
+	if p.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		return fmt.Errorf("cannot watch processes: epoll_create: %w", err)
+	}
+	if p.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		return fmt.Errorf("cannot watch processes: eventfd: %w", err)
+	}
+	if err := p.add(p.wake, 0); err != nil {
+		return fmt.Errorf("cannot watch processes: epoll_ctl: %w", err)
+	}
+	return nil
+}
+
+// add puts a descriptor into the set.
+func (p *processes) add(fd int, token uint64) error {
+	ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(uint32(token)), Pad: int32(uint32(token >> 32))}
+	return unix.EpollCtl(p.epoll, unix.EPOLL_CTL_ADD, fd, &ev)
+}
+
+func tokenOf(ev unix.EpollEvent) uint64 { return uint64(uint32(ev.Fd)) | uint64(uint32(ev.Pad))<<32 }
+
+// stop ends run; it may be called once.
+func (p *processes) stop() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.stopped {
+		return nil // it failed
+	}
+	p.stopped = true
+	return p.poke()
+}
+
+// poke has run go round once; mu is held.
+func (p *processes) poke() error {
+	one := binary.NativeEndian.AppendUint64(nil, 1)
+	if _, err := unix.Write(p.wake, one); err != nil && !errors.Is(err, unix.EAGAIN) {
+		return fmt.Errorf("cannot wake the watch of processes: %w", err)
+	}
+	return nil
+}
+
+// run waits for processes to end.
+func (p *processes) run() {
+	events := make([]unix.EpollEvent, 64)
+	for {
+		n, err := unix.EpollWait(p.epoll, events, p.patience())
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			p.log.Error("processes that own claims are not watched any more; their ends are seen when the agent is started again", "error", err)
+			n = 0
+		}
+		stopped := err != nil && !errors.Is(err, unix.EINTR)
+		for _, ev := range events[:max(n, 0)] {
+			p.happened(tokenOf(ev))
+		}
+		p.mu.Lock()
+		stopped = stopped || p.stopped
+		p.mu.Unlock()
+		if stopped {
+			p.close()
+			return
+		}
+		p.poll()
+	}
+}
+
+// patience is for how long run waits, in milliseconds; -1 is for ever.
+func (p *processes) patience() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.polled == 0 {
+		return -1
+	}
+	return int(max(time.Until(p.looked.Add(p.every)), time.Millisecond) / time.Millisecond)
+}
+
+// happened takes in one event.
+func (p *processes) happened(token uint64) {
+	if token == 0 {
+		var buf [8]byte
+		_, _ = unix.Read(p.wake, buf[:]) // it counts; what matters is that it is 0 again
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if proc, ok := p.tokens[token]; ok {
+		p.bury(p.by[proc])
+	}
+}
+
+// bury notes that a process ended; mu is held.
+func (p *processes) bury(w *watch) {
+	if w.gone {
+		return
+	}
+	p.release(w)
+	w.gone = true
+	p.ended()
+}
+
+// release gives up what watching costs; mu is held.
+func (p *processes) release(w *watch) {
+	switch {
+	case w.fd >= 0:
+		delete(p.tokens, w.token)
+		_ = unix.Close(w.fd) // that takes it out of the set, and cannot fail usefully
+		w.fd = -1
+	case !w.gone:
+		p.polled--
+	}
+}
+
+// watch watches a process from now on.
+func (p *processes) watch(proc process) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w, ok := p.by[proc]
+	if !ok && p.stopped {
+		return
+	}
+	if !ok {
+		w = &watch{fd: -1}
+		p.by[proc] = w
+		p.polled++ // until there is a descriptor
+		p.begin(proc, w)
+	}
+	w.touched = p.now
+}
+
+// begin opens a descriptor, if one more may be had, and then looks whether it is
+// of the right process; mu is held.
+func (p *processes) begin(proc process, w *watch) {
+	p.describe(proc, w)
+	if !w.gone && proc.life() == volume.LifeGone {
+		p.bury(w)
+	}
+	if !w.gone && w.fd < 0 && p.polled == 1 { // run waits for ever
+		if err := p.poke(); err != nil {
+			p.log.Error("a process is not watched", "pid", proc.pid, "error", err)
+		}
+	}
+}
+
+// describe opens the descriptor of a polled process; mu is held.
+func (p *processes) describe(proc process, w *watch) {
+	if len(p.tokens) >= p.max {
+		return
+	}
+	fd, err := unix.PidfdOpen(proc.pid, 0)
+	if errors.Is(err, unix.ESRCH) {
+		p.bury(w)
+		return
+	}
+	if err != nil {
+		p.log.Debug("a process is polled", "pid", proc.pid, "error", err)
+		return
+	}
+	p.last++
+	if err := p.add(fd, p.last); err != nil {
+		p.log.Debug("a process is polled", "pid", proc.pid, "error", err)
+		_ = unix.Close(fd) // unused
+		return
+	}
+	w.fd, w.token = fd, p.last
+	p.tokens[p.last] = proc
+	p.polled--
+}
+
+// poll looks at the processes without a descriptor, and gives them one if there
+// is one to be had by now.
+func (p *processes) poll() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.polled == 0 || time.Since(p.looked) < p.every {
+		return
+	}
+	defer func() { p.looked = time.Now() }()
+	for proc, w := range p.by {
+		if w.gone || w.fd >= 0 {
+			continue
+		}
+		p.describe(proc, w)
+		if !w.gone && proc.life() == volume.LifeGone {
+			p.bury(w)
+		}
+	}
+}
+
+// gone reports whether a process is known to have ended.
+func (p *processes) gone(proc process) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w, ok := p.by[proc]
+	return ok && w.gone
+}
+
+// check looks at a process, and notes its end.
+func (p *processes) check(proc process) volume.Life {
+	if p.gone(proc) {
+		return volume.LifeGone
+	}
+	life := proc.life()
+	if life == volume.LifeGone {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if w, ok := p.by[proc]; ok {
+			p.bury(w)
+		}
+	}
+	return life
+}
+
+// turn begins a Keep.
+func (p *processes) turn() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.now++
+}
+
+// drop ends a Keep: what was not asked for since its turn is forgotten.
+func (p *processes) drop() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for proc, w := range p.by {
+		if w.touched < p.now {
+			p.release(w)
+			delete(p.by, proc)
+		}
+	}
+}
+
+// close gives all descriptors back.
+func (p *processes) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stopped = true
+	for _, w := range p.by {
+		if w.fd >= 0 {
+			p.release(w)
+			p.polled++
+		}
+	}
+	_, _ = unix.Close(p.wake), unix.Close(p.epoll) // nobody uses them any more
+}

@@ -1,0 +1,313 @@
+package owner
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/godbus/dbus/v5"
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+const (
+	// againAfter is how soon a bus that could not be reached, or a unit that was
+	// not answered for, is tried again.
+	againAfter = 2 * time.Second
+	// secondChance is Options.AskEvery, if that is not given.
+	secondChance = 30 * time.Second
+)
+
+// units watches units of the system's service manager. Signals say that one
+// changed; what it is now is then asked.
+type units struct {
+	log   hclog.Logger
+	ended func()
+	every time.Duration // between two questions about all units
+	dial  func(...dbus.ConnOption) (*dbus.Conn, error)
+	poke  chan struct{} // there is something for run to do
+
+	dialing chan struct{} // held by whoever connects
+	wg      sync.WaitGroup
+
+	mu     sync.Mutex
+	conn   *dbus.Conn      // nil while there is none
+	ctx    context.Context // of connections; set once, before all else
+	by     map[string]*unit
+	ticket uint64 // of the last question
+	now    uint64 // counts calls of turn
+	failed string // the last failure to connect, told once
+}
+
+// unit is what is known of one unit, whatever its invocation.
+type unit struct {
+	unitState
+	known   bool
+	asked   uint64 // ticket of the question that this answers
+	touched uint64 // the turn in which somebody last asked for it
+}
+
+// unitState is a unit by systemd's word. The zero value is of a unit that is not
+// loaded: it has no invocation.
+type unitState struct {
+	ID         string // its name, where it was asked for by another
+	Invocation string
+	Active     string // ActiveState: active, activating, inactive …
+	Sub        string // SubState
+	MainPID    int
+}
+
+// over reports whether nothing of the invocation runs any more. A unit that
+// waits to be started again by itself will have another invocation.
+func (s unitState) over() bool {
+	switch s.Active {
+	case "", "inactive", "failed":
+		return true
+	case "activating":
+		return s.Sub == "auto-restart" || s.Sub == "auto-restart-queued"
+	default:
+		return false
+	}
+}
+
+func newUnits(o Options, ended func()) *units {
+	u := &units{
+		log: o.Log, ended: ended, every: o.AskEvery, dial: o.Bus, poke: make(chan struct{}, 1),
+		dialing: make(chan struct{}, 1), by: map[string]*unit{},
+	}
+	if u.every == 0 {
+		u.every = secondChance
+	}
+	if u.dial == nil {
+		u.dial = dbus.ConnectSystemBus
+	}
+	return u
+}
+
+// run keeps what is known up to date until ctx ends. Without a unit to watch it
+// neither connects nor wakes up.
+func (u *units) run(ctx context.Context) {
+	defer u.wg.Wait()
+	var all time.Time // when all units were asked about
+	var of *dbus.Conn // on this connection
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-u.poke:
+		case <-timer.C:
+		}
+		if len(u.names(false)) == 0 {
+			timer.Stop()
+			continue
+		}
+		conn, err := u.connect(ctx)
+		u.connected(err)
+		if err != nil {
+			timer.Reset(againAfter)
+			continue
+		}
+		every := conn != of || time.Since(all) >= u.every
+		if every {
+			all, of = time.Now(), conn
+		}
+		if u.askAll(ctx, u.names(!every)) {
+			timer.Reset(time.Until(all.Add(u.every)))
+		} else {
+			timer.Reset(againAfter)
+		}
+	}
+}
+
+// connected tells a bus that went away, or came back, once.
+func (u *units) connected(err error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	switch {
+	case err == nil && u.failed != "":
+		u.log.Info("systemd can be asked about units again")
+		u.failed = ""
+	case err != nil && u.failed != err.Error():
+		u.log.Warn("systemd cannot be asked about the units that own claims; none of these is released before it answers", "error", err)
+		u.failed = err.Error()
+	}
+}
+
+// names are the units that are watched, or those of them that nothing is known of.
+func (u *units) names(unknown bool) []string {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	var names []string
+	for name, w := range u.by {
+		if !unknown || !w.known {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// askAll asks about units and reports whether all were answered for.
+func (u *units) askAll(ctx context.Context, names []string) bool {
+	answered := true
+	for _, name := range names {
+		if _, err := u.ask(ctx, name); err != nil {
+			u.log.Debug("cannot ask about a unit", "unit", name, "error", err)
+			answered = false
+		}
+	}
+	return answered
+}
+
+// ask asks systemd about a unit, and notes the answer if it is watched.
+func (u *units) ask(ctx context.Context, name string) (unitState, error) {
+	conn, err := u.connect(ctx)
+	if err != nil {
+		return unitState{}, err
+	}
+	u.mu.Lock()
+	u.ticket++
+	ticket := u.ticket
+	u.mu.Unlock()
+	s, err := state(ctx, conn, name)
+	if err != nil {
+		return s, err
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	w, ok := u.by[name]
+	if !ok {
+		w, ok = u.by[s.ID] // it was asked for by another of its names
+	}
+	if !ok || ticket < w.asked {
+		return s, nil
+	}
+	changed := !w.known || w.Invocation != s.Invocation || w.over() != s.over()
+	w.unitState, w.known, w.asked = s, true, ticket
+	if changed {
+		u.ended() // perhaps; whoever hears it looks
+	}
+	return s, nil
+}
+
+// wake has run look at what there is to do.
+func (u *units) wake() {
+	select {
+	case u.poke <- struct{}{}:
+	default:
+	}
+}
+
+// watch watches a unit from now on.
+func (u *units) watch(name string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	w, ok := u.by[name]
+	if !ok {
+		w = &unit{}
+		u.by[name] = w
+		u.wake()
+	}
+	w.touched = u.now
+}
+
+// life is what is known of a unit's invocation.
+func (u *units) life(o volume.Owner) volume.Life {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	w, ok := u.by[o.Unit]
+	switch {
+	case !ok || !w.known:
+		return volume.LifeUnknown
+	case w.Invocation != o.Invocation || w.over():
+		return volume.LifeGone
+	case u.conn == nil:
+		return volume.LifeUnknown // it was running, when last heard of
+	default:
+		return volume.LifeRunning
+	}
+}
+
+func (u *units) mainPID(name string) int {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if w, ok := u.by[name]; ok {
+		return w.MainPID
+	}
+	return 0
+}
+
+// resolve finds the unit's name and its current invocation. An invocation that
+// the caller knows is taken at its word where systemd cannot be asked.
+func (u *units) resolve(ctx context.Context, name, invocation string) (unit, current string, err error) {
+	if name == "" || len(name) > 255 {
+		return "", "", volume.Errorf(volume.ErrInvalid, "%q is no name of a unit", name)
+	}
+	if invocation != "" && !isInvocation(invocation) {
+		return "", "", volume.Errorf(volume.ErrInvalid, "%q is no invocation id: it has 32 hex digits", invocation)
+	}
+	s, err := u.ask(ctx, name)
+	switch {
+	case isInvalid(err):
+		return "", "", volume.Errorf(volume.ErrInvalid, "%q is no name of a unit: %v", name, err)
+	case err != nil && invocation != "":
+		return name, invocation, nil
+	case err != nil:
+		return "", "", volume.Errorf(volume.ErrRefused, "unit %q cannot own a claim: systemd cannot be asked about it: %v", name, err).
+			WithHint("claim with --owner none, and detach when it is no longer used")
+	case s.ID == "":
+		return "", "", volume.Errorf(volume.ErrRefused, "unit %q cannot own a claim: it is not loaded", name).WithHint("%s", volume.Command("systemctl status %s", name))
+	case s.over() || s.Active == "deactivating":
+		return "", "", volume.Errorf(volume.ErrRefused, "unit %q cannot own a claim: it is %s (%s)", s.ID, s.Active, s.Sub).WithHint("%s", volume.Command("systemctl start %s", s.ID))
+	case s.Invocation == "":
+		return "", "", volume.Errorf(volume.ErrRefused, "unit %q cannot own a claim: systemd gave it no invocation id", s.ID)
+	case invocation != "" && invocation != s.Invocation:
+		return "", "", volume.Errorf(volume.ErrRefused, "invocation %s of unit %q cannot own a claim: it has ended, and the unit was started again", invocation, s.ID)
+	}
+	u.learn(s)
+	return s.ID, s.Invocation, nil
+}
+
+// learn watches a unit that was just asked about, so that an earlier invocation
+// of it is known to be gone at once.
+func (u *units) learn(s unitState) {
+	u.watch(s.ID)
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if w := u.by[s.ID]; !w.known {
+		w.unitState, w.known, w.asked = s, true, u.ticket
+		u.ended()
+	}
+}
+
+func isInvocation(s string) bool {
+	if len(s) != 32 {
+		return false
+	}
+	for _, c := range s {
+		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return false
+		}
+	}
+	return true
+}
+
+// turn begins a Keep.
+func (u *units) turn() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.now++
+}
+
+// drop ends a Keep: what was not asked for since its turn is forgotten.
+func (u *units) drop() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for name, w := range u.by {
+		if w.touched < u.now {
+			delete(u.by, name)
+		}
+	}
+}
