@@ -25,6 +25,7 @@ import (
 	"github.com/volagent/volagent/agent/apiserver"
 	"github.com/volagent/volagent/agent/claim"
 	"github.com/volagent/volagent/agent/event"
+	"github.com/volagent/volagent/agent/owner"
 	"github.com/volagent/volagent/agent/provision"
 	"github.com/volagent/volagent/agent/reconcile"
 	"github.com/volagent/volagent/agent/secret"
@@ -64,6 +65,8 @@ type agent struct {
 
 	events  *event.Log
 	plugins *supervisor.Supervisor
+	owners  *owner.Watcher
+	reaper  *reaper
 	queue   *reconcile.Queue
 	server  *apiserver.Server
 	socket  net.Listener
@@ -85,6 +88,9 @@ func Run(ctx context.Context, fl *pflag.FlagSet, stderr io.Writer, seams Seams) 
 	err = a.wire(seams)
 	if err == nil {
 		err = a.serve(ctx, fl)
+	}
+	if a.owners != nil {
+		err = errors.Join(err, a.owners.Close())
 	}
 	within(eventsWithin, a.events.Close)
 	return errors.Join(err, a.db.Close())
@@ -127,6 +133,11 @@ func (a *agent) wire(seams Seams) error {
 	if a.plugins, err = a.newSupervisor(seams); err != nil {
 		return err
 	}
+	owners := owner.New(owner.Options{Boot: host.Boot(), Log: a.log.Named("owner")})
+	if err := owners.Open(); err != nil {
+		return err
+	}
+	a.owners = owners
 	plugins := pluginSet{a.plugins, a.db}
 	secrets := secret.Resolver{}.Resolve
 	steps := volmgr.New(volmgr.Options{Root: a.c.mountRoot(), Host: host, Plugin: plugins.node, Secrets: secrets})
@@ -144,15 +155,17 @@ func (a *agent) wire(seams Seams) error {
 	if err != nil {
 		return err
 	}
+	claims := &claim.Service{
+		Store: a.db, Queue: a.queue, Plugins: a.plugins, Paths: steps, Owners: a.owners, Halt: a.halt, Events: a.events.Add,
+		Private: []string{a.c.DataDir, a.c.RuntimeDir, a.c.Socket, a.c.PluginDir},
+	}
+	a.reaper = &reaper{db: a.db, owners: a.owners, claims: claims, log: a.log.Named("owner"), freed: make(chan struct{}, 1)}
 	a.server = apiserver.New(apiserver.Options{
-		Claims: &claim.Service{
-			Store: a.db, Queue: a.queue, Plugins: a.plugins, Paths: steps, Private: []string{a.c.DataDir, a.c.RuntimeDir, a.c.Socket, a.c.PluginDir}, Halt: a.halt,
-			Events: a.events.Add,
-		},
+		Claims: claims,
 		Volumes: &provision.Service{
-			Store: volumeStore{a.db}, Queue: a.queue, Plugins: plugins, Secrets: secrets, Events: a.events.Add, Halt: a.halt,
+			Store: volumeStore{a.db}, Queue: a.queue, Plugins: plugins, Secrets: secrets, Events: a.events.Add, Owners: a.owners, Halt: a.halt,
 		},
-		Records: a.db, Queue: a.queue, Plugins: plugins, Events: apiEvents{a.events},
+		Records: living{a.db, a.owners}, Queue: a.queue, Plugins: plugins, Owners: a.owners, Events: apiEvents{a.events},
 		Node: a.describe, MayWrite: mayWrite(gid), Log: a.log.Named("api"),
 	})
 	a.socket, err = listen(a.c.Socket, gid)
@@ -202,11 +215,12 @@ func (a *agent) serve(ctx context.Context, fl *pflag.FlagSet) error {
 			}
 		})
 	}
-	if a.halt == "" { // else plugins started here would mount where nobody sees it
-		background(func() error { return a.plugins.Run(running) })
-	}
 	background(func() error { return a.server.Serve(a.socket) })
-	if a.halt == "" {
+	if a.halt == "" { // else plugins started here would mount where nobody sees it
+		// Who ended while no agent ran gets nothing mounted again.
+		a.reaper.pass(running)
+		wg.Go(func() { a.reaper.run(running) })
+		background(func() error { return a.plugins.Run(running) })
 		wg.Go(func() { a.db.notes.complete(running) })
 	}
 	wg.Go(func() { watchdog(running, a.log, func() bool { a.db.Node(); return true }) })

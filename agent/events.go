@@ -29,7 +29,7 @@ func tell(log hclog.Logger, e event.Event) {
 	case "step-failed", "warning", volume.EventRefused, "create-failed", "delete-failed",
 		"plugin-unhealthy", "plugin-backing-off", "plugin-failed":
 		level = hclog.Warn
-	case "plugin-ready", "created", "registered", "updated", "deleted", "deregistered":
+	case "plugin-ready", "created", "registered", "updated", "deleted", "deregistered", "owner-gone":
 		level = hclog.Info
 	}
 	var about []any
@@ -48,6 +48,7 @@ func (a *agent) volumeEvents(evs []volume.Event) {
 	for _, e := range evs {
 		if e.Type == "claim-freed" {
 			a.plugins.Released(e.Plugin)
+			a.reaper.noteFreed()
 		}
 	}
 }

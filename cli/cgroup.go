@@ -1,15 +1,19 @@
 package cli
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/volagent/volagent/agent/api"
+)
 
 // manualAlloc is the alloc of claims made from a shell.
 const manualAlloc = "manual"
 
-// allocFromCgroup finds the systemd service that a process belongs to, from the
-// content of its /proc/PID/cgroup (see cgroups(7)): the innermost unit decides.
-// A login session is a scope, and so is a container; those and what cannot be
-// read are "manual". A user's own service manager is no service of this kind.
-func allocFromCgroup(content string) string {
+// serviceFromCgroup finds the systemd service that a process belongs to, from the
+// content of its /proc/PID/cgroup (see cgroups(7)): the innermost unit decides. It
+// is empty if there is none: a login session is a scope, and so is a container. A
+// user's own service manager is no service of this kind.
+func serviceFromCgroup(content string) string {
 	var path string
 	for line := range strings.Lines(content) {
 		parts := strings.SplitN(strings.TrimRight(line, "\n"), ":", 3)
@@ -31,19 +35,31 @@ func allocFromCgroup(content string) string {
 	for i := len(units) - 1; i >= 0; i-- {
 		switch unit := units[i]; {
 		case strings.HasSuffix(unit, ".scope"), strings.HasPrefix(unit, "user@"):
-			return manualAlloc
+			return ""
 		case strings.HasSuffix(unit, ".service") && unit != ".service":
 			return unit
 		}
 	}
-	return manualAlloc
+	return ""
 }
 
 // defaultAlloc is the alloc of a claim that names none.
 func (a *app) defaultAlloc() string {
 	content, err := a.env.Cgroup()
-	if err != nil {
-		return manualAlloc // no proc: no service either
+	if service := serviceFromCgroup(string(content)); err == nil && service != "" {
+		return service
 	}
-	return allocFromCgroup(string(content))
+	return manualAlloc // no proc: no service either
+}
+
+// defaultOwner is the owner of a claim that names none: the calling service as it
+// was started this time, which systemd tells all of its processes. The agent
+// cannot ask a user's own service manager.
+func (a *app) defaultOwner() api.Owner {
+	content, err := a.env.Cgroup()
+	service, invocation := serviceFromCgroup(string(content)), a.env.Getenv("INVOCATION_ID")
+	if err != nil || service == "" || invocation == "" || strings.Contains(string(content), "/user@") {
+		return api.Owner{}
+	}
+	return api.Owner{Kind: api.OwnerUnit, Unit: service, Invocation: invocation}
 }

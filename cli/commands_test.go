@@ -89,7 +89,7 @@ func TestClaim(t *testing.T) {
 	f.sent()
 	expect(t, r.volctl("volume", "claim", "data", "-alloc=manual", "-per-alloc", "3", "-read-only", "-owner", "none", "--access-mode", "multi-node-multi-writer",
 		"--attachment-mode", "file-system", "--mount-flag", "noatime", "--mount-flag", "a,b", "-at", "/srv/at", "--no-wait"), 0, "/srv/at\n", "")
-	expectSent(t, f, `PUT /v1/volumes/data%5B3%5D/claims/manual {"read_only":true,"access_mode":"multi-node-multi-writer","attachment_mode":"file-system","mount_flags":["noatime","a,b"],"at":"/srv/at","owner":"none"}`)
+	expectSent(t, f, `PUT /v1/volumes/data%5B3%5D/claims/manual {"read_only":true,"access_mode":"multi-node-multi-writer","attachment_mode":"file-system","mount_flags":["noatime","a,b"],"at":"/srv/at","owner":{"kind":"none"}}`)
 	res := r.volctl("volume", "claim", "data", "-o", "json")
 	var claim api.Claim
 	if err := json.Unmarshal([]byte(res.stdout), &claim); err != nil || claim.Path != path {
@@ -427,25 +427,25 @@ func TestFollow(t *testing.T) {
 	expectSent(t, f, "GET /v1/plugins/nfs", "GET /v1/plugins/nfs/logs?lines=5")
 }
 
-func TestAllocFromCgroup(t *testing.T) {
+func TestServiceFromCgroup(t *testing.T) {
 	for content, want := range map[string]string{
 		"0::/system.slice/postgres.service\n":                                                    "postgres.service",
 		"0::/system.slice/system-web.slice/web@1.service\n":                                      "web@1.service",
 		"0::/system.slice/web.service/payload\n":                                                 "web.service",
-		"0::/user.slice/user-1000.slice/session-2.scope\n":                                       "manual",
+		"0::/user.slice/user-1000.slice/session-2.scope\n":                                       "",
 		"0::/user.slice/user-0.slice/user@0.service/app.slice/app.service\n":                     "app.service",
-		"0::/user.slice/user-0.slice/user@0.service/app.slice/vte-spawn.scope\n":                 "manual",
-		"0::/user.slice/user-0.slice/user@0.service/init.scope\n":                                "manual",
-		"0::/user.slice/user-0.slice/user@0.service\n":                                           "manual",
-		"0::/system.slice/docker-abc.scope\n":                                                    "manual",
+		"0::/user.slice/user-0.slice/user@0.service/app.slice/vte-spawn.scope\n":                 "",
+		"0::/user.slice/user-0.slice/user@0.service/init.scope\n":                                "",
+		"0::/user.slice/user-0.slice/user@0.service\n":                                           "",
+		"0::/system.slice/docker-abc.scope\n":                                                    "",
 		"12:pids:/x\n1:name=systemd:/system.slice/old.service\n0::/system.slice/other.service\n": "old.service",
-		"4:memory:/system.slice/x.service\n":                                                     "manual",
-		"0::/\n":                                                                                 "manual",
-		"0::/.service\n":                                                                         "manual",
-		"":                                                                                       "manual",
-		"rubbish":                                                                                "manual",
+		"4:memory:/system.slice/x.service\n":                                                     "",
+		"0::/\n":                                                                                 "",
+		"0::/.service\n":                                                                         "",
+		"":                                                                                       "",
+		"rubbish":                                                                                "",
 	} {
-		if got := allocFromCgroup(content); got != want {
+		if got := serviceFromCgroup(content); got != want {
 			t.Errorf("%q: got %q, want %q", content, got, want)
 		}
 	}

@@ -24,7 +24,7 @@ func world() *fake {
 	claim := func(volume, alloc, state string, since time.Duration) api.Claim {
 		return api.Claim{
 			Volume: volume, PluginID: "ebs", Alloc: alloc, State: state, Wanted: state == api.ClaimTaken || state == api.ClaimPending,
-			AccessMode: mode.AccessMode, AttachmentMode: mode.AttachmentMode, Owner: "none",
+			AccessMode: mode.AccessMode, AttachmentMode: mode.AttachmentMode, Owner: api.Owner{Kind: api.OwnerNone},
 			Path: "/var/lib/volagent/csi/ebs/per-alloc/" + alloc + "/" + volume, Since: ago(since),
 		}
 	}
@@ -34,6 +34,7 @@ func world() *fake {
 		Capacity: 100 << 30, RegisteredAt: ago(9 * day), Mode: &mode, Controller: true, Attached: "present", Staged: "present",
 		MountSource: "/dev/nvme2n1", FSType: "ext4", AnswersMS: 2.1, Claims: []api.Claim{claim("data", "postgres.service", api.ClaimTaken, 3*day)},
 	}
+	data.Claims[0].Owner = api.Owner{Kind: api.OwnerUnit, Unit: "postgres.service", Invocation: strings.Repeat("5a", 16), State: api.OwnerRunning, PID: 812, Command: "postgres"}
 	stuck := api.Volume{
 		Spec:  api.VolumeSpec{ID: "backup_1", PluginID: "ebs", Capabilities: []api.Capability{mode}},
 		State: api.StateStuck, Summary: "stuck: unmounting", Driver: "ebs.csi.aws.com", PluginState: "ready",
@@ -53,6 +54,8 @@ func world() *fake {
 			claim("data-shared", "a", api.ClaimTaken, 40*time.Second), claim("data-shared", "b", api.ClaimTaken, 90*time.Minute), claim("data-shared", "c", api.ClaimPending, time.Second),
 		},
 	}
+	stuck.Claims[0].Owner = api.Owner{Kind: api.OwnerUnit, Unit: "backup.service", State: api.OwnerGone}
+	shared.Claims[1].Owner = api.Owner{Kind: api.OwnerPID, PID: 4711, Command: "rsync", State: api.OwnerRunning}
 	for i := range shared.Claims {
 		shared.Claims[i].PluginID = "nfs"
 	}
@@ -137,7 +140,7 @@ func TestScreens(t *testing.T) {
 			"claim list --volume back", "claim list --volume data", "claim list --plugin nf", "claim list --alloc a", "volume status dat -o json"),
 		"usage": words("volume", "volume lst", "volumes list", "create x", "claim data", "nothing", "rm data", "volume rm -f data", "attach data", "volume attach", "volume list x", "volume claim",
 			"volume claim a b", "volume list --outptu=json", "volume list -o json --outptu", "volume list --nothing", "volume claim ..", "volume claim ../x --json", "volume detach", "volume claim data --alloc a/b",
-			"volume claim data --timeout 0s", "volume claim data --timeout 5", "volume claim data --owner pid:5", "volume claim data --at srv/data", "volume claim data --uid 5", "volume claim data --access-mode single-node-write",
+			"volume claim data --timeout 0s", "volume claim data --timeout 5", "volume claim data --owner pid:x", "volume claim data --at srv/data", "volume claim data --uid 5", "volume claim data --access-mode single-node-write",
 			"volume detach data a --all", "volume detach data a a", "volume delete data", "volume delete data -y --confirm=dat", "wait --volume data", "wait --for free", "wait --volume data --for fre",
 			"wait --plugin a --volume b --for free", "events -n 0", "events --since -1s", "plugin status a/b", "volume status a/b", "completion csh", "completion"),
 	} {

@@ -38,17 +38,21 @@ func newVolumeClaim(a *app) *cobra.Command {
 	var (
 		o        volumeClaimOptions
 		perAlloc uint
+		owner    string
 	)
 	cmd := &cobra.Command{
 		Use: "claim ID", Short: "Claim a volume, wait until it is mounted, and print its path",
 		Long: `Claim a volume for an alloc, wait until it is mounted, and print its path and nothing else.
 
 The alloc is whoever uses the volume. It is the systemd service that calls, or "manual",
-unless --alloc names one. The same claim again gives the same answer; with other options
-it is refused. A claim that was waited for in vain, until --timeout or Ctrl-C, is withdrawn.
+unless --alloc names one. The claim ends with its owner: a process, or a systemd unit as it
+was started this time. By default that is the calling service; a claim without an owner lives
+until it is detached. The same claim again gives the same answer; with other options it is
+refused. A claim that was waited for in vain, until --timeout or Ctrl-C, is withdrawn.
 With --no-wait it stays and goes on, and nothing is printed before it is mounted.`,
 		Example: `  cd "$(volctl volume claim data)"
-  volctl volume claim data -alloc backup -read-only --at /srv/data`,
+  volctl volume claim data -alloc backup -read-only --at /srv/data
+  volctl volume claim data --owner pid:$$`,
 		Args: exactly("ID"), ValidArgsFunction: completeArg(a, volumeIDs),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.volume = args[0]
@@ -57,6 +61,13 @@ With --no-wait it stays and goes on, and nothing is printed before it is mounted
 			}
 			if !cmd.Flags().Changed("alloc") {
 				o.alloc = a.defaultAlloc()
+			}
+			var err error
+			if o.req.Owner = a.defaultOwner(); cmd.Flags().Changed("owner") {
+				o.req.Owner, err = parseOwner(owner)
+			}
+			if err != nil {
+				return err
 			}
 			if err := o.check(); err != nil {
 				return err
@@ -75,9 +86,10 @@ With --no-wait it stays and goes on, and nothing is printed before it is mounted
 	f.UintVar(&perAlloc, "per-alloc", 0, "claim ID[N], the volume of alloc number `N`")
 	f.StringArrayVar(&o.req.MountFlags, "mount-flag", nil, "a mount `OPTION`; may be repeated")
 	f.StringVar(&o.req.At, "at", "", "bind it at `DIR` too, an absolute path, and print that")
-	f.StringVar(&o.req.Owner, "owner", "", "the `OWNER`, only none: the claim lives until it is detached")
+	f.StringVar(&owner, "owner", "", "who keeps the claim alive: an `OWNER` pid:N, unit:NAME or none (default the calling service, else none)")
 	f.DurationVar(&o.timeout, "timeout", claimTimeout, "how long to wait for the mount")
 	f.BoolVar(&o.noWait, "no-wait", false, "do not wait; the claim stays")
+	completeChoice(cmd, "owner", []string{"pid:", "unit:", api.OwnerNone})
 	completeChoice(cmd, "access-mode", spec.AccessModes())
 	completeChoice(cmd, "attachment-mode", spec.AttachmentModes())
 	return cmd
@@ -93,9 +105,6 @@ func (o *volumeClaimOptions) check() error {
 	}
 	if err := checkTimeout(o.timeout); err != nil {
 		return err
-	}
-	if o.req.Owner != "" && o.req.Owner != "none" {
-		return usage("leave --owner out", "unknown --owner %q: this release knows none only", o.req.Owner)
 	}
 	if o.req.AccessMode != "" {
 		if err := oneOf("access-mode", o.req.AccessMode, spec.AccessModes()); err != nil {

@@ -85,7 +85,7 @@ func volumeScreen(w *bytes.Buffer, out *output, v *api.Volume, stats *api.Stats)
 	}
 	rows := make([][]string, len(v.Claims))
 	for i, c := range v.Claims {
-		rows[i] = []string{c.Alloc, readWrite(c.ReadOnly), claimState(&c), dash(c.Owner), since(out.now(), c.Since), dash(c.Path)}
+		rows[i] = []string{c.Alloc, readWrite(c.ReadOnly), claimState(&c), ownerText(&c), since(out.now(), c.Since), dash(c.Path)}
 	}
 	return table(w, "  ", []string{"ALLOC", "MODE", "STATE", "OWNER", "SINCE", "PATH"}, rows)
 }

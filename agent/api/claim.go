@@ -21,8 +21,38 @@ type ClaimRequest struct {
 	MountFlags     []string `json:"mount_flags,omitempty"`
 	// At is an absolute path where the volume is bound as well.
 	At string `json:"at,omitempty"`
-	// Owner is "none" or empty: the claim lives until it is detached.
-	Owner string `json:"owner,omitempty"`
+	// Owner is who keeps the claim alive. Its Kind decides which of PID, Unit and
+	// Invocation count; left empty, the claim lives until it is detached.
+	Owner Owner `json:"owner,omitzero"`
+}
+
+// Kinds of owners.
+const (
+	OwnerNone = "none" // the claim lives until it is detached
+	OwnerPID  = "pid"  // a process
+	OwnerUnit = "unit" // an invocation of a systemd unit
+)
+
+// States of an owner that can end.
+const (
+	OwnerRunning = "running"
+	OwnerGone    = "gone"    // the claim is being released
+	OwnerUnknown = "unknown" // nobody answers for it, so it keeps its claim
+)
+
+// Owner is who keeps a claim alive.
+type Owner struct {
+	Kind string `json:"kind"`
+	// PID is of the process as the agent sees it, or of a unit's main process
+	// while it has one.
+	PID int `json:"pid,omitempty"`
+	// Unit is a unit of the system's service manager. Invocation is the one that
+	// owns the claim; in a request it may be left out for the current one.
+	Unit       string `json:"unit,omitempty"`
+	Invocation string `json:"invocation,omitempty"`
+	// State and Command, the name of what the process runs, are set in answers.
+	State   string `json:"state,omitempty"`
+	Command string `json:"command,omitempty"`
 }
 
 // Claim is one alloc's right to one volume.
@@ -35,7 +65,7 @@ type Claim struct {
 	ReadOnly       bool   `json:"read_only"`
 	AccessMode     string `json:"access_mode"`
 	AttachmentMode string `json:"attachment_mode"`
-	Owner          string `json:"owner"` // "none"
+	Owner          Owner  `json:"owner"`
 	// Path is where the volume is for this alloc: At if asked for, else Target.
 	Path   string    `json:"path"`
 	Target string    `json:"target"`

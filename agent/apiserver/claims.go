@@ -24,7 +24,7 @@ func (s *Server) getClaim(w http.ResponseWriter, r *http.Request) error {
 // toClaim describes a claim with its plugin's state, which a look at the
 // volume's mounts is not needed for.
 func (s *Server) toClaim(rec volume.Record, c volume.Claim) api.Claim {
-	return toClaim(rec, c, s.o.Plugins.View(rec.Volume.PluginID))
+	return toClaim(rec, c, s.o.Plugins.View(rec.Volume.PluginID), s.o.Owners)
 }
 
 func (s *Server) claim(w http.ResponseWriter, r *http.Request) error {
@@ -39,7 +39,7 @@ func (s *Server) claim(w http.ResponseWriter, r *http.Request) error {
 	rec, c, err := s.o.Claims.Claim(r.Context(), r.PathValue("id"), volume.Request{
 		Alloc: r.PathValue("alloc"), ReadOnly: req.ReadOnly,
 		Access: volume.AccessMode(req.AccessMode), Attachment: volume.AttachmentMode(req.AttachmentMode),
-		MountFlags: req.MountFlags, At: req.At, Owner: volume.Owner{Kind: req.Owner},
+		MountFlags: req.MountFlags, At: req.At, Owner: fromOwner(req.Owner),
 	}, wait)
 	if err != nil {
 		return s.withLog(err, s.pluginOf(r.PathValue("id")))
@@ -52,20 +52,19 @@ func (s *Server) detach(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	// Force unmounts under a live owner. No claim of this release has one, so
-	// it is read, checked, and changes nothing.
-	if _, err := flag(r, "force"); err != nil {
+	force, err := flag(r, "force")
+	if err != nil {
 		return err
 	}
 	id, alloc := r.PathValue("id"), r.PathValue("alloc")
 	if how := r.URL.Query().Get("without_plugin"); how != "" {
-		left, err := s.o.Claims.DetachWithout(r.Context(), id, alloc, volume.Without(how), wait)
+		left, err := s.o.Claims.DetachWithout(r.Context(), id, alloc, force, volume.Without(how), wait)
 		if err != nil {
 			return err
 		}
 		return s.answer(w, api.Done{Left: left})
 	}
-	if err := s.o.Claims.Detach(r.Context(), id, alloc, wait); err != nil {
+	if err := s.o.Claims.Detach(r.Context(), id, alloc, force, wait); err != nil {
 		return s.withLog(err, s.pluginOf(id))
 	}
 	return s.answer(w, api.Done{})

@@ -80,7 +80,7 @@ func toCapability(c volume.Capability) api.Capability {
 }
 
 // toVolume describes a volume as it is now.
-func toVolume(r volume.Record, obs volume.Observed, at *volume.Attempt) api.Volume {
+func toVolume(r volume.Record, obs volume.Observed, at *volume.Attempt, owners volume.Owners) api.Volume {
 	e := volume.Explain(r, obs, at)
 	v := api.Volume{
 		Spec: toSpec(r.Volume), State: string(e.State), Summary: e.Summary, Notes: e.Notes,
@@ -105,7 +105,7 @@ func toVolume(r volume.Record, obs volume.Observed, at *volume.Attempt) api.Volu
 		v.Mode = &c
 	}
 	for _, c := range r.Ordered() {
-		v.Claims = append(v.Claims, toClaim(r, c, obs.Plugin))
+		v.Claims = append(v.Claims, toClaim(r, c, obs.Plugin, owners))
 		if v.FSType == "" && c.Mount != nil {
 			v.MountSource, v.FSType = c.Mount.Device, c.Mount.FSType
 		}
@@ -184,17 +184,43 @@ func toAttempt(at *volume.Attempt) *api.Attempt {
 }
 
 // toClaim describes a claim.
-func toClaim(r volume.Record, c volume.Claim, p volume.PluginView) api.Claim {
+func toClaim(r volume.Record, c volume.Claim, p volume.PluginView, owners volume.Owners) api.Claim {
 	a := api.Claim{
 		Volume: r.Volume.ID, PluginID: r.Volume.PluginID, Alloc: c.Alloc, State: string(c.State), Wanted: c.Wanted,
 		ReadOnly: c.ReadOnly, AccessMode: string(c.Mode.Access), AttachmentMode: string(c.Mode.Attachment),
-		Owner: c.Owner.Kind, Path: c.Path(), Target: c.Target, At: c.At, Since: c.Since,
+		Owner: toOwner(c.Owner, owners), Path: c.Path(), Target: c.Target, At: c.At, Since: c.Since,
 	}
 	if c.Adopted {
 		a.Adopted, a.Note = true, "adopted"
 	}
 	if !p.Ready {
 		a.Note = strings.TrimPrefix(a.Note+", plugin unavailable", ", ")
+	}
+	return a
+}
+
+// fromOwner is whom a request names; only what its kind calls for counts.
+func fromOwner(o api.Owner) volume.Owner {
+	switch o.Kind {
+	case api.OwnerPID:
+		return volume.Owner{Kind: volume.OwnerPID, PID: o.PID}
+	case api.OwnerUnit:
+		return volume.Owner{Kind: volume.OwnerUnit, Unit: o.Unit, Invocation: o.Invocation}
+	default:
+		return volume.Owner{Kind: o.Kind}
+	}
+}
+
+// toOwner describes an owner as it is now.
+func toOwner(o volume.Owner, owners volume.Owners) api.Owner {
+	a := api.Owner{Kind: o.Kind, PID: o.PID, Unit: o.Unit, Invocation: o.Invocation}
+	if !o.Mortal() {
+		return a
+	}
+	v := owners.View(o)
+	a.State, a.Command = string(v.Life), v.Command
+	if o.Kind == volume.OwnerUnit {
+		a.PID = v.PID
 	}
 	return a
 }

@@ -22,8 +22,8 @@ import (
 // Claims admits and releases claims.
 type Claims interface {
 	Claim(ctx context.Context, id string, ask volume.Request, wait time.Duration) (volume.Record, volume.Claim, error)
-	Detach(ctx context.Context, id, alloc string, wait time.Duration) error
-	DetachWithout(ctx context.Context, id, alloc string, how volume.Without, wait time.Duration) (left []string, err error)
+	Detach(ctx context.Context, id, alloc string, force bool, wait time.Duration) error
+	DetachWithout(ctx context.Context, id, alloc string, force bool, how volume.Without, wait time.Duration) (left []string, err error)
 }
 
 // Volumes registers, creates and forgets volumes.
@@ -36,7 +36,7 @@ type Volumes interface {
 	Stats(ctx context.Context, id string) (volume.Stats, error)
 }
 
-// Records reads what is stored.
+// Records reads what is stored. Claims whose owners are gone read as being released.
 type Records interface {
 	Volume(id string) (volume.Record, bool)
 	Volumes() []volume.Record
@@ -77,6 +77,7 @@ type Options struct {
 	Records Records
 	Queue   Queue
 	Plugins Plugins
+	Owners  volume.Owners
 	Events  Events
 	Node    func() api.Node // without plugins, counts and problems
 	// MayWrite says whether a caller may change state: root, and members of

@@ -39,7 +39,7 @@ func (s *Server) look(ctx context.Context, r volume.Record, within time.Duration
 	defer cancel()
 	begun := time.Now()
 	obs, at := s.o.Queue.Look(ctx, r)
-	v = toVolume(r, obs, at)
+	v = toVolume(r, obs, at, s.o.Owners)
 	if v.State == api.StateMounted {
 		v.AnswersMS = float64(time.Since(begun).Microseconds()) / 1000
 	}

@@ -46,12 +46,25 @@ type Paths interface {
 	TargetPath(pluginID, alloc, id string) string
 }
 
+// Owners tells who is alive.
+type Owners interface {
+	volume.Owners
+	// Resolve completes an owner that a caller named, or refuses it.
+	Resolve(ctx context.Context, o volume.Owner) (volume.Owner, error)
+	// Watch has Gone know when an owner ends.
+	Watch(o volume.Owner)
+	// Check asks again about owners, before something is refused because of them.
+	Check(ctx context.Context, owners []volume.Owner)
+}
+
 // Service admits and releases claims.
 type Service struct {
 	Store   Store
 	Queue   Queue
 	Plugins Plugins
 	Paths   Paths
+	// Owners may be nil where all claims are without an owner.
+	Owners Owners
 	// Private are directories that no claim may be bound in or over.
 	Private []string
 	// Halt says why no claim is admitted at all; empty when they are.
@@ -89,7 +102,7 @@ type request struct {
 // is being stopped: then the next one goes on with it.
 func (s *Service) Claim(ctx context.Context, id string, ask volume.Request, wait time.Duration) (volume.Record, volume.Claim, error) {
 	req := request{Request: ask, Volume: id, Waits: wait > 0}
-	if err := s.check(&req); err != nil {
+	if err := s.check(ctx, &req); err != nil {
 		return volume.Record{}, volume.Claim{}, err
 	}
 	waiting := ctx
@@ -105,6 +118,9 @@ func (s *Service) Claim(ctx context.Context, id string, ask volume.Request, wait
 	r, c, err := s.find(req.Volume, req.Alloc)
 	if err != nil {
 		return r, c, err
+	}
+	if s.Owners != nil {
+		s.Owners.Watch(c.Owner)
 	}
 	if c.State != volume.Taken {
 		s.Queue.Wake(req.Volume) // a new request is worth another try
@@ -153,7 +169,7 @@ func (s *Service) leave(key waitKey, err error) bool {
 }
 
 // check refuses what no state could admit.
-func (s *Service) check(req *request) error {
+func (s *Service) check(ctx context.Context, req *request) error {
 	if err := volume.CheckID("volume id", req.Volume); err != nil {
 		return err
 	}
@@ -172,17 +188,13 @@ func (s *Service) check(req *request) error {
 			return err
 		}
 	}
-	switch req.Owner.Kind {
-	case "":
-		req.Owner.Kind = volume.OwnerNone
-	case volume.OwnerNone:
-	default:
-		return volume.Errorf(volume.ErrInvalid, "unknown owner %q; this release knows only %q", req.Owner.Kind, volume.OwnerNone)
-	}
 	if s.Halt != "" {
 		return volume.Errorf(volume.ErrRefused, "cannot claim: %s", s.Halt)
 	}
-	return s.checkAt(req)
+	if err := s.checkAt(req); err != nil {
+		return err
+	}
+	return s.resolve(ctx, &req.Request)
 }
 
 func (s *Service) checkAt(req *request) error {
@@ -208,8 +220,9 @@ func (s *Service) checkAt(req *request) error {
 // admit stores the claim, once nobody who is being released is in the way. It
 // returns whether this request made it.
 func (s *Service) admit(ctx, wait context.Context, req request) (made bool, err error) {
-	for {
-		if _, ok := s.Store.Volume(req.Volume); !ok {
+	for checked := false; ; {
+		r, ok := s.Store.Volume(req.Volume)
+		if !ok {
 			return false, unknown(req.Volume)
 		}
 		changed := s.Queue.Changed(req.Volume)
@@ -221,6 +234,13 @@ func (s *Service) admit(ctx, wait context.Context, req request) (made bool, err 
 			made = len(next.Claims) != len(r.Claims)
 			return next, made, err
 		})
+		if errors.Is(err, volume.ErrRefused) && !checked && s.recheck(ctx, r) {
+			checked = true // whoever is in the way may have ended a moment ago
+			continue
+		}
+		if volume.Releasing(err) {
+			s.reapAll(ctx, req.Volume)
+		}
 		if err == nil || !req.Waits || !volume.Releasing(err) {
 			s.decided(req, made, err)
 			return made && err == nil, err
@@ -332,7 +352,7 @@ func ended(ctx context.Context, why error) error {
 func (s *Service) withdraw(ctx context.Context, key waitKey, why error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
-	if err := s.release(ctx, key.volume, key.alloc, key.seq, volume.WithPlugin); err != nil && !errors.Is(err, volume.ErrNotFound) {
+	if _, err := s.release(ctx, key.volume, key.alloc, key.seq, volume.WithPlugin); err != nil && !errors.Is(err, volume.ErrNotFound) {
 		return errors.Join(why, fmt.Errorf("and the claim could not be withdrawn: %w", err))
 	}
 	s.say(key.volume, key.alloc, "claim-withdrawn", why.Error())

@@ -351,7 +351,7 @@ func TestStaleFailure(t *testing.T) {
 			t.Errorf("%s: %+v, %v", name, c, err)
 		}
 		at.Action = volume.Action{Kind: volume.NodeUnpublish, Alloc: "web"}
-		if err := w.service().Detach(t.Context(), "data", "web", patience); err != nil {
+		if err := w.service().Detach(t.Context(), "data", "web", false, patience); err != nil {
 			t.Errorf("%s: detach: %v", name, err)
 		}
 	}
@@ -369,7 +369,7 @@ func TestHolders(t *testing.T) {
 	}
 
 	w.onWake = nil
-	if err := w.service().Detach(t.Context(), "data", "db", 0); err != nil {
+	if err := w.service().Detach(t.Context(), "data", "db", false, 0); err != nil {
 		t.Fatal(err)
 	}
 	_, _, err = w.service().Claim(t.Context(), "data", volume.Request{Alloc: "web"}, 0)
@@ -384,7 +384,7 @@ func TestHolders(t *testing.T) {
 		w := newWorld()
 		w.hold(t, "db")
 		w.onWake = nil
-		if err := w.service().Detach(t.Context(), "data", "db", 0); err != nil {
+		if err := w.service().Detach(t.Context(), "data", "db", false, 0); err != nil {
 			t.Fatal(err)
 		}
 		got := make(chan error, 1)
@@ -419,7 +419,7 @@ func TestRefusedRequests(t *testing.T) {
 		{"data", volume.Request{Alloc: "a", Access: "exclusive"}, volume.ErrInvalid, `unknown access mode "exclusive"`},
 		{"data", volume.Request{Alloc: "a", Attachment: "tape"}, volume.ErrInvalid, `unknown attachment mode "tape"`},
 		{"data", volume.Request{Alloc: "a", Access: volume.MultiNodeMultiWriter}, volume.ErrRefused, "has no capability"},
-		{"data", volume.Request{Alloc: "a", Owner: volume.Owner{Kind: "unit"}}, volume.ErrInvalid, `unknown owner "unit"`},
+		{"data", volume.Request{Alloc: "a", Owner: volume.Owner{Kind: "unit"}}, volume.ErrInvalid, "claims cannot have owners here"},
 		{"data", volume.Request{Alloc: "a", At: "srv"}, volume.ErrInvalid, "not an absolute path"},
 		{"data", volume.Request{Alloc: "a", At: "/var/lib/volagent"}, volume.ErrInvalid, "the agent's own"},
 		{"data", volume.Request{Alloc: "a", At: "/var/lib/volagent/csi/x"}, volume.ErrInvalid, "the agent's own"},

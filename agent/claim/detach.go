@@ -10,40 +10,49 @@ import (
 
 // Detach releases a claim and, if wait is above 0, waits until all of it is
 // undone. The release goes on after a wait that ended. Asking again for a
-// release that is under way joins it.
-func (s *Service) Detach(ctx context.Context, id, alloc string, wait time.Duration) error {
-	return s.detach(ctx, id, alloc, volume.WithPlugin, wait)
+// release that is under way joins it. A claim whose owner is alive, or may be, is
+// refused with ErrRefused, unless force is set.
+func (s *Service) Detach(ctx context.Context, id, alloc string, force bool, wait time.Duration) error {
+	return s.detach(ctx, id, alloc, force, volume.WithPlugin, wait)
 }
 
 // DetachWithout is Detach with no call to the plugin: a call in hand is given
 // up, and the host unmounts by itself, going as far as how allows. A mount that
 // stays busy all the same is an ErrRefused at once; the release stands, and is
 // tried again. It returns what is left behind.
-func (s *Service) DetachWithout(ctx context.Context, id, alloc string, how volume.Without, wait time.Duration) (left []string, err error) {
+func (s *Service) DetachWithout(ctx context.Context, id, alloc string, force bool, how volume.Without, wait time.Duration) (left []string, err error) {
 	if err := how.Check(); err != nil {
 		return nil, err
 	}
 	if s.Halt != "" {
 		return nil, volume.Errorf(volume.ErrRefused, "cannot unmount: %s", s.Halt)
 	}
-	if err := s.detach(ctx, id, alloc, how, wait); err != nil {
+	if err := s.detach(ctx, id, alloc, force, how, wait); err != nil {
 		return nil, err
 	}
 	r, _ := s.Store.Volume(id)
 	return r.Left(), nil
 }
 
-func (s *Service) detach(ctx context.Context, id, alloc string, how volume.Without, wait time.Duration) error {
+func (s *Service) detach(ctx context.Context, id, alloc string, force bool, how volume.Without, wait time.Duration) error {
 	for what, v := range map[string]string{"volume id": id, "alloc id": alloc} {
 		if err := volume.CheckID(what, v); err != nil {
 			return err
 		}
 	}
-	_, before, err := s.find(id, alloc)
+	r, before, err := s.find(id, alloc)
 	if err != nil {
 		return err
 	}
-	if err := s.release(ctx, id, alloc, before.Seq, how); err != nil {
+	if before.Owner.Mortal() && s.Owners != nil {
+		if !force {
+			s.recheck(ctx, r)
+		}
+		if err := volume.MayDetach(id, before, s.Owners.View(before.Owner), force); err != nil {
+			return err
+		}
+	}
+	if _, err := s.release(ctx, id, alloc, before.Seq, how); err != nil {
 		return err
 	}
 	if how != volume.WithPlugin {
@@ -57,25 +66,27 @@ func (s *Service) detach(ctx context.Context, id, alloc string, how volume.Witho
 	return s.freed(ctx, id, before, how)
 }
 
-// release makes the intent durable and wakes the queue. A claim that the same
-// alloc made anew is another, and stays.
-func (s *Service) release(ctx context.Context, id, alloc string, seq uint64, how volume.Without) error {
+// release makes the intent durable and wakes the queue; it reports whether that
+// was news. A claim that the same alloc made anew is another, and stays.
+func (s *Service) release(ctx context.Context, id, alloc string, seq uint64, how volume.Without) (released bool, err error) {
 	var was, now volume.ClaimState
-	err := s.Store.Change(ctx, id, func(r volume.Record) (volume.Record, bool, error) {
+	err = s.Store.Change(ctx, id, func(r volume.Record) (volume.Record, bool, error) {
 		if c, ok := r.Claims[alloc]; ok && c.Seq != seq {
 			return r, false, nil
 		}
 		next, err := volume.ReleaseWithout(r, alloc, how)
+		released = next.Claims[alloc] != r.Claims[alloc]
 		was, now = r.Claims[alloc].State, next.Claims[alloc].State
-		return next, next.Claims[alloc] != r.Claims[alloc], err
+		return next, released, err
 	})
-	if err == nil {
-		if was != now {
-			s.say(id, alloc, "claim-"+string(now), fmt.Sprintf("%s → %s", was, now))
-		}
-		s.Queue.Wake(id)
+	if err != nil {
+		return false, err
 	}
-	return err
+	if released {
+		s.say(id, alloc, "claim-"+string(now), fmt.Sprintf("%s → %s", was, now))
+	}
+	s.Queue.Wake(id)
+	return released, nil
 }
 
 // freed waits until a claim is gone. One that the same alloc made anew since

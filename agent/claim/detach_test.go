@@ -12,12 +12,12 @@ import (
 func TestDetach(t *testing.T) {
 	w := newWorld()
 	w.hold(t, "web")
-	if err := w.service().Detach(t.Context(), "data", "web", patience); err != nil || w.claims() != "" {
+	if err := w.service().Detach(t.Context(), "data", "web", false, patience); err != nil || w.claims() != "" {
 		t.Errorf("%v, claims %q", err, w.claims())
 	}
-	want(t, w.service().Detach(t.Context(), "data", "web", patience), volume.ErrNotFound, `"web" has no claim on volume "data"`)
-	want(t, w.service().Detach(t.Context(), "none", "web", patience), volume.ErrNotFound, `no volume "none"`)
-	want(t, w.service().Detach(t.Context(), "data", "", patience), volume.ErrInvalid, "alloc id is missing")
+	want(t, w.service().Detach(t.Context(), "data", "web", false, patience), volume.ErrNotFound, `"web" has no claim on volume "data"`)
+	want(t, w.service().Detach(t.Context(), "none", "web", false, patience), volume.ErrNotFound, `no volume "none"`)
+	want(t, w.service().Detach(t.Context(), "data", "", false, patience), volume.ErrInvalid, "alloc id is missing")
 }
 
 // Asking again joins the release that is under way: one intent, and all who
@@ -29,7 +29,7 @@ func TestDetachJoins(t *testing.T) {
 	writes, wakes := w.writes, w.wakeCount()
 	done := make(chan error, 3)
 	for range cap(done) {
-		go func() { done <- w.service().Detach(context.Background(), "data", "web", patience) }()
+		go func() { done <- w.service().Detach(context.Background(), "data", "web", false, patience) }()
 	}
 	awaitWakes(t, w, wakes+cap(done))
 	if n := w.writeCount() - writes; n != 1 {
@@ -72,7 +72,7 @@ func TestDetachNoWait(t *testing.T) {
 	w := newWorld()
 	w.hold(t, "web")
 	w.onWake = nil
-	if err := w.service().Detach(t.Context(), "data", "web", 0); err != nil || w.claims() != "-web" {
+	if err := w.service().Detach(t.Context(), "data", "web", false, 0); err != nil || w.claims() != "-web" {
 		t.Errorf("%v, claims %q", err, w.claims())
 	}
 }
@@ -105,7 +105,7 @@ func TestDetachUnfinished(t *testing.T) {
 		w := newWorld()
 		w.hold(t, "web")
 		w.onWake = once(tt.onWake)
-		err := w.service().Detach(tt.ctx, "data", "web", w.waits(tt.kind))
+		err := w.service().Detach(tt.ctx, "data", "web", false, w.waits(tt.kind))
 		if errors.Is(tt.kind, errCall) {
 			var ce *volume.CallError
 			if !errors.As(err, &ce) {
@@ -132,7 +132,7 @@ func TestDetachThenClaimedAnew(t *testing.T) {
 	w.onWake = nil
 	done := make(chan error, 1)
 	before := w.wakeCount()
-	go func() { done <- w.service().Detach(context.Background(), "data", "web", patience) }()
+	go func() { done <- w.service().Detach(context.Background(), "data", "web", false, patience) }()
 	awaitWakes(t, w, before+1)
 	w.mu.Lock()
 	w.onWake = (*world).obey

@@ -31,6 +31,7 @@ func (s *Service) deregister(ctx context.Context, id string, force, forget bool)
 		gone, left = volume.Record{Volume: volume.Volume{ID: id}}, nil
 		r, ok := tx.Volume(id)
 		if ok {
+			r = volume.Past(r, s.Owners)
 			gone = r
 			left, err = drop(tx, r, force, forget)
 		}

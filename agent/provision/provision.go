@@ -66,6 +66,8 @@ type Service struct {
 	Plugins Plugins
 	Secrets func(map[string]volume.SecretRef) (volume.Secrets, error)
 	Events  func(...volume.Event)
+	// Owners tells whose claims are past; nil: nobody's are.
+	Owners volume.Owners
 	// Halt says why no call is sent at all; empty when they are.
 	Halt string
 }

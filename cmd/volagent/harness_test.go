@@ -168,7 +168,7 @@ func newHost(t testing.TB) *host {
 			hostDirsMu.Unlock()
 		}
 	}
-	h.env = append(os.Environ(), "VOLCTL_SOCKET="+h.socket(), "PATH="+binDir+":"+os.Getenv("PATH"))
+	h.env = append(os.Environ(), "VOLCTL_SOCKET="+h.socket(), "PATH="+binDir+":"+os.Getenv("PATH"), "INVOCATION_ID=")
 	for _, d := range []string{"plugins.d", "run"} {
 		h.must(os.Mkdir(filepath.Join(h.dir, d), 0o755))
 	}
@@ -322,12 +322,7 @@ func (h *host) close() {
 	}
 	h.checkDB()
 	h.stopPlugins()
-	lines := strings.Split(strings.TrimSpace(h.mounts()), "\n")
-	for _, line := range slices.Backward(lines) {
-		if f := strings.Fields(line); len(f) > 4 {
-			h.must(syscall.Unmount(f[4], syscall.MNT_DETACH))
-		}
-	}
+	h.unmountAll()
 	h.detachLoops()
 	h.must(h.log.Close())
 	h.must(os.RemoveAll(h.dir))
@@ -359,6 +354,16 @@ func (h *host) stopPlugins() {
 			state, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 			return err != nil || bytes.Contains(state, []byte(") Z "))
 		})
+	}
+}
+
+// unmountAll takes away what is mounted below the host's directory.
+func (h *host) unmountAll() {
+	lines := strings.Split(strings.TrimSpace(h.mounts()), "\n")
+	for _, line := range slices.Backward(lines) {
+		if f := strings.Fields(line); len(f) > 4 {
+			h.must(syscall.Unmount(f[4], syscall.MNT_DETACH))
+		}
 	}
 }
 

@@ -1,0 +1,50 @@
+package cli
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/volagent/volagent/agent/api"
+)
+
+// parseOwner reads pid:N, unit:NAME or none.
+func parseOwner(s string) (api.Owner, error) {
+	kind, name, named := strings.Cut(s, ":")
+	switch {
+	case s == api.OwnerNone:
+		return api.Owner{Kind: api.OwnerNone}, nil
+	case kind == api.OwnerPID && named:
+		if pid, err := strconv.Atoi(name); err == nil && pid > 0 {
+			return api.Owner{Kind: api.OwnerPID, PID: pid}, nil
+		}
+		return api.Owner{}, usage("--owner pid:$$", "--owner pid: needs the number of a process, not %q", name)
+	case kind == api.OwnerUnit && named && name != "":
+		if !strings.Contains(name, ".") {
+			name += ".service" // as systemctl does
+		}
+		return api.Owner{Kind: api.OwnerUnit, Unit: name}, nil
+	default:
+		return api.Owner{}, usage("--owner pid:N, --owner unit:NAME or --owner none", "unknown --owner %q", s)
+	}
+}
+
+// ownerText is an owner on a screen. Beside its alloc a unit is not named again.
+func ownerText(c *api.Claim) string {
+	o := c.Owner
+	var who, how string
+	switch o.Kind {
+	case api.OwnerPID:
+		who, how = joined(" ", fmt.Sprintf("pid %d", o.PID), o.Command), o.State
+	case api.OwnerUnit:
+		if who, how = "unit", o.State; o.Unit != c.Alloc {
+			who += " " + o.Unit
+		}
+		if o.PID != 0 {
+			how = fmt.Sprintf("%s %d", how, o.PID)
+		}
+	default:
+		return dash(o.Kind)
+	}
+	return joined(", ", who, how)
+}

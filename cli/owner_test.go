@@ -1,0 +1,74 @@
+package cli
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/volagent/volagent/agent/api"
+)
+
+// Who owns a claim: whoever is named, else the calling service as it was started
+// this time, else nobody.
+func TestClaimOwner(t *testing.T) {
+	const (
+		invocation = "0123456789abcdef0123456789abcdef"
+		service    = "0::/system.slice/web.service\n"
+	)
+	for _, tt := range []struct {
+		cgroup, invocation string
+		args               []string
+		alloc, owner       string
+	}{
+		{service, invocation, nil, "web.service", `{"kind":"unit","unit":"web.service","invocation":"` + invocation + `"}`},
+		{service, invocation, []string{"--alloc", "x"}, "x", `{"kind":"unit","unit":"web.service","invocation":"` + invocation + `"}`},
+		{service, "", nil, "web.service", ""},
+		{"0::/user.slice/session-2.scope\n", invocation, nil, "manual", ""},
+		{"0::/user.slice/user-0.slice/user@0.service/app.slice/app.service\n", invocation, nil, "app.service", ""},
+		{service, invocation, []string{"--owner", "none"}, "web.service", `{"kind":"none"}`},
+		{service, invocation, []string{"-owner=pid:812"}, "web.service", `{"kind":"pid","pid":812}`},
+		{"", "", []string{"--owner", "unit:db"}, "manual", `{"kind":"unit","unit":"db.service"}`},
+		{"", "", []string{"--owner", "unit:a@b.scope"}, "manual", `{"kind":"unit","unit":"a@b.scope"}`},
+	} {
+		f := world()
+		f.on["PUT /v1/volumes/data/claims/"+tt.alloc] = func(*http.Request) (any, error) {
+			return api.Claim{State: api.ClaimTaken, Path: "/srv"}, nil
+		}
+		r := with(t, f)
+		r.cgroup, r.env = tt.cgroup, map[string]string{"INVOCATION_ID": tt.invocation}
+		got := r.volctl(append([]string{"volume", "claim", "data", "--no-wait"}, tt.args...)...)
+		if got.code != 0 {
+			t.Errorf("%+v: %+v", tt, got)
+		}
+		body := "{}"
+		if tt.owner != "" {
+			body = `{"owner":` + tt.owner + "}"
+		}
+		expectSent(t, f, "PUT /v1/volumes/data/claims/"+tt.alloc+" "+body)
+	}
+	for _, bad := range []string{"", "pid", "pid:", "pid:x", "pid:0", "pid:-1", "unit", "unit:", "host:web", "none:x"} {
+		f := world()
+		if got := with(t, f).volctl("volume", "claim", "data", "--owner", bad); got.code != 2 || !strings.Contains(got.stderr, "--owner") {
+			t.Errorf("--owner %q: %+v", bad, got)
+		}
+		expectSent(t, f)
+	}
+}
+
+func TestOwnerText(t *testing.T) {
+	for want, o := range map[string]api.Owner{
+		"none":                       {Kind: api.OwnerNone},
+		"pid 812 rsync, running":     {Kind: api.OwnerPID, PID: 812, Command: "rsync", State: api.OwnerRunning},
+		"pid 812, gone":              {Kind: api.OwnerPID, PID: 812, State: api.OwnerGone},
+		"unit, running 812":          {Kind: api.OwnerUnit, Unit: "web.service", PID: 812, Command: "nginx", State: api.OwnerRunning},
+		"unit, running":              {Kind: api.OwnerUnit, Unit: "web.service", State: api.OwnerRunning},
+		"unit, gone":                 {Kind: api.OwnerUnit, Unit: "web.service", State: api.OwnerGone},
+		"unit db.service, unknown":   {Kind: api.OwnerUnit, Unit: "db.service", State: api.OwnerUnknown},
+		"unit db.service, running 5": {Kind: api.OwnerUnit, Unit: "db.service", PID: 5, State: api.OwnerRunning},
+		"-":                          {},
+	} {
+		if got := ownerText(&api.Claim{Alloc: "web.service", Owner: o}); got != want {
+			t.Errorf("%+v: %q, want %q", o, got, want)
+		}
+	}
+}
