@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os/signal"
+	"runtime"
 	"syscall"
 
 	"github.com/hashicorp/go-hclog"
@@ -24,6 +25,9 @@ const (
 
 // Main runs volagent with its arguments and returns the exit code.
 func Main(args []string, stdout, stderr io.Writer, seams Seams) int {
+	// The kernel gives a signal to the main thread if it can, also while that
+	// waits for storage that hangs: keep everything else off it.
+	runtime.LockOSThread()
 	// Directories down to the targets, and what plugins make there, must be
 	// passable for the users of volumes, whatever the caller's mask is.
 	syscall.Umask(0o022)
