@@ -46,7 +46,7 @@ func (a *agent) adopt(ctx context.Context, host *mount.Host, steps *volmgr.Manag
 	if a.db.Node() != (statedb.Node{}) {
 		return "", nil
 	}
-	notes, bad := steps.Notes()
+	notes, bad := steps.Notes(nil)
 	for _, err := range bad {
 		a.log.Warn("a note is left out", "error", err)
 	}

@@ -89,18 +89,25 @@ func (n *notebook) allocs(was volume.Record) []string {
 	return all
 }
 
-// complete writes what an earlier agent did not come to write.
+// complete writes what an earlier agent did not come to write, and drops what
+// it did not come to drop.
 func (n *notebook) complete(ctx context.Context) {
+	noted := map[string]bool{}
 	for _, r := range n.records.Volumes() {
 		if ctx.Err() != nil {
 			return
 		}
 		var missing []string
 		for alloc := range r.Claims {
+			noted[n.steps.NotePath(r.Volume, alloc)] = true
 			if !n.steps.HasNote(r.Volume, alloc) {
 				missing = append(missing, alloc)
 			}
 		}
 		n.update(r, missing)
+	}
+	stray, _ := n.steps.Notes(noted) // what makes no sense is for people to look at
+	for _, note := range stray {
+		n.update(note.Record, []string{note.Claim.Alloc})
 	}
 }

@@ -69,9 +69,9 @@ func (m *Manager) HasNote(v volume.Volume, alloc string) bool {
 	return err == nil
 }
 
-// Notes reads all notes. What cannot be made sense of is left where it is; bad
-// says why, one error for each.
-func (m *Manager) Notes() (notes []volume.Note, bad []error) {
+// Notes reads all notes but those at paths to skip; nil skips none. What cannot
+// be made sense of is left where it is; bad says why, one error for each.
+func (m *Manager) Notes(skip map[string]bool) (notes []volume.Note, bad []error) {
 	plugins, err := os.ReadDir(m.o.Root)
 	if err != nil {
 		return nil, []error{fmt.Errorf("cannot look for notes: %w", err)}
@@ -83,10 +83,11 @@ func (m *Manager) Notes() (notes []volume.Note, bad []error) {
 			bad = append(bad, fmt.Errorf("cannot look for notes: %w", err))
 		}
 		for _, f := range files {
-			if strings.HasPrefix(f.Name(), ".") {
-				continue // was being written
+			path := filepath.Join(dir, f.Name())
+			if skip[path] || strings.HasPrefix(f.Name(), ".") {
+				continue // with a dot it was being written
 			}
-			n, err := m.readNote(filepath.Join(dir, f.Name()))
+			n, err := m.readNote(path)
 			if err != nil {
 				bad = append(bad, err)
 				continue

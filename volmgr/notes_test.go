@@ -51,7 +51,7 @@ func TestNotes(t *testing.T) {
 			}
 		}
 	}
-	notes, bad := m.Notes()
+	notes, bad := m.Notes(nil)
 	if len(notes) != 9 || len(bad) != 0 {
 		t.Fatalf("%d notes, %v", len(notes), bad)
 	}
@@ -117,7 +117,7 @@ func TestBadNotes(t *testing.T) {
 	if err := errors.Join(os.WriteFile(filepath.Join(dir, ".new@x.json"), raw[:9], 0o600), os.Mkdir(filepath.Join(root, "no-notes"), 0o700)); err != nil {
 		t.Fatal(err)
 	}
-	notes, errs := m.Notes()
+	notes, errs := m.Notes(nil)
 	if len(notes) != 1 || len(errs) != len(bad) {
 		t.Errorf("%d notes, and %d errors: %v", len(notes), len(errs), errs)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/volmgr/csitest"
+	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // settle waits until everything agrees, and says what does not if it never does.
@@ -120,13 +121,14 @@ func (w *wanted) add(v api.Volume) error {
 		if c.At != "" {
 			w.mounts = append(w.mounts, c.At)
 		}
-		w.below = append(w.below, c.Target, filepath.Dir(c.Target))
+		note := filepath.Join(h.dir, "d", "csi", "rec", "meta", volume.VolumeComponent(id)+"@"+volume.AllocComponent(c.Alloc)+".json")
+		w.below = append(w.below, c.Target, filepath.Dir(c.Target), note)
 		w.view = append(w.view, "published "+external+" "+c.Target)
 	}
 	return nil
 }
 
-// dirs are those that must be below the csi directory.
+// dirs are what must be below the csi directory, the notes of claims too.
 func (w *wanted) dirs() []string {
 	slices.Sort(w.below)
 	return slices.Compact(w.below)
@@ -191,7 +193,7 @@ func (h *crashHost) leftDirs() []string {
 			return err
 		}
 		switch path {
-		case root, root + "/rec", root + "/rec/staging", root + "/rec/per-alloc":
+		case root, root + "/rec", root + "/rec/staging", root + "/rec/per-alloc", root + "/rec/meta":
 			return nil
 		}
 		all = append(all, path)
