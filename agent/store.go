@@ -21,20 +21,27 @@ type store struct {
 // Save is reconcile's: what is saved has happened, so memory keeps it whatever
 // becomes of the commit. A volume that was deregistered meanwhile stays gone.
 func (s store) Save(ctx context.Context, id string, durable bool, fn func(volume.Record) volume.Record) error {
-	save := s.Checkpoint
-	if durable {
-		save = s.Happened
-	}
 	var before, now volume.Record
-	err := save(ctx, func(tx *statedb.Tx) error {
+	noted := func(r volume.Record) volume.Record {
+		before, now = r, fn(r)
+		return now
+	}
+	save := s.CheckpointVolume
+	if durable {
+		save = s.saveDurably
+	}
+	err := save(ctx, id, noted)
+	s.notes.changed(before, now)
+	return err
+}
+
+func (s store) saveDurably(ctx context.Context, id string, fn func(volume.Record) volume.Record) error {
+	return s.Happened(ctx, func(tx *statedb.Tx) error {
 		if r, ok := tx.Volume(id); ok {
-			before, now = r, fn(r)
-			tx.PutVolume(now)
+			tx.PutVolume(fn(r))
 		}
 		return nil
 	})
-	s.notes.changed(before, now)
-	return err
 }
 
 // Intend is reconcile's, for what must be on disk before it is done.

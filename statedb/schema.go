@@ -77,11 +77,13 @@ func read(tx *bbolt.Tx) (state, error) {
 			errs = append(errs, err)
 		}
 	}
+	shared := interned{}
 	note(each(tx, bucketVolumes, func(key string, r volume.Record) error {
 		if r.Volume.ID != key {
 			return fmt.Errorf("volume %q is stored under %q", r.Volume.ID, key)
 		}
 		r.Claims = map[string]volume.Claim{}
+		shared.record(&r)
 		s.volumes[key] = r
 		if k := storageKey(r.Volume.Driver, r.Volume.ExternalID); k != "" {
 			if other, ok := s.external[k]; ok {
@@ -97,7 +99,8 @@ func read(tx *bbolt.Tx) (state, error) {
 		if !ok || !known || alloc != c.Alloc {
 			return fmt.Errorf("claim %q belongs to no volume", key)
 		}
-		r.Claims[alloc] = c // the map is this function's own until it returns
+		shared.claim(&c)
+		r.Claims[c.Alloc] = c // the map is this function's own until it returns
 		return nil
 	}))
 	note(each(tx, bucketPlugins, func(key string, p volume.PluginRecord) error {
@@ -117,6 +120,49 @@ func read(tx *bbolt.Tx) (state, error) {
 		note(json.Unmarshal(raw, &s.node))
 	}
 	return s, errors.Join(errs...)
+}
+
+// interned keeps one copy of each string that is the same in most records, as
+// long as a file is read: beside thousands of claims they would weigh more than
+// all the rest.
+type interned map[string]string
+
+func (in interned) all(ss ...*string) {
+	for _, s := range ss {
+		if one, ok := in[*s]; ok {
+			*s = one
+		} else {
+			in[*s] = *s
+		}
+	}
+}
+
+func (in interned) record(r *volume.Record) {
+	in.all(&r.Volume.PluginID, &r.Volume.Driver, &r.Volume.Reclaim, &r.Node.Boot, &r.Node.NodeID)
+	for i := range r.Volume.Capabilities {
+		in.capability(&r.Volume.Capabilities[i])
+	}
+	if r.Node.Mode != nil {
+		in.capability(&r.Node.Mode.Capability)
+	}
+	in.mount(r.Node.Mount)
+}
+
+func (in interned) claim(c *volume.Claim) {
+	in.all(&c.Alloc, &c.Owner.Kind)
+	in.capability(&c.Mode)
+	in.mount(c.Mount)
+	in.mount(c.BoundMount)
+}
+
+func (in interned) capability(c *volume.Capability) {
+	in.all((*string)(&c.Access), (*string)(&c.Attachment))
+}
+
+func (in interned) mount(m *volume.MountIdentity) {
+	if m != nil {
+		in.all(&m.Boot, &m.Device, &m.FSType)
+	}
 }
 
 func cut(key string) (id, alloc string, ok bool) {
@@ -162,7 +208,7 @@ func (db *DB) save(tx *bbolt.Tx, c changes) error {
 }
 
 func (db *DB) saveClaims(b *bbolt.Bucket, id string, r *volume.Record) error {
-	old := db.disk[id].Claims
+	old := db.disk[id]
 	var now map[string]volume.Claim
 	if r != nil {
 		now = r.Claims

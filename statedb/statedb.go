@@ -123,9 +123,15 @@ type DB struct {
 	// fault is why the last commit failed; nil if it did not. Guarded by mu.
 	fault error
 
+	// turn is held by whoever runs a mutation and puts its outcome into mem. It
+	// is not held while a commit writes.
+	turn  sync.Mutex
+	dirty changes // what memory has and the file may not have; guarded by turn
+	busy  changes // what a commit is writing and memory has not; guarded by turn
+	ended bool    // the last commit was made; guarded by turn
+
 	// Of the writer goroutine alone.
-	disk  map[string]volume.Record // volumes as last committed
-	dirty changes                  // what memory has and the file may not have
+	disk map[string]map[string]volume.Claim // volumes' claims as last committed
 	// broken is set once bbolt has panicked in a commit: it may hold locks.
 	broken error
 }
@@ -159,9 +165,9 @@ func open(path string, o Options, steps []migration) (*DB, error) {
 		}
 		return nil, errors.Join(err, b.Close())
 	}
-	db.disk = make(map[string]volume.Record, len(db.mem.volumes))
+	db.disk = make(map[string]map[string]volume.Claim, len(db.mem.volumes))
 	for id, r := range db.mem.volumes {
-		db.disk[id] = r
+		db.disk[id] = r.Claims
 	}
 	go db.write()
 	return db, nil

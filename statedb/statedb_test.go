@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -201,6 +203,9 @@ func TestClose(t *testing.T) {
 			t.Errorf("%s after Close: %v", name, err)
 		}
 	}
+	if err := db.CheckpointVolume(t.Context(), "v", func(r volume.Record) volume.Record { return r }); !errors.Is(err, statedb.ErrClosed) {
+		t.Errorf("CheckpointVolume after Close: %v", err)
+	}
 	if got := ids(t, copied(t, path)); !got["v"] || got["late"] {
 		t.Errorf("on disk are %v, want v", got)
 	}
@@ -340,5 +345,73 @@ func TestVolumeOfInOneCommit(t *testing.T) {
 	}
 	if n := db.Commits(); n != 2 {
 		t.Errorf("%d commits, want 2", n)
+	}
+}
+
+// A checkpoint of one volume does not wait for a commit about others, survives
+// it whether it fails or not, and follows one about the same volume.
+func TestCheckpointDuringCommit(t *testing.T) {
+	reached, goOn := make(chan struct{}), make(chan struct{})
+	var hold atomic.Bool
+	db, path := fresh(t, statedb.Options{Tap: func(p statedb.Point) {
+		if p == statedb.BeforeCommit && hold.Load() {
+			reached <- struct{}{}
+			<-goOn
+		}
+	}})
+	do(t, db.Update, put(record("a")))
+	do(t, db.Update, put(record("b")))
+	staged := func(r volume.Record) volume.Record {
+		r.Node.Staged = volume.Present
+		return r
+	}
+	hold.Store(true)
+	release := sync.OnceFunc(func() { hold.Store(false); close(goOn) })
+	defer release()
+	committed := make(chan error, 1)
+	go func() {
+		committed <- db.Update(t.Context(), func(tx *statedb.Tx) error {
+			r, _ := tx.Volume("a")
+			r.Node.NodeID = "n"
+			tx.PutVolume(r)
+			return nil
+		})
+	}()
+	<-reached
+	if err := db.CheckpointVolume(t.Context(), "b", staged); err != nil {
+		t.Fatal(err) // would have hung
+	}
+	if r, _ := db.Volume("b"); r.Node.Staged != volume.Present {
+		t.Error("the checkpoint is not in memory")
+	}
+	same := make(chan error, 1)
+	go func() { same <- db.CheckpointVolume(t.Context(), "a", staged) }()
+	for db.Queued() == 0 {
+		select {
+		case err := <-same:
+			t.Fatalf("a checkpoint went past a commit of its own volume: %v", err)
+		default:
+			runtime.Gosched()
+		}
+	}
+	release()
+	if err := errors.Join(<-committed, <-same); err != nil {
+		t.Fatal(err)
+	}
+	if r, _ := db.Volume("a"); r.Node.Staged != volume.Present || r.Node.NodeID != "n" {
+		t.Errorf("one of two changes was lost: %+v", r.Node)
+	}
+	do(t, db.Update, put(record("other")))
+	kept := open(t, copied(t, path), statedb.Options{})
+	for _, id := range []string{"a", "b"} {
+		if r, _ := kept.Volume(id); r.Node.Staged != volume.Present {
+			t.Errorf("the checkpoint of %q did not ride with the next commit", id)
+		}
+	}
+	if err := db.CheckpointVolume(t.Context(), "gone", staged); err != nil {
+		t.Errorf("a checkpoint of a volume that is gone: %v", err)
+	}
+	if _, ok := db.Volume("gone"); ok {
+		t.Error("a checkpoint made a volume")
 	}
 }

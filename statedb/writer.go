@@ -50,6 +50,39 @@ func (db *DB) Checkpoint(ctx context.Context, fn func(*Tx) error) error {
 	return db.send(ctx, checkpoint, fn)
 }
 
+// CheckpointVolume is Checkpoint for one volume's record, with no wait for a
+// commit in hand unless that is about the same volume. fn must be pure. A volume
+// that is gone stays gone.
+func (db *DB) CheckpointVolume(ctx context.Context, id string, fn func(volume.Record) volume.Record) error {
+	if done, err := db.checkpointNow(id, fn); done || err != nil {
+		return err
+	}
+	return db.Checkpoint(ctx, func(tx *Tx) error {
+		if r, ok := tx.Volume(id); ok {
+			tx.PutVolume(fn(r))
+		}
+		return nil
+	})
+}
+
+func (db *DB) checkpointNow(id string, fn func(volume.Record) volume.Record) (done bool, err error) {
+	db.turn.Lock()
+	defer db.turn.Unlock()
+	if db.ended {
+		return false, ErrClosed
+	}
+	if _, busy := db.busy.volumes[id]; busy {
+		return false, nil
+	}
+	tx := &Tx{base: &db.mem, past: newChanges(), own: newChanges()}
+	if r, ok := tx.Volume(id); ok {
+		tx.PutVolume(fn(r))
+	}
+	db.publish(tx.own)
+	db.dirty.add(tx.own)
+	return true, nil
+}
+
 func (db *DB) send(ctx context.Context, m mode, fn func(*Tx) error) error {
 	r := &request{mode: m, fn: fn, done: make(chan error, 1)}
 	select {
@@ -83,7 +116,7 @@ func (db *DB) write() {
 	defer close(db.done)
 	for {
 		var retry <-chan time.Time
-		if !db.dirty.empty() && db.Fault() != nil {
+		if db.Fault() != nil && db.unsaved() {
 			retry = time.After(flushAgain)
 		}
 		select {
@@ -93,7 +126,7 @@ func (db *DB) write() {
 			db.batch(db.drain([]*request{r}))
 		case <-db.quit:
 			db.batch(db.drain(nil))
-			db.flush()
+			db.end()
 			return
 		}
 	}
@@ -113,30 +146,31 @@ func (db *DB) drain(batch []*request) []*request {
 
 // batch runs mutations and commits them together.
 func (db *DB) batch(reqs []*request) {
+	db.turn.Lock()
 	all, errs := db.run(reqs, func(mode) bool { return true })
 	commit := false
 	for i, r := range reqs {
 		commit = commit || errs[i] == nil && r.mode != checkpoint
 	}
+	var err error
 	if commit {
-		if err := db.commit(all); err != nil {
-			// What was only wanted is dropped. What has happened is run once
-			// more without it, and kept.
-			all, _ = db.run(reqs, func(m mode) bool { return m != intent })
-			db.publish(all)
-			db.dirty.add(all)
-			for i, r := range reqs {
-				if errs[i] == nil && r.mode != checkpoint {
-					errs[i] = db.unwritten(err)
-				}
-			}
-		} else {
-			db.publish(all)
-		}
+		err = db.commit(all)
 	} else {
-		db.publish(all)
 		db.dirty.add(all)
 	}
+	if err != nil {
+		// What was only wanted is dropped. What has happened is run once more
+		// without it, and kept.
+		all, _ = db.run(reqs, func(m mode) bool { return m != intent })
+		db.dirty.add(all)
+		for i, r := range reqs {
+			if errs[i] == nil && r.mode != checkpoint {
+				errs[i] = db.unwritten(err)
+			}
+		}
+	}
+	db.publish(all)
+	db.turn.Unlock()
 	for i, r := range reqs {
 		r.done <- errs[i]
 	}
@@ -168,29 +202,57 @@ func (db *DB) publish(c changes) {
 // nobody asks for one before.
 const flushAgain = 5 * time.Second
 
+// unsaved reports whether memory has what the file may not have.
+func (db *DB) unsaved() bool {
+	db.turn.Lock()
+	defer db.turn.Unlock()
+	return !db.dirty.empty()
+}
+
 // flush commits what is only in memory. A failure costs nothing but work,
 // because what is unsaved is found again by looking.
 func (db *DB) flush() {
-	if !db.dirty.empty() {
-		if err := db.commit(newChanges()); err != nil {
-			return
-		}
+	db.turn.Lock()
+	defer db.turn.Unlock()
+	if err := db.commit(newChanges()); err != nil {
+		return
 	}
 }
 
-// commit writes changes, and whatever was left unsaved before them.
+// end makes the last commit.
+func (db *DB) end() {
+	db.turn.Lock()
+	db.ended = true
+	db.turn.Unlock()
+	db.flush()
+}
+
+// commit writes changes, and whatever was left unsaved before them. The turn is
+// held, and given up meanwhile: only checkpoints of other volumes can be made
+// then. Memory gets the changes after it returned, or not at all.
 func (db *DB) commit(c changes) error {
-	whole := newChanges()
-	whole.add(db.dirty)
+	whole := db.dirty
 	whole.add(c)
 	if whole.empty() {
 		return nil
 	}
+	db.dirty, db.busy = newChanges(), c
+	db.turn.Unlock()
+	err := db.writeOut(whole)
+	db.turn.Lock()
+	db.busy = changes{}
+	if err != nil {
+		db.doubt(whole)
+	}
+	return err
+}
+
+// writeOut is one transaction.
+func (db *DB) writeOut(whole changes) error {
 	db.at(BeforeCommit)
 	err := db.update(func(tx *bbolt.Tx) error { return db.save(tx, whole) })
 	db.committed(err)
 	if err != nil {
-		db.doubt(whole)
 		return err
 	}
 	db.at(AfterCommit)
@@ -198,10 +260,9 @@ func (db *DB) commit(c changes) error {
 		if r == nil {
 			delete(db.disk, id)
 		} else {
-			db.disk[id] = *r
+			db.disk[id] = r.Claims
 		}
 	}
-	db.dirty = newChanges()
 	return nil
 }
 
@@ -223,7 +284,7 @@ func (db *DB) update(fn func(*bbolt.Tx) error) (err error) {
 func (db *DB) doubt(c changes) {
 	for id, r := range c.volumes {
 		claims := map[string]volume.Claim{} // none of them equals what memory has
-		for alloc := range db.disk[id].Claims {
+		for alloc := range db.disk[id] {
 			claims[alloc] = volume.Claim{}
 		}
 		if r != nil {
@@ -231,7 +292,7 @@ func (db *DB) doubt(c changes) {
 				claims[alloc] = volume.Claim{}
 			}
 		}
-		db.disk[id] = volume.Record{Claims: claims}
+		db.disk[id] = claims
 	}
 	again(db.dirty.volumes, c.volumes, db.mem.volumes)
 	again(db.dirty.plugins, c.plugins, db.mem.plugins)
