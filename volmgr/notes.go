@@ -117,8 +117,12 @@ func (m *Manager) readNote(path string) (n volume.Note, err error) {
 }
 
 // adoptWithin bounds the look at all that was noted. What has not answered by
-// then is known by the mount table alone.
-const adoptWithin = 8 * time.Second
+// then is known by the mount table alone. adoptAtOnce bounds the volumes that are
+// looked at in parallel.
+const (
+	adoptWithin = 8 * time.Second
+	adoptAtOnce = 16
+)
 
 // Adopt rebuilds the records of volumes from notes and from what is mounted. It
 // changes nothing on the host.
@@ -134,7 +138,7 @@ func (m *Manager) Adopt(ctx context.Context, notes []volume.Note) []volume.Recor
 	records := volume.Gather(notes)
 	table := sync.OnceValues(func() ([]mount.Entry, error) { return m.o.Host.Under(m.o.Root) })
 	var wg sync.WaitGroup
-	slots := make(chan struct{}, looksAtOnce)
+	slots := make(chan struct{}, adoptAtOnce)
 	for i, r := range records {
 		slots <- struct{}{}
 		wg.Go(func() {

@@ -3,6 +3,7 @@ package volmgr
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/volagent/volagent/volmgr/mount"
@@ -114,7 +115,11 @@ func (s step) unstage() volume.Outcome {
 // stillMounted is an error if something is mounted at the step's path, and
 // names who holds it.
 func (s step) stillMounted() volume.Outcome {
-	sight := s.m.o.Host.Look(s.ctx, s.a.Path)
+	return s.nothing(s.m.o.Host.Look(s.ctx, s.a.Path))
+}
+
+// nothing is an error unless nothing was seen at the step's path.
+func (s step) nothing(sight volume.Sight) volume.Outcome {
 	switch sight.Seen {
 	case volume.SeenNothing:
 		return volume.Outcome{}
@@ -159,9 +164,10 @@ func (s step) prove() volume.Outcome {
 	for _, w := range s.r.Node.Watches {
 		paths = append(paths, w.Path)
 	}
-	for _, path := range paths {
-		s.a.Path = path
-		if held := s.stillMounted(); path != "" && held.Err != nil {
+	paths = slices.DeleteFunc(paths, func(path string) bool { return path == "" })
+	for i, sight := range s.m.o.Host.LookAll(s.ctx, paths) {
+		s.a.Path = paths[i]
+		if held := s.nothing(sight); held.Err != nil {
 			return held
 		}
 	}

@@ -17,7 +17,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"sync"
 
 	"github.com/volagent/volagent/volmgr/mount"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -85,9 +84,6 @@ func (m *Manager) TargetPath(pluginID, alloc, id string) string {
 	return filepath.Join(m.o.Root, volume.PluginComponent(pluginID), targetsDir, volume.AllocComponent(alloc), volume.VolumeComponent(id))
 }
 
-// looksAtOnce bounds the looks that run in parallel for one volume.
-const looksAtOnce = 16
-
 // Observe looks at every path of a record. Each look is bounded, and a path
 // that hangs does not hold up the others.
 func (m *Manager) Observe(ctx context.Context, r volume.Record) volume.Observed {
@@ -95,23 +91,12 @@ func (m *Manager) Observe(ctx context.Context, r volume.Record) volume.Observed 
 		Boot:    m.o.Host.Boot(),
 		Targets: map[string]volume.Sight{}, Binds: map[string]volume.Sight{}, Watched: map[string]volume.Sight{},
 	}
-	var (
-		mu    sync.Mutex
-		wg    sync.WaitGroup
-		slots = make(chan struct{}, looksAtOnce)
-	)
+	var paths []string
+	var puts []func(volume.Sight)
 	look := func(path string, put func(volume.Sight)) {
-		if path == "" {
-			return
+		if path != "" {
+			paths, puts = append(paths, path), append(puts, put)
 		}
-		slots <- struct{}{}
-		wg.Go(func() {
-			s := m.o.Host.Look(ctx, path)
-			<-slots
-			mu.Lock()
-			defer mu.Unlock()
-			put(s)
-		})
 	}
 	look(r.Node.StagingPath, func(s volume.Sight) { o.Staging = s })
 	for alloc, c := range r.Claims {
@@ -121,7 +106,9 @@ func (m *Manager) Observe(ctx context.Context, r volume.Record) volume.Observed 
 	for _, w := range r.Node.Watches {
 		look(w.Path, func(s volume.Sight) { o.Watched[w.Path] = s })
 	}
-	wg.Wait()
+	for i, s := range m.o.Host.LookAll(ctx, paths) {
+		puts[i](s)
+	}
 	return o
 }
 
@@ -228,6 +215,9 @@ func (s step) capability() (volume.Capability, volume.MountOptions) {
 // makeDir makes a directory and its missing parents below the root, passable
 // but not listable for others, so that a service's own user reaches its volume.
 func (m *Manager) makeDir(dir string) error {
+	if os.Mkdir(dir, 0o711) == nil { // in all but the first claims the parent is there
+		return nil
+	}
 	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return fmt.Errorf("cannot make directory: %w", err)
 	}

@@ -80,25 +80,33 @@ func (g *gate) release(key slotKey, s *slot) {
 // this question. It fails with *HungError, also past the context's deadline, with
 // the context's error, or with fn's.
 func bounded[T any](ctx context.Context, h *Host, k kind, path string, bound time.Duration, fn func() (T, error)) (T, error) {
+	return begin(ctx, h, k, path, bound, fn)()
+}
+
+// begin is bounded in two halves, for calls that are to run side by side: it
+// starts fn unless one is outstanding, and returns the wait for it.
+func begin[T any](ctx context.Context, h *Host, k kind, path string, bound time.Duration, fn func() (T, error)) (wait func() (T, error)) {
 	var none T
 	key := slotKey{k, path}
-	for {
-		if err := ctx.Err(); err != nil {
-			return none, err
-		}
-		s, mine := h.gate.take(key)
-		if !mine {
+	if err := ctx.Err(); err != nil {
+		return func() (T, error) { return none, err }
+	}
+	s, mine := h.gate.take(key)
+	if !mine {
+		return func() (T, error) {
 			if err := s.wait(ctx, key, bound); err != nil {
 				return none, err
 			}
-			continue
+			return begin(ctx, h, k, path, bound, fn)()
 		}
-		var val T
-		var err error
-		go func() {
-			defer h.gate.release(key, s)
-			val, err = fn()
-		}()
+	}
+	var val T
+	var err error
+	go func() {
+		defer h.gate.release(key, s)
+		val, err = fn()
+	}()
+	return func() (T, error) {
 		// val and err are read only after done is closed.
 		if werr := s.wait(ctx, key, bound); werr != nil {
 			return none, werr
@@ -122,5 +130,10 @@ func (s *slot) wait(ctx context.Context, key slotKey, bound time.Duration) error
 		}
 	case <-timer.C:
 	}
-	return &HungError{Call: string(key.kind), Path: key.path, Since: s.since}
+	select {
+	case <-s.done: // it was this wait that began late, not the call that took long
+		return nil
+	default:
+		return &HungError{Call: string(key.kind), Path: key.path, Since: s.since}
+	}
 }

@@ -189,3 +189,40 @@ func TestUnmountsDoNotQueue(t *testing.T) {
 	close(hold)
 	await(t, "all to return", func() bool { return h.gate.outstanding() == 0 })
 }
+
+// Of many looks side by side, those that hang hold up neither each other nor
+// the rest, and every sight is that of its path.
+func TestLookAllBesideTheHung(t *testing.T) {
+	const bound = 2 * time.Second
+	root := tempDir(t)
+	var paths []string
+	var want []volume.Seen
+	for i := range 3 * looksAtOnce {
+		paths = append(paths, root+"/missing"+strings.Repeat("x", i))
+		want = append(want, volume.SeenNothing)
+	}
+	for i, name := range []string{"a", "b", "c"} {
+		dir := mkdir(t, root, name)
+		f := serveFuse(t, dir, false)
+		see(t, dir)
+		f.sleep()
+		paths[i*5], want[i*5] = dir, volume.SeenHung
+	}
+	paths[7] = mkdir(t, root, "good")
+	want[7] = volume.SeenMount
+	mountFS(t, "tmpfs", "t", paths[7], 0, "")
+	h := newHost(t, WithBound(bound))
+	begin := time.Now()
+	sights := h.LookAll(context.Background(), paths)
+	if took := time.Since(begin); took > 2*bound+bound/2 {
+		t.Errorf("three that hang took %v, where each may take %v", took, bound)
+	}
+	for i, s := range sights {
+		if s.Seen != want[i] {
+			t.Errorf("%s: %+v, want %q", paths[i], s, want[i])
+		}
+	}
+	if len(sights) != len(paths) {
+		t.Errorf("%d sights of %d paths", len(sights), len(paths))
+	}
+}

@@ -17,20 +17,48 @@ import (
 // that may have effects of its own. The look waits no longer than the bound
 // and is then SeenHung; while it hangs the next look at the path is SeenHung
 // at once.
-func (h *Host) Look(ctx context.Context, path string) volume.Sight {
+func (h *Host) Look(ctx context.Context, path string) volume.Sight { return h.beginLook(ctx, path)() }
+
+// looksAtOnce bounds how many looks of one LookAll run side by side.
+const looksAtOnce = 16
+
+// LookAll looks at paths side by side, each as Look does: one that hangs does
+// not hold up the others. The sights are in the order of the paths.
+func (h *Host) LookAll(ctx context.Context, paths []string) []volume.Sight {
+	sights := make([]volume.Sight, 0, len(paths))
+	waits := make([]func() volume.Sight, len(paths))
+	for i, path := range paths {
+		waits[i] = h.beginLook(ctx, path)
+		if done := i + 1 - looksAtOnce; done >= 0 {
+			sights = append(sights, waits[done]())
+		}
+	}
+	for _, wait := range waits[len(sights):] {
+		sights = append(sights, wait())
+	}
+	return sights
+}
+
+// beginLook starts a look and returns the wait for it.
+func (h *Host) beginLook(ctx context.Context, path string) func() volume.Sight {
 	if !filepath.IsAbs(path) {
-		return volume.Sight{Seen: volume.SeenError, Detail: fmt.Sprintf("cannot look at %q: not an absolute path", path)}
+		return func() volume.Sight {
+			return volume.Sight{Seen: volume.SeenError, Detail: fmt.Sprintf("cannot look at %q: not an absolute path", path)}
+		}
 	}
 	path = filepath.Clean(path)
-	s, err := bounded(ctx, h, kindLook, path, h.bound, func() (volume.Sight, error) { return h.look(path), nil })
-	var hung *HungError
-	switch {
-	case errors.As(err, &hung):
-		return volume.Sight{Seen: volume.SeenHung, Detail: hung.since()}
-	case err != nil:
-		return volume.Sight{Seen: volume.SeenError, Detail: fmt.Sprintf("cannot look at %q: %v", path, err)}
+	wait := begin(ctx, h, kindLook, path, h.bound, func() (volume.Sight, error) { return h.look(path), nil })
+	return func() volume.Sight {
+		s, err := wait()
+		var hung *HungError
+		switch {
+		case errors.As(err, &hung):
+			return volume.Sight{Seen: volume.SeenHung, Detail: hung.since()}
+		case err != nil:
+			return volume.Sight{Seen: volume.SeenError, Detail: fmt.Sprintf("cannot look at %q: %v", path, err)}
+		}
+		return s
 	}
-	return s
 }
 
 // look looks again when the mount changed meanwhile.

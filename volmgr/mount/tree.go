@@ -17,7 +17,10 @@ import (
 // a directory in dir is not meant. A missing dir holds nothing.
 func (h *Host) InTree(id volume.MountIdentity, dir string) (bool, error) {
 	dir = filepath.Clean(dir)
-	in, err := bounded(context.Background(), h, kindLook, dir, h.bound, func() (bool, error) { return h.inTree(id, dir) })
+	// One outstanding for each mount that is asked about: with one for all, every
+	// publish on the host would wait for every other.
+	key := fmt.Sprintf("%s (for mount %d)", dir, id.ID)
+	in, err := bounded(context.Background(), h, kindLook, key, h.bound, func() (bool, error) { return h.inTree(id, dir) })
 	if err != nil {
 		return false, fmt.Errorf("cannot tell whether a mount's source lies in %q: %w", dir, err)
 	}
