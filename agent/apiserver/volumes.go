@@ -104,6 +104,9 @@ func (s *Server) getVolume(w http.ResponseWriter, r *http.Request) error {
 		select {
 		case <-changed:
 		case <-ctx.Done():
+			if rec, err := s.record(r); err == nil {
+				v = s.describe(r.Context(), rec) // it may have gone on since
+			}
 			return volume.Errorf(volume.ErrTimeout, "volume %q is %s, not %s", rec.Volume.ID, v.Summary, q.state).
 				WithHint("volctl volume status %s", rec.Volume.ID)
 		}

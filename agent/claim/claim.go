@@ -255,17 +255,18 @@ func (s *Service) admit(ctx, wait context.Context, req request) (made bool, err 
 
 // mounted waits until the claim is taken, can never be, or time is up.
 func (s *Service) mounted(ctx context.Context, req request, seq uint64) (volume.Record, volume.Claim, error) {
-	woken := false
+	woken, pending := false, false
 	for {
 		changed := s.Queue.Changed(req.Volume)
 		r, c, err := s.find(req.Volume, req.Alloc)
+		pending = pending || err == nil && c.State == volume.Pending
 		switch {
 		case err != nil:
 			return r, c, err
 		case !c.Wanted || c.Seq != seq:
 			return r, c, volume.Errorf(volume.ErrRefused, "the claim of %q on volume %q was released meanwhile", req.Alloc, req.Volume)
-		case c.State == volume.Taken && s.Queue.InPlace(ctx, r, req.Alloc):
-			return r, c, nil
+		case c.State == volume.Taken && (pending || s.Queue.InPlace(ctx, r, req.Alloc)):
+			return r, c, nil // what became taken in this wait was looked at for that
 		case c.State == volume.Taken && !woken:
 			// Somebody unmounted it, or it died: no path is given out where
 			// writes would go to the host's own disk.
@@ -279,6 +280,7 @@ func (s *Service) mounted(ctx context.Context, req request, seq uint64) (volume.
 		select {
 		case <-changed:
 		case <-ctx.Done():
+			at = s.Queue.Attempt(req.Volume, req.Alloc) // it may have gone on since
 			return r, c, s.late(ctx, at, r)
 		}
 	}

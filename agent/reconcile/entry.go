@@ -53,6 +53,11 @@ func newEntry() *entry {
 	return &entry{sem: make(chan struct{}, 1), failed: map[string]*volume.Attempt{}}
 }
 
+// empty reports whether a new entry would be as good.
+func (e *entry) empty(now time.Time) bool {
+	return !e.unsaved && len(e.failed)+len(e.exempt) == 0 && e.wait == nil && e.running == nil && e.outside == nil && e.watchUntil.IsZero() && !e.pace.After(now)
+}
+
 func (e *entry) lock(ctx context.Context) error {
 	select {
 	case e.sem <- struct{}{}:

@@ -96,7 +96,8 @@ func (p *plugin) set(change func(*volume.PluginView)) {
 // host is a host on which each step is what do says, and what was mounted is
 // seen to be so.
 type host struct {
-	do func(ctx context.Context, id string, a volume.Action) volume.Outcome
+	do   func(ctx context.Context, id string, a volume.Action) volume.Outcome
+	look func() // called in each look, if set
 
 	mu      sync.Mutex
 	mounts  map[string]volume.MountIdentity
@@ -111,6 +112,9 @@ type host struct {
 }
 
 func (h *host) Observe(_ context.Context, r volume.Record) volume.Observed {
+	if h.look != nil {
+		h.look()
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.looks++

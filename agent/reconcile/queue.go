@@ -10,6 +10,7 @@ package reconcile
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -67,6 +68,7 @@ type Queue struct {
 	entries map[string]*entry
 	waiters map[string]chan struct{} // closed and removed at the next change
 	workers sync.WaitGroup
+	glances chan struct{} // held for each look of a sweep
 
 	ctx    context.Context // of steps; cancelled when a stop runs out of patience
 	cancel context.CancelFunc
@@ -74,20 +76,14 @@ type Queue struct {
 
 // New returns a queue that does nothing until volumes are woken.
 func New(o Options) *Queue {
-	q := &Queue{o: o, entries: map[string]*entry{}, waiters: map[string]chan struct{}{}}
+	q := &Queue{o: o, entries: map[string]*entry{}, waiters: map[string]chan struct{}{}, glances: make(chan struct{}, glancesAtOnce)}
 	q.ctx, q.cancel = context.WithCancel(context.Background())
 	q.timers = newTimers(func(id string) { q.wake(id, looked) })
 	return q
 }
 
 // Start looks at every volume once, as after a restart of the agent.
-func (q *Queue) Start() {
-	for _, r := range q.o.Store.Volumes() {
-		if r.Held() {
-			q.wake(r.Key(), looked)
-		}
-	}
-}
+func (q *Queue) Start() { q.sweep(q.o.Store.Volumes(), looked) }
 
 // Wake looks at a volume again, and tries at once what was put off: there is a
 // new intent.
@@ -96,16 +92,8 @@ func (q *Queue) Wake(id string) { q.wake(id, asked) }
 // PluginChanged looks again at the volumes of a plugin that became ready, or
 // whose process is another one now.
 func (q *Queue) PluginChanged(pluginID string) {
-	for _, r := range q.o.Store.Volumes() {
-		if r.Volume.PluginID != pluginID {
-			continue
-		}
-		if r.Held() {
-			q.wake(r.Key(), changed)
-		} else {
-			q.notify(r.Key())
-		}
-	}
+	all := q.o.Store.Volumes()
+	q.sweep(slices.DeleteFunc(all, func(r volume.Record) bool { return r.Volume.PluginID != pluginID }), changed)
 }
 
 // Stop starts no more steps and waits for those in hand. When ctx ends first
@@ -133,8 +121,9 @@ func (q *Queue) Stop(ctx context.Context) bool {
 	}
 }
 
-// Changed returns a channel that is closed at the next change of a volume's
-// record or of how its current step stands. Take it, then read, then wait.
+// Changed returns a channel that is closed when a claim of the volume was
+// mounted or is gone, a step failed, or there is nothing to do any more; not at
+// each step between. Take it, then read, then wait.
 func (q *Queue) Changed(id string) <-chan struct{} {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -235,13 +224,13 @@ func (q *Queue) Forget(id string) {
 	q.notify(id)
 }
 
-// release gives an entry back; the last one to do so for a volume that is no
-// more drops it.
+// release gives an entry back; the last one to do so drops it, unless there is
+// something to be kept of a volume that still is.
 func (q *Queue) release(id string, e *entry) {
 	_, exists := q.o.Store.Volume(id)
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if e.refs--; e.refs == 0 && !exists {
+	if e.refs--; e.refs == 0 && (!exists || e.empty(time.Now())) {
 		delete(q.entries, id)
 	}
 }
@@ -297,7 +286,7 @@ func (q *Queue) begin(id string, e *entry) {
 func (q *Queue) InPlace(ctx context.Context, r volume.Record, alloc string) bool {
 	c := r.Claims[alloc]
 	r.Claims = map[string]volume.Claim{alloc: c}
-	r.Node.Watches = nil
+	r.Node.Watches, r.Node.StagingPath = nil, ""
 	obs := q.o.Host.Observe(ctx, r)
 	return c.InPlace(obs.Targets[alloc], obs.Binds[alloc])
 }

@@ -29,9 +29,11 @@ func (q *Queue) work(id string, e *entry) {
 		if e.lock(q.ctx) != nil {
 			continue // stopping
 		}
-		more := q.step(id, e)
+		more, news := q.step(id, e)
 		e.unlock()
-		q.notify(id)
+		if news {
+			q.notify(id)
+		}
 		if more {
 			q.mu.Lock()
 			e.again = true
@@ -40,24 +42,27 @@ func (q *Queue) work(id string, e *entry) {
 	}
 }
 
-// step does one turn and reports whether there may be more to do at once.
-func (q *Queue) step(id string, e *entry) bool {
+// step does one turn. It reports whether there may be more to do at once, and
+// whether whoever waits for the volume is to be told.
+func (q *Queue) step(id string, e *entry) (more, news bool) {
 	r, ok := q.o.Store.Volume(id)
 	if !ok {
-		return false
+		return false, true
 	}
 	if r.Debt {
 		// A call of the volume that it was may be in flight still.
-		more := false
-		err := q.Exclusive(q.ctx, r.Volume.ID, func() error { more = q.turn(id, e, r); return nil })
-		return more && err == nil
+		err := q.Exclusive(q.ctx, r.Volume.ID, func() error { more, news = q.turn(id, e, r); return nil })
+		return more && err == nil, news
 	}
 	return q.turn(id, e, r)
 }
 
 // turn decides on one step of a record, and does it.
-func (q *Queue) turn(id string, e *entry, r volume.Record) bool {
-	obs := q.o.Host.Observe(q.ctx, r)
+func (q *Queue) turn(id string, e *entry, r volume.Record) (more, news bool) {
+	var obs volume.Observed
+	if r.Held() { // else there is nothing to look at, and nothing to be done
+		obs = q.o.Host.Observe(q.ctx, r)
+	}
 	q.mu.Lock()
 	e.prune(r)
 	q.complete(&obs, r, e)
@@ -70,7 +75,7 @@ func (q *Queue) turn(id string, e *entry, r volume.Record) bool {
 		if a.Kind == volume.Settled && r.Debt && q.o.Paid != nil {
 			q.o.Paid(r)
 		}
-		return false
+		return false, true
 	}
 	ctx, cancel := context.WithCancel(q.ctx)
 	defer cancel()
@@ -80,12 +85,16 @@ func (q *Queue) turn(id string, e *entry, r volume.Record) bool {
 		e.abandon = cancel
 	}
 	q.mu.Unlock()
-	if a.RPC() {
-		q.notify(id)
-	}
 	out := q.do(ctx, id, e, r, a, obs)
 	q.finish(id, e, r, a, obs, out)
-	return true
+	return true, out.Err != nil || settles(a)
+}
+
+// settles reports whether a step that went well may be what somebody waited
+// for: a claim is mounted by it, or gone. All others lead to one that is, or to
+// a turn with nothing to do.
+func settles(a volume.Action) bool {
+	return a.Kind == volume.NodePublish || a.Kind == volume.Bind || a.Kind == volume.Free
 }
 
 // do does a step. Nothing is made after a step that had to be on disk and is
