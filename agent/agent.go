@@ -223,6 +223,7 @@ func (a *agent) serve(ctx context.Context, fl *pflag.FlagSet) error {
 		background(func() error { return a.plugins.Run(running) })
 		wg.Go(func() { a.db.notes.complete(running) })
 	}
+	wg.Go(func() { tendMemory(running) })
 	wg.Go(func() { watchdog(running, a.log, func() bool { a.db.Node(); return true }) })
 	a.queue.Start()
 

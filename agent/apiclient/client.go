@@ -50,7 +50,10 @@ func New(socket string) *Client {
 			return conn, nil
 		},
 		DisableCompression: true,
-		IdleConnTimeout:    30 * time.Second,
+		// As many as a busy program has calls in flight: with Go's default of two
+		// most calls would connect anew.
+		MaxIdleConnsPerHost: 128,
+		IdleConnTimeout:     30 * time.Second,
 	}
 	return &Client{socket: socket, http: &http.Client{
 		Transport: transport,
