@@ -48,9 +48,9 @@ lint: ## check style, imports, scripts and the unit file
 	@scripts/setup lint
 	@scripts/lint
 
-bench: ## run the benchmarks
+bench: build ## run the benchmarks, and say what of the must-reach list is met
 	@scripts/setup test
-	go test -run '^$$' -bench . -benchmem -timeout 30m ./...
+	@scripts/bench
 
 clean: ## remove what was built
 	rm -rf bin dist

@@ -2,10 +2,15 @@ package statedb_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/volagent/volagent/statedb"
 )
@@ -97,4 +102,77 @@ func addVolumes(b *testing.B, db *statedb.DB, n int) {
 		}
 		return nil
 	})
+}
+
+// BenchmarkLoadUpdates holds what many writers reach against the time of one
+// commit in the same run.
+func BenchmarkLoadUpdates(b *testing.B) {
+	const volumes, writers, alone, together = 1000, 128, 2000, 100_000
+	db := filled(b, volumes)
+	update := func(i int) error {
+		id := fmt.Sprintf("v%d", i%volumes)
+		return db.Update(context.Background(), func(tx *statedb.Tx) error {
+			r, _ := tx.Volume(id)
+			r.Node.Seq++
+			tx.PutVolume(r)
+			return nil
+		})
+	}
+	for range b.N {
+		took := make([]time.Duration, alone)
+		for i := range alone {
+			start := time.Now()
+			if err := update(i); err != nil {
+				b.Fatal(err)
+			}
+			took[i] = time.Since(start)
+		}
+		slices.Sort(took)
+		commit := took[alone/2]
+		before, start := db.Commits(), time.Now()
+		var next atomic.Int64
+		var wg sync.WaitGroup
+		for range writers {
+			wg.Go(func() {
+				for i := next.Add(1); i <= together; i = next.Add(1) {
+					if err := update(int(i)); err != nil {
+						b.Error(err)
+						return
+					}
+				}
+			})
+		}
+		wg.Wait()
+		elapsed := time.Since(start)
+		rate := together / elapsed.Seconds()
+		b.ReportMetric(float64(commit.Nanoseconds())/1000, "commit-µs")
+		b.ReportMetric(1/commit.Seconds(), "updates/s-1")
+		b.ReportMetric(rate, "updates/s-128")
+		b.ReportMetric(float64(db.Commits()-before)/elapsed.Seconds(), "commits/s-128")
+		want := 20000 * min(1, 250e-6/commit.Seconds())
+		verdict(b, "statedb, updates/s of 128 writers", want/rate, "%.0f with a commit of %s, at least %.0f", rate, commit.Round(time.Microsecond), want)
+	}
+}
+
+// verdict says how a line of the must-reach list was met, as the load tool of
+// cmd/volagent does. Short is how much is missing, as a factor.
+func verdict(b *testing.B, what string, short float64, format string, args ...any) {
+	b.Helper()
+	word := map[bool]string{true: "PASS", false: "FAIL"}[short <= 1]
+	if short > 2 {
+		word = "MISS"
+	}
+	line := fmt.Sprintf("%s  %s: %s\n", word, what, fmt.Sprintf(format, args...))
+	path := os.Getenv("VOLAGENT_BENCH_VERDICTS")
+	if path == "" {
+		path = "/dev/stderr"
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
+	if err == nil {
+		_, err = f.WriteString(line)
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		b.Error(err)
+	}
 }

@@ -36,6 +36,9 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv(crashEnv); dir != "" {
 		os.Exit(crashMain(dir))
 	}
+	if role := os.Getenv(loadRole); role != "" {
+		os.Exit(loadChild(role))
+	}
 	if os.Getenv(inside) == "" {
 		os.Exit(reexec())
 	}

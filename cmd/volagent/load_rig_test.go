@@ -1,0 +1,410 @@
+package main_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/apiclient"
+	"github.com/volagent/volagent/statedb"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// rig is a host under load: the built agent with its own incarnation of the load
+// plugin, and another incarnation that is called directly, so that both can be
+// measured in turns.
+type rig struct {
+	*host
+	api    *apiclient.Client
+	plugin *loadPlugin
+	direct caller
+	ref    *statedb.DB // on the file system of the agent's, to time a commit
+	tapped []string    // environment of a tapped agent; empty runs the built one
+}
+
+const loadWait = 2 * time.Minute
+
+// newRig makes the directories and the direct plugin. The agent is not started.
+func newRig(b *testing.B, p *loadPlugin) *rig {
+	b.Helper()
+	r := &rig{host: newHost(b), plugin: p}
+	if path := os.Getenv(loadProfile); path != "" {
+		r.tapped = []string{loadProfile + "=" + path} // the built agent writes no profile
+	}
+	r.flags, r.more = []string{"--log-level"}, []string{"--log-level", "info"}
+	p.Source = filepath.Join(r.dir, "data")
+	r.must(os.Mkdir(p.Source, 0o755))
+	r.mountRoots()
+	self, err := os.Executable()
+	r.must(err)
+	env := ""
+	for _, kv := range p.env() {
+		name, value, _ := strings.Cut(kv, "=")
+		env += fmt.Sprintf("    %s: %q\n", name, value)
+	}
+	// As many calls in flight as there are callers: the direct plugin has no limit.
+	file := fmt.Sprintf("id: load\nmax_in_flight: 1000\nexec:\n  command: [%q]\n  env:\n%s", self, env)
+	r.must(os.WriteFile(filepath.Join(r.dir, "plugins.d", "load.yaml"), []byte(file), 0o644))
+
+	socket := filepath.Join(r.dir, "direct.sock")
+	cmd := exec.Command(self)
+	cmd.Env = append(append(os.Environ(), p.env()...), "CSI_ENDPOINT=unix://"+socket)
+	cmd.Stderr = r.log
+	r.must(cmd.Start())
+	b.Cleanup(func() {
+		_ = cmd.Process.Kill() // it is waited for
+		_ = cmd.Wait()         // killed
+	})
+	r.await("the direct plugin", func() bool { _, err := os.Stat(socket); return err == nil })
+	r.direct = dialLoad(b, socket)
+	r.ref, err = statedb.Open(filepath.Join(r.dir, "ref", "ref.db"), statedb.Options{})
+	r.must(err)
+	b.Cleanup(func() { r.must(r.ref.Close()) })
+	r.api = apiclient.New(r.socket())
+	b.Cleanup(r.api.Close)
+	return r
+}
+
+// loadOn says where the agent's files lie: "disk", all on the file system of
+// /tmp; "memory", none of them, for a disk that is too slow to measure anything
+// else. Left empty, the state database alone is on disk.
+const loadOn = "VOLAGENT_LOAD_ON"
+
+// mountRoots puts the directories that are made and removed for each claim on a
+// tmpfs. For half a minute ext4 gives out no inode again that was freed, and
+// searches for another: after some thousand claims that alone takes longer than
+// all the rest.
+func (r *rig) mountRoots() {
+	r.t.Helper()
+	dirs := []string{"d/csi", "x"}
+	switch os.Getenv(loadOn) {
+	case "disk":
+		dirs = nil
+	case "memory":
+		dirs = []string{"d", "ref", "x"}
+	}
+	for _, dir := range []string{"d/csi", "ref", "x"} {
+		r.must(os.MkdirAll(filepath.Join(r.dir, dir), 0o711))
+	}
+	for _, dir := range dirs {
+		r.must(syscall.Mount("tmpfs", filepath.Join(r.dir, dir), "tmpfs", 0, "mode=711"))
+	}
+}
+
+// spawn starts the agent and returns at once.
+func (r *rig) spawn() {
+	r.t.Helper()
+	program, env := filepath.Join(binDir, "volagent"), r.env
+	if len(r.tapped) > 0 {
+		program, env = "/proc/self/exe", append(slices.Clone(env), append(r.tapped, loadRole+"="+roleAgent)...)
+	}
+	r.cmd = exec.Command(program, r.args()...)
+	r.cmd.Env, r.cmd.Stderr = env, r.log
+	r.must(r.cmd.Start())
+}
+
+// answers waits for the agent's first answer.
+func (r *rig) answers() {
+	r.t.Helper()
+	for end := time.Now().Add(loadWait); ; time.Sleep(time.Millisecond) {
+		_, err := r.api.Health(context.Background())
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			r.t.Fatal(err)
+		}
+	}
+}
+
+func (r *rig) startReady() {
+	r.t.Helper()
+	r.spawn()
+	r.answers()
+	_, err := r.api.WaitPlugin(context.Background(), "load", loadWait)
+	r.must(err)
+}
+
+// end stops the agent as a service manager does.
+func (r *rig) end() {
+	r.t.Helper()
+	r.must(r.signal(syscall.SIGTERM))
+}
+
+func loadID(i int) string { return fmt.Sprintf("v%05d", i) }
+
+// register makes n volumes known, and the directories that the direct driver
+// needs for as many.
+func (r *rig) register(n int) {
+	r.t.Helper()
+	r.drive(n, 32, func(i int) error {
+		spec := api.VolumeSpec{ID: loadID(i), PluginID: "load", ExternalID: loadID(i)}
+		if _, err := r.api.RegisterVolume(context.Background(), spec, false); err != nil {
+			return err
+		}
+		if err := os.MkdirAll(r.directPath("s", i), 0o755); err != nil {
+			return err
+		}
+		return os.MkdirAll(filepath.Dir(r.directPath("t", i)), 0o755)
+	})
+}
+
+// drive does n things, so many at once, and returns the time of it all.
+func (r *rig) drive(n, atOnce int, do func(i int) error) time.Duration {
+	r.t.Helper()
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	start := time.Now()
+	for range min(n, atOnce) {
+		wg.Go(func() {
+			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+				if err := do(i); err != nil {
+					r.t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	took := time.Since(start)
+	if r.t.Failed() {
+		r.t.FailNow()
+	}
+	return took
+}
+
+func (r *rig) claim(i int) error {
+	_, err := r.api.ClaimVolume(context.Background(), loadID(i), "bench", api.ClaimRequest{}, loadWait)
+	return err
+}
+
+func (r *rig) release(i int) error {
+	return r.api.ReleaseClaim(context.Background(), loadID(i), "bench", apiclient.ReleaseOptions{Wait: loadWait})
+}
+
+func (r *rig) directPath(kind string, i int) string {
+	return filepath.Join(r.dir, "x", kind, loadID(i), "m")
+}
+
+// directClaim makes the calls that a claim costs and nothing else.
+func (r *rig) directClaim(i int) error {
+	ctx, cancel := context.WithTimeout(context.Background(), loadWait)
+	defer cancel()
+	capability := &csi.VolumeCapability{
+		AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{}},
+		AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
+	}
+	var published map[string]string
+	if r.plugin.Attach {
+		resp, err := r.direct.ControllerPublishVolume(ctx, &csi.ControllerPublishVolumeRequest{VolumeId: loadID(i), NodeId: "test-host", VolumeCapability: capability})
+		if err != nil {
+			return err
+		}
+		published = resp.GetPublishContext()
+	}
+	if _, err := r.direct.NodeStageVolume(ctx, &csi.NodeStageVolumeRequest{
+		VolumeId: loadID(i), StagingTargetPath: r.directPath("s", i), VolumeCapability: capability, PublishContext: published,
+	}); err != nil {
+		return err
+	}
+	_, err := r.direct.NodePublishVolume(ctx, &csi.NodePublishVolumeRequest{
+		VolumeId: loadID(i), StagingTargetPath: r.directPath("s", i), TargetPath: r.directPath("t", i), VolumeCapability: capability, PublishContext: published,
+	})
+	return err
+}
+
+func (r *rig) directRelease(i int) error {
+	ctx, cancel := context.WithTimeout(context.Background(), loadWait)
+	defer cancel()
+	if _, err := r.direct.NodeUnpublishVolume(ctx, &csi.NodeUnpublishVolumeRequest{VolumeId: loadID(i), TargetPath: r.directPath("t", i)}); err != nil {
+		return err
+	}
+	if _, err := r.direct.NodeUnstageVolume(ctx, &csi.NodeUnstageVolumeRequest{VolumeId: loadID(i), StagingTargetPath: r.directPath("s", i)}); err != nil {
+		return err
+	}
+	if !r.plugin.Attach {
+		return nil
+	}
+	_, err := r.direct.ControllerUnpublishVolume(ctx, &csi.ControllerUnpublishVolumeRequest{VolumeId: loadID(i), NodeId: "test-host"})
+	return err
+}
+
+// commitOnce writes what a claim writes, in a database beside the agent's.
+func (r *rig) commitOnce(int) error {
+	return r.ref.Update(context.Background(), func(tx *statedb.Tx) error {
+		rec, _ := tx.Volume("ref")
+		rec.Volume = volume.Volume{ID: "ref", Driver: "load.example.com", PluginID: "load", ExternalID: "ref"}
+		c := volume.Claim{Alloc: "bench", Seq: rec.Generation, Wanted: true, State: volume.Pending, Since: time.Now(), Target: r.directPath("t", 0)}
+		rec.Claims = map[string]volume.Claim{"bench": c}
+		tx.PutVolume(rec)
+		return nil
+	})
+}
+
+// commits is how many transactions the agent's database has seen: the newer of
+// the two transaction ids in bbolt's meta pages.
+func (r *rig) commits() uint64 {
+	r.t.Helper()
+	f, err := os.Open(filepath.Join(r.dir, "d", "state.db"))
+	r.must(err)
+	defer f.Close()
+	page := os.Getpagesize()
+	raw := make([]byte, 2*page)
+	_, err = f.ReadAt(raw, 0)
+	r.must(err)
+	const txid = 16 + 48 // of the page's header, and of what comes before it in the meta
+	return max(binary.NativeEndian.Uint64(raw[txid:]), binary.NativeEndian.Uint64(raw[page+txid:]))
+}
+
+// caller is a plain CSI client.
+type caller struct {
+	csi.IdentityClient
+	csi.ControllerClient
+	csi.NodeClient
+}
+
+func dialLoad(tb testing.TB, socket string) caller {
+	tb.Helper()
+	conn, err := grpc.NewClient("passthrough:///load", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
+		}))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = conn.Close() })
+	return caller{csi.NewIdentityClient(conn), csi.NewControllerClient(conn), csi.NewNodeClient(conn)}
+}
+
+// calls are those that the agent's plugin received so far, by method.
+func (r *rig) calls() map[string]int {
+	r.t.Helper()
+	resp, err := dialLoad(r.t, filepath.Join(r.dir, "run", "plugins", "load", "csi.sock")).
+		GetPluginInfo(context.Background(), &csi.GetPluginInfoRequest{})
+	r.must(err)
+	calls := map[string]int{}
+	for method, n := range resp.GetManifest() {
+		calls[method], err = strconv.Atoi(n)
+		r.must(err)
+	}
+	return calls
+}
+
+// since counts the calls after a moment: those that change something, and all
+// but the question itself.
+func since(now, was map[string]int) (mutating, all int) {
+	for method, n := range now {
+		all += n - was[method]
+		if slices.Contains(changing, method) {
+			mutating += n - was[method]
+		}
+	}
+	return mutating, all - 1
+}
+
+// memory is what the agent holds, in KiB: Anon is its own, File is mapped
+// files (program and database), Peak the most of both together so far.
+type memory struct{ Anon, File, Peak int }
+
+func (r *rig) memory() memory {
+	r.t.Helper()
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", r.cmd.Process.Pid))
+	r.must(err)
+	var m memory
+	for line := range strings.Lines(string(raw)) {
+		f := strings.Fields(line)
+		if len(f) < 2 {
+			continue
+		}
+		n, _ := strconv.Atoi(f[1]) // other lines hold no number
+		switch f[0] {
+		case "RssAnon:":
+			m.Anon = n
+		case "RssFile:":
+			m.File = n
+		case "VmHWM:":
+			m.Peak = n
+		}
+	}
+	return m
+}
+
+// cpu is the processor time that the agent has used so far.
+func (r *rig) cpu() time.Duration {
+	r.t.Helper()
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", r.cmd.Process.Pid))
+	r.must(err)
+	_, rest, _ := strings.Cut(string(raw), ") ")
+	f := strings.Fields(rest)
+	user, err := strconv.Atoi(f[11])
+	r.must(err)
+	system, err := strconv.Atoi(f[12])
+	r.must(err)
+	return time.Duration(user+system) * 10 * time.Millisecond // USER_HZ is 100
+}
+
+// goroutines ends the agent in the way that makes Go's runtime print them all,
+// and counts them.
+func (r *rig) goroutines() int {
+	r.t.Helper()
+	before, err := os.ReadFile(r.log.Name())
+	r.must(err)
+	if err := r.signal(syscall.SIGQUIT); err == nil {
+		r.t.Fatal("the agent outlived SIGQUIT")
+	}
+	after, err := os.ReadFile(r.log.Name())
+	r.must(err)
+	n := strings.Count(string(after[len(before):]), "\ngoroutine ")
+	r.must(os.Truncate(r.log.Name(), int64(len(before))))
+	_, err = r.log.Seek(int64(len(before)), 0)
+	r.must(err)
+	return n
+}
+
+// verdicts is a file that collects how the must-reach list was met.
+const verdicts = "VOLAGENT_BENCH_VERDICTS"
+
+// verdict says how one line of the must-reach list was met. Short is how much
+// is missing, as a factor of at least 1: at 2 it is a gross miss.
+func verdict(tb testing.TB, what string, short float64, format string, args ...any) {
+	tb.Helper()
+	word := "PASS"
+	switch {
+	case short > 2:
+		word = "MISS"
+	case short > 1:
+		word = "FAIL"
+	}
+	line := fmt.Sprintf("%s  %s: %s\n", word, what, fmt.Sprintf(format, args...))
+	path := os.Getenv(verdicts)
+	if path == "" {
+		fmt.Fprint(os.Stderr, line)
+		return
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
+	if err == nil {
+		_, err = f.WriteString(line)
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		tb.Error(err)
+	}
+}
