@@ -30,13 +30,13 @@ var (
 )
 
 // begin starts an agent from what is on disk.
-func (h *stormHost) begin() {
+func (h *stormHost) begin(after volume.Stop) {
 	h.mu.Lock()
 	h.agent++
 	h.mem = map[string]volume.Record{}
 	for id, r := range h.disk {
 		r.Node.Proven = false // it is not stored
-		h.mem[id], _ = volume.Loaded(r, volume.Crashed)
+		h.mem[id], _ = volume.Loaded(r, after)
 	}
 	s := session{h.storm, h.agent}
 	h.mu.Unlock()
@@ -140,11 +140,19 @@ func (h *stormHost) look(id string) {
 	}
 }
 
-// stop ends the agent in good order.
-func (h *stormHost) stop(within time.Duration) {
+// restart ends the agent in good order, if there is the time for that and the
+// disk takes what it knows, and begins the next.
+func (h *stormHost) restart(within time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
 	h.q.Stop(ctx)
+	after := volume.Crashed
+	h.mu.Lock()
+	if within > callLimit && h.commit() == nil {
+		after = volume.Stopped
+	}
+	h.mu.Unlock()
+	h.begin(after)
 }
 
 // reboot takes everything away but the attachments.
@@ -158,7 +166,7 @@ func (h *stormHost) reboot() {
 		h.done["staged "+id] = false
 	}
 	h.mu.Unlock()
-	h.begin()
+	h.begin(volume.Rebooted)
 }
 
 // touch changes the mount at one of a volume's paths, if there is one.
@@ -180,8 +188,8 @@ var deeds = map[string]func(*stormHost, deed){
 	"force":             func(h *stormHost, d deed) { h.force(d.Volume) },
 	"register":          func(h *stormHost, d deed) { h.register(d.Volume) },
 	"look":              func(h *stormHost, d deed) { h.look(d.Volume) },
-	"kill the agent":    func(h *stormHost, _ deed) { h.crash(); h.begin() },
-	"stop the agent":    func(h *stormHost, d deed) { h.stop(time.Duration(d.N) * time.Second); h.begin() },
+	"kill the agent":    func(h *stormHost, _ deed) { h.crash(); h.begin(volume.Crashed) },
+	"stop the agent":    func(h *stormHost, d deed) { h.restart(time.Duration(d.N) * time.Second) },
 	"reboot":            func(h *stormHost, _ deed) { h.reboot() },
 	"plugin dies":       func(h *stormHost, _ deed) { h.plugin(false) },
 	"plugin comes back": func(h *stormHost, _ deed) { h.plugin(true) },

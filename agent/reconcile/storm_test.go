@@ -27,7 +27,7 @@ func (h *stormHost) run(all []deed) string {
 		r := volume.Record{Volume: stormVolume(id)}
 		h.disk[id] = r
 	}
-	h.begin()
+	h.begin(volume.Crashed)
 	defer func() { h.crash() }()
 	for i, d := range all {
 		deeds[d.What](h, d)

@@ -301,8 +301,7 @@ func (s *storm) call(id string, a volume.Action, f fate) <-chan volume.Outcome {
 
 // later has the effect of a call come after a time, and after more while the
 // agent lives; mu is held. With an answer it is told then, and what undoes
-// something has done so already. That a plugin goes on undoing after the death
-// of an agent is left out, because no record guards against it.
+// something has done so already. A plugin goes on after the death of an agent.
 func (s *storm) later(id string, a volume.Action, after, more time.Duration, answer func(volume.Outcome)) {
 	life, agent := s.life, s.agent
 	if a.Forward() {
@@ -324,7 +323,7 @@ func (s *storm) later(id string, a volume.Action, after, more time.Duration, ans
 			return // it died with the plugin
 		}
 		var out volume.Outcome
-		if a.Forward() || answer == nil && s.agent == agent {
+		if a.Forward() || answer == nil {
 			out = s.effect(id, a)
 		}
 		if answer != nil {
