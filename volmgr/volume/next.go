@@ -365,18 +365,6 @@ func (p *planner) watches(is func(Watch) bool) bool {
 	return slices.ContainsFunc(p.r.Node.Watches, is)
 }
 
-// describe says what is wrong with a plugin that is not ready.
-func (v PluginView) describe() string {
-	switch {
-	case !v.Known:
-		return "not configured"
-	case v.Reason != "":
-		return v.State + ": " + v.Reason
-	default:
-		return v.State
-	}
-}
-
 // unrecognised names a state of the record that this release does not know.
 func (r Record) unrecognised() string {
 	sides := map[string]Side{"attached": r.Node.Attached, "staged": r.Node.Staged}

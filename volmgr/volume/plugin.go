@@ -55,3 +55,15 @@ type PluginView struct {
 func (i PluginInfo) uses(have Uses) Uses {
 	return Uses{Attach: have.Attach || i.Caps.Attach, Stage: have.Stage || i.Caps.Stage}
 }
+
+// describe says what is wrong with a plugin that is not ready.
+func (v PluginView) describe() string {
+	switch {
+	case !v.Known:
+		return "not configured"
+	case v.Reason != "":
+		return v.State + ": " + v.Reason
+	default:
+		return v.State
+	}
+}
