@@ -53,6 +53,7 @@ func (h *host) claims() (got []string) {
 // that makes no sense the agent starts, unmounts nothing, sends nothing, keeps
 // the bad file, finds the plugin's process again, and adopts what is mounted.
 func TestDamagedDatabase(t *testing.T) {
+	t.Parallel()
 	page := os.Getpagesize()
 	for name, damage := range map[string]func([]byte) []byte{
 		"garbage":               func([]byte) []byte { return []byte(strings.Repeat("no database ", 4096)) },
@@ -205,6 +206,7 @@ func (h *host) saysLost(kept []string) {
 // volume is; a mount that no note explains is left alone, and in the way; a note
 // that makes no sense is left where it is.
 func TestAdoptsOnlyWhatIsThere(t *testing.T) {
+	t.Parallel()
 	h := newRecorded(t, "10s", nil)
 	target := map[string]string{}
 	for _, id := range []string{"gone", "there", "unexplained"} {

@@ -151,6 +151,7 @@ func copyFile(t *testing.T, from, to string) {
 // TestOtherNamespace: an agent that does not see the mounts of the last one
 // sends no call, says so, and still answers.
 func TestOtherNamespace(t *testing.T) {
+	t.Parallel()
 	h := newRecorded(t, "10s", nil)
 	h.register("data", "single-node-writer")
 	h.volctl("volume", "claim", "data", "--alloc", "a")
@@ -235,6 +236,7 @@ func TestReboot(t *testing.T) {
 // TestStopWithHungPlugin: a plugin that hangs does not hold up the agent's end.
 // The claim stands, and the next agent goes on with it.
 func TestStopWithHungPlugin(t *testing.T) {
+	t.Parallel()
 	h := newRecorded(t, "30s", nil)
 	h.register("data", "single-node-writer")
 	h.fault(csitest.Fault{Method: csitest.NodeStage, Hang: true})

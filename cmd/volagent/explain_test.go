@@ -302,6 +302,7 @@ func (h *host) files(pattern string) (text string) {
 // TestRepeatedFailure: a failure that repeats is told once, and that the agent's
 // end broke a step off is no failure.
 func TestRepeatedFailure(t *testing.T) {
+	t.Parallel()
 	h := newRecorded(t, "15s", nil)
 	h.register("data", "single-node-writer")
 	h.fault(csitest.Fault{Method: csitest.NodeStage, Code: codes.Internal, Message: "planned", Times: -1})

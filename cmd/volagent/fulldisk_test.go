@@ -20,6 +20,7 @@ import (
 // that help, no call is sent for it, what is mounted stays, and a restart of
 // the agent changes nothing of that. With room again all works by itself.
 func TestFullDisk(t *testing.T) {
+	t.Parallel()
 	h := newRecorded(t, "10s", nil)
 	h.must(h.signal(syscall.SIGTERM))
 	data := filepath.Join(h.dir, "d")
@@ -120,6 +121,7 @@ func (h *host) failing(call, errno string) (end func()) {
 // nor a release is half done; both work once commits do. A commit whose last
 // sync failed may have reached the file: it is not there after a restart.
 func TestFailingDisk(t *testing.T) {
+	t.Parallel()
 	for _, fault := range [][2]string{{"pwrite64", "ENOSPC"}, {"pwrite64", "EIO"}, {"fdatasync", "EIO"}} {
 		t.Run(strings.Join(fault[:], " "), func(t *testing.T) {
 			h := newRecorded(t, "10s", func(c *csitest.Config) { c.Stats = false })

@@ -30,6 +30,7 @@ func (h recorded) registerAs(id, external string) result {
 // TestIDGivenAway: a call that is still in flight for a volume that was dropped
 // by force says nothing of another volume that got its id.
 func TestIDGivenAway(t *testing.T) {
+	t.Parallel()
 	h := newRecorded(t, "4s", nil)
 	h.registerAs("data", "ext/A")
 	h.fault(csitest.Fault{Method: csitest.NodeStage, Volume: "ext/A", Hang: true})
@@ -124,6 +125,7 @@ func TestSocketFile(t *testing.T) {
 // TestSecretGone: a release needs no secret that the calls do not carry, and
 // waits for those that they do.
 func TestSecretGone(t *testing.T) {
+	t.Parallel()
 	h := newRecorded(t, "10s", nil)
 	secret := filepath.Join(h.dir, "secret")
 	h.must(os.WriteFile(secret, []byte("x"), 0o600))

@@ -288,7 +288,7 @@ func TestWithdrawnTogether(t *testing.T) {
 			return err
 		})
 	}()
-	c.await("those who will go", func() bool { return strings.Count(c.volctl("claim", "list"), "goes") == each })
+	c.await("those who will go", func() bool { return strings.Count(c.volctl("claim", "list"), "  goes") == each })
 	leave()
 	for i, err := range <-others {
 		if late := i >= each; late && (coded(err) != api.CodeTimeout || !strings.Contains(err.Error(), "withdrawn")) || !late && !errors.Is(err, context.Canceled) {

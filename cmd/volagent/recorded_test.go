@@ -209,6 +209,7 @@ func TestOrder(t *testing.T) {
 // TestFaults claims a volume while the plugin misbehaves once; the claim must
 // succeed all the same, by just these calls.
 func TestFaults(t *testing.T) {
+	t.Parallel()
 	const (
 		cp, st, pub = csitest.ControllerPublish, csitest.NodeStage, csitest.NodePublish
 		unpub, unst = csitest.NodeUnpublish, csitest.NodeUnstage
@@ -288,6 +289,7 @@ func TestReadOnly(t *testing.T) {
 // TestStillMounted: "OK, but still mounted" is no success. It names who holds
 // the mount, keeps the claim, and ends when the holder does.
 func TestStillMounted(t *testing.T) {
+	t.Parallel()
 	h := newRecorded(t, "10s", nil)
 	h.register("data", "single-node-writer")
 	path := h.volctl("volume", "claim", "data", "--alloc", "a")
@@ -318,6 +320,7 @@ func TestStillMounted(t *testing.T) {
 // TestLateMount: a stage that runs past its deadline and mounts after it was
 // undone is undone again.
 func TestLateMount(t *testing.T) {
+	t.Parallel()
 	h := newRecorded(t, "6s", nil)
 	h.register("data", "single-node-writer")
 	mark := h.mark()
@@ -349,6 +352,7 @@ func TestLateMount(t *testing.T) {
 // TestKilledInACall kills the agent before and after the effect of each call of
 // a claim, and of its release; the next agent brings it to its end.
 func TestKilledInACall(t *testing.T) {
+	t.Parallel()
 	for _, method := range []string{
 		csitest.ControllerPublish, csitest.NodeStage, csitest.NodePublish,
 		csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish,

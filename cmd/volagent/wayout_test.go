@@ -103,6 +103,7 @@ func (h *host) sit(dir string) *exec.Cmd {
 // is gone, and claims go all the same. What it was not told it is told when it is
 // back, before anything is staged.
 func TestDetachWithoutPlugin(t *testing.T) {
+	t.Parallel()
 	h := newApart(t, "10s", func(c *csitest.Config) { c.Attach = true })
 	h.register("data", "single-node-multi-writer")
 	for _, alloc := range []string{"a", "b"} {
@@ -216,6 +217,7 @@ func TestDetachBlock(t *testing.T) {
 
 // TestDetachPending ends claims that never were mounted.
 func TestDetachPending(t *testing.T) {
+	t.Parallel()
 	pending := func(h *apart) {
 		h.register("data", "single-node-writer")
 		h.volctl("volume", "claim", "data", "--alloc", "a", "--no-wait")
@@ -282,6 +284,7 @@ func TestDetachPending(t *testing.T) {
 // TestForcedDebt: what a forced deregister leaves is undone by itself when the
 // plugin is back; if it never is, a person gives it up.
 func TestForcedDebt(t *testing.T) {
+	t.Parallel()
 	h := newApart(t, "10s", nil)
 	claimAndForce := func() {
 		t.Helper()
@@ -362,6 +365,7 @@ func TestStatusWithPluginsDown(t *testing.T) {
 // TestLateUndo: the agent dies in a NodeUnpublish, which takes the mount away
 // only seconds later. A claim that is made meanwhile is not mounted before.
 func TestLateUndo(t *testing.T) {
+	t.Parallel()
 	const late = 4 * time.Second
 	h := newApart(t, "8s", nil)
 	h.register("data", "single-node-writer")
