@@ -44,7 +44,7 @@ func (s *storm) rule(r volume.Record, a volume.Action) string {
 		if left := s.under(id, false); len(left) > 0 || s.done["staged "+id] {
 			return fmt.Sprint("it is still mounted at ", left)
 		}
-		if s.pending[id] > 0 {
+		if s.pending[fmt.Sprint(s.life, id)] > 0 {
 			return "a call may still mount it"
 		}
 	}

@@ -27,7 +27,7 @@ type storm struct {
 	agent   int // the agent's incarnation
 	mounts  map[string]piece
 	done    map[string]bool // "attached v", "staged v"
-	pending map[string]int  // calls that may still mount, by volume
+	pending map[string]int  // calls that may still mount, by life of the plugin and volume
 	running map[string]int  // steps in hand, by agent and volume
 	commits int             // how many fail
 	mem     map[string]volume.Record
@@ -303,9 +303,10 @@ func (s *storm) call(id string, a volume.Action, f fate) <-chan volume.Outcome {
 // agent lives; mu is held. With an answer it is told then, and what undoes
 // something has done so already. A plugin goes on after the death of an agent.
 func (s *storm) later(id string, a volume.Action, after, more time.Duration, answer func(volume.Outcome)) {
-	life, agent := s.life, s.agent
+	life, agent, key := s.life, s.agent, fmt.Sprint(s.life, id)
+	was := s.mounts[a.Path].id
 	if a.Forward() {
-		s.pending[id]++
+		s.pending[key]++
 	}
 	var land func()
 	land = func() {
@@ -317,13 +318,16 @@ func (s *storm) later(id string, a volume.Action, after, more time.Duration, ans
 			return
 		}
 		if a.Forward() {
-			s.pending[id]--
+			s.pending[key]--
 		}
 		if s.life != life {
 			return // it died with the plugin
 		}
 		var out volume.Outcome
 		if a.Forward() || answer == nil {
+			if now := s.mounts[a.Path].id; !a.Forward() && now != was && s.relied(id, now) {
+				s.breaks("an earlier %s took away what was mounted since at %s", a.Kind, a.Path)
+			}
 			out = s.effect(id, a)
 		}
 		if answer != nil {
@@ -333,6 +337,18 @@ func (s *storm) later(id string, a volume.Action, after, more time.Duration, ans
 	// No two things happen at the very same moment.
 	s.odd++
 	time.AfterFunc(after+s.odd, land)
+}
+
+// relied reports whether a mount is one that a volume's record tells of.
+func (s *storm) relied(id string, mount uint64) bool {
+	is := func(m *volume.MountIdentity) bool { return m != nil && m.ID == mount }
+	r := s.mem[id]
+	for _, c := range r.Claims {
+		if is(c.Mount) {
+			return true
+		}
+	}
+	return is(r.Node.Mount)
 }
 
 // effect is a step done as asked; mu is held.

@@ -97,10 +97,9 @@ func settles(a volume.Action) bool {
 	return a.Kind == volume.NodePublish || a.Kind == volume.Bind || a.Kind == volume.Free
 }
 
-// do does a step. Nothing is made after a step that had to be on disk and is
-// not: a crash would leave another mount than the one on record.
+// do does a step. Behind one that had to be on disk and is not, some wait.
 func (q *Queue) do(ctx context.Context, id string, e *entry, r volume.Record, a volume.Action, obs volume.Observed) volume.Outcome {
-	if e.unsaved && a.Forward() {
+	if e.unsaved && building(r, a) {
 		same := func(r volume.Record) volume.Record { return r }
 		if err := q.o.Store.Intend(context.WithoutCancel(q.ctx), id, same); err != nil {
 			return volume.Outcome{Err: volume.HostError(string(a.Kind), err), Unsent: true}
@@ -108,6 +107,26 @@ func (q *Queue) do(ctx context.Context, id string, e *entry, r volume.Record, a 
 		e.unsaved = false
 	}
 	return q.o.Host.Do(ctx, r, a, obs.Plugin)
+}
+
+// building reports whether a step builds on what the steps before it have put on
+// record. After a crash it would be too late to know that another mount was made
+// than the one on record, that a wanted one is being undone, or that the volume
+// is not attached any more. What nobody wants is known to be on its way out.
+func building(r volume.Record, a volume.Action) bool {
+	switch a.Kind {
+	case volume.NodeUnpublish:
+		return r.Claims[a.Alloc].Wanted
+	case volume.NodeUnstage:
+		for _, c := range r.Claims {
+			if c.Wanted {
+				return true
+			}
+		}
+		return false
+	default:
+		return a.Forward() || a.Kind == volume.ControllerUnpublish
+	}
 }
 
 // complete adds to an observation what only the queue knows; mu is held.
