@@ -36,9 +36,9 @@ test: build ## run all tests, also against the built binaries
 	@scripts/setup test
 	go test -count=1 -timeout $(TEST_TIMEOUT) ./...
 
-race: build ## run all tests under the race detector
+race: build ## run the tests under the race detector, with less to explore
 	@scripts/setup race
-	CGO_ENABLED=1 go test -race -count=1 -timeout $(TEST_TIMEOUT) ./...
+	CGO_ENABLED=1 go test -race -short -count=1 -timeout $(TEST_TIMEOUT) ./...
 
 crash: ## kill agent, plugins and power at every point of every operation (minutes)
 	@scripts/setup test
