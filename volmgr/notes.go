@@ -17,7 +17,7 @@ import (
 
 // noteDir is where a plugin's notes are: beside its mounts and under none.
 func (m *Manager) noteDir(pluginID string) string {
-	return filepath.Join(m.o.Root, volume.PluginComponent(pluginID), "meta")
+	return filepath.Join(m.o.Root, volume.PluginComponent(pluginID), notesDir)
 }
 
 // NotePath is where the note of a claim is. No component holds an "@".
@@ -77,7 +77,7 @@ func (m *Manager) Notes(skip map[string]bool) (notes []volume.Note, bad []error)
 		return nil, []error{fmt.Errorf("cannot look for notes: %w", err)}
 	}
 	for _, p := range plugins {
-		dir := filepath.Join(m.o.Root, p.Name(), "meta")
+		dir := filepath.Join(m.o.Root, p.Name(), notesDir)
 		files, err := os.ReadDir(dir)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			bad = append(bad, fmt.Errorf("cannot look for notes: %w", err))

@@ -11,7 +11,8 @@ import (
 // the first start in a boot: a power cut may bring directories back that were
 // removed, because a commit of the state database syncs no directory. Then no
 // volume is mounted, and what a claim needs is made again. What is not empty, or
-// is a mount, stays, and is in the error.
+// is a mount, stays, and is in the error. Notes are not synced either: one that the
+// power cut has left empty goes, and is written again if its claim is there.
 func (m *Manager) Tidy() error {
 	var errs []error
 	note := func(err error) {
@@ -40,6 +41,18 @@ func (m *Manager) Tidy() error {
 				note(err)
 			}
 		}
+		for _, path := range below(plugin, notesDir) {
+			note(removeEmpty(filepath.Join(m.o.Root, path)))
+		}
 	}
 	return errors.Join(errs...)
+}
+
+// removeEmpty removes a regular file that holds nothing.
+func removeEmpty(path string) error {
+	info, err := os.Lstat(path)
+	if err != nil || !info.Mode().IsRegular() || info.Size() > 0 {
+		return err
+	}
+	return os.Remove(path)
 }

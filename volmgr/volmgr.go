@@ -68,10 +68,11 @@ func CheckRoot(root string) error {
 
 func pad(n int) string { return string(make([]byte, n)) }
 
-// Names of the directories of a plugin's mounts.
+// Names of the directories of a plugin's mounts, and of the notes beside them.
 const (
 	stagingDir = "staging"
 	targetsDir = "per-alloc"
+	notesDir   = "meta"
 )
 
 // StagingPath is where a volume is staged.
