@@ -43,6 +43,8 @@ type Store interface {
 
 // Queue makes calls exclusive per volume, and brings a volume down.
 type Queue interface {
+	// Exclusive runs fn while no other call for the volume is in flight, nor one
+	// for its storage; by the key of a debt, for that storage alone.
 	Exclusive(ctx context.Context, id string, fn func() error) error
 	// Call is Exclusive for a create or delete, which shows in the volume's status.
 	Call(ctx context.Context, id string, step volume.Kind, fn func() error) error
@@ -126,7 +128,7 @@ func (s *Service) Register(ctx context.Context, spec volume.Volume, dry bool) (v
 	}
 	fill(&spec, info)
 	r := volume.Record{Volume: spec}
-	if err := s.exists(ctx, spec); err != nil {
+	if err := s.alone(ctx, spec); err != nil {
 		return failed(err)
 	}
 	if dry {
@@ -203,6 +205,27 @@ func (s *Service) dry(ctx context.Context, v volume.Volume) error {
 		return nil
 	}
 	return err
+}
+
+// aloneWithin is how long a registration waits for a call in flight for the same
+// storage, before it does without asking the plugin.
+const aloneWithin = 5 * time.Second
+
+// alone is exists while no other call for the storage is in flight: what a forced
+// deregister left of it may be undone right now. One that hangs does not stand in
+// the way.
+func (s *Service) alone(ctx context.Context, v volume.Volume) error {
+	wait, cancel := context.WithTimeout(ctx, aloneWithin)
+	defer cancel()
+	var asked error
+	err := s.Queue.Exclusive(wait, volume.DebtKey(v.Driver, v.ExternalID), func() error {
+		asked = s.exists(ctx, v)
+		return nil
+	})
+	if err != nil {
+		return ctx.Err() // nil if it is the wait that ran out
+	}
+	return asked
 }
 
 // exists asks the plugin whether the volume is there and can be used as the

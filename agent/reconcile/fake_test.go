@@ -66,7 +66,7 @@ func (m *memory) put(r volume.Record) {
 	if m.records == nil {
 		m.records = map[string]volume.Record{}
 	}
-	m.records[r.Volume.ID] = r
+	m.records[r.Key()] = r
 }
 
 func (m *memory) drop(id string) {

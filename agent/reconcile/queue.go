@@ -135,21 +135,38 @@ func (q *Queue) Changed(id string) <-chan struct{} {
 	return ch
 }
 
-// Exclusive runs fn while no step of the volume runs: one call in flight for
-// each volume, whoever makes it. It returns ctx's error if that ends first.
+// Exclusive runs fn while no call for the volume runs, nor one for what a forced
+// deregister left of the same storage: one call in flight for each storage
+// volume, whoever makes it. The id may be the key of a debt; that stands for the
+// storage alone. It returns ctx's error if that ends first.
 func (q *Queue) Exclusive(ctx context.Context, id string, fn func() error) error {
+	return q.alone(ctx, id, func() error {
+		r, ok := q.o.Store.Volume(id)
+		if ok && !r.Debt && r.Volume.ExternalID != "" {
+			return q.alone(ctx, storage(r), fn)
+		}
+		return fn()
+	})
+}
+
+// alone runs fn while it holds one entry. Whoever needs two takes a volume's
+// before its storage's, so that nobody waits for each other.
+func (q *Queue) alone(ctx context.Context, key string, fn func() error) error {
 	q.mu.Lock()
-	e := q.entry(id)
+	e := q.entry(key)
 	e.refs++
 	q.mu.Unlock()
-	defer q.release(id, e)
+	defer q.release(key, e)
 	if err := e.lock(ctx); err != nil {
 		return err
 	}
-	defer q.notify(id)
+	defer q.notify(key)
 	defer e.unlock()
 	return fn()
 }
+
+// storage is the key of whatever is owed for a volume's storage.
+func storage(r volume.Record) string { return volume.DebtKey(r.Volume.Driver, r.Volume.ExternalID) }
 
 // Call is Exclusive for a call that creates or deletes the volume: it shows as
 // the step that the volume is at, while it runs and once it failed.

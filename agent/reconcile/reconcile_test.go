@@ -359,6 +359,59 @@ func TestForgetDuringStep(t *testing.T) {
 	s.untilTaken(t, "v")
 }
 
+// While what was left of a storage volume is undone, no call for that storage is
+// made under another id, even if the debt is given up meanwhile.
+func TestOneCallForStorage(t *testing.T) {
+	s := newSetup(t)
+	of := func(r volume.Record) volume.Record {
+		r.Volume.Driver, r.Volume.ExternalID = "d", "x"
+		return r
+	}
+	debt := of(claimed(t, "old", "a"))
+	c := debt.Claims["a"]
+	c.Wanted, c.Published = false, volume.Failed
+	debt.Claims = map[string]volume.Claim{"a": c}
+	debt.Debt = true
+	s.store.put(debt)
+	begun, pass := make(chan struct{}), make(chan struct{})
+	s.host.do = func(context.Context, string, volume.Action) volume.Outcome {
+		close(begun)
+		<-pass
+		return volume.Outcome{}
+	}
+	s.Wake(debt.Key())
+	<-begun
+	s.host.setDo(nil)
+	s.store.drop(debt.Key())
+	s.Forget(debt.Key())
+	s.store.put(of(claimed(t, "new", "a")))
+	s.Wake("new")
+	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	for _, key := range []string{debt.Key(), "new"} {
+		if err := s.Exclusive(short, key, func() error { return nil }); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%q: two calls of one storage volume at once: %v", key, err)
+		}
+	}
+	if did := s.host.did(); len(did) != 1 {
+		t.Errorf("two steps at once: %q", did)
+	}
+	// Whoever is asked not to wait does not.
+	s.Abandon("new")
+	close(pass)
+	s.untilTaken(t, "new")
+	if err := s.Exclusive(t.Context(), "new", func() error {
+		again, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer cancel()
+		if err := s.Exclusive(again, debt.Key(), func() error { return nil }); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a registration beside a call: %v", err)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
 // A settled queue has no goroutine, no timer that fires, and looks at nothing.
 func TestIdle(t *testing.T) {
 	before := runtime.NumGoroutine()

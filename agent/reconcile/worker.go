@@ -49,11 +49,6 @@ func (q *Queue) step(id string, e *entry) (more, news bool) {
 	if !ok {
 		return false, true
 	}
-	if r.Debt {
-		// A call of the volume that it was may be in flight still.
-		err := q.Exclusive(q.ctx, r.Volume.ID, func() error { more, news = q.turn(id, e, r); return nil })
-		return more && err == nil, news
-	}
 	return q.turn(id, e, r)
 }
 
@@ -85,9 +80,37 @@ func (q *Queue) turn(id string, e *entry, r volume.Record) (more, news bool) {
 		e.abandon = cancel
 	}
 	q.mu.Unlock()
-	out := q.do(ctx, id, e, r, a, obs)
-	q.finish(id, e, r, a, obs, out)
-	return true, out.Err != nil || settles(a)
+	done := q.forStorage(ctx, id, r, a, func() {
+		out := q.do(ctx, id, e, r, a, obs)
+		q.finish(id, e, r, a, obs, out)
+		news = out.Err != nil || settles(a)
+	})
+	if !done {
+		q.mu.Lock()
+		e.running, e.abandon = nil, nil
+		q.mu.Unlock()
+	}
+	return true, news
+}
+
+// forStorage runs a step while nobody else is at the volume's storage: a call for
+// what was registered under another id, or is a debt since, may be in flight. A
+// debt has its storage by its own turn. A claim that was never mounted goes
+// without: it need not wait for what is owed. It reports whether the step ran; it
+// does not if the wait is given up, or the volume is another when it is over.
+func (q *Queue) forStorage(ctx context.Context, id string, r volume.Record, a volume.Action, step func()) (done bool) {
+	if r.Debt || r.Volume.ExternalID == "" || a.Kind == volume.Free {
+		step()
+		return true
+	}
+	err := q.alone(ctx, storage(r), func() error {
+		if now, ok := q.o.Store.Volume(id); ok && now.Same(r) {
+			step()
+			done = true
+		}
+		return nil
+	})
+	return done && err == nil
 }
 
 // settles reports whether a step that went well may be what somebody waited
