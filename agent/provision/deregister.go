@@ -27,8 +27,9 @@ func (s *Service) Forget(ctx context.Context, id string) (left []string, err err
 
 func (s *Service) deregister(ctx context.Context, id string, force, forget bool) (left []string, err error) {
 	var gone volume.Record
+	var wake []string
 	err = s.Store.Update(ctx, func(tx Tx) (err error) {
-		gone, left = volume.Record{Volume: volume.Volume{ID: id}}, nil
+		gone, left, wake = volume.Record{Volume: volume.Volume{ID: id}}, nil, nil
 		r, ok := tx.Volume(id)
 		if ok {
 			r = volume.Past(r, s.Owners)
@@ -42,6 +43,10 @@ func (s *Service) deregister(ctx context.Context, id string, force, forget bool)
 			gone, ok = d, true
 			left = append(left, Behind(d)...)
 			tx.DeleteDebt(d.Volume.Driver, d.Volume.ExternalID)
+			wake = append(wake, volume.DebtKey(d.Volume.Driver, d.Volume.ExternalID))
+			if waits, ok := tx.VolumeOf(d.Volume.Driver, d.Volume.ExternalID); ok {
+				wake = append(wake, waits)
+			}
 		}
 		return unless(ok, nil, tx, id)
 	})
@@ -50,6 +55,9 @@ func (s *Service) deregister(ctx context.Context, id string, force, forget bool)
 	}
 	s.Queue.Forget(id)
 	s.Queue.Wake(volume.DebtKey(gone.Volume.Driver, gone.Volume.ExternalID))
+	for _, key := range wake {
+		s.Queue.Wake(key)
+	}
 	msg := "deregistered"
 	switch {
 	case forget:

@@ -154,7 +154,7 @@ func (w *world) Provisioner(string) (provision.Plugin, error) {
 // called notes a call, which must be the only one for its volume.
 func (w *world) called(ctx context.Context, format string, args ...any) {
 	call := fmt.Sprintf(format, args...)
-	if len(w.held) != 1 && !strings.HasPrefix(call, "validate") || ctx == nil {
+	if len(w.held) != 1 || ctx == nil {
 		call += " beside others"
 	}
 	w.calls = append(w.calls, call)

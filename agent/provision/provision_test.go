@@ -161,6 +161,24 @@ func TestDebtBeforeCreate(t *testing.T) {
 	equal(t, "woken", w.woken, []string{volume.DebtKey("ebs.csi", "vol-1"), "data"})
 }
 
+// Who waits for what was left need not wait any more once that is given up.
+func TestForgetWakesWaiting(t *testing.T) {
+	w := newWorld()
+	w.mustRegister(t, existing())
+	w.claim(t, "data")
+	w.release(t, "data")
+	if _, err := w.service().Deregister(t.Context(), "data", true); err != nil {
+		t.Fatal(err)
+	}
+	again := existing()
+	again.ID = "renamed"
+	w.mustRegister(t, again)
+	w.woken = nil
+	if _, err := w.service().Forget(t.Context(), "data"); err != nil || !slices.Contains(w.woken, "renamed") {
+		t.Errorf("%v, woken %q", err, w.woken)
+	}
+}
+
 // Forget takes volume and debt in one, and nothing under a live claim.
 func TestForget(t *testing.T) {
 	w := newWorld()

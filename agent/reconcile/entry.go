@@ -38,6 +38,7 @@ type entry struct {
 	failed  map[string]*volume.Attempt // failed steps by Action.Key
 	running *volume.Attempt            // the step in hand
 	abandon context.CancelFunc         // gives up its call; nil if it makes none
+	stale   bool                       // what was decided in this turn is not to be called any more
 	renewed bool                       // due was called during it
 	asked   bool                       // and that was because of a new request
 	exempt  map[string]bool            // failed steps that a new request made due

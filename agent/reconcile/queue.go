@@ -187,11 +187,17 @@ func (q *Queue) Call(ctx context.Context, id string, step volume.Kind, fn func()
 
 // Abandon gives up the call in hand for a volume, as its deadline would: whoever
 // asks does not want to wait for the plugin. What it may still do is watched for.
+// A call that was decided on and has not begun is not made.
 func (q *Queue) Abandon(id string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if e, ok := q.entries[id]; ok && e.abandon != nil {
+	e, ok := q.entries[id]
+	switch {
+	case !ok:
+	case e.abandon != nil:
 		e.abandon()
+	default:
+		e.stale = true
 	}
 }
 

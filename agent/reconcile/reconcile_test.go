@@ -412,6 +412,42 @@ func TestOneCallForStorage(t *testing.T) {
 	}
 }
 
+// Whoever does not wait for the plugin does not wait for a call either that was
+// decided on before and has not begun.
+func TestAbandonBeforeCall(t *testing.T) {
+	s := newSetup(t, "v")
+	looking, pass := make(chan struct{}), make(chan struct{})
+	var looks atomic.Int32
+	s.host.look = func() {
+		if looks.Add(1) == 1 {
+			close(looking)
+			<-pass
+		}
+	}
+	s.host.do = func(ctx context.Context, _ string, a volume.Action) volume.Outcome {
+		if a.Forward() {
+			<-ctx.Done() // the plugin hangs
+			return failing(volume.RetryBackoff)
+		}
+		return volume.Outcome{}
+	}
+	s.Wake("v")
+	<-looking
+	r, _ := s.store.Volume("v")
+	next, err := volume.ReleaseWithout(r, "a", volume.ByLazy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.store.put(next)
+	s.Wake("v")
+	s.Abandon("v")
+	close(pass)
+	s.untilFree(t, "v")
+	if did := s.host.did(); !slices.Equal(did, []string{"free"}) {
+		t.Errorf("steps: %q", did)
+	}
+}
+
 // A settled queue has no goroutine, no timer that fires, and looks at nothing.
 func TestIdle(t *testing.T) {
 	before := runtime.NumGoroutine()

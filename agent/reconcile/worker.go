@@ -45,6 +45,9 @@ func (q *Queue) work(id string, e *entry) {
 // step does one turn. It reports whether there may be more to do at once, and
 // whether whoever waits for the volume is to be told.
 func (q *Queue) step(id string, e *entry) (more, news bool) {
+	q.mu.Lock()
+	e.stale = false // whatever was asked for until now is in the record
+	q.mu.Unlock()
 	r, ok := q.o.Store.Volume(id)
 	if !ok {
 		return false, true
@@ -75,6 +78,10 @@ func (q *Queue) turn(id string, e *entry, r volume.Record) (more, news bool) {
 	ctx, cancel := context.WithCancel(q.ctx)
 	defer cancel()
 	q.mu.Lock()
+	if a.RPC() && e.stale {
+		q.mu.Unlock()
+		return true, false
+	}
 	e.begin(a)
 	if a.RPC() {
 		e.abandon = cancel

@@ -58,10 +58,12 @@ func Noted(r Record, alloc string) (n Note, ok bool) {
 // is on its way stays until it is gone.
 func Renoted(before, now Record) []string {
 	var allocs []string
-	restaged := now.Node.Staged == Present && now.Node.Mount != before.Node.Mount
+	// What is owed, or out of sight, is nowhere to be seen after a loss.
+	all := now.Node.Staged == Present && now.Node.Mount != before.Node.Mount ||
+		!slices.Equal(now.Node.Owed, before.Node.Owed) || len(now.Node.Unseen) != len(before.Node.Unseen)
 	for alloc, c := range now.Claims {
 		was := before.Claims[alloc]
-		if c.mounted() && (restaged || !was.mounted() || c.Mount != was.Mount || c.BoundMount != was.BoundMount) {
+		if c.mounted() && (all || !was.mounted() || c.Mount != was.Mount || c.BoundMount != was.BoundMount) {
 			allocs = append(allocs, alloc)
 		}
 	}

@@ -213,6 +213,10 @@ func TestRenoted(t *testing.T) {
 	leaving := alter(func(_ *volume.Record, c *volume.Claim) { c.State, c.Wanted = volume.Unpublishing, false })
 	remade := alter(func(_ *volume.Record, c *volume.Claim) { c.Mount = &volume.MountIdentity{ID: 50} })
 	restaged := alter(func(r *volume.Record, _ *volume.Claim) { r.Node.Mount = &volume.MountIdentity{ID: 51} })
+	owing := alter(func(r *volume.Record, _ *volume.Claim) {
+		r.Node.Owed = []volume.Owed{{Kind: volume.NodeUnpublish, Path: "/t", Alloc: "x"}}
+	})
+	unseen := alter(func(r *volume.Record, _ *volume.Claim) { r.Node.Unseen = []volume.Unseen{{Path: "/t"}} })
 	gone := alter(func(*volume.Record, *volume.Claim) {})
 	delete(gone.Claims, "a")
 	for name, tt := range map[string]struct {
@@ -225,6 +229,9 @@ func TestRenoted(t *testing.T) {
 		"on its way":     {full, leaving, nil},
 		"mounted again":  {full, remade, []string{"a"}},
 		"staged again":   {full, restaged, []string{"a", "b"}},
+		"owing":          {full, owing, []string{"a", "b"}},
+		"owing no more":  {owing, full, []string{"a", "b"}},
+		"out of sight":   {full, unseen, []string{"a", "b"}},
 		"gone":           {leaving, gone, []string{"a"}},
 		"gone, untaken":  {pending, gone, []string{"a"}},
 		"volume removed": {full, volume.Record{}, []string{"a", "b"}},
