@@ -78,7 +78,7 @@ func (s step) unbind() volume.Outcome {
 	c := s.withMount(s.claim())
 	sight := s.m.o.Host.Look(s.ctx, c.At)
 	if sight.Seen == volume.SeenNothing {
-		return volume.Outcome{}
+		return volume.Outcome{Unseen: s.vanished(c.BoundMount)}
 	}
 	if !sight.Is(c.BoundMount) && !ours(c, sight) && (sight.Seen == volume.SeenMount || sight.Identity != volume.MountIdentity{}) {
 		return s.notOurs(c)

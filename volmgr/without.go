@@ -18,7 +18,7 @@ var ways = map[volume.Without]mount.How{
 func (s step) withoutPlugin() volume.Outcome {
 	sight := s.m.o.Host.Look(s.ctx, s.a.Path)
 	if sight.Seen == volume.SeenNothing {
-		return s.swept(volume.Outcome{})
+		return s.swept(volume.Outcome{Unseen: s.vanished(s.made())})
 	}
 	if made := s.made(); made != nil && sight.Seen == volume.SeenMount && !sight.Is(made) {
 		return s.outcome(fmt.Errorf("what is mounted at %s is not what was mounted there for the volume, and stays; unmount it yourself if it can go", s.a.Path))
@@ -39,6 +39,16 @@ func (s step) made() *volume.MountIdentity {
 		return s.r.Node.Mount
 	}
 	return s.claim().Mount
+}
+
+// vanished is a mount that is on record and not there any more, where the step may
+// go as far as a lazy unmount: an agent may have died after that, before it was on
+// record. Whether anybody uses it still nobody can tell.
+func (s step) vanished(made *volume.MountIdentity) *volume.Unseen {
+	if s.a.How != volume.ByLazy || made == nil || made.Boot != s.m.o.Host.Boot() {
+		return nil
+	}
+	return &volume.Unseen{Path: s.a.Path}
 }
 
 // climb tries one way to unmount after the other. Who holds a mount that only a

@@ -1,32 +1,190 @@
 package main_test
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// TestRegisterBesideDebt: the storage is registered again, under another id too,
-// while a call for what was deregistered by force is in flight. The plugin never
-// sees two calls for it at once; that is a rule that it checks.
-func TestRegisterBesideDebt(t *testing.T) {
+// loseDB kills the agent and starts another without its state database.
+func (h *apart) loseDB() {
+	h.t.Helper()
+	h.kill()
+	h.must(os.Remove(filepath.Join(h.dir, "d", "state.db")))
+	h.flags = []string{"--node-id"}
+	h.start()
+}
+
+// free waits until nothing is left of a volume, and asserts that nothing is
+// mounted, claimed, or noted.
+func (h *apart) free(id string) {
+	h.t.Helper()
+	h.volctl("wait", "--volume", id, "--for", "free", "--timeout", "60s")
+	if m, c, n := h.mounts(), h.claims(), h.notes(); m != "" || len(c)+len(n) != 0 {
+		h.t.Errorf("claims %q, notes %q, mounts\n%s", c, n, m)
+	}
+}
+
+// TestAdoptedWayOut: an owned claim is adopted without its owner, whose end
+// means nothing any more, and goes without the plugin.
+func TestAdoptedWayOut(t *testing.T) {
 	t.Parallel()
-	for _, id := range []string{"data", "other"} {
-		t.Run(id, func(t *testing.T) {
-			h := newRecorded(t, "20s", nil)
+	h := newApart(t, "10s", func(c *csitest.Config) { c.Attach = true })
+	h.register("data", "single-node-multi-writer")
+	s := newSleeper(t)
+	h.volctl("volume", "claim", "data", "--alloc", "a", "--owner", s.owner())
+	h.volctl("volume", "claim", "data", "--alloc", "b", "--at", h.mkdir("at"))
+	h.lose()
+	h.volctl("volume", "claim", "data", "--alloc", "c", "--no-wait")
+	h.volctl("volume", "detach", "data", "b", "--without-plugin")
+	mark := h.mark()
+	h.loseDB()
+	if got := h.claims(); !slices.Equal(got, []string{"data a adopted"}) && !slices.Equal(got, []string{"data a adopted, plugin unavailable"}) {
+		t.Errorf("claims: %q", got)
+	}
+	s.kill()
+	h.exits(4, "claimed by", "volume", "deregister", "data", "-y")
+	h.exits(4, "which is alive", "volume", "deregister", "data", "-force", "-y")
+	if out, code := h.inspect(); code != 0 || !strings.Contains(out, "owed: NodeUnpublishVolume") {
+		t.Errorf("inspect: exit %d\n%s", code, out)
+	}
+	h.volctl("volume", "detach", "data", "a", "--without-plugin")
+	if m, n := h.mounts(), h.notes(); m != "" || len(n) != 0 {
+		t.Errorf("notes %q, mounts\n%s", n, m)
+	}
+	h.startPlugin()
+	h.free("data")
+	h.expect(mark, csitest.NodeUnpublish, csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish)
+	h.volctl("volume", "claim", "data", "--alloc", "a")
+	h.volctl("volume", "detach", "data", "a")
+	h.free("data")
+}
+
+// TestOwnerEndsWithoutPlugin: the owner ends while the plugin is down: the
+// release waits for the plugin, a person does not, and who waited for the holder
+// comes next.
+func TestOwnerEndsWithoutPlugin(t *testing.T) {
+	t.Parallel()
+	h := newApart(t, "10s", func(c *csitest.Config) { c.Attach = true })
+	h.register("data", "single-node-writer")
+	s := newSleeper(t)
+	path := h.volctl("volume", "claim", "data", "--alloc", "a", "--owner", s.owner())
+	sit := h.sit(path)
+	h.lose()
+	h.exits(4, "is running", "volume", "detach", "data", "a", "--without-plugin", "--timeout", "1s")
+	s.kill()
+	h.await("the release", func() bool {
+		return strings.Contains(h.volctl("claim", "list", "-o", "json"), `"unpublishing"`)
+	})
+	waits := h.background("volume", "claim", "data", "--alloc", "b", "--timeout", "70s")
+	h.exits(4, "stands, and is tried again", "volume", "detach", "data", "a", "--without-plugin")
+	// In order, in the midst of it.
+	h.must(h.signal(syscall.SIGTERM))
+	h.start()
+	h.exits(4, "tried again", "volume", "detach", "data", "a", "--without-plugin")
+	h.must(sit.Process.Kill())
+	h.volctl("volume", "detach", "data", "a", "--without-plugin", "--timeout", "30s")
+	h.startPlugin()
+	if r := <-waits; r.code != 0 {
+		t.Errorf("the claim of who waited: %+v", r)
+	}
+	h.volctl("volume", "detach", "data", "b")
+	h.free("data")
+}
+
+// TestForgetThenLose: nothing that was given up comes back from the notes.
+func TestForgetThenLose(t *testing.T) {
+	t.Parallel()
+	for _, forget := range []string{"", "--forget"} {
+		t.Run("forget="+forget, func(t *testing.T) {
+			h := newApart(t, "10s", nil)
 			h.register("data", "single-node-writer")
-			h.volctl("volume", "claim", "data", "--alloc", "a")
-			mark := h.mark()
-			h.fault(csitest.Fault{Method: csitest.NodeUnpublish, Delay: 2 * time.Second}, csitest.Fault{Method: csitest.NodeUnstage, Delay: 2 * time.Second})
-			h.volctl("volume", "detach", "data", "a", "--no-wait")
-			h.await("the call", func() bool { return h.calls(mark).Count(csitest.NodeUnpublish) == 1 })
-			h.volctl("volume", "deregister", "data", "-force", "-y")
-			h.registerAs(id, "ext/data")
-			h.volctl("volume", "claim", id, "--alloc", "b")
-			h.expect(mark, csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish,
-				csitest.ControllerPublish, csitest.NodeStage, csitest.NodePublish)
-			h.volctl("volume", "detach", id, "b")
+			s := newSleeper(t)
+			h.volctl("volume", "claim", "data", "--alloc", "a", "--owner", s.owner())
+			h.exits(4, "which is alive", "volume", "deregister", "data", "-force", "-y")
+			h.lose()
+			s.kill()
+			args := []string{"volume", "deregister", "data", "-force", "-y"}
+			if forget != "" {
+				args = append(args, forget)
+			}
+			h.await("the owner to be gone", func() bool { return h.try(args...).code == 0 })
+			if n := h.notes(); len(n) != 0 {
+				t.Errorf("notes: %q", n)
+			}
+			mounts := h.mounts()
+			h.loseDB()
+			if c := h.claims(); len(c) != 0 {
+				t.Errorf("claims: %q", c)
+			}
+			h.startPlugin()
+			h.volctl("wait", "--plugin", "rec", "--timeout", "30s")
+			h.register("data", "single-node-writer")
+			h.exits(5, "was not made by this volume's staging", "volume", "claim", "data", "--alloc", "a", "--timeout", "2s")
+			if out, code := h.inspect(); code != 1 || !strings.Contains(out, "2 findings") {
+				t.Errorf("inspect: exit %d\n%s", code, out)
+			}
+			if h.mounts() != mounts {
+				t.Errorf("mounts:\n%s", h.mounts())
+			}
+			for _, line := range slices.Backward(strings.Split(strings.TrimSpace(mounts), "\n")) {
+				h.must(syscall.Unmount(strings.Fields(line)[4], 0))
+			}
 		})
 	}
+}
+
+// TestManyOwned: one process owns the claims of many volumes.
+func TestManyOwned(t *testing.T) {
+	const n = 100
+	h := newRecorded(t, "10s", nil)
+	s := newSleeper(t)
+	var text strings.Builder
+	for i := range n {
+		fmt.Fprintf(&text, "---\nid: v%d\nplugin_id: rec\nexternal_id: ext/%d\n", i, i)
+	}
+	file := filepath.Join(h.dir, "many.yaml")
+	h.must(os.WriteFile(file, []byte(text.String()), 0o644))
+	h.volctl("volume", "register", file)
+	for i := range n {
+		h.volctl("volume", "claim", fmt.Sprintf("v%d", i), "--alloc", "a", "--owner", s.owner(), "--no-wait")
+	}
+	h.await("all mounted", func() bool { return strings.Count(h.volctl("volume", "list"), " mounted ") == n })
+	begun := time.Now()
+	s.kill()
+	h.await("all claims to go", func() bool { return len(h.claims()) == 0 })
+	t.Logf("%d claims released after %s", n, time.Since(begun))
+	h.await("all free", func() bool { return strings.Count(h.volctl("volume", "list"), " free ") == n })
+	if n := h.notes(); len(n) != 0 {
+		t.Errorf("notes: %q", n)
+	}
+}
+
+// TestLazyThenKilled: the agent dies after a lazy unmount, before that is on
+// record. It is no proof that nobody uses the volume.
+func TestLazyThenKilled(t *testing.T) {
+	t.Parallel()
+	h := newApart(t, "1s", func(c *csitest.Config) { c.Attach = true })
+	h.register("data", "single-node-writer")
+	path := h.volctl("volume", "claim", "data", "--alloc", "a")
+	h.sit(path)
+	h.lose()
+	h.volctl("volume", "detach", "data", "a", "--no-wait")
+	h.kill()
+	h.must(syscall.Unmount(path, syscall.MNT_DETACH))
+	mark := h.mark()
+	h.start()
+	h.exits(0, "unmounted lazily", "volume", "detach", "data", "a", "--without-plugin=lazy")
+	h.startPlugin()
+	h.await("the detach to be refused", func() bool {
+		return strings.Contains(h.volctl("volume", "status", "data"), "nothing on this host tells whether it is still in use")
+	})
+	h.expect(mark, csitest.NodeUnpublish, csitest.NodeUnstage)
 }

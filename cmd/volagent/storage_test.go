@@ -1,0 +1,32 @@
+package main_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/csitest"
+)
+
+// TestRegisterBesideDebt: the storage is registered again, under another id too,
+// while a call for what was deregistered by force is in flight. The plugin never
+// sees two calls for it at once; that is a rule that it checks.
+func TestRegisterBesideDebt(t *testing.T) {
+	t.Parallel()
+	for _, id := range []string{"data", "other"} {
+		t.Run(id, func(t *testing.T) {
+			h := newRecorded(t, "20s", nil)
+			h.register("data", "single-node-writer")
+			h.volctl("volume", "claim", "data", "--alloc", "a")
+			mark := h.mark()
+			h.fault(csitest.Fault{Method: csitest.NodeUnpublish, Delay: 2 * time.Second}, csitest.Fault{Method: csitest.NodeUnstage, Delay: 2 * time.Second})
+			h.volctl("volume", "detach", "data", "a", "--no-wait")
+			h.await("the call", func() bool { return h.calls(mark).Count(csitest.NodeUnpublish) == 1 })
+			h.volctl("volume", "deregister", "data", "-force", "-y")
+			h.registerAs(id, "ext/data")
+			h.volctl("volume", "claim", id, "--alloc", "b")
+			h.expect(mark, csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish,
+				csitest.ControllerPublish, csitest.NodeStage, csitest.NodePublish)
+			h.volctl("volume", "detach", id, "b")
+		})
+	}
+}
