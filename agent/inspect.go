@@ -85,15 +85,18 @@ type inspectedVolume struct {
 }
 
 type inspectedClaim struct {
-	Alloc  string `json:"alloc"`
-	State  string `json:"state"`
-	Wanted bool   `json:"wanted"`
+	Alloc   string `json:"alloc"`
+	State   string `json:"state"`
+	Wanted  bool   `json:"wanted"`
+	Owner   string `json:"owner,omitempty"`
+	Adopted bool   `json:"adopted,omitempty"`
+	Without string `json:"without_plugin,omitempty"` // how far its release may go
 }
 
 type inspectedMount struct {
 	What   string `json:"what,omitempty"` // "staged", "published for ALLOC", "bound for ALLOC"
 	Path   string `json:"path"`
-	Is     string `json:"is"` // "as recorded", "missing", "another mount", "dead: …", "hung: …", "not recorded"
+	Is     string `json:"is"` // "as recorded", "in doubt", "missing", "another mount", "dead: …", "hung: …", "not recorded"
 	Source string `json:"source,omitempty"`
 	FSType string `json:"fs_type,omitempty"`
 }
@@ -105,7 +108,12 @@ type inspectedPlugin struct {
 	Alive  bool   `json:"alive"`
 }
 
-const asRecorded = "as recorded"
+// What of a record is as it should be: inDoubt is a mount that a call of unknown
+// outcome may have made, or may still undo.
+const (
+	asRecorded = "as recorded"
+	inDoubt    = "in doubt"
+)
 
 func inspect(ctx context.Context, c Config) (*inspection, error) {
 	host, err := mount.New()
@@ -139,7 +147,7 @@ func (in *inspection) records(ctx context.Context, host *mount.Host, snap stated
 		v := inspectRecord(ctx, host, r)
 		in.Volumes = append(in.Volumes, v)
 		for _, m := range v.Mounts {
-			if m.Is != asRecorded {
+			if m.Is != asRecorded && m.Is != inDoubt {
 				in.find("volume %q: %s (%s) is %s", v.ID, m.Path, m.What, m.Is)
 			}
 		}
@@ -158,38 +166,73 @@ func inspectRecord(ctx context.Context, host *mount.Host, r volume.Record) inspe
 	}
 	var wg sync.WaitGroup
 	var made []*inspectedMount
-	look := func(what, path string, m *volume.MountIdentity) {
-		if m == nil {
+	look := func(what, path string, side volume.Side, m *volume.MountIdentity) {
+		if m == nil && (side == volume.Absent || side == volume.Present || path == "") {
 			return
 		}
-		seen := &inspectedMount{What: what, Path: path, FSType: m.FSType}
+		seen := &inspectedMount{What: what, Path: path}
 		made = append(made, seen)
-		wg.Go(func() { seen.Is = compare(host.Look(ctx, path), m) })
+		wg.Go(func() { seen.Is, seen.FSType = compare(host.Look(ctx, path), m) })
 	}
-	look("staged", r.Node.StagingPath, r.Node.Mount)
+	look("staged", r.Node.StagingPath, r.Node.Staged, r.Node.Mount)
 	for _, c := range r.Ordered() {
-		v.Claims = append(v.Claims, inspectedClaim{Alloc: c.Alloc, State: string(c.State), Wanted: c.Wanted})
-		look("published for "+c.Alloc, c.Target, c.Mount)
-		look("bound for "+c.Alloc, c.At, c.BoundMount)
+		v.Claims = append(v.Claims, inspectClaim(c))
+		look("published for "+c.Alloc, c.Target, c.Published, c.Mount)
+		look("bound for "+c.Alloc, c.At, c.Bound, c.BoundMount)
 	}
 	wg.Wait()
 	for _, m := range made {
-		v.Mounts = append(v.Mounts, *m)
+		if m.Is != "" {
+			v.Mounts = append(v.Mounts, *m)
+		}
 	}
 	return v
 }
 
-// compare says what was seen in place of a recorded mount.
-func compare(s volume.Sight, m *volume.MountIdentity) string {
+// more is what else there is to say of a claim.
+func (c inspectedClaim) more() (words string) {
+	if c.Owner != "" {
+		words += "  owner " + c.Owner
+	}
+	if c.Adopted {
+		words += "  adopted"
+	}
+	if c.Without != "" {
+		words += "  released without the plugin: " + c.Without
+	}
+	return words
+}
+
+func inspectClaim(c volume.Claim) inspectedClaim {
+	in := inspectedClaim{Alloc: c.Alloc, State: string(c.State), Wanted: c.Wanted, Adopted: c.Adopted, Without: string(c.Without)}
+	if c.Owner.Mortal() {
+		in.Owner = c.Owner.String()
+	}
+	return in
+}
+
+// compare says what was seen in place of a recorded mount, and its file system.
+// With none on record that is nothing if nothing is there.
+func compare(s volume.Sight, m *volume.MountIdentity) (is, fsType string) {
+	if m == nil {
+		switch s.Seen {
+		case volume.SeenNothing:
+			return "", ""
+		case volume.SeenMount:
+			return inDoubt, s.Identity.FSType
+		default:
+			return string(s.Seen) + ": " + s.Detail, s.Identity.FSType
+		}
+	}
 	switch {
 	case s.Seen == volume.SeenNothing:
-		return "missing"
+		return "missing", m.FSType
 	case s.Seen == volume.SeenMount && s.Is(m):
-		return asRecorded
+		return asRecorded, m.FSType
 	case s.Seen == volume.SeenMount:
-		return "another mount"
+		return "another mount", m.FSType
 	default:
-		return string(s.Seen) + ": " + s.Detail
+		return string(s.Seen) + ": " + s.Detail, m.FSType
 	}
 }
 
@@ -253,7 +296,7 @@ func (in *inspection) text(w io.Writer) error {
 				line("  %s was begun and has not been seen to end", v.Provision)
 			}
 			for _, c := range v.Claims {
-				line("  claim of %q  %s", c.Alloc, c.State)
+				line("  claim of %q  %s%s", c.Alloc, c.State, c.more())
 			}
 			for _, m := range v.Mounts {
 				line("  %s  %s (%s)", m.Path, m.Is, m.What)

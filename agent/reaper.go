@@ -34,6 +34,7 @@ type reaper struct {
 	claims *claim.Service
 	log    hclog.Logger
 	freed  chan struct{} // a claim is gone
+	missed bool          // the last pass left releases for the next, and that was said
 }
 
 // owners returns those of all claims that are wanted.
@@ -89,7 +90,8 @@ func (r *reaper) pass(ctx context.Context) bool {
 	r.owners.Keep(r.db.owners)
 	var (
 		wg     sync.WaitGroup
-		missed atomic.Bool
+		missed atomic.Int64
+		last   atomic.Pointer[error]
 		slots  = make(chan struct{}, reapsAtOnce)
 	)
 	for _, rec := range r.db.Volumes() {
@@ -101,14 +103,20 @@ func (r *reaper) pass(ctx context.Context) bool {
 			wg.Go(func() {
 				defer func() { <-slots }()
 				if err := r.claims.Reap(ctx, rec.Volume.ID, c); err != nil && ctx.Err() == nil {
-					r.log.Warn("cannot release a claim whose owner is gone", "volume", rec.Volume.ID, "alloc", c.Alloc, "owner", c.Owner.String(), "error", err)
-					missed.Store(true)
+					r.log.Debug("cannot release a claim whose owner is gone", "volume", rec.Volume.ID, "alloc", c.Alloc, "owner", c.Owner.String(), "error", err)
+					missed.Add(1)
+					last.Store(&err)
 				}
 			})
 		}
 	}
 	wg.Wait()
-	return !missed.Load()
+	n := missed.Load()
+	if n > 0 && !r.missed { // a disk may be full for hours, and the owners of thousands gone
+		r.log.Warn("cannot release claims whose owners are gone; it is tried again until it can be done", "claims", n, "error", *last.Load())
+	}
+	r.missed = n > 0
+	return n == 0
 }
 
 // living reads records as they are to be seen: a claim whose owner is gone is on

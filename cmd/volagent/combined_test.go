@@ -188,3 +188,73 @@ func TestLazyThenKilled(t *testing.T) {
 	})
 	h.expect(mark, csitest.NodeUnpublish, csitest.NodeUnstage)
 }
+
+// TestInspectInDoubt: a mount that a call of unknown outcome made is explained by
+// its record, that of a volume or of what a forced deregister left.
+func TestInspectInDoubt(t *testing.T) {
+	t.Parallel()
+	h := newApart(t, "10s", nil)
+	h.register("data", "single-node-writer")
+	s := newSleeper(t)
+	h.fault(csitest.Fault{Method: csitest.NodePublish, Crash: csitest.AfterEffect})
+	h.volctl("volume", "claim", "data", "--alloc", "a", "--owner", s.owner(), "--no-wait")
+	path := filepath.Join(h.dir, "d/csi/rec/per-alloc/a/data")
+	h.await("the plugin's end", func() bool { return strings.Contains(h.volctl("volume", "status", "data"), "NodePublishVolume") })
+	says := func(words ...string) {
+		t.Helper()
+		out, code := h.inspect()
+		for _, w := range append(words, path+"  in doubt (published for a)") {
+			if code != 0 || !strings.Contains(out, w) {
+				t.Errorf("exit %d, or it does not say %q:\n%s", code, w, out)
+			}
+		}
+	}
+	says(fmt.Sprintf("owner pid %d", s.pid()))
+	h.volctl("volume", "detach", "data", "a", "--force", "--no-wait")
+	h.volctl("volume", "deregister", "data", "-force", "-y")
+	says(`debt of volume "data"`, "owed: "+path+" may still be mounted")
+	h.killPlugin()
+	h.startPlugin()
+	h.await("the debt to be paid", func() bool { return h.mounts() == "" })
+}
+
+// TestOwnerEndsOnFullDisk: a release that cannot be stored is tried again until
+// it can be, and told of once; the volume stays as it is until then, for whoever
+// asks with force and without the plugin too.
+func TestOwnerEndsOnFullDisk(t *testing.T) {
+	t.Parallel()
+	h := newRecorded(t, "10s", nil)
+	s := newSleeper(t)
+	for _, id := range []string{"one", "two"} {
+		h.register(id, "single-node-writer")
+		h.volctl("volume", "claim", id, "--alloc", "a", "--owner", s.owner())
+	}
+	mounts, mark := h.mounts(), h.mark()
+	end := h.failing("pwrite64", "ENOSPC")
+	s.kill()
+	said := func(words string) int {
+		raw, err := os.ReadFile(h.log.Name())
+		h.must(err)
+		return strings.Count(string(raw), words)
+	}
+	h.await("some tries", func() bool { return said("cannot release a claim whose owner is gone") >= 6 })
+	if n := said("cannot release claims whose owners are gone"); n != 1 {
+		t.Errorf("that is told %d times", n)
+	}
+	if r := h.try("volume", "detach", "one", "a", "--without-plugin"); r.code != 1 || !strings.Contains(r.err, "no space left") {
+		t.Errorf("a release on a full disk: exit %d, %s", r.code, r.err)
+	}
+	if r := h.try("volume", "deregister", "two", "-force", "-y"); r.code != 1 || !strings.Contains(r.err, "no space left") {
+		t.Errorf("a deregister on a full disk: exit %d, %s", r.code, r.err)
+	}
+	if got := h.claims(); len(got) != 2 || h.mounts() != mounts {
+		t.Errorf("claims %q, mounts\n%s", got, h.mounts())
+	}
+	h.expect(mark)
+	end()
+	h.awaitFree("one")
+	h.awaitFree("two")
+	if n := h.notes(); len(n) != 0 || h.mounts() != "" {
+		t.Errorf("notes %q, mounts\n%s", n, h.mounts())
+	}
+}
