@@ -229,7 +229,7 @@ func (s session) Do(ctx context.Context, r volume.Record, a volume.Action, _ vol
 	answer := s.call(id, a, f)
 	s.mu.Unlock()
 
-	out := volume.Outcome{}
+	var out volume.Outcome
 	if a.RPC() {
 		select {
 		case out = <-answer:

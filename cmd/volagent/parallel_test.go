@@ -32,7 +32,7 @@ func newCrowd(t *testing.T, deadline string) crowd {
 	t.Helper()
 	c := crowd{recorded: newRecorded(t, deadline, nil)}
 	c.Client = apiclient.New(c.socket())
-	t.Cleanup(c.Client.Close)
+	t.Cleanup(c.Close)
 	return c
 }
 
