@@ -5,7 +5,8 @@
 //
 //	meta
 //	  schema                      decimal number, see migrations
-//	  node                        Node: the CSI node id, boot, mount namespace, data dir, loss
+//	  node                        Node: the CSI node id, boot, mount namespace, data dir, how the
+//	                              last agent ended, loss
 //	volumes
 //	  <volume id>                 volume.Record without its claims
 //	claims

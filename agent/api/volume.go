@@ -84,7 +84,7 @@ type Volume struct {
 	// ("mounted, writable", "stuck: unmounting").
 	State   string `json:"state"`
 	Summary string `json:"summary"`
-	// Driver is the CSI driver's own name, as in "local.csi.volagent.io".
+	// Driver is the CSI driver's own name, as in "local.csi.volagent".
 	Driver        string `json:"driver,omitempty"`
 	PluginState   string `json:"plugin_state"`
 	PluginVersion string `json:"plugin_version,omitempty"`
@@ -139,7 +139,7 @@ type Attempt struct {
 	// Message is the plugin's words, or this agent's where the code says so.
 	Message string `json:"message,omitempty"`
 	// Waits says what is waited for, where no step is tried; Cause classes it:
-	// halted, plugin, backoff, foreign, hung, watch, invalid.
+	// halted, plugin, backoff, foreign, hung, watch, debt, invalid.
 	Waits string    `json:"waits,omitempty"`
 	Cause string    `json:"cause,omitempty"`
 	Tries int       `json:"tries"`

@@ -182,7 +182,7 @@ func volumeScenarios() []scenario {
 
 // forced is a volume that is deregistered while its last claim cannot be
 // released, because a process is at work in it. Nothing is unmounted by that,
-// and all of it is undone once the volume is registered again.
+// and all of it is undone by itself; then the volume is registered again.
 func forced() scenario {
 	return scenario{
 		name: "deregister -force", binding: 1, again: api.CodeNotFound, commits: true, rough: true,
