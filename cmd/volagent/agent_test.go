@@ -174,9 +174,7 @@ func TestOtherNamespace(t *testing.T) {
 	h.wrap = nil
 	h.start("rec")
 	h.volctl("wait", "--volume", "data", "--for", "free", "--timeout", "30s")
-	if left := h.mounts(); left != "" {
-		t.Errorf("still mounted:\n%s", left)
-	}
+	h.allGone()
 }
 
 // TestBothKilled: with agent and plugin killed at once, the plugin is started

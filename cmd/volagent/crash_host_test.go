@@ -32,7 +32,7 @@ type crashHost struct {
 	seeded map[string]bool
 	// orphans: volumes of the plugin may be left that no record names.
 	orphans bool
-	holder  *exec.Cmd // a process in a volume
+	holder  *sleeper // a process in a volume
 }
 
 // crashDeadline bounds the plugin's calls. So long an agent waits, after it was
@@ -235,10 +235,6 @@ func (h *crashHost) wantPath(id, alloc, at string) string {
 	return filepath.Join(h.dir, "d/csi/rec/per-alloc", alloc, id)
 }
 
-func (h *crashHost) stagingPath(id string) string {
-	return filepath.Join(h.dir, "d/csi/rec/staging", id)
-}
-
 // at is a mount point of a user's own.
 func (h *crashHost) at(name string) string {
 	dir := filepath.Join(h.binds, name)
@@ -280,19 +276,6 @@ func (h *crashHost) claimed(alloc string) bool {
 	}
 	h.must(err)
 	return true
-}
-
-// codeOf is the API's code of an error, "" for none.
-func codeOf(err error) api.Code {
-	var e *api.Error
-	switch {
-	case err == nil:
-		return ""
-	case errors.As(err, &e):
-		return e.Code
-	default:
-		return api.CodeFailed
-	}
 }
 
 // mountsOf are the mounts of some allocs, with their ids.

@@ -1,7 +1,6 @@
 package main_test
 
 import (
-	"os/exec"
 	"strings"
 	"syscall"
 
@@ -188,7 +187,7 @@ func forced() scenario {
 		name: "deregister -force", binding: 1, again: api.CodeNotFound, commits: true, rough: true,
 		before: func(h *crashHost) {
 			h.must(h.claim("a", api.ClaimRequest{}))
-			h.hold(h.wantPath("data", "a", ""))
+			h.holder = newSleeper(h.t, h.wantPath("data", "a", ""))
 			ctx, cancel := h.ctx()
 			defer cancel()
 			h.must(h.api.ReleaseClaim(ctx, "data", "a", noWait))
@@ -203,30 +202,8 @@ func forced() scenario {
 			if got := strings.Count(h.mounts(), "\n"); got != 2 {
 				h.t.Errorf("%d mounts are left, want the staging and the target:\n%s", got, h.mounts())
 			}
-			h.letGo()
+			h.holder.kill()
 			h.must(h.registerData())
 		},
 	}
-}
-
-// hold starts a process in a directory.
-func (h *crashHost) hold(dir string) {
-	h.t.Helper()
-	h.holder = exec.Command("sleep", "1000")
-	h.holder.Dir = dir
-	h.holder.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	h.must(h.holder.Start())
-	h.t.Cleanup(h.letGo)
-}
-
-// letGo ends it.
-func (h *crashHost) letGo() {
-	if h.holder == nil {
-		return
-	}
-	h.must(h.holder.Process.Kill())
-	if err := h.holder.Wait(); err == nil {
-		h.t.Error("the holder ended by itself")
-	}
-	h.holder = nil
 }

@@ -33,10 +33,9 @@ type status struct {
 	}
 }
 
-func (h *host) status(id string) (st status) {
+func (h *host) status(id string) status {
 	h.t.Helper()
-	h.must(json.Unmarshal([]byte(h.volctl("volume", "status", id, "-o", "json")), &st))
-	return st
+	return decode[status](h, "volume", "status", id)
 }
 
 // happened are the events, as a program reads them.
@@ -116,9 +115,7 @@ func TestBusyUnmount(t *testing.T) {
 	}
 	h.volctl("wait", "--volume", "data", "--for", "free", "--timeout", "60s")
 	h.volctl("volume", "detach", "other", "web")
-	if left := h.mounts(); left != "" {
-		t.Errorf("still mounted:\n%s", left)
-	}
+	h.allGone()
 }
 
 // TestPluginLog: the error of a claim, and the status, quote the last lines that

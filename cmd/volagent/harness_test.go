@@ -342,22 +342,30 @@ func (h *host) checkDB() {
 
 // stopPlugins kills what was started with a socket of this host.
 func (h *host) stopPlugins() {
+	for _, pid := range h.started() {
+		_ = syscall.Kill(pid, syscall.SIGCONT) // it may have ended by itself
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+		h.await("the plugin's end", func() bool { return ended(pid) })
+	}
+}
+
+// started are the processes of this host's plugins, those with more in their
+// environment if that is asked for.
+func (h *host) started(more ...string) (pids []int) {
+	h.t.Helper()
 	environs, err := filepath.Glob("/proc/[0-9]*/environ")
 	h.must(err)
 	for _, path := range environs {
 		raw, err := os.ReadFile(path)
-		if err != nil || !bytes.Contains(raw, []byte("CSI_ENDPOINT=unix://"+h.dir+"/")) {
+		if err != nil || !bytes.Contains(raw, []byte("CSI_ENDPOINT=unix://"+h.dir+"/")) ||
+			slices.ContainsFunc(more, func(m string) bool { return !bytes.Contains(raw, []byte(m)) }) {
 			continue
 		}
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
 		h.must(err)
-		_ = syscall.Kill(pid, syscall.SIGCONT) // it may have ended by itself
-		_ = syscall.Kill(pid, syscall.SIGKILL)
-		h.await("the plugin's end", func() bool {
-			state, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
-			return err != nil || bytes.Contains(state, []byte(") Z "))
-		})
+		pids = append(pids, pid)
 	}
+	return pids
 }
 
 // unmountAll takes away what is mounted below the host's directory.

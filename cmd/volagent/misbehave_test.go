@@ -55,9 +55,7 @@ func (h recorded) registerWith(lines string) {
 func (h recorded) over(id string) {
 	h.t.Helper()
 	h.volctl("wait", "--volume", id, "--for", "free", "--timeout", "60s")
-	if left := h.mounts(); left != "" {
-		h.t.Errorf("still mounted:\n%s", left)
-	}
+	h.allGone()
 	h.must(filepath.WalkDir(filepath.Join(h.dir, "d", "csi", "rec"), func(path string, d fs.DirEntry, err error) error {
 		switch rel := strings.TrimPrefix(path, h.dir+"/d/csi/rec"); {
 		case err != nil:

@@ -3,7 +3,6 @@ package main_test
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -16,36 +15,6 @@ import (
 
 // soon is how long the claim of an owner that ended may stand.
 const soon = 5 * time.Second
-
-// sleeper is a process that does nothing until it is ended.
-type sleeper struct {
-	cmd *exec.Cmd
-	t   *testing.T
-}
-
-func newSleeper(t *testing.T) *sleeper {
-	t.Helper()
-	s := &sleeper{exec.Command("sleep", "600"), t}
-	if err := s.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.kill)
-	return s
-}
-
-func (s *sleeper) pid() int      { return s.cmd.Process.Pid }
-func (s *sleeper) owner() string { return fmt.Sprintf("pid:%d", s.pid()) }
-
-// kill ends it, the first time, and reaps it.
-func (s *sleeper) kill() {
-	if s.cmd.ProcessState != nil {
-		return
-	}
-	if err := s.cmd.Process.Kill(); err != nil {
-		s.t.Error(err)
-	}
-	_ = s.cmd.Wait() // killed
-}
 
 // awaitFree waits until a volume is free, and returns how long that took.
 func (h recorded) awaitFree(id string) time.Duration {
@@ -63,7 +32,7 @@ func TestOwnerEnds(t *testing.T) {
 	h.register("data", "single-node-writer")
 	h.register("more", "single-node-writer")
 	h.register("kept", "single-node-writer")
-	s := newSleeper(t)
+	s := newSleeper(t, "")
 	path := h.volctl("volume", "claim", "data", "--alloc", "web", "--owner", s.owner())
 	h.volctl("volume", "claim", "more", "--alloc", "web", "--owner", s.owner())
 	h.volctl("volume", "claim", "kept", "--alloc", "web", "--owner", "none")
@@ -105,7 +74,7 @@ func TestOwnerEndsUnseen(t *testing.T) {
 	h := newRecorded(t, "10s", nil)
 	h.register("data", "single-node-writer")
 	h.register("kept", "single-node-writer")
-	dead, alive := newSleeper(t), newSleeper(t)
+	dead, alive := newSleeper(t, ""), newSleeper(t, "")
 	h.volctl("volume", "claim", "data", "--alloc", "web", "--owner", dead.owner())
 	h.volctl("volume", "claim", "kept", "--alloc", "db", "--owner", alive.owner())
 	h.kill()
@@ -130,7 +99,7 @@ func TestOwnerEndsUnseen(t *testing.T) {
 func TestHolderLivesOrDies(t *testing.T) {
 	h := newRecorded(t, "10s", nil)
 	h.register("data", "single-node-writer")
-	s := newSleeper(t)
+	s := newSleeper(t, "")
 	h.volctl("volume", "claim", "data", "--alloc", "db", "--owner", s.owner())
 	mark := h.mark()
 	begun := time.Now()
@@ -146,14 +115,14 @@ func TestHolderLivesOrDies(t *testing.T) {
 	h.expect(mark)
 	h.fault(csitest.Fault{Method: csitest.NodeUnpublish, Delay: time.Second})
 	s.kill()
-	next := newSleeper(t)
+	next := newSleeper(t, "")
 	h.volctl("volume", "claim", "data", "--alloc", "web", "--owner", next.owner())
 	h.expect(mark, csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish, csitest.ControllerPublish, csitest.NodeStage, csitest.NodePublish)
 
 	// The same alloc, started again.
 	h.fault(csitest.Fault{Method: csitest.NodeUnpublish, Delay: time.Second})
 	next.kill()
-	last := newSleeper(t)
+	last := newSleeper(t, "")
 	h.volctl("volume", "claim", "data", "--alloc", "web", "--owner", last.owner())
 	if got := h.volctl("volume", "status", "data"); !strings.Contains(got, fmt.Sprintf("pid %d sleep, running", last.pid())) {
 		t.Errorf("the claim is not its new owner's:\n%s", got)
@@ -166,7 +135,7 @@ func TestHolderLivesOrDies(t *testing.T) {
 func TestDetachOwned(t *testing.T) {
 	h := newRecorded(t, "10s", nil)
 	h.register("data", "single-node-writer")
-	s := newSleeper(t)
+	s := newSleeper(t, "")
 	h.volctl("volume", "claim", "data", "--alloc", "web", "--owner", s.owner())
 	mark := h.mark()
 	for _, args := range [][]string{{"volume", "detach", "data"}, {"volume", "deregister", "data", "-force", "-y"}} {
@@ -188,7 +157,7 @@ func TestDetachOwned(t *testing.T) {
 func TestDropAfterOwner(t *testing.T) {
 	h := newRecorded(t, "2s", nil)
 	h.register("data", "single-node-writer")
-	s := newSleeper(t)
+	s := newSleeper(t, "")
 	h.volctl("volume", "claim", "data", "--alloc", "web", "--owner", s.owner())
 	h.fault(csitest.Fault{Method: csitest.NodeUnpublish, Hang: true, Times: -1})
 	s.kill()
@@ -207,7 +176,7 @@ func TestDetachAndReaperAtOnce(t *testing.T) {
 	h.register("data", "single-node-multi-writer")
 	h.volctl("volume", "claim", "data", "--alloc", "other")
 	for i := range 10 {
-		s := newSleeper(t)
+		s := newSleeper(t, "")
 		h.volctl("volume", "claim", "data", "--alloc", "web", "--owner", s.owner())
 		mark := h.mark()
 		done := h.background("volume", "detach", "data", "web", "--force", "--ignore-not-found")
@@ -229,7 +198,7 @@ func TestNewBoot(t *testing.T) {
 	h := newRecorded(t, "10s", nil)
 	h.register("mine", "single-node-writer")
 	h.register("data", "single-node-writer")
-	s := newSleeper(t)
+	s := newSleeper(t, "")
 	at := filepath.Join(h.dir, "at")
 	h.must(os.Mkdir(at, 0o755))
 	path := h.volctl("volume", "claim", "mine", "--alloc", "web", "--owner", s.owner())

@@ -59,25 +59,12 @@ func (c crowd) detach(id, alloc string) error {
 	return c.ReleaseClaim(context.Background(), id, alloc, apiclient.ReleaseOptions{Wait: aWhile})
 }
 
-// coded is the code of the agent's error; empty for none.
-func coded(err error) api.Code {
-	var e *api.Error
-	switch {
-	case err == nil:
-		return ""
-	case errors.As(err, &e):
-		return e.Code
-	default:
-		return api.Code(err.Error())
-	}
-}
-
 // only asserts that each call ended well or in one of the ways given, and
 // returns how many ended well.
 func (c crowd) only(errs []error, others ...api.Code) (good int) {
 	c.t.Helper()
 	for i, err := range errs {
-		switch code := coded(err); {
+		switch code := codeOf(err); {
 		case code == "":
 			good++
 		case !slices.Contains(others, code):
@@ -96,9 +83,7 @@ func (c crowd) left(ids ...string) {
 	if out := c.volctl("claim", "list", "-q"); out != "" {
 		c.t.Errorf("claims are left:\n%s", out)
 	}
-	if out := c.mounts(); out != "" {
-		c.t.Errorf("still mounted:\n%s", out)
-	}
+	c.allGone()
 }
 
 // count asserts how often a call was made since a mark.
@@ -146,10 +131,10 @@ func (c crowd) loop(id, alloc string, rounds int, alone bool) error {
 		if err == nil && alone {
 			err = os.WriteFile(filepath.Join(claim.Path, alloc), nil, 0o644)
 		}
-		if err != nil && (alone || coded(err) != api.CodeRefused) {
+		if err != nil && (alone || codeOf(err) != api.CodeRefused) {
 			return fmt.Errorf("claim of %q by %q: %w", id, alloc, err)
 		}
-		if err := c.detach(id, alloc); err != nil && (alone || coded(err) != api.CodeNotFound) {
+		if err := c.detach(id, alloc); err != nil && (alone || codeOf(err) != api.CodeNotFound) {
 			return fmt.Errorf("detach of %q by %q: %w", id, alloc, err)
 		}
 	}
@@ -291,7 +276,7 @@ func TestWithdrawnTogether(t *testing.T) {
 	c.await("those who will go", func() bool { return strings.Count(c.volctl("claim", "list"), "  goes") == each })
 	leave()
 	for i, err := range <-others {
-		if late := i >= each; late && (coded(err) != api.CodeTimeout || !strings.Contains(err.Error(), "withdrawn")) || !late && !errors.Is(err, context.Canceled) {
+		if late := i >= each; late && (codeOf(err) != api.CodeTimeout || !strings.Contains(err.Error(), "withdrawn")) || !late && !errors.Is(err, context.Canceled) {
 			t.Errorf("caller %d: %v", i, err)
 		}
 	}
@@ -314,7 +299,7 @@ func TestFinalErrorForAll(t *testing.T) {
 		_, err := c.claim("data", fmt.Sprint("a", i), api.ClaimRequest{})
 		return err
 	}) {
-		if coded(err) != api.CodeFailed || !strings.Contains(err.Error(), "no such flavour") || !strings.Contains(err.Error(), "withdrawn") {
+		if codeOf(err) != api.CodeFailed || !strings.Contains(err.Error(), "no such flavour") || !strings.Contains(err.Error(), "withdrawn") {
 			t.Errorf("caller %d: %v", i, err)
 		}
 	}

@@ -1,12 +1,10 @@
 package main_test
 
 import (
-	"bytes"
 	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -21,22 +19,7 @@ import (
 // to hurt their users.
 
 // daemons are the FUSE daemons that serve this host's mounts.
-func (h recorded) daemons() []int {
-	h.t.Helper()
-	environs, err := filepath.Glob("/proc/[0-9]*/environ")
-	h.must(err)
-	var pids []int
-	for _, path := range environs {
-		raw, err := os.ReadFile(path)
-		if err != nil || !bytes.Contains(raw, []byte("CSITEST_FUSE_DAEMON=")) || !bytes.Contains(raw, []byte("CSI_ENDPOINT=unix://"+h.dir+"/")) {
-			continue
-		}
-		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
-		h.must(err)
-		pids = append(pids, pid)
-	}
-	return pids
-}
+func (h recorded) daemons() []int { return h.started("CSITEST_FUSE_DAEMON=") }
 
 // signalDaemons sends all of them a signal.
 func (h recorded) signalDaemons(sig syscall.Signal) {
@@ -286,9 +269,7 @@ func TestPlanted(t *testing.T) {
 		}
 	}
 	unmount(t, beside)
-	if left := h.mounts(); left != "" {
-		t.Errorf("still mounted:\n%s", left)
-	}
+	h.allGone()
 }
 
 // TestFailureIsExplained: a failure shows the step, the call, the code, the

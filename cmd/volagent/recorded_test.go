@@ -198,9 +198,7 @@ func TestOrder(t *testing.T) {
 	h.expect(mark, csitest.NodeUnpublish)
 	h.volctl("volume", "detach", "data", "b")
 	h.expect(mark, csitest.NodeUnpublish, csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish)
-	if left := h.mounts(); left != "" {
-		t.Errorf("still mounted:\n%s", left)
-	}
+	h.allGone()
 	if out := h.volctl("volume", "list"); !strings.Contains(out, "free") {
 		t.Errorf("the volume is not free:\n%s", out)
 	}
@@ -245,9 +243,7 @@ func TestFaults(t *testing.T) {
 				t.Fatal(err)
 			}
 			h.volctl("volume", "detach", "data", "a")
-			if left := h.mounts(); left != "" {
-				t.Errorf("still mounted:\n%s", left)
-			}
+			h.allGone()
 			path = h.volctl("volume", "claim", "data", "--alloc", "b")
 			if raw, err := os.ReadFile(filepath.Join(path, "file")); string(raw) != "kept" {
 				t.Errorf("the data is %q, %v", raw, err)
@@ -270,9 +266,7 @@ func TestFinalError(t *testing.T) {
 	}
 	h.volctl("wait", "--volume", "data", "--for", "free", "--timeout", "30s")
 	h.expect(mark, csitest.ControllerPublish, csitest.NodeStage, csitest.NodeUnstage, csitest.ControllerUnpublish)
-	if left := h.mounts(); left != "" {
-		t.Errorf("still mounted:\n%s", left)
-	}
+	h.allGone()
 }
 
 // TestReadOnly: a plugin that ignores read-only does not get away with it.
@@ -293,28 +287,20 @@ func TestStillMounted(t *testing.T) {
 	h := newRecorded(t, "10s", nil)
 	h.register("data", "single-node-writer")
 	path := h.volctl("volume", "claim", "data", "--alloc", "a")
-	holder := exec.Command("sleep", "1000")
-	holder.Dir = path
-	holder.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	h.must(holder.Start())
+	holder := newSleeper(t, path)
 	r := h.try("volume", "detach", "data", "a", "--timeout", "3s")
 	if r.code != 5 || !strings.Contains(r.err, "sleep") {
 		t.Errorf("exit %d, stderr %q", r.code, r.err)
 	}
-	remedy := fmt.Sprintf("kill %d", holder.Process.Pid)
+	remedy := fmt.Sprintf("kill %d", holder.pid())
 	h.await("the status to say what helps", func() bool { return strings.Contains(h.volctl("volume", "status", "data"), remedy) })
 	if out := h.volctl("volume", "deregister", "data", "--ignore-not-found", "-force", "-y"); !strings.Contains(out, "may still be mounted") {
 		t.Errorf("force said %q", out)
 	}
-	h.must(holder.Process.Kill())
-	if err := holder.Wait(); err == nil {
-		t.Error("the holder ended by itself")
-	}
+	holder.kill()
 	h.register("data", "single-node-writer")
 	h.volctl("wait", "--volume", "data", "--for", "free", "--timeout", "30s")
-	if left := h.mounts(); left != "" {
-		t.Errorf("still mounted:\n%s", left)
-	}
+	h.allGone()
 }
 
 // TestLateMount: a stage that runs past its deadline and mounts after it was
@@ -344,9 +330,7 @@ func TestLateMount(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.volctl("wait", "--volume", "data", "--for", "free", "--timeout", "30s")
-	if left := h.mounts(); left != "" {
-		t.Errorf("still mounted:\n%s", left)
-	}
+	h.allGone()
 }
 
 // TestKilledInACall kills the agent before and after the effect of each call of
@@ -378,9 +362,7 @@ func TestKilledInACall(t *testing.T) {
 				if !release {
 					h.volctl("volume", "detach", "data", "a")
 				}
-				if left := h.mounts(); left != "" {
-					t.Errorf("still mounted:\n%s", left)
-				}
+				h.allGone()
 			})
 		}
 	}

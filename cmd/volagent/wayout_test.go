@@ -85,20 +85,6 @@ func (h *host) exits(code int, words string, args ...string) result {
 	return r
 }
 
-// sit is a process whose working directory is dir, until the test ends.
-func (h *host) sit(dir string) *exec.Cmd {
-	h.t.Helper()
-	cmd := exec.Command("sleep", "1000")
-	cmd.Dir = dir
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	h.must(cmd.Start())
-	h.t.Cleanup(func() {
-		h.must(cmd.Process.Kill())
-		_ = cmd.Wait() // killed
-	})
-	return cmd
-}
-
 // TestDetachWithoutPlugin is FIELD's "detach needs a working plugin": the plugin
 // is gone, and claims go all the same. What it was not told it is told when it is
 // back, before anything is staged.
@@ -144,7 +130,7 @@ func TestDetachBusy(t *testing.T) {
 	h := newApart(t, "10s", func(c *csitest.Config) { c.Attach = true })
 	h.register("data", "single-node-writer")
 	path := h.volctl("volume", "claim", "data", "--alloc", "a")
-	holder := fmt.Sprintf("pid %d sleep", h.sit(path).Process.Pid)
+	holder := fmt.Sprintf("pid %d sleep", newSleeper(t, path).pid())
 	h.lose()
 	for _, how := range [][2]string{{"--without-plugin", "--without-plugin=force"}, {"--without-plugin=force", "--without-plugin=lazy"}} {
 		r := h.exits(4, holder, "volume", "detach", "data", "a", how[0])
@@ -153,9 +139,7 @@ func TestDetachBusy(t *testing.T) {
 		}
 	}
 	h.exits(0, holder, "volume", "detach", "data", "a", "--without-plugin=lazy")
-	if m := h.mounts(); m != "" {
-		t.Errorf("still mounted:\n%s", m)
-	}
+	h.allGone()
 	h.exits(0, "was unmounted lazily", "volume", "status", "data")
 	h.exits(2, "none of the ways", "volume", "detach", "data", "a", "--without-plugin=fire")
 
@@ -313,9 +297,7 @@ func TestForcedDebt(t *testing.T) {
 	h.startPlugin()
 	h.await("the debt to be paid", func() bool { return !strings.Contains(h.volctl("node", "status"), "by force") })
 	h.expect(mark, csitest.NodeUnpublish, csitest.NodeUnstage)
-	if m := h.mounts(); m != "" {
-		t.Errorf("still mounted:\n%s", m)
-	}
+	h.allGone()
 
 	h.await("the same storage to be mounted", func() bool { return h.try("wait", "--plugin", "rec").code == 0 })
 	claimAndForce()
