@@ -90,13 +90,9 @@ func (s *Service) dropIntent(ctx context.Context, id string) error {
 }
 
 func (s *Service) create(ctx context.Context, v volume.Volume) (volume.CreateVolumeResult, error) {
-	p, err := s.Plugins.Provisioner(v.PluginID)
+	p, secrets, err := s.reach(v)
 	if err != nil {
 		return volume.CreateVolumeResult{}, err
-	}
-	secrets, err := s.Secrets(v.Secrets)
-	if err != nil {
-		return volume.CreateVolumeResult{}, volume.Errorf(volume.ErrInvalid, "%v", err)
 	}
 	return p.CreateVolume(ctx, volume.CreateVolumeRequest{
 		Name: v.Name, CapacityMin: v.CapacityMin, CapacityMax: v.CapacityMax, Capabilities: v.Capabilities,
@@ -258,13 +254,9 @@ func (s *Service) delete(ctx context.Context, id string) error {
 }
 
 func (s *Service) destroy(ctx context.Context, v volume.Volume) error {
-	p, err := s.Plugins.Provisioner(v.PluginID)
+	p, secrets, err := s.reach(v)
 	if err != nil {
 		return err
-	}
-	secrets, err := s.Secrets(v.Secrets)
-	if err != nil {
-		return volume.Errorf(volume.ErrInvalid, "%v", err)
 	}
 	return p.DeleteVolume(ctx, volume.DeleteVolumeRequest{ExternalID: v.ExternalID, Secrets: secrets})
 }

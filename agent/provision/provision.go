@@ -228,19 +228,28 @@ func (s *Service) alone(ctx context.Context, v volume.Volume) error {
 	return asked
 }
 
+// reach returns the plugin of a volume, and the volume's secrets for a call to it.
+func (s *Service) reach(v volume.Volume) (Plugin, volume.Secrets, error) {
+	p, err := s.Plugins.Provisioner(v.PluginID)
+	if err != nil {
+		return nil, nil, err
+	}
+	secrets, err := s.Secrets(v.Secrets)
+	if err != nil {
+		return nil, nil, volume.Errorf(volume.ErrInvalid, "%v", err)
+	}
+	return p, secrets, nil
+}
+
 // exists asks the plugin whether the volume is there and can be used as the
 // file says. A plugin that is down, or cannot tell, does not stand in the way.
 func (s *Service) exists(ctx context.Context, v volume.Volume) error {
 	if view := s.Plugins.View(v.PluginID); !view.Ready || !view.Info.HasController {
 		return nil
 	}
-	p, err := s.Plugins.Provisioner(v.PluginID)
+	p, secrets, err := s.reach(v)
 	if err != nil {
 		return err
-	}
-	secrets, err := s.Secrets(v.Secrets)
-	if err != nil {
-		return volume.Errorf(volume.ErrInvalid, "%v", err)
 	}
 	err = p.ValidateCapabilities(ctx, volume.ValidateRequest{
 		ExternalID: v.ExternalID, Capabilities: v.Capabilities, FSType: v.MountOptions.FSType,
