@@ -63,6 +63,7 @@ func TestBadConfig(t *testing.T) {
 		"relative":         {"plugin_dir: plugins\n", nil, "not an absolute path"},
 		"long data dir":    {"", []string{"--data-dir", "/srv/volagent-data"}, "CSI plugins need accept only 128"},
 		"long runtime dir": {"", []string{"--runtime-dir", "/" + long}, "socket address"},
+		"one byte more":    {"", []string{"--runtime-dir", "/" + strings.Repeat("x", 65)}, "socket address"},
 		"long socket":      {"", []string{"--socket", "/" + long + long}, "socket address"},
 		"long node id":     {"", []string{"--node-id", strings.Repeat(long, 4)}, "CSI allows 256"},
 	} {

@@ -11,9 +11,6 @@ import (
 // maxSocketPath is sun_path less its final zero (unix(7)).
 const maxSocketPath = 107
 
-// longestComponent is the longest that volume.PluginComponent makes.
-const longestComponent = 24
-
 // paths are a plugin's own places on the host.
 type paths struct {
 	socketDir string // 0700
@@ -35,17 +32,6 @@ func (o Options) paths(id string) paths {
 	p.state = filepath.Join(p.dir, "state")
 	p.log = filepath.Join(p.dir, "plugin.log")
 	return p
-}
-
-// CheckRuntimeDir refuses a runtime directory so long that the socket of some
-// plugin would not fit the 107 bytes of sockaddr_un.
-func CheckRuntimeDir(dir string) error {
-	n := len(filepath.Join(dir, "plugins")) + 1 + longestComponent + len("/csi.sock")
-	if n <= maxSocketPath {
-		return nil
-	}
-	return volume.Errorf(volume.ErrInvalid, "runtime directory %q is too long: a plugin's socket in it could have %d bytes, and a unix socket's path has at most %d",
-		dir, n, maxSocketPath).WithHint("choose a --runtime-dir of at most %d bytes", len(dir)-(n-maxSocketPath))
 }
 
 // checkSocketPath refuses what cannot be connected to.
