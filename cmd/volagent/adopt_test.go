@@ -49,7 +49,7 @@ func (h *host) claims() (got []string) {
 	return got
 }
 
-// TestDamagedDatabase is FIELD.md section 4, item 21: with a state database
+// TestDamagedDatabase: no data is lost with the state database. With one
 // that makes no sense the agent starts, unmounts nothing, sends nothing, keeps
 // the bad file, finds the plugin's process again, and adopts what is mounted.
 func TestDamagedDatabase(t *testing.T) {

@@ -38,7 +38,7 @@ func TestAdoptedWayOut(t *testing.T) {
 	t.Parallel()
 	h := newApart(t, "10s", func(c *csitest.Config) { c.Attach = true })
 	h.register("data", "single-node-multi-writer")
-	s := newSleeper(t)
+	s := newSleeper(t, "")
 	h.volctl("volume", "claim", "data", "--alloc", "a", "--owner", s.owner())
 	h.volctl("volume", "claim", "data", "--alloc", "b", "--at", h.mkdir("at"))
 	h.lose()
@@ -74,9 +74,9 @@ func TestOwnerEndsWithoutPlugin(t *testing.T) {
 	t.Parallel()
 	h := newApart(t, "10s", func(c *csitest.Config) { c.Attach = true })
 	h.register("data", "single-node-writer")
-	s := newSleeper(t)
+	s := newSleeper(t, "")
 	path := h.volctl("volume", "claim", "data", "--alloc", "a", "--owner", s.owner())
-	sit := h.sit(path)
+	sit := newSleeper(t, path)
 	h.lose()
 	h.exits(4, "is running", "volume", "detach", "data", "a", "--without-plugin", "--timeout", "1s")
 	s.kill()
@@ -89,7 +89,7 @@ func TestOwnerEndsWithoutPlugin(t *testing.T) {
 	h.must(h.signal(syscall.SIGTERM))
 	h.start()
 	h.exits(4, "tried again", "volume", "detach", "data", "a", "--without-plugin")
-	h.must(sit.Process.Kill())
+	sit.kill()
 	h.volctl("volume", "detach", "data", "a", "--without-plugin", "--timeout", "30s")
 	h.startPlugin()
 	if r := <-waits; r.code != 0 {
@@ -106,7 +106,7 @@ func TestForgetThenLose(t *testing.T) {
 		t.Run("forget="+forget, func(t *testing.T) {
 			h := newApart(t, "10s", nil)
 			h.register("data", "single-node-writer")
-			s := newSleeper(t)
+			s := newSleeper(t, "")
 			h.volctl("volume", "claim", "data", "--alloc", "a", "--owner", s.owner())
 			h.exits(4, "which is alive", "volume", "deregister", "data", "-force", "-y")
 			h.lose()
@@ -145,7 +145,7 @@ func TestForgetThenLose(t *testing.T) {
 func TestManyOwned(t *testing.T) {
 	const n = 100
 	h := newRecorded(t, "10s", nil)
-	s := newSleeper(t)
+	s := newSleeper(t, "")
 	var text strings.Builder
 	for i := range n {
 		fmt.Fprintf(&text, "---\nid: v%d\nplugin_id: rec\nexternal_id: ext/%d\n", i, i)
@@ -174,7 +174,7 @@ func TestLazyThenKilled(t *testing.T) {
 	h := newApart(t, "1s", func(c *csitest.Config) { c.Attach = true })
 	h.register("data", "single-node-writer")
 	path := h.volctl("volume", "claim", "data", "--alloc", "a")
-	h.sit(path)
+	newSleeper(t, path)
 	h.lose()
 	h.volctl("volume", "detach", "data", "a", "--no-wait")
 	h.kill()
@@ -195,7 +195,7 @@ func TestInspectInDoubt(t *testing.T) {
 	t.Parallel()
 	h := newApart(t, "10s", nil)
 	h.register("data", "single-node-writer")
-	s := newSleeper(t)
+	s := newSleeper(t, "")
 	h.fault(csitest.Fault{Method: csitest.NodePublish, Crash: csitest.AfterEffect})
 	h.volctl("volume", "claim", "data", "--alloc", "a", "--owner", s.owner(), "--no-wait")
 	path := filepath.Join(h.dir, "d/csi/rec/per-alloc/a/data")
@@ -224,7 +224,7 @@ func TestInspectInDoubt(t *testing.T) {
 func TestOwnerEndsOnFullDisk(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
-	s := newSleeper(t)
+	s := newSleeper(t, "")
 	for _, id := range []string{"one", "two"} {
 		h.register(id, "single-node-writer")
 		h.volctl("volume", "claim", id, "--alloc", "a", "--owner", s.owner())

@@ -85,7 +85,7 @@ func (h *host) exits(code int, words string, args ...string) result {
 	return r
 }
 
-// TestDetachWithoutPlugin is FIELD's "detach needs a working plugin": the plugin
+// TestDetachWithoutPlugin: a detach must not need a working plugin. The plugin
 // is gone, and claims go all the same. What it was not told it is told when it is
 // back, before anything is staged.
 func TestDetachWithoutPlugin(t *testing.T) {
@@ -313,7 +313,7 @@ func TestForcedDebt(t *testing.T) {
 	}
 }
 
-// TestStatusWithPluginsDown is FIELD's items 6 and 7: with every plugin hung, and
+// TestStatusWithPluginsDown: hung storage wedges nothing. With every plugin hung, and
 // the agent just restarted, status answers at once, and claims stay mounted.
 func TestStatusWithPluginsDown(t *testing.T) {
 	h := newApart(t, "2m", nil)

@@ -21,7 +21,7 @@ func TestCallErrorInWords(t *testing.T) {
 	}
 }
 
-// The table of FIELD.md section 1: which codes leave open what a call did.
+// Which codes leave open what a call did.
 func TestUnknownOutcome(t *testing.T) {
 	for code, want := range map[string]bool{
 		"Canceled": true, "DeadlineExceeded": true, "Unavailable": true, "Unknown": true, "Internal": true, "DataLoss": true,
