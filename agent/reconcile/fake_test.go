@@ -21,6 +21,7 @@ type memory struct {
 	records map[string]volume.Record
 	durable int
 	fail    error
+	saving  func() // called before each Save, if set
 }
 
 func (m *memory) Volume(id string) (volume.Record, bool) {
@@ -37,6 +38,9 @@ func (m *memory) Volumes() []volume.Record {
 }
 
 func (m *memory) Save(_ context.Context, id string, durable bool, fn func(volume.Record) volume.Record) error {
+	if m.saving != nil {
+		m.saving()
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if r, ok := m.records[id]; ok {

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"runtime"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -446,6 +447,28 @@ func TestAbandonBeforeCall(t *testing.T) {
 	if did := s.host.did(); !slices.Equal(did, []string{"free"}) {
 		t.Errorf("steps: %q", did)
 	}
+}
+
+// How a call ended is kept if the volume becomes a debt while that is stored.
+func TestForcedWhileSaving(t *testing.T) {
+	s := newSetup(t)
+	r := claimed(t, "v", "a")
+	r.Volume.Driver, r.Volume.ExternalID = "d", "x"
+	s.store.put(r)
+	debt := r
+	debt.Debt = true
+	var once sync.Once
+	s.store.saving = func() {
+		once.Do(func() {
+			s.store.drop("v")
+			s.store.put(debt)
+		})
+	}
+	s.Wake("v")
+	untilTrue(t, "kept", func() bool {
+		now, _ := s.store.Volume(debt.Key())
+		return now.Claims["a"].Published == volume.Present
+	})
 }
 
 // A settled queue has no goroutine, no timer that fires, and looks at nothing.

@@ -209,9 +209,10 @@ func (q *Queue) rest(id string, e *entry, r volume.Record, a volume.Action, obs 
 func (q *Queue) finish(id string, e *entry, r volume.Record, a volume.Action, obs volume.Observed, out volume.Outcome) {
 	key := q.home(id, r)
 	var evs []volume.Event
+	kept := false
 	apply := func(now volume.Record) volume.Record {
 		evs = nil
-		if !now.Same(r) {
+		if kept = now.Same(r); !kept {
 			return now // the id was given to another volume
 		}
 		next, made := volume.Apply(now, a, out)
@@ -226,7 +227,11 @@ func (q *Queue) finish(id string, e *entry, r volume.Record, a volume.Action, ob
 	} else {
 		guess, _ := volume.Apply(r, a, out)
 		durable := volume.Durable(r, guess)
-		if err := q.o.Store.Save(context.WithoutCancel(q.ctx), key, durable, apply); err != nil {
+		err := q.o.Store.Save(context.WithoutCancel(q.ctx), key, durable, apply)
+		if moved := q.home(id, r); !kept && moved != key { // while that waited for a commit
+			err = q.o.Store.Save(context.WithoutCancel(q.ctx), moved, durable, apply)
+		}
+		if err != nil {
 			e.unsaved = e.unsaved || durable
 			q.o.Log.Error("a step was done but could not be saved; it is kept in memory and saved with the next change", "volume", id, "step", a.Kind, "error", err)
 		}

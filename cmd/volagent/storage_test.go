@@ -30,3 +30,31 @@ func TestRegisterBesideDebt(t *testing.T) {
 		})
 	}
 }
+
+// TestRegisterBesideHungDebt: a plugin that hangs in the undoing of what was left
+// holds up neither a registration of the same storage, nor the release of a claim
+// that waits for that.
+func TestRegisterBesideHungDebt(t *testing.T) {
+	t.Parallel()
+	h := newRecorded(t, "2m", nil)
+	h.register("data", "single-node-writer")
+	h.volctl("volume", "claim", "data", "--alloc", "a")
+	mark := h.mark()
+	h.fault(csitest.Fault{Method: csitest.NodeUnpublish, Hang: true})
+	h.volctl("volume", "detach", "data", "a", "--no-wait")
+	h.await("the call", func() bool { return h.calls(mark).Count(csitest.NodeUnpublish) == 1 })
+	h.volctl("volume", "deregister", "data", "-force", "-y")
+	begun := time.Now()
+	h.registerAs("other", "ext/data")
+	h.volctl("volume", "claim", "other", "--alloc", "b", "--no-wait")
+	h.volctl("volume", "status", "other")
+	h.volctl("volume", "detach", "other", "b", "--timeout", "60s")
+	h.volctl("volume", "claim", "other", "--alloc", "b", "--no-wait")
+	h.volctl("volume", "detach", "other", "b", "--without-plugin", "--timeout", "60s")
+	if took := time.Since(begun); took > time.Minute {
+		t.Errorf("it took %s", took)
+	}
+	h.expect(mark, csitest.NodeUnpublish)
+	h.must(h.cfg.Faults().Clear())
+	h.await("the debt to be paid", func() bool { return h.mounts() == "" })
+}
