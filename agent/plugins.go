@@ -50,10 +50,10 @@ func (a *agent) inUse(pluginID string) bool {
 	})
 }
 
-// knownSecrets are those that calls for a plugin's volumes carry, as far as they
-// can be read now.
+// knownSecrets are those that calls for a plugin's volumes carry, and for what
+// forced deregisters left, as far as they can be read now.
 func (a *agent) knownSecrets(pluginID string) (known []volume.Secrets) {
-	for _, r := range a.db.Volumes() {
+	for _, r := range (queueStore{a.db}).Volumes() {
 		if r.Volume.PluginID != pluginID || len(r.Volume.Secrets) == 0 {
 			continue
 		}

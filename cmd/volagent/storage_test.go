@@ -1,8 +1,13 @@
 package main_test
 
 import (
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
+
+	"google.golang.org/grpc/codes"
 
 	"github.com/volagent/volagent/volmgr/csitest"
 )
@@ -55,6 +60,32 @@ func TestRegisterBesideHungDebt(t *testing.T) {
 		t.Errorf("it took %s", took)
 	}
 	h.expect(mark, csitest.NodeUnpublish)
+	h.must(h.cfg.Faults().Clear())
+	h.await("the debt to be paid", func() bool { return h.mounts() == "" })
+}
+
+// TestSecretOfDebt: a secret that only what a forced deregister left is undone
+// with does not stand in the plugin's log as it is shown.
+func TestSecretOfDebt(t *testing.T) {
+	t.Parallel()
+	const planted = "pl4nt3d-f0r-a-debt"
+	h := newRecorded(t, "10s", nil)
+	h.must(os.WriteFile(filepath.Join(h.dir, "secret"), []byte(planted), 0o600))
+	h.registerWith("external_id: x\nsecrets:\n  key: {file: " + h.dir + "/secret}\n")
+	h.volctl("volume", "claim", "data", "--alloc", "a")
+	h.fault(csitest.Fault{Method: csitest.NodeUnpublish, Code: codes.Internal, Times: -1})
+	h.volctl("volume", "detach", "data", "a", "--no-wait")
+	h.volctl("volume", "deregister", "data", "-force", "-y")
+	h.kill()
+	h.start("rec")
+	log, err := os.OpenFile(h.volctl("plugin", "status", "rec", "-o", "go-template={{.log_file}}"), os.O_APPEND|os.O_WRONLY, 0)
+	h.must(err)
+	_, err = log.WriteString("cannot log in with " + planted + "\n")
+	h.must(err)
+	h.must(log.Close())
+	if said := h.volctl("plugin", "logs", "rec"); strings.Contains(said, planted) || !strings.Contains(said, "cannot log in with ***") {
+		t.Errorf("the log is shown as\n%s", said)
+	}
 	h.must(h.cfg.Faults().Clear())
 	h.await("the debt to be paid", func() bool { return h.mounts() == "" })
 }
