@@ -357,12 +357,13 @@ func (a *agent) debts() []api.Problem {
 		v := d.Record.Volume
 		how := "it is undone now"
 		if p := a.plugins.View(v.PluginID); !p.Ready {
-			how = fmt.Sprintf("it is undone when plugin %q is ready", v.PluginID)
+			how = fmt.Sprintf("it is undone when plugin %q is ready; to give it up for good: ", v.PluginID) +
+				volume.Command("volctl volume deregister %s -force --forget", v.ID)
 		}
 		out = append(out, api.Problem{
 			Subject: v.ID,
 			Message: fmt.Sprintf("was deregistered by force %s ago: %s; %s", time.Since(d.Since).Round(time.Second), strings.Join(left, "; "), how),
-			Command: fmt.Sprintf("volctl plugin status %s; if it is gone for good: volctl volume deregister %s -force --forget", v.PluginID, v.ID),
+			Command: volume.Command("volctl plugin status %s", v.PluginID),
 		})
 	}
 	return out

@@ -227,8 +227,12 @@ func (s *Service) delete(ctx context.Context, id string) error {
 			return err
 		}
 		if debt, ok := tx.Debt(r.Volume.Driver, r.Volume.ExternalID); ok && r.Volume.ExternalID != "" {
+			left := strings.Join(Behind(debt), "; ")
+			if left == "" {
+				left = "a call of unknown outcome may still have an effect, which is waited for"
+			}
 			return volume.Errorf(volume.ErrRefused, "what was left of volume %q when %q was deregistered by force is not undone yet: %s",
-				id, debt.Volume.ID, strings.Join(Behind(debt), "; ")).WithHint("volctl node status")
+				id, debt.Volume.ID, left).WithHint("volctl node status")
 		}
 		if r.Volume.Provision == volume.Provisioning {
 			return volume.Errorf(volume.ErrRefused, "volume %q was never seen to be created, so its external id is not known", id).
