@@ -45,10 +45,13 @@ func identify(db store, c Config, host *mount.Host) (node statedb.Node, halt str
 
 // ended says how the last agent did.
 func ended(was, now statedb.Node) volume.Stop {
+	booted := was.Boot != "" && was.Boot != now.Boot
 	switch {
+	case was.Clean && booted:
+		return volume.Shut
 	case was.Clean:
 		return volume.Stopped
-	case was.Boot != "" && was.Boot != now.Boot:
+	case booted:
 		return volume.Rebooted
 	default:
 		return volume.Crashed

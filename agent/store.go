@@ -260,7 +260,7 @@ func (s store) reload(ctx context.Context, node statedb.Node, after volume.Stop)
 		}
 		for _, d := range tx.Debts() {
 			r, _ := volume.Loaded(d.Whole(), after)
-			if after == volume.Rebooted {
+			if after.Boot() {
 				r = volume.NextBoot(r)
 			}
 			tx.PutDebt(statedb.Debt{Record: r, Claims: r.Ordered(), Since: d.Since})

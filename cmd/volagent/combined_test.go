@@ -258,3 +258,40 @@ func TestOwnerEndsOnFullDisk(t *testing.T) {
 		t.Errorf("notes %q, mounts\n%s", n, h.mounts())
 	}
 }
+
+// TestShutdown: the agent stops in order and the host is started anew. What was
+// claimed is mounted again at once, although an undoing call had been given up,
+// and of what a forced deregister left nothing is on this host.
+func TestShutdown(t *testing.T) {
+	boot := fakeBoots(t)
+	h := newApart(t, "2m", nil)
+	for _, id := range []string{"kept", "given"} {
+		h.register(id, "single-node-writer")
+	}
+	h.volctl("volume", "claim", "given", "--alloc", "a")
+	h.volctl("volume", "claim", "kept", "--alloc", "a")
+	mark := h.mark()
+	h.fault(csitest.Fault{Method: csitest.NodeUnpublish, Volume: "ext/kept", Hang: true, Times: -1})
+	h.volctl("volume", "detach", "kept", "a", "--no-wait")
+	h.await("the call", func() bool { return h.calls(mark).Count(csitest.NodeUnpublish) == 1 })
+	h.volctl("volume", "detach", "kept", "a", "--without-plugin=lazy")
+	h.lose()
+	h.must(h.cfg.Faults().Clear())
+	h.volctl("volume", "claim", "kept", "--alloc", "b", "--no-wait")
+	h.volctl("volume", "detach", "given", "a", "--no-wait")
+	h.volctl("volume", "deregister", "given", "-force", "-y")
+	h.must(h.signal(syscall.SIGTERM))
+	h.unmountAll()
+	boot(t)
+	mark = h.mark()
+	h.start()
+	h.startPlugin()
+	h.volctl("wait", "--volume", "kept", "--for", "mounted", "--timeout", "60s")
+	if out := h.volctl("node", "status"); strings.Contains(out, "by force") {
+		t.Errorf("node status says\n%s", out)
+	}
+	if n := h.calls(mark).Count(csitest.NodeUnpublish); n != 1 {
+		t.Errorf("calls: %v", h.calls(mark).Methods())
+	}
+	h.volctl("volume", "detach", "kept", "b")
+}

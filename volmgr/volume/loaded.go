@@ -17,7 +17,12 @@ const (
 	Rebooted
 	// Stopped: it recorded how each step ended.
 	Stopped
+	// Shut: so it did, and the host was started anew since.
+	Shut
 )
+
+// Boot reports whether the host was started anew since.
+func (s Stop) Boot() bool { return s == Rebooted || s == Shut }
 
 // Loaded is the record as it must be read when the agent starts: unless it was
 // stopped in order, every side that is not recorded as settled is uncertain,
@@ -35,6 +40,8 @@ func Loaded(r Record, after Stop) (Record, bool) {
 		r = doubtful(guarded(r))
 	case Rebooted:
 		r = doubtful(r)
+	}
+	if after.Boot() {
 		r.Node.Watches, r.Node.Unseen = nil, nil
 	}
 	n := r.Node

@@ -106,7 +106,11 @@ func TestLoadedOtherwise(t *testing.T) {
 	if got, changed := volume.Loaded(r, volume.Stopped); changed || !reflect.DeepEqual(got, r) {
 		t.Errorf("after a stop: %t, %+v", changed, got)
 	}
-	got, changed := volume.Loaded(r, volume.Rebooted)
+	got, changed := volume.Loaded(r, volume.Shut)
+	if c := got.Claims["a"]; !changed || len(got.Node.Watches)+len(got.Node.Unseen) > 0 || c != r.Claims["a"] || got.Node.Staged != r.Node.Staged {
+		t.Errorf("after the host was shut down: %t, %+v", changed, got)
+	}
+	got, changed = volume.Loaded(r, volume.Rebooted)
 	if c := got.Claims["a"]; !changed || len(got.Node.Watches)+len(got.Node.Unseen) > 0 || c.Published != volume.Unknown || got.Node.Staged != volume.Unknown {
 		t.Errorf("after a reboot: %t, %+v", changed, got)
 	}
