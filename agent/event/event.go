@@ -33,7 +33,8 @@ type Options struct {
 	Dir string
 	// MaxBytes is how large they may be in all; 0 is 64 MiB.
 	MaxBytes int64
-	// Told is called once for each event that is kept, by whoever added it.
+	// Told is called once for each event that is kept, by whoever added it or by
+	// the sweep; calls may overlap.
 	Told func(Event)
 	// Warn is told once when files cannot be written, until they can be again.
 	Warn func(message string, err error)
