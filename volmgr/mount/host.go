@@ -32,6 +32,7 @@ type Host struct {
 	boot      string
 	bound     time.Duration
 	gate      gate
+	trees     trees
 
 	// sys is /sys, proc is /proc: other places only in tests.
 	sys, proc string

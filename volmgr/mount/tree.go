@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"github.com/volagent/volagent/volmgr/volume"
 	"golang.org/x/sys/unix"
@@ -28,31 +29,76 @@ func (h *Host) InTree(id volume.MountIdentity, dir string) (bool, error) {
 }
 
 func (h *Host) inTree(id volume.MountIdentity, dir string) (bool, error) {
-	fd, err := open(dir, unix.O_PATH|unix.O_DIRECTORY)
+	st, err := statx(unix.AT_FDCWD, dir, unix.AT_STATX_DONT_SYNC, lookMask|unix.STATX_INO)
 	if errors.Is(err, unix.ENOENT) {
 		return false, nil
 	}
 	if err != nil {
 		return false, err
 	}
+	t, known := h.trees.find(dir, st)
+	if !known {
+		if t, err = h.treeAt(dir); err != nil {
+			return false, err
+		}
+		h.trees.keep(dir, st, t)
+	}
+	return t.device == id.Device && within(id.Root, t.inner), nil
+}
+
+// tree is where a directory is within its file system: the mount that it is
+// reached by may show only a part of that (a bind, a btrfs subvolume).
+type tree struct{ device, inner string }
+
+func (h *Host) treeAt(dir string) (tree, error) {
+	fd, err := open(dir, unix.O_PATH|unix.O_DIRECTORY)
+	if err != nil {
+		return tree{}, err
+	}
 	defer closeFD(fd)
 	path, err := h.fdPath(fd)
 	if err != nil {
-		return false, err
+		return tree{}, err
 	}
 	st, err := statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, lookMask)
 	if err != nil {
-		return false, err
+		return tree{}, err
 	}
 	p, err := h.pointOf(st, fd, "", statmountMntPoint)
 	if err != nil {
-		return false, err
+		return tree{}, err
 	}
 	if !within(path, p.at) {
-		return false, fmt.Errorf("its path %q is not under its mount point %q", path, p.at)
+		return tree{}, fmt.Errorf("its path %q is not under its mount point %q", path, p.at)
 	}
-	// Where dir is within its file system: the mount may show only a part of
-	// it (a bind, a btrfs subvolume).
-	inner := filepath.Join(p.id.Root, strings.TrimPrefix(path, p.at))
-	return p.id.Device == id.Device && within(id.Root, inner), nil
+	return tree{device: p.id.Device, inner: filepath.Join(p.id.Root, strings.TrimPrefix(path, p.at))}, nil
+}
+
+// trees remembers where a few directories are. A publish asks about the same one
+// each time, and the answer holds as long as its path leads to the same directory
+// of the same mount. Without unique mount ids nothing is remembered.
+type trees struct {
+	mu    sync.Mutex
+	known map[string]knownTree
+}
+
+type knownTree struct {
+	mount, inode uint64
+	tree
+}
+
+func (t *trees) find(dir string, st unix.Statx_t) (tree, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	k, ok := t.known[dir]
+	return k.tree, ok && st.Mask&unix.STATX_MNT_ID_UNIQUE != 0 && k.mount == st.Mnt_id && k.inode == st.Ino
+}
+
+func (t *trees) keep(dir string, st unix.Statx_t, now tree) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.known == nil || len(t.known) > 8 { // there is one: the root of all plugins' mounts
+		t.known = map[string]knownTree{}
+	}
+	t.known[dir] = knownTree{mount: st.Mnt_id, inode: st.Ino, tree: now}
 }

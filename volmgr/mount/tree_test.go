@@ -101,6 +101,37 @@ func TestInTree(t *testing.T) {
 	}
 }
 
+// What is remembered of a directory does not outlive it: neither a mount over it
+// nor another directory of its name.
+func TestInTreeChanges(t *testing.T) {
+	dir := tempDir(t)
+	ours, h := mkdir(t, dir, "ours"), newHost(t)
+	seen := func(name string) volume.MountIdentity {
+		bindAt(t, mkdir(t, ours, name), mkdir(t, dir, "at-"+name))
+		return see(t, dir+"/at-"+name).Identity
+	}
+	is := func(what string, id volume.MountIdentity, want bool) {
+		t.Helper()
+		for range 2 {
+			if in, err := h.InTree(id, ours); err != nil || in != want {
+				t.Errorf("%s: %v, %v", what, in, err)
+			}
+		}
+	}
+	first := seen("first")
+	is("as it is", first, true)
+	mountFS(t, "tmpfs", "t", ours, 0, "")
+	covered := seen("covered")
+	is("below what covers it", covered, true)
+	is("what is covered", first, false)
+	check(t, unix.Unmount(dir+"/at-covered", 0))
+	check(t, unix.Unmount(ours, 0))
+	is("uncovered", first, true)
+	check(t, os.Rename(ours, dir+"/moved"))
+	mkdir(t, dir, "ours")
+	is("in the new one", seen("new"), true)
+}
+
 func TestUnder(t *testing.T) {
 	dir := tempDir(t)
 	root := mkdir(t, dir, "root")
