@@ -36,6 +36,11 @@ const (
 // default grows to two minutes, far beyond a plugin's restart.
 const reconnectMax = time.Second
 
+// window is how many bytes of answers may be under way, on a connection and in
+// one call. An answer of CSI is small, and left to itself gRPC would measure the
+// link: a ping and its answer beside each call, for a socket on this host.
+const window = 1 << 20
+
 // Services of a plugin that a client is to use.
 const (
 	AllServices    = ""
@@ -120,6 +125,8 @@ func Dial(socketPath string, opts Options) (*Client, error) {
 		grpc.WithDisableServiceConfig(),
 		grpc.WithDisableRetry(),
 		grpc.WithIdleTimeout(0),
+		grpc.WithStaticConnWindowSize(window),
+		grpc.WithStaticStreamWindowSize(window),
 		grpc.WithConnectParams(connectParams(opts)),
 		grpc.WithStatsHandler(wireTap{}),
 		grpc.WithChainUnaryInterceptor(opts.Interceptors...),
