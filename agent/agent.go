@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"io"
 	"net"
 	"os"
@@ -184,7 +185,7 @@ func (a *agent) recall(ctx context.Context, host *mount.Host) (err error) {
 			return err
 		}
 	}
-	a.db.notes = &notebook{records: a.db.DB, steps: steps, nodeID: a.node.ID, dataDir: a.c.DataDir, log: a.log}
+	a.db.notes = &notebook{seed: maphash.MakeSeed(), records: a.db.DB, steps: steps, nodeID: a.node.ID, dataDir: a.c.DataDir, log: a.log}
 	if a.halt != "" {
 		return nil // nothing is done, so nothing of the records changes
 	}

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"hash/maphash"
 	"sync"
 
 	"github.com/hashicorp/go-hclog"
@@ -21,8 +22,10 @@ type notebook struct {
 	nodeID, dataDir string
 	log             hclog.Logger
 
-	mu   sync.Mutex
-	owed map[string]volume.Record // by volume: something of its notes could not be done
+	seed    maphash.Seed
+	writing [16]sync.Mutex // by volume: held while its notes are written
+	mu      sync.Mutex
+	owed    map[string]volume.Record // by volume: something of its notes could not be done
 }
 
 // changed brings the notes of a volume in line after a change of its record.
@@ -38,21 +41,33 @@ func (n *notebook) update(r volume.Record, allocs []string) {
 	if len(allocs) == 0 {
 		return
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
 	if !n.settle(r, allocs) {
 		return
 	}
-	for id, r := range n.owed { // there is room again, it seems
-		delete(n.owed, id)
-		if !n.settle(r, n.allocs(r)) {
+	for { // there is room again, it seems
+		r, ok := n.unpaid()
+		if !ok || !n.settle(r, n.allocs(r)) {
 			return
 		}
 	}
 }
 
-// settle writes or drops notes and reports whether that went well; mu is held.
+// unpaid takes out a volume of which something could not be done.
+func (n *notebook) unpaid() (volume.Record, bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for id, r := range n.owed {
+		delete(n.owed, id)
+		return r, true
+	}
+	return volume.Record{}, false
+}
+
+// settle writes or drops notes of one volume and reports whether that went well.
 func (n *notebook) settle(was volume.Record, allocs []string) bool {
+	one := &n.writing[maphash.String(n.seed, was.Volume.ID)%uint64(len(n.writing))]
+	one.Lock()
+	defer one.Unlock()
 	r, ok := n.records.Volume(was.Volume.ID)
 	for _, alloc := range allocs {
 		var err error
@@ -64,14 +79,20 @@ func (n *notebook) settle(was volume.Record, allocs []string) bool {
 		}
 		if err != nil {
 			n.log.Warn("cannot keep a note of what is mounted; it would be missed only if the state database was lost", "error", err)
-			if n.owed == nil {
-				n.owed = map[string]volume.Record{}
-			}
-			n.owed[was.Volume.ID] = was
+			n.owe(was)
 			return false
 		}
 	}
 	return true
+}
+
+func (n *notebook) owe(was volume.Record) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.owed == nil {
+		n.owed = map[string]volume.Record{}
+	}
+	n.owed[was.Volume.ID] = was
 }
 
 // allocs are those whose notes a volume has, or had.

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/volagent/volagent/volmgr/mount"
@@ -36,23 +37,37 @@ func (m *Manager) WriteNote(n volume.Note) error {
 	}
 	path := m.NotePath(n.Record.Volume, n.Claim.Alloc)
 	tmp := filepath.Join(filepath.Dir(path), "."+filepath.Base(path))
-	err = os.WriteFile(tmp, raw, 0o600)
+	err = writeFile(tmp, raw)
 	if errors.Is(err, os.ErrNotExist) {
 		if err = m.makeDir(filepath.Dir(filepath.Dir(path))); err == nil {
 			err = os.Mkdir(filepath.Dir(path), 0o700)
 		}
 		if err == nil || errors.Is(err, os.ErrExist) {
-			err = os.WriteFile(tmp, raw, 0o600)
+			err = writeFile(tmp, raw)
 		}
 	}
 	if err == nil {
-		err = os.Rename(tmp, path)
+		err = os.NewSyscallError("rename", syscall.Rename(tmp, path))
 	}
 	if err != nil {
 		_ = os.Remove(tmp) // it is the write that failed, and the next one takes its place
 		return fmt.Errorf("cannot write a note of the claim of %q on volume %q: %w", n.Claim.Alloc, n.Record.Volume.ID, err)
 	}
 	return nil
+}
+
+// writeFile is os.WriteFile in half as many system calls: a claim waits for them.
+func writeFile(path string, raw []byte) error {
+	fd, err := -1, error(syscall.EINTR)
+	for err == syscall.EINTR {
+		fd, err = syscall.Open(path, syscall.O_WRONLY|syscall.O_CREAT|syscall.O_TRUNC|syscall.O_CLOEXEC, 0o600)
+	}
+	if err != nil {
+		return &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	f := os.NewFile(uintptr(fd), path) // os.OpenFile would try it for epoll first
+	_, err = f.Write(raw)
+	return errors.Join(err, f.Close())
 }
 
 // DropNote removes the note of a claim, if there is one.

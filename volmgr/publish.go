@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/volagent/volagent/volmgr/mount"
@@ -141,10 +142,18 @@ func (s step) unpublish() volume.Outcome {
 
 // dropParent removes an alloc's directory once it is empty.
 func (s step) dropParent(out volume.Outcome) volume.Outcome {
-	if err := s.m.dirs.drop(parent(s.a.Path), os.Remove); err != nil && !os.IsNotExist(err) && !notEmpty(err) {
+	if err := s.m.dirs.drop(parent(s.a.Path), rmdir); err != nil && !os.IsNotExist(err) && !notEmpty(err) {
 		out.Warning = strings.TrimPrefix(out.Warning+"; "+err.Error(), "; ")
 	}
 	return out
+}
+
+// rmdir is os.Remove of what can only be a directory, without trying unlink first.
+func rmdir(dir string) error {
+	if err := syscall.Rmdir(dir); err != nil {
+		return &os.PathError{Op: "rmdir", Path: dir, Err: err}
+	}
+	return nil
 }
 
 // words says what was seen in place of a good mount.
