@@ -225,8 +225,7 @@ func (q *Queue) finish(id string, e *entry, r volume.Record, a volume.Action, ob
 			out = volume.Outcome{Err: volume.HostError(string(a.Kind), err), Unsent: true}
 		}
 	} else {
-		guess, _ := volume.Apply(r, a, out)
-		durable := volume.Durable(r, guess)
+		durable := volume.DurableAfter(r, a, out)
 		err := q.o.Store.Save(context.WithoutCancel(q.ctx), key, durable, apply)
 		if moved := q.home(id, r); !kept && moved != key { // while that waited for a commit
 			err = q.o.Store.Save(context.WithoutCancel(q.ctx), moved, durable, apply)

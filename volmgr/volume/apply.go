@@ -19,32 +19,37 @@ type Event struct {
 // may have changed since Next decided: an intent that came in between is kept.
 // A step that no longer fits the record changes nothing.
 func Apply(r Record, a Action, out Outcome) (Record, []Event) {
+	next := apply(r, a, out)
+	return next, events(r, next, a, out)
+}
+
+// DurableAfter reports whether what Apply makes of a step must be on disk before
+// anything is built on it.
+func DurableAfter(r Record, a Action, out Outcome) bool { return Durable(r, apply(r, a, out)) }
+
+func apply(r Record, a Action, out Outcome) Record {
 	if out.Unsent {
-		return r, events(r, r, a, out)
+		return r
 	}
-	var next Record
 	switch a.Kind {
 	case Plan, ControllerPublish, ControllerUnpublish, Prove:
-		next = applyAttach(r, a, out)
+		return applyAttach(r, a, out)
 	case NodeStage, NodeUnstage:
-		next = applyStage(r, a, out)
+		return applyStage(r, a, out)
 	case NodePublish, NodeUnpublish:
-		next = applyPublish(r, a, out)
+		return applyPublish(r, a, out)
 	case Bind, Unbind:
-		next = applyBind(r, a, out)
+		return applyBind(r, a, out)
 	case Unmount:
-		next = applyUnmount(r, a, out)
+		return applyUnmount(r, a, out)
 	case Doubt:
-		next = applyDoubt(r, a)
+		return applyDoubt(r, a)
 	case Free:
-		next = applyFree(r, a)
+		return applyFree(r, a)
 	case EndWatch:
-		next = r
-		next.Node.Watches = nil
-	default:
-		return r, nil
+		r.Node.Watches = nil
 	}
-	return next, events(r, next, a, out)
+	return r
 }
 
 // after is what a forward step leaves behind, undone what a negating one does.
