@@ -32,6 +32,9 @@ func tell(log hclog.Logger, e event.Event) {
 	case "plugin-ready", "created", "registered", "updated", "deleted", "deregistered", "owner-gone":
 		level = hclog.Info
 	}
+	if level == hclog.Debug && !log.IsDebug() {
+		return
+	}
 	var about []any
 	for _, pair := range [][2]string{{"volume", e.Volume}, {"alloc", e.Alloc}, {"plugin", e.Plugin}} {
 		if pair[1] != "" {

@@ -29,7 +29,7 @@ func (s *Supervisor) FollowLog(ctx context.Context, id string, n int, follow boo
 	if err := write(joined(lines)); err != nil || !follow {
 		return err
 	}
-	p, _ := s.find(id)
+	p := s.find(id)
 	if p == nil {
 		return unknown(id)
 	}

@@ -38,20 +38,33 @@ type Status struct {
 	Pending  string // why a changed, removed or bad plugin file is not in force
 }
 
-// find returns a plugin, and what is stored of it.
-func (s *Supervisor) find(id string) (*plugin, volume.PluginRecord) {
+// find returns a plugin; nil where none is configured.
+func (s *Supervisor) find(id string) *plugin {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.plugins[id], s.saved[id]
+	return s.plugins[id]
+}
+
+// remembered is what a plugin said of itself that is not configured any more.
+func (s *Supervisor) remembered(id string) volume.PluginInfo {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.saved[id].Info
 }
 
 // View returns a plugin as decisions see it. The maps and slices in it are
 // shared and must not be changed.
 func (s *Supervisor) View(id string) volume.PluginView {
-	p, saved := s.find(id)
+	p := s.find(id)
 	if p == nil {
-		return volume.PluginView{State: string(Stopped), Reason: "no such plugin is configured", Info: saved.Info}
+		return volume.PluginView{State: string(Stopped), Reason: "no such plugin is configured", Info: s.remembered(id)}
 	}
+	v, _ := p.view()
+	return v
+}
+
+// view is View, and the client that goes with it.
+func (p *plugin) view() (volume.PluginView, *csiclient.Client) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.m.snapshot() // with p.mu held, so that all of it is of one moment
@@ -69,22 +82,19 @@ func (s *Supervisor) View(id string) volume.PluginView {
 	if now.state == Ready && !v.Ready {
 		v.Reason = "is about to be stopped"
 	}
-	return v
+	return v, p.client
 }
 
 // Client returns the client of a plugin that is ready. The error wraps
 // volume.ErrPluginUnavailable, or volume.ErrNotFound if there is no such
 // plugin. A client serves one incarnation: ask again for each call.
 func (s *Supervisor) Client(id string) (*csiclient.Client, error) {
-	p, _ := s.find(id)
+	p := s.find(id)
 	if p == nil {
 		return nil, unknown(id)
 	}
-	v := s.View(id)
-	p.mu.Lock()
-	client := p.client
-	p.mu.Unlock()
-	if v.Ready && client != nil {
+	v, client := p.view()
+	if v.Ready {
 		return client, nil
 	}
 	return nil, p.unavailable(v)
@@ -126,7 +136,7 @@ func (s *Supervisor) Changed(id string) <-chan struct{} {
 // staged through it; a changed file comes into force. One that somebody else
 // runs is connected to anew.
 func (s *Supervisor) Restart(id string) error {
-	p, _ := s.find(id)
+	p := s.find(id)
 	if p == nil {
 		return unknown(id)
 	}
@@ -140,14 +150,21 @@ func (s *Supervisor) Restart(id string) error {
 // Released tells that something staged through a plugin is no more: a change
 // that waits for the last of it may come into force.
 func (s *Supervisor) Released(id string) {
-	if p, _ := s.find(id); p != nil {
+	p := s.find(id)
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	waits := p.next != nil
+	p.mu.Unlock()
+	if waits {
 		p.poke()
 	}
 }
 
 // Status returns one plugin.
 func (s *Supervisor) Status(id string) (Status, error) {
-	p, _ := s.find(id)
+	p := s.find(id)
 	if p == nil {
 		return Status{}, unknown(id)
 	}
@@ -226,7 +243,7 @@ func kindOf(def *volume.PluginDefinition, info volume.PluginInfo) string {
 // volume.ErrNotFound if there is no such plugin, and volume.ErrRefused if
 // somebody else keeps its log.
 func (s *Supervisor) LogPath(id string) (string, error) {
-	p, _ := s.find(id)
+	p := s.find(id)
 	if p == nil {
 		return "", unknown(id)
 	}
@@ -247,7 +264,7 @@ func (s *Supervisor) LogTail(id string, n int) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, _ := s.find(id)
+	p := s.find(id)
 	if p == nil {
 		return nil, unknown(id)
 	}
