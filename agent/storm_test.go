@@ -69,7 +69,7 @@ func (s *storm) plugin(ready bool, state string) {
 }
 
 // Observe and Do are the host.
-func (s *storm) Observe(_ context.Context, r volume.Record) volume.Observed {
+func (s *storm) Observe(_ context.Context, r volume.Record, _ volume.Glimpse) volume.Observed {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	see := func(path string) volume.Sight {

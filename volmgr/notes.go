@@ -157,7 +157,7 @@ func (m *Manager) Adopt(ctx context.Context, notes []volume.Note) []volume.Recor
 	for i, r := range records {
 		slots <- struct{}{}
 		wg.Go(func() {
-			records[i] = volume.Adopt(r, m.recognise(r, m.Observe(ctx, r), table), live[r.Volume.ID])
+			records[i] = volume.Adopt(r, m.recognise(r, m.Observe(ctx, r, volume.Glimpse{}), table), live[r.Volume.ID])
 			<-slots
 		})
 	}

@@ -64,7 +64,7 @@ func (s step) publish() volume.Outcome {
 		}
 		sight = s.m.o.Host.Look(s.ctx, s.a.Path)
 	}
-	return volume.Outcome{Mount: &sight.Identity, Devices: s.devices(sight.Identity), Boot: s.m.o.Host.Boot()}
+	return volume.Outcome{Sight: &sight, Mount: &sight.Identity, Devices: s.devices(sight.Identity), Boot: s.m.o.Host.Boot()}
 }
 
 // appear looks at the target until it is mounted or the time is up.
@@ -136,8 +136,8 @@ func (s step) unpublish() volume.Outcome {
 	case out.Err != nil:
 		out = volume.Outcome{Warning: fmt.Sprintf("the plugin said %s: %s, but nothing is mounted at %s", out.Err.Code, out.Err.Message, s.a.Path)}
 	}
-	out = s.cleaned(out, s.a.Path)
-	return s.dropParent(out)
+	out.Sight = &volume.Sight{}
+	return s.dropParent(s.cleaned(out, s.a.Path))
 }
 
 // dropParent removes an alloc's directory once it is empty.

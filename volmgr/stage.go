@@ -67,9 +67,9 @@ func (s step) stage() volume.Outcome {
 	}
 	switch sight := s.m.o.Host.Look(s.ctx, s.a.Path); sight.Seen {
 	case volume.SeenNothing: // legitimate: some plugins mount only at publish
-		return volume.Outcome{Boot: s.m.o.Host.Boot()}
+		return volume.Outcome{Sight: &sight, Boot: s.m.o.Host.Boot()}
 	case volume.SeenMount:
-		return volume.Outcome{Mount: &sight.Identity, Devices: s.devices(sight.Identity), Boot: s.m.o.Host.Boot()}
+		return volume.Outcome{Sight: &sight, Mount: &sight.Identity, Devices: s.devices(sight.Identity), Boot: s.m.o.Host.Boot()}
 	default:
 		return s.unverified("the plugin answered OK, but the mount at %s does not open: %s", s.a.Path, sight.Detail)
 	}
@@ -109,6 +109,7 @@ func (s step) unstage() volume.Outcome {
 	if held := s.stillMounted(); held.Err != nil {
 		return held
 	}
+	out.Sight = &volume.Sight{}
 	return s.cleaned(out, s.a.Path)
 }
 

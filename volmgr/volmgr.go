@@ -85,9 +85,10 @@ func (m *Manager) TargetPath(pluginID, alloc, id string) string {
 	return filepath.Join(m.o.Root, volume.PluginComponent(pluginID), targetsDir, volume.AllocComponent(alloc), volume.VolumeComponent(id))
 }
 
-// Observe looks at every path of a record. Each look is bounded, and a path
-// that hangs does not hold up the others.
-func (m *Manager) Observe(ctx context.Context, r volume.Record) volume.Observed {
+// Observe looks at every path of a record but the one that was looked at just
+// now, if any. Each look is bounded, and a path that hangs does not hold up the
+// others.
+func (m *Manager) Observe(ctx context.Context, r volume.Record, now volume.Glimpse) volume.Observed {
 	o := volume.Observed{
 		Boot:    m.o.Host.Boot(),
 		Targets: map[string]volume.Sight{}, Binds: map[string]volume.Sight{}, Watched: map[string]volume.Sight{},
@@ -95,7 +96,11 @@ func (m *Manager) Observe(ctx context.Context, r volume.Record) volume.Observed 
 	var paths []string
 	var puts []func(volume.Sight)
 	look := func(path string, put func(volume.Sight)) {
-		if path != "" {
+		switch path {
+		case "":
+		case now.Path:
+			put(now.Sight)
+		default:
 			paths, puts = append(paths, path), append(puts, put)
 		}
 	}

@@ -29,11 +29,13 @@ const defaultDeadline = 2 * time.Minute
 // entry is what the queue keeps of one volume. All fields but sem and unsaved
 // are guarded by Queue.mu.
 type entry struct {
-	sem     chan struct{} // held by whoever may make calls for the volume
-	unsaved bool          // a step had to be on disk and is not; for the holder of sem
-	refs    int           // who may hold or wait for sem; the entry stays as long
-	working bool          // a worker runs
-	again   bool          // and is to take another turn
+	sem     chan struct{}  // held by whoever may make calls for the volume
+	unsaved bool           // a step had to be on disk and is not; for the holder of sem
+	last    volume.Glimpse // what the last step saw at its path; for the holder of sem
+	lastAt  time.Time
+	refs    int  // who may hold or wait for sem; the entry stays as long
+	working bool // a worker runs
+	again   bool // and is to take another turn
 
 	failed  map[string]*volume.Attempt // failed steps by Action.Key
 	running *volume.Attempt            // the step in hand
@@ -69,6 +71,26 @@ func (e *entry) lock(ctx context.Context) error {
 }
 
 func (e *entry) unlock() { <-e.sem }
+
+// freshFor is how long what a step saw at the end is good for the next decision.
+// Whoever unmounts behind the agent's back may do so right after any look.
+const freshFor = 100 * time.Millisecond
+
+func (e *entry) glimpsed(a volume.Action, out volume.Outcome, now time.Time) {
+	e.last = volume.Glimpse{}
+	if out.Sight != nil {
+		e.last, e.lastAt = volume.Glimpse{Path: a.Path, Sight: *out.Sight}, now
+	}
+}
+
+// fresh is what the last step saw, once, if that is not long ago.
+func (e *entry) fresh(now time.Time) volume.Glimpse {
+	g := e.last
+	if e.last = (volume.Glimpse{}); now.Sub(e.lastAt) > freshFor {
+		return volume.Glimpse{}
+	}
+	return g
+}
 
 // begin notes the step in hand.
 func (e *entry) begin(a volume.Action) {

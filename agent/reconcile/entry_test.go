@@ -71,3 +71,28 @@ func TestPace(t *testing.T) {
 		t.Error("a quiet day does not fill the budget again")
 	}
 }
+
+// TestFresh: what a step saw at its end is used for the next decision alone, and
+// not once it is old.
+func TestFresh(t *testing.T) {
+	now := time.Now()
+	a := volume.Action{Kind: volume.NodePublish, Alloc: "a", Path: "/t/a"}
+	saw := volume.Outcome{Sight: &volume.Sight{Seen: volume.SeenMount}}
+	e := newEntry()
+	e.glimpsed(a, saw, now)
+	if g := e.fresh(now.Add(freshFor)); g.Path != "/t/a" || g.Seen != volume.SeenMount {
+		t.Errorf("just seen: %+v", g)
+	}
+	if g := e.fresh(now); g.Path != "" {
+		t.Errorf("seen once and used twice: %+v", g)
+	}
+	e.glimpsed(a, saw, now)
+	if g := e.fresh(now.Add(freshFor + 1)); g.Path != "" {
+		t.Errorf("old: %+v", g)
+	}
+	e.glimpsed(a, saw, now)
+	e.glimpsed(a, volume.Outcome{}, now)
+	if g := e.fresh(now); g.Path != "" {
+		t.Errorf("the step after it saw nothing: %+v", g)
+	}
+}

@@ -115,7 +115,7 @@ type host struct {
 	times   []time.Time
 }
 
-func (h *host) Observe(_ context.Context, r volume.Record) volume.Observed {
+func (h *host) Observe(_ context.Context, r volume.Record, _ volume.Glimpse) volume.Observed {
 	if h.look != nil {
 		h.look()
 	}

@@ -36,8 +36,9 @@ type Plugins interface {
 
 // Host looks at this host and does single steps on it and at plugins.
 type Host interface {
-	// Observe looks at all paths of a record. It is bounded.
-	Observe(ctx context.Context, r volume.Record) volume.Observed
+	// Observe looks at all paths of a record but the one that was looked at just
+	// now. It is bounded.
+	Observe(ctx context.Context, r volume.Record, now volume.Glimpse) volume.Observed
 	// Do does one step.
 	Do(ctx context.Context, r volume.Record, a volume.Action, p volume.PluginView) volume.Outcome
 }
@@ -204,7 +205,7 @@ func (q *Queue) Abandon(id string) {
 // Look observes a volume for people, with what the queue knows of it. What it
 // finds to be done is begun.
 func (q *Queue) Look(ctx context.Context, r volume.Record) (volume.Observed, *volume.Attempt) {
-	obs := q.o.Host.Observe(ctx, r)
+	obs := q.o.Host.Observe(ctx, r, volume.Glimpse{})
 	_, exists := q.o.Store.Volume(r.Key())
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -310,7 +311,7 @@ func (q *Queue) InPlace(ctx context.Context, r volume.Record, alloc string) bool
 	c := r.Claims[alloc]
 	r.Claims = map[string]volume.Claim{alloc: c}
 	r.Node.Watches, r.Node.StagingPath = nil, ""
-	obs := q.o.Host.Observe(ctx, r)
+	obs := q.o.Host.Observe(ctx, r, volume.Glimpse{})
 	return c.InPlace(obs.Targets[alloc], obs.Binds[alloc])
 }
 

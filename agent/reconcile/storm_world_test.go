@@ -185,7 +185,7 @@ func (s *storm) sight(path string) volume.Sight {
 	}
 }
 
-func (s *storm) Observe(_ context.Context, r volume.Record) volume.Observed {
+func (s *storm) Observe(_ context.Context, r volume.Record, _ volume.Glimpse) volume.Observed {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.looks++

@@ -44,7 +44,7 @@ func (q *Queue) glance(id string, because why) {
 	if !ok {
 		return
 	}
-	obs := q.o.Host.Observe(q.ctx, r)
+	obs := q.o.Host.Observe(q.ctx, r, volume.Glimpse{})
 	q.mu.Lock()
 	q.complete(&obs, r, newEntry())
 	q.mu.Unlock()

@@ -98,6 +98,9 @@ type Outcome struct {
 	// they have these names in.
 	Devices []string
 	Boot    string
+	// Sight is what was seen at Action.Path when the step was over; nil where
+	// nobody looked.
+	Sight *Sight
 	// PublishContext is ControllerPublishVolume's answer.
 	PublishContext map[string]string
 	// ReadOnly says how a ControllerPublish attached the volume.
@@ -126,6 +129,12 @@ type Sight struct {
 	Identity MountIdentity // when Seen is SeenMount or SeenDead, as far as known
 	ReadOnly bool
 	Detail   string // the error, or since when it hangs
+}
+
+// Glimpse is a look, and where. The zero value is none.
+type Glimpse struct {
+	Path string
+	Sight
 }
 
 // there reports whether something is mounted, dead or alive.

@@ -1,0 +1,26 @@
+package volmgr_test
+
+import (
+	"testing"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// The path that was looked at just now is not looked at again, all others are.
+func TestObserveBesideGlimpse(t *testing.T) {
+	m, _ := manager(t)
+	r := volume.Record{
+		Node:   volume.NodeSide{StagingPath: "/proc", Watches: []volume.Watch{{Path: "/proc"}}},
+		Claims: map[string]volume.Claim{"a": {Alloc: "a", Target: "/sys", At: "/nowhere"}},
+	}
+	seen := func(now volume.Glimpse) string {
+		o := m.Observe(t.Context(), r, now)
+		return string(o.Staging.Seen + "," + o.Watched["/proc"].Seen + "," + o.Targets["a"].Seen + "," + o.Binds["a"].Seen)
+	}
+	if got := seen(volume.Glimpse{}); got != "mount,mount,mount," {
+		t.Errorf("all looked at: %s", got)
+	}
+	if got := seen(volume.Glimpse{Path: "/proc", Sight: volume.Sight{Seen: volume.SeenDead}}); got != "dead,dead,mount," {
+		t.Errorf("/proc is known to be dead: %s", got)
+	}
+}
