@@ -20,28 +20,30 @@ type store struct {
 
 // Save is reconcile's: what is saved has happened, so memory keeps it whatever
 // becomes of the commit. A volume that was deregistered meanwhile stays gone.
-func (s store) Save(ctx context.Context, id string, durable bool, fn func(volume.Record) volume.Record) error {
+func (s store) Save(ctx context.Context, id string, fn func(volume.Record) (volume.Record, volume.Saving)) error {
 	var before, now volume.Record
-	noted := func(r volume.Record) volume.Record {
-		before, now = r, fn(r)
+	saving := volume.SaveWithNext
+	err := s.CheckpointVolume(ctx, id, func(r volume.Record) volume.Record {
+		before = r
+		now, saving = fn(r)
 		return now
+	})
+	if err == nil {
+		err = s.commit(ctx, saving)
 	}
-	save := s.CheckpointVolume
-	if durable {
-		save = s.saveDurably
-	}
-	err := save(ctx, id, noted)
-	s.notes.changed(before, now)
+	s.notes.changed(before, now) // beside the commit, if nobody waits for that
 	return err
 }
 
-func (s store) saveDurably(ctx context.Context, id string, fn func(volume.Record) volume.Record) error {
-	return s.Happened(ctx, func(tx *statedb.Tx) error {
-		if r, ok := tx.Volume(id); ok {
-			tx.PutVolume(fn(r))
-		}
-		return nil
-	})
+// commit brings what is in memory to disk as soon as it has to be there.
+func (s store) commit(ctx context.Context, saving volume.Saving) error {
+	switch saving {
+	case volume.SaveAtOnce:
+		s.Begin()
+	case volume.SaveFirst:
+		return s.Sync(ctx)
+	}
+	return nil
 }
 
 // Intend is reconcile's, for what must be on disk before it is done.
@@ -185,16 +187,20 @@ func (s queueStore) Volumes() []volume.Record {
 }
 
 // Save is the store's, for a debt as well.
-func (s queueStore) Save(ctx context.Context, key string, durable bool, fn func(volume.Record) volume.Record) error {
+func (s queueStore) Save(ctx context.Context, key string, fn func(volume.Record) (volume.Record, volume.Saving)) error {
 	driver, external, ok := volume.ParseDebtKey(key)
 	if !ok {
-		return s.store.Save(ctx, key, durable, fn)
+		return s.store.Save(ctx, key, fn)
 	}
-	save := s.Checkpoint
-	if durable {
-		save = s.Happened
+	saving := volume.SaveWithNext
+	err := s.Checkpoint(ctx, changeDebt(driver, external, func(r volume.Record) volume.Record {
+		r, saving = fn(r)
+		return r
+	}))
+	if err != nil {
+		return err
 	}
-	return save(ctx, changeDebt(driver, external, fn))
+	return s.commit(ctx, saving)
 }
 
 // Intend is the store's, for a debt as well.

@@ -43,15 +43,15 @@ func (s *storm) Volume(string) (volume.Record, bool) {
 
 func (s *storm) Volumes() []volume.Record { r, _ := s.Volume(""); return []volume.Record{r} }
 
-func (s *storm) Save(_ context.Context, _ string, _ bool, fn func(volume.Record) volume.Record) error {
+func (s *storm) Save(_ context.Context, _ string, fn func(volume.Record) (volume.Record, volume.Saving)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.record = fn(s.record)
+	s.record, _ = fn(s.record)
 	return nil
 }
 
 func (s *storm) Intend(ctx context.Context, id string, fn func(volume.Record) volume.Record) error {
-	return s.Save(ctx, id, true, fn)
+	return s.Save(ctx, id, func(r volume.Record) (volume.Record, volume.Saving) { return fn(r), volume.SaveFirst })
 }
 
 // View is the plugin.

@@ -113,6 +113,7 @@ type DB struct {
 	tap  func(Point)
 
 	queue   chan *request
+	begin   chan struct{} // holds a token: there is something to commit
 	quit    chan struct{}
 	done    chan struct{}
 	closing sync.Once
@@ -154,7 +155,7 @@ func open(path string, o Options, steps []migration) (*DB, error) {
 	}
 	db := &DB{
 		bolt: b, dir: filepath.Dir(path), tap: o.Tap,
-		queue: make(chan *request, 1024), quit: make(chan struct{}), done: make(chan struct{}),
+		queue: make(chan *request, 1024), begin: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
 		dirty: newChanges(),
 	}
 	if err = db.load(path, steps); err == nil && fresh {

@@ -124,6 +124,11 @@ func (db *DB) write() {
 			db.flush()
 		case r := <-db.queue:
 			db.batch(db.drain([]*request{r}))
+		case <-db.begin:
+			if reqs := db.drain(nil); len(reqs) > 0 {
+				db.batch(reqs)
+			}
+			db.flush()
 		case <-db.quit:
 			db.batch(db.drain(nil))
 			db.end()

@@ -37,19 +37,24 @@ func (m *memory) Volumes() []volume.Record {
 	return slices.Collect(maps.Values(m.records))
 }
 
-func (m *memory) Save(_ context.Context, id string, durable bool, fn func(volume.Record) volume.Record) error {
+func (m *memory) Save(_ context.Context, id string, fn func(volume.Record) (volume.Record, volume.Saving)) error {
 	if m.saving != nil {
 		m.saving()
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	saving := volume.SaveWithNext
 	if r, ok := m.records[id]; ok {
-		m.records[id] = fn(r)
+		m.records[id], saving = fn(r)
 	}
-	if durable {
+	switch saving {
+	case volume.SaveAtOnce:
 		m.durable++
+	case volume.SaveFirst:
+		m.durable++
+		return m.fail
 	}
-	return m.fail
+	return nil
 }
 
 // Intend keeps nothing of what cannot be stored.

@@ -135,12 +135,12 @@ func (s session) Volumes() []volume.Record {
 	return slices.Collect(maps.Values(s.mem))
 }
 
-func (s session) Save(_ context.Context, id string, durable bool, fn func(volume.Record) volume.Record) error {
+func (s session) Save(_ context.Context, id string, fn func(volume.Record) (volume.Record, volume.Saving)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r, ok := s.mem[id]; ok && s.agent == s.storm.agent {
-		s.mem[id] = fn(r)
-		if durable {
+		next, saving := fn(r)
+		if s.mem[id] = next; saving == volume.SaveFirst {
 			return s.commit()
 		}
 	}

@@ -210,29 +210,29 @@ func (q *Queue) rest(id string, e *entry, r volume.Record, a volume.Action, obs 
 func (q *Queue) finish(id string, e *entry, r volume.Record, a volume.Action, obs volume.Observed, out volume.Outcome) {
 	key := q.home(id, r)
 	var evs []volume.Event
-	kept := false
-	apply := func(now volume.Record) volume.Record {
-		evs = nil
+	kept, saving := false, volume.SaveWithNext
+	apply := func(now volume.Record) (volume.Record, volume.Saving) {
+		evs, saving = nil, volume.SaveWithNext
 		if kept = now.Same(r); !kept {
-			return now // the id was given to another volume
+			return now, saving // the id was given to another volume
 		}
 		next, made := volume.Apply(now, a, out)
-		evs = made
-		return next
+		evs, saving = made, volume.Urgency(now, next)
+		return next, saving
 	}
 	if a.Kind == volume.Plan || a.Kind == volume.Doubt {
 		// These are intents: nothing may be done on them before they are on disk.
-		if err := q.o.Store.Intend(context.WithoutCancel(q.ctx), key, apply); err != nil {
+		intent := func(now volume.Record) volume.Record { next, _ := apply(now); return next }
+		if err := q.o.Store.Intend(context.WithoutCancel(q.ctx), key, intent); err != nil {
 			out = volume.Outcome{Err: volume.HostError(string(a.Kind), err), Unsent: true}
 		}
 	} else {
-		durable := volume.DurableAfter(r, a, out)
-		err := q.o.Store.Save(context.WithoutCancel(q.ctx), key, durable, apply)
+		err := q.o.Store.Save(context.WithoutCancel(q.ctx), key, apply)
 		if moved := q.home(id, r); !kept && moved != key { // while that waited for a commit
-			err = q.o.Store.Save(context.WithoutCancel(q.ctx), moved, durable, apply)
+			err = q.o.Store.Save(context.WithoutCancel(q.ctx), moved, apply)
 		}
 		if err != nil {
-			e.unsaved = e.unsaved || durable
+			e.unsaved = e.unsaved || saving == volume.SaveFirst
 			q.o.Log.Error("a step was done but could not be saved; it is kept in memory and saved with the next change", "volume", id, "step", a.Kind, "error", err)
 		}
 	}

@@ -23,10 +23,6 @@ func Apply(r Record, a Action, out Outcome) (Record, []Event) {
 	return next, events(r, next, a, out)
 }
 
-// DurableAfter reports whether what Apply makes of a step must be on disk before
-// anything is built on it.
-func DurableAfter(r Record, a Action, out Outcome) bool { return Durable(r, apply(r, a, out)) }
-
 func apply(r Record, a Action, out Outcome) Record {
 	if out.Unsent {
 		return r
@@ -254,27 +250,51 @@ func applyFree(r Record, a Action) Record {
 	return r.without(a.Alloc).cleared()
 }
 
-// Durable reports whether a change must be on disk before anything is built on
-// it: a claim that is taken, detached or gone, the intent to use a further
-// side, and that a side which is still wanted is no more as recorded, or failed,
-// because it is undone and another is made in its place. All other checkpoints
-// ride with the next commit.
-func Durable(before, now Record) bool {
-	if before.Node.Uses != now.Node.Uses || len(before.Claims) != len(now.Claims) {
-		return true
+// Saving says how soon a change has to be on disk.
+type Saving int
+
+const (
+	// SaveWithNext: by the next commit, whoever makes it.
+	SaveWithNext Saving = iota
+	// SaveAtOnce: a commit is begun at once and nobody waits for it. What is lost by a
+	// crash before its end is found again by looking, at the price of a call that
+	// is repeated.
+	SaveAtOnce
+	// SaveFirst: nothing may be built on it before.
+	SaveFirst
+)
+
+// Urgency says how soon a change of a record must be on disk. What makes a
+// difference to the steps that follow is awaited: the intent to use a further
+// side, that nothing here uses a device any more, and that a side which is still
+// wanted is no more as recorded, or failed, because it is undone and another is
+// made in its place. That a claim is taken, or gone, is only what somebody waits
+// for: its intent is on disk, and so is whatever is done after it.
+// All other checkpoints ride with the next commit.
+func Urgency(before, now Record) Saving {
+	if before.Node.Uses != now.Node.Uses {
+		return SaveFirst
 	}
-	paid := len(now.Node.Owed) < len(before.Node.Owed)
+	saving, paid := SaveWithNext, len(now.Node.Owed) < len(before.Node.Owed)
+	switch {
+	case len(before.Claims) == len(now.Claims):
+	case len(now.Claims) == 0 && now.Node.Attached != Absent:
+		return SaveFirst // it is detached next, and a claim on record would mean that it is not
+	default:
+		saving = SaveAtOnce
+	}
 	for alloc, c := range now.Claims {
-		was, ok := before.Claims[alloc]
+		was := before.Claims[alloc]
 		switch {
-		case c.Wanted && paid: // else the same call would hit what is mounted next
-			return true
-		case !ok || was.State != c.State && c.State != ControllerDetached,
+		case c.Wanted && paid, // else the same call would hit what is mounted next
+			was.State != c.State && c.State != Taken && c.State != ControllerDetached,
 			c.Wanted && (left(was.Published, c.Published) || left(was.Bound, c.Bound) || left(before.Node.Staged, now.Node.Staged)):
-			return true
+			return SaveFirst
+		case was.State != c.State && c.State == Taken:
+			saving = SaveAtOnce
 		}
 	}
-	return false
+	return saving
 }
 
 // left reports whether a side is no more as it was made, or is to be undone.

@@ -326,7 +326,7 @@ func (x *explorer) outcome(s state, at int32, a volume.Action, h how, in intent)
 	case volume.NodeUnstage:
 		next.undo, next.lied = next.undo && out.Err != nil, next.lied && out.Err != nil
 	}
-	next = next.save(a, out, s.mem)
+	next = next.save(a, out)
 	x.add(next, at, label{action: a.Kind, alloc: a.Alloc, how: h, between: in})
 	for i, alloc := range allocs {
 		c := next.mem.Claims[alloc]

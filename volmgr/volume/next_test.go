@@ -287,7 +287,7 @@ func total(t *rapid.T) {
 		}
 	}
 	next, _ := volume.Apply(r, a, anyOutcome().Draw(t, "outcome"))
-	volume.Durable(r, next)
+	volume.Urgency(r, next)
 	volume.Loaded(r, volume.Crashed)
 	volume.Loaded(r, volume.Rebooted)
 	volume.Owing(r)

@@ -137,7 +137,7 @@ func (x *explorer) rests(s state) string {
 		if bad := s.w.broken(x.v, s.mem, a); bad != "" {
 			return fmt.Sprintf("with no more faults, %s: %s, after %q", a.Kind, bad, steps)
 		}
-		s = s.save(a, s.w.do(x.v, a, ok, s.fresh()), s.mem)
+		s = s.save(a, s.w.do(x.v, a, ok, s.fresh()))
 	}
 	if !x.calm[s.future()] {
 		return fmt.Sprintf("it does not come to rest with no more faults: %q", steps)

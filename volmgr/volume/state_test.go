@@ -175,11 +175,12 @@ func (s state) stop() state {
 	return s
 }
 
-// save is what the reconcile queue does with an outcome.
-func (s state) save(a volume.Action, out volume.Outcome, decided volume.Record) state {
-	guess, _ := volume.Apply(decided, a, out)
+// save is what the reconcile queue does with an outcome. A commit that nobody
+// waits for may come to nothing.
+func (s state) save(a volume.Action, out volume.Outcome) state {
+	before := s.mem
 	s.mem, _ = volume.Apply(s.mem, a, out)
-	if volume.Durable(decided, guess) {
+	if volume.Urgency(before, s.mem) == volume.SaveFirst {
 		s.disk = s.mem
 	}
 	s.parked = s.parked.with(a, out.Err != nil)
