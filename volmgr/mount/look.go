@@ -218,7 +218,10 @@ func (h *Host) deviceGone(dev string) bool {
 	if strings.HasPrefix(dev, "0:") || strings.HasPrefix(dev, mtdMajor) {
 		return false
 	}
-	if unix.Access(h.sys+"/dev/block/"+dev, unix.F_OK) == nil {
+	// The entry is a link that goes with its device. To follow it would cost
+	// twice as much, and tell no more.
+	var st unix.Stat_t
+	if unix.Lstat(h.sys+"/dev/block/"+dev, &st) == nil {
 		return false
 	}
 	// Without a sysfs nothing is known.

@@ -275,4 +275,11 @@ func TestLookWhenTheDeviceIsGone(t *testing.T) {
 			t.Errorf("device gone: %+v", s)
 		}
 	}
+	// The entry itself is what counts, not what it leads to.
+	check(t, os.Symlink("nowhere", h.sys+"/dev/block/"+number(t, ext4)))
+	for _, path := range []string{at, node} {
+		if s := h.Look(context.Background(), path); s.Seen != volume.SeenMount {
+			t.Errorf("device there: %+v", s)
+		}
+	}
 }
