@@ -81,7 +81,8 @@ func (h *Host) pointOf(st unix.Statx_t, fd int, path string, more uint64) (point
 		unique = st.Mnt_id
 	}
 	if unique != 0 && !h.noStatmount {
-		r, err := statmount(unique, basic|more)
+		var room [usualStat]byte
+		r, err := statmount(unique, basic|more, &room)
 		switch {
 		case errors.Is(err, unix.ENOENT):
 			return point{}, errVanished
@@ -168,20 +169,24 @@ func (h *Host) fdMountID(pid, fd string) (int, error) {
 	return 0, fmt.Errorf("cannot find mnt_id of descriptor %s of process %s", fd, pid)
 }
 
-// fromStatmount turns a reply into a point.
+// fromStatmount turns a reply into a point, which keeps nothing of the reply.
 func (h *Host) fromStatmount(r statmountReply) point {
-	p := point{id: volume.MountIdentity{
-		Namespace: h.namespace, Boot: h.boot,
-		Device: device(r.u32(atDevMajor), r.u32(atDevMinor)),
-		FSType: r.str(atFSType),
-		ID:     r.u64(atMntID),
-	}}
-	p.id.Root, p.deleted = rootPath(r.str(atMntRoot))
+	p := point{id: volume.MountIdentity{Namespace: h.namespace, Boot: h.boot, ID: r.u64(atMntID)}}
+	// One string for the three that live and die together.
+	var room [128]byte
+	all := appendDevice(room[:0], r.u32(atDevMajor), r.u32(atDevMinor))
+	dev := len(all)
+	all = append(all, r.str(atFSType)...)
+	fs := len(all)
+	all = append(all, r.str(atMntRoot)...)
+	s := string(all)
+	p.id.Device, p.id.FSType = s[:dev], s[dev:fs]
+	p.id.Root, p.deleted = rootPath(s[fs:])
 	if r.u64(atMask)&statmountMntPoint != 0 {
-		p.at = r.str(atMntPoint)
+		p.at = string(r.str(atMntPoint))
 	}
 	if r.u64(atMask)&statmountSBSource != 0 {
-		p.source = r.str(atSBSource)
+		p.source = string(r.str(atSBSource))
 	}
 	p.shared = r.u64(atMntShare)&unix.MS_SHARED != 0
 	p.readOnly = r.u64(atMntAttr)&unix.MOUNT_ATTR_RDONLY != 0 || r.u32(atSBFlags)&unix.MS_RDONLY != 0
@@ -196,5 +201,11 @@ func rootPath(s string) (root string, deleted bool) {
 
 // device writes a device number as everywhere in this program.
 func device(major, minor uint32) string {
-	return strconv.FormatUint(uint64(major), 10) + ":" + strconv.FormatUint(uint64(minor), 10)
+	var room [2*10 + 1]byte
+	return string(appendDevice(room[:0], major, minor))
+}
+
+func appendDevice(to []byte, major, minor uint32) []byte {
+	to = append(strconv.AppendUint(to, uint64(major), 10), ':')
+	return strconv.AppendUint(to, uint64(minor), 10)
 }

@@ -35,6 +35,7 @@ const (
 	atMntPoint  = 108
 	atSBSource  = 124
 	strAt       = 512
+	usualStat   = 1 << 10
 	largestStat = 1 << 17 // three paths of 4 KiB fit many times
 )
 
@@ -55,27 +56,29 @@ type statmountReply []byte
 func (r statmountReply) u32(at int) uint32 { return binary.NativeEndian.Uint32(r[at:]) }
 func (r statmountReply) u64(at int) uint64 { return binary.NativeEndian.Uint64(r[at:]) }
 
-func (r statmountReply) str(at int) string {
+// str is a part of the reply, not a copy.
+func (r statmountReply) str(at int) []byte {
 	from := strAt + int(r.u32(at))
 	if from >= len(r) {
-		return ""
+		return nil
 	}
 	s := r[from:]
 	if end := bytes.IndexByte(s, 0); end >= 0 {
 		s = s[:end]
 	}
-	return string(s)
+	return s
 }
 
 // statmount asks for what mask names of the mount with a unique id. It fails
 // with ENOENT when there is no such mount in this namespace, and with
-// errNoStatmount when the kernel does not tell all of it.
-func statmount(id, mask uint64) (statmountReply, error) {
+// errNoStatmount when the kernel does not tell all of it. The reply lies in
+// room, if it is large enough.
+func statmount(id, mask uint64, room *[usualStat]byte) (statmountReply, error) {
 	req := mountRequest{size: uint32(unsafe.Sizeof(mountRequest{})), id: id, param: mask}
-	for size := 1024; size <= largestStat; size *= 4 {
-		buf := make(statmountReply, size)
+	buf := statmountReply(room[:])
+	for ; len(buf) <= largestStat; buf = make(statmountReply, 4*len(buf)) {
 		_, _, errno := unix.Syscall6(unix.SYS_STATMOUNT, uintptr(unsafe.Pointer(&req)),
-			uintptr(unsafe.Pointer(&buf[0])), uintptr(size), 0, 0, 0)
+			uintptr(unsafe.Pointer(&buf[0])), uintptr(len(buf)), 0, 0, 0)
 		switch errno {
 		case 0:
 			if buf.u64(atMask)&mask != mask {
@@ -101,6 +104,7 @@ func (h *Host) uniqueID(old int) uint64 {
 		return 0
 	}
 	var after uint64
+	var room [usualStat]byte
 	for {
 		var ids [256]uint64
 		req := mountRequest{size: uint32(unsafe.Sizeof(mountRequest{})), id: listmountRoot, param: after}
@@ -110,7 +114,7 @@ func (h *Host) uniqueID(old int) uint64 {
 			return 0
 		}
 		for _, id := range ids[:n] {
-			r, err := statmount(id, statmountMntBasic)
+			r, err := statmount(id, statmountMntBasic, &room)
 			if err == nil && int(r.u32(atMntIDOld)) == old {
 				return id
 			}
