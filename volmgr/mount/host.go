@@ -2,11 +2,12 @@
 // one look at one path, the mount table, the mount calls, and who uses a
 // mount or a device.
 //
-// Everything that can block on storage runs in a goroutine of its own and is
-// waited for no longer than a bound. What does not come back is left where it
-// is, one goroutine for each path and kind of call at most, and until it
-// returns the next caller of that kind is told at once since when it hangs.
-// No lock is held across a system call.
+// Everything that can block on storage runs in a goroutine that does nothing
+// else meanwhile and is waited for no longer than a bound. What does not come
+// back is left where it is, one goroutine for each path and kind of call at
+// most, and until it returns the next caller of that kind is told at once since
+// when it hangs. What does come back leaves its goroutine to the next call, for
+// a second or two. No lock is held across a system call.
 //
 // Identity comes from statx(2) and statmount(2) (Linux 6.8). Where the kernel
 // or a filter does not give them, the same facts come from mountinfo, less the

@@ -17,7 +17,9 @@ import (
 // that may have effects of its own. The look waits no longer than the bound
 // and is then SeenHung; while it hangs the next look at the path is SeenHung
 // at once.
-func (h *Host) Look(ctx context.Context, path string) volume.Sight { return h.beginLook(ctx, path)() }
+func (h *Host) Look(ctx context.Context, path string) volume.Sight {
+	return sightOf(ctx, path, h.beginLook(ctx, path))
+}
 
 // looksAtOnce bounds how many looks of one LookAll run side by side.
 const looksAtOnce = 16
@@ -25,40 +27,43 @@ const looksAtOnce = 16
 // LookAll looks at paths side by side, each as Look does: one that hangs does
 // not hold up the others. The sights are in the order of the paths.
 func (h *Host) LookAll(ctx context.Context, paths []string) []volume.Sight {
-	sights := make([]volume.Sight, 0, len(paths))
-	waits := make([]func() volume.Sight, len(paths))
+	sights := make([]volume.Sight, len(paths))
+	var begun [looksAtOnce]*call[volume.Sight] // the look at paths[i] at i modulo its length
 	for i, path := range paths {
-		waits[i] = h.beginLook(ctx, path)
-		if done := i + 1 - looksAtOnce; done >= 0 {
-			sights = append(sights, waits[done]())
+		if done := i - looksAtOnce; done >= 0 {
+			sights[done] = sightOf(ctx, paths[done], begun[i%looksAtOnce])
 		}
+		begun[i%looksAtOnce] = h.beginLook(ctx, path)
 	}
-	for _, wait := range waits[len(sights):] {
-		sights = append(sights, wait())
+	for i := max(len(paths)-looksAtOnce, 0); i < len(paths); i++ {
+		sights[i] = sightOf(ctx, paths[i], begun[i%looksAtOnce])
 	}
 	return sights
 }
 
-// beginLook starts a look and returns the wait for it.
-func (h *Host) beginLook(ctx context.Context, path string) func() volume.Sight {
+// beginLook starts a look; nil where the path is not to be looked at.
+func (h *Host) beginLook(ctx context.Context, path string) *call[volume.Sight] {
 	if !filepath.IsAbs(path) {
-		return func() volume.Sight {
-			return volume.Sight{Seen: volume.SeenError, Detail: fmt.Sprintf("cannot look at %q: not an absolute path", path)}
-		}
+		return nil
 	}
 	path = filepath.Clean(path)
-	wait := begin(ctx, h, kindLook, path, h.bound, func() (volume.Sight, error) { return h.look(path), nil })
-	return func() volume.Sight {
-		s, err := wait()
-		var hung *HungError
-		switch {
-		case errors.As(err, &hung):
-			return volume.Sight{Seen: volume.SeenHung, Detail: hung.since()}
-		case err != nil:
-			return volume.Sight{Seen: volume.SeenError, Detail: fmt.Sprintf("cannot look at %q: %v", path, err)}
-		}
+	return begin(ctx, h, kindLook, path, h.bound, func() (volume.Sight, error) { return h.look(path), nil })
+}
+
+// sightOf waits for what beginLook began.
+func sightOf(ctx context.Context, path string, c *call[volume.Sight]) volume.Sight {
+	if c == nil {
+		return volume.Sight{Seen: volume.SeenError, Detail: fmt.Sprintf("cannot look at %q: not an absolute path", path)}
+	}
+	s, err := c.wait(ctx)
+	if err == nil {
 		return s
 	}
+	var hung *HungError
+	if errors.As(err, &hung) {
+		return volume.Sight{Seen: volume.SeenHung, Detail: hung.since()}
+	}
+	return volume.Sight{Seen: volume.SeenError, Detail: fmt.Sprintf("cannot look at %q: %v", c.key.path, err)}
 }
 
 // look looks again when the mount changed meanwhile.

@@ -1,0 +1,98 @@
+package mount
+
+import (
+	"context"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// lingering is how many goroutines wait for a call.
+func (g *gate) lingering() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.crew.idle)
+}
+
+// self names the goroutine that asks.
+func self() string {
+	var buf [64]byte
+	return strings.Fields(string(buf[:runtime.Stack(buf[:], false)]))[1]
+}
+
+// callAs makes a call that returns the goroutine it was made in.
+func callAs(t *testing.T, h *Host, path string, fn func()) string {
+	t.Helper()
+	id, err := bounded(context.Background(), h, kindLook, path, time.Minute, func() (string, error) { fn(); return self(), nil })
+	check(t, err)
+	return id
+}
+
+// A goroutine takes one call after another, and not two at once: a call beside
+// one that hangs gets another.
+func TestCallsShareAGoroutineInTurn(t *testing.T) {
+	h := newHost(t)
+	first := callAs(t, h, "/a", func() {})
+	if next := callAs(t, h, "/b", func() {}); next != first {
+		t.Errorf("one call was made in goroutine %s, the next in %s", first, next)
+	}
+	hold, held, hung := make(chan struct{}), make(chan struct{}), make(chan string)
+	go func() { hung <- callAs(t, h, "/hung", func() { close(held); <-hold }) }()
+	<-held
+	other := callAs(t, h, "/c", func() {})
+	if again := callAs(t, h, "/d", func() {}); again != other {
+		t.Errorf("one call was made in goroutine %s, the next in %s", other, again)
+	}
+	close(hold)
+	if got := <-hung; got != first || other == first {
+		t.Errorf("the call that hung was made in goroutine %s, those before it in %s, those beside it in %s", got, first, other)
+	}
+}
+
+// However many calls were made at once, few goroutines linger, and not for long.
+func TestFewGoroutinesLinger(t *testing.T) {
+	h := newHost(t)
+	before := runtime.NumGoroutine()
+	var calls, made sync.WaitGroup
+	hold := make(chan struct{})
+	for i := range 3 * lingerMost {
+		made.Add(1)
+		calls.Go(func() { callAs(t, h, "/"+strings.Repeat("x", i), func() { made.Done(); <-hold }) })
+	}
+	made.Wait() // none of them waits for another to return
+	close(hold)
+	calls.Wait()
+	if n := h.gate.lingering(); n != lingerMost {
+		t.Errorf("%d goroutines linger, want %d", n, lingerMost)
+	}
+	// The one that is of use stays.
+	used := callAs(t, h, "/again", func() {})
+	await(t, "all but one to go", func() bool {
+		done := h.gate.lingering() == 1
+		if id := callAs(t, h, "/again", func() {}); id != used {
+			t.Fatalf("goroutine %s was let go while it was used, or %s is taken before it", used, id)
+		}
+		return done
+	})
+	await(t, "the host to be idle", func() bool { return h.gate.lingering() == 0 && runtime.NumGoroutine() <= before })
+	callAs(t, h, "/anew", func() {})
+	if n := h.gate.lingering(); n != 1 {
+		t.Errorf("%d goroutines linger after a call on an idle host, want 1", n)
+	}
+	await(t, "the host to be idle again", func() bool { return h.gate.lingering() == 0 && runtime.NumGoroutine() <= before })
+}
+
+// A call that ends its goroutine gives back what it held, and the next call is
+// made.
+func TestCallThatEndsItsGoroutine(t *testing.T) {
+	h := newHost(t)
+	callAs(t, h, "/x", runtime.Goexit)
+	if n := h.gate.lingering() + h.gate.outstanding(); n != 0 {
+		t.Fatalf("%d goroutines or calls are left", n)
+	}
+	if id := callAs(t, h, "/x", func() {}); id == "" {
+		t.Error("the next call was not made")
+	}
+}
