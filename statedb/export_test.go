@@ -1,6 +1,12 @@
 package statedb
 
-import "go.etcd.io/bbolt"
+import (
+	"time"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
 
 // Queued is how many changes wait for the writer.
 func (db *DB) Queued() int { return len(db.queue) }
@@ -15,4 +21,33 @@ func OpenMigrating(path string, o Options, steps ...Step) (*DB, error) {
 		row = append(row, migration{what: "test", run: run})
 	}
 	return open(path, o, row)
+}
+
+// Written is what commits wrote since Open, as bbolt counts it.
+type Written struct {
+	Pages, Bytes int64
+	Took         time.Duration // to write and sync
+}
+
+// Written tells it.
+func (db *DB) Written() Written {
+	s := db.bolt.Stats()
+	return Written{s.TxStats.GetPageCount(), s.TxStats.GetPageAlloc(), s.TxStats.GetWriteTime()}
+}
+
+// Record and Claim decode one value as Open does, and report whether that took
+// no second look.
+func Record(raw []byte) (r volume.Record, plain bool, err error) {
+	p := parser{raw: raw, in: interned{}}
+	p.record(&volume.Record{})
+	err = decodeRecord(raw, interned{}, &r)
+	return r, p.done(), err
+}
+
+// Claim is Record for a claim.
+func Claim(raw []byte) (c volume.Claim, plain bool, err error) {
+	p := parser{raw: raw, in: interned{}}
+	p.claim(&volume.Claim{})
+	err = decodeClaim(raw, interned{}, &c)
+	return c, p.done(), err
 }

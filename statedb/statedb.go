@@ -209,6 +209,19 @@ func (db *DB) Volumes() []volume.Record {
 	return all
 }
 
+// AnyVolume returns a record of which is says so. Nothing is copied for it but
+// that one; is must not block, nor use the database.
+func (db *DB) AnyVolume(is func(volume.Record) bool) (volume.Record, bool) {
+	db.mu.RLock()
+	defer db.mu.RUnlock()
+	for _, r := range db.mem.volumes {
+		if is(r) {
+			return r, true
+		}
+	}
+	return volume.Record{}, false
+}
+
 // Plugins returns all plugins' records, in no order.
 func (db *DB) Plugins() []volume.PluginRecord {
 	db.mu.RLock()

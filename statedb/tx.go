@@ -2,7 +2,6 @@ package statedb
 
 import (
 	"maps"
-	"slices"
 
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -137,13 +136,28 @@ func (tx *Tx) Debts() []Debt { return merged(tx.base.debts, tx.past.debts, tx.ow
 
 // merged are the values of a map after two sets of changes.
 func merged[V any](base map[string]V, past, own map[string]*V) []V {
-	now := maps.Clone(base)
-	if now == nil {
-		now = map[string]V{}
+	all := make([]V, 0, len(base)+len(past)+len(own))
+	for k, v := range base {
+		if !has(own, k) && !has(past, k) {
+			all = append(all, v)
+		}
 	}
-	put(now, past)
-	put(now, own)
-	return slices.Collect(maps.Values(now))
+	for k, v := range past {
+		if v != nil && !has(own, k) {
+			all = append(all, *v)
+		}
+	}
+	for _, v := range own {
+		if v != nil {
+			all = append(all, *v)
+		}
+	}
+	return all
+}
+
+func has[V any](m map[string]*V, key string) bool {
+	_, ok := m[key]
+	return ok
 }
 
 // PutVolume stores a record and counts its generation.

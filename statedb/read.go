@@ -1,0 +1,203 @@
+package statedb
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// read decodes the whole file. What it cannot make sense of is an error: to go
+// on without a record would mean to forget a mount.
+func read(tx *bbolt.Tx) (state, error) {
+	var errs []error
+	note := func(err error) {
+		if err != nil {
+			errs = append(errs, err)
+		}
+	}
+	held := func(bucket []byte) []stored {
+		all, err := gather(tx, bucket)
+		note(err)
+		return all
+	}
+	volumes := held(bucketVolumes)
+	s := state{
+		volumes: make(map[string]volume.Record, len(volumes)), external: make(map[string]string, len(volumes)),
+		staging: map[string]string{}, plugins: map[string]volume.PluginRecord{}, debts: map[string]Debt{},
+	}
+	note(each(bucketVolumes, volumes, decodeRecord, func(key string, r *volume.Record) error {
+		if r.Volume.ID != key {
+			return fmt.Errorf("volume %q is stored under %q", r.Volume.ID, key)
+		}
+		r.Claims = map[string]volume.Claim{}
+		s.volumes[r.Volume.ID] = *r
+		if k := storageKey(r.Volume.Driver, r.Volume.ExternalID); k != "" {
+			if other, ok := s.external[k]; ok {
+				return fmt.Errorf("volumes %q and %q are one storage volume", other, key)
+			}
+			s.external[k] = r.Volume.ID
+		}
+		return nil
+	}))
+	note(each(bucketClaims, held(bucketClaims), decodeClaim, func(key string, c *volume.Claim) error {
+		id, alloc, ok := cut(key)
+		r, known := s.volumes[id]
+		if !ok || !known || alloc != c.Alloc {
+			return fmt.Errorf("claim %q belongs to no volume", key)
+		}
+		r.Claims[c.Alloc] = *c // the map is this function's own until it returns
+		return nil
+	}))
+	note(each(bucketPlugins, held(bucketPlugins), decodeAny, func(key string, p *volume.PluginRecord) error {
+		s.plugins[key] = *p
+		return nil
+	}))
+	note(each(bucketDebts, held(bucketDebts), decodeAny, func(key string, d *Debt) error {
+		s.debts[key] = *d
+		return nil
+	}))
+	for id, r := range s.volumes {
+		s.hold(id, r)
+	}
+	if meta := tx.Bucket(bucketMeta); meta == nil {
+		note(fmt.Errorf("bucket %q is missing", bucketMeta))
+	} else if raw := meta.Get(keyNode); raw != nil {
+		note(json.Unmarshal(raw, &s.node))
+	}
+	return s, errors.Join(errs...)
+}
+
+// share is how many values are decoded at a time by one of those who decode.
+const share = 128
+
+// stored is a key and its value as they lie in the file. They are valid as long
+// as the transaction is.
+type stored struct{ key, raw []byte }
+
+// decoded is what became of a share: as many values as there were keys, and
+// for each that made no sense an error.
+type decoded[V any] struct {
+	values   []V
+	errs     []error
+	panicked any
+}
+
+// gather lists a bucket. bbolt itself panics over damage, so it is asked in
+// the goroutine of the transaction alone.
+func gather(tx *bbolt.Tx, bucket []byte) (all []stored, err error) {
+	b := tx.Bucket(bucket)
+	if b == nil {
+		return nil, fmt.Errorf("bucket %q is missing", bucket)
+	}
+	err = b.ForEach(func(k, raw []byte) error {
+		all = append(all, stored{k, raw})
+		return nil
+	})
+	return all, err
+}
+
+// decoder makes a value of the bytes that are stored.
+type decoder[V any] func(raw []byte, shared interned, v *V) error
+
+func decodeAny[V any](raw []byte, _ interned, v *V) error { return json.Unmarshal(raw, v) }
+
+// each decodes what a bucket holds, on all cores, and gives them to fn in
+// the order of their keys, one at a time. Each of those who decode has interned
+// strings of its own.
+func each[V any](bucket []byte, all []stored, decode decoder[V], fn func(key string, v *V) error) error {
+	results := make([]chan decoded[V], (len(all)+share-1)/share)
+	for i := range results {
+		results[i] = make(chan decoded[V], 1)
+	}
+	var next atomic.Int64
+	var workers sync.WaitGroup
+	defer workers.Wait() // before the transaction ends, however this does
+	for range min(runtime.GOMAXPROCS(0), len(results)) {
+		workers.Go(func() {
+			shared := interned{}
+			for i := int(next.Add(1)) - 1; i < len(results); i = int(next.Add(1)) - 1 {
+				results[i] <- decodeShare(bucket, all[i*share:min((i+1)*share, len(all))], shared, decode)
+			}
+		})
+	}
+	var errs []error
+	for i, result := range results {
+		d := <-result
+		if d.panicked != nil {
+			panic(d.panicked) // whoever reads the file is guarded
+		}
+		for j := range d.values {
+			err := d.errs[j]
+			if err == nil {
+				err = fn(string(all[i*share+j].key), &d.values[j])
+			}
+			if err != nil {
+				errs = append(errs, err)
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// decodeShare decodes some values. A page that the file has lost is a fault here
+// too.
+func decodeShare[V any](bucket []byte, some []stored, shared interned, decode decoder[V]) (d decoded[V]) {
+	defer guard(func(p any) { d.panicked = p })()
+	d.values, d.errs = make([]V, len(some)), make([]error, len(some))
+	for i, kv := range some {
+		if err := decode(kv.raw, shared, &d.values[i]); err != nil {
+			d.errs[i] = fmt.Errorf("%s %q: %w", bucket, kv.key, err)
+		}
+	}
+	return d
+}
+
+// interned keeps one copy of each string that is the same in most records, as
+// long as a file is read: beside thousands of claims they would weigh more than
+// all the rest.
+type interned map[string]string
+
+func (in interned) all(ss ...*string) {
+	for _, s := range ss {
+		if one, ok := in[*s]; ok {
+			*s = one
+		} else {
+			in[*s] = *s
+		}
+	}
+}
+
+func (in interned) record(r *volume.Record) {
+	in.all(&r.Volume.PluginID, &r.Volume.Driver, &r.Volume.Reclaim, &r.Node.Boot, &r.Node.NodeID)
+	for i := range r.Volume.Capabilities {
+		in.capability(&r.Volume.Capabilities[i])
+	}
+	if r.Node.Mode != nil {
+		in.capability(&r.Node.Mode.Capability)
+	}
+	in.mount(r.Node.Mount)
+}
+
+func (in interned) claim(c *volume.Claim) {
+	in.all(&c.Alloc, &c.Owner.Kind)
+	in.capability(&c.Mode)
+	in.mount(c.Mount)
+	in.mount(c.BoundMount)
+}
+
+func (in interned) capability(c *volume.Capability) {
+	in.all((*string)(&c.Access), (*string)(&c.Attachment))
+}
+
+func (in interned) mount(m *volume.MountIdentity) {
+	if m != nil {
+		in.all(&m.Boot, &m.Device, &m.FSType)
+	}
+}
