@@ -81,6 +81,7 @@ func Run(ctx context.Context, fl *pflag.FlagSet, stderr io.Writer, seams Seams) 
 	if err != nil {
 		return err
 	}
+	loadingMemory()
 	a := &agent{c: c, log: c.logger(stderr), started: time.Now().UTC()}
 	if err := a.open(ctx, seams); err != nil {
 		return err

@@ -60,9 +60,12 @@ func ended(was, now statedb.Node) volume.Stop {
 
 // attached names a volume that is, or may be, on this host; empty if none is.
 func attached(db store) string {
-	for _, r := range (queueStore{db}).Volumes() {
-		if r.Held() {
-			return r.Volume.ID
+	if r, ok := db.AnyVolume(volume.Record.Held); ok {
+		return r.Volume.ID
+	}
+	for _, d := range db.Debts() {
+		if d.Whole().Held() {
+			return d.Record.Volume.ID
 		}
 	}
 	return ""

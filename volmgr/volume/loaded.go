@@ -67,7 +67,9 @@ func doubtful(r Record) Record {
 		if c.At != "" {
 			c.Bound = uncertain(c.Bound)
 		}
-		r = r.with(c)
+		if c != r.Claims[c.Alloc] {
+			r = r.with(c)
+		}
 	}
 	switch {
 	case n.Staged == Present && n.Mount == nil && !held:
