@@ -115,6 +115,9 @@ func openBolt(path string, wait time.Duration) (o opened, err error) {
 	defer guard(func(p any) {
 		err = errors.Join(nonsense{fmt.Errorf("it cannot be opened: %v", p)}, o.abandon())
 	})()
+	// The list of free pages is written with each commit, a page of it: without
+	// it (NoFreelistSync) Open would look for them in a goroutine of bbolt's own,
+	// which no guard is around, so a damaged file would end the process.
 	o.DB, err = bbolt.Open(path, 0o600, &bbolt.Options{
 		Timeout: wait, InitialMmapSize: initialMmap, FreelistType: bbolt.FreelistMapType,
 		OpenFile: func(path string, flag int, mode os.FileMode) (*os.File, error) {

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"go.etcd.io/bbolt"
 
@@ -24,7 +26,11 @@ var (
 
 var buckets = [][]byte{bucketMeta, bucketVolumes, bucketClaims, bucketPlugins, bucketDebts}
 
-func claimKey(id, alloc string) []byte { return []byte(id + "\x00" + alloc) }
+func claimKey(id, alloc string) []byte {
+	key := make([]byte, 0, len(id)+1+len(alloc))
+	key = append(append(key, id...), 0)
+	return append(key, alloc...)
+}
 
 // load reads all of a file, makes the buckets of a new one, and migrates an
 // older one. A file that it refuses was not written to.
@@ -69,24 +75,33 @@ func cut(key string) (id, alloc string, ok bool) {
 	return string(a), string(b), ok
 }
 
-// save writes changes. Of a volume's claims only those that differ from what
-// is on disk are written: records are never written through, so a claim that
-// compares equal is the same.
+// save writes changes, in the order of their keys, so that those which share a
+// page come one after the other. Of a volume's claims only those that differ
+// from what is on disk are written: records are never written through, so a
+// claim that compares equal is the same.
 func (db *DB) save(tx *bbolt.Tx, c changes) error {
 	var errs []error
-	note := func(err error) { errs = append(errs, err) }
-	for id, r := range c.volumes {
-		note(db.saveClaims(tx.Bucket(bucketClaims), id, r))
-		note(set(tx.Bucket(bucketVolumes), []byte(id), r))
+	note := func(err error) {
+		if err != nil {
+			errs = append(errs, err)
+		}
+	}
+	db.values.reset()
+	ids, claims, volumes := slices.Sorted(maps.Keys(c.volumes)), tx.Bucket(bucketClaims), tx.Bucket(bucketVolumes)
+	for _, id := range ids {
+		note(db.saveClaims(claims, id, c.volumes[id]))
+	}
+	for _, id := range ids {
+		note(set(&db.values, volumes, []byte(id), c.volumes[id]))
 	}
 	for id, p := range c.plugins {
-		note(set(tx.Bucket(bucketPlugins), []byte(id), p))
+		note(set(&db.values, tx.Bucket(bucketPlugins), []byte(id), p))
 	}
 	for key, d := range c.debts {
-		note(set(tx.Bucket(bucketDebts), []byte(key), d))
+		note(set(&db.values, tx.Bucket(bucketDebts), []byte(key), d))
 	}
 	if c.node != nil {
-		note(set(tx.Bucket(bucketMeta), keyNode, c.node))
+		note(set(&db.values, tx.Bucket(bucketMeta), keyNode, c.node))
 	}
 	return errors.Join(errs...)
 }
@@ -108,7 +123,7 @@ func (db *DB) saveClaims(b *bbolt.Bucket, id string, r *volume.Record) error {
 		if was, ok := old[alloc]; ok && was == c {
 			continue
 		}
-		if err := set(b, claimKey(id, alloc), &c); err != nil {
+		if err := set(&db.values, b, claimKey(id, alloc), &c); err != nil {
 			return err
 		}
 	}
@@ -116,13 +131,43 @@ func (db *DB) saveClaims(b *bbolt.Bucket, id string, r *volume.Record) error {
 }
 
 // set stores a value, or deletes the key for nil.
-func set[V any](b *bbolt.Bucket, key []byte, v *V) error {
+func set[V any](to *values, b *bbolt.Bucket, key []byte, v *V) error {
 	if v == nil {
 		return b.Delete(key)
 	}
-	raw, err := json.Marshal(v)
+	raw, err := to.encode(v)
 	if err != nil {
 		return err
 	}
 	return b.Put(key, raw)
+}
+
+// values holds what one commit writes: bbolt keeps no copy of a value, so it
+// must stay as it is until the transaction has ended.
+type values struct {
+	buf bytes.Buffer
+	to  *json.Encoder
+}
+
+// mostKept is how much of the memory of one commit is kept for the next.
+const mostKept = 256 << 10
+
+// reset begins a commit. No transaction uses what was encoded before.
+func (v *values) reset() {
+	if v.to == nil || v.buf.Cap() > mostKept {
+		v.buf = bytes.Buffer{}
+		v.to = json.NewEncoder(&v.buf)
+	}
+	v.buf.Reset()
+}
+
+// encode returns a value as JSON. Where the buffer has to grow, it leaves what
+// was returned before in the memory that it had.
+func (v *values) encode(value any) ([]byte, error) {
+	first := v.buf.Len()
+	if err := v.to.Encode(value); err != nil {
+		return nil, err
+	}
+	end := v.buf.Len() - 1 // without the line's end
+	return v.buf.Bytes()[first:end:end], nil
 }

@@ -133,7 +133,8 @@ type DB struct {
 	ended bool    // the last commit was made; guarded by turn
 
 	// Of the writer goroutine alone.
-	disk map[string]map[string]volume.Claim // volumes' claims as last committed
+	disk   map[string]map[string]volume.Claim // volumes' claims as last committed
+	values values                             // of the commit in hand
 	// broken is set once bbolt has panicked in a commit: it may hold locks.
 	broken error
 }
