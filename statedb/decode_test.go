@@ -1,14 +1,12 @@
 package statedb_test
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 
@@ -16,71 +14,37 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestDecodeAsJSON holds what Open makes of a value against encoding/json, for
-// values as they are stored and for each of them damaged in one place.
-func TestDecodeAsJSON(t *testing.T) {
-	usual := lived(7)
-	claim := usual.Claims["alloc-00007"]
-	usual.Claims = nil // they have keys of their own
+// TestDecode: nothing of a record or a claim is lost or changed on the way
+// through the file, whichever fields it has.
+func TestDecode(t *testing.T) {
 	var full volume.Record
 	fillValue(reflect.ValueOf(&full).Elem(), new(int))
-	full.Claims, full.Debt, full.Node.Proven = nil, false, false
+	full.Claims, full.Debt, full.Node.Proven = nil, false, false // they are not in this value
+	odd := lived(7)
+	odd.Claims, odd.Volume.Name, odd.Volume.Context = nil, "größe \"<&>\" \\ \n", map[string]string{"k": "é", "": ""}
+	for name, r := range map[string]volume.Record{"full": full, "odd": odd, "empty": {}} {
+		same(t, name, r, statedb.Record)
+	}
 	var fullClaim volume.Claim
 	fillValue(reflect.ValueOf(&fullClaim).Elem(), new(int))
-	words := usual
-	words.Volume.Context, words.Node.Devices = map[string]string{"pool": "p1", "a": ""}, []string{"8:1", "8:2"}
-	odd := usual
-	odd.Volume.Name, odd.Volume.Context = "größe \"<&>\" \\ \n", map[string]string{"k": "é"}
-
-	for name, r := range map[string]volume.Record{"usual": usual, "full": full, "words": words, "odd": odd, "empty": {}} {
-		t.Run(name, func(t *testing.T) {
-			same(t, r, name == "usual" || name == "words", statedb.Record)
-		})
-	}
-	taken := claim
-	taken.At, taken.Bound, taken.BoundMount, taken.ReadOnly = "/srv/x", volume.Present, claim.Mount, true
-	taken.Owner = volume.Owner{Kind: volume.OwnerPID, PID: 77, StartTime: 123456, Boot: benchBoot}
-	for name, c := range map[string]volume.Claim{"claim": claim, "bound claim": taken, "full claim": fullClaim, "empty claim": {}} {
-		t.Run(name, func(t *testing.T) {
-			same(t, c, name == "claim" || name == "bound claim", statedb.Claim)
-		})
+	for name, c := range map[string]volume.Claim{"full claim": fullClaim, "claim": lived(7).Claims["alloc-00007"], "empty claim": {}} {
+		same(t, name, c, statedb.Claim)
 	}
 }
 
-// same damages a value in all ways that take one byte.
-func same[V any](t *testing.T, v V, plain bool, decode func([]byte) (V, bool, error)) {
+func same[V any](t *testing.T, name string, v V, decode func([]byte) (V, error)) {
 	t.Helper()
-	whole, err := json.Marshal(v)
+	raw, err := json.Marshal(v)
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, fast, err := decode(whole)
-	if err != nil || plain && !fast {
-		t.Fatalf("plain: %t; %v; %s", fast, err, whole)
+	got, err := decode(raw)
+	if err != nil || !reflect.DeepEqual(got, v) {
+		t.Errorf("%s:\n got %+v, %v\nwant %+v\n%s", name, got, err, v, raw)
 	}
-	equal(t, "what was stored", got, v)
-	check := func(what string, raw []byte) {
-		var want V
-		wantErr := json.Unmarshal(raw, &want)
-		got, _, err := decode(raw)
-		if fmt.Sprint(err) != fmt.Sprint(wantErr) || err == nil && !reflect.DeepEqual(got, want) {
-			t.Errorf("%s:\n got %+v, %v\nwant %+v, %v\n%s", what, got, err, want, wantErr, raw)
-		}
+	if _, err := decode(raw[:len(raw)-1]); err == nil {
+		t.Errorf("%s: what is cut off is taken for whole", name)
 	}
-	for i := range whole {
-		if !plain {
-			break // encoding/json decodes it anyhow
-		}
-		check("cut", whole[:i])
-		check("without one", slices.Delete(slices.Clone(whole), i, i+1))
-		for _, c := range []byte("\"\\{}[]:,0-e. \n\x00\x80zT") {
-			damaged := bytes.Clone(whole)
-			damaged[i] = c
-			check("damaged", damaged)
-		}
-	}
-	check("more", append(bytes.Clone(whole), '}'))
-	check("space", append(bytes.Clone(whole), ' '))
 }
 
 // fillValue gives every field a value of its own.
@@ -115,7 +79,7 @@ func fillValue(v reflect.Value, n *int) {
 	case reflect.Int, reflect.Int64:
 		v.SetInt(int64(*n))
 	case reflect.Uint64:
-		v.SetUint(uint64(*n) << 56) // some have more digits than the parser takes
+		v.SetUint(uint64(*n) << 56)
 	default:
 		panic(v.Kind())
 	}

@@ -35,19 +35,14 @@ func (db *DB) Written() Written {
 	return Written{s.TxStats.GetPageCount(), s.TxStats.GetPageAlloc(), s.TxStats.GetWriteTime()}
 }
 
-// Record and Claim decode one value as Open does, and report whether that took
-// no second look.
-func Record(raw []byte) (r volume.Record, plain bool, err error) {
-	p := parser{raw: raw, in: interned{}}
-	p.record(&volume.Record{})
+// Record and Claim decode one value as Open does.
+func Record(raw []byte) (r volume.Record, err error) {
 	err = decodeRecord(raw, interned{}, &r)
-	return r, p.done(), err
+	return r, err
 }
 
 // Claim is Record for a claim.
-func Claim(raw []byte) (c volume.Claim, plain bool, err error) {
-	p := parser{raw: raw, in: interned{}}
-	p.claim(&volume.Claim{})
+func Claim(raw []byte) (c volume.Claim, err error) {
 	err = decodeClaim(raw, interned{}, &c)
-	return c, p.done(), err
+	return c, err
 }
