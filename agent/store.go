@@ -22,28 +22,13 @@ type store struct {
 // becomes of the commit. A volume that was deregistered meanwhile stays gone.
 func (s store) Save(ctx context.Context, id string, fn func(volume.Record) (volume.Record, volume.Saving)) error {
 	var before, now volume.Record
-	saving := volume.SaveWithNext
-	err := s.CheckpointVolume(ctx, id, func(r volume.Record) volume.Record {
-		before = r
-		now, saving = fn(r)
-		return now
+	err := s.SaveVolume(ctx, id, func(r volume.Record) (volume.Record, volume.Saving) {
+		next, saving := fn(r)
+		before, now = r, next
+		return next, saving
 	})
-	if err == nil {
-		err = s.commit(ctx, saving)
-	}
-	s.notes.changed(before, now) // beside the commit, if nobody waits for that
+	s.notes.changed(before, now)
 	return err
-}
-
-// commit brings what is in memory to disk as soon as it has to be there.
-func (s store) commit(ctx context.Context, saving volume.Saving) error {
-	switch saving {
-	case volume.SaveAtOnce:
-		s.Begin()
-	case volume.SaveFirst:
-		return s.Sync(ctx)
-	}
-	return nil
 }
 
 // Intend is reconcile's, for what must be on disk before it is done.
@@ -197,10 +182,10 @@ func (s queueStore) Save(ctx context.Context, key string, fn func(volume.Record)
 		r, saving = fn(r)
 		return r
 	}))
-	if err != nil {
+	if err != nil || saving == volume.SaveWithNext {
 		return err
 	}
-	return s.commit(ctx, saving)
+	return s.Sync(ctx)
 }
 
 // Intend is the store's, for a debt as well.

@@ -38,15 +38,20 @@ func Inspect(path string) (s Snapshot, open bool, err error) {
 	defer func() { err = errors.Join(err, src.Close()) }()
 	flock := syscall.Flock(int(src.Fd()), syscall.LOCK_SH|syscall.LOCK_NB)
 	open = errors.Is(flock, syscall.EWOULDBLOCK)
+	raw, err := os.ReadFile(logPath(path))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return s, open, fmt.Errorf("cannot read the log of the state database: %w", err)
+	}
+	lines, _ := readLog(raw) // before the file: what is committed meanwhile is in that
 	for range copies {
-		if s, err = inspect(src); err == nil {
+		if s, err = inspect(src, lines); err == nil {
 			return s, open, nil
 		}
 	}
 	return s, open, fmt.Errorf("cannot read %s: %w", path, err)
 }
 
-func inspect(src *os.File) (s Snapshot, err error) {
+func inspect(src *os.File, lines []volume.Record) (s Snapshot, err error) {
 	if _, err := src.Seek(0, io.SeekStart); err != nil {
 		return s, err
 	}
@@ -73,6 +78,7 @@ func inspect(src *os.File) (s Snapshot, err error) {
 			return fmt.Errorf("it has schema %d; the agent brings it to schema %d when it starts", v, schemaOf(migrations))
 		}
 		mem, err := read(tx)
+		mem.apply(replay(&mem, lines))
 		s = Snapshot{
 			Node: mem.node, Volumes: slices.Collect(maps.Values(mem.volumes)),
 			Plugins: slices.Collect(maps.Values(mem.plugins)), Debts: slices.Collect(maps.Values(mem.debts)),

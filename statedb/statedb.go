@@ -16,6 +16,9 @@
 //	debts
 //	  <driver> 0x00 <external id> Debt: what a forced deregister left undone
 //
+// Beside the file lies a log of what was told to people and is not committed yet;
+// see log.go.
+//
 // All of it is also held in memory; reads never touch the file. One writer
 // goroutine takes whatever mutations are queued, runs them one after the other
 // on a copy, and commits those that succeed together: concurrent changes share
@@ -97,10 +100,14 @@ type Debt struct {
 
 // Whole is the record with its claims.
 func (d Debt) Whole() volume.Record {
-	r := d.Record
+	r := whole(d.Record, d.Claims)
 	r.Debt = true
-	r.Claims = make(map[string]volume.Claim, len(d.Claims))
-	for _, c := range d.Claims {
+	return r
+}
+
+func whole(r volume.Record, claims []volume.Claim) volume.Record {
+	r.Claims = make(map[string]volume.Claim, len(claims))
+	for _, c := range claims {
 		r.Claims[c.Alloc] = c
 	}
 	return r
@@ -109,6 +116,7 @@ func (d Debt) Whole() volume.Record {
 // DB is an open state database. It is safe for concurrent use.
 type DB struct {
 	bolt opened
+	log  *logFile
 	dir  string // of the file
 	tap  func(Point)
 
@@ -131,6 +139,9 @@ type DB struct {
 	dirty changes // what memory has and the file may not have; guarded by turn
 	busy  changes // what a commit is writing and memory has not; guarded by turn
 	ended bool    // the last commit was made; guarded by turn
+	// recalled is set while the log has lines of an earlier agent that are not
+	// committed; guarded by turn.
+	recalled bool
 
 	// Of the writer goroutine alone.
 	disk   map[string]map[string]volume.Claim // volumes' claims as last committed
@@ -172,6 +183,7 @@ func open(path string, o Options, steps []migration) (*DB, error) {
 	for id, r := range db.mem.volumes {
 		db.disk[id] = r.Claims
 	}
+	db.recall(path)
 	go db.write()
 	return db, nil
 }
@@ -186,9 +198,24 @@ func (db *DB) Close() error {
 	db.closing.Do(func() { close(db.quit) })
 	<-db.done
 	if db.broken != nil {
-		return errors.Join(db.broken, db.bolt.abandon())
+		return errors.Join(db.broken, db.bolt.abandon(), db.log.close())
 	}
-	return db.bolt.Close()
+	return errors.Join(db.bolt.Close(), db.log.close())
+}
+
+// recall takes up what an agent that died told and had no time to commit.
+func (db *DB) recall(path string) {
+	var lines []volume.Record
+	db.log, lines = openLog(path)
+	news := replay(&db.mem, lines)
+	if news.empty() {
+		db.log.committed(0)
+		return
+	}
+	db.mem.apply(news)
+	db.dirty.add(news)
+	db.recalled = true
+	db.Begin()
 }
 
 // Volume returns one volume's record as of the last change.

@@ -203,8 +203,8 @@ func TestClose(t *testing.T) {
 			t.Errorf("%s after Close: %v", name, err)
 		}
 	}
-	if err := db.CheckpointVolume(t.Context(), "v", func(r volume.Record) volume.Record { return r }); !errors.Is(err, statedb.ErrClosed) {
-		t.Errorf("CheckpointVolume after Close: %v", err)
+	if err := db.SaveVolume(t.Context(), "v", func(r volume.Record) (volume.Record, volume.Saving) { return r, volume.SaveWithNext }); !errors.Is(err, statedb.ErrClosed) {
+		t.Errorf("SaveVolume after Close: %v", err)
 	}
 	if got := ids(t, copied(t, path)); !got["v"] || got["late"] {
 		t.Errorf("on disk are %v, want v", got)
@@ -361,9 +361,9 @@ func TestCheckpointDuringCommit(t *testing.T) {
 	}})
 	do(t, db.Update, put(record("a")))
 	do(t, db.Update, put(record("b")))
-	staged := func(r volume.Record) volume.Record {
+	staged := func(r volume.Record) (volume.Record, volume.Saving) {
 		r.Node.Staged = volume.Present
-		return r
+		return r, volume.SaveWithNext
 	}
 	hold.Store(true)
 	release := sync.OnceFunc(func() { hold.Store(false); close(goOn) })
@@ -378,14 +378,14 @@ func TestCheckpointDuringCommit(t *testing.T) {
 		})
 	}()
 	<-reached
-	if err := db.CheckpointVolume(t.Context(), "b", staged); err != nil {
+	if err := db.SaveVolume(t.Context(), "b", staged); err != nil {
 		t.Fatal(err) // would have hung
 	}
 	if r, _ := db.Volume("b"); r.Node.Staged != volume.Present {
 		t.Error("the checkpoint is not in memory")
 	}
 	same := make(chan error, 1)
-	go func() { same <- db.CheckpointVolume(t.Context(), "a", staged) }()
+	go func() { same <- db.SaveVolume(t.Context(), "a", staged) }()
 	for db.Queued() == 0 {
 		select {
 		case err := <-same:
@@ -408,7 +408,7 @@ func TestCheckpointDuringCommit(t *testing.T) {
 			t.Errorf("the checkpoint of %q did not ride with the next commit", id)
 		}
 	}
-	if err := db.CheckpointVolume(t.Context(), "gone", staged); err != nil {
+	if err := db.SaveVolume(t.Context(), "gone", staged); err != nil {
 		t.Errorf("a checkpoint of a volume that is gone: %v", err)
 	}
 	if _, ok := db.Volume("gone"); ok {

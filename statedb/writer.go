@@ -50,22 +50,42 @@ func (db *DB) Checkpoint(ctx context.Context, fn func(*Tx) error) error {
 	return db.send(ctx, checkpoint, fn)
 }
 
-// CheckpointVolume is Checkpoint for one volume's record, with no wait for a
-// commit in hand unless that is about the same volume. fn must be pure. A volume
-// that is gone stays gone.
-func (db *DB) CheckpointVolume(ctx context.Context, id string, fn func(volume.Record) volume.Record) error {
-	if done, err := db.checkpointNow(id, fn); done || err != nil {
-		return err
-	}
-	return db.Checkpoint(ctx, func(tx *Tx) error {
-		if r, ok := tx.Volume(id); ok {
-			tx.PutVolume(fn(r))
+// SaveVolume is Checkpoint for one volume's record, with no wait for a commit in
+// hand unless that is about the same volume. fn, which must be pure, says how soon
+// the record has to be on disk as well. A volume that is gone stays gone. Memory
+// keeps the record whatever the error.
+func (db *DB) SaveVolume(ctx context.Context, id string, fn func(volume.Record) (volume.Record, volume.Saving)) error {
+	saving := volume.SaveWithNext
+	put := func(tx *Tx) error {
+		r, ok := tx.Volume(id)
+		if !ok {
+			saving = volume.SaveWithNext
+			return nil
+		}
+		r, saving = fn(r)
+		tx.PutVolume(r)
+		// Before anybody can read it, and tell.
+		if r, _ := tx.Volume(id); saving == volume.SaveAtOnce && db.log.add(r) != nil {
+			saving = volume.SaveFirst
 		}
 		return nil
-	})
+	}
+	done, err := db.checkpointNow(id, put)
+	if !done && err == nil {
+		err = db.Checkpoint(ctx, put)
+	}
+	switch {
+	case err != nil:
+		return err
+	case saving == volume.SaveAtOnce:
+		db.Begin()
+	case saving == volume.SaveFirst:
+		return db.Sync(ctx)
+	}
+	return nil
 }
 
-func (db *DB) checkpointNow(id string, fn func(volume.Record) volume.Record) (done bool, err error) {
+func (db *DB) checkpointNow(id string, put func(*Tx) error) (done bool, err error) {
 	db.turn.Lock()
 	defer db.turn.Unlock()
 	if db.ended {
@@ -75,8 +95,8 @@ func (db *DB) checkpointNow(id string, fn func(volume.Record) volume.Record) (do
 		return false, nil
 	}
 	tx := &Tx{base: &db.mem, past: newChanges(), own: newChanges()}
-	if r, ok := tx.Volume(id); ok {
-		tx.PutVolume(fn(r))
+	if err := put(tx); err != nil {
+		return false, err
 	}
 	db.publish(tx.own)
 	db.dirty.add(tx.own)
@@ -230,6 +250,11 @@ func (db *DB) end() {
 	db.ended = true
 	db.turn.Unlock()
 	db.flush()
+	db.turn.Lock()
+	defer db.turn.Unlock()
+	if db.dirty.empty() {
+		db.log.committed(0)
+	}
 }
 
 // commit writes changes, and whatever was left unsaved before them. The turn is
@@ -246,8 +271,15 @@ func (db *DB) commit(c changes) error {
 	err := db.writeOut(whole)
 	db.turn.Lock()
 	db.busy = changes{}
-	if err != nil {
+	switch {
+	case err != nil:
 		db.doubt(whole)
+	case db.dirty.empty():
+		most := int64(logMost)
+		if db.recalled {
+			most, db.recalled = 0, false
+		}
+		db.log.committed(most)
 	}
 	return err
 }

@@ -256,9 +256,9 @@ type Saving int
 const (
 	// SaveWithNext: by the next commit, whoever makes it.
 	SaveWithNext Saving = iota
-	// SaveAtOnce: a commit is begun at once and nobody waits for it. What is lost by a
-	// crash before its end is found again by looking, at the price of a call that
-	// is repeated.
+	// SaveAtOnce: so that it outlives the agent. A commit is begun, and nobody waits
+	// for it: if the host goes down before its end, so do the mounts that it is
+	// about, and what was recorded before leads to the same.
 	SaveAtOnce
 	// SaveFirst: nothing may be built on it before.
 	SaveFirst
@@ -269,10 +269,10 @@ const (
 // side, that nothing here uses a device any more, and that a side which is still
 // wanted is no more as recorded, or failed, because it is undone and another is
 // made in its place. That a claim is taken, or gone, is only what somebody waits
-// for: its intent is on disk, and so is whatever is done after it.
+// for: its intent is on disk, and so is the next one before anything is done for it.
 // All other checkpoints ride with the next commit.
 func Urgency(before, now Record) Saving {
-	if before.Node.Uses != now.Node.Uses {
+	if is, was := now.Node.Uses, before.Node.Uses; is.Attach && !was.Attach || is.Stage && !was.Stage {
 		return SaveFirst
 	}
 	saving, paid := SaveWithNext, len(now.Node.Owed) < len(before.Node.Owed)

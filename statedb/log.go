@@ -1,0 +1,151 @@
+package statedb
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// A commit waits for the disk twice. What is told to people need not wait for it:
+// that a claim is mounted, or gone, must outlive the agent, but not the host,
+// because no mount does either. Such a record is appended to a file beside the
+// database, which is not synced, and a commit of it is begun. Whatever kills the
+// agent, the next one finds it there; a power cut that takes it leaves what was
+// committed, as if the agent had died a moment before.
+//
+// A line of the file is a checksum (CRC-32, 8 hex digits), a space, and a logged
+// as JSON. A line counts if the database has the same volume with a lower
+// generation. What comes after a line that is cut off or damaged does not count.
+// So lines that were committed do no harm, and the file is emptied now and then.
+
+// logged is a record with its claims, as a line of the log has it.
+type logged struct {
+	Record volume.Record  `json:"record"`
+	Claims []volume.Claim `json:"claims"`
+}
+
+// logMost is the size in bytes from which the log is emptied when all in it is
+// committed.
+const logMost = 1 << 20
+
+// logFile is an open log.
+type logFile struct {
+	mu     sync.Mutex
+	f      *os.File // nil if there is none to be had: then commits are waited for
+	size   int64    // of the lines that count
+	broken bool     // it has more than those
+}
+
+// logPath is where the log of a database is.
+func logPath(path string) string { return strings.TrimSuffix(path, ".db") + ".log" }
+
+// openLog opens the log for appending and returns what it has in it.
+func openLog(path string) (*logFile, []volume.Record) {
+	f, err := os.OpenFile(logPath(path), os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return &logFile{}, nil
+	}
+	raw, err := io.ReadAll(f)
+	if err != nil {
+		_ = f.Close() // it was only read
+		return &logFile{}, nil
+	}
+	records, size := readLog(raw)
+	l := &logFile{f: f, size: size, broken: size < int64(len(raw))}
+	l.mend()
+	return l, records
+}
+
+// readLog decodes lines up to the first that makes no sense, and returns how
+// many bytes they are.
+func readLog(raw []byte) (records []volume.Record, size int64) {
+	for {
+		line, rest, ended := bytes.Cut(raw, []byte{'\n'})
+		sum, body, _ := bytes.Cut(line, []byte{' '})
+		want, err := strconv.ParseUint(string(sum), 16, 32)
+		if !ended || err != nil || crc32.ChecksumIEEE(body) != uint32(want) {
+			return records, size
+		}
+		var e logged
+		if json.Unmarshal(body, &e) != nil {
+			return records, size
+		}
+		records = append(records, whole(e.Record, e.Claims))
+		size += int64(len(line)) + 1
+		raw = rest
+	}
+}
+
+// replay is what a log adds to what a database has.
+func replay(mem *state, lines []volume.Record) changes {
+	news := newChanges()
+	for _, r := range lines {
+		was, ok := mem.volumes[r.Volume.ID]
+		if newer := news.volumes[r.Volume.ID]; newer != nil {
+			was = *newer
+		}
+		if ok && was.Same(r) && was.Generation < r.Generation {
+			news.volumes[r.Volume.ID] = &r
+		}
+	}
+	return news
+}
+
+// add appends a record. It is in the kernel's hands when that returns.
+func (l *logFile) add(r volume.Record) error {
+	body, err := json.Marshal(logged{Record: r, Claims: r.Ordered()})
+	if err != nil {
+		return err
+	}
+	line := fmt.Appendf(make([]byte, 0, len(body)+10), "%08x %s\n", crc32.ChecksumIEEE(body), body)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.f == nil || l.broken {
+		return errors.New("there is no log")
+	}
+	if _, err := l.f.Write(line); err != nil {
+		l.broken = true
+		l.mend()
+		return err
+	}
+	l.size += int64(len(line))
+	return nil
+}
+
+// mend cuts off what does not count; mu is held, or nobody else has the log yet.
+func (l *logFile) mend() {
+	if l.broken {
+		l.broken = l.f.Truncate(l.size) != nil
+	}
+}
+
+// committed empties a log all of which is committed, if it is larger than most.
+func (l *logFile) committed(most int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.f == nil || l.size <= most && !l.broken {
+		return
+	}
+	l.size, l.broken = 0, true
+	l.mend()
+}
+
+func (l *logFile) close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.f == nil {
+		return nil
+	}
+	f := l.f
+	l.f = nil
+	return f.Close()
+}

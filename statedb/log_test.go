@@ -1,0 +1,242 @@
+package statedb_test
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/volagent/volagent/statedb"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// told makes a database in which claims were put on record as taken while commits
+// did not get to the disk, and returns a copy of its files as they were then.
+func told(t *testing.T, ids ...string) (path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "state.db")
+	db, err := statedb.Open(path, statedb.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range ids {
+		do(t, db.Update, put(record(id)))
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return died(t, path, func(db *statedb.DB) {
+		for _, id := range ids {
+			take(t, db, id)
+		}
+	})
+}
+
+// died opens a database whose commits do not get to the disk, and returns a copy
+// of its files as they are after some changes.
+func died(t *testing.T, path string, change func(*statedb.DB)) (dead string) {
+	t.Helper()
+	goOn := make(chan struct{})
+	db, err := statedb.Open(path, statedb.Options{Tap: func(p statedb.Point) {
+		if p == statedb.BeforeCommit {
+			<-goOn
+		}
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	change(db)
+	dead = filepath.Join(t.TempDir(), "state.db")
+	for _, end := range []string{".db", ".log"} {
+		raw, err := os.ReadFile(strings.TrimSuffix(path, ".db") + end)
+		if err == nil {
+			err = os.WriteFile(strings.TrimSuffix(dead, ".db")+end, raw, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	close(goOn)
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if size := sizeOf(t, path); size != 0 {
+		t.Errorf("after a stop in order the log has %d bytes", size)
+	}
+	return dead
+}
+
+func take(t *testing.T, db *statedb.DB, id string) {
+	t.Helper()
+	err := db.SaveVolume(t.Context(), id, func(r volume.Record) (volume.Record, volume.Saving) {
+		r.Claims = map[string]volume.Claim{"web": {Alloc: "web", State: volume.Taken, Mount: &volume.MountIdentity{ID: 7}}}
+		return r, volume.SaveAtOnce
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func sizeOf(t *testing.T, path string) int64 {
+	t.Helper()
+	st, err := os.Stat(strings.TrimSuffix(path, ".db") + ".log")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st.Size()
+}
+
+func taken(db *statedb.DB, id string) bool {
+	r, ok := db.Volume(id)
+	c := r.Claims["web"]
+	return ok && c.State == volume.Taken && c.Mount != nil && c.Mount.ID == 7
+}
+
+// What was told outlives the agent, though no commit of it came to its end: for
+// the next one, and for the one after that.
+func TestToldOutlives(t *testing.T) {
+	path := told(t, "a", "b")
+	s, _, err := statedb.Inspect(path)
+	if err != nil || len(s.Volumes) != 2 || s.Volumes[0].Claims["web"].State != volume.Taken {
+		t.Errorf("inspected: %+v, %v", s.Volumes, err)
+	}
+	for range 2 {
+		db, err := statedb.Open(path, statedb.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !taken(db, "a") || !taken(db, "b") {
+			t.Error("a claim that was taken is not")
+		}
+		if err := db.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if size := sizeOf(t, path); size != 0 {
+			t.Errorf("the log has %d bytes that are committed", size)
+		}
+	}
+}
+
+// A log says nothing of a volume that was changed since, is not there any more, or
+// is another of the same id.
+func TestOldLog(t *testing.T) {
+	for name, change := range map[string]func(*statedb.Tx){
+		"changed since": func(tx *statedb.Tx) {
+			for range 3 {
+				r, _ := tx.Volume("a")
+				r.Claims = nil
+				tx.PutVolume(r)
+			}
+		},
+		"gone": func(tx *statedb.Tx) { tx.DeleteVolume("a") },
+		"another": func(tx *statedb.Tx) {
+			r := record("a")
+			r.Volume.ExternalID = "another"
+			tx.PutVolume(r)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := told(t, "a")
+			log := strings.TrimSuffix(path, ".db") + ".log"
+			raw, err := os.ReadFile(log)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Remove(log); err != nil { // as an agent that knows of no log
+				t.Fatal(err)
+			}
+			db, err := statedb.Open(path, statedb.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			do(t, db.Update, func(tx *statedb.Tx) error { change(tx); return nil })
+			if err := errors.Join(db.Close(), os.WriteFile(log, raw, 0o600)); err != nil {
+				t.Fatal(err)
+			}
+			db, err = statedb.Open(path, statedb.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if taken(db, "a") {
+				t.Error("what was true once is taken for new")
+			}
+			if err := db.Close(); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// Of a log that is cut off or damaged anywhere, what is before that counts, and
+// what is added to it later counts again.
+func TestDamagedLog(t *testing.T) {
+	path := told(t, "a", "b")
+	log := strings.TrimSuffix(path, ".db") + ".log"
+	whole, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bolt, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := bytes.IndexByte(whole, '\n') + 1
+	check := func(what string, raw []byte, a, b bool) {
+		t.Helper()
+		if err := errors.Join(os.WriteFile(path, bolt, 0o600), os.WriteFile(log, raw, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		db, err := statedb.Open(path, statedb.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if taken(db, "a") != a || taken(db, "b") != b {
+			t.Errorf("%s: a is taken: %t, b: %t", what, taken(db, "a"), taken(db, "b"))
+		}
+		if err := db.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check("whole", whole, true, true)
+	check("none", nil, false, false)
+	for _, at := range []int{0, 1, first / 2, first - 1} {
+		check("cut in the first line", whole[:at], false, false)
+		damaged := bytes.Clone(whole)
+		damaged[at] ^= 4
+		check("damaged in the first line", damaged, false, false)
+		check("cut in the second line", whole[:first+at], true, false)
+	}
+	// What is told by an agent that found it damaged is not lost behind the damage.
+	if err := errors.Join(os.WriteFile(path, bolt, 0o600), os.WriteFile(log, whole[:first+4], 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	again, err := os.ReadFile(strings.TrimSuffix(died(t, path, func(db *statedb.DB) { take(t, db, "b") }), ".db") + ".log")
+	if err != nil {
+		t.Fatal(err)
+	}
+	check("told after damage", again, true, true)
+	check("zeros after the first line", append(bytes.Clone(whole[:first]), make([]byte, 4096)...), true, false)
+}
+
+// Where no log is to be had, what is told is committed first.
+func TestNoLog(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state.db")
+	if err := os.Mkdir(strings.TrimSuffix(path, ".db")+".log", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	db, err := statedb.Open(path, statedb.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	do(t, db.Update, put(record("a")))
+	before := db.Commits()
+	take(t, db, "a")
+	if db.Commits() != before+1 {
+		t.Error("it was told and neither logged nor committed")
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
