@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -92,12 +93,44 @@ func (h *crashHost) up() error {
 	}
 }
 
-// order tells the agent where to die; the points are numbered from here.
+// order tells the agent where to die; the points are numbered from here. A commit
+// that nobody waits for is not to come after it.
 func (h *crashHost) order(o order) {
 	h.t.Helper()
+	h.await("all that was told to be on disk", h.onDisk)
 	h.runs++
 	o.Run = h.runs
 	h.must(o.give(h.orders))
+}
+
+// onDisk reports whether the database alone has all that it has together with its
+// log.
+func (h *crashHost) onDisk() bool {
+	h.t.Helper()
+	path := filepath.Join(h.dir, "d", "state.db")
+	raw, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return true // no agent has run yet
+	}
+	h.must(err)
+	alone := filepath.Join(h.orders, "alone.db")
+	h.must(os.WriteFile(alone, raw, 0o600))
+	synced, _, err := statedb.Inspect(alone)
+	if err != nil {
+		return false // it was copied during a commit
+	}
+	told, _, err := statedb.Inspect(path)
+	if err != nil {
+		return false
+	}
+	generations := func(s statedb.Snapshot) map[string]uint64 {
+		all := map[string]uint64{}
+		for _, r := range s.Volumes {
+			all[r.Volume.ID] = r.Generation
+		}
+		return all
+	}
+	return maps.Equal(generations(told), generations(synced))
 }
 
 func (h *crashHost) disarm() {

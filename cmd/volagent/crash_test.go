@@ -128,6 +128,7 @@ func (s scenario) count(t *testing.T) (points []string) {
 		mark := h.mark()
 		h.order(order{Commits: s.commits})
 		h.must(s.act(h))
+		h.await("all of it to be on disk", h.onDisk)
 		h.disarm()
 		points = h.points()
 		if !s.commits {
@@ -147,7 +148,7 @@ func (s scenario) count(t *testing.T) (points []string) {
 
 // inOrder holds the points of an undisturbed run against what is promised to be
 // on disk when: the intent before the first call, that all is unmounted before
-// the controller detaches, and how it went before the answer.
+// the controller detaches, and how it went at once after that.
 func (s scenario) inOrder(t *testing.T, points []string) {
 	t.Helper()
 	if s.atOnce {
@@ -166,7 +167,7 @@ func (s scenario) inOrder(t *testing.T, points []string) {
 		}
 	}
 	if last := points[len(points)-1]; last != "after commit" {
-		t.Errorf("the answer came after %q: %q", last, points)
+		t.Errorf("the last is %q: %q", last, points)
 	}
 }
 
