@@ -2,8 +2,8 @@ package statedb
 
 import "context"
 
-// Begin has what is in memory committed and does not wait for it: not for the
-// disk, and not for a commit in hand. One that fails is tried again.
+// Begin has what is in memory committed soon, and waits for nothing. A commit
+// that fails is tried again.
 func (db *DB) Begin() {
 	select {
 	case db.begin <- struct{}{}:

@@ -134,6 +134,7 @@ func (db *DB) send(ctx context.Context, m mode, fn func(*Tx) error) error {
 // write is the writer goroutine.
 func (db *DB) write() {
 	defer close(db.done)
+	var begun <-chan time.Time
 	for {
 		var retry <-chan time.Time
 		if db.Fault() != nil && db.unsaved() {
@@ -145,10 +146,12 @@ func (db *DB) write() {
 		case r := <-db.queue:
 			db.batch(db.drain([]*request{r}))
 		case <-db.begin:
-			if reqs := db.drain(nil); len(reqs) > 0 {
-				db.batch(reqs)
+			if begun == nil {
+				begun = time.After(beginWithin)
 			}
-			db.flush()
+		case <-begun:
+			begun = nil
+			db.flush() // unless another commit took it along
 		case <-db.quit:
 			db.batch(db.drain(nil))
 			db.end()
@@ -222,6 +225,9 @@ func (db *DB) publish(c changes) {
 	defer db.mu.Unlock()
 	db.mem.apply(c)
 }
+
+// beginWithin is how long what is in the log alone waits for a commit to ride with.
+const beginWithin = 50 * time.Millisecond
 
 // flushAgain is how long after a commit that failed the next one is tried, if
 // nobody asks for one before.
