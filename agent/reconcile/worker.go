@@ -59,7 +59,7 @@ func (q *Queue) step(id string, e *entry) (more, news bool) {
 func (q *Queue) turn(id string, e *entry, r volume.Record) (more, news bool) {
 	var obs volume.Observed
 	if r.Held() { // else there is nothing to look at, and nothing to be done
-		obs = q.o.Host.Observe(q.ctx, r, e.fresh(time.Now()))
+		obs = q.o.Host.Observe(q.ctx, r.ToSee(), e.fresh(time.Now()))
 	}
 	q.mu.Lock()
 	e.prune(r)

@@ -53,6 +53,20 @@ func Next(r Record, o Observed) Action {
 	}
 }
 
+// ToSee returns the record with those paths alone that Next has to be shown: what
+// nobody wants is undone by what is recorded of it, and looks like whatever it may.
+func (r Record) ToSee() Record {
+	for alloc, c := range r.Claims {
+		if !c.Wanted {
+			r = r.without(alloc)
+		}
+	}
+	if len(r.Claims) == 0 {
+		r.Node.StagingPath = ""
+	}
+	return r
+}
+
 // planner collects one decision: the step that was chosen, or why the first
 // one that was wanted could not be.
 type planner struct {
@@ -367,27 +381,33 @@ func (p *planner) watches(is func(Watch) bool) bool {
 
 // unrecognised names a state of the record that this release does not know.
 func (r Record) unrecognised() string {
-	sides := map[string]Side{"attached": r.Node.Attached, "staged": r.Node.Staged}
-	for _, c := range r.Claims {
+	bad := func(what string, s Side) string { return fmt.Sprintf("%s has the unknown state %q", what, s) }
+	for _, c := range r.Ordered() {
 		switch c.State {
 		case Pending, Taken, Unpublishing, NodeDetached, ControllerDetached:
 		default:
 			return fmt.Sprintf("claim of %q has the unknown state %q", c.Alloc, c.State)
 		}
-		if c.Without.Check() != nil {
+		switch {
+		case c.Without.Check() != nil:
 			return fmt.Sprintf("claim of %q is to be released in the unknown way %q", c.Alloc, c.Without)
+		case !c.Published.Valid():
+			return bad("published for "+c.Alloc, c.Published)
+		case !c.Bound.Valid():
+			return bad("bound for "+c.Alloc, c.Bound)
 		}
-		sides["published for "+c.Alloc], sides["bound for "+c.Alloc] = c.Published, c.Bound
 	}
 	for _, d := range r.Node.Owed {
 		if d.Kind != NodeUnpublish && d.Kind != NodeUnstage {
 			return fmt.Sprintf("the unknown call %q is owed", d.Kind)
 		}
 	}
-	for what, s := range sides {
-		if !s.Valid() {
-			return fmt.Sprintf("%s has the unknown state %q", what, s)
-		}
+	switch n := r.Node; {
+	case !n.Attached.Valid():
+		return bad("attached", n.Attached)
+	case !n.Staged.Valid():
+		return bad("staged", n.Staged)
+	default:
+		return ""
 	}
-	return ""
 }

@@ -280,6 +280,9 @@ func total(t *rapid.T) {
 	if o.Parked[a.Key()] {
 		t.Fatalf("%s is parked", a.Key())
 	}
+	if less := volume.Next(r, seen(r.ToSee(), o)); less != a {
+		t.Fatalf("%+v, and %+v when only what is to be seen is shown", a, less)
+	}
 	if rapid.Bool().Draw(t, "another step") {
 		a = volume.Action{
 			Kind:  rapid.SampledFrom(append(kinds(), "no such step")).Draw(t, "kind"),
@@ -305,6 +308,19 @@ func total(t *rapid.T) {
 	if after := fmt.Sprintf("%+v", r); after != before {
 		t.Fatalf("the record was written through:\n%s\n%s", before, after)
 	}
+}
+
+// seen is an observation of the paths of a record alone.
+func seen(r volume.Record, o volume.Observed) volume.Observed {
+	all := o
+	o.Targets, o.Binds = map[string]volume.Sight{}, map[string]volume.Sight{}
+	for alloc := range r.Claims {
+		o.Targets[alloc], o.Binds[alloc] = all.Targets[alloc], all.Binds[alloc]
+	}
+	if r.Node.StagingPath == "" {
+		o.Staging = volume.Sight{}
+	}
+	return o
 }
 
 func recognised(r volume.Record) bool {

@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -202,14 +203,7 @@ func ParseDebtKey(key string) (driver, external string, ok bool) {
 // Ordered returns the claims, the oldest first.
 func (r Record) Ordered() []Claim {
 	return slices.SortedFunc(maps.Values(r.Claims), func(a, b Claim) int {
-		switch {
-		case a.Seq < b.Seq:
-			return -1
-		case a.Seq > b.Seq:
-			return 1
-		default:
-			return 0
-		}
+		return cmp.Or(cmp.Compare(a.Seq, b.Seq), cmp.Compare(a.Alloc, b.Alloc))
 	})
 }
 
