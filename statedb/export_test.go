@@ -11,6 +11,9 @@ import (
 // Queued is how many changes wait for the writer.
 func (db *DB) Queued() int { return len(db.queue) }
 
+// CloseFile makes every further commit fail.
+func (db *DB) CloseFile() { _ = db.bolt.Close() }
+
 // Step is a migration for tests.
 type Step = func(*bbolt.Tx) error
 

@@ -37,6 +37,11 @@ type logged struct {
 // committed.
 const logMost = 1 << 20
 
+// claimsMost is how many claims a record has at most that is logged. A line has all
+// of them, a commit only those that changed: with many it costs more to log than to
+// commit.
+const claimsMost = 64
+
 // logFile is an open log.
 type logFile struct {
 	mu     sync.Mutex
@@ -102,6 +107,9 @@ func replay(mem *state, lines []volume.Record) changes {
 
 // add appends a record. It is in the kernel's hands when that returns.
 func (l *logFile) add(r volume.Record) error {
+	if len(r.Claims) > claimsMost {
+		return errors.New("it has too many claims for the log")
+	}
 	body, err := json.Marshal(logged{Record: r, Claims: r.Ordered()})
 	if err != nil {
 		return err
@@ -126,6 +134,26 @@ func (l *logFile) mend() {
 	if l.broken {
 		l.broken = l.f.Truncate(l.size) != nil
 	}
+}
+
+// full reports whether the log is to be emptied as soon as it can be.
+func (l *logFile) full() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.size > logMost
+}
+
+// forget empties a log that is about volumes which the database never had, before
+// it gets others of the same ids and times, from notes. The disk has it so before.
+func (l *logFile) forget() error {
+	if l.f == nil || l.size == 0 {
+		return nil
+	}
+	if err := errors.Join(l.f.Truncate(0), l.f.Sync()); err != nil {
+		return fmt.Errorf("cannot empty the log of an earlier state database: %w", err)
+	}
+	l.size, l.broken = 0, false
+	return nil
 }
 
 // committed empties a log all of which is committed, if it is larger than most.

@@ -183,7 +183,9 @@ func open(path string, o Options, steps []migration) (*DB, error) {
 	for id, r := range db.mem.volumes {
 		db.disk[id] = r.Claims
 	}
-	db.recall(path)
+	if err := db.recall(path); err != nil {
+		return nil, errors.Join(err, b.Close(), db.log.close())
+	}
 	go db.write()
 	return db, nil
 }
@@ -204,18 +206,22 @@ func (db *DB) Close() error {
 }
 
 // recall takes up what an agent that died told and had no time to commit.
-func (db *DB) recall(path string) {
+func (db *DB) recall(path string) error {
 	var lines []volume.Record
 	db.log, lines = openLog(path)
+	if len(db.mem.volumes) == 0 {
+		return db.log.forget()
+	}
 	news := replay(&db.mem, lines)
 	if news.empty() {
 		db.log.committed(0)
-		return
+		return nil
 	}
 	db.mem.apply(news)
 	db.dirty.add(news)
 	db.recalled = true
 	db.Begin()
+	return nil
 }
 
 // Volume returns one volume's record as of the last change.

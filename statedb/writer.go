@@ -28,6 +28,9 @@ const (
 type request struct {
 	mode mode
 	fn   func(*Tx) error
+	// log, if set, logs what it made of the changes, and reports whether that went
+	// well or need not be.
+	log  func(changes) bool
 	done chan error // buffered
 }
 
@@ -50,61 +53,11 @@ func (db *DB) Checkpoint(ctx context.Context, fn func(*Tx) error) error {
 	return db.send(ctx, checkpoint, fn)
 }
 
-// SaveVolume is Checkpoint for one volume's record, with no wait for a commit in
-// hand unless that is about the same volume. fn, which must be pure, says how soon
-// the record has to be on disk as well. A volume that is gone stays gone. Memory
-// keeps the record whatever the error.
-func (db *DB) SaveVolume(ctx context.Context, id string, fn func(volume.Record) (volume.Record, volume.Saving)) error {
-	saving := volume.SaveWithNext
-	put := func(tx *Tx) error {
-		r, ok := tx.Volume(id)
-		if !ok {
-			saving = volume.SaveWithNext
-			return nil
-		}
-		r, saving = fn(r)
-		tx.PutVolume(r)
-		// Before anybody can read it, and tell.
-		if r, _ := tx.Volume(id); saving == volume.SaveAtOnce && db.log.add(r) != nil {
-			saving = volume.SaveFirst
-		}
-		return nil
-	}
-	done, err := db.checkpointNow(id, put)
-	if !done && err == nil {
-		err = db.Checkpoint(ctx, put)
-	}
-	switch {
-	case err != nil:
-		return err
-	case saving == volume.SaveAtOnce:
-		db.Begin()
-	case saving == volume.SaveFirst:
-		return db.Sync(ctx)
-	}
-	return nil
-}
-
-func (db *DB) checkpointNow(id string, put func(*Tx) error) (done bool, err error) {
-	db.turn.Lock()
-	defer db.turn.Unlock()
-	if db.ended {
-		return false, ErrClosed
-	}
-	if _, busy := db.busy.volumes[id]; busy {
-		return false, nil
-	}
-	tx := &Tx{base: &db.mem, past: newChanges(), own: newChanges()}
-	if err := put(tx); err != nil {
-		return false, err
-	}
-	db.publish(tx.own)
-	db.dirty.add(tx.own)
-	return true, nil
-}
-
 func (db *DB) send(ctx context.Context, m mode, fn func(*Tx) error) error {
-	r := &request{mode: m, fn: fn, done: make(chan error, 1)}
+	return db.request(ctx, &request{mode: m, fn: fn, done: make(chan error, 1)})
+}
+
+func (db *DB) request(ctx context.Context, r *request) error {
 	select {
 	case <-db.quit:
 		return ErrClosed
@@ -180,6 +133,8 @@ func (db *DB) batch(reqs []*request) {
 	for i, r := range reqs {
 		commit = commit || errs[i] == nil && r.mode != checkpoint
 	}
+	// What is refused if the commit fails must not get into the log before it.
+	commit = commit || !logAll(reqs, errs, all)
 	var err error
 	if commit {
 		err = db.commit(all)
@@ -192,7 +147,7 @@ func (db *DB) batch(reqs []*request) {
 		all, _ = db.run(reqs, func(m mode) bool { return m != intent })
 		db.dirty.add(all)
 		for i, r := range reqs {
-			if errs[i] == nil && r.mode != checkpoint {
+			if errs[i] == nil && (r.mode != checkpoint || r.log != nil && !r.log(all)) {
 				errs[i] = db.unwritten(err)
 			}
 		}
@@ -202,6 +157,16 @@ func (db *DB) batch(reqs []*request) {
 	for i, r := range reqs {
 		r.done <- errs[i]
 	}
+}
+
+// logAll logs what has to be in the log of a batch.
+func logAll(reqs []*request, errs []error, all changes) bool {
+	for i, r := range reqs {
+		if r.log != nil && errs[i] == nil && !r.log(all) {
+			return false
+		}
+	}
+	return true
 }
 
 // run runs the mutations that pick allows, each on top of those before it.
@@ -265,7 +230,8 @@ func (db *DB) end() {
 
 // commit writes changes, and whatever was left unsaved before them. The turn is
 // held, and given up meanwhile: only checkpoints of other volumes can be made
-// then. Memory gets the changes after it returned, or not at all.
+// then. Memory gets the changes after it returned, or not at all. Where the log has
+// grown too large nothing can be made meanwhile, so that it can be emptied.
 func (db *DB) commit(c changes) error {
 	whole := db.dirty
 	whole.add(c)
@@ -273,9 +239,14 @@ func (db *DB) commit(c changes) error {
 		return nil
 	}
 	db.dirty, db.busy = newChanges(), c
-	db.turn.Unlock()
+	full := db.log.full()
+	if !full {
+		db.turn.Unlock()
+	}
 	err := db.writeOut(whole)
-	db.turn.Lock()
+	if !full {
+		db.turn.Lock()
+	}
 	db.busy = changes{}
 	switch {
 	case err != nil:
@@ -323,9 +294,15 @@ func (db *DB) update(fn func(*bbolt.Tx) error) (err error) {
 
 // doubt notes what a commit that failed was to write. If the last sync failed
 // it may be in the file all the same, now or after the next commit, so whatever
-// memory has for these keys is written with that one.
+// memory has for these keys is written with that one. Memory goes on from the
+// generations that it was to write, so that what is logged next is newer.
 func (db *DB) doubt(c changes) {
+	newer := newChanges()
 	for id, r := range c.volumes {
+		if m, ok := db.mem.volumes[id]; ok && r != nil && m.Generation < r.Generation {
+			m.Generation = r.Generation
+			newer.volumes[id] = &m
+		}
 		claims := map[string]volume.Claim{} // none of them equals what memory has
 		for alloc := range db.disk[id] {
 			claims[alloc] = volume.Claim{}
@@ -337,6 +314,7 @@ func (db *DB) doubt(c changes) {
 		}
 		db.disk[id] = claims
 	}
+	db.publish(newer)
 	again(db.dirty.volumes, c.volumes, db.mem.volumes)
 	again(db.dirty.plugins, c.plugins, db.mem.plugins)
 	again(db.dirty.debts, c.debts, db.mem.debts)

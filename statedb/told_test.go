@@ -1,0 +1,216 @@
+package statedb_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/volagent/volagent/statedb"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+func await(t *testing.T, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); !is(); <-time.After(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("it does not come")
+		}
+	}
+}
+
+// An intent that is refused because its commit fails is not taken up from the log,
+// where a record is that was told together with it; what was told is.
+func TestRefusedNotLogged(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state.db")
+	var db *statedb.DB
+	commits, goOn := 0, make(chan struct{})
+	began := make(chan struct{})
+	db, err := statedb.Open(path, statedb.Options{Tap: func(p statedb.Point) {
+		if p != statedb.BeforeCommit {
+			return
+		}
+		switch commits++; commits {
+		case 2:
+			close(began)
+			<-goOn
+		case 3:
+			db.CloseFile() // this commit fails, and all after it
+		}
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	do(t, db.Update, put(record("a")))
+	var wg sync.WaitGroup
+	same := func(tx *statedb.Tx) error {
+		r, _ := tx.Volume("a")
+		tx.PutVolume(r)
+		return nil
+	}
+	wg.Go(func() { do(t, db.Update, same) })
+	<-began // a commit about the volume is in hand, so all that follows waits for it
+	wg.Go(func() {
+		err := db.Update(t.Context(), func(tx *statedb.Tx) error {
+			r, _ := tx.Volume("a")
+			r.Node.Seq = 99
+			tx.PutVolume(r)
+			return nil
+		})
+		if err == nil {
+			t.Error("the commit did not fail")
+		}
+	})
+	await(t, func() bool { return db.Queued() == 1 })
+	wg.Go(func() { take(t, db, "a") })
+	await(t, func() bool { return db.Queued() == 2 })
+	close(goOn)
+	wg.Wait()
+	if r, _ := db.Volume("a"); !taken(db, "a") || r.Node.Seq == 99 {
+		t.Fatalf("in memory: %+v", r)
+	}
+	_ = db.Close() // it cannot write
+	again, err := statedb.Open(path, statedb.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, _ := again.Volume("a"); !taken(again, "a") || r.Node.Seq == 99 {
+		t.Errorf("taken: %t; what was refused is there: %t", taken(again, "a"), r.Node.Seq == 99)
+	}
+	if err := again.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What is logged after a commit that failed is newer than what that commit may
+// have left in the file all the same.
+func TestLoggedAfterDoubt(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state.db")
+	var db *statedb.DB
+	fail := false
+	db, err := statedb.Open(path, statedb.Options{Tap: func(statedb.Point) {
+		if fail {
+			db.CloseFile()
+		}
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	do(t, db.Update, put(record("a")))
+	before, _ := db.Volume("a")
+	fail = true
+	if err := db.Update(t.Context(), put(before)); err == nil {
+		t.Fatal("the commit did not fail")
+	}
+	take(t, db, "a")
+	if r, _ := db.Volume("a"); r.Generation < before.Generation+2 {
+		t.Errorf("generation %d was told after %d was perhaps written", r.Generation, before.Generation+1)
+	}
+	_ = db.Close() // it cannot write
+}
+
+// The log does not grow for ever where there is no moment without a change.
+func TestLogIsBounded(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state.db")
+	var db *statedb.DB
+	var most int64
+	stop := make(chan struct{})
+	db, err := statedb.Open(path, statedb.Options{Tap: func(p statedb.Point) {
+		if most = max(most, sizeOf(t, path)); p == statedb.BeforeCommit {
+			<-time.After(time.Millisecond) // in which others go on
+		}
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	big := record("v")
+	big.Volume.Context = map[string]string{"filler": strings.Repeat("x", 8<<10)}
+	for w := range 4 {
+		big.Volume.ID = fmt.Sprint("v", w)
+		do(t, db.Update, put(big))
+	}
+	var wg sync.WaitGroup
+	for w := range 4 {
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					take(t, db, fmt.Sprint("v", w))
+				}
+			}
+		})
+	}
+	await(t, func() bool { return db.Commits() > 300 })
+	close(stop)
+	wg.Wait()
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if most > 16<<20 {
+		t.Errorf("the log grew to %d bytes", most)
+	}
+	t.Log(most)
+}
+
+// A volume with many claims is committed rather than logged with all of them.
+func TestManyClaims(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state.db")
+	db, err := statedb.Open(path, statedb.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	many := record("a")
+	for i := range 65 {
+		alloc := fmt.Sprint("alloc", i)
+		many.Claims[alloc] = volume.Claim{Alloc: alloc}
+	}
+	do(t, db.Update, put(many))
+	before := db.Commits()
+	err = db.SaveVolume(t.Context(), "a", func(r volume.Record) (volume.Record, volume.Saving) { return r, volume.SaveAtOnce })
+	if err != nil || db.Commits() != before+1 || sizeOf(t, path) != 0 {
+		t.Errorf("%v; %d commits; the log has %d bytes", err, db.Commits()-before, sizeOf(t, path))
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What is waited for is not seen before it is logged, or committed where there is
+// no log: whoever sees it may tell.
+func TestSeenWhenSafe(t *testing.T) {
+	for _, saving := range []volume.Saving{volume.SaveAtOnce, volume.SaveFirst} {
+		path := filepath.Join(t.TempDir(), "state.db")
+		if err := os.Mkdir(strings.TrimSuffix(path, ".db")+".log", 0o700); err != nil {
+			t.Fatal(err)
+		}
+		var db *statedb.DB
+		var seen bool
+		armed := false
+		db, err := statedb.Open(path, statedb.Options{Tap: func(p statedb.Point) {
+			if armed && p == statedb.BeforeCommit {
+				r, _ := db.Volume("a")
+				seen = seen || r.Node.Seq == 99
+			}
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		do(t, db.Update, put(record("a")))
+		armed = true
+		err = db.SaveVolume(t.Context(), "a", func(r volume.Record) (volume.Record, volume.Saving) {
+			r.Node.Seq = 99
+			return r, saving
+		})
+		if r, _ := db.Volume("a"); err != nil || seen || r.Node.Seq != 99 {
+			t.Errorf("saving %d: %v; seen before: %t", saving, err, seen)
+		}
+		if err := db.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
