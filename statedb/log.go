@@ -26,6 +26,8 @@ import (
 // as JSON. A line counts if the database has the same volume with a lower
 // generation. What comes after a line that is cut off or damaged does not count.
 // So lines that were committed do no harm, and the file is emptied now and then.
+// And so no generation may stand for two things: what may still be refused is not
+// logged, and memory goes on from what a failed commit may have left.
 
 // logged is a record with its claims, as a line of the log has it.
 type logged struct {

@@ -23,8 +23,8 @@ import (
 type Store interface {
 	Volume(id string) (volume.Record, bool)
 	Volumes() []volume.Record
-	// Save changes a record that exists, in memory at once. fn says how soon it
-	// has to be on disk; only volume.SaveFirst is waited for, and can fail.
+	// Save changes a record that exists, in memory whatever the error. fn says how
+	// soon it has to be on disk; volume.SaveFirst is waited for.
 	Save(ctx context.Context, id string, fn func(volume.Record) (volume.Record, volume.Saving)) error
 	// Intend changes a record that exists, on disk or not at all.
 	Intend(ctx context.Context, id string, fn func(volume.Record) volume.Record) error
