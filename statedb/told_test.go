@@ -145,7 +145,7 @@ func TestLogIsBounded(t *testing.T) {
 			}
 		})
 	}
-	await(t, func() bool { return db.Commits() > 300 })
+	await(t, func() bool { return db.Commits() > 40 })
 	close(stop)
 	wg.Wait()
 	if err := db.Close(); err != nil {

@@ -99,7 +99,10 @@ func (db *DB) write() {
 		case r := <-db.queue:
 			db.batch(db.drain([]*request{r}))
 		case <-db.begin:
-			if begun == nil {
+			switch {
+			case db.log.full():
+				db.flush()
+			case begun == nil:
 				begun = time.After(beginWithin)
 			}
 		case <-begun:

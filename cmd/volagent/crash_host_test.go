@@ -93,11 +93,9 @@ func (h *crashHost) up() error {
 	}
 }
 
-// order tells the agent where to die; the points are numbered from here. A commit
-// that nobody waits for is not to come after it.
+// order tells the agent where to die; the points are numbered from here.
 func (h *crashHost) order(o order) {
 	h.t.Helper()
-	h.await("all that was told to be on disk", h.onDisk)
 	h.runs++
 	o.Run = h.runs
 	h.must(o.give(h.orders))
