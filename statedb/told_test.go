@@ -1,6 +1,9 @@
 package statedb_test
 
 import (
+	"bufio"
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -211,6 +214,97 @@ func TestSeenWhenSafe(t *testing.T) {
 		}
 		if err := db.Close(); err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// tell changes volumes from all sides for ever, and prints what was told.
+func tell(args []string) error {
+	db, err := statedb.Open(args[0], statedb.Options{})
+	if err != nil {
+		return err
+	}
+	failed := make(chan error)
+	for v := range 3 {
+		id := fmt.Sprint("v", v)
+		if err := db.Update(context.Background(), put(record(id))); err != nil {
+			return err
+		}
+		go func() { // so that a commit about the volume is often in hand
+			for {
+				err := db.Update(context.Background(), func(tx *statedb.Tx) error {
+					r, _ := tx.Volume(id)
+					tx.PutVolume(r)
+					return nil
+				})
+				if err != nil {
+					failed <- err
+				}
+			}
+		}()
+		go func() {
+			for n := uint64(1); ; n++ {
+				err := db.SaveVolume(context.Background(), id, func(r volume.Record) (volume.Record, volume.Saving) {
+					r.Node.Seq = n
+					return r, volume.Saving(n % 3) // of all kinds
+				})
+				if err != nil {
+					failed <- err
+				}
+				if volume.Saving(n%3) != volume.SaveWithNext {
+					fmt.Println(id, n)
+				}
+			}
+		}()
+	}
+	return <-failed
+}
+
+// TestToldAndKilled: what was told is there after a kill at any moment, and the log
+// that it is in is root's alone.
+func TestToldAndKilled(t *testing.T) {
+	for _, after := range []int{1, 10, 100, 1000} {
+		path := filepath.Join(t.TempDir(), "state.db")
+		cmd := child(t, "tell", path)
+		out, err := cmd.StdoutPipe()
+		if err == nil {
+			err = cmd.Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		told := map[string]uint64{}
+		lines := bufio.NewScanner(out)
+		for n := 0; lines.Scan(); n++ {
+			var id string
+			var seq uint64
+			if _, err := fmt.Sscan(lines.Text(), &id, &seq); err != nil {
+				t.Fatal(err)
+			}
+			if told[id] = seq; n == after {
+				if err := cmd.Process.Kill(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if err := cmd.Wait(); err == nil {
+			t.Error("it was not killed")
+		}
+		st, err := os.Stat(strings.TrimSuffix(path, ".db") + ".log")
+		if err != nil || st.Mode() != 0o600 {
+			t.Errorf("the log: %v, %v", st, err)
+		}
+		db, err := statedb.Open(path, statedb.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for id, seq := range told {
+			if r, _ := db.Volume(id); r.Node.Seq < seq {
+				err = errors.Join(err, fmt.Errorf("after %d: %s has %d, and %d was told", after, id, r.Node.Seq, seq))
+			}
+		}
+		if err := errors.Join(err, db.Close()); err != nil {
+			t.Error(err)
 		}
 	}
 }

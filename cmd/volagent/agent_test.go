@@ -281,7 +281,7 @@ func TestSecrets(t *testing.T) {
 		t.Errorf("a secret that is gone: exit %d, %s", r.code, r.err)
 	}
 	said += r.err
-	said += h.files("d/state.db") + h.files("agent.log") + h.files("d/events/*")
+	said += h.files("d/state.*") + h.files("agent.log") + h.files("d/events/*")
 	if i := strings.Index(said, planted); i >= 0 {
 		t.Errorf("the secret stands in: %q", said[max(0, i-200):i])
 	}
