@@ -38,11 +38,8 @@ func Inspect(path string) (s Snapshot, open bool, err error) {
 	defer func() { err = errors.Join(err, src.Close()) }()
 	flock := syscall.Flock(int(src.Fd()), syscall.LOCK_SH|syscall.LOCK_NB)
 	open = errors.Is(flock, syscall.EWOULDBLOCK)
-	raw, err := os.ReadFile(logPath(path))
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return s, open, fmt.Errorf("cannot read the log of the state database: %w", err)
-	}
-	lines, _ := readLog(raw) // before the file: what is committed meanwhile is in that
+	raw, _ := os.ReadFile(logPath(path)) // where there is none to be had, the agent does without as well
+	lines, _ := readLog(raw)             // before the file: what is committed meanwhile is in that
 	for range copies {
 		if s, err = inspect(src, lines); err == nil {
 			return s, open, nil

@@ -18,9 +18,10 @@ import (
 // A commit waits for the disk twice. What is told to people need not wait for it:
 // that a claim is mounted, or gone, must outlive the agent, but not the host,
 // because no mount does either. Such a record is appended to a file beside the
-// database, which is not synced, and a commit of it is begun. Whatever kills the
-// agent, the next one finds it there; a power cut that takes it leaves what was
-// committed, as if the agent had died a moment before.
+// database, which is not synced, and gets into the database with the next commit
+// or within beginWithin. Whatever kills the agent, the next one finds it there; a
+// power cut that takes it leaves what was committed, as if the agent had died a
+// moment before.
 //
 // A line of the file is a checksum (CRC-32, 8 hex digits), a space, and a logged
 // as JSON. A line counts if the database has the same volume with a lower

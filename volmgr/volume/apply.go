@@ -256,8 +256,8 @@ type Saving int
 const (
 	// SaveWithNext: by the next commit, whoever makes it.
 	SaveWithNext Saving = iota
-	// SaveAtOnce: so that it outlives the agent. A commit is begun, and nobody waits
-	// for it: if the host goes down before its end, so do the mounts that it is
+	// SaveAtOnce: so that it outlives the agent. The commit that follows is not
+	// waited for: if the host goes down before it, so do the mounts that it is
 	// about, and what was recorded before leads to the same.
 	SaveAtOnce
 	// SaveFirst: nothing may be built on it before.

@@ -56,12 +56,13 @@ func Next(r Record, o Observed) Action {
 // ToSee returns the record with those paths alone that Next has to be shown: what
 // nobody wants is undone by what is recorded of it, and looks like whatever it may.
 func (r Record) ToSee() Record {
+	wanted := make(map[string]Claim, len(r.Claims))
 	for alloc, c := range r.Claims {
-		if !c.Wanted {
-			r = r.without(alloc)
+		if c.Wanted {
+			wanted[alloc] = c
 		}
 	}
-	if len(r.Claims) == 0 {
+	if r.Claims = wanted; len(wanted) == 0 {
 		r.Node.StagingPath = ""
 	}
 	return r
