@@ -102,7 +102,8 @@ func (h *crashHost) diesOrSettles() bool {
 	h.t.Helper()
 	cmd := h.cmd
 	ended := waited(cmd)
-	agrees := func() bool { return h.up() == nil && h.agree() == nil }
+	// With all of it on disk no point is still to come.
+	agrees := func() bool { return h.up() == nil && h.agree() == nil && h.onDisk() }
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		select {
 		case <-ended:

@@ -193,6 +193,9 @@ func (s scenario) crash(t *testing.T, v victim, at int, count *crashCount) {
 		count.kills.Add(1)
 		h.records()
 		h.launch(false)
+	} else {
+		// A commit that nobody waits for comes after the answer.
+		h.await("the point", func() bool { return len(h.points()) >= at })
 	}
 	points := h.points()
 	h.disarm()
