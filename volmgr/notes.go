@@ -59,7 +59,7 @@ func (m *Manager) WriteNote(n volume.Note) error {
 // writeFile is os.WriteFile in half as many system calls: a claim waits for them.
 func writeFile(path string, raw []byte) error {
 	fd, err := -1, error(syscall.EINTR)
-	for err == syscall.EINTR {
+	for errors.Is(err, syscall.EINTR) {
 		fd, err = syscall.Open(path, syscall.O_WRONLY|syscall.O_CREAT|syscall.O_TRUNC|syscall.O_CLOEXEC, 0o600)
 	}
 	if err != nil {

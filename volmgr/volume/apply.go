@@ -254,13 +254,13 @@ func applyFree(r Record, a Action) Record {
 type Saving int
 
 const (
-	// SaveWithNext: by the next commit, whoever makes it.
+	// SaveWithNext is by the next commit, whoever makes it.
 	SaveWithNext Saving = iota
-	// SaveAtOnce: so that it outlives the agent. The commit that follows is not
+	// SaveAtOnce is so that it outlives the agent. The commit that follows is not
 	// waited for: if the host goes down before it, so do the mounts that it is
 	// about, and what was recorded before leads to the same.
 	SaveAtOnce
-	// SaveFirst: nothing may be built on it before.
+	// SaveFirst is before anything is built on it.
 	SaveFirst
 )
 

@@ -379,36 +379,3 @@ func (p *planner) undoing(path string) bool {
 func (p *planner) watches(is func(Watch) bool) bool {
 	return slices.ContainsFunc(p.r.Node.Watches, is)
 }
-
-// unrecognised names a state of the record that this release does not know.
-func (r Record) unrecognised() string {
-	bad := func(what string, s Side) string { return fmt.Sprintf("%s has the unknown state %q", what, s) }
-	for _, c := range r.Ordered() {
-		switch c.State {
-		case Pending, Taken, Unpublishing, NodeDetached, ControllerDetached:
-		default:
-			return fmt.Sprintf("claim of %q has the unknown state %q", c.Alloc, c.State)
-		}
-		switch {
-		case c.Without.Check() != nil:
-			return fmt.Sprintf("claim of %q is to be released in the unknown way %q", c.Alloc, c.Without)
-		case !c.Published.Valid():
-			return bad("published for "+c.Alloc, c.Published)
-		case !c.Bound.Valid():
-			return bad("bound for "+c.Alloc, c.Bound)
-		}
-	}
-	for _, d := range r.Node.Owed {
-		if d.Kind != NodeUnpublish && d.Kind != NodeUnstage {
-			return fmt.Sprintf("the unknown call %q is owed", d.Kind)
-		}
-	}
-	switch n := r.Node; {
-	case !n.Attached.Valid():
-		return bad("attached", n.Attached)
-	case !n.Staged.Valid():
-		return bad("staged", n.Staged)
-	default:
-		return ""
-	}
-}
