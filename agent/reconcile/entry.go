@@ -26,8 +26,8 @@ const burst = 100
 // defaultDeadline is assumed for a plugin whose call deadline is not known.
 const defaultDeadline = 2 * time.Minute
 
-// entry is what the queue keeps of one volume. All fields but sem and unsaved
-// are guarded by Queue.mu.
+// entry is what the queue keeps of one volume. All fields are guarded by Queue.mu,
+// but for sem and those that belong to its holder.
 type entry struct {
 	sem     chan struct{}  // held by whoever may make calls for the volume
 	unsaved bool           // a step had to be on disk and is not; for the holder of sem
