@@ -214,10 +214,13 @@ func (q *Queue) Look(ctx context.Context, r volume.Record) (volume.Observed, *vo
 		q.complete(&obs, r, newEntry())
 		return obs, nil
 	}
-	e := q.entry(r.Key())
+	e, known := q.entries[r.Key()]
+	if !known { // nothing is kept of a volume because somebody looks at it
+		e = newEntry()
+	}
 	q.complete(&obs, r, e)
 	if k := volume.Next(r, obs).Kind; k != volume.Settled && k != volume.Wait {
-		q.begin(r.Key(), e)
+		q.begin(r.Key(), q.entry(r.Key()))
 	}
 	if r.Volume.Provision != volume.Provisioned && e.outside != nil {
 		at := *e.outside

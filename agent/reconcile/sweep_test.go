@@ -67,3 +67,16 @@ func TestSweep(t *testing.T) {
 	s.PluginChanged("p")
 	untilTrue(t, "all are looked at again", func() bool { _, volumes := looked(); return volumes == n+1 })
 }
+
+// To look at volumes that are as they should be keeps nothing of them: a status of
+// all of them would else cost memory for good.
+func TestLookKeepsNothing(t *testing.T) {
+	s := newSetup(t, "v")
+	s.Start()
+	s.untilTaken(t, "v")
+	untilTrue(t, "nothing is kept of volumes at rest", func() bool { return s.Kept() == 0 })
+	r, _ := s.store.Volume("v")
+	if _, at := s.Look(t.Context(), r); at != nil || s.Kept() != 0 {
+		t.Errorf("at %+v; something is kept of %d volumes", at, s.Kept())
+	}
+}
