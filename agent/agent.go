@@ -117,6 +117,9 @@ func (a *agent) open(ctx context.Context, seams Seams) (err error) {
 		return err
 	}
 	a.db = store{DB: db}
+	if err := db.NoLog(); err != nil {
+		a.log.Warn("there is no log beside the state database: claims and releases are slower. Move what is in its place away, and start the agent again", "error", err)
+	}
 	return nil
 }
 

@@ -49,6 +49,7 @@ const claimsMost = 64
 type logFile struct {
 	mu     sync.Mutex
 	f      *os.File // nil if there is none to be had: then commits are waited for
+	fault  error    // why there was none when it was opened
 	size   int64    // of the lines that count
 	broken bool     // it has more than those
 }
@@ -60,12 +61,12 @@ func logPath(path string) string { return strings.TrimSuffix(path, ".db") + ".lo
 func openLog(path string) (*logFile, []volume.Record) {
 	f, err := os.OpenFile(logPath(path), os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
-		return &logFile{}, nil
+		return &logFile{fault: err}, nil
 	}
 	raw, err := io.ReadAll(f)
 	if err != nil {
 		_ = f.Close() // it was only read
-		return &logFile{}, nil
+		return &logFile{fault: err}, nil
 	}
 	records, size := readLog(raw)
 	l := &logFile{f: f, size: size, broken: size < int64(len(raw))}

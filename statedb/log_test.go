@@ -230,6 +230,9 @@ func TestNoLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := db.NoLog(); err == nil || !strings.Contains(err.Error(), "state.log") {
+		t.Errorf("there is no log, because of: %v", err)
+	}
 	do(t, db.Update, put(record("a")))
 	before := db.Commits()
 	take(t, db, "a")

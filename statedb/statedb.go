@@ -300,6 +300,10 @@ func (db *DB) Fault() error {
 	return db.fault
 }
 
+// NoLog returns why there is no log beside the file, nil if there is one. Without
+// it nothing is lost, but each change that is told waits for a commit.
+func (db *DB) NoLog() error { return db.log.fault }
+
 // Commits returns how many commits were made since Open.
 func (db *DB) Commits() uint64 {
 	db.mu.RLock()
