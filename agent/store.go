@@ -53,8 +53,30 @@ func (s store) Change(ctx context.Context, id string, fn func(volume.Record) (vo
 			return err
 		}
 		tx.PutVolume(next)
+		if err := room(tx, r, next); err != nil {
+			return err
+		}
 		return clash(tx, r, next)
 	})
+}
+
+// room refuses the first claim of a volume that its plugin can have no more of
+// on this host. Nothing is scanned where a plugin has no limit.
+func room(tx *statedb.Tx, r, next volume.Record) error {
+	p, _ := tx.Plugin(r.Volume.PluginID)
+	if len(r.Claims) > 0 || len(next.Claims) == 0 || p.Info.MaxVolumes <= 0 {
+		return nil
+	}
+	return volume.Room(r, p.Info, tx.Volumes(), whole(tx.Debts()))
+}
+
+// whole are debts as the records they were.
+func whole(debts []statedb.Debt) []volume.Record {
+	all := make([]volume.Record, 0, len(debts))
+	for _, d := range debts {
+		all = append(all, d.Whole())
+	}
+	return all
 }
 
 // clash refuses a claim that next has and r has not, if its paths are another
@@ -64,14 +86,11 @@ func clash(tx *statedb.Tx, r, next volume.Record) error {
 		if _, was := r.Claims[alloc]; was {
 			continue
 		}
-		var others, owed []volume.Record
+		var others []volume.Record
 		if c.At != "" {
 			others = tx.Volumes()
 		}
-		for _, d := range tx.Debts() {
-			owed = append(owed, d.Whole())
-		}
-		if err := volume.Clash(next, c, others, owed); err != nil {
+		if err := volume.Clash(next, c, others, whole(tx.Debts())); err != nil {
 			return err
 		}
 	}
@@ -127,11 +146,7 @@ func (t volumeTx) before(id string) {
 
 // Debts are what forced deregisters left.
 func (t volumeTx) Debts() []volume.Record {
-	var all []volume.Record
-	for _, d := range t.Tx.Debts() {
-		all = append(all, d.Whole())
-	}
-	return all
+	return whole(t.Tx.Debts())
 }
 
 // Debt is what one left of a storage volume.

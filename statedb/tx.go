@@ -114,16 +114,21 @@ type Tx struct {
 
 // Volume returns a record.
 func (tx *Tx) Volume(id string) (volume.Record, bool) {
-	for _, c := range []changes{tx.own, tx.past} {
-		if r, ok := c.volumes[id]; ok {
-			if r == nil {
-				return volume.Record{}, false
-			}
-			return *r, true
+	return value(id, tx.base.volumes, tx.past.volumes, tx.own.volumes)
+}
+
+// value is that of a key after two sets of changes.
+func value[V any](key string, base map[string]V, past, own map[string]*V) (v V, ok bool) {
+	for _, changed := range []map[string]*V{own, past} {
+		switch to, is := changed[key]; {
+		case is && to == nil:
+			return v, false
+		case is:
+			return *to, true
 		}
 	}
-	r, ok := tx.base.volumes[id]
-	return r, ok
+	v, ok = base[key]
+	return v, ok
 }
 
 // Volumes returns all records, in no order.
@@ -211,6 +216,11 @@ func (tx *Tx) HolderOf(path, but string) (string, bool) {
 	return id, ok && holds(id)
 }
 
+// Plugin returns a plugin's record.
+func (tx *Tx) Plugin(id string) (volume.PluginRecord, bool) {
+	return value(id, tx.base.plugins, tx.past.plugins, tx.own.plugins)
+}
+
 // PutPlugin stores what is remembered of a plugin.
 func (tx *Tx) PutPlugin(id string, p volume.PluginRecord) { tx.own.plugins[id] = &p }
 
@@ -219,17 +229,7 @@ func (tx *Tx) DeletePlugin(id string) { tx.own.plugins[id] = nil }
 
 // Debt returns what is owed for a storage volume.
 func (tx *Tx) Debt(driver, external string) (Debt, bool) {
-	key := storageKey(driver, external)
-	for _, c := range []changes{tx.own, tx.past} {
-		if d, ok := c.debts[key]; ok {
-			if d == nil {
-				return Debt{}, false
-			}
-			return *d, true
-		}
-	}
-	d, ok := tx.base.debts[key]
-	return d, ok
+	return value(storageKey(driver, external), tx.base.debts, tx.past.debts, tx.own.debts)
 }
 
 // PutDebt stores what is owed for a storage volume.

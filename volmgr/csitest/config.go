@@ -21,6 +21,7 @@ type Config struct {
 	DriverName string // default "csitest.example.com"
 	Version    string // default "1.0.0"
 	NodeID     string // default "node-1"
+	MaxVolumes int64  // per node; 0 is no limit
 
 	// Capabilities. Each stands for the pair of calls, where there is one.
 	Attach         bool // PUBLISH_UNPUBLISH_VOLUME

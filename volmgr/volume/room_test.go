@@ -1,0 +1,69 @@
+package volume_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// stored is a volume of a plugin, by the name of its storage.
+func stored(id, plugin string) volume.Record {
+	return volume.Record{Volume: volume.Volume{ID: id, PluginID: plugin, Driver: plugin + ".csi", ExternalID: "ext-" + id}}
+}
+
+// here is the same with something of it on this host.
+func here(id, plugin string) volume.Record {
+	r := stored(id, plugin)
+	r.Node.Attached = volume.Present
+	return r
+}
+
+// A plugin's limit for a host counts each storage volume once of which anything
+// may be here, claimed or not, and binds those that are not.
+func TestRoom(t *testing.T) {
+	claimed := stored("claimed", "p")
+	claimed.Claims = map[string]volume.Claim{"a": {Alloc: "a"}}
+	owed := here("gone", "p")
+	owed.Debt = true
+	same := here("again", "p") // registered anew while its debt is not paid
+	same.Volume.ExternalID = owed.Volume.ExternalID
+	for _, tt := range []struct {
+		name   string
+		most   int64
+		r      volume.Record
+		others []volume.Record
+		owed   []volume.Record
+		full   bool
+	}{
+		{"no limit", 0, stored("new", "p"), []volume.Record{here("a", "p"), here("b", "p")}, nil, false},
+		{"room for one", 2, stored("new", "p"), []volume.Record{here("a", "p"), stored("free", "p")}, nil, false},
+		{"full", 2, stored("new", "p"), []volume.Record{here("a", "p"), claimed}, nil, true},
+		{"of another plugin", 1, stored("new", "p"), []volume.Record{here("a", "q")}, nil, false},
+		{"already here", 1, here("a", "p"), []volume.Record{here("a", "p")}, nil, false},
+		{"owed", 1, stored("new", "p"), nil, []volume.Record{owed}, true},
+		{"owed by the same storage", 1, stored("gone", "p"), []volume.Record{stored("gone", "p")}, []volume.Record{owed}, false},
+		{"owed and here", 2, stored("new", "p"), []volume.Record{same}, []volume.Record{owed}, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			err := volume.Room(tt.r, volume.PluginInfo{MaxVolumes: tt.most}, tt.others, tt.owed)
+			if full := errors.Is(err, volume.ErrRefused); full != tt.full || err != nil && !full {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+}
+
+// A refusal says the limit and names who has the places, and not all of very many.
+func TestRoomNames(t *testing.T) {
+	var others []volume.Record
+	for i := range 7 {
+		others = append(others, here(fmt.Sprint("v", i), "p"))
+	}
+	err := volume.Room(stored("new", "p"), volume.PluginInfo{MaxVolumes: 7}, others, nil)
+	if err == nil || !strings.Contains(err.Error(), `plugin "p" can have 7 volumes on this host at once, and has 7: v0, v1, v2, v3, v4 and 2 more`) {
+		t.Errorf("%v", err)
+	}
+}
