@@ -270,6 +270,8 @@ const (
 // wanted is no more as recorded, or failed, because it is undone and another is
 // made in its place. That a claim is taken, or gone, is only what somebody waits
 // for: its intent is on disk, and so is the next one before anything is done for it.
+// Of a taken claim that was mounted anew, though, no commit need ever come by
+// itself, and the next agent would not know the mount for the claim's.
 // All other checkpoints ride with the next commit.
 func Urgency(before, now Record) Saving {
 	if is, was := now.Node.Uses, before.Node.Uses; is.Attach && !was.Attach || is.Stage && !was.Stage {
@@ -290,12 +292,15 @@ func Urgency(before, now Record) Saving {
 			was.State != c.State && c.State != Taken && c.State != ControllerDetached,
 			c.Wanted && (left(was.Published, c.Published) || left(was.Bound, c.Bound) || left(before.Node.Staged, now.Node.Staged)):
 			return SaveFirst
-		case was.State != c.State && c.State == Taken:
+		case c.State == Taken && (was.State != Taken || remade(was.Mount, c.Mount) || remade(was.BoundMount, c.BoundMount)):
 			saving = SaveAtOnce
 		}
 	}
 	return saving
 }
+
+// remade reports whether there is another mount than before.
+func remade(before, now *MountIdentity) bool { return now != nil && now != before }
 
 // left reports whether a side is no more as it was made, or is to be undone.
 func left(was, now Side) bool {

@@ -1,0 +1,37 @@
+package volume_test
+
+import (
+	"testing"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// What people are told, or the next agent could not find out, is saved at once;
+// a checkpoint on the way to it need not be.
+func TestUrgency(t *testing.T) {
+	one, two := &volume.MountIdentity{ID: 1}, &volume.MountIdentity{ID: 2}
+	with := func(state volume.ClaimState, mount, bound *volume.MountIdentity) volume.Record {
+		r := stored("data", "p")
+		r.Node.Staged = volume.Present
+		r.Claims = map[string]volume.Claim{"a": {Alloc: "a", Wanted: true, State: state, Published: volume.Present, Mount: mount, BoundMount: bound}}
+		return r
+	}
+	staged := with(volume.Pending, nil, nil)
+	staged.Node.Mount = two
+	for _, tt := range []struct {
+		name        string
+		before, now volume.Record
+		want        volume.Saving
+	}{
+		{"nothing new", with(volume.Taken, one, one), with(volume.Taken, one, one), volume.SaveWithNext},
+		{"staged on the way", with(volume.Pending, nil, nil), staged, volume.SaveWithNext},
+		{"taken", with(volume.Pending, nil, nil), with(volume.Taken, one, nil), volume.SaveAtOnce},
+		{"taken claim mounted anew", with(volume.Taken, nil, nil), with(volume.Taken, two, nil), volume.SaveAtOnce},
+		{"taken claim bound anew", with(volume.Taken, one, nil), with(volume.Taken, one, two), volume.SaveAtOnce},
+		{"gone", with(volume.Taken, one, nil), stored("data", "p"), volume.SaveAtOnce},
+	} {
+		if got := volume.Urgency(tt.before, tt.now); got != tt.want {
+			t.Errorf("%s: %d, want %d", tt.name, got, tt.want)
+		}
+	}
+}
