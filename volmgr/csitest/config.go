@@ -41,6 +41,9 @@ type Config struct {
 	// UnknownCapabilities adds some that no release of the spec has, and some
 	// that say nothing at all.
 	UnknownCapabilities bool
+	// Fuse stages a volume's files through a FUSE file system that the plugin's own
+	// process serves: its mounts die with it.
+	Fuse bool
 	// LoopDevices makes a block volume a loop device on its file; else it is
 	// the plain file, which needs no device and suffices to see calls and mounts.
 	LoopDevices bool

@@ -69,6 +69,9 @@ func (s *node) NodeStageVolume(ctx context.Context, m *csi.NodeStageVolumeReques
 	if done, err := s.p.mountTwisted(ctx, path); done {
 		return resp, err
 	}
+	if s.p.cfg.Fuse {
+		return resp, mountLoopback(s.p.store.path(id, "data"), path)
+	}
 	return resp, bind(s.p.store.path(id, "data"), path)
 }
 

@@ -1,0 +1,81 @@
+package main_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/volagent/volagent/volmgr/csitest"
+)
+
+// TestFusePlugin: the mounts of a plugin that serves FUSE itself die with its
+// process. When it is killed, also together with the agent, the claims are
+// mounted again at the same paths, by an unpublish of all of them, an unstage and
+// the way up, with the data in them. A dead mount in which somebody has a file open
+// cannot be unmounted: that is said, with who it is, and all goes on once the file
+// is closed. What was mounted anew is known to the next agent, at once.
+func TestFusePlugin(t *testing.T) {
+	t.Parallel()
+	h := newRecorded(t, "10m", func(c *csitest.Config) { c.Attach, c.Fuse = false, true })
+	h.register("data", "single-node-multi-writer")
+	var files []string
+	for _, alloc := range []string{"a", "b"} {
+		files = append(files, filepath.Join(h.volctl("volume", "claim", "data", "--alloc", alloc), "file"))
+	}
+	if mounts := h.mounts(); strings.Count(mounts, "fuse.csitest") != 3 {
+		t.Fatalf("the mounts are no FUSE:\n%s", mounts)
+	}
+	h.must(os.WriteFile(files[0], []byte("kept"), 0o644))
+	killed := func() { h.must(syscall.Kill(h.pluginPID("rec"), syscall.SIGKILL)) }
+	mounted := func() { // and of what it is said so
+		t.Helper()
+		for _, file := range files {
+			h.await("the data to be back", func() bool {
+				raw, err := os.ReadFile(file)
+				return err == nil && string(raw) == "kept"
+			})
+		}
+		h.await("the claims to be in place", func() bool { return strings.Contains(h.volctl("volume", "list"), " mounted ") })
+	}
+
+	again := []string{unpub, unpub, unst, st, pub, pub}
+	mark := h.mark()
+	killed()
+	mounted()
+	h.expect(mark, again...)
+
+	mark, pid := h.mark(), h.pluginPID("rec")
+	h.kill()
+	h.must(syscall.Kill(pid, syscall.SIGKILL))
+	h.start("rec")
+	mounted()
+	h.expect(mark, again...)
+
+	held, err := os.OpenFile(files[1], os.O_RDWR, 0)
+	h.must(err)
+	killed()
+	h.await("the death", func() bool { return errors.Is(held.Sync(), syscall.ENOTCONN) })
+	if _, err := held.Write([]byte("x")); !errors.Is(err, syscall.ENOTCONN) {
+		t.Errorf("a write to a file of the dead mount: %v", err)
+	}
+	h.await("the events to say who is in the way", func() bool {
+		return strings.Contains(h.volctl("events", "--volume", "data"), fmt.Sprintf("device or resource busy, held by pid %d", os.Getpid()))
+	})
+	_ = held.Close() // a flush that nobody answers
+	mounted()
+
+	log, mounts, mark := h.writer(filepath.Dir(files[0])), h.mounts(), h.mark()
+	h.kill()
+	was := size(log)
+	h.await("the writer to go on without the agent", func() bool { return size(log) > was })
+	h.start("rec")
+	h.await("the claims to be in place", func() bool { return strings.Contains(h.volctl("volume", "list"), " mounted ") })
+	h.expect(mark)
+	if got := h.mounts(); got != mounts {
+		t.Errorf("the mounts changed:\n%s\nwere:\n%s", got, mounts)
+	}
+}
