@@ -143,7 +143,7 @@ func (a *agent) wire(seams Seams) error {
 		return err
 	}
 	a.owners = owners
-	plugins := pluginSet{a.plugins, a.db}
+	plugins := pluginSet{a.plugins, a.db, a.halt}
 	secrets := secret.Resolver{}.Resolve
 	steps := volmgr.New(volmgr.Options{Root: a.c.mountRoot(), Host: host, Plugin: plugins.node, Secrets: secrets})
 	if was.Boot != "" && was.Boot != a.node.Boot {

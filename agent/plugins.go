@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -43,11 +44,16 @@ func (a *agent) newSupervisor(seams Seams) (*supervisor.Supervisor, error) {
 	return s, nil
 }
 
-// inUse reports whether anything is, or may be, on this host through a plugin.
-func (a *agent) inUse(pluginID string) bool {
-	return slices.ContainsFunc(queueStore{a.db}.Volumes(), func(r volume.Record) bool {
-		return r.Volume.PluginID == pluginID && r.Held()
-	})
+// inUse names the volumes of which anything is, or may be, on this host through
+// a plugin.
+func (a *agent) inUse(pluginID string) (ids []string) {
+	for _, r := range (queueStore{a.db}).Volumes() {
+		if r.Volume.PluginID == pluginID && r.Held() {
+			ids = append(ids, r.Volume.ID)
+		}
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
 }
 
 // knownSecrets are those that calls for a plugin's volumes carry, and for what
@@ -81,7 +87,8 @@ func (a *agent) pluginChanged(id string) {
 // pluginSet gives each consumer the view of the plugins that it declares.
 type pluginSet struct {
 	*supervisor.Supervisor
-	db store
+	db   store
+	halt string // why nothing is sent to any plugin
 }
 
 func (p pluginSet) node(id string) (volmgr.Plugin, error) { return p.Client(id) }
@@ -156,6 +163,41 @@ func (p pluginSet) Tail(id string, lines int) []string {
 // Log sends a plugin's log.
 func (p pluginSet) Log(ctx context.Context, id string, lines int, follow bool, write func([]byte) error) error {
 	return p.FollowLog(ctx, id, lines, follow, write)
+}
+
+// RestartPlugin stops a plugin and starts it again; with a wait it is ready when
+// that returns without an error.
+func (p pluginSet) RestartPlugin(ctx context.Context, id string, force bool, wait time.Duration) error {
+	asked := time.Now()
+	return p.control(ctx, "restart", wait, func() error { return p.Restart(id, force) },
+		func(ctx context.Context) error { return p.AwaitStarted(ctx, id, asked) })
+}
+
+// StopPlugin stops a plugin for good; with a wait nothing of it runs when that
+// returns without an error.
+func (p pluginSet) StopPlugin(ctx context.Context, id string, force bool, wait time.Duration) error {
+	return p.control(ctx, "stop", wait, func() error { return p.Stop(id, force) },
+		func(ctx context.Context) error { return p.AwaitStopped(ctx, id) })
+}
+
+// StartPlugin undoes a stop; with a wait the plugin is ready when that returns
+// without an error.
+func (p pluginSet) StartPlugin(ctx context.Context, id string, wait time.Duration) error {
+	asked := time.Now()
+	return p.control(ctx, "start", wait, func() error { return p.Start(id) },
+		func(ctx context.Context) error { return p.AwaitStarted(ctx, id, asked) })
+}
+
+func (p pluginSet) control(ctx context.Context, verb string, wait time.Duration, ask func() error, await func(context.Context) error) error {
+	if p.halt != "" {
+		return volume.Errorf(volume.ErrRefused, "cannot %s a plugin: %s", verb, p.halt)
+	}
+	if err := ask(); err != nil || wait <= 0 {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	return await(ctx)
 }
 
 // pluginStore is the supervisor's view of the state database.

@@ -13,9 +13,10 @@ import (
 )
 
 func newPlugin(a *app) *cobra.Command {
-	return group("plugin", "See the plugins and what they do", "",
+	return group("plugin", "See the plugins, and restart, stop and start them", "",
 		newPluginList(a), newPluginStatus(a),
 		newInspect(newPluginStatus(a), a, "Short for plugin status ID -o json"), newPluginLogs(a),
+		newPluginRestart(a), newPluginStop(a), newPluginStart(a),
 	)
 }
 

@@ -20,6 +20,9 @@
 //	GET    /v1/plugins                        []Plugin
 //	GET    /v1/plugins/{id}                   Plugin      ?for=ready&wait=D
 //	GET    /v1/plugins/{id}/logs              text        ?lines=N&follow=true
+//	POST   /v1/plugins/{id}/restart           Plugin      ?force=true&wait=D; without wait it answers at once
+//	POST   /v1/plugins/{id}/stop              Plugin      ?force=true&wait=D
+//	POST   /v1/plugins/{id}/start             Plugin      ?wait=D
 //	GET    /v1/node                           Node
 //	GET    /v1/events                         Event, one a line   ?volume=&since=TIME&n=N&follow=true
 //	GET    /v1/health                         Health

@@ -48,6 +48,41 @@ func (c *Client) plugin(ctx context.Context, id string, query url.Values) (*api.
 	return get[api.Plugin](ctx, c, call{method: http.MethodGet, path: []string{"plugins", id}, query: query})
 }
 
+// ControlOptions say how a plugin is restarted, stopped or started.
+type ControlOptions struct {
+	// Wait is how long the agent waits until the plugin is ready, or has ended;
+	// 0 answers at once.
+	Wait time.Duration
+	// Force does it under volumes that are in use through the plugin.
+	Force bool
+}
+
+// RestartPlugin stops a plugin that the agent runs, and starts it again with its
+// file as that is now.
+func (c *Client) RestartPlugin(ctx context.Context, id string, o ControlOptions) (*api.Plugin, error) {
+	return c.control(ctx, id, "restart", o)
+}
+
+// StopPlugin stops a plugin that the agent runs. It stays stopped until
+// StartPlugin, over restarts of the agent too.
+func (c *Client) StopPlugin(ctx context.Context, id string, o ControlOptions) (*api.Plugin, error) {
+	return c.control(ctx, id, "stop", o)
+}
+
+// StartPlugin undoes StopPlugin, and has a plugin that failed or is backing off
+// tried at once. Force means nothing to it.
+func (c *Client) StartPlugin(ctx context.Context, id string, o ControlOptions) (*api.Plugin, error) {
+	return c.control(ctx, id, "start", o)
+}
+
+func (c *Client) control(ctx context.Context, id, verb string, o ControlOptions) (*api.Plugin, error) {
+	query := waiting(o.Wait)
+	if o.Force {
+		query.Set("force", "true")
+	}
+	return get[api.Plugin](ctx, c, call{method: http.MethodPost, path: []string{"plugins", id, verb}, query: query})
+}
+
 // PluginLogs streams what a plugin wrote. The caller closes the stream.
 func (c *Client) PluginLogs(ctx context.Context, id string, o LogOptions) (io.ReadCloser, error) {
 	query := when("follow", o.Follow)

@@ -124,8 +124,11 @@ func (s *Server) getPlugin(w http.ResponseWriter, r *http.Request) error {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return volume.Errorf(volume.ErrTimeout, "plugin %q is %s, not %s: %s", id, p.State, q.state, p.Reason).
-				WithHint("volctl plugin logs %s", id)
+			hint := volume.Command("volctl plugin logs %s", id)
+			if v := s.o.Plugins.View(id); v.Stopped {
+				hint = v.Remedy(id)
+			}
+			return volume.Errorf(volume.ErrTimeout, "plugin %q is %s, not %s: %s", id, p.State, q.state, p.Reason).WithHint("%s", hint)
 		}
 	}
 }

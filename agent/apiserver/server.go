@@ -59,6 +59,11 @@ type Plugins interface {
 	// Tail returns the last lines that a plugin wrote, less all secrets that this
 	// agent can know of; none where somebody else keeps its log.
 	Tail(id string, lines int) []string
+	// These wait for what they ask for, up to wait; with 0 they do not. While
+	// volumes are in use through the plugin the first two need force.
+	RestartPlugin(ctx context.Context, id string, force bool, wait time.Duration) error
+	StopPlugin(ctx context.Context, id string, force bool, wait time.Duration) error
+	StartPlugin(ctx context.Context, id string, wait time.Duration) error
 }
 
 // Events are the transitions of the last days.
@@ -158,6 +163,9 @@ func (s *Server) routes() []route {
 		{"GET /v1/plugins", false, (*Server).listPlugins},
 		{"GET /v1/plugins/{id}", false, (*Server).getPlugin},
 		{"GET /v1/plugins/{id}/logs", false, (*Server).pluginLogs},
+		{"POST /v1/plugins/{id}/restart", true, (*Server).restartPlugin},
+		{"POST /v1/plugins/{id}/stop", true, (*Server).stopPlugin},
+		{"POST /v1/plugins/{id}/start", true, (*Server).startPlugin},
 	}
 }
 

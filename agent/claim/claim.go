@@ -305,7 +305,7 @@ func (s *Service) late(ctx context.Context, at *volume.Attempt, r volume.Record)
 		return awaited(ctx, at, fmt.Errorf("%w (%s)", at.Err, tried(at)))
 	case !p.Ready:
 		return volume.Errorf(volume.ErrPluginUnavailable, "volume %q is not mounted: plugin %q is %s", r.Volume.ID, r.Volume.PluginID, p.State).
-			WithHint("volctl plugin status %s", r.Volume.PluginID)
+			WithHint("%s", p.Remedy(r.Volume.PluginID))
 	case at != nil && at.Action.Reason != "":
 		return ended(ctx, errors.New(at.Action.Reason))
 	case at != nil:

@@ -53,7 +53,12 @@ func newBench(t *testing.T) *bench {
 		}
 	}
 	b.opts = options(dir)
-	b.opts.Store, b.opts.InUse = b.memStore, func(string) bool { return b.inUse.Load() }
+	b.opts.Store, b.opts.InUse = b.memStore, func(string) []string {
+		if b.inUse.Load() {
+			return []string{"data"}
+		}
+		return nil
+	}
 	b.opts.Logger = hclog.New(&hclog.LoggerOptions{Output: b.log, Level: hclog.Trace})
 	t.Cleanup(func() {
 		b.stop()

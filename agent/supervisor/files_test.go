@@ -171,7 +171,7 @@ func TestChangedFileWaits(t *testing.T) {
 	b.file("fake.yaml", b.fakeFile("    V: four\n", "health: {interval: 1h}\n"))
 	b.reload()
 	b.awaitThat("fake", "pending", func(st supervisor.Status) bool { return st.Pending != "" })
-	if err := b.sup.Restart("fake"); err != nil {
+	if err := b.sup.Restart("fake", true); err != nil {
 		t.Fatal(err)
 	}
 	b.awaitThat("fake", "changed", func(st supervisor.Status) bool { return st.State == supervisor.Ready && st.Pending == "" })
@@ -189,7 +189,12 @@ func TestChangedFileWaits(t *testing.T) {
 func TestVolumeComesInAtTheLastMoment(t *testing.T) {
 	b := newBench(t)
 	var asked atomic.Int32
-	b.opts.InUse = func(string) bool { return asked.Add(1) > 1 }
+	b.opts.InUse = func(string) []string {
+		if asked.Add(1) > 1 {
+			return []string{"data"}
+		}
+		return nil
+	}
 	b.file("fake.yaml", b.fakeFile("", "health: {interval: 1h}\n"))
 	b.start()
 	first := b.await("fake", supervisor.Ready)

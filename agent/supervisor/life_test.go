@@ -339,7 +339,7 @@ func TestRestartOnRequest(t *testing.T) {
 	b.inUse.Store(true) // which does not matter
 	b.start()
 	first := b.await("fake", supervisor.Ready)
-	if err := b.sup.Restart("fake"); err != nil {
+	if err := b.sup.Restart("fake", true); err != nil {
 		t.Fatal(err)
 	}
 	st := b.awaitThat("fake", "another process", func(st supervisor.Status) bool {
@@ -348,7 +348,7 @@ func TestRestartOnRequest(t *testing.T) {
 	if alive(first.PID) || st.LastExit != "killed by signal 15 (SIGTERM)" {
 		t.Errorf("status %+v", st)
 	}
-	if err := b.sup.Restart("none"); !errors.Is(err, volume.ErrNotFound) {
+	if err := b.sup.Restart("none", false); !errors.Is(err, volume.ErrNotFound) {
 		t.Errorf("unknown plugin: %v", err)
 	}
 }

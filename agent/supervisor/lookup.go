@@ -70,9 +70,10 @@ func (p *plugin) view() (volume.PluginView, *csiclient.Client) {
 	now := p.m.snapshot() // with p.mu held, so that all of it is of one moment
 	v := volume.PluginView{
 		Known:       true,
-		Ready:       now.state == Ready && p.client != nil && !p.quiet,
+		Ready:       now.state == Ready && p.client != nil && !p.quiet && !p.restart && !p.halt && p.asking == 0,
 		State:       string(now.state),
 		Reason:      now.reason,
+		Stopped:     p.halt,
 		Incarnation: p.incarnation,
 		Info:        p.rec.Info,
 	}
@@ -113,6 +114,9 @@ func (p *plugin) unavailable(v volume.PluginView) error {
 	if next := p.m.snapshot().next; !next.IsZero() {
 		msg += fmt.Sprintf("; next start in %s", max(0, time.Until(next)).Round(100*time.Millisecond))
 	}
+	if v.Stopped {
+		return volume.Errorf(volume.ErrPluginUnavailable, "%s", msg).WithHint("%s", v.Remedy(p.id))
+	}
 	if lines := p.tail(errorLines); len(lines) > 0 {
 		msg += fmt.Sprintf("; its log ends in %q", strings.Join(lines, " | "))
 	}
@@ -130,21 +134,6 @@ func (s *Supervisor) Changed(id string) <-chan struct{} {
 		s.waiters[id] = ch
 	}
 	return ch
-}
-
-// Restart asks for a plugin to be stopped and started again, whatever is
-// staged through it; a changed file comes into force. One that somebody else
-// runs is connected to anew.
-func (s *Supervisor) Restart(id string) error {
-	p := s.find(id)
-	if p == nil {
-		return unknown(id)
-	}
-	p.mu.Lock()
-	p.restart, p.kick = true, true
-	p.mu.Unlock()
-	p.poke()
-	return nil
 }
 
 // Released tells that something staged through a plugin is no more: a change

@@ -32,6 +32,7 @@ type plugin struct {
 	fault   error                    // why the file cannot be read
 	file    string                   // that is meant
 	restart bool                     // somebody asked for it
+	halt    bool                     // it is to be stopped, and to stay so
 	kick    bool                     // try again now, whatever failed
 	// What is.
 	rec         volume.PluginRecord
@@ -42,6 +43,8 @@ type plugin struct {
 	pid         int
 	lastExit    string
 	quiet       bool // no new call may start: it is about to be stopped
+	asking      int  // requests that decide whether it may be stopped; no new call starts meanwhile
+	halted      bool // it was stopped on purpose, and nothing of it runs
 	untidy      bool // that its log cannot be trimmed was said
 }
 
@@ -55,11 +58,14 @@ type change struct{ def *volume.PluginDefinition }
 func (s *Supervisor) newPlugin(id string, w want, rec volume.PluginRecord) *plugin {
 	p := &plugin{s: s, id: id, log: s.log.With("plugin", id), scrub: &csiclient.Scrubber{}, wake: make(chan struct{}, 1), rec: rec}
 	p.m = newMachine(p.changed)
-	p.def = rec.Definition
+	p.def, p.halt = rec.Definition, rec.Stopped
 	if rec.ID != "" {
 		p.stored, _ = json.Marshal(rec) // without it the record is stored once too often
 	}
 	p.rec.ID = id
+	if p.halt {
+		p.m.note(p.onRequest())
+	}
 	p.propose(w)
 	return p
 }
@@ -81,6 +87,11 @@ func (p *plugin) propose(w want) {
 	p.kick = true
 	p.mu.Unlock()
 	p.poke()
+}
+
+// onRequest is the reason of a plugin that was stopped on purpose.
+func (p *plugin) onRequest() string {
+	return "on request; to start it: " + volume.Command("volctl plugin start %s", p.id)
 }
 
 // poke makes the worker look again.
@@ -105,15 +116,15 @@ func (p *plugin) must(err error) {
 	}
 }
 
-// due says whether the worker has to leave what it is doing: a restart was
-// asked for, or a change may be applied. When it says yes because nothing is
+// due says whether the worker has to leave what it is doing: a restart, a stop
+// or its end was asked for, or a change may be applied. When it says yes because nothing is
 // staged, no new call starts until the change is in force.
 func (p *plugin) due() bool {
 	p.mu.Lock()
-	restart, next, nothing := p.restart, p.next, p.def == nil
+	asked, next, nothing := p.restart || p.halt != p.halted, p.next, p.def == nil
 	p.mu.Unlock()
 	switch {
-	case restart:
+	case asked:
 		return true
 	case next == nil:
 		return false
@@ -121,12 +132,12 @@ func (p *plugin) due() bool {
 		return true
 	case next.def != nil && next.def.OnChange == volume.OnChangeRestart:
 		return true
-	case p.s.inUse(p.id):
+	case len(p.s.inUse(p.id)) > 0:
 		return false
 	}
 	// Asked again with the door closed: a volume may just have come in.
 	p.setQuiet(true)
-	if p.s.inUse(p.id) {
+	if len(p.s.inUse(p.id)) > 0 {
 		p.setQuiet(false)
 		p.s.notify(p.id) // somebody may have seen the door closed, and wait
 		return false

@@ -13,6 +13,7 @@
 //	runner.go, exec.go, socket.go       ways to run a plugin
 //	process.go, procfs.go               a process that need not be our child
 //	lookup.go                           what others ask: views, clients, status, logs
+//	control.go                          what people ask for: restart, stop, start
 package supervisor
 
 import (
@@ -57,10 +58,10 @@ type Options struct {
 	Secrets SecretResolver // nil: no file may refer to a secret
 	Logger  hclog.Logger   // nil: no log
 
-	// InUse reports whether anything is staged, or about to be, through a
-	// plugin. It is asked before a plugin is stopped for a change, and must not
-	// call the Supervisor. Nil: nothing ever is.
-	InUse func(pluginID string) bool
+	// InUse names the volumes that are staged, or about to be, through a
+	// plugin. It is asked before a plugin is stopped, and must not call the
+	// Supervisor. Nil: there are none, ever.
+	InUse func(pluginID string) []string
 	// Known returns the secrets that a plugin may have been given, by this agent or
 	// one before it. It is asked once for each plugin, before any of its log is
 	// shown, and must not call the Supervisor. Nil: none.
@@ -254,7 +255,7 @@ func (s *Supervisor) remove(p *plugin) bool {
 	}
 	delete(s.plugins, p.id)
 	rec := p.rec
-	rec.Process, rec.Definition = volume.PluginProcess{}, nil
+	rec.Process, rec.Definition, rec.Stopped = volume.PluginProcess{}, nil, false
 	s.saved[p.id] = rec
 	s.wakeWaiters(p.id)
 	return true
@@ -278,8 +279,13 @@ func (s *Supervisor) ownerOf(file string) string {
 	return ""
 }
 
-// inUse reports whether a plugin must not be stopped.
-func (s *Supervisor) inUse(id string) bool { return s.opts.InUse != nil && s.opts.InUse(id) }
+// inUse names the volumes for which a plugin must not be stopped.
+func (s *Supervisor) inUse(id string) []string {
+	if s.opts.InUse == nil {
+		return nil
+	}
+	return s.opts.InUse(id)
+}
 
 // notify tells of a change of a plugin's state.
 func (s *Supervisor) notify(id string) {

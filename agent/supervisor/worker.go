@@ -33,9 +33,13 @@ func (p *plugin) run(ctx context.Context) {
 			return
 		}
 		due = false
-		if def, fault := p.definition(); def == nil {
+		switch def, fault := p.definition(); {
+		case ctx.Err() != nil:
+		case w.isHalted():
+			w.rest(ctx, 0, true)
+		case def == nil:
 			w.broken(ctx, fault)
-		} else if ctx.Err() == nil {
+		default:
 			due = w.serve(ctx, def)
 		}
 	}
@@ -64,16 +68,29 @@ func (w *worker) drop() {
 	}
 }
 
-// apply does what due announced: it stops the plugin and puts a changed
-// definition in force. It returns false when the plugin is no more.
+// apply does what due announced: it stops the plugin, for good if that was
+// asked for, and puts a changed definition in force. It returns false when the
+// plugin is no more.
 func (w *worker) apply(ctx context.Context) bool {
 	w.mu.Lock()
-	next := w.next
+	next, halt, started, nothing := w.next, w.halt, w.halted && !w.halt, w.def == nil
 	w.mu.Unlock()
+	if next != nil && next.def == nil && !nothing && len(w.s.inUse(w.id)) > 0 {
+		next = nil // only who asked for a stop is heard: the volumes still need the plugin
+	}
+	// Before anything is stopped: an agent that dies on the way leaves one that
+	// goes on with it.
+	if err := w.save(ctx, func(r *volume.PluginRecord) { r.Stopped = halt }); err != nil {
+		w.log.Warn("cannot store whether the plugin was stopped on purpose", "error", err)
+	}
 	why := "is being restarted on request"
 	switch {
 	case next != nil && next.def == nil:
 		why = "its file was removed"
+	case halt:
+		why = "is being stopped on request"
+	case started:
+		why = "is being started on request"
 	case next != nil:
 		why = "its file changed"
 	}
@@ -84,19 +101,42 @@ func (w *worker) apply(ctx context.Context) bool {
 	w.drop()
 	w.falls.reset()
 	w.setQuiet(false) // the door opens when the plugin is ready
-	if w.take(&w.restart) && next == nil {
-		return true
+	w.take(&w.restart)
+	if next != nil && !w.adopt(ctx) {
+		return false
 	}
-	return w.adopt(ctx)
+	w.settleHalt(halt)
+	return true
+}
+
+// settleHalt notes that what was wanted of a stop is so now.
+func (w *worker) settleHalt(halt bool) {
+	if halt {
+		w.must(w.m.stop(w.onRequest()))
+	}
+	w.mu.Lock()
+	w.halted = halt
+	w.mu.Unlock()
+	if halt {
+		w.s.notify(w.id)
+	}
+}
+
+// isHalted reports whether the plugin was stopped on purpose.
+func (w *worker) isHalted() bool {
+	w.take(&w.kick)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.halted
 }
 
 // adopt puts the definition that waits in force.
 func (w *worker) adopt(ctx context.Context) bool {
 	if w.s.remove(w.plugin) {
-		if w.record().Definition == nil {
+		if rec := w.record(); rec.Definition == nil && !rec.Stopped {
 			return false // a bad file that is gone
 		}
-		if err := w.save(ctx, func(r *volume.PluginRecord) { r.Process, r.Definition = volume.PluginProcess{}, nil }); err != nil {
+		if err := w.save(ctx, func(r *volume.PluginRecord) { r.Process, r.Definition, r.Stopped = volume.PluginProcess{}, nil, false }); err != nil {
 			w.log.Warn("cannot store that the plugin was removed", "error", err)
 		}
 		return false
@@ -309,7 +349,7 @@ func (w *worker) unreachable(ctx context.Context, why error, readyFor time.Durat
 func (w *worker) refused(ctx context.Context, run runner, def *volume.PluginDefinition, why error) {
 	w.drop()
 	w.must(w.m.refuse(why.Error()))
-	if run.Owned() && !w.s.inUse(w.id) && !w.stop(ctx) {
+	if run.Owned() && len(w.s.inUse(w.id)) == 0 && !w.stop(ctx) {
 		return
 	}
 	if run.Owned() {

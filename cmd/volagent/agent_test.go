@@ -312,6 +312,7 @@ func TestReaders(t *testing.T) {
 	for _, args := range [][]string{
 		{"volume", "claim", "data", "--alloc", "x"}, {"volume", "detach", "data"}, {"volume", "create", "x", "--plugin", "local"},
 		{"volume", "deregister", "data", "-force", "-y"}, {"volume", "delete", "data", "-y"},
+		{"plugin", "restart", "local", "-y"}, {"plugin", "stop", "local", "--no-wait"}, {"plugin", "start", "local"},
 	} {
 		if out, code := nobody(append([]string{volctl}, args...)...); code != 8 || !strings.Contains(out, "hint:") {
 			t.Errorf("%v: exit %d\n%s", args, code, out)

@@ -81,7 +81,7 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 	case a.Cause == CausePlugin:
 		e.Summary += ", plugin unavailable"
 		e.Notes = append(e.Notes, a.Reason)
-		e.Fix, e.Else = "volctl plugin status "+r.Volume.PluginID, wayOut(r, "")
+		e.Fix, e.Else = o.Plugin.Remedy(r.Volume.PluginID), wayOut(r, "")
 	case a.Cause == CauseHalted:
 		e.State, e.Summary = StateStuck, "stuck: the agent sends no call"
 	case a.Cause == CauseForeign || a.Cause == CauseHung || a.Cause == CauseInvalid:

@@ -68,6 +68,11 @@ func TestExplain(t *testing.T) {
 			pending(r, o)
 			o.Plugin = down
 		}, nil, "mounting: mounting, plugin unavailable", `plugin "p" is backing off: exit status 1`, "volctl plugin status p"},
+		{"mounting, and the plugin was stopped", func(r *volume.Record, o *volume.Observed) {
+			pending(r, o)
+			o.Plugin = down
+			o.Plugin.Stopped = true
+		}, nil, "mounting: mounting, plugin unavailable", "", "volctl plugin start p"},
 		{"mounted", func(*volume.Record, *volume.Observed) {}, nil, "mounted: mounted, writable", "", ""},
 		{"mounted for readers", func(r *volume.Record, _ *volume.Observed) {
 			edit(r, func(c *volume.Claim) { c.ReadOnly = true })

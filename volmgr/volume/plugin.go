@@ -43,6 +43,8 @@ type PluginView struct {
 	// State is the supervisor's word for it, Reason says why it is not ready.
 	State  string
 	Reason string
+	// Stopped means that it was stopped on purpose, and waits for a person.
+	Stopped bool
 	// Incarnation changes whenever the plugin's process does.
 	Incarnation uint64
 	// CallTimeout is the deadline of a call to the plugin's node service; 0 if
@@ -54,6 +56,14 @@ type PluginView struct {
 // uses adds the sides that the plugin has to those that a volume uses already.
 func (i PluginInfo) uses(have Uses) Uses {
 	return Uses{Attach: have.Attach || i.Caps.Attach, Stage: have.Stage || i.Caps.Stage}
+}
+
+// Remedy is the command that helps with a plugin that is not ready.
+func (v PluginView) Remedy(id string) string {
+	if v.Stopped {
+		return Command("volctl plugin start %s", id)
+	}
+	return Command("volctl plugin status %s", id)
 }
 
 // describe says what is wrong with a plugin that is not ready.

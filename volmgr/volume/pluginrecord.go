@@ -16,6 +16,9 @@ type PluginRecord struct {
 	Process PluginProcess `json:"process,omitzero"`
 	// Definition is the one in use; nil when none is.
 	Definition *PluginDefinition `json:"definition,omitempty"`
+	// Stopped is set while the plugin is stopped on purpose: no agent starts it
+	// until it is told to.
+	Stopped bool `json:"stopped,omitempty"`
 }
 
 // PluginProcess names one process beyond doubt. The nonce is stored before the

@@ -1,0 +1,72 @@
+package cli
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/volagent/volagent/agent/api"
+)
+
+// controlled is a world whose plugin "ebs" does what it is told.
+func controlled() *fake {
+	f := world()
+	f.on["POST /v1/plugins/ebs/restart"] = func(r *http.Request) (any, error) {
+		if r.URL.Query().Get("force") != "true" {
+			return nil, &api.Error{Code: api.CodeRefused, Message: `plugin "ebs" is in use, by "backup_1", "data"`, Hint: "volctl plugin restart ebs -y"}
+		}
+		return api.Plugin{ID: "ebs", State: api.PluginReady}, nil
+	}
+	f.on["POST /v1/plugins/ebs/stop"] = f.on["POST /v1/plugins/ebs/restart"]
+	f.on["POST /v1/plugins/ebs/start"] = answers(api.Plugin{ID: "ebs", State: api.PluginReady})
+	f.on["POST /v1/plugins/nfs/restart"] = answers(api.Plugin{ID: "nfs", State: api.PluginStopped})
+	f.on["POST /v1/plugins/nfs/stop"] = answers(api.Plugin{ID: "nfs", State: api.PluginStopped})
+	f.on["POST /v1/plugins/nf/start"] = refuses(api.Error{Code: api.CodeNotFound, Message: `no plugin "nf"`})
+	return f
+}
+
+func TestPluginRestart(t *testing.T) {
+	f := controlled()
+	r := with(t, f)
+	expect(t, r.volctl("plugin", "restart", "ebs"), 4, "", "volctl: cannot restart plugin \"ebs\": plugin \"ebs\" is in use, by \"backup_1\", \"data\"\nhint: volctl plugin restart ebs -y\n")
+	expectSent(t, f, "POST /v1/plugins/ebs/restart?wait=1m20s")
+	expect(t, r.volctl("plugin", "restart", "ebs", "-y", "--timeout", "5s"), 0, "restarted plugin \"ebs\"\n", "")
+	expectSent(t, f, "POST /v1/plugins/ebs/restart?force=true&wait=5s")
+	expect(t, r.volctl("plugin", "restart", "ebs", "-y", "--no-wait", "-q"), 0, "ebs\n", "")
+	expectSent(t, f, "POST /v1/plugins/ebs/restart?force=true")
+	expect(t, r.volctl("plugin", "restart", "nfs", "--no-wait"), 0, "restarting plugin \"nfs\"\n", "")
+	expect(t, r.volctl("plugin", "restart", "nfs", "--timeout", "0s"), 2, "", "--timeout must be more than 0")
+	expect(t, r.volctl("plugin", "restart"), 2, "", "plugin restart needs ID")
+	f.sent()
+
+	const question = `Restart plugin "ebs", with 2 volumes in use through it? FUSE mounts that live in its process break. [y/N] `
+	r.terminal, r.stdin = true, "n\n"
+	expect(t, r.volctl("plugin", "restart", "ebs"), 1, "", question+"volctl: cannot restart plugin \"ebs\": it was not confirmed; nothing was changed\n")
+	expectSent(t, f, "GET /v1/plugins/ebs")
+	r.stdin = "y\n"
+	expect(t, r.volctl("plugin", "restart", "ebs"), 0, "restarted plugin \"ebs\"\n", question)
+	expectSent(t, f, "GET /v1/plugins/ebs", "POST /v1/plugins/ebs/restart?force=true&wait=1m20s")
+	r.stdin = "" // nothing is in use, so nothing is asked
+	expect(t, r.volctl("plugin", "restart", "nfs"), 0, "restarted plugin \"nfs\"\n", "")
+	expectSent(t, f, "GET /v1/plugins/nfs", "POST /v1/plugins/nfs/restart?wait=1m20s")
+	expect(t, r.volctl("plugin", "restart", "eb"), 3, "", `near: "ebs"`) // no prefix where something changes
+}
+
+func TestPluginStopAndStart(t *testing.T) {
+	f := controlled()
+	r := with(t, f)
+	expect(t, r.volctl("plugin", "stop", "ebs"), 4, "", "volctl: cannot stop plugin \"ebs\": plugin \"ebs\" is in use")
+	expectSent(t, f, "POST /v1/plugins/ebs/stop?wait=1m20s")
+	expect(t, r.volctl("plugin", "stop", "ebs", "--force"), 0, "stopped plugin \"ebs\"\n",
+		"volctl: 2 volumes in use through plugin \"ebs\": FUSE mounts that live in its process break, and nothing is mounted or unmounted through it until: volctl plugin start ebs\n")
+	expectSent(t, f, "GET /v1/plugins/ebs", "POST /v1/plugins/ebs/stop?force=true&wait=1m20s")
+	expect(t, r.volctl("plugin", "stop", "nfs", "--force"), 0, "stopped plugin \"nfs\"\n", "")
+	f.sent()
+	expect(t, r.volctl("plugin", "stop", "nfs", "--no-wait"), 0, "stopping plugin \"nfs\"\n", "")
+	expectSent(t, f, "POST /v1/plugins/nfs/stop")
+	expect(t, r.volctl("plugin", "start", "ebs", "-timeout", "3s"), 0, "started plugin \"ebs\"\n", "")
+	expectSent(t, f, "POST /v1/plugins/ebs/start?wait=3s")
+	expect(t, r.volctl("plugin", "start", "ebs", "-no-wait"), 0, "starting plugin \"ebs\"\n", "")
+	expectSent(t, f, "POST /v1/plugins/ebs/start")
+	expect(t, r.volctl("plugin", "start", "nf"), 3, "", `near: "nfs"; all: volctl plugin list`)
+	expect(t, r.volctl("plugin", "stop", "none", "--force"), 3, "", `no such plugin`)
+}

@@ -1,0 +1,33 @@
+package cli
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+	"github.com/volagent/volagent/agent/apiclient"
+)
+
+type pluginStartOptions struct{ pluginControl }
+
+func newPluginStart(a *app) *cobra.Command {
+	var o pluginStartOptions
+	cmd := &cobra.Command{
+		Use: "start ID", Short: "Start a plugin that was stopped",
+		Long: `Start a plugin that was stopped with "volctl plugin stop", and wait until it is ready. One that
+failed or is backing off is tried at once. One that runs goes on.`,
+		Example: "  volctl plugin start ebs",
+		Args:    exactly("ID"), ValidArgsFunction: completeArg(a, pluginIDs),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.id = args[0]
+			if err := o.check(); err != nil {
+				return failed(err, "start plugin %q", o.id)
+			}
+			return a.do(cmd, func(ctx context.Context, client *apiclient.Client, out *output) error {
+				return o.run(ctx, client, out, false, client.StartPlugin, doing{"start", "starting", "started"})
+			})
+		},
+	}
+	cmd.Flags().SortFlags = false
+	o.flags(cmd, "how long to wait until it is ready; it goes on after that")
+	return cmd
+}
