@@ -29,6 +29,11 @@ type found struct {
 	id string // empty if not even that could be read
 }
 
+// equal reports whether two files ask for the same.
+func (f found) equal(o found) bool {
+	return f.id == o.id && f.file == o.file && f.def.Equal(o.def) && fmt.Sprint(f.err) == fmt.Sprint(o.err)
+}
+
 // readFiles reads <dir>/*.yaml in the order of their names. A bad file is a
 // result, not an error; a directory that does not exist has no files.
 func readFiles(dir string) ([]found, error) {
@@ -41,12 +46,17 @@ func readFiles(dir string) ([]found, error) {
 	}
 	var all []found
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), ".") || filepath.Ext(e.Name()) != ".yaml" {
-			continue
+		if isPluginFile(e.Name()) {
+			all = append(all, readFile(filepath.Join(dir, e.Name())))
 		}
-		all = append(all, readFile(filepath.Join(dir, e.Name())))
 	}
 	return all, nil
+}
+
+// isPluginFile says whether a name is a plugin file's; editors' swap and backup
+// files have others.
+func isPluginFile(name string) bool {
+	return !strings.HasPrefix(name, ".") && filepath.Ext(name) == ".yaml"
 }
 
 func readFile(path string) found {

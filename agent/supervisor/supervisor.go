@@ -8,6 +8,7 @@
 // stops no plugin.
 //
 //	files.go, definition.go, parse.go   <plugin-dir>/*.yaml → what is wanted
+//	notice.go                           sees that these files change
 //	machine.go                          the states, drawn
 //	worker.go, ready.go                 one goroutine per plugin: start, settle, watch, end
 //	runner.go, exec.go, socket.go       ways to run a plugin
@@ -20,6 +21,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -85,7 +87,9 @@ type Supervisor struct {
 	log          hclog.Logger
 	incarnations atomic.Uint64
 
-	reload sync.Mutex // one Load or Reload at a time
+	reload sync.Mutex    // one Load or Reload at a time
+	taken  []found       // the plugin files as they were last read; of who holds reload
+	look   chan struct{} // holds one token: watch what the path of the plugin files leads to now
 
 	mu      sync.Mutex
 	loaded  bool
@@ -112,6 +116,7 @@ func New(opts Options) *Supervisor {
 		plugins: map[string]*plugin{},
 		saved:   map[string]volume.PluginRecord{},
 		waiters: map[string]chan struct{}{},
+		look:    make(chan struct{}, 1),
 	}
 }
 
@@ -151,8 +156,8 @@ func (s *Supervisor) isLoaded() bool {
 	return s.loaded
 }
 
-// Run supervises the plugins until ctx ends. It returns then with all plugins
-// running as they were. A bad plugin file is no error: it shows in the status
+// Run supervises the plugins until ctx ends, and takes in their files when they
+// change. It returns then with all plugins running as they were. A bad plugin file is no error: it shows in the status
 // of its plugin.
 func (s *Supervisor) Run(ctx context.Context) error {
 	if err := s.Load(); err != nil {
@@ -172,6 +177,9 @@ func (s *Supervisor) Run(ctx context.Context) error {
 		s.drive(s.plugins[id])
 	}
 	s.mu.Unlock()
+	if s.opts.PluginDir != "" {
+		s.workers.Go(func() { s.notice(ctx) })
+	}
 
 	<-ctx.Done()
 	s.workers.Wait()
@@ -195,6 +203,15 @@ func (s *Supervisor) drive(p *plugin) {
 // removed ones follow as soon as nothing is staged through them; what failed
 // or waits to be started again is tried at once.
 func (s *Supervisor) Reload() error {
+	err := s.readAgain()
+	select {
+	case s.look <- struct{}{}:
+	default:
+	}
+	return err
+}
+
+func (s *Supervisor) readAgain() error {
 	s.reload.Lock()
 	defer s.reload.Unlock()
 	if !s.isLoaded() {
@@ -209,6 +226,7 @@ func (s *Supervisor) read() error {
 	if err != nil {
 		return err
 	}
+	s.taken = files
 	wants := s.wants(files, s.ownerOf)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -233,6 +251,15 @@ func (s *Supervisor) read() error {
 		}
 	}
 	return nil
+}
+
+// stale reports whether the plugin files say something else than when they were
+// last read.
+func (s *Supervisor) stale() bool {
+	s.reload.Lock()
+	defer s.reload.Unlock()
+	files, err := readFiles(s.opts.PluginDir)
+	return err == nil && !slices.EqualFunc(files, s.taken, found.equal)
 }
 
 // add takes in a plugin; s.mu is held.

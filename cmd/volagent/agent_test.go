@@ -100,6 +100,21 @@ func TestReload(t *testing.T) {
 	h.volctl("volume", "claim", "a")
 }
 
+// TestPluginFilesAreNoticed: no signal is needed for them.
+func TestPluginFilesAreNoticed(t *testing.T) {
+	h := newHost(t)
+	h.start()
+	listed := func(id string) func() bool {
+		return func() bool { return slices.Contains(strings.Fields(h.volctl("plugin", "list", "-q")), id) }
+	}
+	file := filepath.Join(h.dir, "plugins.d", "x.yaml")
+	h.must(os.WriteFile(file+".new", []byte("id: x\nsocket: /nosuch.sock\n"), 0o644))
+	h.must(os.Rename(file+".new", file))
+	h.await("the new plugin", listed("x"))
+	h.must(os.Remove(file))
+	h.await("its end", func() bool { return !listed("x")() })
+}
+
 // TestIdentity: the node id stays what it was at the first start, and neither
 // it nor the place of the data changes under a claim.
 func TestIdentity(t *testing.T) {

@@ -1,0 +1,225 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sys/unix"
+)
+
+// A burst of changes, such as an editor's, is over when nothing came for
+// quietFor. One that does not end is taken in after atMost all the same.
+const (
+	quietFor = 200 * time.Millisecond
+	atMost   = 2 * time.Second
+)
+
+// burst is when changes came that have not been taken in.
+type burst struct{ first, last time.Time }
+
+func (b *burst) add(now time.Time) {
+	if b.first.IsZero() {
+		b.first = now
+	}
+	b.last = now
+}
+
+// due is when the changes are to be taken in; zero if there are none.
+func (b *burst) due() time.Time {
+	if b.first.IsZero() {
+		return time.Time{}
+	}
+	quiet, latest := b.last.Add(quietFor), b.first.Add(atMost)
+	if quiet.Before(latest) {
+		return quiet
+	}
+	return latest
+}
+
+// meaning is what an event asks for.
+type meaning int
+
+const (
+	nothing meaning = iota
+	reread          // what the plugin files say may be something else now
+	relook          // another directory may have to be watched
+)
+
+// judge says what an event means while at is watched for the plugin files in
+// dir; at is dir, or a directory above it.
+func judge(ev fsnotify.Event, at, dir string) meaning {
+	name := filepath.Clean(ev.Name)
+	switch {
+	case name == at && (ev.Has(fsnotify.Remove) || ev.Has(fsnotify.Rename)):
+		return relook
+	case at == dir:
+		// The directory itself: what could not be read may be legible now.
+		if name == dir || isPluginFile(filepath.Base(name)) {
+			return reread
+		}
+	case ev.Has(fsnotify.Create) && (name == dir || strings.HasPrefix(dir, name+"/")):
+		return relook
+	}
+	return nothing
+}
+
+// nearest is dir, or the first directory above it while it is none.
+func nearest(dir string) string {
+	for {
+		info, err := os.Stat(dir)
+		above := filepath.Dir(dir)
+		if err == nil && info.IsDir() || above == dir {
+			return dir
+		}
+		dir = above
+	}
+}
+
+// noticer watches for changes of the plugin files. It watches one directory
+// and no file: a file that is replaced by renaming takes its watch with it.
+type noticer struct {
+	w     *fsnotify.Watcher
+	dir   string // of the plugin files
+	at    string // is watched
+	burst burst
+}
+
+// follow watches the directory that stands at the path now. What happened there
+// before is not told, so the caller has the files read afterwards.
+func (n *noticer) follow() error {
+	for {
+		if err := n.w.Remove(n.at); err != nil && !errors.Is(err, fsnotify.ErrNonExistentWatch) && !errors.Is(err, unix.EINVAL) {
+			return fmt.Errorf("cannot let go of %s: %w", n.at, err)
+		}
+		n.at = nearest(n.dir)
+		switch err := n.w.Add(n.at); {
+		case errors.Is(err, fs.ErrNotExist): // it went meanwhile
+		case errors.Is(err, unix.ENOSPC):
+			return fmt.Errorf("cannot watch %s: %w: the limit fs.inotify.max_user_watches is reached", n.at, err)
+		case err != nil:
+			return fmt.Errorf("cannot watch %s: %w", n.at, err)
+		case nearest(n.dir) == n.at: // else one was made below it before it was watched
+			return nil
+		}
+	}
+}
+
+// see takes in an event.
+func (n *noticer) see(ev fsnotify.Event) error {
+	what := judge(ev, n.at, n.dir)
+	was := n.at
+	if what == relook {
+		if err := n.follow(); err != nil {
+			return err
+		}
+	}
+	if what == reread || what == relook && (was == n.dir || n.at == n.dir) {
+		n.burst.add(time.Now())
+	}
+	return nil
+}
+
+// missed deals with events that were lost.
+func (n *noticer) missed() error {
+	n.burst.add(time.Now())
+	return n.follow()
+}
+
+// notice has the plugin files read when they change, until ctx ends. Where they
+// cannot be watched it says so, and waits for the next Reload to try again.
+func (s *Supervisor) notice(ctx context.Context) {
+	said := ""
+	for {
+		err := s.watch(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if now := fmt.Sprint(err); now != said {
+			said = now
+			s.log.Warn("changed plugin files are not noticed, but are read on SIGHUP (systemctl reload volagent)", "error", err)
+		} else {
+			s.log.Debug("changed plugin files are still not noticed", "error", err)
+		}
+		s.catchUp()
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.look:
+		}
+	}
+}
+
+// watch watches until ctx ends, or until there is a reason why that cannot be.
+func (s *Supervisor) watch(ctx context.Context) (err error) {
+	w, err := fsnotify.NewWatcher()
+	if errors.Is(err, unix.EMFILE) {
+		return fmt.Errorf("%w: the limit fs.inotify.max_user_instances, or that of open files, is reached", err)
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.Close()) }()
+	n := &noticer{w: w, dir: filepath.Clean(s.opts.PluginDir)}
+	if err := n.follow(); err != nil {
+		return err
+	}
+	s.catchUp()
+	due := time.NewTimer(math.MaxInt64) // stands still while there is nothing to take in
+	due.Stop()
+	defer due.Stop()
+	for {
+		var err error
+		select {
+		case <-ctx.Done():
+			return nil
+		case ev, open := <-w.Events:
+			if !open {
+				return errors.New("the watch has ended")
+			}
+			err = n.see(ev)
+		case lost, open := <-w.Errors: // more happened than the kernel holds, mostly
+			if !open {
+				return errors.New("the watch has ended")
+			}
+			s.log.Debug("changes of plugin files may have been missed", "error", lost)
+			err = n.missed()
+		case <-s.look:
+			// The path may lead elsewhere by a link or a mount, of which nothing tells.
+			err = n.follow()
+			s.catchUp()
+		case <-due.C:
+			n.burst = burst{}
+			s.takeNotice()
+		}
+		if err != nil {
+			return err
+		}
+		if at := n.burst.due(); !at.IsZero() {
+			due.Reset(time.Until(at))
+		}
+	}
+}
+
+// catchUp takes in what changed while nothing was watched.
+func (s *Supervisor) catchUp() {
+	if s.stale() {
+		s.takeNotice()
+	}
+}
+
+// takeNotice reads the plugin files because they changed.
+func (s *Supervisor) takeNotice() {
+	if err := s.readAgain(); err != nil {
+		s.log.Error("the plugin files changed and were not read", "error", err)
+		return
+	}
+	s.log.Info("the plugin files changed and were read")
+}
