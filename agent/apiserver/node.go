@@ -31,7 +31,7 @@ func (s *Server) node(w http.ResponseWriter, r *http.Request) error {
 	}
 	down := map[string]bool{}
 	for _, p := range n.Plugins {
-		down[p.ID] = ailing(p)
+		down[p.ID] = s.ailing(p)
 	}
 	for _, v := range s.describeAll(r.Context()) {
 		n.Volumes++
@@ -50,7 +50,7 @@ func (s *Server) node(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	for _, p := range n.Plugins {
-		if ailing(p) {
+		if down[p.ID] {
 			n.Problems = append(n.Problems, pluginProblem(p))
 		}
 	}
@@ -60,9 +60,17 @@ func (s *Server) node(w http.ResponseWriter, r *http.Request) error {
 	return s.answer(w, n)
 }
 
-// ailing reports whether a person should look at a plugin.
-func ailing(p api.Plugin) bool {
-	return p.State != api.PluginReady && p.State != api.PluginStarting && p.State != api.PluginStopped
+// ailing reports whether a person should look at a plugin. One that was stopped on
+// purpose is as it should be, unless volumes need it.
+func (s *Server) ailing(p api.Plugin) bool {
+	switch p.State {
+	case api.PluginReady, api.PluginStarting:
+		return false
+	case api.PluginStopped:
+		return p.Staged > 0 && s.o.Plugins.View(p.ID).Stopped
+	default:
+		return true
+	}
 }
 
 // volumeProblem is a volume in one line.
@@ -85,7 +93,10 @@ func volumeProblem(v api.Volume) api.Problem {
 // pluginProblem is a plugin in one line.
 func pluginProblem(p api.Plugin) api.Problem {
 	out := api.Problem{Subject: p.ID, State: strings.ReplaceAll(p.State, "-", " "), Since: p.Since, Message: p.Reason, Command: volume.Command("volctl plugin logs %s", p.ID)}
-	if p.LogFile == "" || p.State == api.PluginFailed {
+	switch {
+	case p.State == api.PluginStopped:
+		out.Message, out.Command = "on request, and volumes need it", volume.Command("volctl plugin start %s", p.ID)
+	case p.LogFile == "" || p.State == api.PluginFailed:
 		out.Command = volume.Command("volctl plugin status %s", p.ID)
 	}
 	if p.Restarts > 0 {

@@ -35,6 +35,13 @@ func TestPluginControl(t *testing.T) {
 	}
 	was := size(file)
 	h.await("the writer to go on", func() bool { return size(file) > was })
+	h.exits(0, " healthy", "node", "status")
+
+	h.exits(0, `stopped plugin "rec"`, "plugin", "stop", "rec", "--force")
+	h.exits(0, "→ volctl plugin start rec", "node", "status")
+	was = size(file)
+	h.await("the writer to go on without the plugin", func() bool { return size(file) > was })
+	h.exits(0, `started plugin "rec"`, "plugin", "start", "rec")
 	h.expect(mark)
 }
 
