@@ -58,7 +58,7 @@ type ControlOptions struct {
 }
 
 // RestartPlugin stops a plugin that the agent runs, and starts it again with its
-// file as that is now.
+// file as the agent last read it.
 func (c *Client) RestartPlugin(ctx context.Context, id string, o ControlOptions) (*api.Plugin, error) {
 	return c.control(ctx, id, "restart", o)
 }

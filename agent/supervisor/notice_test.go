@@ -257,8 +257,10 @@ func TestOverflow(t *testing.T) {
 	var limit int
 	raw, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")
 	b.must(err)
-	if _, err := fmt.Sscan(string(raw), &limit); err != nil || limit > 100000 {
-		t.Skipf("%d events cannot be made: %v", limit, err)
+	_, err = fmt.Sscan(string(raw), &limit)
+	b.must(err)
+	if limit > 100000 { // the kernel's own is 16384
+		t.Skipf("somebody raised fs.inotify.max_queued_events to %d: as many events take too long to make", limit)
 	}
 	b.start()
 	b.watching()

@@ -157,8 +157,8 @@ func (s *Supervisor) isLoaded() bool {
 }
 
 // Run supervises the plugins until ctx ends, and takes in their files when they
-// change. It returns then with all plugins running as they were. A bad plugin file is no error: it shows in the status
-// of its plugin.
+// change. It returns then with all plugins running as they were. A bad plugin
+// file is no error: it shows in the status of its plugin.
 func (s *Supervisor) Run(ctx context.Context) error {
 	if err := s.Load(); err != nil {
 		if !s.isLoaded() {
