@@ -26,11 +26,14 @@ import (
 	"github.com/volagent/volagent/agent/apiserver"
 	"github.com/volagent/volagent/agent/claim"
 	"github.com/volagent/volagent/agent/event"
+	"github.com/volagent/volagent/agent/metrics"
 	"github.com/volagent/volagent/agent/owner"
+	"github.com/volagent/volagent/agent/plugintest"
 	"github.com/volagent/volagent/agent/provision"
 	"github.com/volagent/volagent/agent/reconcile"
 	"github.com/volagent/volagent/agent/secret"
 	"github.com/volagent/volagent/agent/supervisor"
+	"github.com/volagent/volagent/agent/systemd"
 	"github.com/volagent/volagent/statedb"
 	"github.com/volagent/volagent/volmgr"
 	"github.com/volagent/volagent/volmgr/mount"
@@ -65,11 +68,14 @@ type agent struct {
 	started time.Time
 
 	events  *event.Log
+	systemd *systemd.Bus
 	plugins *supervisor.Supervisor
+	tests   *plugintest.Service
 	owners  *owner.Watcher
 	reaper  *reaper
 	queue   *reconcile.Queue
 	server  *apiserver.Server
+	metrics *metrics.Metrics
 	socket  net.Listener
 }
 
@@ -93,6 +99,9 @@ func Run(ctx context.Context, fl *pflag.FlagSet, stderr io.Writer, seams Seams) 
 	}
 	if a.owners != nil {
 		err = errors.Join(err, a.owners.Close())
+	}
+	if a.systemd != nil {
+		a.systemd.Close()
 	}
 	within(eventsWithin, a.events.Close)
 	return errors.Join(err, a.db.Close())
@@ -135,17 +144,19 @@ func (a *agent) wire(seams Seams) error {
 		return err
 	}
 	a.sayShared(host)
-	if a.plugins, err = a.newSupervisor(seams); err != nil {
+	a.metrics = a.newMetrics()
+	a.systemd = systemd.New(systemd.Options{Log: a.log.Named("systemd")})
+	if a.plugins, err = a.newSupervisor(seams, host); err != nil {
 		return err
 	}
-	owners := owner.New(owner.Options{Boot: host.Boot(), Log: a.log.Named("owner")})
+	owners := owner.New(owner.Options{Boot: host.Boot(), Log: a.log.Named("owner"), Bus: a.systemd})
 	if err := owners.Open(); err != nil {
 		return err
 	}
 	a.owners = owners
 	plugins := pluginSet{a.plugins, a.db, a.halt}
 	secrets := secret.Resolver{}.Resolve
-	steps := volmgr.New(volmgr.Options{Root: a.c.mountRoot(), Host: host, Plugin: plugins.node, Secrets: secrets})
+	steps := volmgr.New(volmgr.Options{Root: a.c.mountRoot(), Host: host, Plugin: plugins.forStep, Secrets: secrets})
 	if was.Boot != "" && was.Boot != a.node.Boot {
 		if err := steps.Tidy(); err != nil {
 			a.log.Warn("something was left where volumes are mounted, from before this boot", "error", err)
@@ -164,13 +175,14 @@ func (a *agent) wire(seams Seams) error {
 		Store: a.db, Queue: a.queue, Plugins: a.plugins, Paths: steps, Owners: a.owners, Halt: a.halt, Events: a.events.Add,
 		Private: []string{a.c.DataDir, a.c.RuntimeDir, a.c.Socket, a.c.PluginDir},
 	}
+	a.tests = a.newTests(plugins, host, steps)
 	a.reaper = &reaper{db: a.db, owners: a.owners, claims: claims, log: a.log.Named("owner"), freed: make(chan struct{}, 1)}
 	a.server = apiserver.New(apiserver.Options{
 		Claims: claims,
 		Volumes: &provision.Service{
 			Store: volumeStore{a.db}, Queue: a.queue, Plugins: plugins, Secrets: secrets, Events: a.events.Add, Owners: a.owners, Halt: a.halt,
 		},
-		Records: living{a.db, a.owners}, Queue: a.queue, Plugins: plugins, Owners: a.owners, Events: apiEvents{a.events},
+		Records: living{a.db, a.owners}, Queue: a.queue, Plugins: plugins, Tests: tested{a.tests}, Owners: a.owners, Events: apiEvents{a.events}, Metrics: a.metrics,
 		Node: a.describe, MayWrite: mayWrite(gid), Log: a.log.Named("api"),
 	})
 	a.socket, err = listen(a.c.Socket, gid)
@@ -227,6 +239,7 @@ func (a *agent) serve(ctx context.Context, fl *pflag.FlagSet) error {
 		wg.Go(func() { a.reaper.run(running) })
 		background(func() error { return a.plugins.Run(running) })
 		wg.Go(func() { a.db.notes.complete(running) })
+		wg.Go(func() { a.recoverTests(running) })
 	}
 	wg.Go(func() { tendMemory(running) })
 	wg.Go(func() { watchdog(running, a.log, func() bool { a.db.Node(); return true }) })
@@ -347,6 +360,7 @@ func (a *agent) describe() api.Node {
 		n.Problems = append(n.Problems, p)
 	}
 	n.Problems = append(n.Problems, a.debts()...)
+	n.Problems = append(n.Problems, a.cutTests()...)
 	return n
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/localdriver"
+	"github.com/volagent/volagent/agent/supervisor"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -71,7 +72,7 @@ func newCommand(stderr io.Writer, seams Seams) *cobra.Command {
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
 		return volume.Errorf(volume.ErrInvalid, "%v", err).WithHint("volagent --help")
 	})
-	cmd.AddCommand(newCheckConfig(), newInspect(), newLocalDriver(stderr))
+	cmd.AddCommand(newCheckConfig(), newInspect(), newLocalDriver(stderr), newLaunch())
 	return cmd
 }
 
@@ -125,4 +126,20 @@ func newLocalDriver(stderr io.Writer) *cobra.Command {
 	return cmd
 }
 
-const localDriverCommand = "local-driver"
+// newLaunch becomes a plugin's command, in the service that the supervisor has
+// systemd start for it.
+func newLaunch() *cobra.Command {
+	return &cobra.Command{
+		Use:    launchCommand,
+		Short:  "Become the command that stands in the standard input",
+		Hidden: true,
+		Args:   usageArgs,
+		RunE:   func(*cobra.Command, []string) error { return supervisor.Launch() },
+	}
+}
+
+// Names of the hidden commands.
+const (
+	localDriverCommand = "local-driver"
+	launchCommand      = "launch"
+)

@@ -27,7 +27,7 @@ func tell(log hclog.Logger, e event.Event) {
 	level := hclog.Debug
 	switch e.Type {
 	case "step-failed", "warning", volume.EventRefused, "create-failed", "delete-failed",
-		"plugin-unhealthy", "plugin-backing-off", "plugin-failed":
+		"plugin-unhealthy", "plugin-backing-off", "plugin-failed", "plugin-warning":
 		level = hclog.Warn
 	case "plugin-ready", "created", "registered", "updated", "deleted", "deregistered", "owner-gone":
 		level = hclog.Info
@@ -36,7 +36,7 @@ func tell(log hclog.Logger, e event.Event) {
 		return
 	}
 	var about []any
-	for _, pair := range [][2]string{{"volume", e.Volume}, {"alloc", e.Alloc}, {"plugin", e.Plugin}} {
+	for _, pair := range [][2]string{{"volume", e.Volume}, {"alloc", e.Alloc}, {"plugin", e.Plugin}, {"part", e.Part}} {
 		if pair[1] != "" {
 			about = append(about, pair[0], pair[1])
 		}
@@ -77,6 +77,6 @@ func (e apiEvents) After(seq uint64) ([]api.Event, <-chan struct{}) {
 
 func toEvent(v event.Event) api.Event {
 	return api.Event{
-		Time: v.Time, Seq: v.Seq, Volume: v.Volume, Alloc: v.Alloc, Plugin: v.Plugin, Type: v.Type, Step: v.Step, Message: v.Message,
+		Time: v.Time, Seq: v.Seq, Volume: v.Volume, Alloc: v.Alloc, Plugin: v.Plugin, Part: v.Part, Type: v.Type, Step: v.Step, Message: v.Message,
 	}
 }

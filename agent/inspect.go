@@ -106,6 +106,8 @@ type inspectedPlugin struct {
 	Driver string `json:"driver,omitempty"`
 	PID    int    `json:"pid,omitempty"`
 	Alive  bool   `json:"alive"`
+	// Registered is set where its definition came at run time.
+	Registered bool `json:"registered,omitempty"`
 }
 
 // What of a record is as it should be: inDoubt is a mount that a call of unknown
@@ -128,12 +130,32 @@ func inspect(ctx context.Context, c Config) (*inspection, error) {
 		in.find("%s", in.DB)
 	}
 	in.records(ctx, host, snap)
+	in.plugins(host.Boot(), snap)
+	return in, in.unexplained(host, c.mountRoot())
+}
+
+// plugins lists those that were in use, and those that were registered.
+func (in *inspection) plugins(boot string, snap statedb.Snapshot) {
+	registered, listed := map[string]bool{}, map[string]bool{} // by plugin
+	for _, d := range snap.Registered {
+		registered[d.ID] = true
+	}
 	for _, p := range snap.Plugins {
-		alive := alive(p.Process, host.Boot())
-		in.Plugins = append(in.Plugins, inspectedPlugin{ID: p.ID, Driver: p.Info.Driver, PID: p.Process.PID, Alive: alive})
+		if p.Empty() {
+			continue
+		}
+		in.Plugins = append(in.Plugins, inspectedPlugin{
+			ID: p.ID, Driver: p.Info.Driver, PID: p.Process.PID, Alive: alive(p.Process, boot), Registered: registered[p.Of()],
+		})
+		listed[p.Of()] = true
+	}
+	for id := range registered {
+		if listed[id] {
+			continue
+		}
+		in.Plugins = append(in.Plugins, inspectedPlugin{ID: id, Registered: true})
 	}
 	slices.SortFunc(in.Plugins, func(a, b inspectedPlugin) int { return cmp.Compare(a.ID, b.ID) })
-	return in, in.unexplained(host, c.mountRoot())
 }
 
 func (in *inspection) find(format string, args ...any) {
@@ -249,7 +271,7 @@ func (in *inspection) unexplained(host *mount.Host, root string) error {
 		return err
 	}
 	for _, e := range entries {
-		if !known[e.Path] {
+		if !known[e.Path] && !mount.IsCanary(e) {
 			in.Unexplained = append(in.Unexplained, inspectedMount{Path: e.Path, Is: "not recorded", Source: e.Source, FSType: e.Identity.FSType})
 			in.find("%s is mounted (%s), and no record explains it", e.Path, e.Identity.FSType)
 		}
@@ -312,6 +334,9 @@ func (in *inspection) text(w io.Writer) error {
 		is := "no process of it is recorded"
 		if p.PID != 0 {
 			is = fmt.Sprintf("pid %d, alive: %t", p.PID, p.Alive)
+		}
+		if p.Registered {
+			is += "; registered at run time"
 		}
 		line("plugin %q  %s  %s", p.ID, p.Driver, is)
 	}

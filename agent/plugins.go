@@ -10,18 +10,21 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/apiserver"
 	"github.com/volagent/volagent/agent/provision"
 	"github.com/volagent/volagent/agent/secret"
 	"github.com/volagent/volagent/agent/supervisor"
+	"github.com/volagent/volagent/agent/systemd"
 	"github.com/volagent/volagent/statedb"
 	"github.com/volagent/volagent/volmgr"
 	"github.com/volagent/volagent/volmgr/csiclient"
+	"github.com/volagent/volagent/volmgr/mount"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // newSupervisor makes the supervisor and reads the plugin files, so that
 // plugins are known before anything asks for them.
-func (a *agent) newSupervisor(seams Seams) (*supervisor.Supervisor, error) {
+func (a *agent) newSupervisor(seams Seams, host *mount.Host) (*supervisor.Supervisor, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("cannot tell where this program is: %w", err)
@@ -30,30 +33,29 @@ func (a *agent) newSupervisor(seams Seams) (*supervisor.Supervisor, error) {
 	if seams.Interceptor != nil {
 		client.Interceptors = []grpc.UnaryClientInterceptor{seams.Interceptor}
 	}
+	var service []string
+	if systemd.InService() {
+		service = []string{self, launchCommand}
+	}
 	s := supervisor.New(supervisor.Options{
 		PluginDir: a.c.PluginDir, DataDir: a.c.DataDir, RuntimeDir: a.c.RuntimeDir, NodeID: a.node.ID,
 		BuiltinArgv: []string{self, localDriverCommand},
-		Store:       pluginStore{a.db}, Secrets: pluginSecrets{}, Logger: a.log, Client: client,
+		Systemd:     a.systemd, ServiceArgv: service,
+		Store: pluginStore{a.db}, Registry: pluginStore{a.db}, Secrets: pluginSecrets{}, Logger: a.log, Client: client,
 		InUse:    a.inUse,
+		FUSE:     a.fuseClaims,
 		Known:    a.knownSecrets,
 		OnChange: a.pluginChanged,
+		OnWarning: func(id, part, warning string) {
+			a.events.Add(volume.Event{Type: "plugin-warning", Plugin: id, Part: part, Message: warning})
+		},
+		Host:    host,
+		Observe: func(id string) csiclient.Observer { return a.metrics.Calls(id) },
 	})
 	if err := s.Load(); err != nil {
 		return nil, err
 	}
 	return s, nil
-}
-
-// inUse names the volumes of which anything is, or may be, on this host through
-// a plugin.
-func (a *agent) inUse(pluginID string) (ids []string) {
-	for _, r := range (queueStore{a.db}).Volumes() {
-		if r.Volume.PluginID == pluginID && r.Held() {
-			ids = append(ids, r.Volume.ID)
-		}
-	}
-	slices.Sort(ids)
-	return slices.Compact(ids)
 }
 
 // knownSecrets are those that calls for a plugin's volumes carry, and for what
@@ -67,20 +69,24 @@ func (a *agent) knownSecrets(pluginID string) (known []volume.Secrets) {
 			known = append(known, secrets)
 		}
 	}
+	if left := a.scratches()[pluginID]; left != nil {
+		if secrets, err := (secret.Resolver{}).Resolve(left.Secrets); err == nil {
+			known = append(known, secrets)
+		}
+	}
 	return known
 }
 
-// pluginChanged notes a change of a plugin's state, and has its volumes looked
-// at when it became ready.
-func (a *agent) pluginChanged(id string) {
-	v := a.plugins.View(id)
-	msg := v.State
-	if v.Reason != "" && v.Reason != v.State {
-		msg += ": " + v.Reason
+// pluginChanged notes a change of the state of a plugin's part, and has the
+// plugin's volumes looked at when it became ready.
+func (a *agent) pluginChanged(c supervisor.Change) {
+	msg := c.View.News()
+	if c.Part != "" {
+		msg = c.Part + " is " + msg
 	}
-	a.events.Add(volume.Event{Type: "plugin-" + v.State, Plugin: id, Message: msg})
-	if v.Ready {
-		a.queue.PluginChanged(id)
+	a.events.Add(volume.Event{Type: "plugin-" + c.View.State, Plugin: c.Plugin, Part: c.Part, Message: msg})
+	if c.View.Ready {
+		a.queue.PluginChanged(c.Plugin)
 	}
 }
 
@@ -91,16 +97,92 @@ type pluginSet struct {
 	halt string // why nothing is sent to any plugin
 }
 
-func (p pluginSet) node(id string) (volmgr.Plugin, error) { return p.Client(id) }
+// forStep is what answers the call of one step for a volume.
+func (p pluginSet) forStep(v volume.Volume, k volume.Kind) (volmgr.Plugin, error) {
+	if !k.Controller() {
+		return p.Client(v.PluginID)
+	}
+	c, err := p.Controller(v.PluginID, v.ExternalID)
+	if err != nil {
+		return nil, err
+	}
+	return controller{c}, nil
+}
 
-// Provisioner is provision's view of a plugin that is ready.
-func (p pluginSet) Provisioner(id string) (provision.Plugin, error) { return p.Client(id) }
+// controller tells the supervisor how the calls of a step end.
+type controller struct{ supervisor.Controller }
 
-// Await waits until a plugin is ready, or says how it is instead.
+// ControllerPublish attaches a volume.
+func (c controller) ControllerPublish(ctx context.Context, r volume.ControllerPublishRequest) (map[string]string, error) {
+	out, err := c.Controller.ControllerPublish(ctx, r)
+	c.Done(err)
+	return out, err
+}
+
+// ControllerUnpublish detaches it.
+func (c controller) ControllerUnpublish(ctx context.Context, r volume.ControllerUnpublishRequest) error {
+	err := c.Controller.ControllerUnpublish(ctx, r)
+	c.Done(err)
+	return err
+}
+
+// Provisioner is provision's view of a plugin.
+func (p pluginSet) Provisioner(id string) (provision.Plugin, error) { return provisioner{p, id}, nil }
+
+// provisioner sends each call to the part of the plugin that it is for.
+type provisioner struct {
+	plugins pluginSet
+	id      string
+}
+
+// CreateVolume asks a controller for storage.
+func (p provisioner) CreateVolume(ctx context.Context, r volume.CreateVolumeRequest) (volume.CreateVolumeResult, error) {
+	c, err := p.plugins.Controller(p.id, r.Name)
+	if err != nil {
+		return volume.CreateVolumeResult{}, err
+	}
+	made, err := c.CreateVolume(ctx, r)
+	c.Done(err)
+	return made, err
+}
+
+// DeleteVolume has a controller destroy it.
+func (p provisioner) DeleteVolume(ctx context.Context, r volume.DeleteVolumeRequest) error {
+	c, err := p.plugins.Controller(p.id, r.ExternalID)
+	if err != nil {
+		return err
+	}
+	err = c.DeleteVolume(ctx, r)
+	c.Done(err)
+	return err
+}
+
+// ValidateCapabilities asks a controller about storage. It changes nothing, so
+// nothing of it can come late.
+func (p provisioner) ValidateCapabilities(ctx context.Context, r volume.ValidateRequest) error {
+	c, err := p.plugins.Controller(p.id, "")
+	if err != nil {
+		return err
+	}
+	return c.ValidateCapabilities(ctx, r)
+}
+
+// NodeStats asks the node part.
+func (p provisioner) NodeStats(ctx context.Context, r volume.StatsRequest) (volume.Stats, error) {
+	c, err := p.plugins.Client(p.id)
+	if err != nil {
+		return volume.Stats{}, err
+	}
+	return c.NodeStats(ctx, r)
+}
+
+// Await waits until volumes can be created by a plugin, or says how it is
+// instead. One without a controller is waited for all the same: it is to say so
+// itself.
 func (p pluginSet) Await(ctx context.Context, id string) error {
 	for {
 		changed := p.Changed(id)
-		_, err := p.Client(id)
+		err := p.asked(id)
 		if err == nil {
 			return nil
 		}
@@ -110,6 +192,16 @@ func (p pluginSet) Await(ctx context.Context, id string) error {
 			return err
 		}
 	}
+}
+
+func (p pluginSet) asked(id string) error {
+	v := p.View(id)
+	if v.Apart != nil && v.Info.HasController {
+		_, err := p.Controller(id, "")
+		return err
+	}
+	_, err := p.Client(id)
+	return err
 }
 
 // List and Get show plugins on the wire.
@@ -137,6 +229,12 @@ func (p pluginSet) show(st supervisor.Status) api.Plugin {
 		NodeID: st.Info.NodeID, Topology: st.Info.Topology, MaxVolumes: st.Info.MaxVolumes, Volumes: []string{},
 		ControllerCapabilities: st.Info.ControllerCaps, NodeCapabilities: st.Info.NodeCaps,
 		Socket: st.Socket, LogFile: st.LogFile, LastExit: st.LastExit, LastLog: st.LastLog, Pending: st.Pending,
+		ControllersHealthy: st.Controllers.Healthy, ControllersExpected: st.Controllers.Expected,
+		NodesHealthy: st.Nodes.Healthy, NodesExpected: st.Nodes.Expected,
+		Warnings: st.Warnings,
+	}
+	for _, part := range st.Parts {
+		out.Parts = append(out.Parts, showPart(part))
 	}
 	for _, r := range p.db.Volumes() {
 		if r.Volume.PluginID != st.ID {
@@ -146,9 +244,24 @@ func (p pluginSet) show(st supervisor.Status) api.Plugin {
 		if r.Held() {
 			out.Staged++
 		}
+		out.FUSEClaims += fuseClaims(r)
 	}
 	slices.Sort(out.Volumes)
 	return out
+}
+
+func showPart(st supervisor.Status) api.PluginPart {
+	return api.PluginPart{
+		Type: st.Type, Instance: st.Instance, State: string(st.State), Reason: st.Reason, Since: st.Since, Next: st.Next,
+		Restarts: st.Restarts, PID: st.PID, Socket: st.Socket, Runner: st.Runner, File: st.File, Registered: st.Registered, Version: st.Info.Version,
+		LastExit: st.LastExit, LogFile: st.LogFile, LastLog: st.LastLog, Pending: st.Pending, Running: st.Running, Wanted: st.Wanted,
+		Warnings: st.Warnings,
+	}
+}
+
+// only narrows a request to some parts of a plugin.
+func only(w apiserver.Which) supervisor.Only {
+	return supervisor.Only{Type: w.Type, Instance: w.Instance}
 }
 
 // Tail returns the last lines of a plugin's log.
@@ -161,31 +274,54 @@ func (p pluginSet) Tail(id string, lines int) []string {
 }
 
 // Log sends a plugin's log.
-func (p pluginSet) Log(ctx context.Context, id string, lines int, follow bool, write func([]byte) error) error {
-	return p.FollowLog(ctx, id, lines, follow, write)
+func (p pluginSet) Log(ctx context.Context, id string, w apiserver.Which, lines int, follow bool, write func([]byte) error) error {
+	return p.FollowLog(ctx, id, lines, follow, write, only(w))
 }
 
 // RestartPlugin stops a plugin and starts it again; with a wait it is ready when
 // that returns without an error.
-func (p pluginSet) RestartPlugin(ctx context.Context, id string, force bool, wait time.Duration) error {
+func (p pluginSet) RestartPlugin(ctx context.Context, id string, w apiserver.Which, force bool, wait time.Duration) error {
 	asked := time.Now()
-	return p.control(ctx, "restart", wait, func() error { return p.Restart(id, force) },
-		func(ctx context.Context) error { return p.AwaitStarted(ctx, id, asked) })
+	return p.control(ctx, "restart", wait, func() error { return p.Restart(id, force, only(w)) },
+		func(ctx context.Context) error { return p.AwaitStarted(ctx, id, asked, only(w)) })
 }
 
 // StopPlugin stops a plugin for good; with a wait nothing of it runs when that
 // returns without an error.
-func (p pluginSet) StopPlugin(ctx context.Context, id string, force bool, wait time.Duration) error {
-	return p.control(ctx, "stop", wait, func() error { return p.Stop(id, force) },
-		func(ctx context.Context) error { return p.AwaitStopped(ctx, id) })
+func (p pluginSet) StopPlugin(ctx context.Context, id string, w apiserver.Which, force bool, wait time.Duration) error {
+	return p.control(ctx, "stop", wait, func() error { return p.Stop(id, force, only(w)) },
+		func(ctx context.Context) error { return p.AwaitStopped(ctx, id, only(w)) })
 }
 
 // StartPlugin undoes a stop; with a wait the plugin is ready when that returns
 // without an error.
-func (p pluginSet) StartPlugin(ctx context.Context, id string, wait time.Duration) error {
+func (p pluginSet) StartPlugin(ctx context.Context, id string, w apiserver.Which, wait time.Duration) error {
 	asked := time.Now()
-	return p.control(ctx, "start", wait, func() error { return p.Start(id) },
-		func(ctx context.Context) error { return p.AwaitStarted(ctx, id, asked) })
+	return p.control(ctx, "start", wait, func() error { return p.Start(id, only(w)) },
+		func(ctx context.Context) error { return p.AwaitStarted(ctx, id, asked, only(w)) })
+}
+
+// RegisterPlugin takes in the text of a plugin file, which errors call name; with a
+// wait the plugin is ready when that returns without an error. The id is returned
+// as soon as it is known.
+func (p pluginSet) RegisterPlugin(ctx context.Context, name string, text []byte, wait time.Duration) (id, outcome string, err error) {
+	var reg supervisor.Registration
+	asked := time.Now()
+	err = p.control(ctx, "register", wait, func() (err error) {
+		reg, err = p.Register(ctx, name, text)
+		return err
+	}, func(ctx context.Context) error { return p.AwaitRegistered(ctx, reg, asked) })
+	return reg.ID, reg.Outcome, err
+}
+
+// DeregisterPlugin forgets what was registered of a plugin; with a wait nothing
+// runs of it when that returns without an error.
+func (p pluginSet) DeregisterPlugin(ctx context.Context, id string, force bool, wait time.Duration) error {
+	var gone func(context.Context) error
+	return p.control(ctx, "deregister", wait, func() (err error) {
+		gone, err = p.Deregister(ctx, id, force)
+		return err
+	}, func(ctx context.Context) error { return gone(ctx) })
 }
 
 func (p pluginSet) control(ctx context.Context, verb string, wait time.Duration, ask func() error, await func(context.Context) error) error {
@@ -210,6 +346,29 @@ func (s pluginStore) LoadPlugins() ([]volume.PluginRecord, error) { return s.db.
 func (s pluginStore) SavePlugin(ctx context.Context, rec volume.PluginRecord) error {
 	return s.db.Happened(ctx, func(tx *statedb.Tx) error {
 		tx.PutPlugin(rec.ID, rec)
+		return nil
+	})
+}
+
+// LoadRegistered returns what was registered at run time.
+func (s pluginStore) LoadRegistered() ([]volume.PluginDefinition, error) {
+	return s.db.Registered(), nil
+}
+
+// Register stores a definition, on disk or not at all.
+func (s pluginStore) Register(ctx context.Context, def volume.PluginDefinition) error {
+	return s.db.Update(ctx, func(tx *statedb.Tx) error {
+		tx.PutRegistered(def)
+		return nil
+	})
+}
+
+// Deregister forgets definitions, all or none.
+func (s pluginStore) Deregister(ctx context.Context, defs []volume.PluginDefinition) error {
+	return s.db.Update(ctx, func(tx *statedb.Tx) error {
+		for _, def := range defs {
+			tx.DeleteRegistered(def)
+		}
 		return nil
 	})
 }

@@ -144,6 +144,17 @@ func (t volumeTx) before(id string) {
 	}
 }
 
+// TestOf is the plugin that is tested with a storage volume, or was, with
+// something left there.
+func (t volumeTx) TestOf(driver, external string) (pluginID string, ok bool) {
+	for _, p := range t.Plugins() {
+		if p.Scratch != nil && p.Info.Driver == driver && p.Scratch.Has(external) {
+			return p.Of(), true
+		}
+	}
+	return "", false
+}
+
 // Debts are what forced deregisters left.
 func (t volumeTx) Debts() []volume.Record {
 	return whole(t.Tx.Debts())

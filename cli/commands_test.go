@@ -463,7 +463,7 @@ func TestCompletion(t *testing.T) {
 		"volume claim ":                     "web[0]\nbackup_1\ndata\ndata-shared\n",
 		"volume claim data ":                "",
 		"volume detach data-shared ":        "a\nb\nc\n",
-		"volume create x --plugin ":         "nfs\nebs\n",
+		"volume create x --plugin ":         "nfs\nebs\nrbd\n",
 		"volume claim x --attachment-mode ": "file-system\nblock-device\n",
 		"completion ":                       "bash\nzsh\nfish\n",
 	} {

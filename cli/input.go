@@ -63,24 +63,34 @@ func notConfirmed() error {
 
 // readSpecs reads the volumes of a file, or of stdin for "-".
 func (a *app) readSpecs(ctx context.Context, file string) ([]api.VolumeSpec, error) {
-	name := file
-	if file == "-" {
-		name = "stdin"
-	}
-	data, err := waitFor(ctx, func() ([]byte, error) {
-		if file == "-" {
-			return io.ReadAll(io.LimitReader(a.env.Stdin, spec.MaxFileSize+1))
-		}
-		return readBounded(file)
-	})
+	name, data, err := a.readFile(ctx, file)
 	if err != nil {
-		return nil, fileError(file, err)
+		return nil, err
 	}
 	specs, err := spec.Parse(name, data)
 	if err != nil {
 		return nil, failed(err, "read the volume file")
 	}
 	return specs, nil
+}
+
+// readFile reads a file, or stdin for "-", and says what errors are to call it. Of
+// one that is too large it reads a byte too much.
+func (a *app) readFile(ctx context.Context, file string) (name string, data []byte, err error) {
+	name = file
+	if file == "-" {
+		name = "stdin"
+	}
+	data, err = waitFor(ctx, func() ([]byte, error) {
+		if file == "-" {
+			return io.ReadAll(io.LimitReader(a.env.Stdin, spec.MaxFileSize+1))
+		}
+		return readBounded(file)
+	})
+	if err != nil {
+		return name, nil, fileError(file, err)
+	}
+	return name, data, nil
 }
 
 func readBounded(file string) ([]byte, error) {

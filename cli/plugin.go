@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,10 +14,11 @@ import (
 )
 
 func newPlugin(a *app) *cobra.Command {
-	return group("plugin", "See the plugins, and restart, stop and start them", "",
+	return group("plugin", "See the plugins; register, restart, stop, start and test them", "",
 		newPluginList(a), newPluginStatus(a),
 		newInspect(newPluginStatus(a), a, "Short for plugin status ID -o json"), newPluginLogs(a),
 		newPluginRestart(a), newPluginStop(a), newPluginStart(a),
+		newPluginRegister(a), newPluginDeregister(a), newPluginInit(a), newPluginTest(a),
 	)
 }
 
@@ -28,26 +30,34 @@ func newPluginList(a *app) *cobra.Command {
 }
 
 func runPluginList(ctx context.Context, client *apiclient.Client, out *output) error {
-	plugins, err := client.Plugins(ctx)
+	plugins, err := sortedPlugins(ctx, client)
 	if err != nil {
 		return failed(err, "list plugins")
 	}
-	slices.SortStableFunc(plugins, func(x, y api.Plugin) int { return strings.Compare(x.ID, y.ID) })
 	ids, rows := make([]string, len(plugins)), make([][]string, len(plugins))
 	for i, p := range plugins {
 		ids[i] = p.ID
-		rows[i] = []string{p.ID, dash(p.Provider), dash(p.Version), dash(p.Type), pluginState(&p), strconv.Itoa(p.Restarts), strconv.Itoa(len(p.Volumes)), staged(&p)}
+		rows[i] = []string{
+			p.ID, dash(p.Provider), dash(p.Version), dash(p.Type), pluginState(&p), outOf(p.ControllersHealthy, p.ControllersExpected),
+			outOf(p.NodesHealthy, p.NodesExpected), strconv.Itoa(p.Restarts), strconv.Itoa(len(p.Volumes)), staged(&p),
+		}
 		if out.wide() {
-			rows[i] = append(rows[i], p.Runner, pid(&p), since(out.now(), p.Since), dash(p.NodeID), dash(p.Socket))
+			rows[i] = append(rows[i], p.Runner, pids(&p), since(out.now(), p.Since), dash(p.NodeID), dash(topology(p.Topology)), dash(p.Socket))
 		}
 	}
 	return out.print(plugins, ids, func(w *bytes.Buffer) error {
-		header := []string{"ID", "Driver", "Version", "Type", "State", "Restarts", "Volumes", "Staged"}
+		header := []string{"ID", "Provider", "Version", "Type", "State", "Controllers", "Nodes", "Restarts", "Volumes", "Used/Max"}
 		if out.wide() {
-			header = append(header, "Runner", "PID", "Since", "Node ID", "Socket")
+			header = append(header, "Runner", "PID", "Since", "Node ID", "Topology", "Socket")
 		}
 		return table(w, "", header, rows)
 	})
+}
+
+func sortedPlugins(ctx context.Context, client *apiclient.Client) ([]api.Plugin, error) {
+	plugins, err := client.Plugins(ctx)
+	slices.SortStableFunc(plugins, func(x, y api.Plugin) int { return strings.Compare(x.ID, y.ID) })
+	return plugins, err
 }
 
 // pluginState adds that a changed file waits.
@@ -66,9 +76,24 @@ func staged(p *api.Plugin) string {
 	return strconv.Itoa(p.Staged)
 }
 
-func pid(p *api.Plugin) string {
-	if p.PID == 0 {
+// outOf is how many parts serve, of how many are to.
+func outOf(have, want int) string {
+	if want == 0 {
 		return "-"
 	}
-	return strconv.Itoa(p.PID)
+	return fmt.Sprintf("%d/%d", have, want)
+}
+
+// pids are the processes of all parts.
+func pids(p *api.Plugin) string {
+	var all []string
+	for _, part := range p.Parts {
+		if part.PID != 0 {
+			all = append(all, strconv.Itoa(part.PID))
+		}
+	}
+	if len(all) == 0 && p.PID != 0 {
+		all = append(all, strconv.Itoa(p.PID))
+	}
+	return dash(strings.Join(all, ","))
 }

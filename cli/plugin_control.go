@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,6 +16,7 @@ import (
 // pluginControl is what restart, stop and start have in common.
 type pluginControl struct {
 	id      string
+	part    apiclient.Part
 	timeout time.Duration
 	noWait  bool
 }
@@ -25,10 +28,41 @@ func (o *pluginControl) flags(cmd *cobra.Command, wait string) {
 	f := cmd.Flags()
 	f.DurationVar(&o.timeout, "timeout", claimTimeout, wait)
 	f.BoolVar(&o.noWait, "no-wait", false, "do not wait; it goes on")
+	partFlags(cmd, &o.part)
+}
+
+// partFlags narrow a command to some parts of a plugin.
+func partFlags(cmd *cobra.Command, to *apiclient.Part) {
+	f := cmd.Flags()
+	f.StringVar(&to.Type, "type", "", "only the parts of this `TYPE`: node or controller")
+	f.StringVar(&to.Instance, "instance", "", "only the part of this `NAME`")
+}
+
+// checkPart refuses what no part can be.
+func checkPart(p apiclient.Part) error {
+	if !slices.Contains([]string{"", "node", "controller", "monolith"}, p.Type) {
+		return usage("", "--type %q is neither node nor controller", p.Type)
+	}
+	return nil
+}
+
+// partWords name the parts that a command is about: " controller "a" of".
+func partWords(p apiclient.Part) string {
+	switch {
+	case p.Instance != "":
+		return " " + joined(" ", p.Type, strconv.Quote(p.Instance), "of")
+	case p.Type != "":
+		return " " + p.Type + " of"
+	default:
+		return ""
+	}
 }
 
 func (o *pluginControl) check() error {
 	if err := checkPluginID(o.id); err != nil {
+		return err
+	}
+	if err := checkPart(o.part); err != nil {
 		return err
 	}
 	return checkTimeout(o.timeout)
@@ -37,7 +71,7 @@ func (o *pluginControl) check() error {
 // run makes the request, waits for it unless told not to, and prints what was
 // done.
 func (o *pluginControl) run(ctx context.Context, client *apiclient.Client, out *output, force bool, do control, w doing) error {
-	co, outcome := apiclient.ControlOptions{Force: force}, w.going
+	co, outcome := apiclient.ControlOptions{Force: force, Part: o.part}, w.going
 	if !o.noWait {
 		co.Wait, outcome = o.timeout, w.over
 	}
@@ -47,7 +81,7 @@ func (o *pluginControl) run(ctx context.Context, client *apiclient.Client, out *
 	switch {
 	case err == nil:
 		return out.print(p, []string{p.ID}, func(b *bytes.Buffer) error {
-			fmt.Fprintf(b, "%s plugin %s\n", outcome, quotedList([]string{p.ID}))
+			fmt.Fprintf(b, "%s%s plugin %s\n", outcome, partWords(o.part), quotedList([]string{p.ID}))
 			return nil
 		})
 	case ctx.Err() != nil:
@@ -55,7 +89,19 @@ func (o *pluginControl) run(ctx context.Context, client *apiclient.Client, out *
 	default:
 		err = explainPlugin(ctx, client, err, o.id)
 	}
-	return failed(err, "%s plugin %q", w.verb, o.id)
+	return failed(err, "%s%s plugin %q", w.verb, partWords(o.part), o.id)
+}
+
+// breaks says what the end of a plugin's process does to the mounts of its volumes.
+func breaks(p *api.Plugin) string {
+	switch p.FUSEClaims {
+	case 0:
+		return "no claim has a FUSE mount that could break with it"
+	case 1:
+		return "1 claim has a FUSE mount, which breaks if the plugin's process serves it"
+	default:
+		return fmt.Sprintf("%d claims have FUSE mounts, which break if the plugin's process serves them", p.FUSEClaims)
+	}
 }
 
 // control is a request of the client's about a plugin.

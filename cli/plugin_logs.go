@@ -12,17 +12,22 @@ type pluginLogsOptions struct {
 	id     string
 	lines  int
 	follow bool
+	part   apiclient.Part
 }
 
 func newPluginLogs(a *app) *cobra.Command {
 	var o pluginLogsOptions
 	cmd := &cobra.Command{
 		Use: "logs ID", Short: "Print what a plugin wrote",
-		Long: `Print what a plugin wrote, as it wrote it. The beginning of an id is enough.`,
+		Long: `Print what a plugin wrote, as it wrote it. The beginning of an id is enough. Of a plugin in
+several parts each line begins with its part's name.`,
 		Args: exactly("ID"), ValidArgsFunction: completeArg(a, pluginIDs),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.id = args[0]
 			if err := checkCount(cmd, o.lines); err != nil {
+				return err
+			}
+			if err := checkPart(o.part); err != nil {
 				return err
 			}
 			return a.do(cmd, func(ctx context.Context, client *apiclient.Client, out *output) error {
@@ -34,6 +39,7 @@ func newPluginLogs(a *app) *cobra.Command {
 	f.SortFlags = false
 	f.BoolVarP(&o.follow, "follow", "f", false, "go on with what it writes, until Ctrl-C")
 	f.IntVarP(&o.lines, "lines", "n", 0, "only the last `N` lines (default as the agent has them)")
+	partFlags(cmd, &o.part)
 	return cmd
 }
 
@@ -50,7 +56,7 @@ func runPluginLogs(ctx context.Context, o pluginLogsOptions, client *apiclient.C
 	if err != nil {
 		return failed(err, "read the log of plugin %q", o.id)
 	}
-	logs, err := client.PluginLogs(ctx, p.ID, apiclient.LogOptions{Lines: o.lines, Follow: o.follow})
+	logs, err := client.PluginLogs(ctx, p.ID, apiclient.LogOptions{Lines: o.lines, Follow: o.follow, Part: o.part})
 	if err == nil {
 		_, err = io.Copy(out.w, logs)
 		_ = logs.Close() // the stream has said what there was to say

@@ -10,22 +10,27 @@ import (
 
 type pluginRestartOptions struct {
 	pluginControl
-	yes bool
-	ask asker
+	yes  bool
+	ask  asker
+	warn func(format string, args ...any)
 }
 
 func newPluginRestart(a *app) *cobra.Command {
-	var o pluginRestartOptions
+	o := pluginRestartOptions{warn: a.complain}
 	cmd := &cobra.Command{
 		Use: "restart ID", Short: "Stop a plugin and start it again",
 		Long: `Stop a plugin that the agent runs, start it again, and wait until it is ready. A changed file
 comes into force, also while volumes are in use. A plugin that was stopped is started.
 
-While volumes are in use through the plugin it asks first on a terminal; without one it is
-refused (4) without -y. For most drivers a restart is harmless, since the kernel holds the
-mounts. FUSE mounts that live in the plugin's process break.`,
+While volumes are in use through the plugin it says how many claims have FUSE mounts, and asks on
+a terminal; without one it is refused (4) without -y. For most drivers a restart is harmless,
+since the kernel holds the mounts. FUSE mounts that live in the plugin's process break.
+
+Of a plugin in several parts all are restarted, or those that --type and --instance name. A
+controller is restarted without a question while another one is ready.`,
 		Example: `  volctl plugin restart ebs
-  volctl plugin restart ebs -y`,
+  volctl plugin restart ebs -y
+  volctl plugin restart ebs --type controller --instance a`,
 		Args: exactly("ID"), ValidArgsFunction: completeArg(a, pluginIDs),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.id, o.ask = args[0], a.asker(o.yes)
@@ -46,7 +51,12 @@ mounts. FUSE mounts that live in the plugin's process break.`,
 
 func runPluginRestart(ctx context.Context, o pluginRestartOptions, client *apiclient.Client, out *output) error {
 	force := o.yes
-	if o.ask != nil {
+	if o.yes && o.part.Type != "controller" {
+		if p, err := client.Plugin(ctx, o.id); err == nil && p.FUSEClaims > 0 {
+			o.warn("volctl: %s in use through plugin %q: %s\n", count(p.Staged, "volume"), o.id, breaks(p))
+		}
+	}
+	if o.ask != nil && o.part.Type != "controller" { // which holds no mounts; the agent knows whether it can be spared
 		var err error
 		if force, err = o.confirmed(ctx, client); err != nil {
 			return failed(err, "restart plugin %q", o.id)
@@ -65,8 +75,8 @@ func (o *pluginRestartOptions) confirmed(ctx context.Context, client *apiclient.
 	if p.Staged == 0 {
 		return false, nil
 	}
-	question := fmt.Sprintf("Restart plugin %s, with %s in use through it? FUSE mounts that live in its process break.",
-		quotedList([]string{o.id}), count(p.Staged, "volume"))
+	question := fmt.Sprintf("%s in use through plugin %s: %s. Restart it?",
+		count(p.Staged, "volume"), quotedList([]string{o.id}), breaks(p))
 	yes, err := o.ask(ctx, question)
 	if err == nil && yes {
 		return true, nil

@@ -18,12 +18,13 @@ type pluginStatusOptions struct{ id string }
 func newPluginStatus(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "status [ID]", Short: "Show a plugin, and why it is not ready",
-		Long: `Show a plugin: its state, its process, its volumes, what it can do, and if it is not ready
-the last it wrote. The beginning of an id is enough. Without an id, list all.`,
+		Long: `Show a plugin: its state, what it can do, its volumes, the definition that it runs with and, if
+that differs, the one wanted, and each of its parts, with the last lines of one that is not ready. The
+beginning of an id is enough. Without an id, show all.`,
 		Args: between(0, "ID"), ValidArgsFunction: completeArg(a, pluginIDs),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return a.read(cmd, runPluginList)
+				return a.read(cmd, runPluginStatuses)
 			}
 			o := pluginStatusOptions{id: args[0]}
 			return a.read(cmd, func(ctx context.Context, client *apiclient.Client, out *output) error {
@@ -44,6 +45,26 @@ func runPluginStatus(ctx context.Context, o pluginStatusOptions, client *apiclie
 	})
 }
 
+func runPluginStatuses(ctx context.Context, client *apiclient.Client, out *output) error {
+	plugins, err := sortedPlugins(ctx, client)
+	if err != nil {
+		return failed(err, "show plugins")
+	}
+	ids := make([]string, len(plugins))
+	for i, p := range plugins {
+		ids[i] = p.ID
+	}
+	return out.print(plugins, ids, func(w *bytes.Buffer) error {
+		for i := range plugins {
+			if i > 0 {
+				w.WriteByte('\n')
+			}
+			pluginScreen(w, out, &plugins[i])
+		}
+		return nil
+	})
+}
+
 func pluginScreen(w *bytes.Buffer, out *output, p *api.Plugin) {
 	now, ready := out.now(), p.State == api.PluginReady
 	head := out.mark(ready) + " " + oneLine(p.ID) + "  " + oneLine(joined(": ", p.State, p.Reason)) + ", " + since(now, p.Since)
@@ -51,43 +72,117 @@ func pluginScreen(w *bytes.Buffer, out *output, p *api.Plugin) {
 	if !p.Next.IsZero() {
 		lines = append(lines, field("Next", "started again "+in(now, p.Next), ""))
 	}
-	if p.LastExit != "" {
-		lines = append(lines, field("Exit", p.LastExit, ""))
+	lines = append(lines,
+		field("Driver", joined(" ", dash(p.Provider), p.Version), p.Type),
+		field("Healthy", fmt.Sprintf("controllers %s, nodes %s", outOf(p.ControllersHealthy, p.ControllersExpected), outOf(p.NodesHealthy, p.NodesExpected)), ""),
+		field("Volumes", volumesHere(p), strings.Join(p.Volumes[:min(len(p.Volumes), shownVolumes)], " ")))
+	if p.NodeID != "" {
+		lines = append(lines, field("Node", p.NodeID, topology(p.Topology)))
 	}
-	if p.Pending != "" {
-		lines = append(lines, field("Pending", p.Pending, ""))
+	if can := capabilities(p); len(can) > 0 {
+		lines = append(lines, field("Can", strings.Join(can, " "), ""))
 	}
-	process := p.Runner
-	if p.PID != 0 {
-		process += ", pid " + pid(p)
+	parts := p.Parts
+	if len(parts) == 1 {
+		lines = append(lines, partFields(&parts[0], "")...)
 	}
-	lines = append(lines, field("Driver", joined(" ", dash(p.Provider), p.Version), joined(", ", p.Type, process)))
+	pairs(w, lines)
+	if len(parts) == 1 {
+		lastLines(w, &parts[0], "  ")
+		return
+	}
+	for i := range parts {
+		partScreen(w, out, &parts[i])
+	}
+}
+
+// shownVolumes is how many volumes a plugin's screen names.
+const shownVolumes = 10
+
+// volumesHere says how many volumes there are, and how many of them here.
+func volumesHere(p *api.Plugin) string {
 	volumes := fmt.Sprintf("%d, %d staged here", len(p.Volumes), p.Staged)
 	if p.MaxVolumes > 0 {
 		volumes += fmt.Sprintf(" of at most %d", p.MaxVolumes)
 	}
-	lines = append(lines, field("Volumes", volumes, ""))
-	if p.NodeID != "" {
-		lines = append(lines, field("Node", p.NodeID, topology(p.Topology)))
+	return volumes
+}
+
+// partScreen is one part of several.
+func partScreen(w *bytes.Buffer, out *output, p *api.PluginPart) {
+	now := out.now()
+	head := fmt.Sprintf("  %s %s  %s, %s", out.mark(p.State == api.PluginReady), oneLine(joined(" ", dash(p.Type), p.Instance)),
+		oneLine(joined(": ", p.State, p.Reason)), since(now, p.Since))
+	lines := []pair{{head, fmt.Sprintf("restarts %d", p.Restarts)}}
+	if !p.Next.IsZero() {
+		next := field("Next", "started again "+in(now, p.Next), "")
+		lines = append(lines, pair{left: "  " + next.left})
+	}
+	pairs(w, append(lines, partFields(p, "  ")...))
+	lastLines(w, p, "    ")
+}
+
+// partFields are what is one part's own.
+func partFields(p *api.PluginPart, indent string) []pair {
+	process := p.Runner
+	if p.PID != 0 {
+		process += fmt.Sprintf(", pid %d", p.PID)
 	}
 	optional := []struct{ name, value string }{
+		{"Runs", process},
+		{"Exit", p.LastExit},
+		{"Pending", p.Pending},
+		{"File", definedIn(p)},
 		{"Socket", p.Socket},
 		{"Log", p.LogFile},
-		{"Can", strings.Join(capabilities(p), " ")},
 	}
+	var lines []pair
 	for _, o := range optional {
 		if o.value != "" {
 			lines = append(lines, field(o.name, o.value, ""))
 		}
 	}
-	pairs(w, lines)
-	if ready || len(p.LastLog) == 0 {
+	for _, warning := range p.Warnings {
+		lines = append(lines, field("Warning", warning, ""))
+	}
+	wanted := "In file"
+	if p.Registered {
+		wanted = "Wanted"
+	}
+	lines = append(append(lines, settings("Runs as", p.Running)...), settings(wanted, p.Wanted)...)
+	for i := range lines {
+		lines[i].left = indent + lines[i].left
+	}
+	return lines
+}
+
+// settings are the keys of a definition, one a line.
+func settings(name string, set map[string]string) []pair {
+	var lines []pair
+	for _, key := range slices.Sorted(maps.Keys(set)) {
+		lines = append(lines, field(name, key+": "+set[key], ""))
+		name = ""
+	}
+	return lines
+}
+
+// lastLines are what a part that is not ready wrote last.
+func lastLines(w *bytes.Buffer, p *api.PluginPart, indent string) {
+	if p.State == api.PluginReady || len(p.LastLog) == 0 {
 		return
 	}
-	w.WriteString("  Last lines of its log:\n")
+	w.WriteString(indent + "Last lines of its log:\n")
 	for _, line := range p.LastLog {
-		w.WriteString("    " + printable(line) + "\n")
+		w.WriteString(indent + "  " + printable(line) + "\n")
 	}
+}
+
+// definedIn is where the part's definition is from.
+func definedIn(p *api.PluginPart) string {
+	if p.Registered {
+		return "none, registered at run time"
+	}
+	return p.File
 }
 
 // capabilities are the controller's and the node's. Some are of both.

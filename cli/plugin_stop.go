@@ -22,7 +22,10 @@ func newPluginStop(a *app) *cobra.Command {
 
 It is refused (4) while volumes are in use through the plugin. --force stops it all the same:
 FUSE mounts that live in its process break, and until it is started again nothing of its volumes
-is mounted, and nothing unmounted but by "volctl volume detach --without-plugin".`,
+is mounted, and nothing unmounted but by "volctl volume detach --without-plugin".
+
+Of a plugin in several parts all are stopped, or those that --type and --instance name. A
+controller may be stopped while another one is ready.`,
 		Example: "  volctl plugin stop ebs",
 		Args:    exactly("ID"), ValidArgsFunction: completeArg(a, pluginIDs),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -48,9 +51,14 @@ func runPluginStop(ctx context.Context, o pluginStopOptions, client *apiclient.C
 		if err != nil {
 			return failed(explainPlugin(ctx, client, err, o.id), "stop plugin %q", o.id)
 		}
-		if p.Staged > 0 {
-			o.warn("volctl: %s in use through plugin %q: FUSE mounts that live in its process break, and nothing is mounted or unmounted through it until: volctl plugin start %s\n",
+		switch {
+		case p.Staged == 0:
+		case o.part.Type == "controller":
+			o.warn("volctl: %s in use through plugin %q: unless another controller is ready, nothing is attached or detached until: volctl plugin start %s\n",
 				count(p.Staged, "volume"), o.id, shellArg(o.id))
+		default:
+			o.warn("volctl: %s in use through plugin %q: %s, and nothing is mounted or unmounted through it until: volctl plugin start %s\n",
+				count(p.Staged, "volume"), o.id, breaks(p), shellArg(o.id))
 		}
 	}
 	return o.run(ctx, client, out, o.force, client.StopPlugin, doing{"stop", "stopping", "stopped"})

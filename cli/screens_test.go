@@ -63,16 +63,38 @@ func world() *fake {
 	free := api.Volume{Spec: api.VolumeSpec{ID: "web[0]", PluginID: "ebs", Capabilities: []api.Capability{mode, many}}, State: api.StateFree, Summary: "free", PluginState: "ready", Capacity: 1536 << 20, Claims: []api.Claim{}, Attached: "absent", Staged: "absent"}
 	ebs := api.Plugin{
 		ID: "ebs", Type: "monolith", Runner: "exec", Provider: "ebs.csi.aws.com", Version: "1.38", State: api.PluginReady, Since: ago(3 * day), PID: 812, NodeID: "i-0123",
-		Topology: map[string]string{"zone": "eu-1a", "rack": "r1"}, MaxVolumes: 25, Volumes: []string{"data", "backup_1", "web[0]"}, Staged: 2,
+		Topology: map[string]string{"zone": "eu-1a", "rack": "r1"}, MaxVolumes: 25, Volumes: []string{"data", "backup_1", "web[0]"}, Staged: 2, FUSEClaims: 3,
 		ControllerCapabilities: []string{"CREATE_DELETE_VOLUME", "PUBLISH_UNPUBLISH_VOLUME"}, NodeCapabilities: []string{"STAGE_UNSTAGE_VOLUME", "PUBLISH_UNPUBLISH_VOLUME"},
 		Socket: "/run/volagent/plugins/ebs/csi.sock", LogFile: "/var/log/volagent/ebs.log", LastLog: []string{"not shown while it is ready"},
+		ControllersHealthy: 1, ControllersExpected: 1, NodesHealthy: 1, NodesExpected: 1,
 	}
+	ebs.Parts = []api.PluginPart{{
+		Type: ebs.Type, Runner: ebs.Runner, State: ebs.State, Since: ebs.Since, PID: ebs.PID, Socket: ebs.Socket, LogFile: ebs.LogFile, LastLog: ebs.LastLog,
+		Warnings: []string{"the plugin is in a network namespace of its own"},
+		File:     "/etc/volagent/plugins.d/ebs.yaml", Running: map[string]string{"exec.command": `["/usr/bin/ebs", "--endpoint=${CSI_ENDPOINT}"]`, "exec.env.KEY": "{file: /etc/ebs.key}"},
+	}}
 	nfs := api.Plugin{
 		ID: "nfs", Runner: "exec", State: api.PluginBackingOff, Reason: "it exited 6 times", Since: ago(5 * time.Minute), Next: now.Add(40 * time.Second), Restarts: 6,
-		Volumes: []string{"data-shared"}, LastExit: "exit status 2", LastLog: []string{"starting", "panic: \x1b[31mno server"}, Pending: "its file was changed while a volume is staged",
+		Volumes: []string{"data-shared"}, LastExit: "exit status 2", LastLog: []string{"starting", "panic: \x1b[31mno server"}, Pending: "its file was changed while a volume is staged", NodesExpected: 1,
+	}
+	nfs.Parts = []api.PluginPart{{
+		Runner: nfs.Runner, State: nfs.State, Reason: nfs.Reason, Since: nfs.Since, Next: nfs.Next, Restarts: nfs.Restarts, LastExit: nfs.LastExit, LastLog: nfs.LastLog, Pending: nfs.Pending,
+		Running: map[string]string{"exec.command": `["/usr/bin/nfs"]`, "max_in_flight": "4"}, Wanted: map[string]string{"exec.command": `["/usr/bin/nfs", "-v"]`, "max_in_flight": "-"},
+	}}
+	rbd := api.Plugin{
+		ID: "rbd", Type: "node+controller", Runner: "exec", Provider: "rbd.csi.ceph.com", Version: "3.15", State: api.PluginReady, Reason: "controller b is backing-off: process exited with status 1",
+		Since: ago(day), Restarts: 3, NodeID: "web1", Volumes: []string{}, ControllersHealthy: 1, ControllersExpected: 2, NodesHealthy: 1, NodesExpected: 1,
+		Parts: []api.PluginPart{
+			{Type: "node", Runner: "exec", State: api.PluginReady, Since: ago(day), PID: 900, Socket: "/run/volagent/plugins/rbd/csi.sock"},
+			{Type: "controller", Instance: "a", Runner: "exec", State: api.PluginReady, Since: ago(day), PID: 901, Socket: "/run/volagent/plugins/rbd~2Fcontroller~2Fa/csi.sock"},
+			{
+				Type: "controller", Instance: "b", Runner: "exec", State: api.PluginBackingOff, Reason: "process exited with status 1", Since: ago(5 * time.Second), Next: now.Add(3 * time.Second), Restarts: 3,
+				LastExit: "exited with status 1", LastLog: []string{"no monitor answers"},
+			},
+		},
 	}
 	return &fake{
-		volumes: []api.Volume{free, stuck, data, shared}, plugins: []api.Plugin{nfs, ebs},
+		volumes: []api.Volume{free, stuck, data, shared}, plugins: []api.Plugin{nfs, ebs, rbd},
 		node: &api.Node{
 			ID: "web1", Version: "1.2.0", StartedAt: ago(3 * day), DB: "ok", State: "ok", Plugins: []api.Plugin{ebs, nfs}, Volumes: 4, Mounted: 1, Free: 1, Claims: 5, Unaffected: 2,
 			Problems: []api.Problem{
@@ -126,7 +148,7 @@ func TestScreens(t *testing.T) {
 		"volume_json":   words("volume status web[0] -o json", "inspect web[0]", "volume inspect web[0] -o yaml", "volume list --json -q"),
 		"volume_stats":  words("volume stats data", "volume stats data -o yaml"),
 		"claim_list":    words("claim list", "ps -o wide", "ps -q"),
-		"plugin":        words("plugin list", "plugin list -o wide", "plugin status ebs", "plugin status nfs", "plugin logs nfs", "plugin status -q"),
+		"plugin":        words("plugin list", "plugin list -o wide", "plugin status ebs", "plugin status nfs", "plugin status rbd", "plugin status", "plugin logs nfs", "plugin status -q"),
 		"node":          words("node status", "status -o wide", "node status -q"),
 		"events":        words("events", "events -o json", "events -o yaml", "events -q"),
 		"version":       words("version", "version -o json", "--version"),

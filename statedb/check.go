@@ -74,8 +74,13 @@ func (s *state) check() error {
 		}
 	}
 	for id, p := range s.plugins {
-		if err := errors.Join(volume.CheckPluginID(id), unless(p.ID == id, "it is stored under %q", id)); err != nil {
+		if err := errors.Join(volume.CheckPluginID(p.Of()), unless(p.ID == id, "it is stored under %q", id)); err != nil {
 			note("plugin %q: %w", p.ID, err)
+		}
+	}
+	for key, d := range s.registered {
+		if err := errors.Join(volume.CheckPluginID(d.ID), unless(registeredKey(&d) == key, "it is stored under %q", key)); err != nil {
+			note("registered plugin %q: %w", d.ID, err)
 		}
 	}
 	return errors.Join(errs...)

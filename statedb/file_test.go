@@ -2,6 +2,7 @@ package statedb_test
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -32,6 +33,8 @@ func full(t *testing.T) string {
 			tx.PutVolume(record(fmt.Sprintf("v%02d", i), "a", "b", "c"))
 		}
 		tx.PutPlugin("p", volume.PluginRecord{ID: "p", Info: volume.PluginInfo{ID: "p", Driver: "d", NodeID: "n"}})
+		tx.PutRegistered(volume.PluginDefinition{ID: "p", Type: "node", Socket: "/n"})
+		tx.PutRegistered(volume.PluginDefinition{ID: "p", Type: "controller", Instance: "1", Socket: "/c"})
 		owed := record("gone", "x")
 		tx.PutDebt(statedb.Debt{Record: owed, Claims: owed.Ordered(), Since: time.Unix(7, 0).UTC()})
 		tx.PutNode(statedb.Node{ID: "n", Boot: "b", Namespace: 4026531840, DataDir: "/d"})
@@ -62,6 +65,8 @@ func TestReopen(t *testing.T) {
 	equal(t, "number of volumes", len(second.Volumes()), 39)
 	equal(t, "plugins", second.Plugins(), first.Plugins())
 	equal(t, "node", second.Node(), first.Node())
+	equal(t, "number of registered plugins", len(first.Registered()), 2)
+	equal(t, "registered plugins", byType(second.Registered()), byType(first.Registered()))
 	if len(second.Debts()) != 1 {
 		t.Fatalf("debts: %+v", second.Debts())
 	}
@@ -135,7 +140,7 @@ func TestDrawing(t *testing.T) {
 			bucket = m[1]
 			drawn[bucket] = nil
 		}
-		if m := regexp.MustCompile(`^//\t  ((?:<[^>]+>|\w+)(?: 0x00 <[^>]+>)?) `).FindStringSubmatch(line); m != nil {
+		if m := regexp.MustCompile(`^//\t  ((?:<[^>]+>|\w+)(?: 0x00 <[^>]+>)*) `).FindStringSubmatch(line); m != nil {
 			drawn[bucket] = append(drawn[bucket], m[1])
 		}
 	}
@@ -222,6 +227,25 @@ func TestLocked(t *testing.T) {
 	open(t, path, statedb.Options{})
 }
 
+func byType(all []volume.PluginDefinition) []volume.PluginDefinition {
+	slices.SortFunc(all, func(a, b volume.PluginDefinition) int { return cmp.Compare(a.Type, b.Type) })
+	return all
+}
+
+// A file from before there were registered plugins has none, and takes them.
+func TestRegisteredInOlderFile(t *testing.T) {
+	path := full(t)
+	peek(t, path, func(tx *bbolt.Tx) error { return tx.DeleteBucket([]byte("registered")) })
+	db := open(t, path, statedb.Options{})
+	equal(t, "registered plugins", len(db.Registered()), 0)
+	def := volume.PluginDefinition{ID: "new", Socket: "/s"}
+	do(t, db.Update, func(tx *statedb.Tx) error { tx.PutRegistered(def); return nil })
+	again := open(t, copied(t, path), statedb.Options{})
+	equal(t, "registered plugins", again.Registered(), []volume.PluginDefinition{def})
+	do(t, again.Update, func(tx *statedb.Tx) error { tx.DeleteRegistered(def); return nil })
+	equal(t, "after the deletion", len(again.Registered()), 0)
+}
+
 // A file from a newer release, or one that makes no sense, is refused by name
 // and left as it is, byte for byte.
 func TestRefusedFiles(t *testing.T) {
@@ -233,15 +257,16 @@ func TestRefusedFiles(t *testing.T) {
 		"a newer schema with other buckets": {func(tx *bbolt.Tx) error {
 			return errors.Join(tx.DeleteBucket([]byte("debts")), set("meta", "schema", "7")(tx))
 		}, "written by a newer release"},
-		"a schema that is no number": {set("meta", "schema", "latest"), `schema version "latest" is not a number`},
-		"a volume that is no JSON":   {set("volumes", "v01", "{"), `volumes "v01"`},
-		"a claim of no volume":       {set("claims", "nobody\x00a", `{"alloc":"a"}`), "belongs to no volume"},
-		"a claim under another key":  {set("claims", "v01\x00z", `{"alloc":"a"}`), "belongs to no volume"},
-		"a volume under another key": {set("volumes", "x", `{"volume":{"id":"y"}}`), `volume "y" is stored under "x"`},
-		"one storage volume twice":   {set("volumes", "x", `{"volume":{"id":"x","driver":"d","external_id":"ext-v01"}}`), "are one storage volume"},
-		"a debt that is no JSON":     {set("debts", "d\x00e", "]"), "debts"},
-		"a plugin that is no JSON":   {set("plugins", "p", "]"), `plugins "p"`},
-		"a node that is no JSON":     {set("meta", "node", "]"), "invalid character"},
+		"a schema that is no number":          {set("meta", "schema", "latest"), `schema version "latest" is not a number`},
+		"a volume that is no JSON":            {set("volumes", "v01", "{"), `volumes "v01"`},
+		"a claim of no volume":                {set("claims", "nobody\x00a", `{"alloc":"a"}`), "belongs to no volume"},
+		"a claim under another key":           {set("claims", "v01\x00z", `{"alloc":"a"}`), "belongs to no volume"},
+		"a volume under another key":          {set("volumes", "x", `{"volume":{"id":"y"}}`), `volume "y" is stored under "x"`},
+		"one storage volume twice":            {set("volumes", "x", `{"volume":{"id":"x","driver":"d","external_id":"ext-v01"}}`), "are one storage volume"},
+		"a debt that is no JSON":              {set("debts", "d\x00e", "]"), "debts"},
+		"a plugin that is no JSON":            {set("plugins", "p", "]"), `plugins "p"`},
+		"a registered plugin that is no JSON": {set("registered", "p", "]"), `registered "p"`},
+		"a node that is no JSON":              {set("meta", "node", "]"), "invalid character"},
 	} {
 		path := full(t)
 		peek(t, path, tt.plant)

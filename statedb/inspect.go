@@ -21,6 +21,8 @@ type Snapshot struct {
 	Volumes []volume.Record
 	Plugins []volume.PluginRecord
 	Debts   []Debt
+	// Registered are plugins that were registered at run time.
+	Registered []volume.PluginDefinition
 }
 
 // copies is how often a file that is being written to is copied before it
@@ -79,6 +81,7 @@ func inspect(src *os.File, lines []volume.Record) (s Snapshot, err error) {
 		s = Snapshot{
 			Node: mem.node, Volumes: slices.Collect(maps.Values(mem.volumes)),
 			Plugins: slices.Collect(maps.Values(mem.plugins)), Debts: slices.Collect(maps.Values(mem.debts)),
+			Registered: slices.Collect(maps.Values(mem.registered)),
 		}
 		return err
 	})

@@ -32,6 +32,7 @@ func read(tx *bbolt.Tx) (state, error) {
 	s := state{
 		volumes: make(map[string]volume.Record, len(volumes)), external: make(map[string]string, len(volumes)),
 		staging: map[string]string{}, plugins: map[string]volume.PluginRecord{}, debts: map[string]Debt{},
+		registered: map[string]volume.PluginDefinition{},
 	}
 	note(each(bucketVolumes, volumes, decodeRecord, func(key string, r *volume.Record) error {
 		if r.Volume.ID != key {
@@ -64,6 +65,7 @@ func read(tx *bbolt.Tx) (state, error) {
 		s.debts[key] = *d
 		return nil
 	}))
+	note(readRegistered(tx, &s))
 	for id, r := range s.volumes {
 		s.hold(id, r)
 	}
@@ -73,6 +75,18 @@ func read(tx *bbolt.Tx) (state, error) {
 		note(json.Unmarshal(raw, &s.node))
 	}
 	return s, errors.Join(errs...)
+}
+
+// readRegistered reads what an older file does not have.
+func readRegistered(tx *bbolt.Tx, s *state) error {
+	if tx.Bucket(bucketRegistered) == nil {
+		return nil
+	}
+	all, err := gather(tx, bucketRegistered)
+	return errors.Join(err, each(bucketRegistered, all, decodeAny, func(key string, d *volume.PluginDefinition) error {
+		s.registered[key] = *d
+		return nil
+	}))
 }
 
 // share is how many values are decoded at a time by one of those who decode.

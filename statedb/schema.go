@@ -19,6 +19,8 @@ var (
 	bucketClaims  = []byte("claims")
 	bucketPlugins = []byte("plugins")
 	bucketDebts   = []byte("debts")
+	// bucketRegistered is made by the first registration: a file without it has none.
+	bucketRegistered = []byte("registered")
 
 	keySchema = []byte("schema")
 	keyNode   = []byte("node")
@@ -99,6 +101,15 @@ func (db *DB) save(tx *bbolt.Tx, c changes) error {
 	}
 	for key, d := range c.debts {
 		note(set(&db.values, tx.Bucket(bucketDebts), []byte(key), d))
+	}
+	if len(c.registered) > 0 {
+		b, err := tx.CreateBucketIfNotExists(bucketRegistered)
+		if err != nil {
+			return errors.Join(append(errs, err)...)
+		}
+		for key, d := range c.registered {
+			note(set(&db.values, b, []byte(key), d))
+		}
 	}
 	if c.node != nil {
 		note(set(&db.values, tx.Bucket(bucketMeta), keyNode, c.node))

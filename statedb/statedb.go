@@ -12,7 +12,10 @@
 //	claims
 //	  <volume id> 0x00 <alloc>    volume.Claim
 //	plugins
-//	  <plugin id>                 volume.PluginRecord
+//	  <plugin id>                 volume.PluginRecord; of a further part as <id>/controller/<instance>
+//	registered
+//	  <plugin id> 0x00 <type> 0x00 <instance>   volume.PluginDefinition of a plugin that was
+//	                              registered at run time; the first one makes the bucket
 //	debts
 //	  <driver> 0x00 <external id> Debt: what a forced deregister left undone
 //
@@ -29,7 +32,9 @@ package statedb
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -265,6 +270,14 @@ func (db *DB) Plugins() []volume.PluginRecord {
 		all = append(all, p)
 	}
 	return all
+}
+
+// Registered returns the definitions of plugins that were registered at run time,
+// in no order.
+func (db *DB) Registered() []volume.PluginDefinition {
+	db.mu.RLock()
+	defer db.mu.RUnlock()
+	return slices.Collect(maps.Values(db.mem.registered))
 }
 
 // Debt returns what a forced deregister left of a storage volume.

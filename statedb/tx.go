@@ -15,6 +15,8 @@ type state struct {
 	plugins  map[string]volume.PluginRecord
 	debts    map[string]Debt
 	node     Node
+	// registered are definitions by registeredKey.
+	registered map[string]volume.PluginDefinition
 }
 
 // changes is a set of changed keys with their new values; nil is a deletion.
@@ -23,6 +25,8 @@ type changes struct {
 	plugins map[string]*volume.PluginRecord
 	debts   map[string]*Debt
 	node    *Node
+
+	registered map[string]*volume.PluginDefinition
 }
 
 func newChanges() changes {
@@ -30,11 +34,13 @@ func newChanges() changes {
 		volumes: map[string]*volume.Record{},
 		plugins: map[string]*volume.PluginRecord{},
 		debts:   map[string]*Debt{},
+
+		registered: map[string]*volume.PluginDefinition{},
 	}
 }
 
 func (c *changes) empty() bool {
-	return len(c.volumes)+len(c.plugins)+len(c.debts) == 0 && c.node == nil
+	return len(c.volumes)+len(c.plugins)+len(c.debts)+len(c.registered) == 0 && c.node == nil
 }
 
 // add lays later changes over c.
@@ -42,6 +48,7 @@ func (c *changes) add(later changes) {
 	maps.Copy(c.volumes, later.volumes)
 	maps.Copy(c.plugins, later.plugins)
 	maps.Copy(c.debts, later.debts)
+	maps.Copy(c.registered, later.registered)
 	if later.node != nil {
 		c.node = later.node
 	}
@@ -54,6 +61,12 @@ func storageKey(driver, external string) string {
 		return ""
 	}
 	return driver + "\x00" + external
+}
+
+// registeredKey is what a definition is registered under. Of its parts only the
+// last can be any text.
+func registeredKey(d *volume.PluginDefinition) string {
+	return d.ID + "\x00" + d.Type + "\x00" + d.Instance
 }
 
 // apply makes changes part of the state.
@@ -82,6 +95,7 @@ func (s *state) apply(c changes) {
 	}
 	put(s.plugins, c.plugins)
 	put(s.debts, c.debts)
+	put(s.registered, c.registered)
 	if c.node != nil {
 		s.node = *c.node
 	}
@@ -221,11 +235,27 @@ func (tx *Tx) Plugin(id string) (volume.PluginRecord, bool) {
 	return value(id, tx.base.plugins, tx.past.plugins, tx.own.plugins)
 }
 
+// Plugins returns all records of plugins, in no order.
+func (tx *Tx) Plugins() []volume.PluginRecord {
+	return merged(tx.base.plugins, tx.past.plugins, tx.own.plugins)
+}
+
 // PutPlugin stores what is remembered of a plugin.
 func (tx *Tx) PutPlugin(id string, p volume.PluginRecord) { tx.own.plugins[id] = &p }
 
 // DeletePlugin forgets a plugin.
 func (tx *Tx) DeletePlugin(id string) { tx.own.plugins[id] = nil }
+
+// PutRegistered stores the definition of a plugin that is registered at run time,
+// in place of one with the same id, type and instance.
+func (tx *Tx) PutRegistered(d volume.PluginDefinition) {
+	tx.own.registered[registeredKey(&d)] = &d
+}
+
+// DeleteRegistered forgets one, known by its id, type and instance.
+func (tx *Tx) DeleteRegistered(d volume.PluginDefinition) {
+	tx.own.registered[registeredKey(&d)] = nil
+}
 
 // Debt returns what is owed for a storage volume.
 func (tx *Tx) Debt(driver, external string) (Debt, bool) {

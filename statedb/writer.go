@@ -321,6 +321,7 @@ func (db *DB) doubt(c changes) {
 	again(db.dirty.volumes, c.volumes, db.mem.volumes)
 	again(db.dirty.plugins, c.plugins, db.mem.plugins)
 	again(db.dirty.debts, c.debts, db.mem.debts)
+	again(db.dirty.registered, c.registered, db.mem.registered)
 	if c.node != nil {
 		db.dirty.node = &db.mem.node
 	}

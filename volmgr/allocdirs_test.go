@@ -42,7 +42,7 @@ func TestAllocDirStays(t *testing.T) {
 	var p plugin
 	m := volmgr.New(volmgr.Options{
 		Root: root, Host: host,
-		Plugin:  func(string) (volmgr.Plugin, error) { return p, nil },
+		Plugin:  func(volume.Volume, volume.Kind) (volmgr.Plugin, error) { return p, nil },
 		Secrets: func(map[string]volume.SecretRef) (volume.Secrets, error) { return nil, nil },
 	})
 	do := func(k volume.Kind, id string) {

@@ -37,8 +37,9 @@ type Options struct {
 	// Root is <data-dir>/csi.
 	Root string
 	Host *mount.Host
-	// Plugin returns the plugin of an id, or an error if it is not ready.
-	Plugin func(id string) (Plugin, error)
+	// Plugin returns what answers one step's call for a volume, or an error if
+	// that is not ready.
+	Plugin func(v volume.Volume, k volume.Kind) (Plugin, error)
 	// Secrets reads the values that references name, at the moment of a call.
 	Secrets func(map[string]volume.SecretRef) (volume.Secrets, error)
 }
@@ -185,7 +186,7 @@ func (s step) unverified(format string, args ...any) volume.Outcome {
 
 // plugin returns the plugin for a call.
 func (s step) plugin() (Plugin, error) {
-	p, err := s.m.o.Plugin(s.r.Volume.PluginID)
+	p, err := s.m.o.Plugin(s.r.Volume, s.a.Kind)
 	if err != nil {
 		return nil, &volume.CallError{
 			Step: string(s.a.Kind), Code: "Unavailable", Message: err.Error(), Retry: volume.RetryBackoff,

@@ -2,7 +2,7 @@
 // socket: routes, JSON types and error codes. It imports the standard library
 // alone, so that a client can depend on it and on nothing else.
 //
-// All bodies are JSON in UTF-8. Times are RFC 3339 in UTC, sizes are bytes,
+// All bodies are JSON in UTF-8, but for the plugin file that is registered. Times are RFC 3339 in UTC, sizes are bytes,
 // durations in queries are Go's ("30s"). Ids in paths are URL-escaped and
 // exact: no route accepts a prefix.
 //
@@ -19,10 +19,13 @@
 //	GET    /v1/claims                         []Claim     ?volume=&alloc=&plugin=
 //	GET    /v1/plugins                        []Plugin
 //	GET    /v1/plugins/{id}                   Plugin      ?for=ready&wait=D
+//	POST   /v1/plugins                        text of a plugin file → PluginResult   ?name=FILE&wait=D
+//	DELETE /v1/plugins/{id}                   Done        ?force=true&wait=D
 //	GET    /v1/plugins/{id}/logs              text        ?lines=N&follow=true
 //	POST   /v1/plugins/{id}/restart           Plugin      ?force=true&wait=D; without wait it answers at once
 //	POST   /v1/plugins/{id}/stop              Plugin      ?force=true&wait=D
 //	POST   /v1/plugins/{id}/start             Plugin      ?wait=D
+//	POST   /v1/plugins/{id}/test              PluginTest → PluginTestLine, one a line, until the test is over
 //	GET    /v1/node                           Node
 //	GET    /v1/events                         Event, one a line   ?volume=&since=TIME&n=N&follow=true
 //	GET    /v1/health                         Health
@@ -70,7 +73,8 @@ type Event struct {
 	Volume string `json:"volume,omitempty"`
 	Alloc  string `json:"alloc,omitempty"`
 	Plugin string `json:"plugin,omitempty"`
-	Type   string `json:"type"` // as in "claim-taken", "step-failed", "plugin-ready"
+	Part   string `json:"part,omitempty"` // of a plugin in several: "node", "controller a"
+	Type   string `json:"type"`           // as in "claim-taken", "step-failed", "plugin-ready"
 	// Step is what it is about, where it is one step of a volume's way.
 	Step    string `json:"step,omitempty"`
 	Message string `json:"message"`

@@ -12,16 +12,22 @@ const (
 	PluginFailed     = "failed"
 )
 
-// Plugin is a CSI plugin as the agent supervises it.
+// Plugin is a CSI plugin as the agent supervises it: one process, or several
+// parts. Of several, what is each one's own (PID, Socket, LogFile, LastExit,
+// LastLog) stands in Parts alone; Restarts are those of all.
 type Plugin struct {
-	ID       string    `json:"id"`
-	Type     string    `json:"type,omitempty"` // node, controller, monolith; empty until the plugin has said
-	Runner   string    `json:"runner"`         // exec, socket or builtin
-	Provider string    `json:"provider,omitempty"`
-	Version  string    `json:"version,omitempty"`
-	State    string    `json:"state"`
-	Reason   string    `json:"reason,omitempty"`
-	Since    time.Time `json:"since"`
+	ID       string `json:"id"`
+	Type     string `json:"type,omitempty"` // node, controller, monolith, node+controller; empty until the plugin has said
+	Runner   string `json:"runner"`         // exec, container, unit, socket or builtin; those of parts that differ with a "+" between
+	Provider string `json:"provider,omitempty"`
+	Version  string `json:"version,omitempty"`
+	// State of several parts: each service is as the best of its parts, since one
+	// that is ready is enough, and the plugin is as the worse of its services. From
+	// good to bad that is ready, starting, stopped, unhealthy, backing-off, failed.
+	// A plugin that is ready although a part is not says so in Reason.
+	State  string    `json:"state"`
+	Reason string    `json:"reason,omitempty"`
+	Since  time.Time `json:"since"`
 	// Next is when a plugin that is backing off is started again.
 	Next                   time.Time         `json:"next,omitzero"`
 	PID                    int               `json:"pid,omitempty"`
@@ -31,6 +37,7 @@ type Plugin struct {
 	MaxVolumes             int64             `json:"max_volumes,omitempty"` // 0 is unlimited
 	Volumes                []string          `json:"volumes"`               // registered with it
 	Staged                 int               `json:"staged"`                // of those, on this host now
+	FUSEClaims             int               `json:"fuse_claims"`           // with a FUSE mount: it breaks with the process that serves it
 	ControllerCapabilities []string          `json:"controller_capabilities,omitempty"`
 	NodeCapabilities       []string          `json:"node_capabilities,omitempty"`
 	Socket                 string            `json:"socket,omitempty"`
@@ -40,6 +47,55 @@ type Plugin struct {
 	LastLog []string `json:"last_log,omitempty"`
 	// Pending says why a changed or removed plugin file is not in force yet.
 	Pending string `json:"pending,omitempty"`
+	// Warnings are about where the plugin's process lives; it is used all the same.
+	Warnings []string `json:"warnings,omitempty"`
+	// How many parts serve controller calls, and node calls, and how many are to. A
+	// monolith counts as both, and what has not said yet what it is as a node.
+	ControllersHealthy  int `json:"controllers_healthy"`
+	ControllersExpected int `json:"controllers_expected"`
+	NodesHealthy        int `json:"nodes_healthy"`
+	NodesExpected       int `json:"nodes_expected"`
+	// Parts are what the plugin consists of, the node part first; mostly there is
+	// one.
+	Parts []PluginPart `json:"parts"`
+}
+
+// PluginPart is one process of a plugin, with a file of its own.
+type PluginPart struct {
+	Type     string    `json:"type,omitempty"`
+	Instance string    `json:"instance,omitempty"`
+	State    string    `json:"state"`
+	Reason   string    `json:"reason,omitempty"`
+	Since    time.Time `json:"since"`
+	Next     time.Time `json:"next,omitzero"`
+	Restarts int       `json:"restarts"`
+	PID      int       `json:"pid,omitempty"`
+	Socket   string    `json:"socket,omitempty"`
+	Runner   string    `json:"runner"`
+	// File is empty for what exists without one, and Registered set where it came at
+	// run time.
+	File       string   `json:"file,omitempty"`
+	Registered bool     `json:"registered,omitempty"`
+	Version    string   `json:"version,omitempty"`
+	LastExit   string   `json:"last_exit,omitempty"`
+	LogFile    string   `json:"log_file,omitempty"`
+	LastLog    []string `json:"last_log,omitempty"`
+	Pending    string   `json:"pending,omitempty"`
+	// Running is the definition in use, in the keys of plugin files, without what
+	// is as it is by default. Of secrets it has the references, of other variables
+	// only that they are set. Wanted is what the file, or the registration, says instead: keys that
+	// differ, "-" for those that it does not have any more.
+	Running map[string]string `json:"running,omitempty"`
+	Wanted  map[string]string `json:"wanted,omitempty"`
+	// Warnings are about where the process lives; it is used all the same.
+	Warnings []string `json:"warnings,omitempty"`
+}
+
+// PluginResult says what a registration did.
+type PluginResult struct {
+	// Outcome is "registered", "updated" or "unchanged".
+	Outcome string `json:"outcome"`
+	Plugin  Plugin `json:"plugin"`
 }
 
 // Node is this host at a glance.

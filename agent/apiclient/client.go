@@ -74,6 +74,7 @@ type call struct {
 	path   []string
 	query  url.Values
 	body   any
+	text   []byte // a body that is no JSON
 }
 
 // send makes the request and returns the answer of a success. Its caller closes
@@ -92,6 +93,9 @@ func (c *Client) send(ctx context.Context, r call) (*http.Response, error) {
 		}
 		body = bytes.NewReader(b)
 	}
+	if r.text != nil {
+		body = bytes.NewReader(r.text)
+	}
 	address := "http://volagent" + api.Path(r.path...)
 	if len(r.query) > 0 {
 		address += "?" + r.query.Encode()
@@ -102,6 +106,9 @@ func (c *Client) send(ctx context.Context, r call) (*http.Response, error) {
 	}
 	if r.body != nil {
 		req.Header.Set("Content-Type", "application/json")
+	}
+	if r.text != nil {
+		req.Header.Set("Content-Type", "application/yaml")
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {

@@ -94,9 +94,16 @@ func TestRoutes(t *testing.T) {
 		"plugins":     {"[]", func() error { _, err := c.Plugins(ctx); return err }, seen{"GET", "/v1/plugins", "", ""}},
 		"plugin":      {"{}", func() error { _, err := c.Plugin(ctx, "p"); return err }, seen{"GET", "/v1/plugins/p", "", ""}},
 		"wait plugin": {"{}", func() error { _, err := c.WaitPlugin(ctx, "p", time.Minute); return err }, seen{"GET", "/v1/plugins/p", "for=ready&wait=1m0s", ""}},
-		"node":        {"{}", func() error { _, err := c.Node(ctx); return err }, seen{"GET", "/v1/node", "", ""}},
-		"health":      {"{}", func() error { _, err := c.Health(ctx); return err }, seen{"GET", "/v1/health", "", ""}},
-		"events":      {"", func() error { return c.Events(ctx, apiclient.EventFilter{}, nil) }, seen{"GET", "/v1/events", "", ""}},
+		"register plugin": {"{}", func() error {
+			_, err := c.RegisterPlugin(ctx, "a b.yaml", []byte("id: p\n"), time.Second)
+			return err
+		}, seen{"POST", "/v1/plugins", "name=a+b.yaml&wait=1s", "id: p\n"}},
+		"deregister plugin": {"{}", func() error {
+			return c.DeregisterPlugin(ctx, "p", apiclient.ControlOptions{Force: true, Wait: time.Second})
+		}, seen{"DELETE", "/v1/plugins/p", "force=true&wait=1s", ""}},
+		"node":   {"{}", func() error { _, err := c.Node(ctx); return err }, seen{"GET", "/v1/node", "", ""}},
+		"health": {"{}", func() error { _, err := c.Health(ctx); return err }, seen{"GET", "/v1/health", "", ""}},
+		"events": {"", func() error { return c.Events(ctx, apiclient.EventFilter{}, nil) }, seen{"GET", "/v1/events", "", ""}},
 		"filtered events": {"", func() error {
 			return c.Events(ctx, apiclient.EventFilter{Volume: "v", Since: since, N: 3, Follow: true}, nil)
 		}, seen{"GET", "/v1/events", "follow=true&n=3&since=2026-01-02T02%3A04%3A05Z&volume=v", ""}},

@@ -14,8 +14,24 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
+// Part narrows a request to some parts of a plugin; what is empty does not.
+type Part struct {
+	Type     string // node, controller or monolith
+	Instance string
+}
+
+func (p Part) query(q url.Values) {
+	if p.Type != "" {
+		q.Set("type", p.Type)
+	}
+	if p.Instance != "" {
+		q.Set("instance", p.Instance)
+	}
+}
+
 // LogOptions say which of a plugin's lines are wanted.
 type LogOptions struct {
+	Part   Part
 	Lines  int // the last so many; 0 leaves it to the agent
 	Follow bool
 }
@@ -55,6 +71,7 @@ type ControlOptions struct {
 	Wait time.Duration
 	// Force does it under volumes that are in use through the plugin.
 	Force bool
+	Part  Part
 }
 
 // RestartPlugin stops a plugin that the agent runs, and starts it again with its
@@ -80,6 +97,7 @@ func (c *Client) control(ctx context.Context, id, verb string, o ControlOptions)
 	if o.Force {
 		query.Set("force", "true")
 	}
+	o.Part.query(query)
 	return get[api.Plugin](ctx, c, call{method: http.MethodPost, path: []string{"plugins", id, verb}, query: query})
 }
 
@@ -89,6 +107,7 @@ func (c *Client) PluginLogs(ctx context.Context, id string, o LogOptions) (io.Re
 	if o.Lines > 0 {
 		query.Set("lines", strconv.Itoa(o.Lines))
 	}
+	o.Part.query(query)
 	resp, err := c.send(ctx, call{method: http.MethodGet, path: []string{"plugins", id, "logs"}, query: query}) //nolint:bodyclose // the stream closes it
 	if err != nil {
 		return nil, err

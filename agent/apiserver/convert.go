@@ -193,7 +193,7 @@ func toClaim(r volume.Record, c volume.Claim, p volume.PluginView, owners volume
 	if c.Adopted {
 		a.Adopted, a.Note = true, "adopted"
 	}
-	if !p.Ready {
+	if p.Lack(r) != "" {
 		a.Note = strings.TrimPrefix(a.Note+", plugin unavailable", ", ")
 	}
 	return a

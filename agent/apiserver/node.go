@@ -31,7 +31,7 @@ func (s *Server) node(w http.ResponseWriter, r *http.Request) error {
 	}
 	down := map[string]bool{}
 	for _, p := range n.Plugins {
-		down[p.ID] = s.ailing(p)
+		down[p.ID] = s.ailing(p) && p.State != api.PluginReady // else another part serves
 	}
 	for _, v := range s.describeAll(r.Context()) {
 		n.Volumes++
@@ -50,7 +50,7 @@ func (s *Server) node(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	for _, p := range n.Plugins {
-		if down[p.ID] {
+		if s.ailing(p) {
 			n.Problems = append(n.Problems, pluginProblem(p))
 		}
 	}
@@ -61,16 +61,36 @@ func (s *Server) node(w http.ResponseWriter, r *http.Request) error {
 }
 
 // ailing reports whether a person should look at a plugin. One that was stopped on
-// purpose is as it should be, unless volumes need it.
+// purpose is as it should be, unless volumes need it; one that is started for the
+// first time is, too. One that never gets ready is being started most of the time.
 func (s *Server) ailing(p api.Plugin) bool {
 	switch p.State {
-	case api.PluginReady, api.PluginStarting:
-		return false
+	case api.PluginReady:
+		return ailingPart(p) != nil
+	case api.PluginStarting:
+		return p.Restarts > 0
 	case api.PluginStopped:
 		return p.Staged > 0 && s.o.Plugins.View(p.ID).Stopped
 	default:
 		return true
 	}
+}
+
+// ailingPart is a part that a person should look at of a plugin that is ready all
+// the same, because another part serves.
+func ailingPart(p api.Plugin) *api.PluginPart {
+	for i, part := range p.Parts {
+		switch part.State {
+		case api.PluginReady, api.PluginStopped:
+		case api.PluginStarting:
+			if part.Restarts > 0 {
+				return &p.Parts[i]
+			}
+		default:
+			return &p.Parts[i]
+		}
+	}
+	return nil
 }
 
 // volumeProblem is a volume in one line.
@@ -93,13 +113,19 @@ func volumeProblem(v api.Volume) api.Problem {
 // pluginProblem is a plugin in one line.
 func pluginProblem(p api.Plugin) api.Problem {
 	out := api.Problem{Subject: p.ID, State: strings.ReplaceAll(p.State, "-", " "), Since: p.Since, Message: p.Reason, Command: volume.Command("volctl plugin logs %s", p.ID)}
+	if part := ailingPart(p); part != nil && p.State == api.PluginReady {
+		out.State, out.Since = strings.ReplaceAll(part.State, "-", " ")+" in part", part.Since
+	}
 	switch {
 	case p.State == api.PluginStopped:
 		out.Message, out.Command = "on request, and volumes need it", volume.Command("volctl plugin start %s", p.ID)
-	case p.LogFile == "" || p.State == api.PluginFailed:
+	case p.LogFile == "" && len(p.Parts) < 2 || p.State == api.PluginFailed:
 		out.Command = volume.Command("volctl plugin status %s", p.ID)
 	}
-	if p.Restarts > 0 {
+	switch {
+	case p.Restarts == 1:
+		out.Message += ", 1 restart"
+	case p.Restarts > 1:
 		out.Message += fmt.Sprintf(", %d restarts", p.Restarts)
 	}
 	if next := time.Until(p.Next).Round(time.Second); next > 0 {
@@ -164,8 +190,12 @@ func (s *Server) pluginLogs(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	which, err := which(r)
+	if err != nil {
+		return err
+	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	return s.o.Plugins.Log(r.Context(), id, min(lines, maxLines), follow, func(b []byte) error {
+	return s.o.Plugins.Log(r.Context(), id, which, min(lines, maxLines), follow, func(b []byte) error {
 		_, err := w.Write(b)
 		flush(w)
 		return err

@@ -2,8 +2,12 @@ package apiserver
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"time"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/volmgr/volume"
 )
 
 func (s *Server) restartPlugin(w http.ResponseWriter, r *http.Request) error {
@@ -15,13 +19,13 @@ func (s *Server) stopPlugin(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) startPlugin(w http.ResponseWriter, r *http.Request) error {
-	return s.control(w, r, func(ctx context.Context, id string, _ bool, wait time.Duration) error {
-		return s.o.Plugins.StartPlugin(ctx, id, wait)
+	return s.control(w, r, func(ctx context.Context, id string, which Which, _ bool, wait time.Duration) error {
+		return s.o.Plugins.StartPlugin(ctx, id, which, wait)
 	})
 }
 
 // control has something done to a plugin and answers with how it is then.
-func (s *Server) control(w http.ResponseWriter, r *http.Request, do func(ctx context.Context, id string, force bool, wait time.Duration) error) error {
+func (s *Server) control(w http.ResponseWriter, r *http.Request, do func(ctx context.Context, id string, which Which, force bool, wait time.Duration) error) error {
 	wait, err := duration(r, "wait")
 	if err != nil {
 		return err
@@ -30,11 +34,15 @@ func (s *Server) control(w http.ResponseWriter, r *http.Request, do func(ctx con
 	if err != nil {
 		return err
 	}
+	which, err := which(r)
+	if err != nil {
+		return err
+	}
 	id := r.PathValue("id")
 	if _, ok := s.o.Plugins.Get(id); !ok {
 		return noPlugin(id)
 	}
-	if err := do(r.Context(), id, force, wait); err != nil {
+	if err := do(r.Context(), id, which, force, wait); err != nil {
 		return s.withLog(err, id)
 	}
 	p, ok := s.o.Plugins.Get(id)
@@ -42,4 +50,59 @@ func (s *Server) control(w http.ResponseWriter, r *http.Request, do func(ctx con
 		return noPlugin(id)
 	}
 	return s.answer(w, p)
+}
+
+// which reads the parts of a plugin that a request is about: ?type=, ?instance=.
+func which(r *http.Request) (Which, error) {
+	w := Which{Type: r.URL.Query().Get("type"), Instance: r.URL.Query().Get("instance")}
+	switch w.Type {
+	case "", "node", "controller", "monolith":
+		return w, nil
+	default:
+		return w, volume.Errorf(volume.ErrInvalid, "type=%q is none of node, controller, monolith", w.Type)
+	}
+}
+
+// unnamed is what errors call a plugin file whose name was not given.
+const unnamed = "the plugin file"
+
+// registerPlugin takes a plugin file as it stands: who parses it counts its lines.
+func (s *Server) registerPlugin(w http.ResponseWriter, r *http.Request) error {
+	wait, err := duration(r, "wait")
+	if err != nil {
+		return err
+	}
+	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if err != nil {
+		return volume.Errorf(volume.ErrInvalid, "cannot read the request: %v", err)
+	}
+	name := r.URL.Query().Get("name")
+	if name == "" {
+		name = unnamed
+	}
+	id, outcome, err := s.o.Plugins.RegisterPlugin(r.Context(), name, text, wait)
+	if err != nil {
+		return s.withLog(err, id)
+	}
+	p, ok := s.o.Plugins.Get(id)
+	if !ok {
+		return noPlugin(id)
+	}
+	return s.answer(w, api.PluginResult{Outcome: outcome, Plugin: p})
+}
+
+// deregisterPlugin answers when nothing runs of the plugin any more.
+func (s *Server) deregisterPlugin(w http.ResponseWriter, r *http.Request) error {
+	wait, err := duration(r, "wait")
+	if err != nil {
+		return err
+	}
+	force, err := flag(r, "force")
+	if err != nil {
+		return err
+	}
+	if err := s.o.Plugins.DeregisterPlugin(r.Context(), r.PathValue("id"), force, wait); err != nil {
+		return err
+	}
+	return s.answer(w, api.Done{})
 }

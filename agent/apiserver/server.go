@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"strconv"
@@ -55,16 +56,23 @@ type Plugins interface {
 	Get(id string) (api.Plugin, bool)
 	Changed(id string) <-chan struct{}
 	// Log returns the last lines and, with follow, writes new ones until ctx ends.
-	Log(ctx context.Context, id string, lines int, follow bool, write func([]byte) error) error
+	Log(ctx context.Context, id string, w Which, lines int, follow bool, write func([]byte) error) error
 	// Tail returns the last lines that a plugin wrote, less all secrets that this
 	// agent can know of; none where somebody else keeps its log.
 	Tail(id string, lines int) []string
 	// These wait for what they ask for, up to wait; with 0 they do not. While
 	// volumes are in use through the plugin the first two need force.
-	RestartPlugin(ctx context.Context, id string, force bool, wait time.Duration) error
-	StopPlugin(ctx context.Context, id string, force bool, wait time.Duration) error
-	StartPlugin(ctx context.Context, id string, wait time.Duration) error
+	RestartPlugin(ctx context.Context, id string, w Which, force bool, wait time.Duration) error
+	StopPlugin(ctx context.Context, id string, w Which, force bool, wait time.Duration) error
+	StartPlugin(ctx context.Context, id string, w Which, wait time.Duration) error
+	// RegisterPlugin takes in the text of a plugin file, which errors call name, and
+	// returns the id as soon as it is known; DeregisterPlugin takes all of an id away.
+	RegisterPlugin(ctx context.Context, name string, text []byte, wait time.Duration) (id, outcome string, err error)
+	DeregisterPlugin(ctx context.Context, id string, force bool, wait time.Duration) error
 }
+
+// Which narrows a request to some parts of a plugin; what is empty does not.
+type Which struct{ Type, Instance string }
 
 // Events are the transitions of the last days.
 type Events interface {
@@ -75,6 +83,11 @@ type Events interface {
 	After(seq uint64) ([]api.Event, <-chan struct{})
 }
 
+// Metrics writes what is counted.
+type Metrics interface {
+	Write(w io.Writer) error
+}
+
 // Options are what a Server needs.
 type Options struct {
 	Claims  Claims
@@ -82,8 +95,10 @@ type Options struct {
 	Records Records
 	Queue   Queue
 	Plugins Plugins
+	Tests   Tests
 	Owners  volume.Owners
 	Events  Events
+	Metrics Metrics
 	Node    func() api.Node // without plugins, counts and problems
 	// MayWrite says whether a caller may change state: root, and members of
 	// the socket's group. Everybody whom the socket's mode lets in may read.
@@ -148,6 +163,7 @@ func (s *Server) routes() []route {
 	return []route{
 		{"GET /v1/health", false, (*Server).health},
 		{"GET /v1/node", false, (*Server).node},
+		{"GET /metrics", false, (*Server).metrics},
 		{"GET /v1/events", false, (*Server).events},
 		{"GET /v1/volumes", false, (*Server).listVolumes},
 		{"GET /v1/volumes/{id}", false, (*Server).getVolume},
@@ -161,11 +177,14 @@ func (s *Server) routes() []route {
 		{"DELETE /v1/volumes/{id}/claims/{alloc}", true, (*Server).detach},
 		{"GET /v1/claims", false, (*Server).listClaims},
 		{"GET /v1/plugins", false, (*Server).listPlugins},
+		{"POST /v1/plugins", true, (*Server).registerPlugin},
+		{"DELETE /v1/plugins/{id}", true, (*Server).deregisterPlugin},
 		{"GET /v1/plugins/{id}", false, (*Server).getPlugin},
 		{"GET /v1/plugins/{id}/logs", false, (*Server).pluginLogs},
 		{"POST /v1/plugins/{id}/restart", true, (*Server).restartPlugin},
 		{"POST /v1/plugins/{id}/stop", true, (*Server).stopPlugin},
 		{"POST /v1/plugins/{id}/start", true, (*Server).startPlugin},
+		{"POST /v1/plugins/{id}/test", true, (*Server).testPlugin},
 	}
 }
 

@@ -303,7 +303,10 @@ func (s *Service) late(ctx context.Context, at *volume.Attempt, r volume.Record)
 	switch {
 	case at != nil && at.Err != nil:
 		return awaited(ctx, at, fmt.Errorf("%w (%s)", at.Err, tried(at)))
-	case !p.Ready:
+	case p.Apart != nil && lack(p, r, at) != "":
+		return volume.Errorf(volume.ErrPluginUnavailable, "volume %q is not mounted: %s", r.Volume.ID, lack(p, r, at)).
+			WithHint("%s", p.Remedy(r.Volume.PluginID))
+	case p.Apart == nil && !p.Ready:
 		return volume.Errorf(volume.ErrPluginUnavailable, "volume %q is not mounted: plugin %q is %s", r.Volume.ID, r.Volume.PluginID, p.State).
 			WithHint("%s", p.Remedy(r.Volume.PluginID))
 	case at != nil && at.Action.Reason != "":
@@ -312,6 +315,19 @@ func (s *Service) late(ctx context.Context, at *volume.Attempt, r volume.Record)
 		return ended(ctx, fmt.Errorf("volume %q is not mounted yet: %s has not answered", r.Volume.ID, at.Action.Kind))
 	default:
 		return ended(ctx, fmt.Errorf("volume %q is not mounted yet", r.Volume.ID))
+	}
+}
+
+// lack is the part of a plugin that is waited for, in words; empty if it is
+// something else.
+func lack(p volume.PluginView, r volume.Record, at *volume.Attempt) string {
+	switch {
+	case at == nil:
+		return p.Lack(r)
+	case at.Err == nil && at.Action.Cause == volume.CausePlugin:
+		return at.Action.Reason
+	default:
+		return ""
 	}
 }
 

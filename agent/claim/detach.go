@@ -117,7 +117,11 @@ func (s *Service) freed(ctx context.Context, id string, was volume.Claim, how vo
 func (s *Service) unfinished(ctx context.Context, r volume.Record, alloc string) error {
 	at := s.Queue.Attempt(r.Volume.ID, alloc)
 	p := s.Plugins.View(r.Volume.PluginID)
-	if !p.Ready && (at == nil || at.Err == nil) {
+	if lacks := lack(p, r, at); p.Apart != nil && lacks != "" {
+		return volume.Errorf(volume.ErrPluginUnavailable, "the claim of %q is released, but not undone yet: %s; that goes on when it is ready",
+			alloc, lacks).WithHint("volctl plugin status %s", r.Volume.PluginID)
+	}
+	if p.Apart == nil && !p.Ready && (at == nil || at.Err == nil) {
 		return volume.Errorf(volume.ErrPluginUnavailable, "the claim of %q is released, but not undone yet: plugin %q is %s; that goes on when it is ready",
 			alloc, r.Volume.PluginID, p.State).WithHint("volctl plugin status %s", r.Volume.PluginID)
 	}

@@ -43,17 +43,18 @@ type line struct {
 	Volume  string    `json:"volume,omitempty"`
 	Alloc   string    `json:"alloc,omitempty"`
 	Plugin  string    `json:"plugin,omitempty"`
+	Part    string    `json:"part,omitempty"`
 	Type    string    `json:"type"`
 	Step    string    `json:"step,omitempty"`
 	Message string    `json:"message"`
 }
 
 func (e Event) line() line {
-	return line{e.Time, e.Seq, e.Volume, e.Alloc, e.Plugin, e.Type, e.Step, e.Message}
+	return line{e.Time, e.Seq, e.Volume, e.Alloc, e.Plugin, e.Part, e.Type, e.Step, e.Message}
 }
 
 func (l line) event() Event {
-	e := volume.Event{Type: l.Type, Volume: l.Volume, Alloc: l.Alloc, Plugin: l.Plugin, Step: l.Step, Message: l.Message}
+	e := volume.Event{Type: l.Type, Volume: l.Volume, Alloc: l.Alloc, Plugin: l.Plugin, Part: l.Part, Step: l.Step, Message: l.Message}
 	return Event{Event: e, Time: l.Time, Seq: l.Seq}
 }
 

@@ -37,7 +37,7 @@ type repeats struct {
 type subject struct{ volume, plugin string }
 
 // about is what may be said of a subject independently.
-type about struct{ alloc, typ, step string }
+type about struct{ alloc, part, typ, step string }
 
 // row is one thing that was said.
 type row struct {
@@ -91,7 +91,7 @@ func (r *repeats) decide(e volume.Event, now time.Time) (volume.Event, bool) {
 	if r.rows[of] == nil {
 		r.rows[of] = map[about]*row{}
 	}
-	what := about{e.Alloc, e.Type, e.Step}
+	what := about{e.Alloc, e.Part, e.Type, e.Step}
 	was := r.rows[of][what]
 	text := e.Message
 	if e.Type == volume.EventRefused {

@@ -11,9 +11,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/godbus/dbus/v5"
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/volagent/volagent/agent/systemd"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -29,8 +29,8 @@ type Options struct {
 	// AskEvery is how often systemd is asked about all units, in case a signal was
 	// lost; 0 means 30 s.
 	AskEvery time.Duration
-	// Bus connects to the bus that systemd is on; nil means the system bus.
-	Bus func(...dbus.ConnOption) (*dbus.Conn, error)
+	// Bus is the way to systemd; it stays the caller's. Nil: one of its own.
+	Bus *systemd.Bus
 }
 
 // Watcher watches owners. Its methods are safe for concurrent use; Gone answers
@@ -52,6 +52,9 @@ func New(o Options) *Watcher {
 	if o.Log == nil {
 		o.Log = hclog.NewNullLogger()
 	}
+	if o.Bus == nil {
+		o.Bus = systemd.New(systemd.Options{})
+	}
 	w.procs = newProcesses(o, w.tell)
 	w.units = newUnits(o, w.tell)
 	return w
@@ -63,7 +66,7 @@ func (w *Watcher) Open() error {
 		return err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	w.cancel, w.units.ctx = cancel, ctx
+	w.cancel = cancel
 	w.wg.Go(w.procs.run)
 	w.wg.Go(func() { w.units.run(ctx) })
 	return nil

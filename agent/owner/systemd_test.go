@@ -14,6 +14,7 @@ import (
 	"github.com/godbus/dbus/v5"
 
 	"github.com/volagent/volagent/agent/owner"
+	"github.com/volagent/volagent/agent/systemd"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -69,15 +70,22 @@ func (b *bus) connect(opts ...dbus.ConnOption) (*dbus.Conn, error) {
 	return dbus.Connect(b.address, opts...)
 }
 
+// systemd is the way to whoever is systemd on the bus.
+func (b *bus) systemd() *systemd.Bus {
+	s := systemd.New(systemd.Options{Dial: b.connect})
+	b.t.Cleanup(s.Close)
+	return s
+}
+
 // Invocations for tests.
 var (
 	first  = strings.Repeat("a1", 16)
 	second = strings.Repeat("b2", 16)
 )
 
-// systemd is as much of systemd as the watcher talks to. Like the real one it
+// manager is as much of systemd as the watcher talks to. Like the real one it
 // sends signals only after somebody subscribed.
-type systemd struct {
+type manager struct {
 	t    *testing.T
 	conn *dbus.Conn
 
@@ -91,15 +99,15 @@ type systemd struct {
 
 type unit struct{ active, sub, invocation string }
 
-func newSystemd(t *testing.T, b *bus) *systemd {
+func newSystemd(t *testing.T, b *bus) *manager {
 	t.Helper()
-	s := &systemd{t: t, units: map[string]unit{}}
+	s := &manager{t: t, units: map[string]unit{}}
 	s.join(b)
 	return s
 }
 
 // join takes the name on the bus, as a systemd that was just executed does.
-func (s *systemd) join(b *bus) {
+func (s *manager) join(b *bus) {
 	s.t.Helper()
 	conn, err := b.connect()
 	if err != nil {
@@ -122,7 +130,7 @@ func (s *systemd) join(b *bus) {
 	}
 }
 
-func (s *systemd) Subscribe() *dbus.Error {
+func (s *manager) Subscribe() *dbus.Error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.subscribed = true
@@ -134,7 +142,7 @@ func path(name string) dbus.ObjectPath {
 	return dbus.ObjectPath("/org/freedesktop/systemd1/unit/" + escape.Replace(name))
 }
 
-func (s *systemd) GetUnit(name string) (dbus.ObjectPath, *dbus.Error) {
+func (s *manager) GetUnit(name string) (dbus.ObjectPath, *dbus.Error) {
 	s.mu.Lock()
 	hang := s.hang
 	s.questions++
@@ -156,7 +164,7 @@ func (s *systemd) GetUnit(name string) (dbus.ObjectPath, *dbus.Error) {
 	return path(name), nil
 }
 
-func (s *systemd) GetAll(msg dbus.Message, _ string) (map[string]dbus.Variant, *dbus.Error) {
+func (s *manager) GetAll(msg dbus.Message, _ string) (map[string]dbus.Variant, *dbus.Error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	at, _ := msg.Headers[dbus.FieldPath].Value().(dbus.ObjectPath)
@@ -175,12 +183,12 @@ func (s *systemd) GetAll(msg dbus.Message, _ string) (map[string]dbus.Variant, *
 	return nil, dbus.MakeFailedError(errors.New("no such object"))
 }
 
-func (s *systemd) Get(_, _ string) (dbus.Variant, *dbus.Error) {
+func (s *manager) Get(_, _ string) (dbus.Variant, *dbus.Error) {
 	return dbus.MakeVariant(uint32(os.Getpid())), nil
 }
 
 // set changes a unit and says so by a signal.
-func (s *systemd) set(name, active, sub, invocation string) {
+func (s *manager) set(name, active, sub, invocation string) {
 	s.t.Helper()
 	s.mu.Lock()
 	s.units[name] = unit{active, sub, invocation}
@@ -188,7 +196,7 @@ func (s *systemd) set(name, active, sub, invocation string) {
 	s.emit(path(name), "org.freedesktop.DBus.Properties.PropertiesChanged", "org.freedesktop.systemd1.Unit", map[string]dbus.Variant{"ActiveState": dbus.MakeVariant(active)}, []string{})
 }
 
-func (s *systemd) emit(at dbus.ObjectPath, name string, args ...any) {
+func (s *manager) emit(at dbus.ObjectPath, name string, args ...any) {
 	s.t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -200,7 +208,7 @@ func (s *systemd) emit(at dbus.ObjectPath, name string, args ...any) {
 	}
 }
 
-func (s *systemd) with(change func()) {
+func (s *manager) with(change func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change()
@@ -222,7 +230,7 @@ func resolvedUnit(t *testing.T, w *owner.Watcher, name string) volume.Owner {
 func TestUnitEnds(t *testing.T) {
 	b := newBus(t)
 	sd := newSystemd(t, b)
-	w := open(t, owner.Options{Bus: b.connect})
+	w := open(t, owner.Options{Bus: b.systemd()})
 	const name = "web-1.service"
 	for how, finish := range map[string]func(){
 		"stopped":               func() { sd.set(name, "inactive", "dead", first) },
@@ -268,7 +276,7 @@ func TestUnitStartedAgain(t *testing.T) {
 	b := newBus(t)
 	sd := newSystemd(t, b)
 	sd.mute = true
-	w := open(t, owner.Options{Bus: b.connect})
+	w := open(t, owner.Options{Bus: b.systemd()})
 	sd.set("web-1.service", "active", "running", first)
 	was := resolvedUnit(t, w, "web-1.service")
 	sd.set("web-1.service", "activating", "start", second)
@@ -282,7 +290,7 @@ func TestUnitStartedAgain(t *testing.T) {
 func TestResolveUnit(t *testing.T) {
 	b := newBus(t)
 	sd := newSystemd(t, b)
-	w := open(t, owner.Options{Bus: b.connect})
+	w := open(t, owner.Options{Bus: b.systemd()})
 	for _, tt := range []struct {
 		u     unit
 		ask   string
@@ -319,7 +327,7 @@ func TestLostSignal(t *testing.T) {
 	b := newBus(t)
 	sd := newSystemd(t, b)
 	sd.mute = true
-	w := open(t, owner.Options{Bus: b.connect, AskEvery: 100 * time.Millisecond})
+	w := open(t, owner.Options{Bus: b.systemd(), AskEvery: 100 * time.Millisecond})
 	sd.set("a.service", "active", "running", first)
 	o := resolvedUnit(t, w, "a.service")
 	await(t, "what the watch began with", func() (over bool) {
@@ -335,7 +343,7 @@ func TestLostSignal(t *testing.T) {
 func TestBusComesBack(t *testing.T) {
 	b := newBus(t)
 	sd := newSystemd(t, b)
-	w := open(t, owner.Options{Bus: b.connect})
+	w := open(t, owner.Options{Bus: b.systemd()})
 	sd.set("a.service", "active", "running", first)
 	sd.set("b.service", "active", "running", first)
 	a := resolvedUnit(t, w, "a.service")
@@ -367,7 +375,7 @@ func TestBusComesBack(t *testing.T) {
 func TestSystemdReexecuted(t *testing.T) {
 	b := newBus(t)
 	sd := newSystemd(t, b)
-	w := open(t, owner.Options{Bus: b.connect})
+	w := open(t, owner.Options{Bus: b.systemd()})
 	sd.set("a.service", "active", "running", first)
 	o := resolvedUnit(t, w, "a.service")
 	if err := sd.conn.Close(); err != nil {
@@ -391,7 +399,7 @@ func TestSystemdReexecuted(t *testing.T) {
 func TestSystemdHangs(t *testing.T) {
 	b := newBus(t)
 	sd := newSystemd(t, b)
-	w := open(t, owner.Options{Bus: b.connect})
+	w := open(t, owner.Options{Bus: b.systemd()})
 	sd.set("a.service", "active", "running", first)
 	o := resolvedUnit(t, w, "a.service")
 	hang := make(chan struct{})
@@ -412,7 +420,7 @@ func TestSystemdHangs(t *testing.T) {
 func TestUnitsAtRest(t *testing.T) {
 	b := newBus(t)
 	sd := newSystemd(t, b)
-	w := open(t, owner.Options{Bus: b.connect, AskEvery: 10 * time.Millisecond})
+	w := open(t, owner.Options{Bus: b.systemd(), AskEvery: 10 * time.Millisecond})
 	asked := func() (n int) {
 		sd.with(func() { n = sd.questions })
 		return n

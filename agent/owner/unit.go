@@ -2,12 +2,13 @@ package owner
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
-	"github.com/godbus/dbus/v5"
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/volagent/volagent/agent/systemd"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -25,15 +26,10 @@ type units struct {
 	log   hclog.Logger
 	ended func()
 	every time.Duration // between two questions about all units
-	dial  func(...dbus.ConnOption) (*dbus.Conn, error)
+	bus   *systemd.Bus
 	poke  chan struct{} // there is something for run to do
 
-	dialing chan struct{} // held by whoever connects
-	wg      sync.WaitGroup
-
 	mu     sync.Mutex
-	conn   *dbus.Conn      // nil while there is none
-	ctx    context.Context // of connections; set once, before all else
 	by     map[string]*unit
 	ticket uint64 // of the last question
 	now    uint64 // counts calls of turn
@@ -42,45 +38,16 @@ type units struct {
 
 // unit is what is known of one unit, whatever its invocation.
 type unit struct {
-	unitState
+	systemd.Unit
 	known   bool
 	asked   uint64 // ticket of the question that this answers
 	touched uint64 // the turn in which somebody last asked for it
 }
 
-// unitState is a unit by systemd's word. The zero value is of a unit that is not
-// loaded: it has no invocation.
-type unitState struct {
-	ID         string // its name, where it was asked for by another
-	Invocation string
-	Active     string // ActiveState: active, activating, inactive …
-	Sub        string // SubState
-	MainPID    int
-}
-
-// over reports whether nothing of the invocation runs any more. A unit that
-// waits to be started again by itself will have another invocation.
-func (s unitState) over() bool {
-	switch s.Active {
-	case "", "inactive", "failed":
-		return true
-	case "activating":
-		return s.Sub == "auto-restart" || s.Sub == "auto-restart-queued"
-	default:
-		return false
-	}
-}
-
 func newUnits(o Options, ended func()) *units {
-	u := &units{
-		log: o.Log, ended: ended, every: o.AskEvery, dial: o.Bus, poke: make(chan struct{}, 1),
-		dialing: make(chan struct{}, 1), by: map[string]*unit{},
-	}
+	u := &units{log: o.Log, ended: ended, every: o.AskEvery, bus: o.Bus, poke: make(chan struct{}, 1), by: map[string]*unit{}}
 	if u.every == 0 {
 		u.every = secondChance
-	}
-	if u.dial == nil {
-		u.dial = dbus.ConnectSystemBus
 	}
 	return u
 }
@@ -88,15 +55,22 @@ func newUnits(o Options, ended func()) *units {
 // run keeps what is known up to date until ctx ends. Without a unit to watch it
 // neither connects nor wakes up.
 func (u *units) run(ctx context.Context) {
-	defer u.wg.Wait()
+	changed := u.bus.Watch("")
+	defer changed.Close()
 	var all time.Time // when all units were asked about
-	var of *dbus.Conn // on this connection
+	var of uint64     // on this connection
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case <-changed.C:
+			if names, missed := changed.Take(); !missed {
+				u.askAll(ctx, u.watched(names))
+				continue
+			}
+			of = 0 // whatever it is that is connected now
 		case <-u.poke:
 		case <-timer.C:
 		}
@@ -104,15 +78,15 @@ func (u *units) run(ctx context.Context) {
 			timer.Stop()
 			continue
 		}
-		conn, err := u.connect(ctx)
+		epoch, err := u.bus.Connect(ctx)
 		u.connected(err)
 		if err != nil {
 			timer.Reset(againAfter)
 			continue
 		}
-		every := conn != of || time.Since(all) >= u.every
+		every := epoch != of || time.Since(all) >= u.every
 		if every {
-			all, of = time.Now(), conn
+			all, of = time.Now(), epoch
 		}
 		if u.askAll(ctx, u.names(!every)) {
 			timer.Reset(time.Until(all.Add(u.every)))
@@ -120,6 +94,13 @@ func (u *units) run(ctx context.Context) {
 			timer.Reset(againAfter)
 		}
 	}
+}
+
+// watched are those of the names that are watched.
+func (u *units) watched(names []string) []string {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return slices.DeleteFunc(names, func(name string) bool { return u.by[name] == nil })
 }
 
 // connected tells a bus that went away, or came back, once.
@@ -162,16 +143,12 @@ func (u *units) askAll(ctx context.Context, names []string) bool {
 }
 
 // ask asks systemd about a unit, and notes the answer if it is watched.
-func (u *units) ask(ctx context.Context, name string) (unitState, error) {
-	conn, err := u.connect(ctx)
-	if err != nil {
-		return unitState{}, err
-	}
+func (u *units) ask(ctx context.Context, name string) (systemd.Unit, error) {
 	u.mu.Lock()
 	u.ticket++
 	ticket := u.ticket
 	u.mu.Unlock()
-	s, err := state(ctx, conn, name)
+	s, err := u.bus.Unit(ctx, name)
 	if err != nil {
 		return s, err
 	}
@@ -184,8 +161,8 @@ func (u *units) ask(ctx context.Context, name string) (unitState, error) {
 	if !ok || ticket < w.asked {
 		return s, nil
 	}
-	changed := !w.known || w.Invocation != s.Invocation || w.over() != s.over()
-	w.unitState, w.known, w.asked = s, true, ticket
+	changed := !w.known || w.Invocation != s.Invocation || w.Over() != s.Over()
+	w.Unit, w.known, w.asked = s, true, ticket
 	if changed {
 		u.ended() // perhaps; whoever hears it looks
 	}
@@ -221,9 +198,9 @@ func (u *units) life(o volume.Owner) volume.Life {
 	switch {
 	case !ok || !w.known:
 		return volume.LifeUnknown
-	case w.Invocation != o.Invocation || w.over():
+	case w.Invocation != o.Invocation || w.Over():
 		return volume.LifeGone
-	case u.conn == nil:
+	case !u.bus.Connected():
 		return volume.LifeUnknown // it was running, when last heard of
 	default:
 		return volume.LifeRunning
@@ -250,7 +227,7 @@ func (u *units) resolve(ctx context.Context, name, invocation string) (unit, cur
 	}
 	s, err := u.ask(ctx, name)
 	switch {
-	case isInvalid(err):
+	case systemd.IsInvalid(err):
 		return "", "", volume.Errorf(volume.ErrInvalid, "%q is no name of a unit: %v", name, err)
 	case err != nil && invocation != "":
 		return name, invocation, nil
@@ -259,7 +236,7 @@ func (u *units) resolve(ctx context.Context, name, invocation string) (unit, cur
 			WithHint("claim with --owner none, and detach when it is no longer used")
 	case s.ID == "":
 		return "", "", volume.Errorf(volume.ErrRefused, "unit %q cannot own a claim: it is not loaded", name).WithHint("%s", volume.Command("systemctl status %s", name))
-	case s.over() || s.Active == "deactivating":
+	case s.Over() || s.Active == "deactivating":
 		return "", "", volume.Errorf(volume.ErrRefused, "unit %q cannot own a claim: it is %s (%s)", s.ID, s.Active, s.Sub).WithHint("%s", volume.Command("systemctl start %s", s.ID))
 	case s.Invocation == "":
 		return "", "", volume.Errorf(volume.ErrRefused, "unit %q cannot own a claim: systemd gave it no invocation id", s.ID)
@@ -272,12 +249,12 @@ func (u *units) resolve(ctx context.Context, name, invocation string) (unit, cur
 
 // learn watches a unit that was just asked about, so that an earlier invocation
 // of it is known to be gone at once.
-func (u *units) learn(s unitState) {
+func (u *units) learn(s systemd.Unit) {
 	u.watch(s.ID)
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if w := u.by[s.ID]; !w.known {
-		w.unitState, w.known, w.asked = s, true, u.ticket
+		w.Unit, w.known, w.asked = s, true, u.ticket
 		u.ended()
 	}
 }

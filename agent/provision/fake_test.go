@@ -21,6 +21,8 @@ type world struct {
 	failAt  int // the update that fails, counted from 1
 	updates int
 
+	tested string // the storage volume of a test
+
 	held   map[string]bool
 	woken  []string
 	forgot []string
@@ -103,6 +105,10 @@ func (t tx) VolumeOf(driver, external string) (string, bool) {
 		}
 	}
 	return "", false
+}
+
+func (t tx) TestOf(driver, external string) (string, bool) {
+	return "ebs", t.w.tested != "" && key(driver, external) == t.w.tested
 }
 
 func (t tx) Debts() []volume.Record { return slices.Collect(maps.Values(t.w.debts)) }

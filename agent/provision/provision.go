@@ -28,6 +28,8 @@ type Tx interface {
 	PutVolume(volume.Record)
 	DeleteVolume(id string)
 	VolumeOf(driver, external string) (string, bool)
+	// TestOf is the plugin of which a test has a storage volume.
+	TestOf(driver, external string) (pluginID string, ok bool)
 	// Debts are what forced deregisters left: records that are to be undone.
 	Debts() []volume.Record
 	Debt(driver, external string) (volume.Record, bool)
@@ -183,11 +185,16 @@ func lend(tx Tx, v volume.Volume) {
 	}
 }
 
-// unique refuses a storage volume that is known under another id.
+// unique refuses a storage volume that is known under another id, or to a test.
 func unique(tx Tx, v volume.Volume) error {
 	if other, ok := tx.VolumeOf(v.Driver, v.ExternalID); ok && other != v.ID {
 		return volume.Errorf(volume.ErrRefused, "external_id %q of driver %s is registered as volume %q already; one storage volume has one id",
 			v.ExternalID, v.Driver, other).WithHint("volctl volume status %s", other)
+	}
+	// What a test undoes in the end would be taken from under a claim.
+	if plugin, ok := tx.TestOf(v.Driver, v.ExternalID); ok {
+		return volume.Errorf(volume.ErrRefused, "external_id %q of driver %s is in a test of plugin %q; it can be registered when that is over and undone",
+			v.ExternalID, v.Driver, plugin).WithHint("volctl events --since 10m")
 	}
 	return nil
 }
@@ -244,7 +251,7 @@ func (s *Service) reach(v volume.Volume) (Plugin, volume.Secrets, error) {
 // exists asks the plugin whether the volume is there and can be used as the
 // file says. A plugin that is down, or cannot tell, does not stand in the way.
 func (s *Service) exists(ctx context.Context, v volume.Volume) error {
-	if view := s.Plugins.View(v.PluginID); !view.Ready || !view.Info.HasController {
+	if view := s.Plugins.View(v.PluginID); !view.ReadyFor(volume.CreateVolume) || !view.Info.HasController {
 		return nil
 	}
 	p, secrets, err := s.reach(v)

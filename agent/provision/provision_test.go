@@ -40,6 +40,18 @@ func TestRegister(t *testing.T) {
 	want(t, "no plugin", err, volume.ErrNotFound, `no plugin "nfs"`)
 }
 
+// A test would undo what is mounted of its volume, under whoever claims it.
+func TestRegisterUnderTest(t *testing.T) {
+	w := newWorld()
+	w.tested = key("ebs.csi", "vol-9")
+	for _, dry := range []bool{true, false} {
+		_, _, err := w.service().Register(t.Context(), existing(), dry)
+		want(t, "in a test", err, volume.ErrRefused, `external_id "vol-9" of driver ebs.csi is in a test of plugin "ebs"`)
+	}
+	w.tested = ""
+	w.mustRegister(t, existing())
+}
+
 // The plugin is asked whether the volume exists, but is not needed.
 func TestRegisterValidates(t *testing.T) {
 	for _, tt := range []struct {

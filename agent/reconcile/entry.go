@@ -286,6 +286,15 @@ func (e *entry) attempt(concerns func(volume.Action) bool) *volume.Attempt {
 	return &cp
 }
 
+// foremost is the attempt that says most about a volume.
+func (e *entry) foremost(r volume.Record) *volume.Attempt {
+	if r.Volume.Provision != volume.Provisioned && e.outside != nil {
+		at := *e.outside
+		return &at
+	}
+	return e.attempt(func(volume.Action) bool { return true })
+}
+
 func deadline(p volume.PluginView) time.Duration {
 	if p.CallTimeout > 0 {
 		return p.CallTimeout

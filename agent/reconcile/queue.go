@@ -222,11 +222,18 @@ func (q *Queue) Look(ctx context.Context, r volume.Record) (volume.Observed, *vo
 	if k := volume.Next(r, obs).Kind; k != volume.Settled && k != volume.Wait {
 		q.begin(r.Key(), q.entry(r.Key()))
 	}
-	if r.Volume.Provision != volume.Provisioned && e.outside != nil {
-		at := *e.outside
-		return obs, &at
+	return obs, e.foremost(r)
+}
+
+// Last returns the step that a volume is at and how it went, without a look at
+// the host; nil if there is none.
+func (q *Queue) Last(r volume.Record) *volume.Attempt {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if e, known := q.entries[r.Key()]; known {
+		return e.foremost(r)
 	}
-	return obs, e.attempt(func(volume.Action) bool { return true })
+	return nil
 }
 
 // Attempt returns the step that one claim of a volume is at, or the volume as a

@@ -170,7 +170,7 @@ func (q *Queue) complete(obs *volume.Observed, r volume.Record, e *entry) {
 		obs.Debt = q.o.Owed(r.Volume)
 	}
 	if d := obs.Plugin.Info.Driver; r.Debt && d != "" && d != r.Volume.Driver {
-		obs.Plugin.Ready, obs.Plugin.Reason = false, fmt.Sprintf("it is driver %s now, and this is a volume of %s", d, r.Volume.Driver)
+		obs.Plugin = obs.Plugin.Barred(fmt.Sprintf("it is driver %s now, and this is a volume of %s", d, r.Volume.Driver))
 	}
 	if len(r.Node.Watches) > 0 {
 		if e.watchUntil.IsZero() {
@@ -181,7 +181,7 @@ func (q *Queue) complete(obs *volume.Observed, r volume.Record, e *entry) {
 			// that is found may have been at it all the time.
 			e.watchOf = obs.Plugin.Incarnation
 		}
-		obs.WatchOver = now.After(e.watchUntil) || e.watchOf != obs.Plugin.Incarnation && obs.Plugin.Ready
+		obs.WatchOver = now.After(e.watchUntil) || e.watchOf != obs.Plugin.Incarnation && obs.Plugin.ReadyFor(volume.NodePublish)
 	}
 }
 

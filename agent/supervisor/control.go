@@ -13,92 +13,116 @@ import (
 // Restart asks for a plugin to be stopped and started again; a changed file
 // comes into force. It is refused while volumes are in use through the plugin,
 // unless forced, and where somebody else runs it. One that was stopped on
-// purpose is started.
-func (s *Supervisor) Restart(id string, force bool) error {
-	return s.end(id, force, "restart", "-y", func(p *plugin) { p.restart, p.halt, p.kick = true, false, true })
+// purpose is started. Like all that is asked here it is about all parts of the
+// plugin, unless there is an Only.
+func (s *Supervisor) Restart(id string, force bool, only ...Only) error {
+	return s.end(id, force, "restart", "-y", only, func(p *plugin) { p.restart, p.halt, p.kick = true, false, true })
 }
 
 // Stop asks for a plugin to be stopped, and to stay so until Start. It is
 // refused as Restart is.
-func (s *Supervisor) Stop(id string, force bool) error {
-	return s.end(id, force, "stop", "--force", func(p *plugin) { p.restart, p.halt = false, true })
+func (s *Supervisor) Stop(id string, force bool, only ...Only) error {
+	return s.end(id, force, "stop", "--force", only, func(p *plugin) { p.restart, p.halt = false, true })
 }
 
 // Start undoes a stop, and has a plugin that is not ready tried at once. One
 // that runs goes on.
-func (s *Supervisor) Start(id string) error {
-	p := s.find(id)
-	if p == nil {
-		return unknown(id)
-	}
-	if err := p.removed(); err != nil {
+func (s *Supervisor) Start(id string, only ...Only) error {
+	parts, err := s.selected(id, only)
+	if err != nil {
 		return err
 	}
-	p.mu.Lock()
-	p.halt, p.kick = false, true
-	p.mu.Unlock()
-	p.poke()
+	for _, p := range parts {
+		if err := p.removed(); err != nil {
+			return err
+		}
+	}
+	for _, p := range parts {
+		p.mu.Lock()
+		p.halt, p.kick = false, true
+		p.mu.Unlock()
+		p.poke()
+	}
 	return nil
 }
 
 // end asks for the end of what runs of a plugin, if that may be.
-func (s *Supervisor) end(id string, force bool, verb, flag string, ask func(*plugin)) error {
-	p := s.find(id)
-	if p == nil {
-		return unknown(id)
-	}
-	if err := p.ours(verb); err != nil {
+func (s *Supervisor) end(id string, force bool, verb, flag string, only []Only, ask func(*plugin)) error {
+	parts, err := s.selected(id, only)
+	if err != nil {
 		return err
 	}
+	for _, p := range parts {
+		if err := p.ours(verb); err != nil {
+			return err
+		}
+	}
 	take := func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		ask(p)
+		for _, p := range parts {
+			p.mu.Lock()
+			ask(p)
+			p.mu.Unlock()
+		}
 	}
 	if force {
 		take()
-	} else if err := p.ifSpare(verb, flag, take); err != nil {
+	} else if err := s.ifSpare(parts, verb, flag, only, take); err != nil {
 		return err
 	}
-	p.poke()
+	for _, p := range parts {
+		p.poke()
+	}
 	return nil
 }
 
 // ifSpare takes a request up if no volume is in use. It asks with the door open
 // first, since to close it in vain costs every volume a look, and then with the
-// door closed: a volume may just have come in.
-func (p *plugin) ifSpare(verb, flag string, take func()) error {
-	if err := p.spare(verb, flag); err != nil {
+// door closed: a volume may just have come in, or another controller be gone.
+func (s *Supervisor) ifSpare(parts []*plugin, verb, flag string, only []Only, take func()) error {
+	if err := spare(parts, verb, flag, only); err != nil {
 		return err
 	}
-	p.ask(1)
-	err := p.spare(verb, flag)
-	if err == nil {
-		take()
-	}
-	p.ask(-1)
+	err := func() error {
+		s.doors.Lock()
+		defer s.doors.Unlock()
+		ask(parts, 1)
+		defer ask(parts, -1)
+		err := spare(parts, verb, flag, only)
+		if err == nil {
+			take()
+		}
+		return err
+	}()
 	if err != nil {
-		p.s.notify(p.id) // somebody may have seen the door closed, and wait
+		for _, p := range parts {
+			s.notify(p) // somebody may have seen the door closed, and wait
+		}
 	}
 	return err
 }
 
-// ask counts the requests that keep the door closed.
-func (p *plugin) ask(n int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.asking += n
+// ask counts the requests that keep doors closed.
+func ask(parts []*plugin, n int) {
+	for _, p := range parts {
+		p.mu.Lock()
+		p.asking += n
+		p.mu.Unlock()
+	}
 }
 
 // removed refuses what would be lost on a plugin that is about to be no more.
 func (p *plugin) removed() error {
 	p.mu.Lock()
-	next := p.next
+	next, def := p.next, p.def
 	p.mu.Unlock()
-	if next == nil || next.def != nil {
+	switch {
+	case next == nil || next.def != nil:
 		return nil
+	case def != nil && def.Registered:
+		return volume.Errorf(volume.ErrRefused, "%s is deregistered: register it again, or have it end when nothing is staged through it any more", p.title()).
+			WithHint("volctl plugin deregister %s --force", p.id)
 	}
-	return volume.Errorf(volume.ErrRefused, "the file of plugin %q was removed: put it back, or have the plugin end when nothing is staged through it any more", p.id).
+	return volume.Errorf(volume.ErrRefused, "the file of %s was removed: put it back, or have the plugin end when nothing is staged through it any more", p.title()).
 		WithHint("volctl plugin status %s", p.id)
 }
 
@@ -114,10 +138,10 @@ func (p *plugin) ours(verb string) error {
 	case def == nil || def.Socket == "" || halted:
 		return nil
 	case pid == 0:
-		return volume.Errorf(volume.ErrRefused, "plugin %q is not this agent's to %s: it is run by whoever serves its socket %s, which nobody does now", p.id, verb, def.Socket).
+		return volume.Errorf(volume.ErrRefused, "%s is not this agent's to %s: it is run by whoever serves its socket %s, which nobody does now", p.title(), verb, def.Socket).
 			WithHint("volctl plugin status %s", p.id)
 	default:
-		return volume.Errorf(volume.ErrRefused, "plugin %q is not this agent's to %s: it is run by process %d, which serves its socket %s", p.id, verb, pid, def.Socket).
+		return volume.Errorf(volume.ErrRefused, "%s is not this agent's to %s: it is run by process %d, which serves its socket %s", p.title(), verb, pid, def.Socket).
 			WithHint("systemctl status %d", pid)
 	}
 }
@@ -125,16 +149,55 @@ func (p *plugin) ours(verb string) error {
 // named is how many volumes a refusal names.
 const named = 5
 
-// spare refuses while volumes are in use through the plugin. One of which
-// nothing runs, on purpose, has none to lose.
-func (p *plugin) spare(verb, flag string) error {
-	ids := p.s.inUse(p.id)
+// spare refuses while volumes are in use through any of the parts.
+func spare(parts []*plugin, verb, flag string, only []Only) error {
+	for _, p := range parts {
+		if err := p.spare(verb, flag, only); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// spare refuses while volumes are in use through the part. One of which nothing
+// runs, on purpose, has none to lose.
+func (p *plugin) spare(verb, flag string, only []Only) error {
+	ids := p.inUse()
 	p.mu.Lock()
-	halted := p.halted
+	halted, controller := p.halted, p.kind() == typeController
 	p.mu.Unlock()
 	if len(ids) == 0 || halted {
 		return nil
 	}
+	command, args := "volctl plugin %s %s", []any{verb, p.id}
+	for _, o := range only {
+		command, args = o.narrow(command, args)
+	}
+	breaks := p.s.breaks(p.id)
+	if controller {
+		breaks = "no other controller would be ready, and nothing is attached or detached meanwhile"
+	}
+	return volume.Errorf(volume.ErrRefused, "%s is in use, by %s; %s", p.title(), names(ids), breaks).
+		WithHint(command+" "+flag, args...)
+}
+
+// breaks says what the end of a plugin's process does to mounts.
+func (s *Supervisor) breaks(id string) string {
+	if s.opts.FUSE == nil {
+		return "mounts that live in its process (FUSE) break with its end"
+	}
+	switch n := s.opts.FUSE(id); n {
+	case 0:
+		return "no claim has a FUSE mount that could break with its end"
+	case 1:
+		return "1 claim has a FUSE mount, which breaks if its process serves it"
+	default:
+		return fmt.Sprintf("%d claims have FUSE mounts, which break if its process serves them", n)
+	}
+}
+
+// names are ids for a refusal.
+func names(ids []string) string {
 	quoted := make([]string, 0, named+1)
 	for _, id := range ids[:min(len(ids), named)] {
 		quoted = append(quoted, fmt.Sprintf("%q", id))
@@ -142,54 +205,64 @@ func (p *plugin) spare(verb, flag string) error {
 	if more := len(ids) - named; more > 0 {
 		quoted = append(quoted, fmt.Sprintf("%d more", more))
 	}
-	return volume.Errorf(volume.ErrRefused, "plugin %q is in use, by %s; mounts that live in its process (FUSE) break with its end",
-		p.id, strings.Join(quoted, ", ")).WithHint("volctl plugin %s %s "+flag, verb, p.id)
+	return strings.Join(quoted, ", ")
 }
 
 // AwaitStarted waits until a plugin is ready that was asked to start, or to
 // start again, at a time. It ends early when that cannot be without a person.
-func (s *Supervisor) AwaitStarted(ctx context.Context, id string, asked time.Time) error {
-	return s.await(ctx, id, func(p *plugin) (bool, error) {
+func (s *Supervisor) AwaitStarted(ctx context.Context, id string, asked time.Time, only ...Only) error {
+	return s.await(ctx, id, only, func(p *plugin) (bool, error) {
 		p.mu.Lock()
 		now := p.m.snapshot()
 		pending, halt, fault, nothing := p.restart || p.halted, p.halt, p.fault, p.def == nil
 		p.mu.Unlock()
 		switch {
 		case halt:
-			return false, volume.Errorf(volume.ErrRefused, "plugin %q was stopped meanwhile", id).WithHint("volctl plugin start %s", id)
+			return false, volume.Errorf(volume.ErrRefused, "%s was stopped meanwhile", p.title()).WithHint("volctl plugin start %s", id)
 		case pending:
 			return false, nil
 		case nothing && fault != nil:
-			return false, volume.Errorf(volume.ErrPluginUnavailable, "plugin %q cannot be started: %s", id, fault).WithHint("volctl plugin status %s", id)
+			return false, volume.Errorf(volume.ErrPluginUnavailable, "%s cannot be started: %s", p.title(), fault).WithHint("volctl plugin status %s", id)
 		case now.state == Failed && now.since.After(asked):
-			return false, volume.Errorf(volume.ErrPluginUnavailable, "plugin %q is %s: %s", id, now.state, now.reason).WithHint("volctl plugin status %s", id)
+			return false, volume.Errorf(volume.ErrPluginUnavailable, "%s is %s: %s", p.title(), now.state, now.reason).WithHint("volctl plugin status %s", id)
 		}
 		return now.state == Ready, nil
 	})
 }
 
 // AwaitStopped waits until nothing runs of a plugin that was stopped.
-func (s *Supervisor) AwaitStopped(ctx context.Context, id string) error {
-	return s.await(ctx, id, func(p *plugin) (bool, error) {
+func (s *Supervisor) AwaitStopped(ctx context.Context, id string, only ...Only) error {
+	return s.await(ctx, id, only, func(p *plugin) (bool, error) {
 		p.mu.Lock()
-		defer p.mu.Unlock()
-		if !p.halt {
-			return false, volume.Errorf(volume.ErrRefused, "plugin %q was started meanwhile", id).WithHint("volctl plugin status %s", id)
+		halt, halted := p.halt, p.halted
+		p.mu.Unlock()
+		if !halt {
+			return false, volume.Errorf(volume.ErrRefused, "%s was started meanwhile", p.title()).WithHint("volctl plugin status %s", id)
 		}
-		return p.halted, nil
+		return halted, nil
 	})
 }
 
-// await waits until a plugin is as ok wants it. No lock is held meanwhile.
-func (s *Supervisor) await(ctx context.Context, id string, ok func(*plugin) (bool, error)) error {
+// await waits until all parts are as ok wants them. No lock is held meanwhile.
+func (s *Supervisor) await(ctx context.Context, id string, only []Only, ok func(*plugin) (bool, error)) error {
 	for {
 		changed := s.Changed(id)
-		p := s.find(id)
-		if p == nil {
-			return volume.Errorf(volume.ErrNotFound, "plugin %q is no more: its file was removed", id).WithHint("volctl plugin list")
+		parts, err := s.selected(id, only)
+		if err != nil {
+			return volume.Errorf(volume.ErrNotFound, "plugin %q is no more: its file was removed, or it was deregistered", id).WithHint("volctl plugin list")
 		}
-		if done, err := ok(p); done || err != nil {
-			return err
+		var late *plugin
+		for _, p := range parts {
+			done, err := ok(p)
+			if err != nil {
+				return err
+			}
+			if !done && late == nil {
+				late = p
+			}
+		}
+		if late == nil {
+			return nil
 		}
 		select {
 		case <-changed:
@@ -199,8 +272,8 @@ func (s *Supervisor) await(ctx context.Context, id string, ok func(*plugin) (boo
 		if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			return ctx.Err()
 		}
-		now := p.m.snapshot()
-		msg := fmt.Sprintf("timed out: plugin %q is %s", id, now.state)
+		now := late.m.snapshot()
+		msg := fmt.Sprintf("timed out: %s is %s", late.title(), now.state)
 		if now.reason != "" {
 			msg += ": " + now.reason
 		}

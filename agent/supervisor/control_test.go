@@ -47,12 +47,13 @@ func TestRestartUnderVolumes(t *testing.T) {
 	b.set("env", "")
 	b.file("fake.yaml", b.fakeFile("    V: one\n", "health: {interval: 1h}\n"))
 	b.inUse.Store(true)
+	b.opts.FUSE = func(string) int { return 2 }
 	b.start()
 	first := b.await("fake", supervisor.Ready)
 	b.file("fake.yaml", b.fakeFile("    V: two\n", "health: {interval: 1h}\n"))
 	b.reload()
 	err := b.sup.Restart("fake", false)
-	if !errors.Is(err, volume.ErrRefused) || !strings.Contains(err.Error(), `in use, by "data"`) || hint(err) != "volctl plugin restart fake -y" {
+	if !errors.Is(err, volume.ErrRefused) || !strings.Contains(err.Error(), `in use, by "data"; 2 claims have FUSE mounts, which break`) || hint(err) != "volctl plugin restart fake -y" {
 		t.Errorf("restart under a volume: %v, hint %q", err, hint(err))
 	}
 	if st := b.status("fake"); st.PID != first.PID || st.Pending == "" || !b.sup.View("fake").Ready {

@@ -13,11 +13,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/volagent/volagent/agent/pluginfile"
 	"github.com/volagent/volagent/volmgr/volume"
 )
-
-// envIncarnation is the variable that names a plugin's process beyond doubt.
-const envIncarnation = "VOLAGENT_INCARNATION"
 
 // inherited are the variables that a plugin gets from the agent's environment.
 // The rest stays: it holds the agent's own settings, credentials, and the
@@ -67,34 +65,51 @@ func (r *execRunner) Find(ctx context.Context) (instance, error) {
 		}
 	}
 	if pid == 0 {
-		return nil, nil
+		// systemd may not have got to it yet.
+		served, err := r.findService(ctx, was.Nonce)
+		if served == 0 || err != nil {
+			return nil, err
+		}
+		st, err := readStat(served)
+		if err != nil {
+			return nil, nil //nolint:nilerr // it has ended
+		}
+		pid, start = served, st.start
 	}
 	// A process that has ended, and that its parent has not reaped yet, serves
 	// nobody.
 	if st, err := readStat(pid); err != nil || st.start != start || !st.alive() {
 		return nil, nil //nolint:nilerr // no such process is an answer
 	}
-	r.hide(pid)
-	return r.attach(ctx, volume.PluginProcess{Nonce: was.Nonce, PID: pid, StartTime: start, Boot: was.Boot})
+	r.p.hideGiven(r.def, pid)
+	return r.attach(ctx, volume.PluginProcess{Nonce: was.Nonce, PID: pid, StartTime: start, Boot: was.Boot}, r.keep(ctx, pid, was.Nonce))
 }
 
-// hide keeps the secrets that an earlier agent gave a process out of what this
-// one shows of its log. They are read where they still stand: the files that
+// hideGiven keeps the secrets that an earlier agent gave a process out of what
+// this one shows of its log. They are read where they still stand: the files that
 // they came from may hold others by now.
-func (r *execRunner) hide(pid int) {
-	if r.def.Exec == nil {
-		return
-	}
-	for name, v := range r.def.Exec.Env {
+func (p *plugin) hideGiven(def *volume.PluginDefinition, pid int) {
+	for name, v := range def.Env() {
 		if v.Secret != nil {
-			r.p.scrub.Add(volume.Secrets{name: volume.NewSecret(environ(pid, name))})
+			p.scrub.Add(volume.Secrets{name: volume.NewSecret(environ(pid, name))})
 		}
 	}
 }
 
-// attach watches a process that runs and notes it.
-func (r *execRunner) attach(ctx context.Context, it volume.PluginProcess) (instance, error) {
-	proc, err := openProcess(it.PID, it.StartTime)
+// attach watches a process that runs and notes it. served says that it is in a
+// service of its own, of which systemd remembers how it ended.
+func (r *execRunner) attach(ctx context.Context, it volume.PluginProcess, served bool) (instance, error) {
+	how := func(pid int) string {
+		defer r.dropGroup(it.Nonce)
+		return reap(pid)
+	}
+	if served {
+		how = r.served(it.Nonce)
+	}
+	proc, err := openProcess(it.PID, it.StartTime, how)
+	if served && err == nil && proc == nil {
+		return finished(it.PID, how(it.PID)), nil
+	}
 	if err != nil || proc == nil {
 		return nil, err
 	}
@@ -109,7 +124,8 @@ func (r *execRunner) attach(ctx context.Context, it volume.PluginProcess) (insta
 //
 //  1. whatever can fail without a process is done first;
 //  2. the nonce is stored: from here on there may be a process;
-//  3. the process is started with the nonce in its environment;
+//  3. the process is started with the nonce in its environment, and under
+//     systemd in a service whose name comes from the nonce;
 //  4. its pid is stored. A crash between 2 and 4 is mended by Find.
 func (r *execRunner) Start(ctx context.Context) (instance, error) {
 	if err := r.paths.make(); err != nil {
@@ -130,26 +146,23 @@ func (r *execRunner) Start(ctx context.Context) (instance, error) {
 	cmd.Stdout, cmd.Stderr = log, log
 
 	it := volume.PluginProcess{Nonce: rand.Text(), Boot: r.p.s.boot}
-	cmd.Env = append(cmd.Env, envIncarnation+"="+it.Nonce)
+	cmd.Env = append(cmd.Env, pluginfile.EnvIncarnation+"="+it.Nonce)
 	if err := r.p.saveProcess(ctx, it, r.def); err != nil {
 		return nil, fmt.Errorf("cannot store that the plugin is being started: %w", err)
 	}
-	if err := cmd.Start(); err != nil {
-		r.p.forgetProcess()
-		return nil, startError(cmd.Path, err)
-	}
-	it.PID = cmd.Process.Pid
-	// It is watched through a pidfd of our own, like one that an earlier agent
-	// has started. Until it is reaped there its pid and start time stay.
-	if err := cmd.Process.Release(); err != nil {
-		return nil, fmt.Errorf("cannot let go of process %d: %w", it.PID, err)
+	var served bool
+	if it.PID, served, err = r.launch(ctx, cmd, it.Nonce); err != nil {
+		return nil, err
 	}
 	st, err := readStat(it.PID)
+	if served && (err != nil || !inService(it.PID, serviceName(r.p.slot, it.Nonce))) {
+		return finished(it.PID, r.served(it.Nonce)(it.PID)), nil
+	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the start time of process %d: %w", it.PID, err)
 	}
 	it.StartTime = st.start
-	return r.attach(ctx, it)
+	return r.attach(ctx, it, served)
 }
 
 // startError says why a command could not be run.
@@ -163,21 +176,21 @@ func startError(path string, err error) error {
 
 // command is the command to run, its variables expanded and its secrets read.
 func (r *execRunner) command(ctx context.Context) (*exec.Cmd, error) {
-	value := r.p.s.opts.values(r.p.id)
+	value := r.p.values()
 	var argv []string
 	env := environment(value)
 	if r.def.Exec == nil {
 		argv = append(slices.Clone(r.p.s.opts.BuiltinArgv),
-			"--endpoint="+value(varEndpoint), "--node-id="+value(varNodeID), "--state-dir="+value(varStateDir))
+			"--endpoint="+value(pluginfile.VarEndpoint), "--node-id="+value(pluginfile.VarNodeID), "--state-dir="+value(pluginfile.VarStateDir))
 	} else {
 		for _, arg := range r.def.Exec.Command {
-			arg, err := expand(arg, value)
+			arg, err := pluginfile.Expand(arg, value)
 			if err != nil {
 				return nil, fmt.Errorf("cannot expand the command: %w", err)
 			}
 			argv = append(argv, arg)
 		}
-		own, err := r.ownEnv(ctx, value)
+		own, err := r.p.ownEnv(ctx, r.def, value)
 		if err != nil {
 			return nil, err
 		}
@@ -216,62 +229,43 @@ func environment(value func(string) string) []string {
 			env = append(env, name+"="+v)
 		}
 	}
-	return append(env, varEndpoint+"="+value(varEndpoint))
-}
-
-// ownEnv is what the plugin file sets. The value of a secret goes nowhere
-// else than into the child's environment.
-func (r *execRunner) ownEnv(ctx context.Context, value func(string) string) ([]string, error) {
-	var env []string
-	for _, name := range sortedIDs(r.def.Exec.Env) {
-		v := r.def.Exec.Env[name]
-		if v.Secret == nil {
-			s, err := expand(v.Value, value)
-			if err != nil {
-				return nil, fmt.Errorf("cannot expand %s: %w", name, err)
-			}
-			env = append(env, name+"="+s)
-			continue
-		}
-		if r.p.s.opts.Secrets == nil {
-			return nil, fmt.Errorf("cannot read the secret for %s: this agent resolves none", name)
-		}
-		secret, err := r.p.s.opts.Secrets.ResolveSecret(ctx, *v.Secret)
-		if err != nil {
-			return nil, fmt.Errorf("cannot read the secret for %s: %w", name, err)
-		}
-		if strings.ContainsRune(secret.Reveal(), 0) {
-			return nil, fmt.Errorf("cannot use the secret for %s: it holds a zero byte", name)
-		}
-		r.p.scrub.Add(volume.Secrets{name: secret})
-		env = append(env, name+"="+secret.Reveal())
-	}
-	return env, nil
+	return append(env, pluginfile.VarEndpoint+"="+value(pluginfile.VarEndpoint))
 }
 
 // clearSocket makes way for a new socket. What nobody answers on is unlinked;
 // a process of ours that was forgotten, because the state was lost, is taken
 // back; anybody else's is left alone.
 func (r *execRunner) clearSocket(ctx context.Context) (instance, error) {
-	who, err := connect(ctx, r.paths.socket)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil, nil
-	case errors.Is(err, syscall.ECONNREFUSED):
-		if err := unlinkSocket(r.paths.socket); err != nil {
-			return nil, err
-		}
-		return nil, nil
-	case err != nil:
-		return nil, fmt.Errorf("cannot use socket %s: %w", r.paths.socket, err)
+	who, taken, err := freeSocket(ctx, r.paths.socket)
+	if !taken || err != nil {
+		return nil, err
 	}
-	nonce := environ(who.pid, envIncarnation)
+	nonce := environ(who.pid, pluginfile.EnvIncarnation)
 	if st, err := readStat(who.pid); err == nil && nonce != "" && st.session == who.pid &&
-		environ(who.pid, varEndpoint) == r.p.s.opts.values(r.p.id)(varEndpoint) {
+		environ(who.pid, pluginfile.VarEndpoint) == r.p.values()(pluginfile.VarEndpoint) {
 		r.p.log.Warn("found a running plugin that was not on record", "pid", who.pid)
-		return r.attach(ctx, volume.PluginProcess{Nonce: nonce, PID: who.pid, StartTime: st.start, Boot: r.p.s.boot})
+		return r.attach(ctx, volume.PluginProcess{Nonce: nonce, PID: who.pid, StartTime: st.start, Boot: r.p.s.boot}, r.keep(ctx, who.pid, nonce))
 	}
-	return nil, fmt.Errorf("cannot start it: somebody else (pid %d) answers on its socket %s", who.pid, r.paths.socket)
+	return nil, takenError(who, r.paths.socket)
+}
+
+// freeSocket makes way for a new socket: what nobody answers on is unlinked. It
+// returns who answers, if anybody does.
+func freeSocket(ctx context.Context, path string) (who peer, taken bool, err error) {
+	switch who, err = connect(ctx, path); {
+	case err == nil:
+		return who, true, nil
+	case errors.Is(err, fs.ErrNotExist):
+		return peer{}, false, nil
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return peer{}, false, unlinkSocket(path)
+	default:
+		return peer{}, false, fmt.Errorf("cannot use socket %s: %w", path, err)
+	}
+}
+
+func takenError(who peer, path string) error {
+	return fmt.Errorf("cannot start it: somebody else (pid %d) answers on its socket %s", who.pid, path)
 }
 
 // unlinkSocket removes a dead socket and nothing else.

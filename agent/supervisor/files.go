@@ -1,23 +1,27 @@
 package supervisor
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"github.com/volagent/volagent/agent/pluginfile"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // maxFile bounds a plugin file, in bytes.
 const maxFile = 1 << 20
 
-// want is what the plugin files ask of one plugin: a definition, or none
-// because of err.
+// want is what the plugin files ask of one part of a plugin: a definition, or
+// none because of err.
 type want struct {
+	id   string
 	def  *volume.PluginDefinition
 	file string
 	err  error
@@ -25,13 +29,20 @@ type want struct {
 
 // found is one plugin file as read.
 type found struct {
-	want
-	id string // empty if not even that could be read
+	want // its id is empty if not even that could be read
 }
 
 // equal reports whether two files ask for the same.
 func (f found) equal(o found) bool {
 	return f.id == o.id && f.file == o.file && f.def.Equal(o.def) && fmt.Sprint(f.err) == fmt.Sprint(o.err)
+}
+
+// after is what files are put in order by: what is registered goes before them.
+func (f found) after() string {
+	if f.file == registeredFile {
+		return ""
+	}
+	return f.file
 }
 
 // readFiles reads <dir>/*.yaml in the order of their names. A bad file is a
@@ -78,71 +89,110 @@ func readFile(path string) found {
 		f.err = fmt.Errorf("cannot read plugin file: %w", err)
 		return f
 	}
-	f.id, f.def, f.err = parse(path, data)
+	f.id, f.def, f.err = pluginfile.Parse(path, data)
 	return f
 }
 
-// wants settles which file speaks for which plugin. Good files come first, in
-// the order of their names; what is left over is shown under its file's name.
-// known finds the plugin that a file which cannot be read belonged to.
-func (s *Supervisor) wants(all []found, known func(file string) string) map[string]want {
-	out := map[string]want{}
-	sockets := map[string]string{} // path to file
+// wants settles which file speaks for which part of which plugin, by slot. Good
+// files come first, in the order of their names; what is left over is shown as
+// the part whose definition in use stands in the file, or else under its file's
+// name. Held are the definitions in use.
+func (s *Supervisor) wants(all []found, held map[string]*volume.PluginDefinition) map[string]want {
+	good := map[string][]found{} // by plugin
 	var bad []found
 	for _, f := range all {
 		if f.err == nil {
-			f.err = s.conflict(f, out, sockets)
+			f.err = besides(f, good[f.id])
+		}
+		if f.err == nil && f.def.Builtin != "" && len(s.opts.BuiltinArgv) == 0 {
+			f.err = fmt.Errorf("%s: this agent has no builtin plugins", f.file)
 		}
 		if f.err != nil {
-			f.def = nil
 			bad = append(bad, f)
-			continue
+		} else {
+			good[f.id] = append(good[f.id], f)
 		}
-		out[f.id] = f.want
-		if f.def.Socket != "" {
-			sockets[f.def.Socket] = f.file
-		}
+	}
+	if _, given := good[pluginfile.LocalID]; !given && len(s.opts.BuiltinArgv) > 0 && !slices.ContainsFunc(bad, func(f found) bool { return f.id == pluginfile.LocalID }) {
+		good[pluginfile.LocalID] = []found{{want{id: pluginfile.LocalID, def: pluginfile.Local()}}}
+	}
+	taken := map[string]found{}
+	for _, id := range sortedIDs(good) {
+		maps.Copy(taken, slots(good[id], held))
+	}
+	out := map[string]want{}
+	bad = append(bad, s.sockets(taken)...)
+	for slot, f := range taken {
+		out[slot] = f.want
 	}
 	for _, f := range bad {
-		id := f.id
-		if id == "" {
-			id = known(f.file)
-		}
-		if _, taken := out[id]; taken || id == "" {
-			id = filepath.Base(f.file)
-		}
-		if _, taken := out[id]; taken {
-			id = f.file
-		}
-		out[id] = f.want
-	}
-	if _, given := out[localID]; !given && len(s.opts.BuiltinArgv) > 0 {
-		out[localID] = want{def: localDefinition()}
+		slot, id := shownAs(f, out, held)
+		out[slot] = want{id: id, file: f.file, err: f.err}
 	}
 	return out
 }
 
-// conflict says why a good file cannot stand beside those before it.
-func (s *Supervisor) conflict(f found, taken map[string]want, sockets map[string]string) error {
-	if other, twice := taken[f.id]; twice {
-		if other.def.Type == f.def.Type && other.def.Instance == f.def.Instance {
-			return fmt.Errorf("%s: plugin %q with the same type and instance is defined in %s already", f.file, f.id, other.file)
+// shownAs is the slot of a bad file, and the plugin that it counts to.
+func shownAs(f found, out map[string]want, held map[string]*volume.PluginDefinition) (slot, id string) {
+	free := func(slot string) bool { _, taken := out[slot]; return !taken && slot != "" }
+	for _, slot := range sortedIDs(held) {
+		def := held[slot]
+		if f.file == registeredFile && def.Registered && samePart(f.def, def) && free(slot) {
+			return slot, def.ID
 		}
-		return fmt.Errorf("%s: plugin %q is defined in %s already; several parts of one plugin are not supported by this release", f.file, f.id, other.file)
-	}
-	if f.def.Socket != "" {
-		if other, twice := sockets[f.def.Socket]; twice {
-			return fmt.Errorf("%s: socket %s is another plugin's already, in %s", f.file, f.def.Socket, other)
+		if def.File == f.file && (f.id == "" || f.id == def.ID) && free(slot) {
+			return slot, def.ID
 		}
-		return nil
 	}
-	if f.def.Builtin != "" && len(s.opts.BuiltinArgv) == 0 {
-		return fmt.Errorf("%s: this agent has no builtin plugins", f.file)
+	for _, id := range []string{f.id, filepath.Base(f.file)} {
+		if free(id) {
+			return id, id
+		}
 	}
-	if err := checkSocketPath(s.opts.paths(f.id).socket); err != nil {
-		return fmt.Errorf("%s: %w; choose a shorter --runtime-dir", f.file, err)
+	return f.file, f.file
+}
+
+// sockets takes out the files of which the socket cannot be used, or the unit:
+// that has one socket, and would be stopped for one plugin under the other.
+func (s *Supervisor) sockets(taken map[string]found) (bad []found) {
+	bySocket, byUnit := map[string]found{}, map[string]found{}
+	slots := slices.SortedFunc(maps.Keys(taken), func(a, b string) int {
+		return cmp.Or(cmp.Compare(taken[a].after(), taken[b].after()), cmp.Compare(a, b))
+	})
+	for _, slot := range slots {
+		f := taken[slot]
+		path := f.def.Socket
+		if path == "" {
+			if path = s.opts.paths(f.id, slot).socket; pluginfile.CheckSocketPath(path) != nil {
+				f.err = fmt.Errorf("%s: %w; choose a shorter --runtime-dir", f.file, pluginfile.CheckSocketPath(path))
+			}
+		}
+		if other, twice := bySocket[path]; twice && f.err == nil {
+			f.err = f.collides("socket "+path, other)
+		}
+		if other, twice := byUnit[f.def.Unit]; twice && f.err == nil {
+			f.err = f.collides("unit "+f.def.Unit, other)
+		}
+		if f.err != nil {
+			bad = append(bad, f)
+			delete(taken, slot)
+			continue
+		}
+		bySocket[path] = f
+		if f.def.Unit != "" {
+			byUnit[f.def.Unit] = f
+		}
 	}
-	return nil
+	return bad
+}
+
+// collides says that a file names what is another's.
+func (f found) collides(what string, other found) error {
+	whose := "another plugin's"
+	if other.id == f.id {
+		whose = "another part's"
+	}
+	return fmt.Errorf("%s: %s is %s already, in %s", f.file, what, whose, cmp.Or(other.file, "no file"))
 }
 
 // sortedIDs returns the keys of a map in order.

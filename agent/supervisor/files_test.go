@@ -27,10 +27,13 @@ func TestBadFiles(t *testing.T) {
 		"unknown.yaml":   {"unknown", "id: unknown\nsocket: /s\nrestart: always\n", `:3: unknown key "restart" in a plugin file; known are builtin, container,`},
 		"nested.yaml":    {"nested", "id: nested\nsocket: /s\nhealth:\n  timeouts: 3s\n", `:4: unknown key "timeouts" in health; known are interval, start_timeout, timeout`},
 		"twice.yaml":     {"twice", "id: twice\nsocket: /s\nsocket: /t\n", `:3: key "socket" stands twice in a plugin file, first in line 2`},
-		"none.yaml":      {"none", "id: none\n", ":1: nothing says how the plugin is run: exactly one of exec, socket, builtin is needed"},
+		"none.yaml":      {"none", "id: none\n", ":1: nothing says how the plugin is run: exactly one of exec, container, unit, socket, builtin is needed"},
 		"two.yaml":       {"two", "id: two\nsocket: /s\nbuiltin: local\n", ":3: builtin and socket are given at once: exactly one of"},
-		"container.yaml": {"container", "id: container\ncontainer: {image: x}\n", `:2: "container" is not supported by this release; use exec, socket or builtin`},
-		"unit.yaml":      {"unit", "id: unit\nunit: x.service\n", `:2: "unit" is not supported by this release`},
+		"runtime.yaml":   {"runtime", "id: runtime\ncontainer: {image: x}\n", `:2: container has no runtime; it can be podman or docker`},
+		"image.yaml":     {"image", "id: image\ncontainer: {runtime: podman}\n", `:2: container has no image`},
+		"mounts.yaml":    {"mounts", "id: mounts\ncontainer: {runtime: docker, image: x, mounts: [ceph]}\n", `:2: in mounts: "ceph" is not SOURCE:TARGET[:OPTIONS] with two absolute paths`},
+		"own.yaml":       {"own", "id: own\nunit: volagent.service\n", `:2: unit "volagent.service" is the agent itself`},
+		"unit.yaml":      {"unit", "id: unit\nunit: x.mount\n", `:2: unit "x.mount" is not the name of a service`},
 		"builtin.yaml":   {"builtin", "id: builtin\nbuiltin: nfs\n", `:2: "builtin" is "nfs"; it can be local`},
 		"type.yaml":      {"type", "id: type\nsocket: /s\ntype: nodes\n", `:3: "type" is "nodes"; it can be node, controller, monolith`},
 		"duration.yaml":  {"duration", "id: duration\nsocket: /s\ntimeouts:\n  node: 30\n", `:4: "node" is "30"; it is a duration above zero with a unit, like 30s or 2m`},
@@ -43,6 +46,7 @@ func TestBadFiles(t *testing.T) {
 		"dir.yaml":       {"dir", "id: dir\nexec: {command: [bin/x]}\n", `:2: command "bin/x" is neither an absolute path nor a name in PATH`},
 		"variable.yaml":  {"variable", "id: variable\nexec:\n  command:\n  - /bin/x\n  - ${HOME}\n", ":5: in command: unknown variable ${HOME}; known are CSI_ENDPOINT, NODE_ID, PLUGIN_ID, STATE_DIR, MOUNT_ROOT"},
 		"brace.yaml":     {"brace", "id: brace\nexec: {command: [/bin/x], env: {A: '${NODE_ID'}}\n", `:2: in A: "${NODE_ID" has no closing brace`},
+		"equals.yaml":    {"equals", "id: equals\nexec: {command: [/bin/x], env: {PW=hunter2}}\n", `:2: in env "PW=…" is no KEY: VALUE`},
 		"env.yaml":       {"env", "id: env\nexec: {command: [/bin/x], env: {CSI_ENDPOINT: x}}\n", ":2: CSI_ENDPOINT is set by the agent"},
 		"secret.yaml":    {"secret", "id: secret\nexec: {command: [/bin/x], env: {A: {file: /x, env: Y}}}\n", `:2: "A" names 2 secrets; it needs exactly one of file, credential, env`},
 		"vault.yaml":     {"vault", "id: vault\nexec: {command: [/bin/x], env: {A: {vault: x}}}\n", `:2: unknown key "vault" in A; known are credential, env, file`},
@@ -50,8 +54,10 @@ func TestBadFiles(t *testing.T) {
 		// Duplicates: the first file by name wins.
 		"a-dup.yaml":  {"", "id: dup\nsocket: /no/dup\n", ""},
 		"b-dup.yaml":  {"b-dup.yaml", "id: dup\nsocket: /no/dup2\n", `: plugin "dup" with the same type and instance is defined in ` + b.dir + "/etc/a-dup.yaml already"},
-		"c-dup.yaml":  {"c-dup.yaml", "id: dup\ntype: controller\nsocket: /no/dup3\n", `: plugin "dup" is defined in ` + b.dir + "/etc/a-dup.yaml already; several parts of one plugin are not supported by this release"},
+		"c-dup.yaml":  {"c-dup.yaml", "id: dup\ntype: controller\nsocket: /no/dup3\n", `: plugin "dup" is defined in ` + b.dir + "/etc/a-dup.yaml already, without a type; several parts of one plugin need a type each: node or controller"},
 		"d-sock.yaml": {"sock", "id: sock\nsocket: /no/../no/dup\n", ": socket /no/dup is another plugin's already, in " + b.dir + "/etc/a-dup.yaml"},
+		"a-unit.yaml": {"", "id: units\nunit: csi-test.service\n", ""},
+		"b-unit.yaml": {"units2", "id: units2\nunit: csi-test.service\n", ": unit csi-test.service is another plugin's already, in " + b.dir + "/etc/a-unit.yaml"},
 		// Not plugin files at all.
 		".hidden.yaml": {"", "nonsense", ""},
 		"README":       {"", "nonsense", ""},
@@ -65,7 +71,7 @@ func TestBadFiles(t *testing.T) {
 	b.file("fake.yaml", b.fakeFile("", ""))
 	b.start()
 	b.await("fake", supervisor.Ready)
-	want := []string{"fake", "dup", "folder.yaml"}
+	want := []string{"fake", "dup", "units", "folder.yaml"}
 	for name, r := range rows {
 		if r.id == "" {
 			continue

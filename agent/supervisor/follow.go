@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -14,36 +15,72 @@ import (
 const followEvery = 250 * time.Millisecond
 
 // FollowLog writes the last n lines of a plugin's log and, with follow, every
-// line that is added until ctx ends or write fails. Secrets that this agent has
-// given the plugin are left out. Its errors are LogPath's.
-func (s *Supervisor) FollowLog(ctx context.Context, id string, n int, follow bool, write func([]byte) error) error {
-	path, err := s.LogPath(id)
+// line that is added until ctx ends or write fails. Of several parts each line
+// begins with its part's name. Secrets that this agent has given the plugin are
+// left out. Its errors are LogPath's.
+func (s *Supervisor) FollowLog(ctx context.Context, id string, n int, follow bool, write func([]byte) error, only ...Only) error {
+	parts, err := s.logged(id, only)
 	if err != nil {
 		return err
 	}
-	size := logSize(path)
-	lines, err := s.LogTail(id, n)
-	if err != nil {
-		return err
+	freshen(parts)
+	if !follow {
+		lines, err := tails(parts, n)
+		return errors.Join(err, write(joined(lines)))
 	}
-	if err := write(joined(lines)); err != nil || !follow {
-		return err
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var journals sync.WaitGroup
+	defer journals.Wait()
+	defer cancel() // before that
+	fresh, failed := make(chan []string), make(chan error, len(parts))
+	size := map[*plugin]int64{}
+	for _, p := range parts {
+		if unit := p.unit(); unit != "" {
+			journals.Go(func() {
+				failed <- followJournal(ctx, unit, n, func(line string) error {
+					select {
+					case fresh <- p.label(cleaned([]string{line}, p.hide())):
+						return nil
+					case <-ctx.Done():
+						return ctx.Err()
+					}
+				})
+			})
+			continue
+		}
+		size[p] = logSize(p.paths().log)
+		lines, err := p.lastLines(n)
+		if err = errors.Join(err, write(joined(p.label(lines)))); err != nil {
+			return err
+		}
 	}
-	p := s.find(id)
-	if p == nil {
-		return unknown(id)
-	}
+	return followFiles(ctx, size, fresh, failed, write)
+}
+
+// followFiles writes what is added to files from a size on, and the lines that
+// come from elsewhere, until ctx ends or something fails.
+func followFiles(ctx context.Context, size map[*plugin]int64, fresh <-chan []string, failed <-chan error, write func([]byte) error) error {
 	t := time.NewTicker(followEvery)
 	defer t.Stop()
 	for {
 		select {
-		case <-t.C:
-			var fresh []string
-			if fresh, size, err = since(path, size, p.hide()); err != nil {
+		case lines := <-fresh:
+			if err := write(joined(lines)); err != nil {
 				return err
 			}
-			if err := write(joined(fresh)); err != nil {
-				return err
+		case err := <-failed:
+			return err
+		case <-t.C:
+			for p := range size {
+				p.logs.freshen(0)
+				lines, next, err := since(p.paths().log, size[p], p.hide())
+				if size[p] = next; err != nil {
+					return err
+				}
+				if err := write(joined(p.label(lines))); err != nil {
+					return err
+				}
 			}
 		case <-ctx.Done():
 			return nil

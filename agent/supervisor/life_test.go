@@ -28,7 +28,7 @@ func TestStartsAndIsReadyAtOnce(t *testing.T) {
 	b.file("fake.yaml", b.fakeFile("    NODE: ${NODE_ID}/${PLUGIN_ID}\n    PLACES: ${STATE_DIR} ${MOUNT_ROOT}\n", "health: {interval: 1h}\n"))
 	var mu sync.Mutex
 	var told []string
-	b.opts.OnChange = func(id string) { mu.Lock(); defer mu.Unlock(); told = append(told, id) }
+	b.opts.OnChange = func(c supervisor.Change) { mu.Lock(); defer mu.Unlock(); told = append(told, c.Plugin) }
 	b.start()
 	st := b.await("fake", supervisor.Ready)
 

@@ -93,11 +93,7 @@ func tail(path string, n int, scrub func(string) string) ([]string, error) {
 		return nil, nil
 	}
 	lines := strings.Split(text, "\n")
-	lines = lines[max(0, len(lines)-n):]
-	for i, line := range lines {
-		lines[i] = printable(scrub(line))
-	}
-	return lines, nil
+	return cleaned(lines[max(0, len(lines)-n):], scrub), nil
 }
 
 // printable drops control characters and cuts an endless line.

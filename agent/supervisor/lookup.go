@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/volagent/volagent/volmgr/csiclient"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -17,54 +16,8 @@ const (
 	errorLines = 3
 )
 
-// Status is a plugin for people to look at.
-type Status struct {
-	ID       string
-	Type     string // node, controller, monolith; empty until the plugin has said
-	Runner   string // exec, socket, builtin; empty if the plugin's file is bad
-	File     string // empty for the plugin that exists without one
-	State    State
-	Reason   string
-	Since    time.Time
-	Next     time.Time // when a plugin that is backing off is started again
-	Restarts int
-	PID      int
-	// Info is the plugin's last answer, also while it is down.
-	Info     volume.PluginInfo
-	Socket   string
-	LogFile  string // empty where somebody else keeps the log
-	LastExit string
-	LastLog  []string
-	Pending  string // why a changed, removed or bad plugin file is not in force
-}
-
-// find returns a plugin; nil where none is configured.
-func (s *Supervisor) find(id string) *plugin {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.plugins[id]
-}
-
-// remembered is what a plugin said of itself that is not configured any more.
-func (s *Supervisor) remembered(id string) volume.PluginInfo {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.saved[id].Info
-}
-
-// View returns a plugin as decisions see it. The maps and slices in it are
-// shared and must not be changed.
-func (s *Supervisor) View(id string) volume.PluginView {
-	p := s.find(id)
-	if p == nil {
-		return volume.PluginView{State: string(Stopped), Reason: "no such plugin is configured", Info: s.remembered(id)}
-	}
-	v, _ := p.view()
-	return v
-}
-
-// view is View, and the client that goes with it.
-func (p *plugin) view() (volume.PluginView, *csiclient.Client) {
+// look looks at a part.
+func (p *plugin) look() glance {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.m.snapshot() // with p.mu held, so that all of it is of one moment
@@ -75,6 +28,7 @@ func (p *plugin) view() (volume.PluginView, *csiclient.Client) {
 		Reason:      now.reason,
 		Stopped:     p.halt,
 		Incarnation: p.incarnation,
+		Restarts:    now.restarts,
 		Info:        p.rec.Info,
 	}
 	if p.def != nil {
@@ -83,22 +37,7 @@ func (p *plugin) view() (volume.PluginView, *csiclient.Client) {
 	if now.state == Ready && !v.Ready {
 		v.Reason = "is about to be stopped"
 	}
-	return v, p.client
-}
-
-// Client returns the client of a plugin that is ready. The error wraps
-// volume.ErrPluginUnavailable, or volume.ErrNotFound if there is no such
-// plugin. A client serves one incarnation: ask again for each call.
-func (s *Supervisor) Client(id string) (*csiclient.Client, error) {
-	p := s.find(id)
-	if p == nil {
-		return nil, unknown(id)
-	}
-	v, client := p.view()
-	if v.Ready {
-		return client, nil
-	}
-	return nil, p.unavailable(v)
+	return glance{p: p, kind: p.kind(), typed: p.def != nil && p.def.Type != "", view: v, status: now, client: p.client}
 }
 
 func unknown(id string) error {
@@ -139,125 +78,94 @@ func (s *Supervisor) Changed(id string) <-chan struct{} {
 // Released tells that something staged through a plugin is no more: a change
 // that waits for the last of it may come into force.
 func (s *Supervisor) Released(id string) {
-	p := s.find(id)
-	if p == nil {
-		return
-	}
-	p.mu.Lock()
-	waits := p.next != nil
-	p.mu.Unlock()
-	if waits {
-		p.poke()
+	for _, p := range s.parts(id) {
+		if p.waits() {
+			p.poke()
+		}
 	}
 }
 
-// Status returns one plugin.
-func (s *Supervisor) Status(id string) (Status, error) {
-	p := s.find(id)
-	if p == nil {
-		return Status{}, unknown(id)
-	}
-	return p.status(), nil
-}
-
-// Statuses returns all plugins in the order of their ids.
-func (s *Supervisor) Statuses() []Status {
-	s.mu.Lock()
-	plugins := make([]*plugin, 0, len(s.plugins))
-	for _, id := range sortedIDs(s.plugins) {
-		plugins = append(plugins, s.plugins[id])
-	}
-	s.mu.Unlock()
-	all := make([]Status, 0, len(plugins))
-	for _, p := range plugins {
-		all = append(all, p.status())
-	}
-	return all
-}
-
-func (p *plugin) status() Status {
-	p.mu.Lock()
-	now := p.m.snapshot() // with p.mu held, so that all of it is of one moment
-	st := Status{
-		ID: p.id, File: p.file, State: now.state, Reason: now.reason, Since: now.since, Next: now.next, Restarts: now.restarts,
-		PID: p.pid, Info: p.rec.Info, LastExit: p.lastExit, Pending: p.pending(),
-	}
-	def := p.def
-	p.mu.Unlock()
-	st.Type = kindOf(def, st.Info)
-	if def != nil {
-		st.Runner = def.Runner()
-		st.Socket = p.runnerFor(def).Socket()
-	}
-	if log, ok := p.logPath(); ok {
-		st.LogFile, st.LastLog = log, p.tail(shownLines)
-	}
-	return st
-}
-
-// pending says what about the plugin's file is not in force; p.mu is held.
-func (p *plugin) pending() string {
-	const when = "nothing is staged through the plugin any more"
-	switch {
-	case p.def == nil:
-		return "" // the state is failed, and says why
-	case p.fault != nil:
-		return fmt.Sprintf("its file cannot be used, the definition before it stays in force: %s", p.fault)
-	case p.next == nil:
-		return ""
-	case p.next.def == nil:
-		return "its file was removed; the plugin is stopped when " + when
-	default:
-		return fmt.Sprintf("its file changed; the change comes into force when %s; with on_change: restart it does so at once", when)
-	}
-}
-
-// kindOf is the plugin's type as its file says or, failing that, the plugin.
-func kindOf(def *volume.PluginDefinition, info volume.PluginInfo) string {
-	switch {
-	case def != nil && def.Type != "":
-		return def.Type
-	case info.HasController && info.HasNode:
-		return typeMonolith
-	case info.HasController:
-		return typeController
-	case info.HasNode:
-		return typeNode
-	default:
-		return ""
-	}
-}
-
-// LogPath returns the file that a plugin writes to. The error wraps
+// LogPath returns the file that a plugin in one part writes to. The error wraps
 // volume.ErrNotFound if there is no such plugin, and volume.ErrRefused if
 // somebody else keeps its log.
 func (s *Supervisor) LogPath(id string) (string, error) {
-	p := s.find(id)
-	if p == nil {
-		return "", unknown(id)
+	parts, err := s.logged(id, nil)
+	if err != nil {
+		return "", err
 	}
-	path, ok := p.logPath()
-	if ok {
-		return path, nil
+	path, ok := parts[0].logPath()
+	if !ok {
+		return "", volume.Errorf(volume.ErrRefused, "the log of plugin %q is in systemd's journal", id).WithHint("volctl plugin logs %s", id)
 	}
-	if def, _ := p.definition(); def == nil {
-		return "", volume.Errorf(volume.ErrRefused, "plugin %q was never started, so it has no log", id).WithHint("volctl plugin status %s", id)
-	}
-	return "", volume.Errorf(volume.ErrRefused, "plugin %q is run by somebody else, who keeps its log", id).WithHint("volctl plugin status %s", id)
+	return path, nil
 }
 
-// LogTail returns the last n lines that a plugin wrote, without the secrets
-// that this agent has given it.
-func (s *Supervisor) LogTail(id string, n int) ([]string, error) {
-	path, err := s.LogPath(id)
+// logged are the parts of which the log is kept here, of those that are asked for.
+func (s *Supervisor) logged(id string, only []Only) ([]*plugin, error) {
+	parts, err := s.selected(id, only)
 	if err != nil {
 		return nil, err
 	}
-	p := s.find(id)
-	if p == nil {
-		return nil, unknown(id)
+	var logged []*plugin
+	started := false
+	for _, p := range parts {
+		if _, ok := p.logPath(); ok || p.unit() != "" {
+			logged = append(logged, p)
+		}
+		def, _ := p.definition()
+		started = started || def != nil
 	}
-	return tail(path, n, p.hide())
+	switch {
+	case len(logged) > 0:
+		return logged, nil
+	case !started:
+		return nil, volume.Errorf(volume.ErrRefused, "plugin %q was never started, so it has no log", id).WithHint("volctl plugin status %s", id)
+	default:
+		return nil, volume.Errorf(volume.ErrRefused, "plugin %q is run by somebody else, who keeps its log", id).WithHint("volctl plugin status %s", id)
+	}
+}
+
+// LogTail returns the last n lines that a plugin wrote, of several parts those of
+// each, without the secrets that this agent has given it.
+func (s *Supervisor) LogTail(id string, n int, only ...Only) ([]string, error) {
+	parts, err := s.logged(id, only)
+	if err != nil {
+		return nil, err
+	}
+	freshen(parts)
+	return tails(parts, n)
+}
+
+// freshen brings the logs of parts up to date, where they are copied.
+func freshen(parts []*plugin) {
+	for _, p := range parts {
+		p.logs.freshen(logPatience)
+	}
+}
+
+// tails are the last n lines of each part.
+func tails(parts []*plugin, n int) ([]string, error) {
+	var all []string
+	for _, p := range parts {
+		lines, err := p.lastLines(n)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, p.label(lines)...)
+	}
+	return all, nil
+}
+
+// label puts the part's name before its lines, if there are other parts.
+func (p *plugin) label(lines []string) []string {
+	if len(p.s.parts(p.id)) < 2 {
+		return lines
+	}
+	name := p.name()
+	for i, line := range lines {
+		lines[i] = name + " | " + line
+	}
+	return lines
 }
 
 // hide returns what takes secrets out of the plugin's words, those included that
@@ -270,10 +178,10 @@ func (p *plugin) hide() func(string) string {
 			}
 		}
 		def, _ := p.definition()
-		if def == nil || def.Exec == nil || p.s.opts.Secrets == nil {
+		if def == nil || p.s.opts.Secrets == nil {
 			return
 		}
-		for name, v := range def.Exec.Env {
+		for name, v := range def.Env() {
 			if v.Secret == nil {
 				continue
 			}
@@ -285,23 +193,40 @@ func (p *plugin) hide() func(string) string {
 	return p.scrub.Scrub
 }
 
-// logPath returns the plugin's log, if it is ours.
+// logPath returns the file that the plugin writes to, if it is ours.
 func (p *plugin) logPath() (string, bool) {
 	def, _ := p.definition()
-	if def == nil || def.Socket != "" {
+	if def == nil || def.Socket != "" || def.Unit != "" {
 		return "", false
 	}
-	return p.s.opts.paths(p.id).log, true
+	return p.paths().log, true
+}
+
+// unit is the unit whose journal is the plugin's log; empty if that is elsewhere.
+func (p *plugin) unit() string {
+	if def, _ := p.definition(); def != nil && p.s.opts.Systemd != nil {
+		return def.Unit
+	}
+	return ""
+}
+
+// lastLines returns the last lines of the log; none if it is somebody else's.
+func (p *plugin) lastLines(n int) ([]string, error) {
+	if unit := p.unit(); unit != "" {
+		return p.journal.tail(unit, n, p.hide())
+	}
+	path, ok := p.logPath()
+	if !ok {
+		return nil, nil
+	}
+	return tail(path, n, p.hide())
 }
 
 // tail returns the last lines of the log as far as they can be read.
 func (p *plugin) tail(n int) []string {
-	path, ok := p.logPath()
-	if !ok {
-		return nil
-	}
-	lines, err := tail(path, n, p.hide())
+	lines, err := p.lastLines(n)
 	if err != nil {
+		p.log.Debug("cannot read the plugin's log", "error", err)
 		return nil
 	}
 	return lines

@@ -47,6 +47,10 @@ func TestMain(m *testing.M) {
 			code = 1
 		}
 	}
+	groups, _ := filepath.Glob("/sys/fs/cgroup/*/volagent-plugin-fake-*")
+	for _, dir := range groups {
+		_ = os.Remove(dir) // of plugins that ended with no agent
+	}
 	os.Exit(code)
 }
 
@@ -136,12 +140,14 @@ func fakeServer(b behaviour) *grpc.Server {
 	f := &fakeServices{behaviour: b}
 	csi.RegisterIdentityServer(s, f)
 	csi.RegisterNodeServer(s, f)
+	csi.RegisterControllerServer(s, f)
 	return s
 }
 
 type fakeServices struct {
 	csi.UnimplementedIdentityServer
 	csi.UnimplementedNodeServer
+	csi.UnimplementedControllerServer
 	behaviour behaviour
 }
 
@@ -164,7 +170,25 @@ func (f *fakeServices) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest)
 }
 
 func (f *fakeServices) GetPluginCapabilities(context.Context, *csi.GetPluginCapabilitiesRequest) (*csi.GetPluginCapabilitiesResponse, error) {
-	return &csi.GetPluginCapabilitiesResponse{}, nil
+	if !f.behaviour.is("controller") {
+		return &csi.GetPluginCapabilitiesResponse{}, nil
+	}
+	service := &csi.PluginCapability_Service{Type: csi.PluginCapability_Service_CONTROLLER_SERVICE}
+	return &csi.GetPluginCapabilitiesResponse{Capabilities: []*csi.PluginCapability{{Type: &csi.PluginCapability_Service_{Service: service}}}}, nil
+}
+
+func (f *fakeServices) ControllerGetCapabilities(context.Context, *csi.ControllerGetCapabilitiesRequest) (*csi.ControllerGetCapabilitiesResponse, error) {
+	rpc := &csi.ControllerServiceCapability_RPC{Type: csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME}
+	return &csi.ControllerGetCapabilitiesResponse{Capabilities: []*csi.ControllerServiceCapability{{Type: &csi.ControllerServiceCapability_Rpc{Rpc: rpc}}}}, nil
+}
+
+// ControllerPublishVolume answers with the process that it is.
+func (f *fakeServices) ControllerPublishVolume(ctx context.Context, _ *csi.ControllerPublishVolumeRequest) (*csi.ControllerPublishVolumeResponse, error) {
+	if f.behaviour.is("late") {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return &csi.ControllerPublishVolumeResponse{PublishContext: map[string]string{"pid": strconv.Itoa(os.Getpid())}}, nil
 }
 
 func (f *fakeServices) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequest) (*csi.NodeGetCapabilitiesResponse, error) {

@@ -5,13 +5,11 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/volagent/volagent/agent/pluginfile"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// maxSocketPath is sun_path less its final zero (unix(7)).
-const maxSocketPath = 107
-
-// paths are a plugin's own places on the host.
+// paths are a part's own places on the host.
 type paths struct {
 	socketDir string // 0700
 	socket    string
@@ -21,25 +19,24 @@ type paths struct {
 	mountRoot string // 0711: an alloc's own user passes through
 }
 
-func (o Options) paths(id string) paths {
-	c := volume.PluginComponent(id)
+// paths are the part's own places.
+func (p *plugin) paths() paths { return p.s.opts.paths(p.id, p.slot) }
+
+// values gives the variables of the plugin's file their values.
+func (p *plugin) values() func(string) string { return p.s.opts.values(p.id, p.slot) }
+
+// paths are those of a part: of the plugin all have the mount root.
+func (o Options) paths(id, slot string) paths {
+	c := volume.PluginComponent(slot)
 	p := paths{
 		socketDir: filepath.Join(o.RuntimeDir, "plugins", c),
 		dir:       filepath.Join(o.DataDir, "plugins", c),
-		mountRoot: filepath.Join(o.DataDir, "csi", c),
+		mountRoot: filepath.Join(o.DataDir, "csi", volume.PluginComponent(id)),
 	}
 	p.socket = filepath.Join(p.socketDir, "csi.sock")
 	p.state = filepath.Join(p.dir, "state")
 	p.log = filepath.Join(p.dir, "plugin.log")
 	return p
-}
-
-// checkSocketPath refuses what cannot be connected to.
-func checkSocketPath(path string) error {
-	if len(path) > maxSocketPath {
-		return fmt.Errorf("socket path %q has %d bytes, and a unix socket's path has at most %d", path, len(path), maxSocketPath)
-	}
-	return nil
 }
 
 // make makes the directories that a plugin needs before it starts.
@@ -66,19 +63,19 @@ func (p paths) make() error {
 }
 
 // values gives the variables of a plugin file their values.
-func (o Options) values(id string) func(string) string {
-	p := o.paths(id)
+func (o Options) values(id, slot string) func(string) string {
+	p := o.paths(id, slot)
 	return func(name string) string {
 		switch name {
-		case varEndpoint:
+		case pluginfile.VarEndpoint:
 			return "unix://" + p.socket
-		case varNodeID:
+		case pluginfile.VarNodeID:
 			return o.NodeID
-		case varPluginID:
+		case pluginfile.VarPluginID:
 			return id
-		case varStateDir:
+		case pluginfile.VarStateDir:
 			return p.state
-		case varMountRoot:
+		case pluginfile.VarMountRoot:
 			return p.mountRoot
 		default:
 			return ""

@@ -14,16 +14,23 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// plugin is one supervised plugin. One goroutine, in worker.go, drives it;
-// everybody else reads, or changes what is wanted and wakes that goroutine.
+// plugin is one supervised part of a plugin, which few have more than one of;
+// see part.go. One goroutine, in worker.go, drives it; everybody else reads, or
+// changes what is wanted and wakes that goroutine.
 type plugin struct {
 	s     *Supervisor
-	id    string
+	id    string // the plugin's
+	slot  string // the part's own: the id, unless it is a controller beside others
 	m     *machine
 	log   hclog.Logger
 	scrub *csiclient.Scrubber
 	learn sync.Once     // fills scrub with what the plugin was given before this agent
 	wake  chan struct{} // holds one token: look again at what is wanted
+	over  chan struct{} // closed when its goroutine has ended
+	logs  logCopier     // of a container
+	turn  chan struct{} // holds one token: of who stores the record
+
+	journal journal // of the unit that runs it
 
 	mu sync.Mutex
 	// What is wanted.
@@ -34,6 +41,7 @@ type plugin struct {
 	restart bool                     // somebody asked for it
 	halt    bool                     // it is to be stopped, and to stay so
 	kick    bool                     // try again now, whatever failed
+	force   bool                     // what waits to come into use does not wait for volumes
 	// What is.
 	rec         volume.PluginRecord
 	stored      []byte // rec as it was last stored
@@ -41,28 +49,38 @@ type plugin struct {
 	key         string // of the instance that incarnation counts
 	incarnation uint64
 	pid         int
+	up          bool // something runs
 	lastExit    string
-	quiet       bool // no new call may start: it is about to be stopped
-	asking      int  // requests that decide whether it may be stopped; no new call starts meanwhile
-	halted      bool // it was stopped on purpose, and nothing of it runs
-	untidy      bool // that its log cannot be trimmed was said
+	quiet       bool     // no new call may start: it is about to be stopped
+	asking      int      // requests that decide whether it may be stopped; no new call starts meanwhile
+	halted      bool     // it was stopped on purpose, and nothing of it runs
+	swept       bool     // its container was just removed: there is none
+	untidy      bool     // that its log cannot be trimmed was said
+	warnings    []string // about what runs
+	warned      []string // all that were told
 }
 
 // change is a definition that is not in use yet; nil stands for none, because
-// the file was removed.
+// the file was removed or the plugin deregistered.
 type change struct{ def *volume.PluginDefinition }
 
 // newPlugin makes a plugin from what its file asks for and what is remembered
 // of it. A plugin that was in use goes on as it was until a change may be
 // applied.
-func (s *Supervisor) newPlugin(id string, w want, rec volume.PluginRecord) *plugin {
-	p := &plugin{s: s, id: id, log: s.log.With("plugin", id), scrub: &csiclient.Scrubber{}, wake: make(chan struct{}, 1), rec: rec}
+func (s *Supervisor) newPlugin(slot string, w want, rec volume.PluginRecord) *plugin {
+	p := &plugin{
+		s: s, id: w.id, slot: slot, log: s.log.With("plugin", slot), scrub: &csiclient.Scrubber{},
+		wake: make(chan struct{}, 1), over: make(chan struct{}), turn: make(chan struct{}, 1), rec: rec,
+	}
+	p.logs.init(p.paths())
 	p.m = newMachine(p.changed)
 	p.def, p.halt = rec.Definition, rec.Stopped
 	if rec.ID != "" {
 		p.stored, _ = json.Marshal(rec) // without it the record is stored once too often
 	}
-	p.rec.ID = id
+	if p.rec.ID = slot; slot != p.id {
+		p.rec.Plugin = p.id
+	}
 	if p.halt {
 		p.m.note(p.onRequest())
 	}
@@ -84,6 +102,7 @@ func (p *plugin) propose(w want) {
 	default:
 		p.next = &change{def: w.def}
 	}
+	p.force = p.force && p.next != nil
 	p.kick = true
 	p.mu.Unlock()
 	p.poke()
@@ -106,7 +125,7 @@ func (p *plugin) poke() {
 // which those that repeat are held back.
 func (p *plugin) changed(from State, now status) {
 	p.log.Debug("plugin is "+string(now.state), "was", from, "reason", now.reason, "restarts", now.restarts)
-	p.s.notify(p.id)
+	p.s.notify(p)
 }
 
 // must reports an event that could not be, which is a mistake of ours.
@@ -121,28 +140,40 @@ func (p *plugin) must(err error) {
 // staged, no new call starts until the change is in force.
 func (p *plugin) due() bool {
 	p.mu.Lock()
-	asked, next, nothing := p.restart || p.halt != p.halted, p.next, p.def == nil
+	asked, next, nothing := p.restart || p.halt != p.halted, p.next, p.def == nil || p.force
 	p.mu.Unlock()
 	switch {
 	case asked:
 		return true
 	case next == nil:
 		return false
-	case nothing: // to be careful of
+	case nothing: // to be careful of, or nobody is to be
 		return true
 	case next.def != nil && next.def.OnChange == volume.OnChangeRestart:
 		return true
-	case len(p.s.inUse(p.id)) > 0:
+	case len(p.inUse()) > 0:
 		return false
 	}
 	// Asked again with the door closed: a volume may just have come in.
-	p.setQuiet(true)
-	if len(p.s.inUse(p.id)) > 0 {
-		p.setQuiet(false)
-		p.s.notify(p.id) // somebody may have seen the door closed, and wait
+	if !p.shut() {
+		p.s.notify(p) // somebody may have seen the door closed, and wait
 		return false
 	}
 	return true
+}
+
+// waits reports whether a change of its file waits to come into force.
+func (p *plugin) waits() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.next != nil
+}
+
+// running reports whether an incarnation still runs.
+func (p *plugin) running(incarnation uint64) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.up && p.incarnation == incarnation
 }
 
 func (p *plugin) setQuiet(quiet bool) {
@@ -190,6 +221,8 @@ func (p *plugin) forgetProcess() {
 
 // save changes the record and stores it if that made a difference.
 func (p *plugin) save(ctx context.Context, edit func(*volume.PluginRecord)) error {
+	p.turn <- struct{}{} // a later record must not be stored before an earlier one
+	defer func() { <-p.turn }()
 	p.mu.Lock()
 	edit(&p.rec)
 	rec, stored := p.rec, p.stored
@@ -236,8 +269,9 @@ func (p *plugin) sleep(ctx context.Context, d time.Duration) error {
 func (p *plugin) runs(inst instance) (another bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.pid = 0
+	p.pid, p.up = 0, inst != nil
 	if inst == nil {
+		p.warnings = nil
 		return false
 	}
 	p.pid = inst.PID()
@@ -249,6 +283,13 @@ func (p *plugin) runs(inst instance) (another bool) {
 	p.key = key
 	p.incarnation = p.s.incarnations.Add(1)
 	return another
+}
+
+// renew makes another incarnation of the instance that runs.
+func (p *plugin) renew() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.incarnation = p.s.incarnations.Add(1)
 }
 
 // use publishes the client to those who ask and returns the one before it.

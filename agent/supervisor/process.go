@@ -22,9 +22,17 @@ type process struct {
 	exit  string        // how it ended; valid after done
 }
 
-// openProcess watches the process with that pid and start time. It returns
-// nil if there is none, or another one by now.
-func openProcess(pid int, start uint64) (*process, error) {
+// finished is a process that had ended before it could be watched.
+func finished(pid int, exit string) *process {
+	p := &process{pid: pid, exit: exit, done: make(chan struct{}), ended: make(chan struct{})}
+	close(p.done)
+	close(p.ended)
+	return p
+}
+
+// openProcess watches the process with that pid and start time, and asks how it
+// ended when it has. It returns nil if there is none, or another one by now.
+func openProcess(pid int, start uint64, how func(pid int) string) (*process, error) {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if errors.Is(err, unix.ESRCH) {
 		return nil, nil
@@ -48,7 +56,7 @@ func openProcess(pid int, start uint64) (*process, error) {
 		if err := conn.Read(pidfdReadable); err != nil {
 			return // released
 		}
-		p.exit = reap(pid)
+		p.exit = how(pid)
 		close(p.done)
 	}()
 	return p, nil
@@ -121,6 +129,9 @@ func (p *process) Stop(ctx context.Context, grace time.Duration) error {
 }
 
 func (p *process) signal(sig unix.Signal) error {
+	if p.fd == nil {
+		return nil // it has ended
+	}
 	conn, err := p.fd.SyscallConn()
 	if err != nil {
 		return fmt.Errorf("cannot signal process %d: %w", p.pid, err)
@@ -135,6 +146,9 @@ func (p *process) signal(sig unix.Signal) error {
 
 // Release implements instance: the process goes on, unwatched.
 func (p *process) Release() error {
+	if p.fd == nil {
+		return nil
+	}
 	err := p.fd.Close()
 	<-p.ended
 	return err

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/volagent/volagent/agent/pluginfile"
 )
 
 // procStat is what matters here of /proc/PID/stat (proc_pid_stat(5)).
@@ -66,7 +68,7 @@ func findNonce(nonce string) (pid int, start uint64) {
 	}
 	for _, dir := range dirs {
 		n, err := strconv.Atoi(filepath.Base(dir))
-		if err != nil || environ(n, envIncarnation) != nonce {
+		if err != nil || environ(n, pluginfile.EnvIncarnation) != nonce {
 			continue
 		}
 		st, err := readStat(n)

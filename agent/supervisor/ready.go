@@ -21,17 +21,22 @@ const (
 	// unhealthyProbe is the longest pause between two probes of a plugin that
 	// was ready and failed one.
 	unhealthyProbe = 5 * time.Second
+	// lostLook is the pause before a plugin is looked at whose connection was lost.
+	lostLook = 500 * time.Millisecond
 	// maxFailures is after how many failed probes in a row a plugin hangs.
 	maxFailures = 3
 )
 
 // settle waits until the instance is ready: it opens its socket, says that it
-// is ready, and says who it is. It is ready then and there, not at some later
+// is ready, says who it is, and shares its mounts with the host. It is ready then and there, not at some later
 // poll. The client is the caller's.
 func (w *worker) settle(ctx context.Context, run runner, def *volume.PluginDefinition) (*csiclient.Client, error) {
 	limit, cancel := context.WithTimeoutCause(ctx, def.StartTimeout, errSlow)
 	defer cancel()
 	last := "it has not opened its socket " + run.Socket()
+	if def.Unit != "" {
+		last += unitNeeds(run.Socket())
+	}
 	err := w.poll(limit, firstLook, slowestPoll, func() bool {
 		_, err := os.Stat(run.Socket())
 		return err == nil
@@ -39,6 +44,8 @@ func (w *worker) settle(ctx context.Context, run runner, def *volume.PluginDefin
 	if err != nil {
 		return nil, w.unsettled(limit, def, err, last)
 	}
+	w.served, _ = statSocket(run.Socket()) // one that is gone again is another one later
+	last = "it has opened its socket " + run.Socket() + ", and does not answer"
 	client, err := csiclient.Dial(run.Socket(), w.clientOptions(def))
 	if err != nil {
 		return nil, err
@@ -63,6 +70,9 @@ func (w *worker) settle(ctx context.Context, run runner, def *volume.PluginDefin
 	})
 	if err == nil {
 		err = w.introduce(ctx, def, info)
+		if err == nil {
+			err = w.share(ctx, run, def)
+		}
 	} else {
 		err = w.unsettled(limit, def, err, last)
 	}
@@ -116,6 +126,9 @@ func (w *worker) clientOptions(def *volume.PluginDefinition) csiclient.Options {
 	o.NodeTimeout, o.ControllerTimeout, o.ProbeTimeout = def.NodeTimeout, def.ControllerTimeout, def.ProbeTimeout
 	o.MaxInFlight = def.MaxInFlight
 	o.Scrubber = w.scrub
+	if w.s.opts.Observe != nil {
+		o.Observer = w.s.opts.Observe(w.id)
+	}
 	switch def.Type {
 	case typeNode:
 		o.Services = csiclient.NodeOnly
@@ -130,10 +143,6 @@ func (w *worker) clientOptions(def *volume.PluginDefinition) csiclient.Options {
 // introduce checks who the plugin says it is and remembers that.
 func (w *worker) introduce(ctx context.Context, def *volume.PluginDefinition, info volume.PluginInfo) error {
 	info.ID = w.id
-	if was := w.record().Info.Driver; was != "" && was != info.Driver {
-		return fmt.Errorf("%w: driver %q answers, and plugin %q has been driver %q: its volumes would go to the wrong driver; give another driver an id of its own",
-			errRefused, info.Driver, w.id, was)
-	}
 	wantNode := def.Type == typeNode || def.Type == typeMonolith
 	wantController := def.Type == typeController || def.Type == typeMonolith
 	switch {
@@ -141,6 +150,14 @@ func (w *worker) introduce(ctx context.Context, def *volume.PluginDefinition, in
 		return fmt.Errorf("%w: its file says type %s, and it has no node service", errRefused, def.Type)
 	case wantController && !info.HasController:
 		return fmt.Errorf("%w: its file says type %s, and it has no controller service", errRefused, def.Type)
+	}
+	switch was, part := w.s.other(w.plugin, info.Driver); {
+	case part != "":
+		return fmt.Errorf("%w: driver %q answers, and the part %q of plugin %q is driver %q: all parts are of one driver",
+			errRefused, info.Driver, part, w.id, was)
+	case was != "":
+		return fmt.Errorf("%w: driver %q answers, and plugin %q has been driver %q: its volumes would go to the wrong driver; give another driver an id of its own",
+			errRefused, info.Driver, w.id, was)
 	}
 	err := w.save(ctx, func(r *volume.PluginRecord) { r.Info, r.Definition = info, def })
 	if err != nil {
@@ -154,11 +171,11 @@ func (w *worker) introduce(ctx context.Context, def *volume.PluginDefinition, in
 // watch probes a ready plugin until it is not: it ended, hangs, was replaced,
 // or something else is wanted.
 func (w *worker) watch(ctx context.Context, run runner, def *volume.PluginDefinition, client *csiclient.Client) error {
+	lost, stop := watchConnection(ctx, client)
+	defer stop()
 	ended := w.inst.Done()
 	if ended == nil {
-		var stop func()
-		ended, stop = watchConnection(ctx, client)
-		defer stop()
+		ended, lost = lost, nil
 	}
 	failures := 0
 	timer := time.NewTimer(def.ProbeInterval)
@@ -169,6 +186,11 @@ func (w *worker) watch(ctx context.Context, run runner, def *volume.PluginDefini
 			return ctx.Err()
 		case <-ended:
 			return w.ended(run)
+		case <-lost:
+			// Most likely the process has just ended, which is heard of in a moment.
+			lost = nil
+			timer.Reset(min(def.ProbeInterval, lostLook))
+			continue
 		case <-w.wake:
 			if w.due() {
 				return errDue
@@ -182,6 +204,9 @@ func (w *worker) watch(ctx context.Context, run runner, def *volume.PluginDefini
 		if w.inst.Stale() {
 			return errors.New("its socket was replaced or removed")
 		}
+		if run.Owned() && w.reopened(run) {
+			return errReopened
+		}
 		if err := w.probe(ctx, client, &failures); err != nil {
 			return err
 		}
@@ -192,6 +217,28 @@ func (w *worker) watch(ctx context.Context, run runner, def *volume.PluginDefini
 		}
 		timer.Reset(next)
 	}
+}
+
+// errReopened is the end of what a process of ours served on a socket, by what it
+// serves on the next.
+var errReopened = errors.New("its socket was made anew while its process went on")
+
+// reopened reports whether the socket is another than the one that was connected
+// to. The process that was started may be a shell, or an init of a container, and
+// have started another server. One that is not there may be on its way.
+func (w *worker) reopened(run runner) bool {
+	now, err := statSocket(run.Socket())
+	return err == nil && now != w.served
+}
+
+// another deals with a process that serves on another socket. Nobody can tell
+// what it forgot, so it counts as another incarnation, and is asked who it is.
+func (w *worker) another(ctx context.Context, why error, readyFor time.Duration) {
+	w.must(w.m.unhealthy(why.Error()))
+	w.drop()
+	w.m.replaced()
+	w.renew()
+	w.rest(ctx, min(w.falls.fell(readyFor), longestUnreachable), true)
 }
 
 // ended says how an instance ended.
@@ -231,7 +278,7 @@ func (w *worker) tidy(run runner) {
 	if !run.Owned() {
 		return
 	}
-	err := trimLog(w.s.opts.paths(w.id).log)
+	err := trimLog(w.paths().log)
 	if err != nil && !w.untidy {
 		w.log.Warn("cannot trim the plugin's log", "error", err)
 	}

@@ -43,8 +43,14 @@ type instance interface {
 
 // runnerFor returns the runner that a definition asks for.
 func (p *plugin) runnerFor(def *volume.PluginDefinition) runner {
-	if def.Socket != "" {
+	switch {
+	case def.Socket != "":
 		return &socketRunner{p: p, path: def.Socket}
+	case def.Container != nil:
+		return newContainerRunner(p, def)
+	case def.Unit != "":
+		return &unitRunner{p: p, name: def.Unit, paths: p.paths()}
+	default:
+		return &execRunner{p: p, def: def, paths: p.paths()}
 	}
-	return &execRunner{p: p, def: def, paths: p.s.opts.paths(p.id)}
 }

@@ -31,21 +31,21 @@ func TestDayOfCrashes(t *testing.T) {
 					Dir: dir, Told: func(e event.Event) { told.Add(int64(len(e.Message) + 100)) },
 					Warn: func(msg string, err error) { t.Error(msg, err) },
 				})
-				add := func(s State, words string) {
-					events.Add(volume.Event{Type: "plugin-" + string(s), Plugin: "p", Message: string(s) + words})
+				add := func(v volume.PluginView) {
+					events.Add(volume.Event{Type: "plugin-" + v.State, Plugin: "p", Message: v.News()})
 				}
 				falls := pauses{Backoff: Backoff{}.withDefaults()}
 				for begun := time.Now(); time.Since(begun) < 24*time.Hour; starts++ {
-					add(Starting, ": starting")
+					add(volume.PluginView{State: string(Starting)})
 					if tt.ready > 0 {
-						add(Ready, "")
+						add(volume.PluginView{Ready: true, State: string(Ready), Restarts: starts})
 						time.Sleep(tt.ready)
 					}
-					add(BackingOff, ": process exit status 2")
+					add(volume.PluginView{State: string(BackingOff), Reason: "process exit status 2"})
 					time.Sleep(falls.fell(tt.ready))
 				}
-				add(Starting, ": starting")
-				add(Ready, "")
+				add(volume.PluginView{State: string(Starting)})
+				add(volume.PluginView{Ready: true, State: string(Ready), Restarts: starts})
 				time.Sleep(time.Hour)
 				got, _ := events.After(0)
 				last = got[len(got)-1]

@@ -7,13 +7,18 @@
 // that the next agent finds it and starts no second one. Stopping the agent
 // stops no plugin.
 //
-//	files.go, definition.go, parse.go   <plugin-dir>/*.yaml → what is wanted
+//	files.go, registered.go             <plugin-dir>/*.yaml, and what was registered at run time → what is wanted
 //	notice.go                           sees that these files change
+//	part.go                             a plugin in several parts
 //	machine.go                          the states, drawn
-//	worker.go, ready.go                 one goroutine per plugin: start, settle, watch, end
+//	worker.go, ready.go                 one goroutine per part: start, settle, watch, end
+//	canary.go                           does a plugin share the host's mounts, and network?
 //	runner.go, exec.go, socket.go       ways to run a plugin
+//	container.go, container_*.go        a container, its end and its log
+//	unit.go                             another: a unit of systemd's
+//	transient.go, launch.go, cgroup.go  where a command is put, so that the agent's end spares it
 //	process.go, procfs.go               a process that need not be our child
-//	lookup.go                           what others ask: views, clients, status, logs
+//	view.go, lookup.go, status.go       what others ask: views, clients, status, logs
 //	control.go                          what people ask for: restart, stop, start
 package supervisor
 
@@ -28,7 +33,9 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/volagent/volagent/agent/systemd"
 	"github.com/volagent/volagent/volmgr/csiclient"
+	"github.com/volagent/volagent/volmgr/mount"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -56,25 +63,44 @@ type Options struct {
 	// --state-dir are appended. Empty: there is none.
 	BuiltinArgv []string
 
-	Store   Store
-	Secrets SecretResolver // nil: no file may refer to a secret
-	Logger  hclog.Logger   // nil: no log
+	// Systemd is the way to the host's service manager. Nil: there is none.
+	Systemd *systemd.Bus
+	// ServiceArgv runs Launch. With it commands are run as services of systemd's,
+	// else they are forked.
+	ServiceArgv []string
+
+	Store    Store
+	Registry Registry       // nil: nothing can be registered
+	Secrets  SecretResolver // nil: no file may refer to a secret
+	Logger   hclog.Logger   // nil: no log
 
 	// InUse names the volumes that are staged, or about to be, through a
-	// plugin. It is asked before a plugin is stopped, and must not call the
+	// plugin. It is asked before a part of it is stopped, and must not call the
 	// Supervisor. Nil: there are none, ever.
 	InUse func(pluginID string) []string
+	// FUSE is how many claims have a FUSE mount through a plugin, for refusals to
+	// tell. It must not call the Supervisor. Nil: that is not known.
+	FUSE func(pluginID string) int
 	// Known returns the secrets that a plugin may have been given, by this agent or
 	// one before it. It is asked once for each plugin, before any of its log is
 	// shown, and must not call the Supervisor. Nil: none.
 	Known func(pluginID string) []volume.Secrets
-	// OnChange is called after each change of a plugin's state, from that
-	// plugin's goroutine: it must not block. Nil is fine.
-	OnChange func(pluginID string)
+	// OnChange is called after each change of the state of a plugin's part, from
+	// that part's goroutine: it must not block. Nil is fine.
+	OnChange func(Change)
+
+	// OnWarning is called, as OnChange is, with what is odd about where a plugin's
+	// part lives, once for each such thing. Part is as in Change. Nil is fine.
+	OnWarning func(pluginID, part, warning string)
+	// Host is asked whether plugins share its mounts. Nil: that is not found out.
+	Host *mount.Host
 
 	// Client is the template of the plugins' clients; its timeouts, limit and
 	// scrubber come from the plugin files.
 	Client csiclient.Options
+	// Observe returns what is told of the calls of a new client to a plugin; nil:
+	// nobody is.
+	Observe func(pluginID string) csiclient.Observer
 	// Backoff is about restarts; its zero value is the default.
 	Backoff Backoff
 	// StopGrace is between SIGTERM and SIGKILL; 0 is 10 s.
@@ -87,18 +113,33 @@ type Supervisor struct {
 	log          hclog.Logger
 	incarnations atomic.Uint64
 
-	reload sync.Mutex    // one Load or Reload at a time
-	taken  []found       // the plugin files as they were last read; of who holds reload
-	look   chan struct{} // holds one token: watch what the path of the plugin files leads to now
+	reload sync.Mutex // one Load or Reload at a time
+	taken  []found    // the plugin files as they were last read; of who holds reload
+	// registered are the definitions that came at run time; of who holds reload.
+	registered []*volume.PluginDefinition
+	look       chan struct{} // holds one token: watch what the path of the plugin files leads to now
 
 	mu      sync.Mutex
 	loaded  bool
 	boot    string
 	run     context.Context // of Run; nil before and after
 	workers sync.WaitGroup
-	plugins map[string]*plugin
-	saved   map[string]volume.PluginRecord // of what has no plugin, or had when it was loaded
-	waiters map[string]chan struct{}
+	plugins map[string]*plugin             // by slot
+	byID    map[string][]*plugin           // the same, by plugin
+	saved   map[string]volume.PluginRecord // by slot, of what has no plugin, or had when it was loaded
+	waiters map[string]chan struct{}       // by plugin
+	leaving map[string]chan struct{}       // by slot, closed when the last one that was removed is done
+	turn    map[string]uint64              // controller calls of a plugin so far
+	given   map[subjectKey]given           // that were given up
+
+	doors sync.Mutex // one part at a time decides whether it may end
+}
+
+// Change is how a part of a plugin is now.
+type Change struct {
+	Plugin string
+	Part   string            // "node", "controller a"; empty for a plugin in one part
+	View   volume.PluginView // of the part alone
 }
 
 // New makes a supervisor and starts nothing.
@@ -114,8 +155,12 @@ func New(opts Options) *Supervisor {
 		opts:    opts,
 		log:     opts.Logger.Named("supervisor"),
 		plugins: map[string]*plugin{},
+		byID:    map[string][]*plugin{},
+		turn:    map[string]uint64{},
+		given:   map[subjectKey]given{},
 		saved:   map[string]volume.PluginRecord{},
 		waiters: map[string]chan struct{}{},
+		leaving: map[string]chan struct{}{},
 		look:    make(chan struct{}, 1),
 	}
 }
@@ -139,6 +184,9 @@ func (s *Supervisor) load() error {
 	records, err := s.opts.Store.LoadPlugins()
 	if err != nil {
 		return fmt.Errorf("cannot load the plugins' records: %w", err)
+	}
+	if err := s.loadRegistered(); err != nil {
+		return err
 	}
 	s.mu.Lock()
 	s.boot = boot
@@ -167,16 +215,18 @@ func (s *Supervisor) Run(ctx context.Context) error {
 		// Others may still be supervised: the next Reload tries again.
 		s.log.Error("cannot read the plugin files", "error", err)
 	}
+	sweepGroups(groupPrefix + "*")
 	s.mu.Lock()
 	if s.run != nil {
 		s.mu.Unlock()
 		return errors.New("the supervisor runs already")
 	}
 	s.run = ctx
-	for _, id := range sortedIDs(s.plugins) {
-		s.drive(s.plugins[id])
+	for _, slot := range sortedIDs(s.plugins) {
+		s.drive(s.plugins[slot])
 	}
 	s.mu.Unlock()
+	s.workers.Go(func() { s.clearCanaries(ctx) })
 	if s.opts.PluginDir != "" {
 		s.workers.Go(func() { s.notice(ctx) })
 	}
@@ -191,10 +241,14 @@ func (s *Supervisor) drive(p *plugin) {
 	if s.run == nil || s.run.Err() != nil {
 		return
 	}
-	ctx := s.run
+	ctx, before := s.run, s.leaving[p.slot]
 	s.workers.Add(1)
 	go func() {
 		defer s.workers.Done()
+		defer close(p.over)
+		if before != nil {
+			<-before // it still tidies up in the same place
+		}
 		p.run(ctx)
 	}()
 }
@@ -226,30 +280,7 @@ func (s *Supervisor) read() error {
 	if err != nil {
 		return err
 	}
-	s.taken = files
-	wants := s.wants(files, s.ownerOf)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for id, p := range s.plugins {
-		if _, still := wants[id]; !still {
-			p.propose(want{})
-		}
-	}
-	for _, id := range sortedIDs(wants) {
-		w := wants[id]
-		if p, known := s.plugins[id]; known {
-			p.propose(w)
-		} else {
-			s.add(id, w)
-		}
-	}
-	// What was in use and has no file any more: it may still run, and hold
-	// volumes.
-	for _, id := range sortedIDs(s.saved) {
-		if _, known := s.plugins[id]; !known && s.saved[id].Definition != nil {
-			s.add(id, want{})
-		}
-	}
+	s.take(files)
 	return nil
 }
 
@@ -262,16 +293,18 @@ func (s *Supervisor) stale() bool {
 	return err == nil && !slices.EqualFunc(files, s.taken, found.equal)
 }
 
-// add takes in a plugin; s.mu is held.
-func (s *Supervisor) add(id string, w want) {
-	p := s.newPlugin(id, w, s.saved[id])
-	s.plugins[id] = p
-	s.wakeWaiters(id)
+// add takes in a part; s.mu is held.
+func (s *Supervisor) add(slot string, w want) {
+	p := s.newPlugin(slot, w, s.saved[slot])
+	s.plugins[slot] = p
+	s.index(p.id)
+	s.wakeWaiters(p.id)
 	s.drive(p)
 }
 
-// remove forgets a plugin whose file was removed. It returns false if the file
-// is back.
+// remove forgets a part whose file was removed. It returns false if the file is
+// back. What a plugin is stays known by its own slot; a controller that was beside
+// others leaves nothing.
 func (s *Supervisor) remove(p *plugin) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -280,30 +313,42 @@ func (s *Supervisor) remove(p *plugin) bool {
 	if p.next == nil || p.next.def != nil {
 		return false
 	}
-	delete(s.plugins, p.id)
-	rec := p.rec
-	rec.Process, rec.Definition, rec.Stopped = volume.PluginProcess{}, nil, false
-	s.saved[p.id] = rec
+	delete(s.plugins, p.slot)
+	s.leaving[p.slot] = p.over
+	s.index(p.id)
+	s.saved[p.slot] = forgotten(p.rec)
 	s.wakeWaiters(p.id)
 	return true
 }
 
-// ownerOf finds the plugin whose definition stands in a file, for a file that
-// can no longer be read.
-func (s *Supervisor) ownerOf(file string) string {
+// forgotten is what is kept of a part that is no more.
+func forgotten(rec volume.PluginRecord) volume.PluginRecord {
+	rec.Process, rec.Definition, rec.Stopped = volume.PluginProcess{}, nil, false
+	if rec.Plugin != "" {
+		rec.Info = volume.PluginInfo{}
+	}
+	return rec
+}
+
+// held are the definitions in use, or that were when the agent was started, by
+// slot.
+func (s *Supervisor) held() map[string]*volume.PluginDefinition {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for id, p := range s.plugins {
-		if def, _ := p.definition(); def != nil && def.File == file {
-			return id
+	all := map[string]*volume.PluginDefinition{}
+	for slot, rec := range s.saved {
+		if rec.Definition != nil {
+			all[slot] = rec.Definition
 		}
 	}
-	for id, rec := range s.saved {
-		if rec.Definition != nil && rec.Definition.File == file {
-			return id
+	for slot, p := range s.plugins {
+		if def, _ := p.definition(); def != nil {
+			all[slot] = def
+		} else {
+			delete(all, slot)
 		}
 	}
-	return ""
+	return all
 }
 
 // inUse names the volumes for which a plugin must not be stopped.
@@ -314,14 +359,26 @@ func (s *Supervisor) inUse(id string) []string {
 	return s.opts.InUse(id)
 }
 
-// notify tells of a change of a plugin's state.
-func (s *Supervisor) notify(id string) {
+// notify tells of a change of a part's state. A change of another part's file
+// may have waited for it.
+func (s *Supervisor) notify(p *plugin) {
 	s.mu.Lock()
-	s.wakeWaiters(id)
-	s.mu.Unlock()
-	if s.opts.OnChange != nil {
-		s.opts.OnChange(id)
+	s.wakeWaiters(p.id)
+	for _, other := range s.byID[p.id] {
+		if other != p && other.waits() {
+			other.poke()
+		}
 	}
+	several := len(s.byID[p.id]) > 1
+	s.mu.Unlock()
+	if s.opts.OnChange == nil {
+		return
+	}
+	c := Change{Plugin: p.id, View: p.look().view}
+	if several {
+		c.Part = p.name()
+	}
+	s.opts.OnChange(c)
 }
 
 // wakeWaiters closes what Changed gave out; s.mu is held.

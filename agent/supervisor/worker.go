@@ -3,6 +3,8 @@ package supervisor
 import (
 	"context"
 	"errors"
+	"io/fs"
+	"os"
 	"time"
 
 	"github.com/volagent/volagent/volmgr/volume"
@@ -11,7 +13,8 @@ import (
 // worker drives one plugin through its life, in one goroutine.
 type worker struct {
 	*plugin
-	inst   instance // what runs, if anything
+	inst   instance   // what runs, if anything
+	served socketFile // that its client is connected to
 	falls  pauses
 	readyT time.Time // since when it is ready; zero if it is not
 }
@@ -73,9 +76,10 @@ func (w *worker) drop() {
 // plugin is no more.
 func (w *worker) apply(ctx context.Context) bool {
 	w.mu.Lock()
-	next, halt, started, nothing := w.next, w.halt, w.halted && !w.halt, w.def == nil
+	next, halt, started, nothing := w.next, w.halt, w.halted && !w.halt, w.def == nil || w.force
+	registered := w.def != nil && w.def.Registered
 	w.mu.Unlock()
-	if next != nil && next.def == nil && !nothing && len(w.s.inUse(w.id)) > 0 {
+	if next != nil && next.def == nil && !nothing && len(w.inUse()) > 0 {
 		next = nil // only who asked for a stop is heard: the volumes still need the plugin
 	}
 	// Before anything is stopped: an agent that dies on the way leaves one that
@@ -85,19 +89,27 @@ func (w *worker) apply(ctx context.Context) bool {
 	}
 	why := "is being restarted on request"
 	switch {
+	case next != nil && next.def == nil && registered:
+		why = "it was deregistered"
 	case next != nil && next.def == nil:
 		why = "its file was removed"
 	case halt:
 		why = "is being stopped on request"
 	case started:
 		why = "is being started on request"
+	case next != nil && (registered || next.def.Registered):
+		why = "its registration changed"
 	case next != nil:
 		why = "its file changed"
 	}
 	w.must(w.m.stop(why))
+	if !started {
+		w.overlooked(ctx)
+	}
 	if !w.stop(ctx) {
 		return true // the agent is told to end: the next one goes on from here
 	}
+	w.quiet(ctx)
 	w.drop()
 	w.falls.reset()
 	w.setQuiet(false) // the door opens when the plugin is ready
@@ -118,7 +130,7 @@ func (w *worker) settleHalt(halt bool) {
 	w.halted = halt
 	w.mu.Unlock()
 	if halt {
-		w.s.notify(w.id)
+		w.s.notify(w.plugin)
 	}
 }
 
@@ -133,10 +145,11 @@ func (w *worker) isHalted() bool {
 // adopt puts the definition that waits in force.
 func (w *worker) adopt(ctx context.Context) bool {
 	if w.s.remove(w.plugin) {
+		w.clear()
 		if rec := w.record(); rec.Definition == nil && !rec.Stopped {
 			return false // a bad file that is gone
 		}
-		if err := w.save(ctx, func(r *volume.PluginRecord) { r.Process, r.Definition, r.Stopped = volume.PluginProcess{}, nil, false }); err != nil {
+		if err := w.save(ctx, func(r *volume.PluginRecord) { *r = forgotten(*r) }); err != nil {
 			w.log.Warn("cannot store that the plugin was removed", "error", err)
 		}
 		return false
@@ -144,9 +157,19 @@ func (w *worker) adopt(ctx context.Context) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.next != nil && w.next.def != nil {
-		w.def, w.next = w.next.def, nil
+		w.def, w.next, w.force = w.next.def, nil, false
 	}
 	return true
+}
+
+// clear takes the socket of a plugin that is no more away, with its directory. Its
+// state and log stay.
+func (w *worker) clear() {
+	for _, path := range []string{w.paths().socket, w.paths().socketDir} {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			w.log.Warn("cannot remove what was the plugin's", "path", path, "error", err)
+		}
+	}
 }
 
 // stop ends the instance, if it is ours to end. It returns false if ctx ended
@@ -242,10 +265,14 @@ func (w *worker) serve(ctx context.Context, def *volume.PluginDefinition) (due b
 	case ctx.Err() != nil:
 	case errors.Is(err, errDue):
 		return true
-	case errors.Is(err, errRefused):
+	case errors.Is(err, errRefused) || errors.Is(err, errApart) && run.Owned():
 		w.refused(ctx, run, def, err)
+	case errors.Is(err, errApart):
+		w.apart(ctx, def, err)
 	case !run.Owned():
 		w.unreachable(ctx, err, readyFor)
+	case errors.Is(err, errReopened):
+		w.another(ctx, err, readyFor)
 	default:
 		w.fell(ctx, err, readyFor)
 	}
@@ -291,14 +318,16 @@ func (w *worker) obtain(ctx context.Context, run runner) (instance, error) {
 
 // begin enters the state in which a plugin is started.
 func (w *worker) begin(run runner) {
-	reason := "starting"
+	reason, now := "starting", w.m.snapshot()
 	switch {
+	case w.inst == nil && now.state == BackingOff:
+		reason = "again, after: " + now.reason
 	case w.inst != nil:
 		reason = "found running; asking whether it is ready"
 	case !run.Owned():
 		reason = "connecting to " + run.Socket()
 	}
-	if s := w.m.snapshot().state; s == Stopped || s == BackingOff || s == Failed {
+	if s := now.state; s == Stopped || s == BackingOff || s == Failed {
 		w.must(w.m.start(reason))
 	}
 }
@@ -313,7 +342,7 @@ func (w *worker) fell(ctx context.Context, why error, readyFor time.Duration) {
 			reason += " before it was ready"
 		}
 	}
-	pause := w.falls.fell(readyFor)
+	pause := w.pause(readyFor)
 	next := time.Now().Add(pause)
 	w.must(w.m.lost(reason, next))
 	if errors.Is(why, errExited) && w.inst != nil {
@@ -349,7 +378,7 @@ func (w *worker) unreachable(ctx context.Context, why error, readyFor time.Durat
 func (w *worker) refused(ctx context.Context, run runner, def *volume.PluginDefinition, why error) {
 	w.drop()
 	w.must(w.m.refuse(why.Error()))
-	if run.Owned() && len(w.s.inUse(w.id)) == 0 && !w.stop(ctx) {
+	if run.Owned() && !w.holds() && !w.stop(ctx) {
 		return
 	}
 	if run.Owned() {

@@ -18,7 +18,7 @@ func TestPluginControl(t *testing.T) {
 	h.volctl("volume", "claim", "data", "--alloc", "a", "--at", at)
 	file := h.writer(at)
 	mounts, pid, mark := h.mounts(), h.pluginPID("rec"), h.mark()
-	h.exits(4, `in use, by "data"`, "plugin", "stop", "rec")
+	h.exits(4, `in use, by "data"; no claim has a FUSE mount`, "plugin", "stop", "rec")
 	h.exits(4, "hint: volctl plugin restart rec -y", "plugin", "restart", "rec")
 	h.exits(3, `near: "rec"`, "plugin", "restart", "recc")
 	if now := h.pluginPID("rec"); now != pid {

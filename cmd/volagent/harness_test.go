@@ -2,6 +2,7 @@ package main_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -97,6 +98,14 @@ func run(m *testing.M) (code int) {
 	}
 	before := leftovers()
 	code = m.Run()
+	if err := stopBoxes(); err != nil {
+		return fail(fmt.Errorf("the container runtimes of the tests cannot be ended: %w", err))
+	}
+	// Of plugins that ended with no agent; the next one would remove them.
+	groups, _ := filepath.Glob("/sys/fs/cgroup/*/volagent-plugin-*")
+	for _, dir := range groups {
+		_ = os.Remove(dir) // those of others are in use
+	}
 	if after := leftovers(); after != before {
 		return fail(fmt.Errorf("the tests left something behind.\nbefore:\n%s\nafter:\n%s", before, after))
 	}
@@ -155,6 +164,8 @@ type host struct {
 	flags []string // of args, with their values, that are left out
 	more  []string // arguments that are added
 	wrap  []string // a program that runs the agent
+
+	program string // the agent; empty is the one of this tree
 }
 
 // newHost makes the directories. Plugins that still run at the end of the test
@@ -210,7 +221,7 @@ func (h *host) args() []string {
 // start starts the agent and waits until it answers and plugins are ready.
 func (h *host) start(plugins ...string) {
 	h.t.Helper()
-	argv := append(slices.Clone(h.wrap), filepath.Join(binDir, "volagent"))
+	argv := append(slices.Clone(h.wrap), cmp.Or(h.program, filepath.Join(binDir, "volagent")))
 	argv = append(argv, h.args()...)
 	h.cmd = exec.Command(argv[0], argv[1:]...)
 	h.cmd.Env, h.cmd.Stderr = h.env, h.log

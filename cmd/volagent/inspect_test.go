@@ -57,6 +57,14 @@ func TestInspect(t *testing.T) {
 		t.Errorf("exit %d, %+v", code, in)
 	}
 
+	// What a killed agent left of its look at how a plugin lives is no finding.
+	canary := filepath.Join(h.dir, "d", "csi", "rec", "canary")
+	h.must(os.MkdirAll(canary, 0o700))
+	h.must(syscall.Mount("volagent-canary", canary, "tmpfs", 0, ""))
+	says(0, "agent     not running")
+	h.must(syscall.Unmount(canary, 0))
+	h.must(os.Remove(canary))
+
 	// What is not as recorded, and what is not recorded.
 	h.must(syscall.Unmount(other, 0))
 	planted := filepath.Join(h.dir, "d", "csi", "planted")

@@ -30,6 +30,7 @@ func TestFusePlugin(t *testing.T) {
 		t.Fatalf("the mounts are no FUSE:\n%s", mounts)
 	}
 	h.must(os.WriteFile(files[0], []byte("kept"), 0o644))
+	h.exits(4, `in use, by "data"; 2 claims have FUSE mounts, which break if`, "plugin", "restart", "rec")
 	killed := func() { h.must(syscall.Kill(h.pluginPID("rec"), syscall.SIGKILL)) }
 	mounted := func() { // and of what it is said so
 		t.Helper()
@@ -78,4 +79,39 @@ func TestFusePlugin(t *testing.T) {
 	if got := h.mounts(); got != mounts {
 		t.Errorf("the mounts changed:\n%s\nwere:\n%s", got, mounts)
 	}
+}
+
+// TestAnotherServer: the process that was started goes on, and what it had started
+// to serve the plugin dies and is started again. That is a restart: its volumes are
+// looked at, and mounts that died with it are made again.
+func TestAnotherServer(t *testing.T) {
+	t.Parallel()
+	h := prepared(t, "10m", func(c *csitest.Config) { c.Attach, c.Fuse = false, true })
+	self, err := os.Executable()
+	h.must(err)
+	script := filepath.Join(h.dir, "plugin")
+	h.must(os.WriteFile(script, []byte("#!/bin/sh\n"+self+"\nexec "+self+"\n"), 0o755)) // twice, the second time itself
+	h.must(os.WriteFile(filepath.Join(h.dir, "plugins.d", "rec.yaml"), []byte(strings.ReplaceAll(h.files("plugins.d/rec.yaml"), self, script)), 0o644))
+	h.start("rec")
+	h.register("data", "single-node-writer")
+	file := filepath.Join(h.volctl("volume", "claim", "data", "--alloc", "a"), "file")
+	h.must(os.WriteFile(file, []byte("kept"), 0o644))
+
+	pid, mark := h.pluginPID("rec"), h.mark()
+	for _, server := range h.started() {
+		if server != pid {
+			h.must(syscall.Kill(server, syscall.SIGKILL))
+		}
+	}
+	h.await("the data to be back", func() bool {
+		raw, err := os.ReadFile(file)
+		return err == nil && string(raw) == "kept"
+	})
+	h.expect(mark, unpub, unst, st, pub)
+	h.volctl("wait", "--plugin", "rec", "--timeout", "10s")
+	if now := h.pluginPID("rec"); now != pid {
+		t.Errorf("process %d was %d", now, pid)
+	}
+	h.exits(0, "restarts 1", "plugin", "status", "rec")
+	h.exits(0, "its socket was made anew while its process went on", "events")
 }

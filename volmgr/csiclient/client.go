@@ -64,8 +64,17 @@ type Options struct {
 	Services string
 	// Interceptors see every call, the first one outermost.
 	Interceptors []grpc.UnaryClientInterceptor
+	// Observer is told of every call that is sent, Probe included; nil is none.
+	Observer Observer
 	// Scrubber hides secrets in the plugin's words; nil makes a new one.
 	Scrubber *Scrubber
+}
+
+// Observer counts calls. Method is the short name ("NodeStageVolume"), code that
+// of gRPC ("OK"). It is asked within each call, and must be quick.
+type Observer interface {
+	Began(method string)
+	Ended(method, code string, took time.Duration)
 }
 
 func (o Options) withDefaults() Options {
@@ -217,7 +226,9 @@ func send[Req, Resp any](ctx context.Context, c *Client, step volume.Kind,
 	method func(context.Context, Req, ...grpc.CallOption) (Resp, error), req Req,
 ) (Resp, error) {
 	tap := &wire{}
+	began := c.began(step)
 	resp, err := method(context.WithValue(ctx, wireKey{}, tap), req)
+	c.ended(step, began, err)
 	if err != nil {
 		var none Resp
 		return none, c.callError(step, err, tap)

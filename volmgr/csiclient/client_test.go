@@ -360,7 +360,7 @@ func TestMaxInFlight(t *testing.T) {
 	<-full
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
 	defer cancel()
-	if got := callError(t, rpcs["NodeUnstageVolume"](ctx, c, nil)); got.Code != "DeadlineExceeded" || !got.Answered {
+	if got := callError(t, rpcs["NodeUnstageVolume"](ctx, c, nil)); got.Code != "DeadlineExceeded" || !got.Answered || !got.Unsent {
 		t.Errorf("a call that was never sent: %+v", *got)
 	}
 	if ready, err := c.Probe(t.Context()); !ready || err != nil {

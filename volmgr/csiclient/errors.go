@@ -40,6 +40,7 @@ func (c *Client) callError(step volume.Kind, err error, w *wire) error {
 		Message:  c.words(message),
 		Retry:    retryOf(step, code),
 		Answered: isStatus && answered(code, w),
+		Unsent:   w == nil || !w.sent.Load(),
 	}
 }
 

@@ -16,7 +16,7 @@ func (c *Client) NodeStage(ctx context.Context, r volume.NodeStageRequest) error
 	}
 	_, err = invoke(ctx, c, volume.NodeStage, c.opts.NodeTimeout, r.Secrets, c.node.NodeStageVolume, &csi.NodeStageVolumeRequest{
 		VolumeId:          r.ExternalID,
-		PublishContext:    publishContext(k, r.PublishContext),
+		PublishContext:    c.publishContext(k, r.PublishContext),
 		StagingTargetPath: r.StagingPath,
 		VolumeCapability:  capability(r.Capability, r.FSType, r.MountFlags, k.info.Caps.NodeMultiWriter),
 		Secrets:           reveal(r.Secrets),
@@ -42,7 +42,7 @@ func (c *Client) NodePublish(ctx context.Context, r volume.NodePublishRequest) e
 	}
 	_, err = invoke(ctx, c, volume.NodePublish, c.opts.NodeTimeout, r.Secrets, c.node.NodePublishVolume, &csi.NodePublishVolumeRequest{
 		VolumeId:          r.ExternalID,
-		PublishContext:    publishContext(k, r.PublishContext),
+		PublishContext:    c.publishContext(k, r.PublishContext),
 		StagingTargetPath: r.StagingPath,
 		TargetPath:        r.TargetPath,
 		VolumeCapability:  capability(r.Capability, r.FSType, r.MountFlags, k.info.Caps.NodeMultiWriter),
@@ -84,9 +84,10 @@ func (c *Client) NodeStats(ctx context.Context, r volume.StatsRequest) (volume.S
 }
 
 // publishContext is passed on if, and only if, the plugin attaches volumes
-// (CSI spec, NodeStageVolume and NodePublishVolume).
-func publishContext(k *known, pc map[string]string) map[string]string {
-	if !k.info.Caps.Attach {
+// (CSI spec, NodeStageVolume and NodePublishVolume). A node part does not say
+// whether its controllers do; there is a context only then.
+func (c *Client) publishContext(k *known, pc map[string]string) map[string]string {
+	if !k.info.Caps.Attach && c.opts.Services != NodeOnly {
 		return nil
 	}
 	return pc

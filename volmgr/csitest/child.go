@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime"
+	"runtime/debug"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -39,6 +41,9 @@ func run() error {
 	if endpoint == "" {
 		return errors.New("cannot start: CSI_ENDPOINT is not set")
 	}
+	if cfg.Fuse {
+		ownFiles()
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
 	defer stop()
 	p := New(cfg)
@@ -48,6 +53,15 @@ func run() error {
 		p.awaitBaseGone(ctx)
 	}()
 	return p.Serve(ctx, endpoint)
+}
+
+// ownFiles readies a process for using files that it serves itself. A thread which
+// waits for those may hold a processor of Go's, and a collection waits for the
+// thread, so that both wait for ever; a process that lives for one test needs no
+// collection.
+func ownFiles() {
+	runtime.GOMAXPROCS(runtime.NumCPU() + 16)
+	debug.SetGCPercent(-1)
 }
 
 // awaitBaseGone returns once the volumes' directory was there and is gone.

@@ -108,6 +108,8 @@ func child(what string) int {
 	var err error
 	switch verb {
 	case "stay": // in its working directory, in its namespace
+	case "chroot":
+		err = unix.Chroot(arg)
 	case "open":
 		_, err = unix.Open(arg, unix.O_RDONLY, 0)
 	case "enter": // and open

@@ -77,6 +77,17 @@ func (a Action) RPC() bool {
 	}
 }
 
+// Controller reports whether the step is a call to the controller service; every
+// other call is to the node service.
+func (k Kind) Controller() bool {
+	switch k {
+	case ControllerPublish, ControllerUnpublish, CreateVolume, DeleteVolume:
+		return true
+	default:
+		return false
+	}
+}
+
 // Forward reports whether the step makes something that another undoes.
 func (a Action) Forward() bool {
 	return a.Kind == ControllerPublish || a.Kind == NodeStage || a.Kind == NodePublish || a.Kind == Bind

@@ -11,6 +11,7 @@ type Event struct {
 	Volume  string
 	Alloc   string
 	Plugin  string
+	Part    string // of the plugin, if it is one of several's
 	Step    string // the step that it is about, if it is one's: a Kind or an RPC
 	Message string
 }

@@ -82,6 +82,9 @@ type CallError struct {
 	// Answered is false where the plugin may still be working on the call: a
 	// deadline, a cancellation, a lost connection.
 	Answered bool
+	// Unsent is set where the plugin never got the call: that says nothing of any
+	// other call.
+	Unsent bool
 	// Remedy is the command that ends what stands in the way, if it is known.
 	Remedy string
 	// HeldBy names who keeps a mount busy ("pid 4711 rsync (backup.service), cwd").

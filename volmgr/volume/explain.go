@@ -89,9 +89,13 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 	case a.Cause == CauseWatch || a.Cause == CauseDebt:
 		e.Notes = append(e.Notes, a.Reason)
 	}
-	if !o.Plugin.Ready && a.Cause != CausePlugin && r.Held() {
-		e.Summary += ", plugin unavailable"
-		e.Notes = append(e.Notes, fmt.Sprintf("plugin %q is %s", r.Volume.PluginID, o.Plugin.describe()))
+	if lack := o.Plugin.Lack(r); lack != "" && a.Cause != CausePlugin && r.Held() {
+		if o.Plugin.ReadyFor(NodePublish) {
+			e.Summary += ", no controller available"
+		} else {
+			e.Summary += ", plugin unavailable"
+		}
+		e.Notes = append(e.Notes, lack)
 	}
 	return e
 }

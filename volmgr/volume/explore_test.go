@@ -168,22 +168,49 @@ func (x *explorer) expand(s state, at int32) string {
 		return bad
 	}
 	x.surroundings(s, at)
-	// What the agent does: whether the plugin is ready or not, the deadline of
+	// What the agent does: whether the plugin is ready, or a part of it, the deadline of
 	// the last uncertain call has passed or not, a mount hangs or not.
 	var done []volume.Action
-	for i := range 16 {
-		ready, over, hung := i&1 == 0, i&2 != 0, i/4-1
+	look := func(up serving, over bool, hung int) string {
 		if over && s.w.late != 0 {
-			continue
+			return ""
 		}
-		a := volume.Next(s.mem, s.w.observe(x.v, s.mem, ready, over, s.parked, hung))
+		a := volume.Next(s.mem, s.w.observe(x.v, s.mem, up, over, s.parked, hung))
+		if a.RPC() && !up.answers(a.Kind) {
+			return fmt.Sprintf("%s is to be sent to a part that is not ready", a.Kind)
+		}
 		if slices.Contains(done, a) {
-			continue
+			return ""
 		}
 		done = append(done, a)
-		if bad := x.act(s, at, a, ready); bad != "" {
+		if up >= nodeUp && a.Kind == volume.Wait && a.Cause == volume.CausePlugin {
+			return x.idles(s, up, over, hung, a)
+		}
+		return x.act(s, at, a)
+	}
+	for i := range 16 {
+		if bad := look(serving(i&1), i&2 != 0, i/4-1); bad != "" {
 			return bad
 		}
+	}
+	// Node and controller apart, and one of them down.
+	for i := range 4 {
+		if !x.v.attach {
+			break // nothing is asked of a controller
+		}
+		if bad := look(nodeUp+serving(i&1), i&2 != 0, -1); bad != "" {
+			return bad
+		}
+	}
+	return ""
+}
+
+// idles names a step that waits for one part of the plugin although the whole
+// plugin would not be asked for one of that part's.
+func (x *explorer) idles(s state, up serving, over bool, hung int, wait volume.Action) string {
+	a := volume.Next(s.mem, s.w.observe(x.v, s.mem, bothUp, over, s.parked, hung))
+	if a.RPC() && up.answers(a.Kind) {
+		return fmt.Sprintf("it waits (%s) although %s could be sent", wait.Reason, a.Kind)
 	}
 	return ""
 }
@@ -247,7 +274,7 @@ func (x *explorer) disasters(s state, at int32) {
 }
 
 // act adds what may become of one step of the agent.
-func (x *explorer) act(s state, at int32, a volume.Action, ready bool) string {
+func (x *explorer) act(s state, at int32, a volume.Action) string {
 	switch {
 	case a.Kind == volume.Settled:
 		return unsettled(x.v, s)
@@ -255,8 +282,6 @@ func (x *explorer) act(s state, at int32, a volume.Action, ready bool) string {
 		return fmt.Sprintf("waits for %q: %s", a.Cause, a.Reason)
 	case a.Kind == volume.Wait:
 		return ""
-	case a.RPC() && !ready:
-		return fmt.Sprintf("%s is to be sent to a plugin that is not ready", a.Kind)
 	case s.parked.keys()[a.Key()]:
 		return fmt.Sprintf("%s is tried before its backoff ends", a.Kind)
 	}

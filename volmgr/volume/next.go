@@ -24,7 +24,8 @@ import (
 // then mounts that came late; then calls that are owed; then, if any claim
 // is wanted, what failed is undone and whatever is dead or missing is made
 // again; else the volume is taken down. A step that is parked, or that needs a plugin which is not
-// ready, is passed over: what does not depend on it goes on.
+// ready, is passed over: what does not depend on it goes on. Where node and
+// controller are apart that is the one that the step calls.
 func Next(r Record, o Observed) Action {
 	if o.Halt != "" {
 		return Action{Kind: Wait, Cause: CauseHalted, Reason: o.Halt}
@@ -33,8 +34,8 @@ func Next(r Record, o Observed) Action {
 		return Action{Kind: Wait, Cause: CauseInvalid, Reason: bad}
 	}
 	p := &planner{r: r, o: o, claims: r.Ordered()}
-	if r.Debt && r.left() && !o.Plugin.Ready {
-		return Action{Kind: Wait, Cause: CausePlugin, Reason: fmt.Sprintf("plugin %q is %s", r.Volume.PluginID, o.Plugin.describe())}
+	if needs := p.undoes(); r.Debt && r.left() && !o.Plugin.ReadyFor(needs) {
+		return Action{Kind: Wait, Cause: CausePlugin, Reason: o.Plugin.Lacks(r.Volume.PluginID, needs)}
 	}
 	for _, decide := range []func() bool{p.release, p.late, p.owed, p.up, p.down} {
 		if decide() {
@@ -83,11 +84,20 @@ func (p *planner) try(a Action) bool {
 	switch {
 	case p.o.Parked[a.Key()]:
 		return p.wait(CauseBackoff, "%s failed and is not due yet", a.Kind)
-	case a.RPC() && !p.o.Plugin.Ready:
-		return p.wait(CausePlugin, "plugin %q is %s", p.r.Volume.PluginID, p.o.Plugin.describe())
+	case a.RPC() && !p.o.Plugin.ReadyFor(a.Kind):
+		return p.wait(CausePlugin, "%s", p.o.Plugin.Lacks(p.r.Volume.PluginID, a.Kind))
 	}
 	p.chosen = a
 	return true
+}
+
+// undoes is the call that comes first of those that take a volume down.
+func (p *planner) undoes() Kind {
+	n, late := p.r.Node, p.watches(func(w Watch) bool { return p.o.Watched[w.Path].Seen != SeenNothing })
+	if n.Attached != Absent && n.Staged == Absent && len(n.Owed) == 0 && !p.anyPublished() && !late {
+		return ControllerUnpublish
+	}
+	return NodeUnpublish
 }
 
 // wait notes why something wanted cannot be done; the first reason stays.
@@ -227,6 +237,8 @@ func (p *planner) stagingUp() (chosen, ok bool) {
 		return p.unstage(), false
 	case len(n.Owed) > 0 && (caps.Stage || n.Uses.Stage):
 		return p.unpublishForOwed(), false
+	case p.o.Plugin.unasked(ControllerPublish): // it may be one that attaches
+		return p.wait(CausePlugin, "%s", p.o.Plugin.Lacks(p.r.Volume.PluginID, ControllerPublish)), false
 	case caps.Attach && n.NodeID == "" && p.o.Plugin.Info.NodeID == "":
 		return p.wait(CausePlugin, "plugin %q does not say which node this is", p.r.Volume.PluginID), false
 	case p.o.Plugin.Info.uses(n.Uses) != n.Uses, caps.Attach && n.NodeID == "":

@@ -1,6 +1,9 @@
 package volume
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // PluginInfo is what a plugin says of itself. It is persisted, so that a
 // volume of a plugin that is down can still be described and undone.
@@ -38,19 +41,46 @@ type Caps struct {
 type PluginView struct {
 	// Known is false where no plugin of that id is configured.
 	Known bool
-	// Ready means that calls can be sent now.
+	// Ready means that calls can be sent now, to all of it.
 	Ready bool
+	// Apart is set where the two services are served by parts of their own; else
+	// one process serves whatever there is.
+	Apart *Apart
 	// State is the supervisor's word for it, Reason says why it is not ready.
 	State  string
 	Reason string
 	// Stopped means that it was stopped on purpose, and waits for a person.
 	Stopped bool
-	// Incarnation changes whenever the plugin's process does.
+	// Incarnation changes whenever the process does that answers node calls. It
+	// is theirs alone: another one of a controller proves nothing about them.
 	Incarnation uint64
+	// Restarts is how often it was started again since the agent runs.
+	Restarts int
 	// CallTimeout is the deadline of a call to the plugin's node service; 0 if
 	// it is not known. A call that ran into it may have an effect that much later.
 	CallTimeout time.Duration
 	Info        PluginInfo
+}
+
+// Apart is a plugin whose services have parts of their own.
+type Apart struct{ Node, Controller Service }
+
+// Service is one of them at one moment.
+type Service struct {
+	// Ready means that calls to it can be sent now; any one of its parts is enough.
+	Ready bool
+	// Unasked means that it has parts, and none has ever said what it can do.
+	Unasked bool
+	// Lack says in words why it is not ready.
+	Lack string
+}
+
+// of is the service that a step calls.
+func (a *Apart) of(k Kind) Service {
+	if k.Controller() {
+		return a.Controller
+	}
+	return a.Node
 }
 
 // uses adds the sides that the plugin has to those that a volume uses already.
@@ -64,6 +94,63 @@ func (v PluginView) Remedy(id string) string {
 		return Command("volctl plugin start %s", id)
 	}
 	return Command("volctl plugin status %s", id)
+}
+
+// newsOfRestarts is up to which restart each is told in words of its own. One
+// that has fallen so often is told with the others, as a count.
+const newsOfRestarts = 100
+
+// News tells of the state in which a plugin just came.
+func (v PluginView) News() string {
+	switch {
+	case v.Reason != "" && v.Reason != v.State:
+		return v.State + ": " + v.Reason
+	case !v.Ready || v.Restarts == 0:
+		return v.State
+	case v.Restarts > newsOfRestarts:
+		return v.State + ": restarted again"
+	default:
+		// No two are the same, so each is told.
+		return fmt.Sprintf("%s: restart %d since the agent was started", v.State, v.Restarts)
+	}
+}
+
+// ReadyFor reports whether the call can be sent now that a step makes.
+func (v PluginView) ReadyFor(k Kind) bool {
+	if v.Apart != nil {
+		return v.Apart.of(k).Ready
+	}
+	return v.Ready
+}
+
+// Lacks says why the call of a step cannot be sent now.
+func (v PluginView) Lacks(id string, k Kind) string {
+	if v.Apart != nil {
+		return v.Apart.of(k).Lack
+	}
+	return fmt.Sprintf("plugin %q is %s", id, v.describe())
+}
+
+// unasked reports whether nobody knows yet what the service of a call can do.
+func (v PluginView) unasked(k Kind) bool { return v.Apart != nil && v.Apart.of(k).Unasked }
+
+// Lack says which call that a volume may need cannot be sent now, and is empty
+// if there is none.
+func (v PluginView) Lack(r Record) string {
+	switch {
+	case !v.ReadyFor(NodePublish):
+		return v.Lacks(r.Volume.PluginID, NodePublish)
+	case (v.Info.Caps.Attach || r.Node.Uses.Attach || v.unasked(ControllerPublish)) && !v.ReadyFor(ControllerPublish):
+		return v.Lacks(r.Volume.PluginID, ControllerPublish)
+	default:
+		return ""
+	}
+}
+
+// Barred is the view of a plugin that must get no call, for a reason.
+func (v PluginView) Barred(reason string) PluginView {
+	v.Ready, v.Apart, v.Reason = false, nil, reason
+	return v
 }
 
 // describe says what is wrong with a plugin that is not ready.

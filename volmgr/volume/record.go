@@ -50,6 +50,11 @@ type MountIdentity struct {
 	ID        uint64 `json:"id,omitempty"` // unique mount id; 0 before Linux 6.8
 }
 
+// FUSE reports whether a process serves the mount, which breaks when that ends.
+func (m *MountIdentity) FUSE() bool {
+	return m != nil && (m.FSType == "fuse" || m.FSType == "fuseblk")
+}
+
 // ClaimState is where a claim is in its life.
 type ClaimState string
 
@@ -85,6 +90,9 @@ type Claim struct {
 	// Without is set by a release that does not ask the plugin.
 	Without Without `json:"without,omitempty"`
 }
+
+// FUSE reports whether a process serves the claim's mount.
+func (c Claim) FUSE() bool { return c.Mount.FUSE() || c.BoundMount.FUSE() }
 
 // Path is where the alloc finds the volume.
 func (c Claim) Path() string {

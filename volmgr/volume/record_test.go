@@ -198,7 +198,7 @@ func TestDurableCommits(t *testing.T) {
 func run(t *testing.T, v variant, s *state) (commits int) {
 	t.Helper()
 	for range enough {
-		a := volume.Next(s.mem, s.w.observe(v, s.mem, true, false, 0, -1))
+		a := volume.Next(s.mem, s.w.observe(v, s.mem, bothUp, false, 0, -1))
 		if a.Kind == volume.Settled {
 			return commits
 		}

@@ -119,7 +119,7 @@ func (x *explorer) rests(s state) string {
 			break
 		}
 		passed = append(passed, k)
-		a := volume.Next(s.mem, s.w.observe(x.v, s.mem, true, true, s.parked, -1))
+		a := volume.Next(s.mem, s.w.observe(x.v, s.mem, bothUp, true, s.parked, -1))
 		steps = append(steps, string(a.Kind)+" "+a.Alloc)
 		switch {
 		case a.Kind == volume.Settled:

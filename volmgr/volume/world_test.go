@@ -155,7 +155,7 @@ func sight(p place) volume.Sight {
 
 // observe is what the agent sees. One mount may hang: the staged one, or that
 // of an alloc.
-func (w *world) observe(v variant, r volume.Record, ready, over bool, parked parkedSet, hung int) volume.Observed {
+func (w *world) observe(v variant, r volume.Record, up serving, over bool, parked parkedSet, hung int) volume.Observed {
 	sight := func(p place) volume.Sight {
 		if p.id != 0 && hung >= 0 && *[]*place{&w.stage, &w.target[0], &w.target[1]}[hung] == p {
 			return volume.Sight{Seen: volume.SeenHung, Detail: "no answer"}
@@ -163,10 +163,8 @@ func (w *world) observe(v variant, r volume.Record, ready, over bool, parked par
 		return sight(p)
 	}
 	o := volume.Observed{
-		Plugin: volume.PluginView{Known: true, Ready: ready, State: "test", Info: volume.PluginInfo{
-			ID: "p", NodeID: "n", Caps: volume.Caps{Attach: v.attach, Stage: v.stage},
-		}},
-		Boot: w.bootID(), Staging: sight(w.stage), WatchOver: over, Parked: parked.keys(),
+		Plugin: up.view(v),
+		Boot:   w.bootID(), Staging: sight(w.stage), WatchOver: over, Parked: parked.keys(),
 		Targets: map[string]volume.Sight{}, Binds: map[string]volume.Sight{}, Watched: map[string]volume.Sight{},
 	}
 	for i, alloc := range allocs {
@@ -186,6 +184,38 @@ func (w *world) observe(v variant, r volume.Record, ready, over bool, parked par
 		}
 	}
 	return o
+}
+
+// serving says which parts of the plugin are ready.
+type serving uint8
+
+const (
+	bothUp serving = iota // one process serves all there is, as in the next
+	noneUp
+	nodeUp // the parts are apart, and the controllers are down
+	controllerUp
+)
+
+func (up serving) view(v variant) volume.PluginView {
+	p := volume.PluginView{Known: true, Ready: up == bothUp, State: "test", Info: volume.PluginInfo{
+		ID: "p", NodeID: "n", Caps: volume.Caps{Attach: v.attach, Stage: v.stage},
+	}}
+	if up == nodeUp || up == controllerUp {
+		p.Apart = &volume.Apart{
+			Node: volume.Service{Ready: up == nodeUp, Lack: "no node"}, Controller: volume.Service{Ready: up == controllerUp, Lack: "no controller"},
+		}
+	}
+	return p
+}
+
+// answers reports whether the part is ready that a step calls.
+func (up serving) answers(k volume.Kind) bool {
+	switch k {
+	case volume.ControllerPublish, volume.ControllerUnpublish:
+		return up == bothUp || up == controllerUp
+	default:
+		return up == bothUp || up == nodeUp
+	}
 }
 
 // how is the fate of one step.

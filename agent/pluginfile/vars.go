@@ -1,4 +1,4 @@
-package supervisor
+package pluginfile
 
 import (
 	"fmt"
@@ -9,18 +9,21 @@ import (
 // Variables that a plugin file may use. CSI_ENDPOINT is in the plugin's
 // environment too.
 const (
-	varEndpoint  = "CSI_ENDPOINT"
-	varNodeID    = "NODE_ID"
-	varPluginID  = "PLUGIN_ID"
-	varStateDir  = "STATE_DIR"
-	varMountRoot = "MOUNT_ROOT"
+	VarEndpoint  = "CSI_ENDPOINT"
+	VarNodeID    = "NODE_ID"
+	VarPluginID  = "PLUGIN_ID"
+	VarStateDir  = "STATE_DIR"
+	VarMountRoot = "MOUNT_ROOT"
 )
 
-var variables = []string{varEndpoint, varNodeID, varPluginID, varStateDir, varMountRoot}
+var variables = []string{VarEndpoint, VarNodeID, VarPluginID, VarStateDir, VarMountRoot}
 
-// expand replaces ${NAME} in s; "$${" stands for "${". A "$" that no brace
+// EnvIncarnation is the variable that names a plugin's process beyond doubt.
+const EnvIncarnation = "VOLAGENT_INCARNATION"
+
+// Expand replaces ${NAME} in s; "$${" stands for "${". A "$" that no brace
 // follows is itself. An unknown name is an error.
-func expand(s string, value func(name string) string) (string, error) {
+func Expand(s string, value func(name string) string) (string, error) {
 	var b strings.Builder
 	for {
 		at := strings.Index(s, "${")
@@ -45,8 +48,8 @@ func expand(s string, value func(name string) string) (string, error) {
 	}
 }
 
-// checkVariables reports what expand would.
+// checkVariables reports what Expand would.
 func checkVariables(s string) error {
-	_, err := expand(s, func(string) string { return "" })
+	_, err := Expand(s, func(string) string { return "" })
 	return err
 }

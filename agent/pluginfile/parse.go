@@ -1,4 +1,4 @@
-package supervisor
+package pluginfile
 
 import (
 	"bytes"
@@ -77,6 +77,17 @@ func (r reader) scalar(n *yaml.Node, key string) (string, error) {
 func (r reader) text(key string, to *string) func(*yaml.Node) error {
 	return func(n *yaml.Node) (err error) {
 		*to, err = r.scalar(n, key)
+		return err
+	}
+}
+
+// instance is what tells controllers apart. It is part of a command's arguments
+// and of a directory's name.
+func (r reader) instance(to *string) func(*yaml.Node) error {
+	return func(n *yaml.Node) (err error) {
+		if *to, err = r.scalar(n, "instance"); err == nil && *to != "" && volume.CheckPluginID(*to) != nil {
+			err = r.errorf(n, "instance %.64q is not 1 to 48 characters of A-Z a-z 0-9 . _ -", *to)
+		}
 		return err
 	}
 }

@@ -1,15 +1,16 @@
-package owner
+package systemd
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/godbus/dbus/v5"
+	"github.com/hashicorp/go-hclog"
 )
 
 // Names on the bus, see org.freedesktop.systemd1(5).
@@ -27,20 +28,91 @@ const (
 // answerWithin bounds each question to the bus, and each connect.
 const answerWithin = 2 * time.Second
 
+// jobWithin bounds the answer to the demand for a job, which may have to wait for
+// a manager that reloads.
+const jobWithin = 10 * time.Second
+
+// Options of a Bus.
+type Options struct {
+	Log hclog.Logger // nil: no log
+	// Dial connects to the bus that systemd is on; nil means the system bus.
+	Dial func(...dbus.ConnOption) (*dbus.Conn, error)
+}
+
+// Bus is the way to systemd. It connects when it is first needed, and again
+// after the connection was lost. Its methods are safe for concurrent use.
+type Bus struct {
+	log  hclog.Logger
+	dial func(...dbus.ConnOption) (*dbus.Conn, error)
+	life context.Context // of connections
+	end  context.CancelFunc
+
+	dialing chan struct{} // held by whoever connects
+	wg      sync.WaitGroup
+
+	mu      sync.Mutex
+	conn    *dbus.Conn // nil while there is none
+	epoch   uint64     // counts connections
+	watches map[*Watch]struct{}
+	jobs    jobs
+}
+
+// New returns a Bus that is not connected yet.
+func New(o Options) *Bus {
+	b := &Bus{log: o.Log, dial: o.Dial, dialing: make(chan struct{}, 1), watches: map[*Watch]struct{}{}}
+	if b.log == nil {
+		b.log = hclog.NewNullLogger()
+	}
+	if b.dial == nil {
+		b.dial = func(opts ...dbus.ConnOption) (*dbus.Conn, error) {
+			if !Booted() {
+				return nil, ErrNone
+			}
+			return dbus.ConnectSystemBus(opts...)
+		}
+	}
+	b.life, b.end = context.WithCancel(context.Background())
+	return b
+}
+
+// Close lets go of the connection. What was started goes on.
+func (b *Bus) Close() {
+	b.end()
+	b.wg.Wait()
+}
+
+// Connected reports whether there is a connection: signals arrive.
+func (b *Bus) Connected() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.conn != nil
+}
+
+// Connect makes the connection if there is none, and returns its number: with
+// another one than before, changes may have been missed.
+func (b *Bus) Connect(ctx context.Context) (epoch uint64, err error) {
+	if _, err := b.connect(ctx); err != nil {
+		return 0, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.epoch, nil
+}
+
 // connect returns the connection, after making it if there is none.
-func (u *units) connect(ctx context.Context) (*dbus.Conn, error) {
+func (b *Bus) connect(ctx context.Context) (*dbus.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
 	select {
-	case u.dialing <- struct{}{}:
+	case b.dialing <- struct{}{}:
 	case <-ctx.Done():
 		return nil, fmt.Errorf("cannot connect to systemd: %w", ctx.Err())
 	}
-	u.mu.Lock()
-	conn, life := u.conn, u.ctx
-	u.mu.Unlock()
+	b.mu.Lock()
+	conn := b.conn
+	b.mu.Unlock()
 	if conn != nil && conn.Connected() {
-		<-u.dialing
+		<-b.dialing
 		return conn, nil
 	}
 	// Connecting cannot be cancelled while it blocks on the socket: then the next
@@ -51,8 +123,8 @@ func (u *units) connect(ctx context.Context) (*dbus.Conn, error) {
 	}
 	done := make(chan result, 1)
 	go func() {
-		defer func() { <-u.dialing }()
-		conn, err := u.begin(life)
+		defer func() { <-b.dialing }()
+		conn, err := b.begin()
 		done <- result{conn, err}
 	}()
 	select {
@@ -64,10 +136,10 @@ func (u *units) connect(ctx context.Context) (*dbus.Conn, error) {
 }
 
 // begin connects, subscribes, and has signals listened to.
-func (u *units) begin(life context.Context) (*dbus.Conn, error) {
-	ctx, cancel := context.WithCancel(life)
+func (b *Bus) begin() (*dbus.Conn, error) {
+	ctx, cancel := context.WithCancel(b.life)
 	limit := time.AfterFunc(answerWithin, cancel)
-	conn, err := u.dial(dbus.WithContext(ctx))
+	conn, err := b.dial(dbus.WithContext(ctx))
 	if err != nil {
 		cancel()
 		return nil, fmt.Errorf("cannot connect to the system bus: %w", err)
@@ -82,21 +154,22 @@ func (u *units) begin(life context.Context) (*dbus.Conn, error) {
 		cancel()
 		return nil, errors.New("cannot connect to the system bus: it took too long")
 	}
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if err := life.Err(); err != nil {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.life.Err(); err != nil {
 		cancel()
 		return nil, err
 	}
-	u.conn = conn
-	u.wg.Go(func() {
+	b.conn = conn
+	b.epoch++
+	b.wg.Go(func() {
 		defer cancel()
-		u.listen(conn, signals)
+		b.listen(conn, signals)
 	})
 	return conn, nil
 }
 
-// subscribe asks for the signals that tell of changed units.
+// subscribe asks for the signals that tell of changed units and of ended jobs.
 func subscribe(ctx context.Context, conn *dbus.Conn) error {
 	for _, match := range [][]dbus.MatchOption{
 		{
@@ -118,66 +191,65 @@ func manager(ctx context.Context, conn *dbus.Conn, method string, args ...any) *
 	return conn.Object(systemdName, managerPath).CallWithContext(ctx, managerIface+"."+method, 0, args...)
 }
 
-// listen asks again about units that signals name, until the connection ends.
-func (u *units) listen(conn *dbus.Conn, signals <-chan *dbus.Signal) {
-	defer u.wake()
+// listen hands signals on until the connection ends.
+func (b *Bus) listen(conn *dbus.Conn, signals <-chan *dbus.Signal) {
 	defer func() {
-		u.mu.Lock()
-		defer u.mu.Unlock()
-		if u.conn == conn {
-			u.conn = nil
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.conn == conn {
+			b.conn = nil
 		}
+		b.jobs.lost()
+		b.tell("")
 	}()
 	for s := range signals {
-		names := map[string]bool{}
-		back := note(s, names)
-		for len(signals) > 0 { // several changes of one unit cost one question
-			if s, ok := <-signals; ok {
-				back = note(s, names) || back
-			}
-		}
+		name, back := b.note(s)
 		if back {
 			// Another systemd process, after a re-execution: it may not know us.
 			ctx, cancel := context.WithTimeout(conn.Context(), answerWithin)
 			if err := manager(ctx, conn, "Subscribe").Err; err != nil {
-				u.log.Debug("cannot subscribe again", "error", err)
+				b.log.Debug("cannot subscribe again", "error", err)
 			}
 			cancel()
 		}
-		for _, name := range u.names(false) {
-			if (back || names[name]) && conn.Connected() {
-				u.askAll(conn.Context(), []string{name})
-			}
+		if name != "" || back {
+			b.mu.Lock()
+			b.tell(name)
+			b.mu.Unlock()
 		}
 	}
 }
 
-// note adds the unit that a signal names, and reports whether systemd came back.
-func note(s *dbus.Signal, names map[string]bool) (back bool) {
+// note returns the unit that a signal names, takes in the result of a job, and
+// reports whether systemd came back.
+func (b *Bus) note(s *dbus.Signal) (name string, back bool) {
+	arg := func(i int) string {
+		if i >= len(s.Body) {
+			return ""
+		}
+		text, _ := s.Body[i].(string)
+		return text
+	}
 	switch s.Name {
 	case propsIface + ".PropertiesChanged":
 		if label, ok := strings.CutPrefix(string(s.Path), unitPaths+"/"); ok {
-			names[unescape(label)] = true
+			return unescape(label), false
 		}
 	case managerIface + ".UnitRemoved":
-		if len(s.Body) > 0 {
-			if name, ok := s.Body[0].(string); ok {
-				names[name] = true
-			}
-		}
+		return arg(0), false
 	case managerIface + ".JobRemoved":
-		if len(s.Body) > 2 {
-			if name, ok := s.Body[2].(string); ok {
-				names[name] = true
+		if len(s.Body) > 1 {
+			if job, ok := s.Body[1].(dbus.ObjectPath); ok {
+				b.mu.Lock()
+				b.jobs.ended(job, arg(3))
+				b.mu.Unlock()
 			}
 		}
+		return arg(2), false
 	case busIface + ".NameOwnerChanged":
-		if len(s.Body) > 2 {
-			owner, ok := s.Body[2].(string)
-			return ok && owner != ""
-		}
+		return "", arg(2) != ""
 	}
-	return false
+	return "", false
 }
 
 // unescape turns the last part of a unit's object path into its name: systemd
@@ -197,52 +269,20 @@ func unescape(label string) string {
 	return b.String()
 }
 
-// state asks systemd about a unit. One that is not loaded is the zero value.
-func state(ctx context.Context, conn *dbus.Conn, name string) (unitState, error) {
-	ctx, cancel := context.WithTimeout(ctx, answerWithin)
-	defer cancel()
-	var path dbus.ObjectPath
-	err := manager(ctx, conn, "GetUnit", name).Store(&path)
-	if isError(err, systemdName+".NoSuchUnit") {
-		return unitState{}, nil
-	}
-	if err != nil {
-		return unitState{}, fmt.Errorf("cannot ask systemd about unit %q: %w", name, err)
-	}
-	object := conn.Object(systemdName, path)
-	var props map[string]dbus.Variant
-	if err := object.CallWithContext(ctx, propsIface+".GetAll", 0, unitIface).Store(&props); err != nil {
-		return unitState{}, fmt.Errorf("cannot ask systemd about unit %q: %w", name, err)
-	}
-	s := unitState{ID: text(props["Id"]), Active: text(props["ActiveState"]), Sub: text(props["SubState"])}
-	if id, ok := props["InvocationID"].Value().([]byte); ok {
-		s.Invocation = hex.EncodeToString(id)
-	}
-	if s.ID == "" || s.Active == "" {
-		return unitState{}, fmt.Errorf("cannot ask systemd about unit %q: the answer has no state", name)
-	}
-	if strings.HasSuffix(s.ID, ".service") {
-		var pid dbus.Variant
-		if err := object.CallWithContext(ctx, propsIface+".Get", 0, serviceIface, "MainPID").Store(&pid); err == nil {
-			n, _ := pid.Value().(uint32)
-			s.MainPID = int(n)
-		}
-	}
-	return s, nil
-}
-
-func text(v dbus.Variant) string {
-	s, _ := v.Value().(string)
-	return s
-}
-
 // isError reports whether systemd answered with an error of a name.
 func isError(err error, name string) bool {
 	var e dbus.Error
 	return errors.As(err, &e) && e.Name == name
 }
 
-// isInvalid reports whether systemd cannot make sense of a unit's name.
-func isInvalid(err error) bool {
+// IsInvalid reports whether systemd cannot make sense of a unit's name.
+func IsInvalid(err error) bool {
 	return isError(err, busIface+".Error.InvalidArgs")
+}
+
+// IsAnswer reports whether an error is systemd's own answer: then it did not do
+// what it was asked to. Else nobody knows.
+func IsAnswer(err error) bool {
+	var e dbus.Error
+	return errors.As(err, &e) && !strings.HasPrefix(e.Name, busIface+".Error.NoReply") && !strings.HasPrefix(e.Name, busIface+".Error.Timeout")
 }

@@ -1,6 +1,10 @@
-package supervisor
+// Package pluginfile reads plugin files: what they say becomes a
+// volume.PluginDefinition, and is shown to people again as settings. It touches
+// nothing of the host.
+package pluginfile
 
 import (
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -12,14 +16,14 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// localID is the plugin that exists without a file, and the one builtin.
-const localID = "local"
+// LocalID is the plugin that exists without a file, and the one builtin.
+const LocalID = "local"
 
-// Plugin types.
+// Types of plugins, in the words of their files.
 const (
-	typeNode       = "node"
-	typeController = "controller"
-	typeMonolith   = "monolith"
+	TypeNode       = "node"
+	TypeController = "controller"
+	TypeMonolith   = "monolith"
 )
 
 // maxInFlight bounds max_in_flight.
@@ -38,16 +42,17 @@ func defaults() *volume.PluginDefinition {
 	}
 }
 
-// localDefinition is the plugin that exists without a file.
-func localDefinition() *volume.PluginDefinition {
+// Local is the plugin that exists without a file.
+func Local() *volume.PluginDefinition {
 	d := defaults()
-	d.ID, d.Builtin = localID, localID
+	d.ID, d.Builtin = LocalID, LocalID
 	return d
 }
 
-// parse reads a plugin file. The id is returned whenever it could be read, so
-// that an error can be shown under it.
-func parse(file string, data []byte) (id string, def *volume.PluginDefinition, err error) {
+// Parse reads the text of a plugin file. Errors name the file, as it is given, with
+// line and key. The id is returned whenever it could be read, so that an error can
+// be shown under it.
+func Parse(file string, data []byte) (id string, def *volume.PluginDefinition, err error) {
 	r := reader{file: file}
 	root, err := r.document(data)
 	if err != nil {
@@ -93,20 +98,15 @@ func (r reader) topLevel(d *volume.PluginDefinition, runners map[string]*yaml.No
 			return read(n)
 		}
 	}
-	unsupported := func(name string) func(*yaml.Node) error {
-		return runner(name, func(n *yaml.Node) error {
-			return r.errorf(n, "%q is not supported by this release; use exec, socket or builtin", name)
-		})
-	}
 	return fields{
 		"id":        r.text("id", &d.ID),
-		"type":      r.oneOf("type", &d.Type, "", typeNode, typeController, typeMonolith),
-		"instance":  r.text("instance", &d.Instance),
+		"type":      r.oneOf("type", &d.Type, "", TypeNode, TypeController, TypeMonolith),
+		"instance":  r.instance(&d.Instance),
 		"exec":      runner("exec", func(n *yaml.Node) error { return r.exec(n, d) }),
 		"socket":    runner("socket", func(n *yaml.Node) error { return r.socket(n, d) }),
-		"builtin":   runner("builtin", r.oneOf("builtin", &d.Builtin, localID)),
-		"container": unsupported("container"),
-		"unit":      unsupported("unit"),
+		"builtin":   runner("builtin", r.oneOf("builtin", &d.Builtin, LocalID)),
+		"container": runner("container", func(n *yaml.Node) error { return r.container(n, d) }),
+		"unit":      runner("unit", func(n *yaml.Node) error { return r.unit(n, d) }),
 		"health": func(n *yaml.Node) error {
 			return r.mapping(n, "health", fields{
 				"interval":      r.duration("interval", &d.ProbeInterval),
@@ -127,7 +127,7 @@ func (r reader) topLevel(d *volume.PluginDefinition, runners map[string]*yaml.No
 
 // oneRunner checks that the file says once how the plugin is run.
 func (r reader) oneRunner(root *yaml.Node, runners map[string]*yaml.Node) error {
-	const which = "exactly one of exec, socket, builtin is needed"
+	const which = "exactly one of exec, container, unit, socket, builtin is needed"
 	if len(runners) == 0 {
 		return r.errorf(root, "nothing says how the plugin is run: %s", which)
 	}
@@ -155,78 +155,20 @@ func (r reader) socket(n *yaml.Node, d *volume.PluginDefinition) error {
 	if !filepath.IsAbs(s) {
 		return r.errorf(n, "socket %q is not an absolute path", s)
 	}
-	if err := checkSocketPath(s); err != nil {
+	if err := CheckSocketPath(s); err != nil {
 		return r.errorf(n, "%s", err)
 	}
 	d.Socket = filepath.Clean(s)
 	return nil
 }
 
-func (r reader) exec(n *yaml.Node, d *volume.PluginDefinition) error {
-	e := &volume.PluginExec{}
-	err := r.mapping(n, "exec", fields{
-		"command": func(n *yaml.Node) error { return r.command(n, e) },
-		"env":     func(n *yaml.Node) error { return r.env(n, e) },
-	})
-	if err != nil {
-		return err
-	}
-	if len(e.Command) == 0 || e.Command[0] == "" {
-		return r.errorf(n, "exec has no command")
-	}
-	if name := e.Command[0]; strings.Contains(name, "/") && !strings.HasPrefix(name, "/") && !strings.HasPrefix(name, "${") {
-		return r.errorf(n, "command %q is neither an absolute path nor a name in PATH", name)
-	}
-	d.Exec = e
-	return nil
-}
+// maxSocketPath is sun_path less its final zero (unix(7)).
+const maxSocketPath = 107
 
-// command reads the command: a list, since a string would need a shell's
-// quoting rules.
-func (r reader) command(n *yaml.Node, e *volume.PluginExec) error {
-	n = resolve(n)
-	if n.Kind != yaml.SequenceNode {
-		return r.errorf(n, "%q is not a list, like [/usr/bin/plugin, --flag]", "command")
-	}
-	for _, item := range n.Content {
-		s, err := r.scalar(item, "command")
-		if err != nil {
-			return err
-		}
-		if err := checkVariables(s); err != nil {
-			return r.errorf(item, "in command: %s", err)
-		}
-		e.Command = append(e.Command, s)
+// CheckSocketPath refuses what cannot be connected to.
+func CheckSocketPath(path string) error {
+	if len(path) > maxSocketPath {
+		return fmt.Errorf("socket path %q has %d bytes, and a unix socket's path has at most %d", path, len(path), maxSocketPath)
 	}
 	return nil
-}
-
-func (r reader) env(n *yaml.Node, e *volume.PluginExec) error {
-	e.Env = map[string]volume.EnvValue{}
-	return r.pairs(n, "env", func(key, value *yaml.Node) error {
-		name := key.Value
-		switch {
-		case name == "" || strings.ContainsAny(name, "=\x00"):
-			return r.errorf(key, "%q cannot be the name of an environment variable", name)
-		case name == varEndpoint || name == envIncarnation:
-			return r.errorf(key, "%s is set by the agent", name)
-		}
-		if _, twice := e.Env[name]; twice {
-			return r.errorf(key, "key %q stands twice in env", name)
-		}
-		if resolve(value).Kind == yaml.MappingNode {
-			ref, err := r.secretRef(resolve(value), name)
-			e.Env[name] = volume.EnvValue{Secret: ref}
-			return err
-		}
-		s, err := r.scalar(value, name)
-		if err != nil {
-			return err
-		}
-		if err := checkVariables(s); err != nil {
-			return r.errorf(value, "in %s: %s", name, err)
-		}
-		e.Env[name] = volume.EnvValue{Value: s}
-		return nil
-	})
 }

@@ -1,0 +1,29 @@
+package apiclient
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/volagent/volagent/agent/api"
+)
+
+// RegisterPlugin gives the agent a plugin as the text of a plugin file, which errors
+// call name. With a wait the plugin is ready when it returns without an error; one
+// that does not become ready stays registered.
+func (c *Client) RegisterPlugin(ctx context.Context, name string, text []byte, wait time.Duration) (*api.PluginResult, error) {
+	query := waiting(wait)
+	query.Set("name", name)
+	return get[api.PluginResult](ctx, c, call{method: http.MethodPost, path: []string{"plugins"}, query: query, text: append([]byte{}, text...)})
+}
+
+// DeregisterPlugin takes back all that was registered of a plugin. With a wait
+// nothing runs of it when it returns without an error.
+func (c *Client) DeregisterPlugin(ctx context.Context, id string, o ControlOptions) error {
+	query := waiting(o.Wait)
+	if o.Force {
+		query.Set("force", "true")
+	}
+	_, err := get[api.Done](ctx, c, call{method: http.MethodDelete, path: []string{"plugins", id}, query: query})
+	return err
+}

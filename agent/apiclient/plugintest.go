@@ -1,0 +1,46 @@
+package apiclient
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"net/http"
+
+	"github.com/volagent/volagent/agent/api"
+)
+
+// TestPlugin tests a plugin. It calls each for every check as it ends, and returns
+// what the whole test found when all is undone. When ctx ends, or each returns an
+// error, which is returned as it is, the agent ends the test and undoes it.
+func (c *Client) TestPlugin(ctx context.Context, id string, q api.PluginTest, each func(api.PluginCheck) error) (*api.PluginTestSummary, error) {
+	resp, err := c.send(ctx, call{method: http.MethodPost, path: []string{"plugins", id, "test"}, body: q})
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(nil, maxEvent)
+	for lines.Scan() {
+		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
+			continue
+		}
+		var line api.PluginTestLine
+		if err := c.decode(lines.Bytes(), &line); err != nil {
+			return nil, err
+		}
+		switch {
+		case line.Error != nil:
+			return line.Summary, line.Error
+		case line.Summary != nil:
+			return line.Summary, nil
+		case line.Check != nil:
+			if err := each(*line.Check); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return nil, c.transportError(ctx, err)
+	}
+	return nil, &api.Error{Code: api.CodeUnreachable, Message: "the agent broke off the test; it undoes what that has made at its next start", Hint: "systemctl status volagent"}
+}

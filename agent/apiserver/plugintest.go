@@ -1,0 +1,57 @@
+package apiserver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Tests tests plugins.
+type Tests interface {
+	// TestPlugin calls each for every check as it ends, and returns when all is
+	// undone. An error of each ends the test.
+	TestPlugin(ctx context.Context, id string, q api.PluginTest, each func(api.PluginCheck) error) (api.PluginTestSummary, error)
+}
+
+// testPlugin sends a line as each check ends. The end of the caller is the end of
+// the test.
+func (s *Server) testPlugin(w http.ResponseWriter, r *http.Request) error {
+	var q api.PluginTest
+	if err := body(w, r, &q); err != nil {
+		return err
+	}
+	id := r.PathValue("id")
+	if _, ok := s.o.Plugins.Get(id); !ok {
+		return noPlugin(id)
+	}
+	begun := false
+	enc := json.NewEncoder(w)
+	send := func(line api.PluginTestLine) error {
+		if !begun {
+			w.Header().Set("Content-Type", "application/x-ndjson")
+			begun = true
+		}
+		err := enc.Encode(line)
+		flush(w)
+		return err
+	}
+	sum, err := s.o.Tests.TestPlugin(r.Context(), id, q, func(c api.PluginCheck) error { return send(api.PluginTestLine{Check: &c}) })
+	if errors.Is(context.Cause(r.Context()), volume.ErrStopping) && begun {
+		panic(http.ErrAbortHandler) // the caller sees it cut short
+	}
+	if err = s.withLog(err, id); err != nil && !begun {
+		return err
+	}
+	last := api.PluginTestLine{Summary: &sum}
+	if err != nil {
+		last.Error = toAPI(err)
+	}
+	if err := send(last); err != nil {
+		s.o.Log.Debug("cannot send the end of a test", "error", err)
+	}
+	return nil
+}

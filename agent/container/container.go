@@ -1,0 +1,136 @@
+package container
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Container is a container as its runtime sees it.
+type Container struct {
+	ID     string
+	Labels map[string]string
+	// Alive: there is a process, or may be.
+	Alive bool
+	// PID is the main process on the host, 0 if there is none.
+	PID int
+
+	paused   bool
+	oom      bool
+	code     int
+	problem  string // why it could not be started
+	finished bool
+}
+
+// inspected is what matters here of inspect's answer.
+type inspected struct {
+	ID    string `json:"Id"`
+	State struct {
+		Status    string
+		Paused    bool
+		OOMKilled bool
+		Pid       int
+		ExitCode  int
+		Error     string
+	}
+	Config struct{ Labels map[string]string }
+}
+
+// dead are the states in which there is no process.
+var dead = []string{"created", "configured", "initialized", "exited", "stopped", "dead", "removing"}
+
+// Inspect returns the container with a name or an id; ErrNotFound if there is
+// none.
+func (r Runtime) Inspect(ctx context.Context, ref string) (Container, error) {
+	out, err := r.run(ctx, command{args: []string{"container", "inspect", ref}, limit: quick})
+	if err != nil {
+		return Container{}, err
+	}
+	var all []inspected
+	if err := json.Unmarshal([]byte(out), &all); err != nil || len(all) != 1 {
+		return Container{}, fmt.Errorf("cannot make sense of what %s says of container %s: %w", r.name, ref, errors.Join(err, errOther))
+	}
+	c := all[0]
+	return Container{
+		ID: c.ID, Labels: c.Config.Labels, Alive: !slices.Contains(dead, c.State.Status), PID: c.State.Pid,
+		paused: c.State.Paused || c.State.Status == "paused", oom: c.State.OOMKilled, code: c.State.ExitCode, problem: c.State.Error,
+		finished: c.State.Status == "exited" || c.State.Status == "stopped" || c.State.Status == "dead",
+	}, nil
+}
+
+var errOther = errors.New("one container was asked for")
+
+// Exit says how the container ended.
+func (c Container) Exit() string {
+	words := "exited with status " + strconv.Itoa(c.code)
+	switch name := unix.SignalName(unix.Signal(c.code - 128)); {
+	case c.oom:
+		words = "killed for want of memory (OOM)"
+	case !c.finished:
+		words = "did not run"
+	case c.code > 128 && name != "":
+		words = fmt.Sprintf("killed by signal %d (%s)", c.code-128, name)
+	}
+	if c.problem != "" {
+		words += ": " + lastWords(c.problem)
+	}
+	return words
+}
+
+// HasImage reports whether an image is on this host.
+func (r Runtime) HasImage(ctx context.Context, image string) (bool, error) {
+	_, err := r.run(ctx, command{args: []string{"image", "inspect", "--format", "{{.Id}}", image}, limit: quick})
+	if errors.Is(err, ErrNoImage) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// PullCommand is what a person types to get an image.
+func (r Runtime) PullCommand(image string) string { return r.name + " pull " + image }
+
+// Pull downloads an image, which may take minutes.
+func (r Runtime) Pull(ctx context.Context, image string) error {
+	_, err := r.run(ctx, command{args: []string{"pull", "--quiet", image}, limit: pulling})
+	if err != nil {
+		return fmt.Errorf("cannot pull image %q: %w", image, err)
+	}
+	return nil
+}
+
+// Stop ends a container: by the signal that its image asks for, and by SIGKILL
+// after the grace.
+func (r Runtime) Stop(ctx context.Context, id string, grace time.Duration) error {
+	seconds := strconv.Itoa(int((grace + time.Second - 1) / time.Second))
+	_, err := r.run(ctx, command{args: []string{"stop", "-t", seconds, id}, limit: grace + quick})
+	return err
+}
+
+// Kill ends a container at once, also one that is paused, as far as the runtime
+// answers.
+func (r Runtime) Kill(ctx context.Context, id string) error {
+	_, err := r.run(ctx, command{args: []string{"kill", id}, limit: quick})
+	if err != nil && strings.Contains(err.Error(), "paused") {
+		if _, err = r.run(ctx, command{args: []string{"unpause", id}, limit: quick}); err == nil {
+			_, err = r.run(ctx, command{args: []string{"kill", id}, limit: quick})
+		}
+	}
+	return err
+}
+
+// Remove removes a container that has ended, with the volumes that were made for
+// it alone. One that runs is not removed.
+func (r Runtime) Remove(ctx context.Context, id string) error {
+	_, err := r.run(ctx, command{args: []string{"rm", "--volumes", id}, limit: slow})
+	if errors.Is(err, ErrNotFound) {
+		return nil
+	}
+	return err
+}

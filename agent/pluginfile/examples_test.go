@@ -1,0 +1,89 @@
+package pluginfile
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// exampleFiles are the plugin files that volctl writes.
+func exampleFiles(t *testing.T) map[string]string {
+	t.Helper()
+	paths, err := filepath.Glob("../spec/plugins/*.yaml")
+	if err != nil || len(paths) < 7 {
+		t.Fatalf("%d examples, %v", len(paths), err)
+	}
+	texts := map[string]string{}
+	for _, path := range paths {
+		raw, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts[strings.TrimSuffix(filepath.Base(path), ".yaml")] = string(raw)
+	}
+	return texts
+}
+
+// TestExamples: what volctl plugin init writes is a plugin file as it stands.
+func TestExamples(t *testing.T) {
+	for name, text := range exampleFiles(t) {
+		id, def, err := Parse(name+".yaml", []byte(text))
+		switch {
+		case err != nil:
+			t.Error(err)
+		case name == "example":
+		case id != name || def.Container == nil:
+			t.Errorf("%s: id %q, %+v", name, id, def)
+		case !strings.Contains(strings.Join(def.Container.Args, " "), "--endpoint=${CSI_ENDPOINT}"):
+			t.Errorf("%s does not tell its plugin where to listen: %q", name, def.Container.Args)
+		}
+	}
+}
+
+// uncommented returns the keys of an example that are commented out, each with the
+// lines that belong to it.
+func uncommented(text string) map[string]string {
+	blocks, key := map[string]string{}, ""
+	starts := regexp.MustCompile(`^# ([a-z_]+):( |$)`)
+	for line := range strings.Lines(text) {
+		if m := starts.FindStringSubmatch(strings.TrimSuffix(line, "\n")); m != nil {
+			key = m[1]
+		} else if !strings.HasPrefix(line, "#   ") {
+			key = ""
+		}
+		if key != "" {
+			blocks[key] += strings.TrimPrefix(line, "# ")
+		}
+	}
+	return blocks
+}
+
+// TestGeneralExample: each key that it shows in a comment can be used as it is
+// shown, and it shows all that there are.
+func TestGeneralExample(t *testing.T) {
+	text := exampleFiles(t)["example"]
+	blocks := uncommented(text)
+	shown := []string{"id", "exec"}
+	for key, block := range blocks {
+		shown = append(shown, key)
+		file := "id: x\n" + block
+		if !slices.Contains([]string{"container", "unit", "socket", "builtin"}, key) {
+			file += "socket: /x\n"
+		}
+		if _, _, err := Parse(key, []byte(file)); err != nil {
+			t.Errorf("%v in\n%s", err, file)
+		}
+	}
+	known := slices.Sorted(maps.Keys(reader{}.topLevel(defaults(), nil)))
+	if slices.Sort(shown); !slices.Equal(shown, known) {
+		t.Errorf("it shows %q of %q", shown, known)
+	}
+	env := regexp.MustCompile(`(?m)^  # `).ReplaceAllString(text, "  ")
+	if _, def, err := Parse("env", []byte(strings.Replace(env, "  A value is", "  # A value is", 1))); err != nil || len(def.Exec.Env) != 4 {
+		t.Errorf("with its env: %v, %+v", err, def)
+	}
+}

@@ -1,0 +1,156 @@
+package pluginfile
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"unicode"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+func (r reader) exec(n *yaml.Node, d *volume.PluginDefinition) error {
+	e := &volume.PluginExec{}
+	err := r.mapping(n, "exec", fields{
+		"command": r.list("command", "[/usr/bin/plugin, --flag]", &e.Command, checkVariables),
+		"env":     r.env(&e.Env),
+	})
+	if err != nil {
+		return err
+	}
+	if len(e.Command) == 0 || e.Command[0] == "" {
+		return r.errorf(n, "exec has no command")
+	}
+	if name := e.Command[0]; strings.Contains(name, "/") && !strings.HasPrefix(name, "/") && !strings.HasPrefix(name, "${") {
+		return r.errorf(n, "command %q is neither an absolute path nor a name in PATH", name)
+	}
+	d.Exec = e
+	return nil
+}
+
+func (r reader) container(n *yaml.Node, d *volume.PluginDefinition) error {
+	c := &volume.PluginContainer{Pull: volume.PullNever}
+	err := r.mapping(n, "container", fields{
+		"runtime": r.oneOf("runtime", &c.Runtime, volume.RuntimePodman, volume.RuntimeDocker),
+		"image":   r.text("image", &c.Image),
+		"args":    r.list("args", "[--flag, --other-flag]", &c.Args, checkVariables),
+		"env":     r.env(&c.Env),
+		"mounts":  r.list("mounts", "[/etc/ceph:/etc/ceph:ro]", &c.Mounts, checkMount),
+		"pull":    r.oneOf("pull", &c.Pull, volume.PullNever, volume.PullMissing),
+	})
+	switch {
+	case err != nil:
+		return err
+	case c.Runtime == "":
+		return r.errorf(n, "container has no runtime; it can be %s or %s", volume.RuntimePodman, volume.RuntimeDocker)
+	case c.Image == "":
+		return r.errorf(n, "container has no image")
+	case strings.HasPrefix(c.Image, "-") || strings.ContainsFunc(c.Image, unicode.IsSpace):
+		return r.errorf(n, "%q cannot be the name of an image", c.Image)
+	}
+	d.Container = c
+	return nil
+}
+
+// checkMount checks one of a container's mounts: SOURCE:TARGET[:OPTIONS].
+func checkMount(s string) error {
+	if err := checkVariables(s); err != nil {
+		return err
+	}
+	parts := strings.Split(s, ":")
+	if len(parts) < 2 || len(parts) > 3 || !absolute(parts[0]) || !absolute(parts[1]) {
+		return fmt.Errorf("%q is not SOURCE:TARGET[:OPTIONS] with two absolute paths", s)
+	}
+	return nil
+}
+
+// absolute says whether a path is absolute, maybe by a variable that is.
+func absolute(path string) bool {
+	return filepath.IsAbs(path) || strings.HasPrefix(path, "${")
+}
+
+// ownUnit is what the agent's own service is called where it is installed.
+const ownUnit = "volagent.service"
+
+// unit reads the name of a service. What else systemd knows has no process that
+// could be a plugin.
+func (r reader) unit(n *yaml.Node, d *volume.PluginDefinition) error {
+	name, err := r.scalar(n, "unit")
+	switch {
+	case err != nil:
+		return err
+	case !strings.HasSuffix(name, ".service") || len(name) > 255 || strings.ContainsFunc(name, notInUnit) ||
+		strings.HasPrefix(name, ".") || strings.Contains(name, "@."):
+		return r.errorf(n, "unit %q is not the name of a service, like my-csi-plugin.service", name)
+	case name == ownUnit:
+		return r.errorf(n, "unit %q is the agent itself", name)
+	}
+	d.Unit = name
+	return nil
+}
+
+// notInUnit reports what no unit's name has (systemd.unit(5)).
+func notInUnit(c rune) bool {
+	return !strings.ContainsRune("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789:-_.\\@", c)
+}
+
+// list returns a function that reads a list of texts: a string would need a
+// shell's quoting rules.
+func (r reader) list(key, example string, to *[]string, check func(string) error) func(*yaml.Node) error {
+	return func(n *yaml.Node) error {
+		n = resolve(n)
+		if n.Kind != yaml.SequenceNode {
+			return r.errorf(n, "%q is not a list, like %s", key, example)
+		}
+		for _, item := range n.Content {
+			s, err := r.scalar(item, key)
+			if err != nil {
+				return err
+			}
+			if err := check(s); err != nil {
+				return r.errorf(item, "in %s: %s", key, err)
+			}
+			*to = append(*to, s)
+		}
+		return nil
+	}
+}
+
+// env returns a function that reads environment variables.
+func (r reader) env(to *map[string]volume.EnvValue) func(*yaml.Node) error {
+	return func(n *yaml.Node) error {
+		env := map[string]volume.EnvValue{}
+		*to = env
+		return r.pairs(n, "env", func(key, value *yaml.Node) error {
+			name := key.Value
+			before, _, assigned := strings.Cut(name, "=")
+			switch {
+			case assigned: // the rest may be a password
+				return r.errorf(key, "in env %q is no KEY: VALUE", before+"=…")
+			case name == "" || strings.ContainsRune(name, 0):
+				return r.errorf(key, "%q cannot be the name of an environment variable", name)
+			case name == VarEndpoint || name == EnvIncarnation:
+				return r.errorf(key, "%s is set by the agent", name)
+			}
+			if _, twice := env[name]; twice {
+				return r.errorf(key, "key %q stands twice in env", name)
+			}
+			if resolve(value).Kind == yaml.MappingNode {
+				ref, err := r.secretRef(resolve(value), name)
+				env[name] = volume.EnvValue{Secret: ref}
+				return err
+			}
+			s, err := r.scalar(value, name)
+			if err != nil {
+				return err
+			}
+			if err := checkVariables(s); err != nil {
+				return r.errorf(value, "in %s: %s", name, err)
+			}
+			env[name] = volume.EnvValue{Value: s}
+			return nil
+		})
+	}
+}

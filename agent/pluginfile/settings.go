@@ -1,0 +1,110 @@
+package pluginfile
+
+import (
+	"fmt"
+	"maps"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// What is shown of an environment variable that the file sets to a text, which
+// may be a password that somebody wrote there: nothing of it.
+const (
+	someText  = "(a text)"
+	otherText = "(another text)"
+)
+
+// Settings is a definition for people, in the keys of plugin files, without what
+// is as it is by default. Of a secret it has the reference, of a plain variable
+// only that it is set.
+func Settings(d *volume.PluginDefinition) map[string]string {
+	out := map[string]string{}
+	set := func(key, value string) {
+		if value != "" {
+			out[key] = value
+		}
+	}
+	set("type", d.Type)
+	set("instance", d.Instance)
+	switch runner := d.Runner(); {
+	case d.Exec != nil:
+		out["exec.command"] = list(d.Exec.Command)
+	case d.Container != nil:
+		c := d.Container
+		set("container.runtime", c.Runtime)
+		set("container.image", c.Image)
+		set("container.args", list(c.Args))
+		set("container.mounts", list(c.Mounts))
+		if c.Pull != volume.PullNever {
+			set("container.pull", c.Pull)
+		}
+	default:
+		out[runner] = d.Unit + d.Socket + d.Builtin
+	}
+	for name, v := range d.Env() {
+		out[d.Runner()+".env."+name] = envWords(v)
+	}
+	usual := defaults()
+	for key, pair := range map[string][2]time.Duration{
+		"health.interval": {d.ProbeInterval, usual.ProbeInterval}, "health.timeout": {d.ProbeTimeout, usual.ProbeTimeout},
+		"health.start_timeout": {d.StartTimeout, usual.StartTimeout},
+		"timeouts.node":        {d.NodeTimeout, usual.NodeTimeout}, "timeouts.controller": {d.ControllerTimeout, usual.ControllerTimeout},
+	} {
+		if pair[0] != pair[1] {
+			out[key] = pair[0].String()
+		}
+	}
+	if d.MaxInFlight != usual.MaxInFlight {
+		out["max_in_flight"] = strconv.Itoa(d.MaxInFlight)
+	}
+	if d.OnChange != usual.OnChange {
+		out["on_change"] = d.OnChange
+	}
+	return out
+}
+
+func list(words []string) string {
+	if len(words) == 0 {
+		return ""
+	}
+	quoted := make([]string, len(words))
+	for i, w := range words {
+		quoted[i] = strconv.Quote(w)
+	}
+	return "[" + strings.Join(quoted, ", ") + "]"
+}
+
+func envWords(v volume.EnvValue) string {
+	switch s := v.Secret; {
+	case s == nil:
+		return someText
+	case s.File != "":
+		return fmt.Sprintf("{file: %s}", s.File)
+	case s.Credential != "":
+		return fmt.Sprintf("{credential: %s}", s.Credential)
+	default:
+		return fmt.Sprintf("{env: %s}", s.Env)
+	}
+}
+
+// Differing are the Settings of b that are not those of a. What b does not set
+// any more is "-".
+func Differing(a, b *volume.PluginDefinition) map[string]string {
+	was, now := Settings(a), Settings(b)
+	for name, v := range b.Env() {
+		if old, ok := a.Env()[name]; ok && v.Secret == nil && old.Secret == nil && v.Value != old.Value {
+			now[b.Runner()+".env."+name] = otherText
+		}
+	}
+	out := maps.Clone(now)
+	maps.DeleteFunc(out, func(key, value string) bool { return was[key] == value })
+	for key := range was {
+		if _, still := now[key]; !still {
+			out[key] = "-"
+		}
+	}
+	return out
+}

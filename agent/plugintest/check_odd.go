@@ -1,0 +1,313 @@
+package plugintest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+func checkUnknownPublish(ctx context.Context, r *run) finding {
+	if why := r.wantBare(ctx); why != "" {
+		return skipped("%s", why)
+	}
+	if err := makeDir(ctx, r.rec.Staging); err != nil {
+		return broken("%v", err)
+	}
+	err := r.publishAs(ctx, r.unknown(), second, false)
+	path := r.rec.Targets[second]
+	mounted := !r.nothing(ctx, path)
+	undone := r.s.takeOff(ctx, path, func() error { return r.s.nodeUnpublish(ctx, r.id, r.unknown(), path) })
+	delete(r.touched, second)
+	r.dirty = false
+	switch {
+	case undone != nil:
+		r.touched[second], r.dirty = true, true
+		return broken("%v", undone)
+	case err == nil || mounted:
+		return copes("%s, and there is no such volume; the agent asks only for what is registered", answer(err))
+	case code(err) != "NotFound":
+		return copes("%s instead of NotFound; the agent tries such a claim again until it times out", words(err))
+	}
+	return fine("refused")
+}
+
+func checkUnknownUnpublish(ctx context.Context, r *run) finding {
+	if why := r.wantBare(ctx); why != "" {
+		return skipped("%s", why)
+	}
+	err := r.s.nodeUnpublish(ctx, r.id, r.unknown(), r.rec.Targets[first])
+	switch code(err) {
+	case "OK", "NotFound":
+		return fine("%s", code(err))
+	}
+	if unanswered(err) {
+		return broken("%s", words(err))
+	}
+	return copes("%s; the agent believes the mount table", words(err))
+}
+
+func checkLate(ctx context.Context, r *run) finding {
+	if why := r.wantFree(ctx); why != "" {
+		return skipped("%s", why)
+	}
+	published := r.publish(ctx, second, false)
+	undone := r.nodeUnpublish(ctx, second)
+	if published != nil {
+		return skipped("the publish did not succeed: %s", words(published))
+	}
+	r.dirty = r.dirty || undone != nil
+	return r.watch(ctx, r.rec.Targets[second], fine("nothing came within %s", r.s.grace()))
+}
+
+// watch looks for a mount that comes after it was undone, which is undone again.
+func (r *run) watch(ctx context.Context, path string, none finding) finding {
+	sight, took := r.appear(ctx, path, r.s.grace())
+	if r.nothing(ctx, path) {
+		return none
+	}
+	r.dirty, r.late = true, true
+	if why := r.wantBare(ctx); why != "" {
+		return broken("a mount came %s after it was undone (%s), and stays: %s", took.Round(time.Millisecond), seen(sight), why)
+	}
+	return copes("a mount came %s after it was undone; the agent watches for that, and undoes it again", took.Round(time.Millisecond))
+}
+
+// short is after how long a call is given up half-way.
+const short = 5 * time.Millisecond
+
+func checkGivenUpStage(ctx context.Context, r *run) finding {
+	if why := r.wantBare(ctx); why != "" {
+		return skipped("%s", why)
+	}
+	if err := r.attach(ctx); err != nil {
+		return skipped("it is not attached")
+	}
+	if err := makeDir(ctx, r.rec.Staging); err != nil {
+		return broken("%v", err)
+	}
+	given, cancel := context.WithTimeout(ctx, short)
+	err := r.nodeStage(given)
+	cancel()
+	r.dirty = true
+	return r.givenUp(ctx, err, r.rec.Staging, func() error { return r.nodeUnstage(ctx) })
+}
+
+func checkGivenUpPublish(ctx context.Context, r *run) finding {
+	if why := r.wantFree(ctx); why != "" {
+		return skipped("%s", why)
+	}
+	given, cancel := context.WithTimeout(ctx, short)
+	err := r.publish(given, second, false)
+	cancel()
+	return r.givenUp(ctx, err, r.rec.Targets[second], func() error { return r.nodeUnpublish(ctx, second) })
+}
+
+// givenUp undoes a call that was given up, as long as the plugin says that it is
+// still at work, and watches what comes.
+func (r *run) givenUp(ctx context.Context, err error, path string, undo func() error) finding {
+	said := fmt.Sprintf("given up after %s, and undone", short)
+	if err == nil {
+		said = fmt.Sprintf("it answers within %s, so nothing was given up", short)
+	}
+	var undone error
+	for end := time.Now().Add(r.s.grace()); ; pause(ctx, 10*appearEvery) {
+		if undone = undo(); undone == nil || time.Now().After(end) || ctx.Err() != nil {
+			break
+		}
+	}
+	f := r.watch(ctx, path, fine("%s", said))
+	if f.verdict != OK {
+		return f
+	}
+	if why := r.wantBare(ctx); why != "" {
+		return broken("%s", why)
+	}
+	if undone != nil {
+		return copes("%s; to undo it fails: %s, although nothing is mounted", said, words(undone))
+	}
+	return f
+}
+
+// atOnce is how many calls are made at the same time.
+const atOnce = 4
+
+func checkAtOnce(ctx context.Context, r *run) finding {
+	if why := r.wantBare(ctx); why != "" {
+		return skipped("%s", why)
+	}
+	if err := r.attach(ctx); err != nil {
+		return skipped("it is not attached")
+	}
+	odd := ""
+	if r.info.Caps.Stage {
+		if err := makeDir(ctx, r.rec.Staging); err != nil {
+			return broken("%v", err)
+		}
+		r.dirty = true
+		odd = r.together(r.rec.Staging, func() error { return r.nodeStage(ctx) })
+		if why := r.wantStaged(ctx); why != "" {
+			return broken("after stages at the same time %s", why)
+		}
+	}
+	r.touched[second] = true
+	odd += r.together(r.rec.Targets[second], r.publisher(ctx, second))
+	r.dirty = true
+	if why := r.wantBare(ctx); why != "" {
+		return broken("after calls at the same time %s", why)
+	}
+	if odd != "" {
+		return copes("%s the agent makes one call at a time for a volume", odd)
+	}
+	return fine("%d stages and %d publishes at the same time made one mount each", atOnce, atOnce)
+}
+
+// publisher returns a publish that many may call at once.
+func (r *run) publisher(ctx context.Context, n int) func() error {
+	return func() error {
+		one := *r
+		one.touched = map[int]bool{}
+		return one.publish(ctx, n, false)
+	}
+}
+
+// together makes a call several times at once, and says what is odd about how they
+// end.
+func (r *run) together(path string, do func() error) string {
+	errs := make([]error, atOnce)
+	var wg sync.WaitGroup
+	for i := range errs {
+		wg.Go(func() { errs[i] = do() })
+	}
+	wg.Wait()
+	odd := ""
+	for _, err := range errs {
+		if c := code(err); c != "OK" && c != "Aborted" {
+			odd = fmt.Sprintf("at the same time: %s;", words(err))
+		}
+	}
+	if n, err := r.s.Host.Count(path); err != nil || n > 1 {
+		odd += fmt.Sprintf(" %d mounts lie on each other;", n)
+	}
+	return odd
+}
+
+func checkLongPath(ctx context.Context, r *run) finding {
+	return r.elsewhere(ctx, long, "keep the data dir, and the ids of volumes and allocs, short")
+}
+
+func checkHiddenPath(ctx context.Context, r *run) finding {
+	return r.elsewhere(ctx, hidden, "do not put the data dir below a directory with a leading dot; the agent makes no such names itself")
+}
+
+// elsewhere publishes at a target of another shape.
+func (r *run) elsewhere(ctx context.Context, n int, advice string) finding {
+	if why := r.wantFree(ctx); why != "" {
+		return skipped("%s", why)
+	}
+	err := r.publish(ctx, n, false)
+	if err == nil {
+		err = r.good(ctx, n)
+	}
+	r.dirty = true
+	if err != nil {
+		return copes("%s; %s", words(err), advice)
+	}
+	return fine("%d bytes, accepted", len(r.rec.Targets[n]))
+}
+
+func checkKillStage(ctx context.Context, r *run) finding {
+	if why := r.wantBare(ctx); why != "" {
+		return skipped("%s", why)
+	}
+	if err := r.attach(ctx); err != nil {
+		return skipped("it is not attached")
+	}
+	if err := makeDir(ctx, r.rec.Staging); err != nil {
+		return broken("%v", err)
+	}
+	r.dirty = true
+	called := make(chan error, 1)
+	go func() { called <- r.nodeStage(ctx) }()
+	pause(ctx, time.Millisecond)
+	took, err := r.kill(ctx)
+	answered := <-called
+	switch {
+	case errors.Is(err, errSpared):
+		return skipped("%v", err)
+	case err != nil:
+		return broken("%v", err)
+	}
+	// What died with the process is unstaged first, as the agent does.
+	if s := r.s.Host.Look(ctx, r.rec.Staging).Seen; s == volume.SeenNothing || s == volume.SeenMount {
+		if err := r.stage(ctx); err != nil {
+			return broken("ready again after %s, and then: %s", took.Round(time.Millisecond), words(err))
+		}
+	}
+	if why := r.wantPublished(ctx, first); why != "" {
+		return broken("ready again after %s, and then %s", took.Round(time.Millisecond), why)
+	}
+	return fine("ready again after %s; the stage had ended with %s", took.Round(time.Millisecond), code(answered))
+}
+
+func checkKillMounted(ctx context.Context, r *run) finding {
+	if why := r.wantPublished(ctx, first); why != "" {
+		return skipped("%s", why)
+	}
+	if r.data == nil && r.rec.Capability.Access.Writable() {
+		if f := r.write(ctx); f.verdict != OK {
+			return f
+		}
+	}
+	took, err := r.kill(ctx)
+	switch {
+	case errors.Is(err, errSpared):
+		return skipped("%v", err)
+	case err != nil:
+		return broken("%v", err)
+	}
+	lost := r.intact(ctx)
+	if lost == nil {
+		return fine("the mount lives on; ready again after %s", took.Round(time.Millisecond))
+	}
+	r.dirty = true
+	if why := r.wantPublished(ctx, first); why != "" {
+		return broken("the mount dies with the process (%v), and then %s", lost, why)
+	}
+	if err := r.intact(ctx); err != nil {
+		return broken("the mount dies with the process, and made again it is not the same: %v", err)
+	}
+	return copes("the mount dies with the process; the agent makes it again, %s after the kill here, and who has files open loses them", took.Round(time.Millisecond))
+}
+
+// intact is nil if the first target is mounted and holds the file.
+func (r *run) intact(ctx context.Context) error {
+	err := r.good(ctx, first)
+	if err == nil && r.data != nil {
+		err = r.holds(ctx, first)
+	}
+	return err
+}
+
+// errSpared says that the process was not killed.
+var errSpared = errors.New("not killed")
+
+// kill ends the plugin's process and waits until the next one is ready.
+func (r *run) kill(ctx context.Context) (time.Duration, error) {
+	before, began := r.s.Plugins.View(r.id).Incarnation, time.Now()
+	if err := r.s.Plugins.Kill(r.id, Name(&r.rec)); err != nil {
+		return 0, fmt.Errorf("%w: %v", errSpared, err) //nolint:errorlint // its kind means nothing here
+	}
+	limit, cancel := context.WithTimeout(ctx, readyWithin)
+	defer cancel()
+	for r.s.Plugins.View(r.id).Incarnation == before && limit.Err() == nil {
+		pause(limit, appearEvery)
+	}
+	if err := r.s.Plugins.Await(limit, r.id); err != nil {
+		return 0, fmt.Errorf("not ready again after %s: %w", readyWithin, err)
+	}
+	return time.Since(began), nil
+}

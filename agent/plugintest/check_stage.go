@@ -1,0 +1,166 @@
+package plugintest
+
+import (
+	"context"
+	"os/exec"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+func checkStage(ctx context.Context, r *run) finding {
+	if err := r.stage(ctx); err != nil {
+		r.failures++
+		return broken("%s", words(err))
+	}
+	switch sight := r.s.Host.Look(ctx, r.rec.Staging); sight.Seen {
+	case volume.SeenNothing:
+		return fine("it mounts nothing yet")
+	case volume.SeenMount:
+		r.sum.StageMounts = true
+		r.learn(sight)
+		return fine("it mounts %s", sight.Identity.FSType)
+	default:
+		r.failures++
+		r.dirty = true
+		return broken("it answers OK, and the mount does not open: %s", seen(sight))
+	}
+}
+
+func checkStageAgain(ctx context.Context, r *run) finding {
+	if why := r.wantStaged(ctx); why != "" {
+		return skipped("%s", why)
+	}
+	before, err := r.s.Host.Count(r.rec.Staging)
+	if err != nil {
+		return broken("%v", err)
+	}
+	if err := r.nodeStage(ctx); err != nil {
+		r.dirty = true
+		return copes("%s; the agent unstages before it tries again", words(err))
+	}
+	return r.stackedAt(r.rec.Staging, before)
+}
+
+// stackedAt tells whether a repeated call has mounted once more.
+func (r *run) stackedAt(path string, before int) finding {
+	now, err := r.s.Host.Count(path)
+	switch {
+	case err != nil:
+		return broken("%v", err)
+	case now > before:
+		r.dirty = true
+		return copes("it mounts once more: %d mounts lie on each other; the agent unmounts until none is left", now)
+	}
+	return fine("it changes nothing")
+}
+
+func checkUnstagePublished(ctx context.Context, r *run) finding {
+	if why := r.wantPublished(ctx, first); why != "" {
+		return skipped("%s", why)
+	}
+	err := r.nodeUnstage(ctx)
+	r.dirty = true
+	switch lost := r.good(ctx, first); {
+	case lost != nil:
+		return copes("it takes the published mount away (%v); the agent unstages only what nobody has published", lost)
+	case err != nil:
+		return fine("refused: %s", words(err))
+	}
+	return fine("the published mount stays")
+}
+
+func checkUnstage(ctx context.Context, r *run) finding {
+	if why := r.wantFree(ctx); why != "" {
+		return skipped("%s", why)
+	}
+	err := r.nodeUnstage(ctx)
+	mounted := !r.nothing(ctx, r.rec.Staging)
+	r.dirty = mounted || err != nil
+	switch {
+	case mounted:
+		return broken("%s, and %s is still mounted", answer(err), r.rec.Staging)
+	case code(err) == "NotFound":
+		r.dirty = false
+		r.staged = false
+		return copes("%s, although it was staged; nothing is mounted, and the agent takes it for done", words(err))
+	case err != nil:
+		return broken("%s, although nothing is mounted any more; the agent would try for ever", words(err))
+	}
+	r.staged = false
+	if err := r.s.Host.Remove(r.rec.Staging); err != nil {
+		return broken("it leaves something behind: %v", err)
+	}
+	return fine("unstaged")
+}
+
+// answer is how a call ended.
+func answer(err error) string {
+	if err == nil {
+		return "it answers OK"
+	}
+	return words(err)
+}
+
+func checkUnstageAgain(ctx context.Context, r *run) finding {
+	if why := r.wantBare(ctx); why != "" {
+		return skipped("%s", why)
+	}
+	err := r.nodeUnstage(ctx)
+	switch code(err) {
+	case "OK":
+		return fine("it succeeds")
+	case "NotFound":
+		return copes("%s; the agent takes it for done", words(err))
+	default:
+		return broken("%s; after a crash the agent would try for ever", words(err))
+	}
+}
+
+func checkPublishUnstaged(ctx context.Context, r *run) finding {
+	if why := r.wantBare(ctx); why != "" {
+		return skipped("%s", why)
+	}
+	if err := r.attach(ctx); err != nil {
+		return skipped("it is not attached")
+	}
+	if err := makeDir(ctx, r.rec.Staging); err != nil {
+		return broken("%v", err)
+	}
+	err := r.publish(ctx, second, false)
+	sight := r.s.Host.Look(ctx, r.rec.Targets[second])
+	r.dirty = true
+	switch {
+	case err != nil && sight.Seen == volume.SeenNothing:
+		return fine("refused: %s", words(err))
+	case err != nil:
+		return copes("%s, and something is mounted; the agent unpublishes after each failure", words(err))
+	case sight.Seen == volume.SeenNothing:
+		return copes("it answers OK and mounts nothing; the agent looks after each publish")
+	}
+	if own, err := r.s.Host.Own(sight.Identity); err != nil || own {
+		return copes("it answers OK and mounts the empty staging directory; the agent looks what each publish has mounted")
+	}
+	return fine("it mounts the volume without a stage")
+}
+
+func checkArgvPath(ctx context.Context, r *run) finding {
+	if why := r.wantBare(ctx); why != "" {
+		return skipped("%s", why)
+	}
+	// A process that has the path among its arguments, until its input ends.
+	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", "read _", r.rec.Staging)
+	in, err := cmd.StdinPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		return skipped("cannot start a process: %v", err)
+	}
+	failed := r.stage(ctx)
+	_ = in.Close() // which ends it
+	_ = cmd.Wait() // it has nothing to say
+	if failed != nil {
+		return copes("%s; no process of the agent has a staging path among its arguments", words(failed))
+	}
+	return fine("accepted")
+}

@@ -1,0 +1,284 @@
+package plugintest
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// driverName is what the spec makes of a driver's name (GetPluginInfoResponse).
+var driverName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9.-]{0,61}[A-Za-z0-9])?$`)
+
+func checkName(_ context.Context, r *run) finding {
+	if !driverName.MatchString(r.info.Driver) {
+		return copes("%q is no name by the spec; the agent takes it as it is", r.info.Driver)
+	}
+	return fine("%s", strings.TrimSpace(r.info.Driver+" "+r.info.Version))
+}
+
+func checkProbe(ctx context.Context, r *run) finding {
+	ready := false
+	err := r.call("Probe", func(p Plugin) (err error) { ready, err = p.Probe(ctx); return err })
+	switch {
+	case err != nil:
+		return broken("Probe fails: %s", words(err))
+	case !ready:
+		return broken("it says that it is not ready")
+	}
+	return fine("ready")
+}
+
+// number is how a capability reads that has no name here.
+var number = regexp.MustCompile(`^[0-9]+$`)
+
+func checkCapabilities(_ context.Context, r *run) finding {
+	var known, unknown []string
+	for _, c := range slices.Concat(r.info.ControllerCaps, r.info.NodeCaps) {
+		list := &known
+		if number.MatchString(c) {
+			list = &unknown
+		}
+		if !slices.Contains(*list, c) {
+			*list = append(*list, c)
+		}
+	}
+	said := "none"
+	if len(known) > 0 {
+		said = strings.Join(known, ", ")
+	}
+	if len(unknown) > 0 {
+		said += "; not known to this agent, and not used: " + strings.Join(unknown, ", ")
+	}
+	if !r.info.HasNode {
+		return copes("it has no node service, so nothing can be mounted through it alone; %s", said)
+	}
+	return fine("%s", said)
+}
+
+// maxNodeID is in bytes (CSI spec, "Size Limits").
+const maxNodeID = 256
+
+func checkNodeInfo(ctx context.Context, r *run) finding {
+	var ids [2]string
+	for i := range ids {
+		var info volume.PluginInfo
+		if err := r.call("NodeGetInfo", func(p Plugin) (err error) { info, err = p.Info(ctx); return err }); err != nil {
+			return broken("it fails when asked again: %s", words(err))
+		}
+		ids[i] = info.NodeID
+	}
+	switch id := ids[0]; {
+	case id != ids[1] || id != r.info.NodeID:
+		return broken("the node id changes: %q, then %q and %q", r.info.NodeID, id, ids[1])
+	case id == "" && r.info.Caps.Attach:
+		return broken("the node id is empty, and the plugin attaches")
+	case id == "":
+		return copes("the node id is empty; the agent needs it only to attach")
+	case len(id) > maxNodeID:
+		return copes("the node id has %d bytes, more than %d", len(id), maxNodeID)
+	default:
+		return fine("%s", id)
+	}
+}
+
+// create makes a volume with the intent on record first.
+func (r *run) create(ctx context.Context, name string, capacity int64) (volume.CreateVolumeResult, error) {
+	at := slices.IndexFunc(r.rec.Volumes, func(v volume.ScratchVolume) bool { return v.Name == name })
+	if at < 0 {
+		at = len(r.rec.Volumes)
+		r.rec.Volumes = append(r.rec.Volumes, volume.ScratchVolume{Name: name})
+		if err := r.save(ctx); err != nil {
+			return volume.CreateVolumeResult{}, err
+		}
+	}
+	var made volume.CreateVolumeResult
+	err := r.call("CreateVolume", func(p Plugin) (err error) {
+		made, err = p.CreateVolume(ctx, creation(r.rec, name, capacity, r.secrets))
+		return err
+	})
+	was := r.rec.Volumes[at].ExternalID
+	switch {
+	case err == nil && was == "":
+		r.rec.Volumes[at].ExternalID, r.rec.Volumes[at].Context = made.ExternalID, made.Context
+	case err == nil && was != made.ExternalID: // both are to be deleted
+		r.rec.Volumes = append(r.rec.Volumes, volume.ScratchVolume{Name: name, ExternalID: made.ExternalID, Context: made.Context})
+	case err != nil && was == "" && !uncertain(err):
+		r.rec.Volumes = slices.Delete(r.rec.Volumes, at, at+1)
+	default:
+		return made, err
+	}
+	if serr := r.save(ctx); err == nil {
+		err = serr
+	}
+	return made, err
+}
+
+func checkCreate(ctx context.Context, r *run) finding {
+	if r.ask.ExternalID != "" {
+		return skipped("volume %q is given", r.ask.ExternalID)
+	}
+	made, err := r.create(ctx, Name(&r.rec), r.rec.Capacity)
+	if code(err) == "InvalidArgument" {
+		r.refused = volume.Errorf(volume.ErrInvalid, "plugin %q refuses to create a volume as asked: %s", r.id, words(err)).
+			WithHint("give what it needs with --param, or a volume with --external-id")
+		return skipped("it refuses: %s", words(err))
+	}
+	if err != nil {
+		return broken("%s", words(err))
+	}
+	r.vol, r.capacity = r.rec.Volumes[0], made.Capacity
+	if made.Capacity > 0 && made.Capacity < r.rec.Capacity {
+		return broken("it made %d bytes of %d", made.Capacity, r.rec.Capacity)
+	}
+	if n := len(made.ExternalID); n > maxPath {
+		return copes("the id %.24q… has %d bytes, more than %d", made.ExternalID, n, maxPath)
+	}
+	return fine("made as %q", made.ExternalID)
+}
+
+func checkCreateAgain(ctx context.Context, r *run) finding {
+	made, err := r.create(ctx, Name(&r.rec), r.rec.Capacity)
+	switch {
+	case err != nil:
+		return broken("%s; a create that was cut short cannot be taken up", words(err))
+	case made.ExternalID != r.vol.ExternalID:
+		return broken("it made another volume, %q; a create that was cut short leaks one", made.ExternalID)
+	case !maps.Equal(made.Context, r.vol.Context):
+		return copes("the same volume with another context; the agent keeps the first")
+	}
+	return fine("the same volume")
+}
+
+func checkCreateSize(ctx context.Context, r *run) finding {
+	made, err := r.create(ctx, Name(&r.rec), 2*r.capacity)
+	switch code(err) {
+	case "AlreadyExists":
+		return fine("refused")
+	case "OK":
+		if made.ExternalID != r.vol.ExternalID {
+			return broken("it made another volume of the same name, %q", made.ExternalID)
+		}
+		return copes("it gives the volume as if its size fitted; the agent asks once for each name")
+	default:
+		return copes("%s instead of AlreadyExists; the agent asks once for each name", words(err))
+	}
+}
+
+func checkCreateName(ctx context.Context, r *run) finding {
+	name := Name(&r.rec) + "-"
+	name += strings.Repeat("x", maxPath-len(name))
+	made, err := r.create(ctx, name, r.rec.Capacity)
+	if err != nil {
+		return copes("%s; give its volumes shorter names", words(err))
+	}
+	if err := r.s.delete(ctx, r.id, volume.ScratchVolume{Name: name, ExternalID: made.ExternalID}, r.secrets); err != nil {
+		return broken("%v", err)
+	}
+	r.rec.Volumes = slices.DeleteFunc(r.rec.Volumes, func(v volume.ScratchVolume) bool { return v.Name == name })
+	if err := r.save(ctx); err != nil {
+		return broken("%v", err)
+	}
+	return fine("accepted")
+}
+
+func checkAttach(ctx context.Context, r *run) finding {
+	if err := r.attach(ctx); err != nil {
+		return broken("%s", words(err))
+	}
+	return fine("attached to node %q", r.info.NodeID)
+}
+
+func checkAttachAgain(ctx context.Context, r *run) finding {
+	if err := r.attach(ctx); err != nil {
+		return skipped("it is not attached")
+	}
+	given, err := r.controllerPublish(ctx)
+	switch {
+	case err != nil:
+		return broken("%s; after a crash the agent attaches again", words(err))
+	case !maps.Equal(given, r.publishCtx):
+		r.publishCtx = given
+		return copes("the publish context changes; the agent passes on the last one")
+	}
+	return fine("the same publish context")
+}
+
+func checkDetach(ctx context.Context, r *run) finding {
+	if r.staged || r.dirty || len(r.up) > 0 {
+		return skipped("it is still mounted")
+	}
+	err := r.controllerUnpublish(ctx)
+	switch code(err) {
+	case "OK":
+		return fine("detached")
+	case "NotFound":
+		return copes("%s; nothing is mounted, so the agent takes it for done", words(err))
+	default:
+		return broken("%s", words(err))
+	}
+}
+
+func checkDelete(ctx context.Context, r *run) finding {
+	if r.staged || r.dirty || len(r.up) > 0 || r.attached {
+		return skipped("it is still in use")
+	}
+	err := r.call("DeleteVolume", func(p Plugin) error {
+		return p.DeleteVolume(ctx, volume.DeleteVolumeRequest{ExternalID: r.vol.ExternalID, Secrets: r.secrets})
+	})
+	if c := code(err); c == "OK" || c == "NotFound" {
+		r.rec.Volumes = slices.DeleteFunc(r.rec.Volumes, func(v volume.ScratchVolume) bool { return v.ExternalID == r.vol.ExternalID })
+	}
+	switch code(err) {
+	case "OK":
+		return fine("deleted")
+	case "NotFound":
+		return copes("%s; the agent takes it for done", words(err))
+	default:
+		return broken("%s", words(err))
+	}
+}
+
+func checkUnknownDelete(ctx context.Context, r *run) finding {
+	err := r.call("DeleteVolume", func(p Plugin) error {
+		return p.DeleteVolume(ctx, volume.DeleteVolumeRequest{ExternalID: r.unknown(), Secrets: r.secrets})
+	})
+	if err != nil {
+		return copes("%s; the agent deletes only what it has on record", words(err))
+	}
+	return fine("it succeeds")
+}
+
+// unknown is an id that no volume has.
+func (r *run) unknown() string { return fmt.Sprintf("%s-none", Name(&r.rec)) }
+
+// checkLeftovers undoes what is still there, and looks whether anything is.
+func checkLeftovers(ctx context.Context, r *run) finding {
+	rec := r.rec
+	var left []string
+	created := slices.ContainsFunc(rec.Volumes, func(v volume.ScratchVolume) bool { return v.Name != "" })
+	if r.anywhere(ctx) || r.dirty || r.staged || r.attached || created || len(r.touched) > 0 {
+		left = r.s.undo(ctx, r.id, &rec)
+	}
+	left = append(left, r.s.rmdirs(rec.Dirs)...)
+	for _, path := range append([]string{rec.Staging}, rec.Targets...) {
+		if sight := r.s.Host.Look(ctx, path); sight.Seen != volume.SeenNothing {
+			left = append(left, path+" shows a mount")
+		}
+	}
+	if r.ask.ExternalID != "" && r.wrote {
+		left = append(left, fmt.Sprintf("the file %q in the volume", rec.File))
+	}
+	slices.Sort(left)
+	if left = slices.Compact(left); len(left) > 0 {
+		return broken("%s; it is on record, and tried again by the next test and at the agent's next start", strings.Join(left, "; "))
+	}
+	if err := r.s.drop(ctx, r.id); err != nil {
+		return broken("%v", err)
+	}
+	return fine("none")
+}

@@ -1,0 +1,96 @@
+package plugintest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// fileWithin bounds what is done with a file of the volume. What hangs is left
+// behind with its goroutine.
+const fileWithin = 10 * time.Second
+
+// bounded does something that the storage may let hang.
+func bounded[T any](ctx context.Context, do func() (T, error)) (T, error) {
+	type outcome struct {
+		value T
+		err   error
+	}
+	ctx, cancel := context.WithTimeout(ctx, fileWithin)
+	defer cancel()
+	done := make(chan outcome, 1)
+	go func() {
+		value, err := do()
+		done <- outcome{value, err}
+	}()
+	select {
+	case o := <-done:
+		return o.value, o.err
+	case <-ctx.Done():
+		var none T
+		return none, fmt.Errorf("it does not answer: %w", context.Cause(ctx))
+	}
+}
+
+// in opens a file of the volume that is mounted at dir, and no other: not what a
+// link leads to.
+func in(dir, name string, flags int) (*os.File, error) {
+	return os.OpenFile(filepath.Join(dir, name), flags|syscall.O_NOFOLLOW, 0o600)
+}
+
+// write makes the file anew and waits until the storage has it.
+func write(ctx context.Context, dir, name string, data []byte) error {
+	_, err := bounded(ctx, func() (none struct{}, err error) {
+		f, err := in(dir, name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC)
+		if err != nil {
+			return none, err
+		}
+		_, err = f.Write(data)
+		return none, errors.Join(err, f.Sync(), f.Close())
+	})
+	return err
+}
+
+// read returns what the file holds.
+func read(ctx context.Context, dir, name string) ([]byte, error) {
+	const most = 1 << 16
+	return bounded(ctx, func() ([]byte, error) {
+		f, err := in(dir, name, os.O_RDONLY)
+		if err != nil {
+			return nil, err
+		}
+		data, err := io.ReadAll(io.LimitReader(f, most))
+		return data, errors.Join(err, f.Close())
+	})
+}
+
+// remove removes the file; none is no error.
+func remove(ctx context.Context, dir, name string) error {
+	_, err := bounded(ctx, func() (none struct{}, err error) {
+		if err := os.Remove(filepath.Join(dir, name)); !errors.Is(err, os.ErrNotExist) {
+			return none, err
+		}
+		return none, nil
+	})
+	return err
+}
+
+// makeDir makes a directory and its parents, passable for others. What hangs there
+// does not hang the test.
+func makeDir(ctx context.Context, dir string) error {
+	_, err := bounded(ctx, func() (none struct{}, err error) { return none, os.MkdirAll(dir, 0o711) })
+	if err != nil {
+		return fmt.Errorf("cannot make a directory: %w", err)
+	}
+	return nil
+}
+
+// lstat is os.Lstat, bounded.
+func lstat(ctx context.Context, path string) (os.FileInfo, error) {
+	return bounded(ctx, func() (os.FileInfo, error) { return os.Lstat(path) })
+}

@@ -1,0 +1,290 @@
+package plugintest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// node makes a call to the plugin as it runs now.
+func (r *run) call(step string, do func(Plugin) error) error {
+	p, err := r.s.Plugins.Tested(r.id)
+	if err != nil {
+		return &volume.CallError{Step: step, Code: "Unavailable", Message: err.Error(), Retry: volume.RetryBackoff}
+	}
+	return do(p)
+}
+
+// attach attaches the volume, where the plugin does that.
+func (r *run) attach(ctx context.Context) error {
+	if !r.info.Caps.Attach || r.attached {
+		return nil
+	}
+	given, err := r.controllerPublish(ctx)
+	if err == nil {
+		r.attached, r.publishCtx = true, given
+	}
+	return err
+}
+
+func (r *run) controllerPublish(ctx context.Context) (given map[string]string, err error) {
+	err = r.call("ControllerPublishVolume", func(p Plugin) (err error) {
+		given, err = p.ControllerPublish(ctx, volume.ControllerPublishRequest{
+			ExternalID: r.vol.ExternalID, NodeID: r.info.NodeID, Capability: r.rec.Capability,
+			FSType: r.rec.MountOptions.FSType, MountFlags: r.rec.MountOptions.MountFlags,
+			VolumeContext: r.vol.Context, Secrets: r.secrets,
+		})
+		return err
+	})
+	return given, err
+}
+
+func (r *run) controllerUnpublish(ctx context.Context) error {
+	err := r.call("ControllerUnpublishVolume", func(p Plugin) error {
+		return p.ControllerUnpublish(ctx, volume.ControllerUnpublishRequest{
+			ExternalID: r.vol.ExternalID, NodeID: r.info.NodeID, Secrets: r.secrets})
+	})
+	if err == nil {
+		r.attached, r.publishCtx = false, nil
+	}
+	return err
+}
+
+// stage stages the volume, where the plugin does that. A stage that failed is
+// undone before anything else.
+func (r *run) stage(ctx context.Context) error {
+	if err := r.attach(ctx); err != nil {
+		return err
+	}
+	if !r.info.Caps.Stage {
+		r.staged = true
+		return nil
+	}
+	if err := makeDir(ctx, r.rec.Staging); err != nil {
+		return err
+	}
+	err := r.nodeStage(ctx)
+	r.staged, r.dirty = err == nil, r.dirty || err != nil
+	return err
+}
+
+func (r *run) nodeStage(ctx context.Context) error {
+	return r.call("NodeStageVolume", func(p Plugin) error {
+		return p.NodeStage(ctx, volume.NodeStageRequest{
+			ExternalID: r.vol.ExternalID, StagingPath: r.rec.Staging, Capability: r.rec.Capability,
+			FSType: r.rec.MountOptions.FSType, MountFlags: r.rec.MountOptions.MountFlags,
+			PublishContext: r.publishCtx, VolumeContext: r.vol.Context, Secrets: r.secrets,
+		})
+	})
+}
+
+// publish makes the call for a target, of which it makes the parent alone.
+func (r *run) publish(ctx context.Context, n int, readOnly bool) error {
+	return r.publishAs(ctx, r.vol.ExternalID, n, readOnly)
+}
+
+func (r *run) publishAs(ctx context.Context, externalID string, n int, readOnly bool) error {
+	if err := makeDir(ctx, filepath.Dir(r.rec.Targets[n])); err != nil {
+		return err
+	}
+	req := volume.NodePublishRequest{
+		ExternalID: externalID, TargetPath: r.rec.Targets[n], Capability: r.rec.Capability,
+		FSType: r.rec.MountOptions.FSType, MountFlags: r.rec.MountOptions.MountFlags, ReadOnly: readOnly,
+		PublishContext: r.publishCtx, VolumeContext: r.vol.Context, Secrets: r.secrets,
+	}
+	if r.info.Caps.Stage {
+		req.StagingPath = r.rec.Staging
+	}
+	r.touched[n] = true
+	err := r.call("NodePublishVolume", func(p Plugin) error { return p.NodePublish(ctx, req) })
+	r.dirty = r.dirty || err != nil
+	return err
+}
+
+// nodeUnpublish makes the call alone.
+func (s *Service) nodeUnpublish(ctx context.Context, id, externalID, target string) error {
+	p, err := s.Plugins.Tested(id)
+	if err != nil {
+		return err
+	}
+	return p.NodeUnpublish(ctx, volume.NodeUnpublishRequest{ExternalID: externalID, TargetPath: target})
+}
+
+// nodeUnstage makes the call alone.
+func (s *Service) nodeUnstage(ctx context.Context, id, externalID, staging string) error {
+	p, err := s.Plugins.Tested(id)
+	if err != nil {
+		return err
+	}
+	return p.NodeUnstage(ctx, volume.NodeUnstageRequest{ExternalID: externalID, StagingPath: staging})
+}
+
+func (r *run) nodeUnpublish(ctx context.Context, n int) error {
+	return r.s.nodeUnpublish(ctx, r.id, r.vol.ExternalID, r.rec.Targets[n])
+}
+
+func (r *run) nodeUnstage(ctx context.Context) error {
+	return r.s.nodeUnstage(ctx, r.id, r.vol.ExternalID, r.rec.Staging)
+}
+
+// appearWithin is how long the agent waits for a mount that the plugin has
+// announced, with looks so far apart.
+const (
+	appearWithin = 2 * time.Second
+	appearEvery  = 20 * time.Millisecond
+)
+
+// appear looks at a path until something is mounted there or the time is up.
+func (r *run) appear(ctx context.Context, path string, within time.Duration) (volume.Sight, time.Duration) {
+	for began := time.Now(); ; pause(ctx, appearEvery) {
+		sight := r.s.Host.Look(ctx, path)
+		if took := time.Since(began); sight.Seen != volume.SeenNothing || took > within || ctx.Err() != nil {
+			return sight, took
+		}
+	}
+}
+
+// nothing reports whether a path shows no mount at all.
+func (r *run) nothing(ctx context.Context, path string) bool {
+	return r.s.Host.Look(ctx, path).Seen == volume.SeenNothing
+}
+
+// good is nil for a mount that opens and is not a directory of the agent's own.
+func (r *run) good(ctx context.Context, n int) error {
+	sight, _ := r.appear(ctx, r.rec.Targets[n], appearWithin)
+	if sight.Seen != volume.SeenMount {
+		return errors.New(seen(sight))
+	}
+	r.learn(sight)
+	own, err := r.s.Host.Own(sight.Identity)
+	if err == nil && own {
+		err = errors.New("an empty directory of the agent is mounted instead of the volume")
+	}
+	return err
+}
+
+// learn takes in what is mounted.
+func (r *run) learn(s volume.Sight) {
+	if s.Seen == volume.SeenMount && r.sum.FSType == "" {
+		r.sum.FSType, r.sum.Mounts = s.Identity.FSType, "kernel"
+		if s.Identity.FUSE() {
+			r.sum.Mounts = "fuse"
+		}
+	}
+}
+
+// seen says what a path shows in place of a good mount.
+func seen(s volume.Sight) string {
+	if s.Seen == volume.SeenNothing {
+		return "nothing is mounted there"
+	}
+	return string(s.Seen) + ": " + s.Detail
+}
+
+// wantBare takes the volume off this host; what it returns says why that cannot
+// be.
+func (r *run) wantBare(ctx context.Context) string {
+	if err := r.down(ctx); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+// tries is after how many failures in a row to bring the volume up no more is
+// tried: with storage that hangs each takes its time.
+const tries = 2
+
+// failed counts a failure to bring the volume up.
+func (r *run) failed(format string, args ...any) string {
+	r.dirty = true
+	why := fmt.Sprintf(format, args...)
+	if r.failures++; r.failures >= tries {
+		r.hopeless = why
+	}
+	return why
+}
+
+// wantStaged has the volume staged.
+func (r *run) wantStaged(ctx context.Context) string {
+	if r.hopeless != "" {
+		return r.hopeless
+	}
+	if r.dirty {
+		if why := r.wantBare(ctx); why != "" {
+			return why
+		}
+	}
+	if r.staged {
+		return ""
+	}
+	if err := r.stage(ctx); err != nil {
+		return r.failed("the volume could not be staged: %s", words(err))
+	}
+	if sight := r.s.Host.Look(ctx, r.rec.Staging); sight.Seen != volume.SeenNothing && sight.Seen != volume.SeenMount {
+		return r.failed("the volume could not be staged: %s", seen(sight))
+	}
+	return ""
+}
+
+// wantPublished has the volume published at a target, and nowhere else.
+func (r *run) wantPublished(ctx context.Context, n int) string {
+	if r.hopeless != "" {
+		return r.hopeless
+	}
+	if r.dirty || len(r.up) > 1 || (len(r.up) == 1 && !r.up[n]) {
+		if why := r.wantBare(ctx); why != "" {
+			return why
+		}
+	}
+	if r.up[n] {
+		return ""
+	}
+	if why := r.wantStaged(ctx); why != "" {
+		return why
+	}
+	err := r.publish(ctx, n, false)
+	if err == nil {
+		err = r.good(ctx, n)
+	}
+	if err != nil {
+		return r.failed("the volume could not be published: %s", words(err))
+	}
+	r.failures = 0
+	r.up[n] = true
+	return ""
+}
+
+// wantFree has the volume staged and published nowhere.
+func (r *run) wantFree(ctx context.Context) string {
+	if r.dirty || len(r.up) > 0 {
+		if why := r.wantBare(ctx); why != "" {
+			return why
+		}
+	}
+	return r.wantStaged(ctx)
+}
+
+// down unpublishes and unstages whatever may be there.
+func (r *run) down(ctx context.Context) error {
+	var errs []error
+	for n, path := range r.rec.Targets {
+		if r.touched[n] {
+			errs = append(errs, r.s.takeOff(ctx, path, func() error { return r.nodeUnpublish(ctx, n) }))
+		}
+	}
+	if r.info.Caps.Stage && (r.staged || r.dirty) {
+		errs = append(errs, r.s.takeOff(ctx, r.rec.Staging, func() error { return r.nodeUnstage(ctx) }))
+	}
+	if err := errors.Join(errs...); err != nil {
+		r.dirty = true
+		return err
+	}
+	clear(r.up)
+	clear(r.touched)
+	r.staged, r.dirty = false, false
+	return nil
+}

@@ -1,0 +1,200 @@
+package plugintest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// stacked is how many mounts on one path are taken off one by one.
+const stacked = 16
+
+// takeOff undoes what is at a path by a call to the plugin, and what is left then
+// by the host's own means. The error says what is there still.
+func (s *Service) takeOff(ctx context.Context, path string, call func() error) error {
+	said := call()
+	for range stacked {
+		if s.Host.Look(ctx, path).Seen == volume.SeenNothing {
+			break
+		}
+		if err := s.Host.Unmount(ctx, path); err != nil {
+			return fmt.Errorf("%s is still mounted: %w", path, err)
+		}
+	}
+	if sight := s.Host.Look(ctx, path); sight.Seen != volume.SeenNothing {
+		return fmt.Errorf("%s is still mounted", path)
+	}
+	if unanswered(said) {
+		return fmt.Errorf("what was mounted at %s is not known to be undone: %s", path, words(said))
+	}
+	if err := s.Host.Remove(path); err != nil {
+		return err
+	}
+	return nil
+}
+
+// unanswered reports whether a call may still be at work, or was never sent. What
+// else is wrong with an answer does not matter where nothing is mounted.
+func unanswered(err error) bool {
+	var ce *volume.CallError
+	if err == nil {
+		return false
+	}
+	return !errors.As(err, &ce) || !ce.Answered || ce.Code == "Unavailable"
+}
+
+// clean undoes what an earlier test left. With forget, what cannot be undone is
+// given up.
+func (s *Service) clean(ctx context.Context, id string, forget bool) error {
+	rec := s.Records.Scratch(id)
+	if rec == nil {
+		return nil
+	}
+	left := s.undo(ctx, id, rec)
+	if len(left) > 0 && !forget {
+		return volume.Errorf(volume.ErrRefused, "what a test of plugin %q from %s made could not be undone: %s",
+			id, rec.Begun.Format("2006-01-02 15:04"), strings.Join(left, "; ")).
+			WithHint("try again; to give it up: %s", volume.Command("volctl plugin test %s --forget", id))
+	}
+	words := "what a test that was cut short had made was undone"
+	if len(left) > 0 {
+		words = "given up on request: " + strings.Join(left, "; ")
+	}
+	if err := s.drop(ctx, id); err != nil {
+		return err
+	}
+	s.Events(volume.Event{Type: "plugin-test-cleaned", Plugin: id, Message: words})
+	return nil
+}
+
+// drop stores that nothing of a test is left.
+func (s *Service) drop(ctx context.Context, id string) error {
+	if err := s.Records.SaveScratch(context.WithoutCancel(ctx), id, nil); err != nil {
+		return fmt.Errorf("cannot store that nothing of the test of plugin %q is left: %w", id, err)
+	}
+	if s.Ended != nil {
+		s.Ended(id)
+	}
+	return nil
+}
+
+// undo takes back all that is on record, as far as it is there, and says what is
+// left. Nothing is known of how far the test got, so each call is made.
+func (s *Service) undo(ctx context.Context, id string, rec *volume.Scratch) (left []string) {
+	note := func(err error) {
+		if err != nil {
+			left = append(left, err.Error())
+		}
+	}
+	caps := s.Plugins.View(id).Info.Caps
+	secrets, err := s.Secrets(rec.Secrets)
+	note(err)
+	now := *rec
+	now.Volumes = slices.Clone(rec.Volumes)
+	note(s.find(ctx, id, &now, secrets))
+	for _, v := range now.Volumes[:min(1, len(now.Volumes))] { // the others were never mounted
+		if v.ExternalID == "" {
+			continue
+		}
+		if v.Name == "" {
+			note(s.unwrite(ctx, rec))
+		}
+		for _, path := range rec.Targets {
+			note(s.takeOff(ctx, path, func() error { return s.nodeUnpublish(ctx, id, v.ExternalID, path) }))
+		}
+		if caps.Stage {
+			note(s.takeOff(ctx, rec.Staging, func() error { return s.nodeUnstage(ctx, id, v.ExternalID, rec.Staging) }))
+		}
+		if caps.Attach && len(left) == 0 {
+			note(s.detach(ctx, id, v.ExternalID, rec.NodeID, secrets))
+		}
+	}
+	if len(left) == 0 { // else the storage may be in use
+		for _, v := range now.Volumes {
+			note(s.delete(ctx, id, v, secrets))
+		}
+	}
+	return append(left, s.rmdirs(rec.Dirs)...)
+}
+
+// rmdirs removes the directories of the targets.
+func (s *Service) rmdirs(dirs []string) (left []string) {
+	for _, dir := range dirs {
+		if err := s.Host.Remove(dir); err != nil {
+			left = append(left, err.Error())
+		}
+	}
+	return left
+}
+
+// find asks for the ids of volumes whose creation was not seen to end: the same
+// name gives the same volume.
+func (s *Service) find(ctx context.Context, id string, rec *volume.Scratch, secrets volume.Secrets) error {
+	for i, v := range rec.Volumes {
+		if v.ExternalID != "" {
+			continue
+		}
+		p, err := s.Plugins.Tested(id)
+		if err != nil {
+			return err
+		}
+		made, err := p.CreateVolume(ctx, creation(*rec, v.Name, rec.Capacity, secrets))
+		switch {
+		case err == nil:
+			rec.Volumes[i].ExternalID, rec.Volumes[i].Context = made.ExternalID, made.Context
+		case uncertain(err):
+			return fmt.Errorf("whether the storage has a volume %q is not known: %s", v.Name, words(err))
+		}
+	}
+	return nil
+}
+
+func creation(rec volume.Scratch, name string, capacity int64, secrets volume.Secrets) volume.CreateVolumeRequest {
+	return volume.CreateVolumeRequest{
+		Name: name, CapacityMin: capacity, Capabilities: []volume.Capability{rec.Capability},
+		FSType: rec.MountOptions.FSType, MountFlags: rec.MountOptions.MountFlags, Parameters: rec.Parameters, Secrets: secrets,
+	}
+}
+
+// unwrite removes the test's file from a volume of the user's, if that is mounted
+// somewhere still.
+func (s *Service) unwrite(ctx context.Context, rec *volume.Scratch) error {
+	for _, path := range rec.Targets {
+		if sight := s.Host.Look(ctx, path); sight.Seen == volume.SeenMount && !sight.ReadOnly {
+			return remove(ctx, path, rec.File)
+		}
+	}
+	return nil
+}
+
+func (s *Service) detach(ctx context.Context, id, externalID, nodeID string, secrets volume.Secrets) error {
+	p, err := s.Plugins.Tested(id)
+	if err != nil {
+		return err
+	}
+	err = p.ControllerUnpublish(ctx, volume.ControllerUnpublishRequest{ExternalID: externalID, NodeID: nodeID, Secrets: secrets})
+	if err != nil && code(err) != "NotFound" {
+		return fmt.Errorf("the storage volume %q may still be attached: %s", externalID, words(err))
+	}
+	return nil
+}
+
+// delete deletes a volume that a test created.
+func (s *Service) delete(ctx context.Context, id string, v volume.ScratchVolume, secrets volume.Secrets) error {
+	if v.Name == "" || v.ExternalID == "" {
+		return nil
+	}
+	p, err := s.Plugins.Tested(id)
+	if err != nil {
+		return err
+	}
+	err = p.DeleteVolume(ctx, volume.DeleteVolumeRequest{ExternalID: v.ExternalID, Secrets: secrets})
+	if err != nil && code(err) != "NotFound" {
+		return fmt.Errorf("the storage volume %q, made as %q, is not deleted: %s", v.ExternalID, v.Name, words(err))
+	}
+	return nil
+}

@@ -1,0 +1,208 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/mount"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// errApart is why a plugin is not used whose mounts are not this host's.
+var errApart = errors.New("mounts are not shared")
+
+// share sees whether a plugin with a node service, and this host, see each
+// other's mounts, as they must, and notes what else about where it lives calls
+// for a warning. What cannot be told is let pass: a claim is checked once more
+// when it is mounted.
+func (w *worker) share(ctx context.Context, run runner, def *volume.PluginDefinition) error {
+	host := w.s.opts.Host
+	if host == nil || !w.record().Info.HasNode {
+		w.warn(nil)
+		return nil
+	}
+	pid := w.server(ctx, run)
+	if pid == 0 {
+		w.warn(nil)
+		return nil
+	}
+	root := w.paths().mountRoot
+	apart, err := host.Sharing(ctx, pid, root)
+	if err != nil {
+		w.cannotTell(err)
+	}
+	if apart != (mount.Apart{}) {
+		shared, err := host.Shared(root)
+		why := describeApart(apart, root, def, err != nil || shared)
+		return fmt.Errorf("%w: %s; then: %s", errApart, why, w.again(run))
+	}
+	same, err := host.SameNetwork(pid)
+	switch {
+	case err != nil:
+		w.cannotTell(err)
+		w.warn(nil)
+	case same:
+		w.warn(nil)
+	default:
+		w.warn([]string{networkWarning(def)})
+	}
+	return nil
+}
+
+// server is the process that serves the plugin, 0 where that is not known. Who
+// listens on the socket comes before who was started: that may be a shell, or a
+// client of a container runtime.
+func (w *worker) server(ctx context.Context, run runner) int {
+	if c, ok := w.inst.(*connection); ok {
+		return c.who.pid
+	}
+	if who, err := connect(ctx, run.Socket()); err == nil && who.start != 0 {
+		return who.pid
+	}
+	return w.inst.PID()
+}
+
+// cannotTell logs why nothing is known of the plugin's namespaces. That it is
+// gone, or may not be looked into, is nobody's fault.
+func (w *worker) cannotTell(err error) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.ESRCH) || errors.Is(err, context.Canceled) {
+		w.log.Debug("cannot tell whether the plugin shares the host's namespaces", "error", err)
+	} else {
+		w.log.Warn("cannot tell whether the plugin shares the host's namespaces", "error", err)
+	}
+}
+
+// again says how the plugin gets into other namespaces.
+func (w *worker) again(run runner) string {
+	if run.Owned() {
+		var part Only
+		if len(w.s.parts(w.id)) > 1 {
+			part.Type, part.Instance = w.which()
+		}
+		command, args := part.narrow("volctl plugin restart %s", []any{w.id})
+		return volume.Command(command, args...)
+	}
+	return "start the plugin again"
+}
+
+// describeApart puts into words what is wrong, what that would lead to, and what
+// mends it. Shared is whether this host's mount passes anything on at all.
+func describeApart(a mount.Apart, root string, def *volume.PluginDefinition, shared bool) string {
+	var what string
+	switch {
+	case a.NoPath:
+		what = fmt.Sprintf("the plugin has no directory %s, where its volumes are to be mounted", root)
+	case a.OtherPath:
+		what = fmt.Sprintf("at %s the plugin has another directory than this host: its volumes would be mounted where nobody looks", root)
+	case a.NotIn && a.NotOut:
+		what = fmt.Sprintf("below %s the plugin and this host do not see each other's mounts: services would write to the host's disk instead of the volume", root)
+	case a.NotOut:
+		what = fmt.Sprintf("what the plugin mounts below %s is not seen on this host: services would write to the host's disk instead of the volume", root)
+	default:
+		what = fmt.Sprintf("what this host mounts below %s is not seen by the plugin: it would write to the host's disk instead of the volume", root)
+	}
+	return what + "; " + mend(root, def, shared || a.NoPath || a.OtherPath)
+}
+
+// mend says how a plugin comes to share the host's mounts.
+func mend(root string, def *volume.PluginDefinition, shared bool) string {
+	var ways []string
+	if !shared {
+		top := filepath.Dir(root) // of all plugins
+		ways = append(ways, fmt.Sprintf("the host's own mount there is not shared: with nothing mounted in it, mount --bind %[1]s %[1]s && mount --make-rshared %[1]s", top))
+	}
+	switch def.Runner() {
+	case "container":
+		if shared {
+			ways = append(ways, fmt.Sprintf("%s must be mounted into the container with rshared", root))
+		}
+	case "unit":
+		ways = append(ways, "take out of "+def.Unit+" what gives it a mount namespace of its own: PrivateMounts=, PrivateTmp=, PrivateDevices=, ProtectSystem=, "+
+			"ProtectHome=, ProtectKernel…=, ReadOnlyPaths= and the like, DynamicUser=, RootDirectory=")
+	case "socket":
+		ways = append(ways, fmt.Sprintf("for a container, mount %[1]s into it with rshared (-v %[1]s:%[1]s:rshared); for a unit, take out what gives it a mount namespace of its own", root))
+	default:
+		ways = append(ways, "start it in the host's mount namespace, or in one that shares its mounts (unshare --propagation shared)")
+	}
+	return strings.Join(ways, "; ")
+}
+
+// networkWarning is about a plugin in a network namespace of its own.
+func networkWarning(def *volume.PluginDefinition) string {
+	fix := map[string]string{
+		"container": "run it with --network host",
+		"unit":      "take PrivateNetwork= and NetworkNamespacePath= out of " + def.Unit,
+		"socket":    "run its container with --network host, its unit without PrivateNetwork=",
+	}[def.Runner()]
+	if fix == "" {
+		fix = "start it in the host's network namespace"
+	}
+	return "the plugin is in a network namespace of its own: mounts that the kernel makes over the network from there, as of NFS, hang when the plugin is restarted; " + fix
+}
+
+// warn keeps the warnings about this instance. Each is told once.
+func (w *worker) warn(warnings []string) {
+	w.mu.Lock()
+	var fresh []string
+	for _, s := range warnings {
+		if !slices.Contains(w.warned, s) {
+			fresh = append(fresh, s)
+		}
+	}
+	w.warnings, w.warned = warnings, append(w.warned, fresh...)
+	w.mu.Unlock()
+	if len(fresh) == 0 || w.s.opts.OnWarning == nil {
+		return
+	}
+	part := ""
+	if len(w.s.parts(w.id)) > 1 {
+		part = w.name()
+	}
+	for _, s := range fresh {
+		w.s.opts.OnWarning(w.id, part, s)
+	}
+}
+
+// apart deals with an instance that somebody else runs and that does not share
+// mounts. It is looked at again when its socket is another one, and from time to
+// time.
+func (w *worker) apart(ctx context.Context, def *volume.PluginDefinition, why error) {
+	w.must(w.m.unhealthy(why.Error()))
+	w.drop()
+	inst, again := w.inst, time.Now().Add(def.ProbeInterval)
+	for {
+		before := time.Now()
+		if !w.rest(ctx, min(slowestLook, def.ProbeInterval), true) || inst.Stale() || time.Now().After(again) || time.Since(before) < slowestLook {
+			break
+		}
+	}
+	w.inst = nil
+	w.runs(nil)
+}
+
+// clearCanaries takes off what an agent left that was killed while it tried
+// whether mounts are shared.
+func (s *Supervisor) clearCanaries(ctx context.Context) {
+	top := filepath.Join(s.opts.DataDir, "csi")
+	plugins, err := os.ReadDir(top)
+	if err != nil || s.opts.Host == nil {
+		return // without it there are none
+	}
+	for _, p := range plugins {
+		root := filepath.Join(top, p.Name())
+		if info, err := os.Lstat(filepath.Join(root, mount.CanaryName)); err != nil || !info.IsDir() {
+			continue
+		}
+		if err := s.opts.Host.ClearCanary(ctx, root); err != nil {
+			s.log.Warn("something was left where it was tried whether a plugin shares mounts", "error", err)
+		}
+	}
+}

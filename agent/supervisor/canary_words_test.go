@@ -1,0 +1,63 @@
+package supervisor
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/volagent/volagent/volmgr/mount"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// TestWordsForApart: each way not to share has the consequence and a way out
+// that fits how the plugin is run.
+func TestWordsForApart(t *testing.T) {
+	const root = "/var/lib/volagent/csi/nfs"
+	for name, tt := range map[string]struct {
+		apart  mount.Apart
+		def    volume.PluginDefinition
+		shared bool
+		want   []string
+		not    string
+	}{
+		"container": {
+			mount.Apart{NotOut: true}, volume.PluginDefinition{Container: &volume.PluginContainer{}}, true,
+			[]string{"what the plugin mounts below " + root + " is not seen on this host", "with rshared"}, "make-rshared",
+		},
+		"container, host not shared": {
+			mount.Apart{NotIn: true, NotOut: true}, volume.PluginDefinition{Container: &volume.PluginContainer{}}, false,
+			[]string{"do not see each other's mounts", "mount --bind /var/lib/volagent/csi /var/lib/volagent/csi && mount --make-rshared /var/lib/volagent/csi"}, "into the container",
+		},
+		"unit": {
+			mount.Apart{NotOut: true}, volume.PluginDefinition{Unit: "nfs.service"}, true,
+			[]string{"take out of nfs.service", "PrivateMounts=", "ProtectSystem="}, "make-rshared",
+		},
+		"socket, another directory": {
+			mount.Apart{OtherPath: true}, volume.PluginDefinition{Socket: "/s"}, false,
+			[]string{"another directory", "-v " + root + ":" + root + ":rshared"}, "make-rshared",
+		},
+		"exec, inwards": {
+			mount.Apart{NotIn: true}, volume.PluginDefinition{Exec: &volume.PluginExec{}}, true,
+			[]string{"what this host mounts below " + root + " is not seen by the plugin", "unshare --propagation shared"}, "make-rshared",
+		},
+	} {
+		got := describeApart(tt.apart, root, &tt.def, tt.shared)
+		for _, w := range tt.want {
+			if !strings.Contains(got, w) {
+				t.Errorf("%s: %q lacks %q", name, got, w)
+			}
+		}
+		if strings.Contains(got, tt.not) {
+			t.Errorf("%s: %q says %q", name, got, tt.not)
+		}
+	}
+	for def, want := range map[*volume.PluginDefinition]string{
+		{Container: &volume.PluginContainer{}}: "--network host",
+		{Unit: "nfs.service"}:                  "PrivateNetwork= and NetworkNamespacePath= out of nfs.service",
+		{Socket: "/s"}:                         "its unit without PrivateNetwork=",
+		{Builtin: "local"}:                     "start it in the host's network namespace",
+	} {
+		if got := networkWarning(def); !strings.Contains(got, want) || !strings.Contains(got, "hang when the plugin is restarted") {
+			t.Errorf("%s: %q", def.Runner(), got)
+		}
+	}
+}

@@ -1,0 +1,149 @@
+package supervisor
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+const (
+	// journalWithin bounds one look at the journal, which nobody's status may
+	// hang on.
+	journalWithin = 2 * time.Second
+	// journalFresh is how long the last lines are shown without another look:
+	// whoever lists plugins does not start a process for each.
+	journalFresh = time.Second
+)
+
+// journal reads what systemd's journal has of a unit. At most one reader works
+// for a status at a time.
+type journal struct {
+	mu    sync.Mutex
+	busy  chan struct{} // closed at the end of a look; nil if there is none
+	at    time.Time     // of the last look
+	n     int
+	lines []string
+	err   error
+}
+
+// journalctl is the command that prints the last lines of a unit.
+func journalctl(ctx context.Context, unit string, n int, more ...string) *exec.Cmd {
+	args := append([]string{"--no-pager", "--quiet", "--output=cat", "--lines=" + strconv.Itoa(n)}, more...)
+	cmd := exec.CommandContext(ctx, "journalctl", append(args, "--unit="+unit)...)
+	cmd.WaitDelay = journalWithin
+	return cmd
+}
+
+// tail returns the last n lines of a unit, without secrets and without what a
+// terminal would obey. It takes no longer than journalWithin.
+func (j *journal) tail(unit string, n int, scrub func(string) string) ([]string, error) {
+	limit := time.NewTimer(journalWithin)
+	defer limit.Stop()
+	for {
+		j.mu.Lock()
+		if j.n >= n && time.Since(j.at) < journalFresh {
+			defer j.mu.Unlock()
+			return cleaned(j.lines[max(0, len(j.lines)-n):], scrub), j.err
+		}
+		if j.busy == nil {
+			j.busy = make(chan struct{})
+			go j.look(unit, n)
+		}
+		busy := j.busy
+		j.mu.Unlock()
+		select {
+		case <-busy:
+		case <-limit.C:
+			return nil, volume.Errorf(volume.ErrTimeout, "cannot read the journal of unit %s: journalctl does not answer", unit).WithHint("%s", volume.Command("journalctl -u %s", unit))
+		}
+	}
+}
+
+// look reads the last lines.
+func (j *journal) look(unit string, n int) {
+	ctx, cancel := context.WithTimeout(context.Background(), journalWithin)
+	defer cancel()
+	cmd := journalctl(ctx, unit, n)
+	var out, said limited
+	cmd.Stdout, cmd.Stderr = &out, &said
+	err := cmd.Run()
+	if err != nil {
+		err = fmt.Errorf("cannot read the journal of unit %s: %w: %s", unit, err, printable(strings.TrimSpace(said.String())))
+	}
+	var lines []string
+	if text := strings.TrimRight(out.String(), "\n"); text != "" {
+		lines = strings.Split(text, "\n")
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.at, j.n, j.lines, j.err = time.Now(), n, lines[max(0, len(lines)-n):], err
+	close(j.busy)
+	j.busy = nil
+}
+
+// limited keeps the end of what is written to it.
+type limited struct{ bytes.Buffer }
+
+// Write implements io.Writer.
+func (l *limited) Write(p []byte) (int, error) {
+	n := len(p)
+	if more := l.Len() + n - tailBytes; more > 0 {
+		l.Next(min(more, l.Len()))
+		p = p[max(0, n-tailBytes):]
+	}
+	l.Buffer.Write(p)
+	return n, nil
+}
+
+// followJournal tells the last n lines of a unit and every one that is added,
+// until ctx ends or tell fails.
+func followJournal(ctx context.Context, unit string, n int, tell func(line string) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	cmd := journalctl(ctx, unit, n, "--follow")
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		return fmt.Errorf("cannot read the journal of unit %s: %w", unit, err)
+	}
+	// A line that is too long comes in pieces.
+	for r := bufio.NewReaderSize(out, maxLine); err == nil; {
+		var line []byte
+		line, _, err = r.ReadLine()
+		if err == nil {
+			err = tell(string(line))
+		}
+	}
+	asked := ctx.Err() != nil
+	cancel()
+	ended := cmd.Wait()
+	switch {
+	case asked:
+		return nil
+	case errors.Is(err, io.EOF):
+		return fmt.Errorf("cannot read the journal of unit %s: journalctl ended: %w", unit, errors.Join(ended, io.EOF))
+	default:
+		return err
+	}
+}
+
+// cleaned are lines as people may see them.
+func cleaned(lines []string, scrub func(string) string) []string {
+	out := make([]string, len(lines))
+	for i, line := range lines {
+		out[i] = printable(scrub(line))
+	}
+	return out
+}

@@ -1,0 +1,378 @@
+package supervisor_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/volagent/volagent/agent/supervisor"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// part writes the plugin file of one part of the plugin "fake", which serves what
+// its type says, and returns its behaviour.
+func (b *bench) part(file, kind, instance, more string) behaviour {
+	b.t.Helper()
+	fake := behaviour(filepath.Join(b.dir, strings.TrimSuffix(file, ".yaml")))
+	if err := os.MkdirAll(string(fake), 0o700); err != nil {
+		b.t.Fatal(err)
+	}
+	if kind == "controller" || kind == "monolith" {
+		b.set("controller", "")
+		if err := os.Rename(string(b.fake)+"/controller", string(fake)+"/controller"); err != nil {
+			b.t.Fatal(err)
+		}
+	}
+	text := strings.ReplaceAll(b.fakeFile("", more), string(b.fake)+"\n", string(fake)+"\n")
+	if kind != "" {
+		text += "type: " + kind + "\n"
+	}
+	if instance != "" {
+		text += "instance: " + instance + "\n"
+	}
+	b.file(file, text)
+	return fake
+}
+
+// state waits until a part is in a state; its name is as in events.
+func (b *bench) partIs(name string, state supervisor.State) supervisor.Status {
+	b.t.Helper()
+	var st supervisor.Status
+	await(b.t, name+" "+string(state), func() bool {
+		whole, err := b.sup.Status("fake")
+		for _, p := range whole.Parts {
+			if strings.TrimSuffix(p.Type+" "+p.Instance, " ") == name && p.State == state {
+				st = p
+				return true
+			}
+		}
+		return err != nil
+	})
+	if st.State != state {
+		whole, err := b.sup.Status("fake")
+		b.t.Fatalf("%s is not %s: %+v, %v", name, state, whole, err)
+	}
+	return st
+}
+
+// publish makes a controller call about a volume and returns who answered.
+func (b *bench) publish(external string) (pid int, err error) {
+	c, err := b.sup.Controller("fake", external)
+	if err != nil {
+		return 0, err
+	}
+	ctx, cancel := context.WithTimeout(b.t.Context(), patience)
+	defer cancel()
+	out, err := c.ControllerPublish(ctx, volume.ControllerPublishRequest{ExternalID: external, NodeID: "n", Capability: volume.Capability{Access: volume.SingleNodeWriter, Attachment: volume.FileSystem}})
+	c.Done(err)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(out["pid"])
+}
+
+// trio is a node part with controllers a and b.
+func trio(t *testing.T, more string) *bench {
+	t.Helper()
+	b := newBench(t)
+	b.part("node.yaml", "node", "", more)
+	b.part("a.yaml", "controller", "a", more)
+	b.part("b.yaml", "controller", "b", more)
+	b.start()
+	for _, name := range []string{"node", "controller a", "controller b"} {
+		b.partIs(name, supervisor.Ready)
+	}
+	return b
+}
+
+// TestParts: three processes under one id, each with a socket of its own; node
+// calls go to one and controller calls to the others in turn, to those that are
+// ready; and the next agent finds all three.
+func TestParts(t *testing.T) {
+	b := trio(t, "health: {interval: 1h}\n")
+	node, a, other := b.partIs("node", supervisor.Ready), b.partIs("controller a", supervisor.Ready), b.partIs("controller b", supervisor.Ready)
+	if node.Socket != b.dir+"/r/plugins/fake/csi.sock" || a.Socket != b.dir+"/r/plugins/fake~2Fcontroller~2Fa/csi.sock" || other.Socket == a.Socket {
+		t.Errorf("sockets %s, %s, %s", node.Socket, a.Socket, other.Socket)
+	}
+	st := b.status("fake")
+	if st.State != supervisor.Ready || st.Reason != "" || st.Type != "node+controller" || st.PID != 0 || len(st.Parts) != 3 ||
+		st.Nodes != (supervisor.Count{Healthy: 1, Expected: 1}) || st.Controllers != (supervisor.Count{Healthy: 2, Expected: 2}) {
+		t.Errorf("status %+v", st)
+	}
+	v := b.sup.View("fake")
+	if !v.Ready || v.Apart == nil || v.Info.NodeID != "node-1" || v.Info.MaxVolumes != 3 || !v.Info.HasNode || !v.Info.HasController ||
+		!v.Info.Caps.Attach || v.Info.Driver != "fake.test" || len(v.Info.ControllerCaps) != 1 {
+		t.Errorf("view %+v", v)
+	}
+	asked := map[int]int{}
+	for i := range 10 {
+		pid, err := b.publish(fmt.Sprint("v", i))
+		must(t, err)
+		asked[pid]++
+	}
+	if len(asked) != 2 || asked[a.PID] != 5 || asked[other.PID] != 5 {
+		t.Errorf("calls by process: %v; the controllers are %d and %d", asked, a.PID, other.PID)
+	}
+
+	b.set("exit", "") // of no part yet
+	must(t, os.Rename(string(b.fake)+"/exit", b.dir+"/a/exit"))
+	kill(t, a.PID)
+	b.partIs("controller a", supervisor.BackingOff)
+	for range 3 {
+		if pid, err := b.publish("x"); err != nil || pid != other.PID {
+			t.Errorf("process %d answered, %v; want %d", pid, err, other.PID)
+		}
+	}
+	st = b.status("fake")
+	if st.State != supervisor.Ready || !strings.Contains(st.Reason, "controller a is ") || st.Controllers.Healthy != 1 || !b.sup.View("fake").Ready {
+		t.Errorf("with one controller down: %+v", st)
+	}
+	must(t, os.Rename(b.dir+"/a/exit", b.dir+"/b/exit"))
+	a = b.partIs("controller a", supervisor.Ready)
+
+	b.stop()
+	b.start()
+	for name, pid := range map[string]int{"node": node.PID, "controller a": a.PID, "controller b": other.PID} {
+		if now := b.partIs(name, supervisor.Ready); now.PID != pid {
+			t.Errorf("the next agent made process %d of %s, which was %d", now.PID, name, pid)
+		}
+	}
+}
+
+// TestPartsDown: with all controllers down node calls go on, and who wants a
+// controller is told of each; and the other way round.
+func TestPartsDown(t *testing.T) {
+	b := trio(t, "health: {interval: 1h}\n")
+	must(t, b.sup.Stop("fake", false, supervisor.Only{Type: "controller", Instance: "b"}))
+	must(t, b.sup.AwaitStopped(within(t), "fake", supervisor.Only{Instance: "b"}))
+	if _, err := b.publish("v"); err != nil {
+		t.Errorf("with one of two: %v", err)
+	}
+	b.set("exit", "")
+	must(t, os.Rename(string(b.fake)+"/exit", b.dir+"/a/exit"))
+	kill(t, b.partIs("controller a", supervisor.Ready).PID)
+	b.partIs("controller a", supervisor.BackingOff)
+	_, err := b.publish("v")
+	if !errors.Is(err, volume.ErrPluginUnavailable) || !strings.Contains(err.Error(), `no controller of plugin "fake" is ready: controller a is `) ||
+		!strings.Contains(err.Error(), "; controller b is stopped: on request") {
+		t.Errorf("with none: %v", err)
+	}
+	if _, err := b.sup.Client("fake"); err != nil {
+		t.Errorf("a node call with no controller: %v", err)
+	}
+	v := b.sup.View("fake")
+	if v.Ready || !v.ReadyFor(volume.NodeUnpublish) || v.ReadyFor(volume.ControllerPublish) || !v.Info.Caps.Attach {
+		t.Errorf("view %+v", v)
+	}
+	must(t, os.Rename(b.dir+"/a/exit", b.dir+"/node/exit"))
+	must(t, b.sup.Start("fake"))
+	b.partIs("controller a", supervisor.Ready)
+	was := b.sup.View("fake").Incarnation
+	kill(t, b.partIs("controller a", supervisor.Ready).PID)
+	b.partIs("controller b", supervisor.Ready)
+	if now := b.sup.View("fake").Incarnation; now != was {
+		t.Errorf("a controller was started again, and the node's incarnation went from %d to %d", was, now)
+	}
+	kill(t, b.partIs("node", supervisor.Ready).PID)
+	b.partIs("node", supervisor.BackingOff)
+	if _, err := b.sup.Client("fake"); !errors.Is(err, volume.ErrPluginUnavailable) || !strings.Contains(err.Error(), `the node part of plugin "fake" is `) {
+		t.Errorf("a node call with no node part: %v", err)
+	}
+	if _, err := b.publish("v"); err != nil {
+		t.Errorf("a controller call with no node part: %v", err)
+	}
+	must(t, os.Remove(b.dir+"/node/exit"))
+	b.partIs("node", supervisor.Ready) // not to be left in the midst of a start
+}
+
+// TestGivenUpCallBinds: whatever may still be at work on a volume in one
+// controller, no other is asked about that volume until it has ended.
+func TestGivenUpCallBinds(t *testing.T) {
+	b := trio(t, "health: {interval: 1h}\ntimeouts: {controller: 1m}\n")
+	a := b.partIs("controller a", supervisor.Ready)
+	for _, dir := range []string{"a", "b"} {
+		must(t, os.WriteFile(filepath.Join(b.dir, dir, "late"), nil, 0o600))
+	}
+	c, err := b.sup.Controller("fake", "v")
+	must(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err = c.ControllerPublish(ctx, volume.ControllerPublishRequest{ExternalID: "v", NodeID: "n", Capability: volume.Capability{Access: volume.SingleNodeWriter}})
+	var call *volume.CallError
+	if !errors.As(err, &call) || call.Answered {
+		t.Fatalf("a call with no answer: %v", err)
+	}
+	c.Done(err)
+	for _, dir := range []string{"a", "b"} {
+		must(t, os.Remove(filepath.Join(b.dir, dir, "late")))
+	}
+	asked := map[int]int{}
+	for i := range 4 {
+		pid, err := b.publish(fmt.Sprint("other", i))
+		must(t, err)
+		asked[pid]++
+	}
+	if len(asked) != 2 {
+		t.Errorf("calls about other volumes went to %v", asked)
+	}
+	// Whoever had it is stopped: then, and not before, the other one is asked.
+	first := a
+	if c, err = b.sup.Controller("fake", "v"); err != nil {
+		t.Fatal(err)
+	}
+	out, err := c.ControllerPublish(within(t), volume.ControllerPublishRequest{ExternalID: "v", NodeID: "n", Capability: volume.Capability{Access: volume.SingleNodeWriter}})
+	must(t, err)
+	if out["pid"] != strconv.Itoa(first.PID) {
+		first = b.partIs("controller b", supervisor.Ready)
+	}
+	for range 3 { // its end was not told yet
+		again, err := b.sup.Controller("fake", "v")
+		must(t, err)
+		if again.Client != c.Client {
+			t.Fatal("another controller was asked while the first may be at work")
+		}
+	}
+	must(t, b.sup.Stop("fake", true, supervisor.Only{Instance: first.Instance}))
+	must(t, b.sup.AwaitStopped(within(t), "fake", supervisor.Only{Instance: first.Instance}))
+	if pid, err := b.publish("v"); err != nil || pid == first.PID {
+		t.Errorf("after its end: process %d, %v", pid, err)
+	}
+}
+
+// TestUnsentCallFreesNobody: a call that never got to the controller, which has its
+// hands full, says nothing of the one before it that was given up.
+func TestUnsentCallFreesNobody(t *testing.T) {
+	b := trio(t, "health: {interval: 1h}\nmax_in_flight: 1\ntimeouts: {controller: 1m}\n")
+	for _, dir := range []string{"a", "b"} {
+		must(t, os.WriteFile(filepath.Join(b.dir, dir, "late"), nil, 0o600))
+	}
+	publish := func(c supervisor.Controller, patience time.Duration) error {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		_, err := c.ControllerPublish(ctx, volume.ControllerPublishRequest{ExternalID: "v", NodeID: "n", Capability: volume.Capability{Access: volume.SingleNodeWriter}})
+		c.Done(err)
+		return err
+	}
+	first, err := b.sup.Controller("fake", "v")
+	must(t, err)
+	if err := publish(first, 50*time.Millisecond); err == nil {
+		t.Fatal("a call that is not answered has succeeded")
+	}
+	// A call about another volume takes the only slot.
+	other, err := b.sup.Controller("fake", "v")
+	must(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		_, err := other.ControllerPublish(ctx, volume.ControllerPublishRequest{ExternalID: "w", NodeID: "n", Capability: volume.Capability{Access: volume.SingleNodeWriter}})
+		if err == nil {
+			t.Error("a call that is not answered has succeeded")
+		}
+	}()
+	defer func() { cancel(); <-over }()
+	var call *volume.CallError
+	await(t, "the slot to be taken", func() bool {
+		err := publish(first, 50*time.Millisecond)
+		return errors.As(err, &call) && strings.Contains(call.Message, "busy")
+	})
+	for range 4 {
+		again, err := b.sup.Controller("fake", "v")
+		must(t, err)
+		if again.Client != first.Client {
+			t.Fatal("another controller was asked while the first may be at work")
+		}
+	}
+}
+
+// TestSparePart: a controller may end while another one is ready; the last one
+// and the node part may not while volumes are in use.
+func TestSparePart(t *testing.T) {
+	b := trio(t, "health: {interval: 1h}\n")
+	b.inUse.Store(true)
+	one := func(kind, instance string) supervisor.Only { return supervisor.Only{Type: kind, Instance: instance} }
+	refused := func(only supervisor.Only, words, command string) {
+		t.Helper()
+		err := b.sup.Restart("fake", false, only)
+		if !errors.Is(err, volume.ErrRefused) || !strings.Contains(err.Error(), words) || hint(err) != command {
+			t.Errorf("%+v: %v, hint %q", only, err, hint(err))
+		}
+	}
+	refused(one("node", ""), `the node part of plugin "fake" is in use, by "data"; mounts`, "volctl plugin restart fake --type node -y")
+	refused(one("controller", ""), `of plugin "fake" is in use, by "data"; no other controller would be ready`, "volctl plugin restart fake --type controller -y")
+	refused(one("", ""), `the node part of plugin "fake" is in use`, "volctl plugin restart fake -y")
+	if err := b.sup.Restart("fake", false, one("controller", "c")); !errors.Is(err, volume.ErrNotFound) || !strings.Contains(err.Error(), "it has node, controller a, controller b") {
+		t.Errorf("a part that is not: %v", err)
+	}
+
+	a, node := b.partIs("controller a", supervisor.Ready), b.partIs("node", supervisor.Ready)
+	asked := time.Now()
+	must(t, b.sup.Restart("fake", false, one("controller", "a")))
+	must(t, b.sup.AwaitStarted(within(t), "fake", asked, one("controller", "a")))
+	if now := b.partIs("controller a", supervisor.Ready); now.PID == a.PID || alive(a.PID) || b.partIs("node", supervisor.Ready).PID != node.PID {
+		t.Errorf("restarted: %+v", now)
+	}
+	must(t, b.sup.Stop("fake", false, one("", "a")))
+	must(t, b.sup.AwaitStopped(within(t), "fake", one("", "a")))
+	refused(one("controller", "b"), `controller "b" of plugin "fake" is in use`, "volctl plugin restart fake --type controller --instance b -y")
+
+	// A changed file waits likewise, and comes into force when another is there.
+	other := b.partIs("controller b", supervisor.Ready)
+	b.part("b.yaml", "controller", "b", "health: {interval: 2h}\n")
+	b.reload()
+	await(t, "the change to wait", func() bool { return b.partIs("controller b", supervisor.Ready).Wanted["health.interval"] == "2h0m0s" })
+	if now := b.partIs("controller b", supervisor.Ready); now.PID != other.PID || !strings.Contains(now.Pending, "another controller is ready") {
+		t.Errorf("the last controller: %+v", now)
+	}
+	must(t, b.sup.Start("fake", one("", "a")))
+	await(t, "the change", func() bool { return b.partIs("controller b", supervisor.Ready).PID != other.PID })
+	if now := b.partIs("controller b", supervisor.Ready); now.Running["health.interval"] != "2h0m0s" || len(now.Wanted) != 0 {
+		t.Errorf("after the change: %+v", now)
+	}
+
+	// With its file gone a controller that is not needed ends.
+	must(t, os.Remove(filepath.Join(b.dir, "etc/a.yaml")))
+	b.reload()
+	await(t, "the end of controller a", func() bool { return len(b.status("fake").Parts) == 2 })
+	must(t, os.Remove(filepath.Join(b.dir, "etc/b.yaml")))
+	b.reload()
+	await(t, "the change to wait", func() bool { return b.partIs("controller b", supervisor.Ready).Pending != "" })
+	b.inUse.Store(false)
+	b.sup.Released("fake")
+	await(t, "the end of controller b", func() bool { return len(b.status("fake").Parts) == 1 })
+	if v := b.sup.View("fake"); v.ReadyFor(volume.ControllerUnpublish) || !v.ReadyFor(volume.NodeUnpublish) ||
+		v.Lacks("fake", volume.ControllerUnpublish) != `plugin "fake" has no controller part` {
+		t.Errorf("without controllers: %+v", v)
+	}
+}
+
+// TestPartLogs: each line says whose it is.
+func TestPartLogs(t *testing.T) {
+	b := trio(t, "")
+	lines, err := b.sup.LogTail("fake", 1)
+	want := []string{"node | fake plugin started, secret is ", "controller a | fake plugin started, secret is ", "controller b | fake plugin started, secret is "}
+	if err != nil || !slices.Equal(lines, want) {
+		t.Errorf("%q, %v", lines, err)
+	}
+	if lines, err = b.sup.LogTail("fake", 1, supervisor.Only{Instance: "b"}); err != nil || !slices.Equal(lines, want[2:]) {
+		t.Errorf("of one: %q, %v", lines, err)
+	}
+}
+
+// TestViewCostsNoMemory: it is asked of each volume at each look.
+func TestViewCostsNoMemory(t *testing.T) {
+	b := newBench(t)
+	b.file("fake.yaml", b.fakeFile("", "health: {interval: 1h}\n"))
+	b.start()
+	b.await("fake", supervisor.Ready)
+	if n := testing.AllocsPerRun(100, func() { b.sup.View("fake") }); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}

@@ -1,0 +1,100 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/volagent/volagent/agent/systemd"
+)
+
+// unitInstance is one invocation of a unit, with one main process.
+type unitInstance struct {
+	*process
+	r          *unitRunner
+	unit       string // its name, where the plugin's file has another
+	invocation string
+	again      bool // systemd starts the next by itself; valid after done
+}
+
+// Key implements instance.
+func (u *unitInstance) Key() string { return u.invocation + "/" + u.process.Key() }
+
+// how says how the main process ended.
+func (u *unitInstance) how(pid int) string {
+	s := awaitEnd(u.r.p.s.opts.Systemd, u.unit, pid)
+	u.again = s.Restarting() || s.ExecPID != 0 && s.ExecPID != pid
+	if s.ExecPID != pid {
+		return "ended; how is unknown"
+	}
+	words := ending(s)
+	if u.again {
+		words += fmt.Sprintf("; systemd is restarting %s, for the %s time", u.r.name, ordinal(s.Restarts+1))
+	}
+	return words
+}
+
+// Stop implements instance: systemd stops the unit, in the time that the unit
+// has for that, so that it does not start it again.
+func (u *unitInstance) Stop(ctx context.Context, _ time.Duration) error {
+	if err := u.r.p.s.opts.Systemd.Stop(ctx, u.unit); err != nil {
+		return err
+	}
+	select {
+	case <-u.done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Release implements instance: the unit goes on, unwatched.
+func (u *unitInstance) Release() error {
+	u.letGo()
+	return u.process.Release()
+}
+
+// letGo lets systemd forget what became of the unit.
+func (u *unitInstance) letGo() {
+	ctx, cancel := context.WithTimeout(context.Background(), wordsWithin)
+	defer cancel()
+	if err := u.r.p.s.opts.Systemd.Unref(ctx, u.unit); err != nil {
+		u.r.p.log.Debug("cannot let go of a unit", "error", err)
+	}
+}
+
+// quiet stops a unit of which nothing runs, and which systemd would start again.
+func (w *worker) quiet(ctx context.Context) {
+	def, _ := w.definition()
+	if def == nil || def.Unit == "" || w.s.opts.Systemd == nil {
+		return
+	}
+	s, err := w.s.opts.Systemd.Service(ctx, def.Unit, false)
+	if err == nil && !s.Down() {
+		err = w.s.opts.Systemd.Stop(ctx, def.Unit)
+	}
+	if err != nil && !isNone(err) {
+		w.log.Warn("cannot stop the plugin's unit", "unit", def.Unit, "error", err)
+	}
+}
+
+// pause is how long a plugin that ended rests. One that systemd starts again
+// does not rest, as long as it comes up in between.
+func (w *worker) pause(readyFor time.Duration) time.Duration {
+	pause := w.falls.fell(readyFor)
+	u, ok := w.inst.(*unitInstance)
+	if !ok || readyFor == 0 || w.falls.next > 0 {
+		return pause
+	}
+	select {
+	case <-u.done:
+		if u.again {
+			return 0
+		}
+	default:
+	}
+	return pause
+}
+
+func isNone(err error) bool { return errors.Is(err, systemd.ErrNone) }

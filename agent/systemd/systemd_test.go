@@ -1,0 +1,240 @@
+package systemd_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/godbus/dbus/v5"
+
+	"github.com/volagent/volagent/agent/systemd"
+)
+
+const (
+	managerAt   = dbus.ObjectPath("/org/freedesktop/systemd1")
+	managerName = "org.freedesktop.systemd1.Manager"
+	unitAt      = dbus.ObjectPath("/org/freedesktop/systemd1/unit/a_2eservice")
+)
+
+// manager is as much of systemd as these tests need, on a bus of its own.
+type manager struct {
+	t       *testing.T
+	address string
+	conn    *dbus.Conn
+
+	mu     sync.Mutex
+	next   uint32
+	start  func(job dbus.ObjectPath) *dbus.Error // what becomes of a start
+	props  map[string]dbus.Variant
+	asked  int
+	change func() // before the second answer about the unit
+}
+
+func newManager(t *testing.T) *manager {
+	t.Helper()
+	dir := t.TempDir()
+	m := &manager{t: t, address: "unix:path=" + filepath.Join(dir, "bus")}
+	conf := `<busconfig><type>custom</type><listen>` + m.address + `</listen><auth>EXTERNAL</auth>
+<policy context="default"><allow send_destination="*" eavesdrop="true"/><allow eavesdrop="true"/><allow own="*"/></policy></busconfig>`
+	if err := os.WriteFile(filepath.Join(dir, "conf"), []byte(conf), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	daemon := exec.Command("dbus-daemon", "--config-file="+filepath.Join(dir, "conf"), "--nofork", "--nopidfile")
+	if err := daemon.Start(); err != nil {
+		t.Fatal("dbus-daemon is needed; scripts/setup test installs it: ", err)
+	}
+	t.Cleanup(func() {
+		if err := daemon.Process.Kill(); err != nil {
+			t.Error(err)
+		}
+		_ = daemon.Wait() // killed
+	})
+	for end := time.Now().Add(10 * time.Second); m.conn == nil; {
+		conn, err := dbus.Connect(m.address)
+		if err == nil {
+			m.conn = conn
+		} else if time.Now().After(end) {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	t.Cleanup(func() { _ = m.conn.Close() }) // it may be closed
+	for _, err := range []error{
+		m.conn.ExportMethodTable(map[string]any{
+			"Subscribe": func() *dbus.Error { return nil }, "StartUnit": m.Start, "StopUnit": m.Start,
+			"GetUnit": func(string) (dbus.ObjectPath, *dbus.Error) { return unitAt, nil },
+		}, managerAt, managerName),
+		m.conn.ExportMethodTable(map[string]any{"GetAll": m.GetAll}, unitAt, "org.freedesktop.DBus.Properties"),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := m.conn.RequestName("org.freedesktop.systemd1", dbus.NameFlagDoNotQueue); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func (m *manager) bus() *systemd.Bus {
+	b := systemd.New(systemd.Options{Dial: func(o ...dbus.ConnOption) (*dbus.Conn, error) { return dbus.Connect(m.address, o...) }})
+	m.t.Cleanup(b.Close)
+	return b
+}
+
+// Start makes a job.
+func (m *manager) Start(_, _ string) (dbus.ObjectPath, *dbus.Error) {
+	m.mu.Lock()
+	m.next++
+	job := dbus.ObjectPath("/org/freedesktop/systemd1/job/" + string(rune('0'+m.next)))
+	m.mu.Unlock()
+	return job, m.start(job)
+}
+
+// removed tells the result of a job.
+func (m *manager) removed(job dbus.ObjectPath, result string) {
+	if err := m.conn.Emit(managerAt, managerName+".JobRemoved", uint32(1), job, "a.service", result); err != nil {
+		m.t.Error(err)
+	}
+}
+
+// GetAll tells of the unit and of the service at once.
+func (m *manager) GetAll(string) (map[string]dbus.Variant, *dbus.Error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.asked++
+	if m.asked == 2 && m.change != nil {
+		m.change()
+	}
+	return m.props, nil
+}
+
+// The result of a job is heard whether it comes before the answer that names the
+// job or long after it, and it is that of the very job.
+func TestJobResult(t *testing.T) {
+	m := newManager(t)
+	b := m.bus()
+	for what, tt := range map[string]struct {
+		start  func(dbus.ObjectPath) *dbus.Error
+		result string
+	}{
+		"before the answer": {func(job dbus.ObjectPath) *dbus.Error { m.removed(job, "failed"); return nil }, "failed"},
+		"after the answer": {func(job dbus.ObjectPath) *dbus.Error {
+			m.removed(job+"0", "another's")
+			time.AfterFunc(200*time.Millisecond, func() { m.removed(job, "done") })
+			return nil
+		}, systemd.JobDone},
+	} {
+		m.start = tt.start
+		if result, err := b.Start(t.Context(), "a.service"); err != nil || result != tt.result {
+			t.Errorf("%s: %q, %v", what, result, err)
+		}
+	}
+}
+
+// A wait for a job ends with the wait's context, with a refusal, which is an
+// answer, and with the connection, which is none.
+func TestJobWithoutResult(t *testing.T) {
+	m := newManager(t)
+	b := m.bus()
+	m.start = func(dbus.ObjectPath) *dbus.Error {
+		return dbus.NewError("org.freedesktop.systemd1.NoSuchUnit", []any{"no"})
+	}
+	if _, err := b.Start(t.Context(), "a.service"); !systemd.IsAnswer(err) {
+		t.Errorf("a refusal: %v", err)
+	}
+	if err := b.Stop(t.Context(), "a.service"); err != nil {
+		t.Errorf("a stop of what is not loaded: %v", err)
+	}
+	m.start = func(dbus.ObjectPath) *dbus.Error { return nil }
+	short, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := b.Start(short, "a.service"); !errors.Is(err, context.DeadlineExceeded) || systemd.IsAnswer(err) {
+		t.Errorf("no result: %v", err)
+	}
+	m.start = func(dbus.ObjectPath) *dbus.Error {
+		time.AfterFunc(100*time.Millisecond, b.Close)
+		return nil
+	}
+	if _, err := b.Start(t.Context(), "a.service"); err == nil || systemd.IsAnswer(err) {
+		t.Errorf("a lost connection: %v", err)
+	}
+}
+
+// What is told of a service is of one moment, though it takes several questions.
+func TestServiceOfOneMoment(t *testing.T) {
+	m := newManager(t)
+	state := func(active string, pid uint32) map[string]dbus.Variant {
+		return map[string]dbus.Variant{
+			"Id": dbus.MakeVariant("a.service"), "LoadState": dbus.MakeVariant("loaded"),
+			"ActiveState": dbus.MakeVariant(active), "SubState": dbus.MakeVariant(""), "MainPID": dbus.MakeVariant(pid),
+		}
+	}
+	m.props = state("activating", 0)
+	m.change = func() { m.props = state("active", 7) }
+	if s, err := m.bus().Service(t.Context(), "a.service", false); err != nil || s.Active != "active" || s.MainPID != 7 || m.asked < 4 {
+		t.Errorf("%+v, %v, after %d questions", s, err, m.asked)
+	}
+}
+
+// A unit that is down is told from one that systemd has not begun to start.
+func TestServiceQueued(t *testing.T) {
+	type job struct {
+		ID   uint32
+		Path dbus.ObjectPath
+	}
+	m := newManager(t)
+	b := m.bus()
+	for id, queued := range map[uint32]bool{0: false, 7: true} {
+		m.props = map[string]dbus.Variant{
+			"Id": dbus.MakeVariant("a.service"), "ActiveState": dbus.MakeVariant("inactive"), "Job": dbus.MakeVariant(job{id, managerAt}),
+		}
+		if s, err := b.Service(t.Context(), "a.service", false); err != nil || !s.Down() || s.Queued != queued {
+			t.Errorf("with job %d: %+v, %v", id, s, err)
+		}
+	}
+}
+
+// Who watches a unit hears of it alone, and of a lost connection.
+func TestWatch(t *testing.T) {
+	m := newManager(t)
+	b := m.bus()
+	a, other := b.Watch("a.service"), b.Watch("b.service")
+	if _, err := b.Connect(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.conn.Emit(unitAt, "org.freedesktop.DBus.Properties.PropertiesChanged", "org.freedesktop.systemd1.Unit", map[string]dbus.Variant{}, []string{}); err != nil {
+		t.Fatal(err)
+	}
+	<-a.C
+	if names, all := a.Take(); len(names) != 1 || names[0] != "a.service" || all {
+		t.Errorf("%q, %t", names, all)
+	}
+	b.Close()
+	<-a.C
+	<-other.C
+	if names, all := other.Take(); len(names) != 0 || !all {
+		t.Errorf("%q, %t", names, all)
+	}
+}
+
+// A host that was booted otherwise is told by its name.
+func TestNone(t *testing.T) {
+	if systemd.Booted() {
+		t.Skip("this host was booted with systemd")
+	}
+	b := systemd.New(systemd.Options{})
+	defer b.Close()
+	if _, err := b.Service(t.Context(), "a.service", true); !errors.Is(err, systemd.ErrNone) {
+		t.Errorf("%v", err)
+	}
+	t.Setenv("INVOCATION_ID", "x")
+	if systemd.InService() {
+		t.Error("this is a service of a systemd that is not there")
+	}
+}

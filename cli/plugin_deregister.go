@@ -1,0 +1,80 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+
+	"github.com/spf13/cobra"
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/apiclient"
+)
+
+type pluginDeregisterOptions struct {
+	pluginControl
+	force, ignoreNotFound bool
+	warn                  func(format string, args ...any)
+}
+
+func newPluginDeregister(a *app) *cobra.Command {
+	o := pluginDeregisterOptions{warn: a.complain}
+	cmd := &cobra.Command{
+		Use: "deregister ID", Short: "Take back a plugin that was registered",
+		Long: `Take back a plugin that was registered with "volctl plugin register", and wait for its end. Its
+volumes stay known, and its state and log stay on the host. A plugin that stands in a file is
+refused (4): remove the file.
+
+It is refused (4) while volumes are in use through the plugin. --force ends it all the same:
+FUSE mounts that live in its process break, and until it is registered again nothing of its
+volumes is mounted, and nothing unmounted but by "volctl volume detach --without-plugin".`,
+		Example: "  volctl plugin deregister ebs",
+		Args:    exactly("ID"), ValidArgsFunction: completeArg(a, pluginIDs),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.id = args[0]
+			if err := o.check(); err != nil {
+				return failed(err, "deregister plugin %q", o.id)
+			}
+			return a.do(cmd, func(ctx context.Context, client *apiclient.Client, out *output) error {
+				return runPluginDeregister(ctx, o, client, out)
+			})
+		},
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.BoolVar(&o.force, "force", false, "end it under volumes that are in use")
+	f.BoolVar(&o.ignoreNotFound, "ignore-not-found", false, "exit 0 when there is no such plugin")
+	o.flags(cmd, "how long to wait for its end; it goes on after that")
+	return cmd
+}
+
+func runPluginDeregister(ctx context.Context, o pluginDeregisterOptions, client *apiclient.Client, out *output) error {
+	if o.force {
+		if p, err := client.Plugin(ctx, o.id); err == nil && p.Staged > 0 {
+			o.warn("volctl: %s in use through plugin %q: %s, and nothing is mounted or unmounted through it until it is registered again\n",
+				count(p.Staged, "volume"), o.id, breaks(p))
+		}
+	}
+	co, said := apiclient.ControlOptions{Force: o.force}, "deregistered plugin "+quotedList([]string{o.id})
+	if o.noWait {
+		said += "; it is being stopped"
+	} else {
+		co.Wait = o.timeout
+	}
+	call, cancel := context.WithTimeout(ctx, o.timeout+answerGrace)
+	defer cancel()
+	err := client.DeregisterPlugin(call, o.id, co)
+	switch {
+	case isNotFound(err) && o.ignoreNotFound:
+		return out.print(api.Done{}, nil, nothingToDo)
+	case err != nil && ctx.Err() != nil:
+		err = interrupted("it was interrupted; what was asked for goes on", "volctl plugin status "+shellArg(o.id))
+	case err != nil:
+		err = explainPlugin(ctx, client, err, o.id)
+	}
+	if err != nil {
+		return failed(err, "deregister plugin %q", o.id)
+	}
+	return out.print(api.Done{}, []string{o.id}, func(w *bytes.Buffer) error {
+		w.WriteString(said + "\n")
+		return nil
+	})
+}

@@ -1,0 +1,75 @@
+package cli
+
+import (
+	"context"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/volagent/volagent/agent/apiclient"
+	"github.com/volagent/volagent/agent/spec"
+)
+
+type pluginInitOptions struct{ name, file string }
+
+func newPluginInit(a *app) *cobra.Command {
+	var o pluginInitOptions
+	return &cobra.Command{
+		Use: "init [NAME] [FILE]", Short: "Write a commented plugin file to start from",
+		Long: `Write a commented plugin file for the image that a driver's makers publish, with what it needs
+on this host and volumes that go with it. FILE is NAME.yaml if left out, and - is stdout. A file
+that exists is not overwritten. Without a NAME, plugin.yaml shows all keys; with - for NAME it
+is printed.
+
+NAME is one of
+` + examples(),
+		Example: "  volctl plugin init nfs\n  volctl plugin init ebs /etc/volagent/plugins.d/ebs.yaml",
+		Args:    between(0, "NAME", "FILE"),
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			if len(args) > 0 {
+				return nil, cobra.ShellCompDirectiveDefault
+			}
+			return spec.PluginExamples(), cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.file = "plugin.yaml"
+			switch {
+			case len(args) == 1 && args[0] == "-":
+				o.file = "-"
+			case len(args) > 0:
+				o.name, o.file = args[0], args[0]+".yaml"
+			}
+			if len(args) > 1 {
+				o.file = args[1]
+			}
+			return a.do(cmd, func(ctx context.Context, client *apiclient.Client, out *output) error {
+				return runPluginInit(ctx, o, client, out)
+			})
+		},
+	}
+}
+
+func runPluginInit(_ context.Context, o pluginInitOptions, _ *apiclient.Client, out *output) error {
+	text, ok := spec.PluginExample(o.name)
+	if !ok {
+		names := spec.PluginExamples()
+		hint := "volctl plugin init shows all keys for a driver that is not among them"
+		if near := spec.Near(o.name, names); len(near) > 0 {
+			hint = "did you mean " + near[0] + "?"
+		}
+		return usage(hint, "there is no plugin file of %q: there are %s", o.name, strings.Join(names, ", "))
+	}
+	another := "volctl plugin init " + o.name + " ANOTHER-FILE"
+	if o.name == "" {
+		another = "volctl plugin init - prints it"
+	}
+	return out.writeNew(text, o.file, another, "volctl plugin register "+shellArg(o.file))
+}
+
+// examples lists the plugin files that there are.
+func examples() string {
+	var b strings.Builder
+	for _, name := range spec.PluginExamples() {
+		b.WriteString("- " + name + ": " + spec.PluginSummary(name) + "\n")
+	}
+	return strings.TrimSuffix(b.String(), "\n")
+}

@@ -1,0 +1,245 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/apiclient"
+	"github.com/volagent/volagent/agent/spec"
+)
+
+// testTimeout bounds a test if nothing else is asked for.
+const testTimeout = 10 * time.Minute
+
+type pluginTestOptions struct {
+	id         string
+	ask        api.PluginTest
+	context    []string
+	secrets    []string
+	params     []string
+	size       string
+	fsType     string
+	mountFlags []string
+	timeout    time.Duration
+}
+
+func newPluginTest(a *app) *cobra.Command {
+	var o pluginTestOptions
+	cmd := &cobra.Command{
+		Use: "test ID", Short: "Check a plugin against what the agent needs of it",
+		Long: `Check a plugin in a scratch volume, and print what was found: ok, works-around (it deviates,
+and the agent copes), broken (the agent cannot work safely with it), or skipped. docs/PLUGINS.md
+explains each check. It exits 1 if anything is broken.
+
+The volume is created and deleted again, with --param and --size as the plugin needs them. With
+--external-id it is one that you have: a file is written to it and removed, and nothing else in it
+is touched. Volumes in use through the plugin go on. With --kill the plugin's process is killed a
+few times; that is refused (4) while volumes are in use through it.
+
+Ctrl-C ends the test, and the agent undoes what it has made. What a test left that was cut short
+is undone by the next one, and when the agent starts.`,
+		Example: `  volctl plugin test hostpath --kill
+  volctl plugin test nfs --param server=nas --param share=/export
+  volctl plugin test rbd --external-id vol-7 --context pool=test --secret userKey=file:/etc/ceph/key`,
+		Args: exactly("ID"), ValidArgsFunction: completeArg(a, pluginIDs),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.id = args[0]
+			if err := o.check(); err != nil {
+				return failed(err, "test plugin %q", o.id)
+			}
+			return a.do(cmd, func(ctx context.Context, client *apiclient.Client, out *output) error {
+				return runPluginTest(ctx, o, client, out)
+			})
+		},
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.StringVar(&o.ask.ExternalID, "external-id", "", "test with the volume of this `ID` at the storage, which may be written to")
+	f.StringArrayVar(&o.context, "context", nil, "`KEY=VALUE` of that volume's context; may be repeated")
+	f.StringArrayVar(&o.secrets, "secret", nil, "`KEY=file:PATH`, KEY=credential:NAME or KEY=env:NAME: a secret, read by the agent; may be repeated")
+	f.StringArrayVar(&o.params, "param", nil, "`KEY=VALUE` for the plugin when it creates the volume; may be repeated")
+	f.StringVar(&o.size, "size", "", "the `SIZE` of the volume, as in 1GiB (default as the plugin has it)")
+	f.StringVar(&o.ask.AccessMode, "access-mode", "", "the access `MODE` to test with (default the one on one node that allows most)")
+	f.StringVar(&o.fsType, "fs-type", "", "the file system `TYPE` to ask for")
+	f.StringArrayVar(&o.mountFlags, "mount-flag", nil, "a mount `OPTION`; may be repeated")
+	f.BoolVar(&o.ask.Kill, "kill", false, "kill the plugin's process as well, and see what becomes of it and of the mount")
+	f.BoolVar(&o.ask.Forget, "forget", false, "give up what an earlier test left and cannot be undone")
+	f.DurationVar(&o.timeout, "timeout", testTimeout, "how long the test may take; what it made is undone after that")
+	completeChoice(cmd, "access-mode", spec.AccessModes())
+	return cmd
+}
+
+func (o *pluginTestOptions) check() (err error) {
+	if err := errors.Join(checkPluginID(o.id), checkTimeout(o.timeout)); err != nil {
+		return err
+	}
+	o.ask.Timeout = o.timeout.String()
+	if o.ask.Context, err = keyValues("context", o.context); err != nil {
+		return err
+	}
+	if len(o.ask.Context) > 0 && o.ask.ExternalID == "" {
+		return usage("", "--context belongs to a volume that --external-id names")
+	}
+	if o.ask.Parameters, err = keyValues("param", o.params); err != nil {
+		return err
+	}
+	if o.ask.Secrets, err = secretRefs(o.secrets); err != nil {
+		return err
+	}
+	if o.size != "" {
+		if o.ask.Capacity, err = spec.ParseSize(o.size); err != nil {
+			return usage("", "--size: %v", err)
+		}
+	}
+	if o.fsType != "" || len(o.mountFlags) > 0 {
+		o.ask.MountOptions = &api.MountOptions{FSType: o.fsType, MountFlags: o.mountFlags}
+	}
+	if o.ask.AccessMode == "" {
+		return nil
+	}
+	return oneOf("access-mode", o.ask.AccessMode, spec.AccessModes())
+}
+
+// keyValues reads a flag that is KEY=VALUE, once for each key.
+func keyValues(flag string, values []string) (map[string]string, error) {
+	var all map[string]string
+	for _, v := range values {
+		key, value, ok := strings.Cut(v, "=")
+		if _, twice := all[key]; !ok || key == "" || twice {
+			return nil, usage("", "--%s needs KEY=VALUE, and each key once", flag)
+		}
+		if all == nil {
+			all = map[string]string{}
+		}
+		all[key] = value
+	}
+	return all, nil
+}
+
+// secretRefs reads where secrets are. What is none of these may be a secret itself,
+// and is not repeated.
+func secretRefs(values []string) (map[string]api.Secret, error) {
+	refs, err := keyValues("secret", values)
+	if err != nil || len(refs) == 0 {
+		return nil, err
+	}
+	all := map[string]api.Secret{}
+	for key, ref := range refs {
+		kind, name, _ := strings.Cut(ref, ":")
+		switch s := (api.Secret{}); {
+		case name == "":
+			return nil, usage("", "--secret %s needs file:PATH, credential:NAME or env:NAME; a secret itself is refused", key)
+		case kind == "file":
+			s.File = name
+			all[key] = s
+		case kind == "credential":
+			s.Credential = name
+			all[key] = s
+		case kind == "env":
+			s.Env = name
+			all[key] = s
+		default:
+			return nil, usage("", "--secret %s needs file:PATH, credential:NAME or env:NAME; a secret itself is refused", key)
+		}
+	}
+	return all, nil
+}
+
+// pluginTest is a whole test for a program.
+type pluginTest struct {
+	Plugin  string                 `json:"plugin"`
+	Checks  []api.PluginCheck      `json:"checks"`
+	Summary *api.PluginTestSummary `json:"summary,omitempty"`
+}
+
+func runPluginTest(ctx context.Context, o pluginTestOptions, client *apiclient.Client, out *output) error {
+	t := pluginTest{Plugin: o.id, Checks: []api.PluginCheck{}}
+	var bad []string
+	sum, err := client.TestPlugin(ctx, o.id, o.ask, func(c api.PluginCheck) error {
+		if c.Result == api.CheckBroken {
+			bad = append(bad, c.Check)
+		}
+		t.Checks = append(t.Checks, c)
+		// Columns cannot be fitted to what has not happened yet.
+		if len(t.Checks) == 1 {
+			if err := out.say("%s", checkLine("Check", "Result", "Took", "Said")); err != nil {
+				return err
+			}
+		}
+		return out.say("%s", checkLine(c.Check, c.Result, tookWords(c.TookMS), oneLine(c.Said)))
+	})
+	t.Summary = sum
+	if ctx.Err() != nil {
+		err = interrupted("it was interrupted; the agent undoes what the test has made", "volctl events --since 5m")
+	} else {
+		err = explainPlugin(ctx, client, err, o.id)
+	}
+	if len(t.Checks) > 0 {
+		if perr := o.conclude(out, t, bad); perr != nil {
+			return perr
+		}
+	}
+	if err == nil && len(bad) > 0 {
+		return &api.Error{
+			Code: api.CodeFailed, Message: fmt.Sprintf("plugin %q does not do what the agent needs: %s", o.id, strings.Join(bad, ", ")),
+			Hint: "volctl plugin logs " + shellArg(o.id),
+		}
+	}
+	return failed(err, "test plugin %q", o.id)
+}
+
+// conclude prints what stands under the table, or all of it for a program.
+func (o *pluginTestOptions) conclude(out *output, t pluginTest, bad []string) error {
+	if !out.human() || out.quiet {
+		return out.print(t, bad, nil)
+	}
+	if t.Summary == nil {
+		return nil
+	}
+	return out.print(t, nil, func(w *bytes.Buffer) error {
+		s := t.Summary
+		fmt.Fprintf(w, "\n%d ok, %d worked around, %d broken, %d skipped\n", s.OK, s.WorkAround, s.Broken, s.Skipped)
+		fmt.Fprintf(w, "%s\n", oneLine(facts(s)))
+		return nil
+	})
+}
+
+func checkLine(check, result, took, said string) string {
+	return strings.TrimRight(fmt.Sprintf("%-18s  %-12s  %7s  %s", check, result, took, said), " ")
+}
+
+func tookWords(ms float64) string {
+	d := time.Duration(ms * float64(time.Millisecond))
+	switch {
+	case d >= time.Second:
+		return d.Round(10 * time.Millisecond).String()
+	case d >= 10*time.Millisecond:
+		return d.Round(time.Millisecond).String()
+	default:
+		return d.Round(100 * time.Microsecond).String()
+	}
+}
+
+// facts is what the plugin is like, in a line.
+func facts(s *api.PluginTestSummary) string {
+	has := func(yes bool, word string) string {
+		if yes {
+			return word
+		}
+		return "no " + word
+	}
+	words := []string{has(s.Creates, "create"), has(s.Attaches, "attach"), has(s.Stages, "stage")}
+	if s.Stages && !s.StageMounts && s.Mounts != "" {
+		words[2] += " (mounts nothing)"
+	}
+	if s.Mounts != "" {
+		words = append(words, s.Mounts+" mounts of "+s.FSType)
+	}
+	return joined(" ", s.Driver, s.Version) + ": " + strings.Join(words, ", ")
+}

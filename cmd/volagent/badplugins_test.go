@@ -1,0 +1,107 @@
+package main_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/apiclient"
+	"github.com/volagent/volagent/volmgr/csitest"
+)
+
+// badPlugin is a plugin that cannot be used, and what its status says.
+type badPlugin struct {
+	file   string // its name, less ".yaml"; the id, if the file does not say another
+	text   string // of the file; {dir} is the host's directory
+	shown  string // under which id, if not that
+	states []string
+	says   string // {dir} as above
+}
+
+// badPlugins are mistakes of the files, and of what they name. A plugin that
+// fails again and again is now being started and now waiting for that.
+var badPlugins = []badPlugin{
+	{"missing", "exec: {command: [/no/such/plugin]}", "", again, `cannot run "/no/such/plugin": no such file or directory`},
+	{"nowhere", "exec: {command: [no-such-plugin]}", "", again, `cannot run "no-such-plugin": executable file not found in $PATH`},
+	{"plain", "exec: {command: ['{dir}/volagent.yaml']}", "", again, `cannot run "{dir}/volagent.yaml": permission denied`},
+	{"exits", "exec: {command: ['false']}", "", again, "process exited with status 1 before it was ready"},
+	{"mute", "exec: {command: [sleep, '1000']}\nhealth: {start_timeout: 1s}", "", again, "not ready after 1s: it has not opened its socket {dir}/run/plugins/mute/csi.sock"},
+	{"sullen", "exec: {command: [{self}], env: {CSITEST_CONFIG: '{silent}'}}\nhealth: {start_timeout: 1s}", "", again, "not ready after 1s: it has opened its socket {dir}/run/plugins/sullen/csi.sock, and does not answer"},
+	{"silent", "exec: {command: [{self}], env: {CSITEST_CONFIG: '{silent}'}}\nhealth: {start_timeout: 2s, timeout: 1s}", "", again, "not ready after 2s: Probe: "},
+	{"twice-a", "id: twice\nsocket: {dir}/a.sock", "twice", []string{api.PluginUnhealthy}, "socket {dir}/a.sock does not exist"},
+	{"twice-b", "id: twice\nsocket: {dir}/b.sock", "twice-b.yaml", failed, `twice-b.yaml: plugin "twice" with the same type and instance is defined in {dir}/plugins.d/twice-a.yaml already`},
+	{"used", "socket: {dir}/a.sock", "", failed, "used.yaml: socket {dir}/a.sock is another plugin's already, in {dir}/plugins.d/twice-a.yaml"},
+	{"key", "exce: {command: [sleep, '1000']}", "", failed, `key.yaml:2: unknown key "exce" in a plugin file`},
+	{"both", "socket: {dir}/c.sock\nbuiltin: local", "", failed, "builtin and socket are given at once"},
+	{"garbage", "\x00", "garbage.yaml", failed, "garbage.yaml: "},
+}
+
+var (
+	again  = []string{api.PluginBackingOff, api.PluginStarting}
+	failed = []string{api.PluginFailed}
+)
+
+// TestBadPlugins: each plugin that cannot be used says so in its status, with
+// the reason; the agent and the other plugins go on.
+func TestBadPlugins(t *testing.T) {
+	t.Parallel()
+	h := prepared(t, "10s", nil)
+	silent := csitest.Config{Base: filepath.Join(h.dir, "s")}
+	h.must(os.Mkdir(silent.Base, 0o755))
+	_, err := silent.Faults().Add(csitest.Fault{Method: csitest.Probe, Hang: true, Times: -1})
+	h.must(err)
+	env, err := silent.Environment()
+	h.must(err)
+	self, err := os.Executable()
+	h.must(err)
+	_, config, _ := strings.Cut(env[0], "=")
+	fill := strings.NewReplacer("{dir}", h.dir, "{self}", self, "{silent}", config).Replace
+	for _, bad := range badPlugins {
+		text := fill(bad.text)
+		if !strings.HasPrefix(text, "id: ") && bad.file != "garbage" {
+			text = "id: " + bad.file + "\n" + text
+		}
+		h.must(os.WriteFile(filepath.Join(h.dir, "plugins.d", bad.file+".yaml"), []byte(text+"\n"), 0o644))
+	}
+	h.start("rec", "local")
+	client := apiclient.New(h.socket())
+	for _, bad := range badPlugins {
+		id := bad.shown
+		if id == "" {
+			id = bad.file
+		}
+		var last string
+		seen := func() bool {
+			p, err := client.Plugin(t.Context(), id)
+			h.must(err)
+			last = fmt.Sprintf("%s: %s", p.State, p.Reason)
+			for _, state := range bad.states {
+				if p.State == state && strings.Contains(p.Reason, fill(bad.says)) {
+					return true
+				}
+			}
+			return false
+		}
+		for end := time.Now().Add(30 * time.Second); !seen(); <-time.After(20 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("plugin %q is %s; want %v with %q", id, last, bad.states, fill(bad.says))
+			}
+		}
+		h.exits(0, fill(bad.says), "plugin", "status", id)
+	}
+	h.register("data", "single-node-writer")
+	h.volctl("volume", "claim", "data", "--alloc", "a")
+	h.volctl("volume", "create", "own", "--plugin", "local")
+	h.volctl("volume", "claim", "own", "--alloc", "a")
+	h.volctl("volume", "detach", "data", "a")
+	h.volctl("volume", "detach", "own", "a")
+	for _, id := range []string{"rec", "local"} {
+		if p, err := client.Plugin(t.Context(), id); err != nil || p.Restarts != 0 || p.State != api.PluginReady {
+			t.Errorf("plugin %q: %+v, %v", id, p, err)
+		}
+	}
+}

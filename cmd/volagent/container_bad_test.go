@@ -1,0 +1,304 @@
+package main_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/volagent/volagent/agent/api"
+)
+
+// TestContainerBad: whatever is wrong is said in words, with what to do; once it
+// is right, nothing more has to be done.
+func TestContainerBad(t *testing.T) {
+	bothRuntimes(t, func(t *testing.T, name string) {
+		r := newBox(t, name)
+		for _, tt := range []struct {
+			name string
+			test func(t *testing.T, h contained)
+		}{
+			{"the runtime is not installed", containerNoRuntime},
+			{"the image is not there", containerNoImage},
+			{"the image is being pulled", containerPull},
+			{"it exits at once", func(t *testing.T, h contained) {
+				h.writeContainer(h.shell("echo cannot work like this >&2; exit 7"))
+				h.start()
+				h.says(api.PluginBackingOff, "exited with status 7 before it was ready")
+				h.exits(0, "cannot work like this", "plugin", "status", "rec")
+			}},
+			{"what it wants mounted is missing", func(t *testing.T, h contained) {
+				h.writeContainer(container{"image": shellImage, "mounts": []string{"/nosuch:/x"}})
+				h.start()
+				h.says(api.PluginBackingOff, `cannot mount "/nosuch:/x"`, "no such file")
+			}},
+			{"its program is missing", func(t *testing.T, h contained) {
+				c := h.recorder(nil)
+				c["image"], c["mounts"] = shellImage, []string{"/dev/null:/bin/busybox"}
+				h.writeContainer(c)
+				h.start()
+				h.says(api.PluginBackingOff, h.box.name+" run failed")
+				h.volctl("plugin", "stop", "rec")
+				if left := h.containers(); len(left) != 0 {
+					t.Errorf("a container that cannot be started is left: %v", left)
+				}
+			}},
+			{"it never opens its socket", func(t *testing.T, h contained) {
+				h.writeContainer(h.shell("echo not today; exec /bin/busybox sleep 1000"), "health", map[string]string{"start_timeout": "1s"})
+				h.start()
+				h.says(api.PluginBackingOff, "not ready after 1s: it has not opened its socket")
+				h.exits(0, "not today", "plugin", "status", "rec")
+			}},
+			{"its name is taken", containerNameTaken},
+			{"nothing is shared", containerNotShared},
+			{"its file is removed", containerFileGone},
+			{"the agent dies as it is made", containerAgentDies},
+			{"its record is lost", containerRecordLost},
+		} {
+			t.Run(tt.name, func(t *testing.T) {
+				t.Parallel()
+				tt.test(t, newContained(t, r))
+			})
+		}
+	})
+}
+
+func containerNoRuntime(t *testing.T, h contained) {
+	path := os.Getenv("PATH")
+	h.setPath(binDir)
+	h.writeContainer(h.recorder(nil))
+	h.start()
+	h.says(api.PluginBackingOff, fmt.Sprintf("cannot run %q", h.box.name), "PATH", "apt-get install "+h.box.name)
+	h.must(h.signal(syscall.SIGTERM))
+	h.setPath(path)
+	h.start("rec")
+}
+
+// containerNoImage: who pulls what is said to be missing needs to do no more.
+func containerNoImage(t *testing.T, h contained) {
+	image := "localhost/late-" + filepath.Base(h.dir) + ":1"
+	c := h.recorder(nil)
+	c["image"] = image
+	h.writeContainer(c)
+	h.start()
+	h.says(api.PluginBackingOff, h.box.name+" pull "+image, "never")
+	h.box.must(t, "tag", pluginImage, image)
+	h.says(api.PluginReady)
+	h.box.must(t, "rmi", "-f", image)
+}
+
+// containerPull: a pull takes its time, shows, and ends when something else is
+// wanted.
+func containerPull(t *testing.T, h contained) {
+	image := "localhost/pulled-" + filepath.Base(h.dir) + ":1"
+	gate := filepath.Join(h.dir, "gate")
+	// There is no registry to pull from: this is one that takes a while.
+	args := h.recordArgs(fmt.Sprintf(`if [ "$1" = pull ]; then
+trap 'echo pull ended >> %[4]s; exit 1' TERM
+echo pull began >> %[4]s
+while test ! -e %[1]s; do sleep 0.05; done
+set -- tag %[2]s %[3]s
+fi`, gate, pluginImage, image, filepath.Join(h.dir, "args")))
+	c := h.recorder(nil)
+	c["image"], c["pull"] = image, "missing"
+	h.writeContainer(c, "health", map[string]string{"start_timeout": "2s"})
+	pulls := func(what string) int {
+		raw, err := os.ReadFile(args)
+		h.must(err)
+		return strings.Count(string(raw), "pull "+what)
+	}
+	h.start()
+	h.says(api.PluginStarting, "pulling image "+image)
+	h.await("the pull to be under way", func() bool { return pulls("began") == 1 })
+	h.volctl("plugin", "stop", "rec") // in the midst of it
+	h.await("the pull to end", func() bool { return pulls("ended") == 1 })
+	h.volctl("plugin", "start", "rec", "--no-wait")
+	h.says(api.PluginStarting, "pulling image "+image)
+	h.await("the second pull to be under way", func() bool { return pulls("began") == 2 })
+	h.must(h.signal(syscall.SIGTERM))
+	h.await("the pull to end with the agent", func() bool { return pulls("ended") == 2 })
+	h.start()
+	h.says(api.PluginStarting, "pulling image "+image)
+	began := time.Now()
+	h.await("more than the start timeout to pass", func() bool { return time.Since(began) > 2500*time.Millisecond })
+	h.says(api.PluginStarting, "pulling image "+image)
+	h.must(os.WriteFile(gate, nil, 0o644))
+	h.says(api.PluginReady)
+	h.box.must(t, "rmi", "-f", image)
+}
+
+// containerFileGone: the container goes with the plugin's file and the last
+// volume.
+func containerFileGone(t *testing.T, h contained) {
+	h.writeContainer(h.recorder(nil))
+	h.start("rec")
+	h.register("data", "single-node-writer")
+	h.volctl("volume", "claim", "data")
+	id := h.only()
+	h.must(os.Remove(filepath.Join(h.dir, "plugins.d", "rec.yaml")))
+	h.await("the file to be missed", func() bool { return h.plugin().Pending != "" })
+	if h.only() != id {
+		t.Error("another container serves the plugin")
+	}
+	h.volctl("volume", "detach", "data")
+	h.await("the container to go", func() bool { return len(h.containers()) == 0 })
+}
+
+// containerAgentDies: a container that was made, of which the agent did not live
+// to hear, is found, and no second one is made.
+func containerAgentDies(t *testing.T, h contained) {
+	once := filepath.Join(h.dir, "once")
+	h.recordArgs(fmt.Sprintf(`if [ "$1" = run ] && mkdir %s 2>/dev/null; then
+PATH=${PATH#*:} %s "$@" && kill -9 $PPID
+exit
+fi`, once, h.box.name))
+	h.start()
+	h.writeContainer(h.recorder(nil))
+	if err := h.cmd.Wait(); err == nil {
+		t.Fatal("the agent ended by itself")
+	}
+	h.cmd = nil
+	id := h.only()
+	h.start("rec")
+	if h.only() != id {
+		t.Error("another container serves the plugin")
+	}
+}
+
+// containerRecordLost: without a record a container is known by its labels. One
+// that was made from another definition is replaced.
+func containerRecordLost(t *testing.T, h contained) {
+	lose := func() {
+		h.kill()
+		states, err := filepath.Glob(filepath.Join(h.dir, "d", "state.*"))
+		h.must(err)
+		for _, path := range states {
+			h.must(os.Remove(path))
+		}
+	}
+	h.writeContainer(h.recorder(nil))
+	h.start("rec")
+	id := h.only()
+	lose()
+	h.start("rec")
+	if h.only() != id {
+		t.Error("another container serves the plugin")
+	}
+	lose()
+	h.writeContainer(h.recorder(map[string]any{"NEW": "1"}))
+	h.start("rec")
+	if h.only() == id {
+		t.Error("the container of the old definition serves the plugin")
+	}
+}
+
+// containerNameTaken: another's container of that name is left alone.
+func containerNameTaken(t *testing.T, h contained) {
+	h.writeContainer(h.recorder(nil))
+	h.start("rec")
+	name := strings.TrimPrefix(h.box.must(t, "inspect", "--format", "{{.Name}}", h.only()), "/")
+	h.volctl("plugin", "stop", "rec")
+	other := h.box.must(t, "create", "--name", name, "--network", "host", shellImage, "true")
+	h.volctl("plugin", "start", "rec", "--no-wait")
+	h.says(api.PluginBackingOff, "there is one of that name that this agent has not made", h.box.name+" inspect "+name)
+	h.box.must(t, "inspect", other)
+	h.box.must(t, "rm", other)
+	h.volctl("plugin", "start", "rec")
+}
+
+// containerNotShared: mounts that nobody would see are not made.
+func containerNotShared(t *testing.T, h contained) {
+	dir := filepath.Join(h.dir, "d")
+	h.must(syscall.Mount("", dir, "", syscall.MS_PRIVATE, ""))
+	h.writeContainer(h.recorder(nil))
+	h.start()
+	h.says(api.PluginBackingOff, "in no shared mount", "mount --make-rshared /")
+	if left := h.containers(); len(left) != 0 {
+		t.Errorf("containers: %v", left)
+	}
+	h.must(syscall.Mount("", dir, "", syscall.MS_SHARED, ""))
+	h.says(api.PluginReady)
+}
+
+// newDaemon is a docker of the test's own.
+func newDaemon(t *testing.T) *box {
+	t.Helper()
+	b, err := makeBox("docker")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+// TestDockerDown: a daemon that is not there is said to be so. It takes its
+// containers with it, and when it is back so is the plugin.
+func TestDockerDown(t *testing.T) {
+	t.Parallel()
+	b := newDaemon(t)
+	h := newContained(t, b)
+	h.writeContainer(h.recorder(nil))
+	h.start("rec")
+	pid := h.pluginPID("rec")
+	h.must(b.stopDaemon())
+	h.says(api.PluginBackingOff, "the daemon of docker cannot be reached", "systemctl start docker")
+	h.must(b.startDaemon())
+	h.says(api.PluginReady)
+	if h.pluginPID("rec") == pid {
+		t.Error("the plugin outlived its daemon")
+	}
+	h.only()
+}
+
+// TestDockerHangs: a daemon that hangs hangs nobody, and does no harm to a
+// plugin that runs. Even so the plugin can be stopped.
+func TestDockerHangs(t *testing.T) {
+	t.Parallel()
+	b := newDaemon(t)
+	h := newContained(t, b)
+	h.writeContainer(h.recorder(nil))
+	h.start("rec")
+	h.register("data", "single-node-writer")
+	id, pid := h.only(), h.pluginPID("rec")
+	h.must(b.daemon.Process.Signal(syscall.SIGSTOP))
+	began := time.Now()
+	quickly := func(what string) {
+		t.Helper()
+		if took := time.Since(began); took > 8*time.Second { // it waits for no command, each of which has 10 s
+			t.Errorf("with a daemon that hangs, %s took %s", what, took)
+		}
+		began = time.Now()
+	}
+	h.volctl("plugin", "status", "rec")
+	h.volctl("plugin", "logs", "rec")
+	quickly("a status and a log")
+	h.volctl("volume", "claim", "data", "--alloc", "a")
+	h.kill()
+	h.start("rec")
+	h.volctl("volume", "detach", "data")
+	if h.pluginPID("rec") != pid {
+		t.Error("another process serves the plugin")
+	}
+	quickly("a claim, a detach and another agent")
+	h.volctl("plugin", "stop", "rec", "--timeout", "90s")
+	h.await("its end", func() bool { return ended(pid) })
+	h.volctl("plugin", "start", "rec", "--no-wait")
+	h.says(api.PluginBackingOff, "has not ended within", "hangs")
+	h.volctl("plugin", "start", "rec", "--no-wait")
+	h.says(api.PluginStarting)
+	began = time.Now()
+	h.must(h.signal(syscall.SIGTERM))
+	quickly("the agent's end")
+	h.must(b.daemon.Process.Signal(syscall.SIGCONT))
+	h.start("rec")
+	if h.only() == id {
+		t.Error("the container that was ended is back")
+	}
+}

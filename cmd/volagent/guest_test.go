@@ -1,0 +1,236 @@
+package main_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// guest is a small Debian with a systemd of its own, in a container on a copy in
+// memory. Nothing of it is left when the test ends, or is killed.
+type guest struct {
+	t      testing.TB
+	leader string // process id of its systemd
+	root   string // its files, seen from here
+	log    *os.File
+}
+
+// noTree is the exit code of scripts/systemd-root where there is no network.
+const noTree = 75
+
+// newGuest boots a guest with the agent's unit, and with what install puts into
+// its tree.
+func newGuest(t testing.TB, install func(tree string)) *guest {
+	t.Helper()
+	g := &guest{t: t}
+	for _, tool := range []string{"debootstrap", "systemd-nspawn", "nsenter"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("%v; scripts/setup test installs it", err)
+		}
+	}
+	out, err := exec.Command("../../scripts/systemd-root").Output()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.ExitCode() == noTree {
+		t.Skipf("there is no tree to boot, and none can be made: %s", bytes.TrimSpace(exit.Stderr))
+	}
+	if errors.As(err, &exit) {
+		t.Fatalf("cannot make the tree to boot: %v: %s", err, exit.Stderr)
+	}
+	g.must(err)
+	tree := g.overlay(strings.TrimSpace(string(out)))
+	install(tree)
+
+	g.log, err = os.Create(filepath.Join(filepath.Dir(tree), "console"))
+	g.must(err)
+	keeper := exec.Command("../../scripts/systemd-guest", tree, filepath.Base(binDir))
+	keeper.Stderr = g.log
+	stdin, err := keeper.StdinPipe()
+	g.must(err)
+	stdout, err := keeper.StdoutPipe()
+	g.must(err)
+	g.must(keeper.Start())
+	t.Cleanup(func() {
+		g.must(stdin.Close())
+		_ = keeper.Wait() // of a container that was killed
+		if t.Failed() {
+			console, err := os.ReadFile(g.log.Name())
+			t.Logf("the console: %v\n%s", err, console)
+		}
+		g.must(g.log.Close())
+	})
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	if g.leader = strings.TrimSpace(line); err != nil || g.leader == "" {
+		t.Fatalf("the guest does not boot: %v", err)
+	}
+	go func() { _, _ = io.Copy(io.Discard, stdout) }() // until it ends
+	g.root = "/proc/" + g.leader + "/root"
+	g.await("systemd", func() bool { return strings.Contains(g.try("systemctl", "is-system-running", "--wait").out, "running") })
+	return g
+}
+
+func (g *guest) must(err error) {
+	g.t.Helper()
+	if err != nil {
+		g.t.Fatal(err)
+	}
+}
+
+// overlay mounts a tree so that what is written to it stays in memory.
+func (g *guest) overlay(lower string) string {
+	g.t.Helper()
+	dir, err := os.MkdirTemp(binDir, "guest")
+	g.must(err)
+	g.t.Cleanup(func() { g.must(os.Remove(dir)) })
+	g.must(unix.Mount("tmpfs", dir, "tmpfs", 0, ""))
+	g.t.Cleanup(func() { g.must(unix.Unmount(dir, unix.MNT_DETACH)) })
+	for _, d := range []string{"upper", "work", "tree"} {
+		g.must(os.Mkdir(filepath.Join(dir, d), 0o755))
+	}
+	tree := filepath.Join(dir, "tree")
+	g.must(unix.Mount("overlay", tree, "overlay", 0, fmt.Sprintf("lowerdir=%s,upperdir=%[2]s/upper,workdir=%[2]s/work", lower, dir)))
+	g.t.Cleanup(func() { g.must(unix.Unmount(tree, unix.MNT_DETACH)) })
+	return tree
+}
+
+// try runs a command in the guest.
+func (g *guest) try(args ...string) result {
+	g.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "nsenter", append([]string{"-t", g.leader, "-m", "-u", "-i", "-n", "-p", "-C", "--"}, args...)...)
+	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		g.t.Fatalf("%v: %v", args, err)
+	}
+	return result{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
+}
+
+// run runs a command in the guest, which must succeed, and returns what it printed.
+func (g *guest) run(args ...string) string {
+	g.t.Helper()
+	r := g.try(args...)
+	if r.code != 0 {
+		g.t.Fatalf("%s: exit %d\n%s%s", strings.Join(args, " "), r.code, r.out, r.err)
+	}
+	return strings.TrimSpace(r.out)
+}
+
+func (g *guest) await(what string, cond func() bool) {
+	g.t.Helper()
+	for end := time.Now().Add(30 * time.Second); !cond(); {
+		if time.Now().After(end) {
+			g.t.Fatalf("did not come true in time: %s\n%s", what, g.try("journalctl", "--no-pager", "-n", "100", "-o", "short-precise").out)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// write writes a file of the guest's.
+func (g *guest) write(path, text string) {
+	g.t.Helper()
+	g.must(os.WriteFile(filepath.Join(g.root, path), []byte(text), 0o644))
+}
+
+// plugin is one field of a plugin's status.
+func (g *guest) plugin(id, field string) string {
+	g.t.Helper()
+	return g.run("volctl", "plugin", "status", id, "-o", "go-template={{with ."+field+"}}{{.}}{{end}}")
+}
+
+// ready waits until a plugin is ready and returns its process, by the guest's
+// count.
+func (g *guest) ready(id string) string {
+	g.t.Helper()
+	g.run("volctl", "wait", "--plugin", id, "--timeout", "30s")
+	return g.plugin(id, "pid")
+}
+
+// cgroup is a process's control group.
+func (g *guest) cgroup(pid string) string {
+	g.t.Helper()
+	for line := range strings.Lines(g.run("cat", "/proc/"+pid+"/cgroup")) {
+		if rest, ok := strings.CutPrefix(line, "0::"); ok {
+			return strings.TrimSpace(rest)
+		}
+	}
+	g.t.Fatalf("process %s has no cgroup", pid)
+	return ""
+}
+
+// claim registers a volume, claims it, and has a service write to it.
+func (g *guest) claim(plugin, volume string) *scribe {
+	g.t.Helper()
+	file := "/root/" + volume + ".yaml"
+	g.write(file, fmt.Sprintf("id: %s\nplugin_id: %s\nexternal_id: ext-%[1]s\ncapabilities:\n- {access_mode: single-node-writer, attachment_mode: file-system}\n", volume, plugin))
+	g.run("volctl", "volume", "register", file)
+	path := g.run("volctl", "volume", "claim", volume, "--alloc", "a", "--owner", "none")
+	l := &scribe{g: g, unit: "writer-" + volume + ".service", file: path + "/log"}
+	g.run("systemd-run", "--quiet", "--unit="+l.unit, "--property=DefaultDependencies=no", "sh", "-c",
+		`exec >>"$0"; i=0; while echo $i; do i=$((i+1)); sleep 0.01; done`, l.file)
+	l.goesOn()
+	return l
+}
+
+// scribe is a service that writes numbers to a volume, and ends when it cannot.
+type scribe struct {
+	g          *guest
+	unit, file string
+}
+
+func (l *scribe) lines() []string {
+	l.g.t.Helper()
+	return strings.Fields(l.g.run("cat", l.file))
+}
+
+// goesOn asserts that all was written so far, and waits for more.
+func (l *scribe) goesOn() {
+	l.g.t.Helper()
+	before := -1
+	l.g.await("the writer of "+l.file+" goes on", func() bool {
+		r := l.g.try("cat", l.file)
+		n := len(strings.Fields(r.out))
+		if before < 0 {
+			before = n
+		}
+		return n > before
+	})
+	for i, line := range l.lines() {
+		if line != strconv.Itoa(i) {
+			l.g.t.Fatalf("line %d of %s is %q", i, l.file, line)
+		}
+	}
+	if r := l.g.try("systemctl", "is-active", l.unit); r.code != 0 {
+		l.g.t.Fatalf("the writer of %s is %s", l.file, r.out)
+	}
+}
+
+// built is a program of this tree that runs anywhere: with no C library.
+func built(t testing.TB, to string, args ...string) {
+	t.Helper()
+	cmd := exec.Command("go", append(args, "-o", to)...)
+	if i := len(args) - 1; i > 0 { // the package comes last
+		cmd = exec.Command("go", append(append(append([]string{}, args[:i]...), "-o", to), args[i])...)
+	}
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("cannot build: %v\n%s", err, out)
+	}
+}

@@ -1,0 +1,92 @@
+package main_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/volagent/volagent/volmgr/csitest"
+)
+
+// metrics scrapes the agent.
+func (h *host) metrics() string {
+	h.t.Helper()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", h.socket())
+	}}}
+	req, err := http.NewRequestWithContext(h.t.Context(), http.MethodGet, "http://volagent/metrics", http.NoBody)
+	h.must(err)
+	resp, err := client.Do(req)
+	h.must(err)
+	defer resp.Body.Close()
+	all, err := io.ReadAll(resp.Body)
+	h.must(err)
+	if resp.StatusCode != http.StatusOK || !strings.HasPrefix(resp.Header.Get("Content-Type"), "text/plain; version=0.0.4") {
+		h.t.Fatalf("%s, %v\n%s", resp.Status, resp.Header, all)
+	}
+	return string(all)
+}
+
+// expectMetrics fails unless a scrape has all the lines.
+func (h *host) expectMetrics(lines ...string) {
+	h.t.Helper()
+	got := h.metrics()
+	for _, want := range lines {
+		if !slices.Contains(strings.Split(got, "\n"), want) {
+			h.t.Errorf("no %q in\n%s", want, got)
+		}
+	}
+}
+
+// TestMetrics: what an agent and its plugin did can be scraped, and a scrape asks
+// the plugin nothing.
+func TestMetrics(t *testing.T) {
+	h := newRecorded(t, "30s", nil)
+	h.register("data", "single-node-writer")
+	h.fault(csitest.Fault{Method: csitest.NodePublish, Code: codes.ResourceExhausted})
+	h.volctl("volume", "claim", "data", "--alloc", "a")
+	// Nothing is sent from here on: the next probe is half a minute away.
+	before, err := csitest.ReadJournal(h.cfg.JournalPath())
+	h.must(err)
+	for range 5 {
+		h.expectMetrics(
+			`volagent_plugin_up{driver="csitest.example.com",instance="",plugin="rec",type="monolith"} 1`,
+			`volagent_plugin_up{driver="local.csi.volagent",instance="",plugin="local",type="monolith"} 1`,
+			`volagent_plugin_state{instance="",plugin="rec",state="ready",type="monolith"} 1`,
+			`volagent_plugin_rpc_duration_seconds_count{code="OK",method="ControllerPublishVolume",plugin="rec"} 1`,
+			`volagent_plugin_rpc_duration_seconds_count{code="OK",method="NodeStageVolume",plugin="rec"} 1`,
+			`volagent_plugin_rpc_duration_seconds_count{code="ResourceExhausted",method="NodePublishVolume",plugin="rec"} 1`,
+			`volagent_plugin_rpc_duration_seconds_count{code="OK",method="NodePublishVolume",plugin="rec"} 1`,
+			`volagent_plugin_rpcs_in_flight{method="NodeStageVolume",plugin="rec"} 0`,
+			`volagent_plugin_restarts_total{instance="",plugin="rec",type="monolith"} 0`,
+			`volagent_volumes{state="mounted"} 1`, `volagent_claims{state="taken"} 1`, `volagent_db_up 1`,
+		)
+	}
+	after, err := csitest.ReadJournal(h.cfg.JournalPath())
+	h.must(err)
+	if n := len(after) - len(before); n != 0 {
+		t.Errorf("the plugin was asked %d times", n)
+	}
+	if got := h.metrics(); !strings.Contains(got, `volagent_plugin_probe_duration_seconds_count{code="OK",plugin="rec"} `) || strings.Contains(got, `"data"`) {
+		t.Errorf("probes, and no volume's name:\n%s", got)
+	}
+
+	h.must(syscall.Kill(h.pluginPID("rec"), syscall.SIGKILL))
+	h.volctl("wait", "--plugin", "rec", "--timeout", "60s")
+	h.await("the restart to be counted", func() bool {
+		return strings.Contains(h.metrics(), `volagent_plugin_restarts_total{instance="",plugin="rec",type="monolith"} 1`)
+	})
+	h.volctl("volume", "detach", "data", "a")
+	h.volctl("volume", "deregister", "data")
+	h.must(os.Remove(filepath.Join(h.dir, "plugins.d", "rec.yaml")))
+	h.await("its series to go", func() bool { return !strings.Contains(h.metrics(), `plugin="rec"`) })
+}

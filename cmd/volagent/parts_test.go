@@ -1,0 +1,228 @@
+package main_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/volmgr/csitest"
+)
+
+// inParts is a host whose plugin "rec" is a node part and controllers a and b,
+// each a process with a journal of its own.
+type inParts struct {
+	recorded
+	cfgs map[string]csitest.Config // by part
+}
+
+func newInParts(t *testing.T) inParts {
+	t.Helper()
+	h := inParts{recorded{host: newHost(t)}, map[string]csitest.Config{}}
+	self, err := os.Executable()
+	h.must(err)
+	for part, more := range map[string]string{
+		"node": `"type": "node"`, "a": `"type": "controller", "instance": "a"`, "b": `"type": "controller", "instance": "b"`,
+	} {
+		cfg := csitest.Config{
+			Base: filepath.Join(h.dir, "p", part), NodeID: "test-host", Attach: true, Stage: true, Stats: true, CreateDelete: true, AnyVolume: true, MultiWriter: true,
+			NoController: part == "node", NoNode: part != "node",
+		}
+		h.must(os.MkdirAll(cfg.Base, 0o755))
+		h.cfgs[part] = cfg
+		file, err := cfg.PluginFile("rec", self)
+		h.must(err)
+		text := strings.TrimSuffix(strings.TrimSpace(string(file)), "}") + `, ` + more + `, "timeouts": {"node": "10s", "controller": "10s"}, "health": {"interval": "1h"}}`
+		h.must(os.WriteFile(filepath.Join(h.dir, "plugins.d", part+".yaml"), []byte(text), 0o644))
+	}
+	h.start("rec")
+	h.await("all parts", func() bool { // the plugin is ready with one controller
+		all := h.parts()
+		return len(all) == 3 && !slices.ContainsFunc(slices.Collect(maps.Values(all)), func(p api.PluginPart) bool { return p.State != api.PluginReady })
+	})
+	t.Cleanup(func() {
+		for part, cfg := range h.cfgs {
+			j, err := csitest.LoadJournal(cfg.JournalPath())
+			if err != nil {
+				t.Error(err)
+			}
+			for _, v := range j.Violations {
+				t.Errorf("%s: a rule of CSI was broken: %s", part, v)
+			}
+		}
+	})
+	return h
+}
+
+// parts are the plugin's parts by name.
+func (h inParts) parts() map[string]api.PluginPart {
+	h.t.Helper()
+	var p api.Plugin
+	h.must(json.Unmarshal([]byte(h.volctl("plugin", "status", "rec", "-o", "json")), &p))
+	all := map[string]api.PluginPart{}
+	for _, part := range p.Parts {
+		name := part.Instance
+		if name == "" {
+			name = part.Type
+		}
+		all[name] = part
+	}
+	return all
+}
+
+// pids are the parts' processes.
+func (h inParts) pids() map[string]int {
+	h.t.Helper()
+	pids := map[string]int{}
+	for name, p := range h.parts() {
+		pids[name] = p.PID
+	}
+	return pids
+}
+
+// made is how often a part got a call.
+func (h inParts) made(part, method string) int {
+	h.t.Helper()
+	calls, err := csitest.ReadJournal(h.cfgs[part].JournalPath())
+	h.must(err)
+	return calls.Mutating().Count(method)
+}
+
+// down stops a part, until up starts it.
+func (h inParts) down(part string) (up func()) {
+	h.t.Helper()
+	which := []string{"--type", "node"}
+	if part != "node" {
+		which = []string{"--type", "controller", "--instance", part}
+	}
+	pid := h.pids()[part]
+	h.volctl(append([]string{"plugin", "stop", "rec", "--force"}, which...)...)
+	if !ended(pid) {
+		h.t.Fatalf("process %d of %s outlived the stop", pid, part)
+	}
+	return func() { h.t.Helper(); h.volctl(append([]string{"plugin", "start", "rec"}, which...)...) }
+}
+
+// TestPartsOfAPlugin: a plugin with a node part and two controllers goes on with
+// what is left of it. Killed controllers cost no claim, a step waits for the part
+// that it calls and for no other, and the next agent finds all three.
+func TestPartsOfAPlugin(t *testing.T) {
+	t.Parallel()
+	h := newInParts(t)
+	if out := h.volctl("plugin", "list"); !strings.Contains(out, "node+controller  ready  2/2          1/1 ") {
+		t.Errorf("list:\n%s", out)
+	}
+	h.volctl("volume", "create", "made", "--plugin", "rec")
+	for _, id := range []string{"v1", "v2", "v3", "v4"} {
+		h.register(id, "single-node-writer")
+	}
+	h.volctl("volume", "claim", "v1", "--alloc", "a")
+	h.volctl("volume", "claim", "v2", "--alloc", "a")
+	if a, b := h.made("a", csitest.ControllerPublish), h.made("b", csitest.ControllerPublish); a != 1 || b != 1 {
+		t.Errorf("controller a attached %d volumes, b %d; they take turns", a, b)
+	}
+
+	// One controller is killed: the other attaches, and it comes back.
+	pids := h.pids()
+	h.must(syscall.Kill(pids["a"], syscall.SIGKILL))
+	h.volctl("volume", "claim", "v3", "--alloc", "a")
+	h.await("controller a to be back", func() bool { p := h.parts()["a"]; return p.PID != pids["a"] && p.State == api.PluginReady })
+	if now := h.pids(); now["node"] != pids["node"] || now["b"] != pids["b"] || h.parts()["a"].Restarts != 1 {
+		t.Errorf("processes %v, were %v", now, pids)
+	}
+
+	// Of all controllers none is left: a detach does what the node part can do.
+	h.exits(4, `hint: volctl plugin restart rec --type controller -y`, "plugin", "restart", "rec", "--type", "controller")
+	h.exits(0, `restarted controller "a" of plugin "rec"`, "plugin", "restart", "rec", "--type", "controller", "--instance", "a")
+	upA, upB := h.down("a"), h.down("b")
+	mounts := h.mounts()
+	h.exits(0, "mounted, writable, no controller available", "volume", "status", "v1")
+	h.exits(6, `no controller of plugin "rec" is ready: controller a is stopped: on request`, "volume", "claim", "v4", "--alloc", "a", "--timeout", "1s")
+	if now := h.mounts(); now != mounts {
+		t.Errorf("mounts:\n%s\nwere:\n%s", now, mounts)
+	}
+	h.exits(6, "controller b is stopped", "volume", "detach", "v1", "a", "--timeout", "2s")
+	if strings.Contains(h.mounts(), "/v1") || h.made("node", csitest.NodeUnstage) != 1 {
+		t.Errorf("v1 was not unmounted while there was no controller:\n%s", h.mounts())
+	}
+	upA()
+	h.volctl("wait", "--volume", "v1", "--for", "free", "--timeout", "30s")
+	upB()
+
+	// And without the node part: an attachment is made, the mount waits.
+	up := h.down("node")
+	attached := func() int {
+		return h.made("a", csitest.ControllerPublish) + h.made("b", csitest.ControllerPublish)
+	}
+	was := attached()
+	h.volctl("volume", "claim", "v4", "--alloc", "a", "--no-wait")
+	h.await("the attachment", func() bool { return attached() == was+1 })
+	h.exits(6, `the node part of plugin "rec" is stopped`, "volume", "detach", "v2", "a", "--timeout", "1s")
+	if !strings.Contains(h.mounts(), "/v2") {
+		t.Error("v2 was unmounted with no node part")
+	}
+	up()
+	h.volctl("wait", "--volume", "v4", "--for", "mounted", "--timeout", "30s")
+	h.volctl("wait", "--volume", "v2", "--for", "free", "--timeout", "30s")
+
+	// Killed, it comes back, and a detach waits for that.
+	h.must(syscall.Kill(h.pids()["node"], syscall.SIGKILL))
+	h.volctl("volume", "detach", "v3", "a")
+	h.volctl("wait", "--plugin", "rec", "--timeout", "30s")
+
+	// The next agent takes all three over.
+	pids = h.pids()
+	h.kill()
+	h.start("rec")
+	h.await("all parts", func() bool { return maps.Equal(h.pids(), pids) && len(pids) == 3 })
+	h.volctl("volume", "detach", "v4", "a")
+	h.volctl("volume", "delete", "made", "-y")
+
+	events, node := h.volctl("events", "-n", "500"), h.volctl("node", "status")
+	for _, want := range []string{"controller a is backing-off: process", "controller b is stopped: on request", "node is ready"} {
+		if !strings.Contains(events, want) {
+			t.Errorf("no event says %q:\n%s", want, events)
+		}
+	}
+	if !strings.Contains(node, "Plugins  2/2 ready") {
+		t.Errorf("the plugin counts once:\n%s", node)
+	}
+}
+
+// TestPartsStatus: what belongs to a part alone is shown as its own.
+func TestPartsStatus(t *testing.T) {
+	t.Parallel()
+	h := newInParts(t)
+	status := h.volctl("plugin", "status", "rec")
+	for _, want := range []string{
+		"Healthy  controllers 2/2, nodes 1/1", "● controller a  ready", "● controller b  ready", "● node  ready",
+		"exec.env.CSITEST_CONFIG: (a text)", h.dir + "/run/plugins/rec~2Fcontroller~2Fa/csi.sock", "STAGE_UNSTAGE_VOLUME", "PUBLISH_UNPUBLISH_VOLUME",
+	} {
+		if !strings.Contains(status, want) {
+			t.Errorf("status does not say %q:\n%s", want, status)
+		}
+	}
+	logs := h.volctl("plugin", "logs", "rec", "--type", "controller")
+	if strings.Contains(logs, "node | ") {
+		t.Errorf("the controllers' logs:\n%s", logs)
+	}
+	h.exits(3, `it has node, controller a, controller b`, "plugin", "restart", "rec", "--instance", "c")
+	h.exits(2, "--type", "plugin", "restart", "rec", "--type", "driver")
+
+	// A controller more, and a file that cannot stand beside the others.
+	text, err := os.ReadFile(filepath.Join(h.dir, "plugins.d", "b.yaml"))
+	h.must(err)
+	h.must(os.WriteFile(filepath.Join(h.dir, "plugins.d", "x.yaml"), text, 0o644))
+	h.await("the refusal", func() bool {
+		return strings.Contains(h.volctl("plugin", "list", "-o", "json"), "with the same type and instance is defined in "+h.dir+"/plugins.d/b.yaml already")
+	})
+	if got := h.parts(); !slices.Equal(slices.Sorted(maps.Keys(got)), []string{"a", "b", "node"}) {
+		t.Errorf("parts %s", fmt.Sprint(got))
+	}
+}

@@ -1,0 +1,446 @@
+package main_test
+
+import (
+	"encoding/json"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/volmgr/csitest"
+)
+
+// tested is a host with a plugin "rec" that is to be tested. The rules of CSI are
+// not looked at: a test breaks some on purpose.
+func tested(t *testing.T, deadline string, tune func(*testing.T, *csitest.Config)) recorded {
+	t.Helper()
+	h := recorded{host: newHost(t)}
+	h.cfg = csitest.Config{
+		Base: filepath.Join(h.dir, "p"), NodeID: "test-host",
+		Attach: true, Stage: true, Stats: true, CreateDelete: true, MultiWriter: true,
+	}
+	if tune != nil {
+		tune(t, &h.cfg)
+	}
+	h.writePlugin(deadline)
+	h.start("rec")
+	t.Cleanup(func() { h.must(h.cfg.Faults().Clear()) }) // what hangs would outlive the agent
+	return h
+}
+
+// pluginTest is what volctl plugin test prints for a program.
+type pluginTest struct {
+	Checks  []api.PluginCheck      `json:"checks"`
+	Summary *api.PluginTestSummary `json:"summary"`
+}
+
+// vet tests the plugin and returns what it found.
+func (h recorded) vet(flags ...string) (pluginTest, result) {
+	h.t.Helper()
+	r := h.try(append([]string{"plugin", "test", "rec", "-o", "json"}, flags...)...)
+	var out pluginTest
+	if r.out != "" {
+		h.must(json.Unmarshal([]byte(r.out), &out))
+	}
+	return out, r
+}
+
+// odd are the results that are not ok, less those that were skipped.
+func (p pluginTest) odd() map[string]string {
+	odd := map[string]string{}
+	for _, c := range p.Checks {
+		if c.Result != api.CheckOK && c.Result != api.CheckSkipped {
+			odd[c.Check] = c.Result
+		}
+	}
+	return odd
+}
+
+func (p pluginTest) check(id string) api.PluginCheck {
+	i := slices.IndexFunc(p.Checks, func(c api.PluginCheck) bool { return c.Check == id })
+	if i < 0 {
+		return api.PluginCheck{}
+	}
+	return p.Checks[i]
+}
+
+// nothingLeft asserts that neither mounts nor directories nor volumes are left of
+// tests.
+func (h recorded) nothingLeft() {
+	h.t.Helper()
+	h.allGone()
+	for _, pattern := range []string{"d/csi/rec/staging/*", "d/csi/rec/per-alloc/*", "p/volumes/*"} {
+		left, err := filepath.Glob(filepath.Join(h.dir, pattern))
+		h.must(err)
+		if len(left) > 0 {
+			h.t.Errorf("left behind: %q", left)
+		}
+	}
+}
+
+const (
+	copes  = api.CheckWorksAround
+	broken = api.CheckBroken
+)
+
+// TestPluginTest: each habit of a plugin is found by the check that is made for it,
+// and is named with the verdict that the agent's own tests show it to have.
+func TestPluginTest(t *testing.T) {
+	t.Parallel()
+	always := func(f csitest.Fault) func(*testing.T, *csitest.Config) {
+		return func(t *testing.T, c *csitest.Config) {
+			f.Times = -1
+			early(t, c, f)
+		}
+	}
+	for _, tt := range []struct {
+		name  string
+		tune  func(*testing.T, *csitest.Config)
+		flags []string
+		// odd is what is not ok, beside publish-unstaged where the plugin stages: it
+		// binds whatever directory is there, and beside calls that were given up.
+		odd  map[string]string
+		said map[string]string // a part of a sentence
+	}{
+		{name: "a good one", flags: []string{"--kill"}, said: map[string]string{"kill-mounted": "lives on"}},
+		{name: "capabilities that nobody has heard of", tune: func(_ *testing.T, c *csitest.Config) { c.UnknownCapabilities = true },
+			said: map[string]string{"capabilities": "not known to this agent"}},
+		{name: "every id exists", tune: func(_ *testing.T, c *csitest.Config) { c.AnyVolume = true },
+			odd: map[string]string{"unknown-publish": copes}},
+		{name: "no stage", tune: func(_ *testing.T, c *csitest.Config) { c.Stage = false }},
+		{name: "neither attach nor stage nor stats", tune: func(_ *testing.T, c *csitest.Config) { c.Attach, c.Stage, c.Stats = false, false, false }},
+		{name: "ids like paths", tune: func(_ *testing.T, c *csitest.Config) { c.IDPrefix = "/pool/a/" }},
+		{name: "FUSE in its own process", tune: func(_ *testing.T, c *csitest.Config) { c.Fuse = true }, flags: []string{"--kill"},
+			odd: map[string]string{"kill-mounted": copes}, said: map[string]string{"mounted": "fuse", "kill-mounted": "dies with the process"}},
+		{name: "its own socket stands in its way", tune: func(_ *testing.T, c *csitest.Config) { c.OldSocket = true }, flags: []string{"--kill"}},
+
+		{name: "stage: dead", tune: always(csitest.Fault{Method: st, Twist: csitest.Dead}), odd: map[string]string{"stage": broken}},
+		{name: "publish: dead", tune: always(csitest.Fault{Method: pub, Twist: csitest.Dead}), odd: map[string]string{"mounted": broken}},
+		{name: "stage: hung", tune: always(csitest.Fault{Method: st, Twist: csitest.Hung}), odd: map[string]string{"stage": broken}},
+		{name: "remade", tune: always(csitest.Fault{Twist: csitest.Remade}), odd: map[string]string{"unstage-again": broken}},
+		{name: "direct", tune: always(csitest.Fault{Method: pub, Twist: csitest.Direct})},
+		{name: "locked", tune: always(csitest.Fault{Method: pub, Twist: csitest.Locked}), odd: map[string]string{"mounted": broken},
+			said: map[string]string{"mounted": "mode 0000"}},
+		{name: "kept", tune: always(csitest.Fault{Method: unpub, Twist: csitest.Kept}), odd: map[string]string{"unpublish": copes}},
+		{name: "strict", tune: always(csitest.Fault{Method: unpub, Twist: csitest.Strict}),
+			odd: map[string]string{"unpublish-again": copes, "unpublish-never": copes, "unknown-unpublish": copes}},
+		{name: "severs", tune: always(csitest.Fault{Method: unst, Twist: csitest.Severs}), odd: map[string]string{"unstage-published": copes}},
+		{name: "no dots", tune: always(csitest.Fault{Twist: csitest.NoDots}), odd: map[string]string{"hidden-path": copes}},
+		{name: "argv", tune: always(csitest.Fault{Twist: csitest.Argv}), odd: map[string]string{"argv-path": copes}},
+		{name: "sharing", tune: always(csitest.Fault{Twist: csitest.Sharing}), odd: map[string]string{"stage": broken},
+			said: map[string]string{"stage": "is not in a shared mount"}},
+		{name: "served", tune: always(csitest.Fault{Method: st, Twist: csitest.Served}), // it serves nothing but its root
+			odd: map[string]string{"write": broken, "stats": copes}, said: map[string]string{"mounted": "fuse"}},
+
+		{name: "read-only is ignored", tune: always(csitest.Fault{Method: pub, IgnoreReadOnly: true}), odd: map[string]string{"read-only": copes}},
+		{name: "the mount comes after the answer", tune: always(csitest.Fault{Method: pub, Effect: csitest.EffectLater, Delay: 300 * time.Millisecond}),
+			odd: map[string]string{"publish": copes, "mounted": copes, "unknown-publish": copes, "late-mount": copes, "given-up-publish": copes}},
+		{name: "publish answers OK and does nothing", tune: always(csitest.Fault{Method: pub, Effect: csitest.EffectNone}), odd: map[string]string{"publish": copes, "mounted": broken}},
+		{name: "stage answers OK and does nothing", tune: always(csitest.Fault{Method: st, Effect: csitest.EffectNone}), odd: map[string]string{"source": broken}},
+		{name: "a stage takes its time", tune: always(csitest.Fault{Method: st, Delay: 300 * time.Millisecond}), said: map[string]string{"given-up-stage": "a mount came"}},
+		{name: "unpublish says Internal and did it", tune: always(csitest.Fault{Method: unpub, Effect: csitest.EffectDone, Code: codes.Internal}),
+			odd: map[string]string{"unpublish": copes, "unpublish-again": copes, "unpublish-never": copes, "unknown-unpublish": copes, "given-up-publish": copes}},
+		{name: "unstage says Internal and did it", tune: always(csitest.Fault{Method: unst, Effect: csitest.EffectDone, Code: codes.Internal}),
+			odd: map[string]string{"unstage": broken, "unstage-again": broken, "given-up-stage": copes}},
+		{name: "publish crashes it", tune: func(t *testing.T, c *csitest.Config) {
+			early(t, c, csitest.Fault{Method: pub, Crash: csitest.AfterEffect})
+		}, odd: map[string]string{"publish": broken}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			h := tested(t, "10s", tt.tune)
+			got, r := h.vet(tt.flags...)
+			want := maps.Clone(tt.odd)
+			if want == nil {
+				want = map[string]string{}
+			}
+			// On a busy machine a call that is given up may be overtaken by the one that
+			// undoes it, as with any plugin that does not queue its calls.
+			for _, may := range []string{"publish-unstaged", "given-up-stage", "given-up-publish"} {
+				if got.check(may).Result == copes {
+					want[may] = copes
+				}
+			}
+			if !maps.Equal(got.odd(), want) {
+				for _, c := range got.Checks {
+					if c.Result != api.CheckOK {
+						t.Logf("%-18s %-12s %s", c.Check, c.Result, c.Said)
+					}
+				}
+				t.Errorf("found %v, want %v\n%s", got.odd(), want, r.err)
+			}
+			for id, part := range tt.said {
+				if c := got.check(id); !strings.Contains(c.Said, part) {
+					t.Errorf("%s says %q, want %q in it", id, c.Said, part)
+				}
+			}
+			if isBroken := slices.Contains(slices.Collect(maps.Values(want)), broken); (r.code == 1) != isBroken || (r.code == 0) == isBroken {
+				t.Errorf("exit %d: %s", r.code, r.err)
+			}
+			h.nothingLeft()
+		})
+	}
+}
+
+// TestPluginTestLocal: the bundled driver has no check to fail, with directories and
+// with images, and its process may be killed.
+func TestPluginTestLocal(t *testing.T) {
+	t.Parallel()
+	h := recorded{host: newHost(t)}
+	h.start("local")
+	for _, flags := range [][]string{{"--kill"}, {"--size", "64MiB", "--param", "type=image"}} {
+		r := h.try(append([]string{"plugin", "test", "local", "-o", "json"}, flags...)...)
+		var got pluginTest
+		h.must(json.Unmarshal([]byte(r.out), &got))
+		if r.code != 0 || len(got.odd()) > 0 || got.Summary == nil || got.Summary.OK < 35 || got.Summary.Mounts != "kernel" {
+			t.Errorf("%q: exit %d, %v, %+v, %s", flags, r.code, got.odd(), got.Summary, r.err)
+		}
+	}
+	h.allGone()
+	if left, err := filepath.Glob(filepath.Join(h.dir, "d/plugins/local/state/volumes/*")); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %q, %v", left, err)
+	}
+}
+
+// TestPluginTestBeside: a volume in use beside a test goes on, and nothing may be
+// killed under it.
+func TestPluginTestBeside(t *testing.T) {
+	t.Parallel()
+	h := tested(t, "10s", func(_ *testing.T, c *csitest.Config) { c.AnyVolume = true })
+	h.register("data", "single-node-writer")
+	log := h.writer(h.volctl("volume", "claim", "data", "--alloc", "a"))
+	mounts, claims, was := h.mounts(), h.volctl("claim", "list", "-o", "json"), size(log)
+	if r := h.try("plugin", "test", "rec", "--kill"); r.code != 4 || !strings.Contains(r.err, `"data" is in use`) {
+		t.Errorf("exit %d: %s", r.code, r.err)
+	}
+	if got, r := h.vet(); r.code != 0 {
+		t.Errorf("exit %d: %v %s", r.code, got.odd(), r.err)
+	}
+	if got := h.mounts(); got != mounts {
+		t.Errorf("the mounts changed:\n%s\nwere:\n%s", got, mounts)
+	}
+	if got := h.volctl("claim", "list", "-o", "json"); got != claims {
+		t.Errorf("the claims changed:\n%s\nwere:\n%s", got, claims)
+	}
+	now := size(log)
+	if now <= was {
+		t.Errorf("the writer did not go on: %d bytes, were %d", now, was)
+	}
+	all, err := csitest.ReadJournal(h.cfg.JournalPath())
+	h.must(err)
+	if calls := all.Of("ext/data").Mutating().Methods(); !slices.Equal(calls, []string{cp, st, pub}) {
+		t.Errorf("the calls for the volume in use are %q", calls)
+	}
+	if r := h.try("plugin", "test", "rec", "--external-id", "ext/data"); r.code != 4 || !strings.Contains(r.err, `is volume "data"`) {
+		t.Errorf("exit %d: %s", r.code, r.err)
+	}
+}
+
+// TestPluginTestOwnVolume: a volume of the user's is written to, and left as it was.
+func TestPluginTestOwnVolume(t *testing.T) {
+	t.Parallel()
+	h := tested(t, "10s", func(_ *testing.T, c *csitest.Config) {
+		c.AnyVolume, c.WantSecrets, c.VolumeContext = true, map[string]string{"key": "s3cret"}, map[string]string{"pool": "a"}
+	})
+	h.must(os.WriteFile(filepath.Join(h.dir, "key"), []byte("s3cret\n"), 0o600))
+	// What the user has in it.
+	h.registerWith("external_id: ext/data\ncontext: {pool: a}\nsecrets: {key: {file: " + h.dir + "/key}}\n")
+	path := h.volctl("volume", "claim", "data", "--alloc", "a")
+	h.must(os.WriteFile(filepath.Join(path, "mine"), []byte("kept"), 0o644))
+	h.volctl("volume", "detach", "data")
+	h.volctl("volume", "deregister", "data")
+
+	got, r := h.vet("--external-id", "ext/data", "--context", "pool=a", "--secret", "key=file:"+h.dir+"/key")
+	if r.code != 0 || got.check("write").Result != api.CheckOK || got.check("create").Result != api.CheckSkipped || got.check("leftovers").Result != api.CheckOK {
+		t.Errorf("exit %d: %v %s", r.code, got.odd(), r.err)
+	}
+	files, err := filepath.Glob(filepath.Join(h.dir, "p/volumes/*/data/*"))
+	h.must(err)
+	hidden, err := filepath.Glob(filepath.Join(h.dir, "p/volumes/*/data/.*"))
+	h.must(err)
+	if all := append(files, hidden...); len(all) != 1 || filepath.Base(all[0]) != "mine" {
+		t.Errorf("the volume holds %q", all)
+	}
+	h.allGone()
+	j, err := csitest.LoadJournal(h.cfg.JournalPath())
+	h.must(err)
+	for _, v := range j.Violations {
+		if v.Rule == csitest.RuleSecrets || v.Rule == csitest.RuleVolumeContext {
+			t.Errorf("a rule of CSI was broken: %s", v)
+		}
+	}
+	raw, err := os.ReadFile(h.log.Name())
+	h.must(err)
+	if strings.Contains(string(raw)+r.out+r.err+h.volctl("events"), "s3cret") {
+		t.Error("the secret is told")
+	}
+}
+
+// TestPluginTestCutShort: wherever an agent dies in a test, the next one undoes what
+// that made.
+func TestPluginTestCutShort(t *testing.T) {
+	t.Parallel()
+	for _, method := range []string{csitest.CreateVolume, cp, st, pub, unpub, unst, uncp, csitest.DeleteVolume} {
+		t.Run(method, func(t *testing.T) {
+			t.Parallel()
+			h := tested(t, "10s", nil)
+			h.fault(csitest.Fault{Method: method, KillCaller: csitest.AfterEffect})
+			if _, r := h.vet(); r.code != 7 {
+				t.Fatalf("exit %d: %s", r.code, r.err)
+			}
+			if err := h.cmd.Wait(); err == nil {
+				t.Fatal("the agent was not killed")
+			}
+			h.start("rec")
+			h.await("what the test made to be undone", func() bool {
+				return strings.Contains(h.volctl("events"), "plugin-test-cleaned")
+			})
+			h.nothingLeft()
+			h.volctl("plugin", "stop", "rec") // nothing is in use
+			h.volctl("plugin", "start", "rec")
+		})
+	}
+}
+
+// TestPluginTestStopped: an agent that is told to stop in the midst of a test does so
+// in time, and what the test made is undone, by it or by the next one.
+func TestPluginTestStopped(t *testing.T) {
+	t.Parallel()
+	h := tested(t, "30s", nil)
+	h.fault(csitest.Fault{ID: "wait", Method: csitest.NodeStats, Hang: true, Times: -1})
+	cmd := exec.Command(filepath.Join(binDir, "volctl"), "plugin", "test", "rec")
+	cmd.Env = h.env
+	h.must(cmd.Start())
+	h.await("the volume to be mounted", func() bool { return strings.Contains(h.mounts(), "/per-alloc/") })
+	began := time.Now()
+	h.must(h.signal(syscall.SIGTERM))
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("it took %s to stop", took)
+	}
+	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 7 {
+		t.Errorf("volctl ended with %v", err)
+	}
+	h.must(h.cfg.Faults().Remove("wait"))
+	h.start("rec")
+	h.await("the test to be undone", func() bool { return h.try("plugin", "stop", "rec").code == 0 })
+	h.nothingLeft()
+}
+
+// TestPluginTestInterrupted: Ctrl-C ends a test, and what it made is undone. While it
+// runs there is no second one, and the plugin is in use.
+func TestPluginTestInterrupted(t *testing.T) {
+	t.Parallel()
+	h := tested(t, "30s", nil)
+	h.fault(csitest.Fault{ID: "wait", Method: csitest.NodeStats, Hang: true, Times: -1})
+	cmd := exec.Command(filepath.Join(binDir, "volctl"), "plugin", "test", "rec")
+	cmd.Env = h.env
+	h.must(cmd.Start())
+	h.await("the volume to be mounted", func() bool { return strings.Contains(h.mounts(), "/per-alloc/") })
+	if r := h.try("plugin", "test", "rec"); r.code != 4 || !strings.Contains(r.err, "is being tested already") {
+		t.Errorf("a second test: exit %d: %s", r.code, r.err)
+	}
+	if r := h.try("plugin", "stop", "rec"); r.code != 4 || !strings.Contains(r.err, "volagent-test-") {
+		t.Errorf("a stop: exit %d: %s", r.code, r.err)
+	}
+	h.must(cmd.Process.Signal(syscall.SIGINT))
+	err := cmd.Wait()
+	if cmd.ProcessState.ExitCode() != 1 {
+		t.Errorf("volctl ended with %v", err)
+	}
+	h.await("the volume to be undone", func() bool { return h.mounts() == "" })
+	h.must(h.cfg.Faults().Remove("wait"))
+	h.await("the test to be over", func() bool { return strings.Contains(h.volctl("events"), "plugin-tested") })
+	h.nothingLeft()
+	h.volctl("plugin", "stop", "rec")
+}
+
+// TestPluginTestRegisteredMeanwhile: the volume that a test has is registered only when
+// the test has undone what it made.
+func TestPluginTestRegisteredMeanwhile(t *testing.T) {
+	t.Parallel()
+	h := tested(t, "30s", func(_ *testing.T, c *csitest.Config) { c.AnyVolume = true })
+	h.fault(csitest.Fault{ID: "wait", Method: csitest.NodeStats, Hang: true, Times: -1})
+	cmd := exec.Command(filepath.Join(binDir, "volctl"), "plugin", "test", "rec", "--external-id", "ext/data")
+	cmd.Env = h.env
+	h.must(cmd.Start())
+	h.await("the volume to be mounted", func() bool { return strings.Contains(h.mounts(), "/per-alloc/") })
+	file := filepath.Join(h.dir, "data.yaml")
+	h.must(os.WriteFile(file, []byte("id: data\nplugin_id: rec\nexternal_id: ext/data\n"), 0o644))
+	h.exits(4, `is in a test of plugin "rec"`, "volume", "register", file)
+	h.must(cmd.Process.Signal(syscall.SIGINT))
+	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 1 {
+		t.Errorf("volctl ended with %v", err)
+	}
+	h.must(h.cfg.Faults().Remove("wait"))
+	h.await("the test to be over", func() bool { return strings.Contains(h.volctl("events"), "plugin-tested") })
+	h.allGone()
+	h.exits(0, "registered", "volume", "register", file)
+}
+
+// TestPluginTestOutOfTime: a call that the end of the test cuts off says nothing about
+// the plugin.
+func TestPluginTestOutOfTime(t *testing.T) {
+	t.Parallel()
+	h := tested(t, "30s", nil)
+	h.fault(csitest.Fault{ID: "wait", Method: pub, Hang: true, Times: -1})
+	got, r := h.vet("--timeout", "2s")
+	if c := got.check("publish"); r.code != 5 || len(got.odd()) > 0 || c.Result != api.CheckSkipped || !strings.Contains(c.Said, "time") {
+		t.Errorf("exit %d: %v, publish %+v: %s", r.code, got.odd(), c, r.err)
+	}
+	h.nothingLeft()
+}
+
+// TestPluginTestRefused: what cannot be tested is said at once.
+func TestPluginTestRefused(t *testing.T) {
+	t.Parallel()
+	h := tested(t, "10s", func(_ *testing.T, c *csitest.Config) { c.CreateDelete = false })
+	for _, tt := range []struct {
+		args []string
+		code int
+		said string
+	}{
+		{[]string{"rec"}, 4, "--external-id"},
+		{[]string{"nosuch"}, 3, "no plugin"},
+		{[]string{"rec", "--context", "a=b"}, 2, "--external-id"},
+		{[]string{"rec", "--secret", "a=hush"}, 2, "a secret itself is refused"},
+		{[]string{"rec", "--access-mode", "none"}, 2, "unknown access mode"},
+		{[]string{"local", "--param", "type=none"}, 2, "--param"},
+		{[]string{"local", "--timeout", "300ms"}, 5, "was not over"},
+	} {
+		r := h.try(append([]string{"plugin", "test"}, tt.args...)...)
+		if r.code != tt.code || !strings.Contains(r.err, tt.said) || strings.Contains(r.err, "hush") {
+			t.Errorf("%q: exit %d: %s", tt.args, r.code, r.err)
+		}
+	}
+	h.allGone()
+}
+
+// TestPluginTestParts: of a plugin in parts each call goes to the part that it is for,
+// and the node part is killed.
+func TestPluginTestParts(t *testing.T) {
+	t.Parallel()
+	h := newInParts(t)
+	clear(h.cfgs) // of which none is asked whether rules were broken: a test breaks some
+	pids := h.pids()
+	got, r := h.vet("--kill")
+	for check, result := range got.odd() {
+		if result == broken {
+			t.Errorf("%s: %s", check, got.check(check).Said)
+		}
+	}
+	if r.code != 0 || got.check("kill-mounted").Result != api.CheckOK || got.check("attach").Result != api.CheckOK || got.check("leftovers").Result != api.CheckOK {
+		t.Errorf("exit %d: %s%s", r.code, r.out, r.err)
+	}
+	if now := h.pids(); now["node"] == pids["node"] || now["a"] != pids["a"] || now["b"] != pids["b"] {
+		t.Errorf("processes %v, were %v", now, pids)
+	}
+	h.allGone()
+}

@@ -1,0 +1,312 @@
+package main_test
+
+import (
+	"archive/tar"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// The images of the tests, made here: the recording plugin, and a shell.
+const (
+	pluginImage = "localhost/volagent-test-plugin:1"
+	shellImage  = "localhost/volagent-test-shell:1"
+)
+
+// box is a container runtime of the tests' own: podman with a storage of its
+// own, or a docker daemon in the mount namespace of the tests. Nothing of the
+// host's is used or changed.
+type box struct {
+	name   string // podman or docker
+	dir    string
+	env    []string
+	daemon *exec.Cmd
+}
+
+var (
+	boxes   = map[string]*box{}
+	boxesMu sync.Mutex
+)
+
+// newBox returns the box of a runtime, which all tests share.
+func newBox(t testing.TB, name string) *box {
+	t.Helper()
+	boxesMu.Lock()
+	defer boxesMu.Unlock()
+	if boxes[name] == nil {
+		r, err := makeBox(name)
+		if err != nil {
+			t.Fatalf("cannot have %s run: %v", name, err)
+		}
+		boxes[name] = r
+	}
+	return boxes[name]
+}
+
+// stopBoxes ends what newBox began.
+func stopBoxes() (err error) {
+	for _, r := range boxes {
+		err = errors.Join(err, r.stop())
+	}
+	return err
+}
+
+// makeBox starts a runtime and makes the images.
+func makeBox(name string) (r *box, err error) {
+	r = &box{name: name}
+	if r.dir, err = os.MkdirTemp("", "vr"); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, r.stop())
+		}
+	}()
+	if err := r.writeFiles(); err != nil {
+		return nil, err
+	}
+	if name == "docker" {
+		if err := r.startDaemon(); err != nil {
+			return nil, err
+		}
+	}
+	self, err := staticSelf()
+	if err != nil {
+		return nil, err
+	}
+	busybox, err := exec.LookPath("busybox")
+	if err != nil {
+		return nil, err
+	}
+	return r, errors.Join(r.image(pluginImage, self, "plugin", `["/bin/plugin"]`),
+		r.image(shellImage, busybox, "busybox", `["/bin/busybox", "sh", "-c"]`))
+}
+
+// staticSelf is this program in a form that needs no library. A build with cgo,
+// as for the race detector, does.
+func staticSelf() (string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	f, err := elf.Open(self)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	if !slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP }) {
+		return self, nil
+	}
+	static := filepath.Join(binDir, "static.test")
+	cmd := exec.Command("go", "test", "-c", "-o", static, ".")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("cannot build: %w\n%s", err, out)
+	}
+	return static, nil
+}
+
+// writeFiles writes the configuration: who runs the containers, and where all is
+// kept.
+func (r *box) writeFiles() error {
+	const conf = `[containers]
+default_ulimits = ["nofile=1024:1024", "nproc=4096:4096"]
+[engine]
+runtime = "runc"
+cgroup_manager = "cgroupfs"
+events_logger = "none"
+tmp_dir = "%[1]s/tmp"
+`
+	const storage = `[storage]
+driver = "overlay"
+runroot = "%[1]s/run"
+graphroot = "%[1]s/data"
+`
+	// Docker gives a privileged container all capabilities that there are. A
+	// machine on which even root lacks one must do without it.
+	const oci = `#!/bin/sh
+prev=
+for arg; do
+  if [ "$prev" = --bundle ]; then
+    sed -i 's/"CAP_SYS_RESOURCE",//g; s/,"CAP_SYS_RESOURCE"//g' "$arg/config.json"
+  fi
+  prev=$arg
+done
+exec runc "$@"
+`
+	r.env = []string{"CONTAINERS_CONF=" + r.dir + "/containers.conf", "CONTAINERS_STORAGE_CONF=" + r.dir + "/storage.conf"}
+	if r.name == "docker" {
+		r.env = []string{"DOCKER_HOST=unix://" + r.dir + "/s", "DOCKER_CONFIG=" + r.dir}
+	}
+	return errors.Join(os.WriteFile(filepath.Join(r.dir, "containers.conf"), fmt.Appendf(nil, conf, r.dir), 0o644),
+		os.WriteFile(filepath.Join(r.dir, "storage.conf"), fmt.Appendf(nil, storage, r.dir), 0o644),
+		os.WriteFile(filepath.Join(r.dir, "oci"), []byte(oci), 0o755))
+}
+
+// startDaemon starts dockerd and waits until it answers.
+func (r *box) startDaemon() error {
+	log, err := os.OpenFile(filepath.Join(r.dir, "log"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	args := []string{
+		"--data-root", r.dir + "/data", "--exec-root", r.dir + "/exec", "-H", "unix://" + r.dir + "/s", "-p", r.dir + "/pid",
+		"--iptables=false", "--ip6tables=false", "--ip-forward=false", "--bridge=none", "--log-level=warn",
+	}
+	if lacksResource() {
+		args = append(args, "--add-runtime", "less="+r.dir+"/oci", "--default-runtime", "less")
+	}
+	r.daemon = exec.Command("dockerd", args...)
+	r.daemon.Stdout, r.daemon.Stderr = log, log
+	if err := r.daemon.Start(); err != nil {
+		return err
+	}
+	for end := time.Now().Add(60 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		out, err := r.run("version")
+		if err == nil {
+			return nil
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("dockerd does not answer: %w: %s", err, out)
+		}
+	}
+}
+
+// lacksResource reports whether root lacks CAP_SYS_RESOURCE here.
+func lacksResource() bool {
+	raw, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return false
+	}
+	_, rest, _ := strings.Cut(string(raw), "CapBnd:")
+	line, _, _ := strings.Cut(rest, "\n")
+	set, err := strconv.ParseUint(strings.TrimSpace(line), 16, 64)
+	return err == nil && set&(1<<24) == 0
+}
+
+// image makes an image of one program.
+func (r *box) image(name, program, as, entrypoint string) error {
+	cmd := r.command("import", "--change", "ENTRYPOINT "+entrypoint, "-", name)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	var out strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	err = errors.Join(writeTar(in, program, "bin/"+as), in.Close(), cmd.Wait())
+	if err != nil {
+		return fmt.Errorf("cannot make image %s: %w: %s", name, err, out.String())
+	}
+	return nil
+}
+
+// writeTar writes the tree of an image.
+func writeTar(to io.Writer, program, as string) error {
+	f, err := os.Open(program)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	w := tar.NewWriter(to)
+	for _, dir := range []string{"bin", "tmp", "dev", "proc", "sys", "etc"} {
+		if err := w.WriteHeader(&tar.Header{Name: dir + "/", Typeflag: tar.TypeDir, Mode: 0o755}); err != nil {
+			return err
+		}
+	}
+	if err := w.WriteHeader(&tar.Header{Name: as, Typeflag: tar.TypeReg, Mode: 0o755, Size: info.Size()}); err != nil {
+		return err
+	}
+	_, err = io.Copy(w, f)
+	return errors.Join(err, w.Close())
+}
+
+// command is one of the runtime's.
+func (r *box) command(args ...string) *exec.Cmd {
+	cmd := exec.Command(r.name, args...)
+	cmd.Env = append(os.Environ(), r.env...)
+	return cmd
+}
+
+// run runs one and returns what it says.
+func (r *box) run(args ...string) (string, error) {
+	out, err := r.command(args...).CombinedOutput()
+	return strings.TrimSpace(string(out)), err
+}
+
+// must runs one that must succeed.
+func (r *box) must(t testing.TB, args ...string) string {
+	t.Helper()
+	out, err := r.run(args...)
+	if err != nil {
+		t.Fatalf("%s %s: %v\n%s", r.name, strings.Join(args, " "), err, out)
+	}
+	return out
+}
+
+// removeAll removes the containers that a filter names.
+func (r *box) removeAll(filter ...string) error {
+	out, err := r.run(append([]string{"ps", "-aq", "--no-trunc"}, filter...)...)
+	if err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	for id := range strings.FieldsSeq(out) {
+		if said, err := r.run("rm", "-f", "-v", id); err != nil && !strings.Contains(strings.ToLower(said), "no such") {
+			return fmt.Errorf("%w: %s", err, said)
+		}
+	}
+	return nil
+}
+
+// stop removes all containers, ends the daemon, and takes away what is mounted
+// and what was written.
+func (r *box) stop() error {
+	var err error
+	if r.daemon != nil {
+		_ = r.daemon.Process.Signal(syscall.SIGCONT) // a test may have failed with it stopped
+	}
+	if r.daemon != nil || r.name == "podman" {
+		err = r.removeAll()
+	}
+	err = errors.Join(err, r.stopDaemon())
+	raw, readErr := os.ReadFile("/proc/self/mountinfo")
+	err = errors.Join(err, readErr)
+	lines := strings.Split(string(raw), "\n")
+	for i := len(lines) - 1; i >= 0; i-- {
+		if f := strings.Fields(lines[i]); len(f) > 4 && strings.HasPrefix(f[4], r.dir+"/") {
+			err = errors.Join(err, syscall.Unmount(f[4], syscall.MNT_DETACH))
+		}
+	}
+	return errors.Join(err, os.RemoveAll(r.dir))
+}
+
+// stopDaemon ends dockerd, if it runs.
+func (r *box) stopDaemon() error {
+	if r.daemon == nil {
+		return nil
+	}
+	err := r.daemon.Process.Signal(syscall.SIGTERM)
+	if err == nil {
+		_ = r.daemon.Wait() // it was told to end
+	}
+	r.daemon = nil
+	return err
+}

@@ -1,0 +1,33 @@
+package csiclient
+
+import (
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// began tells the observer that a call is sent, and returns since when.
+func (c *Client) began(step volume.Kind) (since time.Time) {
+	if c.opts.Observer != nil {
+		c.opts.Observer.Began(string(step))
+		since = time.Now()
+	}
+	return since
+}
+
+// ended tells the observer how a call ended. A code that gRPC does not have, which
+// a plugin can send, counts as Unknown: codes that a plugin makes up must not
+// become names without end.
+func (c *Client) ended(step volume.Kind, since time.Time, err error) {
+	if c.opts.Observer == nil {
+		return
+	}
+	code := status.Code(err)
+	if code > codes.Unauthenticated {
+		code = codes.Unknown
+	}
+	c.opts.Observer.Ended(string(step), code.String(), time.Since(since))
+}

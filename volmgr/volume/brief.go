@@ -1,0 +1,41 @@
+package volume
+
+// InBrief is the state of a volume, as Explain has it, as far as it can be told
+// without a look at the host: by its record, as if what is recorded were there,
+// and by how the last step went. It is for many volumes at once.
+func InBrief(r Record, at *Attempt) State {
+	switch {
+	case r.Volume.Provision != Provisioned:
+		return provisioning(r, at).State
+	case at != nil && at.Err != nil && (at.Err.Final() || at.Tries >= stuckAfter):
+		return StateStuck
+	case at != nil && at.Action.Kind == Wait && at.Action.Cause.stuck():
+		return StateStuck
+	case len(r.Claims) == 0 && !r.Held():
+		return StateFree
+	}
+	state, _ := standing(r, asRecorded(r))
+	return state
+}
+
+// stuck reports whether a wait for this ends only when a person does something.
+func (c Cause) stuck() bool {
+	return c == CauseForeign || c == CauseHung || c == CauseInvalid || c == CauseHalted
+}
+
+// asRecorded is a host where every mount on record is there.
+func asRecorded(r Record) Observed {
+	o := Observed{Targets: make(map[string]Sight, len(r.Claims)), Binds: map[string]Sight{}}
+	if r.Node.Mount != nil {
+		o.Staging = Sight{Seen: SeenMount, Identity: *r.Node.Mount}
+	}
+	for alloc, c := range r.Claims {
+		if c.Mount != nil {
+			o.Targets[alloc] = Sight{Seen: SeenMount, Identity: *c.Mount}
+		}
+		if c.BoundMount != nil {
+			o.Binds[alloc] = Sight{Seen: SeenMount, Identity: *c.BoundMount}
+		}
+	}
+	return o
+}
