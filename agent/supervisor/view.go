@@ -172,8 +172,7 @@ func (s *Supervisor) merged(id string, all []*glance) volume.PluginInfo {
 	}
 	info.ID, info.HasNode, info.HasController = id, len(nodes) > 0, len(controllers) > 0
 	info.ControllerCaps = c.ControllerCaps
-	info.Caps.Attach, info.Caps.AttachReadOnly = c.Caps.Attach, c.Caps.AttachReadOnly
-	info.Caps.CreateDelete, info.Caps.ControllerMultiWriter = c.Caps.CreateDelete, c.Caps.ControllerMultiWriter
+	info.Caps = c.Caps.WithNode(n.Caps)
 	return info
 }
 

@@ -108,13 +108,14 @@ type Client struct {
 	identity   csi.IdentityClient
 	controller csi.ControllerClient
 	node       csi.NodeClient
+	groups     csi.GroupControllerClient
 }
 
 // known is what Info learnt.
 type known struct {
 	info volume.PluginInfo
-	// accessibility is the plugin capability VOLUME_ACCESSIBILITY_CONSTRAINTS.
-	accessibility bool
+	// groups is the plugin capability GROUP_CONTROLLER_SERVICE.
+	groups bool
 }
 
 // Dial makes a client for the plugin at a unix socket. It does not wait for
@@ -150,6 +151,7 @@ func Dial(socketPath string, opts Options) (*Client, error) {
 		identity:   csi.NewIdentityClient(conn),
 		controller: csi.NewControllerClient(conn),
 		node:       csi.NewNodeClient(conn),
+		groups:     csi.NewGroupControllerClient(conn),
 	}, nil
 }
 

@@ -22,7 +22,7 @@ func (c *Client) ControllerPublish(ctx context.Context, r volume.ControllerPubli
 		&csi.ControllerPublishVolumeRequest{
 			VolumeId:         r.ExternalID,
 			NodeId:           r.NodeID,
-			VolumeCapability: capability(r.Capability, r.FSType, r.MountFlags, k.info.Caps.ControllerMultiWriter),
+			VolumeCapability: capability(r.Capability, r.FSType, r.MountFlags, mountGroup(k, r.MountGroup), k.info.Caps.ControllerMultiWriter),
 			Readonly:         r.ReadOnly && k.info.Caps.AttachReadOnly,
 			Secrets:          reveal(r.Secrets),
 			VolumeContext:    r.VolumeContext,
@@ -46,11 +46,16 @@ func (c *Client) CreateVolume(ctx context.Context, r volume.CreateVolumeRequest)
 	req := &csi.CreateVolumeRequest{
 		Name:               r.Name,
 		VolumeCapabilities: capabilities(r.Capabilities, r.FSType, r.MountFlags, k.info.Caps.ControllerMultiWriter),
+		CapacityRange:      capacityRange(r.CapacityMin, r.CapacityMax),
 		Parameters:         r.Parameters,
 		Secrets:            reveal(r.Secrets),
 	}
-	if r.CapacityMin > 0 || r.CapacityMax > 0 {
-		req.CapacityRange = &csi.CapacityRange{RequiredBytes: r.CapacityMin, LimitBytes: r.CapacityMax}
+	if len(r.Mutable) > 0 {
+		if !k.info.Caps.Modify {
+			return volume.CreateVolumeResult{}, refused(volume.CreateVolume, codes.InvalidArgument.String(), volume.RetryChange,
+				"the plugin cannot honour mutable_parameters: it lacks MODIFY_VOLUME")
+		}
+		req.MutableParameters = r.Mutable
 	}
 	switch {
 	case r.SnapshotID != "":
@@ -61,22 +66,22 @@ func (c *Client) CreateVolume(ctx context.Context, r volume.CreateVolumeRequest)
 			Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: r.CloneID}}}
 	}
 	if len(r.Topology.Required)+len(r.Topology.Preferred) > 0 {
-		if !k.accessibility {
+		if !k.info.Caps.Topology {
 			// The spec forbids sending it, and leaving it out would place the
 			// volume where the user did not want it.
-			return volume.CreateVolumeResult{}, refused(stepCreateVolume, codes.InvalidArgument.String(), volume.RetryChange,
+			return volume.CreateVolumeResult{}, refused(volume.CreateVolume, codes.InvalidArgument.String(), volume.RetryChange,
 				"the plugin cannot honour a topology_request: it lacks VOLUME_ACCESSIBILITY_CONSTRAINTS")
 		}
 		req.AccessibilityRequirements = &csi.TopologyRequirement{
 			Requisite: topologies(r.Topology.Required), Preferred: topologies(r.Topology.Preferred)}
 	}
-	resp, err := invoke(ctx, c, stepCreateVolume, c.opts.ControllerTimeout, r.Secrets, c.controller.CreateVolume, req)
+	resp, err := invoke(ctx, c, volume.CreateVolume, c.opts.ControllerTimeout, r.Secrets, c.controller.CreateVolume, req)
 	if err != nil {
 		return volume.CreateVolumeResult{}, err
 	}
 	made := resp.GetVolume()
 	if made.GetVolumeId() == "" {
-		return volume.CreateVolumeResult{}, refused(stepCreateVolume, volume.CodeUnverified, volume.RetryBackoff,
+		return volume.CreateVolumeResult{}, refused(volume.CreateVolume, volume.CodeUnverified, volume.RetryBackoff,
 			"the plugin answered OK without a volume id")
 	}
 	return volume.CreateVolumeResult{
@@ -87,9 +92,17 @@ func (c *Client) CreateVolume(ctx context.Context, r volume.CreateVolumeRequest)
 	}, nil
 }
 
+// capacityRange is nothing where any size will do.
+func capacityRange(least, most int64) *csi.CapacityRange {
+	if least <= 0 && most <= 0 {
+		return nil
+	}
+	return &csi.CapacityRange{RequiredBytes: least, LimitBytes: most}
+}
+
 // DeleteVolume destroys storage.
 func (c *Client) DeleteVolume(ctx context.Context, r volume.DeleteVolumeRequest) error {
-	_, err := invoke(ctx, c, stepDeleteVolume, c.opts.ControllerTimeout, r.Secrets, c.controller.DeleteVolume,
+	_, err := invoke(ctx, c, volume.DeleteVolume, c.opts.ControllerTimeout, r.Secrets, c.controller.DeleteVolume,
 		&csi.DeleteVolumeRequest{VolumeId: r.ExternalID, Secrets: reveal(r.Secrets)})
 	return err
 }
@@ -110,7 +123,7 @@ func (c *Client) ValidateCapabilities(ctx context.Context, r volume.ValidateRequ
 		Parameters:         r.Parameters,
 		Secrets:            reveal(r.Secrets),
 	}
-	resp, err := invoke(ctx, c, stepValidate, c.opts.ControllerTimeout, r.Secrets, c.controller.ValidateVolumeCapabilities, req)
+	resp, err := invoke(ctx, c, volume.ValidateCapabilities, c.opts.ControllerTimeout, r.Secrets, c.controller.ValidateVolumeCapabilities, req)
 	if err != nil {
 		return err
 	}
@@ -118,7 +131,7 @@ func (c *Client) ValidateCapabilities(ctx context.Context, r volume.ValidateRequ
 		if resp.GetMessage() != "" {
 			why += ": " + c.words(resp.GetMessage())
 		}
-		return refused(stepValidate, volume.CodeUnverified, volume.RetryChange, why)
+		return refused(volume.ValidateCapabilities, volume.CodeUnverified, volume.RetryChange, why)
 	}
 	return nil
 }

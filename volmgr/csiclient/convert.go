@@ -37,14 +37,14 @@ func accessMode(m volume.AccessMode, multiWriter bool) csi.VolumeCapability_Acce
 	}
 }
 
-// capability is a volume capability in CSI's words. File system type and mount
-// flags mean nothing to a block device.
-func capability(c volume.Capability, fsType string, flags []string, multiWriter bool) *csi.VolumeCapability {
+// capability is a volume capability in CSI's words. File system type, mount flags
+// and mount group mean nothing to a block device.
+func capability(c volume.Capability, fsType string, flags []string, group string, multiWriter bool) *csi.VolumeCapability {
 	out := &csi.VolumeCapability{AccessMode: &csi.VolumeCapability_AccessMode{Mode: accessMode(c.Access, multiWriter)}}
 	if c.Attachment == volume.BlockDevice {
 		out.AccessType = &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}}
 	} else {
-		out.AccessType = &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{FsType: fsType, MountFlags: flags}}
+		out.AccessType = &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{FsType: fsType, MountFlags: flags, VolumeMountGroup: group}}
 	}
 	return out
 }
@@ -62,7 +62,7 @@ func capabilities(all []volume.Capability, fsType string, flags []string, multiW
 		s := shape{accessMode(c.Access, multiWriter), c.Attachment}
 		if !seen[s] {
 			seen[s] = true
-			out = append(out, capability(c, fsType, flags, multiWriter))
+			out = append(out, capability(c, fsType, flags, "", multiWriter))
 		}
 	}
 	return out

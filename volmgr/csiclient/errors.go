@@ -69,7 +69,7 @@ func retryOf(step volume.Kind, code codes.Code) volume.Retry {
 	case codes.Unimplemented:
 		return volume.RetryNever
 	case codes.FailedPrecondition:
-		if step == stepNodeExpand {
+		if step == volume.NodeExpand {
 			return volume.RetryNever
 		}
 		return volume.RetryBackoff // in use elsewhere: it may be cleared

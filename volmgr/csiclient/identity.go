@@ -37,6 +37,9 @@ func (c *Client) Info(ctx context.Context) (volume.PluginInfo, error) {
 	if err == nil && k.info.HasController {
 		err = c.askController(ctx, k)
 	}
+	if err == nil && k.groups {
+		err = c.askGroups(ctx, k)
+	}
 	if err == nil && c.opts.Services != ControllerOnly {
 		err = c.askNode(ctx, k)
 	}
@@ -77,8 +80,13 @@ func (c *Client) askIdentity(ctx context.Context, k *known) error {
 		case csi.PluginCapability_Service_CONTROLLER_SERVICE:
 			k.info.HasController = c.opts.Services != NodeOnly
 		case csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS:
-			k.accessibility = true
+			k.info.Caps.Topology = true
+		case csi.PluginCapability_Service_GROUP_CONTROLLER_SERVICE:
+			k.groups = c.opts.Services != NodeOnly
 		default: // nothing here depends on it
+		}
+		if one.GetVolumeExpansion().GetType() == csi.PluginCapability_VolumeExpansion_OFFLINE {
+			k.info.Caps.Offline = true
 		}
 	}
 	return err
@@ -98,16 +106,8 @@ func (c *Client) askController(ctx context.Context, k *known) error {
 		}
 		t := one.GetRpc().GetType()
 		k.info.ControllerCaps = append(k.info.ControllerCaps, capName(int32(t), csi.ControllerServiceCapability_RPC_Type_name))
-		switch t {
-		case csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME:
-			k.info.Caps.Attach = true
-		case csi.ControllerServiceCapability_RPC_PUBLISH_READONLY:
-			k.info.Caps.AttachReadOnly = true
-		case csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME:
-			k.info.Caps.CreateDelete = true
-		case csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER:
-			k.info.Caps.ControllerMultiWriter = true
-		default: // listed, and no decision rests on it
+		if flag := controllerFlag(&k.info.Caps, t); flag != nil {
+			*flag = true
 		}
 	}
 	return err
@@ -128,14 +128,8 @@ func (c *Client) askNode(ctx context.Context, k *known) error {
 		}
 		t := one.GetRpc().GetType()
 		k.info.NodeCaps = append(k.info.NodeCaps, capName(int32(t), csi.NodeServiceCapability_RPC_Type_name))
-		switch t {
-		case csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME:
-			k.info.Caps.Stage = true
-		case csi.NodeServiceCapability_RPC_GET_VOLUME_STATS:
-			k.info.Caps.Stats = true
-		case csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER:
-			k.info.Caps.NodeMultiWriter = true
-		default: // listed, and no decision rests on it
+		if flag := nodeFlag(&k.info.Caps, t); flag != nil {
+			*flag = true
 		}
 	}
 	info, err := ask(ctx, c, stepNodeGetInfo, c.node.NodeGetInfo, &csi.NodeGetInfoRequest{})
@@ -145,6 +139,24 @@ func (c *Client) askNode(ctx context.Context, k *known) error {
 	k.info.NodeID = info.GetNodeId()
 	k.info.Topology = info.GetAccessibleTopology().GetSegments()
 	k.info.MaxVolumes = info.GetMaxVolumesPerNode()
+	return err
+}
+
+func (c *Client) askGroups(ctx context.Context, k *known) error {
+	resp, err := ask(ctx, c, stepGroupGetCapabilities, c.groups.GroupControllerGetCapabilities, &csi.GroupControllerGetCapabilitiesRequest{})
+	if isUnimplemented(err) {
+		return nil
+	}
+	for _, one := range resp.GetCapabilities() {
+		if one.GetRpc() == nil {
+			continue
+		}
+		t := one.GetRpc().GetType()
+		k.info.ControllerCaps = append(k.info.ControllerCaps, capName(int32(t), csi.GroupControllerServiceCapability_RPC_Type_name))
+		if t == csi.GroupControllerServiceCapability_RPC_CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT {
+			k.info.Caps.GroupSnapshot = true
+		}
+	}
 	return err
 }
 

@@ -18,7 +18,7 @@ func (c *Client) NodeStage(ctx context.Context, r volume.NodeStageRequest) error
 		VolumeId:          r.ExternalID,
 		PublishContext:    c.publishContext(k, r.PublishContext),
 		StagingTargetPath: r.StagingPath,
-		VolumeCapability:  capability(r.Capability, r.FSType, r.MountFlags, k.info.Caps.NodeMultiWriter),
+		VolumeCapability:  capability(r.Capability, r.FSType, r.MountFlags, mountGroup(k, r.MountGroup), k.info.Caps.NodeMultiWriter),
 		Secrets:           reveal(r.Secrets),
 		VolumeContext:     r.VolumeContext,
 	})
@@ -45,7 +45,7 @@ func (c *Client) NodePublish(ctx context.Context, r volume.NodePublishRequest) e
 		PublishContext:    c.publishContext(k, r.PublishContext),
 		StagingTargetPath: r.StagingPath,
 		TargetPath:        r.TargetPath,
-		VolumeCapability:  capability(r.Capability, r.FSType, r.MountFlags, k.info.Caps.NodeMultiWriter),
+		VolumeCapability:  capability(r.Capability, r.FSType, r.MountFlags, mountGroup(k, r.MountGroup), k.info.Caps.NodeMultiWriter),
 		Readonly:          r.ReadOnly,
 		Secrets:           reveal(r.Secrets),
 		VolumeContext:     r.VolumeContext,
@@ -64,7 +64,7 @@ func (c *Client) NodeUnpublish(ctx context.Context, r volume.NodeUnpublishReques
 
 // NodeStats asks how full a volume is.
 func (c *Client) NodeStats(ctx context.Context, r volume.StatsRequest) (volume.Stats, error) {
-	resp, err := invoke(ctx, c, stepNodeStats, c.opts.NodeTimeout, nil, c.node.NodeGetVolumeStats, &csi.NodeGetVolumeStatsRequest{
+	resp, err := invoke(ctx, c, volume.NodeStats, c.opts.NodeTimeout, nil, c.node.NodeGetVolumeStats, &csi.NodeGetVolumeStatsRequest{
 		VolumeId:          r.ExternalID,
 		VolumePath:        r.Path,
 		StagingTargetPath: r.StagingPath,
@@ -80,7 +80,35 @@ func (c *Client) NodeStats(ctx context.Context, r volume.StatsRequest) (volume.S
 		default: // a unit that this agent does not know
 		}
 	}
+	stats.Condition = c.condition(resp)
 	return stats, err
+}
+
+// NodeExpand grows what a volume has on this host to the size of its storage, and
+// returns the new size in bytes, 0 if the plugin does not say.
+func (c *Client) NodeExpand(ctx context.Context, r volume.NodeExpandRequest) (int64, error) {
+	k, err := c.caps(ctx)
+	if err != nil {
+		return 0, err
+	}
+	resp, err := invoke(ctx, c, volume.NodeExpand, c.opts.NodeTimeout, r.Secrets, c.node.NodeExpandVolume, &csi.NodeExpandVolumeRequest{
+		VolumeId:          r.ExternalID,
+		VolumePath:        r.Path,
+		StagingTargetPath: r.StagingPath,
+		CapacityRange:     capacityRange(r.CapacityMin, r.CapacityMax),
+		VolumeCapability:  capability(r.Capability, r.FSType, r.MountFlags, "", k.info.Caps.NodeMultiWriter),
+		Secrets:           reveal(r.Secrets),
+	})
+	return resp.GetCapacityBytes(), err
+}
+
+// mountGroup is passed on to a plugin that knows it, and to no other one (CSI
+// spec, VOLUME_MOUNT_GROUP).
+func mountGroup(k *known, group string) string {
+	if !k.info.Caps.MountGroup {
+		return ""
+	}
+	return group
 }
 
 // publishContext is passed on if, and only if, the plugin attaches volumes

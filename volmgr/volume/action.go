@@ -1,5 +1,7 @@
 package volume
 
+import "slices"
+
 // Kind is what one step does.
 type Kind string
 
@@ -12,6 +14,29 @@ const (
 	NodeUnpublish       Kind = "NodeUnpublishVolume"
 	NodeUnstage         Kind = "NodeUnstageVolume"
 	ControllerUnpublish Kind = "ControllerUnpublishVolume"
+
+	// Calls beside a volume's mounts. An Attempt names the first two.
+	CreateVolume         Kind = "CreateVolume"
+	DeleteVolume         Kind = "DeleteVolume"
+	ControllerExpand     Kind = "ControllerExpandVolume"
+	NodeExpand           Kind = "NodeExpandVolume"
+	ControllerModify     Kind = "ControllerModifyVolume"
+	ControllerGetVolume  Kind = "ControllerGetVolume"
+	ListVolumes          Kind = "ListVolumes"
+	GetCapacity          Kind = "GetCapacity"
+	ValidateCapabilities Kind = "ValidateVolumeCapabilities"
+	CreateSnapshot       Kind = "CreateSnapshot"
+	DeleteSnapshot       Kind = "DeleteSnapshot"
+	ListSnapshots        Kind = "ListSnapshots"
+	GetSnapshot          Kind = "GetSnapshot"
+	CreateGroupSnapshot  Kind = "CreateVolumeGroupSnapshot"
+	DeleteGroupSnapshot  Kind = "DeleteVolumeGroupSnapshot"
+	GetGroupSnapshot     Kind = "GetVolumeGroupSnapshot"
+	NodeStats            Kind = "NodeGetVolumeStats"
+	NodeHealth           Kind = "NodeGetVolumeHealth"
+	NodeStorageHealth    Kind = "NodeGetStorageHealth"
+	ControllerHealth     Kind = "ControllerGetVolumeHealth"
+	ListHealth           Kind = "ControllerListVolumeHealth"
 
 	Plan     Kind = "plan"      // record that calls of a further side will be made
 	Doubt    Kind = "doubt"     // record that what was made is not there, or no good, before it is made again
@@ -77,16 +102,17 @@ func (a Action) RPC() bool {
 	}
 }
 
+// controllers are the calls to the controller service; every other one is to the
+// node service.
+var controllers = []Kind{
+	ControllerPublish, ControllerUnpublish, CreateVolume, DeleteVolume, ControllerExpand, ControllerModify, ControllerGetVolume, ListVolumes,
+	GetCapacity, ValidateCapabilities, CreateSnapshot, DeleteSnapshot, ListSnapshots, GetSnapshot, CreateGroupSnapshot, DeleteGroupSnapshot,
+	GetGroupSnapshot, ControllerHealth, ListHealth,
+}
+
 // Controller reports whether the step is a call to the controller service; every
 // other call is to the node service.
-func (k Kind) Controller() bool {
-	switch k {
-	case ControllerPublish, ControllerUnpublish, CreateVolume, DeleteVolume:
-		return true
-	default:
-		return false
-	}
-}
+func (k Kind) Controller() bool { return slices.Contains(controllers, k) }
 
 // Forward reports whether the step makes something that another undoes.
 func (a Action) Forward() bool {

@@ -18,12 +18,6 @@ type Attempt struct {
 	Unsent  bool // the last failure came before anything was asked of anybody
 }
 
-// Steps of a volume's life beside its mounts, as an Attempt names them.
-const (
-	CreateVolume Kind = "CreateVolume"
-	DeleteVolume Kind = "DeleteVolume"
-)
-
 // State is how a volume is, in the word that people see first.
 type State string
 

@@ -28,13 +28,45 @@ type PluginInfo struct {
 
 // Caps are the capabilities that decisions here rest on.
 type Caps struct {
-	Attach                bool `json:"attach,omitempty"`          // controller PUBLISH_UNPUBLISH_VOLUME
-	AttachReadOnly        bool `json:"attach_readonly,omitempty"` // controller PUBLISH_READONLY
+	// Of the controller service, and of what the plugin says of itself as a whole.
+	Attach                bool `json:"attach,omitempty"`          // PUBLISH_UNPUBLISH_VOLUME
+	AttachReadOnly        bool `json:"attach_readonly,omitempty"` // PUBLISH_READONLY
 	CreateDelete          bool `json:"create_delete,omitempty"`
-	Stage                 bool `json:"stage,omitempty"`                   // node STAGE_UNSTAGE_VOLUME
-	Stats                 bool `json:"stats,omitempty"`                   // node GET_VOLUME_STATS
+	Clone                 bool `json:"clone,omitempty"`
+	Expand                bool `json:"expand,omitempty"` // EXPAND_VOLUME of the controller
+	Modify                bool `json:"modify,omitempty"`
+	List                  bool `json:"list,omitempty"`
+	PublishedNodes        bool `json:"published_nodes,omitempty"` // LIST_VOLUMES_PUBLISHED_NODES
+	Get                   bool `json:"get,omitempty"`
+	Capacity              bool `json:"capacity,omitempty"`
+	Snapshot              bool `json:"snapshot,omitempty"` // CREATE_DELETE_SNAPSHOT
+	ListSnapshots         bool `json:"list_snapshots,omitempty"`
+	GetSnapshot           bool `json:"get_snapshot,omitempty"`
+	GroupSnapshot         bool `json:"group_snapshot,omitempty"` // CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT
+	Health                bool `json:"health,omitempty"`         // GET_VOLUME_HEALTH of the controller
+	ListHealth            bool `json:"list_health,omitempty"`
+	Condition             bool `json:"condition,omitempty"`               // VOLUME_CONDITION of the controller, before CSI 1.13
 	ControllerMultiWriter bool `json:"controller_multi_writer,omitempty"` // SINGLE_NODE_MULTI_WRITER of the controller
-	NodeMultiWriter       bool `json:"node_multi_writer,omitempty"`       // and of the node
+	Topology              bool `json:"topology,omitempty"`                // VOLUME_ACCESSIBILITY_CONSTRAINTS
+	Offline               bool `json:"offline,omitempty"`                 // VolumeExpansion is OFFLINE: only while not in use
+
+	// Of the node service.
+	Stage           bool `json:"stage,omitempty"`             // STAGE_UNSTAGE_VOLUME
+	Stats           bool `json:"stats,omitempty"`             // GET_VOLUME_STATS
+	NodeExpand      bool `json:"node_expand,omitempty"`       // EXPAND_VOLUME of the node
+	NodeMultiWriter bool `json:"node_multi_writer,omitempty"` // SINGLE_NODE_MULTI_WRITER of the node
+	MountGroup      bool `json:"mount_group,omitempty"`
+	NodeHealth      bool `json:"node_health,omitempty"` // GET_VOLUME_HEALTH of the node
+	StorageHealth   bool `json:"storage_health,omitempty"`
+	NodeCondition   bool `json:"node_condition,omitempty"` // VOLUME_CONDITION of the node, before CSI 1.13
+}
+
+// WithNode returns the capabilities with those of the node service taken from
+// another plugin's part.
+func (c Caps) WithNode(n Caps) Caps {
+	c.Stage, c.Stats, c.NodeExpand, c.NodeMultiWriter = n.Stage, n.Stats, n.NodeExpand, n.NodeMultiWriter
+	c.MountGroup, c.NodeHealth, c.StorageHealth, c.NodeCondition = n.MountGroup, n.NodeHealth, n.StorageHealth, n.NodeCondition
+	return c
 }
 
 // PluginView is a plugin at one moment, as decisions see it.

@@ -1,0 +1,52 @@
+package csiclient
+
+import (
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// VOLUME_CONDITION by its numbers: CSI 1.13 took the names away, and drivers from
+// before it still say it.
+const (
+	oldControllerCondition csi.ControllerServiceCapability_RPC_Type = 11
+	oldNodeCondition       csi.NodeServiceCapability_RPC_Type       = 4
+)
+
+// controllerFlag is what a capability of the controller sets; nil for one that no
+// decision rests on.
+func controllerFlag(c *volume.Caps, t csi.ControllerServiceCapability_RPC_Type) *bool {
+	return map[csi.ControllerServiceCapability_RPC_Type]*bool{
+		csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME:     &c.Attach,
+		csi.ControllerServiceCapability_RPC_PUBLISH_READONLY:             &c.AttachReadOnly,
+		csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME:         &c.CreateDelete,
+		csi.ControllerServiceCapability_RPC_CLONE_VOLUME:                 &c.Clone,
+		csi.ControllerServiceCapability_RPC_EXPAND_VOLUME:                &c.Expand,
+		csi.ControllerServiceCapability_RPC_MODIFY_VOLUME:                &c.Modify,
+		csi.ControllerServiceCapability_RPC_LIST_VOLUMES:                 &c.List,
+		csi.ControllerServiceCapability_RPC_LIST_VOLUMES_PUBLISHED_NODES: &c.PublishedNodes,
+		csi.ControllerServiceCapability_RPC_GET_VOLUME:                   &c.Get,
+		csi.ControllerServiceCapability_RPC_GET_CAPACITY:                 &c.Capacity,
+		csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT:       &c.Snapshot,
+		csi.ControllerServiceCapability_RPC_LIST_SNAPSHOTS:               &c.ListSnapshots,
+		csi.ControllerServiceCapability_RPC_GET_SNAPSHOT:                 &c.GetSnapshot,
+		csi.ControllerServiceCapability_RPC_GET_VOLUME_HEALTH:            &c.Health,
+		csi.ControllerServiceCapability_RPC_LIST_VOLUME_HEALTH:           &c.ListHealth,
+		csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER:     &c.ControllerMultiWriter,
+		oldControllerCondition:                                           &c.Condition,
+	}[t]
+}
+
+// nodeFlag is controllerFlag of the node service.
+func nodeFlag(c *volume.Caps, t csi.NodeServiceCapability_RPC_Type) *bool {
+	return map[csi.NodeServiceCapability_RPC_Type]*bool{
+		csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME:     &c.Stage,
+		csi.NodeServiceCapability_RPC_GET_VOLUME_STATS:         &c.Stats,
+		csi.NodeServiceCapability_RPC_EXPAND_VOLUME:            &c.NodeExpand,
+		csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER: &c.NodeMultiWriter,
+		csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP:       &c.MountGroup,
+		csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH:        &c.NodeHealth,
+		csi.NodeServiceCapability_RPC_GET_STORAGE_HEALTH:       &c.StorageHealth,
+		oldNodeCondition: &c.NodeCondition,
+	}[t]
+}

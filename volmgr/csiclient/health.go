@@ -1,0 +1,152 @@
+package csiclient
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// NodeHealth asks the node service how a volume is.
+func (c *Client) NodeHealth(ctx context.Context, r volume.HealthRequest) (volume.Health, error) {
+	resp, err := invoke(ctx, c, volume.NodeHealth, c.opts.NodeTimeout, nil, c.node.NodeGetVolumeHealth, &csi.NodeGetVolumeHealthRequest{
+		VolumeId: r.ExternalID, VolumePublishPath: r.Path, StagingTargetPath: r.StagingPath,
+	})
+	return c.health(resp.GetVolumeHealth()), err
+}
+
+// StorageHealth asks the node service how it reaches its storage.
+func (c *Client) StorageHealth(ctx context.Context, secrets volume.Secrets) ([]volume.Condition, error) {
+	resp, err := invoke(ctx, c, volume.NodeStorageHealth, c.opts.NodeTimeout, secrets, c.node.NodeGetStorageHealth,
+		&csi.NodeGetStorageHealthRequest{Secrets: reveal(secrets)})
+	var out []volume.Condition
+	for _, b := range resp.GetBackendHealth() {
+		severity := fmt.Sprintf("status %d", b.GetStatus())
+		switch b.GetStatus() {
+		case csi.StorageHealthErrorType_STORAGE_DEGRADED:
+			severity = volume.Degraded
+		case csi.StorageHealthErrorType_STORAGE_UNREACHABLE:
+			severity = volume.Inaccessible
+		default: // of a newer specification
+		}
+		out = append(out, c.entry(severity, b.GetReason(), b.GetMessage()))
+	}
+	return out, err
+}
+
+// ControllerHealth asks the controller how a volume is.
+func (c *Client) ControllerHealth(ctx context.Context, r volume.HealthRequest) (volume.Health, error) {
+	resp, err := invoke(ctx, c, volume.ControllerHealth, c.opts.ControllerTimeout, r.Secrets, c.controller.ControllerGetVolumeHealth,
+		&csi.ControllerGetVolumeHealthRequest{VolumeId: r.ExternalID, Secrets: reveal(r.Secrets)})
+	return c.health(resp.GetVolumeHealth()), err
+}
+
+// ListHealth returns one page of the volumes that are not well.
+func (c *Client) ListHealth(ctx context.Context, r volume.ListHealthRequest) (volume.HealthPage, error) {
+	resp, err := invoke(ctx, c, volume.ListHealth, c.opts.ControllerTimeout, r.Secrets, c.controller.ControllerListVolumeHealth,
+		&csi.ControllerListVolumeHealthRequest{MaxEntries: r.MaxEntries, StartingToken: r.Token, Secrets: reveal(r.Secrets)})
+	page := volume.HealthPage{Next: resp.GetNextToken()}
+	for _, e := range resp.GetEntries() {
+		page.Entries = append(page.Entries, c.health(e))
+	}
+	return page, err
+}
+
+func (c *Client) health(h *csi.VolumeHealth) volume.Health {
+	out := volume.Health{ExternalID: h.GetVolumeId()}
+	for _, e := range h.GetHealthStatuses() {
+		severity := fmt.Sprintf("status %d", e.GetStatus())
+		switch e.GetStatus() {
+		case csi.VolumeHealthErrorType_DEGRADED:
+			severity = volume.Degraded
+		case csi.VolumeHealthErrorType_INACCESSIBLE:
+			severity = volume.Inaccessible
+		case csi.VolumeHealthErrorType_DATA_LOSS:
+			severity = volume.DataLoss
+		default: // of a newer specification
+		}
+		out.Entries = append(out.Entries, c.entry(severity, e.GetReason(), e.GetMessage()))
+	}
+	return out
+}
+
+// entry makes a plugin's words fit to be shown. No message is left empty by it.
+func (c *Client) entry(severity, reason, message string) volume.Condition {
+	if message != "" {
+		message = c.words(message)
+	}
+	if reason != "" {
+		reason = c.words(reason)
+	}
+	return volume.Condition{Severity: severity, Reason: reason, Message: message}
+}
+
+// conditionField is where messages held a VolumeCondition until CSI 1.13 took it
+// away: NodeGetVolumeStatsResponse, and the VolumeStatus of two answers.
+const conditionField protowire.Number = 2
+
+// condition reads the VolumeCondition {abnormal = 1, message = 2} that a driver from
+// before CSI 1.13 sends, which now is a field that nobody knows. It is nil where
+// there is none, and where it says that all is well.
+func (c *Client) condition(m proto.Message) *volume.Condition {
+	if m == nil || !m.ProtoReflect().IsValid() {
+		return nil
+	}
+	for rest := []byte(m.ProtoReflect().GetUnknown()); len(rest) > 0; {
+		num, typ, n := protowire.ConsumeTag(rest)
+		if n < 0 {
+			return nil
+		}
+		rest = rest[n:]
+		if num == conditionField && typ == protowire.BytesType {
+			body, n := protowire.ConsumeBytes(rest)
+			if n < 0 {
+				return nil
+			}
+			abnormal, message := oldCondition(body)
+			if !abnormal {
+				return nil
+			}
+			return new(c.entry(volume.Abnormal, "", message))
+		}
+		if n = protowire.ConsumeFieldValue(num, typ, rest); n < 0 {
+			return nil
+		}
+		rest = rest[n:]
+	}
+	return nil
+}
+
+// oldCondition reads the body of a VolumeCondition.
+func oldCondition(body []byte) (abnormal bool, message string) {
+	for len(body) > 0 {
+		num, typ, n := protowire.ConsumeTag(body)
+		if n < 0 {
+			return abnormal, message
+		}
+		body = body[n:]
+		switch {
+		case num == 1 && typ == protowire.VarintType:
+			v, n := protowire.ConsumeVarint(body)
+			if n < 0 {
+				return abnormal, message
+			}
+			abnormal = v != 0
+		case num == 2 && typ == protowire.BytesType:
+			v, n := protowire.ConsumeBytes(body)
+			if n < 0 {
+				return abnormal, message
+			}
+			message = string(v)
+		}
+		if n = protowire.ConsumeFieldValue(num, typ, body); n < 0 {
+			return abnormal, message
+		}
+		body = body[n:]
+	}
+	return abnormal, message
+}
