@@ -49,14 +49,14 @@ func TestInfo(t *testing.T) {
 		ControllerCaps: []string{"CREATE_DELETE_VOLUME", "PUBLISH_UNPUBLISH_VOLUME", "PUBLISH_READONLY", "SINGLE_NODE_MULTI_WRITER"},
 		NodeCaps:       []string{"STAGE_UNSTAGE_VOLUME", "GET_VOLUME_STATS", "SINGLE_NODE_MULTI_WRITER"},
 		Caps: volume.Caps{Attach: true, AttachReadOnly: true, CreateDelete: true, Stage: true, Stats: true,
-			ControllerMultiWriter: true, NodeMultiWriter: true},
+			ControllerMultiWriter: true, NodeMultiWriter: true, Topology: true},
 	}
 	nodeOnly := full
 	nodeOnly.HasController, nodeOnly.ControllerCaps = false, nil
 	nodeOnly.Caps = volume.Caps{Stage: true, Stats: true, NodeMultiWriter: true}
 	controllerOnly := full
 	controllerOnly.HasNode, controllerOnly.NodeCaps, controllerOnly.NodeID, controllerOnly.Topology, controllerOnly.MaxVolumes = false, nil, "", nil, 0
-	controllerOnly.Caps = volume.Caps{Attach: true, AttachReadOnly: true, CreateDelete: true, ControllerMultiWriter: true}
+	controllerOnly.Caps = volume.Caps{Attach: true, AttachReadOnly: true, CreateDelete: true, ControllerMultiWriter: true, Topology: true}
 	odd := full
 	odd.ControllerCaps, odd.NodeCaps, odd.Caps = []string{"UNKNOWN", "4711"}, []string{"STAGE_UNSTAGE_VOLUME", "99"}, volume.Caps{Stage: true}
 

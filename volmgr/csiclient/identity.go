@@ -40,6 +40,9 @@ func (c *Client) Info(ctx context.Context) (volume.PluginInfo, error) {
 	if err == nil && k.groups {
 		err = c.askGroups(ctx, k)
 	}
+	if !k.info.HasController { // what the two say is of the controller's calls
+		k.info.Caps.Topology, k.info.Caps.Offline = false, false
+	}
 	if err == nil && c.opts.Services != ControllerOnly {
 		err = c.askNode(ctx, k)
 	}
