@@ -159,6 +159,9 @@ type run struct {
 	terminal bool // stdin is one
 	colour   bool // stdout is one
 	cgroup   string
+	// looks bounds how often what takes its time is looked at, without waiting between;
+	// with 0 it is by the clock.
+	looks int
 }
 
 type result struct {
@@ -176,9 +179,13 @@ func with(t *testing.T, f *fake) *run {
 
 func (r run) volctl(args ...string) result {
 	var stdout, stderr bytes.Buffer
+	var pause func(context.Context, time.Duration) error
+	if r.looks > 0 {
+		pause = pauses(r.looks)
+	}
 	code := Run(r.ctx, Env{
 		Args: args, Stdin: strings.NewReader(r.stdin), Stdout: &stdout, Stderr: &stderr,
-		StdinTerminal: r.terminal, StdoutTerminal: r.colour,
+		StdinTerminal: r.terminal, StdoutTerminal: r.colour, Pause: pause,
 		Now:    func() time.Time { return now },
 		Cgroup: func() ([]byte, error) { return []byte(r.cgroup), nil },
 		Getenv: func(name string) string {
@@ -210,5 +217,15 @@ func golden(t *testing.T, file, got string) {
 	}
 	if got != string(want) {
 		t.Errorf("%s differs (write it anew with: go test ./cli -update)\n--- got\n%s\n--- want\n%s", file, got, want)
+	}
+}
+
+// pauses are over at once, so many times, and then last.
+func pauses(n int) func(context.Context, time.Duration) error {
+	return func(ctx context.Context, _ time.Duration) error {
+		if n--; n < 0 {
+			<-ctx.Done()
+		}
+		return ctx.Err()
 	}
 }

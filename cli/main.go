@@ -23,8 +23,13 @@ type Env struct {
 	Getenv         func(string) string
 	// StdinTerminal allows questions, StdoutTerminal colours.
 	StdinTerminal, StdoutTerminal bool
+	// StderrColumns is how wide the terminal is that stderr is; 0 if it is none. It may
+	// be nil.
+	StderrColumns func() int
 	// Now and its location are what times on the screen are told against.
 	Now func() time.Time
+	// Pause waits, unless ctx ends first; nil is by the clock.
+	Pause func(ctx context.Context, d time.Duration) error
 	// Cgroup is the content of /proc/self/cgroup; it says which service calls.
 	Cgroup func() ([]byte, error)
 }
@@ -44,6 +49,7 @@ func Main() int {
 		Getenv:         os.Getenv,
 		StdinTerminal:  term.IsTerminal(int(os.Stdin.Fd())),
 		StdoutTerminal: term.IsTerminal(int(os.Stdout.Fd())),
+		StderrColumns:  func() int { return columns(os.Stderr) },
 		Now:            time.Now,
 		Cgroup:         func() ([]byte, error) { return os.ReadFile("/proc/self/cgroup") },
 	})

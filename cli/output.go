@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -30,11 +31,21 @@ type output struct {
 	quiet   bool
 	colour  bool
 	now     func() time.Time
+	// pause waits between two looks at what takes its time.
+	pause func(ctx context.Context, d time.Duration) error
+	// columns is the width of the terminal that stderr is; nil if it is none.
+	columns func() int
 }
 
 // output reads the flags about output.
 func (a *app) output() (*output, error) {
-	o := &output{w: a.env.Stdout, errw: a.env.Stderr, quiet: a.quiet, now: a.env.Now}
+	o := &output{w: a.env.Stdout, errw: a.env.Stderr, quiet: a.quiet, now: a.env.Now, pause: a.env.Pause}
+	if o.pause == nil {
+		o.pause = sleep
+	}
+	if a.env.Getenv("TERM") != "dumb" {
+		o.columns = a.env.StderrColumns
+	}
 	o.colour = a.env.StdoutTerminal && !a.noColor && a.env.Getenv("NO_COLOR") == "" && a.env.Getenv("TERM") != "dumb"
 	name, text, hasText := strings.Cut(a.format, "=")
 	if a.json {

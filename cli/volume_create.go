@@ -3,10 +3,10 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/volagent/volagent/agent/api"
@@ -122,19 +122,22 @@ func (o *volumeCreateOptions) describe(id string) ([]api.VolumeSpec, error) {
 }
 
 func runVolumeCreate(ctx context.Context, o volumeCreateOptions, client *apiclient.Client, out *output) error {
-	return apply(ctx, "create", o.specs, client, out, func(s api.VolumeSpec) (*api.VolumeResult, error) {
+	state := func(s api.VolumeSpec) told { return volumeProgress(client, s.ID, s.PluginID) }
+	return apply(ctx, "create", o.specs, client, out, state, func(s api.VolumeSpec) (*api.VolumeResult, error) {
 		return client.CreateVolume(ctx, s, false)
 	})
 }
 
-// apply has the agent take specs one by one, and reports each.
-func apply(ctx context.Context, verb string, specs []api.VolumeSpec, client *apiclient.Client, out *output, one func(api.VolumeSpec) (*api.VolumeResult, error)) error {
+// apply has the agent take specs one by one, and reports each; state tells how far
+// one is that takes its time.
+func apply(ctx context.Context, verb string, specs []api.VolumeSpec, client *apiclient.Client, out *output,
+	state func(api.VolumeSpec) told, one func(api.VolumeSpec) (*api.VolumeResult, error)) error {
 	var errs []error
 	results := []*api.VolumeResult{}
 	for _, s := range specs {
-		told := sayWait(ctx, s.PluginID, client, out)
+		end := out.during(ctx, fmt.Sprintf("%sing volume %q", strings.TrimSuffix(verb, "e"), s.ID), state(s))
 		r, err := one(s)
-		told()
+		end()
 		if ctx.Err() != nil {
 			err = interrupted("it was interrupted; what the agent had begun may go on", "volctl volume status "+shellArg(s.ID))
 			errs = append(errs, failed(err, "%s volume %q", verb, s.ID))
@@ -159,30 +162,6 @@ func apply(ctx context.Context, verb string, specs []api.VolumeSpec, client *api
 		}
 	}
 	return all(errs)
-}
-
-// silence is how long nothing is said while a plugin is waited for.
-const silence = 2 * time.Second
-
-// sayWait tells a person what is waited for, if a call takes longer and its plugin
-// is not ready. What it returns ends that.
-func sayWait(ctx context.Context, plugin string, client *apiclient.Client, out *output) (end func()) {
-	quiet, cancel := context.WithCancel(ctx)
-	over := make(chan struct{})
-	go func() {
-		defer close(over)
-		if !out.human() || sleep(quiet, silence) != nil {
-			return
-		}
-		ctx, cancel := context.WithTimeout(ctx, silence)
-		defer cancel()
-		p, err := client.Plugin(ctx, plugin)
-		if err != nil || p.State == api.PluginReady {
-			return
-		}
-		out.note("waiting for plugin %q, which is %s", plugin, joined(": ", p.State, p.Reason))
-	}()
-	return func() { cancel(); <-over }
 }
 
 // sayResult tells a person what became of one volume.

@@ -30,7 +30,8 @@ unchanged one is left as it is, with exit code 0.`,
 }
 
 func runVolumeRegister(ctx context.Context, o volumeRegisterOptions, client *apiclient.Client, out *output) error {
-	return apply(ctx, "register", o.specs, client, out, func(s api.VolumeSpec) (*api.VolumeResult, error) {
+	state := func(s api.VolumeSpec) told { return pluginProgress(client, s.PluginID) }
+	return apply(ctx, "register", o.specs, client, out, state, func(s api.VolumeSpec) (*api.VolumeResult, error) {
 		return client.RegisterVolume(ctx, s, false)
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/volagent/volagent/agent/api"
@@ -13,8 +14,11 @@ import (
 func TestCreateSaysWhatItWaitsFor(t *testing.T) {
 	f := world()
 	said := make(chan struct{})
+	var asked atomic.Int32
 	f.on["GET /v1/plugins/nfs"] = func(*http.Request) (any, error) {
-		defer close(said)
+		if asked.Add(1) == 2 {
+			close(said) // the first answer
+		}
 		return f.plugins[0], nil
 	}
 	f.on["POST /v1/volumes/new/create"] = func(r *http.Request) (any, error) {
@@ -24,8 +28,10 @@ func TestCreateSaysWhatItWaitsFor(t *testing.T) {
 		}
 		return nil, &api.Error{Code: api.CodePluginUnavailable, Message: `plugin "nfs" is backing-off`}
 	}
-	res := with(t, f).volctl("volume", "create", "new", "--plugin", "nfs")
-	if res.code != exitPluginUnavailable || !strings.HasPrefix(res.stderr, `waiting for plugin "nfs", which is backing-off: it exited 6 times`+"\n") {
+	r := with(t, f)
+	r.looks = 2
+	res := r.volctl("volume", "create", "new", "--plugin", "nfs")
+	if res.code != exitPluginUnavailable || !strings.HasPrefix(res.stderr, `creating volume "new": waiting for plugin "nfs", which is backing-off: it exited 6 times`+"\n") {
 		t.Errorf("got %+v", res)
 	}
 }

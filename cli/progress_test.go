@@ -1,0 +1,181 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/volagent/volagent/agent/api"
+	"golang.org/x/sys/unix"
+)
+
+// display is a run of a progress display against a clock of its own: each state is what is told
+// in one look, and the display ends after the last.
+func display(t *testing.T, columns int, o output, states ...string) string {
+	t.Helper()
+	var stderr bytes.Buffer
+	var clock time.Duration
+	seen := make(chan struct{})
+	o.errw, o.format = &stderr, formatTable
+	o.now = func() time.Time { return now.Add(clock) }
+	o.columns = func() int { return columns }
+	o.pause = func(ctx context.Context, d time.Duration) error {
+		if len(states) > 0 {
+			clock += d
+			return nil
+		}
+		close(seen)
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	end := o.during(t.Context(), `copying "a"`, func(context.Context) string {
+		state := states[0]
+		states = states[1:]
+		return state
+	})
+	<-seen
+	end()
+	return stderr.String()
+}
+
+func TestProgress(t *testing.T) {
+	const erased = "\r\x1b[K"
+	for _, tt := range []struct {
+		name    string
+		columns int
+		states  []string
+		want    string
+	}{
+		{"nothing within a second", 80, nil, ""},
+		{"a terminal's one line", 80, []string{"", "step 1", "step 2"},
+			erased + `copying "a"  1s` + erased + `copying "a"  2s  step 1` + erased + `copying "a"  3s  step 2` + erased},
+		{"no wider than the terminal", 20, []string{"step 1"}, erased + `copying "a"  1s  s…` + erased},
+		{"a wide character is not halved", 21, []string{"日本語"}, erased + `copying "a"  1s  日…` + erased},
+		{"no escapes get through", 80, []string{"\x1b[2J\na"}, erased + `copying "a"  1s  \x1b[2J a` + erased},
+		{"a line for each change", 0, []string{"", "step 1", "step 1", "", "step 1", "step 2\n"}, "copying \"a\": step 1\ncopying \"a\": step 2\n"},
+	} {
+		if got := display(t, tt.columns, output{}, tt.states...); got != tt.want {
+			t.Errorf("%s: got %q, want %q", tt.name, got, tt.want)
+		}
+	}
+}
+
+// Programs read no display.
+func TestProgressIsForPeople(t *testing.T) {
+	for _, o := range []output{{quiet: true, format: formatTable}, {format: formatJSON}, {format: formatYAML}} {
+		var stderr bytes.Buffer
+		o.errw, o.columns, o.now = &stderr, func() int { return 80 }, func() time.Time { return now }
+		o.pause = func(context.Context, time.Duration) error { t.Error("it is being displayed"); return io.EOF }
+		o.during(t.Context(), "x", nil)()
+		if stderr.Len() > 0 {
+			t.Errorf("%+v: got %q", o, stderr.String())
+		}
+	}
+}
+
+// screen is what a terminal was sent.
+type screen struct {
+	mu   sync.Mutex
+	text strings.Builder
+	more chan struct{}
+}
+
+func (s *screen) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.text.Write(b)
+	close(s.more)
+	s.more = make(chan struct{})
+	return len(b), nil
+}
+
+// await waits until the terminal was sent a text; false if ctx ends first.
+func (s *screen) await(ctx context.Context, text string) bool {
+	for {
+		s.mu.Lock()
+		found, more := strings.Contains(s.text.String(), text), s.more
+		s.mu.Unlock()
+		if found {
+			return true
+		}
+		select {
+		case <-more:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// terminal opens a pseudoterminal of so many columns.
+func terminal(t *testing.T, wide uint16) (*os.File, *screen) {
+	t.Helper()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Skipf("no pseudoterminal is to be had: %v", err)
+	}
+	unlocked := 0
+	number, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	if err == nil {
+		err = unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, unlocked)
+	}
+	if err == nil {
+		err = unix.IoctlSetWinsize(int(master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 24, Col: wide})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	tty, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &screen{more: make(chan struct{})}
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		_, _ = io.Copy(s, master) // ends with an error once nobody has the other side
+	}()
+	t.Cleanup(func() {
+		_ = tty.Close()
+		<-read
+		_ = master.Close()
+	})
+	return tty, s
+}
+
+// On a terminal the display is one line on stderr, which is empty again before the
+// outcome is told.
+func TestProgressOnATerminal(t *testing.T) {
+	tty, seen := terminal(t, 60)
+	f := world()
+	f.volumes = append(f.volumes, api.Volume{Spec: api.VolumeSpec{ID: "new", PluginID: "ebs"}, Attempt: &api.Attempt{Step: "CreateVolume", Running: true}})
+	f.on["POST /v1/volumes/new/create"] = func(r *http.Request) (any, error) {
+		if !seen.await(r.Context(), "\r\x1b[Kcreating volume \"new\"  0s  CreateVolume") {
+			return nil, &api.Error{Code: api.CodeFailed, Message: "nothing was displayed"}
+		}
+		return nil, &api.Error{Code: api.CodeRefused, Message: "no more room"}
+	}
+	r := with(t, f)
+	code := Run(r.ctx, Env{
+		Args: []string{"volume", "create", "new", "--plugin", "ebs", "--socket", r.socket}, Stdout: tty, Stderr: tty,
+		StderrColumns: func() int { return columns(tty) }, Now: func() time.Time { return now },
+		Getenv: func(string) string { return "" },
+		Pause:  pauses(2),
+	})
+	if code != exitRefused || !seen.await(t.Context(), "\r\x1b[Kvolctl: cannot create volume \"new\": no more room") {
+		t.Errorf("exit %d, the terminal shows %q", code, seen.text.String())
+	}
+	if got := columns(tty); got != 60 {
+		t.Errorf("a terminal of 60 columns counts as %d", got)
+	}
+	pipe, _, err := os.Pipe()
+	if err != nil || columns(pipe) != 0 {
+		t.Errorf("a pipe has %d columns, %v", columns(pipe), err)
+	}
+}
