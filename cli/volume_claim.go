@@ -39,6 +39,7 @@ func newVolumeClaim(a *app) *cobra.Command {
 		o        volumeClaimOptions
 		perAlloc uint
 		owner    string
+		own      ownershipFlags
 	)
 	cmd := &cobra.Command{
 		Use: "claim ID", Short: "Claim a volume, wait until it is mounted, and print its path",
@@ -49,10 +50,15 @@ unless --alloc names one. The claim ends with its owner: a process, or a systemd
 was started this time. By default that is the calling service; a claim without an owner lives
 until it is detached. The same claim again gives the same answer; with other options it is
 refused. A claim that was waited for in vain, until --timeout or Ctrl-C, is withdrawn.
-With --no-wait it stays and goes on, and nothing is printed before it is mounted.`,
+With --no-wait it stays and goes on, and nothing is printed before it is mounted.
+
+--uid, --gid and --mode are given to the root of the volume before its path is printed. The group
+is left to a plugin that can see to it for all files (VOLUME_MOUNT_GROUP), and is then that of all
+claims. With --recursive all that is in the volume gets them, unless its root has them already.`,
 		Example: `  cd "$(volctl volume claim data)"
   volctl volume claim data -alloc backup -read-only --at /srv/data
-  volctl volume claim data --owner pid:$$`,
+  volctl volume claim data --owner pid:$$
+  volctl volume claim data --uid postgres --gid postgres --mode 0700`,
 		Args: exactly("ID"), ValidArgsFunction: completeArg(a, volumeIDs),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.volume = args[0]
@@ -67,6 +73,9 @@ With --no-wait it stays and goes on, and nothing is printed before it is mounted
 				o.req.Owner, err = parseOwner(owner)
 			}
 			if err != nil {
+				return err
+			}
+			if o.req.Ownership, err = own.read(); err != nil {
 				return err
 			}
 			if err := o.check(); err != nil {
@@ -86,6 +95,7 @@ With --no-wait it stays and goes on, and nothing is printed before it is mounted
 	f.UintVar(&perAlloc, "per-alloc", 0, "claim ID[N], the volume of alloc number `N`")
 	f.StringArrayVar(&o.req.MountFlags, "mount-flag", nil, "a mount `OPTION`; may be repeated")
 	f.StringVar(&o.req.At, "at", "", "bind it at `DIR` too, an absolute path, and print that")
+	own.add(cmd)
 	f.StringVar(&owner, "owner", "", "who keeps the claim alive: an `OWNER` pid:N, unit:NAME or none (default the calling service, else none)")
 	f.DurationVar(&o.timeout, "timeout", claimTimeout, "how long to wait for the mount")
 	f.BoolVar(&o.noWait, "no-wait", false, "do not wait; the claim stays")

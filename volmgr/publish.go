@@ -36,7 +36,7 @@ func (s step) publish() volume.Outcome {
 	c := s.claim()
 	req := volume.NodePublishRequest{
 		ExternalID: s.r.Volume.ExternalID, TargetPath: s.a.Path, Capability: c.Mode,
-		FSType: opts.FSType, MountFlags: opts.MountFlags, ReadOnly: c.ReadOnly,
+		FSType: opts.FSType, MountFlags: opts.MountFlags, MountGroup: s.group(), ReadOnly: c.ReadOnly,
 		PublishContext: s.r.Node.PublishContext, VolumeContext: s.r.Volume.Context, Secrets: secrets,
 	}
 	if s.r.Node.Staged != volume.Absent {

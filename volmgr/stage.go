@@ -19,7 +19,7 @@ func (s step) controllerPublish() volume.Outcome {
 	readOnly := !c.Access.Writable()
 	context, err := p.ControllerPublish(s.ctx, volume.ControllerPublishRequest{
 		ExternalID: s.r.Volume.ExternalID, NodeID: s.a.NodeID, Capability: c,
-		FSType: opts.FSType, MountFlags: opts.MountFlags, ReadOnly: readOnly,
+		FSType: opts.FSType, MountFlags: opts.MountFlags, MountGroup: s.group(), ReadOnly: readOnly,
 		VolumeContext: s.r.Volume.Context, Secrets: secrets,
 	})
 	if err != nil {
@@ -60,7 +60,7 @@ func (s step) stage() volume.Outcome {
 	c, opts := s.capability()
 	if err := p.NodeStage(s.ctx, volume.NodeStageRequest{
 		ExternalID: s.r.Volume.ExternalID, StagingPath: s.a.Path, Capability: c,
-		FSType: opts.FSType, MountFlags: opts.MountFlags,
+		FSType: opts.FSType, MountFlags: opts.MountFlags, MountGroup: s.group(),
 		PublishContext: s.r.Node.PublishContext, VolumeContext: s.r.Volume.Context, Secrets: secrets,
 	}); err != nil {
 		return s.outcome(err)

@@ -135,6 +135,8 @@ func (m *Manager) Do(ctx context.Context, r volume.Record, a volume.Action, p vo
 		return s.publish()
 	case volume.NodeUnpublish:
 		return s.unpublish()
+	case volume.Own:
+		return s.own()
 	case volume.Bind:
 		return s.bind()
 	case volume.Unbind:
@@ -217,6 +219,14 @@ func (s step) capability() (volume.Capability, volume.MountOptions) {
 		return m.Capability, volume.MountOptions{FSType: m.FSType, MountFlags: m.MountFlags}
 	}
 	return s.r.Volume.Capabilities[0], s.r.Volume.MountOptions
+}
+
+// group is the mount group of the claims in force.
+func (s step) group() string {
+	if m := s.r.Node.Mode; m != nil {
+		return m.Group
+	}
+	return ""
 }
 
 // makeDir makes a directory and its missing parents below the root, passable

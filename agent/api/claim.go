@@ -21,9 +21,21 @@ type ClaimRequest struct {
 	MountFlags     []string `json:"mount_flags,omitempty"`
 	// At is an absolute path where the volume is bound as well.
 	At string `json:"at,omitempty"`
+	Ownership
 	// Owner is who keeps the claim alive. Its Kind decides which of PID, Unit and
 	// Invocation count; left empty, the claim lives until it is detached.
 	Owner Owner `json:"owner,omitzero"`
+}
+
+// Ownership is who shall own the root of the volume, and with which mode. The group
+// is left to a plugin that can see to it (VOLUME_MOUNT_GROUP). What is left out
+// stays as it is.
+type Ownership struct {
+	UID  *uint32 `json:"uid,omitempty"`
+	GID  *uint32 `json:"gid,omitempty"`
+	Mode string  `json:"mode,omitempty"` // octal, as in "0770"
+	// Recursive asks for all that is in the volume too, unless its root is as asked.
+	Recursive bool `json:"recursive,omitempty"`
 }
 
 // Kinds of owners.
@@ -71,6 +83,7 @@ type Claim struct {
 	Target string    `json:"target"`
 	At     string    `json:"at,omitempty"`
 	Since  time.Time `json:"since"`
+	Ownership
 	// Adopted tells a claim that was rebuilt from what is mounted, after the
 	// state database was lost. It counts as a writer.
 	Adopted bool `json:"adopted,omitempty"`

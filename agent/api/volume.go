@@ -148,6 +148,8 @@ type Attempt struct {
 	// latest. Zero: not by itself, something must change.
 	Next    time.Time `json:"next,omitzero"`
 	Running bool      `json:"running"`
+	// Progress is how far the step in hand is, in words, where it says so.
+	Progress string `json:"progress,omitempty"`
 	// Retry says what lets it go on: "backoff", "change" or "never".
 	Retry string `json:"retry,omitempty"`
 	Fix   string `json:"fix,omitempty"` // the command that helps

@@ -39,7 +39,7 @@ func (s *Server) claim(w http.ResponseWriter, r *http.Request) error {
 	rec, c, err := s.o.Claims.Claim(r.Context(), r.PathValue("id"), volume.Request{
 		Alloc: r.PathValue("alloc"), ReadOnly: req.ReadOnly,
 		Access: volume.AccessMode(req.AccessMode), Attachment: volume.AttachmentMode(req.AttachmentMode),
-		MountFlags: req.MountFlags, At: req.At, Owner: fromOwner(req.Owner),
+		MountFlags: req.MountFlags, At: req.At, Owner: fromOwner(req.Owner), Own: fromOwnership(req.Ownership),
 	}, wait)
 	if err != nil {
 		return s.withLog(err, s.pluginOf(r.PathValue("id")))

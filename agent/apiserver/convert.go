@@ -1,8 +1,10 @@
 package apiserver
 
 import (
+	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/volagent/volagent/agent/api"
@@ -171,7 +173,7 @@ func toAttempt(at *volume.Attempt) *api.Attempt {
 	}
 	a := &api.Attempt{
 		Step: string(at.Action.Kind), Alloc: at.Action.Alloc, Waits: at.Action.Reason, Cause: string(at.Action.Cause),
-		Tries: at.Tries, First: at.First, Next: at.Next, Running: at.Running,
+		Tries: at.Tries, First: at.First, Next: at.Next, Running: at.Running, Progress: at.Progress,
 	}
 	if i := slices.Index(way, at.Action.Kind); i >= 0 {
 		a.Index, a.Of = i+1, len(way)
@@ -189,6 +191,7 @@ func toClaim(r volume.Record, c volume.Claim, p volume.PluginView, owners volume
 		Volume: r.Volume.ID, PluginID: r.Volume.PluginID, Alloc: c.Alloc, State: string(c.State), Wanted: c.Wanted,
 		ReadOnly: c.ReadOnly, AccessMode: string(c.Mode.Access), AttachmentMode: string(c.Mode.Attachment),
 		Owner: toOwner(c.Owner, owners), Path: c.Path(), Target: c.Target, At: c.At, Since: c.Since,
+		Ownership: toOwnership(c.Own),
 	}
 	if c.Adopted {
 		a.Adopted, a.Note = true, "adopted"
@@ -197,6 +200,33 @@ func toClaim(r volume.Record, c volume.Claim, p volume.PluginView, owners volume
 		a.Note = strings.TrimPrefix(a.Note+", plugin unavailable", ", ")
 	}
 	return a
+}
+
+// fromOwnership is what a request asks for.
+func fromOwnership(o api.Ownership) volume.Ownership {
+	text := func(id *uint32) string {
+		if id == nil {
+			return ""
+		}
+		return strconv.FormatUint(uint64(*id), 10)
+	}
+	mode := o.Mode
+	if m, err := strconv.ParseUint(mode, 8, 32); err == nil {
+		mode = fmt.Sprintf("%04o", m) // so that 770 is no other mode than 0770
+	}
+	return volume.Ownership{UID: text(o.UID), GID: text(o.GID), Mode: mode, Recursive: o.Recursive}
+}
+
+// toOwnership is what a claim was given.
+func toOwnership(o volume.Ownership) api.Ownership {
+	number := func(id string) *uint32 {
+		n, err := strconv.ParseUint(id, 10, 32)
+		if err != nil {
+			return nil
+		}
+		return new(uint32(n))
+	}
+	return api.Ownership{UID: number(o.UID), GID: number(o.GID), Mode: o.Mode, Recursive: o.Recursive}
 }
 
 // fromOwner is whom a request names; only what its kind calls for counts.

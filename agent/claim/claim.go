@@ -31,6 +31,9 @@ type Queue interface {
 	Attempt(id, alloc string) *volume.Attempt
 	// Abandon gives up the call in hand for a volume.
 	Abandon(id string)
+	// Yield breaks off what is done for a claim that nobody wants any more, where
+	// that may be left half done.
+	Yield(id, alloc string)
 	// InPlace looks whether a claim's mounts are those that were made for it.
 	InPlace(ctx context.Context, r volume.Record, alloc string) bool
 }
@@ -194,6 +197,9 @@ func (s *Service) check(ctx context.Context, req *request) error {
 	if err := s.checkAt(req); err != nil {
 		return err
 	}
+	if err := req.Own.Check(); err != nil {
+		return err
+	}
 	return s.resolve(ctx, &req.Request)
 }
 
@@ -288,7 +294,7 @@ func (s *Service) mounted(ctx context.Context, req request, seq uint64) (volume.
 
 // hopeless reports whether a step that the claim needs failed for good.
 func hopeless(at *volume.Attempt, alloc string) bool {
-	return final(at) && at.Action.Forward() && (at.Action.Alloc == "" || at.Action.Alloc == alloc)
+	return final(at) && at.Action.Wanted() && (at.Action.Alloc == "" || at.Action.Alloc == alloc)
 }
 
 // final reports whether a step failed and is not tried again by itself. One that
@@ -364,24 +370,6 @@ func ended(ctx context.Context, why error) error {
 	}
 	return ctx.Err()
 }
-
-// withdraw takes back a claim that was waited for in vain, and adds that to the
-// message. It outlives the request, because the caller may be gone.
-func (s *Service) withdraw(ctx context.Context, key waitKey, why error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
-	defer cancel()
-	if _, err := s.release(ctx, key.volume, key.alloc, key.seq, volume.WithPlugin); err != nil && !errors.Is(err, volume.ErrNotFound) {
-		return errors.Join(why, fmt.Errorf("and the claim could not be withdrawn: %w", err))
-	}
-	s.say(key.volume, key.alloc, "claim-withdrawn", why.Error())
-	return &withdrawn{why}
-}
-
-// withdrawn adds to an error that nothing was left claimed.
-type withdrawn struct{ error }
-
-func (w *withdrawn) Error() string { return w.error.Error() + "; the claim was withdrawn" }
-func (w *withdrawn) Unwrap() error { return w.error }
 
 func unknown(id string) error {
 	return volume.Errorf(volume.ErrNotFound, "no volume %q", id).WithHint("volctl volume list")

@@ -86,6 +86,9 @@ func (s *Service) release(ctx context.Context, id, alloc string, seq uint64, how
 		s.say(id, alloc, "claim-"+string(now), fmt.Sprintf("%s → %s", was, now))
 	}
 	s.Queue.Wake(id)
+	if released {
+		s.Queue.Yield(id, alloc)
+	}
 	return released, nil
 }
 
@@ -100,7 +103,7 @@ func (s *Service) freed(ctx context.Context, id string, was volume.Claim, how vo
 		}
 		at := s.Queue.Attempt(id, was.Alloc)
 		switch {
-		case final(at) && !at.Action.Forward():
+		case final(at) && !at.Action.Wanted():
 			return &volume.Awaited{Err: at.Err, At: *at}
 		case how != volume.WithPlugin && at != nil && at.Action.How == how && at.Err != nil && !at.Running && at.Next.After(time.Now()):
 			return stays(id, was.Alloc, at)

@@ -33,11 +33,18 @@ var attrs = map[string]struct{ set, clear uint64 }{
 }
 
 // parseMountFlags lets the last of two contradicting flags win, as mount(8) does. One string may
-// hold several flags, separated by commas.
+// hold several flags, separated by commas; those in double quotes separate nothing, as in SELinux'
+// context="system_u:object_r:etc_t:s0:c1,c2".
 func parseMountFlags(flags []string) mountFlags {
 	var m mountFlags
-	for _, f := range strings.Split(strings.Join(flags, ","), ",") {
-		f = strings.TrimSpace(f)
+	quoted := false
+	for _, f := range strings.FieldsFunc(strings.Join(flags, ","), func(r rune) bool {
+		if r == '"' {
+			quoted = !quoted
+		}
+		return r == ',' && !quoted
+	}) {
+		f = strings.TrimSpace(strings.ReplaceAll(f, `"`, "")) // the kernel is given them one by one
 		if f == "" {
 			continue
 		}

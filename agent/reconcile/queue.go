@@ -203,6 +203,16 @@ func (q *Queue) Abandon(id string) {
 	}
 }
 
+// Yield breaks off the step in hand for a claim if that may be left half done: to
+// give what is in a volume to its owner can take long, and nobody wants it now.
+func (q *Queue) Yield(id, alloc string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if e, ok := q.entries[id]; ok && e.running != nil && e.abandon != nil && e.running.Action.Kind == volume.Own && e.running.Action.Alloc == alloc {
+		e.abandon()
+	}
+}
+
 // Look observes a volume for people, with what the queue knows of it. What it
 // finds to be done is begun.
 func (q *Queue) Look(ctx context.Context, r volume.Record) (volume.Observed, *volume.Attempt) {

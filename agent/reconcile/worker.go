@@ -83,10 +83,11 @@ func (q *Queue) turn(id string, e *entry, r volume.Record) (more, news bool) {
 		return true, false
 	}
 	e.begin(a)
-	if a.RPC() {
+	if a.RPC() || a.Kind == volume.Own {
 		e.abandon = cancel
 	}
 	q.mu.Unlock()
+	ctx = volume.WithProgress(ctx, func(words string) { q.progress(id, e, words) })
 	done := q.forStorage(ctx, id, r, a, func() {
 		out := q.do(ctx, id, e, r, a, obs)
 		e.glimpsed(a, out, time.Now())
@@ -125,7 +126,7 @@ func (q *Queue) forStorage(ctx context.Context, id string, r volume.Record, a vo
 // for: a claim is mounted by it, or gone. All others lead to one that is, or to
 // a turn with nothing to do.
 func settles(a volume.Action) bool {
-	return a.Kind == volume.NodePublish || a.Kind == volume.Bind || a.Kind == volume.Free
+	return a.Kind == volume.NodePublish || a.Kind == volume.Own || a.Kind == volume.Bind || a.Kind == volume.Free
 }
 
 // do does a step. Behind one that had to be on disk and is not, some wait.
@@ -250,7 +251,12 @@ func (q *Queue) finish(id string, e *entry, r volume.Record, a volume.Action, ob
 // cutShort words a step that the end of the agent broke off: that is no failure,
 // and the next agent goes on with it.
 func (q *Queue) cutShort(evs []volume.Event, a volume.Action, out volume.Outcome) []volume.Event {
-	if out.Err == nil || out.Err.Code != "Canceled" || q.ctx.Err() == nil {
+	switch {
+	case out.Err == nil || out.Err.Code != "Canceled":
+		return evs
+	case q.ctx.Err() == nil && a.Kind == volume.Own:
+		return nil // the claim is being released, which is told already
+	case q.ctx.Err() == nil:
 		return evs
 	}
 	for i := range evs {
@@ -280,6 +286,16 @@ func late(a volume.Action, out volume.Outcome) bool {
 		return false
 	}
 	return a.Forward() && out.Err.Uncertain() || !out.Err.Answered
+}
+
+// progress notes how far the step in hand is.
+func (q *Queue) progress(id string, e *entry, words string) {
+	q.mu.Lock()
+	if e.running != nil {
+		e.running.Progress = words
+	}
+	q.mu.Unlock()
+	q.notify(id)
 }
 
 // log is for who debugs: what people need to know are the events, of which those

@@ -20,6 +20,7 @@ const (
 	kindForce   kind = "force unmount of"
 	kindLazy    kind = "lazy unmount of"
 	kindScan    kind = "scan for users of"
+	kindOwn     kind = "change the owner of"
 )
 
 // HungError says that a call got no answer within the bound. What it asked for

@@ -42,6 +42,7 @@ const (
 	Doubt    Kind = "doubt"     // record that what was made is not there, or no good, before it is made again
 	Bind     Kind = "bind"      // mount the target at Claim.At
 	Unbind   Kind = "unbind"    // and take it away
+	Own      Kind = "own"       // give the root of the volume the owner and mode that were asked for
 	Unmount  Kind = "unmount"   // take a target or the staged mount away with no call to the plugin
 	Prove    Kind = "prove"     // nothing on the host uses the device
 	EndWatch Kind = "end-watch" // no late mount came
@@ -118,6 +119,10 @@ func (k Kind) Controller() bool { return slices.Contains(controllers, k) }
 func (a Action) Forward() bool {
 	return a.Kind == ControllerPublish || a.Kind == NodeStage || a.Kind == NodePublish || a.Kind == Bind
 }
+
+// Wanted reports whether the step is one that wanted claims need: it makes
+// something, or goes on with what was made.
+func (a Action) Wanted() bool { return a.Forward() || a.Kind == Own }
 
 // Outcome is how a step went. The zero value is success with nothing to add.
 type Outcome struct {

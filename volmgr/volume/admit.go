@@ -22,6 +22,7 @@ type Request struct {
 	MountFlags []string
 	At         string
 	Owner      Owner
+	Own        Ownership
 	// Owners tells which holders are gone; with nil none is.
 	Owners Owners
 
@@ -55,7 +56,11 @@ func Admit(r Record, req Request, p PluginInfo, now time.Time) (Record, error) {
 		return r, Errorf(ErrRefused, "volume %q cannot be mounted: plugin %q has no node service", v.ID, v.PluginID).
 			WithHint("volctl plugin status %s", v.PluginID)
 	}
-	mode, err := choose(seen, req)
+	mode, err := choose(seen, req, p.Caps)
+	if err != nil {
+		return r, err
+	}
+	own, err := req.ownable(v.ID, mode, p.Caps)
 	if err != nil {
 		return r, err
 	}
@@ -85,7 +90,7 @@ func Admit(r Record, req Request, p PluginInfo, now time.Time) (Record, error) {
 	return r.with(Claim{
 		Alloc: req.Alloc, Seq: r.Node.Seq, Wanted: true, State: Pending,
 		ReadOnly: req.ReadOnly, Mode: mode.Capability, Owner: req.Owner, Since: now,
-		Target: req.Target, At: req.At,
+		Target: req.Target, At: req.At, Own: own,
 	}), nil
 }
 
@@ -111,6 +116,7 @@ func again(r Record, c Claim, req Request) error {
 	note("mount flags", len(req.MountFlags) > 0 && !slices.Equal(req.MountFlags, r.Node.Mode.MountFlags))
 	note("directory", req.At != c.At)
 	note("owner", req.Owner != c.Owner)
+	note("uid, gid or mode", req.Own != c.Own.asked())
 	if len(differ) == 0 {
 		return nil
 	}
@@ -120,7 +126,7 @@ func again(r Record, c Claim, req Request) error {
 
 // choose fills in the mode that was left open and holds it against what the
 // volume lists and what is in force.
-func choose(r Record, req Request) (*Mode, error) {
+func choose(r Record, req Request, caps Caps) (*Mode, error) {
 	if m := r.Node.Mode; len(r.Claims) > 0 {
 		kind := inForce(r.Ordered()...)
 		switch {
@@ -143,6 +149,9 @@ func choose(r Record, req Request) (*Mode, error) {
 		m := &Mode{Capability: c, FSType: r.Volume.MountOptions.FSType, MountFlags: r.Volume.MountOptions.MountFlags}
 		if len(req.MountFlags) > 0 {
 			m.MountFlags = req.MountFlags
+		}
+		if caps.MountGroup && c.Attachment == FileSystem {
+			m.Group = req.Own.GID
 		}
 		return m, nil
 	}

@@ -37,6 +37,8 @@ func apply(r Record, a Action, out Outcome) Record {
 		return applyPublish(r, a, out)
 	case Bind, Unbind:
 		return applyBind(r, a, out)
+	case Own:
+		return applyOwn(r, a, out)
 	case Unmount:
 		return applyUnmount(r, a, out)
 	case Doubt:
@@ -152,6 +154,7 @@ func applyPublish(r Record, a Action, out Outcome) Record {
 		if c.Published = undone(c.Published, out); c.Published == Absent {
 			c.Mount = nil
 		}
+		c.Owned = false
 		return r.with(c)
 	}
 	if out.Err != nil && out.Err.Uncertain() {
@@ -160,7 +163,7 @@ func applyPublish(r Record, a Action, out Outcome) Record {
 	if !ok {
 		return r
 	}
-	c.Published, c.Mount = after(out), nil
+	c.Published, c.Mount, c.Owned = after(out), nil, false
 	if out.Err == nil {
 		c.Mount = out.Mount
 		r = r.inBoot(out.Boot)
@@ -175,6 +178,17 @@ func applyPublish(r Record, a Action, out Outcome) Record {
 		}
 	}
 	return r
+}
+
+// applyOwn records that the volume's root is as the claim asks, of the mount that
+// it has now.
+func applyOwn(r Record, a Action, out Outcome) Record {
+	c, ok := r.Claims[a.Alloc]
+	if !ok || out.Err != nil || c.Published != Present || c.Target != a.Path {
+		return r
+	}
+	c.Owned = true
+	return r.with(c.taken())
 }
 
 func applyBind(r Record, a Action, out Outcome) Record {
@@ -202,7 +216,7 @@ func applyBind(r Record, a Action, out Outcome) Record {
 
 // taken promotes a wanted claim once all of its mounts are there.
 func (c Claim) taken() Claim {
-	if c.Wanted && c.State == Pending && c.Published == Present && (c.At == "" || c.Bound == Present) {
+	if c.Wanted && c.State == Pending && c.Published == Present && c.owned() && (c.At == "" || c.Bound == Present) {
 		c.State = Taken
 	}
 	return c
@@ -233,6 +247,7 @@ func applyDoubt(r Record, a Action) Record {
 		doubt(&c.Bound, &c.BoundMount)
 	case a.Path == c.Target:
 		doubt(&c.Published, &c.Mount)
+		c.Owned = false
 	}
 	return r.with(c)
 }
@@ -348,6 +363,8 @@ func events(before, now Record, a Action, out Outcome) []Event {
 			add("unpublished", a.Alloc, "unpublished from %s", a.Path)
 		case Bind:
 			add("bound", a.Alloc, "bound at %s", a.Path)
+		case Own:
+			add("owned", a.Alloc, "the root of %s has %s", a.Path, now.Claims[a.Alloc].Own.Here())
 		case Unmount:
 			add("unmounted", a.Alloc, "unmounted %s on the host alone; the plugin is still to be told", a.Path)
 		case Unbind:

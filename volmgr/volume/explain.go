@@ -15,7 +15,9 @@ type Attempt struct {
 	First   time.Time // of the first try in this row of failures
 	Next    time.Time // of the next try or, of a wait, when it ends; zero: not by itself
 	Running bool
-	Unsent  bool // the last failure came before anything was asked of anybody
+	// Progress is how far the step in hand is, in words; empty if it does not say.
+	Progress string
+	Unsent   bool // the last failure came before anything was asked of anybody
 }
 
 // State is how a volume is, in the word that people see first.
@@ -177,7 +179,7 @@ func (s Sight) describe() string {
 func fix(r Record, a Action) (first, second string) {
 	force := Command("volctl volume deregister %s -force", r.Volume.ID)
 	switch {
-	case a.Forward() && a.Alloc != "":
+	case a.Wanted() && a.Alloc != "":
 		return Command("volctl volume detach %s %s", r.Volume.ID, a.Alloc), ""
 	case a.Forward(), a.Owed:
 		return "volctl plugin logs " + r.Volume.PluginID, ""

@@ -26,6 +26,7 @@ func TestExplore(t *testing.T) {
 		{name: "neither"},
 		{name: "hollow stage", stage: true, hollow: true},
 		{name: "stage and bind", stage: true, bind: true},
+		{name: "stage and own", stage: true, own: true},
 		{name: "without the plugin, stage", stage: true, escape: true},
 		{name: "without the plugin, attach and stage", attach: true, stage: true, escape: true},
 		{name: "without the plugin, neither", escape: true},
@@ -64,7 +65,7 @@ func TestExplore(t *testing.T) {
 		t.Run(v.name, func(t *testing.T) {
 			t.Parallel()
 			budgets := budgets
-			if v.escape && !*deep {
+			if (v.escape || v.own) && !*deep {
 				budgets = narrow
 			}
 			for _, b := range budgets {

@@ -266,6 +266,8 @@ func (p *planner) publish(c Claim) bool {
 		return p.unpublish(c)
 	case s.Seen == SeenHung || s.Seen == SeenError:
 		return p.wait(CauseHung, "target %s: %s", c.Target, s.Detail)
+	case c.Published == Present && s.Is(c.Mount) && !c.owned():
+		return p.try(Action{Kind: Own, Alloc: c.Alloc, Path: c.Target})
 	case c.Published == Present && s.Is(c.Mount):
 		return p.bind(c)
 	case s.there() && c.Published != Unknown && !p.watched(c.Target):

@@ -87,6 +87,10 @@ type Claim struct {
 	// Adopted is set on a claim that was rebuilt from what is mounted, after
 	// the state database was lost. It counts as a writer.
 	Adopted bool `json:"adopted,omitempty"`
+	// Own is who shall own the volume's root. Owned is set once that is so of the
+	// mount on record.
+	Own   Ownership `json:"own,omitzero"`
+	Owned bool      `json:"owned,omitempty"`
 	// Without is set by a release that does not ask the plugin.
 	Without Without `json:"without,omitempty"`
 }
@@ -105,7 +109,7 @@ func (c Claim) Path() string {
 // InPlace reports whether what is seen at the claim's target, and where the user
 // wants it, are the mounts that were made for it.
 func (c Claim) InPlace(target, bind Sight) bool {
-	if c.Published != Present || target.Seen != SeenMount || !target.Is(c.Mount) {
+	if c.Published != Present || !c.owned() || target.Seen != SeenMount || !target.Is(c.Mount) {
 		return false
 	}
 	return c.At == "" || c.Bound == Present && bind.Seen == SeenMount && bind.Is(c.BoundMount)
@@ -116,6 +120,8 @@ type Mode struct {
 	Capability
 	FSType     string   `json:"fs_type,omitempty"`
 	MountFlags []string `json:"mount_flags,omitempty"`
+	// Group is the gid, in digits, that a plugin with VOLUME_MOUNT_GROUP mounts for.
+	Group string `json:"group,omitempty"`
 }
 
 // Watch is a path where a call of uncertain outcome may still mount something

@@ -82,6 +82,8 @@ func incomplete(w world, i int, c volume.Claim) string {
 	switch t, b := w.target[i], w.bound[i]; {
 	case t.id == 0 || t.dead || t.bare || c.Mount == nil || *c.Mount != *identity(t):
 		return "the mount is not as recorded"
+	case c.Own.Asked() && !w.owned:
+		return "the owner is not the one that was asked for"
 	case c.At != "" && (b.id == 0 || b.dead || c.BoundMount == nil || *c.BoundMount != *identity(b)):
 		return "the bind is not as recorded"
 	}

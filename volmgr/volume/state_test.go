@@ -34,7 +34,7 @@ var parkable = []volume.Action{
 	{Kind: volume.ControllerUnpublish}, {Kind: volume.Prove},
 	{Kind: volume.NodePublish, Alloc: "a"}, {Kind: volume.NodePublish, Alloc: "b"},
 	{Kind: volume.NodeUnpublish, Alloc: "a"}, {Kind: volume.NodeUnpublish, Alloc: "b"},
-	{Kind: volume.Bind, Alloc: "a"}, {Kind: volume.Unbind, Alloc: "a"},
+	{Kind: volume.Bind, Alloc: "a"}, {Kind: volume.Unbind, Alloc: "a"}, {Kind: volume.Own, Alloc: "a"},
 	{Kind: volume.Unmount}, {Kind: volume.Unmount, Alloc: "a"}, {Kind: volume.Unmount, Alloc: "b"},
 }
 
@@ -108,7 +108,7 @@ func (s *state) future() (k key) {
 }
 
 func (w *world) append(b []byte) []byte {
-	b = append(b, bits(w.attached, w.staged, w.told[0], w.told[1], w.unseen), byte(w.late))
+	b = append(b, bits(w.attached, w.staged, w.told[0], w.told[1], w.unseen, w.owned), byte(w.late))
 	for _, p := range []place{w.stage, w.target[0], w.target[1], w.bound[0]} {
 		b = append(b, p.id<<2|bits(p.dead, p.bare))
 	}
@@ -131,7 +131,7 @@ func appendRecord(b []byte, r volume.Record, w *world) []byte {
 	for i, alloc := range allocs {
 		c, ok := r.Claims[alloc]
 		seq[i] = c.Seq
-		b = append(b, bits(ok, c.Wanted, c.Without == volume.ByUmount, c.Without == volume.ByLazy), claimState(c.State)<<4|side(c.Published)<<2|side(c.Bound), mount(c.Mount)<<4|mount(c.BoundMount))
+		b = append(b, bits(ok, c.Wanted, c.Without == volume.ByUmount, c.Without == volume.ByLazy, c.Owned), claimState(c.State)<<4|side(c.Published)<<2|side(c.Bound), mount(c.Mount)<<4|mount(c.BoundMount))
 	}
 	return append(b, bits(seq[0] < seq[1]))
 }
@@ -227,6 +227,9 @@ func (s state) wished(v variant, in intent) (next volume.Record, changed bool, e
 		req := volume.Request{Alloc: alloc, StagingPath: stagingPath, Target: targets[in.alloc], Owner: volume.Owner{Kind: volume.OwnerNone}}
 		if v.bind {
 			req.At = binds[in.alloc]
+		}
+		if v.own && in.alloc == 0 {
+			req.Own = volume.Ownership{UID: "1000"}
 		}
 		info := volume.PluginInfo{NodeID: "n", Caps: volume.Caps{Attach: v.attach, Stage: v.stage}}
 		next, err = volume.Admit(s.mem, req, info, time.Time{})

@@ -32,6 +32,7 @@ type variant struct {
 	attach bool
 	stage  bool
 	hollow bool // staging makes no mount
+	own    bool // the first alloc wants it to have another owner
 	bind   bool // the first alloc wants it at a directory of its own too
 	escape bool // people also release without the plugin, and deregister by force
 }
@@ -46,6 +47,7 @@ type world struct {
 	late     late // calls that the plugin is still working on
 	boots    uint8
 	told     [2]bool // published, for all that the plugin was told
+	owned    bool    // what is mounted for the first alloc has the owner that it wants
 	unseen   bool    // what was unmounted lazily is still in use
 }
 
@@ -132,6 +134,7 @@ func (w *world) doPublish(v variant, i int, fresh uint8) {
 	w.told[i] = true
 	if w.target[i].id == 0 {
 		w.target[i] = place{id: fresh, bare: v.stage && !w.staged}
+		w.owned = w.owned && i != 0
 	}
 }
 
@@ -311,6 +314,8 @@ func (w *world) effect(v variant, a volume.Action, i int, fresh uint8) volume.Ou
 		w.target[i], w.told[i] = place{}, false
 	case volume.Unmount:
 		return w.unmount(a, i)
+	case volume.Own:
+		w.owned = true
 	case volume.Bind:
 		if w.bound[i].id == 0 {
 			w.bound[i] = place{id: fresh}
@@ -420,9 +425,9 @@ func (w *world) broken(v variant, r volume.Record, a volume.Action) string {
 		if w.late&lateMounts != 0 {
 			return "detached while a late mount may still come"
 		}
-	case volume.Bind:
+	case volume.Bind, volume.Own:
 		if t := w.target[i]; t.id == 0 || t.dead || t.bare {
-			return "bound while the target is not mounted"
+			return "used while the target is not mounted"
 		}
 	case volume.Free:
 		if path := targets[i]; w.target[i].id != 0 && !watches(r, path) || w.bound[i].id != 0 {

@@ -1,0 +1,103 @@
+package main_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// owned is who owns a file itself, and its mode.
+func (h *host) owned(path string) string {
+	h.t.Helper()
+	var st syscall.Stat_t
+	h.must(syscall.Lstat(path, &st))
+	return fmt.Sprintf("%d:%d %04o", st.Uid, st.Gid, st.Mode&0o7777)
+}
+
+// TestOwnership: the root of a volume has the owner and mode that a claim asks for
+// when its path is printed, also once it was mounted anew; all that is in it only
+// if that was asked for, and if the root was not so already.
+func TestOwnership(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.start("local")
+	h.volctl("volume", "create", "data", "--plugin", "local", "--access-mode", "single-node-multi-writer")
+	at := filepath.Join(h.dir, "at")
+	h.must(os.Mkdir(at, 0o755))
+	claim := []string{"volume", "claim", "data", "--alloc", "a", "--at", at, "--uid", "1234", "--gid", "77", "--mode", "2770"}
+	path := h.volctl(claim...)
+	if got := h.owned(path); path != at || got != "1234:77 2770" {
+		t.Fatalf("%s has %s", path, got)
+	}
+	if got := h.volctl("volume", "claim", "data", "--alloc", "a", "--at", at, "--uid", "1234", "--gid", "77", "--mode", "02770"); got != path {
+		t.Errorf("the same claim again: %s", got)
+	}
+	h.refuses(4, "with another uid, gid or mode", "volume", "claim", "data", "--alloc", "a", "--at", at, "--uid", "99")
+
+	h.must(os.WriteFile(filepath.Join(at, "file"), nil, 0o755))
+	h.must(os.Chown(at, 0, 0))
+	h.must(os.Chmod(at, 0o700))
+	h.must(syscall.Unmount(at, syscall.MNT_DETACH))
+	target := h.volctl("claim", "list", "-o", "go-template={{range .}}{{.target}}{{end}}")
+	h.must(syscall.Unmount(target, syscall.MNT_DETACH))
+	h.volctl(claim...)
+	if got := h.owned(at) + ", " + h.owned(filepath.Join(at, "file")); got != "1234:77 2770, 0:77 0755" {
+		t.Errorf("mounted anew: %s", got)
+	}
+
+	other := h.volctl("volume", "claim", "data", "--alloc", "b", "--uid", "1234", "--recursive")
+	if got := h.owned(filepath.Join(other, "file")); !strings.HasPrefix(got, "0:") {
+		t.Errorf("although the root was as asked, a file in it was changed: %s", got)
+	}
+	h.volctl("volume", "claim", "data", "--alloc", "c", "--uid", "55", "--gid", "66", "--mode", "750", "--recursive")
+	if got := h.owned(at) + ", " + h.owned(filepath.Join(at, "file")); got != "55:66 0750, 55:66 0750" {
+		t.Errorf("recursive: %s", got)
+	}
+	if got := h.volctl("events", "--volume", "data"); !strings.Contains(got, "uid 55, gid 66, mode 0750, recursive") {
+		t.Errorf("the events do not tell of it:\n%s", got)
+	}
+	if got := h.volctl("claim", "list", "--alloc", "c", "-o", "go-template={{range .}}{{.uid}} {{.gid}} {{.mode}} {{.recursive}}{{end}}"); got != "55 66 0750 true" {
+		t.Errorf("the claim shows %s", got)
+	}
+}
+
+// refuses asserts how volctl fails, and that the words are in what it says.
+func (h *host) refuses(code int, words string, args ...string) {
+	h.t.Helper()
+	if r := h.try(args...); r.code != code || !strings.Contains(r.err, words) {
+		h.t.Errorf("volctl %s: exit %d, not %d, or no %q in:\n%s", strings.Join(args, " "), r.code, code, words, r.err)
+	}
+}
+
+// TestOwnershipRefused: what cannot be given is refused before anything is mounted,
+// or with the kernel's words, and nothing stays claimed.
+func TestOwnershipRefused(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.start("local")
+	h.volctl("volume", "create", "data", "--plugin", "local")
+	h.volctl("volume", "create", "raw", "--plugin", "local", "--size", "1MiB", "--param", "type=image", "--attachment-mode", "block-device")
+	for _, tt := range []struct {
+		code  int
+		words string
+		args  []string
+	}{
+		{2, "nor a name that this host knows", []string{"data", "--uid", "no-such-user"}},
+		{2, "nor a name that this host knows", []string{"data", "--gid", "4294967295"}},
+		{2, "octal number", []string{"data", "--mode", "0799"}},
+		{2, "octal number", []string{"data", "--mode", "10000"}},
+		{2, "--recursive needs", []string{"data", "--recursive"}},
+		{4, "only reads cannot change who owns", []string{"data", "--read-only", "--uid", "5"}},
+		{4, "claimed as a block device", []string{"raw", "--uid", "5"}},
+		{1, "read-only file system", []string{"data", "--mount-flag", "ro", "--uid", "5"}},
+	} {
+		h.refuses(tt.code, tt.words, append([]string{"volume", "claim"}, tt.args...)...)
+	}
+	h.await("nothing to be claimed", func() bool { return h.volctl("claim", "list", "-q") == "" })
+	if got := h.mounts(); got != "" {
+		t.Errorf("something is mounted:\n%s", got)
+	}
+}

@@ -1,0 +1,147 @@
+package mount
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// owned is who owns a file itself, and its mode.
+func owned(t *testing.T, path string) string {
+	t.Helper()
+	var st unix.Stat_t
+	check(t, unix.Lstat(path, &st))
+	return fmt.Sprintf("%d:%d %04o", st.Uid, st.Gid, st.Mode&0o7777)
+}
+
+func quiet(int) {}
+
+// TestOwn: what is asked for, and no more, is given to the root, and to all that is
+// below if that is asked for too: links themselves, and nothing that another mount
+// hides or that lies outside.
+func TestOwn(t *testing.T) {
+	base := tempDir(t)
+	root, outside := mkdir(t, base, "root"), write(t, base+"/outside", "x")
+	mountFS(t, "tmpfs", "t", root, 0, "mode=755")
+	sub := mkdir(t, root, "sub")
+	hidden := mkdir(t, root, "hidden")
+	write(t, hidden+"/under", "x")
+	mountFS(t, "tmpfs", "t", hidden, 0, "mode=700")
+	write(t, hidden+"/other", "x")
+	check(t, os.Chmod(write(t, sub+"/plain", "x"), 0o644))
+	check(t, os.Chmod(write(t, sub+"/program", "x"), 0o4755))
+	check(t, os.Symlink(outside, sub+"/link"))
+	check(t, unix.Mkfifo(sub+"/fifo", 0o600))
+	was := map[string]string{hidden: owned(t, hidden), hidden + "/other": owned(t, hidden+"/other"), outside: owned(t, outside)}
+	h, ctx := newHost(t), context.Background()
+
+	check(t, h.Own(ctx, root, Ownership{GID: new(uint32(7))}, quiet))
+	if got := owned(t, root) + ", " + owned(t, sub); got != "0:7 0755, 0:0 0755" {
+		t.Errorf("the group of the root alone: %s", got)
+	}
+	check(t, h.Own(ctx, root, Ownership{UID: new(uint32(5)), GID: new(uint32(6)), Mode: new(uint32(0o2770)), Recursive: true}, quiet))
+	for path, want := range map[string]string{
+		root: "5:6 2770", sub: "5:6 2770", sub + "/plain": "5:6 0660", sub + "/program": "5:6 0770", sub + "/fifo": "5:6 0660", sub + "/link": "5:6 0777",
+	} {
+		if got := owned(t, path); got != want {
+			t.Errorf("%s has %s, not %s", path, got, want)
+		}
+	}
+	for path, want := range was {
+		if got := owned(t, path); got != want {
+			t.Errorf("%s, which is not of this mount, has %s, not %s", path, got, want)
+		}
+	}
+	check(t, unix.Unmount(hidden, 0))
+	if got := owned(t, hidden+"/under"); !strings.HasPrefix(got, "0:0") {
+		t.Errorf("what another mount hid has %s", got)
+	}
+}
+
+// TestOwnMatches: below a root that is as asked nothing is looked at.
+func TestOwnMatches(t *testing.T) {
+	root := tempDir(t)
+	file := write(t, root+"/file", "x")
+	check(t, os.Chown(root, 5, 0))
+	var st unix.Stat_t
+	check(t, unix.Stat(root, &st))
+	before := st.Ctim
+	h := newHost(t)
+	check(t, h.Own(context.Background(), root, Ownership{UID: new(uint32(5)), Recursive: true}, quiet))
+	if got := owned(t, file); !strings.HasPrefix(got, "0:") {
+		t.Errorf("a file has %s", got)
+	}
+	if check(t, unix.Stat(root, &st)); st.Ctim != before {
+		t.Error("the root was changed")
+	}
+}
+
+// countdown is a context that ends when it was asked some times.
+type countdown struct {
+	context.Context
+	left int
+}
+
+func (c *countdown) Err() error {
+	if c.left--; c.left < 0 {
+		return context.Canceled
+	}
+	return nil
+}
+
+// TestOwnCutShort: a walk that is broken off leaves the root as it was, so that the
+// next one goes over all of it.
+func TestOwnCutShort(t *testing.T) {
+	root := tempDir(t)
+	for i := range 100 {
+		write(t, fmt.Sprintf("%s/%d", root, i), "")
+	}
+	w := &walk{ctx: &countdown{context.Background(), 10}, want: Ownership{UID: new(uint32(5)), Recursive: true}}
+	if err := w.own(root); !errors.Is(err, context.Canceled) || w.files.Load() != 10 {
+		t.Fatalf("after %d files: %v", w.files.Load(), err)
+	}
+	if got := owned(t, root); !strings.HasPrefix(got, "0:") {
+		t.Errorf("the root has %s", got)
+	}
+	check(t, newHost(t).Own(context.Background(), root, w.want, quiet))
+	entries, err := filepath.Glob(root + "/*")
+	check(t, err)
+	for _, path := range append(entries, root) {
+		if got := owned(t, path); !strings.HasPrefix(got, "5:") {
+			t.Fatalf("%s has %s", path, got)
+		}
+	}
+}
+
+// TestOwnHung: a file system that does not answer holds nobody up for longer than
+// the bound, and one that refuses is told of by the path.
+func TestOwnHung(t *testing.T) {
+	dir := mkdir(t, tempDir(t), "m")
+	f := serveFuse(t, dir, false)
+	see(t, dir)
+	f.sleep()
+	h := newHost(t, WithBound(time.Second))
+	err := h.Own(context.Background(), dir, Ownership{UID: new(uint32(5)), Recursive: true}, quiet)
+	var hung *HungError
+	if !errors.As(err, &hung) || hung.Path != dir {
+		t.Errorf("of what hangs: %v", err)
+	}
+	f.wake()
+	await(t, "the walk to return", func() bool { return h.gate.outstanding() == 0 })
+
+	ro := mkdir(t, tempDir(t), "ro")
+	mountFS(t, "tmpfs", "t", ro, unix.MS_RDONLY, "")
+	if err := h.Own(context.Background(), ro, Ownership{UID: new(uint32(5))}, quiet); !errors.Is(err, unix.EROFS) || !strings.Contains(err.Error(), ro) {
+		t.Errorf("of what is read-only: %v", err)
+	}
+	if err := h.Own(context.Background(), ro+"/none", Ownership{UID: new(uint32(5))}, quiet); !errors.Is(err, unix.ENOENT) {
+		t.Errorf("of what is not there: %v", err)
+	}
+}

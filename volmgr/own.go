@@ -1,0 +1,54 @@
+package volmgr
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"syscall"
+
+	"github.com/volagent/volagent/volmgr/mount"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// own gives the root of the volume the owner and mode that the claim asks for. A
+// storage that does not let that happen is not asked again by itself.
+func (s step) own() volume.Outcome {
+	want, err := ownership(s.claim().Own.Here())
+	if err != nil {
+		return s.changeFirst(err)
+	}
+	err = s.m.o.Host.Own(s.ctx, s.a.Path, want, func(files int) {
+		volume.Progress(s.ctx, fmt.Sprintf("%d files", files))
+	})
+	out := s.outcome(err)
+	switch {
+	case err == nil:
+	case errors.Is(err, context.Canceled):
+		out.Unsent, out.Err.Code = true, "Canceled"
+	case errors.Is(err, syscall.EPERM), errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EROFS), errors.Is(err, syscall.EOPNOTSUPP),
+		errors.Is(err, syscall.EINVAL):
+		out.Err.Retry = volume.RetryChange
+	}
+	return out
+}
+
+// ownership reads the numbers, which were checked when they were asked for.
+func ownership(o volume.Ownership) (mount.Ownership, error) {
+	want := mount.Ownership{Recursive: o.Recursive}
+	for _, f := range []struct {
+		text string
+		base int
+		into **uint32
+	}{{o.UID, 10, &want.UID}, {o.GID, 10, &want.GID}, {o.Mode, 8, &want.Mode}} {
+		if f.text == "" {
+			continue
+		}
+		n, err := strconv.ParseUint(f.text, f.base, 32)
+		if err != nil {
+			return want, fmt.Errorf("the claim asks for %s: %w", o, err)
+		}
+		*f.into = new(uint32(n))
+	}
+	return want, nil
+}
