@@ -155,7 +155,7 @@ func TestClaimInterrupted(t *testing.T) {
 			expect(t, r.volctl("volume", "claim", "data"), 1, "", tt.stderr)
 			select {
 			case <-closed:
-			case <-time.After(10 * time.Second):
+			case <-time.After(60 * time.Second):
 				t.Error("the connection was not closed")
 			}
 		})

@@ -18,7 +18,7 @@ import (
 
 func await(t *testing.T, is func() bool) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !is(); <-time.After(time.Millisecond) {
+	for end := time.Now().Add(100 * time.Second); !is(); <-time.After(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("it does not come")
 		}

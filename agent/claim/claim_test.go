@@ -31,7 +31,7 @@ type world struct {
 }
 
 // patience is given to what must happen, however busy the host.
-const patience = 20 * time.Second
+const patience = 60 * time.Second
 
 func newWorld() *world {
 	w := &world{

@@ -193,7 +193,7 @@ func TestOwnerEndsWhileWaiting(t *testing.T) {
 		done <- err
 	}()
 	var r volume.Record
-	for end := time.Now().Add(10 * time.Second); len(r.Claims) == 0 && time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(60 * time.Second); len(r.Claims) == 0 && time.Now().Before(end); time.Sleep(time.Millisecond) {
 		r, _ = w.Volume("data")
 	}
 	p.dies(1, true)

@@ -182,7 +182,7 @@ func TestTotalIsBounded(t *testing.T) {
 func waitWritten(t *testing.T, dir string, l *event.Log) {
 	t.Helper()
 	last := read(t, l, event.Filter{N: 1})[0].Seq
-	for end := time.Now().Add(20 * time.Second); ; {
+	for end := time.Now().Add(60 * time.Second); ; {
 		names, _ := files(t, dir)
 		if len(names) > 0 {
 			raw, err := os.ReadFile(filepath.Join(dir, names[len(names)-1]))

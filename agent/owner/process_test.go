@@ -74,7 +74,7 @@ func resolved(t *testing.T, w *owner.Watcher, pid int) volume.Owner {
 // await waits for a condition.
 func await(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !cond(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(60 * time.Second); !cond(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("did not come true in time: %s", what)
 		}
@@ -84,7 +84,7 @@ func await(t *testing.T, what string, cond func() bool) {
 // ended waits until the watcher told of an end and an owner is gone.
 func ended(t *testing.T, w *owner.Watcher, o volume.Owner) {
 	t.Helper()
-	limit := time.After(20 * time.Second)
+	limit := time.After(60 * time.Second)
 	for !w.Gone(o) {
 		select {
 		case <-w.Ended():
@@ -158,7 +158,7 @@ func TestPidReused(t *testing.T) {
 		}
 		select {
 		case <-w.Ended():
-		case <-time.After(20 * time.Second):
+		case <-time.After(60 * time.Second):
 			t.Error("nobody told of a process of an earlier boot")
 		}
 	}

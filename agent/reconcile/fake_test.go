@@ -276,7 +276,7 @@ func (s *setup) release(t *testing.T, id, alloc string) {
 // until waits for a condition on a volume's record, woken by the queue alone.
 func (s *setup) until(t *testing.T, id string, what string, ok func(volume.Record) bool) {
 	t.Helper()
-	limit := time.After(10 * time.Second)
+	limit := time.After(60 * time.Second)
 	for {
 		changed := s.Changed(id)
 		if r, there := s.store.Volume(id); there && ok(r) {
@@ -304,7 +304,7 @@ func (s *setup) untilFree(t *testing.T, id string) {
 // untilTrue waits for a condition that no change announces.
 func untilTrue(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	limit := time.After(10 * time.Second)
+	limit := time.After(60 * time.Second)
 	for !ok() {
 		select {
 		case <-time.After(time.Millisecond):

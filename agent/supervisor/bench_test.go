@@ -23,7 +23,7 @@ import (
 )
 
 // patience is how long a condition is awaited.
-const patience = 20 * time.Second
+const patience = 60 * time.Second
 
 // bench is a host with a plugin directory, a store that outlives supervisors,
 // and at most one supervisor at a time.

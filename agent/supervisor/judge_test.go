@@ -101,7 +101,7 @@ func TestFollowMissesNothing(t *testing.T) {
 		made := make(chan error, 1)
 		go func() { made <- os.MkdirAll(n.dir, 0o700) }()
 		err = n.follow()
-		timeout := time.After(10 * time.Second)
+		timeout := time.After(60 * time.Second)
 		for n.at != n.dir && err == nil {
 			select {
 			case ev := <-w.Events:

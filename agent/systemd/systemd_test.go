@@ -54,7 +54,7 @@ func newManager(t *testing.T) *manager {
 		}
 		_ = daemon.Wait() // killed
 	})
-	for end := time.Now().Add(10 * time.Second); m.conn == nil; {
+	for end := time.Now().Add(60 * time.Second); m.conn == nil; {
 		conn, err := dbus.Connect(m.address)
 		if err == nil {
 			m.conn = conn

@@ -159,7 +159,7 @@ func (h contained) plugin() *api.Plugin {
 func (h contained) says(state string, words ...string) {
 	h.t.Helper()
 	var p *api.Plugin
-	for end := time.Now().Add(40 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(100 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		p = h.plugin()
 		if p.State == state && !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(p.Reason, w) }) {
 			return

@@ -41,7 +41,7 @@ type crashHost struct {
 const crashDeadline = "1s"
 
 // patience is how long anything may take that is waited for.
-const patience = 30 * time.Second
+const patience = 100 * time.Second
 
 func newCrashHost(t *testing.T, tune func(*csitest.Config)) *crashHost {
 	t.Helper()

@@ -268,7 +268,7 @@ func TestFollowEvents(t *testing.T) {
 			if e.Type != want || e.Volume != "data" {
 				t.Fatalf("told of %+v instead of %s", e, want)
 			}
-		case <-time.After(30 * time.Second):
+		case <-time.After(100 * time.Second):
 			t.Fatalf("not told of %s", want)
 		}
 	}

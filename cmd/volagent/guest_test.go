@@ -134,7 +134,7 @@ func (g *guest) run(args ...string) string {
 
 func (g *guest) await(what string, cond func() bool) {
 	g.t.Helper()
-	for end := time.Now().Add(30 * time.Second); !cond(); {
+	for end := time.Now().Add(100 * time.Second); !cond(); {
 		if time.Now().After(end) {
 			g.t.Fatalf("did not come true in time: %s\n%s", what, g.try("journalctl", "--no-pager", "-n", "100", "-o", "short-precise").out)
 		}

@@ -285,7 +285,7 @@ func (h *host) volctl(args ...string) string {
 // await waits until a condition holds.
 func (h *host) await(what string, cond func() bool) {
 	h.t.Helper()
-	for end := time.Now().Add(30 * time.Second); !cond(); {
+	for end := time.Now().Add(100 * time.Second); !cond(); {
 		if time.Now().After(end) {
 			h.t.Fatalf("did not come true in time: %s", what)
 		}

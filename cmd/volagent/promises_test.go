@@ -123,7 +123,7 @@ func TestHungStorage(t *testing.T) {
 		from := time.Now()
 		out := h.volctl(args...)
 		// The promise is 1 s; the rest is for a machine under load.
-		if took := time.Since(from); took > 3*time.Second {
+		if took := time.Since(from); took > 4*time.Second {
 			t.Errorf("volctl %v took %s", args, took)
 		}
 		return out

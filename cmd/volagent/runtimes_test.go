@@ -173,7 +173,7 @@ func (r *box) startDaemon() error {
 	if err := r.daemon.Start(); err != nil {
 		return err
 	}
-	for end := time.Now().Add(60 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(100 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		out, err := r.run("version")
 		if err == nil {
 			return nil

@@ -193,7 +193,7 @@ func TestUnmountsDoNotQueue(t *testing.T) {
 // Of many looks side by side, those that hang hold up neither each other nor
 // the rest, and every sight is that of its path.
 func TestLookAllBesideTheHung(t *testing.T) {
-	const bound = 2 * time.Second
+	const bound = 4 * time.Second
 	root := tempDir(t)
 	var paths []string
 	var want []volume.Seen

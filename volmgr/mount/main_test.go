@@ -279,7 +279,7 @@ func number(t testing.TB, node string) string {
 // await asks until the answer is yes.
 func await(t testing.TB, what string, yes func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
