@@ -95,7 +95,9 @@ func (p *Plugin) goWrong(l *live, f Fault, effect func(options) (any, error)) (r
 	}
 	switch {
 	case f.Effect == EffectDone, f.Effect == EffectAuto && f.Code == codes.OK:
-		resp, err = effect(opts)
+		if resp, err = effect(opts); err == nil {
+			f.Twist.bend(resp)
+		}
 	case f.Effect == EffectLater:
 		resp = emptyAnswer(l.call)
 		p.later(f.Delay, func() error { _, err := effect(opts); return err })

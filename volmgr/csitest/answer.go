@@ -1,13 +1,16 @@
 package csitest
 
-import "github.com/container-storage-interface/spec/lib/go/csi"
+import (
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
 
 // emptyAnswer is the OK answer of a call that did nothing. Where the answer
 // names what was made, it names what would have been.
 func emptyAnswer(c Call) any {
 	switch c.Method {
 	case CreateVolume:
-		return &csi.CreateVolumeResponse{Volume: &csi.Volume{VolumeId: c.Volume, VolumeContext: contextOf(c.Name)}}
+		return &csi.CreateVolumeResponse{Volume: &csi.Volume{VolumeId: c.Volume, CapacityBytes: c.Least, VolumeContext: contextOf(c.Name)}}
 	case DeleteVolume:
 		return &csi.DeleteVolumeResponse{}
 	case ControllerPublish:
@@ -43,21 +46,73 @@ func emptyAnswer(c Call) any {
 	case nodeAbilities:
 		return &csi.NodeGetCapabilitiesResponse{}
 	default:
-		return nil
+		return emptyMore(c)
 	}
 }
 
 // contextOf is the volume context of a created volume.
 func contextOf(name string) map[string]string { return map[string]string{"csitest/name": name} }
 
-// given is the context in an answer that must be passed on; nil in most.
-func given(resp any) map[string]string {
-	switch m := resp.(type) {
-	case *csi.ControllerPublishVolumeResponse:
-		return m.GetPublishContext()
-	case *csi.CreateVolumeResponse:
-		return m.GetVolume().GetVolumeContext()
+// emptyMore is emptyAnswer of the calls beyond a volume's way to its users.
+func emptyMore(c Call) any {
+	switch c.Method {
+	case ControllerExpand:
+		return &csi.ControllerExpandVolumeResponse{CapacityBytes: c.Least}
+	case NodeExpand:
+		return &csi.NodeExpandVolumeResponse{CapacityBytes: c.Least}
+	case ControllerModify:
+		return &csi.ControllerModifyVolumeResponse{}
+	case ControllerGetVolume:
+		return &csi.ControllerGetVolumeResponse{Volume: &csi.Volume{VolumeId: c.Volume}}
+	case CreateSnapshot:
+		return &csi.CreateSnapshotResponse{Snapshot: &csi.Snapshot{SnapshotId: c.Snapshot, SourceVolumeId: c.Volume, CreationTime: timestamppb.Now()}}
+	case DeleteSnapshot:
+		return &csi.DeleteSnapshotResponse{}
+	case GetSnapshot:
+		return &csi.GetSnapshotResponse{Snapshot: &csi.Snapshot{SnapshotId: c.Snapshot, CreationTime: timestamppb.Now()}}
+	case ListSnapshots:
+		return &csi.ListSnapshotsResponse{}
+	case groupAbilities:
+		return &csi.GroupControllerGetCapabilitiesResponse{}
+	case CreateGroupSnapshot:
+		return &csi.CreateVolumeGroupSnapshotResponse{GroupSnapshot: &csi.VolumeGroupSnapshot{GroupSnapshotId: c.Group, CreationTime: timestamppb.Now()}}
+	case DeleteGroupSnapshot:
+		return &csi.DeleteVolumeGroupSnapshotResponse{}
+	case GetGroupSnapshot:
+		return &csi.GetVolumeGroupSnapshotResponse{GroupSnapshot: &csi.VolumeGroupSnapshot{GroupSnapshotId: c.Group, CreationTime: timestamppb.Now()}}
+	case NodeHealth:
+		return &csi.NodeGetVolumeHealthResponse{VolumeHealth: &csi.VolumeHealth{VolumeId: c.Volume}}
+	case NodeStorageHealth:
+		return &csi.NodeGetStorageHealthResponse{}
+	case ControllerHealth:
+		return &csi.ControllerGetVolumeHealthResponse{VolumeHealth: &csi.VolumeHealth{VolumeId: c.Volume}}
+	case ListHealth:
+		return &csi.ControllerListVolumeHealthResponse{}
 	default:
 		return nil
+	}
+}
+
+// told takes from an answer what the caller now knows.
+func (r *Result) told(resp any) {
+	if m, ok := resp.(interface{ GetNextToken() string }); ok {
+		r.Next = m.GetNextToken()
+	}
+	if m, ok := resp.(interface{ GetCapacityBytes() int64 }); ok {
+		r.Capacity = m.GetCapacityBytes()
+	}
+	for _, one := range snapshotsIn(resp) {
+		if r.Snapshots == nil {
+			r.Snapshots = map[string]bool{}
+		}
+		r.Snapshots[one.GetSnapshotId()] = one.GetReadyToUse()
+	}
+	switch m := resp.(type) {
+	case *csi.ControllerPublishVolumeResponse:
+		r.Given = m.GetPublishContext()
+	case *csi.CreateVolumeResponse:
+		r.Given, r.Capacity = m.GetVolume().GetVolumeContext(), m.GetVolume().GetCapacityBytes()
+	case *csi.ControllerExpandVolumeResponse:
+		r.NodeRequired = m.GetNodeExpansionRequired()
 	}
 }

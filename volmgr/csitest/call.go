@@ -23,6 +23,22 @@ const (
 	NodeUnpublish        = "NodeUnpublishVolume"
 	NodeStats            = "NodeGetVolumeStats"
 	NodeInfo             = "NodeGetInfo"
+	ControllerExpand     = "ControllerExpandVolume"
+	ControllerModify     = "ControllerModifyVolume"
+	ControllerGetVolume  = "ControllerGetVolume"
+	NodeExpand           = "NodeExpandVolume"
+	CreateSnapshot       = "CreateSnapshot"
+	DeleteSnapshot       = "DeleteSnapshot"
+	GetSnapshot          = "GetSnapshot"
+	ListSnapshots        = "ListSnapshots"
+	CreateGroupSnapshot  = "CreateVolumeGroupSnapshot"
+	DeleteGroupSnapshot  = "DeleteVolumeGroupSnapshot"
+	GetGroupSnapshot     = "GetVolumeGroupSnapshot"
+	NodeHealth           = "NodeGetVolumeHealth"
+	NodeStorageHealth    = "NodeGetStorageHealth"
+	ControllerHealth     = "ControllerGetVolumeHealth"
+	ListHealth           = "ControllerListVolumeHealth"
+	groupAbilities       = "GroupControllerGetCapabilities"
 	pluginInfo           = "GetPluginInfo"
 	pluginCapabilities   = "GetPluginCapabilities"
 	controllerAbilities  = "ControllerGetCapabilities"
@@ -36,12 +52,14 @@ type Call struct {
 	// Seq counts the calls of a journal from 1, over restarts of the plugin.
 	Seq    int64  `json:"seq"`
 	Method string `json:"method"` // without its service, e.g. "NodeStageVolume"
-	// Volume is the volume's id; in CreateVolume that which it gets.
+	// Volume is the volume's id; in CreateVolume that which it gets, in
+	// CreateSnapshot that of the source.
 	Volume      string `json:"volume,omitempty"`
-	Name        string `json:"name,omitempty"` // of CreateVolume
+	Name        string `json:"name,omitempty"` // of what is created
 	NodeID      string `json:"node_id,omitempty"`
 	StagingPath string `json:"staging_path,omitempty"`
-	// TargetPath is the volume_path in NodeGetVolumeStats.
+	// TargetPath is the volume_path in NodeGetVolumeStats and NodeExpandVolume, and
+	// the volume_publish_path in NodeGetVolumeHealth.
 	TargetPath string `json:"target_path,omitempty"`
 	ReadOnly   bool   `json:"read_only,omitempty"`
 	// Capability is the access mode, "mount" or "block", the file system type
@@ -50,6 +68,23 @@ type Call struct {
 	PublishContext map[string]string `json:"publish_context,omitempty"`
 	VolumeContext  map[string]string `json:"volume_context,omitempty"`
 	SecretKeys     []string          `json:"secret_keys,omitempty"` // sorted; values are never written
+	Parameters     map[string]string `json:"parameters,omitempty"`
+	Mutable        map[string]string `json:"mutable,omitempty"`     // mutable_parameters
+	MountGroup     string            `json:"mount_group,omitempty"` // volume_mount_group
+	// Least and Most are the capacity range, in bytes.
+	Least int64 `json:"least,omitempty"`
+	Most  int64 `json:"most,omitempty"`
+	// Snapshot and Group are the ids of a snapshot and a group snapshot; in the
+	// calls that create one that which it gets.
+	Snapshot string `json:"snapshot,omitempty"`
+	Group    string `json:"group,omitempty"`
+	// Sources are volumes: those of a group snapshot, that of a clone, that by which
+	// snapshots are listed. Members are the snapshot ids of a group snapshot.
+	Sources []string `json:"sources,omitempty"`
+	Members []string `json:"members,omitempty"`
+	// Entries and Token are max_entries and starting_token of a list.
+	Entries int32  `json:"entries,omitempty"`
+	Token   string `json:"token,omitempty"`
 
 	Plugin int       `json:"plugin"`           // the plugin's process id
 	Caller int       `json:"caller,omitempty"` // the process id at the other end of the socket
@@ -73,6 +108,14 @@ type Result struct {
 	Given map[string]string `json:"given,omitempty"`
 	// Mounted: after an unpublish or unstage, something is mounted there still.
 	Mounted bool `json:"mounted,omitempty"`
+	// Capacity is what a volume has now, in bytes, and NodeRequired that its
+	// expansion must go on at the node.
+	Capacity     int64 `json:"capacity,omitempty"`
+	NodeRequired bool  `json:"node_required,omitempty"`
+	// Next is next_token of a list.
+	Next string `json:"next,omitempty"`
+	// Snapshots are those in the answer, and whether they were said to be ready.
+	Snapshots map[string]bool `json:"snapshots,omitempty"`
 }
 
 // Ended tells whether the call was answered.
@@ -86,7 +129,7 @@ func (c Call) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d %s", c.Seq, c.Method)
 	for _, part := range []struct{ label, value string }{
-		{"", c.Volume}, {"node=", c.NodeID}, {"staging=", c.StagingPath}, {"target=", c.TargetPath}, {"fault=", c.Fault},
+		{"", c.Volume}, {"snapshot=", c.Snapshot}, {"group=", c.Group}, {"node=", c.NodeID}, {"staging=", c.StagingPath}, {"target=", c.TargetPath}, {"fault=", c.Fault},
 	} {
 		if part.value != "" {
 			b.WriteString(" " + part.label + part.value)
@@ -108,6 +151,26 @@ func (c Call) String() string {
 		b.WriteString(" (too late for the caller)")
 	}
 	return b.String()
+}
+
+// meets tells whether two calls are for the same volume, or the same snapshot.
+// One that makes a volume does not count as one for its source.
+func (c Call) meets(other Call) bool {
+	about := func(one Call) []string {
+		var ids []string
+		if one.Volume != "" {
+			ids = append(ids, one.Volume)
+		}
+		switch one.Method {
+		case CreateSnapshot, DeleteSnapshot, GetSnapshot:
+			ids = append(ids, snapshotLock(one.Snapshot))
+		case CreateGroupSnapshot, DeleteGroupSnapshot, GetGroupSnapshot:
+			ids = append(append(ids, snapshotLock("group "+one.Group)), one.Sources...)
+		}
+		return ids
+	}
+	mine := about(c)
+	return slices.ContainsFunc(about(other), func(id string) bool { return slices.Contains(mine, id) })
 }
 
 // Calls are calls in the order in which they arrived.

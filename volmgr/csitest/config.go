@@ -30,7 +30,43 @@ type Config struct {
 	Stage          bool // STAGE_UNSTAGE_VOLUME
 	Stats          bool // GET_VOLUME_STATS
 	MultiWriter    bool // SINGLE_NODE_MULTI_WRITER, of both services
-	Lists          bool // LIST_VOLUMES and GET_CAPACITY, which answer that there is nothing
+	Lists          bool // LIST_VOLUMES and GET_CAPACITY
+	PublishedNodes bool // LIST_VOLUMES_PUBLISHED_NODES
+	Get            bool // GET_VOLUME
+	Clone          bool // CLONE_VOLUME
+	Modify         bool // MODIFY_VOLUME
+	Snapshot       bool // CREATE_DELETE_SNAPSHOT
+	ListSnapshots  bool // LIST_SNAPSHOTS
+	GetSnapshot    bool // GET_SNAPSHOT
+	GroupSnapshot  bool // GROUP_CONTROLLER_SERVICE, and CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT in it
+	Expand         bool // EXPAND_VOLUME of the controller
+	NodeExpand     bool // EXPAND_VOLUME of the node
+	Health         bool // GET_VOLUME_HEALTH of the controller
+	ListHealth     bool // LIST_VOLUME_HEALTH
+	NodeHealth     bool // GET_VOLUME_HEALTH of the node
+	StorageHealth  bool // GET_STORAGE_HEALTH
+	Condition      bool // VOLUME_CONDITION of both services, as before CSI 1.13
+	MountGroup     bool // VOLUME_MOUNT_GROUP
+
+	// Offline makes the VolumeExpansion that goes with Expand and NodeExpand
+	// OFFLINE; else it is ONLINE.
+	Offline bool
+	// GrowsAlone: the controller's part of an expansion suffices, and its answer
+	// says that the node's is not required.
+	GrowsAlone bool
+	// Topology is where the node is, in segments; nil is a plugin without
+	// VOLUME_ACCESSIBILITY_CONSTRAINTS.
+	Topology map[string]string
+	// Storage is how many bytes one volume may have, and all of them together;
+	// default 1 TiB.
+	Storage int64
+	// Mutable are the keys of mutable_parameters that it knows; default "iops".
+	Mutable []string
+	// ReadyAfter is how often a new snapshot is asked for before it is ready to be
+	// used, its creation included; negative is for ever.
+	ReadyAfter int
+	// PageSize is the most entries in one page of a list; 0 is no limit.
+	PageSize int
 
 	// Serial does one call at a time for a volume, delays included: the next one
 	// waits. Else a delay holds nobody up.
@@ -84,6 +120,12 @@ func (c Config) withDefaults() Config {
 	set(&c.DriverName, "csitest.example.com")
 	set(&c.Version, "1.0.0")
 	set(&c.NodeID, "node-1")
+	if c.Storage == 0 {
+		c.Storage = 1 << 40
+	}
+	if c.Mutable == nil {
+		c.Mutable = []string{"iops"}
+	}
 	return c
 }
 

@@ -26,6 +26,8 @@ type Control struct{ Path string }
 
 type controlFile struct {
 	Faults []Fault `json:"faults"`
+	// Conditions are told by the calls for health as long as they are here.
+	Conditions []Condition `json:"conditions,omitempty"`
 }
 
 var (
@@ -58,20 +60,30 @@ func (c Control) Clear() error {
 	return c.change(func([]Fault) []Fault { return nil })
 }
 
+// SetConditions says all that is wrong with volumes and storage from now on; with
+// none of them all is well.
+func (c Control) SetConditions(all ...Condition) error {
+	return c.rewrite(func(f *controlFile) { f.Conditions = all })
+}
+
 func (c Control) change(edit func([]Fault) []Fault) error {
+	return c.rewrite(func(f *controlFile) { f.Faults = edit(f.Faults) })
+}
+
+func (c Control) rewrite(edit func(*controlFile)) error {
 	writing.Lock()
 	defer writing.Unlock()
-	faults, err := c.read()
+	file, err := c.read()
 	if err != nil {
 		return err
 	}
-	faults = edit(faults)
-	for _, f := range faults {
+	edit(&file)
+	for _, f := range file.Faults {
 		if err := f.valid(); err != nil {
 			return fmt.Errorf("cannot set fault %q: %w", f.ID, err)
 		}
 	}
-	b, err := json.MarshalIndent(controlFile{Faults: faults}, "", "  ")
+	b, err := json.MarshalIndent(file, "", "  ")
 	if err == nil {
 		err = replaceFile(c.Path, b)
 	}
@@ -81,35 +93,35 @@ func (c Control) change(edit func([]Fault) []Fault) error {
 	return nil
 }
 
-// read returns the faults in force; no file is no faults.
-func (c Control) read() ([]Fault, error) {
+// read returns what is in force; no file is nothing.
+func (c Control) read() (controlFile, error) {
+	var f controlFile
 	b, err := os.ReadFile(c.Path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return f, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot read the faults: %w", err)
+		return f, fmt.Errorf("cannot read the faults: %w", err)
 	}
-	var f controlFile
 	if err := strictJSON(b, &f); err != nil {
-		return nil, fmt.Errorf("cannot read the faults in %q: %w", c.Path, err)
+		return f, fmt.Errorf("cannot read the faults in %q: %w", c.Path, err)
 	}
 	for _, one := range f.Faults {
 		if one.ID == "" {
-			return nil, fmt.Errorf("cannot read the faults in %q: one for %q has no id", c.Path, one.Method)
+			return f, fmt.Errorf("cannot read the faults in %q: one for %q has no id", c.Path, one.Method)
 		}
 	}
-	return f.Faults, nil
+	return f, nil
 }
 
 // pick returns the fault for a call, or nil, and those before it that let the
 // call pass.
 func (c Control) pick(call Call, used, passed map[string]int) (fault *Fault, pass []string, err error) {
-	faults, err := c.read()
+	file, err := c.read()
 	if err != nil {
 		return nil, nil, err
 	}
-	for _, f := range faults {
+	for _, f := range file.Faults {
 		switch {
 		case !f.applies(call) || !f.left(used[f.ID]):
 		case passed[f.ID] < f.Skip:
@@ -124,8 +136,8 @@ func (c Control) pick(call Call, used, passed map[string]int) (fault *Fault, pas
 // holds tells whether a fault is still there, so that a call hangs on. A file
 // that cannot be read ends no hang: it is being repaired.
 func (c Control) holds(id string) bool {
-	faults, err := c.read()
-	return err != nil || slices.ContainsFunc(faults, func(f Fault) bool { return f.ID == id })
+	file, err := c.read()
+	return err != nil || slices.ContainsFunc(file.Faults, func(f Fault) bool { return f.ID == id })
 }
 
 // strictJSON decodes one value without unknown fields.

@@ -16,14 +16,15 @@ type request struct {
 	capabilities []*csi.VolumeCapability
 	secrets      map[string]string
 	takesSecrets bool
-	parameters   map[string]string
+	msg          any
+	size         *csi.CapacityRange
 	create       *csi.CreateVolumeRequest // nil in other calls
 	seen         sight
 }
 
 // describe reads the fields that the messages of CSI share by their getters.
 func (p *Plugin) describe(fullMethod string, msg any) request {
-	r := request{call: Call{Method: fullMethod[strings.LastIndexByte(fullMethod, '/')+1:]}}
+	r := request{msg: msg, call: Call{Method: fullMethod[strings.LastIndexByte(fullMethod, '/')+1:]}}
 	c := &r.call
 	if m, ok := msg.(interface{ GetVolumeId() string }); ok {
 		c.Volume = m.GetVolumeId()
@@ -50,7 +51,7 @@ func (p *Plugin) describe(fullMethod string, msg any) request {
 		c.VolumeContext = m.GetVolumeContext()
 	}
 	if m, ok := msg.(interface{ GetParameters() map[string]string }); ok {
-		r.parameters = m.GetParameters()
+		c.Parameters = m.GetParameters()
 	}
 	if m, ok := msg.(interface{ GetSecrets() map[string]string }); ok {
 		r.secrets, r.takesSecrets = m.GetSecrets(), true
@@ -68,13 +69,61 @@ func (p *Plugin) describe(fullMethod string, msg any) request {
 		r.create = m
 		c.Name, c.Volume = m.GetName(), p.newID(m.GetName())
 	}
+	p.describeMore(&r)
 	words := make([]string, 0, len(r.capabilities))
 	for _, one := range r.capabilities {
 		words = append(words, capabilityWords(one))
+		c.MountGroup = one.GetMount().GetVolumeMountGroup()
 	}
 	c.Capability = strings.Join(words, " ")
 	r.seen = look(*c)
 	return r
+}
+
+// describeMore is describe of what few calls have.
+func (p *Plugin) describeMore(r *request) {
+	c := &r.call
+	if m, ok := r.msg.(interface {
+		GetMutableParameters() map[string]string
+	}); ok {
+		c.Mutable = m.GetMutableParameters()
+	}
+	if m, ok := r.msg.(interface{ GetCapacityRange() *csi.CapacityRange }); ok {
+		r.size = m.GetCapacityRange()
+		c.Least, c.Most = r.size.GetRequiredBytes(), r.size.GetLimitBytes()
+	}
+	if m, ok := r.msg.(interface {
+		GetMaxEntries() int32
+		GetStartingToken() string
+	}); ok {
+		c.Entries, c.Token = m.GetMaxEntries(), m.GetStartingToken()
+	}
+	if m, ok := r.msg.(interface{ GetSnapshotId() string }); ok {
+		c.Snapshot = m.GetSnapshotId()
+	}
+	if m, ok := r.msg.(interface{ GetGroupSnapshotId() string }); ok {
+		c.Group = m.GetGroupSnapshotId()
+	}
+	if m, ok := r.msg.(interface{ GetSnapshotIds() []string }); ok {
+		c.Members = m.GetSnapshotIds()
+	}
+	switch m := r.msg.(type) {
+	case *csi.CreateVolumeRequest:
+		c.Snapshot = m.GetVolumeContentSource().GetSnapshot().GetSnapshotId()
+		if id := m.GetVolumeContentSource().GetVolume().GetVolumeId(); id != "" {
+			c.Sources = []string{id}
+		}
+	case *csi.CreateSnapshotRequest:
+		c.Name, c.Volume, c.Snapshot = m.GetName(), m.GetSourceVolumeId(), p.newSnapshotID(m.GetName())
+	case *csi.ListSnapshotsRequest:
+		if id := m.GetSourceVolumeId(); id != "" {
+			c.Sources = []string{id}
+		}
+	case *csi.CreateVolumeGroupSnapshotRequest:
+		c.Name, c.Group, c.Sources = m.GetName(), p.newSnapshotID(m.GetName()), m.GetSourceVolumeIds()
+	case *csi.NodeGetVolumeHealthRequest:
+		c.TargetPath = m.GetVolumePublishPath()
+	}
 }
 
 // capabilityWords puts a capability into one word, equal for equal ones.
@@ -103,6 +152,14 @@ func (p *Plugin) newID(name string) string {
 		return id
 	}
 	return p.cfg.IDPrefix + hash(name)
+}
+
+// newSnapshotID is newID of a snapshot or of a group of them.
+func (p *Plugin) newSnapshotID(name string) string {
+	if name == "" {
+		return ""
+	}
+	return p.newID("snap-" + name)
 }
 
 // hash names things after ids that may not be path components.

@@ -20,11 +20,7 @@ func (s *identity) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*c
 }
 
 func (s *identity) GetPluginCapabilities(context.Context, *csi.GetPluginCapabilitiesRequest) (*csi.GetPluginCapabilitiesResponse, error) {
-	resp := &csi.GetPluginCapabilitiesResponse{}
-	if !s.p.cfg.NoController {
-		resp.Capabilities = append(resp.Capabilities, &csi.PluginCapability{Type: &csi.PluginCapability_Service_{
-			Service: &csi.PluginCapability_Service{Type: csi.PluginCapability_Service_CONTROLLER_SERVICE}}})
-	}
+	resp := &csi.GetPluginCapabilitiesResponse{Capabilities: pluginServices(s.p.cfg)}
 	if s.p.cfg.UnknownCapabilities {
 		resp.Capabilities = append(resp.Capabilities, &csi.PluginCapability{},
 			&csi.PluginCapability{Type: &csi.PluginCapability_Service_{Service: &csi.PluginCapability_Service{Type: unknownNumber}}})

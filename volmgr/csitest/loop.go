@@ -63,6 +63,19 @@ func loopOf(image string) string {
 	return ""
 }
 
+// resizeLoop lets the loop device on a file, if it has one, have the file's size.
+func resizeLoop(image string) error {
+	path := loopOf(image)
+	if path == "" {
+		return nil
+	}
+	dev, err := os.OpenFile(path, os.O_RDONLY, 0) // it may be read-only
+	if err != nil {
+		return err
+	}
+	return errors.Join(unix.IoctlSetInt(int(dev.Fd()), unix.LOOP_SET_CAPACITY, 0), dev.Close())
+}
+
 // attachLoop takes a free loop device. Others take some at the same time.
 func attachLoop(image string) (string, error) {
 	file, err := os.OpenFile(image, os.O_RDWR, 0)

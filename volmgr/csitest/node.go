@@ -16,30 +16,12 @@ type node struct {
 	p *Plugin
 }
 
-func (s *node) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequest) (*csi.NodeGetCapabilitiesResponse, error) {
-	resp := &csi.NodeGetCapabilitiesResponse{}
-	for _, c := range []struct {
-		has  bool
-		name csi.NodeServiceCapability_RPC_Type
-	}{
-		{s.p.cfg.Stage, csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME},
-		{s.p.cfg.Stats, csi.NodeServiceCapability_RPC_GET_VOLUME_STATS},
-		{s.p.cfg.MultiWriter, csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER},
-		{s.p.cfg.UnknownCapabilities, unknownNumber},
-	} {
-		if c.has {
-			resp.Capabilities = append(resp.Capabilities, &csi.NodeServiceCapability{
-				Type: &csi.NodeServiceCapability_Rpc{Rpc: &csi.NodeServiceCapability_RPC{Type: c.name}}})
-		}
-	}
-	if s.p.cfg.UnknownCapabilities {
-		resp.Capabilities = append(resp.Capabilities, &csi.NodeServiceCapability{})
+func (s *node) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
+	resp := &csi.NodeGetInfoResponse{NodeId: s.p.cfg.NodeID, MaxVolumesPerNode: s.p.cfg.MaxVolumes}
+	if s.p.cfg.Topology != nil {
+		resp.AccessibleTopology = &csi.Topology{Segments: s.p.cfg.Topology}
 	}
 	return resp, nil
-}
-
-func (s *node) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
-	return &csi.NodeGetInfoResponse{NodeId: s.p.cfg.NodeID, MaxVolumesPerNode: s.p.cfg.MaxVolumes}, nil
 }
 
 // NodeStageVolume binds the volume's files at the staging path. A block volume
@@ -204,21 +186,4 @@ func (s *node) NodeUnpublishVolume(ctx context.Context, m *csi.NodeUnpublishVolu
 		err = s.p.store.release(m.GetVolumeId())
 	}
 	return &csi.NodeUnpublishVolumeResponse{}, err
-}
-
-func (s *node) NodeGetVolumeStats(_ context.Context, m *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error) {
-	if m.GetVolumeId() == "" || m.GetVolumePath() == "" {
-		return nil, status.Error(codes.InvalidArgument, "stats need a volume id and a path")
-	}
-	if !isMount(m.GetVolumePath()) {
-		return nil, status.Errorf(codes.NotFound, "nothing is mounted at %s", m.GetVolumePath())
-	}
-	var st unix.Statfs_t
-	if err := unix.Statfs(m.GetVolumePath(), &st); err != nil {
-		return nil, err
-	}
-	return &csi.NodeGetVolumeStatsResponse{Usage: []*csi.VolumeUsage{
-		{Unit: csi.VolumeUsage_BYTES, Total: int64(st.Blocks) * st.Bsize, Used: int64(st.Blocks-st.Bfree) * st.Bsize, Available: int64(st.Bavail) * st.Bsize},
-		{Unit: csi.VolumeUsage_INODES, Total: int64(st.Files), Used: int64(st.Files - st.Ffree), Available: int64(st.Ffree)},
-	}}, nil
 }

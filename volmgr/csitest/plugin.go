@@ -45,7 +45,7 @@ var (
 // New makes a plugin and touches nothing; Start does.
 func New(cfg Config) *Plugin {
 	p := &Plugin{cfg: cfg.withDefaults(), serving: make(chan error, 1), crashed: make(chan struct{})}
-	p.store = store{dir: filepath.Join(p.cfg.Base, "volumes"), any: p.cfg.AnyVolume}
+	p.store = store{dir: filepath.Join(p.cfg.Base, "volumes"), base: p.cfg.Base, any: p.cfg.AnyVolume}
 	p.running, p.stop = context.WithCancelCause(context.Background())
 	p.crash = p.cutOff
 	return p
@@ -78,6 +78,7 @@ func (p *Plugin) Start(endpoint string) error {
 	csi.RegisterIdentityServer(p.server, &identity{p: p})
 	csi.RegisterControllerServer(p.server, &controller{p: p})
 	csi.RegisterNodeServer(p.server, &node{p: p})
+	csi.RegisterGroupControllerServer(p.server, &group{p: p})
 	go func() { p.serving <- p.server.Serve(&credListener{UnixListener: socket}) }()
 	return nil
 }

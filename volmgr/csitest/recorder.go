@@ -132,7 +132,7 @@ func (r *recorder) begin(ctx context.Context, cfg Config, req request, control C
 	// 3. Who else is at it.
 	var others []*live
 	for o := range r.live {
-		if l.call.Volume != "" && o.call.Volume == l.call.Volume {
+		if l.call.meets(o.call) {
 			others = append(others, o)
 		}
 	}
@@ -145,6 +145,22 @@ func (r *recorder) targets(volume string) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Sorted(maps.Keys(r.view.of(volume).targets))
+}
+
+// inUse tells whether the caller thinks that a volume is in use, or may be.
+func (r *recorder) inUse(volume string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.view.of(volume).inUse()
+}
+
+// staged tells whether the caller thinks that a volume is staged at path: as a
+// block volume it has no mount there.
+func (r *recorder) staged(volume, path string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	vol := r.view.of(volume)
+	return vol.staged != no && vol.staging == path
 }
 
 // violation must be called with the lock held.
@@ -164,7 +180,7 @@ func (r *recorder) end(l *live, resp any, err error) {
 		res.Mounted = isMount(l.call.StagingPath)
 	}
 	if err == nil {
-		res.Given = given(resp)
+		res.told(resp)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

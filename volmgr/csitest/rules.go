@@ -30,11 +30,13 @@ const (
 	RuleNode           Rule = "node"            // the node id is that of NodeGetInfo, or one the volume is attached to
 
 	RuleInFlight    Rule = "in-flight"    // one call at a time for one volume
-	RuleOrder       Rule = "order"        // attach, stage, publish; unpublish all, unstage, detach; delete
+	RuleOrder       Rule = "order"        // attach, stage, publish; unpublish all, unstage, detach; delete; the storage grows before the node's part
 	RuleStagingPath Rule = "staging-path" // one per volume, and no other's
 	RuleStagingDir  Rule = "staging-dir"  // the caller makes it before NodeStage
 	RuleTarget      Rule = "target"       // the caller makes its parent and leaves it to the plugin; it is used once
 	RuleMode        Rule = "mode"         // a mode for one use has no second target
+	RuleOffline     Rule = "offline"      // who expands OFFLINE only is not asked to while the volume is in use
+	RuleToken       Rule = "token"        // a starting_token is one that an answer to the same call gave
 
 	// RuleControl is none of the caller's: the test's control file is bad.
 	RuleControl Rule = "control"
@@ -80,6 +82,7 @@ func rulesBroken(ctx context.Context, cfg Config, v view, r request) []Violation
 	c.sizes()
 	c.capabilities()
 	c.contexts()
+	c.storage()
 	if r.call.Volume != "" {
 		c.order()
 	}
@@ -102,8 +105,10 @@ func (c *check) fields() {
 		{s.volume, "volume_id", call.Volume != ""},
 		{s.node, "node_id", call.NodeID != ""},
 		{s.staging, "staging_target_path", call.StagingPath != ""},
-		{s.target && call.Method != NodeStats, "target_path", call.TargetPath != ""},
-		{s.target && call.Method == NodeStats, "volume_path", call.TargetPath != ""},
+		{s.target && !atPath(call.Method), "target_path", call.TargetPath != ""},
+		{s.target && atPath(call.Method), "volume_path", call.TargetPath != ""},
+		{s.snapshot, "snapshot_id", call.Snapshot != ""},
+		{s.group, "group_snapshot_id", call.Group != ""},
 		{s.capability, "volume_capability", len(c.r.capabilities) > 0},
 		{call.Method == NodePublish && c.cfg.Stage, "staging_target_path", call.StagingPath != ""},
 	} {
@@ -124,23 +129,13 @@ func (c *check) fields() {
 	}
 }
 
+// atPath tells whether a call is about a volume_path, where the volume is already.
+func atPath(method string) bool { return method == NodeStats || method == NodeExpand }
+
 func (c *check) creation(m *csi.CreateVolumeRequest) {
-	size := m.GetCapacityRange()
-	least, most := size.GetRequiredBytes(), size.GetLimitBytes()
-	switch {
-	case least < 0 || most < 0 || (most > 0 && least > most):
-		c.report(RuleRequired, "the capacity range from %d to %d is none", least, most)
-	case size != nil && least == 0 && most == 0:
-		c.report(RuleRequired, "the capacity range is there without a bound")
-	}
-	if m.GetVolumeContentSource() != nil {
-		c.report(RuleOffered, "volume_content_source is set, and the plugin can neither clone nor restore")
-	}
-	if m.GetAccessibilityRequirements() != nil {
+	c.contentSource(m.GetVolumeContentSource())
+	if m.GetAccessibilityRequirements() != nil && c.cfg.Topology == nil {
 		c.report(RuleOffered, "accessibility_requirements is set, and the plugin has no VOLUME_ACCESSIBILITY_CONSTRAINTS")
-	}
-	if len(m.GetMutableParameters()) > 0 {
-		c.report(RuleOffered, "mutable_parameters is set, and the plugin has no MODIFY_VOLUME")
 	}
 }
 
@@ -160,6 +155,8 @@ func (c *check) sizes() {
 		{"node_id", call.NodeID, maxNodeID},
 		{"staging_target_path", call.StagingPath, maxString},
 		{"target path", call.TargetPath, maxString},
+		{"snapshot_id", call.Snapshot, maxString},
+		{"group_snapshot_id", call.Group, maxString},
 	} {
 		if len(f.value) > f.max {
 			c.report(RuleSize, "%s has %d bytes, and a plugin need accept only %d", f.name, len(f.value), f.max)
@@ -167,7 +164,7 @@ func (c *check) sizes() {
 	}
 	for name, m := range map[string]map[string]string{
 		"publish_context": call.PublishContext, "volume_context": call.VolumeContext,
-		"secrets": c.r.secrets, "parameters": c.r.parameters,
+		"secrets": c.r.secrets, "parameters": call.Parameters, "mutable_parameters": call.Mutable,
 	} {
 		size := 0
 		for k, v := range m {
@@ -192,7 +189,7 @@ func (c *check) capabilities() {
 			mode == csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER) {
 			c.report(RuleCapability, "%s is asked for, and the plugin has no SINGLE_NODE_MULTI_WRITER", mode)
 		}
-		if one.GetMount().GetVolumeMountGroup() != "" {
+		if one.GetMount().GetVolumeMountGroup() != "" && !c.cfg.MountGroup {
 			c.report(RuleCapability, "volume_mount_group is set, and the plugin has no VOLUME_MOUNT_GROUP")
 		}
 	}

@@ -41,7 +41,14 @@ func (c *check) order() {
 		if other := c.view.user(c.r.call.TargetPath, c.r.call.Volume); other != "" {
 			c.report(RuleTarget, "the target belongs to volume %q", other)
 		}
+	case ControllerExpand:
+		c.controllerExpand(vol)
+	case NodeExpand:
+		c.nodeExpand(vol)
+	case NodeHealth:
+		c.stagingField(vol)
 	case NodeStats:
+		c.stagingField(vol)
 		if path := c.r.call.TargetPath; path != vol.staging && vol.targets[path] == nil {
 			c.report(RuleOrder, "the volume is neither staged nor published at %q", path)
 		}
@@ -86,6 +93,7 @@ func (c *check) publish(vol *volumeView) {
 			c.report(RuleOrder, "the volume is %s staged", vol.staged)
 		}
 		c.onePath(vol)
+		c.mountGroup(vol)
 		if vol.staged == yes && call.Capability != vol.stagedAs {
 			c.report(RuleCapability, "the capability is %q, and the volume is staged as %q", call.Capability, vol.stagedAs)
 		}

@@ -2,6 +2,7 @@ package csitest
 
 import (
 	"context"
+	"maps"
 	"os"
 	"strings"
 	"testing"
@@ -13,7 +14,7 @@ import (
 
 // allRules are the rules for a caller. RuleControl is for tests.
 var allRules = []Rule{RuleDeadline, RuleOffered, RuleRequired, RuleSize, RulePath, RuleCapability, RuleSecrets, RuleVolumeContext, RulePublishContext,
-	RuleNode, RuleInFlight, RuleOrder, RuleStagingPath, RuleStagingDir, RuleTarget, RuleMode}
+	RuleNode, RuleInFlight, RuleOrder, RuleStagingPath, RuleStagingDir, RuleTarget, RuleMode, RuleOffline, RuleToken}
 
 // broken is one way to break a rule, in the last call that it makes.
 type broken struct {
@@ -40,7 +41,7 @@ var brokenRules = map[string]broken{
 	}},
 	"a clone": {RuleOffered, full, func(b *bench) {
 		_, _ = csi.NewControllerClient(b.conn).CreateVolume(b.ctx(), &csi.CreateVolumeRequest{Name: "a", VolumeCapabilities: []*csi.VolumeCapability{writer()},
-			VolumeContentSource: &csi.VolumeContentSource{}})
+			VolumeContentSource: volumeSource("b")})
 	}},
 	"no volume id": {RuleRequired, full, func(b *bench) { _ = b.detach("") }},
 	"no name": {RuleRequired, full, func(b *bench) {
@@ -160,7 +161,9 @@ var brokenRules = map[string]broken{
 // TestRules breaks each rule, and expects to hear of that one and no other.
 func TestRules(t *testing.T) {
 	tested := map[Rule]bool{}
-	for name, row := range brokenRules {
+	rows := maps.Clone(brokenRules)
+	maps.Copy(rows, brokenStorageRules)
+	for name, row := range rows {
 		tested[row.rule] = true
 		t.Run(name, func(t *testing.T) {
 			b := start(t, row.cfg)

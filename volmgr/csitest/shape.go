@@ -5,7 +5,7 @@ package csitest
 type shape struct {
 	mutates bool
 	// Fields that the CSI spec calls REQUIRED.
-	name, volume, node, staging, target, capability bool
+	name, volume, node, staging, target, capability, snapshot, group bool
 	// offered tells whether the plugin said that it may be called. Others are
 	// answered Unimplemented.
 	offered func(Config) bool
@@ -21,6 +21,18 @@ func attaches(c Config) bool      { return hasController(c) && c.Attach }
 func stages(c Config) bool        { return hasNode(c) && c.Stage }
 func counts(c Config) bool        { return hasNode(c) && c.Stats }
 func lists(c Config) bool         { return hasController(c) && c.Lists }
+
+// controls is offered by the controller that has what flag tells.
+func controls(flag func(Config) bool) func(Config) bool {
+	return func(c Config) bool { return hasController(c) && flag(c) }
+}
+
+// serves is controls for the node.
+func serves(flag func(Config) bool) func(Config) bool {
+	return func(c Config) bool { return hasNode(c) && flag(c) }
+}
+
+func groups(c Config) bool { return hasController(c) && c.GroupSnapshot }
 
 // What the plugin knows, and when.
 var shapes = map[string]shape{
@@ -42,14 +54,23 @@ var shapes = map[string]shape{
 	NodeStats:            {offered: counts, volume: true, target: true},
 	ListVolumes:          {offered: lists},
 	GetCapacity:          {offered: lists},
-}
-
-// Methods of the spec that change something and that the plugin never offers.
-var otherMutating = map[string]bool{
-	"ControllerExpandVolume": true, "ControllerModifyVolume": true, "NodeExpandVolume": true,
-	"CreateSnapshot": true, "DeleteSnapshot": true,
-	"CreateVolumeGroupSnapshot": true, "DeleteVolumeGroupSnapshot": true,
+	ControllerExpand:     {offered: controls(func(c Config) bool { return c.Expand }), mutates: true, volume: true},
+	ControllerModify:     {offered: controls(func(c Config) bool { return c.Modify }), mutates: true, volume: true},
+	ControllerGetVolume:  {offered: controls(func(c Config) bool { return c.Get }), volume: true},
+	NodeExpand:           {offered: serves(func(c Config) bool { return c.NodeExpand }), mutates: true, volume: true, target: true},
+	CreateSnapshot:       {offered: controls(func(c Config) bool { return c.Snapshot }), mutates: true, name: true, volume: true},
+	DeleteSnapshot:       {offered: controls(func(c Config) bool { return c.Snapshot }), mutates: true, snapshot: true},
+	ListSnapshots:        {offered: controls(func(c Config) bool { return c.ListSnapshots })},
+	GetSnapshot:          {offered: controls(func(c Config) bool { return c.GetSnapshot }), snapshot: true},
+	groupAbilities:       {offered: groups},
+	CreateGroupSnapshot:  {offered: groups, mutates: true, name: true},
+	DeleteGroupSnapshot:  {offered: groups, mutates: true, group: true},
+	GetGroupSnapshot:     {offered: groups, group: true},
+	ControllerHealth:     {offered: controls(func(c Config) bool { return c.Health }), volume: true},
+	ListHealth:           {offered: controls(func(c Config) bool { return c.ListHealth })},
+	NodeHealth:           {offered: serves(func(c Config) bool { return c.NodeHealth }), volume: true},
+	NodeStorageHealth:    {offered: serves(func(c Config) bool { return c.StorageHealth })},
 }
 
 // Mutates tells whether a method changes something; the others only ask.
-func Mutates(method string) bool { return shapes[method].mutates || otherMutating[method] }
+func Mutates(method string) bool { return shapes[method].mutates }

@@ -37,6 +37,12 @@ const (
 	NoDots  Twist = "no-dots" // a path through a hidden directory is InvalidArgument
 	Argv    Twist = "argv"    // a staging path that stands in any process's argv is an Internal error
 	Sharing Twist = "sharing" // stage and unstage fail unless the staging directory lies in a shared mount
+
+	// The answer is not that of what was done.
+	Short    Twist = "short"    // half the capacity
+	Nameless Twist = "nameless" // what was made has no id
+	Unready  Twist = "unready"  // no snapshot is ready to be used
+	Endless  Twist = "endless"  // after each page of a list comes the first one
 )
 
 // twisted are the methods that know a twist.
@@ -50,9 +56,14 @@ var twisted = map[Twist][]string{
 	Kept:    {NodeUnpublish},
 	Strict:  {NodeUnpublish},
 	Severs:  {NodeUnstage},
-	NoDots:  {NodeStage, NodePublish, NodeUnpublish, NodeUnstage, NodeStats},
+	NoDots:  {NodeStage, NodePublish, NodeUnpublish, NodeUnstage, NodeStats, NodeExpand},
 	Argv:    {NodeStage, NodePublish, NodeUnpublish, NodeUnstage},
 	Sharing: {NodeStage, NodeUnstage},
+
+	Short:    {CreateVolume, ControllerExpand, NodeExpand},
+	Nameless: {CreateVolume, CreateSnapshot, CreateGroupSnapshot},
+	Unready:  {CreateSnapshot, GetSnapshot, ListSnapshots, CreateGroupSnapshot, GetGroupSnapshot},
+	Endless:  {ListVolumes, ListSnapshots, ListHealth},
 }
 
 // knows tells whether a method has the twist.

@@ -15,6 +15,9 @@ import "slices"
 type view struct {
 	volumes map[string]*volumeView
 	users   map[string]string // target → volume
+	tokens  map[string]bool   // method and next_token that its answers had
+	snaps   map[string]bool   // snapshot → whether it was said to be ready
+	groups  map[string][]string
 }
 
 type certainty int
@@ -34,6 +37,9 @@ type volumeView struct {
 	staging  string // where, unless staged is no
 	stagedAs string // the capability
 	targets  map[string]*targetView
+
+	stagedGroup string // the mount group
+	expands     bool   // an expansion of the storage was to go on at the node
 }
 
 type attachView struct {
@@ -47,7 +53,11 @@ type targetView struct {
 	readOnly bool
 }
 
-func newView() view { return view{volumes: map[string]*volumeView{}, users: map[string]string{}} }
+func newView() view {
+	return view{
+		volumes: map[string]*volumeView{}, users: map[string]string{}, tokens: map[string]bool{}, snaps: map[string]bool{}, groups: map[string][]string{},
+	}
+}
 
 // of is never nil.
 func (v view) of(id string) *volumeView {
@@ -95,6 +105,7 @@ func (v view) begin(c Call) {
 		}
 	case NodeStage:
 		vol.staged, vol.staging, vol.stagedAs = unsure, c.StagingPath, c.Capability
+		vol.stagedGroup = c.MountGroup
 	case NodeUnstage:
 		if vol.staging == c.StagingPath && vol.staged == yes {
 			vol.staged = unsure
@@ -111,6 +122,9 @@ func (v view) begin(c Call) {
 
 // end takes in the answer.
 func (v view) end(c Call) {
+	if c.OK() {
+		v.storageEnd(c)
+	}
 	if c.Volume == "" {
 		return
 	}

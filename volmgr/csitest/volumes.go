@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"google.golang.org/grpc/codes"
@@ -19,10 +20,13 @@ import (
 //	                               /attached.json  where it is attached; absent: never was
 //	                               /data/          its files
 //	                               /block.img      its content as a block volume, made when first used
+//	<base>/snapshots/<hash of the id>/               snapshot.json, data/, block.img
+//	<base>/groups/<hash of the id>/                  group.json
 //
 // A block volume is this plain file, bound to its target, or a loop device on it.
 type store struct {
-	dir   string
+	dir   string // of volumes
+	base  string
 	any   bool // every id exists
 	locks sync.Map
 }
@@ -32,6 +36,14 @@ type stored struct {
 	Name     string            `json:"name,omitempty"` // only of a created one
 	Capacity int64             `json:"capacity,omitempty"`
 	Context  map[string]string `json:"context,omitempty"`
+	// Usable is what the node sees of Capacity: less, between the two parts of an
+	// expansion. 0 is blockSize, and for files what their file system has.
+	Usable   int64             `json:"usable,omitempty"`
+	Mutable  map[string]string `json:"mutable,omitempty"`
+	Topology map[string]string `json:"topology,omitempty"`
+	// What it was made from.
+	Snapshot string `json:"snapshot,omitempty"`
+	Clone    string `json:"clone,omitempty"`
 }
 
 type attachments struct {
@@ -45,13 +57,84 @@ func (s *store) path(id string, names ...string) string {
 	return filepath.Join(append([]string{s.dir, hash(id)}, names...)...)
 }
 
-// lock keeps other effects on a volume away: they are short, delays happen
-// outside.
-func (s *store) lock(id string) (unlock func()) {
-	l, _ := s.locks.LoadOrStore(id, &sync.Mutex{})
-	mu := l.(*sync.Mutex)
-	mu.Lock()
-	return mu.Unlock
+// lock keeps other effects on volumes away: they are short, delays happen
+// outside. An empty id is none.
+func (s *store) lock(ids ...string) (unlock func()) {
+	slices.Sort(ids)
+	var held []*sync.Mutex
+	for _, id := range slices.Compact(ids) {
+		if id == "" {
+			continue
+		}
+		l, _ := s.locks.LoadOrStore(id, &sync.Mutex{})
+		mu := l.(*sync.Mutex)
+		mu.Lock()
+		held = append(held, mu)
+	}
+	return func() {
+		for _, mu := range held {
+			mu.Unlock()
+		}
+	}
+}
+
+// snapshotLock tells a snapshot from a volume of the same id; see lock.
+func snapshotLock(id string) string {
+	if id == "" {
+		return ""
+	}
+	return "snapshot " + id
+}
+
+// all are the volumes that there are.
+func (s *store) all() ([]stored, error) {
+	return readAll[stored](s.dir, "volume.json")
+}
+
+// readAll reads the file of that name in each directory in dir; those without
+// one are being made, or deleted.
+func readAll[T any](dir, name string) ([]T, error) {
+	files, err := filepath.Glob(filepath.Join(dir, "*", name))
+	if err != nil {
+		return nil, err
+	}
+	var all []T
+	for _, file := range files {
+		var one T
+		found, err := readJSON(file, &one)
+		if err != nil {
+			return nil, err
+		}
+		if found {
+			all = append(all, one)
+		}
+	}
+	return all, nil
+}
+
+// size is what the node has of a block volume, in bytes: whole pages.
+func (v stored) size() int64 { return (max(v.Usable, blockSize) + 4095) / 4096 * 4096 }
+
+// grow writes a volume down, with what the node has of it in force.
+func (s *store) grow(v stored) error {
+	if err := s.make(v); err != nil {
+		return err
+	}
+	image := s.path(v.ID, "block.img")
+	info, err := os.Stat(image)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() >= v.size() {
+		return nil
+	}
+	if err == nil {
+		err = os.Truncate(image, v.size())
+	}
+	if err == nil {
+		err = resizeLoop(image)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot grow the block volume: %w", err)
+	}
+	return nil
 }
 
 // get returns a volume or NotFound.
@@ -154,12 +237,16 @@ func (s *store) attachments(id string) (attachments, error) {
 
 // block returns the file of a block volume.
 func (s *store) block(id string) (string, error) {
+	v, err := s.get(id)
+	if err != nil {
+		return "", err
+	}
 	path := s.path(id, "block.img")
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o600)
 	if err != nil {
 		return "", fmt.Errorf("cannot make the block volume: %w", err)
 	}
-	return path, errors.Join(f.Truncate(blockSize), f.Close())
+	return path, errors.Join(f.Truncate(v.size()), f.Close())
 }
 
 func readJSON(path string, v any) (found bool, err error) {

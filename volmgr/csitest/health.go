@@ -1,0 +1,126 @@
+package csitest
+
+import (
+	"context"
+	"slices"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+)
+
+// Condition is something wrong with a volume, or with the storage behind the
+// node, that a test makes up; see Control.SetConditions.
+type Condition struct {
+	// Volume is the volume's id; empty is the storage itself.
+	Volume string `json:"volume,omitempty"`
+	// Seen is by whom: "node", "controller", or both if empty.
+	Seen string `json:"seen,omitempty"`
+	// Status is a number of csi.VolumeHealthErrorType, or of
+	// csi.StorageHealthErrorType; one that the spec does not have is sent as it is.
+	Status  int32  `json:"status"`
+	Reason  string `json:"reason,omitempty"`
+	Message string `json:"message,omitempty"`
+}
+
+// Who sees a Condition.
+const (
+	atNode       = "node"
+	atController = "controller"
+)
+
+// conditions are those of a volume, or of the storage if it is "".
+func (p *Plugin) conditions(volume, at string) ([]Condition, error) {
+	f, err := p.Faults().read()
+	return slices.DeleteFunc(f.Conditions, func(c Condition) bool {
+		return c.Volume != volume || c.Seen != "" && c.Seen != at
+	}), err
+}
+
+// health is how a volume is; it must be there.
+func (p *Plugin) health(id, at string) (*csi.VolumeHealth, error) {
+	defer p.store.lock(id)()
+	if _, err := p.store.get(id); err != nil {
+		return nil, err
+	}
+	all, err := p.conditions(id, at)
+	out := &csi.VolumeHealth{VolumeId: id}
+	for _, c := range all {
+		out.HealthStatuses = append(out.HealthStatuses, &csi.VolumeHealth_VolumeHealthEntry{
+			Status: csi.VolumeHealthErrorType(c.Status), Reason: c.Reason, Message: c.Message})
+	}
+	return out, err
+}
+
+func (s *node) NodeGetVolumeHealth(_ context.Context, m *csi.NodeGetVolumeHealthRequest) (*csi.NodeGetVolumeHealthResponse, error) {
+	h, err := s.p.health(m.GetVolumeId(), atNode)
+	return &csi.NodeGetVolumeHealthResponse{VolumeHealth: h}, err
+}
+
+func (s *node) NodeGetStorageHealth(context.Context, *csi.NodeGetStorageHealthRequest) (*csi.NodeGetStorageHealthResponse, error) {
+	all, err := s.p.conditions("", atNode)
+	resp := &csi.NodeGetStorageHealthResponse{}
+	for _, c := range all {
+		resp.BackendHealth = append(resp.BackendHealth, &csi.NodeGetStorageHealthResponse_StorageBackendHealth{
+			Status: csi.StorageHealthErrorType(c.Status), Reason: c.Reason, Message: c.Message})
+	}
+	return resp, err
+}
+
+func (s *controller) ControllerGetVolumeHealth(_ context.Context, m *csi.ControllerGetVolumeHealthRequest) (*csi.ControllerGetVolumeHealthResponse, error) {
+	h, err := s.p.health(m.GetVolumeId(), atController)
+	return &csi.ControllerGetVolumeHealthResponse{VolumeHealth: h}, err
+}
+
+// ControllerListVolumeHealth lists the volumes with which something is wrong.
+func (s *controller) ControllerListVolumeHealth(_ context.Context, m *csi.ControllerListVolumeHealthRequest) (*csi.ControllerListVolumeHealthResponse, error) {
+	f, err := s.p.Faults().read()
+	if err != nil {
+		return nil, err
+	}
+	var ids []string
+	for _, c := range f.Conditions {
+		if c.Volume != "" && c.Seen != atNode && !slices.Contains(ids, c.Volume) {
+			ids = append(ids, c.Volume)
+		}
+	}
+	some, next, err := page(s.p.cfg, ids, func(id string) string { return id }, m)
+	resp := &csi.ControllerListVolumeHealthResponse{NextToken: next}
+	for _, id := range some {
+		h, err := s.p.health(id, atController)
+		switch {
+		case status.Code(err) == codes.NotFound: // it is gone, and so is what was wrong with it
+		case err != nil:
+			return nil, err
+		default:
+			resp.Entries = append(resp.Entries, h)
+		}
+	}
+	return resp, err
+}
+
+// conditionField is where answers had a VolumeCondition before CSI 1.13, with
+// whether it is abnormal in its field 1 and a message in field 2.
+const conditionField protowire.Number = 2
+
+// addCondition puts into an answer what a plugin from before CSI 1.13 has there,
+// if this one plays such a plugin.
+func (p *Plugin) addCondition(m proto.Message, volume, at string) {
+	if !p.cfg.Condition {
+		return
+	}
+	all, err := p.conditions(volume, at)
+	var body []byte
+	switch {
+	case err != nil: // the next call says what is wrong with the control file
+	case len(all) > 0:
+		body = protowire.AppendVarint(protowire.AppendTag(body, 1, protowire.VarintType), 1)
+		body = protowire.AppendString(protowire.AppendTag(body, 2, protowire.BytesType), all[0].Message)
+	default:
+		body = protowire.AppendString(protowire.AppendTag(body, 2, protowire.BytesType), "all is well")
+	}
+	field := protowire.AppendTag(nil, conditionField, protowire.BytesType)
+	m.ProtoReflect().SetUnknown(protowire.AppendBytes(field, body))
+}

@@ -1,0 +1,43 @@
+package csitest
+
+import (
+	"encoding/hex"
+	"slices"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// pageRequest asks for one page of a list.
+type pageRequest interface {
+	GetMaxEntries() int32
+	GetStartingToken() string
+}
+
+// tokenPrefix precedes, in a token, the id in hex after which the next page
+// begins: what is made or deleted meanwhile moves no page.
+const tokenPrefix = "after-"
+
+// page sorts what there is by id and cuts one page out.
+func page[T any](cfg Config, all []T, id func(T) string, m pageRequest) (some []T, next string, err error) {
+	slices.SortFunc(all, func(a, b T) int { return strings.Compare(id(a), id(b)) })
+	if token := m.GetStartingToken(); token != "" {
+		raw, decodeErr := hex.DecodeString(strings.TrimPrefix(token, tokenPrefix))
+		if !strings.HasPrefix(token, tokenPrefix) || decodeErr != nil {
+			return nil, "", status.Errorf(codes.Aborted, "the starting_token %q is none of this plugin's", token)
+		}
+		all = slices.DeleteFunc(all, func(v T) bool { return id(v) <= string(raw) })
+	}
+	size := int(m.GetMaxEntries())
+	if size < 0 {
+		return nil, "", status.Error(codes.InvalidArgument, "max_entries is negative")
+	}
+	if most := cfg.PageSize; most > 0 && (size == 0 || size > most) {
+		size = most
+	}
+	if size == 0 || size >= len(all) {
+		return all, "", nil
+	}
+	return all[:size], tokenPrefix + hex.EncodeToString([]byte(id(all[size-1]))), nil
+}
