@@ -2,6 +2,7 @@ package csitest
 
 import (
 	"errors"
+	"io"
 	"os"
 	"slices"
 	"strings"
@@ -65,7 +66,12 @@ func (b *bench) snap(v, name string) (*csi.Snapshot, error) {
 // total is how many bytes the node has of a volume.
 func (b *bench) total(v, target string) int64 {
 	b.t.Helper()
-	stats, err := b.node().NodeGetVolumeStats(b.ctx(), &csi.NodeGetVolumeStatsRequest{VolumeId: v, VolumePath: b.target(target), StagingTargetPath: b.staging(v)})
+	return b.totalAt(v, b.target(target), b.staging(v))
+}
+
+func (b *bench) totalAt(v, path, staging string) int64 {
+	b.t.Helper()
+	stats, err := b.node().NodeGetVolumeStats(b.ctx(), &csi.NodeGetVolumeStatsRequest{VolumeId: v, VolumePath: path, StagingTargetPath: staging})
 	b.must(err)
 	return stats.Usage[0].Total
 }
@@ -122,8 +128,19 @@ func (b *bench) upMade(v string) {
 	b.must(err)
 }
 
+// TestExpandBlock: the file grows under its target, and a loop device on it too.
 func TestExpandBlock(t *testing.T) {
-	b := start(t, Config{AnyVolume: true, NodeExpand: true, Stats: true})
+	for _, loop := range []bool{false, true} {
+		if loop && (os.Getuid() != 0 || loopControlMissing()) {
+			t.Skip("there are no loop devices")
+		}
+		expandBlock(t, Config{AnyVolume: true, NodeExpand: true, Stats: true, LoopDevices: loop})
+	}
+}
+
+func expandBlock(t *testing.T, cfg Config) {
+	b := start(t, cfg)
+	defer func() { b.must(errors.Join(UnmountAll(b.cfg.JournalPath()), b.p.store.release("a"))) }()
 	r := b.publishRequest("a", "t")
 	r.StagingTargetPath, r.VolumeCapability.AccessType = "", &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}}
 	_, err := b.node().NodePublishVolume(b.ctx(), r)
@@ -131,8 +148,14 @@ func TestExpandBlock(t *testing.T) {
 	_, err = b.node().NodeExpandVolume(b.ctx(), &csi.NodeExpandVolumeRequest{VolumeId: "a", VolumePath: b.target("t"),
 		CapacityRange: &csi.CapacityRange{RequiredBytes: 3 * blockSize}, VolumeCapability: r.VolumeCapability})
 	b.must(err)
-	if info, err := os.Stat(b.target("t")); err != nil || info.Size() != 3*blockSize {
-		t.Errorf("block target: %v, %v", info, err)
+	f, err := os.Open(b.target("t"))
+	b.must(err)
+	end, err := f.Seek(0, io.SeekEnd)
+	if err = errors.Join(err, f.Close()); err != nil || end != 3*blockSize {
+		t.Errorf("the block target has %d bytes: %v", end, err)
+	}
+	if got := b.totalAt("a", b.target("t"), ""); got != 3*blockSize {
+		t.Errorf("total %d", got)
 	}
 	b.noViolations()
 }
