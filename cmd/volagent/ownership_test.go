@@ -7,6 +7,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/volagent/volagent/volmgr/csitest"
 )
 
 // owned is who owns a file itself, and its mode.
@@ -99,5 +101,56 @@ func TestOwnershipRefused(t *testing.T) {
 	h.await("nothing to be claimed", func() bool { return h.volctl("claim", "list", "-q") == "" })
 	if got := h.mounts(); got != "" {
 		t.Errorf("something is mounted:\n%s", got)
+	}
+}
+
+// TestMountGroup: a plugin that can see to the group is told of it with every call
+// that names the capability, and the agent leaves it alone; others are not told.
+func TestMountGroup(t *testing.T) {
+	t.Parallel()
+	for _, able := range []bool{true, false} {
+		h := newRecorded(t, "30s", func(c *csitest.Config) { c.MountGroup = able })
+		h.register("data", "single-node-multi-writer")
+		mark := h.mark()
+		path := h.volctl("volume", "claim", "data", "--alloc", "a", "--gid", "77", "--mode", "0750")
+		told, group := "", "77"
+		if able {
+			told, group = "77", "0" // this plugin does nothing about it
+		}
+		if got := h.owned(path); got != "0:"+group+" 0750" {
+			t.Errorf("a plugin that can: %t; %s has %s", able, path, got)
+		}
+		for _, call := range h.calls(mark) {
+			if call.MountGroup != told {
+				t.Errorf("a plugin that can: %t; %s was told of group %q", able, call.Method, call.MountGroup)
+			}
+		}
+		mark = h.mark()
+		if able {
+			h.refuses(4, "mounted for the group of its first claim (gid 77)", "volume", "claim", "data", "--alloc", "b", "--gid", "78")
+		}
+		h.volctl("volume", "claim", "data", "--alloc", "c")
+		if calls := h.calls(mark); len(calls) != 1 || calls[0].MountGroup != told {
+			t.Errorf("a plugin that can: %t; a claim that asks for nothing: %+v", able, calls)
+		}
+	}
+}
+
+// TestSELinuxContext: a label is a mount option like any other, commas and all.
+func TestSELinuxContext(t *testing.T) {
+	t.Parallel()
+	h := newRecorded(t, "30s", nil)
+	h.register("data", "single-node-writer")
+	mark := h.mark()
+	const label = `context="system_u:object_r:svirt_sandbox_file_t:s0:c1,c2"`
+	h.volctl("volume", "claim", "data", "--mount-flag", label)
+	calls := h.calls(mark)
+	for _, call := range calls {
+		if !strings.HasSuffix(call.Capability, ":"+label) {
+			t.Errorf("%s got %s", call.Method, call.Capability)
+		}
+	}
+	if len(calls) != 3 {
+		t.Errorf("%d calls", len(calls))
 	}
 }
