@@ -76,6 +76,7 @@ type agent struct {
 	queue   *reconcile.Queue
 	server  *apiserver.Server
 	metrics *metrics.Metrics
+	secrets secret.Resolver
 	socket  net.Listener
 }
 
@@ -93,6 +94,7 @@ func Run(ctx context.Context, fl *pflag.FlagSet, stderr io.Writer, seams Seams) 
 		return err
 	}
 	a.events = a.openEvents()
+	a.secrets = a.newSecrets()
 	err = a.wire(seams)
 	if err == nil {
 		err = a.serve(ctx, fl)
@@ -155,8 +157,7 @@ func (a *agent) wire(seams Seams) error {
 	}
 	a.owners = owners
 	plugins := pluginSet{a.plugins, a.db, a.halt}
-	secrets := secret.Resolver{}.Resolve
-	steps := volmgr.New(volmgr.Options{Root: a.c.mountRoot(), Host: host, Plugin: plugins.forStep, Secrets: secrets})
+	steps := volmgr.New(volmgr.Options{Root: a.c.mountRoot(), Host: host, Plugin: plugins.forStep, Secrets: a.secrets.Of})
 	if was.Boot != "" && was.Boot != a.node.Boot {
 		if err := steps.Tidy(); err != nil {
 			a.log.Warn("something was left where volumes are mounted, from before this boot", "error", err)
@@ -180,7 +181,7 @@ func (a *agent) wire(seams Seams) error {
 	a.server = apiserver.New(apiserver.Options{
 		Claims: claims,
 		Volumes: &provision.Service{
-			Store: volumeStore{a.db}, Queue: a.queue, Plugins: plugins, Secrets: secrets, Events: a.events.Add, Owners: a.owners, Halt: a.halt,
+			Store: volumeStore{a.db}, Queue: a.queue, Plugins: plugins, Secrets: a.secrets.Of, Seal: a.secrets.Sealer, Events: a.events.Add, Owners: a.owners, Halt: a.halt,
 		},
 		Records: living{a.db, a.owners}, Queue: a.queue, Plugins: plugins, Tests: tested{a.tests}, Owners: a.owners, Events: apiEvents{a.events}, Metrics: a.metrics,
 		Node: a.describe, MayWrite: mayWrite(gid), Log: a.log.Named("api"),

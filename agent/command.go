@@ -65,6 +65,9 @@ func newCommand(stderr io.Writer, seams Seams) *cobra.Command {
 		SilenceErrors: true, SilenceUsage: true,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := noCoreDumps(); err != nil {
+				return err
+			}
 			return Run(cmd.Context(), cmd.Flags(), stderr, seams)
 		},
 	}

@@ -62,17 +62,12 @@ func (a *agent) newSupervisor(seams Seams, host *mount.Host) (*supervisor.Superv
 // forced deregisters left, as far as they can be read now.
 func (a *agent) knownSecrets(pluginID string) (known []volume.Secrets) {
 	for _, r := range (queueStore{a.db}).Volumes() {
-		if r.Volume.PluginID != pluginID || len(r.Volume.Secrets) == 0 {
-			continue
-		}
-		if secrets, err := (secret.Resolver{}).Resolve(r.Volume.Secrets); err == nil {
-			known = append(known, secrets)
+		if r.Volume.PluginID == pluginID && len(r.Volume.Secrets) > 0 {
+			known = append(known, a.secrets.Known(r.Volume))
 		}
 	}
 	if left := a.scratches()[pluginID]; left != nil {
-		if secrets, err := (secret.Resolver{}).Resolve(left.Secrets); err == nil {
-			known = append(known, secrets)
-		}
+		known = append(known, a.secrets.Known(volume.Volume{Secrets: left.Secrets}))
 	}
 	return known
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/plugintest"
-	"github.com/volagent/volagent/agent/secret"
 	"github.com/volagent/volagent/volmgr"
 	"github.com/volagent/volagent/volmgr/csiclient"
 	"github.com/volagent/volagent/volmgr/mount"
@@ -21,7 +20,7 @@ import (
 func (a *agent) newTests(plugins pluginSet, host *mount.Host, paths *volmgr.Manager) *plugintest.Service {
 	return &plugintest.Service{
 		Plugins: testedPlugins{plugins}, Records: testRecords{a}, Host: testHost{host, a.c.mountRoot()}, Paths: paths,
-		Secrets: secret.Resolver{}.Resolve, Events: a.events.Add, Ended: a.plugins.Released, Halt: a.halt,
+		Secrets: a.secrets.Of, Events: a.events.Add, Ended: a.plugins.Released, Halt: a.halt,
 	}
 }
 
@@ -232,7 +231,10 @@ func toAsk(q api.PluginTest) (plugintest.Ask, error) {
 		if ask.Secrets == nil {
 			ask.Secrets = map[string]volume.SecretRef{}
 		}
-		ask.Secrets[name] = volume.SecretRef(ref)
+		if _, literal := ref.Literal.Reveal(); literal || ref.Sealed {
+			return ask, volume.Errorf(volume.ErrInvalid, "secret %q is no reference: a test takes {file: PATH}, {credential: NAME} or {env: NAME}", name)
+		}
+		ask.Secrets[name] = volume.SecretRef{File: ref.File, Credential: ref.Credential, Env: ref.Env}
 	}
 	if ask.Access != "" {
 		if err := (volume.Capability{Access: ask.Access, Attachment: volume.FileSystem}).Check(); err != nil {

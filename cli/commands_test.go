@@ -306,9 +306,9 @@ func TestCreate(t *testing.T) {
 	r.stdin = "id: a\nplugin_id: ebs\n"
 	expect(t, r.volctl("volume", "register", "-"), 0, "updated volume \"a\": reclaim: retain → delete\n", "")
 
-	r.stdin = "id: a\nplugin: ebs\nsecrets: {x: hunter2}\n"
+	r.stdin = "id: a\nplugin: ebs\nsecrets: {x: [hunter2]}\n"
 	res = r.volctl("volume", "register", "-")
-	expect(t, res, 2, "", "volctl: cannot read the volume file: stdin:2:1: unknown field \"plugin\" (did you mean \"plugin_id\"?)\nstdin:3:14: a literal secret is refused")
+	expect(t, res, 2, "", "volctl: cannot read the volume file: stdin:2:1: unknown field \"plugin\" (did you mean \"plugin_id\"?)\nstdin:3:14: a secret is a text")
 	res = r.volctl("volume", "register", "-", "--json")
 	expect(t, res, 2, "", `"details":{"column":"1","file":"stdin","line":"2"}`)
 	if strings.Contains(res.stderr, "hunter2") {

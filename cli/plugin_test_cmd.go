@@ -62,7 +62,7 @@ is undone by the next one, and when the agent starts.`,
 	f.SortFlags = false
 	f.StringVar(&o.ask.ExternalID, "external-id", "", "test with the volume of this `ID` at the storage, which may be written to")
 	f.StringArrayVar(&o.context, "context", nil, "`KEY=VALUE` of that volume's context; may be repeated")
-	f.StringArrayVar(&o.secrets, "secret", nil, "`KEY=file:PATH`, KEY=credential:NAME or KEY=env:NAME: a secret, read by the agent; may be repeated")
+	f.StringArrayVar(&o.secrets, "secret", nil, secretUsage)
 	f.StringArrayVar(&o.params, "param", nil, "`KEY=VALUE` for the plugin when it creates the volume; may be repeated")
 	f.StringVar(&o.size, "size", "", "the `SIZE` of the volume, as in 1GiB (default as the plugin has it)")
 	f.StringVar(&o.ask.AccessMode, "access-mode", "", "the access `MODE` to test with (default the one on one node that allows most)")
@@ -118,35 +118,6 @@ func keyValues(flag string, values []string) (map[string]string, error) {
 			all = map[string]string{}
 		}
 		all[key] = value
-	}
-	return all, nil
-}
-
-// secretRefs reads where secrets are. What is none of these may be a secret itself,
-// and is not repeated.
-func secretRefs(values []string) (map[string]api.Secret, error) {
-	refs, err := keyValues("secret", values)
-	if err != nil || len(refs) == 0 {
-		return nil, err
-	}
-	all := map[string]api.Secret{}
-	for key, ref := range refs {
-		kind, name, _ := strings.Cut(ref, ":")
-		switch s := (api.Secret{}); {
-		case name == "":
-			return nil, usage("", "--secret %s needs file:PATH, credential:NAME or env:NAME; a secret itself is refused", key)
-		case kind == "file":
-			s.File = name
-			all[key] = s
-		case kind == "credential":
-			s.Credential = name
-			all[key] = s
-		case kind == "env":
-			s.Env = name
-			all[key] = s
-		default:
-			return nil, usage("", "--secret %s needs file:PATH, credential:NAME or env:NAME; a secret itself is refused", key)
-		}
 	}
 	return all, nil
 }

@@ -16,12 +16,12 @@ import (
 
 type volumeCreateOptions struct {
 	plugin, size, accessMode, attachmentMode, fsType string
-	params, mountFlags                               []string
+	params, mountFlags, secrets                      []string
 	specs                                            []api.VolumeSpec
 }
 
 // withoutFile are the flags that describe a volume in place of a file.
-var withoutFile = []string{"plugin", "size", "param", "access-mode", "attachment-mode", "fs-type", "mount-flag"}
+var withoutFile = []string{"plugin", "size", "param", "access-mode", "attachment-mode", "fs-type", "mount-flag", "secret"}
 
 func newVolumeCreate(a *app) *cobra.Command {
 	var o volumeCreateOptions
@@ -63,6 +63,7 @@ volume that is there as described is left as it is, with exit code 0.`,
 	f.StringVar(&o.attachmentMode, "attachment-mode", spec.DefaultAttachmentMode, "the `MODE` it is attached in: file-system or block-device")
 	f.StringVar(&o.fsType, "fs-type", "", "the file system `TYPE` it is given")
 	f.StringArrayVar(&o.mountFlags, "mount-flag", nil, "a mount `OPTION`; may be repeated")
+	f.StringArrayVar(&o.secrets, "secret", nil, secretUsage)
 	completeFlag(a, cmd, "plugin", pluginIDs)
 	completeChoice(cmd, "access-mode", spec.AccessModes())
 	completeChoice(cmd, "attachment-mode", spec.AttachmentModes())
@@ -117,6 +118,10 @@ func (o *volumeCreateOptions) describe(id string) ([]api.VolumeSpec, error) {
 			s.Parameters = map[string]string{}
 		}
 		s.Parameters[key] = value
+	}
+	var err error
+	if s.Secrets, err = secretRefs(o.secrets); err != nil {
+		return nil, err
 	}
 	return []api.VolumeSpec{s}, nil
 }

@@ -43,7 +43,7 @@ func TestAllocDirStays(t *testing.T) {
 	m := volmgr.New(volmgr.Options{
 		Root: root, Host: host,
 		Plugin:  func(volume.Volume, volume.Kind) (volmgr.Plugin, error) { return p, nil },
-		Secrets: func(map[string]volume.SecretRef) (volume.Secrets, error) { return nil, nil },
+		Secrets: func(volume.Volume) (volume.Secrets, error) { return nil, nil },
 	})
 	do := func(k volume.Kind, id string) {
 		t.Helper()

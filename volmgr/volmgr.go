@@ -40,8 +40,8 @@ type Options struct {
 	// Plugin returns what answers one step's call for a volume, or an error if
 	// that is not ready.
 	Plugin func(v volume.Volume, k volume.Kind) (Plugin, error)
-	// Secrets reads the values that references name, at the moment of a call.
-	Secrets func(map[string]volume.SecretRef) (volume.Secrets, error)
+	// Secrets reads all secrets of a volume, at the moment of a call.
+	Secrets func(volume.Volume) (volume.Secrets, error)
 }
 
 // Manager does steps. It keeps no state of its own but what is in hand.
@@ -201,7 +201,7 @@ func (s step) plugin() (Plugin, error) {
 // some. Whoever waits for a mount is told at once of one that cannot be read; an
 // undoing goes on when it can.
 func (s step) pluginWithSecrets() (Plugin, volume.Secrets, error) {
-	secrets, err := s.m.o.Secrets(s.r.Volume.Secrets)
+	secrets, err := s.m.o.Secrets(s.r.Volume)
 	if err != nil {
 		ce := volume.HostError(string(s.a.Kind), err)
 		if s.a.Forward() {

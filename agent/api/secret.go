@@ -6,20 +6,55 @@ import (
 	"errors"
 )
 
-// ErrLiteralSecret is returned when a secret is given as a plain value. The
-// value is not part of the message.
-var ErrLiteralSecret = errors.New("a literal secret is refused: give {file: PATH}, {credential: NAME} or {env: NAME}")
+// Literal is the value of a secret on its way to the agent. It is behind a
+// pointer, so that no printer or logger shows it; only its JSON does.
+type Literal struct{ value *string }
 
-// UnmarshalJSON refuses literals and unknown keys, without repeating them.
+// NewLiteral wraps a value.
+func NewLiteral(value string) Literal { return Literal{&value} }
+
+// Reveal returns the value, and whether there is one.
+func (l Literal) Reveal() (value string, ok bool) {
+	if l.value == nil {
+		return "", false
+	}
+	return *l.value, true
+}
+
+// String hides the value.
+func (Literal) String() string { return "***" }
+
+// GoString hides the value from %#v.
+func (Literal) GoString() string { return "***" }
+
+// MarshalJSON gives the value: the way to the agent is a local socket.
+func (l Literal) MarshalJSON() ([]byte, error) { return json.Marshal(l.value) }
+
+// UnmarshalJSON undoes MarshalJSON.
+func (l *Literal) UnmarshalJSON(b []byte) error { return json.Unmarshal(b, &l.value) }
+
+// ErrSecret is returned for what cannot be a secret. Nothing of it is part of the
+// message.
+var ErrSecret = errors.New("a secret is a text, or one of {file: PATH}, {credential: NAME}, {env: NAME}, {sealed: true}")
+
+// UnmarshalJSON takes a plain string for a literal, and refuses unknown keys. No
+// error repeats anything.
 func (s *Secret) UnmarshalJSON(b []byte) error {
-	if b = bytes.TrimSpace(b); len(b) > 0 && b[0] != '{' {
-		return ErrLiteralSecret
+	b = bytes.TrimSpace(b)
+	if len(b) > 0 && b[0] == '"' {
+		if json.Unmarshal(b, &s.Literal) != nil {
+			return ErrSecret
+		}
+		return nil
+	}
+	if len(b) == 0 || b[0] != '{' {
+		return ErrSecret
 	}
 	type plain Secret
 	dec := json.NewDecoder(bytes.NewReader(b))
 	dec.DisallowUnknownFields()
 	if dec.Decode((*plain)(s)) != nil {
-		return ErrLiteralSecret
+		return ErrSecret
 	}
 	return nil
 }

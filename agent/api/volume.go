@@ -42,12 +42,18 @@ type TopologyRequest struct {
 	Preferred []map[string]string `json:"preferred,omitempty" yaml:"preferred,omitempty"`
 }
 
-// Secret names where a secret's value is to be read when a call needs it. A
-// literal value is refused by the agent until it can seal one.
+// Secret says what a secret's value is: where it is to be read when a call needs
+// it, or the value itself, which the agent stores encrypted. One field is set.
 type Secret struct {
 	File       string `json:"file,omitempty" yaml:"file,omitempty"`             // absolute path on the agent's host
 	Credential string `json:"credential,omitempty" yaml:"credential,omitempty"` // a systemd credential of the agent's unit
 	Env        string `json:"env,omitempty" yaml:"env,omitempty"`               // a variable of the agent's environment
+	// Literal is the value itself. It is in requests alone; there a plain JSON
+	// string means the same.
+	Literal Literal `json:"literal,omitzero" yaml:"-"`
+	// Sealed says in an answer that the agent has the value, encrypted; in a
+	// request, that it is to keep the one it has.
+	Sealed bool `json:"sealed,omitempty" yaml:"sealed,omitempty"`
 }
 
 // VolumeResult says what a register or create did.

@@ -45,9 +45,27 @@ func fromSpec(s api.VolumeSpec) volume.Volume {
 		if v.Secrets == nil {
 			v.Secrets = map[string]volume.SecretRef{}
 		}
-		v.Secrets[name] = volume.SecretRef(ref)
+		v.Secrets[name] = fromSecret(ref)
 	}
 	return v
+}
+
+// fromSecret is a secret as the domain has it. A value itself is sealed before it
+// is stored.
+func fromSecret(s api.Secret) volume.SecretRef {
+	ref := volume.SecretRef{File: s.File, Credential: s.Credential, Env: s.Env, Keep: s.Sealed}
+	if value, ok := s.Literal.Reveal(); ok {
+		ref.Literal = volume.NewSecret(value)
+	}
+	return ref
+}
+
+// toSecret shows where a secret is; of a value itself only that it is there.
+func toSecret(ref volume.SecretRef) api.Secret {
+	return api.Secret{
+		File: ref.File, Credential: ref.Credential, Env: ref.Env,
+		Sealed: ref.Sealed != "" || ref.Keep || ref.Literal != (volume.Secret{}),
+	}
 }
 
 // toSpec is the volume file that would register a volume as it is.
@@ -72,7 +90,7 @@ func toSpec(v volume.Volume) api.VolumeSpec {
 		if s.Secrets == nil {
 			s.Secrets = map[string]api.Secret{}
 		}
-		s.Secrets[name] = api.Secret(ref)
+		s.Secrets[name] = toSecret(ref)
 	}
 	return s
 }

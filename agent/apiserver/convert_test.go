@@ -1,8 +1,10 @@
 package apiserver
 
 import (
+	"encoding/json"
 	"testing"
 
+	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -30,5 +32,23 @@ func TestStillMounted(t *testing.T) {
 		if a, c := stillMounted(tt.obs, true), stillMounted(tt.obs, false); a != tt.anything || c != tt.claims {
 			t.Errorf("%s: anything %s, all claims %s", tt.name, a, c)
 		}
+	}
+}
+
+// What the agent has sealed is told as that, and what it tells is understood.
+func TestSecretsThereAndBack(t *testing.T) {
+	v := volume.Volume{Secrets: map[string]volume.SecretRef{"s": {Sealed: "v1.x.y"}, "l": {Literal: volume.NewSecret("hunter2")}, "f": {File: "/f"}}}
+	shown := toSpec(v)
+	raw, err := json.Marshal(shown.Secrets)
+	if want := `{"f":{"file":"/f"},"l":{"sealed":true},"s":{"sealed":true}}`; err != nil || string(raw) != want {
+		t.Errorf("shown as %s, %v, want %s", raw, err, want)
+	}
+	back := fromSpec(shown).Secrets
+	if back["s"] != (volume.SecretRef{Keep: true}) || back["f"] != (volume.SecretRef{File: "/f"}) {
+		t.Errorf("read as %+v", back)
+	}
+	given := fromSpec(api.VolumeSpec{Secrets: map[string]api.Secret{"k": {Literal: api.NewLiteral("hunter2")}}}).Secrets["k"]
+	if given.Literal.Reveal() != "hunter2" || given.Sealed != "" {
+		t.Errorf("a value is read as %+v", given)
 	}
 }

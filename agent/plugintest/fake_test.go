@@ -55,7 +55,7 @@ func newWorld(t *testing.T) *world {
 func (w *world) service() *plugintest.Service {
 	return &plugintest.Service{
 		Plugins: w, Records: w, Host: w, Paths: w, Grace: 10 * time.Millisecond,
-		Secrets: func(map[string]volume.SecretRef) (volume.Secrets, error) { return nil, nil },
+		Secrets: func(volume.Volume) (volume.Secrets, error) { return nil, nil },
 		Events: func(es ...volume.Event) {
 			w.mu.Lock()
 			defer w.mu.Unlock()

@@ -101,7 +101,7 @@ type Service struct {
 	Records Records
 	Host    Host
 	Paths   Paths
-	Secrets func(map[string]volume.SecretRef) (volume.Secrets, error)
+	Secrets func(volume.Volume) (volume.Secrets, error)
 	Events  func(...volume.Event)
 	// Ended is called when nothing of a test is left on the host any more.
 	Ended func(pluginID string)

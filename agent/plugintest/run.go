@@ -156,7 +156,7 @@ func (s *Service) begin(ctx context.Context, id string, ask Ask) (r *run, err er
 	if err := r.admit(); err != nil {
 		return nil, err
 	}
-	if r.secrets, err = s.Secrets(ask.Secrets); err != nil {
+	if r.secrets, err = s.Secrets(volume.Volume{Secrets: ask.Secrets}); err != nil {
 		return nil, volume.Errorf(volume.ErrInvalid, "%v", err)
 	}
 	r.plan()

@@ -91,7 +91,7 @@ func (s *Service) undo(ctx context.Context, id string, rec *volume.Scratch) (lef
 		}
 	}
 	caps := s.Plugins.View(id).Info.Caps
-	secrets, err := s.Secrets(rec.Secrets)
+	secrets, err := s.Secrets(volume.Volume{Secrets: rec.Secrets})
 	note(err)
 	now := *rec
 	now.Volumes = slices.Clone(rec.Volumes)

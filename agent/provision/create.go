@@ -20,8 +20,13 @@ func (s *Service) Create(ctx context.Context, spec volume.Volume, dry bool) (vol
 		return failed(volume.Errorf(volume.ErrInvalid, "volume %q has an external_id, so it exists already", spec.ID).
 			WithHint("volctl volume register FILE"))
 	}
-	if r, ok := s.Store.Volume(spec.ID); ok && r.Volume.Provision != volume.Provisioning {
-		return s.merge(ctx, r, spec, dry)
+	had, ok := s.Store.Volume(spec.ID)
+	if ok && had.Volume.Provision != volume.Provisioning {
+		return s.merge(ctx, had, spec, dry)
+	}
+	spec, err := spec.Keeping(had.Volume.Secrets)
+	if err != nil {
+		return failed(err)
 	}
 	info, err := s.ready(ctx, spec.PluginID)
 	if err != nil {
@@ -34,8 +39,14 @@ func (s *Service) Create(ctx context.Context, spec volume.Volume, dry bool) (vol
 	fill(&spec, info)
 	spec.Created, spec.Provision = true, volume.Provisioning
 	r := volume.Record{Volume: spec}
+	if _, err := s.Secrets(spec); err != nil { // better now than with an intent on disk
+		return failed(err)
+	}
 	if dry {
 		return r, volume.Change{Outcome: volume.Created}, nil
+	}
+	if spec.Secrets, err = s.Seal.Seal(spec.ID, spec.Secrets, had.Volume.Secrets); err != nil {
+		return failed(err)
 	}
 	err = s.Queue.Call(ctx, spec.ID, volume.CreateVolume, func() error {
 		// 1. The intent. 2. The call. 3. What came of it.
@@ -173,7 +184,9 @@ func (s *Service) settle(ctx context.Context, v volume.Volume, made volume.Creat
 		if err := unique(tx, v); err != nil {
 			return err
 		}
-		lend(tx, v)
+		if err := s.lend(tx, v); err != nil {
+			return err
+		}
 		r = volume.Record{Volume: v}
 		tx.PutVolume(r)
 		return nil
@@ -202,6 +215,9 @@ func (s *Service) Delete(ctx context.Context, id, confirm string) error {
 	if !info.Caps.CreateDelete {
 		return volume.Errorf(volume.ErrRefused, "plugin %q cannot delete volumes", r.Volume.PluginID).
 			WithHint("volctl volume deregister %s", id)
+	}
+	if _, err := s.Secrets(r.Volume); err != nil { // better now than with an intent on disk
+		return err
 	}
 	err = s.Queue.Call(ctx, id, volume.DeleteVolume, func() error { return s.delete(ctx, id) })
 	if err != nil {

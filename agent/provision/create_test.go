@@ -165,7 +165,9 @@ func TestCreateRefused(t *testing.T) {
 		{"no such plugin", func(_ *world, v *volume.Volume) { v.PluginID = "nfs" }, volume.ErrNotFound, `no plugin "nfs"`},
 		{"the plugin is down", func(w *world, _ *volume.Volume) { w.await = volume.ErrPluginUnavailable }, volume.ErrPluginUnavailable, ""},
 		{"it cannot create", func(w *world, _ *volume.Volume) { w.view.Info.Caps.CreateDelete = false }, volume.ErrRefused, "cannot create volumes"},
-		{"a secret cannot be read", func(w *world, _ *volume.Volume) { w.secrets = errors.New("no such file") }, volume.ErrInvalid, "no such file"},
+		{"a secret cannot be read", func(w *world, _ *volume.Volume) { w.secrets = errors.New("no such file") }, nil, "no such file"},
+		{"a secret cannot be sealed", func(w *world, _ *volume.Volume) { w.seal = errors.New("bad key") }, nil, "bad key"},
+		{"a secret to be kept", func(_ *world, v *volume.Volume) { v.Secrets = map[string]volume.SecretRef{"key": {Keep: true}} }, volume.ErrRefused, "has no sealed value"},
 		{"the intent cannot be written", func(w *world, _ *volume.Volume) { w.failAt = 1 }, errDisk, ""},
 	} {
 		w, v := newWorld(), spec()

@@ -35,6 +35,46 @@ type world struct {
 	destroy  func(volume.DeleteVolumeRequest) error
 	validate error
 	secrets  error
+	seal     error
+}
+
+// sealer seals by writing backwards.
+type sealer struct{ w *world }
+
+func sealed(id, value string) volume.SecretRef {
+	text := []byte(value)
+	slices.Reverse(text)
+	return volume.SecretRef{Sealed: id + " " + string(text)}
+}
+
+func (s sealer) Same(id string, refs, had map[string]volume.SecretRef) map[string]volume.SecretRef {
+	refs = maps.Clone(refs)
+	for name, ref := range refs {
+		if ref.Literal != (volume.Secret{}) && sealed(id, ref.Literal.Reveal()) == had[name] {
+			refs[name] = had[name]
+		}
+	}
+	return refs
+}
+
+func (s sealer) Seal(id string, refs, had map[string]volume.SecretRef) (map[string]volume.SecretRef, error) {
+	refs = s.Same(id, refs, had)
+	for name, ref := range refs {
+		if ref.Literal != (volume.Secret{}) {
+			refs[name] = sealed(id, ref.Literal.Reveal())
+		}
+	}
+	return refs, s.w.seal
+}
+
+func (s sealer) Move(refs map[string]volume.SecretRef, from, to string) (map[string]volume.SecretRef, error) {
+	refs = maps.Clone(refs)
+	for name, ref := range refs {
+		if rest, ok := strings.CutPrefix(ref.Sealed, from+" "); ok {
+			refs[name] = volume.SecretRef{Sealed: to + " " + rest}
+		}
+	}
+	return refs, s.w.seal
 }
 
 var errDisk = errors.New("disk full")
@@ -60,9 +100,10 @@ func newWorld() *world {
 func (w *world) service() *provision.Service {
 	return &provision.Service{
 		Store: w, Queue: w, Plugins: w,
-		Secrets: func(refs map[string]volume.SecretRef) (volume.Secrets, error) {
-			return volume.Secrets{"n": volume.NewSecret(fmt.Sprint(len(refs)))}, w.secrets
+		Secrets: func(v volume.Volume) (volume.Secrets, error) {
+			return volume.Secrets{"n": volume.NewSecret(fmt.Sprint(len(v.Secrets)))}, w.secrets
 		},
+		Seal: sealer{w},
 		Events: func(evs ...volume.Event) {
 			for _, e := range evs {
 				w.events = append(w.events, e.Type+" "+e.Volume+": "+e.Message)

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -63,12 +64,25 @@ type Plugins interface {
 	Provisioner(pluginID string) (Plugin, error)
 }
 
+// Seal keeps literal values of secrets from being stored in clear.
+type Seal interface {
+	// Seal returns a volume's references with literal values sealed; one that it
+	// had sealed already stays as it was. Same changes nothing but these.
+	Seal(id string, refs, had map[string]volume.SecretRef) (map[string]volume.SecretRef, error)
+	Same(id string, refs, had map[string]volume.SecretRef) map[string]volume.SecretRef
+	// Move seals for one volume what was sealed for another.
+	Move(refs map[string]volume.SecretRef, from, to string) (map[string]volume.SecretRef, error)
+}
+
 // Service provisions volumes.
 type Service struct {
 	Store   Store
 	Queue   Queue
 	Plugins Plugins
-	Secrets func(map[string]volume.SecretRef) (volume.Secrets, error)
+	// Secrets reads all secrets of a volume, at the moment of a call. Of a call
+	// that is for no volume, they are those of a volume without an id.
+	Secrets func(volume.Volume) (volume.Secrets, error)
+	Seal    Seal
 	Events  func(...volume.Event)
 	// Owners tells whose claims are past; nil: nobody's are.
 	Owners volume.Owners
@@ -124,28 +138,36 @@ func (s *Service) Register(ctx context.Context, spec volume.Volume, dry bool) (v
 		return failed(volume.Errorf(volume.ErrInvalid, "volume %q has no external_id, so there is nothing to register", spec.ID).
 			WithHint("give external_id, or create the volume: volctl volume create FILE"))
 	}
+	if _, err := spec.Keeping(nil); err != nil {
+		return failed(err)
+	}
 	info, err := s.plugin(ctx, spec.PluginID)
 	if err != nil {
 		return failed(err)
 	}
 	fill(&spec, info)
+	if _, err := s.Secrets(spec); err != nil {
+		return failed(err)
+	}
 	r := volume.Record{Volume: spec}
 	if err := s.alone(ctx, spec); err != nil {
 		return failed(err)
 	}
 	if dry {
-		err = s.dry(ctx, spec)
-	} else {
-		err = s.Store.Update(ctx, func(tx Tx) error {
-			r = volume.Record{Volume: spec}
-			return insert(tx, r)
-		})
+		if err := s.dry(ctx, spec); err != nil {
+			return failed(err)
+		}
+		return r, volume.Change{Outcome: volume.Registered}, nil
 	}
-	if err != nil {
+	if spec.Secrets, err = s.Seal.Seal(spec.ID, spec.Secrets, nil); err != nil {
 		return failed(err)
 	}
-	if dry {
-		return r, volume.Change{Outcome: volume.Registered}, nil
+	err = s.Store.Update(ctx, func(tx Tx) error {
+		r = volume.Record{Volume: spec}
+		return s.insert(tx, r)
+	})
+	if err != nil {
+		return failed(err)
 	}
 	s.say(r, "registered", "registered as %q of %s", spec.ExternalID, spec.Driver)
 	s.wake(spec)
@@ -162,7 +184,7 @@ func fill(v *volume.Volume, info volume.PluginInfo) {
 }
 
 // insert adds a record under the two rules of uniqueness.
-func insert(tx Tx, r volume.Record) error {
+func (s *Service) insert(tx Tx, r volume.Record) error {
 	v := r.Volume
 	if _, ok := tx.Volume(v.ID); ok {
 		return volume.Errorf(volume.ErrRefused, "volume %q was registered meanwhile", v.ID)
@@ -170,7 +192,9 @@ func insert(tx Tx, r volume.Record) error {
 	if err := unique(tx, v); err != nil {
 		return err
 	}
-	lend(tx, v)
+	if err := s.lend(tx, v); err != nil {
+		return err
+	}
 	tx.PutVolume(r)
 	return nil
 }
@@ -178,11 +202,17 @@ func insert(tx Tx, r volume.Record) error {
 // lend has what is owed for a storage volume undone through the plugin, and with
 // the secrets, under which the volume is registered again: the old ones may be
 // why it could not be.
-func lend(tx Tx, v volume.Volume) {
-	if debt, ok := tx.Debt(v.Driver, v.ExternalID); ok && v.ExternalID != "" {
-		debt.Volume.PluginID, debt.Volume.Secrets = v.PluginID, v.Secrets
-		tx.PutDebt(debt, time.Time{})
+func (s *Service) lend(tx Tx, v volume.Volume) (err error) {
+	debt, ok := tx.Debt(v.Driver, v.ExternalID)
+	if !ok || v.ExternalID == "" {
+		return nil
 	}
+	debt.Volume.PluginID = v.PluginID
+	if debt.Volume.Secrets, err = s.Seal.Move(v.Secrets, v.ID, debt.Volume.ID); err != nil {
+		return err
+	}
+	tx.PutDebt(debt, time.Time{})
+	return nil
 }
 
 // unique refuses a storage volume that is known under another id, or to a test.
@@ -241,11 +271,8 @@ func (s *Service) reach(v volume.Volume) (Plugin, volume.Secrets, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	secrets, err := s.Secrets(v.Secrets)
-	if err != nil {
-		return nil, nil, volume.Errorf(volume.ErrInvalid, "%v", err)
-	}
-	return p, secrets, nil
+	secrets, err := s.Secrets(v)
+	return p, secrets, err
 }
 
 // exists asks the plugin whether the volume is there and can be used as the
@@ -280,16 +307,28 @@ func (s *Service) merge(ctx context.Context, r volume.Record, spec volume.Volume
 		return failed(volume.Errorf(volume.ErrRefused, "volume %q: %s was begun and has not been seen to end", spec.ID, volume.Deleting).
 			WithHint("run the same delete again to go on with it"))
 	}
+	spec.Secrets = s.Seal.Same(spec.ID, spec.Secrets, r.Volume.Secrets)
 	now, fields, err := volume.Merge(r, spec)
 	if err != nil {
 		return failed(err)
 	}
 	if len(fields) == 0 {
+		if !dry && len(spec.Secrets) > 0 {
+			s.Queue.Wake(spec.ID) // what they refer to may have changed
+		}
 		return r, volume.Change{Outcome: volume.Unchanged}, nil
+	}
+	if !maps.Equal(now.Secrets, r.Volume.Secrets) {
+		if _, err := s.Secrets(now); err != nil {
+			return failed(err)
+		}
 	}
 	if dry {
 		r.Volume = now
 		return r, volume.Change{Outcome: volume.Updated, Fields: fields}, nil
+	}
+	if spec.Secrets, err = s.Seal.Seal(spec.ID, spec.Secrets, r.Volume.Secrets); err != nil {
+		return failed(err)
 	}
 	err = s.Store.Update(ctx, func(tx Tx) (err error) {
 		var ok bool

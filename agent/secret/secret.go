@@ -1,5 +1,6 @@
 // Package secret reads what secret references name, at the moment a call needs
-// it and no earlier. Nothing is cached and no error repeats a value.
+// it and no earlier, and seals the values that are given as such. Nothing is
+// cached, keys neither, and no error repeats a value.
 package secret
 
 import (
@@ -14,35 +15,66 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// maxSize is the largest secret file that is read, in bytes. CSI bounds a
-// whole map of secrets to 4 KiB; the rest is room for a key file.
-const maxSize = 64 << 10
-
 // Resolver reads secrets. The zero value reads the process's own environment
-// and credentials.
+// and credentials, and opens nothing that is sealed.
 type Resolver struct {
 	// Credentials is where systemd put the agent's credentials; empty means
 	// $CREDENTIALS_DIRECTORY.
 	Credentials string
 	// Getenv looks a variable up; nil means os.LookupEnv.
 	Getenv func(string) (string, bool)
+	// Sealer opens what is sealed.
+	Sealer *Sealer
 }
 
-// Resolve reads every reference. The error names the secret and the reference,
-// never the content.
-func (r Resolver) Resolve(refs map[string]volume.SecretRef) (volume.Secrets, error) {
-	if len(refs) == 0 {
+// Of reads all secrets of a volume. The error names the secret, the volume and
+// the reference, never the content.
+func (r Resolver) Of(v volume.Volume) (volume.Secrets, error) {
+	if len(v.Secrets) == 0 {
 		return nil, nil
 	}
-	out := make(volume.Secrets, len(refs))
-	for _, name := range slices.Sorted(maps.Keys(refs)) {
-		v, err := r.One(refs[name])
+	out := make(volume.Secrets, len(v.Secrets))
+	for _, name := range slices.Sorted(maps.Keys(v.Secrets)) {
+		s, err := r.one(v.ID, name, v.Secrets[name])
 		if err != nil {
-			return nil, fmt.Errorf("cannot read secret %q: %w", name, err)
+			return nil, fmt.Errorf("cannot read secret %q%s: %w", name, of(v.ID), err)
 		}
-		out[name] = v
+		out[name] = s
 	}
 	return out, nil
+}
+
+// Known reads those secrets of a volume that can be read.
+func (r Resolver) Known(v volume.Volume) volume.Secrets {
+	out := volume.Secrets{}
+	for name, ref := range v.Secrets {
+		if s, err := r.one(v.ID, name, ref); err == nil {
+			out[name] = s
+		}
+	}
+	return out
+}
+
+// of names a volume in an error, where there is one.
+func of(id string) string {
+	if id == "" {
+		return ""
+	}
+	return fmt.Sprintf(" of volume %q", id)
+}
+
+// one reads one secret of a volume.
+func (r Resolver) one(id, name string, ref volume.SecretRef) (volume.Secret, error) {
+	switch {
+	case ref.Sealed != "" && r.Sealer != nil:
+		return r.Sealer.Open(id, name, ref.Sealed)
+	case ref.Sealed != "":
+		return volume.Secret{}, errors.New("it is sealed, and nothing here opens it")
+	case ref.Literal != (volume.Secret{}):
+		return ref.Literal, nil
+	default:
+		return r.One(ref)
+	}
 }
 
 // One reads a single reference. A file's one trailing newline is not part of
@@ -90,8 +122,8 @@ func read(path string) (volume.Secret, error) {
 	if err != nil {
 		return volume.Secret{}, err
 	}
-	if !info.Mode().IsRegular() || info.Size() > maxSize {
-		return volume.Secret{}, fmt.Errorf("%s is not a file of at most %d bytes", path, maxSize)
+	if !info.Mode().IsRegular() || info.Size() > volume.MaxSecret {
+		return volume.Secret{}, fmt.Errorf("%s is not a file of at most %d bytes", path, volume.MaxSecret)
 	}
 	raw, err := os.ReadFile(path)
 	if err != nil {

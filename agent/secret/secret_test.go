@@ -37,13 +37,14 @@ func TestResolve(t *testing.T) {
 		"the largest file":             {volume.SecretRef{File: write(t, filepath.Join(dir, "large"), strings.Repeat("x", 64<<10))}, strings.Repeat("x", 64<<10)},
 		"a credential":                 {volume.SecretRef{Credential: "cred"}, planted},
 		"the environment":              {volume.SecretRef{Env: "KEY"}, planted},
+		"a value to be sealed":         {volume.SecretRef{Literal: volume.NewSecret(planted)}, planted},
 	} {
-		got, err := r.Resolve(map[string]volume.SecretRef{"k": tt.ref})
+		got, err := r.Of(volume.Volume{ID: "data", Secrets: map[string]volume.SecretRef{"k": tt.ref}})
 		if err != nil || len(got) != 1 || got["k"].Reveal() != tt.want {
 			t.Errorf("%s: %q, %v", name, got["k"].Reveal(), err)
 		}
 	}
-	if got, err := r.Resolve(nil); got != nil || err != nil {
+	if got, err := r.Of(volume.Volume{}); got != nil || err != nil {
 		t.Errorf("no references: %v, %v", got, err)
 	}
 }
@@ -98,9 +99,10 @@ func TestUnreadable(t *testing.T) {
 		{given, volume.SecretRef{Credential: "none"}, "no such file"},
 		{secret.Resolver{}, volume.SecretRef{Credential: "cred"}, "was given no credentials by systemd"},
 		{given, volume.SecretRef{Env: "KEY"}, "environment has no KEY"},
+		{given, volume.SecretRef{Sealed: "v1.x.y"}, "nothing here opens it"},
 	} {
-		got, err := tt.r.Resolve(map[string]volume.SecretRef{"password": tt.ref})
-		if err == nil || !strings.Contains(err.Error(), tt.words) || !strings.Contains(err.Error(), `cannot read secret "password"`) || got != nil {
+		got, err := tt.r.Of(volume.Volume{ID: "data", Secrets: map[string]volume.SecretRef{"password": tt.ref}})
+		if err == nil || !strings.Contains(err.Error(), tt.words) || !strings.Contains(err.Error(), `cannot read secret "password" of volume "data": `) || got != nil {
 			t.Errorf("%+v: %v, want %q", tt.ref, err, tt.words)
 		}
 		if err != nil && strings.Contains(err.Error(), planted) {

@@ -112,7 +112,7 @@ func TestExampleParsesUncommented(t *testing.T) {
 	}
 	s := got[0]
 	if s.Name == "" || s.ExternalID == "" || s.CapacityMax == 0 || s.MountOptions == nil || s.Parameters["type"] != "image" || s.SnapshotID == "" ||
-		len(s.Topology.Preferred) != 1 || s.Context["share"] == "" || len(s.Secrets) != 3 || s.Reclaim != "retain" {
+		len(s.Topology.Preferred) != 1 || s.Context["share"] == "" || len(s.Secrets) != 4 || s.Reclaim != "retain" {
 		t.Errorf("not every field of the example was tried: %+v", s)
 	}
 }
@@ -185,11 +185,32 @@ func TestParseMistakes(t *testing.T) {
 	}
 }
 
-// A literal secret is refused wherever it stands, and its content is in no error.
+// A secret is a text or a reference.
+func TestParseSecret(t *testing.T) {
+	for text, want := range map[string]api.Secret{
+		"hunter2":               {Literal: api.NewLiteral("hunter2")},
+		"'7707077'":             {Literal: api.NewLiteral("7707077")},
+		"file:/run/key":         {Literal: api.NewLiteral("file:/run/key")},
+		"\n    |\n    a\n    b": {Literal: api.NewLiteral("a\nb\n")},
+		"{file: /run/key}":      {File: "/run/key"},
+		"{credential: key}":     {Credential: "key"},
+		"{env: KEY}":            {Env: "KEY"},
+		"{sealed: true}":        {Sealed: true},
+	} {
+		specs, err := spec.Parse("volume.yaml", []byte("id: a\nplugin_id: p\nsecrets:\n  p: "+text+"\n"))
+		if err != nil || !reflect.DeepEqual(specs[0].Secrets["p"], want) {
+			t.Errorf("%s: %+v, %v", text, specs, err)
+		}
+	}
+}
+
+// What is no secret is refused wherever it stands, and its content is in no error.
 func TestParseNeverRepeatsASecret(t *testing.T) {
-	const refusal = "a literal secret is refused"
+	const refusal = "a secret is a text, in quotes"
 	for _, tt := range []struct{ name, secrets, want string }{
-		{"plain", "secrets: {p: hunter2}", refusal},
+		{"empty", "secrets: {p: ''}", refusal},
+		{"sealed with a value", "secrets: {p: {sealed: hunter2}}", refusal},
+		{"sealed and not", "secrets: {p: {sealed: false}}", refusal},
 		{"number", "secrets: {p: 7707077}", refusal},
 		{"list", "secrets: {p: [hunter2]}", refusal},
 		{"unknown reference", "secrets: {p: {value: hunter2}}", refusal},

@@ -154,8 +154,8 @@ func (d *decoder) topology(n *yaml.Node) *api.TopologyRequest {
 	return &t
 }
 
-// literalSecret is said for every value that is not a reference.
-const literalSecret = "a literal secret is refused until the agent can seal it: give {file: PATH}, {credential: NAME} or {env: NAME}"
+// noSecret is said for every value that is neither a text nor a reference.
+const noSecret = "a secret is a text, in quotes if it looks like something else, or one of {file: PATH}, {credential: NAME}, {env: NAME}, {sealed: true}"
 
 func (d *decoder) secrets(n *yaml.Node) map[string]api.Secret {
 	out := map[string]api.Secret{}
@@ -165,19 +165,27 @@ func (d *decoder) secrets(n *yaml.Node) map[string]api.Secret {
 	return out
 }
 
-// secret reads a reference. No message repeats anything of it: whoever writes a
-// literal may write it at any place in it.
+// secret reads a value or a reference. No message repeats anything of it: whoever
+// writes a value may write it at any place in it.
 func (d *decoder) secret(n *yaml.Node) api.Secret {
 	var s api.Secret
+	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!str" && n.Value != "" && n.Anchor == "" && n.Style&yaml.TaggedStyle == 0 {
+		s.Literal = api.NewLiteral(n.Value)
+		return s
+	}
 	if n.Kind != yaml.MappingNode || len(n.Content) != 2 || n.Anchor != "" || n.Style&yaml.TaggedStyle != 0 {
-		d.fail(n, literalSecret)
+		d.fail(n, noSecret)
 		return s
 	}
 	key, value := n.Content[0], n.Content[1]
+	if key.Value == "sealed" && value.ShortTag() == "!!bool" && value.Value == "true" && value.Anchor == "" {
+		s.Sealed = true
+		return s
+	}
 	into := map[string]*string{"file": &s.File, "credential": &s.Credential, "env": &s.Env}[key.Value]
 	switch {
 	case into == nil || value.Kind != yaml.ScalarNode || value.ShortTag() != "!!str" || value.Value == "":
-		d.fail(n, literalSecret)
+		d.fail(n, noSecret)
 	case value.Anchor != "" || value.Style&yaml.TaggedStyle != 0:
 		d.fail(n, noAnchors)
 	case key.Value == "file" && !filepath.IsAbs(value.Value):

@@ -125,7 +125,7 @@ func (r *execRunner) serve(ctx context.Context, cmd *exec.Cmd, nonce string) (pi
 	}
 	result, err := bus.StartTransient(ctx, systemd.Transient{
 		Name: name, Description: fmt.Sprintf("CSI plugin %s, run by volagent", r.p.slot), Slice: pluginSlice,
-		Argv: r.p.s.opts.ServiceArgv, Stdin: mem, Output: log, OOMScore: oomScore(), NoFile: maxFiles(),
+		Argv: r.p.s.opts.ServiceArgv, Stdin: mem, Output: log, OOMScore: oomScore(), NoFile: hardLimit(unix.RLIMIT_NOFILE), Core: hardLimit(unix.RLIMIT_CORE),
 	})
 	if err != nil {
 		if systemd.IsAnswer(err) {
@@ -170,11 +170,11 @@ func oomScore() int {
 	return score
 }
 
-// maxFiles is the agent's own limit of open files, to which a plugin may raise
-// its own.
-func maxFiles() uint64 {
+// hardLimit is the agent's own limit of something, to which a plugin may raise its
+// own; 0 if it cannot be told.
+func hardLimit(resource int) uint64 {
 	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+	if err := unix.Getrlimit(resource, &limit); err != nil {
 		return 0
 	}
 	return limit.Max

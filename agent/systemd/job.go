@@ -66,6 +66,7 @@ type Transient struct {
 	Stdin, Output *os.File
 	OOMScore      int
 	NoFile        uint64 // hard limit of open files; 0 is systemd's own
+	Core          uint64 // hard limit of core dumps, in bytes; the soft one is 0, because plugins hold secrets
 }
 
 // usualNoFile is the soft limit of open files: select(2) takes no more.
@@ -114,6 +115,8 @@ func (b *Bus) StartTransient(ctx context.Context, t Transient) (result string, e
 		{"IgnoreSIGPIPE", dbus.MakeVariant(false)},
 		{"OOMScoreAdjust", dbus.MakeVariant(int32(t.OOMScore))},
 	}
+	// Of a limit that is not set yet either property sets both: the hard one first.
+	props = append(props, property{"LimitCORE", dbus.MakeVariant(t.Core)}, property{"LimitCORESoft", dbus.MakeVariant(uint64(0))})
 	if t.NoFile > 0 {
 		props = append(props, property{"LimitNOFILE", dbus.MakeVariant(t.NoFile)}, property{"LimitNOFILESoft", dbus.MakeVariant(min(t.NoFile, usualNoFile))})
 	}

@@ -3,6 +3,7 @@ package csiclient
 import (
 	"cmp"
 	"encoding/base64"
+	"encoding/hex"
 	"net/url"
 	"slices"
 	"strconv"
@@ -19,6 +20,10 @@ const maxScrubbed = 4096
 // minLine is the length, in bytes, from which one line of a secret of several
 // lines counts as a secret of its own.
 const minLine = 8
+
+// minEncoded is the length, in bytes, from which a secret is looked for in forms
+// that a short one shares with much else.
+const minEncoded = 4
 
 // Scrubber replaces secrets by "***" in what a plugin says. It remembers every
 // secret that the plugin was given, since a plugin may quote in one answer
@@ -86,6 +91,13 @@ func spellings(value string) []string {
 			url.QueryEscape(v), url.PathEscape(v),
 			base64.StdEncoding.EncodeToString([]byte(v)),
 			base64.URLEncoding.EncodeToString([]byte(v)))
+	}
+	if len(trimmed) >= minEncoded {
+		for _, v := range []string{value, trimmed} {
+			all = append(all,
+				base64.RawStdEncoding.EncodeToString([]byte(v)), base64.RawURLEncoding.EncodeToString([]byte(v)),
+				hex.EncodeToString([]byte(v)), strings.ToUpper(hex.EncodeToString([]byte(v))))
+		}
 	}
 	for line := range strings.Lines(value) {
 		if line = strings.TrimSpace(line); len(line) >= minLine {

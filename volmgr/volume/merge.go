@@ -6,6 +6,8 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strconv"
+	"strings"
 )
 
 // Merge lays a volume file over what is registered. Fields that the agent
@@ -13,6 +15,10 @@ import (
 // value. It returns the changes in words, none where nothing changes.
 func Merge(r Record, spec Volume) (Volume, []string, error) {
 	old := r.Volume
+	spec, err := spec.Keeping(old.Secrets)
+	if err != nil {
+		return old, nil, err
+	}
 	m := merger{id: old.ID}
 	m.fixed("name", old.Name, spec.Name, spec.Name == "")
 	m.fixed("plugin_id", old.PluginID, spec.PluginID, false)
@@ -39,7 +45,7 @@ func Merge(r Record, spec Volume) (Volume, []string, error) {
 	if len(spec.Context) > 0 {
 		now.Context = change(&m, "context", old.Context, spec.Context)
 	}
-	now.Secrets = change(&m, "secrets", old.Secrets, spec.Secrets)
+	now.Secrets = m.secrets(old.Secrets, spec.Secrets)
 	now.Reclaim = change(&m, "reclaim", old.Reclaim, spec.Reclaim)
 	if m.err != nil {
 		return old, nil, m.err
@@ -74,6 +80,42 @@ func change[T any](m *merger, field string, old, now T) T {
 		return old
 	}
 	m.changes = append(m.changes, fmt.Sprintf("%s: %s → %s", field, show(old), show(now)))
+	return now
+}
+
+// secrets takes the new references. Of sealed values nothing is shown but that
+// they are there, and which are others now.
+func (m *merger) secrets(old, now map[string]SecretRef) map[string]SecretRef {
+	if maps.Equal(old, now) {
+		return old
+	}
+	shown := func(refs map[string]SecretRef) map[string]map[string]any {
+		all := make(map[string]map[string]any, len(refs))
+		for name, ref := range refs {
+			switch {
+			case ref.File != "":
+				all[name] = map[string]any{"file": ref.File}
+			case ref.Credential != "":
+				all[name] = map[string]any{"credential": ref.Credential}
+			case ref.Env != "":
+				all[name] = map[string]any{"env": ref.Env}
+			default:
+				all[name] = map[string]any{"sealed": true}
+			}
+		}
+		return all
+	}
+	words := fmt.Sprintf("secrets: %s → %s", show(shown(old)), show(shown(now)))
+	var anew []string
+	for _, name := range slices.Sorted(maps.Keys(now)) {
+		if was := old[name]; was.Sealed != "" && now[name] != was && (now[name].Sealed != "" || now[name].Literal.value != nil) {
+			anew = append(anew, strconv.Quote(name))
+		}
+	}
+	if len(anew) > 0 {
+		words += ", sealed anew: " + strings.Join(anew, ", ")
+	}
+	m.changes = append(m.changes, words)
 	return now
 }
 
@@ -129,13 +171,7 @@ func (v Volume) Check() error {
 			return err
 		}
 	}
-	for _, key := range slices.Sorted(maps.Keys(v.Secrets)) {
-		if v.Secrets[key] == (SecretRef{}) {
-			return Errorf(ErrInvalid, "secret %q of volume %q names no source", key, v.ID).
-				WithHint("one of {file: PATH}, {credential: NAME}, {env: NAME}")
-		}
-	}
-	return nil
+	return v.checkSecrets()
 }
 
 // Change says what a register or create did to a volume.

@@ -1,6 +1,7 @@
 package volume_test
 
 import (
+	"encoding/json"
 	"errors"
 	"reflect"
 	"strings"
@@ -153,9 +154,49 @@ func TestVolumeCheck(t *testing.T) {
 		{func(v *volume.Volume) { v.Capabilities[0].Access = "exclusive" }, `unknown access mode "exclusive"`},
 		{func(v *volume.Volume) { v.Capabilities[0].Attachment = "" }, `unknown attachment mode ""`},
 		{func(v *volume.Volume) { v.Secrets["key"] = volume.SecretRef{} }, `secret "key" of volume "data" names no source`},
+		{func(v *volume.Volume) { v.Secrets["key"] = volume.SecretRef{File: "/f", Env: "E"} }, `secret "key" of volume "data" names more than one source`},
+		{func(v *volume.Volume) { v.Secrets["key"] = volume.SecretRef{File: "/f", Keep: true} }, `secret "key" of volume "data" names more than one source`},
+		{func(v *volume.Volume) {
+			v.Secrets["key"] = volume.SecretRef{Literal: volume.NewSecret(strings.Repeat("x", volume.MaxSecret+1))}
+		}, `longer than 65536 bytes`},
 	} {
 		v := file()
 		tt.change(&v)
 		checkInvalid(t, "volume", v.Check(), tt.bad)
+	}
+}
+
+// Of sealed values nothing is told but that they are there, or are others now.
+func TestMergeSecrets(t *testing.T) {
+	type refs = map[string]volume.SecretRef
+	one, two := volume.SecretRef{Sealed: "S1"}, volume.SecretRef{Sealed: "S2"}
+	for _, tt := range []struct {
+		old, now, then refs
+		want           string
+	}{
+		{refs{"key": one}, refs{"key": one}, refs{"key": one}, ""},
+		{refs{"key": one}, refs{"key": {Keep: true}}, refs{"key": one}, ""},
+		{refs{"key": one}, refs{"key": two}, refs{"key": two}, `secrets: {"key":{"sealed":true}} → {"key":{"sealed":true}}, sealed anew: "key"`},
+		{refs{"key": {Env: "K"}}, refs{"key": one}, refs{"key": one}, `secrets: {"key":{"env":"K"}} → {"key":{"sealed":true}}`},
+		{refs{"key": one}, refs{"key": {Credential: "K"}}, refs{"key": {Credential: "K"}}, `secrets: {"key":{"sealed":true}} → {"key":{"credential":"K"}}`},
+		{refs{"key": one}, refs{"key": {Keep: true}, "b": two}, refs{"key": one, "b": two}, `secrets: {"key":{"sealed":true}} → {"b":{"sealed":true},"key":{"sealed":true}}`},
+		{nil, refs{}, nil, ""},
+	} {
+		r, spec := registered(), file()
+		r.Volume.Secrets, spec.Secrets = tt.old, tt.now
+		got, changes, err := volume.Merge(r, spec)
+		if err != nil || strings.Join(changes, "; ") != tt.want || !reflect.DeepEqual(got.Secrets, tt.then) {
+			t.Errorf("%+v → %+v: %v, %q, %+v", tt.old, tt.now, err, changes, got.Secrets)
+		}
+	}
+	r, spec := registered(), file()
+	spec.Secrets = refs{"key": {Keep: true}}
+	if _, _, err := volume.Merge(r, spec); !errors.Is(err, volume.ErrRefused) || !strings.Contains(err.Error(), `secret "key" of volume "data" is to be kept`) {
+		t.Errorf("a reference in place of what is to be kept: %v", err)
+	}
+	// Neither the value nor its being underway reaches a record.
+	raw, err := json.Marshal(volume.Record{Volume: volume.Volume{Secrets: refs{"key": {Literal: volume.NewSecret("hunter2"), Keep: true}}}})
+	if err != nil || strings.Contains(string(raw), "hunter2") || !strings.Contains(string(raw), `"secrets":{"key":{}}`) {
+		t.Errorf("stored as %s, %v", raw, err)
 	}
 }

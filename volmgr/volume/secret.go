@@ -1,11 +1,71 @@
 package volume
 
-// SecretRef names where a secret is read at the moment a call needs it.
-// Exactly one field is set.
+import (
+	"maps"
+	"slices"
+)
+
+// MaxSecret is the longest value of a secret, in bytes. CSI bounds a whole map of
+// secrets to 4 KiB; the rest is room for a key file.
+const MaxSecret = 64 << 10
+
+// SecretRef says what a secret's value is when a call needs it. Exactly one field
+// is set.
 type SecretRef struct {
 	File       string `json:"file,omitempty"`
 	Credential string `json:"credential,omitempty"`
 	Env        string `json:"env,omitempty"`
+	// Sealed is a value in encrypted form, which counts for one secret of one
+	// volume alone.
+	Sealed string `json:"sealed,omitempty"`
+	// Literal is a value on its way to be sealed; Keep stands for the sealed one
+	// that the volume has. No record holds either.
+	Literal Secret `json:"-"`
+	Keep    bool   `json:"-"`
+}
+
+// sources is how many of the fields are set.
+func (r SecretRef) sources() (n int) {
+	for _, set := range []bool{r.File != "", r.Credential != "", r.Env != "", r.Sealed != "", r.Literal.value != nil, r.Keep} {
+		if set {
+			n++
+		}
+	}
+	return n
+}
+
+// checkSecrets refuses references that name no source, or several.
+func (v Volume) checkSecrets() error {
+	for _, name := range slices.Sorted(maps.Keys(v.Secrets)) {
+		switch ref := v.Secrets[name]; {
+		case ref.sources() == 0:
+			return Errorf(ErrInvalid, "secret %q of volume %q names no source", name, v.ID).
+				WithHint("the value itself, or one of {file: PATH}, {credential: NAME}, {env: NAME}")
+		case ref.sources() > 1:
+			return Errorf(ErrInvalid, "secret %q of volume %q names more than one source", name, v.ID)
+		case len(ref.Literal.Reveal()) > MaxSecret:
+			return Errorf(ErrInvalid, "secret %q of volume %q is longer than %d bytes", name, v.ID, MaxSecret)
+		}
+	}
+	return nil
+}
+
+// Keeping puts the sealed values that a volume had in the place of those that
+// are to be kept, and refuses those that it did not have.
+func (v Volume) Keeping(had map[string]SecretRef) (Volume, error) {
+	refs := maps.Clone(v.Secrets)
+	for _, name := range slices.Sorted(maps.Keys(refs)) {
+		if !refs[name].Keep {
+			continue
+		}
+		if had[name].Sealed == "" {
+			return v, Errorf(ErrRefused, "secret %q of volume %q is to be kept as it is sealed, and the agent has no sealed value of it", name, v.ID).
+				WithHint("give the value itself, or one of {file: PATH}, {credential: NAME}, {env: NAME}")
+		}
+		refs[name] = SecretRef{Sealed: had[name].Sealed}
+	}
+	v.Secrets = refs
+	return v, nil
 }
 
 // Secret holds a secret's value behind a pointer, so that no printer, logger

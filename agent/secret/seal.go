@@ -1,0 +1,164 @@
+package secret
+
+import (
+	"crypto/cipher"
+	"crypto/rand"
+	"crypto/subtle"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"golang.org/x/crypto/chacha20poly1305"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Sealer encrypts the values of secrets that are given as such, so that nothing
+// on disk holds them in clear. A sealed value is the text
+//
+//	v1.<key>.<base64 of nonce and ciphertext>
+//
+// <key> names the key, in eight hex digits. The cipher is XChaCha20-Poly1305 with
+// a random nonce. Volume and secret are part of what is authenticated, so that a
+// sealed value is of no use in another place.
+type Sealer struct {
+	// Credentials is where systemd put the agent's credentials; empty means
+	// $CREDENTIALS_DIRECTORY. The credential CredentialName is the key, if it is
+	// there.
+	Credentials string
+	// KeyFile is the key where there is no such credential. It is made when the
+	// first value is sealed.
+	KeyFile string
+	// Made is told that it was; nil: nobody is.
+	Made func(keyFile string)
+
+	making sync.Mutex // held while the key file may be made
+}
+
+// version begins every sealed text.
+const version = "v1"
+
+var encoding = base64.RawURLEncoding
+
+// Seal returns references with all literal values of them sealed for a volume.
+// One that the volume had sealed with today's key already stays as it was.
+func (s *Sealer) Seal(id string, refs, had map[string]volume.SecretRef) (map[string]volume.SecretRef, error) {
+	refs = s.Same(id, refs, had)
+	for _, name := range slices.Sorted(maps.Keys(refs)) {
+		literal := refs[name].Literal
+		if literal == (volume.Secret{}) {
+			continue
+		}
+		text, err := s.seal(id, name, literal)
+		if err != nil {
+			return nil, fmt.Errorf("cannot seal secret %q of volume %q: %w", name, id, err)
+		}
+		refs[name] = volume.SecretRef{Sealed: text}
+	}
+	return refs, nil
+}
+
+// Same returns references with those literal values as they are sealed that the
+// volume had sealed with today's key. It makes no key.
+func (s *Sealer) Same(id string, refs, had map[string]volume.SecretRef) map[string]volume.SecretRef {
+	refs = maps.Clone(refs)
+	for name, ref := range refs {
+		was := had[name].Sealed
+		if ref.Literal == (volume.Secret{}) || was == "" || !s.current(was) {
+			continue
+		}
+		old, err := s.Open(id, name, was)
+		if err == nil && subtle.ConstantTimeCompare([]byte(old.Reveal()), []byte(ref.Literal.Reveal())) == 1 {
+			refs[name] = volume.SecretRef{Sealed: was}
+		}
+	}
+	return refs
+}
+
+// Move returns references with the sealed ones sealed for another volume.
+func (s *Sealer) Move(refs map[string]volume.SecretRef, from, to string) (map[string]volume.SecretRef, error) {
+	refs = maps.Clone(refs)
+	for name, ref := range refs {
+		if ref.Sealed == "" || from == to {
+			continue
+		}
+		value, err := s.Open(from, name, ref.Sealed)
+		if err != nil {
+			return nil, fmt.Errorf("cannot read secret %q of volume %q: %w", name, from, err)
+		}
+		refs[name] = volume.SecretRef{Literal: value}
+	}
+	return s.Seal(to, refs, nil)
+}
+
+// current reports whether a text is sealed with the key that would be used now.
+func (s *Sealer) current(text string) bool {
+	k, err := s.present()
+	name, _, ok := parse(text)
+	return err == nil && ok && name == k.name
+}
+
+func (s *Sealer) seal(id, name string, value volume.Secret) (string, error) {
+	k, err := s.needed()
+	if err != nil {
+		return "", err
+	}
+	aead, err := chacha20poly1305.NewX(k.key)
+	if err != nil {
+		return "", err
+	}
+	nonce := make([]byte, aead.NonceSize(), aead.NonceSize()+len(value.Reveal())+aead.Overhead())
+	_, _ = rand.Read(nonce) // it never fails
+	sealed := aead.Seal(nonce, nonce, []byte(value.Reveal()), about(id, name))
+	return strings.Join([]string{version, k.name, encoding.EncodeToString(sealed)}, "."), nil
+}
+
+// again is what helps where a sealed value cannot be opened any more.
+const again = "give the value again: register the volume's file with it"
+
+// Open returns the value of what was sealed for one secret of a volume.
+func (s *Sealer) Open(id, name, text string) (volume.Secret, error) {
+	wanted, sealed, ok := parse(text)
+	if !ok {
+		return volume.Secret{}, errors.New("what is stored is no sealed value; " + again)
+	}
+	k, err := s.find(wanted)
+	if err != nil {
+		return volume.Secret{}, fmt.Errorf("it is sealed with key %s, %w; bring that key back, or %s", wanted, err, again)
+	}
+	aead, err := chacha20poly1305.NewX(k.key)
+	if err != nil {
+		return volume.Secret{}, err
+	}
+	value, err := open(aead, sealed, about(id, name))
+	if err != nil {
+		return volume.Secret{}, errors.New("the sealed value is damaged, or another secret's; " + again)
+	}
+	return volume.NewSecret(string(value)), nil
+}
+
+func open(aead cipher.AEAD, sealed, about []byte) ([]byte, error) {
+	if len(sealed) < aead.NonceSize() {
+		return nil, errors.New("too short")
+	}
+	return aead.Open(nil, sealed[:aead.NonceSize()], sealed[aead.NonceSize():], about)
+}
+
+// parse takes a sealed text apart.
+func parse(text string) (key string, sealed []byte, ok bool) {
+	parts := strings.Split(text, ".")
+	if len(parts) != 3 || parts[0] != version {
+		return "", nil, false
+	}
+	sealed, err := encoding.DecodeString(parts[2])
+	return parts[1], sealed, err == nil
+}
+
+// about is what is authenticated beside the value.
+func about(id, name string) []byte {
+	return fmt.Appendf(nil, "secret %q of volume %q", name, id)
+}

@@ -1,0 +1,31 @@
+package cli
+
+import (
+	"strings"
+
+	"github.com/volagent/volagent/agent/api"
+)
+
+// secretUsage is what a flag that names a secret takes.
+const secretUsage = "`KEY=file:PATH`, KEY=credential:NAME or KEY=env:NAME: a secret, read by the agent; may be repeated"
+
+// secretRefs reads where secrets are. What is none of these may be a secret itself,
+// and is not repeated.
+func secretRefs(values []string) (map[string]api.Secret, error) {
+	refs, err := keyValues("secret", values)
+	if err != nil || len(refs) == 0 {
+		return nil, err
+	}
+	all := map[string]api.Secret{}
+	for key, ref := range refs {
+		kind, name, _ := strings.Cut(ref, ":")
+		var s api.Secret
+		into := map[string]*string{"file": &s.File, "credential": &s.Credential, "env": &s.Env}[kind]
+		if into == nil || name == "" {
+			return nil, usage("", "--secret %s needs file:PATH, credential:NAME or env:NAME; a secret itself is refused", key)
+		}
+		*into = name
+		all[key] = s
+	}
+	return all, nil
+}
