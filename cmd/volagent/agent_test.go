@@ -269,39 +269,6 @@ func TestStopWithHungPlugin(t *testing.T) {
 	h.volctl("wait", "--volume", "data", "--for", "mounted", "--timeout", "60s")
 }
 
-// TestSecrets: the plugin gets a secret with the calls that want it; it is found
-// nowhere else.
-func TestSecrets(t *testing.T) {
-	const planted = "pl4nt3d-s3cr3t"
-	h := newRecorded(t, "10s", nil)
-	h.must(os.WriteFile(filepath.Join(h.dir, "secret"), []byte(planted+"\n"), 0o600))
-	file := filepath.Join(h.dir, "data.yaml")
-	h.must(os.WriteFile(file, []byte("id: data\nplugin_id: rec\nexternal_id: x\nsecrets:\n  key: {file: "+h.dir+"/secret}\n"), 0o644))
-	said := h.volctl("volume", "register", file, "-o", "json")
-	said += h.volctl("volume", "claim", "data", "-o", "json")
-	h.fault(csitest.Fault{Method: csitest.NodeUnpublish, Code: 13, Message: "cannot use " + planted})
-	said += h.volctl("volume", "status", "data", "-o", "json")
-	said += h.volctl("volume", "detach", "data", "-o", "json")
-	said += h.volctl("events") + h.volctl("node", "status", "-o", "json")
-	calls, err := csitest.ReadJournal(h.cfg.JournalPath())
-	h.must(err)
-	for _, method := range []string{csitest.ControllerPublish, csitest.NodeStage, csitest.NodePublish} {
-		if c := calls.Only(method); len(c) != 1 || !slices.Equal(c[0].SecretKeys, []string{"key"}) {
-			t.Errorf("%s carried no secret:\n%s", method, c)
-		}
-	}
-	h.must(os.Remove(filepath.Join(h.dir, "secret")))
-	r := h.try("volume", "claim", "data", "--alloc", "a")
-	if r.code != 1 || !strings.Contains(r.err, `cannot read secret "key"`) {
-		t.Errorf("a secret that is gone: exit %d, %s", r.code, r.err)
-	}
-	said += r.err
-	said += h.files("d/state.*") + h.files("agent.log") + h.files("d/events/*")
-	if i := strings.Index(said, planted); i >= 0 {
-		t.Errorf("the secret stands in: %q", said[max(0, i-200):i])
-	}
-}
-
 // TestReaders: whom the socket's mode lets in may look but not change anything,
 // and a volume can be reached by a user who is not root.
 func TestReaders(t *testing.T) {

@@ -299,10 +299,10 @@ func TestSecretsAreScrubbed(t *testing.T) {
 	c := f.client(t, csiclient.Options{})
 	key := "-----BEGIN KEY-----\nMIIabcdefgh\n-----END KEY-----\n"
 	secrets := volume.Secrets{"password": volume.NewSecret("hunter2 &x\n"), "key": volume.NewSecret(key), "short": volume.NewSecret("hunter")}
-	said := "mount -o password=hunter2 &x failed; url hunter2+%26x; quoted \"hunter2 &x\\n\"; b64 aHVudGVyMiAmeA==; key " + key + " in pieces MIIabcdefgh"
+	said := "mount -o password=hunter2 &x failed; url hunter2+%26x; quoted \"hunter2 &x\\n\"; b64 aHVudGVyMiAmeA==, aHVudGVyMiAmeA; hex 68756e74657232202678, 68756E746572322026780A; key " + key + " in pieces MIIabcdefgh"
 	f.fails("NodeStageVolume", status.Error(codes.Internal, said))
 	got := callError(t, rpcs["NodeStageVolume"](t.Context(), c, secrets))
-	for _, leak := range []string{"hunter", "aHVudGVy", "MIIabc"} {
+	for _, leak := range []string{"hunter", "aHVudGVy", "68756", "MIIabc"} {
 		if strings.Contains(got.Error(), leak) {
 			t.Errorf("%q leaks in %q", leak, got.Error())
 		}

@@ -68,6 +68,7 @@ type Call struct {
 	PublishContext map[string]string `json:"publish_context,omitempty"`
 	VolumeContext  map[string]string `json:"volume_context,omitempty"`
 	SecretKeys     []string          `json:"secret_keys,omitempty"` // sorted; values are never written
+	SecretSums     map[string]string `json:"secret_sums,omitempty"` // SHA-256 of the values, in hex
 	Parameters     map[string]string `json:"parameters,omitempty"`
 	Mutable        map[string]string `json:"mutable,omitempty"`     // mutable_parameters
 	MountGroup     string            `json:"mount_group,omitempty"` // volume_mount_group

@@ -56,6 +56,7 @@ func (p *Plugin) describe(fullMethod string, msg any) request {
 	if m, ok := msg.(interface{ GetSecrets() map[string]string }); ok {
 		r.secrets, r.takesSecrets = m.GetSecrets(), true
 		c.SecretKeys = slices.Sorted(maps.Keys(r.secrets))
+		c.SecretSums = sums(r.secrets)
 	}
 	if m, ok := msg.(interface{ GetVolumeCapability() *csi.VolumeCapability }); ok && m.GetVolumeCapability() != nil {
 		r.capabilities = []*csi.VolumeCapability{m.GetVolumeCapability()}
@@ -166,4 +167,21 @@ func (p *Plugin) newSnapshotID(name string) string {
 func hash(s string) string {
 	sum := sha256.Sum256([]byte(s))
 	return hex.EncodeToString(sum[:8])
+}
+
+// Sum is what stands in a journal for a secret's value.
+func Sum(value string) string {
+	sum := sha256.Sum256([]byte(value))
+	return hex.EncodeToString(sum[:])
+}
+
+func sums(secrets map[string]string) map[string]string {
+	if len(secrets) == 0 {
+		return nil
+	}
+	all := make(map[string]string, len(secrets))
+	for key, value := range secrets {
+		all[key] = Sum(value)
+	}
+	return all
 }
