@@ -67,7 +67,8 @@ type Plugins interface {
 // Seal keeps literal values of secrets from being stored in clear.
 type Seal interface {
 	// Seal returns a volume's references with literal values sealed; one that it
-	// had sealed already stays as it was. Same changes nothing but these.
+	// had sealed already stays as it was. Same seals nothing, and tells what has
+	// to be sealed: a literal that it leaves or makes.
 	Seal(id string, refs, had map[string]volume.SecretRef) (map[string]volume.SecretRef, error)
 	Same(id string, refs, had map[string]volume.SecretRef) map[string]volume.SecretRef
 	// Move seals for one volume what was sealed for another.

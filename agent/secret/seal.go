@@ -63,16 +63,21 @@ func (s *Sealer) Seal(id string, refs, had map[string]volume.SecretRef) (map[str
 }
 
 // Same returns references with those literal values as they are sealed that the
-// volume had sealed with today's key. It makes no key.
+// volume had sealed with today's key. A value that is to be kept, and is sealed
+// with another key, becomes a literal, to be sealed anew. It makes no key.
 func (s *Sealer) Same(id string, refs, had map[string]volume.SecretRef) map[string]volume.SecretRef {
 	refs = maps.Clone(refs)
 	for name, ref := range refs {
 		was := had[name].Sealed
-		if ref.Literal == (volume.Secret{}) || was == "" || !s.current(was) {
+		if was == "" || ref.Literal == (volume.Secret{}) && !ref.Keep {
 			continue
 		}
 		old, err := s.Open(id, name, was)
-		if err == nil && subtle.ConstantTimeCompare([]byte(old.Reveal()), []byte(ref.Literal.Reveal())) == 1 {
+		switch current := s.current(was); {
+		case err != nil:
+		case ref.Keep && !current:
+			refs[name] = volume.SecretRef{Literal: old}
+		case !ref.Keep && current && subtle.ConstantTimeCompare([]byte(old.Reveal()), []byte(ref.Literal.Reveal())) == 1:
 			refs[name] = volume.SecretRef{Sealed: was}
 		}
 	}

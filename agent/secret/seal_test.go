@@ -240,6 +240,13 @@ func TestKeyCredential(t *testing.T) {
 	if got := opened(s, "data", old); got != planted {
 		t.Errorf("what the key file sealed: %q", got)
 	}
+	kept, err := s.Seal("data", refs{"key": {Keep: true}}, old)
+	if err != nil || kept["key"] == old["key"] || opened(s, "data", kept) != planted {
+		t.Errorf("what is kept is not sealed with the credential now: %v, %v", kept, err)
+	}
+	if again := s.Same("data", refs{"key": {Keep: true}}, kept); again["key"] != (volume.SecretRef{Keep: true}) {
+		t.Errorf("what is kept, with the same key: %v", again)
+	}
 	now := seal(t, s, "data", planted, old)
 	if now["key"] == old["key"] || opened(s, "data", now) != planted || seal(t, s, "data", planted, now)["key"] != now["key"] {
 		t.Error("it is not sealed with the credential now")

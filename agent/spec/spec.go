@@ -4,9 +4,9 @@
 //
 // A file is YAML or JSON (read by the same code, so that JSON errors have lines
 // as well). It holds one volume, several YAML documents, or a list of volumes.
-// Reading is strict: an unknown field, a value of another type, an anchor or a
-// literal secret is an error, because a field that is silently ignored is found
-// out when the data is not where it should be.
+// Reading is strict: an unknown field, a value of another type or an anchor is an
+// error, because a field that is silently ignored is found out when the data is
+// not where it should be.
 package spec
 
 import (

@@ -175,6 +175,9 @@ func (g *guest) testExec() {
 	if args := g.run("cat", "/proc/"+pid+"/cmdline"); args != "/usr/bin/csitest\x00a $HOME %i\x00" {
 		g.t.Errorf("the plugin's command is %q", args)
 	}
+	if core := strings.Fields(g.run("grep", "Max core file size", "/proc/"+pid+"/limits")); len(core) < 6 || core[4] != "0" || core[5] != "unlimited" {
+		g.t.Errorf("the plugin's limits of core dumps: %q", core)
+	}
 	unit := filepath.Base(group)
 	for _, args := range [][]string{{"systemctl", "show", "--all", unit}, {"systemctl", "cat", unit}, {"grep", "-rs", "s3cret", "/run", "/var/log", "/var/lib/volagent"}} {
 		if r := g.try(args...); strings.Contains(r.out+r.err, "s3cret") || args[0] == "systemctl" && r.code != 0 {
