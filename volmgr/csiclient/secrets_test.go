@@ -1,0 +1,82 @@
+package csiclient_test
+
+import (
+	"context"
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/volagent/volagent/volmgr/csiclient"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// takers are the calls of CSI whose requests have room for secrets, but for those
+// of the service for backup programs, which the agent does not call.
+func takers(t *testing.T) []string {
+	t.Helper()
+	var names []string
+	services := csi.File_csi_proto.Services()
+	for i := range services.Len() {
+		if services.Get(i).Name() == "SnapshotMetadata" {
+			continue
+		}
+		methods := services.Get(i).Methods()
+		for j := range methods.Len() {
+			if m := methods.Get(j); m.Input().Fields().ByName("secrets") != nil {
+				names = append(names, "/"+string(services.Get(i).FullName())+"/"+string(m.Name()))
+			}
+		}
+	}
+	if slices.Sort(names); len(names) < 10 {
+		t.Fatalf("CSI has more calls with secrets than %q", names)
+	}
+	return names
+}
+
+// TestSecretsGoWithEveryCall calls all that a client can, with secrets where its
+// request has room for them, and sees them in each message of CSI's that has.
+func TestSecretsGoWithEveryCall(t *testing.T) {
+	secrets := volume.Secrets{"key": volume.NewSecret("hunter2")}
+	given := map[string]bool{}
+	see := func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		m := req.(proto.Message).ProtoReflect()
+		if field := m.Descriptor().Fields().ByName("secrets"); field != nil {
+			given[method] = m.Get(field).Map().Len() == 1
+		}
+		return invoke(ctx, method, req, reply, conn, opts...)
+	}
+	c := newFake(t).client(t, csiclient.Options{Interceptors: []grpc.UnaryClientInterceptor{see}})
+	client := reflect.ValueOf(c)
+	for i := range client.NumMethod() {
+		method := client.Method(i)
+		if method.Type().NumIn() != 2 || method.Type().In(0) != reflect.TypeFor[context.Context]() {
+			continue
+		}
+		request := reflect.New(method.Type().In(1)).Elem()
+		switch {
+		case request.Type() == reflect.TypeFor[volume.Secrets]():
+			request.Set(reflect.ValueOf(secrets))
+		case request.Kind() == reflect.Struct:
+			if field := request.FieldByName("Secrets"); field.IsValid() {
+				field.Set(reflect.ValueOf(secrets))
+			}
+			for field, value := range map[string]any{"Capability": fsWriter, "Capabilities": []volume.Capability{fsWriter}} {
+				if f := request.FieldByName(field); f.IsValid() && f.Type() == reflect.TypeOf(value) {
+					f.Set(reflect.ValueOf(value))
+				}
+			}
+		}
+		method.Call([]reflect.Value{reflect.ValueOf(t.Context()), request})
+	}
+	for _, name := range takers(t) {
+		if with, sent := given[name]; !sent {
+			t.Errorf("no call of the client is %s, or it is not sent", name)
+		} else if !with {
+			t.Errorf("%s is sent without secrets", name)
+		}
+	}
+}
