@@ -201,8 +201,8 @@ func (s *Service) insert(tx Tx, r volume.Record) error {
 }
 
 // lend has what is owed for a storage volume undone through the plugin, and with
-// the secrets, under which the volume is registered again: the old ones may be
-// why it could not be.
+// the secrets, under which the volume is registered again or changed: the old ones
+// may be why it could not be.
 func (s *Service) lend(tx Tx, v volume.Volume) (err error) {
 	debt, ok := tx.Debt(v.Driver, v.ExternalID)
 	if !ok || v.ExternalID == "" {
@@ -315,7 +315,7 @@ func (s *Service) merge(ctx context.Context, r volume.Record, spec volume.Volume
 	}
 	if len(fields) == 0 {
 		if !dry && len(spec.Secrets) > 0 {
-			s.Queue.Wake(spec.ID) // what they refer to may have changed
+			s.wake(r.Volume) // what they refer to may have changed
 		}
 		return r, volume.Change{Outcome: volume.Unchanged}, nil
 	}
@@ -336,17 +336,21 @@ func (s *Service) merge(ctx context.Context, r volume.Record, spec volume.Volume
 		if r, ok = tx.Volume(spec.ID); !ok {
 			return volume.Errorf(volume.ErrNotFound, "volume %q was deregistered meanwhile", spec.ID)
 		}
+		had := r.Volume.Secrets
 		if r.Volume, fields, err = volume.Merge(r, spec); err != nil {
 			return err
 		}
 		tx.PutVolume(r)
-		return nil
+		if maps.Equal(had, r.Volume.Secrets) {
+			return nil
+		}
+		return s.lend(tx, r.Volume)
 	})
 	if err != nil {
 		return failed(err)
 	}
 	s.say(r, "updated", "%s", strings.Join(fields, "; "))
-	s.Queue.Wake(spec.ID)
+	s.wake(r.Volume)
 	return r, volume.Change{Outcome: volume.Updated, Fields: fields}, nil
 }
 

@@ -22,7 +22,7 @@ func TestRegister(t *testing.T) {
 	if _, ch, err := w.service().Register(t.Context(), changed, false); err != nil || ch.Outcome != volume.Updated || w.volumes["data"].Volume.Context["a"] != "b" {
 		t.Errorf("changed: %v, %+v", err, ch)
 	}
-	equal(t, "woken", w.woken, []string{volume.DebtKey("ebs.csi", "vol-9"), "data", "data"})
+	equal(t, "woken", w.woken, []string{volume.DebtKey("ebs.csi", "vol-9"), "data", volume.DebtKey("ebs.csi", "vol-9"), "data"})
 	_, _, err = w.service().Register(t.Context(), spec(), false)
 	if err != nil {
 		t.Errorf("without its external id, which is known: %v", err)

@@ -2,7 +2,6 @@ package provision_test
 
 import (
 	"errors"
-	"slices"
 	"strings"
 	"testing"
 
@@ -126,7 +125,7 @@ func TestSameSecretsWake(t *testing.T) {
 	w.mustRegister(t, given(existing(), volume.SecretRef{Env: "KEY"}))
 	w.woken = nil
 	w.mustRegister(t, given(existing(), volume.SecretRef{Env: "KEY"}))
-	equal(t, "woken", w.woken, []string{"data"})
+	equal(t, "woken", w.woken, []string{volume.DebtKey("ebs.csi", "vol-9"), "data"})
 	w.woken = nil
 	if _, _, err := w.service().Register(t.Context(), given(existing(), volume.SecretRef{Env: "KEY"}), true); err != nil || len(w.woken) > 0 {
 		t.Errorf("a dry run: %v, woke %v", err, w.woken)
@@ -152,7 +151,9 @@ func TestLentSecretIsMoved(t *testing.T) {
 	w.mustRegister(t, again)
 	equal(t, "the volume", w.volumes["other"].Volume.Secrets["key"], sealed("other", "two"))
 	equal(t, "the debt", w.debts[key("ebs.csi", "vol-9")].Volume.Secrets["key"], sealed("data", "two"))
-	if !slices.Contains(w.woken, volume.DebtKey("ebs.csi", "vol-9")) {
-		t.Errorf("the debt was not woken: %v", w.woken)
-	}
+	w.woken = nil
+	again.Secrets = map[string]volume.SecretRef{"key": literal("three")}
+	w.mustRegister(t, again)
+	equal(t, "the debt, after a change", w.debts[key("ebs.csi", "vol-9")].Volume.Secrets["key"], sealed("data", "three"))
+	equal(t, "woken", w.woken, []string{volume.DebtKey("ebs.csi", "vol-9"), "other"})
 }
