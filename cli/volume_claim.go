@@ -30,17 +30,15 @@ const (
 type volumeClaimOptions struct {
 	volume, alloc string
 	req           api.ClaimRequest
+	own           ownershipFlags
+	perAlloc      uint
+	owner         string
 	timeout       time.Duration
 	noWait        bool
 }
 
 func newVolumeClaim(a *app) *cobra.Command {
-	var (
-		o        volumeClaimOptions
-		perAlloc uint
-		owner    string
-		own      ownershipFlags
-	)
+	var o volumeClaimOptions
 	cmd := &cobra.Command{
 		Use: "claim ID", Short: "Claim a volume, wait until it is mounted, and print its path",
 		Long: `Claim a volume for an alloc, wait until it is mounted, and print its path and nothing else.
@@ -61,24 +59,7 @@ claims. With --recursive all that is in the volume gets them, unless its root ha
   volctl volume claim data --uid postgres --gid postgres --mode 0700`,
 		Args: exactly("ID"), ValidArgsFunction: completeArg(a, volumeIDs),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			o.volume = args[0]
-			if cmd.Flags().Changed("per-alloc") {
-				o.volume = fmt.Sprintf("%s[%d]", args[0], perAlloc)
-			}
-			if !cmd.Flags().Changed("alloc") {
-				o.alloc = a.defaultAlloc()
-			}
-			var err error
-			if o.req.Owner = a.defaultOwner(); cmd.Flags().Changed("owner") {
-				o.req.Owner, err = parseOwner(owner)
-			}
-			if err != nil {
-				return err
-			}
-			if o.req.Ownership, err = own.read(); err != nil {
-				return err
-			}
-			if err := o.check(); err != nil {
+			if err := o.read(a, cmd, args[0]); err != nil {
 				return err
 			}
 			return a.do(cmd, func(ctx context.Context, client *apiclient.Client, out *output) error {
@@ -86,23 +67,47 @@ claims. With --recursive all that is in the volume gets them, unless its root ha
 			})
 		},
 	}
+	o.addFlags(cmd)
+	return cmd
+}
+
+func (o *volumeClaimOptions) addFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.StringVar(&o.alloc, "alloc", "", "the `ALLOC` that claims it (default the calling service, else manual)")
 	f.BoolVar(&o.req.ReadOnly, "read-only", false, "claim it for reading")
 	f.StringVar(&o.req.AccessMode, "access-mode", "", "the access `MODE` (default the one in force, else the first that fits)")
 	f.StringVar(&o.req.AttachmentMode, "attachment-mode", "", "the attachment `MODE`: file-system or block-device")
-	f.UintVar(&perAlloc, "per-alloc", 0, "claim ID[N], the volume of alloc number `N`")
+	f.UintVar(&o.perAlloc, "per-alloc", 0, "claim ID[N], the volume of alloc number `N`")
 	f.StringArrayVar(&o.req.MountFlags, "mount-flag", nil, "a mount `OPTION`; may be repeated")
 	f.StringVar(&o.req.At, "at", "", "bind it at `DIR` too, an absolute path, and print that")
-	own.add(cmd)
-	f.StringVar(&owner, "owner", "", "who keeps the claim alive: an `OWNER` pid:N, unit:NAME or none (default the calling service, else none)")
+	o.own.add(cmd)
+	f.StringVar(&o.owner, "owner", "", "who keeps the claim alive: an `OWNER` pid:N, unit:NAME or none (default the calling service, else none)")
 	f.DurationVar(&o.timeout, "timeout", claimTimeout, "how long to wait for the mount")
 	f.BoolVar(&o.noWait, "no-wait", false, "do not wait; the claim stays")
 	completeChoice(cmd, "owner", []string{"pid:", "unit:", api.OwnerNone})
 	completeChoice(cmd, "access-mode", spec.AccessModes())
 	completeChoice(cmd, "attachment-mode", spec.AttachmentModes())
-	return cmd
+}
+
+// read takes what the flags say; what they leave open is the caller's.
+func (o *volumeClaimOptions) read(a *app, cmd *cobra.Command, id string) (err error) {
+	o.volume = id
+	if cmd.Flags().Changed("per-alloc") {
+		o.volume = fmt.Sprintf("%s[%d]", id, o.perAlloc)
+	}
+	if !cmd.Flags().Changed("alloc") {
+		o.alloc = a.defaultAlloc()
+	}
+	if o.req.Owner = a.defaultOwner(); cmd.Flags().Changed("owner") {
+		if o.req.Owner, err = parseOwner(o.owner); err != nil {
+			return err
+		}
+	}
+	if o.req.Ownership, err = o.own.read(); err != nil {
+		return err
+	}
+	return o.check()
 }
 
 // check refuses what no agent would accept.

@@ -118,7 +118,7 @@ func (w *walk) below(dir int, path string, depth int) error {
 		return &os.PathError{Op: "open", Path: path, Err: err}
 	}
 	f := os.NewFile(uintptr(again), path)
-	defer f.Close()
+	defer func() { _ = f.Close() }() // it was only read
 	for {
 		names, err := f.Readdirnames(1000)
 		for _, name := range names {
