@@ -11,6 +11,7 @@ import (
 type decoder struct {
 	file  string
 	lines int // of the file, from 1
+	found []located
 	errs  Errors
 }
 
@@ -21,8 +22,11 @@ func isNull(n *yaml.Node) bool {
 	return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null"
 }
 
-// given reports whether a mapping has a value for a field.
+// given reports whether a node is a mapping that has a value for a field.
 func given(n *yaml.Node, name string) bool {
+	if n.Kind != yaml.MappingNode {
+		return false
+	}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		if n.Content[i].Value == name && !isNull(n.Content[i+1]) {
 			return true
@@ -57,6 +61,16 @@ func (d *decoder) mapping(n *yaml.Node, what string, known fields) bool {
 			d.fail(key, "unknown field %s%s%s", quote(key.Value), in(what), meant(key.Value, names))
 		case isNull(value):
 		case d.plain(value):
+			read(value)
+		}
+	})
+}
+
+// some is mapping for what programs write in many versions: it passes over what
+// it does not know.
+func (d *decoder) some(n *yaml.Node, what string, known fields) bool {
+	return d.pairs(n, what, func(key, value *yaml.Node) {
+		if read, ok := known[key.Value]; ok && !isNull(value) && d.plain(value) {
 			read(value)
 		}
 	})

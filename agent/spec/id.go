@@ -66,14 +66,16 @@ func printable(s string) bool {
 }
 
 // quote quotes a text for a message and shortens what would fill the screen.
-func quote(s string) string {
+func quote(s string) string { return strconv.Quote(shortened(s)) }
+
+func shortened(s string) string {
 	const most = 40
 	if len(s) <= most {
-		return strconv.Quote(s)
+		return s
 	}
 	cut := most
 	for cut > 0 && !utf8.RuneStart(s[cut]) {
 		cut--
 	}
-	return strconv.Quote(s[:cut] + "…")
+	return s[:cut] + "…"
 }

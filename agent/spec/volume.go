@@ -26,7 +26,24 @@ func AccessModes() []string {
 func AttachmentModes() []string { return []string{DefaultAttachmentMode, "block-device"} }
 
 // places remembers where fields are that are checked against each other.
-type places struct{ id, snapshot, clone, smallest, largest *yaml.Node }
+type places struct{ id, snapshot, clone, smallest, largest, capabilities, capability *yaml.Node }
+
+// only gives the one mapping of a list that has no more: in JSON written for Nomad
+// such a list stands for a block.
+func only(n *yaml.Node) *yaml.Node {
+	if n.Kind == yaml.SequenceNode && len(n.Content) == 1 && n.Content[0].Kind == yaml.MappingNode {
+		return n.Content[0]
+	}
+	return n
+}
+
+// listed makes a list of one block.
+func listed(n *yaml.Node) *yaml.Node {
+	if n.Kind != yaml.MappingNode {
+		return n
+	}
+	return &yaml.Node{Kind: yaml.SequenceNode, Tag: "!!seq", Line: n.Line, Column: n.Column, Content: []*yaml.Node{n}}
+}
 
 // volume reads one volume.
 func (d *decoder) volume(n *yaml.Node) located {
@@ -43,16 +60,18 @@ func (d *decoder) volume(n *yaml.Node) located {
 		"clone_id":         func(n *yaml.Node) { at.clone, s.CloneID = n, d.text(n, "clone_id") },
 		"capacity_min":     func(n *yaml.Node) { at.smallest, s.CapacityMin = n, d.size(n, "capacity_min") },
 		"capacity_max":     func(n *yaml.Node) { at.largest, s.CapacityMax = n, d.size(n, "capacity_max") },
-		"capabilities":     func(n *yaml.Node) { s.Capabilities = d.capabilities(n) },
-		"mount_options":    func(n *yaml.Node) { s.MountOptions = d.mountOptions(n) },
-		"topology_request": func(n *yaml.Node) { s.Topology = d.topology(n) },
-		"parameters":       func(n *yaml.Node) { s.Parameters = d.texts(n, "parameters") },
-		"context":          func(n *yaml.Node) { s.Context = d.texts(n, "context") },
-		"secrets":          func(n *yaml.Node) { s.Secrets = d.secrets(n) },
+		"capabilities":     func(n *yaml.Node) { at.capabilities, s.Capabilities = n, d.capabilities(n) },
+		"mount_options":    func(n *yaml.Node) { s.MountOptions = d.mountOptions(only(n)) },
+		"topology_request": func(n *yaml.Node) { s.Topology = d.topology(only(n)) },
+		"parameters":       func(n *yaml.Node) { s.Parameters = d.texts(only(n), "parameters") },
+		"context":          func(n *yaml.Node) { s.Context = d.texts(only(n), "context") },
+		"secrets":          func(n *yaml.Node) { s.Secrets = d.secrets(only(n)) },
 		"reclaim":          func(n *yaml.Node) { s.Reclaim = d.oneOf(n, "reclaim", []string{"retain", "delete"}) },
-		// Two fields of files written for Nomad, read and not used.
-		"namespace": func(n *yaml.Node) { d.text(n, "namespace") },
-		"type":      func(n *yaml.Node) { d.oneOf(n, "type", []string{"csi"}) },
+		// Of files written for Nomad: its name for capabilities, and two fields that
+		// are read and not used.
+		"capability": func(n *yaml.Node) { at.capability, s.Capabilities = n, d.capabilities(listed(n)) },
+		"namespace":  func(n *yaml.Node) { d.text(n, "namespace") },
+		"type":       func(n *yaml.Node) { d.oneOf(n, "type", []string{"csi"}) },
 	}
 	if d.mapping(n, "a volume", known) {
 		d.together(n, &s, at)
@@ -63,7 +82,7 @@ func (d *decoder) volume(n *yaml.Node) located {
 	if at.id == nil {
 		at.id = n
 	}
-	return located{spec: s, at: at.id}
+	return located{Document: Document{Spec: s}, at: at.id}
 }
 
 // together checks what no field shows alone.
@@ -79,6 +98,9 @@ func (d *decoder) together(n *yaml.Node, s *api.VolumeSpec, at places) {
 			later = at.snapshot
 		}
 		d.fail(later, `"snapshot_id" and "clone_id" are both given: a volume is filled from one source`)
+	}
+	if at.capabilities != nil && at.capability != nil {
+		d.fail(at.capability, `"capability" and "capabilities" are both given: they are two names of one field`)
 	}
 	if s.CapacityMin > 0 && s.CapacityMax > 0 && s.CapacityMin > s.CapacityMax {
 		d.fail(at.smallest, `"capacity_min" is more than "capacity_max" in line %d`, at.largest.Line)
@@ -144,7 +166,13 @@ func (d *decoder) topology(n *yaml.Node) *api.TopologyRequest {
 	var t api.TopologyRequest
 	segments := func(what string, into *[]map[string]string) func(*yaml.Node) {
 		return func(n *yaml.Node) {
-			d.list(n, what, func(item *yaml.Node) { *into = append(*into, d.texts(item, what)) })
+			d.list(listed(n), what, func(item *yaml.Node) {
+				if topology := block(item, "topology"); topology != nil {
+					d.list(listed(topology), "topology", func(n *yaml.Node) { d.segments(n, into) })
+					return
+				}
+				*into = append(*into, d.texts(item, what))
+			})
 		}
 	}
 	d.mapping(n, "topology_request", fields{
@@ -152,6 +180,22 @@ func (d *decoder) topology(n *yaml.Node) *api.TopologyRequest {
 		"preferred": segments("preferred", &t.Preferred),
 	})
 	return &t
+}
+
+// block is the value of a mapping's only field, if that has the name and is a
+// block or a list of them, which tells it from a segment.
+func block(n *yaml.Node, name string) *yaml.Node {
+	if n.Kind != yaml.MappingNode || len(n.Content) != 2 || n.Content[0].Value != name || n.Content[1].Kind == yaml.ScalarNode {
+		return nil
+	}
+	return n.Content[1]
+}
+
+// segments reads a topology as Nomad's specification has it.
+func (d *decoder) segments(n *yaml.Node, into *[]map[string]string) {
+	d.mapping(n, "topology", fields{
+		"segments": func(n *yaml.Node) { *into = append(*into, d.texts(only(n), "segments")) },
+	})
 }
 
 // noSecret is said for every value that is neither a text nor a reference.

@@ -1,0 +1,239 @@
+package spec
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/volagent/volagent/agent/api"
+	"go.yaml.in/yaml/v3"
+)
+
+// kubernetes reads an object of Kubernetes: a PersistentVolume, or a list of them
+// as kubectl prints several.
+func (d *decoder) kubernetes(n *yaml.Node) {
+	kindOf := ""
+	var items *yaml.Node
+	ok := d.some(n, "an object of Kubernetes", fields{
+		"kind":  func(n *yaml.Node) { kindOf = d.text(n, "kind") },
+		"items": func(n *yaml.Node) { items = n },
+	})
+	switch {
+	case !ok:
+	case kindOf == "PersistentVolume":
+		d.found = append(d.found, d.persistentVolume(n))
+	case kindOf == "List" || kindOf == "PersistentVolumeList":
+		if items != nil {
+			d.list(items, "items", d.entry)
+		}
+	case kindOf == "":
+		d.fail(n, `"kind" is missing: of Kubernetes a PersistentVolume can be read`)
+	default:
+		d.fail(n, "a %s of Kubernetes is no volume: of its objects a PersistentVolume can be read, and nothing else may stand in the file", shortened(kindOf))
+	}
+}
+
+// persistentVolume is what is read of one.
+type persistentVolume struct {
+	name, driver, handle      *yaml.Node
+	access                    []*yaml.Node
+	block, readOnly, deletes  bool
+	deleted                   bool
+	claimNamespace, claimName string
+	affinity                  bool
+	spec                      api.VolumeSpec
+	csi, storage              *yaml.Node
+	secrets                   []string // "nodeStageSecretRef (ns/name)"
+	otherSources              []string
+}
+
+// persistentVolume reads a PersistentVolume with a csi source. What the cluster
+// keeps for itself is passed over; what changes how the volume is used here, or
+// what the cluster may still do to it, becomes a warning.
+func (d *decoder) persistentVolume(n *yaml.Node) located {
+	var v persistentVolume
+	ignored := func(*yaml.Node) {}
+	d.mapping(n, "a PersistentVolume", fields{
+		"apiVersion": func(n *yaml.Node) { d.oneOf(n, "apiVersion", []string{"v1"}) },
+		"kind":       ignored,
+		"status":     ignored,
+		"metadata": func(n *yaml.Node) {
+			d.some(n, "metadata", fields{
+				"name":              func(n *yaml.Node) { v.name, v.spec.ID = n, d.checked(n, "metadata.name", CheckVolumeID) },
+				"deletionTimestamp": func(*yaml.Node) { v.deleted = true },
+			})
+		},
+		"spec": func(n *yaml.Node) { d.pvSpec(n, &v) },
+	})
+	if v.name == nil {
+		v.name = n
+		d.fail(n, `"metadata.name" is missing: it becomes the volume's id`)
+	}
+	switch {
+	case v.csi == nil && len(v.otherSources) > 0:
+		d.fail(n, "the PersistentVolume has the source %s; only csi can be used here", joined(v.otherSources))
+	case v.csi == nil:
+		d.fail(n, `"spec.csi" is missing: only a PersistentVolume with that source can be used here`)
+	case v.driver == nil || v.handle == nil:
+		d.fail(v.csi, `"driver" and "volumeHandle" are both needed in csi`)
+	}
+	v.spec.Capabilities = d.pvCapabilities(&v)
+	v.spec.Reclaim = "retain"
+	doc := Document{Spec: v.spec, From: Kubernetes, Warnings: v.warnings()}
+	if v.driver != nil {
+		doc.Driver = v.driver.Value
+	}
+	return located{Document: doc, at: v.name}
+}
+
+// pvSources are the other sources that a PersistentVolume may have.
+var pvSources = []string{
+	"awsElasticBlockStore", "azureDisk", "azureFile", "cephfs", "cinder", "fc", "flexVolume", "flocker", "gcePersistentDisk", "glusterfs",
+	"hostPath", "iscsi", "local", "nfs", "photonPersistentDisk", "portworxVolume", "quobyte", "rbd", "scaleIO", "storageos", "vsphereVolume",
+}
+
+func (d *decoder) pvSpec(n *yaml.Node, v *persistentVolume) {
+	ignored := func(*yaml.Node) {}
+	known := fields{
+		"csi": func(n *yaml.Node) { v.csi = n; d.pvSource(n, v) },
+		"capacity": func(n *yaml.Node) {
+			d.some(n, "capacity", fields{"storage": func(n *yaml.Node) { v.spec.CapacityMin = d.quantity(n) }})
+		},
+		"accessModes": func(n *yaml.Node) { d.list(n, "accessModes", func(n *yaml.Node) { v.access = append(v.access, n) }) },
+		"volumeMode":  func(n *yaml.Node) { v.block = d.oneOf(n, "volumeMode", []string{"Filesystem", "Block"}) == "Block" },
+		"mountOptions": func(n *yaml.Node) {
+			d.list(n, "mountOptions", func(n *yaml.Node) { v.flag(d.text(n, "a mount option")) })
+		},
+		"persistentVolumeReclaimPolicy": func(n *yaml.Node) {
+			v.deletes = d.oneOf(n, "persistentVolumeReclaimPolicy", []string{"Retain", "Delete", "Recycle"}) == "Delete"
+		},
+		"claimRef": func(n *yaml.Node) {
+			d.some(n, "claimRef", fields{
+				"namespace": func(n *yaml.Node) { v.claimNamespace = d.text(n, "namespace") },
+				"name":      func(n *yaml.Node) { v.claimName = d.text(n, "name") },
+			})
+		},
+		"nodeAffinity":              func(*yaml.Node) { v.affinity = true },
+		"storageClassName":          ignored,
+		"volumeAttributesClassName": ignored,
+	}
+	for _, name := range pvSources {
+		known[name] = func(*yaml.Node) { v.otherSources = append(v.otherSources, name) }
+	}
+	d.mapping(n, "spec", known)
+}
+
+func (d *decoder) pvSource(n *yaml.Node, v *persistentVolume) {
+	known := fields{
+		"driver":           func(n *yaml.Node) { v.driver = n; d.text(n, "driver") },
+		"volumeHandle":     func(n *yaml.Node) { v.handle, v.spec.ExternalID = n, d.text(n, "volumeHandle") },
+		"volumeAttributes": func(n *yaml.Node) { v.spec.Context = d.texts(n, "volumeAttributes") },
+		"readOnly":         func(n *yaml.Node) { v.readOnly = d.truth(n, "readOnly") },
+		"fsType": func(n *yaml.Node) {
+			if n.Value != "" { // which is the driver's own
+				v.options().FSType = d.text(n, "fsType")
+			}
+		},
+	}
+	for _, name := range []string{"controllerPublishSecretRef", "nodeStageSecretRef", "nodePublishSecretRef", "controllerExpandSecretRef", "nodeExpandSecretRef"} {
+		known[name] = func(n *yaml.Node) {
+			var namespace, secret string
+			d.mapping(n, name, fields{
+				"namespace": func(n *yaml.Node) { namespace = d.text(n, "namespace") },
+				"name":      func(n *yaml.Node) { secret = d.text(n, "name") },
+			})
+			v.secrets = append(v.secrets, fmt.Sprintf("%s (%s)", name, shortened(strings.TrimPrefix(namespace+"/"+secret, "/"))))
+		}
+	}
+	d.mapping(n, "csi", known)
+}
+
+func (v *persistentVolume) options() *api.MountOptions {
+	if v.spec.MountOptions == nil {
+		v.spec.MountOptions = &api.MountOptions{}
+	}
+	return v.spec.MountOptions
+}
+
+func (v *persistentVolume) flag(flag string) {
+	o := v.options()
+	o.MountFlags = append(o.MountFlags, flag)
+}
+
+func (d *decoder) truth(n *yaml.Node, what string) bool {
+	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!bool" {
+		d.fail(n, "%s must be true or false, not %s", what, kind(n))
+	}
+	return strings.EqualFold(n.Value, "true")
+}
+
+func (d *decoder) quantity(n *yaml.Node) int64 {
+	if n.Kind != yaml.ScalarNode || !slices.Contains([]string{"!!str", "!!int", "!!float"}, n.ShortTag()) {
+		d.fail(n, "storage must be a quantity such as 10Gi, not %s", kind(n))
+		return 0
+	}
+	size, err := parseQuantity(n.Value)
+	if err != nil {
+		d.fail(n, "storage: %v", err)
+	}
+	return size
+}
+
+// pvAccess are the access modes of Kubernetes, and what each is here, for writers
+// and where csi.readOnly is set.
+var pvAccess = map[string]struct{ writing, reading string }{
+	"ReadWriteOnce":    {"single-node-writer", "single-node-reader-only"},
+	"ReadWriteOncePod": {"single-node-single-writer", "single-node-reader-only"},
+	"ReadOnlyMany":     {"multi-node-reader-only", "multi-node-reader-only"},
+	"ReadWriteMany":    {"multi-node-multi-writer", "multi-node-reader-only"},
+}
+
+func (d *decoder) pvCapabilities(v *persistentVolume) []api.Capability {
+	caps := make([]api.Capability, 0, len(v.access))
+	attachment := DefaultAttachmentMode
+	if v.block {
+		attachment = "block-device"
+	}
+	for _, n := range v.access {
+		mode := pvAccess[d.oneOf(n, "access mode", []string{"ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"})]
+		c := api.Capability{AccessMode: mode.writing, AttachmentMode: attachment}
+		if v.readOnly {
+			c.AccessMode = mode.reading
+		}
+		if !slices.Contains(caps, c) {
+			caps = append(caps, c)
+		}
+	}
+	if len(caps) == 0 {
+		access := DefaultAccessMode
+		if v.readOnly {
+			access = "single-node-reader-only"
+		}
+		caps = append(caps, api.Capability{AccessMode: access, AttachmentMode: attachment})
+	}
+	return caps
+}
+
+// warnings are what a person has to see to.
+func (v *persistentVolume) warnings() []string {
+	user := "whatever uses it"
+	if v.claimName != "" {
+		user = "whatever uses it there through the claim " + shortened(v.claimNamespace+"/"+v.claimName)
+	}
+	said := []string{"the Kubernetes cluster must not use it any more: end " + user + " before it is claimed here"}
+	if v.deletes {
+		said = append(said, "its reclaim policy in the cluster is Delete, so that the data is destroyed there when its claim is deleted: "+
+			"first set it to Retain in the cluster. Here it is registered with reclaim: retain")
+	}
+	if v.deleted {
+		said = append(said, "it is being deleted in the cluster")
+	}
+	if len(v.secrets) > 0 {
+		said = append(said, "it needs Secrets of the cluster, which cannot be read here: "+joined(v.secrets)+
+			". Put what they hold under secrets: export the volume to a file, add them, and register that file")
+	}
+	if v.affinity {
+		said = append(said, "its nodeAffinity is not read: see that this host can reach the storage")
+	}
+	return said
+}

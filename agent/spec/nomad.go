@@ -1,0 +1,210 @@
+package spec
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+
+	"github.com/volagent/volagent/agent/api"
+	"go.yaml.in/yaml/v3"
+)
+
+// redacted stands in Nomad's output for what it does not show.
+const redacted = "[REDACTED]"
+
+// nomadVolume is what is read of Nomad's output.
+type nomadVolume struct {
+	spec             api.VolumeSpec
+	id               *yaml.Node
+	driver           string
+	access, attached string            // the modes in use
+	claims           []string          // ids of allocations
+	jobs             map[string]string // of allocations
+	secrets          []string          // their names
+	hidden           bool              // mount flags are
+	topologies       bool
+}
+
+// nomad reads what "nomad volume status -json ID" prints, in the names of Nomad's
+// API. A program wrote it, so what is not known is passed over.
+func (d *decoder) nomad(n *yaml.Node) located {
+	v := nomadVolume{jobs: map[string]string{}}
+	claims := func(n *yaml.Node) {
+		d.pairs(n, "allocations", func(key, _ *yaml.Node) { v.claims = append(v.claims, key.Value) })
+	}
+	d.some(n, "a volume", fields{
+		"ID":                    func(n *yaml.Node) { v.id, v.spec.ID = n, d.checked(n, "ID", CheckVolumeID) },
+		"Name":                  func(n *yaml.Node) { v.spec.Name = d.maybe(n, "Name") },
+		"ExternalID":            func(n *yaml.Node) { v.spec.ExternalID = d.text(n, "ExternalID") },
+		"PluginID":              func(n *yaml.Node) { v.spec.PluginID = d.checked(n, "PluginID", CheckPluginID) },
+		"Provider":              func(n *yaml.Node) { v.driver = d.maybe(n, "Provider") },
+		"CloneID":               func(n *yaml.Node) { v.spec.CloneID = d.maybe(n, "CloneID") },
+		"SnapshotID":            func(n *yaml.Node) { v.spec.SnapshotID = d.maybe(n, "SnapshotID") },
+		"RequestedCapacityMin":  func(n *yaml.Node) { v.spec.CapacityMin = d.bytes(n, "RequestedCapacityMin") },
+		"RequestedCapacityMax":  func(n *yaml.Node) { v.spec.CapacityMax = d.bytes(n, "RequestedCapacityMax") },
+		"RequestedCapabilities": func(n *yaml.Node) { v.spec.Capabilities = d.nomadCapabilities(n) },
+		"Context":               func(n *yaml.Node) { v.spec.Context = d.texts(n, "Context") },
+		"Parameters":            func(n *yaml.Node) { v.spec.Parameters = d.texts(n, "Parameters") },
+		"MountOptions":          func(n *yaml.Node) { d.nomadMount(n, &v) },
+		"RequestedTopologies":   func(n *yaml.Node) { v.spec.Topology = d.nomadTopology(n) },
+		"Topologies":            func(n *yaml.Node) { v.topologies = len(n.Content) > 0 },
+		"AccessMode":            func(n *yaml.Node) { v.access = d.maybe(n, "AccessMode") },
+		"AttachmentMode":        func(n *yaml.Node) { v.attached = d.maybe(n, "AttachmentMode") },
+		"Secrets": func(n *yaml.Node) {
+			d.pairs(n, "Secrets", func(key, _ *yaml.Node) { v.secrets = append(v.secrets, shortened(key.Value)) })
+		},
+		"ReadAllocs":  claims,
+		"WriteAllocs": claims,
+		"Allocations": func(n *yaml.Node) { d.list(n, "Allocations", func(n *yaml.Node) { d.nomadAlloc(n, v.jobs) }) },
+	})
+	if v.id == nil {
+		v.id = n
+	}
+	for _, name := range []string{"PluginID", "ExternalID"} {
+		if !given(n, name) {
+			d.fail(v.id, "%q is missing: only the output of nomad volume status -json ID for a CSI volume can be used here", name)
+			return located{at: v.id}
+		}
+	}
+	if !slices.ContainsFunc([]string{"RequestedCapabilities", "Context", "Parameters"}, func(name string) bool { return mentions(n, name) }) {
+		d.fail(v.id, "this is a line of Nomad's listing, which leaves much out: give the output of nomad volume status -json ID for each volume")
+	}
+	d.nomadModes(&v)
+	return located{Document: Document{Spec: v.spec, From: Nomad, Driver: v.driver, Warnings: v.warnings()}, at: v.id}
+}
+
+// mentions reports whether a mapping has a field, be it null.
+func mentions(n *yaml.Node, name string) bool {
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		if n.Content[i].Value == name {
+			return true
+		}
+	}
+	return false
+}
+
+// maybe reads a text that may be empty.
+func (d *decoder) maybe(n *yaml.Node, what string) string {
+	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!str" {
+		return n.Value
+	}
+	return d.text(n, what)
+}
+
+// bytes reads a number of bytes, 0 for none.
+func (d *decoder) bytes(n *yaml.Node, what string) int64 {
+	size, err := strconv.ParseInt(n.Value, 10, 64)
+	if n.Kind != yaml.ScalarNode || err != nil || size < 0 {
+		d.fail(n, "%s must be a number of bytes", what)
+	}
+	return max(size, 0)
+}
+
+func (d *decoder) nomadCapabilities(n *yaml.Node) []api.Capability {
+	var caps []api.Capability
+	d.list(n, "RequestedCapabilities", func(item *yaml.Node) {
+		c := api.Capability{AccessMode: DefaultAccessMode, AttachmentMode: DefaultAttachmentMode}
+		d.some(item, "a capability", fields{
+			"AccessMode":     func(n *yaml.Node) { c.AccessMode = d.oneOf(n, "AccessMode", AccessModes()) },
+			"AttachmentMode": func(n *yaml.Node) { c.AttachmentMode = d.oneOf(n, "AttachmentMode", AttachmentModes()) },
+		})
+		if !slices.Contains(caps, c) {
+			caps = append(caps, c)
+		}
+	})
+	return caps
+}
+
+// nomadModes gives a volume without capabilities those that are in use, as old
+// versions of Nomad register it.
+func (d *decoder) nomadModes(v *nomadVolume) {
+	if len(v.spec.Capabilities) > 0 {
+		return
+	}
+	c := api.Capability{AccessMode: DefaultAccessMode, AttachmentMode: DefaultAttachmentMode}
+	if slices.Contains(AccessModes(), v.access) {
+		c.AccessMode = v.access
+	}
+	if slices.Contains(AttachmentModes(), v.attached) {
+		c.AttachmentMode = v.attached
+	}
+	v.spec.Capabilities = []api.Capability{c}
+}
+
+func (d *decoder) nomadMount(n *yaml.Node, v *nomadVolume) {
+	var o api.MountOptions
+	d.some(n, "MountOptions", fields{
+		"FSType": func(n *yaml.Node) { o.FSType = d.maybe(n, "FSType") },
+		"MountFlags": func(n *yaml.Node) {
+			d.list(n, "MountFlags", func(n *yaml.Node) {
+				if n.Value == redacted {
+					v.hidden = true
+					return
+				}
+				o.MountFlags = append(o.MountFlags, d.text(n, "a mount flag"))
+			})
+		},
+	})
+	if o.FSType != "" || len(o.MountFlags) > 0 {
+		v.spec.MountOptions = &o
+	}
+}
+
+func (d *decoder) nomadTopology(n *yaml.Node) *api.TopologyRequest {
+	var t api.TopologyRequest
+	topologies := func(what string, into *[]map[string]string) func(*yaml.Node) {
+		return func(n *yaml.Node) {
+			d.list(n, what, func(item *yaml.Node) {
+				d.some(item, what, fields{"Segments": func(n *yaml.Node) { *into = append(*into, d.texts(n, "Segments")) }})
+			})
+		}
+	}
+	d.some(n, "RequestedTopologies", fields{
+		"Required":  topologies("Required", &t.Required),
+		"Preferred": topologies("Preferred", &t.Preferred),
+	})
+	if len(t.Required)+len(t.Preferred) == 0 {
+		return nil
+	}
+	return &t
+}
+
+// nomadAlloc learns whose allocation it is. Those that have ended are listed as
+// well, so it does not count as a claim.
+func (d *decoder) nomadAlloc(n *yaml.Node, jobs map[string]string) {
+	var id, job string
+	d.some(n, "an allocation", fields{
+		"ID":    func(n *yaml.Node) { id = d.maybe(n, "ID") },
+		"JobID": func(n *yaml.Node) { job = d.maybe(n, "JobID") },
+	})
+	jobs[id] = job
+}
+
+// warnings are what a person has to see to.
+func (v *nomadVolume) warnings() []string {
+	said := "Nomad must release it first: nomad volume deregister " + shortened(v.spec.ID)
+	if len(v.claims) > 0 {
+		holders := map[string]bool{}
+		for _, id := range v.claims {
+			holder := shortened(id[:min(8, len(id))])
+			if job := v.jobs[id]; job != "" {
+				holder += " (job " + shortened(job) + ")"
+			}
+			holders[holder] = true
+		}
+		said += ". Allocations that claim it there: " + joined(slices.Sorted(maps.Keys(holders)))
+	}
+	all := []string{said}
+	if len(v.secrets) > 0 {
+		all = append(all, "Nomad does not show its secrets ("+joined(v.secrets)+"): export the volume to a file, add them, and register that file")
+	} else {
+		all = append(all, "Nomad does not show secrets: if it has some, export the volume to a file, add them, and register that file")
+	}
+	if v.hidden {
+		all = append(all, "Nomad does not show its mount flags: they are left out")
+	}
+	if v.topologies {
+		all = append(all, "where Nomad found it reachable is not read: see that this host can reach the storage")
+	}
+	return all
+}

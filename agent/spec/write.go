@@ -1,0 +1,273 @@
+package spec
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"unicode"
+	"unicode/utf16"
+
+	"github.com/volagent/volagent/agent/api"
+	"go.yaml.in/yaml/v3"
+)
+
+// Write writes the file that [Parse] reads as these volumes. One in HCL holds one
+// volume; the others hold any number.
+func Write(format string, specs []api.VolumeSpec) ([]byte, error) {
+	trees := make([]*yaml.Node, len(specs))
+	for i, s := range specs {
+		t, err := tree(s)
+		if err != nil {
+			return nil, fmt.Errorf("cannot write volume %q: %w", s.ID, err)
+		}
+		trees[i] = t
+	}
+	switch format {
+	case FormatYAML:
+		return writeYAML(trees)
+	case FormatJSON:
+		return writeJSON(trees)
+	case FormatHCL:
+		if len(trees) != 1 {
+			return nil, errors.New("a file in HCL holds one volume")
+		}
+		return writeHCL(trees[0]), nil
+	}
+	return nil, fmt.Errorf("unknown format %q of volume files", format)
+}
+
+// tree is a volume as the fields of a file, in the order of the documentation.
+func tree(s api.VolumeSpec) (*yaml.Node, error) {
+	n := mappingNode()
+	text := func(name, value string) {
+		if value != "" {
+			put(n, name, textNode(value))
+		}
+	}
+	texts := func(name string, values map[string]string) {
+		if len(values) > 0 {
+			put(n, name, textsNode(values))
+		}
+	}
+	bytes := func(name string, size int64) {
+		if size > 0 {
+			text(name, FormatSize(size))
+		}
+	}
+	text("id", s.ID)
+	text("plugin_id", s.PluginID)
+	text("name", s.Name)
+	text("external_id", s.ExternalID)
+	text("snapshot_id", s.SnapshotID)
+	text("clone_id", s.CloneID)
+	bytes("capacity_min", s.CapacityMin)
+	bytes("capacity_max", s.CapacityMax)
+	if len(s.Capabilities) > 0 {
+		list := listNode()
+		for _, c := range s.Capabilities {
+			item := mappingNode()
+			put(item, "access_mode", textNode(c.AccessMode))
+			put(item, "attachment_mode", textNode(c.AttachmentMode))
+			list.Content = append(list.Content, item)
+		}
+		put(n, "capabilities", list)
+	}
+	if o := s.MountOptions; o != nil {
+		put(n, "mount_options", optionsNode(*o))
+	}
+	texts("parameters", s.Parameters)
+	if t := s.Topology; t != nil {
+		topology := mappingNode()
+		putSegments(topology, "required", t.Required)
+		putSegments(topology, "preferred", t.Preferred)
+		put(n, "topology_request", topology)
+	}
+	texts("context", s.Context)
+	if len(s.Secrets) > 0 {
+		secrets := mappingNode()
+		for _, name := range slices.Sorted(maps.Keys(s.Secrets)) {
+			ref, err := secretNode(s.Secrets[name])
+			if err != nil {
+				return nil, err
+			}
+			put(secrets, name, ref)
+		}
+		put(n, "secrets", secrets)
+	}
+	text("reclaim", s.Reclaim)
+	return n, nil
+}
+
+func mappingNode() *yaml.Node { return &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"} }
+func listNode() *yaml.Node    { return &yaml.Node{Kind: yaml.SequenceNode, Tag: "!!seq"} }
+
+// textNode is in quotes where it could be read as something else than it is.
+func textNode(s string) *yaml.Node {
+	n := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: s}
+	for _, r := range s {
+		if r < ' ' || r > '~' {
+			n.Style = yaml.DoubleQuotedStyle
+		}
+	}
+	return n
+}
+
+func textsNode(values map[string]string) *yaml.Node {
+	n := mappingNode()
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		put(n, name, textNode(values[name]))
+	}
+	return n
+}
+
+func put(n *yaml.Node, name string, value *yaml.Node) {
+	n.Content = append(n.Content, textNode(name), value)
+}
+
+func optionsNode(o api.MountOptions) *yaml.Node {
+	n := mappingNode()
+	if o.FSType != "" {
+		put(n, "fs_type", textNode(o.FSType))
+	}
+	if len(o.MountFlags) > 0 {
+		list := listNode()
+		list.Style = yaml.FlowStyle
+		for _, flag := range o.MountFlags {
+			list.Content = append(list.Content, textNode(flag))
+		}
+		put(n, "mount_flags", list)
+	}
+	return n
+}
+
+func putSegments(n *yaml.Node, name string, topologies []map[string]string) {
+	if len(topologies) == 0 {
+		return
+	}
+	list := listNode()
+	for _, segments := range topologies {
+		list.Content = append(list.Content, textsNode(segments))
+	}
+	put(n, name, list)
+}
+
+// secretNode is a reference, in the fields that it has in JSON.
+func secretNode(s api.Secret) (*yaml.Node, error) {
+	raw, err := json.Marshal(s)
+	if err != nil {
+		return nil, err
+	}
+	var values map[string]any
+	if err := json.Unmarshal(raw, &values); err != nil {
+		return nil, err
+	}
+	n := mappingNode()
+	n.Style = yaml.FlowStyle
+	if values["sealed"] != nil {
+		n.LineComment = "# not shown: it is kept while the volume is registered, and must be given anew after that"
+	}
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		switch v := values[name].(type) {
+		case string:
+			put(n, name, textNode(v))
+		case bool:
+			put(n, name, &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!bool", Value: strconv.FormatBool(v)})
+		default:
+			return nil, fmt.Errorf("a secret's %q is neither a text nor true or false", name)
+		}
+	}
+	return n, nil
+}
+
+// FormatSize writes a number of bytes so that [ParseSize] reads the same one: with
+// the unit that leaves the smallest whole number.
+func FormatSize(size int64) string {
+	best, name := size, "B"
+	for _, u := range units {
+		if size%u.bytes == 0 && size/u.bytes <= best {
+			best, name = size/u.bytes, u.name
+		}
+	}
+	return strconv.FormatInt(best, 10) + name
+}
+
+func writeYAML(trees []*yaml.Node) ([]byte, error) {
+	var b bytes.Buffer
+	enc := yaml.NewEncoder(&b)
+	enc.SetIndent(2)
+	for _, t := range trees {
+		if err := enc.Encode(t); err != nil {
+			return nil, err
+		}
+	}
+	err := enc.Close()
+	return b.Bytes(), err
+}
+
+func writeJSON(trees []*yaml.Node) ([]byte, error) {
+	var raw, b bytes.Buffer
+	if len(trees) == 1 {
+		jsonNode(&raw, trees[0])
+	} else {
+		jsonNode(&raw, &yaml.Node{Kind: yaml.SequenceNode, Content: trees})
+	}
+	err := json.Indent(&b, raw.Bytes(), "", "  ")
+	b.WriteByte('\n')
+	return b.Bytes(), err
+}
+
+// jsonNode writes a node with its fields in their order.
+func jsonNode(b *bytes.Buffer, n *yaml.Node) {
+	switch n.Kind {
+	case yaml.MappingNode:
+		b.WriteByte('{')
+		for i := 0; i < len(n.Content); i += 2 {
+			if i > 0 {
+				b.WriteByte(',')
+			}
+			jsonNode(b, n.Content[i])
+			b.WriteByte(':')
+			jsonNode(b, n.Content[i+1])
+		}
+		b.WriteByte('}')
+	case yaml.SequenceNode:
+		b.WriteByte('[')
+		for i, item := range n.Content {
+			if i > 0 {
+				b.WriteByte(',')
+			}
+			jsonNode(b, item)
+		}
+		b.WriteByte(']')
+	default:
+		if n.Tag != "!!str" {
+			b.WriteString(n.Value)
+			return
+		}
+		jsonText(b, n.Value)
+	}
+}
+
+// jsonText writes a text in ASCII as far as it is not for reading: the reader of
+// YAML refuses more than JSON does.
+func jsonText(b *bytes.Buffer, s string) {
+	b.WriteByte('"')
+	for _, r := range s {
+		switch {
+		case r == '"' || r == '\\':
+			b.WriteString(`\` + string(r))
+		case unicode.IsPrint(r):
+			b.WriteRune(r)
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			fmt.Fprintf(b, `\u%04x\u%04x`, high, low)
+		default:
+			fmt.Fprintf(b, `\u%04x`, r)
+		}
+	}
+	b.WriteByte('"')
+}
