@@ -11,8 +11,9 @@ import (
 )
 
 // Merge lays a volume file over what is registered. Fields that the agent
-// controls are kept; what may not change is refused with its name, old and new
-// value. It returns the changes in words, none where nothing changes.
+// controls are kept; what may not change is refused, each field with its name, old
+// and new value. What can never change may be left out of the file. It returns the
+// changes in words, none where nothing changes.
 func Merge(r Record, spec Volume) (Volume, []string, error) {
 	old := r.Volume
 	spec, err := spec.Keeping(old.Secrets)
@@ -23,9 +24,9 @@ func Merge(r Record, spec Volume) (Volume, []string, error) {
 	m.fixed("name", old.Name, spec.Name, spec.Name == "")
 	m.fixed("plugin_id", old.PluginID, spec.PluginID, false)
 	m.fixed("external_id", old.ExternalID, spec.ExternalID, spec.ExternalID == "")
-	m.fixed("snapshot_id", old.SnapshotID, spec.SnapshotID, false)
-	m.fixed("clone_id", old.CloneID, spec.CloneID, false)
-	m.fixed("parameters", old.Parameters, spec.Parameters, len(old.Parameters)+len(spec.Parameters) == 0)
+	m.fixed("snapshot_id", old.SnapshotID, spec.SnapshotID, spec.SnapshotID == "")
+	m.fixed("clone_id", old.CloneID, spec.CloneID, spec.CloneID == "")
+	m.fixed("parameters", old.Parameters, spec.Parameters, len(spec.Parameters) == 0)
 	m.fixed("capacity_min", old.CapacityMin, spec.CapacityMin, spec.CapacityMin == 0)
 	m.fixed("capacity_max", old.CapacityMax, spec.CapacityMax, spec.CapacityMax == 0)
 	m.fixed("topology_request", old.Topology, spec.Topology, len(old.Topologies) == 0 || empty(spec.Topology))
@@ -67,11 +68,13 @@ func (m *merger) fixed(field string, old, now any, skip bool) {
 	}
 }
 
-// refuse keeps the first reason.
+// refuse adds a field to those that cannot change as the file says.
 func (m *merger) refuse(field string, old, now any, why string) {
 	if m.err == nil {
 		m.err = Errorf(ErrRefused, "cannot change %s of volume %q from %s to %s: %s", field, m.id, show(old), show(now), why)
+		return
 	}
+	m.err = Errorf(ErrRefused, "%v; nor %s from %s to %s: %s", m.err, field, show(old), show(now), why)
 }
 
 // change takes the new value of a field that may change, and notes it.

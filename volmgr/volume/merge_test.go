@@ -38,6 +38,8 @@ func TestMergeUnchanged(t *testing.T) {
 	for name, change := range map[string]func(*volume.Volume){
 		"the same":            func(*volume.Volume) {},
 		"open fields omitted": func(v *volume.Volume) { v.Name, v.ExternalID, v.CapacityMin, v.CapacityMax = "", "", 0, 0 },
+		"source omitted":      func(v *volume.Volume) { v.SnapshotID = "" },
+		"parameters omitted":  func(v *volume.Volume) { v.Parameters = nil },
 		"topology omitted":    func(v *volume.Volume) { v.Topology = volume.TopologyRequest{} },
 		"context omitted":     func(v *volume.Volume) { v.Context = nil },
 		"empty, not nil":      func(v *volume.Volume) { v.MountOptions.MountFlags = nil; v.Context = map[string]string{} },
@@ -60,7 +62,7 @@ func TestMergeImmutable(t *testing.T) {
 		"name":             {func(v *volume.Volume) { v.Name = "new" }, `"data"`, `"new"`},
 		"plugin_id":        {func(v *volume.Volume) { v.PluginID = "nfs" }, `"ebs"`, `"nfs"`},
 		"external_id":      {func(v *volume.Volume) { v.ExternalID = "vol-2" }, `"vol-1"`, `"vol-2"`},
-		"snapshot_id":      {func(v *volume.Volume) { v.SnapshotID = "" }, `"snap-1"`, "none"},
+		"snapshot_id":      {func(v *volume.Volume) { v.SnapshotID = "snap-2" }, `"snap-1"`, `"snap-2"`},
 		"clone_id":         {func(v *volume.Volume) { v.CloneID = "vol-9" }, "none", `"vol-9"`},
 		"parameters":       {func(v *volume.Volume) { v.Parameters = map[string]string{"type": "io2"} }, `{"type":"gp3"}`, `{"type":"io2"}`},
 		"capacity_max":     {func(v *volume.Volume) { v.CapacityMax = 30 }, "20", "30"},
@@ -78,6 +80,22 @@ func TestMergeImmutable(t *testing.T) {
 		if changes != nil || !reflect.DeepEqual(got, r.Volume) {
 			t.Errorf("%s: a refused merge returned %+v with the changes %q", field, got, changes)
 		}
+	}
+}
+
+// All that is refused is named at once.
+func TestMergeNamesAllThatIsRefused(t *testing.T) {
+	spec := file()
+	spec.Name, spec.Parameters = "new", map[string]string{"type": "gp3", "iops": "1"}
+	r := registered()
+	r = admit(t, r, writer("a"))
+	spec.MountOptions.FSType = "xfs"
+	_, changes, err := volume.Merge(r, spec)
+	const want = `cannot change name of volume "data" from "data" to "new": this field cannot change; ` +
+		`nor parameters from {"type":"gp3"} to {"iops":"1","type":"gp3"}: this field cannot change; ` +
+		`nor mount_options from {"fs_type":"ext4"} to {"fs_type":"xfs"}: they can change only while the volume is free`
+	if !errors.Is(err, volume.ErrRefused) || err.Error() != want || changes != nil {
+		t.Errorf("%q, got  %v\nwant %s", changes, err, want)
 	}
 }
 
