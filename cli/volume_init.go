@@ -15,8 +15,11 @@ func newVolumeInit(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "init [FILE]", Short: "Write a commented volume file to start from",
 		Long: `Write a commented volume file to start from. FILE is volume.yaml if left out, and - is
-stdout. A file that exists is not overwritten.`,
-		Example: "  volctl volume init data.yaml", Args: between(0, "FILE"),
+stdout. By its ending it is written in YAML, in HCL (.hcl) or in JSON (.json, which has
+no comments). A file that exists is not overwritten.`,
+		Example: `  volctl volume init data.yaml
+  volctl volume init data.hcl`,
+		Args: between(0, "FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				o.file = args[0]
@@ -29,5 +32,9 @@ stdout. A file that exists is not overwritten.`,
 }
 
 func runVolumeInit(_ context.Context, o volumeInitOptions, _ *apiclient.Client, out *output) error {
-	return out.writeNew(spec.Example(), o.file, "volctl volume init ANOTHER-FILE", "volctl volume create "+shellArg(o.file))
+	text, err := spec.ExampleIn(spec.Ending(o.file))
+	if err != nil {
+		return failed(err, "write %q", o.file)
+	}
+	return out.writeNew(text, o.file, "volctl volume init ANOTHER-FILE", "volctl volume create "+shellArg(o.file))
 }

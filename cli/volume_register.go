@@ -8,30 +8,48 @@ import (
 	"github.com/volagent/volagent/agent/apiclient"
 )
 
-type volumeRegisterOptions struct{ specs []api.VolumeSpec }
+type volumeRegisterOptions struct{ file volumeFile }
 
 func newVolumeRegister(a *app) *cobra.Command {
 	var o volumeRegisterOptions
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use: "register FILE|-", Short: "Take over volumes that exist at their plugin",
 		Long: `Take over the volumes of a file (- is stdin) that exist at their plugin; external_id says
 which they are. For a volume that is registered already, the changes are merged. An
-unchanged one is left as it is, with exit code 0.`,
-		Example: "  volctl volume register data.yaml", Args: exactly("FILE"),
+unchanged one is left as it is, with exit code 0.
+
+Kubernetes' PersistentVolumes with a csi source, and what nomad volume status -json ID
+prints, are read as well. Their plugin is the one with the driver they name, or the one
+that --plugin says. What has to be seen to elsewhere is told on stderr.`,
+		Example: `  volctl volume register data.yaml
+  volctl volume register postgres.hcl
+  kubectl get pv pvc-1 -o yaml | volctl volume register -
+  nomad volume status -json data | volctl volume register - --plugin ebs`,
+		Args: exactly("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.do(cmd, func(ctx context.Context, client *apiclient.Client, out *output) (err error) {
-				if o.specs, err = a.readSpecs(ctx, args[0]); err != nil {
+			return a.do(cmd, func(ctx context.Context, client *apiclient.Client, out *output) error {
+				if err := o.file.read(ctx, a, args[0]); err != nil {
 					return err
 				}
 				return runVolumeRegister(ctx, o, client, out)
 			})
 		},
 	}
+	o.file.flag(a, cmd)
+	return cmd
 }
 
 func runVolumeRegister(ctx context.Context, o volumeRegisterOptions, client *apiclient.Client, out *output) error {
+	o.file.warn(out)
+	if err := o.file.settle(ctx, client); err != nil {
+		return err
+	}
 	state := func(s api.VolumeSpec) told { return pluginProgress(client, s.PluginID) }
-	return apply(ctx, "register", o.specs, client, out, state, func(s api.VolumeSpec) (*api.VolumeResult, error) {
-		return client.RegisterVolume(ctx, s, false)
+	return apply(ctx, "register", o.file.specs, client, out, state, func(s api.VolumeSpec) (*api.VolumeResult, error) {
+		r, err := client.RegisterVolume(ctx, s, false)
+		if err == nil {
+			r.Warnings = append(r.Warnings, o.file.warnings[s.ID]...)
+		}
+		return r, err
 	})
 }

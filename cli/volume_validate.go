@@ -11,7 +11,7 @@ import (
 
 type volumeValidateOptions struct {
 	offline bool
-	specs   []api.VolumeSpec
+	file    volumeFile
 }
 
 func newVolumeValidate(a *app) *cobra.Command {
@@ -20,19 +20,22 @@ func newVolumeValidate(a *app) *cobra.Command {
 		Use: "validate FILE|-", Short: "Check a volume file and say what it would change",
 		Long: `Check a volume file (- is stdin), then ask the agent what it would change. Nothing is
 changed. A volume with an external_id is tried as with register, one without as with
-create. With --offline only the file is checked, and no agent is needed.`,
+create. What would change is told field by field, with the old and the new value, and so
+is what is refused. With --offline only the file is checked, and no agent is needed.`,
 		Example: `  volctl volume validate data.yaml
   volctl volume validate --offline data.yaml`,
 		Args: exactly("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.do(cmd, func(ctx context.Context, client *apiclient.Client, out *output) (err error) {
-				if o.specs, err = a.readSpecs(ctx, args[0]); err != nil {
+			return a.do(cmd, func(ctx context.Context, client *apiclient.Client, out *output) error {
+				if err := o.file.read(ctx, a, args[0]); err != nil {
 					return err
 				}
 				return runVolumeValidate(ctx, o, client, out)
 			})
 		},
 	}
+	cmd.Flags().SortFlags = false
+	o.file.flag(a, cmd)
 	cmd.Flags().BoolVar(&o.offline, "offline", false, "check the file alone, without the agent")
 	return cmd
 }
@@ -44,18 +47,27 @@ type validated struct {
 	// empty when the agent was not asked.
 	Outcome string   `json:"outcome,omitempty"`
 	Changes []string `json:"changes,omitempty"`
+	// Warnings are what a person has to see to elsewhere.
+	Warnings []string `json:"warnings,omitempty"`
 }
 
 func runVolumeValidate(ctx context.Context, o volumeValidateOptions, client *apiclient.Client, out *output) error {
+	o.file.warn(out)
+	if !o.offline {
+		if err := o.file.settle(ctx, client); codeOf(err) == api.CodeUnreachable {
+			return notAsked(err)
+		} else if err != nil {
+			return err
+		}
+	}
 	var errs []error
 	verdicts, ids := []validated{}, []string{}
-	for _, s := range o.specs {
-		v := validated{ID: s.ID}
+	for _, s := range o.file.specs {
+		v := validated{ID: s.ID, Warnings: o.file.warnings[s.ID]}
 		if !o.offline {
 			r, err := dryRun(ctx, s, client)
 			if codeOf(err) == api.CodeUnreachable {
-				return failed(hinted(err, "start it with systemctl start volagent, or check the file alone with --offline"),
-					"ask what would change (the file itself is well-formed)")
+				return notAsked(err)
 			}
 			if ctx.Err() != nil {
 				return failed(err, "use volume %q", s.ID)
@@ -77,6 +89,12 @@ func runVolumeValidate(ctx context.Context, o volumeValidateOptions, client *api
 		}
 	}
 	return all(errs)
+}
+
+// notAsked is the error where the agent is not there.
+func notAsked(err error) error {
+	return failed(hinted(err, "start it with systemctl start volagent, or check the file alone with --offline"),
+		"ask what would change (the file itself is well-formed)")
 }
 
 func dryRun(ctx context.Context, s api.VolumeSpec, client *apiclient.Client) (*api.VolumeResult, error) {

@@ -63,7 +63,10 @@ type VolumeResult struct {
 	Outcome string `json:"outcome"`
 	// Changes names the fields that an update changed, "field: old → new".
 	Changes []string `json:"changes,omitempty"`
-	Volume  Volume   `json:"volume"`
+	// Warnings are what a person has to see to elsewhere. The agent gives none;
+	// volctl does, for volumes that were taken over from others.
+	Warnings []string `json:"warnings,omitempty"`
+	Volume   Volume   `json:"volume"`
 }
 
 // DeregisterResult says what a deregister leaves on the host.

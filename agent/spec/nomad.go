@@ -70,7 +70,8 @@ func (d *decoder) nomad(n *yaml.Node) located {
 		d.fail(v.id, "this is a line of Nomad's listing, which leaves much out: give the output of nomad volume status -json ID for each volume")
 	}
 	d.nomadModes(&v)
-	return located{Document: Document{Spec: v.spec, From: Nomad, Driver: v.driver, Warnings: v.warnings()}, at: v.id}
+	doc := Document{Spec: v.spec, From: Nomad, Driver: v.driver, FlagsHidden: v.hidden, Warnings: v.warnings()}
+	return located{Document: doc, at: v.id}
 }
 
 // mentions reports whether a mapping has a field, be it null.

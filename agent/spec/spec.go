@@ -43,6 +43,8 @@ type Document struct {
 	// Driver is the CSI driver that the document names: of Kubernetes in place of a
 	// plugin, which it does not know. Empty is not said.
 	Driver string
+	// FlagsHidden is set where there may be mount flags that are not shown.
+	FlagsHidden bool
 	// Warnings are what a person has to see to before the volume is used here, one
 	// sentence each.
 	Warnings []string

@@ -1,0 +1,151 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/apiclient"
+	"github.com/volagent/volagent/agent/spec"
+)
+
+// volumeFile is what a register or validate works on.
+type volumeFile struct {
+	plugin   string // of volumes that others describe; empty: the one with their driver
+	docs     []spec.Document
+	specs    []api.VolumeSpec
+	warnings map[string][]string // by volume
+}
+
+func (f *volumeFile) flag(a *app, cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.plugin, "plugin", "", "the `PLUGIN` of PersistentVolumes and of Nomad's volumes, where their driver does not tell")
+	completeFlag(a, cmd, "plugin", pluginIDs)
+}
+
+// read reads a file, or stdin for "-".
+func (f *volumeFile) read(ctx context.Context, a *app, file string) error {
+	if f.plugin != "" {
+		if err := checkPluginID(f.plugin); err != nil {
+			return err
+		}
+	}
+	name, data, err := a.readFile(ctx, file)
+	if err != nil {
+		return err
+	}
+	if f.docs, err = spec.Read(name, data); err != nil {
+		return failed(err, "read the volume file")
+	}
+	f.warnings = map[string][]string{}
+	for _, d := range f.docs {
+		if d.From == spec.Own && f.plugin != "" {
+			return usage("leave --plugin out", "volume %q names its plugin itself; --plugin is for volumes that Kubernetes or Nomad describe", d.Spec.ID)
+		}
+		f.specs = append(f.specs, d.Spec)
+		f.warnings[d.Spec.ID] = d.Warnings
+	}
+	return nil
+}
+
+// warn tells a person what to see to, whatever comes of it. A program finds it in
+// the results.
+func (f *volumeFile) warn(out *output) {
+	if !out.human() {
+		return
+	}
+	for _, d := range f.docs {
+		for _, w := range d.Warnings {
+			out.note("warning: volume %q: %s", d.Spec.ID, w)
+		}
+	}
+}
+
+// settle finds out what the descriptions of others do not say: the plugin, and for
+// a volume that is registered what was added to it here. Nothing was done when it
+// fails.
+func (f *volumeFile) settle(ctx context.Context, client *apiclient.Client) error {
+	var plugins []api.Plugin
+	var errs []error
+	for i, d := range f.docs {
+		if d.From == spec.Own {
+			continue
+		}
+		known, err := client.Volume(ctx, d.Spec.ID)
+		if err != nil && !isNotFound(err) {
+			return failed(err, "look for volume %q", d.Spec.ID)
+		}
+		s := &f.specs[i]
+		if err == nil {
+			keep(d, s, known.Spec)
+			if f.plugin == "" && known.Driver != "" && known.Driver == d.Driver {
+				s.PluginID = known.Spec.PluginID
+				continue
+			}
+		}
+		if plugins == nil {
+			if plugins, err = client.Plugins(ctx); err != nil {
+				return failed(err, "find the plugin of volume %q", d.Spec.ID)
+			}
+		}
+		if s.PluginID, err = pluginFor(d, f.plugin, plugins); err != nil {
+			errs = append(errs, failed(err, "find the plugin of volume %q", d.Spec.ID))
+		}
+	}
+	return all(errs)
+}
+
+// keep leaves as it is registered what a description of others cannot say.
+func keep(d spec.Document, s *api.VolumeSpec, known api.VolumeSpec) {
+	s.Secrets, s.Reclaim = known.Secrets, known.Reclaim
+	if o := known.MountOptions; d.FlagsHidden && o != nil {
+		kept := api.MountOptions{MountFlags: o.MountFlags}
+		if s.MountOptions != nil {
+			kept.FSType = s.MountOptions.FSType
+		}
+		s.MountOptions = &kept
+	}
+}
+
+// pluginFor is the plugin whose driver a description names. Of several, the one
+// that has the name that the plugin has elsewhere is right.
+func pluginFor(d spec.Document, asked string, plugins []api.Plugin) (string, error) {
+	var same, silent []string
+	all := make([]string, len(plugins))
+	for i, p := range plugins {
+		all[i] = fmt.Sprintf("%q (%s)", p.ID, p.Provider)
+		switch p.Provider {
+		case d.Driver:
+			same = append(same, p.ID)
+		case "":
+			silent = append(silent, p.ID)
+			all[i] = fmt.Sprintf("%q (has not said its driver yet)", p.ID)
+		default:
+			if p.ID == asked && d.Driver != "" {
+				return "", &api.Error{Code: api.CodeRefused, Message: fmt.Sprintf("plugin %q is the driver %q, and the volume is of %q", p.ID, p.Provider, d.Driver)}
+			}
+		}
+	}
+	elsewhere := d.Spec.PluginID
+	switch {
+	case asked != "":
+		return asked, nil
+	case d.Driver == "", slices.Contains(same, elsewhere):
+		return elsewhere, nil
+	case len(same) == 1:
+		return same[0], nil
+	case len(same) > 1:
+		return "", usage("say which: --plugin "+shellArg(same[0]), "the driver %q is that of plugins %s", d.Driver, quotedList(same))
+	case slices.Contains(silent, elsewhere):
+		return elsewhere, nil
+	}
+	there := "there is no plugin"
+	if len(all) > 0 {
+		there = "there are " + joined(", ", all...)
+	}
+	return "", &api.Error{
+		Code: api.CodeNotFound, Message: fmt.Sprintf("no plugin is the driver %q; %s", d.Driver, there),
+		Hint: "write a plugin file (volctl plugin init), or say which plugin it is: --plugin PLUGIN",
+	}
+}
