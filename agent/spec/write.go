@@ -16,7 +16,7 @@ import (
 )
 
 // Write writes the file that [Parse] reads as these volumes. One in HCL holds one
-// volume; the others hold any number.
+// volume; the others hold any number. In JSON one is an object, others are a list.
 func Write(format string, specs []api.VolumeSpec) ([]byte, error) {
 	trees := make([]*yaml.Node, len(specs))
 	for i, s := range specs {
@@ -197,6 +197,9 @@ func FormatSize(size int64) string {
 
 func writeYAML(trees []*yaml.Node) ([]byte, error) {
 	var b bytes.Buffer
+	if len(trees) == 0 {
+		return nil, nil // an encoder that wrote nothing cannot be closed
+	}
 	enc := yaml.NewEncoder(&b)
 	enc.SetIndent(2)
 	for _, t := range trees {

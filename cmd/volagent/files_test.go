@@ -1,0 +1,113 @@
+package main_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestRegisterFormats: volumes that the bundled driver has are registered from
+// HCL, from a PersistentVolume and from Nomad's output, and each has its data when
+// it is claimed.
+func TestRegisterFormats(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.start("local")
+	external := map[string]string{}
+	for _, id := range []string{"hcl", "pv", "nomad"} {
+		h.volctl("volume", "create", id, "--plugin", "local", "--size", "10MiB")
+		h.must(os.WriteFile(filepath.Join(h.volctl("volume", "claim", id), "data"), []byte(id), 0o644))
+		h.volctl("volume", "detach", id)
+		external[id] = h.volctl("volume", "status", id, "-o", "go-template={{.spec.external_id}}")
+		h.volctl("volume", "deregister", id)
+	}
+	file := func(name, text string, args ...any) string {
+		path := filepath.Join(h.dir, name)
+		h.must(os.WriteFile(path, fmt.Appendf(nil, text, args...), 0o600))
+		return path
+	}
+	files := map[string]string{
+		"hcl": file("v.hcl", `
+id          = "hcl"
+type        = "csi"
+plugin_id   = "local"
+external_id = %q
+capability { access_mode = "single-node-writer", attachment_mode = "file-system" }
+`, external["hcl"]),
+		"pv": file("pv.yaml", `apiVersion: v1
+kind: PersistentVolume
+metadata: {name: pv}
+spec:
+  accessModes: [ReadWriteOnce]
+  capacity: {storage: 10Mi}
+  persistentVolumeReclaimPolicy: Delete
+  csi: {driver: local.csi.volagent, volumeHandle: %s}
+`, external["pv"]),
+		"nomad": file("nomad", `{"ID": "nomad", "Name": "nomad", "ExternalID": %q, "PluginID": "hostpath", "Provider": "local.csi.volagent", "Context": null,
+"RequestedCapabilities": [{"AccessMode": "single-node-writer", "AttachmentMode": "file-system"}], "WriteAllocs": {"0a1b2c3d-0000": null}}`, external["nomad"]),
+	}
+	for id, warning := range map[string]string{"hcl": "", "pv": "its reclaim policy in the cluster is Delete", "nomad": "Allocations that claim it there: 0a1b2c3d"} {
+		h.exits(0, `volume "`+id+`" would be registered`, "volume", "validate", files[id])
+		r := h.exits(0, `registered volume "`+id+`"`, "volume", "register", files[id])
+		if warning == "" && r.err != "" || !strings.Contains(r.err, warning) {
+			t.Errorf("%s: warnings %q", id, r.err)
+		}
+		h.exits(0, `volume "`+id+`" is unchanged`, "volume", "register", files[id])
+		if plugin := h.volctl("volume", "status", id, "-o", "go-template={{.spec.plugin_id}} {{.spec.reclaim}}"); plugin != "local retain" {
+			t.Errorf("%s: plugin and reclaim are %s", id, plugin)
+		}
+		path := h.volctl("volume", "claim", id)
+		if data, err := os.ReadFile(filepath.Join(path, "data")); err != nil || string(data) != id {
+			t.Errorf("%s: %q, %v", id, data, err)
+		}
+		h.volctl("volume", "detach", id)
+	}
+	// The same storage under another id, in whatever words.
+	h.exits(4, `is registered as volume "pv" already`, "volume", "validate", file("twice.hcl", "id = \"twice\"\nplugin_id = \"local\"\nexternal_id = %q\n", external["pv"]))
+	h.exits(4, `cannot change name of volume "hcl" from "hcl" to "other"`, "volume", "register", file("name.hcl", "id = \"hcl\"\nname = \"other\"\nplugin_id = \"local\"\n"))
+	h.exits(3, `no plugin is the driver "ebs.csi.aws.com"; there are "local" (local.csi.volagent)`, "volume", "register",
+		file("ebs.yaml", "kind: PersistentVolume\nmetadata: {name: ebs}\nspec: {csi: {driver: ebs.csi.aws.com, volumeHandle: x}}\n"))
+}
+
+// TestExport: what export writes registers the same volume, in every format.
+func TestExport(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.must(os.WriteFile(filepath.Join(h.dir, "key"), []byte("x"), 0o600))
+	h.start("local")
+	file := filepath.Join(h.dir, "volumes")
+	h.must(os.WriteFile(file, []byte(`id: full
+plugin_id: local
+name: "5"
+capacity_min: 20MiB
+capacity_max: 1GB
+capabilities: [{access_mode: single-node-multi-writer}, {access_mode: single-node-writer}]
+mount_options: {fs_type: ext4, mount_flags: [noatime]}
+parameters: {type: image}
+secrets: {key: {file: `+h.dir+`/key}}
+reclaim: delete
+---
+{id: "a b", plugin_id: local}
+`), 0o600))
+	h.volctl("volume", "create", file)
+	all := h.volctl("volume", "export", "--all")
+	for _, args := range [][]string{{"--all"}, {"--all", "-o", "json"}, {"full"}, {"full", "-o", "json"}, {"full", "--hcl"}} {
+		h.must(os.WriteFile(file, []byte(h.volctl(append([]string{"volume", "export"}, args...)...)), 0o600))
+		ids := []string{"full"}
+		if args[0] == "--all" {
+			ids = append(ids, "a b")
+		}
+		for _, id := range ids {
+			h.exits(0, `volume "`+id+`" is unchanged`, "volume", "register", file)
+			h.volctl("volume", "deregister", id)
+		}
+		h.volctl("volume", "register", file)
+		if now := h.volctl("volume", "export", "--all"); now != all {
+			t.Errorf("%v: volumes are\n%s\nthey were\n%s", args, now, all)
+		}
+	}
+	h.volctl("volume", "claim", "full")
+	h.volctl("volume", "detach", "full")
+}
