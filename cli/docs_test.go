@@ -44,7 +44,7 @@ func exitCodeTable(help string) string {
 
 const outputHelp = "`-o json` and `-o yaml` have the names of the HTTP API. A template is one of Go's text/template,\n" +
 	"run on the same names: `-o 'go-template={{range .}}{{.spec.id}} {{.state}}{{\"\\n\"}}{{end}}'`. create, register,\n" +
-	"validate and detach answer with a list. Errors go to stderr, with `-o json` as\n" +
+	"validate and detach answer with a list; export writes volume files instead. Errors go to stderr, with `-o json` as\n" +
 	"`{\"error\":{\"code\",\"message\",\"hint\",\"details\"}}`.\n\n"
 
 func reference(b *strings.Builder, c *cobra.Command) {

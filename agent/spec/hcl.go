@@ -115,15 +115,19 @@ func (p *hclParser) object(open hclsyntax.Token, end hclsyntax.TokenType, depth 
 
 // add adds a field; blocks that there may be several of become a list.
 func add(n, key, value *yaml.Node) {
-	for i := 0; i < len(n.Content) && slices.Contains(repeated, key.Value); i += 2 {
-		if before := n.Content[i+1]; n.Content[i].Value == key.Value && value.Kind == yaml.MappingNode {
-			if before.Kind == yaml.MappingNode {
-				list := &yaml.Node{Kind: yaml.SequenceNode, Tag: "!!seq", Line: before.Line, Column: before.Column}
-				list.Content = []*yaml.Node{before}
-				n.Content[i+1], before = list, list
+	if value.Kind == yaml.MappingNode && slices.Contains(repeated, key.Value) {
+		for i := 0; i < len(n.Content); i += 2 {
+			if n.Content[i].Value != key.Value {
+				continue
 			}
-			before.Content = append(before.Content, value)
-			return
+			if first := n.Content[i+1]; first.Kind == yaml.MappingNode {
+				n.Content[i+1] = listed(first)
+			}
+			if list := n.Content[i+1]; list.Kind == yaml.SequenceNode {
+				list.Content = append(list.Content, value)
+				return
+			}
+			break // which is a mistake of its own
 		}
 	}
 	n.Content = append(n.Content, key, value)

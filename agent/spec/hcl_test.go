@@ -163,6 +163,7 @@ func TestHCLMistakes(t *testing.T) {
 		{"bad mode", ok + "capability {\n  access_mode = \"single-node-write\"\n}", `v.hcl:4:17: unknown access_mode "single-node-write" (did you mean "single-node-writer"?); it is one of single-node-reader-only, single-node-writer, single-node-single-writer, single-node-multi-writer, multi-node-reader-only, multi-node-single-writer, multi-node-multi-writer`},
 		{"capability twice", ok + "capability {}\ncapability {}", `v.hcl:4:1: capability single-node-writer, file-system is given twice`},
 		{"field twice", ok + "id = \"b\"", `v.hcl:3:1: "id" is given twice, first in line 1`},
+		{"block after a value", ok + "capability = 1\ncapability {}", "v.hcl:3:14: capabilities must be a list, not a number\nv.hcl:4:1: \"capability\" is given twice, first in line 3"},
 		{"block twice", ok + "parameters {}\nparameters {}", `v.hcl:4:1: "parameters" is given twice, first in line 3`},
 		{"missing plugin", "\nid = \"a\"", `v.hcl:2:1: "plugin_id" is missing`},
 		{"number for a text", "id = 5\nplugin_id = \"p\"", `v.hcl:1:6: id must be a text, not a number; put it in quotes`},
