@@ -42,7 +42,7 @@ type persistentVolume struct {
 	claimNamespace, claimName string
 	affinity                  bool
 	spec                      api.VolumeSpec
-	csi, storage              *yaml.Node
+	csi                       *yaml.Node
 	secrets                   []string // "nodeStageSecretRef (ns/name)"
 	otherSources              []string
 }

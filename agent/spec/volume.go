@@ -162,6 +162,22 @@ func (d *decoder) mountOptions(n *yaml.Node) *api.MountOptions {
 	return &o
 }
 
+// block is the value of a mapping's only field, if that has the name and is a
+// block or a list of them, which tells it from a segment.
+func block(n *yaml.Node, name string) *yaml.Node {
+	if n.Kind != yaml.MappingNode || len(n.Content) != 2 || n.Content[0].Value != name || n.Content[1].Kind == yaml.ScalarNode {
+		return nil
+	}
+	return n.Content[1]
+}
+
+// segments reads a topology as Nomad's specification has it.
+func (d *decoder) segments(n *yaml.Node, into *[]map[string]string) {
+	d.mapping(n, "topology", fields{
+		"segments": func(n *yaml.Node) { *into = append(*into, d.texts(only(n), "segments")) },
+	})
+}
+
 func (d *decoder) topology(n *yaml.Node) *api.TopologyRequest {
 	var t api.TopologyRequest
 	segments := func(what string, into *[]map[string]string) func(*yaml.Node) {
@@ -180,22 +196,6 @@ func (d *decoder) topology(n *yaml.Node) *api.TopologyRequest {
 		"preferred": segments("preferred", &t.Preferred),
 	})
 	return &t
-}
-
-// block is the value of a mapping's only field, if that has the name and is a
-// block or a list of them, which tells it from a segment.
-func block(n *yaml.Node, name string) *yaml.Node {
-	if n.Kind != yaml.MappingNode || len(n.Content) != 2 || n.Content[0].Value != name || n.Content[1].Kind == yaml.ScalarNode {
-		return nil
-	}
-	return n.Content[1]
-}
-
-// segments reads a topology as Nomad's specification has it.
-func (d *decoder) segments(n *yaml.Node, into *[]map[string]string) {
-	d.mapping(n, "topology", fields{
-		"segments": func(n *yaml.Node) { *into = append(*into, d.texts(only(n), "segments")) },
-	})
 }
 
 // noSecret is said for every value that is neither a text nor a reference.
