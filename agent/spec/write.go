@@ -171,13 +171,14 @@ func secretNode(s api.Secret) (*yaml.Node, error) {
 		n.LineComment = "# not shown: it is kept while the volume is registered, and must be given anew after that"
 	}
 	for _, name := range slices.Sorted(maps.Keys(values)) {
-		switch v := values[name].(type) {
-		case string:
-			put(n, name, textNode(v))
-		case bool:
-			put(n, name, &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!bool", Value: strconv.FormatBool(v)})
+		text, isText := values[name].(string)
+		switch {
+		case name == "sealed":
+			put(n, name, &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!bool", Value: "true"})
+		case isText && slices.Contains([]string{"file", "credential", "env"}, name):
+			put(n, name, textNode(text))
 		default:
-			return nil, fmt.Errorf("a secret's %q is neither a text nor true or false", name)
+			return nil, errors.New("a secret that is no reference is not written to a file")
 		}
 	}
 	return n, nil
