@@ -26,7 +26,7 @@ func TestCreate(t *testing.T) {
 	if _, ch, err := w.service().Create(t.Context(), changed, false); err != nil || ch.Outcome != volume.Updated || len(ch.Fields) != 1 {
 		t.Errorf("with another reclaim: %v, %+v", err, ch)
 	}
-	changed.Parameters = nil
+	changed.Parameters = map[string]string{"type": "io2"}
 	_, _, err = w.service().Create(t.Context(), changed, false)
 	want(t, "with other parameters", err, volume.ErrRefused, "parameters")
 	equal(t, "calls", w.calls, []string{"create data"})
