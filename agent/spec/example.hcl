@@ -66,11 +66,13 @@ capability {
 #   share = "exports/data"
 # }
 
-# Secrets are read when a call needs them. Name where they are; values are refused here.
+# Secrets are read when a call needs them. Name where they are, or write the value, which
+# the agent stores encrypted: then keep this file to yourself, or remove it.
 # secrets {
 #   password = { file = "/etc/volagent/secrets/data" } # an absolute path
 #   token    = { credential = "data-token" }           # a systemd credential of the agent
 #   user     = { env = "DATA_USER" }                   # the agent's environment
+#   realm    = "the value itself"
 # }
 
 # What a container runtime's "remove volume" may do: retain (the default) or delete.

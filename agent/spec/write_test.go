@@ -1,7 +1,6 @@
 package spec_test
 
 import (
-	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -78,6 +77,7 @@ func drawSpec(t *rapid.T) api.VolumeSpec {
 			rapid.Map(text, func(s string) api.Secret { return api.Secret{File: "/" + s} }),
 			rapid.Map(text, func(s string) api.Secret { return api.Secret{Credential: s} }),
 			rapid.Map(text, func(s string) api.Secret { return api.Secret{Env: s} }),
+			rapid.Just(api.Secret{Sealed: true}),
 		).Draw(t, "ref")
 		if s.Secrets == nil {
 			s.Secrets = map[string]api.Secret{}
@@ -196,6 +196,23 @@ reclaim = "delete"
 	}
 }
 
+// A secret's value never gets into a file; that the agent has one does.
+func TestWriteSecrets(t *testing.T) {
+	s := api.VolumeSpec{ID: "a", PluginID: "p", Secrets: map[string]api.Secret{"key": {Sealed: true}}}
+	const comment = " # not shown: it is kept while the volume is registered, and must be given anew after that\n"
+	for format, want := range map[string]string{spec.FormatYAML: "  key: {sealed: true}" + comment, spec.FormatHCL: "  key = { sealed = true }" + comment, spec.FormatJSON: "\"sealed\": true\n"} {
+		got, err := spec.Write(format, []api.VolumeSpec{s})
+		if err != nil || !strings.Contains(string(got), want) {
+			t.Errorf("%s: %v\n%s", format, err, got)
+		}
+	}
+	s.Secrets["key"] = api.Secret{Literal: api.NewLiteral("hunter2")}
+	got, err := spec.Write(spec.FormatYAML, []api.VolumeSpec{s})
+	if got != nil || err == nil || strings.Contains(err.Error(), "hunter2") || !strings.Contains(err.Error(), "no reference") {
+		t.Errorf("%v\n%s", err, got)
+	}
+}
+
 func TestFormatSize(t *testing.T) {
 	for size, want := range map[int64]string{1: "1B", 1000: "1kB", 1024: "1KiB", 1500: "1500B", 10 << 30: "10GiB", 20e9: "20GB", 1024e9: "1024GB", 1<<63 - 1: "9223372036854775807B"} {
 		if got := spec.FormatSize(size); got != want {
@@ -270,7 +287,7 @@ func TestExampleInHCLParsesUncommented(t *testing.T) {
 	}
 	s := got[0]
 	if s.Name == "" || s.ExternalID == "" || s.CapacityMax == 0 || s.MountOptions == nil || s.Parameters["type"] != "image" || s.SnapshotID == "" ||
-		s.Topology == nil || len(s.Topology.Preferred) != 1 || s.Context["share"] == "" || len(slices.Collect(maps.Keys(s.Secrets))) != 3 || s.Reclaim != "retain" {
+		s.Topology == nil || len(s.Topology.Preferred) != 1 || s.Context["share"] == "" || len(s.Secrets) != 4 || s.Reclaim != "retain" {
 		t.Errorf("not every field of the example was tried: %+v", s)
 	}
 }
