@@ -72,6 +72,7 @@ type agent struct {
 	plugins *supervisor.Supervisor
 	tests   *plugintest.Service
 	owners  *owner.Watcher
+	volumes *provision.Service
 	reaper  *reaper
 	queue   *reconcile.Queue
 	server  *apiserver.Server
@@ -178,11 +179,11 @@ func (a *agent) wire(seams Seams) error {
 	}
 	a.tests = a.newTests(plugins, host, steps)
 	a.reaper = &reaper{db: a.db, owners: a.owners, claims: claims, log: a.log.Named("owner"), freed: make(chan struct{}, 1)}
+	a.volumes = &provision.Service{
+		Store: volumeStore{a.db}, Queue: a.queue, Plugins: plugins, Secrets: a.secrets.Of, Seal: a.secrets.Sealer, Events: a.events.Add, Owners: a.owners, Halt: a.halt,
+	}
 	a.server = apiserver.New(apiserver.Options{
-		Claims: claims,
-		Volumes: &provision.Service{
-			Store: volumeStore{a.db}, Queue: a.queue, Plugins: plugins, Secrets: a.secrets.Of, Seal: a.secrets.Sealer, Events: a.events.Add, Owners: a.owners, Halt: a.halt,
-		},
+		Claims: claims, Volumes: a.volumes,
 		Records: living{a.db, a.owners}, Queue: a.queue, Plugins: plugins, Tests: tested{a.tests}, Owners: a.owners, Events: apiEvents{a.events}, Metrics: a.metrics,
 		Node: a.describe, MayWrite: mayWrite(gid), Log: a.log.Named("api"),
 	})

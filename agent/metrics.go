@@ -12,8 +12,18 @@ func (a *agent) newMetrics() *metrics.Metrics {
 	return metrics.New(metrics.Options{
 		Version: api.Version, Started: a.started,
 		Plugins: a.pluginMetrics, Records: a.db.Volumes, Attempt: func(r volume.Record) *volume.Attempt { return a.queue.Last(r) },
+		Reports: a.reportMetrics,
 		Commits: a.db.Commits, Fault: a.db.Fault,
 	})
+}
+
+func (a *agent) reportMetrics() (out []metrics.Report) {
+	for _, r := range a.db.Volumes() {
+		if last := a.volumes.LastReport(r); last.Stats != nil || last.Node != nil || last.Controller != nil {
+			out = append(out, metrics.Report{Volume: r.Volume.ID, Plugin: r.Volume.PluginID, Report: last})
+		}
+	}
+	return out
 }
 
 func (a *agent) pluginMetrics() (out []metrics.Plugin) {

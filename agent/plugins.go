@@ -162,15 +162,6 @@ func (p provisioner) ValidateCapabilities(ctx context.Context, r volume.Validate
 	return c.ValidateCapabilities(ctx, r)
 }
 
-// NodeStats asks the node part.
-func (p provisioner) NodeStats(ctx context.Context, r volume.StatsRequest) (volume.Stats, error) {
-	c, err := p.plugins.Client(p.id)
-	if err != nil {
-		return volume.Stats{}, err
-	}
-	return c.NodeStats(ctx, r)
-}
-
 // Await waits until volumes can be created by a plugin, or says how it is
 // instead. One without a controller is waited for all the same: it is to say so
 // itself.

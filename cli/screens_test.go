@@ -106,6 +106,10 @@ func world() *fake {
 			"GET /v1/volumes/data/stats": func(*http.Request) (any, error) {
 				return api.Stats{Volume: "data", BytesTotal: 100 << 30, BytesUsed: 41 << 30, BytesAvailable: 59 << 30, InodesTotal: 6553600, InodesUsed: 196608, InodesAvailable: 6356992}, nil
 			},
+			"GET /v1/volumes/data/report": answers(api.Report{
+				Stats:     &api.Stats{Volume: "data", At: ago(time.Second), BytesTotal: 100 << 30, BytesUsed: 41 << 30, BytesAvailable: 59 << 30, InodesTotal: 6553600, InodesUsed: 196608, InodesAvailable: 6356992},
+				CheckedAt: map[string]time.Time{"node": ago(time.Second)},
+			}),
 			"GET /v1/events": func(r *http.Request) (any, error) {
 				return raw(`{"time":"2026-03-10T03:00:00Z","seq":1,"volume":"data","alloc":"postgres.service","type":"claim-taken","message":"mounted at /x"}
 {"time":"2026-03-10T03:01:00Z","seq":2,"plugin":"nfs","type":"plugin-exited","message":"exit status 2\nwith \u001b[31m more"}
@@ -230,7 +234,7 @@ func TestColours(t *testing.T) {
 // Storage that hangs does not hang its status.
 func TestStatusWithoutStats(t *testing.T) {
 	f := world()
-	f.on["GET /v1/volumes/data/stats"] = func(r *http.Request) (any, error) { <-r.Context().Done(); return nil, r.Context().Err() }
+	f.on["GET /v1/volumes/data/report"] = func(r *http.Request) (any, error) { <-r.Context().Done(); return nil, r.Context().Err() }
 	r := with(t, f)
 	start := time.Now()
 	res := r.volctl("volume", "status", "data")

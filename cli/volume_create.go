@@ -16,12 +16,12 @@ import (
 
 type volumeCreateOptions struct {
 	plugin, size, accessMode, attachmentMode, fsType string
-	params, mountFlags, secrets                      []string
+	params, mutable, mountFlags, secrets             []string
 	specs                                            []api.VolumeSpec
 }
 
 // withoutFile are the flags that describe a volume in place of a file.
-var withoutFile = []string{"plugin", "size", "param", "access-mode", "attachment-mode", "fs-type", "mount-flag", "secret"}
+var withoutFile = []string{"plugin", "size", "param", "mutable-param", "access-mode", "attachment-mode", "fs-type", "mount-flag", "secret"}
 
 func newVolumeCreate(a *app) *cobra.Command {
 	var o volumeCreateOptions
@@ -59,6 +59,7 @@ volume that is there as described is left as it is, with exit code 0.`,
 	f.StringVar(&o.plugin, "plugin", "", "the `PLUGIN` that makes it")
 	f.StringVar(&o.size, "size", "", "its `SIZE` at least, as in 10GiB")
 	f.StringArrayVar(&o.params, "param", nil, "`KEY=VALUE` for the plugin; may be repeated")
+	f.StringArrayVar(&o.mutable, "mutable-param", nil, "`KEY=VALUE` for the plugin that volume modify can change; may be repeated")
 	f.StringVar(&o.accessMode, "access-mode", spec.DefaultAccessMode, "the `MODE` it may be claimed in")
 	f.StringVar(&o.attachmentMode, "attachment-mode", spec.DefaultAttachmentMode, "the `MODE` it is attached in: file-system or block-device")
 	f.StringVar(&o.fsType, "fs-type", "", "the file system `TYPE` it is given")
@@ -109,17 +110,13 @@ func (o *volumeCreateOptions) describe(id string) ([]api.VolumeSpec, error) {
 	if o.fsType != "" || len(o.mountFlags) > 0 {
 		s.MountOptions = &api.MountOptions{FSType: o.fsType, MountFlags: o.mountFlags}
 	}
-	for _, p := range o.params {
-		key, value, ok := strings.Cut(p, "=")
-		if _, twice := s.Parameters[key]; !ok || key == "" || twice {
-			return nil, usage("", "--param needs KEY=VALUE, and each key once")
-		}
-		if s.Parameters == nil {
-			s.Parameters = map[string]string{}
-		}
-		s.Parameters[key] = value
-	}
 	var err error
+	if s.Parameters, err = keyValues("param", o.params); err != nil {
+		return nil, err
+	}
+	if s.Mutable, err = keyValues("mutable-param", o.mutable); err != nil {
+		return nil, err
+	}
 	if s.Secrets, err = secretRefs(o.secrets); err != nil {
 		return nil, err
 	}

@@ -14,6 +14,8 @@ type volumeStatsOptions struct{ id string }
 func newVolumeStats(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "stats ID", Short: "Ask the plugin how full a volume is",
+		Long: `Ask the plugin how full a mounted volume is. A block device has bytes and no inodes. What was
+said last is in volctl volume status, and in the metrics.`,
 		Args: exactly("ID"), ValidArgsFunction: completeArg(a, volumeIDs),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o := volumeStatsOptions{id: args[0]}
@@ -34,8 +36,9 @@ func runVolumeStats(ctx context.Context, o volumeStatsOptions, client *apiclient
 		return failed(err, "measure volume %q", v.Spec.ID)
 	}
 	return out.print(s, []string{v.Spec.ID}, func(w *bytes.Buffer) error {
-		rows := [][]string{
-			{"Bytes", size(s.BytesUsed), size(s.BytesAvailable), size(s.BytesTotal), share(s.BytesUsed, s.BytesTotal)},
+		var rows [][]string
+		if s.BytesTotal > 0 || s.InodesTotal == 0 {
+			rows = append(rows, []string{"Bytes", size(s.BytesUsed), size(s.BytesAvailable), size(s.BytesTotal), share(s.BytesUsed, s.BytesTotal)})
 		}
 		if s.InodesTotal > 0 {
 			rows = append(rows, []string{

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -13,10 +12,14 @@ import (
 	"github.com/volagent/volagent/agent/apiclient"
 )
 
-// statsTimeout bounds how long a status screen waits to say how full a volume
-// is: storage that hangs must not hang its status, which is there in less than a
-// second with the look at its mounts.
-const statsTimeout = 400 * time.Millisecond
+// reportTimeout bounds how long a status waits for what the plugin says of a
+// volume: storage that hangs must not hang its status, which is there in less than a
+// second with the look at its mounts. The agent names what was not answered within
+// the first of the two.
+const (
+	reportWithin  = 350 * time.Millisecond
+	reportTimeout = 400 * time.Millisecond
+)
 
 type volumeStatusOptions struct{ id string }
 
@@ -24,7 +27,9 @@ func newVolumeStatus(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "status [ID]", Short: "Show a volume, its claims, and what it waits for",
 		Long: `Show a volume: its state, its claims, and if it is stuck at which step, who holds it and
-which command helps. The beginning of an id is enough. Without an id, list all.`,
+which command helps. The plugin is asked how full it is and how it finds it, as far as it can
+tell; -o wide also asks what its controller knows of it. The beginning of an id is enough.
+Without an id, list all.`,
 		Args: between(0, "ID"), ValidArgsFunction: completeArg(a, volumeIDs),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -43,27 +48,29 @@ func runVolumeStatus(ctx context.Context, o volumeStatusOptions, client *apiclie
 	if err != nil {
 		return failed(err, "show volume %q", o.id)
 	}
+	if !out.quiet {
+		ask(ctx, client, v, out.wide())
+	}
 	return out.print(v, []string{v.Spec.ID}, func(w *bytes.Buffer) error {
-		return volumeScreen(w, out, v, use(ctx, client, v))
+		return volumeScreen(w, out, v)
 	})
 }
 
-// use asks how full a mounted volume is. No answer in time is no answer.
-func use(ctx context.Context, client *apiclient.Client, v *api.Volume) *api.Stats {
-	if v.State != api.StateMounted || v.PluginState != api.PluginReady {
-		return nil
+// ask has the plugin say how a volume is. Without an answer in time what it said last
+// stands.
+func ask(ctx context.Context, client *apiclient.Client, v *api.Volume, storage bool) {
+	if v.PluginState != api.PluginReady {
+		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, statsTimeout)
+	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
 	defer cancel()
-	stats, err := client.VolumeStats(ctx, v.Spec.ID)
-	if err != nil {
-		return nil
+	if r, err := client.VolumeReport(ctx, v.Spec.ID, reportWithin, storage); err == nil {
+		v.Report = r
 	}
-	return stats
 }
 
-func volumeScreen(w *bytes.Buffer, out *output, v *api.Volume, stats *api.Stats) error {
-	lines := []pair{{out.mark(healthy(v)) + " " + oneLine(v.Spec.ID) + "  " + volumeSummary(v, out.now()), volumeAside(v, stats)}}
+func volumeScreen(w *bytes.Buffer, out *output, v *api.Volume) error {
+	lines := []pair{{out.mark(healthy(v) && well(v.Report)) + " " + oneLine(v.Spec.ID) + "  " + volumeSummary(v, out.now()), volumeAside(v, out.now())}}
 	if v.Attempt != nil {
 		lines = append(lines, attemptLines(v.Attempt, out.now())...)
 	}
@@ -73,6 +80,8 @@ func volumeScreen(w *bytes.Buffer, out *output, v *api.Volume, stats *api.Stats)
 	}
 	lines = append(lines, field("Plugin", joined(" ", plugin, v.PluginState), joined("  ", v.Spec.ExternalID, joined(" ", v.MountSource, v.FSType))))
 	lines = append(lines, modeLines(v)...)
+	lines = append(lines, storageLines(v)...)
+	lines = append(lines, reportLines(v.Report, out.now())...)
 	for _, debt := range v.Debts {
 		lines = append(lines, field("Owed", debt, ""))
 	}
@@ -107,26 +116,6 @@ func volumeSummary(v *api.Volume, now time.Time) string {
 		text += fmt.Sprintf(", answers in %dms", max(1, int(math.Round(v.AnswersMS))))
 	}
 	return oneLine(text)
-}
-
-// volumeAside is what the first line says at the right: how safe the data is in
-// trouble, else how full the volume is.
-func volumeAside(v *api.Volume, stats *api.Stats) string {
-	if v.DataSafe != "" || v.StillMounted != "" {
-		return oneLine("data safe: "+dash(v.DataSafe)) + "   " + oneLine("still mounted: "+dash(v.StillMounted))
-	}
-	var parts []string
-	switch {
-	case stats != nil && stats.BytesTotal > 0:
-		unit := sizeUnit(stats.BytesTotal)
-		parts = append(parts, fmt.Sprintf("%s/%s %s", inUnit(stats.BytesUsed, unit), size(stats.BytesTotal), percent(stats.BytesUsed, stats.BytesTotal)))
-	case v.Capacity > 0:
-		parts = append(parts, size(v.Capacity))
-	}
-	if stats != nil && stats.InodesTotal > 0 {
-		parts = append(parts, "inodes "+percent(stats.InodesUsed, stats.InodesTotal))
-	}
-	return strings.Join(parts, "  ")
 }
 
 func attemptLines(at *api.Attempt, now time.Time) []pair {

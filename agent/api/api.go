@@ -12,7 +12,9 @@
 //	POST   /v1/volumes/{id}/create            VolumeSpec → VolumeResult   ?dry_run=true
 //	DELETE /v1/volumes/{id}                   DeregisterResult   ?force=true&forget=true
 //	POST   /v1/volumes/{id}/delete            Done   ?confirm=ID
+//	POST   /v1/volumes/{id}/modify            ModifyRequest → VolumeResult
 //	GET    /v1/volumes/{id}/stats             Stats
+//	GET    /v1/volumes/{id}/report            Report      ?within=D&storage=true
 //	GET    /v1/volumes/{id}/claims/{alloc}    Claim
 //	PUT    /v1/volumes/{id}/claims/{alloc}    ClaimRequest → Claim   ?wait=D; without wait it answers at once
 //	DELETE /v1/volumes/{id}/claims/{alloc}    Done        ?wait=D&force=true&without_plugin=umount|force|lazy
@@ -22,6 +24,9 @@
 //	POST   /v1/plugins                        text of a plugin file → PluginResult   ?name=FILE&wait=D
 //	DELETE /v1/plugins/{id}                   Done        ?force=true&wait=D
 //	GET    /v1/plugins/{id}/logs              text        ?lines=N&follow=true
+//	GET    /v1/plugins/{id}/volumes           StorageVolumeLine, one a line   ?limit=N
+//	GET    /v1/plugins/{id}/health            PluginHealth
+//	POST   /v1/plugins/{id}/capacity          CapacityRequest → Capacity
 //	POST   /v1/plugins/{id}/restart           Plugin      ?force=true&wait=D; without wait it answers at once
 //	POST   /v1/plugins/{id}/stop              Plugin      ?force=true&wait=D
 //	POST   /v1/plugins/{id}/start             Plugin      ?wait=D

@@ -19,9 +19,12 @@ type VolumeSpec struct {
 	MountOptions *MountOptions     `json:"mount_options,omitempty" yaml:"mount_options,omitempty"`
 	Topology     *TopologyRequest  `json:"topology_request,omitempty" yaml:"topology_request,omitempty"`
 	Parameters   map[string]string `json:"parameters,omitempty" yaml:"parameters,omitempty"`
-	Context      map[string]string `json:"context,omitempty" yaml:"context,omitempty"`
-	Secrets      map[string]Secret `json:"secrets,omitempty" yaml:"secrets,omitempty"`
-	Reclaim      string            `json:"reclaim,omitempty" yaml:"reclaim,omitempty"` // "retain" (default) or "delete"
+	// Mutable are parameters that can change later. Those that are left out stay
+	// as they are.
+	Mutable map[string]string `json:"mutable_parameters,omitempty" yaml:"mutable_parameters,omitempty"`
+	Context map[string]string `json:"context,omitempty" yaml:"context,omitempty"`
+	Secrets map[string]Secret `json:"secrets,omitempty" yaml:"secrets,omitempty"`
+	Reclaim string            `json:"reclaim,omitempty" yaml:"reclaim,omitempty"` // "retain" (default) or "delete"
 }
 
 // Capability is one way in which a volume may be claimed.
@@ -56,9 +59,9 @@ type Secret struct {
 	Sealed bool `json:"sealed,omitempty" yaml:"sealed,omitempty"`
 }
 
-// VolumeResult says what a register or create did.
+// VolumeResult says what a register, create or modify did.
 type VolumeResult struct {
-	// Outcome is "created", "registered", "updated" or "unchanged"; with
+	// Outcome is "created", "registered", "updated", "modified" or "unchanged"; with
 	// dry_run it is what would have been done.
 	Outcome string `json:"outcome"`
 	// Changes names the fields that an update changed, "field: old → new".
@@ -126,6 +129,11 @@ type Volume struct {
 	Attempt *Attempt `json:"attempt,omitempty"`
 	// Debts are calls that were skipped by force and are still owed.
 	Debts []string `json:"debts,omitempty"`
+	// Modifying are mutable parameters of a modify that was not seen to end: whether
+	// they are in force is not known.
+	Modifying map[string]string `json:"modifying,omitempty"`
+	// Report is what the plugin said of the volume when it was last asked, if it was.
+	Report *Report `json:"report,omitempty"`
 	// Notes are what a person should know, one sentence each.
 	Notes []string `json:"notes,omitempty"`
 }
@@ -179,11 +187,12 @@ const (
 
 // Stats is what the plugin says of a volume's use; absent values are 0.
 type Stats struct {
-	Volume          string `json:"volume"`
-	BytesTotal      int64  `json:"bytes_total"`
-	BytesUsed       int64  `json:"bytes_used"`
-	BytesAvailable  int64  `json:"bytes_available"`
-	InodesTotal     int64  `json:"inodes_total"`
-	InodesUsed      int64  `json:"inodes_used"`
-	InodesAvailable int64  `json:"inodes_available"`
+	Volume          string    `json:"volume"`
+	At              time.Time `json:"at,omitzero"` // when the plugin said so
+	BytesTotal      int64     `json:"bytes_total"`
+	BytesUsed       int64     `json:"bytes_used"`
+	BytesAvailable  int64     `json:"bytes_available"`
+	InodesTotal     int64     `json:"inodes_total"`
+	InodesUsed      int64     `json:"inodes_used"`
+	InodesAvailable int64     `json:"inodes_available"`
 }

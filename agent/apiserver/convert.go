@@ -17,7 +17,7 @@ func fromSpec(s api.VolumeSpec) volume.Volume {
 	v := volume.Volume{
 		ID: s.ID, Name: s.Name, PluginID: s.PluginID, ExternalID: s.ExternalID,
 		SnapshotID: s.SnapshotID, CloneID: s.CloneID, CapacityMin: s.CapacityMin, CapacityMax: s.CapacityMax,
-		Parameters: s.Parameters, Context: s.Context, Reclaim: s.Reclaim,
+		Parameters: s.Parameters, Mutable: s.Mutable, Context: s.Context, Reclaim: s.Reclaim,
 	}
 	for _, c := range s.Capabilities {
 		c := volume.Capability{Access: volume.AccessMode(c.AccessMode), Attachment: volume.AttachmentMode(c.AttachmentMode)}
@@ -73,7 +73,7 @@ func toSpec(v volume.Volume) api.VolumeSpec {
 	s := api.VolumeSpec{
 		ID: v.ID, Name: v.Name, PluginID: v.PluginID, ExternalID: v.ExternalID,
 		SnapshotID: v.SnapshotID, CloneID: v.CloneID, CapacityMin: v.CapacityMin, CapacityMax: v.CapacityMax,
-		Parameters: v.Parameters, Context: v.Context, Reclaim: v.Reclaim,
+		Parameters: v.Parameters, Mutable: v.Mutable, Context: v.Context, Reclaim: v.Reclaim,
 	}
 	for _, c := range v.Capabilities {
 		s.Capabilities = append(s.Capabilities, toCapability(c))
@@ -106,9 +106,9 @@ func toVolume(r volume.Record, obs volume.Observed, at *volume.Attempt, owners v
 		Spec: toSpec(r.Volume), State: string(e.State), Summary: e.Summary, Notes: e.Notes,
 		Driver: r.Volume.Driver, PluginState: obs.Plugin.State, PluginVersion: obs.Plugin.Info.Version,
 		Created: r.Volume.Created, Capacity: r.Volume.Capacity, Topologies: r.Volume.Topologies,
-		RegisteredAt: r.Volume.RegisteredAt,
-		Controller:   obs.Plugin.Info.Caps.Attach || r.Node.Uses.Attach,
-		Attached:     r.Node.Attached.String(), Staged: r.Node.Staged.String(),
+		RegisteredAt: r.Volume.RegisteredAt, Modifying: r.Volume.Modifying,
+		Controller: obs.Plugin.Info.Caps.Attach || r.Node.Uses.Attach,
+		Attached:   r.Node.Attached.String(), Staged: r.Node.Staged.String(),
 		Claims: []api.Claim{}, Debts: r.Debts(),
 	}
 	if !obs.Plugin.Known {

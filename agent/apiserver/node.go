@@ -36,6 +36,10 @@ func (s *Server) node(w http.ResponseWriter, r *http.Request) error {
 	for _, v := range s.describeAll(r.Context()) {
 		n.Volumes++
 		n.Claims += len(v.Claims)
+		ill := v.Report != nil && len(v.Report.Health) > 0
+		if ill {
+			n.Problems = append(n.Problems, healthProblem(v))
+		}
 		switch v.State {
 		case api.StateFree:
 			n.Free++
@@ -43,6 +47,9 @@ func (s *Server) node(w http.ResponseWriter, r *http.Request) error {
 			n.Mounted++
 		case api.StateStuck, api.StateDegraded:
 			n.Problems = append(n.Problems, volumeProblem(v))
+			continue
+		}
+		if ill {
 			continue
 		}
 		if !down[v.Spec.PluginID] && n.State == "ok" {
@@ -108,6 +115,25 @@ func volumeProblem(v api.Volume) api.Problem {
 		p.Message += ", " + at.Step + ": " + at.Code
 	}
 	return p
+}
+
+// healthProblem is what the plugin found wrong with a volume when it was last asked.
+// The claims do not suffer from it, so the volume's state says nothing of it.
+func healthProblem(v api.Volume) api.Problem {
+	f := v.Report.Health[0]
+	words := "its plugin's " + f.By + " says so"
+	for _, part := range []string{f.Reason, f.Message} {
+		if part != "" {
+			words += ": " + part
+		}
+	}
+	if more := len(v.Report.Health) - 1; more > 0 {
+		words += fmt.Sprintf(", and %d more", more)
+	}
+	return api.Problem{
+		Subject: v.Spec.ID, State: f.Severity, Since: v.Report.CheckedAt[f.By], Message: words,
+		Command: volume.Command("volctl volume status %s", v.Spec.ID),
+	}
 }
 
 // pluginProblem is a plugin in one line.

@@ -34,7 +34,16 @@ type Volumes interface {
 	Delete(ctx context.Context, id, confirm string) error
 	Deregister(ctx context.Context, id string, force bool) (left []string, err error)
 	Forget(ctx context.Context, id string) (left []string, err error)
-	Stats(ctx context.Context, id string) (volume.Stats, error)
+	Modify(ctx context.Context, id string, mutable map[string]string) (volume.Record, volume.Change, error)
+	Stats(ctx context.Context, id string) (volume.Report, error)
+	// Report asks the plugin how a volume is, within a bound; LastReport is what it said
+	// last.
+	Report(ctx context.Context, id string, within time.Duration, storage bool) (volume.Report, error)
+	LastReport(r volume.Record) volume.Report
+	// List, Capacity and Health are about a plugin's storage as a whole.
+	List(ctx context.Context, pluginID string, limit int, each func(volume.StorageVolume) error) (more bool, err error)
+	Capacity(ctx context.Context, pluginID string, q volume.CapacityRequest) (volume.CapacityResult, error)
+	Health(ctx context.Context, pluginID string) (volume.PluginHealth, error)
 }
 
 // Records reads what is stored. Claims whose owners are gone read as being released.
@@ -171,7 +180,9 @@ func (s *Server) routes() []route {
 		{"POST /v1/volumes/{id}/create", true, (*Server).create},
 		{"DELETE /v1/volumes/{id}", true, (*Server).deregister},
 		{"POST /v1/volumes/{id}/delete", true, (*Server).delete},
+		{"POST /v1/volumes/{id}/modify", true, (*Server).modify},
 		{"GET /v1/volumes/{id}/stats", false, (*Server).stats},
+		{"GET /v1/volumes/{id}/report", false, (*Server).report},
 		{"GET /v1/volumes/{id}/claims/{alloc}", false, (*Server).getClaim},
 		{"PUT /v1/volumes/{id}/claims/{alloc}", true, (*Server).claim},
 		{"DELETE /v1/volumes/{id}/claims/{alloc}", true, (*Server).detach},
@@ -181,6 +192,9 @@ func (s *Server) routes() []route {
 		{"DELETE /v1/plugins/{id}", true, (*Server).deregisterPlugin},
 		{"GET /v1/plugins/{id}", false, (*Server).getPlugin},
 		{"GET /v1/plugins/{id}/logs", false, (*Server).pluginLogs},
+		{"GET /v1/plugins/{id}/volumes", false, (*Server).pluginVolumes},
+		{"GET /v1/plugins/{id}/health", false, (*Server).pluginHealth},
+		{"POST /v1/plugins/{id}/capacity", false, (*Server).capacity}, // asks, and changes nothing
 		{"POST /v1/plugins/{id}/restart", true, (*Server).restartPlugin},
 		{"POST /v1/plugins/{id}/stop", true, (*Server).stopPlugin},
 		{"POST /v1/plugins/{id}/start", true, (*Server).startPlugin},

@@ -40,6 +40,9 @@ func (s *Server) look(ctx context.Context, r volume.Record, within time.Duration
 	begun := time.Now()
 	obs, at := s.o.Queue.Look(ctx, r)
 	v = toVolume(r, obs, at, s.o.Owners)
+	if last := s.o.Volumes.LastReport(r); last.Stats != nil || last.Node != nil || last.Controller != nil {
+		v.Report = toReport(r.Volume.ID, last)
+	}
 	if v.State == api.StateMounted {
 		v.AnswersMS = float64(time.Since(begun).Microseconds()) / 1000
 	}
@@ -218,20 +221,4 @@ func (s *Server) delete(w http.ResponseWriter, r *http.Request) error {
 		return s.withLog(err, pluginID)
 	}
 	return s.answer(w, api.Done{})
-}
-
-func (s *Server) stats(w http.ResponseWriter, r *http.Request) error {
-	id := r.PathValue("id")
-	st, err := s.o.Volumes.Stats(r.Context(), id)
-	if err != nil {
-		return err
-	}
-	out := api.Stats{Volume: id}
-	if b := st.Bytes; b != nil {
-		out.BytesTotal, out.BytesUsed, out.BytesAvailable = b.Total, b.Used, b.Available
-	}
-	if i := st.Inodes; i != nil {
-		out.InodesTotal, out.InodesUsed, out.InodesAvailable = i.Total, i.Used, i.Available
-	}
-	return s.answer(w, out)
 }

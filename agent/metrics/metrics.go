@@ -2,8 +2,9 @@
 // format of Prometheus.
 //
 // A scrape reads what is in memory: it sends no call, and touches neither a
-// plugin nor a file. No label comes from a volume, a claim or a path. What is
-// told of a plugin goes with the plugin. docs/metrics.md lists all of it.
+// plugin nor a file. No label comes from a claim or a path, and from a volume only
+// where its plugin was asked about it. What is told of a plugin or a volume goes with
+// it. docs/metrics.md lists all of it.
 package metrics
 
 import (
@@ -27,6 +28,8 @@ type Options struct {
 	// Records are all volumes, and Attempt says how the last step of one went.
 	Records func() []volume.Record
 	Attempt func(volume.Record) *volume.Attempt
+	// Reports are those of volumes that are there; nil: there are none.
+	Reports func() []Report
 	// Commits counts those to the state database; Fault is why the last one failed.
 	Commits func() uint64
 	Fault   func() error
@@ -74,7 +77,7 @@ func New(o Options) *Metrics {
 	m.inFlight = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "volagent_plugin_rpcs_in_flight", Help: "Calls that were sent to a plugin and are not answered.",
 	}, []string{"plugin", "method"})
-	m.registry.MustRegister(m.probes, m.calls, m.inFlight, state{o})
+	m.registry.MustRegister(m.probes, m.calls, m.inFlight, state{o}, reports{o})
 	return m
 }
 

@@ -162,6 +162,7 @@ func TestDocumented(t *testing.T) {
 		documented[row[1]] = entry{row[2], strings.Join(labels, " ")}
 	}
 	m := busy().metrics()
+	m = New(withReports(m.o))
 	for _, method := range []string{"Probe", "NodeStageVolume"} {
 		c := m.Calls("ebs")
 		c.Began(method)

@@ -32,16 +32,15 @@ func (s *Service) Create(ctx context.Context, spec volume.Volume, dry bool) (vol
 	if err != nil {
 		return failed(err)
 	}
-	if !info.Caps.CreateDelete {
-		return failed(volume.Errorf(volume.ErrRefused, "plugin %q cannot create volumes", spec.PluginID).
-			WithHint("create it with the storage system's own tools, then: volctl volume register FILE"))
+	if err := creates(spec, info); err != nil {
+		return failed(err)
+	}
+	if _, err := s.Secrets(spec); err != nil { // better now than with an intent on disk
+		return failed(err)
 	}
 	fill(&spec, info)
 	spec.Created, spec.Provision = true, volume.Provisioning
 	r := volume.Record{Volume: spec}
-	if _, err := s.Secrets(spec); err != nil { // better now than with an intent on disk
-		return failed(err)
-	}
 	if dry {
 		return r, volume.Change{Outcome: volume.Created}, nil
 	}
@@ -49,12 +48,16 @@ func (s *Service) Create(ctx context.Context, spec volume.Volume, dry bool) (vol
 		return failed(err)
 	}
 	err = s.Queue.Call(ctx, spec.ID, volume.CreateVolume, func() error {
-		// 1. The intent. 2. The call. 3. What came of it.
+		// 1. What can fail here. 2. The intent. 3. The call. 4. What came of it.
+		p, secrets, err := s.reach(spec)
+		if err != nil {
+			return err
+		}
 		resumed, err := s.intend(ctx, spec)
 		if err != nil {
 			return err
 		}
-		made, err := s.create(ctx, spec)
+		made, err := create(ctx, p, spec, secrets)
 		if err != nil {
 			return s.notCreated(ctx, spec, err, resumed)
 		}
@@ -100,14 +103,26 @@ func (s *Service) dropIntent(ctx context.Context, id string) error {
 	})
 }
 
-func (s *Service) create(ctx context.Context, v volume.Volume) (volume.CreateVolumeResult, error) {
-	p, secrets, err := s.reach(v)
-	if err != nil {
-		return volume.CreateVolumeResult{}, err
+// creates refuses what the plugin cannot do for a volume that it is to make.
+func creates(v volume.Volume, info volume.PluginInfo) error {
+	switch {
+	case !info.Caps.CreateDelete:
+		return volume.Errorf(volume.ErrRefused, "plugin %q cannot create volumes", v.PluginID).
+			WithHint("create it with the storage system's own tools, then: volctl volume register FILE")
+	case len(v.Mutable) > 0 && !info.Caps.Modify:
+		return volume.Errorf(volume.ErrRefused, "plugin %q cannot modify volumes, so volume %q can have no mutable_parameters", v.PluginID, v.ID).
+			WithHint("give them as parameters, if the plugin knows them so")
+	case len(v.Topology.Required)+len(v.Topology.Preferred) > 0 && !info.Caps.Topology:
+		return volume.Errorf(volume.ErrRefused, "plugin %q knows no topology, so volume %q can have no topology_request", v.PluginID, v.ID).
+			WithHint("volctl plugin status %s", v.PluginID)
 	}
+	return nil
+}
+
+func create(ctx context.Context, p Plugin, v volume.Volume, secrets volume.Secrets) (volume.CreateVolumeResult, error) {
 	return p.CreateVolume(ctx, volume.CreateVolumeRequest{
 		Name: v.Name, CapacityMin: v.CapacityMin, CapacityMax: v.CapacityMax, Capabilities: v.Capabilities,
-		FSType: v.MountOptions.FSType, MountFlags: v.MountOptions.MountFlags, Parameters: v.Parameters,
+		FSType: v.MountOptions.FSType, MountFlags: v.MountOptions.MountFlags, Parameters: v.Parameters, Mutable: v.Mutable,
 		Topology: v.Topology, SnapshotID: v.SnapshotID, CloneID: v.CloneID, Secrets: secrets,
 	})
 }
@@ -125,17 +140,22 @@ func (s *Service) notCreated(ctx context.Context, v volume.Volume, cause error, 
 		}
 		return unclear(volume.CreateVolume, cause, &volume.Error{
 			Kind:    kindOf(cause),
-			Message: fmt.Sprintf("%v; whether %s made volume %q is not known, so the intent is kept", cause, whose, v.ID),
-			Hint:    "run the same create again to go on with it, or drop it: volctl volume deregister " + v.ID + " -force",
+			Message: fmt.Sprintf("%v; whether %s made volume %q is not known, so the intent is kept; plugin %q may have one named %q", cause, whose, v.ID, v.PluginID, v.Name),
+			Hint:    "run the same create again to go on with it, or " + s.lookFor(v.PluginID) + "drop it: " + volume.Command("volctl volume deregister %s -force", v.ID),
 		})
 	}
 	if err := s.dropIntent(ctx, v.ID); err != nil {
 		return errors.Join(cause, err)
 	}
-	if ce != nil && (ce.Code == "InvalidArgument" || ce.Code == "OutOfRange") {
-		return volume.Errorf(volume.ErrInvalid, "plugin %q refuses it: %s", v.PluginID, ce.Message)
+	return refusal(v.PluginID, cause)
+}
+
+// lookFor says how to find what a create may have left, where the plugin can tell.
+func (s *Service) lookFor(pluginID string) string {
+	if !s.Plugins.View(pluginID).Info.Caps.List {
+		return ""
 	}
-	return cause
+	return "look for it (" + volume.Command("volctl plugin volumes %s", pluginID) + ") and "
 }
 
 // unclear keeps the failed call with the words about it.
@@ -225,6 +245,7 @@ func (s *Service) Delete(ctx context.Context, id, confirm string) error {
 		return err
 	}
 	s.Queue.Forget(id)
+	s.reports.forget(id)
 	s.say(r, "deleted", "deleted %q", r.Volume.ExternalID)
 	return nil
 }
@@ -299,7 +320,7 @@ func (s *Service) notDeleted(ctx context.Context, v volume.Volume, cause error, 
 		}
 		return nil
 	})
-	return errors.Join(cause, err)
+	return errors.Join(refusal(v.PluginID, cause), err)
 }
 
 func unknown(id string) error {

@@ -54,6 +54,7 @@ func (s *Service) deregister(ctx context.Context, id string, force, forget bool)
 		return nil, err
 	}
 	s.Queue.Forget(id)
+	s.reports.forget(id)
 	s.Queue.Wake(volume.DebtKey(gone.Volume.Driver, gone.Volume.ExternalID))
 	for _, key := range wake {
 		s.Queue.Wake(key)
@@ -173,60 +174,51 @@ func Behind(r volume.Record) []string {
 	return left
 }
 
-// statsWithin bounds a look at how full a volume is.
-const statsWithin = 5 * time.Second
-
 // Stats asks the plugin how full a mounted volume is.
-func (s *Service) Stats(ctx context.Context, id string) (volume.Stats, error) {
+func (s *Service) Stats(ctx context.Context, id string) (volume.Report, error) {
 	r, ok := s.Store.Volume(id)
 	if !ok {
-		return volume.Stats{}, unknown(id)
+		return volume.Report{}, unknown(id)
 	}
-	if _, err := s.statsRequest(id); err != nil {
-		return volume.Stats{}, err
+	if err := measurable(r); err != nil {
+		return volume.Report{}, err
 	}
 	info, err := s.ready(ctx, r.Volume.PluginID)
 	if err != nil {
-		return volume.Stats{}, err
+		return volume.Report{}, err
 	}
 	if !info.Caps.Stats {
-		return volume.Stats{}, volume.Errorf(volume.ErrRefused, "plugin %q does not tell how full a volume is", r.Volume.PluginID)
+		return volume.Report{}, volume.Errorf(volume.ErrRefused, "plugin %q does not tell how full a volume is", r.Volume.PluginID)
 	}
-	p, err := s.Plugins.Provisioner(r.Volume.PluginID)
+	p, err := s.Plugins.Reporter(r.Volume.PluginID)
 	if err != nil {
-		return volume.Stats{}, err
+		return volume.Report{}, err
 	}
 	// Anybody may ask; that must not hold up who has more to do with the volume.
-	ctx, cancel := context.WithTimeout(ctx, statsWithin)
+	ctx, cancel := context.WithTimeout(ctx, reportWithin)
 	defer cancel()
-	var st volume.Stats
+	var now volume.Report
 	err = s.Queue.Exclusive(ctx, id, func() error {
 		// Again: it may have been unmounted until the turn came.
-		req, err := s.statsRequest(id)
-		if err == nil {
-			st, err = p.NodeStats(ctx, req)
+		if r, ok = s.Store.Volume(id); !ok {
+			return unknown(id)
 		}
-		return err
+		if err := measurable(r); err != nil {
+			return err
+		}
+		return s.askStats(ctx, p, r, info.Caps, &now)
 	})
-	return st, err
+	if err != nil {
+		return now, err
+	}
+	return s.keep(r, now), nil
 }
 
-// statsRequest names a path where the volume is mounted now.
-func (s *Service) statsRequest(id string) (volume.StatsRequest, error) {
-	r, ok := s.Store.Volume(id)
-	if !ok {
-		return volume.StatsRequest{}, unknown(id)
+// measurable refuses a volume that is not mounted.
+func measurable(r volume.Record) error {
+	if _, _, mounted := whereMounted(r); mounted {
+		return nil
 	}
-	req := volume.StatsRequest{ExternalID: r.Volume.ExternalID}
-	if r.Node.Staged == volume.Present {
-		req.StagingPath = r.Node.StagingPath
-	}
-	for _, c := range r.Ordered() {
-		if c.Published == volume.Present {
-			req.Path = c.Target
-			return req, nil
-		}
-	}
-	return req, volume.Errorf(volume.ErrRefused, "volume %q is not mounted, so there is nobody to ask how full it is", id).
-		WithHint("volctl volume claim %s", id)
+	return volume.Errorf(volume.ErrRefused, "volume %q is not mounted, so there is nobody to ask how full it is", r.Volume.ID).
+		WithHint("volctl volume claim %s", r.Volume.ID)
 }

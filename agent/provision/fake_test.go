@@ -36,6 +36,7 @@ type world struct {
 	validate error
 	secrets  error
 	seal     error
+	storage
 }
 
 // sealer seals by writing backwards.
@@ -223,11 +224,6 @@ func (w *world) DeleteVolume(ctx context.Context, r volume.DeleteVolumeRequest) 
 func (w *world) ValidateCapabilities(ctx context.Context, r volume.ValidateRequest) error {
 	w.called(ctx, "validate %s", r.ExternalID)
 	return w.validate
-}
-
-func (w *world) NodeStats(ctx context.Context, r volume.StatsRequest) (volume.Stats, error) {
-	w.called(ctx, "stats %s %s", r.ExternalID, r.Path)
-	return volume.Stats{Bytes: &volume.Usage{Total: 1}}, nil
 }
 
 // spec is a volume file without an external id.

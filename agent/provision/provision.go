@@ -20,7 +20,6 @@ type Plugin interface {
 	CreateVolume(context.Context, volume.CreateVolumeRequest) (volume.CreateVolumeResult, error)
 	DeleteVolume(context.Context, volume.DeleteVolumeRequest) error
 	ValidateCapabilities(context.Context, volume.ValidateRequest) error
-	NodeStats(context.Context, volume.StatsRequest) (volume.Stats, error)
 }
 
 // Tx is one change of the store; all of it is on disk, or none.
@@ -62,6 +61,8 @@ type Plugins interface {
 	// Await returns when the plugin is ready, or an ErrPluginUnavailable.
 	Await(ctx context.Context, pluginID string) error
 	Provisioner(pluginID string) (Plugin, error)
+	Storage(pluginID string) (Storage, error)
+	Reporter(pluginID string) (Reporter, error)
 }
 
 // Seal keeps literal values of secrets from being stored in clear.
@@ -89,6 +90,8 @@ type Service struct {
 	Owners volume.Owners
 	// Halt says why no call is sent at all; empty when they are.
 	Halt string
+
+	reports reports
 }
 
 // awaitPlugin bounds the wait for a plugin that is starting.
@@ -151,7 +154,7 @@ func (s *Service) Register(ctx context.Context, spec volume.Volume, dry bool) (v
 		return failed(err)
 	}
 	r := volume.Record{Volume: spec}
-	if err := s.alone(ctx, spec); err != nil {
+	if err := s.alone(ctx, &spec); err != nil {
 		return failed(err)
 	}
 	if dry {
@@ -249,15 +252,17 @@ func (s *Service) dry(ctx context.Context, v volume.Volume) error {
 // storage, before it does without asking the plugin.
 const aloneWithin = 5 * time.Second
 
-// alone is exists while no other call for the storage is in flight: what a forced
+// alone is learn and exists while no other call for the storage is in flight: what a forced
 // deregister left of it may be undone right now. One that hangs does not stand in
 // the way.
-func (s *Service) alone(ctx context.Context, v volume.Volume) error {
+func (s *Service) alone(ctx context.Context, v *volume.Volume) error {
 	wait, cancel := context.WithTimeout(ctx, aloneWithin)
 	defer cancel()
 	var asked error
 	err := s.Queue.Exclusive(wait, volume.DebtKey(v.Driver, v.ExternalID), func() error {
-		asked = s.exists(ctx, v)
+		if asked = s.learn(ctx, v); asked == nil {
+			asked = s.exists(ctx, *v)
+		}
 		return nil
 	})
 	if err != nil {
@@ -313,6 +318,13 @@ func (s *Service) merge(ctx context.Context, r volume.Record, spec volume.Volume
 	if err != nil {
 		return failed(err)
 	}
+	wanted := r.Volume.Mutations(spec.Mutable)
+	if len(wanted) > 0 {
+		if err := s.canModify(ctx, r.Volume); err != nil {
+			return failed(err)
+		}
+		fields = append(fields, r.Volume.MutableChange(wanted))
+	}
 	if len(fields) == 0 {
 		if !dry && len(spec.Secrets) > 0 {
 			s.wake(r.Volume) // what they refer to may have changed
@@ -328,18 +340,32 @@ func (s *Service) merge(ctx context.Context, r volume.Record, spec volume.Volume
 		r.Volume = now
 		return r, volume.Change{Outcome: volume.Updated, Fields: fields}, nil
 	}
+	if len(wanted) > 0 {
+		// First what may be refused, with the secrets of the file.
+		if r, err = s.modify(ctx, now, wanted); err != nil {
+			return failed(err)
+		}
+	}
 	if spec.Secrets, err = s.Seal.Seal(spec.ID, spec.Secrets, r.Volume.Secrets); err != nil {
 		return failed(err)
 	}
+	return s.lay(ctx, spec, fields)
+}
+
+// lay stores what a file changes of a registered volume.
+func (s *Service) lay(ctx context.Context, spec volume.Volume, fields []string) (r volume.Record, ch volume.Change, err error) {
+	changed := false
 	err = s.Store.Update(ctx, func(tx Tx) (err error) {
 		var ok bool
 		if r, ok = tx.Volume(spec.ID); !ok {
 			return volume.Errorf(volume.ErrNotFound, "volume %q was deregistered meanwhile", spec.ID)
 		}
 		had := r.Volume.Secrets
-		if r.Volume, fields, err = volume.Merge(r, spec); err != nil {
+		now, laid, err := volume.Merge(r, spec)
+		if changed = len(laid) > 0; err != nil || !changed {
 			return err
 		}
+		r.Volume = now
 		tx.PutVolume(r)
 		if maps.Equal(had, r.Volume.Secrets) {
 			return nil
@@ -349,8 +375,10 @@ func (s *Service) merge(ctx context.Context, r volume.Record, spec volume.Volume
 	if err != nil {
 		return failed(err)
 	}
-	s.say(r, "updated", "%s", strings.Join(fields, "; "))
-	s.wake(r.Volume)
+	if changed {
+		s.say(r, "updated", "%s", strings.Join(fields, "; "))
+		s.wake(r.Volume)
+	}
 	return r, volume.Change{Outcome: volume.Updated, Fields: fields}, nil
 }
 

@@ -268,7 +268,7 @@ func TestDeleteFails(t *testing.T) {
 	}{
 		{"a deadline", call("DeadlineExceeded", volume.RetryBackoff, false), volume.Deleting, volume.ErrTimeout, "whether the data"},
 		{"an internal error", call("Internal", volume.RetryBackoff, true), volume.Deleting, nil, "is not known"},
-		{"in use", call("FailedPrecondition", volume.RetryBackoff, true), volume.Provisioned, nil, "FailedPrecondition"},
+		{"in use, or with snapshots", call("FailedPrecondition", volume.RetryBackoff, true), volume.Provisioned, volume.ErrRefused, `plugin "ebs" refuses it: no`},
 	} {
 		w := newWorld()
 		w.mustCreate(t)
@@ -298,7 +298,7 @@ func TestStats(t *testing.T) {
 	_, err = w.service().Stats(t.Context(), "data")
 	want(t, "not mounted", err, volume.ErrRefused, "is not mounted")
 	w.claim(t, "data")
-	if st, err := w.service().Stats(t.Context(), "data"); err != nil || st.Bytes.Total != 1 {
+	if st, err := w.service().Stats(t.Context(), "data"); err != nil || st.Stats.Bytes.Total != 1 {
 		t.Errorf("%+v, %v", st, err)
 	}
 	equal(t, "call", w.calls[len(w.calls)-1], "stats vol-9 /t")

@@ -72,6 +72,8 @@ func (d *decoder) volume(n *yaml.Node) located {
 		"capability": func(n *yaml.Node) { at.capability, s.Capabilities = n, d.capabilities(listed(n)) },
 		"namespace":  func(n *yaml.Node) { d.text(n, "namespace") },
 		"type":       func(n *yaml.Node) { d.oneOf(n, "type", []string{"csi"}) },
+
+		"mutable_parameters": func(n *yaml.Node) { s.Mutable = d.texts(only(n), "mutable_parameters") },
 	}
 	if d.mapping(n, "a volume", known) {
 		d.together(n, &s, at)

@@ -80,6 +80,7 @@ func tree(s api.VolumeSpec) (*yaml.Node, error) {
 		put(n, "mount_options", optionsNode(*o))
 	}
 	texts("parameters", s.Parameters)
+	texts("mutable_parameters", s.Mutable)
 	if t := s.Topology; t != nil {
 		topology := mappingNode()
 		putSegments(topology, "required", t.Required)

@@ -56,6 +56,9 @@ func Admit(r Record, req Request, p PluginInfo, now time.Time) (Record, error) {
 		return r, Errorf(ErrRefused, "volume %q cannot be mounted: plugin %q has no node service", v.ID, v.PluginID).
 			WithHint("volctl plugin status %s", v.PluginID)
 	}
+	if err := v.reaches(p); err != nil {
+		return r, err
+	}
 	mode, err := choose(seen, req, p.Caps)
 	if err != nil {
 		return r, err

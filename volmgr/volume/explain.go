@@ -51,7 +51,7 @@ type Explanation struct {
 func Explain(r Record, o Observed, at *Attempt) Explanation {
 	e := Explanation{}
 	e.State, e.Summary = standing(r, o)
-	e.Notes = r.adopted()
+	e.Notes = append(r.adopted(), r.Volume.inDoubt()...)
 	if o.Debt != "" && e.State == StateFree {
 		e.State, e.Summary = StateReleasing, "releasing: "+o.Debt
 	}

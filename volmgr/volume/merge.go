@@ -174,19 +174,23 @@ func (v Volume) Check() error {
 			return err
 		}
 	}
-	return v.checkSecrets()
+	if err := v.checkSecrets(); err != nil {
+		return err
+	}
+	return v.CheckMutable()
 }
 
-// Change says what a register or create did to a volume.
+// Change says what a register, create or modify did to a volume.
 type Change struct {
 	Outcome string   // Created, Registered, Updated or Unchanged
 	Fields  []string // what an update changed, "field: old → new"
 }
 
-// Outcomes of a register or create.
+// Outcomes of a register, create or modify.
 const (
 	Created    = "created"
 	Registered = "registered"
 	Updated    = "updated"
+	Modified   = "modified"
 	Unchanged  = "unchanged"
 )

@@ -21,10 +21,14 @@ type Volume struct {
 	Topology     TopologyRequest      `json:"topology_request,omitzero"`
 	Topologies   []map[string]string  `json:"topologies,omitempty"` // accessible_topology of the answer
 	Parameters   map[string]string    `json:"parameters,omitempty"`
+	Mutable      map[string]string    `json:"mutable_parameters,omitempty"` // as far as they are known to be in force
 	Context      map[string]string    `json:"context,omitempty"`
 	Secrets      map[string]SecretRef `json:"secrets,omitempty"`
 	Reclaim      string               `json:"reclaim,omitempty"`
 
+	// Modifying are mutable parameters of a modify that was not seen to end: of
+	// each, the value in Mutable or this one is in force.
+	Modifying map[string]string `json:"modifying,omitempty"`
 	// Created tells a volume that this agent created from one that existed.
 	Created bool `json:"created,omitempty"`
 	// Provision is the intent of a create or delete that has not been seen to

@@ -1,0 +1,86 @@
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Report is what a plugin said of a volume when it was last asked.
+type Report struct {
+	Volume string // its id
+	Plugin string
+	volume.Report
+}
+
+var (
+	ofVolume = []string{"volume", "plugin"}
+
+	volumeBytes  = prometheus.NewDesc("volagent_volume_bytes", "How full a volume was when its plugin was last asked, in bytes.", append(ofVolume, "kind"), nil)
+	volumeInodes = prometheus.NewDesc("volagent_volume_inodes", "How full a volume was when its plugin was last asked, in inodes.", append(ofVolume, "kind"), nil)
+	volumeTime   = prometheus.NewDesc("volagent_volume_stats_time_seconds", "When that was, in seconds since 1970.", ofVolume, nil)
+	volumeHealth = prometheus.NewDesc("volagent_volume_health", "How many things a service of its plugin found wrong with a volume when it was last asked.",
+		append(ofVolume, "by", "severity"), nil)
+)
+
+// otherSeverity stands for those of a newer CSI: each could be one more label.
+const otherSeverity = "other"
+
+var severities = []string{volume.Degraded, volume.Inaccessible, volume.DataLoss, volume.Abnormal, otherSeverity}
+
+// reports is the collector of what plugins said of volumes.
+type reports struct{ o Options }
+
+// Describe implements prometheus.Collector.
+func (reports) Describe(to chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{volumeBytes, volumeInodes, volumeTime, volumeHealth} {
+		to <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c reports) Collect(to chan<- prometheus.Metric) {
+	if c.o.Reports == nil {
+		return
+	}
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	for _, r := range c.o.Reports() {
+		if r.Stats != nil {
+			for d, u := range map[*prometheus.Desc]*volume.Usage{volumeBytes: r.Stats.Bytes, volumeInodes: r.Stats.Inodes} {
+				if u == nil {
+					continue
+				}
+				gauge(d, float64(u.Total), r.Volume, r.Plugin, "total")
+				gauge(d, float64(u.Used), r.Volume, r.Plugin, "used")
+				gauge(d, float64(u.Available), r.Volume, r.Plugin, "available")
+			}
+			gauge(volumeTime, float64(r.StatsAt.UnixMilli())/1000, r.Volume, r.Plugin)
+		}
+		for by, found := range map[string]*volume.Checkup{volume.ByNode: r.Node, volume.ByController: r.Controller} {
+			if found == nil {
+				continue
+			}
+			for severity, n := range bySeverity(found.Found) {
+				gauge(volumeHealth, float64(n), r.Volume, r.Plugin, by, severity)
+			}
+		}
+	}
+}
+
+// bySeverity counts findings, with all severities that there are.
+func bySeverity(found []volume.Condition) map[string]int {
+	out := map[string]int{}
+	for _, s := range severities {
+		out[s] = 0
+	}
+	for _, f := range found {
+		if _, known := out[f.Severity]; known {
+			out[f.Severity]++
+		} else {
+			out[otherSeverity]++
+		}
+	}
+	return out
+}

@@ -1,0 +1,73 @@
+package provision
+
+import (
+	"context"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Bounds of a plugin's health.
+const (
+	healthWithin = 10 * time.Second
+	maxUnwell    = 1000
+)
+
+// Health asks a plugin how it reaches its storage, and which of its volumes are not
+// well, as far as it can tell. CSI has secrets for both calls and nobody to give
+// them: they are about no volume. So none are sent.
+func (s *Service) Health(ctx context.Context, pluginID string) (volume.PluginHealth, error) {
+	var out volume.PluginHealth
+	info, err := s.ready(ctx, pluginID)
+	if err != nil {
+		return out, err
+	}
+	if !info.Caps.StorageHealth && !info.Caps.ListHealth {
+		return out, volume.Errorf(volume.ErrRefused, "plugin %q cannot tell how its storage is", pluginID).WithHint("volctl plugin status %s", pluginID)
+	}
+	p, err := s.Plugins.Reporter(pluginID)
+	if err != nil {
+		return out, err
+	}
+	outer := ctx
+	ctx, cancel := context.WithTimeout(ctx, healthWithin)
+	defer cancel()
+	note := func(k volume.Kind, err error) {
+		if err != nil {
+			out.Silent = append(out.Silent, silence(k, err))
+			return
+		}
+		out.Asked = append(out.Asked, k)
+	}
+	if info.Caps.StorageHealth {
+		out.Storage, err = p.StorageHealth(ctx, nil)
+		note(volume.NodeStorageHealth, err)
+	}
+	if info.Caps.ListHealth {
+		out.Volumes, out.More, err = unwell(ctx, p, pluginID)
+		note(volume.ListHealth, err)
+	}
+	return out, outer.Err()
+}
+
+// unwell lists the volumes that are not well.
+func unwell(ctx context.Context, p Reporter, pluginID string) (out []volume.Health, more bool, err error) {
+	told := map[string]bool{}
+	err = pages(ctx, pluginID, volume.ListHealth, func(token string) (string, bool, error) {
+		got, err := p.ListHealth(ctx, volume.ListHealthRequest{MaxEntries: pageSize, Token: token})
+		for _, h := range got.Entries {
+			if told[h.ExternalID] || len(h.Entries) == 0 {
+				continue
+			}
+			if len(out) == maxUnwell {
+				more = true
+				return "", true, nil
+			}
+			told[h.ExternalID] = true
+			h.Entries = h.Entries[:min(len(h.Entries), maxFound)]
+			out = append(out, h)
+		}
+		return got.Next, false, err
+	})
+	return out, more, err
+}

@@ -1,0 +1,282 @@
+package provision
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Reporter is what is called of a plugin to learn how its volumes are. Errors are
+// *volume.CallError.
+type Reporter interface {
+	NodeStats(context.Context, volume.StatsRequest) (volume.Stats, error)
+	NodeHealth(context.Context, volume.HealthRequest) (volume.Health, error)
+	StorageHealth(context.Context, volume.Secrets) ([]volume.Condition, error)
+	ControllerHealth(context.Context, volume.HealthRequest) (volume.Health, error)
+	ListHealth(context.Context, volume.ListHealthRequest) (volume.HealthPage, error)
+}
+
+// maxFound is how much of what one service finds wrong with a volume is kept.
+const maxFound = 16
+
+// reports are the last ones, by volume. They are asked for by people, or as often
+// as the configuration says, and live in memory alone.
+type reports struct {
+	mu  sync.Mutex
+	all map[string]kept
+}
+
+// kept is a report, and of what.
+type kept struct {
+	volume.Report
+	of volume.Record
+}
+
+// last returns what is kept of a volume, as far as it still holds: how full it is,
+// and how the node finds it, ends with the mounts that were looked at.
+func (rs *reports) last(r volume.Record) volume.Report {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	k, ok := rs.all[r.Volume.ID]
+	switch {
+	case !ok:
+		return volume.Report{}
+	case !k.of.Same(r):
+		delete(rs.all, r.Volume.ID)
+		return volume.Report{}
+	case !mountedSince(r, k.of.Node.Seq):
+		k.Stats, k.StatsAt, k.Node = nil, time.Time{}, nil
+	}
+	return k.Report
+}
+
+// mountedSince reports whether the mount of one of the claims up to a number is
+// still there.
+func mountedSince(r volume.Record, seq uint64) bool {
+	for _, c := range r.Claims {
+		if c.Published == volume.Present && c.Seq <= seq {
+			return true
+		}
+	}
+	return false
+}
+
+// keep takes in what a report of a volume says, and leaves what it says nothing of.
+// It returns how things stood before, and stand now.
+func (rs *reports) keep(r volume.Record, now volume.Report) (was, is volume.Report) {
+	was = rs.last(r)
+	is = was
+	if now.Stats != nil {
+		is.Stats, is.StatsAt = now.Stats, now.StatsAt
+	}
+	if now.Node != nil {
+		is.Node = now.Node
+	}
+	if now.Controller != nil {
+		is.Controller = now.Controller
+	}
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	if rs.all == nil {
+		rs.all = map[string]kept{}
+	}
+	rs.all[r.Volume.ID] = kept{is, r}
+	return was, is
+}
+
+func (rs *reports) forget(id string) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	delete(rs.all, id)
+}
+
+// LastReport is what the plugin said of a volume when it was last asked, as far as
+// it still holds. It sends no call.
+func (s *Service) LastReport(r volume.Record) volume.Report { return s.reports.last(r) }
+
+// reportWithin bounds a report for which nobody set another bound.
+const reportWithin = 5 * time.Second
+
+// Report asks the plugin how full a volume is and how its services find it, as far
+// as it can tell, and with storage what its controller knows of it. It takes at most
+// within (0: 5 s): what is not answered until then is named in Silent.
+func (s *Service) Report(ctx context.Context, id string, within time.Duration, storage bool) (volume.Report, error) {
+	r, ok := s.Store.Volume(id)
+	if !ok {
+		return volume.Report{}, unknown(id)
+	}
+	if s.Halt != "" {
+		return volume.Report{}, volume.Errorf(volume.ErrRefused, "plugin %q is not asked: %s", r.Volume.PluginID, s.Halt)
+	}
+	if within <= 0 || within > reportWithin {
+		within = reportWithin
+	}
+	outer := ctx
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	var now volume.Report
+	err := s.Queue.Exclusive(ctx, id, func() (err error) {
+		if r, ok = s.Store.Volume(id); !ok {
+			return unknown(id)
+		}
+		now, err = s.ask(ctx, r, storage)
+		return err
+	})
+	switch {
+	case outer.Err() != nil:
+		return now, outer.Err()
+	case errors.Is(err, context.DeadlineExceeded):
+		now.Silent = append(now.Silent, "nothing was asked: another call for the volume has not ended")
+	case err != nil:
+		return now, err
+	}
+	is := s.keep(r, now)
+	is.Storage, is.Silent = now.Storage, now.Silent
+	return is, nil
+}
+
+// ask makes the calls for a report, one after the other.
+func (s *Service) ask(ctx context.Context, r volume.Record, storage bool) (now volume.Report, err error) {
+	v := r.Volume
+	view := s.Plugins.View(v.PluginID)
+	caps := view.Info.Caps
+	p, err := s.Plugins.Reporter(v.PluginID)
+	if err != nil {
+		return now, err
+	}
+	try := func(k volume.Kind, call func() error) {
+		if err := call(); err != nil {
+			now.Silent = append(now.Silent, silence(k, err))
+		}
+	}
+	path, staging, mounted := whereMounted(r)
+	if mounted && view.ReadyFor(volume.NodeStats) {
+		if caps.Stats {
+			try(volume.NodeStats, func() error { return s.askStats(ctx, p, r, caps, &now) })
+		}
+		if caps.NodeHealth {
+			try(volume.NodeHealth, func() error {
+				h, err := p.NodeHealth(ctx, volume.HealthRequest{ExternalID: v.ExternalID, Path: path, StagingPath: staging})
+				if err == nil {
+					now.Node = found(h.Entries)
+				}
+				return err
+			})
+		}
+	}
+	if v.ExternalID == "" || !view.ReadyFor(volume.ControllerHealth) {
+		return now, nil
+	}
+	if caps.Health {
+		try(volume.ControllerHealth, func() error {
+			secrets, err := s.Secrets(v)
+			if err != nil {
+				return err
+			}
+			h, err := p.ControllerHealth(ctx, volume.HealthRequest{ExternalID: v.ExternalID, Secrets: secrets})
+			if err == nil {
+				now.Controller = found(h.Entries)
+			}
+			return err
+		})
+	}
+	// A driver from before CSI 1.13 tells how a volume is in what it knows of it.
+	if caps.Get && (storage || caps.Condition && !caps.Health) {
+		try(volume.ControllerGetVolume, func() error { return s.askStorage(ctx, v, caps, storage, &now) })
+	}
+	return now, nil
+}
+
+// askStats asks how full a volume is. A node service from before CSI 1.13 says how
+// the volume is, too.
+func (s *Service) askStats(ctx context.Context, p Reporter, r volume.Record, caps volume.Caps, now *volume.Report) error {
+	path, staging, _ := whereMounted(r)
+	st, err := p.NodeStats(ctx, volume.StatsRequest{ExternalID: r.Volume.ExternalID, Path: path, StagingPath: staging})
+	if err != nil {
+		return err
+	}
+	now.Stats, now.StatsAt = &st, time.Now().UTC()
+	if caps.NodeCondition && !caps.NodeHealth {
+		now.Node = found(conditions(st.Condition))
+	}
+	return nil
+}
+
+func (s *Service) askStorage(ctx context.Context, v volume.Volume, caps volume.Caps, storage bool, now *volume.Report) error {
+	p, err := s.Plugins.Storage(v.PluginID)
+	if err != nil {
+		return err
+	}
+	got, err := p.ControllerGetVolume(ctx, v.ExternalID)
+	if err != nil {
+		return err
+	}
+	if storage {
+		now.Storage = &got
+	}
+	if caps.Condition && !caps.Health {
+		now.Controller = found(conditions(got.Condition))
+	}
+	return nil
+}
+
+func conditions(c *volume.Condition) []volume.Condition {
+	if c == nil {
+		return nil
+	}
+	return []volume.Condition{*c}
+}
+
+func found(all []volume.Condition) *volume.Checkup {
+	return &volume.Checkup{At: time.Now().UTC(), Found: all[:min(len(all), maxFound)]}
+}
+
+// silence says why a call has no answer.
+func silence(k volume.Kind, err error) string {
+	var ce *volume.CallError
+	switch {
+	case errors.As(err, &ce) && (ce.Code == "DeadlineExceeded" || ce.Code == "Canceled"), errors.Is(err, context.DeadlineExceeded):
+		return fmt.Sprintf("%s: no answer in time", k)
+	case errors.As(err, &ce):
+		return ce.Error()
+	default:
+		return fmt.Sprintf("%s: %v", k, err)
+	}
+}
+
+// keep keeps a report, and tells of what is found wrong anew, or no more.
+func (s *Service) keep(r volume.Record, now volume.Report) volume.Report {
+	was, is := s.reports.keep(r, now)
+	for _, side := range []struct {
+		by      string
+		was, is *volume.Checkup
+	}{{volume.ByNode, was.Node, is.Node}, {volume.ByController, was.Controller, is.Controller}} {
+		switch {
+		case side.is.Same(side.was):
+		case side.is == nil || len(side.is.Found) == 0:
+			s.say(r, "health-changed", "the plugin's %s finds nothing wrong any more", side.by)
+		default:
+			for _, c := range side.is.Found {
+				s.say(r, "health-changed", "the plugin's %s finds: %s", side.by, c)
+			}
+		}
+	}
+	return is
+}
+
+// whereMounted are the paths at which a volume is mounted now.
+func whereMounted(r volume.Record) (path, staging string, mounted bool) {
+	if r.Node.Staged == volume.Present {
+		staging = r.Node.StagingPath
+	}
+	for _, c := range r.Ordered() {
+		if c.Published == volume.Present {
+			return c.Target, staging, true
+		}
+	}
+	return "", staging, false
+}

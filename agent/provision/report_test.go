@@ -1,0 +1,415 @@
+package provision_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/volagent/volagent/agent/provision"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// reporting is a world with a mounted volume, whose plugin can tell everything.
+func reporting(t *testing.T) (*world, *provision.Service) {
+	t.Helper()
+	w := newWorld()
+	w.mustRegister(t, existing())
+	w.claim(t, "data")
+	c := &w.view.Info.Caps
+	c.Stats, c.NodeHealth, c.Health, c.Get = true, true, true, true
+	w.calls, w.events = nil, nil
+	return w, w.service()
+}
+
+// TestReportGates: nothing is asked that the plugin did not say it can tell.
+func TestReportGates(t *testing.T) {
+	const stats, node, ctl, get = "stats vol-9 /t", "node health vol-9 /t /s", "controller health vol-9, 1 secret", "get vol-9"
+	for name, tt := range map[string]struct {
+		caps    volume.Caps
+		storage bool
+		change  func(*world)
+		calls   []string
+	}{
+		"nothing":                      {volume.Caps{}, true, nil, nil},
+		"stats":                        {volume.Caps{Stats: true}, true, nil, []string{stats}},
+		"node health":                  {volume.Caps{NodeHealth: true}, true, nil, []string{node}},
+		"controller health":            {volume.Caps{Health: true}, true, nil, []string{ctl}},
+		"get, not asked for":           {volume.Caps{Get: true}, false, nil, nil},
+		"get":                          {volume.Caps{Get: true}, true, nil, []string{get}},
+		"an older driver":              {volume.Caps{Get: true, Condition: true}, false, nil, []string{get}},
+		"an older one that has no get": {volume.Caps{Condition: true}, false, nil, nil},
+		"both ways to tell":            {volume.Caps{Get: true, Condition: true, Health: true}, false, nil, []string{ctl}},
+		"not mounted": {volume.Caps{Stats: true, NodeHealth: true, Health: true}, false, func(w *world) {
+			w.volumes["data"] = volume.Record{Volume: w.volumes["data"].Volume}
+		}, []string{ctl}},
+		"the plugin is down": {volume.Caps{Stats: true, Health: true}, false, func(w *world) { w.view.Ready = false }, nil},
+		"no controller is there": {volume.Caps{Stats: true, Health: true}, false, func(w *world) {
+			w.view.Apart = &volume.Apart{Node: volume.Service{Ready: true}}
+		}, []string{stats}},
+		"no node part is there": {volume.Caps{Stats: true, Health: true}, false, func(w *world) {
+			w.view.Apart = &volume.Apart{Controller: volume.Service{Ready: true}}
+		}, []string{ctl}},
+	} {
+		w, s := reporting(t)
+		w.view.Info.Caps = tt.caps
+		if tt.change != nil {
+			tt.change(w)
+		}
+		if _, err := s.Report(t.Context(), "data", 0, tt.storage); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		equal(t, name, w.calls, tt.calls)
+	}
+	w, s := reporting(t)
+	_, err := s.Report(t.Context(), "other", 0, false)
+	want(t, "unknown", err, volume.ErrNotFound)
+	s.Halt = "another namespace"
+	_, err = s.Report(t.Context(), "data", 0, false)
+	want(t, "halted", err, volume.ErrRefused, "another namespace")
+	equal(t, "calls", len(w.calls), 0)
+}
+
+// TestReportKept: what was said last stands until something else is said, or until
+// the mount that it is about is gone.
+func TestReportKept(t *testing.T) {
+	w, s := reporting(t)
+	bad := volume.Condition{Severity: volume.Inaccessible, Reason: "PathDown", Message: "no path"}
+	w.onNode = func(context.Context) (volume.Health, error) {
+		return volume.Health{Entries: []volume.Condition{bad}}, nil
+	}
+	w.onCtl = func() (volume.Health, error) {
+		return volume.Health{Entries: []volume.Condition{{Severity: volume.Degraded}}}, nil
+	}
+	if got := s.LastReport(w.volumes["data"]); got.Stats != nil || got.Node != nil {
+		t.Errorf("before anybody asked: %+v", got)
+	}
+	got, err := s.Report(t.Context(), "data", 0, false)
+	if err != nil || got.Stats == nil || got.StatsAt.IsZero() || len(got.Findings()) != 2 || len(got.Silent) > 0 {
+		t.Fatalf("%v, %+v", err, got)
+	}
+	changed := []string{
+		"health-changed data: the plugin's node finds: inaccessible, PathDown: no path",
+		"health-changed data: the plugin's controller finds: degraded",
+	}
+	equal(t, "events", w.events, changed)
+
+	// The node does not answer: its last word stands, and nothing is told again.
+	w.onNode = func(context.Context) (volume.Health, error) {
+		return volume.Health{}, call("DeadlineExceeded", volume.RetryBackoff, false)
+	}
+	got, err = s.Report(t.Context(), "data", 0, false)
+	if err != nil || len(got.Findings()) != 2 {
+		t.Errorf("%v, %+v", err, got)
+	}
+	equal(t, "silent", got.Silent, []string{"NodeGetVolumeHealth: no answer in time"})
+	equal(t, "events", w.events, changed)
+	if last := s.LastReport(w.volumes["data"]); len(last.Findings()) != 2 || last.Silent != nil {
+		t.Errorf("kept: %+v", last)
+	}
+
+	// Well again, says the controller.
+	w.onCtl = nil
+	if got, err = s.Report(t.Context(), "data", 0, false); err != nil || len(got.Findings()) != 1 {
+		t.Errorf("%v, %+v", err, got)
+	}
+	equal(t, "the last event", w.events[len(w.events)-1], "health-changed data: the plugin's controller finds nothing wrong any more")
+
+	// What the node said ends with the mount; a later mount does not bring it back.
+	calls := len(w.calls)
+	unmounted := volume.Record{Volume: w.volumes["data"].Volume, Node: volume.NodeSide{Seq: w.volumes["data"].Node.Seq}}
+	w.volumes["data"] = unmounted
+	if last := s.LastReport(unmounted); last.Stats != nil || last.Node != nil || last.Controller == nil {
+		t.Errorf("unmounted: %+v", last)
+	}
+	w.claim(t, "data")
+	if last := s.LastReport(w.volumes["data"]); last.Stats != nil || last.Node != nil || last.Controller == nil {
+		t.Errorf("mounted again: %+v", last)
+	}
+	// Another volume under the same id has nothing of it.
+	other := w.volumes["data"]
+	other.Volume.ExternalID = "vol-7"
+	if last := s.LastReport(other); last.Controller != nil {
+		t.Errorf("another volume: %+v", last)
+	}
+	equal(t, "calls", len(w.calls), calls)
+}
+
+// TestReportForgotten: a volume that is gone leaves nothing.
+func TestReportForgotten(t *testing.T) {
+	for name, gone := range map[string]func(*provision.Service) error{
+		"deleted":      func(s *provision.Service) error { return s.Delete(t.Context(), "data", "data") },
+		"deregistered": func(s *provision.Service) error { _, err := s.Deregister(t.Context(), "data", false); return err },
+	} {
+		w, s := reporting(t)
+		w.view.Info.Caps.CreateDelete = true
+		w.volumes["data"] = volume.Record{Volume: w.volumes["data"].Volume}
+		was := w.volumes["data"]
+		if _, err := s.Report(t.Context(), "data", 0, false); err != nil || s.LastReport(was).Controller == nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if err := gone(s); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if last := s.LastReport(was); last.Controller != nil {
+			t.Errorf("%s: %+v", name, last)
+		}
+	}
+}
+
+// TestOldCondition: a driver from before CSI 1.13 says how a volume is with its stats,
+// and with what it knows of it.
+func TestOldCondition(t *testing.T) {
+	w, s := reporting(t)
+	abnormal := &volume.Condition{Severity: volume.Abnormal, Message: "disk on fire"}
+	w.view.Info.Caps = volume.Caps{Stats: true, NodeCondition: true, Get: true, Condition: true}
+	w.stats = func() (volume.Stats, error) { return volume.Stats{Condition: abnormal}, nil }
+	w.get = func(id string) (volume.StorageVolume, error) {
+		return volume.StorageVolume{ExternalID: id, Condition: abnormal}, nil
+	}
+	got, err := s.Report(t.Context(), "data", 0, false)
+	if err != nil || got.Storage != nil {
+		t.Errorf("%v, %+v", err, got)
+	}
+	var words []string
+	for _, f := range got.Findings() {
+		words = append(words, f.String())
+	}
+	equal(t, "findings", words, []string{"abnormal: disk on fire (node)", "abnormal: disk on fire (controller)"})
+	// What was not advertised is not taken for one: the field may mean something else.
+	w, s = reporting(t)
+	w.view.Info.Caps = volume.Caps{Stats: true, Get: true}
+	w.stats = func() (volume.Stats, error) { return volume.Stats{Condition: abnormal}, nil }
+	w.get = func(id string) (volume.StorageVolume, error) {
+		return volume.StorageVolume{ExternalID: id, Capacity: 7, Condition: abnormal}, nil
+	}
+	got, err = s.Report(t.Context(), "data", 0, true)
+	if err != nil || len(got.Findings()) > 0 || got.Storage == nil || got.Storage.Capacity != 7 {
+		t.Errorf("%v, %+v", err, got)
+	}
+}
+
+// TestReportInTime: a call that hangs, or another one that is in flight, is named when
+// time is up.
+func TestReportInTime(t *testing.T) {
+	w, s := reporting(t)
+	w.onNode = func(ctx context.Context) (volume.Health, error) {
+		<-ctx.Done()
+		return volume.Health{}, call("DeadlineExceeded", volume.RetryBackoff, false)
+	}
+	got, err := s.Report(t.Context(), "data", time.Millisecond, false)
+	if err != nil || got.Stats == nil || len(got.Silent) == 0 || got.Silent[0] != "NodeGetVolumeHealth: no answer in time" {
+		t.Errorf("%v, %+v", err, got)
+	}
+	s.Queue = busyQueue{w}
+	got, err = s.Report(t.Context(), "data", time.Millisecond, false)
+	if err != nil || got.Stats == nil {
+		t.Errorf("behind another call: %v, %+v", err, got)
+	}
+	equal(t, "silent", got.Silent, []string{"nothing was asked: another call for the volume has not ended"})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := s.Report(ctx, "data", 0, false); !errors.Is(err, context.Canceled) {
+		t.Errorf("nobody waits: %v", err)
+	}
+}
+
+// busyQueue is one in which another call is in flight.
+type busyQueue struct{ *world }
+
+func (busyQueue) Exclusive(ctx context.Context, _ string, _ func() error) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// TestRegisterLearns: what the plugin knows of an existing volume is kept with it.
+func TestRegisterLearns(t *testing.T) {
+	zone := []map[string]string{{"zone": "b"}}
+	w := newWorld()
+	w.view.Info.Caps.Get = true
+	w.get = func(id string) (volume.StorageVolume, error) {
+		return volume.StorageVolume{ExternalID: id, Capacity: 7, Topologies: zone, Context: map[string]string{"k": "v"}}, nil
+	}
+	v := w.mustRegister(t, existing()).Volume
+	equal(t, "learnt", []any{v.Capacity, v.Topologies, v.Context}, []any{7, zone, map[string]string{"k": "v"}})
+	equal(t, "calls", w.calls, []string{"get vol-9", "validate vol-9"})
+
+	w = newWorld()
+	w.view.Info.Caps.Get = true
+	file := existing()
+	file.Context = map[string]string{"mine": "1"}
+	w.get = func(id string) (volume.StorageVolume, error) {
+		return volume.StorageVolume{ExternalID: id, Context: map[string]string{"k": "v"}}, nil
+	}
+	equal(t, "the file's own context", w.mustRegister(t, file).Volume.Context, file.Context)
+
+	for name, tt := range map[string]struct {
+		get  func(string) (volume.StorageVolume, error)
+		kind error
+	}{
+		"it is not there": {func(string) (volume.StorageVolume, error) {
+			return volume.StorageVolume{}, call("NotFound", volume.RetryBackoff, true)
+		}, volume.ErrNotFound},
+		"no answer": {func(string) (volume.StorageVolume, error) {
+			return volume.StorageVolume{}, call("Internal", volume.RetryBackoff, true)
+		}, nil},
+		"of another volume": {func(string) (volume.StorageVolume, error) {
+			return volume.StorageVolume{ExternalID: "vol-1", Capacity: 7}, nil
+		}, nil},
+	} {
+		w := newWorld()
+		w.view.Info.Caps.Get, w.get = true, tt.get
+		r, _, err := w.service().Register(t.Context(), existing(), false)
+		if tt.kind != nil {
+			want(t, name, err, tt.kind, "vol-9")
+			equal(t, name+": left", len(w.volumes), 0)
+		} else if err != nil || r.Volume.Capacity != 0 {
+			t.Errorf("%s: %v, %+v", name, err, r.Volume)
+		}
+	}
+}
+
+// listing has three pages of two volumes.
+func listing(w *world) {
+	w.view.Info.Caps.List = true
+	w.list = func(r volume.ListVolumesRequest) (volume.VolumePage, error) {
+		at := map[string]int{"": 0, "p1": 1, "p2": 2}[r.Token]
+		page := volume.VolumePage{Entries: []volume.StorageVolume{{ExternalID: fmt.Sprintf("v%d", 2*at)}, {ExternalID: fmt.Sprintf("v%d", 2*at+1)}}}
+		if at < 2 {
+			page.Next = fmt.Sprintf("p%d", at+1)
+		}
+		return page, nil
+	}
+}
+
+func TestList(t *testing.T) {
+	w := newWorld()
+	listing(w)
+	list := func(limit int) (ids []string, more bool, err error) {
+		w.calls = nil
+		more, err = w.service().List(t.Context(), "ebs", limit, func(v volume.StorageVolume) error {
+			ids = append(ids, v.ExternalID)
+			return nil
+		})
+		return ids, more, err
+	}
+	for _, tt := range []struct {
+		limit, n, pages int
+		more            bool
+	}{{0, 6, 3, false}, {1, 1, 1, true}, {2, 2, 1, true}, {3, 3, 2, true}, {6, 6, 3, false}, {7, 6, 3, false}} {
+		ids, more, err := list(tt.limit)
+		if err != nil || len(ids) != tt.n || more != tt.more || len(w.calls) != tt.pages {
+			t.Errorf("limit %d: %v, %q, more %t, calls %q", tt.limit, err, ids, more, w.calls)
+		}
+	}
+	equal(t, "calls", w.calls, []string{"list ", "list p1", "list p2"})
+
+	// A token that is not known any more: once from the start, each volume told once.
+	whole, aborted := w.list, 0
+	w.list = func(r volume.ListVolumesRequest) (volume.VolumePage, error) {
+		if r.Token == "p2" && aborted < 1 {
+			aborted++
+			return volume.VolumePage{}, call("Aborted", volume.RetryBackoff, true)
+		}
+		return whole(r)
+	}
+	ids, _, err := list(0)
+	equal(t, "aborted once", []any{err, ids}, []any{nil, []string{"v0", "v1", "v2", "v3", "v4", "v5"}})
+	aborted = -1
+	ids, _, err = list(0)
+	var ce *volume.CallError
+	if !errors.As(err, &ce) || ce.Code != "Aborted" || len(ids) != 4 {
+		t.Errorf("aborted twice: %v, %q", err, ids)
+	}
+	stop := errors.New("stop")
+	if _, err := w.service().List(t.Context(), "ebs", 0, func(volume.StorageVolume) error { return stop }); !errors.Is(err, stop) {
+		t.Errorf("the caller's end: %v", err)
+	}
+	w.view.Info.Caps.List = false
+	_, _, err = list(0)
+	want(t, "cannot", err, volume.ErrRefused, `plugin "ebs" cannot list its volumes`)
+	equal(t, "calls", len(w.calls), 0)
+}
+
+// TestListEnds: a plugin that would list for ever does not hold anybody.
+func TestListEnds(t *testing.T) {
+	w := newWorld()
+	w.view.Info.Caps.List = true
+	none := func(volume.StorageVolume) error { return nil }
+	w.list = func(r volume.ListVolumesRequest) (volume.VolumePage, error) {
+		return volume.VolumePage{Next: "again"}, nil
+	}
+	_, err := w.service().List(t.Context(), "ebs", 0, none)
+	want(t, "the same token", err, nil, "does not end its answer to ListVolumes", `"again" came twice`)
+	equal(t, "calls", len(w.calls), 2)
+	w.list = func(r volume.ListVolumesRequest) (volume.VolumePage, error) {
+		return volume.VolumePage{Next: map[string]string{"": "a", "a": "b", "b": "a"}[r.Token]}, nil
+	}
+	_, err = w.service().List(t.Context(), "ebs", 0, none)
+	want(t, "a loop", err, nil, `"a" came twice`)
+	n := 0
+	w.list = func(r volume.ListVolumesRequest) (volume.VolumePage, error) {
+		n++
+		return volume.VolumePage{Next: fmt.Sprint(n)}, nil
+	}
+	_, err = w.service().List(t.Context(), "ebs", 0, none)
+	want(t, "tokens without end", err, nil, "there were 10000 pages")
+	ctx, cancel := context.WithCancel(t.Context())
+	w.list = func(r volume.ListVolumesRequest) (volume.VolumePage, error) {
+		cancel()
+		n++
+		return volume.VolumePage{Next: fmt.Sprint(n)}, nil
+	}
+	if _, err := w.service().List(ctx, "ebs", 0, none); !errors.Is(err, context.Canceled) {
+		t.Errorf("nobody waits: %v", err)
+	}
+}
+
+func TestHealth(t *testing.T) {
+	w := newWorld()
+	_, err := w.service().Health(t.Context(), "ebs")
+	want(t, "cannot", err, volume.ErrRefused, "cannot tell how its storage is")
+	w.backends = func() ([]volume.Condition, error) { return []volume.Condition{{Severity: volume.Degraded}}, nil }
+	w.unwell = func(r volume.ListHealthRequest) (volume.HealthPage, error) {
+		bad := []volume.Condition{{Severity: volume.DataLoss}}
+		switch r.Token {
+		case "":
+			return volume.HealthPage{Entries: []volume.Health{{ExternalID: "a", Entries: bad}, {ExternalID: "well"}}, Next: "p"}, nil
+		default:
+			return volume.HealthPage{Entries: []volume.Health{{ExternalID: "a", Entries: bad}, {ExternalID: "b", Entries: slices.Repeat(bad, 99)}}}, nil
+		}
+	}
+	w.view.Info.Caps = volume.Caps{StorageHealth: true}
+	got, err := w.service().Health(t.Context(), "ebs")
+	equal(t, "storage", []any{err, got}, []any{nil, volume.PluginHealth{Storage: []volume.Condition{{Severity: volume.Degraded}}, Asked: []volume.Kind{volume.NodeStorageHealth}}})
+	w.view.Info.Caps.ListHealth = true
+	got, err = w.service().Health(t.Context(), "ebs")
+	if err != nil || len(got.Volumes) != 2 || got.Volumes[1].ExternalID != "b" || len(got.Volumes[1].Entries) != 16 || len(got.Asked) != 2 || got.More {
+		t.Errorf("%v, %+v", err, got)
+	}
+	w.backends = func() ([]volume.Condition, error) { return nil, call("Unavailable", volume.RetryBackoff, false) }
+	got, err = w.service().Health(t.Context(), "ebs")
+	if err != nil || len(got.Asked) != 1 || len(got.Silent) != 1 || !strings.HasPrefix(got.Silent[0], "CreateVolume: Unavailable") {
+		t.Errorf("%v, %+v", err, got) // the fake's failed call has that step
+	}
+	equal(t, "calls", w.calls, []string{"storage health", "storage health", "list health ", "list health p", "storage health", "list health ", "list health p"})
+}
+
+func TestCapacity(t *testing.T) {
+	w := newWorld()
+	ask := func(q volume.CapacityRequest) error {
+		_, err := w.service().Capacity(t.Context(), "ebs", q)
+		return err
+	}
+	want(t, "cannot", ask(volume.CapacityRequest{}), volume.ErrRefused, "cannot tell how much it can create")
+	w.view.Info.Caps.Capacity = true
+	want(t, "no topology", ask(volume.CapacityRequest{Topology: set("zone", "a")}), volume.ErrRefused, "knows no topology")
+	want(t, "no such mode", ask(volume.CapacityRequest{Capabilities: []volume.Capability{{Access: "all"}}}), volume.ErrInvalid, "all")
+	if err := ask(volume.CapacityRequest{}); err != nil {
+		t.Error(err)
+	}
+	equal(t, "calls", w.calls, []string{"capacity"})
+}

@@ -1,0 +1,121 @@
+package agent
+
+import (
+	"context"
+
+	"github.com/volagent/volagent/agent/provision"
+	"github.com/volagent/volagent/agent/supervisor"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Storage is provision's view of a plugin's controller.
+func (p pluginSet) Storage(id string) (provision.Storage, error) {
+	return &asking{provisioner: provisioner{p, id}}, nil
+}
+
+// Reporter is provision's view of a plugin that is asked how its volumes are.
+func (p pluginSet) Reporter(id string) (provision.Reporter, error) {
+	return &asking{provisioner: provisioner{p, id}}, nil
+}
+
+// asking is one request's way to a plugin. What it asks of controllers it asks of
+// one: the pages of a listing belong together.
+type asking struct {
+	provisioner
+	one *supervisor.Controller
+}
+
+// controller returns it. Nothing is asked through it that could come late.
+func (p *asking) controller() (supervisor.Controller, error) {
+	if p.one == nil {
+		c, err := p.plugins.Controller(p.id, "")
+		if err != nil {
+			return c, err
+		}
+		p.one = &c
+	}
+	return *p.one, nil
+}
+
+// ControllerModify has a controller change a volume.
+func (p *asking) ControllerModify(ctx context.Context, r volume.ModifyRequest) error {
+	c, err := p.plugins.Controller(p.id, r.ExternalID)
+	if err != nil {
+		return err
+	}
+	err = c.ControllerModify(ctx, r)
+	c.Done(err)
+	return err
+}
+
+// ControllerGetVolume asks a controller about a volume.
+func (p *asking) ControllerGetVolume(ctx context.Context, externalID string) (volume.StorageVolume, error) {
+	c, err := p.controller()
+	if err != nil {
+		return volume.StorageVolume{}, err
+	}
+	return c.ControllerGetVolume(ctx, externalID)
+}
+
+// ListVolumes asks a controller for a page of its volumes.
+func (p *asking) ListVolumes(ctx context.Context, r volume.ListVolumesRequest) (volume.VolumePage, error) {
+	c, err := p.controller()
+	if err != nil {
+		return volume.VolumePage{}, err
+	}
+	return c.ListVolumes(ctx, r)
+}
+
+// GetCapacity asks a controller how much it can create.
+func (p *asking) GetCapacity(ctx context.Context, r volume.CapacityRequest) (volume.CapacityResult, error) {
+	c, err := p.controller()
+	if err != nil {
+		return volume.CapacityResult{}, err
+	}
+	return c.GetCapacity(ctx, r)
+}
+
+// NodeStats asks the node part how full a volume is.
+func (p *asking) NodeStats(ctx context.Context, r volume.StatsRequest) (volume.Stats, error) {
+	c, err := p.plugins.Client(p.id)
+	if err != nil {
+		return volume.Stats{}, err
+	}
+	return c.NodeStats(ctx, r)
+}
+
+// NodeHealth asks the node part how a volume is.
+func (p *asking) NodeHealth(ctx context.Context, r volume.HealthRequest) (volume.Health, error) {
+	c, err := p.plugins.Client(p.id)
+	if err != nil {
+		return volume.Health{}, err
+	}
+	return c.NodeHealth(ctx, r)
+}
+
+// StorageHealth asks the node part how it reaches the storage.
+func (p *asking) StorageHealth(ctx context.Context, secrets volume.Secrets) ([]volume.Condition, error) {
+	c, err := p.plugins.Client(p.id)
+	if err != nil {
+		return nil, err
+	}
+	return c.StorageHealth(ctx, secrets)
+}
+
+// ControllerHealth asks a controller how a volume is.
+func (p *asking) ControllerHealth(ctx context.Context, r volume.HealthRequest) (volume.Health, error) {
+	c, err := p.controller()
+	if err != nil {
+		return volume.Health{}, err
+	}
+	return c.ControllerHealth(ctx, r)
+}
+
+// ListHealth asks a controller for a page of the volumes that are not well.
+func (p *asking) ListHealth(ctx context.Context, r volume.ListHealthRequest) (volume.HealthPage, error) {
+	c, err := p.controller()
+	if err != nil {
+		return volume.HealthPage{}, err
+	}
+	return c.ListHealth(ctx, r)
+}

@@ -1,0 +1,74 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/volagent/volagent/agent/apiclient"
+)
+
+type volumeModifyOptions struct {
+	volume  string
+	mutable map[string]string
+	again   string
+}
+
+func newVolumeModify(a *app) *cobra.Command {
+	var o volumeModifyOptions
+	return &cobra.Command{
+		Use: "modify ID KEY=VALUE...", Short: "Give a volume's mutable parameters other values",
+		Long: `Have the plugin give a volume's mutable parameters other values, while it is in use or not.
+Those that are not named stay as they are. What the volume has already is left as it is, with
+exit code 0. If it is not known how an earlier modify ended, the same command goes on with it.`,
+		Example: "  volctl volume modify data iops=4000 throughput=250",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) < 2 {
+				return exactly("ID", "KEY=VALUE")(cmd, args)
+			}
+			return nil
+		},
+		ValidArgsFunction: completeArg(a, volumeIDs),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			o.volume = args[0]
+			if err := checkVolumeID(o.volume); err != nil {
+				return err
+			}
+			if o.mutable, err = keyValues("", args[1:]); err != nil {
+				return usage("volctl volume modify --help", "what follows the id is KEY=VALUE, and each key once")
+			}
+			o.again = "volctl volume modify " + shellArgs(args)
+			return a.do(cmd, func(ctx context.Context, client *apiclient.Client, out *output) error {
+				return runVolumeModify(ctx, o, client, out)
+			})
+		},
+	}
+}
+
+func shellArgs(args []string) string {
+	quoted := make([]string, len(args))
+	for i, arg := range args {
+		quoted[i] = shellArg(arg)
+	}
+	return strings.Join(quoted, " ")
+}
+
+func runVolumeModify(ctx context.Context, o volumeModifyOptions, client *apiclient.Client, out *output) error {
+	r, err := client.ModifyVolume(ctx, o.volume, o.mutable)
+	if ctx.Err() != nil && err != nil {
+		return failed(interrupted("it was interrupted; whether the volume was modified is not known", o.again), "modify volume %q", o.volume)
+	}
+	if err != nil {
+		return failed(explain(ctx, client, err, o.volume), "modify volume %q", o.volume)
+	}
+	return out.print(r, []string{o.volume}, func(w *bytes.Buffer) error {
+		line := "volume " + quotedList([]string{o.volume}) + " is unchanged"
+		if len(r.Changes) > 0 {
+			line = r.Outcome + " volume " + quotedList([]string{o.volume}) + ": " + strings.Join(r.Changes, "; ")
+		}
+		_, err := fmt.Fprintln(w, printable(line))
+		return err
+	})
+}

@@ -1,0 +1,83 @@
+package volume
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// CheckMutable refuses mutable parameters that are none.
+func (v Volume) CheckMutable() error {
+	if _, ok := v.Mutable[""]; ok {
+		return Errorf(ErrInvalid, "a mutable parameter of volume %q has no name", v.ID)
+	}
+	return nil
+}
+
+// Mutations are those of the mutable parameters asked for that are not known to be
+// in force. What is not asked for stays as it is: CSI has no way to take one back.
+func (v Volume) Mutations(asked map[string]string) map[string]string {
+	out := map[string]string{}
+	for name, value := range asked {
+		have, known := v.Mutable[name]
+		if _, open := v.Modifying[name]; open || !known || have != value {
+			out[name] = value
+		}
+	}
+	return out
+}
+
+// Mutated returns the volume with mutable parameters in force, about which there is
+// no doubt any more.
+func (v Volume) Mutated(now map[string]string) Volume {
+	v.Mutable, v.Modifying = merged(v.Mutable, now), maps.Clone(v.Modifying)
+	maps.DeleteFunc(v.Modifying, func(name, _ string) bool { _, settled := now[name]; return settled })
+	if len(v.Modifying) == 0 {
+		v.Modifying = nil
+	}
+	return v
+}
+
+// Mutating returns the volume with the intent to give mutable parameters other
+// values.
+func (v Volume) Mutating(now map[string]string) Volume {
+	v.Modifying = merged(v.Modifying, now)
+	return v
+}
+
+// MutableChange is what Mutated changes, in the words of Merge.
+func (v Volume) MutableChange(now map[string]string) string {
+	return fmt.Sprintf("mutable_parameters: %s → %s", show(v.Mutable), show(merged(v.Mutable, now)))
+}
+
+func merged(old, now map[string]string) map[string]string {
+	out := maps.Clone(old)
+	if out == nil {
+		out = map[string]string{}
+	}
+	maps.Copy(out, now)
+	return out
+}
+
+// inDoubt says what a modify that was not seen to end leaves open.
+func (v Volume) inDoubt() []string {
+	if len(v.Modifying) == 0 {
+		return nil
+	}
+	pairs := make([]string, 0, len(v.Modifying))
+	for _, name := range slices.Sorted(maps.Keys(v.Modifying)) {
+		pairs = append(pairs, name+"="+v.Modifying[name])
+	}
+	return []string{fmt.Sprintf("modifying %s was not seen to end, so whether that is in force is not known; to go on with it: %s",
+		strings.Join(pairs, " "), Modify(v.ID, pairs...))}
+}
+
+// Modify is the command that modifies a volume.
+func Modify(id string, pairs ...string) string {
+	format, args := "volctl volume modify %s", []any{id}
+	for _, p := range pairs {
+		format, args = format+" %s", append(args, p)
+	}
+	return Command(format, args...)
+}

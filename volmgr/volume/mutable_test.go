@@ -1,0 +1,80 @@
+package volume
+
+import (
+	"errors"
+	"maps"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestMutated: a modify goes from an intent to what is in force, and touches no map
+// of the volume before it.
+func TestMutated(t *testing.T) {
+	v := Volume{ID: "data", Mutable: map[string]string{"a": "1", "b": "2"}}
+	open := v.Mutating(map[string]string{"a": "9", "c": "3"})
+	if got := open.Mutations(map[string]string{"a": "1", "b": "2"}); !maps.Equal(got, map[string]string{"a": "1"}) {
+		t.Errorf("in doubt, so asked again: %v", got)
+	}
+	done := open.Mutated(map[string]string{"a": "9"})
+	if !maps.Equal(done.Mutable, map[string]string{"a": "9", "b": "2"}) || !maps.Equal(done.Modifying, map[string]string{"c": "3"}) {
+		t.Errorf("one is settled: %+v", done)
+	}
+	if all := done.Mutated(map[string]string{"c": "3"}); all.Modifying != nil || all.Mutable["c"] != "3" {
+		t.Errorf("all are settled: %+v", all)
+	}
+	if v.Mutable["a"] != "1" || len(open.Modifying) != 2 || v.Modifying != nil {
+		t.Errorf("the volume before was changed: %+v, %+v", v, open)
+	}
+	if cmd := Modify("my disk", "note=a b", "x=1"); cmd != "volctl volume modify 'my disk' 'note=a b' x=1" {
+		t.Errorf("the command is %s", cmd)
+	}
+	if err := (Volume{ID: "data", Mutable: map[string]string{"": "x"}}).CheckMutable(); !errors.Is(err, ErrInvalid) {
+		t.Errorf("no name: %v", err)
+	}
+}
+
+// TestReaches: a claim is refused where the plugin says that the volume is elsewhere,
+// and only there.
+func TestReaches(t *testing.T) {
+	here := map[string]string{"Zone": "a", "rack": "1"}
+	in := func(ts ...map[string]string) []map[string]string { return ts }
+	for name, tt := range map[string]struct {
+		caps    Caps
+		host    map[string]string
+		volume  []map[string]string
+		refused bool
+	}{
+		"the same":                  {Caps{Topology: true}, here, in(map[string]string{"zone": "a", "rack": "1"}), false},
+		"a wider place":             {Caps{Topology: true}, here, in(map[string]string{"zone": "a"}), false},
+		"one of several":            {Caps{Topology: true}, here, in(map[string]string{"zone": "b"}, map[string]string{"zone": "a"}), false},
+		"another zone":              {Caps{Topology: true}, here, in(map[string]string{"zone": "b"}), true},
+		"values have a case":        {Caps{Topology: true}, here, in(map[string]string{"zone": "A"}), true},
+		"a key that the host lacks": {Caps{Topology: true}, here, in(map[string]string{"zone": "a", "row": "1"}), true},
+		"no zone fits":              {Caps{Topology: true}, here, in(map[string]string{"zone": "b"}, map[string]string{"zone": "c"}), true},
+		"a plugin without":          {Caps{}, here, in(map[string]string{"zone": "b"}), false},
+		"a host that does not say":  {Caps{Topology: true}, nil, in(map[string]string{"zone": "b"}), false},
+		"a volume that is anywhere": {Caps{Topology: true}, here, nil, false},
+	} {
+		r := Record{Volume: Volume{
+			ID: "data", PluginID: "ebs", Topologies: tt.volume, Capabilities: []Capability{{Access: SingleNodeWriter, Attachment: FileSystem}},
+		}}
+		next, err := Admit(r, Request{Alloc: "web", Target: "/t"}, PluginInfo{Caps: tt.caps, Topology: tt.host}, time.Now())
+		if errors.Is(err, ErrRefused) != tt.refused || (len(next.Claims) == 0) != tt.refused {
+			t.Errorf("%s: %v, %d claims", name, err, len(next.Claims))
+		}
+		if tt.refused && !strings.Contains(err.Error(), "this host is at Zone=a rack=1") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	// Who has it keeps it, whatever the plugin says later.
+	r := Record{Volume: Volume{ID: "data", Capabilities: []Capability{{Access: SingleNodeWriter, Attachment: FileSystem}}}}
+	r, err := Admit(r, Request{Alloc: "web", Target: "/t"}, PluginInfo{}, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Volume.Topologies = in(map[string]string{"zone": "b"})
+	if _, err := Admit(r, Request{Alloc: "web", Target: "/t"}, PluginInfo{Caps: Caps{Topology: true}, Topology: here}, time.Now()); err != nil {
+		t.Errorf("the same again: %v", err)
+	}
+}
