@@ -28,8 +28,8 @@ func newVolumeStatus(a *app) *cobra.Command {
 		Use: "status [ID]", Short: "Show a volume, its claims, and what it waits for",
 		Long: `Show a volume: its state, its claims, and if it is stuck at which step, who holds it and
 which command helps. The plugin is asked how full it is and how it finds it, as far as it can
-tell; -o wide also asks what its controller knows of it. The beginning of an id is enough.
-Without an id, list all.`,
+tell; -o wide also asks what its controller knows of it. -o json has what it said last. The
+beginning of an id is enough. Without an id, list all.`,
 		Args: between(0, "ID"), ValidArgsFunction: completeArg(a, volumeIDs),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -48,18 +48,17 @@ func runVolumeStatus(ctx context.Context, o volumeStatusOptions, client *apiclie
 	if err != nil {
 		return failed(err, "show volume %q", o.id)
 	}
-	if !out.quiet {
-		ask(ctx, client, v, out.wide())
-	}
 	return out.print(v, []string{v.Spec.ID}, func(w *bytes.Buffer) error {
+		ask(ctx, client, v, out.wide())
 		return volumeScreen(w, out, v)
 	})
 }
 
 // ask has the plugin say how a volume is. Without an answer in time what it said last
-// stands.
+// stands, and so it does where a call for the volume is in hand. Programs, which may
+// ask often, are always shown that.
 func ask(ctx context.Context, client *apiclient.Client, v *api.Volume, storage bool) {
-	if v.PluginState != api.PluginReady {
+	if v.PluginState != api.PluginReady || v.Attempt != nil && v.Attempt.Running {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
