@@ -1,0 +1,335 @@
+package main_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/volmgr/csitest"
+)
+
+// able is a plugin that can tell everything, and modify.
+func able(c *csitest.Config) {
+	c.AnyVolume = false
+	c.Modify, c.Lists, c.Get, c.PublishedNodes = true, true, true, true
+	c.Health, c.ListHealth, c.NodeHealth, c.StorageHealth = true, true, true, true
+	c.PageSize = 2
+}
+
+// count is how often a call came after a mark.
+func (h recorded) count(since int64, method string) int {
+	h.t.Helper()
+	all, err := csitest.ReadJournal(h.cfg.JournalPath())
+	h.must(err)
+	return all.Since(since).Count(method)
+}
+
+// refused runs volctl, which must fail with this exit code and these words.
+func (h *host) refused(code int, words string, args ...string) {
+	h.t.Helper()
+	if r := h.try(args...); r.code != code || !strings.Contains(r.err, words) {
+		h.t.Errorf("volctl %s: exit %d\n%s\nwant exit %d, and %q", strings.Join(args, " "), r.code, r.err, code, words)
+	}
+}
+
+// says checks what volctl prints.
+func (h *host) says(words string, args ...string) {
+	h.t.Helper()
+	if out := h.volctl(args...); !strings.Contains(out, words) {
+		h.t.Errorf("volctl %s:\n%s\nwant %q", strings.Join(args, " "), out, words)
+	}
+}
+
+func (h *host) saysNot(words string, args ...string) {
+	h.t.Helper()
+	if out := h.volctl(args...); strings.Contains(out, words) {
+		h.t.Errorf("volctl %s:\n%s\nwant it without %q", strings.Join(args, " "), out, words)
+	}
+}
+
+func (h recorded) file(name, text string) string {
+	h.t.Helper()
+	path := filepath.Join(h.dir, name+".yaml")
+	h.must(os.WriteFile(path, []byte(text), 0o644))
+	return path
+}
+
+func (h recorded) mutable(id string) map[string]string {
+	h.t.Helper()
+	var v api.Volume
+	h.must(json.Unmarshal([]byte(h.volctl("volume", "status", id, "-o", "json")), &v))
+	return v.Spec.Mutable
+}
+
+// TestModifyVolume: mutable parameters are the volume's from its creation on, change
+// while it is in use, and are known again after whatever came between.
+func TestModifyVolume(t *testing.T) {
+	t.Parallel()
+	h := newRecorded(t, "2s", able)
+	is := func(want string) {
+		t.Helper()
+		if got := h.mutable("data")["iops"]; got != want {
+			t.Errorf("iops is %q, want %q", got, want)
+		}
+	}
+	h.volctl("volume", "create", "data", "--plugin", "rec", "--mutable-param", "iops=100")
+	h.volctl("volume", "claim", "data")
+	h.says(`{"iops":"100"} → {"iops":"200"}`, "volume", "modify", "data", "iops=200")
+	is("200")
+	mark := h.mark()
+	h.says("is unchanged", "volume", "modify", "data", "iops=200")
+	h.refused(2, `plugin "rec" refuses it: the mutable parameter "colour" is not known`, "volume", "modify", "data", "colour=red")
+	h.refused(3, "no volume", "volume", "modify", "other", "iops=1")
+	is("200")
+	h.saysNot("not seen to end", "volume", "status", "data")
+	h.expect(mark, csitest.ControllerModify)
+
+	// By a file, which says first what it would do.
+	file := h.file("data", "id: data\nplugin_id: rec\nmutable_parameters: {iops: '300'}\n")
+	mark = h.mark()
+	h.says(`would be updated: mutable_parameters: {"iops":"200"} → {"iops":"300"}`, "volume", "validate", file)
+	h.expect(mark)
+	h.says(`updated volume "data": mutable_parameters`, "volume", "register", file)
+	h.expect(mark, csitest.ControllerModify)
+	is("300")
+
+	// The plugin does it and does not answer in time.
+	h.fault(csitest.Fault{Method: csitest.ControllerModify, Delay: 5 * time.Second})
+	h.refused(5, `whether volume "data" was modified is not known`, "volume", "modify", "data", "iops=400")
+	h.says("modifying iops=400 was not seen to end", "volume", "status", "data")
+	h.volctl("volume", "modify", "data", "iops=400")
+	is("400")
+
+	// The agent dies between the effect and the answer.
+	h.fault(csitest.Fault{Method: csitest.ControllerModify, KillCaller: csitest.AfterEffect})
+	if r := h.try("volume", "modify", "data", "iops=500"); r.code == 0 {
+		t.Error("the agent died, and yet it was modified")
+	}
+	if err := h.cmd.Wait(); err == nil {
+		t.Error("the agent was not killed")
+	}
+	h.start("rec")
+	is("400")
+	h.says("to go on with it: volctl volume modify data iops=500", "volume", "status", "data")
+	h.volctl("volume", "modify", "data", "iops=500")
+	is("500")
+	h.saysNot("not seen to end", "volume", "status", "data")
+	h.volctl("volume", "detach", "data", "manual")
+	h.volctl("volume", "delete", "data", "-y")
+}
+
+// TestUnasked: a volume's life asks nothing that is not part of it, even of a plugin
+// that could tell.
+func TestUnasked(t *testing.T) {
+	t.Parallel()
+	h := newRecorded(t, "30s", able)
+	mark := h.mark()
+	h.volctl("volume", "create", "data", "--plugin", "rec")
+	h.volctl("volume", "claim", "data", "--alloc", "a")
+	for _, args := range [][]string{
+		{"volume", "list", "-o", "wide"}, {"volume", "status", "data", "-o", "json"}, {"inspect", "data"}, {"node", "status"},
+		{"plugin", "list"}, {"plugin", "status", "rec"}, {"claim", "list"}, {"events"},
+	} {
+		h.volctl(args...)
+	}
+	h.metrics()
+	h.kill()
+	h.start("rec")
+	h.volctl("volume", "detach", "data", "a")
+	h.volctl("volume", "delete", "data", "-y")
+	for _, m := range []string{
+		csitest.ListVolumes, csitest.GetCapacity, csitest.ControllerGetVolume, csitest.NodeStats,
+		csitest.NodeHealth, csitest.NodeStorageHealth, csitest.ControllerHealth, csitest.ListHealth,
+	} {
+		if n := h.count(mark, m); n > 0 {
+			t.Errorf("%s came %d times", m, n)
+		}
+	}
+}
+
+// TestUnable: what a plugin cannot do is refused, and never sent.
+func TestUnable(t *testing.T) {
+	t.Parallel()
+	h := newRecorded(t, "30s", func(c *csitest.Config) { c.Stats = false })
+	h.volctl("volume", "create", "data", "--plugin", "rec")
+	h.volctl("volume", "claim", "data")
+	mark := h.mark()
+	h.refused(4, `plugin "rec" cannot modify volumes`, "volume", "modify", "data", "iops=1")
+	h.refused(4, `plugin "rec" cannot modify volumes`, "volume", "create", "x", "--plugin", "rec", "--mutable-param", "iops=1")
+	h.refused(4, `plugin "rec" knows no topology`, "volume", "create", h.file("y", "id: y\nplugin_id: rec\ntopology_request: {required: [{zone: a}]}\n"))
+	h.refused(4, `plugin "rec" does not tell how full a volume is`, "volume", "stats", "data")
+	h.refused(4, `plugin "rec" cannot list its volumes`, "plugin", "volumes", "rec")
+	h.refused(4, `plugin "rec" cannot tell how much it can create`, "plugin", "capacity", "rec")
+	h.refused(4, `plugin "rec" cannot tell how its storage is`, "plugin", "health", "rec")
+	h.says("mounted, writable", "volume", "status", "data", "-o", "wide")
+	h.expect(mark)
+	if ids := h.volctl("volume", "list", "-q"); ids != "data" {
+		t.Errorf("there are the volumes %q", ids)
+	}
+	h.volctl("volume", "detach", "data", "manual")
+}
+
+// TestPluginVolumes lists what a plugin has page by page, and finds what nobody here
+// knows any more.
+func TestPluginVolumes(t *testing.T) {
+	t.Parallel()
+	h := newRecorded(t, "30s", able)
+	for i := range 5 {
+		h.volctl("volume", "create", fmt.Sprintf("v%d", i), "--plugin", "rec")
+	}
+	h.volctl("volume", "deregister", "v1")
+	h.volctl("volume", "deregister", "v3")
+	list := func(args ...string) []string {
+		t.Helper()
+		return strings.Fields(h.volctl(append([]string{"plugin", "volumes", "rec", "-q"}, args...)...))
+	}
+	mark := h.mark()
+	all := list()
+	if len(all) != 5 || h.count(mark, csitest.ListVolumes) != 3 {
+		t.Errorf("%d volumes by %d calls: %q", len(all), h.count(mark, csitest.ListVolumes), all)
+	}
+	other := list("--unregistered")
+	if len(other) != 2 || !strings.HasSuffix(other[0], "v1") || !strings.HasSuffix(other[1], "v3") {
+		t.Errorf("not registered: %q", other)
+	}
+	mark = h.mark()
+	if some := list("--limit", "3"); !slices.Equal(some, all[:3]) || h.count(mark, csitest.ListVolumes) != 2 {
+		t.Errorf("three are %q, by %d calls", some, h.count(mark, csitest.ListVolumes))
+	}
+	// A token that is not known any more: once more from the start.
+	h.fault(csitest.Fault{Method: csitest.ListVolumes, Skip: 2, Code: codes.Aborted})
+	mark = h.mark()
+	if again := list(); !slices.Equal(again, all) || h.count(mark, csitest.ListVolumes) != 6 {
+		t.Errorf("after ABORTED: %q, by %d calls", again, h.count(mark, csitest.ListVolumes))
+	}
+	h.fault(csitest.Fault{Method: csitest.ListVolumes, Twist: csitest.Endless, Times: -1})
+	h.refused(1, "does not end its answer to ListVolumes", "plugin", "volumes", "rec")
+
+	// What was found can be taken over, with what the plugin knows of it.
+	h.must(h.cfg.Faults().Clear())
+	mark = h.mark()
+	h.volctl("volume", "register", h.file("found", "id: found\nplugin_id: rec\nexternal_id: "+other[0]+"\n"))
+	if n := h.count(mark, csitest.ControllerGetVolume); n != 1 {
+		t.Errorf("%d calls of ControllerGetVolume", n)
+	}
+	h.volctl("volume", "claim", "found") // its context is the plugin's, which it checks
+	h.volctl("volume", "detach", "found", "manual")
+	h.refused(3, "knows no volume", "volume", "register", h.file("none", "id: none\nplugin_id: rec\nexternal_id: nowhere\n"))
+	h.says("Available", "plugin", "capacity", "rec", "--access-mode", "single-node-writer")
+}
+
+// TestVolumeHealth: what a plugin finds wrong is shown to who asks, kept for the
+// others, and changes nothing of the claims.
+func TestVolumeHealth(t *testing.T) {
+	t.Parallel()
+	h := newRecorded(t, "30s", able)
+	h.volctl("volume", "create", "data", "--plugin", "rec")
+	h.volctl("volume", "claim", "data")
+	ext := h.volctl("volume", "status", "data", "-o", "go-template={{.spec.external_id}}")
+	h.saysNot("Health", "volume", "status", "data")
+	h.expectMetrics(
+		`volagent_volume_health{by="node",plugin="rec",severity="inaccessible",volume="data"} 0`,
+		`volagent_volume_health{by="controller",plugin="rec",severity="inaccessible",volume="data"} 0`)
+	h.must(h.cfg.Faults().SetConditions(
+		csitest.Condition{Volume: ext, Seen: "node", Status: 3, Reason: "PathDown", Message: "no path to the array"}, // INACCESSIBLE
+		csitest.Condition{Volume: ext, Seen: "controller", Status: 99},
+		csitest.Condition{Status: 1, Message: "one path left"},
+	))
+	mark := h.mark()
+	status := h.volctl("volume", "status", "data", "-o", "wide")
+	for _, want := range []string{"× data  mounted, writable", "PathDown: no path to the array", "says the node", "status 99", "says the controller", "attached to test-host"} {
+		if !strings.Contains(status, want) {
+			t.Errorf("%q is not in\n%s", want, status)
+		}
+	}
+	for _, m := range []string{csitest.NodeStats, csitest.NodeHealth, csitest.ControllerHealth, csitest.ControllerGetVolume} {
+		if n := h.count(mark, m); n != 1 {
+			t.Errorf("%s came %d times", m, n)
+		}
+	}
+	mark = h.mark()
+	h.says("PathDown: no path to the array", "node", "status")
+	h.says("health-changed", "events")
+	h.says(`"PathDown"`, "volume", "status", "data", "-o", "json")
+	h.expectMetrics(`volagent_volume_health{by="controller",plugin="rec",severity="other",volume="data"} 1`)
+	if n := h.count(mark, csitest.NodeHealth); n > 0 {
+		t.Errorf("NodeGetVolumeHealth came %d times for what was known", n)
+	}
+	health := h.volctl("plugin", "health", "rec")
+	for _, want := range []string{"one path left", "1 volume not well", "data"} {
+		if !strings.Contains(health, want) {
+			t.Errorf("%q is not in\n%s", want, health)
+		}
+	}
+	h.volctl("volume", "claim", "data") // as before
+	h.volctl("volume", "detach", "data", "manual")
+	if left := h.metrics(); strings.Contains(left, `by="node",plugin="rec"`) || strings.Contains(left, "volagent_volume_bytes{") {
+		t.Errorf("the mount is gone, and what was said of it is not:\n%s", left)
+	}
+	h.volctl("volume", "delete", "data", "-y")
+	if left := h.metrics(); strings.Contains(left, `volume="data"`) {
+		t.Errorf("the volume is gone, and what was said of it is not:\n%s", left)
+	}
+}
+
+// TestHealthHangs: a plugin that does not answer holds up neither a status nor what is
+// done with the volume.
+func TestHealthHangs(t *testing.T) {
+	t.Parallel()
+	h := newRecorded(t, "60s", able)
+	h.volctl("volume", "create", "data", "--plugin", "rec")
+	h.volctl("volume", "claim", "data")
+	h.fault(csitest.Fault{Method: csitest.NodeHealth, Hang: true, Times: -1})
+	h.says("NodeGetVolumeHealth: no answer in time", "volume", "status", "data")
+	h.volctl("volume", "detach", "data", "manual")
+	h.must(h.cfg.Faults().Clear())
+	h.allGone()
+}
+
+// TestTopology: a volume is made where it was asked for, and claimed only where it can
+// be reached.
+func TestTopology(t *testing.T) {
+	t.Parallel()
+	h := newRecorded(t, "30s", func(c *csitest.Config) { c.AnyVolume, c.Topology = false, map[string]string{"zone": "a"} })
+	for _, zone := range []string{"a", "b"} {
+		h.volctl("volume", "create", h.file(zone, fmt.Sprintf("id: in-%s\nplugin_id: rec\ntopology_request: {required: [{zone: %s}]}\n", zone, zone)))
+		h.says("zone="+zone, "volume", "status", "in-"+zone)
+	}
+	mark := h.mark()
+	h.refused(4, "it can be reached from zone=b, and this host is at zone=a", "volume", "claim", "in-b")
+	h.expect(mark)
+	h.volctl("volume", "claim", "in-a")
+	h.expect(mark, csitest.ControllerPublish, csitest.NodeStage, csitest.NodePublish)
+	h.volctl("volume", "detach", "in-a", "manual")
+}
+
+// TestCreateLeaves: a create that timed out says what may be left and how to find it,
+// and the same again takes it.
+func TestCreateLeaves(t *testing.T) {
+	t.Parallel()
+	h := newRecorded(t, "2s", able)
+	h.fault(csitest.Fault{Method: csitest.CreateVolume, Delay: 5 * time.Second, Effect: csitest.EffectDone})
+	r := h.try("volume", "create", "data", "--plugin", "rec")
+	for _, want := range []string{`plugin "rec" may have one named "data"`, "run the same create again", "volctl plugin volumes rec", "volctl volume deregister data -force"} {
+		if r.code != 5 || !strings.Contains(r.err, want) {
+			t.Errorf("exit %d, and %q is not in\n%s", r.code, want, r.err)
+		}
+	}
+	h.await("the plugin to have made it", func() bool { return len(strings.Fields(h.volctl("plugin", "volumes", "rec", "--unregistered", "-q"))) == 1 })
+	h.volctl("volume", "create", "data", "--plugin", "rec")
+	if left := h.volctl("plugin", "volumes", "rec", "--unregistered", "-q"); left != "" {
+		t.Errorf("another one is left: %s", left)
+	}
+	h.refused(2, `plugin "rec" refuses it: `, "volume", "create", "huge", "--plugin", "rec", "--size", "2TiB")
+	if ids := h.volctl("volume", "list", "-q"); ids != "data" {
+		t.Errorf("there are the volumes %q", ids)
+	}
+}
