@@ -242,6 +242,9 @@ func (a *agent) serve(ctx context.Context, fl *pflag.FlagSet) error {
 		background(func() error { return a.plugins.Run(running) })
 		wg.Go(func() { a.db.notes.complete(running) })
 		wg.Go(func() { a.recoverTests(running) })
+		if every, err := a.c.statsInterval(); err == nil { // it was checked
+			wg.Go(func() { a.sample(running, every) })
+		}
 	}
 	wg.Go(func() { tendMemory(running) })
 	wg.Go(func() { watchdog(running, a.log, func() bool { a.db.Node(); return true }) })

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/pflag"
@@ -34,6 +35,9 @@ type Config struct {
 	NodeID      string `mapstructure:"node_id"` // default the host name, kept from the first start
 	LogLevel    string `mapstructure:"log_level"`
 	LogFormat   string `mapstructure:"log_format"`
+	// StatsInterval is how often plugins are asked how mounted volumes are; "0" is
+	// never.
+	StatsInterval string `mapstructure:"stats_interval"`
 }
 
 // setting is one key of the configuration.
@@ -51,6 +55,7 @@ var settings = []setting{
 	{"node_id", "", "CSI node id (default the host name at the first start)", true},
 	{"log_level", "info", "trace, debug, info, warn or error", true},
 	{"log_format", "text", "text or json", true},
+	{"stats_interval", "0", "how often plugins are asked how mounted volumes are; 0 is never", false},
 }
 
 func flagName(key string) string { return strings.ReplaceAll(key, "_", "-") }
@@ -181,6 +186,9 @@ func (c *Config) check() error {
 	if c.LogFormat != "text" && c.LogFormat != "json" {
 		return volume.Errorf(volume.ErrInvalid, "log_format %q is neither text nor json", c.LogFormat)
 	}
+	if _, err := c.statsInterval(); err != nil {
+		return err
+	}
 	if len(c.NodeID) > 256 {
 		return volume.Errorf(volume.ErrInvalid, "node_id has %d bytes; CSI allows 256", len(c.NodeID))
 	}
@@ -191,6 +199,17 @@ func (c *Config) check() error {
 		return volume.Errorf(volume.ErrInvalid, "socket %s has %d bytes, and %d is what a socket address takes", c.Socket, len(c.Socket), maxSocket)
 	}
 	return volmgr.CheckRoot(c.mountRoot())
+}
+
+// leastStatsInterval spares plugins of remote storage, whose answers may be dear.
+const leastStatsInterval = 10 * time.Second
+
+func (c *Config) statsInterval() (time.Duration, error) {
+	d, err := time.ParseDuration(c.StatsInterval)
+	if err != nil || d != 0 && d < leastStatsInterval {
+		return 0, volume.Errorf(volume.ErrInvalid, "stats_interval %q is neither 0 nor a duration of at least %s, as 5m", c.StatsInterval, leastStatsInterval)
+	}
+	return d, nil
 }
 
 func (c *Config) mountRoot() string { return filepath.Join(c.DataDir, "csi") }
@@ -208,6 +227,7 @@ func (c *Config) describe(w io.Writer) error {
 	for _, kv := range [][2]string{
 		{"data_dir", c.DataDir}, {"runtime_dir", c.RuntimeDir}, {"socket", c.Socket}, {"socket_group", c.SocketGroup},
 		{"plugin_dir", c.PluginDir}, {"node_id", c.NodeID}, {"log_level", c.LogLevel}, {"log_format", c.LogFormat},
+		{"stats_interval", c.StatsInterval},
 	} {
 		if _, err := fmt.Fprintf(w, "%s: %q\n", kv[0], kv[1]); err != nil {
 			return err

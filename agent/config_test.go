@@ -38,7 +38,7 @@ func TestPrecedence(t *testing.T) {
 	}
 	want := Config{
 		DataDir: "/var/lib/volagent", RuntimeDir: "/env", Socket: "/env/volagent.sock", SocketGroup: "root",
-		PluginDir: "/etc/volagent/plugins.d", NodeID: "0123", LogLevel: "debug", LogFormat: "json",
+		PluginDir: "/etc/volagent/plugins.d", NodeID: "0123", LogLevel: "debug", LogFormat: "json", StatsInterval: "0",
 	}
 	if c != want {
 		t.Errorf("got  %+v\nwant %+v", c, want)
@@ -60,6 +60,9 @@ func TestBadConfig(t *testing.T) {
 		"no YAML":          {"a: b: c\n", nil, "c.yaml"},
 		"level":            {"", []string{"--log-level", "loud"}, `log_level "loud"`},
 		"format":           {"", []string{"--log-format", "xml"}, `log_format "xml"`},
+		"no duration":      {"stats_interval: often\n", nil, `stats_interval "often" is neither 0 nor a duration of at least 10s`},
+		"too often":        {"stats_interval: 1s\n", nil, `stats_interval "1s"`},
+		"before now":       {"stats_interval: -1m\n", nil, `stats_interval "-1m"`},
 		"relative":         {"plugin_dir: plugins\n", nil, "not an absolute path"},
 		"long data dir":    {"", []string{"--data-dir", "/srv/volagent-data"}, "CSI plugins need accept only 128"},
 		"long runtime dir": {"", []string{"--runtime-dir", "/" + long}, "socket address"},

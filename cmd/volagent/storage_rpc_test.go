@@ -333,3 +333,25 @@ func TestCreateLeaves(t *testing.T) {
 		t.Errorf("there are the volumes %q", ids)
 	}
 }
+
+// TestStatsInterval: an agent that is told to asks regularly how mounted volumes are,
+// and only those.
+func TestStatsInterval(t *testing.T) {
+	t.Parallel()
+	h := prepared(t, "30s", able)
+	h.must(os.WriteFile(filepath.Join(h.dir, "volagent.yaml"), []byte("stats_interval: 10s\n"), 0o644))
+	h.start("rec")
+	h.volctl("volume", "create", "free", "--plugin", "rec")
+	h.volctl("volume", "create", "data", "--plugin", "rec")
+	mark := h.mark()
+	h.volctl("volume", "claim", "data")
+	h.await("the metrics to say how full it is", func() bool { return strings.Contains(h.metrics(), `volagent_volume_bytes{kind="total",plugin="rec",volume="data"}`) })
+	all, err := csitest.ReadJournal(h.cfg.JournalPath())
+	h.must(err)
+	for _, c := range all.Since(mark).Only(csitest.NodeStats, csitest.NodeHealth, csitest.ControllerHealth) {
+		if !strings.Contains(c.Volume, "data") {
+			t.Errorf("asked: %s of %s", c.Method, c.Volume)
+		}
+	}
+	h.volctl("volume", "detach", "data", "manual")
+}
