@@ -55,7 +55,7 @@ func (h *host) saysNot(words string, args ...string) {
 	}
 }
 
-func (h recorded) file(name, text string) string {
+func (h recorded) volumeFile(name, text string) string {
 	h.t.Helper()
 	path := filepath.Join(h.dir, name+".yaml")
 	h.must(os.WriteFile(path, []byte(text), 0o644))
@@ -93,7 +93,7 @@ func TestModifyVolume(t *testing.T) {
 	h.expect(mark, csitest.ControllerModify)
 
 	// By a file, which says first what it would do.
-	file := h.file("data", "id: data\nplugin_id: rec\nmutable_parameters: {iops: '300'}\n")
+	file := h.volumeFile("data", "id: data\nplugin_id: rec\nmutable_parameters: {iops: '300'}\n")
 	mark = h.mark()
 	h.says(`would be updated: mutable_parameters: {"iops":"200"} → {"iops":"300"}`, "volume", "validate", file)
 	h.expect(mark)
@@ -164,7 +164,7 @@ func TestUnable(t *testing.T) {
 	mark := h.mark()
 	h.refused(4, `plugin "rec" cannot modify volumes`, "volume", "modify", "data", "iops=1")
 	h.refused(4, `plugin "rec" cannot modify volumes`, "volume", "create", "x", "--plugin", "rec", "--mutable-param", "iops=1")
-	h.refused(4, `plugin "rec" knows no topology`, "volume", "create", h.file("y", "id: y\nplugin_id: rec\ntopology_request: {required: [{zone: a}]}\n"))
+	h.refused(4, `plugin "rec" knows no topology`, "volume", "create", h.volumeFile("y", "id: y\nplugin_id: rec\ntopology_request: {required: [{zone: a}]}\n"))
 	h.refused(4, `plugin "rec" does not tell how full a volume is`, "volume", "stats", "data")
 	h.refused(4, `plugin "rec" cannot list its volumes`, "plugin", "volumes", "rec")
 	h.refused(4, `plugin "rec" cannot tell how much it can create`, "plugin", "capacity", "rec")
@@ -216,13 +216,13 @@ func TestPluginVolumes(t *testing.T) {
 	// What was found can be taken over, with what the plugin knows of it.
 	h.must(h.cfg.Faults().Clear())
 	mark = h.mark()
-	h.volctl("volume", "register", h.file("found", "id: found\nplugin_id: rec\nexternal_id: "+other[0]+"\n"))
+	h.volctl("volume", "register", h.volumeFile("found", "id: found\nplugin_id: rec\nexternal_id: "+other[0]+"\n"))
 	if n := h.count(mark, csitest.ControllerGetVolume); n != 1 {
 		t.Errorf("%d calls of ControllerGetVolume", n)
 	}
 	h.volctl("volume", "claim", "found") // its context is the plugin's, which it checks
 	h.volctl("volume", "detach", "found", "manual")
-	h.refused(3, "knows no volume", "volume", "register", h.file("none", "id: none\nplugin_id: rec\nexternal_id: nowhere\n"))
+	h.refused(3, "knows no volume", "volume", "register", h.volumeFile("none", "id: none\nplugin_id: rec\nexternal_id: nowhere\n"))
 	h.says("Available", "plugin", "capacity", "rec", "--access-mode", "single-node-writer")
 }
 
@@ -300,7 +300,7 @@ func TestTopology(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "30s", func(c *csitest.Config) { c.AnyVolume, c.Topology = false, map[string]string{"zone": "a"} })
 	for _, zone := range []string{"a", "b"} {
-		h.volctl("volume", "create", h.file(zone, fmt.Sprintf("id: in-%s\nplugin_id: rec\ntopology_request: {required: [{zone: %s}]}\n", zone, zone)))
+		h.volctl("volume", "create", h.volumeFile(zone, fmt.Sprintf("id: in-%s\nplugin_id: rec\ntopology_request: {required: [{zone: %s}]}\n", zone, zone)))
 		h.says("zone="+zone, "volume", "status", "in-"+zone)
 	}
 	mark := h.mark()
@@ -323,7 +323,9 @@ func TestCreateLeaves(t *testing.T) {
 			t.Errorf("exit %d, and %q is not in\n%s", r.code, want, r.err)
 		}
 	}
-	h.await("the plugin to have made it", func() bool { return len(strings.Fields(h.volctl("plugin", "volumes", "rec", "--unregistered", "-q"))) == 1 })
+	h.await("the plugin to have made it", func() bool {
+		return len(strings.Fields(h.volctl("plugin", "volumes", "rec", "--unregistered", "-q"))) == 1
+	})
 	h.volctl("volume", "create", "data", "--plugin", "rec")
 	if left := h.volctl("plugin", "volumes", "rec", "--unregistered", "-q"); left != "" {
 		t.Errorf("another one is left: %s", left)
@@ -345,7 +347,9 @@ func TestStatsInterval(t *testing.T) {
 	h.volctl("volume", "create", "data", "--plugin", "rec")
 	mark := h.mark()
 	h.volctl("volume", "claim", "data")
-	h.await("the metrics to say how full it is", func() bool { return strings.Contains(h.metrics(), `volagent_volume_bytes{kind="total",plugin="rec",volume="data"}`) })
+	h.await("the metrics to say how full it is", func() bool {
+		return strings.Contains(h.metrics(), `volagent_volume_bytes{kind="total",plugin="rec",volume="data"}`)
+	})
 	all, err := csitest.ReadJournal(h.cfg.JournalPath())
 	h.must(err)
 	for _, c := range all.Since(mark).Only(csitest.NodeStats, csitest.NodeHealth, csitest.ControllerHealth) {
