@@ -55,10 +55,11 @@ func runVolumeStatus(ctx context.Context, o volumeStatusOptions, client *apiclie
 }
 
 // ask has the plugin say how a volume is. Without an answer in time what it said last
-// stands, and so it does where a call for the volume is in hand. Programs, which may
-// ask often, are always shown that.
+// stands, and so it does where the volume is not at rest: a plugin that looks at a
+// mount which hangs may hang with it. Programs, which may ask often, are always shown
+// that.
 func ask(ctx context.Context, client *apiclient.Client, v *api.Volume, storage bool) {
-	if v.PluginState != api.PluginReady || v.Attempt != nil && v.Attempt.Running {
+	if v.PluginState != api.PluginReady || v.State != api.StateMounted && v.State != api.StateFree {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
