@@ -47,6 +47,12 @@ capability {
 #   type = "image"
 # }
 
+# Parameters that can change later, with volctl volume modify or with this file. Only for plugins
+# that can modify volumes.
+# mutable_parameters {
+#   iops = "4000"
+# }
+
 # What a new volume is filled from: a snapshot, or another volume. At most one of the two.
 # snapshot_id = "snap-0a1b2c3d"
 # clone_id = "vol-0a1b2c3d"

@@ -50,7 +50,7 @@ func drawSpec(t *rapid.T) api.VolumeSpec {
 	size := rapid.OneOf(rapid.Just(int64(0)), rapid.Int64Range(1, 1<<40), rapid.Map(rapid.Int64Range(1, 9000), func(n int64) int64 { return n << 40 }), rapid.Map(rapid.Int64Range(1, 9), func(n int64) int64 { return n * 1e9 }))
 	s := api.VolumeSpec{
 		ID: id.Draw(t, "id"), PluginID: rapid.StringMatching(`[A-Za-z0-9_-]{1,48}`).Draw(t, "plugin"), Name: maybe("name"), ExternalID: maybe("external"),
-		CapacityMin: size.Draw(t, "size"), Parameters: texts("parameters"), Context: texts("context"),
+		CapacityMin: size.Draw(t, "size"), Parameters: texts("parameters"), Mutable: texts("mutable_parameters"), Context: texts("context"),
 		Reclaim: rapid.SampledFrom([]string{"", "retain", "delete"}).Draw(t, "reclaim"),
 	}
 	if rapid.Bool().Draw(t, "clone") {
@@ -89,7 +89,7 @@ func drawSpec(t *rapid.T) api.VolumeSpec {
 
 // normal is a spec as Parse gives it: what is empty is nil.
 func normal(s api.VolumeSpec) api.VolumeSpec {
-	for _, m := range []*map[string]string{&s.Parameters, &s.Context} {
+	for _, m := range []*map[string]string{&s.Parameters, &s.Mutable, &s.Context} {
 		if len(*m) == 0 {
 			*m = nil
 		}
@@ -286,7 +286,7 @@ func TestExampleInHCLParsesUncommented(t *testing.T) {
 		t.Fatalf("%v\n%s", err, strings.Join(lines, ""))
 	}
 	s := got[0]
-	if s.Name == "" || s.ExternalID == "" || s.CapacityMax == 0 || s.MountOptions == nil || s.Parameters["type"] != "image" || s.SnapshotID == "" ||
+	if s.Name == "" || s.ExternalID == "" || s.CapacityMax == 0 || s.MountOptions == nil || s.Parameters["type"] != "image" || s.Mutable["iops"] != "4000" || s.SnapshotID == "" ||
 		s.Topology == nil || len(s.Topology.Preferred) != 1 || s.Context["share"] == "" || len(s.Secrets) != 4 || s.Reclaim != "retain" {
 		t.Errorf("not every field of the example was tried: %+v", s)
 	}
