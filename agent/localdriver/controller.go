@@ -23,6 +23,7 @@ func (d *driver) ControllerGetCapabilities(context.Context, *csi.ControllerGetCa
 		csi.ControllerServiceCapability_RPC_GET_CAPACITY,
 		csi.ControllerServiceCapability_RPC_GET_VOLUME,
 		csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
+		csi.ControllerServiceCapability_RPC_EXPAND_VOLUME,
 	} {
 		resp.Capabilities = append(resp.Capabilities, &csi.ControllerServiceCapability{
 			Type: &csi.ControllerServiceCapability_Rpc{Rpc: &csi.ControllerServiceCapability_RPC{Type: t}},
@@ -71,12 +72,8 @@ func (d *driver) createImage(ctx context.Context, v volume) error {
 	if err := checkLoopControl(); err != nil {
 		return err
 	}
-	_, total, err := d.space()
-	if err != nil {
+	if err := d.checkFits(v.Capacity); err != nil {
 		return err
-	}
-	if v.Capacity > total {
-		return outOfRangef("an image of %d bytes does not fit: the filesystem of %q has %d", v.Capacity, d.store.root, total)
 	}
 	return d.store.add(v, func(dir string) error { return makeImage(ctx, dir, v) })
 }
@@ -215,6 +212,15 @@ func (d *driver) GetCapacity(_ context.Context, req *csi.GetCapacityRequest) (*c
 		resp.MaximumVolumeSize = wrapperspb.Int64(total)
 	}
 	return resp, nil
+}
+
+// checkFits refuses an image that could never be filled.
+func (d *driver) checkFits(size int64) error {
+	_, total, err := d.space()
+	if err == nil && size > total {
+		err = outOfRangef("an image of %d bytes does not fit: the filesystem of %q has %d", size, d.store.root, total)
+	}
+	return err
 }
 
 // space returns the free and total bytes of the filesystem that holds the volumes.

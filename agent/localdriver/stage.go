@@ -129,7 +129,9 @@ func (t *target) stageImage(ctx context.Context, a access) error {
 	// While targets keep the filesystem mounted it must not be checked; the kernel only adds
 	// another mount of it.
 	if len(uses) == 0 {
-		err = checkFilesystem(ctx, t.v.FSType, l.path())
+		if err = checkFilesystem(ctx, t.v.FSType, l.path()); err == nil && !a.flags.readOnly() {
+			t.warnSmall(growBeforeMount(ctx, t.v.FSType, l.path()))
+		}
 	}
 	if err == nil {
 		err = mountDevice(l.path(), t.path, t.v.FSType, a.flags)
@@ -140,7 +142,18 @@ func (t *target) stageImage(ctx context.Context, a access) error {
 	if err != nil {
 		return err
 	}
+	if !a.flags.readOnly() {
+		t.warnSmall(growFilesystem(l.path(), t.path, t.v.FSType))
+	}
 	return isolate(t.path)
+}
+
+// warnSmall notes that a filesystem is smaller than its image and could not be grown. It can be
+// used all the same; NodeExpandVolume tells its caller.
+func (t *target) warnSmall(err error) {
+	if err != nil {
+		t.d.log.Warn("a filesystem stays smaller than its volume", "volume_id", t.v.ID, "error", err)
+	}
 }
 
 // confirm looks again after a mount.

@@ -24,9 +24,10 @@ const (
 	dirTmp     = "tmp"
 	dirTrash   = "trash"
 
-	metaFile  = "volume.json"
-	dataDir   = "data"
-	imageFile = "image"
+	metaFile      = "volume.json"
+	freshMetaFile = "volume.json.new" // until it takes the place of metaFile
+	dataDir       = "data"
+	imageFile     = "image"
 
 	metaVersion = 1
 )
@@ -158,6 +159,7 @@ func (s *store) load() error {
 			s.broken[id] = err
 			continue
 		}
+		v = s.finishGrowing(v)
 		s.byID[id], s.byName[v.Name] = v, id
 	}
 	return nil
@@ -263,12 +265,15 @@ func (s *store) add(v volume, fill func(dir string) error) error {
 	return nil
 }
 
+// writeVolume puts volume.json into a directory, or a new one in place of the old.
 func writeVolume(dir string, v volume) error {
 	raw, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
 		return err
 	}
-	f, err := os.OpenFile(filepath.Join(dir, metaFile), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	// One that a crash left half-written is written over.
+	fresh := filepath.Join(dir, freshMetaFile)
+	f, err := os.OpenFile(fresh, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
@@ -276,7 +281,22 @@ func writeVolume(dir string, v volume) error {
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}
+	if err := os.Rename(fresh, filepath.Join(dir, metaFile)); err != nil {
+		return err
+	}
 	return syncDir(dir)
+}
+
+// rewrite replaces the metadata of a volume that the caller has locked. After an error memory
+// keeps what was, and the file holds what was or what was to be, whole.
+func (s *store) rewrite(v volume) error {
+	if err := writeVolume(s.path(dirVolumes, v.ID), v); err != nil {
+		return fmt.Errorf("cannot record the change of volume %q: %w", v.ID, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.byID[v.ID] = v
+	return nil
 }
 
 // trash takes a volume out of the list, durably; purge frees its space.

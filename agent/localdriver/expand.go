@@ -1,0 +1,222 @@
+package localdriver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+)
+
+// Growing a volume, in this order:
+//
+//  1. The image file gets longer, durably. Nobody reads what is new of it yet.
+//  2. volume.json says so, durably. What is recorded is never more than there is, so that a file
+//     shorter than recorded always means a loss.
+//  3. The loop devices show it.
+//  4. The filesystem grows, at NodeExpandVolume or at the next staging.
+//
+// A crash between any two leaves a volume of the old or the new size, and every step looks first
+// whether it is done, so the same call again goes on from there. A start finishes the second step.
+
+// ControllerExpandVolume makes a volume larger while it is in use or not; of a directory it only
+// records the size. A volume that is large enough already is success.
+func (d *driver) ControllerExpandVolume(_ context.Context, req *csi.ControllerExpandVolumeRequest) (*csi.ControllerExpandVolumeResponse, error) {
+	if req.GetVolumeId() != "" && req.GetCapacityRange() == nil {
+		return nil, invalidf("the capacity range is missing")
+	}
+	if _, err := d.volume(req.GetVolumeId()); err != nil {
+		return nil, err
+	}
+	unlock, err := d.lock(req.GetVolumeId())
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	v, err := d.volume(req.GetVolumeId())
+	if err != nil {
+		return nil, err
+	}
+	a, err := expandAccess(v, req.GetVolumeCapability())
+	if err != nil {
+		return nil, err
+	}
+	size, err := v.growTo(req.GetCapacityRange())
+	if err != nil {
+		return nil, err
+	}
+	grown := v
+	grown.Capacity = size
+	if v.Type == typeImage {
+		err = d.growImage(v, size)
+	}
+	if err == nil && size > v.Capacity {
+		err = d.store.rewrite(grown)
+	}
+	if err == nil && v.Type == typeImage {
+		err = d.growLoops(grown)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if size > v.Capacity {
+		d.log.Info("grew a volume", "volume_id", v.ID, "name", v.Name, "from_bytes", v.Capacity, "bytes", size)
+	}
+	return &csi.ControllerExpandVolumeResponse{
+		CapacityBytes:         size,
+		NodeExpansionRequired: v.FSType != "" && !a.block,
+	}, nil
+}
+
+// expandAccess understands the optional capability of a request to grow. Here CSI wants
+// INVALID_ARGUMENT for one that the volume does not have.
+func expandAccess(v volume, c *csi.VolumeCapability) (access, error) {
+	if c == nil {
+		return access{}, nil
+	}
+	a, err := parseAccessFor(v, c)
+	if err != nil {
+		return a, invalidf("%v", err)
+	}
+	return a, nil
+}
+
+// growTo chooses the size in bytes that a volume is to have: at least what it has.
+func (v *volume) growTo(r *csi.CapacityRange) (int64, error) {
+	required, limit := r.GetRequiredBytes(), r.GetLimitBytes()
+	switch {
+	case required < 0 || limit < 0:
+		return 0, invalidf("the capacity range %d to %d is negative", required, limit)
+	case limit > 0 && required > limit:
+		return 0, outOfRangef("required_bytes %d is more than limit_bytes %d", required, limit)
+	case limit > 0 && v.Capacity > limit:
+		return 0, outOfRangef("volume %q has %d bytes and cannot be shrunk to %d", v.ID, v.Capacity, limit)
+	case required <= v.Capacity:
+		return v.Capacity, nil
+	}
+	return v.sizeFor(r)
+}
+
+// growImage makes the file of an image longer, durably. It never makes one shorter.
+func (d *driver) growImage(v volume, size int64) error {
+	fail := func(err error) error { return fmt.Errorf("cannot grow the image of volume %q: %w", v.ID, err) }
+	if size > v.Capacity {
+		if err := d.checkFits(size); err != nil {
+			return err
+		}
+	}
+	f, err := os.OpenFile(d.store.dataPath(v), os.O_RDWR|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return fail(err)
+	}
+	st, err := f.Stat()
+	switch {
+	case err != nil:
+	case st.Size() < v.Capacity:
+		err = preconditionf("it has %d bytes, less than the %d recorded: a part of it is lost", st.Size(), v.Capacity)
+	case st.Size() < size:
+		err = f.Truncate(size)
+		if errors.Is(err, unix.EFBIG) {
+			err = outOfRangef("%d bytes are more than its filesystem allows for one file", size)
+		}
+		if err == nil {
+			err = f.Sync()
+		}
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return fail(err)
+	}
+	return nil
+}
+
+// finishGrowing records the size of an image that became longer before a crash.
+func (s *store) finishGrowing(v volume) volume {
+	if v.Type != typeImage {
+		return v
+	}
+	st, err := statPath(s.dataPath(v))
+	if err != nil || !st.isRegular() || int64(st.size) <= v.Capacity {
+		return v // one that is missing or too short is told about when it is used
+	}
+	s.log.Info("a volume has grown", "volume_id", v.ID, "from_bytes", v.Capacity, "bytes", st.size)
+	v.Capacity = int64(st.size)
+	if err := writeVolume(s.path(dirVolumes, v.ID), v); err != nil {
+		s.log.Warn("cannot record that a volume has grown; the next start does so", "volume_id", v.ID, "error", err)
+	}
+	return v
+}
+
+// growLoops lets the devices that an image is attached to show all of it.
+func (d *driver) growLoops(v volume) error {
+	loops, err := loopsOf(v.ID, d.store.dataPath(v))
+	if err != nil {
+		return err
+	}
+	for _, l := range loops {
+		if err := growLoop(l, v.Capacity); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// growLoop lets a device show all of its image, if it shows less than size bytes.
+func growLoop(l loopDevice, size int64) error {
+	have, err := blockSize(l.path())
+	if err != nil || have >= size || l.unusable {
+		return err
+	}
+	err = withDevice(l.path(), func(fd int) error { return unix.IoctlSetInt(fd, unix.LOOP_SET_CAPACITY, 0) })
+	if err != nil {
+		return fmt.Errorf("cannot let %s show all of its image: %w", l.path(), err)
+	}
+	return nil
+}
+
+// NodeExpandVolume makes the loop device and the filesystem of a staged or published volume as
+// large as the volume. It does what is left to do and can be repeated.
+func (d *driver) NodeExpandVolume(_ context.Context, req *csi.NodeExpandVolumeRequest) (*csi.NodeExpandVolumeResponse, error) {
+	if _, err := d.volume(req.GetVolumeId()); err != nil {
+		return nil, err
+	}
+	t, unlock, err := d.open(req.GetVolumeId(), "volume path", req.GetVolumePath())
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if _, err := expandAccess(t.v, req.GetVolumeCapability()); err != nil {
+		return nil, err
+	}
+	size, err := t.v.growTo(req.GetCapacityRange())
+	if err != nil {
+		return nil, err
+	}
+	if size > t.v.Capacity {
+		return nil, outOfRangef("volume %q has %d bytes; ControllerExpandVolume must make them %d first", t.v.ID, t.v.Capacity, size)
+	}
+	at, err := t.look(t.path)
+	if err != nil {
+		return nil, err
+	}
+	staged := at.kind == kindNode || at.kind == kindOurs
+	if !staged && t.v.Type == typeImage && len(t.loops) > 0 && t.v.Block && at.kind == kindNone {
+		staged = true // raw block has nothing at its staging path
+	}
+	if !staged {
+		return nil, codedf(codes.NotFound, "volume %q is neither staged nor published at %q", t.v.ID, t.path)
+	}
+	for _, l := range t.loops {
+		if err := growLoop(l, t.v.Capacity); err != nil {
+			return nil, err
+		}
+	}
+	if at.kind == kindOurs && t.v.Type == typeImage {
+		if err := growFilesystem(at.loop.path(), t.path, t.v.FSType); err != nil {
+			return nil, err
+		}
+	}
+	return &csi.NodeExpandVolumeResponse{CapacityBytes: t.v.Capacity}, nil
+}

@@ -1,0 +1,322 @@
+package localdriver
+
+import (
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+func (b *bench) expand(id string, size int64) (*csi.ControllerExpandVolumeResponse, error) {
+	return b.ControllerExpandVolume(background(), &csi.ControllerExpandVolumeRequest{
+		VolumeId: id, CapacityRange: &csi.CapacityRange{RequiredBytes: size}})
+}
+
+func (b *bench) nodeExpand(id, path string, size int64) error {
+	_, err := b.NodeExpandVolume(background(), &csi.NodeExpandVolumeRequest{
+		VolumeId: id, VolumePath: path, CapacityRange: &csi.CapacityRange{RequiredBytes: size}})
+	return err
+}
+
+func (b *bench) capacity(id string) int64 {
+	b.t.Helper()
+	resp, err := b.ControllerGetVolume(background(), &csi.ControllerGetVolumeRequest{VolumeId: id})
+	must(b.t, err)
+	return resp.GetVolume().GetCapacityBytes()
+}
+
+// wantTotal asks the driver how large the filesystem or device at a path is: size, less at most
+// three tenths for what the filesystem keeps for itself.
+func (b *bench) wantTotal(id, path string, size int64) {
+	b.t.Helper()
+	resp, err := b.stats(id, path)
+	must(b.t, err)
+	if got := resp.GetUsage()[0].GetTotal(); got > size || got < size/10*7 {
+		b.t.Errorf("%q has %d bytes, want about %d", path, got, size)
+	}
+}
+
+// TestGrowInUse makes filesystems larger under a reader and a writer, through the staging path
+// and through a read-only target.
+func TestGrowInUse(t *testing.T) {
+	needLoops(t)
+	for _, f := range filesystems {
+		t.Run(f.name, func(t *testing.T) {
+			b := newBench(t)
+			c, target := mountCap(multiWriter, f.name), b.path("ro")
+			id := b.create("v", f.minSize, image(f.name), c)
+			must(t, b.stage(id, c))
+			must(t, b.publish(id, target, c, true))
+			write(t, filepath.Join(b.staging(id), "f"), "kept")
+			small, err := b.stats(id, target)
+			must(t, err)
+			size := f.minSize
+			for _, path := range []string{b.staging(id), target} {
+				size *= 2
+				resp, err := b.expand(id, size-1) // rounded up
+				must(t, err)
+				if resp.GetCapacityBytes() != size || !resp.GetNodeExpansionRequired() || b.capacity(id) != size {
+					t.Fatalf("got %v, recorded are %d", resp, b.capacity(id))
+				}
+				if got, err := blockSize(b.loops(id)[0].path()); err != nil || got != size {
+					t.Errorf("the device has %d bytes (%v), want %d", got, err, size)
+				}
+				for range 2 {
+					err = b.nodeExpand(id, path, size)
+					if f.name != "ext4" || mayGrowMounted() {
+						must(t, err)
+						b.wantTotal(id, target, size)
+						continue
+					}
+					wantCode(t, err, codes.FailedPrecondition, "CAP_SYS_RESOURCE")
+				}
+			}
+			wantContent(t, filepath.Join(target, "f"), "kept")
+			must(t, b.unpublish(id, target))
+			must(t, b.unstage(id))
+			must(t, b.stage(id, c))
+			b.wantTotal(id, b.staging(id), size)
+			if now, err := b.stats(id, b.staging(id)); err != nil || now.GetUsage()[0].GetTotal() <= small.GetUsage()[0].GetTotal() {
+				t.Errorf("it was %v and is %v (%v)", small, now, err)
+			}
+			must(t, b.nodeExpand(id, b.staging(id), size))
+			wantContent(t, filepath.Join(b.staging(id), "f"), "kept")
+			b.clear(id)
+		})
+	}
+}
+
+// TestGrowUnmounted grows volumes that nobody uses; the next staging grows the filesystem, also
+// when nobody asks for it.
+func TestGrowUnmounted(t *testing.T) {
+	needLoops(t)
+	for _, f := range filesystems {
+		b := newBench(t)
+		c := mountCap(writer, f.name)
+		id := b.create("v", f.minSize, image(f.name), c)
+		_, err := b.expand(id, 2*f.minSize)
+		must(t, err)
+		must(t, b.stage(id, mountCap(writer, f.name, "ro")))
+		wantCode(t, b.nodeExpand(id, b.staging(id), 0), codes.FailedPrecondition, "staging-"+id)
+		must(t, b.unstage(id))
+		must(t, b.stage(id, c))
+		b.wantTotal(id, b.staging(id), 2*f.minSize)
+		must(t, b.nodeExpand(id, b.staging(id), 0))
+		b.clear(id)
+	}
+}
+
+func TestGrowBlock(t *testing.T) {
+	needLoops(t)
+	b := newBench(t)
+	c, target := blockCap(writer), b.path("dev")
+	id := b.create("v", mib, image(""), c)
+	must(t, b.stage(id, c))
+	must(t, b.publish(id, target, c, true)) // there are two devices now
+	resp, err := b.expand(id, 4*mib)
+	must(t, err)
+	if resp.GetNodeExpansionRequired() {
+		t.Error("a raw volume is as large as its device")
+	}
+	for _, l := range b.loops(id) {
+		if got, err := blockSize(l.path()); err != nil || got != 4*mib {
+			t.Errorf("%s has %d bytes (%v)", l.path(), got, err)
+		}
+	}
+	b.wantTotal(id, target, 4*mib)
+	must(t, b.nodeExpand(id, target, 4*mib))
+	must(t, b.nodeExpand(id, b.staging(id), 4*mib))
+	must(t, b.unpublish(id, target))
+	b.clear(id)
+}
+
+func TestGrowDirectory(t *testing.T) {
+	b := newBench(t)
+	c := mountCap(writer, "")
+	id := b.create("v", 1000, nil, c)
+	resp, err := b.expand(id, 5000)
+	must(t, err)
+	if resp.GetCapacityBytes() != 5000 || resp.GetNodeExpansionRequired() {
+		t.Errorf("got %v", resp)
+	}
+	b.restart()
+	if got := b.capacity(id); got != 5000 {
+		t.Errorf("after a restart it has %d bytes", got)
+	}
+	must(t, b.stage(id, c))
+	must(t, b.nodeExpand(id, b.staging(id), 5000))
+	b.clear(id)
+}
+
+func TestGrowRefused(t *testing.T) {
+	b := newBench(t)
+	c := mountCap(writer, "")
+	id := b.create("v", 5000, nil, c)
+	ranged := func(id string, required, limit int64, c *csi.VolumeCapability) error {
+		_, err := b.ControllerExpandVolume(background(), &csi.ControllerExpandVolumeRequest{
+			VolumeId: id, CapacityRange: &csi.CapacityRange{RequiredBytes: required, LimitBytes: limit}, VolumeCapability: c})
+		return err
+	}
+	_, err := b.ControllerExpandVolume(background(), &csi.ControllerExpandVolumeRequest{VolumeId: id})
+	wantCode(t, err, codes.InvalidArgument, "capacity range")
+	wantCode(t, ranged("", 1, 0, nil), codes.InvalidArgument, "id is empty")
+	wantCode(t, ranged("vol-aaaaaaaaaaaaaaaa", 1, 0, nil), codes.NotFound, "vol-aaaaaaaaaaaaaaaa")
+	wantCode(t, ranged(id, -1, 0, nil), codes.InvalidArgument, "negative")
+	wantCode(t, ranged(id, 9, 8, nil), codes.OutOfRange, "limit_bytes")
+	wantCode(t, ranged(id, 0, 4999, nil), codes.OutOfRange, "5000", "cannot be shrunk")
+	wantCode(t, ranged(id, 6000, 0, blockCap(writer)), codes.InvalidArgument, "block access")
+	must(t, ranged(id, 4000, 0, c)) // it has more than that already
+	if got := b.capacity(id); got != 5000 {
+		t.Errorf("it has %d bytes after the refusals", got)
+	}
+	wantCode(t, b.nodeExpand(id, b.path("nowhere"), 0), codes.NotFound, "nowhere")
+	wantCode(t, b.nodeExpand(id, "", 0), codes.InvalidArgument, "volume path")
+	wantCode(t, b.nodeExpand("vol-aaaaaaaaaaaaaaaa", "some/path", 0), codes.NotFound)
+	must(t, b.stage(id, c))
+	wantCode(t, b.nodeExpand(id, b.staging(id), 5001), codes.OutOfRange, "ControllerExpandVolume")
+	b.clear(id)
+	if inUserNamespace(t) {
+		return
+	}
+	id = b.create("i", 20*mib, image("ext4"), c)
+	wantCode(t, ranged(id, 1<<60, 0, nil), codes.OutOfRange, "does not fit")
+	wantCode(t, ranged(id, 20*mib+1, 20*mib+2, nil), codes.OutOfRange, "multiple")
+	must(t, os.Truncate(filepath.Join(b.state, dirVolumes, id, imageFile), 19*mib))
+	wantCode(t, ranged(id, 30*mib, 0, nil), codes.FailedPrecondition, "lost")
+	must(t, b.delete(id))
+}
+
+// TestGrowCutShort stops growing after each of its steps, as a crash does. The volume must have
+// the old or the new size, hold its data and be mountable, and the same call again must finish.
+func TestGrowCutShort(t *testing.T) {
+	needLoops(t)
+	const old, grown = 300 * mib, 600 * mib
+	steps := []struct {
+		name string
+		do   func(b *bench, id string)
+	}{
+		{"nothing", func(*bench, string) {}},
+		{"file", func(b *bench, id string) {
+			must(b.t, os.Truncate(filepath.Join(b.state, dirVolumes, id, imageFile), grown))
+		}},
+		{"half a record", func(b *bench, id string) { write(b.t, filepath.Join(b.state, dirVolumes, id, freshMetaFile), `{"ver`) }},
+		{"record", func(b *bench, id string) {
+			v, err := readVolume(filepath.Join(b.state, dirVolumes, id, metaFile), id)
+			must(b.t, err)
+			v.Capacity = grown
+			must(b.t, writeVolume(filepath.Join(b.state, dirVolumes, id), v))
+		}},
+		{"device", func(b *bench, id string) { must(b.t, growLoop(b.loops(id)[0], grown)) }},
+	}
+	for last := range steps {
+		for _, remount := range []bool{false, true} {
+			b := newBench(t)
+			c := mountCap(writer, "xfs")
+			id := b.create("v", old, image("xfs"), c)
+			must(t, b.stage(id, c))
+			write(t, filepath.Join(b.staging(id), "f"), "kept")
+			b.stop()
+			for _, s := range steps[:last+1] {
+				s.do(b, id)
+			}
+			b.start()
+			if got := b.capacity(id); got != old && got != grown {
+				t.Errorf("%s: it has %d bytes", steps[last].name, got)
+			}
+			if remount {
+				must(t, b.unstage(id))
+				must(t, b.stage(id, c))
+			}
+			wantContent(t, filepath.Join(b.staging(id), "f"), "kept")
+			_, err := b.expand(id, grown)
+			must(t, err)
+			must(t, b.nodeExpand(id, b.staging(id), grown))
+			b.wantTotal(id, b.staging(id), grown)
+			wantGone(t, filepath.Join(b.state, dirVolumes, id, freshMetaFile))
+			if got := b.capacity(id); got != grown {
+				t.Errorf("%s: finished, it has %d bytes", steps[last].name, got)
+			}
+			b.clear(id)
+		}
+	}
+}
+
+// TestGrowKilled kills the driver at random moments while it grows a volume in use.
+func TestGrowKilled(t *testing.T) {
+	needLoops(t)
+	b := newBench(t)
+	c := mountCap(writer, "xfs")
+	id := b.create("v", 300*mib, image("xfs"), c)
+	must(t, b.stage(id, c))
+	write(t, filepath.Join(b.staging(id), "f"), "kept")
+	b.stop()
+	rounds := 20
+	if testing.Short() {
+		rounds = 5
+	}
+	size := 300 * mib
+	for round := range rounds {
+		kill := b.startProcess()
+		killer := time.AfterFunc(time.Duration(round)*time.Millisecond, kill)
+		for alive := true; alive; {
+			_, err := b.expand(id, size+4*mib)
+			if err == nil {
+				size += 4 * mib
+				err = b.nodeExpand(id, b.staging(id), size)
+			}
+			alive = err == nil && size < 3*gib
+		}
+		killer.Stop()
+		kill()
+		b.start()
+		if got := b.capacity(id); got != size && got != size+4*mib {
+			t.Fatalf("it has %d bytes, and %d were promised last", got, size)
+		}
+		_, err := b.expand(id, size+4*mib)
+		must(t, err)
+		size += 4 * mib
+		must(t, b.nodeExpand(id, b.staging(id), size))
+		b.wantTotal(id, b.staging(id), size)
+		b.stop()
+	}
+	b.start()
+	must(t, b.unstage(id))
+	must(t, b.stage(id, c))
+	wantContent(t, filepath.Join(b.staging(id), "f"), "kept")
+	b.clear(id)
+}
+
+// TestGrowOneAtATime asks for many sizes at once. What is recorded is never more than the image.
+func TestGrowOneAtATime(t *testing.T) {
+	needLoops(t)
+	b := newBench(t)
+	id := b.create("v", mib, image(""), blockCap(writer))
+	var wg sync.WaitGroup
+	for n := range 20 {
+		wg.Go(func() {
+			for {
+				_, err := b.expand(id, int64(n+1)*mib)
+				if err == nil {
+					return
+				}
+				if status.Code(err) != codes.Aborted {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	var st unix.Stat_t
+	must(t, unix.Stat(filepath.Join(b.state, dirVolumes, id, imageFile), &st))
+	if got := b.capacity(id); got != 20*mib || st.Size != 20*mib {
+		t.Errorf("recorded are %d bytes, the image has %d", got, st.Size)
+	}
+	b.clear(id)
+}

@@ -1,0 +1,193 @@
+package localdriver
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// The kernel grows all three filesystems while they are mounted. It keeps its journal while it
+// does so, and a crash leaves the old or the new size; no tool is needed.
+
+// ioctls that x/sys does not name: linux/ext4.h, xfs_fs.h and linux/btrfs.h.
+const (
+	ext4ResizeFS   = 0x40086610 // EXT4_IOC_RESIZE_FS: a number of blocks
+	xfsGeometry    = 0x80705864 // XFS_IOC_FSGEOMETRY_V1
+	xfsGrowData    = 0x4010586e // XFS_IOC_FSGROWFSDATA
+	btrfsResize    = 0x50009403 // BTRFS_IOC_RESIZE
+	capSysResource = 24         // without which ext4 refuses, capability.h
+)
+
+// xfsGeom is struct xfs_fsop_geom_v1, as far as it is used.
+type xfsGeom struct {
+	blockSize uint32
+	_         [6]uint32
+	imaxPct   uint32
+	blocks    uint64
+	_         [72]byte
+}
+
+// xfsGrow is struct xfs_growfs_data.
+type xfsGrow struct {
+	blocks  uint64
+	imaxPct uint32
+	_       uint32
+}
+
+// btrfsArgs is struct btrfs_ioctl_vol_args.
+type btrfsArgs struct {
+	_    int64
+	name [4088]byte
+}
+
+// growFilesystem makes the filesystem that is mounted at path as large as its device, in use or
+// not. One that is as large already is left alone. The mount itself may be read-only, the
+// filesystem may not: that is FAILED_PRECONDITION, and so is an ext4 where CAP_SYS_RESOURCE is
+// missing.
+func growFilesystem(device, path, fsType string) error {
+	fail := func(err error) error { return fmt.Errorf("cannot grow the %s at %q: %w", fsType, path, err) }
+	fd, err := openWritable(path)
+	if err != nil {
+		return fail(err)
+	}
+	defer func() { _ = unix.Close(fd) }() // a directory, nothing is written to it
+	have, want, err := sizes(device, fd, fsType)
+	if err != nil {
+		return fail(err)
+	}
+	if have >= want {
+		return nil
+	}
+	switch fsType {
+	case "ext4":
+		var fs unix.Statfs_t
+		if err = unix.Fstatfs(fd, &fs); err == nil {
+			blocks := uint64(want / fs.Bsize)
+			err = ioctl(fd, ext4ResizeFS, unsafe.Pointer(&blocks))
+		}
+	case "xfs":
+		var geom xfsGeom
+		if err = ioctl(fd, xfsGeometry, unsafe.Pointer(&geom)); err == nil {
+			err = ioctl(fd, xfsGrowData, unsafe.Pointer(&xfsGrow{blocks: uint64(want) / uint64(geom.blockSize), imaxPct: geom.imaxPct}))
+		}
+	case "btrfs":
+		args := &btrfsArgs{}
+		copy(args.name[:], "max")
+		err = ioctl(fd, btrfsResize, unsafe.Pointer(args))
+	}
+	switch {
+	case errors.Is(err, unix.EROFS):
+		return preconditionf("the %s at %q is mounted read-only; it can grow only while it is mounted for writing", fsType, path)
+	case errors.Is(err, unix.EPERM) && fsType == "ext4":
+		return preconditionf("the ext4 at %q cannot grow in use: the driver lacks CAP_SYS_RESOURCE; it grows the next time it is staged", path)
+	case err != nil:
+		return fail(err)
+	}
+	return nil
+}
+
+// openWritable opens the root of what is mounted at path through a mount of its own that nobody
+// sees and that is not read-only, because the kernel refuses changes through one that is.
+func openWritable(path string) (int, error) {
+	tree, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
+	if err != nil {
+		return -1, err
+	}
+	defer func() { _ = unix.Close(tree) }() // the mount lasts as long as what is open in it
+	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY}); err != nil {
+		return -1, err
+	}
+	return unix.Openat(tree, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+}
+
+// sizes returns the bytes of a mounted filesystem and of its device. fd is open in the filesystem.
+func sizes(device string, fd int, fsType string) (have, want int64, err error) {
+	if want, err = blockSize(device); err != nil {
+		return 0, 0, err
+	}
+	switch fsType {
+	case "ext4":
+		have, err = ext4Size(device)
+	case "xfs":
+		var geom xfsGeom
+		err = ioctl(fd, xfsGeometry, unsafe.Pointer(&geom))
+		have = int64(geom.blocks) * int64(geom.blockSize)
+	default:
+		var fs unix.Statfs_t
+		err = unix.Fstatfs(fd, &fs)
+		have = int64(fs.Blocks) * fs.Frsize
+	}
+	return have, want, err
+}
+
+// ext4Size reads the superblock, which a mounted ext4 keeps in the cache of its device: the
+// number of blocks in two halves at 4 and 0x150, the logarithm of their size at 0x18.
+func ext4Size(device string) (int64, error) {
+	var sb [1024]byte
+	f, err := os.Open(device)
+	if err != nil {
+		return 0, err
+	}
+	_, err = f.ReadAt(sb[:], 1024)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return 0, err
+	}
+	le := binary.LittleEndian
+	if le.Uint16(sb[0x38:]) != 0xef53 {
+		return 0, fmt.Errorf("%s holds no ext4", device)
+	}
+	blocks := int64(le.Uint32(sb[4:]))
+	if le.Uint32(sb[0x60:])&0x80 != 0 { // the feature 64bit
+		blocks |= int64(le.Uint32(sb[0x150:])) << 32
+	}
+	return blocks << (10 + le.Uint32(sb[0x18:])), nil
+}
+
+// growBeforeMount grows an ext4 that nobody has mounted, where the kernel will not let this
+// process grow it later. It has just been checked.
+func growBeforeMount(ctx context.Context, fsType, device string) error {
+	if fsType != "ext4" || mayGrowMounted() {
+		return nil
+	}
+	have, err := ext4Size(device)
+	if err != nil {
+		return err
+	}
+	want, err := blockSize(device)
+	if err != nil || have >= want {
+		return err
+	}
+	for _, tool := range [][]string{{"e2fsck", "-f", "-p", device}, {"resize2fs", device}} {
+		code, out, err := runTool(ctx, "e2fsprogs", tool[0], tool[1:]...)
+		if err != nil {
+			return err
+		}
+		if tool[0] == "e2fsck" {
+			code &^= fsckCorrected | fsckReboot
+		}
+		if code != 0 {
+			return preconditionf("the filesystem on %s cannot be grown: %s exited with %d: %s", device, tool[0], code, out)
+		}
+	}
+	return nil
+}
+
+// mayGrowMounted tells whether this process has CAP_SYS_RESOURCE.
+func mayGrowMounted() bool {
+	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	err := unix.Capget(&hdr, &data[0])
+	return err == nil && data[0].Effective&(1<<capSysResource) != 0
+}
+
+func ioctl(fd int, request uint, arg unsafe.Pointer) error {
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), uintptr(request), uintptr(arg)); errno != 0 {
+		return errno
+	}
+	return nil
+}
