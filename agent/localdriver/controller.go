@@ -39,6 +39,9 @@ func (d *driver) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequest)
 	if err != nil {
 		return nil, err
 	}
+	if err := d.checkTopology(req.GetAccessibilityRequirements()); err != nil {
+		return nil, err
+	}
 	unlock, ok := d.names.try(want.Name)
 	if !ok {
 		return nil, codedf(codes.Aborted, "volume %q is being created", want.Name)
@@ -48,7 +51,7 @@ func (d *driver) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequest)
 		if err := have.satisfies(want, req.GetCapacityRange()); err != nil {
 			return nil, err
 		}
-		return &csi.CreateVolumeResponse{Volume: have.csi()}, nil
+		return &csi.CreateVolumeResponse{Volume: d.csi(have)}, nil
 	}
 	if want.Capacity, err = want.sizeFor(req.GetCapacityRange()); err != nil {
 		return nil, err
@@ -64,7 +67,7 @@ func (d *driver) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequest)
 	}
 	d.seen.learn(want.ID) // it is mounted nowhere
 	d.log.Info("created a volume", "volume_id", want.ID, "name", want.Name, "type", want.Type, "bytes", want.Capacity)
-	return &csi.CreateVolumeResponse{Volume: want.csi()}, nil
+	return &csi.CreateVolumeResponse{Volume: d.csi(want)}, nil
 }
 
 // createImage refuses early what could never be staged or filled.
@@ -176,7 +179,7 @@ func (d *driver) ListVolumes(_ context.Context, req *csi.ListVolumesRequest) (*c
 		resp.NextToken = all[n-1].ID
 	}
 	for _, v := range all {
-		resp.Entries = append(resp.Entries, &csi.ListVolumesResponse_Entry{Volume: v.csi()})
+		resp.Entries = append(resp.Entries, &csi.ListVolumesResponse_Entry{Volume: d.csi(v)})
 	}
 	return resp, nil
 }
@@ -188,7 +191,7 @@ func (d *driver) ControllerGetVolume(_ context.Context, req *csi.ControllerGetVo
 		return nil, err
 	}
 	return &csi.ControllerGetVolumeResponse{
-		Volume: v.csi(),
+		Volume: d.csi(v),
 		Status: &csi.ControllerGetVolumeResponse_VolumeStatus{},
 	}, nil
 }
@@ -200,7 +203,7 @@ func (d *driver) GetCapacity(_ context.Context, req *csi.GetCapacityRequest) (*c
 	if err != nil {
 		return nil, err
 	}
-	if slices.ContainsFunc(req.GetVolumeCapabilities(), p.cannot) {
+	if slices.ContainsFunc(req.GetVolumeCapabilities(), p.cannot) || !d.isHere(req.GetAccessibleTopology()) {
 		return &csi.GetCapacityResponse{}, nil
 	}
 	free, total, err := d.space()

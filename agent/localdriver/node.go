@@ -22,9 +22,9 @@ func (d *driver) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRe
 	return resp, nil
 }
 
-// NodeGetInfo answers with the node id the driver was started with.
+// NodeGetInfo answers with the node id the driver was started with, which is also the topology.
 func (d *driver) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
-	return &csi.NodeGetInfoResponse{NodeId: d.opts.NodeID}, nil
+	return &csi.NodeGetInfoResponse{NodeId: d.opts.NodeID, AccessibleTopology: d.topology()}, nil
 }
 
 // target is a volume with one of its paths, locked for one call.

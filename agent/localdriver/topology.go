@@ -1,0 +1,62 @@
+package localdriver
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"regexp"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+)
+
+// topologyKey is the one segment there is: a volume is on the node whose disk holds it.
+const topologyKey = "topology." + DriverName + "/node"
+
+// segmentValue is what CSI allows as the value of a topology segment.
+var segmentValue = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$`)
+
+// topologyNode is the node id where CSI allows it as the value of a segment, and else a hash of it.
+func topologyNode(nodeID string) string {
+	if segmentValue.MatchString(nodeID) {
+		return nodeID
+	}
+	sum := sha256.Sum256([]byte(nodeID))
+	return "node-" + hex.EncodeToString(sum[:16])
+}
+
+func (d *driver) topology() *csi.Topology {
+	return &csi.Topology{Segments: map[string]string{topologyKey: topologyNode(d.opts.NodeID)}}
+}
+
+// isHere tells whether this node has all the segments of a topology.
+func (d *driver) isHere(t *csi.Topology) bool {
+	own := d.topology().GetSegments()
+	for k, v := range t.GetSegments() {
+		if have, ok := own[k]; !ok || have != v {
+			return false
+		}
+	}
+	return true
+}
+
+// checkTopology refuses to make a volume that must be somewhere else. Where the caller only
+// prefers it to be, it is made here: there is no other place.
+func (d *driver) checkTopology(r *csi.TopologyRequirement) error {
+	if len(r.GetRequisite()) == 0 {
+		return nil
+	}
+	for _, t := range r.GetRequisite() {
+		if d.isHere(t) {
+			return nil
+		}
+	}
+	return codedf(codes.ResourceExhausted, "the volume must be on another node than this one: its requisite topologies do not include %s: %s",
+		topologyKey, topologyNode(d.opts.NodeID))
+}
+
+// csi is a volume as the controller's answers have it.
+func (d *driver) csi(v volume) *csi.Volume {
+	answer := v.csi()
+	answer.AccessibleTopology = []*csi.Topology{d.topology()}
+	return answer
+}
