@@ -126,7 +126,15 @@ func TestOneTarget(t *testing.T) {
 		must(t, b.publish(id, t1, mountCap(m, ""), false))
 		wantCode(t, b.publish(id, t2, mountCap(m, ""), false), codes.FailedPrecondition, t1)
 		wantGone(t, t2)
-		b.clear(id, t1)
+		// Another mode for the second target makes no difference, nor does a restart.
+		many := mountCap(multiWriter, "")
+		wantCode(t, b.publish(id, t2, many, false), codes.FailedPrecondition, t1, "one target")
+		b.restart()
+		wantCode(t, b.publish(id, t2, many, false), codes.FailedPrecondition, t1, "one target")
+		must(t, b.unpublish(id, t1))
+		must(t, b.publish(id, t1, many, false))
+		must(t, b.publish(id, t2, many, false))
+		b.clear(id, t1, t2)
 	}
 	c := mountCap(multiWriter, "")
 	id := b.create("many", 0, nil, c)

@@ -64,10 +64,8 @@ func (t *target) publishMount(a access, staging string, readOnly bool) error {
 	if done, err := t.published(kindOurs, readOnly); done || err != nil {
 		return err
 	}
-	if !a.manyPaths {
-		if err := t.refuseSecondPath(staging); err != nil {
-			return err
-		}
+	if err := t.admitPath(a, staging); err != nil {
+		return err
 	}
 	t.willMount()
 	if err := makeTarget(t.path, true); err != nil {
@@ -124,10 +122,8 @@ func (t *target) publishBlock(a access, staging string, readOnly bool) error {
 				t.v.ID, readOnly, u.loop.readOnly, u.point)
 		}
 	}
-	if !a.manyPaths {
-		if err := t.refuseSecondPath(staging); err != nil {
-			return err
-		}
+	if err := t.admitPath(a, staging); err != nil {
+		return err
 	}
 	dev := *rw
 	if readOnly {
@@ -204,21 +200,6 @@ func (t *target) published(want kind, readOnly bool) (bool, error) {
 		return false, existsf("volume %q is published at %q with read-only %t, not %t", t.v.ID, t.path, ro, readOnly)
 	}
 	return true, nil
-}
-
-// refuseSecondPath keeps every access mode but SINGLE_NODE_MULTI_WRITER to one target, as the
-// table under NodePublishVolume in the CSI specification asks.
-func (t *target) refuseSecondPath(staging string) error {
-	uses, err := t.uses()
-	if err != nil {
-		return err
-	}
-	for _, u := range uses {
-		if u.point != staging && u.point != t.path {
-			return preconditionf("volume %q is published at %q, and its access mode allows one target", t.v.ID, u.point)
-		}
-	}
-	return nil
 }
 
 // orRemove undoes a publish that failed half-way; the error that matters stays first.

@@ -26,6 +26,7 @@ const (
 
 	metaFile      = "volume.json"
 	freshMetaFile = "volume.json.new" // until it takes the place of metaFile
+	exclusiveFile = "exclusive"       // the volume was last published for one target alone
 	dataDir       = "data"
 	imageFile     = "image"
 
