@@ -11,11 +11,12 @@ type access struct {
 	flags      mountFlags
 	readerOnly bool
 	manyPaths  bool // may be published at more than one target
+	group      int  // the volume is to belong to; -1 for none
 }
 
 // parseAccess refuses what the driver can never do, with INVALID_ARGUMENT.
 func parseAccess(c *csi.VolumeCapability) (access, error) {
-	var a access
+	a := access{group: -1}
 	switch mode := c.GetAccessMode().GetMode(); mode {
 	case csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER,
 		csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER:
@@ -32,8 +33,9 @@ func parseAccess(c *csi.VolumeCapability) (access, error) {
 	case c.GetBlock() != nil:
 		a.block = true
 	case c.GetMount() != nil:
-		if c.GetMount().GetVolumeMountGroup() != "" {
-			return a, invalidf("volume_mount_group is not supported by the local driver")
+		var err error
+		if a.group, err = parseGroup(c.GetMount().GetVolumeMountGroup()); err != nil {
+			return a, err
 		}
 		a.fsType = c.GetMount().GetFsType()
 		a.flags = parseMountFlags(c.GetMount().GetMountFlags())

@@ -13,7 +13,7 @@ import (
 
 // NodePublishVolume makes a staged volume visible at a target path: a bind of the staging path,
 // or of the loop device's node.
-func (d *driver) NodePublishVolume(_ context.Context, req *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
+func (d *driver) NodePublishVolume(ctx context.Context, req *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
 	if req.GetVolumeId() != "" && req.GetTargetPath() != "" && req.GetVolumeCapability() == nil {
 		return nil, invalidf("the volume capability is missing")
 	}
@@ -40,7 +40,7 @@ func (d *driver) NodePublishVolume(_ context.Context, req *csi.NodePublishVolume
 	if a.block {
 		err = t.publishBlock(a, staging, readOnly)
 	} else {
-		err = t.publishMount(a, staging, readOnly)
+		err = t.publishMount(ctx, a, staging, readOnly)
 	}
 	if err != nil {
 		return nil, err
@@ -48,7 +48,7 @@ func (d *driver) NodePublishVolume(_ context.Context, req *csi.NodePublishVolume
 	return &csi.NodePublishVolumeResponse{}, nil
 }
 
-func (t *target) publishMount(a access, staging string, readOnly bool) error {
+func (t *target) publishMount(ctx context.Context, a access, staging string, readOnly bool) error {
 	from, err := t.look(staging)
 	if err != nil {
 		return err
@@ -65,6 +65,9 @@ func (t *target) publishMount(a access, staging string, readOnly bool) error {
 		return err
 	}
 	if err := t.admitPath(a, staging); err != nil {
+		return err
+	}
+	if err := t.giveToGroup(ctx, a, staging); err != nil {
 		return err
 	}
 	t.willMount()

@@ -31,6 +31,9 @@ func (d *driver) NodeStageVolume(ctx context.Context, req *csi.NodeStageVolumeRe
 		err = t.stageBlock(at)
 	} else {
 		err = t.stageMount(ctx, a, at)
+		if err == nil {
+			err = t.giveToGroup(ctx, a, t.path)
+		}
 	}
 	if err != nil {
 		return nil, err

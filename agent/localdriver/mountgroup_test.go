@@ -1,0 +1,135 @@
+package localdriver
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+)
+
+func groupCap(m mode, group string) *csi.VolumeCapability {
+	c := mountCap(m, "")
+	c.GetMount().VolumeMountGroup = group
+	return c
+}
+
+// needGroups skips where only one's own group exists.
+func needGroups(t *testing.T) {
+	t.Helper()
+	if inUserNamespace(t) {
+		t.Skip("in a user namespace no other group can be given anything")
+	}
+}
+
+func wantOwned(t *testing.T, p string, gid, mode uint32) {
+	t.Helper()
+	var st unix.Stat_t
+	must(t, unix.Lstat(p, &st))
+	if st.Gid != gid || st.Mode&0o7777 != mode {
+		t.Errorf("%q belongs to group %d with mode %o, want %d and %o", p, st.Gid, st.Mode&0o7777, gid, mode)
+	}
+}
+
+func TestMountGroup(t *testing.T) {
+	needGroups(t)
+	for _, params := range []map[string]string{nil, image("ext4")} {
+		b := newBench(t)
+		id := b.create("v", 16*mib, params, mountCap(writer, ""))
+		stg := b.staging(id)
+		must(t, b.stage(id, mountCap(writer, "")))
+		out := b.path("out")
+		write(t, out, "precious")
+		must(t, os.Chmod(out, 0o600))
+		mkdir(t, stg, "d", "e")
+		must(t, os.Chmod(filepath.Join(stg, "d"), 0o700))
+		write(t, filepath.Join(stg, "d", "e", "f"), "kept")
+		must(t, os.Chmod(filepath.Join(stg, "d", "e", "f"), 0o4640)) // set-user-id does not outlive a change of hands
+		must(t, os.Symlink(out, filepath.Join(stg, "link")))
+		must(t, os.Symlink(b.dir, filepath.Join(stg, "d", "dirlink")))
+		must(t, unix.Mkfifo(filepath.Join(stg, "d", "pipe"), 0o600))
+		must(t, b.unstage(id))
+
+		c, target := groupCap(multiWriter, "4242"), b.path("t")
+		must(t, b.stage(id, c))
+		must(t, b.publish(id, target, c, true))
+		wantOwned(t, target, 4242, 0o2775)
+		wantOwned(t, filepath.Join(target, "d"), 4242, 0o2770)
+		wantOwned(t, filepath.Join(target, "d", "e"), 4242, 0o2775)
+		wantOwned(t, filepath.Join(target, "d", "e", "f"), 4242, 0o660)
+		wantOwned(t, filepath.Join(target, "d", "pipe"), 4242, 0o660)
+		wantOwned(t, filepath.Join(target, "link"), 4242, 0o777)
+		wantOwned(t, out, 0, 0o600)
+		if st, err := os.Stat(b.dir); err != nil || st.Mode()&os.ModeSetgid != 0 {
+			t.Errorf("a link was followed out of the volume: %v (%v)", st.Mode(), err)
+		}
+
+		// While the root is the group's, nothing below is looked at.
+		must(t, os.Chown(filepath.Join(stg, "d"), 0, 7))
+		must(t, b.publish(id, b.path("t2"), c, false))
+		must(t, b.stage(id, c))
+		wantOwned(t, filepath.Join(stg, "d"), 7, 0o2770)
+
+		wantCode(t, b.publish(id, b.path("t3"), groupCap(multiWriter, "5"), false), codes.FailedPrecondition, "another group", "group 5")
+		must(t, b.unpublish(id, b.path("t2")))
+		must(t, b.unpublish(id, target))
+		must(t, b.publish(id, b.path("t3"), groupCap(multiWriter, "5"), false))
+		wantOwned(t, filepath.Join(stg, "d"), 5, 0o2770)
+		wantOwned(t, stg, 5, 0o2775)
+		b.clear(id, b.path("t3"))
+	}
+}
+
+func TestMountGroupRefused(t *testing.T) {
+	b := newBench(t)
+	for _, group := range []string{"root", "-1", "4294967295", "4294967296", "1 2", "0x1"} {
+		_, err := b.CreateVolume(background(), createReq("v", 0, nil, groupCap(writer, group)))
+		wantCode(t, err, codes.InvalidArgument, group, "number of a group")
+	}
+	needGroups(t)
+	id := b.create("v", 16*mib, image("ext4"), mountCap(writer, ""))
+	c := groupCap(writer, "4242")
+	c.GetMount().MountFlags = []string{"ro"}
+	wantCode(t, b.stage(id, c), codes.FailedPrecondition, "read-only")
+	must(t, b.unstage(id))
+	must(t, b.stage(id, groupCap(writer, "4242")))
+	must(t, b.unstage(id))
+	must(t, b.stage(id, c)) // it is the group's now
+	b.clear(id)
+}
+
+// TestMountGroupCutShort has a change that stopped before the root: all is done over, and what is
+// mounted inside the volume stays as it was.
+func TestMountGroupCutShort(t *testing.T) {
+	needGroups(t)
+	b := newBench(t)
+	id := b.create("v", 0, nil, mountCap(writer, ""))
+	data := filepath.Join(b.state, dirVolumes, id, dataDir)
+	deep := mkdir(t, data, strings.Repeat("d/", 300))
+	mkdir(t, data, "mnt")
+	must(t, b.stage(id, mountCap(writer, "")))
+	tmpfs(t, filepath.Join(b.staging(id), "mnt"), "size=64k,mode=0700")
+	write(t, filepath.Join(b.staging(id), "mnt", "f"), "not the volume's")
+	ctx, cancel := context.WithCancel(background())
+	cancel()
+	fd, err := openWritable(b.staging(id))
+	must(t, err)
+	if err := (groupWalk{ctx: ctx, gid: 4242}).below(fd, 0); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	must(t, unix.Close(fd))
+	must(t, os.Chown(filepath.Join(data, "d"), 0, 4242))
+	must(t, b.stage(id, groupCap(writer, "4242")))
+	wantOwned(t, deep, 4242, 0o2775)
+	wantOwned(t, filepath.Join(data, "mnt"), 4242, 0o2775)
+	wantOwned(t, filepath.Join(b.staging(id), "mnt"), 0, 0o700)
+	must(t, unix.Unmount(filepath.Join(b.staging(id), "mnt"), 0))
+	mkdir(t, data, strings.Repeat("d/", maxGroupDepth+5))
+	wantCode(t, b.stage(id, groupCap(writer, "4243")), codes.FailedPrecondition, "nested")
+	b.clear(id)
+}
