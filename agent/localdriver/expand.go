@@ -201,6 +201,9 @@ func (d *driver) NodeExpandVolume(_ context.Context, req *csi.NodeExpandVolumeRe
 	if err != nil {
 		return nil, err
 	}
+	if at.dead != nil {
+		return nil, at.refuse(t)
+	}
 	staged := at.kind == kindNode || at.kind == kindOurs
 	if !staged && t.v.Type == typeImage && len(t.loops) > 0 && t.v.Block && at.kind == kindNone {
 		staged = true // raw block has nothing at its staging path

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -20,6 +21,9 @@ type mountEntry struct {
 	point  string
 	fsType string
 	source string
+
+	readOnly bool   // this mount, whatever the filesystem
+	options  string // of the filesystem: "rw,shutdown"
 }
 
 // readMounts returns the lines of a mount table that contain one of the needles. Most lines are
@@ -51,10 +55,14 @@ func parseMount(line string) (mountEntry, bool) {
 	if !ok || len(l) < 6 || len(r) < 2 {
 		return mountEntry{}, false
 	}
-	return mountEntry{
+	e := mountEntry{
 		id: l[0], devno: l[2], root: unescape(l[3]), point: unescape(l[4]),
-		fsType: r[0], source: unescape(r[1]),
-	}, true
+		fsType: r[0], source: unescape(r[1]), readOnly: slices.Contains(strings.Split(l[5], ","), "ro"),
+	}
+	if len(r) > 2 {
+		e.options = r[2]
+	}
+	return e, true
 }
 
 // unescape undoes the kernel's octal escapes: a space is \040.

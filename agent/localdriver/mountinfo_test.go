@@ -4,9 +4,9 @@ import "testing"
 
 func TestParseMount(t *testing.T) {
 	for line, want := range map[string]mountEntry{
-		`36 35 98:0 /a\040b /mnt\134x rw,noatime shared:1 master:2 - ext4 /dev/sda1 rw,errors=continue`: {"36", "98:0", "/a b", `/mnt\x`, "ext4", "/dev/sda1"},
-		`36 35 0:5 /loop3 /t rw - devtmpfs none rw`:                                                     {"36", "0:5", "/loop3", "/t", "devtmpfs", "none"},
-		`36 35 0:5 /x\9 /t\04 rw - fuse.a a\011b rw`:                                                    {"36", "0:5", `/x\9`, `/t\04`, "fuse.a", "a\tb"},
+		`36 35 98:0 /a\040b /mnt\134x rw,noatime shared:1 master:2 - ext4 /dev/sda1 rw,errors=continue`: {"36", "98:0", "/a b", `/mnt\x`, "ext4", "/dev/sda1", false, "rw,errors=continue"},
+		`36 35 0:5 /loop3 /t nodev,ro - devtmpfs none rw`:                                               {"36", "0:5", "/loop3", "/t", "devtmpfs", "none", true, "rw"},
+		`36 35 0:5 /x\9 /t\04 rw - fuse.a a\011b`:                                                       {"36", "0:5", `/x\9`, `/t\04`, "fuse.a", "a\tb", false, ""},
 	} {
 		if got, ok := parseMount(line); !ok || got != want {
 			t.Errorf("%q: got %+v %t, want %+v", line, got, ok, want)

@@ -56,6 +56,9 @@ func (t *target) publishMount(ctx context.Context, a access, staging string, rea
 	if from.kind != kindOurs {
 		return preconditionf("volume %q is not staged at %q", t.v.ID, staging)
 	}
+	if from.dead != nil {
+		return from.refuse(t)
+	}
 	stagedRO, err := isReadOnly(staging)
 	if err != nil {
 		return err

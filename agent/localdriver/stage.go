@@ -64,6 +64,8 @@ func (t *target) stageBlock(at place) error {
 
 func (t *target) stageMount(ctx context.Context, a access, at place) error {
 	switch {
+	case at.dead != nil:
+		return at.refuse(t)
 	case at.kind == kindOurs:
 		ro, err := isReadOnly(t.path)
 		if err != nil {

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -237,6 +238,15 @@ func (s *store) list() []volume {
 		all = append(all, v)
 	}
 	slices.SortFunc(all, func(a, b volume) int { return cmp.Compare(a.ID, b.ID) })
+	return all
+}
+
+// ids returns the ids of all volumes in order, also of those whose metadata cannot be used.
+func (s *store) ids() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := slices.AppendSeq(slices.Collect(maps.Keys(s.byID)), maps.Keys(s.broken))
+	slices.Sort(all)
 	return all
 }
 

@@ -1,6 +1,7 @@
 package localdriver
 
 import (
+	"errors"
 	"fmt"
 	"path"
 	"path/filepath"
@@ -156,13 +157,17 @@ const (
 type place struct {
 	pathState
 	kind kind
-	loop *loopDevice // with kindNode
+	loop *loopDevice // with kindNode, or of the filesystem
+	dead error       // the filesystem does not answer: it is shut down
 }
 
 // look examines the topmost mount at a path. Only a mount of this very volume is ours: same
 // directory by device and inode, or same loop device.
 func (d *driver) look(v volume, loops []loopDevice, p string) (place, error) {
 	st, err := statPath(p)
+	if errors.Is(err, unix.EIO) {
+		return lookDead(loops, p, err)
+	}
 	if err != nil || !st.mountRoot {
 		return place{pathState: st}, err
 	}

@@ -1,0 +1,262 @@
+package localdriver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+)
+
+// ControllerGetVolumeHealth tells what is wrong with a volume. There is one node, so the
+// controller sees what the node sees.
+func (d *driver) ControllerGetVolumeHealth(_ context.Context, req *csi.ControllerGetVolumeHealthRequest) (*csi.ControllerGetVolumeHealthResponse, error) {
+	h, err := d.health(req.GetVolumeId())
+	if err != nil {
+		return nil, err
+	}
+	return &csi.ControllerGetVolumeHealthResponse{VolumeHealth: h}, nil
+}
+
+// ControllerListVolumeHealth pages through the volumes that something is wrong with, by id as
+// ListVolumes does.
+func (d *driver) ControllerListVolumeHealth(ctx context.Context, req *csi.ControllerListVolumeHealthRequest) (*csi.ControllerListVolumeHealthResponse, error) {
+	if req.GetMaxEntries() < 0 {
+		return nil, invalidf("max_entries is %d", req.GetMaxEntries())
+	}
+	after := req.GetStartingToken()
+	if after != "" && !validID(after) {
+		return nil, codedf(codes.Aborted, "the starting token %q is not one of ours; start again without", after)
+	}
+	look, err := lookAround()
+	if err != nil {
+		return nil, err
+	}
+	resp := &csi.ControllerListVolumeHealthResponse{}
+	for _, id := range d.store.ids() {
+		if id <= after {
+			continue
+		}
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		s, err := d.examine(look, id)
+		if errors.Is(err, errNoVolume) || errors.Is(err, errBusy) {
+			continue // deleted meanwhile, or about to be
+		}
+		if err != nil {
+			return nil, err
+		}
+		h := diagnose(id, s)
+		if len(h.GetHealthStatuses()) == 0 {
+			continue
+		}
+		if n := int(req.GetMaxEntries()); n > 0 && len(resp.Entries) == n {
+			resp.NextToken = resp.Entries[n-1].GetVolumeId()
+			break
+		}
+		resp.Entries = append(resp.Entries, h)
+	}
+	return resp, nil
+}
+
+// NodeGetVolumeHealth tells what is wrong with a volume, and with its mounts at the paths given.
+func (d *driver) NodeGetVolumeHealth(_ context.Context, req *csi.NodeGetVolumeHealthRequest) (*csi.NodeGetVolumeHealthResponse, error) {
+	h, err := d.health(req.GetVolumeId(), req.GetStagingTargetPath(), req.GetVolumePublishPath())
+	if err != nil {
+		return nil, err
+	}
+	return &csi.NodeGetVolumeHealthResponse{VolumeHealth: h}, nil
+}
+
+// NodeGetStorageHealth tells what is wrong with the filesystem that holds the volumes.
+func (d *driver) NodeGetStorageHealth(context.Context, *csi.NodeGetStorageHealthRequest) (*csi.NodeGetStorageHealthResponse, error) {
+	return &csi.NodeGetStorageHealthResponse{BackendHealth: diagnoseStorage(d.examineStorage())}, nil
+}
+
+func (d *driver) health(id string, paths ...string) (*csi.VolumeHealth, error) {
+	if id == "" {
+		return nil, invalidf("the volume id is empty")
+	}
+	look, err := lookAround()
+	if err != nil {
+		return nil, err
+	}
+	s, err := d.examine(look, id, paths...)
+	if errors.Is(err, errNoVolume) {
+		return nil, codedf(codes.NotFound, "no volume %q", id)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return diagnose(id, s), nil
+}
+
+// surroundings is what the kernel has of loop devices, read once for all volumes.
+type surroundings struct {
+	loops  map[string][]string // names by the directory of the backing file, a volume's id
+	mounts []mountEntry        // of what is on loop devices
+}
+
+func lookAround() (surroundings, error) {
+	look := surroundings{loops: map[string][]string{}}
+	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	if err != nil {
+		return look, err
+	}
+	for _, f := range files {
+		if backing, err := os.ReadFile(f); err == nil {
+			id := filepath.Base(filepath.Dir(string(backing)))
+			look.loops[id] = append(look.loops[id], strings.Split(f, "/")[3])
+		}
+	}
+	look.mounts, err = readMounts(ownMounts, "/dev/loop", fmt.Sprintf(" %d:", loopMajor))
+	return look, err
+}
+
+// errBusy is returned for a volume that another call is at work on.
+var errBusy = codedf(codes.Aborted, "another operation on the volume is running")
+
+// examine looks at a volume without keeping anybody else from using it: only a loss, which a
+// deletion may have looked like, is looked at again with the volume locked.
+func (d *driver) examine(look surroundings, id string, paths ...string) (symptoms, error) {
+	s, err := d.inspect(look, id, paths)
+	if err != nil || !s.missing {
+		return s, err
+	}
+	unlock, ok := d.busy.try(id)
+	if !ok {
+		return s, errBusy
+	}
+	defer unlock()
+	return d.inspect(look, id, paths)
+}
+
+func (d *driver) inspect(look surroundings, id string, paths []string) (symptoms, error) {
+	v, err := d.store.get(id)
+	if errors.Is(err, errNoVolume) {
+		return symptoms{}, err
+	}
+	if err != nil {
+		return symptoms{metadata: err.Error()}, nil
+	}
+	s := symptoms{kind: v.Type}
+	data, err := statPath(d.store.dataPath(v))
+	if err != nil {
+		return s, err
+	}
+	if v.Type == typeDirectory {
+		s.missing = !data.isDir()
+	} else {
+		s.missing, s.recorded, s.actual = !data.isRegular(), v.Capacity, int64(data.size)
+	}
+	if s.missing {
+		return s, nil
+	}
+	var loops []loopDevice
+	for _, name := range look.loops[id] {
+		l, err := inspectLoop(name, data.dev, data.ino)
+		if err == nil && l != nil && !l.unusable {
+			loops = append(loops, *l)
+			s.inspectFilesystem(v, *l, look.mounts)
+		}
+	}
+	return s, d.inspectPaths(&s, v, loops, paths)
+}
+
+// inspectFilesystem looks at the mounts of what is on a device.
+func (s *symptoms) inspectFilesystem(v volume, l loopDevice, mounts []mountEntry) {
+	i := slices.IndexFunc(mounts, l.holds)
+	if i < 0 {
+		return
+	}
+	e := mounts[i]
+	options := strings.Split(e.options, ",")
+	// Where read-only was asked for, the mount is so as well as the filesystem.
+	s.readOnly = slices.Contains(options, "emergency_ro") ||
+		slices.Contains(options, "ro") && slices.ContainsFunc(mounts, func(m mountEntry) bool { return l.holds(m) && !m.readOnly })
+	if slices.Contains(options, "shutdown") {
+		s.dead = "it says shutdown"
+	}
+	if v.FSType == "ext4" {
+		s.errors = ext4Errors(l.name)
+	}
+	// An xfs that is shut down does not open, and says nothing in the mount table.
+	fd, err := unix.Open(e.point, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.EIO) {
+		s.dead = err.Error()
+	}
+	if err != nil {
+		return
+	}
+	defer func() { _ = unix.Close(fd) }()
+	if have, want, err := sizes(l.path(), fd, v.FSType); err == nil {
+		s.filesystem, s.device = have, want
+	}
+}
+
+// ext4Errors is the number of errors that the kernel noted in the filesystem since it was checked.
+func ext4Errors(loop string) int64 {
+	raw, err := os.ReadFile(filepath.Join("/sys/fs/ext4", loop, "errors_count"))
+	if err != nil {
+		return 0
+	}
+	n, err := strconv.ParseInt(strings.TrimSpace(string(raw)), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// inspectPaths looks whether the volume is mounted where its user has it.
+func (d *driver) inspectPaths(s *symptoms, v volume, loops []loopDevice, paths []string) error {
+	for i, p := range paths {
+		if p == "" {
+			continue
+		}
+		p, err := d.checkPath("volume path", p)
+		if err != nil {
+			return err
+		}
+		at, err := d.look(v, loops, p)
+		switch {
+		case err != nil:
+			return err
+		case at.dead != nil && at.kind == kindOurs:
+			s.dead = at.dead.Error()
+		case at.kind == kindForeign:
+			s.foreign = p
+		case at.kind == kindNone && (i > 0 || !v.Block): // raw block has nothing at its staging path
+			s.unmounted = p
+		}
+	}
+	return nil
+}
+
+// examineStorage measures the filesystem that holds the volumes.
+func (d *driver) examineStorage() storage {
+	var fs unix.Statfs_t
+	err := unix.Statfs(d.store.path(dirVolumes), &fs)
+	if err != nil {
+		return storage{gone: fmt.Sprintf("cannot use the state directory %q: %v", d.store.root, err)}
+	}
+	s := storage{
+		readOnly: fs.Flags&statfsReadOnly != 0,
+		free:     int64(fs.Bavail) * fs.Frsize, total: int64(fs.Blocks) * fs.Frsize,
+		inodesFree: fs.Ffree, inodes: fs.Files,
+	}
+	for _, v := range d.store.list() {
+		var st unix.Stat_t
+		if v.Type == typeImage && unix.Stat(d.store.dataPath(v), &st) == nil {
+			s.promised += max(0, v.Capacity-st.Blocks*512)
+		}
+	}
+	return s
+}

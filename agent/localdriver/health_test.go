@@ -1,0 +1,335 @@
+package localdriver
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+)
+
+// TestConditions has a line for everything that can be wrong, and checks that each is named once.
+func TestConditions(t *testing.T) {
+	named := map[string]bool{}
+	for _, c := range []struct {
+		s    symptoms
+		want string
+	}{
+		{symptoms{}, ""},
+		{symptoms{recorded: 10, actual: 10, filesystem: 8, device: 9, kind: "image"}, ""},
+		{symptoms{missing: true, kind: "image", recorded: 10}, "DATA_LOSS DataMissing"},
+		{symptoms{recorded: 10, actual: 9}, "DATA_LOSS ImageTruncated"},
+		{symptoms{metadata: "no JSON"}, "INACCESSIBLE MetadataUnreadable"},
+		{symptoms{dead: "EIO", readOnly: true}, "INACCESSIBLE FilesystemShutDown"},
+		{symptoms{foreign: "/t"}, "INACCESSIBLE OtherMount"},
+		{symptoms{unmounted: "/t"}, "INACCESSIBLE NotMounted"},
+		{symptoms{readOnly: true}, "DEGRADED FilesystemReadOnly"},
+		{symptoms{errors: 3}, "DEGRADED FilesystemErrors"},
+		{symptoms{filesystem: 80, device: 100}, "DEGRADED FilesystemTooSmall"},
+		{symptoms{quota: "no such luck"}, "DEGRADED QuotaNotEnforced"},
+		{symptoms{recorded: 2, actual: 1, errors: 1}, "DATA_LOSS ImageTruncated, DEGRADED FilesystemErrors"},
+	} {
+		h := diagnose("v", c.s)
+		if got := statuses(h); got != c.want || h.GetVolumeId() != "v" {
+			t.Errorf("%+v: got %q, want %q", c.s, got, c.want)
+		}
+		for _, e := range h.GetHealthStatuses() {
+			named[e.GetReason()] = true
+			if e.GetMessage() == "" || !regexp.MustCompile(`^([A-Z][a-z]+)+$`).MatchString(e.GetReason()) {
+				t.Errorf("not for people and programs: %v", e)
+			}
+		}
+	}
+	if len(named) != len(conditions) {
+		t.Errorf("%d conditions of %d are tested", len(named), len(conditions))
+	}
+}
+
+// statuses puts what is wrong on one line.
+func statuses(h *csi.VolumeHealth) string {
+	var all []string
+	for _, e := range h.GetHealthStatuses() {
+		all = append(all, e.GetStatus().String()+" "+e.GetReason())
+	}
+	return strings.Join(all, ", ")
+}
+
+func TestStorageConditions(t *testing.T) {
+	const tib = 1024 * gib
+	for _, c := range []struct {
+		s    storage
+		want string
+	}{
+		{storage{free: 500 * gib, total: tib, inodesFree: 100, inodes: 100}, ""},
+		{storage{free: 11 * gib, total: tib, promised: tib}, ""}, // 10 GiB are plenty, whatever the disk
+		{storage{free: 9 * gib, total: tib}, "STORAGE_DEGRADED DiskNearlyFull"},
+		{storage{free: 4 * mib, total: 100 * mib}, "STORAGE_DEGRADED DiskNearlyFull"},
+		{storage{free: 6 * mib, total: 100 * mib}, ""},
+		{storage{free: 0, total: tib}, "STORAGE_DEGRADED DiskFull"},
+		{storage{free: gib, total: 2 * gib, inodesFree: 1, inodes: 100}, "STORAGE_DEGRADED InodesNearlyUsedUp"},
+		{storage{free: gib, total: 2 * gib, readOnly: true}, "STORAGE_DEGRADED DiskReadOnly"},
+		{storage{gone: "no such directory"}, "STORAGE_UNREACHABLE StateDirUnavailable"},
+	} {
+		if got := backends(diagnoseStorage(c.s)); got != c.want {
+			t.Errorf("%+v: got %q, want %q", c.s, got, c.want)
+		}
+	}
+}
+
+func backends(found []*csi.NodeGetStorageHealthResponse_StorageBackendHealth) string {
+	var all []string
+	for _, e := range found {
+		all = append(all, e.GetStatus().String()+" "+e.GetReason())
+	}
+	return strings.Join(all, ", ")
+}
+
+// wantHealth asks the node and the controller, one volume and all, and wants the same of each.
+func (b *bench) wantHealth(id, want string, words ...string) {
+	b.t.Helper()
+	node, err := b.NodeGetVolumeHealth(background(), &csi.NodeGetVolumeHealthRequest{VolumeId: id})
+	must(b.t, err)
+	one, err := b.ControllerGetVolumeHealth(background(), &csi.ControllerGetVolumeHealthRequest{VolumeId: id})
+	must(b.t, err)
+	all, err := b.ControllerListVolumeHealth(background(), &csi.ControllerListVolumeHealthRequest{})
+	must(b.t, err)
+	listed := ""
+	for _, h := range all.GetEntries() {
+		if h.GetVolumeId() == id {
+			listed = statuses(h)
+		}
+	}
+	if n, c := statuses(node.GetVolumeHealth()), statuses(one.GetVolumeHealth()); n != want || c != want || listed != want {
+		b.t.Errorf("the node says %q, the controller %q and the list %q, want %q", n, c, listed, want)
+	}
+	for _, w := range words {
+		if !strings.Contains(node.String(), w) {
+			b.t.Errorf("%v does not say %q", node, w)
+		}
+	}
+}
+
+func TestHealthOfData(t *testing.T) {
+	b := newBench(t)
+	c := mountCap(writer, "")
+	id, bad := b.create("d", 0, nil, c), b.create("bad", 0, nil, c)
+	b.wantHealth(id, "")
+	data := filepath.Join(b.state, dirVolumes, id, dataDir)
+	must(t, os.Rename(data, data+"-away"))
+	b.wantHealth(id, "DATA_LOSS DataMissing", "directory")
+	must(t, os.Rename(data+"-away", data))
+	b.wantHealth(id, "")
+	write(t, filepath.Join(b.state, dirVolumes, bad, metaFile), "{")
+	b.restart()
+	b.wantHealth(bad, "INACCESSIBLE MetadataUnreadable", bad)
+	b.wantHealth(id, "")
+	if inUserNamespace(t) {
+		return
+	}
+	img := b.create("i", 16*mib, image("ext4"), c)
+	must(t, b.stage(img, c))
+	b.wantHealth(img, "")
+	must(t, b.unstage(img))
+	path := filepath.Join(b.state, dirVolumes, img, imageFile)
+	must(t, os.Truncate(path, 15*mib))
+	b.wantHealth(img, "DATA_LOSS ImageTruncated", fmt.Sprint(15*mib), fmt.Sprint(16*mib))
+	must(t, os.Remove(path))
+	b.wantHealth(img, "DATA_LOSS DataMissing", "image")
+}
+
+// TestHealthOfFilesystems lets the kernel find errors in filesystems in use, and shuts them down.
+// Staging again must make them good.
+func TestHealthOfFilesystems(t *testing.T) {
+	needLoops(t)
+	b := newBench(t)
+	target := b.path("t")
+	for _, c := range []struct {
+		fsType, want string
+		flags        []string
+		harm         func(id string)
+	}{
+		{"ext4", "DEGRADED FilesystemErrors", nil, b.ext4Error},
+		{"ext4", "DEGRADED FilesystemReadOnly, DEGRADED FilesystemErrors", []string{"errors=remount-ro"}, b.ext4Error},
+		{"ext4", "INACCESSIBLE FilesystemShutDown", nil, b.shutDown},
+		{"xfs", "INACCESSIBLE FilesystemShutDown", nil, b.shutDown},
+	} {
+		fs, _ := findFilesystem(c.fsType)
+		capability := mountCap(writer, c.fsType, c.flags...)
+		id := b.create("v", fs.minSize, image(c.fsType), capability)
+		must(t, b.stage(id, capability))
+		must(t, b.publish(id, target, capability, false))
+		b.wantHealth(id, "")
+		c.harm(id)
+		await(t, c.want, func() bool {
+			resp, err := b.NodeGetVolumeHealth(background(), &csi.NodeGetVolumeHealthRequest{
+				VolumeId: id, StagingTargetPath: b.staging(id), VolumePublishPath: target})
+			must(t, err)
+			return statuses(resp.GetVolumeHealth()) == c.want
+		})
+		b.wantHealth(id, c.want)
+		must(t, b.unpublish(id, target))
+		must(t, b.unstage(id))
+		b.wantHealth(id, "")
+		must(t, b.stage(id, capability))
+		b.wantHealth(id, "")
+		b.clear(id)
+	}
+}
+
+func (b *bench) ext4Error(id string) {
+	b.t.Helper()
+	f, err := os.OpenFile(filepath.Join("/sys/fs/ext4", b.loops(id)[0].name, "trigger_fs_error"), os.O_WRONLY, 0)
+	must(b.t, err)
+	_, err = f.WriteString("a test's")
+	must(b.t, err)
+	must(b.t, f.Close())
+}
+
+func (b *bench) shutDown(id string) {
+	b.t.Helper()
+	f, err := os.Open(b.staging(id))
+	must(b.t, err)
+	const shutdown = 0x8004587d
+	must(b.t, unix.IoctlSetPointerInt(int(f.Fd()), shutdown, 2))
+	must(b.t, f.Close())
+}
+
+// TestShutDown has an xfs that answers nothing any more, not even statx: it can be taken down,
+// and is not taken for staged.
+func TestShutDown(t *testing.T) {
+	needLoops(t)
+	b := newBench(t)
+	c, target := mountCap(multiWriter, "xfs"), b.path("t")
+	id := b.create("v", 300*mib, image("xfs"), c)
+	must(t, b.stage(id, c))
+	must(t, b.publish(id, target, c, false))
+	b.shutDown(id)
+	must(t, unix.Unmount(target, 0))
+	must(t, unix.Mount(b.staging(id), target, "", unix.MS_BIND, ""))
+	for range 2 {
+		wantCode(t, b.stage(id, c), codes.FailedPrecondition, "shut down")
+		wantCode(t, b.publish(id, b.path("t2"), c, false), codes.FailedPrecondition, "shut down")
+		wantCode(t, b.nodeExpand(id, target, 0), codes.FailedPrecondition, "shut down")
+		b.restart()
+	}
+	other := b.create("other", 0, nil, mountCap(writer, ""))
+	wantCode(t, b.unpublish(other, target), codes.FailedPrecondition, "left alone")
+	must(t, b.delete(other))
+	must(t, b.unpublish(id, target))
+	must(t, b.unstage(id))
+	must(t, b.stage(id, c))
+	must(t, b.publish(id, target, c, false))
+	write(t, filepath.Join(target, "f"), "")
+	b.clear(id, target)
+}
+
+func TestHealthOfPaths(t *testing.T) {
+	b := newBench(t)
+	c := mountCap(writer, "")
+	id := b.create("v", 0, nil, c)
+	target := b.path("t")
+	ask := func(staging, publish string) (*csi.NodeGetVolumeHealthResponse, error) {
+		return b.NodeGetVolumeHealth(background(), &csi.NodeGetVolumeHealthRequest{VolumeId: id, StagingTargetPath: staging, VolumePublishPath: publish})
+	}
+	want := func(staging, publish, want string) {
+		t.Helper()
+		resp, err := ask(staging, publish)
+		must(t, err)
+		if got := statuses(resp.GetVolumeHealth()); got != want {
+			t.Errorf("got %v, want %q", resp, want)
+		}
+	}
+	must(t, b.stage(id, c))
+	want(b.staging(id), "", "")
+	want(b.staging(id), target, "INACCESSIBLE NotMounted")
+	must(t, os.Mkdir(target, 0o755))
+	tmpfs(t, target, "size=64k")
+	want(b.staging(id), target, "INACCESSIBLE OtherMount")
+	must(t, unix.Unmount(target, 0))
+	must(t, b.publish(id, target, c, false))
+	want(b.staging(id), target, "")
+	_, err := ask("relative", "")
+	wantCode(t, err, codes.InvalidArgument, "relative")
+	b.clear(id, target)
+	_, err = ask("", "")
+	wantCode(t, err, codes.NotFound, id)
+	_, err = b.ControllerGetVolumeHealth(background(), &csi.ControllerGetVolumeHealthRequest{})
+	wantCode(t, err, codes.InvalidArgument, "id is empty")
+}
+
+func TestHealthPages(t *testing.T) {
+	b := newBench(t)
+	var sick []string
+	for i := range 7 {
+		id := b.create(fmt.Sprint(i), 0, nil, mountCap(writer, ""))
+		if i%3 != 0 {
+			must(t, os.Remove(filepath.Join(b.state, dirVolumes, id, dataDir)))
+			sick = append(sick, id)
+		}
+	}
+	slices.Sort(sick)
+	var got []string
+	for token := "-"; token != ""; {
+		resp, err := b.ControllerListVolumeHealth(background(), &csi.ControllerListVolumeHealthRequest{MaxEntries: 3, StartingToken: strings.Trim(token, "-")})
+		must(t, err)
+		for _, h := range resp.GetEntries() {
+			got = append(got, h.GetVolumeId())
+		}
+		token = resp.GetNextToken()
+	}
+	if !slices.Equal(got, sick) {
+		t.Errorf("pages gave %v, want %v", got, sick)
+	}
+	_, err := b.ControllerListVolumeHealth(background(), &csi.ControllerListVolumeHealthRequest{StartingToken: "../x"})
+	wantCode(t, err, codes.Aborted, "start again")
+	_, err = b.ControllerListVolumeHealth(background(), &csi.ControllerListVolumeHealthRequest{MaxEntries: -1})
+	wantCode(t, err, codes.InvalidArgument, "max_entries")
+}
+
+// TestStorageHealth fills the disk below sparse images.
+func TestStorageHealth(t *testing.T) {
+	b := newBench(t)
+	must(t, os.Mkdir(b.path("small"), 0o755))
+	tmpfs(t, b.path("small"), "size=32m")
+	t.Cleanup(func() { b.stop() }) // before its filesystem goes
+	b.stop()
+	b.state = b.path("small", "state")
+	b.start()
+	health := func() []*csi.NodeGetStorageHealthResponse_StorageBackendHealth {
+		t.Helper()
+		resp, err := b.NodeGetStorageHealth(background(), &csi.NodeGetStorageHealthRequest{})
+		must(t, err)
+		return resp.GetBackendHealth()
+	}
+	if got := backends(health()); got != "" {
+		t.Errorf("an empty disk: %q", got)
+	}
+	if !inUserNamespace(t) {
+		b.create("i", 30*mib, image(""), blockCap(writer))
+	}
+	filler := b.path("small", "filler")
+	must(t, os.WriteFile(filler, make([]byte, 31*mib-256<<10), 0o600))
+	got := health()
+	if backends(got) != "STORAGE_DEGRADED DiskNearlyFull" {
+		t.Errorf("got %v", got)
+	}
+	if !inUserNamespace(t) && !strings.Contains(got[0].GetMessage(), fmt.Sprintf("may still take %d", 30*mib)) {
+		t.Errorf("got %v", got)
+	}
+	must(t, os.WriteFile(filler, make([]byte, 32*mib-256<<10), 0o600))
+	if got := health(); backends(got) != "STORAGE_DEGRADED DiskFull" {
+		t.Errorf("got %v", got)
+	}
+	must(t, os.Remove(filler))
+	must(t, os.Rename(filepath.Join(b.state, dirVolumes), filepath.Join(b.state, "away")))
+	if got := health(); backends(got) != "STORAGE_UNREACHABLE StateDirUnavailable" {
+		t.Errorf("got %v", got)
+	}
+	must(t, os.Rename(filepath.Join(b.state, "away"), filepath.Join(b.state, dirVolumes)))
+}
