@@ -154,6 +154,9 @@ func (d *driver) inspect(look surroundings, id string, paths []string) (symptoms
 	}
 	if v.Type == typeDirectory {
 		s.missing = !data.isDir()
+		if err := d.quotaTrouble(v); err != nil {
+			s.quota = err.Error()
+		}
 	} else {
 		s.missing, s.recorded, s.actual = !data.isRegular(), v.Capacity, int64(data.size)
 	}

@@ -24,6 +24,7 @@ func (d *driver) ControllerGetCapabilities(context.Context, *csi.ControllerGetCa
 		csi.ControllerServiceCapability_RPC_GET_VOLUME,
 		csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
 		csi.ControllerServiceCapability_RPC_EXPAND_VOLUME,
+		csi.ControllerServiceCapability_RPC_MODIFY_VOLUME,
 		csi.ControllerServiceCapability_RPC_GET_VOLUME_HEALTH,
 		csi.ControllerServiceCapability_RPC_LIST_VOLUME_HEALTH,
 	} {
@@ -59,8 +60,14 @@ func (d *driver) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequest)
 		return nil, err
 	}
 	want.ID, want.Created = newID(), time.Now().UTC()
+	if err := d.checkQuota(want, want.Quota); err != nil {
+		return nil, err
+	}
+	if want.Quota > 0 {
+		want.Project = d.newProject()
+	}
 	if want.Type == typeDirectory {
-		err = d.store.add(want, makeDirectory)
+		err = d.store.add(want, func(dir string) error { return d.fillDirectory(ctx, dir, want) })
 	} else {
 		err = d.createImage(ctx, want)
 	}
@@ -111,6 +118,9 @@ func (d *driver) DeleteVolume(ctx context.Context, req *csi.DeleteVolumeRequest)
 			return nil, err
 		}
 		d.seen.drop(id)
+		if v.Project != 0 && d.projects.check() == nil {
+			d.warnQuota(v, d.projects.limit(v.Project, 0)) // or it would stand until somebody has the project
+		}
 		d.log.Info("deleted a volume", "volume_id", id, "name", v.Name)
 	}
 	if err := d.store.purge(ctx, id); err != nil {

@@ -27,6 +27,8 @@ type Options struct {
 	StateDir string // absolute; made when missing; owned by one driver at a time
 	Version  string // the vendor version; "unknown" when empty, because CSI wants one
 	Log      hclog.Logger
+
+	projects projects // the kernel's when nil; tests have their own
 }
 
 // driver is what the three CSI services share.
@@ -35,12 +37,13 @@ type driver struct {
 	csi.UnimplementedControllerServer
 	csi.UnimplementedNodeServer
 
-	opts  Options
-	log   hclog.Logger
-	store *store
-	seen  seen
-	busy  keyLock // by volume id
-	names keyLock // by volume name, while one is being created
+	opts     Options
+	log      hclog.Logger
+	store    *store
+	projects projects
+	seen     seen
+	busy     keyLock // by volume id
+	names    keyLock // by volume name, while one is being created
 }
 
 // Run serves CSI on the endpoint until ctx is done, then finishes the running calls, at most for
@@ -56,7 +59,11 @@ func Run(ctx context.Context, o Options) error {
 		return fmt.Errorf("cannot start the local driver: %w", err)
 	}
 	// The store is closed last, since it holds the lock on the state directory.
-	err = serve(ctx, o, &driver{opts: o, log: o.Log, store: st})
+	d := &driver{opts: o, log: o.Log, store: st, projects: o.projects}
+	if d.projects == nil {
+		d.projects = kernelProjects{st.root}
+	}
+	err = serve(ctx, o, d)
 	return errors.Join(err, st.close())
 }
 
@@ -88,10 +95,13 @@ func serve(ctx context.Context, o Options, d *driver) error {
 	csi.RegisterControllerServer(srv, d)
 	csi.RegisterNodeServer(srv, d)
 
-	// Leftovers can be large, so they are removed while calls are being served.
+	// Leftovers can be large, and volumes full of files, so they are seen to while calls are being served.
 	sweep, stopSweep := context.WithCancel(ctx)
 	var wg sync.WaitGroup
-	wg.Go(func() { d.sweep(sweep) })
+	wg.Go(func() {
+		d.enforceAll(sweep)
+		d.sweep(sweep)
+	})
 	defer wg.Wait()
 	defer stopSweep()
 

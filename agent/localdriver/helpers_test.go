@@ -97,6 +97,8 @@ type bench struct {
 	state string
 	stop  func()
 
+	projects projects // the driver's, if not the kernel's
+
 	csi.IdentityClient
 	csi.ControllerClient
 	csi.NodeClient
@@ -124,7 +126,7 @@ func (b *bench) start() {
 	sock := filepath.Join(b.dir, "csi.sock")
 	go func() {
 		done <- Run(ctx, Options{Endpoint: "unix://" + sock, NodeID: "node-1", StateDir: b.state, Version: "test",
-			Log: hclog.New(&hclog.LoggerOptions{Output: os.Stderr, Level: hclog.Error})})
+			projects: b.projects, Log: hclog.New(&hclog.LoggerOptions{Output: os.Stderr, Level: hclog.Error})})
 	}()
 	conn := b.dial(sock)
 	b.stop = func() {

@@ -19,7 +19,7 @@ import (
 // belongs to whoever runs the driver (root) and can be entered by all. The 0700 directories above
 // it keep others out until it is mounted somewhere.
 func makeDirectory(dir string) error {
-	path := filepath.Join(dir, dataDir)
+	path := dataIn(dir)
 	if err := os.Mkdir(path, 0o755); err != nil {
 		return err
 	}

@@ -4,16 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math"
-	"os"
 	"strconv"
 
 	"golang.org/x/sys/unix"
 )
-
-// maxGroupDepth bounds the directories that are open at once while a volume is given to a group.
-const maxGroupDepth = 1000
 
 // parseGroup reads a volume_mount_group, a number of a group; none is -1.
 func parseGroup(group string) (int, error) {
@@ -41,9 +36,12 @@ func (t *target) giveToGroup(ctx context.Context, a access, at string) error {
 		return fail(err)
 	}
 	defer func() { _ = unix.Close(root) }() // a directory, nothing is written to it
-	w := groupWalk{ctx: ctx, gid: a.group}
-	if has, err := w.has(root); has || err != nil {
-		return err
+	var st unix.Stat_t
+	if err := unix.Fstat(root, &st); err != nil {
+		return fail(err)
+	}
+	if hasGroup(&st, a.group) {
+		return nil
 	}
 	uses, err := t.uses()
 	if err != nil {
@@ -55,8 +53,9 @@ func (t *target) giveToGroup(ctx context.Context, a access, at string) error {
 		}
 	}
 	// The root comes last: that it is the group's says that all below is.
-	if err = w.below(root, 0); err == nil {
-		err = w.give(root)
+	give := func(fd int, st *unix.Stat_t) error { return giveGroup(fd, st, a.group) }
+	if err = (treeWalk{ctx: ctx, visit: give}).below(root, 0); err == nil {
+		err = give(root, &st)
 	}
 	if errors.Is(err, unix.EROFS) {
 		return preconditionf("volume %q cannot be given to group %d: its filesystem is mounted read-only", t.v.ID, a.group)
@@ -67,95 +66,33 @@ func (t *target) giveToGroup(ctx context.Context, a access, at string) error {
 	return nil
 }
 
-// groupWalk gives a tree to a group by directory descriptors alone. They come from a copy of the
-// mount that has no other mounts in it, and no link is followed.
-type groupWalk struct {
-	ctx context.Context
-	gid int
+// hasGroup tells whether a file or directory belongs to the group already.
+func hasGroup(st *unix.Stat_t, gid int) bool {
+	return int(st.Gid) == gid && groupMode(st.Mode) == st.Mode
 }
 
-// has tells whether what is open belongs to the group already.
-func (w groupWalk) has(fd int) (bool, error) {
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return false, err
+// giveGroup lets the group have one file or directory.
+func giveGroup(fd int, st *unix.Stat_t, gid int) error {
+	if hasGroup(st, gid) {
+		return nil
 	}
-	return int(st.Gid) == w.gid && groupMode(st.Mode) == st.Mode, nil
-}
-
-// below gives everything in a directory to the group, not the directory itself.
-func (w groupWalk) below(dir, depth int) error {
-	if depth > maxGroupDepth {
-		return preconditionf("its directories are nested deeper than %d", maxGroupDepth)
-	}
-	fd, err := unix.Openat(dir, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	f := os.NewFile(uintptr(fd), "directory")
-	defer func() { _ = f.Close() }() // it is only read
-	for {
-		names, err := f.Readdirnames(512)
-		for _, name := range names {
-			if err := w.entry(fd, name, depth); err != nil {
-				return err
-			}
-		}
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-	}
-}
-
-func (w groupWalk) entry(dir int, name string, depth int) error {
-	if err := w.ctx.Err(); err != nil {
-		return err
-	}
-	// O_PATH: opening a device or a pipe would do something.
-	fd, err := unix.Openat(dir, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if errors.Is(err, unix.ENOENT) {
-		return nil // removed meanwhile
-	}
-	if err != nil {
-		return err
-	}
-	defer func() { _ = unix.Close(fd) }()
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return err
-	}
-	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
-		if err := w.below(fd, depth+1); err != nil {
-			return err
-		}
-	}
-	return w.give(fd)
-}
-
-// give lets the group have one file or directory.
-func (w groupWalk) give(fd int) error {
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return err
-	}
-	if int(st.Gid) != w.gid {
-		if err := unix.Fchownat(fd, "", -1, w.gid, unix.AT_EMPTY_PATH); err != nil {
+	mode := st.Mode
+	if int(st.Gid) != gid {
+		if err := unix.Fchownat(fd, "", -1, gid, unix.AT_EMPTY_PATH); err != nil {
 			return err
 		}
 		// The kernel takes set-user-id off a program that changes hands.
-		if err := unix.Fstat(fd, &st); err != nil {
+		var now unix.Stat_t
+		if err := unix.Fstat(fd, &now); err != nil {
 			return err
 		}
+		mode = now.Mode
 	}
-	mode := groupMode(st.Mode)
-	if mode == st.Mode {
+	if groupMode(mode) == mode {
 		return nil
 	}
 	// fchmod does not take O_PATH; its name in /proc leads to just this file.
-	return unix.Chmod("/proc/self/fd/"+strconv.Itoa(fd), mode&0o7777)
+	return unix.Chmod("/proc/self/fd/"+strconv.Itoa(fd), groupMode(mode)&0o7777)
 }
 
 // groupMode is the mode with which a group can use a file as its owner does. What is made in a

@@ -119,7 +119,8 @@ func TestMountGroupCutShort(t *testing.T) {
 	cancel()
 	fd, err := openWritable(b.staging(id))
 	must(t, err)
-	if err := (groupWalk{ctx: ctx, gid: 4242}).below(fd, 0); !errors.Is(err, context.Canceled) {
+	visit := func(int, *unix.Stat_t) error { return errors.New("visited") }
+	if err := (treeWalk{ctx: ctx, visit: visit}).below(fd, 0); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 	must(t, unix.Close(fd))
@@ -129,7 +130,7 @@ func TestMountGroupCutShort(t *testing.T) {
 	wantOwned(t, filepath.Join(data, "mnt"), 4242, 0o2775)
 	wantOwned(t, filepath.Join(b.staging(id), "mnt"), 0, 0o700)
 	must(t, unix.Unmount(filepath.Join(b.staging(id), "mnt"), 0))
-	mkdir(t, data, strings.Repeat("d/", maxGroupDepth+5))
+	mkdir(t, data, strings.Repeat("d/", maxTreeDepth+5))
 	wantCode(t, b.stage(id, groupCap(writer, "4243")), codes.FailedPrecondition, "nested")
 	b.clear(id)
 }

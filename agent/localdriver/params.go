@@ -111,8 +111,6 @@ func plan(req *csi.CreateVolumeRequest) (volume, error) {
 	switch {
 	case req.GetVolumeContentSource() != nil:
 		return v, invalidf("the local driver cannot create a volume from a snapshot or from another volume")
-	case len(req.GetMutableParameters()) > 0:
-		return v, invalidf("the local driver has no mutable parameters")
 	case len(req.GetVolumeCapabilities()) == 0:
 		return v, invalidf("no volume capabilities are given")
 	}
@@ -120,7 +118,11 @@ func plan(req *csi.CreateVolumeRequest) (volume, error) {
 	if err != nil {
 		return v, err
 	}
-	v.Type = p.typ
+	change, err := parseMutable(req.GetMutableParameters())
+	if err != nil {
+		return v, err
+	}
+	v.Type, v.Quota = p.typ, change.quota
 	fsType, mounted := p.fsType, false
 	for _, c := range req.GetVolumeCapabilities() {
 		a, err := parseAccess(c)

@@ -85,6 +85,7 @@ func (t *target) stageMount(ctx context.Context, a access, at place) error {
 	t.willMount()
 	var err error
 	if t.v.Type == typeDirectory {
+		t.d.warnQuota(t.v, t.d.enforce(ctx, t.v))
 		err = t.stageDirectory(a)
 	} else {
 		err = t.stageImage(ctx, a)

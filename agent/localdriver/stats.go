@@ -12,7 +12,8 @@ import (
 )
 
 // NodeGetVolumeStats reports bytes and inodes of a mounted volume, and the size of a block
-// device. A directory volume shares its filesystem with others, and the numbers are of all.
+// device. A directory volume without a quota shares its filesystem with others, and the numbers
+// are of all.
 func (d *driver) NodeGetVolumeStats(_ context.Context, req *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error) {
 	if req.GetVolumeId() == "" || req.GetVolumePath() == "" {
 		return nil, invalidf("the volume id and the volume path must be given")
@@ -36,7 +37,11 @@ func (d *driver) NodeGetVolumeStats(_ context.Context, req *csi.NodeGetVolumeSta
 	}
 	switch at.kind {
 	case kindOurs:
-		return mountStats(path)
+		resp, err := mountStats(path)
+		if err == nil {
+			d.quotaStats(v, resp)
+		}
+		return resp, err
 	case kindNode:
 		size, err := blockSize(path)
 		if err != nil {

@@ -47,6 +47,12 @@ type volume struct {
 	Block    bool      `json:"block"`             // block access was asked for
 	Capacity int64     `json:"capacity_bytes"`    // 0 for a directory when nothing was asked for
 	Created  time.Time `json:"created"`
+
+	// Of a directory: the bytes it may take, 0 for any number; the project that it has in the
+	// filesystem for that, 0 for none; and whether not all of it may belong to the project yet.
+	Quota     int64  `json:"quota_bytes,omitempty"`
+	Project   uint32 `json:"project,omitempty"`
+	Assigning bool   `json:"assigning,omitempty"`
 }
 
 // store keeps the volumes of one state directory. The directory is the truth; the maps are what
@@ -132,6 +138,9 @@ func (s *store) close() error { return s.lock.Close() }
 func (s *store) path(elem ...string) string {
 	return filepath.Join(append([]string{s.root}, elem...)...)
 }
+
+// dataIn is the root of a directory volume that is being made in dir.
+func dataIn(dir string) string { return filepath.Join(dir, dataDir) }
 
 // dataPath is the root of a directory volume, or the image file.
 func (s *store) dataPath(v volume) string {

@@ -1,0 +1,140 @@
+package localdriver
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strconv"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// From linux/quota.h, linux/dqblk_xfs.h and linux/fs.h, which x/sys does not have.
+const (
+	projectQuota = 2                          // PRJQUOTA
+	getState     = 0x5805<<8 | projectQuota   // Q_XGETQSTAT, which other filesystems answer too
+	getQuota     = 0x800007<<8 | projectQuota // Q_GETQUOTA
+	setQuota     = 0x800008<<8 | projectQuota // Q_SETQUOTA
+
+	stateCounts   = 1 << 4 // FS_QUOTA_PDQ_ACCT
+	stateEnforces = 1 << 5 // FS_QUOTA_PDQ_ENFD
+	validLimits   = 1      // QIF_BLIMITS
+
+	getAttr     = 0x801c581f // FS_IOC_FSGETXATTR
+	setAttr     = 0x401c5820 // FS_IOC_FSSETXATTR
+	attrInherit = 0x200      // FS_XFLAG_PROJINHERIT
+)
+
+// dqblk is struct if_dqblk. Limits are in KiB, what is used is in bytes.
+type dqblk struct {
+	hard, soft, used             uint64
+	inodeHard, inodeSoft, inodes uint64
+	blockGrace, inodeGrace       uint64
+	valid                        uint32
+	_                            uint32
+}
+
+// fsxattr is struct fsxattr.
+type fsxattr struct {
+	flags, extentSize, extents, project, cowExtentSize uint32
+	_                                                  [8]byte
+}
+
+// kernelProjects are the project quotas of the filesystem of a directory.
+type kernelProjects struct{ dir string }
+
+func (k kernelProjects) check() error {
+	why := fmt.Errorf("the filesystem of %q has no project quota: it must be an xfs, or an ext4 with the features quota and project, that is mounted with prjquota, on Linux 5.14 or newer", k.dir)
+	var state [128]byte // struct fs_quota_stat
+	if err := k.call(getState, 0, unsafe.Pointer(&state)); err != nil {
+		return fmt.Errorf("%w (%w)", why, err)
+	}
+	switch flags := binary.NativeEndian.Uint16(state[2:]); {
+	case flags&stateCounts == 0:
+		return why
+	case flags&stateEnforces == 0:
+		return fmt.Errorf("the filesystem of %q counts what projects take, but does not enforce limits: mount it with prjquota", k.dir)
+	}
+	return nil
+}
+
+func (k kernelProjects) limit(project uint32, bytes int64) error {
+	q := dqblk{hard: uint64(bytes) / 1024, valid: validLimits}
+	if err := k.call(setQuota, project, unsafe.Pointer(&q)); err != nil {
+		return fmt.Errorf("cannot limit project %d on the filesystem of %q: %w", project, k.dir, err)
+	}
+	return nil
+}
+
+func (k kernelProjects) usage(project uint32) (used, limit int64, err error) {
+	var q dqblk
+	err = k.call(getQuota, project, unsafe.Pointer(&q))
+	if errors.Is(err, unix.ENOENT) {
+		return 0, 0, nil // nothing was ever in it
+	}
+	if err != nil {
+		return 0, 0, fmt.Errorf("cannot ask for project %d on the filesystem of %q: %w", project, k.dir, err)
+	}
+	return int64(q.used), int64(q.hard) * 1024, nil
+}
+
+// call is quotactl_fd(2), which unlike quotactl needs no device.
+func (k kernelProjects) call(cmd, id uint32, arg unsafe.Pointer) error {
+	fd, err := unix.Open(k.dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(fd) }() // a directory, nothing is written to it
+	if _, _, errno := unix.Syscall6(unix.SYS_QUOTACTL_FD, uintptr(fd), uintptr(cmd), uintptr(id), uintptr(arg), 0, 0); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// assign begins with the directory, so that what is made in it meanwhile inherits the project.
+// Links, pipes and devices take no space and stay as they are.
+func (k kernelProjects) assign(ctx context.Context, dir string, project uint32) error {
+	fail := func(err error) error { return fmt.Errorf("cannot assign %q to project %d: %w", dir, project, err) }
+	root, err := openWritable(dir)
+	if err != nil {
+		return fail(err)
+	}
+	defer func() { _ = unix.Close(root) }() // a directory, nothing is written to it
+	if err := setProject(root, project, true); err != nil {
+		return fail(err)
+	}
+	visit := func(fd int, st *unix.Stat_t) error {
+		kind := st.Mode & unix.S_IFMT
+		if kind != unix.S_IFDIR && kind != unix.S_IFREG {
+			return nil
+		}
+		// ioctl does not take O_PATH; its name in /proc leads to just this file.
+		open, err := unix.Open("/proc/self/fd/"+strconv.Itoa(fd), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		return errors.Join(setProject(open, project, kind == unix.S_IFDIR), unix.Close(open))
+	}
+	if err := (treeWalk{ctx: ctx, visit: visit}).below(root, 0); err != nil {
+		return fail(err)
+	}
+	return nil
+}
+
+func setProject(fd int, project uint32, inherit bool) error {
+	var a fsxattr
+	if err := ioctl(fd, getAttr, unsafe.Pointer(&a)); err != nil {
+		return err
+	}
+	want := a
+	want.project = project
+	if inherit {
+		want.flags |= attrInherit
+	}
+	if want == a {
+		return nil
+	}
+	return ioctl(fd, setAttr, unsafe.Pointer(&want))
+}

@@ -1,0 +1,262 @@
+package localdriver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+)
+
+// A directory volume can have a quota, the mutable parameter "quota". It is a project quota of
+// the filesystem that holds the volumes: everything in the volume belongs to one project, and the
+// filesystem limits what the project may take. What volume.json says is set again at every start
+// and every staging, so a crash while it is being set does no harm.
+//
+//  1. volume.json gets the quota, and a project with the note "assigning" if it has none.
+//  2. The limit is set.
+//  3. What the volume holds is assigned to the project, and the note goes.
+//
+// A volume keeps its project when its quota goes, so the next one costs no walk.
+const (
+	paramQuota = "quota"
+	noQuota    = "none"
+)
+
+// projects is what the driver needs of a filesystem's project quotas.
+type projects interface {
+	// check tells in words why no quota would be in force, or nil.
+	check() error
+	// assign makes a directory and all in it, now and later, belong to a project.
+	assign(ctx context.Context, dir string, project uint32) error
+	// limit sets the bytes that a project may take; 0 is no limit.
+	limit(project uint32, bytes int64) error
+	// usage returns the bytes that a project takes and may take.
+	usage(project uint32) (used, limit int64, err error)
+}
+
+// mutable are the mutable parameters.
+type mutable struct {
+	given bool
+	quota int64 // bytes, 0 for none
+}
+
+func parseMutable(m map[string]string) (mutable, error) {
+	var p mutable
+	for _, k := range sortedKeys(m) {
+		if k != paramQuota {
+			return p, invalidf("unknown mutable parameter %q; the local driver knows %s", k, paramQuota)
+		}
+		p.given = true
+		if m[k] == noQuota {
+			continue
+		}
+		var err error
+		if p.quota, err = parseQuota(m[k]); err != nil {
+			return p, invalidf("mutable parameter %q: %q is not %s, a number of bytes, or a size such as 10GiB", k, m[k], noQuota)
+		}
+	}
+	return p, nil
+}
+
+// quotaUnits are the units that volume files have for sizes.
+var quotaUnits = []struct {
+	name  string
+	bytes int64
+}{
+	{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40}, {"PiB", 1 << 50},
+	{"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"PB", 1e15}, {"B", 1},
+}
+
+// parseQuota reads a whole number with or without a unit and rounds it up to 1 KiB, in which
+// kernels count limits.
+func parseQuota(text string) (int64, error) {
+	number, unit := text, int64(1)
+	for _, u := range quotaUnits {
+		if n, ok := strings.CutSuffix(text, u.name); ok {
+			number, unit = strings.TrimSpace(n), u.bytes
+			break
+		}
+	}
+	n, err := strconv.ParseUint(number, 10, 63)
+	if err != nil {
+		return 0, err
+	}
+	if n == 0 || int64(n) > (math.MaxInt64-1023)/unit {
+		return 0, errors.New("out of range")
+	}
+	return (int64(n)*unit + 1023) / 1024 * 1024, nil
+}
+
+// checkQuota refuses a quota that the volume cannot have.
+func (d *driver) checkQuota(v volume, quota int64) error {
+	if quota == 0 {
+		return nil
+	}
+	if v.Type != typeDirectory {
+		return invalidf("a volume of type %q has no quota: its size is its limit", v.Type)
+	}
+	if err := d.projects.check(); err != nil {
+		return invalidf("a quota is not possible: %v", err)
+	}
+	return nil
+}
+
+// ControllerModifyVolume sets or takes away a volume's quota.
+func (d *driver) ControllerModifyVolume(ctx context.Context, req *csi.ControllerModifyVolumeRequest) (*csi.ControllerModifyVolumeResponse, error) {
+	if _, err := d.volume(req.GetVolumeId()); err != nil {
+		return nil, err
+	}
+	want, err := parseMutable(req.GetMutableParameters())
+	if err != nil {
+		return nil, err
+	}
+	unlock, err := d.lock(req.GetVolumeId())
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	v, err := d.volume(req.GetVolumeId())
+	if err != nil {
+		return nil, err
+	}
+	if want.given {
+		err = d.setQuota(ctx, v, want.quota)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &csi.ControllerModifyVolumeResponse{}, nil
+}
+
+func (d *driver) setQuota(ctx context.Context, v volume, quota int64) error {
+	if err := d.checkQuota(v, quota); err != nil {
+		return err
+	}
+	if v.Project == 0 && quota == 0 {
+		return nil
+	}
+	if v.Quota != quota || v.Project == 0 {
+		v.Quota = quota
+		if v.Project == 0 {
+			v.Project, v.Assigning = d.newProject(), true
+		}
+		if err := d.store.rewrite(v); err != nil {
+			return err
+		}
+		d.log.Info("changed a quota", "volume_id", v.ID, "name", v.Name, "bytes", quota)
+	}
+	return d.enforce(ctx, v)
+}
+
+// enforce sets the quota that a volume has on record, if it is not in force. The caller holds the
+// volume's lock.
+func (d *driver) enforce(ctx context.Context, v volume) error {
+	if v.Project == 0 || !v.Assigning && d.quotaTrouble(v) == nil {
+		return nil
+	}
+	fail := func(err error) error { return fmt.Errorf("cannot set the quota of volume %q: %w", v.ID, err) }
+	if err := d.projects.limit(v.Project, v.Quota); err != nil {
+		return fail(err)
+	}
+	if !v.Assigning {
+		return nil
+	}
+	if err := d.projects.assign(ctx, d.store.dataPath(v), v.Project); err != nil {
+		return fail(err)
+	}
+	v.Assigning = false
+	return d.store.rewrite(v)
+}
+
+// quotaTrouble tells why the quota of a volume is not in force, or nil.
+func (d *driver) quotaTrouble(v volume) error {
+	if v.Project == 0 {
+		return nil
+	}
+	if err := d.projects.check(); err != nil {
+		if v.Quota == 0 {
+			return nil
+		}
+		return err
+	}
+	switch _, limit, err := d.projects.usage(v.Project); {
+	case err != nil:
+		return err
+	case limit != v.Quota:
+		return fmt.Errorf("the limit is %d bytes, not %d", limit, v.Quota)
+	case v.Assigning:
+		return errors.New("not all of the volume counts yet")
+	}
+	return nil
+}
+
+// enforceAll sets the quotas of all volumes, as after a crash or when the state directory moved
+// to another filesystem.
+func (d *driver) enforceAll(ctx context.Context) {
+	for _, v := range d.store.list() {
+		if v.Project == 0 || ctx.Err() != nil {
+			continue
+		}
+		unlock, ok := d.busy.try(v.ID)
+		if !ok {
+			continue // staging does so too
+		}
+		if now, err := d.store.get(v.ID); err == nil {
+			d.warnQuota(now, d.enforce(ctx, now))
+		}
+		unlock()
+	}
+}
+
+// warnQuota notes that a quota could not be set. The volume can be used all the same; its health
+// says so.
+func (d *driver) warnQuota(v volume, err error) {
+	if err != nil {
+		d.log.Warn("a volume's quota is not in force", "volume_id", v.ID, "error", err)
+	}
+}
+
+// fillDirectory makes the data of a directory volume, with the quota in force.
+func (d *driver) fillDirectory(ctx context.Context, dir string, v volume) error {
+	if err := makeDirectory(dir); err != nil || v.Project == 0 {
+		return err
+	}
+	if err := d.projects.limit(v.Project, v.Quota); err != nil {
+		return err
+	}
+	return d.projects.assign(ctx, dataIn(dir), v.Project)
+}
+
+// newProject chooses a project that no volume has. The range is one that people, who count from
+// 1, and container runtimes leave alone.
+func (d *driver) newProject() uint32 {
+	all := d.store.list()
+	for {
+		p := uint32(1<<30 + rand.IntN(1<<30))
+		if !slices.ContainsFunc(all, func(v volume) bool { return v.Project == p }) {
+			return p
+		}
+	}
+}
+
+// quotaStats gives the numbers of a directory volume's quota in place of the disk's.
+func (d *driver) quotaStats(v volume, resp *csi.NodeGetVolumeStatsResponse) {
+	if v.Quota == 0 || d.quotaTrouble(v) != nil {
+		return
+	}
+	used, limit, err := d.projects.usage(v.Project)
+	if err != nil {
+		return
+	}
+	for _, u := range resp.GetUsage() {
+		if u.GetUnit() == csi.VolumeUsage_BYTES {
+			u.Total, u.Used, u.Available = limit, used, max(0, min(limit-used, u.GetAvailable()))
+		}
+	}
+}
