@@ -4,14 +4,16 @@
 // It offers two types of volume, chosen by the create parameter "type":
 //
 //   - "directory" (the default) is a directory of this host, bind-mounted where it is wanted. The
-//     capacity asked for is recorded and reported; it is not enforced. It works without root, in
-//     a user namespace with its own mount namespace.
+//     capacity asked for is recorded and reported; it is not enforced. The mutable parameter "quota"
+//     is, where the filesystem below has project quotas. It works without root, in a user namespace
+//     with its own mount namespace.
 //   - "image" is a sparse file behind a loop device. It holds an ext4 (the default), xfs or btrfs
 //     filesystem, named by the capability's fs_type or by the parameter "fs_type", or it is a raw
 //     block device when only block access is asked for. Its size is real. It needs root.
 //
 // A filesystem is made once, when the volume is created, on a file nobody can see yet. Staging
-// never formats anything, so no accident of detection can cost data.
+// never formats anything, so no accident of detection can cost data. It does make a filesystem as
+// large as its image, by the kernel's own means.
 //
 // # On disk
 //
@@ -19,7 +21,8 @@
 //	├── lock                     flock: one driver per state directory
 //	├── volumes/
 //	│   └── vol-<16 characters>/ a volume exists if, and only if, this directory does
-//	│       ├── volume.json      what was asked for; written once
+//	│       ├── volume.json      what was asked for; replaced by a rename when it changes
+//	│       ├── exclusive        the volume was last published for one target alone
 //	│       ├── data/            0755, the root of a directory volume      } one of
 //	│       └── image            0600, the sparse file of an image volume  } the two
 //	├── tmp/                     volumes being made; one rename puts them in volumes/
@@ -33,7 +36,7 @@
 // # In the kernel
 //
 // The driver keeps no record of what is staged or published: the mount table and the loop devices
-// say so, also after a restart.
+// say so, also after a restart. Only whether a target is to be the only one does not show there.
 //
 //	directory   data/ ──bind──▶ staging path ──bind──▶ target paths
 //	image       image ─▶ loop ──mount──▶ staging path ──bind──▶ target paths

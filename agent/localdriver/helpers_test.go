@@ -143,7 +143,8 @@ func (b *bench) start() {
 func (b *bench) dial(sock string) *grpc.ClientConn {
 	b.t.Helper()
 	conn, err := grpc.NewClient("unix:"+sock, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1.5, MaxDelay: time.Second}}))
+		// Without the least time an attempt gets no more than its delay, too little on a busy machine.
+		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: 20 * time.Second, Backoff: backoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1.5, MaxDelay: time.Second}}))
 	must(b.t, err)
 	b.IdentityClient, b.ControllerClient, b.NodeClient = csi.NewIdentityClient(conn), csi.NewControllerClient(conn), csi.NewNodeClient(conn)
 	ctx, cancel := context.WithTimeout(background(), 20*time.Second)

@@ -351,7 +351,7 @@ func (b *bench) fill(id, name string, size int) error {
 		must(b.t, os.MkdirAll(dir, 0o777))
 		must(b.t, os.Chmod(dir, 0o777))
 	}
-	cmd := exec.Command("dd", "if=/dev/zero", "of=/dev/stdout", "bs=1M", fmt.Sprintf("count=%d", size), "conv=fsync,notrunc")
+	cmd := exec.Command("dd", "if=/dev/zero", "bs=1M", fmt.Sprintf("count=%d", size))
 	f, err := os.Create(p)
 	must(b.t, err)
 	must(b.t, os.Chown(p, 65534, 65534))

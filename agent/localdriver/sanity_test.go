@@ -71,6 +71,7 @@ func runSanitySuite() int {
 		cfg.Address = "unix://" + filepath.Join(dir, "csi.sock")
 		cfg.TargetPath, cfg.StagingPath = filepath.Join(dir, "mnt"), filepath.Join(dir, "stg")
 		cfg.TestVolumeSize, cfg.TestVolumeAccessType, cfg.TestVolumeParameters = k.size, k.access, k.params
+		cfg.TestVolumeExpandSize, cfg.TestVolumeMutableParameters = 2*k.size, map[string]string{paramQuota: noQuota}
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
 		go func() {
