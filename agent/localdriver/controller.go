@@ -42,7 +42,7 @@ func (d *driver) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequest)
 	if err != nil {
 		return nil, err
 	}
-	if err := d.checkTopology(req.GetAccessibilityRequirements()); err != nil {
+	if err := d.checkPlan(req, want); err != nil {
 		return nil, err
 	}
 	unlock, ok := d.names.try(want.Name)
@@ -60,9 +60,6 @@ func (d *driver) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequest)
 		return nil, err
 	}
 	want.ID, want.Created = newID(), time.Now().UTC()
-	if err := d.checkQuota(want, want.Quota); err != nil {
-		return nil, err
-	}
 	if want.Quota > 0 {
 		want.Project = d.newProject()
 	}
@@ -77,6 +74,14 @@ func (d *driver) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequest)
 	d.seen.learn(want.ID) // it is mounted nowhere
 	d.log.Info("created a volume", "volume_id", want.ID, "name", want.Name, "type", want.Type, "bytes", want.Capacity)
 	return &csi.CreateVolumeResponse{Volume: d.csi(want)}, nil
+}
+
+// checkPlan refuses a volume that cannot be on this node, or not with its quota.
+func (d *driver) checkPlan(req *csi.CreateVolumeRequest, want volume) error {
+	if err := d.checkTopology(req.GetAccessibilityRequirements()); err != nil {
+		return err
+	}
+	return d.checkQuota(want, want.Quota)
 }
 
 // createImage refuses early what could never be staged or filled.

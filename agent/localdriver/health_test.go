@@ -166,10 +166,15 @@ func TestHealthOfFilesystems(t *testing.T) {
 		must(t, b.publish(id, target, capability, false))
 		b.wantHealth(id, "")
 		c.harm(id)
+		last := ""
 		await(t, c.want, func() bool {
 			resp, err := b.NodeGetVolumeHealth(background(), &csi.NodeGetVolumeHealthRequest{
 				VolumeId: id, StagingTargetPath: b.staging(id), VolumePublishPath: target})
 			must(t, err)
+			if now := resp.GetVolumeHealth().String(); now != last {
+				last = now
+				t.Log(now)
+			}
 			return statuses(resp.GetVolumeHealth()) == c.want
 		})
 		b.wantHealth(id, c.want)

@@ -138,15 +138,9 @@ func (d *driver) setQuota(ctx context.Context, v volume, quota int64) error {
 	if err := d.checkQuota(v, quota); err != nil {
 		return err
 	}
-	if v.Project == 0 && quota == 0 {
-		return nil
-	}
-	if v.Quota != quota || v.Project == 0 {
+	if v.Quota != quota {
 		v.Quota = quota
-		if v.Project == 0 {
-			v.Project, v.Assigning = d.newProject(), true
-		}
-		if err := d.store.rewrite(v); err != nil {
+		if err := d.recordQuota(&v); err != nil {
 			return err
 		}
 		d.log.Info("changed a quota", "volume_id", v.ID, "name", v.Name, "bytes", quota)
@@ -154,13 +148,29 @@ func (d *driver) setQuota(ctx context.Context, v volume, quota int64) error {
 	return d.enforce(ctx, v)
 }
 
+// recordQuota writes down the quota of a volume, and a project for it if there is none yet.
+func (d *driver) recordQuota(v *volume) error {
+	if v.Project == 0 {
+		v.Project, v.Assigning = d.newProject(), true
+	}
+	return d.store.rewrite(*v)
+}
+
 // enforce sets the quota that a volume has on record, if it is not in force. The caller holds the
 // volume's lock.
 func (d *driver) enforce(ctx context.Context, v volume) error {
-	if v.Project == 0 || !v.Assigning && d.quotaTrouble(v) == nil {
+	if d.quotaTrouble(v) == nil {
 		return nil
 	}
 	fail := func(err error) error { return fmt.Errorf("cannot set the quota of volume %q: %w", v.ID, err) }
+	if err := d.projects.check(); err != nil {
+		return fail(err)
+	}
+	if v.Project == 0 { // it was made with a quota, but not as a project
+		if err := d.recordQuota(&v); err != nil {
+			return err
+		}
+	}
 	if err := d.projects.limit(v.Project, v.Quota); err != nil {
 		return fail(err)
 	}
@@ -176,7 +186,7 @@ func (d *driver) enforce(ctx context.Context, v volume) error {
 
 // quotaTrouble tells why the quota of a volume is not in force, or nil.
 func (d *driver) quotaTrouble(v volume) error {
-	if v.Project == 0 {
+	if v.Project == 0 && v.Quota == 0 {
 		return nil
 	}
 	if err := d.projects.check(); err != nil {
@@ -184,6 +194,9 @@ func (d *driver) quotaTrouble(v volume) error {
 			return nil
 		}
 		return err
+	}
+	if v.Project == 0 {
+		return errors.New("it is not set yet")
 	}
 	switch _, limit, err := d.projects.usage(v.Project); {
 	case err != nil:
@@ -200,7 +213,7 @@ func (d *driver) quotaTrouble(v volume) error {
 // to another filesystem.
 func (d *driver) enforceAll(ctx context.Context) {
 	for _, v := range d.store.list() {
-		if v.Project == 0 || ctx.Err() != nil {
+		if v.Project == 0 && v.Quota == 0 || ctx.Err() != nil {
 			continue
 		}
 		unlock, ok := d.busy.try(v.ID)

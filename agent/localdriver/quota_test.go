@@ -220,6 +220,15 @@ func TestQuotaCutShort(t *testing.T) {
 		"staging": func() { must(t, b.stage(id, c)); must(t, b.unstage(id)) },
 		"request": func() { must(t, b.modify(id, quota("10MiB"))) },
 	}
+	// A volume with a quota and no project is set up like one that has none yet.
+	v := b.recorded(id)
+	v.Quota = 10 * mib
+	must(t, writeVolume(filepath.Join(b.state, dirVolumes, id), v))
+	b.restart()
+	await(t, "a project", func() bool { v := b.recorded(id); return v.Project != 0 && !v.Assigning })
+	if limit, assigned := f.state(b.recorded(id).Project); limit != 10*mib || assigned != 1 {
+		t.Errorf("in force are %d bytes, assigned %d times", limit, assigned)
+	}
 	for what, finish := range again {
 		v := b.recorded(id)
 		v.Quota, v.Project, v.Assigning = 0, 0, false
