@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 )
@@ -266,6 +267,30 @@ func TestHealthOfPaths(t *testing.T) {
 	wantCode(t, err, codes.NotFound, id)
 	_, err = b.ControllerGetVolumeHealth(background(), &csi.ControllerGetVolumeHealthRequest{})
 	wantCode(t, err, codes.InvalidArgument, "id is empty")
+}
+
+// TestHealthOfDeleted looks at a volume that is being deleted: its data is gone, and not lost.
+func TestHealthOfDeleted(t *testing.T) {
+	b := newBench(t)
+	id := b.create("v", 0, nil, mountCap(writer, ""))
+	b.stop()
+	st, err := openStore(background(), b.state, hclog.NewNullLogger())
+	must(t, err)
+	d := &driver{store: st, projects: kernelProjects{st.root}}
+	unlock, ok := d.busy.try(id)
+	if !ok {
+		t.Fatal("a new lock is taken")
+	}
+	must(t, st.move(id, dirVolumes, dirTrash)) // as DeleteVolume does, with more to come
+	_, err = d.health(id)
+	wantCode(t, toStatus(err), codes.Aborted)
+	all, err := d.ControllerListVolumeHealth(background(), &csi.ControllerListVolumeHealthRequest{})
+	must(t, err)
+	if len(all.GetEntries()) > 0 {
+		t.Errorf("listed: %v", all)
+	}
+	unlock()
+	must(t, st.close())
 }
 
 func TestHealthPages(t *testing.T) {
