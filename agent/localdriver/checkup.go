@@ -190,6 +190,10 @@ func (s *symptoms) inspectFilesystem(v volume, l loopDevice, mounts []mountEntry
 	}
 	if v.FSType == "ext4" {
 		s.errors = ext4Errors(l.name)
+		// Older kernels show an ext4 as writable that refuses every write after an error.
+		if s.errors > 0 && !slices.Contains(options, "ro") {
+			s.readOnly = s.readOnly || refusesWrites(e.point)
+		}
 	}
 	// An xfs that is shut down does not open, and says nothing in the mount table.
 	fd, err := unix.Open(e.point, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -203,6 +207,20 @@ func (s *symptoms) inspectFilesystem(v volume, l loopDevice, mounts []mountEntry
 	if have, want, err := sizes(l.path(), fd, v.FSType); err == nil {
 		s.filesystem, s.device = have, want
 	}
+}
+
+// refusesWrites tries to write to a filesystem, to a file without a name that is gone at once.
+func refusesWrites(point string) bool {
+	root, err := openWritable(point)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = unix.Close(root) }() // a directory, nothing is written to it
+	fd, err := unix.Openat(root, ".", unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
+	if err == nil {
+		_ = unix.Close(fd) // nothing was written to it either
+	}
+	return errors.Is(err, unix.EROFS)
 }
 
 // ext4Errors is the number of errors that the kernel noted in the filesystem since it was checked.
