@@ -140,12 +140,12 @@ func (d *driver) examine(look surroundings, id string, paths ...string) (symptom
 }
 
 func (d *driver) inspect(look surroundings, id string, paths []string) (symptoms, error) {
-	v, err := d.store.get(id)
-	if errors.Is(err, errNoVolume) {
-		return symptoms{}, err
-	}
-	if err != nil {
-		return symptoms{metadata: err.Error()}, nil
+	v, unusable := d.store.get(id)
+	switch {
+	case errors.Is(unusable, errNoVolume):
+		return symptoms{}, unusable
+	case unusable != nil:
+		return symptoms{metadata: unusable.Error()}, nil
 	}
 	s := symptoms{kind: v.Type}
 	data, err := statPath(d.store.dataPath(v))

@@ -40,7 +40,9 @@ func (t *target) giveToGroup(ctx context.Context, a access, at string) error {
 	if err := unix.Fstat(root, &st); err != nil {
 		return fail(err)
 	}
-	if hasGroup(&st, a.group) {
+	// A root that is the group's with another mode is so by somebody's will. What is new belongs to
+	// group 0, so there the mode tells.
+	if int(st.Gid) == a.group && (a.group != 0 || groupMode(st.Mode) == st.Mode) {
 		return nil
 	}
 	uses, err := t.uses()
@@ -66,16 +68,8 @@ func (t *target) giveToGroup(ctx context.Context, a access, at string) error {
 	return nil
 }
 
-// hasGroup tells whether a file or directory belongs to the group already.
-func hasGroup(st *unix.Stat_t, gid int) bool {
-	return int(st.Gid) == gid && groupMode(st.Mode) == st.Mode
-}
-
 // giveGroup lets the group have one file or directory.
 func giveGroup(fd int, st *unix.Stat_t, gid int) error {
-	if hasGroup(st, gid) {
-		return nil
-	}
 	mode := st.Mode
 	if int(st.Gid) != gid {
 		if err := unix.Fchownat(fd, "", -1, gid, unix.AT_EMPTY_PATH); err != nil {

@@ -75,12 +75,17 @@ func TestMountGroup(t *testing.T) {
 		must(t, b.stage(id, c))
 		wantOwned(t, filepath.Join(stg, "d"), 7, 0o2770)
 
+		// Somebody else's mode stays.
+		must(t, unix.Chmod(stg, 0o750))
+		must(t, b.stage(id, c))
+		wantOwned(t, stg, 4242, 0o750)
+
 		wantCode(t, b.publish(id, b.path("t3"), groupCap(multiWriter, "5"), false), codes.FailedPrecondition, "another group", "group 5")
 		must(t, b.unpublish(id, b.path("t2")))
 		must(t, b.unpublish(id, target))
 		must(t, b.publish(id, b.path("t3"), groupCap(multiWriter, "5"), false))
 		wantOwned(t, filepath.Join(stg, "d"), 5, 0o2770)
-		wantOwned(t, stg, 5, 0o2775)
+		wantOwned(t, stg, 5, 0o2770)
 		b.clear(id, b.path("t3"))
 	}
 }
@@ -96,6 +101,9 @@ func TestMountGroupRefused(t *testing.T) {
 	c := groupCap(writer, "4242")
 	c.GetMount().MountFlags = []string{"ro"}
 	wantCode(t, b.stage(id, c), codes.FailedPrecondition, "read-only")
+	must(t, b.unstage(id))
+	must(t, b.stage(id, groupCap(writer, "0")))
+	wantOwned(t, b.staging(id), 0, 0o2775)
 	must(t, b.unstage(id))
 	must(t, b.stage(id, groupCap(writer, "4242")))
 	must(t, b.unstage(id))

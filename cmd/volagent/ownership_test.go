@@ -40,7 +40,7 @@ func TestOwnership(t *testing.T) {
 	h.refuses(4, "with another uid, gid or mode", "volume", "claim", "data", "--alloc", "a", "--at", at, "--uid", "99")
 
 	h.must(os.WriteFile(filepath.Join(at, "file"), nil, 0o755))
-	h.must(os.Chown(at, 0, 0))
+	h.must(os.Chown(at, 0, 77)) // another group the driver would give all of it, as a mount group
 	h.must(os.Chmod(at, 0o700))
 	h.must(syscall.Unmount(at, syscall.MNT_DETACH))
 	target := h.volctl("claim", "list", "-o", "go-template={{range .}}{{.target}}{{end}}")
@@ -54,14 +54,15 @@ func TestOwnership(t *testing.T) {
 	if got := h.owned(filepath.Join(other, "file")); !strings.HasPrefix(got, "0:") {
 		t.Errorf("although the root was as asked, a file in it was changed: %s", got)
 	}
-	h.volctl("volume", "claim", "data", "--alloc", "c", "--uid", "55", "--gid", "66", "--mode", "750", "--recursive")
-	if got := h.owned(at) + ", " + h.owned(filepath.Join(at, "file")); got != "55:66 0750, 55:66 0750" {
+	h.refuses(4, "mounted for the group of its first claim", "volume", "claim", "data", "--alloc", "c", "--gid", "66")
+	h.volctl("volume", "claim", "data", "--alloc", "c", "--uid", "55", "--gid", "77", "--mode", "750", "--recursive")
+	if got := h.owned(at) + ", " + h.owned(filepath.Join(at, "file")); got != "55:77 0750, 55:77 0750" {
 		t.Errorf("recursive: %s", got)
 	}
-	if got := h.volctl("events", "--volume", "data"); !strings.Contains(got, "uid 55, gid 66, mode 0750, recursive") {
+	if got := h.volctl("events", "--volume", "data"); !strings.Contains(got, "uid 55, mode 0750, recursive") {
 		t.Errorf("the events do not tell of it:\n%s", got)
 	}
-	if got := h.volctl("claim", "list", "--alloc", "c", "-o", "go-template={{range .}}{{.uid}} {{.gid}} {{.mode}} {{.recursive}}{{end}}"); got != "55 66 0750 true" {
+	if got := h.volctl("claim", "list", "--alloc", "c", "-o", "go-template={{range .}}{{.uid}} {{.gid}} {{.mode}} {{.recursive}}{{end}}"); got != "55 77 0750 true" {
 		t.Errorf("the claim shows %s", got)
 	}
 }
