@@ -140,12 +140,12 @@ func (d *driver) examine(look surroundings, id string, paths ...string) (symptom
 }
 
 func (d *driver) inspect(look surroundings, id string, paths []string) (symptoms, error) {
-	v, unusable := d.store.get(id)
-	switch {
-	case errors.Is(unusable, errNoVolume):
-		return symptoms{}, unusable
-	case unusable != nil:
-		return symptoms{metadata: unusable.Error()}, nil
+	if why := d.store.unusable(id); why != "" {
+		return symptoms{metadata: why}, nil
+	}
+	v, err := d.store.get(id)
+	if err != nil {
+		return symptoms{}, err
 	}
 	s := symptoms{kind: v.Type}
 	data, err := statPath(d.store.dataPath(v))

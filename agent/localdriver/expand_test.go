@@ -226,7 +226,7 @@ func TestGrowCutShort(t *testing.T) {
 				s.do(b, id)
 			}
 			b.start()
-			want := int64(old)
+			want := old
 			if last > 0 { // the file is longer, and that is what counts
 				want = grown
 			}
