@@ -174,6 +174,16 @@ func (d *driver) inspect(look surroundings, id string, paths []string) (symptoms
 	return s, d.inspectPaths(&s, v, loops, paths)
 }
 
+// unusable tells why the metadata of a volume cannot be used, or nothing.
+func (s *store) unusable(id string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.broken[id]; err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
 // inspectFilesystem looks at the mounts of what is on a device.
 func (s *symptoms) inspectFilesystem(v volume, l loopDevice, mounts []mountEntry) {
 	i := slices.IndexFunc(mounts, l.holds)

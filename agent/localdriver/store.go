@@ -231,16 +231,6 @@ func (s *store) get(id string) (volume, error) {
 	return v, nil
 }
 
-// unusable tells why the metadata of a volume cannot be used, or nothing.
-func (s *store) unusable(id string) string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := s.broken[id]; err != nil {
-		return err.Error()
-	}
-	return ""
-}
-
 func (s *store) getByName(name string) (volume, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
