@@ -90,5 +90,5 @@ func (v volume) context() map[string]string {
 }
 
 func (v volume) csi() *csi.Volume {
-	return &csi.Volume{VolumeId: v.ID, CapacityBytes: v.Capacity, VolumeContext: v.context()}
+	return &csi.Volume{VolumeId: v.ID, CapacityBytes: v.Capacity, VolumeContext: v.context(), ContentSource: v.contentSource()}
 }

@@ -27,6 +27,10 @@ func (d *driver) ControllerGetCapabilities(context.Context, *csi.ControllerGetCa
 		csi.ControllerServiceCapability_RPC_MODIFY_VOLUME,
 		csi.ControllerServiceCapability_RPC_GET_VOLUME_HEALTH,
 		csi.ControllerServiceCapability_RPC_LIST_VOLUME_HEALTH,
+		csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT,
+		csi.ControllerServiceCapability_RPC_LIST_SNAPSHOTS,
+		csi.ControllerServiceCapability_RPC_GET_SNAPSHOT,
+		csi.ControllerServiceCapability_RPC_CLONE_VOLUME,
 	} {
 		resp.Capabilities = append(resp.Capabilities, &csi.ControllerServiceCapability{
 			Type: &csi.ControllerServiceCapability_Rpc{Rpc: &csi.ControllerServiceCapability_RPC{Type: t}},
@@ -38,6 +42,9 @@ func (d *driver) ControllerGetCapabilities(context.Context, *csi.ControllerGetCa
 // CreateVolume makes a volume, or answers with the one that has the name already if it is what is
 // asked for.
 func (d *driver) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
+	if req.GetVolumeContentSource() != nil {
+		return d.createCopy(ctx, req)
+	}
 	want, err := plan(req)
 	if err != nil {
 		return nil, err
@@ -45,11 +52,14 @@ func (d *driver) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequest)
 	if err := d.checkPlan(req, want); err != nil {
 		return nil, err
 	}
-	unlock, ok := d.names.try(want.Name)
-	if !ok {
-		return nil, codedf(codes.Aborted, "volume %q is being created", want.Name)
+	unlock, err := d.lockName(want.Name)
+	if err != nil {
+		return nil, err
 	}
 	defer unlock()
+	if err := d.jobs.running("volume/" + want.Name); err != nil {
+		return nil, err
+	}
 	if have, ok := d.store.getByName(want.Name); ok {
 		if err := have.satisfies(want, req.GetCapacityRange()); err != nil {
 			return nil, err
@@ -64,7 +74,7 @@ func (d *driver) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequest)
 		want.Project = d.newProject()
 	}
 	if want.Type == typeDirectory {
-		err = d.store.add(want, func(dir string) error { return d.fillDirectory(ctx, dir, want) })
+		err = d.store.add(context.WithoutCancel(ctx), want, func(dir string) error { return d.fillDirectory(ctx, dir, want) })
 	} else {
 		err = d.createImage(ctx, want)
 	}
@@ -84,6 +94,15 @@ func (d *driver) checkPlan(req *csi.CreateVolumeRequest, want volume) error {
 	return d.checkQuota(want, want.Quota)
 }
 
+// lockName takes the name of a volume that is to be made.
+func (d *driver) lockName(name string) (func(), error) {
+	unlock, ok := d.names.try(name)
+	if !ok {
+		return nil, codedf(codes.Aborted, "volume %q is being created", name)
+	}
+	return unlock, nil
+}
+
 // createImage refuses early what could never be staged or filled.
 func (d *driver) createImage(ctx context.Context, v volume) error {
 	if err := checkLoopControl(); err != nil {
@@ -92,7 +111,7 @@ func (d *driver) createImage(ctx context.Context, v volume) error {
 	if err := d.checkFits(v.Capacity); err != nil {
 		return err
 	}
-	return d.store.add(v, func(dir string) error { return makeImage(ctx, dir, v) })
+	return d.store.add(context.WithoutCancel(ctx), v, func(dir string) error { return makeImage(ctx, dir, v) })
 }
 
 // DeleteVolume removes a volume and its data. It is refused while the volume is staged, published

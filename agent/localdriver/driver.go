@@ -28,13 +28,16 @@ type Options struct {
 	Version  string // the vendor version; "unknown" when empty, because CSI wants one
 	Log      hclog.Logger
 
-	projects projects // the kernel's when nil; tests have their own
+	projects projects           // the kernel's when nil; tests have their own
+	tap      func(point string) // see store.tap
+	patience time.Duration      // how long a call waits for its copy; 20 s when 0
 }
 
 // driver is what the three CSI services share.
 type driver struct {
 	csi.UnimplementedIdentityServer
 	csi.UnimplementedControllerServer
+	csi.UnimplementedGroupControllerServer
 	csi.UnimplementedNodeServer
 
 	opts     Options
@@ -42,8 +45,10 @@ type driver struct {
 	store    *store
 	projects projects
 	seen     seen
-	busy     keyLock // by volume id
+	busy     keyLock // by id of a volume, snapshot or group
 	names    keyLock // by volume name, while one is being created
+	readers  readers
+	jobs     jobs
 }
 
 // Run serves CSI on the endpoint until ctx is done, then finishes the running calls, at most for
@@ -58,12 +63,15 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return fmt.Errorf("cannot start the local driver: %w", err)
 	}
-	// The store is closed last, since it holds the lock on the state directory.
-	d := &driver{opts: o, log: o.Log, store: st, projects: o.projects}
+	st.tap = o.tap
+	d := &driver{opts: o, log: o.Log, store: st, projects: o.projects, jobs: jobs{log: o.Log, patience: o.patience}}
 	if d.projects == nil {
 		d.projects = kernelProjects{st.root}
 	}
+	d.thawLeftovers(ctx)
 	err = serve(ctx, o, d)
+	d.jobs.wg.Wait()
+	// The store is closed last, since it holds the lock on the state directory.
 	return errors.Join(err, st.close())
 }
 
@@ -82,6 +90,9 @@ func (o *Options) check() error {
 	if o.Log == nil {
 		o.Log = hclog.NewNullLogger()
 	}
+	if o.patience == 0 {
+		o.patience = patience
+	}
 	return nil
 }
 
@@ -93,7 +104,9 @@ func serve(ctx context.Context, o Options, d *driver) error {
 	srv := grpc.NewServer(grpc.UnaryInterceptor(d.intercept))
 	csi.RegisterIdentityServer(srv, d)
 	csi.RegisterControllerServer(srv, d)
+	csi.RegisterGroupControllerServer(srv, d)
 	csi.RegisterNodeServer(srv, d)
+	defer d.jobs.cancel()
 
 	// Leftovers can be large, and volumes full of files, so they are seen to while calls are being served.
 	sweep, stopSweep := context.WithCancel(ctx)
@@ -113,6 +126,7 @@ func serve(ctx context.Context, o Options, d *driver) error {
 		return fmt.Errorf("cannot serve on %q: %w", o.Endpoint, err)
 	case <-ctx.Done():
 	}
+	d.jobs.cancel() // calls wait for them
 	stop := time.AfterFunc(stopGrace, srv.Stop)
 	defer stop.Stop()
 	srv.GracefulStop()
@@ -130,7 +144,7 @@ func (d *driver) sweep(ctx context.Context) {
 		err := d.store.purge(ctx, id)
 		unlock()
 		if err != nil {
-			d.log.Warn("cannot remove a deleted volume's data yet", "volume_id", id, "error", err)
+			d.log.Warn("cannot remove deleted data yet", "id", id, "error", err)
 		}
 		if ctx.Err() != nil {
 			return

@@ -205,7 +205,7 @@ func TestGrowCutShort(t *testing.T) {
 		{"file", func(b *bench, id string) {
 			must(b.t, os.Truncate(filepath.Join(b.state, dirVolumes, id, imageFile), grown))
 		}},
-		{"half a record", func(b *bench, id string) { write(b.t, filepath.Join(b.state, dirVolumes, id, freshMetaFile), `{"ver`) }},
+		{"half a record", func(b *bench, id string) { write(b.t, filepath.Join(b.state, dirVolumes, id, metaFile+freshSuffix), `{"ver`) }},
 		{"record", func(b *bench, id string) {
 			v, err := readVolume(filepath.Join(b.state, dirVolumes, id, metaFile), id)
 			must(b.t, err)
@@ -242,7 +242,7 @@ func TestGrowCutShort(t *testing.T) {
 			must(t, err)
 			must(t, b.nodeExpand(id, b.staging(id), grown))
 			b.wantTotal(id, b.staging(id), grown)
-			wantGone(t, filepath.Join(b.state, dirVolumes, id, freshMetaFile))
+			wantGone(t, filepath.Join(b.state, dirVolumes, id, metaFile+freshSuffix))
 			if got := b.capacity(id); got != grown {
 				t.Errorf("%s: finished, it has %d bytes", steps[last].name, got)
 			}

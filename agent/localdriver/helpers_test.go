@@ -101,14 +101,23 @@ type bench struct {
 
 	csi.IdentityClient
 	csi.ControllerClient
+	csi.GroupControllerClient
 	csi.NodeClient
+
+	tap      func(point string)
+	patience time.Duration
 }
 
 // newBench starts a driver in this process.
 func newBench(t *testing.T) *bench {
 	t.Helper()
 	dir := shortDir(t)
-	b := &bench{t: t, dir: dir, state: filepath.Join(dir, "state")}
+	return startBench(t, &bench{t: t, dir: dir, state: filepath.Join(dir, "state")})
+}
+
+func startBench(t *testing.T, b *bench) *bench {
+	t.Helper()
+	dir := b.dir
 	b.start()
 	t.Cleanup(func() {
 		b.stop()
@@ -126,7 +135,8 @@ func (b *bench) start() {
 	sock := filepath.Join(b.dir, "csi.sock")
 	go func() {
 		done <- Run(ctx, Options{Endpoint: "unix://" + sock, NodeID: "node-1", StateDir: b.state, Version: "test",
-			projects: b.projects, Log: hclog.New(&hclog.LoggerOptions{Output: os.Stderr, Level: hclog.Error})})
+			projects: b.projects, tap: b.tap, patience: b.patience,
+			Log: hclog.New(&hclog.LoggerOptions{Output: os.Stderr, Level: hclog.Error})})
 	}()
 	conn := b.dial(sock)
 	b.stop = func() {
@@ -147,6 +157,7 @@ func (b *bench) dial(sock string) *grpc.ClientConn {
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: 20 * time.Second, Backoff: backoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1.5, MaxDelay: time.Second}}))
 	must(b.t, err)
 	b.IdentityClient, b.ControllerClient, b.NodeClient = csi.NewIdentityClient(conn), csi.NewControllerClient(conn), csi.NewNodeClient(conn)
+	b.GroupControllerClient = csi.NewGroupControllerClient(conn)
 	ctx, cancel := context.WithTimeout(background(), 20*time.Second)
 	defer cancel()
 	_, err = b.Probe(ctx, &csi.ProbeRequest{}, grpc.WaitForReady(true))

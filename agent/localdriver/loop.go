@@ -106,17 +106,27 @@ func inspectLoop(name string, dev, ino uint64) (*loopDevice, error) {
 }
 
 // attachLoop attaches an image to a free device. It stays attached until detachLoop, also when
-// this process dies. Direct I/O is used where the filesystem below can do it.
+// this process dies.
 func attachLoop(image string, readOnly bool) (loopDevice, error) {
-	mode, flags := unix.O_RDWR, uint32(unix.LO_FLAGS_DIRECT_IO)
+	l, fd, err := attachOpen(image, readOnly, 0)
+	if err != nil {
+		return l, err
+	}
+	return l, unix.Close(fd)
+}
+
+// attachOpen attaches an image with more flags and returns the open device too. Direct I/O is used
+// where the filesystem below can do it.
+func attachOpen(image string, readOnly bool, more uint32) (loopDevice, int, error) {
+	mode, flags := unix.O_RDWR, unix.LO_FLAGS_DIRECT_IO|more
 	if readOnly {
 		mode, flags = unix.O_RDONLY, flags|unix.LO_FLAGS_READ_ONLY
 	}
-	fail := func(err error) (loopDevice, error) {
-		return loopDevice{}, fmt.Errorf("cannot attach %q to a loop device: %w", image, err)
+	fail := func(err error) (loopDevice, int, error) {
+		return loopDevice{}, -1, fmt.Errorf("cannot attach %q to a loop device: %w", image, err)
 	}
 	if err := checkLoopControl(); err != nil {
-		return loopDevice{}, err
+		return loopDevice{}, -1, err
 	}
 	file, err := unix.Open(image, mode|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -129,14 +139,14 @@ func attachLoop(image string, readOnly bool) (loopDevice, error) {
 			return fail(err)
 		}
 		l := loopDevice{name: fmt.Sprintf("loop%d", n), rdev: unix.Mkdev(loopMajor, uint32(n)), readOnly: readOnly}
-		err = configureLoop(l, mode, &unix.LoopConfig{Fd: uint32(file), Size: sectorSize, Info: loopInfo(image, flags)})
+		fd, err := configureLoop(l, mode, &unix.LoopConfig{Fd: uint32(file), Size: sectorSize, Info: loopInfo(image, flags)})
 		if errors.Is(err, unix.EBUSY) {
 			continue // somebody else was faster
 		}
 		if err != nil {
 			return fail(err)
 		}
-		return l, nil
+		return l, fd, nil
 	}
 	return fail(errors.New("other processes took every free device"))
 }
@@ -160,13 +170,15 @@ func freeLoop() (int, error) {
 	return n, nil
 }
 
-func configureLoop(l loopDevice, mode int, cfg *unix.LoopConfig) error {
+func configureLoop(l loopDevice, mode int, cfg *unix.LoopConfig) (int, error) {
 	fd, err := unix.Open(l.path(), mode|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return err
+		return -1, err
 	}
-	err = unix.IoctlLoopConfigure(fd, cfg)
-	return errors.Join(err, unix.Close(fd))
+	if err := unix.IoctlLoopConfigure(fd, cfg); err != nil {
+		return -1, errors.Join(err, unix.Close(fd))
+	}
+	return fd, nil
 }
 
 // detachLoop detaches a device and waits until it is free. The kernel accepts the order for a

@@ -8,7 +8,9 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -21,6 +23,10 @@ import (
 const (
 	envMode = "LOCALDRIVER_TEST_MODE"
 	envBase = "LOCALDRIVER_TEST_BASE" // a short directory that every test's files are under
+
+	// envDie makes a driver process kill itself at a point of store.tap: "placed", or "frozen 2" for
+	// the second time.
+	envDie = "LOCALDRIVER_TEST_DIE"
 
 	modeTests  = "tests"
 	modeSanity = "sanity"
@@ -119,10 +125,29 @@ func runDriverProcess() int {
 		StateDir: os.Getenv("STATE_DIR"),
 		Version:  "test",
 		Log:      hclog.New(&hclog.LoggerOptions{Output: os.Stderr}),
+		tap:      dieAt(os.Getenv(envDie)),
 	})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return 0
+}
+
+func dieAt(where string) func(point string) {
+	if where == "" {
+		return nil
+	}
+	var left atomic.Int64
+	left.Store(1)
+	point, times, _ := strings.Cut(where, " ")
+	if n, err := strconv.ParseInt(times, 10, 64); err == nil {
+		left.Store(n)
+	}
+	return func(at string) {
+		if at == point && left.Add(-1) == 0 {
+			_ = unix.Kill(os.Getpid(), unix.SIGKILL)
+			select {} // until it arrives
+		}
+	}
 }

@@ -41,42 +41,45 @@ func bind(source, target string, flags mountFlags) error {
 
 // mountDevice mounts the filesystem on a device at target.
 func mountDevice(device, target, fsType string, flags mountFlags) error {
-	fail := func(err error) error {
-		return fmt.Errorf("cannot mount %s (%s) at %q: %w", device, fsType, target, mountHint(err))
-	}
-	ctx, err := unix.Fsopen(fsType, unix.FSOPEN_CLOEXEC)
-	if errors.Is(err, unix.ENODEV) {
-		return preconditionf("cannot mount %s at %q: this kernel has no %s", device, target, fsType)
+	fd, err := newMount(device, fsType, flags)
+	if err == nil {
+		defer func() { _ = unix.Close(fd) }() // closing drops a mount that was not attached
+		err = attach(fd, target)
 	}
 	if err != nil {
-		return fail(err)
+		return fmt.Errorf("cannot mount %s (%s) at %q: %w", device, fsType, target, mountHint(err))
+	}
+	return nil
+}
+
+// newMount mounts the filesystem on a device at no path yet. Closing what it returns takes the
+// mount away, unless it was attached.
+func newMount(device, fsType string, flags mountFlags) (int, error) {
+	ctx, err := unix.Fsopen(fsType, unix.FSOPEN_CLOEXEC)
+	if errors.Is(err, unix.ENODEV) {
+		return -1, preconditionf("this kernel has no %s", fsType)
+	}
+	if err != nil {
+		return -1, err
 	}
 	defer func() { _ = unix.Close(ctx) }() // a configuration, no data
 	if err := unix.FsconfigSetString(ctx, "source", device); err != nil {
-		return fail(err)
+		return -1, err
 	}
 	for _, f := range flags.fs {
 		if err := setOption(ctx, f); err != nil {
-			return invalidf("mount flag %q is refused by %s: %v%s", f, fsType, err, kernelWords(ctx))
+			return -1, invalidf("mount flag %q is refused by %s: %v%s", f, fsType, err, kernelWords(ctx))
 		}
 	}
 	if flags.readOnly() {
 		if err := unix.FsconfigSetFlag(ctx, "ro"); err != nil {
-			return fail(err)
+			return -1, err
 		}
 	}
 	if err := unix.FsconfigCreate(ctx); err != nil {
-		return fail(fmt.Errorf("%w%s", err, kernelWords(ctx)))
+		return -1, fmt.Errorf("%w%s", err, kernelWords(ctx))
 	}
-	fd, err := unix.Fsmount(ctx, unix.FSMOUNT_CLOEXEC, int(flags.set))
-	if err != nil {
-		return fail(err)
-	}
-	defer func() { _ = unix.Close(fd) }() // closing drops a mount that was not attached
-	if err := attach(fd, target); err != nil {
-		return fail(err)
-	}
-	return nil
+	return unix.Fsmount(ctx, unix.FSMOUNT_CLOEXEC, int(flags.set))
 }
 
 func setOption(ctx int, option string) error {

@@ -40,6 +40,15 @@ type target struct {
 
 // open finds and locks the volume of a node call and checks its path.
 func (d *driver) open(id, what, path string) (*target, func(), error) {
+	return d.openWith(d.lock, id, what, path)
+}
+
+// openToRelease is open for calls that take mounts away, which may be done at any time.
+func (d *driver) openToRelease(id, what, path string) (*target, func(), error) {
+	return d.openWith(d.lockToRelease, id, what, path)
+}
+
+func (d *driver) openWith(lock func(id string) (func(), error), id, what, path string) (*target, func(), error) {
 	if id == "" {
 		return nil, nil, invalidf("the volume id is empty")
 	}
@@ -50,7 +59,7 @@ func (d *driver) open(id, what, path string) (*target, func(), error) {
 	if _, err := d.volume(id); err != nil {
 		return nil, nil, err
 	}
-	unlock, err := d.lock(id)
+	unlock, err := lock(id)
 	if err != nil {
 		return nil, nil, err
 	}

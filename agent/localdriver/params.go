@@ -105,12 +105,10 @@ func sortedKeys(m map[string]string) []string {
 // plan turns a create request into the volume it asks for, without id and size.
 func plan(req *csi.CreateVolumeRequest) (volume, error) {
 	v := volume{Version: metaVersion, Name: req.GetName()}
-	if err := checkName(v.Name); err != nil {
+	if err := checkName("volume", v.Name); err != nil {
 		return v, err
 	}
 	switch {
-	case req.GetVolumeContentSource() != nil:
-		return v, invalidf("the local driver cannot create a volume from a snapshot or from another volume")
 	case len(req.GetVolumeCapabilities()) == 0:
 		return v, invalidf("no volume capabilities are given")
 	}
@@ -166,14 +164,14 @@ func (v *volume) settle(fsType string, mounted bool) error {
 	return nil
 }
 
-func checkName(name string) error {
+func checkName(what, name string) error {
 	switch {
 	case name == "":
-		return invalidf("the volume name is empty")
+		return invalidf("the %s name is empty", what)
 	case len(name) > maxNameBytes:
-		return invalidf("the volume name has %d bytes, and CSI allows %d", len(name), maxNameBytes)
+		return invalidf("the %s name has %d bytes, and CSI allows %d", what, len(name), maxNameBytes)
 	case !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl):
-		return invalidf("the volume name %q holds control characters or is not UTF-8", name)
+		return invalidf("the %s name %q holds control characters or is not UTF-8", what, name)
 	}
 	return nil
 }
@@ -221,6 +219,8 @@ func (v *volume) satisfies(want volume, r *csi.CapacityRange) error {
 		return existsf("volume %q exists with fs_type %q, not %q", v.Name, v.FSType, want.FSType)
 	case v.Block != want.Block:
 		return existsf("volume %q exists with block access %t, not %t", v.Name, v.Block, want.Block)
+	case v.Source != want.Source:
+		return existsf("volume %q exists with the source %q, not %q", v.Name, v.Source, want.Source)
 	case v.Capacity < required || limit > 0 && v.Capacity > limit:
 		return existsf("volume %q exists with %d bytes, not within %d to %d", v.Name, v.Capacity, required, limit)
 	}

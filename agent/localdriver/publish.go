@@ -281,7 +281,7 @@ func removeTarget(path string) error {
 // NodeUnpublishVolume unmounts a target and removes its mount point. A target that is not there is
 // success.
 func (d *driver) NodeUnpublishVolume(ctx context.Context, req *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
-	t, unlock, err := d.open(req.GetVolumeId(), "target path", req.GetTargetPath())
+	t, unlock, err := d.openToRelease(req.GetVolumeId(), "target path", req.GetTargetPath())
 	if err != nil {
 		return nil, err
 	}

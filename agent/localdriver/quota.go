@@ -237,8 +237,16 @@ func (d *driver) warnQuota(v volume, err error) {
 
 // fillDirectory makes the data of a directory volume, with the quota in force.
 func (d *driver) fillDirectory(ctx context.Context, dir string, v volume) error {
-	if err := makeDirectory(dir); err != nil || v.Project == 0 {
+	if err := makeDirectory(dir); err != nil {
 		return err
+	}
+	return d.countDirectory(ctx, dir, v)
+}
+
+// countDirectory puts the quota of a new volume in force over what it holds.
+func (d *driver) countDirectory(ctx context.Context, dir string, v volume) error {
+	if v.Project == 0 {
+		return nil
 	}
 	if err := d.projects.limit(v.Project, v.Quota); err != nil {
 		return err

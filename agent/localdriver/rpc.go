@@ -97,12 +97,3 @@ func (d *driver) volume(id string) (volume, error) {
 	}
 	return v, err
 }
-
-// lock takes a volume for one call.
-func (d *driver) lock(id string) (func(), error) {
-	unlock, ok := d.busy.try(id)
-	if !ok {
-		return nil, codedf(codes.Aborted, "another operation on volume %q is running", id)
-	}
-	return unlock, nil
-}

@@ -177,7 +177,7 @@ func (t *target) confirm(want kind) error {
 // NodeUnstageVolume unmounts the staging path and detaches the loop devices. It is refused while
 // the volume is published: nothing is taken away from under anybody.
 func (d *driver) NodeUnstageVolume(ctx context.Context, req *csi.NodeUnstageVolumeRequest) (*csi.NodeUnstageVolumeResponse, error) {
-	t, unlock, err := d.open(req.GetVolumeId(), "staging path", req.GetStagingTargetPath())
+	t, unlock, err := d.openToRelease(req.GetVolumeId(), "staging path", req.GetStagingTargetPath())
 	if err != nil {
 		return nil, err
 	}

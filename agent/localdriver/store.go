@@ -21,13 +21,16 @@ import (
 
 // The directories of a state directory, see the package comment.
 const (
-	dirVolumes = "volumes"
-	dirTmp     = "tmp"
-	dirTrash   = "trash"
+	dirVolumes   = "volumes"
+	dirSnapshots = "snapshots"
+	dirGroups    = "groups"
+	dirFrozen    = "frozen"
+	dirTmp       = "tmp"
+	dirTrash     = "trash"
 
 	metaFile      = "volume.json"
-	freshMetaFile = "volume.json.new" // until it takes the place of metaFile
-	exclusiveFile = "exclusive"       // the volume was last published for one target alone
+	freshSuffix   = ".new"      // of a file, until it takes the place of the one without
+	exclusiveFile = "exclusive" // the volume was last published for one target alone
 	dataDir       = "data"
 	imageFile     = "image"
 
@@ -47,6 +50,7 @@ type volume struct {
 	Block    bool      `json:"block"`             // block access was asked for
 	Capacity int64     `json:"capacity_bytes"`    // 0 for a directory when nothing was asked for
 	Created  time.Time `json:"created"`
+	Source   string    `json:"source,omitempty"` // the snapshot or volume it was copied from
 
 	// Of a directory: the bytes it may take, 0 for any number; the project that it has in the
 	// filesystem for that, 0 for none; and whether not all of it may belong to the project yet.
@@ -61,11 +65,18 @@ type store struct {
 	root string // with all symbolic links resolved, as the mount table shows it
 	lock *os.File
 	log  hclog.Logger
+	tap  func(point string) // told where a crash would matter; for tests, else nil
 
 	mu     sync.Mutex
 	byID   map[string]volume
 	byName map[string]string // name → id
-	broken map[string]error  // id → why its volume.json cannot be used
+	broken map[string]error  // id → why its metadata cannot be used
+
+	snaps       map[string]snapshot // also those of groups
+	snapNames   map[string]string   // name → id
+	brokenSnaps map[string]error    // as broken, of snapshots and groups
+	groups      map[string]group
+	groupNames  map[string]string // name → id
 }
 
 const (
@@ -74,14 +85,23 @@ const (
 	idRandom   = 16 // characters, 5 bits each
 )
 
-func newID() string {
-	return idPrefix + strings.ToLower(rand.Text()[:idRandom])
+func newID() string { return newIDOf(idPrefix) }
+
+func newIDOf(prefix string) string {
+	return prefix + strings.ToLower(rand.Text()[:idRandom])
 }
 
-// validID tells the driver's own ids from everything else. Nothing else may become a path.
-func validID(id string) bool {
-	rest, ok := strings.CutPrefix(id, idPrefix)
+// validID tells the driver's own volume ids from everything else. Nothing else may become a path.
+func validID(id string) bool { return validIDOf(idPrefix, id) }
+
+func validIDOf(prefix, id string) bool {
+	rest, ok := strings.CutPrefix(id, prefix)
 	return ok && len(rest) == idRandom && strings.Trim(rest, idAlphabet) == ""
+}
+
+// validAnyID accepts the ids of volumes, snapshots and groups.
+func validAnyID(id string) bool {
+	return validID(id) || validIDOf(snapPrefix, id) || validIDOf(groupPrefix, id)
 }
 
 // openStore locks a state directory, reads its volumes, and moves half-made ones to trash.
@@ -94,7 +114,8 @@ func openStore(ctx context.Context, dir string, log hclog.Logger) (*store, error
 		return nil, fmt.Errorf("cannot resolve the state directory: %w", err)
 	}
 	s := &store{root: root, log: log,
-		byID: map[string]volume{}, byName: map[string]string{}, broken: map[string]error{}}
+		byID: map[string]volume{}, byName: map[string]string{}, broken: map[string]error{},
+		snaps: map[string]snapshot{}, snapNames: map[string]string{}, brokenSnaps: map[string]error{}, groups: map[string]group{}, groupNames: map[string]string{}}
 	if err := s.acquire(ctx); err != nil {
 		return nil, err
 	}
@@ -151,18 +172,18 @@ func (s *store) dataPath(v volume) string {
 }
 
 func (s *store) load() error {
-	for _, d := range []string{dirVolumes, dirTmp, dirTrash} {
+	for _, d := range []string{dirVolumes, dirSnapshots, dirGroups, dirFrozen, dirTmp, dirTrash} {
 		if err := os.MkdirAll(s.path(d), 0o700); err != nil {
 			return fmt.Errorf("cannot make the state directory: %w", err)
 		}
 	}
-	for _, id := range s.entries(dirTmp) {
-		s.log.Info("discarding a volume that was never finished", "volume_id", id)
+	for _, id := range s.entries(dirTmp, validAnyID) {
+		s.log.Info("discarding what was never finished", "id", id)
 		if err := s.move(id, dirTmp, dirTrash); err != nil {
 			return err
 		}
 	}
-	for _, id := range s.entries(dirVolumes) {
+	for _, id := range s.entries(dirVolumes, validID) {
 		v, err := readVolume(s.path(dirVolumes, id, metaFile), id)
 		if err != nil {
 			// Its data may be all somebody has: keep it, list it nowhere, and say so.
@@ -173,11 +194,12 @@ func (s *store) load() error {
 		v = s.finishGrowing(v)
 		s.byID[id], s.byName[v.Name] = v, id
 	}
+	s.loadSnapshots()
 	return nil
 }
 
-// entries lists what the driver itself made in one of its directories.
-func (s *store) entries(dir string) []string {
+// entries lists what the driver itself made in one of its directories, by its name.
+func (s *store) entries(dir string, valid func(string) bool) []string {
 	list, err := os.ReadDir(s.path(dir))
 	if err != nil {
 		s.log.Error("cannot list a state directory", "error", err)
@@ -185,7 +207,7 @@ func (s *store) entries(dir string) []string {
 	}
 	var ids []string
 	for _, e := range list {
-		if !e.IsDir() || !validID(e.Name()) {
+		if !e.IsDir() || !valid(e.Name()) {
 			s.log.Warn("leaving alone what the driver did not make", "path", s.path(dir, e.Name()))
 			continue
 		}
@@ -194,8 +216,8 @@ func (s *store) entries(dir string) []string {
 	return ids
 }
 
-// leftovers lists the deleted volumes whose data is not removed yet.
-func (s *store) leftovers() []string { return s.entries(dirTrash) }
+// leftovers lists what was deleted and whose data is not removed yet.
+func (s *store) leftovers() []string { return s.entries(dirTrash, validAnyID) }
 
 func readVolume(path, id string) (volume, error) {
 	raw, err := os.ReadFile(path)
@@ -260,51 +282,14 @@ func (s *store) ids() []string {
 }
 
 // add creates a volume. fill makes its data inside the directory it is given and syncs it.
-//
-//  1. tmp/ID is made and filled.
-//  2. volume.json is written there; all of it is on disk.
-//  3. One rename makes it a volume.
-func (s *store) add(v volume, fill func(dir string) error) error {
-	tmp := s.path(dirTmp, v.ID)
-	if err := os.Mkdir(tmp, 0o700); err != nil {
+func (s *store) add(ctx context.Context, v volume, fill func(dir string) error) error {
+	if err := s.place(ctx, v.ID, dirVolumes, metaFile, v, fill); err != nil {
 		return fmt.Errorf("cannot make volume %q: %w", v.Name, err)
-	}
-	err := fill(tmp)
-	if err == nil {
-		err = writeVolume(tmp, v)
-	}
-	if err == nil {
-		err = s.move(v.ID, dirTmp, dirVolumes)
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("cannot make volume %q: %w", v.Name, err), s.discard(v.ID))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.byID[v.ID], s.byName[v.Name] = v, v.ID
 	return nil
-}
-
-// writeVolume puts volume.json into a directory, or a new one in place of the old.
-func writeVolume(dir string, v volume) error {
-	raw, err := json.MarshalIndent(v, "", "  ")
-	if err != nil {
-		return err
-	}
-	// One that a crash left half-written is written over.
-	fresh := filepath.Join(dir, freshMetaFile)
-	f, err := os.OpenFile(fresh, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(append(raw, '\n'))
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(fresh, filepath.Join(dir, metaFile)); err != nil {
-		return err
-	}
-	return syncDir(dir)
 }
 
 // rewrite replaces the metadata of a volume that the caller has locked. After an error memory
@@ -324,6 +309,7 @@ func (s *store) trash(v volume) error {
 	if err := s.move(v.ID, dirVolumes, dirTrash); err != nil {
 		return err
 	}
+	s.reach("trashed")
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.byID, v.ID)

@@ -14,26 +14,26 @@ import (
 // up to the trash directory.
 const maxDepth = 64
 
-// discard removes what add left when it failed: half-made in tmp, or, when only the last sync
+// discard removes what place left when it failed: half-made in tmp, or, when only the last sync
 // failed, already in place.
-func (s *store) discard(id string) error {
-	for _, from := range []string{dirTmp, dirVolumes} {
+func (s *store) discard(ctx context.Context, id string) error {
+	for _, from := range []string{dirTmp, dirVolumes, dirSnapshots, dirGroups} {
 		if err := s.move(id, from, dirTrash); err != nil && !errors.Is(err, unix.ENOENT) {
 			return err
 		}
 	}
-	return s.purge(context.Background(), id)
+	return s.purge(ctx, id)
 }
 
-// purge removes a deleted volume's data and can be repeated after any failure or crash. It is no
+// purge removes the data of a deleted volume, snapshot or group and can be repeated after any failure or crash. It is no
 // error if nothing is left. It stops, with an error, at a mount point.
 func (s *store) purge(ctx context.Context, id string) error {
-	if !validID(id) {
+	if !validAnyID(id) {
 		return nil
 	}
 	top, err := os.Open(s.path(dirTrash))
 	if err != nil {
-		return fmt.Errorf("cannot remove volume %q: %w", id, err)
+		return fmt.Errorf("cannot remove the data of %q: %w", id, err)
 	}
 	r := remover{ctx: ctx, top: int(top.Fd())}
 	err = r.remove(r.top, id, 0)
@@ -44,7 +44,7 @@ func (s *store) purge(ctx context.Context, id string) error {
 		err = r.remove(r.top, name, 0)
 	}
 	if err != nil {
-		err = fmt.Errorf("cannot remove the data of deleted volume %q, which stays in %s until the next attempt: %w",
+		err = fmt.Errorf("cannot remove the data of %q, which was deleted and stays in %s until the next attempt: %w",
 			id, s.path(dirTrash), err)
 	}
 	return errors.Join(err, top.Close())

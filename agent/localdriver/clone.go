@@ -1,0 +1,247 @@
+package localdriver
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+)
+
+// origin is the snapshot or volume that a new volume is to be a copy of.
+type origin struct {
+	id     string
+	isSnap bool
+	typ    string
+	fsType string
+	size   int64 // bytes; the copy has at least as many
+}
+
+func (v volume) origin() origin {
+	return origin{id: v.ID, typ: v.Type, fsType: v.FSType, size: v.Capacity}
+}
+
+func (s snapshot) origin() origin {
+	return origin{id: s.ID, isSnap: true, typ: s.Type, fsType: s.FSType, size: s.Size}
+}
+
+func (o origin) String() string {
+	kind := "volume"
+	if o.isSnap {
+		kind = "snapshot"
+	}
+	return fmt.Sprintf("%s %q", kind, o.id)
+}
+
+// contentSource is how a volume's answer names its source, or nil.
+func (v volume) contentSource() *csi.VolumeContentSource {
+	switch {
+	case v.Source == "":
+		return nil
+	case validIDOf(snapPrefix, v.Source):
+		return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
+			Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: v.Source}}}
+	}
+	return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{
+		Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: v.Source}}}
+}
+
+// createCopy is CreateVolume with a content source. It answers only when the data is there; see
+// CreateSnapshot for copies that take long.
+func (d *driver) createCopy(ctx context.Context, req *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
+	if err := checkName("volume", req.GetName()); err != nil {
+		return nil, err
+	}
+	unlock, err := d.lockName(req.GetName())
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	v, err := d.createFrom(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	return &csi.CreateVolumeResponse{Volume: d.csi(v)}, nil
+}
+
+// createFrom makes a volume as a copy of a snapshot or of another volume. The caller holds the name.
+func (d *driver) createFrom(ctx context.Context, req *csi.CreateVolumeRequest) (volume, error) {
+	have, exists := d.store.getByName(req.GetName())
+	from, err := d.origin(req.GetVolumeContentSource(), have)
+	if err != nil {
+		return volume{}, err
+	}
+	want, err := planCopy(req, from)
+	if err != nil {
+		return volume{}, err
+	}
+	if err := d.checkPlan(req, want); err != nil {
+		return volume{}, err
+	}
+	if exists {
+		return have, have.satisfies(want, req.GetCapacityRange())
+	}
+	if want.Capacity, err = want.sizeForCopy(req.GetCapacityRange(), from); err != nil {
+		return volume{}, err
+	}
+	if err := d.checkCopy(want); err != nil {
+		return volume{}, err
+	}
+	err = d.jobs.do(ctx, "volume/"+want.Name, fmt.Sprint(from.id, want.Capacity, want.Block),
+		fmt.Sprintf("volume %q, a copy of %s,", want.Name, from),
+		func(ctx context.Context, p *progress) error { return d.makeCopy(ctx, want, from, p) })
+	if err != nil {
+		return volume{}, err
+	}
+	made, ok := d.store.getByName(want.Name)
+	if !ok {
+		return made, codedf(codes.Aborted, "volume %q was deleted as soon as it was made", want.Name)
+	}
+	return made, nil
+}
+
+// origin finds the source that a request names. A volume made from it earlier still knows what it
+// was like when it is gone.
+func (d *driver) origin(src *csi.VolumeContentSource, have volume) (origin, error) {
+	id := src.GetVolume().GetVolumeId()
+	if src.GetSnapshot() != nil {
+		id = src.GetSnapshot().GetSnapshotId()
+	}
+	if id != "" && id == have.Source {
+		o := have.origin()
+		o.id, o.isSnap, o.size = id, src.GetSnapshot() != nil, 0
+		return o, nil
+	}
+	switch {
+	case src.GetSnapshot() != nil:
+		snap, err := d.snapshot(id)
+		return snap.origin(), err
+	case src.GetVolume() != nil:
+		v, err := d.volume(id)
+		return v.origin(), err
+	}
+	return origin{}, invalidf("the content source is neither a snapshot nor a volume")
+}
+
+// planCopy plans a volume whose type and filesystem are those of its source, unless the request
+// says otherwise, which is refused.
+func planCopy(req *csi.CreateVolumeRequest, from origin) (volume, error) {
+	blank := proto.CloneOf(req)
+	blank.VolumeContentSource = nil
+	blank.Parameters = maps.Clone(req.GetParameters())
+	if blank.Parameters == nil {
+		blank.Parameters = map[string]string{}
+	}
+	if blank.Parameters[paramType] == "" {
+		blank.Parameters[paramType] = from.typ
+	}
+	if blank.Parameters[paramFSType] == "" && from.fsType != "" && !namesFilesystem(req) {
+		blank.Parameters[paramFSType] = from.fsType
+	}
+	want, err := plan(blank)
+	if err != nil {
+		return want, fmt.Errorf("cannot make a copy of %s: %w", from, err)
+	}
+	switch {
+	case want.Type != from.typ:
+		return want, invalidf("type %q is asked for, but %s has type %q, and a copy has the same", want.Type, from, from.typ)
+	case want.FSType != from.fsType && from.fsType == "":
+		return want, invalidf("a filesystem is asked for, but %s is a raw image; list only block access", from)
+	case want.FSType != from.fsType:
+		return want, invalidf("fs_type %q is asked for, but %s holds %q, and a copy has the same", want.FSType, from, from.fsType)
+	}
+	want.Source = from.id
+	return want, nil
+}
+
+// namesFilesystem tells whether a capability of the request says which filesystem it wants.
+func namesFilesystem(req *csi.CreateVolumeRequest) bool {
+	for _, c := range req.GetVolumeCapabilities() {
+		if c.GetMount().GetFsType() != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// sizeForCopy chooses the capacity in bytes of a copy: at least that of the source.
+func (v *volume) sizeForCopy(r *csi.CapacityRange, from origin) (int64, error) {
+	if limit := r.GetLimitBytes(); limit > 0 && limit < from.size {
+		return 0, outOfRangef("%s has %d bytes, and a copy cannot have less; limit_bytes is %d", from, from.size, limit)
+	}
+	if r.GetRequiredBytes() >= from.size {
+		return v.sizeFor(r)
+	}
+	return v.sizeFor(&csi.CapacityRange{RequiredBytes: from.size, LimitBytes: r.GetLimitBytes()})
+}
+
+// checkCopy refuses early what could never be staged or filled.
+func (d *driver) checkCopy(v volume) error {
+	if v.Type != typeImage {
+		return nil
+	}
+	if err := checkLoopControl(); err != nil {
+		return err
+	}
+	return d.checkFits(v.Capacity)
+}
+
+func (d *driver) makeCopy(ctx context.Context, want volume, from origin, p *progress) error {
+	if _, ok := d.store.getByName(want.Name); ok {
+		return nil // made between the caller's look and now
+	}
+	want.ID, want.Created = newID(), time.Now().UTC()
+	if want.Quota > 0 {
+		want.Project = d.newProject()
+	}
+	fill, release, err := d.reader(from, want, p)
+	if err != nil {
+		return err
+	}
+	defer release()
+	err = d.store.add(ctx, want, func(dir string) error {
+		if err := fill(ctx, dir); err != nil {
+			return err
+		}
+		if want.Type == typeImage {
+			return renewImage(ctx, want, dir)
+		}
+		return d.countDirectory(ctx, dir, want)
+	})
+	if err != nil {
+		return err
+	}
+	d.seen.learn(want.ID) // it is mounted nowhere
+	d.log.Info("made a copy", "volume_id", want.ID, "name", want.Name, "source", from.id, "bytes", want.Capacity)
+	return nil
+}
+
+// reader holds a source and returns what copies its data into a directory.
+func (d *driver) reader(from origin, want volume, p *progress) (fill func(ctx context.Context, dir string) error, release func(), err error) {
+	if from.isSnap {
+		unlock, err := d.lockToRelease(from.id)
+		if err != nil {
+			return nil, nil, err
+		}
+		defer unlock()
+		snap, err := d.snapshot(from.id)
+		if err != nil {
+			return nil, nil, err
+		}
+		return func(ctx context.Context, dir string) error {
+			return d.copyContent(ctx, snap.Type, d.store.snapshotData(snap), dir, p)
+		}, d.readers.begin(snap.ID, p), nil
+	}
+	c, err := d.hold([]string{from.id}, false)
+	if err != nil {
+		return nil, nil, err
+	}
+	if now := c.volumes()[0].Capacity; now > want.Capacity {
+		c.release()
+		return nil, nil, outOfRangef("%s has grown to %d bytes, and its copy was to have %d", from, now, want.Capacity)
+	}
+	return func(ctx context.Context, dir string) error { return c.take(ctx, []string{dir}, p) }, c.release, nil
+}

@@ -1,0 +1,143 @@
+package localdriver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+)
+
+// copyChunk is how much is copied between two looks at the context.
+const copyChunk = 8 * mib
+
+// errNoReflink says that a filesystem cannot share the data of two files.
+var errNoReflink = errors.New("the filesystem cannot clone files")
+
+// reflink makes dst, an empty file, share all the data of src as it is at this moment.
+func reflink(src, dst *os.File) error {
+	err := unix.IoctlFileClone(int(dst.Fd()), int(src.Fd()))
+	for _, e := range []error{unix.EOPNOTSUPP, unix.EXDEV, unix.EINVAL, unix.ENOTTY, unix.ENOSYS, unix.EPERM} {
+		if errors.Is(err, e) {
+			return fmt.Errorf("%w: %w", errNoReflink, err)
+		}
+	}
+	return err
+}
+
+// copyData copies the first size bytes and leaves holes as holes. A source that is shorter by now
+// is no error: its copy then ends with a hole.
+func copyData(ctx context.Context, src, dst *os.File, size int64, p *progress) error {
+	if err := dst.Truncate(size); err != nil {
+		return err
+	}
+	in, out := int(src.Fd()), int(dst.Fd())
+	for at := int64(0); at < size; {
+		data, err := unix.Seek(in, at, unix.SEEK_DATA)
+		if errors.Is(err, unix.ENXIO) {
+			return nil // only a hole is left
+		}
+		if err != nil {
+			return err
+		}
+		hole, err := unix.Seek(in, data, unix.SEEK_HOLE)
+		if err != nil {
+			return err
+		}
+		for at, hole = data, min(hole, size); at < hole; {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			from, to := at, at
+			n, err := unix.CopyFileRange(in, &from, out, &to, int(min(copyChunk, hole-at)), 0)
+			if errors.Is(err, unix.EINTR) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			if n == 0 {
+				return nil
+			}
+			at += int64(n)
+			p.done.Add(int64(n))
+		}
+	}
+	return nil
+}
+
+// imageCopy is an image being copied: the source as it is opened, and the new file.
+type imageCopy struct{ src, dst *os.File }
+
+func openImageCopy(src, dst string) (*imageCopy, error) {
+	in, err := os.OpenFile(src, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, err
+	}
+	out, err := os.OpenFile(dst, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, errors.Join(err, in.Close())
+	}
+	return &imageCopy{in, out}, nil
+}
+
+// finish waits until the copy is on disk.
+func (c *imageCopy) finish() error {
+	return errors.Join(c.dst.Sync(), c.dst.Close(), c.src.Close())
+}
+
+func (c *imageCopy) abandon() { _, _ = c.dst.Close(), c.src.Close() } // the file is discarded
+
+// allocated returns the size, and how many bytes of it are no holes.
+func (c *imageCopy) allocated() (size, bytes int64, err error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(c.src.Fd()), &st); err != nil {
+		return 0, 0, err
+	}
+	return st.Size, st.Blocks * 512, nil
+}
+
+// plain copies the data itself, if there is space for it.
+func (c *imageCopy) plain(ctx context.Context, p *progress) error {
+	size, bytes, err := c.allocated()
+	if err != nil {
+		return err
+	}
+	if err := needSpace(c.dst, bytes); err != nil {
+		return err
+	}
+	p.total.Add(bytes)
+	return copyData(ctx, c.src, c.dst, size, p)
+}
+
+// copyImage copies an image that nobody writes to, and syncs it.
+func copyImage(ctx context.Context, src, dst string, p *progress) error {
+	c, err := openImageCopy(src, dst)
+	if err != nil {
+		return err
+	}
+	err = reflink(c.src, c.dst)
+	if errors.Is(err, errNoReflink) {
+		err = c.plain(ctx, p)
+	}
+	if err != nil {
+		c.abandon()
+		return err
+	}
+	return c.finish()
+}
+
+// needSpace refuses a copy that cannot fit on the filesystem of a file before it is begun.
+func needSpace(f *os.File, bytes int64) error {
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(int(f.Fd()), &fs); err != nil {
+		return err
+	}
+	if free := int64(fs.Bavail) * fs.Frsize; free < bytes {
+		return codedf(codes.ResourceExhausted, "the copy needs %d bytes (%s), and %d (%s) are free on the filesystem of the driver's state directory",
+			bytes, humanBytes(bytes), free, humanBytes(free))
+	}
+	return nil
+}

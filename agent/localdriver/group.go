@@ -1,0 +1,195 @@
+package localdriver
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+)
+
+// GroupControllerGetCapabilities offers group snapshots.
+func (d *driver) GroupControllerGetCapabilities(context.Context, *csi.GroupControllerGetCapabilitiesRequest) (*csi.GroupControllerGetCapabilitiesResponse, error) {
+	return &csi.GroupControllerGetCapabilitiesResponse{Capabilities: []*csi.GroupControllerServiceCapability{{
+		Type: &csi.GroupControllerServiceCapability_Rpc{Rpc: &csi.GroupControllerServiceCapability_RPC{
+			Type: csi.GroupControllerServiceCapability_RPC_CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT,
+		}},
+	}}}, nil
+}
+
+// CreateVolumeGroupSnapshot takes snapshots of several volumes at one and the same moment, all or
+// none. See CreateSnapshot for copies that take long.
+func (d *driver) CreateVolumeGroupSnapshot(ctx context.Context, req *csi.CreateVolumeGroupSnapshotRequest) (*csi.CreateVolumeGroupSnapshotResponse, error) {
+	name := req.GetName()
+	if err := checkName("group snapshot", name); err != nil {
+		return nil, err
+	}
+	sources := slices.Sorted(slices.Values(req.GetSourceVolumeIds()))
+	if len(sources) == 0 {
+		return nil, invalidf("no source volume ids are given")
+	}
+	if n := len(sources); len(slices.Compact(slices.Clone(sources))) != n {
+		return nil, invalidf("a source volume id is given twice")
+	}
+	perFile, err := parseConsistency(req.GetParameters())
+	if err != nil {
+		return nil, err
+	}
+	if have, ok := d.store.groupByName(name); ok {
+		return have.answer(sources)
+	}
+	for _, id := range sources {
+		if _, err := d.volume(id); err != nil {
+			return nil, err
+		}
+	}
+	err = d.jobs.do(ctx, "group/"+name, strings.Join(sources, " "), "group snapshot \""+name+"\"",
+		func(ctx context.Context, p *progress) error { return d.makeGroup(ctx, name, sources, perFile, p) })
+	if err != nil {
+		return nil, err
+	}
+	have, ok := d.store.groupByName(name)
+	if !ok {
+		return nil, codedf(codes.Aborted, "group snapshot %q was deleted as soon as it was made", name)
+	}
+	return have.answer(sources)
+}
+
+// answer refuses a group of other volumes than those asked for, which are sorted.
+func (g group) answer(sources []string) (*csi.CreateVolumeGroupSnapshotResponse, error) {
+	var have []string
+	for _, s := range g.Snapshots {
+		have = append(have, s.Source)
+	}
+	slices.Sort(have)
+	if !slices.Equal(have, sources) {
+		return nil, existsf("group snapshot %q exists, of the volumes %s and not of %s", g.Name, strings.Join(have, ", "), strings.Join(sources, ", "))
+	}
+	return &csi.CreateVolumeGroupSnapshotResponse{GroupSnapshot: g.csi()}, nil
+}
+
+func (d *driver) makeGroup(ctx context.Context, name string, sources []string, perFile bool, p *progress) error {
+	if _, ok := d.store.groupByName(name); ok {
+		return nil // made between the caller's look and now
+	}
+	c, err := d.hold(sources, perFile)
+	if err != nil {
+		return err
+	}
+	defer c.release()
+	g := group{Version: metaVersion, ID: newIDOf(groupPrefix), Name: name, Created: time.Now().UTC()}
+	for _, v := range c.volumes() {
+		snap := newSnapshot("", g.ID, v)
+		snap.Created = g.Created
+		g.Snapshots = append(g.Snapshots, snap)
+	}
+	err = d.store.addGroup(ctx, g, func(dir string) error {
+		var dirs []string
+		for _, s := range g.Snapshots {
+			dirs = append(dirs, filepath.Join(dir, s.ID))
+			if err := os.Mkdir(dirs[len(dirs)-1], 0o700); err != nil {
+				return err
+			}
+		}
+		if err := c.take(ctx, dirs, p); err != nil {
+			return err
+		}
+		for _, member := range dirs {
+			if err := syncDir(member); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err == nil {
+		d.log.Info("took a group snapshot", "group_snapshot_id", g.ID, "name", name, "volume_ids", sources)
+	}
+	return err
+}
+
+// DeleteVolumeGroupSnapshot removes a group with all its snapshots, all or none.
+func (d *driver) DeleteVolumeGroupSnapshot(ctx context.Context, req *csi.DeleteVolumeGroupSnapshotRequest) (*csi.DeleteVolumeGroupSnapshotResponse, error) {
+	id := req.GetGroupSnapshotId()
+	if id == "" {
+		return nil, invalidf("the group snapshot id is empty")
+	}
+	if !validIDOf(groupPrefix, id) {
+		return &csi.DeleteVolumeGroupSnapshotResponse{}, nil
+	}
+	unlock, err := d.lock(id)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	switch g, err := d.store.getGroup(id); {
+	case errors.Is(err, errNoSnapshot): // perhaps deleted, but not purged yet
+	case err != nil:
+		return nil, err
+	default:
+		if err := g.matches(req.GetSnapshotIds()); err != nil {
+			return nil, err
+		}
+		if err := d.trashGroup(g); err != nil {
+			return nil, err
+		}
+	}
+	if err := d.store.purge(ctx, id); err != nil {
+		return nil, err
+	}
+	return &csi.DeleteVolumeGroupSnapshotResponse{}, nil
+}
+
+// trashGroup deletes a group unless one of its snapshots is being copied.
+func (d *driver) trashGroup(g group) error {
+	for _, s := range g.Snapshots {
+		unlock, err := d.lock(s.ID)
+		if err != nil {
+			return err
+		}
+		defer unlock()
+	}
+	if err := d.store.trashGroup(g); err != nil {
+		return err
+	}
+	d.log.Info("deleted a group snapshot", "group_snapshot_id", g.ID, "name", g.Name)
+	return nil
+}
+
+// matches refuses a list of snapshots that are not those of the group. No list is no mismatch.
+func (g group) matches(ids []string) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	var have []string
+	for _, s := range g.Snapshots {
+		have = append(have, s.ID)
+	}
+	if want := slices.Sorted(slices.Values(ids)); !slices.Equal(slices.Sorted(slices.Values(have)), want) {
+		return invalidf("group snapshot %q holds the snapshots %s, not %s", g.ID, strings.Join(have, ", "), strings.Join(want, ", "))
+	}
+	return nil
+}
+
+// GetVolumeGroupSnapshot answers for one group.
+func (d *driver) GetVolumeGroupSnapshot(_ context.Context, req *csi.GetVolumeGroupSnapshotRequest) (*csi.GetVolumeGroupSnapshotResponse, error) {
+	id := req.GetGroupSnapshotId()
+	if id == "" {
+		return nil, invalidf("the group snapshot id is empty")
+	}
+	g, err := d.store.getGroup(id)
+	if errors.Is(err, errNoSnapshot) {
+		return nil, codedf(codes.NotFound, "no group snapshot %q", id)
+	}
+	if err == nil {
+		err = g.matches(req.GetSnapshotIds())
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &csi.GetVolumeGroupSnapshotResponse{GroupSnapshot: g.csi()}, nil
+}

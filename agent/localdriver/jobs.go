@@ -1,0 +1,233 @@
+package localdriver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"google.golang.org/grpc/codes"
+)
+
+const (
+	// patience is how long a call waits for its copy before it answers ABORTED with the progress.
+	patience = 20 * time.Second
+	// progressEvery is how often a running copy writes a line to the log.
+	progressEvery = 5 * time.Second
+	// failureKept is for how long the end of a copy that nobody waited for is kept, to be told to
+	// the next call by the same name.
+	failureKept = 10 * time.Minute
+)
+
+// progress counts a copy in bytes.
+type progress struct{ done, total atomic.Int64 }
+
+func (p *progress) String() string {
+	return humanBytes(p.done.Load()) + " of " + humanBytes(p.total.Load())
+}
+
+func humanBytes(n int64) string {
+	const units = "KMGTPE"
+	if n < 1024 {
+		return fmt.Sprintf("%d B", n)
+	}
+	f, i := float64(n)/1024, 0
+	for ; f >= 1024; i++ {
+		f /= 1024
+	}
+	return fmt.Sprintf("%.1f %ciB", f, units[i])
+}
+
+// job is one piece of work that may outlast the call that started it.
+type job struct {
+	key    string // "snapshot/NAME"
+	want   string // what is asked for, to tell another request by the same name
+	what   string // in words
+	prog   progress
+	cancel context.CancelFunc
+	done   chan struct{}
+	err    error // once done is closed
+	ended  time.Time
+}
+
+func (j *job) pending() error {
+	return codedf(codes.Aborted, "%s is still being made: %s are copied; ask again for the same", j.what, &j.prog)
+}
+
+// jobs are those running, and those that failed with nobody there to be told.
+type jobs struct {
+	log      hclog.Logger
+	patience time.Duration
+
+	mu     sync.Mutex
+	byKey  map[string]*job
+	closed bool
+	wg     sync.WaitGroup
+}
+
+// do runs work, or joins it when it runs already, and waits for its end: not longer than the
+// patience, nor than most of the time that the caller has, so that an answer still arrives. Work
+// that takes longer goes on, and the answer is ABORTED with how far it is.
+func (s *jobs) do(ctx context.Context, key, want, what string, work func(context.Context, *progress) error) error {
+	j, err := s.join(key, want, what, work)
+	if err != nil {
+		return err
+	}
+	wait := s.patience
+	if end, ok := ctx.Deadline(); ok {
+		wait = min(wait, time.Until(end)*9/10)
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-j.done:
+		s.forget(j)
+		return j.err
+	case <-timer.C:
+		return j.pending()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (s *jobs) join(key, want, what string, work func(context.Context, *progress) error) (*job, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, codedf(codes.Unavailable, "the driver is stopping")
+	}
+	if j := s.byKey[key]; j != nil && (j.ended.IsZero() || time.Since(j.ended) < failureKept) {
+		if j.want == want {
+			return j, nil
+		}
+		if j.ended.IsZero() {
+			return nil, codedf(codes.Aborted, "%s is being made by another request, with other arguments: %s are copied", j.what, &j.prog)
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	j := &job{key: key, want: want, what: what, cancel: cancel, done: make(chan struct{})}
+	if s.byKey == nil {
+		s.byKey = map[string]*job{}
+	}
+	s.byKey[key] = j
+	s.wg.Go(func() { s.run(ctx, j, work) })
+	return j, nil
+}
+
+func (s *jobs) run(ctx context.Context, j *job, work func(context.Context, *progress) error) {
+	defer j.cancel()
+	tell, quiet := context.WithCancel(ctx)
+	s.wg.Go(func() { s.report(tell, j) })
+	err := s.guard(ctx, j, work)
+	quiet()
+	if err != nil {
+		s.log.Warn("cannot finish a copy", "what", j.what, "error", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	j.err, j.ended = err, time.Now()
+	if err == nil {
+		delete(s.byKey, j.key)
+	}
+	close(j.done)
+}
+
+func (s *jobs) guard(ctx context.Context, j *job, work func(context.Context, *progress) error) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			s.log.Error("a copy panicked", "what", j.what, "panic", r, "stack", string(debug.Stack()))
+			err = internalf("%s: the copy panicked: %v", j.what, r)
+		}
+	}()
+	err = work(ctx, &j.prog)
+	if errors.Is(err, context.Canceled) {
+		err = codedf(codes.Unavailable, "%s: the driver was told to stop after %s; ask again", j.what, &j.prog)
+	}
+	return err
+}
+
+func (s *jobs) report(ctx context.Context, j *job) {
+	tick := time.NewTicker(progressEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			s.log.Info("copying", "what", j.what, "progress", j.prog.String())
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// forget drops a job whose end somebody has been told.
+func (s *jobs) forget(j *job) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.byKey[j.key] == j {
+		delete(s.byKey, j.key)
+	}
+}
+
+// running returns ABORTED if work of this key is under way.
+func (s *jobs) running(key string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if j := s.byKey[key]; j != nil && j.ended.IsZero() {
+		return j.pending()
+	}
+	return nil
+}
+
+// cancel tells all jobs to stop and lets no new one start.
+func (s *jobs) cancel() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	for _, j := range s.byKey {
+		j.cancel()
+	}
+}
+
+// readers are the volumes and snapshots whose data is being copied, which takes long. They may be
+// released meanwhile, but nobody may begin to write to them, and they may not be deleted.
+type readers struct {
+	mu sync.Mutex
+	by map[string][]*progress
+}
+
+// begin notes a copy of an id; its end must be noted by calling the function returned, once.
+func (r *readers) begin(id string, p *progress) (end func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.by == nil {
+		r.by = map[string][]*progress{}
+	}
+	r.by[id] = append(r.by[id], p)
+	return sync.OnceFunc(func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for i, q := range r.by[id] {
+			if q == p {
+				r.by[id] = append(r.by[id][:i:i], r.by[id][i+1:]...)
+				break
+			}
+		}
+		if len(r.by[id]) == 0 {
+			delete(r.by, id)
+		}
+	})
+}
+
+// check returns ABORTED while an id is being copied.
+func (r *readers) check(id string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if p := r.by[id]; len(p) > 0 {
+		return codedf(codes.Aborted, "%q is being copied, %s so far; it can be used when that is done", id, p[0])
+	}
+	return nil
+}

@@ -1,0 +1,137 @@
+package localdriver
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// renewImage makes the copy of an image a volume of its own: as long as the volume is to be, and
+// with a new UUID, because xfs and btrfs refuse to be mounted beside a filesystem with the same
+// one, and who mounts by UUID could get either. The filesystem itself is grown when it is staged.
+// Nobody can see the image yet, so a crash at any moment costs nothing.
+func renewImage(ctx context.Context, v volume, dir string) error {
+	path := filepath.Join(dir, imageFile)
+	err := lengthen(path, v.Capacity)
+	if err != nil {
+		return err
+	}
+	switch v.FSType {
+	case "ext4":
+		err = renewExt4(ctx, path)
+	case "xfs":
+		err = renewXFS(ctx, v.ID, path)
+	case "btrfs":
+		// Quick, whatever the size: the old UUID stays in the metadata, and the superblock has a new one.
+		err = mustRun(ctx, "btrfs-progs", 0, "btrfstune", "-f", "-m", path)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot give the copied filesystem a UUID of its own: %w", err)
+	}
+	return syncFile(path)
+}
+
+func lengthen(path string, size int64) error {
+	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	st, err := f.Stat()
+	if err == nil && st.Size() < size {
+		err = f.Truncate(size)
+		if errors.Is(err, unix.EFBIG) {
+			err = outOfRangef("an image of %d bytes is more than its filesystem allows for one file", size)
+		}
+	}
+	return errors.Join(err, f.Close())
+}
+
+func syncFile(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// renewExt4 checks the filesystem first: tune2fs wants that where it must compute all checksums
+// anew.
+func renewExt4(ctx context.Context, path string) error {
+	if err := mustRun(ctx, "e2fsprogs", fsckCorrected|fsckReboot, "e2fsck", "-f", "-p", path); err != nil {
+		return err
+	}
+	return mustRun(ctx, "e2fsprogs", 0, "tune2fs", "-U", "random", path)
+}
+
+// mustRun runs a tool and returns an error unless its exit code has only the bits of fine.
+func mustRun(ctx context.Context, pkg string, fine int, name string, args ...string) error {
+	code, out, err := runTool(ctx, pkg, name, args...)
+	if err == nil && code&^fine != 0 {
+		err = fmt.Errorf("%s failed with exit code %d: %s", name, code, out)
+	}
+	return err
+}
+
+// renewXFS mounts the copy once, because its UUID can be changed only when its log is empty, and a
+// copy of a frozen filesystem has something in it. xfs_db succeeds even when it refuses, so the
+// superblock tells.
+func renewXFS(ctx context.Context, id, path string) error {
+	before, err := xfsUUID(path)
+	if err != nil {
+		return err
+	}
+	if err := replayLog(ctx, id, path); err != nil {
+		return err
+	}
+	code, out, err := runTool(ctx, "xfsprogs", "xfs_db", "-x", "-f", "-c", "uuid generate", path)
+	if err != nil {
+		return err
+	}
+	after, err := xfsUUID(path)
+	if err == nil && (code != 0 || bytes.Equal(before, after)) {
+		err = fmt.Errorf("xfs_db did not do it, exit code %d: %s", code, out)
+	}
+	return err
+}
+
+// xfsUUID reads sb_uuid, at byte 32 of the superblock.
+func xfsUUID(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	uuid := make([]byte, 16)
+	_, err = f.ReadAt(uuid, 32)
+	return uuid, errors.Join(err, f.Close())
+}
+
+// replayLog mounts an xfs where nobody sees it, and unmounts it. The device goes away by itself
+// with its last user, also when this process is killed.
+func replayLog(ctx context.Context, id, path string) error {
+	l, fd, err := attachOpen(path, false, unix.LO_FLAGS_AUTOCLEAR)
+	if err != nil {
+		return err
+	}
+	err = withPrivateMount(l.path(), "xfs", []string{"nouuid"}, func(*os.File) error { return nil })
+	// The tools must not see the file before the kernel has let go of it.
+	return errors.Join(err, unix.Close(fd), detachLoop(context.WithoutCancel(ctx), id, path, l))
+}
+
+// withPrivateMount runs do with the root of the filesystem on a device, mounted at no path.
+func withPrivateMount(device, fsType string, options []string, do func(root *os.File) error) error {
+	fd, err := newMount(device, fsType, mountFlags{fs: options})
+	if err != nil {
+		return fmt.Errorf("cannot mount %s (%s): %w", device, fsType, mountHint(err))
+	}
+	root, err := unix.Openat(fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return errors.Join(err, unix.Close(fd))
+	}
+	f := os.NewFile(uintptr(root), device)
+	return errors.Join(do(f), f.Close(), unix.Close(fd))
+}

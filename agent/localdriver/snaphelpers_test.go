@@ -1,0 +1,162 @@
+package localdriver
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
+)
+
+// sparseFile makes a file of one large hole.
+func sparseFile(t *testing.T, path string, size int64) string {
+	t.Helper()
+	f, err := os.Create(path)
+	must(t, err)
+	must(t, f.Truncate(size))
+	must(t, f.Close())
+	return path
+}
+
+func run(t *testing.T, name string, args ...string) {
+	t.Helper()
+	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+		t.Fatalf("%s %v: %v: %s", name, args, err, out)
+	}
+}
+
+// newBenchOn starts a driver whose state directory is a filesystem of its own.
+func newBenchOn(t *testing.T, fsType string) *bench {
+	t.Helper()
+	needLoops(t)
+	b := &bench{t: t, dir: shortDir(t)}
+	b.state = mkdir(t, b.dir, "state")
+	disk := shortDir(t)
+	img := sparseFile(t, filepath.Join(disk, "disk"), 1*gib)
+	must(t, format(background(), fsType, img))
+	run(t, "mount", "-o", "loop", "-t", fsType, img, b.state)
+	t.Cleanup(func() {
+		must(t, unix.Unmount(b.state, unix.UMOUNT_NOFOLLOW))
+		await(t, "the state directory's device is free", func() bool { return len(loopsUnder(disk)) == 0 })
+	})
+	return startBench(t, b)
+}
+
+func snapReq(name, source string) *csi.CreateSnapshotRequest {
+	return &csi.CreateSnapshotRequest{Name: name, SourceVolumeId: source}
+}
+
+// snap takes a snapshot and returns its id.
+func (b *bench) snap(name, source string) string {
+	b.t.Helper()
+	resp, err := b.CreateSnapshot(background(), snapReq(name, source))
+	must(b.t, err)
+	if !resp.GetSnapshot().GetReadyToUse() {
+		b.t.Errorf("snapshot %q is not ready", name)
+	}
+	return resp.GetSnapshot().GetSnapshotId()
+}
+
+func (b *bench) unsnap(id string) error {
+	_, err := b.DeleteSnapshot(background(), &csi.DeleteSnapshotRequest{SnapshotId: id})
+	return err
+}
+
+func fromSnap(id string) *csi.VolumeContentSource {
+	return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
+		Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: id}}}
+}
+
+func fromVolume(id string) *csi.VolumeContentSource {
+	return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{
+		Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: id}}}
+}
+
+func copyReq(name string, src *csi.VolumeContentSource, caps ...*csi.VolumeCapability) *csi.CreateVolumeRequest {
+	return &csi.CreateVolumeRequest{Name: name, VolumeContentSource: src, VolumeCapabilities: caps}
+}
+
+// copyOf makes a volume from a source and returns its id.
+func (b *bench) copyOf(name string, src *csi.VolumeContentSource, caps ...*csi.VolumeCapability) string {
+	b.t.Helper()
+	resp, err := b.CreateVolume(background(), copyReq(name, src, caps...))
+	must(b.t, err)
+	return resp.GetVolume().GetVolumeId()
+}
+
+func (b *bench) snapshots(req *csi.ListSnapshotsRequest) []string {
+	b.t.Helper()
+	resp, err := b.ListSnapshots(background(), req)
+	must(b.t, err)
+	var ids []string
+	for _, e := range resp.GetEntries() {
+		ids = append(ids, e.GetSnapshot().GetSnapshotId())
+	}
+	return ids
+}
+
+// data is where the files of a directory volume are.
+func (b *bench) data(id string) string { return filepath.Join(b.state, dirVolumes, id, dataDir) }
+
+// wantNothingHalf proves that tmp and trash are empty, or become so.
+func (b *bench) wantNothingHalf() {
+	b.t.Helper()
+	await(b.t, "tmp and trash are empty", func() bool {
+		for _, d := range []string{dirTmp, dirTrash, dirFrozen} {
+			list, err := os.ReadDir(filepath.Join(b.state, d))
+			if err != nil || len(list) > 0 {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// dying starts a driver that kills itself at a point; the function returned waits for that.
+func (b *bench) dying(point string) (died func()) {
+	b.t.Helper()
+	sock := b.path("csi.sock")
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), envMode+"="+modeDriver, envDie+"="+point, "CSI_ENDPOINT="+sock, "STATE_DIR="+b.state)
+	must(b.t, cmd.Start())
+	conn := b.dial(sock)
+	return func() {
+		b.t.Helper()
+		err := cmd.Wait()
+		if got := cmd.ProcessState.Sys().(interface{ Signaled() bool }); !got.Signaled() {
+			b.t.Errorf("the driver was not killed at %q: %v", point, err)
+		}
+		must(b.t, conn.Close())
+	}
+}
+
+// restartOn starts a driver with a tap.
+func (b *bench) restartOn(tap func(point string)) {
+	b.t.Helper()
+	b.stop()
+	b.tap = tap
+	b.start()
+}
+
+// gate is a tap that holds everybody at one point until it is opened.
+type gate struct {
+	point   string
+	reached chan struct{}
+	open    chan struct{}
+}
+
+func newGate(point string) *gate {
+	return &gate{point, make(chan struct{}, 64), make(chan struct{})}
+}
+
+func (g *gate) tap(point string) {
+	if point == g.point {
+		g.reached <- struct{}{}
+		<-g.open
+	}
+}
+
+func sorted(ids ...string) []string { return slices.Sorted(slices.Values(ids)) }

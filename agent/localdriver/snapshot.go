@@ -1,0 +1,165 @@
+package localdriver
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+)
+
+// The one parameter of snapshots and group snapshots.
+const (
+	paramConsistency   = "consistency"
+	consistencyPerFile = "per-file"
+)
+
+// parseConsistency tells whether a directory may be copied file by file while it is written to.
+func parseConsistency(m map[string]string) (perFile bool, err error) {
+	for _, k := range sortedKeys(m) {
+		switch {
+		case k != paramConsistency:
+			return false, invalidf("unknown parameter %q; for snapshots the local driver knows %s", k, paramConsistency)
+		case m[k] != consistencyPerFile:
+			return false, invalidf("parameter %q: %q is not %s", k, m[k], consistencyPerFile)
+		}
+		perFile = true
+	}
+	return perFile, nil
+}
+
+// CreateSnapshot copies a volume as it is at one moment. While a copy takes longer than a call, the
+// same call again is answered ABORTED with the progress. A snapshot that is answered is ready.
+func (d *driver) CreateSnapshot(ctx context.Context, req *csi.CreateSnapshotRequest) (*csi.CreateSnapshotResponse, error) {
+	name, source := req.GetName(), req.GetSourceVolumeId()
+	if err := checkName("snapshot", name); err != nil {
+		return nil, err
+	}
+	if source == "" {
+		return nil, invalidf("the source volume id is empty")
+	}
+	perFile, err := parseConsistency(req.GetParameters())
+	if err != nil {
+		return nil, err
+	}
+	if have, ok := d.store.snapshotByName(name); ok {
+		return have.answer(source)
+	}
+	if _, err := d.volume(source); err != nil {
+		return nil, err
+	}
+	err = d.jobs.do(ctx, "snapshot/"+name, source, "snapshot \""+name+"\" of volume \""+source+"\"",
+		func(ctx context.Context, p *progress) error { return d.makeSnapshot(ctx, name, source, perFile, p) })
+	if err != nil {
+		return nil, err
+	}
+	have, ok := d.store.snapshotByName(name)
+	if !ok {
+		return nil, codedf(codes.Aborted, "snapshot %q was deleted as soon as it was made", name)
+	}
+	return have.answer(source)
+}
+
+// answer refuses a snapshot of another volume than the one asked for.
+func (s snapshot) answer(source string) (*csi.CreateSnapshotResponse, error) {
+	if s.Source != source {
+		return nil, existsf("snapshot %q exists, of volume %q and not of %q", s.Name, s.Source, source)
+	}
+	return &csi.CreateSnapshotResponse{Snapshot: s.csi()}, nil
+}
+
+func (d *driver) makeSnapshot(ctx context.Context, name, source string, perFile bool, p *progress) error {
+	if _, ok := d.store.snapshotByName(name); ok {
+		return nil // made between the caller's look and now
+	}
+	c, err := d.hold([]string{source}, perFile)
+	if err != nil {
+		return err
+	}
+	defer c.release()
+	snap := newSnapshot(name, "", c.volumes()[0])
+	err = d.store.addSnapshot(ctx, snap, func(dir string) error { return c.take(ctx, []string{dir}, p) })
+	if err == nil {
+		d.log.Info("took a snapshot", "snapshot_id", snap.ID, "name", name, "volume_id", source)
+	}
+	return err
+}
+
+// DeleteSnapshot removes a snapshot and its data. Volumes made from it are not touched. One in a
+// group goes only with its group.
+func (d *driver) DeleteSnapshot(ctx context.Context, req *csi.DeleteSnapshotRequest) (*csi.DeleteSnapshotResponse, error) {
+	id := req.GetSnapshotId()
+	if id == "" {
+		return nil, invalidf("the snapshot id is empty")
+	}
+	if !validIDOf(snapPrefix, id) {
+		return &csi.DeleteSnapshotResponse{}, nil
+	}
+	unlock, err := d.lock(id)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	switch snap, err := d.store.getSnapshot(id); {
+	case errors.Is(err, errNoSnapshot): // perhaps deleted, but not purged yet
+	case err != nil:
+		return nil, err
+	case snap.Group != "":
+		return nil, invalidf("snapshot %q is part of group snapshot %q and can only be deleted with it", id, snap.Group)
+	default:
+		if err := d.store.trashSnapshot(snap); err != nil {
+			return nil, err
+		}
+		d.log.Info("deleted a snapshot", "snapshot_id", id, "name", snap.Name)
+	}
+	if err := d.store.purge(ctx, id); err != nil {
+		return nil, err
+	}
+	return &csi.DeleteSnapshotResponse{}, nil
+}
+
+// ListSnapshots pages as ListVolumes does. A filter that matches nothing gives an empty list.
+func (d *driver) ListSnapshots(_ context.Context, req *csi.ListSnapshotsRequest) (*csi.ListSnapshotsResponse, error) {
+	if req.GetMaxEntries() < 0 {
+		return nil, invalidf("max_entries is %d", req.GetMaxEntries())
+	}
+	after := req.GetStartingToken()
+	if after != "" && !validIDOf(snapPrefix, after) {
+		return nil, codedf(codes.Aborted, "the starting token %q is not one of ours; start again without", after)
+	}
+	all := slices.DeleteFunc(d.store.listSnapshots(), func(s snapshot) bool {
+		return s.ID <= after || req.GetSnapshotId() != "" && s.ID != req.GetSnapshotId() ||
+			req.GetSourceVolumeId() != "" && s.Source != req.GetSourceVolumeId()
+	})
+	resp := &csi.ListSnapshotsResponse{}
+	if n := int(req.GetMaxEntries()); n > 0 && n < len(all) {
+		all = all[:n]
+		resp.NextToken = all[n-1].ID
+	}
+	for _, s := range all {
+		resp.Entries = append(resp.Entries, &csi.ListSnapshotsResponse_Entry{Snapshot: s.csi()})
+	}
+	return resp, nil
+}
+
+// GetSnapshot answers for one snapshot what ListSnapshots does for all.
+func (d *driver) GetSnapshot(_ context.Context, req *csi.GetSnapshotRequest) (*csi.GetSnapshotResponse, error) {
+	snap, err := d.snapshot(req.GetSnapshotId())
+	if err != nil {
+		return nil, err
+	}
+	return &csi.GetSnapshotResponse{Snapshot: snap.csi()}, nil
+}
+
+// snapshot finds a snapshot by the id that a caller gave.
+func (d *driver) snapshot(id string) (snapshot, error) {
+	if id == "" {
+		return snapshot{}, invalidf("the snapshot id is empty")
+	}
+	snap, err := d.store.getSnapshot(id)
+	if errors.Is(err, errNoSnapshot) {
+		return snap, codedf(codes.NotFound, "no snapshot %q", id)
+	}
+	return snap, err
+}

@@ -1,0 +1,382 @@
+package localdriver
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// maxCopyDepth bounds the directories open at once: two for each level.
+	maxCopyDepth = 2048
+	// linksDir holds, while a tree is being copied, one name of each file that has several.
+	linksDir = "links"
+)
+
+// treeCopier copies a tree by directory descriptors alone, so that no rename or link made
+// meanwhile can lead it out of the tree. It keeps owner, mode, times, extended attributes (ACLs and
+// capabilities are among them), hard links, links, special files and holes. Attributes of chattr(1)
+// are not kept.
+type treeCopier struct {
+	ctx   context.Context
+	prog  *progress
+	links int // the open directory linksDir
+}
+
+// copyTree copies the directory src to dst, which must not exist yet, and waits for the disk.
+// What is gone when its turn comes is left out; something mounted inside is an error.
+func copyTree(ctx context.Context, src, dst string, p *progress) error {
+	from, err := os.Open(filepath.Dir(src))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = from.Close() }() // opened for reading only
+	to, err := os.Open(filepath.Dir(dst))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = to.Close() }() // syncfs tells of all errors
+	if err := roomForTree(ctx, from, filepath.Base(src), to, p); err != nil {
+		return err
+	}
+	if err := unix.Mkdirat(int(to.Fd()), linksDir, 0o700); err != nil {
+		return err
+	}
+	links, err := openDir(int(to.Fd()), linksDir)
+	if err != nil {
+		return err
+	}
+	c := treeCopier{ctx: ctx, prog: p, links: int(links.Fd())}
+	err = c.entry(int(from.Fd()), filepath.Base(src), int(to.Fd()), filepath.Base(dst), 0)
+	if err == nil {
+		err = clearLinks(ctx, links, int(to.Fd()))
+	}
+	if err == nil {
+		err = unix.Syncfs(int(to.Fd()))
+	}
+	return errors.Join(err, links.Close())
+}
+
+// clearLinks removes linksDir, which holds names only.
+func clearLinks(ctx context.Context, links *os.File, parent int) error {
+	r := remover{ctx: ctx, top: parent}
+	if err := r.empty(parent, linksDir, 0); err != nil {
+		return fmt.Errorf("cannot remove %q: %w", links.Name(), err)
+	}
+	return unix.Unlinkat(parent, linksDir, unix.AT_REMOVEDIR)
+}
+
+// roomForTree counts the tree and refuses it if it cannot fit, unless the data will be shared.
+func roomForTree(ctx context.Context, from *os.File, name string, to *os.File, p *progress) error {
+	if canReflink(to) {
+		return nil
+	}
+	bytes, err := countTree(ctx, int(from.Fd()), name, 0)
+	if err != nil {
+		return err
+	}
+	p.total.Add(bytes)
+	return needSpace(to, bytes)
+}
+
+// canReflink tries it with two files that have no name.
+func canReflink(dir *os.File) bool {
+	a, err := os.OpenFile(dir.Name(), os.O_RDWR|unix.O_TMPFILE, 0o600)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = a.Close() }() // it goes away
+	b, err := os.OpenFile(dir.Name(), os.O_RDWR|unix.O_TMPFILE, 0o600)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = b.Close() }() // it goes away
+	_, err = a.Write(make([]byte, imageGranularity))
+	return err == nil && reflink(a, b) == nil
+}
+
+// countTree adds up the bytes of the files, each file with several names once.
+func countTree(ctx context.Context, from int, name string, depth int) (int64, error) {
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	st, err := statEntry(from, name)
+	if err != nil || depth > maxCopyDepth {
+		return 0, ignoreGone(err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return int64(st.Blocks) * 512 / int64(max(1, st.Nlink)), nil
+	}
+	dir, err := openDir(from, name)
+	if err != nil {
+		return 0, ignoreGone(err)
+	}
+	sum := int64(0)
+	err = eachName(dir, func(n string) error {
+		bytes, err := countTree(ctx, int(dir.Fd()), n, depth+1)
+		sum += bytes
+		return err
+	})
+	return sum, errors.Join(err, dir.Close())
+}
+
+// entry copies one name with all below it.
+func (c *treeCopier) entry(from int, name string, to int, toName string, depth int) error {
+	if err := c.ctx.Err(); err != nil {
+		return err
+	}
+	st, err := statEntry(from, name)
+	if err != nil {
+		return ignoreGone(err)
+	}
+	if depth > maxCopyDepth {
+		return named(name, preconditionf("it lies more than %d directories deep, which is too deep to be copied", maxCopyDepth))
+	}
+	key := strconv.FormatUint(st.Ino, 10)
+	several := st.Nlink > 1 && st.Mode&unix.S_IFMT != unix.S_IFDIR
+	if several {
+		err := unix.Linkat(c.links, key, to, toName, 0)
+		if !errors.Is(err, unix.ENOENT) {
+			return named(name, err)
+		}
+	}
+	made, err := c.make(from, name, to, toName, st, depth)
+	if err != nil || !made {
+		return named(name, err)
+	}
+	if err := settle(from, name, to, toName, st); err != nil {
+		return named(name, err)
+	}
+	if several {
+		return named(name, unix.Linkat(to, toName, c.links, key, 0))
+	}
+	return nil
+}
+
+// make makes the copy of one entry, without its attributes, unless it has gone.
+func (c *treeCopier) make(from int, name string, to int, toName string, st *unix.Statx_t, depth int) (bool, error) {
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFDIR:
+		return c.dir(from, name, to, toName, depth)
+	case unix.S_IFREG:
+		return c.file(from, name, to, toName)
+	case unix.S_IFLNK:
+		buf := make([]byte, unix.PathMax)
+		n, err := unix.Readlinkat(from, name, buf)
+		if err != nil {
+			return false, ignoreGone(err)
+		}
+		return true, unix.Symlinkat(string(buf[:n]), to, toName)
+	default:
+		dev := unix.Mkdev(st.Rdev_major, st.Rdev_minor)
+		return true, unix.Mknodat(to, toName, uint32(st.Mode&unix.S_IFMT)|0o600, int(dev))
+	}
+}
+
+func (c *treeCopier) dir(from int, name string, to int, toName string, depth int) (bool, error) {
+	in, err := openDir(from, name)
+	if err != nil {
+		return false, ignoreGone(err)
+	}
+	defer func() { _ = in.Close() }() // opened for reading only
+	// Its own attributes come last: a default ACL must not reach what is made inside, and making
+	// that changes its times.
+	if err := unix.Mkdirat(to, toName, 0o700); err != nil {
+		return false, err
+	}
+	out, err := openDir(to, toName)
+	if err != nil {
+		return false, err
+	}
+	err = eachName(in, func(n string) error { return c.entry(int(in.Fd()), n, int(out.Fd()), n, depth+1) })
+	return true, errors.Join(err, out.Close())
+}
+
+func (c *treeCopier) file(from int, name string, to int, toName string) (bool, error) {
+	in, err := openBeneath(from, name, unix.O_NONBLOCK)
+	if err != nil {
+		return false, ignoreGone(err)
+	}
+	defer func() { _ = in.Close() }() // opened for reading only
+	var st unix.Stat_t
+	if err := unix.Fstat(int(in.Fd()), &st); err != nil {
+		return false, err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return false, preconditionf("it was replaced while it was being copied; try again")
+	}
+	fd, err := unix.Openat(to, toName, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return false, err
+	}
+	out := os.NewFile(uintptr(fd), toName)
+	err = reflink(in, out)
+	if errors.Is(err, errNoReflink) {
+		err = copyData(c.ctx, in, out, st.Size, c.prog)
+	}
+	return true, errors.Join(err, out.Close())
+}
+
+// settle gives a copy the attributes of its source. The owner comes first, because changing it
+// takes away set-id bits and capabilities.
+func settle(from int, name string, to int, toName string, st *unix.Statx_t) error {
+	if err := unix.Fchownat(to, toName, int(st.Uid), int(st.Gid), unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return fmt.Errorf("cannot set the owner %d:%d: %w", st.Uid, st.Gid, err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFLNK {
+		if err := unix.Fchmodat(to, toName, uint32(st.Mode&0o7777), 0); err != nil {
+			return fmt.Errorf("cannot set the mode: %w", err)
+		}
+	}
+	if err := copyXattrs(procPath(from, name), procPath(to, toName)); err != nil {
+		return err
+	}
+	times := []unix.Timespec{
+		{Sec: st.Atime.Sec, Nsec: int64(st.Atime.Nsec)},
+		{Sec: st.Mtime.Sec, Nsec: int64(st.Mtime.Nsec)},
+	}
+	if err := unix.UtimesNanoAt(to, toName, times, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return fmt.Errorf("cannot set the times: %w", err)
+	}
+	return nil
+}
+
+// procPath names an entry of an open directory for calls that know only paths; it must not be
+// followed at its end.
+func procPath(dir int, name string) string { return fmt.Sprintf("/proc/self/fd/%d/%s", dir, name) }
+
+func copyXattrs(from, to string) error {
+	names, err := readAll(func(buf []byte) (int, error) { return unix.Llistxattr(from, buf) })
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("cannot list the extended attributes: %w", err)
+	}
+	for raw := range bytes.SplitSeq(bytes.TrimSuffix(names, []byte{0}), []byte{0}) {
+		if len(raw) == 0 {
+			continue
+		}
+		name := string(raw)
+		value, err := readAll(func(buf []byte) (int, error) { return unix.Lgetxattr(from, name, buf) })
+		if errors.Is(err, unix.ENODATA) || errors.Is(err, unix.ENOENT) {
+			continue // taken away meanwhile
+		}
+		if err == nil {
+			err = unix.Lsetxattr(to, name, value, 0)
+		}
+		if err != nil {
+			return fmt.Errorf("cannot copy the extended attribute %q: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// readAll calls get with a buffer that is large enough.
+func readAll(get func([]byte) (int, error)) ([]byte, error) {
+	for size := 256; ; size *= 4 {
+		buf := make([]byte, size)
+		n, err := get(buf)
+		if errors.Is(err, unix.ERANGE) && size < 1<<20 {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		return buf[:n], nil
+	}
+}
+
+// statEntry looks at a name without following it. Something mounted there is an error.
+func statEntry(dir int, name string) (*unix.Statx_t, error) {
+	var st unix.Statx_t
+	err := unix.Statx(dir, name, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, unix.STATX_BASIC_STATS, &st)
+	if err == nil && st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0 {
+		err = named(name, errMountInside)
+	}
+	return &st, err
+}
+
+var errMountInside = preconditionf("something is mounted on it inside the volume, and a copy would not have it; unmount it first")
+
+// openBeneath opens an entry of an open directory. The kernel refuses to cross a mount (EXDEV) or
+// to follow a link.
+func openBeneath(dir int, name string, flags uint64) (*os.File, error) {
+	fd, err := unix.Openat2(dir, name, &unix.OpenHow{
+		Flags:   unix.O_RDONLY | unix.O_NOFOLLOW | unix.O_CLOEXEC | flags,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_XDEV | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+	})
+	if errors.Is(err, unix.EXDEV) {
+		return nil, errMountInside
+	}
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+func openDir(dir int, name string) (*os.File, error) {
+	return openBeneath(dir, name, unix.O_DIRECTORY)
+}
+
+// eachName calls do with every name in a directory.
+func eachName(dir *os.File, do func(name string) error) error {
+	for {
+		names, err := dir.Readdirnames(512)
+		for _, n := range names {
+			if err := do(n); err != nil {
+				return err
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func ignoreGone(err error) error {
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	return err
+}
+
+// placed is an error with the path of the entry it came from.
+type placed struct {
+	path string
+	err  error
+}
+
+func (p *placed) Unwrap() error { return p.err }
+
+func (p *placed) Error() string {
+	const most = 256 // bytes; the end of a path says more than its start
+	path := p.path
+	if len(path) > most {
+		path = "…" + strings.ToValidUTF8(path[len(path)-most:], "")
+	}
+	return fmt.Sprintf("%q: %v", path, p.err)
+}
+
+// named says at which name an error came up, if there is one.
+func named(name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if p := (*placed)(nil); errors.As(err, &p) {
+		p.path = name + "/" + p.path
+		return err
+	}
+	return &placed{name, err}
+}
