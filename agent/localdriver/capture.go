@@ -14,7 +14,7 @@ import (
 const (
 	// shortCopy is the most that is copied, in bytes, while a filesystem is frozen, where the data
 	// cannot be shared; and freezeMost is for how long. Writers hang meanwhile.
-	shortCopy  = 64 * mib
+	shortCopy  = 128 * mib
 	freezeMost = 5 * time.Second
 )
 

@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -118,18 +119,31 @@ func (b *bench) wantNothingHalf() {
 // dying starts a driver that kills itself at a point; the function returned waits for that.
 func (b *bench) dying(point string) (died func()) {
 	b.t.Helper()
+	done := b.dyingOrNot(point)
+	return func() {
+		b.t.Helper()
+		if !done() {
+			b.t.Errorf("the driver was not killed at %q", point)
+		}
+	}
+}
+
+// dyingOrNot is dying for a point that may never be reached: the function returned ends the driver
+// then, and tells whether it had killed itself.
+func (b *bench) dyingOrNot(point string) (done func() bool) {
+	b.t.Helper()
 	sock := b.path("csi.sock")
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), envMode+"="+modeDriver, envDie+"="+point, "CSI_ENDPOINT="+sock, "STATE_DIR="+b.state)
 	must(b.t, cmd.Start())
 	conn := b.dial(sock)
-	return func() {
+	return func() bool {
 		b.t.Helper()
-		err := cmd.Wait()
-		if got := cmd.ProcessState.Sys().(interface{ Signaled() bool }); !got.Signaled() {
-			b.t.Errorf("the driver was not killed at %q: %v", point, err)
-		}
+		_ = cmd.Process.Signal(unix.SIGTERM) // too late for one that has killed itself
+		_ = cmd.Wait()                       // the state says it
 		must(b.t, conn.Close())
+		ws, ok := cmd.ProcessState.Sys().(syscall.WaitStatus)
+		return ok && ws.Signaled() && ws.Signal() == unix.SIGKILL
 	}
 }
 

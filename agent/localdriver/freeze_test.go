@@ -1,0 +1,86 @@
+package localdriver
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+)
+
+// isFrozen asks the kernel by freezing once more, which it refuses.
+func isFrozen(t *testing.T, point string) bool {
+	t.Helper()
+	f, err := os.Open(point)
+	must(t, err)
+	defer func() { must(t, f.Close()) }()
+	err = unix.IoctlSetInt(int(f.Fd()), fiFreeze, 0)
+	if err == nil {
+		must(t, unix.IoctlSetInt(int(f.Fd()), fiThaw, 0))
+		return false
+	}
+	if !errors.Is(err, unix.EBUSY) {
+		t.Fatalf("cannot tell whether %q is frozen: %v", point, err)
+	}
+	return true
+}
+
+// TestKilledWhileFrozen kills the driver while filesystems are frozen. They stay so, until the next
+// start thaws them, also one that was unmounted meanwhile.
+func TestKilledWhileFrozen(t *testing.T) {
+	needLoops(t)
+	for _, f := range filesystems {
+		b := newBench(t)
+		c := mountCap(writer, f.name)
+		id := b.create("v", f.minSize, image(f.name), c)
+		must(t, b.stage(id, c))
+		point := b.staging(id)
+		write(t, filepath.Join(point, "f"), "before")
+		for _, unmounted := range []bool{false, true} {
+			b.stop()
+			died := b.dying("frozen")
+			if _, err := b.CreateSnapshot(background(), snapReq("s", id)); err == nil {
+				t.Errorf("%s: a snapshot came from a dead driver", f.name)
+			}
+			died()
+			if !isFrozen(t, point) {
+				t.Errorf("%s: it is not frozen, so the test shows nothing", f.name)
+			}
+			if unmounted {
+				must(t, unix.Unmount(point, 0))
+			}
+			b.start()
+			must(t, b.stage(id, c))
+			if isFrozen(t, point) {
+				t.Fatalf("%s: it is still frozen (unmounted meanwhile: %t)", f.name, unmounted)
+			}
+			write(t, filepath.Join(point, "f"), "after")
+			b.wantNothingHalf()
+		}
+		b.snap("s", id)
+		b.clear(id)
+	}
+}
+
+// TestFrozenByOthers leaves a filesystem frozen that somebody else froze.
+func TestFrozenByOthers(t *testing.T) {
+	b := newBenchOn(t, "xfs")
+	c := mountCap(writer, "ext4")
+	id := b.create("v", 32*mib, image("ext4"), c)
+	must(t, b.stage(id, c))
+	dir, err := os.Open(b.staging(id))
+	must(t, err)
+	must(t, unix.IoctlSetInt(int(dir.Fd()), fiFreeze, 0))
+	_, err = b.CreateSnapshot(background(), snapReq("s", id))
+	wantCode(t, err, codes.FailedPrecondition, "frozen by somebody else", "fsfreeze")
+	b.restart()
+	if !isFrozen(t, b.staging(id)) {
+		t.Error("a freeze of somebody else was undone")
+	}
+	must(t, unix.IoctlSetInt(int(dir.Fd()), fiThaw, 0))
+	must(t, dir.Close())
+	b.wantNothingHalf()
+	b.clear(id)
+}

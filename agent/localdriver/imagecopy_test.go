@@ -1,0 +1,219 @@
+package localdriver
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+)
+
+// stateKinds are the filesystems below the driver that a test is worth being run on: one that
+// copies, and two that can share data.
+var stateKinds = []string{"ext4", "xfs", "btrfs"}
+
+// TestRestoreBesideSource takes snapshots of mounted images, makes copies, and mounts source,
+// copies and a copy of a copy all at once: none may be taken for another.
+func TestRestoreBesideSource(t *testing.T) {
+	for _, state := range stateKinds {
+		b := newBenchOn(t, state)
+		for _, f := range filesystems {
+			c := mountCap(writer, f.name)
+			src := b.create("src-"+f.name, f.minSize, image(f.name), c)
+			must(t, b.stage(src, c))
+			file := filepath.Join(b.staging(src), "f")
+			write(t, file, "one")
+			snap := b.snap("s-"+f.name, src)
+			write(t, file, "two")
+			first := b.copyOf("first-"+f.name, fromSnap(snap), mountCap(writer, "")) // the filesystem goes without saying
+			second := b.copyOf("second-"+f.name, fromVolume(src), c)
+			third := b.copyOf("third-"+f.name, fromVolume(first), c)
+			must(t, b.unsnap(snap))
+			for id, want := range map[string]string{first: "one", second: "two", third: "one"} {
+				must(t, b.stage(id, c))
+				wantContent(t, filepath.Join(b.staging(id), "f"), want)
+				write(t, filepath.Join(b.staging(id), "g"), id)
+			}
+			wantContent(t, file, "two")
+			wantGone(t, filepath.Join(b.staging(src), "g"))
+			for _, id := range []string{src, second, first, third} {
+				b.clear(id)
+			}
+		}
+		b.wantNothingHalf()
+	}
+}
+
+// TestUncleanCopies restores from images that were cut off from power, so that all of the
+// filesystem's journal is needed.
+func TestUncleanCopies(t *testing.T) {
+	b := newBenchOn(t, "xfs")
+	for _, fsType := range []string{"ext4", "xfs"} {
+		fs, _ := findFilesystem(fsType)
+		c := mountCap(writer, fsType)
+		id := b.create("v"+fsType, fs.minSize, image(fsType), c)
+		must(t, b.stage(id, c))
+		f, err := os.Create(filepath.Join(b.staging(id), "f"))
+		must(t, err)
+		_, err = f.WriteString("synced")
+		must(t, errors.Join(err, f.Sync()))
+		const shutdown = 0x8004587d
+		must(t, unix.IoctlSetPointerInt(int(f.Fd()), shutdown, 2))
+		must(t, f.Close())
+		must(t, unix.Unmount(filepath.Dir(f.Name()), 0)) // a dead xfs cannot even be looked at
+		must(t, b.unstage(id))
+		dup := b.copyOf("copy"+fsType, fromVolume(id), c)
+		must(t, b.stage(dup, c))
+		wantContent(t, filepath.Join(b.staging(dup), "f"), "synced")
+		b.clear(dup)
+		b.clear(id)
+	}
+}
+
+// TestLargeImageInUse takes a snapshot of a mounted image that is too large to be copied while its
+// writers wait: where data can be shared, at once; elsewhere it is refused, and works when the
+// volume is not in use.
+func TestLargeImageInUse(t *testing.T) {
+	for _, state := range stateKinds {
+		b := newBenchOn(t, state)
+		c := mountCap(writer, "ext4")
+		id := b.create("v", 300*mib, image("ext4"), c)
+		must(t, b.stage(id, c))
+		must(t, os.WriteFile(filepath.Join(b.staging(id), "f"), bytes.Repeat([]byte("x"), int(shortCopy+8*mib)), 0o600))
+		_, err := b.CreateSnapshot(background(), snapReq("s", id))
+		if state == "ext4" {
+			wantCode(t, err, codes.FailedPrecondition, "detach it first", "xfs or btrfs", "128.0 MiB")
+			write(t, filepath.Join(b.staging(id), "g"), "writers do not hang")
+			b.wantNothingHalf()
+		} else {
+			must(t, err)
+		}
+		must(t, b.unstage(id))
+		snap := b.snap("s", id)
+		dup := b.copyOf("copy", fromSnap(snap), c)
+		must(t, b.stage(dup, c))
+		got, err := os.ReadFile(filepath.Join(b.staging(dup), "f"))
+		must(t, err)
+		if len(got) != int(shortCopy+8*mib) || len(bytes.Trim(got, "x")) > 0 {
+			t.Errorf("%s: the copy has %d bytes", state, len(got))
+		}
+		b.clear(dup)
+		b.clear(id)
+		must(t, b.unsnap(snap))
+	}
+}
+
+// TestRawImageInUse does the same for block devices, which cannot be frozen.
+func TestRawImageInUse(t *testing.T) {
+	for _, state := range stateKinds {
+		b := newBenchOn(t, state)
+		c := blockCap(writer)
+		id := b.create("v", 4*mib, image(""), c)
+		must(t, b.stage(id, c))
+		must(t, b.publish(id, b.path("t"), c, false))
+		dev, err := os.OpenFile(b.path("t"), os.O_RDWR, 0)
+		must(t, err)
+		_, err = dev.WriteAt([]byte("written and not synced"), 2*mib)
+		must(t, err)
+		_, err = b.CreateSnapshot(background(), snapReq("s", id))
+		if state == "ext4" {
+			wantCode(t, err, codes.FailedPrecondition, "block device", "detach it first")
+		} else {
+			must(t, err)
+		}
+		must(t, dev.Close())
+		must(t, b.unpublish(id, b.path("t")))
+		must(t, b.unstage(id))
+		snap := b.snap("s", id)
+		dup := b.copyOf("copy", fromSnap(snap), c)
+		must(t, b.stage(dup, c))
+		must(t, b.publish(dup, b.path("t"), c, true))
+		got := make([]byte, 22)
+		dev, err = os.Open(b.path("t"))
+		must(t, err)
+		_, err = dev.ReadAt(got, 2*mib)
+		must(t, errors.Join(err, dev.Close()))
+		if string(got) != "written and not synced" {
+			t.Errorf("%s: the copy holds %q", state, got)
+		}
+		b.clear(dup, b.path("t"))
+		b.clear(id)
+		_, err = b.CreateVolume(background(), copyReq("fs", fromSnap(snap), mountCap(writer, "ext4")))
+		wantCode(t, err, codes.InvalidArgument, "raw image", "block access")
+		must(t, b.unsnap(snap))
+	}
+}
+
+// TestOneMoment writes one number after the other into two files of one volume, and of two volumes,
+// while snapshots are taken: none may show the second file ahead of the first.
+func TestOneMoment(t *testing.T) {
+	b := newBenchOn(t, "xfs")
+	c := mountCap(writer, "ext4")
+	one, two := b.create("one", 32*mib, image("ext4"), c), b.create("two", 32*mib, image("ext4"), c)
+	must(t, b.stage(one, c))
+	must(t, b.stage(two, c))
+	files := []string{filepath.Join(b.staging(one), "n"), filepath.Join(b.staging(two), "n")}
+	for _, f := range files {
+		write(t, f, "0000000000")
+	}
+	stop, ended := make(chan struct{}), make(chan error, 1)
+	go func() { ended <- count(files, stop) }()
+	var groups []*csi.VolumeGroupSnapshot
+	for i := range 5 {
+		resp, err := b.CreateVolumeGroupSnapshot(background(), &csi.CreateVolumeGroupSnapshotRequest{
+			Name: "g" + strconv.Itoa(i), SourceVolumeIds: []string{two, one}})
+		must(t, err)
+		groups = append(groups, resp.GetGroupSnapshot())
+	}
+	close(stop)
+	must(t, <-ended)
+	for _, g := range groups {
+		n := map[string]int{}
+		for _, s := range g.GetSnapshots() {
+			dup := b.copyOf("copy-"+s.GetSnapshotId(), fromSnap(s.GetSnapshotId()), c)
+			must(t, b.stage(dup, c))
+			raw, err := os.ReadFile(filepath.Join(b.staging(dup), "n"))
+			must(t, err)
+			n[s.GetSourceVolumeId()], err = strconv.Atoi(strings.TrimLeft(string(raw[:9]), "0") + string(raw[9:]))
+			must(t, err)
+			b.clear(dup)
+		}
+		if len(n) != 2 || n[one] < n[two] || n[one] > n[two]+1 {
+			t.Errorf("the group shows %d and %d", n[one], n[two])
+		}
+	}
+	b.clear(one)
+	b.clear(two)
+}
+
+// count writes the same number to all files in turn, each durably before the next, and goes on
+// with the next number.
+func count(files []string, stop chan struct{}) error {
+	open := make([]*os.File, len(files))
+	for i, p := range files {
+		f, err := os.OpenFile(p, os.O_WRONLY|unix.O_SYNC, 0)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = f.Close() }() // every write is synced
+		open[i] = f
+	}
+	for n := 1; ; n++ {
+		for _, f := range open {
+			if _, err := f.WriteAt([]byte(strconv.Itoa(1e9 + n)[0:10]), 0); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-stop:
+			return nil
+		default:
+		}
+	}
+}

@@ -1,0 +1,132 @@
+package localdriver
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+)
+
+// crashPoints are where store.tap is told, in the order in which something is made or deleted.
+var crashPoints = []string{"noted", "frozen", "frozen 2", "thawed", "copying", "made", "filled", "written", "placed", "trashed"}
+
+// TestKilledAtEveryPoint kills the driver at each point of each change. Whatever is listed after
+// the next start is whole, a group with all its snapshots; the rest has gone, and the same call
+// again does it.
+func TestKilledAtEveryPoint(t *testing.T) {
+	b := newBenchOn(t, "xfs") // where images in use can be cloned
+	fs, dir := mountCap(writer, "ext4"), mountCap(writer, "")
+	one, two := b.create("one", 16*mib, image("ext4"), fs), b.create("two", 16*mib, image("ext4"), fs)
+	files := b.create("files", 0, nil, dir)
+	for _, id := range []string{one, two} {
+		must(t, b.stage(id, fs))
+		write(t, filepath.Join(b.staging(id), "f"), id)
+	}
+	write(t, filepath.Join(b.data(files), "f"), files)
+	kept := b.snap("kept", files)
+	all := []string{one, two, files}
+	reached := map[string]bool{}
+	for _, point := range crashPoints {
+		for _, ch := range changes(b, all, kept, dir) {
+			undo := ch.prepare()
+			b.stop()
+			done := b.dyingOrNot(point)
+			err := ch.do()
+			died := done()
+			reached[point] = reached[point] || died
+			if died == (err == nil) {
+				t.Errorf("%s at %q: died %t, and the call ended with %v", ch.name, point, died, err)
+			}
+			b.start()
+			b.wantAllWhole(all, dir)
+			if err := ch.do(); err != nil {
+				t.Errorf("%s again after %q: %v", ch.name, point, err)
+			}
+			b.wantAllWhole(all, dir)
+			undo()
+			b.wantNothingHalf()
+			for _, id := range []string{one, two} {
+				write(t, filepath.Join(b.staging(id), "f"), id) // hangs if it is still frozen
+			}
+		}
+	}
+	for _, point := range crashPoints {
+		if !reached[point] {
+			t.Errorf("nothing was killed at %q", point)
+		}
+	}
+	b.clear(one)
+	b.clear(two)
+}
+
+// change is something that a crash can interrupt.
+type change struct {
+	name    string
+	prepare func() (undo func())
+	do      func() error
+}
+
+func changes(b *bench, all []string, kept string, c *csi.VolumeCapability) []change {
+	nothing := func() func() { return func() {} }
+	var doomed string
+	return []change{
+		{"create a snapshot", func() func() { return func() { must(b.t, b.unsnap(b.snap("s", all[0]))) } }, func() error {
+			_, err := b.CreateSnapshot(background(), snapReq("s", all[0]))
+			return err
+		}},
+		{"delete a snapshot", func() func() { doomed = b.snap("doomed", all[2]); return func() {} }, func() error { return b.unsnap(doomed) }},
+		{"create a group", func() func() { return func() { must(b.t, b.ungroup(b.group("g", all...).GetGroupSnapshotId())) } }, func() error {
+			_, err := b.CreateVolumeGroupSnapshot(background(), groupReq("g", all...))
+			return err
+		}},
+		{"delete a group", func() func() { doomed = b.group("doomed", all...).GetGroupSnapshotId(); return func() {} }, func() error { return b.ungroup(doomed) }},
+		{"restore", func() func() { return func() { must(b.t, b.delete(b.copyOf("r", fromSnap(kept), c))) } }, func() error {
+			_, err := b.CreateVolume(background(), copyReq("r", fromSnap(kept), c))
+			return err
+		}},
+		{"clone an image in use", nothing, func() error {
+			resp, err := b.CreateVolume(background(), copyReq("c", fromVolume(all[1]), mountCap(writer, "ext4")))
+			if err == nil {
+				err = b.delete(resp.GetVolume().GetVolumeId())
+			}
+			return err
+		}},
+	}
+}
+
+// wantAllWhole proves that every snapshot that is listed can be restored and holds the name of its
+// source, and that every group has all its snapshots.
+func (b *bench) wantAllWhole(all []string, dir *csi.VolumeCapability) {
+	b.t.Helper()
+	resp, err := b.ListSnapshots(background(), &csi.ListSnapshotsRequest{})
+	must(b.t, err)
+	members := map[string]int{}
+	for _, e := range resp.GetEntries() {
+		s := e.GetSnapshot()
+		if g := s.GetGroupSnapshotId(); g != "" {
+			members[g]++
+		}
+		if s.GetSourceVolumeId() == all[2] {
+			dup := b.copyOf("check", fromSnap(s.GetSnapshotId()), dir)
+			wantContent(b.t, filepath.Join(b.data(dup), "f"), all[2])
+			must(b.t, b.delete(dup))
+			continue
+		}
+		c := mountCap(writer, "ext4")
+		dup := b.copyOf("check", fromSnap(s.GetSnapshotId()), c)
+		must(b.t, b.stage(dup, c))
+		wantContent(b.t, filepath.Join(b.staging(dup), "f"), s.GetSourceVolumeId())
+		b.clear(dup)
+	}
+	for g, n := range members {
+		if n != len(all) {
+			b.t.Errorf("group %s has %d snapshots of %d", g, n, len(all))
+		}
+	}
+	groups, err := os.ReadDir(filepath.Join(b.state, dirGroups))
+	must(b.t, err)
+	if len(groups) != len(members) {
+		b.t.Errorf("%d groups are on disk, %d are listed", len(groups), len(members))
+	}
+}
