@@ -36,6 +36,7 @@ func newBenchOn(t *testing.T, fsType string) *bench {
 	b := &bench{t: t, dir: shortDir(t)}
 	b.state = mkdir(t, b.dir, "state")
 	disk := shortDir(t)
+	tmpfs(t, disk, "size=1100m") // no disk has to be waited for
 	img := sparseFile(t, filepath.Join(disk, "disk"), 1*gib)
 	must(t, format(background(), fsType, img))
 	run(t, "mount", "-o", "loop", "-t", fsType, img, b.state)
@@ -119,31 +120,19 @@ func (b *bench) wantNothingHalf() {
 // dying starts a driver that kills itself at a point; the function returned waits for that.
 func (b *bench) dying(point string) (died func()) {
 	b.t.Helper()
-	done := b.dyingOrNot(point)
-	return func() {
-		b.t.Helper()
-		if !done() {
-			b.t.Errorf("the driver was not killed at %q", point)
-		}
-	}
-}
-
-// dyingOrNot is dying for a point that may never be reached: the function returned ends the driver
-// then, and tells whether it had killed itself.
-func (b *bench) dyingOrNot(point string) (done func() bool) {
-	b.t.Helper()
 	sock := b.path("csi.sock")
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), envMode+"="+modeDriver, envDie+"="+point, "CSI_ENDPOINT="+sock, "STATE_DIR="+b.state)
 	must(b.t, cmd.Start())
 	conn := b.dial(sock)
-	return func() bool {
+	return func() {
 		b.t.Helper()
 		_ = cmd.Process.Signal(unix.SIGTERM) // too late for one that has killed itself
-		_ = cmd.Wait()                       // the state says it
+		err := cmd.Wait()
 		must(b.t, conn.Close())
-		ws, ok := cmd.ProcessState.Sys().(syscall.WaitStatus)
-		return ok && ws.Signaled() && ws.Signal() == unix.SIGKILL
+		if ws, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || ws.Signal() != unix.SIGKILL {
+			b.t.Errorf("the driver did not kill itself at %q: %v", point, err)
+		}
 	}
 }
 
