@@ -205,7 +205,9 @@ func TestGrowCutShort(t *testing.T) {
 		{"file", func(b *bench, id string) {
 			must(b.t, os.Truncate(filepath.Join(b.state, dirVolumes, id, imageFile), grown))
 		}},
-		{"half a record", func(b *bench, id string) { write(b.t, filepath.Join(b.state, dirVolumes, id, metaFile+freshSuffix), `{"ver`) }},
+		{"half a record", func(b *bench, id string) {
+			write(b.t, filepath.Join(b.state, dirVolumes, id, metaFile+freshSuffix), `{"ver`)
+		}},
 		{"record", func(b *bench, id string) {
 			v, err := readVolume(filepath.Join(b.state, dirVolumes, id, metaFile), id)
 			must(b.t, err)

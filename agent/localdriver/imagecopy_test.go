@@ -50,6 +50,31 @@ func TestRestoreBesideSource(t *testing.T) {
 	}
 }
 
+// TestLargerCopies asks for copies that are larger than their source. All of the size can be used.
+func TestLargerCopies(t *testing.T) {
+	b := newBenchOn(t, "xfs")
+	for _, f := range filesystems {
+		c := mountCap(writer, f.name)
+		src := b.create("src-"+f.name, f.minSize, image(f.name), c)
+		req := copyReq("copy-"+f.name, fromVolume(src), c)
+		req.CapacityRange = &csi.CapacityRange{RequiredBytes: 2 * f.minSize}
+		resp, err := b.CreateVolume(background(), req)
+		must(t, err)
+		if got := resp.GetVolume().GetCapacityBytes(); got != 2*f.minSize {
+			t.Errorf("%s: the copy has %d bytes", f.name, got)
+		}
+		id := resp.GetVolume().GetVolumeId()
+		must(t, b.stage(id, c))
+		stats, err := b.stats(id, b.staging(id))
+		must(t, err)
+		if total := stats.GetUsage()[0].GetTotal(); total < 3*f.minSize/2 {
+			t.Errorf("%s: the filesystem has %d bytes of %d", f.name, total, 2*f.minSize)
+		}
+		b.clear(id)
+		must(t, b.delete(src))
+	}
+}
+
 // TestUncleanCopies restores from images that were cut off from power, so that all of the
 // filesystem's journal is needed.
 func TestUncleanCopies(t *testing.T) {
