@@ -25,13 +25,30 @@
 //	│       ├── exclusive        the volume was last published for one target alone
 //	│       ├── data/            0755, the root of a directory volume      } one of
 //	│       └── image            0600, the sparse file of an image volume  } the two
-//	├── tmp/                     volumes being made; one rename puts them in volumes/
-//	└── trash/                   volumes being deleted; one rename puts them here
+//	├── snapshots/
+//	│   └── snap-<16 characters>/
+//	│       ├── snapshot.json    what it is a snapshot of; written once
+//	│       └── data/ or image   a full copy
+//	├── groups/
+//	│   └── grp-<16 characters>/
+//	│       ├── group.json       all its snapshots; written once
+//	│       └── snap-<16 characters>/
+//	│           └── data/ or image
+//	├── frozen/                  an empty file named after each volume that is frozen, see freeze.go
+//	├── tmp/                     what is being made; one rename puts it in its place
+//	└── trash/                   what is being deleted; one rename puts it here
 //
-// Creating fills tmp/ID, syncs it, and renames it to volumes/ID. Deleting renames volumes/ID to
-// trash/ID and then removes that, crossing no mount and following no link. A crash leaves
-// something in tmp or trash, which the next start removes. Names that the driver does not make
-// itself are left alone.
+// Creating fills tmp/ID, syncs it, and renames it to volumes/ID, snapshots/ID or groups/ID.
+// Deleting renames that to trash/ID and then removes it, crossing no mount and following no link. A
+// crash leaves something in tmp or trash, which the next start removes. Names that the driver does
+// not make itself are left alone.
+//
+// # Copies
+//
+// Snapshots and volumes made from a source are full copies, which share data with it only where the
+// filesystem below can clone files. What may take long runs on when the call that asked for it has
+// been answered, see jobs.go. An image in use is cloned at one moment, while its filesystem is
+// frozen; what nobody writes to is copied in any time, and nobody may begin to write meanwhile.
 //
 // # In the kernel
 //
