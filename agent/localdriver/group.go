@@ -3,6 +3,7 @@ package localdriver
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -48,7 +49,7 @@ func (d *driver) CreateVolumeGroupSnapshot(ctx context.Context, req *csi.CreateV
 			return nil, err
 		}
 	}
-	err = d.jobs.do(ctx, "group/"+name, strings.Join(sources, " "), "group snapshot \""+name+"\"",
+	err = d.jobs.do(ctx, "group/"+name, fmt.Sprint(sources, perFile), "group snapshot \""+name+"\"",
 		func(ctx context.Context, p *progress) error { return d.makeGroup(ctx, name, sources, perFile, p) })
 	if err != nil {
 		return nil, err

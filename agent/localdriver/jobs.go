@@ -27,6 +27,9 @@ const (
 type progress struct{ done, total atomic.Int64 }
 
 func (p *progress) String() string {
+	if p.total.Load() == 0 {
+		return "nothing yet" // or sharing, which is not counted
+	}
 	return humanBytes(p.done.Load()) + " of " + humanBytes(p.total.Load())
 }
 
@@ -49,13 +52,14 @@ type job struct {
 	what   string // in words
 	prog   progress
 	cancel context.CancelFunc
+	left   atomic.Bool // a caller did not wait for the end
 	done   chan struct{}
 	err    error // once done is closed
 	ended  time.Time
 }
 
 func (j *job) pending() error {
-	return codedf(codes.Aborted, "%s is still being made: %s are copied; ask again for the same", j.what, &j.prog)
+	return codedf(codes.Aborted, "%s is still being made, copied: %s; ask again for the same", j.what, &j.prog)
 }
 
 // jobs are those running, and those that failed with nobody there to be told.
@@ -88,8 +92,10 @@ func (s *jobs) do(ctx context.Context, key, want, what string, work func(context
 		s.forget(j)
 		return j.err
 	case <-timer.C:
+		j.left.Store(true)
 		return j.pending()
 	case <-ctx.Done():
+		j.left.Store(true)
 		return ctx.Err()
 	}
 }
@@ -105,7 +111,7 @@ func (s *jobs) join(key, want, what string, work func(context.Context, *progress
 			return j, nil
 		}
 		if j.ended.IsZero() {
-			return nil, codedf(codes.Aborted, "%s is being made by another request, with other arguments: %s are copied", j.what, &j.prog)
+			return nil, codedf(codes.Aborted, "%s is being made for another request, with other arguments; copied: %s", j.what, &j.prog)
 		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -124,7 +130,7 @@ func (s *jobs) run(ctx context.Context, j *job, work func(context.Context, *prog
 	s.wg.Go(func() { s.report(tell, j) })
 	err := s.guard(ctx, j, work)
 	quiet()
-	if err != nil {
+	if err != nil && j.left.Load() {
 		s.log.Warn("cannot finish a copy", "what", j.what, "error", err)
 	}
 	s.mu.Lock()
@@ -227,7 +233,7 @@ func (r *readers) check(id string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if p := r.by[id]; len(p) > 0 {
-		return codedf(codes.Aborted, "%q is being copied, %s so far; it can be used when that is done", id, p[0])
+		return codedf(codes.Aborted, "%q is being copied, so far %s; it can be used when that is done", id, p[0])
 	}
 	return nil
 }

@@ -192,7 +192,12 @@ func detachLoop(ctx context.Context, id, image string, l loopDevice) error {
 	if err = errors.Join(err, unix.Close(fd)); err != nil && !errors.Is(err, unix.ENXIO) {
 		return fmt.Errorf("cannot detach %s: %w", l.path(), err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, detachWait)
+	return awaitDetached(ctx, detachWait, id, image, l)
+}
+
+// awaitDetached waits until a device that was told to detach, or does so by itself, is free.
+func awaitDetached(ctx context.Context, within time.Duration, id, image string, l loopDevice) error {
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
 		if still, err := loopOf(l.name, image); err != nil || still == nil {

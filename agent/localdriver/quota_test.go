@@ -374,3 +374,25 @@ func (b *bench) fill(id, name string, size int) error {
 	}
 	return nil
 }
+
+// TestQuotaOfCopy asks for a copy with a quota: it is in force over all that was copied, and its
+// source's is not taken over.
+func TestQuotaOfCopy(t *testing.T) {
+	b, f := newQuotaBench(t)
+	src, err := b.createWith("src", quota("5MiB"), nil)
+	must(t, err)
+	write(t, filepath.Join(b.data(src), "f"), "text")
+	plain := b.copyOf("plain", fromSnap(b.snap("s", src)), mountCap(writer, ""))
+	if v := b.recorded(plain); v.Quota != 0 || v.Project != 0 {
+		t.Errorf("a copy took over a quota: %+v", v)
+	}
+	req := copyReq("limited", fromVolume(src), mountCap(writer, ""))
+	req.MutableParameters = quota("7MiB")
+	resp, err := b.CreateVolume(background(), req)
+	must(t, err)
+	v := b.recorded(resp.GetVolume().GetVolumeId())
+	if l, a := f.state(v.Project); v.Quota != 7*mib || l != 7*mib || a != 1 || v.Project == b.recorded(src).Project {
+		t.Errorf("recorded is %+v, in force are %d bytes, assigned %d times", v, l, a)
+	}
+	wantContent(t, filepath.Join(b.data(v.ID), "f"), "text")
+}

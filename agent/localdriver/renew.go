@@ -7,9 +7,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
+
+// letGoWithin is how long a device may stay open, by udev for example, after a copy was mounted.
+const letGoWithin = 30 * time.Second
 
 // renewImage makes the copy of an image a volume of its own: as long as the volume is to be, and
 // with a new UUID, because xfs and btrfs refuse to be mounted beside a filesystem with the same
@@ -119,7 +123,7 @@ func replayLog(ctx context.Context, id, path string) error {
 	}
 	err = withPrivateMount(l.path(), "xfs", []string{"nouuid"}, func(*os.File) error { return nil })
 	// The tools must not see the file before the kernel has let go of it.
-	return errors.Join(err, unix.Close(fd), detachLoop(context.WithoutCancel(ctx), id, path, l))
+	return errors.Join(err, unix.Close(fd), awaitDetached(ctx, letGoWithin, id, path, l))
 }
 
 // withPrivateMount runs do with the root of the filesystem on a device, mounted at no path.

@@ -3,6 +3,7 @@ package localdriver
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -49,7 +50,7 @@ func (d *driver) CreateSnapshot(ctx context.Context, req *csi.CreateSnapshotRequ
 	if _, err := d.volume(source); err != nil {
 		return nil, err
 	}
-	err = d.jobs.do(ctx, "snapshot/"+name, source, "snapshot \""+name+"\" of volume \""+source+"\"",
+	err = d.jobs.do(ctx, "snapshot/"+name, fmt.Sprint(source, perFile), "snapshot \""+name+"\" of volume \""+source+"\"",
 		func(ctx context.Context, p *progress) error { return d.makeSnapshot(ctx, name, source, perFile, p) })
 	if err != nil {
 		return nil, err

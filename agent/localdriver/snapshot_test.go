@@ -221,7 +221,7 @@ func TestSlowCopy(t *testing.T) {
 	wantCode(t, err, codes.Aborted, "ask again")
 	other := b.create("other", 0, nil, c)
 	_, err = b.CreateSnapshot(background(), snapReq("s", other))
-	wantCode(t, err, codes.Aborted, "another request")
+	wantCode(t, err, codes.Aborted, "another request", "with other arguments")
 	wantCode(t, b.stage(id, c), codes.Aborted, "being copied")
 	wantCode(t, b.delete(id), codes.Aborted, "being copied")
 	must(t, b.unstage(id))
