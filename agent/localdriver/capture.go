@@ -253,6 +253,7 @@ func (c *capture) cut(ctx context.Context, p *progress) error {
 		if err != nil {
 			return fmt.Errorf("cannot copy volume %q: %w", one.v.ID, err)
 		}
+		c.d.store.reach("cut")
 	}
 	return nil
 }

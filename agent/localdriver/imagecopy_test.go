@@ -7,7 +7,9 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
@@ -35,7 +37,13 @@ func TestRestoreBesideSource(t *testing.T) {
 			second := b.copyOf("second-"+f.name, fromVolume(src), c)
 			third := b.copyOf("third-"+f.name, fromVolume(first), c)
 			must(t, b.unsnap(snap))
+			uuids := map[string]string{uuidOf(t, b, src, f.name): src}
 			for id, want := range map[string]string{first: "one", second: "two", third: "one"} {
+				uuid := uuidOf(t, b, id, f.name)
+				if uuids[uuid] != "" {
+					t.Errorf("%s: %s has the UUID of %s", f.name, id, uuids[uuid])
+				}
+				uuids[uuid] = id
 				must(t, b.stage(id, c))
 				wantContent(t, filepath.Join(b.staging(id), "f"), want)
 				write(t, filepath.Join(b.staging(id), "g"), id)
@@ -48,6 +56,17 @@ func TestRestoreBesideSource(t *testing.T) {
 		}
 		b.wantNothingHalf()
 	}
+}
+
+// uuidOf reads the UUID of the filesystem in an image; kernels differ in whether two may be equal.
+func uuidOf(t *testing.T, b *bench, id, fsType string) string {
+	t.Helper()
+	img, err := os.Open(filepath.Join(b.state, dirVolumes, id, imageFile))
+	must(t, err)
+	uuid := make([]byte, 16)
+	_, err = img.ReadAt(uuid, map[string]int64{"ext4": 1024 + 0x68, "xfs": 32, "btrfs": 65536 + 0x20}[fsType])
+	must(t, errors.Join(err, img.Close()))
+	return string(uuid)
 }
 
 // TestLargerCopies asks for copies that are larger than their source. All of the size can be used.
@@ -188,7 +207,17 @@ func TestOneMoment(t *testing.T) {
 		write(t, f, "0000000000")
 	}
 	stop, ended := make(chan struct{}), make(chan error, 1)
-	go func() { ended <- count(files, stop) }()
+	var at atomic.Int64
+	b.restartOn(func(point string) {
+		if point != "cut" {
+			return
+		}
+		// Between two images, writers that are not held go on to other numbers.
+		for start, n := at.Load(), 0; at.Load() < start+4 && n < 100; n++ {
+			<-time.After(2 * time.Millisecond)
+		}
+	})
+	go func() { ended <- count(files, &at, stop) }()
 	var groups []*csi.VolumeGroupSnapshot
 	for i := range 5 {
 		resp, err := b.CreateVolumeGroupSnapshot(background(), &csi.CreateVolumeGroupSnapshotRequest{
@@ -219,7 +248,7 @@ func TestOneMoment(t *testing.T) {
 
 // count writes the same number to all files in turn, each durably before the next, and goes on
 // with the next number.
-func count(files []string, stop chan struct{}) error {
+func count(files []string, at *atomic.Int64, stop chan struct{}) error {
 	open := make([]*os.File, len(files))
 	for i, p := range files {
 		f, err := os.OpenFile(p, os.O_WRONLY|unix.O_SYNC, 0)
@@ -235,6 +264,7 @@ func count(files []string, stop chan struct{}) error {
 				return err
 			}
 		}
+		at.Store(int64(n))
 		select {
 		case <-stop:
 			return nil
