@@ -46,9 +46,6 @@ func TestIdentity(t *testing.T) {
 func TestCreateRefused(t *testing.T) {
 	b := newBench(t)
 	fs, block := mountCap(writer, ""), blockCap(writer)
-	withSource := createReq("v", 0, nil, fs)
-	withSource.VolumeContentSource = &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{
-		Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: "x"}}}
 	ranged := func(required, limit int64, params map[string]string, c *csi.VolumeCapability) *csi.CreateVolumeRequest {
 		r := createReq("v", required, params, c)
 		r.CapacityRange.LimitBytes = limit
@@ -76,7 +73,6 @@ func TestCreateRefused(t *testing.T) {
 		{"directory with fs_type", createReq("v", 0, nil, mountCap(writer, "ext4")), inv, "type: image"},
 		{"raw with fs_type", createReq("v", 0, image("xfs"), block), inv, "block"},
 		{"two fs_types", createReq("v", 0, image("xfs"), mountCap(writer, "ext4")), inv, `"xfs" and "ext4"`},
-		{"from another volume", withSource, inv, "snapshot or from another volume"},
 		{"negative size", createReq("v", -1, nil, fs), inv, "negative"},
 		{"limit below size", ranged(10, 5, nil, fs), oor, "limit_bytes"},
 		{"small ext4", createReq("v", 15*mib, image("ext4"), fs), oor, "16 MiB"},
