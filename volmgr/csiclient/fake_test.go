@@ -31,6 +31,7 @@ type services struct {
 	csi.UnimplementedIdentityServer
 	csi.UnimplementedControllerServer
 	csi.UnimplementedNodeServer
+	csi.UnimplementedGroupControllerServer
 }
 
 func newFake(t *testing.T) *fake {
@@ -51,6 +52,7 @@ func (f *fake) serve(t *testing.T) {
 	csi.RegisterIdentityServer(f.server, s)
 	csi.RegisterControllerServer(f.server, s)
 	csi.RegisterNodeServer(f.server, s)
+	csi.RegisterGroupControllerServer(f.server, s)
 	server, done := f.server, make(chan struct{})
 	go func() {
 		defer close(done)

@@ -1,0 +1,270 @@
+package csiclient_test
+
+import (
+	"context"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/volagent/volagent/volmgr/csiclient"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// answers makes a fake answer some methods so, and the others as ever.
+func (f *fake) answers(by map[string]any) {
+	f.on(func(_ context.Context, m string, _ any) (any, error) { return by[m], nil })
+}
+
+// able is a plugin with capabilities that the fake does not have by itself.
+func able() map[string]any {
+	return map[string]any{
+		"ControllerGetCapabilities": controllerCaps(csi.ControllerServiceCapability_RPC_MODIFY_VOLUME, csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER),
+		"NodeGetCapabilities":       nodeCaps(csi.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP, csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER),
+	}
+}
+
+// sent compares the last request of a method.
+func (f *fake) sent(t *testing.T, method string, want proto.Message) {
+	t.Helper()
+	if got, ok := f.last(method).(proto.Message); !ok || !proto.Equal(got, want) {
+		t.Errorf("%s: sent\n%v\nwant\n%v", method, got, want)
+	}
+}
+
+var (
+	s3cret     = volume.Secrets{"k": volume.NewSecret("s3cret")}
+	sentSecret = map[string]string{"k": "s3cret"}
+	blockMulti = volume.Capability{Access: volume.SingleNodeMultiWriter, Attachment: volume.BlockDevice}
+)
+
+func sentCapability(mode csi.VolumeCapability_AccessMode_Mode, mount *csi.VolumeCapability_MountVolume) *csi.VolumeCapability {
+	c := &csi.VolumeCapability{AccessMode: &csi.VolumeCapability_AccessMode{Mode: mode},
+		AccessType: &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}}}
+	if mount != nil {
+		c.AccessType = &csi.VolumeCapability_Mount{Mount: mount}
+	}
+	return c
+}
+
+func TestExpand(t *testing.T) {
+	f := newFake(t)
+	f.answers(map[string]any{
+		"ControllerExpandVolume": &csi.ControllerExpandVolumeResponse{CapacityBytes: 9, NodeExpansionRequired: true},
+		"NodeExpandVolume":       &csi.NodeExpandVolumeResponse{CapacityBytes: 8},
+	})
+	c := f.client(t, csiclient.Options{})
+	got, err := c.ControllerExpand(t.Context(), volume.ExpandRequest{ExternalID: "x", CapacityMin: 5, CapacityMax: 10, Capability: fsWriter,
+		FSType: "ext4", MountFlags: []string{"noatime"}, Secrets: s3cret})
+	if err != nil || got != (volume.ExpandResult{Capacity: 9, NodeRequired: true}) {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	f.sent(t, "ControllerExpandVolume", &csi.ControllerExpandVolumeRequest{VolumeId: "x", CapacityRange: &csi.CapacityRange{RequiredBytes: 5, LimitBytes: 10}, Secrets: sentSecret,
+		VolumeCapability: sentCapability(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, &csi.VolumeCapability_MountVolume{FsType: "ext4", MountFlags: []string{"noatime"}})})
+
+	size, err := c.NodeExpand(t.Context(), volume.NodeExpandRequest{ExternalID: "x", Path: "/t", StagingPath: "/s", CapacityMin: 5, Capability: blockMulti, Secrets: s3cret})
+	if err != nil || size != 8 {
+		t.Errorf("got %d, %v", size, err)
+	}
+	f.sent(t, "NodeExpandVolume", &csi.NodeExpandVolumeRequest{VolumeId: "x", VolumePath: "/t", StagingTargetPath: "/s", CapacityRange: &csi.CapacityRange{RequiredBytes: 5},
+		Secrets: sentSecret, VolumeCapability: sentCapability(csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER, nil)})
+	if _, err := c.NodeExpand(t.Context(), volume.NodeExpandRequest{ExternalID: "x", Path: "/t", Capability: blockMulti}); err != nil {
+		t.Error(err)
+	}
+	if r := f.last("NodeExpandVolume").(*csi.NodeExpandVolumeRequest); r.CapacityRange != nil || r.StagingTargetPath != "" {
+		t.Errorf("any size: sent %v", r)
+	}
+}
+
+// TestMutableParameters are sent to who knows them; a volume without those that
+// were asked for is not made.
+func TestMutableParameters(t *testing.T) {
+	params := map[string]string{"iops": "5"}
+	f := newFake(t)
+	c := f.client(t, csiclient.Options{})
+	_, err := c.CreateVolume(t.Context(), volume.CreateVolumeRequest{Name: "n", Mutable: params})
+	if got := callError(t, err); got.Retry != volume.RetryChange || !got.Answered || f.count("CreateVolume") != 0 {
+		t.Errorf("without the capability: %+v after %d calls", *got, f.count("CreateVolume"))
+	}
+	f = newFake(t)
+	f.answers(able())
+	c = f.client(t, csiclient.Options{})
+	if _, err := c.CreateVolume(t.Context(), volume.CreateVolumeRequest{Name: "n", Mutable: params}); err != nil {
+		t.Error(err)
+	}
+	f.sent(t, "CreateVolume", &csi.CreateVolumeRequest{Name: "n", MutableParameters: params})
+	if err := c.ControllerModify(t.Context(), volume.ModifyRequest{ExternalID: "x", Mutable: params, Secrets: s3cret}); err != nil {
+		t.Error(err)
+	}
+	f.sent(t, "ControllerModifyVolume", &csi.ControllerModifyVolumeRequest{VolumeId: "x", MutableParameters: params, Secrets: sentSecret})
+}
+
+// TestMountGroup goes to a plugin with VOLUME_MOUNT_GROUP and to no other.
+func TestMountGroup(t *testing.T) {
+	for want, caps := range map[string]map[string]any{"": nil, "7": able()} {
+		f := newFake(t)
+		f.answers(caps)
+		c := f.client(t, csiclient.Options{})
+		_, err := c.ControllerPublish(t.Context(), volume.ControllerPublishRequest{ExternalID: "x", NodeID: "n", Capability: fsWriter, MountGroup: "7"})
+		if err != nil {
+			t.Error(err)
+		}
+		if err := c.NodeStage(t.Context(), volume.NodeStageRequest{ExternalID: "x", StagingPath: "/s", Capability: fsWriter, MountGroup: "7"}); err != nil {
+			t.Error(err)
+		}
+		if err := c.NodePublish(t.Context(), volume.NodePublishRequest{ExternalID: "x", TargetPath: "/t", Capability: fsWriter, MountGroup: "7"}); err != nil {
+			t.Error(err)
+		}
+		for _, method := range []string{"ControllerPublishVolume", "NodeStageVolume", "NodePublishVolume"} {
+			r := f.last(method).(interface{ GetVolumeCapability() *csi.VolumeCapability })
+			if got := r.GetVolumeCapability().GetMount().GetVolumeMountGroup(); got != want {
+				t.Errorf("%s: sent group %q, want %q", method, got, want)
+			}
+		}
+		if err := c.NodePublish(t.Context(), volume.NodePublishRequest{ExternalID: "x", TargetPath: "/t", Capability: blockMulti, MountGroup: "7"}); err != nil {
+			t.Error(err)
+		}
+		if r := f.last("NodePublishVolume").(*csi.NodePublishVolumeRequest); r.VolumeCapability.GetBlock() == nil {
+			t.Errorf("a block device has no group: sent %v", r)
+		}
+	}
+}
+
+func TestListVolumes(t *testing.T) {
+	f := newFake(t)
+	f.answers(map[string]any{
+		"ListVolumes": &csi.ListVolumesResponse{NextToken: "more", Entries: []*csi.ListVolumesResponse_Entry{
+			{Volume: &csi.Volume{VolumeId: "a", CapacityBytes: 5, VolumeContext: map[string]string{"c": "1"}, AccessibleTopology: []*csi.Topology{{Segments: map[string]string{"zone": "a"}}},
+				ContentSource: &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: "s"}}}},
+				Status: &csi.ListVolumesResponse_VolumeStatus{PublishedNodeIds: []string{"n1", "n2"}}},
+			{}, // from a plugin that does not keep the spec
+		}},
+		"ControllerGetVolume": &csi.ControllerGetVolumeResponse{Volume: &csi.Volume{VolumeId: "x",
+			ContentSource: &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: "v"}}}},
+			Status: &csi.ControllerGetVolumeResponse_VolumeStatus{PublishedNodeIds: []string{"n1"}}},
+	})
+	c := f.client(t, csiclient.Options{})
+	got, err := c.ListVolumes(t.Context(), volume.ListVolumesRequest{MaxEntries: 2, Token: "here"})
+	want := volume.VolumePage{Next: "more", Entries: []volume.StorageVolume{{ExternalID: "a", Capacity: 5, Context: map[string]string{"c": "1"},
+		Topologies: []map[string]string{{"zone": "a"}}, SnapshotID: "s", PublishedNodes: []string{"n1", "n2"}}, {}}}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	f.sent(t, "ListVolumes", &csi.ListVolumesRequest{MaxEntries: 2, StartingToken: "here"})
+	one, err := c.ControllerGetVolume(t.Context(), "x")
+	if err != nil || !reflect.DeepEqual(one, volume.StorageVolume{ExternalID: "x", CloneID: "v", PublishedNodes: []string{"n1"}}) {
+		t.Errorf("got %+v, %v", one, err)
+	}
+	f.sent(t, "ControllerGetVolume", &csi.ControllerGetVolumeRequest{VolumeId: "x"})
+}
+
+func TestGetCapacity(t *testing.T) {
+	f := newFake(t)
+	f.answers(map[string]any{"GetCapacity": &csi.GetCapacityResponse{AvailableCapacity: 5, MaximumVolumeSize: wrapperspb.Int64(0)}})
+	c := f.client(t, csiclient.Options{})
+	ask := volume.CapacityRequest{Capabilities: []volume.Capability{fsWriter}, FSType: "xfs", MountFlags: []string{"ro"},
+		Parameters: map[string]string{"p": "1"}, Topology: map[string]string{"zone": "a"}}
+	got, err := c.GetCapacity(t.Context(), ask)
+	if err != nil || got.Available != 5 || got.Largest == nil || *got.Largest != 0 || got.Smallest != nil {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	want := &csi.GetCapacityRequest{Parameters: map[string]string{"p": "1"}, AccessibleTopology: &csi.Topology{Segments: map[string]string{"zone": "a"}},
+		VolumeCapabilities: []*csi.VolumeCapability{sentCapability(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER,
+			&csi.VolumeCapability_MountVolume{FsType: "xfs", MountFlags: []string{"ro"}})}}
+	f.sent(t, "GetCapacity", want)
+
+	f = newFake(t)
+	f.answers(map[string]any{"GetPluginCapabilities": pluginCaps(csi.PluginCapability_Service_CONTROLLER_SERVICE)})
+	if _, err := f.client(t, csiclient.Options{}).GetCapacity(t.Context(), ask); err != nil {
+		t.Error(err)
+	}
+	want.AccessibleTopology = nil
+	f.sent(t, "GetCapacity", want) // nobody is told of places who knows none
+}
+
+func TestSnapshots(t *testing.T) {
+	when := time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC)
+	there := &csi.Snapshot{SnapshotId: "s", SourceVolumeId: "x", GroupSnapshotId: "g", SizeBytes: 5, CreationTime: timestamppb.New(when), ReadyToUse: true}
+	known := volume.Snapshot{ID: "s", SourceID: "x", GroupID: "g", Size: 5, Created: when, Ready: true}
+	f := newFake(t)
+	f.answers(map[string]any{
+		"CreateSnapshot": &csi.CreateSnapshotResponse{Snapshot: there},
+		"GetSnapshot":    &csi.GetSnapshotResponse{Snapshot: &csi.Snapshot{SnapshotId: "s"}},
+		"ListSnapshots":  &csi.ListSnapshotsResponse{NextToken: "more", Entries: []*csi.ListSnapshotsResponse_Entry{{Snapshot: there}, {}}},
+	})
+	c := f.client(t, csiclient.Options{})
+	made, err := c.CreateSnapshot(t.Context(), volume.SnapshotRequest{Name: "n", SourceID: "x", Parameters: map[string]string{"p": "1"}, Secrets: s3cret})
+	if err != nil || made != known {
+		t.Errorf("got %+v, %v", made, err)
+	}
+	f.sent(t, "CreateSnapshot", &csi.CreateSnapshotRequest{Name: "n", SourceVolumeId: "x", Parameters: map[string]string{"p": "1"}, Secrets: sentSecret})
+	if bare, err := c.GetSnapshot(t.Context(), volume.SnapshotRef{ID: "s", Secrets: s3cret}); err != nil || bare != (volume.Snapshot{ID: "s"}) {
+		t.Errorf("got %+v, %v", bare, err)
+	}
+	f.sent(t, "GetSnapshot", &csi.GetSnapshotRequest{SnapshotId: "s", Secrets: sentSecret})
+	if err := c.DeleteSnapshot(t.Context(), volume.SnapshotRef{ID: "s", Secrets: s3cret}); err != nil {
+		t.Error(err)
+	}
+	f.sent(t, "DeleteSnapshot", &csi.DeleteSnapshotRequest{SnapshotId: "s", Secrets: sentSecret})
+	page, err := c.ListSnapshots(t.Context(), volume.ListSnapshotsRequest{SourceID: "x", ID: "s", MaxEntries: 3, Token: "here", Secrets: s3cret})
+	if err != nil || !reflect.DeepEqual(page, volume.SnapshotPage{Next: "more", Entries: []volume.Snapshot{known, {}}}) {
+		t.Errorf("got %+v, %v", page, err)
+	}
+	f.sent(t, "ListSnapshots", &csi.ListSnapshotsRequest{SourceVolumeId: "x", SnapshotId: "s", MaxEntries: 3, StartingToken: "here", Secrets: sentSecret})
+}
+
+func TestGroupSnapshots(t *testing.T) {
+	there := &csi.VolumeGroupSnapshot{GroupSnapshotId: "g", ReadyToUse: true, CreationTime: timestamppb.New(time.Unix(5, 0)), Snapshots: []*csi.Snapshot{{SnapshotId: "s"}, {SnapshotId: "u"}}}
+	known := volume.GroupSnapshot{ID: "g", Ready: true, Created: time.Unix(5, 0).UTC(), Snapshots: []volume.Snapshot{{ID: "s"}, {ID: "u"}}}
+	f := newFake(t)
+	f.answers(map[string]any{
+		"CreateVolumeGroupSnapshot": &csi.CreateVolumeGroupSnapshotResponse{GroupSnapshot: there},
+		"GetVolumeGroupSnapshot":    &csi.GetVolumeGroupSnapshotResponse{GroupSnapshot: there},
+	})
+	c := f.client(t, csiclient.Options{})
+	made, err := c.CreateGroupSnapshot(t.Context(), volume.GroupSnapshotRequest{Name: "n", SourceIDs: []string{"x", "y"}, Parameters: map[string]string{"p": "1"}, Secrets: s3cret})
+	if err != nil || !reflect.DeepEqual(made, known) {
+		t.Errorf("got %+v, %v", made, err)
+	}
+	f.sent(t, "CreateVolumeGroupSnapshot", &csi.CreateVolumeGroupSnapshotRequest{Name: "n", SourceVolumeIds: []string{"x", "y"}, Parameters: map[string]string{"p": "1"}, Secrets: sentSecret})
+	ref := volume.GroupSnapshotRef{ID: "g", SnapshotIDs: []string{"s", "u"}, Secrets: s3cret}
+	if got, err := c.GetGroupSnapshot(t.Context(), ref); err != nil || !reflect.DeepEqual(got, known) {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	f.sent(t, "GetVolumeGroupSnapshot", &csi.GetVolumeGroupSnapshotRequest{GroupSnapshotId: "g", SnapshotIds: []string{"s", "u"}, Secrets: sentSecret})
+	if err := c.DeleteGroupSnapshot(t.Context(), ref); err != nil {
+		t.Error(err)
+	}
+	f.sent(t, "DeleteVolumeGroupSnapshot", &csi.DeleteVolumeGroupSnapshotRequest{GroupSnapshotId: "g", SnapshotIds: []string{"s", "u"}, Secrets: sentSecret})
+}
+
+// TestNamelessAnswers: OK for something without an id is refused, as nobody could
+// ever delete it.
+func TestNamelessAnswers(t *testing.T) {
+	nameless := &csi.VolumeGroupSnapshot{GroupSnapshotId: "g", Snapshots: []*csi.Snapshot{{SnapshotId: "s"}, {}}}
+	for name, row := range map[string]struct {
+		rpc    string
+		answer any
+	}{
+		"volume":             {"CreateVolume", &csi.CreateVolumeResponse{Volume: &csi.Volume{CapacityBytes: 1}}},
+		"snapshot":           {"CreateSnapshot", &csi.CreateSnapshotResponse{Snapshot: &csi.Snapshot{SourceVolumeId: "x"}}},
+		"no snapshot":        {"CreateSnapshot", nil},
+		"snapshot asked for": {"GetSnapshot", nil},
+		"group":              {"CreateVolumeGroupSnapshot", nil},
+		"group asked for":    {"GetVolumeGroupSnapshot", nil},
+		"member":             {"CreateVolumeGroupSnapshot", &csi.CreateVolumeGroupSnapshotResponse{GroupSnapshot: nameless}},
+		"member asked for":   {"GetVolumeGroupSnapshot", &csi.GetVolumeGroupSnapshotResponse{GroupSnapshot: nameless}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFake(t)
+			f.answers(map[string]any{row.rpc: row.answer})
+			if got := callError(t, rpcs[row.rpc](t.Context(), f.client(t, csiclient.Options{}), nil)); got.Code != volume.CodeUnverified || got.Step != row.rpc {
+				t.Errorf("got %+v", *got)
+			}
+		})
+	}
+}
