@@ -1,0 +1,263 @@
+package main_test
+
+import (
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+const tree = "../.." // of the project, from here
+
+// tableRow is one line of a table in docs/CSI.md.
+type tableRow struct {
+	name, secrets string // secrets of a call only
+	used, bundled bool
+	tests         []string
+}
+
+// csiTables reads docs/CSI.md: rows by the heading above their table.
+func csiTables(t *testing.T) map[string][]tableRow {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join(tree, "docs/CSI.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tables, heading := map[string][]tableRow{}, ""
+	for line := range strings.Lines(string(raw)) {
+		if after, ok := strings.CutPrefix(line, "### "); ok {
+			heading = strings.TrimSpace(after)
+		}
+		if !strings.HasPrefix(line, "| `") {
+			continue
+		}
+		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
+		for i := range cells {
+			cells[i] = strings.TrimSpace(cells[i])
+		}
+		if len(cells) != 6 && len(cells) != 4 || cells[2] == "" {
+			t.Fatalf("not understood: %s", line)
+		}
+		row := tableRow{name: strings.Trim(cells[0], "`"), used: yesNo(t, cells[1], line)}
+		if len(cells) == 6 {
+			row.secrets, row.bundled = cells[3], yesNo(t, cells[4], line)
+		}
+		if last := cells[len(cells)-1]; last != "–" {
+			row.tests = strings.Fields(last)
+		}
+		tables[heading] = append(tables[heading], row)
+	}
+	return tables
+}
+
+func yesNo(t *testing.T, cell, line string) bool {
+	t.Helper()
+	if cell != "yes" && cell != "no" {
+		t.Fatalf("%q is neither yes nor no: %s", cell, line)
+	}
+	return cell == "yes"
+}
+
+// usedCalls are the calls that are sent, of the bundled driver alone or of any.
+func usedCalls(t *testing.T, bundled bool) []string {
+	t.Helper()
+	tables := csiTables(t)
+	var names []string
+	for service := range specServices() {
+		for _, row := range tables[service] {
+			if row.used && (row.bundled || !bundled) {
+				names = append(names, row.name)
+			}
+		}
+	}
+	return slices.Sorted(slices.Values(names))
+}
+
+// specServices are the services of the spec.
+func specServices() map[string]grpc.ServiceDesc {
+	return map[string]grpc.ServiceDesc{
+		"Identity": csi.Identity_ServiceDesc, "Controller": csi.Controller_ServiceDesc, "GroupController": csi.GroupController_ServiceDesc,
+		"SnapshotMetadata": csi.SnapshotMetadata_ServiceDesc, "Node": csi.Node_ServiceDesc,
+	}
+}
+
+// specCapabilities are the capabilities of the spec, by the heading of their table.
+var specCapabilities = map[string]map[int32]string{
+	"Of the plugin": csi.PluginCapability_Service_Type_name, "Volume expansion": csi.PluginCapability_VolumeExpansion_Type_name,
+	"Of the controller": csi.ControllerServiceCapability_RPC_Type_name, "Of the group controller": csi.GroupControllerServiceCapability_RPC_Type_name,
+	"Of the node": csi.NodeServiceCapability_RPC_Type_name,
+}
+
+// TestCSITable keeps docs/CSI.md true: it has what the spec has, each once; a call
+// that it calls sent is sent by code outside the client, and no other one is; the
+// tests that it names are there, and each thing that is used has one.
+func TestCSITable(t *testing.T) {
+	tables, known, sent := csiTables(t), knownTests(t), sentCalls(t)
+	want := map[string][]string{}
+	for service, desc := range specServices() {
+		for _, m := range desc.Methods {
+			want[service] = append(want[service], m.MethodName)
+		}
+		for _, m := range desc.Streams {
+			want[service] = append(want[service], m.StreamName)
+		}
+	}
+	for heading, names := range specCapabilities {
+		want[heading] = slices.Collect(maps.Values(names))
+	}
+	for heading, rows := range tables {
+		var got []string
+		for _, row := range rows {
+			got = append(got, row.name)
+			if row.used && len(row.tests) == 0 {
+				t.Errorf("%s is used, and no test is named", row.name)
+			}
+			for _, name := range row.tests {
+				if !known[name] {
+					t.Errorf("%s: there is no test %s", row.name, name)
+				}
+			}
+		}
+		slices.Sort(got)
+		slices.Sort(want[heading])
+		if !slices.Equal(got, want[heading]) {
+			t.Errorf("%s has\n%v\nand the spec\n%v", heading, got, want[heading])
+		}
+	}
+	if len(tables) != len(want) {
+		t.Errorf("%d tables of %d: %v", len(tables), len(want), slices.Sorted(maps.Keys(tables)))
+	}
+	for service := range specServices() {
+		for _, row := range tables[service] {
+			if row.used != (sent[row.name] != "") {
+				t.Errorf("%s: sent is %v, and it is called by %q", row.name, row.used, sent[row.name])
+			}
+			if row.bundled && !row.used {
+				t.Errorf("%s: the bundled driver is not asked what is never sent", row.name)
+			}
+			if hasSecrets(service, row.name) != (row.secrets != "–") {
+				t.Errorf("%s: its secrets are %q, and it has a field for them: %v", row.name, row.secrets, hasSecrets(service, row.name))
+			}
+		}
+	}
+}
+
+// hasSecrets tells whether the request of a call has a field for secrets.
+func hasSecrets(service, method string) bool {
+	m := csi.File_csi_proto.Services().ByName(protoreflect.Name(service)).Methods().ByName(protoreflect.Name(method))
+	return m != nil && m.Input().Fields().ByName("secrets") != nil
+}
+
+// goFiles calls do with each Go file that is no test, below some directories of the
+// project.
+func goFiles(t *testing.T, do func(path string), dirs ...string) {
+	t.Helper()
+	eachFile(t, func(path string) {
+		if strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go") {
+			do(path)
+		}
+	}, dirs...)
+}
+
+func eachFile(t *testing.T, do func(path string), dirs ...string) {
+	t.Helper()
+	for _, dir := range dirs {
+		err := filepath.WalkDir(filepath.Join(tree, dir), func(path string, _ fs.DirEntry, err error) error {
+			if err == nil {
+				do(path)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+var testFunc = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+
+// knownTests are all tests, as "directory.TestName".
+func knownTests(t *testing.T) map[string]bool {
+	t.Helper()
+	known := map[string]bool{}
+	eachFile(t, func(path string) {
+		if !strings.HasSuffix(path, "_test.go") {
+			return
+		}
+		raw, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range testFunc.FindAllStringSubmatch(string(raw), -1) {
+			known[filepath.Base(filepath.Dir(path))+"."+m[1]] = true
+		}
+	}, "agent", "cli", "cmd", "statedb", "volmgr")
+	return known
+}
+
+var (
+	clientMethod = regexp.MustCompile(`^func \(c \*Client\) (\w+)\(`)
+	pluginCall   = regexp.MustCompile(`\bc\.(?:controller|node|identity|groups)\.(\w+)`)
+	ownCall      = regexp.MustCompile(`\bc\.(\w+)\(`)
+	anyCall      = regexp.MustCompile(`\w\.(\w+)\(`)
+)
+
+// sentCalls are the calls that the code sends, and a file that does: those in a
+// method of the client that is called by name outside of it.
+func sentCalls(t *testing.T) map[string]string {
+	t.Helper()
+	by, inner := map[string][]string{}, map[string][]string{} // method of the client → calls of the spec, and other methods, in it
+	code := func(path string, do func(line string)) {
+		t.Helper()
+		raw, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(raw)) {
+			if !strings.HasPrefix(strings.TrimSpace(line), "//") {
+				do(line)
+			}
+		}
+	}
+	goFiles(t, func(path string) {
+		method := ""
+		code(path, func(line string) {
+			if m := clientMethod.FindStringSubmatch(line); m != nil {
+				method = m[1]
+			}
+			for _, m := range pluginCall.FindAllStringSubmatch(line, -1) {
+				by[method] = append(by[method], m[1])
+			}
+			for _, m := range ownCall.FindAllStringSubmatch(line, -1) {
+				inner[method] = append(inner[method], m[1])
+			}
+		})
+	}, "volmgr/csiclient")
+	for method, names := range inner { // Info calls askNode, which calls the plugin
+		for _, name := range names {
+			by[method] = append(by[method], by[name]...)
+		}
+	}
+	sent := map[string]string{}
+	goFiles(t, func(path string) {
+		if strings.Contains(path, "/csiclient/") || strings.Contains(path, "/csitest/") || strings.Contains(path, "/localdriver/") {
+			return
+		}
+		code(path, func(line string) {
+			for _, m := range anyCall.FindAllStringSubmatch(line, -1) {
+				for _, rpc := range by[m[1]] {
+					sent[rpc] = path
+				}
+			}
+		})
+	}, "agent", "volmgr")
+	return sent
+}

@@ -1,0 +1,182 @@
+package main_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/volagent/volagent/volmgr/csitest"
+)
+
+// everyRPC is the life of storage through volctl, in an order that works. A step is
+// taken if docs/CSI.md says that its calls are sent (and, with the bundled driver,
+// that this one answers them).
+type everyRPC struct {
+	*host
+	plugin   string
+	modify   string
+	snapshot string
+	group    string
+}
+
+type rpcStep struct {
+	rpcs []string
+	do   func(e *everyRPC)
+}
+
+var rpcSteps = []rpcStep{
+	{[]string{"GetPluginInfo", "GetPluginCapabilities", "Probe", "ControllerGetCapabilities", "NodeGetCapabilities", "NodeGetInfo"},
+		func(e *everyRPC) { e.volctl("wait", "--plugin", e.plugin) }},
+	{[]string{"GroupControllerGetCapabilities"}, func(e *everyRPC) { e.volctl("wait", "--plugin", e.plugin) }},
+	{[]string{"CreateVolume"}, func(e *everyRPC) {
+		e.volctl("volume", "create", "data", "--plugin", e.plugin, "--size", "64MiB")
+	}},
+	{[]string{"ValidateVolumeCapabilities"}, (*everyRPC).registerAnew},
+	{[]string{"ListVolumes"}, func(e *everyRPC) { e.says("data", "plugin", "volumes", e.plugin) }},
+	{[]string{"GetCapacity"}, func(e *everyRPC) { e.volctl("plugin", "capacity", e.plugin) }},
+	{[]string{"NodeStageVolume", "NodePublishVolume"}, func(e *everyRPC) { e.claim() }},
+	{[]string{"ControllerPublishVolume"}, func(e *everyRPC) { e.claim() }},
+	{[]string{"NodeGetVolumeStats"}, func(e *everyRPC) { e.volctl("volume", "stats", "data") }},
+	{[]string{"NodeGetVolumeHealth", "ControllerGetVolumeHealth"}, func(e *everyRPC) { e.volctl("volume", "status", "data") }},
+	{[]string{"ControllerGetVolume"}, func(e *everyRPC) { e.volctl("volume", "status", "data") }},
+	{[]string{"NodeGetStorageHealth"}, func(e *everyRPC) { e.volctl("plugin", "health", e.plugin) }},
+	{[]string{"ControllerListVolumeHealth"}, func(e *everyRPC) { e.volctl("plugin", "health", e.plugin) }},
+	{[]string{"ControllerExpandVolume", "NodeExpandVolume"}, func(e *everyRPC) { e.expand() }},
+	{[]string{"ControllerModifyVolume"}, func(e *everyRPC) { e.volctl("volume", "modify", "data", e.modify) }},
+	{[]string{"CreateSnapshot"}, func(e *everyRPC) { e.snapshot = e.volctl("volume", "snapshot", "create", "data", "one", "-q") }},
+	{[]string{"GetSnapshot"}, func(e *everyRPC) {}}, // it becomes ready in the step before
+	{[]string{"ListSnapshots"}, func(e *everyRPC) { e.says(e.snapshot, "volume", "snapshot", "list", "--plugin", e.plugin, "-q") }},
+	{[]string{"DeleteSnapshot"}, func(e *everyRPC) { e.volctl("volume", "snapshot", "delete", e.plugin, e.snapshot, "-y") }},
+	{[]string{"CreateVolumeGroupSnapshot"}, func(e *everyRPC) { e.group = e.volctl("volume", "snapshot", "group", "create", "two", "data", "-q") }},
+	{[]string{"GetVolumeGroupSnapshot"}, func(e *everyRPC) { e.volctl("volume", "snapshot", "group", "status", e.plugin, e.group) }},
+	{[]string{"DeleteVolumeGroupSnapshot"}, func(e *everyRPC) { e.volctl("volume", "snapshot", "group", "delete", e.plugin, e.group, "-y") }},
+	{[]string{"NodeUnpublishVolume", "NodeUnstageVolume"}, func(e *everyRPC) { e.volctl("volume", "detach", "data", "--all") }},
+	{[]string{"ControllerUnpublishVolume"}, func(e *everyRPC) { e.volctl("volume", "detach", "data", "--all", "--ignore-not-found") }},
+	{[]string{"DeleteVolume"}, func(e *everyRPC) { e.volctl("volume", "delete", "data", "-y", "--confirm=data") }},
+}
+
+// registerAnew lets the agent forget the volume and registers it again, as storage
+// that it does not know.
+func (e *everyRPC) registerAnew() {
+	e.t.Helper()
+	external := e.volctl("volume", "status", "data", "-o", "go-template={{.spec.external_id}}")
+	e.volctl("volume", "deregister", "data", "-y")
+	file := filepath.Join(e.dir, "data.yaml")
+	e.must(os.WriteFile(file, fmt.Appendf(nil, "id: data\nplugin_id: %s\nexternal_id: %q\ncontext: {%s}\n", e.plugin, external, e.context()), 0o644))
+	e.volctl("volume", "register", file)
+}
+
+// context is what the plugin that checks its caller gave with the volume.
+func (e *everyRPC) context() string {
+	if e.plugin == "rec" {
+		return "csitest/name: " + "data"
+	}
+	return ""
+}
+
+func (e *everyRPC) claim() { e.volctl("volume", "claim", "data", "--alloc", "a", "--owner", "none") }
+
+// expand grows a volume in use. With the bundled driver it is one that was not, and
+// whose file system grows when it is mounted again: not every host lets it earlier.
+func (e *everyRPC) expand() {
+	e.t.Helper()
+	if e.plugin != "local" {
+		e.volctl("volume", "expand", "data", "128MiB")
+		return
+	}
+	e.volctl("volume", "create", "image", "--plugin", "local", "--size", "64MiB", "--param", "type=image")
+	e.volctl("volume", "expand", "image", "128MiB")
+	e.volctl("volume", "claim", "image", "--alloc", "a", "--owner", "none")
+	e.volctl("volume", "detach", "image", "--all")
+	e.volctl("volume", "delete", "image", "-y")
+}
+
+// says fails unless volctl prints a word.
+func (e *everyRPC) says(word string, args ...string) {
+	e.t.Helper()
+	if out := e.volctl(args...); word == "" || !strings.Contains(out, word) {
+		e.t.Errorf("volctl %s does not say %q:\n%s", strings.Join(args, " "), word, out)
+	}
+}
+
+// run takes the steps that show the calls, and fails for a call without a step.
+func (e *everyRPC) run(calls []string) {
+	e.t.Helper()
+	left := slices.Clone(calls)
+	for _, step := range rpcSteps {
+		if slices.ContainsFunc(step.rpcs, func(rpc string) bool { return slices.Contains(calls, rpc) }) {
+			step.do(e)
+		}
+		left = slices.DeleteFunc(left, func(rpc string) bool { return slices.Contains(step.rpcs, rpc) })
+	}
+	if len(left) > 0 {
+		e.t.Errorf("no step shows %v", left)
+	}
+}
+
+// compare fails unless the calls that were answered OK are the expected ones.
+func (e *everyRPC) compare(got, want []string) {
+	e.t.Helper()
+	slices.Sort(got)
+	got = slices.Compact(got)
+	for _, rpc := range want {
+		if !slices.Contains(got, rpc) {
+			e.t.Errorf("%s was not answered OK, and docs/CSI.md says that it is sent", rpc)
+		}
+	}
+	for _, rpc := range got {
+		if !slices.Contains(want, rpc) {
+			e.t.Errorf("%s was sent, and docs/CSI.md says that it is not", rpc)
+		}
+	}
+}
+
+// TestEveryRPC: each call that docs/CSI.md calls sent is sent by a command, answered
+// OK, and breaks no rule of CSI; no other one is.
+func TestEveryRPC(t *testing.T) {
+	t.Parallel()
+	h := newRecorded(t, "60s", func(c *csitest.Config) {
+		c.AttachReadOnly, c.AnyVolume = true, false
+		c.Lists, c.PublishedNodes, c.Get, c.Clone, c.Modify, c.MountGroup = true, true, true, true, true, true
+		c.Snapshot, c.ListSnapshots, c.GetSnapshot, c.GroupSnapshot, c.ReadyAfter = true, true, true, true, 1
+		c.Expand, c.NodeExpand = true, true
+		c.Health, c.ListHealth, c.NodeHealth, c.StorageHealth = true, true, true, true
+	})
+	e := &everyRPC{host: h.host, plugin: "rec", modify: "iops=5"}
+	want := usedCalls(t, false)
+	e.run(want)
+	j, err := csitest.LoadJournal(h.cfg.JournalPath())
+	h.must(err)
+	var got []string
+	for _, c := range j.Calls {
+		if c.OK() {
+			got = append(got, c.Method)
+		}
+	}
+	e.compare(got, want)
+}
+
+var okCalls = regexp.MustCompile(`(?m)^volagent_plugin_rpc_duration_seconds_count{code="OK",method="(\w+)",plugin="local"}|^(volagent_plugin_probe_duration_seconds_count){code="OK",plugin="local"}`)
+
+// TestEveryRPCBundled is TestEveryRPC with the bundled driver, whose calls the
+// metrics count.
+func TestEveryRPCBundled(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.start("local")
+	e := &everyRPC{host: h, plugin: "local", modify: "quota=none"}
+	want := usedCalls(t, true)
+	e.run(want)
+	var got []string
+	for _, m := range okCalls.FindAllStringSubmatch(h.metrics(), -1) {
+		if m[2] != "" {
+			m[1] = "Probe"
+		}
+		got = append(got, m[1])
+	}
+	e.compare(got, want)
+}
