@@ -121,6 +121,13 @@ func (c controller) ControllerUnpublish(ctx context.Context, r volume.Controller
 	return err
 }
 
+// ControllerExpand makes its storage larger.
+func (c controller) ControllerExpand(ctx context.Context, r volume.ExpandRequest) (volume.ExpandResult, error) {
+	out, err := c.Controller.ControllerExpand(ctx, r)
+	c.Done(err)
+	return out, err
+}
+
 // Provisioner is provision's view of a plugin.
 func (p pluginSet) Provisioner(id string) (provision.Plugin, error) { return provisioner{p, id}, nil }
 

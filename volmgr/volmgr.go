@@ -30,6 +30,8 @@ type Plugin interface {
 	NodeUnstage(context.Context, volume.NodeUnstageRequest) error
 	NodePublish(context.Context, volume.NodePublishRequest) error
 	NodeUnpublish(context.Context, volume.NodeUnpublishRequest) error
+	ControllerExpand(context.Context, volume.ExpandRequest) (volume.ExpandResult, error)
+	NodeExpand(context.Context, volume.NodeExpandRequest) (int64, error)
 }
 
 // Options are what a Manager needs.
@@ -137,6 +139,10 @@ func (m *Manager) Do(ctx context.Context, r volume.Record, a volume.Action, p vo
 		return s.unpublish()
 	case volume.Own:
 		return s.own()
+	case volume.ControllerExpand:
+		return s.controllerExpand()
+	case volume.NodeExpand:
+		return s.nodeExpand()
 	case volume.Bind:
 		return s.bind()
 	case volume.Unbind:
@@ -198,13 +204,13 @@ func (s step) plugin() (Plugin, error) {
 }
 
 // pluginWithSecrets returns the plugin and the secrets for a call that takes
-// some. Whoever waits for a mount is told at once of one that cannot be read; an
+// some. Whoever waits for a mount, or a size, is told at once of one that cannot be read; an
 // undoing goes on when it can.
 func (s step) pluginWithSecrets() (Plugin, volume.Secrets, error) {
 	secrets, err := s.m.o.Secrets(s.r.Volume)
 	if err != nil {
 		ce := volume.HostError(string(s.a.Kind), err)
-		if s.a.Forward() {
+		if s.a.Forward() || s.a.Kind == volume.ControllerExpand {
 			ce.Retry = volume.RetryChange
 		}
 		return nil, nil, ce

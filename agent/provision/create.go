@@ -260,7 +260,7 @@ func (s *Service) delete(ctx context.Context, id string) error {
 			return unknown(id)
 		}
 		resumed = r.Volume.Provision == volume.Deleting
-		if err := unused(r); err != nil {
+		if err := volume.Unused(r); err != nil {
 			return err
 		}
 		if debt, ok := tx.Debt(r.Volume.Driver, r.Volume.ExternalID); ok && r.Volume.ExternalID != "" {

@@ -84,7 +84,7 @@ func drop(tx Tx, r volume.Record, force, forget bool) (left []string, err error)
 			return nil, err
 		}
 	default:
-		if err := unused(r); err != nil {
+		if err := volume.Unused(r); err != nil {
 			return nil, err
 		}
 		if r.Volume.Provision != volume.Provisioned {
@@ -94,6 +94,9 @@ func drop(tx Tx, r volume.Record, force, forget bool) (left []string, err error)
 	}
 	debt := volume.Owing(r) // a call may be in flight: what it makes is left behind too
 	left = Behind(debt)
+	if want := r.Volume.Expansion.Want; want > 0 {
+		left = append(left, fmt.Sprintf("plugin %q may have expanded external_id %q to %s, or do so yet", r.Volume.PluginID, r.Volume.ExternalID, volume.Size(want)))
+	}
 	tx.DeleteVolume(id)
 	if _, ok := tx.Debt(r.Volume.Driver, r.Volume.ExternalID); r.Held() && r.Volume.ExternalID != "" && !ok && !forget {
 		tx.PutDebt(debt, time.Now().UTC())
@@ -116,32 +119,6 @@ func unless(known bool, err error, tx Tx, id string) error {
 // debts are what forced deregisters of an id left.
 func debts(tx Tx, id string) []volume.Record {
 	return slices.DeleteFunc(tx.Debts(), func(r volume.Record) bool { return r.Volume.ID != id })
-}
-
-// unused refuses while claims exist or anything of the volume is mounted.
-func unused(r volume.Record) error {
-	id := r.Volume.ID
-	var names []string
-	releasing := true
-	for _, c := range r.Ordered() {
-		names = append(names, fmt.Sprintf("%q (%s)", c.Alloc, c.State))
-		releasing = releasing && !c.Wanted
-	}
-	switch {
-	case len(names) > 0 && !releasing:
-		return volume.Errorf(volume.ErrRefused, "volume %q is claimed by %s", id, strings.Join(names, ", ")).
-			WithHint("volctl volume detach %s --all", id)
-	case len(names) > 0:
-		return volume.Errorf(volume.ErrRefused, "the claim of %s on volume %q is still being released", strings.Join(names, ", "), id).
-			WithHint("wait for it: volctl wait --volume %s --for free", id)
-	case len(r.Debts()) > 0:
-		return volume.Errorf(volume.ErrRefused, "plugin %q is still to be told of volume %q: %s", r.Volume.PluginID, id, strings.Join(r.Debts(), ", ")).
-			WithHint("volctl plugin status %s", r.Volume.PluginID)
-	case r.Held():
-		return volume.Errorf(volume.ErrRefused, "volume %q is still being taken off this host", id).
-			WithHint("volctl volume status %s", id)
-	}
-	return nil
 }
 
 // Behind says what stays on this host, and at the plugin, without the record.

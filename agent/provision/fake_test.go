@@ -23,10 +23,12 @@ type world struct {
 
 	tested string // the storage volume of a test
 
-	held   map[string]bool
-	woken  []string
-	forgot []string
-	events []string
+	held    map[string]bool
+	woken   []string
+	wake    func(id string) // what the queue does when it is woken
+	attempt *volume.Attempt
+	forgot  []string
+	events  []string
 
 	view     volume.PluginView
 	await    error
@@ -179,9 +181,15 @@ func (w *world) Call(ctx context.Context, id string, _ volume.Kind, fn func() er
 	return w.Exclusive(ctx, id, fn)
 }
 
-func (w *world) Wake(id string)                 { w.woken = append(w.woken, id) }
-func (w *world) Changed(string) <-chan struct{} { return nil }
-func (w *world) Forget(id string)               { w.forgot = append(w.forgot, id) }
+func (w *world) Changed(string) <-chan struct{}         { return nil }
+func (w *world) Attempt(string, string) *volume.Attempt { return w.attempt }
+func (w *world) Forget(id string)                       { w.forgot = append(w.forgot, id) }
+
+func (w *world) Wake(id string) {
+	if w.woken = append(w.woken, id); w.wake != nil {
+		w.wake(id)
+	}
+}
 
 func (w *world) View(id string) volume.PluginView {
 	if id != "ebs" {

@@ -8,8 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"strings"
 	"time"
 
 	"github.com/volagent/volagent/volmgr/volume"
@@ -52,6 +50,8 @@ type Queue interface {
 	Call(ctx context.Context, id string, step volume.Kind, fn func() error) error
 	Wake(id string)
 	Changed(id string) <-chan struct{}
+	// Attempt is the step that a volume is at; nil if there is none.
+	Attempt(id, alloc string) *volume.Attempt
 	Forget(id string)
 }
 
@@ -305,81 +305,6 @@ func (s *Service) exists(ctx context.Context, v volume.Volume) error {
 		return volume.Errorf(volume.ErrRefused, "plugin %q does not offer volume %q with these capabilities: %s", v.PluginID, v.ExternalID, ce.Message)
 	}
 	return nil
-}
-
-// merge lays a file over a registered volume.
-func (s *Service) merge(ctx context.Context, r volume.Record, spec volume.Volume, dry bool) (volume.Record, volume.Change, error) {
-	if r.Volume.Provision == volume.Deleting {
-		return failed(volume.Errorf(volume.ErrRefused, "volume %q: %s was begun and has not been seen to end", spec.ID, volume.Deleting).
-			WithHint("run the same delete again to go on with it"))
-	}
-	spec.Secrets = s.Seal.Same(spec.ID, spec.Secrets, r.Volume.Secrets)
-	now, fields, err := volume.Merge(r, spec)
-	if err != nil {
-		return failed(err)
-	}
-	wanted := r.Volume.Mutations(spec.Mutable)
-	if len(wanted) > 0 {
-		if err := s.canModify(ctx, r.Volume); err != nil {
-			return failed(err)
-		}
-		fields = append(fields, r.Volume.MutableChange(wanted))
-	}
-	if len(fields) == 0 {
-		if !dry && len(spec.Secrets) > 0 {
-			s.wake(r.Volume) // what they refer to may have changed
-		}
-		return r, volume.Change{Outcome: volume.Unchanged}, nil
-	}
-	if !maps.Equal(now.Secrets, r.Volume.Secrets) {
-		if _, err := s.Secrets(now); err != nil {
-			return failed(err)
-		}
-	}
-	if dry {
-		r.Volume = now
-		return r, volume.Change{Outcome: volume.Updated, Fields: fields}, nil
-	}
-	if len(wanted) > 0 {
-		// First what may be refused, with the secrets of the file.
-		if r, err = s.modify(ctx, now, wanted); err != nil {
-			return failed(err)
-		}
-	}
-	if spec.Secrets, err = s.Seal.Seal(spec.ID, spec.Secrets, r.Volume.Secrets); err != nil {
-		return failed(err)
-	}
-	return s.lay(ctx, spec, fields)
-}
-
-// lay stores what a file changes of a registered volume.
-func (s *Service) lay(ctx context.Context, spec volume.Volume, fields []string) (r volume.Record, ch volume.Change, err error) {
-	changed := false
-	err = s.Store.Update(ctx, func(tx Tx) (err error) {
-		var ok bool
-		if r, ok = tx.Volume(spec.ID); !ok {
-			return volume.Errorf(volume.ErrNotFound, "volume %q was deregistered meanwhile", spec.ID)
-		}
-		had := r.Volume.Secrets
-		now, laid, err := volume.Merge(r, spec)
-		if changed = len(laid) > 0; err != nil || !changed {
-			return err
-		}
-		r.Volume = now
-		tx.PutVolume(r)
-		if maps.Equal(had, r.Volume.Secrets) {
-			return nil
-		}
-		return s.lend(tx, r.Volume)
-	})
-	if err != nil {
-		return failed(err)
-	}
-	if changed {
-		s.say(r, "updated", "%s", strings.Join(fields, "; "))
-		s.wake(r.Volume)
-	}
-	return r, volume.Change{Outcome: volume.Updated, Fields: fields}, nil
 }
 
 // wake looks at a volume, and at what is owed for the same storage.

@@ -194,7 +194,8 @@ func (e *entry) prune(r volume.Record) {
 		wanted = wanted || c.Wanted
 	}
 	for key, at := range e.failed {
-		if a := at.Action; a.Forward() && (!wanted || a.Alloc != "" && !r.Claims[a.Alloc].Wanted) {
+		a := at.Action
+		if a.Forward() && (!wanted || a.Alloc != "" && !r.Claims[a.Alloc].Wanted) || !r.Volume.Expansion.Awaits(a) {
 			delete(e.failed, key)
 			delete(e.exempt, key)
 		}

@@ -13,7 +13,7 @@ func (q *Queue) sweep(rs []volume.Record, because why) {
 	ids := make([]string, 0, len(rs))
 	for _, r := range rs {
 		switch id := r.Key(); {
-		case !r.Held():
+		case !r.Held() && !r.Expanding():
 			q.notify(id)
 		case r.Debt || q.known(id): // one of which nothing is left is to be dropped
 			q.wake(id, because)

@@ -123,10 +123,15 @@ func (q *Queue) forStorage(ctx context.Context, id string, r volume.Record, a vo
 }
 
 // settles reports whether a step that went well may be what somebody waited
-// for: a claim is mounted by it, or gone. All others lead to one that is, or to
-// a turn with nothing to do.
+// for: a claim is mounted by it, or gone, or the volume is larger. All others lead
+// to one that is, or to a turn with nothing to do.
 func settles(a volume.Action) bool {
-	return a.Kind == volume.NodePublish || a.Kind == volume.Own || a.Kind == volume.Bind || a.Kind == volume.Free
+	switch a.Kind {
+	case volume.NodePublish, volume.Own, volume.Bind, volume.Take, volume.Free, volume.ControllerExpand, volume.NodeExpand:
+		return true
+	default:
+		return false
+	}
 }
 
 // do does a step. Behind one that had to be on disk and is not, some wait.

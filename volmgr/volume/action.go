@@ -43,6 +43,7 @@ const (
 	Bind     Kind = "bind"      // mount the target at Claim.At
 	Unbind   Kind = "unbind"    // and take it away
 	Own      Kind = "own"       // give the root of the volume the owner and mode that were asked for
+	Take     Kind = "take"      // record that a claim whose mounts are there is taken, after it waited for an expansion
 	Unmount  Kind = "unmount"   // take a target or the staged mount away with no call to the plugin
 	Prove    Kind = "prove"     // nothing on the host uses the device
 	EndWatch Kind = "end-watch" // no late mount came
@@ -69,6 +70,8 @@ type Action struct {
 	NodeID string
 	// Uses is what a Plan records.
 	Uses Uses
+	// Size is what an expansion is to come to, in bytes.
+	Size int64
 	// Reason says why a Wait waits; Cause classes it.
 	Reason string
 	Cause  Cause
@@ -86,6 +89,7 @@ const (
 	CauseHung    Cause = "hung"    // a mount does not answer
 	CauseWatch   Cause = "watch"   // a late effect may still come
 	CauseDebt    Cause = "debt"    // what a forced deregister left of the same storage comes first
+	CauseExpand  Cause = "expand"  // the volume is expanded first
 	CauseInvalid Cause = "invalid" // the record holds a state this release does not know
 )
 
@@ -96,7 +100,7 @@ func (a Action) Key() string { return string(a.Kind) + "/" + a.Alloc }
 // RPC reports whether the step is a call to the plugin.
 func (a Action) RPC() bool {
 	switch a.Kind {
-	case ControllerPublish, NodeStage, NodePublish, NodeUnpublish, NodeUnstage, ControllerUnpublish:
+	case ControllerPublish, NodeStage, NodePublish, NodeUnpublish, NodeUnstage, ControllerUnpublish, ControllerExpand, NodeExpand:
 		return true
 	default:
 		return false
@@ -149,6 +153,10 @@ type Outcome struct {
 	ReadOnly bool
 	// Unseen is what an Unmount or Unbind took out of sight only.
 	Unseen *Unseen
+	// Capacity is what an expansion came to, in bytes; 0 is unknown. With
+	// NodeRequired it goes on at the node.
+	Capacity     int64
+	NodeRequired bool
 	// StageSuspect is set by a publish that showed the staging to be hollow.
 	StageSuspect bool
 }

@@ -59,7 +59,7 @@ func Noted(r Record, alloc string) (n Note, ok bool) {
 func Renoted(before, now Record) []string {
 	var allocs []string
 	// What is owed, or out of sight, is nowhere to be seen after a loss.
-	all := now.Node.Staged == Present && now.Node.Mount != before.Node.Mount ||
+	all := now.Volume.Expansion != before.Volume.Expansion || now.Node.Staged == Present && now.Node.Mount != before.Node.Mount ||
 		!slices.Equal(now.Node.Owed, before.Node.Owed) || len(now.Node.Unseen) != len(before.Node.Unseen)
 	for alloc, c := range now.Claims {
 		was := before.Claims[alloc]
@@ -112,6 +112,7 @@ func Gather(notes []Note) []Record {
 func Adopt(noted Record, o Observed, live bool) Record {
 	r := noted
 	r.Claims, r.Generation, r.Node.Watches = nil, 0, nil
+	r.Volume.Expansion = Expansion{Node: r.Volume.Expansion.Node} // what was to be made larger may be since
 	take := func(all bool) {
 		for _, c := range noted.Ordered() {
 			if all || o.Targets[c.Alloc].Is(c.Mount) || o.Binds[c.Alloc].Is(c.BoundMount) {

@@ -25,7 +25,10 @@ func Apply(r Record, a Action, out Outcome) (Record, []Event) {
 }
 
 func apply(r Record, a Action, out Outcome) Record {
-	if out.Unsent {
+	switch {
+	case a.Kind == ControllerExpand, a.Kind == NodeExpand:
+		return applyExpand(r, a, out)
+	case out.Unsent:
 		return r
 	}
 	switch a.Kind {
@@ -41,6 +44,8 @@ func apply(r Record, a Action, out Outcome) Record {
 		return applyOwn(r, a, out)
 	case Unmount:
 		return applyUnmount(r, a, out)
+	case Take:
+		return applyTake(r, a)
 	case Doubt:
 		return applyDoubt(r, a)
 	case Free:
@@ -119,7 +124,7 @@ func applyStage(r Record, a Action, out Outcome) Record {
 		if out.Err != nil {
 			return r
 		}
-		r = r.inBoot(out.Boot)
+		r = r.inBoot(out.Boot).mountedAnew()
 		r.Node.Mount = out.Mount
 		r.Node.Devices = union(r.Node.Devices, out.Devices)
 		return r
@@ -166,11 +171,13 @@ func applyPublish(r Record, a Action, out Outcome) Record {
 	c.Published, c.Mount, c.Owned = after(out), nil, false
 	if out.Err == nil {
 		c.Mount = out.Mount
-		r = r.inBoot(out.Boot)
+		if r = r.inBoot(out.Boot); r.Node.Mount == nil && r.expandAt() == "" {
+			r = r.mountedAnew()
+		}
 		r.Node.Devices = union(r.Node.Devices, out.Devices)
 	}
 	r.Node.Proven = false
-	r = r.with(c.taken())
+	r = r.promoted(c, a.Kind)
 	if out.StageSuspect {
 		r.Node.Staged, r.Node.Mount = Failed, nil
 		if slices.ContainsFunc(r.Ordered(), func(o Claim) bool { return o.Published == Present }) {
@@ -188,7 +195,7 @@ func applyOwn(r Record, a Action, out Outcome) Record {
 		return r
 	}
 	c.Owned = true
-	return r.with(c.taken())
+	return r.promoted(c, a.Kind)
 }
 
 func applyBind(r Record, a Action, out Outcome) Record {
@@ -211,7 +218,7 @@ func applyBind(r Record, a Action, out Outcome) Record {
 		r.Node.Unseen = append(slices.Clone(r.Node.Unseen), *out.Unseen)
 		r.Node.Proven = false
 	}
-	return r.with(c.taken())
+	return r.promoted(c, a.Kind)
 }
 
 // taken promotes a wanted claim once all of its mounts are there.
@@ -293,6 +300,9 @@ func Urgency(before, now Record) Saving {
 	if is, was := now.Node.Uses, before.Node.Uses; is.Attach && !was.Attach || is.Stage && !was.Stage {
 		return SaveFirst
 	}
+	if now.Volume.Expansion != before.Volume.Expansion {
+		return SaveFirst // people are told, and what may not be in use meanwhile is used next
+	}
 	saving, paid := SaveWithNext, len(now.Node.Owed) < len(before.Node.Owed)
 	switch {
 	case len(before.Claims) == len(now.Claims):
@@ -342,6 +352,8 @@ func events(before, now Record, a Action, out Outcome) []Event {
 		evs = append(evs, Event{Type: typ, Volume: id, Alloc: alloc, Plugin: now.Volume.PluginID, Step: string(a.Kind), Message: fmt.Sprintf(format, args...)})
 	}
 	switch {
+	case out.Err != nil && now.Volume.Expansion.Refused != before.Volume.Expansion.Refused:
+		add("expand-failed", "", "not expanded to %s: %s", Size(a.Size), out.Err.Error())
 	case out.Err != nil:
 		add("step-failed", a.Alloc, "%s", out.Err.Error())
 	case out.Warning != "":
@@ -361,6 +373,10 @@ func events(before, now Record, a Action, out Outcome) []Event {
 			add("published", a.Alloc, "published at %s", a.Path)
 		case NodeUnpublish:
 			add("unpublished", a.Alloc, "unpublished from %s", a.Path)
+		case ControllerExpand:
+			add("expanded", "", "the storage has %s", Size(now.Volume.Capacity))
+		case NodeExpand:
+			add("node-expanded", "", "expanded to %s at %s", Size(a.Size), a.Path)
 		case Bind:
 			add("bound", a.Alloc, "bound at %s", a.Path)
 		case Own:

@@ -7,15 +7,20 @@ func InBrief(r Record, at *Attempt) State {
 	switch {
 	case r.Volume.Provision != Provisioned:
 		return provisioning(r, at).State
-	case at != nil && at.Err != nil && (at.Err.Final() || at.Tries >= stuckAfter):
+	case at.failing() && !at.expands():
 		return StateStuck
 	case at != nil && at.Action.Kind == Wait && at.Action.Cause.stuck():
 		return StateStuck
-	case len(r.Claims) == 0 && !r.Held():
-		return StateFree
 	}
 	state, _ := standing(r, asRecorded(r))
-	return state
+	switch e := (Explanation{State: state}).expansion(r); {
+	case !at.failing():
+		return e.State
+	case state == StateMounted || state == StateDegraded:
+		return StateDegraded
+	default:
+		return StateStuck
+	}
 }
 
 // stuck reports whether a wait for this ends only when a person does something.

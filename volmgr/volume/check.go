@@ -20,6 +20,9 @@ func (r Record) Check() error {
 	unless((r.Node.Mode != nil) == (len(r.Claims) > 0), "it has %d claims, and a mode is in force: %t", len(r.Claims), r.Node.Mode != nil)
 	unless(r.Node.Mount == nil || r.Node.Staged != Absent, "it has a staged mount and is not staged")
 	unless(r.Node.Staged == Absent || r.Node.StagingPath != "", "it is staged nowhere")
+	e := r.Volume.Expansion
+	unless(e.Want >= 0 && e.Node >= 0 && (!e.Offline || e.Want > 0), "its expansion makes no sense: %+v", e)
+	unless(!e.Offline || r.Node.Attached == Absent && r.Node.Staged == Absent, "it is on this host, and is expanded only while it is not")
 	seqs := map[uint64]string{}
 	for _, c := range r.Claims {
 		other, twice := seqs[c.Seq]

@@ -62,10 +62,18 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 	for _, u := range r.Node.Unseen {
 		e.Notes = append(e.Notes, u.words())
 	}
+	e = e.expansion(r)
 	a := Next(r, o)
 	switch {
-	case at != nil && at.Err != nil && (at.Err.Final() || at.Tries >= stuckAfter):
-		if doing == "" {
+	case at.failing() && at.expands() && (e.State == StateMounted || e.State == StateDegraded):
+		e.State, e.Summary = StateDegraded, "degraded: it cannot be expanded to "+Size(at.Action.Size)
+		e.Fix = "volctl plugin logs " + r.Volume.PluginID
+	case at.failing():
+		switch {
+		case doing != "":
+		case at.expands():
+			doing = "expanding to " + Size(at.Action.Size)
+		default:
 			doing = string(at.Action.Kind)
 		}
 		e.State, e.Summary = StateStuck, "stuck: "+doing
@@ -82,7 +90,7 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 		e.State, e.Summary = StateStuck, "stuck: the agent sends no call"
 	case a.Cause == CauseForeign || a.Cause == CauseHung || a.Cause == CauseInvalid:
 		e.State, e.Summary = StateStuck, "stuck: "+a.Reason
-	case a.Cause == CauseWatch || a.Cause == CauseDebt:
+	case a.Cause == CauseWatch || a.Cause == CauseDebt || a.Cause == CauseExpand:
 		e.Notes = append(e.Notes, a.Reason)
 	}
 	if lack := o.Plugin.Lack(r); lack != "" && a.Cause != CausePlugin && r.Held() {
@@ -94,6 +102,11 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 		e.Notes = append(e.Notes, lack)
 	}
 	return e
+}
+
+// failing reports whether the step fails in a way that a person should look at.
+func (at *Attempt) failing() bool {
+	return at != nil && at.Err != nil && (at.Err.Final() || at.Tries >= stuckAfter)
 }
 
 // provisioning explains a volume that is being created or deleted, or was when
@@ -181,7 +194,7 @@ func fix(r Record, a Action) (first, second string) {
 	switch {
 	case a.Wanted() && a.Alloc != "":
 		return Command("volctl volume detach %s %s", r.Volume.ID, a.Alloc), ""
-	case a.Forward(), a.Owed:
+	case a.Forward(), a.Owed, a.Kind == ControllerExpand, a.Kind == NodeExpand:
 		return "volctl plugin logs " + r.Volume.PluginID, ""
 	case a.How != WithPlugin && a.How.Stronger() == WithPlugin:
 		return force, ""

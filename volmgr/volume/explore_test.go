@@ -32,6 +32,10 @@ func TestExplore(t *testing.T) {
 		{name: "without the plugin, neither", escape: true},
 		{name: "without the plugin, hollow stage", stage: true, hollow: true, escape: true},
 		{name: "without the plugin, stage and bind", stage: true, bind: true, escape: true},
+		{name: "expand, attach and stage", attach: true, stage: true, expand: true},
+		{name: "expand, neither", expand: true, bind: true},
+		{name: "expand, hollow stage", stage: true, hollow: true, expand: true},
+		{name: "expand offline, attach and stage", attach: true, stage: true, expand: true, offline: true},
 	}
 	budgets := []budget{
 		{faults: 2, crashes: 0, intents: 3},
@@ -65,7 +69,7 @@ func TestExplore(t *testing.T) {
 		t.Run(v.name, func(t *testing.T) {
 			t.Parallel()
 			budgets := budgets
-			if (v.escape || v.own) && !*deep {
+			if (v.escape || v.own || v.expand) && !*deep {
 				budgets = narrow
 			}
 			for _, b := range budgets {
@@ -125,7 +129,7 @@ func (l label) String() string {
 
 func (x *explorer) run(t *testing.T, b budget) {
 	start := state{left: b}
-	start.mem.Volume = volume.Volume{ID: "v", PluginID: "p", Capabilities: []volume.Capability{{Access: volume.SingleNodeMultiWriter, Attachment: volume.FileSystem}}}
+	start.mem.Volume = volume.Volume{ID: "v", PluginID: "p", Capacity: 1, Capabilities: []volume.Capability{{Access: volume.SingleNodeMultiWriter, Attachment: volume.FileSystem}}}
 	start.disk = start.mem
 	x.add(start, -1, label{what: "start"})
 	for len(x.queue) > 0 {
@@ -173,7 +177,7 @@ func (x *explorer) expand(s state, at int32) string {
 	// the last uncertain call has passed or not, a mount hangs or not.
 	var done []volume.Action
 	look := func(up serving, over bool, hung int) string {
-		if over && s.w.late != 0 {
+		if over && s.w.late&^lateExpand != 0 {
 			return ""
 		}
 		a := volume.Next(s.mem, s.w.observe(x.v, s.mem, up, over, s.parked, hung))
@@ -318,9 +322,11 @@ func (x *explorer) mayNot(s state, a volume.Action) string {
 		bad = "published while not staged"
 	case a.Kind == volume.NodeStage && s.undo && !published(s.mem):
 		bad = "staged after a failed stage without an unstage"
+	case a.Kind == volume.NodeExpand && s.refused:
+		bad = "asked again for what was refused of this mount"
 	case a.Kind == volume.ControllerUnpublish && !s.proved:
 		bad = "detached without a proof"
-	case a.Kind == volume.EndWatch && s.w.late != 0:
+	case a.Kind == volume.EndWatch && s.w.late&^lateExpand != 0:
 		bad = "the watch ended before its deadline"
 	}
 	if bad != "" {
@@ -347,22 +353,35 @@ func (x *explorer) outcome(s state, at int32, a volume.Action, h how, in intent)
 	switch a.Kind {
 	case volume.NodeStage:
 		next.undo, next.lied = out.Err != nil, h == lie && !next.w.staged
+	case volume.NodeExpand:
+		next.refused = h == final
 	case volume.Prove:
 		next.proved = out.Err == nil
 	case volume.NodeUnstage:
 		next.undo, next.lied = next.undo && out.Err != nil, next.lied && out.Err != nil
+	}
+	if a.Kind == volume.NodeStage && !x.v.hollow || a.Kind == volume.NodePublish && (!x.v.stage || x.v.hollow) {
+		next.refused = next.refused && out.Err != nil
 	}
 	next = next.save(a, out)
 	x.add(next, at, label{action: a.Kind, alloc: a.Alloc, how: h, between: in})
 	for i, alloc := range allocs {
 		c := next.mem.Claims[alloc]
 		if s.mem.Claims[alloc].State == volume.Pending && c.State == volume.Taken {
+			if x := next.mem.Volume.Expansion; !s.wasTaken() && x.Node > 0 && x.Refused.Step == "" {
+				return fmt.Sprintf("after %s the claim of %s is taken, and smaller than its storage", a.Kind, alloc)
+			}
 			if bad := incomplete(next.w, i, c); bad != "" {
 				return fmt.Sprintf("after %s the claim of %s is taken: %s", a.Kind, alloc, bad)
 			}
 		}
 	}
 	return ""
+}
+
+// wasTaken reports whether anybody has the volume.
+func (s *state) wasTaken() bool {
+	return slices.ContainsFunc(s.mem.Ordered(), func(c volume.Claim) bool { return c.State == volume.Taken })
 }
 
 func published(r volume.Record) bool {

@@ -33,12 +33,13 @@ func (s Stop) Boot() bool { return s == Rebooted || s == Shut }
 // anything.
 func Loaded(r Record, after Stop) (Record, bool) {
 	was := r
-	switch after {
-	case Stopped:
+	switch {
+	case after == Stopped:
 		return r, false
-	case Crashed:
+	case r.Volume.Expansion.offline(): // nothing was made of it since that was asked for
+	case after == Crashed:
 		r = doubtful(guarded(r))
-	case Rebooted:
+	case after == Rebooted:
 		r = doubtful(r)
 	}
 	if after.Boot() {
@@ -140,7 +141,7 @@ func Owing(r Record) Record {
 			r = r.with(c)
 		}
 	}
-	r.Debt = true
+	r.Debt, r.Volume.Expansion = true, Expansion{}
 	return r
 }
 

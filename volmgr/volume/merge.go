@@ -27,11 +27,9 @@ func Merge(r Record, spec Volume) (Volume, []string, error) {
 	m.fixed("snapshot_id", old.SnapshotID, spec.SnapshotID, spec.SnapshotID == "")
 	m.fixed("clone_id", old.CloneID, spec.CloneID, spec.CloneID == "")
 	m.fixed("parameters", old.Parameters, spec.Parameters, len(spec.Parameters) == 0)
-	m.fixed("capacity_min", old.CapacityMin, spec.CapacityMin, spec.CapacityMin == 0)
-	m.fixed("capacity_max", old.CapacityMax, spec.CapacityMax, spec.CapacityMax == 0)
 	m.fixed("topology_request", old.Topology, spec.Topology, len(old.Topologies) == 0 || empty(spec.Topology))
 
-	now := old
+	now := m.capacity(old, spec)
 	if c := r.Node.Mode; c != nil && !slices.Contains(spec.Capabilities, c.Capability) {
 		m.refuse("capabilities", old.Capabilities, spec.Capabilities, "the mode in use must stay among them")
 	}
@@ -76,6 +74,33 @@ func (m *merger) refuse(field string, old, now any, why string) {
 	}
 	m.err = Errorf(ErrRefused, "%v; nor %s from %s to %s: %s", m.err, field, show(old), show(now), why)
 }
+
+// capacity takes other bounds of the capacity, as far as the volume can follow: it
+// grows, and never shrinks. A file may leave either of them open.
+func (m *merger) capacity(old, spec Volume) Volume {
+	now := old
+	if least := spec.CapacityMin; least != 0 && least != old.CapacityMin {
+		if least < old.CapacityMin {
+			m.refuse("capacity_min", bytes(old.CapacityMin), bytes(least), "a volume cannot shrink")
+		}
+		now.CapacityMin = change(m, "capacity_min", bytes(old.CapacityMin), bytes(least)).int64()
+	}
+	if most := spec.CapacityMax; most != 0 && most != old.CapacityMax {
+		if most < old.size() {
+			m.refuse("capacity_max", bytes(old.CapacityMax), bytes(most), "the volume has "+Size(old.size())+" and cannot shrink")
+		}
+		now.CapacityMax = change(m, "capacity_max", bytes(old.CapacityMax), bytes(most)).int64()
+	}
+	if now.CapacityMax > 0 && now.CapacityMin > now.CapacityMax {
+		m.refuse("capacity_min", bytes(old.CapacityMin), bytes(now.CapacityMin), "its capacity_max is "+Size(now.CapacityMax))
+	}
+	return now
+}
+
+// bytes is a size that is shown as volume files write it.
+type bytes int64
+
+func (b bytes) int64() int64 { return int64(b) }
 
 // change takes the new value of a field that may change, and notes it.
 func change[T any](m *merger, field string, old, now T) T {
@@ -127,6 +152,9 @@ func show(v any) string {
 	if size(v) == 0 {
 		return "none"
 	}
+	if b, ok := v.(bytes); ok {
+		return Size(b.int64())
+	}
 	raw, err := json.Marshal(v)
 	if err != nil {
 		return fmt.Sprint(v)
@@ -136,6 +164,9 @@ func show(v any) string {
 
 // size lets a nil and an empty map or slice count as the same.
 func size(v any) int {
+	if v == bytes(0) {
+		return 0
+	}
 	switch rv := reflect.ValueOf(v); rv.Kind() {
 	case reflect.Map, reflect.Slice:
 		return rv.Len()
@@ -192,5 +223,7 @@ const (
 	Registered = "registered"
 	Updated    = "updated"
 	Modified   = "modified"
+	Grown      = "expanded"
+	Growing    = "expanding" // which goes on by itself
 	Unchanged  = "unchanged"
 )

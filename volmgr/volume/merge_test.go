@@ -65,7 +65,6 @@ func TestMergeImmutable(t *testing.T) {
 		"snapshot_id":      {func(v *volume.Volume) { v.SnapshotID = "snap-2" }, `"snap-1"`, `"snap-2"`},
 		"clone_id":         {func(v *volume.Volume) { v.CloneID = "vol-9" }, "none", `"vol-9"`},
 		"parameters":       {func(v *volume.Volume) { v.Parameters = map[string]string{"type": "io2"} }, `{"type":"gp3"}`, `{"type":"io2"}`},
-		"capacity_max":     {func(v *volume.Volume) { v.CapacityMax = 30 }, "20", "30"},
 		"topology_request": {func(v *volume.Volume) { v.Topology.Required[0] = map[string]string{"zone": "b"} }, `{"required":[{"zone":"a"}]}`, `{"required":[{"zone":"b"}]}`},
 	} {
 		spec := file()
@@ -110,6 +109,8 @@ func TestMergeChanges(t *testing.T) {
 		"mount options": {func(v *volume.Volume) { v.MountOptions.FSType = "xfs" }, `mount_options: {"fs_type":"ext4"} → {"fs_type":"xfs"}`},
 		"context":       {func(v *volume.Volume) { v.Context = map[string]string{"iops": "1"} }, `context: {"iops":"3000"} → {"iops":"1"}`},
 		"reclaim":       {func(v *volume.Volume) { v.Reclaim = "delete" }, `reclaim: none → "delete"`},
+		"capacity_min":  {func(v *volume.Volume) { v.CapacityMin = 15 }, "capacity_min: 10B → 15B"},
+		"capacity_max":  {func(v *volume.Volume) { v.CapacityMax = 30 << 20 }, "capacity_max: 20B → 30MiB"},
 		"secrets":       {func(v *volume.Volume) { v.Secrets = nil }, `secrets: {"key":{"file":"/etc/key"}} → none`},
 	} {
 		spec := file()
@@ -119,6 +120,22 @@ func TestMergeChanges(t *testing.T) {
 		got, changes, err := volume.Merge(registered(), spec)
 		if err != nil || len(changes) != 1 || changes[0] != tt.want || !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: %v, changes %q, want %q\n got %+v\nwant %+v", field, err, changes, tt.want, got, want)
+		}
+	}
+}
+
+// A volume never shrinks, and keeps within its bounds.
+func TestMergeShrinks(t *testing.T) {
+	for want, change := range map[string]func(*volume.Volume){
+		`capacity_min of volume "data" from 10B to 9B: a volume cannot shrink`:                func(v *volume.Volume) { v.CapacityMin = 9 },
+		`capacity_max of volume "data" from 20B to 11B: the volume has 12B and cannot shrink`: func(v *volume.Volume) { v.CapacityMax = 11 },
+		`capacity_min of volume "data" from 10B to 30B: its capacity_max is 20B`:              func(v *volume.Volume) { v.CapacityMin, v.CapacityMax = 30, 0 },
+	} {
+		spec := file()
+		change(&spec)
+		got, _, err := volume.Merge(registered(), spec)
+		if !errors.Is(err, volume.ErrRefused) || err.Error() != "cannot change "+want || !reflect.DeepEqual(got, registered().Volume) {
+			t.Errorf("%v, want %s", err, want)
 		}
 	}
 }

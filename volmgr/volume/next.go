@@ -21,9 +21,10 @@ import (
 // NodeUnpublish, and of NodeUnstage if it is the last; these calls are then owed.
 //
 // The order of decisions: releases, before publishes, the oldest claim first;
-// then mounts that came late; then calls that are owed; then, if any claim
-// is wanted, what failed is undone and whatever is dead or missing is made
-// again; else the volume is taken down. A step that is parked, or that needs a plugin which is not
+// then mounts that came late; then calls that are owed; then the storage is
+// expanded; then, if any claim is wanted, what failed is undone and whatever is
+// dead or missing is made again; else the volume is taken down. What is staged is
+// expanded before it is published, what is not staged before its claim is taken. A step that is parked, or that needs a plugin which is not
 // ready, is passed over: what does not depend on it goes on. Where node and
 // controller are apart that is the one that the step calls.
 func Next(r Record, o Observed) Action {
@@ -37,7 +38,7 @@ func Next(r Record, o Observed) Action {
 	if needs := p.undoes(); r.Debt && r.left() && !o.Plugin.ReadyFor(needs) {
 		return Action{Kind: Wait, Cause: CausePlugin, Reason: o.Plugin.Lacks(r.Volume.PluginID, needs)}
 	}
-	for _, decide := range []func() bool{p.release, p.late, p.owed, p.up, p.down} {
+	for _, decide := range []func() bool{p.release, p.late, p.owed, p.expand, p.up, p.down} {
 		if decide() {
 			return p.chosen
 		}
@@ -183,6 +184,8 @@ func (p *planner) up() bool {
 		return false
 	case p.o.Debt != "":
 		return p.wait(CauseDebt, "%s", p.o.Debt)
+	case p.r.Volume.Expansion.offline():
+		return p.wait(CauseExpand, "volume %q is expanded first", p.r.Volume.ID)
 	case p.dead():
 		return p.clear()
 	}
@@ -191,8 +194,10 @@ func (p *planner) up() bool {
 			return true
 		}
 	}
-	if done, ok := p.stagingUp(); !ok {
-		return done
+	for _, decide := range []func() (chosen, ok bool){p.stagingUp, p.nodeExpand} {
+		if done, ok := decide(); !ok {
+			return done
+		}
 	}
 	for _, c := range p.claims {
 		if c.Wanted && p.publish(c) {
@@ -290,11 +295,11 @@ func (p *planner) bind(c Claim) bool {
 	s := p.o.Binds[c.Alloc]
 	switch {
 	case c.At == "":
-		return false
+		return p.take(c)
 	case c.Bound != Absent && s.Seen == SeenDead:
 		return p.try(Action{Kind: Unbind, Alloc: c.Alloc, Path: c.At})
 	case c.Bound == Present && s.Is(c.BoundMount):
-		return false
+		return p.take(c)
 	case s.Seen == SeenHung || s.Seen == SeenError:
 		return p.wait(CauseHung, "%s: %s", c.At, s.Detail)
 	case s.Seen == SeenMount && c.Bound == Present:

@@ -335,7 +335,7 @@ func kinds() []volume.Kind {
 	return []volume.Kind{
 		volume.ControllerPublish, volume.NodeStage, volume.NodePublish, volume.NodeUnpublish, volume.NodeUnstage,
 		volume.ControllerUnpublish, volume.Plan, volume.Doubt, volume.Bind, volume.Unbind, volume.Prove, volume.EndWatch,
-		volume.Unmount, volume.Free, volume.Wait, volume.Settled,
+		volume.Unmount, volume.Free, volume.Wait, volume.Settled, volume.ControllerExpand, volume.NodeExpand, volume.Take,
 	}
 }
 
@@ -364,7 +364,7 @@ func anyRecord() *rapid.Generator[volume.Record] {
 			Staged: anySide().Draw(t, "staged"), StagingPath: "/s", Mount: anyMount().Draw(t, "staged mount"),
 		}
 		if flag("mode") {
-			r.Node.Mode = &volume.Mode{}
+			r.Node.Mode = &volume.Mode{Capability: volume.Capability{Access: volume.SingleNodeMultiWriter}}
 		}
 		for range rapid.IntRange(0, 2).Draw(t, "watches") {
 			r.Node.Watches = append(r.Node.Watches, volume.Watch{Path: path().Draw(t, "watched"), Alloc: alloc().Draw(t, "whose")})
@@ -373,6 +373,10 @@ func anyRecord() *rapid.Generator[volume.Record] {
 			r.Node.Owed = append(r.Node.Owed, rapid.SampledFrom(owed()).Draw(t, "owed"))
 		}
 		r.Debt = flag("debt")
+		r.Volume.Expansion = volume.Expansion{
+			Want: rapid.SampledFrom([]int64{0, 0, 16}).Draw(t, "want"), Offline: flag("offline"), Node: rapid.SampledFrom([]int64{0, 0, 16}).Draw(t, "node"),
+			Refused: volume.Refusal{Step: rapid.SampledFrom([]volume.Kind{"", volume.NodeExpand}).Draw(t, "refused")},
+		}
 		for range rapid.IntRange(0, 3).Draw(t, "claims") {
 			c := volume.Claim{
 				Alloc: alloc().Draw(t, "claimant"), Seq: rapid.Uint64Range(0, 3).Draw(t, "seq"), Wanted: flag("wanted"), ReadOnly: flag("read-only"),

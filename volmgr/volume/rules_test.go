@@ -64,7 +64,13 @@ func unsettled(v variant, s state) string {
 			return fmt.Sprintf("settled, and of the claim of %s %s", alloc, bad)
 		}
 	}
-	switch {
+	switch x := r.Volume.Expansion; {
+	case x.Want > 0:
+		return "settled with an expansion that the controller has not answered"
+	case r.Volume.Capacity == larger && !w.grown || w.filled && !w.grown:
+		return "settled with a size that the storage has not"
+	case wanted && r.Volume.Capacity == larger && !w.filled && x.Refused.Step != volume.NodeExpand:
+		return "settled with a mount that is smaller than the storage"
 	case !wanted && (w.attached || w.staged || w.mounted()):
 		return "settled, and something is left of a volume that nobody wants"
 	case wanted && v.attach && !w.attached:

@@ -19,7 +19,9 @@ type state struct {
 	lied bool
 	// proved is set while a proof of unmount is newer than any call that mounts.
 	proved bool
-	left   budget
+	// refused is set once the node will not expand what is mounted.
+	refused bool
+	left    budget
 }
 
 // budget is how much may still go wrong, and how often people may change their
@@ -27,7 +29,7 @@ type state struct {
 type budget struct{ faults, crashes, intents uint8 }
 
 // parkedSet is a set of steps that wait for their backoff.
-type parkedSet uint16
+type parkedSet uint32
 
 var parkable = []volume.Action{
 	{Kind: volume.ControllerPublish}, {Kind: volume.NodeStage}, {Kind: volume.NodeUnstage},
@@ -36,6 +38,7 @@ var parkable = []volume.Action{
 	{Kind: volume.NodeUnpublish, Alloc: "a"}, {Kind: volume.NodeUnpublish, Alloc: "b"},
 	{Kind: volume.Bind, Alloc: "a"}, {Kind: volume.Unbind, Alloc: "a"}, {Kind: volume.Own, Alloc: "a"},
 	{Kind: volume.Unmount}, {Kind: volume.Unmount, Alloc: "a"}, {Kind: volume.Unmount, Alloc: "b"},
+	{Kind: volume.ControllerExpand}, {Kind: volume.NodeExpand},
 }
 
 func (s parkedSet) with(a volume.Action, parked bool) parkedSet {
@@ -92,7 +95,7 @@ func (s *state) key() (k key) {
 	b = appendRecord(b, s.mem, &s.w)
 	b = appendRecord(b, s.disk, &s.w)
 	b = s.w.append(b)
-	b = append(b, byte(s.parked), byte(s.parked>>8), bits(s.undo, s.lied, s.proved),
+	b = append(b, byte(s.parked), byte(s.parked>>8), byte(s.parked>>16), bits(s.undo, s.lied, s.proved, s.refused),
 		s.left.faults, s.left.crashes, s.left.intents)
 	if len(b) > len(k) {
 		panic("key is too short")
@@ -108,7 +111,7 @@ func (s *state) future() (k key) {
 }
 
 func (w *world) append(b []byte) []byte {
-	b = append(b, bits(w.attached, w.staged, w.told[0], w.told[1], w.unseen, w.owned), byte(w.late))
+	b = append(b, bits(w.grown, w.filled, w.attached, w.staged, w.told[0], w.told[1], w.unseen, w.owned), byte(w.late))
 	for _, p := range []place{w.stage, w.target[0], w.target[1], w.bound[0]} {
 		b = append(b, p.id<<2|bits(p.dead, p.bare))
 	}
@@ -133,7 +136,8 @@ func appendRecord(b []byte, r volume.Record, w *world) []byte {
 		seq[i] = c.Seq
 		b = append(b, bits(ok, c.Wanted, c.Without == volume.ByUmount, c.Without == volume.ByLazy, c.Owned), claimState(c.State)<<4|side(c.Published)<<2|side(c.Bound), mount(c.Mount)<<4|mount(c.BoundMount))
 	}
-	return append(b, bits(seq[0] < seq[1]))
+	x := r.Volume.Expansion
+	return append(b, bits(seq[0] < seq[1], x.Want > 0, x.Offline, x.Node > 0, x.Refused.Step == volume.ControllerExpand, x.Refused.Step == volume.NodeExpand, r.Volume.Capacity == larger))
 }
 
 func side(s volume.Side) byte {
@@ -199,7 +203,13 @@ var intents = []intent{{"claim", 0}, {"claim", 1}, {"release", 0}, {"release", 1
 // escapes are the ways out of a volume whose plugin does not help.
 var escapes = []intent{{"claim", 0}, {"claim", 1}, {"release", 0}, {"umount", 0}, {"lazy", 0}, {"lazy", 1}, {"force", 0}}
 
+// growths are wishes about a volume that is to be larger.
+var growths = []intent{{"claim", 0}, {"claim", 1}, {"release", 0}, {"expand", 0}}
+
 func (v variant) intents() []intent {
+	if v.expand {
+		return growths
+	}
 	if v.escape {
 		return escapes
 	}
@@ -216,6 +226,7 @@ func (s state) wish(v variant, in intent) (state, bool) {
 		return s, false
 	}
 	s.mem, s.disk, s.parked = next, next, 0
+	s.refused = s.refused && in.what != "expand"
 	s.left.intents--
 	return s, true
 }
@@ -231,9 +242,11 @@ func (s state) wished(v variant, in intent) (next volume.Record, changed bool, e
 		if v.own && in.alloc == 0 {
 			req.Own = volume.Ownership{UID: "1000"}
 		}
-		info := volume.PluginInfo{NodeID: "n", Caps: volume.Caps{Attach: v.attach, Stage: v.stage}}
+		info := volume.PluginInfo{NodeID: "n", Caps: v.caps()}
 		next, err = volume.Admit(s.mem, req, info, time.Time{})
 		return next, len(next.Claims) != len(s.mem.Claims), err
+	case "expand":
+		return volume.Expand(s.mem, larger, volume.PluginInfo{Caps: v.caps()}, nil)
 	case "force":
 		return volume.Owing(s.mem), s.mem.Held(), volume.Droppable(s.mem)
 	case "release":

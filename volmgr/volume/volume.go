@@ -33,7 +33,9 @@ type Volume struct {
 	Created bool `json:"created,omitempty"`
 	// Provision is the intent of a create or delete that has not been seen to
 	// end.
-	Provision    Provision `json:"provision,omitempty"`
+	Provision Provision `json:"provision,omitempty"`
+	// Expansion is the growth that was asked for and is not over.
+	Expansion    Expansion `json:"expansion,omitzero"`
 	RegisteredAt time.Time `json:"registered_at"`
 }
 

@@ -28,13 +28,15 @@ type place struct {
 
 // variant is a plugin: what it can do and how it behaves.
 type variant struct {
-	name   string
-	attach bool
-	stage  bool
-	hollow bool // staging makes no mount
-	own    bool // the first alloc wants it to have another owner
-	bind   bool // the first alloc wants it at a directory of its own too
-	escape bool // people also release without the plugin, and deregister by force
+	name    string
+	attach  bool
+	stage   bool
+	hollow  bool // staging makes no mount
+	own     bool // the first alloc wants it to have another owner
+	bind    bool // the first alloc wants it at a directory of its own too
+	expand  bool // people also make the volume larger
+	offline bool // which the plugin does only while it is not in use
+	escape  bool // people also release without the plugin, and deregister by force
 }
 
 // world is what is true.
@@ -48,6 +50,8 @@ type world struct {
 	boots    uint8
 	told     [2]bool // published, for all that the plugin was told
 	owned    bool    // what is mounted for the first alloc has the owner that it wants
+	grown    bool    // the storage is larger
+	filled   bool    // and so is what is on it
 	unseen   bool    // what was unmounted lazily is still in use
 }
 
@@ -61,6 +65,7 @@ const (
 	lateUnstage
 	lateUnpublishA
 	lateUnpublishB
+	lateExpand // of the controller; it leaves no mount behind
 
 	lateMounts = lateStage | latePublishA | latePublishB
 )
@@ -70,7 +75,7 @@ func lateUnpublish(i int) late { return lateUnpublishA << i }
 
 // each calls fn for every call in the set.
 func (l late) each(fn func(late)) {
-	for one := lateStage; one <= lateUnpublishB; one <<= 1 {
+	for one := lateStage; one <= lateExpand; one <<= 1 {
 		if l&one != 0 {
 			fn(one)
 		}
@@ -82,7 +87,9 @@ func (w *world) mounted() bool {
 }
 
 // boot takes away all that does not outlive a reboot.
-func (w *world) boot() { *w = world{attached: w.attached, boots: w.boots + 1} }
+func (w *world) boot() {
+	*w = world{attached: w.attached, grown: w.grown, filled: w.filled, boots: w.boots + 1}
+}
 
 // bootID names the present boot.
 func (w *world) bootID() string { return fmt.Sprint("boot ", w.boots) }
@@ -110,6 +117,8 @@ func (w *world) land(v variant, l late, fresh uint8) {
 	switch l {
 	case lateStage:
 		w.doStage(v, fresh)
+	case lateExpand:
+		w.grown = true
 	case lateUnstage:
 		w.stage, w.staged = place{}, false
 	}
@@ -189,6 +198,14 @@ func (w *world) observe(v variant, r volume.Record, up serving, over bool, parke
 	return o
 }
 
+// larger is the size that a volume is expanded to, in bytes; it has 1.
+const larger = 2
+
+// caps are what the plugin can do.
+func (v variant) caps() volume.Caps {
+	return volume.Caps{Attach: v.attach, Stage: v.stage, Expand: v.expand, NodeExpand: v.expand, Offline: v.offline}
+}
+
 // serving says which parts of the plugin are ready.
 type serving uint8
 
@@ -201,7 +218,7 @@ const (
 
 func (up serving) view(v variant) volume.PluginView {
 	p := volume.PluginView{Known: true, Ready: up == bothUp, State: "test", Info: volume.PluginInfo{
-		ID: "p", NodeID: "n", Caps: volume.Caps{Attach: v.attach, Stage: v.stage},
+		ID: "p", NodeID: "n", Caps: v.caps(),
 	}}
 	if up == nodeUp || up == controllerUp {
 		p.Apart = &volume.Apart{
@@ -214,7 +231,7 @@ func (up serving) view(v variant) volume.PluginView {
 // answers reports whether the part is ready that a step calls.
 func (up serving) answers(k volume.Kind) bool {
 	switch k {
-	case volume.ControllerPublish, volume.ControllerUnpublish:
+	case volume.ControllerPublish, volume.ControllerUnpublish, volume.ControllerExpand:
 		return up == bothUp || up == controllerUp
 	default:
 		return up == bothUp || up == nodeUp
@@ -229,18 +246,23 @@ const (
 	fail         // an error, and nothing happened
 	failDone     // an error, although it happened
 	failLate     // an error, and it happens later
+	final        // a refusal that is the plugin's last word, and nothing happened
 	lie          // a stage that answers OK and did nothing
 )
 
 func (h how) String() string {
-	return [...]string{"ok", "fails", "fails, yet is done", "fails, is done later", "answers OK, did nothing"}[h]
+	return [...]string{"ok", "fails", "fails, yet is done", "fails, is done later", "is refused", "answers OK, did nothing"}[h]
 }
 
 // fates lists what may become of a step, apart from a crash.
 func fates(v variant, a volume.Action) []how {
 	switch a.Kind {
-	case volume.Plan, volume.Doubt, volume.Free, volume.EndWatch:
+	case volume.Plan, volume.Doubt, volume.Take, volume.Free, volume.EndWatch:
 		return []how{ok}
+	case volume.ControllerExpand:
+		return []how{ok, fail, failDone, failLate, final}
+	case volume.NodeExpand:
+		return []how{ok, fail, failDone, final}
 	case volume.Prove, volume.Unmount:
 		return []how{ok, fail}
 	case volume.NodeStage:
@@ -260,6 +282,7 @@ func fates(v variant, a volume.Action) []how {
 var (
 	errRefused   = &volume.CallError{Step: "step", Code: "FailedPrecondition", Retry: volume.RetryBackoff, Answered: true}
 	errUncertain = &volume.CallError{Step: "step", Code: "Internal", Retry: volume.RetryBackoff, Answered: true}
+	errFinal     = &volume.CallError{Step: "step", Code: "OutOfRange", Retry: volume.RetryChange, Answered: true}
 	errGivenUp   = &volume.CallError{Step: "step", Code: "DeadlineExceeded", Retry: volume.RetryBackoff}
 )
 
@@ -270,7 +293,7 @@ func (w *world) do(v variant, a volume.Action, h how, fresh uint8) volume.Outcom
 	if h == failLate {
 		w.late |= map[volume.Kind]late{
 			volume.NodeStage: lateStage, volume.NodePublish: latePublish(i),
-			volume.NodeUnstage: lateUnstage, volume.NodeUnpublish: lateUnpublish(i),
+			volume.ControllerExpand: lateExpand, volume.NodeUnstage: lateUnstage, volume.NodeUnpublish: lateUnpublish(i),
 		}[a.Kind]
 	}
 	var out volume.Outcome
@@ -278,6 +301,8 @@ func (w *world) do(v variant, a volume.Action, h how, fresh uint8) volume.Outcom
 		out = w.effect(v, a, i, fresh)
 	}
 	switch {
+	case h == final:
+		return volume.Outcome{Err: errFinal}
 	case h == lie:
 		return w.shown(w.stage)
 	case h == failLate && a.Forward():
@@ -301,6 +326,11 @@ func (w *world) effect(v variant, a volume.Action, i int, fresh uint8) volume.Ou
 	case volume.NodeStage:
 		w.doStage(v, fresh)
 		return w.shown(w.stage)
+	case volume.ControllerExpand:
+		w.grown = true
+		return volume.Outcome{Capacity: larger, NodeRequired: true}
+	case volume.NodeExpand:
+		w.filled = w.grown
 	case volume.NodeUnstage:
 		w.stage, w.staged = place{}, false
 	case volume.NodePublish:
@@ -369,6 +399,9 @@ func indexOf(a volume.Action) int {
 // if none. It judges by what is really there.
 func (w *world) broken(v variant, r volume.Record, a volume.Action) string {
 	i := max(0, indexOf(a))
+	if v.offline && a.Forward() && r.Volume.Expansion.Want > 0 {
+		return "made while it is being expanded, which its plugin does only with what is not in use"
+	}
 	switch a.Kind {
 	case volume.NodeStage:
 		switch {
@@ -394,6 +427,12 @@ func (w *world) broken(v variant, r volume.Record, a volume.Action) string {
 		case a.Path != targets[i]:
 			return "published at another path than the claim's target"
 		}
+	case volume.ControllerExpand:
+		if v.offline && w.inUse() {
+			return "expanded while it is in use"
+		}
+	case volume.NodeExpand:
+		return w.brokenNodeExpand(v, a)
 	case volume.Unmount:
 		return w.brokenUnmount(r, a, i)
 	case volume.NodeUnpublish:
@@ -433,6 +472,30 @@ func (w *world) broken(v variant, r volume.Record, a volume.Action) string {
 		if path := targets[i]; w.target[i].id != 0 && !watches(r, path) || w.bound[i].id != 0 {
 			return "freed a claim that is still mounted"
 		}
+	}
+	return ""
+}
+
+// inUse reports whether anything of the volume is, or may yet come, on the host.
+func (w *world) inUse() bool {
+	return w.attached || w.staged || w.mounted() || w.told[0] || w.told[1] || w.late&lateMounts != 0
+}
+
+// brokenNodeExpand names the rule that a NodeExpand would break.
+func (w *world) brokenNodeExpand(v variant, a volume.Action) string {
+	at := w.stage
+	for i, path := range targets {
+		if a.Path == path {
+			at = w.target[i]
+		}
+	}
+	switch {
+	case !w.grown:
+		return "the node is to expand what was not made larger"
+	case v.stage && !w.staged:
+		return "the node is to expand what is not staged"
+	case at.id == 0 || at.dead || at.bare:
+		return "the node is to expand what is not mounted at " + a.Path
 	}
 	return ""
 }

@@ -1,0 +1,161 @@
+package provision
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// mergeWait is how long a registration waits for the expansion that it asks for.
+const mergeWait = 80 * time.Second
+
+// Expand makes a volume larger. That it is wanted is on disk first; the queue makes
+// the calls and tries them again, whether or not anybody waits. With a wait it
+// returns when the volume has its size, as far as it can be given now, or surely
+// will not get it.
+func (s *Service) Expand(ctx context.Context, id string, size int64, wait time.Duration) (volume.Record, volume.Change, error) {
+	r, ok := s.Store.Volume(id)
+	if !ok {
+		return failed(unknown(id))
+	}
+	was := r.Volume
+	info, err := s.plugin(ctx, was.PluginID)
+	if err != nil {
+		return failed(err)
+	}
+	if _, changed, err := volume.Expand(r, size, info, s.Owners); err != nil || !changed && over(r, size) {
+		return r, volume.Change{Outcome: volume.Unchanged}, err
+	}
+	if info, err = s.ready(ctx, was.PluginID); err != nil {
+		return failed(err)
+	}
+	begun := false
+	err = s.Store.Update(ctx, func(tx Tx) (err error) {
+		if r, ok = tx.Volume(id); !ok {
+			return unknown(id)
+		}
+		if r, begun, err = volume.Expand(r, size, info, s.Owners); begun {
+			tx.PutVolume(r)
+		}
+		return err
+	})
+	if err != nil {
+		return failed(err)
+	}
+	if e := r.Volume.Expansion; e.Want == 0 && e.Node == 0 {
+		return r, volume.Change{Outcome: volume.Unchanged}, nil
+	}
+	if begun {
+		s.say(r, "expand-begun", "to be expanded to %s", volume.Size(size))
+	}
+	s.Queue.Wake(id)
+	if wait <= 0 {
+		return r, volume.Change{Outcome: volume.Growing}, nil
+	}
+	if r, err = s.expanded(ctx, id, size, wait); err != nil {
+		return failed(err)
+	}
+	if r.Volume.Capacity < size { // the node's part alone, and it is not mounted
+		return r, volume.Change{Outcome: volume.Growing}, nil
+	}
+	had := "unknown"
+	if was.Capacity > 0 {
+		had = volume.Size(was.Capacity)
+	}
+	return r, volume.Change{Outcome: volume.Grown, Fields: []string{fmt.Sprintf("capacity: %s → %s", had, volume.Size(r.Volume.Capacity))}}, nil
+}
+
+// over reports whether there is nothing to wait for.
+func over(r volume.Record, size int64) bool {
+	done, err := volume.Expanded(r, size)
+	return done && err == nil
+}
+
+// expander is the plugin that a registered volume is to be expanded by; nobody is
+// asked if its size stays.
+func (s *Service) expander(ctx context.Context, pluginID string, size int64, dry bool) (volume.PluginInfo, error) {
+	switch {
+	case size == 0:
+		return volume.PluginInfo{}, nil
+	case dry:
+		return s.plugin(ctx, pluginID)
+	default:
+		return s.ready(ctx, pluginID)
+	}
+}
+
+// expanded waits until an expansion is done as far as it can be now.
+func (s *Service) expanded(ctx context.Context, id string, size int64, wait time.Duration) (volume.Record, error) {
+	waiting, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	for {
+		changed := s.Queue.Changed(id)
+		r, ok := s.Store.Volume(id)
+		if !ok {
+			return r, volume.Errorf(volume.ErrNotFound, "volume %q was deregistered meanwhile", id)
+		}
+		done, err := volume.Expanded(r, size)
+		if err != nil {
+			return r, notExpanded(r, size, err)
+		}
+		if done {
+			return r, nil
+		}
+		select {
+		case <-changed:
+		case <-waiting.Done():
+			if ctx.Err() != nil {
+				return r, ctx.Err()
+			}
+			return r, s.slow(r, size, wait)
+		}
+	}
+}
+
+// notExpanded words the plugin's last word on an expansion.
+func notExpanded(r volume.Record, size int64, cause error) error {
+	v := r.Volume
+	var ce *volume.CallError
+	if !errors.As(cause, &ce) {
+		return cause
+	}
+	words := &volume.Error{Message: fmt.Sprintf("plugin %q does not expand volume %q to %s: %s", v.PluginID, v.ID, volume.Size(size), ce.Message)}
+	if v.Expansion.Node > 0 {
+		words.Message = fmt.Sprintf("the storage of volume %q has %s, but what is on it was not expanded: %v", v.ID, volume.Size(v.Capacity), ce)
+		words.Hint = volume.Command("volctl volume status %s", v.ID)
+	}
+	switch ce.Code {
+	case "InvalidArgument", "OutOfRange", volume.CodeHost:
+		words.Kind = volume.ErrInvalid
+	case "FailedPrecondition", "Unimplemented":
+		words.Kind = volume.ErrRefused
+	}
+	return unclear(volume.Kind(ce.Step), cause, words)
+}
+
+// slow says how far an expansion is that did not end in time. It goes on.
+func (s *Service) slow(r volume.Record, size int64, wait time.Duration) error {
+	v, at := r.Volume, s.Queue.Attempt(r.Volume.ID, "")
+	words := volume.Errorf(volume.ErrTimeout, "volume %q was not expanded to %s within %s; the agent goes on with it", v.ID, volume.Size(size), wait).
+		WithHint("run the same again to wait for it, or see how far it is: volctl volume status %s", v.ID)
+	switch p := s.Plugins.View(v.PluginID); {
+	case at != nil && at.Err != nil:
+		known := "it is tried again"
+		if at.Err.Unknown() {
+			known = "whether that had an effect is not known, and it is tried again"
+		}
+		words.Message += fmt.Sprintf(": %v; %s", at.Err, known)
+		return &volume.Awaited{Err: words, At: *at}
+	case at != nil && at.Action.Cause == volume.CausePlugin:
+		words.Kind, words.Hint = volume.ErrPluginUnavailable, p.Remedy(v.PluginID)
+		words.Message += ": " + at.Action.Reason
+	case at != nil && at.Action.Reason != "":
+		words.Message += ": " + at.Action.Reason
+	case at != nil && at.Running:
+		words.Message += fmt.Sprintf(": %s has not answered", at.Action.Kind)
+	}
+	return words
+}

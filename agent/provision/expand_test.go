@@ -1,0 +1,174 @@
+package provision_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// sized is a world with a volume of 10 bytes, and a plugin that can expand it.
+func sized(t *testing.T) *world {
+	t.Helper()
+	w := newWorld()
+	w.view.Info.Caps.Expand, w.view.Info.Caps.NodeExpand = true, true
+	v := existing()
+	v.CapacityMin = 10
+	w.mustRegister(t, v)
+	w.calls, w.events, w.woken = nil, nil, nil
+	return w
+}
+
+// carriedOut is how an expansion goes that the queue was woken for.
+func (w *world) carriedOut(out volume.Outcome) {
+	w.wake = func(id string) {
+		r := w.volumes[id]
+		w.volumes[id], _ = volume.Apply(r, volume.Action{Kind: volume.ControllerExpand, Size: r.Volume.Expansion.Want}, out)
+	}
+}
+
+func TestExpand(t *testing.T) {
+	w := sized(t)
+	r, ch, err := w.service().Expand(t.Context(), "data", 20, 0)
+	if err != nil || ch.Outcome != volume.Growing || w.volumes["data"].Volume.Expansion.Want != 20 || r.Volume.CapacityMin != 10 {
+		t.Errorf("without a wait: %v, %+v, %+v", err, ch, r.Volume)
+	}
+	equal(t, "woken", w.woken, []string{"data"})
+	w.carriedOut(volume.Outcome{Capacity: 24})
+	r, ch, err = w.service().Expand(t.Context(), "data", 20, time.Minute)
+	if err != nil || ch.Outcome != volume.Grown || r.Volume.Capacity != 24 || r.Volume.CapacityMin != 20 || ch.Fields[0] != "capacity: unknown → 24B" {
+		t.Errorf("once more, to wait: %v, %+v, %+v", err, ch, r.Volume)
+	}
+	for _, size := range []int64{20, 22, 24} {
+		if _, ch, err = w.service().Expand(t.Context(), "data", size, time.Minute); err != nil || ch.Outcome != volume.Unchanged {
+			t.Errorf("to %d, which it has: %v, %+v", size, err, ch)
+		}
+	}
+	equal(t, "events", w.events, []string{"expand-begun data: to be expanded to 20B"})
+	equal(t, "calls", len(w.calls), 0) // they are the queue's
+}
+
+func TestExpandRefused(t *testing.T) {
+	w := sized(t)
+	expand := func(size int64) error {
+		_, _, err := w.service().Expand(t.Context(), "data", size, time.Minute)
+		return err
+	}
+	want(t, "smaller", expand(9), volume.ErrRefused, `volume "data" has 10B and cannot shrink to 9B`)
+	_, _, err := w.service().Expand(t.Context(), "nosuch", 9, time.Minute)
+	want(t, "unknown", err, volume.ErrNotFound, `no volume "nosuch"`)
+	want(t, "no size", expand(0), volume.ErrInvalid, "0 bytes")
+
+	r := w.volumes["data"]
+	r.Volume.CapacityMax = 15
+	w.volumes["data"] = r
+	want(t, "more than capacity_max", expand(20), volume.ErrRefused, "may have 15B at most (capacity_max)", "raise capacity_max")
+	r.Volume.CapacityMax, r.Volume.Provision = 0, volume.Deleting
+	w.volumes["data"] = r
+	want(t, "while deleted", expand(20), volume.ErrRefused, "deleting did not end")
+	r.Volume.Provision = volume.Provisioned
+	w.volumes["data"] = r
+
+	w.view.Info.Caps.Expand, w.view.Info.Caps.NodeExpand = false, false
+	want(t, "not by this plugin", expand(20), volume.ErrRefused, `plugin "ebs" cannot expand volumes`)
+	w.view.Info.Caps.Expand = true
+	w.await = volume.Errorf(volume.ErrPluginUnavailable, "it is down")
+	want(t, "plugin down", expand(20), volume.ErrPluginUnavailable, "it is down")
+	if got := w.volumes["data"].Volume.Expansion; got != (volume.Expansion{}) {
+		t.Errorf("an intent was left: %+v", got)
+	}
+}
+
+// A plugin that expands only what is not in use is not asked while it is.
+func TestExpandOffline(t *testing.T) {
+	w := sized(t)
+	w.view.Info.Caps.Offline = true
+	w.claim(t, "data")
+	_, _, err := w.service().Expand(t.Context(), "data", 20, time.Minute)
+	want(t, "claimed", err, volume.ErrRefused, `plugin "ebs" expands volumes only while they are not in use, and volume "data" is claimed by "web" (taken)`, "hint: volctl volume detach data --all")
+	w.release(t, "data")
+	_, _, err = w.service().Expand(t.Context(), "data", 20, time.Minute)
+	want(t, "being released", err, volume.ErrRefused, "still being released", "volctl wait --volume data --for free")
+	w.volumes["data"] = volume.Record{Volume: w.volumes["data"].Volume}
+	if _, _, err = w.service().Expand(t.Context(), "data", 20, 0); err != nil || !w.volumes["data"].Volume.Expansion.Offline {
+		t.Errorf("free: %v, %+v", err, w.volumes["data"].Volume.Expansion)
+	}
+}
+
+// The plugin's last word ends it: nothing is left of it but what it said.
+func TestExpandFails(t *testing.T) {
+	for code, tt := range map[string]struct {
+		kind  error
+		retry volume.Retry
+	}{
+		"OutOfRange":         {volume.ErrInvalid, volume.RetryChange},
+		"InvalidArgument":    {volume.ErrInvalid, volume.RetryChange},
+		"Unimplemented":      {volume.ErrRefused, volume.RetryNever},
+		"FailedPrecondition": {volume.ErrRefused, volume.RetryNever},
+		"PermissionDenied":   {nil, volume.RetryChange},
+	} {
+		w := sized(t)
+		ce := call(code, tt.retry, true)
+		ce.Message = "16 bytes at most"
+		w.carriedOut(volume.Outcome{Err: ce})
+		_, _, err := w.service().Expand(t.Context(), "data", 20, time.Minute)
+		want(t, code, err, tt.kind, `plugin "ebs" does not expand volume "data" to 20B: 16 bytes at most`)
+		if v := w.volumes["data"].Volume; v.Expansion.Want != 0 || v.CapacityMin != 10 || v.Capacity != 0 {
+			t.Errorf("%s: left is %+v", code, v)
+		}
+		w.carriedOut(volume.Outcome{Capacity: 16})
+		if _, _, err := w.service().Expand(t.Context(), "data", 16, time.Minute); err != nil {
+			t.Errorf("%s: then one that is right: %v", code, err)
+		}
+	}
+}
+
+// Whoever waits in vain is told what is known, and that it goes on.
+func TestExpandTimesOut(t *testing.T) {
+	w := sized(t)
+	w.attempt = &volume.Attempt{Action: volume.Action{Kind: volume.ControllerExpand}, Err: call("DeadlineExceeded", volume.RetryBackoff, false), Tries: 2}
+	_, _, err := w.service().Expand(t.Context(), "data", 20, time.Millisecond)
+	want(t, "timeout", err, volume.ErrTimeout, `volume "data" was not expanded to 20B within 1ms; the agent goes on with it`,
+		"DeadlineExceeded", "whether that had an effect is not known", "hint: run the same again")
+	w.attempt = &volume.Attempt{Action: volume.Action{Kind: volume.Wait, Cause: volume.CausePlugin, Reason: "no controller"}}
+	_, _, err = w.service().Expand(t.Context(), "data", 20, time.Millisecond)
+	want(t, "no plugin", err, volume.ErrPluginUnavailable, "no controller")
+	if w.volumes["data"].Volume.Expansion.Want != 20 {
+		t.Error("the intent is gone")
+	}
+}
+
+// A file with a larger capacity_min is the same as the command.
+func TestRegisterExpands(t *testing.T) {
+	w := sized(t)
+	file := existing()
+	file.CapacityMin = 20
+	r, ch, err := w.service().Register(t.Context(), file, true)
+	if err != nil || ch.Outcome != volume.Updated || ch.Fields[0] != "capacity_min: 10B → 20B" || r.Volume.CapacityMin != 20 || w.volumes["data"].Volume.Expansion.Want != 0 {
+		t.Errorf("dry: %v, %+v", err, ch)
+	}
+	w.carriedOut(volume.Outcome{Capacity: 20})
+	r, ch, err = w.service().Register(t.Context(), file, false)
+	if err != nil || ch.Fields[0] != "capacity_min: 10B → 20B" || r.Volume.CapacityMin != 20 || r.Volume.Capacity != 20 {
+		t.Errorf("%v, %+v, %+v", err, ch, r.Volume)
+	}
+	if _, ch, err := w.service().Register(t.Context(), file, false); err != nil || ch.Outcome != volume.Unchanged {
+		t.Errorf("again: %v, %+v", err, ch)
+	}
+	file.CapacityMin = 15
+	_, _, err = w.service().Register(t.Context(), file, false)
+	want(t, "smaller", err, volume.ErrRefused, `cannot change capacity_min of volume "data" from 20B to 15B: a volume cannot shrink`)
+
+	file.CapacityMin = 30
+	w.carriedOut(volume.Outcome{Err: call("OutOfRange", volume.RetryChange, true)})
+	_, _, err = w.service().Register(t.Context(), file, false)
+	want(t, "too large", err, volume.ErrInvalid, `to 30B: no`)
+	if v := w.volumes["data"].Volume; v.CapacityMin != 20 || v.Expansion.Want != 0 {
+		t.Errorf("left is %+v", v)
+	}
+	w.view.Info.Caps.Expand, w.view.Info.Caps.NodeExpand = false, false
+	for _, dry := range []bool{true, false} {
+		_, _, err = w.service().Register(t.Context(), file, dry)
+		want(t, "not by this plugin", err, volume.ErrRefused, "cannot expand volumes")
+	}
+}

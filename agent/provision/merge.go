@@ -1,0 +1,108 @@
+package provision
+
+import (
+	"context"
+	"maps"
+	"strings"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// merge lays a file over a registered volume.
+func (s *Service) merge(ctx context.Context, r volume.Record, spec volume.Volume, dry bool) (volume.Record, volume.Change, error) {
+	if r.Volume.Provision == volume.Deleting {
+		return failed(volume.Errorf(volume.ErrRefused, "volume %q: %s was begun and has not been seen to end", spec.ID, volume.Deleting).
+			WithHint("run the same delete again to go on with it"))
+	}
+	spec.Secrets = s.Seal.Same(spec.ID, spec.Secrets, r.Volume.Secrets)
+	now, fields, err := volume.Merge(r, spec)
+	if err != nil {
+		return failed(err)
+	}
+	wanted := r.Volume.Mutations(spec.Mutable)
+	if len(wanted) > 0 {
+		if err := s.canModify(ctx, r.Volume); err != nil {
+			return failed(err)
+		}
+		fields = append(fields, r.Volume.MutableChange(wanted))
+	}
+	if len(fields) == 0 {
+		if !dry && len(spec.Secrets) > 0 {
+			s.wake(r.Volume) // what they refer to may have changed
+		}
+		return r, volume.Change{Outcome: volume.Unchanged}, nil
+	}
+	if !maps.Equal(now.Secrets, r.Volume.Secrets) {
+		if _, err := s.Secrets(now); err != nil {
+			return failed(err)
+		}
+	}
+	kept, size := r.Volume.Grown(now)
+	info, err := s.expander(ctx, r.Volume.PluginID, size, dry)
+	if err != nil {
+		return failed(err)
+	}
+	if dry {
+		r, _, err = s.grow(r, now, info)
+		r.Volume = now
+		return r, volume.Change{Outcome: volume.Updated, Fields: fields}, err
+	}
+	if len(wanted) > 0 {
+		// First what may be refused, with the secrets of the file.
+		if r, err = s.modify(ctx, kept, wanted); err != nil {
+			return failed(err)
+		}
+	}
+	if spec.Secrets, err = s.Seal.Seal(spec.ID, spec.Secrets, r.Volume.Secrets); err != nil {
+		return failed(err)
+	}
+	return s.lay(ctx, spec, fields, info)
+}
+
+// lay stores what a file changes of a registered volume, and waits for its size
+// where that changes.
+func (s *Service) lay(ctx context.Context, spec volume.Volume, fields []string, info volume.PluginInfo) (r volume.Record, ch volume.Change, err error) {
+	changed, size := false, int64(0)
+	err = s.Store.Update(ctx, func(tx Tx) (err error) {
+		old, ok := tx.Volume(spec.ID)
+		if !ok {
+			return volume.Errorf(volume.ErrNotFound, "volume %q was deregistered meanwhile", spec.ID)
+		}
+		r = old
+		now, laid, err := volume.Merge(old, spec)
+		if changed = len(laid) > 0; err != nil || !changed {
+			return err
+		}
+		if r, size, err = s.grow(old, now, info); err != nil {
+			return err
+		}
+		tx.PutVolume(r)
+		if maps.Equal(old.Volume.Secrets, r.Volume.Secrets) {
+			return nil
+		}
+		return s.lend(tx, r.Volume)
+	})
+	if err != nil {
+		return failed(err)
+	}
+	if changed {
+		s.say(r, "updated", "%s", strings.Join(fields, "; "))
+		s.wake(r.Volume)
+	}
+	if size > 0 {
+		r, err = s.expanded(ctx, spec.ID, size, mergeWait)
+	}
+	return r, volume.Change{Outcome: volume.Updated, Fields: fields}, err
+}
+
+// grow lays a merged volume over a record. Where it is to be larger, that becomes an
+// expansion, and it has the new size once the plugin says so.
+func (s *Service) grow(r volume.Record, merged volume.Volume, info volume.PluginInfo) (volume.Record, int64, error) {
+	merged, size := r.Volume.Grown(merged)
+	r.Volume = merged
+	if size == 0 {
+		return r, 0, nil
+	}
+	r, _, err := volume.Expand(r, size, info, s.Owners)
+	return r, size, err
+}

@@ -1,0 +1,42 @@
+package volume
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Unused refuses while claims exist or anything of the volume is mounted.
+func Unused(r Record) error {
+	id := r.Volume.ID
+	var names []string
+	releasing := true
+	for _, c := range r.Ordered() {
+		names = append(names, fmt.Sprintf("%q (%s)", c.Alloc, c.State))
+		releasing = releasing && !c.Wanted
+	}
+	switch {
+	case len(names) > 0 && !releasing:
+		return Errorf(ErrRefused, "volume %q is claimed by %s", id, strings.Join(names, ", ")).
+			WithHint("volctl volume detach %s --all", id)
+	case len(names) > 0:
+		return Errorf(ErrRefused, "the claim of %s on volume %q is still being released", strings.Join(names, ", "), id).
+			WithHint("wait for it: volctl wait --volume %s --for free", id)
+	case len(r.Debts()) > 0:
+		return Errorf(ErrRefused, "plugin %q is still to be told of volume %q: %s", r.Volume.PluginID, id, strings.Join(r.Debts(), ", ")).
+			WithHint("volctl plugin status %s", r.Volume.PluginID)
+	case r.Held():
+		return Errorf(ErrRefused, "volume %q is still being taken off this host", id).
+			WithHint("volctl volume status %s", id)
+	}
+	return nil
+}
+
+// hintOf is the hint of an error that has one.
+func hintOf(err error) string {
+	var e *Error
+	if !errors.As(err, &e) {
+		return ""
+	}
+	return e.Hint
+}
