@@ -61,7 +61,8 @@ type Secret struct {
 
 // VolumeResult says what a register, create or modify did.
 type VolumeResult struct {
-	// Outcome is "created", "registered", "updated", "modified" or "unchanged"; with
+	// Outcome is "created", "registered", "updated", "modified" or "unchanged", of an
+	// expand "expanded", "expanding" (it goes on by itself) or "unchanged"; with
 	// dry_run it is what would have been done.
 	Outcome string `json:"outcome"`
 	// Changes names the fields that an update changed, "field: old → new".
@@ -70,6 +71,22 @@ type VolumeResult struct {
 	// volctl does, for volumes that were taken over from others.
 	Warnings []string `json:"warnings,omitempty"`
 	Volume   Volume   `json:"volume"`
+}
+
+// ExpandRequest asks for a volume of a larger size.
+type ExpandRequest struct {
+	CapacityMin int64 `json:"capacity_min"` // bytes
+}
+
+// Expansion is the growth of a volume that was asked for and is not over.
+type Expansion struct {
+	// Want is what the controller is asked for, in bytes; 0: it answered, or refused.
+	Want int64 `json:"want,omitempty"`
+	// Node is what the node service is still to be told of, in bytes, when the
+	// volume is mounted: what is on the storage is smaller until then.
+	Node int64 `json:"node,omitempty"`
+	// Refused is why it goes no further, in words.
+	Refused string `json:"refused,omitempty"`
 }
 
 // DeregisterResult says what a deregister leaves on the host.
@@ -103,6 +120,7 @@ type Volume struct {
 	// Created tells a volume that this agent created from one that existed.
 	Created      bool                `json:"created"`
 	Capacity     int64               `json:"capacity,omitempty"` // bytes; 0 is unknown
+	Expansion    *Expansion          `json:"expansion,omitempty"`
 	Topologies   []map[string]string `json:"topologies,omitempty"`
 	RegisteredAt time.Time           `json:"registered_at"`
 
@@ -156,7 +174,7 @@ type Attempt struct {
 	// Message is the plugin's words, or this agent's where the code says so.
 	Message string `json:"message,omitempty"`
 	// Waits says what is waited for, where no step is tried; Cause classes it:
-	// halted, plugin, backoff, foreign, hung, watch, debt, invalid.
+	// halted, plugin, backoff, foreign, hung, watch, debt, expand, invalid.
 	Waits string    `json:"waits,omitempty"`
 	Cause string    `json:"cause,omitempty"`
 	Tries int       `json:"tries"`

@@ -70,6 +70,18 @@ func (c *Client) DeleteVolume(ctx context.Context, id, confirm string) (*api.Don
 	return get[api.Done](ctx, c, call{method: http.MethodPost, path: []string{"volumes", id, "delete"}, query: query})
 }
 
+// ExpandVolume makes the volume larger, to a size in bytes. It waits so long until
+// that is done; with 0 it does not. The agent goes on with it either way.
+func (c *Client) ExpandVolume(ctx context.Context, id string, size int64, wait time.Duration) (*api.VolumeResult, error) {
+	query := url.Values{}
+	if wait > 0 {
+		query.Set("wait", wait.String())
+	}
+	return get[api.VolumeResult](ctx, c, call{
+		method: http.MethodPost, path: []string{"volumes", id, "expand"}, query: query, body: api.ExpandRequest{CapacityMin: size},
+	})
+}
+
 // VolumeStats asks the plugin how full the volume is.
 func (c *Client) VolumeStats(ctx context.Context, id string) (*api.Stats, error) {
 	return get[api.Stats](ctx, c, call{method: http.MethodGet, path: []string{"volumes", id, "stats"}})

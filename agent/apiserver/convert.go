@@ -114,6 +114,12 @@ func toVolume(r volume.Record, obs volume.Observed, at *volume.Attempt, owners v
 	if !obs.Plugin.Known {
 		v.PluginState = "unknown"
 	}
+	if x := r.Volume.Expansion; x != (volume.Expansion{}) {
+		v.Expansion = &api.Expansion{Want: x.Want, Node: x.Node}
+		if x.Refused != (volume.Refusal{}) {
+			v.Expansion.Refused = x.Refused.Err().Error()
+		}
+	}
 	if r.Node.Staged != volume.Absent {
 		v.StagingPath = r.Node.StagingPath
 	}

@@ -1,0 +1,113 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/apiclient"
+	"github.com/volagent/volagent/agent/spec"
+)
+
+type volumeExpandOptions struct {
+	volume  string
+	bytes   int64
+	timeout time.Duration
+	noWait  bool
+}
+
+func newVolumeExpand(a *app) *cobra.Command {
+	var o volumeExpandOptions
+	cmd := &cobra.Command{
+		Use: "expand ID SIZE", Short: "Make a volume larger",
+		Long: `Make a volume larger, to SIZE at least. A volume that is mounted grows under whoever uses it,
+where its plugin can do that; else it has to be free. What is on a volume that is not mounted
+grows when it is mounted next. A volume that has the size is left as it is, with exit code 0,
+and none is made smaller.
+
+The agent goes on with it until it is done or the plugin refuses it, also after --timeout,
+Ctrl-C or with --no-wait. To wait for it again, run the same once more.`,
+		Example: "  volctl volume expand data 20GiB",
+		Args:    exactly("ID", "SIZE"), ValidArgsFunction: completeArg(a, volumeIDs),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			o.volume = args[0]
+			if err := checkVolumeID(o.volume); err != nil {
+				return failed(err, "expand volume %q", o.volume)
+			}
+			if o.bytes, err = spec.ParseSize(args[1]); err != nil {
+				return failed(usage("volctl volume expand --help", "%v", err), "expand volume %q", o.volume)
+			}
+			if err := checkTimeout(o.timeout); err != nil {
+				return err
+			}
+			return a.do(cmd, func(ctx context.Context, client *apiclient.Client, out *output) error {
+				return runVolumeExpand(ctx, o, client, out)
+			})
+		},
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.DurationVar(&o.timeout, "timeout", claimTimeout, "how long to wait until it is done")
+	f.BoolVar(&o.noWait, "no-wait", false, "do not wait; it goes on")
+	return cmd
+}
+
+func runVolumeExpand(ctx context.Context, o volumeExpandOptions, client *apiclient.Client, out *output) error {
+	plugin := ""
+	if v, err := client.Volume(ctx, o.volume); err == nil {
+		plugin = v.Spec.PluginID
+	}
+	end := out.during(ctx, fmt.Sprintf("expanding volume %q", o.volume), volumeProgress(client, o.volume, plugin))
+	r, err := o.expand(ctx, client)
+	end()
+	if ctx.Err() != nil && err != nil {
+		return failed(interrupted("it was interrupted; what the agent had begun goes on", "volctl volume status "+shellArg(o.volume)), "expand volume %q", o.volume)
+	}
+	if err != nil {
+		return failed(explain(ctx, client, err, o.volume), "expand volume %q", o.volume)
+	}
+	return out.print(r, []string{o.volume}, expandedText(o, r))
+}
+
+// expand makes the call. An agent that goes away under it, because it is being
+// restarted, is asked again: what is wanted is durable, only its waiter was lost.
+func (o *volumeExpandOptions) expand(ctx context.Context, client *apiclient.Client) (*api.VolumeResult, error) {
+	if o.noWait {
+		return client.ExpandVolume(ctx, o.volume, o.bytes, 0)
+	}
+	deadline, again := time.Now().Add(o.timeout), false
+	ctx, cancel := context.WithDeadline(ctx, deadline.Add(answerGrace))
+	defer cancel()
+	for {
+		r, err := client.ExpandVolume(ctx, o.volume, o.bytes, max(time.Until(deadline), time.Millisecond))
+		again = again || dropped(err)
+		if !again || codeOf(err) != api.CodeUnreachable || time.Now().After(deadline) {
+			return r, err
+		}
+		if sleep(ctx, retryEvery) != nil {
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// expandedText is the sentence on what became of it, and on what is still to come.
+func expandedText(o volumeExpandOptions, r *api.VolumeResult) func(*bytes.Buffer) error {
+	text := fmt.Sprintf("%s volume %q to %s", r.Outcome, o.volume, size(max(r.Volume.Capacity, o.bytes)))
+	x := r.Volume.Expansion
+	switch {
+	case r.Outcome == "unchanged":
+		text = fmt.Sprintf("volume %q is unchanged: it has %s", o.volume, size(max(r.Volume.Capacity, o.bytes)))
+	case x == nil:
+	case x.Want > 0:
+		text += "; to wait for it, run the same again"
+	case x.Node > 0:
+		text += "; what is on it is expanded when it is mounted for writing"
+	}
+	return func(w *bytes.Buffer) error {
+		w.WriteString(printable(text) + "\n")
+		return nil
+	}
+}
