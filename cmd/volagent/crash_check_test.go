@@ -89,6 +89,9 @@ func (w *wanted) add(v api.Volume) error {
 		}
 	}
 	held := len(v.Claims) > 0
+	if x := v.Expansion; x != nil && (x.Want > 0 || x.Node > 0 && held || x.Refused != "") {
+		return fmt.Errorf("volume %q is still being expanded: %+v", id, *x)
+	}
 	is := func(want bool) string {
 		if want {
 			return "present"

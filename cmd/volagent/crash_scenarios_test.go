@@ -45,6 +45,7 @@ var (
 
 func scenarios() []scenario {
 	all := append(claimScenarios(), detachScenarios()...)
+	all = append(all, expandScenarios()...)
 	return append(all, volumeScenarios()...)
 }
 

@@ -1,0 +1,77 @@
+package main_test
+
+import (
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/volmgr/csitest"
+)
+
+// grownTo is the size that volume "data" is expanded to.
+const grownTo = 8 << 20
+
+func growing(tune func(*csitest.Config)) func(*csitest.Config) {
+	return func(c *csitest.Config) {
+		c.Expand, c.NodeExpand = true, true
+		if tune != nil {
+			tune(c)
+		}
+	}
+}
+
+// expanding is a scenario of an expansion, under the claims of some allocs or
+// with none. Once it is wanted it is done by itself, and nothing is mounted anew.
+func expanding(name string, tune func(*csitest.Config), held ...string) scenario {
+	return scenario{
+		name: name, tune: growing(tune), binding: 1, keeps: held,
+		before: func(h *crashHost) { h.claims(held) },
+		act: func(h *crashHost) error {
+			ctx, cancel := h.ctx()
+			defer cancel()
+			_, err := h.api.ExpandVolume(ctx, "data", grownTo, patience)
+			return err
+		},
+		done: func(h *crashHost) bool { return h.volume("data").Capacity == grownTo },
+		after: func(h *crashHost) {
+			if len(held) == 0 { // which may be there already, and is the same then
+				h.must(h.claim("late", api.ClaimRequest{}))
+			}
+			ctx, cancel := h.ctx()
+			defer cancel()
+			st, err := h.api.VolumeStats(ctx, "data")
+			if err != nil || st.BytesTotal != grownTo {
+				h.t.Errorf("what is mounted has %+v, %v", st, err)
+			}
+		},
+	}
+}
+
+// expandingClaimed is an expansion of a volume that is mounted by somebody else
+// while it goes on.
+func expandingClaimed(name string, tune func(*csitest.Config)) scenario {
+	s := expanding(name, tune)
+	act := s.act
+	s.act = func(h *crashHost) error {
+		ctx, cancel := h.ctx()
+		defer cancel()
+		if _, err := h.api.ExpandVolume(ctx, "data", grownTo, 0); err != nil {
+			return err
+		}
+		if err := h.claim("late", api.ClaimRequest{}); err != nil {
+			return err
+		}
+		return act(h)
+	}
+	return s
+}
+
+func expandScenarios() []scenario {
+	mounted := expanding("expand, mounted", nil, "a", "b")
+	mounted.every = true
+	return []scenario{
+		mounted,
+		expanding("expand, mounted, no stage", withoutStage, "a"),
+		expanding("expand, free", nil),
+		expanding("expand, free, neither", withNeither),
+		expanding("expand, free, offline", func(c *csitest.Config) { c.Offline = true }),
+		expandingClaimed("expand and claim, offline", func(c *csitest.Config) { c.Offline = true }),
+	}
+}

@@ -1,0 +1,249 @@
+package main_test
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/volagent/volagent/volmgr/csitest"
+)
+
+// newGrowing is a host with a recorder that expands, and volume "data".
+func newGrowing(t *testing.T, tune func(*csitest.Config)) recorded {
+	t.Helper()
+	h := newRecorded(t, "20s", growing(tune))
+	h.register("data", "single-node-multi-writer")
+	return h
+}
+
+// total is how much the plugin says a mounted volume has.
+func (h recorded) total() string {
+	h.t.Helper()
+	return h.volctl("volume", "stats", "data", "-o", "go-template={{.bytes_total}}")
+}
+
+// TestExpandMounted: a volume grows under those who use it, and nothing of it is
+// mounted anew.
+func TestExpandMounted(t *testing.T) {
+	t.Parallel()
+	h := newGrowing(t, nil)
+	path := h.volctl("volume", "claim", "data", "--alloc", "a")
+	h.writer(path)
+	was, mark := h.mounts(), h.mark()
+	if got := h.volctl("volume", "expand", "data", "8MiB"); got != `expanded volume "data" to 8MiB` {
+		t.Errorf("it said %q", got)
+	}
+	h.expect(mark, csitest.ControllerExpand, csitest.NodeExpand)
+	if h.mounts() != was {
+		t.Errorf("mounts:\n%s\nwere:\n%s", h.mounts(), was)
+	}
+	for _, c := range h.calls(mark) {
+		if c.Least != 8<<20 || c.Method == csitest.NodeExpand && (c.TargetPath != c.StagingPath || c.StagingPath == "") {
+			t.Errorf("it was asked for %+v", c)
+		}
+	}
+	if got := h.total(); got != "8388608" {
+		t.Errorf("it has %s", got)
+	}
+	mark = h.mark()
+	if got := h.volctl("volume", "expand", "data", "8MiB"); got != `volume "data" is unchanged: it has 8MiB` {
+		t.Errorf("once more: %q", got)
+	}
+	h.expect(mark)
+	h.refuses(4, `volume "data" has 8MiB and cannot shrink to 4MiB`, "volume", "expand", "data", "4MiB")
+	h.refuses(3, `no volume "dat"`, "volume", "expand", "dat", "16MiB")
+	h.refuses(2, "a unit is needed", "volume", "expand", "data", "16")
+	if got := h.volctl("events", "--volume", "data"); !strings.Contains(got, "expand-begun") || !strings.Contains(got, "node-expanded") {
+		t.Errorf("the events do not tell of it:\n%s", got)
+	}
+}
+
+// TestExpandUnmounted: what grew while it was not mounted is complete before the
+// next claim is told its path, also of an agent that was started in between.
+func TestExpandUnmounted(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		tune func(*csitest.Config)
+		want []string
+	}{
+		"staged":     {nil, []string{csitest.ControllerPublish, csitest.NodeStage, csitest.NodeExpand, csitest.NodePublish}},
+		"not staged": {withNeither, []string{csitest.NodePublish, csitest.NodeExpand}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newGrowing(t, tt.tune)
+			mark := h.mark()
+			if got := h.volctl("volume", "expand", "data", "8MiB"); !strings.Contains(got, "expanded when it is mounted") {
+				t.Errorf("it said %q", got)
+			}
+			h.expect(mark, csitest.ControllerExpand)
+			if got := h.volctl("volume", "status", "data"); !strings.Contains(got, "its storage has 8MiB; what is on it is expanded when it is mounted") {
+				t.Errorf("status:\n%s", got)
+			}
+			h.kill()
+			h.start("rec")
+			mark = h.mark()
+			h.volctl("volume", "claim", "data", "--alloc", "a")
+			h.expect(mark, tt.want...)
+			if got := h.total(); got != "8388608" {
+				t.Errorf("it has %s", got)
+			}
+			mark = h.mark()
+			h.volctl("volume", "detach", "data", "a")
+			h.volctl("volume", "claim", "data", "--alloc", "a")
+			if calls := h.calls(mark).Methods(); slices.Contains(calls, csitest.NodeExpand) {
+				t.Errorf("it was expanded once more: %q", calls)
+			}
+		})
+	}
+}
+
+// TestExpandOffline: a plugin that expands only what is not in use is asked when
+// it is not; a claim in between waits until that is over.
+func TestExpandOffline(t *testing.T) {
+	t.Parallel()
+	h := newGrowing(t, func(c *csitest.Config) { c.Offline = true })
+	h.volctl("volume", "claim", "data", "--alloc", "a")
+	mark := h.mark()
+	h.refuses(4, `expands volumes only while they are not in use, and volume "data" is claimed by "a" (taken)`, "volume", "expand", "data", "8MiB")
+	if r := h.try("volume", "expand", "data", "8MiB"); !strings.Contains(r.err, "hint: volctl volume detach data --all") {
+		t.Errorf("no command frees it: %s", r.err)
+	}
+	h.expect(mark)
+	h.volctl("volume", "detach", "data", "a")
+	h.fault(csitest.Fault{Method: csitest.ControllerExpand, Hang: true})
+	h.volctl("volume", "expand", "data", "8MiB", "--no-wait")
+	h.await("the call", func() bool { return slices.Contains(h.calls(mark).Methods(), csitest.ControllerExpand) })
+	mark = h.mark()
+	h.volctl("volume", "claim", "data", "--alloc", "b", "--no-wait")
+	if got := h.volctl("volume", "status", "data", "-o", "go-template={{.state}} {{.expansion.want}}"); got != "mounting 8388608" {
+		t.Errorf("status: %s", got)
+	}
+	h.expect(mark)
+	h.must(h.cfg.Faults().Clear())
+	h.volctl("wait", "--volume", "data", "--for", "mounted")
+	h.expect(mark, csitest.ControllerPublish, csitest.NodeStage, csitest.NodeExpand, csitest.NodePublish)
+}
+
+// TestExpandRefused: the plugin's last word is shown, and nothing stays half made.
+func TestExpandRefused(t *testing.T) {
+	t.Parallel()
+	h := newGrowing(t, func(c *csitest.Config) { c.Storage = 16 << 20 })
+	h.volctl("volume", "claim", "data", "--alloc", "a")
+	h.refuses(2, `plugin "rec" does not expand volume "data" to 32MiB`, "volume", "expand", "data", "32MiB")
+	mark := h.mark()
+	if got := h.volctl("volume", "status", "data"); !strings.Contains(got, "mounted, writable") || !strings.Contains(got, "it could not be expanded to 32MiB: ControllerExpandVolume: OutOfRange") {
+		t.Errorf("status:\n%s", got)
+	}
+	h.fault(csitest.Fault{Method: csitest.NodeExpand, Code: codes.FailedPrecondition, Message: "not while it is mounted"})
+	h.refuses(4, `the storage of volume "data" has 8MiB, but what is on it was not expanded: NodeExpandVolume: FailedPrecondition: not while it is mounted`, "volume", "expand", "data", "8MiB")
+	if got := h.volctl("volume", "status", "data"); !strings.Contains(got, "degraded: its storage has 8MiB") || !strings.Contains(got, "volctl volume expand data 8MiB") {
+		t.Errorf("status:\n%s", got)
+	}
+	h.volctl("volume", "claim", "data", "--alloc", "b") // which does not try again
+	h.expect(mark, csitest.ControllerExpand, csitest.NodeExpand, csitest.NodePublish)
+	h.volctl("volume", "expand", "data", "8MiB")
+	if got := h.volctl("volume", "status", "data", "-o", "go-template={{.state}}"); got != "mounted" {
+		t.Errorf("then it is %s", got)
+	}
+
+	// A mount that cannot be expanded is better than none.
+	h.volctl("volume", "detach", "data", "--all")
+	h.volctl("volume", "expand", "data", "12MiB")
+	h.fault(csitest.Fault{Method: csitest.NodeExpand, Code: codes.FailedPrecondition, Message: "no"})
+	h.volctl("volume", "claim", "data", "--alloc", "c")
+	if got := h.volctl("volume", "status", "data"); !strings.Contains(got, "degraded: its storage has 12MiB") {
+		t.Errorf("status:\n%s", got)
+	}
+}
+
+// TestExpandTimesOut: whoever waits in vain is told so, and it goes on.
+func TestExpandTimesOut(t *testing.T) {
+	t.Parallel()
+	h := newGrowing(t, nil)
+	h.fault(csitest.Fault{Method: csitest.ControllerExpand, Hang: true, Effect: csitest.EffectDone})
+	h.refuses(5, "the agent goes on with it", "volume", "expand", "data", "8MiB", "--timeout", "300ms")
+	h.refuses(4, "is being expanded to 8MiB already", "volume", "expand", "data", "6MiB")
+	h.must(h.cfg.Faults().Clear())
+	h.volctl("volume", "expand", "data", "8MiB")
+	h.fault(csitest.Fault{Method: csitest.ControllerExpand, Code: codes.Internal, Message: "try later", Times: 2})
+	h.volctl("volume", "expand", "data", "16MiB")
+	if n := len(slices.DeleteFunc(h.calls(0).Methods(), func(m string) bool { return m != csitest.ControllerExpand })); n != 4 {
+		t.Errorf("%d calls, want one, and three of which two failed:\n%s", n, h.calls(0))
+	}
+}
+
+// TestExpandCannot: what the plugin cannot do is said before anything is written.
+func TestExpandCannot(t *testing.T) {
+	t.Parallel()
+	h := newRecorded(t, "20s", nil)
+	h.register("data", "single-node-writer")
+	h.refuses(4, `plugin "rec" cannot expand volumes`, "volume", "expand", "data", "8MiB")
+	if got := h.volctl("volume", "status", "data", "-o", "go-template={{.summary}}{{.expansion}}"); strings.Contains(got, "expand") {
+		t.Errorf("status: %s", got)
+	}
+}
+
+// TestExpandByFile: a larger capacity_min is the same as the command.
+func TestExpandByFile(t *testing.T) {
+	t.Parallel()
+	h := newRecorded(t, "20s", growing(nil))
+	file := filepath.Join(h.dir, "data.yaml")
+	write := func(size string) {
+		h.must(os.WriteFile(file, []byte("id: data\nplugin_id: rec\nexternal_id: ext/data\ncapacity_min: "+size+"\n"), 0o644))
+	}
+	write("4MiB")
+	h.volctl("volume", "register", file)
+	h.volctl("volume", "claim", "data", "--alloc", "a")
+	mark := h.mark()
+	write("8MiB")
+	if got := h.volctl("volume", "validate", file); !strings.Contains(got, "capacity_min: 4MiB → 8MiB") {
+		t.Errorf("validate: %s", got)
+	}
+	h.expect(mark)
+	if got := h.volctl("volume", "register", file); !strings.Contains(got, "capacity_min: 4MiB → 8MiB") || h.total() != "8388608" {
+		t.Errorf("register: %s", got)
+	}
+	h.expect(mark, csitest.ControllerExpand, csitest.NodeExpand)
+	h.volctl("volume", "register", file)
+	write("6MiB")
+	h.refuses(4, `cannot change capacity_min of volume "data" from 8MiB to 6MiB: a volume cannot shrink`, "volume", "register", file)
+	h.expect(mark, csitest.ControllerExpand, csitest.NodeExpand)
+}
+
+// TestExpandGoesOn: an expansion in which an agent died is taken up by the next one,
+// by itself, whether or not the volume is mounted.
+func TestExpandGoesOn(t *testing.T) {
+	t.Parallel()
+	for _, method := range []string{csitest.ControllerExpand, csitest.NodeExpand} {
+		for _, moment := range []csitest.Moment{csitest.BeforeEffect, csitest.AfterEffect} {
+			t.Run(method+" "+string(moment), func(t *testing.T) {
+				t.Parallel()
+				h := newGrowing(t, nil)
+				if method == csitest.NodeExpand {
+					h.volctl("volume", "claim", "data", "--alloc", "a")
+				}
+				want := "8388608, to go 8388608" // at the next mount
+				if method == csitest.NodeExpand {
+					want = "8388608, to go"
+				}
+				h.fault(csitest.Fault{Method: method, KillCaller: moment})
+				h.try("volume", "expand", "data", "8MiB", "--no-wait") // the agent may die before it answers
+				if err := h.cmd.Wait(); err == nil {
+					t.Fatal("the agent was not killed")
+				}
+				h.start("rec")
+				h.await("the expansion", func() bool {
+					return h.volctl("volume", "status", "data", "-o", "go-template={{.capacity}}, to go {{with .expansion}}{{.node}}{{end}}") == want
+				})
+				if method == csitest.NodeExpand && h.total() != "8388608" {
+					t.Errorf("it has %s", h.total())
+				}
+			})
+		}
+	}
+}
