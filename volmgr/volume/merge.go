@@ -76,13 +76,12 @@ func (m *merger) refuse(field string, old, now any, why string) {
 }
 
 // capacity takes other bounds of the capacity, as far as the volume can follow: it
-// grows, and never shrinks. A file may leave either of them open.
+// grows, and never shrinks. A file may leave either of them open. A smaller
+// capacity_min asks for nothing, since the volume has that much: the file that a
+// volume was made from can be registered again after it was expanded.
 func (m *merger) capacity(old, spec Volume) Volume {
 	now := old
-	if least := spec.CapacityMin; least != 0 && least != old.CapacityMin {
-		if least < old.CapacityMin {
-			m.refuse("capacity_min", bytes(old.CapacityMin), bytes(least), "a volume cannot shrink")
-		}
+	if least := spec.CapacityMin; least > old.CapacityMin {
 		now.CapacityMin = change(m, "capacity_min", bytes(old.CapacityMin), bytes(least)).int64()
 	}
 	if most := spec.CapacityMax; most != 0 && most != old.CapacityMax {

@@ -124,10 +124,15 @@ func TestMergeChanges(t *testing.T) {
 	}
 }
 
-// A volume never shrinks, and keeps within its bounds.
+// A volume never shrinks, and keeps within its bounds. That it has more than it must
+// is no change.
 func TestMergeShrinks(t *testing.T) {
+	spec := file()
+	spec.CapacityMin = 9
+	if got, changes, err := volume.Merge(registered(), spec); err != nil || len(changes) > 0 || got.CapacityMin != 10 {
+		t.Errorf("capacity_min 9B: %v, %q, %+v", err, changes, got)
+	}
 	for want, change := range map[string]func(*volume.Volume){
-		`capacity_min of volume "data" from 10B to 9B: a volume cannot shrink`:                func(v *volume.Volume) { v.CapacityMin = 9 },
 		`capacity_max of volume "data" from 20B to 11B: the volume has 12B and cannot shrink`: func(v *volume.Volume) { v.CapacityMax = 11 },
 		`capacity_min of volume "data" from 10B to 30B: its capacity_max is 20B`:              func(v *volume.Volume) { v.CapacityMin, v.CapacityMax = 30, 0 },
 	} {
