@@ -83,6 +83,11 @@ func (s *state) check() error {
 			note("registered plugin %q: %w", d.ID, err)
 		}
 	}
+	for key, i := range s.snapshots {
+		if err := errors.Join(i.Check(), unless(i.Key() == key, "it is stored under %q", key)); err != nil {
+			note("snapshot %q: %w", i.Name, err)
+		}
+	}
 	return errors.Join(errs...)
 }
 

@@ -33,6 +33,7 @@ func full(t *testing.T) string {
 			tx.PutVolume(record(fmt.Sprintf("v%02d", i), "a", "b", "c"))
 		}
 		tx.PutPlugin("p", volume.PluginRecord{ID: "p", Info: volume.PluginInfo{ID: "p", Driver: "d", NodeID: "n"}})
+		tx.PutSnapshot(intent("nightly"))
 		tx.PutRegistered(volume.PluginDefinition{ID: "p", Type: "node", Socket: "/n"})
 		tx.PutRegistered(volume.PluginDefinition{ID: "p", Type: "controller", Instance: "1", Socket: "/c"})
 		owed := record("gone", "x")
@@ -266,6 +267,7 @@ func TestRefusedFiles(t *testing.T) {
 		"a debt that is no JSON":              {set("debts", "d\x00e", "]"), "debts"},
 		"a plugin that is no JSON":            {set("plugins", "p", "]"), `plugins "p"`},
 		"a registered plugin that is no JSON": {set("registered", "p", "]"), `registered "p"`},
+		"a snapshot that is no JSON":          {set("snapshots", "s", "]"), `snapshots "s"`},
 		"a node that is no JSON":              {set("meta", "node", "]"), "invalid character"},
 	} {
 		path := full(t)

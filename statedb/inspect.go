@@ -23,6 +23,8 @@ type Snapshot struct {
 	Debts   []Debt
 	// Registered are plugins that were registered at run time.
 	Registered []volume.PluginDefinition
+	// Snapshots have not been seen to be finished.
+	Snapshots []volume.SnapshotIntent
 }
 
 // copies is how often a file that is being written to is copied before it
@@ -81,7 +83,7 @@ func inspect(src *os.File, lines []volume.Record) (s Snapshot, err error) {
 		s = Snapshot{
 			Node: mem.node, Volumes: slices.Collect(maps.Values(mem.volumes)),
 			Plugins: slices.Collect(maps.Values(mem.plugins)), Debts: slices.Collect(maps.Values(mem.debts)),
-			Registered: slices.Collect(maps.Values(mem.registered)),
+			Registered: slices.Collect(maps.Values(mem.registered)), Snapshots: slices.Collect(maps.Values(mem.snapshots)),
 		}
 		return err
 	})

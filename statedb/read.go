@@ -32,7 +32,7 @@ func read(tx *bbolt.Tx) (state, error) {
 	s := state{
 		volumes: make(map[string]volume.Record, len(volumes)), external: make(map[string]string, len(volumes)),
 		staging: map[string]string{}, plugins: map[string]volume.PluginRecord{}, debts: map[string]Debt{},
-		registered: map[string]volume.PluginDefinition{},
+		registered: map[string]volume.PluginDefinition{}, snapshots: map[string]volume.SnapshotIntent{},
 	}
 	note(each(bucketVolumes, volumes, decodeRecord, func(key string, r *volume.Record) error {
 		if r.Volume.ID != key {
@@ -65,7 +65,8 @@ func read(tx *bbolt.Tx) (state, error) {
 		s.debts[key] = *d
 		return nil
 	}))
-	note(readRegistered(tx, &s))
+	note(readLate(tx, bucketRegistered, s.registered))
+	note(readLate(tx, bucketSnapshots, s.snapshots))
 	for id, r := range s.volumes {
 		s.hold(id, r)
 	}
@@ -77,14 +78,14 @@ func read(tx *bbolt.Tx) (state, error) {
 	return s, errors.Join(errs...)
 }
 
-// readRegistered reads what an older file does not have.
-func readRegistered(tx *bbolt.Tx, s *state) error {
-	if tx.Bucket(bucketRegistered) == nil {
+// readLate reads a bucket that the first value makes.
+func readLate[V any](tx *bbolt.Tx, bucket []byte, into map[string]V) error {
+	if tx.Bucket(bucket) == nil {
 		return nil
 	}
-	all, err := gather(tx, bucketRegistered)
-	return errors.Join(err, each(bucketRegistered, all, decodeAny, func(key string, d *volume.PluginDefinition) error {
-		s.registered[key] = *d
+	all, err := gather(tx, bucket)
+	return errors.Join(err, each(bucket, all, decodeAny, func(key string, v *V) error {
+		into[key] = *v
 		return nil
 	}))
 }

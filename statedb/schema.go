@@ -21,6 +21,8 @@ var (
 	bucketDebts   = []byte("debts")
 	// bucketRegistered is made by the first registration: a file without it has none.
 	bucketRegistered = []byte("registered")
+	// bucketSnapshots is made by the first snapshot: a file without it knows of none.
+	bucketSnapshots = []byte("snapshots")
 
 	keySchema = []byte("schema")
 	keyNode   = []byte("node")
@@ -102,15 +104,8 @@ func (db *DB) save(tx *bbolt.Tx, c changes) error {
 	for key, d := range c.debts {
 		note(set(&db.values, tx.Bucket(bucketDebts), []byte(key), d))
 	}
-	if len(c.registered) > 0 {
-		b, err := tx.CreateBucketIfNotExists(bucketRegistered)
-		if err != nil {
-			return errors.Join(append(errs, err)...)
-		}
-		for key, d := range c.registered {
-			note(set(&db.values, b, []byte(key), d))
-		}
-	}
+	note(setLate(&db.values, tx, bucketRegistered, c.registered))
+	note(setLate(&db.values, tx, bucketSnapshots, c.snapshots))
 	if c.node != nil {
 		note(set(&db.values, tx.Bucket(bucketMeta), keyNode, c.node))
 	}
@@ -139,6 +134,22 @@ func (db *DB) saveClaims(b *bbolt.Bucket, id string, r *volume.Record) error {
 		}
 	}
 	return nil
+}
+
+// setLate stores values in a bucket that the first of them makes.
+func setLate[V any](to *values, tx *bbolt.Tx, bucket []byte, changed map[string]*V) error {
+	if len(changed) == 0 {
+		return nil
+	}
+	b, err := tx.CreateBucketIfNotExists(bucket)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for key, v := range changed {
+		errs = append(errs, set(to, b, []byte(key), v))
+	}
+	return errors.Join(errs...)
 }
 
 // set stores a value, or deletes the key for nil.

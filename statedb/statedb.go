@@ -16,6 +16,9 @@
 //	registered
 //	  <plugin id> 0x00 <type> 0x00 <instance>   volume.PluginDefinition of a plugin that was
 //	                              registered at run time; the first one makes the bucket
+//	snapshots
+//	  <driver> 0x00 snapshot|group 0x00 <name>   volume.SnapshotIntent: one that was to be made
+//	                              and has not been seen to be finished; the first one makes the bucket
 //	debts
 //	  <driver> 0x00 <external id> Debt: what a forced deregister left undone
 //
@@ -278,6 +281,14 @@ func (db *DB) Registered() []volume.PluginDefinition {
 	db.mu.RLock()
 	defer db.mu.RUnlock()
 	return slices.Collect(maps.Values(db.mem.registered))
+}
+
+// Snapshots returns the intents of snapshots that have not been seen to be finished,
+// in no order.
+func (db *DB) Snapshots() []volume.SnapshotIntent {
+	db.mu.RLock()
+	defer db.mu.RUnlock()
+	return slices.Collect(maps.Values(db.mem.snapshots))
 }
 
 // Debt returns what a forced deregister left of a storage volume.

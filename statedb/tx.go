@@ -17,6 +17,7 @@ type state struct {
 	node     Node
 	// registered are definitions by registeredKey.
 	registered map[string]volume.PluginDefinition
+	snapshots  map[string]volume.SnapshotIntent // by their keys
 }
 
 // changes is a set of changed keys with their new values; nil is a deletion.
@@ -27,6 +28,7 @@ type changes struct {
 	node    *Node
 
 	registered map[string]*volume.PluginDefinition
+	snapshots  map[string]*volume.SnapshotIntent
 }
 
 func newChanges() changes {
@@ -36,11 +38,12 @@ func newChanges() changes {
 		debts:   map[string]*Debt{},
 
 		registered: map[string]*volume.PluginDefinition{},
+		snapshots:  map[string]*volume.SnapshotIntent{},
 	}
 }
 
 func (c *changes) empty() bool {
-	return len(c.volumes)+len(c.plugins)+len(c.debts)+len(c.registered) == 0 && c.node == nil
+	return len(c.volumes)+len(c.plugins)+len(c.debts)+len(c.registered)+len(c.snapshots) == 0 && c.node == nil
 }
 
 // add lays later changes over c.
@@ -49,6 +52,7 @@ func (c *changes) add(later changes) {
 	maps.Copy(c.plugins, later.plugins)
 	maps.Copy(c.debts, later.debts)
 	maps.Copy(c.registered, later.registered)
+	maps.Copy(c.snapshots, later.snapshots)
 	if later.node != nil {
 		c.node = later.node
 	}
@@ -96,6 +100,7 @@ func (s *state) apply(c changes) {
 	put(s.plugins, c.plugins)
 	put(s.debts, c.debts)
 	put(s.registered, c.registered)
+	put(s.snapshots, c.snapshots)
 	if c.node != nil {
 		s.node = *c.node
 	}
@@ -256,6 +261,17 @@ func (tx *Tx) PutRegistered(d volume.PluginDefinition) {
 func (tx *Tx) DeleteRegistered(d volume.PluginDefinition) {
 	tx.own.registered[registeredKey(&d)] = nil
 }
+
+// Snapshot returns the intent of a snapshot that has not been seen to be finished.
+func (tx *Tx) Snapshot(key string) (volume.SnapshotIntent, bool) {
+	return value(key, tx.base.snapshots, tx.past.snapshots, tx.own.snapshots)
+}
+
+// PutSnapshot stores one.
+func (tx *Tx) PutSnapshot(s volume.SnapshotIntent) { tx.own.snapshots[s.Key()] = &s }
+
+// DeleteSnapshot forgets one.
+func (tx *Tx) DeleteSnapshot(key string) { tx.own.snapshots[key] = nil }
 
 // Debt returns what is owed for a storage volume.
 func (tx *Tx) Debt(driver, external string) (Debt, bool) {

@@ -322,6 +322,7 @@ func (db *DB) doubt(c changes) {
 	again(db.dirty.plugins, c.plugins, db.mem.plugins)
 	again(db.dirty.debts, c.debts, db.mem.debts)
 	again(db.dirty.registered, c.registered, db.mem.registered)
+	again(db.dirty.snapshots, c.snapshots, db.mem.snapshots)
 	if c.node != nil {
 		db.dirty.node = &db.mem.node
 	}

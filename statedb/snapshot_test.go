@@ -1,0 +1,60 @@
+package statedb_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/volagent/volagent/statedb"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+func intent(name string) volume.SnapshotIntent {
+	return volume.SnapshotIntent{
+		PluginID: "p", Driver: "d", Name: name, Volumes: []string{"v01"}, Sources: []string{"ext-v01"}, Since: time.Unix(7, 0).UTC(),
+	}
+}
+
+// The intent of a snapshot is on disk until it is forgotten. A snapshot and a group
+// of one name are two.
+func TestSnapshots(t *testing.T) {
+	path := full(t)
+	db := open(t, path, statedb.Options{})
+	group := intent("nightly")
+	group.Group = true
+	do(t, db.Update, func(tx *statedb.Tx) error {
+		if i, ok := tx.Snapshot(intent("nightly").Key()); !ok || !i.Same(intent("nightly")) {
+			t.Errorf("the intent is %+v, %t", i, ok)
+		}
+		tx.PutSnapshot(group)
+		return nil
+	})
+	equal(t, "intents", len(db.Snapshots()), 2)
+	do(t, db.Update, func(tx *statedb.Tx) error { tx.DeleteSnapshot(intent("nightly").Key()); return nil })
+	again := open(t, copied(t, path), statedb.Options{})
+	equal(t, "after one was forgotten", again.Snapshots(), []volume.SnapshotIntent{group})
+}
+
+// A file from before there were snapshots has none, and takes them.
+func TestSnapshotsInOlderFile(t *testing.T) {
+	path := full(t)
+	peek(t, path, func(tx *bbolt.Tx) error { return tx.DeleteBucket([]byte("snapshots")) })
+	db := open(t, path, statedb.Options{})
+	equal(t, "intents", len(db.Snapshots()), 0)
+	do(t, db.Update, func(tx *statedb.Tx) error { tx.PutSnapshot(intent("new")); return nil })
+	equal(t, "intents", open(t, copied(t, path), statedb.Options{}).Snapshots(), []volume.SnapshotIntent{intent("new")})
+}
+
+// A check finds an intent that nobody can go on with.
+func TestCheckSnapshots(t *testing.T) {
+	path := full(t)
+	peek(t, path, set("snapshots", "x", `{"plugin_id":"p","driver":"d","name":"nightly","volumes":["a"]}`))
+	err := statedb.Check(path)
+	for _, words := range []string{`it is stored under "x"`, `snapshot "nightly" is of 1 volumes with 0 external ids`} {
+		if err == nil || !strings.Contains(err.Error(), words) {
+			t.Errorf("got %v, want %q", err, words)
+		}
+	}
+}
