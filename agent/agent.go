@@ -183,7 +183,7 @@ func (a *agent) wire(seams Seams) error {
 		Store: volumeStore{a.db}, Queue: a.queue, Plugins: plugins, Secrets: a.secrets.Of, Seal: a.secrets.Sealer, Events: a.events.Add, Owners: a.owners, Halt: a.halt,
 	}
 	a.server = apiserver.New(apiserver.Options{
-		Claims: claims, Volumes: a.volumes,
+		Claims: claims, Volumes: a.volumes, Snapshots: a.volumes,
 		Records: living{a.db, a.owners}, Queue: a.queue, Plugins: plugins, Tests: tested{a.tests}, Owners: a.owners, Events: apiEvents{a.events}, Metrics: a.metrics,
 		Node: a.describe, MayWrite: mayWrite(gid), Log: a.log.Named("api"),
 	})

@@ -7,7 +7,7 @@ func newVolume(a *app) *cobra.Command {
 		newVolumeInit(a), newVolumeCreate(a), newVolumeRegister(a), newVolumeValidate(a),
 		newVolumeList(a), newVolumeStatus(a), newInspect(newVolumeStatus(a), a, "Short for volume status ID -o json"),
 		newVolumeClaim(a), newVolumeDetach(a), newVolumeDeregister(a), newVolumeDelete(a), newVolumeStats(a),
-		newVolumeExpand(a), newVolumeModify(a), newVolumeExport(a),
+		newVolumeExpand(a), newVolumeModify(a), newVolumeExport(a), newVolumeSnapshot(a),
 	)
 	cmd.AddCommand(pointers()...)
 	return cmd

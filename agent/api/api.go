@@ -32,6 +32,12 @@
 //	POST   /v1/plugins/{id}/stop              Plugin      ?force=true&wait=D
 //	POST   /v1/plugins/{id}/start             Plugin      ?wait=D
 //	POST   /v1/plugins/{id}/test              PluginTest → PluginTestLine, one a line, until the test is over
+//	POST   /v1/snapshots                      SnapshotRequest → Snapshot   ?wait=D; without wait it answers at once
+//	GET    /v1/snapshots                      Snapshots   ?plugin=&volume=&secrets=JSON&pending=true
+//	POST   /v1/snapshots/{plugin}/{id}/delete SnapshotRef → Done   ?wait=D&forget=true
+//	POST   /v1/snapshots/groups               GroupSnapshotRequest → GroupSnapshot   ?wait=D
+//	GET    /v1/snapshots/groups/{plugin}/{id} GroupSnapshot   ?snapshot=ID…&secrets=JSON
+//	POST   /v1/snapshots/groups/{plugin}/{id}/delete   SnapshotRef → Done   ?wait=D
 //	GET    /v1/node                           Node
 //	GET    /v1/events                         Event, one a line   ?volume=&since=TIME&n=N&follow=true
 //	GET    /v1/health                         Health

@@ -105,11 +105,13 @@ type Options struct {
 	Records Records
 	Queue   Queue
 	Plugins Plugins
-	Tests   Tests
-	Owners  volume.Owners
-	Events  Events
-	Metrics Metrics
-	Node    func() api.Node // without plugins, counts and problems
+	// Snapshots are made, listed and deleted.
+	Snapshots Snapshots
+	Tests     Tests
+	Owners    volume.Owners
+	Events    Events
+	Metrics   Metrics
+	Node      func() api.Node // without plugins, counts and problems
 	// MayWrite says whether a caller may change state: root, and members of
 	// the socket's group. Everybody whom the socket's mode lets in may read.
 	MayWrite func(Peer) bool
@@ -189,6 +191,12 @@ func (s *Server) routes() []route {
 		{"PUT /v1/volumes/{id}/claims/{alloc}", true, (*Server).claim},
 		{"DELETE /v1/volumes/{id}/claims/{alloc}", true, (*Server).detach},
 		{"GET /v1/claims", false, (*Server).listClaims},
+		{"GET /v1/snapshots", false, (*Server).listSnapshots},
+		{"POST /v1/snapshots", true, (*Server).createSnapshot},
+		{"POST /v1/snapshots/{plugin}/{id}/delete", true, (*Server).deleteSnapshot},
+		{"POST /v1/snapshots/groups", true, (*Server).createGroupSnapshot},
+		{"GET /v1/snapshots/groups/{plugin}/{id}", false, (*Server).getGroupSnapshot},
+		{"POST /v1/snapshots/groups/{plugin}/{id}/delete", true, (*Server).deleteGroupSnapshot},
 		{"GET /v1/plugins", false, (*Server).listPlugins},
 		{"POST /v1/plugins", true, (*Server).registerPlugin},
 		{"DELETE /v1/plugins/{id}", true, (*Server).deregisterPlugin},

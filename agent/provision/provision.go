@@ -18,6 +18,7 @@ type Plugin interface {
 	CreateVolume(context.Context, volume.CreateVolumeRequest) (volume.CreateVolumeResult, error)
 	DeleteVolume(context.Context, volume.DeleteVolumeRequest) error
 	ValidateCapabilities(context.Context, volume.ValidateRequest) error
+	Snapshotter
 }
 
 // Tx is one change of the store; all of it is on disk, or none.
@@ -33,11 +34,14 @@ type Tx interface {
 	Debt(driver, external string) (volume.Record, bool)
 	PutDebt(r volume.Record, since time.Time)
 	DeleteDebt(driver, external string)
+	SnapshotTx
 }
 
 // Store holds the records.
 type Store interface {
 	Volume(id string) (volume.Record, bool)
+	// Snapshots have not been seen to be finished.
+	Snapshots() []volume.SnapshotIntent
 	Update(ctx context.Context, fn func(Tx) error) error
 }
 
@@ -58,6 +62,8 @@ type Queue interface {
 // Plugins gives plugins and tells how they are.
 type Plugins interface {
 	View(pluginID string) volume.PluginView
+	// IDs are all plugins, sorted.
+	IDs() []string
 	// Await returns when the plugin is ready, or an ErrPluginUnavailable.
 	Await(ctx context.Context, pluginID string) error
 	Provisioner(pluginID string) (Plugin, error)
@@ -90,8 +96,11 @@ type Service struct {
 	Owners volume.Owners
 	// Halt says why no call is sent at all; empty when they are.
 	Halt string
+	// Pause waits, unless ctx ends first; nil is by the clock.
+	Pause func(ctx context.Context, d time.Duration) error
 
 	reports reports
+	doing   doing
 }
 
 // awaitPlugin bounds the wait for a plugin that is starting.

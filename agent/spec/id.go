@@ -23,6 +23,10 @@ func CheckVolumeID(id string) error { return checkID("volume id", id) }
 // volume ids.
 func CheckAlloc(id string) error { return checkID("alloc", id) }
 
+// CheckSnapshotName says why a text cannot be a snapshot's name. The rules are those
+// of volume ids.
+func CheckSnapshotName(name string) error { return checkID("snapshot name", name) }
+
 // CheckPluginID says why a text cannot be a plugin's id: ids are 1 to 48 of
 // letters, digits, ".", "_" and "-".
 func CheckPluginID(id string) error {

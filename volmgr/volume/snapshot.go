@@ -43,3 +43,67 @@ func (s SnapshotIntent) Check() error {
 	}
 	return errors.Join(errs...)
 }
+
+// SnapshotAsk says what is to be made a snapshot of.
+type SnapshotAsk struct {
+	Volumes    []string // ids; a group may have several
+	Group      bool
+	Name       string // the same name again goes on with it
+	Parameters map[string]string
+	Secrets    map[string]SecretRef // laid over those of the volumes
+}
+
+// MadeSnapshot is a snapshot that was made, or is being made; or a group of them, all of
+// which stand in Snapshots. While the plugin has not named it, the ID is empty.
+type MadeSnapshot struct {
+	Intent SnapshotIntent
+	GroupSnapshot
+}
+
+// SnapshotsAsk says which snapshots are asked for; what is empty does not narrow it.
+type SnapshotsAsk struct {
+	PluginID string
+	VolumeID string // its plugin and secrets are used
+	Secrets  map[string]SecretRef
+	// Pending asks no plugin: only those that have not been seen to be finished.
+	Pending bool
+}
+
+// Snapshots are what plugins say that they have, and what was begun besides.
+type Snapshots struct {
+	Listed  []ListedSnapshot
+	Pending []PendingSnapshot
+	// Notes say in words what is missing.
+	Notes []string
+}
+
+// ListedSnapshot is a snapshot that its plugin has.
+type ListedSnapshot struct {
+	PluginID, Driver string
+	Name             string // where it is known here
+	Snapshot
+}
+
+// PendingSnapshot has not been seen to be finished, and is not among those that are
+// listed.
+type PendingSnapshot struct {
+	SnapshotIntent
+	Doing string // what is going on with it now, in words; empty if nothing is
+}
+
+// SnapshotAt names a snapshot, or a group of them, at a plugin.
+type SnapshotAt struct {
+	PluginID string
+	ID       string
+	Group    bool
+	Members  []string // of a group, as far as they are known
+	Secrets  map[string]SecretRef
+}
+
+// Noun is "snapshot" or "group snapshot".
+func (r SnapshotAt) Noun() string {
+	if r.Group {
+		return "group snapshot"
+	}
+	return "snapshot"
+}

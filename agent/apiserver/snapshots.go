@@ -1,0 +1,240 @@
+package apiserver
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Snapshots are made, listed and deleted. A wait of 0 asks the plugin once.
+type Snapshots interface {
+	Snapshot(ctx context.Context, ask volume.SnapshotAsk, wait time.Duration) (volume.MadeSnapshot, error)
+	Snapshots(ctx context.Context, ask volume.SnapshotsAsk) (volume.Snapshots, error)
+	DeleteSnapshot(ctx context.Context, at volume.SnapshotAt, wait time.Duration) error
+	ForgetSnapshot(ctx context.Context, at volume.SnapshotAt) (left []string, err error)
+	GroupSnapshot(ctx context.Context, at volume.SnapshotAt) (volume.GroupSnapshot, error)
+}
+
+func (s *Server) createSnapshot(w http.ResponseWriter, r *http.Request) error {
+	var q api.SnapshotRequest
+	wait, err := duration(r, "wait")
+	if err == nil {
+		err = body(w, r, &q)
+	}
+	if err != nil {
+		return err
+	}
+	made, err := s.o.Snapshots.Snapshot(r.Context(), volume.SnapshotAsk{
+		Volumes: []string{q.Volume}, Name: q.Name, Parameters: q.Parameters, Secrets: fromSecrets(q.Secrets)}, wait)
+	if err != nil {
+		return s.withLog(err, s.pluginOf(q.Volume))
+	}
+	return s.answer(w, toMade(made, s.registered()))
+}
+
+func (s *Server) createGroupSnapshot(w http.ResponseWriter, r *http.Request) error {
+	var q api.GroupSnapshotRequest
+	wait, err := duration(r, "wait")
+	if err == nil {
+		err = body(w, r, &q)
+	}
+	if err != nil {
+		return err
+	}
+	made, err := s.o.Snapshots.Snapshot(r.Context(), volume.SnapshotAsk{
+		Volumes: q.Volumes, Group: true, Name: q.Name, Parameters: q.Parameters, Secrets: fromSecrets(q.Secrets)}, wait)
+	if err != nil {
+		return s.withLog(err, s.pluginOf(strings.Join(q.Volumes[:min(1, len(q.Volumes))], "")))
+	}
+	return s.answer(w, toMadeGroup(made, s.registered()))
+}
+
+func (s *Server) listSnapshots(w http.ResponseWriter, r *http.Request) error {
+	ask := volume.SnapshotsAsk{PluginID: r.URL.Query().Get("plugin"), VolumeID: r.URL.Query().Get("volume")}
+	var err error
+	if ask.Secrets, err = s.secrets(r); err != nil {
+		return err
+	}
+	if ask.Pending, err = flag(r, "pending"); err != nil {
+		return err
+	}
+	got, err := s.o.Snapshots.Snapshots(r.Context(), ask)
+	if err != nil {
+		if ask.PluginID == "" {
+			ask.PluginID = s.pluginOf(ask.VolumeID)
+		}
+		return s.withLog(err, ask.PluginID)
+	}
+	known := s.registered()
+	out := api.Snapshots{Snapshots: []api.Snapshot{}, Groups: []api.GroupSnapshot{}, Notes: got.Notes}
+	for _, one := range got.Listed {
+		out.Snapshots = append(out.Snapshots, toSnapshot(one, known))
+	}
+	for _, p := range got.Pending {
+		if p.Group {
+			out.Groups = append(out.Groups, toPendingGroup(p))
+		} else {
+			out.Snapshots = append(out.Snapshots, toPending(p))
+		}
+	}
+	return s.answer(w, out)
+}
+
+func (s *Server) deleteSnapshot(w http.ResponseWriter, r *http.Request) error {
+	forget, err := flag(r, "forget")
+	if err != nil {
+		return err
+	}
+	at, wait, err := snapshotAt(w, r)
+	if err != nil {
+		return err
+	}
+	if forget {
+		left, err := s.o.Snapshots.ForgetSnapshot(r.Context(), at)
+		if err != nil {
+			return err
+		}
+		return s.answer(w, api.Done{Left: left})
+	}
+	return s.destroy(w, r, at, wait)
+}
+
+func (s *Server) deleteGroupSnapshot(w http.ResponseWriter, r *http.Request) error {
+	at, wait, err := snapshotAt(w, r)
+	if err != nil {
+		return err
+	}
+	at.Group = true
+	return s.destroy(w, r, at, wait)
+}
+
+func (s *Server) destroy(w http.ResponseWriter, r *http.Request, at volume.SnapshotAt, wait time.Duration) error {
+	if err := s.o.Snapshots.DeleteSnapshot(r.Context(), at, wait); err != nil {
+		return s.withLog(err, at.PluginID)
+	}
+	return s.answer(w, api.Done{})
+}
+
+// snapshotAt reads which snapshot is to be deleted.
+func snapshotAt(w http.ResponseWriter, r *http.Request) (at volume.SnapshotAt, wait time.Duration, err error) {
+	var q api.SnapshotRef
+	if wait, err = duration(r, "wait"); err == nil {
+		err = body(w, r, &q)
+	}
+	at = volume.SnapshotAt{PluginID: r.PathValue("plugin"), ID: r.PathValue("id"), Members: q.Snapshots, Secrets: fromSecrets(q.Secrets)}
+	return at, wait, err
+}
+
+func (s *Server) getGroupSnapshot(w http.ResponseWriter, r *http.Request) error {
+	at := volume.SnapshotAt{PluginID: r.PathValue("plugin"), ID: r.PathValue("id"), Group: true, Members: r.URL.Query()["snapshot"]}
+	var err error
+	if at.Secrets, err = s.secrets(r); err != nil {
+		return err
+	}
+	got, err := s.o.Snapshots.GroupSnapshot(r.Context(), at)
+	if err != nil {
+		return s.withLog(err, at.PluginID)
+	}
+	made := volume.MadeSnapshot{GroupSnapshot: got, Intent: volume.SnapshotIntent{
+		PluginID: at.PluginID, Driver: s.o.Plugins.View(at.PluginID).Info.Driver}}
+	return s.answer(w, toMadeGroup(made, s.registered()))
+}
+
+// secrets reads references from a query. The agent reads what they name, so they are for
+// those alone who may change things.
+func (s *Server) secrets(r *http.Request) (map[string]volume.SecretRef, error) {
+	raw := r.URL.Query().Get("secrets")
+	if raw == "" {
+		return nil, nil
+	}
+	if p := peerOf(r.Context()); !s.o.MayWrite(p) {
+		return nil, &api.Error{Code: api.CodePermission, Message: p.String() + " may not name secrets that the agent is to read"}
+	}
+	refs := map[string]api.Secret{}
+	if err := json.Unmarshal([]byte(raw), &refs); err != nil {
+		return nil, volume.Errorf(volume.ErrInvalid, "cannot read the secrets of the request")
+	}
+	return fromSecrets(refs), nil
+}
+
+func fromSecrets(refs map[string]api.Secret) map[string]volume.SecretRef {
+	if len(refs) == 0 {
+		return nil
+	}
+	out := make(map[string]volume.SecretRef, len(refs))
+	for name, ref := range refs {
+		out[name] = volume.SecretRef(ref)
+	}
+	return out
+}
+
+// storage names a storage volume.
+type storage struct{ driver, external string }
+
+// registered are the ids under which storage volumes are registered.
+func (s *Server) registered() map[storage]string {
+	known := map[storage]string{}
+	for _, r := range s.o.Records.Volumes() {
+		known[storage{r.Volume.Driver, r.Volume.ExternalID}] = r.Volume.ID
+	}
+	return known
+}
+
+func toSnapshot(one volume.ListedSnapshot, known map[storage]string) api.Snapshot {
+	return api.Snapshot{
+		ID: one.ID, Name: one.Name, PluginID: one.PluginID, Volume: known[storage{one.Driver, one.SourceID}], SourceID: one.SourceID,
+		GroupID: one.GroupID, State: stateOf(one.ID, one.Ready), Size: one.Size, CreatedAt: one.Created,
+	}
+}
+
+func stateOf(id string, ready bool) string {
+	switch {
+	case ready:
+		return api.SnapshotReady
+	case id == "":
+		return api.SnapshotUnknown
+	default:
+		return api.SnapshotCreating
+	}
+}
+
+// toMade is a snapshot that was just made. Its plugin may not have said anything yet.
+func toMade(m volume.MadeSnapshot, known map[storage]string) api.Snapshot {
+	in := m.Intent
+	if len(m.Snapshots) == 0 {
+		return toPending(volume.PendingSnapshot{SnapshotIntent: in})
+	}
+	one := toSnapshot(volume.ListedSnapshot{PluginID: in.PluginID, Driver: in.Driver, Name: in.Name, Snapshot: m.Snapshots[0]}, known)
+	one.Volume = in.Volumes[0]
+	return one
+}
+
+func toMadeGroup(m volume.MadeSnapshot, known map[storage]string) api.GroupSnapshot {
+	in := m.Intent
+	g := api.GroupSnapshot{
+		ID: m.ID, Name: in.Name, PluginID: in.PluginID, State: stateOf(m.ID, m.Ready), CreatedAt: m.Created, Snapshots: []api.Snapshot{}, Volumes: in.Volumes,
+	}
+	for _, one := range m.Snapshots {
+		g.Snapshots = append(g.Snapshots, toSnapshot(volume.ListedSnapshot{PluginID: in.PluginID, Driver: in.Driver, Snapshot: one}, known))
+	}
+	return g
+}
+
+func toPending(p volume.PendingSnapshot) api.Snapshot {
+	return api.Snapshot{
+		ID: p.ID, Name: p.Name, PluginID: p.PluginID, Volume: p.Volumes[0], SourceID: p.Sources[0], State: stateOf(p.ID, false),
+		CreatedAt: p.Since, Message: p.Doing,
+	}
+}
+
+func toPendingGroup(p volume.PendingSnapshot) api.GroupSnapshot {
+	return api.GroupSnapshot{
+		ID: p.ID, Name: p.Name, PluginID: p.PluginID, State: stateOf(p.ID, false), CreatedAt: p.Since, Snapshots: []api.Snapshot{},
+		Volumes: p.Volumes, Message: p.Doing,
+	}
+}

@@ -1,0 +1,207 @@
+package provision
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// How long is waited before a plugin is asked again that is still at something: at
+// first, and at most.
+const (
+	firstPause = 500 * time.Millisecond
+	lastPause  = 10 * time.Second
+)
+
+// backoff is how long to wait after the n-th time.
+func backoff(n int) time.Duration {
+	if n > 5 {
+		return lastPause
+	}
+	return firstPause << (n - 1)
+}
+
+// pause waits, unless ctx ends first.
+func (s *Service) pause(ctx context.Context, d time.Duration) error {
+	if s.Pause != nil {
+		return s.Pause(ctx, d)
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// doing is what is going on with snapshots in hand, in words, by their keys.
+type doing struct {
+	mu    sync.Mutex
+	words map[string]string
+}
+
+// tell notes what is going on with a snapshot; nothing any more, if empty.
+func (s *Service) tell(key, words string) {
+	s.doing.mu.Lock()
+	defer s.doing.mu.Unlock()
+	if s.doing.words == nil {
+		s.doing.words = map[string]string{}
+	}
+	s.doing.words[key] = words
+	if words == "" {
+		delete(s.doing.words, key)
+	}
+}
+
+func (s *Service) told(key string) string {
+	s.doing.mu.Lock()
+	defer s.doing.mu.Unlock()
+	return s.doing.words[key]
+}
+
+// ripen waits until what was made can be used.
+func (t *taking) ripen(ctx context.Context, got volume.GroupSnapshot) (volume.GroupSnapshot, error) {
+	for try := 1; !got.Ready; try++ {
+		if t.last == nil {
+			t.s.tell(t.intent.Key(), fmt.Sprintf("%q is not ready yet", got.ID))
+		}
+		if t.s.pause(ctx, backoff(try)) != nil {
+			return got, t.late(ctx)
+		}
+		now, err := t.look(ctx, got)
+		var ce *volume.CallError
+		switch called := errors.As(err, &ce); {
+		case err == nil:
+			got, t.last = now, nil
+		case ctx.Err() != nil:
+			return got, t.late(ctx)
+		case called && ce.Code == "NotFound":
+			return got, errors.Join(t.gone(err), t.s.drop(ctx, t.intent))
+		case called && ce.Final(), !called && !errors.Is(err, volume.ErrPluginUnavailable):
+			return got, t.unclear(err, fmt.Sprintf("%v; whether %s %q, which is %q, is ready is not known", err, t.noun(), t.intent.Name, got.ID))
+		default:
+			t.last = err
+			t.s.tell(t.intent.Key(), err.Error())
+		}
+	}
+	return got, t.note(ctx, got)
+}
+
+// gone is the error for a snapshot that its plugin had, and has not any more.
+func (t *taking) gone(cause error) error {
+	return t.worded(cause, volume.Errorf(nil, "plugin %q has no %s %q any more: it failed there, or was deleted", t.intent.PluginID, t.noun(), t.intent.ID))
+}
+
+// look asks how far a snapshot is, in the way that the plugin offers.
+func (t *taking) look(ctx context.Context, was volume.GroupSnapshot) (volume.GroupSnapshot, error) {
+	if !t.intent.Group && !t.caps.GetSnapshot && !t.caps.ListSnapshots {
+		return t.call(ctx) // the same name gives the same snapshot, as it is now
+	}
+	p, secrets, err := t.reach()
+	if err != nil {
+		return was, err
+	}
+	switch {
+	case t.intent.Group:
+		ref := volume.GroupSnapshotRef{ID: was.ID, Secrets: secrets}
+		for _, member := range was.Snapshots {
+			ref.SnapshotIDs = append(ref.SnapshotIDs, member.ID)
+		}
+		return p.GetGroupSnapshot(ctx, ref)
+	case t.caps.GetSnapshot:
+		one, err := p.GetSnapshot(ctx, volume.SnapshotRef{ID: was.ID, Secrets: secrets})
+		return alone(one), err
+	default:
+		page, err := p.ListSnapshots(ctx, volume.ListSnapshotsRequest{ID: was.ID, Secrets: secrets})
+		for _, one := range page.Entries {
+			if one.ID == was.ID {
+				return alone(one), err
+			}
+		}
+		return was, err // it is not listed yet
+	}
+}
+
+// late is the error for a snapshot that was waited for in vain. It goes on.
+func (t *taking) late(ctx context.Context) error {
+	in := t.intent
+	switch {
+	case in.ID != "":
+		return t.worded(t.last, volume.Errorf(volume.ErrTimeout, "%s %q, which is %q at plugin %q, is not ready after %s; it goes on there",
+			t.noun(), in.Name, in.ID, in.PluginID, t.wait).WithHint("to see how far it is: volctl volume snapshot list --plugin %s; to wait on: %s", in.PluginID, t.again()))
+	case t.unsure:
+		return t.unclear(t.last, fmt.Sprintf("after %s plugin %q has not said that %s %q is made; it may still be at it, so the intent is kept",
+			t.wait, in.PluginID, t.noun(), in.Name))
+	default:
+		return errors.Join(volume.Errorf(volume.ErrTimeout, "%s %q was not begun within %s: another call for the volume is in flight", t.noun(), in.Name, t.wait).
+			WithHint("volctl volume status %s", in.Volumes[0]), t.s.drop(ctx, in))
+	}
+}
+
+// unclear keeps the intent, and says so.
+func (t *taking) unclear(cause error, message string) error {
+	kind := kindOf(cause)
+	var ce *volume.CallError
+	if errors.As(cause, &ce) && atIt(ce) {
+		kind = volume.ErrTimeout
+	}
+	return t.worded(cause, volume.Errorf(kind, "%s", message).
+		WithHint("%s", "run the same again to go on with it: "+t.again()+
+			volume.Command("; or have it forgotten: volctl volume snapshot delete %s %s --forget", t.intent.PluginID, t.intent.Name)))
+}
+
+func (t *taking) worded(cause error, words *volume.Error) error {
+	step := volume.CreateSnapshot
+	if t.intent.Group {
+		step = volume.CreateGroupSnapshot
+	}
+	return unclear(step, cause, words)
+}
+
+// notTaken forgets the intent where the plugin surely made nothing, and else says what
+// may be there.
+func (t *taking) notTaken(ctx context.Context, cause error) error {
+	var ce *volume.CallError
+	called := errors.As(cause, &ce)
+	if t.unsure || called && ce.Uncertain() {
+		whose := fmt.Sprintf("plugin %q", t.intent.PluginID)
+		if !called || !ce.Uncertain() {
+			whose = "an earlier call"
+		}
+		return t.unclear(cause, fmt.Sprintf("%v; whether %s made %s %q is not known, so the intent is kept", cause, whose, t.noun(), t.intent.Name))
+	}
+	if err := t.s.drop(ctx, t.intent); err != nil {
+		return errors.Join(cause, err)
+	}
+	if !called {
+		return cause
+	}
+	if words := answered(t.intent.PluginID, ce); words != nil {
+		return t.worded(cause, words)
+	}
+	return cause
+}
+
+// answered puts a plugin's refusal about a snapshot, or what one is of, into words; nil
+// for what is no refusal.
+func answered(pluginID string, ce *volume.CallError) *volume.Error {
+	switch ce.Code {
+	case "NotFound":
+		return volume.Errorf(volume.ErrNotFound, "plugin %q knows nothing of it: %s", pluginID, ce.Message)
+	case "FailedPrecondition", "ResourceExhausted", "AlreadyExists":
+		return volume.Errorf(volume.ErrRefused, "plugin %q refuses it: %s", pluginID, ce.Message)
+	case "Unimplemented":
+		return volume.Errorf(volume.ErrRefused, "plugin %q cannot do it: %s", pluginID, ce.Message)
+	case "InvalidArgument", "OutOfRange":
+		return volume.Errorf(volume.ErrInvalid, "plugin %q refuses it: %s", pluginID, ce.Message)
+	case "PermissionDenied", "Unauthenticated":
+		return volume.Errorf(volume.ErrRefused, "plugin %q refuses it: %s", pluginID, ce.Message).WithHint("give the secrets that it needs: --secret KEY=file:PATH")
+	}
+	return nil
+}

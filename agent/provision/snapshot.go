@@ -1,0 +1,303 @@
+package provision
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Snapshotter is what is called of a plugin about snapshots. Errors are
+// *volume.CallError.
+type Snapshotter interface {
+	CreateSnapshot(context.Context, volume.SnapshotRequest) (volume.Snapshot, error)
+	DeleteSnapshot(context.Context, volume.SnapshotRef) error
+	GetSnapshot(context.Context, volume.SnapshotRef) (volume.Snapshot, error)
+	ListSnapshots(context.Context, volume.ListSnapshotsRequest) (volume.SnapshotPage, error)
+	CreateGroupSnapshot(context.Context, volume.GroupSnapshotRequest) (volume.GroupSnapshot, error)
+	DeleteGroupSnapshot(context.Context, volume.GroupSnapshotRef) error
+	GetGroupSnapshot(context.Context, volume.GroupSnapshotRef) (volume.GroupSnapshot, error)
+}
+
+// SnapshotTx is what a change of the store does about snapshots that have not been
+// seen to be finished.
+type SnapshotTx interface {
+	Snapshot(key string) (volume.SnapshotIntent, bool)
+	PutSnapshot(volume.SnapshotIntent)
+	DeleteSnapshot(key string)
+}
+
+// Snapshot has a plugin make a snapshot of a volume, or a group of them. With a wait it
+// asks again while the plugin says that it is still at it, until the snapshot can be
+// used; without, it asks once. The intent is on disk before the first call, and until
+// the snapshot was seen to be ready, or surely not made.
+func (s *Service) Snapshot(ctx context.Context, ask volume.SnapshotAsk, wait time.Duration) (volume.MadeSnapshot, error) {
+	t, err := s.taking(ctx, ask)
+	if err != nil {
+		return volume.MadeSnapshot{}, err
+	}
+	t.wait = wait
+	within := ctx
+	if wait > 0 {
+		var cancel context.CancelFunc
+		within, cancel = context.WithTimeout(ctx, wait)
+		defer cancel()
+	}
+	// 1. The intent. 2. The call, until it is answered. 3. Until the snapshot is ready.
+	if err := t.intend(ctx); err != nil {
+		return volume.MadeSnapshot{}, err
+	}
+	defer s.tell(t.intent.Key(), "")
+	got, err := t.take(within)
+	if err == nil && wait > 0 {
+		got, err = t.ripen(within, got)
+	}
+	switch {
+	case ctx.Err() != nil:
+		return volume.MadeSnapshot{}, ctx.Err() // whoever asked is gone; the intent stays
+	case err != nil:
+		t.event("snapshot-failed", "%v", err)
+		return volume.MadeSnapshot{}, err
+	case got.ID != "":
+		t.event("snapshot-created", "%s %q is %q, %s", t.noun(), t.intent.Name, got.ID, readiness(got.Ready))
+	}
+	return volume.MadeSnapshot{Intent: t.intent, GroupSnapshot: got}, nil
+}
+
+func readiness(ready bool) string {
+	if ready {
+		return "ready"
+	}
+	return "not ready yet"
+}
+
+// taking is one snapshot, or group, that is being made.
+type taking struct {
+	s      *Service
+	intent volume.SnapshotIntent
+	ask    volume.SnapshotAsk
+	caps   volume.Caps
+	wait   time.Duration
+	// unsure means that an earlier call may have made it: a refusal now says nothing
+	// of that.
+	unsure bool
+	last   error // of the last call
+}
+
+func (t *taking) noun() string {
+	if t.intent.Group {
+		return "group snapshot"
+	}
+	return "snapshot"
+}
+
+// again is the command that goes on with it.
+func (t *taking) again() string {
+	if !t.intent.Group {
+		return volume.Command("volctl volume snapshot create %s %s", t.intent.Volumes[0], t.intent.Name)
+	}
+	cmd := volume.Command("volctl volume snapshot group create %s", t.intent.Name)
+	for _, id := range t.intent.Volumes {
+		cmd += volume.Command(" %s", id)
+	}
+	return cmd
+}
+
+// taking checks what can be checked before anything is written or called.
+func (s *Service) taking(ctx context.Context, ask volume.SnapshotAsk) (*taking, error) {
+	if err := volume.CheckID("snapshot name", ask.Name); err != nil {
+		return nil, err
+	}
+	ids := slices.Compact(slices.Sorted(slices.Values(ask.Volumes)))
+	if len(ids) == 0 || !ask.Group && len(ids) > 1 {
+		return nil, volume.Errorf(volume.ErrInvalid, "a snapshot is of one volume, a group of at least one, not of %d", len(ids))
+	}
+	t := &taking{s: s, ask: ask, intent: volume.SnapshotIntent{Name: ask.Name, Group: ask.Group, Volumes: ids, Since: time.Now().UTC()}}
+	for _, id := range ids {
+		r, ok := s.Store.Volume(id)
+		if !ok {
+			return nil, unknown(id)
+		}
+		if err := t.add(r.Volume); err != nil {
+			return nil, err
+		}
+	}
+	info, err := s.ready(ctx, t.intent.PluginID)
+	if err != nil {
+		return nil, err
+	}
+	if err := cannot(t.intent.PluginID, ask.Group, info.Caps); err != nil {
+		return nil, err
+	}
+	t.caps = info.Caps
+	return t, nil
+}
+
+// cannot says what a plugin is not able to do.
+func cannot(pluginID string, group bool, c volume.Caps) error {
+	switch {
+	case group && !c.GroupSnapshot:
+		return volume.Errorf(volume.ErrRefused, "plugin %q cannot snapshot groups", pluginID).WithHint("volctl plugin status %s", pluginID)
+	case !group && !c.Snapshot:
+		return volume.Errorf(volume.ErrRefused, "plugin %q cannot snapshot", pluginID).WithHint("volctl plugin status %s", pluginID)
+	}
+	return nil
+}
+
+// add takes one more volume in.
+func (t *taking) add(v volume.Volume) error {
+	in := &t.intent
+	switch {
+	case v.Provision != volume.Provisioned:
+		return volume.Errorf(volume.ErrRefused, "volume %q: %s was begun and has not been seen to end", v.ID, v.Provision).
+			WithHint("volctl volume status %s", v.ID)
+	case in.PluginID == "":
+		in.PluginID, in.Driver = v.PluginID, v.Driver
+	case in.PluginID != v.PluginID:
+		return volume.Errorf(volume.ErrRefused, "volume %q is of plugin %q and volume %q of plugin %q: a group snapshot is made by one plugin",
+			in.Volumes[0], in.PluginID, v.ID, v.PluginID)
+	}
+	in.Sources = append(in.Sources, v.ExternalID)
+	return nil
+}
+
+// intend stores that the snapshot is about to be made, or finds that it was before.
+func (t *taking) intend(ctx context.Context) error {
+	return t.s.Store.Update(ctx, func(tx Tx) error {
+		for i, id := range t.intent.Volumes {
+			r, ok := tx.Volume(id)
+			if !ok || r.Volume.ExternalID != t.intent.Sources[i] || r.Volume.Provision != volume.Provisioned {
+				return volume.Errorf(volume.ErrRefused, "volume %q was changed meanwhile", id).WithHint("volctl volume status %s", id)
+			}
+		}
+		old, ok := tx.Snapshot(t.intent.Key())
+		if ok && !old.Same(t.intent) {
+			return volume.Errorf(volume.ErrRefused, "%s %q of %s was begun before, and has not been seen to be finished",
+				t.noun(), old.Name, strings.Join(old.Volumes, ", ")).WithHint("take another name, or see: volctl volume snapshot list --plugin %s", old.PluginID)
+		}
+		if t.unsure = ok; ok {
+			t.intent = old
+			return nil
+		}
+		tx.PutSnapshot(t.intent)
+		return nil
+	})
+}
+
+// note keeps what the plugin calls it, and forgets what is finished.
+func (t *taking) note(ctx context.Context, got volume.GroupSnapshot) error {
+	return t.s.Store.Update(context.WithoutCancel(ctx), func(tx Tx) error {
+		old, ok := tx.Snapshot(t.intent.Key())
+		switch {
+		case !ok || !old.Same(t.intent):
+		case got.Ready:
+			tx.DeleteSnapshot(old.Key())
+		case old.ID != got.ID:
+			old.ID = got.ID
+			tx.PutSnapshot(old)
+		}
+		return nil
+	})
+}
+
+// drop forgets an intent of which nothing is left to be seen.
+func (s *Service) drop(ctx context.Context, i volume.SnapshotIntent) error {
+	return s.Store.Update(context.WithoutCancel(ctx), func(tx Tx) error {
+		if old, ok := tx.Snapshot(i.Key()); ok && old.Same(i) {
+			tx.DeleteSnapshot(i.Key())
+		}
+		return nil
+	})
+}
+
+// take calls until the plugin answers, as long as it says that it is at it.
+func (t *taking) take(ctx context.Context) (volume.GroupSnapshot, error) {
+	for try := 1; ; try++ {
+		got, err := t.call(ctx)
+		if err == nil {
+			t.intent.ID = got.ID
+			return got, t.note(ctx, got)
+		}
+		var ce *volume.CallError
+		called := errors.As(err, &ce)
+		switch {
+		case !called && ctx.Err() != nil:
+			return got, t.late(ctx)
+		case called && t.wait == 0 && ce.Code == "Aborted":
+			return got, nil // it is at it, and nobody waits
+		case !called || t.wait == 0 || !atIt(ce):
+			return got, t.notTaken(ctx, err)
+		}
+		t.unsure, t.last = true, err
+		t.s.tell(t.intent.Key(), err.Error())
+		if t.s.pause(ctx, backoff(try)) != nil {
+			return got, t.late(ctx)
+		}
+	}
+}
+
+// atIt reports whether a plugin is still at what an earlier call began, as far as its
+// answer tells.
+func atIt(ce *volume.CallError) bool {
+	return ce.Code == "Aborted" || ce.Code == "DeadlineExceeded"
+}
+
+// call makes one call, while no other one is in flight for any of the volumes.
+func (t *taking) call(ctx context.Context) (got volume.GroupSnapshot, err error) {
+	fn := func() error {
+		p, secrets, err := t.reach()
+		if err != nil {
+			return err
+		}
+		if t.intent.Group {
+			got, err = p.CreateGroupSnapshot(ctx, volume.GroupSnapshotRequest{
+				Name: t.intent.Name, SourceIDs: t.intent.Sources, Parameters: t.ask.Parameters, Secrets: secrets})
+			return err
+		}
+		one, err := p.CreateSnapshot(ctx, volume.SnapshotRequest{
+			Name: t.intent.Name, SourceID: t.intent.Sources[0], Parameters: t.ask.Parameters, Secrets: secrets})
+		got = alone(one)
+		return err
+	}
+	// In the order of their ids, so that nobody waits for each other.
+	for _, id := range slices.Backward(t.intent.Volumes) {
+		inner := fn
+		fn = func() error { return t.s.Queue.Exclusive(ctx, id, inner) }
+	}
+	err = fn()
+	return got, err
+}
+
+// alone is a snapshot as a group of itself.
+func alone(one volume.Snapshot) volume.GroupSnapshot {
+	return volume.GroupSnapshot{ID: one.ID, Snapshots: []volume.Snapshot{one}, Created: one.Created, Ready: one.Ready}
+}
+
+// reach returns the plugin, and the secrets for a call: those of the volumes, and over
+// them what was asked with.
+func (t *taking) reach() (Plugin, volume.Secrets, error) {
+	refs := map[string]volume.SecretRef{}
+	for _, id := range t.intent.Volumes {
+		r, _ := t.s.Store.Volume(id)
+		for name, ref := range r.Volume.Secrets {
+			if other, ok := refs[name]; ok && other != ref && t.ask.Secrets[name] == (volume.SecretRef{}) {
+				return nil, nil, volume.Errorf(volume.ErrInvalid, "the volumes have different secrets %q: say which the group is to be made with", name).
+					WithHint("--secret %s=file:PATH", name)
+			}
+			refs[name] = ref
+		}
+	}
+	maps.Copy(refs, t.ask.Secrets)
+	return t.s.reach(volume.Volume{PluginID: t.intent.PluginID, Secrets: refs})
+}
+
+func (t *taking) event(typ, format string, args ...any) {
+	for _, id := range t.intent.Volumes {
+		t.s.Events(volume.Event{Type: typ, Volume: id, Plugin: t.intent.PluginID, Message: fmt.Sprintf(format, args...)})
+	}
+}

@@ -1,0 +1,212 @@
+package provision
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// able returns the plugin of a snapshot, and the secrets for a call.
+func (s *Service) able(ctx context.Context, ref volume.SnapshotAt) (Plugin, volume.Secrets, volume.PluginInfo, error) {
+	if err := volume.CheckPluginID(ref.PluginID); err != nil {
+		return nil, nil, volume.PluginInfo{}, err
+	}
+	if ref.ID == "" {
+		return nil, nil, volume.PluginInfo{}, volume.Errorf(volume.ErrInvalid, "the id of the %s is missing", ref.Noun())
+	}
+	info, err := s.ready(ctx, ref.PluginID)
+	if err == nil {
+		err = cannot(ref.PluginID, ref.Group, info.Caps)
+	}
+	if err != nil {
+		return nil, nil, info, err
+	}
+	p, secrets, err := s.reach(volume.Volume{PluginID: ref.PluginID, Secrets: ref.Secrets})
+	return p, secrets, info, err
+}
+
+// DeleteSnapshot destroys a snapshot, or a group of them. With a wait it asks again
+// while the plugin says that it is at something. One that is gone is no error, where
+// the plugin sees it so.
+func (s *Service) DeleteSnapshot(ctx context.Context, ref volume.SnapshotAt, wait time.Duration) error {
+	p, secrets, info, err := s.able(ctx, ref)
+	if err != nil {
+		return err
+	}
+	if err := s.unnamed(ref); err != nil {
+		return err
+	}
+	members := ref.Members
+	if ref.Group && len(members) == 0 {
+		if members, err = s.members(ctx, p, info, ref, secrets); err != nil {
+			return err
+		}
+	}
+	within := ctx
+	if wait > 0 {
+		var cancel context.CancelFunc
+		within, cancel = context.WithTimeout(ctx, wait)
+		defer cancel()
+	}
+	err = s.persist(within, wait, func() error {
+		if ref.Group {
+			return p.DeleteGroupSnapshot(within, volume.GroupSnapshotRef{ID: ref.ID, SnapshotIDs: members, Secrets: secrets})
+		}
+		return p.DeleteSnapshot(within, volume.SnapshotRef{ID: ref.ID, Secrets: secrets})
+	})
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err != nil {
+		return notGone(ref, err)
+	}
+	s.Events(volume.Event{Type: "snapshot-deleted", Plugin: ref.PluginID, Message: fmt.Sprintf("%s %q was deleted", ref.Noun(), ref.ID)})
+	for _, i := range s.Store.Snapshots() {
+		if i.Driver == info.Driver && i.ID == ref.ID && i.Group == ref.Group {
+			err = errors.Join(err, s.drop(ctx, i))
+		}
+	}
+	return err
+}
+
+// unnamed refuses the name of a snapshot in the place of its id, where nobody knows the
+// id yet: to delete it would do nothing.
+func (s *Service) unnamed(ref volume.SnapshotAt) error {
+	for _, i := range s.Store.Snapshots() {
+		if i.PluginID != ref.PluginID || i.Group != ref.Group || i.Name != ref.ID || i.ID == ref.ID {
+			continue
+		}
+		if i.ID != "" {
+			return volume.Errorf(volume.ErrNotFound, "%q is a name; the %s has the id %q", ref.ID, ref.Noun(), i.ID)
+		}
+		t := taking{intent: i}
+		return volume.Errorf(volume.ErrRefused, "%q is the name of a %s that plugin %q has not given an id yet, so it cannot be deleted", ref.ID, ref.Noun(), ref.PluginID).
+			WithHint("%s", "to learn its id: "+t.again()+volume.Command("; to have it forgotten, whether it is there or not: volctl volume snapshot delete %s %s --forget", ref.PluginID, ref.ID))
+	}
+	return nil
+}
+
+// ForgetSnapshot forgets what has not been seen to be finished, known by its name or
+// id. No plugin is asked; left says what may be there for good.
+func (s *Service) ForgetSnapshot(ctx context.Context, ref volume.SnapshotAt) (left []string, err error) {
+	for _, i := range s.Store.Snapshots() {
+		if i.PluginID != ref.PluginID || i.Name != ref.ID && (i.ID == "" || i.ID != ref.ID) {
+			continue
+		}
+		if err := s.drop(ctx, i); err != nil {
+			return left, err
+		}
+		if i.ID != "" {
+			left = append(left, fmt.Sprintf("plugin %q has %q", i.PluginID, i.ID))
+		} else {
+			left = append(left, fmt.Sprintf("plugin %q may have a snapshot named %q", i.PluginID, i.Name))
+		}
+	}
+	if len(left) == 0 {
+		return nil, volume.Errorf(volume.ErrNotFound, "no snapshot %q of plugin %q is being made, as far as this agent knows", ref.ID, ref.PluginID).
+			WithHint("volctl volume snapshot list --plugin %s", ref.PluginID)
+	}
+	return left, nil
+}
+
+// persist makes a call again while the plugin is at it and the time lasts.
+func (s *Service) persist(ctx context.Context, wait time.Duration, call func() error) error {
+	for try := 1; ; try++ {
+		err := call()
+		var ce *volume.CallError
+		if !errors.As(err, &ce) || ce.Code != "Aborted" || wait == 0 || s.pause(ctx, backoff(try)) != nil {
+			return err
+		}
+	}
+}
+
+// notGone puts into words why a snapshot was not deleted, or may not be.
+func notGone(ref volume.SnapshotAt, cause error) error {
+	var ce *volume.CallError
+	if !errors.As(cause, &ce) {
+		return cause
+	}
+	step, again := volume.DeleteSnapshot, volume.Command("volctl volume snapshot delete %s %s -y", ref.PluginID, ref.ID)
+	if ref.Group {
+		step, again = volume.DeleteGroupSnapshot, volume.Command("volctl volume snapshot group delete %s %s -y", ref.PluginID, ref.ID)
+	}
+	if !ce.Uncertain() {
+		if words := answered(ref.PluginID, ce); words != nil {
+			return unclear(step, cause, words)
+		}
+		return cause
+	}
+	kind := kindOf(cause)
+	if atIt(ce) {
+		kind = volume.ErrTimeout
+	}
+	return unclear(step, cause, volume.Errorf(kind, "%v; whether %s %q is gone is not known", cause, ref.Noun(), ref.ID).
+		WithHint("%s", "run the same again to go on with it: "+again))
+}
+
+// members are the snapshots of a group, which a plugin may need to be told. They are
+// looked for among all that the plugin has, where it can list them.
+func (s *Service) members(ctx context.Context, p Plugin, info volume.PluginInfo, ref volume.SnapshotAt, secrets volume.Secrets) ([]string, error) {
+	if info.Caps.ListSnapshots {
+		all, err := pages(ctx, p, volume.ListSnapshotsRequest{Secrets: secrets})
+		if err != nil {
+			return nil, err
+		}
+		var ids []string
+		for _, one := range all {
+			if one.GroupID == ref.ID {
+				ids = append(ids, one.ID)
+			}
+		}
+		if len(ids) > 0 {
+			return ids, nil
+		}
+	}
+	got, err := p.GetGroupSnapshot(ctx, volume.GroupSnapshotRef{ID: ref.ID, Secrets: secrets})
+	var ce *volume.CallError
+	switch {
+	case errors.As(err, &ce) && ce.Code == "InvalidArgument":
+		return nil, unclear(volume.GetGroupSnapshot, err, volume.Errorf(volume.ErrInvalid, "plugin %q has to be told which snapshots belong to it: %s", ref.PluginID, ce.Message).
+			WithHint("name them after the id of the group"))
+	case errors.As(err, &ce) && ce.Code == "NotFound":
+		return nil, nil // to delete it is no error
+	}
+	ids := make([]string, 0, len(got.Snapshots))
+	for _, one := range got.Snapshots {
+		ids = append(ids, one.ID)
+	}
+	return ids, err
+}
+
+// GroupSnapshot asks a plugin for a group of snapshots.
+func (s *Service) GroupSnapshot(ctx context.Context, ref volume.SnapshotAt) (volume.GroupSnapshot, error) {
+	ref.Group = true
+	p, secrets, info, err := s.able(ctx, ref)
+	if err != nil {
+		return volume.GroupSnapshot{}, err
+	}
+	members := ref.Members
+	if len(members) == 0 {
+		if members, err = s.members(ctx, p, info, ref, secrets); err != nil {
+			return volume.GroupSnapshot{}, err
+		}
+	}
+	got, err := p.GetGroupSnapshot(ctx, volume.GroupSnapshotRef{ID: ref.ID, SnapshotIDs: members, Secrets: secrets})
+	var ce *volume.CallError
+	if errors.As(err, &ce) {
+		if words := answered(ref.PluginID, ce); words != nil {
+			return got, unclear(volume.GetGroupSnapshot, err, words)
+		}
+	}
+	if err == nil && got.Ready {
+		for _, i := range s.Store.Snapshots() {
+			if i.Group && i.Driver == info.Driver && i.ID == ref.ID {
+				err = errors.Join(err, s.drop(ctx, i))
+			}
+		}
+	}
+	return got, err
+}

@@ -1,0 +1,161 @@
+package provision
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Snapshots asks plugins for their snapshots, page by page. What turns out to be finished
+// is forgotten here. Where several plugins are asked, one that cannot answer is noted.
+func (s *Service) Snapshots(ctx context.Context, ask volume.SnapshotsAsk) (volume.Snapshots, error) {
+	v := volume.Volume{PluginID: ask.PluginID, Secrets: ask.Secrets}
+	if ask.VolumeID != "" {
+		r, ok := s.Store.Volume(ask.VolumeID)
+		if !ok {
+			return volume.Snapshots{}, unknown(ask.VolumeID)
+		}
+		if ask.PluginID != "" && ask.PluginID != r.Volume.PluginID {
+			return volume.Snapshots{}, volume.Errorf(volume.ErrInvalid, "volume %q is of plugin %q, not of %q", ask.VolumeID, r.Volume.PluginID, ask.PluginID)
+		}
+		if v = r.Volume; len(ask.Secrets) > 0 {
+			v.Secrets = ask.Secrets
+		}
+	}
+	var out volume.Snapshots
+	switch {
+	case ask.Pending:
+	case v.PluginID != "":
+		if err := s.listOne(ctx, v, &out); err != nil {
+			return out, err
+		}
+	default:
+		for _, id := range s.Plugins.IDs() {
+			switch view := s.Plugins.View(id); {
+			case !view.Info.Caps.Snapshot && !view.Info.Caps.ListSnapshots:
+			case !view.ReadyFor(volume.ListSnapshots):
+				out.Notes = append(out.Notes, view.Lacks(id, volume.ListSnapshots)+", so its snapshots are not shown")
+			default:
+				if err := s.listOne(ctx, volume.Volume{PluginID: id}, &out); err != nil {
+					out.Notes = append(out.Notes, fmt.Sprintf("plugin %q was asked in vain: %v", id, err))
+				}
+			}
+		}
+	}
+	s.pending(ctx, v, &out)
+	return out, ctx.Err()
+}
+
+// listOne asks one plugin. One that cannot list is noted.
+func (s *Service) listOne(ctx context.Context, v volume.Volume, out *volume.Snapshots) error {
+	info, err := s.ready(ctx, v.PluginID)
+	if err == nil && !info.Caps.ListSnapshots {
+		err = cannot(v.PluginID, false, info.Caps)
+	}
+	if err != nil {
+		return err
+	}
+	p, secrets, err := s.reach(v)
+	if err != nil {
+		return err
+	}
+	var all []volume.Snapshot
+	if info.Caps.ListSnapshots {
+		all, err = pages(ctx, p, volume.ListSnapshotsRequest{SourceID: v.ExternalID, Secrets: secrets})
+	} else {
+		out.Notes = append(out.Notes, fmt.Sprintf("plugin %q cannot list its snapshots: only those are shown that have not been seen to be finished", v.PluginID))
+		all = s.looked(ctx, p, info, v, secrets)
+	}
+	for _, one := range all {
+		out.Listed = append(out.Listed, volume.ListedSnapshot{PluginID: v.PluginID, Driver: info.Driver, Snapshot: one})
+	}
+	return err
+}
+
+// looked asks for those, one by one, that have not been seen to be finished.
+func (s *Service) looked(ctx context.Context, p Plugin, info volume.PluginInfo, v volume.Volume, secrets volume.Secrets) []volume.Snapshot {
+	var all []volume.Snapshot
+	for _, i := range s.Store.Snapshots() {
+		if i.Group || i.ID == "" || i.PluginID != v.PluginID || !info.Caps.GetSnapshot {
+			continue
+		}
+		if one, err := p.GetSnapshot(ctx, volume.SnapshotRef{ID: i.ID, Secrets: secrets}); err == nil && (v.ExternalID == "" || v.ExternalID == one.SourceID) {
+			all = append(all, one)
+		}
+	}
+	return all
+}
+
+// startsOver is how often a listing is begun anew because its token was no good any
+// more (CSI spec, ListSnapshots: ABORTED).
+const startsOver = 3
+
+// pages asks for all of a plugin's snapshots.
+func pages(ctx context.Context, p Plugin, req volume.ListSnapshotsRequest) ([]volume.Snapshot, error) {
+	var all []volume.Snapshot
+	seen, over := map[string]bool{}, 0
+	for {
+		page, err := p.ListSnapshots(ctx, req)
+		var ce *volume.CallError
+		switch {
+		case errors.As(err, &ce) && ce.Code == "Aborted" && req.Token != "" && over < startsOver:
+			over++
+			all, req.Token = nil, ""
+			clear(seen)
+			continue
+		case err != nil:
+			return nil, err
+		}
+		if all = append(all, page.Entries...); page.Next == "" {
+			return all, nil
+		}
+		if seen[page.Next] {
+			return nil, volume.Errorf(nil, "it lists without end: the token %q came twice", page.Next)
+		}
+		seen[page.Next] = true
+		req.Token = page.Next
+	}
+}
+
+// pending adds what has not been seen to be finished. What the listing shows to be
+// ready is forgotten.
+func (s *Service) pending(ctx context.Context, v volume.Volume, out *volume.Snapshots) {
+	listed := map[string][]*volume.ListedSnapshot{} // by driver and id, of a snapshot or of a group
+	for i := range out.Listed {
+		one := &out.Listed[i]
+		for group, id := range map[bool]string{false: one.ID, true: one.GroupID} {
+			key := volume.SnapshotIntent{Driver: one.Driver, Group: group, Name: id}.Key()
+			listed[key] = append(listed[key], one)
+		}
+	}
+	all := s.Store.Snapshots()
+	slices.SortFunc(all, func(a, b volume.SnapshotIntent) int {
+		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Key(), b.Key()))
+	})
+	for _, i := range all {
+		if v.PluginID != "" && i.PluginID != v.PluginID || v.ID != "" && !slices.Contains(i.Sources, v.ExternalID) {
+			continue
+		}
+		var shown []*volume.ListedSnapshot
+		if i.ID != "" {
+			shown = listed[volume.SnapshotIntent{Driver: i.Driver, Group: i.Group, Name: i.ID}.Key()]
+		}
+		ready := len(shown) == len(i.Sources)
+		for _, one := range shown {
+			if ready = ready && one.Ready; !i.Group {
+				one.Name = i.Name
+			}
+		}
+		switch {
+		case ready && s.drop(ctx, i) == nil:
+			t := taking{s: s, intent: i}
+			t.event("snapshot-created", "%s %q is %q, ready", t.noun(), i.Name, i.ID)
+		case i.Group || len(shown) == 0:
+			out.Pending = append(out.Pending, volume.PendingSnapshot{SnapshotIntent: i, Doing: s.told(i.Key())})
+		}
+	}
+}

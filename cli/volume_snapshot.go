@@ -1,0 +1,243 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/apiclient"
+	"github.com/volagent/volagent/agent/spec"
+)
+
+// copyTimeout is how long is waited for what copies data, unless told otherwise.
+const copyTimeout = 10 * time.Minute
+
+// pluginGrace is how long an agent may first wait for a plugin that is starting.
+const pluginGrace = 30 * time.Second
+
+func newVolumeSnapshot(a *app) *cobra.Command {
+	return group("snapshot", "Make, list and delete snapshots", "",
+		newSnapshotCreate(a), newSnapshotList(a), newSnapshotDelete(a),
+		group("group", "Make, show and delete snapshots of several volumes as of one moment", "",
+			newGroupSnapshotCreate(a), newGroupSnapshotStatus(a), newGroupSnapshotDelete(a)),
+	)
+}
+
+// takeOptions are those of whatever makes snapshots.
+type takeOptions struct {
+	volumes, params, secrets []string
+	name                     string
+	group, noWait            bool
+	timeout                  time.Duration
+}
+
+func (o *takeOptions) flags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.StringArrayVar(&o.params, "param", nil, "`KEY=VALUE` for the plugin; may be repeated")
+	f.StringArrayVar(&o.secrets, "secret", nil, "`KEY=file:PATH`, KEY=credential:NAME or KEY=env:NAME, over the volume's own; may be repeated")
+	f.DurationVar(&o.timeout, "timeout", copyTimeout, "how long to wait until it is ready")
+	f.BoolVar(&o.noWait, "no-wait", false, "ask the plugin once, and do not wait until it is ready")
+}
+
+func newSnapshotCreate(a *app) *cobra.Command {
+	var o takeOptions
+	cmd := &cobra.Command{
+		Use: "create ID [NAME]", Short: "Make a snapshot of a volume",
+		Long: `Have the plugin make a snapshot of a volume, and wait until a volume can be made from
+it. Its id, which -q prints alone, is the plugin's. The same name again goes on with the
+same snapshot, also with one whose outcome is not known; without a name it gets the
+volume's id with the time. What a volume in use has not written yet may be missing: stop
+its writer, or freeze its file system, where that matters.`,
+		Example: `  volctl volume snapshot create data
+  volctl volume snapshot create data before-upgrade --timeout 1h`,
+		Args: between(1, "ID", "NAME"), ValidArgsFunction: completeArg(a, volumeIDs),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.volumes = args[:1]
+			if o.name = snapshotName(args[0], a.env.Now()); len(args) > 1 {
+				o.name = args[1]
+			}
+			if err := o.check(); err != nil {
+				return err
+			}
+			return a.do(cmd, func(ctx context.Context, client *apiclient.Client, out *output) error {
+				return runSnapshotCreate(ctx, o, client, out)
+			})
+		},
+	}
+	o.flags(cmd)
+	return cmd
+}
+
+func newGroupSnapshotCreate(a *app) *cobra.Command {
+	o := takeOptions{group: true}
+	cmd := &cobra.Command{
+		Use: "create NAME ID...", Short: "Make snapshots of several volumes as of one moment",
+		Long: `Have the plugin make snapshots of several of its volumes as of one moment, and wait
+until volumes can be made from them. The same name again goes on with the same group.`,
+		Example: "  volctl volume snapshot group create nightly data log",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) < 2 {
+				return usage(cmd.CommandPath()+" --help", "volume snapshot group create needs NAME and at least one ID")
+			}
+			return nil
+		},
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			if len(args) == 0 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			return suggest(a, cmd, volumeIDs)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.name, o.volumes = args[0], args[1:]
+			if err := o.check(); err != nil {
+				return err
+			}
+			return a.do(cmd, func(ctx context.Context, client *apiclient.Client, out *output) error {
+				return runGroupSnapshotCreate(ctx, o, client, out)
+			})
+		},
+	}
+	o.flags(cmd)
+	return cmd
+}
+
+// snapshotName names a snapshot by its volume and the time, in characters that any
+// storage takes if it takes the volume's.
+func snapshotName(id string, now time.Time) string {
+	t := now.UTC()
+	stamp := fmt.Sprintf("-%s-%03d", t.Format("20060102T150405Z"), t.Nanosecond()/int(time.Millisecond))
+	for len(id)+len(stamp) > spec.MaxID {
+		_, last := utf8.DecodeLastRuneInString(id)
+		id = id[:len(id)-last]
+	}
+	return id + stamp
+}
+
+func (o *takeOptions) check() error {
+	for _, id := range o.volumes {
+		if err := checkVolumeID(id); err != nil {
+			return o.failed(err)
+		}
+	}
+	if err := spec.CheckSnapshotName(o.name); err != nil {
+		return o.failed(usage("a name has 1 to 128 printable characters, without a slash", "%v", err))
+	}
+	return checkTimeout(o.timeout)
+}
+
+func (o *takeOptions) failed(err error) error {
+	if o.group {
+		return failed(err, "make group snapshot %q", o.name)
+	}
+	return failed(err, "make a snapshot of volume %q", o.volumes[0])
+}
+
+// again is the command that goes on with it.
+func (o *takeOptions) again() string {
+	words := []string{"volctl volume snapshot create", shellArg(o.volumes[0]), shellArg(o.name)}
+	if o.group {
+		words = []string{"volctl volume snapshot group create", shellArg(o.name)}
+		for _, id := range o.volumes {
+			words = append(words, shellArg(id))
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// take has the agent make it, and shows how far that is.
+func take[A any](ctx context.Context, o takeOptions, client *apiclient.Client, out *output,
+	call func(ctx context.Context, params map[string]string, secrets map[string]api.Secret, wait time.Duration) (*A, error)) (*A, error) {
+	params, err := keyValues("param", o.params)
+	if err != nil {
+		return nil, err
+	}
+	secrets, err := secretRefs(o.secrets)
+	if err != nil {
+		return nil, err
+	}
+	asked, wait := ctx, o.timeout
+	if o.noWait {
+		wait = 0
+	} else {
+		var cancel context.CancelFunc
+		asked, cancel = context.WithTimeout(ctx, wait+pluginGrace+answerGrace)
+		defer cancel()
+	}
+	end := out.during(ctx, fmt.Sprintf("making snapshot %q", o.name), o.progress(client))
+	made, err := call(asked, params, secrets, wait)
+	end()
+	switch {
+	case err == nil:
+		return made, nil
+	case ctx.Err() != nil:
+		err = interrupted("it was interrupted; the plugin may go on with it", "to wait on: "+o.again())
+	case dropped(err):
+		err = hinted(err, "the plugin may go on with it; to wait on: "+o.again())
+	default:
+		err = explain(ctx, client, err, o.volumes[0])
+	}
+	return nil, o.failed(err)
+}
+
+// progress tells what the agent says of it.
+func (o *takeOptions) progress(client *apiclient.Client) told {
+	return func(ctx context.Context) string {
+		v, err := client.Volume(ctx, o.volumes[0])
+		if err != nil {
+			return ""
+		}
+		if words := pluginProgress(client, v.Spec.PluginID)(ctx); words != "" {
+			return words
+		}
+		all, err := client.Snapshots(ctx, apiclient.SnapshotFilter{Volume: o.volumes[0], Pending: true})
+		if err != nil {
+			return ""
+		}
+		for _, s := range all.Snapshots {
+			if !o.group && s.Name == o.name {
+				return s.Message
+			}
+		}
+		for _, g := range all.Groups {
+			if o.group && g.Name == o.name {
+				return g.Message
+			}
+		}
+		return ""
+	}
+}
+
+func runSnapshotCreate(ctx context.Context, o takeOptions, client *apiclient.Client, out *output) error {
+	made, err := take(ctx, o, client, out, func(ctx context.Context, params map[string]string, secrets map[string]api.Secret, wait time.Duration) (*api.Snapshot, error) {
+		return client.CreateSnapshot(ctx, api.SnapshotRequest{Volume: o.volumes[0], Name: o.name, Parameters: params, Secrets: secrets}, wait)
+	})
+	if err != nil {
+		return err
+	}
+	if made.State != api.SnapshotReady {
+		out.note("it is not ready yet; to wait for it: %s", o.again())
+	}
+	what := fmt.Sprintf("snapshot %q of volume %q", o.name, o.volumes[0])
+	return printMade(out, made, what, made.ID, made.State, made.Size)
+}
+
+func runGroupSnapshotCreate(ctx context.Context, o takeOptions, client *apiclient.Client, out *output) error {
+	made, err := take(ctx, o, client, out, func(ctx context.Context, params map[string]string, secrets map[string]api.Secret, wait time.Duration) (*api.GroupSnapshot, error) {
+		return client.CreateGroupSnapshot(ctx, api.GroupSnapshotRequest{Volumes: o.volumes, Name: o.name, Parameters: params, Secrets: secrets}, wait)
+	})
+	if err != nil {
+		return err
+	}
+	if made.State != api.SnapshotReady {
+		out.note("it is not ready yet; to wait for it: %s", o.again())
+	}
+	if !out.human() || out.quiet {
+		return printMade(out, made, "", made.ID, made.State, 0)
+	}
+	return showGroup(out, made)
+}

@@ -1,0 +1,243 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/apiclient"
+)
+
+type snapshotDeleteOptions struct {
+	plugin, id             string
+	members, secrets       []string
+	group                  bool
+	ignoreNotFound, forget bool
+	timeout                time.Duration
+	ask                    asker
+}
+
+func newSnapshotDelete(a *app) *cobra.Command {
+	var (
+		o   snapshotDeleteOptions
+		yes bool
+	)
+	cmd := &cobra.Command{
+		Use: "delete PLUGIN SNAPSHOT -y", Short: "Destroy a snapshot",
+		Long: `Have the plugin destroy a snapshot, named by the plugin's id of it. On a terminal it
+asks first; without one it needs -y. With --forget the plugin is not asked: the agent
+forgets a snapshot that was begun and has not been seen to be finished, by its name or id.`,
+		Example: "  volctl volume snapshot delete local snap-1 -y",
+		Args:    exactly("PLUGIN", "SNAPSHOT"), ValidArgsFunction: completeSnapshots(a),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.plugin, o.id, o.ask = args[0], args[1], a.asker(yes || o.forget)
+			if err := o.check(yes); err != nil {
+				return o.failed(err)
+			}
+			return a.do(cmd, func(ctx context.Context, client *apiclient.Client, out *output) error {
+				if o.forget {
+					return runSnapshotForget(ctx, o, client, out)
+				}
+				return runSnapshotDelete(ctx, o, client, out)
+			})
+		},
+	}
+	o.flags(cmd, &yes)
+	cmd.Flags().BoolVar(&o.forget, "forget", false, "forget one that was begun, whether it is there or not")
+	return cmd
+}
+
+func newGroupSnapshotDelete(a *app) *cobra.Command {
+	var (
+		o   = snapshotDeleteOptions{group: true}
+		yes bool
+	)
+	cmd := &cobra.Command{
+		Use: "delete PLUGIN GROUP [SNAPSHOT...] -y", Short: "Destroy a group of snapshots",
+		Long: `Have the plugin destroy a group with all its snapshots. Some plugins have to be told which
+these are: without them the agent asks the plugin first. On a terminal it asks for a yes;
+without one it needs -y.`,
+		Example: "  volctl volume snapshot group delete local group-1 -y",
+		Args:    pluginAndGroup, ValidArgsFunction: completeArg(a, pluginIDs),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.plugin, o.id, o.members, o.ask = args[0], args[1], args[2:], a.asker(yes)
+			if err := o.check(yes); err != nil {
+				return o.failed(err)
+			}
+			return a.do(cmd, func(ctx context.Context, client *apiclient.Client, out *output) error {
+				return runSnapshotDelete(ctx, o, client, out)
+			})
+		},
+	}
+	o.flags(cmd, &yes)
+	return cmd
+}
+
+func pluginAndGroup(cmd *cobra.Command, args []string) error {
+	if len(args) < 2 {
+		return usage(cmd.CommandPath()+" --help", "%s needs PLUGIN and GROUP", strings.TrimPrefix(cmd.CommandPath(), "volctl "))
+	}
+	return nil
+}
+
+func (o *snapshotDeleteOptions) flags(cmd *cobra.Command, yes *bool) {
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.BoolVarP(yes, "yes", "y", false, "do not ask")
+	f.StringArrayVar(&o.secrets, "secret", nil, "`KEY=file:PATH`, KEY=credential:NAME or KEY=env:NAME, where the plugin needs one; may be repeated")
+	f.DurationVar(&o.timeout, "timeout", claimTimeout, "how long a plugin that is busy with it is asked again")
+	f.BoolVar(&o.ignoreNotFound, "ignore-not-found", false, "exit 0 when there is nothing to do")
+}
+
+func (o *snapshotDeleteOptions) noun() string {
+	if o.group {
+		return "group snapshot"
+	}
+	return "snapshot"
+}
+
+func (o *snapshotDeleteOptions) failed(err error) error {
+	return failed(err, "delete %s %q", o.noun(), o.id)
+}
+
+// again is the command itself, with a yes.
+func (o *snapshotDeleteOptions) again() string {
+	words := []string{"volctl volume snapshot delete", shellArg(o.plugin), shellArg(o.id)}
+	if o.group {
+		words[0] = "volctl volume snapshot group delete"
+	}
+	for _, m := range o.members {
+		words = append(words, shellArg(m))
+	}
+	return strings.Join(append(words, "-y"), " ")
+}
+
+func (o *snapshotDeleteOptions) check(yes bool) error {
+	if err := checkPluginID(o.plugin); err != nil {
+		return err
+	}
+	if o.id == "" {
+		return usage("volctl volume snapshot list --plugin "+shellArg(o.plugin), "the id is empty")
+	}
+	if o.ask == nil && !yes && !o.forget {
+		return usage(o.again(), "it destroys data, and nobody can be asked without a terminal")
+	}
+	return checkTimeout(o.timeout)
+}
+
+func runSnapshotDelete(ctx context.Context, o snapshotDeleteOptions, client *apiclient.Client, out *output) error {
+	secrets, err := secretRefs(o.secrets)
+	if err != nil {
+		return o.failed(err)
+	}
+	if o.ask != nil {
+		question := fmt.Sprintf("Destroy %s %q of plugin %q?", o.noun(), o.id, o.plugin)
+		if yes, err := o.ask(ctx, question); err != nil || !yes {
+			return o.failed(orNotConfirmed(err))
+		}
+	}
+	call := client.DeleteSnapshot
+	if o.group {
+		call = client.DeleteGroupSnapshot
+	}
+	asked, cancel := context.WithTimeout(ctx, o.timeout+pluginGrace+answerGrace)
+	defer cancel()
+	end := out.during(ctx, fmt.Sprintf("deleting %s %q", o.noun(), o.id), pluginProgress(client, o.plugin))
+	err = call(asked, o.plugin, o.id, api.SnapshotRef{Snapshots: o.members, Secrets: secrets}, o.timeout)
+	end()
+	switch {
+	case ctx.Err() != nil && err != nil:
+		return o.failed(interrupted("it was interrupted; whether it is gone is not known", o.again()))
+	case isNotFound(err) && o.ignoreNotFound:
+		return out.print(api.Done{}, nil, nothingToDo)
+	case err != nil:
+		return o.failed(explainPlugin(ctx, client, err, o.plugin))
+	}
+	return out.print(api.Done{}, []string{o.id}, func(w *bytes.Buffer) error {
+		fmt.Fprintf(w, "%s\n", oneLine(fmt.Sprintf("deleted %s %q", o.noun(), o.id)))
+		return nil
+	})
+}
+
+func runSnapshotForget(ctx context.Context, o snapshotDeleteOptions, client *apiclient.Client, out *output) error {
+	r, err := client.ForgetSnapshot(ctx, o.plugin, o.id)
+	if isNotFound(err) && o.ignoreNotFound {
+		return out.print(api.Done{}, nil, nothingToDo)
+	}
+	if err != nil {
+		return failed(err, "forget snapshot %q", o.id)
+	}
+	return out.print(r, []string{o.id}, func(w *bytes.Buffer) error {
+		fmt.Fprintf(w, "%s\n", oneLine(fmt.Sprintf("forgot snapshot %q", o.id)))
+		for _, l := range r.Left {
+			fmt.Fprintf(w, "left: %s\n", oneLine(l))
+		}
+		return nil
+	})
+}
+
+type groupStatusOptions struct {
+	plugin, id       string
+	members, secrets []string
+}
+
+func newGroupSnapshotStatus(a *app) *cobra.Command {
+	var o groupStatusOptions
+	cmd := &cobra.Command{
+		Use: "status PLUGIN GROUP [SNAPSHOT...]", Short: "Ask a plugin for a group of snapshots",
+		Long: `Ask the plugin for a group and its snapshots. Some plugins have to be told which these
+are: without them the agent looks for them among all that the plugin lists.`,
+		Example: "  volctl volume snapshot group status local group-1",
+		Args:    pluginAndGroup, ValidArgsFunction: completeArg(a, pluginIDs),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.plugin, o.id, o.members = args[0], args[1], args[2:]
+			if err := checkPluginID(o.plugin); err != nil {
+				return err
+			}
+			return a.read(cmd, func(ctx context.Context, client *apiclient.Client, out *output) error {
+				return runGroupSnapshotStatus(ctx, o, client, out)
+			})
+		},
+	}
+	cmd.Flags().StringArrayVar(&o.secrets, "secret", nil, "`KEY=file:PATH`, KEY=credential:NAME or KEY=env:NAME, where the plugin needs one; may be repeated")
+	return cmd
+}
+
+func runGroupSnapshotStatus(ctx context.Context, o groupStatusOptions, client *apiclient.Client, out *output) error {
+	secrets, err := secretRefs(o.secrets)
+	if err != nil {
+		return err
+	}
+	g, err := client.GroupSnapshot(ctx, o.plugin, o.id, api.SnapshotRef{Snapshots: o.members, Secrets: secrets})
+	if err != nil {
+		return failed(explainPlugin(ctx, client, err, o.plugin), "show group snapshot %q", o.id)
+	}
+	return showGroup(out, g)
+}
+
+// completeSnapshots completes a plugin, then its snapshots.
+func completeSnapshots(a *app) completionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		switch len(args) {
+		case 0:
+			return suggest(a, cmd, pluginIDs)
+		case 1:
+			return suggest(a, cmd, func(ctx context.Context, client *apiclient.Client) ([]string, error) {
+				all, err := client.Snapshots(ctx, apiclient.SnapshotFilter{Plugin: args[0]})
+				if err != nil {
+					return nil, err
+				}
+				var ids []string
+				for _, s := range all.Snapshots {
+					ids = append(ids, s.ID)
+				}
+				return ids, nil
+			})
+		}
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+}
