@@ -1,0 +1,256 @@
+package provision_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/volagent/volagent/agent/provision"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// camera is a world whose plugin makes snapshots.
+type camera struct {
+	*world
+	snapshots map[string]volume.SnapshotIntent
+	// at is what the plugin has, by name.
+	at map[string]*volume.Snapshot
+	// fails are how the next calls fail, by their kind; a nil error is a success.
+	fails map[volume.Kind][]error
+	// ripe is after how many looks a snapshot is ready.
+	ripe   int
+	paused []time.Duration
+	// patience is how many pauses last until the wait is over; 0 is all.
+	patience int
+	pages    [][]volume.Snapshot
+	planted  func() // runs at each pause
+}
+
+func newCamera(t *testing.T, caps ...string) *camera {
+	t.Helper()
+	c := &camera{world: newWorld(), snapshots: map[string]volume.SnapshotIntent{}, at: map[string]*volume.Snapshot{}, fails: map[volume.Kind][]error{}}
+	k := &c.view.Info.Caps
+	k.Snapshot = true
+	for _, has := range caps {
+		*map[string]*bool{"list": &k.ListSnapshots, "get": &k.GetSnapshot, "group": &k.GroupSnapshot, "none": &k.Attach}[has] = true
+		if has == "none" {
+			k.Snapshot = false
+		}
+	}
+	v := existing()
+	v.Secrets = map[string]volume.SecretRef{"key": {File: "/k"}}
+	c.mustRegister(t, v)
+	c.calls, c.events = nil, nil
+	return c
+}
+
+func (c *camera) service() *provision.Service {
+	s := c.world.service()
+	s.Store, s.Queue, s.Plugins = c, c, c
+	s.Pause = func(ctx context.Context, d time.Duration) error {
+		c.paused = append(c.paused, d)
+		if c.planted != nil {
+			c.planted()
+		}
+		if c.patience > 0 && len(c.paused) >= c.patience {
+			return context.DeadlineExceeded
+		}
+		return ctx.Err()
+	}
+	return s
+}
+
+func (c *camera) Snapshots() []volume.SnapshotIntent {
+	return slices.Collect(maps.Values(c.snapshots))
+}
+
+// Update is all or nothing here too.
+func (c *camera) Update(ctx context.Context, fn func(provision.Tx) error) error {
+	was := maps.Clone(c.snapshots)
+	err := c.world.Update(ctx, func(inner provision.Tx) error { return fn(cameraTx{inner, c}) })
+	if err != nil {
+		c.snapshots = was
+	}
+	return err
+}
+
+type cameraTx struct {
+	provision.Tx
+	c *camera
+}
+
+func (t cameraTx) Snapshot(key string) (volume.SnapshotIntent, bool) {
+	i, ok := t.c.snapshots[key]
+	return i, ok
+}
+func (t cameraTx) PutSnapshot(i volume.SnapshotIntent) { t.c.snapshots[i.Key()] = i }
+func (t cameraTx) DeleteSnapshot(key string)           { delete(t.c.snapshots, key) }
+
+func (c *camera) IDs() []string { return []string{"ebs"} }
+
+func (c *camera) Provisioner(string) (provision.Plugin, error) {
+	if !c.view.Ready {
+		return nil, volume.Errorf(volume.ErrPluginUnavailable, "plugin is down")
+	}
+	return c, nil
+}
+
+// called notes a call and how it goes.
+func (c *camera) called(k volume.Kind, what string, secrets volume.Secrets) error {
+	c.calls = append(c.calls, fmt.Sprintf("%s %s, %d held, %d secrets", k, what, len(c.held), len(secrets)))
+	if rest := c.fails[k]; len(rest) > 0 {
+		c.fails[k] = rest[1:]
+		return rest[0]
+	}
+	return nil
+}
+
+func (c *camera) CreateSnapshot(_ context.Context, r volume.SnapshotRequest) (volume.Snapshot, error) {
+	if len(c.snapshots) == 0 {
+		c.calls = append(c.calls, "with no intent on disk")
+	}
+	if err := c.called(volume.CreateSnapshot, r.Name+" of "+r.SourceID, r.Secrets); err != nil {
+		return volume.Snapshot{}, err
+	}
+	one, ok := c.at[r.Name]
+	if !ok {
+		one = &volume.Snapshot{ID: fmt.Sprintf("snap-%d", len(c.at)+1), SourceID: r.SourceID, Size: 7}
+		c.at[r.Name] = one
+	}
+	c.ripen(one)
+	return *one, nil
+}
+
+func (c *camera) ripen(one *volume.Snapshot) {
+	one.Ready = one.Ready || c.ripe <= 0
+	c.ripe--
+}
+
+func (c *camera) of(id string) *volume.Snapshot {
+	for _, one := range c.at {
+		if one.ID == id {
+			return one
+		}
+	}
+	return nil
+}
+
+func (c *camera) GetSnapshot(_ context.Context, r volume.SnapshotRef) (volume.Snapshot, error) {
+	if err := c.called(volume.GetSnapshot, r.ID, r.Secrets); err != nil {
+		return volume.Snapshot{}, err
+	}
+	one := c.of(r.ID)
+	if one == nil {
+		return volume.Snapshot{}, refusal(volume.GetSnapshot, "NotFound")
+	}
+	c.ripen(one)
+	return *one, nil
+}
+
+func (c *camera) ListSnapshots(_ context.Context, r volume.ListSnapshotsRequest) (volume.SnapshotPage, error) {
+	if err := c.called(volume.ListSnapshots, r.ID+r.SourceID+r.Token, r.Secrets); err != nil {
+		return volume.SnapshotPage{}, err
+	}
+	if c.pages != nil {
+		n := 0
+		_, _ = fmt.Sscan(r.Token, &n)
+		page := volume.SnapshotPage{Entries: c.pages[n]}
+		if n+1 < len(c.pages) {
+			page.Next = fmt.Sprint(n + 1)
+		}
+		return page, nil
+	}
+	var page volume.SnapshotPage
+	for _, one := range c.at {
+		if r.ID == "" || one.ID == r.ID {
+			c.ripen(one)
+			page.Entries = append(page.Entries, *one)
+		}
+	}
+	return page, nil
+}
+
+func (c *camera) DeleteSnapshot(_ context.Context, r volume.SnapshotRef) error {
+	return c.called(volume.DeleteSnapshot, r.ID, r.Secrets)
+}
+
+func (c *camera) CreateGroupSnapshot(_ context.Context, r volume.GroupSnapshotRequest) (volume.GroupSnapshot, error) {
+	if err := c.called(volume.CreateGroupSnapshot, fmt.Sprint(r.Name, " of ", r.SourceIDs), r.Secrets); err != nil {
+		return volume.GroupSnapshot{}, err
+	}
+	c.ripe--
+	return c.group(c.ripe < 0), nil
+}
+
+func (c *camera) group(ready bool) volume.GroupSnapshot {
+	return volume.GroupSnapshot{ID: "group-1", Ready: ready, Snapshots: []volume.Snapshot{
+		{ID: "m1", SourceID: "vol-9", GroupID: "group-1", Ready: ready}, {ID: "m2", SourceID: "vol-8", GroupID: "group-1", Ready: ready},
+	}}
+}
+
+func (c *camera) GetGroupSnapshot(_ context.Context, r volume.GroupSnapshotRef) (volume.GroupSnapshot, error) {
+	if err := c.called(volume.GetGroupSnapshot, fmt.Sprint(r.ID, r.SnapshotIDs), r.Secrets); err != nil {
+		return volume.GroupSnapshot{}, err
+	}
+	c.ripe--
+	return c.group(c.ripe < 0), nil
+}
+
+func (c *camera) DeleteGroupSnapshot(_ context.Context, r volume.GroupSnapshotRef) error {
+	return c.called(volume.DeleteGroupSnapshot, fmt.Sprint(r.ID, r.SnapshotIDs), r.Secrets)
+}
+
+// refusal is a call that failed, as csiclient classes it.
+func refusal(k volume.Kind, code string) *volume.CallError {
+	retry := volume.RetryBackoff
+	switch code {
+	case "InvalidArgument", "AlreadyExists", "OutOfRange", "PermissionDenied", "Unauthenticated":
+		retry = volume.RetryChange
+	case "Unimplemented":
+		retry = volume.RetryNever
+	}
+	return &volume.CallError{Step: string(k), Code: code, Message: "no", Retry: retry, Answered: code != "DeadlineExceeded"}
+}
+
+func (c *camera) take(t *testing.T, wait time.Duration) (volume.MadeSnapshot, error) {
+	t.Helper()
+	return c.service().Snapshot(t.Context(), volume.SnapshotAsk{Volumes: []string{"data"}, Name: "nightly"}, wait)
+}
+
+// The world of other tests makes none.
+func (w *world) IDs() []string                      { return []string{"ebs"} }
+func (w *world) Snapshots() []volume.SnapshotIntent { return nil }
+
+func (t tx) Snapshot(string) (volume.SnapshotIntent, bool) { return volume.SnapshotIntent{}, false }
+func (t tx) PutSnapshot(volume.SnapshotIntent)             {}
+func (t tx) DeleteSnapshot(string)                         {}
+
+func (w *world) CreateSnapshot(context.Context, volume.SnapshotRequest) (volume.Snapshot, error) {
+	return volume.Snapshot{}, errDisk
+}
+func (w *world) DeleteSnapshot(context.Context, volume.SnapshotRef) error { return errDisk }
+func (w *world) GetSnapshot(context.Context, volume.SnapshotRef) (volume.Snapshot, error) {
+	return volume.Snapshot{}, errDisk
+}
+func (w *world) ListSnapshots(context.Context, volume.ListSnapshotsRequest) (volume.SnapshotPage, error) {
+	return volume.SnapshotPage{}, errDisk
+}
+func (w *world) CreateGroupSnapshot(context.Context, volume.GroupSnapshotRequest) (volume.GroupSnapshot, error) {
+	return volume.GroupSnapshot{}, errDisk
+}
+func (w *world) DeleteGroupSnapshot(context.Context, volume.GroupSnapshotRef) error { return errDisk }
+func (w *world) GetGroupSnapshot(context.Context, volume.GroupSnapshotRef) (volume.GroupSnapshot, error) {
+	return volume.GroupSnapshot{}, errDisk
+}
+
+// endless gives one token for ever.
+type endless struct{ *camera }
+
+func (e endless) Provisioner(string) (provision.Plugin, error) { return e, nil }
+
+func (e endless) ListSnapshots(context.Context, volume.ListSnapshotsRequest) (volume.SnapshotPage, error) {
+	return volume.SnapshotPage{Next: "1"}, nil
+}

@@ -1,0 +1,191 @@
+package provision_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// A listing goes through all pages, and starts over when its token is no good any more.
+func TestSnapshotsPaged(t *testing.T) {
+	c := newCamera(t, "list")
+	c.pages = [][]volume.Snapshot{{{ID: "s1"}, {ID: "s2"}}, {}, {{ID: "s3", Ready: true}}}
+	aborted := refusal(volume.ListSnapshots, "Aborted")
+	c.fails[volume.ListSnapshots] = []error{nil, nil, aborted}
+	list, err := c.service().Snapshots(t.Context(), volume.SnapshotsAsk{VolumeID: "data"})
+	if err != nil || len(list.Listed) != 3 || list.Listed[2].ID != "s3" || list.Listed[0].PluginID != "ebs" {
+		t.Errorf("%v, %+v", err, list)
+	}
+	equal(t, "calls", c.calls, []string{
+		"ListSnapshots vol-9, 0 held, 1 secrets", "ListSnapshots vol-91, 0 held, 1 secrets", "ListSnapshots vol-92, 0 held, 1 secrets",
+		"ListSnapshots vol-9, 0 held, 1 secrets", "ListSnapshots vol-91, 0 held, 1 secrets", "ListSnapshots vol-92, 0 held, 1 secrets",
+	})
+	c.fails[volume.ListSnapshots] = []error{nil, aborted, nil, aborted, nil, aborted, nil, aborted}
+	_, err = c.service().Snapshots(t.Context(), volume.SnapshotsAsk{PluginID: "ebs"})
+	var ce *volume.CallError
+	if !errors.As(err, &ce) || ce.Code != "Aborted" {
+		t.Errorf("a token that is never good: %v", err)
+	}
+}
+
+// A plugin that gives one token for ever is not followed for ever.
+func TestSnapshotsWithoutEnd(t *testing.T) {
+	c := newCamera(t, "list")
+	s := c.service()
+	s.Plugins = endless{c}
+	_, err := s.Snapshots(t.Context(), volume.SnapshotsAsk{PluginID: "ebs"})
+	want(t, "endless", err, nil, `the token "1" came twice`)
+}
+
+// Who cannot list is noted, with what is known all the same.
+func TestSnapshotsNotListed(t *testing.T) {
+	c := newCamera(t)
+	c.ripe = 9
+	if _, err := c.take(t, 0); err != nil {
+		t.Fatal(err)
+	}
+	c.calls = nil
+	list, err := c.service().Snapshots(t.Context(), volume.SnapshotsAsk{PluginID: "ebs"})
+	if err != nil || len(list.Listed) != 0 || len(list.Pending) != 1 || list.Pending[0].ID != "snap-1" || len(c.calls) != 0 {
+		t.Errorf("%v, %+v, %q", err, list, c.calls)
+	}
+	equal(t, "notes", list.Notes, []string{`plugin "ebs" cannot list its snapshots: only those are shown that have not been seen to be finished`})
+
+	c.view.Info.Caps.GetSnapshot, c.ripe = true, 0
+	if list, err = c.service().Snapshots(t.Context(), volume.SnapshotsAsk{PluginID: "ebs"}); err != nil || len(list.Listed) != 1 || !list.Listed[0].Ready || len(c.snapshots) != 0 {
+		t.Errorf("asked one by one: %v, %+v, %+v", err, list, c.snapshots)
+	}
+
+	c.view.Ready, c.view.State = false, "backing-off"
+	if list, err = c.service().Snapshots(t.Context(), volume.SnapshotsAsk{}); err != nil || len(list.Notes) != 1 {
+		t.Errorf("%v, %+v", err, list)
+	}
+	equal(t, "notes", list.Notes, []string{`plugin "ebs" is backing-off, so its snapshots are not shown`})
+}
+
+func TestSnapshotsRefused(t *testing.T) {
+	c := newCamera(t, "none")
+	_, err := c.service().Snapshots(t.Context(), volume.SnapshotsAsk{PluginID: "ebs"})
+	want(t, "it cannot", err, volume.ErrRefused, `plugin "ebs" cannot snapshot`)
+	_, err = c.service().Snapshots(t.Context(), volume.SnapshotsAsk{PluginID: "nfs"})
+	want(t, "no plugin", err, volume.ErrNotFound, `no plugin "nfs"`)
+	_, err = c.service().Snapshots(t.Context(), volume.SnapshotsAsk{VolumeID: "gone"})
+	want(t, "no volume", err, volume.ErrNotFound, `no volume "gone"`)
+	_, err = c.service().Snapshots(t.Context(), volume.SnapshotsAsk{PluginID: "nfs", VolumeID: "data"})
+	want(t, "of another plugin", err, volume.ErrInvalid, `volume "data" is of plugin "ebs"`)
+	if len(c.calls) > 0 {
+		t.Errorf("calls %q", c.calls)
+	}
+}
+
+// A group is finished when each of its snapshots was listed as ready.
+func TestGroupIsListed(t *testing.T) {
+	c := newCamera(t, "group", "list")
+	v := existing()
+	v.ID, v.ExternalID = "a", "vol-8"
+	c.mustRegister(t, v)
+	c.ripe = 9
+	if _, err := c.service().Snapshot(t.Context(), volume.SnapshotAsk{Group: true, Volumes: []string{"data", "a"}, Name: "g"}, 0); err != nil {
+		t.Fatal(err)
+	}
+	members := c.group(true).Snapshots
+	for i, tt := range []struct {
+		listed  []volume.Snapshot
+		pending int
+	}{{members[:1], 1}, {c.group(false).Snapshots, 1}, {members, 0}} {
+		c.pages = [][]volume.Snapshot{tt.listed}
+		list, err := c.service().Snapshots(t.Context(), volume.SnapshotsAsk{PluginID: "ebs"})
+		if err != nil || len(list.Pending) != tt.pending || len(c.snapshots) != tt.pending {
+			t.Errorf("listing %d: %v, %+v, %+v", i, err, list, c.snapshots)
+		}
+	}
+}
+
+func TestDeleteSnapshot(t *testing.T) {
+	c := newCamera(t)
+	c.ripe = 9
+	if _, err := c.take(t, 0); err != nil {
+		t.Fatal(err)
+	}
+	c.calls = nil
+	at := volume.SnapshotAt{PluginID: "ebs", ID: "snap-1", Secrets: map[string]volume.SecretRef{"k": {Env: "K"}}}
+	c.fails[volume.DeleteSnapshot] = []error{refusal(volume.DeleteSnapshot, "Aborted"), refusal(volume.DeleteSnapshot, "Aborted")}
+	if err := c.service().DeleteSnapshot(t.Context(), at, minute); err != nil || len(c.calls) != 3 || len(c.snapshots) != 0 {
+		t.Errorf("%v, %q, %+v", err, c.calls, c.snapshots)
+	}
+	for code, tt := range map[string]struct {
+		kind  error
+		words string
+	}{
+		"FailedPrecondition": {volume.ErrRefused, `plugin "ebs" refuses it: no`},
+		"NotFound":           {volume.ErrNotFound, "knows nothing of it"},
+		"InvalidArgument":    {volume.ErrInvalid, "refuses it: no"}, // a member of a group
+		"DeadlineExceeded":   {volume.ErrTimeout, `whether snapshot "snap-1" is gone is not known`},
+		"Internal":           {nil, "volctl volume snapshot delete ebs snap-1 -y"},
+	} {
+		c.fails[volume.DeleteSnapshot] = []error{refusal(volume.DeleteSnapshot, code)}
+		want(t, code, c.service().DeleteSnapshot(t.Context(), at, minute), tt.kind, tt.words)
+	}
+	c.view.Info.Caps.Snapshot = false
+	want(t, "it cannot", c.service().DeleteSnapshot(t.Context(), at, minute), volume.ErrRefused, `plugin "ebs" cannot snapshot`)
+	at.PluginID = "nfs"
+	want(t, "no plugin", c.service().DeleteSnapshot(t.Context(), at, minute), volume.ErrNotFound, `no plugin "nfs"`)
+}
+
+// A name is no id: where that is all there is, to delete it would look done.
+func TestDeleteByName(t *testing.T) {
+	c := newCamera(t)
+	c.fails[volume.CreateSnapshot] = []error{refusal(volume.CreateSnapshot, "Internal")}
+	_, err := c.take(t, 0)
+	want(t, "uncertain", err, nil, "is not known")
+	at := volume.SnapshotAt{PluginID: "ebs", ID: "nightly"}
+	c.calls = nil
+	want(t, "no id yet", c.service().DeleteSnapshot(t.Context(), at, 0), volume.ErrRefused, `"nightly" is the name of a snapshot that plugin "ebs" has not given an id yet`,
+		"to learn its id: volctl volume snapshot create data nightly", "volctl volume snapshot delete ebs nightly --forget")
+	c.ripe = 9
+	if _, err := c.take(t, 0); err != nil {
+		t.Fatal(err)
+	}
+	want(t, "it has one", c.service().DeleteSnapshot(t.Context(), at, 0), volume.ErrNotFound, `"nightly" is a name; the snapshot has the id "snap-1"`)
+	left, err := c.service().ForgetSnapshot(t.Context(), at)
+	if err != nil || len(c.snapshots) != 0 {
+		t.Errorf("%v, %+v", err, c.snapshots)
+	}
+	equal(t, "left", left, []string{`plugin "ebs" has "snap-1"`})
+	_, err = c.service().ForgetSnapshot(t.Context(), at)
+	want(t, "twice", err, volume.ErrNotFound, `no snapshot "nightly" of plugin "ebs" is being made`)
+}
+
+// A plugin may have to be told the members of a group: they are looked for in its list,
+// else it is asked without.
+func TestDeleteGroup(t *testing.T) {
+	c := newCamera(t, "group", "list")
+	c.pages = [][]volume.Snapshot{{{ID: "x"}, {ID: "m1", GroupID: "group-1"}}, {{ID: "m2", GroupID: "group-1"}}}
+	at := volume.SnapshotAt{PluginID: "ebs", ID: "group-1", Group: true}
+	if err := c.service().DeleteSnapshot(t.Context(), at, 0); err != nil {
+		t.Error(err)
+	}
+	c.view.Info.Caps.ListSnapshots = false
+	if err := c.service().DeleteSnapshot(t.Context(), at, 0); err != nil {
+		t.Error(err)
+	}
+	equal(t, "calls", c.calls, []string{
+		"ListSnapshots , 0 held, 1 secrets", "ListSnapshots 1, 0 held, 1 secrets", "DeleteVolumeGroupSnapshot group-1[m1 m2], 0 held, 1 secrets",
+		"GetVolumeGroupSnapshot group-1[], 0 held, 1 secrets", "DeleteVolumeGroupSnapshot group-1[m1 m2], 0 held, 1 secrets",
+	})
+	c.fails[volume.GetGroupSnapshot] = []error{refusal(volume.GetGroupSnapshot, "InvalidArgument")}
+	want(t, "it must be told", c.service().DeleteSnapshot(t.Context(), at, 0), volume.ErrInvalid, "has to be told which snapshots belong to it", "name them")
+	at.Members, c.calls = []string{"m9"}, nil
+	if err := c.service().DeleteSnapshot(t.Context(), at, 0); err != nil {
+		t.Error(err)
+	}
+	equal(t, "calls", c.calls, []string{"DeleteVolumeGroupSnapshot group-1[m9], 0 held, 1 secrets"})
+	got, err := c.service().GroupSnapshot(t.Context(), at)
+	if err != nil || got.ID != "group-1" {
+		t.Errorf("%v, %+v", err, got)
+	}
+	c.fails[volume.GetGroupSnapshot] = []error{refusal(volume.GetGroupSnapshot, "NotFound")}
+	_, err = c.service().GroupSnapshot(t.Context(), at)
+	want(t, "no group", err, volume.ErrNotFound, "knows nothing of it")
+}
