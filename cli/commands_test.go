@@ -276,7 +276,7 @@ func TestCreate(t *testing.T) {
 	r := with(t, f)
 
 	expect(t, r.volctl("volume", "create", "a", "-plugin", "local", "-size", "10GiB", "-param", "type=image", "-param", "x=a=b", "-fs-type", "xfs"), 0, "created volume \"a\" (10GiB)\n", "")
-	expectSent(t, f, `POST /v1/volumes/a/create {"id":"a","plugin_id":"local","capacity_min":10737418240,"capabilities":[{"access_mode":"single-node-writer","attachment_mode":"file-system"}],"mount_options":{"fs_type":"xfs"},"parameters":{"type":"image","x":"a=b"}}`)
+	expectSent(t, f, `POST /v1/volumes/a/create?wait=10m0s {"id":"a","plugin_id":"local","capacity_min":10737418240,"capabilities":[{"access_mode":"single-node-writer","attachment_mode":"file-system"}],"mount_options":{"fs_type":"xfs"},"parameters":{"type":"image","x":"a=b"}}`)
 	for args, want := range map[string]string{
 		"a --size 1GiB":                      "--plugin is needed",
 		"a --plugin p --size 10":             "--size: bad size \"10\": a unit is needed",

@@ -171,10 +171,7 @@ func volumeProgress(client *apiclient.Client, id, plugin string) told {
 		}
 		if at := v.Attempt; at.Waits != "" || at.Step == "wait" {
 			return at.Waits
-		} else if at.Running {
-			return at.Step
-		} else {
-			return joined(": ", step(at), at.Message)
 		}
+		return joined(": ", v.Attempt.Step, v.Attempt.Code, v.Attempt.Message)
 	}
 }

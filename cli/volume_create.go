@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/volagent/volagent/agent/api"
@@ -17,11 +18,13 @@ import (
 type volumeCreateOptions struct {
 	plugin, size, accessMode, attachmentMode, fsType string
 	params, mutable, mountFlags, secrets             []string
+	snapshot, clone                                  string
+	timeout                                          time.Duration
 	specs                                            []api.VolumeSpec
 }
 
 // withoutFile are the flags that describe a volume in place of a file.
-var withoutFile = []string{"plugin", "size", "param", "mutable-param", "access-mode", "attachment-mode", "fs-type", "mount-flag", "secret"}
+var withoutFile = []string{"plugin", "size", "param", "mutable-param", "access-mode", "attachment-mode", "fs-type", "mount-flag", "secret", "snapshot", "clone"}
 
 func newVolumeCreate(a *app) *cobra.Command {
 	var o volumeCreateOptions
@@ -29,9 +32,14 @@ func newVolumeCreate(a *app) *cobra.Command {
 		Use: "create FILE|- | create ID --plugin P", Short: "Have a plugin make volumes",
 		Long: `Have a plugin make the volumes of a file (- is stdin), or one volume that flags describe.
 Several volumes of a file are made one after the other, also after one that failed. A
-volume that is there as described is left as it is, with exit code 0.`,
+volume that is there as described is left as it is, with exit code 0.
+
+With --snapshot or --clone, or their like in the file, the volume is filled from a
+snapshot, or from another volume, of the same plugin. A plugin that says that it is still
+at it is asked again until --timeout; the same command goes on with what was begun.`,
 		Example: `  volctl volume create data.yaml
-  volctl volume create data --plugin local --size 10GiB --param type=image`,
+  volctl volume create data --plugin local --size 10GiB --param type=image
+  volctl volume create copy --plugin local --clone data`,
 		Args: exactly("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			described := ""
@@ -39,6 +47,9 @@ volume that is there as described is left as it is, with exit code 0.`,
 				if cmd.Flags().Changed(name) {
 					described = name
 				}
+			}
+			if err := checkTimeout(o.timeout); err != nil {
+				return err
 			}
 			return a.do(cmd, func(ctx context.Context, client *apiclient.Client, out *output) (err error) {
 				if described != "" {
@@ -65,6 +76,10 @@ volume that is there as described is left as it is, with exit code 0.`,
 	f.StringVar(&o.fsType, "fs-type", "", "the file system `TYPE` it is given")
 	f.StringArrayVar(&o.mountFlags, "mount-flag", nil, "a mount `OPTION`; may be repeated")
 	f.StringArrayVar(&o.secrets, "secret", nil, secretUsage)
+	f.StringVar(&o.snapshot, "snapshot", "", "fill it from the plugin's `SNAPSHOT` of this id")
+	f.StringVar(&o.clone, "clone", "", "fill it from this `VOLUME` of the plugin, by its id here or its external id")
+	f.DurationVar(&o.timeout, "timeout", copyTimeout, "how long a plugin that is at it is asked again, for each volume")
+	completeFlag(a, cmd, "clone", volumeIDs)
 	completeFlag(a, cmd, "plugin", pluginIDs)
 	completeChoice(cmd, "access-mode", spec.AccessModes())
 	completeChoice(cmd, "attachment-mode", spec.AttachmentModes())
@@ -86,7 +101,7 @@ func meantID(file string, err error) error {
 
 // describe makes the spec of flags.
 func (o *volumeCreateOptions) describe(id string) ([]api.VolumeSpec, error) {
-	s := api.VolumeSpec{ID: id, PluginID: o.plugin}
+	s := api.VolumeSpec{ID: id, PluginID: o.plugin, SnapshotID: o.snapshot, CloneID: o.clone}
 	if err := checkVolumeID(id); err != nil {
 		return nil, err
 	}
@@ -95,6 +110,9 @@ func (o *volumeCreateOptions) describe(id string) ([]api.VolumeSpec, error) {
 	}
 	if err := checkPluginID(o.plugin); err != nil {
 		return nil, err
+	}
+	if o.snapshot != "" && o.clone != "" {
+		return nil, usage("", "--snapshot and --clone exclude each other: a volume is filled from one source")
 	}
 	if o.size != "" {
 		bytes, err := spec.ParseSize(o.size)
@@ -126,7 +144,7 @@ func (o *volumeCreateOptions) describe(id string) ([]api.VolumeSpec, error) {
 func runVolumeCreate(ctx context.Context, o volumeCreateOptions, client *apiclient.Client, out *output) error {
 	state := func(s api.VolumeSpec) told { return volumeProgress(client, s.ID, s.PluginID) }
 	return apply(ctx, "create", o.specs, client, out, state, func(s api.VolumeSpec) (*api.VolumeResult, error) {
-		return client.CreateVolume(ctx, s, false)
+		return client.CreateVolumeWithin(ctx, s, o.timeout)
 	})
 }
 

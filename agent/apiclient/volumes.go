@@ -47,6 +47,12 @@ func (c *Client) CreateVolume(ctx context.Context, spec api.VolumeSpec, dryRun b
 	return get[api.VolumeResult](ctx, c, call{method: http.MethodPost, path: []string{"volumes", spec.ID, "create"}, query: when("dry_run", dryRun), body: spec})
 }
 
+// CreateVolumeWithin is CreateVolume, and asks again, up to wait, a plugin that says that
+// it is at it, as one that copies data may.
+func (c *Client) CreateVolumeWithin(ctx context.Context, spec api.VolumeSpec, wait time.Duration) (*api.VolumeResult, error) {
+	return get[api.VolumeResult](ctx, c, call{method: http.MethodPost, path: []string{"volumes", spec.ID, "create"}, query: waiting(wait), body: spec})
+}
+
 // DeregisterVolume forgets the volume and leaves its data alone. With force its
 // claims are dropped with it, unless a live alloc holds one.
 func (c *Client) DeregisterVolume(ctx context.Context, id string, force bool) (*api.DeregisterResult, error) {

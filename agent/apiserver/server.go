@@ -30,7 +30,8 @@ type Claims interface {
 // Volumes registers, creates and forgets volumes.
 type Volumes interface {
 	Register(ctx context.Context, spec volume.Volume, dry bool) (volume.Record, volume.Change, error)
-	Create(ctx context.Context, spec volume.Volume, dry bool) (volume.Record, volume.Change, error)
+	// CreateWithin asks a plugin again, up to wait, that says that it is at it.
+	CreateWithin(ctx context.Context, spec volume.Volume, dry bool, wait time.Duration) (volume.Record, volume.Change, error)
 	Delete(ctx context.Context, id, confirm string) error
 	Deregister(ctx context.Context, id string, force bool) (left []string, err error)
 	Forget(ctx context.Context, id string) (left []string, err error)

@@ -168,7 +168,13 @@ func (s *Server) register(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) create(w http.ResponseWriter, r *http.Request) error {
-	return s.apply(w, r, s.o.Volumes.Create)
+	wait, err := duration(r, "wait")
+	if err != nil {
+		return err
+	}
+	return s.apply(w, r, func(ctx context.Context, v volume.Volume, dry bool) (volume.Record, volume.Change, error) {
+		return s.o.Volumes.CreateWithin(ctx, v, dry, wait)
+	})
 }
 
 // apply reads a volume file and lays it on.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -13,6 +14,12 @@ import (
 // changes nothing; a create that was cut short is taken up where it stopped,
 // because a plugin gives the same volume for the same name.
 func (s *Service) Create(ctx context.Context, spec volume.Volume, dry bool) (volume.Record, volume.Change, error) {
+	return s.CreateWithin(ctx, spec, dry, 0)
+}
+
+// CreateWithin is Create, and asks again, up to wait, a plugin that says that it is at
+// it; with 0 it does not.
+func (s *Service) CreateWithin(ctx context.Context, spec volume.Volume, dry bool, wait time.Duration) (volume.Record, volume.Change, error) {
 	if err := spec.Check(); err != nil {
 		return failed(err)
 	}
@@ -38,6 +45,10 @@ func (s *Service) Create(ctx context.Context, spec volume.Volume, dry bool) (vol
 	if _, err := s.Secrets(spec); err != nil { // better now than with an intent on disk
 		return failed(err)
 	}
+	clone, err := s.source(spec, info)
+	if err != nil {
+		return failed(err)
+	}
 	fill(&spec, info)
 	spec.Created, spec.Provision = true, volume.Provisioning
 	r := volume.Record{Volume: spec}
@@ -47,7 +58,11 @@ func (s *Service) Create(ctx context.Context, spec volume.Volume, dry bool) (vol
 	if spec.Secrets, err = s.Seal.Seal(spec.ID, spec.Secrets, had.Volume.Secrets); err != nil {
 		return failed(err)
 	}
-	err = s.Queue.Call(ctx, spec.ID, volume.CreateVolume, func() error {
+	ctx, cancel := within(ctx, wait)
+	defer cancel()
+	asked := spec
+	asked.CloneID = clone
+	err = s.creating(ctx, spec, wait, func() error {
 		// 1. What can fail here. 2. The intent. 3. The call. 4. What came of it.
 		p, secrets, err := s.reach(spec)
 		if err != nil {
@@ -57,7 +72,7 @@ func (s *Service) Create(ctx context.Context, spec volume.Volume, dry bool) (vol
 		if err != nil {
 			return err
 		}
-		made, err := create(ctx, p, spec, secrets)
+		made, err := create(ctx, p, asked, secrets)
 		if err != nil {
 			return s.notCreated(ctx, spec, err, resumed)
 		}
@@ -146,6 +161,9 @@ func (s *Service) notCreated(ctx context.Context, v volume.Volume, cause error, 
 	}
 	if err := s.dropIntent(ctx, v.ID); err != nil {
 		return errors.Join(cause, err)
+	}
+	if words := sourceless(v, ce); words != nil {
+		return unclear(volume.CreateVolume, cause, words)
 	}
 	return refusal(v.PluginID, cause)
 }

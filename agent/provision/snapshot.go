@@ -42,20 +42,16 @@ func (s *Service) Snapshot(ctx context.Context, ask volume.SnapshotAsk, wait tim
 		return volume.MadeSnapshot{}, err
 	}
 	t.wait = wait
-	within := ctx
-	if wait > 0 {
-		var cancel context.CancelFunc
-		within, cancel = context.WithTimeout(ctx, wait)
-		defer cancel()
-	}
+	patient, cancel := within(ctx, wait)
+	defer cancel()
 	// 1. The intent. 2. The call, until it is answered. 3. Until the snapshot is ready.
 	if err := t.intend(ctx); err != nil {
 		return volume.MadeSnapshot{}, err
 	}
 	defer s.tell(t.intent.Key(), "")
-	got, err := t.take(within)
+	got, err := t.take(patient)
 	if err == nil && wait > 0 {
-		got, err = t.ripen(within, got)
+		got, err = t.ripen(patient, got)
 	}
 	switch {
 	case ctx.Err() != nil:

@@ -45,17 +45,13 @@ func (s *Service) DeleteSnapshot(ctx context.Context, ref volume.SnapshotAt, wai
 			return err
 		}
 	}
-	within := ctx
-	if wait > 0 {
-		var cancel context.CancelFunc
-		within, cancel = context.WithTimeout(ctx, wait)
-		defer cancel()
-	}
-	err = s.persist(within, wait, func() error {
+	patient, cancel := within(ctx, wait)
+	defer cancel()
+	err = s.persist(patient, wait, func() error {
 		if ref.Group {
-			return p.DeleteGroupSnapshot(within, volume.GroupSnapshotRef{ID: ref.ID, SnapshotIDs: members, Secrets: secrets})
+			return p.DeleteGroupSnapshot(patient, volume.GroupSnapshotRef{ID: ref.ID, SnapshotIDs: members, Secrets: secrets})
 		}
-		return p.DeleteSnapshot(within, volume.SnapshotRef{ID: ref.ID, Secrets: secrets})
+		return p.DeleteSnapshot(patient, volume.SnapshotRef{ID: ref.ID, Secrets: secrets})
 	})
 	if ctx.Err() != nil {
 		return ctx.Err()

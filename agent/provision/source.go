@@ -1,0 +1,92 @@
+package provision
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// source returns what a volume is filled from, as its plugin knows it: the id of a
+// snapshot as it is, and that of a volume to be cloned, which may be the one that the
+// volume has here. What the plugin cannot do is refused.
+func (s *Service) source(v volume.Volume, info volume.PluginInfo) (clone string, err error) {
+	switch {
+	case v.SnapshotID != "" && !info.Caps.Snapshot:
+		return "", volume.Errorf(volume.ErrRefused, "plugin %q cannot snapshot, so volume %q cannot be made from a snapshot", v.PluginID, v.ID).
+			WithHint("volctl plugin status %s", v.PluginID)
+	case v.CloneID == "":
+		return "", nil
+	case !info.Caps.Clone:
+		return "", volume.Errorf(volume.ErrRefused, "plugin %q cannot clone volumes", v.PluginID).WithHint("volctl plugin status %s", v.PluginID)
+	}
+	r, ok := s.Store.Volume(v.CloneID)
+	if !ok {
+		return v.CloneID, nil // an external id
+	}
+	switch of := r.Volume; {
+	case of.ID == v.ID:
+		return "", volume.Errorf(volume.ErrInvalid, "volume %q cannot be a clone of itself", v.ID)
+	case of.Driver != info.Driver:
+		return "", volume.Errorf(volume.ErrRefused, "volume %q is of plugin %q, and plugin %q clones its own volumes alone", of.ID, of.PluginID, v.PluginID)
+	case of.Provision != volume.Provisioned:
+		return "", volume.Errorf(volume.ErrRefused, "volume %q cannot be cloned: %s was begun and has not been seen to end", of.ID, of.Provision).
+			WithHint("volctl volume status %s", of.ID)
+	default:
+		return of.ExternalID, nil
+	}
+}
+
+// sourceless is the error for a source that the plugin does not know; nil if that is not
+// what a call failed of.
+func sourceless(v volume.Volume, ce *volume.CallError) *volume.Error {
+	switch {
+	case ce == nil || ce.Code != "NotFound":
+		return nil
+	case v.SnapshotID != "":
+		return volume.Errorf(volume.ErrNotFound, "plugin %q has no snapshot %q: %s", v.PluginID, v.SnapshotID, ce.Message).
+			WithHint("volctl volume snapshot list --plugin %s", v.PluginID)
+	case v.CloneID != "":
+		return volume.Errorf(volume.ErrNotFound, "plugin %q has no volume %q to clone: %s", v.PluginID, v.CloneID, ce.Message).
+			WithHint("volctl volume list")
+	}
+	return nil
+}
+
+// creating makes the call that creates a volume, and makes it again, by the same name,
+// while the plugin says that it is at it: it copies data, maybe for long. Nothing else is
+// held up meanwhile.
+func (s *Service) creating(ctx context.Context, v volume.Volume, wait time.Duration, call func() error) error {
+	for try := 1; ; try++ {
+		err := s.Queue.Call(ctx, v.ID, volume.CreateVolume, call)
+		var ce *volume.CallError
+		copies := v.SnapshotID != "" || v.CloneID != ""
+		if wait == 0 || !errors.As(err, &ce) || !atIt(ce) || ce.Code != "Aborted" && !copies {
+			return err
+		}
+		if s.pause(ctx, backoff(try)) == nil {
+			continue
+		}
+		if ctx.Err() != nil && context.Cause(ctx) != errLate {
+			return ctx.Err() // whoever asked is gone
+		}
+		words := &volume.Error{Kind: volume.ErrTimeout, Message: fmt.Sprintf("after %s: %v", wait, err)}
+		if e := (*volume.Error)(nil); errors.As(err, &e) {
+			words.Hint = e.Hint
+		}
+		return unclear(volume.CreateVolume, err, words)
+	}
+}
+
+// errLate is why a context has ended whose time was up.
+var errLate = errors.New("the wait is over")
+
+// within bounds a wait; with 0 it does not.
+func within(ctx context.Context, wait time.Duration) (context.Context, context.CancelFunc) {
+	if wait <= 0 {
+		return ctx, func() {}
+	}
+	return context.WithTimeoutCause(ctx, wait, errLate)
+}
