@@ -134,7 +134,7 @@ func showGroup(out *output, g *api.GroupSnapshot) error {
 		members = append(members, s.ID)
 		rows = append(rows, []string{s.ID, dash(s.Volume), s.State, sizeOrDash(s.Size), since(out.now(), s.CreatedAt), s.SourceID})
 	}
-	return out.print(g, append([]string{g.ID}, members...), func(w *bytes.Buffer) error {
+	return out.print(g, members, func(w *bytes.Buffer) error {
 		id := g.ID
 		if id == "" {
 			id = "not known yet"

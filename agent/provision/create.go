@@ -46,6 +46,9 @@ func (s *Service) CreateWithin(ctx context.Context, spec volume.Volume, dry bool
 		return failed(err)
 	}
 	clone, err := s.source(spec, info)
+	if err == nil {
+		err = s.unripe(ctx, spec, info)
+	}
 	if err != nil {
 		return failed(err)
 	}

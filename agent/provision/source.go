@@ -39,6 +39,24 @@ func (s *Service) source(v volume.Volume, info volume.PluginInfo) (clone string,
 	}
 }
 
+// unripe refuses a snapshot that was begun here and is not ready: no volume may be made of
+// it (CSI spec, Snapshot.ready_to_use).
+func (s *Service) unripe(ctx context.Context, v volume.Volume, info volume.PluginInfo) error {
+	for _, i := range s.Store.Snapshots() {
+		if i.Group || i.ID == "" || i.ID != v.SnapshotID || i.Driver != info.Driver {
+			continue
+		}
+		t := &taking{s: s, intent: i, caps: info.Caps}
+		got, err := t.look(ctx, volume.GroupSnapshot{ID: i.ID})
+		if err == nil && got.Ready {
+			return t.note(ctx, got)
+		}
+		return volume.Errorf(volume.ErrRefused, "snapshot %q of volume %q is not ready yet", i.ID, i.Volumes[0]).
+			WithHint("%s", "to wait for it: "+t.again())
+	}
+	return nil
+}
+
 // sourceless is the error for a source that the plugin does not know; nil if that is not
 // what a call failed of.
 func sourceless(v volume.Volume, ce *volume.CallError) *volume.Error {
