@@ -91,6 +91,32 @@ func TestRoutes(t *testing.T) {
 		"release": {"{}", func() error {
 			return c.ReleaseClaim(ctx, "v", "#", apiclient.ReleaseOptions{Wait: time.Second, Force: true})
 		}, seen{"DELETE", "/v1/volumes/v/claims/%23", "force=true&wait=1s", ""}},
+		"snapshots": {"{}", func() error {
+			_, err := c.Snapshots(ctx, apiclient.SnapshotFilter{Plugin: "p", Volume: "v", Secrets: map[string]api.Secret{"k": {Env: "E"}}})
+			return err
+		},
+			seen{"GET", "/v1/snapshots", "plugin=p&secrets=%7B%22k%22%3A%7B%22env%22%3A%22E%22%7D%7D&volume=v", ""}},
+		"take": {"{}", func() error {
+			_, err := c.CreateSnapshot(ctx, api.SnapshotRequest{Volume: "v", Name: "n"}, time.Minute)
+			return err
+		},
+			seen{"POST", "/v1/snapshots", "wait=1m0s", `{"volume":"v","name":"n"}`}},
+		"drop":   {"{}", func() error { return c.DeleteSnapshot(ctx, "p", "s/1", api.SnapshotRef{}, 0) }, seen{"POST", "/v1/snapshots/p/s%2F1/delete", "", "{}"}},
+		"forget": {"{}", func() error { _, err := c.ForgetSnapshot(ctx, "p", "n"); return err }, seen{"POST", "/v1/snapshots/p/n/delete", "forget=true", "{}"}},
+		"take group": {"{}", func() error {
+			_, err := c.CreateGroupSnapshot(ctx, api.GroupSnapshotRequest{Volumes: []string{"v"}, Name: "n"}, 0)
+			return err
+		},
+			seen{"POST", "/v1/snapshots/groups", "", `{"volumes":["v"],"name":"n"}`}},
+		"group": {"{}", func() error {
+			_, err := c.GroupSnapshot(ctx, "p", "g", api.SnapshotRef{Snapshots: []string{"a", "b"}})
+			return err
+		},
+			seen{"GET", "/v1/snapshots/groups/p/g", "snapshot=a&snapshot=b", ""}},
+		"drop group": {"{}", func() error {
+			return c.DeleteGroupSnapshot(ctx, "p", "g", api.SnapshotRef{Snapshots: []string{"a"}}, time.Second)
+		},
+			seen{"POST", "/v1/snapshots/groups/p/g/delete", "wait=1s", `{"snapshots":["a"]}`}},
 		"plugins":     {"[]", func() error { _, err := c.Plugins(ctx); return err }, seen{"GET", "/v1/plugins", "", ""}},
 		"plugin":      {"{}", func() error { _, err := c.Plugin(ctx, "p"); return err }, seen{"GET", "/v1/plugins/p", "", ""}},
 		"wait plugin": {"{}", func() error { _, err := c.WaitPlugin(ctx, "p", time.Minute); return err }, seen{"GET", "/v1/plugins/p", "for=ready&wait=1m0s", ""}},

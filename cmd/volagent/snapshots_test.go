@@ -74,11 +74,15 @@ func TestSnapshots(t *testing.T) {
 }
 
 // lifeOfSnapshots does it all with one plugin.
-func (h *host) lifeOfSnapshots(plugin string, lists bool) {
+func (h *host) lifeOfSnapshots(plugin string, lists bool, params ...string) {
 	t := h.t
 	t.Helper()
-	h.volctl("volume", "create", "data", "--plugin", plugin, "--size", "32MiB")
-	h.volctl("volume", "create", "log", "--plugin", plugin, "--size", "32MiB")
+	create := func(id string, flags ...string) {
+		t.Helper()
+		h.volctl(slices.Concat([]string{"volume", "create", id, "--plugin", plugin}, flags, params)...)
+	}
+	create("data", "--size", "32MiB")
+	create("log", "--size", "32MiB")
 	h.write("data", "before")
 	h.write("log", "a line")
 	snap := h.volctl("volume", "snapshot", "create", "data", "nightly", "-q")
@@ -107,9 +111,9 @@ func (h *host) lifeOfSnapshots(plugin string, lists bool) {
 	logged := h.volctl("volume", "snapshot", "group", "status", plugin, group[0], group[1], group[2], "-o",
 		`go-template={{range .snapshots}}{{if eq .volume "log"}}{{.id}}{{end}}{{end}}`)
 
-	h.volctl("volume", "create", "restored", "--plugin", plugin, "--snapshot", snap)
-	h.volctl("volume", "create", "cloned", "--plugin", plugin, "--clone", "data")
-	h.volctl("volume", "create", "grouped", "--plugin", plugin, "--snapshot", logged)
+	create("restored", "--snapshot", snap)
+	create("cloned", "--clone", "data")
+	create("grouped", "--snapshot", logged)
 	for volume, want := range map[string]string{"restored": "before", "cloned": "after", "grouped": "a line"} {
 		if got := h.read(volume); got != want {
 			t.Errorf("%s holds %q, not %q", volume, got, want)
@@ -304,7 +308,11 @@ func TestSnapshotSecrets(t *testing.T) {
 // TestSnapshotsOfBundledDriver: it does it all, for directories and for images.
 func TestSnapshotsOfBundledDriver(t *testing.T) {
 	t.Parallel()
-	h := newHost(t)
-	h.start("local")
-	h.lifeOfSnapshots("local", true)
+	for _, kind := range []string{"directory", "image"} {
+		t.Run(kind, func(t *testing.T) {
+			h := newHost(t)
+			h.start("local")
+			h.lifeOfSnapshots("local", true, "--param", "type="+kind)
+		})
+	}
 }

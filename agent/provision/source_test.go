@@ -1,0 +1,162 @@
+package provision_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// copies is a camera that clones, with what CreateVolume was asked for.
+func copies(t *testing.T) (c *camera, asked *[]volume.CreateVolumeRequest) {
+	t.Helper()
+	c, asked = newCamera(t, "get"), &[]volume.CreateVolumeRequest{}
+	c.view.Info.Caps.Clone = true
+	r := c.volumes["data"]
+	r.Volume.ID = "source"
+	delete(c.volumes, "data")
+	c.volumes["source"] = r
+	c.create = func(q volume.CreateVolumeRequest) (volume.CreateVolumeResult, error) {
+		*asked = append(*asked, q)
+		if rest := c.fails[volume.CreateVolume]; len(rest) > 0 {
+			c.fails[volume.CreateVolume] = rest[1:]
+			return volume.CreateVolumeResult{}, rest[0]
+		}
+		return volume.CreateVolumeResult{ExternalID: "vol-new"}, nil
+	}
+	return c, asked
+}
+
+func clone(of string) volume.Volume {
+	v := spec()
+	v.CloneID = of
+	return v
+}
+
+// A clone is named by an id here or at the plugin; the record keeps what the file says.
+func TestCloneOf(t *testing.T) {
+	for of, want := range map[string]string{"source": "vol-9", "vol-9": "vol-9", "vol-unknown": "vol-unknown"} {
+		c, asked := copies(t)
+		r, _, err := c.service().Create(t.Context(), clone(of), false)
+		if err != nil || len(*asked) != 1 || (*asked)[0].CloneID != want || r.Volume.CloneID != of {
+			t.Errorf("%s: %v, %+v, %+v", of, err, *asked, r.Volume)
+		}
+		if _, ch, err := c.service().Create(t.Context(), clone(of), false); err != nil || ch.Outcome != volume.Unchanged {
+			t.Errorf("%s again: %v, %+v", of, err, ch)
+		}
+	}
+}
+
+// What cannot be a source is refused before anything is called or written.
+func TestSourceRefused(t *testing.T) {
+	fromSnapshot := spec()
+	fromSnapshot.SnapshotID = "snap-1"
+	for name, tt := range map[string]struct {
+		spec  volume.Volume
+		plan  func(*camera)
+		kind  error
+		words string
+	}{
+		"it cannot clone":    {clone("source"), func(c *camera) { c.view.Info.Caps.Clone = false }, volume.ErrRefused, `plugin "ebs" cannot clone volumes`},
+		"it cannot snapshot": {fromSnapshot, func(c *camera) { c.view.Info.Caps.Snapshot = false }, volume.ErrRefused, `plugin "ebs" cannot snapshot`},
+		"of another driver": {clone("source"), func(c *camera) {
+			r := c.volumes["source"]
+			r.Volume.Driver, r.Volume.PluginID = "nfs.csi", "nfs"
+			c.volumes["source"] = r
+		}, volume.ErrRefused, `volume "source" is of plugin "nfs", and plugin "ebs" clones its own`},
+		"being deleted": {clone("source"), func(c *camera) { c.provision("source", volume.Deleting) }, volume.ErrRefused, `volume "source" cannot be cloned`},
+		"not ready": {fromSnapshot, func(c *camera) {
+			i := volume.SnapshotIntent{PluginID: "ebs", Driver: "ebs.csi", Name: "n", ID: "snap-1", Volumes: []string{"source"}, Sources: []string{"vol-9"}}
+			c.snapshots[i.Key()] = i
+			c.at["n"] = &volume.Snapshot{ID: "snap-1"}
+			c.ripe = 9
+		}, volume.ErrRefused, `snapshot "snap-1" of volume "source" is not ready yet`},
+	} {
+		for _, dry := range []bool{true, false} {
+			c, asked := copies(t)
+			tt.plan(c)
+			_, _, err := c.service().Create(t.Context(), tt.spec, dry)
+			want(t, name, err, tt.kind, tt.words)
+			if _, left := c.volumes["data"]; left || len(*asked) > 0 {
+				t.Errorf("%s: %+v was asked for, left: %t", name, *asked, left)
+			}
+		}
+	}
+	c, _ := copies(t)
+	c.volumes["data"] = volume.Record{Volume: volume.Volume{ID: "data", Provision: volume.Provisioning}}
+	_, _, err := c.service().Create(t.Context(), clone("data"), false)
+	want(t, "itself", err, volume.ErrInvalid, "cannot be a clone of itself")
+}
+
+// A snapshot that has become ready meanwhile is one, and nothing is kept of it.
+func TestSourceIsReadyByNow(t *testing.T) {
+	c, _ := copies(t)
+	v := spec()
+	v.SnapshotID = "snap-1"
+	i := volume.SnapshotIntent{PluginID: "ebs", Driver: "ebs.csi", Name: "n", ID: "snap-1", Volumes: []string{"source"}, Sources: []string{"vol-9"}}
+	c.snapshots[i.Key()] = i
+	c.at["n"] = &volume.Snapshot{ID: "snap-1"}
+	if _, _, err := c.service().Create(t.Context(), v, false); err != nil || len(c.snapshots) != 0 {
+		t.Errorf("%v, %+v", err, c.snapshots)
+	}
+}
+
+// A plugin that copies is asked again until the time is over; then the intent stands.
+func TestCreateTakesLong(t *testing.T) {
+	aborted, late := refusal(volume.CreateVolume, "Aborted"), refusal(volume.CreateVolume, "DeadlineExceeded")
+	c, asked := copies(t)
+	c.fails[volume.CreateVolume] = []error{aborted, late, aborted}
+	if _, _, err := c.service().CreateWithin(t.Context(), clone("source"), false, minute); err != nil || len(*asked) != 4 || len(c.paused) != 3 {
+		t.Errorf("%v after %d calls", err, len(*asked))
+	}
+
+	c, asked = copies(t)
+	c.fails[volume.CreateVolume], c.patience = []error{aborted, aborted, aborted}, 2
+	_, _, err := c.service().CreateWithin(t.Context(), clone("source"), false, minute)
+	want(t, "too late", err, volume.ErrTimeout, "after 1m0s: CreateVolume: Aborted: no", "the intent is kept", "run the same create again")
+	if r := c.volumes["data"]; r.Volume.Provision != volume.Provisioning || len(*asked) != 2 {
+		t.Errorf("%+v after %d calls", r.Volume, len(*asked))
+	}
+
+	for name, tt := range map[string]struct {
+		spec  volume.Volume
+		err   error
+		calls int
+	}{
+		"empty, and the plugin is at it":        {spec(), aborted, 2},
+		"empty, and the plugin does not answer": {spec(), late, 1},
+		"a copy that fails":                     {clone("source"), refusal(volume.CreateVolume, "Internal"), 1},
+	} {
+		c, asked := copies(t)
+		c.fails[volume.CreateVolume] = []error{tt.err}
+		_, _, err := c.service().CreateWithin(t.Context(), tt.spec, false, minute)
+		if (err == nil) != (tt.calls == 2) || len(*asked) != tt.calls {
+			t.Errorf("%s: %v after %d calls", name, err, len(*asked))
+		}
+	}
+
+	c, _ = copies(t)
+	c.fails[volume.CreateVolume] = []error{aborted}
+	ctx, cancel := context.WithCancel(t.Context())
+	c.planted = cancel
+	_, _, err = c.service().CreateWithin(ctx, clone("source"), false, minute)
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("interrupted: %v", err)
+	}
+}
+
+// A source that is not there leaves nothing.
+func TestSourceIsMissing(t *testing.T) {
+	fromSnapshot := spec()
+	fromSnapshot.SnapshotID = "snap-1"
+	for words, v := range map[string]volume.Volume{`plugin "ebs" has no snapshot "snap-1": no`: fromSnapshot, `plugin "ebs" has no volume "gone" to clone: no`: clone("gone")} {
+		c, _ := copies(t)
+		c.fails[volume.CreateVolume] = []error{refusal(volume.CreateVolume, "NotFound")}
+		_, _, err := c.service().CreateWithin(t.Context(), v, false, minute)
+		want(t, "missing", err, volume.ErrNotFound, words)
+		if _, left := c.volumes["data"]; left {
+			t.Error("the intent is left")
+		}
+	}
+}
