@@ -37,7 +37,7 @@ func TestSecretFlag(t *testing.T) {
 	f.on["POST /v1/volumes/a/create"] = answers(api.VolumeResult{Outcome: "created", Volume: api.Volume{Spec: api.VolumeSpec{ID: "a"}}})
 	r := with(t, f)
 	expect(t, r.volctl("volume", "create", "a", "-plugin", "local", "-secret", "k=file:/k", "-secret", "c=credential:c", "-secret", "e=env:E"), 0, "created volume \"a\"\n", "")
-	expectSent(t, f, `POST /v1/volumes/a/create {"id":"a","plugin_id":"local","capabilities":[{"access_mode":"single-node-writer","attachment_mode":"file-system"}],`+
+	expectSent(t, f, `POST /v1/volumes/a/create?wait=10m0s {"id":"a","plugin_id":"local","capabilities":[{"access_mode":"single-node-writer","attachment_mode":"file-system"}],`+
 		`"secrets":{"c":{"credential":"c"},"e":{"env":"E"},"k":{"file":"/k"}}}`)
 	for _, bad := range []string{"k=hunter2", "k=file:", "hunter2", "k=vault:hunter2"} {
 		res := r.volctl("volume", "create", "a", "--plugin", "local", "--secret", bad)

@@ -88,7 +88,7 @@ func (o *snapshotDeleteOptions) flags(cmd *cobra.Command, yes *bool) {
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.BoolVarP(yes, "yes", "y", false, "do not ask")
-	f.StringArrayVar(&o.secrets, "secret", nil, "`KEY=file:PATH`, KEY=credential:NAME or KEY=env:NAME, where the plugin needs one; may be repeated")
+	f.StringArrayVar(&o.secrets, "secret", nil, secretUsage)
 	f.DurationVar(&o.timeout, "timeout", claimTimeout, "how long a plugin that is busy with it is asked again")
 	f.BoolVar(&o.ignoreNotFound, "ignore-not-found", false, "exit 0 when there is nothing to do")
 }
@@ -203,7 +203,7 @@ are: without them the agent looks for them among all that the plugin lists.`,
 			})
 		},
 	}
-	cmd.Flags().StringArrayVar(&o.secrets, "secret", nil, "`KEY=file:PATH`, KEY=credential:NAME or KEY=env:NAME, where the plugin needs one; may be repeated")
+	cmd.Flags().StringArrayVar(&o.secrets, "secret", nil, secretUsage)
 	return cmd
 }
 

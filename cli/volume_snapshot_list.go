@@ -39,7 +39,7 @@ the agent knows them.`,
 	f.SortFlags = false
 	f.StringVar(&o.plugin, "plugin", "", "ask this `PLUGIN` alone (default all that can tell)")
 	f.StringVar(&o.volume, "volume", "", "only snapshots of volume `ID`")
-	f.StringArrayVar(&o.secrets, "secret", nil, "`KEY=file:PATH`, KEY=credential:NAME or KEY=env:NAME, where the plugin needs one to tell; may be repeated")
+	f.StringArrayVar(&o.secrets, "secret", nil, secretUsage)
 	completeFlag(a, cmd, "plugin", pluginIDs)
 	completeFlag(a, cmd, "volume", volumeIDs)
 	return cmd

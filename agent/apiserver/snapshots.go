@@ -29,8 +29,12 @@ func (s *Server) createSnapshot(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	refs, err := references(q.Secrets)
+	if err != nil {
+		return err
+	}
 	made, err := s.o.Snapshots.Snapshot(r.Context(), volume.SnapshotAsk{
-		Volumes: []string{q.Volume}, Name: q.Name, Parameters: q.Parameters, Secrets: fromSecrets(q.Secrets)}, wait)
+		Volumes: []string{q.Volume}, Name: q.Name, Parameters: q.Parameters, Secrets: refs}, wait)
 	if err != nil {
 		return s.withLog(err, s.pluginOf(q.Volume))
 	}
@@ -46,8 +50,12 @@ func (s *Server) createGroupSnapshot(w http.ResponseWriter, r *http.Request) err
 	if err != nil {
 		return err
 	}
+	refs, err := references(q.Secrets)
+	if err != nil {
+		return err
+	}
 	made, err := s.o.Snapshots.Snapshot(r.Context(), volume.SnapshotAsk{
-		Volumes: q.Volumes, Group: true, Name: q.Name, Parameters: q.Parameters, Secrets: fromSecrets(q.Secrets)}, wait)
+		Volumes: q.Volumes, Group: true, Name: q.Name, Parameters: q.Parameters, Secrets: refs}, wait)
 	if err != nil {
 		return s.withLog(err, s.pluginOf(strings.Join(q.Volumes[:min(1, len(q.Volumes))], "")))
 	}
@@ -126,7 +134,10 @@ func snapshotAt(w http.ResponseWriter, r *http.Request) (at volume.SnapshotAt, w
 	if wait, err = duration(r, "wait"); err == nil {
 		err = body(w, r, &q)
 	}
-	at = volume.SnapshotAt{PluginID: r.PathValue("plugin"), ID: r.PathValue("id"), Members: q.Snapshots, Secrets: fromSecrets(q.Secrets)}
+	at = volume.SnapshotAt{PluginID: r.PathValue("plugin"), ID: r.PathValue("id"), Members: q.Snapshots}
+	if err == nil {
+		at.Secrets, err = references(q.Secrets)
+	}
 	return at, wait, err
 }
 
@@ -159,18 +170,21 @@ func (s *Server) secrets(r *http.Request) (map[string]volume.SecretRef, error) {
 	if err := json.Unmarshal([]byte(raw), &refs); err != nil {
 		return nil, volume.Errorf(volume.ErrInvalid, "cannot read the secrets of the request")
 	}
-	return fromSecrets(refs), nil
+	return references(refs)
 }
 
-func fromSecrets(refs map[string]api.Secret) map[string]volume.SecretRef {
-	if len(refs) == 0 {
-		return nil
+// references are secrets that belong to no volume here: none is kept, so none can be
+// sealed, and a value itself is refused.
+func references(all map[string]api.Secret) (map[string]volume.SecretRef, error) {
+	refs := map[string]volume.SecretRef{}
+	for name, one := range all {
+		ref := fromSecret(one)
+		if ref.File == "" && ref.Credential == "" && ref.Env == "" {
+			return nil, volume.Errorf(volume.ErrInvalid, "secret %q is no reference: give {file: PATH}, {credential: NAME} or {env: NAME}", name)
+		}
+		refs[name] = volume.SecretRef{File: ref.File, Credential: ref.Credential, Env: ref.Env}
 	}
-	out := make(map[string]volume.SecretRef, len(refs))
-	for name, ref := range refs {
-		out[name] = volume.SecretRef(ref)
-	}
-	return out
+	return refs, nil
 }
 
 // storage names a storage volume.

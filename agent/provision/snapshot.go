@@ -277,19 +277,32 @@ func alone(one volume.Snapshot) volume.GroupSnapshot {
 // reach returns the plugin, and the secrets for a call: those of the volumes, and over
 // them what was asked with.
 func (t *taking) reach() (Plugin, volume.Secrets, error) {
-	refs := map[string]volume.SecretRef{}
+	p, all, err := t.s.reach(volume.Volume{PluginID: t.intent.PluginID, Secrets: t.ask.Secrets})
+	if err != nil {
+		return nil, nil, err
+	}
+	all = maps.Clone(all)
 	for _, id := range t.intent.Volumes {
 		r, _ := t.s.Store.Volume(id)
-		for name, ref := range r.Volume.Secrets {
-			if other, ok := refs[name]; ok && other != ref && t.ask.Secrets[name] == (volume.SecretRef{}) {
+		v := r.Volume
+		v.Secrets = maps.Clone(v.Secrets)
+		maps.DeleteFunc(v.Secrets, func(name string, _ volume.SecretRef) bool { _, ok := t.ask.Secrets[name]; return ok })
+		own, err := t.s.Secrets(v)
+		if err != nil {
+			return nil, nil, err
+		}
+		for name, value := range own {
+			if other, ok := all[name]; ok && other.Reveal() != value.Reveal() {
 				return nil, nil, volume.Errorf(volume.ErrInvalid, "the volumes have different secrets %q: say which the group is to be made with", name).
 					WithHint("--secret %s=file:PATH", name)
 			}
-			refs[name] = ref
+			if all == nil {
+				all = volume.Secrets{}
+			}
+			all[name] = value
 		}
 	}
-	maps.Copy(refs, t.ask.Secrets)
-	return t.s.reach(volume.Volume{PluginID: t.intent.PluginID, Secrets: refs})
+	return p, all, nil
 }
 
 func (t *taking) event(typ, format string, args ...any) {

@@ -50,6 +50,13 @@ func newCamera(t *testing.T, caps ...string) *camera {
 func (c *camera) service() *provision.Service {
 	s := c.world.service()
 	s.Store, s.Queue, s.Plugins = c, c, c
+	s.Secrets = func(v volume.Volume) (volume.Secrets, error) {
+		all := volume.Secrets{}
+		for name, ref := range v.Secrets {
+			all[name] = volume.NewSecret(ref.File + ref.Env)
+		}
+		return all, c.secrets
+	}
 	s.Pause = func(ctx context.Context, d time.Duration) error {
 		c.paused = append(c.paused, d)
 		if c.planted != nil {

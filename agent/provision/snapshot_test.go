@@ -174,7 +174,7 @@ func TestSnapshotRefused(t *testing.T) {
 		"a volume being created": {"", func(c *camera) { c.provision("data", volume.Provisioning) }, volume.SnapshotAsk{}, volume.ErrRefused, `volume "data": creating was begun`},
 		"one being deleted":      {"", func(c *camera) { c.provision("data", volume.Deleting) }, volume.SnapshotAsk{}, volume.ErrRefused, "deleting was begun"},
 		"a plugin that is down":  {"", func(c *camera) { c.await = volume.Errorf(volume.ErrPluginUnavailable, "down"); c.view.Info.Driver = "" }, volume.SnapshotAsk{}, volume.ErrPluginUnavailable, "down"},
-		"an unreadable secret":   {"", func(c *camera) { c.secrets = errDisk }, volume.SnapshotAsk{}, volume.ErrInvalid, "disk full"},
+		"an unreadable secret":   {"", func(c *camera) { c.secrets = errDisk }, volume.SnapshotAsk{}, errDisk, "disk full"},
 		"a full disk":            {"", func(c *camera) { c.failAt = c.updates + 1 }, volume.SnapshotAsk{}, errDisk, "disk full"},
 		"two plugins": {"group", func(c *camera) {
 			r := c.volumes["data"]
