@@ -12,11 +12,13 @@ import (
 // source returns what a volume is filled from, as its plugin knows it: the id of a
 // snapshot as it is, and that of a volume to be cloned, which may be the one that the
 // volume has here. What the plugin cannot do is refused.
-func (s *Service) source(v volume.Volume, info volume.PluginInfo) (clone string, err error) {
+func (s *Service) source(ctx context.Context, v volume.Volume, info volume.PluginInfo) (clone string, err error) {
 	switch {
 	case v.SnapshotID != "" && !info.Caps.Snapshot:
 		return "", volume.Errorf(volume.ErrRefused, "plugin %q cannot snapshot, so volume %q cannot be made from a snapshot", v.PluginID, v.ID).
 			WithHint("volctl plugin status %s", v.PluginID)
+	case v.SnapshotID != "":
+		return "", s.unripe(ctx, v, info)
 	case v.CloneID == "":
 		return "", nil
 	case !info.Caps.Clone:
@@ -87,7 +89,7 @@ func (s *Service) creating(ctx context.Context, v volume.Volume, wait time.Durat
 		if s.pause(ctx, backoff(try)) == nil {
 			continue
 		}
-		if ctx.Err() != nil && context.Cause(ctx) != errLate {
+		if ctx.Err() != nil && !errors.Is(context.Cause(ctx), errLate) {
 			return ctx.Err() // whoever asked is gone
 		}
 		words := &volume.Error{Kind: volume.ErrTimeout, Message: fmt.Sprintf("after %s: %v", wait, err)}
