@@ -38,7 +38,7 @@ func (s *Server) createSnapshot(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return s.withLog(err, s.pluginOf(q.Volume))
 	}
-	return s.answer(w, toMade(made, s.registered()))
+	return s.answer(w, toMade(made, s.idsHere()))
 }
 
 func (s *Server) createGroupSnapshot(w http.ResponseWriter, r *http.Request) error {
@@ -59,7 +59,7 @@ func (s *Server) createGroupSnapshot(w http.ResponseWriter, r *http.Request) err
 	if err != nil {
 		return s.withLog(err, s.pluginOf(strings.Join(q.Volumes[:min(1, len(q.Volumes))], "")))
 	}
-	return s.answer(w, toMadeGroup(made, s.registered()))
+	return s.answer(w, toMadeGroup(made, s.idsHere()))
 }
 
 func (s *Server) listSnapshots(w http.ResponseWriter, r *http.Request) error {
@@ -78,7 +78,7 @@ func (s *Server) listSnapshots(w http.ResponseWriter, r *http.Request) error {
 		}
 		return s.withLog(err, ask.PluginID)
 	}
-	known := s.registered()
+	known := s.idsHere()
 	out := api.Snapshots{Snapshots: []api.Snapshot{}, Groups: []api.GroupSnapshot{}, Notes: got.Notes}
 	for _, one := range got.Listed {
 		out.Snapshots = append(out.Snapshots, toSnapshot(one, known))
@@ -153,7 +153,7 @@ func (s *Server) getGroupSnapshot(w http.ResponseWriter, r *http.Request) error 
 	}
 	made := volume.MadeSnapshot{GroupSnapshot: got, Intent: volume.SnapshotIntent{
 		PluginID: at.PluginID, Driver: s.o.Plugins.View(at.PluginID).Info.Driver}}
-	return s.answer(w, toMadeGroup(made, s.registered()))
+	return s.answer(w, toMadeGroup(made, s.idsHere()))
 }
 
 // secrets reads references from a query. The agent reads what they name, so they are for
@@ -190,8 +190,8 @@ func references(all map[string]api.Secret) (map[string]volume.SecretRef, error) 
 // storage names a storage volume.
 type storage struct{ driver, external string }
 
-// registered are the ids under which storage volumes are registered.
-func (s *Server) registered() map[storage]string {
+// idsHere are the ids under which storage volumes are registered.
+func (s *Server) idsHere() map[storage]string {
 	known := map[storage]string{}
 	for _, r := range s.o.Records.Volumes() {
 		known[storage{r.Volume.Driver, r.Volume.ExternalID}] = r.Volume.ID

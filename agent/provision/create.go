@@ -39,17 +39,11 @@ func (s *Service) CreateWithin(ctx context.Context, spec volume.Volume, dry bool
 	if err != nil {
 		return failed(err)
 	}
-	if err := creates(spec, info); err != nil {
+	clone, err := s.source(ctx, spec, info)
+	if err != nil {
 		return failed(err)
 	}
 	if _, err := s.Secrets(spec); err != nil { // better now than with an intent on disk
-		return failed(err)
-	}
-	clone, err := s.source(spec, info)
-	if err == nil {
-		err = s.unripe(ctx, spec, info)
-	}
-	if err != nil {
 		return failed(err)
 	}
 	fill(&spec, info)

@@ -65,7 +65,7 @@ func (s *Service) listOne(ctx context.Context, v volume.Volume, out *volume.Snap
 	}
 	var all []volume.Snapshot
 	if info.Caps.ListSnapshots {
-		all, err = pages(ctx, p, volume.ListSnapshotsRequest{SourceID: v.ExternalID, Secrets: secrets})
+		all, err = allSnapshots(ctx, p, volume.ListSnapshotsRequest{SourceID: v.ExternalID, Secrets: secrets})
 	} else {
 		out.Notes = append(out.Notes, fmt.Sprintf("plugin %q cannot list its snapshots: only those are shown that have not been seen to be finished", v.PluginID))
 		all = s.looked(ctx, p, info, v, secrets)
@@ -94,8 +94,8 @@ func (s *Service) looked(ctx context.Context, p Plugin, info volume.PluginInfo, 
 // more (CSI spec, ListSnapshots: ABORTED).
 const startsOver = 3
 
-// pages asks for all of a plugin's snapshots.
-func pages(ctx context.Context, p Plugin, req volume.ListSnapshotsRequest) ([]volume.Snapshot, error) {
+// allSnapshots asks for all of a plugin's snapshots.
+func allSnapshots(ctx context.Context, p Plugin, req volume.ListSnapshotsRequest) ([]volume.Snapshot, error) {
 	var all []volume.Snapshot
 	seen, over := map[string]bool{}, 0
 	for {

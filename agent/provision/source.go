@@ -13,10 +13,10 @@ import (
 // snapshot as it is, and that of a volume to be cloned, which may be the one that the
 // volume has here. What the plugin cannot do is refused.
 func (s *Service) source(ctx context.Context, v volume.Volume, info volume.PluginInfo) (clone string, err error) {
+	if err := creates(v, info); err != nil {
+		return "", err
+	}
 	switch {
-	case !info.Caps.CreateDelete:
-		return "", volume.Errorf(volume.ErrRefused, "plugin %q cannot create volumes", v.PluginID).
-			WithHint("create it with the storage system's own tools, then: volctl volume register FILE")
 	case v.SnapshotID != "" && !info.Caps.Snapshot:
 		return "", volume.Errorf(volume.ErrRefused, "plugin %q cannot snapshot, so volume %q cannot be made from a snapshot", v.PluginID, v.ID).
 			WithHint("volctl plugin status %s", v.PluginID)
