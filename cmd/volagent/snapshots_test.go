@@ -19,14 +19,6 @@ func snapshooter(c *csitest.Config) {
 	c.ReadyAfter, c.PageSize = 1, 2
 }
 
-// made is how often the plugin was called since a mark.
-func (h recorded) made(since int64, method string) int {
-	h.t.Helper()
-	all, err := csitest.ReadJournal(h.cfg.JournalPath())
-	h.must(err)
-	return all.Since(since).Count(method)
-}
-
 // snapshots are the ids that volctl lists.
 func (h *host) snapshots(plugin string) []string {
 	h.t.Helper()
@@ -66,7 +58,7 @@ func TestSnapshots(t *testing.T) {
 				tune(c)
 			})
 			h.lifeOfSnapshots("rec", h.cfg.ListSnapshots)
-			if n := h.made(0, csitest.ListSnapshots); !h.cfg.ListSnapshots && n > 0 {
+			if n := h.count(0, csitest.ListSnapshots); !h.cfg.ListSnapshots && n > 0 {
 				t.Errorf("a plugin that cannot list was asked %d times to", n)
 			}
 		})
@@ -258,12 +250,12 @@ func TestCopyTakesLong(t *testing.T) {
 	}
 	h.fault(busy(csitest.CreateSnapshot, 4), busy(csitest.CreateVolume, 4))
 	r := h.try("volume", "snapshot", "create", "data", "nightly")
-	if r.code != 0 || h.made(mark, csitest.CreateSnapshot) != 5 || !strings.Contains(r.err, `making snapshot "nightly": CreateSnapshot: Aborted: copying`) {
-		t.Errorf("the snapshot: %+v, after %d calls", r, h.made(mark, csitest.CreateSnapshot))
+	if r.code != 0 || h.count(mark, csitest.CreateSnapshot) != 5 || !strings.Contains(r.err, `making snapshot "nightly": CreateSnapshot: Aborted: copying`) {
+		t.Errorf("the snapshot: %+v, after %d calls", r, h.count(mark, csitest.CreateSnapshot))
 	}
 	r = h.try("volume", "create", "copy", "--plugin", "rec", "--clone", "data")
-	if r.code != 0 || h.made(mark, csitest.CreateVolume) != 5 || !strings.Contains(r.err, `creating volume "copy": CreateVolume: Aborted: copying`) {
-		t.Errorf("the clone: %+v, after %d calls", r, h.made(mark, csitest.CreateVolume))
+	if r.code != 0 || h.count(mark, csitest.CreateVolume) != 5 || !strings.Contains(r.err, `creating volume "copy": CreateVolume: Aborted: copying`) {
+		t.Errorf("the clone: %+v, after %d calls", r, h.count(mark, csitest.CreateVolume))
 	}
 	if got := h.read("copy"); got != "text" {
 		t.Errorf("the copy holds %q", got)
