@@ -43,9 +43,6 @@ func (s *Service) CreateWithin(ctx context.Context, spec volume.Volume, dry bool
 	if err != nil {
 		return failed(err)
 	}
-	if _, err := s.Secrets(spec); err != nil { // better now than with an intent on disk
-		return failed(err)
-	}
 	fill(&spec, info)
 	spec.Created, spec.Provision = true, volume.Provisioning
 	r := volume.Record{Volume: spec}

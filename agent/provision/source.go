@@ -9,11 +9,14 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// source returns what a volume is filled from, as its plugin knows it: the id of a
+// source refuses what is known beforehand, and returns what a volume is filled from, as its plugin knows it: the id of a
 // snapshot as it is, and that of a volume to be cloned, which may be the one that the
 // volume has here. What the plugin cannot do is refused.
 func (s *Service) source(ctx context.Context, v volume.Volume, info volume.PluginInfo) (clone string, err error) {
 	if err := creates(v, info); err != nil {
+		return "", err
+	}
+	if _, err := s.Secrets(v); err != nil { // better now than with an intent on disk
 		return "", err
 	}
 	switch {
