@@ -19,7 +19,6 @@ import (
 func TestDecode(t *testing.T) {
 	var full volume.Record
 	fillValue(reflect.ValueOf(&full).Elem(), new(int))
-	full.Claims, full.Debt, full.Node.Proven = nil, false, false // they are not in this value
 	odd := lived(7)
 	odd.Claims, odd.Volume.Name, odd.Volume.Context = nil, "größe \"<&>\" \\ \n", map[string]string{"k": "é", "": ""}
 	for name, r := range map[string]volume.Record{"full": full, "odd": odd, "empty": {}} {
@@ -47,7 +46,7 @@ func same[V any](t *testing.T, name string, v V, decode func([]byte) (V, error))
 	}
 }
 
-// fillValue gives every field a value of its own.
+// fillValue gives every field that is stored a value of its own.
 func fillValue(v reflect.Value, n *int) {
 	*n++
 	switch v.Kind() {
@@ -60,7 +59,9 @@ func fillValue(v reflect.Value, n *int) {
 			return
 		}
 		for i := range v.NumField() {
-			fillValue(v.Field(i), n)
+			if v.Type().Field(i).Tag.Get("json") != "-" {
+				fillValue(v.Field(i), n)
+			}
 		}
 	case reflect.Slice:
 		v.Set(reflect.MakeSlice(v.Type(), 2, 2))

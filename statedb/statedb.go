@@ -17,8 +17,8 @@
 //	  <plugin id> 0x00 <type> 0x00 <instance>   volume.PluginDefinition of a plugin that was
 //	                              registered at run time; the first one makes the bucket
 //	snapshots
-//	  <driver> 0x00 snapshot|group 0x00 <name>   volume.SnapshotIntent: one that was to be made
-//	                              and has not been seen to be finished; the first one makes the bucket
+//	  <driver> 0x00 <snapshot or group> 0x00 <name>   volume.SnapshotIntent: one that was to be
+//	                              made and has not been seen to be finished; the first one makes the bucket
 //	debts
 //	  <driver> 0x00 <external id> Debt: what a forced deregister left undone
 //
