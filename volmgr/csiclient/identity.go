@@ -108,7 +108,7 @@ func (c *Client) askController(ctx context.Context, k *known) error {
 			continue
 		}
 		t := one.GetRpc().GetType()
-		k.info.ControllerCaps = append(k.info.ControllerCaps, capName(int32(t), csi.ControllerServiceCapability_RPC_Type_name))
+		k.info.ControllerCaps = append(k.info.ControllerCaps, capName(int32(t), csi.ControllerServiceCapability_RPC_Type_name, int32(oldControllerCondition)))
 		if flag := controllerFlag(&k.info.Caps, t); flag != nil {
 			*flag = true
 		}
@@ -130,7 +130,7 @@ func (c *Client) askNode(ctx context.Context, k *known) error {
 			continue
 		}
 		t := one.GetRpc().GetType()
-		k.info.NodeCaps = append(k.info.NodeCaps, capName(int32(t), csi.NodeServiceCapability_RPC_Type_name))
+		k.info.NodeCaps = append(k.info.NodeCaps, capName(int32(t), csi.NodeServiceCapability_RPC_Type_name, int32(oldNodeCondition)))
 		if flag := nodeFlag(&k.info.Caps, t); flag != nil {
 			*flag = true
 		}
@@ -155,7 +155,7 @@ func (c *Client) askGroups(ctx context.Context, k *known) error {
 			continue
 		}
 		t := one.GetRpc().GetType()
-		k.info.ControllerCaps = append(k.info.ControllerCaps, capName(int32(t), csi.GroupControllerServiceCapability_RPC_Type_name))
+		k.info.ControllerCaps = append(k.info.ControllerCaps, capName(int32(t), csi.GroupControllerServiceCapability_RPC_Type_name, -1))
 		if t == csi.GroupControllerServiceCapability_RPC_CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT {
 			k.info.Caps.GroupSnapshot = true
 		}
@@ -173,8 +173,11 @@ func ask[Req, Resp any](ctx context.Context, c *Client, step volume.Kind,
 }
 
 // capName names a capability, or gives its number where this agent's CSI spec
-// has no name for it.
-func capName(n int32, names map[int32]string) string {
+// has no name for it. Condition is the number that VOLUME_CONDITION had.
+func capName(n int32, names map[int32]string, condition int32) string {
+	if n == condition {
+		return "VOLUME_CONDITION"
+	}
 	if name, ok := names[n]; ok {
 		return name
 	}
