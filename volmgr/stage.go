@@ -166,7 +166,7 @@ func (s step) prove() volume.Outcome {
 		paths = append(paths, w.Path)
 	}
 	paths = slices.DeleteFunc(paths, func(path string) bool { return path == "" })
-	for i, sight := range s.m.o.Host.LookAll(s.ctx, paths) {
+	for i, sight := range s.m.o.Host.LookAll(s.ctx, paths, nil) {
 		s.a.Path = paths[i]
 		if held := s.nothing(sight); held.Err != nil {
 			return held

@@ -90,7 +90,8 @@ func (m *Manager) TargetPath(pluginID, alloc, id string) string {
 
 // Observe looks at every path of a record but the one that was looked at just
 // now, if any. Each look is bounded, and a path that hangs does not hold up the
-// others.
+// others. What nobody wants any more is looked at from outside alone, so that
+// somebody's look at a volume does not keep it busy while it is unmounted.
 func (m *Manager) Observe(ctx context.Context, r volume.Record, now volume.Glimpse) volume.Observed {
 	o := volume.Observed{
 		Boot:    m.o.Host.Boot(),
@@ -107,15 +108,19 @@ func (m *Manager) Observe(ctx context.Context, r volume.Record, now volume.Glimp
 			paths, puts = append(paths, path), append(puts, put)
 		}
 	}
+	leaving, wanted := map[string]bool{}, len(r.Claims) == 0
 	look(r.Node.StagingPath, func(s volume.Sight) { o.Staging = s })
 	for alloc, c := range r.Claims {
+		wanted = wanted || c.Wanted
+		leaving[c.Target], leaving[c.At] = !c.Wanted, !c.Wanted
 		look(c.Target, func(s volume.Sight) { o.Targets[alloc] = s })
 		look(c.At, func(s volume.Sight) { o.Binds[alloc] = s })
 	}
 	for _, w := range r.Node.Watches {
 		look(w.Path, func(s volume.Sight) { o.Watched[w.Path] = s })
 	}
-	for i, s := range m.o.Host.LookAll(ctx, paths) {
+	leaving[r.Node.StagingPath] = !wanted
+	for i, s := range m.o.Host.LookAll(ctx, paths, leaving) {
 		puts[i](s)
 	}
 	return o

@@ -43,7 +43,7 @@ func BenchmarkLookCPU(b *testing.B) {
 			}
 			return
 		}
-		for _, s := range h.LookAll(ctx, paths) {
+		for _, s := range h.LookAll(ctx, paths, nil) {
 			if s.Seen != want {
 				b.Error(s)
 			}

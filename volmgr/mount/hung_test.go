@@ -213,7 +213,7 @@ func TestLookAllBesideTheHung(t *testing.T) {
 	mountFS(t, "tmpfs", "t", paths[7], 0, "")
 	h := newHost(t, WithBound(bound))
 	begin := time.Now()
-	sights := h.LookAll(context.Background(), paths)
+	sights := h.LookAll(context.Background(), paths, nil)
 	if took := time.Since(begin); took > 2*bound+bound/2 {
 		t.Errorf("three that hang took %v, where each may take %v", took, bound)
 	}
@@ -225,4 +225,17 @@ func TestLookAllBesideTheHung(t *testing.T) {
 	if len(sights) != len(paths) {
 		t.Errorf("%d sights of %d paths", len(sights), len(paths))
 	}
+}
+
+// What is leaving is not opened: a file system that would hang in that does not.
+func TestLookAtTheLeaving(t *testing.T) {
+	dir := mkdir(t, tempDir(t), "m")
+	f := serveFuse(t, dir, false)
+	good := see(t, dir)
+	f.sleep()
+	h := newHost(t, WithBound(time.Minute))
+	if s := h.LookAll(context.Background(), []string{dir}, map[string]bool{dir: true}); s[0] != good {
+		t.Errorf("saw %+v, was %+v", s[0], good)
+	}
+	f.wake()
 }

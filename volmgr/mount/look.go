@@ -18,22 +18,24 @@ import (
 // and is then SeenHung; while it hangs the next look at the path is SeenHung
 // at once.
 func (h *Host) Look(ctx context.Context, path string) volume.Sight {
-	return sightOf(ctx, path, h.beginLook(ctx, path))
+	return sightOf(ctx, path, h.beginLook(ctx, path, false))
 }
 
 // looksAtOnce bounds how many looks of one LookAll run side by side.
 const looksAtOnce = 16
 
 // LookAll looks at paths side by side, each as Look does: one that hangs does
-// not hold up the others. The sights are in the order of the paths.
-func (h *Host) LookAll(ctx context.Context, paths []string) []volume.Sight {
+// not hold up the others. The sights are in the order of the paths. What is leaving
+// is not opened, since that would make an unmount fail that comes at this moment:
+// of such a path it is not known whether the mount there is good or dead.
+func (h *Host) LookAll(ctx context.Context, paths []string, leaving map[string]bool) []volume.Sight {
 	sights := make([]volume.Sight, len(paths))
 	var begun [looksAtOnce]*call[volume.Sight] // the look at paths[i] at i modulo its length
 	for i, path := range paths {
 		if done := i - looksAtOnce; done >= 0 {
 			sights[done] = sightOf(ctx, paths[done], begun[i%looksAtOnce])
 		}
-		begun[i%looksAtOnce] = h.beginLook(ctx, path)
+		begun[i%looksAtOnce] = h.beginLook(ctx, path, leaving[path])
 	}
 	for i := max(len(paths)-looksAtOnce, 0); i < len(paths); i++ {
 		sights[i] = sightOf(ctx, paths[i], begun[i%looksAtOnce])
@@ -42,12 +44,12 @@ func (h *Host) LookAll(ctx context.Context, paths []string) []volume.Sight {
 }
 
 // beginLook starts a look; nil where the path is not to be looked at.
-func (h *Host) beginLook(ctx context.Context, path string) *call[volume.Sight] {
+func (h *Host) beginLook(ctx context.Context, path string, leaving bool) *call[volume.Sight] {
 	if !filepath.IsAbs(path) {
 		return nil
 	}
 	path = filepath.Clean(path)
-	return begin(ctx, h, kindLook, path, h.bound, func() (volume.Sight, error) { return h.look(path), nil })
+	return begin(ctx, h, kindLook, path, h.bound, func() (volume.Sight, error) { return h.look(path, leaving), nil })
 }
 
 // sightOf waits for what beginLook began.
@@ -67,9 +69,9 @@ func sightOf(ctx context.Context, path string, c *call[volume.Sight]) volume.Sig
 }
 
 // look looks again when the mount changed meanwhile.
-func (h *Host) look(path string) volume.Sight {
+func (h *Host) look(path string, leaving bool) volume.Sight {
 	for range 3 {
-		s, err := h.glance(path)
+		s, err := h.glance(path, leaving)
 		if err == nil {
 			return s
 		}
@@ -78,9 +80,9 @@ func (h *Host) look(path string) volume.Sight {
 }
 
 // glance is one look; it fails only with errVanished.
-func (h *Host) glance(path string) (volume.Sight, error) {
+func (h *Host) glance(path string, leaving bool) (volume.Sight, error) {
 	st, p, err := h.find(path, 0)
-	if p != nil && err == nil {
+	if p != nil && err == nil && !leaving {
 		err = h.probe(path, st, *p)
 	}
 	switch {
