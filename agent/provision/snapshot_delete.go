@@ -147,7 +147,7 @@ func notGone(ref volume.SnapshotAt, cause error) error {
 // looked for among all that the plugin has, where it can list them.
 func (s *Service) members(ctx context.Context, p Plugin, info volume.PluginInfo, ref volume.SnapshotAt, secrets volume.Secrets) ([]string, error) {
 	if info.Caps.ListSnapshots {
-		all, err := allSnapshots(ctx, p, volume.ListSnapshotsRequest{Secrets: secrets})
+		all, err := allSnapshots(ctx, ref.PluginID, p, volume.ListSnapshotsRequest{Secrets: secrets})
 		if err != nil {
 			return nil, err
 		}

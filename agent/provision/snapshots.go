@@ -3,7 +3,6 @@ package provision
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -65,7 +64,7 @@ func (s *Service) listOne(ctx context.Context, v volume.Volume, out *volume.Snap
 	}
 	var all []volume.Snapshot
 	if info.Caps.ListSnapshots {
-		all, err = allSnapshots(ctx, p, volume.ListSnapshotsRequest{SourceID: v.ExternalID, Secrets: secrets})
+		all, err = allSnapshots(ctx, v.PluginID, p, volume.ListSnapshotsRequest{SourceID: v.ExternalID, Secrets: secrets})
 	} else {
 		out.Notes = append(out.Notes, fmt.Sprintf("plugin %q cannot list its snapshots: only those are shown that have not been seen to be finished", v.PluginID))
 		all = s.looked(ctx, p, info, v, secrets)
@@ -90,35 +89,22 @@ func (s *Service) looked(ctx context.Context, p Plugin, info volume.PluginInfo, 
 	return all
 }
 
-// startsOver is how often a listing is begun anew because its token was no good any
-// more (CSI spec, ListSnapshots: ABORTED).
-const startsOver = 3
-
 // allSnapshots asks for all of a plugin's snapshots.
-func allSnapshots(ctx context.Context, p Plugin, req volume.ListSnapshotsRequest) ([]volume.Snapshot, error) {
+func allSnapshots(ctx context.Context, pluginID string, p Plugin, req volume.ListSnapshotsRequest) ([]volume.Snapshot, error) {
 	var all []volume.Snapshot
-	seen, over := map[string]bool{}, 0
-	for {
+	err := pages(ctx, pluginID, volume.ListSnapshots, func(token string) (string, bool, error) {
+		if token == "" {
+			all = nil // it may be asked from the start again
+		}
+		req.Token = token
 		page, err := p.ListSnapshots(ctx, req)
-		var ce *volume.CallError
-		switch {
-		case errors.As(err, &ce) && ce.Code == "Aborted" && req.Token != "" && over < startsOver:
-			over++
-			all, req.Token = nil, ""
-			clear(seen)
-			continue
-		case err != nil:
-			return nil, err
-		}
-		if all = append(all, page.Entries...); page.Next == "" {
-			return all, nil
-		}
-		if seen[page.Next] {
-			return nil, volume.Errorf(nil, "it lists without end: the token %q came twice", page.Next)
-		}
-		seen[page.Next] = true
-		req.Token = page.Next
+		all = append(all, page.Entries...)
+		return page.Next, false, err
+	})
+	if err != nil {
+		return nil, err
 	}
+	return all, nil
 }
 
 // pending adds what has not been seen to be finished. What the listing shows to be

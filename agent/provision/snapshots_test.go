@@ -21,7 +21,7 @@ func TestSnapshotsPaged(t *testing.T) {
 		"ListSnapshots vol-9, 0 held, 1 secrets", "ListSnapshots vol-91, 0 held, 1 secrets", "ListSnapshots vol-92, 0 held, 1 secrets",
 		"ListSnapshots vol-9, 0 held, 1 secrets", "ListSnapshots vol-91, 0 held, 1 secrets", "ListSnapshots vol-92, 0 held, 1 secrets",
 	})
-	c.fails[volume.ListSnapshots] = []error{nil, aborted, nil, aborted, nil, aborted, nil, aborted}
+	c.fails[volume.ListSnapshots] = []error{nil, aborted, nil, aborted}
 	_, err = c.service().Snapshots(t.Context(), volume.SnapshotsAsk{PluginID: "ebs"})
 	var ce *volume.CallError
 	if !errors.As(err, &ce) || ce.Code != "Aborted" {
@@ -35,7 +35,7 @@ func TestSnapshotsWithoutEnd(t *testing.T) {
 	s := c.service()
 	s.Plugins = endless{c}
 	_, err := s.Snapshots(t.Context(), volume.SnapshotsAsk{PluginID: "ebs"})
-	want(t, "endless", err, nil, `the token "1" came twice`)
+	want(t, "endless", err, nil, `plugin "ebs" does not end its answer to ListSnapshots: the token "1" came twice`, "volctl plugin logs ebs")
 }
 
 // Who cannot list is noted, with what is known all the same.

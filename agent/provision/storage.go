@@ -47,7 +47,8 @@ func endless(pluginID string, step volume.Kind, why string) error {
 
 // pages asks for page after page until the last one, or until each wants no more. A
 // plugin that does not know its own token any more is asked from the start, once
-// (CSI spec, ListVolumes Errors); each then sees again what it saw before.
+// (CSI spec, ListVolumes Errors, ListSnapshots Errors); each then sees again what it
+// saw before.
 func pages(ctx context.Context, pluginID string, step volume.Kind, page func(token string) (next string, done bool, err error)) error {
 	token, again := "", false
 	seen := map[string]bool{}
