@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/provision"
 	"github.com/volagent/volagent/statedb"
 	"github.com/volagent/volagent/volmgr/mount"
@@ -28,8 +29,8 @@ func newInspect() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "inspect",
 		Short: "Hold what is recorded against what is mounted, with no agent",
-		Long: "Read a copy of the state database and the mount table, and print volumes, claims, mounts, debts, plugins, and\n" +
-			"mounts that no record explains. It changes nothing, and asks neither an agent nor a plugin. It exits 1 if\n" +
+		Long: "Read a copy of the state database and the mount table, and print volumes, claims, mounts, debts, plugins, what\n" +
+			"has not been seen to end, and mounts that no record explains. It changes nothing, and asks neither an agent nor a plugin. It exits 1 if\n" +
 			"something is not as recorded, or the database cannot be read; then it shows what is mounted all the same.",
 		Args: usageArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -69,7 +70,9 @@ type inspection struct {
 	Debts        []inspectedVolume `json:"debts"` // what forced deregisters left
 	Unexplained  []inspectedMount  `json:"unexplained_mounts"`
 	Plugins      []inspectedPlugin `json:"plugins"`
-	Findings     []string          `json:"findings"`
+	// Pending has not been seen to end, which is no finding.
+	Pending  []api.PendingChange `json:"pending"`
+	Findings []string            `json:"findings"`
 }
 
 type inspectedVolume struct {
@@ -122,7 +125,10 @@ func inspect(ctx context.Context, c Config) (*inspection, error) {
 	if err != nil {
 		return nil, err
 	}
-	in := &inspection{DataDir: c.DataDir, DB: "ok", Volumes: []inspectedVolume{}, Debts: []inspectedVolume{}, Unexplained: []inspectedMount{}, Plugins: []inspectedPlugin{}, Findings: []string{}}
+	in := &inspection{
+		DataDir: c.DataDir, DB: "ok", Volumes: []inspectedVolume{}, Debts: []inspectedVolume{}, Unexplained: []inspectedMount{},
+		Plugins: []inspectedPlugin{}, Findings: []string{},
+	}
 	snap, running, err := statedb.Inspect(filepath.Join(c.DataDir, "state.db"))
 	in.AgentRunning, in.NodeID = running, snap.Node.ID
 	if err != nil {
@@ -131,6 +137,7 @@ func inspect(ctx context.Context, c Config) (*inspection, error) {
 	}
 	in.records(ctx, host, snap)
 	in.plugins(host.Boot(), snap)
+	in.Pending = pending(snap.Volumes, snap.Snapshots)
 	return in, in.unexplained(host, c.mountRoot())
 }
 
@@ -339,6 +346,9 @@ func (in *inspection) text(w io.Writer) error {
 			is += "; registered at run time"
 		}
 		line("plugin %q  %s  %s", p.ID, p.Driver, is)
+	}
+	for _, p := range in.Pending {
+		line("pending: %s: %s", p.Subject, p.Message)
 	}
 	for _, f := range in.Findings {
 		line("finding: %s", f)

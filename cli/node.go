@@ -51,9 +51,12 @@ func nodeScreen(w *bytes.Buffer, out *output, n *api.Node) error {
 		if err := problemTable(w, out, n); err != nil {
 			return err
 		}
-		if !out.wide() {
-			return nil
-		}
+	}
+	if err := pendingTable(w, out, n); err != nil {
+		return err
+	}
+	if len(n.Problems) > 0 && !out.wide() {
+		return nil
 	}
 	w.WriteString("  " + nodeCounts(n) + "\n")
 	if len(n.Plugins) == 0 {
@@ -85,6 +88,22 @@ func problemTable(w *bytes.Buffer, out *output, n *api.Node) error {
 	}
 	fmt.Fprintf(w, "  Unaffected: %s\n", count(n.Unaffected, "volume"))
 	return nil
+}
+
+// pendingTable shows what has not been seen to end.
+func pendingTable(w *bytes.Buffer, out *output, n *api.Node) error {
+	if len(n.Pending) == 0 {
+		return nil
+	}
+	rows := make([][]string, len(n.Pending))
+	for i, p := range n.Pending {
+		state := "pending"
+		if !p.Since.IsZero() {
+			state += " " + since(out.now(), p.Since)
+		}
+		rows[i] = []string{p.Subject, joined("  ", state, p.Message), "→ " + p.Command}
+	}
+	return table(w, "  ", nil, rows)
 }
 
 func nodeCounts(n *api.Node) string {

@@ -200,11 +200,19 @@ func TestVolumeWaits(t *testing.T) {
 func TestHealthyNode(t *testing.T) {
 	f := world()
 	f.node.Problems, f.node.Plugins = nil, f.node.Plugins[:1]
+	busy := world()
+	busy.node.Pending = []api.PendingChange{
+		{Subject: `volume "data"`, Message: "expanding to 20GiB", Command: "volctl volume status data"},
+		{Subject: `snapshot "nightly"`, Since: ago(time.Hour), Message: `of "data", plugin "ebs": "snap-1" has not been seen to be ready`, Command: "volctl volume snapshot list --plugin ebs"},
+	}
 	ill := world()
 	ill.node.State, ill.node.Problems = "the mount namespace is another one than at the last start", nil
 	empty := &fake{node: &api.Node{ID: "new", Version: "dev", State: "ok", StartedAt: now}}
 	all := words("node status", "volume list", "claim list", "plugin list", "volume list -o json")
 	text := session(with(t, f), all[0]) + session(with(t, ill), all[0]) + session(with(t, empty), all...)
+	text += session(with(t, busy), all[0])
+	busy.node.Problems = nil
+	text += session(with(t, busy), all[0])
 	golden(t, filepath.Join("testdata", "node_healthy.txt"), text)
 }
 

@@ -117,6 +117,17 @@ type Node struct {
 	Unaffected int `json:"unaffected"`
 	// Problems lists what a person should look at, the worst first.
 	Problems []Problem `json:"problems"`
+	// Pending are expansions, modifies and snapshots that have not been seen to end.
+	// That alone is no problem.
+	Pending []PendingChange `json:"pending"`
+}
+
+// PendingChange is a change of storage that has not been seen to end.
+type PendingChange struct {
+	Subject string    `json:"subject"` // a volume or a snapshot, with its noun: volume "data"
+	Since   time.Time `json:"since,omitzero"`
+	Message string    `json:"message"`
+	Command string    `json:"command"` // shows it, or goes on with it
 }
 
 // Problem is one thing that is wrong on the host.

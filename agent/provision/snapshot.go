@@ -85,12 +85,7 @@ type taking struct {
 	last   error // of the last call
 }
 
-func (t *taking) noun() string {
-	if t.intent.Group {
-		return "group snapshot"
-	}
-	return "snapshot"
-}
+func (t *taking) noun() string { return t.intent.Noun() }
 
 // again is the command that goes on with it.
 func (t *taking) again() string {

@@ -1,7 +1,6 @@
 package provision
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -118,11 +117,7 @@ func (s *Service) pending(ctx context.Context, v volume.Volume, out *volume.Snap
 			listed[key] = append(listed[key], one)
 		}
 	}
-	all := s.Store.Snapshots()
-	slices.SortFunc(all, func(a, b volume.SnapshotIntent) int {
-		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Key(), b.Key()))
-	})
-	for _, i := range all {
+	for _, i := range volume.OldestFirst(s.Store.Snapshots()) {
 		if v.PluginID != "" && i.PluginID != v.PluginID || v.ID != "" && !slices.Contains(i.Sources, v.ExternalID) {
 			continue
 		}

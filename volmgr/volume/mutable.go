@@ -60,14 +60,20 @@ func merged(old, now map[string]string) map[string]string {
 	return out
 }
 
-// inDoubt says what a modify that was not seen to end leaves open.
-func (v Volume) inDoubt() []string {
-	if len(v.Modifying) == 0 {
-		return nil
-	}
-	pairs := make([]string, 0, len(v.Modifying))
+// modifying are the parameters of a modify that was not seen to end, as it is told them.
+func (v Volume) modifying() []string {
+	var pairs []string
 	for _, name := range slices.Sorted(maps.Keys(v.Modifying)) {
 		pairs = append(pairs, name+"="+v.Modifying[name])
+	}
+	return pairs
+}
+
+// inDoubt says what a modify that was not seen to end leaves open.
+func (v Volume) inDoubt() []string {
+	pairs := v.modifying()
+	if len(pairs) == 0 {
+		return nil
 	}
 	return []string{fmt.Sprintf("modifying %s was not seen to end, so whether that is in force is not known; to go on with it: %s",
 		strings.Join(pairs, " "), Modify(v.ID, pairs...))}

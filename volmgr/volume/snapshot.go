@@ -30,6 +30,16 @@ func (s SnapshotIntent) Key() string {
 	return s.Driver + "\x00" + kind + "\x00" + s.Name
 }
 
+// Noun is what the intent is of, in words.
+func (s SnapshotIntent) Noun() string { return noun(s.Group) }
+
+func noun(group bool) string {
+	if group {
+		return "group snapshot"
+	}
+	return "snapshot"
+}
+
 // Same reports whether two intents of one name are of the same volumes.
 func (s SnapshotIntent) Same(o SnapshotIntent) bool {
 	return s.Key() == o.Key() && s.PluginID == o.PluginID && slices.Equal(s.Sources, o.Sources)
@@ -101,9 +111,4 @@ type SnapshotAt struct {
 }
 
 // Noun is "snapshot" or "group snapshot".
-func (r SnapshotAt) Noun() string {
-	if r.Group {
-		return "group snapshot"
-	}
-	return "snapshot"
-}
+func (r SnapshotAt) Noun() string { return noun(r.Group) }

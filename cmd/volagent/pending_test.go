@@ -1,0 +1,65 @@
+package main_test
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/volmgr/csitest"
+)
+
+// TestPending: what was asked for and has not been seen to end is told of the host as a
+// whole, by an agent and with none. When it has ended, it is not.
+func TestPending(t *testing.T) {
+	t.Parallel()
+	h := newRecorded(t, "20s", growing(func(c *csitest.Config) {
+		snapshooter(c)
+		c.Modify, c.ReadyAfter = true, -1
+	}))
+	h.volctl("volume", "create", "data", "--plugin", "rec", "--mutable-param", "iops=100")
+	is := func(want ...api.PendingChange) {
+		t.Helper()
+		screen := h.volctl("node", "status")
+		inspected, code := h.inspect()
+		for _, p := range want {
+			if !strings.Contains(screen, p.Message) || !strings.Contains(screen, p.Command) || code != 0 || !strings.Contains(inspected, "pending: "+p.Subject+": "+p.Message) {
+				t.Errorf("%s %s is missing:\n%s\nexit %d:\n%s", p.Subject, p.Message, screen, code, inspected)
+			}
+		}
+		raw, _ := h.inspect("--json")
+		for whose, text := range map[string]string{"node status": h.volctl("node", "status", "-o", "json"), "inspect": raw} {
+			var got struct{ Pending []api.PendingChange }
+			h.must(json.Unmarshal([]byte(text), &got))
+			for i := range got.Pending {
+				got.Pending[i].Since = time.Time{} // of no use to compare
+			}
+			if !slices.Equal(got.Pending, want) {
+				t.Errorf("%s has\n%+v, want\n%+v", whose, got.Pending, want)
+			}
+		}
+	}
+	h.fault(csitest.Fault{Method: csitest.ControllerModify, Code: codes.DeadlineExceeded, Message: "too slow"})
+	if r := h.try("volume", "modify", "data", "iops=200"); r.code == 0 {
+		t.Errorf("a modify of which nothing is known: %+v", r)
+	}
+	h.volctl("volume", "expand", "data", "8MiB")
+	h.volctl("volume", "snapshot", "create", "data", "nightly", "--no-wait")
+	growth := api.PendingChange{
+		Subject: `volume "data"`, Message: "its storage has 8MiB; what is on it is expanded when it is mounted for writing", Command: "volctl volume status data",
+	}
+	snapshot := api.PendingChange{
+		Subject: `snapshot "nightly"`, Message: `of "data", plugin "rec": "snap-nightly" has not been seen to be ready`, Command: "volctl volume snapshot list --plugin rec",
+	}
+	is(growth, api.PendingChange{
+		Subject: `volume "data"`, Message: "modifying iops=200 was not seen to end, so whether that is in force is not known", Command: "volctl volume modify data iops=200",
+	}, snapshot)
+
+	h.volctl("volume", "modify", "data", "iops=200")
+	h.volctl("volume", "claim", "data")
+	is(snapshot)
+}

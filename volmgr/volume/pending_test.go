@@ -1,0 +1,52 @@
+package volume_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// TestPendingChanges: what has not been seen to end, and nothing else.
+func TestPendingChanges(t *testing.T) {
+	refused := volume.Refusal{Step: volume.NodeExpand, Size: 2 << 30, Code: "Internal", Message: "no"}
+	vol := func(id string, e volume.Expansion, modifying map[string]string) volume.Record {
+		return volume.Record{Volume: volume.Volume{ID: id, PluginID: "ebs", Expansion: e, Modifying: modifying}}
+	}
+	early, late := time.Unix(100, 0), time.Unix(200, 0)
+	snap := func(name, id string, since time.Time, group bool, volumes ...string) volume.SnapshotIntent {
+		return volume.SnapshotIntent{PluginID: "ebs", Driver: "ebs.csi", Name: name, ID: id, Since: since, Group: group, Volumes: volumes}
+	}
+	got := volume.PendingChanges([]volume.Record{
+		vol("e", volume.Expansion{Refused: volume.Refusal{Step: volume.ControllerExpand, Size: 3}}, nil), // over
+		vol("d", volume.Expansion{Node: 2 << 30, Refused: refused}, nil),
+		vol("c", volume.Expansion{Node: 2 << 30}, nil),
+		vol("b", volume.Expansion{Want: 1 << 30}, map[string]string{"x": "1", "note": "a b"}),
+		vol("a", volume.Expansion{}, nil),
+	}, []volume.SnapshotIntent{snap("nightly", "snap-1", late, false, "b"), snap("all", "", early, true, "b", "c")})
+	want := []volume.PendingChange{
+		{Subject: `volume "b"`, Message: "expanding to 1GiB", Command: "volctl volume status b"},
+		{
+			Subject: `volume "b"`, Message: "modifying note=a b x=1 was not seen to end, so whether that is in force is not known",
+			Command: "volctl volume modify b 'note=a b' x=1",
+		},
+		{Subject: `volume "c"`, Message: "its storage has 2GiB; what is on it is expanded when it is mounted for writing", Command: "volctl volume status c"},
+		{
+			Subject: `volume "d"`, Message: "its storage has 2GiB; what is on it was not expanded to that: NodeExpandVolume: Internal: no",
+			Command: "volctl volume status d",
+		},
+		{
+			Subject: `group snapshot "all"`, Since: early, Message: `of "b", "c", plugin "ebs": whether it was made is not known`,
+			Command: "volctl volume snapshot list --plugin ebs",
+		},
+		{
+			Subject: `snapshot "nightly"`, Since: late, Message: `of "b", plugin "ebs": "snap-1" has not been seen to be ready`,
+			Command: "volctl volume snapshot list --plugin ebs",
+		},
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}
