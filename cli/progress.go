@@ -157,21 +157,25 @@ func pluginProgress(client *apiclient.Client, id string) told {
 	}
 }
 
-// volumeProgress tells which step a volume is at, or how its plugin is if that is not
-// ready.
+// volumeProgress tells which step a volume is at and how far that is, or how its plugin
+// is if that is not ready. The plugin may be left out where the volume exists.
 func volumeProgress(client *apiclient.Client, id, plugin string) told {
-	waiting := pluginProgress(client, plugin)
 	return func(ctx context.Context) string {
-		if words := waiting(ctx); words != "" {
-			return words
-		}
 		v, err := client.Volume(ctx, id)
+		if err == nil {
+			plugin = v.Spec.PluginID
+		}
+		if plugin != "" {
+			if words := pluginProgress(client, plugin)(ctx); words != "" {
+				return words
+			}
+		}
 		if err != nil || v.Attempt == nil {
 			return ""
 		}
 		if at := v.Attempt; at.Waits != "" || at.Step == "wait" {
 			return at.Waits
 		}
-		return joined(": ", v.Attempt.Step, v.Attempt.Code, v.Attempt.Message)
+		return joined(": ", v.Attempt.Step, v.Attempt.Code, v.Attempt.Message, v.Attempt.Progress)
 	}
 }

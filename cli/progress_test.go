@@ -7,8 +7,10 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -177,5 +179,37 @@ func TestProgressOnATerminal(t *testing.T) {
 	pipe, _, err := os.Pipe()
 	if err != nil || columns(pipe) != 0 {
 		t.Errorf("a pipe has %d columns, %v", columns(pipe), err)
+	}
+}
+
+// A claim for which all files may get another owner takes its time, and no other is
+// displayed.
+func TestClaimShowsHowManyFiles(t *testing.T) {
+	f := world()
+	looked := make(chan struct{})
+	var asked atomic.Int32
+	f.on["GET /v1/volumes/data"] = func(*http.Request) (any, error) {
+		n := asked.Add(1)
+		if n == 3 {
+			close(looked) // the second answer is displayed
+		}
+		return api.Volume{Spec: api.VolumeSpec{ID: "data", PluginID: "ebs"}, Attempt: &api.Attempt{Step: "own", Running: true, Progress: fmt.Sprintf("%d files", 1000*n)}}, nil
+	}
+	f.on["PUT /v1/volumes/data/claims/a"] = func(r *http.Request) (any, error) {
+		select {
+		case <-looked:
+		case <-r.Context().Done():
+		}
+		return api.Claim{Volume: "data", Alloc: "a", State: api.ClaimTaken, Path: "/x"}, nil
+	}
+	r := with(t, f)
+	r.looks = 3
+	res := r.volctl("volume", "claim", "data", "--alloc", "a", "--uid", "7", "--recursive")
+	if line := regexp.MustCompile(`(?m)^claiming volume "data": own: [12]000 files$`); res.code != 0 || res.stdout != "/x\n" || !line.MatchString(res.stderr) {
+		t.Errorf("got %+v", res)
+	}
+	r.looks = 0
+	if res := r.volctl("volume", "claim", "data", "--alloc", "a", "--uid", "7"); res.code != 0 || res.stderr != "" {
+		t.Errorf("of the root alone: %+v", res)
 	}
 }

@@ -145,7 +145,9 @@ func checkTimeout(d time.Duration) error {
 }
 
 func runVolumeClaim(ctx context.Context, o volumeClaimOptions, client *apiclient.Client, out *output) error {
+	end := o.progress(ctx, client, out)
 	claim, stays, err := o.claim(ctx, client)
+	end()
 	switch {
 	case ctx.Err() != nil && err != nil && !o.noWait:
 		return failed(o.afterInterrupt(client), "claim volume %q", o.volume)
@@ -170,6 +172,15 @@ func runVolumeClaim(ctx context.Context, o volumeClaimOptions, client *apiclient
 		w.WriteString(claim.Path + "\n")
 		return nil
 	})
+}
+
+// progress shows how far a claim is for which many files may get another owner: that
+// takes minutes although nothing is wrong.
+func (o *volumeClaimOptions) progress(ctx context.Context, client *apiclient.Client, out *output) (end func()) {
+	if !o.req.Recursive || o.noWait {
+		return func() {}
+	}
+	return out.during(ctx, fmt.Sprintf("claiming volume %q", o.volume), volumeProgress(client, o.volume, ""))
 }
 
 // claim makes the call. An agent that goes away under it, because it is being

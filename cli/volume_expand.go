@@ -56,11 +56,7 @@ Ctrl-C or with --no-wait. To wait for it again, run the same once more.`,
 }
 
 func runVolumeExpand(ctx context.Context, o volumeExpandOptions, client *apiclient.Client, out *output) error {
-	plugin := ""
-	if v, err := client.Volume(ctx, o.volume); err == nil {
-		plugin = v.Spec.PluginID
-	}
-	end := out.during(ctx, fmt.Sprintf("expanding volume %q", o.volume), volumeProgress(client, o.volume, plugin))
+	end := out.during(ctx, fmt.Sprintf("expanding volume %q", o.volume), volumeProgress(client, o.volume, ""))
 	r, err := o.expand(ctx, client)
 	end()
 	if ctx.Err() != nil && err != nil {

@@ -24,7 +24,7 @@ func TestVolumeExpand(t *testing.T) {
 	f.sent()
 	result = api.VolumeResult{Outcome: "expanding", Volume: api.Volume{Capacity: 10 << 30, Expansion: &api.Expansion{Want: 20 << 30}}}
 	expect(t, r.volctl("volume", "expand", "data", "20GiB", "--no-wait"), 0, "expanding volume \"data\" to 20GiB; to wait for it, run the same again\n", "")
-	expectSent(t, f, "GET /v1/volumes/data", `POST /v1/volumes/data/expand {"capacity_min":21474836480}`)
+	expectSent(t, f, `POST /v1/volumes/data/expand {"capacity_min":21474836480}`)
 }
 
 // What is wrong with the command line is found before anything is sent.
