@@ -1,8 +1,6 @@
 package apiclient
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -142,9 +140,6 @@ func (c *Client) Health(ctx context.Context) (*api.Health, error) {
 	return get[api.Health](ctx, c, call{method: http.MethodGet, path: []string{"health"}})
 }
 
-// maxEvent bounds one line of the event stream, in bytes.
-const maxEvent = 1 << 20
-
 // Events calls each for every event, oldest first, and returns when the agent
 // has sent them all; with Follow only when ctx ends, the agent goes away or
 // each returns an error, which is returned as it is.
@@ -159,31 +154,13 @@ func (c *Client) Events(ctx context.Context, f EventFilter, each func(api.Event)
 	if f.N > 0 {
 		query.Set("n", strconv.Itoa(f.N))
 	}
-	resp, err := c.send(ctx, call{method: http.MethodGet, path: []string{"events"}, query: query})
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	lines := bufio.NewScanner(resp.Body)
-	lines.Buffer(nil, maxEvent)
-	for lines.Scan() {
-		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
-			continue
-		}
-		var e api.Event
-		if err := c.decode(lines.Bytes(), &e); err != nil {
+	for e, err := range lines[api.Event](ctx, c, call{method: http.MethodGet, path: []string{"events"}, query: query}) {
+		if err != nil {
 			return err
 		}
 		if err := each(e); err != nil {
 			return err
 		}
-	}
-	err = lines.Err()
-	if errors.Is(err, bufio.ErrTooLong) {
-		return c.foreign("a line of its answer is longer than 1 MiB")
-	}
-	if err != nil {
-		return c.transportError(ctx, err)
 	}
 	return nil
 }

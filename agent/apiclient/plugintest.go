@@ -1,8 +1,6 @@
 package apiclient
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"net/http"
 
@@ -13,19 +11,8 @@ import (
 // what the whole test found when all is undone. When ctx ends, or each returns an
 // error, which is returned as it is, the agent ends the test and undoes it.
 func (c *Client) TestPlugin(ctx context.Context, id string, q api.PluginTest, each func(api.PluginCheck) error) (*api.PluginTestSummary, error) {
-	resp, err := c.send(ctx, call{method: http.MethodPost, path: []string{"plugins", id, "test"}, body: q})
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close()
-	lines := bufio.NewScanner(resp.Body)
-	lines.Buffer(nil, maxEvent)
-	for lines.Scan() {
-		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
-			continue
-		}
-		var line api.PluginTestLine
-		if err := c.decode(lines.Bytes(), &line); err != nil {
+	for line, err := range lines[api.PluginTestLine](ctx, c, call{method: http.MethodPost, path: []string{"plugins", id, "test"}, body: q}) {
+		if err != nil {
 			return nil, err
 		}
 		switch {
@@ -38,9 +25,6 @@ func (c *Client) TestPlugin(ctx context.Context, id string, q api.PluginTest, ea
 				return nil, err
 			}
 		}
-	}
-	if err := lines.Err(); err != nil {
-		return nil, c.transportError(ctx, err)
 	}
 	return nil, &api.Error{Code: api.CodeUnreachable, Message: "the agent broke off the test; it undoes what that has made at its next start", Hint: "systemctl status volagent"}
 }

@@ -1,8 +1,6 @@
 package apiclient
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"net/http"
 	"net/url"
@@ -48,19 +46,8 @@ func (c *Client) PluginVolumes(ctx context.Context, id string, limit int, each f
 	if limit > 0 {
 		query.Set("limit", strconv.Itoa(limit))
 	}
-	resp, err := c.send(ctx, call{method: http.MethodGet, path: []string{"plugins", id, "volumes"}, query: query})
-	if err != nil {
-		return false, err
-	}
-	defer resp.Body.Close()
-	lines := bufio.NewScanner(resp.Body)
-	lines.Buffer(nil, maxEvent)
-	for lines.Scan() {
-		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
-			continue
-		}
-		var line api.StorageVolumeLine
-		if err := c.decode(lines.Bytes(), &line); err != nil {
+	for line, err := range lines[api.StorageVolumeLine](ctx, c, call{method: http.MethodGet, path: []string{"plugins", id, "volumes"}, query: query}) {
+		if err != nil {
 			return false, err
 		}
 		switch {
@@ -73,9 +60,6 @@ func (c *Client) PluginVolumes(ctx context.Context, id string, limit int, each f
 				return false, err
 			}
 		}
-	}
-	if err := lines.Err(); err != nil {
-		return false, c.transportError(ctx, err)
 	}
 	return false, &api.Error{Code: api.CodeUnreachable, Message: "the agent broke off the listing", Hint: "systemctl status volagent"}
 }
