@@ -24,9 +24,10 @@ import (
 // then mounts that came late; then calls that are owed; then the storage is
 // expanded; then, if any claim is wanted, what failed is undone and whatever is
 // dead or missing is made again; else the volume is taken down. What is staged is
-// expanded before it is published, what is not staged before its claim is taken. A step that is parked, or that needs a plugin which is not
-// ready, is passed over: what does not depend on it goes on. Where node and
-// controller are apart that is the one that the step calls.
+// expanded before it is published, what is not staged before its claim is taken. A
+// step that is parked, or that needs a plugin which is not ready, is passed over: what
+// does not depend on it goes on. Where node and controller are apart that is the one
+// that the step calls.
 func Next(r Record, o Observed) Action {
 	if o.Halt != "" {
 		return Action{Kind: Wait, Cause: CauseHalted, Reason: o.Halt}
@@ -175,140 +176,6 @@ func (p *planner) explained(w Watch) bool {
 	}
 	c, ok := p.r.Claims[w.Alloc]
 	return ok && c.Target == w.Path && c.Published != Absent
-}
-
-// up makes what wanted claims need.
-func (p *planner) up() bool {
-	switch {
-	case !p.anyWanted():
-		return false
-	case p.o.Debt != "":
-		return p.wait(CauseDebt, "%s", p.o.Debt)
-	case p.r.Volume.Expansion.offline():
-		return p.wait(CauseExpand, "volume %q is expanded first", p.r.Volume.ID)
-	case p.dead():
-		return p.clear()
-	}
-	for _, c := range p.claims {
-		if c.Wanted && c.Published == Failed && p.unpublish(c) {
-			return true
-		}
-	}
-	for _, decide := range []func() (chosen, ok bool){p.stagingUp, p.nodeExpand} {
-		if done, ok := decide(); !ok {
-			return done
-		}
-	}
-	for _, c := range p.claims {
-		if c.Wanted && p.publish(c) {
-			return true
-		}
-	}
-	return false
-}
-
-// dead reports whether the staged mount answers only with errors.
-func (p *planner) dead() bool {
-	return p.o.Staging.Seen == SeenDead && p.r.Node.Staged != Absent
-}
-
-// clear takes everything down to the staging, so that it can be made anew
-// under the same claims.
-func (p *planner) clear() bool {
-	for _, c := range p.claims {
-		if p.unpublish(c) {
-			return true
-		}
-	}
-	return p.unstage()
-}
-
-// stagingUp makes the attachment and the staging. It returns whether a step
-// was chosen, and ok if there is none to choose and claims may be published.
-func (p *planner) stagingUp() (chosen, ok bool) {
-	n, caps := p.r.Node, p.o.Plugin.Info.Caps
-	switch {
-	case n.Staged == Present && (n.Mount == nil && n.Boot == p.o.Boot || p.o.Staging.Is(n.Mount)):
-		return false, true
-	case p.o.Staging.Seen == SeenHung || p.o.Staging.Seen == SeenError:
-		return p.wait(CauseHung, "staging path %s: %s", n.StagingPath, p.o.Staging.Detail), false
-	case p.o.Staging.there() && (n.Staged == Present || n.Staged == Absent) && !p.watched(n.StagingPath):
-		return p.wait(CauseForeign, "a mount that was not made by this volume's staging is at %s", n.StagingPath), false
-	case p.o.Staging.there() && n.Staged == Absent && !p.anyPublished():
-		return false, false // it came late, and could not be negated yet
-	case n.Staged == Present:
-		return p.try(Action{Kind: Doubt, Path: n.StagingPath}), false
-	case n.Staged == Failed && !p.anyPublished():
-		return p.unstage(), false
-	case len(n.Owed) > 0 && (caps.Stage || n.Uses.Stage):
-		return p.unpublishForOwed(), false
-	case p.o.Plugin.unasked(ControllerPublish): // it may be one that attaches
-		return p.wait(CausePlugin, "%s", p.o.Plugin.Lacks(p.r.Volume.PluginID, ControllerPublish)), false
-	case caps.Attach && n.NodeID == "" && p.o.Plugin.Info.NodeID == "":
-		return p.wait(CausePlugin, "plugin %q does not say which node this is", p.r.Volume.PluginID), false
-	case p.o.Plugin.Info.uses(n.Uses) != n.Uses, caps.Attach && n.NodeID == "":
-		return p.try(Action{Kind: Plan, NodeID: p.o.Plugin.Info.NodeID, Uses: p.o.Plugin.Info.uses(n.Uses)}), false
-	case caps.Attach && n.Attached == Failed && n.Staged == Absent && !p.anyPublished() && len(n.Watches) == 0:
-		return p.detach(), false
-	case caps.Attach && n.Attached != Present:
-		return p.try(Action{Kind: ControllerPublish, NodeID: n.NodeID}), false
-	case caps.Stage && p.undoing(n.StagingPath):
-		return p.wait(CauseWatch, "an unstage of unknown outcome may still take the next mount at %s away", n.StagingPath), false
-	case caps.Stage:
-		return p.try(Action{Kind: NodeStage, Path: n.StagingPath}), false
-	default:
-		return false, true
-	}
-}
-
-// publish makes one claim's mounts.
-func (p *planner) publish(c Claim) bool {
-	s := p.o.Targets[c.Alloc]
-	switch {
-	case c.Published == Failed:
-		return false // its undoing is parked
-	case c.Published != Absent && s.Seen == SeenDead:
-		return p.unpublish(c)
-	case s.Seen == SeenHung || s.Seen == SeenError:
-		return p.wait(CauseHung, "target %s: %s", c.Target, s.Detail)
-	case c.Published == Present && s.Is(c.Mount) && !c.owned():
-		return p.try(Action{Kind: Own, Alloc: c.Alloc, Path: c.Target})
-	case c.Published == Present && s.Is(c.Mount):
-		return p.bind(c)
-	case s.there() && c.Published != Unknown && !p.watched(c.Target):
-		return p.wait(CauseForeign, "a mount that was not made by this claim is at %s", c.Target)
-	case s.there() && c.Published == Absent:
-		return false // it came late, and could not be negated yet
-	case c.Published == Present:
-		return p.try(Action{Kind: Doubt, Alloc: c.Alloc, Path: c.Target})
-	case p.r.owesAt(c.Target):
-		return false // as for the staging
-	case p.undoing(c.Target):
-		return p.wait(CauseWatch, "an unpublish of unknown outcome may still take the next mount at %s away", c.Target)
-	default:
-		return p.try(Action{Kind: NodePublish, Alloc: c.Alloc, Path: c.Target})
-	}
-}
-
-// bind makes the user's own mount point of a published claim.
-func (p *planner) bind(c Claim) bool {
-	s := p.o.Binds[c.Alloc]
-	switch {
-	case c.At == "":
-		return p.take(c)
-	case c.Bound != Absent && s.Seen == SeenDead:
-		return p.try(Action{Kind: Unbind, Alloc: c.Alloc, Path: c.At})
-	case c.Bound == Present && s.Is(c.BoundMount):
-		return p.take(c)
-	case s.Seen == SeenHung || s.Seen == SeenError:
-		return p.wait(CauseHung, "%s: %s", c.At, s.Detail)
-	case s.Seen == SeenMount && c.Bound == Present:
-		return p.wait(CauseForeign, "something else is mounted at %s", c.At)
-	case c.Bound == Present:
-		return p.try(Action{Kind: Doubt, Alloc: c.Alloc, Path: c.At})
-	default:
-		return p.try(Action{Kind: Bind, Alloc: c.Alloc, Path: c.At})
-	}
 }
 
 // down takes the volume off the host once nobody wants it.
