@@ -22,44 +22,45 @@ type Snapshots interface {
 
 func (s *Server) createSnapshot(w http.ResponseWriter, r *http.Request) error {
 	var q api.SnapshotRequest
-	wait, err := duration(r, "wait")
-	if err == nil {
-		err = body(w, r, &q)
-	}
+	made, err := s.take(w, r, &q, func() (volume.SnapshotAsk, map[string]api.Secret) {
+		return volume.SnapshotAsk{Volumes: []string{q.Volume}, Name: q.Name, Parameters: q.Parameters}, q.Secrets
+	})
 	if err != nil {
 		return err
-	}
-	refs, err := references(q.Secrets)
-	if err != nil {
-		return err
-	}
-	made, err := s.o.Snapshots.Snapshot(r.Context(), volume.SnapshotAsk{
-		Volumes: []string{q.Volume}, Name: q.Name, Parameters: q.Parameters, Secrets: refs}, wait)
-	if err != nil {
-		return s.withLog(err, s.pluginOf(q.Volume))
 	}
 	return s.answer(w, toMade(made, s.idsHere()))
 }
 
 func (s *Server) createGroupSnapshot(w http.ResponseWriter, r *http.Request) error {
 	var q api.GroupSnapshotRequest
-	wait, err := duration(r, "wait")
-	if err == nil {
-		err = body(w, r, &q)
-	}
+	made, err := s.take(w, r, &q, func() (volume.SnapshotAsk, map[string]api.Secret) {
+		return volume.SnapshotAsk{Volumes: q.Volumes, Group: true, Name: q.Name, Parameters: q.Parameters}, q.Secrets
+	})
 	if err != nil {
 		return err
-	}
-	refs, err := references(q.Secrets)
-	if err != nil {
-		return err
-	}
-	made, err := s.o.Snapshots.Snapshot(r.Context(), volume.SnapshotAsk{
-		Volumes: q.Volumes, Group: true, Name: q.Name, Parameters: q.Parameters, Secrets: refs}, wait)
-	if err != nil {
-		return s.withLog(err, s.pluginOf(strings.Join(q.Volumes[:min(1, len(q.Volumes))], "")))
 	}
 	return s.answer(w, toMadeGroup(made, s.idsHere()))
+}
+
+// take reads a request for a snapshot, or a group of them, into q and has it made; ask
+// then says what is asked for, and with which secrets.
+func (s *Server) take(w http.ResponseWriter, r *http.Request, q any, ask func() (volume.SnapshotAsk, map[string]api.Secret)) (volume.MadeSnapshot, error) {
+	wait, err := duration(r, "wait")
+	if err == nil {
+		err = body(w, r, q)
+	}
+	if err != nil {
+		return volume.MadeSnapshot{}, err
+	}
+	a, secrets := ask()
+	if a.Secrets, err = references(secrets); err != nil {
+		return volume.MadeSnapshot{}, err
+	}
+	made, err := s.o.Snapshots.Snapshot(r.Context(), a, wait)
+	if err != nil {
+		return made, s.withLog(err, s.pluginOf(strings.Join(a.Volumes[:min(1, len(a.Volumes))], "")))
+	}
+	return made, nil
 }
 
 func (s *Server) listSnapshots(w http.ResponseWriter, r *http.Request) error {
