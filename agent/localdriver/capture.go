@@ -16,6 +16,9 @@ const (
 	// cannot be shared; and freezeMost is for how long. Writers hang meanwhile.
 	shortCopy  = 128 * mib
 	freezeMost = 5 * time.Second
+	// thawAfter times that long a filesystem is frozen at most, whatever is in the way: another
+	// member of a group that cannot be frozen, or a slow disk. The copy fails then.
+	thawAfter = 3
 )
 
 // captured is one volume whose data is to be copied as it is at one moment.
@@ -25,10 +28,10 @@ type captured struct {
 	end    func() // of reading it, once the lock is given back
 
 	// Of an image in use only:
-	loops []loopDevice
-	point string   // a mount of its filesystem, or "" when it is used as a block device
-	fs    *freezer // with a point
-	copy  *imageCopy
+	loops  []loopDevice
+	points []string // mounts of its filesystem; none when it is used as a block device
+	fs     *freezer // with a mount
+	copy   *imageCopy
 }
 
 func (c *captured) live() bool { return len(c.loops) > 0 }
@@ -107,8 +110,7 @@ func (d *driver) classify(one *captured, perFile bool) error {
 	}
 	for _, u := range uses {
 		if !u.node {
-			one.point = u.point
-			return nil
+			one.points = append(one.points, u.point)
 		}
 	}
 	return nil
@@ -159,7 +161,7 @@ func (c *capture) take(ctx context.Context, dirs []string, p *progress) error {
 		if one.live() {
 			continue
 		}
-		if err := c.d.copyContent(ctx, one.v.Type, c.d.store.dataPath(one.v), dirs[i], p); err != nil {
+		if err := c.d.copyContent(ctx, one.v.Type, c.d.store.dataPath(one.v), one.v.Capacity, dirs[i], p); err != nil {
 			return fmt.Errorf("cannot copy volume %q: %w", one.v.ID, err)
 		}
 		one.end()
@@ -167,18 +169,18 @@ func (c *capture) take(ctx context.Context, dirs []string, p *progress) error {
 	return nil
 }
 
-// copyContent copies what nobody writes to.
-func (d *driver) copyContent(ctx context.Context, typ, src, dir string, p *progress) error {
+// copyContent copies what nobody writes to. An image must have the size that is on record.
+func (d *driver) copyContent(ctx context.Context, typ, src string, size int64, dir string, p *progress) error {
 	dst := filepath.Join(dir, contentName(typ))
 	if typ == typeImage {
-		return copyImage(ctx, src, dst, p)
+		return copyImage(ctx, src, dst, size, p)
 	}
 	return copyTree(ctx, src, dst, p)
 }
 
 // takeLive copies the volumes in use.
 //
-//  1. Everything is opened, and cached data is written out.
+//  1. Everything is opened, and cached data is written out, so that what follows is short.
 //  2. All filesystems are frozen.
 //  3. All images are cloned; the small ones are copied where that is not possible.
 //  4. All filesystems are thawed, whatever happened.
@@ -195,12 +197,15 @@ func (c *capture) takeLive(ctx context.Context, dirs []string, p *progress) (err
 		if !one.live() {
 			continue
 		}
-		if one.point != "" {
-			if one.fs, err = c.d.store.newFreezer(one.v, one.point); err != nil {
-				return err
-			}
+		if len(one.points) > 0 {
+			one.fs, err = c.d.store.newFreezer(one.v, one.points, one.loops)
+		} else {
+			err = one.flush()
 		}
-		if one.copy, err = openImageCopy(c.d.store.dataPath(one.v), filepath.Join(dirs[i], imageFile)); err != nil {
+		if err != nil {
+			return err
+		}
+		if one.copy, err = openImageCopy(c.d.store.dataPath(one.v), filepath.Join(dirs[i], imageFile), one.v.Capacity); err != nil {
 			return err
 		}
 	}
@@ -233,17 +238,15 @@ func (c *capture) frozen(do func() error) (err error) {
 
 // cut copies all images in use, in so short a time that their writers can wait.
 func (c *capture) cut(ctx context.Context, p *progress) error {
-	ctx, cancel := context.WithTimeout(ctx, freezeMost)
+	ctx, cancel := context.WithTimeout(ctx, c.d.store.freezeMost)
 	defer cancel()
 	for _, one := range c.vols {
 		if !one.live() {
 			continue
 		}
-		for _, l := range one.loops {
-			if one.fs == nil && !l.readOnly {
-				if err := flushLoop(l); err != nil {
-					return err
-				}
+		if one.fs == nil {
+			if err := one.flush(); err != nil { // what came since the first time
+				return err
 			}
 		}
 		err := reflink(one.copy.src, one.copy.dst)
@@ -254,6 +257,19 @@ func (c *capture) cut(ctx context.Context, p *progress) error {
 			return fmt.Errorf("cannot copy volume %q: %w", one.v.ID, err)
 		}
 		c.d.store.reach("cut")
+	}
+	return nil
+}
+
+// flush writes out what is cached for a volume that is used as a block device.
+func (c *captured) flush() error {
+	for _, l := range c.loops {
+		if l.readOnly {
+			continue
+		}
+		if err := flushLoop(l); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -232,7 +232,7 @@ func (d *driver) reader(from origin, want volume, p *progress) (fill func(ctx co
 			return nil, nil, err
 		}
 		return func(ctx context.Context, dir string) error {
-			return d.copyContent(ctx, snap.Type, d.store.snapshotData(snap), dir, p)
+			return d.copyContent(ctx, snap.Type, d.store.snapshotData(snap), snap.Size, dir, p)
 		}, d.readers.begin(snap.ID, p), nil
 	}
 	c, err := d.hold([]string{from.id}, false)

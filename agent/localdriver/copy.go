@@ -71,10 +71,21 @@ func copyData(ctx context.Context, src, dst *os.File, size int64, p *progress) e
 // imageCopy is an image being copied: the source as it is opened, and the new file.
 type imageCopy struct{ src, dst *os.File }
 
-func openImageCopy(src, dst string) (*imageCopy, error) {
+// openImageCopy refuses an image of fewer bytes than are on record: its copy would hide the loss.
+func openImageCopy(src, dst string, recorded int64) (*imageCopy, error) {
 	in, err := os.OpenFile(src, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return nil, preconditionf("the image that holds the data is missing: %s", src)
+	}
 	if err != nil {
 		return nil, err
+	}
+	st, err := in.Stat()
+	if err == nil && st.Size() < recorded {
+		err = preconditionf("its image has %d bytes, less than the %d recorded: a part of it is lost", st.Size(), recorded)
+	}
+	if err != nil {
+		return nil, errors.Join(err, in.Close())
 	}
 	out, err := os.OpenFile(dst, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -113,8 +124,8 @@ func (c *imageCopy) plain(ctx context.Context, p *progress) error {
 }
 
 // copyImage copies an image that nobody writes to, and syncs it.
-func copyImage(ctx context.Context, src, dst string, p *progress) error {
-	c, err := openImageCopy(src, dst)
+func copyImage(ctx context.Context, src, dst string, recorded int64, p *progress) error {
+	c, err := openImageCopy(src, dst, recorded)
 	if err != nil {
 		return err
 	}

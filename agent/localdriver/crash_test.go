@@ -308,3 +308,27 @@ func checkWhole(t *testing.T, b *bench, id string) {
 	_, err = b.ControllerGetVolume(background(), &csi.ControllerGetVolumeRequest{VolumeId: id})
 	must(t, err)
 }
+
+// TestOlderState starts on a state directory as it was before there were snapshots, and before
+// volumes had quotas or sources.
+func TestOlderState(t *testing.T) {
+	b := newBench(t)
+	c := mountCap(writer, "")
+	id := b.create("v", 0, nil, c)
+	write(t, filepath.Join(b.data(id), "f"), "kept")
+	b.stop()
+	for _, d := range []string{dirSnapshots, dirGroups, dirFrozen} {
+		must(t, os.Remove(filepath.Join(b.state, d)))
+	}
+	write(t, filepath.Join(b.state, dirVolumes, id, metaFile),
+		`{"version":1,"id":"`+id+`","name":"v","type":"directory","block":false,"capacity_bytes":5000,"created":"2026-01-02T03:04:05Z"}`)
+	b.start()
+	if again := b.create("v", 5000, nil, c); again != id {
+		t.Errorf("asked again: %q, before %q", again, id)
+	}
+	dup := b.copyOf("copy", fromSnap(b.snap("s", id)), c)
+	wantContent(t, filepath.Join(b.data(dup), "f"), "kept")
+	must(t, b.stage(id, c))
+	wantContent(t, filepath.Join(b.staging(id), "f"), "kept")
+	b.clear(id)
+}

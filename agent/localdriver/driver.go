@@ -31,6 +31,7 @@ type Options struct {
 	projects projects           // the kernel's when nil; tests have their own
 	tap      func(point string) // see store.tap
 	patience time.Duration      // how long a call waits for its copy; 20 s when 0
+	freeze   time.Duration      // freezeMost when 0
 }
 
 // driver is what the three CSI services share.
@@ -63,7 +64,7 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return fmt.Errorf("cannot start the local driver: %w", err)
 	}
-	st.tap = o.tap
+	st.tap, st.freezeMost = o.tap, o.freeze
 	d := &driver{opts: o, log: o.Log, store: st, projects: o.projects, jobs: jobs{log: o.Log, patience: o.patience}}
 	if d.projects == nil {
 		d.projects = kernelProjects{st.root}
@@ -92,6 +93,9 @@ func (o *Options) check() error {
 	}
 	if o.patience == 0 {
 		o.patience = patience
+	}
+	if o.freeze == 0 {
+		o.freeze = freezeMost
 	}
 	return nil
 }

@@ -6,6 +6,10 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -43,19 +47,47 @@ type freezer struct {
 	s  *store
 	v  volume
 	at *os.File // the root of a mount of it
+
+	mu     sync.Mutex
+	late   *time.Timer // thaws what is frozen for too long
+	thawed bool
 }
 
 // newFreezer opens a mount of the filesystem and writes out what it has cached, so that freezing
 // it takes short.
-func (s *store) newFreezer(v volume, point string) (*freezer, error) {
-	at, err := os.OpenFile(point, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+func (s *store) newFreezer(v volume, points []string, loops []loopDevice) (*freezer, error) {
+	at, err := openMount(v, points, loops)
 	if err != nil {
-		return nil, fmt.Errorf("cannot open the mount of volume %q: %w", v.ID, err)
+		return nil, err
 	}
 	if err := unix.Syncfs(int(at.Fd())); err != nil {
 		return nil, errors.Join(fmt.Errorf("cannot write out volume %q: %w", v.ID, err), at.Close())
 	}
-	return &freezer{s, v, at}, nil
+	return &freezer{s: s, v: v, at: at}, nil
+}
+
+// openMount opens the filesystem on one of the devices at the first of the paths that shows it:
+// another one may have been mounted there since, or a directory put in the place, and freezing
+// that could stop the whole host.
+func openMount(v volume, points []string, loops []loopDevice) (*os.File, error) {
+	err := preconditionf("volume %q is mounted, but something else is where it is mounted, at %s", v.ID, strings.Join(points, ", "))
+	for _, p := range points {
+		at, e := os.OpenFile(p, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+		if e != nil {
+			err = fmt.Errorf("cannot open the mount of volume %q: %w", v.ID, e)
+			continue
+		}
+		st, e := statOpen(at)
+		if e == nil {
+			var m mountEntry
+			m, e = mountedAt(st.Mnt_id)
+			if e == nil && slices.ContainsFunc(loops, func(l loopDevice) bool { return l.holds(m) }) {
+				return at, nil
+			}
+		}
+		_ = at.Close() // a directory
+	}
+	return nil, err
 }
 
 // freeze stops all writers until thaw. A filesystem that somebody else froze is left as it is,
@@ -66,6 +98,9 @@ func (f *freezer) freeze() error {
 	}
 	f.s.reach("noted")
 	err := unix.IoctlSetInt(int(f.at.Fd()), fiFreeze, 0)
+	if err == nil {
+		f.late = time.AfterFunc(thawAfter*f.s.freezeMost, f.giveUp)
+	}
 	f.s.reach("frozen")
 	if err == nil {
 		return nil
@@ -78,23 +113,49 @@ func (f *freezer) freeze() error {
 	return errors.Join(err, f.s.unnoteFreeze(f.v.ID))
 }
 
+// thaw lets the writers go on. It is an error if they did so before: what was copied is not as it
+// was at one moment.
 func (f *freezer) thaw() error {
-	if err := thawAt(f.at); err != nil {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.late.Stop()
+	f.thawed = true
+	was, err := thawAt(f.at)
+	if err != nil {
 		return fmt.Errorf("cannot thaw volume %q, whose writers hang now; run fsfreeze -u on its mount: %w", f.v.ID, err)
 	}
 	f.s.reach("thawed")
-	return f.s.unnoteFreeze(f.v.ID)
+	if err := f.s.unnoteFreeze(f.v.ID); err != nil {
+		return err
+	}
+	if !was {
+		return preconditionf("the filesystem of volume %q was thawed before it was copied: by somebody else, or because it was frozen for more than %s; try again",
+			f.v.ID, thawAfter*f.s.freezeMost)
+	}
+	return nil
+}
+
+// giveUp thaws early; thaw notices.
+func (f *freezer) giveUp() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.thawed {
+		return
+	}
+	if _, err := thawAt(f.at); err != nil {
+		f.s.log.Error("cannot thaw a volume that has been frozen for too long", "volume_id", f.v.ID, "error", err)
+	}
 }
 
 func (f *freezer) close() { _ = f.at.Close() } // a directory
 
-// thawAt thaws a filesystem. One that is not frozen is no error.
-func thawAt(dir *os.File) error {
-	err := unix.IoctlSetInt(int(dir.Fd()), fiThaw, 0)
+// thawAt thaws a filesystem and tells whether it was frozen.
+func thawAt(dir *os.File) (was bool, err error) {
+	err = unix.IoctlSetInt(int(dir.Fd()), fiThaw, 0)
 	if errors.Is(err, unix.EINVAL) {
-		return nil
+		return false, nil
 	}
-	return err
+	return err == nil, err
 }
 
 // thawLeftovers thaws what a killed driver left frozen. What cannot be thawed is tried again at
@@ -145,17 +206,18 @@ func (d *driver) thawVolume(ctx context.Context, v volume) error {
 	if err != nil {
 		return err
 	}
+	var points []string
 	for _, u := range uses {
-		if u.node {
-			continue
+		if !u.node {
+			points = append(points, u.point)
 		}
-		at, err := os.OpenFile(u.point, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
-		if err != nil {
-			return err
-		}
-		return errors.Join(thawAt(at), at.Close())
+	}
+	if at, err := openMount(v, points, loops); err == nil {
+		_, err = thawAt(at)
+		return errors.Join(err, at.Close())
 	}
 	return withPrivateMount(loops[0].path(), v.FSType, nil, func(root *os.File) error {
-		return errors.Join(ctx.Err(), thawAt(root))
+		_, err := thawAt(root)
+		return errors.Join(ctx.Err(), err)
 	})
 }

@@ -1,6 +1,7 @@
 package localdriver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
@@ -105,7 +106,8 @@ type bench struct {
 	csi.NodeClient
 
 	tap      func(point string)
-	patience time.Duration
+	patience time.Duration // a busy machine's, if not set
+	freeze   time.Duration // likewise
 }
 
 // newBench starts a driver in this process.
@@ -135,7 +137,7 @@ func (b *bench) start() {
 	sock := filepath.Join(b.dir, "csi.sock")
 	go func() {
 		done <- Run(ctx, Options{Endpoint: "unix://" + sock, NodeID: "node-1", StateDir: b.state, Version: "test",
-			projects: b.projects, tap: b.tap, patience: b.patience,
+			projects: b.projects, tap: b.tap, patience: cmp.Or(b.patience, 5*time.Minute), freeze: cmp.Or(b.freeze, time.Minute),
 			Log: hclog.New(&hclog.LoggerOptions{Output: os.Stderr, Level: hclog.Error})})
 	}()
 	conn := b.dial(sock)
@@ -158,7 +160,7 @@ func (b *bench) dial(sock string) *grpc.ClientConn {
 	must(b.t, err)
 	b.IdentityClient, b.ControllerClient, b.NodeClient = csi.NewIdentityClient(conn), csi.NewControllerClient(conn), csi.NewNodeClient(conn)
 	b.GroupControllerClient = csi.NewGroupControllerClient(conn)
-	ctx, cancel := context.WithTimeout(background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(background(), 2*time.Minute)
 	defer cancel()
 	_, err = b.Probe(ctx, &csi.ProbeRequest{}, grpc.WaitForReady(true))
 	must(b.t, err)
@@ -317,9 +319,9 @@ func tmpfs(t *testing.T, p, opts string) {
 // await polls a condition that another goroutine brings about.
 func await(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !done(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); !done(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("%s: not within 20 s", what)
+			t.Fatalf("%s: not within 2 minutes", what)
 		}
 	}
 }

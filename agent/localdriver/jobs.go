@@ -114,6 +114,11 @@ func (s *jobs) join(key, want, what string, work func(context.Context, *progress
 			return nil, codedf(codes.Aborted, "%s is being made for another request, with other arguments; copied: %s", j.what, &j.prog)
 		}
 	}
+	for key, old := range s.byKey {
+		if !old.ended.IsZero() && time.Since(old.ended) >= failureKept {
+			delete(s.byKey, key) // nobody asked again
+		}
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	j := &job{key: key, want: want, what: what, cancel: cancel, done: make(chan struct{})}
 	if s.byKey == nil {

@@ -67,6 +67,8 @@ type store struct {
 	log  hclog.Logger
 	tap  func(point string) // told where a crash would matter; for tests, else nil
 
+	freezeMost time.Duration // for how long writers are made to wait for a copy
+
 	mu     sync.Mutex
 	byID   map[string]volume
 	byName map[string]string // name → id

@@ -1,14 +1,12 @@
 package localdriver
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -44,6 +42,14 @@ func copyTree(ctx context.Context, src, dst string, p *progress) error {
 		return err
 	}
 	defer func() { _ = to.Close() }() // syncfs tells of all errors
+	// What is gone below is left out; without the root itself there would be a copy of nothing.
+	root, err := statEntry(int(from.Fd()), filepath.Base(src))
+	if errors.Is(err, unix.ENOENT) || err == nil && root.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return preconditionf("the directory that holds the data is missing: %s", src)
+	}
+	if err != nil {
+		return err
+	}
 	if err := roomForTree(ctx, from, filepath.Base(src), to, p); err != nil {
 		return err
 	}
@@ -140,29 +146,36 @@ func (c *treeCopier) entry(from int, name string, to int, toName string, depth i
 	if depth > maxCopyDepth {
 		return named(name, preconditionf("it lies more than %d directories deep, which is too deep to be copied", maxCopyDepth))
 	}
-	key := strconv.FormatUint(st.Ino, 10)
-	several := st.Nlink > 1 && st.Mode&unix.S_IFMT != unix.S_IFDIR
-	if several {
-		err := unix.Linkat(c.links, key, to, toName, 0)
+	if severalNames(st) {
+		err := unix.Linkat(c.links, linkKey(st), to, toName, 0)
 		if !errors.Is(err, unix.ENOENT) {
 			return named(name, err)
 		}
 	}
-	made, err := c.make(from, name, to, toName, st, depth)
-	if err != nil || !made {
+	// What was copied may be another file by now, put in the place of the one that was looked at.
+	st, err = c.make(from, name, to, toName, st, depth)
+	if err != nil || st == nil || !severalNames(st) {
 		return named(name, err)
 	}
-	if err := settle(from, name, to, toName, st); err != nil {
-		return named(name, err)
+	err = unix.Linkat(to, toName, c.links, linkKey(st), 0)
+	if errors.Is(err, unix.EEXIST) {
+		err = nil // copied already, by another name
 	}
-	if several {
-		return named(name, unix.Linkat(to, toName, c.links, key, 0))
-	}
-	return nil
+	return named(name, err)
 }
 
-// make makes the copy of one entry, without its attributes, unless it has gone.
-func (c *treeCopier) make(from int, name string, to int, toName string, st *unix.Statx_t, depth int) (bool, error) {
+func severalNames(st *unix.Statx_t) bool {
+	return st.Nlink > 1 && st.Mode&unix.S_IFMT != unix.S_IFDIR
+}
+
+// linkKey names a file in linksDir. The subvolumes of a btrfs, which anybody can make, use the same
+// inode numbers on devices of their own.
+func linkKey(st *unix.Statx_t) string {
+	return fmt.Sprintf("%d-%d-%d", st.Dev_major, st.Dev_minor, st.Ino)
+}
+
+// make makes the copy of one entry and returns what it copied; nil if that has gone.
+func (c *treeCopier) make(from int, name string, to int, toName string, st *unix.Statx_t, depth int) (*unix.Statx_t, error) {
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFDIR:
 		return c.dir(from, name, to, toName, depth)
@@ -172,127 +185,74 @@ func (c *treeCopier) make(from int, name string, to int, toName string, st *unix
 		buf := make([]byte, unix.PathMax)
 		n, err := unix.Readlinkat(from, name, buf)
 		if err != nil {
-			return false, ignoreGone(err)
+			return nil, ignoreGone(err)
 		}
-		return true, unix.Symlinkat(string(buf[:n]), to, toName)
+		if err := unix.Symlinkat(string(buf[:n]), to, toName); err != nil {
+			return nil, err
+		}
 	default:
 		dev := unix.Mkdev(st.Rdev_major, st.Rdev_minor)
-		return true, unix.Mknodat(to, toName, uint32(st.Mode&unix.S_IFMT)|0o600, int(dev))
+		if err := unix.Mknodat(to, toName, uint32(st.Mode&unix.S_IFMT)|0o600, int(dev)); err != nil {
+			return nil, err
+		}
 	}
+	return st, settle(xattrsAt(procPath(from, name)), to, toName, st)
 }
 
-func (c *treeCopier) dir(from int, name string, to int, toName string, depth int) (bool, error) {
+func (c *treeCopier) dir(from int, name string, to int, toName string, depth int) (*unix.Statx_t, error) {
 	in, err := openDir(from, name)
 	if err != nil {
-		return false, ignoreGone(err)
+		return nil, ignoreGone(err)
 	}
 	defer func() { _ = in.Close() }() // opened for reading only
+	st, err := statOpen(in)
+	if err != nil {
+		return nil, err
+	}
 	// Its own attributes come last: a default ACL must not reach what is made inside, and making
 	// that changes its times.
 	if err := unix.Mkdirat(to, toName, 0o700); err != nil {
-		return false, err
+		return nil, err
 	}
 	out, err := openDir(to, toName)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
 	err = eachName(in, func(n string) error { return c.entry(int(in.Fd()), n, int(out.Fd()), n, depth+1) })
-	return true, errors.Join(err, out.Close())
+	if err = errors.Join(err, out.Close()); err != nil {
+		return nil, err
+	}
+	return st, settle(xattrsOf(in), to, toName, st)
 }
 
-func (c *treeCopier) file(from int, name string, to int, toName string) (bool, error) {
+// file takes the attributes from the file that is open, as it does the data: who can rename files
+// in the volume could else give his own the owner and the rights of another.
+func (c *treeCopier) file(from int, name string, to int, toName string) (*unix.Statx_t, error) {
 	in, err := openBeneath(from, name, unix.O_NONBLOCK)
 	if err != nil {
-		return false, ignoreGone(err)
+		return nil, ignoreGone(err)
 	}
 	defer func() { _ = in.Close() }() // opened for reading only
-	var st unix.Stat_t
-	if err := unix.Fstat(int(in.Fd()), &st); err != nil {
-		return false, err
+	st, err := statOpen(in)
+	if err != nil {
+		return nil, err
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return false, preconditionf("it was replaced while it was being copied; try again")
+		return nil, preconditionf("it was replaced while it was being copied; try again")
 	}
 	fd, err := unix.Openat(to, toName, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o600)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
 	out := os.NewFile(uintptr(fd), toName)
 	err = reflink(in, out)
 	if errors.Is(err, errNoReflink) {
-		err = copyData(c.ctx, in, out, st.Size, c.prog)
+		err = copyData(c.ctx, in, out, int64(st.Size), c.prog)
 	}
-	return true, errors.Join(err, out.Close())
-}
-
-// settle gives a copy the attributes of its source. The owner comes first, because changing it
-// takes away set-id bits and capabilities.
-func settle(from int, name string, to int, toName string, st *unix.Statx_t) error {
-	if err := unix.Fchownat(to, toName, int(st.Uid), int(st.Gid), unix.AT_SYMLINK_NOFOLLOW); err != nil {
-		return fmt.Errorf("cannot set the owner %d:%d: %w", st.Uid, st.Gid, err)
+	if err = errors.Join(err, out.Close()); err != nil {
+		return nil, err
 	}
-	if st.Mode&unix.S_IFMT != unix.S_IFLNK {
-		if err := unix.Fchmodat(to, toName, uint32(st.Mode&0o7777), 0); err != nil {
-			return fmt.Errorf("cannot set the mode: %w", err)
-		}
-	}
-	if err := copyXattrs(procPath(from, name), procPath(to, toName)); err != nil {
-		return err
-	}
-	times := []unix.Timespec{
-		{Sec: st.Atime.Sec, Nsec: int64(st.Atime.Nsec)},
-		{Sec: st.Mtime.Sec, Nsec: int64(st.Mtime.Nsec)},
-	}
-	if err := unix.UtimesNanoAt(to, toName, times, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-		return fmt.Errorf("cannot set the times: %w", err)
-	}
-	return nil
-}
-
-// procPath names an entry of an open directory for calls that know only paths; it must not be
-// followed at its end.
-func procPath(dir int, name string) string { return fmt.Sprintf("/proc/self/fd/%d/%s", dir, name) }
-
-func copyXattrs(from, to string) error {
-	names, err := readAll(func(buf []byte) (int, error) { return unix.Llistxattr(from, buf) })
-	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOENT) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("cannot list the extended attributes: %w", err)
-	}
-	for raw := range bytes.SplitSeq(bytes.TrimSuffix(names, []byte{0}), []byte{0}) {
-		if len(raw) == 0 {
-			continue
-		}
-		name := string(raw)
-		value, err := readAll(func(buf []byte) (int, error) { return unix.Lgetxattr(from, name, buf) })
-		if errors.Is(err, unix.ENODATA) || errors.Is(err, unix.ENOENT) {
-			continue // taken away meanwhile
-		}
-		if err == nil {
-			err = unix.Lsetxattr(to, name, value, 0)
-		}
-		if err != nil {
-			return fmt.Errorf("cannot copy the extended attribute %q: %w", name, err)
-		}
-	}
-	return nil
-}
-
-// readAll calls get with a buffer that is large enough.
-func readAll(get func([]byte) (int, error)) ([]byte, error) {
-	for size := 256; ; size *= 4 {
-		buf := make([]byte, size)
-		n, err := get(buf)
-		if errors.Is(err, unix.ERANGE) && size < 1<<20 {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		return buf[:n], nil
-	}
+	return st, settle(xattrsOf(in), to, toName, st)
 }
 
 // statEntry looks at a name without following it. Something mounted there is an error.

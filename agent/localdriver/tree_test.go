@@ -235,7 +235,7 @@ func TestCopyNeedsSpace(t *testing.T) {
 	_, err = b.CreateSnapshot(background(), snapReq("s", many))
 	wantCode(t, err, codes.ResourceExhausted, "no space")
 	if checkLoopControl() == nil {
-		img := b.create("img", 24*mib, image(""), blockCap(writer))
+		img := b.create("img", 20*mib, image(""), blockCap(writer))
 		must(t, os.WriteFile(filepath.Join(b.state, dirVolumes, img, imageFile), make([]byte, 20*mib), 0o600))
 		_, err = b.CreateSnapshot(background(), snapReq("i", img))
 		wantCode(t, err, codes.ResourceExhausted, "20971520", "free")

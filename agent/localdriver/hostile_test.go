@@ -1,0 +1,177 @@
+package localdriver
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+)
+
+// TestCopyOfLostData asks for copies of what is gone. A copy of nothing, or of a part, would be
+// kept in the belief that it is a backup.
+func TestCopyOfLostData(t *testing.T) {
+	b := newBench(t)
+	c := mountCap(writer, "")
+	refused := func(id, words string) {
+		t.Helper()
+		_, err := b.CreateSnapshot(background(), snapReq("lost", id))
+		wantCode(t, err, codes.FailedPrecondition, words)
+		_, err = b.CreateVolume(background(), copyReq("lost", fromVolume(id), c))
+		wantCode(t, err, codes.FailedPrecondition, words)
+	}
+	dir := b.create("dir", 0, nil, c)
+	must(t, os.Remove(b.data(dir)))
+	refused(dir, "is missing")
+	must(t, os.Symlink("/etc", b.data(dir)))
+	refused(dir, "is missing")
+	must(t, os.Remove(b.data(dir)))
+	mkdir(t, b.data(dir))
+	snap := b.snap("s", dir)
+	must(t, os.Remove(filepath.Join(b.state, dirSnapshots, snap, dataDir)))
+	_, err := b.CreateVolume(background(), copyReq("lost", fromSnap(snap), c))
+	wantCode(t, err, codes.FailedPrecondition, "is missing")
+
+	if checkLoopControl() == nil {
+		img := b.create("img", 16*mib, image("ext4"), c)
+		path := filepath.Join(b.state, dirVolumes, img, imageFile)
+		must(t, os.Truncate(path, 15*mib))
+		refused(img, "a part of it is lost")
+		must(t, os.Remove(path))
+		_, err := b.CreateVolume(background(), copyReq("lost", fromVolume(img), c))
+		if err == nil {
+			t.Error("an image that is gone was copied")
+		}
+		must(t, os.WriteFile(path, nil, 0o600))
+		must(t, b.delete(img))
+	}
+	if got := b.snapshots(&csi.ListSnapshotsRequest{}); len(got) != 1 {
+		t.Errorf("listed %v", got)
+	}
+	if got := b.listed(); len(got) != 1 {
+		t.Errorf("listed %v", got)
+	}
+	b.wantNothingHalf()
+}
+
+// TestOtherMountOnTop mounts another filesystem where a volume is mounted. It may not be frozen in
+// the place of the volume's.
+func TestOtherMountOnTop(t *testing.T) {
+	b := newBenchOn(t, "xfs")
+	c := mountCap(writer, "ext4")
+	id, other := b.create("v", 32*mib, image("ext4"), c), b.create("other", 32*mib, image("ext4"), c)
+	must(t, b.stage(id, c))
+	must(t, b.stage(other, c))
+	must(t, unix.Mount(b.staging(other), b.staging(id), "", unix.MS_BIND, ""))
+	_, err := b.CreateSnapshot(background(), snapReq("s", id))
+	wantCode(t, err, codes.FailedPrecondition, "something else", b.staging(id))
+	must(t, b.publishElsewhere(id))
+	b.snap("s", id) // another mount of it will do
+	must(t, unix.Unmount(b.path("elsewhere"), 0))
+	must(t, unix.Unmount(b.staging(id), 0))
+	b.clear(other)
+	b.clear(id)
+	b.wantNothingHalf()
+}
+
+// publishElsewhere mounts a volume's device at one more path.
+func (b *bench) publishElsewhere(id string) error {
+	p := mkdir(b.t, b.dir, "elsewhere")
+	return unix.Mount(b.loops(id)[0].path(), p, "ext4", 0, "")
+}
+
+// TestThawedTooEarly thaws a filesystem while it is being copied: by hand, or because it takes too
+// long, for writers must not hang. The copy may be torn then, and is refused.
+func TestThawedTooEarly(t *testing.T) {
+	for _, byHand := range []bool{true, false} {
+		b := newBenchOn(t, "xfs")
+		c := mountCap(writer, "ext4")
+		id := b.create("v", 32*mib, image("ext4"), c)
+		must(t, b.stage(id, c))
+		point := b.staging(id)
+		var err error
+		b.freeze = time.Hour
+		if !byHand {
+			b.freeze = 50 * time.Millisecond
+		}
+		b.restartOn(func(at string) {
+			if at != "frozen" {
+				return
+			}
+			if byHand {
+				err = thawPath(point)
+			}
+			// This waits until the filesystem is thawed.
+			err = errors.Join(err, os.WriteFile(filepath.Join(point, "f"), []byte("x"), 0o600))
+		})
+		_, failed := b.CreateSnapshot(background(), snapReq("s", id))
+		wantCode(t, failed, codes.FailedPrecondition, "was thawed")
+		must(t, err)
+		b.freeze = 0
+		b.restartOn(nil)
+		b.wantNothingHalf()
+		b.snap("s", id)
+		b.clear(id)
+	}
+}
+
+func thawPath(point string) error {
+	f, err := os.Open(point)
+	if err != nil {
+		return err
+	}
+	return errors.Join(unix.IoctlSetInt(int(f.Fd()), fiThaw, 0), f.Close())
+}
+
+// TestSubvolumes copies a directory with subvolumes of btrfs in it, whose files have the same inode
+// numbers and several names.
+func TestSubvolumes(t *testing.T) {
+	b := newBenchOn(t, "btrfs")
+	c := mountCap(writer, "")
+	id := b.create("v", 0, nil, c)
+	for _, s := range []string{"a", "b"} {
+		sub := filepath.Join(b.data(id), s)
+		run(t, "btrfs", "subvolume", "create", sub)
+		write(t, filepath.Join(sub, "f"), s)
+		must(t, os.Link(filepath.Join(sub, "f"), filepath.Join(sub, "g")))
+	}
+	dup := b.copyOf("copy", fromVolume(id), c)
+	for _, s := range []string{"a", "b"} {
+		for _, f := range []string{"f", "g"} {
+			wantContent(t, filepath.Join(b.data(dup), s, f), s)
+		}
+	}
+	must(t, b.delete(dup))
+	must(t, b.delete(id))
+	b.wantNothingHalf()
+}
+
+// TestReplacedWhileCopied puts another file in the place of one that was looked at: it keeps its own
+// owner and rights in the copy.
+func TestReplacedWhileCopied(t *testing.T) {
+	dir := shortDir(t)
+	from, to := mkdir(t, dir, "from"), mkdir(t, dir, "to")
+	at := filepath.Join(from, "f")
+	write(t, at, "trusted")
+	must(t, os.Chmod(at, 0o755|os.ModeSetuid))
+	must(t, unix.Lsetxattr(at, "user.note", []byte("trusted"), 0))
+	in, err := os.Open(from)
+	must(t, err)
+	out, err := os.Open(to)
+	must(t, err)
+	st, err := statEntry(int(in.Fd()), "f")
+	must(t, err)
+	write(t, filepath.Join(from, "g"), "not trusted")
+	must(t, os.Rename(filepath.Join(from, "g"), at))
+	want := describeEntry(t, at) // looking changes the time of access
+	copier := treeCopier{ctx: background(), prog: &progress{}, links: int(out.Fd())}
+	_, err = copier.make(int(in.Fd()), "f", int(out.Fd()), "f", st, 1)
+	must(t, errors.Join(err, in.Close(), out.Close()))
+	if got := describeEntry(t, filepath.Join(to, "f")); got != want {
+		t.Errorf("the copy is\n%s, and the file\n%s", got, want)
+	}
+}
