@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/volagent/volagent/volmgr/volume"
@@ -29,8 +30,8 @@ func (s *Service) able(ctx context.Context, ref volume.SnapshotAt) (Plugin, volu
 }
 
 // DeleteSnapshot destroys a snapshot, or a group of them. With a wait it asks again
-// while the plugin says that it is at something. One that is gone is no error, where
-// the plugin sees it so.
+// while the plugin says that it is at something. One that is not there is ErrNotFound
+// where the plugin can tell, and else what the plugin makes of it.
 func (s *Service) DeleteSnapshot(ctx context.Context, ref volume.SnapshotAt, wait time.Duration) error {
 	p, secrets, info, err := s.able(ctx, ref)
 	if err != nil {
@@ -40,10 +41,14 @@ func (s *Service) DeleteSnapshot(ctx context.Context, ref volume.SnapshotAt, wai
 		return err
 	}
 	members := ref.Members
-	if ref.Group && len(members) == 0 {
-		if members, err = s.members(ctx, p, info, ref, secrets); err != nil {
-			return err
-		}
+	switch {
+	case ref.Group && len(members) == 0:
+		members, err = s.members(ctx, p, info, ref, secrets)
+	case !ref.Group && info.Caps.GetSnapshot:
+		err = there(ctx, p, ref, secrets)
+	}
+	if err != nil && !(errors.Is(err, volume.ErrNotFound) && s.begun(ref)) {
+		return err
 	}
 	patient, cancel := within(ctx, wait)
 	defer cancel()
@@ -66,6 +71,30 @@ func (s *Service) DeleteSnapshot(ctx context.Context, ref volume.SnapshotAt, wai
 		}
 	}
 	return err
+}
+
+// there fails for a snapshot that its plugin does not have: to delete it would look
+// done, as CSI has it, and a misspelt id too.
+func there(ctx context.Context, p Plugin, ref volume.SnapshotAt, secrets volume.Secrets) error {
+	_, err := p.GetSnapshot(ctx, volume.SnapshotRef{ID: ref.ID, Secrets: secrets})
+	var ce *volume.CallError
+	if errors.As(err, &ce) && ce.Code == "NotFound" {
+		return none(ref)
+	}
+	return ctx.Err() // what else is wrong, the call that deletes it says
+}
+
+func none(ref volume.SnapshotAt) error {
+	return volume.Errorf(volume.ErrNotFound, "plugin %q has no %s %q", ref.PluginID, ref.Noun(), ref.ID).
+		WithHint("volctl volume snapshot list --plugin %s -o wide", ref.PluginID)
+}
+
+// begun tells whether the agent remembers a snapshot by its id. To delete it has an end
+// here, then, also if the plugin has it no more.
+func (s *Service) begun(ref volume.SnapshotAt) bool {
+	return slices.ContainsFunc(s.Store.Snapshots(), func(i volume.SnapshotIntent) bool {
+		return i.PluginID == ref.PluginID && i.ID == ref.ID && i.Group == ref.Group
+	})
 }
 
 // unnamed refuses the name of a snapshot in the place of its id, where nobody knows the
@@ -168,7 +197,7 @@ func (s *Service) members(ctx context.Context, p Plugin, info volume.PluginInfo,
 		return nil, unclear(volume.GetGroupSnapshot, err, volume.Errorf(volume.ErrInvalid, "plugin %q has to be told which snapshots belong to it: %s", ref.PluginID, ce.Message).
 			WithHint("name them after the id of the group"))
 	case errors.As(err, &ce) && ce.Code == "NotFound":
-		return nil, nil // to delete it is no error
+		return nil, none(ref)
 	}
 	ids := make([]string, 0, len(got.Snapshots))
 	for _, one := range got.Snapshots {

@@ -133,6 +133,28 @@ func TestDeleteSnapshot(t *testing.T) {
 	want(t, "no plugin", c.service().DeleteSnapshot(t.Context(), at, minute), volume.ErrNotFound, `no plugin "nfs"`)
 }
 
+// A plugin says that it has deleted what it never had. Where it can tell, it is asked
+// before; not where the agent remembers the snapshot, which is then forgotten.
+func TestDeleteNone(t *testing.T) {
+	c := newCamera(t, "get", "group")
+	at := volume.SnapshotAt{PluginID: "ebs", ID: "snap-7"}
+	want(t, "none", c.service().DeleteSnapshot(t.Context(), at, 0), volume.ErrNotFound, `plugin "ebs" has no snapshot "snap-7"`, "volctl volume snapshot list --plugin ebs")
+	equal(t, "calls", c.calls, []string{"GetSnapshot snap-7, 0 held, 0 secrets"})
+	group := volume.SnapshotAt{PluginID: "ebs", ID: "group-7", Group: true}
+	c.fails[volume.GetGroupSnapshot] = []error{refusal(volume.GetGroupSnapshot, "NotFound")}
+	want(t, "no group", c.service().DeleteSnapshot(t.Context(), group, 0), volume.ErrNotFound, `plugin "ebs" has no group snapshot "group-7"`)
+
+	c.fails[volume.GetSnapshot] = []error{refusal(volume.GetSnapshot, "PermissionDenied")}
+	if err := c.service().DeleteSnapshot(t.Context(), at, 0); err != nil {
+		t.Errorf("it does not say: %v", err)
+	}
+	begun := volume.SnapshotIntent{PluginID: "ebs", Driver: c.view.Info.Driver, Name: "x", ID: "snap-7"}
+	c.snapshots[begun.Key()] = begun
+	if err := c.service().DeleteSnapshot(t.Context(), at, 0); err != nil || len(c.snapshots) > 0 {
+		t.Errorf("it was begun: %v, %+v", err, c.snapshots)
+	}
+}
+
 // A name is no id: where that is all there is, to delete it would look done.
 func TestDeleteByName(t *testing.T) {
 	c := newCamera(t)

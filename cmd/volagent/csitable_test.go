@@ -98,9 +98,10 @@ var specCapabilities = map[string]map[int32]string{
 
 // TestCSITable keeps docs/CSI.md true: it has what the spec has, each once; a call
 // that it calls sent is sent by code outside the client, and no other one is; the
-// tests that it names are there, and each thing that is used has one.
+// bundled driver has the calls that it is said to get, and gets those that it has;
+// the tests that it names are there, and each thing that is used has one.
 func TestCSITable(t *testing.T) {
-	tables, known, sent := csiTables(t), knownTests(t), sentCalls(t)
+	tables, known, sent, bundled := csiTables(t), knownTests(t), sentCalls(t), bundledCalls(t)
 	want := map[string][]string{}
 	for service, desc := range specServices() {
 		for _, m := range desc.Methods {
@@ -140,8 +141,8 @@ func TestCSITable(t *testing.T) {
 			if row.used != (sent[row.name] != "") {
 				t.Errorf("%s: sent is %v, and it is called by %q", row.name, row.used, sent[row.name])
 			}
-			if row.bundled && !row.used {
-				t.Errorf("%s: the bundled driver is not asked what is never sent", row.name)
+			if row.bundled != (row.used && bundled[row.name]) {
+				t.Errorf("%s: the bundled driver gets it is %v; sent is %v, and the driver has it: %v", row.name, row.bundled, row.used, bundled[row.name])
 			}
 			if hasSecrets(service, row.name) != (row.secrets != "–") {
 				t.Errorf("%s: its secrets are %q, and it has a field for them: %v", row.name, row.secrets, hasSecrets(service, row.name))
@@ -203,7 +204,24 @@ func knownTests(t *testing.T) map[string]bool {
 	return known
 }
 
+// bundledCalls are the calls that the bundled driver has.
+func bundledCalls(t *testing.T) map[string]bool {
+	t.Helper()
+	calls := map[string]bool{}
+	goFiles(t, func(path string) {
+		raw, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range driverMethod.FindAllStringSubmatch(string(raw), -1) {
+			calls[m[1]] = true
+		}
+	}, "agent/localdriver")
+	return calls
+}
+
 var (
+	driverMethod = regexp.MustCompile(`(?m)^func \(d \*driver\) ([A-Z]\w+)\(`)
 	clientMethod = regexp.MustCompile(`^func \(c \*Client\) (\w+)\(`)
 	pluginCall   = regexp.MustCompile(`\bc\.(?:controller|node|identity|groups)\.(\w+)`)
 	ownCall      = regexp.MustCompile(`\bc\.(\w+)\(`)

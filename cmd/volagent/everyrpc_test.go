@@ -48,7 +48,7 @@ var rpcSteps = []rpcStep{
 	{[]string{"ControllerExpandVolume", "NodeExpandVolume"}, func(e *everyRPC) { e.expand() }},
 	{[]string{"ControllerModifyVolume"}, func(e *everyRPC) { e.volctl("volume", "modify", "data", e.modify) }},
 	{[]string{"CreateSnapshot"}, func(e *everyRPC) { e.snapshot = e.take("create", "data", "one") }},
-	{[]string{"GetSnapshot"}, func(e *everyRPC) {}}, // it becomes ready in the step before
+	{[]string{"GetSnapshot"}, func(e *everyRPC) {}}, // it becomes ready in the step before, and is looked for in the one that deletes it
 	{[]string{"ListSnapshots"}, func(e *everyRPC) { e.says(e.snapshot, "volume", "snapshot", "list", "--plugin", e.plugin, "-q") }},
 	{[]string{"DeleteSnapshot"}, func(e *everyRPC) { e.volctl("volume", "snapshot", "delete", e.plugin, e.snapshot, "-y") }},
 	{[]string{"CreateVolumeGroupSnapshot"}, func(e *everyRPC) { e.group = e.take("group", "create", "two", "data") }},

@@ -112,7 +112,11 @@ func (h *host) lifeOfSnapshots(plugin string, lists bool, params ...string) {
 		}
 	}
 	h.volctl("volume", "snapshot", "delete", plugin, snap, "-y")
-	h.volctl("volume", "snapshot", "delete", plugin, snap, "-y") // what is gone is no error
+	h.volctl("volume", "snapshot", "delete", plugin, snap, "-y", "--ignore-not-found")
+	if plugin == "local" { // it can tell that there is none
+		h.refuses(3, `plugin "local" has no snapshot "`+snap+`"`, "volume", "snapshot", "delete", plugin, snap, "-y")
+		h.refuses(3, `plugin "local" has no group snapshot "nope"`, "volume", "snapshot", "group", "delete", plugin, "nope", "-y")
+	}
 	h.volctl("volume", "snapshot", "group", "delete", plugin, group[0], group[1], group[2], "-y")
 	if left := h.snapshots(plugin); len(left) > 0 {
 		t.Errorf("left are %q", left)
