@@ -80,6 +80,20 @@ func TestStorageRequests(t *testing.T) {
 	)
 }
 
+// Of a block device a plugin tells the size alone: nobody knows that it is empty.
+func TestStatsOfADisk(t *testing.T) {
+	f := world()
+	disk := api.Stats{Volume: "data", At: now, BytesTotal: 100 << 30}
+	f.on["GET /v1/volumes/data/stats"] = answers(disk)
+	f.on["GET /v1/volumes/data/report"] = answers(api.Report{Stats: &disk})
+	r := with(t, f)
+	expect(t, r.volctl("volume", "stats", "data"), 0, "       Used  Available  Total   Use\nBytes  -     -          100GiB  -\n", "")
+	head, _, _ := strings.Cut(r.volctl("volume", "status", "data").stdout, "\n")
+	if !strings.HasSuffix(head, " 100GiB") || strings.Contains(head, "%") {
+		t.Errorf("status: %q", head)
+	}
+}
+
 func TestModify(t *testing.T) {
 	f := world()
 	changed := &api.VolumeResult{Outcome: "modified", Changes: []string{`mutable_parameters: {"iops":"100"} → {"iops":"200"}`}, Volume: f.volumes[2]}

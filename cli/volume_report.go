@@ -35,6 +35,8 @@ func volumeAside(v *api.Volume, now time.Time) string {
 	}
 	var parts []string
 	switch {
+	case totalOnly(stats):
+		parts = append(parts, size(stats.BytesTotal))
 	case stats.BytesTotal > 0:
 		unit := sizeUnit(stats.BytesTotal)
 		parts = append(parts, fmt.Sprintf("%s/%s %s", inUnit(stats.BytesUsed, unit), size(stats.BytesTotal), percent(stats.BytesUsed, stats.BytesTotal)))

@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/spf13/cobra"
+	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/apiclient"
 )
 
@@ -14,8 +15,8 @@ type volumeStatsOptions struct{ id string }
 func newVolumeStats(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "stats ID", Short: "Ask the plugin how full a volume is",
-		Long: `Ask the plugin how full a mounted volume is. A block device has bytes and no inodes. What was
-said last is in volctl volume status, and in the metrics.`,
+		Long: `Ask the plugin how full a mounted volume is. Of a block device it knows only
+the size. What was said last is in volctl volume status, and in the metrics.`,
 		Args: exactly("ID"), ValidArgsFunction: completeArg(a, volumeIDs),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o := volumeStatsOptions{id: args[0]}
@@ -38,7 +39,11 @@ func runVolumeStats(ctx context.Context, o volumeStatsOptions, client *apiclient
 	return out.print(s, []string{v.Spec.ID}, func(w *bytes.Buffer) error {
 		var rows [][]string
 		if s.BytesTotal > 0 || s.InodesTotal == 0 {
-			rows = append(rows, []string{"Bytes", size(s.BytesUsed), size(s.BytesAvailable), size(s.BytesTotal), share(s.BytesUsed, s.BytesTotal)})
+			row := []string{"Bytes", size(s.BytesUsed), size(s.BytesAvailable), size(s.BytesTotal), share(s.BytesUsed, s.BytesTotal)}
+			if totalOnly(*s) {
+				row = []string{"Bytes", "-", "-", size(s.BytesTotal), "-"}
+			}
+			rows = append(rows, row)
 		}
 		if s.InodesTotal > 0 {
 			rows = append(rows, []string{
@@ -48,6 +53,12 @@ func runVolumeStats(ctx context.Context, o volumeStatsOptions, client *apiclient
 		}
 		return table(w, "", []string{"", "Used", "Available", "Total", "Use"}, rows)
 	})
+}
+
+// totalOnly tells whether the plugin told a size and not how much of it is used, as of
+// a block device.
+func totalOnly(s api.Stats) bool {
+	return s.BytesTotal > 0 && s.BytesUsed == 0 && s.BytesAvailable == 0
 }
 
 func share(part, whole int64) string {

@@ -53,6 +53,9 @@ func (c reports) Collect(to chan<- prometheus.Metric) {
 					continue
 				}
 				gauge(d, float64(u.Total), r.Volume, r.Plugin, "total")
+				if u.TotalOnly() {
+					continue // 0 would be a volume without any room
+				}
 				gauge(d, float64(u.Used), r.Volume, r.Plugin, "used")
 				gauge(d, float64(u.Available), r.Volume, r.Plugin, "available")
 			}

@@ -43,5 +43,7 @@ func TestReports(t *testing.T) {
 		`volagent_volume_health{by="controller",plugin="ebs",severity="abnormal",volume="data"}`,
 		`volagent_volume_health{by="node",plugin="ebs",severity="abnormal",volume="a`,
 		`volagent_volume_inodes{kind="total",plugin="ebs",volume="a`,
+		`volagent_volume_bytes{kind="used",plugin="ebs",volume="a`,
+		`volagent_volume_bytes{kind="available",plugin="ebs",volume="a`,
 	)
 }

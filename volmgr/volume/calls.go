@@ -319,6 +319,10 @@ type Usage struct {
 	Available int64 `json:"available"`
 }
 
+// TotalOnly tells whether the plugin said how much there is and not how much of that
+// is used, as of a block device (CSI spec, VolumeUsage: both may be left out).
+func (u Usage) TotalOnly() bool { return u.Used == 0 && u.Available == 0 }
+
 // Stats is how full a volume is. What the plugin does not tell is nil.
 type Stats struct {
 	Bytes  *Usage `json:"bytes,omitempty"`

@@ -87,6 +87,7 @@ func (m *merger) capacity(old, spec Volume) Volume {
 	if most := spec.CapacityMax; most != 0 && most != old.CapacityMax {
 		if most < old.size() {
 			m.refuse("capacity_max", bytes(old.CapacityMax), bytes(most), "the volume has "+Size(old.size())+" and cannot shrink")
+			return old
 		}
 		now.CapacityMax = change(m, "capacity_max", bytes(old.CapacityMax), bytes(most)).int64()
 	}

@@ -134,6 +134,7 @@ func TestMergeShrinks(t *testing.T) {
 	}
 	for want, change := range map[string]func(*volume.Volume){
 		`capacity_max of volume "data" from 20B to 11B: the volume has 12B and cannot shrink`: func(v *volume.Volume) { v.CapacityMax = 11 },
+		`capacity_max of volume "data" from 20B to 9B: the volume has 12B and cannot shrink`:  func(v *volume.Volume) { v.CapacityMax = 9 },
 		`capacity_min of volume "data" from 10B to 30B: its capacity_max is 20B`:              func(v *volume.Volume) { v.CapacityMin, v.CapacityMax = 30, 0 },
 	} {
 		spec := file()
