@@ -47,7 +47,7 @@ func (s *Service) DeleteSnapshot(ctx context.Context, ref volume.SnapshotAt, wai
 	case !ref.Group && info.Caps.GetSnapshot:
 		err = there(ctx, p, ref, secrets)
 	}
-	if err != nil && !(errors.Is(err, volume.ErrNotFound) && s.begun(ref)) {
+	if err != nil && (!errors.Is(err, volume.ErrNotFound) || !s.begun(ref)) {
 		return err
 	}
 	patient, cancel := within(ctx, wait)
