@@ -56,16 +56,18 @@ func (s *Service) CreateWithin(ctx context.Context, spec volume.Volume, dry bool
 	defer cancel()
 	asked := spec
 	asked.CloneID = clone
+	begun := false
 	err = s.creating(ctx, spec, wait, func() error {
 		// 1. What can fail here. 2. The intent. 3. The call. 4. What came of it.
 		p, secrets, err := s.reach(spec)
 		if err != nil {
 			return err
 		}
-		resumed, err := s.intend(ctx, spec)
+		resumed, err := s.intend(ctx, spec, begun)
 		if err != nil {
 			return err
 		}
+		begun = true
 		made, err := create(ctx, p, asked, secrets)
 		if err != nil {
 			return s.notCreated(ctx, spec, err, resumed)
@@ -83,11 +85,14 @@ func (s *Service) CreateWithin(ctx context.Context, spec volume.Volume, dry bool
 }
 
 // intend stores that the volume is about to be created. It reports whether an
-// earlier create of it was not seen to end.
-func (s *Service) intend(ctx context.Context, spec volume.Volume) (resumed bool, err error) {
+// earlier create of it was not seen to end. One that was begun by this request is not
+// begun once more after somebody dropped it.
+func (s *Service) intend(ctx context.Context, spec volume.Volume, begun bool) (resumed bool, err error) {
 	err = s.Store.Update(ctx, func(tx Tx) error {
 		old, ok := tx.Volume(spec.ID)
 		switch v := old.Volume; {
+		case begun && !ok:
+			return volume.Errorf(volume.ErrRefused, "volume %q was deregistered meanwhile; plugin %q may have one named %q", spec.ID, spec.PluginID, spec.Name)
 		case ok && v.Provision != volume.Provisioning:
 			return volume.Errorf(volume.ErrRefused, "volume %q was registered meanwhile", spec.ID)
 		case ok && (v.Name != spec.Name || v.PluginID != spec.PluginID):
@@ -201,7 +206,7 @@ func kindOf(err error) error {
 // settle stores what the plugin made. If the plugin answers with a volume that
 // is registered already, the new record is dropped again.
 func (s *Service) settle(ctx context.Context, v volume.Volume, made volume.CreateVolumeResult) (volume.Record, error) {
-	v.ExternalID, v.Capacity, v.Topologies = made.ExternalID, made.Capacity, made.Topologies
+	v.ExternalID, v.Capacity, v.Topologies = made.ExternalID, max(made.Capacity, 0), made.Topologies
 	if len(made.Context) > 0 {
 		v.Context = made.Context
 	}

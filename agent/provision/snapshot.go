@@ -241,6 +241,11 @@ func atIt(ce *volume.CallError) bool {
 // call makes one call, while no other one is in flight for any of the volumes.
 func (t *taking) call(ctx context.Context) (got volume.GroupSnapshot, err error) {
 	fn := func() error {
+		for i, id := range t.intent.Volumes {
+			if _, ok := t.source(i); !ok {
+				return volume.Errorf(volume.ErrRefused, "volume %q was deregistered meanwhile", id)
+			}
+		}
 		p, secrets, err := t.reach()
 		if err != nil {
 			return err
@@ -269,6 +274,12 @@ func alone(one volume.Snapshot) volume.GroupSnapshot {
 	return volume.GroupSnapshot{ID: one.ID, Snapshots: []volume.Snapshot{one}, Created: one.Created, Ready: one.Ready}
 }
 
+// source is one of the volumes, if it is still that storage which its id names.
+func (t *taking) source(i int) (v volume.Volume, ok bool) {
+	r, ok := t.s.Store.Volume(t.intent.Volumes[i])
+	return r.Volume, ok && r.Volume.Driver == t.intent.Driver && r.Volume.ExternalID == t.intent.Sources[i]
+}
+
 // reach returns the plugin, and the secrets for a call: those of the volumes, and over
 // them what was asked with.
 func (t *taking) reach() (Plugin, volume.Secrets, error) {
@@ -277,9 +288,11 @@ func (t *taking) reach() (Plugin, volume.Secrets, error) {
 		return nil, nil, err
 	}
 	all = maps.Clone(all)
-	for _, id := range t.intent.Volumes {
-		r, _ := t.s.Store.Volume(id)
-		v := r.Volume
+	for i := range t.intent.Volumes {
+		v, ok := t.source(i)
+		if !ok {
+			continue // what was made of it goes on
+		}
 		v.Secrets = maps.Clone(v.Secrets)
 		maps.DeleteFunc(v.Secrets, func(name string, _ volume.SecretRef) bool { _, ok := t.ask.Secrets[name]; return ok })
 		own, err := t.s.Secrets(v)

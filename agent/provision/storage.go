@@ -27,7 +27,7 @@ func (s *Service) learn(ctx context.Context, v *volume.Volume) error {
 	case err != nil || got.ExternalID != v.ExternalID:
 		return ctx.Err()
 	}
-	v.Capacity, v.Topologies = got.Capacity, got.Topologies
+	v.Capacity, v.Topologies = max(got.Capacity, 0), got.Topologies
 	if len(v.Context) == 0 {
 		v.Context = got.Context
 	}

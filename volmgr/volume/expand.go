@@ -154,6 +154,9 @@ func Expanded(r Record, size int64) (done bool, err error) {
 		return false, f.Err()
 	case e.Want > 0:
 		return false, nil
+	case max(r.Volume.size(), e.Node) < size:
+		return false, Errorf(nil, "plugin %q answered OK, and volume %q has %s, not the %s that were asked for",
+			r.Volume.PluginID, r.Volume.ID, Size(r.Volume.size()), Size(size)).WithHint("volctl plugin logs %s", r.Volume.PluginID)
 	default:
 		return e.Node == 0 || !waiting, nil
 	}
@@ -269,10 +272,12 @@ func applyExpand(r Record, a Action, out Outcome) Record {
 	}
 	switch {
 	case a.Kind == ControllerExpand && out.Err == nil:
-		v.Capacity, v.CapacityMin = out.Capacity, max(v.CapacityMin, a.Size)
-		if out.Capacity == 0 {
-			v.Capacity = a.Size
+		got := out.Capacity
+		if got <= 0 {
+			got = a.Size // it does not say, and it says OK
 		}
+		v.Capacity = max(v.Capacity, got) // no storage is made smaller, whatever it says
+		v.CapacityMin = max(v.CapacityMin, min(a.Size, v.Capacity))
 		if out.NodeRequired || e.Node > 0 {
 			e.Node = v.Capacity
 		}

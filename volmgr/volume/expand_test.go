@@ -255,3 +255,17 @@ func TestSize(t *testing.T) {
 		}
 	}
 }
+
+// A plugin may answer with any number: none makes a volume smaller than it was, nor
+// a record that an adoption would refuse.
+func TestApplyExpandLies(t *testing.T) {
+	for got, want := range map[int64]int64{-5: 16, 0: 16, 1: 12, 14: 14, 16: 16, 1 << 62: 1 << 62} {
+		r := registered()
+		r.Volume.Expansion.Want = 16
+		now, _ := volume.Apply(r, volume.Action{Kind: volume.ControllerExpand, Size: 16}, volume.Outcome{Capacity: got, NodeRequired: true})
+		v := now.Volume
+		if v.Capacity != want || v.CapacityMin != min(16, want) || v.Expansion != (volume.Expansion{Node: want}) || now.Check() != nil {
+			t.Errorf("answered with %d: %+v, %v", got, v, now.Check())
+		}
+	}
+}

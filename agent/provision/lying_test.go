@@ -1,0 +1,98 @@
+package provision_test
+
+import (
+	"context"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/volagent/volagent/agent/provision"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// A plugin that says OK and has less than was asked for did not expand the volume.
+func TestExpandAnsweredWithLess(t *testing.T) {
+	w := sized(t)
+	w.carriedOut(volume.Outcome{Capacity: 16})
+	_, _, err := w.service().Expand(t.Context(), "data", 20, time.Minute)
+	want(t, "less", err, nil, `plugin "ebs" answered OK, and volume "data" has 16B, not the 20B that were asked for`)
+	if v := w.volumes["data"].Volume; v.Capacity != 16 || v.CapacityMin != 16 || v.Expansion != (volume.Expansion{}) {
+		t.Errorf("left is %+v", v)
+	}
+	w.carriedOut(volume.Outcome{Capacity: 18})
+	if _, ch, err := w.service().Expand(t.Context(), "data", 18, time.Minute); err != nil || ch.Outcome != volume.Grown {
+		t.Errorf("to what it can have: %v, %+v", err, ch)
+	}
+}
+
+// What a plugin says of sizes that no volume has is not kept.
+func TestCreateAnsweredWithNoSize(t *testing.T) {
+	w := newWorld()
+	w.create = func(volume.CreateVolumeRequest) (volume.CreateVolumeResult, error) {
+		return volume.CreateVolumeResult{ExternalID: "vol-1", Capacity: -5}, nil
+	}
+	if r, _, err := w.service().Create(t.Context(), spec(), false); err != nil || r.Volume.Capacity != 0 {
+		t.Errorf("created: %v, %+v", err, r.Volume)
+	}
+}
+
+// While a snapshot is waited for its volume may be deregistered, and the id given to
+// another: that one's secrets are none of this plugin's business.
+func TestSnapshotOfAnotherMeanwhile(t *testing.T) {
+	for name, change := range map[string]func(*camera){
+		"another storage": func(c *camera) {
+			r := c.volumes["data"]
+			r.Volume.ExternalID, r.Volume.PluginID, r.Volume.Driver = "other", "nfs", "nfs.csi"
+			c.volumes["data"] = r
+		},
+		"deregistered": func(c *camera) { delete(c.volumes, "data") },
+	} {
+		c := newCamera(t, "get")
+		c.fails[volume.CreateSnapshot] = []error{refusal(volume.CreateSnapshot, "Aborted")}
+		c.planted = func() { change(c) }
+		_, err := c.take(t, time.Minute)
+		want(t, name, err, volume.ErrRefused, `volume "data" was deregistered meanwhile`, "is not known, so the intent is kept")
+		equal(t, name+": calls", c.calls, []string{"CreateSnapshot nightly of vol-9, 1 held, 1 secrets"})
+	}
+}
+
+// pageless gives a new token for ever.
+type pageless struct {
+	*camera
+	n *int
+}
+
+func (p pageless) Provisioner(string) (provision.Plugin, error) { return p, nil }
+
+func (p pageless) ListSnapshots(ctx context.Context, _ volume.ListSnapshotsRequest) (volume.SnapshotPage, error) {
+	*p.n++
+	return volume.SnapshotPage{Next: strconv.Itoa(*p.n)}, ctx.Err()
+}
+
+// A listing of ever new pages is given up.
+func TestSnapshotsOfEverNewPages(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	c, n := newCamera(t, "list"), 0
+	s := c.service()
+	s.Plugins = pageless{c, &n}
+	_, err := s.Snapshots(ctx, volume.SnapshotsAsk{PluginID: "ebs"})
+	want(t, "ever new", err, nil, "there were 10000 pages")
+}
+
+// A create that waits for its copy does not come back once it was dropped.
+func TestCreateDroppedMeanwhile(t *testing.T) {
+	c, asked := copies(t)
+	c.fails[volume.CreateVolume] = []error{refusal(volume.CreateVolume, "Aborted")}
+	v := clone("source")
+	c.planted = func() {
+		if _, err := c.service().Deregister(t.Context(), v.ID, true); err != nil {
+			t.Errorf("deregister: %v", err)
+		}
+	}
+	_, _, err := c.service().CreateWithin(t.Context(), v, false, time.Minute)
+	want(t, "dropped", err, volume.ErrRefused, "was deregistered meanwhile", "may have one named")
+	if _, ok := c.volumes[v.ID]; ok || len(*asked) != 1 {
+		t.Errorf("it is back: %v, after %d calls", ok, len(*asked))
+	}
+}
