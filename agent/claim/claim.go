@@ -31,9 +31,9 @@ type Queue interface {
 	Attempt(id, alloc string) *volume.Attempt
 	// Abandon gives up the call in hand for a volume.
 	Abandon(id string)
-	// Yield breaks off what is done for a claim that nobody wants any more, where
-	// that may be left half done.
-	Yield(id, alloc string)
+	// Yield breaks off what is done for a volume, where that may be left half done: a
+	// claim is to go.
+	Yield(id string)
 	// InPlace looks whether a claim's mounts are those that were made for it.
 	InPlace(ctx context.Context, r volume.Record, alloc string) bool
 }

@@ -47,7 +47,7 @@ func newWorld() *world {
 
 func (w *world) Abandon(string) {}
 
-func (w *world) Yield(string, string) {}
+func (w *world) Yield(string) {}
 
 func (w *world) service() *claim.Service {
 	return &claim.Service{Store: w, Queue: w, Plugins: w, Paths: w, Private: []string{"/var/lib/volagent"}}

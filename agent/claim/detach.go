@@ -87,7 +87,7 @@ func (s *Service) release(ctx context.Context, id, alloc string, seq uint64, how
 	}
 	s.Queue.Wake(id)
 	if released {
-		s.Queue.Yield(id, alloc)
+		s.Queue.Yield(id)
 	}
 	return released, nil
 }

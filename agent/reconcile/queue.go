@@ -203,12 +203,19 @@ func (q *Queue) Abandon(id string) {
 	}
 }
 
-// Yield breaks off the step in hand for a claim if that may be left half done: to
-// give what is in a volume to its owner can take long, and nobody wants it now.
-func (q *Queue) Yield(id, alloc string) {
+// Yield breaks off the step in hand for a volume if that may be left half done: to
+// give what is in a volume to its owner can take long, and a claim is to go. If it is
+// still wanted it is gone on with afterwards. One that was decided on and has not begun
+// is decided on again.
+func (q *Queue) Yield(id string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if e, ok := q.entries[id]; ok && e.running != nil && e.abandon != nil && e.running.Action.Kind == volume.Own && e.running.Action.Alloc == alloc {
+	e, ok := q.entries[id]
+	switch {
+	case !ok:
+	case e.running == nil:
+		e.stale = true
+	case e.running.Action.Kind == volume.Own && e.abandon != nil:
 		e.abandon()
 	}
 }

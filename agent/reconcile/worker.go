@@ -78,12 +78,13 @@ func (q *Queue) turn(id string, e *entry, r volume.Record) (more, news bool) {
 	ctx, cancel := context.WithCancel(q.ctx)
 	defer cancel()
 	q.mu.Lock()
-	if a.RPC() && e.stale {
+	long := a.RPC() || a.Kind == volume.Own
+	if long && e.stale {
 		q.mu.Unlock()
 		return true, false
 	}
 	e.begin(a)
-	if a.RPC() || a.Kind == volume.Own {
+	if long {
 		e.abandon = cancel
 	}
 	q.mu.Unlock()
@@ -244,7 +245,11 @@ func (q *Queue) finish(id string, e *entry, r volume.Record, a volume.Action, ob
 	}
 	now := time.Now()
 	q.mu.Lock()
-	e.end(a, out, now)
+	if q.yielded(a, out) {
+		e.running, e.abandon = nil, nil
+	} else {
+		e.end(a, out, now)
+	}
 	if late(a, out) {
 		e.watch(now, obs.Plugin)
 	}
@@ -253,14 +258,19 @@ func (q *Queue) finish(id string, e *entry, r volume.Record, a volume.Action, ob
 	q.o.Events(q.cutShort(evs, a, out))
 }
 
+// yielded reports whether a step was broken off because of another one.
+func (q *Queue) yielded(a volume.Action, out volume.Outcome) bool {
+	return a.Kind == volume.Own && out.Err != nil && out.Err.Code == "Canceled" && q.ctx.Err() == nil
+}
+
 // cutShort words a step that the end of the agent broke off: that is no failure,
 // and the next agent goes on with it.
 func (q *Queue) cutShort(evs []volume.Event, a volume.Action, out volume.Outcome) []volume.Event {
 	switch {
 	case out.Err == nil || out.Err.Code != "Canceled":
 		return evs
-	case q.ctx.Err() == nil && a.Kind == volume.Own:
-		return nil // the claim is being released, which is told already
+	case q.yielded(a, out):
+		return nil // a claim is being released, which is told already
 	case q.ctx.Err() == nil:
 		return evs
 	}
