@@ -87,8 +87,7 @@ func (h *stormHost) claim(id, alloc string) {
 		if h.bind && alloc == "a" {
 			req.At = "/at/" + id
 		}
-		info := volume.PluginInfo{ID: "p", NodeID: "n", Caps: volume.Caps{Attach: h.attach, Stage: h.stage}}
-		return volume.Admit(r, req, info, time.Now())
+		return volume.Admit(r, req, h.info(), time.Now())
 	})
 }
 
@@ -185,6 +184,7 @@ var deeds = map[string]func(*stormHost, deed){
 	"release": func(h *stormHost, d deed) {
 		h.change(d.Volume, func(r volume.Record) (volume.Record, error) { return volume.Release(r, d.Alloc) })
 	},
+	"expand":            func(h *stormHost, d deed) { h.expand(d.Volume, d.N) },
 	"force":             func(h *stormHost, d deed) { h.force(d.Volume) },
 	"register":          func(h *stormHost, d deed) { h.register(d.Volume) },
 	"look":              func(h *stormHost, d deed) { h.look(d.Volume) },

@@ -11,6 +11,8 @@ import (
 func (s *storm) rule(r volume.Record, a volume.Action) string {
 	id := r.Volume.ID
 	switch a.Kind {
+	case volume.ControllerExpand, volume.NodeExpand:
+		return s.mayExpand(id, a)
 	case volume.Bind:
 		if p := s.mounts[targetOf(id, a.Alloc)]; p.id == 0 || p.dead || p.bare {
 			return "the target is not mounted"
@@ -108,6 +110,9 @@ func (s *storm) unsettled(ids []string) string {
 			}
 		}
 		held := len(r.Claims) > 0
+		if bad := s.notExpanded(r, held); bad != "" {
+			return bad
+		}
 		if explained[stagingOf(id)] = held; !held && r.Held() {
 			return fmt.Sprintf("nobody claims %q, and it is held: %+v", id, r.Node)
 		}

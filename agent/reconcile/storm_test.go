@@ -122,10 +122,12 @@ func stormy(t *testing.T, rt *rapid.T, least, most int) (steps int) {
 	all := rapid.SliceOfN(rapid.Custom(anyDeed), least, most).Draw(rt, "deeds")
 	some := rapid.SliceOfN(rapid.SampledFrom(likely), 0, 2*most).Draw(rt, "fates")
 	attach, stage, bind := rapid.Bool().Draw(rt, "attach"), rapid.Bool().Draw(rt, "stage"), rapid.Bool().Draw(rt, "bind")
+	grows, offline := rapid.Bool().Draw(rt, "grows"), rapid.Bool().Draw(rt, "offline")
 	var bad string
 	var did []string
 	synctest.Test(t, func(*testing.T) {
 		h := &stormHost{storm: newStorm(attach, stage, bind, some)}
+		h.grows, h.offline = grows, offline
 		bad = h.run(all)
 		did = h.steps
 	})

@@ -17,6 +17,7 @@ import (
 // the first step that breaks a rule.
 type storm struct {
 	attach, stage, bind bool
+	growth
 
 	mu      sync.Mutex
 	fates   []fate // of the calls to come; then all go well
@@ -108,7 +109,7 @@ func (s *storm) View(string) volume.PluginView {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	v := volume.PluginView{Known: true, Ready: s.ready, State: "a state", Incarnation: uint64(s.life), CallTimeout: callLimit}
-	v.Info = volume.PluginInfo{ID: "p", NodeID: "n", Caps: volume.Caps{Attach: s.attach, Stage: s.stage}}
+	v.Info = s.info()
 	return v
 }
 
@@ -286,10 +287,14 @@ func (s *storm) call(id string, a volume.Action, f fate) <-chan volume.Outcome {
 		}
 		answer <- out
 	default:
+		var undone volume.Outcome
 		if !a.Forward() {
-			s.effect(id, a)
+			undone = s.effect(id, a)
 		}
 		s.later(id, a, callTime, 0, func(out volume.Outcome) {
+			if !a.Forward() {
+				out = undone
+			}
 			if f == failedDone {
 				out = failedWith("Internal", volume.RetryBackoff, true)
 			}
@@ -325,7 +330,7 @@ func (s *storm) later(id string, a volume.Action, after, more time.Duration, ans
 		}
 		var out volume.Outcome
 		if a.Forward() || answer == nil {
-			if now := s.mounts[a.Path].id; !a.Forward() && now != was && s.relied(id, now) {
+			if now := s.mounts[a.Path].id; !a.Forward() && now != was && s.relied(id, now) && a.Kind != volume.NodeExpand {
 				s.breaks("an earlier %s took away what was mounted since at %s", a.Kind, a.Path)
 			}
 			out = s.effect(id, a)
@@ -362,6 +367,8 @@ func (s *storm) effect(id string, a volume.Action) volume.Outcome {
 		return volume.Outcome{Mount: &volume.MountIdentity{ID: s.mounts[a.Path].id}, Boot: s.boot()}
 	}
 	switch a.Kind {
+	case volume.ControllerExpand, volume.NodeExpand:
+		return s.expanded(id, a)
 	case volume.ControllerPublish, volume.ControllerUnpublish:
 		s.done["attached "+id] = a.Forward()
 	case volume.NodeStage:

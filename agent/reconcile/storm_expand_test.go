@@ -1,0 +1,77 @@
+package reconcile_test
+
+import (
+	"fmt"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// growth is what the plugin of a storm can do about sizes, and what became of them.
+type growth struct {
+	grows, offline bool
+	storage, shown map[string]int64 // by volume: what the storage has, and what is on it
+}
+
+func (s *storm) info() volume.PluginInfo {
+	return volume.PluginInfo{ID: "p", NodeID: "n", Caps: volume.Caps{
+		Attach: s.attach, Stage: s.stage, Expand: s.grows, NodeExpand: s.grows, Offline: s.grows && s.offline,
+	}}
+}
+
+// expand asks for a size that is larger than what the volume has, or is to have.
+func (h *stormHost) expand(id string, more int) {
+	h.change(id, func(r volume.Record) (volume.Record, error) {
+		size := max(r.Volume.Capacity, r.Volume.Expansion.Want) + int64(more)
+		r, _, err := volume.Expand(r, size, h.info(), nil)
+		return r, err
+	})
+}
+
+// mayExpand names what an expansion would break; mu is held.
+func (s *storm) mayExpand(id string, a volume.Action) string {
+	p := s.mounts[a.Path]
+	switch {
+	case a.Size <= 0:
+		return fmt.Sprint("to no size: ", a.Size)
+	case a.Kind == volume.NodeExpand && (p.id == 0 || p.dead || p.hung || p.bare):
+		return "it is not mounted at " + a.Path
+	case a.Kind == volume.NodeExpand && a.Size > s.storage[id]:
+		return "the storage is not that large"
+	case a.Kind == volume.ControllerExpand && s.offline && (len(s.under(id, false)) > 0 || s.done["attached "+id] || s.done["staged "+id]):
+		return "it is in use"
+	default:
+		return ""
+	}
+}
+
+// expanded is an expansion done as asked; mu is held.
+func (s *storm) expanded(id string, a volume.Action) volume.Outcome {
+	if s.storage == nil {
+		s.storage, s.shown = map[string]int64{}, map[string]int64{}
+	}
+	sizes := s.storage
+	if a.Kind == volume.NodeExpand {
+		sizes = s.shown
+	}
+	sizes[id] = max(sizes[id], a.Size)
+	return volume.Outcome{Capacity: sizes[id], NodeRequired: true}
+}
+
+// notExpanded names what was asked for and did not come, although nothing said that
+// it will not; mu is held.
+func (s *storm) notExpanded(r volume.Record, held bool) string {
+	id, v := r.Volume.ID, r.Volume
+	e := v.Expansion
+	switch {
+	case e.Want > 0:
+		return fmt.Sprintf("%q is to be expanded still: %+v", id, e)
+	case v.Capacity > s.storage[id]:
+		return fmt.Sprintf("%q has %d, and its storage %d", id, v.Capacity, s.storage[id])
+	case held && e.Node > 0 && e.Refused.Step != volume.NodeExpand:
+		return fmt.Sprintf("%q is mounted, and not expanded: %+v", id, e)
+	case e.Node == 0 && v.Capacity > s.shown[id]:
+		return fmt.Sprintf("%q has %d, of which %d are shown, and nobody knows", id, v.Capacity, s.shown[id])
+	default:
+		return ""
+	}
+}
