@@ -2,6 +2,10 @@ package reconcile_test
 
 import (
 	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -73,5 +77,25 @@ func (s *storm) notExpanded(r volume.Record, held bool) string {
 		return fmt.Sprintf("%q has %d, of which %d are shown, and nobody knows", id, v.Capacity, s.shown[id])
 	default:
 		return ""
+	}
+}
+
+// A claim that comes while an expansion is put off waits for it, if the plugin
+// expands only what is not in use; through a crash too.
+func TestStormBeforeExpansion(t *testing.T) {
+	expand := deed{What: "expand", Volume: "v", N: 1, Then: time.Millisecond}
+	claim := deed{What: "claim", Volume: "v", Alloc: "a", Then: 100 * time.Millisecond}
+	for name, all := range map[string][]deed{
+		"in order": {expand, claim, {What: "nothing", Then: 3 * time.Second}},
+		"a crash":  {expand, claim, {What: "kill the agent", Then: 3 * time.Second}},
+		"a reboot": {expand, claim, {What: "reboot", Then: 3 * time.Second}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			h := &stormHost{storm: newStorm(true, true, false, []fate{failed, failed})}
+			h.grows, h.offline = true, true
+			if bad := h.run(all); bad != "" {
+				t.Errorf("%s: %s\nsteps:\n  %s", name, bad, strings.Join(h.steps, "\n  "))
+			}
+		})
 	}
 }

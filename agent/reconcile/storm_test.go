@@ -20,7 +20,7 @@ import (
 var likely = []fate{goes, goes, goes, goes, goes, refused, final, failed, failedDone, failedLater, failedLater, expired, expiredLater, expiredLater, lied}
 
 // often are the deeds that the others are to meet.
-var often = []string{"claim", "claim", "claim", "claim", "claim", "claim", "release", "release", "release", "release", "plugin comes back", "register"}
+var often = []string{"claim", "claim", "claim", "claim", "claim", "claim", "release", "release", "release", "release", "plugin comes back", "register", "expand", "expand", "expand"}
 
 // run does all deeds, and then lets everything come to rest. It returns what was
 // not as it must be.
