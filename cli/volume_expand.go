@@ -17,6 +17,8 @@ type volumeExpandOptions struct {
 	bytes   int64
 	timeout time.Duration
 	noWait  bool
+
+	withdraw bool
 }
 
 func newVolumeExpand(a *app) *cobra.Command {
@@ -29,16 +31,17 @@ grows when it is mounted next. A volume that has the size is left as it is, with
 and none is made smaller.
 
 The agent goes on with it until it is done or the plugin refuses it, also after --timeout,
-Ctrl-C or with --no-wait. To wait for it again, run the same once more.`,
-		Example: "  volctl volume expand data 20GiB",
-		Args:    exactly("ID", "SIZE"), ValidArgsFunction: completeArg(a, volumeIDs),
+Ctrl-C or with --no-wait. To wait for it again, run the same once more. To give up one that
+does not come about: --withdraw.`,
+		Example: "  volctl volume expand data 20GiB\n  volctl volume expand data --withdraw",
+		Args:    between(1, "ID", "SIZE"), ValidArgsFunction: completeArg(a, volumeIDs),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			o.volume = args[0]
 			if err := checkVolumeID(o.volume); err != nil {
 				return failed(err, "expand volume %q", o.volume)
 			}
-			if o.bytes, err = spec.ParseSize(args[1]); err != nil {
-				return failed(usage("volctl volume expand --help", "%v", err), "expand volume %q", o.volume)
+			if err := o.size(args[1:]); err != nil {
+				return failed(err, "expand volume %q", o.volume)
 			}
 			if err := checkTimeout(o.timeout); err != nil {
 				return err
@@ -52,7 +55,25 @@ Ctrl-C or with --no-wait. To wait for it again, run the same once more.`,
 	f.SortFlags = false
 	f.DurationVar(&o.timeout, "timeout", claimTimeout, "how long to wait until it is done")
 	f.BoolVar(&o.noWait, "no-wait", false, "do not wait; it goes on")
+	f.BoolVar(&o.withdraw, "withdraw", false, "give up an expansion that is not made yet; without a SIZE")
 	return cmd
+}
+
+// size reads the SIZE, which goes without --withdraw.
+func (o *volumeExpandOptions) size(args []string) (err error) {
+	const help = "volctl volume expand --help"
+	switch {
+	case o.withdraw && len(args) > 0:
+		return usage(help, "--withdraw takes no SIZE")
+	case o.withdraw:
+		return nil
+	case len(args) == 0:
+		return usage(help, "volume expand needs SIZE")
+	}
+	if o.bytes, err = spec.ParseSize(args[0]); err != nil {
+		return usage(help, "%v", err)
+	}
+	return nil
 }
 
 func runVolumeExpand(ctx context.Context, o volumeExpandOptions, client *apiclient.Client, out *output) error {
@@ -71,6 +92,9 @@ func runVolumeExpand(ctx context.Context, o volumeExpandOptions, client *apiclie
 // expand makes the call. An agent that goes away under it, because it is being
 // restarted, is asked again: what is wanted is durable, only its waiter was lost.
 func (o *volumeExpandOptions) expand(ctx context.Context, client *apiclient.Client) (*api.VolumeResult, error) {
+	if o.withdraw {
+		return client.WithdrawExpansion(ctx, o.volume)
+	}
 	if o.noWait {
 		return client.ExpandVolume(ctx, o.volume, o.bytes, 0)
 	}
@@ -94,8 +118,12 @@ func expandedText(o volumeExpandOptions, r *api.VolumeResult) func(*bytes.Buffer
 	text := fmt.Sprintf("%s volume %q to %s", r.Outcome, o.volume, size(max(r.Volume.Capacity, o.bytes)))
 	x := r.Volume.Expansion
 	switch {
+	case r.Outcome == "unchanged" && o.withdraw:
+		text = fmt.Sprintf("volume %q is unchanged: it is not being expanded", o.volume)
 	case r.Outcome == "unchanged":
 		text = fmt.Sprintf("volume %q is unchanged: it has %s", o.volume, size(max(r.Volume.Capacity, o.bytes)))
+	case r.Outcome == "withdrawn":
+		text = fmt.Sprintf("withdrew the expansion of volume %q; if a call for it had an effect, the storage may have grown", o.volume)
 	case x == nil:
 	case x.Want > 0:
 		text += "; to wait for it, run the same again"

@@ -14,6 +14,7 @@
 //	POST   /v1/volumes/{id}/delete            Done   ?confirm=ID
 //	POST   /v1/volumes/{id}/modify            ModifyRequest → VolumeResult
 //	POST   /v1/volumes/{id}/expand            ExpandRequest → VolumeResult   ?wait=D; without wait it answers at once
+//	DELETE /v1/volumes/{id}/expand            VolumeResult: an expansion that is not made yet is given up
 //	GET    /v1/volumes/{id}/stats             Stats
 //	GET    /v1/volumes/{id}/report            Report      ?within=D&storage=true
 //	GET    /v1/volumes/{id}/claims/{alloc}    Claim

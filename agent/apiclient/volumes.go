@@ -88,6 +88,11 @@ func (c *Client) ExpandVolume(ctx context.Context, id string, size int64, wait t
 	})
 }
 
+// WithdrawExpansion gives up an expansion of the volume that is not made yet.
+func (c *Client) WithdrawExpansion(ctx context.Context, id string) (*api.VolumeResult, error) {
+	return get[api.VolumeResult](ctx, c, call{method: http.MethodDelete, path: []string{"volumes", id, "expand"}})
+}
+
 // VolumeStats asks the plugin how full the volume is.
 func (c *Client) VolumeStats(ctx context.Context, id string) (*api.Stats, error) {
 	return get[api.Stats](ctx, c, call{method: http.MethodGet, path: []string{"volumes", id, "stats"}})

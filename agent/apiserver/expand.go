@@ -26,3 +26,15 @@ func (s *Server) expand(w http.ResponseWriter, r *http.Request) error {
 	}
 	return s.answer(w, api.VolumeResult{Outcome: change.Outcome, Changes: change.Fields, Volume: s.describe(r.Context(), rec)})
 }
+
+func (s *Server) withdrawExpansion(w http.ResponseWriter, r *http.Request) error {
+	id := r.PathValue("id")
+	if err := volume.CheckID("volume id", id); err != nil {
+		return err
+	}
+	rec, change, err := s.o.Volumes.WithdrawExpansion(r.Context(), id)
+	if err != nil {
+		return err
+	}
+	return s.answer(w, api.VolumeResult{Outcome: change.Outcome, Changes: change.Fields, Volume: s.describe(r.Context(), rec)})
+}

@@ -46,6 +46,7 @@ type Volumes interface {
 	Capacity(ctx context.Context, pluginID string, q volume.CapacityRequest) (volume.CapacityResult, error)
 	Health(ctx context.Context, pluginID string) (volume.PluginHealth, error)
 	Expand(ctx context.Context, id string, size int64, wait time.Duration) (volume.Record, volume.Change, error)
+	WithdrawExpansion(ctx context.Context, id string) (volume.Record, volume.Change, error)
 }
 
 // Records reads what is stored. Claims whose owners are gone read as being released.
@@ -186,6 +187,7 @@ func (s *Server) routes() []route {
 		{"POST /v1/volumes/{id}/delete", true, (*Server).delete},
 		{"POST /v1/volumes/{id}/modify", true, (*Server).modify},
 		{"POST /v1/volumes/{id}/expand", true, (*Server).expand},
+		{"DELETE /v1/volumes/{id}/expand", true, (*Server).withdrawExpansion},
 		{"GET /v1/volumes/{id}/stats", false, (*Server).stats},
 		{"GET /v1/volumes/{id}/report", false, (*Server).report},
 		{"GET /v1/volumes/{id}/claims/{alloc}", false, (*Server).getClaim},

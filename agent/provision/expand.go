@@ -68,6 +68,33 @@ func (s *Service) Expand(ctx context.Context, id string, size int64, wait time.D
 	return r, volume.Change{Outcome: volume.Grown, Fields: []string{fmt.Sprintf("capacity: %s → %s", had, volume.Size(r.Volume.Capacity))}}, nil
 }
 
+// WithdrawExpansion gives up an expansion that does not come about. The plugin is
+// not asked, and need not be there.
+func (s *Service) WithdrawExpansion(ctx context.Context, id string) (r volume.Record, ch volume.Change, err error) {
+	ch = volume.Change{Outcome: volume.Unchanged}
+	err = s.Store.Update(ctx, func(tx Tx) error {
+		was, ok := tx.Volume(id)
+		if !ok {
+			return unknown(id)
+		}
+		var withdrawn bool
+		if r, withdrawn = volume.WithdrawExpansion(was); withdrawn {
+			e := was.Volume.Expansion
+			ch = volume.Change{Outcome: volume.GivenUp, Fields: []string{"expansion: " + volume.Size(max(e.Want, e.Node)) + " → none"}}
+			tx.PutVolume(r)
+		}
+		return nil
+	})
+	if err != nil {
+		return failed(err)
+	}
+	if ch.Outcome == volume.GivenUp {
+		s.say(r, "expand-withdrawn", "%s", ch.Fields[0])
+		s.Queue.Wake(id)
+	}
+	return r, ch, nil
+}
+
 // over reports whether there is nothing to wait for.
 func over(r volume.Record, size int64) bool {
 	done, err := volume.Expanded(r, size)

@@ -48,6 +48,27 @@ func TestExpand(t *testing.T) {
 	equal(t, "calls", len(w.calls), 0) // they are the queue's
 }
 
+// TestExpandWithdrawn: an expansion that does not come about is given up, whether or
+// not the plugin is there.
+func TestExpandWithdrawn(t *testing.T) {
+	w := sized(t)
+	if _, _, err := w.service().Expand(t.Context(), "data", 20, 0); err != nil {
+		t.Fatal(err)
+	}
+	w.await = volume.Errorf(volume.ErrPluginUnavailable, "it is down")
+	r, ch, err := w.service().WithdrawExpansion(t.Context(), "data")
+	if err != nil || ch.Outcome != volume.GivenUp || r.Volume.Expansion != (volume.Expansion{}) || w.volumes["data"].Volume.Expansion != (volume.Expansion{}) {
+		t.Errorf("%v, %+v, %+v", err, ch, r.Volume)
+	}
+	if _, ch, err = w.service().WithdrawExpansion(t.Context(), "data"); err != nil || ch.Outcome != volume.Unchanged {
+		t.Errorf("again: %v, %+v", err, ch)
+	}
+	_, _, err = w.service().WithdrawExpansion(t.Context(), "nosuch")
+	want(t, "unknown", err, volume.ErrNotFound, `no volume "nosuch"`)
+	equal(t, "events", w.events, []string{"expand-begun data: to be expanded to 20B", "expand-withdrawn data: expansion: 20B → none"})
+	equal(t, "woken", w.woken, []string{"data", "data"})
+}
+
 func TestExpandRefused(t *testing.T) {
 	w := sized(t)
 	expand := func(size int64) error {

@@ -15,7 +15,7 @@ func TestExpandAnsweredWithLess(t *testing.T) {
 	w := sized(t)
 	w.carriedOut(volume.Outcome{Capacity: 16})
 	_, _, err := w.service().Expand(t.Context(), "data", 20, time.Minute)
-	want(t, "less", err, nil, `plugin "ebs" answered OK, and volume "data" has 16B, not the 20B that were asked for`)
+	want(t, "less", err, nil, `plugin "ebs" answered OK, and volume "data" has 16B, not the 20B that were asked for; or it was withdrawn`)
 	if v := w.volumes["data"].Volume; v.Capacity != 16 || v.CapacityMin != 16 || v.Expansion != (volume.Expansion{}) {
 		t.Errorf("left is %+v", v)
 	}

@@ -177,6 +177,32 @@ func TestExpandTimesOut(t *testing.T) {
 	}
 }
 
+// TestExpandWithdrawn: an expansion that does not come about is given up, and whoever
+// waited for it goes on.
+func TestExpandWithdrawn(t *testing.T) {
+	t.Parallel()
+	h := newGrowing(t, func(c *csitest.Config) { c.Offline = true })
+	h.fault(csitest.Fault{Method: csitest.ControllerExpand, Code: codes.Internal, Message: "not today", Times: -1})
+	h.refuses(5, "not today", "volume", "expand", "data", "8MiB", "--timeout", "2s")
+	h.volctl("volume", "claim", "data", "--alloc", "a", "--no-wait")
+	h.await("the way out to be shown", func() bool {
+		got := h.volctl("volume", "status", "data")
+		return strings.Contains(got, "stuck: ") && strings.Contains(got, "volctl volume expand data --withdraw")
+	})
+	h.refuses(2, "--withdraw takes no SIZE", "volume", "expand", "data", "8MiB", "--withdraw")
+	h.refuses(2, "needs SIZE", "volume", "expand", "data")
+	h.refuses(3, `no volume "nosuch"`, "volume", "expand", "nosuch", "--withdraw")
+	for _, want := range []string{`withdrew the expansion of volume "data"`, "it is not being expanded"} {
+		if got := h.volctl("volume", "expand", "data", "--withdraw"); !strings.Contains(got, want) {
+			t.Errorf("it said %s", got)
+		}
+	}
+	h.volctl("wait", "--volume", "data", "--for", "mounted")
+	if got := h.volctl("volume", "status", "data", "-o", "go-template={{.state}} {{.expansion}}"); got != "mounted <no value>" {
+		t.Errorf("status: %s", got)
+	}
+}
+
 // TestExpandCannot: what the plugin cannot do is said before anything is written.
 func TestExpandCannot(t *testing.T) {
 	t.Parallel()

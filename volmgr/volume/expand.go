@@ -155,11 +155,20 @@ func Expanded(r Record, size int64) (done bool, err error) {
 	case e.Want > 0:
 		return false, nil
 	case max(r.Volume.size(), e.Node) < size:
-		return false, Errorf(nil, "plugin %q answered OK, and volume %q has %s, not the %s that were asked for",
+		return false, Errorf(nil, "plugin %q answered OK, and volume %q has %s, not the %s that were asked for; or it was withdrawn",
 			r.Volume.PluginID, r.Volume.ID, Size(r.Volume.size()), Size(size)).WithHint("volctl plugin logs %s", r.Volume.PluginID)
 	default:
 		return e.Node == 0 || !waiting, nil
 	}
+}
+
+// WithdrawExpansion gives up what is not made yet; it reports whether there was
+// anything. A call that succeeds all the same counts.
+func WithdrawExpansion(r Record) (now Record, withdrawn bool) {
+	e := &r.Volume.Expansion
+	withdrawn = e.Want > 0 || e.Node > 0
+	*e = Expansion{}
+	return r, withdrawn
 }
 
 // expandAt is where the node service can be asked to expand what is there: at the
@@ -323,6 +332,11 @@ func Size(bytes int64) string {
 // expands reports whether the step is one of an expansion.
 func (at *Attempt) expands() bool {
 	return at != nil && (at.Action.Kind == ControllerExpand || at.Action.Kind == NodeExpand)
+}
+
+// giveUp is the command that withdraws an expansion.
+func (r Record) giveUp() string {
+	return Command("volctl volume expand %s --withdraw", r.Volume.ID)
 }
 
 // expansion returns the explanation with how far the expansion of a volume is.

@@ -34,6 +34,7 @@ func TestExpandDecides(t *testing.T) {
 		"under way":                    {func(v *volume.Volume, _ *volume.PluginInfo) { v.Expansion.Want = 16 }, 16, volume.Expansion{Want: 16}, ""},
 		"further":                      {func(v *volume.Volume, _ *volume.PluginInfo) { v.Expansion.Want = 16 }, 18, volume.Expansion{Want: 18}, ""},
 		"less far":                     {func(v *volume.Volume, _ *volume.PluginInfo) { v.Expansion.Want = 16 }, 14, volume.Expansion{Want: 16}, "is being expanded to 16B already"},
+		"less than it has, under way":  {func(v *volume.Volume, _ *volume.PluginInfo) { v.Expansion.Want = 16 }, 11, volume.Expansion{Want: 16}, ""},
 		"being deleted":                {func(v *volume.Volume, _ *volume.PluginInfo) { v.Provision = volume.Deleting }, 16, volume.Expansion{}, "deleting did not end"},
 		"offline":                      {func(_ *volume.Volume, p *volume.PluginInfo) { p.Caps.Offline = true }, 16, volume.Expansion{Want: 16, Offline: true}, ""},
 		"the node alone":               {func(_ *volume.Volume, p *volume.PluginInfo) { p.Caps.Expand = false }, 16, volume.Expansion{Node: 16}, ""},

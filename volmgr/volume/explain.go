@@ -68,6 +68,7 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 	case at.failing() && at.expands() && (e.State == StateMounted || e.State == StateDegraded):
 		e.State, e.Summary = StateDegraded, "degraded: it cannot be expanded to "+Size(at.Action.Size)
 		e.Fix = "volctl plugin logs " + r.Volume.PluginID
+		e.Else = r.giveUp()
 	case at.failing():
 		switch {
 		case doing != "":
@@ -77,7 +78,9 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 			doing = string(at.Action.Kind)
 		}
 		e.State, e.Summary = StateStuck, "stuck: "+doing
-		e.Fix, e.Else = fix(r, at.Action)
+		if e.Fix, e.Else = fix(r, at.Action); at.expands() {
+			e.Else = r.giveUp()
+		}
 		if at.Err.Remedy != "" {
 			e.Fix = at.Err.Remedy
 		}

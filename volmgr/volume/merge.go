@@ -225,5 +225,6 @@ const (
 	Modified   = "modified"
 	Grown      = "expanded"
 	Growing    = "expanding" // which goes on by itself
+	GivenUp    = "withdrawn" // an expansion
 	Unchanged  = "unchanged"
 )
