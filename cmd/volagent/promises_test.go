@@ -75,16 +75,19 @@ func TestForeignMount(t *testing.T) {
 			h := newRecorded(t, "10s", nil)
 			h.register("data", "single-node-writer")
 			path := h.volctl("volume", "claim", "data", "--alloc", "a")
-			unmount(t, path)
 			at := path
 			if where == "staging" {
 				at = h.stagingPath("data")
-				unmount(t, at)
 			}
-			h.must(syscall.Mount("tmpfs", at, "tmpfs", 0, "size=1m"))
-			planted := filepath.Join(at, "planted")
-			h.must(os.WriteFile(planted, []byte("theirs"), 0o644))
-			mark := h.mark()
+			planted, mark := filepath.Join(at, "planted"), h.mark()
+			h.frozen(func() {
+				unmount(t, path)
+				if at != path {
+					unmount(t, at)
+				}
+				h.must(syscall.Mount("tmpfs", at, "tmpfs", 0, "size=1m"))
+				h.must(os.WriteFile(planted, []byte("theirs"), 0o644))
+			})
 			h.shows("not made by this")
 			h.kill()
 			h.start("rec")
@@ -241,8 +244,6 @@ func TestPlanted(t *testing.T) {
 	staging := h.stagingPath("data")
 	h.must(os.WriteFile(filepath.Join(target, "file"), []byte("kept"), 0o644))
 	// With the mounts away for a moment, files are written beneath them.
-	unmount(t, target)
-	unmount(t, staging)
 	planted := map[string]string{
 		filepath.Join(target, "under"): "under the target", filepath.Join(staging, "under"): "under the staging path",
 		filepath.Join(filepath.Dir(target), "beside"): "beside the target", filepath.Join(h.dir, "d/csi/rec/staging/beside/file"): "another's mount",
@@ -250,9 +251,13 @@ func TestPlanted(t *testing.T) {
 	beside := filepath.Join(h.dir, "d/csi/rec/staging/beside")
 	h.must(os.Mkdir(beside, 0o755))
 	h.must(syscall.Mount("tmpfs", beside, "tmpfs", 0, "size=1m"))
-	for path, words := range planted {
-		h.must(os.WriteFile(path, []byte(words), 0o640))
-	}
+	h.frozen(func() {
+		unmount(t, target)
+		unmount(t, staging)
+		for path, words := range planted {
+			h.must(os.WriteFile(path, []byte(words), 0o640))
+		}
+	})
 	h.await("the repair", func() bool { return strings.Contains(h.volctl("volume", "status", "data"), "mounted, writable") })
 	h.volctl("volume", "detach", "data", "a")
 	h.kill()

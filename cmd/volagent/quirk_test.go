@@ -16,12 +16,28 @@ import (
 // The tests of this file have each a plugin whose nature is that of some real
 // one, from its start on.
 
-// unmount unmounts a path that must be mounted.
+// unmount unmounts a path that must be mounted, also while the agent has it open for
+// a look.
 func unmount(t *testing.T, path string) {
 	t.Helper()
-	if err := syscall.Unmount(path, 0); err != nil {
+	if err := syscall.Unmount(path, syscall.MNT_DETACH); err != nil {
 		t.Fatalf("cannot unmount %s: %v", path, err)
 	}
+}
+
+// frozen does something while the agent stands still, so that it sees all of it or
+// nothing: it looks at a volume once more after the last step.
+func (h *host) frozen(do func()) {
+	h.t.Helper()
+	agent := h.cmd.Process
+	h.must(agent.Signal(syscall.SIGSTOP))
+	defer func() { h.must(agent.Signal(syscall.SIGCONT)) }()
+	h.await("the agent to stand still", func() bool {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", agent.Pid))
+		h.must(err)
+		return strings.HasPrefix(string(stat[strings.LastIndexByte(string(stat), ')'):]), ") T")
+	})
+	do()
 }
 
 // TestQuirks: a whole life with plugins of all kinds.
