@@ -123,7 +123,7 @@ func startBench(t *testing.T, b *bench) *bench {
 	b.start()
 	t.Cleanup(func() {
 		b.stop()
-		if left := loopsUnder(dir); len(left) > 0 {
+		if left := loopsLeft(dir); len(left) > 0 {
 			t.Errorf("loop devices are left behind: %v", left)
 		}
 	})

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
@@ -60,7 +61,7 @@ func runIsolated() int {
 	cmd.SysProcAttr = namespaces(os.Getuid(), os.Getgid())
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 	code := exitCode(cmd.Run())
-	if left := loopsUnder(base); len(left) > 0 {
+	if left := loopsLeft(base); len(left) > 0 {
 		fmt.Fprintln(os.Stderr, "FAIL: loop devices are left behind:", left)
 		code = 1
 	}
@@ -111,6 +112,16 @@ func loopsUnder(dir string) []string {
 		if backing, err := os.ReadFile(f); err == nil && strings.HasPrefix(string(backing), dir+"/") {
 			left = append(left, strings.Split(f, "/")[3])
 		}
+	}
+	return left
+}
+
+// loopsLeft is loopsUnder once the last users had the time to go: a device outlives its
+// detaching for as long as anybody on this host has it open.
+func loopsLeft(dir string) []string {
+	left := loopsUnder(dir)
+	for end := time.Now().Add(20 * time.Second); len(left) > 0 && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		left = loopsUnder(dir)
 	}
 	return left
 }

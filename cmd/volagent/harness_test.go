@@ -106,7 +106,11 @@ func run(m *testing.M) (code int) {
 	for _, dir := range groups {
 		_ = os.Remove(dir) // those of others are in use
 	}
-	if after := leftovers(); after != before {
+	after := leftovers()
+	for end := time.Now().Add(20 * time.Second); after != before && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		after = leftovers() // what ends with its parent does so a moment later
+	}
+	if after != before {
 		return fail(fmt.Errorf("the tests left something behind.\nbefore:\n%s\nafter:\n%s", before, after))
 	}
 	return code
