@@ -21,6 +21,18 @@ type ClaimRequest struct {
 	MountFlags     []string `json:"mount_flags,omitempty"`
 	// At is an absolute path where the volume is bound as well.
 	At string `json:"at,omitempty"`
+	// AtFD is a descriptor of the caller's that is open on At (O_PATH). The bind is then
+	// made on that very directory, without another walk to it, which a directory that
+	// is mounted on demand (autofs) would make wait for the caller itself. -1 in effect
+	// if it is left out.
+	AtFD *int `json:"at_fd,omitempty"`
+	// AtFlags are options of the mount at At alone, in the words of mount(8): nosuid,
+	// nodev, noexec, noatime, nodiratime, relatime, strictatime, nosymfollow.
+	AtFlags []string `json:"at_flags,omitempty"`
+	// AtWritable leaves At writable while nothing is mounted there. Otherwise an empty
+	// directory is made immutable (ioctl_iflags(2)) before the first mount, so that
+	// nobody writes to the disk beneath; it stays so until the volume is deregistered.
+	AtWritable bool `json:"at_writable,omitempty"`
 	Ownership
 	// Owner is who keeps the claim alive. Its Kind decides which of PID, Unit and
 	// Invocation count; left empty, the claim lives until it is detached.
@@ -43,6 +55,12 @@ const (
 	OwnerNone = "none" // the claim lives until it is detached
 	OwnerPID  = "pid"  // a process
 	OwnerUnit = "unit" // an invocation of a systemd unit
+	// OwnerMount is the mount at At: once somebody unmounts it the claim is past. Until
+	// it is there, it is the process PID, which asked for it.
+	OwnerMount = "mount"
+	// OwnerRuntime is a container runtime, for as long as containers of it refer to the
+	// volume. No request names it; the runtime's volume plugin makes such claims.
+	OwnerRuntime = "runtime"
 )
 
 // States of an owner that can end.
@@ -62,6 +80,10 @@ type Owner struct {
 	// owns the claim; in a request it may be left out for the current one.
 	Unit       string `json:"unit,omitempty"`
 	Invocation string `json:"invocation,omitempty"`
+	// Runtime is "docker" or "podman", References how many containers of it refer to
+	// the volume.
+	Runtime    string `json:"runtime,omitempty"`
+	References int    `json:"references,omitempty"`
 	// State and Command, the name of what the process runs, are set in answers.
 	State   string `json:"state,omitempty"`
 	Command string `json:"command,omitempty"`

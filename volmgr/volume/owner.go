@@ -6,7 +6,7 @@ import "fmt"
 // are the same if they are equal; a process that got the pid of an earlier one,
 // and a unit that was started again, are others.
 type Owner struct {
-	Kind string `json:"kind"` // OwnerNone, OwnerPID or OwnerUnit
+	Kind string `json:"kind"` // one of the constants below
 	// PID is of a process as the agent sees it, StartTime when it began, in clock
 	// ticks since the boot (proc_pid_stat(5), field 22).
 	PID       int    `json:"pid,omitempty"`
@@ -15,6 +15,9 @@ type Owner struct {
 	// 32 hex digits (systemd.exec(5)).
 	Unit       string `json:"unit,omitempty"`
 	Invocation string `json:"invocation,omitempty"`
+	// Runtime is the container runtime, "docker" or "podman", whose containers refer to
+	// the volume.
+	Runtime string `json:"runtime,omitempty"`
 	// Boot is the boot id that a process or an invocation is of: none outlives it.
 	Boot string `json:"boot,omitempty"`
 }
@@ -24,6 +27,12 @@ const (
 	OwnerNone = "none" // the claim lives until it is detached
 	OwnerPID  = "pid"
 	OwnerUnit = "unit"
+	// OwnerMount is the mount at Claim.At, and until that is made the process that asked
+	// for it.
+	OwnerMount = "mount"
+	// OwnerRuntime is a container runtime. It never ends by itself: who knows that no
+	// container refers to the volume any more releases the claim.
+	OwnerRuntime = "runtime"
 )
 
 // String names the owner, without a look at whether it is still there.
