@@ -76,6 +76,7 @@ type agent struct {
 	queue   *reconcile.Queue
 	server  *apiserver.Server
 	metrics *metrics.Metrics
+	scraped *metrics.Server // nil without a metrics_address
 	secrets secret.Resolver
 	socket  net.Listener
 }
@@ -147,6 +148,7 @@ func (a *agent) wire(seams Seams) error {
 	}
 	a.sayShared(host)
 	a.metrics = a.newMetrics()
+	a.scraped = a.newScraped()
 	a.systemd = systemd.New(systemd.Options{Log: a.log.Named("systemd")})
 	if a.plugins, err = a.newSupervisor(seams, host); err != nil {
 		return err
@@ -244,6 +246,9 @@ func (a *agent) serve(ctx context.Context, fl *pflag.FlagSet) error {
 		if every, err := a.c.statsInterval(); err == nil { // it was checked
 			wg.Go(func() { a.sample(running, every) })
 		}
+	}
+	if a.scraped != nil {
+		wg.Go(func() { a.scraped.Run(running) })
 	}
 	wg.Go(func() { tendMemory(running) })
 	wg.Go(func() { watchdog(running, a.log, func() bool { a.db.Node(); return true }) })

@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -38,6 +41,9 @@ type Config struct {
 	// StatsInterval is how often plugins are asked how mounted volumes are; "0" is
 	// never.
 	StatsInterval string `mapstructure:"stats_interval"`
+	// MetricsAddress is host:port where everybody may scrape; empty is nowhere but on
+	// the socket.
+	MetricsAddress string `mapstructure:"metrics_address"`
 }
 
 // setting is one key of the configuration.
@@ -56,6 +62,7 @@ var settings = []setting{
 	{"log_level", "info", "trace, debug, info, warn or error", true},
 	{"log_format", "text", "text or json", true},
 	{"stats_interval", "0", "how often plugins are asked how mounted volumes are; 0 is never", false},
+	{"metrics_address", "", "host:port where everybody may read the metrics (default: only on the socket)", false},
 }
 
 func flagName(key string) string { return strings.ReplaceAll(key, "_", "-") }
@@ -189,6 +196,9 @@ func (c *Config) check() error {
 	if _, err := c.statsInterval(); err != nil {
 		return err
 	}
+	if err := c.checkMetricsAddress(); err != nil {
+		return err
+	}
 	if len(c.NodeID) > 256 {
 		return volume.Errorf(volume.ErrInvalid, "node_id has %d bytes; CSI allows 256", len(c.NodeID))
 	}
@@ -212,6 +222,32 @@ func (c *Config) statsInterval() (time.Duration, error) {
 	return d, nil
 }
 
+// checkMetricsAddress wants an address and no name: with a name it would be a matter
+// of the resolver, at boot, where everybody can scrape.
+func (c *Config) checkMetricsAddress() error {
+	if c.MetricsAddress == "" {
+		return nil
+	}
+	bad := func(why string) error {
+		return volume.Errorf(volume.ErrInvalid, "metrics_address %q %s", c.MetricsAddress, why).
+			WithHint("127.0.0.1:9187 and [::1]:9187 are for this host alone, [::]:9187 is for everybody")
+	}
+	host, port, err := net.SplitHostPort(c.MetricsAddress)
+	if err != nil {
+		return bad("is not host:port")
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return bad("has no port from 0 to 65535")
+	}
+	if host == "" {
+		return bad("has no host")
+	}
+	if _, err := netip.ParseAddr(host); err != nil && host != "localhost" {
+		return bad("has a host that is neither an IP address nor localhost")
+	}
+	return nil
+}
+
 func (c *Config) mountRoot() string { return filepath.Join(c.DataDir, "csi") }
 
 // logger writes to standard error. The journal adds the time by itself.
@@ -227,7 +263,7 @@ func (c *Config) describe(w io.Writer) error {
 	for _, kv := range [][2]string{
 		{"data_dir", c.DataDir}, {"runtime_dir", c.RuntimeDir}, {"socket", c.Socket}, {"socket_group", c.SocketGroup},
 		{"plugin_dir", c.PluginDir}, {"node_id", c.NodeID}, {"log_level", c.LogLevel}, {"log_format", c.LogFormat},
-		{"stats_interval", c.StatsInterval},
+		{"stats_interval", c.StatsInterval}, {"metrics_address", c.MetricsAddress},
 	} {
 		if _, err := fmt.Fprintf(w, "%s: %q\n", kv[0], kv[1]); err != nil {
 			return err

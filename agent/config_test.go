@@ -63,6 +63,12 @@ func TestBadConfig(t *testing.T) {
 		"no duration":      {"stats_interval: often\n", nil, `stats_interval "often" is neither 0 nor a duration of at least 10s`},
 		"too often":        {"stats_interval: 1s\n", nil, `stats_interval "1s"`},
 		"before now":       {"stats_interval: -1m\n", nil, `stats_interval "-1m"`},
+		"no host":          {"metrics_address: ':9187'\n", nil, `metrics_address ":9187" has no host`},
+		"no port":          {"metrics_address: 127.0.0.1\n", nil, `metrics_address "127.0.0.1" is not host:port`},
+		"bare IPv6":        {"metrics_address: ::1:9187\n", nil, `metrics_address "::1:9187" is not host:port`},
+		"a name":           {"metrics_address: web1:9187\n", nil, "neither an IP address nor localhost"},
+		"large port":       {"metrics_address: 127.0.0.1:65536\n", nil, "has no port from 0 to 65535"},
+		"named port":       {"metrics_address: 127.0.0.1:http\n", nil, "has no port from 0 to 65535"},
 		"relative":         {"plugin_dir: plugins\n", nil, "not an absolute path"},
 		"long data dir":    {"", []string{"--data-dir", "/srv/volagent-data"}, "CSI plugins need accept only 128"},
 		"long runtime dir": {"", []string{"--runtime-dir", "/" + long}, "socket address"},
@@ -88,7 +94,7 @@ func TestLongestRoots(t *testing.T) {
 
 // TestCheckConfigPrints: what check-config prints is a file that gives the same.
 func TestCheckConfigPrints(t *testing.T) {
-	c, err := load(t, "node_id: \"a b\"\n")
+	c, err := load(t, "node_id: \"a b\"\nmetrics_address: '[fe80::1%eth0]:9187'\n")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,4 +130,13 @@ func TestMayWrite(t *testing.T) {
 
 func peer(uid, gid uint32, groups []int, known bool) apiserver.Peer {
 	return apiserver.Peer{UID: uid, GID: gid, Groups: groups, Known: known}
+}
+
+// TestMetricsAddresses: what may stand there.
+func TestMetricsAddresses(t *testing.T) {
+	for _, address := range []string{"", "127.0.0.1:9187", "1.2.3.4:0", "[::]:9187", "[::1]:9187", "localhost:65535", "[fe80::1%eth0]:1"} {
+		if c, err := load(t, "metrics_address: '"+address+"'\n"); err != nil || c.MetricsAddress != address {
+			t.Errorf("%q: %v, %+v", address, err, c)
+		}
+	}
 }

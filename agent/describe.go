@@ -36,6 +36,7 @@ func (a *agent) describe() api.Node {
 		}
 		n.Problems = append(n.Problems, p)
 	}
+	n.Problems = append(n.Problems, a.unscraped()...)
 	n.Problems = append(n.Problems, a.debts()...)
 	n.Problems = append(n.Problems, a.cutTests()...)
 	n.Pending = pending(a.db.Volumes(), a.db.Snapshots())

@@ -1,6 +1,11 @@
 package agent
 
 import (
+	"fmt"
+	"net"
+
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/metrics"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -13,8 +18,49 @@ func (a *agent) newMetrics() *metrics.Metrics {
 		Version: api.Version, Started: a.started,
 		Plugins: a.pluginMetrics, Records: a.db.Volumes, Attempt: func(r volume.Record) *volume.Attempt { return a.queue.Last(r) },
 		Reports: a.reportMetrics,
-		Commits: a.db.Commits, Fault: a.db.Fault,
+		Host:    a.hostMetrics,
 	})
+}
+
+func (a *agent) hostMetrics() metrics.Host {
+	n := a.db.Node()
+	return metrics.Host{
+		Commits: a.db.Commits(), Failures: a.db.Failures(), Fault: a.db.Fault(), Lost: n.Loss.At,
+		Halted: a.halt != "", Draining: n.Draining, Debts: len(a.debts()),
+	}
+}
+
+// newScraped serves the metrics on a TCP address, if one is configured.
+func (a *agent) newScraped() *metrics.Server {
+	if a.c.MetricsAddress == "" {
+		return nil
+	}
+	log := a.log.Named("metrics")
+	return metrics.NewServer(metrics.ServerOptions{
+		Address: a.c.MetricsAddress, Write: a.metrics.Write,
+		Listening: func(at net.Addr) {
+			log.Info("metrics are there for everybody who reaches the address", "address", at.String())
+		},
+		Failed: func(err error) {
+			log.Error("cannot serve the metrics; it is tried again every 5s", "address", a.c.MetricsAddress, "error", err)
+		},
+		ErrorLog: log.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
+	})
+}
+
+// unscraped is that the metrics cannot be read where they should be.
+func (a *agent) unscraped() (all []api.Problem) {
+	if a.scraped == nil {
+		return nil
+	}
+	if err := a.scraped.Fault(); err != nil {
+		_, port, _ := net.SplitHostPort(a.c.MetricsAddress) // it was checked
+		all = append(all, api.Problem{
+			Subject: "agent", Message: fmt.Sprintf("cannot serve the metrics on %s: %v; it is tried again every 5s", a.c.MetricsAddress, err),
+			Command: "ss -ltnp sport = :" + port,
+		})
+	}
+	return all
 }
 
 func (a *agent) reportMetrics() (out []metrics.Report) {

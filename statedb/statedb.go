@@ -86,7 +86,9 @@ type Node struct {
 	// Clean is set by an agent that stopped in order, and cleared when the next
 	// one starts: only then is what is recorded all that was done.
 	Clean bool `json:"clean,omitempty"`
-	Loss  Loss `json:"loss,omitzero"`
+	// Draining is set while the host is to be emptied: no new claim is taken.
+	Draining bool `json:"draining,omitempty"`
+	Loss     Loss `json:"loss,omitzero"`
 }
 
 // Loss is what is remembered of a state database before this one.
@@ -136,8 +138,8 @@ type DB struct {
 
 	mu  sync.RWMutex
 	mem state
-	// commits counts those made since Open; guarded by mu.
-	commits uint64
+	// commits counts those made since Open, failures those that failed; guarded by mu.
+	commits, failures uint64
 	// fault is why the last commit failed; nil if it did not. Guarded by mu.
 	fault error
 
@@ -333,4 +335,11 @@ func (db *DB) Commits() uint64 {
 	db.mu.RLock()
 	defer db.mu.RUnlock()
 	return db.commits
+}
+
+// Failures returns how many commits failed since Open.
+func (db *DB) Failures() uint64 {
+	db.mu.RLock()
+	defer db.mu.RUnlock()
+	return db.failures
 }

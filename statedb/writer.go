@@ -358,6 +358,8 @@ func (db *DB) committed(err error) {
 	defer db.mu.Unlock()
 	if db.fault = err; err == nil {
 		db.commits++
+	} else {
+		db.failures++
 	}
 }
 

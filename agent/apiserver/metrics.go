@@ -6,15 +6,12 @@ import (
 	"strconv"
 )
 
-// metricsType is the text format of Prometheus.
-const metricsType = "text/plain; version=0.0.4; charset=utf-8"
-
 func (s *Server) metrics(w http.ResponseWriter, _ *http.Request) error {
 	var all bytes.Buffer // so that a failure is an error, and not half of the answer
 	if err := s.o.Metrics.Write(&all); err != nil {
 		return err
 	}
-	w.Header().Set("Content-Type", metricsType)
+	w.Header().Set("Content-Type", s.o.Metrics.ContentType())
 	w.Header().Set("Content-Length", strconv.Itoa(all.Len())) // so that it is sent as it is
 	if _, err := w.Write(all.Bytes()); err != nil {
 		s.o.Log.Debug("cannot send the metrics", "error", err)

@@ -95,9 +95,10 @@ type Events interface {
 	After(seq uint64) ([]api.Event, <-chan struct{})
 }
 
-// Metrics writes what is counted.
+// Metrics writes what is counted, as ContentType.
 type Metrics interface {
 	Write(w io.Writer) error
+	ContentType() string
 }
 
 // Options are what a Server needs.

@@ -30,9 +30,22 @@ type Options struct {
 	Attempt func(volume.Record) *volume.Attempt
 	// Reports are those of volumes that are there; nil: there are none.
 	Reports func() []Report
-	// Commits counts those to the state database; Fault is why the last one failed.
-	Commits func() uint64
-	Fault   func() error
+	// Host is how the agent and this host are.
+	Host func() Host
+}
+
+// Host is how the agent and its host are.
+type Host struct {
+	// Commits and Failures count those to the state database; Fault is why the last
+	// one failed.
+	Commits, Failures uint64
+	Fault             error
+	// Lost is when the state database was made anew because it was lost; zero: never.
+	Lost time.Time
+	// Halted: no call is sent to any plugin. Draining: no claim is taken.
+	Halted, Draining bool
+	// Debts counts the volumes that were deregistered by force and left something.
+	Debts int
 }
 
 // Plugin is one part of a plugin: mostly all there is of it. No two of an ID have
@@ -80,6 +93,12 @@ func New(o Options) *Metrics {
 	m.registry.MustRegister(m.probes, m.calls, m.inFlight, state{o}, reports{o})
 	return m
 }
+
+// contentType is that of the text format of Prometheus.
+const contentType = "text/plain; version=0.0.4; charset=utf-8"
+
+// ContentType is that of what Write writes.
+func (*Metrics) ContentType() string { return contentType }
 
 // Write writes all metrics as they are now.
 func (m *Metrics) Write(w io.Writer) error {

@@ -21,7 +21,7 @@ import (
 type world struct {
 	plugins []Plugin
 	records []volume.Record
-	fault   error
+	host    Host
 }
 
 func (w *world) metrics() *Metrics {
@@ -29,7 +29,7 @@ func (w *world) metrics() *Metrics {
 		Version: "1.2.0", Started: time.Unix(1700000000, 5e8),
 		Plugins: func() []Plugin { return w.plugins }, Records: func() []volume.Record { return w.records },
 		Attempt: func(volume.Record) *volume.Attempt { return nil },
-		Commits: func() uint64 { return 42 }, Fault: func() error { return w.fault },
+		Host:    func() Host { h := w.host; h.Commits, h.Failures = 42, 7; return h },
 	})
 }
 
@@ -61,7 +61,7 @@ func expect(t *testing.T, got string, lines []string, not ...string) {
 
 func busy() *world {
 	taken := volume.Record{Volume: volume.Volume{ID: "secret-name"}, Claims: map[string]volume.Claim{
-		"a": {Alloc: "a", Wanted: true, State: volume.Pending}, "b": {Alloc: "b", State: volume.Unpublishing},
+		"a": {Alloc: "a", Wanted: true, State: volume.Pending}, "b": {Alloc: "b", State: volume.Unpublishing, Adopted: true},
 	}}
 	return &world{
 		plugins: []Plugin{
@@ -101,13 +101,16 @@ func TestScrape(t *testing.T) {
 		`volagent_volumes{state="free"} 1`, `volagent_volumes{state="mounting"} 1`, `volagent_volumes{state="stuck"} 0`,
 		`volagent_claims{state="pending"} 1`, `volagent_claims{state="unpublishing"} 1`, `volagent_claims{state="taken"} 0`,
 		`volagent_build_info{version="1.2.0"} 1`, `volagent_start_time_seconds 1.7000000005e+09`,
-		`volagent_db_commits_total 42`, `volagent_db_up 1`,
+		`volagent_db_commits_total 42`, `volagent_db_commit_failures_total 7`, `volagent_db_up 1`, `volagent_db_lost_time_seconds 0`,
+		`volagent_halted 0`, `volagent_draining 0`, `volagent_debts 0`, `volagent_adopted_claims 1`,
 	}, `volagent_plugin_rpc_duration_seconds_count{code="OK",method="Probe"`)
 	if strings.Contains(got, "secret-name") {
 		t.Error("a volume's id is in it")
 	}
-	w.fault = errors.New("no space left")
-	expect(t, scrape(t, m), []string{`volagent_db_up 0`})
+	w.host = Host{Fault: errors.New("no space left"), Lost: time.Unix(1700000000, 0), Halted: true, Draining: true, Debts: 3}
+	expect(t, scrape(t, m), []string{
+		`volagent_db_up 0`, `volagent_db_lost_time_seconds 1.7e+09`, `volagent_halted 1`, `volagent_draining 1`, `volagent_debts 3`,
+	})
 }
 
 // TestGone: a plugin that is gone loses its series, and one that comes back

@@ -43,30 +43,27 @@ func (c reports) Collect(to chan<- prometheus.Metric) {
 	if c.o.Reports == nil {
 		return
 	}
-	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
-		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
-	}
 	for _, r := range c.o.Reports() {
 		if r.Stats != nil {
 			for d, u := range map[*prometheus.Desc]*volume.Usage{volumeBytes: r.Stats.Bytes, volumeInodes: r.Stats.Inodes} {
 				if u == nil {
 					continue
 				}
-				gauge(d, float64(u.Total), r.Volume, r.Plugin, "total")
+				gauge(to, d, float64(u.Total), r.Volume, r.Plugin, "total")
 				if u.TotalOnly() {
 					continue // 0 would be a volume without any room
 				}
-				gauge(d, float64(u.Used), r.Volume, r.Plugin, "used")
-				gauge(d, float64(u.Available), r.Volume, r.Plugin, "available")
+				gauge(to, d, float64(u.Used), r.Volume, r.Plugin, "used")
+				gauge(to, d, float64(u.Available), r.Volume, r.Plugin, "available")
 			}
-			gauge(volumeTime, float64(r.StatsAt.UnixMilli())/1000, r.Volume, r.Plugin)
+			gauge(to, volumeTime, seconds(r.StatsAt), r.Volume, r.Plugin)
 		}
 		for by, found := range map[string]*volume.Checkup{volume.ByNode: r.Node, volume.ByController: r.Controller} {
 			if found == nil {
 				continue
 			}
 			for severity, n := range bySeverity(found.Found) {
-				gauge(volumeHealth, float64(n), r.Volume, r.Plugin, by, severity)
+				gauge(to, volumeHealth, float64(n), r.Volume, r.Plugin, by, severity)
 			}
 		}
 	}

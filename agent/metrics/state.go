@@ -1,6 +1,8 @@
 package metrics
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/volagent/volagent/volmgr/volume"
@@ -22,7 +24,13 @@ var (
 	buildInfo = prometheus.NewDesc("volagent_build_info", "1, with the version of the agent.", []string{"version"}, nil)
 	startTime = prometheus.NewDesc("volagent_start_time_seconds", "When the agent started, in seconds since 1970.", nil, nil)
 	dbCommits = prometheus.NewDesc("volagent_db_commits_total", "Commits to the state database since the agent started.", nil, nil)
+	dbFailed  = prometheus.NewDesc("volagent_db_commit_failures_total", "Commits to the state database that failed, since the agent started.", nil, nil)
 	dbUp      = prometheus.NewDesc("volagent_db_up", "0 while the state database cannot be written.", nil, nil)
+	dbLost    = prometheus.NewDesc("volagent_db_lost_time_seconds", "When the state database was made anew because it was lost, in seconds since 1970; 0 is never.", nil, nil)
+	adopted   = prometheus.NewDesc("volagent_adopted_claims", "Claims that were found after the state database was lost, and are still held.", nil, nil)
+	halted    = prometheus.NewDesc("volagent_halted", "1 while no call is sent to any plugin.", nil, nil)
+	draining  = prometheus.NewDesc("volagent_draining", "1 while the host is being emptied, and no claim is taken.", nil, nil)
+	debts     = prometheus.NewDesc("volagent_debts", "Volumes that were deregistered by force and left something that is not undone.", nil, nil)
 )
 
 // The states that there are: each is shown, also while nothing is in it.
@@ -40,7 +48,8 @@ type state struct{ o Options }
 // Describe implements prometheus.Collector.
 func (state) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		pluginUp, pluginState, pluginRestarts, volumes, claims, buildInfo, startTime, dbCommits, dbUp,
+		pluginUp, pluginState, pluginRestarts, volumes, claims, adopted, buildInfo, startTime,
+		dbCommits, dbFailed, dbUp, dbLost, halted, draining, debts,
 	} {
 		to <- d
 	}
@@ -48,12 +57,28 @@ func (state) Describe(to chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (s state) Collect(to chan<- prometheus.Metric) {
-	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
-		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	s.plugins(to)
+	vs, cs, held := s.tally()
+	for _, st := range volumeStates {
+		gauge(to, volumes, float64(vs[st]), string(st))
 	}
-	count := func(d *prometheus.Desc, v float64, labels ...string) {
-		to <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels...)
+	for _, st := range claimStates {
+		gauge(to, claims, float64(cs[st]), string(st))
 	}
+	gauge(to, adopted, float64(held))
+	gauge(to, buildInfo, 1, s.o.Version)
+	gauge(to, startTime, seconds(s.o.Started))
+	h := s.o.Host()
+	count(to, dbCommits, float64(h.Commits))
+	count(to, dbFailed, float64(h.Failures))
+	gauge(to, dbUp, truth(h.Fault == nil))
+	gauge(to, dbLost, seconds(h.Lost))
+	gauge(to, halted, truth(h.Halted))
+	gauge(to, draining, truth(h.Draining))
+	gauge(to, debts, float64(h.Debts))
+}
+
+func (s state) plugins(to chan<- prometheus.Metric) {
 	seen := map[[3]string]bool{}
 	for _, p := range s.o.Plugins() {
 		// Two at once, while files change, would be an error for all of the scrape.
@@ -62,35 +87,43 @@ func (s state) Collect(to chan<- prometheus.Metric) {
 			continue
 		}
 		seen[part] = true
-		gauge(pluginUp, truth(p.State == "ready"), p.ID, p.Type, p.Instance, p.Driver)
+		gauge(to, pluginUp, truth(p.State == "ready"), p.ID, p.Type, p.Instance, p.Driver)
 		for _, st := range pluginStates {
-			gauge(pluginState, truth(p.State == st), p.ID, p.Type, p.Instance, st)
+			gauge(to, pluginState, truth(p.State == st), p.ID, p.Type, p.Instance, st)
 		}
-		count(pluginRestarts, float64(p.Restarts), p.ID, p.Type, p.Instance)
+		count(to, pluginRestarts, float64(p.Restarts), p.ID, p.Type, p.Instance)
 	}
-	vs, cs := s.tally()
-	for _, st := range volumeStates {
-		gauge(volumes, float64(vs[st]), string(st))
-	}
-	for _, st := range claimStates {
-		gauge(claims, float64(cs[st]), string(st))
-	}
-	gauge(buildInfo, 1, s.o.Version)
-	gauge(startTime, float64(s.o.Started.UnixMilli())/1000)
-	count(dbCommits, float64(s.o.Commits()))
-	gauge(dbUp, truth(s.o.Fault() == nil))
 }
 
-// tally counts volumes and claims by state.
-func (s state) tally() (map[volume.State]int, map[volume.ClaimState]int) {
-	vs, cs := map[volume.State]int{}, map[volume.ClaimState]int{}
+func gauge(to chan<- prometheus.Metric, d *prometheus.Desc, v float64, labels ...string) {
+	to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+}
+
+func count(to chan<- prometheus.Metric, d *prometheus.Desc, v float64, labels ...string) {
+	to <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels...)
+}
+
+// seconds is a time since 1970, 0 for the zero time.
+func seconds(t time.Time) float64 {
+	if t.IsZero() {
+		return 0
+	}
+	return float64(t.UnixMilli()) / 1000
+}
+
+// tally counts volumes and claims by state, and claims that were adopted.
+func (s state) tally() (vs map[volume.State]int, cs map[volume.ClaimState]int, held int) {
+	vs, cs = map[volume.State]int{}, map[volume.ClaimState]int{}
 	for _, r := range s.o.Records() {
 		vs[volume.InBrief(r, s.o.Attempt(r))]++
 		for _, c := range r.Claims {
 			cs[c.State]++
+			if c.Adopted {
+				held++
+			}
 		}
 	}
-	return vs, cs
+	return vs, cs, held
 }
 
 func truth(is bool) float64 {

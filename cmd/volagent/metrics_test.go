@@ -6,7 +6,9 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -89,4 +91,82 @@ func TestMetrics(t *testing.T) {
 	h.volctl("volume", "deregister", "data")
 	h.must(os.Remove(filepath.Join(h.dir, "plugins.d", "rec.yaml")))
 	h.await("its series to go", func() bool { return !strings.Contains(h.metrics(), `plugin="rec"`) })
+}
+
+// scrapedAt is the TCP address where the agent says that its metrics are.
+var scrapedAt = regexp.MustCompile(`reaches the address: address=(\S+)`)
+
+// TestMetricsAddress: metrics can be had over TCP, and nothing else can. While the
+// port is somebody else's the agent says so, and serves volumes.
+func TestMetricsAddress(t *testing.T) {
+	h := newHost(t)
+	config := filepath.Join(h.dir, "volagent.yaml")
+	other, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	h.must(err)
+	defer other.Close()
+	address := other.Addr().String()
+	h.must(os.WriteFile(config, []byte("metrics_address: "+address+"\n"), 0o644))
+	if got := h.checkConfig(); !strings.Contains(got, `metrics_address: "`+address+`"`) {
+		t.Errorf("check-config prints\n%s", got)
+	}
+	h.start()
+	h.await("the problem to be shown", func() bool {
+		res := h.try("status")
+		return strings.Contains(res.out, "1 problem ") && strings.Contains(res.out, "cannot serve the metrics on "+address+": listen tcp "+address+": bind: address already in use") &&
+			strings.Contains(res.out, "→ ss -ltnp sport = :")
+	})
+	h.volctl("volume", "create", "data", "--plugin", "local")
+	h.volctl("volume", "claim", "data", "--alloc", "a")
+	h.must(other.Close())
+	h.await("the problem to go", func() bool { return strings.Contains(h.try("status").out, "healthy") })
+
+	get := func(path string) (int, string) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+path, http.NoBody)
+		h.must(err)
+		resp, err := http.DefaultClient.Do(req)
+		h.must(err)
+		defer resp.Body.Close()
+		all, err := io.ReadAll(resp.Body)
+		h.must(err)
+		return resp.StatusCode, string(all)
+	}
+	for _, want := range []string{"volagent_claims{state=\"taken\"} 1\n", "volagent_volumes{state=\"mounted\"} 1\n", "volagent_draining 0\n", "volagent_halted 0\n", "volagent_debts 0\n", "volagent_db_lost_time_seconds 0\n"} {
+		if code, got := get("/metrics"); code != http.StatusOK || !strings.Contains(got, want) {
+			t.Errorf("%d, no %q in\n%s", code, want, got)
+		}
+	}
+	for _, path := range []string{"/v1/node", "/v1/volumes", "/v1/health", "/"} {
+		if code, got := get(path); code != http.StatusNotFound || strings.Contains(got, "data") {
+			t.Errorf("%s: %d %s", path, code, got)
+		}
+	}
+
+	// An agent that takes its place has the address, whatever became of this one.
+	h.kill()
+	h.must(os.WriteFile(config, []byte("metrics_address: 127.0.0.1:0\n"), 0o644))
+	h.start()
+	var said []byte
+	h.await("the address to be said", func() bool {
+		said, err = os.ReadFile(filepath.Join(h.dir, "agent.log"))
+		h.must(err)
+		return len(scrapedAt.FindAllSubmatch(said, -1)) == 2
+	})
+	address = string(scrapedAt.FindAllSubmatch(said, -1)[1][1])
+	if code, got := get("/metrics"); code != http.StatusOK || !strings.Contains(got, "volagent_claims{state=\"taken\"} 1\n") {
+		t.Errorf("of the next agent: %d\n%s", code, got)
+	}
+	h.volctl("volume", "detach", "data", "a")
+	h.volctl("volume", "delete", "data", "-y")
+}
+
+// checkConfig is what check-config prints.
+func (h *host) checkConfig() string {
+	h.t.Helper()
+	cmd := exec.CommandContext(h.t.Context(), filepath.Join(binDir, "volagent"), "--config", filepath.Join(h.dir, "volagent.yaml"), "check-config")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		h.t.Fatalf("%v\n%s", err, out)
+	}
+	return string(out)
 }

@@ -1,0 +1,183 @@
+package metrics
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// Bounds of what anybody on the network may take. Each connection has one request.
+const (
+	maxConns     = 8
+	maxHeader    = 8 << 10 // bytes
+	readWithin   = 5 * time.Second
+	writeWithin  = 30 * time.Second
+	finishWithin = 500 * time.Millisecond
+	// listenAgain is the pause after an address could not be had: it may belong to an
+	// interface that comes up later, or another program may have the port.
+	listenAgain = 5 * time.Second
+)
+
+// ServerOptions are what a Server needs.
+type ServerOptions struct {
+	// Address is host:port; port 0 takes one that is free.
+	Address string
+	Write   func(io.Writer) error
+	// Listening is told the address each time that it is served, and Failed why it
+	// is not, once for as long as the reason is the same.
+	Listening func(net.Addr)
+	Failed    func(error)
+	ErrorLog  *log.Logger
+}
+
+// Server answers GET /metrics on a TCP address, and nothing else. It asks nobody who
+// they are: what it shows is for whoever reaches the address.
+type Server struct {
+	o     ServerOptions
+	again time.Duration
+
+	mu    sync.Mutex
+	fault error
+}
+
+// NewServer returns a server that does not listen yet.
+func NewServer(o ServerOptions) *Server { return &Server{o: o, again: listenAgain} }
+
+// Fault returns why the address is not served, nil if it is.
+func (s *Server) Fault() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.fault
+}
+
+// Run serves until ctx ends. An address that cannot be had is tried again every 5 s:
+// nothing else that the agent does waits for it.
+func (s *Server) Run(ctx context.Context) {
+	for ctx.Err() == nil {
+		s.failed(s.serve(ctx))
+		pause := time.NewTimer(s.again)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+		}
+	}
+}
+
+func (s *Server) failed(err error) {
+	s.mu.Lock()
+	was := s.fault
+	s.fault = err
+	s.mu.Unlock()
+	if err != nil && (was == nil || was.Error() != err.Error()) {
+		s.o.Failed(err)
+	}
+}
+
+// serve listens, and answers until ctx ends (nil) or the listener fails.
+func (s *Server) serve(ctx context.Context) error {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", s.o.Address)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	s.failed(nil)
+	s.o.Listening(l.Addr())
+	server := &http.Server{
+		Handler:           s,
+		ReadHeaderTimeout: readWithin,
+		ReadTimeout:       readWithin,
+		WriteTimeout:      writeWithin,
+		MaxHeaderBytes:    maxHeader,
+		ErrorLog:          s.o.ErrorLog,
+	}
+	server.SetKeepAlivesEnabled(false) // else 8 idle connections keep everybody else out
+	ended := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(ended)
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishWithin)
+		defer cancel()
+		if server.Shutdown(bounded) != nil {
+			_ = server.Close() // who is cut off scrapes the next agent
+		}
+	})
+	err = server.Serve(&bounded{Listener: l, free: make(chan struct{}, maxConns), closed: make(chan struct{})})
+	if !stop() {
+		<-ended
+	}
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
+// ServeHTTP answers one request.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	switch {
+	case r.URL.Path != "/metrics":
+		http.Error(w, "there is /metrics, and nothing else", http.StatusNotFound)
+		return
+	case r.Method != http.MethodGet && r.Method != http.MethodHead:
+		w.Header().Set("Allow", "GET, HEAD")
+		http.Error(w, "it can be read, and nothing else", http.StatusMethodNotAllowed)
+		return
+	}
+	var all bytes.Buffer // so that a failure is an error, and not half of the answer
+	if err := s.o.Write(&all); err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", contentType)
+	w.Header().Set("Content-Length", strconv.Itoa(all.Len()))
+	_, _ = w.Write(all.Bytes()) // an error concerns a caller who is gone
+}
+
+// bounded is a listener with a bound on connections that are open: the next one
+// waits in the kernel's queue until one of them ends.
+type bounded struct {
+	net.Listener
+	free   chan struct{}
+	once   sync.Once
+	closed chan struct{}
+}
+
+// Accept implements net.Listener.
+func (b *bounded) Accept() (net.Conn, error) {
+	select {
+	case b.free <- struct{}{}:
+	case <-b.closed:
+		return nil, net.ErrClosed
+	}
+	c, err := b.Listener.Accept()
+	if err != nil {
+		<-b.free
+		return nil, err
+	}
+	return &boundedConn{Conn: c, release: sync.OnceFunc(func() { <-b.free })}, nil
+}
+
+// Close implements net.Listener.
+func (b *bounded) Close() error {
+	b.once.Do(func() { close(b.closed) })
+	return b.Listener.Close()
+}
+
+type boundedConn struct {
+	net.Conn
+	release func()
+}
+
+// Close implements net.Conn.
+func (c *boundedConn) Close() error {
+	defer c.release()
+	return c.Conn.Close()
+}

@@ -1,0 +1,218 @@
+package metrics
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+const patience = 100 * time.Second
+
+// serving is a Server that runs, and what it said.
+type serving struct {
+	*Server
+	at     chan string
+	failed chan error
+	end    func() // waits until it has ended
+}
+
+func serve(t *testing.T, address string, write func(io.Writer) error) *serving {
+	t.Helper()
+	s := &serving{at: make(chan string, 10), failed: make(chan error, 10)}
+	s.Server = NewServer(ServerOptions{
+		Address: address, Write: write, ErrorLog: log.New(io.Discard, "", 0),
+		Listening: func(at net.Addr) { s.at <- at.String() }, Failed: func(err error) { s.failed <- err },
+	})
+	s.again = 10 * time.Millisecond
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); s.Run(ctx) }()
+	s.end = func() { cancel(); <-done }
+	t.Cleanup(s.end)
+	return s
+}
+
+func text(s string) func(io.Writer) error {
+	return func(w io.Writer) error { _, err := io.WriteString(w, s); return err }
+}
+
+// take takes what must come.
+func take[T any](t *testing.T, from <-chan T) (v T) {
+	t.Helper()
+	select {
+	case v = <-from:
+	case <-time.After(patience):
+		t.Fatal("nothing came")
+	}
+	return v
+}
+
+func ask(t *testing.T, method, url string) (*http.Response, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, url, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	all, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp, string(all)
+}
+
+// TestServed: /metrics can be read, over IPv6 too, and there is nothing else.
+func TestServed(t *testing.T) {
+	for _, address := range []string{"127.0.0.1:0", "[::1]:0"} {
+		if l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", address); err != nil {
+			t.Logf("skipped: %v", err) // a host without IPv6
+			continue
+		} else if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		s := serve(t, address, text("a 1\n"))
+		root := "http://" + take(t, s.at)
+		resp, got := ask(t, http.MethodGet, root+"/metrics?collect=x")
+		if resp.StatusCode != http.StatusOK || got != "a 1\n" || resp.Header.Get("Content-Type") != contentType {
+			t.Errorf("%s: %s %q %v", address, resp.Status, got, resp.Header)
+		}
+		if resp, got = ask(t, http.MethodHead, root+"/metrics"); resp.StatusCode != http.StatusOK || got != "" || resp.ContentLength != 4 {
+			t.Errorf("HEAD: %s %q %d bytes", resp.Status, got, resp.ContentLength)
+		}
+		for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodOptions, "FROB"} {
+			if resp, _ = ask(t, method, root+"/metrics"); resp.StatusCode != http.StatusMethodNotAllowed || resp.Header.Get("Allow") != "GET, HEAD" {
+				t.Errorf("%s: %s, allowed %q", method, resp.Status, resp.Header.Get("Allow"))
+			}
+		}
+		for _, path := range []string{"/", "/metrics/", "/v1/node", "/v1/volumes", "/metrics/../v1/node", "/debug/pprof/"} {
+			if resp, got = ask(t, http.MethodGet, root+path); resp.StatusCode != http.StatusNotFound || strings.Contains(got, "a 1") {
+				t.Errorf("%s: %s", path, resp.Status)
+			}
+		}
+		if err := s.Fault(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestServedAnError: half of the metrics are not passed off as all.
+func TestServedAnError(t *testing.T) {
+	s := serve(t, "127.0.0.1:0", func(w io.Writer) error { return errors.Join(text("a 1\n")(w), errors.New("no more")) })
+	resp, got := ask(t, http.MethodGet, "http://"+take(t, s.at)+"/metrics")
+	if resp.StatusCode != http.StatusInternalServerError || strings.Contains(got, "a 1") || !strings.Contains(got, "no more") {
+		t.Errorf("%s %q", resp.Status, got)
+	}
+}
+
+// TestServedBounds: as many connections as there may be, each with one request of a
+// bounded size.
+func TestServedBounds(t *testing.T) {
+	var at, most atomic.Int32
+	release := make(chan struct{})
+	s := serve(t, "127.0.0.1:0", func(w io.Writer) error {
+		n := at.Add(1)
+		defer at.Add(-1)
+		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+		}
+		<-release
+		return text("a 1\n")(w)
+	})
+	address := take(t, s.at)
+	answers := make(chan error, 3*maxConns)
+	for range cap(answers) {
+		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		fmt.Fprintf(conn, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+		go func() {
+			r := bufio.NewReader(conn)
+			resp, err := http.ReadResponse(r, nil)
+			if err == nil {
+				_, err = io.Copy(io.Discard, resp.Body)
+			}
+			if err == nil {
+				if _, err = r.ReadByte(); errors.Is(err, io.EOF) {
+					err = nil
+				} else {
+					err = fmt.Errorf("it stays open: %w", err)
+				}
+			}
+			answers <- err
+		}()
+	}
+	for end := time.Now().Add(patience); at.Load() < maxConns && time.Now().Before(end); time.Sleep(time.Millisecond) {
+	}
+	time.Sleep(200 * time.Millisecond) // for one too many, which never comes
+	close(release)
+	for range cap(answers) {
+		if err := take(t, answers); err != nil {
+			t.Error(err)
+		}
+	}
+	if n := most.Load(); n != maxConns {
+		t.Errorf("%d at once", n)
+	}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+"/metrics", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("X-Long", strings.Repeat("x", 2*maxHeader))
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
+		t.Errorf("a long header: %s", resp.Status)
+	}
+}
+
+// TestServedLater: a port that somebody else has is said once, and taken when it is
+// free; at the end it is free again.
+func TestServedLater(t *testing.T) {
+	other, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := other.Addr().String()
+	s := serve(t, address, text("a 1\n"))
+	if err := take(t, s.failed); !strings.Contains(err.Error(), "address already in use") {
+		t.Error(err)
+	}
+	if s.Fault() == nil {
+		t.Error("no fault while the port is another's")
+	}
+	time.Sleep(20 * s.again) // it is tried again, and again
+	if err := other.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if at := take(t, s.at); at != address {
+		t.Errorf("it listens on %s", at)
+	}
+	if err := s.Fault(); err != nil || len(s.failed) > 0 {
+		t.Errorf("%v, and said %d times more", err, len(s.failed))
+	}
+	if _, got := ask(t, http.MethodGet, "http://"+address+"/metrics"); got != "a 1\n" {
+		t.Errorf("got %q", got)
+	}
+	s.end()
+	if other, err = new(net.ListenConfig).Listen(t.Context(), "tcp", address); err != nil {
+		t.Fatal(err)
+	}
+	_ = other.Close()
+}
