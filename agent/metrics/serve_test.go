@@ -27,7 +27,7 @@ type serving struct {
 
 func serve(t *testing.T, address string, write func(io.Writer) error) *serving {
 	t.Helper()
-	s := &serving{at: make(chan string, 10), failed: make(chan error, 10)}
+	s := &serving{at: make(chan string, 1000), failed: make(chan error, 1000)}
 	s.Server = NewServer(ServerOptions{
 		Address: address, Write: write, ErrorLog: log.New(io.Discard, "", 0),
 		Listening: func(at net.Addr) { s.at <- at.String() }, Failed: func(err error) { s.failed <- err },
