@@ -44,7 +44,7 @@ crash: ## kill agent, plugins and power at every point of every operation (minut
 	@scripts/setup test
 	go test -count=1 -timeout 30m -v -run '^TestCrash' ./cmd/volagent -crash.full | sed -E '/^ *(=== |--- PASS)/d'
 
-lint: ## check style, imports, scripts and the unit file
+lint: ## check style, imports, scripts, the unit file, alerts and the dashboard
 	@scripts/setup lint
 	@scripts/lint
 
