@@ -1,0 +1,229 @@
+package cli
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"unicode"
+)
+
+// pages are the project's Markdown files, less what fences hold, by path.
+func pages(t *testing.T) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	walkTree(t, func(path string) {
+		if filepath.Ext(path) != ".md" {
+			return
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[path] = fence.ReplaceAllString(string(text), "")
+	})
+	return all
+}
+
+// walkTree calls each with the path of every file of the project.
+func walkTree(t *testing.T, each func(path string)) {
+	t.Helper()
+	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (d.Name() == ".git" || d.Name() == "bin" || d.Name() == "dist"):
+			return fs.SkipDir
+		case !d.IsDir():
+			each(path)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+var (
+	fence    = regexp.MustCompile("(?ms)^```.*?^```$")
+	linked   = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	headings = regexp.MustCompile(`(?m)^#+ (.*)$`)
+	marks    = regexp.MustCompile("[`*]|\\]\\([^)]*\\)|\\[")
+)
+
+// anchors are those of a page's headings, as GitHub makes them.
+func anchors(page string) map[string]bool {
+	all, seen := map[string]bool{}, map[string]int{}
+	for _, m := range headings.FindAllStringSubmatch(page, -1) {
+		a := strings.Map(func(r rune) rune {
+			switch {
+			case r == ' ':
+				return '-'
+			case r == '-' || r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r):
+				return unicode.ToLower(r)
+			default:
+				return -1
+			}
+		}, marks.ReplaceAllString(m[1], ""))
+		if n := seen[a]; n > 0 {
+			all[a+"-"+strconv.Itoa(n)] = true
+		}
+		seen[a]++
+		all[a] = true
+	}
+	return all
+}
+
+// broken says what is wrong with a link of a page; "" is nothing.
+func broken(all map[string]string, page, to string) string {
+	u, err := url.Parse(to)
+	switch {
+	case err != nil:
+		return err.Error()
+	case u.Scheme != "":
+		return "" // the network is nobody's but the reader's
+	}
+	target := page
+	if u.Path != "" {
+		target = filepath.Join(filepath.Dir(page), u.Path)
+		if _, err := os.Stat(target); err != nil {
+			return err.Error()
+		}
+	}
+	if u.Fragment != "" && !anchors(all[target])[u.Fragment] {
+		return "no heading makes that anchor"
+	}
+	return ""
+}
+
+// TestLinks: every link in the pages leads somewhere, and every page of docs can be
+// found from README.md.
+func TestLinks(t *testing.T) {
+	all := pages(t)
+	reached := map[string]bool{}
+	for page, text := range all {
+		for _, m := range linked.FindAllStringSubmatch(text, -1) {
+			if why := broken(all, page, m[1]); why != "" {
+				t.Errorf("%s: %s: %s", page, m[1], why)
+			}
+			if page == "../README.md" {
+				path, _, _ := strings.Cut(m[1], "#")
+				reached[filepath.Join("..", path)] = true
+			}
+		}
+	}
+	for page := range all {
+		if strings.HasPrefix(page, "../docs/") && !reached[page] {
+			t.Errorf("README.md does not name %s", page)
+		}
+	}
+	if len(all) < 10 {
+		t.Errorf("only %d pages were found", len(all))
+	}
+}
+
+// TestBrokenLinks: what the test above is to find.
+func TestBrokenLinks(t *testing.T) {
+	all := map[string]string{"../README.md": "# A `b` c: d…\n# A b c d\n"}
+	for to, good := range map[string]bool{
+		"docs/cli.md": true, "docs": true, "#a-b-c-d": true, "#a-b-c-d-1": true, "https://example.com/x": true, "mailto:a@b.c": true,
+		"docs/no.md": false, "#a-b": false, "#a-b-c-d-2": false, "../docs": false,
+	} {
+		if why := broken(all, "../README.md", to); (why == "") != good {
+			t.Errorf("%s: %q", to, why)
+		}
+	}
+}
+
+var (
+	code    = regexp.MustCompile("`([^`]+)`")
+	verb    = regexp.MustCompile(`%[-+#0-9.]*[a-zA-Z]`)
+	left    = regexp.MustCompile(`"?…"?|\\`)
+	state   = regexp.MustCompile(`^(stuck|degraded): `)
+	message = regexp.MustCompile("(?m)^\\| (`.+?) \\|")
+)
+
+// literals are the texts in the project's code, with a gap for each verb.
+func literals(t *testing.T) []string {
+	t.Helper()
+	var all []string
+	walkTree(t, func(path string) {
+		if filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go") || strings.HasPrefix(path, "../scripts/") {
+			return
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+				if text, err := strconv.Unquote(lit.Value); err == nil {
+					all = append(all, verb.ReplaceAllString(text, "\x00"))
+				}
+			}
+			return true
+		})
+	})
+	return all
+}
+
+// elsewhere are messages of the kernel and of systemd.
+var elsewhere = []string{"device or resource busy", "Found left-over process … in control group", "unable to apply caps: operation not permitted"}
+
+// unknown is the first part of a quoted message that stands in none of the texts.
+func unknown(all []string, quoted string) string {
+	if slices.Contains(elsewhere, quoted) {
+		return ""
+	}
+	quoted = state.ReplaceAllString(quoted, "") // which is put before the words
+	for part := range strings.SplitSeq(left.ReplaceAllString(quoted, "\x00"), "\x00") {
+		if part = strings.Trim(part, " ,;:"); len(part) > 3 && !slices.ContainsFunc(all, func(s string) bool { return strings.Contains(s, part) }) {
+			return part
+		}
+	}
+	return ""
+}
+
+// TestTroubleshootingQuotes: what docs/troubleshooting.md quotes in headings, and in
+// its table of messages, are messages that there are.
+func TestTroubleshootingQuotes(t *testing.T) {
+	raw, err := os.ReadFile("../docs/troubleshooting.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := fence.ReplaceAllString(string(raw), "")
+	_, index, ok := strings.Cut(page, "\n## By message\n")
+	if index, _, _ = strings.Cut(index, "\n## "); !ok || strings.Count(index, "\n| `") < 20 {
+		t.Fatal("there is no table of messages")
+	}
+	var quoted []string
+	for _, m := range headings.FindAllStringSubmatch(page, -1) {
+		for _, c := range code.FindAllStringSubmatch(m[1], -1) {
+			quoted = append(quoted, c[1])
+		}
+	}
+	for _, m := range message.FindAllStringSubmatch(index, -1) {
+		for _, c := range code.FindAllStringSubmatch(m[1], -1) {
+			quoted = append(quoted, c[1])
+		}
+	}
+	all := literals(t)
+	for _, q := range quoted {
+		if part := unknown(all, q); part != "" {
+			t.Errorf("nothing says %q, of `%s`", part, q)
+		}
+	}
+	for q, want := range map[string]string{`no volume "…"`: "", `volume "…" is in use in mode … by …`: "", `volume "…" is at work for …`: "is at work for"} {
+		if got := unknown(all, q); got != want {
+			t.Errorf("%s: %q is unknown, want %q", q, got, want)
+		}
+	}
+}
