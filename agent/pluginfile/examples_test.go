@@ -87,3 +87,32 @@ func TestGeneralExample(t *testing.T) {
 		t.Errorf("with its env: %v, %+v", err, def)
 	}
 }
+
+// TestDocumentedFiles: the plugin files that the pages show are right as they stand.
+func TestDocumentedFiles(t *testing.T) {
+	pages, err := filepath.Glob("../../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tried := map[string]int{}
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile("(?ms)^```yaml\n(.*?)^```").FindAllStringSubmatch(string(text), -1) {
+			if !regexp.MustCompile(`(?m)^id: `).MatchString(m[1]) || !regexp.MustCompile(`(?m)^(exec|container|unit|socket|builtin):`).MatchString(m[1]) {
+				continue // a volume, or a part of a file
+			}
+			tried[filepath.Base(page)]++
+			if _, _, err := Parse("docs.yaml", []byte(m[1])); err != nil {
+				t.Errorf("%s: %v in\n%s", page, err, m[1])
+			}
+		}
+	}
+	for _, page := range []string{"plugin-files.md", "from-nomad.md", "from-swarm.md"} {
+		if tried[page] == 0 {
+			t.Errorf("%s has none: %v", page, tried)
+		}
+	}
+}
