@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"net"
 
-	"github.com/hashicorp/go-hclog"
-
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/metrics"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -44,7 +42,7 @@ func (a *agent) newScraped() *metrics.Server {
 		Failed: func(err error) {
 			log.Error("cannot serve the metrics; it is tried again every 5s", "address", a.c.MetricsAddress, "error", err)
 		},
-		ErrorLog: log.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
+		Log: log,
 	})
 }
 

@@ -5,12 +5,13 @@ import (
 	"context"
 	"errors"
 	"io"
-	"log"
 	"net"
 	"net/http"
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/hashicorp/go-hclog"
 )
 
 // Bounds of what anybody on the network may take. Each connection has one request.
@@ -34,7 +35,8 @@ type ServerOptions struct {
 	// is not, once for as long as the reason is the same.
 	Listening func(net.Addr)
 	Failed    func(error)
-	ErrorLog  *log.Logger
+	// Log gets what the HTTP server has to say of single connections.
+	Log hclog.Logger
 }
 
 // Server answers GET /metrics on a TCP address, and nothing else. It asks nobody who
@@ -60,8 +62,12 @@ func (s *Server) Fault() error {
 // Run serves until ctx ends. An address that cannot be had is tried again every 5 s:
 // nothing else that the agent does waits for it.
 func (s *Server) Run(ctx context.Context) {
-	for ctx.Err() == nil {
-		s.failed(s.serve(ctx))
+	for {
+		err := s.serve(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		s.failed(err)
 		pause := time.NewTimer(s.again)
 		select {
 		case <-pause.C:
@@ -85,9 +91,6 @@ func (s *Server) failed(err error) {
 func (s *Server) serve(ctx context.Context) error {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", s.o.Address)
 	if err != nil {
-		if ctx.Err() != nil {
-			return nil
-		}
 		return err
 	}
 	s.failed(nil)
@@ -98,7 +101,7 @@ func (s *Server) serve(ctx context.Context) error {
 		ReadTimeout:       readWithin,
 		WriteTimeout:      writeWithin,
 		MaxHeaderBytes:    maxHeader,
-		ErrorLog:          s.o.ErrorLog,
+		ErrorLog:          s.o.Log.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
 	}
 	server.SetKeepAlivesEnabled(false) // else 8 idle connections keep everybody else out
 	ended := make(chan struct{})

@@ -4,15 +4,15 @@ import (
 	"bufio"
 	"context"
 	"errors"
-	"fmt"
 	"io"
-	"log"
 	"net"
 	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/hashicorp/go-hclog"
 )
 
 const patience = 100 * time.Second
@@ -29,7 +29,7 @@ func serve(t *testing.T, address string, write func(io.Writer) error) *serving {
 	t.Helper()
 	s := &serving{at: make(chan string, 1000), failed: make(chan error, 1000)}
 	s.Server = NewServer(ServerOptions{
-		Address: address, Write: write, ErrorLog: log.New(io.Discard, "", 0),
+		Address: address, Write: write, Log: hclog.NewNullLogger(),
 		Listening: func(at net.Addr) { s.at <- at.String() }, Failed: func(err error) { s.failed <- err },
 	})
 	s.again = 10 * time.Millisecond
@@ -56,7 +56,15 @@ func take[T any](t *testing.T, from <-chan T) (v T) {
 	return v
 }
 
-func ask(t *testing.T, method, url string) (*http.Response, string) {
+// answer is one, read to its end.
+type answer struct {
+	code   int
+	header http.Header
+	length int64
+	text   string
+}
+
+func ask(t *testing.T, method, url string) answer {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, url, http.NoBody)
 	if err != nil {
@@ -71,7 +79,7 @@ func ask(t *testing.T, method, url string) (*http.Response, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return resp, string(all)
+	return answer{resp.StatusCode, resp.Header, resp.ContentLength, string(all)}
 }
 
 // TestServed: /metrics can be read, over IPv6 too, and there is nothing else.
@@ -85,21 +93,21 @@ func TestServed(t *testing.T) {
 		}
 		s := serve(t, address, text("a 1\n"))
 		root := "http://" + take(t, s.at)
-		resp, got := ask(t, http.MethodGet, root+"/metrics?collect=x")
-		if resp.StatusCode != http.StatusOK || got != "a 1\n" || resp.Header.Get("Content-Type") != contentType {
-			t.Errorf("%s: %s %q %v", address, resp.Status, got, resp.Header)
+		got := ask(t, http.MethodGet, root+"/metrics?collect=x")
+		if got.code != http.StatusOK || got.text != "a 1\n" || got.header.Get("Content-Type") != contentType {
+			t.Errorf("%s: %+v", address, got)
 		}
-		if resp, got = ask(t, http.MethodHead, root+"/metrics"); resp.StatusCode != http.StatusOK || got != "" || resp.ContentLength != 4 {
-			t.Errorf("HEAD: %s %q %d bytes", resp.Status, got, resp.ContentLength)
+		if got := ask(t, http.MethodHead, root+"/metrics"); got.code != http.StatusOK || got.text != "" || got.length != 4 {
+			t.Errorf("HEAD: %+v", got)
 		}
 		for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodOptions, "FROB"} {
-			if resp, _ = ask(t, method, root+"/metrics"); resp.StatusCode != http.StatusMethodNotAllowed || resp.Header.Get("Allow") != "GET, HEAD" {
-				t.Errorf("%s: %s, allowed %q", method, resp.Status, resp.Header.Get("Allow"))
+			if got := ask(t, method, root+"/metrics"); got.code != http.StatusMethodNotAllowed || got.header.Get("Allow") != "GET, HEAD" {
+				t.Errorf("%s: %+v", method, got)
 			}
 		}
 		for _, path := range []string{"/", "/metrics/", "/v1/node", "/v1/volumes", "/metrics/../v1/node", "/debug/pprof/"} {
-			if resp, got = ask(t, http.MethodGet, root+path); resp.StatusCode != http.StatusNotFound || strings.Contains(got, "a 1") {
-				t.Errorf("%s: %s", path, resp.Status)
+			if got := ask(t, http.MethodGet, root+path); got.code != http.StatusNotFound || strings.Contains(got.text, "a 1") {
+				t.Errorf("%s: %+v", path, got)
 			}
 		}
 		if err := s.Fault(); err != nil {
@@ -111,9 +119,9 @@ func TestServed(t *testing.T) {
 // TestServedAnError: half of the metrics are not passed off as all.
 func TestServedAnError(t *testing.T) {
 	s := serve(t, "127.0.0.1:0", func(w io.Writer) error { return errors.Join(text("a 1\n")(w), errors.New("no more")) })
-	resp, got := ask(t, http.MethodGet, "http://"+take(t, s.at)+"/metrics")
-	if resp.StatusCode != http.StatusInternalServerError || strings.Contains(got, "a 1") || !strings.Contains(got, "no more") {
-		t.Errorf("%s %q", resp.Status, got)
+	got := ask(t, http.MethodGet, "http://"+take(t, s.at)+"/metrics")
+	if got.code != http.StatusInternalServerError || strings.Contains(got.text, "a 1") || !strings.Contains(got.text, "no more") {
+		t.Errorf("%+v", got)
 	}
 }
 
@@ -138,11 +146,14 @@ func TestServedBounds(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		fmt.Fprintf(conn, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+		if _, err := io.WriteString(conn, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
 		go func() {
 			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 			if err == nil {
 				_, err = io.Copy(io.Discard, resp.Body)
+				err = errors.Join(err, resp.Body.Close())
 			}
 			if err == nil && !resp.Close {
 				err = errors.New("the connection stays open")
@@ -202,8 +213,8 @@ func TestServedLater(t *testing.T) {
 	if err := s.Fault(); err != nil || len(s.failed) > 0 {
 		t.Errorf("%v, and said %d times more", err, len(s.failed))
 	}
-	if _, got := ask(t, http.MethodGet, "http://"+address+"/metrics"); got != "a 1\n" {
-		t.Errorf("got %q", got)
+	if got := ask(t, http.MethodGet, "http://"+address+"/metrics"); got.text != "a 1\n" {
+		t.Errorf("got %+v", got)
 	}
 	s.end()
 	if other, err = new(net.ListenConfig).Listen(t.Context(), "tcp", address); err != nil {
