@@ -1,9 +1,11 @@
 package agent
 
 import (
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/spf13/pflag"
@@ -137,6 +139,19 @@ func TestMetricsAddresses(t *testing.T) {
 	for _, address := range []string{"", "127.0.0.1:9187", "1.2.3.4:0", "[::]:9187", "[::1]:9187", "localhost:65535", "[fe80::1%eth0]:1"} {
 		if c, err := load(t, "metrics_address: '"+address+"'\n"); err != nil || c.MetricsAddress != address {
 			t.Errorf("%q: %v, %+v", address, err, c)
+		}
+	}
+}
+
+// TestUnheard: what is told of an address that cannot be had can be done.
+func TestUnheard(t *testing.T) {
+	for errno, want := range map[syscall.Errno]string{
+		syscall.EADDRINUSE: "ss -ltnp sport = :9187", syscall.EADDRNOTAVAIL: "ip address", syscall.EACCES: "volagent check-config",
+		syscall.EAFNOSUPPORT: "systemctl edit volagent", syscall.EPERM: "systemctl edit volagent",
+	} {
+		err := &net.OpError{Op: "listen", Err: os.NewSyscallError("bind", errno)}
+		if _, command := unheard(err, "[::1]:9187"); command != want {
+			t.Errorf("%v: %q, want %q", errno, command, want)
 		}
 	}
 }

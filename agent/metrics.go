@@ -1,8 +1,10 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
 	"net"
+	"syscall"
 
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/metrics"
@@ -52,13 +54,27 @@ func (a *agent) unscraped() (all []api.Problem) {
 		return nil
 	}
 	if err := a.scraped.Fault(); err != nil {
-		_, port, _ := net.SplitHostPort(a.c.MetricsAddress) // it was checked
+		why, command := unheard(err, a.c.MetricsAddress)
 		all = append(all, api.Problem{
-			Subject: "agent", Message: fmt.Sprintf("cannot serve the metrics on %s: %v; it is tried again every 5s", a.c.MetricsAddress, err),
-			Command: "ss -ltnp sport = :" + port,
+			Subject: "agent", Message: fmt.Sprintf("cannot serve the metrics on %s: %v%s; it is tried again every 5s", a.c.MetricsAddress, err, why), Command: command,
 		})
 	}
 	return all
+}
+
+// unheard says more of why an address cannot be listened on, and what to look at.
+func unheard(err error, address string) (why, command string) {
+	_, port, _ := net.SplitHostPort(address) // it was checked
+	switch {
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return " (no interface of this host has it now)", "ip address"
+	case errors.Is(err, syscall.EAFNOSUPPORT), errors.Is(err, syscall.EPERM):
+		return " (the service may not use the network: RestrictAddressFamilies=AF_INET AF_INET6, IPAddressAllow=)", "systemctl edit volagent"
+	case errors.Is(err, syscall.EACCES):
+		return " (the service may use ports from 1024 on)", "volagent check-config"
+	default:
+		return "", "ss -ltnp sport = :" + port
+	}
 }
 
 func (a *agent) reportMetrics() (out []metrics.Report) {
