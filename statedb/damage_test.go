@@ -255,6 +255,9 @@ func TestDamageInUse(t *testing.T) {
 	if _, ok := db.Volume("v39"); !ok || db.Fault() == nil {
 		t.Errorf("what was known is there: %t; the fault is %v", ok, db.Fault())
 	}
+	if n := db.Failures(); n < 2 {
+		t.Errorf("%d commits failed", n)
+	}
 	if err := db.Close(); err == nil {
 		t.Error("it is closed as if nothing was")
 	}
