@@ -17,10 +17,13 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
+// stateFile is the state database, in the data dir.
+const stateFile = "state.db"
+
 // openDB opens the state database. One that is damaged is set aside, and a new
 // one is made; adopt then fills it.
 func (a *agent) openDB(o statedb.Options) (*statedb.DB, error) {
-	path := filepath.Join(a.c.DataDir, "state.db")
+	path := filepath.Join(a.c.DataDir, stateFile)
 	db, err := statedb.Open(path, o)
 	var damage *statedb.Damage
 	if !errors.As(err, &damage) {

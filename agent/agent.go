@@ -186,7 +186,8 @@ func (a *agent) wire(seams Seams) error {
 	a.server = apiserver.New(apiserver.Options{
 		Claims: claims, Volumes: a.volumes, Snapshots: a.volumes,
 		Records: living{a.db, a.owners}, Queue: a.queue, Plugins: plugins, Tests: tested{a.tests}, Owners: a.owners, Events: apiEvents{a.events}, Metrics: a.metrics,
-		Node: a.describe, MayWrite: mayWrite(gid), Log: a.log.Named("api"),
+		Doctor: examiner{a.newDoctor(host, steps)},
+		Node:   a.describe, MayWrite: mayWrite(gid), Log: a.log.Named("api"),
 	})
 	a.socket, err = listen(a.c.Socket, gid)
 	return err

@@ -129,7 +129,7 @@ func inspect(ctx context.Context, c Config) (*inspection, error) {
 		DataDir: c.DataDir, DB: "ok", Volumes: []inspectedVolume{}, Debts: []inspectedVolume{}, Unexplained: []inspectedMount{},
 		Plugins: []inspectedPlugin{}, Findings: []string{},
 	}
-	snap, running, err := statedb.Inspect(filepath.Join(c.DataDir, "state.db"))
+	snap, running, err := statedb.Inspect(filepath.Join(c.DataDir, stateFile))
 	in.AgentRunning, in.NodeID = running, snap.Node.ID
 	if err != nil {
 		in.DB = err.Error()

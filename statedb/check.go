@@ -97,3 +97,22 @@ func unless(ok bool, format string, args ...any) error {
 	}
 	return fmt.Errorf(format, args...)
 }
+
+// Verify reads the file of an open database anew, and holds what is in it against
+// the same rules as Check, but for bbolt's page structure, which only whoever has
+// the file to himself can look at without danger. It waits for storage that is slow,
+// and returns the fault of the last commit without a look at the file if there is one.
+func (db *DB) Verify() (err error) {
+	if err := db.Fault(); err != nil {
+		return err
+	}
+	defer guard(func(p any) { err = fmt.Errorf("the file is damaged: %v", p) })()
+	var s state
+	if err := db.bolt.View(func(tx *bbolt.Tx) (err error) {
+		s, err = read(tx)
+		return err
+	}); err != nil {
+		return fmt.Errorf("the file cannot be read: %w", err)
+	}
+	return s.check()
+}

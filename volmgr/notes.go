@@ -126,10 +126,22 @@ func (m *Manager) readNote(path string) (n volume.Note, err error) {
 		err = fmt.Errorf("it is about the claim of %q on volume %q of plugin %q", n.Claim.Alloc, n.Record.Volume.ID, n.Record.Volume.PluginID)
 	}
 	if err != nil {
-		return n, fmt.Errorf("cannot use the note %s: %w", path, err)
+		return n, &BadNote{Path: path, Err: err}
 	}
 	return n, nil
 }
+
+// BadNote is a note that no sense can be made of.
+type BadNote struct {
+	Path string
+	Err  error
+}
+
+// Error implements error.
+func (b *BadNote) Error() string { return fmt.Sprintf("cannot use the note %s: %v", b.Path, b.Err) }
+
+// Unwrap returns what is wrong with it.
+func (b *BadNote) Unwrap() error { return b.Err }
 
 // adoptWithin bounds the look at all that was noted. What has not answered by
 // then is known by the mount table alone. adoptAtOnce bounds the volumes that are

@@ -40,6 +40,8 @@
 //	GET    /v1/snapshots/groups/{plugin}/{id} GroupSnapshot   ?snapshot=ID…&secrets=JSON
 //	POST   /v1/snapshots/groups/{plugin}/{id}/delete   SnapshotRef → Done   ?wait=D
 //	GET    /v1/node                           Node
+//	GET    /v1/doctor                         Doctor
+//	POST   /v1/doctor/fix                     DoctorFix → []DoctorFixed
 //	GET    /v1/events                         Event, one a line   ?volume=&since=TIME&n=N&follow=true
 //	GET    /v1/health                         Health
 package api

@@ -114,6 +114,7 @@ type Options struct {
 	Owners    volume.Owners
 	Events    Events
 	Metrics   Metrics
+	Doctor    Doctor
 	Node      func() api.Node // without plugins, counts and problems
 	// MayWrite says whether a caller may change state: root, and members of
 	// the socket's group. Everybody whom the socket's mode lets in may read.
@@ -179,6 +180,8 @@ func (s *Server) routes() []route {
 		{"GET /v1/health", false, (*Server).health},
 		{"GET /v1/node", false, (*Server).node},
 		{"GET /metrics", false, (*Server).metrics},
+		{"GET /v1/doctor", false, (*Server).doctor},
+		{"POST /v1/doctor/fix", true, (*Server).doctorFix},
 		{"GET /v1/events", false, (*Server).events},
 		{"GET /v1/volumes", false, (*Server).listVolumes},
 		{"GET /v1/volumes/{id}", false, (*Server).getVolume},

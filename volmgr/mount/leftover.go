@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -89,4 +90,91 @@ func contents(dir string) string {
 		fmt.Fprintf(&b, "%q", n)
 	}
 	return b.String()
+}
+
+// Contents is what is at a path, as far as it can be told without a look at
+// anything that is mounted there.
+type Contents struct {
+	Kind    string // KindNone, or one of the other Kind constants
+	Mounted bool   // something is mounted there: of what it holds nothing is known
+	Size    int64  // of a file, in bytes
+	// Names are of a directory's entries, in no order, and no more than were asked for.
+	Names []string
+}
+
+// Kinds of what is at a path.
+const (
+	KindNone   = "" // nothing is there
+	KindDir    = "directory"
+	KindFile   = "file"
+	KindDevice = "device"
+	KindOther  = "other" // a symbolic link, a socket, …
+)
+
+// Empty reports whether it is what an unmount leaves: nothing of anybody's is in it.
+func (c Contents) Empty() bool {
+	return !c.Mounted && (c.Kind == KindDir && len(c.Names) == 0 || c.Kind == KindFile && c.Size == 0 || c.Kind == KindDevice)
+}
+
+// Contents looks at a path that is not followed if it is a symbolic link, and at no
+// more than most entries of it, all if that is negative. Nothing is opened where
+// something is mounted, but for the root of a listing: through tells that the path itself may be a mount point.
+func (h *Host) Contents(ctx context.Context, path string, most int, through bool) (Contents, error) {
+	path = filepath.Clean(path)
+	c, err := bounded(ctx, h, kindLook, path, h.bound, func() (Contents, error) { return h.contents(path, most, through) })
+	if err != nil {
+		return c, fmt.Errorf("cannot look into %q: %w", path, err)
+	}
+	return c, nil
+}
+
+func (h *Host) contents(path string, most int, through bool) (c Contents, err error) {
+	st, err := statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW|unix.AT_STATX_DONT_SYNC, unix.STATX_BASIC_STATS)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
+		return c, nil
+	}
+	if err != nil {
+		return c, err
+	}
+	c.Kind = kindOf(st.Mode)
+	if c.Mounted, err = h.mountedAt(path); err != nil || c.Mounted && !through {
+		return c, err
+	}
+	switch c.Kind {
+	case KindFile:
+		c.Size = int64(st.Size) //nolint:gosec // no file has more than that
+	case KindDir:
+		c.Names, err = names(path, most)
+	}
+	return c, err
+}
+
+func kindOf(mode uint16) string {
+	switch mode & unix.S_IFMT {
+	case unix.S_IFDIR:
+		return KindDir
+	case unix.S_IFREG:
+		return KindFile
+	case unix.S_IFBLK, unix.S_IFCHR:
+		return KindDevice
+	default:
+		return KindOther
+	}
+}
+
+// names lists some of a directory's entries.
+func names(dir string, most int) ([]string, error) {
+	if most == 0 {
+		return nil, nil
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = d.Close() }() // it was only read
+	list, err := d.Readdirnames(most)
+	if errors.Is(err, io.EOF) {
+		err = nil // it is empty
+	}
+	return list, err
 }

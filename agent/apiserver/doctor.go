@@ -1,0 +1,31 @@
+package apiserver
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Doctor holds what is recorded against what is there. The wire types are made where
+// both sides are known.
+type Doctor interface {
+	Examine(ctx context.Context) api.Doctor
+	Mend(ctx context.Context, ids []string) []api.DoctorFixed
+}
+
+func (s *Server) doctor(w http.ResponseWriter, r *http.Request) error {
+	return s.answer(w, s.o.Doctor.Examine(r.Context()))
+}
+
+func (s *Server) doctorFix(w http.ResponseWriter, r *http.Request) error {
+	var ask api.DoctorFix
+	if err := body(w, r, &ask); err != nil {
+		return err
+	}
+	if len(ask.IDs) == 0 {
+		return volume.Errorf(volume.ErrInvalid, "nothing is named that is to be fixed").WithHint("volctl doctor -o json shows the ids")
+	}
+	return s.answer(w, s.o.Doctor.Mend(r.Context(), ask.IDs))
+}

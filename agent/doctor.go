@@ -1,0 +1,229 @@
+package agent
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/doctor"
+	"github.com/volagent/volagent/agent/fstab"
+	"github.com/volagent/volagent/agent/plugintest"
+	"github.com/volagent/volagent/agent/provision"
+	"github.com/volagent/volagent/agent/supervisor"
+	"github.com/volagent/volagent/agent/systemd"
+	"github.com/volagent/volagent/statedb"
+	"github.com/volagent/volagent/volmgr"
+	"github.com/volagent/volagent/volmgr/mount"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// newDoctor gives the examination of this host what it declares to need.
+func (a *agent) newDoctor(host *mount.Host, steps *volmgr.Manager) *doctor.Doctor {
+	db := &doctorDB{dir: a.c.DataDir, db: a.db.DB}
+	return doctor.New(doctor.Options{
+		Root: a.c.mountRoot(), Records: living{a.db, a.owners}, Queue: a.queue, Owners: a.owners, Halt: a.halt, Now: time.Now,
+		Host: doctorHost{host, steps}, Notes: doctorNotes{a.db, steps, a.db.notes},
+		Database: db.look, Debts: a.doctorDebts, Tests: a.doctorTests, Plugins: a.doctorPlugins,
+		System: func(ctx context.Context, helper bool) doctor.System { return a.doctorSystem(ctx, host, helper) },
+		Fstab:  func() ([]fstab.Entry, error) { return fstab.Read(fstab.System(os.Getenv)) },
+	})
+}
+
+// examiner shows what the doctor finds on the wire.
+type examiner struct{ *doctor.Doctor }
+
+// Examine looks at everything once.
+func (e examiner) Examine(ctx context.Context) api.Doctor {
+	r := e.Doctor.Examine(ctx)
+	out := api.Doctor{
+		Time: r.At.UTC(), TookMS: float64(r.Took.Microseconds()) / 1000, Volumes: r.Volumes, Claims: r.Claims, Plugins: r.Plugins, Findings: []api.DoctorFinding{},
+	}
+	for _, f := range r.Findings {
+		out.Findings = append(out.Findings, api.DoctorFinding{
+			ID: f.ID, Kind: f.Kind, Severity: string(f.Severity), Subject: f.Subject, What: f.What, Then: f.Then, Do: f.Do, Fix: f.Fix,
+		})
+	}
+	return out
+}
+
+// Mend does what can be done about findings.
+func (e examiner) Mend(ctx context.Context, ids []string) []api.DoctorFixed {
+	out := []api.DoctorFixed{}
+	for _, d := range e.Doctor.Mend(ctx, ids) {
+		out = append(out, api.DoctorFixed(d))
+	}
+	return out
+}
+
+// checkWithin bounds the look at the state database's file, and at its disk.
+const checkWithin = 5 * time.Second
+
+// doctorDB looks at the state database.
+type doctorDB struct {
+	dir   string
+	db    *statedb.DB
+	check doctor.Bounded[error]
+	disk  doctor.Bounded[unix.Statfs_t]
+}
+
+func (d *doctorDB) look() doctor.Database {
+	out := doctor.Database{Dir: d.dir, Fault: d.db.Fault(), NoLog: d.db.NoLog()}
+	loss := d.db.Node().Loss
+	out.Loss = doctor.Loss{At: loss.At, Why: loss.Why, Volumes: loss.Volumes, Claims: loss.Claims}
+	bad, err := d.check.Run(checkWithin, func() (error, error) { return d.db.Verify(), nil })
+	if out.Check = bad; err != nil {
+		out.Check = err
+	}
+	st, err := d.disk.Run(checkWithin, func() (st unix.Statfs_t, err error) { return st, unix.Statfs(d.dir, &st) })
+	size := uint64(st.Frsize) //nolint:gosec // no size is negative
+	out.Disk = doctor.Disk{Err: err, Total: st.Blocks * size, Free: st.Bavail * size, Inodes: st.Files, FreeInodes: st.Ffree}
+	file := filepath.Join(d.dir, stateFile)
+	out.Kept, _ = filepath.Glob(file + ".damaged-*") // the patterns are good
+	out.Old, _ = filepath.Glob(file + ".schema-*")
+	return out
+}
+
+// doctorHost is the doctor's view of the host.
+type doctorHost struct {
+	host  *mount.Host
+	steps *volmgr.Manager
+}
+
+// Mounts is the mount table.
+func (h doctorHost) Mounts() ([]doctor.Mounted, error) {
+	entries, err := h.host.Under("/")
+	all := make([]doctor.Mounted, 0, len(entries))
+	for _, e := range entries {
+		all = append(all, doctor.Mounted{Path: e.Path, Device: e.Identity.Device, FSType: e.Identity.FSType, Source: e.Source, Canary: mount.IsCanary(e)})
+	}
+	return all, err
+}
+
+// someNames is how many entries of a directory are asked for: one more than is told.
+const someNames = 4
+
+// Contents looks at a path where nothing is mounted.
+func (h doctorHost) Contents(ctx context.Context, path string) (doctor.Contents, error) {
+	c, err := h.host.Contents(ctx, path, someNames, false)
+	return contents(c), err
+}
+
+func contents(c mount.Contents) doctor.Contents {
+	out := doctor.Contents{Mounted: c.Mounted, Kind: c.Kind, Empty: c.Empty(), Holds: fstab.Some(c.Names)}
+	if c.Size > 0 {
+		out.Holds = volume.Size(c.Size)
+	}
+	return out
+}
+
+// Block asks the kernel about a device.
+func (h doctorHost) Block(dev string) doctor.Block { return doctor.Block(h.host.Block(dev)) }
+
+// Leftovers are names where volumes are mounted that are not known.
+func (h doctorHost) Leftovers(ctx context.Context, known map[string]bool) ([]doctor.Leftover, error) {
+	found, err := h.steps.Leftovers(ctx, known)
+	all := make([]doctor.Leftover, 0, len(found))
+	for _, l := range found {
+		all = append(all, doctor.Leftover{Path: l.Path, Contents: contents(l.Contents), Err: l.Err})
+	}
+	return all, err
+}
+
+// RemoveLeftover removes one that is empty.
+func (h doctorHost) RemoveLeftover(path string) error { return h.steps.RemoveLeftover(path) }
+
+// doctorDebts are what forced deregisters left.
+func (a *agent) doctorDebts() (all []doctor.Debt) {
+	for _, d := range a.db.Debts() {
+		r := d.Whole()
+		all = append(all, doctor.Debt{Record: r, Since: d.Since, Left: provision.Behind(r)})
+	}
+	return all
+}
+
+// doctorTests are what tests of plugins left, or are at.
+func (a *agent) doctorTests() (all []doctor.Test) {
+	for id, left := range a.scratches() {
+		paths := append([]string{left.Staging}, left.Targets...)
+		all = append(all, doctor.Test{Plugin: id, Running: a.tests.Testing(id), Name: plugintest.Name(left), Begun: left.Begun, Paths: append(paths, left.Dirs...)})
+	}
+	return all
+}
+
+// doctorPlugins are all plugins, with what systemd says of those that are units.
+func (a *agent) doctorPlugins(ctx context.Context) (all []doctor.Plugin) {
+	for _, st := range a.plugins.Statuses() {
+		p := doctor.Plugin{ID: st.ID, View: a.plugins.View(st.ID), Since: st.Since, Pending: st.Pending, Warnings: st.Warnings}
+		for _, part := range st.Parts {
+			if r := part.Running["container.runtime"]; r != "" {
+				p.Runtime = r
+			}
+			if name := part.Running["unit"]; name != "" {
+				p.Units = append(p.Units, a.doctorUnit(ctx, name))
+			}
+		}
+		p.View.Restarts, p.View.State, p.View.Reason = st.Restarts, string(st.State), st.Reason
+		p.View.Ready = st.State == supervisor.Ready
+		all = append(all, p)
+	}
+	return all
+}
+
+func (a *agent) doctorUnit(ctx context.Context, name string) doctor.Unit {
+	u := doctor.Unit{Name: name}
+	if s, err := a.systemd.Settings(ctx, name); err == nil && s.Load == "loaded" {
+		u.Before, u.Asked = s.Before, true
+	}
+	return u
+}
+
+// doctorSystem is the host around the agent.
+func (a *agent) doctorSystem(ctx context.Context, host *mount.Host, helper bool) doctor.System {
+	s := doctor.System{Namespace: host.Namespace(), Unit: systemd.OwnUnit()}
+	if info, err := os.Stat("/proc/1/ns/mnt"); err == nil {
+		if st, ok := info.Sys().(*syscall.Stat_t); ok {
+			s.Init = st.Ino
+		}
+	}
+	if s.Unit != "" {
+		if set, err := a.systemd.Settings(ctx, s.Unit); err == nil {
+			s.State = set.FileState
+		}
+	}
+	if helper {
+		s.Helper = mountHelper(ctx)
+	}
+	return s
+}
+
+// helpers are what mount(8) and umount(8) run for volumes.
+var helpers = []string{"/sbin/mount.csi", "/sbin/umount.csi"}
+
+// mountHelper says what is wrong with them, empty if nothing.
+func mountHelper(ctx context.Context) string {
+	for _, path := range helpers {
+		program, err := filepath.EvalSymlinks(path)
+		switch {
+		case os.IsNotExist(err):
+			return "there is no " + path
+		case err != nil:
+			return path + " cannot be used: " + err.Error()
+		case filepath.Base(program) != "volctl":
+			return path + " is " + program + ", and not volctl"
+		}
+		version, err := versionOf(ctx, program)
+		if err != nil {
+			return path + " cannot be run: " + err.Error()
+		}
+		if version != api.Version {
+			return path + " is of version " + strings.TrimSpace(version) + ", and the agent of " + api.Version
+		}
+	}
+	return ""
+}

@@ -1,0 +1,173 @@
+package doctor
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/volagent/volagent/agent/fstab"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Severity says how much a finding matters.
+type Severity string
+
+// Severities, the worst first.
+const (
+	Problem Severity = fstab.Problem // something does not work, or data is at stake
+	Warning Severity = fstab.Warning // it works, and may not the next time
+	Note    Severity = "note"        // nothing suffers; it is worth knowing, and can be cleared away
+)
+
+// Kinds of findings: the first half of an id. docs/doctor.md has a section for each.
+const (
+	DBCommit   = "db-commit"
+	DBCheck    = "db-check"
+	DBLost     = "db-lost"
+	DBDamaged  = "db-damaged-file"
+	DBOld      = "db-backup-file"
+	DBLog      = "db-log"
+	DiskFull   = "disk-full"
+	NotLooked  = "not-looked"
+	HostHalted = "agent-halted"
+
+	MountUnexplained = "mount-unexplained"
+	MountInside      = "mount-inside"
+	MountMissing     = "mount-missing"
+	MountDead        = "mount-dead"
+	MountHung        = "mount-hung"
+	MountOther       = "mount-other"
+	MountUnreadable  = "mount-unreadable"
+	StagedUnclaimed  = "staged-unclaimed"
+	LeftoverEmpty    = "leftover-empty"
+	LeftoverData     = "leftover-data"
+	NoteStray        = "note-stray"
+	NoteMissing      = "note-missing"
+	NoteBad          = "note-bad"
+
+	VolumeStuck      = "volume-stuck"
+	VolumeDegraded   = "volume-degraded"
+	VolumeWaits      = "volume-waits"
+	VolumeOwes       = "volume-owes"
+	VolumeUnseen     = "volume-unseen"
+	VolumeDebt       = "volume-debt"
+	ExpansionRefused = "expansion-refused"
+	OwnerUnknown     = "owner-unknown"
+	TestLeft         = "test-left"
+
+	PluginUnknown    = "plugin-unknown"
+	PluginDown       = "plugin-down"
+	PluginStopped    = "plugin-stopped"
+	PluginPending    = "plugin-pending"
+	PluginRestarts   = "plugin-restarts"
+	PluginWarning    = "plugin-warning"
+	PluginCapability = "plugin-capability"
+	PluginDeadlock   = "plugin-boot-deadlock"
+	PluginOrder      = "plugin-unit-order"
+
+	DeviceGone      = "device-gone"
+	DeviceBacking   = "device-backing-deleted"
+	DeviceElsewhere = "device-elsewhere"
+
+	HostNamespace = "host-namespace"
+	HostUnit      = "host-unit"
+	HostHelper    = "host-helper"
+)
+
+// Kinds are all that a Doctor may find.
+var Kinds = slices.Concat([]string{
+	DBCommit, DBCheck, DBLost, DBDamaged, DBOld, DBLog, DiskFull, NotLooked, HostHalted,
+	MountUnexplained, MountInside, MountMissing, MountDead, MountHung, MountOther, MountUnreadable, StagedUnclaimed, LeftoverEmpty, LeftoverData,
+	NoteStray, NoteMissing, NoteBad,
+	VolumeStuck, VolumeDegraded, VolumeWaits, VolumeOwes, VolumeUnseen, VolumeDebt, ExpansionRefused, OwnerUnknown, TestLeft,
+	PluginUnknown, PluginDown, PluginStopped, PluginPending, PluginRestarts, PluginWarning, PluginCapability, PluginDeadlock, PluginOrder,
+	DeviceGone, DeviceBacking, DeviceElsewhere, HostNamespace, HostUnit, HostHelper,
+}, fstab.Kinds)
+
+// Finding is one thing that does not fit.
+type Finding struct {
+	// ID is the kind, a colon, and what it is about. It is the same as long as the matter
+	// lasts.
+	ID       string
+	Kind     string
+	Severity Severity
+	Subject  string // a volume, a plugin, a path, or "agent"
+	What     string // what is so, in one sentence
+	Then     string // what comes of it if nothing is done, and whether data is safe
+	Do       string // the command that helps, or that shows more; may be empty
+	// Fix is what Mend would do, in words; empty if nothing.
+	Fix string
+
+	mend mend
+}
+
+// findings collects what the rules find.
+type findings struct{ all []Finding }
+
+// add takes in a finding about a subject; about tells it from others of its kind.
+func (f *findings) add(kind string, s Severity, subject, about string) *Finding {
+	f.all = append(f.all, Finding{ID: kind + ":" + about, Kind: kind, Severity: s, Subject: subject})
+	return &f.all[len(f.all)-1]
+}
+
+func (f *Finding) what(format string, args ...any) *Finding {
+	f.What = fmt.Sprintf(format, args...)
+	return f
+}
+
+func (f *Finding) then(format string, args ...any) *Finding {
+	f.Then = fmt.Sprintf(format, args...)
+	return f
+}
+
+// do sets the command; its texts are quoted for a shell.
+func (f *Finding) do(format string, args ...any) *Finding {
+	f.Do = volume.Command(format, args...)
+	return f
+}
+
+func (f *Finding) fix(words string, m mend) *Finding {
+	f.Fix, f.mend = words, m
+	return f
+}
+
+// rules are all there are. Each looks at the whole picture.
+var rules = []func(p Picture, f *findings){
+	database, disk, looked, halted, system,
+	mounts, unexplained, leftovers, notes,
+	volumes, owners, debts, tests,
+	plugins, capabilities, deadlock, missing,
+	devices, entries,
+}
+
+// Judge holds a picture against the rules: what is worst first, then by subject. No two
+// findings have one id.
+func Judge(p Picture) []Finding {
+	f := &findings{}
+	for _, rule := range rules {
+		rule(p, f)
+	}
+	rank := map[Severity]int{Problem: 0, Warning: 1, Note: 2}
+	slices.SortStableFunc(f.all, func(a, b Finding) int {
+		return cmp.Or(cmp.Compare(rank[a.Severity], rank[b.Severity]), cmp.Compare(a.Subject, b.Subject), cmp.Compare(a.ID, b.ID))
+	})
+	seen := map[string]int{}
+	for i := range f.all {
+		id := f.all[i].ID
+		if seen[id]++; seen[id] > 1 {
+			f.all[i].ID = fmt.Sprintf("%s#%d", id, seen[id])
+		}
+	}
+	return f.all
+}
+
+// line makes one sentence of an error's lines.
+func line(err error) string {
+	text := strings.TrimSpace(err.Error())
+	first, rest, more := strings.Cut(text, "\n")
+	if !more {
+		return first
+	}
+	return fmt.Sprintf("%s, and %d more", first, 1+strings.Count(rest, "\n"))
+}

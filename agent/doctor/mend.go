@@ -1,0 +1,147 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// mend is what can be done about a finding. None of it unmounts anything, or removes
+// what anybody wrote.
+type mend struct {
+	kind   mendKind
+	path   string
+	volume string // a record's key
+	note   NoteFile
+}
+
+type mendKind string
+
+const (
+	nothing mendKind = ""
+	wake    mendKind = "wake"   // try at once what a volume's next step is
+	remove  mendKind = "remove" // a leftover that is empty
+	renote  mendKind = "renote" // bring a claim's note in line with its record
+)
+
+// Outcomes of a Mend.
+const (
+	Mended = "fixed"  // it was done
+	Asked  = "asked"  // it was begun; the next examination tells how it went
+	Gone   = "gone"   // there is no such finding any more
+	Left   = "left"   // there is nothing that can be done about it without a person
+	Failed = "failed" // it could not be done
+)
+
+// Done is what became of one finding.
+type Done struct {
+	ID      string
+	Outcome string
+	Message string
+}
+
+// Mend does what can be done about findings, after it has examined everything anew: of
+// what has changed meanwhile nothing is done. Two Mends go one after the other.
+func (d *Doctor) Mend(ctx context.Context, ids []string) []Done {
+	d.mending.Lock()
+	defer d.mending.Unlock()
+	found := d.Examine(ctx).Findings
+	done := make([]Done, 0, len(ids))
+	woken := map[string]bool{}
+	for _, id := range ids {
+		i := slices.IndexFunc(found, func(f Finding) bool { return f.ID == id })
+		switch {
+		case i < 0:
+			done = append(done, Done{id, Gone, "there is no such finding any more"})
+		case found[i].mend.kind == nothing:
+			done = append(done, Done{id, Left, "nothing is done about it but by a person"})
+		case found[i].mend.kind == wake && woken[found[i].mend.volume]:
+			done = append(done, Done{id, Asked, "it is tried again with the above"})
+		default:
+			m := found[i].mend
+			woken[m.volume] = m.kind == wake
+			done = append(done, d.mend(ctx, id, m))
+		}
+	}
+	return done
+}
+
+func (d *Doctor) mend(ctx context.Context, id string, m mend) Done {
+	if d.o.Halt != "" && m.kind == wake {
+		return Done{id, Failed, d.o.Halt}
+	}
+	var err error
+	outcome, message := Mended, ""
+	switch m.kind {
+	case wake:
+		outcome, message = Asked, d.retry(ctx, m.volume)
+	case remove:
+		message = "removed " + m.path
+		err = d.remove(ctx, m.path)
+	case renote:
+		message = "the note is as the claim is"
+		err = d.o.Notes.Mend(m.note)
+	}
+	if err != nil {
+		outcome, message = Failed, err.Error()
+	}
+	return Done{id, outcome, message}
+}
+
+// retryWithin is how long the first news of another try is waited for.
+const retryWithin = 5 * time.Second
+
+// retry has a volume's next step tried at once, and waits a while for how it goes.
+func (d *Doctor) retry(ctx context.Context, key string) string {
+	changed := d.o.Queue.Changed(key)
+	d.o.Queue.Wake(key)
+	timer := time.NewTimer(retryWithin)
+	defer timer.Stop()
+	select {
+	case <-changed:
+		return "it was tried again"
+	case <-timer.C:
+		return "it is being tried again"
+	case <-ctx.Done():
+		return "it is being tried again"
+	}
+}
+
+// removeWithin is how long a call for a volume that may need the path is waited for.
+const removeWithin = 5 * time.Second
+
+// remove removes an empty leftover while no call runs for any volume that could use
+// its path, and only if no record explains it by then.
+func (d *Doctor) remove(ctx context.Context, path string) error {
+	ctx, cancel := context.WithTimeout(ctx, removeWithin)
+	defer cancel()
+	last := func() error {
+		p := Picture{Root: d.o.Root, Debts: d.o.Debts(), Tests: d.o.Tests()}
+		for _, r := range d.o.Records.Volumes() {
+			p.Volumes = append(p.Volumes, Volume{Record: r})
+		}
+		if p.explained()[path] {
+			return fmt.Errorf("cannot remove %s: a volume uses it now", path)
+		}
+		return d.o.Host.RemoveLeftover(path)
+	}
+	records := d.o.Records.Volumes()
+	slices.SortFunc(records, func(a, b volume.Record) int { return strings.Compare(b.Volume.ID, a.Volume.ID) })
+	for _, r := range records { // the first one is held last: all take them in the order of their ids
+		if !uses(r.Volume, path) {
+			continue
+		}
+		inner := last
+		last = func() error { return d.o.Queue.Exclusive(ctx, r.Volume.ID, inner) }
+	}
+	return last()
+}
+
+// uses reports whether a volume would be mounted at a path: they end in its component.
+func uses(v volume.Volume, path string) bool {
+	return strings.HasSuffix(path, "/"+volume.VolumeComponent(v.ID))
+}

@@ -1,0 +1,242 @@
+package doctor
+
+import (
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/volagent/volagent/agent/fstab"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Picture is all that was looked at. The rules know nothing else.
+type Picture struct {
+	Now  time.Time
+	Root string // where volumes are mounted
+	Halt string
+
+	Database     Database
+	Volumes      []Volume
+	Debts        []Debt
+	Tests        []Test
+	Mounts       []Mounted // the whole table
+	MountsErr    error
+	Leftovers    []Leftover
+	LeftoversErr error
+	Notes        []NoteFile
+	Plugins      []Plugin
+	System       System
+	Entries      []fstab.Entry
+	EntriesErr   error
+	Faults       []fstab.Fault // what is wrong with them, as far as they themselves tell
+}
+
+// Database is the state of the state database.
+type Database struct {
+	Dir   string // the data dir
+	Fault error  // why the last commit failed
+	Check error  // what is wrong with the file
+	NoLog error  // why there is no log beside it
+	Loss  Loss
+	Kept  []string // damaged files beside it
+	Old   []string // and copies from before a migration
+	Disk  Disk
+}
+
+// Loss is what is known of a database that was lost.
+type Loss struct {
+	At              time.Time // zero: none was
+	Why             string
+	Volumes, Claims int // that were adopted
+}
+
+// Disk is how much room there is.
+type Disk struct {
+	Err                error
+	Total, Free        uint64 // bytes; Total is 0 where it is not known
+	Inodes, FreeInodes uint64 // 0 where there is no such number
+}
+
+// Volume is a record with what is seen of it.
+type Volume struct {
+	Record   volume.Record
+	Observed volume.Observed
+	Attempt  *volume.Attempt
+	Owners   map[string]volume.OwnerView // of wanted claims, by alloc
+	Blocks   map[string]Block            // its block devices in this boot
+	Beneath  map[string]Contents         // what lies where a mount is missing, by path
+}
+
+// Block is a block device as the kernel shows it.
+type Block struct {
+	Name    string // as under /dev; may be empty
+	Gone    bool
+	Backing string // the file behind a loop device
+	Deleted bool   // and that has no name any more
+}
+
+// Contents is what is at a path where nothing is mounted.
+type Contents struct {
+	Mounted bool
+	Kind    string // "directory", "file", "device", "other"; empty where nothing is
+	Empty   bool   // as an unmount leaves it
+	Holds   string // what is in it, in words
+}
+
+// Mounted is one line of the mount table.
+type Mounted struct {
+	Path   string
+	Device string
+	FSType string
+	Source string
+	Canary bool // the agent's own, for a moment
+}
+
+// Leftover is a name where volumes are mounted that no record explains.
+type Leftover struct {
+	Path string
+	Contents
+	Err error
+}
+
+// NoteFile is a note that is not as it should be.
+type NoteFile struct {
+	Path   string
+	Record volume.Record // whose; of one that makes no sense without a claim, empty
+	Alloc  string
+	Bad    error // what makes no sense about it
+	// Claimed is set where the claim exists: its note is missing, or bad.
+	Claimed bool
+}
+
+// Debt is what a forced deregister left.
+type Debt struct {
+	Record volume.Record
+	Since  time.Time
+	Left   []string // one sentence each; empty if it may only come late
+}
+
+// Test is what a test of a plugin left, or is at.
+type Test struct {
+	Plugin  string
+	Running bool
+	Name    string // of its volume
+	Begun   time.Time
+	Paths   []string
+}
+
+// Plugin is a plugin at this moment.
+type Plugin struct {
+	ID       string
+	View     volume.PluginView
+	Since    time.Time
+	Runtime  string // of a container; empty if it is in none
+	Units    []Unit // of a plugin that is run as some
+	Pending  string
+	Warnings []string
+}
+
+// Unit is a unit of systemd's.
+type Unit struct {
+	Name   string
+	Before []string // units that it comes before
+	Asked  bool     // systemd did tell
+}
+
+// System is the host around the agent.
+type System struct {
+	// Namespace and Init are the inode numbers of the mount namespaces of the agent and
+	// of process 1; 0 where they cannot be told.
+	Namespace, Init uint64
+	// Unit is the agent's own; empty where it is not run by systemd. State is
+	// UnitFileState, empty where it cannot be told.
+	Unit, State string
+	// Helper says what is wrong with the mount helper, empty if nothing.
+	Helper string
+}
+
+// claims counts them.
+func (p Picture) claims() (n int) {
+	for _, v := range p.Volumes {
+		n += len(v.Record.Claims)
+	}
+	return n
+}
+
+// explained are the paths where a record, a debt or a test has, or may have, a mount.
+func (p Picture) explained() map[string]bool {
+	known := map[string]bool{p.Root: true}
+	add := func(path string) {
+		if path != "" {
+			known[path] = true
+		}
+	}
+	record := func(r volume.Record) {
+		if r.Held() {
+			add(r.Node.StagingPath)
+		}
+		for _, c := range r.Claims {
+			add(c.Target)
+			add(filepath.Dir(c.Target))
+			add(c.At)
+		}
+		for _, w := range r.Node.Watches {
+			add(w.Path)
+		}
+		for _, o := range r.Node.Owed {
+			add(o.Path)
+		}
+		for _, u := range r.Node.Unseen {
+			add(u.Path)
+		}
+	}
+	for _, v := range p.Volumes {
+		record(v.Record)
+	}
+	for _, d := range p.Debts {
+		record(d.Record)
+	}
+	for _, t := range p.Tests {
+		for _, path := range t.Paths {
+			add(path)
+			add(filepath.Dir(path))
+		}
+	}
+	return known
+}
+
+// spot is a path where a claim that is taken has a mount on record, and what is seen
+// there.
+type spot struct {
+	what  string // "staged", "mounted for ALLOC", "bound for ALLOC"
+	path  string
+	made  *volume.MountIdentity
+	sight volume.Sight
+}
+
+// mounts are those of a volume that are in use, the staged one first.
+func (v Volume) mounts() (all []spot) {
+	r := v.Record
+	used := false
+	for _, c := range r.Ordered() {
+		if !c.Wanted || c.State != volume.Taken {
+			continue
+		}
+		used = true
+		if c.Published == volume.Present && c.Mount != nil {
+			all = append(all, spot{"mounted for " + c.Alloc, c.Target, c.Mount, v.Observed.Targets[c.Alloc]})
+		}
+		if c.Bound == volume.Present && c.BoundMount != nil {
+			all = append(all, spot{"bound for " + c.Alloc, c.At, c.BoundMount, v.Observed.Binds[c.Alloc]})
+		}
+	}
+	if used && r.Node.Staged == volume.Present && r.Node.Mount != nil {
+		all = append([]spot{{"staged", r.Node.StagingPath, r.Node.Mount, v.Observed.Staging}}, all...)
+	}
+	return all
+}
+
+// within reports whether a path lies in a directory, or is it.
+func within(path, dir string) bool {
+	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
+}

@@ -1,0 +1,84 @@
+package doctor
+
+import (
+	"slices"
+
+	"github.com/volagent/volagent/agent/fstab"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// devices is about the block devices under volumes that are on this host.
+func devices(p Picture, f *findings) {
+	known := p.explained()
+	for _, v := range p.Volumes {
+		id := v.Record.Volume.ID
+		for _, dev := range v.Record.Node.Devices {
+			b, looked := v.Blocks[dev]
+			if !looked {
+				continue
+			}
+			name := dev
+			if b.Name != "" {
+				name = "/dev/" + b.Name
+			}
+			switch {
+			case b.Gone:
+				f.add(DeviceGone, Problem, id, id+"/"+dev).what("block device %s of volume %s is gone", dev, quote(id)).
+					then("what was not written to it yet is lost; reads and writes fail until the volume is mounted anew").do("volctl volume detach %s --all", id)
+			case b.Deleted:
+				f.add(DeviceBacking, Problem, id, id+"/"+dev).what("%s of volume %s is backed by %s, which was deleted", name, quote(id), b.Backing).
+					then("all data in it is lost for good once it is unmounted: copy it away before that").do("losetup -l %s", name)
+			}
+			if !b.Gone && !wanted(v.Record) {
+				elsewhere(p, f, v, dev, known)
+			}
+		}
+	}
+}
+
+func wanted(r volume.Record) bool {
+	return slices.ContainsFunc(r.Ordered(), func(c volume.Claim) bool { return c.Wanted })
+}
+
+// elsewhere is about a device that cannot leave the host, because somebody else mounted
+// it too.
+func elsewhere(p Picture, f *findings, v Volume, dev string, known map[string]bool) {
+	id := v.Record.Volume.ID
+	for _, m := range p.Mounts {
+		if m.Device == dev && !known[m.Path] && !within(m.Path, p.Root) {
+			f.add(DeviceElsewhere, Warning, id, m.Path).what("device %s of volume %s is also mounted at %s", dev, quote(id), m.Path).
+				then("nobody has a claim on the volume any more, and it cannot leave this host before that is unmounted").do("umount %s", m.Path)
+		}
+	}
+}
+
+// entries is about what fstab and mount units say of volumes.
+func entries(p Picture, f *findings) {
+	for _, w := range p.Faults {
+		g := f.add(w.Kind, Severity(w.Severity), w.Subject, w.Subject).what("%s", w.What).then("%s", w.Then)
+		g.Do = w.Do
+	}
+	if p.EntriesErr != nil {
+		f.add(fstab.Unread, Warning, "agent", "fstab").what("what is to be mounted cannot be read in full: %s", line(p.EntriesErr)).
+			then("what is wrong there is not found").do("ls -l /etc/fstab /etc/systemd/system")
+	}
+	volumes, plugins := map[string]string{}, map[string]bool{}
+	for _, v := range p.Volumes {
+		volumes[v.Record.Volume.ID] = v.Record.Volume.PluginID
+	}
+	for _, g := range p.Plugins {
+		plugins[g.ID] = true
+	}
+	for _, e := range p.Entries {
+		id := fstab.VolumeOf(e)
+		plugin, known := volumes[id]
+		switch {
+		case !known && volume.CheckID("volume id", id) == nil:
+			f.add(fstab.BadVolume, Problem, e.Dir, e.Dir).what("%s: there is no volume %s", e.Place(), quote(id)).
+				then("nothing is mounted at %s", e.Dir).do("volctl volume list")
+		case known && !plugins[plugin]:
+			f.add(fstab.NoPlugin, Problem, e.Dir, e.Dir).what("%s: plugin %s of volume %s does not exist", e.Place(), quote(plugin), quote(id)).
+				then("the volume cannot be mounted at %s", e.Dir).do("volctl plugin list")
+		}
+	}
+}

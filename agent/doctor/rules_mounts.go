@@ -1,0 +1,147 @@
+package doctor
+
+import (
+	"path/filepath"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// mounts is about what claims that are taken have on record, beside what is there.
+func mounts(p Picture, f *findings) {
+	for _, v := range p.Volumes {
+		before := volume.SeenMount // what was found one step further down
+		for _, m := range v.mounts() {
+			if m.sight.Is(m.made) && m.sight.Seen == volume.SeenMount {
+				before = volume.SeenMount
+				continue
+			}
+			// What is bound from a mount that is dead, or hangs, is so too: one finding.
+			if m.sight.Seen != before || m.sight.Seen == volume.SeenMount || m.sight.Seen == volume.SeenNothing {
+				amiss(f, v, m)
+			}
+			before = m.sight.Seen
+		}
+	}
+}
+
+// amiss is one mount that is not as recorded.
+func amiss(f *findings, v Volume, m spot) {
+	id := v.Record.Volume.ID
+	look := func(g *Finding) *Finding { return g.do("volctl volume status %s", id) }
+	repairs := "it is made again as soon as the plugin is ready"
+	again := mend{kind: wake, volume: v.Record.Key()}
+	switch m.sight.Seen {
+	case volume.SeenNothing:
+		g := f.add(MountMissing, Problem, id, m.path)
+		look(g.what("%s: nothing is mounted at %s (%s)", quote(id), m.path, m.what).then("whoever uses that path writes to the host's own disk; the data in the volume is safe, and %s", repairs)).
+			fix("have it mounted again", again)
+		if c := v.Beneath[m.path]; c.Holds != "" {
+			f.add(LeftoverData, Warning, id, m.path).what("%s holds %s, and nothing is mounted there", m.path, c.Holds).
+				then("that was written while the volume was missing: it is on the host's own disk, and is hidden once the volume is mounted there again").do("ls -la %s", m.path)
+		}
+	case volume.SeenDead:
+		look(f.add(MountDead, Problem, id, m.path).what("%s: the mount at %s (%s) is dead: %s", quote(id), m.path, m.what, m.sight.Detail).
+			then("everything that is opened there fails; %s, and whoever has it open must open it again", repairs)).fix("have it mounted again", again)
+	case volume.SeenHung:
+		look(f.add(MountHung, Problem, id, m.path).what("%s: the mount at %s (%s) hangs: %s", quote(id), m.path, m.what, m.sight.Detail).
+			then("whoever uses it waits; it is left alone, and is as before when the storage answers again"))
+	case volume.SeenMount:
+		f.add(MountOther, Problem, id, m.path).what("%s: what is mounted at %s (%s) is not what was mounted for it", quote(id), m.path, m.what).
+			then("whoever uses that path may write to something else; it is neither used nor unmounted, and the volume is mounted there again once it is gone").
+			do("findmnt %s; umount %s", m.path, m.path)
+	default:
+		look(f.add(MountUnreadable, Warning, id, m.path).what("%s: the mount at %s (%s) cannot be looked at: %s", quote(id), m.path, m.what, m.sight.Detail).
+			then("whether it is as it should be is not known"))
+	}
+}
+
+// unexplained are the mounts below the root at no path that is known.
+func (p Picture) unexplained() (all []Mounted) {
+	known := p.explained()
+	for _, m := range p.Mounts {
+		if within(m.Path, p.Root) && !known[m.Path] && !m.Canary {
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
+// unexplained is about those.
+func unexplained(p Picture, f *findings) {
+	in := inside(p)
+	for _, m := range p.unexplained() {
+		if id, at := in(m.Path); id != "" {
+			f.add(MountInside, Note, id, m.Path).what("%s (%s) is mounted inside volume %s, at %s", m.Source, m.FSType, quote(id), m.Path).
+				then("the volume at %s cannot be unmounted before that is", at).do("umount %s", m.Path)
+			continue
+		}
+		f.add(MountUnexplained, Warning, m.Path, m.Path).what("%s (%s) is mounted at %s, and no record explains it", m.Source, m.FSType, m.Path).
+			then("it is neither used nor unmounted by the agent, and a claim that needs that path is refused").do("findmnt %s; umount %s", m.Path, m.Path)
+	}
+}
+
+// inside finds the volume in whose mount a path lies, and where that is.
+func inside(p Picture) func(path string) (id, at string) {
+	used := map[string]string{}
+	for _, v := range p.Volumes {
+		for _, m := range v.mounts() {
+			used[m.path] = v.Record.Volume.ID
+		}
+	}
+	return func(path string) (string, string) {
+		for dir := filepath.Dir(path); within(dir, p.Root); dir = filepath.Dir(dir) {
+			if id, ok := used[dir]; ok {
+				return id, dir
+			}
+		}
+		return "", ""
+	}
+}
+
+// leftovers is about names where volumes are mounted, with nothing mounted there.
+func leftovers(p Picture, f *findings) {
+	for _, l := range p.Leftovers {
+		switch {
+		case l.Err != nil:
+			f.add(NotLooked, Warning, l.Path, l.Path).what("%s cannot be looked at: %s", l.Path, line(l.Err)).
+				then("whether it is of any use is not known").do("ls -ld %s", l.Path)
+		case l.Empty:
+			f.add(LeftoverEmpty, Note, l.Path, l.Path).what("%s is empty, nothing is mounted there, and no record explains it", l.Path).
+				then("nothing suffers from it; a mount that ended in disorder left it").do("rmdir %s", l.Path).
+				fix("remove it, if it is still empty", mend{kind: remove, path: l.Path})
+		default:
+			f.add(LeftoverData, Warning, l.Path, l.Path).what("%s is a %s that holds %s, nothing is mounted there, and no record explains it", l.Path, l.Kind, l.Holds).
+				then("somebody wrote that to the host's own disk, most likely while a volume was missing there; it is never removed by the agent").do("ls -la %s", l.Path)
+		}
+	}
+	for _, v := range p.Volumes {
+		r := v.Record
+		if len(r.Claims) == 0 && r.Node.Staged != volume.Absent && !r.Debt {
+			f.add(StagedUnclaimed, Warning, r.Volume.ID, r.Volume.ID).what("volume %s is staged at %s (%s), and nobody has a claim on it", quote(r.Volume.ID), r.Node.StagingPath, r.Node.Staged).
+				then("it stays on this host, and cannot be used on another one").do("volctl volume status %s", r.Volume.ID).
+				fix("have it unstaged", mend{kind: wake, volume: r.Key()})
+		}
+	}
+}
+
+// notes is about the notes from which claims are adopted if the database is lost.
+func notes(p Picture, f *findings) {
+	for _, n := range p.Notes {
+		id := n.Record.Volume.ID
+		switch {
+		case n.Bad != nil && n.Claimed:
+			f.add(NoteBad, Warning, id, n.Path).what("the note of the claim of %s on volume %s makes no sense: %s", quote(n.Alloc), quote(id), line(n.Bad)).
+				then("the claim would be missed if the state database was lost").do("ls -l %s", n.Path).fix("write it anew", mend{kind: renote, note: n})
+		case n.Bad != nil:
+			f.add(NoteBad, Note, n.Path, n.Path).what("the note %s makes no sense, and no claim explains it: %s", n.Path, line(n.Bad)).
+				then("nothing uses it").do("rm %s", n.Path)
+		case n.Claimed:
+			f.add(NoteMissing, Warning, id, n.Path).what("there is no note of the claim of %s on volume %s", quote(n.Alloc), quote(id)).
+				then("the claim would be missed if the state database was lost").do("ls -ld %s", filepath.Dir(n.Path)).fix("write it", mend{kind: renote, note: n})
+		default:
+			f.add(NoteStray, Note, n.Path, n.Path).what("the note %s is of a claim of %s on volume %s that there is not", n.Path, quote(n.Alloc), quote(id)).
+				then("if the state database was lost, and the same mount was there, that claim would be adopted").do("rm %s", n.Path).
+				fix("remove it, if there is no such claim", mend{kind: renote, note: n})
+		}
+	}
+}

@@ -1,0 +1,174 @@
+package doctor
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+func quote(s string) string { return strconv.Quote(s) }
+
+// volumes is about the work on each volume.
+func volumes(p Picture, f *findings) {
+	for _, v := range p.Volumes {
+		r := v.Record
+		id := r.Volume.ID
+		e := volume.Explain(r, v.Observed, v.Attempt)
+		status := volume.Command("volctl volume status %s", id)
+		do := e.Fix
+		if do == "" {
+			do = status
+		}
+		again := mend{kind: wake, volume: r.Key()}
+		switch {
+		case e.State == volume.StateStuck:
+			g := f.add(VolumeStuck, Problem, id, id).what("volume %s is %s%s", quote(id), e.Summary, tried(p.Now, v.Attempt)).then("%s", stuckThen(r, v))
+			g.Do = do
+			if r.Volume.Provision == volume.Provisioned {
+				g.fix("try it again at once", again)
+			}
+		case e.State == volume.StateDegraded && !misplaced(v):
+			g := f.add(VolumeDegraded, Problem, id, id).what("volume %s is %s%s", quote(id), e.Summary, tried(p.Now, v.Attempt)).then("%s", stuckThen(r, v)).
+				fix("try it again at once", again)
+			g.Do = do
+		case e.State == volume.StateMounting || e.State == volume.StateReleasing:
+			waits(f, v, do)
+		}
+		if owed := r.Debts(); len(owed) > 0 {
+			f.add(VolumeOwes, Warning, id, id).what("the plugin of volume %s is still to be told: %s", quote(id), strings.Join(owed, "; ")).
+				then("the calls are made when plugin %s is ready; until then the volume is not mounted again, and may be kept from other hosts", quote(r.Volume.PluginID)).
+				do("volctl plugin status %s", r.Volume.PluginID).fix("try it again at once", again)
+		}
+		for _, u := range r.Node.Unseen {
+			f.add(VolumeUnseen, Warning, id, u.Path).what("%s of volume %s was unmounted lazily%s", u.Path, quote(id), users(u)).
+				then("whoever has it open goes on using it, so that the volume is not known to be off this host").do("volctl volume status %s", id)
+		}
+		if x := r.Volume.Expansion; x.Refused.Code != "" {
+			f.add(ExpansionRefused, Warning, id, id).what("volume %s was not expanded to %s: %s", quote(id), volume.Size(x.Refused.Size), line(x.Refused.Err())).
+				then("it has the size that it had; no data is affected").do("volctl volume expand %s %s", id, volume.Size(x.Refused.Size))
+		}
+	}
+}
+
+func users(u volume.Unseen) string {
+	if len(u.Users) == 0 {
+		return ""
+	}
+	return " while it was in use by " + strings.Join(u.Users, "; ")
+}
+
+// misplaced reports whether a mount of the volume is a finding of its own.
+func misplaced(v Volume) bool {
+	return slices.ContainsFunc(v.mounts(), func(m spot) bool { return m.sight.Seen != volume.SeenMount || !m.sight.Is(m.made) })
+}
+
+// tried says how a step failed, and how often.
+func tried(now time.Time, at *volume.Attempt) string {
+	if at == nil || at.Err == nil {
+		return ""
+	}
+	words := ": " + at.Err.Error()
+	if at.Tries > 0 {
+		words += fmt.Sprintf(" (%d times", at.Tries)
+		if !at.First.IsZero() {
+			words += ", for " + now.Sub(at.First).Round(time.Second).String()
+		}
+		words += ")"
+	}
+	return line(fmt.Errorf("%s", words))
+}
+
+// stuckThen says what comes of a volume that gets no further.
+func stuckThen(r volume.Record, v Volume) string {
+	wanted, leaving := 0, 0
+	for _, c := range r.Claims {
+		if c.Wanted && c.State != volume.Taken {
+			wanted++
+		}
+		if !c.Wanted {
+			leaving++
+		}
+	}
+	again := "it is tried again by itself"
+	if v.Attempt == nil || v.Attempt.Next.IsZero() {
+		again = "it is not tried again by itself"
+	}
+	switch {
+	case r.Volume.Provision != volume.Provisioned:
+		return "whether the storage exists is not known until the command is run again"
+	case leaving > 0:
+		return "it stays mounted and cannot be used elsewhere; the data is safe, and " + again
+	case wanted > 0:
+		return "whoever asked for it waits; the data is safe, and " + again
+	default:
+		return "what is mounted stays; " + again
+	}
+}
+
+// waits is about a volume that cannot go on without its plugin.
+func waits(f *findings, v Volume, do string) {
+	r := v.Record
+	if a := volume.Next(r, v.Observed); a.Kind != volume.Wait || a.Cause != volume.CausePlugin {
+		return
+	}
+	then := "whoever asked for it waits"
+	if !slices.ContainsFunc(r.Ordered(), func(c volume.Claim) bool { return c.Wanted }) {
+		then = "it stays on this host"
+	}
+	f.add(VolumeWaits, Warning, r.Volume.ID, r.Volume.ID).what("volume %s waits for its plugin: %s", quote(r.Volume.ID), v.Observed.Plugin.Lack(r)).
+		then("%s until the plugin is ready; the data is safe", then).Do = do
+}
+
+// unknownFor is how long it may be unknown whether an owner lives: systemd is
+// restarted in less.
+const unknownFor = 5 * time.Minute
+
+// owners is about claims of which nobody knows whether anybody still has them.
+func owners(p Picture, f *findings) {
+	for _, v := range p.Volumes {
+		for _, c := range v.Record.Ordered() {
+			view, asked := v.Owners[c.Alloc]
+			if !asked || view.Life != volume.LifeUnknown || p.Now.Sub(c.Since) < unknownFor {
+				continue
+			}
+			id := v.Record.Volume.ID
+			f.add(OwnerUnknown, Warning, id, id+"/"+c.Alloc).what("whether %s, which has the claim of %s on volume %s, is alive is not known", c.Owner, quote(c.Alloc), quote(id)).
+				then("the claim is kept until that is known; systemd does not answer, or not about that unit").do("systemctl status %s", ownerUnit(c.Owner))
+		}
+	}
+}
+
+// ownerUnit is what systemd is to be asked about.
+func ownerUnit(o volume.Owner) string {
+	if o.Unit != "" {
+		return o.Unit
+	}
+	return strconv.Itoa(o.PID)
+}
+
+// debts is about what forced deregisters left.
+func debts(p Picture, f *findings) {
+	for _, d := range p.Debts {
+		if len(d.Left) == 0 {
+			continue
+		}
+		v := d.Record.Volume
+		f.add(VolumeDebt, Warning, v.ID, v.Driver+"/"+v.ExternalID).what("volume %s was deregistered by force on %s and left: %s", quote(v.ID), d.Since.Format(time.RFC3339), strings.Join(d.Left, "; ")).
+			then("it is undone when plugin %s is ready; until then the same storage is not mounted, and nothing else uses these paths", quote(v.PluginID)).
+			do("volctl plugin status %s", v.PluginID).fix("try it again at once", mend{kind: wake, volume: d.Record.Key()})
+	}
+}
+
+// tests is about tests of plugins that were cut short.
+func tests(p Picture, f *findings) {
+	for _, t := range p.Tests {
+		if !t.Running {
+			f.add(TestLeft, Warning, t.Plugin, t.Plugin).what("a test of plugin %s on %s left volume %s", quote(t.Plugin), t.Begun.Format(time.RFC3339), quote(t.Name)).
+				then("it takes room at the storage, and the plugin counts as in use, until the next test undoes it").do("volctl plugin test %s", t.Plugin)
+		}
+	}
+}

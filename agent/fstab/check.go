@@ -1,0 +1,180 @@
+package fstab
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+)
+
+// Kinds of what can be wrong with an entry.
+const (
+	Netdev    = "fstab-netdev"    // no _netdev: it stops the boot
+	Nofail    = "fstab-nofail"    // no nofail: its failure is everybody's
+	BadOption = "fstab-option"    // an option that there is not
+	BadVolume = "fstab-volume"    // no volume of that name, or no name of a volume
+	BadDir    = "fstab-dir"       // it cannot be mounted at that directory
+	DirHolds  = "fstab-dir-holds" // the directory holds something while nothing is mounted there
+	Twice     = "fstab-duplicate" // two entries for one directory
+	Unread    = "fstab-unread"    // a table or a unit that cannot be read
+	NoPlugin  = "fstab-plugin"    // the volume's plugin does not exist
+	UnitOrder = "unit-order"      // a unit that does not come after the agent
+)
+
+// Kinds are all of them.
+var Kinds = []string{Netdev, Nofail, BadOption, BadVolume, BadDir, DirHolds, Twice, Unread, NoPlugin, UnitOrder}
+
+// Severities.
+const (
+	Problem = "problem"
+	Warning = "warning"
+)
+
+// agentUnit is the service that mounts volumes.
+const agentUnit = "volagent.service"
+
+// Fault is one thing that is wrong with an entry.
+type Fault struct {
+	Kind     string
+	Severity string
+	Subject  string // the directory or, without one, the place of the entry
+	What     string // one sentence
+	Then     string // what comes of it, one sentence
+	Do       string // the command that helps
+}
+
+// Spot is what is at a directory.
+type Spot struct {
+	Mounted bool   // something is mounted there: what is beneath is not known
+	Kind    string // "directory", "file", "other"; empty where nothing is
+	Holds   string // a few of the names in it; empty if there are none
+	Fault   string // why it cannot be told
+}
+
+// Check holds entries against what mount(8), systemd and the agent need. look looks
+// at a directory, without a wait for storage that hangs.
+func Check(entries []Entry, look func(dir string) Spot) []Fault {
+	var all []Fault
+	at := map[string]Entry{}
+	for _, e := range entries {
+		c := checker{e: e}
+		c.boot()
+		c.options()
+		if c.names() {
+			if first, twice := at[e.Dir]; twice {
+				c.add(Twice, Problem, fmt.Sprintf("%s and %s both mount at %s", first.Place(), e.Place(), e.Dir),
+					"only one of them can be mounted there, and which one is a matter of chance", c.edit())
+			} else {
+				at[e.Dir] = e
+				c.dir(look(e.Dir))
+			}
+		}
+		all = append(all, c.found...)
+	}
+	return all
+}
+
+// checker holds one entry against the rules.
+type checker struct {
+	e     Entry
+	found []Fault
+}
+
+func (c *checker) add(kind, severity, what, then, do string) {
+	c.found = append(c.found, Fault{Kind: kind, Severity: severity, Subject: c.subject(), What: what, Then: then, Do: do})
+}
+
+func (c *checker) subject() string {
+	if path.IsAbs(c.e.Dir) {
+		return c.e.Dir
+	}
+	return c.e.Place()
+}
+
+// edit is the command that changes the entry.
+func (c *checker) edit() string { return Edit(c.e) }
+
+// Edit is the command with which a person changes an entry.
+func Edit(e Entry) string {
+	if e.Unit != "" {
+		return "systemctl edit --full " + quoted(e.Unit)
+	}
+	return fmt.Sprintf("${EDITOR:-vi} +%d %s && systemctl daemon-reload", e.Line, quoted(e.File))
+}
+
+func quoted(s string) string {
+	if strings.ContainsAny(s, " \t'\"\\$`*?[]#~&|;<>(){}!") {
+		return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+	}
+	return s
+}
+
+// boot is about when it is mounted, and unmounted.
+func (c *checker) boot() {
+	automount, noauto := c.e.Has("x-systemd.automount"), c.e.Has("noauto")
+	if !c.e.Has("_netdev") {
+		severity, then := Problem, "it is taken for a local file system, which is mounted before the agent is started: the boot stops in emergency mode"
+		if noauto && !automount || c.e.Unit != "" {
+			severity, then = Warning, "it is taken for a local file system, which goes after the agent at shutdown: then nobody unmounts the volume in order"
+		}
+		c.add(Netdev, severity, c.e.Place()+" has no option _netdev", then, c.edit())
+	}
+	if c.e.Unit == "" && !c.e.Has("nofail") && !noauto {
+		c.add(Nofail, Warning, c.e.Place()+" has no option nofail",
+			"a volume that cannot be mounted makes remote-fs.target fail, and the boot waits for it", c.edit())
+	}
+	if c.e.Unit != "" && !slices.Contains(c.e.After, agentUnit) {
+		c.add(UnitOrder, Warning, fmt.Sprintf("unit %s does not come after %s", c.e.Unit, agentUnit),
+			"it may be started while no agent answers, and at shutdown the agent may end before it", fmt.Sprintf("volctl systemd generate %s %s --install", quoted(c.e.Volume), quoted(c.e.Dir)))
+	}
+}
+
+func (c *checker) options() {
+	for _, o := range c.e.Options {
+		if err := CheckOption(o); err != nil {
+			c.add(BadOption, Problem, fmt.Sprintf("%s: %v", c.e.Place(), err), "it is not mounted: an option that nobody knows is refused", c.edit())
+		}
+	}
+}
+
+// names is about what is mounted where. It reports whether the directory can be
+// looked at.
+func (c *checker) names() bool {
+	if id := VolumeOf(c.e); id == "" || id == "." || id == ".." || len(id) > 128 || strings.Contains(id, "/") {
+		c.add(BadVolume, Problem, fmt.Sprintf("%s: %q is no id of a volume", c.e.Place(), c.e.Volume), "it is not mounted", c.edit())
+	}
+	if !path.IsAbs(c.e.Dir) || path.Clean(c.e.Dir) == "/" {
+		c.add(BadDir, Problem, fmt.Sprintf("%s: nothing can be mounted at %q", c.e.Place(), c.e.Dir), "it is not mounted", c.edit())
+		return false
+	}
+	return true
+}
+
+// VolumeOf is the id of the volume that an entry names.
+func VolumeOf(e Entry) string {
+	if n, ok := e.Value("per_alloc"); ok {
+		return e.Volume + "[" + n + "]"
+	}
+	return e.Volume
+}
+
+// dir is about what is at the directory now.
+func (c *checker) dir(s Spot) {
+	mode, _ := c.e.Value("attachment_mode")
+	wants, mk := "directory", "mkdir -p "
+	if mode == "block-device" {
+		wants, mk = "file", "touch "
+	}
+	switch {
+	case s.Fault != "":
+		c.add(BadDir, Warning, fmt.Sprintf("%s cannot be looked at: %s", c.e.Dir, s.Fault), "it is not known whether the volume can be mounted there", "ls -ld "+quoted(c.e.Dir))
+	case s.Mounted:
+	case s.Kind == "":
+		c.add(BadDir, Problem, fmt.Sprintf("there is no %s", c.e.Dir), "mount(8) does not mount the volume; systemd makes the directory first, mount -a does not", mk+quoted(c.e.Dir))
+	case s.Kind != wants:
+		c.add(BadDir, Problem, fmt.Sprintf("%s is no %s", c.e.Dir, wants), "the volume cannot be mounted there", "ls -ld "+quoted(c.e.Dir))
+	case s.Holds != "" && !c.e.Has("nonempty"):
+		c.add(DirHolds, Warning, fmt.Sprintf("nothing is mounted at %s, and it holds %s", c.e.Dir, s.Holds),
+			"that lies on the host's own disk; the volume is not mounted over it unless the option nonempty allows that, and then hides it", "ls -la "+quoted(c.e.Dir))
+	}
+}

@@ -1,0 +1,72 @@
+package fstab
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+)
+
+// LookAt looks at a directory with the means of whoever calls. It may wait for storage
+// that hangs: call it where that can be given up.
+func LookAt(dir string) Spot {
+	table, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return Spot{Fault: err.Error()}
+	}
+	if mountedAt(string(table), dir) {
+		return Spot{Mounted: true}
+	}
+	info, err := os.Lstat(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return Spot{}
+	case err != nil:
+		return Spot{Fault: err.Error()}
+	case info.Mode().IsRegular():
+		return Spot{Kind: "file"}
+	case !info.IsDir():
+		return Spot{Kind: "other"}
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return Spot{Kind: "directory", Fault: err.Error()}
+	}
+	defer d.Close() //nolint:errcheck // it was only read
+	names, err := d.Readdirnames(most + 1)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return Spot{Kind: "directory", Fault: err.Error()}
+	}
+	return Spot{Kind: "directory", Holds: Some(names)}
+}
+
+// mountedAt finds a path in the mount table, where blanks are escaped as in fstab.
+func mountedAt(table, dir string) bool {
+	for line := range strings.Lines(table) {
+		if f := strings.Fields(line); len(f) > 4 && unescape(f[4]) == dir {
+			return true
+		}
+	}
+	return false
+}
+
+// most is how many names are told.
+const most = 3
+
+// Some names a few of the entries of a directory.
+func Some(names []string) string {
+	var b strings.Builder
+	for i, n := range names {
+		switch {
+		case i == most:
+			b.WriteString(" and more")
+			return b.String()
+		case i > 0:
+			b.WriteString(", ")
+		}
+		fmt.Fprintf(&b, "%q", n)
+	}
+	return b.String()
+}

@@ -1,0 +1,113 @@
+package fstab
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Option is one that may stand in a csi line.
+type Option struct {
+	Name string
+	// Value checks what stands after "="; nil is of an option that has none.
+	Value func(string) error
+	// Mount is set for one that is mount(8)'s or systemd's own, and not the helper's.
+	Mount bool
+}
+
+// Options are all that there are, but for those that begin with "x-" or "X-", which
+// are left to whoever they are for.
+var Options = slices.Concat([]Option{
+	{Name: "alloc", Value: some},
+	{Name: "access_mode", Value: oneOf(accessModes)},
+	{Name: "attachment_mode", Value: oneOf(attachmentModes)},
+	{Name: "per_alloc", Value: number},
+	{Name: "uid", Value: some}, {Name: "gid", Value: some}, {Name: "mode", Value: octal},
+	{Name: "mount_flag", Value: some},
+	{Name: "timeout", Value: duration},
+	{Name: "recursive"}, {Name: "nonempty"}, {Name: "noimmutable"},
+}, plain(false, "ro", "rw", "nosuid", "suid", "nodev", "dev", "noexec", "exec", "noatime", "atime", "nodiratime", "diratime",
+	"relatime", "norelatime", "strictatime", "nostrictatime", "nosymfollow", "symfollow"),
+	plain(true, "defaults", "_netdev", "nofail", "auto", "noauto", "users", "nouser", "nousers", "owner", "noowner", "group", "nogroup", "silent", "loud"),
+	[]Option{{Name: "comment", Value: anything, Mount: true}, {Name: "helper", Value: some, Mount: true}, {Name: "user", Value: anything, Mount: true}})
+
+var (
+	accessModes = []string{
+		"single-node-reader-only", "single-node-writer", "single-node-single-writer", "single-node-multi-writer",
+		"multi-node-reader-only", "multi-node-single-writer", "multi-node-multi-writer",
+	}
+	attachmentModes = []string{"file-system", "block-device"}
+)
+
+func plain(mount bool, names ...string) (all []Option) {
+	for _, n := range names {
+		all = append(all, Option{Name: n, Mount: mount})
+	}
+	return all
+}
+
+// CheckOption refuses an option that no csi line may have, or a value that it cannot
+// have.
+func CheckOption(option string) error {
+	name, value, valued := strings.Cut(option, "=")
+	if strings.HasPrefix(name, "x-") || strings.HasPrefix(name, "X-") {
+		return nil
+	}
+	i := slices.IndexFunc(Options, func(o Option) bool { return o.Name == name })
+	switch {
+	case i < 0:
+		return fmt.Errorf("there is no option %q", name)
+	case name == "user" && !valued: // the one that goes with a value and without
+		return nil
+	case Options[i].Value == nil && valued:
+		return fmt.Errorf("option %q has no value", name)
+	case Options[i].Value == nil:
+		return nil
+	}
+	if err := Options[i].Value(value); err != nil {
+		return fmt.Errorf("option %q: %w", name, err)
+	}
+	return nil
+}
+
+func anything(string) error { return nil }
+
+func some(value string) error {
+	if value == "" {
+		return errors.New("it needs a value")
+	}
+	return nil
+}
+
+func oneOf(words []string) func(string) error {
+	return func(value string) error {
+		if !slices.Contains(words, value) {
+			return fmt.Errorf("%q is not one of %s", value, strings.Join(words, ", "))
+		}
+		return nil
+	}
+}
+
+func number(value string) error {
+	if _, err := strconv.ParseUint(value, 10, 31); err != nil {
+		return fmt.Errorf("%q is not a whole number", value)
+	}
+	return nil
+}
+
+func octal(value string) error {
+	if n, err := strconv.ParseUint(value, 8, 32); err != nil || n > 0o7777 {
+		return fmt.Errorf("%q is not a mode, as 0770", value)
+	}
+	return nil
+}
+
+func duration(value string) error {
+	if d, err := time.ParseDuration(value); err != nil || d <= 0 {
+		return fmt.Errorf("%q is not a duration, as 80s", value)
+	}
+	return nil
+}

@@ -1,0 +1,133 @@
+package fstab
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// unitDirs are where systemd looks for the system's units, in its order
+// (systemd.unit(5)). What a generator makes of fstab is not among them: that is read
+// where it stands.
+var unitDirs = []string{
+	"/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system",
+}
+
+const suffix = ".mount"
+
+// readUnits reads the mount units of the type. Of several files for one unit the first
+// counts.
+func readUnits(dirs []string) (entries []Entry, err error) {
+	var errs []error
+	seen := map[string]bool{}
+	for _, dir := range dirs {
+		list, err := os.ReadDir(dir)
+		if err != nil {
+			if !errors.Is(err, fs.ErrNotExist) {
+				errs = append(errs, fmt.Errorf("cannot list %s: %w", dir, err))
+			}
+			continue
+		}
+		for _, f := range list {
+			name := f.Name()
+			if !strings.HasSuffix(name, suffix) || f.IsDir() || seen[name] {
+				continue
+			}
+			seen[name] = true
+			e, ok, err := readUnit(dirs, filepath.Join(dir, name))
+			if err != nil {
+				errs = append(errs, err)
+			} else if ok {
+				entries = append(entries, e)
+			}
+		}
+	}
+	return entries, errors.Join(errs...)
+}
+
+// readUnit reads a unit's file and its drop-ins; ok is false where it is of another
+// type.
+func readUnit(dirs []string, path string) (e Entry, ok bool, err error) {
+	e = Entry{File: path, Unit: filepath.Base(path)}
+	var kind, options string
+	files := append([]string{path}, dropIns(dirs, e.Unit)...)
+	for _, file := range files {
+		raw, err := readFile(file)
+		if err != nil {
+			return e, false, err
+		}
+		for key, value := range settings(string(raw)) {
+			switch key {
+			case "Unit.After":
+				e.After = append(e.After, strings.Fields(value)...)
+				if value == "" { // that takes back those before it
+					e.After = nil
+				}
+			case "Mount.What":
+				e.Volume = value
+			case "Mount.Where":
+				e.Dir = value
+			case "Mount.Type":
+				kind = value
+			case "Mount.Options":
+				options = value
+			}
+		}
+	}
+	e.Options = SplitOptions(options)
+	return e, kind == Type, nil
+}
+
+// dropIns are a unit's, in the order in which they count: by name, whatever directory
+// they are in.
+func dropIns(dirs []string, unit string) []string {
+	byName := map[string]string{}
+	for _, dir := range dirs {
+		found, _ := filepath.Glob(filepath.Join(dir, unit+".d", "*.conf")) // the pattern is good
+		for _, path := range found {
+			if name := filepath.Base(path); byName[name] == "" {
+				byName[name] = path
+			}
+		}
+	}
+	var names, paths []string
+	for name := range byName {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		paths = append(paths, byName[name])
+	}
+	return paths
+}
+
+// settings yields "Section.Key" and value of a unit file, in their order
+// (systemd.syntax(7)).
+func settings(text string) func(yield func(key, value string) bool) {
+	return func(yield func(key, value string) bool) {
+		section, held := "", ""
+		for line := range strings.Lines(text) {
+			line = strings.TrimSpace(line)
+			if held == "" && (line == "" || line[0] == '#' || line[0] == ';') || held != "" && line != "" && (line[0] == '#' || line[0] == ';') {
+				continue // a comment may stand in the middle of a long line
+			}
+			if more, ok := strings.CutSuffix(line, `\`); ok {
+				held += more + " "
+				continue
+			}
+			line, held = held+line, ""
+			if name, ok := strings.CutPrefix(line, "["); ok {
+				section = strings.TrimSuffix(name, "]")
+				continue
+			}
+			key, value, ok := strings.Cut(line, "=")
+			if ok && !yield(section+"."+strings.TrimSpace(key), strings.TrimSpace(value)) {
+				return
+			}
+		}
+	}
+}
