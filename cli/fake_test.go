@@ -159,6 +159,7 @@ type run struct {
 	terminal bool // stdin is one
 	colour   bool // stdout is one
 	cgroup   string
+	service  map[string]string // what systemd says of the agent's
 	// looks bounds how often what takes its time is looked at, without waiting between;
 	// with 0 it is by the clock.
 	looks int
@@ -186,8 +187,9 @@ func (r run) volctl(args ...string) result {
 	code := Run(r.ctx, Env{
 		Args: args, Stdin: strings.NewReader(r.stdin), Stdout: &stdout, Stderr: &stderr,
 		StdinTerminal: r.terminal, StdoutTerminal: r.colour, Pause: pause,
-		Now:    func() time.Time { return now },
-		Cgroup: func() ([]byte, error) { return []byte(r.cgroup), nil },
+		Now:     func() time.Time { return now },
+		Cgroup:  func() ([]byte, error) { return []byte(r.cgroup), nil },
+		Service: func(context.Context, string) map[string]string { return r.service },
 		Getenv: func(name string) string {
 			if name == "VOLCTL_SOCKET" {
 				return r.socket

@@ -32,6 +32,9 @@ type Env struct {
 	Pause func(ctx context.Context, d time.Duration) error
 	// Cgroup is the content of /proc/self/cgroup; it says which service calls.
 	Cgroup func() ([]byte, error)
+	// Service asks systemd about a unit, by the names of its properties; nil where nobody
+	// can be asked.
+	Service func(ctx context.Context, unit string) map[string]string
 }
 
 // Main runs volctl with this process's arguments and returns its exit code.
@@ -52,6 +55,7 @@ func Main() int {
 		StderrColumns:  func() int { return columns(os.Stderr) },
 		Now:            time.Now,
 		Cgroup:         func() ([]byte, error) { return os.ReadFile("/proc/self/cgroup") },
+		Service:        askService,
 	})
 }
 

@@ -96,6 +96,18 @@ func (o *output) print(value any, ids []string, screen func(w *bytes.Buffer) err
 	return o.write(b.Bytes())
 }
 
+// show writes a screen for a person who does not want only ids; nothing else.
+func (o *output) show(screen func(w *bytes.Buffer) error) error {
+	if !o.human() || o.quiet {
+		return nil
+	}
+	var b bytes.Buffer
+	if err := screen(&b); err != nil {
+		return err
+	}
+	return o.write(b.Bytes())
+}
+
 // stream writes one value of many that come over time, for a person as line.
 func (o *output) stream(value any, line string) error {
 	if o.human() {

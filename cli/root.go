@@ -38,7 +38,7 @@ an id where it is the only one; what changes state needs the exact id.
 
 	root.AddCommand(
 		newVolume(a), newClaim(a), newPlugin(a), newNode(a),
-		newEvents(a), newWait(a), newVersion(a), newCompletion(),
+		newDoctor(a), newEvents(a), newWait(a), newVersion(a), newCompletion(),
 	)
 	root.AddCommand(aliases(a)...)
 	return root

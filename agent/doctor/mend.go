@@ -51,7 +51,7 @@ func (d *Doctor) Mend(ctx context.Context, ids []string) []Done {
 	defer d.mending.Unlock()
 	found := d.Examine(ctx).Findings
 	done := make([]Done, 0, len(ids))
-	woken := map[string]bool{}
+	tries := retries{queue: d.o.Queue, by: map[string]<-chan struct{}{}}
 	for _, id := range ids {
 		i := slices.IndexFunc(found, func(f Finding) bool { return f.ID == id })
 		switch {
@@ -59,55 +59,62 @@ func (d *Doctor) Mend(ctx context.Context, ids []string) []Done {
 			done = append(done, Done{id, Gone, "there is no such finding any more"})
 		case found[i].mend.kind == nothing:
 			done = append(done, Done{id, Left, "nothing is done about it but by a person"})
-		case found[i].mend.kind == wake && woken[found[i].mend.volume]:
-			done = append(done, Done{id, Asked, "it is tried again with the above"})
+		case found[i].mend.kind == wake && d.o.Halt != "":
+			done = append(done, Done{id, Failed, d.o.Halt})
+		case found[i].mend.kind == wake:
+			tries.begin(found[i].mend.volume)
+			done = append(done, Done{id, Asked, "it is tried again"})
 		default:
-			m := found[i].mend
-			woken[m.volume] = m.kind == wake
-			done = append(done, d.mend(ctx, id, m))
+			done = append(done, d.mend(ctx, id, found[i].mend))
 		}
 	}
+	tries.wait(ctx)
 	return done
 }
 
 func (d *Doctor) mend(ctx context.Context, id string, m mend) Done {
-	if d.o.Halt != "" && m.kind == wake {
-		return Done{id, Failed, d.o.Halt}
-	}
 	var err error
-	outcome, message := Mended, ""
+	message := ""
 	switch m.kind {
-	case wake:
-		outcome, message = Asked, d.retry(ctx, m.volume)
 	case remove:
-		message = "removed " + m.path
-		err = d.remove(ctx, m.path)
+		message, err = "removed "+m.path, d.remove(ctx, m.path)
 	case renote:
-		message = "the note is as the claim is"
-		err = d.o.Notes.Mend(m.note)
+		message, err = "the note is as the claim is", d.o.Notes.Mend(m.note)
 	}
 	if err != nil {
-		outcome, message = Failed, err.Error()
+		return Done{id, Failed, err.Error()}
 	}
-	return Done{id, outcome, message}
+	return Done{id, Mended, message}
 }
 
-// retryWithin is how long the first news of another try is waited for.
+// retryWithin is how long the first news of other tries are waited for, of all together.
 const retryWithin = 5 * time.Second
 
-// retry has a volume's next step tried at once, and waits a while for how it goes.
-func (d *Doctor) retry(ctx context.Context, key string) string {
-	changed := d.o.Queue.Changed(key)
-	d.o.Queue.Wake(key)
+// retries are volumes whose next step is tried at once.
+type retries struct {
+	queue Queue
+	by    map[string]<-chan struct{}
+}
+
+func (t retries) begin(key string) {
+	if _, twice := t.by[key]; !twice {
+		t.by[key] = t.queue.Changed(key)
+		t.queue.Wake(key)
+	}
+}
+
+// wait waits a while for how they go, so that the next examination can tell.
+func (t retries) wait(ctx context.Context) {
 	timer := time.NewTimer(retryWithin)
 	defer timer.Stop()
-	select {
-	case <-changed:
-		return "it was tried again"
-	case <-timer.C:
-		return "it is being tried again"
-	case <-ctx.Done():
-		return "it is being tried again"
+	for _, changed := range t.by {
+		select {
+		case <-changed:
+		case <-timer.C:
+			return
+		case <-ctx.Done():
+			return
+		}
 	}
 }
 

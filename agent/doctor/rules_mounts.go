@@ -33,24 +33,24 @@ func amiss(f *findings, v Volume, m spot) {
 	switch m.sight.Seen {
 	case volume.SeenNothing:
 		g := f.add(MountMissing, Problem, id, m.path)
-		look(g.what("%s: nothing is mounted at %s (%s)", quote(id), m.path, m.what).then("whoever uses that path writes to the host's own disk; the data in the volume is safe, and %s", repairs)).
+		look(g.what("nothing is mounted at %s (%s, volume %s)", m.path, m.what, quote(id)).then("whoever uses that path writes to the host's own disk; the data in the volume is safe, and %s", repairs)).
 			fix("have it mounted again", again)
 		if c := v.Beneath[m.path]; c.Holds != "" {
 			f.add(LeftoverData, Warning, id, m.path).what("%s holds %s, and nothing is mounted there", m.path, c.Holds).
 				then("that was written while the volume was missing: it is on the host's own disk, and is hidden once the volume is mounted there again").do("ls -la %s", m.path)
 		}
 	case volume.SeenDead:
-		look(f.add(MountDead, Problem, id, m.path).what("%s: the mount at %s (%s) is dead: %s", quote(id), m.path, m.what, m.sight.Detail).
+		look(f.add(MountDead, Problem, id, m.path).what("the mount at %s (%s, volume %s) is dead: %s", m.path, m.what, quote(id), m.sight.Detail).
 			then("everything that is opened there fails; %s, and whoever has it open must open it again", repairs)).fix("have it mounted again", again)
 	case volume.SeenHung:
-		look(f.add(MountHung, Problem, id, m.path).what("%s: the mount at %s (%s) hangs: %s", quote(id), m.path, m.what, m.sight.Detail).
+		look(f.add(MountHung, Problem, id, m.path).what("the mount at %s (%s, volume %s) hangs: %s", m.path, m.what, quote(id), m.sight.Detail).
 			then("whoever uses it waits; it is left alone, and is as before when the storage answers again"))
 	case volume.SeenMount:
-		f.add(MountOther, Problem, id, m.path).what("%s: what is mounted at %s (%s) is not what was mounted for it", quote(id), m.path, m.what).
+		f.add(MountOther, Problem, id, m.path).what("what is mounted at %s (%s, volume %s) is not what was mounted for it", m.path, m.what, quote(id)).
 			then("whoever uses that path may write to something else; it is neither used nor unmounted, and the volume is mounted there again once it is gone").
 			do("findmnt %s; umount %s", m.path, m.path)
 	default:
-		look(f.add(MountUnreadable, Warning, id, m.path).what("%s: the mount at %s (%s) cannot be looked at: %s", quote(id), m.path, m.what, m.sight.Detail).
+		look(f.add(MountUnreadable, Warning, id, m.path).what("the mount at %s (%s, volume %s) cannot be looked at: %s", m.path, m.what, quote(id), m.sight.Detail).
 			then("whether it is as it should be is not known"))
 	}
 }

@@ -14,25 +14,19 @@ type Option struct {
 	Name string
 	// Value checks what stands after "="; nil is of an option that has none.
 	Value func(string) error
-	// Mount is set for one that is mount(8)'s or systemd's own, and not the helper's.
-	Mount bool
 }
 
-// Options are all that there are, but for those that begin with "x-" or "X-", which
-// are left to whoever they are for.
+// Options are all that there are, those of mount(8), systemd and fstab(5) with them, but
+// for those that begin with "x-" or "X-", which are left to whoever they are for.
 var Options = slices.Concat([]Option{
-	{Name: "alloc", Value: some},
-	{Name: "access_mode", Value: oneOf(accessModes)},
-	{Name: "attachment_mode", Value: oneOf(attachmentModes)},
-	{Name: "per_alloc", Value: number},
-	{Name: "uid", Value: some}, {Name: "gid", Value: some}, {Name: "mode", Value: octal},
-	{Name: "mount_flag", Value: some},
-	{Name: "timeout", Value: duration},
-	{Name: "recursive"}, {Name: "nonempty"}, {Name: "noimmutable"},
-}, plain(false, "ro", "rw", "nosuid", "suid", "nodev", "dev", "noexec", "exec", "noatime", "atime", "nodiratime", "diratime",
-	"relatime", "norelatime", "strictatime", "nostrictatime", "nosymfollow", "symfollow"),
-	plain(true, "defaults", "_netdev", "nofail", "auto", "noauto", "users", "nouser", "nousers", "owner", "noowner", "group", "nogroup", "silent", "loud"),
-	[]Option{{Name: "comment", Value: anything, Mount: true}, {Name: "helper", Value: some, Mount: true}, {Name: "user", Value: anything, Mount: true}})
+	{"alloc", some}, {"access_mode", oneOf(accessModes)}, {"attachment_mode", oneOf(attachmentModes)}, {"per_alloc", number},
+	{"uid", some}, {"gid", some}, {"mode", octal}, {"mount_flag", some}, {"timeout", duration},
+	{"comment", anything}, {"helper", anything}, {"uhelper", anything},
+}, plain("ro", "rw", "recursive", "nonempty", "noimmutable",
+	"nosuid", "suid", "nodev", "dev", "noexec", "exec", "noatime", "atime", "nodiratime", "diratime",
+	"relatime", "norelatime", "strictatime", "nostrictatime", "nosymfollow", "symfollow",
+	"defaults", "_netdev", "auto", "noauto", "nofail", "fail",
+	"user", "nouser", "users", "nousers", "owner", "noowner", "group", "nogroup"))
 
 var (
 	accessModes = []string{
@@ -42,9 +36,9 @@ var (
 	attachmentModes = []string{"file-system", "block-device"}
 )
 
-func plain(mount bool, names ...string) (all []Option) {
+func plain(names ...string) (all []Option) {
 	for _, n := range names {
-		all = append(all, Option{Name: n, Mount: mount})
+		all = append(all, Option{Name: n})
 	}
 	return all
 }
@@ -60,8 +54,6 @@ func CheckOption(option string) error {
 	switch {
 	case i < 0:
 		return fmt.Errorf("there is no option %q", name)
-	case name == "user" && !valued: // the one that goes with a value and without
-		return nil
 	case Options[i].Value == nil && valued:
 		return fmt.Errorf("option %q has no value", name)
 	case Options[i].Value == nil:
@@ -92,7 +84,7 @@ func oneOf(words []string) func(string) error {
 }
 
 func number(value string) error {
-	if _, err := strconv.ParseUint(value, 10, 31); err != nil {
+	if _, err := strconv.ParseUint(value, 10, 32); err != nil {
 		return fmt.Errorf("%q is not a whole number", value)
 	}
 	return nil

@@ -1,0 +1,251 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/apiclient"
+)
+
+type doctorOptions struct {
+	fix bool
+	ask asker
+	// local examines what can be examined without the agent.
+	local func(ctx context.Context, err error) *api.Doctor
+}
+
+func newDoctor(a *app) *cobra.Command {
+	var (
+		o   doctorOptions
+		yes bool
+	)
+	cmd := &cobra.Command{
+		Use: "doctor", Short: "Find what does not fit, what comes of it, and what helps",
+		Long: `Hold what the agent has on record against the mount table, the plugins, the devices, and what
+fstab and mount units say of volumes. Each finding says what is so, what comes of it, and the command
+that helps; docs/doctor.md has a section for each kind. It asks no plugin, and waits for no storage that
+hangs.
+
+--fix shows the findings and, once that is agreed to, has the agent do what harms nobody: it removes
+empty directories that are left, brings notes in line, and tries again what is stuck. It unmounts
+nothing, and removes nothing that somebody wrote. Then it shows what is left.
+
+It exits 0 if there is no finding, and 1 if there are some. Where no agent answers it looks for the
+reason, and at fstab and mount units, and exits 7.`,
+		Example: "  volctl doctor\n  volctl doctor --fix -y\n  volctl doctor -o json",
+		Args:    exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o.ask, o.local = a.asker(yes), a.examineAlone
+			if yes && !o.fix {
+				return usage("volctl doctor --fix -y", "-y goes with --fix only")
+			}
+			if o.fix && !yes && o.ask == nil {
+				return usage("volctl doctor --fix -y", "it changes something, and nobody can be asked without a terminal")
+			}
+			return a.do(cmd, func(ctx context.Context, client *apiclient.Client, out *output) error {
+				return runDoctor(ctx, o, client, out)
+			})
+		},
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.BoolVar(&o.fix, "fix", false, "do what can be done without harm, after showing it")
+	f.BoolVarP(&yes, "yes", "y", false, "with --fix: do not ask")
+	return cmd
+}
+
+// treatment is what --fix did, and what is left, for a program.
+type treatment struct {
+	Fixed []api.DoctorFixed `json:"fixed"`
+	*api.Doctor
+}
+
+func runDoctor(ctx context.Context, o doctorOptions, client *apiclient.Client, out *output) error {
+	found, err := examine(ctx, client)
+	if err != nil {
+		return examinedAlone(ctx, o, err, out)
+	}
+	if !o.fix {
+		return diagnosed(found, out.print(found, findingIDs(found), func(w *bytes.Buffer) error { return doctorScreen(w, out, found) }))
+	}
+	if err := out.show(func(w *bytes.Buffer) error { return doctorScreen(w, out, found) }); err != nil {
+		return err
+	}
+	ids := fixable(found)
+	fixed := []api.DoctorFixed{}
+	if len(ids) > 0 {
+		if fixed, err = treat(ctx, o, ids, client, out); err != nil {
+			return failed(err, "fix what was found")
+		}
+		if found, err = examine(ctx, client); err != nil {
+			return failed(err, "see what is left")
+		}
+	}
+	return diagnosed(found, out.print(treatment{fixed, found}, findingIDs(found), func(w *bytes.Buffer) error {
+		return treatedScreen(w, out, fixed, found)
+	}))
+}
+
+func examine(ctx context.Context, client *apiclient.Client) (*api.Doctor, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	return client.Doctor(ctx)
+}
+
+// examinedAlone shows what can be found without an agent. The error stays that there is
+// none.
+func examinedAlone(ctx context.Context, o doctorOptions, err error, out *output) error {
+	if code := codeOf(err); code == api.CodeUnreachable || errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		found := o.local(ctx, err)
+		if perr := out.print(found, findingIDs(found), func(w *bytes.Buffer) error { return doctorScreen(w, out, found) }); perr != nil {
+			return perr
+		}
+	}
+	return failed(err, "ask the agent what does not fit")
+}
+
+// fixAtOnce is how many findings one request names.
+const fixAtOnce = 1000
+
+// treat has findings fixed, if that is agreed to.
+func treat(ctx context.Context, o doctorOptions, ids []string, client *apiclient.Client, out *output) (all []api.DoctorFixed, err error) {
+	if o.ask != nil {
+		if yes, err := o.ask(ctx, "Do what the Fix lines say, "+count(len(ids), "finding")+"?"); err != nil || !yes {
+			return nil, orNotConfirmed(err)
+		}
+	}
+	for some := range slices.Chunk(ids, fixAtOnce) {
+		fixed, err := client.DoctorFix(ctx, some)
+		all = append(all, fixed...)
+		if err != nil {
+			for _, f := range all {
+				out.note("%s", fixedLine(f))
+			}
+			return all, err
+		}
+	}
+	return all, nil
+}
+
+// diagnosed is the error of an examination that found something.
+func diagnosed(d *api.Doctor, err error) error {
+	if err != nil || len(d.Findings) == 0 {
+		return err
+	}
+	e := &api.Error{Code: api.CodeFailed, Message: counted(d)}
+	if n := len(fixable(d)); n > 0 {
+		e.Hint = "volctl doctor --fix sees to " + count(n, "finding")
+	}
+	return e
+}
+
+// counted are the findings by their severities.
+func counted(d *api.Doctor) string {
+	by := map[string]int{}
+	for _, f := range d.Findings {
+		by[f.Severity]++
+	}
+	var words []string
+	for _, s := range []string{api.SeverityProblem, api.SeverityWarning, api.SeverityNote} {
+		if by[s] > 0 {
+			words = append(words, count(by[s], s))
+		}
+	}
+	return strings.Join(words, ", ")
+}
+
+func findingIDs(d *api.Doctor) (ids []string) {
+	for _, f := range d.Findings {
+		ids = append(ids, f.ID)
+	}
+	return ids
+}
+
+func fixable(d *api.Doctor) (ids []string) {
+	for _, f := range d.Findings {
+		if f.Fix != "" {
+			ids = append(ids, f.ID)
+		}
+	}
+	return ids
+}
+
+// alike is how many findings of one kind a person is shown; -o wide shows all.
+const alike = 10
+
+func doctorScreen(w *bytes.Buffer, out *output, d *api.Doctor) error {
+	checked := fmt.Sprintf("%s, %s, %s checked", count(d.Volumes, "volume"), count(d.Claims, "claim"), count(d.Plugins, "plugin"))
+	if len(d.Findings) == 0 {
+		w.WriteString("no findings: " + checked + "\n")
+		return nil
+	}
+	shown, hidden := map[string]int{}, 0
+	for _, f := range d.Findings {
+		if shown[f.Kind]++; shown[f.Kind] > alike && !out.wide() {
+			hidden++
+			continue
+		}
+		findingScreen(w, out, f)
+	}
+	if hidden > 0 {
+		fmt.Fprintf(w, "%s more like these: volctl doctor -o wide\n\n", count(hidden, "finding"))
+	}
+	w.WriteString(counted(d))
+	if d.Volumes+d.Claims+d.Plugins > 0 {
+		w.WriteString("; " + checked)
+	}
+	w.WriteString("\n")
+	return nil
+}
+
+func findingScreen(w *bytes.Buffer, out *output, f api.DoctorFinding) {
+	what := oneLine(f.What)
+	if subject := oneLine(f.Subject); subject != "" && !strings.Contains(what, subject) {
+		what = subject + "  " + what
+	}
+	w.WriteString(out.severity(f.Severity) + " " + what + "\n")
+	for _, l := range [][2]string{{"Then", f.Then}, {"Do", f.Do}, {"Fix", f.Fix}} {
+		if l[1] != "" {
+			fmt.Fprintf(w, "  %-4s  %s\n", l[0], oneLine(l[1]))
+		}
+	}
+	w.WriteString("\n")
+}
+
+// severity is a finding's mark.
+func (o *output) severity(s string) string {
+	switch s {
+	case api.SeverityProblem:
+		return o.mark(false)
+	case api.SeverityWarning:
+		return "!"
+	default:
+		return "·"
+	}
+}
+
+func fixedLine(f api.DoctorFixed) string {
+	return joined(": ", joined(" ", f.Outcome, f.ID), f.Message)
+}
+
+// treatedScreen is what was done, and what is left.
+func treatedScreen(w *bytes.Buffer, out *output, fixed []api.DoctorFixed, left *api.Doctor) error {
+	if len(fixed) == 0 {
+		if len(left.Findings) > 0 {
+			w.WriteString("\nnothing of it can be fixed without a person\n")
+		}
+		return nil
+	}
+	w.WriteString("\n")
+	for _, f := range fixed {
+		w.WriteString(oneLine(fixedLine(f)) + "\n")
+	}
+	w.WriteString("\n")
+	return doctorScreen(w, out, left)
+}

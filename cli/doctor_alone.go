@@ -1,0 +1,147 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/fstab"
+)
+
+// Kinds of findings that only this side makes: there is no agent to ask.
+const (
+	kindAgentDown     = "agent-down"
+	kindAgentDisabled = "host-unit"
+)
+
+// aloneKinds are those, for the test that docs/doctor.md has them all.
+var aloneKinds = []string{kindAgentDown, kindAgentDisabled}
+
+// agentUnit is the agent's service.
+const agentUnit = "volagent.service"
+
+// aloneWithin bounds what is asked of systemd, and each look at a directory.
+const aloneWithin = 3 * time.Second
+
+// examineAlone finds what can be found with no agent: why there is none, and what is
+// wrong with what fstab and mount units say of volumes.
+func (a *app) examineAlone(ctx context.Context, err error) *api.Doctor {
+	d := &api.Doctor{Time: a.env.Now().UTC(), Findings: []api.DoctorFinding{}}
+	d.Findings = append(d.Findings, a.agentDown(ctx, err)...)
+	entries, unread := fstab.Read(fstab.System(a.env.Getenv))
+	for _, f := range fstab.Check(entries, func(dir string) fstab.Spot { return lookBounded(ctx, dir) }) {
+		d.Findings = append(d.Findings, api.DoctorFinding{
+			ID: f.Kind + ":" + f.Subject, Kind: f.Kind, Severity: f.Severity, Subject: f.Subject, What: f.What, Then: f.Then, Do: f.Do,
+		})
+	}
+	if unread != nil {
+		d.Findings = append(d.Findings, api.DoctorFinding{
+			ID: fstab.Unread + ":fstab", Kind: fstab.Unread, Severity: api.SeverityWarning, Subject: "fstab",
+			What: "what is to be mounted cannot be read in full: " + unread.Error(), Then: "what is wrong there is not found", Do: "ls -l /etc/fstab /etc/systemd/system",
+		})
+	}
+	rank := []string{api.SeverityProblem, api.SeverityWarning, api.SeverityNote}
+	slices.SortStableFunc(d.Findings, func(a, b api.DoctorFinding) int {
+		return slices.Index(rank, a.Severity) - slices.Index(rank, b.Severity)
+	})
+	seen := map[string]int{}
+	for i, f := range d.Findings { // a line may have two options that there are not
+		if seen[f.ID]++; seen[f.ID] > 1 {
+			d.Findings[i].ID = fmt.Sprintf("%s#%d", f.ID, seen[f.ID])
+		}
+	}
+	return d
+}
+
+func lookBounded(ctx context.Context, dir string) fstab.Spot {
+	ctx, cancel := context.WithTimeout(ctx, aloneWithin)
+	defer cancel()
+	spot, err := waitFor(ctx, func() (fstab.Spot, error) { return fstab.LookAt(dir), nil })
+	if err != nil {
+		return fstab.Spot{Fault: "it does not answer"}
+	}
+	return spot
+}
+
+// agentDown says why no agent answers, as far as systemd tells.
+func (a *app) agentDown(ctx context.Context, err error) []api.DoctorFinding {
+	down := api.DoctorFinding{
+		ID: kindAgentDown + ":" + a.socket, Kind: kindAgentDown, Severity: api.SeverityProblem, Subject: "agent", What: wire(err).Message,
+		Then: "what is mounted stays, and no volume can be mounted or unmounted; what is recorded and what is mounted can be held against each other all the same",
+		Do:   "volagent inspect",
+	}
+	unit := map[string]string{}
+	if a.env.Service != nil {
+		unit = a.env.Service(ctx, agentUnit)
+	}
+	why, do := serviceWhy(unit)
+	if why != "" {
+		down.What += "; " + why
+	}
+	if do != "" {
+		down.Do = do + "; " + down.Do
+	}
+	found := []api.DoctorFinding{down}
+	if s := unit["UnitFileState"]; s == "disabled" || s == "masked" || s == "masked-runtime" {
+		do := "systemctl enable " + agentUnit
+		if s != "disabled" {
+			do = "systemctl unmask " + agentUnit + " && " + do
+		}
+		found = append(found, api.DoctorFinding{
+			ID: kindAgentDisabled + ":" + agentUnit, Kind: kindAgentDisabled, Severity: api.SeverityWarning, Subject: agentUnit,
+			What: agentUnit + " is " + s, Then: "after a reboot no agent is started, and no volume is mounted", Do: do,
+		})
+	}
+	return found
+}
+
+// serviceWhy words what systemd says of the agent's service.
+func serviceWhy(unit map[string]string) (why, do string) {
+	status := "systemctl status volagent"
+	switch active := unit["ActiveState"]; {
+	case len(unit) == 0:
+		return "", status
+	case unit["LoadState"] == "not-found":
+		return "there is no " + agentUnit, ""
+	case unit["LoadState"] == "masked":
+		return agentUnit + " is masked", status
+	case active == "failed":
+		return fmt.Sprintf("%s has failed: %s", agentUnit, unit["Result"]), "journalctl -u volagent -n 50"
+	case active == "inactive":
+		return agentUnit + " is not started", "systemctl start volagent"
+	case strings.HasPrefix(unit["SubState"], "auto-restart"):
+		return fmt.Sprintf("%s ends soon after each start: %s", agentUnit, unit["Result"]), "journalctl -u volagent -n 50"
+	case active == "active":
+		return agentUnit + " runs: it listens on another socket, or does not answer", "volagent check-config"
+	default:
+		return fmt.Sprintf("%s is %s", agentUnit, active), status
+	}
+}
+
+// askService asks systemd about a unit; nothing is known where there is none, or it does
+// not answer.
+func askService(ctx context.Context, unit string) map[string]string {
+	if info, err := os.Lstat("/run/systemd/system"); err != nil || !info.IsDir() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, aloneWithin)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "systemctl", "show", unit, "--property=LoadState,UnitFileState,ActiveState,SubState,Result")
+	cmd.WaitDelay = time.Second
+	out, err := cmd.Output()
+	if err != nil {
+		return nil
+	}
+	facts := map[string]string{}
+	for line := range strings.Lines(string(out)) {
+		if key, value, ok := strings.Cut(strings.TrimSpace(line), "="); ok {
+			facts[key] = value
+		}
+	}
+	return facts
+}
