@@ -205,33 +205,34 @@ func (p Picture) explained() map[string]bool {
 	return known
 }
 
-// spot is a path where a claim that is taken has a mount on record, and what is seen
-// there.
+// spot is a path where a claim that is taken has a mount, and what is seen there.
 type spot struct {
 	what  string // "staged", "mounted for ALLOC", "bound for ALLOC"
 	path  string
-	made  *volume.MountIdentity
+	made  *volume.MountIdentity // nil once it is on record that it is to be made again
 	sight volume.Sight
+}
+
+// good reports whether what is seen is what was made or, while that is on its way, a
+// mount that works.
+func (m spot) good() bool {
+	return m.sight.Seen == volume.SeenMount && (m.made == nil || m.sight.Is(m.made))
 }
 
 // mounts are those of a volume that are in use, the staged one first.
 func (v Volume) mounts() (all []spot) {
 	r := v.Record
-	used := false
 	for _, c := range r.Ordered() {
 		if !c.Wanted || c.State != volume.Taken {
 			continue
 		}
-		used = true
-		if c.Published == volume.Present && c.Mount != nil {
-			all = append(all, spot{"mounted for " + c.Alloc, c.Target, c.Mount, v.Observed.Targets[c.Alloc]})
+		if len(all) == 0 && r.Node.Mount != nil {
+			all = append(all, spot{"staged", r.Node.StagingPath, r.Node.Mount, v.Observed.Staging})
 		}
-		if c.Bound == volume.Present && c.BoundMount != nil {
+		all = append(all, spot{"mounted for " + c.Alloc, c.Target, c.Mount, v.Observed.Targets[c.Alloc]})
+		if c.At != "" {
 			all = append(all, spot{"bound for " + c.Alloc, c.At, c.BoundMount, v.Observed.Binds[c.Alloc]})
 		}
-	}
-	if used && r.Node.Staged == volume.Present && r.Node.Mount != nil {
-		all = append([]spot{{"staged", r.Node.StagingPath, r.Node.Mount, v.Observed.Staging}}, all...)
 	}
 	return all
 }

@@ -11,7 +11,7 @@ func mounts(p Picture, f *findings) {
 	for _, v := range p.Volumes {
 		before := volume.SeenMount // what was found one step further down
 		for _, m := range v.mounts() {
-			if m.sight.Is(m.made) && m.sight.Seen == volume.SeenMount {
+			if m.good() {
 				before = volume.SeenMount
 				continue
 			}

@@ -25,6 +25,7 @@ func volumes(p Picture, f *findings) {
 		}
 		again := mend{kind: wake, volume: r.Key()}
 		switch {
+		case e.State == volume.StateStuck && inTheWay(v): // that mount is a finding
 		case e.State == volume.StateStuck:
 			g := f.add(VolumeStuck, Problem, id, id).what("volume %s is %s%s", quote(id), e.Summary, tried(p.Now, v.Attempt)).then("%s", stuckThen(r, v))
 			g.Do = do
@@ -63,7 +64,15 @@ func users(u volume.Unseen) string {
 
 // misplaced reports whether a mount of the volume is a finding of its own.
 func misplaced(v Volume) bool {
-	return slices.ContainsFunc(v.mounts(), func(m spot) bool { return m.sight.Seen != volume.SeenMount || !m.sight.Is(m.made) })
+	return slices.ContainsFunc(v.mounts(), func(m spot) bool { return !m.good() })
+}
+
+// inTheWay reports whether a volume waits for nothing but a mount of its own that is
+// another one, or does not answer.
+func inTheWay(v Volume) bool {
+	a := volume.Next(v.Record, v.Observed)
+	failed := v.Attempt != nil && v.Attempt.Err != nil
+	return !failed && a.Kind == volume.Wait && (a.Cause == volume.CauseForeign || a.Cause == volume.CauseHung) && misplaced(v)
 }
 
 // tried says how a step failed, and how often.
