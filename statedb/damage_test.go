@@ -268,3 +268,35 @@ func TestDamageInUse(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Verify finds what is wrong with the file of a database that is open and goes on.
+func TestVerify(t *testing.T) {
+	for name, tt := range map[string]struct {
+		change func(*bbolt.Tx) error
+		says   string
+	}{
+		"nothing wrong":          {func(*bbolt.Tx) error { return nil }, ""},
+		"a value not JSON":       {set("volumes", "v01", "{"), "v01"},
+		"a claim with no volume": {set("claims", "nobody\x00a", `{"alloc":"a"}`), "nobody"},
+		"no bucket":              {func(tx *bbolt.Tx) error { return tx.DeleteBucket([]byte("plugins")) }, "plugins"},
+	} {
+		path := full(t)
+		db, err := statedb.Open(path, statedb.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := db.Verify(); err != nil {
+			t.Errorf("%s: before: %v", name, err)
+		}
+		if err := db.Spoil(tt.change); err != nil {
+			t.Fatal(err)
+		}
+		err = db.Verify()
+		if (err == nil) != (tt.says == "") || err != nil && !strings.Contains(err.Error(), tt.says) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -49,3 +49,6 @@ func Claim(raw []byte) (c volume.Claim, err error) {
 	err = decodeClaim(raw, interned{}, &c)
 	return c, err
 }
+
+// Spoil changes the file behind the back of an open database.
+func (db *DB) Spoil(change func(*bbolt.Tx) error) error { return db.bolt.Update(change) }

@@ -181,6 +181,7 @@ func TestRules(t *testing.T) {
 		"waits": {func(p *Picture) {
 			claim(p, "a", func(c *volume.Claim) { c.Wanted, c.State = false, volume.Unpublishing })
 			delete(p.Volumes[0].Record.Claims, "b")
+			p.Mounts = p.Mounts[:4]
 			p.Volumes[0].Observed.Plugin.Ready, p.Volumes[0].Observed.Plugin.State = false, "backing-off"
 		}, []string{"volume-waits:data"}, "backing-off", false},
 		"owes": {func(p *Picture) {

@@ -1,0 +1,105 @@
+package volmgr_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/volagent/volagent/volmgr"
+	"github.com/volagent/volagent/volmgr/mount"
+)
+
+// TestLeftovers: what is listed of the places where volumes are mounted, and what of it
+// can be removed.
+func TestLeftovers(t *testing.T) {
+	root := t.TempDir()
+	at := func(path string) string { return filepath.Join(root, path) }
+	for _, dir := range []string{
+		"p/staging/known", "p/staging/empty", "p/staging/full", "p/per-alloc/a/known", "p/per-alloc/a/empty", "p/per-alloc/bare", "p/per-alloc/mine", "p/per-alloc/only/empty",
+		"p/meta", "p/canary", "q/staging", "r",
+	} {
+		if err := os.MkdirAll(at(dir), 0o711); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, file := range []string{"p/staging/full/f", "p/meta/v@a.json", "stray"} {
+		if err := os.WriteFile(at(file), []byte("data"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(at("p/per-alloc/a/block"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	host, err := mount.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := volmgr.New(volmgr.Options{Root: root, Host: host})
+	known := map[string]bool{at("p/staging/known"): true, at("p/per-alloc/a/known"): true, at("p/per-alloc/a"): true, at("p/per-alloc/mine"): true}
+	list := func() (got []string) {
+		t.Helper()
+		found, err := m.Leftovers(t.Context(), known)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range found {
+			if l.Err != nil || l.Contents.Empty() == (l.Path == at("p/staging/full")) {
+				t.Errorf("%+v", l)
+			}
+			rel, _ := filepath.Rel(root, l.Path)
+			got = append(got, rel)
+		}
+		slices.Sort(got)
+		return got
+	}
+	if got, want := list(), []string{"p/per-alloc/a/block", "p/per-alloc/a/empty", "p/per-alloc/bare", "p/per-alloc/only/empty", "p/staging/empty", "p/staging/full"}; !slices.Equal(got, want) {
+		t.Errorf("found %q, want %q", got, want)
+	}
+	for path, removed := range map[string]bool{
+		"p/per-alloc/a/block": true, "p/per-alloc/a/empty": true, "p/per-alloc/bare": true, "p/per-alloc/only/empty": true, "p/staging/empty": true,
+		"p/staging/full": false, "p/meta": false, "p/meta/v@a.json": false, "p/canary": false, "q/staging": false, "r": false, "stray": false, ".": false, "../x": false, "../staging/x": false,
+	} {
+		_, before := os.Lstat(root + "/" + path)
+		err := m.RemoveLeftover(root + "/" + path)
+		if filepath.IsLocal(path) {
+			err = m.RemoveLeftover(at(path))
+		}
+		_, after := os.Lstat(root + "/" + path)
+		if removed != errors.Is(after, os.ErrNotExist) && before == nil || !removed && err == nil {
+			t.Errorf("%s: %v, then %v, %v", path, before, after, err)
+		}
+	}
+	if _, err := os.Lstat(at("p/per-alloc/only")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the directory of an alloc that was the last's stays: %v", err)
+	}
+	if got := list(); !slices.Equal(got, []string{"p/staging/full"}) {
+		t.Errorf("left: %q", got)
+	}
+	if found, err := volmgr.New(volmgr.Options{Root: at("none"), Host: host}).Leftovers(t.Context(), nil); len(found) > 0 || err != nil {
+		t.Errorf("with no root: %v, %v", found, err)
+	}
+}
+
+// TestCheckNotes: each that makes no sense, and why.
+func TestCheckNotes(t *testing.T) {
+	root := t.TempDir()
+	host, err := mount.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var paths []string
+	for _, name := range []string{"a", "b", "c"} {
+		path := filepath.Join(root, name)
+		paths = append(paths, path)
+		if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	bad := volmgr.New(volmgr.Options{Root: root, Host: host}).CheckNotes(append(paths, filepath.Join(root, "none")))
+	var note *volmgr.BadNote
+	if len(bad) != 4 || !errors.As(bad[paths[0]], &note) || note.Path != paths[0] || !errors.Is(bad[filepath.Join(root, "none")], os.ErrNotExist) {
+		t.Errorf("bad: %v", bad)
+	}
+}
