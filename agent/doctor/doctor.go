@@ -122,12 +122,13 @@ func (d *Doctor) Examine(ctx context.Context) Report {
 func (d *Doctor) look(ctx context.Context) Picture {
 	p := Picture{Now: d.o.Now(), Root: d.o.Root, Halt: d.o.Halt}
 	var wg sync.WaitGroup
-	wg.Go(func() { p.Database = d.o.Database() })
-	wg.Go(func() { p.Plugins = d.o.Plugins(ctx) })
+	var aside Picture // what is looked at meanwhile
+	wg.Go(func() { aside.Database = d.o.Database() })
+	wg.Go(func() { aside.Plugins = d.o.Plugins(ctx) })
 	wg.Go(func() {
-		p.Entries, p.EntriesErr = d.o.Fstab()
-		p.System = d.o.System(ctx, len(p.Entries) > 0)
-		p.Faults = fstab.Check(p.Entries, func(dir string) fstab.Spot { return d.spot(ctx, dir) })
+		aside.Entries, aside.EntriesErr = d.o.Fstab()
+		aside.System = d.o.System(ctx, len(aside.Entries) > 0)
+		aside.Faults = fstab.Check(aside.Entries, func(dir string) fstab.Spot { return d.spot(ctx, dir) })
 	})
 	// What is recorded is read before what the host shows, and once more for what that
 	// does not explain: claims come and go meanwhile.
@@ -140,6 +141,8 @@ func (d *Doctor) look(ctx context.Context) Picture {
 	p.Notes = d.o.Notes.Check(records)
 	d.settle(ctx, &p)
 	wg.Wait()
+	p.Database, p.Plugins, p.System = aside.Database, aside.Plugins, aside.System
+	p.Entries, p.EntriesErr, p.Faults = aside.Entries, aside.EntriesErr, aside.Faults
 	return p
 }
 

@@ -134,7 +134,7 @@ func capabilities(p Picture, f *findings) {
 			if r.Volume.PluginID != g.ID {
 				continue
 			}
-			lost := ""
+			var lost string
 			switch {
 			case r.Node.Staged != volume.Absent && r.Node.Uses.Stage && !g.View.Info.Caps.Stage:
 				lost = "STAGE_UNSTAGE_VOLUME"

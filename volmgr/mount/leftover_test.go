@@ -82,7 +82,10 @@ func TestContents(t *testing.T) {
 			path := dir + "/" + tt.name
 			tt.make(t, path)
 			got, err := newHost(t).Contents(t.Context(), path, -1, false)
-			if err != nil || !reflect.DeepEqual(got, tt.want) && !(len(got.Names)+len(tt.want.Names) == 0 && got.Kind == tt.want.Kind && got.Mounted == tt.want.Mounted && got.Size == tt.want.Size) {
+			if len(got.Names) == 0 {
+				got.Names = nil
+			}
+			if err != nil || !reflect.DeepEqual(got, tt.want) {
 				t.Errorf("%+v, %v, want %+v", got, err, tt.want)
 			}
 			if got.Empty() != tt.empty {
