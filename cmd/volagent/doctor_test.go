@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -341,4 +342,32 @@ func TestDoctorTable(t *testing.T) {
 	}
 	alone.Findings = slices.DeleteFunc(alone.Findings, func(f api.DoctorFinding) bool { return f.Kind == "host-unit" })
 	alone.only(append(slices.Clone(table), "agent-down:"+h.socket())...)
+}
+
+// TestDoctorWell: on a host of its own, with a process 1 of its own, nothing is found and
+// the exit code is 0; an agent in another mount namespace than process 1 is.
+func TestDoctorWell(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	script := `
+set -e
+agent() { "$@" 2>>"$LOG" & pid=$!; volctl wait --timeout 100s; }
+agent volagent $ARGS
+volctl wait --plugin local --timeout 100s
+volctl volume create data --plugin local --size 1MiB >/dev/null
+volctl volume claim data --alloc a >/dev/null
+volctl doctor; echo "exit $?"
+volctl volume detach data a
+kill $pid; wait $pid
+agent unshare -m volagent $ARGS
+volctl doctor -q || echo "exit $?"
+`
+	cmd := exec.Command("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", script)
+	cmd.Env = append(h.env, "LIBMOUNT_FSTAB=/none", "SYSTEMD_UNIT_PATH=/none", "LOG="+h.log.Name(), "ARGS="+strings.Join(h.args(), " "))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	out, err := cmd.Output()
+	h.must(err)
+	if got := string(out); !strings.Contains(got, "no findings: 1 volume, 1 claim, 1 plugin checked\nexit 0\n") || !strings.Contains(got, "\nhost-namespace:mnt\n") || !strings.Contains(got, "\nexit 1\n") {
+		t.Errorf("it says\n%s", got)
+	}
 }
