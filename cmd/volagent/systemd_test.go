@@ -38,6 +38,7 @@ func TestSystemd(t *testing.T) {
 		{"agent", func(g *guest) { g.testAgent(next) }},
 		{"exec", (*guest).testExec},
 		{"agent killed in a start", (*guest).testKilledInStart},
+		{"doctor", (*guest).testDoctor},
 		{"unit", (*guest).testUnit},
 		{"bad units", (*guest).testBadUnits},
 		{"storm", (*guest).testStorm},

@@ -1,0 +1,60 @@
+package main_test
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"github.com/volagent/volagent/agent/api"
+)
+
+// doctor is what volctl doctor finds in the guest, but for what plugins are up to.
+func (g *guest) doctor() (ids []string) {
+	g.t.Helper()
+	r := g.try("volctl", "doctor", "-o", "json")
+	var d api.Doctor
+	if err := json.Unmarshal([]byte(r.out), &d); err != nil || r.code != min(len(d.Findings), 1) {
+		g.t.Fatalf("exit %d, %v: %s%s", r.code, err, r.out, r.err)
+	}
+	for _, f := range d.Findings {
+		if f.Kind != "plugin-restarts" && f.Kind != "plugin-down" {
+			ids = append(ids, f.ID)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// testDoctor: what systemd says of the agent's unit and of plugins', and a service that
+// mounts where the host sees it.
+func (g *guest) testDoctor() {
+	want := []string{"host-unit:volagent.service", "plugin-unit-order:csi-again.service", "plugin-unit-order:csi-fuse.service", "plugin-unit-order:csi-once.service"}
+	if got := g.doctor(); !slices.Equal(got, want) {
+		g.t.Fatalf("found %q, want %q", got, want)
+	}
+	g.run("systemctl", "enable", "volagent.service")
+	for _, unit := range []string{"csi-again", "csi-fuse", "csi-once"} {
+		g.run("mkdir", "-p", "/etc/systemd/system/"+unit+".service.d")
+		g.write("/etc/systemd/system/"+unit+".service.d/order.conf", "[Unit]\nBefore=volagent.service\n")
+	}
+	g.run("systemctl", "daemon-reload")
+	if got := g.doctor(); len(got) != 0 {
+		g.t.Errorf("still found %q", got)
+	}
+	// A mount unit that comes too early, and what fstab needs to be mounted at all.
+	g.write("/etc/systemd/system/srv-x.mount", "[Mount]\nWhat=nosuch\nWhere=/srv/x\nType=csi\nOptions=_netdev\n")
+	if got, want := g.doctor(), []string{"fstab-dir:/srv/x", "fstab-volume:/srv/x", "host-helper:mount.csi", "unit-order:/srv/x"}; !slices.Equal(got, want) {
+		g.t.Errorf("found %q, want %q", got, want)
+	}
+	g.run("rm", "/etc/systemd/system/srv-x.mount")
+	g.run("systemctl", "stop", "volagent.service")
+	if r := g.try("volctl", "doctor"); r.code != 7 || !strings.Contains(r.out, "volagent.service is not started") || !strings.Contains(r.out, "systemctl start volagent") {
+		g.t.Errorf("with no agent: exit %d, %s%s", r.code, r.out, r.err)
+	}
+	g.run("systemctl", "start", "volagent.service")
+	g.run("systemctl", "disable", "volagent.service") // the other parts have it as it was
+	for _, unit := range []string{"csi-again", "csi-fuse", "csi-once"} {
+		g.run("rm", "-r", "/etc/systemd/system/"+unit+".service.d")
+	}
+	g.run("systemctl", "daemon-reload")
+}
