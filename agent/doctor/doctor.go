@@ -190,11 +190,25 @@ func (d *Doctor) volumes(ctx context.Context, records []volume.Record) []Volume 
 	return all
 }
 
-func (d *Doctor) volume(ctx context.Context, r volume.Record) Volume {
+// looksAgain is how often a volume is looked at that changes under the look.
+const looksAgain = 3
+
+// volume looks at a volume, and again if the record has changed meanwhile: what was seen
+// does not belong to it. One that changes under every look is at work, and its mounts
+// are judged another time.
+func (d *Doctor) volume(ctx context.Context, r volume.Record) (v Volume) {
 	ctx, cancel := context.WithTimeout(ctx, lookWithin)
 	defer cancel()
-	v := Volume{Record: r, Owners: map[string]volume.OwnerView{}, Blocks: map[string]Block{}, Beneath: map[string]Contents{}}
-	v.Observed, v.Attempt = d.o.Queue.Look(ctx, r)
+	for range looksAgain {
+		v = d.see(ctx, r)
+		now, ok := d.o.Records.Volume(r.Volume.ID)
+		v.Moving = !ok || now.Generation != r.Generation || v.atWork()
+		if !v.Moving || !ok {
+			break
+		}
+		r = now
+	}
+	r = v.Record
 	for alloc, c := range r.Claims {
 		if c.Wanted && c.Owner.Mortal() {
 			v.Owners[alloc] = d.o.Owners.View(c.Owner)
@@ -205,6 +219,13 @@ func (d *Doctor) volume(ctx context.Context, r volume.Record) Volume {
 			v.Blocks[dev] = d.o.Host.Block(dev)
 		}
 	}
+	return v
+}
+
+// see looks at the mounts of a volume, and at what lies where one is missing.
+func (d *Doctor) see(ctx context.Context, r volume.Record) Volume {
+	v := Volume{Record: r, Owners: map[string]volume.OwnerView{}, Blocks: map[string]Block{}, Beneath: map[string]Contents{}}
+	v.Observed, v.Attempt = d.o.Queue.Look(ctx, r)
 	for _, m := range v.mounts() {
 		if m.sight.Seen != volume.SeenNothing {
 			continue

@@ -20,6 +20,7 @@ type ward struct {
 	leftovers []Leftover
 	halt      string
 
+	missing  bool   // a target is
 	onLook   func() // when a volume is looked at
 	onRemove func() // before a leftover is removed
 	alone    []string
@@ -37,7 +38,11 @@ func (w *ward) Look(context.Context, volume.Record) (volume.Observed, *volume.At
 	if w.onLook != nil {
 		w.onLook()
 	}
-	return mounted().Observed, nil
+	o := mounted().Observed
+	if w.missing {
+		o.Targets["a"] = volume.Sight{}
+	}
+	return o, nil
 }
 
 func (w *ward) Wake(id string) { w.woken = append(w.woken, id) }
@@ -125,6 +130,27 @@ func TestExamine(t *testing.T) {
 	}
 	if r := w.doctor().Examine(t.Context()); len(r.Findings) != 0 || r.Volumes != 1 || r.Claims != 2 || r.Plugins != 1 {
 		t.Errorf("a claim that came: %+v", r)
+	}
+
+	// One that is released while its mounts are looked at.
+	w = newWard()
+	w.missing = true
+	w.onLook = func() {
+		going := mounted().Record
+		going.Generation++
+		for alloc, c := range going.Claims {
+			c.Wanted, c.State = false, volume.Unpublishing
+			going.Claims[alloc] = c
+		}
+		w.records["data"] = going
+	}
+	if r := w.doctor().Examine(t.Context()); len(r.Findings) != 0 {
+		t.Errorf("a claim that went: %q", ids(r.Findings))
+	}
+	w = newWard()
+	w.missing = true
+	if got := ids(w.doctor().Examine(t.Context()).Findings); !slices.Equal(got, []string{"mount-missing:" + csi + "/p/per-alloc/a/data"}) {
+		t.Errorf("a mount that is missing: %q", got)
 	}
 
 	w = newWard()

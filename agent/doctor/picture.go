@@ -65,7 +65,14 @@ type Volume struct {
 	Owners   map[string]volume.OwnerView // of wanted claims, by alloc
 	Blocks   map[string]Block            // its block devices in this boot
 	Beneath  map[string]Contents         // what lies where a mount is missing, by path
+	// Moving is set where the record changed while it was looked at, or a step is in hand
+	// that may change it: what was seen need not belong to it.
+	Moving bool
 }
+
+// atWork reports whether a step is in hand that did not fail before: what it has made, or
+// undone, is on record only when it is over.
+func (v Volume) atWork() bool { return v.Attempt != nil && v.Attempt.Running && v.Attempt.Err == nil }
 
 // Block is a block device as the kernel shows it.
 type Block struct {

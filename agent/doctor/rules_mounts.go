@@ -9,6 +9,9 @@ import (
 // mounts is about what claims that are taken have on record, beside what is there.
 func mounts(p Picture, f *findings) {
 	for _, v := range p.Volumes {
+		if v.Moving {
+			continue
+		}
 		before := volume.SeenMount // what was found one step further down
 		for _, m := range v.mounts() {
 			if m.good() {
@@ -116,7 +119,7 @@ func leftovers(p Picture, f *findings) {
 	}
 	for _, v := range p.Volumes {
 		r := v.Record
-		if len(r.Claims) == 0 && r.Node.Staged != volume.Absent && !r.Debt {
+		if !v.Moving && len(r.Claims) == 0 && r.Node.Staged != volume.Absent && !r.Debt {
 			f.add(StagedUnclaimed, Warning, r.Volume.ID, r.Volume.ID).what("volume %s is staged at %s (%s), and nobody has a claim on it", quote(r.Volume.ID), r.Node.StagingPath, r.Node.Staged).
 				then("it stays on this host, and cannot be used on another one").do("volctl volume status %s", r.Volume.ID).
 				fix("have it unstaged", mend{kind: wake, volume: r.Key()})

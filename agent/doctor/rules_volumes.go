@@ -15,6 +15,9 @@ func quote(s string) string { return strconv.Quote(s) }
 // volumes is about the work on each volume.
 func volumes(p Picture, f *findings) {
 	for _, v := range p.Volumes {
+		if v.Moving {
+			continue
+		}
 		r := v.Record
 		id := r.Volume.ID
 		e := volume.Explain(r, v.Observed, v.Attempt)

@@ -1,15 +1,20 @@
 package main_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 
@@ -370,4 +375,40 @@ volctl doctor -q || echo "exit $?"
 	if got := string(out); !strings.Contains(got, "no findings: 1 volume, 1 claim, 1 plugin checked\nexit 0\n") || !strings.Contains(got, "\nhost-namespace:mnt\n") || !strings.Contains(got, "\nexit 1\n") {
 		t.Errorf("it says\n%s", got)
 	}
+}
+
+// TestDoctorBusy: while volumes are claimed and released all the time nothing is found
+// that is not so.
+func TestDoctorBusy(t *testing.T) {
+	t.Parallel()
+	h := newPatient(t)
+	const workers, looks = 4, 25
+	client := apiclient.New(h.socket())
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	var rounds atomic.Int64
+	for i := range workers {
+		id := fmt.Sprintf("v%d", i)
+		h.register(id, "single-node-writer")
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				if _, err := client.ClaimVolume(t.Context(), id, "a", api.ClaimRequest{}, time.Minute); err != nil {
+					t.Error(err)
+				}
+				if err := client.ReleaseClaim(t.Context(), id, "a", apiclient.ReleaseOptions{Wait: time.Minute}); err != nil {
+					t.Error(err)
+				}
+				rounds.Add(1)
+			}
+		})
+	}
+	for range looks {
+		before := rounds.Load()
+		h.doctor().only()
+		h.await("the next round", func() bool { return rounds.Load() > before })
+	}
+	cancel()
+	wg.Wait()
+	h.doctor().only()
+	h.allGone()
 }

@@ -121,7 +121,14 @@ func (c Contents) Empty() bool {
 // something is mounted, but for the root of a listing: through tells that the path itself may be a mount point.
 func (h *Host) Contents(ctx context.Context, path string, most int, through bool) (Contents, error) {
 	path = filepath.Clean(path)
-	c, err := bounded(ctx, h, kindLook, path, h.bound, func() (Contents, error) { return h.contents(path, most, through) })
+	c, err := bounded(ctx, h, kindLook, path, h.bound, func() (c Contents, err error) {
+		for range 3 {
+			if c, err = h.contents(path, most, through); !errors.Is(err, errVanished) {
+				break // else a mount came or went
+			}
+		}
+		return c, err
+	})
 	if err != nil {
 		return c, fmt.Errorf("cannot look into %q: %w", path, err)
 	}
@@ -145,6 +152,9 @@ func (h *Host) contents(path string, most int, through bool) (c Contents, err er
 		c.Size = int64(st.Size) //nolint:gosec // no file has more than that
 	case KindDir:
 		c.Names, err = names(path, most)
+	}
+	if errors.Is(err, unix.ENOENT) {
+		return Contents{}, nil // it went meanwhile
 	}
 	return c, err
 }
