@@ -153,7 +153,7 @@ func (a *agent) wire(seams Seams) error {
 	if a.plugins, err = a.newSupervisor(seams, host); err != nil {
 		return err
 	}
-	owners := owner.New(owner.Options{Boot: host.Boot(), Log: a.log.Named("owner"), Bus: a.systemd})
+	owners := owner.New(owner.Options{Boot: host.Boot(), Log: a.log.Named("owner"), Bus: a.systemd, Mounts: host})
 	if err := owners.Open(); err != nil {
 		return err
 	}
@@ -175,7 +175,7 @@ func (a *agent) wire(seams Seams) error {
 		return err
 	}
 	claims := &claim.Service{
-		Store: a.db, Queue: a.queue, Plugins: a.plugins, Paths: steps, Owners: a.owners, Halt: a.halt, Events: a.events.Add,
+		Store: a.db, Queue: a.queue, Plugins: a.plugins, Paths: steps, Places: steps, Owners: a.owners, Halt: a.halt, Events: a.events.Add,
 		Private: []string{a.c.DataDir, a.c.RuntimeDir, a.c.Socket, a.c.PluginDir},
 	}
 	a.tests = a.newTests(plugins, host, steps)

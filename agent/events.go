@@ -49,10 +49,21 @@ func tell(log hclog.Logger, e event.Event) {
 func (a *agent) volumeEvents(evs []volume.Event) {
 	a.events.Add(evs...)
 	for _, e := range evs {
+		if e.Type == "bound" {
+			a.watchMount(e)
+		}
 		if e.Type == "claim-freed" {
 			a.plugins.Released(e.Plugin)
 			a.reaper.noteFreed()
 		}
+	}
+}
+
+// watchMount watches the mount that a claim lives by, which was made just now.
+func (a *agent) watchMount(e volume.Event) {
+	r, _ := a.db.Volume(e.Volume)
+	if c := r.Claims[e.Alloc]; c.Wanted && c.Owner.Kind == volume.OwnerMount {
+		a.owners.Watch(c.Keeper())
 	}
 }
 

@@ -235,7 +235,7 @@ func (c inspectedClaim) more() (words string) {
 func inspectClaim(c volume.Claim) inspectedClaim {
 	in := inspectedClaim{Alloc: c.Alloc, State: string(c.State), Wanted: c.Wanted, Adopted: c.Adopted, Without: string(c.Without)}
 	if c.Owner.Mortal() {
-		in.Owner = c.Owner.String()
+		in.Owner = c.Keeper().String()
 	}
 	return in
 }

@@ -37,13 +37,13 @@ type reaper struct {
 	missed bool          // the last pass left releases for the next, and that was said
 }
 
-// owners returns those of all claims that are wanted.
+// owners returns those of all claims that are wanted, as they are now.
 func (s store) owners() []volume.Owner {
 	var list []volume.Owner
 	for _, r := range s.Volumes() {
 		for _, c := range r.Claims {
 			if c.Wanted && c.Owner.Mortal() {
-				list = append(list, c.Owner)
+				list = append(list, c.Keeper())
 			}
 		}
 	}
@@ -96,14 +96,14 @@ func (r *reaper) pass(ctx context.Context) bool {
 	)
 	for _, rec := range r.db.Volumes() {
 		for _, c := range rec.Claims {
-			if !c.Wanted || !c.Owner.Mortal() || !r.owners.Gone(c.Owner) {
+			if !c.Wanted || !c.Owner.Mortal() || !r.owners.Gone(c.Keeper()) {
 				continue
 			}
 			slots <- struct{}{}
 			wg.Go(func() {
 				defer func() { <-slots }()
 				if err := r.claims.Reap(ctx, rec.Volume.ID, c); err != nil && ctx.Err() == nil {
-					r.log.Debug("cannot release a claim whose owner is gone", "volume", rec.Volume.ID, "alloc", c.Alloc, "owner", c.Owner.String(), "error", err)
+					r.log.Debug("cannot release a claim whose owner is gone", "volume", rec.Volume.ID, "alloc", c.Alloc, "owner", c.Keeper().String(), "error", err)
 					missed.Add(1)
 					last.Store(&err)
 				}

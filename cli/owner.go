@@ -43,6 +43,12 @@ func ownerText(c *api.Claim) string {
 		if o.PID != 0 {
 			how = fmt.Sprintf("%s %d", how, o.PID)
 		}
+	case api.OwnerMount:
+		if who, how = "mount", o.State; o.PID != 0 { // it is not mounted yet
+			who = joined(" ", fmt.Sprintf("mount by pid %d", o.PID), o.Command)
+		} else if how == api.OwnerRunning {
+			how = ""
+		}
 	default:
 		return dash(o.Kind)
 	}

@@ -3,8 +3,6 @@ package volmgr
 import (
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"syscall"
 
 	"github.com/volagent/volagent/volmgr/mount"
@@ -19,49 +17,84 @@ func notEmpty(err error) bool {
 // bind mounts a published target at the directory that the user named.
 func (s step) bind() volume.Outcome {
 	c := s.claim()
-	if err := usable(c.At, c.Mode.Attachment); err != nil {
-		return s.changeFirst(err)
+	place, err := s.place(c)
+	if err != nil {
+		return s.noPlace(fmt.Errorf("cannot use %s as a mount point: %w", c.At, err))
 	}
-	sight := s.m.o.Host.Look(s.ctx, c.At)
+	defer place.Close()
+	sight := s.lookAt(place)
+	like := mount.Like{ReadOnly: c.ReadOnly && c.Mode.Attachment == volume.FileSystem, Flags: c.Flags()}
 	switch {
 	case sight.Seen == volume.SeenMount && ours(c, sight): // made before a crash
-	case sight.Seen != volume.SeenNothing:
-		return s.changeFirst(fmt.Errorf("cannot use %s as a mount point: something else is mounted there", c.At))
-	default:
-		if err := s.m.o.Host.Bind(s.ctx, c.Target, c.At); err != nil {
+		if err := s.m.o.Host.MakeLike(s.ctx, place, like); err != nil {
 			return s.outcome(err)
 		}
-		sight = s.m.o.Host.Look(s.ctx, c.At)
+		sight.ReadOnly = sight.ReadOnly || like.ReadOnly
+	case sight.Seen != volume.SeenNothing:
+		return s.changeFirst(fmt.Errorf("cannot use %s as a mount point: something else is mounted there%s", c.At, detail(sight)))
+	default:
+		if sight, err = s.m.o.Host.Attach(s.ctx, c.Target, place, like); err != nil {
+			return s.outcome(err)
+		}
 	}
 	if sight.Seen != volume.SeenMount || !ours(c, sight) {
 		return s.unverified("the volume was bound at %s, and something else shows there: %s", c.At, words(sight))
 	}
-	if c.ReadOnly && !sight.ReadOnly && c.Mode.Attachment == volume.FileSystem {
-		if err := s.m.o.Host.MakeReadOnly(s.ctx, c.At); err != nil {
-			return s.outcome(err)
-		}
-	}
-	return volume.Outcome{Mount: &sight.Identity}
+	return volume.Outcome{Sight: &sight, Mount: &sight.Identity}
 }
 
-// usable refuses a mount point that is not there, is of the wrong kind, or that a
-// link leads to: whoever may change the link could aim the mount elsewhere.
-func usable(at string, mode volume.AttachmentMode) error {
-	end, err := filepath.EvalSymlinks(at)
-	switch {
-	case err != nil:
-		return fmt.Errorf("cannot use %s as a mount point: %w", at, err)
-	case end != at:
-		return fmt.Errorf("cannot use %s as a mount point: a link leads on to %s; name that", at, end)
+// noPlace is a failure to get at the claim's own directory. A walk that got no answer
+// may get one later; about all else something has to be changed.
+func (s step) noPlace(err error) volume.Outcome {
+	var hung *mount.HungError
+	if errors.As(err, &hung) || s.ctx.Err() != nil {
+		return s.unsent(err)
 	}
-	info, err := os.Lstat(at)
-	if err != nil {
-		return fmt.Errorf("cannot use %s as a mount point: %w", at, err)
+	return s.changeFirst(err)
+}
+
+// lookAt is what is mounted at the claim's own directory, which nobody walks to while
+// it is lent.
+func (s step) lookAt(p *mount.Place) volume.Sight {
+	if p != nil && p.Lent() {
+		return p.Look()
 	}
-	if info.IsDir() != (mode == volume.FileSystem) {
-		return fmt.Errorf("cannot use %s as a mount point: a %s volume needs a %s there", at, mode, map[bool]string{true: "directory", false: "file"}[mode == volume.FileSystem])
+	return bindSight(s.m.o.Host.Look(s.ctx, s.claim().At))
+}
+
+// place is the directory, or file, that a claim's volume is to be bound at: the very
+// one that the caller lends, or what its path leads to.
+func (s step) place(c volume.Claim) (*mount.Place, error) {
+	p := s.m.lent(s.r.Volume.ID, c)
+	if p == nil {
+		var err error
+		if p, err = s.m.o.Host.OpenPlace(s.ctx, c.At); err != nil {
+			return nil, err
+		}
 	}
-	return nil
+	mode := c.Mode.Attachment
+	if p.Dir() != (mode == volume.FileSystem) {
+		p.Close()
+		return nil, fmt.Errorf("a %s volume needs a %s there", mode, map[bool]string{true: "directory", false: "file"}[mode == volume.FileSystem])
+	}
+	return p, nil
+}
+
+// bindSight is what is seen where a user wants a volume. What mounts something there on
+// demand (autofs) is under the volume, and nothing by itself.
+func bindSight(s volume.Sight) volume.Sight {
+	if mount.OnDemand(s) {
+		return volume.Sight{}
+	}
+	return s
+}
+
+// detail is what a look says beyond what it saw.
+func detail(s volume.Sight) string {
+	if s.Detail == "" {
+		return ""
+	}
+	return ": " + s.Detail
 }
 
 // changeFirst is a failure that something has to be changed about.
@@ -76,7 +109,11 @@ func (s step) changeFirst(err error) volume.Outcome {
 // first.
 func (s step) unbind() volume.Outcome {
 	c := s.withMount(s.claim())
-	sight := s.m.o.Host.Look(s.ctx, c.At)
+	lent := s.m.lent(s.r.Volume.ID, c)
+	if lent != nil {
+		defer lent.Close()
+	}
+	sight := s.lookAt(lent)
 	if sight.Seen == volume.SeenNothing {
 		return volume.Outcome{Unseen: s.vanished(c.BoundMount)}
 	}
@@ -87,7 +124,7 @@ func (s step) unbind() volume.Outcome {
 	if s.a.How != volume.WithPlugin {
 		unseen, failed := s.climb(c.At)
 		if failed.Err == nil {
-			failed = s.stillMounted()
+			failed = s.nothing(s.lookAt(lent))
 		}
 		failed.Unseen = unseen
 		return failed
@@ -95,7 +132,7 @@ func (s step) unbind() volume.Outcome {
 	if err := s.m.o.Host.Unmount(s.ctx, c.At, mount.Plain); err != nil {
 		return s.busy(s.outcome(err), c.At)
 	}
-	return s.stillMounted()
+	return s.nothing(s.lookAt(lent))
 }
 
 // notOurs leaves what somebody else mounted at the user's directory, unless our

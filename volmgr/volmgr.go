@@ -48,8 +48,9 @@ type Options struct {
 
 // Manager does steps. It keeps no state of its own but what is in hand.
 type Manager struct {
-	o    Options
-	dirs allocDirs
+	o     Options
+	dirs  allocDirs
+	loans loans
 }
 
 // New returns a Manager; it touches nothing.
@@ -114,7 +115,11 @@ func (m *Manager) Observe(ctx context.Context, r volume.Record, now volume.Glimp
 		wanted = wanted || c.Wanted
 		leaving[c.Target], leaving[c.At] = !c.Wanted, !c.Wanted
 		look(c.Target, func(s volume.Sight) { o.Targets[alloc] = s })
-		look(c.At, func(s volume.Sight) { o.Binds[alloc] = s })
+		if s, lent := m.unwalked(r.Volume.ID, c); lent && c.At != "" && c.At != now.Path {
+			o.Binds[alloc] = s
+			continue
+		}
+		look(c.At, func(s volume.Sight) { o.Binds[alloc] = bindSight(s) })
 	}
 	for _, w := range r.Node.Watches {
 		look(w.Path, func(s volume.Sight) { o.Watched[w.Path] = s })

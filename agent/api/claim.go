@@ -23,8 +23,9 @@ type ClaimRequest struct {
 	At string `json:"at,omitempty"`
 	// AtFD is a descriptor of the caller's that is open on At (O_PATH). The bind is then
 	// made on that very directory, without another walk to it, which a directory that
-	// is mounted on demand (autofs) would make wait for the caller itself. -1 in effect
-	// if it is left out.
+	// is mounted on demand (autofs) would make wait for the caller itself. Only root may
+	// lend one, of its own mount namespace, to a request that waits. -1 in effect if it
+	// is left out.
 	AtFD *int `json:"at_fd,omitempty"`
 	// AtFlags are options of the mount at At alone, in the words of mount(8): nosuid,
 	// nodev, noexec, noatime, nodiratime, relatime, strictatime, nosymfollow.
@@ -101,10 +102,14 @@ type Claim struct {
 	AttachmentMode string `json:"attachment_mode"`
 	Owner          Owner  `json:"owner"`
 	// Path is where the volume is for this alloc: At if asked for, else Target.
-	Path   string    `json:"path"`
-	Target string    `json:"target"`
-	At     string    `json:"at,omitempty"`
-	Since  time.Time `json:"since"`
+	Path   string `json:"path"`
+	Target string `json:"target"`
+	At     string `json:"at,omitempty"`
+	// AtFlags are options of the mount at At alone. AtWritable is set where At is left
+	// writable while nothing is mounted there.
+	AtFlags    []string  `json:"at_flags,omitempty"`
+	AtWritable bool      `json:"at_writable,omitempty"`
+	Since      time.Time `json:"since"`
 	Ownership
 	// Adopted tells a claim that was rebuilt from what is mounted, after the
 	// state database was lost. It counts as a writer.

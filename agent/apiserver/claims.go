@@ -36,15 +36,41 @@ func (s *Server) claim(w http.ResponseWriter, r *http.Request) error {
 	if err := body(w, r, &req); err != nil {
 		return err
 	}
+	flags, err := volume.AtFlags(req.AtFlags)
+	if err != nil {
+		return err
+	}
+	fd, err := atFD(req.AtFD, peerOf(r.Context()))
+	if err != nil {
+		return err
+	}
 	rec, c, err := s.o.Claims.Claim(r.Context(), r.PathValue("id"), volume.Request{
 		Alloc: r.PathValue("alloc"), ReadOnly: req.ReadOnly,
 		Access: volume.AccessMode(req.AccessMode), Attachment: volume.AttachmentMode(req.AttachmentMode),
-		MountFlags: req.MountFlags, At: req.At, Owner: fromOwner(req.Owner), Own: fromOwnership(req.Ownership),
+		MountFlags: req.MountFlags, At: req.At, AtFD: fd, AtFlags: flags, AtWritable: req.AtWritable,
+		Owner: fromOwner(req.Owner, peerOf(r.Context())), Own: fromOwnership(req.Ownership),
 	}, wait)
 	if err != nil {
 		return s.withLog(err, s.pluginOf(r.PathValue("id")))
 	}
 	return s.answer(w, s.toClaim(rec, c))
+}
+
+// atFD is a descriptor that the caller lends; nil if it lends none. Only root may: the
+// agent mounts at whatever it is open on.
+func atFD(fd *int, p Peer) (*volume.Descriptor, error) {
+	switch {
+	case fd == nil || *fd == -1:
+		return nil, nil
+	case *fd < 0:
+		return nil, volume.Errorf(volume.ErrInvalid, "at_fd is %d, which is no descriptor", *fd)
+	case !p.Known || p.UID != 0:
+		return nil, &api.Error{
+			Code: api.CodePermission, Message: p.String() + " may not lend the agent a descriptor (at_fd): only root may",
+			Hint: "leave at_fd out: the agent opens the directory itself",
+		}
+	}
+	return &volume.Descriptor{PID: p.PID, FD: *fd}, nil
 }
 
 func (s *Server) detach(w http.ResponseWriter, r *http.Request) error {

@@ -214,7 +214,8 @@ func toClaim(r volume.Record, c volume.Claim, p volume.PluginView, owners volume
 	a := api.Claim{
 		Volume: r.Volume.ID, PluginID: r.Volume.PluginID, Alloc: c.Alloc, State: string(c.State), Wanted: c.Wanted,
 		ReadOnly: c.ReadOnly, AccessMode: string(c.Mode.Access), AttachmentMode: string(c.Mode.Attachment),
-		Owner: toOwner(c.Owner, owners), Path: c.Path(), Target: c.Target, At: c.At, Since: c.Since,
+		Owner: toOwner(c.Keeper(), owners), Path: c.Path(), Target: c.Target, At: c.At, Since: c.Since,
+		AtFlags: c.Flags(), AtWritable: c.AtWritable,
 		Ownership: toOwnership(c.Own),
 	}
 	if c.Adopted {
@@ -253,9 +254,15 @@ func toOwnership(o volume.Ownership) api.Ownership {
 	return api.Ownership{UID: number(o.UID), GID: number(o.GID), Mode: o.Mode, Recursive: o.Recursive}
 }
 
-// fromOwner is whom a request names; only what its kind calls for counts.
-func fromOwner(o api.Owner) volume.Owner {
+// fromOwner is whom a request names; only what its kind calls for counts. A mount that
+// names no process was asked for by the caller.
+func fromOwner(o api.Owner, p Peer) volume.Owner {
 	switch o.Kind {
+	case api.OwnerMount:
+		if o.PID == 0 {
+			o.PID = p.PID
+		}
+		return volume.Owner{Kind: volume.OwnerMount, PID: o.PID}
 	case api.OwnerPID:
 		return volume.Owner{Kind: volume.OwnerPID, PID: o.PID}
 	case api.OwnerUnit:

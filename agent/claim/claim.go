@@ -49,6 +49,12 @@ type Paths interface {
 	TargetPath(pluginID, alloc, id string) string
 }
 
+// Places keeps descriptors of directories that callers lend.
+type Places interface {
+	// Lend keeps one that is open on a claim's own directory until it is given back.
+	Lend(id, alloc, at string, d volume.Descriptor) (giveBack func(), err error)
+}
+
 // Owners tells who is alive.
 type Owners interface {
 	volume.Owners
@@ -66,6 +72,8 @@ type Service struct {
 	Queue   Queue
 	Plugins Plugins
 	Paths   Paths
+	// Places may be nil where no caller lends a descriptor.
+	Places Places
 	// Owners may be nil where all claims are without an owner.
 	Owners Owners
 	// Private are directories that no claim may be bound in or over.
@@ -114,6 +122,11 @@ func (s *Service) Claim(ctx context.Context, id string, ask volume.Request, wait
 		waiting, cancel = context.WithTimeout(ctx, wait)
 		defer cancel()
 	}
+	giveBack, err := s.borrow(req)
+	if err != nil {
+		return volume.Record{}, volume.Claim{}, err
+	}
+	defer giveBack()
 	made, err := s.admit(ctx, waiting, req)
 	if err != nil {
 		return volume.Record{}, volume.Claim{}, err
@@ -123,7 +136,7 @@ func (s *Service) Claim(ctx context.Context, id string, ask volume.Request, wait
 		return r, c, err
 	}
 	if s.Owners != nil {
-		s.Owners.Watch(c.Owner)
+		s.Owners.Watch(c.Keeper())
 	}
 	if c.State != volume.Taken {
 		s.Queue.Wake(req.Volume) // a new request is worth another try
@@ -134,6 +147,9 @@ func (s *Service) Claim(ctx context.Context, id string, ask volume.Request, wait
 	key := waitKey{req.Volume, req.Alloc, c.Seq}
 	s.join(key, made)
 	r, c, err = s.mounted(waiting, req, c.Seq)
+	if err == nil && s.Owners != nil {
+		s.Owners.Watch(c.Keeper()) // that may be another by now
+	}
 	if s.leave(key, err) && !errors.Is(context.Cause(ctx), volume.ErrStopping) {
 		return r, c, s.withdraw(ctx, key, err)
 	}
@@ -203,8 +219,24 @@ func (s *Service) check(ctx context.Context, req *request) error {
 	return s.resolve(ctx, &req.Request)
 }
 
+// borrow takes over the descriptor that the caller lends, until it is given back.
+func (s *Service) borrow(req request) (giveBack func(), err error) {
+	switch {
+	case req.AtFD == nil:
+		return func() {}, nil
+	case s.Places == nil || !req.Waits || req.At == "":
+		return nil, volume.Errorf(volume.ErrInvalid, "at_fd is good only beside at, and for as long as the request waits")
+	}
+	return s.Places.Lend(req.Volume, req.Alloc, req.At, *req.AtFD)
+}
+
 func (s *Service) checkAt(req *request) error {
-	if req.At == "" {
+	switch {
+	case req.At == "" && req.Owner.Kind == volume.OwnerMount:
+		return volume.Errorf(volume.ErrInvalid, "a claim is owned by a mount only with the directory (at) that the mount is at")
+	case req.At == "" && req.AtFlags != "":
+		return volume.Errorf(volume.ErrInvalid, "mount options (at_flags) are for the directory (at) that the volume is to be bound at, and none was given")
+	case req.At == "":
 		return nil
 	}
 	clean := filepath.Clean(req.At)

@@ -48,7 +48,7 @@ func (s *Service) detach(ctx context.Context, id, alloc string, force bool, how 
 		if !force {
 			s.recheck(ctx, r)
 		}
-		if err := volume.MayDetach(id, before, s.Owners.View(before.Owner), force); err != nil {
+		if err := volume.MayDetach(id, before, s.Owners.View(before.Keeper()), force); err != nil {
 			return err
 		}
 	}
@@ -69,9 +69,15 @@ func (s *Service) detach(ctx context.Context, id, alloc string, force bool, how 
 // release makes the intent durable and wakes the queue; it reports whether that
 // was news. A claim that the same alloc made anew is another, and stays.
 func (s *Service) release(ctx context.Context, id, alloc string, seq uint64, how volume.Without) (released bool, err error) {
+	return s.releaseIf(ctx, id, alloc, how, func(now volume.Claim) bool { return now.Seq == seq })
+}
+
+// releaseIf is release of a claim that is, as it is then, the one that is meant.
+func (s *Service) releaseIf(ctx context.Context, id, alloc string, how volume.Without, meant func(now volume.Claim) bool) (released bool, err error) {
 	var was, now volume.ClaimState
 	err = s.Store.Change(ctx, id, func(r volume.Record) (volume.Record, bool, error) {
-		if c, ok := r.Claims[alloc]; ok && c.Seq != seq {
+		released = false
+		if c, ok := r.Claims[alloc]; ok && !meant(c) {
 			return r, false, nil
 		}
 		next, err := volume.ReleaseWithout(r, alloc, how)

@@ -29,7 +29,7 @@ func (s *Service) recheck(ctx context.Context, r volume.Record) bool {
 	var owners []volume.Owner
 	for _, c := range r.Ordered() {
 		if c.Wanted && c.Owner.Mortal() {
-			owners = append(owners, c.Owner)
+			owners = append(owners, c.Keeper())
 		}
 	}
 	if s.Owners == nil || len(owners) == 0 {
@@ -52,22 +52,30 @@ func (s *Service) reapAll(ctx context.Context, id string) {
 
 // past reports whether a claim is wanted still, although its owner is gone.
 func (s *Service) past(c volume.Claim) bool {
-	return s.Owners != nil && c.Wanted && c.Owner.Mortal() && s.Owners.Gone(c.Owner)
+	return s.Owners != nil && c.Wanted && c.Owner.Mortal() && s.Owners.Gone(c.Keeper())
 }
 
 // Reap releases a claim whose owner is gone. It is the release that Detach makes;
 // with both at once there is one. A claim that the alloc made since is another,
-// and stays.
+// and stays; so does one that the owner turns out to keep, when the release is to be
+// stored. Of a mount that is exact: the agent takes away none before it is off the
+// record, so what is on record then and not mounted was unmounted by somebody else.
 func (s *Service) Reap(ctx context.Context, id string, c volume.Claim) error {
 	if !s.past(c) {
 		return nil
 	}
-	released, err := s.release(ctx, id, c.Alloc, c.Seq, volume.WithPlugin)
+	released, err := s.releaseIf(ctx, id, c.Alloc, volume.WithPlugin, func(now volume.Claim) bool {
+		return now.Seq == c.Seq && s.past(now)
+	})
 	if errors.Is(err, volume.ErrNotFound) {
 		return nil // it is gone already
 	}
 	if released {
-		s.say(id, c.Alloc, "owner-gone", c.Owner.String()+" has ended")
+		ended := " has ended"
+		if c.Keeper().ByMount() {
+			ended = " was taken away"
+		}
+		s.say(id, c.Alloc, "owner-gone", c.Keeper().String()+ended)
 	}
 	return err
 }

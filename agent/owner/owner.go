@@ -1,5 +1,5 @@
 // Package owner tells who is alive: processes through pidfds, units of the
-// system's service manager through D-Bus. It watches those that claims name, and
+// system's service manager through D-Bus, mounts by the kernel's word. It watches those that claims name, and
 // says when one ended; what that means for a claim is not decided here.
 //
 // Nobody is taken for gone without an answer: a bus that cannot be reached, or a
@@ -31,15 +31,18 @@ type Options struct {
 	AskEvery time.Duration
 	// Bus is the way to systemd; it stays the caller's. Nil: one of its own.
 	Bus *systemd.Bus
+	// Mounts tells of mounts that are owners; nil: no owner is one.
+	Mounts Mounts
 }
 
 // Watcher watches owners. Its methods are safe for concurrent use; Gone answers
-// from memory.
+// from memory, and about mounts from the kernel's.
 type Watcher struct {
 	boot  string
 	ended chan struct{}
 	procs *processes
 	units *units
+	mnts  *mounts
 
 	keep   sync.Mutex // one Keep at a time
 	cancel context.CancelFunc
@@ -57,6 +60,7 @@ func New(o Options) *Watcher {
 	}
 	w.procs = newProcesses(o, w.tell)
 	w.units = newUnits(o, w.tell)
+	w.mnts = newMounts(o, w.tell)
 	return w
 }
 
@@ -76,6 +80,7 @@ func (w *Watcher) Open() error {
 func (w *Watcher) Close() error {
 	w.cancel()
 	err := w.procs.stop()
+	w.mnts.stop()
 	w.wg.Wait()
 	return err
 }
@@ -91,15 +96,17 @@ func (w *Watcher) tell() {
 	}
 }
 
-// Watch watches an owner from now on, until a Keep that does not name it. One
-// that has ended already is told as if it had ended now.
+// Watch watches an owner, a claim's keeper, from now on, until a Keep that does not
+// name it. One that has ended already is told as if it had ended now.
 func (w *Watcher) Watch(o volume.Owner) {
 	switch {
 	case !o.Mortal():
 	case o.Boot != w.boot:
 		w.tell()
-	case o.Kind == volume.OwnerPID:
+	case o.Process():
 		w.procs.watch(processOf(o))
+	case o.ByMount():
+		w.mnts.watch(o)
 	case o.Kind == volume.OwnerUnit:
 		w.units.watch(o.Unit)
 	}
@@ -112,11 +119,13 @@ func (w *Watcher) Keep(list func() []volume.Owner) {
 	defer w.keep.Unlock()
 	w.procs.turn()
 	w.units.turn()
+	w.mnts.turn()
 	for _, o := range list() {
 		w.Watch(o)
 	}
 	w.procs.drop()
 	w.units.drop()
+	w.mnts.drop()
 }
 
 // Gone reports whether an owner is known to have ended.
@@ -126,8 +135,10 @@ func (w *Watcher) Gone(o volume.Owner) bool {
 		return false
 	case o.Boot != w.boot:
 		return true
-	case o.Kind == volume.OwnerPID:
+	case o.Process():
 		return w.procs.gone(processOf(o))
+	case o.Kind == volume.OwnerMount:
+		return w.mnts.gone(o)
 	default:
 		return w.units.life(o) == volume.LifeGone
 	}
@@ -140,7 +151,12 @@ func (w *Watcher) View(o volume.Owner) volume.OwnerView {
 		return volume.OwnerView{Life: volume.LifeRunning}
 	case o.Boot != w.boot:
 		return volume.OwnerView{Life: volume.LifeGone}
-	case o.Kind == volume.OwnerPID:
+	case o.Kind == volume.OwnerMount && !o.Process():
+		if w.mnts.gone(o) {
+			return volume.OwnerView{Life: volume.LifeGone}
+		}
+		return volume.OwnerView{Life: volume.LifeRunning}
+	case o.Process():
 		v := volume.OwnerView{Life: w.procs.check(processOf(o))}
 		if v.Life != volume.LifeGone {
 			v.PID, v.Command = o.PID, command(o.PID)
@@ -163,8 +179,9 @@ func (w *Watcher) Check(ctx context.Context, owners []volume.Owner) {
 	for _, o := range owners {
 		switch {
 		case !o.Mortal() || o.Boot != w.boot:
-		case o.Kind == volume.OwnerPID:
+		case o.Process():
 			w.procs.check(processOf(o))
+		case o.Kind == volume.OwnerMount: // the kernel is asked each time
 		case !asked[o.Unit]:
 			asked[o.Unit] = true
 			if _, err := w.units.ask(ctx, o.Unit); err != nil {
@@ -181,12 +198,12 @@ func (w *Watcher) Resolve(ctx context.Context, o volume.Owner) (volume.Owner, er
 	switch o.Kind {
 	case "", volume.OwnerNone:
 		return volume.Owner{Kind: volume.OwnerNone}, nil
-	case volume.OwnerPID:
+	case volume.OwnerPID, volume.OwnerMount:
 		start, err := resolve(o.PID)
 		if err != nil {
 			return o, err
 		}
-		o = volume.Owner{Kind: volume.OwnerPID, PID: o.PID, StartTime: start, Boot: w.boot}
+		o = volume.Owner{Kind: o.Kind, PID: o.PID, StartTime: start, Boot: w.boot}
 	case volume.OwnerUnit:
 		unit, invocation, err := w.units.resolve(ctx, o.Unit, o.Invocation)
 		if err != nil {
@@ -194,7 +211,7 @@ func (w *Watcher) Resolve(ctx context.Context, o volume.Owner) (volume.Owner, er
 		}
 		o = volume.Owner{Kind: volume.OwnerUnit, Unit: unit, Invocation: invocation, Boot: w.boot}
 	default:
-		return o, volume.Errorf(volume.ErrInvalid, "unknown kind of owner %q; one of %s, %s, %s", o.Kind, volume.OwnerPID, volume.OwnerUnit, volume.OwnerNone)
+		return o, volume.Errorf(volume.ErrInvalid, "unknown kind of owner %q; one of %s, %s, %s, %s", o.Kind, volume.OwnerPID, volume.OwnerUnit, volume.OwnerMount, volume.OwnerNone)
 	}
 	w.Watch(o)
 	return o, nil

@@ -26,27 +26,6 @@ const (
 	Lazy
 )
 
-// Bind mounts what is at src at dst also, without the mounts below it. Dst is
-// not followed if it is a symbolic link, but refused. The bound may pass with
-// the bind still to come: *HungError.
-func (h *Host) Bind(ctx context.Context, src, dst string) error {
-	dst = filepath.Clean(dst)
-	_, err := bounded(ctx, h, kindChange, dst, h.bound, func() (struct{}, error) { return struct{}{}, h.bind(src, dst) })
-	if err != nil {
-		return fmt.Errorf("cannot bind %q at %q: %w", src, dst, err)
-	}
-	return nil
-}
-
-func (h *Host) bind(src, dst string) error {
-	fd, err := h.openNoLink(dst)
-	if err != nil {
-		return err
-	}
-	defer closeFD(fd)
-	return retry(func() error { return unix.Mount(src, h.fdLink(fd), "", unix.MS_BIND, "") })
-}
-
 // openNoLink opens path for reference alone and refuses a symbolic link.
 func (h *Host) openNoLink(path string) (int, error) {
 	fd, err := open(path, unix.O_PATH|unix.O_NOFOLLOW)

@@ -16,6 +16,7 @@ type kind string
 const (
 	kindLook    kind = "look at"
 	kindChange  kind = "change"
+	kindWalk    kind = "walk to"
 	kindUnmount kind = "unmount"
 	kindForce   kind = "force unmount of"
 	kindLazy    kind = "lazy unmount of"

@@ -23,9 +23,10 @@ type point struct {
 	id       volume.MountIdentity
 	at       string // mount point
 	source   string
-	readOnly bool // the mount, or its file system
-	deleted  bool // its root directory or file is unlinked
-	shared   bool // mounts below it propagate
+	readOnly bool   // the mount, or its file system
+	attr     uint64 // of the mount, as mount_setattr(2) has them
+	deleted  bool   // its root directory or file is unlinked
+	shared   bool   // mounts below it propagate
 }
 
 // lookMask is what every look needs; asking less lets a file system answer
@@ -113,6 +114,7 @@ func (h *Host) pointOf(st unix.Statx_t, fd int, path string, more uint64) (point
 		return point{}, errVanished
 	}
 	p := h.fromInfo(table[0])
+	p.attr = attrOf(table[0])
 	if p.id.ID = unique; unique == 0 {
 		p.id.ID = h.uniqueID(table[0].ID)
 	}
@@ -189,7 +191,8 @@ func (h *Host) fromStatmount(r statmountReply) point {
 		p.source = string(r.str(atSBSource))
 	}
 	p.shared = r.u64(atMntShare)&unix.MS_SHARED != 0
-	p.readOnly = r.u64(atMntAttr)&unix.MOUNT_ATTR_RDONLY != 0 || r.u32(atSBFlags)&unix.MS_RDONLY != 0
+	p.attr = r.u64(atMntAttr)
+	p.readOnly = p.attr&unix.MOUNT_ATTR_RDONLY != 0 || r.u32(atSBFlags)&unix.MS_RDONLY != 0
 	return p
 }
 

@@ -135,6 +135,22 @@ func (h *Host) fromInfo(m *mountinfo.Info) point {
 	return p
 }
 
+// attrOf reads the attributes of a mount from its line in the table.
+func attrOf(m *mountinfo.Info) (attr uint64) {
+	for name, bit := range attrs {
+		if hasOption(m.Options, name) {
+			attr |= bit
+		}
+	}
+	if hasOption(m.Options, "ro") {
+		attr |= unix.MOUNT_ATTR_RDONLY
+	}
+	if attr&unix.MOUNT_ATTR__ATIME == 0 && !hasOption(m.Options, "relatime") {
+		attr |= unix.MOUNT_ATTR_STRICTATIME // which the table shows by naming none
+	}
+	return attr
+}
+
 func hasOption(options, name string) bool {
 	return slices.Contains(strings.Split(options, ","), name)
 }

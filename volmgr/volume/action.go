@@ -90,6 +90,7 @@ const (
 	CauseWatch   Cause = "watch"   // a late effect may still come
 	CauseDebt    Cause = "debt"    // what a forced deregister left of the same storage comes first
 	CauseExpand  Cause = "expand"  // the volume is expanded first
+	CauseOwner   Cause = "owner"   // a claim's owner is gone, and it is about to be released
 	CauseInvalid Cause = "invalid" // the record holds a state this release does not know
 )
 

@@ -21,8 +21,14 @@ type Request struct {
 	Attachment AttachmentMode
 	MountFlags []string
 	At         string
-	Owner      Owner
-	Own        Ownership
+	// AtFlags are mount options of At alone, as AtFlags returns them.
+	AtFlags string
+	// AtWritable leaves At as it is while nothing is mounted there.
+	AtWritable bool
+	// AtFD is a descriptor of the caller's that is open on At; nil if it lends none.
+	AtFD  *Descriptor
+	Owner Owner
+	Own   Ownership
 	// Owners tells which holders are gone; with nil none is.
 	Owners Owners
 
@@ -63,6 +69,9 @@ func Admit(r Record, req Request, p PluginInfo, now time.Time) (Record, error) {
 	if err != nil {
 		return r, err
 	}
+	if req.AtFlags != "" && mode.Attachment != FileSystem {
+		return r, Errorf(ErrInvalid, "volume %q is claimed as a %s, and mount options (%s) are for a file system", v.ID, mode.Attachment, req.AtFlags)
+	}
 	own, err := req.ownable(v.ID, mode, p.Caps)
 	if err != nil {
 		return r, err
@@ -93,7 +102,7 @@ func Admit(r Record, req Request, p PluginInfo, now time.Time) (Record, error) {
 	return r.with(Claim{
 		Alloc: req.Alloc, Seq: r.Node.Seq, Wanted: true, State: Pending,
 		ReadOnly: req.ReadOnly, Mode: mode.Capability, Owner: req.Owner, Since: now,
-		Target: req.Target, At: req.At, Own: own,
+		Target: req.Target, At: req.At, AtFlags: req.AtFlags, AtWritable: req.AtWritable, Own: own,
 	}), nil
 }
 
@@ -118,7 +127,8 @@ func again(r Record, c Claim, req Request) error {
 	note("attachment mode", req.Attachment != "" && req.Attachment != c.Mode.Attachment)
 	note("mount flags", len(req.MountFlags) > 0 && !slices.Equal(req.MountFlags, r.Node.Mode.MountFlags))
 	note("directory", req.At != c.At)
-	note("owner", req.Owner != c.Owner)
+	note("owner", !c.ownedAs(req.Owner))
+	note("mount options at "+c.At, req.AtFlags != c.AtFlags)
 	note("uid, gid or mode", req.Own != c.Own.asked())
 	if len(differ) == 0 {
 		return nil
@@ -215,7 +225,7 @@ func inTheWay(r Record, mode AccessMode, blocking []Claim, owners Owners, now ti
 			}
 			name := fmt.Sprintf("%q (%s, for %s", c.Alloc, state, age)
 			if c.Owner.Mortal() && owners != nil {
-				name += ", owned by " + c.Owner.Describe(owners.View(c.Owner))
+				name += ", owned by " + c.Keeper().Describe(owners.View(c.Keeper()))
 			}
 			names = append(names, name+")")
 		} else {

@@ -93,7 +93,7 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 		e.State, e.Summary = StateStuck, "stuck: the agent sends no call"
 	case a.Cause == CauseForeign || a.Cause == CauseHung || a.Cause == CauseInvalid:
 		e.State, e.Summary = StateStuck, "stuck: "+a.Reason
-	case a.Cause == CauseWatch || a.Cause == CauseDebt || a.Cause == CauseExpand:
+	case a.Cause == CauseWatch || a.Cause == CauseDebt || a.Cause == CauseExpand || a.Cause == CauseOwner:
 		e.Notes = append(e.Notes, a.Reason)
 	}
 	if lack := o.Plugin.Lack(r); lack != "" && a.Cause != CausePlugin && r.Held() {
@@ -229,7 +229,7 @@ func Droppable(r Record) error {
 		if c.Wanted {
 			owned := ""
 			if c.Owner.Mortal() {
-				owned = ", owned by " + c.Owner.String()
+				owned = ", owned by " + c.Keeper().String()
 			}
 			return Errorf(ErrRefused, "volume %q is claimed by %q (%s%s), which is alive", r.Volume.ID, c.Alloc, c.State, owned).
 				WithHint("%s", c.freedBy(r.Volume.ID))

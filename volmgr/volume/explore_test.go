@@ -26,6 +26,9 @@ func TestExplore(t *testing.T) {
 		{name: "neither"},
 		{name: "hollow stage", stage: true, hollow: true},
 		{name: "stage and bind", stage: true, bind: true},
+		{name: "stage and mount", stage: true, bind: true, kept: true},
+		{name: "mount alone", bind: true, kept: true},
+		{name: "without the plugin, stage and mount", stage: true, bind: true, kept: true, escape: true},
 		{name: "stage and own", stage: true, own: true},
 		{name: "without the plugin, stage", stage: true, escape: true},
 		{name: "without the plugin, attach and stage", attach: true, stage: true, escape: true},
@@ -69,7 +72,7 @@ func TestExplore(t *testing.T) {
 		t.Run(v.name, func(t *testing.T) {
 			t.Parallel()
 			budgets := budgets
-			if (v.escape || v.own || v.expand) && !*deep {
+			if (v.escape || v.own || v.kept || v.expand) && !*deep {
 				budgets = narrow
 			}
 			for _, b := range budgets {
@@ -172,6 +175,9 @@ func (x *explorer) expand(s state, at int32) string {
 	if bad := x.settles(s); bad != "" {
 		return bad
 	}
+	if s.w.unmounted(s.mem) && !s.behind {
+		return "the claim counts as past, and nobody unmounted its mount"
+	}
 	x.surroundings(s, at)
 	// What the agent does: whether the plugin is ready, or a part of it, the deadline of
 	// the last uncertain call has passed or not, a mount hangs or not.
@@ -226,6 +232,16 @@ func (x *explorer) surroundings(s state, at int32) {
 		if next, changed := s.wish(x.v, in); changed {
 			x.add(next, at, label{what: in.what, alloc: allocs[in.alloc]})
 		}
+	}
+	if c := s.mem.Claims[allocs[0]]; x.v.kept && s.w.bound[0].id != 0 && s.left.intents > 0 {
+		next := s
+		next.left.intents--
+		next.behind = s.behind || c.Bound == volume.Present && c.BoundMount.ID == uint64(s.w.bound[0].id)
+		next.w.bound[0] = place{}
+		x.add(next, at, label{what: "somebody unmounts the bind"})
+	}
+	if s.w.unmounted(s.mem) {
+		x.add(s.reap(true), at, label{what: "the reaper comes"})
 	}
 	s.w.late.each(func(l late) {
 		next := s
@@ -293,6 +309,9 @@ func (x *explorer) act(s state, at int32, a volume.Action) string {
 	if bad := x.mayNot(s, a); bad != "" {
 		return bad
 	}
+	if a.Path == binds[0] && s.w.unmounted(s.mem) {
+		return fmt.Sprintf("%s at what somebody unmounted: the claim that lives by it is past", a.Kind)
+	}
 	for _, h := range fates(x.v, a) {
 		if h != ok && s.left.faults == 0 {
 			continue
@@ -346,6 +365,9 @@ func (x *explorer) outcome(s state, at int32, a volume.Action, h how, in intent)
 		}
 	}
 	out := next.w.do(x.v, a, h, next.fresh())
+	if next.w.unmounted(next.mem) && !next.behind {
+		return fmt.Sprintf("during %s the claim counts as past, and nobody but the agent unmounted its mount", a.Kind)
+	}
 	if h != ok {
 		next.left.faults--
 	}
@@ -355,6 +377,8 @@ func (x *explorer) outcome(s state, at int32, a volume.Action, h how, in intent)
 		next.undo, next.lied = out.Err != nil, h == lie && !next.w.staged
 	case volume.NodeExpand:
 		next.refused = h == final
+	case volume.Bind:
+		next.behind = next.behind && next.w.bound[0].id == 0
 	case volume.Prove:
 		next.proved = out.Err == nil
 	case volume.NodeUnstage:

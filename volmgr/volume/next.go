@@ -133,7 +133,7 @@ func (p *planner) release() bool {
 func (p *planner) unpublish(c Claim) bool {
 	switch {
 	case c.Bound != Absent:
-		return p.try(Action{Kind: Unbind, Alloc: c.Alloc, Path: c.At, How: c.Without})
+		return p.unbind(c)
 	case c.Published == Absent:
 		return false
 	case c.Without != WithPlugin:
@@ -144,6 +144,20 @@ func (p *planner) unpublish(c Claim) bool {
 		return p.try(Action{Kind: Doubt, Alloc: c.Alloc, Path: c.Target, Dead: true})
 	default:
 		return p.try(Action{Kind: NodeUnpublish, Alloc: c.Alloc, Path: c.Target})
+	}
+}
+
+// unbind takes the user's own mount of a claim away. Of one that is wanted it is on
+// record first that the mount is not to be what it was: a mount that is on record and
+// is not there was unmounted by somebody else.
+func (p *planner) unbind(c Claim) bool {
+	switch {
+	case c.vanished(p.o.Binds[c.Alloc]):
+		return p.wait(CauseOwner, "%s was unmounted, and the claim of %q ends with that", c.At, c.Alloc)
+	case c.Wanted && c.Bound == Present:
+		return p.try(Action{Kind: Doubt, Alloc: c.Alloc, Path: c.At, Dead: true})
+	default:
+		return p.try(Action{Kind: Unbind, Alloc: c.Alloc, Path: c.At, How: c.Without})
 	}
 }
 

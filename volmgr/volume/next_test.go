@@ -71,7 +71,25 @@ func TestNext(t *testing.T) {
 		{"the bind is dead", func(r *volume.Record, o *volume.Observed) {
 			edit(r, func(c *volume.Claim) { c.At, c.Bound, c.BoundMount = "/srv", volume.Present, &dead.Identity })
 			o.Binds["a"] = dead
+		}, "doubt a /srv"},
+		{"the bind is dead, on record too", func(r *volume.Record, o *volume.Observed) {
+			edit(r, func(c *volume.Claim) { c.At, c.Bound = "/srv", volume.Failed })
+			o.Binds["a"] = dead
 		}, "unbind a /srv"},
+		{"the bind is gone, and the claim lives by it", func(r *volume.Record, o *volume.Observed) {
+			edit(r, func(c *volume.Claim) { lives(c, volume.Present) })
+		}, `wait owner: /srv was unmounted, and the claim of "a" ends with that`},
+		{"the same, and the staged mount is dead", func(r *volume.Record, o *volume.Observed) {
+			edit(r, func(c *volume.Claim) { lives(c, volume.Present) })
+			o.Staging, o.Targets["a"] = dead, dead
+		}, `wait owner: /srv was unmounted, and the claim of "a" ends with that`},
+		{"all is dead, and the claim lives by its mount", func(r *volume.Record, o *volume.Observed) {
+			edit(r, func(c *volume.Claim) { lives(c, volume.Present) })
+			o.Staging, o.Targets["a"], o.Binds["a"] = dead, dead, dead
+		}, "doubt a /srv"},
+		{"the agent makes the mount anew that the claim lives by", func(r *volume.Record, o *volume.Observed) {
+			edit(r, func(c *volume.Claim) { lives(c, volume.Unknown) })
+		}, "bind a /srv"},
 		{"something else is at the bind", func(r *volume.Record, o *volume.Observed) {
 			edit(r, func(c *volume.Claim) { c.At, c.Bound, c.BoundMount = "/srv", volume.Present, mountID(3) })
 			o.Binds["a"] = foreign
@@ -178,6 +196,14 @@ func edit(r *volume.Record, change func(*volume.Claim)) {
 	c := r.Claims["a"]
 	change(&c)
 	r.Claims = map[string]volume.Claim{"a": c}
+}
+
+// lives has a claim live by its mount at /srv.
+func lives(c *volume.Claim, bound volume.Side) {
+	c.At, c.Bound, c.BoundMount, c.Owner = "/srv", bound, mountID(3), volume.Owner{Kind: volume.OwnerMount, PID: 7}
+	if bound != volume.Present {
+		c.BoundMount = nil
+	}
 }
 
 // words is a decision in short.

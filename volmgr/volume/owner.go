@@ -20,7 +20,14 @@ type Owner struct {
 	Runtime string `json:"runtime,omitempty"`
 	// Boot is the boot id that a process or an invocation is of: none outlives it.
 	Boot string `json:"boot,omitempty"`
+	// Dir and Mount are where and what a claim's mount is. They are a keeper's alone
+	// (Claim.Keeper), and not stored with the owner.
+	Dir   string        `json:"-"`
+	Mount MountIdentity `json:"-"`
 }
+
+// Descriptor is an open file of another process.
+type Descriptor struct{ PID, FD int }
 
 // Kinds of owners.
 const (
@@ -42,13 +49,20 @@ func (o Owner) String() string {
 		return fmt.Sprintf("pid %d", o.PID)
 	case OwnerUnit:
 		return o.Unit
+	case OwnerMount:
+		if o.PID != 0 {
+			return fmt.Sprintf("pid %d, which mounts %s", o.PID, o.Dir)
+		}
+		return "the mount at " + o.Dir
 	default:
 		return "no owner"
 	}
 }
 
 // Mortal reports whether the owner can end by itself.
-func (o Owner) Mortal() bool { return o.Kind == OwnerPID || o.Kind == OwnerUnit }
+func (o Owner) Mortal() bool {
+	return o.Kind == OwnerPID || o.Kind == OwnerUnit || o.Kind == OwnerMount
+}
 
 // Life is what is known of an owner.
 type Life string
@@ -72,6 +86,8 @@ type OwnerView struct {
 func (o Owner) Describe(v OwnerView) string {
 	s := o.String()
 	switch {
+	case o.Process() && v.Command != "" && o.Kind == OwnerMount:
+		s = fmt.Sprintf("pid %d (%s), which mounts %s", o.PID, v.Command, o.Dir)
 	case o.Kind == OwnerPID && v.Command != "":
 		s += " (" + v.Command + ")"
 	case o.Kind == OwnerUnit && v.PID != 0 && v.Command != "":
@@ -82,9 +98,10 @@ func (o Owner) Describe(v OwnerView) string {
 	return s
 }
 
-// Owners tells who is alive. It answers from memory.
+// Owners tells who is alive. It answers from memory, and about a mount from the
+// kernel's, which waits for no storage.
 type Owners interface {
-	// Gone reports whether a mortal owner is known to have ended.
+	// Gone reports whether a mortal owner, a claim's keeper, is known to have ended.
 	Gone(o Owner) bool
 	// View looks at a mortal owner for people.
 	View(o Owner) OwnerView
@@ -98,7 +115,7 @@ func Past(r Record, owners Owners) Record {
 		return r
 	}
 	for _, c := range r.Claims {
-		if c.Wanted && c.Owner.Mortal() && owners.Gone(c.Owner) {
+		if c.Wanted && c.Owner.Mortal() && owners.Gone(c.Keeper()) {
 			r = r.with(c.unwanted())
 		}
 	}
@@ -114,10 +131,12 @@ func (c Claim) unwanted() Claim {
 // freedBy is what frees a volume of a wanted claim.
 func (c Claim) freedBy(id string) string {
 	detach := Command("volctl volume detach %s %s", id, c.Alloc)
-	switch c.Owner.Kind {
-	case OwnerPID:
-		return fmt.Sprintf("end pid %d, or unmount under it: %s --force", c.Owner.PID, detach)
-	case OwnerUnit:
+	switch o := c.Keeper(); {
+	case o.Process():
+		return fmt.Sprintf("end pid %d, or unmount under it: %s --force", o.PID, detach)
+	case o.Kind == OwnerMount:
+		return Command("umount %s", o.Dir)
+	case o.Kind == OwnerUnit:
 		return Command("systemctl stop %s, or unmount under it: ", c.Owner.Unit) + detach + " --force"
 	default:
 		return detach
@@ -126,15 +145,19 @@ func (c Claim) freedBy(id string) string {
 
 // MayDetach decides whether a claim may be released because somebody asks for
 // it: not under an owner that is alive, or of which nothing is known. Whoever
-// insists passes that by. The view is of the claim's owner.
+// insists passes that by. The view is of the claim's keeper.
 func MayDetach(id string, c Claim, v OwnerView, force bool) error {
 	if force || !c.Wanted || !c.Owner.Mortal() || v.Life == LifeGone {
 		return nil
 	}
-	state := "which is running"
-	if v.Life != LifeRunning {
-		state = "of which it is not known whether it is running"
+	o, is := c.Keeper(), "running"
+	if o.Kind == OwnerMount && !o.Process() {
+		is = "there"
 	}
-	return Errorf(ErrRefused, "the claim of %q on volume %q is owned by %s, %s", c.Alloc, id, c.Owner.Describe(v), state).
+	state := "which is " + is
+	if v.Life != LifeRunning {
+		state = "of which it is not known whether it is " + is
+	}
+	return Errorf(ErrRefused, "the claim of %q on volume %q is owned by %s, %s", c.Alloc, id, o.Describe(v), state).
 		WithHint("%s", c.freedBy(id))
 }

@@ -70,19 +70,23 @@ const (
 
 // Claim is one alloc's right to a volume and how far it got.
 type Claim struct {
-	Alloc      string         `json:"alloc"`
-	Seq        uint64         `json:"seq"`    // order of admission on this volume
-	Wanted     bool           `json:"wanted"` // false once its release was asked for
-	State      ClaimState     `json:"state"`
-	ReadOnly   bool           `json:"read_only,omitempty"`
-	Mode       Capability     `json:"mode"`
-	Owner      Owner          `json:"owner"`
-	Since      time.Time      `json:"since"`
-	Target     string         `json:"target"`              // stored, never derived again
-	Published  Side           `json:"published,omitempty"` // NodePublishVolume at Target
-	Mount      *MountIdentity `json:"mount,omitempty"`     // at Target, when Published is Present
-	At         string         `json:"at,omitempty"`        // where the user wants it bound as well
-	Bound      Side           `json:"bound,omitempty"`     // the bind at At
+	Alloc     string         `json:"alloc"`
+	Seq       uint64         `json:"seq"`    // order of admission on this volume
+	Wanted    bool           `json:"wanted"` // false once its release was asked for
+	State     ClaimState     `json:"state"`
+	ReadOnly  bool           `json:"read_only,omitempty"`
+	Mode      Capability     `json:"mode"`
+	Owner     Owner          `json:"owner"`
+	Since     time.Time      `json:"since"`
+	Target    string         `json:"target"`              // stored, never derived again
+	Published Side           `json:"published,omitempty"` // NodePublishVolume at Target
+	Mount     *MountIdentity `json:"mount,omitempty"`     // at Target, when Published is Present
+	At        string         `json:"at,omitempty"`        // where the user wants it bound as well
+	Bound     Side           `json:"bound,omitempty"`     // the bind at At
+	// AtFlags are mount options of the bind alone, as AtFlags joins them.
+	AtFlags string `json:"at_flags,omitempty"`
+	// AtWritable leaves At as it is while nothing is mounted there.
+	AtWritable bool           `json:"at_writable,omitempty"`
 	BoundMount *MountIdentity `json:"bound_mount,omitempty"`
 	// Adopted is set on a claim that was rebuilt from what is mounted, after
 	// the state database was lost. It counts as a writer.

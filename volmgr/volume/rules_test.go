@@ -136,6 +136,9 @@ func (x *explorer) rests(s state) string {
 			}
 			x.calm[k] = true
 			continue
+		case a.Kind == volume.Wait && a.Cause == volume.CauseOwner && s.behind:
+			s = s.reap(true)
+			continue
 		case a.Kind == volume.Wait && s.parked != 0:
 			s.parked, s.w.unseen = 0, false
 			continue

@@ -21,7 +21,10 @@ type state struct {
 	proved bool
 	// refused is set once the node will not expand what is mounted.
 	refused bool
-	left    budget
+	// behind is set once somebody unmounted the mount that a claim lives by, and cleared
+	// by the next one.
+	behind bool
+	left   budget
 }
 
 // budget is how much may still go wrong, and how often people may change their
@@ -95,7 +98,7 @@ func (s *state) key() (k key) {
 	b = appendRecord(b, s.mem, &s.w)
 	b = appendRecord(b, s.disk, &s.w)
 	b = s.w.append(b)
-	b = append(b, byte(s.parked), byte(s.parked>>8), byte(s.parked>>16), bits(s.undo, s.lied, s.proved, s.refused),
+	b = append(b, byte(s.parked), byte(s.parked>>8), byte(s.parked>>16), bits(s.undo, s.lied, s.proved, s.refused, s.behind),
 		s.left.faults, s.left.crashes, s.left.intents)
 	if len(b) > len(k) {
 		panic("key is too short")
@@ -167,6 +170,17 @@ func (s state) crash(after volume.Stop) state {
 	}
 	s.mem, _ = volume.Loaded(s.mem, after)
 	s.parked, s.undo, s.proved = 0, false, false
+	if after == volume.Rebooted {
+		s = s.reap(s.mem.Claims[allocs[0]].Owner.Kind == volume.OwnerMount)
+	}
+	return s
+}
+
+// reap is the release of the claim that lives by its mount.
+func (s state) reap(past bool) state {
+	if next, err := volume.Release(s.mem, allocs[0]); past && err == nil {
+		s.mem, s.disk, s.parked = next, next, 0
+	}
 	return s
 }
 
@@ -227,6 +241,7 @@ func (s state) wish(v variant, in intent) (state, bool) {
 	}
 	s.mem, s.disk, s.parked = next, next, 0
 	s.refused = s.refused && in.what != "expand"
+	s.behind = s.behind && (in.what != "claim" || in.alloc != 0)
 	s.left.intents--
 	return s, true
 }
@@ -238,6 +253,9 @@ func (s state) wished(v variant, in intent) (next volume.Record, changed bool, e
 		req := volume.Request{Alloc: alloc, StagingPath: stagingPath, Target: targets[in.alloc], Owner: volume.Owner{Kind: volume.OwnerNone}}
 		if v.bind {
 			req.At = binds[in.alloc]
+		}
+		if v.kept && in.alloc == 0 {
+			req.Owner = volume.Owner{Kind: volume.OwnerMount, PID: 7}
 		}
 		if v.own && in.alloc == 0 {
 			req.Own = volume.Ownership{UID: "1000"}

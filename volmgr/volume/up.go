@@ -120,13 +120,15 @@ func (p *planner) bind(c Claim) bool {
 	case c.At == "":
 		return p.take(c)
 	case c.Bound != Absent && s.Seen == SeenDead:
-		return p.try(Action{Kind: Unbind, Alloc: c.Alloc, Path: c.At})
+		return p.unbind(c)
 	case c.Bound == Present && s.Is(c.BoundMount):
 		return p.take(c)
 	case s.Seen == SeenHung || s.Seen == SeenError:
 		return p.wait(CauseHung, "%s: %s", c.At, s.Detail)
 	case s.Seen == SeenMount && c.Bound == Present:
 		return p.wait(CauseForeign, "something else is mounted at %s", c.At)
+	case c.vanished(s):
+		return p.wait(CauseOwner, "%s was unmounted, and the claim of %q ends with that", c.At, c.Alloc)
 	case c.Bound == Present:
 		return p.try(Action{Kind: Doubt, Alloc: c.Alloc, Path: c.At})
 	default:

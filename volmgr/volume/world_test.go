@@ -36,6 +36,7 @@ type variant struct {
 	bind    bool // the first alloc wants it at a directory of its own too
 	expand  bool // people also make the volume larger
 	offline bool // which the plugin does only while it is not in use
+	kept    bool // and that claim lives by the mount there, which people may unmount
 	escape  bool // people also release without the plugin, and deregister by force
 }
 
@@ -108,6 +109,14 @@ func (w *world) vanish(i int) {
 		return
 	}
 	w.target[i], w.told[i] = place{}, false
+}
+
+// unmounted reports whether the mount that a claim lives by, by the record, is there
+// no more.
+func (w *world) unmounted(r volume.Record) bool {
+	c, ok := r.Claims[allocs[0]]
+	k := c.Keeper()
+	return ok && c.Wanted && k.ByMount() && k.Mount.ID != uint64(w.bound[0].id)
 }
 
 // land lets a late effect happen. Where something is mounted already the

@@ -1,0 +1,194 @@
+package mount
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/volagent/volagent/volmgr/volume"
+	"golang.org/x/sys/unix"
+)
+
+// Like says what a bind is to be like.
+type Like struct {
+	ReadOnly bool
+	// Flags are options in the words of mount(8): nosuid, nodev, noexec, nosymfollow,
+	// nodiratime, and noatime, relatime or strictatime.
+	Flags []string
+}
+
+// attrs are the flags as mount_setattr(2) has them.
+var attrs = map[string]uint64{
+	"nosuid": unix.MOUNT_ATTR_NOSUID, "nodev": unix.MOUNT_ATTR_NODEV, "noexec": unix.MOUNT_ATTR_NOEXEC,
+	"nosymfollow": unix.MOUNT_ATTR_NOSYMFOLLOW, "nodiratime": unix.MOUNT_ATTR_NODIRATIME,
+	"noatime": unix.MOUNT_ATTR_NOATIME, "strictatime": unix.MOUNT_ATTR_STRICTATIME, "relatime": unix.MOUNT_ATTR_RELATIME,
+}
+
+// attr is what is to be set, and what cleared before.
+func (l Like) attr() (unix.MountAttr, error) {
+	var a unix.MountAttr
+	if l.ReadOnly {
+		a.Attr_set |= unix.MOUNT_ATTR_RDONLY
+	}
+	for _, f := range l.Flags {
+		bit, ok := attrs[f]
+		if !ok {
+			return a, fmt.Errorf("unknown mount option %q", f)
+		}
+		a.Attr_set |= bit
+		if f == "noatime" || f == "relatime" || f == "strictatime" {
+			a.Attr_clr |= unix.MOUNT_ATTR__ATIME
+		}
+	}
+	return a, nil
+}
+
+// has reports whether a mount with these attributes is as asked for.
+func (l Like) has(attr uint64) bool {
+	want, err := l.attr()
+	if err != nil {
+		return false
+	}
+	if want.Attr_clr != 0 && (attr^want.Attr_set)&unix.MOUNT_ATTR__ATIME != 0 {
+		return false
+	}
+	return attr&want.Attr_set == want.Attr_set
+}
+
+// Attach mounts what is at src at a place also, without the mounts below it. It is as
+// asked for before anybody can see it there. It returns what is mounted then, seen
+// through the new mount itself and not by a walk to it. The bound may pass with the
+// bind still to come: *HungError.
+func (h *Host) Attach(ctx context.Context, src string, p *Place, like Like) (volume.Sight, error) {
+	own, err := p.Again() // the call may outlive the caller
+	if err != nil {
+		return volume.Sight{}, err
+	}
+	s, err := bounded(ctx, h, kindChange, p.path, h.bound, func() (volume.Sight, error) {
+		defer own.Close()
+		return h.attach(src, own, like)
+	})
+	if err != nil {
+		return s, fmt.Errorf("cannot bind %q at %q: %w", src, p.path, err)
+	}
+	return s, nil
+}
+
+func (h *Host) attach(src string, p *Place, like Like) (volume.Sight, error) {
+	const clone = unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC | unix.AT_NO_AUTOMOUNT | unix.AT_SYMLINK_NOFOLLOW
+	tree := -1
+	err := retry(func() (err error) { tree, err = unix.OpenTree(unix.AT_FDCWD, src, clone); return err })
+	if h.noSetattr || errors.Is(err, unix.ENOSYS) {
+		if err == nil {
+			closeFD(tree)
+		}
+		return h.attachVisibly(src, p, like)
+	}
+	if err != nil {
+		return volume.Sight{}, err
+	}
+	defer closeFD(tree)
+	if err := h.makeLike(tree, like); err != nil {
+		return volume.Sight{}, err
+	}
+	err = retry(func() error {
+		return unix.MoveMount(tree, "", p.fd(), "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
+	})
+	if err != nil {
+		return volume.Sight{}, err
+	}
+	return h.through(tree, p.path, like)
+}
+
+// makeLike sets attributes of a mount, by a descriptor that is open on its root.
+func (h *Host) makeLike(fd int, like Like) error {
+	attr, err := like.attr()
+	if err != nil || attr == (unix.MountAttr{}) {
+		return err
+	}
+	if err := retry(func() error { return unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &attr) }); err != nil {
+		return fmt.Errorf("cannot set mount options: %w", err)
+	}
+	return nil
+}
+
+// MakeLike sets options of the mount that is uppermost at a place, and holds it against
+// them. The bound may pass with that still to come: *HungError.
+func (h *Host) MakeLike(ctx context.Context, p *Place, like Like) error {
+	if attr, err := like.attr(); err != nil || attr == (unix.MountAttr{}) {
+		return err
+	}
+	remake := func() (struct{}, error) { return struct{}{}, h.remakeLike(p.path, like) }
+	if p.lent { // nobody walks there
+		remake = func() (struct{}, error) { return struct{}{}, p.isLike(like) }
+	}
+	_, err := bounded(ctx, h, kindChange, p.path, h.bound, remake)
+	if err != nil {
+		return fmt.Errorf("cannot change the mount at %q: %w", p.path, err)
+	}
+	return nil
+}
+
+func (h *Host) remakeLike(path string, like Like) error {
+	if like.ReadOnly {
+		if err := h.makeReadOnly(path); err != nil {
+			return err
+		}
+	}
+	fd, err := h.openNoLink(path)
+	if err != nil {
+		return err
+	}
+	defer closeFD(fd)
+	if err := h.makeLike(fd, Like{Flags: like.Flags}); err != nil {
+		return err
+	}
+	_, err = h.through(fd, path, like)
+	return err
+}
+
+// attachVisibly is the way before mount_setattr (Linux 5.12): the mount is there first,
+// and made read-only then. Other options cannot be had.
+func (h *Host) attachVisibly(src string, p *Place, like Like) (volume.Sight, error) {
+	if len(like.Flags) > 0 {
+		return volume.Sight{}, errors.New("this kernel cannot set mount options of one mount alone; that needs Linux 5.12")
+	}
+	if err := retry(func() error { return unix.Mount(src, h.fdLink(p.fd()), "", unix.MS_BIND, "") }); err != nil {
+		return volume.Sight{}, err
+	}
+	if like.ReadOnly {
+		if err := h.makeReadOnly(p.path); err != nil {
+			return volume.Sight{}, err
+		}
+	}
+	return h.look(p.path, false), nil
+}
+
+// through looks at a mount by a descriptor that is open on its root, and holds it
+// against what was asked for.
+func (h *Host) through(fd int, path string, like Like) (volume.Sight, error) {
+	st, err := statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, lookMask)
+	if err != nil {
+		return volume.Sight{}, err
+	}
+	p, err := h.pointOf(st, fd, "", statmountMntPoint)
+	if err != nil {
+		return volume.Sight{}, err
+	}
+	switch {
+	case p.at != path:
+		return volume.Sight{}, fmt.Errorf("it went to %s, because that moved meanwhile", p.at)
+	case !like.has(p.attr):
+		return volume.Sight{}, errors.New("the kernel says it did, but the mount has other options than were asked for")
+	}
+	s := volume.Sight{Seen: volume.SeenMount, Identity: p.id, ReadOnly: p.readOnly}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return s, nil
+	}
+	again, err := openat(fd, ".", unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return failed(path, &p, err), nil
+	}
+	closeFD(again)
+	return s, nil
+}

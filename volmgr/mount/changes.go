@@ -1,0 +1,48 @@
+package mount
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Changes calls fn after mounts were made, changed or taken away in this mount
+// namespace, whoever did it, until ctx ends; then it returns nil. The kernel tells that
+// something changed, and not what. What changes while fn runs, and for as long as
+// apart says after it, is told by one more call.
+func (h *Host) Changes(ctx context.Context, apart time.Duration, fn func()) error {
+	table, err := open(h.proc+"/self/mountinfo", unix.O_RDONLY)
+	if err != nil {
+		return fmt.Errorf("cannot watch the mount table: %w", err)
+	}
+	defer closeFD(table)
+	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return fmt.Errorf("cannot watch the mount table: eventfd: %w", err)
+	}
+	defer closeFD(wake)
+	stop := context.AfterFunc(ctx, func() {
+		_, _ = unix.Write(wake, binary.NativeEndian.AppendUint64(nil, 1)) // it can only be full, and then it wakes as well
+	})
+	defer stop()
+	for ctx.Err() == nil {
+		// proc_pid_mountinfo(5): a change shows as an error and an urgent condition.
+		fds := []unix.PollFd{{Fd: int32(table), Events: unix.POLLPRI}, {Fd: int32(wake), Events: unix.POLLIN}}
+		if _, err := unix.Poll(fds, -1); err != nil && !errors.Is(err, unix.EINTR) {
+			return fmt.Errorf("cannot watch the mount table: poll: %w", err)
+		}
+		if fds[0].Revents == 0 {
+			continue
+		}
+		fn()
+		select {
+		case <-ctx.Done():
+		case <-time.After(apart):
+		}
+	}
+	return nil
+}
