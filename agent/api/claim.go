@@ -105,7 +105,7 @@ type Claim struct {
 	Path   string `json:"path"`
 	Target string `json:"target"`
 	At     string `json:"at,omitempty"`
-	// AtFlags are options of the mount at At alone. AtWritable is set where At is left
+	// AtFlags are options of the mount at At alone, joined with commas. AtWritable is set where At is left
 	// writable while nothing is mounted there.
 	AtFlags    []string  `json:"at_flags,omitempty"`
 	AtWritable bool      `json:"at_writable,omitempty"`

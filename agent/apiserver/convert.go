@@ -215,7 +215,7 @@ func toClaim(r volume.Record, c volume.Claim, p volume.PluginView, owners volume
 		Volume: r.Volume.ID, PluginID: r.Volume.PluginID, Alloc: c.Alloc, State: string(c.State), Wanted: c.Wanted,
 		ReadOnly: c.ReadOnly, AccessMode: string(c.Mode.Access), AttachmentMode: string(c.Mode.Attachment),
 		Owner: toOwner(c.Keeper(), owners), Path: c.Path(), Target: c.Target, At: c.At, Since: c.Since,
-		AtFlags: c.Flags(), AtWritable: c.AtWritable,
+		AtFlags: c.AtFlags, AtWritable: c.AtWritable,
 		Ownership: toOwnership(c.Own),
 	}
 	if c.Adopted {

@@ -11,39 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestBind(t *testing.T) {
-	dir := tempDir(t)
-	src, dst := mkdir(t, dir, "src"), mkdir(t, dir, "d s\nt")
-	h, ctx := newHost(t), context.Background()
-	mountFS(t, "tmpfs", "t", mkdir(t, src, "sub"), 0, "")
-	write(t, src+"/file", "x")
-	check(t, h.Bind(ctx, src, dst))
-	if s := see(t, dst); s.Seen != volume.SeenMount {
-		t.Errorf("bound: %+v", s)
-	}
-	if _, err := os.Stat(dst + "/file"); err != nil {
-		t.Error(err)
-	}
-	if s := see(t, dst+"/sub"); s.Seen != volume.SeenNothing {
-		t.Errorf("what is mounted below came too: %+v", s)
-	}
-
-	check(t, os.Symlink(dst, dir+"/link"))
-	for dst, want := range map[string]string{
-		dir + "/link":  "is a symbolic link",
-		dir + "/none":  "no such file",
-		src + "/file":  "not a directory",
-		dir + "/none/": "no such file",
-	} {
-		if err := h.Bind(ctx, src, dst); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("bind at %q: %v", dst, err)
-		}
-	}
-	if err := h.Bind(ctx, dir+"/none", dst); !errors.Is(err, unix.ENOENT) {
-		t.Errorf("bind of nothing: %v", err)
-	}
-}
-
 func TestUnmount(t *testing.T) {
 	dir := tempDir(t)
 	h, ctx := newHost(t), context.Background()

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Changes calls fn after mounts were made, changed or taken away in this mount
+// Changes calls fn once it watches, and then after mounts were made, changed or taken away in this mount
 // namespace, whoever did it, until ctx ends; then it returns nil. The kernel tells that
 // something changed, and not what. What changes while fn runs, and for as long as
 // apart says after it, is told by one more call.
@@ -29,6 +29,7 @@ func (h *Host) Changes(ctx context.Context, apart time.Duration, fn func()) erro
 		_, _ = unix.Write(wake, binary.NativeEndian.AppendUint64(nil, 1)) // it can only be full, and then it wakes as well
 	})
 	defer stop()
+	fn()
 	for ctx.Err() == nil {
 		// proc_pid_mountinfo(5): a change shows as an error and an urgent condition.
 		fds := []unix.PollFd{{Fd: int32(table), Events: unix.POLLPRI}, {Fd: int32(wake), Events: unix.POLLIN}}

@@ -173,10 +173,11 @@ func (h *Host) walk(path string) (int, error) {
 	case err == nil:
 		return fd, nil
 	case errors.Is(err, unix.ELOOP):
-		if end, lerr := filepath.EvalSymlinks(path); lerr == nil && end != path {
-			return -1, fmt.Errorf("a link leads on to %s; name that", end)
+		end, err := filepath.EvalSymlinks(path)
+		if err == nil {
+			err = fmt.Errorf("a link leads on to %s; name that", end)
 		}
-		return -1, errors.New("a symbolic link leads on from it")
+		return -1, err
 	case errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM): // before 5.6, or a filter
 		end, err := filepath.EvalSymlinks(path)
 		if err == nil && end != path {

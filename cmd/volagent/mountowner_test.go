@@ -1,0 +1,197 @@
+package main_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/apiclient"
+	"github.com/volagent/volagent/volmgr/csitest"
+)
+
+// mountAt makes a directory and claims a volume for the alloc "m" there, owned by the
+// mount; pid asks for it.
+func (h recorded) mountAt(id string, pid int, change func(*api.ClaimRequest)) (at string, err error) {
+	h.t.Helper()
+	at = filepath.Join(h.dir, "at-"+id)
+	if err := os.Mkdir(at, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		h.t.Fatal(err)
+	}
+	req := api.ClaimRequest{At: at, AtWritable: true, Owner: api.Owner{Kind: api.OwnerMount, PID: pid}}
+	if change != nil {
+		change(&req)
+	}
+	_, err = apiclient.New(h.socket()).ClaimVolume(h.t.Context(), id, "m", req, 60*time.Second)
+	return at, err
+}
+
+func (h recorded) umount(at string) {
+	h.t.Helper()
+	h.await("the unmount of "+at, func() bool { return !errors.Is(syscall.Unmount(at, 0), syscall.EBUSY) })
+}
+
+// state is that of the claim of "m".
+func (h recorded) state(id string) string {
+	return h.volctl("claim", "list", "--volume", id, "-o", `go-template={{range .}}{{.state}} {{.owner.kind}}{{end}}`)
+}
+
+// TestMountOwner: a claim may live by its mount. Who asked for it may end, and the agent
+// may be killed; whoever unmounts it ends it, seen or not.
+func TestMountOwner(t *testing.T) {
+	h := newRecorded(t, "10s", func(c *csitest.Config) { c.Attach = false })
+	for _, id := range []string{"data", "more"} {
+		h.register(id, "single-node-writer")
+	}
+	helper := newSleeper(t, "")
+	at, err := h.mountAt("data", helper.pid(), nil)
+	h.must(err)
+	more, err := h.mountAt("more", helper.pid(), nil)
+	h.must(err)
+	helper.kill()
+	h.must(os.WriteFile(filepath.Join(at, "file"), []byte("kept"), 0o644))
+	if r := h.try("volume", "detach", "data"); r.code != 4 || !strings.Contains(r.err, "owned by the mount at "+at+", which is there") || !strings.Contains(r.err, "hint: umount "+at) {
+		t.Errorf("a detach: exit %d, %s", r.code, r.err)
+	}
+	if r := h.try("volume", "claim", "data", "--alloc", "other"); r.code != 4 || !strings.Contains(r.err, "owned by the mount at "+at) {
+		t.Errorf("a claim beside it: exit %d, %s", r.code, r.err)
+	}
+	mark := h.mark()
+	if _, err := h.mountAt("data", os.Getpid(), nil); err != nil { // whoever asks: it is there
+		t.Errorf("the same again: %v", err)
+	}
+	h.kill()
+	h.start("rec")
+	h.expect(mark)
+	if got := h.state("data"); got != "taken mount" {
+		t.Errorf("after the agent was killed the claim is %q", got)
+	}
+
+	h.umount(at)
+	if took := h.awaitFree("data"); took > soon {
+		t.Errorf("it took %v", took)
+	}
+	h.expect(mark, unpub, unst)
+	if evs := h.volctl("events", "--volume", "data", "-n", "50"); !strings.Contains(evs, "the mount at "+at+" was taken away") {
+		t.Errorf("no event tells why:\n%s", evs)
+	}
+
+	mark = h.mark()
+	h.kill()
+	h.umount(more)
+	h.start("rec")
+	h.awaitFree("more")
+	h.expect(mark, unpub, unst)
+	h.allGone()
+}
+
+// TestMountOwnerBeforeTheMount: until the mount is there the claim lives with the
+// process that asked for it.
+func TestMountOwnerBeforeTheMount(t *testing.T) {
+	h := newRecorded(t, "10m", func(c *csitest.Config) { c.Attach = false })
+	h.register("data", "single-node-writer")
+	h.fault(csitest.Fault{Method: csitest.NodePublish, Code: "Internal", Times: -1})
+	helper := newSleeper(t, "")
+	at := filepath.Join(h.dir, "at")
+	h.must(os.Mkdir(at, 0o755))
+	req := api.ClaimRequest{At: at, Owner: api.Owner{Kind: api.OwnerMount, PID: helper.pid()}}
+	if _, err := apiclient.New(h.socket()).ClaimVolume(t.Context(), "data", "m", req, 0); err != nil {
+		t.Fatal(err)
+	}
+	h.await("a failure", func() bool { return strings.Contains(h.volctl("events", "--volume", "data"), "step-failed") })
+	if r := h.try("volume", "detach", "data"); r.code != 4 || !strings.Contains(r.err, "(sleep), which mounts "+at) {
+		t.Errorf("a detach: exit %d, %s", r.code, r.err)
+	}
+	helper.kill()
+	h.awaitFree("data")
+	h.allGone()
+
+	req.At = ""
+	if _, err := apiclient.New(h.socket()).ClaimVolume(t.Context(), "data", "m", req, 0); codeOf(err) != api.CodeInvalid {
+		t.Errorf("a mount that is nowhere: %v", err)
+	}
+}
+
+// TestMountOwnerRepaired: the agent's own unmounts and mounts are no end of the claim. The
+// one that it made anew is watched.
+func TestMountOwnerRepaired(t *testing.T) {
+	h := newRecorded(t, "10m", func(c *csitest.Config) { c.Attach, c.Fuse = false, true })
+	h.register("data", "single-node-writer")
+	at, err := h.mountAt("data", os.Getpid(), func(r *api.ClaimRequest) { r.AtFlags = []string{"nosuid", "noexec"} })
+	h.must(err)
+	file := filepath.Join(at, "file")
+	h.must(os.WriteFile(file, []byte("kept"), 0o644))
+	for range 3 {
+		h.must(syscall.Kill(h.pluginPID("rec"), syscall.SIGKILL))
+		h.await("the data to be back", func() bool {
+			raw, err := os.ReadFile(file)
+			return err == nil && string(raw) == "kept"
+		})
+		h.volctl("wait", "--volume", "data", "--for", "mounted", "--timeout", "60s")
+		if line := tableLine(t, at); !strings.Contains(line, "nosuid") || !strings.Contains(line, "noexec") {
+			t.Errorf("made anew it has lost its options: %s", line)
+		}
+	}
+	if evs := h.volctl("events", "--volume", "data", "-n", "500"); strings.Contains(evs, "owner-gone") || strings.Contains(evs, "unpublishing") {
+		t.Errorf("the claim was released:\n%s", evs)
+	}
+	h.umount(at)
+	if took := h.awaitFree("data"); took > soon {
+		t.Errorf("it took %v", took)
+	}
+	h.allGone()
+}
+
+// tableLine is the line of a mount point in the mount table.
+func tableLine(t *testing.T, at string) string {
+	t.Helper()
+	raw, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(raw)) {
+		if strings.Fields(line)[4] == at {
+			return line
+		}
+	}
+	return ""
+}
+
+// TestLentDirectory: a caller may lend the directory that it has open, and nothing else
+// under its name. What cannot be is said.
+func TestLentDirectory(t *testing.T) {
+	h := newRecorded(t, "10s", func(c *csitest.Config) { c.Attach = false })
+	h.register("data", "single-node-writer")
+	const path = 0o10000000 // O_PATH
+	at := filepath.Join(h.dir, "at-data")
+	h.must(os.Mkdir(at, 0o755))
+	right, err := os.OpenFile(at, path, 0)
+	h.must(err)
+	wrong, err := os.OpenFile(h.dir, path, 0)
+	h.must(err)
+	defer func() { h.must(errors.Join(right.Close(), wrong.Close())) }()
+	lend := func(fd int) func(*api.ClaimRequest) { return func(r *api.ClaimRequest) { r.AtFD = &fd } }
+	for fd, want := range map[int]string{int(wrong.Fd()): "is open on " + h.dir + ", and not on " + at, 9999: "no such file", -7: "no descriptor"} {
+		if _, err := h.mountAt("data", os.Getpid(), lend(fd)); codeOf(err) != api.CodeInvalid || !strings.Contains(err.Error(), want) {
+			t.Errorf("descriptor %d: %v", fd, err)
+		}
+	}
+	for _, flags := range [][]string{{"suid"}, {"noatime", "relatime"}} {
+		if _, err := h.mountAt("data", os.Getpid(), func(r *api.ClaimRequest) { r.AtFlags = flags }); codeOf(err) != api.CodeInvalid {
+			t.Errorf("the options %v: %v", flags, err)
+		}
+	}
+	if _, err := h.mountAt("data", os.Getpid(), func(r *api.ClaimRequest) { r.ReadOnly = true; lend(int(right.Fd()))(r) }); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(at, "x"), nil, 0o644); !errors.Is(err, syscall.EROFS) {
+		t.Errorf("a write to what is read-only: %v", err)
+	}
+	h.umount(at)
+	h.awaitFree("data")
+	h.allGone()
+}
