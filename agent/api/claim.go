@@ -107,7 +107,7 @@ type Claim struct {
 	At     string `json:"at,omitempty"`
 	// AtFlags are options of the mount at At alone, joined with commas. AtWritable is set where At is left
 	// writable while nothing is mounted there.
-	AtFlags    []string  `json:"at_flags,omitempty"`
+	AtFlags    string    `json:"at_flags,omitempty"`
 	AtWritable bool      `json:"at_writable,omitempty"`
 	Since      time.Time `json:"since"`
 	Ownership

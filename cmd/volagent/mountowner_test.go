@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/apiclient"
 	"github.com/volagent/volagent/volmgr/csitest"
@@ -92,9 +94,9 @@ func TestMountOwner(t *testing.T) {
 // TestMountOwnerBeforeTheMount: until the mount is there the claim lives with the
 // process that asked for it.
 func TestMountOwnerBeforeTheMount(t *testing.T) {
-	h := newRecorded(t, "10m", func(c *csitest.Config) { c.Attach = false })
+	h := newRecorded(t, "2s", func(c *csitest.Config) { c.Attach = false })
 	h.register("data", "single-node-writer")
-	h.fault(csitest.Fault{Method: csitest.NodePublish, Code: "Internal", Times: -1})
+	h.fault(csitest.Fault{Method: csitest.NodePublish, Code: codes.Internal, Times: -1})
 	helper := newSleeper(t, "")
 	at := filepath.Join(h.dir, "at")
 	h.must(os.Mkdir(at, 0o755))
