@@ -40,6 +40,9 @@ func TestMain(m *testing.M) {
 	if role := os.Getenv(loadRole); role != "" {
 		os.Exit(loadChild(role))
 	}
+	if dir := os.Getenv(autofsDir); dir != "" {
+		os.Exit(serveAutofs(dir))
+	}
 	if os.Getenv(inside) == "" {
 		os.Exit(reexec())
 	}
