@@ -175,13 +175,13 @@ func (a *agent) wire(seams Seams) error {
 		return err
 	}
 	claims := &claim.Service{
-		Store: a.db, Queue: a.queue, Plugins: a.plugins, Paths: steps, Places: steps, Owners: a.owners, Halt: a.halt, Events: a.events.Add,
+		Store: a.db, Queue: a.queue, Plugins: a.plugins, Paths: steps, Places: places{steps, a.db}, Owners: a.owners, Halt: a.halt, Events: a.events.Add,
 		Private: []string{a.c.DataDir, a.c.RuntimeDir, a.c.Socket, a.c.PluginDir},
 	}
 	a.tests = a.newTests(plugins, host, steps)
 	a.reaper = &reaper{db: a.db, owners: a.owners, claims: claims, log: a.log.Named("owner"), freed: make(chan struct{}, 1)}
 	a.volumes = &provision.Service{
-		Store: volumeStore{a.db}, Queue: a.queue, Plugins: plugins, Secrets: a.secrets.Of, Seal: a.secrets.Sealer, Events: a.events.Add, Owners: a.owners, Halt: a.halt,
+		Store: volumeStore{a.db}, Queue: a.queue, Plugins: plugins, Secrets: a.secrets.Of, Seal: a.secrets.Sealer, Events: a.events.Add, Owners: a.owners, Halt: a.halt, Guards: places{steps, a.db},
 	}
 	a.server = apiserver.New(apiserver.Options{
 		Claims: claims, Volumes: a.volumes, Snapshots: a.volumes,

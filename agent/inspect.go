@@ -85,6 +85,7 @@ type inspectedVolume struct {
 	Claims     []inspectedClaim `json:"claims"`
 	Mounts     []inspectedMount `json:"mounts"`
 	Owed       []string         `json:"owed,omitempty"`
+	Guards     []string         `json:"guards,omitempty"` // directories that refuse writes while nothing is mounted there
 }
 
 type inspectedClaim struct {
@@ -191,7 +192,7 @@ func (in *inspection) records(ctx context.Context, host *mount.Host, snap stated
 func inspectRecord(ctx context.Context, host *mount.Host, r volume.Record) inspectedVolume {
 	v := inspectedVolume{
 		ID: r.Volume.ID, PluginID: r.Volume.PluginID, ExternalID: r.Volume.ExternalID, Provision: string(r.Volume.Provision),
-		Attached: r.Node.Attached.String(), Staged: r.Node.Staged.String(), Claims: []inspectedClaim{}, Mounts: []inspectedMount{}, Owed: r.Debts(),
+		Attached: r.Node.Attached.String(), Staged: r.Node.Staged.String(), Claims: []inspectedClaim{}, Mounts: []inspectedMount{}, Owed: r.Debts(), Guards: r.Guards,
 	}
 	var wg sync.WaitGroup
 	var made []*inspectedMount

@@ -50,6 +50,10 @@ until it is detached. The same claim again gives the same answer; with other opt
 refused. A claim that was waited for in vain, until --timeout or Ctrl-C, is withdrawn.
 With --no-wait it stays and goes on, and nothing is printed before it is mounted.
 
+The directory of --at, if it is empty, is made to refuse writes for as long as nothing is mounted
+there (the immutable flag), so that nobody writes to the disk beneath. It is writable again once the
+volume is deregistered. With --at-writable it stays as it is.
+
 --uid, --gid and --mode are given to the root of the volume before its path is printed. The group
 is left to a plugin that can see to it for all files (VOLUME_MOUNT_GROUP), and is then that of all
 claims. With --recursive all that is in the volume gets them, unless its root has them already.`,
@@ -81,6 +85,7 @@ func (o *volumeClaimOptions) addFlags(cmd *cobra.Command) {
 	f.UintVar(&o.perAlloc, "per-alloc", 0, "claim ID[N], the volume of alloc number `N`")
 	f.StringArrayVar(&o.req.MountFlags, "mount-flag", nil, "a mount `OPTION`; may be repeated")
 	f.StringVar(&o.req.At, "at", "", "bind it at `DIR` too, an absolute path, and print that")
+	f.BoolVar(&o.req.AtWritable, "at-writable", false, "leave the directory of --at writable while nothing is mounted there")
 	o.own.add(cmd)
 	f.StringVar(&o.owner, "owner", "", "who keeps the claim alive: an `OWNER` pid:N, unit:NAME or none (default the calling service, else none)")
 	f.DurationVar(&o.timeout, "timeout", claimTimeout, "how long to wait for the mount")

@@ -23,6 +23,7 @@ func (s step) bind() volume.Outcome {
 	}
 	defer place.Close()
 	sight := s.lookAt(place)
+	warning := ""
 	like := mount.Like{ReadOnly: c.ReadOnly && c.Mode.Attachment == volume.FileSystem, Flags: c.Flags()}
 	switch {
 	case sight.Seen == volume.SeenMount && ours(c, sight): // made before a crash
@@ -33,6 +34,7 @@ func (s step) bind() volume.Outcome {
 	case sight.Seen != volume.SeenNothing:
 		return s.changeFirst(fmt.Errorf("cannot use %s as a mount point: something else is mounted there%s", c.At, detail(sight)))
 	default:
+		warning = s.guard(place, c)
 		if sight, err = s.m.o.Host.Attach(s.ctx, c.Target, place, like); err != nil {
 			return s.outcome(err)
 		}
@@ -40,7 +42,7 @@ func (s step) bind() volume.Outcome {
 	if sight.Seen != volume.SeenMount || !ours(c, sight) {
 		return s.unverified("the volume was bound at %s, and something else shows there: %s", c.At, words(sight))
 	}
-	return volume.Outcome{Sight: &sight, Mount: &sight.Identity}
+	return volume.Outcome{Sight: &sight, Mount: &sight.Identity, Warning: warning}
 }
 
 // noPlace is a failure to get at the claim's own directory. A walk that got no answer

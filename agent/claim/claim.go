@@ -6,8 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
@@ -49,12 +47,6 @@ type Paths interface {
 	TargetPath(pluginID, alloc, id string) string
 }
 
-// Places keeps descriptors of directories that callers lend.
-type Places interface {
-	// Lend keeps one that is open on a claim's own directory until it is given back.
-	Lend(id, alloc, at string, d volume.Descriptor) (giveBack func(), err error)
-}
-
 // Owners tells who is alive.
 type Owners interface {
 	volume.Owners
@@ -72,7 +64,7 @@ type Service struct {
 	Queue   Queue
 	Plugins Plugins
 	Paths   Paths
-	// Places may be nil where no caller lends a descriptor.
+	// Places may be nil where no caller lends a descriptor, and no directory is guarded.
 	Places Places
 	// Owners may be nil where all claims are without an owner.
 	Owners Owners
@@ -127,6 +119,7 @@ func (s *Service) Claim(ctx context.Context, id string, ask volume.Request, wait
 		return volume.Record{}, volume.Claim{}, err
 	}
 	defer giveBack()
+	s.guard(ctx, &req)
 	made, err := s.admit(ctx, waiting, req)
 	if err != nil {
 		return volume.Record{}, volume.Claim{}, err
@@ -217,42 +210,6 @@ func (s *Service) check(ctx context.Context, req *request) error {
 		return err
 	}
 	return s.resolve(ctx, &req.Request)
-}
-
-// borrow takes over the descriptor that the caller lends, until it is given back.
-func (s *Service) borrow(req request) (giveBack func(), err error) {
-	switch {
-	case req.AtFD == nil:
-		return func() {}, nil
-	case s.Places == nil || !req.Waits || req.At == "":
-		return nil, volume.Errorf(volume.ErrInvalid, "at_fd is good only beside at, and for as long as the request waits")
-	}
-	return s.Places.Lend(req.Volume, req.Alloc, req.At, *req.AtFD)
-}
-
-func (s *Service) checkAt(req *request) error {
-	switch {
-	case req.At == "" && req.Owner.Kind == volume.OwnerMount:
-		return volume.Errorf(volume.ErrInvalid, "a claim is owned by a mount only with the directory (at) that the mount is at")
-	case req.At == "" && req.AtFlags != "":
-		return volume.Errorf(volume.ErrInvalid, "mount options (at_flags) are for the directory (at) that the volume is to be bound at, and none was given")
-	case req.At == "":
-		return nil
-	}
-	clean := filepath.Clean(req.At)
-	within := func(dir, path string) bool {
-		return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
-	}
-	if !filepath.IsAbs(req.At) {
-		return volume.Errorf(volume.ErrInvalid, "%q is not an absolute path", req.At)
-	}
-	for _, dir := range s.Private {
-		if within(dir, clean) || within(clean, dir) {
-			return volume.Errorf(volume.ErrInvalid, "%s cannot be a mount point: it would hide or lie in the agent's own %s", clean, dir)
-		}
-	}
-	req.At = clean
-	return nil
 }
 
 // admit stores the claim, once nobody who is being released is in the way. It

@@ -303,6 +303,9 @@ func (s *Service) delete(ctx context.Context, id string) error {
 	if err := s.destroy(ctx, v); err != nil {
 		return s.notDeleted(ctx, v, err, resumed)
 	}
+	for _, left := range s.unguard(id, func(volume.Record) error { return nil }) {
+		s.say(volume.Record{Volume: v}, "warning", "%s", left)
+	}
 	return s.Store.Update(context.WithoutCancel(ctx), func(tx Tx) error {
 		if r, ok := tx.Volume(id); ok && r.Same(volume.Record{Volume: v}) {
 			tx.DeleteVolume(id)

@@ -28,6 +28,7 @@ func (s *Service) Forget(ctx context.Context, id string) (left []string, err err
 func (s *Service) deregister(ctx context.Context, id string, force, forget bool) (left []string, err error) {
 	var gone volume.Record
 	var wake []string
+	unguarded := s.unguard(id, func(r volume.Record) error { return mayDrop(r, force) })
 	err = s.Store.Update(ctx, func(tx Tx) (err error) {
 		gone, left, wake = volume.Record{Volume: volume.Volume{ID: id}}, nil, nil
 		r, ok := tx.Volume(id)
@@ -53,6 +54,7 @@ func (s *Service) deregister(ctx context.Context, id string, force, forget bool)
 	if err != nil {
 		return nil, err
 	}
+	left = append(left, unguarded...)
 	s.Queue.Forget(id)
 	s.reports.forget(id)
 	s.Queue.Wake(volume.DebtKey(gone.Volume.Driver, gone.Volume.ExternalID))
@@ -78,19 +80,8 @@ func (s *Service) deregister(ctx context.Context, id string, force, forget bool)
 // can be left, because nothing was made since.
 func drop(tx Tx, r volume.Record, force, forget bool) (left []string, err error) {
 	id := r.Volume.ID
-	switch {
-	case force:
-		if err := volume.Droppable(r); err != nil {
-			return nil, err
-		}
-	default:
-		if err := volume.Unused(r); err != nil {
-			return nil, err
-		}
-		if r.Volume.Provision != volume.Provisioned {
-			return nil, volume.Errorf(volume.ErrRefused, "volume %q: %s was begun and has not been seen to end", id, r.Volume.Provision).
-				WithHint("volctl volume deregister %s -force", id)
-		}
+	if err := mayDrop(r, force); err != nil {
+		return nil, err
 	}
 	debt := volume.Owing(r) // a call may be in flight: what it makes is left behind too
 	left = Behind(debt)
@@ -102,6 +93,37 @@ func drop(tx Tx, r volume.Record, force, forget bool) (left []string, err error)
 		tx.PutDebt(debt, time.Now().UTC())
 	}
 	return left, nil
+}
+
+// mayDrop refuses to forget a volume that is in use; with force only one that is claimed.
+func mayDrop(r volume.Record, force bool) error {
+	if force {
+		return volume.Droppable(r)
+	}
+	if err := volume.Unused(r); err != nil {
+		return err
+	}
+	if r.Volume.Provision != volume.Provisioned {
+		return volume.Errorf(volume.ErrRefused, "volume %q: %s was begun and has not been seen to end", r.Volume.ID, r.Volume.Provision).
+			WithHint("volctl volume deregister %s -force", r.Volume.ID)
+	}
+	return nil
+}
+
+// unguard makes the directories writable again at which a volume was mounted, if it is
+// about to be forgotten. It does so first: one that is not forgotten after all has them
+// on record still, and the next mount sees to them. It returns what stays as it is.
+func (s *Service) unguard(id string, may func(volume.Record) error) (left []string) {
+	r, ok := s.Store.Volume(id)
+	if !ok || s.Guards == nil || may(volume.Past(r, s.Owners)) != nil {
+		return nil
+	}
+	for _, dir := range r.Guards {
+		if err := s.Guards.Unguard(dir, id); err != nil {
+			left = append(left, fmt.Sprintf("%v; it stays immutable until: %s", err, volume.Command("chattr -i %s", dir)))
+		}
+	}
+	return left
 }
 
 // unless is the error for an id that names nothing, or only what is owed.

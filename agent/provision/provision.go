@@ -45,6 +45,13 @@ type Store interface {
 	Update(ctx context.Context, fn func(Tx) error) error
 }
 
+// Guards knows the directories that refuse writes while nothing is mounted there.
+type Guards interface {
+	// Unguard makes one writable again that a volume's record names, unless another
+	// volume's does too. It fails while something is mounted there.
+	Unguard(path, id string) error
+}
+
 // Queue makes calls exclusive per volume, and brings a volume down.
 type Queue interface {
 	// Exclusive runs fn while no other call for the volume is in flight, nor one
@@ -94,6 +101,8 @@ type Service struct {
 	Events  func(...volume.Event)
 	// Owners tells whose claims are past; nil: nobody's are.
 	Owners volume.Owners
+	// Guards takes back what was done to directories; nil: nothing was.
+	Guards Guards
 	// Halt says why no call is sent at all; empty when they are.
 	Halt string
 	// Pause waits, unless ctx ends first; nil is by the clock.

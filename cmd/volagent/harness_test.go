@@ -346,6 +346,7 @@ func (h *host) close() {
 	h.unmountAll()
 	h.detachLoops()
 	h.must(h.log.Close())
+	h.unguardAll()
 	h.must(os.RemoveAll(h.dir))
 }
 

@@ -3,9 +3,13 @@ package main_test
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os/exec"
+	"path/filepath"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/volagent/volagent/agent/api"
 )
@@ -67,4 +71,32 @@ func codeOf(err error) api.Code {
 	default:
 		return api.Code(err.Error())
 	}
+}
+
+// immutable is FS_IMMUTABLE_FL of linux/fs.h.
+const immutable = 0x10
+
+// dirFlags are those of a directory by ioctl_iflags(2); set changes them.
+func dirFlags(dir string, set func(uint32) uint32) (uint32, error) {
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = unix.Close(fd) }() // it was only looked at
+	flags, err := unix.IoctlGetUint32(fd, unix.FS_IOC_GETFLAGS)
+	if err != nil || set == nil {
+		return flags, err
+	}
+	return flags, unix.IoctlSetPointerInt(fd, unix.FS_IOC_SETFLAGS, int(set(flags)))
+}
+
+// unguardAll makes directories writable that volumes were mounted at, so that they can
+// be removed.
+func (h *host) unguardAll() {
+	h.must(filepath.WalkDir(h.dir, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() {
+			_, _ = dirFlags(path, func(flags uint32) uint32 { return flags &^ immutable }) // not all file systems have flags
+		}
+		return nil
+	}))
 }

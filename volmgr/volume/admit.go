@@ -25,6 +25,8 @@ type Request struct {
 	AtFlags string
 	// AtWritable leaves At as it is while nothing is mounted there.
 	AtWritable bool
+	// Guard is set where At may be made to refuse writes while nothing is mounted there.
+	Guard bool
 	// AtFD is a descriptor of the caller's that is open on At; nil if it lends none.
 	AtFD  *Descriptor
 	Owner Owner
@@ -97,6 +99,9 @@ func Admit(r Record, req Request, p PluginInfo, now time.Time) (Record, error) {
 		case Present: // left by a claim that went without the plugin, maybe in another mode
 			r.Node.Attached, r.Node.Proven = Unknown, false
 		}
+	}
+	if req.Guard && mode.Attachment == FileSystem && !slices.Contains(r.Guards, req.At) {
+		r.Guards = append(slices.Clone(r.Guards), req.At)
 	}
 	r.Node.Seq++
 	return r.with(Claim{

@@ -104,8 +104,8 @@ func Gather(notes []Note) []Record {
 
 // Adopt rebuilds a record that the state database lost from what was noted and
 // what is seen now; live is false if the notes are of another boot. A claim is
-// adopted if its mount is the one that was noted: it has no owner, counts as a
-// writer, and ends by detach alone. If none of the targets is there and the
+// adopted if its mount is the one that was noted: it has no owner but a mount that it
+// lived by, counts as a writer, and ends by detach, or with that mount. If none of the targets is there and the
 // staged mount is, all claims are adopted, because with none of them the volume
 // would be unstaged. Else none is, and what may be left of the volume with
 // nothing mounted is undone, as after a release: an attachment outlives a boot.
@@ -116,7 +116,9 @@ func Adopt(noted Record, o Observed, live bool) Record {
 	take := func(all bool) {
 		for _, c := range noted.Ordered() {
 			if all || o.Targets[c.Alloc].Is(c.Mount) || o.Binds[c.Alloc].Is(c.BoundMount) {
-				c.Owner, c.Adopted = Owner{Kind: OwnerNone}, true
+				if c.Adopted = true; c.Owner.Kind != OwnerMount { // which is what was looked at
+					c.Owner = Owner{Kind: OwnerNone}
+				}
 				r = r.with(c)
 			}
 		}
@@ -171,5 +173,5 @@ func (r Record) adopted() []string {
 	if n == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("%d of its claims were adopted from the mount table after the state database was lost: they have no owner, count as writers, and end by detach", n)}
+	return []string{fmt.Sprintf("%d of its claims were adopted from the mount table after the state database was lost: they have no owner (but a mount that they lived by), count as writers, and end by detach", n)}
 }

@@ -141,7 +141,7 @@ func Owing(r Record) Record {
 			r = r.with(c)
 		}
 	}
-	r.Debt, r.Volume.Expansion = true, Expansion{}
+	r.Debt, r.Volume.Expansion, r.Guards = true, Expansion{}, nil
 	return r
 }
 

@@ -187,6 +187,9 @@ type Record struct {
 	Generation uint64           `json:"generation"` // grows by one a change
 	Node       NodeSide         `json:"node"`
 	Claims     map[string]Claim `json:"-"` // by alloc; stored under keys of their own
+	// Guards are directories that were made to refuse writes while nothing of the volume
+	// is mounted there, or are about to be: they are on record before.
+	Guards []string `json:"guards,omitempty"`
 	// Debt marks what a forced deregister left: no volume any more, but
 	// something to be undone. Nothing is done about it without its plugin.
 	Debt bool `json:"-"`

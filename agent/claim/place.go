@@ -1,0 +1,65 @@
+package claim
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Places knows the directories that claims are bound at.
+type Places interface {
+	// Lend keeps one that is open on a claim's own directory until it is given back.
+	Lend(id, alloc, at string, d volume.Descriptor) (giveBack func(), err error)
+	// Guardable reports whether a claim's own directory may be made to refuse writes
+	// while nothing is mounted there.
+	Guardable(ctx context.Context, id, alloc, at string) bool
+}
+
+// borrow takes over the descriptor that the caller lends, until it is given back.
+func (s *Service) borrow(req request) (giveBack func(), err error) {
+	switch {
+	case req.AtFD == nil:
+		return func() {}, nil
+	case s.Places == nil || !req.Waits || req.At == "":
+		return nil, volume.Errorf(volume.ErrInvalid, "at_fd is good only beside at, and for as long as the request waits")
+	}
+	return s.Places.Lend(req.Volume, req.Alloc, req.At, *req.AtFD)
+}
+
+func (s *Service) checkAt(req *request) error {
+	switch {
+	case req.At == "" && req.Owner.Kind == volume.OwnerMount:
+		return volume.Errorf(volume.ErrInvalid, "a claim is owned by a mount only with the directory (at) that the mount is at")
+	case req.At == "" && req.AtFlags != "":
+		return volume.Errorf(volume.ErrInvalid, "mount options (at_flags) are for the directory (at) that the volume is to be bound at, and none was given")
+	case req.At == "":
+		return nil
+	}
+	clean := filepath.Clean(req.At)
+	within := func(dir, path string) bool {
+		return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
+	}
+	if !filepath.IsAbs(req.At) {
+		return volume.Errorf(volume.ErrInvalid, "%q is not an absolute path", req.At)
+	}
+	for _, dir := range s.Private {
+		if within(dir, clean) || within(clean, dir) {
+			return volume.Errorf(volume.ErrInvalid, "%s cannot be a mount point: it would hide or lie in the agent's own %s", clean, dir)
+		}
+	}
+	req.At = clean
+	return nil
+}
+
+// guard has the directory refuse writes while nothing is mounted there, if it can and
+// is not to stay as it is. Of a claim that is there it was decided.
+func (s *Service) guard(ctx context.Context, req *request) {
+	if s.Places == nil || req.At == "" || req.AtWritable {
+		return
+	}
+	if _, _, err := s.find(req.Volume, req.Alloc); err != nil {
+		req.Guard = s.Places.Guardable(ctx, req.Volume, req.Alloc, req.At)
+	}
+}

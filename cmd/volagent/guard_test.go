@@ -1,0 +1,142 @@
+package main_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/volagent/volagent/volmgr/csitest"
+)
+
+// guarded reports whether nobody can write to a directory.
+func (h recorded) guarded(dir string) bool {
+	h.t.Helper()
+	flags, err := dirFlags(dir, nil)
+	h.must(err)
+	err = os.WriteFile(filepath.Join(dir, "probe"), nil, 0o644)
+	if err == nil {
+		h.must(os.Remove(filepath.Join(dir, "probe")))
+	}
+	if on := flags&immutable != 0; on != errors.Is(err, syscall.EPERM) {
+		h.t.Errorf("%s has the flags %#x, and a write says %v", dir, flags, err)
+	}
+	return flags&immutable != 0
+}
+
+// at makes a directory.
+func (h recorded) at(name string) string {
+	h.t.Helper()
+	dir := filepath.Join(h.dir, name)
+	h.must(os.Mkdir(dir, 0o755))
+	return dir
+}
+
+// TestGuard: while nothing is mounted at a user's own directory nobody writes to the
+// disk beneath. A directory that holds something, was immutable before, or shall stay
+// as it is, stays so; the last volume that knows of one leaves it as it was.
+func TestGuard(t *testing.T) {
+	h := newRecorded(t, "10s", func(c *csitest.Config) { c.Attach = false })
+	for _, id := range []string{"data", "more"} {
+		h.register(id, "single-node-writer")
+	}
+	use := func(id, at string, more ...string) {
+		t.Helper()
+		h.volctl(append([]string{"volume", "claim", id, "--alloc", "a", "--at", at}, more...)...)
+		h.must(os.WriteFile(filepath.Join(at, "file"), nil, 0o644))
+		h.volctl("volume", "detach", id)
+	}
+	at := h.at("at")
+	for range 2 {
+		use("data", at)
+		if !h.guarded(at) {
+			t.Error("it can be written to")
+		}
+	}
+	for name, make := range map[string]func(dir string){
+		"full":     func(dir string) { h.must(os.WriteFile(filepath.Join(dir, "x"), nil, 0o644)) },
+		"writable": func(string) {},
+	} {
+		dir := h.at(name)
+		make(dir)
+		use("data", dir, map[string][]string{"writable": {"--at-writable"}}[name]...)
+		if h.guarded(dir) {
+			t.Errorf("%s: it is guarded", name)
+		}
+	}
+	theirs := h.at("theirs")
+	set := func(dir string, on uint32) {
+		t.Helper()
+		_, err := dirFlags(dir, func(flags uint32) uint32 { return flags&^immutable | on })
+		h.must(err)
+	}
+	set(theirs, immutable)
+	use("data", theirs)
+
+	h.volctl("volume", "register", filepath.Join(h.dir, "data.yaml")) // forgets nothing
+	use("more", at)
+	h.volctl("volume", "deregister", "data", "-y")
+	if !h.guarded(theirs) {
+		t.Error("what was immutable before is not any more")
+	}
+	if !h.guarded(at) {
+		t.Error("another volume is mounted there too, and it can be written to")
+	}
+	h.kill()
+	h.start("rec")
+	h.volctl("volume", "deregister", "more", "-y")
+	if h.guarded(at) {
+		t.Error("it stays immutable without a volume")
+	}
+
+	h.register("data", "single-node-writer")
+	use("data", at)
+	h.must(syscall.Mount("tmpfs", at, "tmpfs", 0, ""))
+	out := h.volctl("volume", "deregister", "data", "-y")
+	if !strings.Contains(out, "something is mounted there") || !strings.Contains(out, "chattr -i "+at) {
+		t.Errorf("it does not say what it leaves:\n%s", out)
+	}
+	h.must(syscall.Unmount(at, 0))
+	if !h.guarded(at) {
+		t.Error("it was cleared, and the answer said not")
+	}
+}
+
+// TestGuardAfterCrash: that a directory is to be guarded is known before it is, so that
+// an agent that dies in between leaves nothing behind that nobody knows of.
+func TestGuardAfterCrash(t *testing.T) {
+	h := newRecorded(t, "10s", func(c *csitest.Config) { c.Attach = false })
+	for _, id := range []string{"data", "more"} {
+		h.register(id, "single-node-writer")
+	}
+	at, other := h.at("at"), h.at("other")
+	h.fault(csitest.Fault{Method: csitest.NodePublish, Hang: true, Times: -1})
+	h.volctl("volume", "claim", "data", "--alloc", "a", "--at", at, "--no-wait")
+	h.volctl("volume", "claim", "more", "--alloc", "a", "--at", other, "--no-wait")
+	h.await("both publishes", func() bool { return h.calls(0).Count(csitest.NodePublish) >= 2 })
+	h.kill()
+	if h.guarded(at) || h.guarded(other) {
+		t.Error("it is guarded before the mount")
+	}
+	h.must(h.cfg.Faults().Clear())
+	h.start("rec")
+	for _, id := range []string{"data", "more"} {
+		h.volctl("wait", "--volume", id, "--for", "mounted", "--timeout", "60s")
+	}
+	h.kill()
+	h.start("rec")
+	h.volctl("volume", "detach", "data")
+	h.volctl("volume", "detach", "more")
+	if !h.guarded(at) || !h.guarded(other) {
+		t.Error("it can be written to")
+	}
+	for id, dir := range map[string]string{"data": at, "more": other} {
+		h.awaitFree(id) // a publish that was given up may still have had an effect
+		h.volctl("volume", "deregister", id, "-y")
+		if h.guarded(dir) {
+			t.Errorf("%s stays immutable", dir)
+		}
+	}
+}

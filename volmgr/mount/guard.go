@@ -1,0 +1,177 @@
+package mount
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// Guard is what is to be known of an empty directory that volumes are mounted at: with
+// the immutable flag (ioctl_iflags(2)) nobody, root included, writes to it while
+// nothing is mounted there. To mount there is no change of it.
+type Guard string
+
+// What can be known.
+const (
+	// GuardNone: it cannot have the flag, or shall not: it is no directory, it is a
+	// mount point, it is not empty, or its file system has no such flag.
+	GuardNone Guard = ""
+	// GuardOff: it could have the flag, and has it not.
+	GuardOff Guard = "off"
+	// GuardOn: it has the flag.
+	GuardOn Guard = "on"
+)
+
+// immutable is FS_IMMUTABLE_FL of linux/fs.h, which x/sys does not have.
+const immutable = 0x10
+
+// Guard looks whether a place has the flag. It is bounded; *HungError.
+func (p *Place) Guard(ctx context.Context) (Guard, error) {
+	return p.guarded(ctx, func(fd int, flags uint32) (Guard, error) {
+		if flags&immutable != 0 {
+			return GuardOn, nil
+		}
+		return GuardOff, nil
+	})
+}
+
+// SetGuard gives a place the flag where it can have it. That it cannot is no error.
+func (p *Place) SetGuard(ctx context.Context) error {
+	_, err := p.guarded(ctx, func(fd int, flags uint32) (Guard, error) {
+		if flags&immutable != 0 {
+			return GuardOn, nil
+		}
+		return GuardOn, setFlags(fd, flags|immutable)
+	})
+	if errors.Is(err, unix.EROFS) || errors.Is(err, unix.EPERM) || unsupported(err) {
+		return nil // it cannot be written to, or not by us, or has not this flag
+	}
+	if err != nil {
+		return fmt.Errorf("cannot make %s refuse writes while nothing is mounted there: %w", p.path, err)
+	}
+	return nil
+}
+
+// guarded runs fn on a place that may have the flag.
+func (p *Place) guarded(ctx context.Context, fn func(fd int, flags uint32) (Guard, error)) (Guard, error) {
+	own, err := p.Again() // the call may outlive the caller
+	if err != nil {
+		return GuardNone, err
+	}
+	return bounded(ctx, p.h, kindChange, p.path, p.h.bound, func() (Guard, error) {
+		defer own.Close()
+		if own.path == "/" || !own.Dir() {
+			return GuardNone, nil
+		}
+		if root, err := p.h.mountRoot(own.fd()); root || err != nil {
+			return GuardNone, err
+		}
+		fd, flags, err := ownFlags(own.fd())
+		if unsupported(err) {
+			return GuardNone, nil
+		}
+		if err != nil {
+			return GuardNone, err
+		}
+		defer closeFD(fd)
+		if empty, err := emptyDir(fd); !empty || err != nil {
+			return GuardNone, err
+		}
+		return fn(fd, flags)
+	})
+}
+
+// mountRoot reports whether what is open is the root of a mount.
+func (h *Host) mountRoot(fd int) (bool, error) {
+	st, err := statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, lookMask)
+	if err != nil {
+		return false, err
+	}
+	if st.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT != 0 && !h.noMountRoot {
+		return st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, nil
+	}
+	path, err := h.fdPath(fd)
+	if err != nil {
+		return false, err
+	}
+	return h.mountedAt(path)
+}
+
+// ownFlags opens a directory, by a descriptor for reference alone, and reads its flags.
+func ownFlags(place int) (fd int, flags uint32, err error) {
+	if fd, err = openat(place, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW); err != nil {
+		return -1, 0, err
+	}
+	if flags, err = unix.IoctlGetUint32(fd, unix.FS_IOC_GETFLAGS); err != nil {
+		closeFD(fd)
+		return -1, 0, err
+	}
+	return fd, flags, nil
+}
+
+func setFlags(fd int, flags uint32) error {
+	return retry(func() error { return unix.IoctlSetPointerInt(fd, unix.FS_IOC_SETFLAGS, int(flags)) })
+}
+
+// unsupported reports whether a file system has no flags.
+func unsupported(err error) bool {
+	return errors.Is(err, unix.ENOTTY) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS)
+}
+
+// emptyDir reports whether an open directory has no entries.
+func emptyDir(fd int) (bool, error) {
+	var room [1024]byte
+	for {
+		n := 0
+		err := retry(func() (err error) { n, err = unix.ReadDirent(fd, room[:]); return err })
+		if n <= 0 || err != nil {
+			return err == nil, err
+		}
+		if _, _, names := unix.ParseDirent(room[:n], 1, nil); len(names) > 0 { // less "." and ".."
+			return false, nil
+		}
+	}
+}
+
+// Unguard takes the flag from a directory. One that is not there, or has no flag, is
+// success. It fails while something is mounted there, because that hides it.
+func (h *Host) Unguard(ctx context.Context, path string) error {
+	path = filepath.Clean(path)
+	_, err := bounded(ctx, h, kindChange, path, h.bound, func() (struct{}, error) { return struct{}{}, h.unguard(path) })
+	if err != nil {
+		return fmt.Errorf("cannot make %s writable again: %w", path, err)
+	}
+	return nil
+}
+
+func (h *Host) unguard(path string) error {
+	place, err := h.walk(path)
+	switch {
+	case errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR):
+		return nil
+	case err != nil:
+		return err
+	}
+	defer closeFD(place)
+	switch root, err := h.mountRoot(place); {
+	case err != nil:
+		return err
+	case root:
+		return errors.New("something is mounted there")
+	}
+	fd, flags, err := ownFlags(place)
+	switch {
+	case unsupported(err) || errors.Is(err, unix.ENOTDIR):
+		return nil
+	case err != nil:
+		return err
+	}
+	defer closeFD(fd)
+	if flags&immutable == 0 {
+		return nil
+	}
+	return setFlags(fd, flags&^immutable)
+}
