@@ -131,3 +131,19 @@ func BenchmarkUnder(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkGone is what a change of the mount table costs for each mount that is watched.
+func BenchmarkGone(b *testing.B) {
+	dir := b.TempDir()
+	h, err := New()
+	check(b, err)
+	src, dst := mkdir(b, dir, "src"), mkdir(b, dir, "dst")
+	s, err := attachAt(h, src, dst, Like{})
+	check(b, err)
+	defer func() { check(b, h.Unmount(b.Context(), dst, Plain)) }()
+	for b.Loop() {
+		if h.Gone(s.Identity, dst) {
+			b.Fatal("it is gone")
+		}
+	}
+}

@@ -133,7 +133,7 @@ func again(r Record, c Claim, req Request) error {
 	note("mount flags", len(req.MountFlags) > 0 && !slices.Equal(req.MountFlags, r.Node.Mode.MountFlags))
 	note("directory", req.At != c.At)
 	note("owner", !c.ownedAs(req.Owner))
-	note("mount options at "+c.At, req.AtFlags != c.AtFlags)
+	note("list of mount options at "+c.At, req.AtFlags != c.AtFlags)
 	note("uid, gid or mode", req.Own != c.Own.asked())
 	if len(differ) == 0 {
 		return nil

@@ -1,0 +1,102 @@
+package claim_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/volagent/volagent/agent/claim"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// mounted are owners of whom those are gone that are the mount 1.
+type mounted struct{ *people }
+
+func (mounted) Gone(o volume.Owner) bool { return o.Mount.ID == 1 }
+
+// places lends and guards nothing, and says what it was asked.
+type places struct {
+	lent, back int
+	fail       error
+	guardable  bool
+	asked      int
+}
+
+func (p *places) Lend(string, string, string, volume.Descriptor) (func(), error) {
+	p.lent++
+	return func() { p.back++ }, p.fail
+}
+
+func (p *places) Guardable(context.Context, string, string, string) bool {
+	p.asked++
+	return p.guardable
+}
+
+// The release because of a mount that is gone is of what is on record when it is
+// stored, and not of what was seen before: the agent may be making it anew.
+func TestReapMount(t *testing.T) {
+	w := newWorld()
+	w.onWake = nil
+	s := w.service()
+	s.Owners = mounted{newPeople()}
+	if _, _, err := s.Claim(t.Context(), "data", volume.Request{Alloc: "web", At: "/srv", Owner: volume.Owner{Kind: volume.OwnerMount, PID: 7}}, 0); err != nil {
+		t.Fatal(err)
+	}
+	record := func(bound volume.Side, m *volume.MountIdentity) volume.Claim {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		c := w.r.Claims["web"]
+		c.State, c.Bound, c.BoundMount = volume.Taken, bound, m
+		w.r.Claims = map[string]volume.Claim{"web": c}
+		return c
+	}
+	seen := record(volume.Present, &volume.MountIdentity{ID: 1})
+	for _, now := range []struct {
+		bound volume.Side
+		m     *volume.MountIdentity
+	}{{volume.Failed, nil}, {volume.Unknown, nil}, {volume.Absent, nil}, {volume.Present, &volume.MountIdentity{ID: 2}}} {
+		record(now.bound, now.m)
+		if err := s.Reap(t.Context(), "data", seen); err != nil || w.claims() != "web" {
+			t.Errorf("bound %s as %+v: %v, claims %q", now.bound, now.m, err, w.claims())
+		}
+	}
+	seen = record(volume.Present, &volume.MountIdentity{ID: 1})
+	if err := s.Reap(t.Context(), "data", seen); err != nil || w.claims() != "-web" {
+		t.Errorf("it is gone: %v, claims %q", err, w.claims())
+	}
+}
+
+// What a caller lends is given back when its request ends; where it makes no sense it
+// is refused before anything is stored.
+func TestLend(t *testing.T) {
+	fd := &volume.Descriptor{PID: 1, FD: 3}
+	w := newWorld()
+	p := &places{guardable: true}
+	s := w.service()
+	s.Places = p
+	claimed := func(s *claim.Service, q volume.Request, wait bool) error {
+		d := patience
+		if !wait {
+			d = 0
+		}
+		_, _, err := s.Claim(t.Context(), "data", q, d)
+		return err
+	}
+	want(t, claimed(s, volume.Request{Alloc: "web", AtFD: fd}, true), volume.ErrInvalid, "at_fd is good only")
+	want(t, claimed(s, volume.Request{Alloc: "web", At: "/srv", AtFD: fd}, false), volume.ErrInvalid, "at_fd is good only")
+	want(t, claimed(w.service(), volume.Request{Alloc: "web", At: "/srv", AtFD: fd}, true), volume.ErrInvalid, "at_fd is good only")
+	want(t, claimed(s, volume.Request{Alloc: "web", AtFlags: "nosuid"}, true), volume.ErrInvalid, "at_flags")
+	p.fail = errors.New("no such descriptor")
+	want(t, claimed(s, volume.Request{Alloc: "web", At: "/srv", AtFD: fd}, true), p.fail)
+	if w.writes != 0 || p.lent != 1 || p.back != 0 {
+		t.Errorf("%d writes, %d lent, %d given back", w.writes, p.lent, p.back)
+	}
+	p.fail = nil
+	w.onWake = failWith(volume.Action{Kind: volume.Bind, Alloc: "web"}, volume.RetryChange)
+	if err := claimed(s, volume.Request{Alloc: "web", At: "/srv", AtFD: fd}, true); err == nil || p.lent != 2 || p.back != 1 {
+		t.Errorf("%v; %d lent, %d given back", err, p.lent, p.back)
+	}
+	if r, _ := w.Volume("data"); len(r.Guards) != 1 || p.asked != 1 {
+		t.Errorf("guarded are %v, asked for %d times", r.Guards, p.asked)
+	}
+}
