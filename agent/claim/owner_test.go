@@ -159,12 +159,12 @@ func TestReap(t *testing.T) {
 		t.Errorf("one that lives: %v, claims %q", err, w.claims())
 	}
 	p.dies(1, true)
+	w.onWake = nil // a wake that acts late would undo more than is asked for here
 	older := c
 	older.Seq--
 	if err := s.Reap(t.Context(), "data", older); err != nil || w.claims() != "db" {
 		t.Errorf("an earlier claim of the alloc: %v, claims %q", err, w.claims())
 	}
-	w.onWake = nil
 	writes := w.writes
 	for range 3 {
 		if err := s.Reap(t.Context(), "data", c); err != nil || w.claims() != "-db" {

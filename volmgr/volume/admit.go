@@ -81,11 +81,8 @@ func Admit(r Record, req Request, p PluginInfo, now time.Time) (Record, error) {
 	if err := fits(seen, req, mode.Access, now); err != nil {
 		return r, err
 	}
-	for _, c := range seen.Ordered() {
-		if req.At != "" && c.At == req.At {
-			return r, Errorf(inForce(c), "%s is taken by the claim of %q on this volume", req.At, c.Alloc).
-				WithHint("volctl volume detach %s %s", r.Volume.ID, c.Alloc)
-		}
+	if err := apart(seen, req); err != nil {
+		return r, err
 	}
 	if len(r.Claims) == 0 {
 		r.Node.Mode = mode
@@ -109,6 +106,17 @@ func Admit(r Record, req Request, p PluginInfo, now time.Time) (Record, error) {
 		ReadOnly: req.ReadOnly, Mode: mode.Capability, Owner: req.Owner, Since: now,
 		Target: req.Target, At: req.At, AtFlags: req.AtFlags, AtWritable: req.AtWritable, Own: own,
 	}), nil
+}
+
+// apart refuses a directory that another claim of the volume has.
+func apart(r Record, req Request) error {
+	for _, c := range r.Ordered() {
+		if req.At != "" && c.At == req.At {
+			return Errorf(inForce(c), "%s is taken by the claim of %q on this volume", req.At, c.Alloc).
+				WithHint("volctl volume detach %s %s", r.Volume.ID, c.Alloc)
+		}
+	}
+	return nil
 }
 
 // again decides on a claim by an alloc that has one. Its earlier owner may be
