@@ -140,6 +140,8 @@ func parses(args []string, path, flag, value string) error {
 func TestFlagsMeanTheSameEverywhere(t *testing.T) {
 	_, root := testRoot()
 	takes, letters := map[string]bool{}, map[string]string{}
+	// Their letters are those of mount(8) and umount(8).
+	others := map[string]string{"volctl mount": "o", "volctl umount": "f"}
 	walk(root, func(c *cobra.Command) {
 		allFlags(c).VisitAll(func(f *pflag.Flag) {
 			value := f.NoOptDefVal == ""
@@ -148,6 +150,13 @@ func TestFlagsMeanTheSameEverywhere(t *testing.T) {
 			}
 			takes[f.Name] = value
 			if f.Shorthand == "" {
+				return
+			}
+			if before, ok := takes["-"+f.Shorthand]; ok && before != value {
+				t.Errorf("%s: -%s takes a value, and takes none elsewhere", c.CommandPath(), f.Shorthand)
+			}
+			takes["-"+f.Shorthand] = value
+			if others[c.CommandPath()] == f.Shorthand {
 				return
 			}
 			if before, ok := letters[f.Shorthand]; ok && before != f.Name {

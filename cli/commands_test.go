@@ -133,7 +133,7 @@ func TestClaimInterrupted(t *testing.T) {
 		after  func(*http.Request) (any, error)
 		stderr string
 	}{
-		"withdrawn": {refuses(api.Error{Code: api.CodeNotFound, Message: "no claim"}), `volctl: cannot claim volume "data": it was interrupted, and the claim is withdrawn` + "\n"},
+		"withdrawn": {refuses(api.Error{Code: api.CodeNotFound, Message: "no claim"}), `volctl: cannot claim volume "data" for alloc "manual": it was interrupted, and the claim is withdrawn` + "\n"},
 		"releasing": {answers(api.Claim{State: api.ClaimUnpublishing}), "the claim is withdrawn, and its release goes on\nhint: volctl volume status data\n"},
 		"stays":     {answers(taken("data", "manual", "/x")), "alloc \"manual\" still has a claim, which was there before this call\nhint: volctl volume detach data manual\n"},
 		"unknown":   {refuses(api.Error{Code: api.CodeFailed, Message: "disk"}), "what became of the claim is unknown: disk\nhint: volctl claim list --volume data\n"},

@@ -51,12 +51,30 @@ func reference(b *strings.Builder, c *cobra.Command) {
 	fmt.Fprintf(b, "## %s\n\n%s.\n\n", c.CommandPath(), c.Short)
 	fmt.Fprintf(b, "```\n%s\n```\n\n", strings.ReplaceAll(c.UseLine(), " [flags]", ""))
 	if c.Long != "" {
-		b.WriteString(c.Long + "\n\n")
+		b.WriteString(fenced(c.Long) + "\n\n")
 	}
 	if c.Example != "" {
 		fmt.Fprintf(b, "```\n%s\n```\n\n", strings.ReplaceAll(strings.TrimPrefix(c.Example, "  "), "\n  ", "\n"))
 	}
 	section(b, "", c.NonInheritedFlags())
+}
+
+// fenced puts lines that begin with two spaces, which are tables for a terminal, into
+// blocks of code.
+func fenced(text string) string {
+	var b strings.Builder
+	inside := false
+	for line := range strings.Lines(text + "\n") {
+		if indented := strings.HasPrefix(line, "  "); indented != inside {
+			b.WriteString(map[bool]string{true: "\n```\n", false: "```\n\n"}[indented])
+			inside = indented
+		}
+		b.WriteString(strings.TrimPrefix(line, "  "))
+	}
+	if inside {
+		b.WriteString("```\n")
+	}
+	return strings.TrimSuffix(b.String(), "\n")
 }
 
 func section(b *strings.Builder, title string, flags *pflag.FlagSet) {

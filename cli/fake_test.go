@@ -160,6 +160,8 @@ type run struct {
 	colour   bool // stdout is one
 	cgroup   string
 	service  map[string]string // what systemd says of the agent's
+	program  string
+	host     Host
 	// looks bounds how often what takes its time is looked at, without waiting between;
 	// with 0 it is by the clock.
 	looks int
@@ -185,6 +187,7 @@ func (r run) volctl(args ...string) result {
 		pause = pauses(r.looks)
 	}
 	code := Run(r.ctx, Env{
+		Program: r.program, Host: r.host,
 		Args: args, Stdin: strings.NewReader(r.stdin), Stdout: &stdout, Stderr: &stderr,
 		StdinTerminal: r.terminal, StdoutTerminal: r.colour, Pause: pause,
 		Now:     func() time.Time { return now },

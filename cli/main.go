@@ -1,6 +1,8 @@
 // Package cli is volctl, the operator's tool: one file per command, and one
-// place each for output, errors, exit codes and the reading of argv. All it
-// knows of the host it learns from the agent, over its socket.
+// place each for output, errors, exit codes and the reading of argv. What it
+// knows of the host it learns from the agent, over its socket; only mount and
+// umount look at the mount point they are given themselves. Called by the name
+// mount.csi or umount.csi it is a helper of mount(8).
 package cli
 
 import (
@@ -16,6 +18,8 @@ import (
 
 // Env is what a run takes from its process; a test makes its own.
 type Env struct {
+	// Program is the name this was called by; its directory does not matter.
+	Program string
 	// Args are the arguments without the program's name.
 	Args           []string
 	Stdin          io.Reader
@@ -35,6 +39,8 @@ type Env struct {
 	// Service asks systemd about a unit, by the names of its properties; nil where nobody
 	// can be asked.
 	Service func(ctx context.Context, unit string) map[string]string
+	// Host is for mount and umount alone.
+	Host Host
 }
 
 // Main runs volctl with this process's arguments and returns its exit code.
@@ -45,6 +51,7 @@ func Main() int {
 	defer stop()
 	context.AfterFunc(ctx, stop)
 	return Run(ctx, Env{
+		Program:        os.Args[0],
 		Args:           os.Args[1:],
 		Stdin:          os.Stdin,
 		Stdout:         os.Stdout,
@@ -56,12 +63,16 @@ func Main() int {
 		Now:            time.Now,
 		Cgroup:         func() ([]byte, error) { return os.ReadFile("/proc/self/cgroup") },
 		Service:        askService,
+		Host:           thisHost(),
 	})
 }
 
 // Run runs one command and returns the exit code of package comment's table
-// (see exitCode). It may be called again and again.
+// (see exitCode), or mount(8)'s (see helperCode). It may be called again and again.
 func Run(ctx context.Context, env Env) int {
+	if h := newHelper(env); h != nil {
+		return h.run(ctx)
+	}
 	a := newApp(env)
 	root := newRoot(a)
 	root.SetArgs(normalise(root, env.Args))

@@ -12,6 +12,24 @@ import (
 type ownershipFlags struct {
 	uid, gid, mode string
 	recursive      bool
+	// option tells that they were options of a mount: uid=, gid=, mode=, recursive.
+	option bool
+}
+
+// spell writes a flag the way that it was to be typed.
+func (o *ownershipFlags) spell(name string) string {
+	if o.option {
+		return name
+	}
+	return "--" + name
+}
+
+// example writes a flag with a value.
+func (o *ownershipFlags) example(name, value string) string {
+	if o.option {
+		return name + "=" + value
+	}
+	return "--" + name + " " + value
 }
 
 func (o *ownershipFlags) add(cmd *cobra.Command) {
@@ -24,7 +42,7 @@ func (o *ownershipFlags) add(cmd *cobra.Command) {
 
 // read looks names up on this host, which is the agent's too.
 func (o *ownershipFlags) read() (own api.Ownership, err error) {
-	if own.UID, err = number("uid", o.uid, func(name string) (string, error) {
+	if own.UID, err = o.number("uid", o.uid, func(name string) (string, error) {
 		u, err := user.Lookup(name)
 		if err != nil {
 			return "", err
@@ -33,7 +51,7 @@ func (o *ownershipFlags) read() (own api.Ownership, err error) {
 	}); err != nil {
 		return own, err
 	}
-	if own.GID, err = number("gid", o.gid, func(name string) (string, error) {
+	if own.GID, err = o.number("gid", o.gid, func(name string) (string, error) {
 		g, err := user.LookupGroup(name)
 		if err != nil {
 			return "", err
@@ -43,17 +61,18 @@ func (o *ownershipFlags) read() (own api.Ownership, err error) {
 		return own, err
 	}
 	if m, err := strconv.ParseUint(o.mode, 8, 32); o.mode != "" && (err != nil || m > 0o7777) {
-		return own, usage("--mode 0770", "--mode needs an octal number from 0 to 7777, not %q", o.mode)
+		return own, usage(o.example("mode", "0770"), "%s needs an octal number from 0 to 7777, not %q", o.spell("mode"), o.mode)
 	}
 	own.Mode, own.Recursive = o.mode, o.recursive
 	if o.recursive && own.UID == nil && own.GID == nil && own.Mode == "" {
-		return own, usage("--recursive --gid GROUP", "--recursive needs --uid, --gid or --mode")
+		return own, usage(o.spell("recursive")+" and "+o.example("gid", "GROUP"), "%s needs %s, %s or %s",
+			o.spell("recursive"), o.spell("uid"), o.spell("gid"), o.spell("mode"))
 	}
 	return own, nil
 }
 
 // number is an id that was given by number or by name; nil if it was not given.
-func number(flag, text string, lookup func(string) (string, error)) (*uint32, error) {
+func (o *ownershipFlags) number(flag, text string, lookup func(string) (string, error)) (*uint32, error) {
 	if text == "" {
 		return nil, nil
 	}
@@ -65,7 +84,7 @@ func number(flag, text string, lookup func(string) (string, error)) (*uint32, er
 		}
 	}
 	if err != nil || n == 1<<32-1 {
-		return nil, usage("--"+flag+" 1000", "--%s %q is neither a number below 4294967295 nor a name that this host knows", flag, text)
+		return nil, usage(o.example(flag, "1000"), "%s %q is neither a number below 4294967295 nor a name that this host knows", o.spell(flag), text)
 	}
 	return new(uint32(n)), nil
 }

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,7 +35,9 @@ type volumeClaimOptions struct {
 	perAlloc      uint
 	owner         string
 	timeout       time.Duration
-	noWait        bool
+	// grace is what the agent gets on top of the timeout to answer; 0 is answerGrace.
+	grace  time.Duration
+	noWait bool
 }
 
 func newVolumeClaim(a *app) *cobra.Command {
@@ -150,26 +153,11 @@ func checkTimeout(d time.Duration) error {
 }
 
 func runVolumeClaim(ctx context.Context, o volumeClaimOptions, client *apiclient.Client, out *output) error {
-	end := o.progress(ctx, client, out)
-	claim, stays, err := o.claim(ctx, client)
-	end()
-	switch {
-	case ctx.Err() != nil && err != nil && !o.noWait:
-		return failed(o.afterInterrupt(client), "claim volume %q", o.volume)
-	case err != nil && stays:
-		err = hinted(err, "the agent was restarted meanwhile, so the claim may still stand: "+o.detachCommand())
-	case err != nil:
-		err = explain(ctx, client, err, o.volume)
-	}
+	claim, err := o.make(ctx, client, out)
 	if err != nil {
 		return failed(err, "claim volume %q for alloc %q", o.volume, o.alloc)
 	}
-	mounted := claim.State == api.ClaimTaken
-	if !mounted && !o.noWait {
-		return failed(&api.Error{Code: api.CodeFailed, Message: "the claim is " + claim.State, Hint: "volctl volume status " + shellArg(o.volume)},
-			"claim volume %q for alloc %q", o.volume, o.alloc)
-	}
-	if !mounted && out.human() {
+	if claim.State != api.ClaimTaken && out.human() {
 		out.note("the claim is %s; to wait for it: volctl wait --volume %s --for mounted", claim.State, shellArg(o.volume))
 		return nil
 	}
@@ -177,6 +165,25 @@ func runVolumeClaim(ctx context.Context, o volumeClaimOptions, client *apiclient
 		w.WriteString(claim.Path + "\n")
 		return nil
 	})
+}
+
+// make makes the claim. It is mounted where there is no error, unless nobody is to
+// wait for that; where there is one, it says what became of the claim.
+func (o *volumeClaimOptions) make(ctx context.Context, client *apiclient.Client, out *output) (*api.Claim, error) {
+	end := o.progress(ctx, client, out)
+	claim, stays, err := o.claim(ctx, client)
+	end()
+	switch {
+	case ctx.Err() != nil && err != nil && !o.noWait:
+		return nil, o.afterInterrupt(client)
+	case err != nil && stays:
+		return nil, hinted(err, "the agent was restarted meanwhile, so the claim may still stand: "+o.detachCommand())
+	case err != nil:
+		return nil, explain(ctx, client, err, o.volume)
+	case claim.State != api.ClaimTaken && !o.noWait:
+		return nil, &api.Error{Code: api.CodeFailed, Message: "the claim is " + claim.State, Hint: "volctl volume status " + shellArg(o.volume)}
+	}
+	return claim, nil
 }
 
 // progress shows how far a claim is for which many files may get another owner: that
@@ -198,7 +205,7 @@ func (o *volumeClaimOptions) claim(ctx context.Context, client *apiclient.Client
 		return claim, false, err
 	}
 	deadline := time.Now().Add(o.timeout)
-	ctx, cancel := context.WithDeadline(ctx, deadline.Add(answerGrace))
+	ctx, cancel := context.WithDeadline(ctx, deadline.Add(cmp.Or(o.grace, answerGrace)))
 	defer cancel()
 	for {
 		claim, err = client.ClaimVolume(ctx, o.volume, o.alloc, o.req, max(time.Until(deadline), time.Millisecond))

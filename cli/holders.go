@@ -1,0 +1,125 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/volagent/volagent/agent/api"
+)
+
+// mostHolders is how many are named of those who use a mount.
+const mostHolders = 8
+
+// holder is a process that uses a mount, or a mount below it.
+type holder struct {
+	pid        string
+	name, unit string
+	how        string // and which file or directory
+	fix        string // the command that helps, if it is no process
+}
+
+func (h holder) String() string {
+	switch {
+	case h.pid == "":
+		return h.how
+	case h.unit == "":
+		return fmt.Sprintf("pid %s %s, %s", h.pid, h.name, h.how)
+	}
+	return fmt.Sprintf("pid %s %s (%s), %s", h.pid, h.name, h.unit, h.how)
+}
+
+// busy is the error for a mount that the kernel does not unmount. It names who uses
+// it, as far as that can be seen: nothing has changed, and the agent knows no more
+// than this host shows to everybody.
+func busy(dir string, host Host) error {
+	found := holders(dir, host)
+	words := make([]string, len(found))
+	for i, h := range found {
+		words[i] = h.String()
+	}
+	e := &api.Error{Code: api.CodeRefused, Message: "target is busy", Hint: "end who uses it, or take it away from them: umount -l " + shellArg(dir)}
+	if len(words) > 0 {
+		e.Message += ", held by " + strings.Join(words, "; ")
+		e.Details = map[string]string{"held_by": strings.Join(words, "; ")}
+	}
+	if units := units(found); len(units) > 0 {
+		e.Hint = "systemctl stop " + strings.Join(units, " ")
+	}
+	if len(found) > 0 && found[0].fix != "" {
+		e.Hint = found[0].fix
+	}
+	return e
+}
+
+// units are the services that processes are of.
+func units(found []holder) (names []string) {
+	for _, h := range found {
+		if h.unit != "" && !slices.Contains(names, h.unit) {
+			names = append(names, shellArg(h.unit))
+		}
+	}
+	return names
+}
+
+// holders looks for mounts below a directory, and for processes that are in it, run
+// from it or have something of it open or mapped. Only the texts of links are read, so
+// nothing waits for the storage.
+func holders(dir string, host Host) (found []holder) {
+	if text, err := host.Mounts(); err == nil {
+		for _, m := range readTable(text) {
+			if m.path != dir && within(m.path, dir) {
+				found = append(found, holder{how: fmt.Sprintf("mount %q", m.path), fix: "umount " + shellArg(m.path)})
+			}
+		}
+	}
+	loops, _ := filepath.Glob("/sys/block/loop*/loop/backing_file") // the pattern is good
+	for _, f := range loops {
+		text, _ := os.ReadFile(f) // of one that is gone meanwhile
+		if file := strings.TrimSuffix(string(text), "\n"); within(file, dir) {
+			found = append(found, holder{how: fmt.Sprintf("loop device on %q", file), fix: "losetup -d /dev/" + strings.Split(f, "/")[3]})
+		}
+	}
+	own, _ := os.Readlink("/proc/self/ns/mnt") // without proc there is nobody to be seen
+	procs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, proc := range procs {
+		if len(found) >= mostHolders {
+			break
+		}
+		// In another mount namespace the same path is another directory.
+		if space, err := os.Readlink(proc + "/ns/mnt"); err != nil || space != own {
+			continue
+		}
+		if how := uses(proc, dir); how != "" {
+			found = append(found, process(proc, how))
+		}
+	}
+	return found
+}
+
+// uses says how a process uses a directory; empty if it does not.
+func uses(proc, dir string) string {
+	for _, l := range []struct{ name, how string }{{"cwd", "cwd"}, {"root", "root directory"}, {"exe", "running program"}} {
+		if to, err := os.Readlink(proc + "/" + l.name); err == nil && within(to, dir) {
+			return fmt.Sprintf("%s %q", l.how, to)
+		}
+	}
+	for _, files := range []struct{ name, how string }{{"fd", "open file"}, {"map_files", "mapped file"}} {
+		entries, _ := os.ReadDir(proc + "/" + files.name) // of another's process there may be none
+		for _, e := range entries {
+			if to, err := os.Readlink(proc + "/" + files.name + "/" + e.Name()); err == nil && within(to, dir) {
+				return fmt.Sprintf("%s %q", files.how, to)
+			}
+		}
+	}
+	return ""
+}
+
+// process names a process.
+func process(proc, how string) holder {
+	name, _ := os.ReadFile(proc + "/comm") // one that has ended has no name
+	cgroup, _ := os.ReadFile(proc + "/cgroup")
+	return holder{pid: filepath.Base(proc), name: strings.TrimSpace(string(name)), unit: serviceFromCgroup(string(cgroup)), how: how}
+}

@@ -1,0 +1,74 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Host is what mount and umount look at and do by themselves; a test makes its own.
+type Host struct {
+	// Mounts is the content of /proc/self/mountinfo.
+	Mounts func() ([]byte, error)
+	// Unmount is umount2(2).
+	Unmount func(path string, flags int) error
+	// Table is the content of libmount's table of what the kernel does not know of
+	// mounts, which is called utab.
+	Table func() ([]byte, error)
+	// Remember enters a mount there: a bind of source at dir, with options.
+	Remember func(ctx context.Context, source, dir, options string) error
+}
+
+// utab is libmount's table; where libmount was built to have it elsewhere, mounts
+// are only not remembered.
+const utab = "/run/mount/utab"
+
+// rememberWithin bounds mount(8), which looks at the mount that it enters.
+const rememberWithin = 5 * time.Second
+
+func thisHost() Host {
+	return Host{
+		Mounts:   func() ([]byte, error) { return os.ReadFile("/proc/self/mountinfo") },
+		Unmount:  unix.Unmount,
+		Table:    func() ([]byte, error) { return os.ReadFile(utab) },
+		Remember: remember,
+	}
+}
+
+// remember has mount(8) enter a mount that is made: with -f it does all but the
+// mounting, and with -i it calls no helper.
+func remember(ctx context.Context, source, dir, options string) error {
+	ctx, cancel := context.WithTimeout(ctx, rememberWithin)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "mount", "-i", "-f", "--bind", "-o", options, "--", source, dir)
+	cmd.WaitDelay = time.Second
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("cannot run mount(8): %w: %s", err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
+
+// remembered reports whether libmount's table has umount(8) call umount.csi for a
+// directory.
+func remembered(table []byte, dir string, of mounted) bool {
+	for line := range strings.Lines(string(table)) {
+		fields := map[string]string{}
+		for _, f := range strings.Fields(line) {
+			name, value, _ := strings.Cut(f, "=")
+			fields[name] = unescaped(value)
+		}
+		if fields["TARGET"] == dir && fields["SRC"] == of.source && fields["ROOT"] == of.root &&
+			strings.Contains(","+fields["OPTS"]+",", ","+umountHelper+",") {
+			return true
+		}
+	}
+	return false
+}
+
+// umountHelper is the option that has umount(8) call umount.csi.
+const umountHelper = "helper=csi"

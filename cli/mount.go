@@ -1,0 +1,282 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/apiclient"
+)
+
+const (
+	// agentPatience is how long an agent is waited for that does not answer yet, which
+	// at a boot may be about to start.
+	agentPatience = 15 * time.Second
+	// mountGrace is what an agent that does not answer gets on top of the timeout: with
+	// the usual one that is still less than systemd's.
+	mountGrace = 5 * time.Second
+)
+
+// mounting is one mount that is asked for.
+type mounting struct {
+	*mountOptions
+	dir  string
+	host Host
+	// forget leaves libmount's table alone.
+	forget bool
+}
+
+func newMount(a *app) *cobra.Command {
+	var options []string
+	cmd := &cobra.Command{
+		Use: "mount ID DIR", Short: "Claim a volume and mount it at a directory",
+		Long:    mountHelp,
+		Example: mountExample,
+		Args:    exactly("ID", "DIR"), ValidArgsFunction: completeMount(a),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			m, err := newMounting(a.env, args[0], args[1], options)
+			if err != nil {
+				return err
+			}
+			return a.do(cmd, func(ctx context.Context, client *apiclient.Client, out *output) error {
+				return runMount(ctx, m, client, out)
+			})
+		},
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.StringArrayVarP(&options, "options", "o", nil, "mount `OPTIONS`, as fstab(5) has them; may be repeated")
+	// Here -o is not the output, as it is of other commands.
+	f.StringVar(&a.format, "output", a.format, "`FORMAT`: table, wide, json, yaml or go-template=TEMPLATE")
+	return cmd
+}
+
+// newMounting reads what is asked for.
+func newMounting(env Env, volume, dir string, options []string) (*mounting, error) {
+	what := func(err error) error { return failed(err, "mount volume %q at %s", volume, dir) }
+	o, err := readMountOptions(options)
+	if err != nil {
+		return nil, what(err)
+	}
+	if o.volume = volume; o.perAlloc != nil {
+		o.volume = fmt.Sprintf("%s[%d]", volume, *o.perAlloc)
+	}
+	if err := checkVolumeID(o.volume); err != nil {
+		return nil, what(err)
+	}
+	m := &mounting{mountOptions: o, host: env.Host}
+	if m.dir, err = filepath.Abs(dir); err != nil || dir == "" {
+		return nil, what(usage("name it by its absolute path", "it cannot be told which directory %q is", dir))
+	}
+	if o.alloc != "" {
+		return m, nil
+	}
+	if o.alloc = mountUnit(m.dir); checkAlloc(o.alloc) != nil {
+		return nil, what(usage("-o alloc=NAME", "its path is too long for the name of an alloc"))
+	}
+	return m, nil
+}
+
+// mountDone is what a mount came to.
+type mountDone struct {
+	claim *api.Claim
+	// before tells that it was there already, by the same claim.
+	before bool
+}
+
+func runMount(ctx context.Context, m *mounting, client *apiclient.Client, out *output) error {
+	done, err := m.mount(ctx, client, out)
+	if err != nil {
+		return err
+	}
+	return out.print(done.claim, []string{m.dir}, func(w *bytes.Buffer) error {
+		w.WriteString(m.said(done) + "\n")
+		return nil
+	})
+}
+
+// said tells a person what was done.
+func (m *mounting) said(done *mountDone) string {
+	text := "mounted volume %q at %s for alloc %q"
+	if done.before {
+		text = "volume %q is mounted at %s already, for alloc %q"
+	}
+	return printable(fmt.Sprintf(text, m.volume, m.dir, m.alloc))
+}
+
+// mount makes the mount, in these steps:
+//
+//  1. The mount point is opened, and refused if it cannot be one. It stays open until
+//     the agent has answered, for the agent binds on that very directory.
+//  2. The agent is reached. With _netdev it is waited for.
+//  3. What is mounted there already is the same claim, or refused.
+//  4. The claim is made, which waits for the mount. Its owner is this process, until
+//     the mount is there; so if this process ends, nothing stays.
+//  5. libmount is told that umount.csi is to be called for it.
+func (m *mounting) mount(ctx context.Context, client *apiclient.Client, out *output) (*mountDone, error) {
+	deadline := time.Now().Add(m.timeout)
+	bounded, cancel := context.WithDeadline(ctx, deadline.Add(mountGrace))
+	defer cancel()
+	what := func(err error) error { return failed(err, "mount volume %q at %s", m.volume, m.dir) }
+
+	table, err := m.host.Mounts()
+	if err != nil {
+		return nil, what(fmt.Errorf("cannot read the mount table: %w", err))
+	}
+	point, err := openPoint(m.dir, readTable(table))
+	if err != nil {
+		return nil, what(err)
+	}
+	defer point.Close()
+	there := len(point.above) > 0
+	if !there {
+		if err := m.check(point); err != nil {
+			return nil, what(err)
+		}
+	}
+	if err := m.reach(bounded, client, deadline); err != nil {
+		return nil, what(err)
+	}
+	if there {
+		if err := m.mine(bounded, client, point); err != nil {
+			return nil, what(err)
+		}
+	}
+	claim, err := m.claim(ctx, client, out, point, time.Until(deadline))
+	if err != nil {
+		return nil, what(err)
+	}
+	m.remember(ctx, claim)
+	return &mountDone{claim, there}, nil
+}
+
+// check refuses a mount point where nothing is mounted yet.
+func (m *mounting) check(point *mountPoint) error {
+	if err := point.fits(m.req.AttachmentMode); err != nil || m.nonEmpty {
+		return err
+	}
+	return point.empty()
+}
+
+// reach asks whether the agent is there.
+func (m *mounting) reach(ctx context.Context, client *apiclient.Client, deadline time.Time) error {
+	begun := time.Now()
+	if patience := begun.Add(agentPatience); patience.Before(deadline) {
+		deadline = patience
+	}
+	for {
+		_, err := client.Health(ctx)
+		if codeOf(err) != api.CodeUnreachable {
+			return err
+		}
+		if !m.network {
+			return err
+		}
+		if time.Until(deadline) < retryEvery {
+			e := *wire(err)
+			e.Message += fmt.Sprintf(", for %s", time.Since(begun).Round(time.Second))
+			return &e
+		}
+		if err := sleep(ctx, retryEvery); err != nil {
+			return err
+		}
+	}
+}
+
+// mine refuses what is mounted at the mount point, unless it is of the claim that is
+// asked for. Whether that has the same options the agent decides.
+func (m *mounting) mine(ctx context.Context, client *apiclient.Client, point *mountPoint) error {
+	claims, err := client.Claims(ctx, apiclient.ClaimFilter{})
+	if err != nil {
+		return err
+	}
+	for _, c := range claims {
+		switch {
+		case c.At != m.dir:
+		case c.Volume == m.volume && c.Alloc == m.alloc:
+			return nil
+		case !c.Wanted:
+			return refusedPoint(api.CodeRefused, "volctl wait --volume "+shellArg(c.Volume)+" --for free",
+				"volume %q is mounted there still, and is being released", c.Volume)
+		default:
+			return refusedPoint(api.CodeRefused, "volctl umount "+shellArg(m.dir), "volume %q is mounted there already, for alloc %q", c.Volume, c.Alloc)
+		}
+	}
+	return refusedPoint(api.CodeRefused, "umount "+shellArg(m.dir), "something else is mounted there already: %s", point.above[len(point.above)-1])
+}
+
+// claim makes the claim. Where something is mounted already there is nothing to bind
+// on: the descriptor is of what is mounted.
+func (m *mounting) claim(ctx context.Context, client *apiclient.Client, out *output, point *mountPoint, left time.Duration) (*api.Claim, error) {
+	o := volumeClaimOptions{volume: m.volume, alloc: m.alloc, req: m.req, timeout: max(left, time.Millisecond), grace: mountGrace}
+	o.req.At = m.dir
+	o.req.Owner = api.Owner{Kind: api.OwnerMount, PID: os.Getpid()}
+	if len(point.above) == 0 {
+		o.req.AtFD = new(int(point.file.Fd()))
+	}
+	return o.make(ctx, client, out)
+}
+
+// remember tells libmount of the mount, so that umount(8) calls umount.csi and knows
+// that it is one of the network. It is of no matter if that fails: the agent notices
+// a plain umount too.
+func (m *mounting) remember(ctx context.Context, claim *api.Claim) {
+	mounts, err := m.host.Mounts()
+	if m.forget || err != nil {
+		return
+	}
+	now := at(readTable(mounts), m.dir)
+	if known, err := m.host.Table(); len(now) == 0 || err == nil && remembered(known, m.dir, now[len(now)-1]) {
+		return
+	}
+	options := umountHelper
+	if m.network {
+		options += ",_netdev"
+	}
+	_ = m.host.Remember(ctx, claim.Target, m.dir, options) // see above
+}
+
+// completeMount completes a volume, then a directory.
+func completeMount(a *app) completionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		if len(args) == 0 {
+			return suggest(a, cmd, volumeIDs)
+		}
+		return nil, cobra.ShellCompDirectiveFilterDirs
+	}
+}
+
+const mountHelp = `Claim a volume, wait until it is mounted, and mount it at a directory. The claim lives as long as
+that mount: volctl umount, umount(8), or whoever else unmounts it, releases the volume.
+
+DIR has to be there, be empty, and have no symbolic link on its way. While nothing is mounted
+there it refuses writes (chattr +i), so that nothing is written to the disk beneath.
+
+As mount.csi this is what mount(8) calls for a line of fstab(5) or a mount unit of type csi. Options:
+  alloc=NAME               who claims it (default the mount unit of DIR, as in srv-data.mount)
+  ro, rw                   claim it for reading, or for reading and writing (the default)
+  access_mode=MODE         ` + "`volctl volume claim --help`" + ` has the modes
+  attachment_mode=MODE     file-system; with block-device, DIR is a file
+  per_alloc=N              claim ID[N], the volume of alloc number N
+  uid=, gid=, mode=        the owner, group and mode of the volume's root
+  recursive                all that is in the volume too, unless its root is as asked
+  mount_flag=OPTION        an option for the plugin; may be repeated
+  timeout=TIME             how long to wait for the mount (default 1m20s)
+  nonempty                 mount over a directory that is not empty
+  noimmutable              leave DIR writable while nothing is mounted there
+  _netdev                  wait 15 seconds for an agent that does not answer yet
+  nosuid, nodev, noexec, noatime, nodiratime, relatime, strictatime, nosymfollow
+                           of the mount at DIR alone; suid, dev and the like are the default
+  defaults, auto, nofail, user, comment=, x-… and the like are not for this program
+Any other option is refused, also where mount(8) is told to be sloppy (-s).`
+
+var mountExample = strings.Trim(`
+  volctl mount data /srv/data -o ro
+  volctl mount data /srv/data -o uid=postgres,mode=0700,nosuid,noexec
+  echo 'data /srv/data csi _netdev,nofail 0 0' >> /etc/fstab; mount /srv/data`, "\n")

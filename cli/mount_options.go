@@ -1,0 +1,188 @@
+package cli
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/spec"
+)
+
+// The attachment modes.
+const (
+	fileSystem  = spec.DefaultAttachmentMode
+	blockDevice = "block-device"
+)
+
+// mountOptions are what -o says of a mount, beside the claim itself.
+type mountOptions struct {
+	volume string
+	alloc  string
+	req    api.ClaimRequest
+	own    ownershipFlags
+
+	perAlloc *uint64
+	timeout  time.Duration
+	nonEmpty bool
+	// network is _netdev: an agent that does not answer yet is waited for.
+	network bool
+	// vfs are the options of the mount alone, by what they exclude.
+	vfs map[string]string
+}
+
+// valued are the options with a value.
+var valued = map[string]func(o *mountOptions, value string) error{
+	"alloc": func(o *mountOptions, v string) error { o.alloc = v; return checkAlloc(v) },
+	"access_mode": func(o *mountOptions, v string) error {
+		o.req.AccessMode = v
+		return oneOf("access mode", v, spec.AccessModes())
+	},
+	"attachment_mode": func(o *mountOptions, v string) error {
+		o.req.AttachmentMode = v
+		return oneOf("attachment mode", v, spec.AttachmentModes())
+	},
+	"per_alloc":  (*mountOptions).setPerAlloc,
+	"uid":        func(o *mountOptions, v string) error { o.own.uid = v; return nil },
+	"gid":        func(o *mountOptions, v string) error { o.own.gid = v; return nil },
+	"mode":       func(o *mountOptions, v string) error { o.own.mode = v; return nil },
+	"mount_flag": func(o *mountOptions, v string) error { o.req.MountFlags = append(o.req.MountFlags, v); return nil },
+	"timeout":    (*mountOptions).setTimeout,
+}
+
+// plain are the options without one.
+var plain = map[string]func(o *mountOptions){
+	"ro":          func(o *mountOptions) { o.req.ReadOnly = true },
+	"rw":          func(o *mountOptions) { o.req.ReadOnly = false },
+	"recursive":   func(o *mountOptions) { o.own.recursive = true },
+	"nonempty":    func(o *mountOptions) { o.nonEmpty = true },
+	"noimmutable": func(o *mountOptions) { o.req.AtWritable = true },
+	"_netdev":     func(o *mountOptions) { o.network = true },
+}
+
+// ignored are options of mount(8), systemd and fstab(5) that are not for a helper.
+var ignored = []string{
+	"defaults", "auto", "noauto", "nofail", "fail", "user", "nouser", "users", "nousers",
+	"owner", "noowner", "group", "nogroup",
+}
+
+// ignoredValues are those with a value.
+var ignoredValues = []string{"comment", "helper", "uhelper"}
+
+// ofMount are the options that a mount has and its file system has not. Of those with
+// the same key the last one counts; an empty flag is what the kernel does anyway.
+var ofMount = map[string]struct{ key, flag string }{
+	"nosuid": {"suid", "nosuid"}, "suid": {"suid", ""},
+	"nodev": {"dev", "nodev"}, "dev": {"dev", ""},
+	"noexec": {"exec", "noexec"}, "exec": {"exec", ""},
+	"noatime": {"atime", "noatime"}, "relatime": {"atime", "relatime"}, "strictatime": {"atime", "strictatime"},
+	"atime": {"atime", ""}, "norelatime": {"atime", ""}, "nostrictatime": {"atime", ""},
+	"nodiratime": {"diratime", "nodiratime"}, "diratime": {"diratime", ""},
+	"nosymfollow": {"symfollow", "nosymfollow"}, "symfollow": {"symfollow", ""},
+}
+
+// inOrder are the keys of ofMount in the order that they are asked for.
+var inOrder = []string{"suid", "dev", "exec", "atime", "diratime", "symfollow"}
+
+// readMountOptions reads what follows -o, each text a list as fstab(5) has it. An
+// option that is not known is refused, so that a misspelt one is not ignored.
+func readMountOptions(texts []string) (*mountOptions, error) {
+	o := &mountOptions{timeout: claimTimeout, own: ownershipFlags{option: true}, vfs: map[string]string{}}
+	for _, text := range texts {
+		for _, option := range splitOptions(text) {
+			if err := o.set(option); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for _, key := range inOrder {
+		if flag := o.vfs[key]; flag != "" {
+			o.req.AtFlags = append(o.req.AtFlags, flag)
+		}
+	}
+	var err error
+	o.req.Ownership, err = o.own.read()
+	return o, err
+}
+
+// splitOptions splits a list at its commas, except between double quotes, which are
+// taken off.
+func splitOptions(text string) (options []string) {
+	quoted := false
+	fields := strings.FieldsFunc(text, func(r rune) bool {
+		if r == '"' {
+			quoted = !quoted
+		}
+		return r == ',' && !quoted
+	})
+	for _, f := range fields {
+		if f = strings.TrimSpace(strings.ReplaceAll(f, `"`, "")); f != "" {
+			options = append(options, f)
+		}
+	}
+	return options
+}
+
+func (o *mountOptions) set(option string) error {
+	name, value, given := strings.Cut(option, "=")
+	_, isVFS := ofMount[name]
+	switch {
+	case strings.HasPrefix(name, "x-"), strings.HasPrefix(name, "X-"), slices.Contains(ignoredValues, name):
+		return nil
+	case valued[name] != nil && value == "":
+		return usage(name+"=VALUE", "the option %q needs a value", name)
+	case valued[name] != nil:
+		return valued[name](o, value)
+	case given && (plain[name] != nil || isVFS || slices.Contains(ignored, name)):
+		return usage(name, "the option %q takes no value", name)
+	case slices.Contains(ignored, name):
+		return nil
+	case isVFS:
+		o.vfs[ofMount[name].key] = ofMount[name].flag
+		return nil
+	case plain[name] != nil:
+		plain[name](o)
+		return nil
+	case name == "remount":
+		return usage("umount it and mount it again, with other options", "a volume that is mounted cannot be remounted")
+	}
+	return unknownOption(name)
+}
+
+// unknownOption says what may have been meant.
+func unknownOption(name string) error {
+	known := slices.Concat(slices.Sorted(maps.Keys(valued)), slices.Sorted(maps.Keys(plain)), slices.Sorted(maps.Keys(ofMount)), ignored)
+	hint := fmt.Sprintf("an option of the file system is given to the plugin as mount_flag=%s; all options: volctl mount --help", name)
+	meant := strings.ReplaceAll(name, "-", "_")
+	if near := spec.Near(meant, known); !slices.Contains(known, meant) && len(near) > 0 {
+		meant = near[0]
+	}
+	switch {
+	case valued[meant] != nil:
+		hint = "did you mean " + meant + "=?"
+	case slices.Contains(known, meant):
+		hint = "did you mean " + meant + "?"
+	}
+	return usage(hint, "unknown mount option %q", name)
+}
+
+func (o *mountOptions) setPerAlloc(value string) error {
+	n, err := strconv.ParseUint(value, 10, 32)
+	if err != nil {
+		return usage("per_alloc=0", "per_alloc needs the number of an alloc, not %q", value)
+	}
+	o.perAlloc = &n
+	return nil
+}
+
+func (o *mountOptions) setTimeout(value string) error {
+	d, err := time.ParseDuration(value)
+	if err != nil || d <= 0 {
+		return usage("timeout=80s", "timeout needs a time that is more than 0, with a unit, not %q", value)
+	}
+	o.timeout = d
+	return nil
+}

@@ -1,0 +1,85 @@
+package cli
+
+import (
+	"bytes"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// mounted is one line of a mount table (proc_pid_mountinfo(5)).
+type mounted struct {
+	root, path, fsType, source string
+}
+
+// autofs reports whether it is where something is mounted on demand.
+func (m mounted) autofs() bool { return m.fsType == "autofs" }
+
+// String is what is mounted, for people.
+func (m mounted) String() string {
+	if m.source == "" || m.source == "none" || m.source == m.fsType {
+		return m.fsType
+	}
+	return m.fsType + " on " + m.source
+}
+
+// readTable reads a mount table. What lies on top comes last; lines that it cannot
+// make sense of are left out.
+func readTable(text []byte) []mounted {
+	var table []mounted
+	for line := range bytes.Lines(text) {
+		head, tail, ok := strings.Cut(strings.TrimSuffix(string(line), "\n"), " - ")
+		before, after := strings.Fields(head), strings.Split(tail, " ") // a source may be empty
+		if !ok || len(before) < 6 || len(after) < 2 {
+			continue
+		}
+		table = append(table, mounted{unescaped(before[3]), unescaped(before[4]), after[0], unescaped(after[1])})
+	}
+	return table
+}
+
+// at are the mounts at a path, the one on top last. A file system that is mounted
+// there on demand does not count.
+func at(table []mounted, path string) (found []mounted) {
+	for _, m := range table {
+		if m.path == path && !m.autofs() {
+			found = append(found, m)
+		}
+	}
+	return found
+}
+
+// autofsAt reports whether something is mounted at a path on demand.
+func autofsAt(table []mounted, path string) bool {
+	for _, m := range table {
+		if m.path == path && m.autofs() {
+			return true
+		}
+	}
+	return false
+}
+
+// within reports whether a path is a directory or below it.
+func within(path, dir string) bool {
+	rest, ok := strings.CutPrefix(path, filepath.Clean(dir))
+	return ok && (rest == "" || rest[0] == '/' || dir == "/")
+}
+
+// unescaped undoes the \ooo of fstab(5), mountinfo and utab.
+func unescaped(s string) string {
+	if !strings.Contains(s, `\`) {
+		return s
+	}
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' && i+3 < len(s) {
+			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
+				b.WriteByte(byte(n))
+				i += 3
+				continue
+			}
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
+}

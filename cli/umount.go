@@ -1,0 +1,243 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/apiclient"
+	"golang.org/x/sys/unix"
+)
+
+// whoseWithin bounds the question whose claim a mount is: a mount point can be
+// unmounted without the answer.
+const whoseWithin = 5 * time.Second
+
+type umountOptions struct {
+	dir         string
+	lazy, force bool
+	timeout     time.Duration
+	host        Host
+	// plain unmounts whatever is there, as umount(8) wants it of a helper.
+	plain bool
+}
+
+func newUmount(a *app) *cobra.Command {
+	o := umountOptions{host: a.env.Host}
+	cmd := &cobra.Command{
+		Use: "umount DIR", Short: "Unmount what volctl mount mounted, and release its claim",
+		Long: `Unmount a directory that volctl mount or mount -t csi mounted, release its claim, and wait for that.
+
+The unmount is the kernel's own: it is refused (4) while the directory is in use, who uses it is named,
+and nothing has changed. Once it is unmounted the release goes on by itself, also where it is not
+waited for any longer (5). Without an agent the directory is unmounted all the same, and the agent
+releases the claim when it runs.`,
+		Args: exactly("DIR"),
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			return nil, cobra.ShellCompDirectiveFilterDirs
+		},
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if err := checkTimeout(o.timeout); err != nil {
+				return err
+			}
+			if o.dir, err = filepath.Abs(args[0]); err != nil || args[0] == "" {
+				return failed(usage("name it by its absolute path", "it cannot be told which directory that is"), "unmount %q", args[0])
+			}
+			return a.do(cmd, func(ctx context.Context, client *apiclient.Client, out *output) error {
+				return runUmount(ctx, o, client, out)
+			})
+		},
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.BoolVarP(&o.lazy, "lazy", "l", false, "unmount it under its users (umount -l), who go on with what they have open")
+	f.BoolVarP(&o.force, "force", "f", false, "abort what hangs (umount -f), where the file system can")
+	f.DurationVar(&o.timeout, "timeout", claimTimeout, "how long to wait for the release; it goes on after that")
+	return cmd
+}
+
+// unmounted is what an unmount came to.
+type unmounted struct {
+	Dir    string `json:"dir"`
+	Volume string `json:"volume,omitempty"`
+	Alloc  string `json:"alloc,omitempty"`
+	// Outcome is "released", or "unmounted" where the release is still to come.
+	Outcome string `json:"outcome"`
+	Warning string `json:"warning,omitempty"`
+}
+
+func runUmount(ctx context.Context, o umountOptions, client *apiclient.Client, out *output) error {
+	done, err := o.umount(ctx, client)
+	if err == nil && done.Warning != "" {
+		out.note("%s", done.Warning)
+	}
+	if err != nil {
+		return err
+	}
+	return out.print(done, []string{done.Volume}, func(w *bytes.Buffer) error {
+		w.WriteString(done.said() + "\n")
+		return nil
+	})
+}
+
+func (d *unmounted) said() string {
+	if d.Outcome != "released" {
+		return printable("unmounted " + d.Dir)
+	}
+	return printable(fmt.Sprintf("unmounted %s and released volume %q", d.Dir, d.Volume))
+}
+
+// umount unmounts, in these steps:
+//
+//  1. Whose mount it is, is asked before it goes: its claim goes with it.
+//  2. It is unmounted by this process, which is what umount(8) would do.
+//  3. The agent is asked to release the claim, which it may be doing already, and that
+//     is waited for. An error from here on is about the release alone: it comes with
+//     what was done.
+func (o *umountOptions) umount(ctx context.Context, client *apiclient.Client) (*unmounted, error) {
+	deadline := time.Now().Add(o.timeout)
+	what := func(err error) error { return failed(err, "unmount %s", o.dir) }
+	text, err := o.host.Mounts()
+	if err != nil {
+		return nil, what(fmt.Errorf("cannot read the mount table: %w", err))
+	}
+	above := at(readTable(text), o.dir)
+	claim, unasked := o.whose(ctx, client)
+	if !o.plain {
+		if err := o.known(claim, unasked, above); err != nil {
+			return nil, what(err)
+		}
+	}
+	if len(above) > 0 || o.plain {
+		if err := o.unmount(ctx); err != nil {
+			return nil, what(err)
+		}
+	}
+	done := &unmounted{Dir: o.dir, Outcome: "unmounted"}
+	switch {
+	case len(above) > 1:
+		done.Warning = fmt.Sprintf("something was mounted over another mount at %s, which is still there: %s", o.dir, above[len(above)-2])
+		return done, nil
+	case unasked != nil:
+		done.Warning = fmt.Sprintf("%s is unmounted; the agent releases its volume when it runs: %s", o.dir, wire(unasked).Message)
+		return done, nil
+	case claim == nil:
+		return done, nil
+	}
+	done.Volume, done.Alloc = claim.Volume, claim.Alloc
+	return done, o.release(ctx, client, claim, done, deadline)
+}
+
+// whose finds the claim that a directory is mounted for; nil if there is none. What
+// is mounted there for another reason than by mount, a service's claim for one, does
+// not count: it is not released by unmounting it.
+func (o *umountOptions) whose(ctx context.Context, client *apiclient.Client) (*api.Claim, error) {
+	ctx, cancel := context.WithTimeout(ctx, whoseWithin)
+	defer cancel()
+	claims, err := client.Claims(ctx, apiclient.ClaimFilter{})
+	if err != nil {
+		return nil, err
+	}
+	var found *api.Claim
+	for i, c := range claims {
+		if c.At == o.dir && (found == nil || c.Wanted) {
+			found = &claims[i]
+		}
+	}
+	if o.plain && found != nil && !ofItsMount(found) {
+		return nil, nil //nolint:nilnil // there is no such claim
+	}
+	return found, nil
+}
+
+// ofItsMount reports whether a claim is past once its mount is unmounted. An adopted
+// claim's owner is not known any more.
+func ofItsMount(c *api.Claim) bool { return c.Owner.Kind == api.OwnerMount || c.Adopted }
+
+// known refuses what is not mounted for a claim of a mount.
+func (o *umountOptions) known(claim *api.Claim, unasked error, above []mounted) error {
+	table, _ := o.host.Table() // none is an empty one
+	switch {
+	case unasked != nil && len(above) > 0 && remembered(table, o.dir, above[len(above)-1]):
+		return nil
+	case unasked != nil:
+		return hinted(unasked, "umount "+shellArg(o.dir)+" works without the agent, which releases the volume when it runs")
+	case claim != nil && !ofItsMount(claim):
+		return refusedPoint(api.CodeRefused, "volctl volume detach "+shellArg(claim.Volume)+" "+shellArg(claim.Alloc),
+			"volume %q is mounted there for alloc %q, whose claim does not end with that mount", claim.Volume, claim.Alloc)
+	case claim != nil:
+		return nil
+	case len(above) == 0:
+		return refusedPoint(api.CodeNotFound, "volctl claim list", "nothing is mounted there")
+	}
+	return refusedPoint(api.CodeRefused, "umount "+shellArg(o.dir), "what is mounted there is no volume of volagent: %s", above[len(above)-1])
+}
+
+// unmount calls umount2(2). It may hang with the storage, and cannot be called back.
+func (o *umountOptions) unmount(ctx context.Context) error {
+	flags := unix.UMOUNT_NOFOLLOW
+	if o.lazy {
+		flags |= unix.MNT_DETACH
+	}
+	if o.force {
+		flags |= unix.MNT_FORCE
+	}
+	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+	defer cancel()
+	answer := make(chan error, 1)
+	go func() { answer <- o.host.Unmount(o.dir, flags) }()
+	var err error
+	select {
+	case err = <-answer:
+	case <-ctx.Done():
+		return refusedPoint(api.CodeTimeout, "umount -l "+shellArg(o.dir), "the kernel does not answer: %v; it goes on with it", context.Cause(ctx))
+	}
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, unix.EBUSY):
+		return busy(o.dir, o.host)
+	case errors.Is(err, unix.EPERM):
+		return refusedPoint(api.CodePermission, "run it as root", "no permission to unmount")
+	case errors.Is(err, unix.EINVAL):
+		return refusedPoint(api.CodeNotFound, "", "nothing is mounted there")
+	case errors.Is(err, unix.ENOENT):
+		return refusedPoint(api.CodeNotFound, "", "there is no %s", o.dir)
+	}
+	return refusedPoint(api.CodeFailed, "", "%v", err)
+}
+
+// release has the agent release a claim whose mount is gone.
+func (o *umountOptions) release(ctx context.Context, client *apiclient.Client, claim *api.Claim, done *unmounted, deadline time.Time) error {
+	call, cancel := context.WithDeadline(ctx, deadline.Add(mountGrace))
+	defer cancel()
+	_, err := client.Release(call, claim.Volume, claim.Alloc, apiclient.ReleaseOptions{Wait: max(time.Until(deadline), time.Millisecond)})
+	status := "volctl volume status " + shellArg(claim.Volume)
+	switch {
+	case err == nil || isNotFound(err):
+		done.Outcome = "released"
+		return nil
+	case codeOf(err) == api.CodeUnreachable:
+		done.Warning = fmt.Sprintf("%s is unmounted; the agent releases volume %q when it runs: %s", o.dir, claim.Volume, wire(err).Message)
+		return nil
+	case codeOf(err) == api.CodeRefused && o.again():
+		done.Warning = fmt.Sprintf("%s was unmounted, and volume %q is mounted there again", o.dir, claim.Volume)
+		return nil
+	case ctx.Err() != nil:
+		err = interrupted("it was interrupted; the release goes on", status)
+	case codeOf(err) == api.CodeTimeout:
+		err = hinted(&api.Error{Code: api.CodeTimeout, Message: wire(err).Message}, status)
+	}
+	return failed(err, "release volume %q, which goes on by itself; %s is unmounted", claim.Volume, o.dir)
+}
+
+// again reports whether something is mounted there once more.
+func (o *umountOptions) again() bool {
+	text, err := o.host.Mounts()
+	return err == nil && len(at(readTable(text), o.dir)) > 0
+}
