@@ -159,11 +159,18 @@ func (h *helper) mount(ctx context.Context, volume, dir string) error {
 	case err == nil && h.verbose:
 		h.say(m.said(done))
 	case codeOf(err) == api.CodeUnreachable && !m.network:
-		return hinted(err, joined("; ", h.bootHint(m.dir), wire(err).Hint))
+		return before(err, h.bootHint(m.dir))
 	case codeOf(err) == api.CodePermission && os.Geteuid() != 0:
-		return hinted(err, joined("; ", `a line with "user" in /etc/fstab is mounted as whoever asks for it`, wire(err).Hint))
+		return before(err, `a line with "user" in /etc/fstab is mounted as whoever asks for it`)
 	}
 	return err
+}
+
+// before puts a hint before the one that an error has.
+func before(err error, hint string) error {
+	e := wire(err)
+	e.Hint = joined("; ", hint, e.Hint)
+	return e
 }
 
 // bootHint says how a line of fstab(5), or a unit, is to be repaired that is mounted

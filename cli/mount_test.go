@@ -1,0 +1,307 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/volagent/volagent/agent/api"
+)
+
+// sham is a host with a mount table of the test's, where nothing is mounted or
+// unmounted.
+type sham struct {
+	mu       sync.Mutex
+	table    string
+	utab     string
+	err      error // of every unmount
+	calls    []string
+	unmounts func() // instead of taking the last line off the table
+}
+
+func (s *sham) host() Host {
+	return Host{
+		Mounts: func() ([]byte, error) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return []byte(s.table), nil
+		},
+		Table: func() ([]byte, error) { return []byte(s.utab), nil },
+		Unmount: func(path string, flags int) error {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.calls = append(s.calls, fmt.Sprintf("umount2 %s %d", path, flags))
+			switch {
+			case s.unmounts != nil:
+				s.unmounts()
+			case s.err == nil:
+				lines := slices.Collect(strings.Lines(s.table))
+				s.table = strings.Join(lines[:max(0, len(lines)-1)], "")
+			}
+			return s.err
+		},
+		Remember: func(_ context.Context, source, dir, options string) error {
+			s.calls = append(s.calls, fmt.Sprintf("remember %s %s %s", source, dir, options))
+			return errors.New("of no matter")
+		},
+	}
+}
+
+// mounts adds a mount to the table, of a directory on /dev/sdb.
+func (s *sham) mounts(dir, kind string) {
+	s.table += fmt.Sprintf("90 28 8:16 /vol %s rw,relatime shared:1 - %s /dev/sdb rw\n", strings.ReplaceAll(dir, " ", `\040`), kind)
+}
+
+// mountRun is a run against a fake and a sham, with an empty directory.
+func mountRun(t *testing.T, f *fake) (*run, *sham, string) {
+	t.Helper()
+	r, s := with(t, f), &sham{}
+	r.host = s.host()
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, s, dir
+}
+
+// claims answers a claim as the agent does, and keeps what was asked for. The
+// descriptor must be open on the directory while it is asked.
+func claims(t *testing.T, f *fake, s *sham, volume, alloc string) *api.ClaimRequest {
+	t.Helper()
+	got := new(api.ClaimRequest)
+	f.on["PUT /v1/volumes/"+volume+"/claims/"+alloc] = func(r *http.Request) (any, error) {
+		*got = api.ClaimRequest{}
+		if err := json.NewDecoder(r.Body).Decode(got); err != nil {
+			return nil, err
+		}
+		if got.AtFD != nil {
+			at, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", got.Owner.PID, *got.AtFD))
+			if err != nil || at != got.At {
+				t.Errorf("the descriptor is open on %q, not %q: %v", at, got.At, err)
+			}
+			s.mu.Lock()
+			s.mounts(got.At, "ext4")
+			s.mu.Unlock()
+		}
+		c := taken(volume, alloc, got.At)
+		c.At, c.Target = got.At, "/target"
+		return c, nil
+	}
+	return got
+}
+
+func TestMountOptions(t *testing.T) {
+	id := func(n uint32) *uint32 { return &n }
+	for _, tt := range []struct {
+		options string
+		want    api.ClaimRequest
+	}{
+		{"rw", api.ClaimRequest{}},
+		{"", api.ClaimRequest{}},
+		{"rw,", api.ClaimRequest{}},
+		{"rw,ro", api.ClaimRequest{ReadOnly: true}},
+		{"ro,rw", api.ClaimRequest{}},
+		{"defaults,_netdev,nofail,auto,noauto,user,users,nouser,owner,group,x-systemd.automount,X-a=b,comment=c,helper=csi", api.ClaimRequest{}},
+		{"access_mode=multi-node-reader-only,attachment_mode=block-device", api.ClaimRequest{AccessMode: "multi-node-reader-only", AttachmentMode: "block-device"}},
+		{`mount_flag=discard,mount_flag="context=a,b"`, api.ClaimRequest{MountFlags: []string{"discard", "context=a,b"}}},
+		{"noimmutable,nonempty", api.ClaimRequest{AtWritable: true}},
+		{"nosymfollow,nodiratime,noatime,noexec,nodev,nosuid", api.ClaimRequest{AtFlags: []string{"nosuid", "nodev", "noexec", "noatime", "nodiratime", "nosymfollow"}}},
+		{"nosuid,suid,noexec,exec,dev,noatime,atime,diratime,symfollow", api.ClaimRequest{}},
+		{"noatime,relatime", api.ClaimRequest{AtFlags: []string{"relatime"}}},
+		{"strictatime", api.ClaimRequest{AtFlags: []string{"strictatime"}}},
+		{"uid=0,gid=7,mode=0750,recursive", api.ClaimRequest{Ownership: api.Ownership{UID: id(0), GID: id(7), Mode: "0750", Recursive: true}}},
+	} {
+		o, err := readMountOptions(strings.Split(tt.options, ";"))
+		if err != nil {
+			t.Errorf("%q: %v", tt.options, err)
+			continue
+		}
+		got, _ := json.Marshal(o.req)
+		want, _ := json.Marshal(tt.want)
+		if string(got) != string(want) {
+			t.Errorf("%q:\n got %s\nwant %s", tt.options, got, want)
+		}
+	}
+	for options, want := range map[string]string{
+		"alocc=x":              `unknown mount option "alocc"; did you mean alloc=?`,
+		"access-mode=x":        `unknown mount option "access-mode"; did you mean access_mode=?`,
+		"netdev":               `unknown mount option "netdev"; did you mean _netdev?`,
+		"no_netdev":            `did you mean _netdev?`,
+		"noatim":               `did you mean noatime?`,
+		"discard":              `unknown mount option "discard"; an option of the file system is given to the plugin as mount_flag=discard; all options: volctl mount --help`,
+		"rw,remount,ro":        "a volume that is mounted cannot be remounted; umount it and mount it again, with other options",
+		"alloc":                `the option "alloc" needs a value; alloc=VALUE`,
+		"alloc=":               `the option "alloc" needs a value`,
+		"alloc=a/b":            "an alloc has 1 to 128 printable characters, without a slash",
+		"ro=1":                 `the option "ro" takes no value; ro`,
+		"nosuid=1":             `the option "nosuid" takes no value`,
+		"nofail=yes":           `the option "nofail" takes no value`,
+		"access_mode=writer":   `unknown access mode "writer": it is one of single-node-reader-only, `,
+		"attachment_mode=file": `unknown attachment mode "file": it is one of file-system, block-device; did you mean file-system?`,
+		"per_alloc=-1":         `per_alloc needs the number of an alloc, not "-1"; per_alloc=0`,
+		"timeout=80":           `timeout needs a time that is more than 0, with a unit, not "80"; timeout=80s`,
+		"timeout=0s":           "timeout needs a time that is more than 0",
+		"uid=nobody-here":      `uid "nobody-here" is neither a number below 4294967295 nor a name that this host knows; uid=1000`,
+		"mode=9":               `mode needs an octal number from 0 to 7777, not "9"; mode=0770`,
+		"recursive":            "recursive needs uid, gid or mode; recursive and gid=GROUP",
+	} {
+		_, err := readMountOptions([]string{options})
+		if codeOf(err) != api.CodeInvalid {
+			t.Errorf("%q: %v", options, err)
+			continue
+		}
+		if got := joined("; ", wire(err).Message, wire(err).Hint); !strings.Contains(got, want) {
+			t.Errorf("%q: %s", options, got)
+		}
+	}
+}
+
+func TestMount(t *testing.T) {
+	f := world()
+	r, s, dir := mountRun(t, f)
+	alloc := mountUnit(dir)
+	got := claims(t, f, s, "data", alloc)
+	expect(t, r.volctl("mount", "data", dir), 0, fmt.Sprintf("mounted volume \"data\" at %s for alloc %q\n", dir, alloc), "")
+	if got.At != dir || got.AtFD == nil || got.Owner.Kind != api.OwnerMount || got.Owner.PID != os.Getpid() || got.AtWritable || got.ReadOnly {
+		t.Errorf("asked for %+v", got)
+	}
+	if want := "remember /target " + dir + " helper=csi"; strings.Join(s.calls, "\n") != want {
+		t.Errorf("calls: %q", s.calls)
+	}
+
+	// The same again: the agent decides whether it is. Nothing is bound on what is mounted.
+	f.volumes[0].Claims = append(f.volumes[0].Claims, api.Claim{Volume: "data", Alloc: alloc, At: dir, Wanted: true})
+	s.utab = "SRC=/dev/sdb TARGET=" + dir + " ROOT=/vol OPTS=helper=csi,_netdev\n"
+	expect(t, r.volctl("mount", "data", dir), 0, fmt.Sprintf("volume \"data\" is mounted at %s already, for alloc %q\n", dir, alloc), "")
+	if got.AtFD != nil || len(s.calls) != 1 {
+		t.Errorf("asked for %+v, calls %q", got, s.calls)
+	}
+
+	s.table, s.utab = "", "SRC=/dev/sdc TARGET="+dir+" ROOT=/vol OPTS=helper=csi\n" // of another mount
+	got = claims(t, f, s, "data[3]", "x")
+	res := r.volctl("mount", "data", dir, "-o", "ro,_netdev,per_alloc=3,alloc=x", "-o", "nosuid", "--output", "json")
+	var claim api.Claim
+	if err := json.Unmarshal([]byte(res.stdout), &claim); err != nil || res.code != 0 || claim.At != dir {
+		t.Errorf("%+v, %v", res, err)
+	}
+	if !got.ReadOnly || !slices.Equal(got.AtFlags, []string{"nosuid"}) {
+		t.Errorf("asked for %+v", got)
+	}
+	if want := "remember /target " + dir + " helper=csi,_netdev"; s.calls[len(s.calls)-1] != want {
+		t.Errorf("calls: %q", s.calls)
+	}
+	s.table = ""
+	if err := os.Mkdir(dir+"/sub", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(dir)
+	claims(t, f, s, "data", mountUnit(dir+"/sub"))
+	expect(t, r.volctl("mount", "data", "sub"), 0, fmt.Sprintf("mounted volume \"data\" at %s/sub for alloc %q\n", dir, mountUnit(dir+"/sub")), "")
+}
+
+// What cannot be a mount point is refused before the agent hears of it.
+func TestMountPointRefused(t *testing.T) {
+	f := world()
+	r, s, dir := mountRun(t, f)
+	for _, d := range []string{"empty", "full/entry", "real/below"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(os.WriteFile(dir+"/file", nil, 0o644), os.Symlink("real", dir+"/link"), os.Symlink("nowhere", dir+"/dangling")); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		at, options string
+		code        int
+		want        string
+	}{
+		{"none", "", 3, "there is no " + dir + "/none\nhint: mkdir -p " + dir + "/none\n"},
+		{"file/below", "", 2, "a part of it is no directory\n"},
+		{"link", "", 2, "a symbolic link on the way leads to " + dir + "/real\nhint: name " + dir + "/real instead\n"},
+		{"link/below", "", 2, "a symbolic link on the way leads to " + dir + "/real/below\nhint: name " + dir + "/real/below instead\n"},
+		{"dangling", "", 2, "a symbolic link on the way leads nowhere: "},
+		{"file", "attachment_mode=file-system", 2, "it is no directory\nhint: name a directory; "},
+		{"empty", "attachment_mode=block-device", 2, "it is a directory\nhint: a block device is mounted over a file"},
+		{"full", "", 4, "it is not empty, and what is in it would be hidden: \"entry\"\nhint: move it elsewhere, or mount over it with the option nonempty\n"},
+		{"empty", "bogus", 2, "unknown mount option \"bogus\""},
+	} {
+		at := filepath.Join(dir, tt.at)
+		expect(t, r.volctl("mount", "data", at, "-o", tt.options), tt.code, "", fmt.Sprintf("volctl: cannot mount volume \"data\" at %s: ", at))
+		expect(t, r.volctl("mount", "data", at, "-o", tt.options), tt.code, "", tt.want)
+	}
+	expect(t, r.volctl("mount", "a/b", dir), 2, "", "cannot mount volume \"a/b\"")
+	expect(t, r.volctl("mount", "data", ""), 2, "", "cannot mount volume \"data\"")
+	expect(t, r.volctl("mount", "data", "/"+strings.Repeat("x", 200)), 2, "", "its path is too long for the name of an alloc\nhint: -o alloc=NAME\n")
+	expectSent(t, f)
+
+	claims(t, f, s, "data", "a")
+	expect(t, r.volctl("mount", "data", dir+"/full", "-o", "alloc=a,nonempty", "-q"), 0, dir+"/full\n", "")
+	expect(t, r.volctl("mount", "data", dir+"/file", "-o", "alloc=a,attachment_mode=block-device", "-q"), 0, dir+"/file\n", "")
+	expect(t, r.volctl("mount", "data", dir+"/file", "-o", "alloc=a", "-q"), 4, "", "something else is mounted there already: ext4 on /dev/sdb\nhint: umount "+dir+"/file\n")
+
+	// Where something is mounted on demand nobody looks inside.
+	s.table = "80 28 0:50 / " + dir + "/full rw,relatime - autofs systemd-1 rw\n"
+	expect(t, r.volctl("mount", "data", dir+"/full", "-o", "alloc=a", "-q"), 0, dir+"/full\n", "")
+}
+
+func TestMountOverOthers(t *testing.T) {
+	f := world()
+	r, s, dir := mountRun(t, f)
+	s.mounts(dir, "xfs")
+	claims(t, f, s, "data", "mine")
+	for _, tt := range []struct {
+		claim api.Claim
+		want  string
+	}{
+		{api.Claim{Volume: "other", Alloc: "mine", At: dir, Wanted: true}, "volume \"other\" is mounted there already, for alloc \"mine\"\nhint: volctl umount " + dir + "\n"},
+		{api.Claim{Volume: "data", Alloc: "its", At: dir, Wanted: true}, "volume \"data\" is mounted there already, for alloc \"its\"\n"},
+		{api.Claim{Volume: "other", Alloc: "its", At: dir}, "volume \"other\" is mounted there still, and is being released\nhint: volctl wait --volume other --for free\n"},
+		{api.Claim{Volume: "data", Alloc: "mine", At: dir + "x", Wanted: true}, "something else is mounted there already: xfs on /dev/sdb\n"},
+	} {
+		f.volumes[0].Claims = []api.Claim{tt.claim}
+		expect(t, r.volctl("mount", "data", dir, "-o", "alloc=mine"), 4, "", tt.want)
+	}
+	f.on["PUT /v1/volumes/data/claims/mine"] = refuses(api.Error{Code: api.CodeRefused, Message: "with other options", Hint: "volctl volume detach"})
+	f.volumes[0].Claims = []api.Claim{{Volume: "data", Alloc: "mine", At: dir, Wanted: true}}
+	expect(t, r.volctl("mount", "data", dir, "-o", "alloc=mine,ro"), 4, "", "with other options\nhint: volctl volume detach\n")
+}
+
+// A claim that is broken off is withdrawn by the agent; the words tell.
+func TestMountInterrupted(t *testing.T) {
+	f := world()
+	r, _, dir := mountRun(t, f)
+	ctx, cancel := context.WithCancel(t.Context())
+	r.ctx = ctx
+	f.on["PUT /v1/volumes/data/claims/a"] = func(r *http.Request) (any, error) {
+		cancel()
+		<-r.Context().Done()
+		return nil, errors.New("nobody listens")
+	}
+	f.on["GET /v1/volumes/data/claims/a"] = refuses(api.Error{Code: api.CodeNotFound, Message: "no claim"})
+	expect(t, r.volctl("mount", "data", dir, "-o", "alloc=a"), 1, "", "volctl: cannot mount volume \"data\" at "+dir+": it was interrupted, and the claim is withdrawn\n")
+}
+
+// The agent is told to give up in time for it to answer before systemd loses its patience.
+func TestMountTimeout(t *testing.T) {
+	f := world()
+	r, _, dir := mountRun(t, f)
+	var wait time.Duration
+	f.on["PUT /v1/volumes/data/claims/a"] = func(r *http.Request) (any, error) {
+		wait, _ = time.ParseDuration(r.URL.Query().Get("wait"))
+		return nil, &api.Error{Code: api.CodeTimeout, Message: "after 80s"}
+	}
+	expect(t, r.volctl("mount", "data", dir, "-o", "alloc=a"), 5, "", "after 80s")
+	if wait > 80*time.Second || wait < 40*time.Second || claimTimeout+mountGrace >= 90*time.Second {
+		t.Errorf("it waits %s", wait)
+	}
+}
