@@ -133,7 +133,7 @@ func (m *mounting) mount(ctx context.Context, client *apiclient.Client, out *out
 	if err != nil {
 		return nil, what(err)
 	}
-	defer point.Close()
+	defer point.close()
 	there := len(point.above) > 0
 	if !there {
 		if err := m.check(point); err != nil {
