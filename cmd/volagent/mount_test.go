@@ -1,0 +1,411 @@
+package main_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/volmgr/csitest"
+)
+
+// mountRig is a host on which mount(8) finds mount.csi and umount.csi, and has a
+// table of its own. All of it is gone with the test's mounts.
+type mountRig struct{ recorded }
+
+func newMountRig(t *testing.T) mountRig {
+	t.Helper()
+	helpers(t)
+	h := mountRig{newRecorded(t, "10s", nil)}
+	for _, id := range []string{"data", "more"} {
+		h.register(id, "single-node-writer")
+	}
+	h.register("shared", "single-node-multi-writer")
+	return h
+}
+
+// helpers puts the helpers into /usr/sbin of the tests' own mount namespace.
+func helpers(t *testing.T) {
+	t.Helper()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	dir := filepath.Join(binDir, "sbin")
+	must(os.Mkdir(dir, 0o755))
+	t.Cleanup(func() { must(os.Remove(dir)) })
+	mount := func(source, at, kind, data string) {
+		t.Helper()
+		must(unix.Mount(source, at, kind, 0, data))
+		t.Cleanup(func() { must(unix.Unmount(at, unix.MNT_DETACH)) })
+	}
+	mount("tmpfs", dir, "tmpfs", "")
+	for _, d := range []string{"upper", "work"} {
+		must(os.Mkdir(filepath.Join(dir, d), 0o755))
+	}
+	for _, name := range []string{"mount.csi", "umount.csi"} {
+		must(os.Symlink(filepath.Join(binDir, "volctl"), filepath.Join(dir, "upper", name)))
+	}
+	mount("overlay", "/usr/sbin", "overlay", fmt.Sprintf("lowerdir=/usr/sbin,upperdir=%[1]s/upper,workdir=%[1]s/work", dir))
+	// libmount's table is not the host's.
+	if err := os.Mkdir("/run/mount", 0o755); err == nil {
+		t.Cleanup(func() { must(os.Remove("/run/mount")) })
+	} else if !errors.Is(err, os.ErrExist) {
+		t.Fatal(err)
+	}
+	mount("tmpfs", "/run/mount", "tmpfs", "")
+}
+
+// dir makes a mount point.
+func (h mountRig) at(name string) string {
+	h.t.Helper()
+	dir := filepath.Join(h.host.dir, name)
+	h.must(os.MkdirAll(dir, 0o755))
+	h.t.Cleanup(func() { _ = exec.Command("chattr", "-i", dir).Run() }) // so that it can be removed
+	return dir
+}
+
+// tool runs a program of the system.
+func (h mountRig) tool(name string, args ...string) result {
+	h.t.Helper()
+	cmd := exec.Command(name, args...)
+	cmd.Env = h.env
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		h.t.Fatalf("%s %v: %v", name, args, err)
+	}
+	return result{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
+}
+
+// ok asserts that a program succeeded without a word on stderr.
+func (h mountRig) ok(r result) string {
+	h.t.Helper()
+	if r.code != 0 || r.err != "" {
+		h.t.Fatalf("exit %d\n%s%s", r.code, r.out, r.err)
+	}
+	return strings.TrimSpace(r.out)
+}
+
+// says asserts how a program failed: its exit code, and words on stderr.
+func (h mountRig) says(r result, code int, words ...string) {
+	h.t.Helper()
+	for _, w := range words {
+		if !strings.Contains(r.err, w) {
+			h.t.Errorf("it does not say %q", w)
+			code = -1
+		}
+	}
+	if r.code != code {
+		h.t.Errorf("exit %d, stdout %q, stderr %q", r.code, r.out, r.err)
+	}
+}
+
+// mounted reports whether something is mounted at a directory.
+func (h mountRig) mounted(dir string) bool { return strings.Contains(h.mounts(), " "+dir+" ") }
+
+// state is a volume's.
+func (h mountRig) state(volume string) string {
+	return h.volctl("volume", "status", volume, "-o", "go-template={{.state}}")
+}
+
+// utab is libmount's table.
+func (h mountRig) utab() string {
+	raw, err := os.ReadFile("/run/mount/utab")
+	if !errors.Is(err, os.ErrNotExist) {
+		h.must(err)
+	}
+	return string(raw)
+}
+
+// TestMountHelper is what mount(8) and umount(8) do with volumes.
+func TestMountHelper(t *testing.T) {
+	h := newMountRig(t)
+	t.Run("life", h.within(mountLife))
+	t.Run("options", h.within(mountOptions))
+	t.Run("fstab", h.within(mountFstab))
+	t.Run("volctl", h.within(mountVolctl))
+	t.Run("refused", h.within(mountRefused))
+	t.Run("busy", h.within(mountBusy))
+	t.Run("killed", h.within(mountKilled))
+	t.Run("slow release", h.within(mountSlowRelease))
+	t.Run("no agent", h.within(mountNoAgent))
+}
+
+// within makes a part of a test: at its end nothing may be mounted or claimed.
+func (h mountRig) within(part func(h mountRig)) func(t *testing.T) {
+	return func(t *testing.T) {
+		outer := h.host.t
+		h.host.t = t
+		defer func() { h.host.t = outer }()
+		part(h)
+		for _, v := range []string{"data", "more", "shared"} {
+			h.volctl("wait", "--volume", v, "--for", "free", "--timeout", "60s")
+		}
+		h.allGone()
+	}
+}
+
+// The claim lives as long as its mount, by whichever way that goes; and a second
+// writer is refused.
+func mountLife(h mountRig) {
+	dir, other := h.at("srv/data"), h.at("srv/other")
+	unit := strings.ReplaceAll(strings.Trim(dir, "/"), "/", "-") + ".mount"
+	h.ok(h.tool("mount", "-t", "csi", "data", dir))
+	h.must(os.WriteFile(dir+"/file", []byte("kept"), 0o644))
+	screen := h.volctl("volume", "status", "data")
+	for _, words := range []string{unit, dir, "mount"} {
+		if !strings.Contains(screen, words) {
+			h.t.Errorf("status does not say %q:\n%s", words, screen)
+		}
+	}
+	if u := h.utab(); !strings.Contains(u, "TARGET="+dir+" ") || !strings.Contains(u, "helper=csi") {
+		h.t.Errorf("umount(8) will not call umount.csi:\n%s", u)
+	}
+	h.says(h.tool("mount", "-t", "csi", "data", other), 32, `mount.csi: cannot mount volume "data" at `+other+": ", `"`+unit+`"`, "; ")
+	if h.mounted(other) {
+		h.t.Error("a second writer got the volume")
+	}
+	mark := h.mark()
+	h.ok(h.tool("mount", "-t", "csi", "data", dir)) // the same again
+	h.expect(mark)
+	if n := strings.Count(h.utab(), "helper=csi"); n != 1 {
+		h.t.Errorf("it is in libmount's table %d times:\n%s", n, h.utab())
+	}
+
+	h.ok(h.tool("umount", dir))
+	if got := h.state("data"); got != "free" {
+		h.t.Errorf("after umount it is %s", got)
+	}
+	h.expect(mark, csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish)
+	if u := h.utab(); strings.Contains(u, dir) {
+		h.t.Errorf("left in libmount's table:\n%s", u)
+	}
+	if err := os.WriteFile(dir+"/stray", nil, 0o644); !errors.Is(err, unix.EPERM) {
+		h.t.Errorf("the bare directory can be written to: %v", err)
+	}
+
+	// An immutable directory is a mount point like any other. With no helper, and with
+	// no program at all, the release is the agent's.
+	for _, unmount := range []func(){
+		func() { h.ok(h.tool("umount", "-i", dir)) },
+		func() { h.must(unix.Unmount(dir, 0)) },
+	} {
+		h.ok(h.tool("mount", "-t", "csi", "data", dir, "-o", "ro"))
+		if raw, err := os.ReadFile(dir + "/file"); string(raw) != "kept" || err != nil {
+			h.t.Errorf("the data is %q, %v", raw, err)
+		}
+		if err := os.WriteFile(dir+"/file", nil, 0o644); !errors.Is(err, unix.EROFS) {
+			h.t.Errorf("it can be written to: %v", err)
+		}
+		unmount()
+		h.volctl("wait", "--volume", "data", "--for", "free", "--timeout", "60s")
+	}
+}
+
+// What options ask for is seen by the system's own tools.
+func mountOptions(h mountRig) {
+	dir, file := h.at("opt"), filepath.Join(h.host.dir, "block")
+	h.ok(h.tool("mount", "-t", "csi", "shared", dir, "-o", "nosuid,nodev,noexec,noatime,alloc=web,uid=33,gid=33,mode=0750,_netdev,x-foo"))
+	options := h.ok(h.tool("findmnt", "-n", "-o", "OPTIONS", dir))
+	for _, o := range []string{"rw", "nosuid", "nodev", "noexec", "noatime"} {
+		if !strings.Contains(","+options+",", ","+o+",") {
+			h.t.Errorf("no %s: %s", o, options)
+		}
+	}
+	if got := h.ok(h.tool("stat", "-c", "%u %g %a", dir)); got != "33 33 750" {
+		h.t.Errorf("its root is %s", got)
+	}
+	if got := h.volctl("claim", "list", "-q"); got != "shared\tweb" {
+		h.t.Errorf("claims: %q", got)
+	}
+	h.says(h.tool("mount", "-t", "csi", "shared", dir, "-o", "alloc=web,ro"), 32, "mount.csi: ", `"web"`)
+	h.says(h.tool("mount", "-t", "csi", "shared", dir, "-o", "alloc=more"), 32, `volume "shared" is mounted there already, for alloc "web"; volctl umount `+dir)
+	if out := h.tool("umount", "-a", "-v", "-O", "_netdev", "-t", "notmpfs"); strings.Contains(out.err, "csi") {
+		h.t.Errorf("umount -a: %+v", out)
+	}
+	if h.mounted(dir) {
+		h.t.Error("umount(8) does not know that it is of the network")
+	}
+	_ = file
+}
+
+// Lines of fstab: all of them at once, again, and one by its directory.
+func mountFstab(h mountRig) {
+	one, two := h.at("f/one"), h.at("f/two")
+	fstab := filepath.Join(h.host.dir, "fstab")
+	h.must(os.WriteFile(fstab, fmt.Appendf(nil, "data %s csi _netdev,nofail,nosuid 0 0\nmore %s csi ro,_netdev,x-systemd.mount-timeout=2min,comment=x 0 0\n", one, two), 0o644))
+	h.ok(h.tool("mount", "-a", "-T", fstab))
+	mark := h.mark()
+	if out := h.ok(h.tool("mount", "-a", "-T", fstab)); out != "" {
+		h.t.Errorf("once more it says %q", out)
+	}
+	h.expect(mark)
+	if !h.mounted(one) || !h.mounted(two) {
+		h.t.Fatalf("mounted are:\n%s", h.mounts())
+	}
+	h.says(h.tool("mount", "-T", fstab, "-o", "remount,ro", one), 1, "cannot be remounted; umount it and mount it again")
+	h.ok(h.tool("umount", one, two))
+	h.ok(h.tool("mount", "-T", fstab, one))
+	h.ok(h.tool("umount", one))
+}
+
+// volctl mount and umount, with volctl's exit codes.
+func mountVolctl(h mountRig) {
+	dir := h.at("hand")
+	if out := h.volctl("mount", "data", dir); !strings.HasPrefix(out, `mounted volume "data" at `+dir) {
+		h.t.Errorf("mount said %q", out)
+	}
+	if out := h.volctl("mount", "data", dir); !strings.Contains(out, "is mounted at "+dir+" already") {
+		h.t.Errorf("again it said %q", out)
+	}
+	h.says(h.try("volume", "detach", "data"), 4, "volctl: ", "hint: ")
+	mark := h.mark()
+	if out := h.volctl("umount", dir); out != "unmounted "+dir+` and released volume "data"` {
+		h.t.Errorf("umount said %q", out)
+	}
+	h.expect(mark, csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish)
+	h.says(h.try("umount", dir), 3, "nothing is mounted there")
+	h.says(h.try("umount", "/proc"), 4, "what is mounted there is no volume of volagent: proc", "hint: umount /proc")
+
+	h.volctl("volume", "claim", "data", "--alloc", "svc", "--at", dir)
+	h.says(h.try("umount", dir), 4, "does not end with that mount", "hint: volctl volume detach data svc")
+	h.volctl("volume", "detach", "data")
+}
+
+// Every bad input: exit code and words, and nothing mounted or claimed.
+func mountRefused(h mountRig) {
+	dir, full, taken := h.at("bad"), h.at("full"), h.at("taken")
+	h.must(os.WriteFile(full+"/entry", nil, 0o644))
+	h.must(os.Symlink(dir, filepath.Join(h.host.dir, "link")))
+	h.must(unix.Mount("tmpfs", taken, "tmpfs", 0, ""))
+	defer func() { h.must(unix.Unmount(taken, 0)) }()
+	cannot := func(volume, dir string) string { return fmt.Sprintf("mount.csi: cannot mount volume %q at %s: ", volume, dir) }
+	mark := h.mark()
+	for _, tt := range []struct {
+		volume, dir, options string
+		code                 int
+		words                []string
+	}{
+		{"dta", dir, "rw", 32, []string{cannot("dta", dir), `near: "data"`}},
+		{"data", dir, "aloc=x", 1, []string{cannot("data", dir), `unknown mount option "aloc"; did you mean alloc=?`}},
+		{"data", dir, "discard", 1, []string{cannot("data", dir), "mount_flag=discard"}},
+		{"data", dir, "access_mode=multi-node-multi-writer", 32, []string{cannot("data", dir), "multi-node-multi-writer"}},
+		{"data", dir, "attachment_mode=block-device", 1, []string{cannot("data", dir), "it is a directory; "}},
+		{"data", full, "rw", 32, []string{cannot("data", full), `it is not empty, and what is in it would be hidden: "entry"; `}},
+		{"data", taken, "rw", 32, []string{cannot("data", taken), "something else is mounted there already: tmpfs; umount " + taken}},
+	} {
+		r := h.tool("mount", "-t", "csi", tt.volume, tt.dir, "-o", tt.options)
+		h.says(r, tt.code, tt.words...)
+		if strings.Count(r.err, "\n") != 1 {
+			h.t.Errorf("not one line: %q", r.err)
+		}
+	}
+	helper := func(args ...string) result { return h.tool("/sbin/mount.csi", args...) }
+	none, link := filepath.Join(h.host.dir, "none"), filepath.Join(h.host.dir, "link")
+	h.says(helper("data", none, "-o", "rw"), 32, cannot("data", none)+"there is no "+none+"; mkdir -p "+none)
+	h.says(helper("data", link, "-o", "rw"), 1, cannot("data", link)+"a symbolic link on the way leads to "+dir)
+	h.says(helper("data", dir, "-s", "-o", "rw,nosuch"), 1, "nosuch") // sloppy or not
+	h.ok(helper("data", dir, "-f", "-o", "rw"))
+	h.expect(mark)
+
+	h.ok(h.tool("mount", "-t", "csi", "data", full, "-o", "nonempty"))
+	h.ok(h.tool("umount", full))
+	if _, err := os.Stat(full + "/entry"); err != nil {
+		h.t.Error(err)
+	}
+	h.must(os.WriteFile(full+"/more", nil, 0o644)) // never made immutable
+}
+
+// A mount in use is not unmounted, and who uses it is named. A lazy umount takes it
+// away all the same.
+func mountBusy(h mountRig) {
+	dir := h.at("busy")
+	h.ok(h.tool("mount", "-t", "csi", "data", dir))
+	s := newSleeper(h.t, dir)
+	mark := h.mark()
+	holder := fmt.Sprintf(`target is busy, held by pid %d sleep, cwd "%s"`, s.pid(), dir)
+	h.says(h.tool("umount", dir), 32, "umount.csi: cannot unmount "+dir+": "+holder)
+	h.says(h.try("umount", dir), 4, "volctl: cannot unmount "+dir+": "+holder, "hint: end who uses it")
+	h.must(unix.Mount("tmpfs", dir, "tmpfs", 0, "")) // over it
+	h.ok(h.tool("umount", "-i", dir))
+	if !h.mounted(dir) || h.state("data") != "mounted" {
+		h.t.Errorf("it is %s, mounted are:\n%s", h.state("data"), h.mounts())
+	}
+	h.expect(mark)
+	h.ok(h.tool("umount", "-l", dir))
+	if h.mounted(dir) {
+		h.t.Error("a lazy umount left it")
+	}
+	s.kill()
+}
+
+// A helper that is killed, or asked to end, while the plugin is slow: nothing stays
+// claimed or mounted.
+func mountKilled(h mountRig) {
+	dir := h.at("killed")
+	for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM} {
+		h.fault(csitest.Fault{Method: csitest.NodeStage, Delay: 2 * time.Second})
+		cmd := exec.Command("/sbin/mount.csi", "data", dir, "-o", "rw,_netdev")
+		var errs bytes.Buffer
+		cmd.Env, cmd.Stderr = h.env, &errs
+		h.must(cmd.Start())
+		h.await("the claim", func() bool { return h.volctl("claim", "list", "-q", "--volume", "data") != "" })
+		h.must(cmd.Process.Signal(sig))
+		err := cmd.Wait()
+		if sig == syscall.SIGTERM && (cmd.ProcessState.ExitCode() != 32 || !strings.Contains(errs.String(), "it was interrupted, and the claim is withdrawn") &&
+			!strings.Contains(errs.String(), "the claim is withdrawn, and its release goes on")) {
+			h.t.Errorf("%v: %s", err, errs.String())
+		}
+		h.volctl("wait", "--volume", "data", "--for", "free", "--timeout", "60s")
+		h.allGone()
+	}
+}
+
+// What is unmounted is unmounted, however long the release takes.
+func mountSlowRelease(h mountRig) {
+	dir := h.at("slow")
+	h.ok(h.tool("mount", "-t", "csi", "data", dir))
+	h.fault(csitest.Fault{Method: csitest.NodeUnstage, Delay: 5 * time.Second})
+	h.says(h.try("umount", dir, "--timeout", "1s"), 5, `cannot release volume "data", which goes on by itself; `+dir+" is unmounted", "hint: volctl volume status data")
+	if h.mounted(dir) {
+		h.t.Error("it is still mounted")
+	}
+}
+
+// With no agent: no line without _netdev stops a boot without saying why; umount works,
+// and the volume is released once the agent runs.
+func mountNoAgent(h mountRig) {
+	dir, gone := h.at("alone"), h.at("gone")
+	fstab := filepath.Join(h.host.dir, "fstab")
+	h.must(os.WriteFile(fstab, fmt.Appendf(nil, "data %s csi nofail 0 0\nmore %s csi _netdev,nofail,timeout=1s 0 0\n", dir, gone), 0o644))
+	h.env = append(h.env, "LIBMOUNT_FSTAB="+fstab)
+	h.ok(h.tool("mount", "-t", "csi", "data", dir))
+	h.kill()
+	h.says(h.tool("mount", "-t", "csi", "more", gone), 2, "no agent answers on ", "; systemctl start volagent")
+	h.says(h.tool("mount", gone), 2, "no agent answers on ", ", for 1s; systemctl start volagent")
+	h.says(h.tool("mount", dir), 2, "; add _netdev,nofail to its line in /etc/fstab: without _netdev it is mounted before the agent can run, and stops the boot; ")
+	h.says(h.tool("umount", dir), 0, "umount.csi: warning: "+dir+" is unmounted; the agent releases its volume when it runs: no agent answers")
+	if h.mounted(dir) {
+		h.t.Error("it is still mounted")
+	}
+	waits := exec.Command("mount", "-t", "csi", "more", gone, "-o", "_netdev")
+	waits.Env = h.env
+	h.must(waits.Start())
+	h.start("rec")
+	h.volctl("wait", "--volume", "data", "--for", "free", "--timeout", "60s")
+	h.must(waits.Wait())
+	h.ok(h.tool("umount", gone))
+}
