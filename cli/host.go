@@ -40,12 +40,15 @@ func thisHost() Host {
 	}
 }
 
+// mountProgram is mount(8), which gives its helpers no PATH to find it by.
+const mountProgram = "/bin/mount"
+
 // remember has mount(8) enter a mount that is made: with -f it does all but the
 // mounting, and with -i it calls no helper.
 func remember(ctx context.Context, source, dir, options string) error {
 	ctx, cancel := context.WithTimeout(ctx, rememberWithin)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "mount", "-i", "-f", "--bind", "-o", options, "--", source, dir)
+	cmd := exec.CommandContext(ctx, mountProgram, "-i", "-f", "--bind", "-o", options, "--", source, dir)
 	cmd.WaitDelay = time.Second
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("cannot run mount(8): %w: %s", err, strings.TrimSpace(string(out)))
