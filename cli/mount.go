@@ -212,12 +212,13 @@ func (m *mounting) mine(ctx context.Context, client *apiclient.Client, point *mo
 }
 
 // claim makes the claim. Where something is mounted already there is nothing to bind
-// on: the descriptor is of what is mounted.
+// on: the descriptor is of what is mounted. The agent takes none from those who are not
+// root, and goes by the path.
 func (m *mounting) claim(ctx context.Context, client *apiclient.Client, out *output, point *mountPoint, left time.Duration) (*api.Claim, error) {
 	o := volumeClaimOptions{volume: m.volume, alloc: m.alloc, req: m.req, timeout: max(left, time.Millisecond), grace: mountGrace}
 	o.req.At = m.dir
 	o.req.Owner = api.Owner{Kind: api.OwnerMount, PID: os.Getpid()}
-	if len(point.above) == 0 {
+	if len(point.above) == 0 && os.Geteuid() == 0 {
 		o.req.AtFD = new(int(point.file.Fd()))
 	}
 	return o.make(ctx, client, out)

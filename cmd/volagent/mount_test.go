@@ -195,6 +195,7 @@ func mountLife(h mountRig) {
 	}
 	if err := os.WriteFile(dir+"/stray", nil, 0o644); !errors.Is(err, unix.EPERM) {
 		h.t.Errorf("the bare directory can be written to: %v", err)
+		_ = os.Remove(dir + "/stray")
 	}
 
 	// An immutable directory is a mount point like any other. With no helper, and with
@@ -218,6 +219,7 @@ func mountLife(h mountRig) {
 // What options ask for is seen by the system's own tools.
 func mountOptions(h mountRig) {
 	dir, file := h.at("opt"), filepath.Join(h.host.dir, "block")
+	h.must(os.WriteFile(file, nil, 0o600))
 	h.ok(h.tool("mount", "-t", "csi", "shared", dir, "-o", "nosuid,nodev,noexec,noatime,alloc=web,uid=33,gid=33,mode=0750,_netdev,x-foo"))
 	options := h.ok(h.tool("findmnt", "-n", "-o", "OPTIONS", dir))
 	for _, o := range []string{"rw", "nosuid", "nodev", "noexec", "noatime"} {
@@ -239,7 +241,20 @@ func mountOptions(h mountRig) {
 	if h.mounted(dir) {
 		h.t.Error("umount(8) does not know that it is of the network")
 	}
-	_ = file
+
+	// A block device is mounted over a file.
+	h.volctl("volume", "create", "disk", "--plugin", "local", "--size", "1MiB", "--param", "type=image", "--attachment-mode", "block-device")
+	h.ok(h.tool("mount", "-t", "csi", "disk", file))
+	if got := h.ok(h.tool("stat", "-c", "%F", file)); got != "block special file" {
+		h.t.Errorf("there is a %s", got)
+	}
+	h.ok(h.tool("umount", file))
+	if got := h.state("disk"); got != "free" {
+		h.t.Errorf("after umount it is %s", got)
+	}
+	h.says(h.tool("mount", "-t", "csi", "disk", dir), 32, `mount.csi: cannot mount volume "disk" at `+dir+": ", "file")
+	h.volctl("wait", "--volume", "disk", "--for", "free", "--timeout", "60s")
+	h.volctl("volume", "delete", "disk", "-y")
 }
 
 // Lines of fstab: all of them at once, again, and one by its directory.
@@ -292,7 +307,9 @@ func mountRefused(h mountRig) {
 	h.must(os.Symlink(dir, filepath.Join(h.host.dir, "link")))
 	h.must(unix.Mount("tmpfs", taken, "tmpfs", 0, ""))
 	defer func() { h.must(unix.Unmount(taken, 0)) }()
-	cannot := func(volume, dir string) string { return fmt.Sprintf("mount.csi: cannot mount volume %q at %s: ", volume, dir) }
+	cannot := func(volume, dir string) string {
+		return fmt.Sprintf("mount.csi: cannot mount volume %q at %s: ", volume, dir)
+	}
 	mark := h.mark()
 	for _, tt := range []struct {
 		volume, dir, options string
@@ -319,6 +336,7 @@ func mountRefused(h mountRig) {
 	h.says(helper("data", link, "-o", "rw"), 1, cannot("data", link)+"a symbolic link on the way leads to "+dir)
 	h.says(helper("data", dir, "-s", "-o", "rw,nosuch"), 1, "nosuch") // sloppy or not
 	h.ok(helper("data", dir, "-f", "-o", "rw"))
+	h.says(h.asNobody("data", dir), 1, cannot("data", dir)+"no permission to use the socket ", `; a line with "user" in /etc/fstab is mounted as whoever asks for it; run it as root`)
 	h.expect(mark)
 
 	h.ok(h.tool("mount", "-t", "csi", "data", full, "-o", "nonempty"))
@@ -327,6 +345,16 @@ func mountRefused(h mountRig) {
 		h.t.Error(err)
 	}
 	h.must(os.WriteFile(full+"/more", nil, 0o644)) // never made immutable
+}
+
+// asNobody calls mount.csi as mount(8) does for a line with the option user.
+func (h mountRig) asNobody(args ...string) result {
+	h.t.Helper()
+	program := filepath.Join(h.host.dir, "mount.csi")
+	raw, err := os.ReadFile(filepath.Join(binDir, "volctl"))
+	h.must(err)
+	h.must(os.WriteFile(program, raw, 0o755))
+	return h.tool("setpriv", append([]string{"--reuid=65534", "--regid=65534", "--clear-groups", program}, args...)...)
 }
 
 // A mount in use is not unmounted, and who uses it is named. A lazy umount takes it
