@@ -69,7 +69,7 @@ func helpers(t *testing.T) {
 // dir makes a mount point.
 func (h mountRig) at(name string) string {
 	h.t.Helper()
-	dir := filepath.Join(h.host.dir, name)
+	dir := filepath.Join(h.dir, name)
 	h.must(os.MkdirAll(dir, 0o755))
 	h.t.Cleanup(func() { _ = exec.Command("chattr", "-i", dir).Run() }) // so that it can be removed
 	return dir
@@ -147,9 +147,9 @@ func TestMountHelper(t *testing.T) {
 // within makes a part of a test: at its end nothing may be mounted or claimed.
 func (h mountRig) within(part func(h mountRig)) func(t *testing.T) {
 	return func(t *testing.T) {
-		outer := h.host.t
-		h.host.t = t
-		defer func() { h.host.t = outer }()
+		outer := h.t
+		h.t = t
+		defer func() { h.t = outer }()
 		part(h)
 		for _, v := range []string{"data", "more", "shared"} {
 			h.volctl("wait", "--volume", v, "--for", "free", "--timeout", "60s")
@@ -218,7 +218,7 @@ func mountLife(h mountRig) {
 
 // What options ask for is seen by the system's own tools.
 func mountOptions(h mountRig) {
-	dir, file := h.at("opt"), filepath.Join(h.host.dir, "block")
+	dir, file := h.at("opt"), filepath.Join(h.dir, "block")
 	h.must(os.WriteFile(file, nil, 0o600))
 	h.ok(h.tool("mount", "-t", "csi", "shared", dir, "-o", "nosuid,nodev,noexec,noatime,alloc=web,uid=33,gid=33,mode=0750,_netdev,x-foo"))
 	options := h.ok(h.tool("findmnt", "-n", "-o", "OPTIONS", dir))
@@ -260,7 +260,7 @@ func mountOptions(h mountRig) {
 // Lines of fstab: all of them at once, again, and one by its directory.
 func mountFstab(h mountRig) {
 	one, two := h.at("f/one"), h.at("f/two")
-	fstab := filepath.Join(h.host.dir, "fstab")
+	fstab := filepath.Join(h.dir, "fstab")
 	h.must(os.WriteFile(fstab, fmt.Appendf(nil, "data %s csi _netdev,nofail,nosuid 0 0\nmore %s csi ro,_netdev,x-systemd.mount-timeout=2min,comment=x 0 0\n", one, two), 0o644))
 	h.ok(h.tool("mount", "-a", "-T", fstab))
 	mark := h.mark()
@@ -304,7 +304,7 @@ func mountVolctl(h mountRig) {
 func mountRefused(h mountRig) {
 	dir, full, taken := h.at("bad"), h.at("full"), h.at("taken")
 	h.must(os.WriteFile(full+"/entry", nil, 0o644))
-	h.must(os.Symlink(dir, filepath.Join(h.host.dir, "link")))
+	h.must(os.Symlink(dir, filepath.Join(h.dir, "link")))
 	h.must(unix.Mount("tmpfs", taken, "tmpfs", 0, ""))
 	defer func() { h.must(unix.Unmount(taken, 0)) }()
 	cannot := func(volume, dir string) string {
@@ -331,7 +331,7 @@ func mountRefused(h mountRig) {
 		}
 	}
 	helper := func(args ...string) result { return h.tool("/sbin/mount.csi", args...) }
-	none, link := filepath.Join(h.host.dir, "none"), filepath.Join(h.host.dir, "link")
+	none, link := filepath.Join(h.dir, "none"), filepath.Join(h.dir, "link")
 	h.says(helper("data", none, "-o", "rw"), 32, cannot("data", none)+"there is no "+none+"; mkdir -p "+none)
 	h.says(helper("data", link, "-o", "rw"), 1, cannot("data", link)+"a symbolic link on the way leads to "+dir)
 	h.says(helper("data", dir, "-s", "-o", "rw,nosuch"), 1, "nosuch") // sloppy or not
@@ -350,7 +350,7 @@ func mountRefused(h mountRig) {
 // asNobody calls mount.csi as mount(8) does for a line with the option user.
 func (h mountRig) asNobody(args ...string) result {
 	h.t.Helper()
-	program := filepath.Join(h.host.dir, "mount.csi")
+	program := filepath.Join(h.dir, "mount.csi")
 	raw, err := os.ReadFile(filepath.Join(binDir, "volctl"))
 	h.must(err)
 	h.must(os.WriteFile(program, raw, 0o755))
@@ -417,7 +417,7 @@ func mountSlowRelease(h mountRig) {
 // and the volume is released once the agent runs.
 func mountNoAgent(h mountRig) {
 	dir, gone := h.at("alone"), h.at("gone")
-	fstab := filepath.Join(h.host.dir, "fstab")
+	fstab := filepath.Join(h.dir, "fstab")
 	h.must(os.WriteFile(fstab, fmt.Appendf(nil, "data %s csi nofail 0 0\nmore %s csi _netdev,nofail,timeout=1s 0 0\n", dir, gone), 0o644))
 	h.env = append(h.env, "LIBMOUNT_FSTAB="+fstab)
 	h.ok(h.tool("mount", "-t", "csi", "data", dir))
