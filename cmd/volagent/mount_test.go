@@ -78,14 +78,18 @@ func (h mountRig) at(name string) string {
 // tool runs a program of the system.
 func (h mountRig) tool(name string, args ...string) result {
 	h.t.Helper()
-	cmd := exec.Command(name, args...)
+	return h.run(exec.Command(name, args...))
+}
+
+func (h mountRig) run(cmd *exec.Cmd) result {
+	h.t.Helper()
 	cmd.Env = h.env
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err := cmd.Run()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
-		h.t.Fatalf("%s %v: %v", name, args, err)
+		h.t.Fatalf("%v: %v", cmd.Args, err)
 	}
 	return result{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
 }
@@ -136,6 +140,7 @@ func TestMountHelper(t *testing.T) {
 	t.Run("life", h.within(mountLife))
 	t.Run("options", h.within(mountOptions))
 	t.Run("fstab", h.within(mountFstab))
+	t.Run("on demand", h.within(mountOnDemand))
 	t.Run("volctl", h.within(mountVolctl))
 	t.Run("refused", h.within(mountRefused))
 	t.Run("busy", h.within(mountBusy))
@@ -275,6 +280,40 @@ func mountFstab(h mountRig) {
 	h.ok(h.tool("umount", one, two))
 	h.ok(h.tool("mount", "-T", fstab, one))
 	h.ok(h.tool("umount", one))
+}
+
+// An automount: who looks into the directory waits until it is mounted. systemd runs
+// mount and umount among its own processes, which do not wait.
+func mountOnDemand(h mountRig) {
+	dir := h.at("demand")
+	auto := newAutomount(h.t.(*testing.T), dir)
+	for range 2 {
+		looks := exec.Command("ls", "-d", dir+"/.")
+		looks.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		h.must(looks.Start())
+		h.must(auto.asked().Close())
+		h.ok(h.among(auto, "mount", "-t", "csi", "data", dir, "-o", "_netdev"))
+		auto.answer()
+		h.must(looks.Wait())
+		h.ok(h.among(auto, "mount", "-t", "csi", "data", dir, "-o", "_netdev"))
+		h.must(os.WriteFile(dir+"/on-demand", nil, 0o644))
+		h.ok(h.among(auto, "umount", dir))
+		if got := h.state("data"); got != "free" {
+			h.t.Errorf("after umount it is %s", got)
+		}
+	}
+	auto.stop()
+	if _, err := os.Stat(dir + "/on-demand"); err == nil {
+		h.t.Error("it was written beneath the mount")
+	}
+}
+
+// among runs a program in the process group that serves an automount.
+func (h mountRig) among(auto *automount, name string, args ...string) result {
+	h.t.Helper()
+	cmd := exec.Command(name, args...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pgid: auto.cmd.Process.Pid}
+	return h.run(cmd)
 }
 
 // volctl mount and umount, with volctl's exit codes.
