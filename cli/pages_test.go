@@ -172,7 +172,7 @@ func literals(t *testing.T) []string {
 }
 
 // elsewhere are messages of the kernel and of systemd.
-var elsewhere = []string{"device or resource busy", "Found left-over process … in control group", "unable to apply caps: operation not permitted"}
+var elsewhere = []string{"device or resource busy", "Found left-over process … in control group", "unable to apply caps: operation not permitted", "Operation not permitted"}
 
 // unknown is the first part of a quoted message that stands in none of the texts.
 func unknown(all []string, quoted string) string {
