@@ -79,6 +79,7 @@ type agent struct {
 	scraped *metrics.Server // nil without a metrics_address
 	secrets secret.Resolver
 	socket  net.Listener
+	down    chan struct{} // closed when the host goes down
 }
 
 // Run runs the agent until ctx ends. It starts what the configuration says,
@@ -90,7 +91,7 @@ func Run(ctx context.Context, fl *pflag.FlagSet, stderr io.Writer, seams Seams) 
 		return err
 	}
 	loadingMemory()
-	a := &agent{c: c, log: c.logger(stderr), started: time.Now().UTC()}
+	a := &agent{c: c, log: c.logger(stderr), started: time.Now().UTC(), down: make(chan struct{})}
 	if err := a.open(ctx, seams); err != nil {
 		return err
 	}
@@ -175,7 +176,7 @@ func (a *agent) wire(seams Seams) error {
 		return err
 	}
 	claims := &claim.Service{
-		Store: a.db, Queue: a.queue, Plugins: a.plugins, Paths: steps, Places: places{steps, a.db}, Owners: a.owners, Halt: a.halt, Events: a.events.Add,
+		Store: a.db, Queue: a.queue, Plugins: a.plugins, Paths: steps, Places: places{steps, a.db}, Owners: a.owners, Halt: a.halt, Down: a.down, Events: a.events.Add,
 		Private: []string{a.c.DataDir, a.c.RuntimeDir, a.c.Socket, a.c.PluginDir},
 	}
 	a.tests = a.newTests(plugins, host, steps)
@@ -189,7 +190,9 @@ func (a *agent) wire(seams Seams) error {
 		Doctor: examiner{a.newDoctor(host, steps)},
 		Node:   a.describe, MayWrite: mayWrite(gid), Log: a.log.Named("api"),
 	})
-	a.socket, err = listen(a.c.Socket, gid)
+	passed := inherit(a.log)
+	defer passed.close(a.log)
+	a.socket, err = passed.api(a.c.Socket, gid)
 	return err
 }
 
@@ -222,7 +225,7 @@ func (a *agent) recall(ctx context.Context, host *mount.Host) (err error) {
 }
 
 // serve runs until ctx ends, then stops in order: no new calls, no new steps,
-// the last commit.
+// the last commit. Where the host goes down volumes leave it first, and plugins end.
 func (a *agent) serve(ctx context.Context, fl *pflag.FlagSet) error {
 	a.events.Add(volume.Event{Type: "agent-started", Message: "volagent " + api.Version})
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -262,17 +265,26 @@ func (a *agent) serve(ctx context.Context, fl *pflag.FlagSet) error {
 	notify(a.log, daemon.SdNotifyReady+"\nSTATUS="+a.status())
 
 	err := a.wait(ctx, fl, failed)
-	notify(a.log, daemon.SdNotifyStopping)
-	a.log.Info("stopping; plugins and mounts stay")
+	down, last, patience := err == nil && a.goesDown(), "plugins and mounts stay", stepWithin
+	if down {
+		last, patience = "this host is going down", pullWithin
+		a.goDown()
+	} else {
+		notify(a.log, daemon.SdNotifyStopping)
+		a.log.Info("stopping; plugins and mounts stay")
+	}
 	within(answerWithin, func(ctx context.Context) {
 		if err := a.server.Close(ctx); err != nil {
 			a.log.Warn("cannot close the API socket", "error", err)
 		}
 	})
-	within(stepWithin, a.stopQueue)
+	within(patience, a.stopQueue)
+	if down {
+		a.endPlugins()
+	}
 	cancel()
 	wg.Wait()
-	a.events.Add(volume.Event{Type: "agent-stopped", Message: "plugins and mounts stay"})
+	a.events.Add(volume.Event{Type: "agent-stopped", Message: last})
 	return err
 }
 

@@ -7,12 +7,96 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"syscall"
+
+	"github.com/coreos/go-systemd/v22/activation"
+	"github.com/hashicorp/go-hclog"
 
 	"github.com/volagent/volagent/agent/apiserver"
 	"github.com/volagent/volagent/volmgr/volume"
 )
+
+// sockets are those that systemd opened for this process (sd_listen_fds(3)) and nobody
+// took yet. It keeps them when the agent ends: who connects meanwhile waits for the next.
+type sockets struct{ left []*net.UnixListener }
+
+// inherit takes over what systemd passed. No process that the agent starts gets any of
+// it. What is no listening unix socket is closed.
+func inherit(log hclog.Logger) *sockets {
+	s := &sockets{}
+	for _, f := range activation.Files(true) {
+		l, err := net.FileListener(f)
+		unix, ok := l.(*net.UnixListener)
+		switch {
+		case ok:
+			s.left = append(s.left, unix)
+		case err == nil:
+			err = errors.Join(errors.New("it is no unix socket"), l.Close())
+		}
+		if err = errors.Join(err, f.Close()); err != nil {
+			log.Warn("a socket that systemd passed is of no use", "name", f.Name(), "error", err)
+		}
+	}
+	return s
+}
+
+// take returns the socket that systemd opened at a path, if it did and it is still
+// there. Closing it leaves the file, and systemd listening.
+func (s *sockets) take(path string) (*net.UnixListener, bool) {
+	for i, l := range s.left {
+		at := l.Addr().String()
+		if at != filepath.Clean(path) && !sameFile(at, path) {
+			continue
+		}
+		if info, err := os.Lstat(at); err != nil || info.Mode()&os.ModeSocket == 0 {
+			return nil, false // nobody can connect to it any more
+		}
+		s.left = slices.Delete(s.left, i, i+1)
+		return l, true
+	}
+	return nil, false
+}
+
+func sameFile(a, b string) bool {
+	x, err := os.Stat(a)
+	if err != nil {
+		return false
+	}
+	y, err := os.Stat(b)
+	return err == nil && os.SameFile(x, y)
+}
+
+// close closes what nobody took.
+func (s *sockets) close(log hclog.Logger) {
+	for _, l := range s.left {
+		log.Warn("systemd passed a socket that is not used: either no setting names it, or its file was removed. Make volagent.socket as the configuration is, and run: systemctl restart volagent.socket volagent.service",
+			"socket", l.Addr().String(), "error", l.Close())
+	}
+	s.left = nil
+}
+
+// api is the API socket: systemd's if it opened one there, else one of our own. Either
+// way it gets mode 0660, owned by root and the group.
+func (s *sockets) api(path string, gid int) (*net.UnixListener, error) {
+	l, ok := s.take(path)
+	if !ok {
+		return listen(path, gid)
+	}
+	if err := admit(path, gid); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}
+
+// admit says who may connect to the API socket.
+func admit(path string, gid int) error {
+	if err := errors.Join(os.Chown(path, -1, gid), os.Chmod(path, 0o660)); err != nil {
+		return fmt.Errorf("cannot set who may use the API socket: %w", err)
+	}
+	return nil
+}
 
 // listen opens the API socket with mode 0660, owned by root and the group. A
 // socket that nobody answers on is left over from a crash and is replaced; one
@@ -40,8 +124,8 @@ func listen(path string, gid int) (*net.UnixListener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen on the API socket: %w", err)
 	}
-	if err := errors.Join(os.Chown(path, -1, gid), os.Chmod(path, 0o660)); err != nil {
-		return nil, errors.Join(fmt.Errorf("cannot set who may use the API socket: %w", err), l.Close())
+	if err := admit(path, gid); err != nil {
+		return nil, errors.Join(err, l.Close())
 	}
 	return l, nil
 }

@@ -72,6 +72,9 @@ type Service struct {
 	Private []string
 	// Halt says why no claim is admitted at all; empty when they are.
 	Halt string
+	// Down is closed when this host goes down: then no claim is admitted, nor waited
+	// for. Nil: it stays up.
+	Down <-chan struct{}
 	// Events is told what becomes of requests; nil is nobody.
 	Events func(...volume.Event)
 
@@ -203,6 +206,9 @@ func (s *Service) check(ctx context.Context, req *request) error {
 	if s.Halt != "" {
 		return volume.Errorf(volume.ErrRefused, "cannot claim: %s", s.Halt)
 	}
+	if s.goesDown() {
+		return errDown
+	}
 	if err := s.checkAt(req); err != nil {
 		return err
 	}
@@ -242,6 +248,8 @@ func (s *Service) admit(ctx, wait context.Context, req request) (made bool, err 
 		}
 		select {
 		case <-changed:
+		case <-s.Down:
+			return false, errDown
 		case <-wait.Done():
 			return false, ended(wait, err)
 		}
@@ -274,6 +282,8 @@ func (s *Service) mounted(ctx context.Context, req request, seq uint64) (volume.
 		}
 		select {
 		case <-changed:
+		case <-s.Down:
+			return r, c, errDown
 		case <-ctx.Done():
 			at = s.Queue.Attempt(req.Volume, req.Alloc) // it may have gone on since
 			return r, c, s.late(ctx, at, r)

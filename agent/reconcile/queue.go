@@ -67,6 +67,7 @@ type Queue struct {
 
 	mu      sync.Mutex
 	stopped bool
+	down    bool // the host goes down
 	entries map[string]*entry
 	waiters map[string]chan struct{} // closed and removed at the next change
 	workers sync.WaitGroup

@@ -170,7 +170,7 @@ func building(r volume.Record, a volume.Action) bool {
 // complete adds to an observation what only the queue knows; mu is held.
 func (q *Queue) complete(obs *volume.Observed, r volume.Record, e *entry) {
 	now := time.Now()
-	obs.Halt = q.o.Halt
+	obs.Halt, obs.Down = q.o.Halt, q.down
 	obs.Plugin = q.o.Plugins.View(r.Volume.PluginID)
 	obs.Parked = e.parked(now)
 	if q.o.Owed != nil && !r.Debt {

@@ -136,14 +136,14 @@ func (p *plugin) must(err error) {
 }
 
 // due says whether the worker has to leave what it is doing: a restart, a stop
-// or its end was asked for, or a change may be applied. When it says yes because nothing is
+// or its end was asked for, the host goes down, or a change may be applied. When it says yes because nothing is
 // staged, no new call starts until the change is in force.
 func (p *plugin) due() bool {
 	p.mu.Lock()
 	asked, next, nothing := p.restart || p.halt != p.halted, p.next, p.def == nil || p.force
 	p.mu.Unlock()
 	switch {
-	case asked:
+	case asked, p.s.ends.Load() != nil:
 		return true
 	case next == nil:
 		return false

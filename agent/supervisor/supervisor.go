@@ -20,6 +20,7 @@
 //	process.go, procfs.go               a process that need not be our child
 //	view.go, lookup.go, status.go       what others ask: views, clients, status, logs
 //	control.go                          what people ask for: restart, stop, start
+//	ending.go                           the end of the host
 package supervisor
 
 import (
@@ -132,6 +133,8 @@ type Supervisor struct {
 	turn    map[string]uint64              // controller calls of a plugin so far
 	given   map[subjectKey]given           // that were given up
 
+	ends atomic.Pointer[hostEnd] // set once the host goes down
+
 	doors sync.Mutex // one part at a time decides whether it may end
 }
 
@@ -238,7 +241,7 @@ func (s *Supervisor) Run(ctx context.Context) error {
 
 // drive starts a plugin's worker; s.mu is held.
 func (s *Supervisor) drive(p *plugin) {
-	if s.run == nil || s.run.Err() != nil {
+	if s.run == nil || s.run.Err() != nil || s.ends.Load() != nil {
 		return
 	}
 	ctx, before := s.run, s.leaving[p.slot]

@@ -32,6 +32,10 @@ func (p *plugin) run(ctx context.Context) {
 	}
 	due := false
 	for ctx.Err() == nil {
+		if e := p.s.ends.Load(); e != nil {
+			w.finish(e)
+			return
+		}
 		if (due || p.due()) && !w.apply(ctx) {
 			return
 		}

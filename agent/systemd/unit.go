@@ -69,6 +69,14 @@ func (b *Bus) Unit(ctx context.Context, name string) (Unit, error) {
 	return u, err
 }
 
+// GoesDown reports whether the host goes down: every way down, be it to power it off,
+// to start it anew or to halt it, is by shutdown.target (systemd.special(7)), for which
+// systemd has a job from the first moment on.
+func (b *Bus) GoesDown(ctx context.Context) (bool, error) {
+	u, err := b.Unit(ctx, "shutdown.target")
+	return u.Queued || u.Active == "active" || u.Active == "activating", err
+}
+
 // Service asks about a service, which is loaded for that if load says so; else
 // one that is not is the zero value.
 func (b *Bus) Service(ctx context.Context, name string, load bool) (Service, error) {

@@ -91,6 +91,7 @@ const (
 	CauseDebt    Cause = "debt"    // what a forced deregister left of the same storage comes first
 	CauseExpand  Cause = "expand"  // the volume is expanded first
 	CauseOwner   Cause = "owner"   // a claim's owner is gone, and it is about to be released
+	CauseDown    Cause = "down"    // this host is going down, and the volume has left it
 	CauseInvalid Cause = "invalid" // the record holds a state this release does not know
 )
 
@@ -198,6 +199,9 @@ func (s Sight) Is(m *MountIdentity) bool { return m != nil && s.Identity == *m }
 type Observed struct {
 	// Halt says why the agent sends no call at all; empty when it may.
 	Halt string
+	// Down is set while this host goes down: mounts and staging are taken away whatever
+	// claims want, and nothing is made. The claims stay.
+	Down bool
 	// Boot is the boot id of the host.
 	Boot   string
 	Plugin PluginView

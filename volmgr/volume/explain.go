@@ -134,6 +134,8 @@ func standing(r Record, o Observed) (State, string) {
 	claims := r.Ordered()
 	wanted := slices.DeleteFunc(slices.Clone(claims), func(c Claim) bool { return !c.Wanted })
 	switch {
+	case o.Down && r.left():
+		return StateReleasing, "taken off this host, which is going down"
 	case len(claims) == 0 && r.Node.Attached != Absent:
 		return StateReleasing, "releasing, owes " + r.owes()
 	case len(claims) == 0 && len(r.Node.Owed) > 0:

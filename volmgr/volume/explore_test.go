@@ -38,6 +38,9 @@ func TestExplore(t *testing.T) {
 		{name: "expand, attach and stage", attach: true, stage: true, expand: true},
 		{name: "expand, neither", expand: true, bind: true},
 		{name: "expand, hollow stage", stage: true, hollow: true, expand: true},
+		{name: "the host goes down, attach and stage", attach: true, stage: true, goes: true},
+		{name: "the host goes down, hollow stage", stage: true, hollow: true, goes: true},
+		{name: "the host goes down, neither and bind", bind: true, goes: true},
 		{name: "expand offline, attach and stage", attach: true, stage: true, expand: true, offline: true},
 	}
 	budgets := []budget{
@@ -72,7 +75,7 @@ func TestExplore(t *testing.T) {
 		t.Run(v.name, func(t *testing.T) {
 			t.Parallel()
 			budgets := budgets
-			if (v.escape || v.own || v.kept || v.expand) && !*deep {
+			if (v.escape || v.own || v.kept || v.expand || v.goes) && !*deep {
 				budgets = narrow
 			}
 			for _, b := range budgets {
@@ -186,7 +189,7 @@ func (x *explorer) expand(s state, at int32) string {
 		if over && s.w.late&^lateExpand != 0 {
 			return ""
 		}
-		a := volume.Next(s.mem, s.w.observe(x.v, s.mem, up, over, s.parked, hung))
+		a := volume.Next(s.mem, s.observe(x.v, up, over, hung))
 		if a.RPC() && !up.answers(a.Kind) {
 			return fmt.Sprintf("%s is to be sent to a part that is not ready", a.Kind)
 		}
@@ -219,7 +222,7 @@ func (x *explorer) expand(s state, at int32) string {
 // idles names a step that waits for one part of the plugin although the whole
 // plugin would not be asked for one of that part's.
 func (x *explorer) idles(s state, up serving, over bool, hung int, wait volume.Action) string {
-	a := volume.Next(s.mem, s.w.observe(x.v, s.mem, bothUp, over, s.parked, hung))
+	a := volume.Next(s.mem, s.observe(x.v, bothUp, over, hung))
 	if a.RPC() && up.answers(a.Kind) {
 		return fmt.Sprintf("it waits (%s) although %s could be sent", wait.Reason, a.Kind)
 	}
@@ -266,7 +269,11 @@ func (x *explorer) surroundings(s state, at int32) {
 		next := s
 		next.disk = s.mem
 		x.add(next, at, label{what: "checkpoints saved"})
-		for what, next := range map[string]state{"crash": s.crash(volume.Crashed), "reboot": s.crash(volume.Rebooted), "stop and start": s.stop()} {
+		ways := map[string]state{"crash": s.crash(volume.Crashed), "reboot": s.crash(volume.Rebooted), "stop and start": s.stop()}
+		if s.down {
+			ways["the host is down, and up again"] = s.shut()
+		}
+		for what, next := range ways {
 			next.left.crashes--
 			x.add(next, at, label{what: what})
 		}
@@ -299,6 +306,8 @@ func (x *explorer) act(s state, at int32, a volume.Action) string {
 	switch {
 	case a.Kind == volume.Settled:
 		return unsettled(x.v, s)
+	case a.Kind == volume.Wait && a.Cause == volume.CauseDown:
+		return stays(s)
 	case a.Kind == volume.Wait && (a.Cause == volume.CauseForeign || a.Cause == volume.CauseInvalid || a.Reason == ""):
 		return fmt.Sprintf("waits for %q: %s", a.Cause, a.Reason)
 	case a.Kind == volume.Wait:
@@ -337,6 +346,10 @@ func (x *explorer) mayNot(s state, a volume.Action) string {
 	bad := s.w.broken(x.v, s.mem, a)
 	switch {
 	case bad != "":
+	case s.down && (a.Forward() || a.Kind == volume.Own || a.Kind == volume.Take || a.Kind == volume.Plan || a.Kind == volume.ControllerUnpublish):
+		bad = "done while the host goes down"
+	case s.down && a.Kind == volume.Free && s.mem.Claims[a.Alloc].Wanted:
+		bad = "a claim is freed that is wanted"
 	case a.Kind == volume.NodePublish && x.v.stage && !s.w.staged && !s.lied:
 		bad = "published while not staged"
 	case a.Kind == volume.NodeStage && s.undo && !published(s.mem):
@@ -387,8 +400,14 @@ func (x *explorer) outcome(s state, at int32, a volume.Action, h how, in intent)
 	if a.Kind == volume.NodeStage && !x.v.hollow || a.Kind == volume.NodePublish && (!x.v.stage || x.v.hollow) {
 		next.refused = next.refused && out.Err != nil
 	}
+	claims := next.mem.Claims
 	next = next.save(a, out)
 	x.add(next, at, label{action: a.Kind, alloc: a.Alloc, how: h, between: in})
+	for alloc, c := range claims {
+		if now := next.mem.Claims[alloc]; s.down && c.Wanted && (!now.Wanted || now.State != c.State) {
+			return fmt.Sprintf("after %s %s, as the host goes down, the claim of %s is %+v", a.Kind, a.Alloc, alloc, now)
+		}
+	}
 	for i, alloc := range allocs {
 		c := next.mem.Claims[alloc]
 		if s.mem.Claims[alloc].State == volume.Pending && c.State == volume.Taken {

@@ -27,7 +27,8 @@ import (
 // expanded before it is published, what is not staged before its claim is taken. A
 // step that is parked, or that needs a plugin which is not ready, is passed over: what
 // does not depend on it goes on. Where node and controller are apart that is the one
-// that the step calls.
+// that the step calls. While the host goes down, leave takes the place of all that
+// makes something.
 func Next(r Record, o Observed) Action {
 	if o.Halt != "" {
 		return Action{Kind: Wait, Cause: CauseHalted, Reason: o.Halt}
@@ -39,7 +40,11 @@ func Next(r Record, o Observed) Action {
 	if needs := p.undoes(); r.Debt && r.left() && !o.Plugin.ReadyFor(needs) {
 		return Action{Kind: Wait, Cause: CausePlugin, Reason: o.Plugin.Lacks(r.Volume.PluginID, needs)}
 	}
-	for _, decide := range []func() bool{p.release, p.late, p.owed, p.expand, p.up, p.down} {
+	steps := []func() bool{p.release, p.late, p.owed, p.expand, p.up, p.down}
+	if o.Down {
+		steps = []func() bool{p.release, p.late, p.owed, p.leave, p.down}
+	}
+	for _, decide := range steps {
 		if decide() {
 			return p.chosen
 		}
@@ -47,6 +52,8 @@ func Next(r Record, o Observed) Action {
 	switch {
 	case p.blocked.Kind == Wait:
 		return p.blocked
+	case o.Down && len(r.Node.Watches) == 0 && (r.left() || r.Expanding()):
+		return Action{Kind: Wait, Cause: CauseDown, Reason: goingDown}
 	case len(r.Node.Watches) == 0:
 		return Action{Kind: Settled}
 	case o.WatchOver:
@@ -203,6 +210,8 @@ func (p *planner) down() bool {
 	case p.leaving():
 		// The attachment needs the plugin, and whoever asked does not wait for it.
 		return p.try(Action{Kind: Free, Alloc: p.claims[0].Alloc})
+	case n.Attached != Absent && p.o.Down:
+		return false // the next boot detaches it
 	case n.Attached != Absent && len(n.Owed) > 0:
 		return false // why they could not be made stands already
 	case n.Attached != Absent && len(n.Watches) > 0 && !p.o.WatchOver:

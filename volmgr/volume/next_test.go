@@ -114,6 +114,35 @@ func TestNext(t *testing.T) {
 			r.Node.Staged, r.Node.Mount, o.Staging = volume.Unknown, nil, volume.Sight{}
 			o.Parked = map[string]bool{"NodeStageVolume/": true}
 		}, "wait backoff: NodeStageVolume failed and is not due yet"},
+		{"the host goes down", func(_ *volume.Record, o *volume.Observed) { o.Down = true }, "doubt a /t/a"},
+		{"the host goes down, which is on record", func(r *volume.Record, o *volume.Observed) {
+			edit(r, func(c *volume.Claim) { c.Published, c.Mount = volume.Failed, nil })
+			o.Down = true
+		}, "NodeUnpublishVolume a /t/a"},
+		{"the host goes down: the user's own mount goes first", func(r *volume.Record, o *volume.Observed) {
+			edit(r, func(c *volume.Claim) { c.At, c.Bound, c.BoundMount = "/srv", volume.Present, mountID(3) })
+			o.Down = true
+		}, "unbind a /srv"},
+		{"the host goes down: the staging comes last", func(r *volume.Record, o *volume.Observed) {
+			edit(r, func(c *volume.Claim) { c.Published, c.Mount = volume.Absent, nil })
+			o.Down = true
+		}, "doubt  /s"},
+		{"the host goes down: nothing is left but the attachment", func(r *volume.Record, o *volume.Observed) {
+			edit(r, func(c *volume.Claim) { c.Published, c.Mount = volume.Absent, nil })
+			r.Node.Staged, r.Node.Mount, o.Staging, o.Down = volume.Absent, nil, volume.Sight{}, true
+		}, "wait down: this host is going down"},
+		{"the host goes down: what nobody wants is not detached", func(r *volume.Record, o *volume.Observed) {
+			edit(r, func(c *volume.Claim) { c.Wanted, c.Published, c.Mount = false, volume.Absent, nil })
+			r.Node.Staged, r.Node.Mount, o.Staging, o.Down = volume.Absent, nil, volume.Sight{}, true
+		}, "wait down: this host is going down"},
+		{"the host goes down: nothing is made for a claim that waits", func(r *volume.Record, o *volume.Observed) {
+			edit(r, func(c *volume.Claim) { c.State, c.Published, c.Mount = volume.Pending, volume.Absent, nil })
+			r.Node.Attached, r.Node.Staged, r.Node.Mount, o.Staging, o.Down = volume.Absent, volume.Absent, nil, volume.Sight{}, true
+		}, "wait down: this host is going down"},
+		{"the host goes down, and the plugin with it", func(r *volume.Record, o *volume.Observed) {
+			edit(r, func(c *volume.Claim) { c.Published, c.Mount = volume.Failed, nil })
+			o.Down, o.Plugin.Ready, o.Plugin.State = true, false, "gone"
+		}, `wait plugin: plugin "p" is gone`},
 		{"a late effect may come", func(r *volume.Record, _ *volume.Observed) {
 			r.Node.Watches = []volume.Watch{{Path: "/t/b", Alloc: "b"}}
 		},
@@ -433,6 +462,7 @@ func anySight() *rapid.Generator[volume.Sight] {
 func anyObserved() *rapid.Generator[volume.Observed] {
 	return rapid.Custom(func(t *rapid.T) volume.Observed {
 		o := volume.Observed{Plugin: view(), Staging: anySight().Draw(t, "staging"), WatchOver: rapid.Bool().Draw(t, "over")}
+		o.Down = rapid.Bool().Draw(t, "down")
 		o.Halt = rapid.SampledFrom([]string{"", "", "", "", "halted"}).Draw(t, "halt")
 		o.Plugin.Ready = rapid.Bool().Draw(t, "ready")
 		o.Plugin.Info.Caps = volume.Caps{Attach: rapid.Bool().Draw(t, "attach"), Stage: rapid.Bool().Draw(t, "stage")}

@@ -83,6 +83,19 @@ func unsettled(v variant, s state) string {
 	return ""
 }
 
+// stays names what is still on a host that goes down although nothing more is done.
+func stays(s state) string {
+	switch {
+	case !s.down:
+		return "it waits for the end of a host that is not going down"
+	case s.mem.OnHost():
+		return "nothing more is done, and by its record the volume is on the host"
+	case s.w.staged || s.w.mounted():
+		return "nothing more is done, and the volume is mounted"
+	}
+	return ""
+}
+
 // incomplete names what a claim that is taken lacks.
 func incomplete(w world, i int, c volume.Claim) string {
 	switch t, b := w.target[i], w.bound[i]; {
@@ -110,6 +123,11 @@ func (x *explorer) settles(s state) string {
 	if bad := x.rests(s); bad != "" {
 		return bad
 	}
+	if s.down { // what was wanted then is what comes to be after the next boot
+		if bad := x.rests(s.shut()); bad != "" {
+			return "after the next boot: " + bad
+		}
+	}
 	if landed.w != s.w {
 		if bad := x.rests(landed); bad != "" {
 			return "after its late effect: " + bad
@@ -127,7 +145,7 @@ func (x *explorer) rests(s state) string {
 			break
 		}
 		passed = append(passed, k)
-		a := volume.Next(s.mem, s.w.observe(x.v, s.mem, bothUp, true, s.parked, -1))
+		a := volume.Next(s.mem, s.observe(x.v, bothUp, true, -1))
 		steps = append(steps, string(a.Kind)+" "+a.Alloc)
 		switch {
 		case a.Kind == volume.Settled:
@@ -138,6 +156,13 @@ func (x *explorer) rests(s state) string {
 			continue
 		case a.Kind == volume.Wait && a.Cause == volume.CauseOwner && s.behind:
 			s = s.reap(true)
+			continue
+		case a.Kind == volume.Wait && a.Cause == volume.CauseDown:
+			if bad := stays(s); bad != "" {
+				return bad
+			}
+			x.calm[k] = true
+			s = s.shut() // and from there
 			continue
 		case a.Kind == volume.Wait && s.parked != 0:
 			s.parked, s.w.unseen = 0, false

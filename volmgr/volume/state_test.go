@@ -24,7 +24,9 @@ type state struct {
 	// behind is set once somebody unmounted the mount that a claim lives by, and cleared
 	// by the next one.
 	behind bool
-	left   budget
+	// down is set while the host goes down.
+	down bool
+	left budget
 }
 
 // budget is how much may still go wrong, and how often people may change their
@@ -98,7 +100,7 @@ func (s *state) key() (k key) {
 	b = appendRecord(b, s.mem, &s.w)
 	b = appendRecord(b, s.disk, &s.w)
 	b = s.w.append(b)
-	b = append(b, byte(s.parked), byte(s.parked>>8), byte(s.parked>>16), bits(s.undo, s.lied, s.proved, s.refused, s.behind),
+	b = append(b, byte(s.parked), byte(s.parked>>8), byte(s.parked>>16), bits(s.undo, s.lied, s.proved, s.refused, s.behind, s.down),
 		s.left.faults, s.left.crashes, s.left.intents)
 	if len(b) > len(k) {
 		panic("key is too short")
@@ -109,7 +111,8 @@ func (s *state) key() (k key) {
 // future is the part of a state that counts once nothing more goes wrong.
 func (s *state) future() (k key) {
 	b := appendRecord(k[:0], s.mem, &s.w)
-	s.w.append(b)
+	b = s.w.append(b)
+	_ = append(b, bits(s.down))
 	return k
 }
 
@@ -169,7 +172,7 @@ func (s state) crash(after volume.Stop) state {
 		s.w.boot()
 	}
 	s.mem, _ = volume.Loaded(s.mem, after)
-	s.parked, s.undo, s.proved = 0, false, false
+	s.parked, s.undo, s.proved, s.down = 0, false, false, false
 	if after == volume.Rebooted {
 		s = s.reap(s.mem.Claims[allocs[0]].Owner.Kind == volume.OwnerMount)
 	}
@@ -189,8 +192,25 @@ func (s state) stop() state {
 	s.mem.Node.Proven = false
 	s.disk = s.mem
 	s.mem, _ = volume.Loaded(s.mem, volume.Stopped)
-	s.parked, s.proved = 0, false
+	s.parked, s.proved, s.down = 0, false, false
 	return s
+}
+
+// shut is the end of an agent in order as its host goes down, and the next boot.
+func (s state) shut() state {
+	s.mem.Node.Proven = false
+	s.disk = s.mem
+	s.w.boot()
+	s.mem, _ = volume.Loaded(s.mem, volume.Shut)
+	s.parked, s.undo, s.lied, s.proved, s.down = 0, false, false, false, false
+	return s
+}
+
+// observe is what the agent sees of the world, and knows of the host.
+func (s state) observe(v variant, up serving, over bool, hung int) volume.Observed {
+	o := s.w.observe(v, s.mem, up, over, s.parked, hung)
+	o.Down = s.down
+	return o
 }
 
 // save is what the reconcile queue does with an outcome. A commit that nobody
@@ -217,10 +237,16 @@ var intents = []intent{{"claim", 0}, {"claim", 1}, {"release", 0}, {"release", 1
 // escapes are the ways out of a volume whose plugin does not help.
 var escapes = []intent{{"claim", 0}, {"claim", 1}, {"release", 0}, {"umount", 0}, {"lazy", 0}, {"lazy", 1}, {"force", 0}}
 
+// ends are wishes until the host goes down, and what can be asked for while it does.
+var ends = []intent{{"claim", 0}, {"claim", 1}, {"release", 0}, {"go down", 0}}
+
 // growths are wishes about a volume that is to be larger.
 var growths = []intent{{"claim", 0}, {"claim", 1}, {"release", 0}, {"expand", 0}}
 
 func (v variant) intents() []intent {
+	if v.goes {
+		return ends
+	}
 	if v.expand {
 		return growths
 	}
@@ -234,6 +260,15 @@ func (v variant) intents() []intent {
 func (s state) wish(v variant, in intent) (state, bool) {
 	if s.left.intents == 0 || s.mem.Debt {
 		return s, false
+	}
+	if in.what == "go down" {
+		was := s.down
+		s.down, s.parked = true, 0
+		s.left.intents--
+		return s, !was
+	}
+	if s.down && in.what == "claim" {
+		return s, false // it is refused
 	}
 	next, changed, err := s.wished(v, in)
 	if err != nil || !changed {

@@ -38,6 +38,7 @@ type variant struct {
 	offline bool // which the plugin does only while it is not in use
 	kept    bool // and that claim lives by the mount there, which people may unmount
 	escape  bool // people also release without the plugin, and deregister by force
+	goes    bool // the host goes down, too
 }
 
 // world is what is true.
