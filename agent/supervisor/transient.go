@@ -17,17 +17,16 @@ import (
 	"github.com/volagent/volagent/agent/systemd"
 )
 
-// Under systemd a command runs as a service of its own, in a slice beside the
-// agent's: whoever stops, kills or upgrades the agent's service reaches no
+// Under systemd a command runs as a service of its own, beside the agent's: whoever stops, kills or upgrades the agent's service reaches no
 // plugin. The process is known and watched like one that was forked. The
 // service's name comes from the nonce, so it can be found before its process is
 // known, and nobody else can have made it.
 
 const (
-	// pluginSlice holds the services, and upperSlice is the one that systemd puts
-	// it into because of its name.
-	pluginSlice = "volagent-plugins.slice"
-	upperSlice  = "volagent.slice"
+	// pluginSlice holds the services. It is one that no shutdown stops before the end: a
+	// slice made at run time is stopped among the first, whatever its properties say, and
+	// what is in it with it.
+	pluginSlice = "system.slice"
 	// serviceWithin bounds the start of a service. Only its process is started.
 	serviceWithin = 15 * time.Second
 	// wordsWithin bounds the question how a process of systemd's ended.
@@ -109,11 +108,6 @@ func (r *execRunner) serve(ctx context.Context, cmd *exec.Cmd, nonce string) (pi
 	ctx, cancel := context.WithTimeout(ctx, serviceWithin)
 	defer cancel()
 	bus, name := r.p.s.opts.Systemd, serviceName(r.p.slot, nonce)
-	for _, slice := range []string{upperSlice, pluginSlice} {
-		if err := bus.StartSlice(ctx, slice, "Plugins of the CSI volume agent"); err != nil {
-			return 0, fmt.Errorf("%w: %w", errNoService, err)
-		}
-	}
 	mem, err := launchOf(cmd).pack()
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", errNoService, err)

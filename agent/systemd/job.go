@@ -89,8 +89,8 @@ type auxiliary struct {
 	Props []property
 }
 
-// StartTransient starts a service in a slice, both of which no shutdown,
-// isolation or stop of another unit ends, and waits until its command is
+// StartTransient starts a service in a slice, which no shutdown, isolation or stop of
+// another unit ends as long as the slice stays, and waits until its command is
 // executed. It stays loaded, with its result, as long as the connection lives,
 // or until Unref; then systemd forgets it by itself.
 func (b *Bus) StartTransient(ctx context.Context, t Transient) (result string, err error) {
@@ -121,21 +121,6 @@ func (b *Bus) StartTransient(ctx context.Context, t Transient) (result string, e
 		props = append(props, property{"LimitNOFILE", dbus.MakeVariant(t.NoFile)}, property{"LimitNOFILESoft", dbus.MakeVariant(min(t.NoFile, usualNoFile))})
 	}
 	return b.job(ctx, "start a service for the plugin", "StartTransientUnit", t.Name, "fail", props, []auxiliary{})
-}
-
-// StartSlice makes a slice that a shutdown leaves alone, since it would stop
-// what is in it. One that is there stays as it is.
-func (b *Bus) StartSlice(ctx context.Context, name, description string) error {
-	props := []property{
-		{"Description", dbus.MakeVariant(description)},
-		{"DefaultDependencies", dbus.MakeVariant(false)},
-		{"IgnoreOnIsolate", dbus.MakeVariant(true)},
-	}
-	_, err := b.job(ctx, "start slice "+name, "StartTransientUnit", name, "fail", props, []auxiliary{})
-	if isError(err, systemdName+".UnitExists") {
-		return nil
-	}
-	return err
 }
 
 // Ref keeps a unit loaded, with what became of it, as Transient does. It reports

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -23,9 +24,10 @@ import (
 // memory. Nothing of it is left when the test ends, or is killed.
 type guest struct {
 	t      testing.TB
+	tree   string // its files while it is down
 	leader string // process id of its systemd
-	root   string // its files, seen from here
-	log    *os.File
+	root   string // its files while it is up, with what is mounted there
+	halt   func() // takes what is left of a boot away
 }
 
 // noTree is the exit code of scripts/systemd-root where there is no network.
@@ -35,7 +37,18 @@ const noTree = 75
 // its tree.
 func newGuest(t testing.TB, install func(tree string)) *guest {
 	t.Helper()
-	g := &guest{t: t}
+	g := newTree(t)
+	install(g.tree)
+	if state := g.boot(); state != "running" {
+		t.Fatalf("the guest is %s", state)
+	}
+	return g
+}
+
+// newTree is a guest that is not up yet.
+func newTree(t testing.TB) *guest {
+	t.Helper()
+	g := &guest{t: t, halt: func() {}}
 	for _, tool := range []string{"debootstrap", "systemd-nspawn", "nsenter"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			t.Skipf("%v; scripts/setup test installs it", err)
@@ -50,35 +63,85 @@ func newGuest(t testing.TB, install func(tree string)) *guest {
 		t.Fatalf("cannot make the tree to boot: %v: %s", err, exit.Stderr)
 	}
 	g.must(err)
-	tree := g.overlay(strings.TrimSpace(string(out)))
-	install(tree)
+	g.tree = g.overlay(strings.TrimSpace(string(out)))
+	t.Cleanup(func() { g.halt() })
+	return g
+}
 
-	g.log, err = os.Create(filepath.Join(filepath.Dir(tree), "console"))
+// boot has the guest come up, and returns what systemd says of it: running, or
+// degraded where a unit failed.
+func (g *guest) boot() (state string) {
+	g.t.Helper()
+	dir := filepath.Dir(g.tree)
+	console, err := os.OpenFile(filepath.Join(dir, "console"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	g.must(err)
-	keeper := exec.Command("../../scripts/systemd-guest", tree, filepath.Base(binDir))
-	keeper.Stderr = g.log
+	keeper := exec.Command("../../scripts/systemd-guest", g.tree, filepath.Base(binDir)+"-"+filepath.Base(dir))
+	keeper.Stderr = console
 	stdin, err := keeper.StdinPipe()
 	g.must(err)
 	stdout, err := keeper.StdoutPipe()
 	g.must(err)
 	g.must(keeper.Start())
-	t.Cleanup(func() {
+	g.halt = sync.OnceFunc(func() {
 		g.must(stdin.Close())
 		_ = keeper.Wait() // of a container that was killed
-		if t.Failed() {
-			console, err := os.ReadFile(g.log.Name())
-			t.Logf("the console: %v\n%s", err, console)
+		if g.t.Failed() {
+			text, err := os.ReadFile(console.Name())
+			g.t.Logf("the console: %v\n%s", err, text)
 		}
-		g.must(g.log.Close())
+		g.must(console.Close())
 	})
 	line, err := bufio.NewReader(stdout).ReadString('\n')
 	if g.leader = strings.TrimSpace(line); err != nil || g.leader == "" {
-		t.Fatalf("the guest does not boot: %v", err)
+		g.t.Fatalf("the guest does not boot: %v", err)
 	}
 	go func() { _, _ = io.Copy(io.Discard, stdout) }() // until it ends
 	g.root = "/proc/" + g.leader + "/root"
-	g.await("systemd", func() bool { return strings.Contains(g.try("systemctl", "is-system-running", "--wait").out, "running") })
-	return g
+	g.await("systemd", func() bool {
+		state = strings.TrimSpace(g.try("systemctl", "is-system-running", "--wait").out)
+		return state == "running" || state == "degraded"
+	})
+	return state
+}
+
+// down has the guest power itself off, and waits for its end.
+func (g *guest) down() {
+	g.t.Helper()
+	g.run("systemctl", "--no-block", "poweroff")
+	for end := time.Now().Add(200 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		if _, err := os.Stat("/proc/" + g.leader); err != nil {
+			break
+		}
+		if time.Now().After(end) {
+			g.t.Fatalf("the guest does not go down\n%s", g.journal())
+		}
+	}
+	g.halt()
+}
+
+// journal is what the guest logged, over all its boots, a message a line. It needs
+// keepJournal.
+func (g *guest) journal(args ...string) string {
+	g.t.Helper()
+	dirs, err := filepath.Glob(filepath.Join(g.tree, "var/log/journal/*"))
+	g.must(err)
+	var all []byte
+	for _, dir := range dirs {
+		out, err := exec.Command("journalctl", append([]string{"--directory=" + dir, "--no-pager", "-q"}, args...)...).CombinedOutput()
+		if err != nil && len(out) > 0 { // else there is no such message
+			g.t.Fatalf("journalctl: %v: %s", err, out)
+		}
+		all = append(all, out...)
+	}
+	return string(all)
+}
+
+// keepJournal has a guest write what it logs to its disk.
+func keepJournal(t testing.TB, tree string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Join(tree, "var/log/journal"), 0o755); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func (g *guest) must(err error) {

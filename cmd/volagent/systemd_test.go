@@ -166,7 +166,7 @@ func (g *guest) testAgent(next string) {
 func (g *guest) testExec() {
 	pid := g.ready("cmd")
 	group := g.cgroup(pid)
-	if !strings.HasPrefix(group, "/volagent.slice/volagent-plugins.slice/volagent-plugin-cmd-") {
+	if !strings.HasPrefix(group, "/system.slice/volagent-plugin-cmd-") {
 		g.t.Errorf("the plugin is in %s", group)
 	}
 	env := g.run("cat", "/proc/"+pid+"/environ")

@@ -1,0 +1,321 @@
+package main_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/csitest"
+)
+
+// These tests boot a guest on which the agent is installed, power it off, and boot it
+// again: what is told of it in between is read from its disk.
+
+// put writes a file of a guest that is down.
+func (g *guest) put(path, text string) {
+	g.t.Helper()
+	path = filepath.Join(g.tree, path)
+	g.must(os.MkdirAll(filepath.Dir(path), 0o755))
+	g.must(os.WriteFile(path, []byte(text), 0o644))
+}
+
+// enable has a target want a unit of the guest's.
+func (g *guest) enable(unit, target string) {
+	g.t.Helper()
+	dir := filepath.Join(g.tree, "etc/systemd/system", target+".wants")
+	g.must(os.MkdirAll(dir, 0o755))
+	g.must(os.Symlink("/etc/systemd/system/"+unit, filepath.Join(dir, unit)))
+}
+
+var guestPrograms struct {
+	sync.Once
+	dir string
+}
+
+// forGuests is a directory with the programs of this tree as guests can run them.
+func forGuests(t testing.TB) string {
+	t.Helper()
+	p := &guestPrograms
+	p.Do(func() {
+		dir := filepath.Join(binDir, "for-guests")
+		built(t, filepath.Join(dir, "volagent"), "build", "-buildvcs=false", ".")
+		built(t, filepath.Join(dir, "volctl"), "build", "-buildvcs=false", "../volctl")
+		built(t, filepath.Join(dir, "csitest"), "test", "-c", "../../volmgr/csitest")
+		p.dir = dir
+	})
+	if p.dir == "" {
+		t.Fatal("the programs for guests could not be built")
+	}
+	return p.dir
+}
+
+// bootable is a guest with the agent installed and enabled, and a journal on disk.
+func bootable(t testing.TB) *guest {
+	t.Helper()
+	g := newTree(t)
+	keepJournal(t, g.tree)
+	programs := forGuests(t)
+	for _, name := range []string{"volagent", "volctl", "csitest"} {
+		raw, err := os.ReadFile(filepath.Join(programs, name))
+		g.must(err)
+		g.must(os.WriteFile(filepath.Join(g.tree, "usr/bin", name), raw, 0o755))
+	}
+	for _, name := range []string{"mount.csi", "umount.csi"} {
+		g.must(os.Symlink("/usr/bin/volctl", filepath.Join(g.tree, "usr/sbin", name)))
+	}
+	for _, unit := range []string{"volagent.service", "volagent.socket"} {
+		raw, err := os.ReadFile("../../packaging/" + unit)
+		g.must(err)
+		g.put("etc/systemd/system/"+unit, string(raw))
+	}
+	g.enable("volagent.service", "multi-user.target")
+	g.enable("volagent.socket", "sockets.target")
+	g.put("etc/tmpfiles.d/fuse.conf", "c /dev/fuse 0600 root root - 10:229\n")
+	return g
+}
+
+// csi is the configuration of a plugin of the guest's, and what its process has in its
+// environment.
+func (g *guest) csi(id string, fuse bool) (c csitest.Config, env string) {
+	g.t.Helper()
+	c = csitest.Config{Base: "/var/lib/" + id, DriverName: id + ".example.com", AnyVolume: true, Stage: true, Fuse: fuse}
+	all, err := c.Environment()
+	g.must(err)
+	return c, strings.TrimPrefix(all[0], "CSITEST_CONFIG=")
+}
+
+// command gives the guest a plugin that the agent runs.
+func (g *guest) command(id string, fuse bool) {
+	g.t.Helper()
+	_, env := g.csi(id, fuse)
+	g.put("etc/volagent/plugins.d/"+id+".yaml", fmt.Sprintf("id: %s\nexec:\n  command: [/usr/bin/csitest]\n  env:\n    CSITEST_CONFIG: '%s'\n", id, env))
+}
+
+// calls are those that a plugin of a guest that is down, or up, was sent.
+func (g *guest) calls(id string) csitest.Calls {
+	g.t.Helper()
+	calls, err := csitest.ReadJournal(filepath.Join(g.tree, "var/lib", id, "journal.jsonl"))
+	g.must(err)
+	return calls
+}
+
+// faults are how the calls to a plugin go wrong.
+func (g *guest) faults(id string) csitest.Control {
+	return csitest.Control{Path: filepath.Join(g.tree, "var/lib", id, "control.json")}
+}
+
+// register makes a volume known.
+func (g *guest) register(plugin, volume string) {
+	g.t.Helper()
+	file := "/root/" + volume + ".yaml"
+	g.write(file, fmt.Sprintf("id: %s\nplugin_id: %s\nexternal_id: ext-%[1]s\ncapabilities:\n- {access_mode: single-node-writer, attachment_mode: file-system}\n", volume, plugin))
+	g.run("volctl", "volume", "register", file)
+}
+
+// comes waits until a volume is mounted, and returns what is in a file on it.
+func (g *guest) comes(volume, file string) string {
+	g.t.Helper()
+	g.run("volctl", "wait", "--volume", volume, "--for", "mounted", "--timeout", "60s")
+	return g.run("cat", g.run("volctl", "volume", "status", volume, "-o", "go-template={{range .claims}}{{.path}}{{end}}")+"/"+file)
+}
+
+// when is the time, in seconds since some beginning, of the only message of the last
+// boot that words match.
+func (g *guest) when(words string) float64 {
+	g.t.Helper()
+	var at []float64
+	lines := strings.Split(g.journal("--boot=0", "-o", "short-monotonic"), "\n")
+	for _, line := range lines {
+		if !regexp.MustCompile(words).MatchString(line) {
+			continue
+		}
+		var sec float64
+		if _, err := fmt.Sscanf(line, "[%f]", &sec); err != nil {
+			g.t.Fatalf("%q: %v", line, err)
+		}
+		at = append(at, sec)
+	}
+	if len(at) != 1 {
+		g.t.Fatalf("%d messages, not one, match %q:\n%s", len(at), words, strings.Join(lines, "\n"))
+	}
+	return at[0]
+}
+
+// inOrder asserts that messages of the last boot came one after the other.
+func (g *guest) inOrder(words ...string) {
+	g.t.Helper()
+	last := 0.0
+	for _, w := range words {
+		at := g.when(w)
+		if at < last {
+			g.t.Errorf("%q came too early:\n%s", w, g.journal("--boot=0", "-o", "short-monotonic"))
+		}
+		last = at
+	}
+}
+
+// lastWords is a service that writes to a file until it is stopped, and then once
+// more, a while later.
+func lastWords(file, more string) string {
+	return fmt.Sprintf(`[Unit]
+Description=Writer of %[1]s
+After=volagent.service
+%[2]s
+ExecStart=/bin/sh -c 'trap "sleep 0.5; echo bye >>%[1]s; exit 0" TERM; while :; do echo on >>%[1]s; sleep 0.02 & wait; done'
+`, file, more)
+}
+
+// TestHostGoesDown: consumers stop first, then volumes leave the host while their
+// plugins live, then plugins end. What hangs or is busy holds nobody else up, claims
+// without an owner are mounted again after the next boot, and others are past.
+func TestHostGoesDown(t *testing.T) {
+	t.Parallel()
+	g := bootable(t)
+	g.command("cmd", true)
+	g.command("slow", false)
+	_, env := g.csi("unit", true)
+	g.put("etc/volagent/plugins.d/unit.yaml", "id: unit\nunit: csi-unit.service\n")
+	g.put("etc/systemd/system/csi-unit.service", "[Unit]\nDescription=Plugin unit\nBefore=volagent.service\n[Service]\nType=exec\nExecStart=/usr/bin/csitest\n"+
+		"Environment=CSI_ENDPOINT=unix:///run/volagent/plugins/unit/csi.sock\nEnvironment='CSITEST_CONFIG="+env+"'\n")
+	g.put("etc/systemd/system/own.service", lastWords("/srv/own/log", "[Service]\nExecStartPre=/usr/bin/volctl volume claim own --at /srv/own"))
+	for _, id := range []string{"cmd", "unit", "slow", "stuck"} {
+		g.put("etc/systemd/system/writer-"+id+".service", lastWords("/srv/"+id+"/log", "[Service]"))
+	}
+	if state := g.boot(); state != "running" {
+		t.Fatalf("the guest is %s", state)
+	}
+	volumes := map[string]string{"cmd": "cmd", "unit": "unit", "slow": "slow", "stuck": "slow"}
+	g.run("mkdir", "-p", "/srv/own")
+	g.register("cmd", "own")
+	for id, plugin := range volumes {
+		g.run("mkdir", "/srv/"+id)
+		g.register(plugin, id)
+		g.run("volctl", "volume", "claim", id, "--alloc", "a", "--owner", "none", "--at", "/srv/"+id)
+		g.run("systemctl", "start", "writer-"+id)
+	}
+	g.run("systemctl", "start", "own")
+
+	for _, part := range []struct {
+		name string
+		run  func(*guest)
+	}{
+		{"all is well", func(g *guest) { g.testDown(volumes) }},
+		{"a volume hangs and another is busy", (*guest).testDownStuck},
+		{"the agent is killed in the midst of it", func(g *guest) { g.testDownKilled(volumes) }},
+	} {
+		if !t.Run(part.name, func(t *testing.T) { g.inPart(t, part.run) }) {
+			return
+		}
+	}
+}
+
+// inPart runs a part of a test that boots the guest again.
+func (g *guest) inPart(t testing.TB, run func(*guest)) {
+	part := g.on(t)
+	defer func() {
+		if t.Failed() {
+			t.Log(g.journal("-o", "short-monotonic"))
+		}
+	}()
+	run(part)
+	g.leader, g.root, g.halt = part.leader, part.root, part.halt
+}
+
+// testDown: nothing goes wrong.
+func (g *guest) testDown(volumes map[string]string) {
+	for id := range volumes {
+		g.await("the writer to write to "+id, func() bool { return strings.Contains(g.run("cat", "/srv/"+id+"/log"), "on") })
+	}
+	g.down()
+	going := `this host is going down; volumes`
+	for _, unit := range []string{"writer-cmd", "writer-unit", "own"} {
+		g.inOrder("Stopped "+unit+".service", "volagent.*"+going, "Stopped volagent.service", "Stopped csi-unit.service")
+	}
+	for id, plugin := range volumes {
+		ends := g.calls(plugin).Of("ext-" + id).Mutating().Methods()
+		if want := []string{"NodeStageVolume", "NodePublishVolume", "NodeUnpublishVolume", "NodeUnstageVolume"}; !slices.Equal(ends, want) {
+			g.t.Errorf("for %s the plugin was sent %q", id, ends)
+		}
+	}
+	if left := g.journal("--boot=0", "--grep", "stays on this host|has not ended"); left != "" {
+		g.t.Error(left)
+	}
+	g.boot()
+	for id := range volumes {
+		if text := g.comes(id, "log"); !strings.HasSuffix(text, "bye") {
+			g.t.Errorf("the last words on %s are not there: %q", id, text[max(0, len(text)-20):])
+		}
+	}
+	if claims := g.run("volctl", "claim", "list", "--volume", "own", "-q"); claims != "" {
+		g.t.Errorf("the claim of a service of the last boot is still there: %q", claims)
+	}
+	g.run("systemctl", "start", "own")
+	if text := g.comes("own", "log"); !strings.Contains(text, "bye") {
+		g.t.Errorf("the last words of the service that owned its claim are not there: %q", text)
+	}
+}
+
+// testDownStuck: one volume hangs in its plugin, another is held by a process that
+// systemd does not stop; all others go as ever.
+func (g *guest) testDownStuck() {
+	marks := map[string]int64{}
+	for _, id := range []string{"cmd", "unit", "slow"} {
+		marks[id] = g.calls(id).Mark()
+	}
+	_, err := g.faults("slow").Add(csitest.Fault{Method: "NodeUnpublishVolume", Volume: "ext-stuck", Hang: true})
+	g.must(err)
+	g.run("systemd-run", "--quiet", "--unit=holder", "--property=DefaultDependencies=no", "--working-directory=/srv/unit", "sleep", "7777")
+	began := time.Now()
+	g.down()
+	if took := time.Since(began); took > 100*time.Second {
+		g.t.Errorf("to go down took %s", took)
+	}
+	for id, words := range map[string]string{"stuck": "NodeUnpublishVolume has not answered for ", "unit": "sleep .*holder.service"} {
+		lines := g.journal("--boot=0", "-o", "cat", "--grep", "a volume stays on this host.*volume="+id+" ")
+		if !regexp.MustCompile(words).MatchString(lines) || strings.Count(strings.TrimSpace(lines), "\n") != 0 {
+			g.t.Errorf("of %s that stays there is one line that says %q: %q", id, words, lines)
+		}
+	}
+	for id, plugin := range map[string]string{"cmd": "cmd", "slow": "slow", "own": "cmd"} {
+		ends := g.calls(plugin).Since(marks[plugin]).Of("ext-" + id).Only("NodeUnstageVolume")
+		if len(ends) != 1 || ends[0].Code != "OK" {
+			g.t.Errorf("%s was not unstaged: %s", id, ends)
+		}
+	}
+	g.must(g.faults("slow").Clear())
+	g.boot()
+	for _, id := range []string{"cmd", "unit", "slow", "stuck"} {
+		g.comes(id, "log")
+	}
+}
+
+// testDownKilled: an agent that dies on the way leaves what the next one makes good.
+func (g *guest) testDownKilled(volumes map[string]string) {
+	_, err := g.faults("slow").Add(csitest.Fault{Method: "NodeUnpublishVolume", Volume: "ext-stuck", Hang: true})
+	g.must(err)
+	mark := g.calls("cmd").Mark()
+	// Killed once the first volume has left: the unit is being stopped, and is not
+	// started again.
+	g.run("systemd-run", "--quiet", "--unit=killer", "--property=DefaultDependencies=no", "sh", "-c",
+		`until journalctl --boot -q -u volagent -o cat | grep -q "this host is going down; volumes"; do sleep 0.05; done; sleep 0.3; systemctl kill --kill-whom=main -s KILL volagent.service; echo killed`)
+	g.down()
+	if n := g.calls("cmd").Since(mark).Of("ext-cmd").Count("NodeUnstageVolume"); n != 1 {
+		g.t.Errorf("%d unstages of what does not hang", n)
+	}
+	g.inOrder("volagent.*this host is going down; volumes", "volagent.service: Main process exited, code=killed, status=9/KILL")
+	g.must(g.faults("slow").Clear())
+	g.boot()
+	for id := range volumes {
+		g.comes(id, "log")
+	}
+	if problems := g.run("volctl", "volume", "list", "-o", "go-template={{range .}}{{.id}} {{.state}}\n{{end}}"); strings.Contains(problems, "stuck ") || strings.Contains(problems, "degraded") {
+		g.t.Error(problems)
+	}
+	g.down()
+}
