@@ -235,7 +235,7 @@ func (g *guest) testDown(volumes map[string]string) {
 	g.down()
 	going := `this host is going down; volumes`
 	for _, unit := range []string{"writer-cmd", "writer-unit", "own"} {
-		g.inOrder("Stopped "+unit+".service", "volagent.*"+going, "Stopped volagent.service", "Stopped csi-unit.service")
+		g.inOrder("Stopped "+unit+".service", `volagent\[.*`+going, "Stopped volagent.service", "Stopped csi-unit.service")
 	}
 	for id, plugin := range volumes {
 		ends := g.calls(plugin).Of("ext-" + id).Mutating().Methods()
@@ -308,7 +308,7 @@ func (g *guest) testDownKilled(volumes map[string]string) {
 	if n := g.calls("cmd").Since(mark).Of("ext-cmd").Count("NodeUnstageVolume"); n != 1 {
 		g.t.Errorf("%d unstages of what does not hang", n)
 	}
-	g.inOrder("volagent.*this host is going down; volumes", "volagent.service: Main process exited, code=killed, status=9/KILL")
+	g.inOrder(`volagent\[.*this host is going down; volumes`, "volagent.service: Main process exited, code=killed, status=9/KILL")
 	g.must(g.faults("slow").Clear())
 	g.boot()
 	for id := range volumes {
