@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -22,7 +23,14 @@ type Host struct {
 	Table func() ([]byte, error)
 	// Remember enters a mount there: a bind of source at dir, with options.
 	Remember func(ctx context.Context, source, dir, options string) error
+	// Root is what paths of systemd's files begin with.
+	Root string
+	// Systemctl runs systemctl(1).
+	Systemctl func(ctx context.Context, args ...string) error
 }
+
+// under is where a file of the host's is.
+func (h Host) under(path string) string { return filepath.Join(h.Root, path) }
 
 // utab is libmount's table; where libmount was built to have it elsewhere, mounts
 // are only not remembered.
@@ -36,8 +44,18 @@ func thisHost() Host {
 		Mounts:   func() ([]byte, error) { return os.ReadFile("/proc/self/mountinfo") },
 		Unmount:  unix.Unmount,
 		Table:    func() ([]byte, error) { return os.ReadFile(utab) },
-		Remember: remember,
+		Remember: remember, Root: "/", Systemctl: systemctl,
 	}
+}
+
+// systemctl runs systemctl(1); its words are the error's.
+func systemctl(ctx context.Context, args ...string) error {
+	cmd := exec.CommandContext(ctx, "systemctl", args...)
+	cmd.WaitDelay = time.Second
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("systemctl %s: %w: %s", args[0], err, strings.TrimSpace(string(out)))
+	}
+	return nil
 }
 
 // mountProgram is mount(8), which gives its helpers no PATH to find it by.

@@ -37,7 +37,7 @@ an id where it is the only one; what changes state needs the exact id.
 	flags.BoolVar(&a.noColor, "no-color", false, "no colours; also NO_COLOR")
 
 	root.AddCommand(
-		newVolume(a), newClaim(a), newMount(a), newUmount(a), newPlugin(a), newNode(a),
+		newVolume(a), newClaim(a), newMount(a), newUmount(a), newPlugin(a), newNode(a), newSystemd(a),
 		newDoctor(a), newEvents(a), newWait(a), newVersion(a), newCompletion(),
 	)
 	root.AddCommand(aliases(a)...)

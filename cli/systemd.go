@@ -1,0 +1,215 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/spf13/cobra"
+	"github.com/volagent/volagent/agent/apiclient"
+)
+
+func newSystemd(a *app) *cobra.Command {
+	return group("systemd", "Make volumes known to systemd", "", newSystemdGenerate(a))
+}
+
+// systemdOptions are what units are to be written of.
+type systemdOptions struct {
+	volume, dir    string
+	consumer       string
+	options        []string
+	automount      bool
+	install, force bool
+	host           Host
+
+	// parsed are the options, read.
+	parsed *mountOptions
+}
+
+func newSystemdGenerate(a *app) *cobra.Command {
+	o := systemdOptions{host: a.env.Host}
+	cmd := &cobra.Command{
+		Use: "generate ID DIR", Short: "Write the units that mount a volume",
+		Long: `Write the mount unit that has systemd mount a volume at a directory: after the agent, before
+remote-fs.target, and so that a boot goes on without it. With --for a drop-in makes a unit wait
+for it, and stops that unit before it is unmounted; with --automount it is mounted when somebody
+first looks at the directory. The units are printed, each with the path where it belongs.
+
+With --install they are written there, systemd reads them, and the mount is enabled. A file that
+is there and differs is left alone, unless --force is given. Nothing is started.`,
+		Example: "  volctl systemd generate data /srv/data\n  volctl systemd generate data /srv/data --for postgresql.service --install\n" +
+			"  volctl systemd generate data /srv/data --automount -o ro,nosuid",
+		Args: exactly("ID", "DIR"), ValidArgsFunction: completeMount(a),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.volume, o.dir = args[0], args[1]
+			return a.read(cmd, func(ctx context.Context, client *apiclient.Client, out *output) error {
+				return failed(runSystemdGenerate(ctx, o, client, out), "generate units for volume %q at %s", o.volume, o.dir)
+			})
+		},
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.StringVar(&o.consumer, "for", "", "`UNIT` that needs the mount, as in web.service")
+	f.StringArrayVarP(&o.options, "options", "o", nil, "mount `OPTIONS`, as for volctl mount; may be repeated")
+	f.BoolVar(&o.automount, "automount", false, "mount it when it is first used")
+	f.BoolVar(&o.install, "install", false, "write the units to /etc/systemd/system and enable the mount")
+	f.BoolVar(&o.force, "force", false, "replace files that are there and differ")
+	// Here -o is not the output, as it is of other commands.
+	f.StringVar(&a.format, "output", a.format, "`FORMAT`: table, wide, json, yaml or go-template=TEMPLATE")
+	return cmd
+}
+
+// generated is what this command shows to programs.
+type generated struct {
+	Files  []unitFile `json:"files"`
+	Fstab  string     `json:"fstab"`
+	Enable string     `json:"enable"` // the unit to be enabled
+}
+
+// unitFile is one file of systemd's.
+type unitFile struct {
+	Path string `json:"path"`
+	Text string `json:"text"`
+}
+
+func runSystemdGenerate(ctx context.Context, o systemdOptions, client *apiclient.Client, out *output) error {
+	if err := o.check(); err != nil {
+		return err
+	}
+	if _, err := client.Volume(ctx, o.parsed.volume); err != nil {
+		return err
+	}
+	g := o.units()
+	if !o.install {
+		return out.print(g, paths(g.Files), func(w *bytes.Buffer) error {
+			for i, f := range g.Files {
+				if i > 0 {
+					w.WriteString("\n")
+				}
+				w.WriteString("# " + f.Path + "\n" + f.Text)
+			}
+			return nil
+		})
+	}
+	written, err := o.installs(ctx, g)
+	if err != nil {
+		return err
+	}
+	return out.print(g, paths(g.Files), func(w *bytes.Buffer) error {
+		for _, f := range g.Files {
+			did := "unchanged "
+			if slices.Contains(written, f.Path) {
+				did = "wrote "
+			}
+			w.WriteString(did + printable(f.Path) + "\n")
+		}
+		fmt.Fprintf(w, "enabled %s; to mount it now: systemctl start %s\n", g.Enable, shellArg(g.Enable))
+		return nil
+	})
+}
+
+func paths(files []unitFile) (all []string) {
+	for _, f := range files {
+		all = append(all, f.Path)
+	}
+	return all
+}
+
+// check refuses what no unit can be made of.
+func (o *systemdOptions) check() (err error) {
+	if o.parsed, err = readMountOptions(o.options); err != nil {
+		return err
+	}
+	if o.parsed.volume = o.volume; o.parsed.perAlloc != nil {
+		o.parsed.volume = fmt.Sprintf("%s[%d]", o.volume, *o.parsed.perAlloc)
+	}
+	if err := checkVolumeID(o.parsed.volume); err != nil {
+		return err
+	}
+	if err := o.checkDir(); err != nil {
+		return err
+	}
+	if o.consumer != "" {
+		if err := checkUnit(o.consumer); err != nil {
+			return err
+		}
+	}
+	if o.parsed.alloc == "" && checkAlloc(mountUnit(o.dir)) != nil {
+		return usage("-o alloc=NAME", "the path of %s is too long for the name of an alloc", o.dir)
+	}
+	for what, text := range map[string]string{"volume id": o.volume, "path": o.dir, "option": strings.Join(o.options, ",")} {
+		if bad := notInUnit(text); bad != "" {
+			return usage("volctl mount", "the %s %q cannot stand in a unit: it %s", what, text, bad)
+		}
+	}
+	return nil
+}
+
+// unitPathMax is the longest name of a unit, in bytes (systemd.unit(5)).
+const unitPathMax = 255
+
+// checkDir refuses what systemd would not mount at.
+func (o *systemdOptions) checkDir() error {
+	if !filepath.IsAbs(o.dir) {
+		return usage("name it by its absolute path", "%q is not an absolute path", o.dir)
+	}
+	o.dir = filepath.Clean(o.dir)
+	for _, own := range []string{"/proc", "/sys", "/dev", "/run"} {
+		if o.dir == "/" || o.dir == own || own != "/run" && strings.HasPrefix(o.dir, own+"/") {
+			return usage("name another directory", "systemd mounts nothing else at %s", o.dir)
+		}
+	}
+	if real, err := filepath.EvalSymlinks(o.dir); err == nil && real != o.dir {
+		return usage("volctl systemd generate "+shellArg(o.volume)+" "+shellArg(real),
+			"there is a symbolic link on the way to %s, which systemd does not follow to a mount point", o.dir)
+	}
+	if name := mountUnit(o.dir); len(name) > unitPathMax-len("auto") {
+		return usage("name a shorter path", "the name of the unit would be %d bytes long, and systemd takes %d", len(name), unitPathMax)
+	}
+	return nil
+}
+
+// notInUnit says why a text cannot be the value of a setting, which is one line, whose
+// spaces at both ends do not count, and which a backslash at its end continues.
+func notInUnit(text string) string {
+	switch {
+	case strings.ContainsFunc(text, unicode.IsControl):
+		return "has a control character"
+	case strings.TrimSpace(text) != text:
+		return "begins or ends with a space"
+	case strings.HasSuffix(text, `\`):
+		return "ends with a backslash"
+	default:
+		return ""
+	}
+}
+
+// unitTypes are those that can need a mount.
+var unitTypes = []string{".service", ".socket", ".target", ".timer", ".path", ".mount", ".automount", ".swap", ".slice", ".scope"}
+
+// checkUnit refuses what is not the name of a unit.
+func checkUnit(name string) error {
+	kind := filepath.Ext(name)
+	stem := strings.TrimSuffix(name, kind)
+	switch {
+	case !slices.Contains(unitTypes, kind):
+		return usage("--for "+shellArg(name+".service"), "%q is not the name of a unit: it has no type, as in web.service", name)
+	case stem == "" || len(name) > unitPathMax || strings.HasPrefix(stem, "@") ||
+		strings.ContainsFunc(stem, func(r rune) bool {
+			return r > unicode.MaxASCII || !unitByte(byte(r)) && !strings.ContainsRune(`-@\`, r)
+		}):
+		return usage("systemctl list-units", "%q is not the name of a unit", name)
+	default:
+		return nil
+	}
+}
+
+// patience is what systemd gives the mount: longer than the helper takes to give up.
+func (o *systemdOptions) patience() time.Duration {
+	return (o.parsed.timeout + 2*mountGrace).Round(time.Second)
+}
