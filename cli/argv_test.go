@@ -141,7 +141,7 @@ func TestFlagsMeanTheSameEverywhere(t *testing.T) {
 	_, root := testRoot()
 	takes, letters := map[string]bool{}, map[string]string{}
 	// Their letters are those of mount(8) and umount(8).
-	others := map[string]string{"volctl mount": "o", "volctl umount": "f"}
+	others := map[string]string{"volctl mount": "o", "volctl umount": "f", "volctl systemd generate": "o"}
 	walk(root, func(c *cobra.Command) {
 		allFlags(c).VisitAll(func(f *pflag.Flag) {
 			value := f.NoOptDefVal == ""

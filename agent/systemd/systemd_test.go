@@ -200,6 +200,32 @@ func TestServiceQueued(t *testing.T) {
 	}
 }
 
+// A host goes down from the moment on that systemd has a job for it. No answer is none.
+func TestGoesDown(t *testing.T) {
+	type job struct {
+		ID   uint32
+		Path dbus.ObjectPath
+	}
+	m := newManager(t)
+	b := m.bus()
+	for _, tt := range []struct {
+		active string
+		job    uint32
+		down   bool
+	}{{"inactive", 0, false}, {"inactive", 7, true}, {"active", 0, true}} {
+		m.props = map[string]dbus.Variant{
+			"Id": dbus.MakeVariant("shutdown.target"), "ActiveState": dbus.MakeVariant(tt.active), "Job": dbus.MakeVariant(job{tt.job, managerAt}),
+		}
+		if down, err := b.GoesDown(t.Context()); err != nil || down != tt.down {
+			t.Errorf("%+v: %t, %v", tt, down, err)
+		}
+	}
+	b.Close()
+	if down, err := b.GoesDown(t.Context()); err == nil || down {
+		t.Errorf("without systemd: %t, %v", down, err)
+	}
+}
+
 // Who watches a unit hears of it alone, and of a lost connection.
 func TestWatch(t *testing.T) {
 	m := newManager(t)
