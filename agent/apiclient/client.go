@@ -111,6 +111,10 @@ func (c *Client) send(ctx context.Context, r call) (*http.Response, error) {
 		req.Header.Set("Content-Type", "application/yaml")
 	}
 	resp, err := c.http.Do(req)
+	if r.method == http.MethodGet && errors.Is(err, io.EOF) {
+		// This one was being stopped. Where systemd keeps the socket the next one answers.
+		resp, err = c.http.Do(req)
+	}
 	if err != nil {
 		return nil, c.transportError(ctx, err)
 	}
