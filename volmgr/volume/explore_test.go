@@ -41,6 +41,7 @@ func TestExplore(t *testing.T) {
 		{name: "the host goes down, attach and stage", attach: true, stage: true, goes: true},
 		{name: "the host goes down, hollow stage", stage: true, hollow: true, goes: true},
 		{name: "the host goes down, neither and bind", bind: true, goes: true},
+		{name: "the host goes down, a mount of its own", stage: true, bind: true, kept: true, goes: true},
 		{name: "expand offline, attach and stage", attach: true, stage: true, expand: true, offline: true},
 	}
 	budgets := []budget{

@@ -121,8 +121,9 @@ func TestNext(t *testing.T) {
 		}, "NodeUnpublishVolume a /t/a"},
 		{"the host goes down: the user's own mount goes first", func(r *volume.Record, o *volume.Observed) {
 			edit(r, func(c *volume.Claim) { c.At, c.Bound, c.BoundMount = "/srv", volume.Present, mountID(3) })
+			o.Binds["a"] = volume.Sight{Seen: volume.SeenMount, Identity: *mountID(3)}
 			o.Down = true
-		}, "unbind a /srv"},
+		}, "doubt a /srv"},
 		{"the host goes down: the staging comes last", func(r *volume.Record, o *volume.Observed) {
 			edit(r, func(c *volume.Claim) { c.Published, c.Mount = volume.Absent, nil })
 			o.Down = true

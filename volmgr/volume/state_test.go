@@ -203,7 +203,7 @@ func (s state) shut() state {
 	s.w.boot()
 	s.mem, _ = volume.Loaded(s.mem, volume.Shut)
 	s.parked, s.undo, s.lied, s.proved, s.down = 0, false, false, false, false
-	return s
+	return s.reap(s.mem.Claims[allocs[0]].Owner.Kind == volume.OwnerMount)
 }
 
 // observe is what the agent sees of the world, and knows of the host.
