@@ -147,6 +147,8 @@ func (g *guest) testAutomount() {
 // testPluginComes: what could not be mounted for want of its plugin can be now.
 func (g *guest) testPluginComes() {
 	g.must(os.Symlink("csitest", filepath.Join(g.root, "usr/bin/away")))
+	g.run("volctl", "plugin", "start", "away") // now, and not after its pause
+	g.ready("away")
 	g.run("systemctl", "start", "srv-down.mount")
 	if !g.mounted("down") {
 		g.t.Error("it is not mounted")

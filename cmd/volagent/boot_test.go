@@ -76,7 +76,7 @@ func bootable(t testing.TB) *guest {
 	}
 	g.enable("volagent.service", "multi-user.target")
 	g.enable("volagent.socket", "sockets.target")
-	g.put("etc/tmpfiles.d/fuse.conf", "c /dev/fuse 0600 root root - 10:229\n")
+	g.put("etc/tmpfiles.d/nodes.conf", "c /dev/fuse 0600 root root - 10:229\n")
 	return g
 }
 
