@@ -40,11 +40,17 @@ func TestGoDown(t *testing.T) {
 	for _, id := range []string{"a", "b", "new"} {
 		s.until(t, id, "off the host", func(r volume.Record) bool { return !r.OnHost() })
 	}
-	untilTrue(t, "hanging", func() bool { at := s.Attempt("hangs", "a"); return at != nil && at.Running && at.Action.Kind == volume.NodeUnpublish })
+	untilTrue(t, "hanging", func() bool {
+		at := s.Attempt("hangs", "a")
+		return at != nil && at.Running && at.Action.Kind == volume.NodeUnpublish
+	})
 	tried := len(s.host.did())
 	s.Wake("a") // somebody looks, and nothing is made
 	s.Wake("new")
-	s.until(t, "a", "at rest", func(volume.Record) bool { at := s.Attempt("a", "a"); return at != nil && at.Action.Cause == volume.CauseDown })
+	s.until(t, "a", "at rest", func(volume.Record) bool {
+		at := s.Attempt("a", "a")
+		return at != nil && at.Action.Cause == volume.CauseDown
+	})
 	cancel()
 	left := <-done
 	if len(left) != 1 || left[0].Volume.ID != "hangs" || !left[0].OnHost() {
