@@ -164,8 +164,8 @@ func (o *systemdOptions) checkDir() error {
 			return usage("name another directory", "systemd mounts nothing else at %s", o.dir)
 		}
 	}
-	if real, err := filepath.EvalSymlinks(o.dir); err == nil && real != o.dir {
-		return usage("volctl systemd generate "+shellArg(o.volume)+" "+shellArg(real),
+	if leads, err := filepath.EvalSymlinks(o.dir); err == nil && leads != o.dir {
+		return usage("volctl systemd generate "+shellArg(o.volume)+" "+shellArg(leads),
 			"there is a symbolic link on the way to %s, which systemd does not follow to a mount point", o.dir)
 	}
 	if name := mountUnit(o.dir); len(name) > unitPathMax-len("auto") {
