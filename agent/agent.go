@@ -265,14 +265,8 @@ func (a *agent) serve(ctx context.Context, fl *pflag.FlagSet) error {
 	notify(a.log, daemon.SdNotifyReady+"\nSTATUS="+a.status())
 
 	err := a.wait(ctx, fl, failed)
-	down, last, patience := err == nil && a.goesDown(), "plugins and mounts stay", stepWithin
-	if down {
-		last, patience = "this host is going down", pullWithin
-		a.goDown()
-	} else {
-		notify(a.log, daemon.SdNotifyStopping)
-		a.log.Info("stopping; plugins and mounts stay")
-	}
+	down := err == nil && a.goesDown()
+	last, patience := a.beginStop(down)
 	within(answerWithin, func(ctx context.Context) {
 		if err := a.server.Close(ctx); err != nil {
 			a.log.Warn("cannot close the API socket", "error", err)

@@ -34,6 +34,18 @@ func (a *agent) goesDown() (down bool) {
 	return down
 }
 
+// beginStop says that the agent stops and, where the host goes down, takes volumes off
+// it. It returns what its last event says, and how long the steps in hand may take.
+func (a *agent) beginStop(down bool) (last string, patience time.Duration) {
+	if down {
+		a.goDown()
+		return "this host is going down", pullWithin
+	}
+	notify(a.log, daemon.SdNotifyStopping)
+	a.log.Info("stopping; plugins and mounts stay")
+	return "plugins and mounts stay", stepWithin
+}
+
 // goDown takes volumes off the host. The API goes on meanwhile, for those who unmount
 // theirs; claims are refused.
 func (a *agent) goDown() {
