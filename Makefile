@@ -19,7 +19,7 @@ LDFLAGS = -X github.com/volagent/volagent/agent/api.Version=$(VERSION)
 # Longer than any package's tests take, shorter than a patience: a hang prints its goroutines.
 TEST_TIMEOUT ?= 15m
 
-.PHONY: help build demo test race crash lint bench clean
+.PHONY: help build package demo test race crash lint bench clean
 
 help: ## list the targets (the default)
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -27,6 +27,9 @@ help: ## list the targets (the default)
 build: ## build bin/volagent and bin/volctl, static, with the version stamped
 	@mkdir -p bin
 	go build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)' -o bin/ ./cmd/volagent ./cmd/volctl
+
+package: ## build deb and rpm into dist/, for the architecture of GOARCH
+	@scripts/package dist '$(VERSION)'
 
 demo: build ## show the main job on this machine, each step with its proof
 	@scripts/setup demo

@@ -53,6 +53,9 @@ func Main(args []string, stdout, stderr io.Writer, seams Seams) int {
 	return exitFailed
 }
 
+// Command is `volagent` and its subcommands, to be described and not to be run.
+func Command(stderr io.Writer) *cobra.Command { return newCommand(stderr, Seams{}) }
+
 // newCommand is `volagent` and its subcommands.
 func newCommand(stderr io.Writer, seams Seams) *cobra.Command {
 	cmd := &cobra.Command{

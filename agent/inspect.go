@@ -25,13 +25,15 @@ import (
 // newInspect is `volagent inspect`: what is recorded held against what is there,
 // with no agent.
 func newInspect() *cobra.Command {
-	var asJSON bool
+	var asJSON, inUse bool
 	cmd := &cobra.Command{
 		Use:   "inspect",
 		Short: "Hold what is recorded against what is mounted, with no agent",
 		Long: "Read a copy of the state database and the mount table, and print volumes, claims, mounts, debts, plugins, what\n" +
 			"has not been seen to end, and mounts that no record explains. It changes nothing, and asks neither an agent nor a plugin. It exits 1 if\n" +
-			"something is not as recorded, or the database cannot be read; then it shows what is mounted all the same.",
+			"something is not as recorded, or the database cannot be read; then it shows what is mounted all the same.\n\n" +
+			"With --in-use it prints instead what keeps volagent from being removed from this host, one thing a line with the\n" +
+			"command that ends it, and exits 1 if there is any.",
 		Args: usageArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := loadConfig(cmd.Flags())
@@ -41,6 +43,9 @@ func newInspect() *cobra.Command {
 			in, err := inspect(cmd.Context(), c)
 			if err != nil {
 				return err
+			}
+			if inUse {
+				return in.inUse(cmd.OutOrStdout())
 			}
 			show := in.text
 			if asJSON {
@@ -56,6 +61,8 @@ func newInspect() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.Flags().BoolVar(&inUse, "in-use", false, "print what is claimed, mounted, attached or owed")
+	cmd.MarkFlagsMutuallyExclusive("json", "in-use")
 	return cmd
 }
 

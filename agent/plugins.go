@@ -279,10 +279,14 @@ func (p pluginSet) RestartPlugin(ctx context.Context, id string, w apiserver.Whi
 		func(ctx context.Context) error { return p.AwaitStarted(ctx, id, asked, only(w)) })
 }
 
-// StopPlugin stops a plugin for good; with a wait nothing of it runs when that
-// returns without an error.
-func (p pluginSet) StopPlugin(ctx context.Context, id string, w apiserver.Which, force bool, wait time.Duration) error {
-	return p.control(ctx, "stop", wait, func() error { return p.Stop(id, force, only(w)) },
+// StopPlugin stops a plugin, for good or until this agent ends; with a wait
+// nothing of it runs when that returns without an error.
+func (p pluginSet) StopPlugin(ctx context.Context, id string, w apiserver.Which, force, brief bool, wait time.Duration) error {
+	stop := p.Stop
+	if brief {
+		stop = p.Pause
+	}
+	return p.control(ctx, "stop", wait, func() error { return stop(id, force, only(w)) },
 		func(ctx context.Context) error { return p.AwaitStopped(ctx, id, only(w)) })
 }
 

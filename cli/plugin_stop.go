@@ -4,12 +4,14 @@ import (
 	"context"
 
 	"github.com/spf13/cobra"
+	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/apiclient"
 )
 
 type pluginStopOptions struct {
 	pluginControl
 	force bool
+	brief bool
 	warn  func(format string, args ...any)
 }
 
@@ -18,7 +20,8 @@ func newPluginStop(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "stop ID", Short: "Stop a plugin until it is started again",
 		Long: `Stop a plugin that the agent runs, and wait for its end. It stays stopped until
-"volctl plugin start", also over a restart of the agent or of the host.
+"volctl plugin start", also over a restart of the agent or of the host. With --until-restart
+the next agent starts it, as it is wanted before the agent itself is stopped for long or removed.
 
 It is refused (4) while volumes are in use through the plugin. --force stops it all the same:
 FUSE mounts that live in its process break, and until it is started again nothing of its volumes
@@ -41,6 +44,7 @@ controller may be stopped while another one is ready.`,
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.BoolVar(&o.force, "force", false, "stop it under volumes that are in use")
+	f.BoolVar(&o.brief, "until-restart", false, "only until the agent is started again")
 	o.flags(cmd, "how long to wait for its end; it goes on after that")
 	return cmd
 }
@@ -61,5 +65,9 @@ func runPluginStop(ctx context.Context, o pluginStopOptions, client *apiclient.C
 				count(p.Staged, "volume"), o.id, breaks(p), shellArg(o.id))
 		}
 	}
-	return o.run(ctx, client, out, o.force, client.StopPlugin, doing{"stop", "stopping", "stopped"})
+	stop := func(ctx context.Context, id string, co apiclient.ControlOptions) (*api.Plugin, error) {
+		co.UntilRestart = o.brief
+		return client.StopPlugin(ctx, id, co)
+	}
+	return o.run(ctx, client, out, o.force, stop, doing{"stop", "stopping", "stopped"})
 }

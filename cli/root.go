@@ -11,6 +11,11 @@ import (
 	"github.com/volagent/volagent/agent/spec"
 )
 
+// Command is the tree of commands, to be described and not to be run.
+func Command() *cobra.Command {
+	return newRoot(newApp(Env{Getenv: func(string) string { return "" }}))
+}
+
 // newRoot builds the tree of commands.
 func newRoot(a *app) *cobra.Command {
 	root := group("volctl", "Manage the volumes of this host", `Manage the volumes of this host through volagent.

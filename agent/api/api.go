@@ -30,7 +30,7 @@
 //	GET    /v1/plugins/{id}/health            PluginHealth
 //	POST   /v1/plugins/{id}/capacity          CapacityRequest → Capacity
 //	POST   /v1/plugins/{id}/restart           Plugin      ?force=true&wait=D; without wait it answers at once
-//	POST   /v1/plugins/{id}/stop              Plugin      ?force=true&wait=D
+//	POST   /v1/plugins/{id}/stop              Plugin      ?force=true&until_restart=true&wait=D
 //	POST   /v1/plugins/{id}/start             Plugin      ?wait=D
 //	POST   /v1/plugins/{id}/test              PluginTest → PluginTestLine, one a line, until the test is over
 //	POST   /v1/snapshots                      SnapshotRequest → Snapshot   ?wait=D; without wait it answers at once

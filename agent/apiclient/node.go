@@ -69,7 +69,9 @@ type ControlOptions struct {
 	Wait time.Duration
 	// Force does it under volumes that are in use through the plugin.
 	Force bool
-	Part  Part
+	// UntilRestart has a stop end with the agent that runs.
+	UntilRestart bool
+	Part         Part
 }
 
 // RestartPlugin stops a plugin that the agent runs, and starts it again with its
@@ -79,7 +81,7 @@ func (c *Client) RestartPlugin(ctx context.Context, id string, o ControlOptions)
 }
 
 // StopPlugin stops a plugin that the agent runs. It stays stopped until
-// StartPlugin, over restarts of the agent too.
+// StartPlugin, over restarts of the agent too, unless with UntilRestart.
 func (c *Client) StopPlugin(ctx context.Context, id string, o ControlOptions) (*api.Plugin, error) {
 	return c.control(ctx, id, "stop", o)
 }
@@ -94,6 +96,9 @@ func (c *Client) control(ctx context.Context, id, verb string, o ControlOptions)
 	query := waiting(o.Wait)
 	if o.Force {
 		query.Set("force", "true")
+	}
+	if o.UntilRestart {
+		query.Set("until_restart", "true")
 	}
 	o.Part.query(query)
 	return get[api.Plugin](ctx, c, call{method: http.MethodPost, path: []string{"plugins", id, verb}, query: query})

@@ -15,7 +15,13 @@ func (s *Server) restartPlugin(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) stopPlugin(w http.ResponseWriter, r *http.Request) error {
-	return s.control(w, r, s.o.Plugins.StopPlugin)
+	brief, err := flag(r, "until_restart")
+	if err != nil {
+		return err
+	}
+	return s.control(w, r, func(ctx context.Context, id string, which Which, force bool, wait time.Duration) error {
+		return s.o.Plugins.StopPlugin(ctx, id, which, force, brief, wait)
+	})
 }
 
 func (s *Server) startPlugin(w http.ResponseWriter, r *http.Request) error {

@@ -75,7 +75,8 @@ type Plugins interface {
 	// These wait for what they ask for, up to wait; with 0 they do not. While
 	// volumes are in use through the plugin the first two need force.
 	RestartPlugin(ctx context.Context, id string, w Which, force bool, wait time.Duration) error
-	StopPlugin(ctx context.Context, id string, w Which, force bool, wait time.Duration) error
+	// StopPlugin's brief is a stop that ends with this agent.
+	StopPlugin(ctx context.Context, id string, w Which, force, brief bool, wait time.Duration) error
 	StartPlugin(ctx context.Context, id string, w Which, wait time.Duration) error
 	// RegisterPlugin takes in the text of a plugin file, which errors call name, and
 	// returns the id as soon as it is known; DeregisterPlugin takes all of an id away.

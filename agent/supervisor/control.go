@@ -16,13 +16,24 @@ import (
 // purpose is started. Like all that is asked here it is about all parts of the
 // plugin, unless there is an Only.
 func (s *Supervisor) Restart(id string, force bool, only ...Only) error {
-	return s.end(id, force, "restart", "-y", only, func(p *plugin) { p.restart, p.halt, p.kick = true, false, true })
+	return s.end(id, force, "restart", "-y", only, func(p *plugin) { p.restart, p.halt, p.paused, p.kick = true, false, false, true })
 }
 
 // Stop asks for a plugin to be stopped, and to stay so until Start. It is
 // refused as Restart is.
 func (s *Supervisor) Stop(id string, force bool, only ...Only) error {
-	return s.end(id, force, "stop", "--force", only, func(p *plugin) { p.restart, p.halt = false, true })
+	return s.end(id, force, "stop", "--force", only, func(p *plugin) {
+		// One that was only paused goes through it once more, which stores it.
+		p.restart, p.halt, p.halted, p.paused = false, true, p.halted && !p.paused, false
+	})
+}
+
+// Pause is a Stop that ends with this agent: the next one starts the plugin. One
+// that is stopped already stays so.
+func (s *Supervisor) Pause(id string, force bool, only ...Only) error {
+	return s.end(id, force, "stop", "--force", only, func(p *plugin) {
+		p.restart, p.halt, p.paused = false, true, p.paused || !p.halt
+	})
 }
 
 // Start undoes a stop, and has a plugin that is not ready tried at once. One
@@ -39,7 +50,7 @@ func (s *Supervisor) Start(id string, only ...Only) error {
 	}
 	for _, p := range parts {
 		p.mu.Lock()
-		p.halt, p.kick = false, true
+		p.halt, p.paused, p.kick = false, false, true
 		p.mu.Unlock()
 		p.poke()
 	}

@@ -301,3 +301,39 @@ func TestControlRefused(t *testing.T) {
 		t.Errorf("a wait that runs out: %v", err)
 	}
 }
+
+// TestPauseEndsWithTheAgent: and a stop that follows it does not.
+func TestPauseEndsWithTheAgent(t *testing.T) {
+	b := newBench(t)
+	b.file("fake.yaml", b.fakeFile("", "health: {interval: 1h}\n"))
+	b.start()
+	first := b.await("fake", supervisor.Ready)
+	must(t, b.sup.Pause("fake", false))
+	must(t, b.sup.AwaitStopped(within(t), "fake"))
+	b.reload()
+	if st := b.status("fake"); st.State != supervisor.Stopped || alive(first.PID) {
+		t.Errorf("paused: %+v", st)
+	}
+	b.stop()
+	if b.record(t, "fake").Stopped {
+		t.Error("a pause is on record as a stop")
+	}
+	b.start()
+	b.await("fake", supervisor.Ready)
+
+	must(t, b.sup.Pause("fake", false))
+	must(t, b.sup.AwaitStopped(within(t), "fake"))
+	must(t, b.sup.Stop("fake", false))
+	must(t, b.sup.AwaitStopped(within(t), "fake"))
+	must(t, b.sup.Pause("fake", false)) // which does not shorten the stop
+	must(t, b.sup.AwaitStopped(within(t), "fake"))
+	b.stop()
+	if !b.record(t, "fake").Stopped {
+		t.Error("a stop after a pause is not on record")
+	}
+	b.start()
+	must(t, b.sup.AwaitStopped(within(t), "fake"))
+	if st := b.status("fake"); st.State != supervisor.Stopped {
+		t.Errorf("stopped, and the agent started again: %+v", st)
+	}
+}

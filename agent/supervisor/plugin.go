@@ -40,6 +40,7 @@ type plugin struct {
 	file    string                   // that is meant
 	restart bool                     // somebody asked for it
 	halt    bool                     // it is to be stopped, and to stay so
+	paused  bool                     // until this agent ends
 	kick    bool                     // try again now, whatever failed
 	force   bool                     // what waits to come into use does not wait for volumes
 	// What is.

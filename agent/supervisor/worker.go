@@ -80,7 +80,7 @@ func (w *worker) drop() {
 // plugin is no more.
 func (w *worker) apply(ctx context.Context) bool {
 	w.mu.Lock()
-	next, halt, started, nothing := w.next, w.halt, w.halted && !w.halt, w.def == nil || w.force
+	next, halt, paused, started, nothing := w.next, w.halt, w.paused, w.halted && !w.halt, w.def == nil || w.force
 	registered := w.def != nil && w.def.Registered
 	w.mu.Unlock()
 	if next != nil && next.def == nil && !nothing && len(w.inUse()) > 0 {
@@ -88,7 +88,7 @@ func (w *worker) apply(ctx context.Context) bool {
 	}
 	// Before anything is stopped: an agent that dies on the way leaves one that
 	// goes on with it.
-	if err := w.save(ctx, func(r *volume.PluginRecord) { r.Stopped = halt }); err != nil {
+	if err := w.save(ctx, func(r *volume.PluginRecord) { r.Stopped = halt && !paused }); err != nil {
 		w.log.Warn("cannot store whether the plugin was stopped on purpose", "error", err)
 	}
 	why := "is being restarted on request"

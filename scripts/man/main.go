@@ -1,0 +1,107 @@
+// Command man writes the manual pages of both programs, one for each command,
+// made from the commands' own help. Usage: go run ./scripts/man DIR
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/volagent/volagent/agent"
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/cli"
+)
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "man:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	if len(args) != 1 {
+		return fmt.Errorf("usage: man DIR")
+	}
+	date, err := buildDate(os.Getenv("SOURCE_DATE_EPOCH"))
+	if err != nil {
+		return err
+	}
+	for _, root := range []*cobra.Command{agent.Command(io.Discard), cli.Command()} {
+		for _, cmd := range visible(root) {
+			path := filepath.Join(args[0], name(cmd)+"."+section)
+			if err := os.WriteFile(path, []byte(page(cmd, date)), 0o644); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// buildDate is the day in the pages' footers. It is that of the source, so that
+// the same source makes the same pages.
+func buildDate(epoch string) (string, error) {
+	at := time.Now()
+	if epoch != "" {
+		seconds, err := strconv.ParseInt(epoch, 10, 64)
+		if err != nil {
+			return "", fmt.Errorf("SOURCE_DATE_EPOCH=%q is no number of seconds", epoch)
+		}
+		at = time.Unix(seconds, 0)
+	}
+	return at.UTC().Format(time.DateOnly), nil
+}
+
+// visible are a command and those below it that are shown to people, groups too.
+func visible(cmd *cobra.Command) []*cobra.Command {
+	all := []*cobra.Command{cmd}
+	for _, c := range cmd.Commands() {
+		if !c.Hidden && c.Name() != "help" {
+			all = append(all, visible(c)...)
+		}
+	}
+	return all
+}
+
+// name is a command's page: volctl-volume-claim.
+func name(cmd *cobra.Command) string { return strings.ReplaceAll(cmd.CommandPath(), " ", "-") }
+
+// manual is the middle of every page's first line.
+const manual = "CSI volumes"
+
+func page(cmd *cobra.Command, date string) string {
+	p := &roff{}
+	p.macro("TH", strings.ToUpper(name(cmd)), section, date, "volagent "+api.Version, manual)
+	p.macro("SH", "NAME")
+	// What whatis(1) reads: the name, a dash, and a few words.
+	p.line(name(cmd) + ` \- `)
+	p.text(strings.ToLower(cmd.Short[:1]) + cmd.Short[1:])
+	p.macro("SH", "SYNOPSIS")
+	synopsis := strings.ReplaceAll(cmd.UseLine(), " [flags]", "")
+	if cmd.HasParent() && cmd.HasSubCommands() || !cmd.Runnable() {
+		synopsis += " COMMAND"
+	}
+	p.macro("B", synopsis)
+	p.macro("SH", "DESCRIPTION")
+	long := cmd.Long
+	if long == "" {
+		long = cmd.Short + "."
+	}
+	p.prose(long)
+	p.options("OPTIONS", cmd.NonInheritedFlags())
+	p.options("OPTIONS OF ALL COMMANDS", cmd.InheritedFlags())
+	p.commands(cmd)
+	if cmd.Example != "" {
+		p.macro("SH", "EXAMPLES")
+		p.verbatim(strings.Split(strings.Trim(cmd.Example, "\n"), "\n"))
+	}
+	p.files(cmd)
+	p.also(cmd)
+	return p.String()
+}

@@ -1,0 +1,168 @@
+package main
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// section is that of commands for administrators (man(1)).
+const section = "8"
+
+// roff is a page in the language of man(7).
+type roff struct{ strings.Builder }
+
+// escaped makes text that stands for itself. A minus is one, also when it is
+// copied from the page.
+func escaped(text string) string {
+	return strings.NewReplacer(`\`, `\e`, `-`, `\-`, `"`, `\(dq`).Replace(text)
+}
+
+func (p *roff) line(raw string) { p.WriteString(raw + "\n") }
+
+// macro is a request with arguments that may have blanks.
+func (p *roff) macro(name string, args ...string) {
+	line := "." + name
+	for _, a := range args {
+		line += ` "` + escaped(a) + `"`
+	}
+	p.line(line)
+}
+
+// text is a line of a paragraph: no request, whatever it begins with.
+func (p *roff) text(s string) {
+	s = escaped(s)
+	if strings.HasPrefix(s, ".") || strings.HasPrefix(s, "'") {
+		s = `\&` + s
+	}
+	p.line(s)
+}
+
+// prose is text as help has it: paragraphs, and indented lines that stay as they
+// are.
+func (p *roff) prose(s string) {
+	for para := range strings.SplitSeq(strings.TrimSpace(s), "\n\n") {
+		lines := strings.Split(strings.Trim(para, "\n"), "\n")
+		for len(lines) > 0 {
+			n := slices.IndexFunc(lines, indented)
+			switch {
+			case n < 0:
+				n = len(lines)
+				fallthrough
+			case n > 0:
+				p.macro("PP")
+				for _, line := range lines[:n] {
+					p.text(line)
+				}
+			default:
+				if n = slices.IndexFunc(lines, func(l string) bool { return !indented(l) }); n < 0 {
+					n = len(lines)
+				}
+				p.verbatim(lines[:n])
+			}
+			lines = lines[n:]
+		}
+	}
+}
+
+func indented(line string) bool { return strings.HasPrefix(line, "  ") }
+
+// verbatim are lines as they stand, in a fixed font.
+func (p *roff) verbatim(lines []string) {
+	p.macro("PP")
+	p.macro("RS", "4")
+	p.macro("EX")
+	for _, line := range lines {
+		p.text(strings.TrimPrefix(line, "  "))
+	}
+	p.macro("EE")
+	p.macro("RE")
+}
+
+// options describes flags that people may give.
+func (p *roff) options(title string, flags *pflag.FlagSet) {
+	if !flags.HasAvailableFlags() {
+		return
+	}
+	p.macro("SH", title)
+	flags.VisitAll(func(f *pflag.Flag) {
+		if f.Hidden {
+			return
+		}
+		value, usage := pflag.UnquoteUsage(f)
+		head := `\fB` + escaped("--"+f.Name) + `\fR`
+		if f.Shorthand != "" {
+			head = `\fB` + escaped("-"+f.Shorthand) + `\fR, ` + head
+		}
+		if value != "" {
+			head += ` \fI` + escaped(value) + `\fR`
+		}
+		if !slices.Contains([]string{"", "false", "[]", "0", "0s"}, f.DefValue) {
+			usage += " (default " + f.DefValue + ")"
+		}
+		p.macro("TP")
+		p.line(head)
+		p.text(usage)
+	})
+}
+
+// commands lists what is below a group.
+func (p *roff) commands(cmd *cobra.Command) {
+	children := visible(cmd)[1:]
+	if len(children) == 0 {
+		return
+	}
+	p.macro("SH", "COMMANDS")
+	for _, c := range children {
+		if c.HasSubCommands() {
+			continue
+		}
+		p.macro("TP")
+		p.line(`\fB` + escaped(name(c)) + `\fR(` + section + `)`)
+		p.text(c.Short)
+	}
+}
+
+// shipped are the files that a page tells of, by program.
+var shipped = map[string][][2]string{
+	"volagent": {
+		{"/etc/volagent/volagent.yaml", "The configuration, with every key."},
+		{"/etc/volagent/plugins.d/*.yaml", "One file a plugin; read when it changes."},
+		{"/etc/volagent/volumes.d", "Volumes that are registered when the agent starts."},
+		{"/var/lib/volagent", "What is recorded, the mounts, and the volumes of the bundled driver."},
+		{"/run/volagent/volagent.sock", "The socket of the API, which volctl uses."},
+		{"/usr/share/doc/volagent", "Examples, and the licences of all that is in the programs."},
+	},
+}
+
+func (p *roff) files(cmd *cobra.Command) {
+	list := shipped[name(cmd)]
+	if len(list) == 0 {
+		return
+	}
+	p.macro("SH", "FILES")
+	for _, f := range list {
+		p.macro("TP")
+		p.line(`\fI` + escaped(f[0]) + `\fR`)
+		p.text(f[1])
+	}
+}
+
+// also names the pages of the group, and of the other program.
+func (p *roff) also(cmd *cobra.Command) {
+	pages := []string{"volagent", "volctl", "mount.csi"}
+	if parent := cmd.Parent(); parent != nil && parent.HasParent() {
+		pages = append([]string{name(parent)}, pages...)
+	}
+	pages = slices.DeleteFunc(pages, func(page string) bool { return page == name(cmd) })
+	p.macro("SH", "SEE ALSO")
+	for i, page := range pages {
+		comma := ","
+		if i == len(pages)-1 {
+			comma = ""
+		}
+		p.line(`.BR ` + escaped(page) + ` (` + section + `)` + comma)
+	}
+}
