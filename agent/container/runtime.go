@@ -53,10 +53,25 @@ var (
 )
 
 // Runtime is podman or docker.
-type Runtime struct{ name string }
+type Runtime struct {
+	name string
+	via  Via
+}
 
-// New returns the runtime whose command has that name.
-func New(name string) Runtime { return Runtime{name: name} }
+// Via runs a command that is ready to be, as its Run would, and ends it with ctx:
+// by SIGTERM, and after its WaitDelay by SIGKILL.
+type Via func(ctx context.Context, cmd *exec.Cmd) error
+
+// New returns the runtime whose command has that name, and runs as a child.
+func New(name string) Runtime {
+	return Runtime{name: name, via: func(_ context.Context, cmd *exec.Cmd) error { return cmd.Run() }}
+}
+
+// With returns the runtime with its commands run in another way.
+func (r Runtime) With(via Via) Runtime {
+	r.via = via
+	return r
+}
 
 // Name is that of its command.
 func (r Runtime) Name() string { return r.name }
@@ -130,7 +145,7 @@ func (r Runtime) run(ctx context.Context, c command) (string, error) {
 	if c.out != nil {
 		cmd.Stdout, cmd.Stderr = c.out, c.out
 	}
-	err = cmd.Run()
+	err = r.via(limit, cmd)
 	switch {
 	case err == nil && out.cut:
 		return "", fmt.Errorf("%s %s says more than %d bytes", r.name, c.args[0], maxAnswer)

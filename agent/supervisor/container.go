@@ -46,7 +46,7 @@ type containerRunner struct {
 }
 
 func newContainerRunner(p *plugin, def *volume.PluginDefinition) *containerRunner {
-	return &containerRunner{p: p, def: def, paths: p.paths(), rt: container.New(def.Container.Runtime)}
+	return &containerRunner{p: p, def: def, paths: p.paths(), rt: container.New(def.Container.Runtime).With(p.s.Outside)}
 }
 
 // Owned implements runner.

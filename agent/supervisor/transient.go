@@ -64,7 +64,7 @@ func (r *execRunner) launch(ctx context.Context, cmd *exec.Cmd, nonce string) (p
 		if !errors.Is(err, errNoService) {
 			return pid, true, err
 		}
-		r.p.log.Warn("the plugin is started in the agent's own service: whoever kills all of that kills the plugin", "error", err)
+		r.p.log.Warn("the plugin is started in the agent's own service: it is restricted as that is, and whoever kills all of that kills it", "error", err)
 	}
 	pid, err = r.fork(cmd, nonce)
 	if err != nil {

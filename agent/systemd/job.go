@@ -64,6 +64,7 @@ type Transient struct {
 	// Stdin and Output are what the process gets for its own. systemd keeps them
 	// open while the unit runs.
 	Stdin, Output *os.File
+	Errors        *os.File // for its standard error; nil is Output
 	OOMScore      int
 	NoFile        uint64 // hard limit of open files; 0 is systemd's own
 	Core          uint64 // hard limit of core dumps, in bytes; the soft one is 0, because plugins hold secrets
@@ -94,6 +95,10 @@ type auxiliary struct {
 // executed. It stays loaded, with its result, as long as the connection lives,
 // or until Unref; then systemd forgets it by itself.
 func (b *Bus) StartTransient(ctx context.Context, t Transient) (result string, err error) {
+	errs := t.Errors
+	if errs == nil {
+		errs = t.Output
+	}
 	props := []property{
 		{"Description", dbus.MakeVariant(t.Description)},
 		{"Slice", dbus.MakeVariant(t.Slice)},
@@ -102,7 +107,7 @@ func (b *Bus) StartTransient(ctx context.Context, t Transient) (result string, e
 		{"ExecStart", dbus.MakeVariant([]command{{t.Argv[0], t.Argv, false}})},
 		{"StandardInputFileDescriptor", dbus.MakeVariant(dbus.UnixFD(t.Stdin.Fd()))},
 		{"StandardOutputFileDescriptor", dbus.MakeVariant(dbus.UnixFD(t.Output.Fd()))},
-		{"StandardErrorFileDescriptor", dbus.MakeVariant(dbus.UnixFD(t.Output.Fd()))},
+		{"StandardErrorFileDescriptor", dbus.MakeVariant(dbus.UnixFD(errs.Fd()))},
 		// What the main process leaves behind may serve a mount.
 		{"KillMode", dbus.MakeVariant("process")},
 		{"SendSIGKILL", dbus.MakeVariant(false)},
@@ -120,7 +125,7 @@ func (b *Bus) StartTransient(ctx context.Context, t Transient) (result string, e
 	if t.NoFile > 0 {
 		props = append(props, property{"LimitNOFILE", dbus.MakeVariant(t.NoFile)}, property{"LimitNOFILESoft", dbus.MakeVariant(min(t.NoFile, usualNoFile))})
 	}
-	return b.job(ctx, "start a service for the plugin", "StartTransientUnit", t.Name, "fail", props, []auxiliary{})
+	return b.job(ctx, "start service "+t.Name, "StartTransientUnit", t.Name, "fail", props, []auxiliary{})
 }
 
 // Ref keeps a unit loaded, with what became of it, as Transient does. It reports
