@@ -37,10 +37,12 @@ demo: build ## show the main job on this machine, each step with its proof
 
 test: build ## run all tests, also against the built binaries
 	@scripts/setup test
+	@go tool -modfile=scripts/package.mod -n nfpm >/dev/null # built here, where it can take its time
 	go test -count=1 -timeout $(TEST_TIMEOUT) ./...
 
 race: build ## run the tests under the race detector, with less to explore
 	@scripts/setup race
+	@go tool -modfile=scripts/package.mod -n nfpm >/dev/null
 	CGO_ENABLED=1 go test -race -short -count=1 -timeout $(TEST_TIMEOUT) ./...
 
 crash: ## kill agent, plugins and power at every point of every operation (minutes)
