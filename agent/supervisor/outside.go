@@ -43,7 +43,7 @@ func (s *Supervisor) runService(ctx context.Context, cmd *exec.Cmd) error {
 	defer cancel()
 	bus := s.opts.Systemd
 	var nonce [6]byte
-	rand.Read(nonce[:]) //nolint:errcheck // it never fails
+	rand.Read(nonce[:]) // never fails
 	name := "volagent-run-" + hex.EncodeToString(nonce[:]) + ".service"
 	mem, err := launchOf(cmd).pack()
 	if err != nil {
@@ -59,6 +59,7 @@ func (s *Supervisor) runService(ctx context.Context, cmd *exec.Cmd) error {
 		Name: name, Description: "A command of a container runtime, run by volagent", Slice: pluginSlice,
 		Argv: s.opts.ServiceArgv, Stdin: mem, Output: heard.out, Errors: heard.errs,
 		OOMScore: oomScore(), NoFile: hardLimit(unix.RLIMIT_NOFILE), Core: hardLimit(unix.RLIMIT_CORE),
+		Command: true,
 	})
 	if err != nil {
 		if systemd.IsAnswer(err) {

@@ -68,7 +68,24 @@ type Transient struct {
 	OOMScore      int
 	NoFile        uint64 // hard limit of open files; 0 is systemd's own
 	Core          uint64 // hard limit of core dumps, in bytes; the soft one is 0, because plugins hold secrets
+	// Command: it ends by itself soon, with a status that is not systemd's to judge, and
+	// neither that nor its start is told in the journal.
+	Command bool
 }
+
+// statuses is systemd's type of SuccessExitStatus=.
+type statuses struct{ Exits, Signals []int32 }
+
+// anyStatus are all that a process can exit with.
+func anyStatus() statuses {
+	all := statuses{Signals: []int32{}}
+	for status := range int32(256) {
+		all.Exits = append(all.Exits, status)
+	}
+	return all
+}
+
+const warning = 4 // LOG_WARNING of syslog(3)
 
 // usualNoFile is the soft limit of open files: select(2) takes no more.
 const usualNoFile = 1024
@@ -122,6 +139,9 @@ func (b *Bus) StartTransient(ctx context.Context, t Transient) (result string, e
 	}
 	// Of a limit that is not set yet either property sets both: the hard one first.
 	props = append(props, property{"LimitCORE", dbus.MakeVariant(t.Core)}, property{"LimitCORESoft", dbus.MakeVariant(uint64(0))})
+	if t.Command {
+		props = append(props, property{"SuccessExitStatus", dbus.MakeVariant(anyStatus())}, property{"LogLevelMax", dbus.MakeVariant(int32(warning))})
+	}
 	if t.NoFile > 0 {
 		props = append(props, property{"LimitNOFILE", dbus.MakeVariant(t.NoFile)}, property{"LimitNOFILESoft", dbus.MakeVariant(min(t.NoFile, usualNoFile))})
 	}
