@@ -244,6 +244,12 @@ func (g *guest) claim(plugin, volume string) *scribe {
 	g.write(file, fmt.Sprintf("id: %s\nplugin_id: %s\nexternal_id: ext-%[1]s\ncapabilities:\n- {access_mode: single-node-writer, attachment_mode: file-system}\n", volume, plugin))
 	g.run("volctl", "volume", "register", file)
 	path := g.run("volctl", "volume", "claim", volume, "--alloc", "a", "--owner", "none")
+	return g.writes(volume, path)
+}
+
+// writes has a service write to a volume.
+func (g *guest) writes(volume, path string) *scribe {
+	g.t.Helper()
 	l := &scribe{g: g, unit: "writer-" + volume + ".service", file: path + "/log"}
 	g.run("systemd-run", "--quiet", "--unit="+l.unit, "--property=DefaultDependencies=no", "sh", "-c",
 		`exec >>"$0"; i=0; while echo $i; do i=$((i+1)); sleep 0.01; done`, l.file)

@@ -1,0 +1,509 @@
+package main_test
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/volmgr/csitest"
+)
+
+// TestPackage is a host's life with the deb: install, upgrade, what is refused,
+// remove, and purge. One guest serves all its parts, in their order.
+func TestPackage(t *testing.T) {
+	t.Parallel()
+	first, next := packaged(t, "../..", "1.0.0", 0o022), packaged(t, "../..", "2.0.0", 0o022, "deb")
+	t.Run("reproducible", func(t *testing.T) { testReproducible(t, first) })
+	t.Run("files", func(t *testing.T) { testPackageFiles(t, first) })
+	g := newGuest(t, func(tree string) {
+		built(t, filepath.Join(tree, "usr/bin/csitest"), "test", "-c", "../../volmgr/csitest")
+		for path, from := range map[string]string{"root/1.deb": first["deb"], "root/2.deb": next["deb"]} {
+			raw, err := os.ReadFile(from)
+			if err == nil {
+				err = os.WriteFile(filepath.Join(tree, path), raw, 0o644)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+	nodes := map[string]int{"fuse": int(unix.Mkdev(10, 229)), "loop-control": int(unix.Mkdev(10, 237))}
+	for name, dev := range nodes {
+		g.must(unix.Mknod(filepath.Join(g.root, "dev", name), unix.S_IFCHR|0o600, dev))
+	}
+	for i := range 64 {
+		g.must(unix.Mknod(fmt.Sprintf("%s/dev/loop%d", g.root, i), unix.S_IFBLK|0o600, int(unix.Mkdev(7, uint32(i)))))
+	}
+	p := &packageGuest{guest: g}
+	for _, part := range []struct {
+		name string
+		run  func(*packageGuest)
+	}{
+		{"install", (*packageGuest).testInstall},
+		{"sandbox", (*packageGuest).testSandbox},
+		{"runtime's commands", (*packageGuest).testOutside},
+		{"upgrade", (*packageGuest).testUpgrade},
+		{"a configuration that is refused", (*packageGuest).testBadConfig},
+		{"refused removal", (*packageGuest).testRefused},
+		{"forced removal", (*packageGuest).testForced},
+		{"remove", (*packageGuest).testRemove},
+		{"purge", (*packageGuest).testPurge},
+	} {
+		if !t.Run(part.name, func(t *testing.T) { p.guest = g.on(t); part.run(p) }) {
+			return // the next would stumble over what this one left
+		}
+	}
+}
+
+// packaged builds packages of a version and returns their paths by format.
+func packaged(t testing.TB, source, version string, umask int, formats ...string) map[string]string {
+	t.Helper()
+	dir := t.TempDir()
+	cmd := exec.Command("sh", append([]string{"-c", fmt.Sprintf(`umask %04o; exec "$0" "$@"`, umask), source + "/scripts/package", dir, version}, formats...)...)
+	cmd.Env = append(os.Environ(), "SOURCE_DATE_EPOCH=1700000000", fmt.Sprintf("TZ=UTC+%d", umask%12))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	var words bytes.Buffer
+	cmd.Stderr = &words
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("cannot build the packages: %v\n%s", err, words.String())
+	}
+	paths := map[string]string{}
+	for _, path := range strings.Fields(string(out)) {
+		paths[strings.TrimPrefix(filepath.Ext(path), ".")] = path
+	}
+	return paths
+}
+
+// testReproducible: the same source in another directory, with other times and
+// modes, makes the same bytes.
+func testReproducible(t *testing.T, first map[string]string) {
+	copied := t.TempDir()
+	entries, err := os.ReadDir("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if slices.Contains([]string{".git", "bin", "dist"}, e.Name()) {
+			continue
+		}
+		if out, err := exec.Command("sh", "-c", `umask 077; exec cp -r "$0" "$1"`, "../../"+e.Name(), copied).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	again := packaged(t, copied, "1.0.0", 0o077)
+	for _, format := range []string{"deb", "rpm"} {
+		if a, b := sum(t, first[format]), sum(t, again[format]); a != b || filepath.Base(first[format]) != filepath.Base(again[format]) {
+			t.Errorf("the two builds of the %s differ: %s is %s, %s is %s", format, first[format], a, again[format], b)
+		}
+	}
+}
+
+func sum(t *testing.T, path string) string {
+	t.Helper()
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("%x", sha256.Sum256(raw))
+}
+
+// packageFiles are in both packages, with their modes.
+var packageFiles = map[string]string{
+	"/usr/bin/volagent":                                                "-rwxr-xr-x",
+	"/usr/bin/volctl":                                                  "-rwxr-xr-x",
+	"/usr/sbin/mount.csi -> ../bin/volctl":                             "l",
+	"/usr/sbin/umount.csi -> ../bin/volctl":                            "l",
+	"/usr/lib/systemd/system/volagent.service":                         "-rw-r--r--",
+	"/usr/lib/sysusers.d/volagent.conf":                                "-rw-r--r--",
+	"/usr/lib/tmpfiles.d/volagent.conf":                                "-rw-r--r--",
+	"/etc/volagent/volagent.yaml":                                      "-rw-r--r--",
+	"/etc/volagent/plugins.d":                                          "drwxr-xr-x",
+	"/etc/volagent/volumes.d":                                          "drwx------",
+	"/etc/containers/containers.conf.d/50-volagent.conf":               "-rw-r--r--",
+	"/usr/share/man/man8/volagent.8.gz":                                "-rw-r--r--",
+	"/usr/share/man/man8/volctl-volume-claim.8.gz":                     "-rw-r--r--",
+	"/usr/share/man/man8/mount.csi.8.gz":                               "-rw-r--r--",
+	"/usr/share/bash-completion/completions/volctl":                    "-rw-r--r--",
+	"/usr/share/fish/vendor_completions.d/volctl.fish":                 "-rw-r--r--",
+	"/usr/share/doc/volagent/third-party-licenses.gz":                  "-rw-r--r--",
+	"/usr/share/doc/volagent/examples/plugins.d/hostpath.yaml.example": "-rw-r--r--",
+}
+
+// testPackageFiles: both packages have the same files and the same scripts, all of
+// root's and as old as the source, and keep what people changed in /etc.
+func testPackageFiles(t *testing.T, paths map[string]string) {
+	listed := map[string]string{"deb": output(t, "dpkg-deb", "-c", paths["deb"])}
+	conffiles := map[string]string{"deb": output(t, "dpkg-deb", "-I", paths["deb"], "conffiles")}
+	scripts := map[string]string{}
+	for _, name := range []string{"postinst", "prerm", "postrm"} {
+		scripts["deb"] += output(t, "dpkg-deb", "-I", paths["deb"], name)
+	}
+	if _, err := exec.LookPath("rpm"); err == nil {
+		query := func(args ...string) string {
+			return output(t, slices.Concat([]string{"rpm", "--dbpath", t.TempDir(), "-qp"}, args, []string{paths["rpm"]})...)
+		}
+		listed["rpm"] = query("--qf", "[%{FILEMODES:perms} %{FILEUSERNAME}/%{FILEGROUPNAME} %{FILESIZES} %{FILEMTIMES:date} %{FILENAMES} -> %{FILELINKTOS}\n]")
+		conffiles["rpm"] = query("--configfiles")
+		scripts["rpm"] = query("--qf", "%{POSTIN}\n%{PREUN}\n%{POSTUN}\n")
+		if strip := strings.NewReplacer("\n", ""); strip.Replace(scripts["rpm"]) != strip.Replace(scripts["deb"]) {
+			t.Errorf("the scripts of the rpm are\n%s\nand those of the deb\n%s", scripts["rpm"], scripts["deb"])
+		}
+		if bad := query("--qf", "[%{FILEFLAGS:fflags} %{FILENAMES}\n]"); strings.Count(bad, "cn /etc/") != 2 { // config, noreplace
+			t.Errorf("the flags of the rpm's files:\n%s", bad)
+		}
+	} else {
+		t.Log("no rpm here; scripts/setup test installs it")
+	}
+	for format, list := range listed {
+		has := map[string]string{} // name: mode
+		for line := range strings.Lines(list) {
+			if !strings.Contains(line, " root/root ") || !strings.Contains(line, "2023") {
+				t.Errorf("%s: %s", format, line)
+			}
+			path := strings.TrimSuffix(strings.TrimSpace(line[strings.Index(line, "/etc/")+strings.Index(line, "/usr/")+1:]), " ->")
+			has[strings.TrimSuffix(path, "/")] = strings.Fields(line)[0]
+		}
+		for path, mode := range packageFiles {
+			if !strings.HasPrefix(has[path], mode) || mode == "" {
+				t.Errorf("%s: %s has mode %q", format, path, has[path])
+			}
+		}
+		if c := conffiles[format]; c != "/etc/containers/containers.conf.d/50-volagent.conf\n/etc/volagent/volagent.yaml\n" {
+			t.Errorf("%s: the configuration files are %q", format, c)
+		}
+	}
+}
+
+func output(t testing.TB, args ...string) string {
+	t.Helper()
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Env = append(os.Environ(), "LC_ALL=C", "TZ=UTC")
+	var words bytes.Buffer
+	cmd.Stderr = &words
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %v: %s", args, err, words.String())
+	}
+	return string(out)
+}
+
+// packageGuest is the guest, and what its volumes were when they were made.
+type packageGuest struct {
+	*guest
+	writers []*scribe
+	plugins map[string]string // pids
+	mounts  string
+}
+
+// agentPID is the agent's process.
+func (p *packageGuest) agentPID() string {
+	p.t.Helper()
+	return p.run("systemctl", "show", "-p", "MainPID", "--value", "volagent")
+}
+
+// volumeMounts are the mounts of volumes, as process 1 sees them.
+func (p *packageGuest) volumeMounts() string {
+	p.t.Helper()
+	return p.run("grep", "/var/lib/volagent/csi/", "/proc/1/mountinfo")
+}
+
+// untouched asserts that no plugin, no mount and no writer was touched.
+func (p *packageGuest) untouched(after string) {
+	p.t.Helper()
+	for id, was := range p.plugins {
+		if r := p.try("test", "-d", "/proc/"+was); r.code != 0 {
+			p.t.Errorf("after %s: the process of plugin %s is gone", after, id)
+		}
+	}
+	if now := p.volumeMounts(); now != p.mounts {
+		p.t.Errorf("after %s the mounts are\n%s\nand were\n%s", after, now, p.mounts)
+	}
+	for _, w := range p.writers {
+		w.on(p.guest).goesOn()
+	}
+}
+
+// on is the scribe for a part of the test.
+func (l *scribe) on(g *guest) *scribe { return &scribe{g: g, unit: l.unit, file: l.file} }
+
+func (p *packageGuest) testInstall() {
+	p.run("dpkg", "-i", "/root/1.deb")
+	p.run("systemctl", "is-enabled", "volagent.service")
+	p.run("systemctl", "is-active", "volagent.service")
+	if v := p.run("volctl", "status", "-o", "go-template={{.version}}"); v != "1.0.0" {
+		p.t.Errorf("version %q runs", v)
+	}
+	if s := p.run("stat", "-c", "%F %a %U:%G", "/run/volagent/volagent.sock"); s != "socket 660 root:volagent" {
+		p.t.Errorf("the socket is %q", s)
+	}
+	if to := p.run("readlink", "-f", "/sbin/mount.csi"); to != "/usr/bin/volctl" {
+		p.t.Errorf("mount(8) finds %s", to)
+	}
+	p.run("bash", "-n", "/usr/share/bash-completion/completions/volctl")
+	pages, err := filepath.Glob(filepath.Join(p.root, "usr/share/man/man8/*.8.gz"))
+	if err != nil || len(pages) < 40 {
+		p.t.Errorf("%d pages, %v", len(pages), err)
+	}
+	if _, err := exec.LookPath("man"); err == nil {
+		for _, page := range []string{"volctl-volume-claim", "mount.csi"} {
+			if text := output(p.t, "man", "-l", filepath.Join(p.root, "usr/share/man/man8", page+".8.gz")); !strings.Contains(text, "\nSEE ALSO\n") {
+				p.t.Errorf("the page of %s is\n%s", page, text)
+			}
+		}
+		// One names another page, which groff alone does not find.
+		pages = slices.DeleteFunc(pages, func(page string) bool { return filepath.Base(page) == "umount.csi.8.gz" })
+		said, err := exec.Command("sh", append([]string{"-c", `zcat "$@" | groff -man -Kutf8 -Tutf8 -ww -z`, "sh"}, pages...)...).CombinedOutput()
+		if err != nil || len(said) > 0 {
+			p.t.Errorf("the pages are not right: %v\n%s", err, said)
+		}
+	}
+}
+
+// testSandbox: the agent is restricted, its plugins are not, and all that it
+// mounts is mounted on the host: a directory, a disk image, and FUSE.
+func (p *packageGuest) testSandbox() {
+	env, err := csitest.Config{Base: "/var/lib/fuse", DriverName: "fuse.example.com", AnyVolume: true, Stage: true, Fuse: true}.Environment()
+	p.must(err)
+	p.write("etc/volagent/plugins.d/fuse.yaml", fmt.Sprintf("id: fuse\nexec:\n  command: [/usr/bin/csitest]\n  env:\n    CSITEST_CONFIG: '%s'\n",
+		strings.TrimPrefix(env[0], "CSITEST_CONFIG=")))
+	p.await("its file to be read", func() bool { return p.try("volctl", "plugin", "status", "fuse").code == 0 })
+	p.plugins = map[string]string{"fuse": p.ready("fuse"), "local": p.ready("local")}
+	for _, args := range [][]string{{"dir"}, {"image", "--size", "32MiB", "--param", "type=image"}} {
+		p.run(append([]string{"volctl", "volume", "create", "--plugin", "local"}, args...)...)
+		path := p.run("volctl", "volume", "claim", args[0], "--alloc", "a", "--owner", "none")
+		p.writers = append(p.writers, p.writes(args[0], path))
+	}
+	p.writers = append(p.writers, p.claim("fuse", "fusevol"))
+	p.mounts = p.volumeMounts()
+	for _, want := range []string{"per-alloc/a/dir ", "per-alloc/a/image ", "per-alloc/a/fusevol ", " ext4 /dev/loop", " fuse"} {
+		if !strings.Contains(p.mounts, want) {
+			p.t.Errorf("process 1 sees no %q in\n%s", want, p.mounts)
+		}
+	}
+	if agent, host := p.run("readlink", "/proc/"+p.agentPID()+"/ns/mnt"), p.run("readlink", "/proc/1/ns/mnt"); agent != host {
+		p.t.Errorf("the agent is in mount namespace %s, the host in %s", agent, host)
+	}
+	free := p.restrictions("1")
+	if r := p.restrictions(p.agentPID()); r == free || !strings.Contains(r, "NoNewPrivs:\t1") || !strings.Contains(r, "Seccomp:\t2") {
+		p.t.Errorf("the agent's restrictions are %q", r)
+	}
+	for id, pid := range p.plugins {
+		if r := p.restrictions(pid); r != free {
+			p.t.Errorf("the restrictions of plugin %s are %q, and not %q", id, r, free)
+		}
+	}
+	if out := p.try("journalctl", "-u", "volagent", "-p", "warning", "-o", "cat").out; strings.Contains(out, "not permitted") || strings.Contains(out, "denied") {
+		p.t.Errorf("the agent was kept from something:\n%s", out)
+	}
+}
+
+func (p *packageGuest) restrictions(pid string) string {
+	p.t.Helper()
+	return p.run("grep", "-E", "^(NoNewPrivs|Seccomp|CapBnd):", "/proc/"+pid+"/status")
+}
+
+// testOutside: what a container runtime's command starts inherits nothing of the
+// agent's, its words reach the agent, and it ends with the agent.
+func (p *packageGuest) testOutside() {
+	p.write("usr/bin/podman", `#!/bin/sh
+grep -E '^(NoNewPrivs|Seccomp|CapBnd):' /proc/self/status >/run/podman-status
+case $1 in
+image) echo sha256:1 ;;
+container) echo "Error: no such container" >&2; exit 125 ;;
+run) [ ! -e /run/hang ] || exec sleep 7778; echo "Error: the words of run" >&2; exit 125 ;;
+esac
+`)
+	p.run("chmod", "755", "/usr/bin/podman")
+	p.write("etc/volagent/plugins.d/boxed.yaml", "id: boxed\ncontainer: {runtime: podman, image: localhost/none}\n")
+	p.await("podman's words", func() bool {
+		r := p.try("volctl", "plugin", "status", "boxed", "-o", "go-template={{.reason}}")
+		return strings.Contains(r.out, "podman run failed: the words of run")
+	})
+	if r, free := p.run("cat", "/run/podman-status"), p.restrictions("1"); r != free {
+		p.t.Errorf("the restrictions of podman are %q, and not %q", r, free)
+	}
+	p.write("run/hang", "")
+	hung := func() bool { return p.try("sh", "-c", "grep -ls '[7]778' /proc/[0-9]*/cmdline").out != "" }
+	p.run("volctl", "plugin", "start", "boxed", "--no-wait")
+	p.await("a podman that hangs", hung)
+	p.run("systemctl", "restart", "volagent")
+	p.run("rm", "/run/hang", "/etc/volagent/plugins.d/boxed.yaml")
+	p.await("its end", func() bool { return !hung() })
+	p.await("its plugin's", func() bool { return p.try("volctl", "plugin", "status", "boxed").code != 0 })
+	if left := p.run("systemctl", "list-units", "--all", "--no-legend", "--plain", "volagent-run-*"); left != "" {
+		p.t.Errorf("services are left: %s", left)
+	}
+	p.run("rm", "/usr/bin/podman")
+}
+
+// testUpgrade: the agent is another one, and nothing else.
+func (p *packageGuest) testUpgrade() {
+	was := p.agentPID()
+	p.run("dpkg", "-i", "/root/2.deb")
+	if v, pid := p.run("volctl", "status", "-o", "go-template={{.version}}"), p.agentPID(); v != "2.0.0" || pid == was {
+		p.t.Errorf("version %q runs as process %s, which was %s", v, pid, was)
+	}
+	for id, was := range p.plugins {
+		if pid := p.ready(id); pid != was {
+			p.t.Errorf("plugin %s was process %s and is %s", id, was, pid)
+		}
+	}
+	p.untouched("an upgrade")
+	// And one by an administrator who does not want it to run.
+	p.run("systemctl", "disable", "--now", "--quiet", "volagent.service")
+	p.run("dpkg", "-i", "/root/2.deb")
+	if r := p.try("systemctl", "is-enabled", "volagent.service"); strings.TrimSpace(r.out) != "disabled" || p.agentPID() != "0" {
+		p.t.Errorf("an agent that was disabled is %s, process %s", r.out, p.agentPID())
+	}
+	p.run("systemctl", "enable", "--now", "--quiet", "volagent.service")
+	p.untouched("an upgrade with no agent")
+}
+
+// testBadConfig: an agent that runs is not taken away for one that will not.
+func (p *packageGuest) testBadConfig() {
+	good, was := p.run("cat", "/etc/volagent/volagent.yaml"), p.agentPID()
+	p.write("etc/volagent/volagent.yaml", good+"\nno_such_key: 1\n")
+	r := p.try("dpkg", "-i", "/root/2.deb")
+	if r.code != 0 || !strings.Contains(r.err, `unknown key "no_such_key"`) || !strings.Contains(r.err, "systemctl restart volagent") || p.agentPID() != was {
+		p.t.Errorf("exit %d, process %s, which was %s\n%s%s", r.code, p.agentPID(), was, r.out, r.err)
+	}
+	p.write("etc/volagent/volagent.yaml", good+"\n")
+	p.untouched("a configuration that is refused")
+}
+
+// testRefused: nothing is removed, by dpkg or rpm, under volumes that are in use,
+// also when the agent does not run; and all goes on.
+func (p *packageGuest) testRefused() {
+	was := p.agentPID()
+	refused := func(args ...string) {
+		p.t.Helper()
+		r := p.try(args...)
+		for _, words := range []string{`volume "dir" is claimed by "a"`, "volctl volume detach dir a", "volctl volume detach fusevol a", "volctl node drain", "VOLAGENT_FORCE_REMOVE=1"} {
+			if r.code == 0 || !strings.Contains(r.err, words) {
+				p.t.Errorf("%v: exit %d, and does not say %q:\n%s%s", args, r.code, words, r.out, r.err)
+			}
+		}
+		p.untouched(strings.Join(args, " "))
+	}
+	refused("dpkg", "-r", "volagent")
+	refused("dpkg", "-P", "volagent")
+	refused("sh", "/var/lib/dpkg/info/volagent.prerm", "0") // as rpm does
+	if s := p.run("dpkg-query", "-W", "-f", "${Status}", "volagent"); s != "install ok installed" && s != "deinstall ok installed" && s != "purge ok installed" {
+		p.t.Errorf("the package is %q", s)
+	}
+	if p.agentPID() != was {
+		p.t.Error("it is another agent")
+	}
+	p.run("sh", "-c", "systemctl stop volagent.service $(cd /usr/lib/systemd/system && ls | grep '^volagent.*[.]socket$')")
+	refused("dpkg", "-r", "volagent")
+	p.run("systemctl", "start", "volagent")
+	for id, was := range p.plugins {
+		if pid := p.ready(id); pid != was {
+			p.t.Errorf("plugin %s was process %s and is %s", id, was, pid)
+		}
+	}
+}
+
+// testForced: forced, only the agent goes. The next one finds all as it was.
+func (p *packageGuest) testForced() {
+	p.run("env", "VOLAGENT_FORCE_REMOVE=1", "dpkg", "-r", "volagent")
+	if pid := p.agentPID(); pid != "" && pid != "0" {
+		p.t.Errorf("an agent runs: %s", pid)
+	}
+	p.untouched("a forced removal")
+	if r := p.try("dpkg", "-P", "volagent"); r.code == 0 || !strings.Contains(r.err, "not purged") || !strings.Contains(r.err, "per-alloc/a/dir") {
+		p.t.Errorf("a purge of what is mounted: exit %d\n%s%s", r.code, r.out, r.err)
+	}
+	p.run("test", "-e", "/var/lib/volagent/state.db")
+	p.untouched("a refused purge")
+	p.run("dpkg", "-i", "/root/2.deb")
+	p.run("systemctl", "is-enabled", "volagent.service")
+	for id, was := range p.plugins {
+		if pid := p.ready(id); pid != was {
+			p.t.Errorf("plugin %s was process %s and is %s", id, was, pid)
+		}
+	}
+	p.untouched("a new installation")
+}
+
+// testRemove: with nothing in use nothing of it runs any more, and all is
+// remembered for the next installation.
+func (p *packageGuest) testRemove() {
+	for _, w := range p.writers {
+		p.run("systemctl", "stop", w.unit)
+	}
+	for _, v := range []string{"dir", "image", "fusevol"} {
+		p.run("volctl", "volume", "detach", v, "a")
+	}
+	p.run("dpkg", "-r", "volagent")
+	p.gone()
+	if r := p.try("systemctl", "is-enabled", "volagent.service"); r.code == 0 {
+		p.t.Errorf("the service is still %s", r.out)
+	}
+	p.run("dpkg", "-i", "/root/2.deb")
+	p.run("systemctl", "is-enabled", "volagent.service")
+	for id := range p.plugins { // not stopped for good
+		p.ready(id)
+	}
+	if v := p.run("volctl", "volume", "list", "-q"); v != "dir\nfusevol\nimage" {
+		p.t.Errorf("the next agent knows of %q", v)
+	}
+}
+
+// gone asserts that nothing of the agent and its plugins runs or is mounted.
+func (p *packageGuest) gone() {
+	p.t.Helper()
+	if r := p.try("pidof", "volagent", "csitest"); r.out != "" {
+		p.t.Errorf("there are processes left: %s", r.out)
+	}
+	if r := p.try("grep", "/var/lib/volagent", "/proc/1/mountinfo"); r.code == 0 {
+		p.t.Errorf("there are mounts left: %s", r.out)
+	}
+	if r := p.run("systemctl", "list-units", "--all", "--no-legend", "--plain", "volagent*.service", "volagent*.socket"); r != "" {
+		p.t.Errorf("there are units left: %s", r)
+	}
+}
+
+// testPurge: what is remembered goes, file by file; data of volumes does not.
+func (p *packageGuest) testPurge() {
+	p.run("dpkg", "-r", "volagent")
+	p.run("mkdir", "-p", "/srv/guarded", "/var/lib/volagent/csi/strange")
+	p.run("chattr", "+i", "/srv/guarded")
+	p.run("sh", "-c", "echo guard /srv/guarded >>/var/lib/volagent/removed")
+	p.run("mount", "-t", "tmpfs", "none", "/var/lib/volagent/csi/strange")
+	r := p.try("dpkg", "-P", "volagent")
+	if r.code == 0 || !strings.Contains(r.err, "/var/lib/volagent/csi/strange") {
+		p.t.Errorf("a purge of what is mounted: exit %d\n%s%s", r.code, r.out, r.err)
+	}
+	p.run("test", "-e", "/var/lib/volagent/state.db")
+	p.run("umount", "/var/lib/volagent/csi/strange")
+	data := p.run("sh", "-c", "find /var/lib/volagent/plugins/local -name log")
+	if data == "" {
+		p.t.Error("there is no data to lose")
+	}
+	r = p.try("dpkg", "-P", "volagent")
+	if r.code != 0 || !strings.Contains(r.out, "kept, because it may be somebody's data:\n  /var/lib/volagent/plugins/local\n") {
+		p.t.Errorf("purge: exit %d\n%s%s", r.code, r.out, r.err)
+	}
+	for path := range strings.SplitSeq(data, "\n") {
+		p.run("test", "-s", path)
+	}
+	if left := p.run("sh", "-c", "cd /var/lib/volagent && find . -maxdepth 3"); left != ".\n./plugins\n./plugins/local\n./plugins/local/state" {
+		p.t.Errorf("there is left:\n%s", left)
+	}
+	p.run("touch", "/srv/guarded/x")
+	if r := p.try("ls", "-A", "/etc/volagent", "/run/volagent"); strings.TrimSpace(r.out) != "/etc/volagent:\nplugins.d" {
+		p.t.Errorf("there is left: %s", r.out)
+	}
+	p.gone()
+}
