@@ -80,6 +80,8 @@ type agent struct {
 	secrets secret.Resolver
 	socket  net.Listener
 	down    chan struct{} // closed when the host goes down
+
+	runtimes runtimes
 }
 
 // Run runs the agent until ctx ends. It starts what the configuration says,
@@ -154,7 +156,7 @@ func (a *agent) wire(seams Seams) error {
 	if a.plugins, err = a.newSupervisor(seams, host); err != nil {
 		return err
 	}
-	owners := owner.New(owner.Options{Boot: host.Boot(), Log: a.log.Named("owner"), Bus: a.systemd, Mounts: host})
+	owners := owner.New(owner.Options{Boot: host.Boot(), Log: a.log.Named("owner"), Bus: a.systemd, Mounts: host, References: a.db.references})
 	if err := owners.Open(); err != nil {
 		return err
 	}
@@ -192,7 +194,10 @@ func (a *agent) wire(seams Seams) error {
 	})
 	passed := inherit(a.log)
 	defer passed.close(a.log)
-	a.socket, err = passed.api(a.c.Socket, gid)
+	if a.runtimes, err = a.newRuntimes(claims, plugins, host, passed); err != nil {
+		return err
+	}
+	a.socket, err = passed.open(a.c.Socket, gid, apiMode)
 	return err
 }
 
@@ -231,7 +236,7 @@ func (a *agent) serve(ctx context.Context, fl *pflag.FlagSet) error {
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	var wg sync.WaitGroup
-	failed := make(chan error, 2)
+	failed := make(chan error, 3)
 	background := func(fn func() error) {
 		wg.Go(func() {
 			if err := fn(); err != nil {
@@ -240,10 +245,15 @@ func (a *agent) serve(ctx context.Context, fl *pflag.FlagSet) error {
 		})
 	}
 	background(func() error { return a.server.Serve(a.socket) })
+	if a.runtimes.socket != nil {
+		background(func() error { return a.runtimes.server.Serve(a.runtimes.socket) })
+	}
 	if a.halt == "" { // else plugins started here would mount where nobody sees it
 		// Who ended while no agent ran gets nothing mounted again.
 		a.reaper.pass(running)
 		wg.Go(func() { a.reaper.run(running) })
+		wg.Go(func() { a.runtimes.service.Run(running) })
+		wg.Go(func() { a.warnDeadlocks(running) })
 		background(func() error { return a.plugins.Run(running) })
 		wg.Go(func() { a.db.notes.complete(running) })
 		wg.Go(func() { a.recoverTests(running) })
@@ -270,6 +280,9 @@ func (a *agent) serve(ctx context.Context, fl *pflag.FlagSet) error {
 	within(answerWithin, func(ctx context.Context) {
 		if err := a.server.Close(ctx); err != nil {
 			a.log.Warn("cannot close the API socket", "error", err)
+		}
+		if err := a.runtimes.server.Close(ctx); err != nil {
+			a.log.Warn("cannot close the socket of docker and podman", "error", err)
 		}
 	})
 	within(patience, a.stopQueue)

@@ -44,6 +44,8 @@ type Config struct {
 	// MetricsAddress is host:port where everybody may scrape; empty is nowhere but on
 	// the socket.
 	MetricsAddress string `mapstructure:"metrics_address"`
+	// DockerSocket is where docker and podman find their volume plugin; empty: nowhere.
+	DockerSocket string `mapstructure:"docker_socket"`
 }
 
 // setting is one key of the configuration.
@@ -63,6 +65,7 @@ var settings = []setting{
 	{"log_format", "text", "text or json", true},
 	{"stats_interval", "0", "how often plugins are asked how mounted volumes are; 0 is never", false},
 	{"metrics_address", "", "host:port where everybody may read the metrics (default: only on the socket)", false},
+	{"docker_socket", "", "path of the socket for docker and podman; empty is none", false},
 }
 
 func flagName(key string) string { return strings.ReplaceAll(key, "_", "-") }
@@ -205,10 +208,33 @@ func (c *Config) check() error {
 	if longest := filepath.Join(c.RuntimeDir, "plugins", strings.Repeat("x", 24), "csi.sock"); len(longest) > maxSocket {
 		return volume.Errorf(volume.ErrInvalid, "runtime_dir %s is too long: sockets below it could have %d bytes, and %d is what a socket address takes", c.RuntimeDir, len(longest), maxSocket)
 	}
+	if err := c.checkDockerSocket(); err != nil {
+		return err
+	}
 	if len(c.Socket) > maxSocket {
 		return volume.Errorf(volume.ErrInvalid, "socket %s has %d bytes, and %d is what a socket address takes", c.Socket, len(c.Socket), maxSocket)
 	}
 	return volmgr.CheckRoot(c.mountRoot())
+}
+
+// checkDockerSocket refuses what is no path of a socket for docker: it finds plugins by
+// the names of the files in one directory.
+func (c *Config) checkDockerSocket() error {
+	path := c.DockerSocket
+	switch {
+	case path == "":
+		return nil
+	case !filepath.IsAbs(path):
+		return volume.Errorf(volume.ErrInvalid, "docker_socket %q is not an absolute path", path)
+	case len(path) > maxSocket:
+		return volume.Errorf(volume.ErrInvalid, "docker_socket %s has %d bytes, and %d is what a socket address takes", path, len(path), maxSocket)
+	case !strings.HasSuffix(path, ".sock"):
+		return volume.Errorf(volume.ErrInvalid, "docker_socket %s does not end in .sock, so docker would not find it", path).
+			WithHint("/run/docker/plugins/csi.sock")
+	case filepath.Clean(path) == filepath.Clean(c.Socket):
+		return volume.Errorf(volume.ErrInvalid, "docker_socket and socket are both %s", path)
+	}
+	return nil
 }
 
 // leastStatsInterval spares plugins of remote storage, whose answers may be dear.
@@ -263,7 +289,7 @@ func (c *Config) describe(w io.Writer) error {
 	for _, kv := range [][2]string{
 		{"data_dir", c.DataDir}, {"runtime_dir", c.RuntimeDir}, {"socket", c.Socket}, {"socket_group", c.SocketGroup},
 		{"plugin_dir", c.PluginDir}, {"node_id", c.NodeID}, {"log_level", c.LogLevel}, {"log_format", c.LogFormat},
-		{"stats_interval", c.StatsInterval}, {"metrics_address", c.MetricsAddress},
+		{"stats_interval", c.StatsInterval}, {"metrics_address", c.MetricsAddress}, {"docker_socket", c.DockerSocket},
 	} {
 		if _, err := fmt.Fprintf(w, "%s: %q\n", kv[0], kv[1]); err != nil {
 			return err

@@ -39,6 +39,7 @@ func (a *agent) describe() api.Node {
 	n.Problems = append(n.Problems, a.unscraped()...)
 	n.Problems = append(n.Problems, a.debts()...)
 	n.Problems = append(n.Problems, a.cutTests()...)
+	n.Problems = append(n.Problems, a.deadlocks()...)
 	n.Pending = pending(a.db.Volumes(), a.db.Snapshots())
 	return n
 }

@@ -77,41 +77,47 @@ func (s *sockets) close(log hclog.Logger) {
 	s.left = nil
 }
 
-// api is the API socket: systemd's if it opened one there, else one of our own. Either
-// way it gets mode 0660, owned by root and the group.
-func (s *sockets) api(path string, gid int) (*net.UnixListener, error) {
+// Modes of the sockets: the API's is its group's, too.
+const (
+	apiMode     = 0o660
+	runtimeMode = 0o600
+)
+
+// open is the socket at a path: systemd's if it opened one there, else one of our own.
+// Either way it gets the mode, and is owned by root and the group.
+func (s *sockets) open(path string, gid int, mode os.FileMode) (*net.UnixListener, error) {
 	l, ok := s.take(path)
 	if !ok {
-		return listen(path, gid)
+		return listen(path, gid, mode)
 	}
-	if err := admit(path, gid); err != nil {
+	if err := admit(path, gid, mode); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
 	return l, nil
 }
 
-// admit says who may connect to the API socket.
-func admit(path string, gid int) error {
-	if err := errors.Join(os.Chown(path, -1, gid), os.Chmod(path, 0o660)); err != nil {
-		return fmt.Errorf("cannot set who may use the API socket: %w", err)
+// admit says who may connect to a socket.
+func admit(path string, gid int, mode os.FileMode) error {
+	if err := errors.Join(os.Chown(path, -1, gid), os.Chmod(path, mode)); err != nil {
+		return fmt.Errorf("cannot set who may use the socket: %w", err)
 	}
 	return nil
 }
 
-// listen opens the API socket with mode 0660, owned by root and the group. A
+// listen opens a socket with a mode, owned by root and the group. A
 // socket that nobody answers on is left over from a crash and is replaced; one
 // that answers belongs to another agent.
-func listen(path string, gid int) (*net.UnixListener, error) {
+func listen(path string, gid int, mode os.FileMode) (*net.UnixListener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("cannot make the directory of the socket: %w", err)
 	}
 	if c, err := net.Dial("unix", path); err == nil {
 		return nil, errors.Join(volume.Errorf(volume.ErrRefused, "another agent answers on %s", path).
-			WithHint("stop it, or give this one another --socket"), c.Close())
+			WithHint("stop it, or give this one another socket"), c.Close())
 	} else if errors.Is(err, syscall.ECONNREFUSED) {
 		// So does a file that is no socket; that is somebody's.
 		if info, err := os.Lstat(path); err == nil && info.Mode()&os.ModeSocket == 0 {
-			return nil, volume.Errorf(volume.ErrInvalid, "%s is there and is no socket", path).WithHint("give another --socket")
+			return nil, volume.Errorf(volume.ErrInvalid, "%s is there and is no socket", path).WithHint("give another path for the socket")
 		}
 		if err := os.Remove(path); err != nil {
 			return nil, fmt.Errorf("cannot remove the socket of an earlier run: %w", err)
@@ -122,9 +128,9 @@ func listen(path string, gid int) (*net.UnixListener, error) {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	syscall.Umask(old)
 	if err != nil {
-		return nil, fmt.Errorf("cannot listen on the API socket: %w", err)
+		return nil, fmt.Errorf("cannot listen on %s: %w", path, err)
 	}
-	if err := admit(path, gid); err != nil {
+	if err := admit(path, gid, mode); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
 	return l, nil

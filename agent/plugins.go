@@ -226,6 +226,9 @@ func (p pluginSet) show(st supervisor.Status) api.Plugin {
 		NodesHealthy: st.Nodes.Healthy, NodesExpected: st.Nodes.Expected,
 		Warnings: st.Warnings,
 	}
+	if words := p.deadlock(st); words != "" {
+		out.Warnings = append(slices.Clone(out.Warnings), words)
+	}
 	for _, part := range st.Parts {
 		out.Parts = append(out.Parts, showPart(part))
 	}

@@ -49,6 +49,11 @@ func ownerText(c *api.Claim) string {
 		} else if how == api.OwnerRunning {
 			how = ""
 		}
+	case api.OwnerRuntime:
+		who, how = o.Runtime, fmt.Sprintf("%d containers", o.References)
+		if o.References == 1 {
+			how = "1 container"
+		}
 	default:
 		return dash(o.Kind)
 	}

@@ -88,6 +88,11 @@ func (s *state) check() error {
 			note("snapshot %q: %w", i.Name, err)
 		}
 	}
+	for key, v := range s.runtimes {
+		if err := errors.Join(v.Check(), unless(v.Key() == key, "it is stored under %q", key)); err != nil {
+			note("volume %q of %s: %w", v.Name, v.Runtime, err)
+		}
+	}
 	return errors.Join(errs...)
 }
 

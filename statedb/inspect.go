@@ -25,6 +25,8 @@ type Snapshot struct {
 	Registered []volume.PluginDefinition
 	// Snapshots have not been seen to be finished.
 	Snapshots []volume.SnapshotIntent
+	// Runtimes are the volumes that container runtimes know.
+	Runtimes []volume.RuntimeVolume
 }
 
 // copies is how often a file that is being written to is copied before it
@@ -84,6 +86,7 @@ func inspect(src *os.File, lines []volume.Record) (s Snapshot, err error) {
 			Node: mem.node, Volumes: slices.Collect(maps.Values(mem.volumes)),
 			Plugins: slices.Collect(maps.Values(mem.plugins)), Debts: slices.Collect(maps.Values(mem.debts)),
 			Registered: slices.Collect(maps.Values(mem.registered)), Snapshots: slices.Collect(maps.Values(mem.snapshots)),
+			Runtimes: slices.Collect(maps.Values(mem.runtimes)),
 		}
 		return err
 	})

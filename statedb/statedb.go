@@ -19,6 +19,9 @@
 //	snapshots
 //	  <driver> 0x00 <snapshot or group> 0x00 <name>   volume.SnapshotIntent: one that was to be
 //	                              made and has not been seen to be finished; the first one makes the bucket
+//	runtimes
+//	  <runtime> 0x00 <name>       volume.RuntimeVolume: a volume that a container runtime knows by
+//	                              that name, and who uses it; the first one makes the bucket
 //	debts
 //	  <driver> 0x00 <external id> Debt: what a forced deregister left undone
 //
@@ -291,6 +294,21 @@ func (db *DB) Snapshots() []volume.SnapshotIntent {
 	db.mu.RLock()
 	defer db.mu.RUnlock()
 	return slices.Collect(maps.Values(db.mem.snapshots))
+}
+
+// RuntimeVolume returns a volume as a container runtime knows it.
+func (db *DB) RuntimeVolume(runtime, name string) (volume.RuntimeVolume, bool) {
+	db.mu.RLock()
+	defer db.mu.RUnlock()
+	v, ok := db.mem.runtimes[volume.RuntimeKey(runtime, name)]
+	return v, ok
+}
+
+// RuntimeVolumes returns those of all runtimes, in no order.
+func (db *DB) RuntimeVolumes() []volume.RuntimeVolume {
+	db.mu.RLock()
+	defer db.mu.RUnlock()
+	return slices.Collect(maps.Values(db.mem.runtimes))
 }
 
 // Debt returns what a forced deregister left of a storage volume.

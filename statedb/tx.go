@@ -18,6 +18,7 @@ type state struct {
 	// registered are definitions by registeredKey.
 	registered map[string]volume.PluginDefinition
 	snapshots  map[string]volume.SnapshotIntent // by their keys
+	runtimes   map[string]volume.RuntimeVolume  // by their keys
 }
 
 // changes is a set of changed keys with their new values; nil is a deletion.
@@ -29,6 +30,7 @@ type changes struct {
 
 	registered map[string]*volume.PluginDefinition
 	snapshots  map[string]*volume.SnapshotIntent
+	runtimes   map[string]*volume.RuntimeVolume
 }
 
 func newChanges() changes {
@@ -39,11 +41,12 @@ func newChanges() changes {
 
 		registered: map[string]*volume.PluginDefinition{},
 		snapshots:  map[string]*volume.SnapshotIntent{},
+		runtimes:   map[string]*volume.RuntimeVolume{},
 	}
 }
 
 func (c *changes) empty() bool {
-	return len(c.volumes)+len(c.plugins)+len(c.debts)+len(c.registered)+len(c.snapshots) == 0 && c.node == nil
+	return len(c.volumes)+len(c.plugins)+len(c.debts)+len(c.registered)+len(c.snapshots)+len(c.runtimes) == 0 && c.node == nil
 }
 
 // add lays later changes over c.
@@ -53,6 +56,7 @@ func (c *changes) add(later changes) {
 	maps.Copy(c.debts, later.debts)
 	maps.Copy(c.registered, later.registered)
 	maps.Copy(c.snapshots, later.snapshots)
+	maps.Copy(c.runtimes, later.runtimes)
 	if later.node != nil {
 		c.node = later.node
 	}
@@ -101,6 +105,7 @@ func (s *state) apply(c changes) {
 	put(s.debts, c.debts)
 	put(s.registered, c.registered)
 	put(s.snapshots, c.snapshots)
+	put(s.runtimes, c.runtimes)
 	if c.node != nil {
 		s.node = *c.node
 	}
@@ -272,6 +277,24 @@ func (tx *Tx) PutSnapshot(s volume.SnapshotIntent) { tx.own.snapshots[s.Key()] =
 
 // DeleteSnapshot forgets one.
 func (tx *Tx) DeleteSnapshot(key string) { tx.own.snapshots[key] = nil }
+
+// RuntimeVolume returns a volume as a container runtime knows it.
+func (tx *Tx) RuntimeVolume(runtime, name string) (volume.RuntimeVolume, bool) {
+	return value(volume.RuntimeKey(runtime, name), tx.base.runtimes, tx.past.runtimes, tx.own.runtimes)
+}
+
+// RuntimeVolumes returns those of all runtimes, in no order.
+func (tx *Tx) RuntimeVolumes() []volume.RuntimeVolume {
+	return merged(tx.base.runtimes, tx.past.runtimes, tx.own.runtimes)
+}
+
+// PutRuntimeVolume stores one.
+func (tx *Tx) PutRuntimeVolume(v volume.RuntimeVolume) { tx.own.runtimes[v.Key()] = &v }
+
+// DeleteRuntimeVolume forgets one.
+func (tx *Tx) DeleteRuntimeVolume(runtime, name string) {
+	tx.own.runtimes[volume.RuntimeKey(runtime, name)] = nil
+}
 
 // Debt returns what is owed for a storage volume.
 func (tx *Tx) Debt(driver, external string) (Debt, bool) {

@@ -323,6 +323,7 @@ func (db *DB) doubt(c changes) {
 	again(db.dirty.debts, c.debts, db.mem.debts)
 	again(db.dirty.registered, c.registered, db.mem.registered)
 	again(db.dirty.snapshots, c.snapshots, db.mem.snapshots)
+	again(db.dirty.runtimes, c.runtimes, db.mem.runtimes)
 	if c.node != nil {
 		db.dirty.node = &db.mem.node
 	}

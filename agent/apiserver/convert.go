@@ -274,12 +274,12 @@ func fromOwner(o api.Owner, p Peer) volume.Owner {
 
 // toOwner describes an owner as it is now.
 func toOwner(o volume.Owner, owners volume.Owners) api.Owner {
-	a := api.Owner{Kind: o.Kind, PID: o.PID, Unit: o.Unit, Invocation: o.Invocation}
+	a := api.Owner{Kind: o.Kind, PID: o.PID, Unit: o.Unit, Invocation: o.Invocation, Runtime: o.Runtime}
 	if !o.Mortal() {
 		return a
 	}
 	v := owners.View(o)
-	a.State, a.Command = string(v.Life), v.Command
+	a.State, a.Command, a.References = string(v.Life), v.Command, v.References
 	if o.Kind == volume.OwnerUnit {
 		a.PID = v.PID
 	}

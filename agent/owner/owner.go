@@ -33,6 +33,8 @@ type Options struct {
 	Bus *systemd.Bus
 	// Mounts tells of mounts that are owners; nil: no owner is one.
 	Mounts Mounts
+	// References counts the containers that refer to a runtime's volume. Nil: none do.
+	References func(o volume.Owner) int
 }
 
 // Watcher watches owners. Its methods are safe for concurrent use; Gone answers
@@ -44,6 +46,8 @@ type Watcher struct {
 	units *units
 	mnts  *mounts
 
+	references func(volume.Owner) int
+
 	keep   sync.Mutex // one Keep at a time
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
@@ -51,7 +55,10 @@ type Watcher struct {
 
 // New returns a watcher that watches nobody yet.
 func New(o Options) *Watcher {
-	w := &Watcher{boot: o.Boot, ended: make(chan struct{}, 1)}
+	w := &Watcher{boot: o.Boot, ended: make(chan struct{}, 1), references: o.References}
+	if w.references == nil {
+		w.references = func(volume.Owner) int { return 0 }
+	}
 	if o.Log == nil {
 		o.Log = hclog.NewNullLogger()
 	}
@@ -100,7 +107,7 @@ func (w *Watcher) tell() {
 // name it. One that has ended already is told as if it had ended now.
 func (w *Watcher) Watch(o volume.Owner) {
 	switch {
-	case !o.Mortal():
+	case !o.Mortal() || o.Kind == volume.OwnerRuntime:
 	case o.Boot != w.boot:
 		w.tell()
 	case o.Process():
@@ -131,8 +138,8 @@ func (w *Watcher) Keep(list func() []volume.Owner) {
 // Gone reports whether an owner is known to have ended.
 func (w *Watcher) Gone(o volume.Owner) bool {
 	switch {
-	case !o.Mortal():
-		return false
+	case !o.Mortal() || o.Kind == volume.OwnerRuntime:
+		return false // who knows that no container is left releases the claim
 	case o.Boot != w.boot:
 		return true
 	case o.Process():
@@ -149,6 +156,8 @@ func (w *Watcher) View(o volume.Owner) volume.OwnerView {
 	switch {
 	case !o.Mortal():
 		return volume.OwnerView{Life: volume.LifeRunning}
+	case o.Kind == volume.OwnerRuntime:
+		return volume.OwnerView{Life: volume.LifeRunning, References: w.references(o)}
 	case o.Boot != w.boot:
 		return volume.OwnerView{Life: volume.LifeGone}
 	case o.Kind == volume.OwnerMount && !o.Process():
@@ -178,7 +187,7 @@ func (w *Watcher) Check(ctx context.Context, owners []volume.Owner) {
 	asked := map[string]bool{}
 	for _, o := range owners {
 		switch {
-		case !o.Mortal() || o.Boot != w.boot:
+		case !o.Mortal() || o.Kind == volume.OwnerRuntime || o.Boot != w.boot:
 		case o.Process():
 			w.procs.check(processOf(o))
 		case o.Kind == volume.OwnerMount: // the kernel is asked each time
@@ -210,6 +219,11 @@ func (w *Watcher) Resolve(ctx context.Context, o volume.Owner) (volume.Owner, er
 			return o, err
 		}
 		o = volume.Owner{Kind: volume.OwnerUnit, Unit: unit, Invocation: invocation, Boot: w.boot}
+	case volume.OwnerRuntime:
+		if o.Runtime == "" || o.Volume == "" { // as in a request over the API
+			return o, volume.Errorf(volume.ErrInvalid, "only the volume plugin of a container runtime makes claims that belong to the runtime").
+				WithHint("docker run -v NAME:DIR")
+		}
 	default:
 		return o, volume.Errorf(volume.ErrInvalid, "unknown kind of owner %q; one of %s, %s, %s, %s", o.Kind, volume.OwnerPID, volume.OwnerUnit, volume.OwnerMount, volume.OwnerNone)
 	}

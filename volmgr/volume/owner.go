@@ -18,6 +18,8 @@ type Owner struct {
 	// Runtime is the container runtime, "docker" or "podman", whose containers refer to
 	// the volume.
 	Runtime string `json:"runtime,omitempty"`
+	// Volume is the name that the runtime knows the volume by.
+	Volume string `json:"volume,omitempty"`
 	// Boot is the boot id that a process or an invocation is of: none outlives it.
 	Boot string `json:"boot,omitempty"`
 	// Dir and Mount are where and what a claim's mount is. They are a keeper's alone
@@ -54,14 +56,17 @@ func (o Owner) String() string {
 			return fmt.Sprintf("pid %d, which mounts %s", o.PID, o.Dir)
 		}
 		return "the mount at " + o.Dir
+	case OwnerRuntime:
+		return o.Runtime
 	default:
 		return "no owner"
 	}
 }
 
-// Mortal reports whether the owner can end by itself.
+// Mortal reports whether there is somebody who would miss the claim: only an owner that is
+// gone, or force, lets it be released.
 func (o Owner) Mortal() bool {
-	return o.Kind == OwnerPID || o.Kind == OwnerUnit || o.Kind == OwnerMount
+	return o.Kind == OwnerPID || o.Kind == OwnerUnit || o.Kind == OwnerMount || o.Kind == OwnerRuntime
 }
 
 // Life is what is known of an owner.
@@ -80,6 +85,8 @@ type OwnerView struct {
 	// PID is the process, or the main process of a unit; 0 if there is none.
 	PID     int
 	Command string // of that process; empty if it cannot be told
+	// References are how many containers of a runtime refer to the volume.
+	References int
 }
 
 // Describe words an owner for a refusal.
@@ -94,8 +101,18 @@ func (o Owner) Describe(v OwnerView) string {
 		s += fmt.Sprintf(" (pid %d, %s)", v.PID, v.Command)
 	case o.Kind == OwnerUnit && v.PID != 0:
 		s += fmt.Sprintf(" (pid %d)", v.PID)
+	case o.Kind == OwnerRuntime:
+		s += ", " + Containers(v.References)
 	}
 	return s
+}
+
+// Containers counts containers in words.
+func Containers(n int) string {
+	if n == 1 {
+		return "1 container"
+	}
+	return fmt.Sprintf("%d containers", n)
 }
 
 // Owners tells who is alive. It answers from memory, and about a mount from the
@@ -138,6 +155,9 @@ func (c Claim) freedBy(id string) string {
 		return Command("umount %s", o.Dir)
 	case o.Kind == OwnerUnit:
 		return Command("systemctl stop %s, or unmount under it: ", c.Owner.Unit) + detach + " --force"
+	case o.Kind == OwnerRuntime:
+		return fmt.Sprintf("stop its containers (%s), or unmount under them: %s --force",
+			Command("%s ps --filter volume=%s", c.Owner.Runtime, c.Owner.Volume), detach)
 	default:
 		return detach
 	}

@@ -1,0 +1,87 @@
+package container
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// ended are the states in which a container uses no volume, and is not about to: one that
+// was just created may be.
+var ended = []string{"exited", "stopped", "dead", "removing"}
+
+// Using returns the names of the containers that use a volume of the runtime's, or may
+// be about to. An error is no answer.
+func (r Runtime) Using(ctx context.Context, volume string) (names []string, err error) {
+	args := []string{"ps", "--all", "--quiet", "--no-trunc", "--filter", "volume=" + volume}
+	if r.name == "podman" {
+		args = append(args, "--sync") // else a container whose monitor was killed runs for ever
+	}
+	out, err := r.run(ctx, command{args: args, limit: quick})
+	ids := strings.Fields(out)
+	if err != nil || len(ids) == 0 {
+		return nil, err
+	}
+	out, err = r.run(ctx, command{args: append([]string{"container", "inspect"}, ids...), limit: quick})
+	if err != nil {
+		return nil, err // one may have gone meanwhile; the next look tells
+	}
+	var all []struct {
+		Name  string
+		State struct{ Status string }
+	}
+	if err := json.Unmarshal([]byte(out), &all); err != nil || len(all) != len(ids) {
+		return nil, fmt.Errorf("cannot make sense of what %s says of %d containers: %d answers, %w", r.name, len(ids), len(all), err)
+	}
+	for _, c := range all {
+		if !slices.Contains(ended, c.State.Status) {
+			names = append(names, strings.TrimPrefix(c.Name, "/"))
+		}
+	}
+	return names, nil
+}
+
+// podmanTimeout is how long podman waits for an answer of a volume plugin, unless its
+// configuration says otherwise (containers.conf(5), volume_plugin_timeout).
+const podmanTimeout = 5 * time.Second
+
+var timeoutLine = regexp.MustCompile(`^\s*volume_plugin_timeout\s*=\s*"?([0-9]+)"?\s*(#.*)?$`)
+
+// PluginTimeout is how long podman waits for a volume plugin, as far as its files for the
+// host say so: the later one of them counts.
+func PluginTimeout() time.Duration {
+	files := []string{"/usr/share/containers/containers.conf", "/etc/containers/containers.conf"}
+	more, _ := filepath.Glob("/etc/containers/containers.conf.d/*.conf") // the pattern is good
+	files = append(files, more...)
+	if conf := os.Getenv("CONTAINERS_CONF"); conf != "" {
+		files = []string{conf}
+	}
+	return pluginTimeout(files)
+}
+
+func pluginTimeout(files []string) time.Duration {
+	timeout := podmanTimeout
+	for _, file := range files {
+		f, err := os.Open(file)
+		if err != nil {
+			continue // there need be none
+		}
+		for lines := bufio.NewScanner(f); lines.Scan(); {
+			if m := timeoutLine.FindStringSubmatch(lines.Text()); m != nil {
+				if n, err := strconv.Atoi(m[1]); err == nil && n > 0 && n < 1e6 {
+					timeout = time.Duration(n) * time.Second
+				}
+			}
+		}
+		_ = f.Close() // it was only read
+	}
+	return timeout
+}

@@ -1,0 +1,136 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/claim"
+	"github.com/volagent/volagent/agent/container"
+	"github.com/volagent/volagent/agent/dockervol"
+	"github.com/volagent/volagent/agent/spec"
+	"github.com/volagent/volagent/agent/supervisor"
+	"github.com/volagent/volagent/statedb"
+	"github.com/volagent/volagent/volmgr/mount"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// dockerLong and dockerShort are how long docker waits for its volume plugins: to create
+// and to mount a volume, and for all else.
+const (
+	dockerLong  = 2 * time.Minute
+	dockerShort = time.Minute
+)
+
+// runtimes serves the container runtimes. With no socket configured it only cleans up
+// after them.
+type runtimes struct {
+	service *dockervol.Service
+	server  *dockervol.Server
+	socket  net.Listener // nil: not served
+}
+
+// newRuntimes opens the socket of the volume plugin, if there is to be one.
+func (a *agent) newRuntimes(claims *claim.Service, plugins pluginSet, host *mount.Host, passed *sockets) (r runtimes, err error) {
+	r.service = &dockervol.Service{
+		Store: runtimeStore{a.db}, Claims: claims, Volumes: a.volumes, Plugins: plugins,
+		Containers: runtimeCommands{a.plugins.Outside}, Mounts: host, Size: spec.ParseSize, Patience: patience,
+		Events: a.events.Add, Log: a.log.Named("runtime"),
+	}
+	r.server = dockervol.NewServer(r.service)
+	if a.c.DockerSocket == "" {
+		return r, nil
+	}
+	if r.socket, err = passed.open(a.c.DockerSocket, 0, runtimeMode); err != nil {
+		return r, fmt.Errorf("cannot serve docker and podman at docker_socket: %w", err)
+	}
+	return r, nil
+}
+
+// patience leaves a runtime time to take in the answer before it gives up.
+func patience(runtime string) dockervol.Patience {
+	if runtime == volume.RuntimePodman {
+		t := container.PluginTimeout()
+		t -= max(t/10, 500*time.Millisecond)
+		return dockervol.Patience{Long: t, Short: t}
+	}
+	return dockervol.Patience{Long: dockerLong - 10*time.Second, Short: dockerShort - 10*time.Second}
+}
+
+// runtimeCommands asks the runtimes by their own commands.
+type runtimeCommands struct{ via container.Via }
+
+// Using names the containers that use a volume.
+func (r runtimeCommands) Using(ctx context.Context, runtime, name string) ([]string, error) {
+	return container.New(runtime).With(r.via).Using(ctx, name)
+}
+
+// runtimeStore is dockervol's view of the state database.
+type runtimeStore struct{ store }
+
+// Update makes one change; all of it is on disk, or none.
+func (s runtimeStore) Update(ctx context.Context, fn func(dockervol.Tx) error) error {
+	return s.DB.Update(ctx, func(tx *statedb.Tx) error { return fn(tx) })
+}
+
+// references counts the containers that refer to a runtime's volume.
+func (s store) references(o volume.Owner) int {
+	v, _ := s.RuntimeVolume(o.Runtime, o.Volume)
+	return len(v.Refs)
+}
+
+// deadlock warns of a plugin that docker runs and that docker needs for its own volumes:
+// at a boot, containers that use them start before the plugin does. Empty if it is not so.
+func (p pluginSet) deadlock(st supervisor.Status) string {
+	byDocker := func(st supervisor.Status) bool { return st.Running["container.runtime"] == volume.RuntimeDocker }
+	if !byDocker(st) && !slices.ContainsFunc(st.Parts, byDocker) {
+		return ""
+	}
+	var names []string
+	for _, v := range p.db.RuntimeVolumes() {
+		if r, ok := p.db.Volume(v.VolumeID); ok && v.Runtime == volume.RuntimeDocker && r.Volume.PluginID == st.ID {
+			names = append(names, v.Name)
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	slices.Sort(names)
+	return fmt.Sprintf("docker runs it, and uses it for volumes of its own (%s): at a boot, and when docker is started again, their containers fail that start before it; "+
+		"have podman, a unit or exec run it", strings.Join(names, ", "))
+}
+
+// deadlocks are the plugins that deadlock warns of, for the host's status.
+func (a *agent) deadlocks() (problems []api.Problem) {
+	plugins := pluginSet{a.plugins, a.db, a.halt}
+	for _, st := range plugins.Statuses() {
+		if words := plugins.deadlock(st); words != "" {
+			problems = append(problems, api.Problem{Subject: st.ID, Message: words, Command: volume.Command("volctl plugin status %s", st.ID)})
+		}
+	}
+	return problems
+}
+
+// warnDeadlocks tells once of each of them, until ctx ends.
+func (a *agent) warnDeadlocks(ctx context.Context) {
+	told := map[string]bool{}
+	tick := time.NewTicker(reapEvery)
+	defer tick.Stop()
+	for {
+		for _, p := range a.deadlocks() {
+			if !told[p.Subject] {
+				a.events.Add(volume.Event{Type: "plugin-warning", Plugin: p.Subject, Message: p.Message})
+			}
+			told[p.Subject] = true
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}

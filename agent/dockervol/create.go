@@ -1,0 +1,134 @@
+package dockervol
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Create gives a volume a name in a runtime: one that is registered or, with the option
+// plugin, one that is made for it. The same again changes nothing.
+func (s *Service) Create(ctx context.Context, runtime, name string, opts map[string]string) error {
+	if err := volume.CheckID("volume name", name); err != nil {
+		return err
+	}
+	o, err := s.parse(opts)
+	if err != nil {
+		return err
+	}
+	if o.excl && runtime == volume.RuntimePodman {
+		return volume.Errorf(volume.ErrInvalid, "exclusive is not possible with %s, which mounts a volume once for all its containers", runtime).
+			WithHint("leave it out, or have a volume for each container")
+	}
+	want := o.named(runtime, name)
+	want.CreatedAt = s.now()
+	had, ok := s.Store.RuntimeVolume(runtime, name)
+	if ok {
+		if differ := had.Differs(want); len(differ) > 0 {
+			return exists(had, differ)
+		}
+	}
+	if err := s.provide(ctx, want, o); err != nil {
+		return err
+	}
+	made := false
+	err = s.Store.Update(ctx, func(tx Tx) error {
+		made = false
+		if had, ok := tx.RuntimeVolume(runtime, name); ok {
+			if differ := had.Differs(want); len(differ) > 0 {
+				return exists(had, differ)
+			}
+			return nil
+		}
+		if err := unique(tx, want); err != nil {
+			return err
+		}
+		tx.PutRuntimeVolume(want)
+		made = true
+		return nil
+	})
+	if err == nil && made {
+		s.say(want, "runtime-created", fmt.Sprintf("%s knows it as %q", runtime, name))
+	}
+	return err
+}
+
+// exists refuses other options for a name.
+func exists(had volume.RuntimeVolume, differ []string) error {
+	return volume.Errorf(volume.ErrRefused, "%s has volume %q already, with another %s", had.Runtime, had.Name, strings.Join(differ, ", ")).
+		WithHint("%s", volume.Command("%s volume rm %s", had.Runtime, had.Name)+" first; its data stays")
+}
+
+// unique refuses a second name for a volume in one runtime: its containers would share
+// the claim by one name and not by the other.
+func unique(tx Tx, want volume.RuntimeVolume) error {
+	for _, v := range tx.RuntimeVolumes() {
+		if v.Runtime == want.Runtime && v.VolumeID == want.VolumeID && v.Name != want.Name {
+			return volume.Errorf(volume.ErrRefused, "%s knows volume %q as %q already; a volume has one name there", v.Runtime, v.VolumeID, v.Name).
+				WithHint("use that name (in a compose file, name: %s), or: %s", v.Name, volume.Command("%s volume rm %s", v.Runtime, v.Name))
+		}
+	}
+	return nil
+}
+
+// provide sees to it that the volume is there.
+func (s *Service) provide(ctx context.Context, want volume.RuntimeVolume, o options) error {
+	r, ok := s.Store.Volume(want.VolumeID)
+	switch {
+	case ok && r.Volume.Provision == volume.Provisioned:
+		if o.plugin == "" {
+			return nil
+		}
+		if differ := o.differs(r.Volume); len(differ) > 0 {
+			return volume.Errorf(volume.ErrRefused, "volume %q is registered already, with another %s", want.VolumeID, strings.Join(differ, ", ")).
+				WithHint("leave these options out to use it as it is (%s), or choose another name", volume.Command("volctl volume status %s", want.VolumeID))
+		}
+		return nil
+	case o.plugin != "":
+		_, _, err := s.Volumes.CreateWithin(ctx, o.spec(want.VolumeID), false, s.Patience(want.Runtime).Long)
+		return err
+	case ok:
+		return volume.Errorf(volume.ErrRefused, "volume %q is not ready: %s did not end", want.VolumeID, r.Volume.Provision).
+			WithHint("volctl volume status %s", want.VolumeID)
+	default:
+		return s.unknown(want, o)
+	}
+}
+
+// unknown says that there is no such volume, and what the name may stand for: Quadlet
+// puts "systemd-" before it, and compose the project.
+func (s *Service) unknown(want volume.RuntimeVolume, o options) error {
+	err := volume.Errorf(volume.ErrNotFound, "no volume %q is registered", want.VolumeID)
+	if o.volume != "" {
+		return err.WithHint("volctl volume list")
+	}
+	known := func(id string) bool { _, ok := s.Store.Volume(id); return ok }
+	if id, is := strings.CutPrefix(want.Name, "systemd-"); is && known(id) {
+		return err.WithHint("volume %q is: write VolumeName=%s into the .volume file", id, id)
+	}
+	for rest := want.Name; ; {
+		_, id, more := strings.Cut(rest, "_")
+		if !more {
+			break
+		}
+		if known(id) {
+			return err.WithHint("volume %q is: write name: %s below it in the compose file, which otherwise puts the project before it", id, id)
+		}
+		rest = id
+	}
+	return err.WithHint("register it (%s), or have it made: -o plugin=local -o size=1GiB; plugins are listed by %s",
+		"volctl volume register FILE", "volctl plugin list")
+}
+
+// names lists the references of a volume, as docker would show them.
+func names(refs []volume.RuntimeRef) string {
+	short := make([]string, 0, len(refs))
+	for _, r := range refs {
+		short = append(short, r.ID[:min(len(r.ID), 12)])
+	}
+	slices.Sort(short)
+	return strings.Join(short, ", ")
+}

@@ -1,0 +1,229 @@
+package dockervol
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// options are what a Create asks for.
+type options struct {
+	volume   string // the id that is adopted; empty is the name
+	plugin   string // the volume is made by it
+	readOnly bool
+	excl     bool
+	access   volume.AccessMode
+	own      volume.Ownership
+
+	// For a volume that is made.
+	size    int64
+	fsType  string
+	flags   []string
+	reclaim string
+	params  map[string]string
+	making  []string // names of those of them that were given
+}
+
+// known are the options, as they are told to whoever misspells one.
+var known = []string{
+	"volume", "device", "plugin", "size", "fs_type", "mount_flags", "access_mode", "reclaim", "param.NAME", "parameters",
+	"ro", "rw", "exclusive", "uid", "gid", "mode", "o",
+}
+
+// parse reads options. Those of "o", split at commas, count like the others, so that
+// what compose files and podman write there is understood. An option may come twice if
+// it says the same.
+func (s *Service) parse(opts map[string]string) (options, error) {
+	flat, err := flatten(opts)
+	if err != nil {
+		return options{}, err
+	}
+	var o options
+	for _, name := range slices.Sorted(maps.Keys(flat)) {
+		if err := s.set(&o, name, flat[name]); err != nil {
+			return options{}, err
+		}
+	}
+	switch {
+	case o.plugin != "" && o.volume != "":
+		return o, volume.Errorf(volume.ErrInvalid, "volume and plugin exclude each other: one adopts a volume that is registered, the other makes one")
+	case o.plugin == "" && len(o.making) > 0:
+		return o, volume.Errorf(volume.ErrInvalid, "%s only count for a volume that is made here", strings.Join(o.making, ", ")).
+			WithHint("say by which plugin: -o plugin=NAME")
+	}
+	return o, o.own.Check()
+}
+
+// flatten lays the options of "o" and "parameters" beside the others. Names are in lower
+// case, but for those of parameters: podman writes some in capitals.
+func flatten(opts map[string]string) (map[string]string, error) {
+	flat := map[string]string{}
+	add := func(name, value string) error {
+		if !strings.HasPrefix(name, "param.") {
+			name = strings.ToLower(name)
+		}
+		if had, twice := flat[name]; twice && had != value {
+			return volume.Errorf(volume.ErrInvalid, "option %q is given twice, as %q and as %q", name, had, value)
+		}
+		flat[name] = value
+		return nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(opts)) {
+		value, prefix := opts[name], ""
+		switch strings.ToLower(name) {
+		case "o":
+		case "parameters":
+			prefix = "param."
+		default:
+			if err := add(name, value); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		for piece := range strings.SplitSeq(value, ",") {
+			key, v, named := strings.Cut(piece, "=")
+			switch {
+			case piece == "":
+				continue
+			case prefix != "" && !named, strings.EqualFold(key, "o"):
+				return nil, volume.Errorf(volume.ErrInvalid, "option %q holds %q, which is not name=value", name, piece)
+			}
+			if err := add(prefix+key, v); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return flat, nil
+}
+
+// set takes one option.
+func (s *Service) set(o *options, name, value string) (err error) {
+	if param, is := strings.CutPrefix(name, "param."); is {
+		if o.params == nil {
+			o.params = map[string]string{}
+		}
+		o.params[param], o.making = value, append(o.making, name)
+		return nil
+	}
+	switch name {
+	case "volume", "device":
+		if o.volume != "" && o.volume != value {
+			return volume.Errorf(volume.ErrInvalid, "volume and device mean the same, and are given as %q and %q", value, o.volume)
+		}
+		o.volume = value
+		return volume.CheckID(name, value)
+	case "plugin":
+		o.plugin = value
+		return volume.CheckPluginID(value)
+	case "ro":
+		o.readOnly, err = yes(name, value)
+	case "rw":
+		var writable bool
+		if writable, err = yes(name, value); err == nil && writable && o.readOnly { // ro came first
+			return volume.Errorf(volume.ErrInvalid, "ro and rw contradict each other")
+		}
+		o.readOnly = o.readOnly || !writable
+	case "exclusive":
+		o.excl, err = yes(name, value)
+	case "access_mode":
+		o.access = volume.AccessMode(value)
+		err = volume.Capability{Access: o.access, Attachment: volume.FileSystem}.Check()
+	case "uid":
+		o.own.UID = value
+	case "gid":
+		o.own.GID = value
+	case "mode":
+		if o.own.Mode = value; value != "" {
+			if m, err := strconv.ParseUint(value, 8, 32); err == nil {
+				o.own.Mode = fmt.Sprintf("%04o", m)
+			}
+		}
+	default:
+		return s.setMaking(o, name, value)
+	}
+	return err
+}
+
+// setMaking takes an option of a volume that is to be made.
+func (s *Service) setMaking(o *options, name, value string) (err error) {
+	o.making = append(o.making, name)
+	switch name {
+	case "size":
+		if o.size, err = s.Size(value); err != nil {
+			return volume.Errorf(volume.ErrInvalid, "%v", err)
+		}
+	case "fs_type":
+		o.fsType = value
+	case "mount_flags":
+		o.flags = strings.FieldsFunc(value, func(r rune) bool { return r == ',' || r == ':' })
+	case "reclaim":
+		o.reclaim = value
+	default:
+		return volume.Errorf(volume.ErrInvalid, "unknown option %q", name).
+			WithHint("known are %s; a parameter of the plugin is param.%s", strings.Join(known, ", "), name)
+	}
+	return nil
+}
+
+// yes reads a switch; named alone, it is on.
+func yes(name, value string) (bool, error) {
+	switch strings.ToLower(value) {
+	case "", "true", "yes", "1":
+		return true, nil
+	case "false", "no", "0":
+		return false, nil
+	default:
+		return false, volume.Errorf(volume.ErrInvalid, "option %q is true or false, not %q", name, value)
+	}
+}
+
+// named is the volume that they ask for under a name.
+func (o options) named(runtime, name string) volume.RuntimeVolume {
+	v := volume.RuntimeVolume{
+		Runtime: runtime, Name: name, VolumeID: o.volume, ReadOnly: o.readOnly, Exclusive: o.excl, Access: o.access, Own: o.own,
+	}
+	if v.VolumeID == "" {
+		v.VolumeID = name
+	}
+	return v
+}
+
+// spec is the volume that is to be made.
+func (o options) spec(id string) volume.Volume {
+	c := volume.Capability{Access: o.access, Attachment: volume.FileSystem}
+	if c.Access == "" {
+		c.Access = volume.SingleNodeWriter
+	}
+	v := volume.Volume{
+		ID: id, Name: id, PluginID: o.plugin, CapacityMin: o.size, Capabilities: []volume.Capability{c},
+		MountOptions: volume.MountOptions{FSType: o.fsType, MountFlags: o.flags}, Parameters: o.params, Reclaim: o.reclaim,
+	}
+	if v.Reclaim == "" {
+		v.Reclaim = "retain"
+	}
+	return v
+}
+
+// differs names the options that a volume does not agree with which is there already.
+func (o options) differs(v volume.Volume) (names []string) {
+	note := func(name string, differs bool) {
+		if differs {
+			names = append(names, name)
+		}
+	}
+	note("plugin", o.plugin != v.PluginID)
+	note("size", o.size > max(v.Capacity, v.CapacityMin))
+	note("fs_type", o.fsType != "" && o.fsType != v.MountOptions.FSType)
+	note("mount_flags", o.flags != nil && !slices.Equal(o.flags, v.MountOptions.MountFlags))
+	note("reclaim", o.reclaim != "" && o.reclaim != v.Reclaim)
+	note("access_mode", o.access != "" && !slices.ContainsFunc(v.Capabilities, func(c volume.Capability) bool { return c.Access == o.access }))
+	for _, name := range slices.Sorted(maps.Keys(o.params)) {
+		had, ok := v.Parameters[name]
+		note("param."+name, !ok || had != o.params[name])
+	}
+	return names
+}

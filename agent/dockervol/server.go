@@ -1,0 +1,142 @@
+package dockervol
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// contentType is that of the plugin protocol.
+const contentType = "application/vnd.docker.plugins.v1.1+json"
+
+// maxBody bounds a request, in bytes.
+const maxBody = 1 << 20
+
+// request is what any call may say.
+type request struct {
+	Name string
+	ID   string
+	Opts map[string]string
+}
+
+// calls are the methods of the protocol.
+var calls = map[string]func(s *Service, ctx context.Context, runtime string, q request) (any, error){
+	"/Plugin.Activate": func(*Service, context.Context, string, request) (any, error) {
+		return map[string]any{"Implements": []string{"VolumeDriver"}}, nil
+	},
+	"/VolumeDriver.Capabilities": func(*Service, context.Context, string, request) (any, error) {
+		return map[string]any{"Capabilities": map[string]string{"Scope": "local"}}, nil
+	},
+	"/VolumeDriver.Create": func(s *Service, ctx context.Context, runtime string, q request) (any, error) {
+		return nil, s.Create(ctx, runtime, q.Name, q.Opts)
+	},
+	"/VolumeDriver.Remove": func(s *Service, ctx context.Context, runtime string, q request) (any, error) {
+		return nil, s.Remove(ctx, runtime, q.Name)
+	},
+	"/VolumeDriver.Mount": func(s *Service, ctx context.Context, runtime string, q request) (any, error) {
+		path, err := s.Mount(ctx, runtime, q.Name, q.ID)
+		return map[string]string{"Mountpoint": path}, err
+	},
+	"/VolumeDriver.Unmount": func(s *Service, ctx context.Context, runtime string, q request) (any, error) {
+		return nil, s.Unmount(ctx, runtime, q.Name, q.ID)
+	},
+	"/VolumeDriver.Path": func(s *Service, _ context.Context, runtime string, q request) (any, error) {
+		path, err := s.Path(runtime, q.Name)
+		return map[string]string{"Mountpoint": path}, err
+	},
+	"/VolumeDriver.Get": func(s *Service, _ context.Context, runtime string, q request) (any, error) {
+		v, err := s.Get(runtime, q.Name)
+		return map[string]View{"Volume": v}, err
+	},
+	"/VolumeDriver.List": func(s *Service, _ context.Context, runtime string, _ request) (any, error) {
+		return map[string][]View{"Volumes": s.List(runtime)}, nil
+	},
+}
+
+// Server is the service on a socket.
+type Server struct {
+	s    *Service
+	http *http.Server
+	stop context.CancelCauseFunc
+}
+
+// NewServer returns a server that serves nothing yet.
+func NewServer(s *Service) *Server {
+	ctx, stop := context.WithCancelCause(context.Background())
+	v := &Server{s: s, stop: stop}
+	v.http = &http.Server{
+		Handler: http.HandlerFunc(v.serve), ReadHeaderTimeout: 10 * time.Second,
+		ConnContext: withPeer, BaseContext: func(net.Listener) context.Context { return ctx },
+	}
+	return v
+}
+
+// Serve serves until Close.
+func (v *Server) Serve(l net.Listener) error {
+	if err := v.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// Close ends the calls in hand, which the runtimes send again, and waits for them.
+func (v *Server) Close(ctx context.Context) error {
+	v.stop(volume.ErrStopping)
+	return v.http.Shutdown(ctx)
+}
+
+// serve answers one call.
+func (v *Server) serve(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", contentType)
+	answer, err := v.call(w, r)
+	if err != nil && errors.Is(context.Cause(r.Context()), volume.ErrStopping) {
+		// Nothing was decided. A runtime that is cut off asks the next agent.
+		panic(http.ErrAbortHandler)
+	}
+	if err != nil {
+		v.s.Log.Debug("refused a runtime", "call", r.URL.Path, "error", err)
+		// Podman takes any answer with status 200 for a success.
+		w.WriteHeader(http.StatusInternalServerError)
+		answer = map[string]string{"Err": words(err)}
+	}
+	if answer == nil {
+		answer = struct{}{}
+	}
+	if err := json.NewEncoder(w).Encode(answer); err != nil {
+		v.s.Log.Debug("cannot answer a runtime", "call", r.URL.Path, "error", err)
+	}
+}
+
+func (v *Server) call(w http.ResponseWriter, r *http.Request) (any, error) {
+	do, ok := calls[r.URL.Path]
+	if !ok || r.Method != http.MethodPost {
+		return nil, volume.Errorf(volume.ErrNotFound, "%s %s is no call of the volume plugin API", r.Method, r.URL.Path)
+	}
+	p, _ := r.Context().Value(peerKey{}).(peer)
+	runtime, err := p.runtime()
+	if err != nil {
+		return nil, err
+	}
+	var q request
+	// To some calls podman sends no body, and docker "{}" or "null".
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(&q); err != nil && !errors.Is(err, io.EOF) {
+		return nil, volume.Errorf(volume.ErrInvalid, "cannot read the request: %v", err)
+	}
+	return do(v.s, r.Context(), runtime, q)
+}
+
+// words are an error in one line, with what helps: it is all that the runtime shows.
+func words(err error) string {
+	text := err.Error()
+	var e *volume.Error
+	if errors.As(err, &e) && e.Hint != "" {
+		text += " (hint: " + e.Hint + ")"
+	}
+	return text
+}

@@ -1,0 +1,88 @@
+package mount
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/moby/sys/mountinfo"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Elsewhere says in words which processes have a mount, or a part of it, in a mount
+// namespace other than the host's own, as containers do. A namespace that began as a copy
+// of the host's, as those of many services, has the host's mounts as well: these do not
+// count, nor what lies below another root at one of the paths, which are the agent's own.
+// An error is no answer.
+func (h *Host) Elsewhere(ctx context.Context, id volume.MountIdentity, paths []string) ([]string, error) {
+	if id.Boot != h.boot {
+		return nil, nil // no namespace outlives a boot
+	}
+	return bounded(ctx, h, kindScan, id.Device+id.Root, scanFactor*h.bound, func() ([]string, error) { return h.elsewhere(id, paths) })
+}
+
+func (h *Host) elsewhere(id volume.MountIdentity, paths []string) ([]string, error) {
+	// The roots stay in every table, because they tell a copy of the host's.
+	skip := func(m *mountinfo.Info) (bool, bool) { return m.Mountpoint != "/" && !partOf(m, id), false }
+	host, err := h.table(skip)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the mount table: %w", err)
+	}
+	spaces, closed, err := h.spaces()
+	if err != nil {
+		return nil, err
+	}
+	if len(closed) > 0 {
+		return nil, fmt.Errorf("process %d (%s) may not be looked into", closed[0], h.command(closed[0]))
+	}
+	var users []string
+	for _, s := range spaces {
+		if s.name == h.ownSpace() {
+			continue
+		}
+		data, err := s.read()
+		if err != nil {
+			return nil, fmt.Errorf("cannot read the mount table of process %d (%s): %w", s.pid, h.command(s.pid), err)
+		}
+		table, err := parseTable(data, nil, skip)
+		if err != nil {
+			return nil, fmt.Errorf("cannot read the mount table of process %d (%s): %w", s.pid, h.command(s.pid), err)
+		}
+		for _, m := range table {
+			if partOf(m, id) && !copied(m, table, host, paths) {
+				users = append(users, fmt.Sprintf("process %d (%s) has it at %q", s.pid, h.command(s.pid), m.Mountpoint))
+			}
+		}
+	}
+	return users, nil
+}
+
+// partOf reports whether a mount is of the same file system, at or below the same root.
+func partOf(m *mountinfo.Info, id volume.MountIdentity) bool {
+	root, _ := rootPath(m.Root)
+	return device(uint32(m.Major), uint32(m.Minor)) == id.Device && within(root, id.Root)
+}
+
+// copied reports whether a mount of a namespace came from the host's table.
+func copied(m *mountinfo.Info, table, host []*mountinfo.Info, paths []string) bool {
+	if slices.ContainsFunc(paths, func(path string) bool { return strings.HasSuffix(m.Mountpoint, path) }) {
+		return true
+	}
+	ours, theirs := rootOf(host), rootOf(table)
+	if ours == nil || theirs == nil || ours.Major != theirs.Major || ours.Minor != theirs.Minor || ours.Root != theirs.Root {
+		return false
+	}
+	return slices.ContainsFunc(host, func(o *mountinfo.Info) bool { return o.Mountpoint == m.Mountpoint })
+}
+
+// rootOf is the mount at the root of a namespace: the last one there lies on top.
+func rootOf(table []*mountinfo.Info) (root *mountinfo.Info) {
+	for _, m := range table {
+		if m.Mountpoint == "/" {
+			root = m
+		}
+	}
+	return root
+}
