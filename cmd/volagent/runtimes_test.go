@@ -31,6 +31,7 @@ type box struct {
 	name   string // podman or docker
 	dir    string
 	env    []string
+	more   []string // arguments of the daemon, beside those that keep it to itself
 	daemon *exec.Cmd
 }
 
@@ -59,12 +60,12 @@ func stopBoxes() (err error) {
 	for _, r := range boxes {
 		err = errors.Join(err, r.stop())
 	}
-	return err
+	return errors.Join(err, hidePlugins())
 }
 
 // makeBox starts a runtime and makes the images.
-func makeBox(name string) (r *box, err error) {
-	r = &box{name: name}
+func makeBox(name string, more ...string) (r *box, err error) {
+	r = &box{name: name, more: more}
 	if r.dir, err = os.MkdirTemp("", "vr"); err != nil {
 		return nil, err
 	}
@@ -168,7 +169,7 @@ func (r *box) startDaemon() error {
 	if lacksResource() {
 		args = append(args, "--add-runtime", "less="+r.dir+"/oci", "--default-runtime", "less")
 	}
-	r.daemon = exec.Command("dockerd", args...)
+	r.daemon = exec.Command("dockerd", append(args, r.more...)...)
 	r.daemon.Stdout, r.daemon.Stderr = log, log
 	if err := r.daemon.Start(); err != nil {
 		return err

@@ -1,0 +1,225 @@
+package main_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/volagent/volagent/agent/api"
+)
+
+// dockerPlugins is where docker looks for plugins; the tests have one of their own over
+// the host's.
+const dockerPlugins = "/run/docker/plugins"
+
+var (
+	pluginsMu    sync.Mutex
+	pluginsShown bool
+)
+
+// showPlugins makes the directory, once.
+func showPlugins() error {
+	pluginsMu.Lock()
+	defer pluginsMu.Unlock()
+	if pluginsShown {
+		return nil
+	}
+	dir := filepath.Dir(dockerPlugins)
+	if err := errors.Join(os.MkdirAll(dir, 0o700), syscall.Mount("tmpfs", dir, "tmpfs", 0, "")); err != nil {
+		return err
+	}
+	pluginsShown = true
+	return os.Mkdir(dockerPlugins, 0o755)
+}
+
+// hidePlugins undoes that.
+func hidePlugins() error {
+	pluginsMu.Lock()
+	defer pluginsMu.Unlock()
+	if !pluginsShown {
+		return nil
+	}
+	pluginsShown = false
+	return syscall.Unmount(filepath.Dir(dockerPlugins), syscall.MNT_DETACH)
+}
+
+// served is a host whose agent is the volume plugin of a runtime.
+type served struct {
+	*host
+	box    *box
+	driver string // the plugin's name there
+}
+
+// newServed starts an agent beside a runtime.
+func newServed(t testing.TB, b *box) served {
+	t.Helper()
+	s := served{host: newHost(t)}
+	s.driver = "csi" + filepath.Base(s.dir)
+	if err := showPlugins(); err != nil {
+		t.Fatal(err)
+	}
+	sock := s.pluginSocket()
+	s.must(os.WriteFile(filepath.Join(s.dir, "volagent.yaml"), []byte("docker_socket: "+sock+"\n"), 0o644))
+	s.box = b.knowing(t, s.driver, sock)
+	s.env = append(s.env, s.box.env...)
+	t.Cleanup(func() {
+		if s.cmd != nil {
+			s.must(s.signal(syscall.SIGTERM))
+		}
+		if t.Failed() && s.box.name == "docker" {
+			raw, err := os.ReadFile(filepath.Join(s.box.dir, "log"))
+			t.Logf("dockerd's log: %v\n%s", err, raw)
+		}
+	})
+	s.start("local")
+	return s
+}
+
+func (s served) pluginSocket() string { return filepath.Join(dockerPlugins, s.driver+".sock") }
+
+// knowing is the runtime with a volume plugin: docker finds it by itself, podman has it in
+// its configuration.
+func (r *box) knowing(t testing.TB, driver, sock string) *box {
+	t.Helper()
+	if r.name == "docker" {
+		return r
+	}
+	base, err := os.ReadFile(filepath.Join(r.dir, "containers.conf"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	conf := filepath.Join(r.dir, driver+".conf")
+	base = fmt.Appendf(base, "volume_plugin_timeout = 60\n[engine.volume_plugins]\n%s = %q\n", driver, sock)
+	if err := os.WriteFile(conf, base, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	own := &box{name: r.name, dir: r.dir}
+	for _, v := range r.env {
+		if !strings.HasPrefix(v, "CONTAINERS_CONF=") {
+			own.env = append(own.env, v)
+		}
+	}
+	own.env = append(own.env, "CONTAINERS_CONF="+conf)
+	return own
+}
+
+// create has the runtime create a volume.
+func (s served) create(name string, opts ...string) (string, error) {
+	args := []string{"volume", "create", "--driver", s.driver}
+	for _, o := range opts {
+		args = append(args, "--opt", o)
+	}
+	return s.box.run(append(args, name)...)
+}
+
+// run starts a container that has volumes, as in -v, and sleeps.
+func (s served) run(name string, volumes ...string) {
+	s.t.Helper()
+	s.box.must(s.t, s.runArgs(name, volumes...)...)
+	s.t.Cleanup(func() { _, _ = s.box.run("rm", "-f", name) }) // the last check is that nothing is left
+}
+
+func (s served) runArgs(name string, volumes ...string) []string {
+	args := []string{"run", "-d", "--name", name, "--network", "none", "--stop-timeout", "1"}
+	for _, v := range volumes {
+		args = append(args, "-v", v)
+	}
+	return append(args, shellImage, "exec /bin/busybox sleep 10000")
+}
+
+// sh runs a shell's words in a container.
+func (s served) sh(name, words string) string {
+	s.t.Helper()
+	return s.box.must(s.t, "exec", name, "/bin/busybox", "sh", "-c", words)
+}
+
+// claims are those of all volumes, as "volume alloc state owner references".
+func (s served) claims() (out []string) {
+	s.t.Helper()
+	var claims []api.Claim
+	if err := json.Unmarshal([]byte(s.volctl("claim", "list", "-o", "json")), &claims); err != nil {
+		s.t.Fatal(err)
+	}
+	for _, c := range claims {
+		out = append(out, fmt.Sprintf("%s %s %s %s %d", c.Volume, c.Alloc, c.State, c.Owner.Runtime, c.Owner.References))
+	}
+	slices.Sort(out)
+	return out
+}
+
+// holds waits until the claims are these.
+func (s served) holds(want ...string) {
+	s.t.Helper()
+	var got []string
+	s.await(fmt.Sprintf("the claims %q", want), func() bool {
+		got = s.claims()
+		return slices.Equal(got, want)
+	})
+}
+
+// clean asserts that nothing is claimed and nothing is mounted.
+func (s served) clean() {
+	s.t.Helper()
+	s.holds()
+	s.await("the mounts to go", func() bool { return s.mounts() == "" })
+}
+
+// says asserts that an answer of the runtime's is a refusal with all these words.
+func (s served) says(out string, err error, words ...string) {
+	s.t.Helper()
+	if err == nil {
+		s.t.Errorf("it was not refused: %s", out)
+	}
+	for _, w := range words {
+		if !strings.Contains(out, w) {
+			s.t.Errorf("got %q, want %q in it", out, w)
+		}
+	}
+}
+
+// call speaks the plugin protocol itself, as docker does.
+func (s served) call(method string, q map[string]any) (code int, answer map[string]any) {
+	s.t.Helper()
+	raw, err := json.Marshal(q)
+	s.must(err)
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", s.pluginSocket())
+	}}, Timeout: 100 * time.Second}
+	resp, err := client.Post("http://plugin/"+method, "application/json", bytes.NewReader(raw))
+	s.must(err)
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	s.must(err)
+	if err := json.Unmarshal(body, &answer); err != nil {
+		s.t.Fatalf("%s answers %q: %v", method, body, err)
+	}
+	return resp.StatusCode, answer
+}
+
+// inspect is what the runtime knows of a volume.
+func (s served) inspect(name string) (v struct {
+	Mountpoint string
+	Status     map[string]any
+}) {
+	s.t.Helper()
+	var all []json.RawMessage
+	s.must(json.Unmarshal([]byte(s.box.must(s.t, "volume", "inspect", name)), &all))
+	s.must(json.Unmarshal(all[0], &v))
+	return v
+}
+
+// unique is a name that no other test has in the shared runtime.
+func (s served) unique(name string) string { return name + "." + filepath.Base(s.dir) }

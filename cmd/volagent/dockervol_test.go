@@ -1,0 +1,80 @@
+package main_test
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// Two containers share a volume by one claim, one of them reads only; the claim goes with
+// the last.
+func TestRuntimeShares(t *testing.T) {
+	bothRuntimes(t, func(t *testing.T, name string) {
+		s := newServed(t, newBox(t, name))
+		data := s.unique("data")
+		s.volctl("volume", "create", data, "--plugin", "local")
+		if out, err := s.create(data); err != nil {
+			t.Fatalf("create: %s", out)
+		}
+		a, b := s.unique("a"), s.unique("b")
+		s.run(a, data+":/data")
+		s.run(b, data+":/in:ro")
+		refs := map[string]string{"docker": "2", "podman": "1"}[name] // podman names all of them by one id
+		s.holds(data + " " + name + " taken " + name + " " + refs)
+		s.sh(a, "echo hello > /data/f")
+		if got := s.sh(b, "cat /in/f"); got != "hello" {
+			t.Errorf("the other one reads %q", got)
+		}
+		if out, err := s.box.run("exec", b, "/bin/busybox", "sh", "-c", "echo no > /in/f"); err == nil {
+			t.Errorf("a read-only mount was written to: %s", out)
+		}
+		if out := s.volctl("claim", "list"); !strings.Contains(out, name+", "+refs+" container") {
+			t.Errorf("the owner is not named:\n%s", out)
+		}
+		if v := s.inspect(data); v.Status["state"] != "mounted" || v.Status["plugin"] != "local" || v.Status["plugin_state"] != "ready" {
+			t.Errorf("it is shown as %+v", v)
+		}
+		out, err := s.box.run("volume", "rm", data)
+		s.says(out, err, data)
+		r := s.try("volume", "detach", data, name)
+		if r.code != 4 || !strings.Contains(r.err, name+" ps --filter volume="+data) {
+			t.Errorf("a detach under containers: exit %d: %s", r.code, r.err)
+		}
+		s.box.must(t, "stop", a)
+		s.holds(data + " " + name + " taken " + name + " 1")
+		if got := s.sh(b, "cat /in/f"); got != "hello" {
+			t.Errorf("after the first was stopped, the other one reads %q", got)
+		}
+		s.box.must(t, "rm", "-f", a, b)
+		s.clean()
+		s.box.must(t, "volume", "rm", data)
+		if out := s.volctl("volume", "list", "-q"); out != data {
+			t.Errorf("the volume did not stay: %q", out)
+		}
+	})
+}
+
+// kill -9 of the agent while containers run: they go on, and what they end later is
+// released.
+func TestRuntimeAgentKilled(t *testing.T) {
+	bothRuntimes(t, func(t *testing.T, name string) {
+		s := newServed(t, newBox(t, name))
+		data, a := s.unique("data"), s.unique("a")
+		if out, err := s.create(data, "plugin=local"); err != nil {
+			t.Fatalf("create: %s", out)
+		}
+		s.run(a, data+":/data")
+		s.kill()
+		s.sh(a, "echo on > /data/f")
+		s.start("local")
+		s.holds(data + " " + name + " taken " + name + " 1")
+		if got := s.sh(a, "cat /data/f"); got != "on" {
+			t.Errorf("it reads %q", got)
+		}
+		s.box.must(t, "stop", a)
+		s.clean()
+		s.box.must(t, "rm", a)
+		s.box.must(t, "volume", "rm", data)
+		s.must(s.signal(syscall.SIGTERM))
+	})
+}
