@@ -28,7 +28,7 @@ func (s *Service) Create(ctx context.Context, runtime, name string, opts map[str
 	had, ok := s.Store.RuntimeVolume(runtime, name)
 	if ok {
 		if differ := had.Differs(want); len(differ) > 0 {
-			return exists(had, differ)
+			return s.exists(had, differ)
 		}
 	}
 	if err := s.provide(ctx, want, o); err != nil {
@@ -39,7 +39,7 @@ func (s *Service) Create(ctx context.Context, runtime, name string, opts map[str
 		made = false
 		if had, ok := tx.RuntimeVolume(runtime, name); ok {
 			if differ := had.Differs(want); len(differ) > 0 {
-				return exists(had, differ)
+				return s.exists(had, differ)
 			}
 			return nil
 		}
@@ -57,9 +57,13 @@ func (s *Service) Create(ctx context.Context, runtime, name string, opts map[str
 }
 
 // exists refuses other options for a name.
-func exists(had volume.RuntimeVolume, differ []string) error {
+func (s *Service) exists(had volume.RuntimeVolume, differ []string) error {
+	data := "its data stays"
+	if r, ok := s.Store.Volume(had.VolumeID); ok && r.Volume.Reclaim == reclaimDelete {
+		data = "that destroys its data (reclaim: delete)"
+	}
 	return volume.Errorf(volume.ErrRefused, "%s has volume %q already, with another %s", had.Runtime, had.Name, strings.Join(differ, ", ")).
-		WithHint("%s", volume.Command("%s volume rm %s", had.Runtime, had.Name)+" first; its data stays")
+		WithHint("%s first; %s", volume.Command("%s volume rm %s", had.Runtime, had.Name), data)
 }
 
 // unique refuses a second name for a volume in one runtime: its containers would share

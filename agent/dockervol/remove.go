@@ -6,6 +6,9 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
+// reclaimDelete is the value of a volume's reclaim by which its data goes with the name.
+const reclaimDelete = "delete"
+
 // Remove gives up a runtime's name for a volume. The data goes with it if the volume has
 // reclaim: delete, and stays otherwise. It is refused while containers refer to it.
 func (s *Service) Remove(ctx context.Context, runtime, name string) error {
@@ -18,7 +21,7 @@ func (s *Service) Remove(ctx context.Context, runtime, name string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.Patience(runtime).Short)
 	defer cancel()
-	if r, ok := s.Store.Volume(v.VolumeID); ok && r.Volume.Reclaim == "delete" {
+	if r, ok := s.Store.Volume(v.VolumeID); ok && r.Volume.Reclaim == reclaimDelete {
 		if err := s.destroy(ctx, v); err != nil {
 			return err
 		}

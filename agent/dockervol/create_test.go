@@ -1,0 +1,100 @@
+package dockervol
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// A name is one for a registered volume, or for one that is made; the same again changes
+// nothing, and anything else is refused by name.
+func TestCreate(t *testing.T) {
+	w, s := newWorld(t, "data", "other")
+	ctx := t.Context()
+	must(t, s.Create(ctx, "docker", "data", nil))
+	must(t, s.Create(ctx, "docker", "data", opts{"volume": "data", "ro": "no"}))
+	says(t, s.Create(ctx, "docker", "data", opts{"ro": "", "exclusive": ""}), `docker has volume "data" already, with another exclusive, ro`, "docker volume rm data first; its data stays")
+	says(t, s.Create(ctx, "docker", "data", opts{"device": "other"}), "with another volume")
+
+	must(t, s.Create(ctx, "docker", "mine", opts{"device": "other", "ro": ""}))
+	says(t, s.Create(ctx, "docker", "yours", opts{"device": "other", "ro": ""}), `docker knows volume "other" as "mine" already`, "name: mine")
+	must(t, s.Create(ctx, "podman", "yours", opts{"device": "other"})) // a runtime of its own
+
+	must(t, s.Create(ctx, "docker", "new", opts{"plugin": "p", "size": "1GiB", "param.a": "b", "reclaim": "delete"}))
+	if v := w.volumes["new"].Volume; v.PluginID != "p" || v.CapacityMin != 1<<30 || v.Parameters["a"] != "b" || v.Reclaim != "delete" ||
+		len(v.Capabilities) != 1 || v.Capabilities[0] != (volume.Capability{Access: volume.SingleNodeWriter, Attachment: volume.FileSystem}) {
+		t.Errorf("made as %+v", v)
+	}
+	must(t, s.Create(ctx, "docker", "new", opts{"plugin": "p", "o": "size=1GiB,param.a=b"}))
+	says(t, s.Create(ctx, "docker", "new", opts{"plugin": "q", "size": "2GiB", "param.a": "c", "fs_type": "xfs"}),
+		`volume "new" is registered already, with another plugin, size, fs_type, param.a`)
+	says(t, s.Create(ctx, "docker", "new", opts{"plugin": "p", "param.z": ""}), "with another param.z")
+	says(t, s.Create(ctx, "docker", "x", opts{"plugin": "none"}), `no plugin "none" (hint: volctl plugin list)`)
+	if _, ok := w.RuntimeVolume("docker", "x"); ok {
+		t.Error("a name stands for nothing")
+	}
+	w.want("events", w.events, "runtime-created", "runtime-created", "runtime-created", "runtime-created")
+}
+
+// What is not there is said with what the name may stand for.
+func TestCreateHints(t *testing.T) {
+	w, s := newWorld(t, "data", "b_c")
+	w.add(volume.Volume{ID: "half", PluginID: "p", Provision: volume.Provisioning})
+	for name, want := range map[string][]string{
+		"nope":                   {`no volume "nope" is registered`, "volctl volume register FILE", "-o plugin=local -o size=1GiB"},
+		"systemd-data":           {`no volume "systemd-data"`, "VolumeName=data into the .volume file"},
+		"systemd-nope":           {"volctl volume register FILE"},
+		"shop_data":              {"name: data below it in the compose file"},
+		"my_shop_b_c":            {"name: b_c below it"},
+		"half":                   {`volume "half" is not ready: creating did not end`},
+		"a/b":                    {`volume name "a/b" contains a slash`},
+		strings.Repeat("x", 200): {"has 200 bytes; at most 128 are allowed"},
+		"":                       {"volume name is missing"},
+	} {
+		says(t, s.Create(t.Context(), "docker", name, nil), want...)
+	}
+	says(t, s.Create(t.Context(), "docker", "x", opts{"device": "systemd-data"}), `no volume "systemd-data" is registered (hint: volctl volume list)`)
+	says(t, s.Create(t.Context(), "podman", "data", opts{"exclusive": ""}), "exclusive is not possible with podman")
+	if len(w.names) > 0 {
+		t.Errorf("stored: %v", w.names)
+	}
+}
+
+// Only what a runtime created is there for it.
+func TestGet(t *testing.T) {
+	w, s := newWorld(t, "data", "other")
+	ctx := t.Context()
+	if _, err := s.Get("docker", "data"); !errors.Is(err, volume.ErrNotFound) {
+		t.Errorf("a registered volume that docker did not create: %v", err)
+	}
+	must(t, s.Create(ctx, "docker", "name", opts{"device": "data"}))
+	if _, err := s.Get("podman", "name"); err == nil {
+		t.Error("podman has docker's")
+	}
+	v, err := s.Get("docker", "name")
+	must(t, err)
+	if v.Mountpoint != "" || v.Status["state"] != "free" || v.Status["volume"] != "data" || v.CreatedAt != "2001-09-09T01:46:40Z" {
+		t.Errorf("free: %+v", v)
+	}
+	w.mounted(s, "name", "c1")
+	if path, err := s.Path("docker", "name"); err != nil || path != "/t/docker/data" {
+		t.Errorf("it is at %q, %v", path, err)
+	}
+	must(t, s.Create(ctx, "docker", "a", opts{"device": "other"}))
+	if l := s.List("docker"); len(l) != 2 || l[0].Name != "a" || l[1].Status["state"] != "mounted" || l[1].Status["references"] != 1 {
+		t.Errorf("the list: %+v", l)
+	}
+	delete(w.volumes, "data") // by force
+	v, err = s.Get("docker", "name")
+	must(t, err)
+	if v.Status["state"] != "deregistered" || v.Mountpoint != "" {
+		t.Errorf("deregistered: %+v", v)
+	}
+	must(t, s.Unmount(ctx, "docker", "name", "c1"))
+	_, err = s.Mount(ctx, "docker", "name", "c2")
+	says(t, err, `volume "data", which docker knows as "name", was deregistered`, "docker volume rm name")
+	w.want("references", w.refs("name"))
+	must(t, s.Remove(ctx, "docker", "name"))
+}

@@ -1,0 +1,266 @@
+package dockervol
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/volagent/volagent/agent/spec"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// world is everything around the service: a store, claims that are mounted at once, a
+// plugin, and what the runtimes and the mount tables say.
+type world struct {
+	t  *testing.T
+	mu sync.Mutex
+
+	volumes map[string]volume.Record
+	names   map[string]volume.RuntimeVolume
+	storeIs error // what every change of the store ends in
+
+	mount     func(ctx context.Context) error // what a claim waits for
+	seq       uint64
+	admitted  int
+	dropped   []string
+	using     []string
+	usingIs   error
+	elsewhere []string
+	elseIs    error
+	deleted   []string
+	events    []string
+	clock     time.Time
+}
+
+func newWorld(t *testing.T, ids ...string) (*world, *Service) {
+	w := &world{t: t, volumes: map[string]volume.Record{}, names: map[string]volume.RuntimeVolume{}, clock: time.Unix(1e9, 0).UTC()}
+	for _, id := range ids {
+		w.add(volume.Volume{ID: id, PluginID: "p", Reclaim: "retain"})
+	}
+	return w, &Service{
+		Store: w, Claims: w, Volumes: w, Plugins: w, Containers: w, Mounts: w, Size: spec.ParseSize,
+		Patience: func(string) Patience { return Patience{Long: time.Minute, Short: time.Minute} },
+		Events: func(evs ...volume.Event) {
+			for _, e := range evs {
+				w.events = append(w.events, e.Type)
+			}
+		},
+		Log: hclog.NewNullLogger(), Now: func() time.Time { return w.clock },
+	}
+}
+
+func (w *world) add(v volume.Volume) {
+	w.volumes[v.ID] = volume.Record{Volume: v, Claims: map[string]volume.Claim{}}
+}
+
+func (w *world) Volume(id string) (volume.Record, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	r, ok := w.volumes[id]
+	r.Claims = maps.Clone(r.Claims)
+	return r, ok
+}
+
+func (w *world) Volumes() []volume.Record {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Collect(maps.Values(w.volumes))
+}
+
+func (w *world) RuntimeVolume(runtime, name string) (volume.RuntimeVolume, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	v, ok := w.names[volume.RuntimeKey(runtime, name)]
+	return v, ok
+}
+
+func (w *world) RuntimeVolumes() []volume.RuntimeVolume {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Collect(maps.Values(w.names))
+}
+
+func (w *world) Update(_ context.Context, fn func(Tx) error) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.storeIs != nil {
+		return w.storeIs
+	}
+	tx := &worldTx{w, maps.Clone(w.names)}
+	if err := fn(tx); err != nil {
+		return err
+	}
+	w.names = tx.names
+	return nil
+}
+
+type worldTx struct {
+	*world
+	names map[string]volume.RuntimeVolume
+}
+
+func (tx *worldTx) RuntimeVolume(runtime, name string) (volume.RuntimeVolume, bool) {
+	v, ok := tx.names[volume.RuntimeKey(runtime, name)]
+	return v, ok
+}
+
+func (tx *worldTx) RuntimeVolumes() []volume.RuntimeVolume {
+	return slices.Collect(maps.Values(tx.names))
+}
+
+func (tx *worldTx) PutRuntimeVolume(v volume.RuntimeVolume) {
+	if err := v.Check(); err != nil {
+		tx.t.Errorf("stored: %v", err)
+	}
+	tx.names[v.Key()] = v
+}
+
+func (tx *worldTx) DeleteRuntimeVolume(runtime, name string) {
+	delete(tx.names, volume.RuntimeKey(runtime, name))
+}
+
+// Claim admits a claim, which is mounted once mount says so.
+func (w *world) Claim(ctx context.Context, id string, ask volume.Request, _ time.Duration) (volume.Record, volume.Claim, error) {
+	w.mu.Lock()
+	r, ok := w.volumes[id]
+	c, had := r.Claims[ask.Alloc]
+	switch {
+	case !ok:
+		w.mu.Unlock()
+		return r, c, volume.Errorf(volume.ErrNotFound, "no volume %q", id)
+	case had && c.Owner != ask.Owner:
+		w.mu.Unlock()
+		return r, c, volume.Errorf(volume.ErrRefused, "%q already has a claim", ask.Alloc)
+	case !had:
+		w.seq++
+		w.admitted++
+		c = volume.Claim{Alloc: ask.Alloc, Seq: w.seq, Wanted: true, State: volume.Pending, Owner: ask.Owner, ReadOnly: ask.ReadOnly, Target: "/t/" + ask.Alloc + "/" + id}
+		r.Claims[ask.Alloc] = c
+	}
+	mount := w.mount
+	w.mu.Unlock()
+	if mount != nil {
+		if err := mount(ctx); err != nil {
+			return r, c, err
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	c.State, c.Mount = volume.Taken, &volume.MountIdentity{Boot: "b", Device: "1:1", Root: "/"}
+	r.Claims[ask.Alloc] = c
+	return r, c, nil
+}
+
+// Drop releases a claim, which is gone at once.
+func (w *world) Drop(_ context.Context, id string, c volume.Claim) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if now, ok := w.volumes[id].Claims[c.Alloc]; ok && now.Seq == c.Seq {
+		delete(w.volumes[id].Claims, c.Alloc)
+		w.dropped = append(w.dropped, id+" "+c.Alloc)
+	}
+	return nil
+}
+
+func (w *world) Freed(context.Context, string, volume.Claim) error { return nil }
+
+func (w *world) CreateWithin(_ context.Context, spec volume.Volume, _ bool, _ time.Duration) (volume.Record, volume.Change, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if spec.PluginID == "none" {
+		return volume.Record{}, volume.Change{}, volume.Errorf(volume.ErrNotFound, "no plugin %q", spec.PluginID).WithHint("volctl plugin list")
+	}
+	w.add(spec)
+	return w.volumes[spec.ID], volume.Change{Outcome: volume.Created}, nil
+}
+
+func (w *world) Delete(_ context.Context, id, confirm string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if id != confirm {
+		return errors.New("not confirmed")
+	}
+	if len(w.volumes[id].Claims) > 0 {
+		return volume.Errorf(volume.ErrRefused, "volume %q is claimed", id)
+	}
+	delete(w.volumes, id)
+	w.deleted = append(w.deleted, id)
+	return nil
+}
+
+func (w *world) View(string) volume.PluginView { return volume.PluginView{Known: true, State: "ready"} }
+
+func (w *world) Using(context.Context, string, string) ([]string, error) { return w.using, w.usingIs }
+
+func (w *world) Elsewhere(_ context.Context, id volume.MountIdentity, paths []string) ([]string, error) {
+	if id.Boot == "" || len(paths) == 0 {
+		w.t.Errorf("asked for %+v at %q", id, paths)
+	}
+	return w.elsewhere, w.elseIs
+}
+
+// claims are "volume alloc", sorted.
+func (w *world) claims() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	out := []string{}
+	for id, r := range w.volumes {
+		for alloc := range r.Claims {
+			out = append(out, id+" "+alloc)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// refs are the ids that refer to a volume of docker's.
+func (w *world) refs(name string) (ids []string) {
+	v, _ := w.RuntimeVolume("docker", name)
+	for _, r := range v.Refs {
+		ids = append(ids, r.ID)
+	}
+	return ids
+}
+
+func (w *world) want(what string, got []string, want ...string) {
+	w.t.Helper()
+	if !slices.Equal(got, want) {
+		w.t.Errorf("%s: %q, want %q", what, got, want)
+	}
+}
+
+// says asserts that an error, as a runtime shows it, has all these words.
+func says(t *testing.T, err error, want ...string) {
+	t.Helper()
+	if err == nil {
+		t.Error("it was not refused")
+		return
+	}
+	for _, part := range want {
+		if got := words(err); !strings.Contains(got, part) || strings.Contains(got, "\n") {
+			t.Errorf("got %q, want %q in it", got, part)
+		}
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// mounted has a volume mounted for docker, which must succeed.
+func (w *world) mounted(s *Service, name, id string) string {
+	w.t.Helper()
+	path, err := s.Mount(w.t.Context(), "docker", name, id)
+	must(w.t, err)
+	return path
+}

@@ -1,0 +1,186 @@
+package dockervol
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// All references share one claim, which goes with the last of them.
+func TestMount(t *testing.T) {
+	w, s := newWorld(t, "data")
+	ctx := t.Context()
+	must(t, s.Create(ctx, "docker", "data", opts{"ro": ""}))
+	for _, id := range []string{"a", "b", "a", "c"} {
+		if path := w.mounted(s, "data", id); path != "/t/docker/data" {
+			t.Errorf("%s has it at %q", id, path)
+		}
+	}
+	w.want("references", w.refs("data"), "a", "b", "c")
+	if c := w.volumes["data"].Claims["docker"]; !c.ReadOnly || c.Owner != (volume.Owner{Kind: volume.OwnerRuntime, Runtime: "docker", Volume: "data"}) {
+		t.Errorf("the claim: %+v", c)
+	}
+	says(t, s.Remove(ctx, "docker", "data"), `volume "data" is in use by 3 containers (a, b, c) of docker`, "docker ps -a --filter volume=data")
+	for _, id := range []string{"a", "a", "nobody", "c"} {
+		must(t, s.Unmount(ctx, "docker", "data", id))
+	}
+	w.want("claims with one left", w.claims(), "data docker")
+	must(t, s.Unmount(ctx, "docker", "data", "b"))
+	must(t, s.Unmount(ctx, "docker", "unknown", "b"))
+	w.want("claims at the end", w.claims())
+	if w.admitted != 1 {
+		t.Errorf("there were %d claims", w.admitted)
+	}
+	must(t, s.Remove(ctx, "docker", "data"))
+	must(t, s.Remove(ctx, "docker", "data"))
+	if len(w.names) > 0 || len(w.deleted) > 0 {
+		t.Errorf("left: %v; deleted: %v", w.names, w.deleted)
+	}
+}
+
+// With exclusive each container has a claim of its own, also where ids begin alike.
+func TestExclusive(t *testing.T) {
+	w, s := newWorld(t, "data")
+	must(t, s.Create(t.Context(), "docker", "data", opts{"exclusive": "true"}))
+	long := "0123456789abcdef"
+	w.mounted(s, "data", long+"1")
+	w.mounted(s, "data", long+"2")
+	w.mounted(s, "data", "a/b")
+	if got := w.claims(); len(got) != 3 || got[0] != "data docker-0123456789ab" {
+		t.Errorf("claims: %q", got)
+	}
+	must(t, s.Unmount(t.Context(), "docker", "data", long+"1"))
+	if got := w.claims(); len(got) != 2 || got[0] == "data docker-0123456789ab" {
+		t.Errorf("claims: %q", got)
+	}
+}
+
+// A mount that does not come leaves nothing, and says why; what was there before stays.
+func TestMountFails(t *testing.T) {
+	w, s := newWorld(t, "data")
+	ctx := t.Context()
+	must(t, s.Create(ctx, "docker", "data", nil))
+	w.mount = func(context.Context) error {
+		w.want("on disk before the mount", w.refsLocked("data"), "a")
+		return volume.Errorf(volume.ErrPluginUnavailable, `plugin "p" is backing-off`).WithHint("volctl plugin logs p")
+	}
+	_, err := s.Mount(ctx, "docker", "data", "a")
+	says(t, err, `plugin "p" is backing-off (hint: volctl plugin logs p)`)
+	w.want("references", w.refs("data"))
+	w.want("claims", w.claims())
+
+	// The runtime gave up: that is no reason to keep anything.
+	gone, cancel := context.WithCancel(ctx)
+	w.mount = func(ctx context.Context) error { cancel(); return ctx.Err() }
+	if _, err := s.Mount(gone, "docker", "data", "a"); !errors.Is(err, context.Canceled) {
+		t.Errorf("a caller who left: %v", err)
+	}
+	w.want("references", w.refs("data"))
+	w.want("claims", w.claims())
+
+	// The agent is being stopped: the next one goes on.
+	stopping, stop := context.WithCancelCause(ctx)
+	w.mount = func(ctx context.Context) error { stop(volume.ErrStopping); return ctx.Err() }
+	if _, err := s.Mount(stopping, "docker", "data", "a"); err == nil {
+		t.Error("a mount that was not made")
+	}
+	w.want("references", w.refs("data"), "a")
+	w.want("claims", w.claims(), "data docker")
+
+	// Somebody was told before that it is mounted.
+	w.mount = func(context.Context) error { return errors.New("no") }
+	if _, err := s.Mount(ctx, "docker", "data", "a"); err == nil {
+		t.Error("a mount that was not made")
+	}
+	w.want("references", w.refs("data"), "a")
+
+	// Another one fails beside it.
+	if _, err := s.Mount(ctx, "docker", "data", "b"); err == nil {
+		t.Error("a mount that was not made")
+	}
+	w.want("references", w.refs("data"), "a")
+	w.want("claims", w.claims(), "data docker")
+	if _, err := s.Mount(ctx, "docker", "data", ""); err == nil {
+		t.Error("a mount for nobody")
+	}
+}
+
+// refsLocked is refs, for who holds no lock either.
+func (w *world) refsLocked(name string) []string { return w.refs(name) }
+
+// Nothing is done of which the intent cannot be stored.
+func TestDiskFull(t *testing.T) {
+	w, s := newWorld(t, "data")
+	must(t, s.Create(t.Context(), "docker", "data", nil))
+	w.mounted(s, "data", "a")
+	w.storeIs = errors.New("no space left on device")
+	if _, err := s.Mount(t.Context(), "docker", "data", "b"); !errors.Is(err, w.storeIs) {
+		t.Errorf("mount: %v", err)
+	}
+	if err := s.Unmount(t.Context(), "docker", "data", "a"); !errors.Is(err, w.storeIs) {
+		t.Errorf("unmount: %v", err)
+	}
+	w.want("claims", w.claims(), "data docker")
+}
+
+// A name that podman has and the agent lost is taken for the volume of that id.
+func TestMountForgotten(t *testing.T) {
+	w, s := newWorld(t, "data")
+	if path, err := s.Mount(t.Context(), "podman", "data", "constant"); err != nil || path != "/t/podman/data" {
+		t.Errorf("it is at %q, %v", path, err)
+	}
+	_, err := s.Mount(t.Context(), "podman", "nope", "constant")
+	says(t, err, `no volume "nope" is registered`)
+	must(t, s.Unmount(t.Context(), "podman", "data", "constant"))
+	w.want("claims", w.claims())
+}
+
+// Mounts and unmounts of many ids at once: a claim is there while a reference is.
+func TestConcurrent(t *testing.T) {
+	w, s := newWorld(t, "data")
+	must(t, s.Create(t.Context(), "docker", "data", nil))
+	var wg sync.WaitGroup
+	for _, id := range []string{"a", "b", "c", "d", "e", "f"} {
+		wg.Go(func() {
+			for range 100 {
+				if _, err := s.Mount(t.Context(), "docker", "data", id); err != nil {
+					t.Error(err)
+				}
+				if got := w.claims(); len(got) != 1 {
+					t.Errorf("%s is mounted, and the claims are %q", id, got)
+				}
+				if err := s.Unmount(t.Context(), "docker", "data", id); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	w.want("claims", w.claims())
+	w.want("references", w.refs("data"))
+	if len(s.locks.by) != 0 {
+		t.Errorf("%d locks are left", len(s.locks.by))
+	}
+}
+
+// The data goes with the name only where the volume says so, and nobody else has it.
+func TestRemove(t *testing.T) {
+	w, s := newWorld(t)
+	ctx := t.Context()
+	w.add(volume.Volume{ID: "gone", PluginID: "p", Reclaim: "delete"})
+	must(t, s.Create(ctx, "docker", "gone", nil))
+	must(t, s.Create(ctx, "podman", "too", opts{"device": "gone"}))
+	says(t, s.Remove(ctx, "docker", "gone"), `podman knows volume "gone" too, as "too"`, "podman volume rm too first")
+	w.volumes["gone"].Claims["web"] = volume.Claim{Alloc: "web", Wanted: true}
+	delete(w.names, volume.RuntimeKey("podman", "too"))
+	says(t, s.Remove(ctx, "docker", "gone"), `volume "gone" is claimed`)
+	if _, ok := w.RuntimeVolume("docker", "gone"); !ok {
+		t.Error("the name went without the data")
+	}
+	delete(w.volumes["gone"].Claims, "web")
+	must(t, s.Remove(ctx, "docker", "gone"))
+	w.want("deleted", w.deleted, "gone")
+}

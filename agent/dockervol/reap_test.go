@@ -1,0 +1,74 @@
+package dockervol
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// A reference goes only when everybody who can know agrees, twice in turn.
+func TestReap(t *testing.T) {
+	for name, c := range map[string]struct {
+		prepare func(w *world, s *Service)
+		passes  int
+		stays   bool
+	}{
+		"nobody uses it":         {func(*world, *Service) {}, 2, false},
+		"one look":               {func(*world, *Service) {}, 1, true},
+		"a namespace has it":     {func(w *world, _ *Service) { w.elsewhere = []string{"process 7"} }, 5, true},
+		"a table is not read":    {func(w *world, _ *Service) { w.elseIs = errors.New("busy") }, 5, true},
+		"the runtime has one":    {func(w *world, _ *Service) { w.using = []string{"web"} }, 5, true},
+		"no answer":              {func(w *world, _ *Service) { w.usingIs = errors.New("no daemon") }, 5, true},
+		"a young reference":      {func(w *world, _ *Service) { w.clock = w.clock.Add(-11 * time.Second) }, 5, true},
+		"a container starts":     {func(_ *world, s *Service) { s.inHand("docker") }, 5, true},
+		"one of podman's starts": {func(_ *world, s *Service) { s.inHand("podman") }, 2, false},
+	} {
+		w, s := newWorld(t, "data")
+		must(t, s.Create(t.Context(), "docker", "data", nil))
+		w.mounted(s, "data", "a")
+		w.mounted(s, "data", "b")
+		w.clock = w.clock.Add(70 * time.Second)
+		c.prepare(w, s)
+		for range c.passes {
+			s.Reap(t.Context())
+		}
+		if stays := len(w.claims()) == 1 && len(w.refs("data")) == 2; stays != c.stays || !stays && (len(w.claims()) > 0 || len(w.refs("data")) > 0) {
+			t.Errorf("%s: claims %q, references %q", name, w.claims(), w.refs("data"))
+		}
+	}
+}
+
+// Looks that do not come in turn do not count.
+func TestReapInTurn(t *testing.T) {
+	w, s := newWorld(t, "data")
+	must(t, s.Create(t.Context(), "docker", "data", nil))
+	w.mounted(s, "data", "a")
+	w.clock = w.clock.Add(time.Hour)
+	for range 3 {
+		w.using = nil
+		s.Reap(t.Context())
+		w.using = []string{"restarting"}
+		s.Reap(t.Context())
+	}
+	w.want("claims", w.claims(), "data docker")
+	w.using = nil
+	s.Reap(t.Context())
+	s.Reap(t.Context())
+	w.want("claims", w.claims())
+	w.want("events", w.events, "runtime-created", "owner-gone")
+}
+
+// What an agent that died between two steps left is taken up.
+func TestReapOrphans(t *testing.T) {
+	w, s := newWorld(t, "data", "other")
+	must(t, s.Create(t.Context(), "docker", "data", nil))
+	w.mounted(s, "data", "a")
+	v := w.names[volume.RuntimeKey("docker", "data")]
+	w.names[v.Key()] = v.Without(func(volume.RuntimeRef) bool { return true }) // and no release
+	w.volumes["other"].Claims["docker"] = volume.Claim{Alloc: "docker", Seq: 9, Wanted: true, Owner: volume.Owner{Kind: volume.OwnerRuntime, Runtime: "docker", Volume: "lost"}}
+	w.volumes["other"].Claims["web"] = volume.Claim{Alloc: "web", Seq: 10, Wanted: true}
+	s.Reap(t.Context())
+	w.want("claims", w.claims(), "other web")
+}
