@@ -3,6 +3,8 @@ package mount
 import (
 	"context"
 	"fmt"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -15,7 +17,8 @@ import (
 // namespace other than the host's own, as containers do. A namespace that began as a copy
 // of the host's, as those of many services, has the host's mounts as well: these do not
 // count, nor what lies below another root at one of the paths, which are the agent's own.
-// An error is no answer.
+// An error is no answer; of processes that may not be looked into (they have a capability
+// that we have not, as the service manager may) only those of containers matter.
 func (h *Host) Elsewhere(ctx context.Context, id volume.MountIdentity, paths []string) ([]string, error) {
 	if id.Boot != h.boot {
 		return nil, nil // no namespace outlives a boot
@@ -34,8 +37,10 @@ func (h *Host) elsewhere(id volume.MountIdentity, paths []string) ([]string, err
 	if err != nil {
 		return nil, err
 	}
-	if len(closed) > 0 {
-		return nil, fmt.Errorf("process %d (%s) may not be looked into", closed[0], h.command(closed[0]))
+	for _, pid := range closed {
+		if h.contained(pid) {
+			return nil, fmt.Errorf("process %d (%s) may not be looked into", pid, h.command(pid))
+		}
 	}
 	var users []string
 	for _, s := range spaces {
@@ -57,6 +62,15 @@ func (h *Host) elsewhere(id volume.MountIdentity, paths []string) ([]string, err
 		}
 	}
 	return users, nil
+}
+
+// containerID is in the paths of the control groups that runtimes make.
+var containerID = regexp.MustCompile(`[0-9a-f]{64}`)
+
+// contained reports whether a process is, or may be, in a container.
+func (h *Host) contained(pid int) bool {
+	groups, err := os.ReadFile(h.procPath(pid, "cgroup"))
+	return !gone(err) && (err != nil || containerID.Match(groups))
 }
 
 // partOf reports whether a mount is of the same file system, at or below the same root.

@@ -142,6 +142,12 @@ func child(what string) int {
 		}
 		go thread()
 		err = <-done
+	case "bind": // in a namespace of its own: FROM TO
+		from, to, _ := strings.Cut(arg, " ")
+		err = unix.Mount(from, to, "", unix.MS_BIND, "")
+	case "contain": // as in a container: a root of its own, and in it FROM at TO
+		from, to, _ := strings.Cut(arg, " ")
+		err = contain(from, to)
 	case "zombie": // a child that nobody waits for
 		c := exec.Command("/bin/true")
 		err = c.Start()

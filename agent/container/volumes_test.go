@@ -1,0 +1,70 @@
+package container
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Who has ended for good uses no volume; who may be about to start, or anything else,
+// does. What cannot be understood is no answer.
+func TestUsing(t *testing.T) {
+	r := program(t, "docker", `case "$*" in
+"ps --all --quiet --no-trunc --filter volume=data") echo a; echo b; echo c;;
+"ps --all --quiet --no-trunc --filter volume=none") ;;
+"ps --all --quiet --no-trunc --filter volume=gone") echo x;;
+"ps --all --quiet --no-trunc --filter volume=odd") echo y;;
+"container inspect a b c") echo '[{"Name":"/web","State":{"Status":"restarting"}},{"Name":"/old","State":{"Status":"exited"}},{"Name":"/new","State":{"Status":"created"}}]';;
+"container inspect y") echo '[]';;
+*) echo "Error: no such container x" >&2; exit 1;;
+esac`)
+	if got, err := r.Using(t.Context(), "data"); err != nil || !slices.Equal(got, []string{"web", "new"}) {
+		t.Errorf("it is used by %q, %v", got, err)
+	}
+	if got, err := r.Using(t.Context(), "none"); err != nil || len(got) > 0 {
+		t.Errorf("it is used by %q, %v", got, err)
+	}
+	for _, name := range []string{"gone", "odd", "fails"} {
+		if got, err := r.Using(t.Context(), name); err == nil {
+			t.Errorf("%s is used by %q", name, got)
+		}
+	}
+	p := program(t, "podman", `[ "$*" = "ps --all --quiet --no-trunc --filter volume=data --sync" ] || exit 1`)
+	if _, err := p.Using(t.Context(), "data"); err != nil {
+		t.Errorf("podman is to look at its containers itself: %v", err)
+	}
+}
+
+// The last file that says how long podman waits counts.
+func TestPluginTimeout(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	none := filepath.Join(dir, "none")
+	a := file("a", "[engine]\n# volume_plugin_timeout = 7\nvolume_plugin_timeout = 30 # seconds\n")
+	b := file("b", "[engine]\nvolume_plugin_timeout=60\n")
+	bad := file("bad", "volume_plugin_timeout = 0\nvolume_plugin_timeout = soon\n"+strings.Repeat("x", 1<<17))
+	for _, c := range []struct {
+		files []string
+		want  time.Duration
+	}{
+		{nil, 5 * time.Second}, {[]string{none}, 5 * time.Second}, {[]string{a}, 30 * time.Second},
+		{[]string{a, none, b}, time.Minute}, {[]string{b, a, bad}, 30 * time.Second},
+	} {
+		if got := pluginTimeout(c.files); got != c.want {
+			t.Errorf("%v: %s, want %s", c.files, got, c.want)
+		}
+	}
+	t.Setenv("CONTAINERS_CONF", b)
+	if got := PluginTimeout(); got != time.Minute {
+		t.Errorf("of the file that podman is given: %s", got)
+	}
+}

@@ -1,0 +1,75 @@
+package mount
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// contain moves this process to a root of its own, in which from is at to.
+func contain(from, to string) error {
+	root, err := os.MkdirTemp("", "root")
+	if err != nil {
+		return err
+	}
+	return errors.Join(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""), unix.Mount("root", root, "tmpfs", 0, ""),
+		os.MkdirAll(root+to, 0o755), os.Mkdir(root+"/old", 0o755), unix.Mount(from, root+to, "", unix.MS_BIND, ""),
+		unix.PivotRoot(root, root+"/old"), os.Chdir("/"), os.Remove("/old"+root), unix.Unmount("/old", unix.MNT_DETACH))
+}
+
+// A container has the mount; a copy of the host's table has what the host has.
+func TestElsewhere(t *testing.T) {
+	dir := tempDir(t)
+	at, own := mkdir(t, dir, "m"), mkdir(t, dir, "own")
+	mountFS(t, "tmpfs", "t", at, 0, "")
+	bindAt(t, at, own)
+	mkdir(t, at, "sub")
+	unshared := func(c *exec.Cmd) { c.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS} }
+	entries, err := newHost(t).Under(at)
+	check(t, err)
+	id := entries[0].Identity
+	asked := func() []string {
+		t.Helper()
+		users, err := newHost(t).Elsewhere(t.Context(), id, []string{at})
+		check(t, err)
+		return users
+	}
+	start(t, "stay", unshared) // as a service with PrivateTmp=
+	if got := asked(); len(got) > 0 {
+		t.Errorf("a copy of the table: %q", got)
+	}
+	for what, where := range map[string]string{
+		"bind " + at + " " + mkdir(t, dir, "other"):         dir + "/other",
+		"contain " + at + " /data":                          "/data",
+		"contain " + at + "/sub /data":                      "/data", // a part of the volume
+		"contain " + at + " " + own:                         own,     // where the host has it too
+		"bind " + at + "/sub " + mkdir(t, dir, "elsewhere"): dir + "/elsewhere",
+	} {
+		_, stop := start(t, what, unshared)
+		if got := asked(); len(got) != 1 || !strings.Contains(got[0], `has it at "`+where+`"`) {
+			t.Errorf("%s: %q", what, got)
+		}
+		stop()
+	}
+	_, stop := start(t, "contain / /host", unshared) // a bind of / alone has no mounts in it
+	if got := asked(); len(got) > 0 {
+		t.Errorf("another file system: %q", got)
+	}
+	stop()
+	other := id
+	other.Boot = "an earlier one"
+	if users, err := newHost(t).Elsewhere(t.Context(), other, nil); err != nil || len(users) > 0 {
+		t.Errorf("of an earlier boot: %q, %v", users, err)
+	}
+	// Where somebody cannot be looked at, nothing is known.
+	h := newHost(t)
+	h.proc = t.TempDir()
+	if _, err := h.Elsewhere(t.Context(), id, nil); err == nil {
+		t.Error("nothing was read, and that is an answer")
+	}
+}
