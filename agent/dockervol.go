@@ -83,11 +83,15 @@ func (s store) references(o volume.Owner) int {
 	return len(v.Refs)
 }
 
+// byDocker reports whether docker runs a part of a plugin.
+func byDocker(part supervisor.Status) bool {
+	return part.Running["container.runtime"] == volume.RuntimeDocker
+}
+
 // deadlock warns of a plugin that docker runs and that docker needs for its own volumes:
 // at a boot, containers that use them start before the plugin does. Empty if it is not so.
 func (p pluginSet) deadlock(st supervisor.Status) string {
-	byDocker := func(st supervisor.Status) bool { return st.Running["container.runtime"] == volume.RuntimeDocker }
-	if !byDocker(st) && !slices.ContainsFunc(st.Parts, byDocker) {
+	if !slices.ContainsFunc(st.Parts, byDocker) {
 		return ""
 	}
 	var names []string

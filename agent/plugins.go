@@ -226,11 +226,16 @@ func (p pluginSet) show(st supervisor.Status) api.Plugin {
 		NodesHealthy: st.Nodes.Healthy, NodesExpected: st.Nodes.Expected,
 		Warnings: st.Warnings,
 	}
-	if words := p.deadlock(st); words != "" {
-		out.Warnings = append(slices.Clone(out.Warnings), words)
+	deadlock := p.deadlock(st)
+	if deadlock != "" {
+		out.Warnings = append(slices.Clone(out.Warnings), deadlock)
 	}
 	for _, part := range st.Parts {
-		out.Parts = append(out.Parts, showPart(part))
+		shown := showPart(part)
+		if deadlock != "" && byDocker(part) {
+			shown.Warnings = append(slices.Clone(shown.Warnings), deadlock)
+		}
+		out.Parts = append(out.Parts, shown)
 	}
 	for _, r := range p.db.Volumes() {
 		if r.Volume.PluginID != st.ID {

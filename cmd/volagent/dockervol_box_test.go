@@ -102,7 +102,7 @@ func (r *box) knowing(t testing.TB, driver, sock string) *box {
 		t.Fatal(err)
 	}
 	conf := filepath.Join(r.dir, driver+".conf")
-	base = fmt.Appendf(base, "volume_plugin_timeout = 60\n[engine.volume_plugins]\n%s = %q\n", driver, sock)
+	base = fmt.Appendf(base, "volume_plugin_timeout = 20\n[engine.volume_plugins]\n%s = %q\n", driver, sock)
 	if err := os.WriteFile(conf, base, 0o644); err != nil {
 		t.Fatal(err)
 	}

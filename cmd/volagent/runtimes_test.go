@@ -169,12 +169,18 @@ func (r *box) startDaemon() error {
 	if lacksResource() {
 		args = append(args, "--add-runtime", "less="+r.dir+"/oci", "--default-runtime", "less")
 	}
-	r.daemon = exec.Command("dockerd", append(args, r.more...)...)
-	r.daemon.Stdout, r.daemon.Stderr = log, log
-	if err := r.daemon.Start(); err != nil {
-		return err
-	}
-	for end := time.Now().Add(100 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(200 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		// On a busy host it may find that its containerd takes too long, and end.
+		if r.daemon == nil || ended(r.daemon.Process.Pid) {
+			if r.daemon != nil {
+				_ = r.daemon.Wait() // its log says why
+			}
+			r.daemon = exec.Command("dockerd", append(args, r.more...)...)
+			r.daemon.Stdout, r.daemon.Stderr = log, log
+			if err := r.daemon.Start(); err != nil {
+				return err
+			}
+		}
 		out, err := r.run("version")
 		if err == nil {
 			return nil

@@ -1,0 +1,292 @@
+package main_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Volumes are made and adopted as the options say; what makes no sense is said where the
+// person looks, and leaves nothing.
+func TestRuntimeCreates(t *testing.T) {
+	bothRuntimes(t, func(t *testing.T, name string) {
+		s := newServed(t, newBox(t, name))
+		a, b := s.unique("a"), s.unique("b")
+		s.volctl("volume", "create", a, "--plugin", "local")
+
+		out, err := s.create(a, "type=nfs")
+		s.says(out, err, `unknown option "type"`, "param.type")
+		out, err = s.create("systemd-" + a)
+		s.says(out, err, `no volume "systemd-`+a+`" is registered`, "VolumeName="+a)
+		out, err = s.create("shop_" + a)
+		s.says(out, err, "name: "+a+" below it in the compose file")
+		out, err = s.create(s.unique("nope"))
+		s.says(out, err, "is registered", "-o plugin=local -o size=1GiB")
+		out, err = s.create(strings.Repeat("x", 200))
+		s.says(out, err, "has 200 bytes; at most 128 are allowed")
+		out, err = s.create(b, "plugin=nope", "size=1GiB")
+		s.says(out, err, `no plugin "nope"`)
+		if code, answer := s.call("VolumeDriver.Create", map[string]any{"Name": "a/b"}); code != 500 || !strings.Contains(fmt.Sprint(answer["Err"]), "contains a slash") {
+			t.Errorf("a slash: %d %v", code, answer)
+		}
+		if code, answer := s.call("VolumeDriver.Nonsense", nil); code != 500 || !strings.Contains(fmt.Sprint(answer["Err"]), "is no call of") {
+			t.Errorf("no call: %d %v", code, answer)
+		}
+
+		// Under another name, and made with a plugin; the data goes only where that was asked for.
+		if out, err = s.create(s.unique("other"), "device="+a); err != nil {
+			t.Fatal(out)
+		}
+		if out, err = s.create(b, "o=plugin=local,size=64MiB", "reclaim=delete"); err != nil {
+			t.Fatal(out)
+		}
+		if v := s.inspect(b); v.Status["volume"] != b || v.Status["state"] != "free" {
+			t.Errorf("it is shown as %+v", v)
+		}
+		if got := s.volctl("volume", "status", b, "-o", "go-template={{.spec.reclaim}} {{.spec.capacity_min}}"); got != "delete 67108864" {
+			t.Errorf("it was made as %q", got)
+		}
+		s.box.must(t, "volume", "rm", b, s.unique("other"))
+		if got := s.volctl("volume", "list", "-q"); got != a {
+			t.Errorf("volumes: %q, want %q", got, a)
+		}
+		s.clean()
+	})
+}
+
+// A container that is started while the plugin is down fails within the runtime's
+// patience, with the reason, and leaves nothing.
+func TestRuntimePluginDown(t *testing.T) {
+	bothRuntimes(t, func(t *testing.T, name string) {
+		s := newServed(t, newBox(t, name))
+		data, a := s.unique("data"), s.unique("a")
+		if out, err := s.create(data, "plugin=local"); err != nil {
+			t.Fatal(out)
+		}
+		s.volctl("plugin", "stop", "local")
+		out, err := s.box.run(s.runArgs(a, data+":/data")...)
+		t.Cleanup(func() { _, _ = s.box.run("rm", "-f", a) })
+		s.says(out, err, "volume \""+data+"\" is not mounted: plugin \"local\" is stopped", "volctl plugin start local", "withdrawn")
+		s.clean()
+		s.volctl("plugin", "start", "local")
+		s.box.must(t, "start", a)
+		s.holds(data + " " + name + " taken " + name + " 1")
+		s.box.must(t, "rm", "-f", a)
+		s.clean()
+		s.box.must(t, "volume", "rm", data)
+	})
+}
+
+// A container that is killed, and a reference that its runtime knows no container for.
+func TestRuntimeEnds(t *testing.T) {
+	bothRuntimes(t, func(t *testing.T, name string) {
+		s := newServed(t, newBox(t, name))
+		data, lost, a := s.unique("data"), s.unique("lost"), s.unique("a")
+		for _, v := range []string{data, lost} {
+			if out, err := s.create(v, "plugin=local"); err != nil {
+				t.Fatal(out)
+			}
+		}
+		s.run(a, data+":/data")
+		if name == "docker" { // whoever is no podman speaks as docker does
+			if code, answer := s.call("VolumeDriver.Mount", map[string]any{"Name": lost, "ID": "0123"}); code != 200 || answer["Mountpoint"] == "" {
+				t.Fatalf("mount: %d %v", code, answer)
+			}
+			s.holds(data+" docker taken docker 1", lost+" docker taken docker 1")
+			out, err := s.box.run("volume", "rm", lost)
+			s.says(out, err, "in use by 1 container (0123) of docker", "docker ps -a --filter volume="+lost)
+			s.reaped(data + " docker taken docker 1")
+			if got := s.sh(a, "echo still > /data/f; cat /data/f"); got != "still" {
+				t.Errorf("the one that runs reads %q", got)
+			}
+		}
+		pid, err := strconv.Atoi(s.box.must(t, "inspect", "--format", "{{.State.Pid}}", a))
+		s.must(err)
+		s.must(syscall.Kill(pid, syscall.SIGKILL))
+		s.clean()
+	})
+}
+
+// reaped waits as long as it takes until the claims of containers that are gone are, too.
+func (s served) reaped(want ...string) {
+	s.t.Helper()
+	for end := time.Now().Add(300 * time.Second); strings.Join(s.claims(), ",") != strings.Join(want, ","); time.Sleep(200 * time.Millisecond) {
+		if time.Now().After(end) {
+			s.t.Fatalf("claims: %q, want %q", s.claims(), want)
+		}
+	}
+}
+
+// kill -9 of dockerd: with live-restore its containers go on and are unmounted when they
+// end; without, they end, and nothing is left of them.
+func TestRuntimeDaemonKilled(t *testing.T) {
+	t.Parallel()
+	for _, live := range []bool{true, false} {
+		t.Run(fmt.Sprintf("live-restore=%t", live), func(t *testing.T) {
+			t.Parallel()
+			b, err := makeBox("docker", fmt.Sprintf("--live-restore=%t", live))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if err := b.stop(); err != nil {
+					t.Error(err)
+				}
+			})
+			s := newServed(t, b)
+			if out, err := s.create("data", "plugin=local"); err != nil {
+				t.Fatal(out)
+			}
+			s.run("ca", "data:/data")
+			s.run("cb", "data:/data")
+			s.sh("ca", "echo on > /data/f")
+			s.holds("data docker taken docker 2")
+			s.must(b.daemon.Process.Kill())
+			_ = b.daemon.Wait() // killed
+			b.daemon = nil
+			s.must(b.startDaemon())
+			if !live {
+				s.reaped()
+				s.clean()
+				s.box.must(t, "start", "ca")
+				s.holds("data docker taken docker 1")
+				if got := s.sh("ca", "cat /data/f"); got != "on" {
+					t.Errorf("started again, it reads %q", got)
+				}
+				s.box.must(t, "rm", "-f", "ca", "cb")
+				s.clean()
+				return
+			}
+			if got := s.sh("cb", "cat /data/f"); got != "on" {
+				t.Errorf("it reads %q", got)
+			}
+			s.holds("data docker taken docker 2")
+			s.box.must(t, "stop", "ca")
+			s.holds("data docker taken docker 1")
+			s.box.must(t, "rm", "-f", "ca", "cb")
+			s.clean()
+			s.box.must(t, "volume", "rm", "data")
+		})
+	}
+}
+
+// With exclusive each container has a claim of its own: by the volume's mode, one at a
+// time or several.
+func TestRuntimeExclusive(t *testing.T) {
+	t.Parallel()
+	s := newServed(t, newBox(t, "docker"))
+	one, many := s.unique("one"), s.unique("many")
+	a, b := s.unique("a"), s.unique("b")
+	if out, err := s.create(one, "plugin=local", "exclusive=true"); err != nil {
+		t.Fatal(out)
+	}
+	if out, err := s.create(many, "plugin=local", "exclusive=true", "access_mode=single-node-multi-writer"); err != nil {
+		t.Fatal(out)
+	}
+	s.run(a, one+":/one", many+":/many")
+	out, err := s.box.run(s.runArgs(b, one+":/one")...)
+	s.says(out, err, `volume "`+one+`" is in use in mode single-node-writer by "docker-`, "docker ps --filter volume="+one)
+	s.box.must(t, "rm", "-f", b)
+	s.run(b, many+":/many")
+	if got := s.claims(); len(got) != 3 {
+		t.Errorf("claims: %q", got)
+	}
+	s.sh(a, "echo x > /many/f")
+	if got := s.sh(b, "cat /many/f"); got != "x" {
+		t.Errorf("it reads %q", got)
+	}
+	s.box.must(t, "rm", "-f", a, b)
+	s.clean()
+	s.box.must(t, "volume", "rm", one, many)
+}
+
+// Nobody but root may ask, and the plugin answers while it hangs what it is.
+func TestRuntimeSocket(t *testing.T) {
+	t.Parallel()
+	s := newServed(t, newBox(t, "docker"))
+	info, err := os.Stat(s.pluginSocket())
+	s.must(err)
+	if info.Mode().Perm() != 0o600 {
+		t.Errorf("the socket has mode %o", info.Mode().Perm())
+	}
+	dir, err := os.Stat(filepath.Dir(s.pluginSocket()))
+	s.must(err)
+	if dir.Mode().Perm() != 0o755 {
+		t.Errorf("its directory has mode %o", dir.Mode().Perm())
+	}
+	s.must(os.Chmod(s.pluginSocket(), 0o666))
+	if got := s.asNobody("POST /VolumeDriver.List HTTP/1.0\r\n\r\n"); !strings.Contains(got, "uid 65534 may not use volumes") {
+		t.Errorf("nobody gets %q", got)
+	}
+	if code, answer := s.call("Plugin.Activate", nil); code != 200 || fmt.Sprint(answer["Implements"]) != "[VolumeDriver]" {
+		t.Errorf("activate: %d %v", code, answer)
+	}
+	if code, answer := s.call("VolumeDriver.Capabilities", nil); code != 200 || fmt.Sprint(answer["Capabilities"]) != "map[Scope:local]" {
+		t.Errorf("capabilities: %d %v", code, answer)
+	}
+}
+
+// asNobody sends a request from a thread that is nobody's.
+func (s served) asNobody(request string) (answer string) {
+	s.t.Helper()
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		if _, _, no := syscall.RawSyscall(syscall.SYS_SETRESUID, 65534, 65534, 65534); no != 0 {
+			done <- no
+			return
+		}
+		c, err := net.Dial("unix", s.pluginSocket())
+		if err == nil {
+			_, err = io.WriteString(c, request)
+		}
+		if err == nil {
+			var raw []byte
+			raw, err = io.ReadAll(c)
+			answer = string(raw)
+			err = errors.Join(err, c.Close())
+		}
+		done <- err
+	}()
+	s.must(<-done)
+	return answer
+}
+
+// A plugin that docker runs, and that docker's volumes need, is warned of.
+func TestRuntimeDeadlock(t *testing.T) {
+	t.Parallel()
+	h := newContained(t, newBox(t, "docker"))
+	s := served{host: h.host, box: h.box, driver: "csi" + filepath.Base(h.dir)}
+	h.must(showPlugins())
+	h.must(os.WriteFile(filepath.Join(h.dir, "volagent.yaml"), []byte("docker_socket: "+s.pluginSocket()+"\n"), 0o644))
+	h.writeContainer(h.recorder(nil))
+	h.start("rec")
+	h.must(os.WriteFile(filepath.Join(h.dir, "v.yaml"), []byte("id: v1\nplugin_id: rec\nexternal_id: e1\n"), 0o644))
+	h.volctl("volume", "register", filepath.Join(h.dir, "v.yaml"))
+	if code, answer := s.call("VolumeDriver.Create", map[string]any{"Name": "v1"}); code != 200 {
+		t.Fatalf("create: %v", answer)
+	}
+	const words = "docker runs it, and uses it for volumes of its own (v1)"
+	if out := h.volctl("plugin", "status", "rec"); !strings.Contains(out, words) {
+		t.Errorf("the plugin's status does not say so:\n%s", out)
+	}
+	if out := h.volctl("node", "status"); !strings.Contains(out, "docker runs it") {
+		t.Errorf("the host's status does not say so:\n%s", out)
+	}
+	h.await("the event", func() bool { return strings.Contains(h.volctl("events", "--since", "1h"), words) })
+	if code, answer := s.call("VolumeDriver.Remove", map[string]any{"Name": "v1"}); code != 200 {
+		t.Fatalf("remove: %v", answer)
+	}
+	if warnings := h.plugin().Warnings; len(warnings) > 0 {
+		t.Errorf("the warning stays: %q", warnings)
+	}
+}
