@@ -65,6 +65,8 @@ func TestOwnerText(t *testing.T) {
 		"unit, gone":                 {Kind: api.OwnerUnit, Unit: "web.service", State: api.OwnerGone},
 		"unit db.service, unknown":   {Kind: api.OwnerUnit, Unit: "db.service", State: api.OwnerUnknown},
 		"unit db.service, running 5": {Kind: api.OwnerUnit, Unit: "db.service", PID: 5, State: api.OwnerRunning},
+		"docker, 2 containers":       {Kind: api.OwnerRuntime, Runtime: "docker", References: 2, State: api.OwnerRunning},
+		"podman, 1 container":        {Kind: api.OwnerRuntime, Runtime: "podman", References: 1},
 		"-":                          {},
 	} {
 		if got := ownerText(&api.Claim{Alloc: "web.service", Owner: o}); got != want {

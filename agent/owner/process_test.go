@@ -194,6 +194,7 @@ func TestResolveProcess(t *testing.T) {
 		{volume.Owner{Kind: volume.OwnerPID}, volume.ErrInvalid, "0 is no pid"},
 		{volume.Owner{Kind: volume.OwnerPID, PID: -1}, volume.ErrInvalid, "-1 is no pid"},
 		{volume.Owner{Kind: volume.OwnerPID, PID: otherThread(t)}, volume.ErrInvalid, "is a thread of"},
+		{volume.Owner{Kind: volume.OwnerRuntime, Runtime: "docker"}, volume.ErrInvalid, "only the volume plugin of a container runtime"},
 		{volume.Owner{Kind: "host"}, volume.ErrInvalid, `unknown kind of owner "host"`},
 		{volume.Owner{Kind: volume.OwnerUnit}, volume.ErrInvalid, "no name of a unit"},
 		{volume.Owner{Kind: volume.OwnerUnit, Unit: "a.service", Invocation: "x"}, volume.ErrInvalid, "no invocation id"},
