@@ -27,6 +27,7 @@ type world struct {
 	storeIs error // what every change of the store ends in
 
 	mount     func(ctx context.Context) error // what a claim waits for
+	dropping  func()                          // is called before a claim goes
 	seq       uint64
 	admitted  int
 	dropped   []string
@@ -160,6 +161,9 @@ func (w *world) Claim(ctx context.Context, id string, ask volume.Request, _ time
 
 // Drop releases a claim, which is gone at once.
 func (w *world) Drop(_ context.Context, id string, c volume.Claim) error {
+	if w.dropping != nil {
+		w.dropping()
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if now, ok := w.volumes[id].Claims[c.Alloc]; ok && now.Seq == c.Seq {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -164,6 +165,30 @@ func TestConcurrent(t *testing.T) {
 	if len(s.locks.by) != 0 {
 		t.Errorf("%d locks are left", len(s.locks.by))
 	}
+}
+
+// A mount that comes between the last unmount and the release wins.
+func TestMountWins(t *testing.T) {
+	w, s := newWorld(t, "data")
+	must(t, s.Create(t.Context(), "docker", "data", nil))
+	w.mounted(s, "data", "a")
+	done := make(chan error, 1)
+	w.dropping = func() {
+		w.dropping = nil
+		go func() {
+			_, err := s.Mount(t.Context(), "docker", "data", "b")
+			done <- err
+		}()
+		select {
+		case err := <-done: // nothing held it up
+			done <- err
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+	must(t, s.Unmount(t.Context(), "docker", "data", "a"))
+	must(t, <-done)
+	w.want("references", w.refs("data"), "b")
+	w.want("claims", w.claims(), "data docker")
 }
 
 // The data goes with the name only where the volume says so, and nobody else has it.

@@ -186,16 +186,6 @@ func (s *Service) view(v volume.RuntimeVolume) View {
 	return view
 }
 
-// claimOf is the claim that the volume's references to an alloc share, if it is there.
-func (s *Service) claimOf(v volume.RuntimeVolume, alloc string) (volume.Claim, bool) {
-	r, ok := s.Store.Volume(v.VolumeID)
-	if !ok {
-		return volume.Claim{}, false
-	}
-	c, ok := r.Claims[alloc]
-	return c, ok && c.Owner == v.Owner()
-}
-
 // change replaces the volume of a name; fn is given the one that is there.
 func (s *Service) change(ctx context.Context, runtime, name string, fn func(volume.RuntimeVolume) volume.RuntimeVolume) (now volume.RuntimeVolume, ok bool, err error) {
 	err = s.Store.Update(ctx, func(tx Tx) error {

@@ -1,0 +1,129 @@
+package dockervol
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// serving returns how to call a service over its socket.
+func serving(t *testing.T, s *Service) (v *Server, call func(method, body string) (int, map[string]any, error)) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "s.sock")
+	l, err := net.Listen("unix", path)
+	must(t, err)
+	v = NewServer(s)
+	served := make(chan error, 1)
+	go func() { served <- v.Serve(l) }()
+	t.Cleanup(func() {
+		must(t, v.Close(context.Background()))
+		must(t, <-served)
+	})
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", path)
+	}}}
+	return v, func(method, body string) (int, map[string]any, error) {
+		resp, err := client.Post("http://plugin/"+method, contentType, strings.NewReader(body))
+		if err != nil {
+			return 0, nil, err
+		}
+		defer resp.Body.Close()
+		var raw bytes.Buffer
+		_, err = raw.ReadFrom(resp.Body)
+		must(t, err)
+		answer := map[string]any{}
+		if err := json.Unmarshal(raw.Bytes(), &answer); err != nil {
+			t.Errorf("%s: %q: %v", method, raw.String(), err)
+		}
+		return resp.StatusCode, answer, nil
+	}
+}
+
+// Every call of the protocol, in the forms that docker and podman send. An error is no
+// answer with status 200, which podman takes for a success.
+func TestServer(t *testing.T) {
+	_, s := newWorld(t, "data")
+	_, call := serving(t, s)
+	for _, c := range []struct {
+		method, body string
+		code         int
+		want         string
+	}{
+		{"Plugin.Activate", "", 200, `{"Implements":["VolumeDriver"]}`},
+		{"VolumeDriver.Capabilities", "{}", 200, `{"Capabilities":{"Scope":"local"}}`},
+		{"VolumeDriver.Get", `{"Name":"data"}`, 500, `{"Err":"docker has no volume \"data\" here (hint: docker volume create -d csi data)"}`},
+		{"VolumeDriver.Create", `{"Name":"data","Opts":null}`, 200, `{}`},
+		{"VolumeDriver.Create", `{"Name":"nope","Opts":{}}`, 500, ""},
+		{"VolumeDriver.Mount", `{"Name":"data","ID":"c1"}`, 200, `{"Mountpoint":"/t/docker/data"}`},
+		{"VolumeDriver.Path", `{"Name":"data"}`, 200, `{"Mountpoint":"/t/docker/data"}`},
+		{"VolumeDriver.List", "null", 200, ""},
+		{"VolumeDriver.Remove", `{"Name":"data"}`, 500, ""},
+		{"VolumeDriver.Unmount", `{"Name":"data","ID":"c1"}`, 200, `{}`},
+		{"VolumeDriver.Remove", `{"Name":"data"}`, 200, `{}`},
+		{"VolumeDriver.List", "", 200, `{"Volumes":[]}`},
+		{"VolumeDriver.Mount", `{"Name":`, 500, `{"Err":"cannot read the request: unexpected EOF"}`},
+		{"NetworkDriver.GetCapabilities", "", 500, `{"Err":"POST /NetworkDriver.GetCapabilities is no call of the volume plugin API"}`},
+	} {
+		code, answer, err := call(c.method, c.body)
+		must(t, err)
+		got, err := json.Marshal(answer)
+		must(t, err)
+		if code != c.code || c.want != "" && string(got) != c.want {
+			t.Errorf("%s %s: %d %s, want %d %s", c.method, c.body, code, got, c.code, c.want)
+		}
+	}
+}
+
+// An agent that is being stopped cuts a runtime off, which asks the next one; it does not
+// say that the mount failed.
+func TestServerStops(t *testing.T) {
+	w, s := newWorld(t, "data")
+	must(t, s.Create(t.Context(), "docker", "data", nil))
+	v, call := serving(t, s)
+	waiting := make(chan struct{})
+	w.mount = func(ctx context.Context) error {
+		close(waiting)
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	failed := make(chan error)
+	go func() {
+		_, _, err := call("VolumeDriver.Mount", `{"Name":"data","ID":"c1"}`)
+		failed <- err
+	}()
+	<-waiting
+	must(t, v.Close(t.Context()))
+	if err := <-failed; err == nil {
+		t.Error("there was an answer")
+	}
+	w.want("references", w.refs("data"), "c1")
+	w.want("claims", w.claims(), "data docker")
+}
+
+// Who calls is told by the program.
+func TestRuntimeOf(t *testing.T) {
+	for exe, want := range map[string]string{
+		"/usr/bin/podman": volume.RuntimePodman, "/usr/bin/podman (deleted)": volume.RuntimePodman, "/opt/podman-5.1": volume.RuntimePodman,
+		"/usr/sbin/dockerd": volume.RuntimeDocker, "/usr/bin/curl": volume.RuntimeDocker, "": volume.RuntimeDocker,
+	} {
+		if got := runtimeOf(exe); got != want {
+			t.Errorf("%q is %s, want %s", exe, got, want)
+		}
+	}
+	for want, p := range map[string]peer{
+		"does not say": {}, "uid 12345 may not use": {uid: 12345, known: true, pid: 1}, "has ended (pid 4194305)": {known: true, pid: 4194305},
+	} {
+		_, err := p.runtime()
+		says(t, err, want)
+	}
+	if r, err := (peer{known: true}).runtime(); err != nil || r != volume.RuntimeDocker {
+		t.Errorf("one in another pid namespace is %q, %v", r, err)
+	}
+}
