@@ -79,7 +79,7 @@ func newServed(t testing.TB, b *box) served {
 		if s.cmd != nil {
 			s.must(s.signal(syscall.SIGTERM))
 		}
-		if t.Failed() && s.box.name == "docker" {
+		if t.Failed() && s.box.daemon != nil {
 			raw, err := os.ReadFile(filepath.Join(s.box.dir, "log"))
 			t.Logf("dockerd's log: %v\n%s", err, raw)
 		}
