@@ -51,7 +51,7 @@ func TestSocketOfSystemd(t *testing.T) {
 	}
 	for _, name := range []string{path, dir + "/./s", other + "/s"} {
 		systemd, s := passed(t, path)
-		l, err := s.api(name, os.Getgid())
+		l, err := s.open(name, os.Getgid(), apiMode)
 		if err != nil || l.Addr().String() != path || len(s.left) != 0 {
 			t.Fatalf("%s: %v, left %v", name, err, s.left)
 		}
@@ -85,7 +85,7 @@ func TestSocketNotUsed(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		l, err := s.api(wanted, os.Getgid())
+		l, err := s.open(wanted, os.Getgid(), apiMode)
 		if err != nil || !connects(t, wanted) {
 			t.Fatalf("%s: %v", what, err)
 		}
