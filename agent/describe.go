@@ -20,7 +20,7 @@ func (a *agent) status() string {
 
 // describe is the node as the API shows it, less what it can count itself.
 func (a *agent) describe() api.Node {
-	n := api.Node{ID: a.node.ID, Version: api.Version, StartedAt: a.started, DataDir: a.c.DataDir, State: "ok", DB: "ok"}
+	n := api.Node{ID: a.node.ID, Version: api.Version, StartedAt: a.started, DataDir: a.c.DataDir, State: "ok", DB: "ok", Draining: a.db.Draining()}
 	if a.halt != "" {
 		n.State = a.halt
 	}

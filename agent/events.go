@@ -29,7 +29,8 @@ func tell(log hclog.Logger, e event.Event) {
 	case "step-failed", "warning", volume.EventRefused, "create-failed", "delete-failed",
 		"plugin-unhealthy", "plugin-backing-off", "plugin-failed", "plugin-warning":
 		level = hclog.Warn
-	case "plugin-ready", "created", "registered", "updated", "deleted", "deregistered", "owner-gone", "runtime-created", "runtime-removed":
+	case "plugin-ready", "created", "registered", "updated", "deleted", "deregistered", "owner-gone", "runtime-created", "runtime-removed",
+		"node-draining", "node-undrained":
 		level = hclog.Info
 	}
 	if level == hclog.Debug && !log.IsDebug() {

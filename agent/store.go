@@ -295,7 +295,7 @@ func (s store) reload(ctx context.Context, node statedb.Node, after volume.Stop)
 // stopped remembers that the outcome of every step is on record.
 func (s store) stopped(ctx context.Context) error {
 	return s.Update(ctx, func(tx *statedb.Tx) error {
-		node := s.Node()
+		node := tx.Node()
 		node.Clean = true
 		tx.PutNode(node)
 		return nil

@@ -12,7 +12,7 @@ import (
 )
 
 func newNode(a *app) *cobra.Command {
-	return group("node", "See how this host is", "", newNodeStatus(a))
+	return group("node", "See how this host is", "", newNodeStatus(a), newNodeDrain(a), newNodeUndrain(a))
 }
 
 func newNodeStatus(a *app) *cobra.Command {
@@ -43,7 +43,14 @@ func nodeScreen(w *bytes.Buffer, out *output, n *api.Node) error {
 	if n.DB != "" {
 		line += "   DB " + oneLine(n.DB)
 	}
+	switch {
+	case n.Draining:
+		line += "   draining"
+	case well:
+		line += "   not draining"
+	}
 	w.WriteString(line + "\n")
+	drainLine(w, n)
 	if !nodeWell(n) {
 		w.WriteString("  Agent    " + oneLine(n.State) + "\n")
 	}
@@ -67,6 +74,17 @@ func nodeScreen(w *bytes.Buffer, out *output, n *api.Node) error {
 		rows[i] = []string{p.ID, pluginState(&p), strconv.Itoa(p.Restarts), staged(&p)}
 	}
 	return table(w, "  ", []string{"PLUGIN", "STATE", "RESTARTS", "VOLUMES/MAX"}, rows)
+}
+
+// drainLine says how far a host is that is being drained.
+func drainLine(w *bytes.Buffer, n *api.Node) {
+	switch {
+	case n.Drain == nil:
+	case n.Drain.Safe:
+		w.WriteString("  Drain    safe to power off   → volctl node undrain\n")
+	default:
+		w.WriteString("  Drain    " + inTheWay(n.Drain) + "   → volctl node drain\n")
+	}
 }
 
 func nodeWell(n *api.Node) bool { return n.State == "" || n.State == "ok" }

@@ -6,7 +6,7 @@
 //	meta
 //	  schema                      decimal number, see migrations
 //	  node                        Node: the CSI node id, boot, mount namespace, data dir, how the
-//	                              last agent ended, loss
+//	                              last agent ended, whether it is being drained, loss
 //	volumes
 //	  <volume id>                 volume.Record without its claims
 //	claims

@@ -309,5 +309,17 @@ func (tx *Tx) PutDebt(d Debt) {
 // DeleteDebt forgets what was owed.
 func (tx *Tx) DeleteDebt(driver, external string) { tx.own.debts[storageKey(driver, external)] = nil }
 
+// Node returns what is remembered of the host.
+func (tx *Tx) Node() Node {
+	switch {
+	case tx.own.node != nil:
+		return *tx.own.node
+	case tx.past.node != nil:
+		return *tx.past.node
+	default:
+		return tx.base.node
+	}
+}
+
 // PutNode stores what is remembered of the host.
 func (tx *Tx) PutNode(n Node) { tx.own.node = &n }

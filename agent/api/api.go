@@ -42,6 +42,8 @@
 //	GET    /v1/node                           Node
 //	GET    /v1/doctor                         Doctor
 //	POST   /v1/doctor/fix                     DoctorFix → []DoctorFixed
+//	POST   /v1/node/drain                     Drain       ?wait=D; without wait it answers at once, and the rest goes on
+//	POST   /v1/node/undrain                   Undrained
 //	GET    /v1/events                         Event, one a line   ?volume=&since=TIME&n=N&follow=true
 //	GET    /v1/health                         Health
 package api

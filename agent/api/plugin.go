@@ -105,13 +105,17 @@ type Node struct {
 	StartedAt time.Time `json:"started_at"`
 	DataDir   string    `json:"data_dir"`
 	// DB is "ok", or what is wrong with the state DB; empty is not said.
-	DB      string   `json:"db,omitempty"`
-	State   string   `json:"state"` // "ok", or why the agent sends no call
-	Plugins []Plugin `json:"plugins"`
-	Volumes int      `json:"volumes"`
-	Mounted int      `json:"mounted"`
-	Free    int      `json:"free"`
-	Claims  int      `json:"claims"`
+	DB    string `json:"db,omitempty"`
+	State string `json:"state"` // "ok", or why the agent sends no call
+	// Draining is set while claims are refused because the host is to be emptied, and
+	// Drain then says how far that is.
+	Draining bool     `json:"draining"`
+	Drain    *Drain   `json:"drain,omitempty"`
+	Plugins  []Plugin `json:"plugins"`
+	Volumes  int      `json:"volumes"`
+	Mounted  int      `json:"mounted"`
+	Free     int      `json:"free"`
+	Claims   int      `json:"claims"`
 	// Unaffected counts the volumes that no problem is about, neither their own nor
 	// their plugin's.
 	Unaffected int `json:"unaffected"`

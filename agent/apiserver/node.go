@@ -26,6 +26,9 @@ func (s *Server) health(w http.ResponseWriter, _ *http.Request) error {
 func (s *Server) node(w http.ResponseWriter, r *http.Request) error {
 	n := s.o.Node()
 	n.Plugins = s.o.Plugins.List()
+	if n.Draining {
+		n.Drain = toDrain(s.o.Drainer.Look(r.Context()))
+	}
 	if n.State != "ok" {
 		n.Problems = append(n.Problems, api.Problem{Subject: "agent", Message: n.State})
 	}

@@ -112,6 +112,7 @@ type Options struct {
 	// Snapshots are made, listed and deleted.
 	Snapshots Snapshots
 	Tests     Tests
+	Drainer   Drainer
 	Owners    volume.Owners
 	Events    Events
 	Metrics   Metrics
@@ -180,6 +181,8 @@ func (s *Server) routes() []route {
 	return []route{
 		{"GET /v1/health", false, (*Server).health},
 		{"GET /v1/node", false, (*Server).node},
+		{"POST /v1/node/drain", true, (*Server).drain},
+		{"POST /v1/node/undrain", true, (*Server).undrain},
 		{"GET /metrics", false, (*Server).metrics},
 		{"GET /v1/doctor", false, (*Server).doctor},
 		{"POST /v1/doctor/fix", true, (*Server).doctorFix},

@@ -19,6 +19,8 @@ type Store interface {
 	// disk. It returns ErrNotFound if there is no such volume. A record that
 	// fn returns unchanged, by its second result, is not written.
 	Change(ctx context.Context, id string, fn func(volume.Record) (volume.Record, bool, error)) error
+	// Draining reports whether the host is to be emptied. Within fn that is exact.
+	Draining() bool
 }
 
 // Queue brings volumes to what their claims want.
@@ -229,6 +231,7 @@ func (s *Service) admit(ctx, wait context.Context, req request) (made bool, err 
 		changed := s.Queue.Changed(req.Volume)
 		err := s.Store.Change(ctx, req.Volume, func(r volume.Record) (volume.Record, bool, error) {
 			full := req.Request
+			full.Draining = s.Store.Draining()
 			full.StagingPath = s.Paths.StagingPath(r.Volume.PluginID, r.Volume.ID)
 			full.Target = s.Paths.TargetPath(r.Volume.PluginID, req.Alloc, r.Volume.ID)
 			next, err := volume.Admit(r, full, s.Plugins.View(r.Volume.PluginID).Info, time.Now().UTC())

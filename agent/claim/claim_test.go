@@ -28,6 +28,8 @@ type world struct {
 	view    atomic.Pointer[volume.PluginView] // read inside Change as well
 	onWake  func(*world)
 	inline  bool // has all of onWake done before the waiting begins
+
+	draining bool
 }
 
 // patience is given to what must happen, however busy the host.
@@ -89,6 +91,8 @@ func (w *world) Wake(string) {
 		go act(w)
 	}
 }
+
+func (w *world) Draining() bool { return w.draining }
 
 func (w *world) Changed(string) <-chan struct{} {
 	w.mu.Lock()

@@ -33,6 +33,8 @@ type Request struct {
 	Own   Ownership
 	// Owners tells which holders are gone; with nil none is.
 	Owners Owners
+	// Draining refuses a claim that is new: the host is to be emptied.
+	Draining bool
 
 	// Where the volume is staged and published if the claim is admitted.
 	StagingPath string
@@ -57,7 +59,11 @@ func Admit(r Record, req Request, p PluginInfo, now time.Time) (Record, error) {
 		return r, Errorf(ErrRefused, "volume %q is kept as it is: it has claims and no mode", v.ID)
 	}
 	seen := Past(r, req.Owners)
-	if c, ok := seen.Claims[req.Alloc]; ok {
+	c, ok := seen.Claims[req.Alloc]
+	if req.Draining && (!ok || !c.Wanted) {
+		return r, Errorf(ErrRefused, "volume %q is not given out: this host is being drained", v.ID).WithHint("volctl node undrain")
+	}
+	if ok {
 		return r, again(seen, c, req)
 	}
 	if p.Driver != "" && !p.HasNode {

@@ -1,0 +1,49 @@
+package apiserver
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Drainer empties the host.
+type Drainer interface {
+	Drain(ctx context.Context, wait time.Duration) (volume.Occupancy, error)
+	Undrain(ctx context.Context) (changed bool, err error)
+	Look(ctx context.Context) volume.Occupancy
+}
+
+func (s *Server) drain(w http.ResponseWriter, r *http.Request) error {
+	wait, err := duration(r, "wait")
+	if err != nil {
+		return err
+	}
+	left, err := s.o.Drainer.Drain(r.Context(), wait)
+	if err != nil {
+		return err
+	}
+	return s.answer(w, toDrain(left))
+}
+
+func (s *Server) undrain(w http.ResponseWriter, r *http.Request) error {
+	changed, err := s.o.Drainer.Undrain(r.Context())
+	if err != nil {
+		return err
+	}
+	return s.answer(w, api.Undrained{WasDraining: changed})
+}
+
+func toDrain(o volume.Occupancy) *api.Drain {
+	return &api.Drain{Safe: o.Empty(), Waiting: toOccupants(o.Waiting), Left: toOccupants(o.Left)}
+}
+
+func toOccupants(list []volume.Occupant) []api.Occupant {
+	out := make([]api.Occupant, len(list))
+	for i, o := range list {
+		out[i] = api.Occupant(o)
+	}
+	return out
+}

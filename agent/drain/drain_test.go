@@ -1,0 +1,230 @@
+package drain_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/volagent/volagent/agent/drain"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// world is a host with volumes whose claims are gone once they are released.
+type world struct {
+	mu       sync.Mutex
+	records  map[string]volume.Record
+	draining bool
+	events   []string
+	woken    []string
+	fail     error // of each release
+	stays    bool  // what is released does not go
+	hold     func()
+	halt     string
+	strays   []volume.Occupant
+}
+
+func (w *world) Volumes() (all []volume.Record) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, r := range w.records {
+		all = append(all, r)
+	}
+	return all
+}
+
+func (w *world) Draining() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.draining
+}
+
+func (w *world) SetDraining(_ context.Context, draining bool) (bool, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	changed := w.draining != draining
+	w.draining = draining
+	return changed, nil
+}
+
+func (w *world) Detach(_ context.Context, id, alloc string, force bool, wait time.Duration) error {
+	if force || wait != 0 {
+		panic("a drain forces nothing and waits for no single claim")
+	}
+	if w.hold != nil {
+		w.hold()
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.fail != nil {
+		return w.fail
+	}
+	r := w.records[id]
+	next, err := volume.Release(r, alloc)
+	if err == nil && !w.stays {
+		next.Claims = map[string]volume.Claim{}
+	}
+	w.records[id] = next
+	return err
+}
+
+func (w *world) Wake(key string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.woken = append(w.woken, key)
+}
+
+func (w *world) Look(context.Context, volume.Record) (volume.Observed, *volume.Attempt) {
+	return volume.Observed{Plugin: volume.PluginView{Known: true, Ready: true}}, nil
+}
+
+func (w *world) Gone(o volume.Owner) bool { return o.PID > 100 }
+
+func (w *world) View(volume.Owner) volume.OwnerView {
+	return volume.OwnerView{Life: volume.LifeRunning, Command: "sh"}
+}
+
+func (w *world) Check(context.Context, []volume.Owner) {}
+
+func (w *world) service() *drain.Service {
+	return &drain.Service{
+		Store: w, Claims: w, Queue: w, Owners: w, Halt: w.halt,
+		Strays: func() []volume.Occupant { return w.strays },
+		Events: func(evs ...volume.Event) {
+			for _, e := range evs {
+				w.events = append(w.events, e.Type)
+			}
+		},
+	}
+}
+
+func claimed(id string, o volume.Owner) volume.Record {
+	return volume.Record{
+		Volume: volume.Volume{ID: id, PluginID: "p"}, Node: volume.NodeSide{Mode: &volume.Mode{}},
+		Claims: map[string]volume.Claim{"a": {Alloc: "a", Wanted: true, State: volume.Taken, Owner: o, Target: "/t/" + id}},
+	}
+}
+
+func host(rs ...volume.Record) *world {
+	w := &world{records: map[string]volume.Record{}}
+	for _, r := range rs {
+		w.records[r.Volume.ID] = r
+	}
+	return w
+}
+
+// What nobody alive holds is released, the rest is named, and asking again is no news.
+func TestDrain(t *testing.T) {
+	w := host(
+		claimed("none", volume.Owner{Kind: volume.OwnerNone}), claimed("gone", volume.Owner{Kind: volume.OwnerPID, PID: 101}),
+		claimed("held", volume.Owner{Kind: volume.OwnerPID, PID: 7}), volume.Record{Volume: volume.Volume{ID: "free"}},
+	)
+	s := w.service()
+	for range 2 {
+		left, err := s.Drain(t.Context(), 0)
+		if err != nil || len(left.Left) != 0 || len(left.Waiting) != 1 || left.Waiting[0].Volume != "held" || left.Waiting[0].Command != "kill 7" {
+			t.Fatalf("left is %+v, %v", left, err)
+		}
+	}
+	delete(w.records, "held")
+	if left, err := s.Drain(t.Context(), time.Minute); err != nil || !left.Empty() {
+		t.Errorf("left is %+v, %v", left, err)
+	}
+	w.strays = []volume.Occupant{{Message: "a mount"}}
+	if left, _ := s.Drain(t.Context(), 0); left.Empty() {
+		t.Error("what no record tells of counts for nothing")
+	}
+	for _, news := range []bool{true, false} {
+		if changed, err := s.Undrain(t.Context()); err != nil || changed != news {
+			t.Errorf("undrain: %t, %v", changed, err)
+		}
+	}
+	if want := []string{"node-draining", "node-undrained"}; !slices.Equal(w.events, want) {
+		t.Errorf("events are %q", w.events)
+	}
+}
+
+// A release that cannot be stored is told of, with what helps; one that is under way
+// is tried again at once.
+func TestDrainFailing(t *testing.T) {
+	w := host(claimed("a", volume.Owner{Kind: volume.OwnerNone}))
+	w.fail = volume.Errorf(errors.New("full"), "cannot write the state database").WithHint("df")
+	left, err := w.service().Drain(t.Context(), 0)
+	if err != nil || !slices.ContainsFunc(left.Left, func(o volume.Occupant) bool {
+		return strings.Contains(o.Message, "cannot write the state database") && o.Command == "df"
+	}) {
+		t.Errorf("left is %+v, %v", left, err)
+	}
+	w.fail, w.stays = nil, true
+	for range 2 {
+		if left, err = w.service().Drain(t.Context(), 0); err != nil || len(left.Left) != 1 || left.Left[0].Alloc != "a" {
+			t.Errorf("left is %+v, %v", left, err)
+		}
+	}
+	if !slices.Equal(w.woken, []string{"a"}) { // not while it was wanted
+		t.Errorf("woken were %q", w.woken)
+	}
+}
+
+// Volumes are released side by side.
+func TestDrainInParallel(t *testing.T) {
+	w := host()
+	var all sync.WaitGroup
+	all.Add(50)
+	w.hold = func() { all.Done(); all.Wait() }
+	for i := range 50 {
+		id := fmt.Sprintf("v%d", i)
+		w.records[id] = claimed(id, volume.Owner{Kind: volume.OwnerNone})
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := w.service().Drain(context.Background(), 0)
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(100 * time.Second):
+		t.Fatal("one release waits for another")
+	}
+}
+
+// A wait ends with its context, with the drain, and not at all begins on a host where
+// nothing may be done.
+func TestDrainEnds(t *testing.T) {
+	w := host(claimed("held", volume.Owner{Kind: volume.OwnerPID, PID: 7}))
+	s := w.service()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(volume.ErrStopping)
+	if _, err := s.Drain(ctx, time.Minute); !errors.Is(err, context.Canceled) {
+		t.Errorf("broken off: %v", err)
+	}
+	if !w.Draining() {
+		t.Error("a wait that is broken off ends the drain")
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := s.Drain(context.Background(), time.Hour)
+		done <- err
+	}()
+	for end := false; !end; {
+		select {
+		case err := <-done:
+			if end = true; !errors.Is(err, volume.ErrRefused) {
+				t.Errorf("ended by somebody: %v", err)
+			}
+		case <-time.After(20 * time.Millisecond):
+			_, _ = w.SetDraining(context.Background(), false)
+		}
+	}
+	w.halt = "no"
+	if _, err := w.service().Drain(t.Context(), 0); !errors.Is(err, volume.ErrRefused) || w.Draining() {
+		t.Errorf("on a halted host: %v", err)
+	}
+}

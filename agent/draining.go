@@ -1,0 +1,69 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/volagent/volagent/agent/claim"
+	"github.com/volagent/volagent/agent/drain"
+	"github.com/volagent/volagent/agent/plugintest"
+	"github.com/volagent/volagent/statedb"
+	"github.com/volagent/volagent/volmgr/mount"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// newDrain gives what empties the host what it declares to need.
+func (a *agent) newDrain(claims *claim.Service, host *mount.Host) *drain.Service {
+	return &drain.Service{
+		Store: drainStore{queueStore{a.db}}, Claims: claims, Queue: a.queue, Owners: a.owners, Events: a.events.Add, Halt: a.halt,
+		Strays: func() []volume.Occupant { return a.strays(host) },
+	}
+}
+
+// drainStore is drain's view of the state database.
+type drainStore struct{ queueStore }
+
+// Draining reports whether the host is to be emptied. Nothing is committed while a
+// mutation of another commit runs, so that one which asks and the one that sets it are
+// in the same commit, or in the order in which they see each other.
+func (s store) Draining() bool { return s.Node().Draining }
+
+// SetDraining stores that it is, or is not any more.
+func (s drainStore) SetDraining(ctx context.Context, draining bool) (changed bool, err error) {
+	err = s.Update(ctx, func(tx *statedb.Tx) error {
+		n := tx.Node()
+		if changed = n.Draining != draining; changed {
+			n.Draining = draining
+			tx.PutNode(n)
+		}
+		return nil
+	})
+	return changed && err == nil, err
+}
+
+// strays are mounts below the mount root, at a time when no record is of any, and what
+// tests of plugins have or left.
+func (a *agent) strays(host *mount.Host) (all []volume.Occupant) {
+	for id, left := range a.scratches() {
+		words := "a test of plugin %q left it, and it is not undone"
+		if a.tests.Testing(id) {
+			words = "a test of plugin %q has it"
+		}
+		all = append(all, volume.Occupant{Volume: plugintest.Name(left), Message: fmt.Sprintf(words, id), Command: volume.Command("volctl plugin test %s", id)})
+	}
+	if len(all) > 0 {
+		return all
+	}
+	entries, err := host.Under(a.c.mountRoot())
+	if err != nil {
+		return append(all, volume.Occupant{Message: fmt.Sprintf("the mount table cannot be read: %v", err), Command: "findmnt"})
+	}
+	for _, e := range entries {
+		if e.Path != a.c.mountRoot() && !mount.IsCanary(e) {
+			all = append(all, volume.Occupant{
+				Message: fmt.Sprintf("%s is mounted (%s), and no record explains it", e.Path, e.Identity.FSType), Command: volume.Command("umount %s", e.Path),
+			})
+		}
+	}
+	return all
+}

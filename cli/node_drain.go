@@ -1,0 +1,220 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/apiclient"
+)
+
+const (
+	// drainTurn bounds one request of a drain that waits for longer: whatever failed is
+	// tried at once with the next.
+	drainTurn = 10 * time.Minute
+	// drainAbsent is how long a drain outlives its agent, which may be being restarted.
+	drainAbsent = time.Minute
+)
+
+type nodeDrainOptions struct {
+	deadline time.Duration
+	limited  bool // there is a deadline
+}
+
+func newNodeDrain(a *app) *cobra.Command {
+	var o nodeDrainOptions
+	cmd := &cobra.Command{
+		Use: "drain", Short: "Take all volumes off this host, for maintenance",
+		Long: `Take all volumes off this host. From then on new claims are refused, over restarts of the
+agent and of the host, until volctl node undrain. Claims that nobody alive holds are released as
+volctl volume detach --all does; what a person has to stop first is listed, each with its
+command: services, processes, mounts, containers. Their claims end with them.
+
+It ends with "safe to power off" when no claim is left, nothing is staged or attached, and no
+plugin is owed a call. Without --deadline it waits for that until it is interrupted; a script
+gives one. When that is over it exits 5 and says what still holds what; --deadline 0 does not
+wait. Either way the host stays drained and what was begun goes on. The same command again
+tries at once what failed. -o json lists {safe, waiting, left}.`,
+		Example: `  volctl node drain
+  volctl node drain --deadline 5m && systemctl poweroff`,
+		Args: exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.limited = cmd.Flags().Changed("deadline"); o.deadline < 0 {
+				return usage("--deadline 5m", "--deadline %s is in the past", o.deadline)
+			}
+			return a.do(cmd, func(ctx context.Context, client *apiclient.Client, out *output) error {
+				return runNodeDrain(ctx, o, client, out)
+			})
+		},
+	}
+	cmd.Flags().DurationVar(&o.deadline, "deadline", 0, "exit 5 if it is not over after `D`; 0 does not wait (default: waits until it is over)")
+	return cmd
+}
+
+func runNodeDrain(ctx context.Context, o nodeDrainOptions, client *apiclient.Client, out *output) error {
+	until := time.Now().Add(o.deadline)
+	first, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	d, err := client.Drain(first, 0)
+	if err != nil {
+		return failed(err, "drain this host")
+	}
+	if !d.Safe && (!o.limited || o.deadline > 0) {
+		if err := out.announce(d); err != nil {
+			return err
+		}
+		end := out.during(ctx, "draining this host", drainProgress(client))
+		d, err = o.wait(ctx, client, until)
+		end()
+	}
+	switch {
+	case err != nil && ctx.Err() != nil:
+		err = interrupted("it was interrupted; the host stays drained, and what was begun goes on", "volctl node drain goes on waiting, volctl node undrain takes claims again")
+		fallthrough
+	case err != nil:
+		return failed(err, "drain this host")
+	}
+	if err := out.print(d, volumesIn(d), func(w *bytes.Buffer) error { return drainScreen(w, d) }); err != nil || d.Safe {
+		return err
+	}
+	return failed(&api.Error{
+		Code: api.CodeTimeout, Message: fmt.Sprintf("it is not over after %s: %s; the host stays drained", o.deadline, inTheWay(d)),
+		Hint: "end what is listed, then: volctl node drain; or take claims again: volctl node undrain",
+	}, "drain this host")
+}
+
+// wait asks the agent to wait, and outlives a restart of it.
+func (o *nodeDrainOptions) wait(ctx context.Context, client *apiclient.Client, until time.Time) (*api.Drain, error) {
+	var gone time.Time // since when no agent answers
+	for {
+		turn := drainTurn
+		if o.limited {
+			turn = min(turn, max(time.Until(until), time.Millisecond))
+		}
+		call, cancel := context.WithTimeout(ctx, turn+answerGrace)
+		d, err := client.Drain(call, turn)
+		cancel()
+		over := o.limited && time.Until(until) <= 0
+		switch {
+		case err == nil && (d.Safe || over):
+			return d, nil
+		case err == nil:
+			gone = time.Time{}
+			continue
+		case codeOf(err) != api.CodeUnreachable || over:
+			return nil, err
+		case gone.IsZero():
+			gone = time.Now()
+		case time.Since(gone) > drainAbsent:
+			return nil, err
+		}
+		if err := sleep(ctx, retryEvery); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func newNodeUndrain(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use: "undrain", Short: "Take claims again after a drain", Args: exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.read(cmd, runNodeUndrain) },
+	}
+}
+
+func runNodeUndrain(ctx context.Context, client *apiclient.Client, out *output) error {
+	u, err := client.Undrain(ctx)
+	if err != nil {
+		return failed(err, "undrain this host")
+	}
+	return out.print(u, nil, func(w *bytes.Buffer) error {
+		if u.WasDraining {
+			w.WriteString("claims are taken again\n")
+			return nil
+		}
+		return nothingToDo(w)
+	})
+}
+
+// announce tells a person what is to be stopped, before it is waited for.
+func (o *output) announce(d *api.Drain) error {
+	if !o.human() || o.quiet || len(d.Waiting) == 0 {
+		return nil
+	}
+	var w bytes.Buffer
+	if err := occupants(&w, d.Waiting, waitingTitle); err != nil {
+		return err
+	}
+	_, err := o.errw.Write(w.Bytes())
+	return err
+}
+
+const waitingTitle = "to be stopped by you:"
+
+func drainScreen(w *bytes.Buffer, d *api.Drain) error {
+	if d.Safe {
+		w.WriteString("safe to power off\n")
+		return nil
+	}
+	if err := occupants(w, d.Waiting, waitingTitle); err != nil {
+		return err
+	}
+	return occupants(w, d.Left, "still on this host:")
+}
+
+// occupants lists what keeps the host from being empty.
+func occupants(w *bytes.Buffer, list []api.Occupant, title string) error {
+	if len(list) == 0 {
+		return nil
+	}
+	w.WriteString(title + "\n")
+	rows := make([][]string, len(list))
+	for i, o := range list {
+		what := o.Owner
+		if what == "" {
+			what = o.Message
+		}
+		rows[i] = []string{dash(o.Volume), dash(o.Alloc), what, "→ " + o.Command}
+		if o.Else != "" {
+			rows[i][3] += "; else: " + o.Else
+		}
+	}
+	return table(w, "  ", nil, rows)
+}
+
+// drainProgress tells in a line what is waited for.
+func drainProgress(client *apiclient.Client) told {
+	return func(ctx context.Context) string {
+		n, err := client.Node(ctx)
+		if err != nil || n.Drain == nil || n.Drain.Safe {
+			return ""
+		}
+		return inTheWay(n.Drain)
+	}
+}
+
+// inTheWay counts what keeps the host from being empty.
+func inTheWay(d *api.Drain) string {
+	held, left := "", ""
+	if n := len(d.Waiting); n > 0 {
+		held = count(n, "claim") + " held by what runs"
+	}
+	if n := len(d.Left); n > 0 {
+		left = fmt.Sprintf("%d more not off this host yet", n)
+	}
+	return joined(", ", held, left)
+}
+
+// volumesIn are the ids of the volumes that are in the way.
+func volumesIn(d *api.Drain) []string {
+	var ids []string
+	for _, o := range slices.Concat(d.Waiting, d.Left) {
+		if o.Volume != "" && !slices.Contains(ids, o.Volume) {
+			ids = append(ids, o.Volume)
+		}
+	}
+	return ids
+}

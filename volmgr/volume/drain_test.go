@@ -1,0 +1,135 @@
+package volume_test
+
+import (
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// lives is who is alive: nobody but these.
+type lives map[volume.Owner]volume.OwnerView
+
+func (l lives) Gone(o volume.Owner) bool             { _, ok := l[o]; return !ok }
+func (l lives) View(o volume.Owner) volume.OwnerView { return l[o] }
+
+func TestOccupancy(t *testing.T) {
+	unit := volume.Owner{Kind: volume.OwnerUnit, Unit: "web.service", Invocation: "1"}
+	pid := volume.Owner{Kind: volume.OwnerPID, PID: 7, StartTime: 1}
+	gone := volume.Owner{Kind: volume.OwnerPID, PID: 8, StartTime: 1}
+	owners := lives{unit: {Life: volume.LifeRunning, PID: 5, Command: "nginx"}, pid: {Life: volume.LifeUnknown, Command: "sh"}}
+	record := func(o volume.Owner, wanted bool) volume.Record {
+		return volume.Record{
+			Volume: volume.Volume{ID: "a b", PluginID: "p", Driver: "d", ExternalID: "x"},
+			Node:   volume.NodeSide{Mode: &volume.Mode{}, Staged: volume.Unknown, Uses: volume.Uses{Stage: true}, StagingPath: "/s"},
+			Claims: map[string]volume.Claim{"web": {Alloc: "web", Wanted: wanted, State: map[bool]volume.ClaimState{true: volume.Pending, false: volume.Unpublishing}[wanted], Owner: o, Target: "/t", Published: volume.Unknown}},
+		}
+	}
+	debt := record(pid, false)
+	debt.Debt = true
+	attached := volume.Record{Volume: volume.Volume{ID: "c", PluginID: "p"}, Node: volume.NodeSide{Attached: volume.Present, Uses: volume.Uses{Attach: true}, NodeID: "n"}}
+	down := volume.Observed{Plugin: volume.PluginView{Known: true, State: "backing-off"}}
+	busy := &volume.Attempt{Action: volume.Action{Kind: volume.NodeUnpublish, Alloc: "web"}, Tries: 1, Err: &volume.CallError{Step: "NodeUnpublishVolume", Code: volume.CodeHost, Message: "busy", Retry: volume.RetryBackoff, HeldBy: []string{"pid 3 rsync"}, Remedy: "kill 3"}}
+	for _, tt := range []struct {
+		name    string
+		r       volume.Record
+		o       volume.Observed
+		at      *volume.Attempt
+		waiting bool
+		want    []string // in its words
+	}{
+		{"a unit", record(unit, true), down, nil, true, []string{"web.service (pid 5, nginx)", "systemctl stop web.service"}},
+		{"nobody knows whether it lives", record(pid, true), down, nil, true, []string{"pid 7 (sh)", "kill 7"}},
+		{"an owner that is gone", record(gone, true), down, nil, false, []string{"plugin unavailable", "volctl volume detach 'a b' web --without-plugin=umount"}},
+		{"a plugin that is down", record(unit, false), down, nil, false, []string{"plugin unavailable", "--without-plugin=umount"}},
+		{"a mount that is busy", record(unit, false), down, busy, false, []string{"busy, held by pid 3 rsync", "kill 3", "--without-plugin=umount"}},
+		{"a debt", debt, down, nil, false, []string{"deregistered by force", "volctl plugin status p", "volctl volume deregister 'a b' -force --forget"}},
+		{"an attachment", attached, down, nil, false, []string{"ControllerUnpublishVolume"}},
+	} {
+		got := tt.r.Occupancy(tt.o, tt.at, owners)
+		list, other := got.Left, got.Waiting
+		if tt.waiting {
+			list, other = other, list
+		}
+		if len(list) != 1 || len(other) != 0 || got.Empty() {
+			t.Errorf("%s: got %+v", tt.name, got)
+			continue
+		}
+		words := strings.Join([]string{list[0].Owner, list[0].Message, list[0].Command, list[0].Else}, "\n")
+		for _, want := range tt.want {
+			if !strings.Contains(words, want) {
+				t.Errorf("%s: %q is not in\n%s", tt.name, want, words)
+			}
+		}
+		if list[0].Command == "" {
+			t.Errorf("%s: there is no command", tt.name)
+		}
+	}
+	free := volume.Record{Volume: volume.Volume{ID: "free"}, Node: volume.NodeSide{StagingPath: "/s", Seq: 4}}
+	if got := free.Occupancy(volume.Observed{}, nil, owners); !got.Empty() {
+		t.Errorf("a free volume: %+v", got)
+	}
+}
+
+// A release that goes ever further without the plugin is told to go one further.
+func TestOccupancyWithout(t *testing.T) {
+	for how, want := range map[volume.Without]string{volume.WithPlugin: "=umount", volume.ByUmount: "=force", volume.ByForce: "=lazy", volume.ByLazy: ""} {
+		c := volume.Claim{Alloc: "web", State: volume.Unpublishing, Published: volume.Unknown, Target: "/t", Without: how}
+		r := volume.Record{Volume: volume.Volume{ID: "a", PluginID: "p"}, Node: volume.NodeSide{Mode: &volume.Mode{}}, Claims: map[string]volume.Claim{"web": c}}
+		at := &volume.Attempt{Action: volume.Action{Kind: volume.Unmount, Alloc: "web", How: how}, Tries: 3, Err: &volume.CallError{Step: "umount", Code: volume.CodeHost, Message: "busy", Retry: volume.RetryBackoff}}
+		got := r.Occupancy(volume.Observed{Plugin: volume.PluginView{Known: true}}, at, nil).Left[0].Else
+		if !strings.HasSuffix(got, want) || want == "" && got != "" {
+			t.Errorf("%q: %q", how, got)
+		}
+	}
+}
+
+func TestStopCommand(t *testing.T) {
+	for want, o := range map[string]volume.Owner{
+		"systemctl stop 'a b.service'": {Kind: volume.OwnerUnit, Unit: "a b.service"},
+		"kill 7":                       {Kind: volume.OwnerPID, PID: 7},
+		"umount /srv/data":             {Kind: volume.OwnerMount, PID: 7},
+		"docker stop $(docker ps -q --filter volume=vol)": {Kind: volume.OwnerRuntime, Runtime: "docker"},
+		"volctl volume detach vol web":                    {Kind: volume.OwnerNone},
+	} {
+		if got := (volume.Claim{Alloc: "web", At: "/srv/data", Owner: o}).StopCommand("vol"); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+// On a host that is being drained a claim that is there is answered as ever, and no
+// other is made: not even one that would wait for another's end, nor one of an alloc
+// whose earlier claim is past.
+func TestAdmitDraining(t *testing.T) {
+	old := admit(t, offering(volume.SingleNodeMultiWriter), writer("a"))
+	draining := func(q *volume.Request) { q.Draining = true }
+	if next, err := volume.Admit(old, with(writer("a"), draining), volume.PluginInfo{}, now); err != nil || !reflect.DeepEqual(next, old) {
+		t.Errorf("the same again: %v, %+v", err, next)
+	}
+	released, err := volume.Release(old, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	single, err := volume.Release(admit(t, offering(volume.SingleNodeWriter), writer("a")), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := admit(t, offering(volume.SingleNodeWriter), with(writer("a"), func(q *volume.Request) { q.Owner = volume.Owner{Kind: volume.OwnerPID, PID: 7} }))
+	for name, tt := range map[string]struct {
+		r   volume.Record
+		ask volume.Request
+	}{
+		"a new one":                  {old, writer("b")},
+		"one that is being released": {released, writer("a")},
+		"one that would wait":        {single, writer("b")},
+		"one whose owner is gone":    {gone, with(writer("a"), func(q *volume.Request) { q.Owners = lives{} })},
+	} {
+		next, err := volume.Admit(tt.r, with(tt.ask, draining), volume.PluginInfo{}, now)
+		if !errors.Is(err, volume.ErrRefused) || volume.Releasing(err) || !strings.Contains(err.Error(), "this host is being drained") || hintOf(err) != "volctl node undrain" || !reflect.DeepEqual(next, tt.r) {
+			t.Errorf("%s: %v (hint %q)", name, err, hintOf(err))
+		}
+	}
+}
