@@ -187,7 +187,7 @@ func (a *agent) wire(seams Seams) error {
 		Store: volumeStore{a.db}, Queue: a.queue, Plugins: plugins, Secrets: a.secrets.Of, Seal: a.secrets.Sealer, Events: a.events.Add, Owners: a.owners, Halt: a.halt, Guards: places{steps, a.db},
 	}
 	a.server = apiserver.New(apiserver.Options{
-		Claims: claims, Volumes: a.volumes, Snapshots: a.volumes, Drainer: a.newDrain(claims, host),
+		Claims: claims, Volumes: a.volumes, Snapshots: a.volumes, Drainer: a.newDrain(claims, host), State: stateFiles{a},
 		Records: living{a.db, a.owners}, Queue: a.queue, Plugins: plugins, Tests: tested{a.tests}, Owners: a.owners, Events: apiEvents{a.events}, Metrics: a.metrics,
 		Doctor: examiner{a.newDoctor(host, steps)},
 		Node:   a.describe, MayWrite: mayWrite(gid), Log: a.log.Named("api"),

@@ -30,7 +30,7 @@ func tell(log hclog.Logger, e event.Event) {
 		"plugin-unhealthy", "plugin-backing-off", "plugin-failed", "plugin-warning":
 		level = hclog.Warn
 	case "plugin-ready", "created", "registered", "updated", "deleted", "deregistered", "owner-gone", "runtime-created", "runtime-removed",
-		"node-draining", "node-undrained":
+		"node-draining", "node-undrained", "restored":
 		level = hclog.Info
 	}
 	if level == hclog.Debug && !log.IsDebug() {

@@ -1,6 +1,7 @@
 package statedb
 
 import (
+	"io"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -19,11 +20,19 @@ type Step = func(*bbolt.Tx) error
 
 // OpenMigrating opens a file with migrations that this release does not have.
 func OpenMigrating(path string, o Options, steps ...Step) (*DB, error) {
-	var row []migration
+	return open(path, o, row(steps))
+}
+
+// ReadBackupMigrating reads a backup with such migrations.
+func (db *DB) ReadBackupMigrating(r io.Reader, steps ...Step) (Restorable, error) {
+	return db.readBackup(r, row(steps))
+}
+
+func row(steps []Step) (row []migration) {
 	for _, run := range steps {
 		row = append(row, migration{what: "test", run: run})
 	}
-	return open(path, o, row)
+	return row
 }
 
 // Written is what commits wrote since Open, as bbolt counts it.

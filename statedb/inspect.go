@@ -82,13 +82,18 @@ func inspect(src *os.File, lines []volume.Record) (s Snapshot, err error) {
 		}
 		mem, err := read(tx)
 		mem.apply(replay(&mem, lines))
-		s = Snapshot{
-			Node: mem.node, Volumes: slices.Collect(maps.Values(mem.volumes)),
-			Plugins: slices.Collect(maps.Values(mem.plugins)), Debts: slices.Collect(maps.Values(mem.debts)),
-			Registered: slices.Collect(maps.Values(mem.registered)), Snapshots: slices.Collect(maps.Values(mem.snapshots)),
-			Runtimes: slices.Collect(maps.Values(mem.runtimes)),
-		}
+		s = mem.snapshot()
 		return err
 	})
 	return s, err
+}
+
+// snapshot is all of a state, in no order.
+func (s *state) snapshot() Snapshot {
+	return Snapshot{
+		Node: s.node, Volumes: slices.Collect(maps.Values(s.volumes)),
+		Plugins: slices.Collect(maps.Values(s.plugins)), Debts: slices.Collect(maps.Values(s.debts)),
+		Registered: slices.Collect(maps.Values(s.registered)), Snapshots: slices.Collect(maps.Values(s.snapshots)),
+		Runtimes: slices.Collect(maps.Values(s.runtimes)),
+	}
 }

@@ -138,6 +138,7 @@ type DB struct {
 	quit    chan struct{}
 	done    chan struct{}
 	closing sync.Once
+	copying sync.Mutex // held while a copy has a name
 
 	mu  sync.RWMutex
 	mem state
@@ -174,6 +175,7 @@ func open(path string, o Options, steps []migration) (*DB, error) {
 		o.LockTimeout = time.Second
 	}
 	fresh := !exists(path)
+	forgetTemp(path)
 	b, err := openBolt(path, o.LockTimeout)
 	if err != nil {
 		return nil, judge(path, b.info, err)

@@ -44,6 +44,8 @@
 //	POST   /v1/doctor/fix                     DoctorFix → []DoctorFixed
 //	POST   /v1/node/drain                     Drain       ?wait=D; without wait it answers at once, and the rest goes on
 //	POST   /v1/node/undrain                   Undrained
+//	GET    /v1/state/backup                   the state, as a file; for those who may write
+//	POST   /v1/state/restore                  such a file → Restore   ?dry_run=true
 //	GET    /v1/events                         Event, one a line   ?volume=&since=TIME&n=N&follow=true
 //	GET    /v1/health                         Health
 package api

@@ -74,7 +74,8 @@ type call struct {
 	path   []string
 	query  url.Values
 	body   any
-	text   []byte // a body that is no JSON
+	text   []byte    // a body that is no JSON
+	stream io.Reader // likewise, sent as it is read
 }
 
 // send makes the request and returns the answer of a success. Its caller closes
@@ -96,6 +97,9 @@ func (c *Client) send(ctx context.Context, r call) (*http.Response, error) {
 	if r.text != nil {
 		body = bytes.NewReader(r.text)
 	}
+	if r.stream != nil {
+		body = r.stream
+	}
 	address := "http://volagent" + api.Path(r.path...)
 	if len(r.query) > 0 {
 		address += "?" + r.query.Encode()
@@ -109,6 +113,9 @@ func (c *Client) send(ctx context.Context, r call) (*http.Response, error) {
 	}
 	if r.text != nil {
 		req.Header.Set("Content-Type", "application/yaml")
+	}
+	if r.stream != nil {
+		req.Header.Set("Content-Type", "application/octet-stream")
 	}
 	resp, err := c.http.Do(req)
 	if r.method == http.MethodGet && errors.Is(err, io.EOF) {

@@ -113,6 +113,7 @@ type Options struct {
 	Snapshots Snapshots
 	Tests     Tests
 	Drainer   Drainer
+	State     State
 	Owners    volume.Owners
 	Events    Events
 	Metrics   Metrics
@@ -183,6 +184,8 @@ func (s *Server) routes() []route {
 		{"GET /v1/node", false, (*Server).node},
 		{"POST /v1/node/drain", true, (*Server).drain},
 		{"POST /v1/node/undrain", true, (*Server).undrain},
+		{"GET /v1/state/backup", true, (*Server).backup}, // it holds sealed secrets
+		{"POST /v1/state/restore", true, (*Server).restore},
 		{"GET /metrics", false, (*Server).metrics},
 		{"GET /v1/doctor", false, (*Server).doctor},
 		{"POST /v1/doctor/fix", true, (*Server).doctorFix},

@@ -1,0 +1,329 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/statedb"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// stateFiles is the API's view of backups.
+type stateFiles struct{ a *agent }
+
+// Backup copies the state as it is now.
+func (s stateFiles) Backup(ctx context.Context) (io.ReadCloser, int64, error) {
+	b, err := s.a.db.Backup(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	return b, b.Size, nil
+}
+
+// Restore takes in what a backup holds and this host does not have, in one transaction.
+// What is there stays as it is. With dry it only says what it would do.
+func (s stateFiles) Restore(ctx context.Context, r io.Reader, dry bool) (api.Restore, error) {
+	if s.a.halt != "" {
+		return api.Restore{}, volume.Errorf(volume.ErrRefused, "cannot restore: %s", s.a.halt)
+	}
+	from, err := s.a.db.ReadBackup(r)
+	if err != nil {
+		return api.Restore{}, err
+	}
+	re := &restoring{a: s.a, from: from, notes: s.a.unreadable(from.Volumes), others: s.a.db.Registered()}
+	re.compare()
+	if re.why == "" {
+		s.a.askAfter(ctx, from.Volumes)
+	}
+	undo := errors.New("dry run")
+	err = s.a.db.Update(ctx, func(tx *statedb.Tx) error {
+		if re.run(tx); dry {
+			return undo
+		}
+		return nil
+	})
+	out := api.Restore{Node: from.Node.ID, Taken: from.Taken, SameNode: re.why == "", Why: re.why, DryRun: dry, Items: re.items}
+	switch {
+	case errors.Is(err, undo):
+		return out, nil
+	case err != nil:
+		return api.Restore{}, err
+	}
+	return out, re.begin()
+}
+
+// restoring is one restore. What depends on the state is made anew by each run.
+type restoring struct {
+	a      *agent
+	from   statedb.Restorable
+	why    string              // registrations alone are taken
+	notes  map[string][]string // by volume: what is to be seen to
+	others []volume.PluginDefinition
+
+	tx      *statedb.Tx
+	at      time.Time
+	items   []api.Restored
+	taken   []volume.Record
+	plugins map[string]bool // that are restored
+}
+
+// compare finds out whether what was mounted is of this host: paths are stored, and so
+// are mounts.
+func (re *restoring) compare() {
+	was, now := re.from.Node, re.a.node
+	switch {
+	case was.ID != now.ID:
+		re.why = fmt.Sprintf("it is of node %q, and this is node %q", was.ID, now.ID)
+	case was.DataDir != now.DataDir:
+		re.why = fmt.Sprintf("it is of the data dir %s, and this one is %s", was.DataDir, now.DataDir)
+	case was.Boot == now.Boot && was.Namespace != now.Namespace:
+		re.why = "it was taken in another mount namespace of this boot"
+	}
+}
+
+// unreadable are the secrets that volumes could not be given here.
+func (a *agent) unreadable(volumes []volume.Record) map[string][]string {
+	notes := map[string][]string{}
+	for _, r := range volumes {
+		if _, known := a.db.Volume(r.Volume.ID); known {
+			continue
+		}
+		if _, err := a.secrets.Of(r.Volume); err != nil {
+			notes[r.Volume.ID] = []string{err.Error()}
+		}
+	}
+	return notes
+}
+
+// askAfter finds out who of the owners of a backup's claims is alive.
+func (a *agent) askAfter(ctx context.Context, volumes []volume.Record) {
+	var owners []volume.Owner
+	for _, r := range volumes {
+		for _, c := range r.Claims {
+			if c.Wanted && c.Owner.Mortal() {
+				a.owners.Watch(c.Owner)
+				owners = append(owners, c.Owner)
+			}
+		}
+	}
+	a.owners.Check(ctx, owners)
+}
+
+// run decides about everything in the backup, and stores it in a transaction.
+func (re *restoring) run(tx *statedb.Tx) {
+	re.tx, re.at, re.items, re.taken, re.plugins = tx, time.Now(), []api.Restored{}, nil, map[string]bool{}
+	for _, d := range re.from.Registered {
+		if !re.a.plugins.View(d.ID).Known {
+			re.plugins[d.ID] = true
+		}
+	}
+	slices.SortFunc(re.from.Volumes, func(a, b volume.Record) int { return cmp.Compare(a.Volume.ID, b.Volume.ID) })
+	for _, r := range re.from.Volumes {
+		re.volume(r)
+	}
+	slices.SortFunc(re.from.Registered, func(a, b volume.PluginDefinition) int {
+		return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.Type, b.Type), cmp.Compare(a.Instance, b.Instance))
+	})
+	for _, d := range re.from.Registered {
+		re.plugin(d)
+	}
+	slices.SortFunc(re.from.Snapshots, func(a, b volume.SnapshotIntent) int { return cmp.Compare(a.Key(), b.Key()) })
+	for _, i := range re.from.Snapshots {
+		re.snapshot(i)
+	}
+	slices.SortFunc(re.from.Debts, func(a, b statedb.Debt) int { return cmp.Compare(a.Whole().Key(), b.Whole().Key()) })
+	for _, d := range re.from.Debts {
+		re.debt(d)
+	}
+	slices.SortFunc(re.from.Runtimes, func(a, b volume.RuntimeVolume) int { return cmp.Compare(a.Key(), b.Key()) })
+	for _, v := range re.from.Runtimes {
+		re.runtime(v)
+	}
+}
+
+func (re *restoring) say(kind, id, outcome string, notes ...string) {
+	re.items = append(re.items, api.Restored{Kind: kind, ID: id, Outcome: outcome, Notes: notes})
+}
+
+func (re *restoring) volume(r volume.Record) {
+	v := r.Volume
+	if here, ok := re.tx.Volume(v.ID); ok {
+		outcome := api.OutcomePresent
+		if here.Volume.Driver != v.Driver || here.Volume.ExternalID != v.ExternalID {
+			outcome = api.OutcomeRefused
+		}
+		re.say("volume", v.ID, outcome, volume.Differences(here.Volume, v)...)
+		return
+	}
+	if why := re.barred(v); why != "" {
+		re.say("volume", v.ID, api.OutcomeRefused, why)
+		return
+	}
+	now, notes := re.record(r)
+	// No generation stands for two things: what the log has of an earlier registration
+	// must not seem newer.
+	now.Generation = max(r.Generation, uint64(re.at.UnixNano()))
+	re.tx.PutVolume(now)
+	re.taken = append(re.taken, now)
+	item := api.Restored{Kind: "volume", ID: v.ID, Outcome: api.OutcomeRestored, Notes: append(notes, re.notes[v.ID]...)}
+	for _, c := range now.Ordered() {
+		item.Claims = append(item.Claims, c.Alloc)
+	}
+	if !re.a.plugins.View(v.PluginID).Known && !re.plugins[v.PluginID] {
+		item.Notes = append(item.Notes, fmt.Sprintf("there is no plugin %q here yet", v.PluginID))
+	}
+	re.items = append(re.items, item)
+}
+
+// barred says what keeps a volume from being registered here at all.
+func (re *restoring) barred(v volume.Volume) string {
+	if other, ok := re.tx.VolumeOf(v.Driver, v.ExternalID); ok {
+		return fmt.Sprintf("its external_id %q of driver %s is registered here as volume %q", v.ExternalID, v.Driver, other)
+	}
+	if plugin, ok := (volumeTx{Tx: re.tx}).TestOf(v.Driver, v.ExternalID); ok {
+		return fmt.Sprintf("its external_id %q of driver %s is in a test of plugin %q", v.ExternalID, v.Driver, plugin)
+	}
+	if info := re.a.plugins.View(v.PluginID).Info; info.Driver != "" && info.Driver != v.Driver {
+		return fmt.Sprintf("plugin %q is the driver %s here, and the volume is of %s", v.PluginID, info.Driver, v.Driver)
+	}
+	return ""
+}
+
+// record is what becomes of a volume that is not known here, with what is left out.
+func (re *restoring) record(r volume.Record) (now volume.Record, notes []string) {
+	now = volume.Record{Volume: r.Volume}
+	if !r.Held() {
+		return now, nil
+	}
+	var why string
+	full := volume.Restored(r, re.from.Node.Boot != re.a.node.Boot, re.tx.Node().Draining, re.a.owners)
+	switch _, owed := re.tx.Debt(r.Volume.Driver, r.Volume.ExternalID); {
+	case re.why != "":
+		why = re.why
+	case owed:
+		why = "it was deregistered here by force, which is not undone yet"
+	default:
+		err := clash(re.tx, volume.Record{}, full)
+		if err == nil {
+			err = full.Check()
+		}
+		if err == nil {
+			return full, nil
+		}
+		why = err.Error()
+	}
+	words := "only its registration is taken"
+	if n := len(r.Claims); n > 0 {
+		allocs := make([]string, 0, n)
+		for _, c := range r.Ordered() {
+			allocs = append(allocs, fmt.Sprintf("%q", c.Alloc))
+		}
+		words += ", without the claims of " + strings.Join(allocs, ", ")
+	}
+	return now, []string{words + ": " + why}
+}
+
+func (re *restoring) plugin(d volume.PluginDefinition) {
+	id := strings.TrimSuffix(strings.Join([]string{d.ID, d.Type, d.Instance}, "/"), "//")
+	if re.plugins[d.ID] {
+		re.tx.PutRegistered(d)
+		re.say("plugin", id, api.OutcomeRestored)
+		return
+	}
+	for _, o := range re.others {
+		if o.ID == d.ID && o.Type == d.Type && o.Instance == d.Instance && o.Equal(&d) {
+			re.say("plugin", id, api.OutcomePresent)
+			return
+		}
+	}
+	re.say("plugin", id, api.OutcomePresent, "it is defined in other words here: "+volume.Command("volctl plugin status %s", d.ID))
+}
+
+func (re *restoring) snapshot(i volume.SnapshotIntent) {
+	outcome := api.OutcomePresent
+	if _, ok := re.tx.Snapshot(i.Key()); !ok {
+		outcome = api.OutcomeRestored
+		re.tx.PutSnapshot(i)
+	}
+	re.say("snapshot", i.Name, outcome)
+}
+
+// debt takes up what a forced deregister left on this host, unless somebody uses what
+// would be undone.
+func (re *restoring) debt(d statedb.Debt) {
+	r := d.Whole()
+	id, booted := r.Volume.ID, re.from.Node.Boot != re.a.node.Boot
+	if _, ok := re.tx.Debt(r.Volume.Driver, r.Volume.ExternalID); ok {
+		re.say("debt", id, api.OutcomePresent)
+		return
+	}
+	if re.why != "" {
+		re.say("debt", id, api.OutcomeDropped, "what a forced deregister left is not of this host: "+re.why)
+		return
+	}
+	if r = volume.Restored(r, booted, false, nil); booted {
+		r = volume.NextBoot(r)
+	}
+	if !r.Held() {
+		re.say("debt", id, api.OutcomeDropped, "nothing is left of it in this boot")
+		return
+	}
+	if user := re.user(r); user != "" {
+		re.say("debt", id, api.OutcomeRefused, fmt.Sprintf("volume %q uses what would be undone", user))
+		return
+	}
+	re.tx.PutDebt(statedb.Debt{Record: r, Claims: r.Ordered(), Since: d.Since})
+	re.taken = append(re.taken, r)
+	re.say("debt", id, api.OutcomeRestored)
+}
+
+// user is a volume that is on this host with the storage of a debt, or at its paths.
+func (re *restoring) user(debt volume.Record) string {
+	paths := map[string]bool{debt.Node.StagingPath: true}
+	for _, c := range debt.Claims {
+		paths[c.Target], paths[c.At] = true, true
+	}
+	delete(paths, "")
+	for _, r := range re.tx.Volumes() {
+		uses := r.Volume.Driver == debt.Volume.Driver && r.Volume.ExternalID == debt.Volume.ExternalID || paths[r.Node.StagingPath]
+		for _, c := range r.Claims {
+			uses = uses || paths[c.Target] || paths[c.At]
+		}
+		if uses && r.Held() {
+			return r.Volume.ID
+		}
+	}
+	return ""
+}
+
+// begin has what came in looked at.
+func (re *restoring) begin() error {
+	for _, r := range re.taken {
+		if !r.Debt {
+			re.a.events.Add(volume.Event{
+				Type: "restored", Volume: r.Volume.ID, Plugin: r.Volume.PluginID,
+				Message: fmt.Sprintf("restored from a backup of node %q, with %d claims", re.from.Node.ID, len(r.Claims)),
+			})
+			re.a.db.notes.update(r, slices.Collect(maps.Keys(r.Claims)))
+		}
+		re.a.queue.Wake(r.Key())
+	}
+	if len(re.taken) > 0 {
+		re.a.reaper.noteFreed() // and it watches the owners of the claims that came in
+	}
+	if len(re.plugins) == 0 {
+		return nil
+	}
+	if err := re.a.plugins.Restored(); err != nil {
+		return fmt.Errorf("all is restored, but the plugins are only taken up at the next start: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,33 @@
+package agent
+
+import (
+	"fmt"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// runtime takes in the name that a container runtime knows a volume by. Containers refer
+// to it as far as the claims that they share came in, too.
+func (re *restoring) runtime(v volume.RuntimeVolume) {
+	if _, ok := re.tx.RuntimeVolume(v.Runtime, v.Name); ok {
+		re.say(v.Runtime, v.Name, api.OutcomePresent)
+		return
+	}
+	r, ok := re.tx.Volume(v.VolumeID)
+	if !ok {
+		re.say(v.Runtime, v.Name, api.OutcomeDropped, fmt.Sprintf("there is no volume %q here", v.VolumeID))
+		return
+	}
+	for _, o := range re.tx.RuntimeVolumes() {
+		if o.Runtime == v.Runtime && o.VolumeID == v.VolumeID {
+			re.say(v.Runtime, v.Name, api.OutcomeRefused, fmt.Sprintf("%s knows volume %q as %q here", v.Runtime, v.VolumeID, o.Name))
+			return
+		}
+	}
+	re.tx.PutRuntimeVolume(v.Without(func(ref volume.RuntimeRef) bool {
+		c, ok := r.Claims[ref.Alloc]
+		return !ok || c.Owner.Kind != volume.OwnerRuntime
+	}))
+	re.say(v.Runtime, v.Name, api.OutcomeRestored)
+}

@@ -1,0 +1,16 @@
+package supervisor
+
+// Restored takes up the definitions that were put into the registry past Register: a
+// backup was restored.
+func (s *Supervisor) Restored() error {
+	s.reload.Lock()
+	defer s.reload.Unlock()
+	if !s.isLoaded() {
+		return s.load()
+	}
+	s.registered = nil
+	if err := s.loadRegistered(); err != nil {
+		return err
+	}
+	return s.read()
+}

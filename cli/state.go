@@ -1,0 +1,161 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/apiclient"
+	"golang.org/x/sys/unix"
+)
+
+func newState(a *app) *cobra.Command {
+	return group("state", "Back up what the agent remembers", "", newStateBackup(a), newStateRestore(a))
+}
+
+type stateBackupOptions struct {
+	file     string
+	force    bool
+	terminal bool // stdout is one
+}
+
+func newStateBackup(a *app) *cobra.Command {
+	var o stateBackupOptions
+	cmd := &cobra.Command{
+		Use: "backup FILE|-", Short: "Write a copy of what the agent remembers",
+		Long: `Write a copy of what the agent remembers to a file, or to stdout for "-": volumes, claims,
+registered plugins, intents, debts, as of now. The file is complete or not there. Data in the
+volumes is not in it, nor are plugin files, the configuration, and the key that seals secrets:
+without that the sealed secrets in it are of no use. See docs/backup.md.`,
+		Example: `  volctl state backup /var/backups/volagent.db --force
+  volctl state backup - | ssh backup "cat > volagent.db"`,
+		Args: exactly("FILE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.file, o.terminal = args[0], a.env.StdoutTerminal
+			return a.do(cmd, func(ctx context.Context, client *apiclient.Client, out *output) error {
+				return runStateBackup(ctx, o, client, out)
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&o.force, "force", false, "write over a file that exists")
+	return cmd
+}
+
+// backedUp is what was written.
+type backedUp struct {
+	File  string `json:"file"`
+	Bytes int64  `json:"bytes"`
+	Node  string `json:"node"`
+	// Key is where the key is that the sealed secrets in the backup need, if it is no
+	// credential.
+	Key string `json:"key"`
+}
+
+func runStateBackup(ctx context.Context, o stateBackupOptions, client *apiclient.Client, out *output) error {
+	if o.file == "-" {
+		if o.terminal {
+			return usage("volctl state backup FILE", "a backup is not for a terminal")
+		}
+		return failed(o.copy(ctx, client, out.w), "back up the state")
+	}
+	if _, err := os.Lstat(o.file); err == nil && !o.force {
+		return failed(o.exists(), "write %q", o.file)
+	}
+	n, err := client.Node(ctx)
+	if err != nil {
+		return failed(err, "back up the state")
+	}
+	bytesWritten, err := o.write(ctx, client)
+	if err != nil {
+		return failed(err, "write the backup to %q", o.file)
+	}
+	done := backedUp{File: o.file, Bytes: bytesWritten, Node: n.ID, Key: filepath.Join(n.DataDir, "keys", "secrets.key")}
+	return out.print(done, []string{o.file}, func(w *bytes.Buffer) error {
+		fmt.Fprintf(w, "wrote %s (%s), the state of node %q\n", printable(o.file), size(bytesWritten), n.ID)
+		fmt.Fprintf(w, "sealed secrets in it need the key, which is not in it: the credential volagent.key or %s\n", printable(done.Key))
+		return nil
+	})
+}
+
+func (o *stateBackupOptions) exists() error {
+	return &api.Error{Code: api.CodeRefused, Message: "the file exists", Hint: "volctl state backup " + shellArg(o.file) + " --force"}
+}
+
+func (o *stateBackupOptions) copy(ctx context.Context, client *apiclient.Client, to io.Writer) error {
+	b, err := client.Backup(ctx)
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	_, err = io.Copy(to, b)
+	return err
+}
+
+// write makes the file: complete, on disk and under its name, or not at all.
+func (o *stateBackupOptions) write(ctx context.Context, client *apiclient.Client) (written int64, err error) {
+	dir := filepath.Dir(o.file)
+	f, err := os.CreateTemp(dir, "."+filepath.Base(o.file)+".") // 0600
+	if err != nil {
+		return 0, bare(err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(f.Name()))
+		}
+	}()
+	err = o.copy(ctx, client, f)
+	if err == nil {
+		err = f.Sync()
+	}
+	info, serr := f.Stat()
+	if err = errors.Join(err, serr, f.Close()); err != nil {
+		return 0, bare(err)
+	}
+	if err := o.rename(f.Name()); err != nil {
+		return 0, err
+	}
+	return info.Size(), syncDir(dir)
+}
+
+// rename gives the file its name. Unless it is forced, it takes nobody else's place.
+func (o *stateBackupOptions) rename(tmp string) error {
+	if o.force {
+		return bare(os.Rename(tmp, o.file))
+	}
+	err := unix.Renameat2(unix.AT_FDCWD, tmp, unix.AT_FDCWD, o.file, unix.RENAME_NOREPLACE)
+	switch {
+	case errors.Is(err, unix.EEXIST):
+		return o.exists()
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS): // not every file system can
+		return bare(os.Rename(tmp, o.file))
+	}
+	return err
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return bare(err)
+	}
+	return bare(errors.Join(d.Sync(), d.Close()))
+}
+
+// bare is an error of a file without its path, which is said already.
+func bare(err error) error {
+	var path *fs.PathError
+	var link *os.LinkError
+	switch {
+	case errors.As(err, &path):
+		return path.Err
+	case errors.As(err, &link):
+		return link.Err
+	}
+	return err
+}

@@ -1,0 +1,149 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/apiclient"
+)
+
+type stateRestoreOptions struct {
+	file   string
+	dryRun bool
+	stdin  io.Reader
+}
+
+func newStateRestore(a *app) *cobra.Command {
+	var o stateRestoreOptions
+	cmd := &cobra.Command{
+		Use: "restore FILE|-", Short: "Take in what a backup holds and the agent does not have",
+		Long: `Take in what a backup holds and the running agent does not have, all of it or nothing. What is
+there already stays as it is, and is listed with what differs; nothing is written over.
+
+Volumes come in with their secrets' references and sealed secrets, registered plugins and
+intents of snapshots with them. Claims, what was mounted and debts come in only from a backup
+of the same node id and data dir; there they are looked at as after a crash: what is mounted is
+kept, what is not is mounted again, claims of owners that are gone are released. The file is
+checked first; one that is damaged or of a newer release is refused.
+
+It exits 4 if something here stands in the way of a part of it; the rest is restored.`,
+		Example: `  volctl state restore volagent.db --dry-run
+  volctl state restore volagent.db`,
+		Args: exactly("FILE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.file, o.stdin = args[0], a.env.Stdin
+			return a.do(cmd, func(ctx context.Context, client *apiclient.Client, out *output) error {
+				return runStateRestore(ctx, o, client, out)
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "say what would be restored, and change nothing")
+	return cmd
+}
+
+func runStateRestore(ctx context.Context, o stateRestoreOptions, client *apiclient.Client, out *output) error {
+	from := o.stdin
+	if o.file != "-" {
+		f, err := os.Open(o.file)
+		if err != nil {
+			return fileError(o.file, err)
+		}
+		defer f.Close() //nolint:errcheck // nothing was written
+		if info, err := f.Stat(); err == nil && !info.Mode().IsRegular() {
+			return usage("volctl state restore FILE", "%q is no file", o.file)
+		}
+		from = f
+	}
+	r, err := client.Restore(ctx, from, o.dryRun)
+	if err != nil {
+		return failed(err, "restore %q", o.file)
+	}
+	if err := out.print(r, restoredVolumes(r), func(w *bytes.Buffer) error { return restoreScreen(w, r) }); err != nil {
+		return err
+	}
+	if n := restoreCounts(r)[api.OutcomeRefused]; n > 0 {
+		return failed(&api.Error{
+			Code: api.CodeRefused, Message: count(n, "thing") + " in it cannot come in beside what is here", Hint: "volctl volume list",
+		}, "restore all of %q", o.file)
+	}
+	return nil
+}
+
+func restoreScreen(w *bytes.Buffer, r *api.Restore) error {
+	w.WriteString("backup of node " + fmt.Sprintf("%q", r.Node))
+	if !r.Taken.IsZero() {
+		w.WriteString(", taken " + r.Taken.Format(time.RFC3339))
+	}
+	w.WriteString("\n")
+	if !r.SameNode {
+		w.WriteString("registrations alone: " + oneLine(r.Why) + "\n")
+	}
+	for _, i := range r.Items {
+		outcome := i.Outcome
+		if r.DryRun && outcome == api.OutcomeRestored {
+			outcome = "would be restored"
+		}
+		fmt.Fprintf(w, "%s %s", i.Kind, quotedList([]string{i.ID}))
+		switch {
+		case outcome == api.OutcomePresent && len(i.Notes) == 0:
+			w.WriteString(" is there already")
+		case outcome == api.OutcomePresent:
+			w.WriteString(" is there already, and stays")
+		default:
+			w.WriteString(" " + outcome)
+		}
+		if len(i.Claims) > 0 {
+			w.WriteString(" with the claims of " + quotedList(i.Claims))
+		}
+		w.WriteString("\n")
+		for _, n := range i.Notes {
+			w.WriteString("  " + oneLine(n) + "\n")
+		}
+	}
+	w.WriteString(restoreSummary(r) + "\n")
+	return nil
+}
+
+func restoreSummary(r *api.Restore) string {
+	n := restoreCounts(r)
+	if len(r.Items) == n[api.OutcomePresent] {
+		return "all of it is there already"
+	}
+	verb := "restored"
+	if r.DryRun {
+		verb = "would be restored"
+	}
+	words := []string{fmt.Sprintf("%d %s", n[api.OutcomeRestored], verb), fmt.Sprintf("%d there already", n[api.OutcomePresent])}
+	for _, outcome := range []string{api.OutcomeRefused, api.OutcomeDropped} {
+		if n[outcome] > 0 {
+			words = append(words, fmt.Sprintf("%d %s", n[outcome], outcome))
+		}
+	}
+	return strings.Join(words, ", ")
+}
+
+func restoreCounts(r *api.Restore) map[string]int {
+	n := map[string]int{}
+	for _, i := range r.Items {
+		n[i.Outcome]++
+	}
+	return n
+}
+
+// restoredVolumes are the ids of those that came in.
+func restoredVolumes(r *api.Restore) []string {
+	var ids []string
+	for _, i := range r.Items {
+		if i.Kind == "volume" && i.Outcome == api.OutcomeRestored {
+			ids = append(ids, i.ID)
+		}
+	}
+	return ids
+}

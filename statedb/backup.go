@@ -1,0 +1,236 @@
+package statedb
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// A backup is the file as it is, of all that memory has, and after its pages a
+// block that says when it was made and what they sum up to: bbolt knows where its
+// pages end, so that a backup can take the place of the file.
+const (
+	seal     = "volagent state backup\n"
+	sealSize = 4096
+	// backupMost bounds what is taken for a backup, in bytes.
+	backupMost = 4 << 30
+)
+
+// tempName is the name that a copy has for a moment: it is unlinked before anything
+// is written to it. An agent that is killed just then leaves an empty file.
+const tempName = "state.db.copy"
+
+// Backup is a copy of the file on its way out.
+type Backup struct {
+	*os.File // at its beginning; it has no name, and is gone once it is closed
+	Size     int64
+}
+
+// Backup commits what is in memory and copies the file. No transaction is open when
+// it returns, so that whoever reads the copy may take as long as they like.
+func (db *DB) Backup(ctx context.Context) (*Backup, error) {
+	if err := db.Sync(ctx); err != nil {
+		return nil, err
+	}
+	f, err := db.temp()
+	if err != nil {
+		return nil, db.uncopied(err)
+	}
+	sum := sha256.New()
+	var size int64
+	err = db.bolt.View(func(tx *bbolt.Tx) (err error) {
+		size, err = tx.WriteTo(io.MultiWriter(f, sum))
+		return err
+	})
+	if err == nil {
+		_, err = f.Write(sealOf(time.Now().UTC(), size, sum.Sum(nil)))
+	}
+	if err == nil {
+		_, err = f.Seek(0, io.SeekStart)
+	}
+	if err != nil {
+		return nil, errors.Join(db.uncopied(err), f.Close())
+	}
+	return &Backup{File: f, Size: size + sealSize}, nil
+}
+
+func sealOf(at time.Time, size int64, sum []byte) []byte {
+	block := make([]byte, sealSize)
+	copy(block, fmt.Sprintf("%staken %s\nbytes %d\nsha256 %x\n", seal, at.Format(time.RFC3339), size, sum))
+	return block
+}
+
+// temp is a file beside the database that goes when it is closed.
+func (db *DB) temp() (*os.File, error) {
+	db.copying.Lock()
+	defer db.copying.Unlock()
+	path := filepath.Join(db.dir, tempName)
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// forgetTemp removes what an agent left that was killed at a bad moment.
+func forgetTemp(path string) {
+	_ = os.Remove(filepath.Join(filepath.Dir(path), tempName)) // the next copy says why it stays
+}
+
+func (db *DB) uncopied(err error) error {
+	return volume.Errorf(err, "cannot make a copy of the state database in %s: %v", db.dir, err).WithHint("free space there, then ask again: df -h %s", db.dir)
+}
+
+// Restorable is what a backup holds.
+type Restorable struct {
+	Snapshot
+	Taken time.Time // zero if the file does not say: it is a plain copy
+}
+
+// ReadBackup reads all of a backup, or of a plain copy of a database, and checks all that it
+// holds. One of an older schema is migrated, in a copy. It returns an ErrInvalid
+// for what is damaged or no backup at all, and an ErrRefused for a newer schema. Nothing
+// is changed.
+func (db *DB) ReadBackup(r io.Reader) (out Restorable, err error) {
+	return db.readBackup(r, migrations)
+}
+
+func (db *DB) readBackup(r io.Reader, steps []migration) (out Restorable, err error) {
+	f, err := db.temp()
+	if err != nil {
+		return out, db.uncopied(err)
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	// What comes from the network is told from what the disk says.
+	in := &reading{r: io.LimitReader(r, backupMost+1)}
+	size, err := io.Copy(f, in)
+	switch {
+	case in.err != nil:
+		return out, volume.Errorf(volume.ErrInvalid, "the backup was cut short: %v", in.err)
+	case err != nil:
+		return out, db.uncopied(err)
+	case size == 0:
+		return out, volume.Errorf(volume.ErrInvalid, "the file is empty, so it is no backup")
+	case size > backupMost:
+		return out, volume.Errorf(volume.ErrInvalid, "the file has more than %d bytes, so it is no backup", int64(backupMost))
+	}
+	if out.Taken, err = checkSeal(f, size); err != nil {
+		return out, err
+	}
+	mem, err := readCopy("/proc/self/fd/"+strconv.Itoa(int(f.Fd())), steps)
+	out.Snapshot = mem.snapshot()
+	return out, err
+}
+
+// reading keeps the error of a source.
+type reading struct {
+	r   io.Reader
+	err error
+}
+
+func (r *reading) Read(p []byte) (int, error) {
+	n, err := r.r.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		r.err = err
+	}
+	return n, err
+}
+
+// checkSeal holds a file against its seal. One that has none is a plain copy, for all
+// that can be told.
+func checkSeal(f *os.File, size int64) (taken time.Time, err error) {
+	block := make([]byte, sealSize)
+	if size < sealSize {
+		return taken, nil
+	}
+	if _, err := f.ReadAt(block, size-sealSize); err != nil {
+		return taken, fmt.Errorf("cannot read the copy again: %w", err)
+	}
+	if !bytes.HasPrefix(block, []byte(seal)) {
+		return taken, nil
+	}
+	var at, sum string
+	var pages int64
+	if _, err := fmt.Sscanf(string(block[len(seal):]), "taken %s\nbytes %d\nsha256 %s\n", &at, &pages, &sum); err != nil || pages != size-sealSize {
+		return taken, damaged("its seal is not that of this file")
+	}
+	if taken, err = time.Parse(time.RFC3339, at); err != nil {
+		return taken, damaged("its seal is not that of this file")
+	}
+	is := sha256.New()
+	if _, err := io.Copy(is, io.NewSectionReader(f, 0, pages)); err != nil {
+		return taken, fmt.Errorf("cannot read the copy again: %w", err)
+	}
+	if hex.EncodeToString(is.Sum(nil)) != sum {
+		return taken, damaged("its content is not what was written")
+	}
+	return taken, nil
+}
+
+func damaged(why string) error {
+	return volume.Errorf(volume.ErrInvalid, "the backup is damaged: %s", why).WithHint("take another backup")
+}
+
+// readCopy reads a database that may be written to, and holds it against the rules. The
+// pages that are not read are not looked at: bbolt's own check panics over damage in a
+// goroutine that no guard is around, and a seal covers them.
+func readCopy(path string, steps []migration) (s state, err error) {
+	defer guard(func(p any) { err = damaged(fmt.Sprintf("it cannot be read: %v", p)) })()
+	b, err := openBolt(path, time.Second)
+	var n nonsense
+	if errors.As(err, &n) {
+		return s, volume.Errorf(volume.ErrInvalid, "the file is no backup, or it is damaged: %v", n.error)
+	}
+	if err != nil {
+		return s, err
+	}
+	defer func() { err = errors.Join(err, b.Close()) }()
+	known, found := schemaOf(steps), 0
+	err = b.View(func(tx *bbolt.Tx) (err error) {
+		if found, err = schema(tx, known); found > known {
+			return volume.Errorf(volume.ErrRefused, "the backup cannot be restored: %v", err)
+		} else if err != nil {
+			return damaged(err.Error())
+		}
+		return nil
+	})
+	if err != nil {
+		return s, err
+	}
+	if found == 0 {
+		return s, volume.Errorf(volume.ErrInvalid, "the file holds no state, so it is no backup")
+	}
+	for v := found; v < known; v++ {
+		if err := b.Update(steps[v-1].run); err != nil {
+			return s, damaged(fmt.Sprintf("it cannot be brought from schema %d to %d: %v", v, v+1, err))
+		}
+	}
+	err = b.View(func(tx *bbolt.Tx) error {
+		if s, err = read(tx); err == nil {
+			err = s.check()
+		}
+		if err != nil {
+			return damaged(err.Error())
+		}
+		return nil
+	})
+	return s, err
+}
