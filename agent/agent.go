@@ -72,6 +72,7 @@ type agent struct {
 	tests   *plugintest.Service
 	owners  *owner.Watcher
 	volumes *provision.Service
+	files   *volumeFiles
 	reaper  *reaper
 	queue   *reconcile.Queue
 	server  *apiserver.Server
@@ -186,6 +187,8 @@ func (a *agent) wire(seams Seams) error {
 	a.volumes = &provision.Service{
 		Store: volumeStore{a.db}, Queue: a.queue, Plugins: plugins, Secrets: a.secrets.Of, Seal: a.secrets.Sealer, Events: a.events.Add, Owners: a.owners, Halt: a.halt, Guards: places{steps, a.db},
 	}
+	a.files = newVolumeFiles(a.c.VolumesDir, a.volumes.Register, a.plugins.View, a.log)
+	claims.Coming = a.files.coming
 	a.server = apiserver.New(apiserver.Options{
 		Claims: claims, Volumes: a.volumes, Snapshots: a.volumes, Drainer: a.newDrain(claims, host), State: stateFiles{a},
 		Records: living{a.db, a.owners}, Queue: a.queue, Plugins: plugins, Tests: tested{a.tests}, Owners: a.owners, Events: apiEvents{a.events}, Metrics: a.metrics,
@@ -257,6 +260,7 @@ func (a *agent) serve(ctx context.Context, fl *pflag.FlagSet) error {
 		background(func() error { return a.plugins.Run(running) })
 		wg.Go(func() { a.db.notes.complete(running) })
 		wg.Go(func() { a.recoverTests(running) })
+		wg.Go(func() { a.files.run(running) })
 		if every, err := a.c.statsInterval(); err == nil { // it was checked
 			wg.Go(func() { a.sample(running, every) })
 		}
@@ -359,5 +363,6 @@ func (a *agent) reload(fl *pflag.FlagSet) {
 		a.log.Error("the plugin files were not reloaded", "error", err)
 		return
 	}
+	a.files.again()
 	a.log.Info("reloaded")
 }

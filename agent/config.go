@@ -35,6 +35,7 @@ type Config struct {
 	Socket      string `mapstructure:"socket"`       // default <runtime_dir>/volagent.sock
 	SocketGroup string `mapstructure:"socket_group"` // its members are root-equivalent
 	PluginDir   string `mapstructure:"plugin_dir"`
+	VolumesDir  string `mapstructure:"volumes_dir"`
 	NodeID      string `mapstructure:"node_id"` // default the host name, kept from the first start
 	LogLevel    string `mapstructure:"log_level"`
 	LogFormat   string `mapstructure:"log_format"`
@@ -60,6 +61,7 @@ var settings = []setting{
 	{"socket", "", "path of the API socket (default <runtime-dir>/volagent.sock)", true},
 	{"socket_group", "root", "group that owns the socket; its members are root-equivalent", false},
 	{"plugin_dir", "/etc/volagent/plugins.d", "directory of plugin files", true},
+	{"volumes_dir", "/etc/volagent/volumes.d", "directory of volume files that are registered at start", true},
 	{"node_id", "", "CSI node id (default the host name at the first start)", true},
 	{"log_level", "info", "trace, debug, info, warn or error", true},
 	{"log_format", "text", "text or json", true},
@@ -184,7 +186,7 @@ func (c *Config) check() error {
 	if c.Socket == "" {
 		c.Socket = filepath.Join(c.RuntimeDir, "volagent.sock")
 	}
-	for name, path := range map[string]string{"data_dir": c.DataDir, "runtime_dir": c.RuntimeDir, "socket": c.Socket, "plugin_dir": c.PluginDir} {
+	for name, path := range map[string]string{"data_dir": c.DataDir, "runtime_dir": c.RuntimeDir, "socket": c.Socket, "plugin_dir": c.PluginDir, "volumes_dir": c.VolumesDir} {
 		if !filepath.IsAbs(path) {
 			return volume.Errorf(volume.ErrInvalid, "%s %q is not an absolute path", name, path)
 		}
@@ -288,7 +290,7 @@ func (c *Config) logger(w io.Writer) hclog.Logger {
 func (c *Config) describe(w io.Writer) error {
 	for _, kv := range [][2]string{
 		{"data_dir", c.DataDir}, {"runtime_dir", c.RuntimeDir}, {"socket", c.Socket}, {"socket_group", c.SocketGroup},
-		{"plugin_dir", c.PluginDir}, {"node_id", c.NodeID}, {"log_level", c.LogLevel}, {"log_format", c.LogFormat},
+		{"plugin_dir", c.PluginDir}, {"volumes_dir", c.VolumesDir}, {"node_id", c.NodeID}, {"log_level", c.LogLevel}, {"log_format", c.LogFormat},
 		{"stats_interval", c.StatsInterval}, {"metrics_address", c.MetricsAddress}, {"docker_socket", c.DockerSocket},
 	} {
 		if _, err := fmt.Fprintf(w, "%s: %q\n", kv[0], kv[1]); err != nil {

@@ -37,6 +37,7 @@ func (a *agent) describe() api.Node {
 		n.Problems = append(n.Problems, p)
 	}
 	n.Problems = append(n.Problems, a.unscraped()...)
+	n.Problems = append(n.Problems, a.files.problems()...)
 	n.Problems = append(n.Problems, a.debts()...)
 	n.Problems = append(n.Problems, a.cutTests()...)
 	n.Problems = append(n.Problems, a.deadlocks()...)

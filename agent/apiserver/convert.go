@@ -11,6 +11,9 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
+// Volume is the volume that a volume file describes.
+func Volume(s api.VolumeSpec) volume.Volume { return fromSpec(s) }
+
 // fromSpec turns a volume file into the domain's volume. A file that lists no
 // capability means a single writer's file system.
 func fromSpec(s api.VolumeSpec) volume.Volume {

@@ -77,6 +77,9 @@ type Service struct {
 	// Down is closed when this host goes down: then no claim is admitted, nor waited
 	// for. Nil: it stays up.
 	Down <-chan struct{}
+	// Coming waits until a volume is registered that is to be, and says why it is not; nil
+	// for one that nobody knows of. May be nil.
+	Coming func(ctx context.Context, id string) error
 	// Events is told what becomes of requests; nil is nobody.
 	Events func(...volume.Event)
 
@@ -224,12 +227,12 @@ func (s *Service) check(ctx context.Context, req *request) error {
 // returns whether this request made it.
 func (s *Service) admit(ctx, wait context.Context, req request) (made bool, err error) {
 	for checked := false; ; {
-		r, ok := s.Store.Volume(req.Volume)
-		if !ok {
-			return false, unknown(req.Volume)
+		r, err := s.known(wait, req)
+		if err != nil {
+			return false, err
 		}
 		changed := s.Queue.Changed(req.Volume)
-		err := s.Store.Change(ctx, req.Volume, func(r volume.Record) (volume.Record, bool, error) {
+		err = s.Store.Change(ctx, req.Volume, func(r volume.Record) (volume.Record, bool, error) {
 			full := req.Request
 			full.Draining = s.Store.Draining()
 			full.StagingPath = s.Paths.StagingPath(r.Volume.PluginID, r.Volume.ID)

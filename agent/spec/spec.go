@@ -39,6 +39,8 @@ const (
 // Document is one volume of a file.
 type Document struct {
 	Spec api.VolumeSpec
+	// Line is where it names its id, from 1.
+	Line int
 	From Origin
 	// Driver is the CSI driver that the document names: of Kubernetes in place of a
 	// plugin, which it does not know. Empty is not said.
@@ -101,6 +103,9 @@ func (d *decoder) result() ([]Document, error) {
 	docs := make([]Document, len(d.found))
 	for i, f := range d.found {
 		docs[i] = f.Document
+		if f.at != nil {
+			docs[i].Line = f.at.Line
+		}
 	}
 	return docs, nil
 }

@@ -189,7 +189,7 @@ func newHost(t testing.TB) *host {
 			hostDirsMu.Unlock()
 		}
 	}
-	h.env = append(os.Environ(), "VOLCTL_SOCKET="+h.socket(), "PATH="+binDir+":"+os.Getenv("PATH"), "INVOCATION_ID=")
+	h.env = append(os.Environ(), "VOLCTL_SOCKET="+h.socket(), "VOLAGENT_VOLUMES_DIR="+filepath.Join(h.dir, "volumes.d"), "PATH="+binDir+":"+os.Getenv("PATH"), "INVOCATION_ID=")
 	for _, d := range []string{"plugins.d", "run"} {
 		h.must(os.Mkdir(filepath.Join(h.dir, d), 0o755))
 	}

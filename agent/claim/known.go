@@ -1,0 +1,31 @@
+package claim
+
+import (
+	"context"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// known returns the record of the volume that a request is for. One that is about to be
+// registered is waited for, if the request waits.
+func (s *Service) known(wait context.Context, req request) (volume.Record, error) {
+	r, ok := s.Store.Volume(req.Volume)
+	if ok {
+		return r, nil
+	}
+	if s.Coming == nil {
+		return r, unknown(req.Volume)
+	}
+	if !req.Waits { // it is told why, and not waited for
+		var cancel context.CancelFunc
+		wait, cancel = context.WithCancel(wait)
+		cancel()
+	}
+	if err := s.Coming(wait, req.Volume); err != nil {
+		return r, err
+	}
+	if r, ok = s.Store.Volume(req.Volume); !ok {
+		return r, unknown(req.Volume)
+	}
+	return r, nil
+}

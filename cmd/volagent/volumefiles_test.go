@@ -1,0 +1,184 @@
+package main_test
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/statedb"
+	"github.com/volagent/volagent/volmgr/csitest"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// fileAtStart writes a file that is registered at start.
+func (h *host) fileAtStart(name, text string) string {
+	h.t.Helper()
+	dir := filepath.Join(h.dir, "volumes.d")
+	h.must(os.MkdirAll(dir, 0o755))
+	h.must(os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+	return filepath.Join(dir, name)
+}
+
+// ids are the volumes that are registered.
+func (h *host) ids() []string {
+	h.t.Helper()
+	return strings.Fields(h.volctl("volume", "list", "-q"))
+}
+
+// problem is what node status says of a subject, empty if nothing.
+func (h *host) problem(subject string) (all string) {
+	h.t.Helper()
+	for _, p := range decode[api.Node](h, "node", "status").Problems {
+		if p.Subject == subject {
+			all += p.Message + " → " + p.Command + "\n"
+		}
+	}
+	return all
+}
+
+// stored is a volume's record in the file of an agent that does not run.
+func (h *host) stored(id string) volume.Record {
+	h.t.Helper()
+	snap, _, err := statedb.Inspect(filepath.Join(h.dir, "d", "state.db"))
+	h.must(err)
+	i := slices.IndexFunc(snap.Volumes, func(r volume.Record) bool { return r.Volume.ID == id })
+	if i < 0 {
+		h.t.Fatalf("no volume %q", id)
+	}
+	return snap.Volumes[i]
+}
+
+// TestVolumeFiles: what stands in volumes.d is registered at start, nothing is created
+// for it, the same again writes nothing, and files that are wrong keep none of the
+// others.
+func TestVolumeFiles(t *testing.T) {
+	t.Parallel()
+	h := prepared(t, "10s", nil)
+	h.fileAtStart("a.yaml", "id: a\nplugin_id: rec\nexternal_id: ext/a\nsecrets: {password: pl4nt3d-l1t3r4l}\n---\nid: b\nplugin_id: rec\nexternal_id: ext/b\n")
+	h.fileAtStart("c.json", `{"id": "c", "plugin_id": "rec", "external_id": "ext/c"}`)
+	h.fileAtStart("d.hcl", "id = \"d\"\nplugin_id = \"rec\"\nexternal_id = \"ext/d\"\n")
+	h.fileAtStart(".hidden.yaml", "nonsense")
+	h.fileAtStart("e.yaml~", "nonsense")
+	bad := h.fileAtStart("m.yaml", "id: m\nplugin_id: rec\nexternal_id: ext/m\nsice: 3\n")
+	twice := h.fileAtStart("n.yaml", "\n\nid: b\nplugin_id: rec\nexternal_id: ext/other\n")
+	nothing := h.fileAtStart("o.yaml", "id: o\nplugin_id: rec\n")
+	same := h.fileAtStart("p.yaml", "id: p\nplugin_id: rec\nexternal_id: ext/a\n")
+	pv := h.fileAtStart("q.yaml", "kind: PersistentVolume\nmetadata: {name: q}\nspec: {csi: {driver: csitest.example.com, volumeHandle: x}}\n")
+	plugin := h.fileAtStart("r.yaml", "id: r\nplugin_id: none\nexternal_id: x\n")
+	h.must(syscall.Mkfifo(filepath.Join(h.dir, "volumes.d", "s.yaml"), 0o600))
+	h.start("rec")
+	h.await("the good ones", func() bool { return slices.Equal(h.ids(), []string{"a", "b", "c", "d"}) })
+	for file, words := range map[string][]string{
+		bad:     {`line 4: unknown field "sice"`, "systemctl reload volagent"},
+		twice:   {`line 3: volume "b" stands in ` + filepath.Join(h.dir, "volumes.d", "a.yaml") + ":6 already"},
+		nothing: {`line 1: volume "o" has no external_id`},
+		same:    {`external_id "ext/a" of plugin "rec" stands in ` + filepath.Join(h.dir, "volumes.d", "a.yaml") + ":1 already"},
+		pv:      {"is described for Kubernetes"},
+		plugin:  {`no plugin "none"`, "volctl plugin list"},
+		filepath.Join(h.dir, "volumes.d", "s.yaml"): {"it is not a file"},
+	} {
+		h.await(file+" is a problem", func() bool { return h.problem(file) != "" })
+		for _, w := range words {
+			if got := h.problem(file); !strings.Contains(got, w) {
+				t.Errorf("%s: %q is not in %q", file, w, got)
+			}
+		}
+	}
+	raw, err := os.ReadFile(h.log.Name())
+	h.must(err)
+	if !strings.Contains(string(raw), `at=`+bad+`:4`) {
+		t.Error("the log has no line of the bad file")
+	}
+	mark := h.mark()
+	h.volctl("volume", "claim", "a")
+	h.gave(mark, csitest.NodePublish, map[string]string{"password": "pl4nt3d-l1t3r4l"})
+	h.volctl("volume", "detach", "a")
+	h.huntFiles("registered")
+
+	// The same again is no change, and what a file no longer says stays.
+	h.must(h.signal(syscall.SIGTERM))
+	before := h.stored("a")
+	h.must(os.Remove(filepath.Join(h.dir, "volumes.d", "c.json")))
+	h.must(os.WriteFile(bad, []byte("id: m\nplugin_id: rec\nexternal_id: ext/m\n"), 0o600))
+	h.start("rec")
+	h.await("what was mended", func() bool { return slices.Equal(h.ids(), []string{"a", "b", "c", "d", "m"}) })
+	if got := h.problem(bad); got != "" {
+		t.Errorf("a problem still: %s", got)
+	}
+	h.must(h.signal(syscall.SIGTERM))
+	if now := h.stored("a"); now.Generation != before.Generation || now.Volume.Secrets["password"] != before.Volume.Secrets["password"] {
+		t.Errorf("the same file made generation %d of %d", now.Generation, before.Generation)
+	}
+	all, err := csitest.ReadJournal(h.cfg.JournalPath())
+	h.must(err)
+	if made := all.Only(csitest.CreateVolume); len(made) > 0 {
+		t.Errorf("created: %v", made)
+	}
+}
+
+// TestVolumeFilesReload: SIGHUP reads the files again: what is new is registered, what
+// changed is merged or refused as by register, and what is gone stays.
+func TestVolumeFilesReload(t *testing.T) {
+	t.Parallel()
+	h := newRecorded(t, "10s", nil)
+	file := h.fileAtStart("a.yaml", "id: a\nplugin_id: rec\nexternal_id: ext/a\nreclaim: retain\n")
+	if got := h.ids(); len(got) != 0 {
+		t.Fatalf("without a signal: %q", got)
+	}
+	hup := func() { h.t.Helper(); h.must(h.cmd.Process.Signal(syscall.SIGHUP)) }
+	hup()
+	h.await("the new one", func() bool { return slices.Equal(h.ids(), []string{"a"}) })
+	h.fileAtStart("a.yaml", "id: a\nplugin_id: rec\nexternal_id: ext/a\nreclaim: delete\n")
+	hup()
+	h.await("the change", func() bool {
+		return h.volctl("volume", "status", "a", "-o", "go-template={{.spec.reclaim}}") == "delete"
+	})
+	h.fileAtStart("a.yaml", "id: a\nplugin_id: rec\nexternal_id: ext/b\nreclaim: delete\n")
+	hup()
+	h.await("the refusal", func() bool {
+		return strings.Contains(h.problem(file), `cannot change external_id of volume "a" from "ext/a" to "ext/b"`)
+	})
+	h.must(os.Remove(file))
+	hup()
+	h.await("the problem is gone", func() bool { return h.problem(file) == "" })
+	h.await("it is said that it stays", func() bool {
+		raw, err := os.ReadFile(h.log.Name())
+		h.must(err)
+		return strings.Contains(string(raw), "reloaded")
+	})
+	if got := h.ids(); !slices.Equal(got, []string{"a"}) {
+		t.Errorf("volumes are %q", got)
+	}
+	h.volctl("volume", "deregister", "a")
+}
+
+// TestVolumeFilesPluginLate: a volume of a plugin that is not there yet is registered
+// when it is, and a claim waits for that.
+func TestVolumeFilesPluginLate(t *testing.T) {
+	t.Parallel()
+	h := prepared(t, "10s", nil)
+	late := filepath.Join(h.dir, "plugins.d", "rec.yaml")
+	aside := filepath.Join(h.dir, "rec.yaml")
+	h.must(os.Rename(late, aside))
+	h.must(os.WriteFile(late, []byte("id: rec\nsocket: "+h.dir+"/none.sock\n"), 0o644))
+	file := h.fileAtStart("a.yaml", "id: a\nplugin_id: rec\nexternal_id: ext/a\n")
+	h.start("local")
+	if r := h.exits(6, `waits for plugin "rec"`, "volume", "claim", "a", "--no-wait"); !strings.Contains(r.err, file+":1") {
+		t.Errorf("it is not said where: %s", r.err)
+	}
+	h.exits(6, `waits for plugin "rec"`, "volume", "claim", "a", "--timeout", "100ms")
+	h.exits(3, `no volume "other"`, "volume", "claim", "other")
+	done := h.background("volume", "claim", "a", "--timeout", "90s")
+	h.must(os.Rename(aside, late))
+	if r := <-done; r.code != 0 {
+		t.Errorf("the claim ended with %d: %s", r.code, r.err)
+	}
+	if got := h.problem(file); got != "" {
+		t.Errorf("a problem still: %s", got)
+	}
+	h.volctl("volume", "detach", "a")
+}
