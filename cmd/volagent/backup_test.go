@@ -316,3 +316,44 @@ func TestBackupFullDisk(t *testing.T) {
 	h.must(os.Remove(ballast))
 	h.backup()
 }
+
+// TestRestoreDebt: what a forced deregister left is undone after a restore as it would
+// have been, unless somebody uses it here by now.
+func TestRestoreDebt(t *testing.T) {
+	t.Parallel()
+	h := newRecorded(t, "10s", nil)
+	h.register("owed", "single-node-writer")
+	h.register("used", "single-node-writer")
+	h.volctl("volume", "claim", "owed")
+	h.volctl("volume", "claim", "used")
+	h.volctl("plugin", "stop", "rec", "--force")
+	for _, id := range []string{"owed", "used"} {
+		h.volctl("volume", "detach", id, "--no-wait")
+		h.volctl("volume", "deregister", id, "-force", "-y")
+	}
+	file := h.backup()
+	h.volctl("plugin", "start", "rec")
+	h.await("the debts are undone", func() bool { return h.mounts() == "" && len(decode[api.Node](h.host, "node", "status").Problems) == 0 })
+	if r := h.registerAs("other", "ext/used"); r.code != 0 {
+		t.Fatal(r.err)
+	}
+	path := h.volctl("volume", "claim", "other")
+	mark, mounts := h.mark(), h.mounts()
+	_, out := h.restored(4, file)
+	if out["debt owed"] != api.OutcomeRestored || out["debt used"] != api.OutcomeRefused {
+		t.Fatalf("got %v", out)
+	}
+	h.await("the debt is undone once more", func() bool {
+		calls := h.calls(mark)
+		return slices.ContainsFunc(calls, func(c csitest.Call) bool { return c.Method == csitest.ControllerUnpublish && c.Volume == "ext/owed" })
+	})
+	for _, c := range h.calls(mark) {
+		if c.Volume == "ext/used" {
+			t.Errorf("a call for what is in use: %s", c)
+		}
+	}
+	if got := h.mounts(); got != mounts || !strings.Contains(got, path) {
+		t.Errorf("mounts are\n%s", got)
+	}
+	h.volctl("volume", "detach", "other")
+}
