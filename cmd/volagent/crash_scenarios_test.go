@@ -46,6 +46,7 @@ var (
 func scenarios() []scenario {
 	all := append(claimScenarios(), detachScenarios()...)
 	all = append(all, expandScenarios()...)
+	all = append(all, stateScenarios()...)
 	return append(all, volumeScenarios()...)
 }
 

@@ -1,0 +1,75 @@
+package main_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/apiclient"
+)
+
+// stateScenarios are about the host as a whole.
+func stateScenarios() []scenario {
+	return []scenario{draining(), restoring("restore"), restoring("restore with a claim", "a")}
+}
+
+// draining takes two commits: that no claim is taken any more, and the release.
+func draining() scenario {
+	return scenario{
+		name: "drain", binding: 2,
+		before: func(h *crashHost) { h.must(h.claim("a", api.ClaimRequest{})) },
+		act: func(h *crashHost) error {
+			ctx, cancel := h.ctx()
+			defer cancel()
+			d, err := h.api.Drain(ctx, patience)
+			if err == nil && !d.Safe {
+				err = errors.New("it is not over")
+			}
+			return err
+		},
+		done: func(h *crashHost) bool { return !h.claimed("a") },
+		after: func(h *crashHost) {
+			ctx, cancel := h.ctx()
+			defer cancel()
+			_, err := h.api.Undrain(ctx)
+			h.must(err)
+		},
+	}
+}
+
+// restoring is a restore of volume "data", with the claims of some allocs, after both
+// were taken off the host in order.
+func restoring(name string, held ...string) scenario {
+	file := func(h *crashHost) string { return filepath.Join(h.dir, "backup") }
+	return scenario{
+		name: name, binding: 1, orphans: true,
+		before: func(h *crashHost) {
+			h.claims(held)
+			ctx, cancel := h.ctx()
+			defer cancel()
+			b, err := h.api.Backup(ctx)
+			h.must(err)
+			raw, err := io.ReadAll(b)
+			h.must(errors.Join(err, b.Close(), os.WriteFile(file(h), raw, 0o600)))
+			for _, alloc := range held {
+				h.must(h.detach("data", alloc))
+			}
+			h.must(h.deregister("data", false))
+		},
+		act: func(h *crashHost) error {
+			ctx, cancel := h.ctx()
+			defer cancel()
+			backup, err := os.ReadFile(file(h))
+			h.must(err)
+			if _, err := h.api.Restore(ctx, bytes.NewReader(backup), false); err != nil || len(held) == 0 {
+				return err
+			}
+			_, err = h.api.WaitVolume(ctx, "data", apiclient.ForMounted, patience)
+			return err
+		},
+		done: func(h *crashHost) bool { return h.volume("data") != nil },
+	}
+}
