@@ -108,19 +108,19 @@ func TestReadBackupRefuses(t *testing.T) {
 		kind error
 		want string
 	}{
-		"empty":              {nil, volume.ErrInvalid, "the file is empty"},
-		"text":               {[]byte("hello, world\n"), volume.ErrInvalid, "is no backup"},
-		"zeros":              {make([]byte, 1<<20), volume.ErrInvalid, "is no backup"},
-		"a flipped bit":      {flipped, volume.ErrInvalid, "its content is not what was written"},
-		"a broken seal":      {resealed, volume.ErrInvalid, "its seal is not that of this file"},
-		"half of it":         {whole[:len(whole)/2], volume.ErrInvalid, "damaged"},
-		"a missing page":     {append(bytes.Clone(whole[:len(whole)-8192]), whole[len(whole)-4096:]...), volume.ErrInvalid, "its seal is not that of this file"},
-		"a newer schema":     {edited(set("meta", "schema", "99")), volume.ErrRefused, "it was written by a newer release (schema 99"},
-		"no schema":          {edited(set("meta", "schema", "x")), volume.ErrInvalid, "damaged"},
-		"another database":   {edited(func(tx *bbolt.Tx) error { return tx.DeleteBucket([]byte("meta")) }), volume.ErrInvalid, "damaged"},
-		"a bad record":       {edited(set("volumes", "v07", "{")), volume.ErrInvalid, "damaged"},
-		"against the rules":  {edited(set("snapshots", "x", `{"plugin_id":"p","driver":"d","name":"nightly","volumes":["a"]}`)), volume.ErrInvalid, "damaged"},
-		"a claim of nobody":  {edited(set("claims", "nobody\x00a", `{"alloc":"a"}`)), volume.ErrInvalid, "belongs to no volume"},
+		"empty":             {nil, volume.ErrInvalid, "the file is empty"},
+		"text":              {[]byte("hello, world\n"), volume.ErrInvalid, "is no backup"},
+		"zeros":             {make([]byte, 1<<20), volume.ErrInvalid, "is no backup"},
+		"a flipped bit":     {flipped, volume.ErrInvalid, "its content is not what was written"},
+		"a broken seal":     {resealed, volume.ErrInvalid, "its seal is not that of this file"},
+		"half of it":        {whole[:len(whole)/2], volume.ErrInvalid, "damaged"},
+		"a missing page":    {append(bytes.Clone(whole[:len(whole)-8192]), whole[len(whole)-4096:]...), volume.ErrInvalid, "its seal is not that of this file"},
+		"a newer schema":    {edited(set("meta", "schema", "99")), volume.ErrRefused, "it was written by a newer release (schema 99"},
+		"no schema":         {edited(set("meta", "schema", "x")), volume.ErrInvalid, "damaged"},
+		"another database":  {edited(func(tx *bbolt.Tx) error { return tx.DeleteBucket([]byte("meta")) }), volume.ErrInvalid, "damaged"},
+		"a bad record":      {edited(set("volumes", "v07", "{")), volume.ErrInvalid, "damaged"},
+		"against the rules": {edited(set("snapshots", "x", `{"plugin_id":"p","driver":"d","name":"nightly","volumes":["a"]}`)), volume.ErrInvalid, "damaged"},
+		"a claim of nobody": {edited(set("claims", "nobody\x00a", `{"alloc":"a"}`)), volume.ErrInvalid, "belongs to no volume"},
 	} {
 		_, err := db.ReadBackup(bytes.NewReader(tt.raw))
 		if !errors.Is(err, tt.kind) || !strings.Contains(err.Error(), tt.want) {

@@ -39,6 +39,7 @@ status: {phase: Bound}
 
 func pvWant() spec.Document {
 	return spec.Document{
+		Line: 5,
 		Spec: api.VolumeSpec{
 			ID: "pvc-1", ExternalID: "vol-0abc", CapacityMin: 10 << 30, Reclaim: "retain",
 			Capabilities: []api.Capability{{AccessMode: "single-node-writer", AttachmentMode: "file-system"}, {AccessMode: "multi-node-reader-only", AttachmentMode: "file-system"}},
@@ -227,7 +228,7 @@ func TestReadNomadStatus(t *testing.T) {
 			Topology:     &api.TopologyRequest{Required: []map[string]string{{"zone": "a"}}},
 			Parameters:   map[string]string{"type": "gp3"}, Context: map[string]string{"endpoint": "http://x"},
 		},
-		From: spec.Nomad, Driver: "ebs.csi.aws.com", FlagsHidden: true,
+		Line: 14, From: spec.Nomad, Driver: "ebs.csi.aws.com", FlagsHidden: true,
 		Warnings: []string{
 			"Nomad must release it first: nomad volume deregister ebs_prod_db1. Allocations that claim it there: 22222222, 9c2d8a3b (job web)",
 			"Nomad does not show its secrets (key): export the volume to a file, add them, and register that file",

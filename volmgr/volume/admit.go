@@ -59,12 +59,11 @@ func Admit(r Record, req Request, p PluginInfo, now time.Time) (Record, error) {
 		return r, Errorf(ErrRefused, "volume %q is kept as it is: it has claims and no mode", v.ID)
 	}
 	seen := Past(r, req.Owners)
-	c, ok := seen.Claims[req.Alloc]
-	if req.Draining && (!ok || !c.Wanted) {
-		return r, Errorf(ErrRefused, "volume %q is not given out: this host is being drained", v.ID).WithHint("volctl node undrain")
-	}
-	if ok {
+	if c, ok := seen.Claims[req.Alloc]; ok && (c.Wanted || !req.Draining) {
 		return r, again(seen, c, req)
+	}
+	if req.Draining {
+		return r, Errorf(ErrRefused, "volume %q is not given out: this host is being drained", v.ID).WithHint("volctl node undrain")
 	}
 	if p.Driver != "" && !p.HasNode {
 		return r, Errorf(ErrRefused, "volume %q cannot be mounted: plugin %q has no node service", v.ID, v.PluginID).
