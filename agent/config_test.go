@@ -40,7 +40,7 @@ func TestPrecedence(t *testing.T) {
 	}
 	want := Config{
 		DataDir: "/var/lib/volagent", RuntimeDir: "/env", Socket: "/env/volagent.sock", SocketGroup: "root",
-		PluginDir: "/etc/volagent/plugins.d", NodeID: "0123", LogLevel: "debug", LogFormat: "json", StatsInterval: "0",
+		PluginDir: "/etc/volagent/plugins.d", VolumesDir: "/etc/volagent/volumes.d", NodeID: "0123", LogLevel: "debug", LogFormat: "json", StatsInterval: "0",
 	}
 	if c != want {
 		t.Errorf("got  %+v\nwant %+v", c, want)
