@@ -43,8 +43,7 @@ an id where it is the only one; what changes state needs the exact id.
 
 	root.AddCommand(
 		newVolume(a), newClaim(a), newMount(a), newUmount(a), newPlugin(a), newNode(a), newSystemd(a),
-		newDoctor(a), newEvents(a), newWait(a), newVersion(a), newCompletion(),
-		newState(a), newEvents(a), newWait(a), newVersion(a), newCompletion(),
+		newDoctor(a), newState(a), newEvents(a), newWait(a), newVersion(a), newCompletion(),
 	)
 	root.AddCommand(aliases(a)...)
 	return root
