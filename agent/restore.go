@@ -109,8 +109,8 @@ func (a *agent) askAfter(ctx context.Context, volumes []volume.Record) {
 	for _, r := range volumes {
 		for _, c := range r.Claims {
 			if c.Wanted && c.Owner.Mortal() {
-				a.owners.Watch(c.Owner)
-				owners = append(owners, c.Owner)
+				a.owners.Watch(c.Keeper())
+				owners = append(owners, c.Keeper())
 			}
 		}
 	}

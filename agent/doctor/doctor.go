@@ -211,7 +211,7 @@ func (d *Doctor) volume(ctx context.Context, r volume.Record) (v Volume) {
 	r = v.Record
 	for alloc, c := range r.Claims {
 		if c.Wanted && c.Owner.Mortal() {
-			v.Owners[alloc] = d.o.Owners.View(c.Owner)
+			v.Owners[alloc] = d.o.Owners.View(c.Keeper())
 		}
 	}
 	if r.Held() && r.Node.Boot == v.Observed.Boot {

@@ -123,7 +123,7 @@ func (s *Service) retry() {
 		leaving := r.Held()
 		for _, c := range r.Claims {
 			if leaving = leaving && !c.Wanted; c.Wanted && c.Owner.Mortal() {
-				owners = append(owners, c.Owner)
+				owners = append(owners, c.Keeper())
 			}
 		}
 		if leaving {
@@ -148,7 +148,7 @@ func (s *Service) release(ctx context.Context) (failed []volume.Occupant) {
 	)
 	for _, r := range s.Store.Volumes() {
 		for _, c := range r.Claims {
-			if r.Debt || !c.Wanted || c.Owner.Mortal() && !s.Owners.Gone(c.Owner) {
+			if r.Debt || !c.Wanted || c.Owner.Mortal() && !s.Owners.Gone(c.Keeper()) {
 				continue
 			}
 			slots <- struct{}{}

@@ -47,9 +47,9 @@ func (r Record) Occupancy(o Observed, at *Attempt, owners Owners) (all Occupancy
 
 func (c Claim) owner(owners Owners) string {
 	if owners == nil {
-		return c.Owner.String()
+		return c.Keeper().String()
 	}
-	return c.Owner.Describe(owners.View(c.Owner))
+	return c.Keeper().Describe(owners.View(c.Keeper()))
 }
 
 // leaving says how far a release is, or with no claim what is left of the volume.
@@ -98,7 +98,7 @@ func (c Claim) StopCommand(id string) string {
 	case OwnerMount:
 		return Command("umount %s", c.At)
 	case OwnerRuntime:
-		return fmt.Sprintf("%s stop $(%s ps -q --filter %s)", c.Owner.Runtime, c.Owner.Runtime, Command("volume=%s", id))
+		return fmt.Sprintf("%s stop $(%s ps -q --filter %s)", c.Owner.Runtime, c.Owner.Runtime, Command("volume=%s", c.Owner.Volume))
 	default:
 		return Command("volctl volume detach %s %s", id, c.Alloc)
 	}

@@ -9,17 +9,17 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// lives is who is alive: nobody but these.
-type lives map[volume.Owner]volume.OwnerView
+// living is who is alive: nobody but these.
+type living map[volume.Owner]volume.OwnerView
 
-func (l lives) Gone(o volume.Owner) bool             { _, ok := l[o]; return !ok }
-func (l lives) View(o volume.Owner) volume.OwnerView { return l[o] }
+func (l living) Gone(o volume.Owner) bool             { _, ok := l[o]; return !ok }
+func (l living) View(o volume.Owner) volume.OwnerView { return l[o] }
 
 func TestOccupancy(t *testing.T) {
 	unit := volume.Owner{Kind: volume.OwnerUnit, Unit: "web.service", Invocation: "1"}
 	pid := volume.Owner{Kind: volume.OwnerPID, PID: 7, StartTime: 1}
 	gone := volume.Owner{Kind: volume.OwnerPID, PID: 8, StartTime: 1}
-	owners := lives{unit: {Life: volume.LifeRunning, PID: 5, Command: "nginx"}, pid: {Life: volume.LifeUnknown, Command: "sh"}}
+	owners := living{unit: {Life: volume.LifeRunning, PID: 5, Command: "nginx"}, pid: {Life: volume.LifeUnknown, Command: "sh"}}
 	record := func(o volume.Owner, wanted bool) volume.Record {
 		return volume.Record{
 			Volume: volume.Volume{ID: "a b", PluginID: "p", Driver: "d", ExternalID: "x"},
@@ -91,7 +91,7 @@ func TestStopCommand(t *testing.T) {
 		"systemctl stop 'a b.service'": {Kind: volume.OwnerUnit, Unit: "a b.service"},
 		"kill 7":                       {Kind: volume.OwnerPID, PID: 7},
 		"umount /srv/data":             {Kind: volume.OwnerMount, PID: 7},
-		"docker stop $(docker ps -q --filter volume=vol)": {Kind: volume.OwnerRuntime, Runtime: "docker"},
+		"docker stop $(docker ps -q --filter volume=vol)": {Kind: volume.OwnerRuntime, Runtime: "docker", Volume: "vol"},
 		"volctl volume detach vol web":                    {Kind: volume.OwnerNone},
 	} {
 		if got := (volume.Claim{Alloc: "web", At: "/srv/data", Owner: o}).StopCommand("vol"); got != want {
@@ -125,7 +125,7 @@ func TestAdmitDraining(t *testing.T) {
 		"a new one":                  {old, writer("b")},
 		"one that is being released": {released, writer("a")},
 		"one that would wait":        {single, writer("b")},
-		"one whose owner is gone":    {gone, with(writer("a"), func(q *volume.Request) { q.Owners = lives{} })},
+		"one whose owner is gone":    {gone, with(writer("a"), func(q *volume.Request) { q.Owners = living{} })},
 	} {
 		next, err := volume.Admit(tt.r, with(tt.ask, draining), volume.PluginInfo{}, now)
 		if !errors.Is(err, volume.ErrRefused) || volume.Releasing(err) || !strings.Contains(err.Error(), "this host is being drained") || hintOf(err) != "volctl node undrain" || !reflect.DeepEqual(next, tt.r) {

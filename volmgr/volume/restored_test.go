@@ -11,7 +11,7 @@ import (
 func TestRestored(t *testing.T) {
 	mount := &volume.MountIdentity{Boot: "b", ID: 7}
 	live, gone := volume.Owner{Kind: volume.OwnerPID, PID: 7}, volume.Owner{Kind: volume.OwnerPID, PID: 8}
-	owners := lives{live: {Life: volume.LifeRunning}}
+	owners := living{live: {Life: volume.LifeRunning}}
 	claim := func(alloc string, o volume.Owner) volume.Claim {
 		return volume.Claim{Alloc: alloc, Wanted: true, State: volume.Taken, Owner: o, Target: "/t/" + alloc, Published: volume.Present, Mount: mount}
 	}
