@@ -42,6 +42,9 @@ func (s *Supervisor) runService(ctx context.Context, cmd *exec.Cmd) error {
 	starting, cancel := context.WithTimeout(ctx, serviceWithin)
 	defer cancel()
 	bus := s.opts.Systemd
+	if err := reach(starting, bus); err != nil {
+		return err
+	}
 	var nonce [6]byte
 	rand.Read(nonce[:]) // never fails
 	name := "volagent-run-" + hex.EncodeToString(nonce[:]) + ".service"

@@ -108,6 +108,9 @@ func (r *execRunner) serve(ctx context.Context, cmd *exec.Cmd, nonce string) (pi
 	ctx, cancel := context.WithTimeout(ctx, serviceWithin)
 	defer cancel()
 	bus, name := r.p.s.opts.Systemd, serviceName(r.p.slot, nonce)
+	if err := reach(ctx, bus); err != nil {
+		return 0, err
+	}
 	mem, err := launchOf(cmd).pack()
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", errNoService, err)
@@ -140,6 +143,14 @@ func (r *execRunner) serve(ctx context.Context, cmd *exec.Cmd, nonce string) (pi
 	default:
 		return s.MainPID, nil
 	}
+}
+
+// reach connects to systemd: who cannot has asked it for nothing, so there is no service.
+func reach(ctx context.Context, bus *systemd.Bus) error {
+	if _, err := bus.Connect(ctx); err != nil {
+		return fmt.Errorf("%w: %w", errNoService, err)
+	}
+	return nil
 }
 
 // letGo has systemd forget a service that has ended.
