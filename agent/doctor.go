@@ -28,7 +28,7 @@ func (a *agent) newDoctor(host *mount.Host, steps *volmgr.Manager) *doctor.Docto
 	db := &doctorDB{dir: a.c.DataDir, db: a.db.DB}
 	return doctor.New(doctor.Options{
 		Root: a.c.mountRoot(), Records: living{a.db, a.owners}, Queue: a.queue, Owners: a.owners, Halt: a.halt, Now: time.Now,
-		Host: doctorHost{host, steps}, Notes: doctorNotes{a.db, steps, a.db.notes},
+		Host: doctorHost{host, steps}, Notes: doctorNotes{a.db, steps, a.db.notes}, Guards: places{steps, a.db},
 		Database: db.look, Debts: a.doctorDebts, Tests: a.doctorTests, Plugins: a.doctorPlugins,
 		System: func(ctx context.Context, helper bool) doctor.System { return a.doctorSystem(ctx, host, helper) },
 		Fstab:  func() ([]fstab.Entry, error) { return fstab.Read(fstab.System(os.Getenv)) },

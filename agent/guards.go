@@ -39,6 +39,29 @@ func (p places) Unguard(path, id string) error {
 	return p.Manager.Unguard(path)
 }
 
+// On is the doctor's: whether a directory refuses writes now.
+func (p places) On(ctx context.Context, dir string) bool {
+	return p.Guard(ctx, "", "", dir) == mount.GuardOn
+}
+
+// Lift is the doctor's: Unguard, after which the record forgets the directory. Who dies in
+// between leaves one on record that can be written to: the next mount there guards it
+// again. So does a claim that came meanwhile, which keeps it on record.
+func (p places) Lift(ctx context.Context, dir, id string) error {
+	if err := p.Unguard(dir, id); err != nil {
+		return err
+	}
+	return p.db.Intend(ctx, id, func(r volume.Record) volume.Record {
+		for _, c := range r.Claims {
+			if c.At == dir {
+				return r
+			}
+		}
+		r.Guards = slices.DeleteFunc(slices.Clone(r.Guards), func(g string) bool { return g == dir })
+		return r
+	})
+}
+
 // guarded reports whether a volume's record, other than one, names a directory.
 func (p places) guarded(path, but string) bool {
 	return slices.ContainsFunc(p.db.Volumes(), func(r volume.Record) bool {

@@ -57,6 +57,16 @@ type Notes interface {
 	Mend(n NoteFile) error
 }
 
+// Guards are the directories that the agent made to refuse writes.
+type Guards interface {
+	// On reports whether a directory refuses writes now; one of which that cannot be told
+	// does not.
+	On(ctx context.Context, dir string) bool
+	// Lift has a volume's record forget a directory, and lets it be written to before
+	// that, unless another record names it too.
+	Lift(ctx context.Context, dir, id string) error
+}
+
 // Options are what a Doctor needs. The functions read what their names say, in no more
 // than a few seconds.
 type Options struct {
@@ -65,6 +75,7 @@ type Options struct {
 	Queue   Queue
 	Host    Host
 	Notes   Notes
+	Guards  Guards
 	Owners  volume.Owners
 
 	Database func() Database
@@ -143,7 +154,35 @@ func (d *Doctor) look(ctx context.Context) Picture {
 	wg.Wait()
 	p.Database, p.Plugins, p.System = aside.Database, aside.Plugins, aside.System
 	p.Entries, p.EntriesErr, p.Faults = aside.Entries, aside.EntriesErr, aside.Faults
+	p.Guards = d.guards(ctx)
 	return p
+}
+
+// guards are the directories that refuse writes because of what is recorded, but for
+// those that a claim has by now.
+func (d *Doctor) guards(ctx context.Context) (all []Guard) {
+	records := d.o.Records.Volumes()
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	slots := make(chan struct{}, looksAtOnce)
+	for dir, ids := range guarding(records) {
+		if claimedAt(records, dir) != nil {
+			continue
+		}
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			ctx, cancel := context.WithTimeout(ctx, lookWithin)
+			defer cancel()
+			if d.o.Guards.On(ctx, dir) {
+				mu.Lock()
+				defer mu.Unlock()
+				all = append(all, Guard{dir, ids})
+			}
+		})
+	}
+	wg.Wait()
+	return all
 }
 
 // settle drops what is explained by now, or is gone.

@@ -29,6 +29,8 @@ type ward struct {
 	mended   []NoteFile
 	failing  error
 	notes    []NoteFile
+	guarded  map[string]bool
+	lifted   []string // "DIR of VOLUME"
 }
 
 func (w *ward) Volume(id string) (volume.Record, bool) { r, ok := w.records[id]; return r, ok }
@@ -84,13 +86,18 @@ func (w *ward) Mend(n NoteFile) error {
 	w.mended = append(w.mended, n)
 	return w.failing
 }
+func (w *ward) On(_ context.Context, dir string) bool { return w.guarded[dir] }
+func (w *ward) Lift(_ context.Context, dir, id string) error {
+	w.lifted = append(w.lifted, dir+" of "+id)
+	return w.failing
+}
 func (w *ward) Gone(volume.Owner) bool             { return false }
 func (w *ward) View(volume.Owner) volume.OwnerView { return volume.OwnerView{Life: volume.LifeRunning} }
 
 func (w *ward) doctor() *Doctor {
 	p := well()
 	return New(Options{
-		Root: csi, Records: w, Queue: w, Host: w, Notes: w, Owners: w, Halt: w.halt, Now: func() time.Time { return now },
+		Root: csi, Records: w, Queue: w, Host: w, Notes: w, Guards: w, Owners: w, Halt: w.halt, Now: func() time.Time { return now },
 		Database: func() Database { return p.Database }, Debts: func() []Debt { return nil }, Tests: func() []Test { return nil },
 		Plugins: func(context.Context) []Plugin { return p.Plugins }, System: func(context.Context, bool) System { return p.System },
 		Fstab: func() ([]fstab.Entry, error) { return nil, nil },
@@ -224,6 +231,53 @@ func TestMendRaces(t *testing.T) {
 	w.records["data"], w.halt = r, "another namespace"
 	if done := w.doctor().Mend(t.Context(), []string{"volume-owes:data"}); done[0].Outcome != Failed || len(w.woken) != 0 {
 		t.Errorf("halted: %+v, woken %q", done, w.woken)
+	}
+}
+
+// TestMendGuards: a directory that nobody names is forgotten by all that made it refuse
+// writes, each in its turn; not one that a claim has by then, nor by a halted agent.
+func TestMendGuards(t *testing.T) {
+	ward := func() *ward {
+		w := newWard()
+		for _, id := range []string{"data", "data2"} {
+			r := mounted().Record
+			r.Volume.ID, r.Guards = id, []string{"/srv/b", "/srv/off", "/srv/x"}
+			if id == "data2" {
+				r.Claims, r.Node = nil, volume.NodeSide{}
+			}
+			w.records[id] = r
+		}
+		w.guarded = map[string]bool{"/srv/b": true, "/srv/x": true}
+		return w
+	}
+	const stale = "guard-stale:/srv/x"
+	w := ward()
+	if got := ids(w.doctor().Examine(t.Context()).Findings); !slices.Equal(got, []string{stale}) {
+		t.Errorf("found %q", got)
+	}
+	if done := w.doctor().Mend(t.Context(), []string{stale}); done[0].Outcome != Mended {
+		t.Errorf("%+v", done)
+	}
+	if !slices.Equal(w.lifted, []string{"/srv/x of data", "/srv/x of data2"}) || !slices.Equal(w.alone, []string{"data", "data2"}) {
+		t.Errorf("lifted %q, alone with %q", w.lifted, w.alone)
+	}
+
+	w = ward()
+	w.onRemove = func() {
+		r := mounted().Record
+		c := r.Claims["a"]
+		c.At = "/srv/x"
+		r.Volume.ID, r.Claims = "data2", map[string]volume.Claim{"a": c}
+		w.records["data2"] = r
+	}
+	if done := w.doctor().Mend(t.Context(), []string{stale}); done[0].Outcome != Failed || !strings.Contains(done[0].Message, `claim of "a" on volume "data2"`) || len(w.lifted) != 0 {
+		t.Errorf("a claim came: %+v, lifted %q", done, w.lifted)
+	}
+
+	w = ward()
+	w.halt = "another namespace"
+	if done := w.doctor().Mend(t.Context(), []string{stale}); done[0].Outcome != Failed || len(w.lifted) != 0 {
+		t.Errorf("halted: %+v, lifted %q", done, w.lifted)
 	}
 }
 

@@ -73,6 +73,8 @@ const (
 	HostNamespace = "host-namespace"
 	HostUnit      = "host-unit"
 	HostHelper    = "host-helper"
+
+	GuardStale = "guard-stale"
 )
 
 // Kinds are all that a Doctor may find.
@@ -82,7 +84,7 @@ var Kinds = slices.Concat([]string{
 	NoteStray, NoteMissing, NoteBad,
 	VolumeStuck, VolumeDegraded, VolumeWaits, VolumeOwes, VolumeUnseen, VolumeDebt, ExpansionRefused, OwnerUnknown, TestLeft,
 	PluginUnknown, PluginDown, PluginStopped, PluginPending, PluginRestarts, PluginWarning, PluginCapability, PluginDeadlock, PluginOrder,
-	DeviceGone, DeviceBacking, DeviceElsewhere, HostNamespace, HostUnit, HostHelper,
+	DeviceGone, DeviceBacking, DeviceElsewhere, HostNamespace, HostUnit, HostHelper, GuardStale,
 }, fstab.Kinds)
 
 // Finding is one thing that does not fit.
@@ -138,7 +140,7 @@ var rules = []func(p Picture, f *findings){
 	mounts, unexplained, leftovers, notes,
 	volumes, owners, debts, tests,
 	plugins, capabilities, deadlock, missing,
-	devices, entries,
+	devices, entries, guards,
 }
 
 // Judge holds a picture against the rules: what is worst first, then by subject. No two

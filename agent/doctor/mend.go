@@ -23,9 +23,10 @@ type mendKind string
 
 const (
 	nothing mendKind = ""
-	wake    mendKind = "wake"   // try at once what a volume's next step is
-	remove  mendKind = "remove" // a leftover that is empty
-	renote  mendKind = "renote" // bring a claim's note in line with its record
+	wake    mendKind = "wake"    // try at once what a volume's next step is
+	remove  mendKind = "remove"  // a leftover that is empty
+	renote  mendKind = "renote"  // bring a claim's note in line with its record
+	unguard mendKind = "unguard" // let a directory be written to that volumes were mounted at
 )
 
 // Outcomes of a Mend.
@@ -59,7 +60,7 @@ func (d *Doctor) Mend(ctx context.Context, ids []string) []Done {
 			done = append(done, Done{id, Gone, "there is no such finding any more"})
 		case found[i].mend.kind == nothing:
 			done = append(done, Done{id, Left, "nothing is done about it but by a person"})
-		case found[i].mend.kind == wake && d.o.Halt != "":
+		case (found[i].mend.kind == wake || found[i].mend.kind == unguard) && d.o.Halt != "":
 			done = append(done, Done{id, Failed, d.o.Halt})
 		case found[i].mend.kind == wake:
 			tries.begin(found[i].mend.volume)
@@ -80,6 +81,8 @@ func (d *Doctor) mend(ctx context.Context, id string, m mend) Done {
 		message, err = "removed "+m.path, d.remove(ctx, m.path)
 	case renote:
 		message, err = "the note is as the claim is", d.o.Notes.Mend(m.note)
+	case unguard:
+		message, err = m.path+" can be written to", d.unguard(ctx, m.path)
 	}
 	if err != nil {
 		return Done{id, Failed, err.Error()}
@@ -146,6 +149,53 @@ func (d *Doctor) remove(ctx context.Context, path string) error {
 		last = func() error { return d.o.Queue.Exclusive(ctx, r.Volume.ID, inner) }
 	}
 	return last()
+}
+
+// unguard has a directory written to again, and forgotten by all records that name it:
+// the last one's turn clears it. A volume's turn is while no call runs for it, and only
+// if no claim is bound there by then.
+func (d *Doctor) unguard(ctx context.Context, dir string) error {
+	ctx, cancel := context.WithTimeout(ctx, removeWithin)
+	defer cancel()
+	for _, id := range guarding(d.o.Records.Volumes())[dir] {
+		err := d.o.Queue.Exclusive(ctx, id, func() error {
+			if err := claimedAt(d.o.Records.Volumes(), dir); err != nil {
+				return err
+			}
+			return d.o.Guards.Lift(ctx, dir, id)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// claimedAt is why a directory stays as it is, nil if no claim has it.
+func claimedAt(records []volume.Record, dir string) error {
+	for _, r := range records {
+		for alloc, c := range r.Claims {
+			if c.At == dir {
+				return fmt.Errorf("%s stays as it is: it is of the claim of %q on volume %q", dir, alloc, r.Volume.ID)
+			}
+		}
+	}
+	return nil
+}
+
+// guarding are the directories that records name as made to refuse writes, with the
+// volumes that name them, in order.
+func guarding(records []volume.Record) map[string][]string {
+	by := map[string][]string{}
+	for _, r := range records {
+		for _, dir := range r.Guards {
+			by[dir] = append(by[dir], r.Volume.ID)
+		}
+	}
+	for _, ids := range by {
+		slices.Sort(ids)
+	}
+	return by
 }
 
 // uses reports whether a volume would be mounted at a path: they end in its component.

@@ -29,6 +29,14 @@ type Picture struct {
 	Entries      []fstab.Entry
 	EntriesErr   error
 	Faults       []fstab.Fault // what is wrong with them, as far as they themselves tell
+	Guards       []Guard
+}
+
+// Guard is a directory that refuses writes because the agent made it so, while nothing
+// of a volume was mounted there.
+type Guard struct {
+	Dir     string
+	Volumes []string // whose records name it
 }
 
 // Database is the state of the state database.

@@ -52,6 +52,23 @@ func elsewhere(p Picture, f *findings, v Volume, dev string, known map[string]bo
 	}
 }
 
+// guards is about directories that refuse writes for a mount that nobody is going to
+// make, as far as what is written down tells. Where that cannot be read in full nobody
+// knows.
+func guards(p Picture, f *findings) {
+	if p.EntriesErr != nil || p.MountsErr != nil {
+		return
+	}
+	for _, g := range p.Guards {
+		named := p.explained()[g.Dir] || slices.ContainsFunc(p.Entries, func(e fstab.Entry) bool { return e.Dir == g.Dir })
+		if named || slices.ContainsFunc(p.Mounts, func(m Mounted) bool { return m.Path == g.Dir }) {
+			continue
+		}
+		f.add(GuardStale, Note, g.Dir, g.Dir).what("%s refuses writes, and nothing says that a volume is mounted there", g.Dir).
+			then("nobody can write to it").do("chattr -i %s", g.Dir).fix("let it be written to again", mend{kind: unguard, path: g.Dir})
+	}
+}
+
 // entries is about what fstab and mount units say of volumes.
 func entries(p Picture, f *findings) {
 	for _, w := range p.Faults {

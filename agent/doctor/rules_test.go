@@ -241,6 +241,22 @@ func TestRules(t *testing.T) {
 			p.Mounts = append(p.Mounts, Mounted{Path: "/mnt", Device: "7:0"})
 		}, []string{"device-elsewhere:/mnt"}, "umount /mnt", false},
 
+		"guard":            {func(p *Picture) { p.Guards = []Guard{{Dir: "/srv/x", Volumes: []string{"data"}}} }, []string{"guard-stale:/srv/x"}, "chattr -i /srv/x", true},
+		"guard of a claim": {func(p *Picture) { p.Guards = []Guard{{Dir: "/srv/b", Volumes: []string{"data"}}} }, nil, "", false},
+		"guard under a mount": {func(p *Picture) {
+			p.Guards = []Guard{{Dir: "/srv/x", Volumes: []string{"data"}}}
+			p.Mounts = append(p.Mounts, Mounted{Path: "/srv/x", Device: "8:2"})
+		}, nil, "", false},
+		"guard of an entry": {func(p *Picture) {
+			p.Guards = []Guard{{Dir: "/srv/x", Volumes: []string{"data"}}}
+			p.Entries = []fstab.Entry{{Volume: "data", Dir: "/srv/x"}}
+		}, nil, "", false},
+		"guard, entries unread": {func(p *Picture) {
+			p.Guards, p.EntriesErr = []Guard{{Dir: "/srv/x", Volumes: []string{"data"}}}, errors.New("EIO")
+		}, []string{"fstab-unread:fstab"}, "EIO", false},
+		"guard, mounts unread": {func(p *Picture) {
+			p.Guards, p.MountsErr = []Guard{{Dir: "/srv/x", Volumes: []string{"data"}}}, errors.New("EIO")
+		}, []string{"not-looked:mounts"}, "EIO", false},
 		"fstab": {func(p *Picture) {
 			p.Entries = []fstab.Entry{{File: "/etc/fstab", Line: 3, Volume: "data", Dir: "/a"}, {File: "/etc/fstab", Line: 4, Volume: "nosuch", Dir: "/b"}}
 			p.Faults = []fstab.Fault{{Kind: fstab.Netdev, Severity: fstab.Problem, Subject: "/a", What: "w", Then: "t"}}

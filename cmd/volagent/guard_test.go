@@ -4,10 +4,12 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
+	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
@@ -137,6 +139,70 @@ func TestGuardAfterCrash(t *testing.T) {
 		h.volctl("volume", "deregister", id, "-y")
 		if h.guarded(dir) {
 			t.Errorf("%s stays immutable", dir)
+		}
+	}
+}
+
+// TestDoctorGuards: a directory that refuses writes and that nobody names any more is
+// found, and --fix lets it be written to again; not one that a claim has, that a line in
+// fstab names, or that has something mounted on it.
+func TestDoctorGuards(t *testing.T) {
+	t.Parallel()
+	h := newPatient(t)
+	t.Cleanup(h.unguardAll)
+	for _, id := range []string{"data", "more"} {
+		h.register(id, "single-node-multi-writer")
+	}
+	stale, named, under := h.at("stale"), h.at("named"), h.at("under")
+	for _, id := range []string{"data", "more"} {
+		for _, at := range []string{stale, named, under} {
+			h.volctl("volume", "claim", id, "--alloc", "a", "--at", at)
+			h.doctor().none("guard-stale:" + at)
+			h.volctl("volume", "detach", id)
+		}
+	}
+	h.must(os.WriteFile(filepath.Join(h.dir, "fstab"), []byte("data "+named+" csi _netdev,nofail\n"), 0o644))
+	h.must(syscall.Mount("tmpfs", under, "tmpfs", 0, "size=1m"))
+	d := h.doctor()
+	if f := d.finding("guard-stale:" + stale); f.Fix == "" || f.Do != "chattr -i "+stale || f.Severity != "note" {
+		t.Errorf("%+v", f)
+	}
+	d.none("guard-stale:"+named, "guard-stale:"+under)
+	if fixed := h.fix("guard-stale:"+named, "guard-stale:"+under); fixed[0].Outcome != api.FixGone || fixed[1].Outcome != api.FixGone {
+		t.Errorf("%+v", fixed)
+	}
+	h.doctor("--fix", "-y").none("guard-stale:"+stale, "guard-stale:"+named, "guard-stale:"+under)
+	h.must(syscall.Unmount(under, 0))
+	if h.guarded(stale) || !h.guarded(named) || !h.guarded(under) {
+		t.Errorf("refuse writes: %t, %t, %t", h.guarded(stale), h.guarded(named), h.guarded(under))
+	}
+	h.kill()
+	h.start("rec")
+	h.doctor().none("guard-stale:" + stale)
+	h.doctor().finding("guard-stale:" + under)
+
+	// The record has forgotten it: what somebody else makes immutable stays so.
+	_, err := dirFlags(stale, func(flags uint32) uint32 { return flags | immutable })
+	h.must(err)
+	h.doctor("--fix", "-y").none("guard-stale:"+stale, "guard-stale:"+under)
+	if !h.guarded(stale) || h.guarded(under) {
+		t.Errorf("refuse writes: %t, %t", h.guarded(stale), h.guarded(under))
+	}
+
+	// The next mount there has it refuse writes again.
+	h.volctl("volume", "claim", "data", "--alloc", "a", "--at", under)
+	h.volctl("volume", "detach", "data")
+	if !h.guarded(under) {
+		t.Error("it can be written to")
+	}
+}
+
+// none asserts that there are no such findings.
+func (d examined) none(ids ...string) {
+	d.t.Helper()
+	for _, id := range ids {
+		if slices.Contains(d.ids(), id) {
+			d.t.Errorf("found %s", id)
 		}
 	}
 }
