@@ -111,6 +111,9 @@ func (s step) changeFirst(err error) volume.Outcome {
 // first.
 func (s step) unbind() volume.Outcome {
 	c := s.withMount(s.claim())
+	if err := s.m.o.Host.Settled(s.ctx, c.At); err != nil { // else it would be bound with nobody to know of it
+		return s.outcome(fmt.Errorf("cannot unmount %s yet: %w", c.At, err))
+	}
 	lent := s.m.lent(s.r.Volume.ID, c)
 	if lent != nil {
 		defer lent.Close()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 
 	"github.com/volagent/volagent/volmgr/volume"
 	"golang.org/x/sys/unix"
@@ -72,6 +73,14 @@ func (h *Host) Attach(ctx context.Context, src string, p *Place, like Like) (vol
 		return s, fmt.Errorf("cannot bind %q at %q: %w", src, p.path, err)
 	}
 	return s, nil
+}
+
+// Settled fails with *HungError while a bind at a path, or another change there, has not
+// returned that was given up: what it makes is still to come.
+func (h *Host) Settled(ctx context.Context, path string) error {
+	path = filepath.Clean(path)
+	_, err := bounded(ctx, h, kindChange, path, h.bound, func() (struct{}, error) { return struct{}{}, nil })
+	return err
 }
 
 func (h *Host) attach(src string, p *Place, like Like) (volume.Sight, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
@@ -38,13 +39,21 @@ func (p *Place) Guard(ctx context.Context) (Guard, error) {
 	})
 }
 
-// SetGuard gives a place the flag where it can have it. That it cannot is no error.
+// SetGuard gives a place the flag where it can have it. That it cannot is no error. What
+// somebody wrote there just before stays his to write to.
 func (p *Place) SetGuard(ctx context.Context) error {
 	_, err := p.guarded(ctx, func(fd int, flags uint32) (Guard, error) {
 		if flags&immutable != 0 {
 			return GuardOn, nil
 		}
-		return GuardOn, setFlags(fd, flags|immutable)
+		if err := setFlags(fd, flags|immutable); err != nil {
+			return GuardNone, err
+		}
+		// Nothing can be made there any more: what it shows now it will show.
+		if empty, err := emptyDir(fd); !empty || err != nil {
+			return GuardNone, errors.Join(err, setFlags(fd, flags))
+		}
+		return GuardOn, nil
 	})
 	if errors.Is(err, unix.EROFS) || errors.Is(err, unix.EPERM) || unsupported(err) {
 		return nil // it cannot be written to, or not by us, or has not this flag
@@ -123,6 +132,9 @@ func unsupported(err error) bool {
 
 // emptyDir reports whether an open directory has no entries.
 func emptyDir(fd int) (bool, error) {
+	if _, err := unix.Seek(fd, 0, io.SeekStart); err != nil {
+		return false, err
+	}
 	var room [1024]byte
 	for {
 		n := 0
