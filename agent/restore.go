@@ -200,6 +200,9 @@ func (re *restoring) barred(v volume.Volume) string {
 // record is what becomes of a volume that is not known here, with what is left out.
 func (re *restoring) record(r volume.Record) (now volume.Record, notes []string) {
 	now = volume.Record{Volume: r.Volume}
+	if re.why == "" { // they are directories of this host
+		now.Guards = r.Guards
+	}
 	if !r.Held() {
 		return now, nil
 	}

@@ -99,4 +99,8 @@ func TestLend(t *testing.T) {
 	if r, _ := w.Volume("data"); len(r.Guards) != 1 || p.asked != 1 {
 		t.Errorf("guarded are %v, asked for %d times", r.Guards, p.asked)
 	}
+	// One that waits for the end of an earlier claim may be at another directory.
+	if err := claimed(s, volume.Request{Alloc: "web", At: "/other"}, false); !volume.Releasing(err) || p.asked != 2 {
+		t.Errorf("%v; asked for %d times", err, p.asked)
+	}
 }

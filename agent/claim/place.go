@@ -54,12 +54,12 @@ func (s *Service) checkAt(req *request) error {
 }
 
 // guard has the directory refuse writes while nothing is mounted there, if it can and
-// is not to stay as it is. Of a claim that is there it was decided.
+// is not to stay as it is. Of a claim that is there, and stays, it was decided.
 func (s *Service) guard(ctx context.Context, req *request) {
 	if s.Places == nil || req.At == "" || req.AtWritable {
 		return
 	}
-	if _, _, err := s.find(req.Volume, req.Alloc); err != nil {
+	if _, c, err := s.find(req.Volume, req.Alloc); err != nil || !c.Wanted || c.At != req.At || s.past(c) {
 		req.Guard = s.Places.Guardable(ctx, req.Volume, req.Alloc, req.At)
 	}
 }

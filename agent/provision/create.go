@@ -306,12 +306,18 @@ func (s *Service) delete(ctx context.Context, id string) error {
 	for _, left := range s.unguard(id, func(volume.Record) error { return nil }) {
 		s.say(volume.Record{Volume: v}, "warning", "%s", left)
 	}
-	return s.Store.Update(context.WithoutCancel(ctx), func(tx Tx) error {
+	var gone volume.Record
+	err = s.Store.Update(context.WithoutCancel(ctx), func(tx Tx) error {
 		if r, ok := tx.Volume(id); ok && r.Same(volume.Record{Volume: v}) {
+			gone = r
 			tx.DeleteVolume(id)
 		}
 		return nil
 	})
+	if err == nil {
+		s.unguardLast(gone)
+	}
+	return err
 }
 
 func (s *Service) destroy(ctx context.Context, v volume.Volume) error {

@@ -55,6 +55,7 @@ func (s *Service) deregister(ctx context.Context, id string, force, forget bool)
 		return nil, err
 	}
 	left = append(left, unguarded...)
+	s.unguardLast(gone)
 	s.Queue.Forget(id)
 	s.reports.forget(id)
 	s.Queue.Wake(volume.DebtKey(gone.Volume.Driver, gone.Volume.ExternalID))
@@ -124,6 +125,18 @@ func (s *Service) unguard(id string, may func(volume.Record) error) (left []stri
 		}
 	}
 	return left
+}
+
+// unguardLast makes the directories of a volume that is forgotten writable again if another
+// one named them before, and was forgotten at the same time: each thought that the other
+// would see to them. What could not be cleared was told then.
+func (s *Service) unguardLast(gone volume.Record) {
+	if s.Guards == nil {
+		return
+	}
+	for _, dir := range gone.Guards {
+		_ = s.Guards.Unguard(dir, "") // see above
+	}
 }
 
 // unless is the error for an id that names nothing, or only what is owed.

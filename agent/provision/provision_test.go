@@ -113,6 +113,56 @@ func TestDeregister(t *testing.T) {
 	}
 }
 
+// flags are directories that refuse writes, as the agent knows them by its records.
+type flags struct {
+	w     *world
+	on    map[string]bool
+	after func() // the first look
+}
+
+func (f *flags) Unguard(dir, id string) error {
+	other := false
+	for _, r := range f.w.volumes {
+		other = other || r.Volume.ID != id && slices.Contains(r.Guards, dir)
+	}
+	if !other {
+		delete(f.on, dir)
+	}
+	if after := f.after; after != nil {
+		f.after = nil
+		after()
+	}
+	return nil
+}
+
+// TestDeregisterBoth: two volumes that name one directory, forgotten at the same time,
+// leave nothing that refuses writes.
+func TestDeregisterBoth(t *testing.T) {
+	w := newWorld()
+	for id, external := range map[string]string{"data": "vol-9", "more": "vol-8"} {
+		v := existing()
+		v.ID, v.ExternalID = id, external
+		w.mustRegister(t, v)
+		r := w.volumes[id]
+		r.Guards = []string{"/srv"}
+		w.volumes[id] = r
+	}
+	f := &flags{w: w, on: map[string]bool{"/srv": true}}
+	s := w.service()
+	s.Guards = f
+	f.after = func() { // the other one sees it on this one's record still
+		if _, err := s.Deregister(t.Context(), "more", false); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := s.Deregister(t.Context(), "data", false); err != nil {
+		t.Error(err)
+	}
+	if len(w.volumes) != 0 || f.on["/srv"] {
+		t.Errorf("left %+v, and /srv refuses writes: %t", w.volumes, f.on["/srv"])
+	}
+}
+
 // Force says what it leaves behind and keeps it as a debt, which is paid by
 // itself. Whoever registers the same storage again lends it plugin and secrets.
 func TestDebt(t *testing.T) {

@@ -143,6 +143,27 @@ func TestGuardAfterCrash(t *testing.T) {
 	}
 }
 
+// TestGuardRestored: a backup knows the directories that refuse writes, also those of a
+// volume that is free.
+func TestGuardRestored(t *testing.T) {
+	t.Parallel()
+	h := newRecorded(t, "10s", func(c *csitest.Config) { c.Attach = false })
+	t.Cleanup(h.unguardAll)
+	h.register("data", "single-node-writer")
+	at := h.at("at")
+	h.volctl("volume", "claim", "data", "--alloc", "a", "--at", at)
+	h.volctl("volume", "detach", "data")
+	h.awaitFree("data")
+	file := h.backup()
+	h.lose()
+	h.start("rec")
+	h.restored(0, file)
+	h.volctl("volume", "deregister", "data", "-y")
+	if h.guarded(at) {
+		t.Error("it stays immutable without a volume")
+	}
+}
+
 // TestDoctorGuards: a directory that refuses writes and that nobody names any more is
 // found, and --fix lets it be written to again; not one that a claim has, that a line in
 // fstab names, or that has something mounted on it.
