@@ -216,7 +216,14 @@ func (o *umountOptions) unmount(ctx context.Context) error {
 func (o *umountOptions) release(ctx context.Context, client *apiclient.Client, claim *api.Claim, done *unmounted, deadline time.Time) error {
 	call, cancel := context.WithDeadline(ctx, deadline.Add(mountGrace))
 	defer cancel()
-	_, err := client.Release(call, claim.Volume, claim.Alloc, apiclient.ReleaseOptions{Wait: max(time.Until(deadline), time.Millisecond)})
+	how := apiclient.ReleaseOptions{Wait: max(time.Until(deadline), time.Millisecond)}
+	_, err := client.Release(call, claim.Volume, claim.Alloc, how)
+	if codeOf(err) == api.CodeRefused && claim.Owner.Kind == api.OwnerMount && claim.State == api.ClaimTaken && !o.again() {
+		// The agent had unmounted it, to mount it anew: the claim did not end with this
+		// unmount, and is to end with it.
+		how.Force = true
+		_, err = client.Release(call, claim.Volume, claim.Alloc, how)
+	}
 	status := "volctl volume status " + shellArg(claim.Volume)
 	switch {
 	case err == nil || isNotFound(err):

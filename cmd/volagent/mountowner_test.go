@@ -148,6 +148,33 @@ func TestMountOwnerRepaired(t *testing.T) {
 	h.allGone()
 }
 
+// TestMountOwnerGivenUp: while the agent cannot make the mount anew, because the plugin
+// is not there, there is nothing to unmount; who says umount all the same releases it.
+func TestMountOwnerGivenUp(t *testing.T) {
+	h := newRecorded(t, "10m", func(c *csitest.Config) { c.Attach, c.Fuse = false, true })
+	h.register("data", "single-node-writer")
+	at, err := h.mountAt("data", os.Getpid(), nil)
+	h.must(err)
+	h.volctl("plugin", "stop", "rec", "--force")
+	h.await("the dead mount to be taken away", func() bool {
+		h.try("volume", "status", "data") // a look finds that it is dead
+		return tableLine(t, at) == ""
+	})
+	if r := h.try("volume", "detach", "data"); r.code != 4 || !strings.Contains(r.err, "owned by the mount at "+at+", which is being made anew") ||
+		!strings.Contains(r.err, "hint: volctl volume detach data m --force") {
+		t.Errorf("a detach: exit %d, %s", r.code, r.err)
+	}
+	if r := h.try("umount", at, "--timeout", "1s"); !strings.Contains(r.err, "the claim of \"m\" is released, but not undone yet") {
+		t.Errorf("umount: exit %d, %s", r.code, r.err)
+	}
+	h.volctl("plugin", "start", "rec")
+	h.awaitFree("data")
+	if tableLine(t, at) != "" {
+		t.Error("it was mounted again")
+	}
+	h.allGone()
+}
+
 // tableLine is the line of a mount point in the mount table.
 func tableLine(t *testing.T, at string) string {
 	t.Helper()

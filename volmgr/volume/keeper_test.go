@@ -29,7 +29,7 @@ func TestKeeper(t *testing.T) {
 		{"bound, not taken yet", bound, false, true, "the mount at /srv/a b", "umount '/srv/a b'"},
 		{"its bind failed", late, true, false, "pid 812 (rsync), which mounts /srv/a b", "end pid 812, or unmount under it: "},
 		{"taken", taken, false, true, "the mount at /srv/a b", "umount '/srv/a b'"},
-		{"made anew", anew, false, false, "the mount at /srv/a b", "umount '/srv/a b'"},
+		{"made anew", anew, false, false, "the mount at /srv/a b", "volctl volume detach data a --force"},
 	} {
 		k := tt.c.Keeper()
 		if k.Process() != tt.process || k.ByMount() != tt.byMount || !k.Mortal() || k != tt.c.Keeper() {

@@ -151,8 +151,10 @@ func (c Claim) freedBy(id string) string {
 	switch o := c.Keeper(); {
 	case o.Process():
 		return fmt.Sprintf("end pid %d, or unmount under it: %s --force", o.PID, detach)
-	case o.Kind == OwnerMount:
+	case o.ByMount():
 		return Command("umount %s", o.Dir)
+	case o.Kind == OwnerMount: // there is nothing to unmount just now
+		return detach + " --force"
 	case o.Kind == OwnerUnit:
 		return Command("systemctl stop %s, or unmount under it: ", c.Owner.Unit) + detach + " --force"
 	case o.Kind == OwnerRuntime:
@@ -171,8 +173,11 @@ func MayDetach(id string, c Claim, v OwnerView, force bool) error {
 		return nil
 	}
 	o, is := c.Keeper(), "running"
-	if o.Kind == OwnerMount && !o.Process() {
+	switch {
+	case o.ByMount():
 		is = "there"
+	case o.Kind == OwnerMount && !o.Process():
+		is = "being made anew"
 	}
 	state := "which is " + is
 	if v.Life != LifeRunning {
