@@ -57,12 +57,12 @@ func TestGuard(t *testing.T) {
 			t.Error("it can be written to")
 		}
 	}
-	for name, make := range map[string]func(dir string){
+	for name, fill := range map[string]func(dir string){
 		"full":     func(dir string) { h.must(os.WriteFile(filepath.Join(dir, "x"), nil, 0o644)) },
 		"writable": func(string) {},
 	} {
 		dir := h.at(name)
-		make(dir)
+		fill(dir)
 		use("data", dir, map[string][]string{"writable": {"--at-writable"}}[name]...)
 		if h.guarded(dir) {
 			t.Errorf("%s: it is guarded", name)

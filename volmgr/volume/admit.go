@@ -90,17 +90,7 @@ func Admit(r Record, req Request, p PluginInfo, now time.Time) (Record, error) {
 		return r, err
 	}
 	if len(r.Claims) == 0 {
-		r.Node.Mode = mode
-		if !r.Held() || r.Node.StagingPath == "" {
-			r.Node.StagingPath = req.StagingPath
-		}
-		r.Node.Uses = p.uses(r.Node.Uses)
-		switch r.Node.Attached {
-		case Absent:
-			r.Node.NodeID = p.NodeID
-		case Present: // left by a claim that went without the plugin, maybe in another mode
-			r.Node.Attached, r.Node.Proven = Unknown, false
-		}
+		r = r.begun(req, mode, p)
 	}
 	if req.Guard && mode.Attachment == FileSystem && !slices.Contains(r.Guards, req.At) {
 		r.Guards = append(slices.Clone(r.Guards), req.At)
@@ -111,6 +101,22 @@ func Admit(r Record, req Request, p PluginInfo, now time.Time) (Record, error) {
 		ReadOnly: req.ReadOnly, Mode: mode.Capability, Owner: req.Owner, Since: now,
 		Target: req.Target, At: req.At, AtFlags: req.AtFlags, AtWritable: req.AtWritable, Own: own,
 	}), nil
+}
+
+// begun is the record as its first claim finds it.
+func (r Record) begun(req Request, mode *Mode, p PluginInfo) Record {
+	r.Node.Mode = mode
+	if !r.Held() || r.Node.StagingPath == "" {
+		r.Node.StagingPath = req.StagingPath
+	}
+	r.Node.Uses = p.uses(r.Node.Uses)
+	switch r.Node.Attached {
+	case Absent:
+		r.Node.NodeID = p.NodeID
+	case Present: // left by a claim that went without the plugin, maybe in another mode
+		r.Node.Attached, r.Node.Proven = Unknown, false
+	}
+	return r
 }
 
 // apart refuses a directory that another claim of the volume has.
