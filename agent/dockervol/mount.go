@@ -21,10 +21,11 @@ func (s *Service) Mount(ctx context.Context, runtime, name, id string) (string, 
 	}
 	began := time.Now()
 	defer s.inHand(runtime)()
-	v, had, err := s.refer(ctx, runtime, name, id)
+	v, had, turn, err := s.refer(ctx, runtime, name, id)
 	if err != nil {
 		return "", err
 	}
+	defer s.answered(v.Key(), id)
 	ref, _ := v.Ref(id)
 	// What was waited for so far is the runtime's time too.
 	wait := s.Patience(runtime).Long - time.Since(began)
@@ -39,7 +40,9 @@ func (s *Service) Mount(ctx context.Context, runtime, name, id string) (string, 
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleWithin)
 	defer cancel()
-	if _, dropped := s.unrefer(ctx, runtime, name, func(r volume.RuntimeRef) bool { return r.ID == id }); dropped != nil {
+	// Whoever asked again for the same id decides for himself: podman has one for all.
+	inVain := func(r volume.RuntimeRef) bool { return r.ID == id && s.heard(v.Key(), id).turn == turn }
+	if _, dropped := s.unrefer(ctx, runtime, name, inVain); dropped != nil {
 		s.Log.Warn("a reference of a container that was not started stays, until it is seen that nobody uses it", "runtime", runtime, "volume", name, "error", dropped)
 	}
 	return "", err
@@ -64,35 +67,36 @@ func (s *Service) inHand(runtime string) (done func()) {
 // refer adds a reference, on disk before anything is done for it. A name that the runtime
 // has and this agent has lost is taken for the volume with that id: podman never asks to
 // have it created again.
-func (s *Service) refer(ctx context.Context, runtime, name, id string) (v volume.RuntimeVolume, had bool, err error) {
+func (s *Service) refer(ctx context.Context, runtime, name, id string) (v volume.RuntimeVolume, had bool, turn uint64, err error) {
 	if _, ok := s.Store.RuntimeVolume(runtime, name); !ok {
 		if err := s.Create(ctx, runtime, name, nil); err != nil {
-			return v, false, err
+			return v, false, 0, err
 		}
 	}
 	release, err := s.locks.hold(ctx, volume.RuntimeKey(runtime, name))
 	if err != nil {
-		return v, false, err
+		return v, false, 0, err
 	}
 	defer release()
+	turn = s.mounts(volume.RuntimeKey(runtime, name), id)
 	v, ok, err := s.change(ctx, runtime, name, func(v volume.RuntimeVolume) volume.RuntimeVolume {
 		_, had = v.Ref(id)
 		return v.Referring(id, s.now())
 	})
 	switch {
 	case err != nil:
-		return v, had, err
+		return v, had, turn, err
 	case !ok:
-		return v, had, volume.Errorf(volume.ErrRefused, "volume %q was removed meanwhile", name)
+		return v, had, turn, volume.Errorf(volume.ErrRefused, "volume %q was removed meanwhile", name)
 	}
 	if _, ok := s.Store.Volume(v.VolumeID); !ok && !had {
 		_, _, err = s.change(ctx, runtime, name, func(v volume.RuntimeVolume) volume.RuntimeVolume {
 			return v.Without(func(r volume.RuntimeRef) bool { return r.ID == id })
 		})
-		return v, had, errors.Join(volume.Errorf(volume.ErrNotFound, "volume %q, which %s knows as %q, was deregistered", v.VolumeID, runtime, name).
+		return v, had, turn, errors.Join(volume.Errorf(volume.ErrNotFound, "volume %q, which %s knows as %q, was deregistered", v.VolumeID, runtime, name).
 			WithHint("register it again (%s), or: %s", "volctl volume register FILE", volume.Command("%s volume rm %s", runtime, name)), err)
 	}
-	return v, had, nil
+	return v, had, turn, nil
 }
 
 // Unmount gives a reference back; with the last one the claim goes. An id that is not
@@ -129,6 +133,7 @@ func (s *Service) unrefer(ctx context.Context, runtime, name string, drop func(v
 	if err != nil || !ok {
 		return nil, err
 	}
+	s.forget(v)
 	return s.settle(ctx, v)
 }
 

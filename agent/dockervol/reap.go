@@ -12,8 +12,8 @@ import (
 const (
 	// reapEvery is between two looks for references whose containers are gone.
 	reapEvery = 30 * time.Second
-	// youngest is how old a reference is before it is doubted: a runtime has a volume
-	// mounted before it shows the container.
+	// youngest is how long ago a reference was last heard of before it is doubted: a
+	// runtime has a volume mounted before it shows the container.
 	youngest = time.Minute
 	// agreeing is how many looks in turn have to find nobody.
 	agreeing = 2
@@ -38,7 +38,7 @@ func (s *Service) Run(ctx context.Context) {
 
 // Reap takes one look. A reference goes only if, twice in turn, no other mount namespace
 // has the mount and the runtime itself knows no container that uses the volume. Where
-// either does not answer, nothing goes.
+// either does not answer, nothing goes; nor what is asked for meanwhile.
 func (s *Service) Reap(ctx context.Context) {
 	s.orphans(ctx)
 	seen := map[string]int{}
@@ -48,11 +48,12 @@ func (s *Service) Reap(ctx context.Context) {
 				return
 			}
 			key := v.Key() + "\x00" + alloc
-			if !s.left(ctx, v, alloc) {
+			turns := s.turns(v, alloc)
+			if turns == nil || !s.left(ctx, v, alloc) {
 				continue
 			}
 			if seen[key] = s.suspects[key] + 1; seen[key] >= agreeing {
-				s.reap(ctx, v, alloc)
+				s.reap(ctx, v, alloc, turns)
 				delete(seen, key)
 			}
 		}
@@ -70,17 +71,28 @@ func allocs(v volume.RuntimeVolume) []string {
 	return slices.Compact(names)
 }
 
-// left reports whether nobody seems to use what an alloc has.
-func (s *Service) left(ctx context.Context, v volume.RuntimeVolume, alloc string) bool {
+// turns are the last turns of an alloc's references, by their ids; nil if it is too early
+// to doubt them.
+func (s *Service) turns(v volume.RuntimeVolume, alloc string) map[string]uint64 {
 	s.mu.Lock()
 	starting := s.mounting[v.Runtime] > 0
 	s.mu.Unlock()
-	young := slices.ContainsFunc(v.Refs, func(r volume.RuntimeRef) bool {
-		return r.Alloc == alloc && s.now().Sub(r.Since) < youngest
-	})
-	if starting || young {
-		return false
+	turns := map[string]uint64{}
+	for _, r := range v.Refs {
+		if r.Alloc != alloc {
+			continue
+		}
+		t := s.heard(v.Key(), r.ID)
+		if starting || s.now().Sub(t.at) < youngest {
+			return nil
+		}
+		turns[r.ID] = t.turn
 	}
+	return turns
+}
+
+// left reports whether nobody seems to use what an alloc has.
+func (s *Service) left(ctx context.Context, v volume.RuntimeVolume, alloc string) bool {
 	ctx, cancel := context.WithTimeout(ctx, askWithin)
 	defer cancel()
 	if r, ok := s.Store.Volume(v.VolumeID); ok && r.Claims[alloc].Mount != nil {
@@ -103,9 +115,19 @@ func mine(paths ...string) []string {
 	return slices.DeleteFunc(paths, func(path string) bool { return path == "" })
 }
 
-// reap drops the references of an alloc that were there when nobody was seen to use them.
-func (s *Service) reap(ctx context.Context, v volume.RuntimeVolume, alloc string) {
-	_, err := s.unrefer(ctx, v.Runtime, v.Name, func(r volume.RuntimeRef) bool { return r.Alloc == alloc && slices.Contains(v.Refs, r) })
+// reap drops the references of an alloc that were there when nobody was seen to use them,
+// and were not asked for since.
+func (s *Service) reap(ctx context.Context, v volume.RuntimeVolume, alloc string, turns map[string]uint64) {
+	went := false
+	_, err := s.unrefer(ctx, v.Runtime, v.Name, func(r volume.RuntimeRef) bool {
+		turn, was := turns[r.ID]
+		left := was && r.Alloc == alloc && s.heard(v.Key(), r.ID).turn == turn
+		went = went || left
+		return left
+	})
+	if err == nil && !went {
+		return // its container was started meanwhile
+	}
 	if err != nil {
 		s.Log.Warn("cannot release a volume whose containers are gone; it is tried again", "runtime", v.Runtime, "volume", v.VolumeID, "error", err)
 		return

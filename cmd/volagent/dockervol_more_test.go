@@ -290,3 +290,31 @@ func TestRuntimeDeadlock(t *testing.T) {
 		t.Errorf("the warning stays: %q", warnings)
 	}
 }
+
+// A container that ends while there is no agent: nobody was told. The claim goes all the
+// same, and the runtime can have the volume again.
+func TestRuntimeEndsUntold(t *testing.T) {
+	bothRuntimes(t, func(t *testing.T, name string) {
+		s := newServed(t, newBox(t, name))
+		data, a := s.unique("data"), s.unique("a")
+		if out, err := s.create(data, "plugin=local"); err != nil {
+			t.Fatal(out)
+		}
+		s.run(a, data+":/data")
+		s.sh(a, "echo on > /data/f")
+		s.kill()
+		_, _ = s.box.run("kill", a) // it may say that the volume could not be unmounted
+		s.await("its end", func() bool { return s.box.must(t, "inspect", "--format", "{{.State.Running}}", a) == "false" })
+		s.start("local")
+		s.reaped()
+		s.clean()
+		s.box.must(t, "start", a)
+		s.holds(data + " " + name + " taken " + name + " 1")
+		if got := s.sh(a, "cat /data/f"); got != "on" {
+			t.Errorf("it reads %q", got)
+		}
+		s.box.must(t, "rm", "-f", a)
+		s.clean()
+		s.box.must(t, "volume", "rm", data)
+	})
+}
