@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/volagent/volagent/volmgr/volume"
@@ -104,10 +105,29 @@ func (s *Service) left(ctx context.Context, v volume.RuntimeVolume, alloc string
 		}
 	}
 	using, err := s.Containers.Using(ctx, v.Runtime, v.Name)
-	if err != nil {
-		s.Log.Debug("cannot tell whether containers use a volume, so its claim stays", "runtime", v.Runtime, "volume", v.Name, "error", err)
+	switch {
+	case ctx.Err() != nil && err != nil:
+	case err != nil:
+		s.tell(v, "cannot tell whether containers use a volume, so its claim stays", "error", err)
+	case len(using) > 0:
+		s.tell(v, "no process has a volume, and its claim stays for what may be about to", "who", strings.Join(using, ", "))
+	default:
+		delete(s.told, v.Key())
 	}
 	return err == nil && len(using) == 0
+}
+
+// tell says why a claim that nobody seems to need stays, once for each reason.
+func (s *Service) tell(v volume.RuntimeVolume, message string, why ...any) {
+	words := fmt.Sprint(message, why)
+	if s.told[v.Key()] == words {
+		return
+	}
+	if s.told == nil {
+		s.told = map[string]string{}
+	}
+	s.told[v.Key()] = words
+	s.Log.Warn(message, append([]any{"runtime", v.Runtime, "volume", v.Name}, why...)...)
 }
 
 // mine are the agent's own paths of a volume.

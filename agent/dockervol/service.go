@@ -114,6 +114,7 @@ type Service struct {
 	turn     uint64         // of the last call of Mount
 	touched  map[string]map[string]touch
 	suspects map[string]int // of reap.go
+	told     map[string]string
 }
 
 func (s *Service) now() time.Time {
