@@ -373,7 +373,7 @@ func TestRestoreRuntime(t *testing.T) {
 		return answer
 	}
 	call("Create", "data", "", map[string]string{"plugin": "local", "ro": "true"})
-	call("Create", "mine", "", map[string]string{"plugin": "local", "volume": ""})
+	call("Create", "mine", "", map[string]string{"plugin": "local"})
 	path := fmt.Sprint(call("Mount", "data", "c1", nil)["Mountpoint"])
 	file := s.backup()
 	call("Mount", "data", "c2", nil)
