@@ -12,12 +12,19 @@ import (
 // settleWithin bounds what has to be written although the caller may be gone.
 const settleWithin = 10 * time.Second
 
+// maxRef bounds a runtime's id for a use of a volume, in bytes; those of docker and podman
+// have 64.
+const maxRef = 256
+
 // Mount has a volume mounted for a reference, and returns where. It answers within the
 // runtime's patience: with the reason, if the mount is not there by then, and then
 // nothing is left of the request. The same id again gets the same answer.
 func (s *Service) Mount(ctx context.Context, runtime, name, id string) (string, error) {
-	if id == "" {
+	switch {
+	case id == "":
 		return "", volume.Errorf(volume.ErrInvalid, "%s names nobody to mount volume %q for", runtime, name)
+	case len(id) > maxRef:
+		return "", volume.Errorf(volume.ErrInvalid, "%s mounts volume %q for an id of %d bytes; at most %d are allowed", runtime, name, len(id), maxRef)
 	}
 	began := time.Now()
 	defer s.inHand(runtime)()
@@ -78,25 +85,24 @@ func (s *Service) refer(ctx context.Context, runtime, name, id string) (v volume
 		return v, false, 0, err
 	}
 	defer release()
-	turn = s.mounts(volume.RuntimeKey(runtime, name), id)
 	v, ok, err := s.change(ctx, runtime, name, func(v volume.RuntimeVolume) volume.RuntimeVolume {
 		_, had = v.Ref(id)
 		return v.Referring(id, s.now())
 	})
 	switch {
 	case err != nil:
-		return v, had, turn, err
+		return v, had, 0, err
 	case !ok:
-		return v, had, turn, volume.Errorf(volume.ErrRefused, "volume %q was removed meanwhile", name)
+		return v, had, 0, volume.Errorf(volume.ErrRefused, "volume %q was removed meanwhile", name)
 	}
 	if _, ok := s.Store.Volume(v.VolumeID); !ok && !had {
 		_, _, err = s.change(ctx, runtime, name, func(v volume.RuntimeVolume) volume.RuntimeVolume {
 			return v.Without(func(r volume.RuntimeRef) bool { return r.ID == id })
 		})
-		return v, had, turn, errors.Join(volume.Errorf(volume.ErrNotFound, "volume %q, which %s knows as %q, was deregistered", v.VolumeID, runtime, name).
+		return v, had, 0, errors.Join(volume.Errorf(volume.ErrNotFound, "volume %q, which %s knows as %q, was deregistered", v.VolumeID, runtime, name).
 			WithHint("register it again (%s), or: %s", "volctl volume register FILE", volume.Command("%s volume rm %s", runtime, name)), err)
 	}
-	return v, had, turn, nil
+	return v, had, s.mounts(v.Key(), id), nil
 }
 
 // Unmount gives a reference back; with the last one the claim goes. An id that is not
