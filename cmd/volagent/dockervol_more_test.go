@@ -304,7 +304,7 @@ func TestRuntimeEndsUntold(t *testing.T) {
 		s.run(a, data+":/data")
 		s.sh(a, "echo on > /data/f")
 		s.kill()
-		_, _ = s.box.run("kill", a) // it may say that the volume could not be unmounted
+		_, _ = s.box.run("kill", a)      // it may say that the volume could not be unmounted
 		s.await("its end", func() bool { // podman says first that there is no plugin
 			return strings.HasSuffix(s.box.must(t, "inspect", "--format", "{{.State.Running}}", a), "false")
 		})
