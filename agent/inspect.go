@@ -30,8 +30,9 @@ func newInspect() *cobra.Command {
 		Use:   "inspect",
 		Short: "Hold what is recorded against what is mounted, with no agent",
 		Long: "Read a copy of the state database and the mount table, and print volumes, claims, mounts, debts, plugins, what\n" +
-			"has not been seen to end, and mounts that no record explains. It changes nothing, and asks neither an agent nor a plugin. It exits 1 if\n" +
-			"something is not as recorded, or the database cannot be read; then it shows what is mounted all the same.\n\n" +
+			"has not been seen to end, what docker and podman call volumes, and mounts that no record explains. It changes\n" +
+			"nothing, and asks neither an agent nor a plugin. It exits 1 if something is not as recorded, or the database\n" +
+			"cannot be read; then it shows what is mounted all the same.\n\n" +
 			"With --in-use it prints instead what keeps volagent from being removed from this host, one thing a line with the\n" +
 			"command that ends it, and exits 1 if there is any.",
 		Args: usageArgs,
@@ -77,6 +78,8 @@ type inspection struct {
 	Debts        []inspectedVolume `json:"debts"` // what forced deregisters left
 	Unexplained  []inspectedMount  `json:"unexplained_mounts"`
 	Plugins      []inspectedPlugin `json:"plugins"`
+	// Runtimes are the volumes that container runtimes know, under names of their own.
+	Runtimes []inspectedRuntime `json:"runtimes"`
 	// Pending has not been seen to end, which is no finding.
 	Pending  []api.PendingChange `json:"pending"`
 	Findings []string            `json:"findings"`
@@ -135,7 +138,7 @@ func inspect(ctx context.Context, c Config) (*inspection, error) {
 	}
 	in := &inspection{
 		DataDir: c.DataDir, DB: "ok", Volumes: []inspectedVolume{}, Debts: []inspectedVolume{}, Unexplained: []inspectedMount{},
-		Plugins: []inspectedPlugin{}, Findings: []string{},
+		Plugins: []inspectedPlugin{}, Runtimes: []inspectedRuntime{}, Findings: []string{},
 	}
 	snap, running, err := statedb.Inspect(filepath.Join(c.DataDir, stateFile))
 	in.AgentRunning, in.NodeID = running, snap.Node.ID
@@ -145,6 +148,7 @@ func inspect(ctx context.Context, c Config) (*inspection, error) {
 	}
 	in.records(ctx, host, snap)
 	in.plugins(host.Boot(), snap)
+	in.runtimes(snap)
 	in.Pending = pending(snap.Volumes, snap.Snapshots)
 	return in, in.unexplained(host, c.mountRoot())
 }
@@ -354,6 +358,9 @@ func (in *inspection) text(w io.Writer) error {
 			is += "; registered at run time"
 		}
 		line("plugin %q  %s  %s", p.ID, p.Driver, is)
+	}
+	for _, v := range in.Runtimes {
+		line("%s", v.text())
 	}
 	for _, p := range in.Pending {
 		line("pending: %s: %s", p.Subject, p.Message)

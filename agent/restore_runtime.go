@@ -7,6 +7,11 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
+// sinceBackup stands for containers that were started after the backup was taken, which
+// share the claim and are in no list. No runtime gives it back: it goes when nobody is seen
+// to use the volume.
+const sinceBackup = "since-the-backup"
+
 // runtime takes in the name that a container runtime knows a volume by. Containers refer
 // to it as far as the claims that they share came in, too.
 func (re *restoring) runtime(v volume.RuntimeVolume) {
@@ -25,9 +30,11 @@ func (re *restoring) runtime(v volume.RuntimeVolume) {
 			return
 		}
 	}
-	re.tx.PutRuntimeVolume(v.Without(func(ref volume.RuntimeRef) bool {
-		c, ok := r.Claims[ref.Alloc]
-		return !ok || c.Owner.Kind != volume.OwnerRuntime
-	}))
+	v = v.Without(func(ref volume.RuntimeRef) bool { return r.Claims[ref.Alloc].Owner != v.Owner() })
+	shared := v.Runtime == volume.RuntimeDocker && v.Claimed(v.Runtime) // podman has one id for all
+	if shared && re.from.Node.Boot == re.a.node.Boot {
+		v = v.Referring(sinceBackup, re.at)
+	}
+	re.tx.PutRuntimeVolume(v)
 	re.say(v.Runtime, v.Name, api.OutcomeRestored)
 }

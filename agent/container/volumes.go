@@ -19,8 +19,44 @@ import (
 var ended = []string{"exited", "stopped", "dead", "removing"}
 
 // Using returns the names of the containers that use a volume of the runtime's, or may
-// be about to. An error is no answer.
+// be about to. An error is no answer; nor is the word of a daemon, or a storage, in which
+// the volume is another one. Podman counts who has a volume mounted: as long as that is
+// more than nobody, it does not ask to have it mounted for the next container.
 func (r Runtime) Using(ctx context.Context, volume string) (names []string, err error) {
+	if names, err = r.containers(ctx, volume); err != nil || len(names) > 0 {
+		return names, err
+	}
+	count, err := r.count(ctx, volume)
+	if err != nil || count == 0 {
+		return nil, err
+	}
+	return []string{fmt.Sprintf("podman itself, which has it mounted %dx for no container (podman volume unmount %s)", count, volume)}, nil
+}
+
+// count is how often the runtime says that a volume is mounted; docker does not count.
+func (r Runtime) count(ctx context.Context, volume string) (uint, error) {
+	out, err := r.run(ctx, command{args: []string{"volume", "inspect", volume}, limit: quick})
+	switch {
+	case err != nil && r.name == "podman" && strings.Contains(err.Error(), "no such volume"):
+		return 0, nil // it is gone, as after a reset; docker would have asked its plugins
+	case err != nil:
+		return 0, err
+	}
+	var all []struct {
+		Driver     string
+		MountCount uint
+	}
+	switch err := json.Unmarshal([]byte(out), &all); {
+	case err != nil || len(all) != 1:
+		return 0, fmt.Errorf("cannot make sense of what %s says of volume %s: %d answers, %w", r.name, volume, len(all), err)
+	case all[0].Driver == "local":
+		return 0, fmt.Errorf("volume %s of this %s is another one, on its own disk: DOCKER_HOST, or a context, leads elsewhere", volume, r.name)
+	}
+	return all[0].MountCount, nil
+}
+
+// containers are those that have a volume, and are not over.
+func (r Runtime) containers(ctx context.Context, volume string) (names []string, err error) {
 	args := []string{"ps", "--all", "--quiet", "--no-trunc", "--filter", "volume=" + volume}
 	if r.name == "podman" {
 		args = append(args, "--sync") // else a container whose monitor was killed runs for ever

@@ -19,6 +19,11 @@ func TestUsing(t *testing.T) {
 "ps --all --quiet --no-trunc --filter volume=odd") echo y;;
 "container inspect a b c") echo '[{"Name":"/web","State":{"Status":"restarting"}},{"Name":"/old","State":{"Status":"exited"}},{"Name":"/new","State":{"Status":"created"}}]';;
 "container inspect y") echo '[]';;
+"ps --all --quiet --no-trunc --filter volume="*) ;;
+"volume inspect none") echo '[{"Name":"none","Driver":"csi"}]';;
+"volume inspect local") echo '[{"Name":"local","Driver":"local"}]';;
+"volume inspect two") echo '[{},{}]';;
+"volume inspect"*) echo "Error response from daemon: get $3: no such volume" >&2; exit 1;;
 *) echo "Error: no such container x" >&2; exit 1;;
 esac`)
 	if got, err := r.Using(t.Context(), "data"); err != nil || !slices.Equal(got, []string{"web", "new"}) {
@@ -27,14 +32,25 @@ esac`)
 	if got, err := r.Using(t.Context(), "none"); err != nil || len(got) > 0 {
 		t.Errorf("it is used by %q, %v", got, err)
 	}
-	for _, name := range []string{"gone", "odd", "fails"} {
+	for _, name := range []string{"gone", "odd", "elsewhere", "local", "two"} {
 		if got, err := r.Using(t.Context(), name); err == nil {
 			t.Errorf("%s is used by %q", name, got)
 		}
 	}
-	p := program(t, "podman", `[ "$*" = "ps --all --quiet --no-trunc --filter volume=data --sync" ] || exit 1`)
-	if _, err := p.Using(t.Context(), "data"); err != nil {
-		t.Errorf("podman is to look at its containers itself: %v", err)
+	p := program(t, "podman", `case "$*" in
+"ps --all --quiet --no-trunc --filter volume="*" --sync") ;;
+"volume inspect free") echo '[{"Driver":"csi","MountCount":0}]';;
+"volume inspect held") echo '[{"Driver":"csi","MountCount":2}]';;
+"volume inspect reset") echo "Error: no such volume reset" >&2; exit 125;;
+*) echo "Error: $*" >&2; exit 125;;
+esac`)
+	for name, want := range map[string]int{"free": 0, "reset": 0, "held": 1} {
+		if got, err := p.Using(t.Context(), name); err != nil || len(got) != want {
+			t.Errorf("%s is used by %q, %v", name, got, err)
+		}
+	}
+	if got, err := p.Using(t.Context(), "noplugin"); err == nil {
+		t.Errorf("it is used by %q", got)
 	}
 }
 

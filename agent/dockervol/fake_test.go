@@ -33,6 +33,7 @@ type world struct {
 	dropped   []string
 	using     []string
 	usingIs   error
+	asking    func() // is called before a runtime answers
 	elsewhere []string
 	elseIs    error
 	deleted   []string
@@ -201,7 +202,12 @@ func (w *world) Delete(_ context.Context, id, confirm string) error {
 
 func (w *world) View(string) volume.PluginView { return volume.PluginView{Known: true, State: "ready"} }
 
-func (w *world) Using(context.Context, string, string) ([]string, error) { return w.using, w.usingIs }
+func (w *world) Using(context.Context, string, string) ([]string, error) {
+	if w.asking != nil {
+		w.asking()
+	}
+	return w.using, w.usingIs
+}
 
 func (w *world) Elsewhere(_ context.Context, id volume.MountIdentity, paths []string) ([]string, error) {
 	if id.Boot == "" || len(paths) == 0 {

@@ -12,19 +12,27 @@ import (
 // settleWithin bounds what has to be written although the caller may be gone.
 const settleWithin = 10 * time.Second
 
+// maxRef bounds a runtime's id for a use of a volume, in bytes; those of docker and podman
+// have 64.
+const maxRef = 256
+
 // Mount has a volume mounted for a reference, and returns where. It answers within the
 // runtime's patience: with the reason, if the mount is not there by then, and then
 // nothing is left of the request. The same id again gets the same answer.
 func (s *Service) Mount(ctx context.Context, runtime, name, id string) (string, error) {
-	if id == "" {
+	switch {
+	case id == "":
 		return "", volume.Errorf(volume.ErrInvalid, "%s names nobody to mount volume %q for", runtime, name)
+	case len(id) > maxRef:
+		return "", volume.Errorf(volume.ErrInvalid, "%s mounts volume %q for an id of %d bytes; at most %d are allowed", runtime, name, len(id), maxRef)
 	}
 	began := time.Now()
 	defer s.inHand(runtime)()
-	v, had, err := s.refer(ctx, runtime, name, id)
+	v, had, turn, err := s.refer(ctx, runtime, name, id)
 	if err != nil {
 		return "", err
 	}
+	defer s.answered(v.Key(), id)
 	ref, _ := v.Ref(id)
 	// What was waited for so far is the runtime's time too.
 	wait := s.Patience(runtime).Long - time.Since(began)
@@ -39,7 +47,9 @@ func (s *Service) Mount(ctx context.Context, runtime, name, id string) (string, 
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleWithin)
 	defer cancel()
-	if _, dropped := s.unrefer(ctx, runtime, name, func(r volume.RuntimeRef) bool { return r.ID == id }); dropped != nil {
+	// Whoever asked again for the same id decides for himself: podman has one for all.
+	inVain := func(r volume.RuntimeRef) bool { return r.ID == id && s.heard(v.Key(), id).turn == turn }
+	if _, dropped := s.unrefer(ctx, runtime, name, inVain); dropped != nil {
 		s.Log.Warn("a reference of a container that was not started stays, until it is seen that nobody uses it", "runtime", runtime, "volume", name, "error", dropped)
 	}
 	return "", err
@@ -64,15 +74,15 @@ func (s *Service) inHand(runtime string) (done func()) {
 // refer adds a reference, on disk before anything is done for it. A name that the runtime
 // has and this agent has lost is taken for the volume with that id: podman never asks to
 // have it created again.
-func (s *Service) refer(ctx context.Context, runtime, name, id string) (v volume.RuntimeVolume, had bool, err error) {
+func (s *Service) refer(ctx context.Context, runtime, name, id string) (v volume.RuntimeVolume, had bool, turn uint64, err error) {
 	if _, ok := s.Store.RuntimeVolume(runtime, name); !ok {
 		if err := s.Create(ctx, runtime, name, nil); err != nil {
-			return v, false, err
+			return v, false, 0, err
 		}
 	}
 	release, err := s.locks.hold(ctx, volume.RuntimeKey(runtime, name))
 	if err != nil {
-		return v, false, err
+		return v, false, 0, err
 	}
 	defer release()
 	v, ok, err := s.change(ctx, runtime, name, func(v volume.RuntimeVolume) volume.RuntimeVolume {
@@ -81,18 +91,18 @@ func (s *Service) refer(ctx context.Context, runtime, name, id string) (v volume
 	})
 	switch {
 	case err != nil:
-		return v, had, err
+		return v, had, 0, err
 	case !ok:
-		return v, had, volume.Errorf(volume.ErrRefused, "volume %q was removed meanwhile", name)
+		return v, had, 0, volume.Errorf(volume.ErrRefused, "volume %q was removed meanwhile", name)
 	}
 	if _, ok := s.Store.Volume(v.VolumeID); !ok && !had {
 		_, _, err = s.change(ctx, runtime, name, func(v volume.RuntimeVolume) volume.RuntimeVolume {
 			return v.Without(func(r volume.RuntimeRef) bool { return r.ID == id })
 		})
-		return v, had, errors.Join(volume.Errorf(volume.ErrNotFound, "volume %q, which %s knows as %q, was deregistered", v.VolumeID, runtime, name).
+		return v, had, 0, errors.Join(volume.Errorf(volume.ErrNotFound, "volume %q, which %s knows as %q, was deregistered", v.VolumeID, runtime, name).
 			WithHint("register it again (%s), or: %s", "volctl volume register FILE", volume.Command("%s volume rm %s", runtime, name)), err)
 	}
-	return v, had, nil
+	return v, had, s.mounts(v.Key(), id), nil
 }
 
 // Unmount gives a reference back; with the last one the claim goes. An id that is not
@@ -129,6 +139,7 @@ func (s *Service) unrefer(ctx context.Context, runtime, name string, drop func(v
 	if err != nil || !ok {
 		return nil, err
 	}
+	s.forget(v)
 	return s.settle(ctx, v)
 }
 

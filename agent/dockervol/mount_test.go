@@ -209,3 +209,25 @@ func TestRemove(t *testing.T) {
 	must(t, s.Remove(ctx, "docker", "gone"))
 	w.want("deleted", w.deleted, "gone")
 }
+
+// Podman has one id for all: where its second command asks before the first, which was
+// killed, is out, the mount is the second one's.
+func TestMountGivenUpByOne(t *testing.T) {
+	w, s := newWorld(t, "data")
+	must(t, s.Create(t.Context(), "podman", "data", nil))
+	first, cancel := context.WithCancel(t.Context())
+	w.mount = func(ctx context.Context) error {
+		w.mount = nil
+		if path, err := s.Mount(t.Context(), "podman", "data", "pseudo"); err != nil || path == "" {
+			t.Errorf("the second: %q, %v", path, err)
+		}
+		cancel()
+		return ctx.Err()
+	}
+	if _, err := s.Mount(first, "podman", "data", "pseudo"); err == nil {
+		t.Error("the first was not given up")
+	}
+	w.want("claims", w.claims(), "data podman")
+	must(t, s.Unmount(t.Context(), "podman", "data", "pseudo"))
+	w.want("claims at the end", w.claims())
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/volagent/volagent/volmgr/volume"
@@ -12,8 +13,8 @@ import (
 const (
 	// reapEvery is between two looks for references whose containers are gone.
 	reapEvery = 30 * time.Second
-	// youngest is how old a reference is before it is doubted: a runtime has a volume
-	// mounted before it shows the container.
+	// youngest is how long ago a reference was last heard of before it is doubted: a
+	// runtime has a volume mounted before it shows the container.
 	youngest = time.Minute
 	// agreeing is how many looks in turn have to find nobody.
 	agreeing = 2
@@ -38,7 +39,7 @@ func (s *Service) Run(ctx context.Context) {
 
 // Reap takes one look. A reference goes only if, twice in turn, no other mount namespace
 // has the mount and the runtime itself knows no container that uses the volume. Where
-// either does not answer, nothing goes.
+// either does not answer, nothing goes; nor what is asked for meanwhile.
 func (s *Service) Reap(ctx context.Context) {
 	s.orphans(ctx)
 	seen := map[string]int{}
@@ -48,11 +49,12 @@ func (s *Service) Reap(ctx context.Context) {
 				return
 			}
 			key := v.Key() + "\x00" + alloc
-			if !s.left(ctx, v, alloc) {
+			turns := s.turns(v, alloc)
+			if turns == nil || !s.left(ctx, v, alloc) {
 				continue
 			}
 			if seen[key] = s.suspects[key] + 1; seen[key] >= agreeing {
-				s.reap(ctx, v, alloc)
+				s.reap(ctx, v, alloc, turns)
 				delete(seen, key)
 			}
 		}
@@ -70,17 +72,28 @@ func allocs(v volume.RuntimeVolume) []string {
 	return slices.Compact(names)
 }
 
-// left reports whether nobody seems to use what an alloc has.
-func (s *Service) left(ctx context.Context, v volume.RuntimeVolume, alloc string) bool {
+// turns are the last turns of an alloc's references, by their ids; nil if it is too early
+// to doubt them.
+func (s *Service) turns(v volume.RuntimeVolume, alloc string) map[string]uint64 {
 	s.mu.Lock()
 	starting := s.mounting[v.Runtime] > 0
 	s.mu.Unlock()
-	young := slices.ContainsFunc(v.Refs, func(r volume.RuntimeRef) bool {
-		return r.Alloc == alloc && s.now().Sub(r.Since) < youngest
-	})
-	if starting || young {
-		return false
+	turns := map[string]uint64{}
+	for _, r := range v.Refs {
+		if r.Alloc != alloc {
+			continue
+		}
+		t := s.heard(v.Key(), r.ID)
+		if starting || s.now().Sub(t.at) < youngest {
+			return nil
+		}
+		turns[r.ID] = t.turn
 	}
+	return turns
+}
+
+// left reports whether nobody seems to use what an alloc has.
+func (s *Service) left(ctx context.Context, v volume.RuntimeVolume, alloc string) bool {
 	ctx, cancel := context.WithTimeout(ctx, askWithin)
 	defer cancel()
 	if r, ok := s.Store.Volume(v.VolumeID); ok && r.Claims[alloc].Mount != nil {
@@ -92,10 +105,29 @@ func (s *Service) left(ctx context.Context, v volume.RuntimeVolume, alloc string
 		}
 	}
 	using, err := s.Containers.Using(ctx, v.Runtime, v.Name)
-	if err != nil {
-		s.Log.Debug("cannot tell whether containers use a volume, so its claim stays", "runtime", v.Runtime, "volume", v.Name, "error", err)
+	switch {
+	case ctx.Err() != nil && err != nil:
+	case err != nil:
+		s.tell(v, "cannot tell whether containers use a volume, so its claim stays", "error", err)
+	case len(using) > 0:
+		s.tell(v, "no process has a volume, and its claim stays for what may be about to", "who", strings.Join(using, ", "))
+	default:
+		delete(s.told, v.Key())
 	}
 	return err == nil && len(using) == 0
+}
+
+// tell says why a claim that nobody seems to need stays, once for each reason.
+func (s *Service) tell(v volume.RuntimeVolume, message string, why ...any) {
+	words := fmt.Sprint(message, why)
+	if s.told[v.Key()] == words {
+		return
+	}
+	if s.told == nil {
+		s.told = map[string]string{}
+	}
+	s.told[v.Key()] = words
+	s.Log.Warn(message, append([]any{"runtime", v.Runtime, "volume", v.Name}, why...)...)
 }
 
 // mine are the agent's own paths of a volume.
@@ -103,9 +135,19 @@ func mine(paths ...string) []string {
 	return slices.DeleteFunc(paths, func(path string) bool { return path == "" })
 }
 
-// reap drops the references of an alloc that were there when nobody was seen to use them.
-func (s *Service) reap(ctx context.Context, v volume.RuntimeVolume, alloc string) {
-	_, err := s.unrefer(ctx, v.Runtime, v.Name, func(r volume.RuntimeRef) bool { return r.Alloc == alloc && slices.Contains(v.Refs, r) })
+// reap drops the references of an alloc that were there when nobody was seen to use them,
+// and were not asked for since.
+func (s *Service) reap(ctx context.Context, v volume.RuntimeVolume, alloc string, turns map[string]uint64) {
+	went := false
+	_, err := s.unrefer(ctx, v.Runtime, v.Name, func(r volume.RuntimeRef) bool {
+		turn, was := turns[r.ID]
+		left := was && r.Alloc == alloc && s.heard(v.Key(), r.ID).turn == turn
+		went = went || left
+		return left
+	})
+	if err == nil && !went {
+		return // its container was started meanwhile
+	}
 	if err != nil {
 		s.Log.Warn("cannot release a volume whose containers are gone; it is tried again", "runtime", v.Runtime, "volume", v.VolumeID, "error", err)
 		return

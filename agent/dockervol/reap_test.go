@@ -1,6 +1,7 @@
 package dockervol
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -71,4 +72,60 @@ func TestReapOrphans(t *testing.T) {
 	w.volumes["other"].Claims["web"] = volume.Claim{Alloc: "web", Seq: 10, Wanted: true}
 	s.Reap(t.Context())
 	w.want("claims", w.claims(), "other web")
+}
+
+// A container that is started again has the volume mounted for the same id: from then on
+// its reference is young, also while it is looked for.
+func TestReapStartedAgain(t *testing.T) {
+	w, s := newWorld(t, "data")
+	must(t, s.Create(t.Context(), "docker", "data", nil))
+	w.mounted(s, "data", "a")
+	w.clock = w.clock.Add(time.Hour)
+	s.Reap(t.Context())
+	w.mounted(s, "data", "a") // and its process is not there yet
+	s.Reap(t.Context())
+	s.Reap(t.Context())
+	w.want("references", w.refs("data"), "a")
+	w.clock = w.clock.Add(time.Hour)
+	s.Reap(t.Context())
+	w.asking = func() { w.asking = nil; w.mounted(s, "data", "a") }
+	s.Reap(t.Context())
+	w.want("references after a mount within a look", w.refs("data"), "a")
+	w.want("claims", w.claims(), "data docker")
+	w.want("events", w.events, "runtime-created")
+	// A mount that takes long is young when it ends.
+	w.mount = func(context.Context) error { w.clock = w.clock.Add(2 * time.Minute); return nil }
+	w.mounted(s, "data", "a")
+	s.Reap(t.Context())
+	s.Reap(t.Context())
+	w.want("references after a long mount", w.refs("data"), "a")
+	w.clock = w.clock.Add(time.Hour)
+	s.Reap(t.Context())
+	s.Reap(t.Context())
+	w.want("references at the end", w.refs("data"))
+	if len(s.touched) > 0 {
+		t.Errorf("kept of what is gone: %v", s.touched)
+	}
+}
+
+// What an agent finds on disk may have been mounted just before it started, whatever the
+// clock said then.
+func TestReapAfterStart(t *testing.T) {
+	for _, jump := range []time.Duration{0, 24 * time.Hour, -24 * time.Hour} {
+		w, before := newWorld(t, "data")
+		must(t, before.Create(t.Context(), "docker", "data", nil))
+		w.mounted(before, "data", "a")
+		w.clock = w.clock.Add(jump)
+		_, s := newWorld(t)
+		s.Store, s.Claims, s.Volumes, s.Plugins, s.Containers, s.Mounts = w, w, w, w, w, w
+		s.Now = func() time.Time { return w.clock }
+		for range 3 {
+			s.Reap(t.Context())
+		}
+		w.want("references at first", w.refs("data"), "a")
+		w.clock = w.clock.Add(61 * time.Second)
+		s.Reap(t.Context())
+		s.Reap(t.Context())
+		w.want("references after a minute", w.refs("data"))
+	}
 }

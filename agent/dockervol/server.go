@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/volagent/volagent/volmgr/volume"
@@ -138,5 +139,5 @@ func words(err error) string {
 	if errors.As(err, &e) && e.Hint != "" {
 		text += " (hint: " + e.Hint + ")"
 	}
-	return text
+	return strings.ReplaceAll(text, "\n", "; ")
 }

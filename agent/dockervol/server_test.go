@@ -68,6 +68,12 @@ func TestServer(t *testing.T) {
 		{"VolumeDriver.Unmount", `{"Name":"data","ID":"c1"}`, 200, `{}`},
 		{"VolumeDriver.Remove", `{"Name":"data"}`, 200, `{}`},
 		{"VolumeDriver.List", "", 200, `{"Volumes":[]}`},
+		{"VolumeDriver.Create", `{"Name":"data","Opts":{"ro":true}}`, 500, ""},
+		{"VolumeDriver.Create", `{"Name":"data","More":{"a":[1]}} trailing`, 200, `{}`},
+		{"VolumeDriver.Create", `{"Name":"../data"}`, 500, ""},
+		{"VolumeDriver.Mount", `{"Name":"data","ID":"` + strings.Repeat("x", 300) + `"}`, 500,
+			`{"Err":"docker mounts volume \"data\" for an id of 300 bytes; at most 256 are allowed"}`},
+		{"VolumeDriver.List", `{"Name":"` + strings.Repeat("x", 2<<20) + `"}`, 500, `{"Err":"cannot read the request: http: request body too large"}`},
 		{"VolumeDriver.Mount", `{"Name":`, 500, `{"Err":"cannot read the request: unexpected EOF"}`},
 		{"NetworkDriver.GetCapabilities", "", 500, `{"Err":"POST /NetworkDriver.GetCapabilities is no call of the volume plugin API"}`},
 	} {

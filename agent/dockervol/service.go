@@ -7,6 +7,7 @@
 //	mount.go    references to it, and the claim that they share
 //	remove.go   the name is given up
 //	reap.go     references whose containers ended without a word
+//	touch.go    when they were last heard of
 //	server.go   HTTP on the socket
 //	peer.go     which runtime is calling
 //
@@ -110,7 +111,10 @@ type Service struct {
 	locks    locks
 	mu       sync.Mutex
 	mounting map[string]int // calls of Mount in hand, by runtime
+	turn     uint64         // of the last call of Mount
+	touched  map[string]map[string]touch
 	suspects map[string]int // of reap.go
+	told     map[string]string
 }
 
 func (s *Service) now() time.Time {

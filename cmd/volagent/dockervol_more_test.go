@@ -290,3 +290,57 @@ func TestRuntimeDeadlock(t *testing.T) {
 		t.Errorf("the warning stays: %q", warnings)
 	}
 }
+
+// A container that ends while there is no agent: nobody was told. Docker's claim goes all
+// the same. Podman counts one too many and would not ask for the next container, so its
+// claim stays until it is told to count again.
+func TestRuntimeEndsUntold(t *testing.T) {
+	bothRuntimes(t, func(t *testing.T, name string) {
+		s := newServed(t, newBox(t, name))
+		data, a := s.unique("data"), s.unique("a")
+		if out, err := s.create(data, "plugin=local"); err != nil {
+			t.Fatal(out)
+		}
+		s.run(a, data+":/data")
+		s.sh(a, "echo on > /data/f")
+		s.kill()
+		_, _ = s.box.run("kill", a)      // it may say that the volume could not be unmounted
+		s.await("its end", func() bool { // podman says first that there is no plugin
+			return strings.HasSuffix(s.box.must(t, "inspect", "--format", "{{.State.Running}}", a), "false")
+		})
+		s.start("local")
+		if name == "docker" {
+			s.reaped()
+			s.clean()
+		} else {
+			s.logs("podman itself, which has it mounted 1x for no container (podman volume unmount " + data + ")")
+		}
+		s.box.must(t, "start", a)
+		s.holds(data + " " + name + " taken " + name + " 1")
+		if got := s.sh(a, "cat /data/f"); got != "on" {
+			t.Errorf("it reads %q", got)
+		}
+		s.box.must(t, "rm", "-f", a)
+		if name == "podman" {
+			s.holds(data + " podman taken podman 1")
+			s.box.must(t, "volume", "unmount", data)
+		}
+		s.clean()
+		s.box.must(t, "volume", "rm", data)
+	})
+}
+
+// logs waits until the agent's log has words.
+func (s served) logs(words string) {
+	s.t.Helper()
+	for end := time.Now().Add(300 * time.Second); ; time.Sleep(200 * time.Millisecond) {
+		raw, err := os.ReadFile(s.log.Name())
+		s.must(err)
+		if strings.Contains(string(raw), words) {
+			return
+		}
+		if time.Now().After(end) {
+			s.t.Fatalf("the log does not say %q", words)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package main_test
 
 import (
+	"fmt"
 	"strings"
 	"syscall"
 	"testing"
@@ -44,6 +45,10 @@ func TestRuntimeShares(t *testing.T) {
 		s.holds(data + " " + name + " taken " + name + " 1")
 		if got := s.sh(b, "cat /in/f"); got != "hello" {
 			t.Errorf("after the first was stopped, the other one reads %q", got)
+		}
+		if out, code := s.host.inspect(); code != 0 || !strings.Contains(out, fmt.Sprintf("name %q of %s  volume %[1]q  referred to by ", data, name)) ||
+			!strings.Contains(out, ` (claim of "`+name+`")`) {
+			t.Errorf("inspect: exit %d\n%s", code, out)
 		}
 		s.box.must(t, "rm", "-f", a, b)
 		s.clean()

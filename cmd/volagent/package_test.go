@@ -51,6 +51,7 @@ func TestPackage(t *testing.T) {
 		{"install", (*packageGuest).testInstall},
 		{"sandbox", (*packageGuest).testSandbox},
 		{"runtime's commands", (*packageGuest).testOutside},
+		{"volumes of a runtime", (*packageGuest).testVolumes},
 		{"upgrade", (*packageGuest).testUpgrade},
 		{"a configuration that is refused", (*packageGuest).testBadConfig},
 		{"refused removal", (*packageGuest).testRefused},

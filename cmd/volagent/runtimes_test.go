@@ -69,9 +69,10 @@ func makeBox(name string, more ...string) (r *box, err error) {
 	if r.dir, err = os.MkdirTemp("", "vr"); err != nil {
 		return nil, err
 	}
+	made := r
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, r.stop())
+			err = errors.Join(err, made.stop())
 		}
 	}()
 	if err := r.writeFiles(); err != nil {

@@ -17,6 +17,8 @@ import (
 // namespace other than the host's own, as containers do. A namespace that began as a copy
 // of the host's, as those of many services, has the host's mounts as well: these do not
 // count, nor what lies below another root at one of the paths, which are the agent's own.
+// In the host's own namespace only a mount within a container's files counts, as docker cp
+// makes it for a container that does not run.
 // An error is no answer; of processes that may not be looked into (they have a capability
 // that we have not, as the service manager may) only those of containers matter.
 func (h *Host) Elsewhere(ctx context.Context, id volume.MountIdentity, paths []string) ([]string, error) {
@@ -43,6 +45,11 @@ func (h *Host) elsewhere(id volume.MountIdentity, paths []string) ([]string, err
 		}
 	}
 	var users []string
+	for _, m := range host {
+		if partOf(m, id) && containerID.MatchString(m.Mountpoint) && !slices.Contains(paths, m.Mountpoint) {
+			users = append(users, fmt.Sprintf("a container that does not run has it at %q", m.Mountpoint))
+		}
+	}
 	for _, s := range spaces {
 		if s.name == h.ownSpace() {
 			continue
@@ -64,7 +71,8 @@ func (h *Host) elsewhere(id volume.MountIdentity, paths []string) ([]string, err
 	return users, nil
 }
 
-// containerID is in the paths of the control groups that runtimes make.
+// containerID is in the paths of the control groups that runtimes make, and of the files of
+// their containers.
 var containerID = regexp.MustCompile(`[0-9a-f]{64}`)
 
 // contained reports whether a process is, or may be, in a container.

@@ -61,6 +61,15 @@ func TestElsewhere(t *testing.T) {
 		t.Errorf("another file system: %q", got)
 	}
 	stop()
+	root := mkdir(t, dir, "overlay2/"+strings.Repeat("0123456789abcdef", 4)+"/merged/data")
+	bindAt(t, at, root) // as docker cp
+	if got := asked(); len(got) != 1 || !strings.Contains(got[0], root) {
+		t.Errorf("in the files of a container: %q", got)
+	}
+	if users, err := newHost(t).Elsewhere(t.Context(), id, []string{at, root}); err != nil || len(users) > 0 {
+		t.Errorf("at a path of our own: %q, %v", users, err)
+	}
+	check(t, unix.Unmount(root, 0))
 	other := id
 	other.Boot = "an earlier one"
 	if users, err := newHost(t).Elsewhere(t.Context(), other, nil); err != nil || len(users) > 0 {

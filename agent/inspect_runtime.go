@@ -1,0 +1,43 @@
+package agent
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/volagent/volagent/statedb"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// inspectedRuntime is a volume as a container runtime knows it.
+type inspectedRuntime struct {
+	volume.RuntimeVolume
+	// Deregistered: the name stands for nothing any more, which is no finding.
+	Deregistered bool `json:"deregistered,omitempty"`
+}
+
+// runtimes lists what container runtimes know.
+func (in *inspection) runtimes(snap statedb.Snapshot) {
+	for _, v := range snap.Runtimes {
+		known := slices.ContainsFunc(snap.Volumes, func(r volume.Record) bool { return r.Volume.ID == v.VolumeID })
+		in.Runtimes = append(in.Runtimes, inspectedRuntime{v, !known})
+	}
+	slices.SortFunc(in.Runtimes, func(a, b inspectedRuntime) int { return cmp.Compare(a.Key(), b.Key()) })
+}
+
+// text is the volume in a line.
+func (v inspectedRuntime) text() string {
+	refs := make([]string, 0, len(v.Refs))
+	for _, r := range v.Refs {
+		refs = append(refs, fmt.Sprintf("%s (claim of %q)", r.ID, r.Alloc))
+	}
+	words := "nobody refers to it"
+	if len(refs) > 0 {
+		words = "referred to by " + strings.Join(refs, ", ")
+	}
+	if v.Deregistered {
+		words += "; the volume was deregistered"
+	}
+	return fmt.Sprintf("name %q of %s  volume %q  %s", v.Name, v.Runtime, v.VolumeID, words)
+}

@@ -1,0 +1,66 @@
+package main_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/volagent/volagent/agent/api"
+)
+
+// TestRestoreRuntime: names that docker has come back with the containers that refer to
+// them, where the claim that these share does; one that was started since the backup keeps
+// it, too. On another host there is nobody to refer to them.
+func TestRestoreRuntime(t *testing.T) {
+	t.Parallel()
+	s := newServed(t, &box{name: "docker"}) // no daemon is asked for anything
+	call := func(method, name, id string, opts map[string]string) map[string]any {
+		t.Helper()
+		code, answer := s.call("VolumeDriver."+method, map[string]any{"Name": name, "ID": id, "Opts": opts})
+		if code != 200 {
+			t.Fatalf("%s %s: %v", method, name, answer)
+		}
+		return answer
+	}
+	call("Create", "data", "", map[string]string{"plugin": "local", "ro": "true"})
+	call("Create", "mine", "", map[string]string{"plugin": "local"})
+	path := fmt.Sprint(call("Mount", "data", "c1", nil)["Mountpoint"])
+	file := s.backup()
+	call("Mount", "data", "c2", nil)
+	mounts := s.mounts()
+	s.lose()
+	s.start("local")
+	s.holds()
+	if _, out := s.restored(0, file); out["docker data"] != api.OutcomeRestored || out["docker mine"] != api.OutcomeRestored {
+		t.Fatalf("got %v", out)
+	}
+	s.holds("data docker taken docker 2")
+	if got := s.mounts(); got != mounts {
+		t.Errorf("the mounts are\n%s\nand were\n%s", got, mounts)
+	}
+	if _, out := s.restored(0, file); out["docker data"] != api.OutcomePresent {
+		t.Errorf("the second time: %v", out)
+	}
+	call("Unmount", "data", "c1", nil) // c2 has it still, of which no list tells
+	s.holds("data docker taken docker 1")
+	if got := fmt.Sprint(call("Mount", "data", "c3", nil)["Mountpoint"]); got != path {
+		t.Errorf("mounted at %s, and was at %s", got, path)
+	}
+	if code, answer := s.call("VolumeDriver.Create", map[string]any{"Name": "data"}); code == 200 || !strings.Contains(fmt.Sprint(answer), "another ro") {
+		t.Errorf("its options did not come back: %d %v", code, answer)
+	}
+	for _, id := range []string{"c2", "c3", "since-the-backup"} {
+		call("Unmount", "data", id, nil)
+	}
+	s.clean()
+
+	o := newHost(t)
+	o.flags, o.more = []string{"--node-id"}, []string{"--node-id", "other"}
+	o.start("local")
+	if _, out := o.restored(0, file); out["docker data"] != api.OutcomeRestored {
+		t.Fatalf("got %v", out)
+	}
+	if out, code := o.inspect(); code != 0 || !strings.Contains(out, `name "data" of docker  volume "data"  nobody refers to it`) {
+		t.Errorf("inspect: exit %d\n%s", code, out)
+	}
+}
