@@ -93,14 +93,15 @@ func examine(ctx context.Context, client *apiclient.Client) (*api.Doctor, error)
 	return client.Doctor(ctx)
 }
 
-// examinedAlone shows what can be found without an agent. The error stays that there is
-// none.
+// examinedAlone shows what can be found without an agent. That there is none is the first
+// finding, and decides about the exit code.
 func examinedAlone(ctx context.Context, o doctorOptions, err error, out *output) error {
 	if code := codeOf(err); code == api.CodeUnreachable || errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		found := o.local(ctx, err)
 		if perr := out.print(found, findingIDs(found), func(w *bytes.Buffer) error { return doctorScreen(w, out, found) }); perr != nil {
 			return perr
 		}
+		return &api.Error{Code: wire(err).Code, Message: counted(found) + "; what is recorded and what is mounted was not looked at"}
 	}
 	return failed(err, "ask the agent what does not fit")
 }
@@ -194,12 +195,10 @@ func doctorScreen(w *bytes.Buffer, out *output, d *api.Doctor) error {
 	if hidden > 0 {
 		fmt.Fprintf(w, "%s more like these: volctl doctor -o wide\n\n", count(hidden, "finding"))
 	}
-	w.WriteString(counted(d))
 	if d.Volumes+d.Claims+d.Plugins > 0 {
-		w.WriteString("; " + checked)
+		w.WriteString(checked + "\n")
 	}
-	w.WriteString("\n")
-	return nil
+	return nil // how many there are is the error
 }
 
 func findingScreen(w *bytes.Buffer, out *output, f api.DoctorFinding) {
