@@ -192,8 +192,7 @@ func (a *agent) wire(seams Seams) error {
 	a.server = apiserver.New(apiserver.Options{
 		Claims: claims, Volumes: a.volumes, Snapshots: a.volumes, Drainer: a.newDrain(claims, host), State: stateFiles{a},
 		Records: living{a.db, a.owners}, Queue: a.queue, Plugins: plugins, Tests: tested{a.tests}, Owners: a.owners, Events: apiEvents{a.events}, Metrics: a.metrics,
-		Doctor: examiner{a.newDoctor(host, steps)},
-		Node:   a.describe, MayWrite: mayWrite(gid), Log: a.log.Named("api"),
+		Doctor: examiner{a.newDoctor(host, steps)}, Node: a.describe, MayWrite: mayWrite(gid), Log: a.log.Named("api"),
 	})
 	passed := inherit(a.log)
 	defer passed.close(a.log)

@@ -32,6 +32,7 @@ func (a *agent) newDoctor(host *mount.Host, steps *volmgr.Manager) *doctor.Docto
 		Database: db.look, Debts: a.doctorDebts, Tests: a.doctorTests, Plugins: a.doctorPlugins,
 		System: func(ctx context.Context, helper bool) doctor.System { return a.doctorSystem(ctx, host, helper) },
 		Fstab:  func() ([]fstab.Entry, error) { return fstab.Read(fstab.System(os.Getenv)) },
+		Unmet:  a.doctorUnmet,
 	})
 }
 
@@ -152,6 +153,18 @@ func (a *agent) doctorTests() (all []doctor.Test) {
 	for id, left := range a.scratches() {
 		paths := append([]string{left.Staging}, left.Targets...)
 		all = append(all, doctor.Test{Plugin: id, Running: a.tests.Testing(id), Name: plugintest.Name(left), Begun: left.Begun, Paths: append(paths, left.Dirs...)})
+	}
+	return all
+}
+
+// doctorUnmet is what the configuration asks for and is not so; the host's status has it
+// in the same words.
+func (a *agent) doctorUnmet() (all []doctor.Unmet) {
+	for _, p := range a.files.problems() {
+		all = append(all, doctor.Unmet{Kind: doctor.VolumeFile, Subject: p.Subject, Why: p.Message, Do: p.Command})
+	}
+	for _, p := range a.unscraped() {
+		all = append(all, doctor.Unmet{Kind: doctor.MetricsAddress, Subject: p.Subject, Why: p.Message, Do: p.Command})
 	}
 	return all
 }

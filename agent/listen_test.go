@@ -24,7 +24,7 @@ func passed(t *testing.T, path string) (systemd *net.UnixListener, s *sockets) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close() //nolint:errcheck // the listener has its own
+	defer f.Close() // the listener has its own
 	l, err := net.FileListener(f)
 	if err != nil {
 		t.Fatal(err)

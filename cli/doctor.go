@@ -15,16 +15,14 @@ import (
 
 type doctorOptions struct {
 	fix bool
-	ask asker
+	yes bool
+	ask asker // nil where nobody can be asked, or need be
 	// local examines what can be examined without the agent.
 	local func(ctx context.Context, err error) *api.Doctor
 }
 
 func newDoctor(a *app) *cobra.Command {
-	var (
-		o   doctorOptions
-		yes bool
-	)
+	var o doctorOptions
 	cmd := &cobra.Command{
 		Use: "doctor", Short: "Find what does not fit, what comes of it, and what helps",
 		Long: `Hold what the agent has on record against the mount table, the plugins, the devices, and what
@@ -41,12 +39,9 @@ reason, and at fstab and mount units, and exits 7.`,
 		Example: "  volctl doctor\n  volctl doctor --fix -y\n  volctl doctor -o json",
 		Args:    exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			o.ask, o.local = a.asker(yes), a.examineAlone
-			if yes && !o.fix {
+			o.ask, o.local = a.asker(o.yes), a.examineAlone
+			if o.yes && !o.fix {
 				return usage("volctl doctor --fix -y", "-y goes with --fix only")
-			}
-			if o.fix && !yes && o.ask == nil {
-				return usage("volctl doctor --fix -y", "it changes something, and nobody can be asked without a terminal")
 			}
 			return a.do(cmd, func(ctx context.Context, client *apiclient.Client, out *output) error {
 				return runDoctor(ctx, o, client, out)
@@ -56,7 +51,7 @@ reason, and at fstab and mount units, and exits 7.`,
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.BoolVar(&o.fix, "fix", false, "do what can be done without harm, after showing it")
-	f.BoolVarP(&yes, "yes", "y", false, "with --fix: do not ask")
+	f.BoolVarP(&o.yes, "yes", "y", false, "with --fix: do not ask")
 	return cmd
 }
 
@@ -98,14 +93,15 @@ func examine(ctx context.Context, client *apiclient.Client) (*api.Doctor, error)
 	return client.Doctor(ctx)
 }
 
-// examinedAlone shows what can be found without an agent. The error stays that there is
-// none.
+// examinedAlone shows what can be found without an agent. That there is none is the first
+// finding, and decides about the exit code.
 func examinedAlone(ctx context.Context, o doctorOptions, err error, out *output) error {
 	if code := codeOf(err); code == api.CodeUnreachable || errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		found := o.local(ctx, err)
 		if perr := out.print(found, findingIDs(found), func(w *bytes.Buffer) error { return doctorScreen(w, out, found) }); perr != nil {
 			return perr
 		}
+		return &api.Error{Code: wire(err).Code, Message: counted(found) + "; what is recorded and what is mounted was not looked at"}
 	}
 	return failed(err, "ask the agent what does not fit")
 }
@@ -115,7 +111,10 @@ const fixAtOnce = 1000
 
 // treat has findings fixed, if that is agreed to.
 func treat(ctx context.Context, o doctorOptions, ids []string, client *apiclient.Client, out *output) (all []api.DoctorFixed, err error) {
-	if o.ask != nil {
+	if !o.yes {
+		if o.ask == nil {
+			return nil, usage("volctl doctor --fix -y", "it changes something, and nobody can be asked without a terminal")
+		}
 		if yes, err := o.ask(ctx, "Do what the Fix lines say, "+count(len(ids), "finding")+"?"); err != nil || !yes {
 			return nil, orNotConfirmed(err)
 		}
@@ -196,12 +195,10 @@ func doctorScreen(w *bytes.Buffer, out *output, d *api.Doctor) error {
 	if hidden > 0 {
 		fmt.Fprintf(w, "%s more like these: volctl doctor -o wide\n\n", count(hidden, "finding"))
 	}
-	w.WriteString(counted(d))
 	if d.Volumes+d.Claims+d.Plugins > 0 {
-		w.WriteString("; " + checked)
+		w.WriteString(checked + "\n")
 	}
-	w.WriteString("\n")
-	return nil
+	return nil // how many there are is the error
 }
 
 func findingScreen(w *bytes.Buffer, out *output, f api.DoctorFinding) {

@@ -53,7 +53,7 @@ func systemctl(ctx context.Context, args ...string) error {
 	cmd := exec.CommandContext(ctx, "systemctl", args...)
 	cmd.WaitDelay = time.Second
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("systemctl %s: %w: %s", args[0], err, strings.TrimSpace(string(out)))
+		return fmt.Errorf("systemctl %s: %w: %s", args[0], err, said(out))
 	}
 	return nil
 }
@@ -69,9 +69,14 @@ func remember(ctx context.Context, source, dir, options string) error {
 	cmd := exec.CommandContext(ctx, mountProgram, "-i", "-f", "--bind", "-o", options, "--", source, dir)
 	cmd.WaitDelay = time.Second
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("cannot run mount(8): %w: %s", err, strings.TrimSpace(string(out)))
+		return fmt.Errorf("cannot run mount(8): %w: %s", err, said(out))
 	}
 	return nil
+}
+
+// said are the lines that a program printed, in one.
+func said(out []byte) string {
+	return strings.ReplaceAll(strings.TrimSpace(string(out)), "\n", "; ")
 }
 
 // remembered reports whether libmount's table has umount(8) call umount.csi for a

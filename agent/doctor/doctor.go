@@ -86,6 +86,7 @@ type Options struct {
 	// latter is needed.
 	System func(ctx context.Context, helper bool) System
 	Fstab  func() ([]fstab.Entry, error)
+	Unmet  func() []Unmet
 	Halt   string // why the agent sends no call at all; empty when it may
 	Now    func() time.Time
 }
@@ -144,7 +145,7 @@ func (d *Doctor) look(ctx context.Context) Picture {
 	// What is recorded is read before what the host shows, and once more for what that
 	// does not explain: claims come and go meanwhile.
 	records := d.o.Records.Volumes()
-	p.Debts, p.Tests = d.o.Debts(), d.o.Tests()
+	p.Debts, p.Tests, p.Unmet = d.o.Debts(), d.o.Tests(), d.o.Unmet()
 	p.Volumes = d.volumes(ctx, records)
 	known := p.explained()
 	p.Mounts, p.MountsErr = d.o.Host.Mounts()

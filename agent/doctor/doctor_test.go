@@ -100,7 +100,7 @@ func (w *ward) doctor() *Doctor {
 		Root: csi, Records: w, Queue: w, Host: w, Notes: w, Guards: w, Owners: w, Halt: w.halt, Now: func() time.Time { return now },
 		Database: func() Database { return p.Database }, Debts: func() []Debt { return nil }, Tests: func() []Test { return nil },
 		Plugins: func(context.Context) []Plugin { return p.Plugins }, System: func(context.Context, bool) System { return p.System },
-		Fstab: func() ([]fstab.Entry, error) { return nil, nil },
+		Fstab: func() ([]fstab.Entry, error) { return nil, nil }, Unmet: func() []Unmet { return p.Unmet },
 	})
 }
 

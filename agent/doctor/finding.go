@@ -32,6 +32,9 @@ const (
 	NotLooked  = "not-looked"
 	HostHalted = "agent-halted"
 
+	VolumeFile     = "volume-file"
+	MetricsAddress = "metrics-address"
+
 	MountUnexplained = "mount-unexplained"
 	MountInside      = "mount-inside"
 	MountMissing     = "mount-missing"
@@ -79,7 +82,7 @@ const (
 
 // Kinds are all that a Doctor may find.
 var Kinds = slices.Concat([]string{
-	DBCommit, DBCheck, DBLost, DBDamaged, DBOld, DBLog, DiskFull, NotLooked, HostHalted,
+	DBCommit, DBCheck, DBLost, DBDamaged, DBOld, DBLog, DiskFull, NotLooked, HostHalted, VolumeFile, MetricsAddress,
 	MountUnexplained, MountInside, MountMissing, MountDead, MountHung, MountOther, MountUnreadable, StagedUnclaimed, LeftoverEmpty, LeftoverData,
 	NoteStray, NoteMissing, NoteBad,
 	VolumeStuck, VolumeDegraded, VolumeWaits, VolumeOwes, VolumeUnseen, VolumeDebt, ExpansionRefused, OwnerUnknown, TestLeft,
@@ -136,7 +139,7 @@ func (f *Finding) fix(words string, m mend) *Finding {
 
 // rules are all there are. Each looks at the whole picture.
 var rules = []func(p Picture, f *findings){
-	database, disk, looked, halted, system,
+	database, disk, looked, halted, system, unmet,
 	mounts, unexplained, leftovers, notes,
 	volumes, owners, debts, tests,
 	plugins, capabilities, deadlock, missing,

@@ -17,6 +17,7 @@ type Picture struct {
 
 	Database     Database
 	Volumes      []Volume
+	Unmet        []Unmet
 	Debts        []Debt
 	Tests        []Test
 	Mounts       []Mounted // the whole table
@@ -168,6 +169,14 @@ type System struct {
 	Unit, State string
 	// Helper says what is wrong with the mount helper, empty if nothing.
 	Helper string
+}
+
+// Unmet is what the configuration asks for and the agent could not do.
+type Unmet struct {
+	Kind    string // VolumeFile or MetricsAddress
+	Subject string // a file, or "agent"
+	Why     string
+	Do      string
 }
 
 // claims counts them.

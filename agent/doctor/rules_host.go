@@ -99,3 +99,17 @@ func entries(p Picture, f *findings) {
 		}
 	}
 }
+
+// unmet is about what the configuration asks for and is not so.
+func unmet(p Picture, f *findings) {
+	for _, u := range p.Unmet {
+		g := f.add(u.Kind, Problem, u.Subject, u.Subject)
+		g.Do = u.Do
+		switch u.Kind {
+		case VolumeFile:
+			g.what("%s, %s", u.Subject, u.Why).then("what it says of the volume is not in force")
+		default:
+			g.what("%s", u.Why).then("nobody who reads the metrics there sees this host")
+		}
+	}
+}

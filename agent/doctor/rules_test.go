@@ -269,6 +269,12 @@ func TestRules(t *testing.T) {
 			p.Volumes[0].Record.Volume.ID = "data[3]"
 			p.Entries = []fstab.Entry{{Volume: "data", Dir: "/a", Options: []string{"per_alloc=3"}}}
 		}, nil, "", false},
+		"volume file": {func(p *Picture) {
+			p.Unmet = []Unmet{{Kind: VolumeFile, Subject: "/v/a.yaml", Why: "line 2: no such field", Do: "mend it"}}
+		}, []string{"volume-file:/v/a.yaml"}, "/v/a.yaml, line 2: no such field", false},
+		"metrics address": {func(p *Picture) {
+			p.Unmet = []Unmet{{Kind: MetricsAddress, Subject: "agent", Why: "cannot serve the metrics", Do: "ss -ltnp"}}
+		}, []string{"metrics-address:agent"}, "ss -ltnp", false},
 		"fstab unread": {func(p *Picture) { p.EntriesErr = errors.New("EIO") }, []string{"fstab-unread:fstab"}, "EIO", false},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -477,6 +477,8 @@ func (p *packageGuest) gone() {
 
 // testPurge: what is remembered goes, file by file; data of volumes does not.
 func (p *packageGuest) testPurge() {
+	// Without an agent that could stop them the plugins end too.
+	p.run("sh", "-c", "systemctl stop volagent.service $(cd /usr/lib/systemd/system && ls | grep '^volagent.*[.]socket$')")
 	p.run("dpkg", "-r", "volagent")
 	p.run("mkdir", "-p", "/srv/guarded", "/var/lib/volagent/csi/strange")
 	p.run("chattr", "+i", "/srv/guarded")

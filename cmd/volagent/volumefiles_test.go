@@ -88,6 +88,9 @@ func TestVolumeFiles(t *testing.T) {
 			}
 		}
 	}
+	if f := h.doctor().finding("volume-file:" + bad); !strings.Contains(f.What, `line 4: unknown field "sice"`) || f.Do != "mend it, then: systemctl reload volagent" {
+		t.Errorf("the doctor finds %+v", f)
+	}
 	raw, err := os.ReadFile(h.log.Name())
 	h.must(err)
 	if !strings.Contains(string(raw), `at=`+bad+`:4`) {
