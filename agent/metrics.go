@@ -37,7 +37,7 @@ func (a *agent) newScraped() *metrics.Server {
 	}
 	log := a.log.Named("metrics")
 	return metrics.NewServer(metrics.ServerOptions{
-		Address: a.c.MetricsAddress, Write: a.metrics.Write,
+		Address: a.c.MetricsAddress, Listen: a.listenTCP, Write: a.metrics.Write,
 		Listening: func(at net.Addr) {
 			log.Info("metrics are there for everybody who reaches the address", "address", at.String())
 		},
