@@ -69,7 +69,7 @@ func unheard(err error, address string) (why, command string) {
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return " (no interface of this host has it now)", "ip address"
 	case errors.Is(err, syscall.EAFNOSUPPORT), errors.Is(err, syscall.EPERM):
-		return " (the service may not use the network: RestrictAddressFamilies=AF_INET AF_INET6, IPAddressAllow=)", "systemctl edit volagent"
+		return " (the service may not use the network, and systemd did not open it)", "systemctl status volagent dbus"
 	case errors.Is(err, syscall.EACCES):
 		return " (the service may use ports from 1024 on)", "volagent check-config"
 	default:

@@ -354,7 +354,11 @@ esac
 // testUpgrade: the agent is another one, and nothing else.
 func (p *packageGuest) testUpgrade() {
 	was := p.agentPID()
-	p.run("dpkg", "-i", "/root/2.deb")
+	p.run("dpkg", "--unpack", "/root/2.deb") // and then the power went
+	if pid := p.agentPID(); pid != was {
+		p.t.Errorf("half of an upgrade made process %s of %s", pid, was)
+	}
+	p.run("dpkg", "--configure", "-a")
 	if v, pid := p.run("volctl", "status", "-o", "go-template={{.version}}"), p.agentPID(); v != "2.0.0" || pid == was {
 		p.t.Errorf("version %q runs as process %s, which was %s", v, pid, was)
 	}
@@ -366,12 +370,25 @@ func (p *packageGuest) testUpgrade() {
 	p.untouched("an upgrade")
 	// And one by an administrator who does not want it to run.
 	p.run("systemctl", "disable", "--now", "--quiet", "volagent.service")
-	p.run("dpkg", "-i", "/root/2.deb")
+	p.run("dpkg", "-i", "/root/1.deb")
 	if r := p.try("systemctl", "is-enabled", "volagent.service"); strings.TrimSpace(r.out) != "disabled" || p.agentPID() != "0" {
 		p.t.Errorf("an agent that was disabled is %s, process %s", r.out, p.agentPID())
 	}
 	p.run("systemctl", "enable", "--now", "--quiet", "volagent.service")
-	p.untouched("an upgrade with no agent")
+	if v := p.run("volctl", "status", "-o", "go-template={{.version}}"); v != "1.0.0" {
+		p.t.Errorf("after a downgrade version %q runs", v)
+	}
+	p.untouched("a downgrade with no agent")
+	// rpm runs the new package's script before those of the one that goes.
+	was = p.agentPID()
+	for _, script := range []string{"postinst 2", "prerm 1", "postrm 1"} {
+		name, count, _ := strings.Cut(script, " ")
+		p.run("sh", "/var/lib/dpkg/info/volagent."+name, count)
+	}
+	if pid := p.agentPID(); pid == was || pid == "0" {
+		p.t.Errorf("after rpm's upgrade the agent is process %s, which was %s", pid, was)
+	}
+	p.untouched("rpm's upgrade")
 }
 
 // testBadConfig: an agent that runs is not taken away for one that will not.
@@ -381,6 +398,10 @@ func (p *packageGuest) testBadConfig() {
 	r := p.try("dpkg", "-i", "/root/2.deb")
 	if r.code != 0 || !strings.Contains(r.err, `unknown key "no_such_key"`) || !strings.Contains(r.err, "systemctl restart volagent") || p.agentPID() != was {
 		p.t.Errorf("exit %d, process %s, which was %s\n%s%s", r.code, p.agentPID(), was, r.out, r.err)
+	}
+	// It hides no volume from a removal either.
+	if r := p.try("dpkg", "-r", "volagent"); r.code == 0 || !strings.Contains(r.err, `volume "line" is claimed by "srv-line.mount"`) {
+		p.t.Errorf("removal: exit %d\n%s%s", r.code, r.out, r.err)
 	}
 	p.write("etc/volagent/volagent.yaml", good+"\n")
 	p.untouched("a configuration that is refused")
