@@ -65,18 +65,18 @@ func (g *guest) have(path, from string) {
 }
 
 // bootable is a guest with a journal on disk, and with the package, which is installed
-// where no systemd runs.
-func bootable(t testing.TB) *guest {
+// where no systemd runs, by a script.
+func bootable(t testing.TB, script string) *guest {
 	t.Helper()
 	g := newTree(t)
 	keepJournal(t, g.tree)
 	packages, plugin := installable(t)
 	g.have("usr/bin/csitest", plugin)
 	g.have("root/1.deb", packages["deb"])
-	cmd := exec.Command("chroot", g.tree, "dpkg", "-i", "/root/1.deb")
+	cmd := exec.Command("chroot", g.tree, "sh", "-exc", script)
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
 	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("the package cannot be installed: %v\n%s", err, out)
+		t.Fatalf("it cannot be installed: %v\n%s", err, out)
 	}
 	g.put("etc/tmpfiles.d/nodes.conf", "c /dev/fuse 0600 root root - 10:229\n")
 	return g
@@ -178,7 +178,9 @@ ExecStart=/bin/sh -c 'trap "sleep 0.5; echo bye >>%[1]s; exit 0" TERM; while :; 
 // without an owner are mounted again after the next boot, and others are past.
 func TestHostGoesDown(t *testing.T) {
 	t.Parallel()
-	g := bootable(t)
+	g := bootable(t, `mkdir -p /root/src/bin && cd /root/src && dpkg-deb -x /root/1.deb x && mv x/usr/bin/* bin/
+		cp -r x/usr/lib/systemd/system packaging && cp x/usr/lib/sysusers.d/volagent.conf packaging/sysusers.conf && cp x/etc/volagent/volagent.yaml packaging/
+		make() { :; }; sudo() { "$@"; }; `+readme(t, "make build\n"))
 	g.command("cmd", true)
 	g.command("slow", false)
 	_, env := g.csi("unit", true)
@@ -210,11 +212,41 @@ func TestHostGoesDown(t *testing.T) {
 		{"all is well", func(g *guest) { g.testDown(volumes) }},
 		{"a volume hangs and another is busy", (*guest).testDownStuck},
 		{"the agent is killed in the midst of it", func(g *guest) { g.testDownKilled(volumes) }},
+		{"it is taken off by hand", func(g *guest) { g.testByHand(volumes) }},
 	} {
 		if !t.Run(part.name, func(t *testing.T) { g.inPart(t, part.run) }) {
 			return
 		}
 	}
+}
+
+// readme is the block of commands in the README that begins with some.
+func readme(t testing.TB, begin string) string {
+	t.Helper()
+	raw, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, found := strings.Cut(string(raw), "```\n"+begin)
+	block, _, ended := strings.Cut(rest, "```\n")
+	if !found || !ended {
+		t.Fatalf("the README has no block that begins with %q", begin)
+	}
+	return begin + block
+}
+
+// testByHand: what the README installs by hand it takes off again.
+func (g *guest) testByHand(volumes map[string]string) {
+	g.boot()
+	for id := range volumes {
+		g.comes(id, "log")
+	}
+	g.run("volctl", "node", "drain", "--deadline", "60s")
+	g.run("sh", "-exc", `sudo() { "$@"; }; `+readme(g.t, "sudo volagent inspect --in-use\n"))
+	if left := g.run("sh", "-c", "pidof volagent volctl; find /usr /etc /run -xdev -name '*volagent*' ! -path '/etc/volagent*' ! -path /run/volagent; systemctl list-units --all --plain --no-legend 'volagent*.service' 'volagent*.socket'; true"); left != "" {
+		g.t.Errorf("there is left:\n%s", left)
+	}
+	g.down()
 }
 
 // inPart runs a part of a test that boots the guest again.
