@@ -22,7 +22,7 @@ func (p *packageGuest) testUses() {
 	// Who holds it open is named, of whatever user.
 	p.run("systemd-run", "--quiet", "--unit=opener", "sh", "-c", `exec 3<"$0"; exec sleep 7777`, path)
 	p.await("the holder", func() bool {
-		return p.try("sh", "-c", "ls -l /proc/$(systemctl show -p MainPID --value opener)/fd | grep /loop").code == 0
+		return p.try("sh", "-c", "ls -l /proc/$(systemctl show -p MainPID --value opener)/fd | grep /raw").code == 0
 	})
 	if r := p.try("volctl", "volume", "detach", "raw", "u", "--timeout", "3s"); r.code == 0 || !strings.Contains(r.out+r.err+p.run("volctl", "volume", "status", "raw"), "sleep") {
 		p.t.Errorf("detach of a device that is open: exit %d\n%s%s\n%s", r.code, r.out, r.err, p.run("volctl", "volume", "status", "raw"))
