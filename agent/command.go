@@ -78,7 +78,7 @@ func newCommand(stderr io.Writer, seams Seams) *cobra.Command {
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
 		return volume.Errorf(volume.ErrInvalid, "%v", err).WithHint("volagent --help")
 	})
-	cmd.AddCommand(newCheckConfig(), newInspect(), newLocalDriver(stderr), newLaunch())
+	cmd.AddCommand(newCheckConfig(), newInspect(), newLocalDriver(stderr), newLaunch(), newLend())
 	return cmd
 }
 
@@ -148,4 +148,5 @@ func newLaunch() *cobra.Command {
 const (
 	localDriverCommand = "local-driver"
 	launchCommand      = "launch"
+	lendCommand        = "lend"
 )

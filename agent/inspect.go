@@ -317,6 +317,7 @@ func alive(p volume.PluginProcess, boot string) bool {
 func (in *inspection) json(w io.Writer) error {
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false) // paths are as they are
 	return enc.Encode(in)
 }
 

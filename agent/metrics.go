@@ -37,7 +37,7 @@ func (a *agent) newScraped() *metrics.Server {
 	}
 	log := a.log.Named("metrics")
 	return metrics.NewServer(metrics.ServerOptions{
-		Address: a.c.MetricsAddress, Write: a.metrics.Write,
+		Address: a.c.MetricsAddress, Listen: a.listenTCP, Write: a.metrics.Write,
 		Listening: func(at net.Addr) {
 			log.Info("metrics are there for everybody who reaches the address", "address", at.String())
 		},
@@ -69,7 +69,7 @@ func unheard(err error, address string) (why, command string) {
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return " (no interface of this host has it now)", "ip address"
 	case errors.Is(err, syscall.EAFNOSUPPORT), errors.Is(err, syscall.EPERM):
-		return " (the service may not use the network: RestrictAddressFamilies=AF_INET AF_INET6, IPAddressAllow=)", "systemctl edit volagent"
+		return " (the service may not use the network, and systemd did not open it)", "systemctl status volagent dbus"
 	case errors.Is(err, syscall.EACCES):
 		return " (the service may use ports from 1024 on)", "volagent check-config"
 	default:

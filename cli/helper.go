@@ -130,7 +130,7 @@ func (h *helper) read() ([]string, error) {
 		return nil, usage(h.usage(), "%v", err)
 	case len(args) != len(wanted):
 		return nil, usage(h.usage(), "it needs %s", strings.Join(wanted, " and "))
-	case h.kind != "" && h.kind != "csi":
+	case h.name == mountCSI && h.kind != "" && h.kind != "csi": // umount(8) says what the plugin mounted: fuse.sshfs
 		return nil, usage("the type is csi alone", "there is no type %q", h.kind)
 	default:
 		return args, nil

@@ -256,7 +256,7 @@ func TestUmountHelper(t *testing.T) {
 	f := world()
 	r, s, dir := umountRun(t, f)
 	r.program = "umount.csi"
-	expect(t, r.volctl(dir, "-n", "-r", "-v", "-t", "csi"), 0, "umount.csi: unmounted "+dir+" and released volume \"data\"\n", "")
+	expect(t, r.volctl(dir, "-n", "-r", "-v", "-t", "fuse.csitest"), 0, "umount.csi: unmounted "+dir+" and released volume \"data\"\n", "")
 	s.expectCalls(t, "umount2 "+dir+" 8")
 	expect(t, r.volctl(dir, "-lf"), 0, "", "") // the sham lets it pass
 	s.expectCalls(t, "umount2 "+dir+" 11")

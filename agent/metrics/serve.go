@@ -30,7 +30,9 @@ const (
 type ServerOptions struct {
 	// Address is host:port; port 0 takes one that is free.
 	Address string
-	Write   func(io.Writer) error
+	// Listen opens the address.
+	Listen func(ctx context.Context, address string) (net.Listener, error)
+	Write  func(io.Writer) error
 	// Listening is told the address each time that it is served, and Failed why it
 	// is not, once for as long as the reason is the same.
 	Listening func(net.Addr)
@@ -89,7 +91,7 @@ func (s *Server) failed(err error) {
 
 // serve listens, and answers until ctx ends (nil) or the listener fails.
 func (s *Server) serve(ctx context.Context) error {
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", s.o.Address)
+	l, err := s.o.Listen(ctx, s.o.Address)
 	if err != nil {
 		return err
 	}

@@ -29,7 +29,7 @@ func serve(t *testing.T, address string, write func(io.Writer) error) *serving {
 	t.Helper()
 	s := &serving{at: make(chan string, 1000), failed: make(chan error, 1000)}
 	s.Server = NewServer(ServerOptions{
-		Address: address, Write: write, Log: hclog.NewNullLogger(),
+		Address: address, Listen: listenTCP, Write: write, Log: hclog.NewNullLogger(),
 		Listening: func(at net.Addr) { s.at <- at.String() }, Failed: func(err error) { s.failed <- err },
 	})
 	s.again = 10 * time.Millisecond
@@ -39,6 +39,10 @@ func serve(t *testing.T, address string, write func(io.Writer) error) *serving {
 	s.end = func() { cancel(); <-done }
 	t.Cleanup(s.end)
 	return s
+}
+
+func listenTCP(ctx context.Context, address string) (net.Listener, error) {
+	return new(net.ListenConfig).Listen(ctx, "tcp", address)
 }
 
 func text(s string) func(io.Writer) error {

@@ -20,7 +20,8 @@ import (
 // when it ends.
 const second = time.Second
 
-// Outside runs a command of a container runtime, as container.Via. Under systemd
+// Outside runs a command that shall not be restricted as the agent is: one of a
+// container runtime, as container.Via. Under systemd
 // that is a service of its own, beside the plugins': what podman starts are the
 // command's children, which would inherit every restriction of the agent's
 // service. Only where systemd surely runs nothing is it the agent's child.
@@ -32,7 +33,7 @@ func (s *Supervisor) Outside(ctx context.Context, cmd *exec.Cmd) error {
 	if !errors.Is(err, errNoService) {
 		return err
 	}
-	s.log.Warn("a container runtime's command runs in the agent's own service: what it starts is restricted as that is", "command", cmd.Path, "error", err)
+	s.log.Warn("a command runs in the agent's own service: what it starts is restricted as that is", "command", cmd.Path, "error", err)
 	return cmd.Run()
 }
 
@@ -59,7 +60,7 @@ func (s *Supervisor) runService(ctx context.Context, cmd *exec.Cmd) error {
 	}
 	defer heard.close(0)
 	result, err := bus.StartTransient(starting, systemd.Transient{
-		Name: name, Description: "A command of a container runtime, run by volagent", Slice: pluginSlice,
+		Name: name, Description: "A command, run by volagent", Slice: pluginSlice,
 		Argv: s.opts.ServiceArgv, Stdin: mem, Output: heard.out, Errors: heard.errs,
 		OOMScore: oomScore(), NoFile: hardLimit(unix.RLIMIT_NOFILE), Core: hardLimit(unix.RLIMIT_CORE),
 		Command: true,

@@ -25,8 +25,8 @@ down /srv/down csi _netdev,nofail,timeout=3s 0 0
 // line of the journal, and holds no boot up.
 func TestBootMounts(t *testing.T) {
 	t.Parallel()
-	g := bootable(t)
-	g.command("cmd", false)
+	g := bootable(t, "dpkg -i /root/1.deb")
+	g.command("cmd", true)
 	// A plugin that takes its time, and one that is not there yet.
 	_, env := g.csi("slow", false)
 	g.put("etc/volagent/plugins.d/slow.yaml", fmt.Sprintf("id: slow\nexec:\n  command: [sh, -c, 'sleep 4; exec /usr/bin/csitest']\n  env:\n    CSITEST_CONFIG: '%s'\n", env))

@@ -3,6 +3,7 @@ package main_test
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -33,49 +34,50 @@ func (g *guest) enable(unit, target string) {
 	g.must(os.Symlink("/etc/systemd/system/"+unit, filepath.Join(dir, unit)))
 }
 
-var guestPrograms struct {
-	sync.Once
-	dir string
+var made struct {
+	sync.Mutex
+	packages map[string]string // by format
+	plugin   string
 }
 
-// forGuests is a directory with the programs of this tree as guests can run them.
-func forGuests(t testing.TB) string {
+// installable is the package that guests get, made once, and csitest as they can run it.
+func installable(t testing.TB) (packages map[string]string, plugin string) {
 	t.Helper()
-	p := &guestPrograms
-	p.Do(func() {
-		dir := filepath.Join(binDir, "for-guests")
-		built(t, filepath.Join(dir, "volagent"), "build", "-buildvcs=false", ".")
-		built(t, filepath.Join(dir, "volctl"), "build", "-buildvcs=false", "../volctl")
-		built(t, filepath.Join(dir, "csitest"), "test", "-c", "../../volmgr/csitest")
-		p.dir = dir
-	})
-	if p.dir == "" {
-		t.Fatal("the programs for guests could not be built")
+	m := &made
+	m.Lock()
+	defer m.Unlock()
+	if m.packages == nil {
+		m.packages = packaged(t, filepath.Join(binDir, "dist"), "../..", "1.0.0", 0o022)
 	}
-	return p.dir
+	if m.plugin == "" {
+		built(t, filepath.Join(binDir, "dist", "csitest"), "test", "-c", "../../volmgr/csitest")
+		m.plugin = filepath.Join(binDir, "dist", "csitest")
+	}
+	return m.packages, m.plugin
 }
 
-// bootable is a guest with the agent installed and enabled, and a journal on disk.
-func bootable(t testing.TB) *guest {
+// have copies a program or a package to a guest that is down.
+func (g *guest) have(path, from string) {
+	g.t.Helper()
+	raw, err := os.ReadFile(from)
+	g.must(err)
+	g.must(os.WriteFile(filepath.Join(g.tree, path), raw, 0o755))
+}
+
+// bootable is a guest with a journal on disk, and with the package, which is installed
+// where no systemd runs, by a script.
+func bootable(t testing.TB, script string) *guest {
 	t.Helper()
 	g := newTree(t)
 	keepJournal(t, g.tree)
-	programs := forGuests(t)
-	for _, name := range []string{"volagent", "volctl", "csitest"} {
-		raw, err := os.ReadFile(filepath.Join(programs, name))
-		g.must(err)
-		g.must(os.WriteFile(filepath.Join(g.tree, "usr/bin", name), raw, 0o755))
+	packages, plugin := installable(t)
+	g.have("usr/bin/csitest", plugin)
+	g.have("root/1.deb", packages["deb"])
+	cmd := exec.Command("chroot", g.tree, "sh", "-exc", script)
+	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("it cannot be installed: %v\n%s", err, out)
 	}
-	for _, name := range []string{"mount.csi", "umount.csi"} {
-		g.must(os.Symlink("/usr/bin/volctl", filepath.Join(g.tree, "usr/sbin", name)))
-	}
-	for _, unit := range []string{"volagent.service", "volagent.socket"} {
-		raw, err := os.ReadFile("../../packaging/" + unit)
-		g.must(err)
-		g.put("etc/systemd/system/"+unit, string(raw))
-	}
-	g.enable("volagent.service", "multi-user.target")
-	g.enable("volagent.socket", "sockets.target")
 	g.put("etc/tmpfiles.d/nodes.conf", "c /dev/fuse 0600 root root - 10:229\n")
 	return g
 }
@@ -176,7 +178,10 @@ ExecStart=/bin/sh -c 'trap "sleep 0.5; echo bye >>%[1]s; exit 0" TERM; while :; 
 // without an owner are mounted again after the next boot, and others are past.
 func TestHostGoesDown(t *testing.T) {
 	t.Parallel()
-	g := bootable(t)
+	g := bootable(t, `mkdir -p /root/src/bin && cd /root/src && dpkg-deb -x /root/1.deb x && mv x/usr/bin/* bin/
+		cp -r x/usr/lib/systemd/system packaging && cp x/usr/lib/sysusers.d/volagent.conf packaging/sysusers.conf && cp x/etc/volagent/volagent.yaml packaging/
+		# Where no systemd runs, what is to be enabled is, and is not started.
+		export SYSTEMD_OFFLINE=1; make() { :; }; sudo() { "$@" || [ "$1 $2" = "systemctl enable" ]; }; `+readme(t, "make build\n"))
 	g.command("cmd", true)
 	g.command("slow", false)
 	_, env := g.csi("unit", true)
@@ -208,11 +213,41 @@ func TestHostGoesDown(t *testing.T) {
 		{"all is well", func(g *guest) { g.testDown(volumes) }},
 		{"a volume hangs and another is busy", (*guest).testDownStuck},
 		{"the agent is killed in the midst of it", func(g *guest) { g.testDownKilled(volumes) }},
+		{"it is taken off by hand", func(g *guest) { g.testByHand(volumes) }},
 	} {
 		if !t.Run(part.name, func(t *testing.T) { g.inPart(t, part.run) }) {
 			return
 		}
 	}
+}
+
+// readme is the block of commands in the README that begins with some.
+func readme(t testing.TB, begin string) string {
+	t.Helper()
+	raw, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, found := strings.Cut(string(raw), "```\n"+begin)
+	block, _, ended := strings.Cut(rest, "```\n")
+	if !found || !ended {
+		t.Fatalf("the README has no block that begins with %q", begin)
+	}
+	return begin + block
+}
+
+// testByHand: what the README installs by hand it takes off again.
+func (g *guest) testByHand(volumes map[string]string) {
+	g.boot()
+	for id := range volumes {
+		g.comes(id, "log")
+	}
+	g.run("volctl", "node", "drain", "--deadline", "60s")
+	g.run("sh", "-exc", `sudo() { "$@"; }; `+readme(g.t, "sudo volagent inspect --in-use\n"))
+	if left := g.run("sh", "-c", "pidof volagent volctl; find /usr /etc /run -xdev -name '*volagent*' ! -path '/etc/volagent*' ! -path /run/volagent; systemctl list-units --all --plain --no-legend 'volagent*.service' 'volagent*.socket'; true"); left != "" {
+		g.t.Errorf("there is left:\n%s", left)
+	}
+	g.down()
 }
 
 // inPart runs a part of a test that boots the guest again.

@@ -53,7 +53,7 @@ func TestPackageGuards(t *testing.T) {
       "id": "guards",
       "guards": [
         "/srv/a b",
-        "/srv/c"
+        "/srv/c & \"d\" \\e"
       ],
       "claims": [
         "/srv/d"
@@ -70,7 +70,7 @@ func TestPackageGuards(t *testing.T) {
 	cmd := exec.Command("sh", "-c", `eval "$(grep '^guards()' ../../packaging/scripts/preremove)"; guards`)
 	cmd.Stdin = strings.NewReader(printed)
 	out, err := cmd.CombinedOutput()
-	if want := "guard /srv/a b\nguard /srv/c\nguard /srv/e\n"; err != nil || string(out) != want {
+	if want := "guard /srv/a b\nguard /srv/c & \"d\" \\e\nguard /srv/e\n"; err != nil || string(out) != want {
 		t.Errorf("%q, %v; want %q", out, err, want)
 	}
 }

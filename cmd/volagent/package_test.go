@@ -21,21 +21,17 @@ import (
 // remove, and purge. One guest serves all its parts, in their order.
 func TestPackage(t *testing.T) {
 	t.Parallel()
-	first, next := packaged(t, "../..", "1.0.0", 0o022), packaged(t, "../..", "2.0.0", 0o022, "deb")
+	first, plugin := installable(t)
+	next := packaged(t, t.TempDir(), "../..", "2.0.0", 0o022, "deb")
 	t.Run("reproducible", func(t *testing.T) { testReproducible(t, first) })
 	t.Run("files", func(t *testing.T) { testPackageFiles(t, first) })
-	g := newGuest(t, func(tree string) {
-		built(t, filepath.Join(tree, "usr/bin/csitest"), "test", "-c", "../../volmgr/csitest")
-		for path, from := range map[string]string{"root/1.deb": first["deb"], "root/2.deb": next["deb"]} {
-			raw, err := os.ReadFile(from)
-			if err == nil {
-				err = os.WriteFile(filepath.Join(tree, path), raw, 0o644)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-	})
+	g := newTree(t)
+	g.have("usr/bin/csitest", plugin)
+	g.have("root/1.deb", first["deb"])
+	g.have("root/2.deb", next["deb"])
+	if state := g.boot(); state != "running" {
+		t.Fatalf("the guest is %s", state)
+	}
 	nodes := map[string]int{"fuse": int(unix.Mkdev(10, 229)), "loop-control": int(unix.Mkdev(10, 237))}
 	for name, dev := range nodes {
 		g.must(unix.Mknod(filepath.Join(g.root, "dev", name), unix.S_IFCHR|0o600, dev))
@@ -50,6 +46,8 @@ func TestPackage(t *testing.T) {
 	}{
 		{"install", (*packageGuest).testInstall},
 		{"sandbox", (*packageGuest).testSandbox},
+		{"uses", (*packageGuest).testUses},
+		{"metrics over TCP", (*packageGuest).testScraped},
 		{"runtime's commands", (*packageGuest).testOutside},
 		{"volumes of a runtime", (*packageGuest).testVolumes},
 		{"upgrade", (*packageGuest).testUpgrade},
@@ -65,10 +63,10 @@ func TestPackage(t *testing.T) {
 	}
 }
 
-// packaged builds packages of a version and returns their paths by format.
-func packaged(t testing.TB, source, version string, umask int, formats ...string) map[string]string {
+// packaged builds packages of a version into a directory and returns their paths by
+// format.
+func packaged(t testing.TB, dir, source, version string, umask int, formats ...string) map[string]string {
 	t.Helper()
-	dir := t.TempDir()
 	cmd := exec.Command("sh", append([]string{"-c", fmt.Sprintf(`umask %04o; exec "$0" "$@"`, umask), source + "/scripts/package", dir, version}, formats...)...)
 	cmd.Env = append(os.Environ(), "SOURCE_DATE_EPOCH=1700000000", fmt.Sprintf("TZ=UTC+%d", umask%12))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -101,7 +99,7 @@ func testReproducible(t *testing.T, first map[string]string) {
 			t.Fatalf("%v: %s", err, out)
 		}
 	}
-	again := packaged(t, copied, "1.0.0", 0o077)
+	again := packaged(t, t.TempDir(), copied, "1.0.0", 0o077)
 	for _, format := range []string{"deb", "rpm"} {
 		if a, b := sum(t, first[format]), sum(t, again[format]); a != b || filepath.Base(first[format]) != filepath.Base(again[format]) {
 			t.Errorf("the two builds of the %s differ: %s is %s, %s is %s", format, first[format], a, again[format], b)
@@ -125,6 +123,7 @@ var packageFiles = map[string]string{
 	"/usr/sbin/mount.csi -> ../bin/volctl":                             "l",
 	"/usr/sbin/umount.csi -> ../bin/volctl":                            "l",
 	"/usr/lib/systemd/system/volagent.service":                         "-rw-r--r--",
+	"/usr/lib/systemd/system/volagent.socket":                          "-rw-r--r--",
 	"/usr/lib/sysusers.d/volagent.conf":                                "-rw-r--r--",
 	"/usr/lib/tmpfiles.d/volagent.conf":                                "-rw-r--r--",
 	"/etc/volagent/volagent.yaml":                                      "-rw-r--r--",
@@ -134,10 +133,13 @@ var packageFiles = map[string]string{
 	"/usr/share/man/man8/volagent.8.gz":                                "-rw-r--r--",
 	"/usr/share/man/man8/volctl-volume-claim.8.gz":                     "-rw-r--r--",
 	"/usr/share/man/man8/mount.csi.8.gz":                               "-rw-r--r--",
+	"/usr/share/man/man8/umount.csi.8.gz":                              "-rw-r--r--",
 	"/usr/share/bash-completion/completions/volctl":                    "-rw-r--r--",
 	"/usr/share/fish/vendor_completions.d/volctl.fish":                 "-rw-r--r--",
 	"/usr/share/doc/volagent/third-party-licenses.gz":                  "-rw-r--r--",
 	"/usr/share/doc/volagent/examples/plugins.d/hostpath.yaml.example": "-rw-r--r--",
+	"/usr/share/doc/volagent/examples/grafana/volagent.json":           "-rw-r--r--",
+	"/usr/share/doc/volagent/examples/prometheus/volagent.rules.yaml":  "-rw-r--r--",
 }
 
 // testPackageFiles: both packages have the same files and the same scripts, all of
@@ -215,7 +217,7 @@ func (p *packageGuest) agentPID() string {
 // volumeMounts are the mounts of volumes, as process 1 sees them.
 func (p *packageGuest) volumeMounts() string {
 	p.t.Helper()
-	return p.run("grep", "/var/lib/volagent/csi/", "/proc/1/mountinfo")
+	return p.run("grep", "-E", "/var/lib/volagent/csi/| /srv/line ", "/proc/1/mountinfo")
 }
 
 // untouched asserts that no plugin, no mount and no writer was touched.
@@ -285,8 +287,11 @@ func (p *packageGuest) testSandbox() {
 		p.writers = append(p.writers, p.writes(args[0], path))
 	}
 	p.writers = append(p.writers, p.claim("fuse", "fusevol"))
+	p.register("fuse", "line")
+	p.run("sh", "-c", "echo 'line /srv/line csi _netdev 0 0' >>/etc/fstab && systemctl daemon-reload && systemctl start srv-line.mount")
+	p.writers = append(p.writers, p.writes("line", "/srv/line"))
 	p.mounts = p.volumeMounts()
-	for _, want := range []string{"per-alloc/a/dir ", "per-alloc/a/image ", "per-alloc/a/fusevol ", " ext4 /dev/loop", " fuse"} {
+	for _, want := range []string{"per-alloc/a/dir ", "per-alloc/a/image ", "per-alloc/a/fusevol ", " /srv/line ", " ext4 /dev/loop", " fuse"} {
 		if !strings.Contains(p.mounts, want) {
 			p.t.Errorf("process 1 sees no %q in\n%s", want, p.mounts)
 		}
@@ -350,7 +355,11 @@ esac
 // testUpgrade: the agent is another one, and nothing else.
 func (p *packageGuest) testUpgrade() {
 	was := p.agentPID()
-	p.run("dpkg", "-i", "/root/2.deb")
+	p.run("dpkg", "--unpack", "/root/2.deb") // and then the power went
+	if pid := p.agentPID(); pid != was {
+		p.t.Errorf("half of an upgrade made process %s of %s", pid, was)
+	}
+	p.run("dpkg", "--configure", "-a")
 	if v, pid := p.run("volctl", "status", "-o", "go-template={{.version}}"), p.agentPID(); v != "2.0.0" || pid == was {
 		p.t.Errorf("version %q runs as process %s, which was %s", v, pid, was)
 	}
@@ -362,12 +371,25 @@ func (p *packageGuest) testUpgrade() {
 	p.untouched("an upgrade")
 	// And one by an administrator who does not want it to run.
 	p.run("systemctl", "disable", "--now", "--quiet", "volagent.service")
-	p.run("dpkg", "-i", "/root/2.deb")
+	p.run("dpkg", "-i", "/root/1.deb")
 	if r := p.try("systemctl", "is-enabled", "volagent.service"); strings.TrimSpace(r.out) != "disabled" || p.agentPID() != "0" {
 		p.t.Errorf("an agent that was disabled is %s, process %s", r.out, p.agentPID())
 	}
 	p.run("systemctl", "enable", "--now", "--quiet", "volagent.service")
-	p.untouched("an upgrade with no agent")
+	if v := p.run("volctl", "status", "-o", "go-template={{.version}}"); v != "1.0.0" {
+		p.t.Errorf("after a downgrade version %q runs", v)
+	}
+	p.untouched("a downgrade with no agent")
+	// rpm runs the new package's script before those of the one that goes.
+	was = p.agentPID()
+	for _, script := range []string{"postinst 2", "prerm 1", "postrm 1"} {
+		name, count, _ := strings.Cut(script, " ")
+		p.run("sh", "/var/lib/dpkg/info/volagent."+name, count)
+	}
+	if pid := p.agentPID(); pid == was || pid == "0" {
+		p.t.Errorf("after rpm's upgrade the agent is process %s, which was %s", pid, was)
+	}
+	p.untouched("rpm's upgrade")
 }
 
 // testBadConfig: an agent that runs is not taken away for one that will not.
@@ -377,6 +399,10 @@ func (p *packageGuest) testBadConfig() {
 	r := p.try("dpkg", "-i", "/root/2.deb")
 	if r.code != 0 || !strings.Contains(r.err, `unknown key "no_such_key"`) || !strings.Contains(r.err, "systemctl restart volagent") || p.agentPID() != was {
 		p.t.Errorf("exit %d, process %s, which was %s\n%s%s", r.code, p.agentPID(), was, r.out, r.err)
+	}
+	// It hides no volume from a removal either.
+	if r := p.try("dpkg", "-r", "volagent"); r.code == 0 || !strings.Contains(r.err, `volume "line" is claimed by "srv-line.mount"`) {
+		p.t.Errorf("removal: exit %d\n%s%s", r.code, r.out, r.err)
 	}
 	p.write("etc/volagent/volagent.yaml", good+"\n")
 	p.untouched("a configuration that is refused")
@@ -389,7 +415,7 @@ func (p *packageGuest) testRefused() {
 	refused := func(args ...string) {
 		p.t.Helper()
 		r := p.try(args...)
-		for _, words := range []string{`volume "dir" is claimed by "a"`, "volctl volume detach dir a", "volctl volume detach fusevol a", "volctl node drain", "VOLAGENT_FORCE_REMOVE=1"} {
+		for _, words := range []string{`volume "dir" is claimed by "a"`, "volctl volume detach dir a", "volctl volume detach fusevol a", `volume "line" is claimed by "srv-line.mount"`, "volctl node drain", "VOLAGENT_FORCE_REMOVE=1"} {
 			if r.code == 0 || !strings.Contains(r.err, words) {
 				p.t.Errorf("%v: exit %d, and does not say %q:\n%s%s", args, r.code, words, r.out, r.err)
 			}
@@ -446,6 +472,12 @@ func (p *packageGuest) testRemove() {
 	for _, v := range []string{"dir", "image", "fusevol"} {
 		p.run("volctl", "volume", "detach", v, "a")
 	}
+	// A line of /etc/fstab is in use as long as it is mounted.
+	if r := p.try("dpkg", "-r", "volagent"); r.code == 0 || !strings.Contains(r.err, `volume "line" is claimed by "srv-line.mount"`) || strings.Contains(r.err, "fusevol") {
+		p.t.Errorf("removal under a mount of /etc/fstab: exit %d\n%s%s", r.code, r.out, r.err)
+	}
+	p.run("systemctl", "stop", "srv-line.mount")
+	p.run("volctl", "wait", "--volume", "line", "--for", "free", "--timeout", "60s")
 	p.run("dpkg", "-r", "volagent")
 	p.gone()
 	if r := p.try("systemctl", "is-enabled", "volagent.service"); r.code == 0 {
@@ -456,7 +488,7 @@ func (p *packageGuest) testRemove() {
 	for id := range p.plugins { // not stopped for good
 		p.ready(id)
 	}
-	if v := p.run("volctl", "volume", "list", "-q"); v != "dir\nfusevol\nimage" {
+	if v := p.run("volctl", "volume", "list", "-q"); v != "dir\nfusevol\nimage\nline" {
 		p.t.Errorf("the next agent knows of %q", v)
 	}
 }
@@ -480,9 +512,10 @@ func (p *packageGuest) testPurge() {
 	// Without an agent that could stop them the plugins end too.
 	p.run("sh", "-c", "systemctl stop volagent.service $(cd /usr/lib/systemd/system && ls | grep '^volagent.*[.]socket$')")
 	p.run("dpkg", "-r", "volagent")
-	p.run("mkdir", "-p", "/srv/guarded", "/var/lib/volagent/csi/strange")
-	p.run("chattr", "+i", "/srv/guarded")
-	p.run("sh", "-c", "echo guard /srv/guarded >>/var/lib/volagent/removed")
+	p.run("mkdir", "-p", "/var/lib/volagent/csi/strange")
+	if r := p.try("touch", "/srv/line/x"); r.code == 0 {
+		p.t.Error("where a volume was mounted can be written to")
+	}
 	p.run("mount", "-t", "tmpfs", "none", "/var/lib/volagent/csi/strange")
 	r := p.try("dpkg", "-P", "volagent")
 	if r.code == 0 || !strings.Contains(r.err, "/var/lib/volagent/csi/strange") {
@@ -504,7 +537,7 @@ func (p *packageGuest) testPurge() {
 	if left := p.run("sh", "-c", "cd /var/lib/volagent && find . -maxdepth 3"); left != ".\n./plugins\n./plugins/local\n./plugins/local/state" {
 		p.t.Errorf("there is left:\n%s", left)
 	}
-	p.run("touch", "/srv/guarded/x")
+	p.run("touch", "/srv/line/x")
 	if r := p.try("ls", "-A", "/etc/volagent", "/run/volagent"); strings.TrimSpace(r.out) != "/etc/volagent:\nplugins.d" {
 		p.t.Errorf("there is left: %s", r.out)
 	}
