@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -35,6 +36,9 @@ func files(t *testing.T, dir string) (names []string, size int64) {
 	}
 	for _, e := range entries {
 		info, err := e.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // the writer has just removed it
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
