@@ -152,14 +152,21 @@ func (h *helper) mount(ctx context.Context, volume, dir string) error {
 		return err
 	}
 	m.forget = h.noTable
+	var hint string
+	if !m.network {
+		hint = h.bootHint(m.dir)
+	}
+	if hint != "" && h.env.Host.Booting(ctx) {
+		return failed(&api.Error{Code: api.CodeUnreachable, Message: "the host is booting", Hint: hint}, "mount volume %q at %s", volume, m.dir)
+	}
 	client := h.client()
 	defer client.Close()
 	done, err := m.mount(ctx, client, h.silent())
 	switch {
 	case err == nil && h.verbose:
 		h.say(m.said(done))
-	case codeOf(err) == api.CodeUnreachable && !m.network:
-		return before(err, h.bootHint(m.dir))
+	case codeOf(err) == api.CodeUnreachable:
+		return before(err, hint)
 	case codeOf(err) == api.CodePermission && os.Geteuid() != 0:
 		return before(err, `a line with "user" in /etc/fstab is mounted as whoever asks for it`)
 	}
@@ -175,7 +182,8 @@ func before(err error, hint string) error {
 
 // bootHint says how a line of fstab(5), or a unit, is to be repaired that is mounted
 // before the agent can run. It is empty where a person mounts by hand what is in
-// neither.
+// neither. While the host boots such a mount is refused even if an agent answers:
+// with nofail it would come before the agent at one boot, and after it at another.
 func (h *helper) bootHint(dir string) string {
 	const why = ": without _netdev it is mounted before the agent can run, and stops the boot"
 	text, _ := os.ReadFile(cmp.Or(h.env.Getenv("LIBMOUNT_FSTAB"), "/etc/fstab")) // there need not be one

@@ -93,6 +93,12 @@ func TestMountHelperWithoutAgent(t *testing.T) {
 	fstab("data " + dir + " csi rw,_netdev 0 0")
 	expect(t, r.volctl("data", dir, "-o", "rw"), 2, "", "there is no such socket; systemctl start volagent\n")
 
+	booting := "mount.csi: cannot mount volume \"data\" at " + dir + ": the host is booting; add _netdev,nofail to its line"
+	s.boots = true // as a mount of that line is part of
+	expect(t, r.volctl("data", dir, "-o", "rw"), 2, "", "there is no such socket; systemctl start volagent\n")
+	fstab("data " + dir + " csi rw,nofail 0 0")
+	expect(t, r.volctl("data", dir, "-o", "rw,nofail"), 2, "", booting)
+
 	begun := time.Now()
 	expect(t, r.volctl("data", dir, "-o", "rw,_netdev,timeout=1s"), 2, "", cannot+", for 1s; systemctl start volagent\n")
 	if took := time.Since(begun); took < 700*time.Millisecond {
@@ -107,6 +113,9 @@ func TestMountHelperWithoutAgent(t *testing.T) {
 	}()
 	expect(t, r.volctl("data", dir, "-o", "rw,_netdev"), 0, "", "")
 	<-came
+	expect(t, r.volctl("data", dir, "-o", "rw,nofail"), 2, "", booting) // though there is one
+	s.boots, s.table = false, ""
+	expect(t, r.volctl("data", dir, "-o", "rw,nofail"), 0, "", "")
 }
 
 // An agent that accepts and does not answer holds a mount up no longer than the timeout.

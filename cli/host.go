@@ -27,6 +27,8 @@ type Host struct {
 	Root string
 	// Systemctl runs systemctl(1).
 	Systemctl func(ctx context.Context, args ...string) error
+	// Booting reports whether systemd says that the host is not up yet.
+	Booting func(ctx context.Context) bool
 }
 
 // under is where a file of the host's is.
@@ -36,15 +38,16 @@ func (h Host) under(path string) string { return filepath.Join(h.Root, path) }
 // are only not remembered.
 const utab = "/run/mount/utab"
 
-// rememberWithin bounds mount(8), which looks at the mount that it enters.
-const rememberWithin = 5 * time.Second
+// programWithin bounds the programs that a mount runs: mount(8), which looks at the
+// mount that it enters, and systemctl(1).
+const programWithin = 5 * time.Second
 
 func thisHost() Host {
 	return Host{
 		Mounts:   func() ([]byte, error) { return os.ReadFile("/proc/self/mountinfo") },
 		Unmount:  unix.Unmount,
 		Table:    func() ([]byte, error) { return os.ReadFile(utab) },
-		Remember: remember, Root: "/", Systemctl: systemctl,
+		Remember: remember, Root: "/", Systemctl: systemctl, Booting: booting,
 	}
 }
 
@@ -58,13 +61,28 @@ func systemctl(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// mountProgram is mount(8), which gives its helpers no PATH to find it by.
-const mountProgram = "/bin/mount"
+// mount(8) gives its helpers no PATH to find a program by.
+const (
+	mountProgram     = "/bin/mount"
+	systemctlProgram = "/bin/systemctl"
+)
+
+// booting asks systemd. As long as a mount of the boot's own is waited for, the boot is
+// not over, see is-system-running in systemctl(1). A host without systemd has no answer.
+func booting(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, programWithin)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, systemctlProgram, "is-system-running")
+	cmd.WaitDelay = time.Second
+	out, _ := cmd.Output() // what is not "running" is an exit code
+	state := strings.TrimSpace(string(out))
+	return state == "initializing" || state == "starting"
+}
 
 // remember has mount(8) enter a mount that is made: with -f it does all but the
 // mounting, and with -i it calls no helper.
 func remember(ctx context.Context, source, dir, options string) error {
-	ctx, cancel := context.WithTimeout(ctx, rememberWithin)
+	ctx, cancel := context.WithTimeout(ctx, programWithin)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, mountProgram, "-i", "-f", "--bind", "-o", options, "--", source, dir)
 	cmd.WaitDelay = time.Second

@@ -26,6 +26,7 @@ type sham struct {
 	err      error // of every unmount
 	calls    []string
 	unmounts func() // instead of taking the last line off the table
+	boots    bool
 }
 
 func (s *sham) host() Host {
@@ -53,6 +54,7 @@ func (s *sham) host() Host {
 			s.calls = append(s.calls, fmt.Sprintf("remember %s %s %s", source, dir, options))
 			return errors.New("of no matter")
 		},
+		Booting: func(context.Context) bool { return s.boots },
 	}
 }
 
