@@ -223,26 +223,11 @@ func containerNotShared(t *testing.T, h contained) {
 	h.says(api.PluginReady)
 }
 
-// newDaemon is a docker of the test's own.
-func newDaemon(t *testing.T) *box {
-	t.Helper()
-	b, err := makeBox("docker")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := b.stop(); err != nil {
-			t.Error(err)
-		}
-	})
-	return b
-}
-
 // TestDockerDown: a daemon that is not there is said to be so. It takes its
 // containers with it, and when it is back so is the plugin.
 func TestDockerDown(t *testing.T) {
 	t.Parallel()
-	b := newDaemon(t)
+	b := ownBox(t, &box{name: "docker"})
 	h := newContained(t, b)
 	h.writeContainer(h.recorder(nil))
 	h.start("rec")
@@ -261,7 +246,7 @@ func TestDockerDown(t *testing.T) {
 // plugin that runs. Even so the plugin can be stopped.
 func TestDockerHangs(t *testing.T) {
 	t.Parallel()
-	b := newDaemon(t)
+	b := ownBox(t, &box{name: "docker"})
 	h := newContained(t, b)
 	h.writeContainer(h.recorder(nil))
 	h.start("rec")

@@ -133,15 +133,7 @@ func TestRuntimeDaemonKilled(t *testing.T) {
 	for _, live := range []bool{true, false} {
 		t.Run(fmt.Sprintf("live-restore=%t", live), func(t *testing.T) {
 			t.Parallel()
-			b, err := makeBox("docker", fmt.Sprintf("--live-restore=%t", live))
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() {
-				if err := b.stop(); err != nil {
-					t.Error(err)
-				}
-			})
+			b := ownBox(t, &box{name: "docker", plain: true, more: []string{fmt.Sprintf("--live-restore=%t", live)}})
 			s := newServed(t, b)
 			if out, err := s.create("data", "plugin=local"); err != nil {
 				t.Fatal(out)
@@ -304,10 +296,12 @@ func TestRuntimeEndsUntold(t *testing.T) {
 		s.run(a, data+":/data")
 		s.sh(a, "echo on > /data/f")
 		s.kill()
+		id := s.box.must(t, "inspect", "--format", "{{.Id}}", a)
 		_, _ = s.box.run("kill", a)      // it may say that the volume could not be unmounted
 		s.await("its end", func() bool { // podman says first that there is no plugin
 			return strings.HasSuffix(s.box.must(t, "inspect", "--format", "{{.State.Running}}", a), "false")
 		})
+		s.await("podman's clean-up to give up", func() bool { return name == "docker" || len(processesNaming(t, id)) == 0 })
 		s.start("local")
 		if name == "docker" {
 			s.reaped()
@@ -328,6 +322,27 @@ func TestRuntimeEndsUntold(t *testing.T) {
 		s.clean()
 		s.box.must(t, "volume", "rm", data)
 	})
+}
+
+// processesNaming are those that have a word in their arguments.
+func processesNaming(t testing.TB, word string) (pids []int) {
+	t.Helper()
+	names, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		raw, _ := os.ReadFile(name) // it may be over
+		if !strings.Contains(string(raw), word) {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(name)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		pids = append(pids, pid)
+	}
+	return pids
 }
 
 // logs waits until the agent's log has words.

@@ -31,6 +31,7 @@ type box struct {
 	name   string // podman or docker
 	dir    string
 	env    []string
+	plain  bool     // nobody runs a plugin in it
 	more   []string // arguments of the daemon, beside those that keep it to itself
 	daemon *exec.Cmd
 }
@@ -46,7 +47,7 @@ func newBox(t testing.TB, name string) *box {
 	boxesMu.Lock()
 	defer boxesMu.Unlock()
 	if boxes[name] == nil {
-		r, err := makeBox(name)
+		r, err := makeBox(&box{name: name})
 		if err != nil {
 			t.Fatalf("cannot have %s run: %v", name, err)
 		}
@@ -63,22 +64,34 @@ func stopBoxes() (err error) {
 	return errors.Join(err, hidePlugins())
 }
 
-// makeBox starts a runtime, with more arguments for its daemon, and makes the images.
-func makeBox(name string, more ...string) (r *box, err error) {
-	r = &box{name: name, more: more}
+// ownBox makes a box for one test.
+func ownBox(t testing.TB, r *box) *box {
+	t.Helper()
+	if _, err := makeBox(r); err != nil {
+		t.Fatalf("cannot have %s run: %v", r.name, err)
+	}
+	t.Cleanup(func() {
+		if err := r.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
+// makeBox starts a runtime, and makes the images.
+func makeBox(r *box) (_ *box, err error) {
 	if r.dir, err = os.MkdirTemp("", "vr"); err != nil {
 		return nil, err
 	}
-	made := r
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, made.stop())
+			err = errors.Join(err, r.stop())
 		}
 	}()
 	if err := r.writeFiles(); err != nil {
 		return nil, err
 	}
-	if name == "docker" {
+	if r.name == "docker" {
 		if err := r.startDaemon(); err != nil {
 			return nil, err
 		}
@@ -87,7 +100,7 @@ func makeBox(name string, more ...string) (r *box, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(more) > 0 { // one test's own: nobody runs a plugin in it
+	if r.plain {
 		return r, r.image(shellImage, busybox, "busybox", `["/bin/busybox", "sh", "-c"]`)
 	}
 	self, err := staticSelf()
@@ -297,16 +310,19 @@ func (r *box) stop() error {
 	if r.daemon != nil || r.name == "podman" {
 		err = r.removeAll()
 	}
-	err = errors.Join(err, r.stopDaemon())
-	raw, readErr := os.ReadFile("/proc/self/mountinfo")
-	err = errors.Join(err, readErr)
+	return errors.Join(err, r.stopDaemon(), r.unmountAll(), os.RemoveAll(r.dir))
+}
+
+// unmountAll takes away what is mounted below the box's directory.
+func (r *box) unmountAll() error {
+	raw, err := os.ReadFile("/proc/self/mountinfo")
 	lines := strings.Split(string(raw), "\n")
 	for i := len(lines) - 1; i >= 0; i-- {
 		if f := strings.Fields(lines[i]); len(f) > 4 && strings.HasPrefix(f[4], r.dir+"/") {
 			err = errors.Join(err, syscall.Unmount(f[4], syscall.MNT_DETACH))
 		}
 	}
-	return errors.Join(err, os.RemoveAll(r.dir))
+	return err
 }
 
 // stopDaemon ends dockerd, if it runs.
