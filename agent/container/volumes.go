@@ -15,8 +15,14 @@ import (
 )
 
 // ended are the states in which a container uses no volume, and is not about to: one that
-// was just created may be.
-var ended = []string{"exited", "stopped", "dead", "removing"}
+// was just created may be. Podman counts what such a one has mounted, and a container is
+// created again to podman when the host has been down under it.
+func (r Runtime) ended(state string) bool {
+	if state == "created" {
+		return r.name == "podman"
+	}
+	return slices.Contains([]string{"exited", "stopped", "dead", "removing"}, state)
+}
 
 // Using returns the names of the containers that use a volume of the runtime's, or may
 // be about to. An error is no answer; nor is the word of a daemon, or a storage, in which
@@ -78,7 +84,7 @@ func (r Runtime) containers(ctx context.Context, volume string) (names []string,
 		return nil, fmt.Errorf("cannot make sense of what %s says of %d containers: %d answers, %w", r.name, len(ids), len(all), err)
 	}
 	for _, c := range all {
-		if !slices.Contains(ended, c.State.Status) {
+		if !r.ended(c.State.Status) {
 			names = append(names, strings.TrimPrefix(c.Name, "/"))
 		}
 	}

@@ -38,13 +38,16 @@ esac`)
 		}
 	}
 	p := program(t, "podman", `case "$*" in
-"ps --all --quiet --no-trunc --filter volume="*" --sync") ;;
+"ps --all --quiet --no-trunc --filter volume=up --sync") echo a; echo b;;
+"ps --all --quiet --no-trunc --filter volume="*" --sync") echo b;;
+"container inspect a b") echo '[{"Name":"web","State":{"Status":"running"}},{"Name":"new","State":{"Status":"created"}}]';;
+"container inspect b") echo '[{"Name":"new","State":{"Status":"created"}}]';;
 "volume inspect free") echo '[{"Driver":"csi","MountCount":0}]';;
 "volume inspect held") echo '[{"Driver":"csi","MountCount":2}]';;
 "volume inspect reset") echo "Error: no such volume reset" >&2; exit 125;;
 *) echo "Error: $*" >&2; exit 125;;
 esac`)
-	for name, want := range map[string]int{"free": 0, "reset": 0, "held": 1} {
+	for name, want := range map[string]int{"free": 0, "reset": 0, "held": 1, "up": 1} {
 		if got, err := p.Using(t.Context(), name); err != nil || len(got) != want {
 			t.Errorf("%s is used by %q, %v", name, got, err)
 		}

@@ -144,6 +144,7 @@ default_ulimits = ["nofile=1024:1024", "nproc=4096:4096"]
 runtime = "runc"
 cgroup_manager = "cgroupfs"
 events_logger = "none"
+lock_type = "file"
 tmp_dir = "%[1]s/tmp"
 `
 	const storage = `[storage]

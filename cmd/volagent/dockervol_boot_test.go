@@ -1,0 +1,106 @@
+package main_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"syscall"
+	"testing"
+)
+
+// The power goes while two containers share a volume, and a third has one alone. At the
+// next boot those come back that the runtime starts again, with what they had written; of
+// a volume that none of them has no claim stays. Docker has live-restore, which must not
+// take containers of the boot before for running ones. Both runtimes share the boots, as
+// it takes the agent a while to be sure that nobody is left.
+func TestRuntimeReboot(t *testing.T) {
+	boot := fakeBoots(t)
+	var hosts []served
+	for _, name := range []string{"docker", "podman"} {
+		s := newServed(t, ownBox(t, &box{name: name, plain: true, more: []string{"--live-restore"}}))
+		hosts = append(hosts, s)
+		for _, v := range []string{"data", "own"} {
+			if out, err := s.create(v, "plugin=local"); err != nil {
+				t.Fatal(out)
+			}
+		}
+		s.box.must(t, slices.Insert(s.runArgs("again", "data:/data"), 1, "--restart=always")...)
+		s.run("ro", "data:/data:ro")
+		s.run("alone", "own:/own")
+		s.sh("again", "echo on > /data/f")
+		s.sh("alone", "echo off > /own/f")
+		s.holds(s.both()...)
+	}
+	for _, s := range hosts {
+		s.powerCut("again", "ro", "alone")
+	}
+	boot(t)
+	for _, s := range hosts {
+		s.start("local")
+		if s.box.name == "docker" {
+			s.must(s.box.startDaemon())
+		} else { // as podman-restart.service does
+			s.box.must(t, "start", "--all", "--filter", "restart-policy=always")
+		}
+	}
+	for _, s := range hosts {
+		s.reaped(s.both()[0]) // docker's second reference goes with the claim
+		if got := s.sh("again", "cat /data/f"); got != "on" {
+			t.Errorf("it reads %q", got)
+		}
+		s.box.must(t, "start", "alone", "ro")
+		if got := s.sh("alone", "cat /own/f") + s.sh("ro", "cat /data/f"); got != "offon" {
+			t.Errorf("they read %q", got)
+		}
+		s.holds(s.both()...)
+		s.box.must(t, "rm", "-f", "again", "alone", "ro")
+		s.clean()
+		s.box.must(t, "volume", "rm", "data", "own")
+	}
+}
+
+// both are the claims while two containers have one volume and one has another. Podman's
+// references are not containers.
+func (s served) both() []string {
+	name, two := s.box.name, 1
+	if name == "docker" {
+		two = 2
+	}
+	return []string{fmt.Sprintf("data %s taken %s %d", name, name, two), fmt.Sprintf("own %s taken %s 1", name, name)}
+}
+
+// powerCut ends all that runs and is mounted, and what is kept in memory: agent, plugins,
+// the runtime with all of its helpers, the containers.
+func (s served) powerCut(containers ...string) {
+	s.t.Helper()
+	var pids []int
+	memory := []string{s.box.dir + "/exec", s.box.dir + "/run", s.box.dir + "/tmp", s.box.dir + "/pid", s.box.dir + "/s", s.pluginSocket(), filepath.Join(s.dir, "run")}
+	for _, c := range containers {
+		memory = append(memory, "/run/runc/"+s.box.must(s.t, "inspect", "--format", "{{.Id}}", c))
+		pid, err := strconv.Atoi(s.box.must(s.t, "inspect", "--format", "{{.State.Pid}}", c))
+		s.must(err)
+		pids = append(pids, pid)
+	}
+	s.kill()
+	// Whoever watches a container goes before it, or would still tell of its end.
+	pids = slices.Concat(processesNaming(s.t, s.box.dir), pids)
+	for _, pid := range pids {
+		if err := syscall.Kill(pid, syscall.SIGKILL); !errors.Is(err, syscall.ESRCH) {
+			s.must(err)
+		}
+	}
+	if s.box.daemon != nil {
+		_ = s.box.daemon.Wait() // killed
+		s.box.daemon = nil
+	}
+	s.await("the end of all", func() bool { return !slices.ContainsFunc(pids, func(pid int) bool { return !ended(pid) }) })
+	s.stopPlugins()
+	s.unmountAll()
+	s.must(s.box.unmountAll())
+	for _, in := range memory {
+		s.must(os.RemoveAll(in))
+	}
+}
