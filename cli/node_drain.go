@@ -63,7 +63,9 @@ func runNodeDrain(ctx context.Context, o nodeDrainOptions, client *apiclient.Cli
 	if err != nil {
 		return failed(err, "drain this host")
 	}
+	title := waitingTitle
 	if !d.Safe && (!o.limited || o.deadline > 0) {
+		title = "still " + title
 		if err := out.announce(d); err != nil {
 			return err
 		}
@@ -78,7 +80,7 @@ func runNodeDrain(ctx context.Context, o nodeDrainOptions, client *apiclient.Cli
 	case err != nil:
 		return failed(err, "drain this host")
 	}
-	if err := out.print(d, volumesIn(d), func(w *bytes.Buffer) error { return drainScreen(w, d) }); err != nil || d.Safe {
+	if err := out.print(d, volumesIn(d), func(w *bytes.Buffer) error { return drainScreen(w, d, title) }); err != nil || d.Safe {
 		return err
 	}
 	return failed(&api.Error{
@@ -154,12 +156,12 @@ func (o *output) announce(d *api.Drain) error {
 
 const waitingTitle = "to be stopped by you:"
 
-func drainScreen(w *bytes.Buffer, d *api.Drain) error {
+func drainScreen(w *bytes.Buffer, d *api.Drain, title string) error {
 	if d.Safe {
 		w.WriteString("safe to power off\n")
 		return nil
 	}
-	if err := occupants(w, d.Waiting, waitingTitle); err != nil {
+	if err := occupants(w, d.Waiting, title); err != nil {
 		return err
 	}
 	return occupants(w, d.Left, "still on this host:")

@@ -113,7 +113,7 @@ func TestReadBackupRefuses(t *testing.T) {
 		"zeros":             {make([]byte, 1<<20), volume.ErrInvalid, "is no backup"},
 		"a flipped bit":     {flipped, volume.ErrInvalid, "its content is not what was written"},
 		"a broken seal":     {resealed, volume.ErrInvalid, "its seal is not that of this file"},
-		"half of it":        {whole[:len(whole)/2], volume.ErrInvalid, "damaged"},
+		"half of it":        {whole[:len(whole)/2], volume.ErrInvalid, "a part of it is missing"},
 		"a missing page":    {append(bytes.Clone(whole[:len(whole)-8192]), whole[len(whole)-4096:]...), volume.ErrInvalid, "its seal is not that of this file"},
 		"a newer schema":    {edited(set("meta", "schema", "99")), volume.ErrRefused, "it was written by a newer release (schema 99"},
 		"no schema":         {edited(set("meta", "schema", "x")), volume.ErrInvalid, "damaged"},

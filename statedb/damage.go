@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
 	"syscall"
 	"time"
@@ -151,7 +152,18 @@ func guard(damaged func(panicked any)) (end func()) {
 	return func() {
 		debug.SetPanicOnFault(before)
 		if p := recover(); p != nil {
-			damaged(p)
+			damaged(worded(p))
 		}
 	}
+}
+
+// worded says in a person's words what reading a page came to.
+func worded(panicked any) any {
+	if _, is := panicked.(interface{ Addr() uintptr }); is { // see debug.SetPanicOnFault
+		return "a part of it is missing"
+	}
+	if _, is := panicked.(runtime.Error); is {
+		return "a page of it makes no sense"
+	}
+	return panicked
 }
