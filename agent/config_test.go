@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/volagent/volagent/agent/apiserver"
+	"github.com/volagent/volagent/agent/peer"
 )
 
 // load reads a configuration from flags, the environment and a file's text.
@@ -127,15 +127,15 @@ func TestMayWrite(t *testing.T) {
 		"another":          {1000, 1000, []int{4}, true, false},
 		"not told, so not": {0, 0, nil, false, false},
 	} {
-		p := peer(tt.uid, tt.gid, tt.groups, tt.known)
+		p := caller(tt.uid, tt.gid, tt.groups, tt.known)
 		if got := mayWrite(990)(p); got != tt.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
 }
 
-func peer(uid, gid uint32, groups []int, known bool) apiserver.Peer {
-	return apiserver.Peer{UID: uid, GID: gid, Groups: groups, Known: known}
+func caller(uid, gid uint32, groups []int, known bool) peer.Peer {
+	return peer.Peer{UID: uid, GID: gid, Groups: groups, Known: known}
 }
 
 // TestMetricsAddresses: what may stand there.

@@ -14,7 +14,7 @@ import (
 	"github.com/coreos/go-systemd/v22/activation"
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/volagent/volagent/agent/apiserver"
+	"github.com/volagent/volagent/agent/peer"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -150,9 +150,9 @@ func groupID(name string) (int, error) {
 
 // mayWrite lets root, whoever runs the agent, and members of the group change
 // state.
-func mayWrite(gid int) func(apiserver.Peer) bool {
+func mayWrite(gid int) func(peer.Peer) bool {
 	self := uint32(os.Geteuid())
-	return func(p apiserver.Peer) bool {
+	return func(p peer.Peer) bool {
 		if !p.Known {
 			return false
 		}

@@ -4,6 +4,7 @@ import (
 	"net/http"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/peer"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -40,7 +41,7 @@ func (s *Server) claim(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	fd, err := atFD(req.AtFD, peerOf(r.Context()))
+	fd, err := atFD(req.AtFD, peer.Of(r.Context()))
 	if err != nil {
 		return err
 	}
@@ -48,7 +49,7 @@ func (s *Server) claim(w http.ResponseWriter, r *http.Request) error {
 		Alloc: r.PathValue("alloc"), ReadOnly: req.ReadOnly,
 		Access: volume.AccessMode(req.AccessMode), Attachment: volume.AttachmentMode(req.AttachmentMode),
 		MountFlags: req.MountFlags, At: req.At, AtFD: fd, AtFlags: flags, AtWritable: req.AtWritable,
-		Owner: fromOwner(req.Owner, peerOf(r.Context())), Own: fromOwnership(req.Ownership),
+		Owner: fromOwner(req.Owner, peer.Of(r.Context())), Own: fromOwnership(req.Ownership),
 	}, wait)
 	if err != nil {
 		return s.withLog(err, s.pluginOf(r.PathValue("id")))
@@ -58,7 +59,7 @@ func (s *Server) claim(w http.ResponseWriter, r *http.Request) error {
 
 // atFD is a descriptor that the caller lends; nil if it lends none. Only root may: the
 // agent mounts at whatever it is open on.
-func atFD(fd *int, p Peer) (*volume.Descriptor, error) {
+func atFD(fd *int, p peer.Peer) (*volume.Descriptor, error) {
 	switch {
 	case fd == nil || *fd == -1:
 		return nil, nil

@@ -4,16 +4,17 @@ import (
 	"testing"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/peer"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // Only root may lend a descriptor, and it is one of the caller's own.
 func TestAtFD(t *testing.T) {
-	root, user := Peer{PID: 7, Known: true}, Peer{PID: 8, UID: 1000, Known: true}
+	root, user := peer.Peer{PID: 7, Known: true}, peer.Peer{PID: 8, UID: 1000, Known: true}
 	for _, tt := range []struct {
 		name string
 		fd   *int
-		peer Peer
+		peer peer.Peer
 		want *volume.Descriptor
 		code api.Code
 	}{
@@ -21,7 +22,7 @@ func TestAtFD(t *testing.T) {
 		{"none, said so", new(-1), user, nil, ""},
 		{"root's", new(3), root, &volume.Descriptor{PID: 7, FD: 3}, ""},
 		{"a user's", new(3), user, nil, api.CodePermission},
-		{"who knows whose", new(3), Peer{}, nil, api.CodePermission},
+		{"who knows whose", new(3), peer.Peer{}, nil, api.CodePermission},
 		{"none that can be", new(-3), root, nil, api.CodeInvalid},
 	} {
 		got, err := atFD(tt.fd, tt.peer)

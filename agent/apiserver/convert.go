@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/peer"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -259,7 +260,7 @@ func toOwnership(o volume.Ownership) api.Ownership {
 
 // fromOwner is whom a request names; only what its kind calls for counts. A mount that
 // names no process was asked for by the caller.
-func fromOwner(o api.Owner, p Peer) volume.Owner {
+func fromOwner(o api.Owner, p peer.Peer) volume.Owner {
 	switch o.Kind {
 	case api.OwnerMount:
 		if o.PID == 0 {

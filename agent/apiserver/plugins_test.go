@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/peer"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -40,7 +41,7 @@ func (p *registering) Tail(string, int) []string { return []string{"its last wor
 func TestRegistration(t *testing.T) {
 	mayWrite := true
 	plugins := &registering{}
-	s := New(Options{Plugins: plugins, MayWrite: func(Peer) bool { return mayWrite }, Log: hclog.NewNullLogger()})
+	s := New(Options{Plugins: plugins, MayWrite: func(peer.Peer) bool { return mayWrite }, Log: hclog.NewNullLogger()})
 	call := func(method, target, body string) (int, string) {
 		w := httptest.NewRecorder()
 		plugins.asked = ""

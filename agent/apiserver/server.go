@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/peer"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -121,7 +122,7 @@ type Options struct {
 	Node      func() api.Node // without plugins, counts and problems
 	// MayWrite says whether a caller may change state: root, and members of
 	// the socket's group. Everybody whom the socket's mode lets in may read.
-	MayWrite func(Peer) bool
+	MayWrite func(peer.Peer) bool
 	Log      hclog.Logger
 }
 
@@ -148,7 +149,7 @@ func New(o Options) *Server {
 		BaseContext:       func(net.Listener) context.Context { return base },
 		Handler:           mux,
 		ReadHeaderTimeout: 10 * time.Second,
-		ConnContext:       withPeer,
+		ConnContext:       peer.With,
 		ErrorLog:          o.Log.StandardLogger(&hclog.StandardLoggerOptions{InferLevels: true}),
 	}
 	return s
@@ -229,7 +230,7 @@ func (s *Server) routes() []route {
 // handle wraps a route with the check of the caller and the answer to errors.
 func (s *Server) handle(rt route) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		if p := peerOf(r.Context()); rt.write && !s.o.MayWrite(p) {
+		if p := peer.Of(r.Context()); rt.write && !s.o.MayWrite(p) {
 			s.fail(w, &api.Error{
 				Code:    api.CodePermission,
 				Message: p.String() + " may look, but not change anything",

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/peer"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -164,7 +165,7 @@ func (s *Server) secrets(r *http.Request) (map[string]volume.SecretRef, error) {
 	if raw == "" {
 		return nil, nil
 	}
-	if p := peerOf(r.Context()); !s.o.MayWrite(p) {
+	if p := peer.Of(r.Context()); !s.o.MayWrite(p) {
 		return nil, &api.Error{Code: api.CodePermission, Message: p.String() + " may not name secrets that the agent is to read"}
 	}
 	refs := map[string]api.Secret{}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/volagent/volagent/agent/peer"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -73,7 +74,7 @@ func TestSnapshotRoutes(t *testing.T) {
 		},
 		Notes: []string{"a note"},
 	}}
-	s := New(Options{Plugins: a, Records: a, Snapshots: a, MayWrite: func(Peer) bool { return mayWrite }, Log: hclog.NewNullLogger()})
+	s := New(Options{Plugins: a, Records: a, Snapshots: a, MayWrite: func(peer.Peer) bool { return mayWrite }, Log: hclog.NewNullLogger()})
 	call := func(route, body string) (int, string) {
 		method, target, _ := strings.Cut(route, " ")
 		w := httptest.NewRecorder()

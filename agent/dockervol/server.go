@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/volagent/volagent/agent/peer"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -73,7 +74,7 @@ func NewServer(s *Service) *Server {
 	v := &Server{s: s, stop: stop}
 	v.http = &http.Server{
 		Handler: http.HandlerFunc(v.serve), ReadHeaderTimeout: 10 * time.Second,
-		ConnContext: withPeer, BaseContext: func(net.Listener) context.Context { return ctx },
+		ConnContext: peer.With, BaseContext: func(net.Listener) context.Context { return ctx },
 	}
 	return v
 }
@@ -119,8 +120,7 @@ func (v *Server) call(w http.ResponseWriter, r *http.Request) (any, error) {
 	if !ok || r.Method != http.MethodPost {
 		return nil, volume.Errorf(volume.ErrNotFound, "%s %s is no call of the volume plugin API", r.Method, r.URL.Path)
 	}
-	p, _ := r.Context().Value(peerKey{}).(peer)
-	runtime, err := p.runtime()
+	runtime, err := caller(peer.Of(r.Context()))
 	if err != nil {
 		return nil, err
 	}

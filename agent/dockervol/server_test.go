@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/volagent/volagent/agent/peer"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -123,13 +124,13 @@ func TestRuntimeOf(t *testing.T) {
 			t.Errorf("%q is %s, want %s", exe, got, want)
 		}
 	}
-	for want, p := range map[string]peer{
-		"does not say": {}, "uid 12345 may not use": {uid: 12345, known: true, pid: 1}, "has ended (pid 4194305)": {known: true, pid: 4194305},
+	for want, p := range map[string]peer.Peer{
+		"does not say": {}, "uid 12345 may not use": {UID: 12345, Known: true, PID: 1}, "has ended (pid 4194305)": {Known: true, PID: 4194305},
 	} {
-		_, err := p.runtime()
+		_, err := caller(p)
 		says(t, err, want)
 	}
-	if r, err := (peer{known: true}).runtime(); err != nil || r != volume.RuntimeDocker {
+	if r, err := caller(peer.Peer{Known: true}); err != nil || r != volume.RuntimeDocker {
 		t.Errorf("one in another pid namespace is %q, %v", r, err)
 	}
 }

@@ -1,4 +1,4 @@
-package apiserver
+package peer
 
 import (
 	"unsafe"
@@ -9,10 +9,10 @@ import (
 // maxGroups is NGROUPS_MAX of Linux.
 const maxGroups = 65536
 
-// peerGroups asks for the peer's supplementary groups (SO_PEERGROUPS, Linux
+// groups asks for the peer's supplementary groups (SO_PEERGROUPS, Linux
 // 4.13). They are those of the moment of connect, so that no lookup by pid can
 // meet another process.
-func peerGroups(fd int) []int {
+func groups(fd int) []int {
 	buf := make([]uint32, 64)
 	for {
 		size := uint32(len(buf) * 4)
@@ -25,10 +25,10 @@ func peerGroups(fd int) []int {
 		if errno != 0 {
 			return nil
 		}
-		groups := make([]int, size/4)
-		for i := range groups {
-			groups[i] = int(buf[i])
+		ids := make([]int, size/4)
+		for i := range ids {
+			ids[i] = int(buf[i])
 		}
-		return groups
+		return ids
 	}
 }

@@ -1,4 +1,5 @@
-package apiserver
+// Package peer tells who is at the other end of a unix socket, by the kernel's word.
+package peer
 
 import (
 	"context"
@@ -8,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Peer is who is at the other end of the socket, by the kernel's word.
+// Peer is who connected. A PID of 0 is of a pid namespace that is not ours.
 type Peer struct {
 	PID int
 	UID uint32
@@ -27,20 +28,21 @@ func (p Peer) String() string {
 	return fmt.Sprintf("uid %d", p.UID)
 }
 
-type peerKey struct{}
+type key struct{}
 
-// withPeer is http.Server.ConnContext.
-func withPeer(ctx context.Context, c net.Conn) context.Context {
-	return context.WithValue(ctx, peerKey{}, peer(c))
+// With keeps the peer of a connection, as http.Server.ConnContext.
+func With(ctx context.Context, c net.Conn) context.Context {
+	return context.WithValue(ctx, key{}, ask(c))
 }
 
-func peerOf(ctx context.Context) Peer {
-	p, _ := ctx.Value(peerKey{}).(Peer)
+// Of is the peer that With kept.
+func Of(ctx context.Context) Peer {
+	p, _ := ctx.Value(key{}).(Peer)
 	return p
 }
 
-// peer asks the kernel for the credentials that the peer connected with.
-func peer(c net.Conn) Peer {
+// ask asks the kernel for the credentials that the peer connected with.
+func ask(c net.Conn) Peer {
 	uc, ok := c.(*net.UnixConn)
 	if !ok {
 		return Peer{}
@@ -56,7 +58,7 @@ func peer(c net.Conn) Peer {
 			return
 		}
 		p = Peer{PID: int(cred.Pid), UID: cred.Uid, GID: cred.Gid, Known: true}
-		p.Groups = peerGroups(int(fd))
+		p.Groups = groups(int(fd))
 	}) != nil {
 		return Peer{}
 	}
