@@ -153,10 +153,13 @@ func (h *helper) mount(ctx context.Context, volume, dir string) error {
 	}
 	m.forget = h.noTable
 	var hint string
+	unit := h.isUnit(m.dir)
 	if !m.network {
-		hint = h.bootHint(m.dir)
+		hint = bootHint(h.env, m.dir, unit)
 	}
-	if hint != "" && h.env.Host.Booting(ctx) {
+	// Refused even if an agent answers: with nofail it would come before the agent at
+	// one boot, and after it at another.
+	if hint != "" && unit && h.env.Host.Booting(ctx) {
 		return failed(&api.Error{Code: api.CodeUnreachable, Message: "the host is booting", Hint: hint}, "mount volume %q at %s", volume, m.dir)
 	}
 	client := h.client()
@@ -180,18 +183,22 @@ func before(err error, hint string) error {
 	return e
 }
 
+// isUnit reports whether systemd mounts a directory, and no person.
+func (h *helper) isUnit(dir string) bool {
+	cgroup, _ := h.env.Cgroup() // without proc there is no unit either
+	return strings.Contains(string(cgroup), "/"+mountUnit(dir))
+}
+
 // bootHint says how a line of fstab(5), or a unit, is to be repaired that is mounted
 // before the agent can run. It is empty where a person mounts by hand what is in
-// neither. While the host boots such a mount is refused even if an agent answers:
-// with nofail it would come before the agent at one boot, and after it at another.
-func (h *helper) bootHint(dir string) string {
+// neither.
+func bootHint(env Env, dir string, unit bool) string {
 	const why = ": without _netdev it is mounted before the agent can run, and stops the boot"
-	text, _ := os.ReadFile(cmp.Or(h.env.Getenv("LIBMOUNT_FSTAB"), "/etc/fstab")) // there need not be one
-	cgroup, _ := h.env.Cgroup()                                                  // without proc there is no unit either
+	text, _ := os.ReadFile(cmp.Or(env.Getenv("LIBMOUNT_FSTAB"), "/etc/fstab")) // there need not be one
 	switch {
 	case inFstab(string(text), dir):
 		return "add _netdev,nofail to its line in /etc/fstab" + why
-	case strings.Contains(string(cgroup), "/"+mountUnit(dir)):
+	case unit:
 		return "add _netdev to the Options= of " + mountUnit(dir) + why
 	}
 	return ""
