@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -193,6 +194,9 @@ func (r *box) startDaemon() error {
 			if r.daemon != nil {
 				_ = r.daemon.Wait() // its log says why
 			}
+			if err := r.forgetContainerd(); err != nil {
+				return err
+			}
 			r.daemon = exec.Command("dockerd", append(args, r.more...)...)
 			r.daemon.Stdout, r.daemon.Stderr = log, log
 			if err := r.daemon.Start(); err != nil {
@@ -207,6 +211,24 @@ func (r *box) startDaemon() error {
 			return fmt.Errorf("dockerd does not answer: %w: %s", err, out)
 		}
 	}
+}
+
+// forgetContainerd removes the word of a containerd that was killed, and that nobody has
+// reaped: to dockerd it would be alive.
+func (r *box) forgetContainerd() error {
+	file := filepath.Join(r.dir, "exec", "containerd", "containerd.pid")
+	raw, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(raw)))
+	if err == nil && !ended(pid) {
+		return nil
+	}
+	return os.Remove(file)
 }
 
 // lacksResource reports whether root lacks CAP_SYS_RESOURCE here.
