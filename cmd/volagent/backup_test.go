@@ -195,6 +195,25 @@ func TestRestoreElsewhere(t *testing.T) {
 	h.volctl("volume", "detach", "data")
 }
 
+// TestRestoreOtherDataDir: what is mounted is below another directory, even if the host
+// has the same name.
+func TestRestoreOtherDataDir(t *testing.T) {
+	t.Parallel()
+	h := newRecorded(t, "10s", nil)
+	h.register("data", "single-node-writer")
+	h.volctl("volume", "claim", "data")
+	file := h.backup()
+	o := newRecorded(t, "10s", nil)
+	r, out := o.restored(0, file)
+	if why := "it is of the data dir " + h.dir; r.SameNode || !strings.Contains(r.Why, why) || out["volume data"] != api.OutcomeRestored {
+		t.Errorf("got %+v, want %q", r, why)
+	}
+	if got := o.claims(); len(got) != 0 {
+		t.Errorf("claims are %q", got)
+	}
+	h.volctl("volume", "detach", "data")
+}
+
 // TestRestoreKilled: an agent that is killed at any moment of a restore has all of it,
 // or nothing.
 func TestRestoreKilled(t *testing.T) {
