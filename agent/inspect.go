@@ -73,6 +73,7 @@ type inspection struct {
 	DB      string `json:"db"` // "ok", or what is wrong with it
 	// AgentRunning: what is recorded may be older than what is there.
 	AgentRunning bool              `json:"agent_running"`
+	Draining     bool              `json:"draining,omitempty"` // no new claim is taken
 	NodeID       string            `json:"node_id,omitempty"`
 	Volumes      []inspectedVolume `json:"volumes"`
 	Debts        []inspectedVolume `json:"debts"` // what forced deregisters left
@@ -141,7 +142,7 @@ func inspect(ctx context.Context, c Config) (*inspection, error) {
 		Plugins: []inspectedPlugin{}, Runtimes: []inspectedRuntime{}, Findings: []string{},
 	}
 	snap, running, err := statedb.Inspect(filepath.Join(c.DataDir, stateFile))
-	in.AgentRunning, in.NodeID = running, snap.Node.ID
+	in.AgentRunning, in.NodeID, in.Draining = running, snap.Node.ID, snap.Node.Draining
 	if err != nil {
 		in.DB = err.Error()
 		in.find("%s", in.DB)
@@ -330,6 +331,9 @@ func (in *inspection) text(w io.Writer) error {
 		line("agent     running: it may be ahead of what this copy says; ask it with volctl")
 	} else {
 		line("agent     not running")
+	}
+	if in.Draining {
+		line("draining  no new claim is taken; volctl node undrain")
 	}
 	list := func(title string, vs []inspectedVolume) {
 		for _, v := range vs {

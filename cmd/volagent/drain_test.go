@@ -64,6 +64,9 @@ func TestDrain(t *testing.T) {
 	}
 	check("before")
 	h.kill()
+	if text, _ := h.inspect(); !strings.Contains(text, "\ndraining  no new claim is taken; volctl node undrain\n") {
+		t.Errorf("with no agent:\n%s", text)
+	}
 	h.start("rec")
 	check("after a crash")
 	h.must(h.signal(syscall.SIGTERM))
