@@ -70,7 +70,10 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (f *fake) answer(r *http.Request) (any, error) {
-	if h := f.on[r.Method+" "+r.URL.Path]; h != nil {
+	f.mu.Lock()
+	h := f.on[r.Method+" "+r.URL.Path]
+	f.mu.Unlock()
+	if h != nil {
 		return h(r)
 	}
 	kind, rest, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/v1/"), "/")

@@ -57,11 +57,13 @@ func TestSnapshotCutOff(t *testing.T) {
 	expect(t, r.volctl("volume", "snapshot", "create", "data", "nightly"), 7, "", "hint: the plugin may go on with it; to wait on: volctl volume snapshot create data nightly\n")
 	ctx, cancel := context.WithCancel(t.Context())
 	r.ctx = ctx
+	f.mu.Lock() // the first call may be being answered still
 	f.on["POST /v1/snapshots"] = func(r *http.Request) (any, error) {
 		cancel()
 		<-r.Context().Done()
 		return nil, r.Context().Err()
 	}
+	f.mu.Unlock()
 	expect(t, r.volctl("volume", "snapshot", "create", "data", "nightly"), 1, "", "it was interrupted; the plugin may go on with it\nhint: to wait on: volctl volume snapshot create data nightly\n")
 }
 

@@ -91,9 +91,23 @@ func (m *manager) bus() *systemd.Bus {
 func (m *manager) Start(_, _ string) (dbus.ObjectPath, *dbus.Error) {
 	m.mu.Lock()
 	m.next++
-	job := dbus.ObjectPath("/org/freedesktop/systemd1/job/" + string(rune('0'+m.next)))
+	job, start := dbus.ObjectPath("/org/freedesktop/systemd1/job/"+string(rune('0'+m.next))), m.start
 	m.mu.Unlock()
-	return job, m.start(job)
+	return job, start(job)
+}
+
+// starts says what becomes of a start.
+func (m *manager) starts(start func(job dbus.ObjectPath) *dbus.Error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.start = start
+}
+
+// is says what the unit is like.
+func (m *manager) is(props map[string]dbus.Variant) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.props = props
 }
 
 // removed tells the result of a job.
@@ -130,7 +144,7 @@ func TestJobResult(t *testing.T) {
 			return nil
 		}, systemd.JobDone},
 	} {
-		m.start = tt.start
+		m.starts(tt.start)
 		if result, err := b.Start(t.Context(), "a.service"); err != nil || result != tt.result {
 			t.Errorf("%s: %q, %v", what, result, err)
 		}
@@ -142,25 +156,25 @@ func TestJobResult(t *testing.T) {
 func TestJobWithoutResult(t *testing.T) {
 	m := newManager(t)
 	b := m.bus()
-	m.start = func(dbus.ObjectPath) *dbus.Error {
+	m.starts(func(dbus.ObjectPath) *dbus.Error {
 		return dbus.NewError("org.freedesktop.systemd1.NoSuchUnit", []any{"no"})
-	}
+	})
 	if _, err := b.Start(t.Context(), "a.service"); !systemd.IsAnswer(err) {
 		t.Errorf("a refusal: %v", err)
 	}
 	if err := b.Stop(t.Context(), "a.service"); err != nil {
 		t.Errorf("a stop of what is not loaded: %v", err)
 	}
-	m.start = func(dbus.ObjectPath) *dbus.Error { return nil }
+	m.starts(func(dbus.ObjectPath) *dbus.Error { return nil })
 	short, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	if _, err := b.Start(short, "a.service"); !errors.Is(err, context.DeadlineExceeded) || systemd.IsAnswer(err) {
 		t.Errorf("no result: %v", err)
 	}
-	m.start = func(dbus.ObjectPath) *dbus.Error {
+	m.starts(func(dbus.ObjectPath) *dbus.Error {
 		time.AfterFunc(100*time.Millisecond, b.Close)
 		return nil
-	}
+	})
 	if _, err := b.Start(t.Context(), "a.service"); err == nil || systemd.IsAnswer(err) {
 		t.Errorf("a lost connection: %v", err)
 	}
@@ -175,9 +189,13 @@ func TestServiceOfOneMoment(t *testing.T) {
 			"ActiveState": dbus.MakeVariant(active), "SubState": dbus.MakeVariant(""), "MainPID": dbus.MakeVariant(pid),
 		}
 	}
-	m.props = state("activating", 0)
-	m.change = func() { m.props = state("active", 7) }
-	if s, err := m.bus().Service(t.Context(), "a.service", false); err != nil || s.Active != "active" || s.MainPID != 7 || m.asked < 4 {
+	m.mu.Lock()
+	m.props, m.change = state("activating", 0), func() { m.props = state("active", 7) }
+	m.mu.Unlock()
+	s, err := m.bus().Service(t.Context(), "a.service", false)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err != nil || s.Active != "active" || s.MainPID != 7 || m.asked < 4 {
 		t.Errorf("%+v, %v, after %d questions", s, err, m.asked)
 	}
 }
@@ -191,9 +209,9 @@ func TestServiceQueued(t *testing.T) {
 	m := newManager(t)
 	b := m.bus()
 	for id, queued := range map[uint32]bool{0: false, 7: true} {
-		m.props = map[string]dbus.Variant{
+		m.is(map[string]dbus.Variant{
 			"Id": dbus.MakeVariant("a.service"), "ActiveState": dbus.MakeVariant("inactive"), "Job": dbus.MakeVariant(job{id, managerAt}),
-		}
+		})
 		if s, err := b.Service(t.Context(), "a.service", false); err != nil || !s.Down() || s.Queued != queued {
 			t.Errorf("with job %d: %+v, %v", id, s, err)
 		}
@@ -213,9 +231,9 @@ func TestGoesDown(t *testing.T) {
 		job    uint32
 		down   bool
 	}{{"inactive", 0, false}, {"inactive", 7, true}, {"active", 0, true}} {
-		m.props = map[string]dbus.Variant{
+		m.is(map[string]dbus.Variant{
 			"Id": dbus.MakeVariant("shutdown.target"), "ActiveState": dbus.MakeVariant(tt.active), "Job": dbus.MakeVariant(job{tt.job, managerAt}),
-		}
+		})
 		if down, err := b.GoesDown(t.Context()); err != nil || down != tt.down {
 			t.Errorf("%+v: %t, %v", tt, down, err)
 		}
