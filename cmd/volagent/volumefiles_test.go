@@ -145,18 +145,28 @@ func TestVolumeFilesReload(t *testing.T) {
 	h.await("the refusal", func() bool {
 		return strings.Contains(h.problem(file), `cannot change external_id of volume "a" from "ext/a" to "ext/b"`)
 	})
-	h.must(os.Remove(file))
+	h.fileAtStart("b.yaml", "id: b\nplugin_id: rec\nexternal_id: ext/b2\n")
 	hup()
-	h.await("the problem is gone", func() bool { return h.problem(file) == "" })
-	h.await("it is said that it stays", func() bool {
+	h.await("the one beside it", func() bool { return slices.Equal(h.ids(), []string{"a", "b"}) })
+	said := func(words string) int {
 		raw, err := os.ReadFile(h.log.Name())
 		h.must(err)
-		return strings.Contains(string(raw), "reloaded")
-	})
-	if got := h.ids(); !slices.Equal(got, []string{"a"}) {
+		return strings.Count(string(raw), words)
+	}
+	if n := said("a volume file is not in force"); n != 1 {
+		t.Errorf("the refusal is logged %d times", n)
+	}
+	h.fileAtStart("a.yaml", "id: a\nplugin_id: rec\nexternal_id: ext/a\nreclaim: delete\n")
+	hup()
+	h.await("the problem is gone", func() bool { return h.problem(file) == "" })
+	h.must(os.Remove(file))
+	hup()
+	h.await("it is said that it stays", func() bool { return said("the file of a volume is gone; the volume stays registered: volume=a") == 1 })
+	if got := h.ids(); !slices.Equal(got, []string{"a", "b"}) {
 		t.Errorf("volumes are %q", got)
 	}
 	h.volctl("volume", "deregister", "a")
+	h.volctl("volume", "deregister", "b")
 }
 
 // TestVolumeFilesPluginLate: a volume of a plugin that is not there yet is registered
