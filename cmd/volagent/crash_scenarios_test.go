@@ -193,9 +193,10 @@ func forced() scenario {
 			ctx, cancel := h.ctx()
 			defer cancel()
 			h.must(h.api.ReleaseClaim(ctx, "data", "a", noWait))
-			h.await("the release to be stuck", func() bool {
+			// So that no try that is due just then commits something as well.
+			h.await("the release to be stuck, and not to be tried again soon", func() bool {
 				at := h.volume("data").Attempt
-				return at != nil && at.Tries > 0
+				return at != nil && at.Tries > 2
 			})
 		},
 		act:  func(h *crashHost) error { return h.deregister("data", true) },

@@ -47,7 +47,7 @@ func (h *Host) Own(ctx context.Context, path string, o Ownership, tell func(file
 
 // follow waits for a walk for as long as it gets on.
 func (h *Host) follow(ctx context.Context, c *call[struct{}], w *walk, tell func(int)) error {
-	for c.err == nil && c.before != nil {
+	for c.before != nil {
 		if err := c.before.wait(ctx, c.bound); err != nil {
 			return err
 		}
