@@ -188,12 +188,39 @@ func TestUmount(t *testing.T) {
 	s.mounts(dir, "ext4")
 	s.unmounts = func() {}
 	f.on["DELETE /v1/volumes/data/claims/a"] = refuses(api.Error{Code: api.CodeRefused, Message: "it is owned by the mount"})
+	f.sent()
 	expect(t, r.volctl("umount", dir), 0, "unmounted "+dir+"\n", "was unmounted, and volume \"data\" is mounted there again\n")
+	if sent := strings.Join(f.sent(), " "); strings.Contains(sent, "force") {
+		t.Errorf("it is not to be taken from whoever mounted it: %s", sent)
+	}
 
 	// The agent dies.
 	s.unmounts = nil
 	f.on["DELETE /v1/volumes/data/claims/a"] = func(*http.Request) (any, error) { return nil, errors.New("die") }
 	expect(t, r.volctl("umount", dir), 0, "unmounted "+dir+"\n", dir+" is unmounted; the agent releases volume \"data\" when it runs: the agent on SOCKET went away")
+}
+
+// What the agent has unmounted itself ends with its mount all the same.
+func TestUmountAnew(t *testing.T) {
+	f := world()
+	r, s, dir := umountRun(t, f)
+	f.on["DELETE /v1/volumes/data/claims/a"] = func(req *http.Request) (any, error) {
+		if req.URL.Query().Get("force") != "true" {
+			return nil, &api.Error{Code: api.CodeRefused, Message: "it is being made anew"}
+		}
+		return api.Done{}, nil
+	}
+	expect(t, r.volctl("umount", dir), 0, "unmounted "+dir+" and released volume \"data\"\n", "")
+	if sent := strings.Join(f.sent(), " "); !strings.Contains(sent, "force") {
+		t.Errorf("it is to end with its mount: %s", sent)
+	}
+
+	// One that is past, and the next at the same directory.
+	next := f.volumes[0].Claims[0]
+	f.volumes[0].Claims[0].Wanted, next.Alloc, next.Wanted = false, "b", true
+	f.volumes[0].Claims = append(f.volumes[0].Claims, next)
+	s.mounts(dir, "ext4")
+	expect(t, r.volctl("umount", dir, "-o", "go-template={{.alloc}}"), 0, "b\n", "")
 }
 
 // What is no mount of a claim is left alone.
