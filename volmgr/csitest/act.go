@@ -41,11 +41,11 @@ func (p *Plugin) intercept(ctx context.Context, msg any, info *grpc.UnaryServerI
 	} else {
 		resp, err = p.goWrong(l, *fault, effect)
 	}
-	done()
 	if err != nil {
 		err = coded(err)
 	}
 	p.rec.end(l, resp, err)
+	done() // whose turn is next finds this one ended
 	if errors.Is(context.Cause(p.running), errCrashed) {
 		<-ctx.Done() // no answer leaves before the connection breaks
 	}
