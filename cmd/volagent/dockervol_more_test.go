@@ -295,11 +295,14 @@ func TestRuntimeEndsUntold(t *testing.T) {
 		}
 		s.run(a, data+":/data")
 		s.sh(a, "echo on > /data/f")
-		s.kill()
 		id := s.box.must(t, "inspect", "--format", "{{.Id}}", a)
-		_, _ = s.box.run("kill", a)      // it may say that the volume could not be unmounted
-		s.await("its end", func() bool { // podman says first that there is no plugin
-			return strings.HasSuffix(s.box.must(t, "inspect", "--format", "{{.State.Running}}", a), "false")
+		if name == "podman" && len(processesNaming(t, id)) == 0 {
+			t.Fatal("no process watches over the container, so nothing shows when its end is dealt with")
+		}
+		s.kill()
+		_, _ = s.box.run("kill", a) // it may say that the volume could not be unmounted
+		s.await("its end", func() bool {
+			return s.box.must(t, "inspect", "--format", "{{.State.Running}}", a) == "false"
 		})
 		s.await("podman's clean-up to give up", func() bool { return name == "docker" || len(processesNaming(t, id)) == 0 })
 		s.start("local")

@@ -2,6 +2,7 @@ package main_test
 
 import (
 	"archive/tar"
+	"bytes"
 	"debug/elf"
 	"errors"
 	"fmt"
@@ -293,10 +294,17 @@ func (r *box) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// run runs one and returns what it says.
+// run runs one and returns its answer; if it fails, all that it says. What it only warns of
+// is no part of an answer: podman does when a volume's plugin does not run.
 func (r *box) run(args ...string) (string, error) {
-	out, err := r.command(args...).CombinedOutput()
-	return strings.TrimSpace(string(out)), err
+	var answer, said bytes.Buffer
+	cmd := r.command(args...)
+	cmd.Stdout, cmd.Stderr = &answer, &said
+	err := cmd.Run()
+	if err != nil {
+		answer.Write(said.Bytes())
+	}
+	return strings.TrimSpace(answer.String()), err
 }
 
 // must runs one that must succeed.
