@@ -157,13 +157,14 @@ func guard(damaged func(panicked any)) (end func()) {
 	}
 }
 
-// worded says in a person's words what reading a page came to.
+// worded says in a person's words what reading a page came to, and for whoever has to find
+// a mistake in this program what Go calls it.
 func worded(panicked any) any {
 	if _, is := panicked.(interface{ Addr() uintptr }); is { // see debug.SetPanicOnFault
-		return "a part of it is missing"
+		return fmt.Sprintf("a part of it is missing (%v)", panicked)
 	}
 	if _, is := panicked.(runtime.Error); is {
-		return "a page of it makes no sense"
+		return fmt.Sprintf("a page of it makes no sense (%v)", panicked)
 	}
 	return panicked
 }

@@ -158,6 +158,10 @@ func TestPluginTest(t *testing.T) {
 			t.Parallel()
 			h := tested(t, "10s", tt.tune)
 			got, r := h.vet(tt.flags...)
+			// On a busy machine a call may be given up before it has left.
+			for again := 0; again < 5 && tt.said["given-up-stage"] != "" && strings.HasPrefix(got.check("given-up-stage").Said, "given up after"); again++ {
+				got, r = h.vet(tt.flags...)
+			}
 			want := maps.Clone(tt.odd)
 			if want == nil {
 				want = map[string]string{}
