@@ -85,11 +85,14 @@ func (s served) powerCut(containers ...string) {
 		pids = append(pids, pid)
 	}
 	s.kill()
-	// Whoever watches a container goes before it, or would still tell of its end.
+	// All of them at once: who sees the end of another one would still tell of it, or start
+	// it again.
 	pids = slices.Concat(processesNaming(s.t, s.box.dir), pids)
-	for _, pid := range pids {
-		if err := syscall.Kill(pid, syscall.SIGKILL); !errors.Is(err, syscall.ESRCH) {
-			s.must(err)
+	for _, sig := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGKILL} {
+		for _, pid := range pids {
+			if err := syscall.Kill(pid, sig); !errors.Is(err, syscall.ESRCH) {
+				s.must(err)
+			}
 		}
 	}
 	if s.box.daemon != nil {
