@@ -25,7 +25,10 @@ func (u *unitInstance) Key() string { return u.invocation + "/" + u.process.Key(
 func (u *unitInstance) how(pid int) string {
 	s := awaitEnd(u.r.p.s.opts.Systemd, u.unit, pid)
 	u.again = s.Restarting() || s.ExecPID != 0 && s.ExecPID != pid
-	if s.ExecPID != pid {
+	switch {
+	case s.ExecPID != pid && u.again && s.Restarts > 0: // systemd keeps only how the latest one ended
+		return fmt.Sprintf("ended; systemd restarted %s, for the %s time, before it was asked how (journalctl -u %[1]s says that)", u.r.name, ordinal(s.Restarts))
+	case s.ExecPID != pid:
 		return "ended; how is unknown"
 	}
 	words := ending(s)

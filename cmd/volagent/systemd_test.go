@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -237,7 +238,7 @@ func (g *guest) testKilledInStart() {
 // testUnit: what systemd restarts is left to it, what it leaves down is started;
 // both are restarts. A stop stays, a restart is another invocation.
 func (g *guest) testUnit() {
-	for id, words := range map[string]string{"again": "systemd is restarting csi-again.service", "once": "killed by signal 9 (SIGKILL)"} {
+	for id, words := range map[string]string{"again": "csi-again.service, for the 1st time", "once": "killed by signal 9 (SIGKILL)"} {
 		pid, restarts := g.ready(id), g.restarts(id)
 		g.run("systemctl", "kill", "--kill-whom=main", "-s", "KILL", "csi-"+id)
 		g.await("another process of "+id, func() bool { now := g.plugin(id, "pid"); return now != "" && now != pid })
@@ -253,6 +254,7 @@ func (g *guest) testUnit() {
 			g.t.Errorf("systemd itself started %s again %s times, not %s", id, bySystemd, want)
 		}
 	}
+	g.testMissed()
 	g.run("volctl", "plugin", "stop", "again")
 	if r := g.try("systemctl", "is-active", "csi-again"); strings.TrimSpace(r.out) != "inactive" {
 		g.t.Errorf("the unit of the plugin that was stopped is %s", r.out)
@@ -271,6 +273,23 @@ func (g *guest) testUnit() {
 	log := g.run("volctl", "plugin", "logs", "again", "-n", "20")
 	if !strings.Contains(log, "Started csi-again.service") {
 		g.t.Errorf("its log is %q", log)
+	}
+}
+
+// testMissed: systemd has its unit up again before an agent looks that was held up.
+func (g *guest) testMissed() {
+	pid, restarts := g.plugin("again", "pid"), g.restarts("again")
+	g.run("systemctl", "kill", "--kill-whom=main", "-s", "STOP", "volagent")
+	g.run("systemctl", "kill", "--kill-whom=main", "-s", "KILL", "csi-again")
+	g.await("systemd to start it again", func() bool {
+		return !slices.Contains([]string{pid, "0"}, strings.TrimSpace(g.run("systemctl", "show", "-p", "MainPID", "--value", "csi-again")))
+	})
+	g.run("systemctl", "kill", "--kill-whom=main", "-s", "CONT", "volagent")
+	g.await("the next process", func() bool { now := g.plugin("again", "pid"); return now != "" && now != pid })
+	g.ready("again")
+	const words = "ended; systemd restarted csi-again.service, for the 2nd time, before it was asked how (journalctl -u csi-again.service says that)"
+	if exit := g.plugin("again", "last_exit"); exit != words || g.restarts("again") != restarts+1 {
+		g.t.Errorf("after a restart that was missed the last exit is %q, and %d restarts were %d", exit, g.restarts("again"), restarts)
 	}
 }
 
