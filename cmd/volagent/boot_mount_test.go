@@ -178,7 +178,7 @@ func (g *guest) testSlowAgent() {
 	g.put("etc/systemd/system/volagent.service.d/slow.conf", "[Service]\nExecStartPre=/bin/sleep 5\n")
 	g.put("etc/fstab", "data /srv/data csi _netdev,nofail 0 0\n")
 	if state := g.boot(); state != "running" {
-		g.t.Errorf("the guest is %s", state)
+		g.t.Errorf("the guest is %s: %s", state, g.failed())
 	}
 	for _, id := range []string{"data", "gen"} {
 		if !g.mounted(id) {

@@ -193,7 +193,7 @@ func TestHostGoesDown(t *testing.T) {
 		g.put("etc/systemd/system/writer-"+id+".service", lastWords("/srv/"+id+"/log", "[Service]"))
 	}
 	if state := g.boot(); state != "running" {
-		t.Fatalf("the guest is %s", state)
+		t.Fatalf("the guest is %s: %s", state, g.failed())
 	}
 	volumes := map[string]string{"cmd": "cmd", "unit": "unit", "slow": "slow", "stuck": "slow"}
 	g.run("mkdir", "-p", "/srv/own")

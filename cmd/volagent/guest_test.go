@@ -40,7 +40,7 @@ func newGuest(t testing.TB, install func(tree string)) *guest {
 	g := newTree(t)
 	install(g.tree)
 	if state := g.boot(); state != "running" {
-		t.Fatalf("the guest is %s", state)
+		t.Fatalf("the guest is %s: %s", state, g.failed())
 	}
 	return g
 }
@@ -102,6 +102,12 @@ func (g *guest) boot() (state string) {
 		return state == "running" || state == "degraded"
 	})
 	return state
+}
+
+// failed are the units that did not come up, and what was logged about it.
+func (g *guest) failed() string {
+	g.t.Helper()
+	return g.try("systemctl", "list-units", "--failed", "--no-pager", "--plain").out + g.try("journalctl", "--boot", "--no-pager", "-q", "-p", "warning").out
 }
 
 // down has the guest power itself off, and waits for its end.

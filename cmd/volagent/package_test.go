@@ -30,7 +30,7 @@ func TestPackage(t *testing.T) {
 	g.have("root/1.deb", first["deb"])
 	g.have("root/2.deb", next["deb"])
 	if state := g.boot(); state != "running" {
-		t.Fatalf("the guest is %s", state)
+		t.Fatalf("the guest is %s: %s", state, g.failed())
 	}
 	nodes := map[string]int{"fuse": int(unix.Mkdev(10, 229)), "loop-control": int(unix.Mkdev(10, 237))}
 	for name, dev := range nodes {
