@@ -51,20 +51,23 @@ type Seams struct {
 // Bounds of a shutdown: together below the 10 s that an operator waits, and
 // the 15 s that systemd does.
 const (
-	answerWithin = 2 * time.Second // calls in hand
-	stepWithin   = 5 * time.Second // the step of each volume in hand
-	eventsWithin = time.Second     // the events of all that
+	answerWithin = 2 * time.Second         // calls in hand
+	tasksWithin  = 1500 * time.Millisecond // tasks that were told to end
+	stepWithin   = 5 * time.Second         // the step of each volume in hand
+	eventsWithin = time.Second             // the events of all that
 )
 
 // agent is one running agent.
 type agent struct {
-	c       Config
-	log     hclog.Logger
-	db      store
-	node    statedb.Node
-	halt    string
-	damage  string // of the state database that was set aside by this agent
-	started time.Time
+	c    Config
+	log  hclog.Logger
+	db   store
+	node statedb.Node
+	halt string
+	// otherDataDir is the data dir because of which halt is set; empty for another reason.
+	otherDataDir string
+	damage       string // of the state database that was set aside by this agent
+	started      time.Time
 
 	events  *event.Log
 	systemd *systemd.Bus
@@ -80,6 +83,7 @@ type agent struct {
 	scraped *metrics.Server // nil without a metrics_address
 	secrets secret.Resolver
 	socket  net.Listener
+	places  places
 	down    chan struct{} // closed when the host goes down
 
 	runtimes runtimes
@@ -90,18 +94,25 @@ type agent struct {
 // when it ends.
 func Run(ctx context.Context, fl *pflag.FlagSet, stderr io.Writer, seams Seams) error {
 	c, err := loadConfig(fl)
-	if err != nil {
-		return err
-	}
-	loadingMemory()
 	a := &agent{c: c, log: c.logger(stderr), started: time.Now().UTC(), down: make(chan struct{})}
-	if err := a.open(ctx, seams); err != nil {
+	if err == nil {
+		err = makeRuntimeDir(c.RuntimeDir)
+	}
+	failed := openStartError(c.Socket)
+	defer failed.close()
+	if err == nil {
+		loadingMemory()
+		err = a.open(ctx, seams)
+	}
+	if err != nil {
+		failed.write(err, a.log)
 		return err
 	}
 	a.events = a.openEvents()
 	a.secrets = a.newSecrets()
-	err = a.wire(seams)
-	if err == nil {
+	if err = a.wire(seams); err != nil {
+		failed.write(err, a.log)
+	} else {
 		err = a.serve(ctx, fl)
 	}
 	if a.owners != nil {
@@ -114,6 +125,13 @@ func Run(ctx context.Context, fl *pflag.FlagSet, stderr io.Writer, seams Seams) 
 	return errors.Join(err, a.db.Close())
 }
 
+func makeRuntimeDir(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("cannot make the runtime dir: %w", err)
+	}
+	return nil
+}
+
 // open makes the directories and opens what must be this agent's alone.
 func (a *agent) open(ctx context.Context, seams Seams) (err error) {
 	// A service's own user must be able to pass through to its volume.
@@ -122,17 +140,18 @@ func (a *agent) open(ctx context.Context, seams Seams) (err error) {
 			return fmt.Errorf("cannot make the data dir: %w", err)
 		}
 	}
-	if err := os.Chmod(a.c.DataDir, 0o711); err != nil {
+	// A data dir that can only be read is as the last agent left it.
+	if err := os.Chmod(a.c.DataDir, 0o711); err != nil && !errors.Is(err, syscall.EROFS) {
 		return fmt.Errorf("cannot open the data dir to the users of volumes: %w", err)
 	}
-	if err := os.MkdirAll(a.c.RuntimeDir, 0o755); err != nil {
-		return fmt.Errorf("cannot make the runtime dir: %w", err)
-	}
-	db, err := a.openDB(statedb.Options{Tap: seams.Tap})
+	db, err := a.openDB(statedb.Options{Tap: seams.Tap, Warn: func(message string) { a.log.Error(message) }})
 	if err != nil {
 		return err
 	}
 	a.db = store{DB: db}
+	if err := db.Fault(); err != nil {
+		a.log.Error("the state database cannot be written: nothing can be claimed or changed; claims can be released, which is kept in memory alone. Mount the data dir for writing", "error", err)
+	}
 	if err := db.NoLog(); err != nil {
 		a.log.Warn("there is no log beside the state database: claims and releases are slower. Move what is in its place away, and start the agent again", "error", err)
 	}
@@ -146,11 +165,11 @@ func (a *agent) wire(seams Seams) error {
 	if err != nil {
 		return err
 	}
-	was := a.db.Node()
+	was, unfinished := a.db.Node(), begun(a.db.Snapshots())
 	if err := a.recall(ctx, host); err != nil {
 		return err
 	}
-	a.sayShared(host)
+	a.warnOfPlaces(host)
 	a.metrics = a.newMetrics()
 	a.scraped = a.newScraped()
 	a.systemd = systemd.New(systemd.Options{Log: a.log.Named("systemd")})
@@ -164,15 +183,12 @@ func (a *agent) wire(seams Seams) error {
 	a.owners = owners
 	plugins := pluginSet{a.plugins, a.db, a.halt}
 	steps := volmgr.New(volmgr.Options{Root: a.c.mountRoot(), Host: host, Plugin: plugins.forStep, Secrets: a.secrets.Of})
-	if was.Boot != "" && was.Boot != a.node.Boot {
-		if err := steps.Tidy(); err != nil {
-			a.log.Warn("something was left where volumes are mounted, from before this boot", "error", err)
-		}
-	}
+	a.places = places{steps, a.db}
+	a.tidy(ctx, was, steps)
 	a.queue = reconcile.New(reconcile.Options{
 		Store: queueStore{a.db}, Plugins: a.plugins, Host: steps, Halt: a.halt,
 		Events: a.volumeEvents, Log: a.log.Named("volume"),
-		Owed: a.db.owed, Paid: a.debtPaid,
+		Owed: a.db.owed, Paid: a.debtPaid, Crashed: was.ID != "" && ended(was, a.node) == volume.Crashed, Begun: unfinished,
 	})
 	gid, err := groupID(a.c.SocketGroup)
 	if err != nil {
@@ -207,8 +223,14 @@ func (a *agent) wire(seams Seams) error {
 // whether any call may be sent.
 func (a *agent) recall(ctx context.Context, host *mount.Host) (err error) {
 	was, steps := a.db.Node(), volmgr.New(volmgr.Options{Root: a.c.mountRoot(), Host: host})
+	a.node = was
 	if a.halt, err = a.adopt(ctx, host, steps); err != nil {
 		return err
+	}
+	if a.halt == "" {
+		if a.halt, err = a.claimRuntimeDir(ctx, host); err != nil {
+			return err
+		}
 	}
 	if a.halt == "" {
 		if a.node, a.halt, err = identify(a.db, a.c, host); err != nil {
@@ -261,7 +283,7 @@ func (a *agent) serve(ctx context.Context, fl *pflag.FlagSet) error {
 		wg.Go(func() { a.recoverTests(running) })
 		wg.Go(func() { a.files.run(running) })
 		if every, err := a.c.statsInterval(); err == nil { // it was checked
-			wg.Go(func() { a.sample(running, every) })
+			wg.Go(func() { a.newSampler(every).run(running) })
 		}
 	}
 	if a.scraped != nil {
@@ -293,7 +315,7 @@ func (a *agent) serve(ctx context.Context, fl *pflag.FlagSet) error {
 		a.endPlugins()
 	}
 	cancel()
-	wg.Wait()
+	a.awaitTasks(&wg)
 	a.events.Add(volume.Event{Type: "agent-stopped", Message: last})
 	return err
 }
@@ -305,18 +327,6 @@ func (a *agent) stopQueue(ctx context.Context) {
 	}
 	if err := a.db.stopped(context.WithoutCancel(ctx)); err != nil {
 		a.log.Warn("cannot record that the agent stopped in order; the next one takes all that is unsettled for uncertain", "error", err)
-	}
-}
-
-// debtPaid drops what a forced deregister left once it is undone.
-func (a *agent) debtPaid(r volume.Record) {
-	waiting, err := a.db.settle(context.Background(), r)
-	if err != nil {
-		a.log.Error("a debt is paid but could not be dropped; it is dropped with the next change", "volume", r.Volume.ID, "error", err)
-	}
-	a.plugins.Released(r.Volume.PluginID)
-	if waiting != "" {
-		a.queue.Wake(waiting)
 	}
 }
 

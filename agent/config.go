@@ -6,21 +6,17 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"net"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/pflag"
 	"github.com/spf13/viper"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/volagent/volagent/volmgr"
+	"github.com/volagent/volagent/agent/spec"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -65,7 +61,7 @@ var settings = []setting{
 	{"node_id", "", "CSI node id (default the host name at the first start)", true},
 	{"log_level", "info", "trace, debug, info, warn or error", true},
 	{"log_format", "text", "text or json", true},
-	{"stats_interval", "0", "how often plugins are asked how mounted volumes are; 0 is never", false},
+	{"stats_interval", "5m", "how often plugins are asked how mounted volumes are; 0 is never", false},
 	{"metrics_address", "", "host:port where everybody may read the metrics (default: only on the socket)", false},
 	{"docker_socket", "", "path of the socket for docker and podman; empty is none", false},
 }
@@ -89,31 +85,60 @@ func withDefault(usage, value string) string {
 	return usage + " (default " + value + ")"
 }
 
-// loadConfig reads the configuration anew. An unknown key is an error with its
-// name and line.
+// loadConfig reads the configuration anew. A mistake is an error with its file, line and key.
 func loadConfig(fl *pflag.FlagSet) (Config, error) {
 	v := viper.New()
 	v.SetEnvPrefix("volagent")
 	v.AutomaticEnv()
+	file, mistake := readFile(fl)
 	for _, s := range settings {
 		v.SetDefault(s.key, s.value)
 		if f := fl.Lookup(flagName(s.key)); s.flag && f.Changed {
 			v.Set(s.key, f.Value.String())
+			delete(file.lines, s.key)
+		} else if os.Getenv("VOLAGENT_"+strings.ToUpper(s.key)) != "" {
+			delete(file.lines, s.key)
 		}
 	}
-	if err := readFile(v, fl); err != nil {
-		return Config{}, err
+	if err := v.MergeConfigMap(file.values); err != nil {
+		return Config{}, volume.Errorf(volume.ErrInvalid, "cannot read the configuration: %v", err)
 	}
 	var c Config
 	if err := v.Unmarshal(&c); err != nil {
 		return Config{}, volume.Errorf(volume.ErrInvalid, "cannot read the configuration: %v", err)
 	}
-	return c, c.check()
+	if c.Socket == "" {
+		c.Socket = filepath.Join(c.RuntimeDir, "volagent.sock")
+	}
+	if mistake == nil {
+		mistake = c.check(file)
+	}
+	return c, mistake
 }
 
-// readFile gives viper the file as we read it: viper itself merges what is
-// misspelt in silence, and makes a number of a node id such as 0123.
-func readFile(v *viper.Viper, fl *pflag.FlagSet) error {
+// configFile is what a file says. It holds what could be read even if the file has mistakes.
+type configFile struct {
+	path   string
+	values map[string]any
+	lines  map[string]int // of the keys
+}
+
+// at adds to an error about a key where the file has it. A value of a flag or of the environment
+// is not in the file.
+func (f configFile) at(key string, err error) error {
+	line, ok := f.lines[key]
+	var de *volume.Error
+	if !ok || !errors.As(err, &de) {
+		return err
+	}
+	located := *de
+	located.Message = fmt.Sprintf("%s:%d: %s", f.path, line, de.Message)
+	return &located
+}
+
+// readFile reads the file by itself: viper merges what is misspelt in silence, and makes a number
+// of a node id such as 0123.
+func readFile(fl *pflag.FlagSet) (configFile, error) {
 	path := DefaultConfigFile
 	if f := fl.Lookup("config"); f.Changed {
 		path = f.Value.String()
@@ -122,158 +147,71 @@ func readFile(v *viper.Viper, fl *pflag.FlagSet) error {
 	}
 	raw, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) && path == DefaultConfigFile {
-		return nil
+		return configFile{path: path}, nil
 	}
 	if err != nil {
-		return volume.Errorf(volume.ErrInvalid, "cannot read the configuration: %v", err)
+		return configFile{path: path}, volume.Errorf(volume.ErrInvalid, "cannot read the configuration: %v", err)
 	}
-	values, err := parse(path, raw)
-	if err != nil {
-		return err
-	}
-	return v.MergeConfigMap(values)
+	return parse(path, raw)
 }
 
-// parse reads a file's keys and values as they stand. It refuses keys that are
-// unknown or stand twice, and values that are not plain.
-func parse(path string, raw []byte) (map[string]any, error) {
+// parse reads a file's keys and values as they stand. It refuses keys that are unknown or appear
+// twice, and values that are not plain. The error is about the first mistake; what is right is
+// returned with it.
+func parse(path string, raw []byte) (configFile, error) {
+	file := configFile{path: path, values: map[string]any{}, lines: map[string]int{}}
 	var doc yaml.Node
 	if err := yaml.NewDecoder(bytes.NewReader(raw)).Decode(&doc); err != nil {
 		if errors.Is(err, io.EOF) {
-			return nil, nil
+			return file, nil
 		}
-		return nil, volume.Errorf(volume.ErrInvalid, "%s: %v", path, err)
+		return file, volume.Errorf(volume.ErrInvalid, "%s: %v", path, err)
 	}
 	root := doc.Content[0]
 	if root.Kind == yaml.ScalarNode && root.Tag == "!!null" {
-		return nil, nil
+		return file, nil
 	}
 	if root.Kind != yaml.MappingNode {
-		return nil, volume.Errorf(volume.ErrInvalid, "%s:%d: a configuration is a list of keys and values", path, root.Line)
+		return file, volume.Errorf(volume.ErrInvalid, "%s:%d: a configuration is a list of keys and values", path, root.Line)
 	}
-	values := map[string]any{}
+	var mistake error
 	for i := 0; i < len(root.Content); i += 2 {
-		key, value := root.Content[i], root.Content[i+1]
-		known := slices.ContainsFunc(settings, func(s setting) bool { return s.key == key.Value })
-		switch {
-		case !known:
-			return nil, volume.Errorf(volume.ErrInvalid, "%s:%d: unknown key %q", path, key.Line, key.Value).WithHint("known keys: %s", keys())
-		case values[key.Value] != nil:
-			return nil, volume.Errorf(volume.ErrInvalid, "%s:%d: key %q stands there twice", path, key.Line, key.Value)
-		case value.Kind != yaml.ScalarNode:
-			return nil, volume.Errorf(volume.ErrInvalid, "%s:%d: the value of %q must be a plain text", path, value.Line, key.Value)
-		}
-		if values[key.Value] = value.Value; value.Tag == "!!null" {
-			delete(values, key.Value) // left open: the default
+		if err := file.set(root.Content[i], root.Content[i+1]); err != nil && mistake == nil {
+			mistake = err
 		}
 	}
-	return values, nil
+	return file, mistake
 }
 
-func keys() string {
+// set takes over one key and its value.
+func (f configFile) set(key, value *yaml.Node) error {
+	known := slices.ContainsFunc(settings, func(s setting) bool { return s.key == key.Value })
+	switch {
+	case !known:
+		return f.unknown(key)
+	case f.lines[key.Value] != 0:
+		return volume.Errorf(volume.ErrInvalid, "%s:%d: key %q appears twice, first in line %d", f.path, key.Line, key.Value, f.lines[key.Value])
+	case value.Kind != yaml.ScalarNode:
+		return volume.Errorf(volume.ErrInvalid, "%s:%d: the value of %q must be a plain text", f.path, value.Line, key.Value)
+	}
+	f.lines[key.Value] = key.Line
+	if value.Tag != "!!null" { // left open: the default
+		f.values[key.Value] = value.Value
+	}
+	return nil
+}
+
+// unknown refuses a key, and names the one that was probably meant.
+func (f configFile) unknown(key *yaml.Node) error {
 	names := make([]string, len(settings))
 	for i, s := range settings {
 		names[i] = s.key
 	}
-	return strings.Join(names, ", ")
-}
-
-// maxSocket is what sockaddr_un takes, less the terminating zero.
-const maxSocket = 107
-
-// check fills in what follows from other keys and refuses what cannot work.
-func (c *Config) check() error {
-	if c.Socket == "" {
-		c.Socket = filepath.Join(c.RuntimeDir, "volagent.sock")
+	err := volume.Errorf(volume.ErrInvalid, "%s:%d: unknown key %q", f.path, key.Line, key.Value)
+	if near := spec.Near(key.Value, names); len(near) > 0 {
+		return err.WithHint("did you mean %q?", near[0])
 	}
-	for name, path := range map[string]string{"data_dir": c.DataDir, "runtime_dir": c.RuntimeDir, "socket": c.Socket, "plugin_dir": c.PluginDir, "volumes_dir": c.VolumesDir} {
-		if !filepath.IsAbs(path) {
-			return volume.Errorf(volume.ErrInvalid, "%s %q is not an absolute path", name, path)
-		}
-	}
-	c.DataDir, c.RuntimeDir = filepath.Clean(c.DataDir), filepath.Clean(c.RuntimeDir)
-	if hclog.LevelFromString(c.LogLevel) == hclog.NoLevel {
-		return volume.Errorf(volume.ErrInvalid, "log_level %q is not one of trace, debug, info, warn, error", c.LogLevel)
-	}
-	if c.LogFormat != "text" && c.LogFormat != "json" {
-		return volume.Errorf(volume.ErrInvalid, "log_format %q is neither text nor json", c.LogFormat)
-	}
-	if _, err := c.statsInterval(); err != nil {
-		return err
-	}
-	if err := c.checkMetricsAddress(); err != nil {
-		return err
-	}
-	if len(c.NodeID) > 256 {
-		return volume.Errorf(volume.ErrInvalid, "node_id has %d bytes; CSI allows 256", len(c.NodeID))
-	}
-	if longest := filepath.Join(c.RuntimeDir, "plugins", strings.Repeat("x", 24), "csi.sock"); len(longest) > maxSocket {
-		return volume.Errorf(volume.ErrInvalid, "runtime_dir %s is too long: sockets below it could have %d bytes, and %d is what a socket address takes", c.RuntimeDir, len(longest), maxSocket)
-	}
-	if err := c.checkDockerSocket(); err != nil {
-		return err
-	}
-	if len(c.Socket) > maxSocket {
-		return volume.Errorf(volume.ErrInvalid, "socket %s has %d bytes, and %d is what a socket address takes", c.Socket, len(c.Socket), maxSocket)
-	}
-	return volmgr.CheckRoot(c.mountRoot())
-}
-
-// checkDockerSocket refuses what is no path of a socket for docker: it finds plugins by
-// the names of the files in one directory.
-func (c *Config) checkDockerSocket() error {
-	path := c.DockerSocket
-	switch {
-	case path == "":
-		return nil
-	case !filepath.IsAbs(path):
-		return volume.Errorf(volume.ErrInvalid, "docker_socket %q is not an absolute path", path)
-	case len(path) > maxSocket:
-		return volume.Errorf(volume.ErrInvalid, "docker_socket %s has %d bytes, and %d is what a socket address takes", path, len(path), maxSocket)
-	case !strings.HasSuffix(path, ".sock"):
-		return volume.Errorf(volume.ErrInvalid, "docker_socket %s does not end in .sock, so docker would not find it", path).
-			WithHint("/run/docker/plugins/csi.sock")
-	case filepath.Clean(path) == filepath.Clean(c.Socket):
-		return volume.Errorf(volume.ErrInvalid, "docker_socket and socket are both %s", path)
-	}
-	return nil
-}
-
-// leastStatsInterval spares plugins of remote storage, whose answers may be dear.
-const leastStatsInterval = 10 * time.Second
-
-func (c *Config) statsInterval() (time.Duration, error) {
-	d, err := time.ParseDuration(c.StatsInterval)
-	if err != nil || d != 0 && d < leastStatsInterval {
-		return 0, volume.Errorf(volume.ErrInvalid, "stats_interval %q is neither 0 nor a duration of at least %s, as 5m", c.StatsInterval, leastStatsInterval)
-	}
-	return d, nil
-}
-
-// checkMetricsAddress wants an address and no name: with a name it would be a matter
-// of the resolver, at boot, where everybody can scrape.
-func (c *Config) checkMetricsAddress() error {
-	if c.MetricsAddress == "" {
-		return nil
-	}
-	bad := func(why string) error {
-		return volume.Errorf(volume.ErrInvalid, "metrics_address %q %s", c.MetricsAddress, why).
-			WithHint("127.0.0.1:9187 and [::1]:9187 are for this host alone, [::]:9187 is for everybody")
-	}
-	host, port, err := net.SplitHostPort(c.MetricsAddress)
-	if err != nil {
-		return bad("is not host:port")
-	}
-	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
-		return bad("has no port from 0 to 65535")
-	}
-	if host == "" {
-		return bad("has no host")
-	}
-	if _, err := netip.ParseAddr(host); err != nil && host != "localhost" {
-		return bad("has a host that is neither an IP address nor localhost")
-	}
-	return nil
+	return err.WithHint("known keys: %s", strings.Join(names, ", "))
 }
 
 func (c *Config) mountRoot() string { return filepath.Join(c.DataDir, "csi") }

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"net"
 	"os"
 	"path/filepath"
@@ -8,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/pflag"
 
 	"github.com/volagent/volagent/agent/peer"
@@ -40,7 +42,7 @@ func TestPrecedence(t *testing.T) {
 	}
 	want := Config{
 		DataDir: "/var/lib/volagent", RuntimeDir: "/env", Socket: "/env/volagent.sock", SocketGroup: "root",
-		PluginDir: "/etc/volagent/plugins.d", VolumesDir: "/etc/volagent/volumes.d", NodeID: "0123", LogLevel: "debug", LogFormat: "json", StatsInterval: "0",
+		PluginDir: "/etc/volagent/plugins.d", VolumesDir: "/etc/volagent/volumes.d", NodeID: "0123", LogLevel: "debug", LogFormat: "json", StatsInterval: "5m",
 	}
 	if c != want {
 		t.Errorf("got  %+v\nwant %+v", c, want)
@@ -56,7 +58,10 @@ func TestBadConfig(t *testing.T) {
 	}{
 		"unknown key":      {"log_level: info\nnonsense: 1\n", nil, `c.yaml:2: unknown key "nonsense"`},
 		"key in capitals":  {"Socket: /x\n", nil, `unknown key "Socket"`},
-		"twice":            {"node_id: a\nnode_id: b\n", nil, `c.yaml:2: key "node_id" stands there twice`},
+		"twice":            {"node_id: a\nnode_id: b\n", nil, `c.yaml:2: key "node_id" appears twice, first in line 1`},
+		"a wrong value":    {"log_format: text\n\nlog_level: loud\n", nil, `c.yaml:3: log_level "loud" is not one of`},
+		"a wrong flag":     {"log_level: info\n", []string{"--log-level", "loud"}, `log_level "loud" is not one of`},
+		"a wrong group":    {"socket_group: nosuchgroup\n", nil, `c.yaml:1: socket_group: no group "nosuchgroup"`},
 		"a list":           {"socket: [a]\n", nil, `the value of "socket" must be a plain text`},
 		"no mapping":       {"- a\n", nil, "a configuration is a list of keys and values"},
 		"no YAML":          {"a: b: c\n", nil, "c.yaml"},
@@ -76,9 +81,9 @@ func TestBadConfig(t *testing.T) {
 		"large port":       {"metrics_address: 127.0.0.1:65536\n", nil, "has no port from 0 to 65535"},
 		"named port":       {"metrics_address: 127.0.0.1:http\n", nil, "has no port from 0 to 65535"},
 		"relative":         {"plugin_dir: plugins\n", nil, "not an absolute path"},
-		"long data dir":    {"", []string{"--data-dir", "/srv/volagent-data"}, "CSI plugins need accept only 128"},
-		"long runtime dir": {"", []string{"--runtime-dir", "/" + long}, "socket address"},
-		"one byte more":    {"", []string{"--runtime-dir", "/" + strings.Repeat("x", 65)}, "socket address"},
+		"long data dir":    {"", []string{"--data-dir", strings.Repeat("/"+long, 50)}, "Linux accepts 4095"},
+		"long name":        {"", []string{"--data-dir", "/srv/" + long + long + long + long}, "a name in"},
+		"long runtime dir": {"", []string{"--runtime-dir", "/" + long + "/12345678"}, "socket address"},
 		"long socket":      {"", []string{"--socket", "/" + long + long}, "socket address"},
 		"long node id":     {"", []string{"--node-id", strings.Repeat(long, 4)}, "CSI allows 256"},
 	} {
@@ -88,12 +93,30 @@ func TestBadConfig(t *testing.T) {
 	}
 }
 
-// TestLongestRoots: the defaults fit, and so does the longest data dir that the
-// documentation names.
+// TestLongestRoots: the longest roots that the kernel accepts are accepted. Those that
+// no plugin can have trouble with cause no warning, others cause one each.
 func TestLongestRoots(t *testing.T) {
-	for _, args := range [][]string{nil, {"--data-dir", "/srv/volagent-dat"}, {"--runtime-dir", "/" + strings.Repeat("x", 64)}} {
-		if _, err := load(t, "# nothing\n", args...); err != nil {
-			t.Errorf("%v: %v", args, err)
+	for _, tt := range []struct {
+		flag, dir string
+		warnings  int
+	}{
+		{"--log-level", "info", 0},
+		{"--data-dir", "/srv/volagent-dat", 0},
+		{"--data-dir", "/srv/volagent-data", 1},
+		{"--data-dir", strings.Repeat("/"+strings.Repeat("x", 180), 22), 1},
+		{"--runtime-dir", "/" + strings.Repeat("x", 64), 0},
+		{"--runtime-dir", "/" + strings.Repeat("x", 65), 1},
+		{"--runtime-dir", "/" + strings.Repeat("x", 87), 1},
+	} {
+		c, err := load(t, "# nothing\n", tt.flag, tt.dir)
+		if err != nil {
+			t.Errorf("%s with %d bytes: %v", tt.flag, len(tt.dir), err)
+			continue
+		}
+		var out bytes.Buffer
+		c.warnLong(hclog.New(&hclog.LoggerOptions{Output: &out}))
+		if got := strings.Count(out.String(), "[WARN]"); got != tt.warnings {
+			t.Errorf("%s with %d bytes: %d warnings, want %d: %s", tt.flag, len(tt.dir), got, tt.warnings, out.String())
 		}
 	}
 }

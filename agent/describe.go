@@ -1,12 +1,14 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/provision"
+	"github.com/volagent/volagent/statedb"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -24,11 +26,9 @@ func (a *agent) describe() api.Node {
 	if a.halt != "" {
 		n.State = a.halt
 	}
-	if err := a.db.Fault(); err != nil {
-		n.DB = err.Error()
-		n.Problems = append(n.Problems, api.Problem{
-			Subject: "agent", Message: "cannot write the state database: " + n.DB, Command: "df " + a.c.DataDir,
-		})
+	if p, ok := a.fault(); ok {
+		n.DB = a.db.Fault().Error()
+		n.Problems = append(n.Problems, p)
 	}
 	if p, ok := a.lost(); ok {
 		if n.DB == "ok" {
@@ -36,6 +36,7 @@ func (a *agent) describe() api.Node {
 		}
 		n.Problems = append(n.Problems, p)
 	}
+	n.Problems = append(n.Problems, a.full()...)
 	n.Problems = append(n.Problems, a.unscraped()...)
 	n.Problems = append(n.Problems, a.files.problems()...)
 	n.Problems = append(n.Problems, a.debts()...)
@@ -43,6 +44,19 @@ func (a *agent) describe() api.Node {
 	n.Problems = append(n.Problems, a.deadlocks()...)
 	n.Pending = pending(a.db.Volumes(), a.db.Snapshots())
 	return n
+}
+
+// fault describes why changes are not written.
+func (a *agent) fault() (p api.Problem, ok bool) {
+	err := a.db.Fault()
+	var foreign *statedb.Foreign
+	switch {
+	case err == nil:
+		return p, false
+	case errors.As(err, &foreign):
+		return api.Problem{Subject: "agent", Message: err.Error(), Command: "systemctl restart volagent"}, true
+	}
+	return api.Problem{Subject: "agent", Message: "cannot write the state database: " + err.Error(), Command: volume.Command("df %s", a.c.DataDir)}, true
 }
 
 // pending are the changes that have not been seen to end.
@@ -64,15 +78,14 @@ func (a *agent) debts() []api.Problem {
 			continue
 		}
 		v := d.Record.Volume
-		how := "it is undone now"
-		if p := a.plugins.View(v.PluginID); !p.Ready {
-			how = fmt.Sprintf("it is undone when plugin %q is ready; to give it up for good: ", v.PluginID) +
-				volume.Command("volctl volume deregister %s -force --forget", v.ID)
+		calls, command := d.Whole().PendingCalls(a.queue.Last(d.Whole()), a.plugins.View(v.PluginID)), volume.Command("volctl plugin status %s", v.PluginID)
+		if calls.Failed {
+			command = calls.GiveUp
 		}
 		out = append(out, api.Problem{
 			Subject: v.ID,
-			Message: fmt.Sprintf("was deregistered by force %s ago: %s; %s", time.Since(d.Since).Round(time.Second), strings.Join(left, "; "), how),
-			Command: volume.Command("volctl plugin status %s", v.PluginID),
+			Message: fmt.Sprintf("was deregistered by force %s ago: %s; %s", time.Since(d.Since).Round(time.Second), strings.Join(left, "; "), calls.How),
+			Command: command,
 		})
 	}
 	return out

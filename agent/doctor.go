@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -27,12 +28,12 @@ import (
 func (a *agent) newDoctor(host *mount.Host, steps *volmgr.Manager) *doctor.Doctor {
 	db := &doctorDB{dir: a.c.DataDir, db: a.db.DB}
 	return doctor.New(doctor.Options{
-		Root: a.c.mountRoot(), Records: living{a.db, a.owners}, Queue: a.queue, Owners: a.owners, Halt: a.halt, Now: time.Now,
+		Root: a.c.mountRoot(), Records: living{a.db, a.owners}, Queue: a.queue, Owners: a.owners, Halt: a.halt, OtherDataDir: a.otherDataDir, Now: time.Now,
 		Host: doctorHost{host, steps}, Notes: doctorNotes{a.db, steps, a.db.notes}, Guards: places{steps, a.db},
 		Database: db.look, Debts: a.doctorDebts, Tests: a.doctorTests, Plugins: a.doctorPlugins,
 		System: func(ctx context.Context, helper bool) doctor.System { return a.doctorSystem(ctx, host, helper) },
 		Fstab:  func() ([]fstab.Entry, error) { return fstab.Read(fstab.System(os.Getenv)) },
-		Unmet:  a.doctorUnmet,
+		Unmet:  a.doctorUnmet, Runtimes: a.doctorRuntimes,
 	})
 }
 
@@ -76,7 +77,7 @@ type doctorDB struct {
 func (d *doctorDB) look() doctor.Database {
 	out := doctor.Database{Dir: d.dir, Fault: d.db.Fault(), NoLog: d.db.NoLog()}
 	loss := d.db.Node().Loss
-	out.Loss = doctor.Loss{At: loss.At, Why: loss.Why, Volumes: loss.Volumes, Claims: loss.Claims}
+	out.Loss = doctor.Loss{At: loss.At, Why: loss.Why, Volumes: loss.Volumes, Claims: loss.Claims, Copy: loss.Copy}
 	bad, err := d.check.Run(checkWithin, func() (error, error) { return d.db.Verify(), nil })
 	if out.Check = bad; err != nil {
 		out.Check = err
@@ -87,6 +88,11 @@ func (d *doctorDB) look() doctor.Database {
 	file := filepath.Join(d.dir, stateFile)
 	out.Kept, _ = filepath.Glob(file + ".damaged-*") // the patterns are good
 	out.Old, _ = filepath.Glob(file + ".schema-*")
+	out.Foreign, _ = filepath.Glob(filepath.Join(d.dir, "state.*.foreign-*"))
+	var foreign *statedb.Foreign
+	if errors.As(out.Fault, &foreign) {
+		out.Refused = foreign.Kept
+	}
 	return out
 }
 
@@ -101,7 +107,9 @@ func (h doctorHost) Mounts() ([]doctor.Mounted, error) {
 	entries, err := h.host.Under("/")
 	all := make([]doctor.Mounted, 0, len(entries))
 	for _, e := range entries {
-		all = append(all, doctor.Mounted{Path: e.Path, Device: e.Identity.Device, FSType: e.Identity.FSType, Source: e.Source, Canary: mount.IsCanary(e)})
+		all = append(all, doctor.Mounted{
+			Path: e.Path, Device: e.Identity.Device, Root: e.Identity.Root, FSType: e.Identity.FSType, Source: e.Source, Canary: mount.IsCanary(e),
+		})
 	}
 	return all, err
 }
@@ -126,6 +134,15 @@ func contents(c mount.Contents) doctor.Contents {
 // Block asks the kernel about a device.
 func (h doctorHost) Block(dev string) doctor.Block { return doctor.Block(h.host.Block(dev)) }
 
+// Loops are the loop devices that have a file.
+func (h doctorHost) Loops() []doctor.Loop {
+	var all []doctor.Loop
+	for dev, b := range h.host.Loops() {
+		all = append(all, doctor.Loop{Device: dev, Block: doctor.Block(b)})
+	}
+	return all
+}
+
 // Leftovers are names where volumes are mounted that are not known.
 func (h doctorHost) Leftovers(ctx context.Context, known map[string]bool) ([]doctor.Leftover, error) {
 	found, err := h.steps.Leftovers(ctx, known)
@@ -143,7 +160,9 @@ func (h doctorHost) RemoveLeftover(path string) error { return h.steps.RemoveLef
 func (a *agent) doctorDebts() (all []doctor.Debt) {
 	for _, d := range a.db.Debts() {
 		r := d.Whole()
-		all = append(all, doctor.Debt{Record: r, Since: d.Since, Left: provision.Behind(r)})
+		all = append(all, doctor.Debt{
+			Record: r, Since: d.Since, Left: provision.Behind(r), Calls: r.PendingCalls(a.queue.Last(r), a.plugins.View(r.Volume.PluginID)),
+		})
 	}
 	return all
 }

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"github.com/volagent/volagent/volmgr"
@@ -16,40 +17,53 @@ type places struct {
 	db store
 }
 
-// Guardable reports whether a claim's directory may be made to refuse writes while
-// nothing is mounted there. One that does so already may only be if that was the
-// agent's doing: what somebody else made immutable stays so.
-func (p places) Guardable(ctx context.Context, id, alloc, at string) bool {
-	switch p.Guard(ctx, id, alloc, at) {
-	case mount.GuardOff:
-		return true
-	case mount.GuardOn:
-		return p.guarded(at, "")
+// Guardable returns a claim's directory if that may be made to refuse writes while nothing
+// is mounted there, else nil. One that does so already may only be if that was the agent's
+// doing: what somebody else made immutable stays so.
+func (p places) Guardable(ctx context.Context, id, alloc, at string) *volume.GuardedDir {
+	switch g, dir := p.Guard(ctx, id, alloc, at); {
+	case g == mount.GuardOff, g == mount.GuardOn && p.guarded(dir, ""):
+		return &dir
 	default:
-		return false
+		return nil
 	}
 }
 
-// Unguard makes a directory writable again that a volume's record names, unless
-// another one names it too.
-func (p places) Unguard(path, id string) error {
-	if p.guarded(path, id) {
+// Unguard makes a directory writable again that a record names, unless another record or a
+// debt names it too. But is the key of the record.
+func (p places) Unguard(dir volume.GuardedDir, but string) error {
+	if p.guarded(dir, but) {
 		return nil
 	}
-	return p.Manager.Unguard(path)
+	return p.Manager.Unguard(dir)
+}
+
+// paid makes the directories of a debt writable of which nothing is left.
+func (p places) paid(r volume.Record) (errs error) {
+	for _, dir := range r.AllGuards() {
+		errs = errors.Join(errs, p.Unguard(dir, r.Key()))
+	}
+	return errs
 }
 
 // On is the doctor's: whether a directory refuses writes now.
 func (p places) On(ctx context.Context, dir string) bool {
-	return p.Guard(ctx, "", "", dir) == mount.GuardOn
+	g, _ := p.Guard(ctx, "", "", dir)
+	return g == mount.GuardOn
 }
 
 // Lift is the doctor's: Unguard, after which the record forgets the directory. Who dies in
 // between leaves one on record that can be written to: the next mount there guards it
 // again. So does a claim that came meanwhile, which keeps it on record.
 func (p places) Lift(ctx context.Context, dir, id string) error {
-	if err := p.Unguard(dir, id); err != nil {
-		return err
+	r, ok := p.db.Volume(id)
+	if !ok {
+		return nil
+	}
+	for _, g := range r.GuardsAt(dir) {
+		if err := p.Unguard(g, id); err != nil {
+			return err
+		}
 	}
 	return p.db.Intend(ctx, id, func(r volume.Record) volume.Record {
 		for _, c := range r.Claims {
@@ -57,14 +71,15 @@ func (p places) Lift(ctx context.Context, dir, id string) error {
 				return r
 			}
 		}
-		r.Guards = slices.DeleteFunc(slices.Clone(r.Guards), func(g string) bool { return g == dir })
-		return r
+		return r.Unguarding(dir)
 	})
 }
 
-// guarded reports whether a volume's record, other than one, names a directory.
-func (p places) guarded(path, but string) bool {
-	return slices.ContainsFunc(p.db.Volumes(), func(r volume.Record) bool {
-		return r.Volume.ID != but && slices.Contains(r.Guards, path)
-	})
+// guarded reports whether a record or a debt, other than one, names a directory.
+func (p places) guarded(dir volume.GuardedDir, but string) bool {
+	records := p.db.Volumes()
+	for _, d := range p.db.Debts() {
+		records = append(records, d.Whole())
+	}
+	return slices.ContainsFunc(records, func(r volume.Record) bool { return r.Key() != but && r.Guarding(dir) })
 }

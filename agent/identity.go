@@ -71,6 +71,12 @@ func attached(db store) string {
 	return ""
 }
 
+// warnOfPlaces warns of directories that some plugins cannot use.
+func (a *agent) warnOfPlaces(host *mount.Host) {
+	a.sayShared(host)
+	a.c.warnLong(a.log)
+}
+
 // sayShared warns where mounts below the data dir reach no other mount
 // namespace: plugins that live in one, and some that look, fail there. The mount
 // table is the administrator's, so it is not changed.

@@ -1,21 +1,21 @@
 package agent
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 
 	"github.com/spf13/cobra"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/procstat"
 	"github.com/volagent/volagent/agent/provision"
 	"github.com/volagent/volagent/statedb"
 	"github.com/volagent/volagent/volmgr/mount"
@@ -39,6 +39,10 @@ func newInspect() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := loadConfig(cmd.Flags())
 			if err != nil {
+				// Inspect is for a host whose agent does not start, and this may be why.
+				cmd.PrintErrf("volagent: warning: %v; inspecting data dir %s all the same\n", err, c.DataDir)
+			}
+			if !filepath.IsAbs(c.DataDir) {
 				return err
 			}
 			in, err := inspect(cmd.Context(), c)
@@ -78,6 +82,9 @@ type inspection struct {
 	Volumes      []inspectedVolume `json:"volumes"`
 	Debts        []inspectedVolume `json:"debts"` // what forced deregisters left
 	Unexplained  []inspectedMount  `json:"unexplained_mounts"`
+	// Elsewhere are the mounts of an agent with another data dir that used our runtime dir.
+	OtherDataDir string            `json:"other_data_dir,omitempty"`
+	Elsewhere    []inspectedMount  `json:"other_mounts,omitempty"`
 	Plugins      []inspectedPlugin `json:"plugins"`
 	// Runtimes are the volumes that container runtimes know, under names of their own.
 	Runtimes []inspectedRuntime `json:"runtimes"`
@@ -151,6 +158,9 @@ func inspect(ctx context.Context, c Config) (*inspection, error) {
 	in.plugins(host.Boot(), snap)
 	in.runtimes(snap)
 	in.Pending = pending(snap.Volumes, snap.Snapshots)
+	if err := in.elsewhere(ctx, c, snap.Node.DataDir, host); err != nil {
+		return nil, err
+	}
 	return in, in.unexplained(host, c.mountRoot())
 }
 
@@ -305,21 +315,22 @@ func alive(p volume.PluginProcess, boot string) bool {
 	if p.PID == 0 || p.Boot != boot {
 		return false
 	}
-	raw, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(p.PID), "stat"))
-	if err != nil {
-		return false
-	}
-	// The name, in parentheses, may hold anything; the third field follows it.
-	f := strings.Fields(string(raw[strings.LastIndexByte(string(raw), ')')+1:]))
-	const state, start = 0, 19
-	return len(f) > start && f[state] != "Z" && f[start] == strconv.FormatUint(p.StartTime, 10)
+	st, err := procstat.Read(p.PID)
+	return err == nil && st.Alive() && st.Began(p.StartTime)
 }
 
 func (in *inspection) json(w io.Writer) error {
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	enc.SetEscapeHTML(false) // paths are as they are
-	return enc.Encode(in)
+	text, err := api.MarshalJSON(in)
+	if err != nil {
+		return err
+	}
+	var b bytes.Buffer
+	if err := json.Indent(&b, text, "", "  "); err != nil {
+		return err
+	}
+	b.WriteByte('\n')
+	_, err = w.Write(b.Bytes())
+	return err
 }
 
 func (in *inspection) text(w io.Writer) error {
@@ -373,6 +384,6 @@ func (in *inspection) text(w io.Writer) error {
 	for _, f := range in.Findings {
 		line("finding: %s", f)
 	}
-	_, err := io.WriteString(w, b.String())
+	_, err := io.WriteString(w, api.Printable(b.String()))
 	return err
 }

@@ -1,16 +1,33 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"strings"
 
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/volmgr/mount"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // errInUse is the end of `volagent inspect --in-use` where there is anything.
 var errInUse = errors.New("something is in use")
+
+// elsewhere lists what an agent with another data dir left on this host.
+func (in *inspection) elsewhere(ctx context.Context, c Config, movedFrom string, host *mount.Host) error {
+	e, err := lookElsewhere(ctx, c, movedFrom, host)
+	if err != nil || e.empty() {
+		return err
+	}
+	in.OtherDataDir = e.dataDir
+	for _, m := range e.mounts {
+		in.Elsewhere = append(in.Elsewhere, inspectedMount{Path: m.Path, Is: "not recorded", Source: m.Source, FSType: m.Identity.FSType})
+	}
+	in.find("%s", e.said(c))
+	return nil
+}
 
 // inUse prints what would be left behind on this host without an agent, each
 // thing with what ends it. A package is not removed while there is any.
@@ -45,10 +62,13 @@ func (in *inspection) inUse(w io.Writer) error {
 	for _, m := range in.Unexplained {
 		line("%s is mounted, and no record explains it: %s", m.Path, volume.Command("umount %s", m.Path))
 	}
+	for _, m := range in.Elsewhere {
+		line("%s is mounted by an agent with the data dir %s: %s", m.Path, in.OtherDataDir, volume.Command("volagent inspect --data-dir %s", in.OtherDataDir))
+	}
 	if len(lines) == 0 {
 		return nil
 	}
-	if _, err := io.WriteString(w, strings.Join(lines, "\n")+"\n"); err != nil {
+	if _, err := io.WriteString(w, api.Printable(strings.Join(lines, "\n")+"\n")); err != nil {
 		return err
 	}
 	return errInUse

@@ -85,7 +85,7 @@ const (
 
 // open is the socket at a path: systemd's if it opened one there, else one of our own.
 // Either way it gets the mode, and is owned by root and the group.
-func (s *sockets) open(path string, gid int, mode os.FileMode) (*net.UnixListener, error) {
+func (s *sockets) open(path string, gid int, mode os.FileMode) (net.Listener, error) {
 	l, ok := s.take(path)
 	if !ok {
 		return listen(path, gid, mode)
@@ -107,7 +107,7 @@ func admit(path string, gid int, mode os.FileMode) error {
 // listen opens a socket with a mode, owned by root and the group. A
 // socket that nobody answers on is left over from a crash and is replaced; one
 // that answers belongs to another agent.
-func listen(path string, gid int, mode os.FileMode) (*net.UnixListener, error) {
+func listen(path string, gid int, mode os.FileMode) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("cannot make the directory of the socket: %w", err)
 	}
@@ -123,17 +123,82 @@ func listen(path string, gid int, mode os.FileMode) (*net.UnixListener, error) {
 			return nil, fmt.Errorf("cannot remove the socket of an earlier run: %w", err)
 		}
 	}
-	// Nobody may connect before owner and mode are right.
-	old := syscall.Umask(0o177)
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	syscall.Umask(old)
+	l, err := listenHidden(path, gid, mode)
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen on %s: %w", path, err)
 	}
-	if err := admit(path, gid, mode); err != nil {
+	return l, nil
+}
+
+// listenHidden opens a socket in a directory that only the agent enters, and moves it to
+// its path when owner and mode are right, so that it is open to no one else before. The
+// process's umask is not changed: it would hold for what other goroutines make meanwhile.
+func listenHidden(path string, gid int, mode os.FileMode) (net.Listener, error) {
+	above, pattern := filepath.Dir(path), "."+filepath.Base(path)+".*"
+	clearHidden(above, pattern)
+	dir, err := os.MkdirTemp(above, pattern) // 0700
+	if err != nil {
+		return nil, err
+	}
+	defer clearHidden(above, filepath.Base(dir))
+	at, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = at.Close() }() // it was only used for its name
+	hidden := filepath.Join(dir, "s")
+	name := hidden
+	if len(name) > maxSocket {
+		name = fmt.Sprintf("/proc/self/fd/%d/s", at.Fd())
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: name, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	l.SetUnlinkOnClose(false) // it gets another name
+	err = admit(hidden, gid, mode)
+	if err == nil {
+		err = os.Rename(hidden, path)
+	}
+	var info os.FileInfo
+	if err == nil {
+		info, err = os.Lstat(path)
+	}
+	if err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
-	return l, nil
+	return &movedListener{UnixListener: l, path: path, file: info}, nil
+}
+
+// clearHidden removes sockets in the making: our own, or one that a killed agent left.
+func clearHidden(above, pattern string) {
+	left, err := filepath.Glob(filepath.Join(above, pattern))
+	if err != nil {
+		return // only a bad pattern is an error
+	}
+	for _, dir := range left {
+		_ = os.Remove(filepath.Join(dir, "s"))
+		_ = os.Remove(dir)
+	}
+}
+
+// movedListener is a listener whose socket is at another path than where it was made.
+type movedListener struct {
+	*net.UnixListener
+	path string
+	file os.FileInfo
+}
+
+// Close stops listening and removes the socket, unless another one took its place.
+func (l *movedListener) Close() error {
+	info, err := os.Lstat(l.path)
+	if err == nil && os.SameFile(info, l.file) {
+		err = os.Remove(l.path)
+	}
+	if errors.Is(err, os.ErrNotExist) {
+		err = nil
+	}
+	return errors.Join(err, l.UnixListener.Close())
 }
 
 // groupID finds a group by name or number.
@@ -143,7 +208,7 @@ func groupID(name string) (int, error) {
 	}
 	g, err := user.LookupGroup(name)
 	if err != nil {
-		return 0, volume.Errorf(volume.ErrInvalid, "socket_group: no group %q on this host", name).WithHint("groupadd --system %s", name)
+		return 0, volume.Errorf(volume.ErrInvalid, "socket_group: no group %q on this host", name).WithHint("%s", volume.Command("groupadd --system %s", name))
 	}
 	return strconv.Atoi(g.Gid)
 }

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bytes"
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -97,5 +98,87 @@ func TestSocketNotUsed(t *testing.T) {
 		if err := l.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// TestListen: the socket has its owner and mode from the moment that it is at its path, the
+// umask of the process never changes, nothing is left beside it, and it goes with its
+// listener unless another one took its place.
+func TestListen(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "s.sock")
+	left := filepath.Join(dir, ".s.sock.123")
+	if err := errors.Join(os.Mkdir(left, 0o700), os.WriteFile(filepath.Join(left, "s"), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	umask := func() string {
+		status, err := os.ReadFile("/proc/self/status")
+		if err != nil {
+			t.Error(err)
+		}
+		_, after, _ := strings.Cut(string(status), "Umask:")
+		line, _, _ := strings.Cut(after, "\n")
+		return line
+	}
+	before, done, changed := umask(), make(chan struct{}), make(chan string, 1)
+	go func() {
+		defer close(changed)
+		for {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			if now := umask(); now != before {
+				changed <- now
+				return
+			}
+		}
+	}()
+	for range 300 {
+		l, err := listen(path, os.Getgid(), 0o640)
+		if err != nil {
+			t.Fatal(err)
+		}
+		info, err := os.Stat(path)
+		if err != nil || info.Mode().Perm() != 0o640 || !connects(t, path) {
+			t.Fatalf("%v, %v", info, err)
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	close(done)
+	if now, is := <-changed; is {
+		t.Errorf("the umask was%s, and%s for a while", before, now)
+	}
+	if names, err := os.ReadDir(dir); err != nil || len(names) > 0 {
+		t.Errorf("left: %v, %v", names, err)
+	}
+
+	l, err := listen(path, os.Getgid(), 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Remove(path), os.WriteFile(path, nil, 0o600), l.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Errorf("a file that took the socket's place is gone: %v", err)
+	}
+
+	// The longest address fits, whatever the directory is called in which the socket is made.
+	long, err := os.MkdirTemp("/tmp", "l") //nolint:usetesting // t.TempDir is too long for a socket's path
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = os.RemoveAll(long) }()
+	long = filepath.Join(long, strings.Repeat("x", maxSocket-len(long)-1))
+	l, err = listen(long, os.Getgid(), 0o600)
+	if err != nil || !connects(t, long) {
+		t.Fatalf("a path of %d bytes: %v", len(long), err)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
 	}
 }

@@ -42,7 +42,10 @@ func (a *agent) newSupervisor(seams Seams, host *mount.Host) (*supervisor.Superv
 		BuiltinArgv: []string{self, localDriverCommand},
 		Systemd:     a.systemd, ServiceArgv: service,
 		Store: pluginStore{a.db}, Registry: pluginStore{a.db}, Secrets: pluginSecrets{}, Logger: a.log, Client: client,
-		InUse:    a.inUse,
+		InUse: a.inUse,
+		HasVolumes: func(id string) bool {
+			return slices.ContainsFunc(queueStore{a.db}.Volumes(), func(r volume.Record) bool { return r.Volume.PluginID == id })
+		},
 		FUSE:     a.fuseClaims,
 		Known:    a.knownSecrets,
 		OnChange: a.pluginChanged,
@@ -171,7 +174,7 @@ func (p provisioner) ValidateCapabilities(ctx context.Context, r volume.Validate
 }
 
 // Await waits until volumes can be created by a plugin, or says how it is
-// instead. One without a controller is waited for all the same: it is to say so
+// instead. It does not wait for a plugin that does not become ready by itself. One without a controller is waited for all the same: it is to say so
 // itself.
 func (p pluginSet) Await(ctx context.Context, id string) error {
 	for {
@@ -179,6 +182,9 @@ func (p pluginSet) Await(ctx context.Context, id string) error {
 		err := p.asked(id)
 		if err == nil {
 			return nil
+		}
+		if p.View(id).FinalFor(volume.CreateVolume) {
+			return err
 		}
 		select {
 		case <-changed:

@@ -139,6 +139,9 @@ func (re *restoring) run(tx *statedb.Tx) {
 	for _, i := range re.from.Snapshots {
 		re.snapshot(i)
 	}
+	for _, n := range re.from.Names {
+		re.tx.PutSnapshotName(n)
+	}
 	slices.SortFunc(re.from.Debts, func(a, b statedb.Debt) int { return cmp.Compare(a.Whole().Key(), b.Whole().Key()) })
 	for _, d := range re.from.Debts {
 		re.debt(d)
@@ -201,18 +204,24 @@ func (re *restoring) barred(v volume.Volume) string {
 func (re *restoring) record(r volume.Record) (now volume.Record, notes []string) {
 	now = volume.Record{Volume: r.Volume}
 	if re.why == "" { // they are directories of this host
-		now.Guards = r.Guards
+		now.Guards, now.GuardDirs = r.Guards, r.GuardDirs
 	}
 	if !r.Held() {
 		return now, nil
 	}
 	var why string
 	full := volume.Restored(r, re.from.Node.Boot != re.a.node.Boot, re.tx.Node().Draining, re.a.owners)
-	switch _, owed := re.tx.Debt(r.Volume.Driver, r.Volume.ExternalID); {
+	_, owed := re.tx.Debt(r.Volume.Driver, r.Volume.ExternalID)
+	there := slices.ContainsFunc(re.from.Debts, func(d statedb.Debt) bool {
+		return d.Record.Volume.Driver == r.Volume.Driver && d.Record.Volume.ExternalID == r.Volume.ExternalID
+	})
+	switch {
 	case re.why != "":
 		why = re.why
 	case owed:
 		why = "it was deregistered here by force, which is not undone yet"
+	case there: // nothing was made of it since
+		why = "it was deregistered by force before that, which is not undone yet"
 	default:
 		err := clash(re.tx, volume.Record{}, full)
 		if err == nil {
@@ -279,7 +288,7 @@ func (re *restoring) debt(d statedb.Debt) {
 		re.say("debt", id, api.OutcomeDropped, "nothing is left of it in this boot")
 		return
 	}
-	if user := re.user(r); user != "" {
+	if user := userOf(re.tx.Volumes(), r); user != "" {
 		re.say("debt", id, api.OutcomeRefused, fmt.Sprintf("volume %q uses what would be undone", user))
 		return
 	}
@@ -288,14 +297,14 @@ func (re *restoring) debt(d statedb.Debt) {
 	re.say("debt", id, api.OutcomeRestored)
 }
 
-// user is a volume that is on this host with the storage of a debt, or at its paths.
-func (re *restoring) user(debt volume.Record) string {
+// userOf is a volume that is on this host with the storage of a debt, or at its paths.
+func userOf(all []volume.Record, debt volume.Record) string {
 	paths := map[string]bool{debt.Node.StagingPath: true}
 	for _, c := range debt.Claims {
 		paths[c.Target], paths[c.At] = true, true
 	}
 	delete(paths, "")
-	for _, r := range re.tx.Volumes() {
+	for _, r := range all {
 		uses := r.Volume.Driver == debt.Volume.Driver && r.Volume.ExternalID == debt.Volume.ExternalID || paths[r.Node.StagingPath]
 		for _, c := range r.Claims {
 			uses = uses || paths[c.Target] || paths[c.At]

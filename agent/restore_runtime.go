@@ -33,7 +33,7 @@ func (re *restoring) runtime(v volume.RuntimeVolume) {
 	v = v.Without(func(ref volume.RuntimeRef) bool { return r.Claims[ref.Alloc].Owner != v.Owner() })
 	shared := v.Runtime == volume.RuntimeDocker && v.Claimed(v.Runtime) // podman has one id for all
 	if shared && re.from.Node.Boot == re.a.node.Boot {
-		v = v.Referring(sinceBackup, re.at)
+		v = v.Mounting(sinceBackup, "", re.at)
 	}
 	re.tx.PutRuntimeVolume(v)
 	re.say(v.Runtime, v.Name, api.OutcomeRestored)

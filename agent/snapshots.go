@@ -7,6 +7,14 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
+// begun are the volumes of snapshots that have not been seen to end.
+func begun(all []volume.SnapshotIntent) (ids []string) {
+	for _, s := range all {
+		ids = append(ids, s.Volumes...)
+	}
+	return ids
+}
+
 // IDs are all plugins, sorted.
 func (p pluginSet) IDs() []string {
 	var ids []string

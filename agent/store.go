@@ -2,9 +2,11 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/volagent/volagent/agent/provision"
@@ -58,6 +60,34 @@ func (s store) Change(ctx context.Context, id string, fn func(volume.Record) (vo
 		}
 		return clash(tx, r, next)
 	})
+}
+
+// Release is claim's: Change for the end of a claim. Where the data dir can only be read
+// it is kept in memory, and written when there is a way: else nothing could be taken off
+// such a host. An agent that dies before finds the claim as it was, and makes its mounts
+// again.
+func (s store) Release(ctx context.Context, id string, fn func(volume.Record) (volume.Record, bool, error)) error {
+	err := s.Change(ctx, id, fn)
+	if !errors.Is(err, syscall.EROFS) {
+		return err
+	}
+	var refused error
+	err = s.Happened(ctx, func(tx *statedb.Tx) error {
+		r, ok := tx.Volume(id)
+		if !ok {
+			return nil
+		}
+		var next volume.Record
+		var changed bool
+		if next, changed, refused = fn(r); refused == nil && changed {
+			tx.PutVolume(next)
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, syscall.EROFS) {
+		return err
+	}
+	return refused
 }
 
 // room refuses the first claim of a volume that its plugin can have no more of
@@ -235,10 +265,11 @@ func changeDebt(driver, external string, fn func(volume.Record) volume.Record) f
 }
 
 // settle drops a debt of which nothing is left, and returns the volume that
-// waited for that, if there is one.
+// waited for that, if there is one. The debt is off the disk before anything is made of
+// the storage: Loaded takes a debt on disk for a proof that nothing was.
 func (s store) settle(ctx context.Context, r volume.Record) (waiting string, err error) {
 	driver, external := r.Volume.Driver, r.Volume.ExternalID
-	err = s.Happened(ctx, func(tx *statedb.Tx) error {
+	err = s.Update(ctx, func(tx *statedb.Tx) error {
 		if d, ok := tx.Debt(driver, external); ok && !d.Whole().Held() {
 			tx.DeleteDebt(driver, external)
 		}
@@ -271,19 +302,17 @@ func (s store) reload(ctx context.Context, node statedb.Node, after volume.Stop)
 	}
 	return save(ctx, func(tx *statedb.Tx) error {
 		for _, r := range tx.Volumes() {
-			if now, changed := volume.Loaded(r, after); changed {
+			_, blocked := tx.Debt(r.Volume.Driver, r.Volume.ExternalID)
+			if now, changed := volume.Loaded(r, after, blocked); changed {
 				tx.PutVolume(now)
 			}
 		}
 		for _, d := range tx.Debts() {
-			r, _ := volume.Loaded(d.Whole(), after)
+			r, _ := volume.Loaded(d.Whole(), after, false)
 			if after.Boot() {
 				r = volume.NextBoot(r)
 			}
 			tx.PutDebt(statedb.Debt{Record: r, Claims: r.Ordered(), Since: d.Since})
-			if !r.Held() {
-				tx.DeleteDebt(r.Volume.Driver, r.Volume.ExternalID)
-			}
 		}
 		if node != s.Node() {
 			tx.PutNode(node)

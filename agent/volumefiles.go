@@ -5,14 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -20,6 +18,7 @@ import (
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/apiserver"
 	"github.com/volagent/volagent/agent/spec"
+	"github.com/volagent/volagent/volmgr/untrusted"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -237,7 +236,7 @@ func (f *volumeFiles) coming(ctx context.Context, id string) error {
 		switch {
 		case read && (i < 0 || v.done):
 			return nil
-		case v.why != nil && !errors.Is(v.why, volume.ErrPluginUnavailable):
+		case v.why != nil && (!errors.Is(v.why, volume.ErrPluginUnavailable) || f.view(v.spec.PluginID).Final):
 			return fmt.Errorf("%s: %w", v.place(), v.why)
 		}
 		select {
@@ -297,7 +296,7 @@ func isVolumeFile(name string) bool {
 }
 
 func readVolumeFile(path string) []*filed {
-	text, err := readBounded(path)
+	text, err := untrusted.ReadFile(path, spec.MaxFileSize)
 	if err != nil {
 		return []*filed{{file: path, bad: true, why: err}}
 	}
@@ -322,17 +321,4 @@ func readVolumeFile(path string) []*filed {
 		all = append(all, v)
 	}
 	return all
-}
-
-// readBounded reads a file of at most the size that is read of volume files, and a byte.
-func readBounded(path string) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close() //nolint:errcheck // nothing was written
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return nil, errors.Join(err, errors.New("it is not a file"))
-	}
-	return io.ReadAll(io.LimitReader(f, spec.MaxFileSize+1))
 }

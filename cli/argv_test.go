@@ -184,3 +184,30 @@ func TestCommandsAreComplete(t *testing.T) {
 		}
 	})
 }
+
+// TestDashedIDs: every command takes an id that begins with "-" after "--", as the
+// suggested commands write it.
+func TestDashedIDs(t *testing.T) {
+	tried := 0
+	_, root := testRoot()
+	walk(root, func(c *cobra.Command) {
+		if !c.Runnable() || c.HasSubCommands() || c.DisableFlagParsing || c.Args == nil || c.Args(c, []string{"-x"}) != nil && c.Args(c, []string{"-x", "-x"}) != nil {
+			return
+		}
+		_, fresh := testRoot()
+		words := strings.Fields(c.CommandPath())[1:]
+		args := normalise(fresh, append(slices.Clone(words), "-q", "--", "-x", "-force"))
+		cmd, rest, err := fresh.Find(args)
+		if err != nil || cmd.CommandPath() != c.CommandPath() {
+			t.Errorf("%v: %v, %v", args, cmd.CommandPath(), err)
+			return
+		}
+		if err := cmd.ParseFlags(rest); err != nil || !slices.Equal(cmd.Flags().Args(), []string{"-x", "-force"}) {
+			t.Errorf("%v: %q, %v", args, cmd.Flags().Args(), err)
+		}
+		tried++
+	})
+	if tried < 20 {
+		t.Errorf("only %d commands were tried", tried)
+	}
+}

@@ -62,7 +62,7 @@ func TestEveryExitCode(t *testing.T) {
 		}
 	}
 	none := run{ctx: t.Context(), socket: filepath.Join(shortDir(t), "none")}
-	expect(t, none.volctl("volume", "list"), 7, "", "volctl: cannot list volumes: no agent answers on SOCKET: there is no such socket\nhint: systemctl start volagent\n")
+	expect(t, none.volctl("volume", "list"), 7, "", "volctl: cannot list volumes: no agent answers on SOCKET: there is no such socket\nhint: start the agent that listens there, or name another socket with --socket or VOLCTL_SOCKET\n")
 	expect(t, none.volctl("version"), 0, "volctl  dev\nagent   not asked: no agent answers on SOCKET: there is no such socket\n", "")
 	expect(t, none.volctl("volume", "list", "--help"), 0, none.volctl("help", "volume", "list").stdout, "")
 }
@@ -214,11 +214,11 @@ func TestDeregister(t *testing.T) {
 		if res.code != 1 || !strings.HasPrefix(res.stderr, `Forget volume "data" (its data stays at the plugin)? [y/N] `) || !strings.Contains(res.stderr, "it was not confirmed; nothing was changed\n") {
 			t.Errorf("%q: %+v", answer, res)
 		}
-		expectSent(t, f)
+		expectSent(t, f, "GET /v1/volumes/data")
 	}
 	r.stdin = "Y\n"
 	expect(t, r.volctl("volume", "deregister", "data"), 0, did, "[y/N] ")
-	expectSent(t, f, "DELETE /v1/volumes/data")
+	expectSent(t, f, "GET /v1/volumes/data", "DELETE /v1/volumes/data")
 	r.stdin = ""
 	expect(t, r.volctl("volume", "deregister", "data", "-y"), 0, did, "")
 }
@@ -237,16 +237,27 @@ func TestDelete(t *testing.T) {
 	expect(t, r.volctl("volume", "delete", "gone", "-y", "-ignore-not-found"), 0, "nothing to do\n", "")
 	expect(t, r.volctl("volume", "delete", "dat", "-y"), 3, "", "near: ")
 	f.sent()
+	f.ours("data") // a person is asked only about one that can be deleted
 	r.terminal, r.stdin = true, "no\n"
 	expect(t, r.volctl("volume", "delete", "data"), 1, "", `Destroy volume "data" and all its data? [y/N] `)
-	expectSent(t, f)
+	expectSent(t, f, "GET /v1/volumes/data")
 	r.stdin = "yes\n"
 	expect(t, r.volctl("volume", "delete", "data"), 0, "deleted volume \"data\"\n", "[y/N] ")
+}
+
+// ours makes a volume one that the agent created, without claims.
+func (f *fake) ours(id string) {
+	for i := range f.volumes {
+		if f.volumes[i].Spec.ID == id {
+			f.volumes[i].Created, f.volumes[i].Claims = true, nil
+		}
+	}
 }
 
 // A question that nobody answers ends with Ctrl-C, and nothing was done.
 func TestInterruptedQuestion(t *testing.T) {
 	f := world()
+	f.ours("data")
 	r := with(t, f)
 	ctx, cancel := context.WithCancel(t.Context())
 	in, out := io.Pipe()
@@ -259,7 +270,7 @@ func TestInterruptedQuestion(t *testing.T) {
 	if code != 1 || !strings.Contains(stderr.String(), `cannot delete volume "data": no answer: interrupted`) {
 		t.Errorf("exit %d, %q", code, stderr.String())
 	}
-	expectSent(t, f)
+	expectSent(t, f, "GET /v1/volumes/data")
 }
 
 type readerFunc func([]byte) (int, error)
@@ -292,6 +303,24 @@ func TestCreate(t *testing.T) {
 		expect(t, r.volctl(append([]string{"volume", "create"}, strings.Fields(args)...)...), 2, "", want)
 	}
 	expectSent(t, f)
+
+	for _, c := range []struct {
+		context, mutable map[string]string
+		want             string
+	}{
+		{map[string]string{"type": "directory"}, nil, "10GiB, size not enforced"},
+		{map[string]string{"type": "directory"}, map[string]string{"quota": "none"}, "10GiB, size not enforced"},
+		{map[string]string{"type": "directory"}, map[string]string{"quota": "5GiB"}, "10GiB"},
+		{map[string]string{"type": "directory", "size": "enforced"}, nil, "10GiB"},
+		{map[string]string{"type": "image"}, nil, "10GiB"},
+	} {
+		loose := made
+		loose.Volume.Driver, loose.Volume.Spec.Context, loose.Volume.Spec.Mutable = "local.csi.volagent", c.context, c.mutable
+		f.on["POST /v1/volumes/a/create"] = answers(loose)
+		expect(t, r.volctl("volume", "create", "a", "--plugin", "local", "--size", "10GiB"), 0, "created volume \"a\" ("+c.want+")\n", "")
+	}
+	f.sent()
+	f.on["POST /v1/volumes/a/create"] = answers(made)
 
 	r.stdin = "id: a\nplugin_id: ebs\n---\nid: c\nplugin_id: ebz\n---\nid: b\nplugin_id: ebs\n"
 	expect(t, r.volctl("volume", "create", "-"), 3, "created volume \"a\" (10GiB)\nvolume \"b\" is unchanged\n", "volctl: cannot create volume \"c\": no such plugin\nhint: near: \"ebs\"; all: volctl plugin list\n")
@@ -336,7 +365,7 @@ func TestValidate(t *testing.T) {
 	expectSent(t, f)
 	none := run{ctx: t.Context(), socket: filepath.Join(shortDir(t), "none")}
 	expect(t, none.volctl("volume", "validate", file, "-offline", "--json"), 0, "[\n  {\n    \"id\": \"a\"\n  },\n  {\n    \"id\": \"b\"\n  },\n  {\n    \"id\": \"c\"\n  }\n]\n", "")
-	expect(t, none.volctl("volume", "validate", file), 7, "", "(the file itself is well-formed): no agent answers on SOCKET: there is no such socket\nhint: start it with systemctl start volagent, or check the file alone with --offline\n")
+	expect(t, none.volctl("volume", "validate", file), 7, "", "(the file itself is well-formed): no agent answers on SOCKET: there is no such socket\nhint: start the agent that listens there, or name another socket with --socket or VOLCTL_SOCKET; or check the file alone with --offline\n")
 	expect(t, none.volctl("volume", "validate", file+"x"), 2, "", "no such file or directory")
 }
 
@@ -381,7 +410,7 @@ func TestWait(t *testing.T) {
 // wait also waits for an agent that is not there yet.
 func TestWaitForTheAgent(t *testing.T) {
 	r := run{ctx: t.Context(), socket: filepath.Join(shortDir(t), "s")}
-	expect(t, r.volctl("wait", "-timeout", "300ms"), 5, "", "volctl: cannot wait for the agent: after 300ms: no agent answers on SOCKET: there is no such socket\nhint: systemctl start volagent\n")
+	expect(t, r.volctl("wait", "-timeout", "300ms"), 5, "", "volctl: cannot wait for the agent: after 300ms: no agent answers on SOCKET: there is no such socket\nhint: start the agent that listens there, or name another socket with --socket or VOLCTL_SOCKET\n")
 	done := make(chan result)
 	go func() { done <- r.volctl("wait", "-plugin", "ebs") }()
 	select {
@@ -471,6 +500,47 @@ func TestCompletion(t *testing.T) {
 		got, _, _ := strings.Cut(res.stdout, ":")
 		if res.code != 0 || got != want {
 			t.Errorf("%q: exit %d, got %q, want %q", args, res.code, got, want)
+		}
+	}
+}
+
+// TestDeleteChecksFirst: nobody is asked about a volume that is not deleted anyway.
+func TestDeleteChecksFirst(t *testing.T) {
+	f := world()
+	r := with(t, f)
+	r.terminal, r.stdin = true, "yes\n"
+	for _, tt := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{"volume", "delete", "gone"}, 3, `cannot delete volume "gone"`},
+		{[]string{"volume", "delete", "gone", "--ignore-not-found"}, 0, ""},
+		{[]string{"volume", "delete", "data"}, 4, "it was registered, not created here"},
+		{[]string{"volume", "delete", "data", "--confirm=data"}, 4, `it is claimed by "postgres.service" (taken)`},
+		{[]string{"volume", "deregister", "gone"}, 3, `cannot deregister volume "gone"`},
+		{[]string{"volume", "deregister", "gone", "--ignore-not-found"}, 0, ""},
+	} {
+		res := r.volctl(tt.args...)
+		if res.code != tt.code || !strings.Contains(res.stderr, tt.says) || strings.Contains(res.stderr, "[y/N]") {
+			t.Errorf("%v: exit %d, %s", tt.args, res.code, res.stderr)
+		}
+	}
+	if asked := strings.Join(f.sent(), "\n"); strings.Contains(asked, "POST ") || strings.Contains(asked, "DELETE ") {
+		t.Errorf("it was done: %s", asked)
+	}
+}
+
+// TestBrief: a long message keeps its beginning and its end.
+func TestBrief(t *testing.T) {
+	long := "cannot detach: " + strings.Repeat("é", 2000) + "; that goes on by itself"
+	got := brief(long)
+	if n := len([]rune(got)); n > longestMessage+3 || !strings.HasPrefix(got, "cannot detach: ") || !strings.HasSuffix(got, "é; that goes on by itself") {
+		t.Errorf("%d characters: %s", n, got)
+	}
+	for _, whole := range []string{"short", strings.Repeat("a line\n", 500)} {
+		if brief(whole) != whole {
+			t.Errorf("%.20q is cut", whole)
 		}
 	}
 }

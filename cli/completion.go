@@ -40,8 +40,8 @@ type ids func(ctx context.Context, client *apiclient.Client) ([]string, error)
 
 type completionFunc = func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective)
 
-// suggest asks the agent. Without an answer in time nothing is suggested.
-func suggest(a *app, cmd *cobra.Command, list ids) ([]string, cobra.ShellCompDirective) {
+// offer asks the agent for completions, and returns none if it does not answer in time.
+func offer(a *app, cmd *cobra.Command, list ids) ([]string, cobra.ShellCompDirective) {
 	ctx := cmd.Context()
 	if ctx == nil {
 		ctx = context.Background()
@@ -63,7 +63,7 @@ func completeArg(a *app, list ids) completionFunc {
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		return suggest(a, cmd, list)
+		return offer(a, cmd, list)
 	}
 }
 
@@ -71,9 +71,9 @@ func completeArg(a *app, list ids) completionFunc {
 func completeAllocs(a *app) completionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if len(args) == 0 {
-			return suggest(a, cmd, volumeIDs)
+			return offer(a, cmd, volumeIDs)
 		}
-		return suggest(a, cmd, func(ctx context.Context, client *apiclient.Client) ([]string, error) {
+		return offer(a, cmd, func(ctx context.Context, client *apiclient.Client) ([]string, error) {
 			claims, err := client.Claims(ctx, apiclient.ClaimFilter{Volume: args[0]})
 			var allocs []string
 			for _, c := range claims {
@@ -86,7 +86,7 @@ func completeAllocs(a *app) completionFunc {
 
 func completeFlag(a *app, cmd *cobra.Command, flag string, list ids) {
 	register(cmd, flag, func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-		return suggest(a, cmd, list)
+		return offer(a, cmd, list)
 	})
 }
 

@@ -139,7 +139,7 @@ func diagnosed(d *api.Doctor, err error) error {
 	}
 	e := &api.Error{Code: api.CodeFailed, Message: counted(d)}
 	if n := len(fixable(d)); n > 0 {
-		e.Hint = "volctl doctor --fix sees to " + count(n, "finding")
+		e.Hint = "to fix " + count(n, "finding") + ": volctl doctor --fix"
 	}
 	return e
 }
@@ -219,7 +219,7 @@ func findingScreen(w *bytes.Buffer, out *output, f api.DoctorFinding) {
 func (o *output) severity(s string) string {
 	switch s {
 	case api.SeverityProblem:
-		return o.mark(false)
+		return o.mark(bad)
 	case api.SeverityWarning:
 		return "!"
 	default:

@@ -87,7 +87,7 @@ func (a *app) report(err error) int {
 	}
 	for _, one := range many {
 		e := wire(one)
-		a.complain("volctl: %s\n", printable(e.Message))
+		a.complain("volctl: %s\n", printable(brief(e.Message)))
 		if log := e.Details["plugin_log"]; log != "" {
 			for line := range strings.Lines(log) {
 				a.complain("plugin log: %s\n", oneLine(line))
@@ -98,6 +98,21 @@ func (a *app) report(err error) int {
 		}
 	}
 	return code
+}
+
+// longestMessage is how much of an error's message is shown to a person, in
+// characters: about eight lines of a terminal. JSON has all of it.
+const longestMessage = 640
+
+// brief leaves out the middle of a long message. Its end says what happens next. A
+// message of several lines is a list, and stays whole.
+func brief(message string) string {
+	runes := []rune(message)
+	if len(runes) <= longestMessage || strings.Contains(message, "\n") {
+		return message
+	}
+	const tail = longestMessage / 3
+	return string(runes[:longestMessage-tail]) + " … " + string(runes[len(runes)-tail:])
 }
 
 // complain writes to stderr. That it cannot be written to can be told nowhere.

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/apiclient"
+	"github.com/volagent/volagent/volmgr/suggest"
 )
 
 // The names by which mount(8) and umount(8) call this program.
@@ -231,7 +232,7 @@ func (h *helper) umount(ctx context.Context, dir string) error {
 		return err
 	case err != nil:
 		e := wire(err)
-		h.complain("warning: " + joined("; ", e.Message, cmp.Or(e.Hint, "volctl volume status "+shellArg(done.Volume))))
+		h.complain("warning: " + joined("; ", e.Message, cmp.Or(e.Hint, suggest.Command("volctl volume status %s", done.Volume))))
 	case done.Warning != "":
 		h.complain("warning: " + done.Warning)
 	case h.verbose:

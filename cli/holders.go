@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/volmgr/suggest"
 )
 
 // mostHolders is how many are named of those who use a mount.
@@ -40,13 +41,13 @@ func busy(dir string, host Host) error {
 	for i, h := range found {
 		words[i] = h.String()
 	}
-	e := &api.Error{Code: api.CodeRefused, Message: "target is busy", Hint: "end who uses it, or take it away from them: umount -l " + shellArg(dir)}
+	e := &api.Error{Code: api.CodeRefused, Message: "target is busy", Hint: "end who uses it, or take it away from them: " + suggest.Command("umount -l %s", dir)}
 	if len(words) > 0 {
 		e.Message += ", held by " + strings.Join(words, "; ")
 		e.Details = map[string]string{"held_by": strings.Join(words, "; ")}
 	}
 	if units := units(found); len(units) > 0 {
-		e.Hint = "systemctl stop " + strings.Join(units, " ")
+		e.Hint = suggest.Command("systemctl stop %s", units)
 	}
 	if len(found) > 0 && found[0].fix != "" {
 		e.Hint = found[0].fix
@@ -54,11 +55,11 @@ func busy(dir string, host Host) error {
 	return e
 }
 
-// units are the services that processes are of.
+// units returns the services of the system that processes belong to.
 func units(found []holder) (names []string) {
 	for _, h := range found {
-		if h.unit != "" && !slices.Contains(names, h.unit) {
-			names = append(names, shellArg(h.unit))
+		if suggest.Stoppable(h.unit) && !slices.Contains(names, h.unit) {
+			names = append(names, h.unit)
 		}
 	}
 	return names
@@ -71,7 +72,7 @@ func holders(dir string, host Host) (found []holder) {
 	if text, err := host.Mounts(); err == nil {
 		for _, m := range readTable(text) {
 			if m.path != dir && within(m.path, dir) {
-				found = append(found, holder{how: fmt.Sprintf("mount %q", m.path), fix: "umount " + shellArg(m.path)})
+				found = append(found, holder{how: fmt.Sprintf("mount %q", m.path), fix: suggest.Command("umount %s", m.path)})
 			}
 		}
 	}
@@ -79,7 +80,7 @@ func holders(dir string, host Host) (found []holder) {
 	for _, f := range loops {
 		text, _ := os.ReadFile(f) // of one that is gone meanwhile
 		if file := strings.TrimSuffix(string(text), "\n"); within(file, dir) {
-			found = append(found, holder{how: fmt.Sprintf("loop device on %q", file), fix: "losetup -d /dev/" + strings.Split(f, "/")[3]})
+			found = append(found, holder{how: fmt.Sprintf("loop device on %q", file), fix: suggest.Command("losetup -d %s", "/dev/"+strings.Split(f, "/")[3])})
 		}
 	}
 	own, _ := os.Readlink("/proc/self/ns/mnt") // without proc there is nobody to be seen
@@ -121,5 +122,5 @@ func uses(proc, dir string) string {
 func process(proc, how string) holder {
 	name, _ := os.ReadFile(proc + "/comm") // one that has ended has no name
 	cgroup, _ := os.ReadFile(proc + "/cgroup")
-	return holder{pid: filepath.Base(proc), name: strings.TrimSpace(string(name)), unit: serviceFromCgroup(string(cgroup)), how: how}
+	return holder{pid: filepath.Base(proc), name: strings.TrimSpace(string(name)), unit: suggest.UnitOf(string(cgroup)), how: how}
 }

@@ -56,7 +56,7 @@ func systemctl(ctx context.Context, args ...string) error {
 	cmd := exec.CommandContext(ctx, "systemctl", args...)
 	cmd.WaitDelay = time.Second
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("systemctl %s: %w: %s", args[0], err, said(out))
+		return fmt.Errorf("cannot run systemctl %s: %w: %s", args[0], err, said(out))
 	}
 	return nil
 }

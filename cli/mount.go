@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/apiclient"
+	"github.com/volagent/volagent/volmgr/suggest"
 )
 
 const (
@@ -202,13 +203,13 @@ func (m *mounting) mine(ctx context.Context, client *apiclient.Client, point *mo
 		case c.Volume == m.volume && c.Alloc == m.alloc:
 			return nil
 		case !c.Wanted:
-			return refusedPoint(api.CodeRefused, "volctl wait --volume "+shellArg(c.Volume)+" --for free",
+			return refusedPoint(api.CodeRefused, suggest.Command("volctl wait --volume %s --for free", c.Volume),
 				"volume %q is mounted there still, and is being released", c.Volume)
 		default:
-			return refusedPoint(api.CodeRefused, "volctl umount "+shellArg(m.dir), "volume %q is mounted there already, for alloc %q", c.Volume, c.Alloc)
+			return refusedPoint(api.CodeRefused, suggest.Command("volctl umount %s", m.dir), "volume %q is mounted there already, for alloc %q", c.Volume, c.Alloc)
 		}
 	}
-	return refusedPoint(api.CodeRefused, "umount "+shellArg(m.dir), "something else is mounted there already: %s", point.above[len(point.above)-1])
+	return refusedPoint(api.CodeRefused, suggest.Command("umount %s", m.dir), "something else is mounted there already: %s", point.above[len(point.above)-1])
 }
 
 // claim makes the claim. Where something is mounted already there is nothing to bind
@@ -247,7 +248,7 @@ func (m *mounting) remember(ctx context.Context, claim *api.Claim) {
 func completeMount(a *app) completionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if len(args) == 0 {
-			return suggest(a, cmd, volumeIDs)
+			return offer(a, cmd, volumeIDs)
 		}
 		return nil, cobra.ShellCompDirectiveFilterDirs
 	}

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"golang.org/x/sys/unix"
 )
 
@@ -41,7 +42,7 @@ func openPoint(path string, table []mounted) (*mountPoint, error) {
 	case err == nil:
 		return &mountPoint{path: path, file: os.NewFile(uintptr(fd), path), above: at(table, path), onDemand: autofsAt(table, path)}, nil
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, refusedPoint(api.CodeNotFound, "mkdir -p "+shellArg(path), "there is no %s", path)
+		return nil, refusedPoint(api.CodeNotFound, suggest.Command("mkdir -p %s", path), "there is no %s", path)
 	case errors.Is(err, unix.ELOOP):
 		end, linkErr := filepath.EvalSymlinks(path)
 		if linkErr != nil {

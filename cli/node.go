@@ -31,22 +31,15 @@ func runNodeStatus(ctx context.Context, client *apiclient.Client, out *output) e
 }
 
 func nodeScreen(w *bytes.Buffer, out *output, n *api.Node) error {
-	well := len(n.Problems) == 0 && nodeWell(n)
-	state := "healthy"
-	switch {
-	case len(n.Problems) > 0:
-		state = count(len(n.Problems), "problem")
-	case !well:
-		state = "not working"
-	}
-	line := fmt.Sprintf("%s %s  %s   agent %s up %s", out.mark(well), oneLine(n.ID), state, oneLine(n.Version), since(out.now(), n.StartedAt))
+	is, state := nodeCondition(n)
+	line := fmt.Sprintf("%s %s  %s   agent %s up %s", out.mark(is), oneLine(n.ID), state, oneLine(n.Version), since(out.now(), n.StartedAt))
 	if n.DB != "" {
 		line += "   DB " + oneLine(n.DB)
 	}
 	switch {
 	case n.Draining:
 		line += "   draining"
-	case well:
+	case is != bad:
 		line += "   not draining"
 	}
 	w.WriteString(line + "\n")
@@ -87,6 +80,31 @@ func drainLine(w *bytes.Buffer, n *api.Node) {
 	}
 }
 
+// nodeCondition is good, and "healthy", only with all plugins ready.
+func nodeCondition(n *api.Node) (condition, string) {
+	down := len(n.Plugins) - readyPlugins(n)
+	switch {
+	case len(n.Problems) > 0:
+		return bad, count(len(n.Problems), "problem")
+	case !nodeWell(n):
+		return bad, "not working"
+	case down > 0:
+		return changing, count(down, "plugin") + " not ready"
+	default:
+		return good, "healthy"
+	}
+}
+
+func readyPlugins(n *api.Node) int {
+	ready := 0
+	for _, p := range n.Plugins {
+		if p.State == api.PluginReady {
+			ready++
+		}
+	}
+	return ready
+}
+
 func nodeWell(n *api.Node) bool { return n.State == "" || n.State == "ok" }
 
 func problemTable(w *bytes.Buffer, out *output, n *api.Node) error {
@@ -125,12 +143,6 @@ func pendingTable(w *bytes.Buffer, out *output, n *api.Node) error {
 }
 
 func nodeCounts(n *api.Node) string {
-	ready := 0
-	for _, p := range n.Plugins {
-		if p.State == api.PluginReady {
-			ready++
-		}
-	}
 	volumes := fmt.Sprintf("Volumes %d", n.Volumes)
 	if n.Volumes > 0 {
 		volumes += fmt.Sprintf(": %d mounted, %d free", n.Mounted, n.Free)
@@ -138,5 +150,5 @@ func nodeCounts(n *api.Node) string {
 	if others := n.Volumes - n.Mounted - n.Free; others > 0 {
 		volumes += fmt.Sprintf(", %d between", others)
 	}
-	return fmt.Sprintf("Plugins  %d/%d ready     %s     Claims %d", ready, len(n.Plugins), volumes, n.Claims)
+	return fmt.Sprintf("Plugins  %d/%d ready     %s     Claims %d", readyPlugins(n), len(n.Plugins), volumes, n.Claims)
 }

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/volagent/volagent/agent/api"
 )
 
 // The output formats.
@@ -209,14 +211,8 @@ func compactJSON(v any) (string, error) {
 	return string(b), err
 }
 
-// marshal leaves "<", ">" and "&" as they are: no browser reads this.
-func marshal(v any) ([]byte, error) {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	err := enc.Encode(v)
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
-}
+// marshal is api.MarshalJSON: what a terminal would obey is escaped.
+func marshal(v any) ([]byte, error) { return api.MarshalJSON(v) }
 
 // toYAML writes JSON as YAML, with the fields in the same order.
 func toYAML(b *bytes.Buffer, text []byte) error {
@@ -225,16 +221,21 @@ func toYAML(b *bytes.Buffer, text []byte) error {
 		return fmt.Errorf("cannot encode the output: %w", err)
 	}
 	blockStyle(&doc)
-	enc := yaml.NewEncoder(b)
+	var plain bytes.Buffer
+	enc := yaml.NewEncoder(&plain)
 	enc.SetIndent(2)
 	if err := enc.Encode(&doc); err != nil {
 		return fmt.Errorf("cannot encode the output: %w", err)
 	}
+	b.WriteString(printable(plain.String())) // the escapes are YAML's, in the quotes that blockStyle asks for
 	return enc.Close()
 }
 
 func blockStyle(n *yaml.Node) {
 	n.Style = 0
+	if n.Kind == yaml.ScalarNode && printable(n.Value) != n.Value {
+		n.Style = yaml.DoubleQuotedStyle
+	}
 	for _, c := range n.Content {
 		blockStyle(c)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/apiclient"
+	"github.com/volagent/volagent/volmgr/suggest"
 )
 
 // pluginControl is what restart, stop and start have in common.
@@ -85,7 +86,7 @@ func (o *pluginControl) run(ctx context.Context, client *apiclient.Client, out *
 			return nil
 		})
 	case ctx.Err() != nil:
-		err = interrupted("it was interrupted; what was asked for goes on", "volctl plugin status "+shellArg(o.id))
+		err = interrupted("it was interrupted; what was asked for goes on", suggest.Command("volctl plugin status %s", o.id))
 	default:
 		err = explainPlugin(ctx, client, err, o.id)
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/apiclient"
+	"github.com/volagent/volagent/volmgr/suggest"
 )
 
 type pluginDeregisterOptions struct {
@@ -66,7 +67,7 @@ func runPluginDeregister(ctx context.Context, o pluginDeregisterOptions, client 
 	case isNotFound(err) && o.ignoreNotFound:
 		return out.print(api.Done{}, nil, nothingToDo)
 	case err != nil && ctx.Err() != nil:
-		err = interrupted("it was interrupted; what was asked for goes on", "volctl plugin status "+shellArg(o.id))
+		err = interrupted("it was interrupted; what was asked for goes on", suggest.Command("volctl plugin status %s", o.id))
 	case err != nil:
 		err = explainPlugin(ctx, client, err, o.id)
 	}

@@ -46,7 +46,7 @@ func runPluginHealth(ctx context.Context, o pluginHealthOptions, client *apiclie
 
 func healthScreen(w *bytes.Buffer, out *output, id string, h *api.PluginHealth) error {
 	well := len(h.Storage)+len(h.Volumes)+len(h.Silent) == 0
-	lines := []pair{{left: out.mark(well) + " " + oneLine(id)}}
+	lines := []pair{{left: out.mark(goodOr(well)) + " " + oneLine(id)}}
 	asked := func(call string) bool { return slices.Contains(h.Asked, call) }
 	if asked("NodeGetStorageHealth") && len(h.Storage) == 0 {
 		lines = append(lines, field("Storage", "nothing is found wrong", ""))

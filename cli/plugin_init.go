@@ -2,11 +2,13 @@ package cli
 
 import (
 	"context"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/volagent/volagent/agent/apiclient"
 	"github.com/volagent/volagent/agent/spec"
+	"github.com/volagent/volagent/volmgr/suggest"
 )
 
 type pluginInitOptions struct{ name, file string }
@@ -58,12 +60,25 @@ func runPluginInit(_ context.Context, o pluginInitOptions, _ *apiclient.Client, 
 		}
 		return usage(hint, "there is no plugin file of %q: there are %s", o.name, strings.Join(names, ", "))
 	}
-	another := "volctl plugin init " + o.name + " ANOTHER-FILE"
+	another := suggest.Command("volctl plugin init %s ANOTHER-FILE", o.name)
 	if o.name == "" {
 		another = "volctl plugin init - prints it"
 	}
-	return out.writeNew(text, o.file, another, "volctl plugin register "+shellArg(o.file))
+	return out.writeNew(text, o.file, another, o.next())
 }
+
+// next is the command that follows the edit of the file. The agent takes up a file in its
+// plugin directory by itself, and refuses to register the same plugin once more.
+func (o pluginInitOptions) next() string {
+	if dir, err := filepath.Abs(filepath.Dir(o.file)); err == nil && filepath.Base(dir) == pluginDirName {
+		return "volctl plugin list"
+	}
+	return suggest.Command("volctl plugin register %s", o.file)
+}
+
+// pluginDirName is the last part of the directory of plugin files, wherever the
+// configuration puts it: without an agent the rest is not known.
+const pluginDirName = "plugins.d"
 
 // examples lists the plugin files that there are.
 func examples() string {

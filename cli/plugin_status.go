@@ -67,7 +67,7 @@ func runPluginStatuses(ctx context.Context, client *apiclient.Client, out *outpu
 
 func pluginScreen(w *bytes.Buffer, out *output, p *api.Plugin) {
 	now, ready := out.now(), p.State == api.PluginReady
-	head := out.mark(ready) + " " + oneLine(p.ID) + "  " + oneLine(joined(": ", p.State, p.Reason)) + ", " + since(now, p.Since)
+	head := out.mark(goodOr(ready)) + " " + oneLine(p.ID) + "  " + oneLine(joined(": ", p.State, p.Reason)) + ", " + since(now, p.Since)
 	lines := []pair{{head, fmt.Sprintf("restarts %d", p.Restarts)}}
 	if !p.Next.IsZero() {
 		lines = append(lines, field("Next", "started again "+in(now, p.Next), ""))
@@ -111,7 +111,7 @@ func volumesHere(p *api.Plugin) string {
 // partScreen is one part of several.
 func partScreen(w *bytes.Buffer, out *output, p *api.PluginPart) {
 	now := out.now()
-	head := fmt.Sprintf("  %s %s  %s, %s", out.mark(p.State == api.PluginReady), oneLine(joined(" ", dash(p.Type), p.Instance)),
+	head := fmt.Sprintf("  %s %s  %s, %s", out.mark(goodOr(p.State == api.PluginReady)), oneLine(joined(" ", dash(p.Type), p.Instance)),
 		oneLine(joined(": ", p.State, p.Reason)), since(now, p.Since))
 	lines := []pair{{head, fmt.Sprintf("restarts %d", p.Restarts)}}
 	if !p.Next.IsZero() {

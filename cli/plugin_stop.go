@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/apiclient"
+	"github.com/volagent/volagent/volmgr/suggest"
 )
 
 type pluginStopOptions struct {
@@ -58,11 +59,11 @@ func runPluginStop(ctx context.Context, o pluginStopOptions, client *apiclient.C
 		switch {
 		case p.Staged == 0:
 		case o.part.Type == "controller":
-			o.warn("volctl: %s in use through plugin %q: unless another controller is ready, nothing is attached or detached until: volctl plugin start %s\n",
-				count(p.Staged, "volume"), o.id, shellArg(o.id))
+			o.warn("volctl: %s in use through plugin %q: unless another controller is ready, nothing is attached or detached until: %s\n",
+				count(p.Staged, "volume"), o.id, suggest.Command("volctl plugin start %s", o.id))
 		default:
-			o.warn("volctl: %s in use through plugin %q: %s, and nothing is mounted or unmounted through it until: volctl plugin start %s\n",
-				count(p.Staged, "volume"), o.id, breaks(p), shellArg(o.id))
+			o.warn("volctl: %s in use through plugin %q: %s, and nothing is mounted or unmounted through it until: %s\n",
+				count(p.Staged, "volume"), o.id, breaks(p), suggest.Command("volctl plugin start %s", o.id))
 		}
 	}
 	stop := func(ctx context.Context, id string, co apiclient.ControlOptions) (*api.Plugin, error) {

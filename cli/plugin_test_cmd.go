@@ -12,6 +12,7 @@ import (
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/apiclient"
 	"github.com/volagent/volagent/agent/spec"
+	"github.com/volagent/volagent/volmgr/suggest"
 )
 
 // testTimeout bounds a test if nothing else is asked for.
@@ -159,7 +160,7 @@ func runPluginTest(ctx context.Context, o pluginTestOptions, client *apiclient.C
 	if err == nil && len(bad) > 0 {
 		return &api.Error{
 			Code: api.CodeFailed, Message: fmt.Sprintf("plugin %q does not do what the agent needs: %s", o.id, strings.Join(bad, ", ")),
-			Hint: "volctl plugin logs " + shellArg(o.id),
+			Hint: suggest.Command("volctl plugin logs %s", o.id),
 		}
 	}
 	return failed(err, "test plugin %q", o.id)

@@ -176,6 +176,16 @@ func volumeProgress(client *apiclient.Client, id, plugin string) told {
 		if at := v.Attempt; at.Waits != "" || at.Step == "wait" {
 			return at.Waits
 		}
+		if at := v.Attempt; len(at.HeldBy) > 0 { // the line is short, and this is what helps
+			return joined(" ", at.Step, "is held up by", at.HeldBy[0], andMore(len(at.HeldBy)-1))
+		}
 		return joined(": ", v.Attempt.Step, v.Attempt.Code, v.Attempt.Message, v.Attempt.Progress)
 	}
+}
+
+func andMore(n int) string {
+	if n <= 0 {
+		return ""
+	}
+	return fmt.Sprintf("and %d more", n)
 }

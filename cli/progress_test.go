@@ -213,3 +213,35 @@ func TestClaimShowsHowManyFiles(t *testing.T) {
 		t.Errorf("of the root alone: %+v", res)
 	}
 }
+
+// TestDetachShowsHolder: on a terminal a detach that waits says for whom, and nothing of
+// that stays. Elsewhere it is silent.
+func TestDetachShowsHolder(t *testing.T) {
+	tty, seen := terminal(t, 120)
+	f := world()
+	busy := &api.Attempt{Step: "NodeUnpublishVolume", Code: "Internal", Message: "umount: target is busy", HeldBy: []string{"pid 4711 rsync (backup.service), cwd", "pid 5 sh"}}
+	f.on["GET /v1/volumes/data"] = func(*http.Request) (any, error) {
+		return api.Volume{Spec: api.VolumeSpec{ID: "data", PluginID: "ebs"}, Attempt: busy}, nil
+	}
+	f.on["DELETE /v1/volumes/data/claims/a"] = func(r *http.Request) (any, error) {
+		if !seen.await(r.Context(), "detaching volume \"data\"  0s  NodeUnpublishVolume is held up by pid 4711 rsync (backup.service), cwd and 1 more") {
+			return nil, &api.Error{Code: api.CodeFailed, Message: "nothing was displayed"}
+		}
+		return nil, &api.Error{Code: api.CodeTimeout, Message: "still busy", Hint: "systemctl stop backup.service"}
+	}
+	r := with(t, f)
+	code := Run(r.ctx, Env{
+		Args: []string{"volume", "detach", "data", "a", "--socket", r.socket}, Stdout: tty, Stderr: tty,
+		StderrColumns: func() int { return columns(tty) }, Now: func() time.Time { return now },
+		Getenv: func(string) string { return "" },
+		Pause:  pauses(2),
+	})
+	if code != exitTimeout || !seen.await(t.Context(), "\r\x1b[Kvolctl: cannot detach volume \"data\" from alloc \"a\": still busy") {
+		t.Errorf("exit %d, the terminal shows %q", code, seen.text.String())
+	}
+	f.on["DELETE /v1/volumes/data/claims/a"] = answers(api.Done{})
+	r.looks = 3
+	if res := r.volctl("volume", "detach", "data", "a"); res.code != 0 || res.stderr != "" {
+		t.Errorf("without a terminal: %+v", res)
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/spec"
+	"github.com/volagent/volagent/volmgr/suggest"
 )
 
 // Command is the tree of commands, to be described and not to be run.
@@ -79,7 +80,7 @@ func commandHint(group *cobra.Command, word string) string {
 			same = append(same, line)
 		case len(spec.Near(word, []string{c.Name()})) == 0:
 			if c.Name() == group.Name() && c != group { // "volctl claim data"
-				verbs = append(verbs, line+" "+shellArg(word))
+				verbs = append(verbs, suggest.Command(line+" %s", word))
 			}
 		case c.Parent() == group:
 			here = append(here, line)
@@ -156,7 +157,7 @@ func pointer(name string, instead func(id string) string) *cobra.Command {
 			id := "ID"
 			for _, arg := range args {
 				if !strings.HasPrefix(arg, "-") {
-					id = shellArg(arg)
+					id = arg
 					break
 				}
 			}
@@ -168,11 +169,11 @@ func pointer(name string, instead func(id string) string) *cobra.Command {
 // pointers are the wrong names that people try most.
 func pointers() []*cobra.Command {
 	remove := func(id string) string {
-		return fmt.Sprintf("volctl volume deregister %s forgets the volume and keeps its data; volctl volume delete %s destroys the data", id, id)
+		return fmt.Sprintf("%s forgets the volume and keeps its data; %s destroys the data", suggest.Command("volctl volume deregister %s", id), suggest.Command("volctl volume delete %s", id))
 	}
 	return []*cobra.Command{
 		pointer("rm", remove),
 		pointer("remove", remove),
-		pointer("attach", func(id string) string { return "volctl volume claim " + id }),
+		pointer("attach", func(id string) string { return suggest.Command("volctl volume claim %s", id) }),
 	}
 }

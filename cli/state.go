@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/apiclient"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"golang.org/x/sys/unix"
 )
 
@@ -85,7 +86,7 @@ func runStateBackup(ctx context.Context, o stateBackupOptions, client *apiclient
 }
 
 func (o *stateBackupOptions) exists() error {
-	return &api.Error{Code: api.CodeRefused, Message: "the file exists", Hint: "volctl state backup " + shellArg(o.file) + " --force"}
+	return &api.Error{Code: api.CodeRefused, Message: "the file exists", Hint: suggest.Command("volctl state backup %s --force", o.file)}
 }
 
 func (o *stateBackupOptions) copy(ctx context.Context, client *apiclient.Client, to io.Writer) error {

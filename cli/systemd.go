@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/volagent/volagent/agent/apiclient"
+	"github.com/volagent/volagent/volmgr/suggest"
 )
 
 func newSystemd(a *app) *cobra.Command {
@@ -108,7 +109,7 @@ func runSystemdGenerate(ctx context.Context, o systemdOptions, client *apiclient
 			}
 			w.WriteString(did + printable(f.Path) + "\n")
 		}
-		fmt.Fprintf(w, "enabled %s; to mount it now: systemctl start %s\n", g.Enable, shellArg(g.Enable))
+		fmt.Fprintf(w, "enabled %s; to mount it now: %s\n", g.Enable, suggest.Command("systemctl start %s", g.Enable))
 		return nil
 	})
 }
@@ -165,7 +166,7 @@ func (o *systemdOptions) checkDir() error {
 		}
 	}
 	if leads, err := filepath.EvalSymlinks(o.dir); err == nil && leads != o.dir {
-		return usage("volctl systemd generate "+shellArg(o.volume)+" "+shellArg(leads),
+		return usage(suggest.Command("volctl systemd generate %s %s", o.volume, leads),
 			"there is a symbolic link on the way to %s, which systemd does not follow to a mount point", o.dir)
 	}
 	if name := mountUnit(o.dir); len(name) > unitPathMax-len("auto") {
@@ -198,7 +199,7 @@ func checkUnit(name string) error {
 	stem := strings.TrimSuffix(name, kind)
 	switch {
 	case !slices.Contains(unitTypes, kind):
-		return usage("--for "+shellArg(name+".service"), "%q is not the name of a unit: it has no type, as in web.service", name)
+		return usage("--for "+suggest.Quote(name+".service"), "%q is not the name of a unit: it has no type, as in web.service", name)
 	case stem == "" || len(name) > unitPathMax || strings.HasPrefix(stem, "@") ||
 		strings.ContainsFunc(stem, func(r rune) bool {
 			return r > unicode.MaxASCII || !unitByte(byte(r)) && !strings.ContainsRune(`-@\`, r)

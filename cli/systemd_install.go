@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/volmgr/suggest"
 )
 
 // installs writes the files where they belong, has systemd read them, and enables what
@@ -36,7 +37,7 @@ func (o *systemdOptions) installs(ctx context.Context, g *generated) (written []
 	for _, args := range [][]string{{"daemon-reload"}, {"enable", "--quiet", "--", g.Enable}} {
 		if err := o.host.Systemctl(ctx, args...); err != nil {
 			return nil, hinted(&api.Error{Code: api.CodeFailed, Message: fmt.Sprintf("the units are written, and systemd does not take them: %v", err)},
-				"systemctl daemon-reload && systemctl enable "+shellArg(g.Enable))
+				"systemctl daemon-reload && "+suggest.Command("systemctl enable %s", g.Enable))
 		}
 	}
 	return written, nil

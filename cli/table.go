@@ -56,17 +56,36 @@ func table(w *bytes.Buffer, indent string, header []string, rows [][]string) err
 	return nil
 }
 
-// mark begins a status screen: all is well, or something is not.
-func (o *output) mark(ok bool) string {
-	switch {
-	case ok && o.colour:
-		return "\x1b[32m●\x1b[0m"
-	case ok:
-		return "●"
-	case o.colour:
-		return "\x1b[31m×\x1b[0m"
+// condition is what the mark at the start of a status screen tells.
+type condition int
+
+const (
+	bad      condition = iota // a person should act
+	changing                  // not as it is wanted, and on its way there
+	good
+)
+
+// goodOr is good, or bad.
+func goodOr(ok bool) condition {
+	if ok {
+		return good
 	}
-	return "×"
+	return bad
+}
+
+// mark begins a status screen.
+func (o *output) mark(c condition) string {
+	sign, colour := "×", 31
+	switch c {
+	case changing:
+		sign, colour = "◐", 33
+	case good:
+		sign, colour = "●", 32
+	}
+	if !o.colour {
+		return sign
+	}
+	return fmt.Sprintf("\x1b[%dm%s\x1b[0m", colour, sign)
 }
 
 // pair is a line of a status screen: what stands at its left, and what stands

@@ -5,22 +5,13 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
+
+	"github.com/volagent/volagent/agent/api"
 )
 
-// printable shows what would move a terminal's cursor instead of sending it
-// there: plugins and other people's volumes have a say in these texts.
-func printable(s string) string {
-	var b strings.Builder
-	for _, r := range s {
-		if r == '\n' || r == '\t' || !unicode.IsControl(r) {
-			b.WriteRune(r)
-			continue
-		}
-		fmt.Fprintf(&b, `\x%02x`, r)
-	}
-	return b.String()
-}
+// printable is api.Printable: plugins and other people's volumes have a say in these
+// texts.
+func printable(s string) string { return api.Printable(s) }
 
 // oneLine is printable text for a cell or the middle of a line.
 func oneLine(s string) string {
@@ -36,17 +27,6 @@ func dash(s string) string {
 		return "-"
 	}
 	return s
-}
-
-// shellArg quotes an argument of a command that is to be copied.
-func shellArg(s string) string {
-	safe := func(r rune) bool {
-		return unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune("._-@:+,%/=", r)
-	}
-	if s != "" && s[0] != '-' && strings.IndexFunc(s, func(r rune) bool { return !safe(r) }) < 0 {
-		return s
-	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
 // quotedList writes names as `"a", "b"`.

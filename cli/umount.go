@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/apiclient"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"golang.org/x/sys/unix"
 )
 
@@ -166,16 +167,16 @@ func (o *umountOptions) known(claim *api.Claim, unasked error, above []mounted) 
 	case unasked != nil && len(above) > 0 && remembered(table, o.dir, above[len(above)-1]):
 		return nil
 	case unasked != nil:
-		return hinted(unasked, "umount "+shellArg(o.dir)+" works without the agent, which releases the volume when it runs")
+		return hinted(unasked, suggest.Command("umount %s", o.dir)+" works without the agent, which releases the volume when it runs")
 	case claim != nil && !ofItsMount(claim):
-		return refusedPoint(api.CodeRefused, "volctl volume detach "+shellArg(claim.Volume)+" "+shellArg(claim.Alloc),
+		return refusedPoint(api.CodeRefused, suggest.Command("volctl volume detach %s %s", claim.Volume, claim.Alloc),
 			"volume %q is mounted there for alloc %q, whose claim does not end with that mount", claim.Volume, claim.Alloc)
 	case claim != nil:
 		return nil
 	case len(above) == 0:
 		return refusedPoint(api.CodeNotFound, "volctl claim list", "nothing is mounted there")
 	}
-	return refusedPoint(api.CodeRefused, "umount "+shellArg(o.dir), "what is mounted there is no volume of volagent: %s", above[len(above)-1])
+	return refusedPoint(api.CodeRefused, suggest.Command("umount %s", o.dir), "what is mounted there is no volume of volagent: %s", above[len(above)-1])
 }
 
 // unmount calls umount2(2). It may hang with the storage, and cannot be called back.
@@ -195,7 +196,7 @@ func (o *umountOptions) unmount(ctx context.Context) error {
 	select {
 	case err = <-answer:
 	case <-ctx.Done():
-		return refusedPoint(api.CodeTimeout, "umount -l "+shellArg(o.dir), "the kernel does not answer: %v; it goes on with it", context.Cause(ctx))
+		return refusedPoint(api.CodeTimeout, suggest.Command("umount -l %s", o.dir), "the kernel does not answer: %v; it goes on with it", context.Cause(ctx))
 	}
 	switch {
 	case err == nil:
@@ -224,7 +225,7 @@ func (o *umountOptions) release(ctx context.Context, client *apiclient.Client, c
 		how.Force = true
 		_, err = client.Release(call, claim.Volume, claim.Alloc, how)
 	}
-	status := "volctl volume status " + shellArg(claim.Volume)
+	status := suggest.Command("volctl volume status %s", claim.Volume)
 	switch {
 	case err == nil || isNotFound(err):
 		done.Outcome = "released"

@@ -7,13 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/apiclient"
 	"github.com/volagent/volagent/agent/spec"
+	"github.com/volagent/volagent/volmgr/suggest"
 )
 
 const (
@@ -140,7 +140,7 @@ func (o *volumeClaimOptions) check() error {
 		}
 	}
 	if o.req.At != "" && !filepath.IsAbs(o.req.At) {
-		return usage("--at "+shellArg("/path/to/"+o.req.At), "--at needs an absolute path, not %q", o.req.At)
+		return usage("--at "+suggest.Quote("/path/to/"+o.req.At), "--at needs an absolute path, not %q", o.req.At)
 	}
 	return nil
 }
@@ -158,7 +158,7 @@ func runVolumeClaim(ctx context.Context, o volumeClaimOptions, client *apiclient
 		return failed(err, "claim volume %q for alloc %q", o.volume, o.alloc)
 	}
 	if claim.State != api.ClaimTaken && out.human() {
-		out.note("the claim is %s; to wait for it: volctl wait --volume %s --for mounted", claim.State, shellArg(o.volume))
+		out.note("the claim is %s; to wait for it: %s", claim.State, suggest.Command("volctl wait --volume %s --for mounted", o.volume))
 		return nil
 	}
 	return out.print(claim, []string{claim.Path}, func(w *bytes.Buffer) error {
@@ -181,15 +181,15 @@ func (o *volumeClaimOptions) make(ctx context.Context, client *apiclient.Client,
 	case err != nil:
 		return nil, explain(ctx, client, err, o.volume)
 	case claim.State != api.ClaimTaken && !o.noWait:
-		return nil, &api.Error{Code: api.CodeFailed, Message: "the claim is " + claim.State, Hint: "volctl volume status " + shellArg(o.volume)}
+		return nil, &api.Error{Code: api.CodeFailed, Message: "the claim is " + claim.State, Hint: suggest.Command("volctl volume status %s", o.volume)}
 	}
 	return claim, nil
 }
 
-// progress shows how far a claim is for which many files may get another owner: that
-// takes minutes although nothing is wrong.
+// progress shows how far a claim is. Where no terminal is, it does so only if many
+// files may get another owner, which takes minutes although nothing is wrong.
 func (o *volumeClaimOptions) progress(ctx context.Context, client *apiclient.Client, out *output) (end func()) {
-	if !o.req.Recursive || o.noWait {
+	if o.noWait || !o.req.Recursive && out.terminalWidth() == 0 {
 		return func() {}
 	}
 	return out.during(ctx, fmt.Sprintf("claiming volume %q", o.volume), volumeProgress(client, o.volume, ""))
@@ -248,9 +248,9 @@ func (o *volumeClaimOptions) afterInterrupt(client *apiclient.Client) error {
 		case isNotFound(err):
 			return interrupted("it was interrupted, and the claim is withdrawn", "")
 		case err == nil && !claim.Wanted:
-			return interrupted("it was interrupted; the claim is withdrawn, and its release goes on", "volctl volume status "+shellArg(o.volume))
+			return interrupted("it was interrupted; the claim is withdrawn, and its release goes on", suggest.Command("volctl volume status %s", o.volume))
 		case err != nil && ctx.Err() == nil:
-			return interrupted("it was interrupted; what became of the claim is unknown: "+err.Error(), "volctl claim list --volume "+shellArg(o.volume))
+			return interrupted("it was interrupted; what became of the claim is unknown: "+err.Error(), suggest.Command("volctl claim list --volume %s", o.volume))
 		}
 		if sleep(ctx, retryEvery/5) != nil {
 			return interrupted(fmt.Sprintf("it was interrupted; alloc %q still has a claim, which was there before this call", o.alloc), o.detachCommand())
@@ -259,5 +259,5 @@ func (o *volumeClaimOptions) afterInterrupt(client *apiclient.Client) error {
 }
 
 func (o *volumeClaimOptions) detachCommand() string {
-	return strings.Join([]string{"volctl volume detach", shellArg(o.volume), shellArg(o.alloc)}, " ")
+	return suggest.Command("volctl volume detach %s %s", o.volume, o.alloc)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/apiclient"
 	"github.com/volagent/volagent/agent/spec"
+	"github.com/volagent/volagent/volmgr/suggest"
 )
 
 type volumeCreateOptions struct {
@@ -31,8 +32,9 @@ func newVolumeCreate(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "create FILE|- | create ID --plugin P", Short: "Have a plugin make volumes",
 		Long: `Have a plugin make the volumes of a file (- is stdin), or one volume that flags describe.
-Several volumes of a file are made one after the other, also after one that failed. A
-volume that is there as described is left as it is, with exit code 0.
+Several volumes of a file are made one after the other, also after one that failed. No
+volume that exists is changed: one that is as described is left as it is, with exit code
+0; one that differs is refused with exit code 4, and each difference is shown.
 
 With --snapshot or --clone, or their like in the file, the volume is filled from a
 snapshot, or from another volume, of the same plugin. A plugin that says that it is still
@@ -76,7 +78,7 @@ at it is asked again until --timeout; the same command goes on with what was beg
 	f.StringVar(&o.fsType, "fs-type", "", "the file system `TYPE` it is given")
 	f.StringArrayVar(&o.mountFlags, "mount-flag", nil, "a mount `OPTION`; may be repeated")
 	f.StringArrayVar(&o.secrets, "secret", nil, secretUsage)
-	f.StringVar(&o.snapshot, "snapshot", "", "fill it from the plugin's `SNAPSHOT` of this id")
+	f.StringVar(&o.snapshot, "snapshot", "", "fill it from this `SNAPSHOT` of the plugin, by its name or id")
 	f.StringVar(&o.clone, "clone", "", "fill it from this `VOLUME` of the plugin, by its id here or its external id")
 	f.DurationVar(&o.timeout, "timeout", copyTimeout, "how long a plugin that is at it is asked again, for each volume")
 	completeFlag(a, cmd, "clone", volumeIDs)
@@ -96,7 +98,7 @@ func meantID(file string, err error) error {
 	if !errors.As(err, &e) {
 		return err
 	}
-	return failed(hinted(e, "without a file: volctl volume create "+shellArg(file)+" --plugin local"), "read %q", file)
+	return failed(hinted(e, "without a file: "+suggest.Command("volctl volume create %s --plugin local", file)), "read %q", file)
 }
 
 // describe makes the spec of flags.
@@ -159,7 +161,7 @@ func apply(ctx context.Context, verb string, specs []api.VolumeSpec, client *api
 		r, err := one(s)
 		end()
 		if ctx.Err() != nil {
-			err = interrupted("it was interrupted; what the agent had begun may go on", "volctl volume status "+shellArg(s.ID))
+			err = interrupted("it was interrupted; what the agent had begun may go on", suggest.Command("volctl volume status %s", s.ID))
 			errs = append(errs, failed(err, "%s volume %q", verb, s.ID))
 			break
 		}
@@ -193,7 +195,7 @@ func sayResult(out *output, r *api.VolumeResult) error {
 	case len(r.Changes) > 0:
 		return out.say("%s volume %q: %s", r.Outcome, id, strings.Join(r.Changes, "; "))
 	case r.Volume.Capacity > 0:
-		return out.say("%s volume %q (%s)", r.Outcome, id, size(r.Volume.Capacity))
+		return out.say("%s volume %q (%s%s)", r.Outcome, id, size(r.Volume.Capacity), unenforced(&r.Volume))
 	default:
 		return out.say("%s volume %q", r.Outcome, id)
 	}

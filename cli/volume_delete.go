@@ -2,10 +2,13 @@ package cli
 
 import (
 	"context"
+	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/apiclient"
+	"github.com/volagent/volagent/volmgr/suggest"
 )
 
 type volumeDeleteOptions struct {
@@ -50,16 +53,22 @@ func (o *volumeDeleteOptions) check(yes bool) error {
 		return err
 	}
 	if o.confirm != "" && o.confirm != o.volume {
-		return usage("--confirm="+shellArg(o.volume), "--confirm does not repeat the id")
+		return usage(suggest.Command("volctl volume delete %s -y --confirm=%s", o.volume, o.volume), "--confirm does not repeat the id")
 	}
 	if o.ask == nil && !yes {
-		return usage("volctl volume delete "+shellArg(o.volume)+" -y", "it destroys the data, and nobody can be asked without a terminal")
+		return usage(suggest.Command("volctl volume delete %s -y", o.volume), "it destroys the data, and nobody can be asked without a terminal")
 	}
 	return nil
 }
 
 func runVolumeDelete(ctx context.Context, o volumeDeleteOptions, client *apiclient.Client, out *output) error {
 	if o.ask != nil {
+		switch err := o.deletable(ctx, client); {
+		case isNotFound(err) && o.ignoreNotFound:
+			return out.print(api.Done{}, nil, nothingToDo)
+		case err != nil:
+			return failed(explain(ctx, client, err, o.volume), "delete volume %q", o.volume)
+		}
 		question := "Destroy volume " + quotedList([]string{o.volume}) + " and all its data?"
 		if yes, err := o.ask(ctx, question); err != nil || !yes {
 			return failed(orNotConfirmed(err), "delete volume %q", o.volume)
@@ -67,9 +76,9 @@ func runVolumeDelete(ctx context.Context, o volumeDeleteOptions, client *apiclie
 	}
 	r, err := client.DeleteVolume(ctx, o.volume, o.confirm)
 	if ctx.Err() != nil && err != nil {
-		again := "volctl volume delete " + shellArg(o.volume) + " -y"
+		again := suggest.Command("volctl volume delete %s -y", o.volume)
 		if o.confirm != "" {
-			again += " --confirm=" + shellArg(o.confirm)
+			again = suggest.Command("volctl volume delete %s -y --confirm=%s", o.volume, o.confirm)
 		}
 		return failed(interrupted("it was interrupted; whether the data is gone is not known", again), "delete volume %q", o.volume)
 	}
@@ -80,4 +89,29 @@ func runVolumeDelete(ctx context.Context, o volumeDeleteOptions, client *apiclie
 		return failed(explain(ctx, client, err, o.volume), "delete volume %q", o.volume)
 	}
 	return out.print(r, []string{o.volume}, done("deleted", o.volume, r.Left))
+}
+
+// deletable refuses what the agent would refuse, before a person is asked. The agent
+// decides once more.
+func (o *volumeDeleteOptions) deletable(ctx context.Context, client *apiclient.Client) error {
+	v, err := client.Volume(ctx, o.volume)
+	switch {
+	case err != nil:
+		return err
+	case !v.Created && o.confirm == "":
+		return &api.Error{
+			Code: api.CodeRefused, Message: "it was registered, not created here; its data is destroyed only if it is named once more",
+			Hint: suggest.Command("volctl volume delete %s --confirm=%s", o.volume, o.volume),
+		}
+	case len(v.Claims) > 0:
+		held := make([]string, len(v.Claims))
+		for i, c := range v.Claims {
+			held[i] = fmt.Sprintf("%q (%s)", c.Alloc, c.State)
+		}
+		return &api.Error{
+			Code: api.CodeRefused, Message: "it is claimed by " + strings.Join(held, ", "),
+			Hint: suggest.Command("volctl volume status %s", o.volume),
+		}
+	}
+	return nil
 }

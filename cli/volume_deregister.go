@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/apiclient"
+	"github.com/volagent/volagent/volmgr/suggest"
 )
 
 // asker asks for a yes; nil where nobody can be asked.
@@ -53,7 +54,7 @@ and attachments that are left stay until a person, or a reboot, takes them away.
 				return failed(err, "deregister volume %q", o.volume)
 			}
 			if o.forget && !o.force {
-				return usage("volctl volume deregister "+shellArg(o.volume)+" -force --forget", "--forget goes with -force only")
+				return usage(suggest.Command("volctl volume deregister %s -force --forget", o.volume), "--forget goes with -force only")
 			}
 			return a.do(cmd, func(ctx context.Context, client *apiclient.Client, out *output) error {
 				return runVolumeDeregister(ctx, o, client, out)
@@ -71,6 +72,14 @@ and attachments that are left stay until a person, or a reboot, takes them away.
 
 func runVolumeDeregister(ctx context.Context, o volumeDeregisterOptions, client *apiclient.Client, out *output) error {
 	if o.ask != nil {
+		// Whether it exists is checked before a person is asked. Of one that was
+		// deregistered before, --forget gives up the rest.
+		if _, err := client.Volume(ctx, o.volume); err != nil && !o.forget {
+			if isNotFound(err) && o.ignoreNotFound {
+				return out.print(api.DeregisterResult{}, nil, nothingToDo)
+			}
+			return failed(explain(ctx, client, err, o.volume), "deregister volume %q", o.volume)
+		}
 		question := "Forget volume " + quotedList([]string{o.volume}) + " (its data stays at the plugin)?"
 		switch {
 		case o.forget:

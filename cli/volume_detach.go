@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/apiclient"
+	"github.com/volagent/volagent/volmgr/suggest"
 )
 
 type volumeDetachOptions struct {
@@ -100,17 +101,28 @@ func runVolumeDetach(ctx context.Context, o volumeDetachOptions, client *apiclie
 		return failed(explain(ctx, client, err, o.volume), "detach volume %q", o.volume)
 	}
 	releases, errs := make([]*released, len(allocs)), make([]error, len(allocs))
+	end := o.progress(ctx, client, out)
 	var wg sync.WaitGroup
 	for i, alloc := range allocs {
 		// Side by side, so that one that hangs does not keep the others.
 		wg.Go(func() { releases[i], errs[i] = o.release(ctx, client, alloc) })
 	}
 	wg.Wait()
+	end()
 	releases = slices.DeleteFunc(releases, func(r *released) bool { return r == nil })
 	if err := out.print(releases, allocsOf(releases), o.screen(releases)); err != nil {
 		return err
 	}
 	return all(errs)
+}
+
+// progress shows a person at a terminal which step the volume is at, and who keeps it
+// from being unmounted.
+func (o *volumeDetachOptions) progress(ctx context.Context, client *apiclient.Client, out *output) (end func()) {
+	if o.noWait || out.terminalWidth() == 0 {
+		return func() {}
+	}
+	return out.during(ctx, fmt.Sprintf("detaching volume %q", o.volume), volumeProgress(client, o.volume, ""))
 }
 
 // released is what became of one claim.
@@ -138,11 +150,11 @@ func (o *volumeDetachOptions) targets(ctx context.Context, client *apiclient.Cli
 	}
 	switch {
 	case len(held) == 0:
-		return nil, &api.Error{Code: api.CodeNotFound, Message: "it has no claims", Hint: "volctl volume status " + shellArg(o.volume)}
+		return nil, &api.Error{Code: api.CodeNotFound, Message: "it has no claims", Hint: suggest.Command("volctl volume status %s", o.volume)}
 	case len(held) > 1 && !o.all:
 		return nil, &api.Error{
 			Code: api.CodeInvalid, Message: fmt.Sprintf("it has %d claims, of allocs %s", len(held), quotedList(held)),
-			Hint:    fmt.Sprintf("volctl volume detach %s ALLOC, or --all", shellArg(o.volume)),
+			Hint:    suggest.Command("volctl volume detach %s ALLOC", o.volume) + ", or --all",
 			Details: map[string]string{"allocs": strings.Join(held, "\n")},
 		}
 	}
@@ -164,7 +176,7 @@ func (o *volumeDetachOptions) release(ctx context.Context, client *apiclient.Cli
 	case isNotFound(err) && o.ignoreNotFound:
 		return nil, nil //nolint:nilnil // nothing to do is what was asked for
 	case ctx.Err() != nil:
-		err = interrupted("it was interrupted; the release goes on", "volctl volume status "+shellArg(o.volume))
+		err = interrupted("it was interrupted; the release goes on", suggest.Command("volctl volume status %s", o.volume))
 	default:
 		err = explain(ctx, client, err, o.volume, alloc)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/apiclient"
 	"github.com/volagent/volagent/agent/spec"
+	"github.com/volagent/volagent/volmgr/suggest"
 )
 
 type volumeExpandOptions struct {
@@ -81,7 +82,7 @@ func runVolumeExpand(ctx context.Context, o volumeExpandOptions, client *apiclie
 	r, err := o.expand(ctx, client)
 	end()
 	if ctx.Err() != nil && err != nil {
-		return failed(interrupted("it was interrupted; what the agent had begun goes on", "volctl volume status "+shellArg(o.volume)), "expand volume %q", o.volume)
+		return failed(interrupted("it was interrupted; what the agent had begun goes on", suggest.Command("volctl volume status %s", o.volume)), "expand volume %q", o.volume)
 	}
 	if err != nil {
 		return failed(explain(ctx, client, err, o.volume), "expand volume %q", o.volume)

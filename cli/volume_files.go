@@ -9,6 +9,7 @@ import (
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/apiclient"
 	"github.com/volagent/volagent/agent/spec"
+	"github.com/volagent/volagent/volmgr/suggest"
 )
 
 // volumeFile is what a register or validate works on.
@@ -136,7 +137,7 @@ func pluginFor(d spec.Document, asked string, plugins []api.Plugin) (string, err
 	case len(same) == 1:
 		return same[0], nil
 	case len(same) > 1:
-		return "", usage("say which: --plugin "+shellArg(same[0]), "the driver %q is that of plugins %s", d.Driver, quotedList(same))
+		return "", usage("say which: --plugin "+suggest.Quote(same[0]), "the driver %q is that of plugins %s", d.Driver, quotedList(same))
 	case slices.Contains(silent, elsewhere):
 		return elsewhere, nil
 	}

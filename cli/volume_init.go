@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/volagent/volagent/agent/apiclient"
 	"github.com/volagent/volagent/agent/spec"
+	"github.com/volagent/volagent/volmgr/suggest"
 )
 
 type volumeInitOptions struct{ file string }
@@ -36,5 +37,5 @@ func runVolumeInit(_ context.Context, o volumeInitOptions, _ *apiclient.Client, 
 	if err != nil {
 		return failed(err, "write %q", o.file)
 	}
-	return out.writeNew(text, o.file, "volctl volume init ANOTHER-FILE", "volctl volume create "+shellArg(o.file))
+	return out.writeNew(text, o.file, "volctl volume init ANOTHER-FILE", suggest.Command("volctl volume create %s", o.file))
 }

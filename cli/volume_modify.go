@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/volagent/volagent/agent/apiclient"
+	"github.com/volagent/volagent/volmgr/suggest"
 )
 
 type volumeModifyOptions struct {
@@ -39,20 +40,12 @@ exit code 0. If it is not known how an earlier modify ended, the same command go
 			if o.mutable, err = keyValues("", args[1:]); err != nil {
 				return usage("volctl volume modify --help", "what follows the id is KEY=VALUE, and each key once")
 			}
-			o.again = "volctl volume modify " + shellArgs(args)
+			o.again = suggest.Command("volctl volume modify %s", args)
 			return a.do(cmd, func(ctx context.Context, client *apiclient.Client, out *output) error {
 				return runVolumeModify(ctx, o, client, out)
 			})
 		},
 	}
-}
-
-func shellArgs(args []string) string {
-	quoted := make([]string, len(args))
-	for i, arg := range args {
-		quoted[i] = shellArg(arg)
-	}
-	return strings.Join(quoted, " ")
 }
 
 func runVolumeModify(ctx context.Context, o volumeModifyOptions, client *apiclient.Client, out *output) error {

@@ -40,8 +40,11 @@ func volumeAside(v *api.Volume, now time.Time) string {
 	case stats.BytesTotal > 0:
 		unit := sizeUnit(stats.BytesTotal)
 		parts = append(parts, fmt.Sprintf("%s/%s %s", inUnit(stats.BytesUsed, unit), size(stats.BytesTotal), percent(stats.BytesUsed, stats.BytesTotal)))
-	case v.Capacity > 0:
+	case v.Capacity > 0 && unenforced(v) == "":
 		parts = append(parts, size(v.Capacity))
+	}
+	if note := unenforced(v); note != "" {
+		parts = append(parts, size(v.Capacity)+note)
 	}
 	if stats.InodesTotal > 0 {
 		parts = append(parts, "inodes "+percent(stats.InodesUsed, stats.InodesTotal))
@@ -50,6 +53,21 @@ func volumeAside(v *api.Volume, now time.Time) string {
 		parts = append(parts, "("+old+")")
 	}
 	return strings.Join(parts, "  ")
+}
+
+// bundledDriver is the CSI name of the bundled driver.
+const bundledDriver = "local.csi.volagent"
+
+// unenforced is what to add to the size of a volume that can outgrow it; empty for every other
+// one. The bundled driver's directories can, unless they have a quota: one that the context tells
+// of, or one that was set.
+func unenforced(v *api.Volume) string {
+	quota := v.Spec.Mutable["quota"]
+	limited := quota != "" && quota != "none" || quota == "" && v.Spec.Context["size"] == "enforced"
+	if v.Driver != bundledDriver || v.Spec.Context["type"] != "directory" || v.Capacity == 0 || limited {
+		return ""
+	}
+	return ", size not enforced"
 }
 
 // reportLines are what a plugin finds wrong with a volume, and what it did not answer.

@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -11,6 +10,7 @@ import (
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/apiclient"
 	"github.com/volagent/volagent/agent/spec"
+	"github.com/volagent/volagent/volmgr/suggest"
 )
 
 // copyTimeout is how long is waited for what copies data, unless told otherwise.
@@ -90,7 +90,7 @@ until volumes can be made from them. The same name again goes on with the same g
 			if len(args) == 0 {
 				return nil, cobra.ShellCompDirectiveNoFileComp
 			}
-			return suggest(a, cmd, volumeIDs)
+			return offer(a, cmd, volumeIDs)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.name, o.volumes = args[0], args[1:]
@@ -139,14 +139,10 @@ func (o *takeOptions) failed(err error) error {
 
 // again is the command that goes on with it.
 func (o *takeOptions) again() string {
-	words := []string{"volctl volume snapshot create", shellArg(o.volumes[0]), shellArg(o.name)}
 	if o.group {
-		words = []string{"volctl volume snapshot group create", shellArg(o.name)}
-		for _, id := range o.volumes {
-			words = append(words, shellArg(id))
-		}
+		return suggest.Command("volctl volume snapshot group create %s %s", o.name, o.volumes)
 	}
-	return strings.Join(words, " ")
+	return suggest.Command("volctl volume snapshot create %s %s", o.volumes[0], o.name)
 }
 
 // take has the agent make it, and shows how far that is.

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/apiclient"
+	"github.com/volagent/volagent/volmgr/suggest"
 )
 
 type snapshotDeleteOptions struct {
@@ -28,10 +29,10 @@ func newSnapshotDelete(a *app) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use: "delete PLUGIN SNAPSHOT -y", Short: "Destroy a snapshot",
-		Long: `Have the plugin destroy a snapshot, named by the plugin's id of it. On a terminal it
-asks first; without one it needs -y. With --forget the plugin is not asked: the agent
+		Long: `Have the plugin destroy a snapshot, given by the plugin's id of it or by its name. On a
+terminal it asks first; without one it needs -y. With --forget the plugin is not asked: the agent
 forgets a snapshot that was begun and has not been seen to be finished, by its name or id.`,
-		Example: "  volctl volume snapshot delete local snap-1 -y",
+		Example: "  volctl volume snapshot delete local before-upgrade -y",
 		Args:    exactly("PLUGIN", "SNAPSHOT"), ValidArgsFunction: completeSnapshots(a),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.plugin, o.id, o.ask = args[0], args[1], a.asker(yes || o.forget)
@@ -106,14 +107,10 @@ func (o *snapshotDeleteOptions) failed(err error) error {
 
 // again is the command itself, with a yes.
 func (o *snapshotDeleteOptions) again() string {
-	words := []string{"volctl volume snapshot delete", shellArg(o.plugin), shellArg(o.id)}
 	if o.group {
-		words[0] = "volctl volume snapshot group delete"
+		return suggest.Command("volctl volume snapshot group delete %s %s %s -y", o.plugin, o.id, o.members)
 	}
-	for _, m := range o.members {
-		words = append(words, shellArg(m))
-	}
-	return strings.Join(append(words, "-y"), " ")
+	return suggest.Command("volctl volume snapshot delete %s %s %s -y", o.plugin, o.id, o.members)
 }
 
 func (o *snapshotDeleteOptions) check(yes bool) error {
@@ -121,7 +118,7 @@ func (o *snapshotDeleteOptions) check(yes bool) error {
 		return err
 	}
 	if o.id == "" {
-		return usage("volctl volume snapshot list --plugin "+shellArg(o.plugin), "the id is empty")
+		return usage(suggest.Command("volctl volume snapshot list --plugin %s", o.plugin), "the id is empty")
 	}
 	if o.ask == nil && !yes && !o.forget {
 		return usage(o.again(), "it destroys data, and nobody can be asked without a terminal")
@@ -224,9 +221,9 @@ func completeSnapshots(a *app) completionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		switch len(args) {
 		case 0:
-			return suggest(a, cmd, pluginIDs)
+			return offer(a, cmd, pluginIDs)
 		case 1:
-			return suggest(a, cmd, func(ctx context.Context, client *apiclient.Client) ([]string, error) {
+			return offer(a, cmd, func(ctx context.Context, client *apiclient.Client) ([]string, error) {
 				all, err := client.Snapshots(ctx, apiclient.SnapshotFilter{Plugin: args[0]})
 				if err != nil {
 					return nil, err

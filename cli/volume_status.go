@@ -70,7 +70,7 @@ func ask(ctx context.Context, client *apiclient.Client, v *api.Volume, storage b
 }
 
 func volumeScreen(w *bytes.Buffer, out *output, v *api.Volume) error {
-	lines := []pair{{out.mark(healthy(v) && well(v.Report)) + " " + oneLine(v.Spec.ID) + "  " + volumeSummary(v, out.now()), volumeAside(v, out.now())}}
+	lines := []pair{{out.mark(volumeCondition(v)) + " " + oneLine(v.Spec.ID) + "  " + volumeSummary(v, out.now()), volumeAside(v, out.now())}}
 	if v.Attempt != nil {
 		lines = append(lines, attemptLines(v.Attempt, out.now())...)
 	}
@@ -97,6 +97,20 @@ func volumeScreen(w *bytes.Buffer, out *output, v *api.Volume) error {
 		rows[i] = []string{c.Alloc, readWrite(c.ReadOnly), claimState(&c), ownerText(&c), since(out.now(), c.Since), dash(c.Path)}
 	}
 	return table(w, "  ", []string{"ALLOC", "MODE", "STATE", "OWNER", "SINCE", "PATH"}, rows)
+}
+
+// volumeCondition is good only where nothing has still to be done: a step that hangs, or a claim
+// that is being detached, is not.
+func volumeCondition(v *api.Volume) condition {
+	settled := v.State == api.StateMounted || v.State == api.StateFree
+	switch {
+	case !healthy(v) || !well(v.Report):
+		return bad
+	case !settled || v.Attempt != nil:
+		return changing
+	default:
+		return good
+	}
 }
 
 func healthy(v *api.Volume) bool {

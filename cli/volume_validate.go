@@ -93,7 +93,7 @@ func runVolumeValidate(ctx context.Context, o volumeValidateOptions, client *api
 
 // notAsked is the error where the agent is not there.
 func notAsked(err error) error {
-	return failed(hinted(err, "start it with systemctl start volagent, or check the file alone with --offline"),
+	return failed(hinted(err, wire(err).Hint+"; or check the file alone with --offline"),
 		"ask what would change (the file itself is well-formed)")
 }
 

@@ -48,22 +48,28 @@ func (db *DB) Backup(ctx context.Context) (*Backup, error) {
 	if err != nil {
 		return nil, db.uncopied(err)
 	}
-	sum := sha256.New()
-	var size int64
-	err = db.bolt.View(func(tx *bbolt.Tx) (err error) {
-		size, err = tx.WriteTo(io.MultiWriter(f, sum))
-		return err
-	})
-	if err == nil {
-		_, err = f.Write(sealOf(time.Now().UTC(), size, sum.Sum(nil)))
-	}
+	size, err := db.writeBackup(f)
 	if err == nil {
 		_, err = f.Seek(0, io.SeekStart)
 	}
 	if err != nil {
 		return nil, errors.Join(db.uncopied(err), f.Close())
 	}
-	return &Backup{File: f, Size: size + sealSize}, nil
+	return &Backup{File: f, Size: size}, nil
+}
+
+// writeBackup writes what was committed, and the seal, and returns how many bytes that is.
+func (db *DB) writeBackup(to io.Writer) (size int64, err error) {
+	sum := sha256.New()
+	err = db.view(func(tx *bbolt.Tx) (err error) {
+		size, err = tx.WriteTo(io.MultiWriter(to, sum))
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	n, err := to.Write(sealOf(time.Now().UTC(), size, sum.Sum(nil)))
+	return size + int64(n), err
 }
 
 func sealOf(at time.Time, size int64, sum []byte) []byte {
@@ -92,11 +98,13 @@ func (db *DB) temp() (*os.File, error) {
 
 // forgetTemp removes what an agent left that was killed at a bad moment.
 func forgetTemp(path string) {
-	_ = os.Remove(filepath.Join(filepath.Dir(path), tempName)) // the next copy says why it stays
+	for _, name := range []string{filepath.Join(filepath.Dir(path), tempName), rewriting(path), rewriting(logPath(path)), rewriting(copyPaths(path)[0])} {
+		_ = os.Remove(name) // the next copy says why it stays
+	}
 }
 
 func (db *DB) uncopied(err error) error {
-	return volume.Errorf(err, "cannot make a copy of the state database in %s: %v", db.dir, err).WithHint("free space there, then ask again: df -h %s", db.dir)
+	return volume.Errorf(err, "cannot make a copy of the state database in %s: %v", db.dir, err).WithHint("free space there, then ask again: %s", volume.Command("df -h %s", db.dir))
 }
 
 // Restorable is what a backup holds.

@@ -88,6 +88,11 @@ func (s *state) check() error {
 			note("snapshot %q: %w", i.Name, err)
 		}
 	}
+	for key, n := range s.names {
+		if err := errors.Join(n.Check(), unless(n.Key() == key, "it is stored under %q", key)); err != nil {
+			note("name %q of a snapshot: %w", n.Name, err)
+		}
+	}
 	for key, v := range s.runtimes {
 		if err := errors.Join(v.Check(), unless(v.Key() == key, "it is stored under %q", key)); err != nil {
 			note("volume %q of %s: %w", v.Name, v.Runtime, err)
@@ -113,7 +118,7 @@ func (db *DB) Verify() (err error) {
 	}
 	defer guard(func(p any) { err = fmt.Errorf("the file is damaged: %v", p) })()
 	var s state
-	if err := db.bolt.View(func(tx *bbolt.Tx) (err error) {
+	if err := db.view(func(tx *bbolt.Tx) (err error) {
 		s, err = read(tx)
 		return err
 	}); err != nil {

@@ -46,12 +46,7 @@ func (d *Damage) SetAside() (kept string, err error) {
 	if now, err := os.Stat(d.Path); err != nil || !os.SameFile(now, d.file) {
 		return "", fmt.Errorf("cannot set %s aside: %w", d.Path, ErrLocked)
 	}
-	at := time.Now().UTC().Format("20060102T150405Z")
-	kept = d.Path + ".damaged-" + at
-	for n := 2; exists(kept); n++ {
-		kept = fmt.Sprintf("%s.damaged-%s.%d", d.Path, at, n)
-	}
-	if err := os.Rename(d.Path, kept); err != nil {
+	if kept, err = setAside(d.Path, "damaged"); err != nil {
 		return "", fmt.Errorf("cannot set the damaged state database aside: %w", err)
 	}
 	return kept, syncDir(filepath.Dir(d.Path))
@@ -100,8 +95,9 @@ func judge(path string, file os.FileInfo, err error) error {
 // opened is an open bbolt file.
 type opened struct {
 	*bbolt.DB
-	file *os.File    // bbolt's own, which it does not give up when it panics
-	info os.FileInfo // of it
+	file     *os.File    // bbolt's own, which it does not give up when it panics
+	info     os.FileInfo // of it
+	readOnly bool        // because the file system is
 }
 
 // abandon lets go of a file that bbolt panicked over and may wait for for ever
@@ -110,34 +106,57 @@ func (o opened) abandon() error {
 	return errors.Join(syscall.Flock(int(o.file.Fd()), syscall.LOCK_UN), o.file.Close())
 }
 
+// prepare opens and locks the file, and checks its pages.
+func (o *opened) prepare(path string, wait time.Duration) (err error) {
+	// A FIFO or a device would block, or be changed.
+	o.file, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NONBLOCK, 0o600)
+	if o.readOnly = errors.Is(err, syscall.EROFS); o.readOnly {
+		o.file, err = os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot open the state database: %w", err)
+	}
+	if o.info, err = o.file.Stat(); err == nil && !o.info.Mode().IsRegular() {
+		err = errors.New("it is not a regular file")
+	}
+	if err == nil {
+		if err = lock(o.file, syscall.LOCK_EX, wait); errors.Is(err, syscall.EWOULDBLOCK) {
+			err = ErrLocked
+		}
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("cannot open %s: %w", path, err), o.file.Close())
+	}
+	if o.info.Size() == 0 { // it is new
+		return nil
+	}
+	if err := checkPages(o.file, o.info.Size()); err != nil {
+		return errors.Join(err, o.file.Close())
+	}
+	return nil
+}
+
 // openBolt opens the file. An error that is nonsense comes with the info of the
 // file that it is about.
 func openBolt(path string, wait time.Duration) (o opened, err error) {
 	defer guard(func(p any) {
 		err = errors.Join(nonsense{fmt.Errorf("it cannot be opened: %v", p)}, o.abandon())
 	})()
+	if err := o.prepare(path, wait); err != nil {
+		return o, err
+	}
 	// The list of free pages is written with each commit, a page of it: without
 	// it (NoFreelistSync) Open would look for them in a goroutine of bbolt's own,
 	// which no guard is around, so a damaged file would end the process.
 	o.DB, err = bbolt.Open(path, 0o600, &bbolt.Options{
-		Timeout: wait, InitialMmapSize: initialMmap, FreelistType: bbolt.FreelistMapType,
-		OpenFile: func(path string, flag int, mode os.FileMode) (*os.File, error) {
-			f, err := os.OpenFile(path, flag, mode)
-			if err != nil {
-				return nil, err
-			}
-			o.file = f
-			o.info, err = f.Stat()
-			return f, err
-		},
+		Timeout: wait, InitialMmapSize: initialMmap, FreelistType: bbolt.FreelistMapType, ReadOnly: o.readOnly,
+		OpenFile: func(string, int, os.FileMode) (*os.File, error) { return o.file, nil },
 	})
 	switch {
 	case err == nil:
 		return o, nil
-	case errors.Is(err, berrors.ErrTimeout):
-		return o, fmt.Errorf("cannot open %s: %w", path, ErrLocked)
 	case errors.Is(err, berrors.ErrInvalid), errors.Is(err, berrors.ErrVersionMismatch), errors.Is(err, berrors.ErrChecksum),
-		o.info != nil && o.info.Size() > 0 && o.info.Size() < 2*int64(os.Getpagesize()): // bbolt has no name for this
+		o.info.Size() > 0 && o.info.Size() < 2*int64(os.Getpagesize()): // bbolt has no name for this
 		return o, nonsense{err}
 	default:
 		return o, fmt.Errorf("cannot open the state database %s: %w", path, err)

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"go.etcd.io/bbolt"
+
 	"github.com/volagent/volagent/statedb"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -77,8 +79,10 @@ func fillValue(v reflect.Value, n *int) {
 		v.SetString(fmt.Sprintf("s%d", *n))
 	case reflect.Bool:
 		v.SetBool(true)
-	case reflect.Int, reflect.Int64:
+	case reflect.Int, reflect.Int32, reflect.Int64:
 		v.SetInt(int64(*n))
+	case reflect.Uint8:
+		v.SetUint(uint64(*n) & 0xff)
 	case reflect.Uint64:
 		v.SetUint(uint64(*n) << 56)
 	default:
@@ -86,8 +90,8 @@ func fillValue(v reflect.Value, n *int) {
 	}
 }
 
-// A page that only a goroutine that decodes looks at may be lost as well: a value
-// of many pages, of which the file has only the first.
+// A file that lost any page at its end is damaged, also where only a value is lost
+// that lies on many pages.
 func TestLostPages(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	db, err := statedb.Open(path, statedb.Options{})
@@ -109,33 +113,16 @@ func TestLostPages(t *testing.T) {
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
-	whole, err := os.Stat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cut := copied(t, path)
-	page, lost := int64(os.Getpagesize()), 0
-	for size := whole.Size() - page; size > 2*page; size -= page {
+	cut, used := copied(t, path), int64(0)
+	peek(t, copied(t, path), func(tx *bbolt.Tx) error { used = tx.Size(); return nil })
+	for size := used - 1; size > 0; size -= int64(os.Getpagesize()) {
 		if err := os.Truncate(cut, size); err != nil {
 			t.Fatal(err)
 		}
 		db, err := statedb.Open(cut, statedb.Options{})
 		var d *statedb.Damage
-		switch {
-		case err == nil:
-			if n := len(db.Volumes()); n != 1 {
-				t.Errorf("%d bytes of %d: %d volumes", size, whole.Size(), n)
-			}
-			if err := db.Close(); err != nil {
-				t.Error(err)
-			}
-		case !errors.As(err, &d):
-			t.Errorf("%d bytes of %d: not taken for damaged: %v", size, whole.Size(), err)
-		case strings.Contains(err.Error(), "cannot be read"):
-			lost++
+		if !errors.As(err, &d) {
+			t.Errorf("%d bytes of %d: not taken for damaged: %v, %v", size, used, db, err)
 		}
-	}
-	if lost == 0 {
-		t.Error("no page was lost that is only decoded")
 	}
 }

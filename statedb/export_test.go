@@ -1,6 +1,7 @@
 package statedb
 
 import (
+	"context"
 	"io"
 	"time"
 
@@ -43,6 +44,8 @@ type Written struct {
 
 // Written tells it.
 func (db *DB) Written() Written {
+	db.swap.RLock()
+	defer db.swap.RUnlock()
 	s := db.bolt.Stats()
 	return Written{s.TxStats.GetPageCount(), s.TxStats.GetPageAlloc(), s.TxStats.GetWriteTime()}
 }
@@ -61,3 +64,15 @@ func Claim(raw []byte) (c volume.Claim, err error) {
 
 // Spoil changes the file behind the back of an open database.
 func (db *DB) Spoil(change func(*bbolt.Tx) error) error { return db.bolt.Update(change) }
+
+// Tend has the writer look after the files, as it does every now and then.
+func (db *DB) Tend() {
+	db.tending <- struct{}{}
+	_ = db.Checkpoint(context.Background(), func(*Tx) error { return nil }) // when it is answered the writer has done so
+}
+
+// KeepCopy makes an automatic copy now.
+func (db *DB) KeepCopy() error { return db.keepCopy() }
+
+// CopyWait is how long after a commit the next automatic copy is made.
+var CopyWait = copyWait

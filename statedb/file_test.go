@@ -34,6 +34,7 @@ func full(t *testing.T) string {
 		}
 		tx.PutPlugin("p", volume.PluginRecord{ID: "p", Info: volume.PluginInfo{ID: "p", Driver: "d", NodeID: "n"}})
 		tx.PutSnapshot(intent("nightly"))
+		tx.PutSnapshotName(intent("nightly").Named("snap-1"))
 		tx.PutRuntimeVolume(runtimeVolume("data"))
 		tx.PutRegistered(volume.PluginDefinition{ID: "p", Type: "node", Socket: "/n"})
 		tx.PutRegistered(volume.PluginDefinition{ID: "p", Type: "controller", Instance: "1", Socket: "/c"})

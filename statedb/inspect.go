@@ -6,6 +6,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"syscall"
 	"time"
@@ -25,6 +26,8 @@ type Snapshot struct {
 	Registered []volume.PluginDefinition
 	// Snapshots have not been seen to be finished.
 	Snapshots []volume.SnapshotIntent
+	// Names are those of snapshots whose ids are known.
+	Names []volume.SnapshotName
 	// Runtimes are the volumes that container runtimes know.
 	Runtimes []volume.RuntimeVolume
 }
@@ -37,13 +40,13 @@ const copies = 3
 // file system that cannot be written to, or one that an agent has open, which it
 // reports. The copy lies in the directory for temporary files, and is removed.
 func Inspect(path string) (s Snapshot, open bool, err error) {
+	open = locked(filepath.Dir(path))
 	src, err := os.Open(path)
 	if err != nil {
-		return s, false, fmt.Errorf("cannot read the state database: %w", err)
+		return s, open, fmt.Errorf("cannot read the state database: %w", err)
 	}
 	defer func() { err = errors.Join(err, src.Close()) }()
-	flock := syscall.Flock(int(src.Fd()), syscall.LOCK_SH|syscall.LOCK_NB)
-	open = errors.Is(flock, syscall.EWOULDBLOCK)
+	open = open || errors.Is(lock(src, syscall.LOCK_SH, 0), syscall.EWOULDBLOCK)
 	raw, _ := os.ReadFile(logPath(path)) // where there is none to be had, the agent does without as well
 	lines, _ := readLog(raw)             // before the file: what is committed meanwhile is in that
 	for range copies {
@@ -94,6 +97,7 @@ func (s *state) snapshot() Snapshot {
 		Node: s.node, Volumes: slices.Collect(maps.Values(s.volumes)),
 		Plugins: slices.Collect(maps.Values(s.plugins)), Debts: slices.Collect(maps.Values(s.debts)),
 		Registered: slices.Collect(maps.Values(s.registered)), Snapshots: slices.Collect(maps.Values(s.snapshots)),
+		Names:    slices.Collect(maps.Values(s.names)),
 		Runtimes: slices.Collect(maps.Values(s.runtimes)),
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -52,24 +53,37 @@ type logFile struct {
 	fault  error    // why there was none when it was opened
 	size   int64    // of the lines that count
 	broken bool     // it has more than those
+
+	path    string
+	info    os.FileInfo // of f
+	home    home
+	foreign *Foreign // the file that was found in place of f
+	warn    func(string)
 }
 
 // logPath is where the log of a database is.
 func logPath(path string) string { return strings.TrimSuffix(path, ".db") + ".log" }
 
 // openLog opens the log for appending and returns what it has in it.
-func openLog(path string) (*logFile, []volume.Record) {
-	f, err := os.OpenFile(logPath(path), os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
+func openLog(db *DB) (*logFile, []volume.Record) {
+	path := logPath(db.path)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
+	if errors.Is(err, syscall.EROFS) {
+		raw, _ := os.ReadFile(path) // what was told counts, also where nothing can be written
+		lines, _ := readLog(raw)
+		return &logFile{fault: err}, lines
+	}
 	if err != nil {
 		return &logFile{fault: err}, nil
 	}
 	raw, err := io.ReadAll(f)
-	if err != nil {
+	info, serr := f.Stat()
+	if err := errors.Join(err, serr); err != nil {
 		_ = f.Close() // it was only read
 		return &logFile{fault: err}, nil
 	}
 	records, size := readLog(raw)
-	l := &logFile{f: f, size: size, broken: size < int64(len(raw))}
+	l := &logFile{f: f, size: size, broken: size < int64(len(raw)), path: path, info: info, home: db.home, warn: db.warn}
 	l.mend()
 	return l, records
 }
@@ -123,6 +137,9 @@ func (l *logFile) add(r volume.Record) error {
 	defer l.mu.Unlock()
 	if l.f == nil || l.broken {
 		return errors.New("there is no log")
+	}
+	if err := l.keepPlace(); err != nil {
+		return err
 	}
 	if _, err := l.f.Write(line); err != nil {
 		l.broken = true

@@ -24,7 +24,7 @@ const roleVar = "STATEDB_TEST_ROLE"
 
 var roles = map[string]func(args []string) error{
 	"hold": hold, "die": die, "fill": fill, "open": openDamaged, "flaky": flaky,
-	"migrate": migrateAndDie, "migrate-full": migrateFull, "power-cut": powerCut, "tell": tell,
+	"migrate": migrateAndDie, "migrate-full": migrateFull, "power-cut": powerCut, "tell": tell, "crafted": readCrafted, "read-only": readOnly,
 }
 
 func TestMain(m *testing.M) {

@@ -63,6 +63,9 @@ func (db *DB) migrate(path string, from int, steps []migration) error {
 	if err := keep(db.bolt.DB, path, from); err != nil {
 		return fmt.Errorf("cannot keep a copy before the migration from schema %d; free %d bytes beside it: %w", from, db.size(), err)
 	}
+	if err := db.rotate(); err != nil {
+		db.warn(fmt.Sprintf("cannot make a copy of %s before its migration: %v", path, err)) // there is the one that was just kept
+	}
 	db.at(Kept)
 	for v := from; v < schemaOf(steps); v++ {
 		m := steps[v-1]

@@ -60,8 +60,11 @@ func cutOnce(image, at string, round int, acked map[string]bool) error {
 	var commits atomic.Int64
 	cut := make(chan struct{})
 	db, err := statedb.Open(path, statedb.Options{Tap: func(statedb.Point) {
-		if commits.Add(1) == int64(20+7*round) {
+		switch n := commits.Add(1); {
+		case n == int64(20+7*round):
 			close(cut)
+		case n == 9 && round%2 == 1: // the next commit writes the file again
+			_ = os.Remove(path)
 		}
 	}})
 	if err != nil {
@@ -81,6 +84,9 @@ func cutOnce(image, at string, round int, acked map[string]bool) error {
 				mu.Lock()
 				acked[id] = true
 				mu.Unlock()
+				if w == 0 {
+					_ = db.KeepCopy() // without power it fails
+				}
 			}
 		})
 	}
@@ -105,6 +111,7 @@ func cutOnce(image, at string, round int, acked map[string]bool) error {
 			err = errors.Join(err, fmt.Errorf("%s was acknowledged; it is there: %t, with %d claims", id, ok, len(r.Claims)))
 		}
 	}
+	err = errors.Join(err, readCopies(again, at))
 	for _, r := range again.Volumes() {
 		if len(r.Claims) != 2 {
 			err = errors.Join(err, fmt.Errorf("%s has %d claims", r.Volume.ID, len(r.Claims)))
@@ -112,6 +119,25 @@ func cutOnce(image, at string, round int, acked map[string]bool) error {
 		acked[r.Volume.ID] = true // it may not go any more
 	}
 	return errors.Join(err, again.Close(), unix.Unmount(at, 0))
+}
+
+// readCopies reads each automatic copy that has its name: it was on disk before it got it.
+func readCopies(db *statedb.DB, dir string) error {
+	paths, err := filepath.Glob(filepath.Join(dir, "state.copy-?"))
+	if err != nil || len(paths) == 0 {
+		return errors.Join(errors.New("there is no copy"), err)
+	}
+	for _, path := range paths {
+		f, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		_, err = db.ReadBackup(f)
+		if err = errors.Join(err, f.Close()); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+	}
+	return nil
 }
 
 // shutDown is the end of a file system without a flush, as if power was cut.

@@ -33,7 +33,7 @@ func read(tx *bbolt.Tx) (state, error) {
 		volumes: make(map[string]volume.Record, len(volumes)), external: make(map[string]string, len(volumes)),
 		staging: map[string]string{}, plugins: map[string]volume.PluginRecord{}, debts: map[string]Debt{},
 		registered: map[string]volume.PluginDefinition{}, snapshots: map[string]volume.SnapshotIntent{},
-		runtimes: map[string]volume.RuntimeVolume{},
+		names: map[string]volume.SnapshotName{}, runtimes: map[string]volume.RuntimeVolume{},
 	}
 	note(each(bucketVolumes, volumes, decodeRecord, func(key string, r *volume.Record) error {
 		if r.Volume.ID != key {
@@ -67,7 +67,7 @@ func read(tx *bbolt.Tx) (state, error) {
 		return nil
 	}))
 	note(readLate(tx, bucketRegistered, s.registered))
-	note(readLate(tx, bucketSnapshots, s.snapshots))
+	note(errors.Join(readLate(tx, bucketSnapshots, s.snapshots), readLate(tx, bucketNames, s.names)))
 	note(readLate(tx, bucketRuntimes, s.runtimes))
 	for id, r := range s.volumes {
 		s.hold(id, r)

@@ -23,6 +23,8 @@ var (
 	bucketRegistered = []byte("registered")
 	// bucketSnapshots is made by the first snapshot: a file without it knows of none.
 	bucketSnapshots = []byte("snapshots")
+	// bucketNames is made by the first snapshot that gets an id.
+	bucketNames = []byte("snapshot-names")
 	// bucketRuntimes is made by the first volume of a container runtime: a file without it
 	// knows of none.
 	bucketRuntimes = []byte("runtimes")
@@ -109,6 +111,7 @@ func (db *DB) save(tx *bbolt.Tx, c changes) error {
 	}
 	note(setLate(&db.values, tx, bucketRegistered, c.registered))
 	note(setLate(&db.values, tx, bucketSnapshots, c.snapshots))
+	note(setLate(&db.values, tx, bucketNames, c.names))
 	note(setLate(&db.values, tx, bucketRuntimes, c.runtimes))
 	if c.node != nil {
 		note(set(&db.values, tx.Bucket(bucketMeta), keyNode, c.node))

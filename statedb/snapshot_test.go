@@ -47,6 +47,31 @@ func TestSnapshotsInOlderFile(t *testing.T) {
 	equal(t, "intents", open(t, copied(t, path), statedb.Options{}).Snapshots(), []volume.SnapshotIntent{intent("new")})
 }
 
+// The name of a snapshot is on disk, and in a backup, until it is forgotten. One name may
+// stand for several ids.
+func TestSnapshotNames(t *testing.T) {
+	path := full(t)
+	db := open(t, path, statedb.Options{})
+	one, two := intent("nightly").Named("snap-1"), intent("nightly").Named("snap-2")
+	do(t, db.Update, func(tx *statedb.Tx) error {
+		tx.PutSnapshotName(one)
+		tx.PutSnapshotName(two)
+		return nil
+	})
+	equal(t, "names", len(open(t, copied(t, path), statedb.Options{}).SnapshotNames()), 2)
+	do(t, db.Update, func(tx *statedb.Tx) error {
+		tx.DeleteSnapshotName(one.Key())
+		equal(t, "names in the transaction", tx.SnapshotNames(), []volume.SnapshotName{two})
+		return nil
+	})
+	equal(t, "after one was forgotten", open(t, copied(t, path), statedb.Options{}).SnapshotNames(), []volume.SnapshotName{two})
+	s, _, err := statedb.Inspect(copied(t, path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, "as inspect sees them", s.Names, []volume.SnapshotName{two})
+}
+
 // A check finds an intent that nobody can go on with.
 func TestCheckSnapshots(t *testing.T) {
 	path := full(t)

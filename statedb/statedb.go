@@ -19,14 +19,17 @@
 //	snapshots
 //	  <driver> 0x00 <snapshot or group> 0x00 <name>   volume.SnapshotIntent: one that was to be
 //	                              made and has not been seen to be finished; the first one makes the bucket
+//	snapshot-names
+//	  <driver> 0x00 <snapshot or group> 0x00 <name> 0x00 <id>   volume.SnapshotName: the name that
+//	                              was given to a snapshot of that id; the first one makes the bucket
 //	runtimes
 //	  <runtime> 0x00 <name>       volume.RuntimeVolume: a volume that a container runtime knows by
 //	                              that name, and who uses it; the first one makes the bucket
 //	debts
 //	  <driver> 0x00 <external id> Debt: what a forced deregister left undone
 //
-// Beside the file lies a log of what was told to people and is not committed yet;
-// see log.go.
+// Beside the file lie a log of what was told to people and is not committed yet (see
+// log.go), and two automatic copies (see copies.go).
 //
 // All of it is also held in memory; reads never touch the file. One writer
 // goroutine takes whatever mutations are queued, runs them one after the other
@@ -38,9 +41,7 @@ package statedb
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"path/filepath"
-	"slices"
 	"sync"
 	"time"
 
@@ -52,7 +53,7 @@ import (
 const initialMmap = 256 << 20
 
 var (
-	// ErrLocked is returned by Open when another process has the file open.
+	// ErrLocked is returned by Open when another process has the directory, or the file.
 	ErrLocked = errors.New("another volagent uses this data dir")
 	// ErrClosed is returned by changes after Close.
 	ErrClosed = errors.New("state database is closed")
@@ -76,8 +77,11 @@ type Options struct {
 	// Tap, if set, is called by the writer around each commit. It is a seam
 	// for tests that die or stall there.
 	Tap func(Point)
-	// LockTimeout bounds the wait for the file's lock; 0 means one second.
+	// LockTimeout bounds the wait for the locks; 0 means one second.
 	LockTimeout time.Duration
+	// Warn, if set, is told what happened to the files while they were open. It must
+	// not use the database.
+	Warn func(message string)
 }
 
 // Node is what is remembered of the host itself.
@@ -101,6 +105,7 @@ type Loss struct {
 	Why     string    `json:"why"`
 	Volumes int       `json:"volumes"` // that were adopted
 	Claims  int       `json:"claims"`
+	Copy    time.Time `json:"copy,omitzero"` // when the copy was made that the rest comes from; zero if there was none
 }
 
 // Debt is what a forced deregister left on the host: the record as it was. It
@@ -129,12 +134,17 @@ func whole(r volume.Record, claims []volume.Claim) volume.Record {
 // DB is an open state database. It is safe for concurrent use.
 type DB struct {
 	bolt opened
+	swap sync.RWMutex // held by the writer while it exchanges bolt, by others while they read it
 	log  *logFile
+	path string
 	dir  string // of the file
+	home home
 	tap  func(Point)
+	warn func(string)
 
 	queue   chan *request
 	begin   chan struct{} // holds a token: there is something to commit
+	tending chan struct{} // asks the writer to look after the files
 	quit    chan struct{}
 	done    chan struct{}
 	closing sync.Once
@@ -146,6 +156,10 @@ type DB struct {
 	commits, failures uint64
 	// fault is why the last commit failed; nil if it did not. Guarded by mu.
 	fault error
+	// misplaced is why the open file may not be the one at the path. Guarded by mu.
+	misplaced error
+	// foreign is the file that was found in place of the open one. Guarded by mu.
+	foreign *Foreign
 
 	// turn is held by whoever runs a mutation and puts its outcome into mem. It
 	// is not held while a commit writes.
@@ -160,6 +174,7 @@ type DB struct {
 	// Of the writer goroutine alone.
 	disk   map[string]map[string]volume.Claim // volumes' claims as last committed
 	values values                             // of the commit in hand
+	copies copier
 	// broken is set once bbolt has panicked in a commit: it may hold locks.
 	broken error
 }
@@ -174,6 +189,22 @@ func open(path string, o Options, steps []migration) (*DB, error) {
 	if o.LockTimeout == 0 {
 		o.LockTimeout = time.Second
 	}
+	if o.Warn == nil {
+		o.Warn = func(string) {}
+	}
+	h, err := lockHome(path, o.LockTimeout)
+	if err != nil {
+		return nil, err
+	}
+	db, err := openIn(h, path, o, steps)
+	if err != nil {
+		return nil, errors.Join(err, h.Close())
+	}
+	return db, nil
+}
+
+// openIn is open in a directory that is locked.
+func openIn(h home, path string, o Options, steps []migration) (*DB, error) {
 	fresh := !exists(path)
 	forgetTemp(path)
 	b, err := openBolt(path, o.LockTimeout)
@@ -181,9 +212,9 @@ func open(path string, o Options, steps []migration) (*DB, error) {
 		return nil, judge(path, b.info, err)
 	}
 	db := &DB{
-		bolt: b, dir: filepath.Dir(path), tap: o.Tap,
-		queue: make(chan *request, 1024), begin: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
-		dirty: newChanges(),
+		bolt: b, path: path, dir: filepath.Dir(path), home: h, tap: o.Tap, warn: o.Warn,
+		queue: make(chan *request, 1024), begin: make(chan struct{}, 1), tending: make(chan struct{}), quit: make(chan struct{}), done: make(chan struct{}),
+		dirty: newChanges(), misplaced: b.unwritable(path),
 	}
 	if err = db.load(path, steps); err == nil && fresh {
 		err = syncDir(db.dir)
@@ -198,7 +229,7 @@ func open(path string, o Options, steps []migration) (*DB, error) {
 	for id, r := range db.mem.volumes {
 		db.disk[id] = r.Claims
 	}
-	if err := db.recall(path); err != nil {
+	if err := db.recall(); err != nil {
 		return nil, errors.Join(err, b.Close(), db.log.close())
 	}
 	go db.write()
@@ -215,15 +246,15 @@ func (db *DB) Close() error {
 	db.closing.Do(func() { close(db.quit) })
 	<-db.done
 	if db.broken != nil {
-		return errors.Join(db.broken, db.bolt.abandon(), db.log.close())
+		return errors.Join(db.broken, db.bolt.abandon(), db.log.close(), db.home.unlock())
 	}
-	return errors.Join(db.bolt.Close(), db.log.close())
+	return errors.Join(db.bolt.Close(), db.log.close(), db.home.unlock())
 }
 
 // recall takes up what an agent that died told and had no time to commit.
-func (db *DB) recall(path string) error {
+func (db *DB) recall() error {
 	var lines []volume.Record
-	db.log, lines = openLog(path)
+	db.log, lines = openLog(db)
 	if len(db.mem.volumes) == 0 {
 		return db.log.forget()
 	}
@@ -237,129 +268,4 @@ func (db *DB) recall(path string) error {
 	db.recalled = true
 	db.Begin()
 	return nil
-}
-
-// Volume returns one volume's record as of the last change.
-func (db *DB) Volume(id string) (volume.Record, bool) {
-	db.mu.RLock()
-	defer db.mu.RUnlock()
-	r, ok := db.mem.volumes[id]
-	return r, ok
-}
-
-// Volumes returns all records, in no order.
-func (db *DB) Volumes() []volume.Record {
-	db.mu.RLock()
-	defer db.mu.RUnlock()
-	all := make([]volume.Record, 0, len(db.mem.volumes))
-	for _, r := range db.mem.volumes {
-		all = append(all, r)
-	}
-	return all
-}
-
-// AnyVolume returns a record of which is says so. Nothing is copied for it but
-// that one; is must not block, nor use the database.
-func (db *DB) AnyVolume(is func(volume.Record) bool) (volume.Record, bool) {
-	db.mu.RLock()
-	defer db.mu.RUnlock()
-	for _, r := range db.mem.volumes {
-		if is(r) {
-			return r, true
-		}
-	}
-	return volume.Record{}, false
-}
-
-// Plugins returns all plugins' records, in no order.
-func (db *DB) Plugins() []volume.PluginRecord {
-	db.mu.RLock()
-	defer db.mu.RUnlock()
-	all := make([]volume.PluginRecord, 0, len(db.mem.plugins))
-	for _, p := range db.mem.plugins {
-		all = append(all, p)
-	}
-	return all
-}
-
-// Registered returns the definitions of plugins that were registered at run time,
-// in no order.
-func (db *DB) Registered() []volume.PluginDefinition {
-	db.mu.RLock()
-	defer db.mu.RUnlock()
-	return slices.Collect(maps.Values(db.mem.registered))
-}
-
-// Snapshots returns the intents of snapshots that have not been seen to be finished,
-// in no order.
-func (db *DB) Snapshots() []volume.SnapshotIntent {
-	db.mu.RLock()
-	defer db.mu.RUnlock()
-	return slices.Collect(maps.Values(db.mem.snapshots))
-}
-
-// RuntimeVolume returns a volume as a container runtime knows it.
-func (db *DB) RuntimeVolume(runtime, name string) (volume.RuntimeVolume, bool) {
-	db.mu.RLock()
-	defer db.mu.RUnlock()
-	v, ok := db.mem.runtimes[volume.RuntimeKey(runtime, name)]
-	return v, ok
-}
-
-// RuntimeVolumes returns those of all runtimes, in no order.
-func (db *DB) RuntimeVolumes() []volume.RuntimeVolume {
-	db.mu.RLock()
-	defer db.mu.RUnlock()
-	return slices.Collect(maps.Values(db.mem.runtimes))
-}
-
-// Debt returns what a forced deregister left of a storage volume.
-func (db *DB) Debt(driver, external string) (Debt, bool) {
-	db.mu.RLock()
-	defer db.mu.RUnlock()
-	d, ok := db.mem.debts[storageKey(driver, external)]
-	return d, ok
-}
-
-// Debts returns what forced deregisters left, in no order.
-func (db *DB) Debts() []Debt {
-	db.mu.RLock()
-	defer db.mu.RUnlock()
-	all := make([]Debt, 0, len(db.mem.debts))
-	for _, d := range db.mem.debts {
-		all = append(all, d)
-	}
-	return all
-}
-
-// Node returns what is remembered of the host.
-func (db *DB) Node() Node {
-	db.mu.RLock()
-	defer db.mu.RUnlock()
-	return db.mem.node
-}
-
-// Fault returns why the last commit failed, nil if it did not.
-func (db *DB) Fault() error {
-	db.mu.RLock()
-	defer db.mu.RUnlock()
-	return db.fault
-}
-
-// NoLog returns why there is no log beside the file, nil if there is one. Without
-// it nothing is lost, but each change that is told waits for a commit.
-func (db *DB) NoLog() error { return db.log.fault }
-
-// Commits returns how many commits were made since Open.
-func (db *DB) Commits() uint64 {
-	db.mu.RLock()
-	defer db.mu.RUnlock()
-	return db.commits
-}
-
-// Failures returns how many commits failed since Open.
-func (db *DB) Failures() uint64 {
-	db.mu.RLock()
-	defer db.mu.RUnlock()
-	return db.failures
 }

@@ -18,6 +18,7 @@ type state struct {
 	// registered are definitions by registeredKey.
 	registered map[string]volume.PluginDefinition
 	snapshots  map[string]volume.SnapshotIntent // by their keys
+	names      map[string]volume.SnapshotName   // by their keys
 	runtimes   map[string]volume.RuntimeVolume  // by their keys
 }
 
@@ -30,6 +31,7 @@ type changes struct {
 
 	registered map[string]*volume.PluginDefinition
 	snapshots  map[string]*volume.SnapshotIntent
+	names      map[string]*volume.SnapshotName
 	runtimes   map[string]*volume.RuntimeVolume
 }
 
@@ -41,12 +43,13 @@ func newChanges() changes {
 
 		registered: map[string]*volume.PluginDefinition{},
 		snapshots:  map[string]*volume.SnapshotIntent{},
+		names:      map[string]*volume.SnapshotName{},
 		runtimes:   map[string]*volume.RuntimeVolume{},
 	}
 }
 
 func (c *changes) empty() bool {
-	return len(c.volumes)+len(c.plugins)+len(c.debts)+len(c.registered)+len(c.snapshots)+len(c.runtimes) == 0 && c.node == nil
+	return len(c.volumes)+len(c.plugins)+len(c.debts)+len(c.registered)+len(c.snapshots)+len(c.names)+len(c.runtimes) == 0 && c.node == nil
 }
 
 // add lays later changes over c.
@@ -56,6 +59,7 @@ func (c *changes) add(later changes) {
 	maps.Copy(c.debts, later.debts)
 	maps.Copy(c.registered, later.registered)
 	maps.Copy(c.snapshots, later.snapshots)
+	maps.Copy(c.names, later.names)
 	maps.Copy(c.runtimes, later.runtimes)
 	if later.node != nil {
 		c.node = later.node
@@ -105,6 +109,7 @@ func (s *state) apply(c changes) {
 	put(s.debts, c.debts)
 	put(s.registered, c.registered)
 	put(s.snapshots, c.snapshots)
+	put(s.names, c.names)
 	put(s.runtimes, c.runtimes)
 	if c.node != nil {
 		s.node = *c.node
@@ -277,6 +282,17 @@ func (tx *Tx) PutSnapshot(s volume.SnapshotIntent) { tx.own.snapshots[s.Key()] =
 
 // DeleteSnapshot forgets one.
 func (tx *Tx) DeleteSnapshot(key string) { tx.own.snapshots[key] = nil }
+
+// SnapshotNames returns all names of snapshots, in no order.
+func (tx *Tx) SnapshotNames() []volume.SnapshotName {
+	return merged(tx.base.names, tx.past.names, tx.own.names)
+}
+
+// PutSnapshotName stores one.
+func (tx *Tx) PutSnapshotName(n volume.SnapshotName) { tx.own.names[n.Key()] = &n }
+
+// DeleteSnapshotName forgets one.
+func (tx *Tx) DeleteSnapshotName(key string) { tx.own.names[key] = nil }
 
 // RuntimeVolume returns a volume as a container runtime knows it.
 func (tx *Tx) RuntimeVolume(runtime, name string) (volume.RuntimeVolume, bool) {

@@ -2,14 +2,10 @@ package statedb
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"syscall"
 	"time"
 
 	"go.etcd.io/bbolt"
-
-	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // mode says what becomes of a mutation if its commit fails.
@@ -87,13 +83,20 @@ func (db *DB) request(ctx context.Context, r *request) error {
 // write is the writer goroutine.
 func (db *DB) write() {
 	defer close(db.done)
+	tend := time.NewTicker(tendEvery)
+	defer tend.Stop()
 	var begun <-chan time.Time
 	for {
 		var retry <-chan time.Time
 		if db.Fault() != nil && db.unsaved() {
 			retry = time.After(flushAgain)
 		}
+		db.planCopy()
 		select {
+		case <-db.copies.due:
+			db.startCopy()
+		case err := <-db.copies.ended:
+			db.copied(err)
 		case <-retry:
 			db.flush()
 		case r := <-db.queue:
@@ -105,12 +108,19 @@ func (db *DB) write() {
 			case begun == nil:
 				begun = time.After(beginWithin)
 			}
+		case <-tend.C:
+			db.tend()
+		case <-db.tending:
+			db.tend()
 		case <-begun:
 			begun = nil
 			db.flush() // unless another commit took it along
 		case <-db.quit:
 			db.batch(db.drain(nil))
 			db.end()
+			if db.copies.ended != nil {
+				db.copied(<-db.copies.ended)
+			}
 			return
 		}
 	}
@@ -130,6 +140,7 @@ func (db *DB) drain(batch []*request) []*request {
 
 // batch runs mutations and commits them together.
 func (db *DB) batch(reqs []*request) {
+	reqs = db.admit(reqs)
 	db.turn.Lock()
 	all, errs := db.run(reqs, func(mode) bool { return true })
 	commit := false
@@ -223,6 +234,7 @@ func (db *DB) end() {
 	db.turn.Lock()
 	db.ended = true
 	db.turn.Unlock()
+	db.tend()
 	db.flush()
 	db.turn.Lock()
 	defer db.turn.Unlock()
@@ -267,11 +279,16 @@ func (db *DB) commit(c changes) error {
 // writeOut is one transaction.
 func (db *DB) writeOut(whole changes) error {
 	db.at(BeforeCommit)
-	err := db.update(func(tx *bbolt.Tx) error { return db.save(tx, whole) })
+	err := db.keepPlace()
+	_ = db.log.tend() // what it has is about to be committed
+	if err == nil {
+		err = db.update(func(tx *bbolt.Tx) error { return db.save(tx, whole) })
+	}
 	db.committed(err)
 	if err != nil {
 		return err
 	}
+	db.copies.stale = true
 	db.at(AfterCommit)
 	for id, r := range whole.volumes {
 		if r == nil {
@@ -293,64 +310,6 @@ func (db *DB) update(fn func(*bbolt.Tx) error) (err error) {
 		err = db.broken
 	})()
 	return db.bolt.Update(fn)
-}
-
-// doubt notes what a commit that failed was to write. If the last sync failed
-// it may be in the file all the same, now or after the next commit, so whatever
-// memory has for these keys is written with that one. Memory goes on from the
-// generations that it was to write, so that what is logged next is newer.
-func (db *DB) doubt(c changes) {
-	newer := newChanges()
-	for id, r := range c.volumes {
-		if m, ok := db.mem.volumes[id]; ok && r != nil && m.Generation < r.Generation {
-			m.Generation = r.Generation
-			newer.volumes[id] = &m
-		}
-		claims := map[string]volume.Claim{} // none of them equals what memory has
-		for alloc := range db.disk[id] {
-			claims[alloc] = volume.Claim{}
-		}
-		if r != nil {
-			for alloc := range r.Claims {
-				claims[alloc] = volume.Claim{}
-			}
-		}
-		db.disk[id] = claims
-	}
-	db.publish(newer)
-	again(db.dirty.volumes, c.volumes, db.mem.volumes)
-	again(db.dirty.plugins, c.plugins, db.mem.plugins)
-	again(db.dirty.debts, c.debts, db.mem.debts)
-	again(db.dirty.registered, c.registered, db.mem.registered)
-	again(db.dirty.snapshots, c.snapshots, db.mem.snapshots)
-	again(db.dirty.runtimes, c.runtimes, db.mem.runtimes)
-	if c.node != nil {
-		db.dirty.node = &db.mem.node
-	}
-}
-
-// again marks keys to be written as they are in memory.
-func again[V any](dirty, keys map[string]*V, mem map[string]V) {
-	for k := range keys {
-		if v, ok := mem[k]; ok {
-			dirty[k] = &v
-		} else {
-			dirty[k] = nil
-		}
-	}
-}
-
-// unwritten is a failed commit in words, with what helps.
-func (db *DB) unwritten(err error) error {
-	e := volume.Errorf(err, "cannot write the state database in %s: %v", db.dir, err)
-	switch {
-	case db.broken != nil:
-		return e.WithHint("stop the agent, move state.db aside and start it again: it takes up what is mounted")
-	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		return e.WithHint("free space there, then ask again: df -h %s", db.dir)
-	default:
-		return e.WithHint("look at the disk under %s, then ask again: df -h %s; dmesg", db.dir, db.dir)
-	}
 }
 
 // committed notes how a commit went.

@@ -49,11 +49,11 @@ func TestAllocDirStays(t *testing.T) {
 		t.Helper()
 		r := volume.Record{
 			Volume: volume.Volume{ID: id, PluginID: "p", Capabilities: []volume.Capability{{Access: volume.SingleNodeWriter, Attachment: volume.FileSystem}}},
-			Claims: map[string]volume.Claim{"a": {Alloc: "a", Target: m.TargetPath("p", "a", id)}},
+			Claims: map[string]volume.Claim{"a": {Alloc: "a", Target: m.TargetPath("p", "a", id, false)}},
 		}
-		m.Do(t.Context(), r, volume.Action{Kind: k, Alloc: "a", Path: m.TargetPath("p", "a", id)}, volume.PluginView{})
+		m.Do(t.Context(), r, volume.Action{Kind: k, Alloc: "a", Path: m.TargetPath("p", "a", id, false)}, volume.PluginView{})
 	}
-	dir := filepath.Dir(m.TargetPath("p", "a", "x"))
+	dir := filepath.Dir(m.TargetPath("p", "a", "x", false))
 	p.publish = func(target string) {
 		do(volume.NodeUnpublish, "other")
 		if err := os.Mkdir(target, 0o755); err != nil {

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
 	"github.com/volagent/volagent/volmgr/mount"
+	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // Leftover is a name where volumes are mounted that is at no path that is known.
@@ -34,7 +36,9 @@ func (m *Manager) Leftovers(ctx context.Context, known map[string]bool) (found [
 		dir := filepath.Join(m.o.Root, plugin)
 		staging := filepath.Join(dir, stagingDir)
 		for _, name := range l.names(staging, false) {
-			l.look(filepath.Join(staging, name))
+			if name != mount.CanaryName {
+				l.look(filepath.Join(staging, name))
+			}
 		}
 		targets := filepath.Join(dir, targetsDir)
 		for _, alloc := range l.names(targets, false) {
@@ -72,8 +76,8 @@ func (l *lister) look(path string) {
 	l.found = append(l.found, Leftover{Path: path, Contents: c, Err: err})
 }
 
-// alloc looks at what one alloc's targets are in. The directory itself is one if
-// nothing is in it.
+// alloc looks at what one alloc's targets are in, and at its private ones. The directory
+// itself is one if nothing is in it.
 func (l *lister) alloc(dir string) {
 	c, err := l.m.o.Host.Contents(l.ctx, dir, all, false)
 	switch {
@@ -84,6 +88,10 @@ func (l *lister) alloc(dir string) {
 		l.found = append(l.found, Leftover{Path: dir, Contents: c})
 	}
 	for _, name := range c.Names {
+		if name == volume.PrivateDir {
+			l.alloc(filepath.Join(dir, name))
+			continue
+		}
 		l.look(filepath.Join(dir, name))
 	}
 }
@@ -94,21 +102,25 @@ func (l *lister) alloc(dir string) {
 func (m *Manager) RemoveLeftover(path string) error {
 	rel, err := filepath.Rel(m.o.Root, path)
 	parts := strings.Split(rel, "/")
+	targets := len(parts) > 2 && parts[1] == targetsDir
+	private := len(parts) > 3 && parts[3] == volume.PrivateDir
+	if private {
+		parts = slices.Delete(parts, 3, 4)
+	}
 	switch {
 	case err != nil || !filepath.IsLocal(rel) || filepath.Join(m.o.Root, rel) != path:
 	case len(parts) == 3 && parts[1] == stagingDir:
 		return m.o.Host.RemoveLeftover(path)
-	case len(parts) == 3 && parts[1] == targetsDir:
-		return m.dirs.drop(path, m.o.Host.RemoveLeftover)
-	case len(parts) == 4 && parts[1] == targetsDir:
+	case len(parts) == 3 && targets:
+		if err := m.dirs.drop(path, m.o.Host.RemoveLeftover); err != nil || !private {
+			return err
+		}
+		return m.dropDirs(path, m.o.Host.RemoveLeftover)
+	case len(parts) == 4 && targets:
 		if err := m.o.Host.RemoveLeftover(path); err != nil {
 			return err
 		}
-		err := m.dirs.drop(filepath.Dir(path), m.o.Host.RemoveLeftover)
-		if notEmpty(err) {
-			return nil // other targets are in it
-		}
-		return err
+		return m.dropDirs(path, m.o.Host.RemoveLeftover)
 	}
 	return fmt.Errorf("cannot remove %q: no volume is ever mounted there", path)
 }

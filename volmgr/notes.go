@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/volmgr/mount"
+	"github.com/volagent/volagent/volmgr/untrusted"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -39,7 +40,7 @@ func (m *Manager) WriteNote(n volume.Note) error {
 	tmp := filepath.Join(filepath.Dir(path), "."+filepath.Base(path))
 	err = writeFile(tmp, raw)
 	if errors.Is(err, os.ErrNotExist) {
-		if err = m.makeDir(filepath.Dir(filepath.Dir(path))); err == nil {
+		if err = m.MakeDir(filepath.Dir(filepath.Dir(path))); err == nil {
 			err = os.Mkdir(filepath.Dir(path), 0o700)
 		}
 		if err == nil || errors.Is(err, os.ErrExist) {
@@ -56,11 +57,12 @@ func (m *Manager) WriteNote(n volume.Note) error {
 	return nil
 }
 
-// writeFile is os.WriteFile in half as many system calls: a claim waits for them.
+// writeFile is os.WriteFile in half as many system calls, because a claim waits for
+// them. It waits for no FIFO and follows no link.
 func writeFile(path string, raw []byte) error {
 	fd, err := -1, error(syscall.EINTR)
 	for errors.Is(err, syscall.EINTR) {
-		fd, err = syscall.Open(path, syscall.O_WRONLY|syscall.O_CREAT|syscall.O_TRUNC|syscall.O_CLOEXEC, 0o600)
+		fd, err = syscall.Open(path, syscall.O_WRONLY|syscall.O_CREAT|syscall.O_TRUNC|syscall.O_CLOEXEC|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0o600)
 	}
 	if err != nil {
 		return &os.PathError{Op: "open", Path: path, Err: err}
@@ -113,9 +115,13 @@ func (m *Manager) Notes(skip map[string]bool) (notes []volume.Note, bad []error)
 	return notes, bad
 }
 
+// maxNote is the longest note that is read, in bytes: a volume's record with all its
+// contexts takes some tens of KiB.
+const maxNote = 4 << 20
+
 // readNote reads a note and holds it against its own name.
 func (m *Manager) readNote(path string) (n volume.Note, err error) {
-	raw, err := os.ReadFile(path)
+	raw, err := untrusted.ReadFile(path, maxNote)
 	if err == nil {
 		err = json.Unmarshal(raw, &n)
 	}
@@ -189,7 +195,7 @@ func (m *Manager) recognise(r volume.Record, o volume.Observed, table func() ([]
 			return s
 		}
 		for _, e := range entries {
-			e.Identity.ID = noted.ID
+			e.Identity.ID, e.Identity.Backing = noted.ID, noted.Backing
 			if e.Path == path && !e.Covered && e.Identity == *noted {
 				s.Identity = *noted
 			}

@@ -23,7 +23,7 @@ func (s step) claim() volume.Claim { return s.r.Claims[s.a.Alloc] }
 func (s step) publish() volume.Outcome {
 	// 1. The plugin makes the target itself; its parent is ours.
 	dir := parent(s.a.Path)
-	if err := s.m.dirs.enter(dir, s.m.makeDir); err != nil {
+	if err := s.m.dirs.enter(dir, s.m.MakeDir); err != nil {
 		return s.unsent(err)
 	}
 	defer s.m.dirs.leave(dir)
@@ -57,12 +57,20 @@ func (s step) publish() volume.Outcome {
 		out.StageSuspect = true
 		return out
 	}
-	// 4. It is read-only if that was asked for.
+	// 4. What the volume holds gives its users no power over the host.
+	if err := s.restrict(c, opts.MountFlags); err != nil {
+		return s.outcome(err)
+	}
+	// 5. It is read-only if that was asked for.
 	if c.ReadOnly {
 		if out := s.readOnly(c); out.Err != nil {
 			return out
 		}
 		sight = s.m.o.Host.Look(s.ctx, s.a.Path)
+	}
+	// 6. Only now may others reach it.
+	if err := s.m.openTo(c); err != nil {
+		return s.outcome(err)
 	}
 	return volume.Outcome{Sight: &sight, Mount: &sight.Identity, Devices: s.devices(sight.Identity), Boot: s.m.o.Host.Boot()}
 }
@@ -81,6 +89,19 @@ func (s step) appear() volume.Sight {
 			return sight
 		}
 	}
+}
+
+// restrict gives the target of a file system the options that a claim needs. Of a block
+// device nodev would forbid the use.
+func (s step) restrict(c volume.Claim, mountFlags []string) error {
+	if c.Mode.Attachment == volume.BlockDevice {
+		return nil
+	}
+	flags := c.TargetFlags(mountFlags)
+	if len(flags) == 0 {
+		return nil
+	}
+	return s.m.o.Host.Restrict(s.ctx, s.a.Path, flags)
 }
 
 // readOnly sees to it that the target cannot be written to.
@@ -114,6 +135,9 @@ func (s step) readOnly(c volume.Claim) volume.Outcome {
 // something is mounted is not. Only a call that may still be running, or that
 // did not reach the plugin, is never taken for done.
 func (s step) unpublish() volume.Outcome {
+	if refused := s.foreign(); refused.Err != nil {
+		return refused
+	}
 	p, err := s.plugin()
 	if err != nil {
 		return s.unsent(err)
@@ -140,9 +164,9 @@ func (s step) unpublish() volume.Outcome {
 	return s.dropParent(s.cleaned(out, s.a.Path))
 }
 
-// dropParent removes an alloc's directory once it is empty.
+// dropParent removes an alloc's directories once they are empty.
 func (s step) dropParent(out volume.Outcome) volume.Outcome {
-	if err := s.m.dirs.drop(parent(s.a.Path), rmdir); err != nil && !os.IsNotExist(err) && !notEmpty(err) {
+	if err := s.m.dropDirs(s.a.Path, rmdir); err != nil {
 		out.Warning = strings.TrimPrefix(out.Warning+"; "+err.Error(), "; ")
 	}
 	return out

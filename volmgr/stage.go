@@ -1,12 +1,12 @@
 package volmgr
 
 import (
-	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/volagent/volagent/volmgr/mount"
+	"github.com/volagent/volagent/volmgr/suggest"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -25,7 +25,7 @@ func (s step) controllerPublish() volume.Outcome {
 	if err != nil {
 		return s.outcome(err)
 	}
-	return volume.Outcome{PublishContext: context, ReadOnly: readOnly}
+	return s.checked(p, volume.Outcome{PublishContext: context, ReadOnly: readOnly}, true)
 }
 
 // controllerUnpublish proves once more that nothing here uses the device: the
@@ -46,11 +46,14 @@ func (s step) controllerUnpublish() volume.Outcome {
 	if out.Err != nil && out.Err.Code == "NotFound" {
 		return volume.Outcome{Warning: "the controller does not know it: " + out.Err.Message}
 	}
-	return out
+	if out.Err != nil {
+		return out
+	}
+	return s.checked(p, out, false)
 }
 
 func (s step) stage() volume.Outcome {
-	if err := s.m.makeDir(s.a.Path); err != nil {
+	if err := s.m.MakeDir(s.a.Path); err != nil {
 		return s.unsent(err)
 	}
 	p, secrets, err := s.pluginWithSecrets()
@@ -92,6 +95,9 @@ func (s step) devices(id volume.MountIdentity) []string {
 }
 
 func (s step) unstage() volume.Outcome {
+	if refused := s.foreign(); refused.Err != nil {
+		return refused
+	}
 	p, err := s.plugin()
 	if err != nil {
 		return s.unsent(err)
@@ -135,12 +141,8 @@ func (s step) nothing(sight volume.Sight) volume.Outcome {
 func (s step) busy(out volume.Outcome, path string) volume.Outcome {
 	for _, h := range s.m.o.Host.Holders(path) {
 		out.Err.HeldBy = append(out.Err.HeldBy, h.String())
-		switch {
-		case out.Err.Remedy != "" || h.PID == 0:
-		case strings.HasSuffix(h.Unit, ".service"):
-			out.Err.Remedy = "systemctl stop " + h.Unit
-		default:
-			out.Err.Remedy = fmt.Sprintf("kill %d", h.PID)
+		if out.Err.Remedy == "" && h.PID != 0 {
+			out.Err.Remedy = suggest.Stop(h.Unit, h.PID)
 		}
 	}
 	return out

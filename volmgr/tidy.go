@@ -5,6 +5,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // Tidy removes the empty names below the root that nobody mounts at. It is for
@@ -18,6 +20,11 @@ func (m *Manager) Tidy() error {
 	note := func(err error) {
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
+		}
+	}
+	noteUnlessFull := func(err error) {
+		if !notEmpty(err) {
+			note(err)
 		}
 	}
 	below := func(parts ...string) (paths []string) {
@@ -35,11 +42,17 @@ func (m *Manager) Tidy() error {
 		}
 		for _, alloc := range below(plugin, targetsDir) {
 			for _, path := range below(alloc) {
-				note(m.o.Host.RemoveLeftover(filepath.Join(m.o.Root, path)))
+				private := filepath.Base(path) == volume.PrivateDir
+				if !private {
+					note(m.o.Host.RemoveLeftover(filepath.Join(m.o.Root, path)))
+					continue
+				}
+				for _, path := range below(path) {
+					note(m.o.Host.RemoveLeftover(filepath.Join(m.o.Root, path)))
+				}
+				noteUnlessFull(os.Remove(filepath.Join(m.o.Root, path)))
 			}
-			if err := os.Remove(filepath.Join(m.o.Root, alloc)); !notEmpty(err) {
-				note(err)
-			}
+			noteUnlessFull(os.Remove(filepath.Join(m.o.Root, alloc)))
 		}
 		for _, path := range below(plugin, notesDir) {
 			note(removeEmpty(filepath.Join(m.o.Root, path)))

@@ -15,13 +15,13 @@ import (
 func TestTidy(t *testing.T) {
 	root := t.TempDir()
 	for _, dir := range []string{
-		"p/staging/gone", "p/staging/full", "p/per-alloc/gone/v", "p/per-alloc/kept/v", "p/per-alloc/kept/gone", "p/other/dir", "p/meta", "q",
+		"p/staging/gone", "p/staging/full", "p/per-alloc/gone/v", "p/per-alloc/kept/v", "p/per-alloc/kept/gone", "p/per-alloc/gone/.p/v", "p/per-alloc/private/.p/v", "p/other/dir", "p/meta", "q",
 	} {
 		if err := os.MkdirAll(filepath.Join(root, dir), 0o711); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, file := range []string{"p/staging/full/f", "p/per-alloc/kept/v/f", "p/meta/v@kept.json"} {
+	for _, file := range []string{"p/staging/full/f", "p/per-alloc/kept/v/f", "p/per-alloc/private/.p/v/f", "p/meta/v@kept.json"} {
 		if err := os.WriteFile(filepath.Join(root, file), []byte("data"), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -50,7 +50,7 @@ func TestTidy(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []string{
-		"p", "p/meta", "p/meta/v@kept.json", "p/other", "p/other/dir", "p/per-alloc", "p/per-alloc/kept", "p/per-alloc/kept/v", "p/per-alloc/kept/v/f", "p/staging", "p/staging/full", "p/staging/full/f", "q",
+		"p", "p/meta", "p/meta/v@kept.json", "p/other", "p/other/dir", "p/per-alloc", "p/per-alloc/kept", "p/per-alloc/kept/v", "p/per-alloc/kept/v/f", "p/per-alloc/private", "p/per-alloc/private/.p", "p/per-alloc/private/.p/v", "p/per-alloc/private/.p/v/f", "p/staging", "p/staging/full", "p/staging/full/f", "q",
 	}
 	if !slices.Equal(left, want) {
 		t.Errorf("left: %q, want %q", left, want)

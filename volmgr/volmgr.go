@@ -3,8 +3,9 @@
 // is mounted, and checks after each call that the host shows what the plugin
 // said. It owns every host path below the data directory's csi folder:
 //
-//	<data-dir>/csi/<plugin>/staging/<volume>
-//	<data-dir>/csi/<plugin>/per-alloc/<alloc>/<volume>
+//	<data-dir>/csi/<plugin>/staging/<volume>               below 0700
+//	<data-dir>/csi/<plugin>/per-alloc/<alloc>/<volume>     a public target; below 0711
+//	<data-dir>/csi/<plugin>/per-alloc/<alloc>/.p/<volume>  a private target; below 0700
 //	<data-dir>/csi/<plugin>/meta/<volume>@<alloc>.json     a volume.Note; 0600 in 0700
 //
 // Nothing is ever removed recursively here: what is left after a volume is
@@ -15,8 +16,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/volagent/volagent/volmgr/mount"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -32,6 +35,8 @@ type Plugin interface {
 	NodeUnpublish(context.Context, volume.NodeUnpublishRequest) error
 	ControllerExpand(context.Context, volume.ExpandRequest) (volume.ExpandResult, error)
 	NodeExpand(context.Context, volume.NodeExpandRequest) (int64, error)
+	ControllerGetVolume(ctx context.Context, externalID string) (volume.StorageVolume, error)
+	ListVolumes(context.Context, volume.ListVolumesRequest) (volume.VolumePage, error)
 }
 
 // Options are what a Manager needs.
@@ -56,16 +61,26 @@ type Manager struct {
 // New returns a Manager; it touches nothing.
 func New(o Options) *Manager { return &Manager{o: o} }
 
-// Longest paths: CSI makes plugins accept 128 bytes.
-const maxPath = 128
+// MaxPluginPath is how long a path, in bytes, a CSI plugin must accept (CSI spec, Size
+// Limits). Most accept longer ones: kubelet's are longer.
+const MaxPluginPath = 128
 
-// CheckRoot refuses a root so long that a path below it could be longer than
-// what plugins must accept.
+// LongestPath is the length, in bytes, of the longest path of a mount below a root.
+func LongestPath(root string) int {
+	return len(filepath.Join(root, pad(24), targetsDir, pad(36), pad(34)))
+}
+
+// CheckRoot refuses a root below which the kernel could refuse a path: one of PATH_MAX
+// bytes with its final zero, or one with a name beyond NAME_MAX.
 func CheckRoot(root string) error {
-	longest := filepath.Join(root, pad(24), targetsDir, pad(36), pad(34))
-	if len(longest) > maxPath {
-		return volume.Errorf(volume.ErrInvalid, "%s is too long: paths below it could have %d bytes, and CSI plugins need accept only %d",
-			root, len(longest), maxPath).WithHint("the data dir may have at most %d bytes", len(filepath.Dir(root))-(len(longest)-maxPath))
+	if longest := LongestPath(root); longest >= unix.PathMax {
+		return volume.Errorf(volume.ErrInvalid, "%s is too long: paths below it could have %d bytes, and Linux accepts %d", root, longest, unix.PathMax-1).
+			WithHint("the data dir may have at most %d bytes", len(filepath.Dir(root))-(longest-unix.PathMax+1))
+	}
+	for name := range strings.SplitSeq(root, "/") {
+		if len(name) > unix.NAME_MAX {
+			return volume.Errorf(volume.ErrInvalid, "a name in %s has %d bytes, and Linux accepts %d", root, len(name), unix.NAME_MAX)
+		}
 	}
 	return nil
 }
@@ -84,9 +99,14 @@ func (m *Manager) StagingPath(pluginID, id string) string {
 	return filepath.Join(m.o.Root, volume.PluginComponent(pluginID), stagingDir, volume.VolumeComponent(id))
 }
 
-// TargetPath is where a volume is published for an alloc.
-func (m *Manager) TargetPath(pluginID, alloc, id string) string {
-	return filepath.Join(m.o.Root, volume.PluginComponent(pluginID), targetsDir, volume.AllocComponent(alloc), volume.VolumeComponent(id))
+// TargetPath is where a volume is published for an alloc. A private target lies below a
+// directory that only root can enter.
+func (m *Manager) TargetPath(pluginID, alloc, id string, private bool) string {
+	dir := filepath.Join(m.o.Root, volume.PluginComponent(pluginID), targetsDir, volume.AllocComponent(alloc))
+	if private {
+		return filepath.Join(dir, volume.PrivateDir, volume.PrivateComponent(id))
+	}
+	return filepath.Join(dir, volume.VolumeComponent(id))
 }
 
 // Observe looks at every path of a record but the one that was looked at just
@@ -243,16 +263,4 @@ func (s step) group() string {
 		return m.Group
 	}
 	return ""
-}
-
-// makeDir makes a directory and its missing parents below the root, passable
-// but not listable for others, so that a service's own user reaches its volume.
-func (m *Manager) makeDir(dir string) error {
-	if os.Mkdir(dir, 0o711) == nil { // in all but the first claims the parent is there
-		return nil
-	}
-	if err := os.MkdirAll(dir, 0o711); err != nil {
-		return fmt.Errorf("cannot make directory: %w", err)
-	}
-	return nil
 }

@@ -1,7 +1,6 @@
 package volmgr
 
 import (
-	"fmt"
 	"strings"
 
 	"github.com/volagent/volagent/volmgr/mount"
@@ -20,8 +19,8 @@ func (s step) withoutPlugin() volume.Outcome {
 	if sight.Seen == volume.SeenNothing {
 		return s.swept(volume.Outcome{Unseen: s.vanished(s.made())})
 	}
-	if made := s.made(); made != nil && sight.Seen == volume.SeenMount && !sight.Is(made) {
-		return s.outcome(fmt.Errorf("what is mounted at %s is not what was mounted there for the volume, and stays; unmount it yourself if it can go", s.a.Path))
+	if refused := s.foreign(); refused.Err != nil {
+		return refused
 	}
 	unseen, failed := s.climb(s.a.Path)
 	if failed.Err != nil {
@@ -33,12 +32,16 @@ func (s step) withoutPlugin() volume.Outcome {
 	return s.swept(volume.Outcome{Unseen: unseen})
 }
 
-// made is the mount on record at the step's path, if there is one.
+// made returns the recorded mount at the step's path, or nil.
 func (s step) made() *volume.MountIdentity {
-	if s.a.Alloc == "" {
+	switch c := s.claim(); s.a.Path {
+	case s.r.Node.StagingPath:
 		return s.r.Node.Mount
+	case c.Target:
+		return c.Mount
+	default:
+		return nil
 	}
-	return s.claim().Mount
 }
 
 // vanished is a mount that is on record and not there any more, where the step may

@@ -136,8 +136,10 @@ type Volume struct {
 	MountSource string  `json:"mount_source,omitempty"`
 	FSType      string  `json:"fs_type,omitempty"`
 	Claims      []Claim `json:"claims"`
-	// DataSafe and StillMounted are "yes", "no" or "unknown", and set where a
-	// person would ask: while the volume is stuck or degraded.
+	// DataSafe and StillMounted are "yes", "no" or "unknown". They are set while the
+	// volume is stuck or degraded, and while its data is not safe. DataSafe is "no" if the
+	// plugin says that data is lost or may be, and "yes" if nothing that is known
+	// endangers it.
 	DataSafe     string `json:"data_safe,omitempty"`
 	StillMounted string `json:"still_mounted,omitempty"`
 	// AnswersMS is how long a look at all of its mounts took, in milliseconds,

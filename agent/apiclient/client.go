@@ -117,10 +117,10 @@ func (c *Client) send(ctx context.Context, r call) (*http.Response, error) {
 	if r.stream != nil {
 		req.Header.Set("Content-Type", "application/octet-stream")
 	}
-	resp, err := c.http.Do(req)
+	resp, err := c.answer(req)
 	if r.method == http.MethodGet && errors.Is(err, io.EOF) {
 		// This one was being stopped. Where systemd keeps the socket the next one answers.
-		resp, err = c.http.Do(req)
+		resp, err = c.answer(req)
 	}
 	if err != nil {
 		return nil, c.transportError(ctx, err)

@@ -244,7 +244,7 @@ func TestNoAgent(t *testing.T) {
 	} {
 		_, err := apiclient.New(socket).Health(t.Context())
 		e := wantError(t, err, api.CodeUnreachable, want)
-		if !strings.Contains(e.Message, socket) || e.Hint != "systemctl start volagent" || e.Details[apiclient.DetailDropped] != "" {
+		if !strings.Contains(e.Message, socket) || !strings.HasPrefix(e.Hint, "start the agent that listens there") || e.Details[apiclient.DetailDropped] != "" {
 			t.Errorf("%s: got %+v", socket, e)
 		}
 	}

@@ -34,8 +34,15 @@ func (c *Client) transportError(ctx context.Context, err error) error {
 		return fmt.Errorf("no answer from the agent: %w", cause)
 	}
 	var dial *dialError
+	var failed *failedStart
+	dialled := errors.As(err, &dial)
+	if dialled && !errors.Is(err, fs.ErrPermission) {
+		failed = startError(c.socket)
+	}
 	switch {
-	case !errors.As(err, &dial):
+	case failed != nil || errors.As(err, &failed):
+		return c.notStarted(failed)
+	case !dialled:
 		return &api.Error{
 			Code: api.CodeUnreachable, Message: fmt.Sprintf("the agent on %s went away before it answered: %v", c.socket, unwrapped(err)),
 			Hint: "systemctl status volagent", Details: map[string]string{"socket": c.socket, DetailDropped: "true"},
@@ -48,7 +55,7 @@ func (c *Client) transportError(ctx context.Context, err error) error {
 	default:
 		return &api.Error{
 			Code: api.CodeUnreachable, Message: fmt.Sprintf("no agent answers on %s: %s", c.socket, reason(err)),
-			Hint: "systemctl start volagent", Details: map[string]string{"socket": c.socket},
+			Hint: startHint(c.socket), Details: map[string]string{"socket": c.socket},
 		}
 	}
 }
@@ -113,4 +120,13 @@ func (c *Client) foreign(what string) error {
 		Code: api.CodeFailed, Message: fmt.Sprintf("%s does not talk like an agent of this version: %s", c.socket, what),
 		Hint: "check that the socket is volagent's, and compare the versions with: volctl version",
 	}
+}
+
+// startHint is what helps where no agent answers. The service listens on the default
+// socket, unless its configuration names another one.
+func startHint(socket string) string {
+	if socket == DefaultSocket {
+		return "systemctl start volagent"
+	}
+	return "start the agent that listens there, or name another socket with --socket or VOLCTL_SOCKET"
 }

@@ -41,8 +41,9 @@ func (c *Client) RegisterVolume(ctx context.Context, spec api.VolumeSpec, dryRun
 	return get[api.VolumeResult](ctx, c, call{method: http.MethodPut, path: []string{"volumes", spec.ID}, query: when("dry_run", dryRun), body: spec})
 }
 
-// CreateVolume has the plugin make the volume. A dry run decides and writes
-// nothing.
+// CreateVolume has the plugin make the volume. It changes no volume that exists: the
+// outcome is "unchanged" where the volume satisfies the spec, and else the error is
+// CodeRefused with each difference. A dry run decides and writes nothing.
 func (c *Client) CreateVolume(ctx context.Context, spec api.VolumeSpec, dryRun bool) (*api.VolumeResult, error) {
 	return get[api.VolumeResult](ctx, c, call{method: http.MethodPost, path: []string{"volumes", spec.ID, "create"}, query: when("dry_run", dryRun), body: spec})
 }

@@ -52,7 +52,7 @@ func (s *Server) claim(w http.ResponseWriter, r *http.Request) error {
 		Owner: fromOwner(req.Owner, peer.Of(r.Context())), Own: fromOwnership(req.Ownership),
 	}, wait)
 	if err != nil {
-		return s.withLog(err, s.pluginOf(r.PathValue("id")))
+		return s.withLog(err, s.pluginOf(r.PathValue("id")), r.PathValue("id"))
 	}
 	return s.answer(w, s.toClaim(rec, c))
 }
@@ -92,7 +92,7 @@ func (s *Server) detach(w http.ResponseWriter, r *http.Request) error {
 		return s.answer(w, api.Done{Left: left})
 	}
 	if err := s.o.Claims.Detach(r.Context(), id, alloc, force, wait); err != nil {
-		return s.withLog(err, s.pluginOf(id))
+		return s.withLog(err, s.pluginOf(id), id)
 	}
 	return s.answer(w, api.Done{})
 }

@@ -86,7 +86,7 @@ func toSpec(v volume.Volume) api.VolumeSpec {
 		m := api.MountOptions(v.MountOptions)
 		s.MountOptions = &m
 	}
-	if len(v.Topology.Required)+len(v.Topology.Preferred) > 0 {
+	if v.Topology.Given() {
 		t := api.TopologyRequest(v.Topology)
 		s.Topology = &t
 	}
@@ -104,7 +104,7 @@ func toCapability(c volume.Capability) api.Capability {
 }
 
 // toVolume describes a volume as it is now.
-func toVolume(r volume.Record, obs volume.Observed, at *volume.Attempt, owners volume.Owners) api.Volume {
+func toVolume(r volume.Record, obs volume.Observed, at *volume.Attempt, last volume.Report, owners volume.Owners) api.Volume {
 	e := volume.Explain(r, obs, at)
 	v := api.Volume{
 		Spec: toSpec(r.Volume), State: string(e.State), Summary: e.Summary, Notes: e.Notes,
@@ -147,19 +147,30 @@ func toVolume(r volume.Record, obs volume.Observed, at *volume.Attempt, owners v
 		v.Attempt.Fix, v.Attempt.Else = e.Fix, e.Else
 		v.Notes = slices.DeleteFunc(v.Notes, func(note string) bool { return note == v.Attempt.Waits })
 	}
-	if e.State == volume.StateStuck || e.State == volume.StateDegraded {
-		v.StillMounted, v.DataSafe = stillMounted(obs, e.State == volume.StateStuck), "yes"
-		if r.Volume.Provision == volume.Deleting {
-			v.DataSafe = "unknown"
-		}
+	safe := volume.DataSafe(r, obs, at, last)
+	if e.State == volume.StateStuck || e.State == volume.StateDegraded || safe == volume.SafetyNo {
+		v.DataSafe, v.StillMounted = string(safe), stillMounted(r, obs, e.State == volume.StateStuck)
+	}
+	if last.Stats != nil || last.Node != nil || last.Controller != nil {
+		v.Report = toReport(r.Volume.ID, last)
 	}
 	return v
 }
 
 // stillMounted sums up what was seen at a volume's paths. Of one that is stuck it
-// is whether anything of it is mounted, of another whether all of its claims are.
-func stillMounted(obs volume.Observed, anything bool) string {
-	sights := append(slices.Collect(maps.Values(obs.Targets)), slices.Collect(maps.Values(obs.Binds))...)
+// is whether anything of it is mounted, of another whether all claims are that are not being
+// detached.
+func stillMounted(r volume.Record, obs volume.Observed, anything bool) string {
+	var sights []volume.Sight
+	for alloc, c := range r.Claims {
+		if !anything && !c.Wanted {
+			continue
+		}
+		sights = append(sights, obs.Targets[alloc])
+		if c.At != "" {
+			sights = append(sights, obs.Binds[alloc])
+		}
+	}
 	if anything {
 		sights = append(sights, obs.Staging)
 	}

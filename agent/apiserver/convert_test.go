@@ -28,8 +28,17 @@ func TestStillMounted(t *testing.T) {
 		{"dead", volume.Observed{Targets: see(volume.SeenDead)}, "yes", "yes"},
 		{"hung", volume.Observed{Targets: see(volume.SeenHung)}, "unknown", "unknown"},
 		{"the bind is gone", volume.Observed{Targets: see(volume.SeenMount), Binds: see(volume.SeenNothing)}, "yes", "no"},
+		{"one of two is being detached", volume.Observed{Targets: see(volume.SeenMount, volume.SeenMount, volume.SeenNothing)}, "yes", "yes"},
 	} {
-		if a, c := stillMounted(tt.obs, true), stillMounted(tt.obs, false); a != tt.anything || c != tt.claims {
+		r := volume.Record{Claims: map[string]volume.Claim{}}
+		for alloc := range tt.obs.Targets {
+			c := volume.Claim{Alloc: alloc, Wanted: alloc != "c"}
+			if _, bound := tt.obs.Binds[alloc]; bound {
+				c.At = "/srv"
+			}
+			r.Claims[alloc] = c
+		}
+		if a, c := stillMounted(r, tt.obs, true), stillMounted(r, tt.obs, false); a != tt.anything || c != tt.claims {
 			t.Errorf("%s: anything %s, all claims %s", tt.name, a, c)
 		}
 	}

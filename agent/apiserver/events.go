@@ -1,7 +1,6 @@
 package apiserver
 
 import (
-	"encoding/json"
 	"errors"
 	"net/http"
 	"time"
@@ -28,9 +27,8 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) error {
 	}
 	id := r.URL.Query().Get("volume")
 	w.Header().Set("Content-Type", "application/x-ndjson")
-	enc := json.NewEncoder(w)
 	gone := errors.New("the caller is gone")
-	sent := func(e api.Event) bool { return enc.Encode(e) == nil }
+	sent := func(e api.Event) bool { return api.EncodeJSON(w, e) == nil }
 	seq, err := s.o.Events.Read(r.Context(), id, since, n, func(e api.Event) error {
 		if !sent(e) {
 			return gone

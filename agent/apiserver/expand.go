@@ -22,7 +22,7 @@ func (s *Server) expand(w http.ResponseWriter, r *http.Request) error {
 	}
 	rec, change, err := s.o.Volumes.Expand(r.Context(), id, req.CapacityMin, wait)
 	if err != nil {
-		return s.withLog(err, s.pluginOf(id))
+		return s.withLog(err, s.pluginOf(id), id)
 	}
 	return s.answer(w, api.VolumeResult{Outcome: change.Outcome, Changes: change.Fields, Volume: s.describe(r.Context(), rec)})
 }

@@ -25,7 +25,7 @@ func (s *Server) health(w http.ResponseWriter, _ *http.Request) error {
 
 func (s *Server) node(w http.ResponseWriter, r *http.Request) error {
 	n := s.o.Node()
-	n.Plugins = s.o.Plugins.List()
+	n.Plugins = s.visiblePlugins(r.Context())
 	if n.Draining {
 		n.Drain = toDrain(s.o.Drainer.Look(r.Context()))
 	}
@@ -52,10 +52,10 @@ func (s *Server) node(w http.ResponseWriter, r *http.Request) error {
 			n.Problems = append(n.Problems, volumeProblem(v))
 			continue
 		}
-		if ill {
-			continue
-		}
-		if !down[v.Spec.PluginID] && n.State == "ok" {
+		// What is mounted works without plugin and agent; what is not cannot be mounted without them.
+		mountable := !down[v.Spec.PluginID] && n.State == "ok"
+		works := v.State == api.StateMounted || mountable
+		if works && !ill {
 			n.Unaffected++
 		}
 	}
@@ -163,8 +163,8 @@ func pluginProblem(p api.Plugin) api.Problem {
 	return out
 }
 
-func (s *Server) listPlugins(w http.ResponseWriter, _ *http.Request) error {
-	return s.answer(w, s.o.Plugins.List())
+func (s *Server) listPlugins(w http.ResponseWriter, r *http.Request) error {
+	return s.answer(w, s.visiblePlugins(r.Context()))
 }
 
 func (s *Server) getPlugin(w http.ResponseWriter, r *http.Request) error {
@@ -185,13 +185,14 @@ func (s *Server) getPlugin(w http.ResponseWriter, r *http.Request) error {
 		case !ok:
 			return noPlugin(id)
 		case q.state == "" || p.State == q.state:
-			return s.answer(w, p)
+			return s.answer(w, s.visible(r.Context(), p))
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			hint := volume.Command("volctl plugin logs %s", id)
-			if v := s.o.Plugins.View(id); v.Stopped {
+			v := s.o.Plugins.View(id)
+			hint := v.LogCommand(id)
+			if v.Stopped {
 				hint = v.Remedy(id)
 			}
 			return volume.Errorf(volume.ErrTimeout, "plugin %q is %s, not %s: %s", id, p.State, q.state, p.Reason).WithHint("%s", hint)

@@ -23,6 +23,8 @@ type registering struct {
 	err   error
 }
 
+func (p *registering) View(string) volume.PluginView { return volume.PluginView{} }
+
 func (p *registering) RegisterPlugin(_ context.Context, name string, text []byte, wait time.Duration) (string, string, error) {
 	p.asked = fmt.Sprintf("register %s %d %s", name, len(text), wait)
 	return "p", "updated", p.err

@@ -2,7 +2,6 @@ package apiserver
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"net/http"
 
@@ -29,13 +28,12 @@ func (s *Server) testPlugin(w http.ResponseWriter, r *http.Request) error {
 		return noPlugin(id)
 	}
 	begun := false
-	enc := json.NewEncoder(w)
 	send := func(line api.PluginTestLine) error {
 		if !begun {
 			w.Header().Set("Content-Type", "application/x-ndjson")
 			begun = true
 		}
-		err := enc.Encode(line)
+		err := api.EncodeJSON(w, line)
 		flush(w)
 		return err
 	}

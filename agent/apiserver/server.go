@@ -175,7 +175,7 @@ func (s *Server) Close(ctx context.Context) error {
 
 type route struct {
 	pattern string
-	write   bool // changes state
+	write   bool // changes state, or shows what only root may see
 	do      func(s *Server, w http.ResponseWriter, r *http.Request) error
 }
 
@@ -216,7 +216,7 @@ func (s *Server) routes() []route {
 		{"POST /v1/plugins", true, (*Server).registerPlugin},
 		{"DELETE /v1/plugins/{id}", true, (*Server).deregisterPlugin},
 		{"GET /v1/plugins/{id}", false, (*Server).getPlugin},
-		{"GET /v1/plugins/{id}/logs", false, (*Server).pluginLogs},
+		{"GET /v1/plugins/{id}/logs", true, (*Server).pluginLogs}, // a plugin may write secrets to it
 		{"GET /v1/plugins/{id}/volumes", false, (*Server).pluginVolumes},
 		{"GET /v1/plugins/{id}/health", false, (*Server).pluginHealth},
 		{"POST /v1/plugins/{id}/capacity", false, (*Server).capacity}, // asks, and changes nothing
@@ -233,7 +233,7 @@ func (s *Server) handle(rt route) http.HandlerFunc {
 		if p := peer.Of(r.Context()); rt.write && !s.o.MayWrite(p) {
 			s.fail(w, &api.Error{
 				Code:    api.CodePermission,
-				Message: p.String() + " may look, but not change anything",
+				Message: p.String() + " may look, but neither change anything nor read logs and backups",
 				Hint:    "run it as root, or as a member of the socket's group (which is root-equivalent)",
 			})
 			return
@@ -244,7 +244,7 @@ func (s *Server) handle(rt route) http.HandlerFunc {
 			panic(http.ErrAbortHandler)
 		}
 		if err != nil {
-			s.fail(w, err)
+			s.fail(w, s.forReader(r, err))
 		}
 	}
 }
@@ -268,7 +268,7 @@ func body(w http.ResponseWriter, r *http.Request, v any) error {
 // answer sends v. An error in sending concerns a caller who is gone.
 func (s *Server) answer(w http.ResponseWriter, v any) error {
 	w.Header().Set("Content-Type", "application/json")
-	if err := json.NewEncoder(w).Encode(v); err != nil {
+	if err := api.EncodeJSON(w, v); err != nil {
 		s.o.Log.Debug("cannot send an answer", "error", err)
 	}
 	return nil
@@ -279,7 +279,7 @@ func (s *Server) fail(w http.ResponseWriter, err error) {
 	e := toAPI(err)
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(e.Code.HTTPStatus())
-	if err := json.NewEncoder(w).Encode(api.ErrorBody{Error: e}); err != nil {
+	if err := api.EncodeJSON(w, api.ErrorBody{Error: e}); err != nil {
 		s.o.Log.Debug("cannot send an error", "error", err)
 	}
 }
@@ -350,21 +350,24 @@ const (
 
 // withLog adds to the error of a call, or of a plugin that is not ready, the last
 // that the plugin wrote: it often says more than its answer.
-func (s *Server) withLog(err error, pluginID string) error {
+//
+// Of a volume it tells no line that names another volume of the plugin and not this
+// one.
+func (s *Server) withLog(err error, pluginID string, volumes ...string) error {
 	var ce *volume.CallError
 	called := errors.As(err, &ce) && ce.Code != volume.CodeHost
 	if err == nil || pluginID == "" || !called && !errors.Is(err, volume.ErrPluginUnavailable) {
 		return err
 	}
 	e := toAPI(err)
-	if lines := s.o.Plugins.Tail(pluginID, errorLines); len(lines) > 0 {
+	if lines := s.logOf(pluginID, errorLines, volumes...); len(lines) > 0 {
 		if e.Details == nil {
 			e.Details = map[string]string{}
 		}
 		e.Details["plugin_log"] = strings.Join(lines, "\n")
 	}
 	if e.Hint == "" {
-		e.Hint = volume.Command("volctl plugin logs %s", pluginID)
+		e.Hint = s.o.Plugins.View(pluginID).LogCommand(pluginID)
 	}
 	return e
 }

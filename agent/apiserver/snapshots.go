@@ -59,7 +59,7 @@ func (s *Server) take(w http.ResponseWriter, r *http.Request, q any, ask func() 
 	}
 	made, err := s.o.Snapshots.Snapshot(r.Context(), a, wait)
 	if err != nil {
-		return made, s.withLog(err, s.pluginOf(strings.Join(a.Volumes[:min(1, len(a.Volumes))], "")))
+		return made, s.withLog(err, s.pluginOf(strings.Join(a.Volumes[:min(1, len(a.Volumes))], "")), a.Volumes...)
 	}
 	return made, nil
 }

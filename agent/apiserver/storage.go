@@ -1,7 +1,6 @@
 package apiserver
 
 import (
-	"encoding/json"
 	"net/http"
 	"time"
 
@@ -17,7 +16,7 @@ func (s *Server) modify(w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("id")
 	rec, change, err := s.o.Volumes.Modify(r.Context(), id, q.Mutable)
 	if err != nil {
-		return s.withLog(err, s.pluginOf(id))
+		return s.withLog(err, s.pluginOf(id), id)
 	}
 	return s.answer(w, api.VolumeResult{Outcome: change.Outcome, Changes: change.Fields, Volume: s.describe(r.Context(), rec)})
 }
@@ -26,7 +25,7 @@ func (s *Server) stats(w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("id")
 	got, err := s.o.Volumes.Stats(r.Context(), id)
 	if err != nil {
-		return s.withLog(err, s.pluginOf(id))
+		return s.withLog(err, s.pluginOf(id), id)
 	}
 	return s.answer(w, toStats(id, got))
 }
@@ -46,7 +45,7 @@ func (s *Server) report(w http.ResponseWriter, r *http.Request) error {
 	}
 	got, err := s.o.Volumes.Report(r.Context(), rec.Volume.ID, within, storage)
 	if err != nil {
-		return s.withLog(err, rec.Volume.PluginID)
+		return s.withLog(err, rec.Volume.PluginID, rec.Volume.ID)
 	}
 	return s.answer(w, toReport(rec.Volume.ID, got))
 }
@@ -98,13 +97,12 @@ func (s *Server) pluginVolumes(w http.ResponseWriter, r *http.Request) error {
 	}
 	id := r.PathValue("id")
 	begun := false
-	enc := json.NewEncoder(w)
 	send := func(line api.StorageVolumeLine) error {
 		if !begun {
 			w.Header().Set("Content-Type", "application/x-ndjson")
 			begun = true
 		}
-		return enc.Encode(line)
+		return api.EncodeJSON(w, line)
 	}
 	registered := s.registered(id)
 	more, err := s.o.Volumes.List(r.Context(), id, limit, func(v volume.StorageVolume) error {

@@ -26,8 +26,8 @@ const (
 // tell what is wrong.
 func (s *Server) describe(ctx context.Context, r volume.Record) api.Volume {
 	v, failed := s.look(ctx, r, lookWithin)
-	if failed && v.Attempt != nil {
-		v.Attempt.PluginLog = s.o.Plugins.Tail(r.Volume.PluginID, statusLines)
+	if failed && v.Attempt != nil && s.mayReadLogs(ctx) {
+		v.Attempt.PluginLog = s.logOf(r.Volume.PluginID, statusLines, r.Volume.ID)
 	}
 	return v
 }
@@ -39,10 +39,7 @@ func (s *Server) look(ctx context.Context, r volume.Record, within time.Duration
 	defer cancel()
 	begun := time.Now()
 	obs, at := s.o.Queue.Look(ctx, r)
-	v = toVolume(r, obs, at, s.o.Owners)
-	if last := s.o.Volumes.LastReport(r); last.Stats != nil || last.Node != nil || last.Controller != nil {
-		v.Report = toReport(r.Volume.ID, last)
-	}
+	v = toVolume(r, obs, at, s.o.Volumes.LastReport(r), s.o.Owners)
 	if v.State == api.StateMounted {
 		v.AnswersMS = float64(time.Since(begun).Microseconds()) / 1000
 	}
@@ -192,7 +189,7 @@ func (s *Server) apply(w http.ResponseWriter, r *http.Request, do func(context.C
 	}
 	rec, change, err := do(r.Context(), fromSpec(spec), dry)
 	if err != nil {
-		return s.withLog(err, spec.PluginID)
+		return s.withLog(err, spec.PluginID, spec.ID)
 	}
 	return s.answer(w, api.VolumeResult{Outcome: change.Outcome, Changes: change.Fields, Volume: s.describe(r.Context(), rec)})
 }
@@ -224,7 +221,7 @@ func (s *Server) deregister(w http.ResponseWriter, r *http.Request) error {
 func (s *Server) delete(w http.ResponseWriter, r *http.Request) error {
 	pluginID := s.pluginOf(r.PathValue("id"))
 	if err := s.o.Volumes.Delete(r.Context(), r.PathValue("id"), r.URL.Query().Get("confirm")); err != nil {
-		return s.withLog(err, pluginID)
+		return s.withLog(err, pluginID, r.PathValue("id"))
 	}
 	return s.answer(w, api.Done{})
 }

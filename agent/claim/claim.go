@@ -19,6 +19,9 @@ type Store interface {
 	// disk. It returns ErrNotFound if there is no such volume. A record that
 	// fn returns unchanged, by its second result, is not written.
 	Change(ctx context.Context, id string, fn func(volume.Record) (volume.Record, bool, error)) error
+	// Release is Change for the end of a claim. Where nothing can be written because the
+	// data dir can only be read, the result is kept in memory, and that is no error.
+	Release(ctx context.Context, id string, fn func(volume.Record) (volume.Record, bool, error)) error
 	// Draining reports whether the host is to be emptied. Within fn that is exact.
 	Draining() bool
 }
@@ -26,6 +29,8 @@ type Store interface {
 // Queue brings volumes to what their claims want.
 type Queue interface {
 	Wake(id string)
+	// Advance is Wake for a claim that was made or is to go.
+	Advance(id string)
 	Changed(id string) <-chan struct{}
 	// Attempt is the step that stands between a claim and what it wants.
 	Attempt(id, alloc string) *volume.Attempt
@@ -41,12 +46,14 @@ type Queue interface {
 // Plugins tells how a plugin is.
 type Plugins interface {
 	View(pluginID string) volume.PluginView
+	// Changed returns a channel that is closed at the next change of a plugin's state.
+	Changed(pluginID string) <-chan struct{}
 }
 
 // Paths are where volumes go on this host.
 type Paths interface {
 	StagingPath(pluginID, id string) string
-	TargetPath(pluginID, alloc, id string) string
+	TargetPath(pluginID, alloc, id string, private bool) string
 }
 
 // Owners tells who is alive.
@@ -140,7 +147,7 @@ func (s *Service) Claim(ctx context.Context, id string, ask volume.Request, wait
 		s.Owners.Watch(c.Keeper())
 	}
 	if c.State != volume.Taken {
-		s.Queue.Wake(req.Volume) // a new request is worth another try
+		s.Queue.Advance(req.Volume) // a new request is worth another try
 	}
 	if !req.Waits {
 		return r, c, nil
@@ -188,12 +195,23 @@ func (s *Service) leave(key waitKey, err error) bool {
 	return err != nil && w.made && w.n == 0
 }
 
+// checkAlloc refuses an alloc's id that cannot be stored. One that has a claim on
+// the volume already may be one that is not accepted any more.
+func (s *Service) checkAlloc(req *request) error {
+	if r, ok := s.Store.Volume(req.Volume); ok {
+		if _, has := r.Claims[req.Alloc]; has {
+			return volume.CheckID("alloc id", req.Alloc)
+		}
+	}
+	return volume.CheckNewID("alloc id", req.Alloc)
+}
+
 // check refuses what no state could admit.
 func (s *Service) check(ctx context.Context, req *request) error {
 	if err := volume.CheckID("volume id", req.Volume); err != nil {
 		return err
 	}
-	if err := volume.CheckID("alloc id", req.Alloc); err != nil {
+	if err := s.checkAlloc(req); err != nil {
 		return err
 	}
 	if req.Access != "" || req.Attachment != "" {
@@ -236,7 +254,7 @@ func (s *Service) admit(ctx, wait context.Context, req request) (made bool, err 
 			full := req.Request
 			full.Draining = s.Store.Draining()
 			full.StagingPath = s.Paths.StagingPath(r.Volume.PluginID, r.Volume.ID)
-			full.Target = s.Paths.TargetPath(r.Volume.PluginID, req.Alloc, r.Volume.ID)
+			full.Target = s.Paths.TargetPath(r.Volume.PluginID, req.Alloc, r.Volume.ID, full.Private())
 			next, err := volume.Admit(r, full, s.Plugins.View(r.Volume.PluginID).Info, time.Now().UTC())
 			made = len(next.Claims) != len(r.Claims)
 			return next, made, err
@@ -266,8 +284,7 @@ func (s *Service) admit(ctx, wait context.Context, req request) (made bool, err 
 func (s *Service) mounted(ctx context.Context, req request, seq uint64) (volume.Record, volume.Claim, error) {
 	woken, pending := false, false
 	for {
-		changed := s.Queue.Changed(req.Volume)
-		r, c, err := s.find(req.Volume, req.Alloc)
+		changed, r, c, err := s.next(req)
 		pending = pending || err == nil && c.State == volume.Pending
 		switch {
 		case err != nil:
@@ -286,8 +303,13 @@ func (s *Service) mounted(ctx context.Context, req request, seq uint64) (volume.
 		if hopeless(at, req.Alloc) {
 			return r, c, &volume.Awaited{Err: at.Err, At: *at}
 		}
+		plugin := s.Plugins.Changed(r.Volume.PluginID)
+		if err := s.unserved(r); err != nil {
+			return r, c, err
+		}
 		select {
 		case <-changed:
+		case <-plugin:
 		case <-s.Down:
 			return r, c, errDown
 		case <-ctx.Done():
@@ -329,19 +351,6 @@ func (s *Service) late(ctx context.Context, at *volume.Attempt, r volume.Record)
 	}
 }
 
-// lack is the part of a plugin that is waited for, in words; empty if it is
-// something else.
-func lack(p volume.PluginView, r volume.Record, at *volume.Attempt) string {
-	switch {
-	case at == nil:
-		return p.Lack(r)
-	case at.Err == nil && at.Action.Cause == volume.CausePlugin:
-		return at.Action.Reason
-	default:
-		return ""
-	}
-}
-
 // awaited is ended, with how the step stands that was waited for.
 func awaited(ctx context.Context, at *volume.Attempt, why error) error {
 	err := ended(ctx, why)
@@ -374,20 +383,4 @@ func ended(ctx context.Context, why error) error {
 		return &volume.Error{Kind: volume.ErrTimeout, Message: "timed out: " + why.Error(), Hint: hint}
 	}
 	return ctx.Err()
-}
-
-func unknown(id string) error {
-	return volume.Errorf(volume.ErrNotFound, "no volume %q", id).WithHint("volctl volume list")
-}
-
-func (s *Service) find(id, alloc string) (volume.Record, volume.Claim, error) {
-	r, ok := s.Store.Volume(id)
-	if !ok {
-		return r, volume.Claim{}, unknown(id)
-	}
-	c, ok := r.Claims[alloc]
-	if !ok {
-		return r, c, volume.Errorf(volume.ErrNotFound, "%q has no claim on volume %q", alloc, id).WithHint("volctl volume status %s", id)
-	}
-	return r, c, nil
 }

@@ -78,6 +78,8 @@ func (w *world) Change(_ context.Context, id string, fn func(volume.Record) (vol
 	return err
 }
 
+func (w *world) Advance(id string) { w.Wake(id) }
+
 func (w *world) Wake(string) {
 	w.mu.Lock()
 	w.wakes++
@@ -93,6 +95,10 @@ func (w *world) Wake(string) {
 }
 
 func (w *world) Draining() bool { return w.draining }
+
+func (w *world) Release(ctx context.Context, id string, fn func(volume.Record) (volume.Record, bool, error)) error {
+	return w.Change(ctx, id, fn)
+}
 
 func (w *world) Changed(string) <-chan struct{} {
 	w.mu.Lock()
@@ -119,7 +125,7 @@ func (w *world) setView(ready bool, state string) {
 }
 
 func (w *world) StagingPath(plugin, id string) string { return "/s/" + plugin + "/" + id }
-func (w *world) TargetPath(plugin, alloc, id string) string {
+func (w *world) TargetPath(plugin, alloc, id string, _ bool) string {
 	return "/t/" + plugin + "/" + alloc + "/" + id
 }
 
@@ -266,6 +272,11 @@ func TestWithdrawn(t *testing.T) {
 		{"the plugin is down", t.Context(), func(w *world) {
 			w.change(func() { w.setView(false, "backing off") })
 		}, volume.ErrPluginUnavailable, []string{`plugin "ebs" is backing off`, "withdrawn"}, "-web"},
+		{"the plugin stays down", t.Context(), func(w *world) {
+			w.change(func() {
+				w.view.Store(&volume.PluginView{Known: true, Final: true, Stopped: true, State: "stopped", Reason: "on request"})
+			})
+		}, volume.ErrPluginUnavailable, []string{`plugin "ebs" is stopped: on request`, "withdrawn"}, "-web"},
 		{"released by somebody else", t.Context(), func(w *world) {
 			w.change(func() { w.r, _ = volume.Release(w.r, "web") })
 		}, volume.ErrRefused, []string{"was released meanwhile"}, "-web"},
@@ -449,5 +460,25 @@ func TestRefusedRequests(t *testing.T) {
 	want(t, err, w.fail)
 	if w.claims() != "" || w.wakes != 0 {
 		t.Errorf("after a failed write: claims %q, %d wakes", w.claims(), w.wakes)
+	}
+}
+
+// TestClaimDash: an alloc's id that begins with "-" is refused, and a claim that an
+// earlier release stored is found again and released.
+func TestClaimDash(t *testing.T) {
+	w := newWorld()
+	_, _, err := w.service().Claim(t.Context(), "data", volume.Request{Alloc: "-rf"}, patience)
+	if !errors.Is(err, volume.ErrInvalid) || !strings.Contains(err.Error(), `alloc id "-rf" begins with "-"`) {
+		t.Fatal(err)
+	}
+	if _, _, err := w.service().Claim(t.Context(), "data", volume.Request{Alloc: "web"}, patience); err != nil {
+		t.Fatal(err)
+	}
+	c := w.r.Claims["web"]
+	delete(w.r.Claims, "web")
+	c.Alloc = "-rf"
+	w.r.Claims["-rf"] = c
+	if _, _, err := w.service().Claim(t.Context(), "data", volume.Request{Alloc: "-rf"}, patience); err != nil {
+		t.Errorf("stored already: %v", err)
 	}
 }

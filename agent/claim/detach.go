@@ -75,7 +75,7 @@ func (s *Service) release(ctx context.Context, id, alloc string, seq uint64, how
 // releaseIf is release of a claim that is, as it is then, the one that is meant.
 func (s *Service) releaseIf(ctx context.Context, id, alloc string, how volume.Without, meant func(now volume.Claim) bool) (released bool, err error) {
 	var was, now volume.ClaimState
-	err = s.Store.Change(ctx, id, func(r volume.Record) (volume.Record, bool, error) {
+	err = s.Store.Release(ctx, id, func(r volume.Record) (volume.Record, bool, error) {
 		released = false
 		if c, ok := r.Claims[alloc]; ok && !meant(c) {
 			return r, false, nil
@@ -91,7 +91,7 @@ func (s *Service) releaseIf(ctx context.Context, id, alloc string, how volume.Wi
 	if released {
 		s.say(id, alloc, "claim-"+string(now), fmt.Sprintf("%s → %s", was, now))
 	}
-	s.Queue.Wake(id)
+	s.Queue.Advance(id)
 	if released {
 		s.Queue.Yield(id)
 	}
@@ -142,7 +142,7 @@ func (s *Service) unfinished(ctx context.Context, r volume.Record, alloc string)
 	}
 	words := &volume.Error{
 		Message: fmt.Sprintf("the claim of %q is released, but not undone yet: %s; that goes on by itself", alloc, why),
-		Hint:    "volctl volume status " + r.Volume.ID,
+		Hint:    volume.Command("volctl volume status %s", r.Volume.ID),
 	}
 	if at != nil && at.Err != nil {
 		return awaited(ctx, at, words)
@@ -157,9 +157,10 @@ func stays(id, alloc string, at *volume.Attempt) error {
 	next := at.Action.How.Stronger()
 	switch {
 	case at.Err.Remedy != "" && next != volume.WithPlugin:
-		return err.WithHint("%s; else: volctl volume detach %s %s --without-plugin=%s", at.Err.Remedy, id, alloc, next)
+		further := volume.Command("volctl volume detach %s %s --without-plugin=%s", id, alloc, string(next))
+		return err.WithHint("%s; else: %s", at.Err.Remedy, further)
 	case next != volume.WithPlugin:
-		return err.WithHint("volctl volume detach %s %s --without-plugin=%s", id, alloc, next)
+		return err.WithHint("volctl volume detach %s %s --without-plugin=%s", id, alloc, string(next))
 	default:
 		return err.WithHint("volctl volume deregister %s -force", id)
 	}

@@ -29,3 +29,19 @@ func (s *Service) known(wait context.Context, req request) (volume.Record, error
 	}
 	return r, nil
 }
+
+func unknown(id string) error {
+	return volume.Errorf(volume.ErrNotFound, "no volume %q", id).WithHint("volctl volume list")
+}
+
+func (s *Service) find(id, alloc string) (volume.Record, volume.Claim, error) {
+	r, ok := s.Store.Volume(id)
+	if !ok {
+		return r, volume.Claim{}, unknown(id)
+	}
+	c, ok := r.Claims[alloc]
+	if !ok {
+		return r, c, volume.Errorf(volume.ErrNotFound, "%q has no claim on volume %q", alloc, id).WithHint("volctl volume status %s", id)
+	}
+	return r, c, nil
+}

@@ -27,9 +27,12 @@ func (p *places) Lend(string, string, string, volume.Descriptor) (func(), error)
 	return func() { p.back++ }, p.fail
 }
 
-func (p *places) Guardable(context.Context, string, string, string) bool {
+func (p *places) Guardable(_ context.Context, _, _, at string) *volume.GuardedDir {
 	p.asked++
-	return p.guardable
+	if !p.guardable {
+		return nil
+	}
+	return &volume.GuardedDir{Path: at, Inode: 7}
 }
 
 // The release because of a mount that is gone is of what is on record when it is

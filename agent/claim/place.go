@@ -12,9 +12,9 @@ import (
 type Places interface {
 	// Lend keeps one that is open on a claim's own directory until it is given back.
 	Lend(id, alloc, at string, d volume.Descriptor) (giveBack func(), err error)
-	// Guardable reports whether a claim's own directory may be made to refuse writes
-	// while nothing is mounted there.
-	Guardable(ctx context.Context, id, alloc, at string) bool
+	// Guardable returns a claim's own directory if that may be made to refuse writes
+	// while nothing is mounted there, else nil.
+	Guardable(ctx context.Context, id, alloc, at string) *volume.GuardedDir
 }
 
 // borrow takes over the descriptor that the caller lends, until it is given back.

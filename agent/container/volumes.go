@@ -6,12 +6,15 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/volagent/volagent/volmgr/suggest"
 )
 
 // ended are the states in which a container uses no volume, and is not about to: one that
@@ -36,7 +39,7 @@ func (r Runtime) Using(ctx context.Context, volume string) (names []string, err 
 	if err != nil || count == 0 {
 		return nil, err
 	}
-	return []string{fmt.Sprintf("podman itself, which has it mounted %dx for no container (podman volume unmount %s)", count, volume)}, nil
+	return []string{fmt.Sprintf("podman itself, which has it mounted %dx for no container (%s)", count, suggest.Command("podman volume unmount %s", volume))}, nil
 }
 
 // count is how often the runtime says that a volume is mounted; docker does not count.
@@ -89,6 +92,31 @@ func (r Runtime) containers(ctx context.Context, volume string) (names []string,
 		}
 	}
 	return names, nil
+}
+
+// LocalVolume is a volume of the runtime's own driver "local", which is a directory on the
+// host's disk.
+type LocalVolume struct{ Name, Path string }
+
+// LocalVolumes lists the volumes of the runtime's own driver.
+func (r Runtime) LocalVolumes(ctx context.Context) (all []LocalVolume, err error) {
+	out, err := r.run(ctx, command{args: []string{"volume", "ls", "--filter", "driver=local", "--format", "{{.Name}}\t{{.Mountpoint}}"}, limit: quick})
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(out) {
+		name, path, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
+		if name != "" {
+			all = append(all, LocalVolume{name, path})
+		}
+	}
+	return all, nil
+}
+
+// Installed reports whether the runtime's command is on this host.
+func (r Runtime) Installed() bool {
+	_, err := exec.LookPath(r.name)
+	return err == nil
 }
 
 // podmanTimeout is how long podman waits for an answer of a volume plugin, unless its

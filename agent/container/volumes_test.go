@@ -57,6 +57,23 @@ esac`)
 	}
 }
 
+// The volumes of a runtime's own, with where they are.
+func TestLocalVolumes(t *testing.T) {
+	r := program(t, "docker", `case "$*" in
+"volume ls --filter driver=local --format {{.Name}}	{{.Mountpoint}}") printf 'a\t/l/a b\nc\t\n';;
+*) exit 1;;
+esac`)
+	if got, err := r.LocalVolumes(t.Context()); err != nil || !slices.Equal(got, []LocalVolume{{"a", "/l/a b"}, {"c", ""}}) {
+		t.Errorf("they are %q, %v", got, err)
+	}
+	if !r.Installed() || New("no-such-runtime").Installed() {
+		t.Error("it cannot be told which runtime is installed")
+	}
+	if got, err := program(t, "docker", "exit 1").LocalVolumes(t.Context()); err == nil {
+		t.Errorf("of a runtime that fails: %q", got)
+	}
+}
+
 // The last file that says how long podman waits counts.
 func TestPluginTimeout(t *testing.T) {
 	dir := t.TempDir()

@@ -1,6 +1,7 @@
 package dockervol
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,23 +11,51 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// caller says which runtime a peer is. Only root's may ask: who may, may have anything
-// mounted anywhere.
-func caller(p peer.Peer) (string, error) {
+// Caller is who sent a request.
+type Caller struct {
+	Runtime string // volume.RuntimeDocker or volume.RuntimePodman
+	// Process tells the calling process from every other one; empty if it is not known.
+	// Docker's daemon counts its Mounts in memory.
+	Process string
+}
+
+// caller says which runtime a peer is. Only root's runtimes are served, because a caller
+// can have any volume mounted.
+func caller(p peer.Peer) (Caller, error) {
 	switch {
 	case !p.Known:
-		return "", volume.Errorf(volume.ErrRefused, "the kernel does not say who is calling")
+		return Caller{}, volume.Errorf(volume.ErrRefused, "the kernel does not say who is calling")
 	case p.UID != 0 && int(p.UID) != os.Geteuid():
-		return "", volume.Errorf(volume.ErrRefused, "uid %d may not use volumes of volagent; only root's docker and podman may", p.UID).
+		return Caller{}, volume.Errorf(volume.ErrRefused, "uid %d may not use volumes of volagent; only root's docker and podman may", p.UID).
 			WithHint("run podman as root; a rootless one can use a directory that a volume is mounted at")
 	case p.PID <= 0:
-		return volume.RuntimeDocker, nil
+		return Caller{Runtime: volume.RuntimeDocker}, nil
 	}
 	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", p.PID))
 	if err != nil {
-		return "", volume.Errorf(volume.ErrRefused, "the runtime that called has ended (pid %d)", p.PID)
+		return Caller{}, volume.Errorf(volume.ErrRefused, "the runtime that called has ended (pid %d)", p.PID)
 	}
-	return runtimeOf(exe), nil
+	return Caller{Runtime: runtimeOf(exe), Process: processOf(p.PID)}, nil
+}
+
+// processOf identifies a process by the boot, its pid, and when it started; empty if that
+// cannot be read.
+func processOf(pid int) string {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return ""
+	}
+	// Field 2 is the command's name in brackets, which may hold anything. The start time is
+	// field 22 (proc_pid_stat(5)).
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	if len(fields) < 20 {
+		return ""
+	}
+	return fmt.Sprintf("%s/%d/%s", strings.TrimSpace(string(boot)), pid, fields[19])
 }
 
 // runtimeOf tells by its program which runtime one is. Podman's commands call

@@ -12,7 +12,12 @@ import (
 // Create gives a volume a name in a runtime: one that is registered or, with the option
 // plugin, one that is made for it. The same again changes nothing.
 func (s *Service) Create(ctx context.Context, runtime, name string, opts map[string]string) error {
-	if err := volume.CheckID("volume name", name); err != nil {
+	had, ok := s.Store.RuntimeVolume(runtime, name)
+	check := volume.CheckNewID
+	if ok {
+		check = volume.CheckID // an earlier release may have accepted it
+	}
+	if err := check("volume name", name); err != nil {
 		return err
 	}
 	o, err := s.parse(opts)
@@ -25,7 +30,6 @@ func (s *Service) Create(ctx context.Context, runtime, name string, opts map[str
 	}
 	want := o.named(runtime, name)
 	want.CreatedAt = s.now()
-	had, ok := s.Store.RuntimeVolume(runtime, name)
 	if ok {
 		if differ := had.Differs(want); len(differ) > 0 {
 			return s.exists(had, differ)
@@ -33,6 +37,10 @@ func (s *Service) Create(ctx context.Context, runtime, name string, opts map[str
 	}
 	if err := s.provide(ctx, want, o); err != nil {
 		return err
+	}
+	if r, ok := s.Store.Volume(want.VolumeID); ok && o.writable && want.ReadersOnly(r.Volume) {
+		return volume.Errorf(volume.ErrInvalid, "volume %q can only be read in the mode that is asked for, and rw contradicts that", want.VolumeID).
+			WithHint("leave rw out")
 	}
 	made := false
 	err = s.Store.Update(ctx, func(tx Tx) error {
@@ -60,7 +68,7 @@ func (s *Service) Create(ctx context.Context, runtime, name string, opts map[str
 func (s *Service) exists(had volume.RuntimeVolume, differ []string) error {
 	data := "its data stays"
 	if r, ok := s.Store.Volume(had.VolumeID); ok && r.Volume.Reclaim == reclaimDelete {
-		data = "that destroys its data (reclaim: delete)"
+		data = "that destroys its data (reclaim: delete), unless the other runtime knows it too"
 	}
 	return volume.Errorf(volume.ErrRefused, "%s has volume %q already, with another %s", had.Runtime, had.Name, strings.Join(differ, ", ")).
 		WithHint("%s first; %s", volume.Command("%s volume rm %s", had.Runtime, had.Name), data)
@@ -87,7 +95,7 @@ func (s *Service) provide(ctx context.Context, want volume.RuntimeVolume, o opti
 			return nil
 		}
 		if differ := o.differs(r.Volume); len(differ) > 0 {
-			return volume.Errorf(volume.ErrRefused, "volume %q is registered already, with another %s", want.VolumeID, strings.Join(differ, ", ")).
+			return volume.Errorf(volume.ErrRefused, "volume %q exists and differs from the options: %s", want.VolumeID, strings.Join(differ, "; ")).
 				WithHint("leave these options out to use it as it is (%s), or choose another name", volume.Command("volctl volume status %s", want.VolumeID))
 		}
 		return nil

@@ -29,9 +29,10 @@ func TestCreate(t *testing.T) {
 	}
 	must(t, s.Create(ctx, "docker", "new", opts{"plugin": "p", "o": "size=1GiB,param.a=b"}))
 	says(t, s.Create(ctx, "docker", "new", opts{"plugin": "q", "size": "2GiB", "param.a": "c", "fs_type": "xfs"}),
-		`volume "new" is registered already, with another plugin, size, fs_type, param.a`)
-	says(t, s.Create(ctx, "docker", "new", opts{"plugin": "p", "param.z": ""}), "with another param.z")
+		`volume "new" exists and differs from the options: plugin: "p" → "q"; size: 1GiB → 2GiB; fs_type: none → "xfs"; param.a: "b" → "c"`)
+	says(t, s.Create(ctx, "docker", "new", opts{"plugin": "p", "param.z": ""}), `param.z: none → ""`)
 	says(t, s.Create(ctx, "docker", "x", opts{"plugin": "none"}), `no plugin "none" (hint: volctl plugin list)`)
+	says(t, s.Create(ctx, "docker", "-x", opts{"device": "other"}), `volume name "-x" begins with "-"`)
 	if _, ok := w.RuntimeVolume("docker", "x"); ok {
 		t.Error("a name stands for nothing")
 	}
@@ -92,8 +93,8 @@ func TestGet(t *testing.T) {
 	if v.Status["state"] != "deregistered" || v.Mountpoint != "" {
 		t.Errorf("deregistered: %+v", v)
 	}
-	must(t, s.Unmount(ctx, "docker", "name", "c1"))
-	_, err = s.Mount(ctx, "docker", "name", "c2")
+	must(t, s.Unmount(ctx, docker, "name", "c1"))
+	_, err = s.Mount(ctx, docker, "name", "c2")
 	says(t, err, `volume "data", which docker knows as "name", was deregistered`, "docker volume rm name")
 	w.want("references", w.refs("name"))
 	must(t, s.Remove(ctx, "docker", "name"))

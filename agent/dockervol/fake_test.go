@@ -16,6 +16,12 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
+// The runtimes, as one process each.
+var (
+	docker = Caller{Runtime: volume.RuntimeDocker, Process: "dockerd"}
+	podman = Caller{Runtime: volume.RuntimePodman}
+)
+
 // world is everything around the service: a store, claims that are mounted at once, a
 // plugin, and what the runtimes and the mount tables say.
 type world struct {
@@ -39,10 +45,11 @@ type world struct {
 	deleted   []string
 	events    []string
 	clock     time.Time
+	step      func() // is called at each point where the agent may be killed
 }
 
 func newWorld(t *testing.T, ids ...string) (*world, *Service) {
-	w := &world{t: t, volumes: map[string]volume.Record{}, names: map[string]volume.RuntimeVolume{}, clock: time.Unix(1e9, 0).UTC()}
+	w := &world{t: t, volumes: map[string]volume.Record{}, names: map[string]volume.RuntimeVolume{}, clock: time.Unix(1e9, 0).UTC(), step: func() {}}
 	for _, id := range ids {
 		w.add(volume.Volume{ID: id, PluginID: "p", Reclaim: "retain"})
 	}
@@ -50,12 +57,22 @@ func newWorld(t *testing.T, ids ...string) (*world, *Service) {
 		Store: w, Claims: w, Volumes: w, Plugins: w, Containers: w, Mounts: w, Size: spec.ParseSize,
 		Patience: func(string) Patience { return Patience{Long: time.Minute, Short: time.Minute} },
 		Events: func(evs ...volume.Event) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
 			for _, e := range evs {
 				w.events = append(w.events, e.Type)
 			}
 		},
 		Log: hclog.NewNullLogger(), Now: func() time.Time { return w.clock },
 	}
+}
+
+// next is the service of the next agent in the same world.
+func (w *world) next() *Service {
+	_, s := newWorld(w.t)
+	s.Store, s.Claims, s.Volumes, s.Plugins, s.Containers, s.Mounts = w, w, w, w, w, w
+	s.Now = func() time.Time { return w.clock }
+	return s
 }
 
 func (w *world) add(v volume.Volume) {
@@ -90,6 +107,8 @@ func (w *world) RuntimeVolumes() []volume.RuntimeVolume {
 }
 
 func (w *world) Update(_ context.Context, fn func(Tx) error) error {
+	w.step()
+	defer w.step()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.storeIs != nil {
@@ -130,6 +149,7 @@ func (tx *worldTx) DeleteRuntimeVolume(runtime, name string) {
 
 // Claim admits a claim, which is mounted once mount says so.
 func (w *world) Claim(ctx context.Context, id string, ask volume.Request, _ time.Duration) (volume.Record, volume.Claim, error) {
+	w.step()
 	w.mu.Lock()
 	r, ok := w.volumes[id]
 	c, had := r.Claims[ask.Alloc]
@@ -148,6 +168,7 @@ func (w *world) Claim(ctx context.Context, id string, ask volume.Request, _ time
 	}
 	mount := w.mount
 	w.mu.Unlock()
+	w.step()
 	if mount != nil {
 		if err := mount(ctx); err != nil {
 			return r, c, err
@@ -162,6 +183,8 @@ func (w *world) Claim(ctx context.Context, id string, ask volume.Request, _ time
 
 // Drop releases a claim, which is gone at once.
 func (w *world) Drop(_ context.Context, id string, c volume.Claim) error {
+	w.step()
+	defer w.step()
 	if w.dropping != nil {
 		w.dropping()
 	}
@@ -270,7 +293,7 @@ func must(t *testing.T, err error) {
 // mounted has a volume mounted for docker, which must succeed.
 func (w *world) mounted(s *Service, name, id string) string {
 	w.t.Helper()
-	path, err := s.Mount(w.t.Context(), "docker", name, id)
+	path, err := s.Mount(w.t.Context(), docker, name, id)
 	must(w.t, err)
 	return path
 }

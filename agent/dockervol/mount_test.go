@@ -26,11 +26,11 @@ func TestMount(t *testing.T) {
 	}
 	says(t, s.Remove(ctx, "docker", "data"), `volume "data" is in use by 3 containers (a, b, c) of docker`, "docker ps -a --filter volume=data")
 	for _, id := range []string{"a", "a", "nobody", "c"} {
-		must(t, s.Unmount(ctx, "docker", "data", id))
+		must(t, s.Unmount(ctx, docker, "data", id))
 	}
 	w.want("claims with one left", w.claims(), "data docker")
-	must(t, s.Unmount(ctx, "docker", "data", "b"))
-	must(t, s.Unmount(ctx, "docker", "unknown", "b"))
+	must(t, s.Unmount(ctx, docker, "data", "b"))
+	must(t, s.Unmount(ctx, docker, "unknown", "b"))
 	w.want("claims at the end", w.claims())
 	if w.admitted != 1 {
 		t.Errorf("there were %d claims", w.admitted)
@@ -53,7 +53,7 @@ func TestExclusive(t *testing.T) {
 	if got := w.claims(); len(got) != 3 || got[0] != "data docker-0123456789ab" {
 		t.Errorf("claims: %q", got)
 	}
-	must(t, s.Unmount(t.Context(), "docker", "data", long+"1"))
+	must(t, s.Unmount(t.Context(), docker, "data", long+"1"))
 	if got := w.claims(); len(got) != 2 || got[0] == "data docker-0123456789ab" {
 		t.Errorf("claims: %q", got)
 	}
@@ -68,7 +68,7 @@ func TestMountFails(t *testing.T) {
 		w.want("on disk before the mount", w.refsLocked("data"), "a")
 		return volume.Errorf(volume.ErrPluginUnavailable, `plugin "p" is backing-off`).WithHint("volctl plugin logs p")
 	}
-	_, err := s.Mount(ctx, "docker", "data", "a")
+	_, err := s.Mount(ctx, docker, "data", "a")
 	says(t, err, `plugin "p" is backing-off (hint: volctl plugin logs p)`)
 	w.want("references", w.refs("data"))
 	w.want("claims", w.claims())
@@ -76,7 +76,7 @@ func TestMountFails(t *testing.T) {
 	// The runtime gave up: that is no reason to keep anything.
 	gone, cancel := context.WithCancel(ctx)
 	w.mount = func(ctx context.Context) error { cancel(); return ctx.Err() }
-	if _, err := s.Mount(gone, "docker", "data", "a"); !errors.Is(err, context.Canceled) {
+	if _, err := s.Mount(gone, docker, "data", "a"); !errors.Is(err, context.Canceled) {
 		t.Errorf("a caller who left: %v", err)
 	}
 	w.want("references", w.refs("data"))
@@ -85,26 +85,33 @@ func TestMountFails(t *testing.T) {
 	// The agent is being stopped: the next one goes on.
 	stopping, stop := context.WithCancelCause(ctx)
 	w.mount = func(ctx context.Context) error { stop(volume.ErrStopping); return ctx.Err() }
-	if _, err := s.Mount(stopping, "docker", "data", "a"); err == nil {
+	if _, err := s.Mount(stopping, docker, "data", "a"); err == nil {
 		t.Error("a mount that was not made")
 	}
 	w.want("references", w.refs("data"), "a")
 	w.want("claims", w.claims(), "data docker")
 
-	// Somebody was told before that it is mounted.
+	// The next agent goes on with it, and it counts once.
+	w.mount = nil
+	w.mounted(s, "data", "a")
+	must(t, s.Unmount(ctx, docker, "data", "a"))
+	w.want("claims after the only Mount was given back", w.claims())
+
+	// Docker was told before that it is mounted: only the second Mount is taken back.
+	w.mounted(s, "data", "a")
 	w.mount = func(context.Context) error { return errors.New("no") }
-	if _, err := s.Mount(ctx, "docker", "data", "a"); err == nil {
+	if _, err := s.Mount(ctx, docker, "data", "a"); err == nil {
 		t.Error("a mount that was not made")
 	}
 	w.want("references", w.refs("data"), "a")
 
 	// Another one fails beside it.
-	if _, err := s.Mount(ctx, "docker", "data", "b"); err == nil {
+	if _, err := s.Mount(ctx, docker, "data", "b"); err == nil {
 		t.Error("a mount that was not made")
 	}
 	w.want("references", w.refs("data"), "a")
 	w.want("claims", w.claims(), "data docker")
-	if _, err := s.Mount(ctx, "docker", "data", ""); err == nil {
+	if _, err := s.Mount(ctx, docker, "data", ""); err == nil {
 		t.Error("a mount for nobody")
 	}
 }
@@ -118,10 +125,10 @@ func TestDiskFull(t *testing.T) {
 	must(t, s.Create(t.Context(), "docker", "data", nil))
 	w.mounted(s, "data", "a")
 	w.storeIs = errors.New("no space left on device")
-	if _, err := s.Mount(t.Context(), "docker", "data", "b"); !errors.Is(err, w.storeIs) {
+	if _, err := s.Mount(t.Context(), docker, "data", "b"); !errors.Is(err, w.storeIs) {
 		t.Errorf("mount: %v", err)
 	}
-	if err := s.Unmount(t.Context(), "docker", "data", "a"); !errors.Is(err, w.storeIs) {
+	if err := s.Unmount(t.Context(), docker, "data", "a"); !errors.Is(err, w.storeIs) {
 		t.Errorf("unmount: %v", err)
 	}
 	w.want("claims", w.claims(), "data docker")
@@ -130,12 +137,12 @@ func TestDiskFull(t *testing.T) {
 // A name that podman has and the agent lost is taken for the volume of that id.
 func TestMountForgotten(t *testing.T) {
 	w, s := newWorld(t, "data")
-	if path, err := s.Mount(t.Context(), "podman", "data", "constant"); err != nil || path != "/t/podman/data" {
+	if path, err := s.Mount(t.Context(), podman, "data", "constant"); err != nil || path != "/t/podman/data" {
 		t.Errorf("it is at %q, %v", path, err)
 	}
-	_, err := s.Mount(t.Context(), "podman", "nope", "constant")
+	_, err := s.Mount(t.Context(), podman, "nope", "constant")
 	says(t, err, `no volume "nope" is registered`)
-	must(t, s.Unmount(t.Context(), "podman", "data", "constant"))
+	must(t, s.Unmount(t.Context(), podman, "data", "constant"))
 	w.want("claims", w.claims())
 }
 
@@ -147,13 +154,13 @@ func TestConcurrent(t *testing.T) {
 	for _, id := range []string{"a", "b", "c", "d", "e", "f"} {
 		wg.Go(func() {
 			for range 100 {
-				if _, err := s.Mount(t.Context(), "docker", "data", id); err != nil {
+				if _, err := s.Mount(t.Context(), docker, "data", id); err != nil {
 					t.Error(err)
 				}
 				if got := w.claims(); len(got) != 1 {
 					t.Errorf("%s is mounted, and the claims are %q", id, got)
 				}
-				if err := s.Unmount(t.Context(), "docker", "data", id); err != nil {
+				if err := s.Unmount(t.Context(), docker, "data", id); err != nil {
 					t.Error(err)
 				}
 			}
@@ -176,7 +183,7 @@ func TestMountWins(t *testing.T) {
 	w.dropping = func() {
 		w.dropping = nil
 		go func() {
-			_, err := s.Mount(t.Context(), "docker", "data", "b")
+			_, err := s.Mount(t.Context(), docker, "data", "b")
 			done <- err
 		}()
 		select {
@@ -185,22 +192,30 @@ func TestMountWins(t *testing.T) {
 		case <-time.After(200 * time.Millisecond):
 		}
 	}
-	must(t, s.Unmount(t.Context(), "docker", "data", "a"))
+	must(t, s.Unmount(t.Context(), docker, "data", "a"))
 	must(t, <-done)
 	w.want("references", w.refs("data"), "b")
 	w.want("claims", w.claims(), "data docker")
 }
 
-// The data goes with the name only where the volume says so, and nobody else has it.
+// The data goes with the name only where the volume says so, and no other runtime knows
+// it: the last one destroys it.
 func TestRemove(t *testing.T) {
 	w, s := newWorld(t)
 	ctx := t.Context()
 	w.add(volume.Volume{ID: "gone", PluginID: "p", Reclaim: "delete"})
 	must(t, s.Create(ctx, "docker", "gone", nil))
 	must(t, s.Create(ctx, "podman", "too", opts{"device": "gone"}))
-	says(t, s.Remove(ctx, "docker", "gone"), `podman knows volume "gone" too, as "too"`, "podman volume rm too first")
+	must(t, s.Remove(ctx, "docker", "gone"))
+	w.want("deleted while podman knows it", w.deleted)
+	if _, ok := w.RuntimeVolume("docker", "gone"); ok {
+		t.Error("docker's name stays")
+	}
+	must(t, s.Create(ctx, "docker", "gone", nil))
+	must(t, s.Remove(ctx, "podman", "too"))
+	w.want("deleted while docker knows it", w.deleted)
+
 	w.volumes["gone"].Claims["web"] = volume.Claim{Alloc: "web", Wanted: true}
-	delete(w.names, volume.RuntimeKey("podman", "too"))
 	says(t, s.Remove(ctx, "docker", "gone"), `volume "gone" is claimed`)
 	if _, ok := w.RuntimeVolume("docker", "gone"); !ok {
 		t.Error("the name went without the data")
@@ -208,6 +223,30 @@ func TestRemove(t *testing.T) {
 	delete(w.volumes["gone"].Claims, "web")
 	must(t, s.Remove(ctx, "docker", "gone"))
 	w.want("deleted", w.deleted, "gone")
+	w.want("events", w.events, "runtime-created", "runtime-created", "runtime-removed", "runtime-created", "runtime-removed", "runtime-removed")
+}
+
+// Both runtimes remove a volume at once: it is destroyed once, whoever comes first.
+func TestRemoveAtOnce(t *testing.T) {
+	for range 50 {
+		w, s := newWorld(t)
+		w.add(volume.Volume{ID: "gone", PluginID: "p", Reclaim: "delete"})
+		must(t, s.Create(t.Context(), "docker", "gone", nil))
+		must(t, s.Create(t.Context(), "podman", "gone", nil))
+		var wg sync.WaitGroup
+		for _, runtime := range []string{"docker", "podman"} {
+			wg.Go(func() {
+				if err := s.Remove(t.Context(), runtime, "gone"); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		w.want("deleted", w.deleted, "gone")
+		if len(w.names) > 0 {
+			t.Errorf("the names %v stay", w.names)
+		}
+	}
 }
 
 // Podman has one id for all: where its second command asks before the first, which was
@@ -218,16 +257,16 @@ func TestMountGivenUpByOne(t *testing.T) {
 	first, cancel := context.WithCancel(t.Context())
 	w.mount = func(ctx context.Context) error {
 		w.mount = nil
-		if path, err := s.Mount(t.Context(), "podman", "data", "pseudo"); err != nil || path == "" {
+		if path, err := s.Mount(t.Context(), podman, "data", "pseudo"); err != nil || path == "" {
 			t.Errorf("the second: %q, %v", path, err)
 		}
 		cancel()
 		return ctx.Err()
 	}
-	if _, err := s.Mount(first, "podman", "data", "pseudo"); err == nil {
+	if _, err := s.Mount(first, podman, "data", "pseudo"); err == nil {
 		t.Error("the first was not given up")
 	}
 	w.want("claims", w.claims(), "data podman")
-	must(t, s.Unmount(t.Context(), "podman", "data", "pseudo"))
+	must(t, s.Unmount(t.Context(), podman, "data", "pseudo"))
 	w.want("claims at the end", w.claims())
 }

@@ -15,6 +15,7 @@ type options struct {
 	volume   string // the id that is adopted; empty is the name
 	plugin   string // the volume is made by it
 	readOnly bool
+	writable bool // "rw" was given
 	excl     bool
 	access   volume.AccessMode
 	own      volume.Ownership
@@ -126,7 +127,7 @@ func (s *Service) set(o *options, name, value string) (err error) {
 		if writable, err = yes(name, value); err == nil && writable && o.readOnly { // ro came first
 			return volume.Errorf(volume.ErrInvalid, "ro and rw contradict each other")
 		}
-		o.readOnly = o.readOnly || !writable
+		o.readOnly, o.writable = o.readOnly || !writable, writable
 	case "exclusive":
 		o.excl, err = yes(name, value)
 	case "access_mode":
@@ -208,22 +209,32 @@ func (o options) spec(id string) volume.Volume {
 	return v
 }
 
-// differs names the options that a volume does not agree with which is there already.
-func (o options) differs(v volume.Volume) (names []string) {
-	note := func(name string, differs bool) {
-		if differs {
-			names = append(names, name)
+// differs compares the options that were given with a volume that exists, and returns
+// one text "option: old → new" for each that the volume does not agree with.
+func (o options) differs(v volume.Volume) (texts []string) {
+	unless := func(agree bool, name string, old, now any) {
+		if !agree {
+			texts = append(texts, volume.FieldChange(name, old, now))
 		}
 	}
-	note("plugin", o.plugin != v.PluginID)
-	note("size", o.size > max(v.Capacity, v.CapacityMin))
-	note("fs_type", o.fsType != "" && o.fsType != v.MountOptions.FSType)
-	note("mount_flags", o.flags != nil && !slices.Equal(o.flags, v.MountOptions.MountFlags))
-	note("reclaim", o.reclaim != "" && o.reclaim != v.Reclaim)
-	note("access_mode", o.access != "" && !slices.ContainsFunc(v.Capabilities, func(c volume.Capability) bool { return c.Access == o.access }))
+	has := max(v.Capacity, v.CapacityMin)
+	unless(o.plugin == v.PluginID, "plugin", v.PluginID, o.plugin)
+	if o.size > has {
+		texts = append(texts, "size: "+volume.Size(has)+" → "+volume.Size(o.size))
+	}
+	unless(o.fsType == "" || o.fsType == v.MountOptions.FSType, "fs_type", v.MountOptions.FSType, o.fsType)
+	unless(o.flags == nil || slices.Equal(o.flags, v.MountOptions.MountFlags), "mount_flags", v.MountOptions.MountFlags, o.flags)
+	unless(o.reclaim == "" || o.reclaim == v.Reclaim, "reclaim", v.Reclaim, o.reclaim)
+	offers := func(c volume.Capability) bool { return c.Access == o.access }
+	unless(o.access == "" || slices.ContainsFunc(v.Capabilities, offers), "access_mode", v.Capabilities, o.access)
 	for _, name := range slices.Sorted(maps.Keys(o.params)) {
 		had, ok := v.Parameters[name]
-		note("param."+name, !ok || had != o.params[name])
+		if shown := strconv.Quote(had); !ok || had != o.params[name] {
+			if !ok {
+				shown = "none"
+			}
+			texts = append(texts, "param."+name+": "+shown+" → "+strconv.Quote(o.params[name]))
+		}
 	}
-	return names
+	return texts
 }

@@ -22,7 +22,7 @@ func TestOptions(t *testing.T) {
 		"device":         {opts{"device": "x"}, options{volume: "x"}},
 		"both agree":     {opts{"device": "x", "volume": "x"}, options{volume: "x"}},
 		"switches":       {opts{"ro": "", "exclusive": "true"}, options{readOnly: true, excl: true}},
-		"switched off":   {opts{"ro": "false", "exclusive": "0", "rw": ""}, options{}},
+		"switched off":   {opts{"ro": "false", "exclusive": "0", "rw": ""}, options{writable: true}},
 		"not writable":   {opts{"rw": "false"}, options{readOnly: true}},
 		"owner":          {opts{"uid": "5", "gid": "6", "mode": "770"}, options{own: volume.Ownership{UID: "5", GID: "6", Mode: "0770"}}},
 		"o of a compose": {opts{"o": "device=x,ro,uid=7,"}, options{volume: "x", readOnly: true, own: volume.Ownership{UID: "7"}}},

@@ -22,8 +22,8 @@ const (
 	askWithin = 30 * time.Second
 )
 
-// Run looks for references that are left over until ctx ends: of containers whose end the
-// runtime did not tell, since it was killed itself.
+// Run looks for leaked references until ctx ends: those of containers whose end the runtime
+// did not tell, for example because it was killed itself.
 func (s *Service) Run(ctx context.Context) {
 	tick := time.NewTicker(reapEvery)
 	defer tick.Stop()
@@ -37,29 +37,42 @@ func (s *Service) Run(ctx context.Context) {
 	}
 }
 
-// Reap takes one look. A reference goes only if, twice in turn, no other mount namespace
-// has the mount and the runtime itself knows no container that uses the volume. Where
-// either does not answer, nothing goes; nor what is asked for meanwhile.
+// Reap takes one look. The references of a claim go only if, in two looks in turn, no other
+// mount namespace has the mount and the runtime itself knows no container that uses the
+// volume. If either does not answer, nothing goes. What is asked for during the look stays
+// too.
 func (s *Service) Reap(ctx context.Context) {
 	s.orphans(ctx)
-	seen := map[string]int{}
-	for _, v := range s.Store.RuntimeVolumes() {
+	volumes := s.Store.RuntimeVolumes()
+	s.stamp(volumes)
+	suspects := map[string]int{}
+	var doubts []Doubt
+	for _, v := range volumes {
 		for _, alloc := range allocs(v) {
 			if ctx.Err() != nil {
 				return
 			}
-			key := v.Key() + "\x00" + alloc
 			turns := s.turns(v, alloc)
-			if turns == nil || !s.left(ctx, v, alloc) {
+			if turns == nil {
 				continue
 			}
-			if seen[key] = s.suspects[key] + 1; seen[key] >= agreeing {
-				s.reap(ctx, v, alloc, turns)
-				delete(seen, key)
+			d := s.doubt(ctx, v, alloc)
+			if !d.leaked() {
+				continue
 			}
+			if d.Kept == "" {
+				key := d.key()
+				if suspects[key] = s.suspects[key] + 1; suspects[key] >= agreeing {
+					s.reap(ctx, v, alloc, turns)
+					delete(suspects, key)
+					continue
+				}
+			}
+			doubts = append(doubts, d)
 		}
 	}
-	s.suspects = seen
+	s.suspects = suspects
+	s.keepDoubts(doubts)
 }
 
 // allocs are those of a volume's references, each once.
@@ -72,19 +85,32 @@ func allocs(v volume.RuntimeVolume) []string {
 	return slices.Compact(names)
 }
 
+// stamp has all references age from now, if they have not been heard of yet. It comes
+// before the first question, since an answer may take long.
+func (s *Service) stamp(volumes []volume.RuntimeVolume) {
+	for _, v := range volumes {
+		for _, r := range v.Refs {
+			s.heard(v.Key(), r.ID)
+		}
+	}
+}
+
 // turns are the last turns of an alloc's references, by their ids; nil if it is too early
 // to doubt them.
 func (s *Service) turns(v volume.RuntimeVolume, alloc string) map[string]uint64 {
 	s.mu.Lock()
 	starting := s.mounting[v.Runtime] > 0
 	s.mu.Unlock()
+	if starting {
+		return nil
+	}
 	turns := map[string]uint64{}
 	for _, r := range v.Refs {
 		if r.Alloc != alloc {
 			continue
 		}
 		t := s.heard(v.Key(), r.ID)
-		if starting || s.now().Sub(t.at) < youngest {
+		if s.now().Sub(t.at) < youngest {
 			return nil
 		}
 		turns[r.ID] = t.turn
@@ -92,42 +118,36 @@ func (s *Service) turns(v volume.RuntimeVolume, alloc string) map[string]uint64 
 	return turns
 }
 
-// left reports whether nobody seems to use what an alloc has.
-func (s *Service) left(ctx context.Context, v volume.RuntimeVolume, alloc string) bool {
+// doubt looks whether containers use the claim of an alloc, and how many of its references
+// they explain.
+func (s *Service) doubt(ctx context.Context, v volume.RuntimeVolume, alloc string) Doubt {
 	ctx, cancel := context.WithTimeout(ctx, askWithin)
 	defer cancel()
-	if r, ok := s.Store.Volume(v.VolumeID); ok && r.Claims[alloc].Mount != nil {
-		c := r.Claims[alloc]
-		holders, err := s.Mounts.Elsewhere(ctx, *c.Mount, mine(c.Target, r.Node.StagingPath))
-		if err != nil || len(holders) > 0 {
-			s.Log.Trace("containers keep a volume", "runtime", v.Runtime, "volume", v.Name, "holders", holders, "error", err)
-			return false
+	d := newDoubt(v, alloc)
+	if r, ok := s.Store.Volume(v.VolumeID); ok && r.Claims[alloc].Owner == v.Owner() {
+		holders, err := s.holders(ctx, r, r.Claims[alloc])
+		switch {
+		case err != nil:
+			d.Kept = fmt.Sprintf("cannot tell which mount namespaces show it: %v", err)
+			s.tell(v, "cannot tell whether containers use a volume, so its claim stays", "error", err)
+			return d
+		case len(holders) > 0:
+			s.Log.Trace("containers keep a volume", "runtime", v.Runtime, "volume", v.Name, "holders", holders)
+			return d.heldBy(holders, slices.Contains(v.Unneeded(), alloc))
 		}
 	}
 	using, err := s.Containers.Using(ctx, v.Runtime, v.Name)
 	switch {
-	case ctx.Err() != nil && err != nil:
 	case err != nil:
+		d.Kept = fmt.Sprintf("cannot tell which containers use it: %v", err)
 		s.tell(v, "cannot tell whether containers use a volume, so its claim stays", "error", err)
 	case len(using) > 0:
+		d.Kept = strings.Join(using, ", ") + " may be about to use it"
 		s.tell(v, "no process has a volume, and its claim stays for what may be about to", "who", strings.Join(using, ", "))
 	default:
-		delete(s.told, v.Key())
+		s.told.forget(v.Key())
 	}
-	return err == nil && len(using) == 0
-}
-
-// tell says why a claim that nobody seems to need stays, once for each reason.
-func (s *Service) tell(v volume.RuntimeVolume, message string, why ...any) {
-	words := fmt.Sprint(message, why)
-	if s.told[v.Key()] == words {
-		return
-	}
-	if s.told == nil {
-		s.told = map[string]string{}
-	}
-	s.told[v.Key()] = words
-	s.Log.Warn(message, append([]any{"runtime", v.Runtime, "volume", v.Name}, why...)...)
+	return d
 }
 
 // mine are the agent's own paths of a volume.
@@ -135,26 +155,25 @@ func mine(paths ...string) []string {
 	return slices.DeleteFunc(paths, func(path string) bool { return path == "" })
 }
 
-// reap drops the references of an alloc that were there when nobody was seen to use them,
-// and were not asked for since.
+// reap drops the references of an alloc that were there when no container was seen to use
+// them, and that no Mount was asked for since.
 func (s *Service) reap(ctx context.Context, v volume.RuntimeVolume, alloc string, turns map[string]uint64) {
-	went := false
-	_, err := s.unrefer(ctx, v.Runtime, v.Name, func(r volume.RuntimeRef) bool {
-		turn, was := turns[r.ID]
-		left := was && r.Alloc == alloc && s.heard(v.Key(), r.ID).turn == turn
-		went = went || left
-		return left
+	_, err := s.giveBack(ctx, v.Runtime, v.Name, func(v volume.RuntimeVolume) volume.RuntimeVolume {
+		return v.Returning(func(r volume.RuntimeRef) bool {
+			turn, was := turns[r.ID]
+			return was && r.Alloc == alloc && s.heard(v.Key(), r.ID).turn == turn
+		})
 	})
-	if err == nil && !went {
-		return // its container was started meanwhile
-	}
 	if err != nil {
-		s.Log.Warn("cannot release a volume whose containers are gone; it is tried again", "runtime", v.Runtime, "volume", v.VolumeID, "error", err)
+		s.Log.Warn("cannot release a volume whose containers are gone; the agent tries again", "runtime", v.Runtime, "volume", v.VolumeID, "error", err)
 		return
+	}
+	if now, ok := s.Store.RuntimeVolume(v.Runtime, v.Name); ok && now.Claimed(alloc) {
+		return // its container was started meanwhile
 	}
 	s.Events(volume.Event{
 		Type: "owner-gone", Volume: v.VolumeID, Alloc: alloc,
-		Message: fmt.Sprintf("no container of %s uses it any more, and nobody told", v.Runtime),
+		Message: fmt.Sprintf("no container of %s uses it, and %s did not unmount it", v.Runtime, v.Runtime),
 	})
 }
 
@@ -170,22 +189,28 @@ func (s *Service) orphans(ctx context.Context) {
 			if ok && v.Claimed(c.Alloc) {
 				continue
 			}
-			if err := s.orphan(ctx, r.Volume.ID, c); err != nil {
-				s.Log.Warn("cannot release a volume that no container refers to; it is tried again", "volume", r.Volume.ID, "alloc", c.Alloc, "error", err)
+			if err := s.orphan(ctx, r, c); err != nil {
+				s.Log.Warn("cannot release a volume that no container refers to; the agent tries again", "volume", r.Volume.ID, "alloc", c.Alloc, "error", err)
 			}
 		}
 	}
 }
 
 // orphan looks once more, under the lock.
-func (s *Service) orphan(ctx context.Context, id string, c volume.Claim) error {
+func (s *Service) orphan(ctx context.Context, r volume.Record, c volume.Claim) error {
 	release, err := s.locks.hold(ctx, volume.RuntimeKey(c.Owner.Runtime, c.Owner.Volume))
 	if err != nil {
 		return err
 	}
 	defer release()
-	if v, ok := s.Store.RuntimeVolume(c.Owner.Runtime, c.Owner.Volume); ok && v.Claimed(c.Alloc) {
+	v, ok := s.Store.RuntimeVolume(c.Owner.Runtime, c.Owner.Volume)
+	if ok && v.Claimed(c.Alloc) {
 		return nil
 	}
-	return s.Claims.Drop(ctx, id, c)
+	if holders, err := s.holders(ctx, r, c); err != nil || len(holders) > 0 {
+		lost := volume.RuntimeVolume{Runtime: c.Owner.Runtime, Name: c.Owner.Volume, VolumeID: r.Volume.ID}
+		s.tell(lost, "no container refers to a volume, and its claim stays as long as a mount namespace shows the mount", "who", strings.Join(holders, ", "), "error", err)
+		return nil
+	}
+	return s.Claims.Drop(ctx, r.Volume.ID, c)
 }

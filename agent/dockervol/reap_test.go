@@ -3,6 +3,7 @@ package dockervol
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -116,9 +117,7 @@ func TestReapAfterStart(t *testing.T) {
 		must(t, before.Create(t.Context(), "docker", "data", nil))
 		w.mounted(before, "data", "a")
 		w.clock = w.clock.Add(jump)
-		_, s := newWorld(t)
-		s.Store, s.Claims, s.Volumes, s.Plugins, s.Containers, s.Mounts = w, w, w, w, w, w
-		s.Now = func() time.Time { return w.clock }
+		s := w.next()
 		for range 3 {
 			s.Reap(t.Context())
 		}
@@ -127,5 +126,76 @@ func TestReapAfterStart(t *testing.T) {
 		s.Reap(t.Context())
 		s.Reap(t.Context())
 		w.want("references after a minute", w.refs("data"))
+	}
+}
+
+// All leaked references of a claim age together, also where the first question of a look
+// takes long.
+func TestReapStampsAll(t *testing.T) {
+	ids := []string{"d0", "d1", "d2", "d3", "d4", "d5", "d6", "d7", "d8", "d9", "d10"}
+	w, before := newWorld(t, append(ids, "data")...)
+	must(t, before.Create(t.Context(), "docker", "data", nil))
+	for _, id := range ids {
+		w.mounted(before, "data", id)
+		must(t, before.Create(t.Context(), "docker", id, nil))
+		w.mounted(before, id, id)
+	}
+	s := w.next()
+	s.Reap(t.Context())
+	w.clock = w.clock.Add(youngest)
+	w.asking = func() { w.clock = w.clock.Add(10 * time.Second) } // as docker takes that long
+	s.Reap(t.Context())
+	s.Reap(t.Context())
+	w.want("claims", w.claims())
+	w.want("references", w.refs("data"))
+	if got := s.Doubts(); len(got) > 0 {
+		t.Errorf("in doubt: %+v", got)
+	}
+}
+
+// What no container explains can be told, with the reason why its claim stays.
+func TestDoubts(t *testing.T) {
+	w, s := newWorld(t, "data")
+	must(t, s.Create(t.Context(), "docker", "data", nil))
+	for _, id := range []string{"a", "b", "c"} {
+		w.mounted(s, "data", id)
+	}
+	s.Reap(t.Context())
+	if got := s.Doubts(); len(got) > 0 {
+		t.Errorf("of young references: %+v", got)
+	}
+	w.clock = w.clock.Add(time.Hour)
+	is := func(what string, leaked int, kept string) {
+		t.Helper()
+		s.Reap(t.Context())
+		want := []Doubt{{Runtime: "docker", Name: "data", VolumeID: "data", Alloc: "docker", Since: w.clock, Leaked: leaked, Of: 3, Kept: kept}}
+		if leaked == 0 {
+			want = nil
+		}
+		if got := s.Doubts(); !slices.Equal(got, want) {
+			t.Errorf("%s: %+v, want %+v", what, got, want)
+		}
+	}
+	w.elsewhere = []string{"process 7", "process 8", "process 9"}
+	is("all in use", 0, "")
+	w.elsewhere = []string{"process 7"}
+	is("one in use", 2, "process 7")
+	w.elseIs = errors.New("busy")
+	is("no mount namespaces", 3, "cannot tell which mount namespaces show it: busy")
+	w.elseIs, w.elsewhere, w.usingIs = nil, nil, errors.New("no daemon")
+	is("no answer", 3, "cannot tell which containers use it: no daemon")
+	w.usingIs, w.using = nil, []string{"web"}
+	is("a container that starts", 3, "web may be about to use it")
+	w.using = nil
+	is("nothing", 3, "")
+	s.Reap(t.Context())
+	w.want("claims", w.claims())
+	w.mounted(s, "data", "a")
+	w.elsewhere = []string{"process 7"}
+	must(t, s.Unmount(t.Context(), docker, "data", "a"))
+	w.clock = w.clock.Add(time.Hour)
+	s.Reap(t.Context())
+	if got := s.Doubts(); len(got) != 1 || got[0].Leaked != 1 || got[0].Kept != "process 7" {
+		t.Errorf("given back under a container: %+v", got)
 	}
 }

@@ -9,8 +9,9 @@ import (
 // reclaimDelete is the value of a volume's reclaim by which its data goes with the name.
 const reclaimDelete = "delete"
 
-// Remove gives up a runtime's name for a volume. The data goes with it if the volume has
-// reclaim: delete, and stays otherwise. It is refused while containers refer to it.
+// Remove gives up a runtime's name for a volume. If the volume has reclaim: delete and no
+// other runtime knows it, its data is destroyed too. It is refused while containers refer
+// to the volume.
 func (s *Service) Remove(ctx context.Context, runtime, name string) error {
 	v, ok := s.Store.RuntimeVolume(runtime, name)
 	if !ok {
@@ -21,23 +22,57 @@ func (s *Service) Remove(ctx context.Context, runtime, name string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.Patience(runtime).Short)
 	defer cancel()
-	if r, ok := s.Store.Volume(v.VolumeID); ok && r.Volume.Reclaim == reclaimDelete {
-		if err := s.destroy(ctx, v); err != nil {
-			return err
-		}
+	if r, ok := s.Store.Volume(v.VolumeID); !ok || r.Volume.Reclaim != reclaimDelete {
+		_, err := s.giveUpName(ctx, v, true)
+		return err
 	}
-	err := s.Store.Update(context.WithoutCancel(ctx), func(tx Tx) error {
-		now, ok := tx.RuntimeVolume(runtime, name)
-		if ok && len(now.Refs) > 0 {
+	// The name goes first where another runtime has one: two runtimes that remove the volume
+	// at once must not both leave its data to the other.
+	gone, err := s.giveUpName(ctx, v, false)
+	if err != nil || gone {
+		return err
+	}
+	if err := s.destroy(ctx, v); err != nil {
+		return err
+	}
+	_, err = s.giveUpName(ctx, v, true)
+	return err
+}
+
+// giveUpName drops a runtime's name for a volume: always, or only if another runtime knows
+// the volume too. It reports whether the name is gone.
+func (s *Service) giveUpName(ctx context.Context, v volume.RuntimeVolume, always bool) (gone bool, err error) {
+	message := v.Runtime + " gave up its name " + v.Name + " for it"
+	err = s.Store.Update(context.WithoutCancel(ctx), func(tx Tx) error {
+		gone = false
+		if now, ok := tx.RuntimeVolume(v.Runtime, v.Name); ok && len(now.Refs) > 0 {
 			return inUse(now)
 		}
-		tx.DeleteRuntimeVolume(runtime, name)
+		other, shared := knownToo(tx, v)
+		if !always && !shared {
+			return nil
+		}
+		if !always {
+			message += "; " + other.Runtime + " knows it too, so its data stays"
+		}
+		tx.DeleteRuntimeVolume(v.Runtime, v.Name)
+		gone = true
 		return nil
 	})
-	if err == nil {
-		s.say(v, "runtime-removed", runtime+" gave up its name "+name+" for it")
+	if err == nil && gone {
+		s.say(v, "runtime-removed", message)
 	}
-	return err
+	return gone && err == nil, err
+}
+
+// knownToo is the name that another runtime has for a volume.
+func knownToo(tx Tx, v volume.RuntimeVolume) (other volume.RuntimeVolume, ok bool) {
+	for _, o := range tx.RuntimeVolumes() {
+		if o.VolumeID == v.VolumeID && o.Runtime != v.Runtime {
+			return o, true
+		}
+	}
+	return other, false
 }
 
 func inUse(v volume.RuntimeVolume) error {
@@ -49,15 +84,9 @@ func inUse(v volume.RuntimeVolume) error {
 		WithHint("%s", volume.Command("%s ps -a --filter volume=%s", v.Runtime, v.Name))
 }
 
-// destroy has the plugin delete the volume, once the claims are gone that are on their
-// way out.
+// destroy has the plugin delete the volume once the claims are gone that are being
+// released.
 func (s *Service) destroy(ctx context.Context, v volume.RuntimeVolume) error {
-	for _, o := range s.Store.RuntimeVolumes() {
-		if o.VolumeID == v.VolumeID && o.Runtime != v.Runtime {
-			return volume.Errorf(volume.ErrRefused, "%s knows volume %q too, as %q; with reclaim: delete its data would go", o.Runtime, v.VolumeID, o.Name).
-				WithHint("%s first", volume.Command("%s volume rm %s", o.Runtime, o.Name))
-		}
-	}
 	r, _ := s.Store.Volume(v.VolumeID)
 	for _, c := range r.Ordered() {
 		if c.Owner == v.Owner() && !c.Wanted {

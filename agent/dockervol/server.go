@@ -28,38 +28,61 @@ type request struct {
 }
 
 // calls are the methods of the protocol.
-var calls = map[string]func(s *Service, ctx context.Context, runtime string, q request) (any, error){
-	"/Plugin.Activate": func(*Service, context.Context, string, request) (any, error) {
+var calls = map[string]func(s *Service, ctx context.Context, from Caller, q request) (any, error){
+	"/Plugin.Activate": func(*Service, context.Context, Caller, request) (any, error) {
 		return map[string]any{"Implements": []string{"VolumeDriver"}}, nil
 	},
-	"/VolumeDriver.Capabilities": func(*Service, context.Context, string, request) (any, error) {
+	"/VolumeDriver.Capabilities": func(*Service, context.Context, Caller, request) (any, error) {
 		return map[string]any{"Capabilities": map[string]string{"Scope": "local"}}, nil
 	},
-	"/VolumeDriver.Create": func(s *Service, ctx context.Context, runtime string, q request) (any, error) {
-		return nil, s.Create(ctx, runtime, q.Name, q.Opts)
+	"/VolumeDriver.Create": func(s *Service, ctx context.Context, from Caller, q request) (any, error) {
+		return nil, s.Create(ctx, from.Runtime, q.Name, q.Opts)
 	},
-	"/VolumeDriver.Remove": func(s *Service, ctx context.Context, runtime string, q request) (any, error) {
-		return nil, s.Remove(ctx, runtime, q.Name)
+	"/VolumeDriver.Remove": func(s *Service, ctx context.Context, from Caller, q request) (any, error) {
+		return nil, s.Remove(ctx, from.Runtime, q.Name)
 	},
-	"/VolumeDriver.Mount": func(s *Service, ctx context.Context, runtime string, q request) (any, error) {
-		path, err := s.Mount(ctx, runtime, q.Name, q.ID)
+	"/VolumeDriver.Mount": func(s *Service, ctx context.Context, from Caller, q request) (any, error) {
+		path, err := s.Mount(ctx, from, q.Name, q.ID)
 		return map[string]string{"Mountpoint": path}, err
 	},
-	"/VolumeDriver.Unmount": func(s *Service, ctx context.Context, runtime string, q request) (any, error) {
-		return nil, s.Unmount(ctx, runtime, q.Name, q.ID)
+	"/VolumeDriver.Unmount": func(s *Service, ctx context.Context, from Caller, q request) (any, error) {
+		return nil, s.Unmount(ctx, from, q.Name, q.ID)
 	},
-	"/VolumeDriver.Path": func(s *Service, _ context.Context, runtime string, q request) (any, error) {
-		path, err := s.Path(runtime, q.Name)
+	"/VolumeDriver.Path": func(s *Service, _ context.Context, from Caller, q request) (any, error) {
+		path, err := s.Path(from.Runtime, q.Name)
 		return map[string]string{"Mountpoint": path}, err
 	},
-	"/VolumeDriver.Get": func(s *Service, _ context.Context, runtime string, q request) (any, error) {
-		v, err := s.Get(runtime, q.Name)
+	"/VolumeDriver.Get": func(s *Service, _ context.Context, from Caller, q request) (any, error) {
+		v, err := s.Get(from.Runtime, q.Name)
 		return map[string]View{"Volume": v}, err
 	},
-	"/VolumeDriver.List": func(s *Service, _ context.Context, runtime string, _ request) (any, error) {
-		return map[string][]View{"Volumes": s.List(runtime)}, nil
+	"/VolumeDriver.List": func(s *Service, _ context.Context, from Caller, _ request) (any, error) {
+		return map[string][]View{"Volumes": s.List(from.Runtime)}, nil
 	},
 }
+
+// nameless is what becomes of a call that names no volume. Docker (seen with 20.10) repeats a
+// call whose connection broke, but sends the content only the first time. To a Get it takes
+// any error for "no such volume", and makes a volume of that name on the host's disk; unless
+// the connection breaks again, until it gives up and starts no container.
+var nameless = map[string]error{
+	// An answer would say that the volume does not exist.
+	"/VolumeDriver.Get":  errCutOff,
+	"/VolumeDriver.Path": errCutOff,
+
+	"/VolumeDriver.Create": errRepeated,
+	"/VolumeDriver.Remove": errRepeated,
+	"/VolumeDriver.Mount":  errRepeated,
+	// Unmount has no entry: docker would go on counting what it cannot unmount. The reaper
+	// drops the reference.
+}
+
+var (
+	// errCutOff ends the connection without an answer.
+	errCutOff   = errors.New("the request names no volume")
+	errRepeated = volume.Errorf(volume.ErrInvalid, "the request names no volume: docker repeated it without its content, because the agent ended during the first one").
+			WithHint("give the command again")
+)
 
 // Server is the service on a socket.
 type Server struct {
@@ -97,8 +120,9 @@ func (v *Server) Close(ctx context.Context) error {
 func (v *Server) serve(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", contentType)
 	answer, err := v.call(w, r)
-	if err != nil && errors.Is(context.Cause(r.Context()), volume.ErrStopping) {
-		// Nothing was decided. A runtime that is cut off asks the next agent.
+	stopping := err != nil && errors.Is(context.Cause(r.Context()), volume.ErrStopping)
+	if stopping || errors.Is(err, errCutOff) {
+		// Nothing was decided. A runtime that is cut off asks again.
 		panic(http.ErrAbortHandler)
 	}
 	if err != nil {
@@ -120,16 +144,22 @@ func (v *Server) call(w http.ResponseWriter, r *http.Request) (any, error) {
 	if !ok || r.Method != http.MethodPost {
 		return nil, volume.Errorf(volume.ErrNotFound, "%s %s is no call of the volume plugin API", r.Method, r.URL.Path)
 	}
-	runtime, err := caller(peer.Of(r.Context()))
+	from, err := caller(peer.Of(r.Context()))
 	if err != nil {
 		return nil, err
 	}
 	var q request
 	// To some calls podman sends no body, and docker "{}" or "null".
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(&q); err != nil && !errors.Is(err, io.EOF) {
+		if errors.Is(nameless[r.URL.Path], errCutOff) {
+			return nil, errCutOff
+		}
 		return nil, volume.Errorf(volume.ErrInvalid, "cannot read the request: %v", err)
 	}
-	return do(v.s, r.Context(), runtime, q)
+	if err := nameless[r.URL.Path]; q.Name == "" && err != nil {
+		return nil, err
+	}
+	return do(v.s, r.Context(), from, q)
 }
 
 // words are an error in one line, with what helps: it is all that the runtime shows.

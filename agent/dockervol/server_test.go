@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -88,6 +89,36 @@ func TestServer(t *testing.T) {
 	}
 }
 
+// Docker repeats a call that was cut off without its content. What it would take for an
+// answer about its volume is none.
+func TestServerNameless(t *testing.T) {
+	w, s := newWorld(t, "data")
+	_, call := serving(t, s)
+	if code, answer, err := call("VolumeDriver.Create", `{"Name":"data"}`); code != 200 || err != nil {
+		t.Fatalf("create: %d %v, %v", code, answer, err)
+	}
+	for _, method := range []string{"VolumeDriver.Get", "VolumeDriver.Path"} {
+		for _, body := range []string{"", "{}", `{"Name":`} {
+			if code, answer, err := call(method, body); err == nil {
+				t.Errorf("%s %q: %d %v, want no answer", method, body, code, answer)
+			}
+		}
+	}
+	for _, method := range []string{"VolumeDriver.Create", "VolumeDriver.Mount", "VolumeDriver.Remove"} {
+		code, answer, err := call(method, "")
+		must(t, err)
+		if text, _ := answer["Err"].(string); code != 500 || !strings.Contains(text, "docker repeated it without its content") {
+			t.Errorf("%s: %d %v", method, code, answer)
+		}
+	}
+	if code, answer, err := call("VolumeDriver.Unmount", ""); code != 200 || err != nil {
+		t.Errorf("unmount: %d %v, %v", code, answer, err)
+	}
+	if _, ok := w.RuntimeVolume("docker", "data"); !ok || len(w.names) != 1 {
+		t.Errorf("the names are %v", w.names)
+	}
+}
+
 // An agent that is being stopped cuts a runtime off, which asks the next one; it does not
 // say that the mount failed.
 func TestServerStops(t *testing.T) {
@@ -130,7 +161,11 @@ func TestRuntimeOf(t *testing.T) {
 		_, err := caller(p)
 		says(t, err, want)
 	}
-	if r, err := caller(peer.Peer{Known: true}); err != nil || r != volume.RuntimeDocker {
-		t.Errorf("one in another pid namespace is %q, %v", r, err)
+	if r, err := caller(peer.Peer{Known: true}); err != nil || r.Runtime != volume.RuntimeDocker {
+		t.Errorf("one in another pid namespace is %+v, %v", r, err)
+	}
+	self := processOf(os.Getpid())
+	if self == "" || self != processOf(os.Getpid()) || self == processOf(os.Getppid()) || processOf(4194305) != "" {
+		t.Errorf("this process is %q, its parent %q, and one that is gone %q", self, processOf(os.Getppid()), processOf(4194305))
 	}
 }

@@ -6,26 +6,33 @@
 //	create.go   a name of a runtime's for a volume
 //	mount.go    references to it, and the claim that they share
 //	remove.go   the name is given up
-//	reap.go     references whose containers ended without a word
+//	release.go  references that are given back, and the claims that go with them
+//	doubt.go    references that no container explains, and why their claims stay
+//	reap.go     references whose containers ended without an Unmount
 //	touch.go    when they were last heard of
 //	server.go   HTTP on the socket
 //	peer.go     which runtime is calling
 //
 // A runtime holds one claim on a volume, whatever the number of its containers: docker
-// names each by an id of its own, podman all of them by one. The ids are references, and
-// they are what is on disk:
+// has an id for each of their mounts, podman one for all containers. The ids are
+// references, and they are stored with the number of Mounts that were not given back:
 //
-//	Mount    the reference, then the claim. Without its mount it is no reference.
-//	Unmount  the reference goes; with the last one, the claim.
+//	Mount    the count goes up, then the claim is taken. A Mount that fails is withdrawn.
+//	Unmount  the count goes down. At 0 the reference goes, with the last one the claim.
 //
-// So a claim without a reference is one that is to be released, and a reference without a
-// claim is one whose container is about to be started, or is no more. A claim is taken and
-// released under the name's lock, so that a Mount which comes between the last Unmount and
-// the release wins.
+// An agent that is killed makes counts wrong, since docker repeats the call that was cut
+// off. After a repeated Mount the count is too high: the reaper drops the reference once
+// no container uses the volume. After a repeated Unmount it is too low: so a claim whose
+// mount shows in another mount namespace stays, marked as returned, until it no longer
+// does.
+//
+// A claim without a reference is to be released. A claim is taken and released under the
+// name's lock, so that a Mount which comes between the last Unmount and the release wins.
 package dockervol
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -114,7 +121,8 @@ type Service struct {
 	turn     uint64         // of the last call of Mount
 	touched  map[string]map[string]touch
 	suspects map[string]int // of reap.go
-	told     map[string]string
+	told     reasons
+	doubts   []Doubt // of the last look
 }
 
 func (s *Service) now() time.Time {
@@ -174,7 +182,7 @@ func (s *Service) view(v volume.RuntimeVolume) View {
 	r, ok := s.Store.Volume(v.VolumeID)
 	if !ok {
 		view.Status["state"] = "deregistered"
-		view.Status["note"] = volume.Command("volagent knows no volume %s any more; %s volume rm %s", v.VolumeID, v.Runtime, v.Name)
+		view.Status["note"] = fmt.Sprintf("volagent knows no volume %q any more; %s", v.VolumeID, volume.Command("%s volume rm %s", v.Runtime, v.Name))
 		return view
 	}
 	view.Status["plugin"], view.Status["plugin_state"] = r.Volume.PluginID, s.Plugins.View(r.Volume.PluginID).State
@@ -190,14 +198,16 @@ func (s *Service) view(v volume.RuntimeVolume) View {
 	return view
 }
 
-// change replaces the volume of a name; fn is given the one that is there.
+// change replaces the references of a name's volume by those that fn returns. The name's
+// lock is held.
 func (s *Service) change(ctx context.Context, runtime, name string, fn func(volume.RuntimeVolume) volume.RuntimeVolume) (now volume.RuntimeVolume, ok bool, err error) {
 	err = s.Store.Update(ctx, func(tx Tx) error {
 		if now, ok = tx.RuntimeVolume(runtime, name); !ok {
 			return nil
 		}
-		was := len(now.Refs)
-		if now = fn(now); len(now.Refs) != was {
+		was := now
+		now = fn(was)
+		if !slices.Equal(now.Refs, was.Refs) {
 			tx.PutRuntimeVolume(now)
 		}
 		return nil
@@ -216,7 +226,8 @@ type lock struct {
 	users int
 }
 
-// hold waits for the lock of a key. It is held over commits, never over a call or a wait.
+// hold waits for the lock of a key. It is held over commits and one bounded look at the
+// mount namespaces, never over a call or a wait.
 func (l *locks) hold(ctx context.Context, key string) (release func(), err error) {
 	l.mu.Lock()
 	if l.by == nil {

@@ -43,6 +43,8 @@ type Host interface {
 	Mounts() ([]Mounted, error)
 	Contents(ctx context.Context, path string) (Contents, error)
 	Block(dev string) Block
+	// Loops are the loop devices that have a file, and keep it until they are detached.
+	Loops() []Loop
 	// Leftovers are names where volumes are mounted, but for known paths and what is
 	// above them.
 	Leftovers(ctx context.Context, known map[string]bool) ([]Leftover, error)
@@ -87,8 +89,12 @@ type Options struct {
 	System func(ctx context.Context, helper bool) System
 	Fstab  func() ([]fstab.Entry, error)
 	Unmet  func() []Unmet
-	Halt   string // why the agent sends no call at all; empty when it may
-	Now    func() time.Time
+	// Runtimes asks docker and podman by their commands.
+	Runtimes func(ctx context.Context) Runtimes
+	Halt     string // why the agent sends no call at all; empty when it may
+	// OtherDataDir is the data dir because of which it sends none; empty for another reason.
+	OtherDataDir string
+	Now          func() time.Time
 }
 
 // Doctor examines. It keeps nothing between two examinations.
@@ -132,11 +138,12 @@ func (d *Doctor) Examine(ctx context.Context) Report {
 
 // look makes the picture.
 func (d *Doctor) look(ctx context.Context) Picture {
-	p := Picture{Now: d.o.Now(), Root: d.o.Root, Halt: d.o.Halt}
+	p := Picture{Now: d.o.Now(), Root: d.o.Root, Halt: d.o.Halt, OtherDataDir: d.o.OtherDataDir}
 	var wg sync.WaitGroup
 	var aside Picture // what is looked at meanwhile
 	wg.Go(func() { aside.Database = d.o.Database() })
 	wg.Go(func() { aside.Plugins = d.o.Plugins(ctx) })
+	wg.Go(func() { aside.Runtimes = d.o.Runtimes(ctx) })
 	wg.Go(func() {
 		aside.Entries, aside.EntriesErr = d.o.Fstab()
 		aside.System = d.o.System(ctx, len(aside.Entries) > 0)
@@ -148,12 +155,14 @@ func (d *Doctor) look(ctx context.Context) Picture {
 	p.Debts, p.Tests, p.Unmet = d.o.Debts(), d.o.Tests(), d.o.Unmet()
 	p.Volumes = d.volumes(ctx, records)
 	known := p.explained()
+	p.Loops = d.o.Host.Loops()
 	p.Mounts, p.MountsErr = d.o.Host.Mounts()
 	p.Leftovers, p.LeftoversErr = d.o.Host.Leftovers(ctx, known)
 	p.Notes = d.o.Notes.Check(records)
 	d.settle(ctx, &p)
+	p.settleLoops(d.o.Host.Loops(), d.o.Records.Volumes())
 	wg.Wait()
-	p.Database, p.Plugins, p.System = aside.Database, aside.Plugins, aside.System
+	p.Database, p.Plugins, p.System, p.Runtimes = aside.Database, aside.Plugins, aside.System, aside.Runtimes
 	p.Entries, p.EntriesErr, p.Faults = aside.Entries, aside.EntriesErr, aside.Faults
 	p.Guards = d.guards(ctx)
 	return p

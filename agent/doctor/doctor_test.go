@@ -63,6 +63,7 @@ func (w *ward) Exclusive(ctx context.Context, id string, fn func() error) error 
 }
 
 func (w *ward) Mounts() ([]Mounted, error) { return slices.Clone(w.mounts), nil }
+func (w *ward) Loops() []Loop              { return nil }
 func (w *ward) Contents(_ context.Context, path string) (Contents, error) {
 	for _, l := range w.leftovers {
 		if l.Path == path {
@@ -101,6 +102,7 @@ func (w *ward) doctor() *Doctor {
 		Database: func() Database { return p.Database }, Debts: func() []Debt { return nil }, Tests: func() []Test { return nil },
 		Plugins: func(context.Context) []Plugin { return p.Plugins }, System: func(context.Context, bool) System { return p.System },
 		Fstab: func() ([]fstab.Entry, error) { return nil, nil }, Unmet: func() []Unmet { return p.Unmet },
+		Runtimes: func(context.Context) Runtimes { return p.Runtimes },
 	})
 }
 

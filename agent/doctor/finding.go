@@ -28,6 +28,7 @@ const (
 	DBDamaged  = "db-damaged-file"
 	DBOld      = "db-backup-file"
 	DBLog      = "db-log"
+	DBForeign  = "db-foreign-file"
 	DiskFull   = "disk-full"
 	NotLooked  = "not-looked"
 	HostHalted = "agent-halted"
@@ -72,22 +73,26 @@ const (
 	DeviceGone      = "device-gone"
 	DeviceBacking   = "device-backing-deleted"
 	DeviceElsewhere = "device-elsewhere"
+	DeviceOrphan    = "device-orphan"
 
 	HostNamespace = "host-namespace"
 	HostUnit      = "host-unit"
 	HostHelper    = "host-helper"
 
 	GuardStale = "guard-stale"
+
+	RuntimeReference = "runtime-reference"
+	RuntimeLocal     = "runtime-local-volume"
 )
 
 // Kinds are all that a Doctor may find.
 var Kinds = slices.Concat([]string{
-	DBCommit, DBCheck, DBLost, DBDamaged, DBOld, DBLog, DiskFull, NotLooked, HostHalted, VolumeFile, MetricsAddress,
+	DBCommit, DBCheck, DBLost, DBDamaged, DBOld, DBLog, DBForeign, DiskFull, NotLooked, HostHalted, VolumeFile, MetricsAddress,
 	MountUnexplained, MountInside, MountMissing, MountDead, MountHung, MountOther, MountUnreadable, StagedUnclaimed, LeftoverEmpty, LeftoverData,
 	NoteStray, NoteMissing, NoteBad,
 	VolumeStuck, VolumeDegraded, VolumeWaits, VolumeOwes, VolumeUnseen, VolumeDebt, ExpansionRefused, OwnerUnknown, TestLeft,
 	PluginUnknown, PluginDown, PluginStopped, PluginPending, PluginRestarts, PluginWarning, PluginCapability, PluginDeadlock, PluginOrder,
-	DeviceGone, DeviceBacking, DeviceElsewhere, HostNamespace, HostUnit, HostHelper, GuardStale,
+	DeviceGone, DeviceBacking, DeviceElsewhere, DeviceOrphan, HostNamespace, HostUnit, HostHelper, GuardStale, RuntimeReference, RuntimeLocal,
 }, fstab.Kinds)
 
 // Finding is one thing that does not fit.
@@ -132,6 +137,12 @@ func (f *Finding) do(format string, args ...any) *Finding {
 	return f
 }
 
+// commands sets commands that are run one after the other.
+func (f *Finding) commands(all ...string) *Finding {
+	f.Do = strings.Join(all, "; ")
+	return f
+}
+
 func (f *Finding) fix(words string, m mend) *Finding {
 	f.Fix, f.mend = words, m
 	return f
@@ -143,7 +154,7 @@ var rules = []func(p Picture, f *findings){
 	mounts, unexplained, leftovers, notes,
 	volumes, owners, debts, tests,
 	plugins, capabilities, deadlock, missing,
-	devices, entries, guards,
+	devices, orphans, entries, guards, runtimes,
 }
 
 // Judge holds a picture against the rules: what is worst first, then by subject. No two

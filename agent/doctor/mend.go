@@ -200,5 +200,5 @@ func guarding(records []volume.Record) map[string][]string {
 
 // uses reports whether a volume would be mounted at a path: they end in its component.
 func uses(v volume.Volume, path string) bool {
-	return strings.HasSuffix(path, "/"+volume.VolumeComponent(v.ID))
+	return strings.HasSuffix(path, "/"+volume.VolumeComponent(v.ID)) || strings.HasSuffix(path, "/"+volume.PrivateComponent(v.ID))
 }

@@ -1,7 +1,7 @@
 package doctor
 
 import (
-	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,12 +14,16 @@ type Picture struct {
 	Now  time.Time
 	Root string // where volumes are mounted
 	Halt string
+	// OtherDataDir is that of the agent whose mounts and plugins are still here; empty if
+	// the agent is not halted because of one.
+	OtherDataDir string
 
 	Database     Database
 	Volumes      []Volume
 	Unmet        []Unmet
 	Debts        []Debt
 	Tests        []Test
+	Loops        []Loop    // that have a file
 	Mounts       []Mounted // the whole table
 	MountsErr    error
 	Leftovers    []Leftover
@@ -31,6 +35,7 @@ type Picture struct {
 	EntriesErr   error
 	Faults       []fstab.Fault // what is wrong with them, as far as they themselves tell
 	Guards       []Guard
+	Runtimes     Runtimes
 }
 
 // Guard is a directory that refuses writes because the agent made it so, while nothing
@@ -48,15 +53,20 @@ type Database struct {
 	NoLog error  // why there is no log beside it
 	Loss  Loss
 	Kept  []string // damaged files beside it
-	Old   []string // and copies from before a migration
-	Disk  Disk
+	// Foreign are files that were found in place of the open ones. Refused is the one
+	// because of which the agent refuses changes; empty if it does not.
+	Foreign []string
+	Refused string
+	Old     []string // and copies from before a migration
+	Disk    Disk
 }
 
 // Loss is what is known of a database that was lost.
 type Loss struct {
 	At              time.Time // zero: none was
 	Why             string
-	Volumes, Claims int // that were adopted
+	Volumes, Claims int       // that were adopted
+	Copy            time.Time // when the automatic copy was made that all else comes from; zero if there was none
 }
 
 // Disk is how much room there is.
@@ -91,6 +101,12 @@ type Block struct {
 	Deleted bool   // and that has no name any more
 }
 
+// Loop is a loop device that has a file.
+type Loop struct {
+	Device string // "major:minor"
+	Block
+}
+
 // Contents is what is at a path where nothing is mounted.
 type Contents struct {
 	Mounted bool
@@ -103,6 +119,7 @@ type Contents struct {
 type Mounted struct {
 	Path   string
 	Device string
+	Root   string // of what is mounted, in its file system
 	FSType string
 	Source string
 	Canary bool // the agent's own, for a moment
@@ -130,6 +147,7 @@ type Debt struct {
 	Record volume.Record
 	Since  time.Time
 	Left   []string // one sentence each; empty if it may only come late
+	Calls  volume.PendingCalls
 }
 
 // Test is what a test of a plugin left, or is at.
@@ -201,7 +219,9 @@ func (p Picture) explained() map[string]bool {
 		}
 		for _, c := range r.Claims {
 			add(c.Target)
-			add(filepath.Dir(c.Target))
+			for _, dir := range volume.TargetDirs(c.Target) {
+				add(dir)
+			}
 			add(c.At)
 		}
 		for _, w := range r.Node.Watches {
@@ -223,7 +243,9 @@ func (p Picture) explained() map[string]bool {
 	for _, t := range p.Tests {
 		for _, path := range t.Paths {
 			add(path)
-			add(filepath.Dir(path))
+			for _, dir := range volume.TargetDirs(path) {
+				add(dir)
+			}
 		}
 	}
 	return known
@@ -241,6 +263,17 @@ type spot struct {
 // mount that works.
 func (m spot) good() bool {
 	return m.sight.Seen == volume.SeenMount && (m.made == nil || m.sight.Is(m.made))
+}
+
+// rebacked reports whether the very mount that was made, of a loop device's node, leads
+// to another file by now.
+func (m spot) rebacked() bool {
+	if m.made == nil || m.made.Backing == "" || m.sight.Identity.Backing == m.made.Backing {
+		return false
+	}
+	seen := m.sight
+	seen.Identity.Backing = m.made.Backing
+	return seen.Is(m.made)
 }
 
 // mounts are those of a volume that are in use, the staged one first.
@@ -264,4 +297,25 @@ func (v Volume) mounts() (all []spot) {
 // within reports whether a path lies in a directory, or is it.
 func within(path, dir string) bool {
 	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
+}
+
+// settleLoops drops the loop devices that are detached by now, and those of volumes whose
+// work began meanwhile.
+func (p *Picture) settleLoops(now []Loop, records []volume.Record) {
+	late := Picture{}
+	for _, r := range records {
+		late.Volumes = append(late.Volumes, Volume{Record: r})
+	}
+	p.Loops = slices.DeleteFunc(p.Loops, func(l Loop) bool { return !slices.Contains(now, l) || late.serves(l) })
+}
+
+// serves reports whether a loop device may belong to a volume that is on this host, or on
+// its way: one whose external id is part of the file's path.
+func (p Picture) serves(l Loop) bool {
+	belongs := func(r volume.Record) bool {
+		id := r.Volume.ExternalID
+		return id != "" && (len(r.Claims) > 0 || r.Held() || r.Debt) && slices.Contains(strings.Split(l.Backing, "/"), id)
+	}
+	return slices.ContainsFunc(p.Volumes, func(v Volume) bool { return belongs(v.Record) }) ||
+		slices.ContainsFunc(p.Debts, func(d Debt) bool { return belongs(d.Record) })
 }

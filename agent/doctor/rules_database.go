@@ -9,7 +9,11 @@ import (
 // database is about the state database and what lies beside it.
 func database(p Picture, f *findings) {
 	db := p.Database
-	if db.Fault != nil {
+	if db.Refused != "" {
+		f.add(DBForeign, Problem, "agent", db.Refused).what("%s", line(db.Fault)).
+			then("nothing can be claimed, detached or changed until the agent is started again; it then goes on with what it knows now, unless somebody puts the other file in its place while it is stopped").
+			do("systemctl restart volagent")
+	} else if db.Fault != nil {
 		f.add(DBCommit, Problem, "agent", "state.db").what("the state database cannot be written: %s", line(db.Fault)).
 			then("no volume can be claimed; what is mounted stays, and what happens meanwhile is kept in memory and written when there is a way").do("df %s", db.Dir)
 	} else if db.Check != nil {
@@ -26,16 +30,30 @@ func database(p Picture, f *findings) {
 			why = ": " + db.Loss.Why
 		}
 		f.add(DBLost, Warning, "agent", "state.db").what("the state database was lost and made anew on %s%s; %d claims that were adopted then are held", db.Loss.At.Format(time.RFC3339), why, held).
-			then("they have no owner and count as writers until they are detached; volumes that were free then, and plugins that were registered at run time, have to be registered again").do("volctl claim list")
+			then("they have no owner and count as writers until they are detached; %s", fromCopy(db.Loss)).do("volctl claim list")
 	}
 	for _, path := range db.Kept {
 		f.add(DBDamaged, Note, "agent", path).what("a damaged state database is kept as %s", path).
 			then("nothing uses it; it takes room, and may be of use to whoever looks into how it came about").do("rm %s", path)
 	}
+	for _, path := range db.Foreign {
+		if path != db.Refused {
+			f.add(DBForeign, Note, "agent", path).what("a file that somebody put in place of the state database while the agent used it is kept as %s", path).
+				then("nothing uses it; it takes room").do("rm %s", path)
+		}
+	}
 	for _, path := range db.Old {
 		f.add(DBOld, Note, "agent", path).what("a copy of the state database from before a migration is kept as %s", path).
 			then("it is of use only to go back to the release that wrote it, with what was so then").do("rm %s", path)
 	}
+}
+
+// fromCopy says what became of all else that the lost database had.
+func fromCopy(l Loss) string {
+	if l.Copy.IsZero() {
+		return "volumes that were free then, and plugins that were registered at run time, have to be registered again"
+	}
+	return fmt.Sprintf("volumes that were free then, plugins that were registered at run time, and pending calls are those of an automatic copy of %s", l.Copy.Format(time.RFC3339))
 }
 
 // adopted counts the claims that were adopted after a loss.
@@ -106,9 +124,15 @@ func looked(p Picture, f *findings) {
 
 // halted is about an agent that does nothing.
 func halted(p Picture, f *findings) {
-	if p.Halt != "" {
-		f.add(HostHalted, Problem, "agent", "agent").what("the agent sends no call to any plugin: %s", p.Halt).
-			then("nothing is mounted or unmounted; what is mounted stays").do("systemctl restart volagent")
+	if p.Halt == "" {
+		return
+	}
+	found := f.add(HostHalted, Problem, "agent", "agent").what("the agent sends no call to any plugin: %s", p.Halt).
+		then("nothing is mounted or unmounted; what is mounted stays")
+	if p.OtherDataDir != "" {
+		found.do("volagent inspect --data-dir %s", p.OtherDataDir)
+	} else {
+		found.do("systemctl restart volagent")
 	}
 }
 

@@ -36,6 +36,31 @@ func devices(p Picture, f *findings) {
 	}
 }
 
+// orphans is about loop devices with a file in the data dir that nothing uses.
+func orphans(p Picture, f *findings) {
+	if p.MountsErr != nil || len(p.Tests) > 0 {
+		return // what uses them is not known
+	}
+	for _, l := range p.Loops {
+		if !within(l.Backing, p.Database.Dir) || p.serves(l) || slices.ContainsFunc(p.Mounts, l.isUsedBy) {
+			continue
+		}
+		name := "/dev/" + l.Name
+		g := f.add(DeviceOrphan, Warning, l.Backing, name).do("losetup -d %s", name)
+		if l.Deleted {
+			g.what("%s shows %s, which was deleted, and no volume uses it", name, l.Backing).
+				then("the device keeps the file's space; its data is lost once it is detached, so copy away what is needed before that")
+			continue
+		}
+		g.what("%s shows %s, and no volume uses it", name, l.Backing).then("the volume that the file belongs to cannot be deleted; detaching the device loses no data")
+	}
+}
+
+// isUsedBy reports whether a mount shows the file system on a device, or its node.
+func (l Loop) isUsedBy(m Mounted) bool {
+	return m.Device == l.Device || m.Source == "/dev/"+l.Name || m.Root == "/"+l.Name
+}
+
 func wanted(r volume.Record) bool {
 	return slices.ContainsFunc(r.Ordered(), func(c volume.Claim) bool { return c.Wanted })
 }

@@ -49,9 +49,15 @@ func amiss(f *findings, v Volume, m spot) {
 		look(f.add(MountHung, Problem, id, m.path).what("the mount at %s (%s, volume %s) hangs: %s", m.path, m.what, quote(id), m.sight.Detail).
 			then("whoever uses it waits; it is left alone, and is as before when the storage answers again"))
 	case volume.SeenMount:
+		if m.rebacked() {
+			f.add(MountOther, Problem, id, m.path).what("the block device at %s (%s, volume %s) shows %s, not %s as when it was mounted: somebody detached it, and its number went to that file",
+				m.path, m.what, quote(id), m.sight.Identity.Backing, m.made.Backing).
+				then("whoever uses that path reads and writes that file; the data in the volume is safe").do("volctl volume detach %s --all", id)
+			return
+		}
 		f.add(MountOther, Problem, id, m.path).what("what is mounted at %s (%s, volume %s) is not what was mounted for it", m.path, m.what, quote(id)).
 			then("whoever uses that path may write to something else; it is neither used nor unmounted, and the volume is mounted there again once it is gone").
-			do("findmnt %s; umount %s", m.path, m.path)
+			commands(volume.Command("findmnt %s", m.path), volume.Command("umount %s", m.path))
 	default:
 		look(f.add(MountUnreadable, Warning, id, m.path).what("the mount at %s (%s, volume %s) cannot be looked at: %s", m.path, m.what, quote(id), m.sight.Detail).
 			then("whether it is as it should be is not known"))
@@ -79,7 +85,7 @@ func unexplained(p Picture, f *findings) {
 			continue
 		}
 		f.add(MountUnexplained, Warning, m.Path, m.Path).what("%s (%s) is mounted at %s, and no record explains it", m.Source, m.FSType, m.Path).
-			then("it is neither used nor unmounted by the agent, and a claim that needs that path is refused").do("findmnt %s; umount %s", m.Path, m.Path)
+			then("it is neither used nor unmounted by the agent, and a claim that needs that path is refused").commands(volume.Command("findmnt %s", m.Path), volume.Command("umount %s", m.Path))
 	}
 }
 

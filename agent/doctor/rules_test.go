@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -61,7 +62,7 @@ func well() Picture {
 		Plugins:  []Plugin{{ID: "p", View: v.Observed.Plugin}},
 		Mounts: []Mounted{
 			{Path: "/", Device: "8:1", FSType: "ext4"}, {Path: csi}, {Path: csi + "/p/staging/data", Device: "7:0"}, {Path: csi + "/p/per-alloc/a/data", Device: "7:0"},
-			{Path: csi + "/p/per-alloc/b/data", Device: "7:0"}, {Path: "/srv/b", Device: "7:0"}, {Path: csi + "/p/canary", Canary: true},
+			{Path: csi + "/p/per-alloc/b/data", Device: "7:0"}, {Path: "/srv/b", Device: "7:0"}, {Path: csi + "/p/staging/.canary", Canary: true},
 		},
 		System: System{Namespace: 1, Init: 1, Unit: "volagent.service", State: "enabled"},
 	}
@@ -103,10 +104,14 @@ func TestRules(t *testing.T) {
 		says  string   // in what, then or do
 		fix   bool     // the first can be fixed
 	}{
-		"commit fails":          {func(p *Picture) { p.Database.Fault = errors.New("no space") }, []string{"db-commit:state.db"}, "no space", false},
-		"check fails":           {func(p *Picture) { p.Database.Check = errors.New("one\ntwo\nthree") }, []string{"db-check:state.db"}, "one, and 2 more", false},
-		"commit and check":      {func(p *Picture) { p.Database.Check, p.Database.Fault = errors.New("x"), errors.New("y") }, []string{"db-commit:state.db"}, "y", false},
-		"no log":                {func(p *Picture) { p.Database.NoLog = errors.New("it is a directory") }, []string{"db-log:state.log"}, "directory", false},
+		"commit fails":     {func(p *Picture) { p.Database.Fault = errors.New("no space") }, []string{"db-commit:state.db"}, "no space", false},
+		"check fails":      {func(p *Picture) { p.Database.Check = errors.New("one\ntwo\nthree") }, []string{"db-check:state.db"}, "one, and 2 more", false},
+		"commit and check": {func(p *Picture) { p.Database.Check, p.Database.Fault = errors.New("x"), errors.New("y") }, []string{"db-commit:state.db"}, "y", false},
+		"no log":           {func(p *Picture) { p.Database.NoLog = errors.New("it is a directory") }, []string{"db-log:state.log"}, "directory", false},
+		"foreign file":     {func(p *Picture) { p.Database.Foreign = []string{"/d/state.db.foreign-1"} }, []string{"db-foreign-file:/d/state.db.foreign-1"}, "rm /d/state.db.foreign-1", false},
+		"file replaced": {func(p *Picture) {
+			p.Database.Foreign, p.Database.Refused, p.Database.Fault = []string{"/d/state.db.foreign-1"}, "/d/state.db.foreign-1", errors.New("replaced")
+		}, []string{"db-foreign-file:/d/state.db.foreign-1"}, "systemctl restart volagent", false},
 		"damaged file":          {func(p *Picture) { p.Database.Kept = []string{"/d/state.db.damaged-1"} }, []string{"db-damaged-file:/d/state.db.damaged-1"}, "rm /d/state.db.damaged-1", false},
 		"backup":                {func(p *Picture) { p.Database.Old = []string{"/d/state.db.schema-1"} }, []string{"db-backup-file:/d/state.db.schema-1"}, "rm ", false},
 		"lost, none held":       {func(p *Picture) { p.Database.Loss.At = now }, nil, "", false},
@@ -118,6 +123,7 @@ func TestRules(t *testing.T) {
 		"disk unknown":          {func(p *Picture) { p.Database.Disk = Disk{Err: ErrSlow} }, []string{"not-looked:/d"}, "in time", false},
 		"mounts unread":         {func(p *Picture) { p.MountsErr = errors.New("EIO") }, []string{"not-looked:mounts"}, "EIO", false},
 		"leftovers unread":      {func(p *Picture) { p.LeftoversErr = errors.New("EIO") }, []string{"not-looked:" + csi}, "EIO", false},
+		"halted for a data dir": {func(p *Picture) { p.Halt, p.OtherDataDir = "another data dir", "/d" }, []string{"agent-halted:agent"}, "volagent inspect --data-dir /d", false},
 		"halted":                {func(p *Picture) { p.Halt = "another namespace" }, []string{"agent-halted:agent"}, "another namespace", false},
 		"namespace":             {func(p *Picture) { p.System.Init = 2 }, []string{"host-namespace:mnt"}, "process 1", false},
 		"namespace unknown":     {func(p *Picture) { p.System.Init = 0 }, nil, "", false},
@@ -133,8 +139,19 @@ func TestRules(t *testing.T) {
 			claim(p, "a", func(c *volume.Claim) { c.Published, c.Mount = volume.Failed, nil })
 			p.Volumes[0].Observed.Targets["a"] = volume.Sight{}
 		}, []string{"mount-missing:" + csi + "/p/per-alloc/a/data"}, "nothing is mounted", true},
-		"bind missing":       {func(p *Picture) { p.Volumes[0].Observed.Binds["b"] = volume.Sight{} }, []string{"mount-missing:/srv/b"}, "bound for b", true},
-		"another at /srv":    {func(p *Picture) { p.Volumes[0].Observed.Binds["b"] = seen(identity(99)) }, []string{"mount-other:/srv/b"}, "umount /srv/b", false},
+		"bind missing":    {func(p *Picture) { p.Volumes[0].Observed.Binds["b"] = volume.Sight{} }, []string{"mount-missing:/srv/b"}, "bound for b", true},
+		"another at /srv": {func(p *Picture) { p.Volumes[0].Observed.Binds["b"] = seen(identity(99)) }, []string{"mount-other:/srv/b"}, "umount /srv/b", false},
+		"another file behind a node": {func(p *Picture) {
+			claim(p, "a", func(c *volume.Claim) { c.Mount.Backing = "/d/vol-a/image" })
+			other := seen(p.Volumes[0].Record.Claims["a"].Mount)
+			other.Identity.Backing = "/d/vol-b/image"
+			p.Volumes[0].Observed.Targets["a"] = other
+		}, []string{"mount-other:" + csi + "/p/per-alloc/a/data"}, "shows /d/vol-b/image, not /d/vol-a/image", false},
+		"the file behind a node, from an older record": {func(p *Picture) {
+			s := p.Volumes[0].Observed.Targets["a"]
+			s.Identity.Backing = "/d/vol-b/image"
+			p.Volumes[0].Observed.Targets["a"] = s
+		}, nil, "", false},
 		"a look that failed": {func(p *Picture) { p.Volumes[0].Observed.Binds["b"] = sight(volume.SeenError, "EACCES") }, []string{"mount-unreadable:/srv/b"}, "EACCES", false},
 		"all dead": {func(p *Picture) {
 			o := &p.Volumes[0].Observed
@@ -241,6 +258,20 @@ func TestRules(t *testing.T) {
 			p.Mounts = append(p.Mounts, Mounted{Path: "/mnt", Device: "7:0"})
 		}, []string{"device-elsewhere:/mnt"}, "umount /mnt", false},
 
+		"orphan": {func(p *Picture) {
+			p.Loops = []Loop{{"7:5", Block{Name: "loop5", Backing: "/d/plugins/local/state/volumes/vol-1/image"}}}
+		}, []string{"device-orphan:/dev/loop5"}, "losetup -d /dev/loop5", false},
+		"orphan, deleted": {func(p *Picture) {
+			p.Loops = []Loop{{"7:5", Block{Name: "loop5", Backing: "/d/plugins/local/state/volumes/vol-1/image", Deleted: true}}}
+		}, []string{"device-orphan:/dev/loop5"}, "copy away", false},
+		"loop devices in use": {func(p *Picture) {
+			p.Volumes[0].Record.Volume.ExternalID = "vol-4"
+			for i, used := range []Mounted{{Path: "/a", Device: "7:1"}, {Path: "/b", Source: "/dev/loop2", FSType: "btrfs"}, {Path: "/c", Root: "/loop3"}, {}, {}} {
+				p.Mounts = append(p.Mounts, used)
+				p.Loops = append(p.Loops, Loop{fmt.Sprintf("7:%d", i+1), Block{Name: fmt.Sprintf("loop%d", i+1), Backing: fmt.Sprintf("/d/volumes/vol-%d/image", i+1)}})
+			}
+			p.Loops[4].Backing = "/home/disk" // not ours
+		}, nil, "", false},
 		"guard":            {func(p *Picture) { p.Guards = []Guard{{Dir: "/srv/x", Volumes: []string{"data"}}} }, []string{"guard-stale:/srv/x"}, "chattr -i /srv/x", true},
 		"guard of a claim": {func(p *Picture) { p.Guards = []Guard{{Dir: "/srv/b", Volumes: []string{"data"}}} }, nil, "", false},
 		"guard under a mount": {func(p *Picture) {

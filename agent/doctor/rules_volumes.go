@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -43,9 +44,13 @@ func volumes(p Picture, f *findings) {
 			waits(f, v, do)
 		}
 		if owed := r.Debts(); len(owed) > 0 {
-			f.add(VolumeOwes, Warning, id, id).what("the plugin of volume %s is still to be told: %s", quote(id), strings.Join(owed, "; ")).
-				then("the calls are made when plugin %s is ready; until then the volume is not mounted again, and may be kept from other hosts", quote(r.Volume.PluginID)).
+			calls := r.PendingCalls(v.Attempt, v.Observed.Plugin)
+			g := f.add(VolumeOwes, Warning, id, id).what("the plugin of volume %s is still to be told: %s", quote(id), strings.Join(owed, "; ")).
+				then("%s. Until then the volume is not mounted again, and may be kept from other hosts", line(errors.New(calls.How))).
 				do("volctl plugin status %s", r.Volume.PluginID).fix("try it again at once", again)
+			if calls.Failed {
+				g.Do = calls.GiveUp
+			}
 		}
 		for _, u := range r.Node.Unseen {
 			f.add(VolumeUnseen, Warning, id, u.Path).what("%s of volume %s was unmounted lazily%s", u.Path, quote(id), users(u)).
@@ -169,9 +174,12 @@ func debts(p Picture, f *findings) {
 			continue
 		}
 		v := d.Record.Volume
-		f.add(VolumeDebt, Warning, v.ID, v.Driver+"/"+v.ExternalID).what("volume %s was deregistered by force on %s and left: %s", quote(v.ID), d.Since.Format(time.RFC3339), strings.Join(d.Left, "; ")).
-			then("it is undone when plugin %s is ready; until then the same storage is not mounted, and nothing else uses these paths", quote(v.PluginID)).
+		g := f.add(VolumeDebt, Warning, v.ID, v.Driver+"/"+v.ExternalID).what("volume %s was deregistered by force on %s and left: %s", quote(v.ID), d.Since.Format(time.RFC3339), strings.Join(d.Left, "; ")).
+			then("%s. Until then the same storage is not mounted, and nothing else uses these paths", line(errors.New(d.Calls.How))).
 			do("volctl plugin status %s", v.PluginID).fix("try it again at once", mend{kind: wake, volume: d.Record.Key()})
+		if d.Calls.Failed {
+			g.Do = d.Calls.GiveUp
+		}
 	}
 }
 

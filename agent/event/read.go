@@ -6,9 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/volagent/volagent/volmgr/untrusted"
 )
 
 // Filter says which events are wanted; its zero value is all of them.
@@ -121,7 +122,7 @@ func (l *Log) history(ctx context.Context, f Filter, below uint64, want int, eac
 // scan calls each for the events of one file. A file that went meanwhile, because
 // it became too old, has none.
 func (l *Log) scan(ctx context.Context, name string, f Filter, below uint64, each func(Event) error) error {
-	file, err := os.Open(filepath.Join(l.disk.dir, name))
+	file, err := untrusted.Open(filepath.Join(l.disk.dir, name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

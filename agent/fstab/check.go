@@ -5,6 +5,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/volagent/volagent/volmgr/suggest"
 )
 
 // Kinds of what can be wrong with an entry.
@@ -97,16 +99,9 @@ func (c *checker) edit() string { return Edit(c.e) }
 // Edit is the command with which a person changes an entry.
 func Edit(e Entry) string {
 	if e.Unit != "" {
-		return "systemctl edit --full " + quoted(e.Unit)
+		return suggest.Command("systemctl edit --full %s", e.Unit)
 	}
-	return fmt.Sprintf("${EDITOR:-vi} +%d %s && systemctl daemon-reload", e.Line, quoted(e.File))
-}
-
-func quoted(s string) string {
-	if strings.ContainsAny(s, " \t'\"\\$`*?[]#~&|;<>(){}!") {
-		return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
-	}
-	return s
+	return suggest.Command("${EDITOR:-vi} +%d %s", e.Line, e.File) + " && systemctl daemon-reload"
 }
 
 // boot is about when it is mounted, and unmounted.
@@ -125,7 +120,7 @@ func (c *checker) boot() {
 	}
 	if c.e.Unit != "" && !slices.Contains(c.e.After, agentUnit) {
 		c.add(UnitOrder, Warning, fmt.Sprintf("unit %s does not come after %s", c.e.Unit, agentUnit),
-			"it may be started while no agent answers, and at shutdown the agent may end before it", fmt.Sprintf("volctl systemd generate %s %s --install", quoted(c.e.Volume), quoted(c.e.Dir)))
+			"it may be started while no agent answers, and at shutdown the agent may end before it", suggest.Command("volctl systemd generate %s %s --install", c.e.Volume, c.e.Dir))
 	}
 }
 
@@ -161,20 +156,20 @@ func VolumeOf(e Entry) string {
 // dir is about what is at the directory now.
 func (c *checker) dir(s Spot) {
 	mode, _ := c.e.Value("attachment_mode")
-	wants, mk := "directory", "mkdir -p "
+	wants, mk := "directory", suggest.Command("mkdir -p %s", c.e.Dir)
 	if mode == "block-device" {
-		wants, mk = "file", "touch "
+		wants, mk = "file", suggest.Command("touch %s", c.e.Dir)
 	}
 	switch {
 	case s.Fault != "":
-		c.add(BadDir, Warning, fmt.Sprintf("%s cannot be looked at: %s", c.e.Dir, s.Fault), "it is not known whether the volume can be mounted there", "ls -ld "+quoted(c.e.Dir))
+		c.add(BadDir, Warning, fmt.Sprintf("%s cannot be looked at: %s", c.e.Dir, s.Fault), "it is not known whether the volume can be mounted there", suggest.Command("ls -ld %s", c.e.Dir))
 	case s.Mounted:
 	case s.Kind == "":
-		c.add(BadDir, Problem, fmt.Sprintf("there is no %s", c.e.Dir), "mount(8) does not mount the volume; systemd makes the directory first, mount -a does not", mk+quoted(c.e.Dir))
+		c.add(BadDir, Problem, fmt.Sprintf("there is no %s", c.e.Dir), "mount(8) does not mount the volume; systemd makes the directory first, mount -a does not", mk)
 	case s.Kind != wants:
-		c.add(BadDir, Problem, fmt.Sprintf("%s is no %s", c.e.Dir, wants), "the volume cannot be mounted there", "ls -ld "+quoted(c.e.Dir))
+		c.add(BadDir, Problem, fmt.Sprintf("%s is no %s", c.e.Dir, wants), "the volume cannot be mounted there", suggest.Command("ls -ld %s", c.e.Dir))
 	case s.Holds != "" && !c.e.Has("nonempty"):
 		c.add(DirHolds, Warning, fmt.Sprintf("nothing is mounted at %s, and it holds %s", c.e.Dir, s.Holds),
-			"that lies on the host's own disk; the volume is not mounted over it unless the option nonempty allows that, and then hides it", "ls -la "+quoted(c.e.Dir))
+			"that lies on the host's own disk; the volume is not mounted over it unless the option nonempty allows that, and then hides it", suggest.Command("ls -la %s", c.e.Dir))
 	}
 }

@@ -10,10 +10,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/volagent/volagent/volmgr/untrusted"
 )
 
 // Type is the file system type of a line that mounts a volume.
@@ -98,22 +99,15 @@ func Read(f Files) ([]Entry, error) {
 const maxFile = 4 << 20
 
 func readFile(path string) ([]byte, error) {
-	info, err := os.Stat(path)
+	raw, err := untrusted.ReadFile(path, maxFile)
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil, nil
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, untrusted.ErrNotRegular):
+		return nil, nil // a unit that is masked is a link to /dev/null
 	case err != nil:
 		return nil, fmt.Errorf("cannot read %s: %w", path, err)
-	case !info.Mode().IsRegular():
-		return nil, nil // a unit that is masked is a link to /dev/null
-	case info.Size() > maxFile:
-		return nil, fmt.Errorf("cannot read %s: it has %d bytes", path, info.Size())
+	default:
+		return raw, nil
 	}
-	raw, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("cannot read %s: %w", path, err)
-	}
-	return raw, nil
 }
 
 func readTable(path string) ([]Entry, error) {

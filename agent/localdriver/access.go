@@ -1,6 +1,8 @@
 package localdriver
 
 import (
+	"slices"
+
 	"github.com/container-storage-interface/spec/lib/go/csi"
 )
 
@@ -13,6 +15,10 @@ type access struct {
 	manyPaths  bool // may be published at more than one target
 	group      int  // the volume is to belong to; -1 for none
 }
+
+// defaultFlags come before the mount_flags of a capability, which may take them back with suid
+// and dev: whoever fills a volume gets no power over the host by set-user-ID files and devices.
+var defaultFlags = []string{"nosuid", "nodev"}
 
 // parseAccess refuses what the driver can never do, with INVALID_ARGUMENT.
 func parseAccess(c *csi.VolumeCapability) (access, error) {
@@ -38,7 +44,7 @@ func parseAccess(c *csi.VolumeCapability) (access, error) {
 			return a, err
 		}
 		a.fsType = c.GetMount().GetFsType()
-		a.flags = parseMountFlags(c.GetMount().GetMountFlags())
+		a.flags = parseMountFlags(slices.Concat(defaultFlags, c.GetMount().GetMountFlags()))
 	default:
 		return a, invalidf("the capability says neither mount nor block")
 	}
@@ -86,8 +92,17 @@ func (v volume) context() map[string]string {
 	if v.FSType != "" {
 		m[paramFSType] = v.FSType
 	}
+	if v.QuotaIsSize {
+		m[contextSize] = sizeEnforced
+	}
 	return m
 }
+
+// The key of a volume context that says that a directory cannot outgrow its size.
+const (
+	contextSize  = "size"
+	sizeEnforced = "enforced"
+)
 
 func (v volume) csi() *csi.Volume {
 	return &csi.Volume{VolumeId: v.ID, CapacityBytes: v.Capacity, VolumeContext: v.context(), ContentSource: v.contentSource()}

@@ -40,7 +40,7 @@ func procPath(dir int, name string) string { return fmt.Sprintf("/proc/self/fd/%
 // statOpen looks at what is open.
 func statOpen(f *os.File) (*unix.Statx_t, error) {
 	var st unix.Statx_t
-	err := unix.Statx(int(f.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_BASIC_STATS|unix.STATX_MNT_ID, &st)
+	err := unix.Statx(int(f.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_BASIC_STATS|unix.STATX_MNT_ID|unix.STATX_BTIME, &st)
 	return &st, err
 }
 
@@ -58,11 +58,15 @@ func xattrsOf(f *os.File) xattrs {
 	}
 }
 
-// xattrsAt are those of a path that is not followed at its end, for what cannot be opened.
-func xattrsAt(path string) xattrs {
+// openPath is a path of what is open, whatever becomes of its names. It must be followed at its end.
+func openPath(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }
+
+// xattrsOfPath are those of what is open with O_PATH alone, such as a symbolic link.
+func xattrsOfPath(f *os.File) xattrs {
+	path := openPath(f)
 	return xattrs{
-		func(buf []byte) (int, error) { return unix.Llistxattr(path, buf) },
-		func(name string, buf []byte) (int, error) { return unix.Lgetxattr(path, name, buf) },
+		func(buf []byte) (int, error) { return unix.Listxattr(path, buf) },
+		func(name string, buf []byte) (int, error) { return unix.Getxattr(path, name, buf) },
 	}
 }
 

@@ -20,7 +20,7 @@ func TestBlock(t *testing.T) {
 		must(t, b.stage(id, one))
 		must(t, b.publish(id, target, one, false))
 	}
-	if l := b.loops(id); len(l) != 1 || l[0].unusable {
+	if l := b.loops(id); len(l) != 1 || !l[0].usable() {
 		t.Fatalf("attached: %v", l)
 	}
 	wantNotMounted(t, b.staging(id))

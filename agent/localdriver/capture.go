@@ -103,6 +103,11 @@ func (d *driver) classify(one *captured, perFile bool) error {
 	if err != nil || len(loops) == 0 {
 		return err
 	}
+	for _, l := range loops {
+		if l.stale {
+			return preconditionf("the image of volume %q was deleted or replaced while it was attached to %s, so it cannot be copied as it is used; detach the volume first", v.ID, l.path())
+		}
+	}
 	one.loops = loops
 	uses, err := d.uses(v, loops)
 	if err != nil {

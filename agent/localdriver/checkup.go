@@ -165,8 +165,8 @@ func (d *driver) inspect(look surroundings, id string, paths []string) (symptoms
 	}
 	var loops []loopDevice
 	for _, name := range look.loops[id] {
-		l, err := inspectLoop(name, data.dev, data.ino)
-		if err == nil && l != nil && !l.unusable {
+		l, err := inspectLoop(name, imageRef{d.store.dataPath(v), data.dev, data.ino})
+		if err == nil && l != nil && l.usable() {
 			loops = append(loops, *l)
 			s.inspectFilesystem(v, *l, look.mounts)
 		}

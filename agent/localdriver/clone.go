@@ -135,13 +135,10 @@ func planCopy(req *csi.CreateVolumeRequest, from origin) (volume, error) {
 	if blank.Parameters == nil {
 		blank.Parameters = map[string]string{}
 	}
-	if blank.Parameters[paramType] == "" {
-		blank.Parameters[paramType] = from.typ
-	}
 	if blank.Parameters[paramFSType] == "" && from.fsType != "" && !namesFilesystem(req) {
 		blank.Parameters[paramFSType] = from.fsType
 	}
-	want, err := plan(blank)
+	want, err := plan(blank, from.typ)
 	if err != nil {
 		return want, fmt.Errorf("cannot make a copy of %s: %w", from, err)
 	}
@@ -172,8 +169,8 @@ func (v *volume) sizeForCopy(r *csi.CapacityRange, from origin) (int64, error) {
 	if limit := r.GetLimitBytes(); limit > 0 && limit < from.size {
 		return 0, outOfRangef("%s has %d bytes, and a copy cannot have less; limit_bytes is %d", from, from.size, limit)
 	}
-	if r.GetRequiredBytes() >= from.size {
-		return v.sizeFor(r)
+	if r.GetRequiredBytes() > from.size {
+		return v.sizeToGrow(r)
 	}
 	return v.sizeFor(&csi.CapacityRange{RequiredBytes: from.size, LimitBytes: r.GetLimitBytes()})
 }

@@ -45,29 +45,53 @@ func (d *driver) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequest)
 	if req.GetVolumeContentSource() != nil {
 		return d.createCopy(ctx, req)
 	}
-	want, err := plan(req)
+	if err := checkName("volume", req.GetName()); err != nil {
+		return nil, err
+	}
+	unlock, err := d.lockName(req.GetName())
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if err := d.jobs.running("volume/" + req.GetName()); err != nil {
+		return nil, err
+	}
+	if have, ok := d.store.getByName(req.GetName()); ok {
+		if err := d.checkHave(req, have); err != nil {
+			return nil, err
+		}
+		return &csi.CreateVolumeResponse{Volume: d.csi(have)}, nil
+	}
+	want, ofSize, err := d.planNew(req, nil)
 	if err != nil {
 		return nil, err
 	}
 	if err := d.checkPlan(req, want); err != nil {
 		return nil, err
 	}
-	unlock, err := d.lockName(want.Name)
+	if want, err = d.createNew(ctx, req, want); err != nil {
+		return nil, adviseDirectory(err, ofSize)
+	}
+	return &csi.CreateVolumeResponse{Volume: d.csi(want)}, nil
+}
+
+// checkHave refuses a request that the volume of its name does not satisfy.
+func (d *driver) checkHave(req *csi.CreateVolumeRequest, have volume) error {
+	want, _, err := d.planNew(req, &have)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	defer unlock()
-	if err := d.jobs.running("volume/" + want.Name); err != nil {
-		return nil, err
+	if err := d.checkPlan(req, want); err != nil {
+		return err
 	}
-	if have, ok := d.store.getByName(want.Name); ok {
-		if err := have.satisfies(want, req.GetCapacityRange()); err != nil {
-			return nil, err
-		}
-		return &csi.CreateVolumeResponse{Volume: d.csi(have)}, nil
-	}
+	return have.satisfies(want, req.GetCapacityRange())
+}
+
+// createNew makes a volume that was planned. The caller holds the name.
+func (d *driver) createNew(ctx context.Context, req *csi.CreateVolumeRequest, want volume) (volume, error) {
+	var err error
 	if want.Capacity, err = want.sizeFor(req.GetCapacityRange()); err != nil {
-		return nil, err
+		return want, err
 	}
 	want.ID, want.Created = newID(), time.Now().UTC()
 	if want.Quota > 0 {
@@ -79,16 +103,19 @@ func (d *driver) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequest)
 		err = d.createImage(ctx, want)
 	}
 	if err != nil {
-		return nil, err
+		return want, err
 	}
 	d.seen.learn(want.ID) // it is mounted nowhere
 	d.log.Info("created a volume", "volume_id", want.ID, "name", want.Name, "type", want.Type, "bytes", want.Capacity)
-	return &csi.CreateVolumeResponse{Volume: d.csi(want)}, nil
+	return want, nil
 }
 
 // checkPlan refuses a volume that cannot be on this node, or not with its quota.
 func (d *driver) checkPlan(req *csi.CreateVolumeRequest, want volume) error {
 	if err := d.checkTopology(req.GetAccessibilityRequirements()); err != nil {
+		return err
+	}
+	if err := checkFlags(want, req.GetVolumeCapabilities()); err != nil {
 		return err
 	}
 	return d.checkQuota(want, want.Quota)
@@ -181,7 +208,7 @@ func mismatch(v volume, req *csi.ValidateVolumeCapabilitiesRequest) string {
 			return err.Error()
 		}
 	}
-	if got := req.GetVolumeContext(); len(got) > 0 && !maps.Equal(got, v.context()) {
+	if got := req.GetVolumeContext(); len(got) > 0 && !maps.Equal(identifying(got), identifying(v.context())) {
 		return fmt.Sprintf("the volume context is %v, not %v", v.context(), got)
 	}
 	if len(req.GetParameters()) == 0 {
@@ -191,10 +218,17 @@ func mismatch(v volume, req *csi.ValidateVolumeCapabilitiesRequest) string {
 	switch {
 	case err != nil:
 		return err.Error()
-	case p.typ != v.Type, p.fsType != "" && p.fsType != v.FSType:
+	case p.typ != "" && p.typ != v.Type, p.fsType != "" && p.fsType != v.FSType:
 		return fmt.Sprintf("the parameters do not match volume %q: %s", v.ID, v.describe())
 	}
 	return ""
+}
+
+// identifying is a volume context without what may change.
+func identifying(context map[string]string) map[string]string {
+	context = maps.Clone(context)
+	delete(context, contextSize)
+	return context
 }
 
 // ListVolumes pages in the order of ids. The token is the last id of the page before, so volumes

@@ -136,7 +136,7 @@ func TestCreateTwice(t *testing.T) {
 	}
 	for what, req := range map[string]*csi.CreateVolumeRequest{
 		"bigger":    createReq("v", 30*mib, image("ext4"), fs),
-		"directory": createReq("v", 20*mib, nil, fs),
+		"directory": createReq("v", 20*mib, asDirectory, fs),
 		"btrfs":     createReq("v", 20*mib, image("btrfs"), fs),
 		"and block": createReq("v", 20*mib, image("ext4"), fs, blockCap(writer)),
 	} {
@@ -184,7 +184,7 @@ func TestList(t *testing.T) {
 func TestGetAndValidate(t *testing.T) {
 	b := newBench(t)
 	fs := mountCap(writer, "")
-	id := b.create("v", 4096, nil, fs)
+	id := b.create("v", 4096, asDirectory, fs)
 	got, err := b.ControllerGetVolume(background(), &csi.ControllerGetVolumeRequest{VolumeId: id})
 	must(t, err)
 	if got.GetVolume().GetCapacityBytes() != 4096 || !maps.Equal(got.GetVolume().GetVolumeContext(), map[string]string{"type": "directory"}) {
@@ -233,7 +233,13 @@ func TestCapacity(t *testing.T) {
 	if got := resp.GetAvailableCapacity(); got < 7*mib || got > 8*mib || resp.GetMaximumVolumeSize().GetValue() != 8*mib {
 		t.Errorf("got %v", resp)
 	}
-	resp, err = b.GetCapacity(background(), &csi.GetCapacityRequest{VolumeCapabilities: []*csi.VolumeCapability{blockCap(writer)}})
+	raw := []*csi.VolumeCapability{blockCap(writer)}
+	resp, err = b.GetCapacity(background(), &csi.GetCapacityRequest{VolumeCapabilities: raw})
+	must(t, err)
+	if resp.GetAvailableCapacity() == 0 {
+		t.Errorf("a volume with a size is an image, which can be a block device, but got %v", resp)
+	}
+	resp, err = b.GetCapacity(background(), &csi.GetCapacityRequest{VolumeCapabilities: raw, Parameters: map[string]string{"type": "directory"}})
 	must(t, err)
 	if resp.GetAvailableCapacity() != 0 {
 		t.Errorf("a directory cannot be a block device, but got %v", resp)

@@ -230,8 +230,7 @@ func TestKilled(t *testing.T) {
 	if testing.Short() {
 		rounds = 5
 	}
-	var params map[string]string
-	size := int64(4096)
+	params, size := asDirectory, int64(4096)
 	if !inUserNamespace(t) {
 		params, size = image("ext4"), 64*mib
 	}

@@ -3,13 +3,16 @@
 //
 // It offers two types of volume, chosen by the create parameter "type":
 //
-//   - "directory" (the default) is a directory of this host, bind-mounted where it is wanted. The
-//     capacity asked for is recorded and reported; it is not enforced. The mutable parameter "quota"
-//     is, where the filesystem below has project quotas. It works without root, in a user namespace
-//     with its own mount namespace.
+//   - "directory" is a directory of this host, bind-mounted where it is wanted. The capacity asked
+//     for is recorded and reported; it is not enforced. The mutable parameter "quota" is, where the
+//     filesystem below has project quotas. It works without root, in a user namespace with its own
+//     mount namespace.
 //   - "image" is a sparse file behind a loop device. It holds an ext4 (the default), xfs or btrfs
 //     filesystem, named by the capability's fs_type or by the parameter "fs_type", or it is a raw
 //     block device when only block access is asked for. Its size is real. It needs root.
+//
+// Without a type, a volume with a size is one that cannot outgrow it: a directory with a quota, or
+// an image where there are no quotas (defaulttype.go). One without a size is a directory.
 //
 // A filesystem is made once, when the volume is created, on a file nobody can see yet. Staging
 // never formats anything, so no accident of detection can cost data. It does make a filesystem as
@@ -59,6 +62,9 @@
 //	image       image ─▶ loop ──mount──▶ staging path ──bind──▶ target paths
 //	raw block   image ─▶ loop (nothing at the staging path) ──bind of the node──▶ target paths
 //	            image ─▶ read-only loop ──bind of the node──▶ read-only target paths
+//
+// The bind of a node does not keep its device attached, so the driver holds the devices of block
+// volumes open (hold.go), and takes no device whose node is still bound (loopnumber.go).
 //
 // A raw volume is published either for writing or read-only, never both at once: two loop
 // devices do not share a cache. Linux 5.12 or newer is needed (mount_setattr, openat2,

@@ -46,6 +46,7 @@ type driver struct {
 	store    *store
 	projects projects
 	seen     seen
+	held     held
 	busy     keyLock // by id of a volume, snapshot or group
 	names    keyLock // by volume name, while one is being created
 	readers  readers
@@ -70,10 +71,13 @@ func Run(ctx context.Context, o Options) error {
 		d.projects = kernelProjects{st.root}
 	}
 	d.thawLeftovers(ctx)
+	if err := d.takeOver(); err != nil {
+		d.log.Warn("cannot look for attached loop devices; those of block volumes can be detached while they are in use", "error", err)
+	}
 	err = serve(ctx, o, d)
 	d.jobs.wg.Wait()
 	// The store is closed last, since it holds the lock on the state directory.
-	return errors.Join(err, st.close())
+	return errors.Join(err, d.held.close(), st.close())
 }
 
 func (o *Options) check() error {

@@ -22,9 +22,9 @@ import (
 // A crash between any two leaves a volume of the old or the new size, and every step looks first
 // whether it is done, so the same call again goes on from there. A start finishes the second step.
 
-// ControllerExpandVolume makes a volume larger while it is in use or not; of a directory it only
-// records the size. A volume that is large enough already is success.
-func (d *driver) ControllerExpandVolume(_ context.Context, req *csi.ControllerExpandVolumeRequest) (*csi.ControllerExpandVolumeResponse, error) {
+// ControllerExpandVolume makes a volume larger while it is in use or not; of a directory it
+// records the size, and raises the quota if that is the size. A volume that is large enough already is success.
+func (d *driver) ControllerExpandVolume(ctx context.Context, req *csi.ControllerExpandVolumeRequest) (*csi.ControllerExpandVolumeResponse, error) {
 	if req.GetVolumeId() != "" && req.GetCapacityRange() == nil {
 		return nil, invalidf("the capacity range is missing")
 	}
@@ -50,6 +50,9 @@ func (d *driver) ControllerExpandVolume(_ context.Context, req *csi.ControllerEx
 	}
 	grown := v
 	grown.Capacity = size
+	if v.QuotaIsSize {
+		grown.Quota = roundQuota(size)
+	}
 	if v.Type == typeImage {
 		err = d.growImage(v, size)
 	}
@@ -58,6 +61,9 @@ func (d *driver) ControllerExpandVolume(_ context.Context, req *csi.ControllerEx
 	}
 	if err == nil && v.Type == typeImage {
 		err = d.growLoops(grown)
+	}
+	if err == nil && v.QuotaIsSize {
+		err = d.enforce(ctx, grown)
 	}
 	if err != nil {
 		return nil, err
@@ -97,7 +103,21 @@ func (v *volume) growTo(r *csi.CapacityRange) (int64, error) {
 	case required <= v.Capacity:
 		return v.Capacity, nil
 	}
-	return v.sizeFor(r)
+	return v.sizeToGrow(r)
+}
+
+// sizeToGrow is sizeFor for a filesystem that exists already and is made larger. It rounds up to
+// what the kernel can resize to.
+func (v *volume) sizeToGrow(r *csi.CapacityRange) (int64, error) {
+	size, err := v.sizeFor(r)
+	if err != nil || !tooSmallToGrow(v.FSType, size) {
+		return size, err
+	}
+	least := leastResize(v.FSType)
+	if limit := r.GetLimitBytes(); limit > 0 && limit < least {
+		return 0, outOfRangef("the kernel grows a %s to no less than %d bytes (%d MiB), and limit_bytes is %d", v.FSType, least, least/mib, limit)
+	}
+	return least, nil
 }
 
 // growImage makes the file of an image longer, durably. It never makes one shorter.
@@ -166,7 +186,7 @@ func (d *driver) growLoops(v volume) error {
 // growLoop lets a device show all of its image, if it shows less than size bytes.
 func growLoop(l loopDevice, size int64) error {
 	have, err := blockSize(l.path())
-	if err != nil || have >= size || l.unusable {
+	if err != nil || have >= size || !l.usable() {
 		return err
 	}
 	err = withDevice(l.path(), func(fd int) error { return unix.IoctlSetInt(fd, unix.LOOP_SET_CAPACITY, 0) })
@@ -216,7 +236,12 @@ func (d *driver) NodeExpandVolume(_ context.Context, req *csi.NodeExpandVolumeRe
 			return nil, err
 		}
 	}
-	if at.kind == kindOurs && t.v.Type == typeImage {
+	switch {
+	case at.kind != kindOurs || t.v.Type != typeImage:
+	case tooSmallToGrow(t.v.FSType, t.v.Capacity):
+		// Only an older driver made such a size. The volume can be used all the same.
+		t.warnSmall(growFilesystem(at.loop.path(), t.path, t.v.FSType))
+	default:
 		if err := growFilesystem(at.loop.path(), t.path, t.v.FSType); err != nil {
 			return nil, err
 		}

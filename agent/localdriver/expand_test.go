@@ -139,7 +139,7 @@ func TestGrowBlock(t *testing.T) {
 func TestGrowDirectory(t *testing.T) {
 	b := newBench(t)
 	c := mountCap(writer, "")
-	id := b.create("v", 1000, nil, c)
+	id := b.create("v", 1000, asDirectory, c)
 	resp, err := b.expand(id, 5000)
 	must(t, err)
 	if resp.GetCapacityBytes() != 5000 || resp.GetNodeExpansionRequired() {
@@ -157,7 +157,7 @@ func TestGrowDirectory(t *testing.T) {
 func TestGrowRefused(t *testing.T) {
 	b := newBench(t)
 	c := mountCap(writer, "")
-	id := b.create("v", 5000, nil, c)
+	id := b.create("v", 5000, asDirectory, c)
 	ranged := func(id string, required, limit int64, c *csi.VolumeCapability) error {
 		_, err := b.ControllerExpandVolume(background(), &csi.ControllerExpandVolumeRequest{
 			VolumeId: id, CapacityRange: &csi.CapacityRange{RequiredBytes: required, LimitBytes: limit}, VolumeCapability: c})

@@ -37,7 +37,7 @@ func memberIDs(g *csi.VolumeGroupSnapshot) []string {
 func TestGroupSnapshot(t *testing.T) {
 	b := newBench(t)
 	c := mountCap(writer, "")
-	one, two := b.create("one", 100, nil, c), b.create("two", 0, nil, c)
+	one, two := b.create("one", 100, asDirectory, c), b.create("two", 0, nil, c)
 	write(t, filepath.Join(b.data(one), "f"), "1")
 	write(t, filepath.Join(b.data(two), "f"), "2")
 	g := b.group("g", two, one)

@@ -63,6 +63,10 @@ func growFilesystem(device, path, fsType string) error {
 	if have >= want {
 		return nil
 	}
+	if tooSmallToGrow(fsType, want) {
+		return preconditionf("the %s at %q has %d bytes and its device %d: the kernel gives no %s less than %d (%s); expand the volume to at least that",
+			fsType, path, have, want, fsType, leastResize(fsType), humanBytes(leastResize(fsType)))
+	}
 	switch fsType {
 	case "ext4":
 		var fs unix.Statfs_t
@@ -89,6 +93,16 @@ func growFilesystem(device, path, fsType string) error {
 		return fail(err)
 	}
 	return nil
+}
+
+// tooSmallToGrow tells whether the kernel refuses to make a filesystem that large. It can be made
+// so when it is created.
+func tooSmallToGrow(fsType string, size int64) bool { return size < leastResize(fsType) }
+
+// leastResize is the least size in bytes that the kernel gives a mounted filesystem.
+func leastResize(fsType string) int64 {
+	f, _ := findFilesystem(fsType)
+	return f.leastResize
 }
 
 // openWritable opens the root of what is mounted at path through a mount of its own that nobody

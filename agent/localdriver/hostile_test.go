@@ -150,8 +150,8 @@ func TestSubvolumes(t *testing.T) {
 	b.wantNothingHalf()
 }
 
-// TestReplacedWhileCopied puts another file in the place of one that was looked at: it keeps its own
-// owner and rights in the copy.
+// TestReplacedWhileCopied puts another file in the place of one that was opened for its copy: the
+// copy has the content, the owner and the rights of one and the same file.
 func TestReplacedWhileCopied(t *testing.T) {
 	dir := shortDir(t)
 	from, to := mkdir(t, dir, "from"), mkdir(t, dir, "to")
@@ -163,15 +163,16 @@ func TestReplacedWhileCopied(t *testing.T) {
 	must(t, err)
 	out, err := os.Open(to)
 	must(t, err)
-	st, err := statEntry(int(in.Fd()), "f")
+	want := describeEntry(t, at) // reading changes the time of access
+	src, err := openBeneath(int(in.Fd()), "f", unix.O_PATH)
 	must(t, err)
 	write(t, filepath.Join(from, "g"), "not trusted")
 	must(t, os.Rename(filepath.Join(from, "g"), at))
-	want := describeEntry(t, at) // looking changes the time of access
-	copier := treeCopier{ctx: background(), prog: &progress{}, links: int(out.Fd())}
-	_, err = copier.make(int(in.Fd()), "f", int(out.Fd()), "f", st, 1)
-	must(t, errors.Join(err, in.Close(), out.Close()))
+	copier := treeCopier{ctx: background(), prog: &progress{}, links: &hardLinks{}}
+	_, err = copier.copy(src, int(out.Fd()), "f", 1)
+	must(t, errors.Join(err, src.Close(), in.Close(), out.Close()))
 	if got := describeEntry(t, filepath.Join(to, "f")); got != want {
-		t.Errorf("the copy is\n%s, and the file\n%s", got, want)
+		t.Errorf("the copy is\n%s, and the file was\n%s", got, want)
 	}
+	wantContent(t, filepath.Join(to, "f"), "trusted")
 }

@@ -22,6 +22,8 @@ const (
 	detachWait = 3 * time.Second
 	// sectorSize is what a device answers for its logical block size, whatever disk lies below.
 	sectorSize = 512
+	// deletedMark ends the path of a file that has no name any more, as the kernel shows it.
+	deletedMark = " (deleted)"
 )
 
 // loopDevice is a loop device whose backing file is a volume's image.
@@ -29,12 +31,17 @@ type loopDevice struct {
 	name     string // "loop3"
 	rdev     uint64
 	readOnly bool
-	// unusable: it detaches by itself at the last close (somebody else's, or ours on its way
-	// out), or shows only a part of the image.
-	unusable bool
+	// autoclear is set while the device detaches itself at its last close: another program
+	// attached it so, or somebody asked for its detaching while it was open.
+	autoclear bool
+	partial   bool // it shows only a part of the image
+	stale     bool // the file it shows was the volume's image, and was deleted, moved or replaced
 }
 
 func (l loopDevice) path() string { return "/dev/" + l.name }
+
+// usable reports whether the device can serve a volume.
+func (l loopDevice) usable() bool { return !l.autoclear && !l.partial && !l.stale }
 
 // checkLoopControl says early, and in words, that there will be no loop devices.
 func checkLoopControl() error {
@@ -46,12 +53,36 @@ func checkLoopControl() error {
 	return unix.Close(fd)
 }
 
-// loopsOf finds the devices backed by a volume's image. The kernel's word on the backing file
-// (device and inode) decides; its path only narrows the search.
-func loopsOf(id, image string) ([]loopDevice, error) {
+func (l loopDevice) number() int { return int(unix.Minor(l.rdev)) }
+
+// imageRef is the file that a volume's loop devices are to show.
+type imageRef struct {
+	path     string
+	dev, ino uint64 // 0 if there is no such file
+}
+
+func imageAt(path string) (imageRef, error) {
+	img := imageRef{path: path}
 	var st unix.Stat_t
-	if err := unix.Stat(image, &st); err != nil {
-		return nil, fmt.Errorf("cannot look at the image of volume %q: %w", id, err)
+	err := unix.Stat(path, &st)
+	if errors.Is(err, unix.ENOENT) {
+		return img, nil
+	}
+	if err != nil {
+		return img, fmt.Errorf("cannot look at the image %q: %w", path, err)
+	}
+	img.dev, img.ino = st.Dev, st.Ino
+	return img, nil
+}
+
+// mark is the name that a device keeps for its file, whatever becomes of the file.
+func (i imageRef) mark() string { return filepath.Join(filepath.Base(filepath.Dir(i.path)), imageFile) }
+
+// loopsOf finds the devices of a volume's image, also of one that was deleted or replaced.
+func loopsOf(id, path string) ([]loopDevice, error) {
+	img, err := imageAt(path)
+	if err != nil {
+		return nil, err
 	}
 	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
 	if err != nil {
@@ -63,8 +94,7 @@ func loopsOf(id, image string) ([]loopDevice, error) {
 		if err != nil || !strings.Contains(string(backing), id) {
 			continue // detached meanwhile, or not ours
 		}
-		name := strings.Split(f, "/")[3]
-		dev, err := inspectLoop(name, st.Dev, st.Ino)
+		dev, err := inspectLoop(strings.Split(f, "/")[3], img)
 		if err != nil {
 			return nil, err
 		}
@@ -75,17 +105,19 @@ func loopsOf(id, image string) ([]loopDevice, error) {
 	return found, nil
 }
 
-// loopOf returns the device of this name if it is backed by the image, else nil.
-func loopOf(name, image string) (*loopDevice, error) {
-	var st unix.Stat_t
-	if err := unix.Stat(image, &st); err != nil {
-		return nil, fmt.Errorf("cannot look at an image: %w", err)
+// loopOf returns the device of this name if it belongs to the image, else nil.
+func loopOf(name, path string) (*loopDevice, error) {
+	img, err := imageAt(path)
+	if err != nil {
+		return nil, err
 	}
-	return inspectLoop(name, st.Dev, st.Ino)
+	return inspectLoop(name, img)
 }
 
-// inspectLoop returns nil if the device is not backed by the file given.
-func inspectLoop(name string, dev, ino uint64) (*loopDevice, error) {
+// inspectLoop returns nil if the device does not belong to the image. The kernel's word on the
+// backing file (device and inode) decides. A device that has another file belongs to the image if
+// that file has the image's path, or had it when it was attached.
+func inspectLoop(name string, img imageRef) (*loopDevice, error) {
 	l := loopDevice{name: name}
 	fd, err := unix.Open(l.path(), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -93,15 +125,21 @@ func inspectLoop(name string, dev, ino uint64) (*loopDevice, error) {
 	}
 	defer func() { _ = unix.Close(fd) }() // opened for reading only
 	info, err := unix.IoctlLoopGetStatus64(fd)
-	if errors.Is(err, unix.ENXIO) || err == nil && (info.Device != dev || info.Inode != ino) {
+	if errors.Is(err, unix.ENXIO) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot ask %s for its backing file: %w", l.path(), err)
 	}
+	l.stale = info.Device != img.dev || info.Inode != img.ino
+	backing := strings.TrimSuffix(loopBacking(int(info.Number)), deletedMark)
+	if l.stale && backing != img.path && unix.ByteSliceToString(info.File_name[:]) != img.mark() {
+		return nil, nil
+	}
 	l.rdev = unix.Mkdev(loopMajor, info.Number)
 	l.readOnly = info.Flags&unix.LO_FLAGS_READ_ONLY != 0
-	l.unusable = info.Flags&unix.LO_FLAGS_AUTOCLEAR != 0 || info.Offset != 0 || info.Sizelimit != 0
+	l.autoclear = info.Flags&unix.LO_FLAGS_AUTOCLEAR != 0
+	l.partial = info.Offset != 0 || info.Sizelimit != 0
 	return &l, nil
 }
 
@@ -133,15 +171,19 @@ func attachOpen(image string, readOnly bool, more uint32) (loopDevice, int, erro
 		return fail(err)
 	}
 	defer func() { _ = unix.Close(file) }() // the device holds its own reference
+	numbers, err := newLoopNumbers()
+	if err != nil {
+		return fail(err)
+	}
 	for range attachTries {
-		n, err := freeLoop()
+		n, err := numbers.free()
 		if err != nil {
 			return fail(err)
 		}
 		l := loopDevice{name: fmt.Sprintf("loop%d", n), rdev: unix.Mkdev(loopMajor, uint32(n)), readOnly: readOnly}
 		fd, err := configureLoop(l, mode, &unix.LoopConfig{Fd: uint32(file), Size: sectorSize, Info: loopInfo(image, flags)})
 		if errors.Is(err, unix.EBUSY) {
-			continue // somebody else was faster
+			continue // another process was faster
 		}
 		if err != nil {
 			return fail(err)
@@ -151,23 +193,10 @@ func attachOpen(image string, readOnly bool, more uint32) (loopDevice, int, erro
 	return fail(errors.New("other processes took every free device"))
 }
 
-func loopInfo(image string, flags uint32) unix.LoopInfo64 {
+func loopInfo(path string, flags uint32) unix.LoopInfo64 {
 	info := unix.LoopInfo64{Flags: flags}
-	copy(info.File_name[:len(info.File_name)-1], image)
+	copy(info.File_name[:len(info.File_name)-1], imageRef{path: path}.mark())
 	return info
-}
-
-func freeLoop() (int, error) {
-	ctl, err := unix.Open(loopControl, unix.O_RDWR|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = unix.Close(ctl) }() // nothing is written to it
-	n, err := unix.IoctlRetInt(ctl, unix.LOOP_CTL_GET_FREE)
-	if err != nil {
-		return 0, fmt.Errorf("no free loop device: %w", err)
-	}
-	return n, nil
 }
 
 func configureLoop(l loopDevice, mode int, cfg *unix.LoopConfig) (int, error) {

@@ -66,10 +66,8 @@ func newMount(device, fsType string, flags mountFlags) (int, error) {
 	if err := unix.FsconfigSetString(ctx, "source", device); err != nil {
 		return -1, err
 	}
-	for _, f := range flags.fs {
-		if err := setOption(ctx, f); err != nil {
-			return -1, invalidf("mount flag %q is refused by %s: %v%s", f, fsType, err, kernelWords(ctx))
-		}
+	if err := setOptions(ctx, fsType, flags.fs); err != nil {
+		return -1, err
 	}
 	if flags.readOnly() {
 		if err := unix.FsconfigSetFlag(ctx, "ro"); err != nil {
@@ -80,6 +78,16 @@ func newMount(device, fsType string, flags mountFlags) (int, error) {
 		return -1, fmt.Errorf("%w%s", err, kernelWords(ctx))
 	}
 	return unix.Fsmount(ctx, unix.FSMOUNT_CLOEXEC, int(flags.set))
+}
+
+// setOptions gives a filesystem context its options.
+func setOptions(ctx int, fsType string, options []string) error {
+	for _, o := range options {
+		if err := setOption(ctx, o); err != nil {
+			return invalidf("mount flag %q is refused by %s: %v%s", o, fsType, err, kernelWords(ctx))
+		}
+	}
+	return nil
 }
 
 func setOption(ctx int, option string) error {

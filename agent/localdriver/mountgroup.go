@@ -7,6 +7,7 @@ import (
 	"math"
 	"strconv"
 
+	"github.com/volagent/volagent/volmgr/filetree"
 	"golang.org/x/sys/unix"
 )
 
@@ -36,13 +37,11 @@ func (t *target) giveToGroup(ctx context.Context, a access, at string) error {
 		return fail(err)
 	}
 	defer func() { _ = unix.Close(root) }() // a directory, nothing is written to it
-	var st unix.Stat_t
-	if err := unix.Fstat(root, &st); err != nil {
+	done, err := givenTo(root, a.group)
+	if err != nil {
 		return fail(err)
 	}
-	// A root that is the group's with another mode is so by somebody's will. What is new belongs to
-	// group 0, so there the mode tells.
-	if int(st.Gid) == a.group && (a.group != 0 || groupMode(st.Mode) == st.Mode) {
+	if done {
 		return nil
 	}
 	uses, err := t.uses()
@@ -54,11 +53,7 @@ func (t *target) giveToGroup(ctx context.Context, a access, at string) error {
 			return preconditionf("volume %q cannot be given to group %d: it is published at %q and belongs to another group", t.v.ID, a.group, u.point)
 		}
 	}
-	// The root comes last: that it is the group's says that all below is.
-	give := func(fd int, st *unix.Stat_t) error { return giveGroup(fd, st, a.group) }
-	if err = (treeWalk{ctx: ctx, visit: give}).below(root, 0); err == nil {
-		err = give(root, &st)
-	}
+	err = giveTree(ctx, root, a.group)
 	if errors.Is(err, unix.EROFS) {
 		return preconditionf("volume %q cannot be given to group %d: its filesystem is mounted read-only", t.v.ID, a.group)
 	}
@@ -68,25 +63,35 @@ func (t *target) giveToGroup(ctx context.Context, a access, at string) error {
 	return nil
 }
 
-// giveGroup lets the group have one file or directory.
-func giveGroup(fd int, st *unix.Stat_t, gid int) error {
-	mode := st.Mode
-	if int(st.Gid) != gid {
-		if err := unix.Fchownat(fd, "", -1, gid, unix.AT_EMPTY_PATH); err != nil {
-			return err
-		}
-		// The kernel takes set-user-id off a program that changes hands.
-		var now unix.Stat_t
-		if err := unix.Fstat(fd, &now); err != nil {
-			return err
-		}
-		mode = now.Mode
+// givenTo reports whether a volume belongs to the group, by its root. A root of that group with
+// another mode was changed on purpose. A new volume belongs to group 0, so there the mode tells.
+// A root with an access control list may let others in, so it does not count.
+func givenTo(root, gid int) (bool, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(root, &st); err != nil {
+		return false, err
 	}
-	if groupMode(mode) == mode {
-		return nil
+	hasACL, err := filetree.HasACL(root)
+	if err != nil || hasACL || int(st.Gid) != gid {
+		return false, err
 	}
-	// fchmod does not take O_PATH; its name in /proc leads to just this file.
-	return unix.Chmod("/proc/self/fd/"+strconv.Itoa(fd), groupMode(mode)&0o7777)
+	return gid != 0 || groupMode(st.Mode) == st.Mode, nil
+}
+
+// giveTree lets the group have a directory and everything below it. The root comes last, because
+// a root that belongs to the group stands for all below.
+func giveTree(ctx context.Context, root, gid int) error {
+	to := filetree.Owner{UID: -1, GID: gid, Mode: groupMode}
+	give := func(fd int, st *unix.Statx_t) error { return filetree.Chown(fd, st, to) }
+	if err := filetree.Below(ctx, root, give); err != nil {
+		return err
+	}
+	var st unix.Statx_t
+	if err := unix.Statx(root, "", unix.AT_EMPTY_PATH, unix.STATX_BASIC_STATS, &st); err != nil {
+		return err
+	}
+	to.DropACL = true
+	return filetree.Chown(root, &st, to)
 }
 
 // groupMode is the mode with which a group can use a file as its owner does. What is made in a

@@ -2,6 +2,7 @@ package localdriver
 
 import (
 	"context"
+	"errors"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 )
@@ -88,22 +89,42 @@ func (t *target) readLoops() error {
 			t.loops = append(t.loops, *l)
 		}
 	}
-	if len(t.loops) > 0 {
-		return nil
+	if len(t.loops) == 0 {
+		var err error
+		if t.loops, err = loopsOf(t.v.ID, t.data()); err != nil {
+			return err
+		}
 	}
-	var err error
-	t.loops, err = loopsOf(t.v.ID, t.data())
-	return err
+	for i := range t.loops {
+		if err := t.d.held.keep(&t.loops[i]); err != nil {
+			t.d.log.Warn("cannot keep a device that was told to detach", "volume_id", t.v.ID, "device", t.loops[i].path(), "error", err)
+		}
+	}
+	return nil
 }
 
 // attach gives the volume another loop device.
 func (t *target) attach(readOnly bool) (loopDevice, error) {
 	l, err := attachLoop(t.data(), readOnly)
-	if err == nil {
-		t.loops = append(t.loops, l)
-		t.d.seen.learnDevices(t.v.ID, t.loops)
+	if err != nil {
+		return l, err
 	}
-	return l, err
+	t.loops = append(t.loops, l)
+	t.d.seen.learnDevices(t.v.ID, t.loops)
+	if t.v.Block {
+		if err := t.d.held.add(l); err != nil {
+			return l, errors.Join(err, t.detach(context.Background(), l))
+		}
+	}
+	return l, nil
+}
+
+// detach takes a loop device from the volume and waits until it is free.
+func (t *target) detach(ctx context.Context, l loopDevice) error {
+	if err := t.d.held.drop(l); err != nil {
+		return err
+	}
+	return detachLoop(ctx, t.v.ID, t.data(), l)
 }
 
 func (t *target) data() string { return t.d.store.dataPath(t.v) }
@@ -152,7 +173,11 @@ func (t *target) willMount() {
 // no base to build on, and a second one beside it could lose writes.
 func (t *target) loop(readOnly bool) (*loopDevice, error) {
 	for i, l := range t.loops {
-		if l.unusable {
+		if l.stale {
+			return nil, preconditionf("the image of volume %q was deleted or replaced while it was attached to %s%s, which still shows the old one; unpublish and unstage the volume first",
+				t.v.ID, l.path(), whoMounts(l))
+		}
+		if !l.usable() {
 			return nil, preconditionf("the image of volume %q is in use by %s%s, which the driver did not attach or which has not let go of it yet",
 				t.v.ID, l.path(), whoMounts(l))
 		}
@@ -163,8 +188,23 @@ func (t *target) loop(readOnly bool) (*loopDevice, error) {
 	return nil, nil
 }
 
-// takeDown unmounts all that is ours at the path, also when mounted several times over. A mount
-// that is not ours is left alone, with an error.
+// checkImage refuses an image that is missing, or is shorter than on record: its users would take
+// what is left for the whole.
+func (t *target) checkImage() error {
+	st, err := statPath(t.data())
+	switch {
+	case err != nil:
+		return err
+	case !st.isRegular():
+		return preconditionf("the image that holds the data of volume %q is missing: %s", t.v.ID, t.data())
+	case int64(st.size) < t.v.Capacity:
+		return preconditionf("the image of volume %q has %d bytes, less than the %d recorded: a part of it is lost", t.v.ID, st.size, t.v.Capacity)
+	}
+	return nil
+}
+
+// takeDown unmounts all that is ours at the path, also when mounted several times over, and what is
+// left of it. A mount that is not ours is left alone, with an error.
 func (t *target) takeDown() (place, error) {
 	for {
 		at, err := t.look(t.path)
@@ -173,7 +213,7 @@ func (t *target) takeDown() (place, error) {
 			return at, err
 		case at.kind == kindNone:
 			return at, nil
-		case at.kind == kindForeign:
+		case at.kind == kindForeign && !at.stray:
 			return at, preconditionf("what is mounted at %q is not volume %q; it is left alone", t.path, t.v.ID)
 		}
 		if err := unmount(t.path); err != nil {

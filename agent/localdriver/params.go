@@ -1,6 +1,7 @@
 package localdriver
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"unicode"
@@ -30,18 +31,20 @@ const (
 
 // filesystem says how an image's filesystem is made.
 type filesystem struct {
-	name    string
-	pkg     string   // the operating system package with its tools
-	minSize int64    // bytes
-	mkfs    []string // without the file, which comes last
+	name        string
+	pkg         string   // the operating system package with its tools
+	minSize     int64    // bytes
+	leastResize int64    // bytes; the kernel refuses to resize to fewer
+	mkfs        []string // without the file, which comes last
 }
 
 // filesystems lists what an image can hold; the first is the default. The minimum sizes are what
-// the tools accept, rounded up (xfs: 300 MiB since xfsprogs 5.19).
+// the tools accept, rounded up (xfs: 300 MiB since xfsprogs 5.19). btrfs_ioctl_resize refuses less
+// than 256 MiB.
 var filesystems = []filesystem{
-	{"ext4", "e2fsprogs", 16 * mib, []string{"mkfs.ext4", "-q", "-F", "-m", "0"}},
-	{"xfs", "xfsprogs", 300 * mib, []string{"mkfs.xfs", "-q", "-f"}},
-	{"btrfs", "btrfs-progs", 128 * mib, []string{"mkfs.btrfs", "-q", "-f"}},
+	{"ext4", "e2fsprogs", 16 * mib, 0, []string{"mkfs.ext4", "-q", "-F", "-m", "0"}},
+	{"xfs", "xfsprogs", 300 * mib, 0, []string{"mkfs.xfs", "-q", "-f"}},
+	{"btrfs", "btrfs-progs", 128 * mib, 256 * mib, []string{"mkfs.btrfs", "-q", "-f"}},
 }
 
 func findFilesystem(name string) (filesystem, bool) {
@@ -62,12 +65,12 @@ func filesystemNames() string {
 
 // params are the create parameters, known keys and values only.
 type params struct {
-	typ    string
+	typ    string // empty when not given
 	fsType string // empty when not given
 }
 
 func parseParams(m map[string]string) (params, error) {
-	p := params{typ: typeDirectory}
+	var p params
 	for _, k := range sortedKeys(m) {
 		switch v := m[k]; k {
 		case paramType:
@@ -102,8 +105,9 @@ func sortedKeys(m map[string]string) []string {
 	return keys
 }
 
-// plan turns a create request into the volume it asks for, without id and size.
-func plan(req *csi.CreateVolumeRequest) (volume, error) {
+// plan turns a create request into the volume it asks for, without id and size. The type given is
+// that of a request that names none.
+func plan(req *csi.CreateVolumeRequest, typ string) (volume, error) {
 	v := volume{Version: metaVersion, Name: req.GetName()}
 	if err := checkName("volume", v.Name); err != nil {
 		return v, err
@@ -120,7 +124,7 @@ func plan(req *csi.CreateVolumeRequest) (volume, error) {
 	if err != nil {
 		return v, err
 	}
-	v.Type, v.Quota = p.typ, change.quota
+	v.Type, v.Quota = cmp.Or(p.typ, typ), change.quota
 	fsType, mounted := p.fsType, false
 	for _, c := range req.GetVolumeCapabilities() {
 		a, err := parseAccess(c)

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"unsafe"
 
+	"github.com/volagent/volagent/volmgr/filetree"
 	"golang.org/x/sys/unix"
 )
 
@@ -105,7 +106,7 @@ func (k kernelProjects) assign(ctx context.Context, dir string, project uint32) 
 	if err := setProject(root, project, true); err != nil {
 		return fail(err)
 	}
-	visit := func(fd int, st *unix.Stat_t) error {
+	visit := func(fd int, st *unix.Statx_t) error {
 		kind := st.Mode & unix.S_IFMT
 		if kind != unix.S_IFDIR && kind != unix.S_IFREG {
 			return nil
@@ -117,7 +118,7 @@ func (k kernelProjects) assign(ctx context.Context, dir string, project uint32) 
 		}
 		return errors.Join(setProject(open, project, kind == unix.S_IFDIR), unix.Close(open))
 	}
-	if err := (treeWalk{ctx: ctx, visit: visit}).below(root, 0); err != nil {
+	if err := filetree.Below(ctx, root, visit); err != nil {
 		return fail(err)
 	}
 	return nil

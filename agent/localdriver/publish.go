@@ -110,6 +110,9 @@ func (t *target) publishBlock(a access, staging string, readOnly bool) error {
 	if rw == nil {
 		return preconditionf("volume %q is not staged for block access", t.v.ID)
 	}
+	if err := t.checkImage(); err != nil {
+		return err
+	}
 	uses, err := t.uses()
 	if err != nil {
 		return err
@@ -191,6 +194,8 @@ func (t *target) published(want kind, readOnly bool) (bool, error) {
 	switch {
 	case at.kind == kindNone:
 		return false, nil
+	case at.stray:
+		return false, preconditionf("the loop device of volume %q, which was published at %q, has been detached; unpublish and unstage the volume, and stage it again", t.v.ID, t.path)
 	case at.kind == kindForeign:
 		return false, preconditionf("what is mounted at %q is not volume %q", t.path, t.v.ID)
 	case at.kind != want:
@@ -313,7 +318,7 @@ func (t *target) dropReadOnlyLoop(ctx context.Context) error {
 		if slices.ContainsFunc(uses, func(u use) bool { return u.loop.rdev == l.rdev }) {
 			continue
 		}
-		if err := detachLoop(ctx, t.v.ID, t.data(), l); err != nil {
+		if err := t.detach(ctx, l); err != nil {
 			return err
 		}
 	}

@@ -90,7 +90,15 @@ func parseQuota(text string) (int64, error) {
 	if n == 0 || int64(n) > (math.MaxInt64-1023)/unit {
 		return 0, errors.New("out of range")
 	}
-	return (int64(n)*unit + 1023) / 1024 * 1024, nil
+	return roundQuota(int64(n) * unit), nil
+}
+
+// roundQuota rounds bytes up to 1 KiB. What is too large for that stays as it is.
+func roundQuota(bytes int64) int64 {
+	if bytes > math.MaxInt64-1023 {
+		return bytes
+	}
+	return (bytes + 1023) / 1024 * 1024
 }
 
 // checkQuota refuses a quota that the volume cannot have.
@@ -138,8 +146,8 @@ func (d *driver) setQuota(ctx context.Context, v volume, quota int64) error {
 	if err := d.checkQuota(v, quota); err != nil {
 		return err
 	}
-	if v.Quota != quota {
-		v.Quota = quota
+	if v.Quota != quota || v.QuotaIsSize {
+		v.Quota, v.QuotaIsSize = quota, false
 		if err := d.recordQuota(&v); err != nil {
 			return err
 		}

@@ -24,7 +24,7 @@ var sanityKinds = []struct {
 	params       map[string]string
 	loops        bool
 }{
-	{"directory", "mount", 10 * mib, nil, false},
+	{"directory", "mount", 10 * mib, map[string]string{paramType: typeDirectory}, false},
 	{"image", "mount", 16 * mib, map[string]string{paramType: typeImage, paramFSType: "ext4"}, true},
 	{"raw-block", "block", 16 * mib, map[string]string{paramType: typeImage}, true},
 }

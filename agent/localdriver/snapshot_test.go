@@ -16,7 +16,7 @@ import (
 func TestSnapshotDirectory(t *testing.T) {
 	b := newBench(t)
 	c := mountCap(writer, "")
-	src := b.create("src", 5000, nil, c)
+	src := b.create("src", 5000, asDirectory, c)
 	other := b.create("other", 0, nil, c)
 	write(t, filepath.Join(b.data(src), "f"), "one")
 	id := b.snap("s", src)
@@ -65,7 +65,7 @@ func TestSnapshotDirectory(t *testing.T) {
 func TestSnapshotRefusals(t *testing.T) {
 	b := newBench(t)
 	c := mountCap(writer, "")
-	src := b.create("src", 5000, nil, c)
+	src := b.create("src", 5000, asDirectory, c)
 	id := b.snap("s", src)
 	for what, try := range map[string]struct {
 		req   *csi.CreateSnapshotRequest

@@ -55,6 +55,9 @@ func (t *target) stageBlock(at place) error {
 		}
 	}
 	l, err := t.loop(false)
+	if err == nil {
+		err = t.checkImage()
+	}
 	if err != nil || l != nil {
 		return err
 	}
@@ -121,6 +124,9 @@ func (t *target) stageImage(ctx context.Context, a access) error {
 		}
 	}
 	l, err := t.loop(false)
+	if err == nil {
+		err = t.checkImage()
+	}
 	if err != nil {
 		return err
 	}
@@ -143,7 +149,7 @@ func (t *target) stageImage(ctx context.Context, a access) error {
 		err = mountDevice(l.path(), t.path, t.v.FSType, a.flags)
 	}
 	if err != nil && attached {
-		return errors.Join(err, detachLoop(context.WithoutCancel(ctx), t.v.ID, t.data(), *l))
+		return errors.Join(err, t.detach(context.WithoutCancel(ctx), *l))
 	}
 	if err != nil {
 		return err
@@ -194,7 +200,7 @@ func (d *driver) NodeUnstageVolume(ctx context.Context, req *csi.NodeUnstageVolu
 	}
 	d.seen.forget(t.v.ID, t.path)
 	for _, l := range t.loops {
-		if err := detachLoop(ctx, t.v.ID, t.data(), l); err != nil {
+		if err := t.detach(ctx, l); err != nil {
 			return nil, err
 		}
 	}

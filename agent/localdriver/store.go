@@ -57,6 +57,8 @@ type volume struct {
 	Quota     int64  `json:"quota_bytes,omitempty"`
 	Project   uint32 `json:"project,omitempty"`
 	Assigning bool   `json:"assigning,omitempty"`
+	// QuotaIsSize tells that the quota follows the capacity, until another quota is set.
+	QuotaIsSize bool `json:"quota_is_size,omitempty"`
 }
 
 // store keeps the volumes of one state directory. The directory is the truth; the maps are what

@@ -12,12 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const (
-	// maxCopyDepth bounds the directories open at once: two for each level.
-	maxCopyDepth = 2048
-	// linksDir holds, while a tree is being copied, one name of each file that has several.
-	linksDir = "links"
-)
+// maxCopyDepth bounds the directories open at once: two for each level.
+const maxCopyDepth = 2048
 
 // treeCopier copies a tree by directory descriptors alone, so that no rename or link made
 // meanwhile can lead it out of the tree. It keeps owner, mode, times, extended attributes (ACLs and
@@ -26,7 +22,7 @@ const (
 type treeCopier struct {
 	ctx   context.Context
 	prog  *progress
-	links int // the open directory linksDir
+	links *hardLinks
 }
 
 // copyTree copies the directory src to dst, which must not exist yet, and waits for the disk.
@@ -53,31 +49,19 @@ func copyTree(ctx context.Context, src, dst string, p *progress) error {
 	if err := roomForTree(ctx, from, filepath.Base(src), to, p); err != nil {
 		return err
 	}
-	if err := unix.Mkdirat(int(to.Fd()), linksDir, 0o700); err != nil {
-		return err
-	}
-	links, err := openDir(int(to.Fd()), linksDir)
+	links, err := newHardLinks(int(to.Fd()))
 	if err != nil {
 		return err
 	}
-	c := treeCopier{ctx: ctx, prog: p, links: int(links.Fd())}
+	c := treeCopier{ctx: ctx, prog: p, links: links}
 	err = c.entry(int(from.Fd()), filepath.Base(src), int(to.Fd()), filepath.Base(dst), 0)
 	if err == nil {
-		err = clearLinks(ctx, links, int(to.Fd()))
+		err = links.clear(ctx)
 	}
 	if err == nil {
 		err = unix.Syncfs(int(to.Fd()))
 	}
-	return errors.Join(err, links.Close())
-}
-
-// clearLinks removes linksDir, which holds names only.
-func clearLinks(ctx context.Context, links *os.File, parent int) error {
-	r := remover{ctx: ctx, top: parent}
-	if err := r.empty(parent, linksDir, 0); err != nil {
-		return fmt.Errorf("cannot remove %q: %w", links.Name(), err)
-	}
-	return unix.Unlinkat(parent, linksDir, unix.AT_REMOVEDIR)
+	return errors.Join(err, links.close())
 }
 
 // roomForTree counts the tree and refuses it if it cannot fit, unless the data will be shared.
@@ -134,115 +118,113 @@ func countTree(ctx context.Context, from int, name string, depth int) (int64, er
 	return sum, errors.Join(err, dir.Close())
 }
 
-// entry copies one name with all below it.
+// entry copies one name with all below it. It opens the name once and goes by the descriptor from
+// then on: whoever can rename files in the volume could otherwise give one file the owner, the
+// rights or the content of another.
 func (c *treeCopier) entry(from int, name string, to int, toName string, depth int) error {
 	if err := c.ctx.Err(); err != nil {
 		return err
 	}
-	st, err := statEntry(from, name)
+	// O_PATH, because opening a device or a pipe has effects.
+	src, err := openBeneath(from, name, unix.O_PATH)
 	if err != nil {
-		return ignoreGone(err)
+		return named(name, ignoreGone(err))
 	}
-	if depth > maxCopyDepth {
-		return named(name, preconditionf("it lies more than %d directories deep, which is too deep to be copied", maxCopyDepth))
-	}
-	if severalNames(st) {
-		err := unix.Linkat(c.links, linkKey(st), to, toName, 0)
-		if !errors.Is(err, unix.ENOENT) {
-			return named(name, err)
-		}
-	}
-	// What was copied may be another file by now, put in the place of the one that was looked at.
-	st, err = c.make(from, name, to, toName, st, depth)
-	if err != nil || st == nil || !severalNames(st) {
-		return named(name, err)
-	}
-	err = unix.Linkat(to, toName, c.links, linkKey(st), 0)
-	if errors.Is(err, unix.EEXIST) {
-		err = nil // copied already, by another name
+	taken, err := c.copy(src, to, toName, depth)
+	if !taken {
+		err = errors.Join(err, ignoreClosed(src.Close()))
 	}
 	return named(name, err)
 }
 
-func severalNames(st *unix.Statx_t) bool {
-	return st.Nlink > 1 && st.Mode&unix.S_IFMT != unix.S_IFDIR
-}
-
-// linkKey names a file in linksDir. The subvolumes of a btrfs, which anybody can make, use the same
-// inode numbers on devices of their own.
-func linkKey(st *unix.Statx_t) string {
-	return fmt.Sprintf("%d-%d-%d", st.Dev_major, st.Dev_minor, st.Ino)
-}
-
-// make makes the copy of one entry and returns what it copied; nil if that has gone.
-func (c *treeCopier) make(from int, name string, to int, toName string, st *unix.Statx_t, depth int) (*unix.Statx_t, error) {
+// copy copies what is open. It reports whether the descriptor is kept.
+func (c *treeCopier) copy(src *os.File, to int, toName string, depth int) (taken bool, err error) {
+	st, err := statOpen(src)
+	if err != nil {
+		return false, err
+	}
+	if depth > maxCopyDepth {
+		return false, preconditionf("it lies more than %d directories deep, which is too deep to be copied", maxCopyDepth)
+	}
+	if linked, err := c.links.link(st, to, toName); linked || err != nil {
+		return false, err
+	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFDIR:
-		return c.dir(from, name, to, toName, depth)
+		return false, c.dir(src, to, toName, depth)
 	case unix.S_IFREG:
-		return c.file(from, name, to, toName)
-	case unix.S_IFLNK:
-		buf := make([]byte, unix.PathMax)
-		n, err := unix.Readlinkat(from, name, buf)
-		if err != nil {
-			return nil, ignoreGone(err)
-		}
-		if err := unix.Symlinkat(string(buf[:n]), to, toName); err != nil {
-			return nil, err
-		}
+		err = c.file(src, to, toName)
 	default:
-		dev := unix.Mkdev(st.Rdev_major, st.Rdev_minor)
-		if err := unix.Mknodat(to, toName, uint32(st.Mode&unix.S_IFMT)|0o600, int(dev)); err != nil {
-			return nil, err
-		}
+		err = copySpecial(src, st, to, toName)
 	}
-	return st, settle(xattrsAt(procPath(from, name)), to, toName, st)
+	if err != nil {
+		return false, err
+	}
+	return c.links.add(src, st, to, toName)
 }
 
-func (c *treeCopier) dir(from int, name string, to int, toName string, depth int) (*unix.Statx_t, error) {
-	in, err := openDir(from, name)
-	if err != nil {
-		return nil, ignoreGone(err)
+// copySpecial copies a symbolic link, a pipe, a socket or a device node.
+func copySpecial(src *os.File, st *unix.Statx_t, to int, toName string) error {
+	if st.Mode&unix.S_IFMT == unix.S_IFLNK {
+		buf := make([]byte, unix.PathMax)
+		n, err := unix.Readlinkat(int(src.Fd()), "", buf)
+		if err != nil {
+			return err
+		}
+		if err := unix.Symlinkat(string(buf[:n]), to, toName); err != nil {
+			return err
+		}
+	} else {
+		dev := unix.Mkdev(st.Rdev_major, st.Rdev_minor)
+		if err := unix.Mknodat(to, toName, uint32(st.Mode&unix.S_IFMT)|0o600, int(dev)); err != nil {
+			return err
+		}
 	}
-	defer func() { _ = in.Close() }() // opened for reading only
+	return settle(xattrsOfPath(src), to, toName, st)
+}
+
+func (c *treeCopier) dir(src *os.File, to int, toName string, depth int) error {
+	in, err := openDir(int(src.Fd()), ".")
+	if err != nil {
+		return ignoreGone(err)
+	}
+	defer func() { _ = in.Close() }()   // opened for reading only
+	if err := src.Close(); err != nil { // trees can be deep, and descriptors are few
+		return err
+	}
 	st, err := statOpen(in)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	// Its own attributes come last: a default ACL must not reach what is made inside, and making
 	// that changes its times.
 	if err := unix.Mkdirat(to, toName, 0o700); err != nil {
-		return nil, err
+		return err
 	}
 	out, err := openDir(to, toName)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	err = eachName(in, func(n string) error { return c.entry(int(in.Fd()), n, int(out.Fd()), n, depth+1) })
 	if err = errors.Join(err, out.Close()); err != nil {
-		return nil, err
+		return err
 	}
-	return st, settle(xattrsOf(in), to, toName, st)
+	return settle(xattrsOf(in), to, toName, st)
 }
 
-// file takes the attributes from the file that is open, as it does the data: who can rename files
-// in the volume could else give his own the owner and the rights of another.
-func (c *treeCopier) file(from int, name string, to int, toName string) (*unix.Statx_t, error) {
-	in, err := openBeneath(from, name, unix.O_NONBLOCK)
+func (c *treeCopier) file(src *os.File, to int, toName string) error {
+	fd, err := unix.Open(openPath(src), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, ignoreGone(err)
+		return err
 	}
+	in := os.NewFile(uintptr(fd), src.Name())
 	defer func() { _ = in.Close() }() // opened for reading only
 	st, err := statOpen(in)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return nil, preconditionf("it was replaced while it was being copied; try again")
-	}
-	fd, err := unix.Openat(to, toName, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o600)
-	if err != nil {
-		return nil, err
+	if fd, err = unix.Openat(to, toName, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o600); err != nil {
+		return err
 	}
 	out := os.NewFile(uintptr(fd), toName)
 	err = reflink(in, out)
@@ -250,9 +232,9 @@ func (c *treeCopier) file(from int, name string, to int, toName string) (*unix.S
 		err = copyData(c.ctx, in, out, int64(st.Size), c.prog)
 	}
 	if err = errors.Join(err, out.Close()); err != nil {
-		return nil, err
+		return err
 	}
-	return st, settle(xattrsOf(in), to, toName, st)
+	return settle(xattrsOf(in), to, toName, st)
 }
 
 // statEntry looks at a name without following it. Something mounted there is an error.
@@ -303,6 +285,13 @@ func eachName(dir *os.File, do func(name string) error) error {
 			return err
 		}
 	}
+}
+
+func ignoreClosed(err error) error {
+	if errors.Is(err, os.ErrClosed) {
+		return nil
+	}
+	return err
 }
 
 func ignoreGone(err error) error {

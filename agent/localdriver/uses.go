@@ -156,9 +156,10 @@ const (
 // place is what was found at a staging or target path.
 type place struct {
 	pathState
-	kind kind
-	loop *loopDevice // with kindNode, or of the filesystem
-	dead error       // the filesystem does not answer: it is shut down
+	kind  kind
+	loop  *loopDevice // with kindNode, or of the filesystem
+	dead  error       // the filesystem does not answer: it is shut down
+	stray bool        // with kindForeign: a node that once showed the volume, see strayNode
 }
 
 // look examines the topmost mount at a path. Only a mount of this very volume is ours: same
@@ -190,11 +191,26 @@ func (d *driver) look(v volume, loops []loopDevice, p string) (place, error) {
 			return found, nil
 		}
 	}
+	if v.Block && st.isBlock() {
+		found.stray = d.strayNode(st.rdev)
+		return found, nil
+	}
 	found.loop, err = d.findFilesystem(v, loops, st)
 	if found.loop != nil {
 		found.kind = kindOurs
 	}
 	return found, err
+}
+
+// strayNode tells of a loop device's node, bound where a block volume should be, whether it is left
+// from a device that was detached behind the driver's back: it shows nothing now, or the image of
+// another volume. Taking such a bind away harms neither.
+func (d *driver) strayNode(rdev uint64) bool {
+	if unix.Major(rdev) != loopMajor {
+		return false
+	}
+	backing := loopBacking(int(unix.Minor(rdev)))
+	return backing == "" || strings.HasPrefix(backing, d.store.path(dirVolumes)+"/")
 }
 
 // findFilesystem returns the loop device whose filesystem has its root at a place, or nil.
@@ -216,7 +232,11 @@ func (d *driver) findFilesystem(v volume, loops []loopDevice, st pathState) (*lo
 		if st.dev != loops[i].rdev {
 			continue
 		}
-		root, err := rootInode(v.FSType, d.store.dataPath(v))
+		file := d.store.dataPath(v)
+		if loops[i].stale {
+			file = loops[i].path()
+		}
+		root, err := rootInode(v.FSType, file)
 		if err != nil || root != st.ino {
 			return nil, err
 		}

@@ -145,7 +145,7 @@ func TestPidReused(t *testing.T) {
 		w := open(t, owner.Options{MaxPidfds: fds, PollEvery: 20 * time.Millisecond})
 		o := resolved(t, w, child(t).Process.Pid)
 		was := o
-		was.StartTime--
+		was.StartTime -= 10
 		w.Watch(was)
 		ended(t, w, was)
 		if w.Gone(o) {

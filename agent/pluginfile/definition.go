@@ -4,6 +4,7 @@
 package pluginfile
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -120,8 +121,15 @@ func (r reader) topLevel(d *volume.PluginDefinition, runners map[string]*yaml.No
 				"controller": r.duration("controller", &d.ControllerTimeout),
 			})
 		},
-		"max_in_flight": r.count("max_in_flight", &d.MaxInFlight, 1, maxInFlight),
-		"on_change":     r.oneOf("on_change", &d.OnChange, volume.OnChangePending, volume.OnChangeRestart),
+		"stats_interval": r.statsInterval(&d.StatsInterval),
+		"max_in_flight":  r.count("max_in_flight", &d.MaxInFlight, 1, maxInFlight),
+		"unmasked_secrets": r.list("unmasked_secrets", "[prefix, volume]", &d.UnmaskedSecrets, func(key string) error {
+			if key == "" {
+				return errors.New("a key is empty")
+			}
+			return nil
+		}),
+		"on_change": r.oneOf("on_change", &d.OnChange, volume.OnChangePending, volume.OnChangeRestart),
 	}
 }
 

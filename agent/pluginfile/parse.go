@@ -123,6 +123,25 @@ func (r reader) duration(key string, to *time.Duration) func(*yaml.Node) error {
 	}
 }
 
+// leastStatsInterval is the shortest stats_interval: the answers of remote storage may cost money.
+const leastStatsInterval = 10 * time.Second
+
+// statsInterval returns a function that reads how often a plugin is asked how mounted volumes are.
+func (r reader) statsInterval(to **time.Duration) func(*yaml.Node) error {
+	return func(n *yaml.Node) error {
+		s, err := r.scalar(n, "stats_interval")
+		if err != nil {
+			return err
+		}
+		d, err := time.ParseDuration(s)
+		if err != nil || d != 0 && d < leastStatsInterval {
+			return r.errorf(n, "%q is %q; it is 0, never, or a duration of at least %s, like 5m", "stats_interval", s, leastStatsInterval)
+		}
+		*to = &d
+		return nil
+	}
+}
+
 // count returns a function that reads a whole number within a range.
 func (r reader) count(key string, to *int, least, most int) func(*yaml.Node) error {
 	return func(n *yaml.Node) error {

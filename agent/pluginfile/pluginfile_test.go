@@ -40,6 +40,7 @@ exec:
 health: {interval: 1s, timeout: 2s, start_timeout: 3s}
 timeouts: {node: 4s, controller: 5s}
 max_in_flight: 6
+unmasked_secrets: [prefix]
 on_change: restart
 `))
 	want := &volume.PluginDefinition{
@@ -48,6 +49,7 @@ on_change: restart
 			"A": {Value: "${NODE_ID}"}, "PORT": {Value: "8080"}, "EMPTY": {}, "S": {Secret: &volume.SecretRef{Credential: "c"}}}},
 		ProbeInterval: time.Second, ProbeTimeout: 2 * time.Second, StartTimeout: 3 * time.Second,
 		NodeTimeout: 4 * time.Second, ControllerTimeout: 5 * time.Second, MaxInFlight: 6, OnChange: "restart",
+		UnmaskedSecrets: []string{"prefix"},
 	}
 	if err != nil || id != "full" || !got.Equal(want) || got.File != want.File {
 		t.Errorf("got %+v, %v", got, err)
@@ -63,6 +65,7 @@ on_change: restart
 	for name, edit := range map[string]func(*volume.PluginDefinition){
 		"interval": func(d *volume.PluginDefinition) { d.ProbeInterval++ },
 		"exec":     func(d *volume.PluginDefinition) { d.Exec = &volume.PluginExec{} },
+		"unmasked": func(d *volume.PluginDefinition) { d.UnmaskedSecrets = []string{"x"} },
 	} {
 		other := *want
 		edit(&other)

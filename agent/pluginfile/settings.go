@@ -57,9 +57,13 @@ func Settings(d *volume.PluginDefinition) map[string]string {
 			out[key] = pair[0].String()
 		}
 	}
+	if d.StatsInterval != nil {
+		out["stats_interval"] = d.StatsInterval.String()
+	}
 	if d.MaxInFlight != usual.MaxInFlight {
 		out["max_in_flight"] = strconv.Itoa(d.MaxInFlight)
 	}
+	set("unmasked_secrets", list(d.UnmaskedSecrets))
 	if d.OnChange != usual.OnChange {
 		out["on_change"] = d.OnChange
 	}

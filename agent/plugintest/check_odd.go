@@ -14,7 +14,7 @@ func checkUnknownPublish(ctx context.Context, r *run) finding {
 	if why := r.wantBare(ctx); why != "" {
 		return skipped("%s", why)
 	}
-	if err := makeDir(ctx, r.rec.Staging); err != nil {
+	if err := r.makeDir(ctx, r.rec.Staging); err != nil {
 		return broken("%v", err)
 	}
 	err := r.publishAs(ctx, r.unknown(), second, false)
@@ -86,7 +86,7 @@ func checkGivenUpStage(ctx context.Context, r *run) finding {
 	if err := r.attach(ctx); err != nil {
 		return skipped("it is not attached")
 	}
-	if err := makeDir(ctx, r.rec.Staging); err != nil {
+	if err := r.makeDir(ctx, r.rec.Staging); err != nil {
 		return broken("%v", err)
 	}
 	given, cancel := context.WithTimeout(ctx, short)
@@ -144,7 +144,7 @@ func checkAtOnce(ctx context.Context, r *run) finding {
 	}
 	odd := ""
 	if r.info.Caps.Stage {
-		if err := makeDir(ctx, r.rec.Staging); err != nil {
+		if err := r.makeDir(ctx, r.rec.Staging); err != nil {
 			return broken("%v", err)
 		}
 		r.dirty = true
@@ -226,7 +226,7 @@ func checkKillStage(ctx context.Context, r *run) finding {
 	if err := r.attach(ctx); err != nil {
 		return skipped("it is not attached")
 	}
-	if err := makeDir(ctx, r.rec.Staging); err != nil {
+	if err := r.makeDir(ctx, r.rec.Staging); err != nil {
 		return broken("%v", err)
 	}
 	r.dirty = true

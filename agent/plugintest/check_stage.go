@@ -123,7 +123,7 @@ func checkPublishUnstaged(ctx context.Context, r *run) finding {
 	if err := r.attach(ctx); err != nil {
 		return skipped("it is not attached")
 	}
-	if err := makeDir(ctx, r.rec.Staging); err != nil {
+	if err := r.makeDir(ctx, r.rec.Staging); err != nil {
 		return broken("%v", err)
 	}
 	err := r.publish(ctx, second, false)

@@ -301,6 +301,8 @@ func (w *world) Remove(path string) error {
 func (w *world) StagingPath(_, id string) string {
 	return filepath.Join(w.dir, "s", volume.VolumeComponent(id))
 }
-func (w *world) TargetPath(_, alloc, id string) string {
+func (w *world) MakeDir(dir string) error { return os.MkdirAll(dir, 0o700) }
+
+func (w *world) TargetPath(_, alloc, id string, _ bool) string {
 	return filepath.Join(w.dir, "t", volume.AllocComponent(alloc), volume.VolumeComponent(id))
 }

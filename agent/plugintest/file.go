@@ -80,14 +80,11 @@ func remove(ctx context.Context, dir, name string) error {
 	return err
 }
 
-// makeDir makes a directory and its parents, passable for others. What hangs there
+// makeDir makes a directory for mounts and its parents. A file system that hangs there
 // does not hang the test.
-func makeDir(ctx context.Context, dir string) error {
-	_, err := bounded(ctx, func() (none struct{}, err error) { return none, os.MkdirAll(dir, 0o711) })
-	if err != nil {
-		return fmt.Errorf("cannot make a directory: %w", err)
-	}
-	return nil
+func (r *run) makeDir(ctx context.Context, dir string) error {
+	_, err := bounded(ctx, func() (none struct{}, err error) { return none, r.s.Paths.MakeDir(dir) })
+	return err
 }
 
 // lstat is os.Lstat, bounded.

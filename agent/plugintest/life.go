@@ -64,7 +64,7 @@ func (r *run) stage(ctx context.Context) error {
 		r.staged = true
 		return nil
 	}
-	if err := makeDir(ctx, r.rec.Staging); err != nil {
+	if err := r.makeDir(ctx, r.rec.Staging); err != nil {
 		return err
 	}
 	err := r.nodeStage(ctx)
@@ -88,7 +88,7 @@ func (r *run) publish(ctx context.Context, n int, readOnly bool) error {
 }
 
 func (r *run) publishAs(ctx context.Context, externalID string, n int, readOnly bool) error {
-	if err := makeDir(ctx, filepath.Dir(r.rec.Targets[n])); err != nil {
+	if err := r.makeDir(ctx, filepath.Dir(r.rec.Targets[n])); err != nil {
 		return err
 	}
 	req := volume.NodePublishRequest{

@@ -92,7 +92,9 @@ type Host interface {
 // Paths says where a volume is staged and published.
 type Paths interface {
 	StagingPath(pluginID, id string) string
-	TargetPath(pluginID, alloc, id string) string
+	TargetPath(pluginID, alloc, id string, private bool) string
+	// MakeDir makes a directory for mounts, and its parents.
+	MakeDir(dir string) error
 }
 
 // Service tests plugins.

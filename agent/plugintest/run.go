@@ -182,7 +182,7 @@ func (r *run) admit() error {
 		}
 		if ids := r.s.Records.InUse(r.id); len(ids) > 0 {
 			return volume.Errorf(volume.ErrRefused, "--kill kills plugin %q, and volume %q is in use through it", r.id, ids[0]).
-				WithHint("test without --kill, or detach what is in use: volctl claim list --plugin %s", r.id)
+				WithHint("test without --kill, or detach what is in use: %s", volume.Command("volctl claim list --plugin %s", r.id))
 		}
 	}
 	return r.unregistered()
@@ -208,14 +208,14 @@ func (r *run) plan() {
 	// No id of a volume or an alloc holds a slash, so that no path of theirs can
 	// be one of these.
 	id := "test/" + tag
-	at := func(n int) string { return r.s.Paths.TargetPath(r.id, fmt.Sprintf("%s/%d", id, n), id) }
+	at := func(n int) string { return r.s.Paths.TargetPath(r.id, fmt.Sprintf("%s/%d", id, n), id, false) }
 	hide := filepath.Join(filepath.Dir(at(hidden)), ".hidden")
-	paths := []string{first: at(first), second: at(second), long: lengthen(at(long)), hidden: filepath.Join(hide, "v")}
+	paths := []string{first: at(first), second: at(second), long: r.lengthen(at(long)), hidden: filepath.Join(hide, "v")}
 	r.rec = volume.Scratch{
 		ID: tag, Begun: time.Now().UTC(), NodeID: r.info.NodeID,
 		Staging: r.s.Paths.StagingPath(r.id, id), Targets: paths, File: ".volagent-test-" + tag,
 		Capability: volume.Capability{Access: r.access(), Attachment: volume.FileSystem}, MountOptions: r.ask.MountOptions,
-		Parameters: r.ask.Parameters, Capacity: r.ask.Capacity, Secrets: r.ask.Secrets,
+		Parameters: r.ask.Parameters, Topology: r.info.DefaultTopology(), Capacity: r.ask.Capacity, Secrets: r.ask.Secrets,
 	}
 	r.rec.Dirs = append(r.rec.Dirs, hide)
 	for n := range targets {
@@ -235,9 +235,12 @@ func (r *run) plan() {
 // maxPath is what CSI makes plugins accept, in bytes.
 const maxPath = 128
 
-// lengthen makes a path as long as it may be.
-func lengthen(path string) string {
-	return path + strings.Repeat("x", max(0, maxPath-len(path)))
+// lengthen makes a path as long as CSI allows, or as the agent's paths can be where the
+// data dir is long.
+func (r *run) lengthen(path string) string {
+	x := strings.Repeat("x", maxPath)
+	longest := max(maxPath, len(r.s.Paths.TargetPath(r.id, x, x, false)))
+	return path + strings.Repeat("x", max(0, longest-len(path)))
 }
 
 func (r *run) access() volume.AccessMode {

@@ -156,7 +156,7 @@ func (s *Service) find(ctx context.Context, id string, rec *volume.Scratch, secr
 func creation(rec volume.Scratch, name string, capacity int64, secrets volume.Secrets) volume.CreateVolumeRequest {
 	return volume.CreateVolumeRequest{
 		Name: name, CapacityMin: capacity, Capabilities: []volume.Capability{rec.Capability},
-		FSType: rec.MountOptions.FSType, MountFlags: rec.MountOptions.MountFlags, Parameters: rec.Parameters, Secrets: secrets,
+		FSType: rec.MountOptions.FSType, MountFlags: rec.MountOptions.MountFlags, Parameters: rec.Parameters, Topology: rec.Topology, Secrets: secrets,
 	}
 }
 

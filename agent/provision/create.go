@@ -10,9 +10,10 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Create asks the plugin for storage and registers it. The same file again
-// changes nothing; a create that was cut short is taken up where it stopped,
-// because a plugin gives the same volume for the same name.
+// Create asks the plugin for storage and registers it. It changes no volume that
+// exists: the same request again returns the volume, another one is an ErrRefused
+// that names each difference. A create that was cut short continues where it
+// stopped, because a plugin gives the same volume for the same name.
 func (s *Service) Create(ctx context.Context, spec volume.Volume, dry bool) (volume.Record, volume.Change, error) {
 	return s.CreateWithin(ctx, spec, dry, 0)
 }
@@ -20,7 +21,7 @@ func (s *Service) Create(ctx context.Context, spec volume.Volume, dry bool) (vol
 // CreateWithin is Create, and asks again, up to wait, a plugin that says that it is at
 // it; with 0 it does not.
 func (s *Service) CreateWithin(ctx context.Context, spec volume.Volume, dry bool, wait time.Duration) (volume.Record, volume.Change, error) {
-	if err := spec.Check(); err != nil {
+	if err := s.check(spec); err != nil {
 		return failed(err)
 	}
 	if spec.ExternalID != "" {
@@ -29,7 +30,7 @@ func (s *Service) CreateWithin(ctx context.Context, spec volume.Volume, dry bool
 	}
 	had, ok := s.Store.Volume(spec.ID)
 	if ok && had.Volume.Provision != volume.Provisioning {
-		return s.merge(ctx, had, spec, dry)
+		return s.compare(had, spec)
 	}
 	spec, err := spec.Keeping(had.Volume.Secrets)
 	if err != nil {
@@ -39,7 +40,7 @@ func (s *Service) CreateWithin(ctx context.Context, spec volume.Volume, dry bool
 	if err != nil {
 		return failed(err)
 	}
-	clone, err := s.source(ctx, spec, info)
+	snapshot, clone, err := s.source(ctx, spec, info, had.Volume.Provision == volume.Provisioning)
 	if err != nil {
 		return failed(err)
 	}
@@ -55,7 +56,7 @@ func (s *Service) CreateWithin(ctx context.Context, spec volume.Volume, dry bool
 	ctx, cancel := within(ctx, wait)
 	defer cancel()
 	asked := spec
-	asked.CloneID = clone
+	asked.SnapshotID, asked.CloneID = snapshot, clone
 	begun := false
 	err = s.creating(ctx, spec, wait, func() error {
 		// 1. What can fail here. 2. The intent. 3. The call. 4. What came of it.
@@ -63,11 +64,11 @@ func (s *Service) CreateWithin(ctx context.Context, spec volume.Volume, dry bool
 		if err != nil {
 			return err
 		}
-		resumed, err := s.intend(ctx, spec, begun)
+		intent, resumed, err := s.intend(ctx, spec, info, begun)
 		if err != nil {
 			return err
 		}
-		begun = true
+		begun, asked.Topology = true, intent.TopologySent
 		made, err := create(ctx, p, asked, secrets)
 		if err != nil {
 			return s.notCreated(ctx, spec, err, resumed)
@@ -84,10 +85,34 @@ func (s *Service) CreateWithin(ctx context.Context, spec volume.Volume, dry bool
 	return r, volume.Change{Outcome: volume.Created}, nil
 }
 
-// intend stores that the volume is about to be created. It reports whether an
-// earlier create of it was not seen to end. One that was begun by this request is not
-// begun once more after somebody dropped it.
-func (s *Service) intend(ctx context.Context, spec volume.Volume, begun bool) (resumed bool, err error) {
+// compare answers a request to create a volume that exists. The volume stays as it is.
+func (s *Service) compare(r volume.Record, request volume.Volume) (volume.Record, volume.Change, error) {
+	v := r.Volume
+	if v.Provision == volume.Deleting {
+		return failed(deleting(v.ID))
+	}
+	request, err := request.Keeping(v.Secrets)
+	if err != nil {
+		return failed(err)
+	}
+	request.Secrets = s.Seal.Equal(v.ID, request.Secrets, v.Secrets)
+	if differences := v.Differences(request); len(differences) > 0 {
+		return failed(volume.Errorf(volume.ErrRefused, "volume %q exists and differs from the request: %s", v.ID, strings.Join(differences, "; ")).
+			WithHint("%s", "to change the volume, edit what this command prints and register it: "+volume.Command("volctl volume export %s", v.ID)))
+	}
+	return r, volume.Change{Outcome: volume.Unchanged}, nil
+}
+
+// deleting refuses what cannot be done to a volume while its delete is not seen to end.
+func deleting(id string) error {
+	return volume.Errorf(volume.ErrRefused, "volume %q: %s was begun and has not been seen to end", id, volume.Deleting).
+		WithHint("%s", "run the same delete again to go on with it: "+volume.Command("volctl volume delete %s -y", id))
+}
+
+// intend stores that the volume is about to be created, and where. It reports whether
+// an earlier create of it was not seen to end. One that was begun by this request is
+// not begun once more after its record was dropped.
+func (s *Service) intend(ctx context.Context, spec volume.Volume, info volume.PluginInfo, begun bool) (intent volume.Volume, resumed bool, err error) {
 	err = s.Store.Update(ctx, func(tx Tx) error {
 		old, ok := tx.Volume(spec.ID)
 		switch v := old.Volume; {
@@ -97,13 +122,14 @@ func (s *Service) intend(ctx context.Context, spec volume.Volume, begun bool) (r
 			return volume.Errorf(volume.ErrRefused, "volume %q was registered meanwhile", spec.ID)
 		case ok && (v.Name != spec.Name || v.PluginID != spec.PluginID):
 			return volume.Errorf(volume.ErrRefused, "an earlier create of volume %q by plugin %q under the name %q was not seen to end", spec.ID, v.PluginID, v.Name).
-				WithHint("go on with it as it was, or drop it: volctl volume deregister %s -force", spec.ID)
+				WithHint("go on with it as it was, or drop it: %s", volume.Command("volctl volume deregister %s -force", spec.ID))
 		}
-		resumed = ok
-		tx.PutVolume(volume.Record{Volume: spec})
+		resumed, intent = ok, spec
+		intent.TopologySent = spec.TopologyToSend(info, old.Volume)
+		tx.PutVolume(volume.Record{Volume: intent})
 		return nil
 	})
-	return resumed, err
+	return intent, resumed, err
 }
 
 // dropIntent deletes the record of a create that came to nothing, unless it
@@ -126,7 +152,7 @@ func creates(v volume.Volume, info volume.PluginInfo) error {
 	case len(v.Mutable) > 0 && !info.Caps.Modify:
 		return volume.Errorf(volume.ErrRefused, "plugin %q cannot modify volumes, so volume %q can have no mutable_parameters", v.PluginID, v.ID).
 			WithHint("give them as parameters, if the plugin knows them so")
-	case len(v.Topology.Required)+len(v.Topology.Preferred) > 0 && !info.Caps.Topology:
+	case v.Topology.Given() && !info.Caps.Topology:
 		return volume.Errorf(volume.ErrRefused, "plugin %q knows no topology, so volume %q can have no topology_request", v.PluginID, v.ID).
 			WithHint("volctl plugin status %s", v.PluginID)
 	}
@@ -290,7 +316,7 @@ func (s *Service) delete(ctx context.Context, id string) error {
 		}
 		if r.Volume.Provision == volume.Provisioning {
 			return volume.Errorf(volume.ErrRefused, "volume %q was never seen to be created, so its external id is not known", id).
-				WithHint("run the create again first, or drop the record: volctl volume deregister %s -force", id)
+				WithHint("run the create again first, or drop the record: %s", volume.Command("volctl volume deregister %s -force", id))
 		}
 		r.Volume.Provision = volume.Deleting
 		v = r.Volume
@@ -336,7 +362,7 @@ func (s *Service) notDeleted(ctx context.Context, v volume.Volume, cause error, 
 		return unclear(volume.DeleteVolume, cause, &volume.Error{
 			Kind:    kindOf(cause),
 			Message: fmt.Sprintf("%v; whether the data of volume %q is gone is not known", cause, v.ID),
-			Hint:    "run the same delete again to go on with it: volctl volume delete " + v.ID + " -y",
+			Hint:    "run the same delete again to go on with it: " + volume.Command("volctl volume delete %s -y", v.ID),
 		})
 	}
 	err := s.Store.Update(context.WithoutCancel(ctx), func(tx Tx) error {

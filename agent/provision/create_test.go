@@ -21,16 +21,62 @@ func TestCreate(t *testing.T) {
 	if err != nil || ch.Outcome != volume.Unchanged || again.Volume.ExternalID != "vol-1" {
 		t.Errorf("the same again: %v, %+v, %+v", err, ch, again.Volume)
 	}
-	changed := spec()
-	changed.Reclaim = "delete"
-	if _, ch, err := w.service().Create(t.Context(), changed, false); err != nil || ch.Outcome != volume.Updated || len(ch.Fields) != 1 {
-		t.Errorf("with another reclaim: %v, %+v", err, ch)
-	}
-	changed.Parameters = map[string]string{"type": "io2"}
-	_, _, err = w.service().Create(t.Context(), changed, false)
-	want(t, "with other parameters", err, volume.ErrRefused, "parameters")
 	equal(t, "calls", w.calls, []string{"create data"})
-	equal(t, "events", w.events, []string{`created data: created as "vol-1" of ebs.csi`, `updated data: reclaim: none → "delete"`})
+	equal(t, "events", w.events, []string{`created data: created as "vol-1" of ebs.csi`})
+}
+
+// Create changes no volume that exists, whatever differs.
+func TestCreateChangesNoVolume(t *testing.T) {
+	w := newWorld()
+	made := spec()
+	made.CapacityMin, made.MountOptions.MountFlags = 10, []string{"noatime"}
+	made.Secrets = map[string]volume.SecretRef{"key": literal("one")}
+	if _, _, err := w.service().Create(t.Context(), made, false); err != nil {
+		t.Fatal(err)
+	}
+	before, updates := w.volumes["data"], w.updates
+	for name, tt := range map[string]struct {
+		change func(*volume.Volume)
+		words  string
+	}{
+		"a size":     {func(v *volume.Volume) { v.CapacityMin = 1 << 20 }, "capacity_min: 12B → 1MiB"},
+		"no options": {func(v *volume.Volume) { v.MountOptions = volume.MountOptions{} }, `mount_options: {"mount_flags":["noatime"]} → none`},
+		"a reclaim":  {func(v *volume.Volume) { v.Reclaim = "delete" }, `reclaim: "retain" → "delete"`},
+		"parameters": {func(v *volume.Volume) { v.Parameters = set("type", "io2") }, `parameters: {"type":"gp3"} → {"type":"io2"}`},
+		"a secret":   {func(v *volume.Volume) { v.Secrets = map[string]volume.SecretRef{"key": literal("two")} }, "sealed anew"},
+		"no secrets": {func(v *volume.Volume) { v.Secrets = nil }, `secrets: {"key":{"sealed":true}} → none`},
+		"several":    {func(v *volume.Volume) { v.Reclaim, v.Mutable = "delete", set("iops", "1") }, `mutable_parameters: none → {"iops":"1"}; reclaim: `},
+		"capabilities": {func(v *volume.Volume) {
+			v.Capabilities = v.Capabilities[:1:1]
+			v.Capabilities[0].Access = volume.MultiNodeMultiWriter
+		}, "capabilities: "},
+	} {
+		request := made
+		request.Capabilities = append([]volume.Capability{}, made.Capabilities...)
+		tt.change(&request)
+		for _, dry := range []bool{true, false} {
+			_, _, err := w.service().Create(t.Context(), request, dry)
+			want(t, name, err, volume.ErrRefused, `volume "data" exists and differs from the request: `, tt.words, "volctl volume export data")
+		}
+		equal(t, name+": the record", w.volumes["data"], before)
+	}
+	for name, change := range map[string]func(*volume.Volume){
+		"the same":             func(*volume.Volume) {},
+		"a smaller size":       func(v *volume.Volume) { v.CapacityMin = 1 },
+		"what it has":          func(v *volume.Volume) { v.CapacityMin, v.CapacityMax = 12, 0 },
+		"no parameters":        func(v *volume.Volume) { v.Parameters = nil },
+		"the default":          func(v *volume.Volume) { v.Reclaim = "retain" },
+		"a kept secret":        func(v *volume.Volume) { v.Secrets = map[string]volume.SecretRef{"key": {Keep: true}} },
+		"no mutable parameter": func(v *volume.Volume) { v.Mutable = map[string]string{} },
+	} {
+		request := made
+		change(&request)
+		if _, ch, err := w.service().Create(t.Context(), request, false); err != nil || ch.Outcome != volume.Unchanged {
+			t.Errorf("%s: %+v, %v", name, ch, err)
+		}
+	}
+	equal(t, "updates", w.updates, updates)
+	equal(t, "calls", w.calls, []string{"create data"})
 }
 
 // A dry run does nothing.

@@ -55,7 +55,7 @@ func (s *Service) deregister(ctx context.Context, id string, force, forget bool)
 		return nil, err
 	}
 	left = append(left, unguarded...)
-	s.unguardLast(gone)
+	left = append(left, s.unguardLast(gone)...)
 	s.Queue.Forget(id)
 	s.reports.forget(id)
 	s.Queue.Wake(volume.DebtKey(gone.Volume.Driver, gone.Volume.ExternalID))
@@ -113,30 +113,39 @@ func mayDrop(r volume.Record, force bool) error {
 
 // unguard makes the directories writable again at which a volume was mounted, if it is
 // about to be forgotten. It does so first: one that is not forgotten after all has them
-// on record still, and the next mount sees to them. It returns what stays as it is.
+// on record still, and the next mount sees to them. While something of the volume may be on
+// this host they stay: a debt keeps them until it is paid. It returns what stays immutable.
 func (s *Service) unguard(id string, may func(volume.Record) error) (left []string) {
 	r, ok := s.Store.Volume(id)
-	if !ok || s.Guards == nil || may(volume.Past(r, s.Owners)) != nil {
+	if !ok || s.Guards == nil || r.Held() || may(volume.Past(r, s.Owners)) != nil {
 		return nil
 	}
-	for _, dir := range r.Guards {
-		if err := s.Guards.Unguard(dir, id); err != nil {
-			left = append(left, fmt.Sprintf("%v; it stays immutable until: %s", err, volume.Command("chattr -i %s", dir)))
-		}
+	return s.unguardAll(r, id)
+}
+
+// unguardLast makes the directories of what is forgotten writable, unless a record or a debt
+// names them still. It tries those again that another volume named before, and that was
+// forgotten at the same time: each thought that the other would see to them.
+func (s *Service) unguardLast(gone volume.Record) (left []string) {
+	if s.Guards == nil {
+		return nil
+	}
+	left = s.unguardAll(gone, "")
+	if !gone.Debt && !gone.Held() {
+		return nil // that was told before
 	}
 	return left
 }
 
-// unguardLast makes the directories of a volume that is forgotten writable again if another
-// one named them before, and was forgotten at the same time: each thought that the other
-// would see to them. What could not be cleared was told then.
-func (s *Service) unguardLast(gone volume.Record) {
-	if s.Guards == nil {
-		return
+// unguardAll makes the directories of a record writable that no other one names. It returns
+// those that stay immutable, in words.
+func (s *Service) unguardAll(r volume.Record, but string) (left []string) {
+	for _, dir := range r.AllGuards() {
+		if err := s.Guards.Unguard(dir, but); err != nil {
+			left = append(left, fmt.Sprintf("%v; it stays immutable until: %s", err, volume.Command("chattr -i %s", dir.Path)))
+		}
 	}
-	for _, dir := range gone.Guards {
-		_ = s.Guards.Unguard(dir, "") // see above
-	}
+	return left
 }
 
 // unless is the error for an id that names nothing, or only what is owed.
@@ -145,8 +154,8 @@ func unless(known bool, err error, tx Tx, id string) error {
 		return err
 	}
 	for _, d := range debts(tx, id) {
-		return volume.Errorf(volume.ErrNotFound, "volume %q was deregistered by force already; what it left is undone when plugin %q is ready: %s",
-			id, d.Volume.PluginID, strings.Join(Behind(d), "; ")).WithHint("to give that up for good: volctl volume deregister %s -force --forget", id)
+		return volume.Errorf(volume.ErrNotFound, "volume %q was deregistered by force already; plugin %q is still to undo what it left: %s",
+			id, d.Volume.PluginID, strings.Join(Behind(d), "; ")).WithHint("to see how that stands: volctl node status; to give it up: %s", volume.Command("volctl volume deregister %s --force --forget", id))
 	}
 	return unknown(id)
 }

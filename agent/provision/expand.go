@@ -167,7 +167,7 @@ func notExpanded(r volume.Record, size int64, cause error) error {
 func (s *Service) slow(r volume.Record, size int64, wait time.Duration) error {
 	v, at := r.Volume, s.Queue.Attempt(r.Volume.ID, "")
 	words := volume.Errorf(volume.ErrTimeout, "volume %q was not expanded to %s within %s; the agent goes on with it", v.ID, volume.Size(size), wait.Round(time.Millisecond)).
-		WithHint("run the same again to wait for it, or see how far it is: volctl volume status %s", v.ID)
+		WithHint("run the same again to wait for it, or see how far it is: %s", volume.Command("volctl volume status %s", v.ID))
 	switch p := s.Plugins.View(v.PluginID); {
 	case at != nil && at.Err != nil:
 		known := "it is tried again"

@@ -21,7 +21,8 @@ type world struct {
 	failAt  int // the update that fails, counted from 1
 	updates int
 
-	tested string // the storage volume of a test
+	tested string                         // the storage volume of a test
+	names  map[string]volume.SnapshotName // of snapshots
 
 	held    map[string]bool
 	woken   []string
@@ -60,6 +61,10 @@ func (s sealer) Same(id string, refs, had map[string]volume.SecretRef) map[strin
 	return refs
 }
 
+func (s sealer) Equal(id string, refs, had map[string]volume.SecretRef) map[string]volume.SecretRef {
+	return s.Same(id, refs, had)
+}
+
 func (s sealer) Seal(id string, refs, had map[string]volume.SecretRef) (map[string]volume.SecretRef, error) {
 	refs = s.Same(id, refs, had)
 	for name, ref := range refs {
@@ -84,6 +89,7 @@ var errDisk = errors.New("disk full")
 
 func newWorld() *world {
 	w := &world{
+		names:   map[string]volume.SnapshotName{},
 		volumes: map[string]volume.Record{}, debts: map[string]volume.Record{}, held: map[string]bool{},
 		view: volume.PluginView{Known: true, Ready: true, State: "ready", Info: volume.PluginInfo{
 			ID: "ebs", Driver: "ebs.csi", HasController: true, Caps: volume.Caps{CreateDelete: true, Stats: true},
@@ -175,6 +181,10 @@ func (w *world) Exclusive(_ context.Context, id string, fn func() error) error {
 	w.held[id] = true
 	defer delete(w.held, id)
 	return fn()
+}
+
+func (w *world) Change(ctx context.Context, id string, fn func() error) error {
+	return w.Exclusive(ctx, id, fn)
 }
 
 func (w *world) Call(ctx context.Context, id string, _ volume.Kind, fn func() error) error {

@@ -3,6 +3,8 @@ package provision
 import (
 	"context"
 	"maps"
+	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/volagent/volagent/volmgr/volume"
@@ -11,8 +13,7 @@ import (
 // merge lays a file over a registered volume.
 func (s *Service) merge(ctx context.Context, r volume.Record, spec volume.Volume, dry bool) (volume.Record, volume.Change, error) {
 	if r.Volume.Provision == volume.Deleting {
-		return failed(volume.Errorf(volume.ErrRefused, "volume %q: %s was begun and has not been seen to end", spec.ID, volume.Deleting).
-			WithHint("run the same delete again to go on with it"))
+		return failed(deleting(spec.ID))
 	}
 	spec.Secrets = s.Seal.Same(spec.ID, spec.Secrets, r.Volume.Secrets)
 	now, fields, err := volume.Merge(r, spec)
@@ -37,6 +38,9 @@ func (s *Service) merge(ctx context.Context, r volume.Record, spec volume.Volume
 			return failed(err)
 		}
 	}
+	if err := s.offered(ctx, r.Volume, now); err != nil {
+		return failed(err)
+	}
 	kept, size := r.Volume.Grown(now)
 	info, err := s.expander(ctx, r.Volume.PluginID, size, dry)
 	if err != nil {
@@ -57,6 +61,28 @@ func (s *Service) merge(ctx context.Context, r volume.Record, spec volume.Volume
 		return failed(err)
 	}
 	return s.lay(ctx, spec, fields, info)
+}
+
+// offered asks the plugin whether a volume can be used as a file changes it to. A
+// plugin that is down does not stand in the way, nor does a call in flight that takes
+// long.
+func (s *Service) offered(ctx context.Context, was, now volume.Volume) error {
+	sameModes := slices.Equal(was.Capabilities, now.Capabilities)
+	sameOptions := reflect.DeepEqual(was.MountOptions, now.MountOptions)
+	if sameModes && sameOptions || s.Halt != "" {
+		return nil
+	}
+	wait, cancel := context.WithTimeout(ctx, aloneWithin)
+	defer cancel()
+	var asked error
+	err := s.Queue.Exclusive(wait, now.ID, func() error {
+		asked = s.exists(ctx, now)
+		return nil
+	})
+	if err != nil {
+		return ctx.Err() // nil if it is the wait that ran out
+	}
+	return asked
 }
 
 // lay stores what a file changes of a registered volume, and waits for its size

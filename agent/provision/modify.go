@@ -74,7 +74,7 @@ func (s *Service) modify(ctx context.Context, v volume.Volume, wanted map[string
 	if _, err := s.ready(ctx, v.PluginID); err != nil {
 		return r, err
 	}
-	err = s.Queue.Exclusive(ctx, v.ID, func() error {
+	err = s.Queue.Change(ctx, v.ID, func() error {
 		// 1. What can fail without the plugin. 2. The intent. 3. The call. 4. What came
 		// of it.
 		p, err := s.Plugins.Storage(v.PluginID)

@@ -42,6 +42,8 @@ type Store interface {
 	Volume(id string) (volume.Record, bool)
 	// Snapshots have not been seen to be finished.
 	Snapshots() []volume.SnapshotIntent
+	// SnapshotNames are the names of snapshots that their plugins gave ids.
+	SnapshotNames() []volume.SnapshotName
 	Update(ctx context.Context, fn func(Tx) error) error
 }
 
@@ -49,7 +51,7 @@ type Store interface {
 type Guards interface {
 	// Unguard makes one writable again that a volume's record names, unless another
 	// volume's does too. It fails while something is mounted there.
-	Unguard(path, id string) error
+	Unguard(dir volume.GuardedDir, id string) error
 }
 
 // Queue makes calls exclusive per volume, and brings a volume down.
@@ -57,6 +59,8 @@ type Queue interface {
 	// Exclusive runs fn while no other call for the volume is in flight, nor one
 	// for its storage; by the key of a debt, for that storage alone.
 	Exclusive(ctx context.Context, id string, fn func() error) error
+	// Change is Exclusive for a call that changes the storage.
+	Change(ctx context.Context, id string, fn func() error) error
 	// Call is Exclusive for a create or delete, which shows in the volume's status.
 	Call(ctx context.Context, id string, step volume.Kind, fn func() error) error
 	Wake(id string)
@@ -85,6 +89,9 @@ type Seal interface {
 	// to be sealed: a literal that it leaves or makes.
 	Seal(id string, refs, had map[string]volume.SecretRef) (map[string]volume.SecretRef, error)
 	Same(id string, refs, had map[string]volume.SecretRef) map[string]volume.SecretRef
+	// Equal replaces each literal that has the value of the volume's sealed secret by
+	// that secret, under whichever key it was sealed. It seals nothing.
+	Equal(id string, refs, had map[string]volume.SecretRef) map[string]volume.SecretRef
 	// Move seals for one volume what was sealed for another.
 	Move(refs map[string]volume.SecretRef, from, to string) (map[string]volume.SecretRef, error)
 }
@@ -147,10 +154,25 @@ func (s *Service) ready(ctx context.Context, id string) (volume.PluginInfo, erro
 	return s.Plugins.View(id).Info, nil
 }
 
+// check refuses a volume that no state could take. An id that is stored already may
+// be one that is not accepted any more.
+func (s *Service) check(spec volume.Volume) error {
+	if err := spec.Check(); err != nil {
+		return err
+	}
+	if _, stored := s.Store.Volume(spec.ID); stored {
+		return nil
+	}
+	if err := volume.CheckNewID("volume id", spec.ID); err != nil {
+		return err
+	}
+	return spec.CheckLimits()
+}
+
 // Register makes an existing storage volume known, or lays a changed file over
 // what is registered. With dry it only says what it would do.
 func (s *Service) Register(ctx context.Context, spec volume.Volume, dry bool) (volume.Record, volume.Change, error) {
-	if err := spec.Check(); err != nil {
+	if err := s.check(spec); err != nil {
 		return failed(err)
 	}
 	if r, ok := s.Store.Volume(spec.ID); ok {
@@ -253,14 +275,13 @@ func unique(tx Tx, v volume.Volume) error {
 
 // dry refuses what a registration would.
 func (s *Service) dry(ctx context.Context, v volume.Volume) error {
-	undo := errors.New("dry run")
 	err := s.Store.Update(ctx, func(tx Tx) error {
 		if err := unique(tx, v); err != nil {
 			return err
 		}
-		return undo
+		return errLookOnly
 	})
-	if errors.Is(err, undo) {
+	if errors.Is(err, errLookOnly) {
 		return nil
 	}
 	return err

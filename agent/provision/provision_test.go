@@ -120,8 +120,8 @@ type flags struct {
 	after func() // the first look
 }
 
-func (f *flags) Unguard(dir, id string) error {
-	other := false
+func (f *flags) Unguard(g volume.GuardedDir, id string) error {
+	dir, other := g.Path, false
 	for _, r := range f.w.volumes {
 		other = other || r.Volume.ID != id && slices.Contains(r.Guards, dir)
 	}
@@ -355,4 +355,26 @@ func TestStats(t *testing.T) {
 	w.view.Info.Caps.Stats = false
 	_, err = w.service().Stats(t.Context(), "data")
 	want(t, "cannot", err, volume.ErrRefused, "does not tell how full")
+}
+
+// TestRegisterDash: an id that begins with "-" is refused, and one that an earlier
+// release stored can still be changed.
+func TestRegisterDash(t *testing.T) {
+	w := newWorld()
+	dash := existing()
+	dash.ID = "-rf"
+	_, _, err := w.service().Register(t.Context(), dash, false)
+	want(t, "registered", err, volume.ErrInvalid, `volume id "-rf" begins with "-"`)
+	_, _, err = w.service().Create(t.Context(), dash, false)
+	want(t, "created", err, volume.ErrInvalid, `volume id "-rf" begins with "-"`)
+
+	w.mustRegister(t, existing())
+	old := w.volumes["data"]
+	old.Volume.ID = "-rf"
+	w.volumes["-rf"] = old
+	delete(w.volumes, "data")
+	dash.Context = map[string]string{"a": "b"}
+	if _, ch, err := w.service().Register(t.Context(), dash, false); err != nil || ch.Outcome != volume.Updated {
+		t.Errorf("stored already: %v, %+v", err, ch)
+	}
 }

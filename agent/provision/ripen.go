@@ -134,7 +134,7 @@ func (t *taking) late(ctx context.Context) error {
 	switch {
 	case in.ID != "":
 		return t.worded(t.last, volume.Errorf(volume.ErrTimeout, "%s %q, which is %q at plugin %q, is not ready after %s; it goes on there",
-			t.noun(), in.Name, in.ID, in.PluginID, t.wait).WithHint("to see how far it is: volctl volume snapshot list --plugin %s; to wait on: %s", in.PluginID, t.again()))
+			t.noun(), in.Name, in.ID, in.PluginID, t.wait).WithHint("to see how far it is: %s; to wait on: %s", volume.Command("volctl volume snapshot list --plugin %s", in.PluginID), t.again()))
 	case t.unsure:
 		return t.unclear(t.last, fmt.Sprintf("after %s plugin %q has not said that %s %q is made; it may still be at it, so the intent is kept",
 			t.wait, in.PluginID, t.noun(), in.Name))
@@ -153,7 +153,7 @@ func (t *taking) unclear(cause error, message string) error {
 	}
 	return t.worded(cause, volume.Errorf(kind, "%s", message).
 		WithHint("%s", "run the same again to go on with it: "+t.again()+
-			volume.Command("; or have it forgotten: volctl volume snapshot delete %s %s --forget", t.intent.PluginID, t.intent.Name)))
+			"; or have it forgotten: "+volume.Command("volctl volume snapshot delete %s %s --forget", t.intent.PluginID, t.intent.Name)))
 }
 
 func (t *taking) worded(cause error, words *volume.Error) error {

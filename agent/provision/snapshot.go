@@ -30,6 +30,10 @@ type SnapshotTx interface {
 	Snapshot(key string) (volume.SnapshotIntent, bool)
 	PutSnapshot(volume.SnapshotIntent)
 	DeleteSnapshot(key string)
+	// SnapshotNames outlive the intents.
+	SnapshotNames() []volume.SnapshotName
+	PutSnapshotName(volume.SnapshotName)
+	DeleteSnapshotName(key string)
 }
 
 // Snapshot has a plugin make a snapshot of a volume, or a group of them. With a wait it
@@ -92,11 +96,7 @@ func (t *taking) again() string {
 	if !t.intent.Group {
 		return volume.Command("volctl volume snapshot create %s %s", t.intent.Volumes[0], t.intent.Name)
 	}
-	cmd := volume.Command("volctl volume snapshot group create %s", t.intent.Name)
-	for _, id := range t.intent.Volumes {
-		cmd += volume.Command(" %s", id)
-	}
-	return cmd
+	return volume.Command("volctl volume snapshot group create %s %s", t.intent.Name, t.intent.Volumes)
 }
 
 // taking checks what can be checked before anything is written or called.
@@ -169,7 +169,7 @@ func (t *taking) intend(ctx context.Context) error {
 		old, ok := tx.Snapshot(t.intent.Key())
 		if ok && !old.Same(t.intent) {
 			return volume.Errorf(volume.ErrRefused, "%s %q of %s was begun before, and has not been seen to be finished",
-				t.noun(), old.Name, strings.Join(old.Volumes, ", ")).WithHint("take another name, or see: volctl volume snapshot list --plugin %s", old.PluginID)
+				t.noun(), old.Name, strings.Join(old.Volumes, ", ")).WithHint("take another name, or see: %s", volume.Command("volctl volume snapshot list --plugin %s", old.PluginID))
 		}
 		if t.unsure = ok; ok {
 			t.intent = old
@@ -180,9 +180,12 @@ func (t *taking) intend(ctx context.Context) error {
 	})
 }
 
-// note keeps what the plugin calls it, and forgets what is finished.
+// note keeps what the plugin calls it, for the name to be used in its place, and forgets what is finished.
 func (t *taking) note(ctx context.Context, got volume.GroupSnapshot) error {
 	return t.s.Store.Update(context.WithoutCancel(ctx), func(tx Tx) error {
+		if got.ID != "" {
+			tx.PutSnapshotName(t.intent.Named(got.ID))
+		}
 		old, ok := tx.Snapshot(t.intent.Key())
 		switch {
 		case !ok || !old.Same(t.intent):
@@ -263,7 +266,7 @@ func (t *taking) call(ctx context.Context) (got volume.GroupSnapshot, err error)
 	// In the order of their ids, so that nobody waits for each other.
 	for _, id := range slices.Backward(t.intent.Volumes) {
 		inner := fn
-		fn = func() error { return t.s.Queue.Exclusive(ctx, id, inner) }
+		fn = func() error { return t.s.Queue.Change(ctx, id, inner) }
 	}
 	err = fn()
 	return got, err

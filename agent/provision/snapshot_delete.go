@@ -40,6 +40,9 @@ func (s *Service) DeleteSnapshot(ctx context.Context, ref volume.SnapshotAt, wai
 	if err := s.unnamed(ref); err != nil {
 		return err
 	}
+	if ref, err = s.named(ctx, p, info, ref, secrets); err != nil {
+		return err
+	}
 	members := ref.Members
 	switch {
 	case ref.Group && len(members) == 0:
@@ -70,7 +73,7 @@ func (s *Service) DeleteSnapshot(ctx context.Context, ref volume.SnapshotAt, wai
 			err = errors.Join(err, s.drop(ctx, i))
 		}
 	}
-	return err
+	return errors.Join(err, s.forgetNames(ctx, info.Driver, ref.Group, ref.ID))
 }
 
 // there fails for a snapshot that its plugin does not have: to delete it would look
@@ -92,8 +95,8 @@ func none(ref volume.SnapshotAt) error {
 // begun tells whether the agent remembers a snapshot by its id. To delete it has an end
 // here, then, also if the plugin has it no more.
 func (s *Service) begun(ref volume.SnapshotAt) bool {
-	return slices.ContainsFunc(s.Store.Snapshots(), func(i volume.SnapshotIntent) bool {
-		return i.PluginID == ref.PluginID && i.ID == ref.ID && i.Group == ref.Group
+	return slices.ContainsFunc(s.snapshotNames(), func(n volume.SnapshotName) bool {
+		return n.PluginID == ref.PluginID && n.ID == ref.ID && n.Group == ref.Group
 	})
 }
 
@@ -101,15 +104,12 @@ func (s *Service) begun(ref volume.SnapshotAt) bool {
 // id yet: to delete it would do nothing.
 func (s *Service) unnamed(ref volume.SnapshotAt) error {
 	for _, i := range s.Store.Snapshots() {
-		if i.PluginID != ref.PluginID || i.Group != ref.Group || i.Name != ref.ID || i.ID == ref.ID {
+		if i.PluginID != ref.PluginID || i.Group != ref.Group || i.Name != ref.ID || i.ID != "" {
 			continue
-		}
-		if i.ID != "" {
-			return volume.Errorf(volume.ErrNotFound, "%q is a name; the %s has the id %q", ref.ID, ref.Noun(), i.ID)
 		}
 		t := taking{intent: i}
 		return volume.Errorf(volume.ErrRefused, "%q is the name of a %s that plugin %q has not given an id yet, so it cannot be deleted", ref.ID, ref.Noun(), ref.PluginID).
-			WithHint("%s", "to learn its id: "+t.again()+volume.Command("; to have it forgotten, whether it is there or not: volctl volume snapshot delete %s %s --forget", ref.PluginID, ref.ID))
+			WithHint("%s", "to learn its id: "+t.again()+"; to have it forgotten, whether it is there or not: "+volume.Command("volctl volume snapshot delete %s %s --forget", ref.PluginID, ref.ID))
 	}
 	return nil
 }
@@ -211,6 +211,9 @@ func (s *Service) GroupSnapshot(ctx context.Context, ref volume.SnapshotAt) (vol
 	ref.Group = true
 	p, secrets, info, err := s.able(ctx, ref)
 	if err != nil {
+		return volume.GroupSnapshot{}, err
+	}
+	if ref, err = s.named(ctx, p, info, ref, secrets); err != nil {
 		return volume.GroupSnapshot{}, err
 	}
 	members := ref.Members

@@ -228,8 +228,13 @@ func (c *camera) take(t *testing.T, wait time.Duration) (volume.MadeSnapshot, er
 }
 
 // The world of other tests makes none.
-func (w *world) IDs() []string                      { return []string{"ebs"} }
-func (w *world) Snapshots() []volume.SnapshotIntent { return nil }
+func (w *world) IDs() []string                        { return []string{"ebs"} }
+func (w *world) Snapshots() []volume.SnapshotIntent   { return nil }
+func (w *world) SnapshotNames() []volume.SnapshotName { return slices.Collect(maps.Values(w.names)) }
+
+func (t tx) SnapshotNames() []volume.SnapshotName  { return t.w.SnapshotNames() }
+func (t tx) PutSnapshotName(n volume.SnapshotName) { t.w.names[n.Key()] = n }
+func (t tx) DeleteSnapshotName(key string)         { delete(t.w.names, key) }
 
 func (t tx) Snapshot(string) (volume.SnapshotIntent, bool) { return volume.SnapshotIntent{}, false }
 func (t tx) PutSnapshot(volume.SnapshotIntent)             {}

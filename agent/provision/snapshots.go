@@ -117,6 +117,11 @@ func (s *Service) pending(ctx context.Context, v volume.Volume, out *volume.Snap
 			listed[key] = append(listed[key], one)
 		}
 	}
+	names := s.snapshotNames()
+	for i := range out.Listed {
+		one := &out.Listed[i]
+		one.Name = volume.NameOf(names, one.Driver, false, one.ID)
+	}
 	for _, i := range volume.OldestFirst(s.Store.Snapshots()) {
 		if v.PluginID != "" && i.PluginID != v.PluginID || v.ID != "" && !slices.Contains(i.Sources, v.ExternalID) {
 			continue

@@ -2,6 +2,7 @@ package provision_test
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/volagent/volagent/volmgr/volume"
@@ -155,7 +156,8 @@ func TestDeleteNone(t *testing.T) {
 	}
 }
 
-// A name is no id: where that is all there is, to delete it would look done.
+// A name without an id is refused: to delete it would look done. With one, it stands for
+// the id.
 func TestDeleteByName(t *testing.T) {
 	c := newCamera(t)
 	c.fails[volume.CreateSnapshot] = []error{refusal(volume.CreateSnapshot, "Internal")}
@@ -169,7 +171,6 @@ func TestDeleteByName(t *testing.T) {
 	if _, err := c.take(t, 0); err != nil {
 		t.Fatal(err)
 	}
-	want(t, "it has one", c.service().DeleteSnapshot(t.Context(), at, 0), volume.ErrNotFound, `"nightly" is a name; the snapshot has the id "snap-1"`)
 	left, err := c.service().ForgetSnapshot(t.Context(), at)
 	if err != nil || len(c.snapshots) != 0 {
 		t.Errorf("%v, %+v", err, c.snapshots)
@@ -177,6 +178,49 @@ func TestDeleteByName(t *testing.T) {
 	equal(t, "left", left, []string{`plugin "ebs" has "snap-1"`})
 	_, err = c.service().ForgetSnapshot(t.Context(), at)
 	want(t, "twice", err, volume.ErrNotFound, `no snapshot "nightly" of plugin "ebs" is being made`)
+
+	c.calls = nil
+	if err := c.service().DeleteSnapshot(t.Context(), at, 0); err != nil {
+		t.Errorf("by its name: %v", err)
+	}
+	equal(t, "calls", c.calls, []string{"DeleteSnapshot snap-1, 0 held, 0 secrets"})
+	equal(t, "names", len(c.names), 0)
+}
+
+// A name stands for the id wherever one is taken. An id goes before a name, and a name
+// of several snapshots lists their ids.
+func TestSnapshotNames(t *testing.T) {
+	c := newCamera(t, "get")
+	if _, err := c.take(t, minute); err != nil {
+		t.Fatal(err)
+	}
+	var asked []string
+	c.create = func(q volume.CreateVolumeRequest) (volume.CreateVolumeResult, error) {
+		asked = append(asked, q.SnapshotID)
+		return volume.CreateVolumeResult{ExternalID: "vol-" + q.Name}, nil
+	}
+	restored := func(id, snapshot string) error {
+		v := spec()
+		v.ID, v.SnapshotID = id, snapshot
+		_, _, err := c.service().Create(t.Context(), v, false)
+		return err
+	}
+	for i, snapshot := range []string{"nightly", "snap-1", "elsewhere"} {
+		if err := restored(fmt.Sprintf("r%d", i), snapshot); err != nil {
+			t.Errorf("from %q: %v", snapshot, err)
+		}
+	}
+	equal(t, "asked for", asked, []string{"snap-1", "snap-1", "elsewhere"})
+	equal(t, "the record", c.volumes["r0"].Volume.SnapshotID, "nightly")
+
+	other := volume.SnapshotName{PluginID: "ebs", Driver: "ebs.csi", Name: "nightly", ID: "snap-2"}
+	c.names[other.Key()] = other
+	want(t, "two of a name", restored("r9", "nightly"), volume.ErrInvalid, `"nightly" is the name of 2 snapshots of plugin "ebs", with the ids "snap-1", "snap-2"`, "give the id")
+	other.Name, other.ID = "snap-1", "snap-3"
+	c.names[other.Key()] = other
+	if err := restored("r8", "snap-1"); err != nil || asked[len(asked)-1] != "snap-1" {
+		t.Errorf("an id that is a name, too: %v, %q", err, asked)
+	}
 }
 
 // A plugin may have to be told the members of a group: they are looked for in its list,

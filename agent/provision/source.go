@@ -9,30 +9,42 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// source refuses what is known beforehand, and returns what a volume is filled from, as its plugin knows it: the id of a
-// snapshot as it is, and that of a volume to be cloned, which may be the one that the
-// volume has here. What the plugin cannot do is refused.
-func (s *Service) source(ctx context.Context, v volume.Volume, info volume.PluginInfo) (clone string, err error) {
+// source refuses what is known beforehand, and returns what a volume is filled from, by
+// the ids that its plugin knows: a snapshot may be given by its name, and a volume to be
+// cloned by the id that it has here. What the plugin cannot do is refused. A create that is resumed was
+// asked of the plugin already.
+func (s *Service) source(ctx context.Context, v volume.Volume, info volume.PluginInfo, resumed bool) (snapshot, clone string, err error) {
 	if err := creates(v, info); err != nil {
-		return "", err
+		return "", "", err
 	}
 	if _, err := s.Secrets(v); err != nil { // better now than with an intent on disk
-		return "", err
+		return "", "", err
 	}
 	switch {
 	case v.SnapshotID != "" && !info.Caps.Snapshot:
-		return "", volume.Errorf(volume.ErrRefused, "plugin %q cannot snapshot, so volume %q cannot be made from a snapshot", v.PluginID, v.ID).
+		return "", "", volume.Errorf(volume.ErrRefused, "plugin %q cannot snapshot, so volume %q cannot be made from a snapshot", v.PluginID, v.ID).
 			WithHint("volctl plugin status %s", v.PluginID)
 	case v.SnapshotID != "":
-		return "", s.unripe(ctx, v, info)
+		if v.SnapshotID, err = s.sourceSnapshot(ctx, v, info); err != nil {
+			return "", "", err
+		}
+		return v.SnapshotID, "", s.unripe(ctx, v, info)
 	case v.CloneID == "":
-		return "", nil
+		return "", "", nil
 	case !info.Caps.Clone:
-		return "", volume.Errorf(volume.ErrRefused, "plugin %q cannot clone volumes", v.PluginID).WithHint("volctl plugin status %s", v.PluginID)
+		return "", "", volume.Errorf(volume.ErrRefused, "plugin %q cannot clone volumes", v.PluginID).WithHint("volctl plugin status %s", v.PluginID)
 	}
+	clone, err = s.cloneSource(ctx, v, info, resumed)
+	return "", clone, err
+}
+
+// cloneSource is the external id of the volume that one is to be cloned from.
+func (s *Service) cloneSource(ctx context.Context, v volume.Volume, info volume.PluginInfo, resumed bool) (clone string, err error) {
 	r, ok := s.Store.Volume(v.CloneID)
-	if !ok {
-		return v.CloneID, nil // an external id
+	if !ok { // an external id
+		if r, ok, err = s.registered(ctx, info.Driver, v.CloneID); !ok || err != nil {
+			return v.CloneID, err
+		}
 	}
 	switch of := r.Volume; {
 	case of.ID == v.ID:
@@ -42,10 +54,30 @@ func (s *Service) source(ctx context.Context, v volume.Volume, info volume.Plugi
 	case of.Provision != volume.Provisioned:
 		return "", volume.Errorf(volume.ErrRefused, "volume %q cannot be cloned: %s was begun and has not been seen to end", of.ID, of.Provision).
 			WithHint("volctl volume status %s", of.ID)
+	case !resumed && !v.Topology.Given():
+		return of.ExternalID, of.CheckCloneSource(info)
 	default:
 		return of.ExternalID, nil
 	}
 }
+
+// registered finds the volume that storage is registered as.
+func (s *Service) registered(ctx context.Context, driver, externalID string) (r volume.Record, ok bool, err error) {
+	err = s.Store.Update(ctx, func(tx Tx) error {
+		var id string
+		if id, ok = tx.VolumeOf(driver, externalID); ok {
+			r, ok = tx.Volume(id)
+		}
+		return errLookOnly
+	})
+	if errors.Is(err, errLookOnly) {
+		err = nil
+	}
+	return r, ok, err
+}
+
+// errLookOnly ends a transaction that only reads, without a commit.
+var errLookOnly = errors.New("nothing is changed")
 
 // unripe refuses a snapshot that was begun here and is not ready: no volume may be made of
 // it (CSI spec, Snapshot.ready_to_use).

@@ -33,9 +33,13 @@ type entry struct {
 	unsaved bool           // a step had to be on disk and is not; for the holder of sem
 	last    volume.Glimpse // what the last step saw at its path; for the holder of sem
 	lastAt  time.Time
-	refs    int  // who may hold or wait for sem; the entry stays as long
-	working bool // a worker runs
-	again   bool // and is to take another turn
+	// misplaced are the claims that the last look at the whole volume found not to be in place; for
+	// the holder of sem.
+	misplaced map[string]bool
+	whole     bool // the next turn looks at settled claims too
+	refs      int  // who may hold or wait for sem; the entry stays as long
+	working   bool // a worker runs
+	again     bool // and is to take another turn
 
 	failed  map[string]*volume.Attempt // failed steps by Action.Key
 	running *volume.Attempt            // the step in hand
@@ -48,8 +52,9 @@ type entry struct {
 	outside *volume.Attempt            // a create or delete, in hand or failed
 	pace    time.Time                  // until when the failures so far are spread at one a lastDelay
 
-	watchUntil time.Time // no late effect is expected after this
-	watchOf    uint64    // the incarnation of the plugin that may have one
+	watchUntil  time.Time // no late effect on a mount is expected after this
+	watchOf     uint64    // the incarnation of the plugin that may have one
+	attachUntil time.Time // no late effect on the attachment is expected after this
 }
 
 func newEntry() *entry {
@@ -58,7 +63,7 @@ func newEntry() *entry {
 
 // empty reports whether a new entry would be as good.
 func (e *entry) empty(now time.Time) bool {
-	return !e.unsaved && len(e.failed)+len(e.exempt) == 0 && e.wait == nil && e.running == nil && e.outside == nil && e.watchUntil.IsZero() && !e.pace.After(now)
+	return !e.unsaved && len(e.failed)+len(e.exempt) == 0 && e.wait == nil && e.running == nil && e.outside == nil && e.watchUntil.IsZero() && e.attachUntil.IsZero() && !e.pace.After(now)
 }
 
 func (e *entry) lock(ctx context.Context) error {
@@ -217,7 +222,9 @@ func (e *entry) nextDue(now time.Time) time.Time {
 // waiting notes why nothing is done, and until when if that is known.
 func (e *entry) waiting(a volume.Action, until time.Time) {
 	if a.Cause == volume.CauseWatch {
-		until = e.watchUntil
+		if until = e.watchUntil; e.attachUntil.After(until) {
+			until = e.attachUntil
+		}
 	}
 	first := time.Now()
 	if e.wait != nil && e.wait.Action.Cause == a.Cause {
@@ -252,12 +259,19 @@ func (e *entry) endOutside(err error) {
 func (e *entry) settle() {
 	clear(e.failed)
 	clear(e.exempt)
-	e.wait, e.running, e.watchUntil = nil, nil, time.Time{}
+	e.wait, e.running, e.misplaced = nil, nil, nil
+	e.watchUntil, e.attachUntil = time.Time{}, time.Time{}
 }
 
 // watch expects late effects for one more deadline of the plugin as it is now.
 func (e *entry) watch(now time.Time, p volume.PluginView) {
-	e.watchUntil, e.watchOf = now.Add(deadline(p)), p.Incarnation
+	e.watchUntil, e.watchOf = now.Add(deadline(p.CallTimeout)), p.Incarnation
+}
+
+// watchAttachment expects late effects on the attachment for one more deadline. A
+// restart of the plugin does not end them: the storage system goes on without it.
+func (e *entry) watchAttachment(now time.Time, p volume.PluginView) {
+	e.attachUntil = now.Add(deadline(p.ControllerTimeout))
 }
 
 // attempt is the step to show people, of those that concern them: the one in
@@ -296,16 +310,17 @@ func (e *entry) foremost(r volume.Record) *volume.Attempt {
 	return e.attempt(func(volume.Action) bool { return true })
 }
 
-func deadline(p volume.PluginView) time.Duration {
-	if p.CallTimeout > 0 {
-		return p.CallTimeout
+// deadline is the deadline of a service's calls.
+func deadline(configured time.Duration) time.Duration {
+	if configured > 0 {
+		return configured
 	}
 	return defaultDeadline
 }
 
 // watchInterval is how often watched paths are looked at.
 func watchInterval(p volume.PluginView) time.Duration {
-	return min(5*time.Second, max(100*time.Millisecond, deadline(p)/20))
+	return min(5*time.Second, max(100*time.Millisecond, deadline(p.CallTimeout)/20))
 }
 
 // sooner is the earlier of two times, where zero means never.

@@ -51,12 +51,17 @@ type Options struct {
 	Host    Host
 	Events  func([]volume.Event) // also of what failed just as before; must not block
 	Log     hclog.Logger
+	// Crashed is set if the last agent did not end in order, and the host was not started
+	// anew since. Begun names the volumes of snapshots that were begun then.
+	Crashed bool
+	Begun   []string
 	// Halt says why no call may be sent at all; empty when they may.
 	Halt string
 	// Owed says what a forced deregister left of a storage volume; empty if
 	// nothing. It comes before anything is made of it. May be nil.
 	Owed func(volume.Volume) string
-	// Paid is told of a debt of which nothing is left. May be nil.
+	// Paid is told of a debt of which nothing is left, again and again until it is
+	// dropped. May be nil.
 	Paid func(volume.Record)
 }
 
@@ -70,8 +75,10 @@ type Queue struct {
 	down    bool // the host goes down
 	entries map[string]*entry
 	waiters map[string]chan struct{} // closed and removed at the next change
-	workers sync.WaitGroup
-	glances chan struct{} // held for each look of a sweep
+
+	suspects map[string]*suspect // by volume
+	workers  sync.WaitGroup
+	glances  chan struct{} // held for each look of a sweep
 
 	ctx    context.Context // of steps; cancelled when a stop runs out of patience
 	cancel context.CancelFunc
@@ -79,7 +86,7 @@ type Queue struct {
 
 // New returns a queue that does nothing until volumes are woken.
 func New(o Options) *Queue {
-	q := &Queue{o: o, entries: map[string]*entry{}, waiters: map[string]chan struct{}{}, glances: make(chan struct{}, glancesAtOnce)}
+	q := &Queue{o: o, suspects: suspects(o, time.Now()), entries: map[string]*entry{}, waiters: map[string]chan struct{}{}, glances: make(chan struct{}, glancesAtOnce)}
 	q.ctx, q.cancel = context.WithCancel(context.Background())
 	q.timers = newTimers(func(id string) { q.wake(id, looked) })
 	return q
@@ -92,9 +99,20 @@ func (q *Queue) Start() { q.sweep(q.o.Store.Volumes(), looked) }
 // new intent.
 func (q *Queue) Wake(id string) { q.wake(id, asked) }
 
+// Advance is Wake for a claim that was made or is to go. It does not look at claims that are
+// settled, so its cost does not grow with their number.
+func (q *Queue) Advance(id string) { q.wake(id, claimed) }
+
 // PluginChanged looks again at the volumes of a plugin that became ready, or
 // whose process is another one now.
 func (q *Queue) PluginChanged(pluginID string) {
+	q.mu.Lock()
+	for id, s := range q.suspects {
+		if s.plugin == pluginID {
+			q.suspected(id, time.Now()) // it learns which process was found first
+		}
+	}
+	q.mu.Unlock()
 	all := q.o.Store.Volumes()
 	q.sweep(slices.DeleteFunc(all, func(r volume.Record) bool { return r.Volume.PluginID != pluginID }), changed)
 }
@@ -173,7 +191,11 @@ func storage(r volume.Record) string { return volume.DebtKey(r.Volume.Driver, r.
 
 // Call is Exclusive for a call that creates or deletes the volume: it shows as
 // the step that the volume is at, while it runs and once it failed.
+// As Change does, it waits for a call of an agent that died.
 func (q *Queue) Call(ctx context.Context, id string, step volume.Kind, fn func() error) error {
+	if err := q.quiet(ctx, id); err != nil {
+		return err
+	}
 	return q.Exclusive(ctx, id, func() error {
 		q.mu.Lock()
 		e := q.entry(id)
@@ -238,7 +260,9 @@ func (q *Queue) Look(ctx context.Context, r volume.Record) (volume.Observed, *vo
 	}
 	q.complete(&obs, r, e)
 	if k := volume.Next(r, obs).Kind; k != volume.Settled && k != volume.Wait {
-		q.begin(r.Key(), q.entry(r.Key()))
+		e := q.entry(r.Key())
+		e.whole = true
+		q.begin(r.Key(), e)
 	}
 	return obs, e.foremost(r)
 }
@@ -305,6 +329,7 @@ const (
 	looked  why = iota // to look whether something is due
 	changed            // something changed, which failed steps may have failed for
 	asked              // there is a new intent
+	claimed            // that is about claims alone
 )
 
 // wake makes sure that a worker looks at the volume after this moment.
@@ -316,8 +341,9 @@ func (q *Queue) wake(id string, because why) {
 	}
 	e := q.entry(id)
 	if because != looked {
-		e.due(because == asked)
+		e.due(because != changed)
 	}
+	e.whole = e.whole || because != claimed
 	q.begin(id, e)
 }
 

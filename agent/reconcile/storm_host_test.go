@@ -34,13 +34,21 @@ func (h *stormHost) begin(after volume.Stop) {
 	h.mu.Lock()
 	h.agent++
 	h.mem = map[string]volume.Record{}
-	for id, r := range h.disk {
+	for key, r := range h.disk {
 		r.Node.Proven = false // it is not stored
-		h.mem[id], _ = volume.Loaded(r, after)
+		_, blocked := h.disk[debtOf(r)]
+		r, _ = volume.Loaded(r, after, blocked && !r.Debt)
+		if r.Debt && after.Boot() {
+			r = volume.NextBoot(r)
+		}
+		h.mem[key] = r
 	}
 	s := session{h.storm, h.agent}
 	h.mu.Unlock()
-	h.q = reconcile.New(reconcile.Options{Store: s, Plugins: h.storm, Host: s, Events: func([]volume.Event) {}, Log: hclog.NewNullLogger()})
+	h.q = reconcile.New(reconcile.Options{
+		Store: s, Plugins: h.storm, Host: s, Events: func([]volume.Event) {}, Log: hclog.NewNullLogger(),
+		Crashed: after == volume.Crashed, Owed: s.owed, Paid: h.paid,
+	})
 	h.q.Start()
 }
 
@@ -91,20 +99,52 @@ func (h *stormHost) claim(id, alloc string) {
 	})
 }
 
-// force deregisters a volume, and register brings it back with what is owed.
+// debtOf is the key of what a forced deregister leaves of a volume.
+func debtOf(r volume.Record) string {
+	return volume.DebtKey(r.Volume.Driver, r.Volume.ExternalID)
+}
+
+// owed says that a forced deregister left something of a volume's storage. It is called
+// with the queue's lock held, and so is View.
+func (s session) owed(v volume.Volume) string {
+	if _, ok := s.Volume(debtOf(volume.Record{Volume: v})); ok {
+		return "a debt comes first"
+	}
+	return ""
+}
+
+// paid drops a debt of which nothing is left.
+func (h *stormHost) paid(r volume.Record) {
+	key := r.Key()
+	h.mu.Lock()
+	now, ok := h.mem[key]
+	if ok = ok && !now.Held() && h.commit() == nil; ok {
+		delete(h.mem, key)
+		delete(h.disk, key)
+	}
+	h.mu.Unlock()
+	if ok {
+		h.q.Wake(r.Volume.ID)
+	}
+}
+
+// force deregisters a volume. What it leaves is a debt, which holds all that can be left
+// if there is one already.
 func (h *stormHost) force(id string) {
 	h.mu.Lock()
 	r, ok := h.mem[id]
-	if ok && volume.Droppable(r) == nil && h.commit() == nil {
+	if ok = ok && volume.Droppable(r) == nil && h.commit() == nil; ok {
 		delete(h.mem, id)
 		delete(h.disk, id)
-		h.debts[id] = r
-	} else {
-		ok = false
+		if _, owed := h.mem[debtOf(r)]; r.Held() && !owed {
+			debt := volume.Owing(r)
+			h.mem[debt.Key()], h.disk[debt.Key()] = debt, debt
+		}
 	}
 	h.mu.Unlock()
 	if ok {
 		h.q.Forget(id)
+		h.q.Wake(debtOf(r))
 	}
 }
 
@@ -121,12 +161,6 @@ func (h *stormHost) register(id string) {
 		return
 	}
 	r := volume.Record{Volume: stormVolume(id)}
-	if debt, ok := h.debts[id]; ok {
-		debt.Node.Proven = false
-		debt, _ = volume.Loaded(debt, volume.Crashed)
-		r.Node, r.Claims = debt.Node, debt.Claims
-		delete(h.debts, id)
-	}
 	h.mem[id], h.disk[id] = r, r
 	h.mu.Unlock()
 	h.q.Wake(id)

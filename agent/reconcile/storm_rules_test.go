@@ -10,9 +10,17 @@ import (
 // rule names what a step would break in the world as it is; mu is held.
 func (s *storm) rule(r volume.Record, a volume.Action) string {
 	id := r.Volume.ID
+	if _, owed := s.mem[debtOf(r)]; owed && !r.Debt && a.RPC() {
+		return "what a forced deregister left is not undone"
+	}
+	detaching := s.cloud[fmt.Sprint(volume.ControllerUnpublish, id)] > 0
 	switch a.Kind {
 	case volume.ControllerExpand, volume.NodeExpand:
 		return s.mayExpand(id, a)
+	case volume.ControllerPublish:
+		if detaching {
+			return "a call may still detach it"
+		}
 	case volume.Bind:
 		if p := s.mounts[targetOf(id, a.Alloc)]; p.id == 0 || p.dead || p.bare {
 			return "the target is not mounted"
@@ -37,6 +45,9 @@ func (s *storm) rule(r volume.Record, a volume.Action) string {
 		}
 		if a.Path != targetOf(id, a.Alloc) {
 			return "the target is another: " + a.Path
+		}
+		if s.undoing[fmt.Sprint(s.life, stagingOf(id))] > 0 {
+			return "an unstage is still at work"
 		}
 	case volume.NodeUnstage:
 		if left := s.under(id, true); len(left) > 0 {
@@ -63,11 +74,16 @@ func (s *storm) forgotten(ids, allocs []string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, id := range ids {
-		owed := volume.Owing(s.debts[id]) // a call may have been in flight
-		known := []volume.Record{s.mem[id], owed}
+		known := []volume.Record{s.mem[id], s.mem[debtOf(volume.Record{Volume: stormVolume(id)})]}
 		knows := func(test func(volume.Record) bool) bool { return slices.ContainsFunc(known, test) }
 		if s.done["attached "+id] && !knows(func(r volume.Record) bool { return r.Node.Attached != volume.Absent }) {
 			return fmt.Sprintf("the attachment of %q", id)
+		}
+		inHand := s.running[fmt.Sprint(s.agent, id)] > 0
+		if s.cloud[fmt.Sprint(volume.ControllerPublish, id)] > 0 && !inHand && !knows(func(r volume.Record) bool {
+			return r.Node.Attached != volume.Absent || slices.Contains(r.Node.Watches, volume.Watch{Attachment: true})
+		}) {
+			return fmt.Sprintf("the late attachment of %q", id)
 		}
 		if s.mounts[stagingOf(id)].id != 0 && !knows(func(r volume.Record) bool {
 			return r.Node.Staged != volume.Absent || watching(r, stagingOf(id))
@@ -95,6 +111,9 @@ func (s *storm) unsettled(ids []string) string {
 	explained := map[string]bool{}
 	for _, id := range ids {
 		r := s.mem[id]
+		if debt, ok := s.mem[debtOf(r)]; ok {
+			return fmt.Sprintf("what a forced deregister left of %q is not undone: %+v", id, debt.Node)
+		}
 		for alloc, c := range r.Claims {
 			explained[c.Target], explained[c.At] = true, true
 			t, b := s.mounts[c.Target], s.mounts[c.At]

@@ -174,6 +174,38 @@ func TestStormsBefore(t *testing.T) {
 			{What: "kill the agent", Then: time.Millisecond},
 			{What: "claim", Volume: "w", Alloc: "a", Then: time.Millisecond},
 		}},
+		"deregistered by force and registered again, and the agent died": {attach: true, stage: true, fates: []fate{goes, goes, goes, failed, failed, failed, failed}, deeds: []deed{
+			{What: "claim", Volume: "v", Alloc: "a", Then: time.Second},
+			{What: "release", Volume: "v", Alloc: "a", Then: 500 * time.Millisecond},
+			{What: "force", Volume: "v", Then: time.Millisecond},
+			{What: "register", Volume: "v", Then: time.Millisecond},
+			{What: "claim", Volume: "v", Alloc: "b", Then: time.Millisecond},
+			{What: "kill the agent", Then: time.Millisecond},
+			{What: "release", Volume: "v", Alloc: "b", Then: 3 * time.Second},
+		}},
+		"an agent died in an unstage that took long": {stage: true, fates: []fate{goes, goes, goes, expiredLater}, deeds: []deed{
+			{What: "claim", Volume: "v", Alloc: "a", Then: time.Second},
+			{What: "release", Volume: "v", Alloc: "a", Then: 500 * time.Millisecond},
+			{What: "claim", Volume: "v", Alloc: "b", Then: time.Millisecond},
+			{What: "kill the agent", Then: 12 * time.Second},
+		}},
+		"a detach took long": {attach: true, fates: []fate{goes, goes, goes, expiredLater}, deeds: []deed{
+			{What: "claim", Volume: "v", Alloc: "a", Then: time.Second},
+			{What: "release", Volume: "v", Alloc: "a", Then: 3 * time.Second},
+			{What: "claim", Volume: "v", Alloc: "b", Then: 12 * time.Second},
+		}},
+		"an agent died in a detach that took long, and the plugin after it": {attach: true, fates: []fate{goes, goes, goes, expiredLater}, deeds: []deed{
+			{What: "claim", Volume: "v", Alloc: "a", Then: time.Second},
+			{What: "release", Volume: "v", Alloc: "a", Then: 500 * time.Millisecond},
+			{What: "claim", Volume: "v", Alloc: "b", Then: time.Millisecond},
+			{What: "kill the agent", Then: time.Millisecond},
+			{What: "plugin dies", Then: time.Millisecond},
+			{What: "plugin comes back", Then: 12 * time.Second},
+		}},
+		"an attach took long, and its claim was released": {attach: true, fates: []fate{expiredLater}, deeds: []deed{
+			{What: "claim", Volume: "v", Alloc: "a", Then: 30 * time.Millisecond},
+			{What: "release", Volume: "v", Alloc: "a", Then: 12 * time.Second},
+		}},
 		"an agent died in an unpublish that took long": {fates: []fate{goes, expiredLater}, deeds: []deed{
 			{What: "claim", Volume: "v", Alloc: "a", Then: time.Second},
 			{What: "release", Volume: "v", Alloc: "a", Then: time.Millisecond},

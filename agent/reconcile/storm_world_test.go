@@ -29,11 +29,12 @@ type storm struct {
 	mounts  map[string]piece
 	done    map[string]bool // "attached v", "staged v"
 	pending map[string]int  // calls that may still mount, by life of the plugin and volume
+	undoing map[string]int  // calls that may still unmount, by life of the plugin and path
+	cloud   map[string]int  // calls that may still attach or detach, by kind and volume
 	running map[string]int  // steps in hand, by agent and volume
 	commits int             // how many fail
 	mem     map[string]volume.Record
 	disk    map[string]volume.Record
-	debts   map[string]volume.Record
 	looks   int
 	odd     time.Duration
 	steps   []string
@@ -73,7 +74,8 @@ func newStorm(attach, stage, bind bool, f []fate) *storm {
 	return &storm{
 		attach: attach, stage: stage, bind: bind, fates: f, life: 1, ready: true,
 		mounts: map[string]piece{}, done: map[string]bool{}, pending: map[string]int{}, running: map[string]int{},
-		mem: map[string]volume.Record{}, disk: map[string]volume.Record{}, debts: map[string]volume.Record{},
+		undoing: map[string]int{}, cloud: map[string]int{},
+		mem: map[string]volume.Record{}, disk: map[string]volume.Record{},
 	}
 }
 
@@ -108,7 +110,7 @@ func (s *storm) under(id string, targets bool) (paths []string) {
 func (s *storm) View(string) volume.PluginView {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	v := volume.PluginView{Known: true, Ready: s.ready, State: "a state", Incarnation: uint64(s.life), CallTimeout: callLimit}
+	v := volume.PluginView{Known: true, Ready: s.ready, State: "a state", Incarnation: uint64(s.life), CallTimeout: callLimit, ControllerTimeout: callLimit}
 	v.Info = s.info()
 	return v
 }
@@ -216,7 +218,7 @@ func (s session) Do(ctx context.Context, r volume.Record, a volume.Action, _ vol
 		return failedWith("Canceled", volume.RetryBackoff, false)
 	}
 	key := fmt.Sprint(s.agent, id)
-	if s.running[key]++; s.running[key] > 1 {
+	if s.running[key]++; s.running[key] > 1 && a.Kind != volume.Free {
 		s.breaks("two steps of %q at once", id)
 	}
 	s.steps = append(s.steps, fmt.Sprintf("%s %s %s", a.Kind, id, a.Alloc))
@@ -260,10 +262,10 @@ func (s *storm) call(id string, a volume.Action, f fate) <-chan volume.Outcome {
 		answer <- s.effect(id, a)
 		return answer
 	}
-	if f > failedDone && (a.Kind == volume.ControllerPublish || a.Kind == volume.ControllerUnpublish) {
-		f = failedDone // nobody could see a later effect, or none
+	if f == lied && attaches(a) {
+		f = failedDone // nobody could see that
 	}
-	if f == failedLater && !a.Forward() {
+	if f == failedLater && !a.Forward() && !attaches(a) {
 		f = expiredLater // an undoing that was answered is over
 	}
 	switch f {
@@ -308,30 +310,36 @@ func (s *storm) call(id string, a volume.Action, f fate) <-chan volume.Outcome {
 // agent lives; mu is held. With an answer it is told then, and what undoes
 // something has done so already. A plugin goes on after the death of an agent.
 func (s *storm) later(id string, a volume.Action, after, more time.Duration, answer func(volume.Outcome)) {
-	life, agent, key := s.life, s.agent, fmt.Sprint(s.life, id)
+	life, agent := s.life, s.agent
 	was := s.mounts[a.Path].id
-	if a.Forward() {
-		s.pending[key]++
+	at, key := s.pending, fmt.Sprint(s.life, id)
+	switch {
+	case attaches(a):
+		at, key = s.cloud, fmt.Sprint(a.Kind, id)
+	case !a.Forward():
+		at, key = s.undoing, fmt.Sprint(s.life, a.Path)
 	}
+	at[key]++
 	var land func()
 	land = func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if more > 0 && s.agent == agent && s.life == life {
+		lives := s.life == life || attaches(a) // the storage system goes on without the plugin
+		if more > 0 && s.agent == agent && lives {
 			time.AfterFunc(more, land)
 			more = 0
 			return
 		}
-		if a.Forward() {
-			s.pending[key]--
-		}
-		if s.life != life {
+		if at[key]--; !lives {
 			return // it died with the plugin
 		}
 		var out volume.Outcome
 		if a.Forward() || answer == nil {
 			if now := s.mounts[a.Path].id; !a.Forward() && now != was && s.relied(id, now) && a.Kind != volume.NodeExpand {
 				s.breaks("an earlier %s took away what was mounted since at %s", a.Kind, a.Path)
+			}
+			if a.Kind == volume.ControllerUnpublish && len(s.under(id, false)) > 0 {
+				s.breaks("an earlier %s detached what is mounted", a.Kind)
 			}
 			out = s.effect(id, a)
 		}
@@ -342,6 +350,11 @@ func (s *storm) later(id string, a volume.Action, after, more time.Duration, ans
 	// No two things happen at the very same moment.
 	s.odd++
 	time.AfterFunc(after+s.odd, land)
+}
+
+// attaches reports whether a step changes the attachment.
+func attaches(a volume.Action) bool {
+	return a.Kind == volume.ControllerPublish || a.Kind == volume.ControllerUnpublish
 }
 
 // relied reports whether a mount is one that a volume's record tells of.

@@ -13,9 +13,11 @@ func (q *Queue) sweep(rs []volume.Record, because why) {
 	ids := make([]string, 0, len(rs))
 	for _, r := range rs {
 		switch id := r.Key(); {
+		case r.Debt: // one of which nothing is left is to be dropped
+			q.wake(id, because)
 		case !r.Held() && !r.Expanding():
 			q.notify(id)
-		case r.Debt || q.known(id): // one of which nothing is left is to be dropped
+		case q.known(id):
 			q.wake(id, because)
 		default:
 			ids = append(ids, id)

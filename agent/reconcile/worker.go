@@ -56,13 +56,10 @@ func (q *Queue) step(id string, e *entry) (more, news bool) {
 }
 
 // turn decides on one step of a record, and does it.
-func (q *Queue) turn(id string, e *entry, r volume.Record) (more, news bool) {
-	var obs volume.Observed
-	if r.Held() { // else there is nothing to look at, and nothing to be done
-		obs = q.o.Host.Observe(q.ctx, r.ToSee(), e.fresh(time.Now()))
-	}
+func (q *Queue) turn(id string, e *entry, whole volume.Record) (more, news bool) {
+	r, obs := q.look(e, whole)
 	q.mu.Lock()
-	e.prune(r)
+	e.prune(whole)
 	q.complete(&obs, r, e)
 	q.mu.Unlock()
 
@@ -72,6 +69,9 @@ func (q *Queue) turn(id string, e *entry, r volume.Record) (more, news bool) {
 		q.rest(id, e, r, a, obs)
 		if a.Kind == volume.Settled && r.Debt && q.o.Paid != nil {
 			q.o.Paid(r)
+			if _, still := q.o.Store.Volume(id); still { // that could not be saved
+				q.timers.set(id, time.Now().Add(recheck))
+			}
 		}
 		return false, true
 	}
@@ -101,6 +101,29 @@ func (q *Queue) turn(id string, e *entry, r volume.Record) (more, news bool) {
 		q.mu.Unlock()
 	}
 	return true, news
+}
+
+// look observes what a turn has to see of a record. That is all of it if something may have
+// changed on the host; for a new intent it is what is not settled.
+func (q *Queue) look(e *entry, whole volume.Record) (volume.Record, volume.Observed) {
+	if !whole.Held() { // there is nothing to look at, and nothing to be done
+		return whole, volume.Observed{}
+	}
+	q.mu.Lock()
+	all := e.whole || q.down
+	e.whole = false
+	q.mu.Unlock()
+	seen := e.fresh(time.Now())
+	if r, focused := whole.Focus(e.misplaced); focused && !all {
+		obs := q.o.Host.Observe(q.ctx, r.ToSee(), seen)
+		if r.StandsFor(obs, e.misplaced) {
+			return r, obs
+		}
+		seen = volume.Glimpse{}
+	}
+	obs := q.o.Host.Observe(q.ctx, whole.ToSee(), seen)
+	e.misplaced = whole.OutOfPlace(obs)
+	return whole, obs
 }
 
 // forStorage runs a step while nobody else is at the volume's storage: a call for
@@ -176,20 +199,50 @@ func (q *Queue) complete(obs *volume.Observed, r volume.Record, e *entry) {
 	if q.o.Owed != nil && !r.Debt {
 		obs.Debt = q.o.Owed(r.Volume)
 	}
+	if obs.Debt != "" {
+		q.pending(obs, r)
+	}
 	if d := obs.Plugin.Info.Driver; r.Debt && d != "" && d != r.Volume.Driver {
 		obs.Plugin = obs.Plugin.Barred(fmt.Sprintf("it is driver %s now, and this is a volume of %s", d, r.Volume.Driver))
 	}
-	if len(r.Node.Watches) > 0 {
-		if e.watchUntil.IsZero() {
+	e.watched(obs, r, now)
+	if _, ok := q.suspected(r.Key(), now); ok {
+		obs.AtWork = atWork
+	}
+}
+
+// pending adds to an observation how the calls stand that a forced deregister left of the
+// same storage; mu is held.
+func (q *Queue) pending(obs *volume.Observed, r volume.Record) {
+	if debt, ok := q.o.Store.Volume(storage(r)); ok {
+		obs.Pending = &debt
+	}
+	if d, ok := q.entries[storage(r)]; ok {
+		obs.PendingTry = d.attempt(func(volume.Action) bool { return true })
+	}
+	if at := obs.PendingTry; at != nil && at.Err != nil {
+		obs.Debt += fmt.Sprintf("; the last try failed: %v", at.Err)
+	}
+}
+
+// watched adds to an observation whether the late effects that a record watches for
+// can still come. A watch that an earlier agent left begins now.
+func (e *entry) watched(obs *volume.Observed, r volume.Record, now time.Time) {
+	for _, w := range r.Node.Watches {
+		switch {
+		case w.Attachment && e.attachUntil.IsZero():
+			e.watchAttachment(now, obs.Plugin)
+		case !w.Attachment && e.watchUntil.IsZero():
 			e.watch(now, obs.Plugin)
 		}
-		if e.watchOf == 0 {
-			// The plugin was not seen yet, after a restart of the agent: the one
-			// that is found may have been at it all the time.
-			e.watchOf = obs.Plugin.Incarnation
-		}
-		obs.WatchOver = now.After(e.watchUntil) || e.watchOf != obs.Plugin.Incarnation && obs.Plugin.ReadyFor(volume.NodePublish)
 	}
+	if e.watchOf == 0 {
+		// The plugin was not seen yet, after a restart of the agent: the one
+		// that is found may have been at it all the time.
+		e.watchOf = obs.Plugin.Incarnation
+	}
+	obs.WatchOver = now.After(e.watchUntil) || e.watchOf != obs.Plugin.Incarnation && obs.Plugin.ReadyFor(volume.NodePublish)
+	obs.AttachmentOver = now.After(e.attachUntil)
 }
 
 // rest notes that nothing can be done now, and when to look again: whatever is
@@ -243,15 +296,16 @@ func (q *Queue) finish(id string, e *entry, r volume.Record, a volume.Action, ob
 			q.o.Log.Error("a step was done but could not be saved; it is kept in memory and saved with the next change", "volume", id, "step", a.Kind, "error", err)
 		}
 	}
-	now := time.Now()
+	now, moved := time.Now(), q.home(id, r)
 	q.mu.Lock()
 	if q.yielded(a, out) {
 		e.running, e.abandon = nil, nil
 	} else {
 		e.end(a, out, now)
 	}
-	if late(a, out) {
-		e.watch(now, obs.Plugin)
+	e.expect(a, out, now, obs.Plugin)
+	if _, owed := q.o.Store.Volume(moved); owed && moved != id {
+		q.entry(moved).expect(a, out, now, obs.Plugin) // the debt waits for the late effect
 	}
 	q.mu.Unlock()
 	q.log(id, a, out)
@@ -293,14 +347,31 @@ func (q *Queue) home(id string, r volume.Record) string {
 	return r.Key()
 }
 
+// expect begins the wait for the late effect that a step may have.
+func (e *entry) expect(a volume.Action, out volume.Outcome, now time.Time, p volume.PluginView) {
+	switch {
+	case !late(a, out):
+	case attaches(a):
+		e.watchAttachment(now, p)
+	default:
+		e.watch(now, p)
+	}
+}
+
 // late reports whether a call may have an effect that is yet to come: any that
 // makes something unless it was refused, and one that undoes something if it was
-// given up.
+// given up. One that detaches may have one even if the plugin answered with an error,
+// because the storage system behind the plugin goes on.
 func late(a volume.Action, out volume.Outcome) bool {
 	if out.Err == nil || out.Unsent || !a.RPC() {
 		return false
 	}
-	return a.Forward() && out.Err.Uncertain() || !out.Err.Answered
+	return (a.Forward() || attaches(a)) && out.Err.Uncertain() || !out.Err.Answered
+}
+
+// attaches reports whether a step changes the attachment.
+func attaches(a volume.Action) bool {
+	return a.Kind == volume.ControllerPublish || a.Kind == volume.ControllerUnpublish
 }
 
 // progress notes how far the step in hand is.

@@ -77,11 +77,32 @@ func (s *Sealer) Same(id string, refs, had map[string]volume.SecretRef) map[stri
 		case err != nil:
 		case ref.Keep && !current:
 			refs[name] = volume.SecretRef{Literal: old}
-		case !ref.Keep && current && subtle.ConstantTimeCompare([]byte(old.Reveal()), []byte(ref.Literal.Reveal())) == 1:
+		case !ref.Keep && current && equal(old, ref.Literal):
 			refs[name] = volume.SecretRef{Sealed: was}
 		}
 	}
 	return refs
+}
+
+// Equal returns references in which each literal that has the value of the volume's
+// sealed secret is that secret, under whichever key it was sealed. It makes no key.
+func (s *Sealer) Equal(id string, refs, had map[string]volume.SecretRef) map[string]volume.SecretRef {
+	refs = maps.Clone(refs)
+	for name, ref := range refs {
+		was := had[name].Sealed
+		if was == "" || ref.Literal == (volume.Secret{}) {
+			continue
+		}
+		if old, err := s.Open(id, name, was); err == nil && equal(old, ref.Literal) {
+			refs[name] = volume.SecretRef{Sealed: was}
+		}
+	}
+	return refs
+}
+
+// equal compares two values in constant time.
+func equal(a, b volume.Secret) bool {
+	return subtle.ConstantTimeCompare([]byte(a.Reveal()), []byte(b.Reveal())) == 1
 }
 
 // Move returns references with the sealed ones sealed for another volume.

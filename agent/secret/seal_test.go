@@ -247,6 +247,12 @@ func TestKeyCredential(t *testing.T) {
 	if again := s.Same("data", refs{"key": {Keep: true}}, kept); again["key"] != (volume.SecretRef{Keep: true}) {
 		t.Errorf("what is kept, with the same key: %v", again)
 	}
+	if got := s.Equal("data", refs{"key": {Literal: volume.NewSecret(planted)}}, old); got["key"] != old["key"] {
+		t.Errorf("the same value sealed with another key: %v", got)
+	}
+	if got := s.Equal("data", refs{"key": {Literal: volume.NewSecret("x")}}, old); got["key"] == old["key"] {
+		t.Error("another value passes for the same")
+	}
 	now := seal(t, s, "data", planted, old)
 	if now["key"] == old["key"] || opened(s, "data", now) != planted || seal(t, s, "data", planted, now)["key"] != now["key"] {
 		t.Error("it is not sealed with the credential now")

@@ -6,12 +6,14 @@ package secret
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"github.com/volagent/volagent/volmgr/untrusted"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -118,14 +120,11 @@ func (r Resolver) credential(name string) (volume.Secret, error) {
 }
 
 func read(path string) (volume.Secret, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return volume.Secret{}, err
+	raw, err := untrusted.ReadFile(path, volume.MaxSecret)
+	var failed *fs.PathError
+	if err != nil && !errors.As(err, &failed) { // it names no path itself
+		err = fmt.Errorf("%s: %w", path, err)
 	}
-	if !info.Mode().IsRegular() || info.Size() > volume.MaxSecret {
-		return volume.Secret{}, fmt.Errorf("%s is not a file of at most %d bytes", path, volume.MaxSecret)
-	}
-	raw, err := os.ReadFile(path)
 	if err != nil {
 		return volume.Secret{}, err
 	}

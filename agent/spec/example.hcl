@@ -41,8 +41,8 @@ capability {
 # }
 
 # Handed to the plugin when the volume is created; each plugin has its own. The local one knows
-# type: directory (the default; the size is noted and not enforced) or image (a file with a file
-# system of that size).
+# type: directory (the default without a size; a size is noted and not enforced) or image (the
+# default with a size: a file with a file system of that size).
 # parameters {
 #   type = "image"
 # }

@@ -193,6 +193,7 @@ func TestParseSecret(t *testing.T) {
 		"'7707077'":             {Literal: api.NewLiteral("7707077")},
 		"file:/run/key":         {Literal: api.NewLiteral("file:/run/key")},
 		"\n    |\n    a\n    b": {Literal: api.NewLiteral("a\nb\n")},
+		"''":                    {Literal: api.NewLiteral("")},
 		"{file: /run/key}":      {File: "/run/key"},
 		"{credential: key}":     {Credential: "key"},
 		"{env: KEY}":            {Env: "KEY"},
@@ -209,7 +210,6 @@ func TestParseSecret(t *testing.T) {
 func TestParseNeverRepeatsASecret(t *testing.T) {
 	const refusal = "a secret is a text, in quotes"
 	for _, tt := range []struct{ name, secrets, want string }{
-		{"empty", "secrets: {p: ''}", refusal},
 		{"sealed with a value", "secrets: {p: {sealed: hunter2}}", refusal},
 		{"sealed and not", "secrets: {p: {sealed: false}}", refusal},
 		{"number", "secrets: {p: 7707077}", refusal},

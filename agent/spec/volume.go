@@ -215,7 +215,7 @@ func (d *decoder) secrets(n *yaml.Node) map[string]api.Secret {
 // writes a value may write it at any place in it.
 func (d *decoder) secret(n *yaml.Node) api.Secret {
 	var s api.Secret
-	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!str" && n.Value != "" && n.Anchor == "" && n.Style&yaml.TaggedStyle == 0 {
+	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!str" && n.Anchor == "" && n.Style&yaml.TaggedStyle == 0 {
 		s.Literal = api.NewLiteral(n.Value)
 		return s
 	}

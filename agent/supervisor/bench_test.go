@@ -272,6 +272,12 @@ func (b *bench) serve(socket string) (stop func()) {
 	if err != nil {
 		b.t.Fatal(err)
 	}
+	return b.serveAt(l)
+}
+
+// serveAt serves the fake plugin at a listener, until stop or the end of the test.
+func (b *bench) serveAt(l net.Listener) (stop func()) {
+	b.t.Helper()
 	s := fakeServer(b.fake)
 	done := make(chan struct{})
 	go func() { defer close(done); _ = s.Serve(l) }()

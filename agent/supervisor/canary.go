@@ -19,6 +19,13 @@ import (
 // errApart is why a plugin is not used whose mounts are not this host's.
 var errApart = errors.New("mounts are not shared")
 
+// errBarred is why a plugin is not used whose user may not enter the directory that volumes
+// are staged in.
+var errBarred = errors.New("the plugin must run as root")
+
+// unusable reports whether an error says that a plugin could not do its mounts where it runs.
+func unusable(err error) bool { return errors.Is(err, errApart) || errors.Is(err, errBarred) }
+
 // share sees whether a plugin with a node service, and this host, see each
 // other's mounts, as they must, and notes what else about where it lives calls
 // for a warning. What cannot be told is let pass: a claim is checked once more
@@ -34,10 +41,13 @@ func (w *worker) share(ctx context.Context, run runner, def *volume.PluginDefini
 		w.warn(nil)
 		return nil
 	}
-	root := w.paths().mountRoot
-	apart, err := host.Sharing(ctx, pid, root)
+	root, staging := w.paths().mountRoot, w.paths().staging
+	apart, err := host.Sharing(ctx, pid, staging)
 	if err != nil {
 		w.cannotTell(err)
+	}
+	if apart.Barred {
+		return fmt.Errorf("%w: it runs as user %d, which may not enter %s; %s; then: %s", errBarred, apart.User, staging, asRoot(def), w.again(run))
 	}
 	if apart != (mount.Apart{}) {
 		shared, err := host.Shared(root)
@@ -99,9 +109,9 @@ func describeApart(a mount.Apart, root string, def *volume.PluginDefinition, sha
 	var what string
 	switch {
 	case a.NoPath:
-		what = fmt.Sprintf("the plugin has no directory %s, where its volumes are to be mounted", root)
+		what = fmt.Sprintf("the plugin has no directory %s, where its volumes are staged", filepath.Join(root, stagingDir))
 	case a.OtherPath:
-		what = fmt.Sprintf("at %s the plugin has another directory than this host: its volumes would be mounted where nobody looks", root)
+		what = fmt.Sprintf("at %s the plugin has another directory than this host: its volumes would be mounted where this host does not see them", filepath.Join(root, stagingDir))
 	case a.NotIn && a.NotOut:
 		what = fmt.Sprintf("below %s the plugin and this host do not see each other's mounts: services would write to the host's disk instead of the volume", root)
 	case a.NotOut:
@@ -135,6 +145,20 @@ func mend(root string, def *volume.PluginDefinition, shared bool) string {
 	return strings.Join(ways, "; ")
 }
 
+// asRoot says how a plugin comes to run as root.
+func asRoot(def *volume.PluginDefinition) string {
+	switch def.Runner() {
+	case "container":
+		return "have the image's process run as root (USER 0)"
+	case "unit":
+		return "take User= and DynamicUser= out of " + def.Unit
+	case "socket":
+		return "run the process that serves " + def.Socket + " as root"
+	default:
+		return "take out of its command what changes the user"
+	}
+}
+
 // networkWarning is about a plugin in a network namespace of its own.
 func networkWarning(def *volume.PluginDefinition) string {
 	fix := map[string]string{
@@ -150,6 +174,9 @@ func networkWarning(def *volume.PluginDefinition) string {
 
 // warn keeps the warnings about this instance. Each is told once.
 func (w *worker) warn(warnings []string) {
+	if w.misnamed != "" {
+		warnings = append([]string{w.misnamed}, warnings...)
+	}
 	w.mu.Lock()
 	var fresh []string
 	for _, s := range warnings {
@@ -197,11 +224,11 @@ func (s *Supervisor) clearCanaries(ctx context.Context) {
 		return // without it there are none
 	}
 	for _, p := range plugins {
-		root := filepath.Join(top, p.Name())
-		if info, err := os.Lstat(filepath.Join(root, mount.CanaryName)); err != nil || !info.IsDir() {
+		staging := filepath.Join(top, p.Name(), stagingDir)
+		if info, err := os.Lstat(filepath.Join(staging, mount.CanaryName)); err != nil || !info.IsDir() {
 			continue
 		}
-		if err := s.opts.Host.ClearCanary(ctx, root); err != nil {
+		if err := s.opts.Host.ClearCanary(ctx, staging); err != nil {
 			s.log.Warn("something was left where it was tried whether a plugin shares mounts", "error", err)
 		}
 	}

@@ -60,7 +60,7 @@ func sharedBench(t *testing.T) *bench {
 		if after := shared.ReplaceAllString(mounts(t, "self"), ""); after != before {
 			t.Errorf("the mount table was\n%s\nand is\n%s", before, after)
 		}
-		if left, _ := filepath.Glob(top + "/*/" + mount.CanaryName); len(left) > 0 {
+		if left, _ := filepath.Glob(top + "/*/staging/" + mount.CanaryName); len(left) > 0 {
 			t.Errorf("left: %v", left)
 		}
 		if err := unix.Unmount(top, unix.MNT_DETACH); err != nil {
@@ -127,7 +127,7 @@ func TestCanary(t *testing.T) {
 			reason:  []string{"the plugin has no directory"},
 		},
 		"with another directory": {
-			command: `unshare, -m, sh, -c, 'mount -t tmpfs none %s/fake && exec "$0"'`,
+			command: `unshare, -m, sh, -c, 'mkdir -p %s/fake/staging && mount -t tmpfs none %s/fake/staging && exec "$0"'`,
 			reason:  []string{"the plugin has another directory than this host"},
 		},
 	} {
@@ -193,8 +193,8 @@ func TestCanaryAfterARestartOfTheAgent(t *testing.T) {
 	b.inUse.Store(true)
 	b.stop()
 
-	at := root + "/" + mount.CanaryName
-	gone := b.dir + "/d/csi/gone/" + mount.CanaryName // of a plugin that is not there any more
+	at := root + "/staging/" + mount.CanaryName
+	gone := b.dir + "/d/csi/gone/staging/" + mount.CanaryName // of a plugin that is not there any more
 	for _, dir := range []string{at, gone} {
 		if err := errors.Join(os.MkdirAll(dir, 0o700), unix.Mount("volagent-canary", dir, "tmpfs", unix.MS_RDONLY, "size=4k")); err != nil {
 			t.Fatal(err)
@@ -273,6 +273,57 @@ func TestCanaryOfASocket(t *testing.T) {
 	kill(t, pids[0])
 	serve("shared")
 	b.awaitThat("fake", "ready", func(st supervisor.Status) bool { return st.State == supervisor.Ready && st.PID == pids[1] })
+}
+
+// TestPluginOfAnotherUser: it could not reach what is staged for it, so it is refused with
+// the reason, and used as soon as root runs it, or it may pass all directories.
+func TestPluginOfAnotherUser(t *testing.T) {
+	if !inOwnMounts(t) {
+		return
+	}
+	b := sharedBench(t)
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	public := b.dir + "/public"
+	if out, err := exec.Command("sh", "-ec", `mkdir "$0"; chmod 755 "$0/.."; chmod 777 "$0"; cp "$1" "$0/fake"; chmod 755 "$0/fake"`, public, exe).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	socket := public + "/s.sock"
+	serve := func(as ...string) int {
+		t.Helper()
+		if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Fatal(err)
+		}
+		cmd := exec.Command("setpriv", append(as, public+"/fake")...)
+		cmd.Env = append(os.Environ(), envFake+"="+public, "CSI_ENDPOINT=unix://"+socket)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		await(t, "the socket", func() bool {
+			c, err := net.Dial("unix", socket)
+			return err == nil && c.Close() == nil
+		})
+		return cmd.Process.Pid
+	}
+	other := []string{"--reuid=65534", "--regid=65534", "--clear-groups"}
+	pid := serve(other...)
+	b.file("fake.yaml", "id: fake\nsocket: "+socket+"\nhealth: {interval: 1h}\n")
+	b.start()
+	st := b.awaitThat("fake", "unhealthy for its user", func(st supervisor.Status) bool {
+		return st.State == supervisor.Unhealthy && strings.Contains(st.Reason, "65534")
+	})
+	expectReason(t, st, "the plugin must run as root", b.dir+"/d/csi/fake/staging", "run the process that serves "+socket+" as root")
+	if _, err := b.sup.Client("fake"); err == nil {
+		t.Error("it is used")
+	}
+	kill(t, pid)
+	pid = serve(append(slices.Clone(other), "--inh-caps=+dac_override", "--ambient-caps=+dac_override")...)
+	b.awaitThat("fake", "ready with the capability", func(st supervisor.Status) bool { return st.State == supervisor.Ready && st.PID == pid })
+	kill(t, pid)
+	pid = serve("--reuid=0")
+	b.awaitThat("fake", "ready as root", func(st supervisor.Status) bool { return st.State == supervisor.Ready && st.PID == pid })
 }
 
 // TestNetworkOfItsOwn is a warning, told once, and no more than that.

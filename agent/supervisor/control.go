@@ -153,7 +153,7 @@ func (p *plugin) ours(verb string) error {
 			WithHint("volctl plugin status %s", p.id)
 	default:
 		return volume.Errorf(volume.ErrRefused, "%s is not this agent's to %s: it is run by process %d, which serves its socket %s", p.title(), verb, pid, def.Socket).
-			WithHint("systemctl status %d", pid)
+			WithHint("%s", volume.Command("systemctl status %d", pid))
 	}
 }
 
@@ -180,7 +180,7 @@ func (p *plugin) spare(verb, flag string, only []Only) error {
 	if len(ids) == 0 || halted {
 		return nil
 	}
-	command, args := "volctl plugin %s %s", []any{verb, p.id}
+	command, args := "volctl plugin "+verb+" %s", []any{p.id}
 	for _, o := range only {
 		command, args = o.narrow(command, args)
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/agent/pluginfile"
+	"github.com/volagent/volagent/agent/procstat"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -70,15 +71,15 @@ func (r *execRunner) Find(ctx context.Context) (instance, error) {
 		if served == 0 || err != nil {
 			return nil, err
 		}
-		st, err := readStat(served)
+		st, err := procstat.Read(served)
 		if err != nil {
 			return nil, nil //nolint:nilerr // it has ended
 		}
-		pid, start = served, st.start
+		pid, start = served, st.Start
 	}
 	// A process that has ended, and that its parent has not reaped yet, serves
 	// nobody.
-	if st, err := readStat(pid); err != nil || st.start != start || !st.alive() {
+	if st, err := procstat.Read(pid); err != nil || !st.Began(start) || !st.Alive() {
 		return nil, nil //nolint:nilerr // no such process is an answer
 	}
 	r.p.hideGiven(r.def, pid)
@@ -154,14 +155,14 @@ func (r *execRunner) Start(ctx context.Context) (instance, error) {
 	if it.PID, served, err = r.launch(ctx, cmd, it.Nonce); err != nil {
 		return nil, err
 	}
-	st, err := readStat(it.PID)
+	st, err := procstat.Read(it.PID)
 	if served && (err != nil || !inService(it.PID, serviceName(r.p.slot, it.Nonce))) {
 		return finished(it.PID, r.served(it.Nonce)(it.PID)), nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the start time of process %d: %w", it.PID, err)
 	}
-	it.StartTime = st.start
+	it.StartTime = st.Start
 	return r.attach(ctx, it, served)
 }
 
@@ -240,11 +241,14 @@ func (r *execRunner) clearSocket(ctx context.Context) (instance, error) {
 	if !taken || err != nil {
 		return nil, err
 	}
+	if dir := logDirOf(who.pid); dir != "" && dir != r.paths.dir {
+		return nil, fmt.Errorf("%w; an agent with another data dir started it: its log is in %s", takenError(who, r.paths.socket), dir)
+	}
 	nonce := environ(who.pid, pluginfile.EnvIncarnation)
-	if st, err := readStat(who.pid); err == nil && nonce != "" && st.session == who.pid &&
+	if st, err := procstat.Read(who.pid); err == nil && nonce != "" && st.Session == who.pid &&
 		environ(who.pid, pluginfile.VarEndpoint) == r.p.values()(pluginfile.VarEndpoint) {
 		r.p.log.Warn("found a running plugin that was not on record", "pid", who.pid)
-		return r.attach(ctx, volume.PluginProcess{Nonce: nonce, PID: who.pid, StartTime: st.start, Boot: r.p.s.boot}, r.keep(ctx, who.pid, nonce))
+		return r.attach(ctx, volume.PluginProcess{Nonce: nonce, PID: who.pid, StartTime: st.Start, Boot: r.p.s.boot}, r.keep(ctx, who.pid, nonce))
 	}
 	return nil, takenError(who, r.paths.socket)
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/volagent/volagent/agent/pluginfile"
+	"github.com/volagent/volagent/volmgr/untrusted"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -72,21 +73,9 @@ func isPluginFile(name string) bool {
 
 func readFile(path string) found {
 	f := found{want: want{file: path}}
-	info, err := os.Stat(path)
-	switch {
-	case err != nil:
-		f.err = fmt.Errorf("cannot read plugin file: %w", err)
-		return f
-	case !info.Mode().IsRegular():
-		f.err = fmt.Errorf("cannot read plugin file: %s is not a regular file", path)
-		return f
-	case info.Size() > maxFile:
-		f.err = fmt.Errorf("cannot read plugin file: %s has %d bytes; at most %d are read", path, info.Size(), maxFile)
-		return f
-	}
-	data, err := os.ReadFile(path)
+	data, err := untrusted.ReadFile(path, maxFile)
 	if err != nil {
-		f.err = fmt.Errorf("cannot read plugin file: %w", err)
+		f.err = fmt.Errorf("cannot read plugin file %s: %w", path, err)
 		return f
 	}
 	f.id, f.def, f.err = pluginfile.Parse(path, data)

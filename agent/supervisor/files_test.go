@@ -83,7 +83,7 @@ func TestBadFiles(t *testing.T) {
 			t.Errorf("%s: file %s, reason\n%s, want\n%s", name, st.File, st.Reason, path+r.want)
 		}
 	}
-	if st := b.await("folder.yaml", supervisor.Failed); !strings.Contains(st.Reason, "is not a regular file") {
+	if st := b.await("folder.yaml", supervisor.Failed); !strings.Contains(st.Reason, "not a regular file") {
 		t.Errorf("folder: %q", st.Reason)
 	}
 	var got []string

@@ -26,13 +26,16 @@ func (p *plugin) look() glance {
 		Ready:       now.state == Ready && p.client != nil && !p.quiet && !p.restart && !p.halt && p.asking == 0,
 		State:       string(now.state),
 		Reason:      now.reason,
+		NoLog:       p.def == nil || p.def.Socket != "",
 		Stopped:     p.halt,
+		Final:       p.halt || now.state == Failed && !p.kick && !p.restart,
 		Incarnation: p.incarnation,
 		Restarts:    now.restarts,
 		Info:        p.rec.Info,
 	}
 	if p.def != nil {
-		v.CallTimeout = p.def.NodeTimeout
+		v.CallTimeout, v.ControllerTimeout = p.def.NodeTimeout, p.def.ControllerTimeout
+		v.StatsInterval = p.def.StatsInterval
 	}
 	if now.state == Ready && !v.Ready {
 		v.Reason = "is about to be stopped"
@@ -53,13 +56,13 @@ func (p *plugin) unavailable(v volume.PluginView) error {
 	if next := p.m.snapshot().next; !next.IsZero() {
 		msg += fmt.Sprintf("; next start in %s", max(0, time.Until(next)).Round(100*time.Millisecond))
 	}
-	if v.Stopped {
+	if v.Final {
 		return volume.Errorf(volume.ErrPluginUnavailable, "%s", msg).WithHint("%s", v.Remedy(p.id))
 	}
 	if lines := p.tail(errorLines); len(lines) > 0 {
 		msg += fmt.Sprintf("; its log ends in %q", strings.Join(lines, " | "))
 	}
-	return volume.Errorf(volume.ErrPluginUnavailable, "%s", msg).WithHint("volctl plugin logs %s", p.id)
+	return volume.Errorf(volume.ErrPluginUnavailable, "%s", msg).WithHint("%s", v.LogCommand(p.id))
 }
 
 // Changed returns a channel that is closed at the next change of a plugin's
@@ -171,6 +174,9 @@ func (p *plugin) label(lines []string) []string {
 // hide returns what takes secrets out of the plugin's words, those included that
 // an earlier agent gave it and that are still to be read.
 func (p *plugin) hide() func(string) string {
+	if def, _ := p.definition(); def != nil {
+		p.scrub.Unmask(def.UnmaskedSecrets...)
+	}
 	p.learn.Do(func() {
 		if p.s.opts.Known != nil {
 			for _, secrets := range p.s.opts.Known(p.id) {

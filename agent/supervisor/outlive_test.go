@@ -57,7 +57,7 @@ func TestDiedWhileNobodyWatched(t *testing.T) {
 	other, started := bystander(t)
 	for name, spoil := range map[string]func(*volume.PluginProcess){
 		"gone":       func(*volume.PluginProcess) {},
-		"pid reused": func(p *volume.PluginProcess) { p.PID, p.StartTime = other, started+1 },
+		"pid reused": func(p *volume.PluginProcess) { p.PID, p.StartTime = other, started+100 },
 		"other boot": func(p *volume.PluginProcess) { p.Boot, p.PID, p.StartTime = "an earlier boot", other, started },
 		// The plugin's own child has its nonce too, and lives.
 		"nonce alone": func(p *volume.PluginProcess) { p.PID, p.StartTime = 0, 0 },

@@ -9,6 +9,9 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
+// maxSocket is the longest path of a socket, in bytes: sun_path less its final zero (unix(7)).
+const maxSocket = 107
+
 // paths are a part's own places on the host.
 type paths struct {
 	socketDir string // 0700
@@ -17,7 +20,11 @@ type paths struct {
 	state     string // 0700
 	log       string // 0600
 	mountRoot string // 0711: an alloc's own user passes through
+	staging   string // 0700, below mountRoot; made when it is needed
 }
+
+// stagingDir is the directory below a mount root that volumes are staged in.
+const stagingDir = "staging"
 
 // paths are the part's own places.
 func (p *plugin) paths() paths { return p.s.opts.paths(p.id, p.slot) }
@@ -36,11 +43,16 @@ func (o Options) paths(id, slot string) paths {
 	p.socket = filepath.Join(p.socketDir, "csi.sock")
 	p.state = filepath.Join(p.dir, "state")
 	p.log = filepath.Join(p.dir, "plugin.log")
+	p.staging = filepath.Join(p.mountRoot, stagingDir)
 	return p
 }
 
 // make makes the directories that a plugin needs before it starts.
 func (p paths) make() error {
+	if len(p.socket) > maxSocket {
+		return fmt.Errorf("cannot listen on %s: the path has %d bytes, and a socket address takes %d; shorten runtime_dir or the plugin's id",
+			p.socket, len(p.socket), maxSocket)
+	}
 	for _, d := range []struct {
 		path string
 		mode os.FileMode

@@ -42,6 +42,7 @@ type plugin struct {
 	halt    bool                     // it is to be stopped, and to stay so
 	paused  bool                     // until this agent ends
 	kick    bool                     // try again now, whatever failed
+	limits  bool                     // ask the node for its limits again
 	force   bool                     // what waits to come into use does not wait for volumes
 	// What is.
 	rec         volume.PluginRecord

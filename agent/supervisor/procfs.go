@@ -9,40 +9,8 @@ import (
 	"strings"
 
 	"github.com/volagent/volagent/agent/pluginfile"
+	"github.com/volagent/volagent/agent/procstat"
 )
-
-// procStat is what matters here of /proc/PID/stat (proc_pid_stat(5)).
-type procStat struct {
-	state   byte   // field 3
-	session int    // field 6
-	start   uint64 // field 22, clock ticks since boot
-}
-
-// alive reports whether the process still runs: a zombie does not.
-func (s procStat) alive() bool { return s.state != 'Z' && s.state != 'X' }
-
-// readStat reads /proc/PID/stat.
-func readStat(pid int) (procStat, error) {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return procStat{}, err
-	}
-	// Field 2 is the command's name in brackets, which may hold anything.
-	_, rest, ok := bytes.Cut(data[bytes.LastIndexByte(data, ')')+1:], []byte(" "))
-	f := strings.Fields(string(rest))
-	if !ok || len(f) < 20 || len(f[0]) != 1 {
-		return procStat{}, fmt.Errorf("cannot make sense of /proc/%d/stat", pid)
-	}
-	session, err := strconv.Atoi(f[3])
-	if err != nil {
-		return procStat{}, fmt.Errorf("cannot make sense of /proc/%d/stat: %w", pid, err)
-	}
-	start, err := strconv.ParseUint(f[19], 10, 64)
-	if err != nil {
-		return procStat{}, fmt.Errorf("cannot make sense of /proc/%d/stat: %w", pid, err)
-	}
-	return procStat{state: f[0][0], session: session, start: start}, nil
-}
 
 // environ returns one variable of a process's environment at its start, or "".
 func environ(pid int, name string) string {
@@ -71,12 +39,12 @@ func findNonce(nonce string) (pid int, start uint64) {
 		if err != nil || environ(n, pluginfile.EnvIncarnation) != nonce {
 			continue
 		}
-		st, err := readStat(n)
-		if err != nil || !st.alive() || st.session != n {
+		st, err := procstat.Read(n)
+		if err != nil || !st.Alive() || st.Session != n {
 			continue
 		}
-		if pid == 0 || st.start < start {
-			pid, start = n, st.start
+		if pid == 0 || st.Start < start {
+			pid, start = n, st.Start
 		}
 	}
 	return pid, start

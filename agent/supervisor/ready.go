@@ -76,6 +76,10 @@ func (w *worker) settle(ctx context.Context, run runner, def *volume.PluginDefin
 	} else {
 		err = w.unsettled(limit, def, err, last)
 	}
+	if err != nil && errors.Is(err, errRefused) && w.inst.Done() == nil {
+		w.refusedClient = client // its connection tells when the refused instance has ended
+		return nil, err
+	}
 	if err != nil {
 		return nil, errors.Join(err, client.Close())
 	}
@@ -126,6 +130,8 @@ func (w *worker) clientOptions(def *volume.PluginDefinition) csiclient.Options {
 	o.NodeTimeout, o.ControllerTimeout, o.ProbeTimeout = def.NodeTimeout, def.ControllerTimeout, def.ProbeTimeout
 	o.MaxInFlight = def.MaxInFlight
 	o.Scrubber = w.scrub
+	o.Exhausted = func() { w.s.askLimits(w.id) }
+	w.scrub.Unmask(def.UnmaskedSecrets...)
 	if w.s.opts.Observe != nil {
 		o.Observer = w.s.opts.Observe(w.id)
 	}
@@ -140,6 +146,21 @@ func (w *worker) clientOptions(def *volume.PluginDefinition) csiclient.Options {
 	return o
 }
 
+// named refuses a driver whose name is none of CSI's. It may go on under a warning
+// where the agent has volumes of the plugin, since refusal would strand them.
+func (w *worker) named(driver string) error {
+	err := volume.CheckDriver(driver)
+	switch {
+	case err == nil:
+		w.misnamed = ""
+		return nil
+	case w.s.opts.HasVolumes == nil || !w.s.opts.HasVolumes(w.id):
+		return fmt.Errorf("%w: %w", errRefused, err)
+	}
+	w.misnamed = err.Error() + "; it is used all the same, because volumes of it exist"
+	return nil
+}
+
 // introduce checks who the plugin says it is and remembers that.
 func (w *worker) introduce(ctx context.Context, def *volume.PluginDefinition, info volume.PluginInfo) error {
 	info.ID = w.id
@@ -151,6 +172,9 @@ func (w *worker) introduce(ctx context.Context, def *volume.PluginDefinition, in
 	case wantController && !info.HasController:
 		return fmt.Errorf("%w: its file says type %s, and it has no controller service", errRefused, def.Type)
 	}
+	if err := w.named(info.Driver); err != nil {
+		return err
+	}
 	switch was, part := w.s.other(w.plugin, info.Driver); {
 	case part != "":
 		return fmt.Errorf("%w: driver %q answers, and the part %q of plugin %q is driver %q: all parts are of one driver",
@@ -159,6 +183,7 @@ func (w *worker) introduce(ctx context.Context, def *volume.PluginDefinition, in
 		return fmt.Errorf("%w: driver %q answers, and plugin %q has been driver %q: its volumes would go to the wrong driver; give another driver an id of its own",
 			errRefused, info.Driver, w.id, was)
 	}
+	w.tellNodeID(info)
 	err := w.save(ctx, func(r *volume.PluginRecord) { r.Info, r.Definition = info, def })
 	if err != nil {
 		// It serves all the same: what is lost is a description of it while it
@@ -194,6 +219,9 @@ func (w *worker) watch(ctx context.Context, run runner, def *volume.PluginDefini
 		case <-w.wake:
 			if w.due() {
 				return errDue
+			}
+			if w.take(&w.limits) {
+				w.askNode(ctx, def, client)
 			}
 			continue
 		case <-timer.C:

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/agent/procstat"
 )
 
 // Pauses between two looks at a socket that nobody serves.
@@ -66,8 +68,8 @@ func connect(ctx context.Context, path string) (peer, error) {
 		return peer{}, err
 	}
 	p.pid = int(cred.Pid)
-	if stat, err := readStat(p.pid); err == nil {
-		p.start = stat.start
+	if stat, err := procstat.Read(p.pid); err == nil {
+		p.start = stat.Start
 	}
 	return p, nil
 }

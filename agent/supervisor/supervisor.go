@@ -79,6 +79,9 @@ type Options struct {
 	// plugin. It is asked before a part of it is stopped, and must not call the
 	// Supervisor. Nil: there are none, ever.
 	InUse func(pluginID string) []string
+	// HasVolumes reports whether there are volumes of a plugin. It must not call the
+	// Supervisor. Nil: there are none.
+	HasVolumes func(pluginID string) bool
 	// FUSE is how many claims have a FUSE mount through a plugin, for refusals to
 	// tell. It must not call the Supervisor. Nil: that is not known.
 	FUSE func(pluginID string) int

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/agent/pluginfile"
+	"github.com/volagent/volagent/agent/procstat"
 	"github.com/volagent/volagent/agent/systemd"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -60,15 +61,15 @@ func running(u systemd.Unit) bool {
 // attach watches the main process of a unit that runs. It returns nil if that
 // has ended by now.
 func (r *unitRunner) attach(ctx context.Context, s systemd.Service) (instance, error) {
-	st, err := readStat(s.MainPID)
-	if err != nil || !st.alive() {
+	st, err := procstat.Read(s.MainPID)
+	if err != nil || !st.Alive() {
 		return nil, nil //nolint:nilerr // no such process is an answer
 	}
 	u := &unitInstance{r: r, unit: s.ID, invocation: s.Invocation}
 	if _, err := r.p.s.opts.Systemd.Ref(ctx, u.unit); err != nil {
 		r.p.log.Debug("cannot have systemd remember how the plugin ends", "error", err)
 	}
-	if u.process, err = openProcess(s.MainPID, st.start, u.how); err != nil || u.process == nil {
+	if u.process, err = openProcess(s.MainPID, st.Start, u.how); err != nil || u.process == nil {
 		u.letGo()
 		return nil, err
 	}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/agent/procstat"
 )
 
 // TestDrawing: the transitions above type machine are all there are.
@@ -165,14 +167,14 @@ func TestStat(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	st, err := readStat(os.Getpid())
-	if err != nil || !st.alive() || st.start == 0 || st.session != session {
+	st, err := procstat.Read(os.Getpid())
+	if err != nil || !st.Alive() || st.Start == 0 || st.Session != session {
 		t.Errorf("got %+v, %v, want session %d", st, err, session)
 	}
-	if _, err := readStat(0); err == nil {
+	if _, err := procstat.Read(0); err == nil {
 		t.Error("there is a process 0")
 	}
-	if p, err := openProcess(os.Getpid(), st.start+1, reap); p != nil || err != nil {
+	if p, err := openProcess(os.Getpid(), st.Start+2, reap); p != nil || err != nil {
 		t.Errorf("another process with the pid: %v, %v", p, err)
 	}
 	if p, err := openProcess(1<<22, 1, reap); p != nil || err != nil {

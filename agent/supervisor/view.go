@@ -47,7 +47,8 @@ func (s *Supervisor) View(id string) volume.PluginView {
 func (s *Supervisor) together(id string, all []*glance) volume.PluginView {
 	g := worst(all)
 	v := volume.PluginView{
-		Known: true, State: g.view.State, Reason: g.reason(all), Stopped: g.view.Stopped, Info: s.merged(id, all),
+		NoLog: !slices.ContainsFunc(all, func(g *glance) bool { return !g.view.NoLog }),
+		Known: true, State: g.view.State, Reason: g.reason(all), Stopped: g.view.Stopped, Final: g.view.Final, Info: s.merged(id, all),
 		Apart: &volume.Apart{Node: service(id, all, typeNode), Controller: service(id, all, typeController)},
 	}
 	v.Ready = true
@@ -60,6 +61,10 @@ func (s *Supervisor) together(id string, all []*glance) volume.PluginView {
 	}
 	if nodes := serving(all, typeNode); len(nodes) > 0 {
 		v.Incarnation, v.CallTimeout = nodes[0].view.Incarnation, nodes[0].view.CallTimeout
+		v.StatsInterval = nodes[0].view.StatsInterval
+	}
+	for _, g := range serving(all, typeController) {
+		v.ControllerTimeout = max(v.ControllerTimeout, g.view.ControllerTimeout)
 	}
 	return v
 }
@@ -73,7 +78,8 @@ func serving(all []*glance, of string) []*glance {
 func service(id string, all []*glance, of string) volume.Service {
 	those := serving(all, of)
 	ready := slices.ContainsFunc(those, func(g *glance) bool { return g.view.Ready })
-	s := volume.Service{Ready: ready, Unasked: len(those) > 0 && !slices.ContainsFunc(those, (*glance).said)}
+	alive := slices.ContainsFunc(those, func(g *glance) bool { return !g.view.Final })
+	s := volume.Service{Ready: ready, Final: len(those) > 0 && !alive, Unasked: len(those) > 0 && !slices.ContainsFunc(those, (*glance).said)}
 	if !ready {
 		s.Lack = lack(id, those, of)
 	}
@@ -306,9 +312,16 @@ func unavailable(id string, all, those []*glance, of string) error {
 			msg += fmt.Sprintf("; the log of %s ends in %q", g.p.name(), strings.Join(lines, " | "))
 		}
 	}
-	err := volume.Errorf(volume.ErrPluginUnavailable, "%s", msg).WithHint("volctl plugin logs %s", id)
-	if len(those) > 0 && !slices.ContainsFunc(those, func(g *glance) bool { return !g.view.Stopped }) {
-		err = err.WithHint("volctl plugin start %s", id)
+	err := volume.Errorf(volume.ErrPluginUnavailable, "%s", msg).WithHint("%s", all[0].view.LogCommand(id))
+	every := func(is func(v volume.PluginView) bool) bool {
+		return len(those) > 0 && !slices.ContainsFunc(those, func(g *glance) bool { return !is(g.view) })
 	}
-	return err
+	switch {
+	case every(func(v volume.PluginView) bool { return v.Stopped }):
+		return err.WithHint("volctl plugin start %s", id)
+	case every(func(v volume.PluginView) bool { return v.Final }):
+		return err.WithHint("volctl plugin status %s", id)
+	default:
+		return err
+	}
 }

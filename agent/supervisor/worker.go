@@ -7,6 +7,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/csiclient"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -17,6 +18,9 @@ type worker struct {
 	served socketFile // that its client is connected to
 	falls  pauses
 	readyT time.Time // since when it is ready; zero if it is not
+	// refusedClient is connected to a refused instance of which nothing else tells the end.
+	refusedClient *csiclient.Client
+	misnamed      string // the warning about the name of its driver; empty if there is none
 }
 
 // run drives the plugin until ctx ends, and leaves it running then.
@@ -223,6 +227,11 @@ func (w *worker) broken(ctx context.Context, fault error) {
 // rest waits for d, or for ever if d is 0. It ends early when ctx does, which
 // gives false, or, if it may be woken, when something is wanted.
 func (w *worker) rest(ctx context.Context, d time.Duration, wakeable bool) bool {
+	return w.restUntil(ctx, d, wakeable, nil)
+}
+
+// restUntil is rest that ends early, too, when over is closed.
+func (w *worker) restUntil(ctx context.Context, d time.Duration, wakeable bool, over <-chan struct{}) bool {
 	var timer <-chan time.Time
 	if d > 0 {
 		t := time.NewTimer(d)
@@ -237,6 +246,8 @@ func (w *worker) rest(ctx context.Context, d time.Duration, wakeable bool) bool 
 		select {
 		case <-ctx.Done():
 			return false
+		case <-over:
+			return true
 		case <-timer:
 			return true
 		case <-wake:
@@ -260,6 +271,7 @@ var (
 func (w *worker) serve(ctx context.Context, def *volume.PluginDefinition) (due bool) {
 	w.take(&w.kick)
 	run := w.runnerFor(def)
+	defer w.closeRefused()
 	err := w.once(ctx, run, def)
 	readyFor := time.Duration(0)
 	if !w.readyT.IsZero() {
@@ -269,9 +281,9 @@ func (w *worker) serve(ctx context.Context, def *volume.PluginDefinition) (due b
 	case ctx.Err() != nil:
 	case errors.Is(err, errDue):
 		return true
-	case errors.Is(err, errRefused) || errors.Is(err, errApart) && run.Owned():
+	case errors.Is(err, errRefused), unusable(err) && run.Owned():
 		w.refused(ctx, run, def, err)
-	case errors.Is(err, errApart):
+	case unusable(err):
 		w.apart(ctx, def, err)
 	case !run.Owned():
 		w.unreachable(ctx, err, readyFor)
@@ -375,25 +387,4 @@ func (w *worker) unreachable(ctx context.Context, why error, readyFor time.Durat
 		pause = min(w.falls.fell(readyFor), longestUnreachable)
 	}
 	w.rest(ctx, pause, true)
-}
-
-// refused deals with an instance that must not be used: it waits for somebody
-// to change something. One that holds no volume is stopped.
-func (w *worker) refused(ctx context.Context, run runner, def *volume.PluginDefinition, why error) {
-	w.drop()
-	w.must(w.m.refuse(why.Error()))
-	if run.Owned() && !w.holds() && !w.stop(ctx) {
-		return
-	}
-	if run.Owned() {
-		w.rest(ctx, 0, true)
-		return
-	}
-	// Whoever runs it may put it right without a word to us.
-	for w.rest(ctx, def.ProbeInterval, true) {
-		if inst := w.inst; inst == nil || inst.Stale() || w.due() {
-			break
-		}
-	}
-	w.inst = nil
 }

@@ -80,6 +80,7 @@ func testDamage(t *testing.T, damage func([]byte) []byte) {
 	mounts, plugin, since := h.mounts(), h.pluginPID("rec"), h.mark()
 	h.kill()
 
+	h.forgetCopies()
 	db := filepath.Join(h.dir, "d", "state.db")
 	raw, err := os.ReadFile(db)
 	h.must(err)
@@ -221,6 +222,7 @@ func TestAdoptsOnlyWhatIsThere(t *testing.T) {
 	h.must(os.Rename(filepath.Join(meta, "unexplained@x.json"), filepath.Join(meta, "bad@x.json")))
 	h.must(os.WriteFile(filepath.Join(meta, "half@x.json"), []byte(`{"format":1,"rec`), 0o600))
 	h.must(os.WriteFile(filepath.Join(h.dir, "d", "state.db"), []byte("nonsense"), 0o600))
+	h.forgetCopies()
 	mounts := h.mounts()
 	h.start("rec")
 

@@ -295,9 +295,18 @@ func TestReaders(t *testing.T) {
 		{"volume", "claim", "data", "--alloc", "x"}, {"volume", "detach", "data"}, {"volume", "create", "x", "--plugin", "local"},
 		{"volume", "deregister", "data", "-force", "-y"}, {"volume", "delete", "data", "-y"},
 		{"plugin", "restart", "local", "-y"}, {"plugin", "stop", "local", "--no-wait"}, {"plugin", "start", "local"},
+		{"plugin", "logs", "local"}, {"state", "backup", "-"},
 	} {
 		if out, code := nobody(append([]string{volctl}, args...)...); code != 8 || !strings.Contains(out, "hint:") {
 			t.Errorf("%v: exit %d\n%s", args, code, out)
+		}
+	}
+	for _, args := range [][]string{{"plugin", "status", "local", "-o", "json"}, {"node", "status", "-o", "json"}, {"plugin", "list", "-o", "json"}} {
+		if out := h.volctl(args...); !strings.Contains(out, `"last_log"`) {
+			t.Errorf("%v: the log is not shown to root:\n%s", args, out)
+		}
+		if out, code := nobody(append([]string{volctl}, args...)...); code != 0 || strings.Contains(out, `"last_log"`) {
+			t.Errorf("%v: exit %d, and another user sees a plugin's log:\n%s", args, code, out)
 		}
 	}
 	if out, code := nobody("cat", filepath.Join(path, "file")); code != 0 || out != "kept" {

@@ -48,6 +48,7 @@ func (h *host) lose() {
 	for _, path := range append(meta, filepath.Join(h.dir, "d", "state.db"), filepath.Join(h.dir, "d", "state.log")) {
 		h.must(os.Remove(path))
 	}
+	h.forgetCopies()
 }
 
 // TestRestoreHere: with its state lost, an agent takes up a backup of its own: what is

@@ -18,6 +18,7 @@ func (h *apart) loseDB() {
 	h.t.Helper()
 	h.kill()
 	h.must(os.Remove(filepath.Join(h.dir, "d", "state.db")))
+	h.forgetCopies()
 	h.flags = []string{"--node-id"}
 	h.start()
 }

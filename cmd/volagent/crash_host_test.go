@@ -45,7 +45,14 @@ const patience = 100 * time.Second
 
 func newCrashHost(t *testing.T, tune func(*csitest.Config)) *crashHost {
 	t.Helper()
-	h := &crashHost{recorded: prepared(t, crashDeadline, tune), starts: 1, seeded: map[string]bool{}}
+	// A create that is resumed must repeat the places that it named before.
+	placed := func(c *csitest.Config) {
+		c.Topology = map[string]string{"zone": "a"}
+		if tune != nil {
+			tune(c)
+		}
+	}
+	h := &crashHost{recorded: prepared(t, crashDeadline, placed), starts: 1, seeded: map[string]bool{}}
 	h.api = apiclient.New(h.socket())
 	t.Cleanup(h.api.Close)
 	h.orders, h.binds = filepath.Join(h.dir, "o"), filepath.Join(h.dir, "at")

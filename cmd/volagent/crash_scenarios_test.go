@@ -163,6 +163,7 @@ func volumeScenarios() []scenario {
 			done: gone("data"),
 		},
 		forced(),
+		claimedAgain(),
 		{
 			name: "create", binding: 2, rough: true,
 			act:  func(h *crashHost) error { return h.create("made") },
@@ -187,26 +188,57 @@ func volumeScenarios() []scenario {
 func forced() scenario {
 	return scenario{
 		name: "deregister -force", binding: 1, again: api.CodeNotFound, commits: true, rough: true,
-		before: func(h *crashHost) {
-			h.must(h.claim("a", api.ClaimRequest{}))
-			h.holder = newSleeper(h.t, h.wantPath("data", "a", ""))
-			ctx, cancel := h.ctx()
-			defer cancel()
-			h.must(h.api.ReleaseClaim(ctx, "data", "a", noWait))
-			// So that no try that is due just then commits something as well.
-			h.await("the release to be stuck, and not to be tried again soon", func() bool {
-				at := h.volume("data").Attempt
-				return at != nil && at.Tries > 2
-			})
-		},
-		act:  func(h *crashHost) error { return h.deregister("data", true) },
-		done: func(h *crashHost) bool { return h.volume("data") == nil },
+		before: stuckRelease,
+		act:    func(h *crashHost) error { return h.deregister("data", true) },
+		done:   func(h *crashHost) bool { return h.volume("data") == nil },
 		after: func(h *crashHost) {
 			if got := strings.Count(h.mounts(), "\n"); got != 2 {
 				h.t.Errorf("%d mounts are left, want the staging and the target:\n%s", got, h.mounts())
 			}
 			h.holder.kill()
 			h.must(h.registerData())
+		},
+	}
+}
+
+// stuckRelease leaves a claim that cannot be released, because a process uses its mount.
+func stuckRelease(h *crashHost) {
+	h.t.Helper()
+	h.must(h.claim("a", api.ClaimRequest{}))
+	h.holder = newSleeper(h.t, h.wantPath("data", "a", ""))
+	ctx, cancel := h.ctx()
+	defer cancel()
+	h.must(h.api.ReleaseClaim(ctx, "data", "a", noWait))
+	// So that no try that is due just then commits something as well.
+	h.await("the release to be stuck, and not to be tried again soon", func() bool {
+		at := h.volume("data").Attempt
+		return at != nil && at.Tries > 2
+	})
+}
+
+// claimedAgain is a claim on storage that was deregistered by force while it was in use, and
+// is registered again. It is released before what was left is undone: nothing is called for it.
+func claimedAgain() scenario {
+	return scenario{
+		name: "claim after deregister -force", binding: 1, commits: true, rough: true,
+		before: func(h *crashHost) {
+			stuckRelease(h)
+			h.must(h.deregister("data", true))
+			h.must(h.registerData())
+		},
+		act: func(h *crashHost) error {
+			ctx, cancel := h.ctx()
+			defer cancel()
+			_, err := h.api.ClaimVolume(ctx, "data", "b", api.ClaimRequest{}, 0)
+			return err
+		},
+		done: func(h *crashHost) bool { return h.claimed("b") },
+		after: func(h *crashHost) {
+			h.must(h.detach("data", "b"))
+			if got := strings.Count(h.mounts(), "\n"); got != 2 {
+				h.t.Errorf("%d mounts are left, want the staging and the target:\n%s", got, h.mounts())
+			}
+			h.holder.kill()
 		},
 	}
 }

@@ -359,7 +359,7 @@ set -e
 agent() { "$@" 2>>"$LOG" & pid=$!; volctl wait --timeout 100s; }
 agent volagent $ARGS
 volctl wait --plugin local --timeout 100s
-volctl volume create data --plugin local --size 1MiB >/dev/null
+volctl volume create data --plugin local >/dev/null
 volctl volume claim data --alloc a >/dev/null
 volctl doctor; echo "exit $?"
 volctl volume detach data a
@@ -375,6 +375,23 @@ volctl doctor -q || echo "exit $?"
 	if got := string(out); !strings.Contains(got, "no findings: 1 volume, 1 claim, 1 plugin checked\nexit 0\n") || !strings.Contains(got, "\nhost-namespace:mnt\n") || !strings.Contains(got, "\nexit 1\n") {
 		t.Errorf("it says\n%s", got)
 	}
+}
+
+// TestDoctorFIFO: a FIFO in the place of a note holds up neither doctor nor the end of
+// the agent, and the next agent starts beside it.
+func TestDoctorFIFO(t *testing.T) {
+	t.Parallel()
+	h := newPatient(t)
+	h.register("data", "single-node-writer")
+	h.volctl("volume", "claim", "data", "--alloc", "a")
+	fifo := filepath.Join(h.dir, "d", "csi", "rec", "meta", "x@y.json")
+	h.must(syscall.Mkfifo(fifo, 0o600))
+	h.doctor().only("note-bad:" + fifo)
+	h.must(h.signal(syscall.SIGTERM))
+	h.start("rec")
+	h.doctor().only("note-bad:" + fifo)
+	h.must(os.Remove(fifo))
+	h.doctor().only()
 }
 
 // TestDoctorBusy: while volumes are claimed and released all the time nothing is found

@@ -33,7 +33,11 @@ var rpcSteps = []rpcStep{
 		func(e *everyRPC) { e.volctl("wait", "--plugin", e.plugin) }},
 	{[]string{"GroupControllerGetCapabilities"}, func(e *everyRPC) { e.volctl("wait", "--plugin", e.plugin) }},
 	{[]string{"CreateVolume"}, func(e *everyRPC) {
-		e.volctl("volume", "create", "data", "--plugin", e.plugin, "--size", "64MiB")
+		args := []string{"volume", "create", "data", "--plugin", e.plugin, "--size", "64MiB"}
+		if e.plugin == "local" {
+			args = append(args, "--param", "type=directory") // of the types, it has quotas
+		}
+		e.volctl(args...)
 	}},
 	{[]string{"ValidateVolumeCapabilities"}, (*everyRPC).registerAnew},
 	{[]string{"ListVolumes"}, func(e *everyRPC) { e.says("data", "plugin", "volumes", e.plugin) }},

@@ -17,7 +17,7 @@ func TestRegisterFormats(t *testing.T) {
 	h.start("local")
 	external := map[string]string{}
 	for _, id := range []string{"hcl", "pv", "nomad"} {
-		h.volctl("volume", "create", id, "--plugin", "local", "--size", "10MiB")
+		h.volctl("volume", "create", id, "--plugin", "local", "--size", "10MiB", "--param", "type=directory")
 		h.must(os.WriteFile(filepath.Join(h.volctl("volume", "claim", id), "data"), []byte(id), 0o644))
 		h.volctl("volume", "detach", id)
 		external[id] = h.volctl("volume", "status", id, "-o", "go-template={{.spec.external_id}}")
@@ -110,4 +110,39 @@ reclaim: delete
 	}
 	h.volctl("volume", "claim", "full")
 	h.volctl("volume", "detach", "full")
+}
+
+// TestCreateChangesNoVolume: create of a volume that exists leaves it as it is, by
+// flags and by a file; register changes it.
+func TestCreateChangesNoVolume(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.start("local")
+	flags := []string{"volume", "create", "data", "--plugin", "local", "--param", "type=directory"}
+	h.volctl(append(flags, "--mount-flag", "noatime")...)
+	before := h.volctl("volume", "export", "data")
+	h.exits(0, `volume "data" is unchanged`, append(flags, "--mount-flag", "noatime")...)
+	h.exits(0, `volume "data" is unchanged`, "volume", "create", "data", "--plugin", "local", "--mount-flag", "noatime")
+
+	differs := func(args []string, texts ...string) {
+		t.Helper()
+		r := h.try(args...)
+		for _, want := range append(texts, `volume "data" exists and differs from the request: `, "hint: ", "volctl volume export data") {
+			if r.code != 4 || !strings.Contains(r.err, want) {
+				t.Errorf("%v: exit code %d, %s; want 4 and %q", args, r.code, r.err, want)
+			}
+		}
+		if now := h.volctl("volume", "export", "data"); now != before {
+			t.Errorf("%v changed the volume to\n%s\nfrom\n%s", args, now, before)
+		}
+	}
+	file := filepath.Join(h.dir, "data.yaml")
+	h.must(os.WriteFile(file, []byte("{id: data, plugin_id: local, capacity_min: 1GiB, reclaim: delete, parameters: {type: image}}"), 0o600))
+	differs(flags, `mount_options: {"mount_flags":["noatime"]} → none`)
+	differs(append(flags, "--mount-flag", "noatime", "--size", "1GiB"), "capacity_min: none → 1GiB")
+	differs([]string{"volume", "create", file}, "capacity_min: none → 1GiB", `parameters: {"type":"directory"} → {"type":"image"}`, `reclaim: "retain" → "delete"`)
+	differs([]string{"volume", "validate", file}, `reclaim: "retain" → "delete"`)
+
+	h.must(os.WriteFile(file, []byte(strings.Replace(before, "reclaim: retain", "reclaim: delete", 1)), 0o600))
+	h.exits(0, `updated volume "data": reclaim: "retain" → "delete"`, "volume", "register", file)
 }

@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 
+	"google.golang.org/grpc/codes"
+
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/volmgr/csitest"
 )
@@ -226,4 +228,51 @@ func (d examined) none(ids ...string) {
 			d.t.Errorf("found %s", id)
 		}
 	}
+}
+
+// TestGuardMoved: a directory whose parent was renamed is found again when the volume is
+// forgotten, and one that took its place is guarded on its own.
+func TestGuardMoved(t *testing.T) {
+	t.Parallel()
+	h := newRecorded(t, "10s", func(c *csitest.Config) { c.Attach = false })
+	t.Cleanup(h.unguardAll)
+	h.register("data", "single-node-writer")
+	h.at("above")
+	at := h.at("above/at")
+	h.volctl("volume", "claim", "data", "--alloc", "a", "--at", at)
+	h.volctl("volume", "detach", "data")
+	moved := filepath.Join(h.dir, "moved")
+	h.must(os.Rename(filepath.Join(h.dir, "above"), moved))
+	h.at("above")
+	h.at("above/at")
+	h.volctl("volume", "claim", "data", "--alloc", "a", "--at", at)
+	h.volctl("volume", "detach", "data")
+	h.kill()
+	h.start("rec")
+	if !h.guarded(at) || !h.guarded(moved+"/at") {
+		t.Errorf("refuse writes: %t, %t", h.guarded(at), h.guarded(moved+"/at"))
+	}
+	h.volctl("volume", "deregister", "data", "-y")
+	if h.guarded(at) || h.guarded(moved+"/at") {
+		t.Errorf("without a volume they refuse writes: %t, %t", h.guarded(at), h.guarded(moved+"/at"))
+	}
+}
+
+// TestGuardForced: what a forced deregister leaves mounted keeps its directory immutable, and
+// the agent makes that writable when it has unmounted the volume, also after a restart.
+func TestGuardForced(t *testing.T) {
+	t.Parallel()
+	h := newRecorded(t, "10s", func(c *csitest.Config) { c.Attach = false })
+	t.Cleanup(h.unguardAll)
+	h.register("data", "single-node-writer")
+	at := h.at("at")
+	h.volctl("volume", "claim", "data", "--alloc", "a", "--at", at)
+	h.fault(csitest.Fault{Method: csitest.NodeUnpublish, Code: codes.Internal, Times: -1})
+	h.volctl("volume", "detach", "data", "--no-wait")
+	h.await("a failed unpublish", func() bool { return h.calls(0).Count(csitest.NodeUnpublish) > 0 })
+	h.volctl("volume", "deregister", "data", "-force", "-y")
+	h.kill()
+	h.start("rec")
+	h.must(h.cfg.Faults().Clear())
+	h.await("the directory to be writable", func() bool { return h.mounts() == "" && !h.guarded(at) })
 }

@@ -58,7 +58,7 @@ func TestInspect(t *testing.T) {
 	}
 
 	// What a killed agent left of its look at how a plugin lives is no finding.
-	canary := filepath.Join(h.dir, "d", "csi", "rec", "canary")
+	canary := filepath.Join(h.dir, "d", "csi", "rec", "staging", ".canary")
 	h.must(os.MkdirAll(canary, 0o700))
 	h.must(syscall.Mount("volagent-canary", canary, "tmpfs", 0, ""))
 	says(0, "agent     not running")

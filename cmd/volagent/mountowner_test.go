@@ -56,7 +56,7 @@ func TestMountOwner(t *testing.T) {
 	h.must(err)
 	helper.kill()
 	h.must(os.WriteFile(filepath.Join(at, "file"), []byte("kept"), 0o644))
-	if r := h.try("volume", "detach", "data"); r.code != 4 || !strings.Contains(r.err, "owned by the mount at "+at+", which is there") || !strings.Contains(r.err, "hint: umount "+at) {
+	if r := h.try("volume", "detach", "data"); r.code != 4 || !strings.Contains(r.err, "owned by the mount at "+at+", which is there") || !strings.Contains(r.err, "hint: volctl umount "+at) {
 		t.Errorf("a detach: exit %d, %s", r.code, r.err)
 	}
 	if r := h.try("volume", "claim", "data", "--alloc", "other"); r.code != 4 || !strings.Contains(r.err, "owned by the mount at "+at) {

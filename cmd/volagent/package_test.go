@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -100,6 +101,21 @@ func testReproducible(t *testing.T, first map[string]string) {
 		}
 	}
 	again := packaged(t, t.TempDir(), copied, "1.0.0", 0o077)
+	for _, name := range []string{"volagent_1.0.0_" + runtime.GOARCH + ".cdx.json", "SHA256SUMS"} {
+		a, b := filepath.Join(filepath.Dir(first["deb"]), name), filepath.Join(filepath.Dir(again["deb"]), name)
+		if sum(t, a) != sum(t, b) {
+			t.Errorf("the two builds of %s differ", name)
+		}
+	}
+	check := exec.Command("sha256sum", "--strict", "-c", "SHA256SUMS")
+	check.Dir = filepath.Dir(first["deb"])
+	if out, err := check.CombinedOutput(); err != nil || strings.Count(string(out), ": OK") != 3 {
+		t.Errorf("the checksums: %v\n%s", err, out)
+	}
+	bom, err := os.ReadFile(filepath.Join(filepath.Dir(first["deb"]), "volagent_1.0.0_"+runtime.GOARCH+".cdx.json"))
+	if err != nil || !strings.Contains(string(bom), `"pkg:golang/go.etcd.io/bbolt@`) || !strings.Contains(string(bom), `"pkg:golang/std@go`) {
+		t.Errorf("the SBOM names neither bbolt nor Go (%v):\n%.500s", err, bom)
+	}
 	for _, format := range []string{"deb", "rpm"} {
 		if a, b := sum(t, first[format]), sum(t, again[format]); a != b || filepath.Base(first[format]) != filepath.Base(again[format]) {
 			t.Errorf("the two builds of the %s differ: %s is %s, %s is %s", format, first[format], a, again[format], b)
@@ -136,6 +152,7 @@ var packageFiles = map[string]string{
 	"/usr/share/man/man8/umount.csi.8.gz":                              "-rw-r--r--",
 	"/usr/share/bash-completion/completions/volctl":                    "-rw-r--r--",
 	"/usr/share/fish/vendor_completions.d/volctl.fish":                 "-rw-r--r--",
+	"/usr/share/doc/volagent/sbom.cdx.json":                            "-rw-r--r--",
 	"/usr/share/doc/volagent/third-party-licenses.gz":                  "-rw-r--r--",
 	"/usr/share/doc/volagent/examples/plugins.d/hostpath.yaml.example": "-rw-r--r--",
 	"/usr/share/doc/volagent/examples/grafana/volagent.json":           "-rw-r--r--",

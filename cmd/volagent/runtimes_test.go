@@ -90,7 +90,8 @@ func makeBox(r *box) (_ *box, err error) {
 			err = errors.Join(err, r.stop())
 		}
 	}()
-	if err := r.writeFiles(); err != nil {
+	// A container's root may be another user of the host, and must pass.
+	if err := errors.Join(os.Chmod(r.dir, 0o711), r.writeFiles()); err != nil {
 		return nil, err
 	}
 	if r.name == "docker" {

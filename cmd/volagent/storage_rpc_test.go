@@ -95,7 +95,7 @@ func TestModifyVolume(t *testing.T) {
 	// By a file, which says first what it would do.
 	file := h.volumeFile("data", "id: data\nplugin_id: rec\nmutable_parameters: {iops: '300'}\n")
 	mark = h.mark()
-	h.says(`would be updated: mutable_parameters: {"iops":"200"} → {"iops":"300"}`, "volume", "validate", file)
+	h.refused(4, `mutable_parameters: {"iops":"200"} → {"iops":"300"}`, "volume", "validate", file)
 	h.expect(mark)
 	h.says(`updated volume "data": mutable_parameters`, "volume", "register", file)
 	h.expect(mark, csitest.ControllerModify)

@@ -79,7 +79,7 @@ func TestVolumeFiles(t *testing.T) {
 		same:    {`external_id "ext/a" of plugin "rec" stands in ` + filepath.Join(h.dir, "volumes.d", "a.yaml") + ":1 already"},
 		pv:      {"is described for Kubernetes"},
 		plugin:  {`no plugin "none"`, "volctl plugin list"},
-		filepath.Join(h.dir, "volumes.d", "s.yaml"): {"it is not a file"},
+		filepath.Join(h.dir, "volumes.d", "s.yaml"): {"it is not a regular file"},
 	} {
 		h.await(file+" is a problem", func() bool { return h.problem(file) != "" })
 		for _, w := range words {

@@ -66,6 +66,9 @@ type Options struct {
 	Interceptors []grpc.UnaryClientInterceptor
 	// Observer is told of every call that is sent, Probe included; nil is none.
 	Observer Observer
+	// Exhausted is called after ControllerPublishVolume answered RESOURCE_EXHAUSTED: the
+	// node may have other limits than NodeGetInfo said. It must not block; nil is none.
+	Exhausted func()
 	// Scrubber hides secrets in the plugin's words; nil makes a new one.
 	Scrubber *Scrubber
 }
@@ -89,6 +92,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.MaxInFlight <= 0 {
 		o.MaxInFlight = DefaultMaxInFlight
+	}
+	if o.Exhausted == nil {
+		o.Exhausted = func() {}
 	}
 	if o.Scrubber == nil {
 		o.Scrubber = &Scrubber{}

@@ -1,7 +1,9 @@
 package csiclient
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"maps"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -27,7 +29,17 @@ func (c *Client) ControllerPublish(ctx context.Context, r volume.ControllerPubli
 			Secrets:          reveal(r.Secrets),
 			VolumeContext:    r.VolumeContext,
 		})
-	return resp.GetPublishContext(), err
+	var ce *volume.CallError
+	if errors.As(err, &ce) && ce.Code == codes.ResourceExhausted.String() {
+		c.opts.Exhausted()
+	}
+	if err != nil {
+		return nil, err
+	}
+	if bad := volume.TooLarge("publish_context", resp.GetPublishContext()); bad != "" {
+		return nil, refused(volume.ControllerPublish, volume.CodeUnverified, volume.RetryBackoff, "the plugin's answer cannot be used: "+bad)
+	}
+	return resp.GetPublishContext(), nil
 }
 
 // ControllerUnpublish undoes ControllerPublish.
@@ -65,7 +77,7 @@ func (c *Client) CreateVolume(ctx context.Context, r volume.CreateVolumeRequest)
 		req.VolumeContentSource = &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{
 			Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: r.CloneID}}}
 	}
-	if len(r.Topology.Required)+len(r.Topology.Preferred) > 0 {
+	if r.Topology.Given() {
 		if !k.info.Caps.Topology {
 			// The spec forbids sending it, and leaving it out would place the
 			// volume where the user did not want it.
@@ -83,6 +95,10 @@ func (c *Client) CreateVolume(ctx context.Context, r volume.CreateVolumeRequest)
 	if made.GetVolumeId() == "" {
 		return volume.CreateVolumeResult{}, refused(volume.CreateVolume, volume.CodeUnverified, volume.RetryBackoff,
 			"the plugin answered OK without a volume id")
+	}
+	if bad := cmp.Or(volume.TooLong("id", made.GetVolumeId(), volume.MaxHandle), volume.TooLarge("context", made.GetVolumeContext())); bad != "" {
+		return volume.CreateVolumeResult{}, refused(volume.CreateVolume, volume.CodeUnverified, volume.RetryNever,
+			"the plugin made a volume that cannot be used, and that exists at the storage now: "+bad)
 	}
 	return volume.CreateVolumeResult{
 		ExternalID: made.GetVolumeId(),

@@ -1,6 +1,7 @@
 package csiclient
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strconv"
@@ -135,14 +136,36 @@ func (c *Client) askNode(ctx context.Context, k *known) error {
 			*flag = true
 		}
 	}
+	return c.askNodeInfo(ctx, k)
+}
+
+func (c *Client) askNodeInfo(ctx context.Context, k *known) error {
 	info, err := ask(ctx, c, stepNodeGetInfo, c.node.NodeGetInfo, &csi.NodeGetInfoRequest{})
 	if isUnimplemented(err) {
 		return nil
+	}
+	if bad := cmp.Or(volume.TooLong("node id", info.GetNodeId(), volume.MaxNodeID), volume.TooLarge("topology", info.GetAccessibleTopology().GetSegments())); bad != "" {
+		return refused(stepNodeGetInfo, volume.CodeUnverified, volume.RetryBackoff, "the plugin's answer cannot be used: "+bad)
 	}
 	k.info.NodeID = info.GetNodeId()
 	k.info.Topology = info.GetAccessibleTopology().GetSegments()
 	k.info.MaxVolumes = info.GetMaxVolumesPerNode()
 	return err
+}
+
+// NodeInfo asks NodeGetInfo again, and returns all that the plugin says of itself with
+// the answer in it: limits and topology of a node may change while the plugin runs.
+func (c *Client) NodeInfo(ctx context.Context) (volume.PluginInfo, error) {
+	was, err := c.caps(ctx)
+	if err != nil {
+		return volume.PluginInfo{}, err
+	}
+	now := *was
+	if err := c.askNodeInfo(ctx, &now); err != nil {
+		return volume.PluginInfo{}, err
+	}
+	c.known.Store(&now)
+	return now.info, nil
 }
 
 func (c *Client) askGroups(ctx context.Context, k *known) error {

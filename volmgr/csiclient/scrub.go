@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -17,22 +19,49 @@ import (
 // oldest go first.
 const maxScrubbed = 4096
 
-// minLine is the length, in bytes, from which one line of a secret of several
-// lines counts as a secret of its own.
-const minLine = 8
+// minAnywhere is the length, in bytes, from which a secret is masked wherever it
+// stands. A shorter one is masked only as a word of its own, because it may be part of
+// many words. One line of a secret of several lines counts as a secret from this length.
+const minAnywhere = 8
 
 // minEncoded is the length, in bytes, from which a secret is looked for in forms
 // that a short one shares with much else.
 const minEncoded = 4
 
-// Scrubber replaces secrets by "***" in what a plugin says. It remembers every
-// secret that the plugin was given, since a plugin may quote in one answer
-// what it was told in an earlier call. The zero value is ready for use, by
+// mask is what stands in the place of a secret.
+const mask = "***"
+
+// unmaskedKeys are the keys of secrets whose values are names, not secrets. Drivers
+// quote them in errors, which nobody could read if they were masked.
+var unmaskedKeys = []string{"name", "region", "storage", "bucket", "endpoint"}
+
+// Scrubber replaces secrets by "***" in what a plugin says (docs/security.md has the
+// rule). It remembers every secret that the plugin was given, since a plugin may quote
+// in one answer what it was told in an earlier call. The zero value is ready for use, by
 // many goroutines.
 type Scrubber struct {
-	mu    sync.Mutex
-	seen  map[string]bool
-	order []string // oldest first
+	mu       sync.Mutex
+	seen     map[spelling]bool
+	order    []spelling // oldest first
+	unmasked []string
+}
+
+// spelling is one way in which the value of a secret may be written.
+type spelling struct {
+	key      string // of the secret, in lower case
+	text     string
+	anywhere bool // else it is masked as a word of its own only
+}
+
+// Unmask has the Scrubber mask no values of these keys, beside those that it masks
+// never. The case of keys does not matter.
+func (s *Scrubber) Unmask(keys ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unmasked = make([]string, len(keys))
+	for i, key := range keys {
+		s.unmasked[i] = strings.ToLower(key)
+	}
 }
 
 // Add remembers the values of secrets and the spellings in which programs
@@ -40,69 +69,153 @@ type Scrubber struct {
 func (s *Scrubber) Add(secrets volume.Secrets) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, secret := range secrets {
+	for key, secret := range secrets {
 		value := secret.Reveal()
-		if value == "" || s.seen[value] {
-			continue
-		}
-		for _, spelling := range spellings(value) {
-			s.add(spelling)
+		key = strings.ToLower(key)
+		s.addAll(key, value)
+		// The key of an address may be a name; a password in the address is none.
+		if u, err := url.Parse(strings.TrimSpace(value)); err == nil && u.User != nil {
+			password, _ := u.User.Password()
+			s.addAll(key+" password", password)
 		}
 	}
 }
 
-func (s *Scrubber) add(spelling string) {
-	if spelling == "" || s.seen[spelling] {
+// addAll remembers all spellings of a value; mu is held.
+func (s *Scrubber) addAll(key, value string) {
+	if value == "" || s.seen[spelling{key, value, len(value) >= minAnywhere}] {
+		return
+	}
+	for _, one := range spellings(value) {
+		one.key = key
+		s.add(one)
+	}
+}
+
+func (s *Scrubber) add(one spelling) {
+	if one.text == "" || s.seen[one] {
 		return
 	}
 	if s.seen == nil {
-		s.seen = map[string]bool{}
+		s.seen = map[spelling]bool{}
 	}
-	s.seen[spelling] = true
-	s.order = append(s.order, spelling)
+	s.seen[one] = true
+	s.order = append(s.order, one)
 	if len(s.order) > maxScrubbed {
 		delete(s.seen, s.order[0])
 		s.order = slices.Delete(s.order, 0, 1)
 	}
 }
 
+// masked are the spellings that are masked now.
+func (s *Scrubber) masked() []spelling {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := slices.Clone(s.order)
+	return slices.DeleteFunc(all, func(one spelling) bool {
+		return slices.Contains(unmaskedKeys, one.key) || slices.Contains(s.unmasked, one.key)
+	})
+}
+
 // Scrub returns text without the secrets.
 func (s *Scrubber) Scrub(text string) string {
-	s.mu.Lock()
-	spellings := slices.Clone(s.order)
-	s.mu.Unlock()
-	// The longest first, so that no part of one is left where another is
-	// contained in it.
-	slices.SortFunc(spellings, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
-	for _, spelling := range spellings {
-		text = strings.ReplaceAll(text, spelling, "***")
+	all := s.masked()
+	text, found := replace(text, all)
+	// A mask and what is beside it may spell another secret. Each round makes the text
+	// shorter, because it replaces at least minAnywhere bytes by fewer.
+	long := slices.DeleteFunc(all, func(one spelling) bool { return !one.anywhere })
+	for found {
+		text, found = replace(text, long)
 	}
 	return text
 }
 
-// spellings lists a secret's value as it may turn up in a message.
-func spellings(value string) []string {
-	trimmed := strings.TrimSpace(value)
-	all := []string{value, trimmed}
-	for _, v := range []string{value, trimmed} {
-		quoted := strconv.Quote(v)
-		all = append(all,
-			quoted[1:len(quoted)-1],
-			url.QueryEscape(v), url.PathEscape(v),
-			base64.StdEncoding.EncodeToString([]byte(v)),
-			base64.URLEncoding.EncodeToString([]byte(v)))
+// span is a part of a text, from its first byte to the one after its last.
+type span struct{ from, to int }
+
+// replace masks all that is spelled in a text, also where two spellings overlap. It
+// reports whether there was any.
+func replace(text string, all []spelling) (string, bool) {
+	var spans []span
+	for _, one := range all {
+		spans = one.find(spans, text)
 	}
-	if len(trimmed) >= minEncoded {
-		for _, v := range []string{value, trimmed} {
-			all = append(all,
-				base64.RawStdEncoding.EncodeToString([]byte(v)), base64.RawURLEncoding.EncodeToString([]byte(v)),
-				hex.EncodeToString([]byte(v)), strings.ToUpper(hex.EncodeToString([]byte(v))))
+	if len(spans) == 0 {
+		return text, false
+	}
+	slices.SortFunc(spans, func(a, b span) int { return cmp.Compare(a.from, b.from) })
+
+	var out strings.Builder
+	done := 0
+	for i, next := range spans {
+		if i == 0 || next.from > done {
+			out.WriteString(text[done:next.from])
+			out.WriteString(mask)
+		}
+		done = max(done, next.to)
+	}
+	out.WriteString(text[done:])
+	return out.String(), true
+}
+
+// find adds where the spelling stands in a text.
+func (one spelling) find(spans []span, text string) []span {
+	for from := 0; ; {
+		at := strings.Index(text[from:], one.text)
+		if at < 0 {
+			return spans
+		}
+		found := span{from + at, from + at + len(one.text)}
+		if one.anywhere || one.isWord(text, found) {
+			spans = append(spans, found)
+		}
+		from = found.from + 1
+	}
+}
+
+// isWord reports whether a spelling that was found is no part of a longer word.
+func (one spelling) isWord(text string, found span) bool {
+	first, _ := utf8.DecodeRuneInString(one.text)
+	last, _ := utf8.DecodeLastRuneInString(one.text)
+	before, _ := utf8.DecodeLastRuneInString(text[:found.from])
+	after, _ := utf8.DecodeRuneInString(text[found.to:])
+	joinedBefore := inWord(first) && inWord(before)
+	joinedAfter := inWord(last) && inWord(after)
+	return !joinedBefore && !joinedAfter
+}
+
+// inWord reports whether a character is part of words. At the end of a text, and for
+// bytes that are no character, there is utf8.RuneError, which is none.
+func inWord(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) || r == '_' }
+
+// spellings lists a secret's value as it may turn up in a message. The spellings of a
+// long value are masked anywhere, those of a short one as words.
+func spellings(value string) []spelling {
+	var all []spelling
+	for _, v := range []string{value, strings.TrimSpace(value)} {
+		for _, text := range encodings(v) {
+			all = append(all, spelling{text: text, anywhere: len(v) >= minAnywhere})
 		}
 	}
 	for line := range strings.Lines(value) {
-		if line = strings.TrimSpace(line); len(line) >= minLine {
-			all = append(all, line)
+		if line = strings.TrimSpace(line); len(line) >= minAnywhere {
+			all = append(all, spelling{text: line, anywhere: true})
 		}
 	}
 	return all
+}
+
+// encodings are a value as it is, and in the forms in which programs print it.
+func encodings(v string) []string {
+	quoted := strconv.Quote(v)
+	all := []string{
+		v, quoted[1 : len(quoted)-1], url.QueryEscape(v), url.PathEscape(v),
+		base64.StdEncoding.EncodeToString([]byte(v)), base64.URLEncoding.EncodeToString([]byte(v)),
+	}
+	if len(v) < minEncoded {
+		return all
+	}
+	return append(all,
+		base64.RawStdEncoding.EncodeToString([]byte(v)), base64.RawURLEncoding.EncodeToString([]byte(v)),
+		hex.EncodeToString([]byte(v)), strings.ToUpper(hex.EncodeToString([]byte(v))))
 }

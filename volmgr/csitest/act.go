@@ -37,7 +37,7 @@ func (p *Plugin) intercept(ctx context.Context, msg any, info *grpc.UnaryServerI
 	var err error
 	done := p.turn(l.call.Volume)
 	if fault == nil {
-		resp, err = effect(options{})
+		resp, err = effect(options{call: l.call})
 	} else {
 		resp, err = p.goWrong(l, *fault, effect)
 	}
@@ -69,6 +69,7 @@ type options struct {
 	ignoreReadOnly bool
 	twist          Twist
 	fault          string // its id
+	call           Call
 }
 
 type optionsKey struct{}
@@ -80,12 +81,16 @@ func optionsOf(ctx context.Context) options {
 
 // goWrong takes the steps of a Fault.
 func (p *Plugin) goWrong(l *live, f Fault, effect func(options) (any, error)) (resp any, err error) {
-	opts := options{ignoreReadOnly: f.IgnoreReadOnly, twist: f.Twist, fault: f.ID}
+	opts := options{ignoreReadOnly: f.IgnoreReadOnly, twist: f.Twist, fault: f.ID, call: l.call}
 	if f.Hang {
 		p.hang(f.ID)
 	}
 	if f.Effect != EffectLater {
-		p.wait(f.Delay)
+		done, err := p.delay(l, f)
+		if err != nil {
+			return nil, err
+		}
+		defer done()
 	}
 	if err := p.die(l, f, BeforeEffect); err != nil {
 		return nil, err

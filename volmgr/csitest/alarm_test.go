@@ -37,7 +37,7 @@ func TestNoFalseAlarm(t *testing.T) {
 		},
 		"detach once the volume is unknown": func(b *bench) {
 			b.up("a")
-			b.inject(Fault{Method: NodeUnstage, Code: codes.NotFound})
+			b.inject(Fault{Method: NodeUnstage, Code: codes.NotFound, Effect: EffectDone})
 			b.code(codes.NotFound, b.unstage("a"))
 			b.must(b.detach("a"))
 		},

@@ -72,6 +72,8 @@ type Call struct {
 	Parameters     map[string]string `json:"parameters,omitempty"`
 	Mutable        map[string]string `json:"mutable,omitempty"`     // mutable_parameters
 	MountGroup     string            `json:"mount_group,omitempty"` // volume_mount_group
+	// Places are the accessibility_requirements, in one string, equal for equal ones.
+	Places string `json:"places,omitempty"`
 	// Least and Most are the capacity range, in bytes.
 	Least int64 `json:"least,omitempty"`
 	Most  int64 `json:"most,omitempty"`
@@ -172,6 +174,23 @@ func (c Call) meets(other Call) bool {
 	}
 	mine := about(c)
 	return slices.ContainsFunc(about(other), func(id string) bool { return slices.Contains(mine, id) })
+}
+
+// remakes tells whether a call makes, or relies on, what the other one undoes.
+func (c Call) remakes(other Call) bool {
+	if c.Volume == "" || c.Volume != other.Volume {
+		return false
+	}
+	switch other.Method {
+	case NodeUnpublish:
+		return c.Method == NodePublish && c.TargetPath == other.TargetPath
+	case NodeUnstage:
+		return c.Method == NodePublish || c.Method == NodeStage
+	case ControllerUnpublish:
+		return c.Method == ControllerPublish && (other.NodeID == "" || c.NodeID == other.NodeID)
+	default:
+		return false
+	}
 }
 
 // Calls are calls in the order in which they arrived.

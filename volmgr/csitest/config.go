@@ -57,6 +57,8 @@ type Config struct {
 	// Topology is where the node is, in segments; nil is a plugin without
 	// VOLUME_ACCESSIBILITY_CONSTRAINTS.
 	Topology map[string]string
+	// LongPaths: it accepts paths of more than 128 bytes, as most plugins do.
+	LongPaths bool
 	// Storage is how many bytes one volume may have, and all of them together;
 	// default 1 TiB.
 	Storage int64
@@ -80,8 +82,13 @@ type Config struct {
 	// Fuse stages a volume's files through a FUSE file system that the plugin's own
 	// process serves: its mounts die with it.
 	Fuse bool
+	// Images is how the ids of volumes begin whose files lie in a file system of their
+	// own, on a device: ext4 on a loop device, which goes as that of a block volume.
+	// Empty is no volume. Others are directories, bound where they are staged.
+	Images string
 	// LoopDevices makes a block volume a loop device on its file; else it is
 	// the plain file, which needs no device and suffices to see calls and mounts.
+	// With Attach the device goes at the detach, else at the unstage.
 	LoopDevices bool
 
 	// A plugin without one of the two services. With NoController, Attach says

@@ -28,6 +28,15 @@ type controlFile struct {
 	Faults []Fault `json:"faults"`
 	// Conditions are told by the calls for health as long as they are here.
 	Conditions []Condition `json:"conditions,omitempty"`
+	// Node replaces what Config says of the node, as long as it is here.
+	Node *Node `json:"node,omitempty"`
+}
+
+// Node is what NodeGetInfo answers.
+type Node struct {
+	ID         string            `json:"id"`
+	MaxVolumes int64             `json:"max_volumes,omitempty"`
+	Topology   map[string]string `json:"topology,omitempty"`
 }
 
 var (
@@ -64,6 +73,11 @@ func (c Control) Clear() error {
 // none of them all is well.
 func (c Control) SetConditions(all ...Condition) error {
 	return c.rewrite(func(f *controlFile) { f.Conditions = all })
+}
+
+// SetNode says what NodeGetInfo answers from now on.
+func (c Control) SetNode(n Node) error {
+	return c.rewrite(func(f *controlFile) { f.Node = &n })
 }
 
 func (c Control) change(edit func([]Fault) []Fault) error {

@@ -33,12 +33,21 @@ func (s *controller) ControllerPublishVolume(_ context.Context, m *csi.Controlle
 	return &csi.ControllerPublishVolumeResponse{PublishContext: pc}, err
 }
 
-func (s *controller) ControllerUnpublishVolume(_ context.Context, m *csi.ControllerUnpublishVolumeRequest) (*csi.ControllerUnpublishVolumeResponse, error) {
+func (s *controller) ControllerUnpublishVolume(ctx context.Context, m *csi.ControllerUnpublishVolumeRequest) (*csi.ControllerUnpublishVolumeResponse, error) {
 	if m.GetVolumeId() == "" {
 		return nil, status.Error(codes.InvalidArgument, "no volume id is given")
 	}
 	defer s.p.store.lock(m.GetVolumeId())()
-	return &csi.ControllerUnpublishVolumeResponse{}, s.p.store.detach(m.GetVolumeId(), m.GetNodeId())
+	return &csi.ControllerUnpublishVolumeResponse{}, s.p.detach(optionsOf(ctx).call)
+}
+
+// detach takes the storage away from a node, and with it the device.
+func (p *Plugin) detach(c Call) error {
+	p.notInUse(c)
+	if err := p.store.release(c.Volume); err != nil {
+		return err
+	}
+	return p.store.detach(c.Volume, c.NodeID)
 }
 
 func (s *controller) ValidateVolumeCapabilities(_ context.Context, m *csi.ValidateVolumeCapabilitiesRequest) (*csi.ValidateVolumeCapabilitiesResponse, error) {

@@ -3,6 +3,7 @@ package csitest
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -110,6 +111,7 @@ func (p *Plugin) describeMore(r *request) {
 	}
 	switch m := r.msg.(type) {
 	case *csi.CreateVolumeRequest:
+		c.Places = placeWords(m.GetAccessibilityRequirements())
 		c.Snapshot = m.GetVolumeContentSource().GetSnapshot().GetSnapshotId()
 		if id := m.GetVolumeContentSource().GetVolume().GetVolumeId(); id != "" {
 			c.Sources = []string{id}
@@ -125,6 +127,22 @@ func (p *Plugin) describeMore(r *request) {
 	case *csi.NodeGetVolumeHealthRequest:
 		c.TargetPath = m.GetVolumePublishPath()
 	}
+}
+
+// placeWords puts requirements into one string, equal for equal ones; it is empty for
+// none.
+func placeWords(r *csi.TopologyRequirement) string {
+	if r == nil {
+		return ""
+	}
+	all := func(places []*csi.Topology) []map[string]string {
+		segments := make([]map[string]string, len(places))
+		for i, p := range places {
+			segments[i] = p.GetSegments()
+		}
+		return segments
+	}
+	return fmt.Sprintf("requisite %v preferred %v", all(r.GetRequisite()), all(r.GetPreferred()))
 }
 
 // capabilityWords puts a capability into one word, equal for equal ones.

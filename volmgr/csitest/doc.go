@@ -27,6 +27,7 @@
 //
 //	journal.jsonl      every call and violation, appended (see Journal)
 //	control.json       faults to come (see Control)
+//	late/              effects that come after the plugin's death (see Fault.Outlives)
 //	volumes/<hash>/    one volume: volume.json, attached.json, data/, block.img
 //
 // A Fault says which calls go wrong and how: late, without the effect, without

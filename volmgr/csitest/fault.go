@@ -63,6 +63,13 @@ type Fault struct {
 	// Hang lasts until the fault is removed from its Control.
 	Hang  bool          `json:"hang,omitempty"`
 	Delay time.Duration `json:"-"` // "delay" in JSON, as "1.5s"
+	// Bounded ends the delay early when the caller gives up or dies: the effect then
+	// comes within 9/10 of the deadline that the call had. A caller that waits for one
+	// whole deadline after a call of unknown outcome is never surprised.
+	Bounded bool `json:"bounded,omitempty"`
+	// Outlives lets the effect of a ControllerPublish or ControllerUnpublish come even
+	// if the plugin dies during the delay, as with storage that goes on by itself.
+	Outlives bool `json:"outlives,omitempty"`
 	// Crash ends the plugin: a child by SIGKILL to itself, one in process by
 	// cutting its connections, without another word in the journal. Then its
 	// Crashed channel is closed, and Close must still be called.
@@ -128,6 +135,8 @@ func (f Fault) valid() error {
 		return fmt.Errorf("a fault's effect %q needs a delay", EffectLater)
 	case f.Method != "" && !knownMethod(f.Method):
 		return fmt.Errorf("a fault's method %q is none of the plugin's", f.Method)
+	case f.Outlives && f.Method != ControllerPublish && f.Method != ControllerUnpublish:
+		return fmt.Errorf("only %s and %s outlive the plugin, not %q", ControllerPublish, ControllerUnpublish, f.Method)
 	case f.Skip < 0:
 		return fmt.Errorf("a fault cannot skip %d calls", f.Skip)
 	case f.Twist != Straight && twisted[f.Twist] == nil, f.Method != "" && !f.Twist.knows(f.Method):

@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"math"
 	"os"
 	"time"
 )
@@ -70,6 +72,36 @@ func LoadJournal(path string) (Journal, error) {
 		}
 	})
 	return j, err
+}
+
+// ViolationsSince returns the violations in a journal from a byte offset on, and the
+// offset of what follows, so that a long journal can be watched.
+func ViolationsSince(path string, offset int64) (broken []Violation, next int64, err error) {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, offset, nil
+	}
+	if err != nil {
+		return nil, offset, fmt.Errorf("cannot read the journal: %w", err)
+	}
+	data, err := io.ReadAll(io.NewSectionReader(f, offset, math.MaxInt64-offset))
+	if err := errors.Join(err, f.Close()); err != nil {
+		return nil, offset, fmt.Errorf("cannot read the journal: %w", err)
+	}
+	data = data[:bytes.LastIndexByte(data, '\n')+1] // the last line may be being written
+	for line := range bytes.Lines(data) {
+		var e entry
+		if !bytes.Contains(line, []byte(`"`+eventViolation+`"`)) {
+			continue
+		}
+		if err := json.Unmarshal(line, &e); err != nil {
+			return nil, offset, fmt.Errorf("cannot read the journal %q: %w", path, err)
+		}
+		if e.Violation != nil {
+			broken = append(broken, *e.Violation)
+		}
+	}
+	return broken, offset + int64(len(data)), nil
 }
 
 // AwaitCalls reads a journal again and again until done is content with its

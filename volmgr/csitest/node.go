@@ -17,9 +17,17 @@ type node struct {
 }
 
 func (s *node) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
-	resp := &csi.NodeGetInfoResponse{NodeId: s.p.cfg.NodeID, MaxVolumesPerNode: s.p.cfg.MaxVolumes}
-	if s.p.cfg.Topology != nil {
-		resp.AccessibleTopology = &csi.Topology{Segments: s.p.cfg.Topology}
+	now := Node{ID: s.p.cfg.NodeID, MaxVolumes: s.p.cfg.MaxVolumes, Topology: s.p.cfg.Topology}
+	file, err := s.p.cfg.Faults().read()
+	if err != nil {
+		return nil, err
+	}
+	if file.Node != nil {
+		now = *file.Node
+	}
+	resp := &csi.NodeGetInfoResponse{NodeId: now.ID, MaxVolumesPerNode: now.MaxVolumes}
+	if now.Topology != nil {
+		resp.AccessibleTopology = &csi.Topology{Segments: now.Topology}
 	}
 	return resp, nil
 }
@@ -51,6 +59,9 @@ func (s *node) NodeStageVolume(ctx context.Context, m *csi.NodeStageVolumeReques
 	if done, err := s.p.mountTwisted(ctx, path); done {
 		return resp, err
 	}
+	if s.p.cfg.isImage(id) {
+		return resp, s.p.store.mountImage(id, path)
+	}
 	if s.p.cfg.Fuse {
 		return resp, mountLoopback(s.p.store.path(id, "data"), path)
 	}
@@ -63,6 +74,7 @@ func (s *node) NodeUnstageVolume(ctx context.Context, m *csi.NodeUnstageVolumeRe
 	}
 	o, path := optionsOf(ctx), m.GetStagingTargetPath()
 	defer s.p.store.lock(m.GetVolumeId())()
+	s.p.notInUse(o.call)
 	if err := o.demands(path, ""); err != nil {
 		return nil, err
 	}
@@ -71,7 +83,10 @@ func (s *node) NodeUnstageVolume(ctx context.Context, m *csi.NodeUnstageVolumeRe
 			return nil, err
 		}
 	}
-	err := errors.Join(unmountAll(path), s.p.store.release(m.GetVolumeId()))
+	err := unmountAll(path)
+	if !s.p.cfg.Attach {
+		err = errors.Join(err, s.p.store.release(m.GetVolumeId()))
+	}
 	if err == nil && o.twist == Remade {
 		err = os.Remove(path)
 	}
@@ -182,7 +197,7 @@ func (s *node) NodeUnpublishVolume(ctx context.Context, m *csi.NodeUnpublishVolu
 	if err == nil && o.twist != Kept {
 		err = removeTarget(target)
 	}
-	if err == nil && !s.p.cfg.Stage {
+	if err == nil && !s.p.cfg.Stage && !s.p.cfg.Attach {
 		err = s.p.store.release(m.GetVolumeId())
 	}
 	return &csi.NodeUnpublishVolumeResponse{}, err

@@ -73,6 +73,9 @@ func (p *Plugin) Start(endpoint string) error {
 	if err := p.rec.open(p.cfg.Journal); err != nil {
 		return errors.Join(err, socket.Close())
 	}
+	if err := p.resume(); err != nil {
+		return errors.Join(err, socket.Close(), p.rec.close())
+	}
 	p.socket = socket
 	p.server = grpc.NewServer(grpc.UnaryInterceptor(p.intercept))
 	csi.RegisterIdentityServer(p.server, &identity{p: p})

@@ -3,6 +3,7 @@ package csitest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"slices"
@@ -33,6 +34,12 @@ type live struct {
 	ctx    context.Context
 	done   chan struct{} // closed when it ends
 	late   bool          // valid after done
+	gone   time.Time     // when the caller gave up or died; zero while it waits
+}
+
+// left is how long after its caller's end a call may still take effect.
+func (l *live) left(at time.Time) time.Duration {
+	return l.promise() - at.Sub(l.gone)
 }
 
 // open reads what was, and says that a plugin starts.
@@ -117,6 +124,11 @@ func (r *recorder) begin(ctx context.Context, cfg Config, req request, control C
 	}
 	r.count(req.call)
 	l := &live{call: req.call, caller: caller, ctx: ctx, done: make(chan struct{})}
+	context.AfterFunc(ctx, func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		l.gone = now()
+	})
 	r.at[l.call.Seq] = len(r.past.Calls)
 	r.past.Calls = append(r.past.Calls, l.call)
 	r.write(entry{Event: eventCall, Time: l.call.Start, Call: &l.call})
@@ -221,15 +233,32 @@ func (r *recorder) overlap(l, other *live) {
 	select {
 	case <-other.done:
 		if other.late {
+			r.overtaken(l, other)
 			return
 		}
 	default:
 		if other.ctx.Err() != nil {
+			r.overtaken(l, other)
 			return
 		}
 	}
 	r.violation(Violation{
 		Rule: RuleInFlight, Words: "the call came while this one was in flight: " + other.call.String(), Time: now(),
+		Seq: l.call.Seq, Method: l.call.Method, Volume: l.call.Volume,
+	})
+}
+
+// overtaken reports a call that makes what another one, given up a moment ago, may
+// still undo. It must be called with the lock held.
+func (r *recorder) overtaken(l, other *live) {
+	if other.gone.IsZero() {
+		other.gone = now() // it is noticed here first
+	}
+	if !l.call.remakes(other.call) || other.left(l.call.Start) <= 0 {
+		return
+	}
+	r.violation(Violation{
+		Rule: RuleOvertaken, Words: fmt.Sprintf("this one was given up %s before and may still take effect: %s", l.call.Start.Sub(other.gone), other.call), Time: now(),
 		Seq: l.call.Seq, Method: l.call.Method, Volume: l.call.Volume,
 	})
 }

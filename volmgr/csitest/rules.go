@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
 )
 
 // Rule is a rule of the CSI spec for those who call plugins.
@@ -35,8 +36,12 @@ const (
 	RuleStagingDir  Rule = "staging-dir"  // the caller makes it before NodeStage
 	RuleTarget      Rule = "target"       // the caller makes its parent and leaves it to the plugin; it is used once
 	RuleMode        Rule = "mode"         // a mode for one use has no second target
+	RuleInUse       Rule = "in-use"       // storage that is mounted is not unstaged, nor detached, then or later
+	RuleOvertaken   Rule = "overtaken"    // nothing is made while a call that undoes it may still be at work
 	RuleOffline     Rule = "offline"      // who expands OFFLINE only is not asked to while the volume is in use
 	RuleToken       Rule = "token"        // a starting_token is one that an answer to the same call gave
+
+	RuleTopology Rule = "topology" // a volume is made where the node is or where it was asked for, and a repeated CreateVolume names the same places
 
 	// RuleControl is none of the caller's: the test's control file is bad.
 	RuleControl Rule = "control"
@@ -134,8 +139,15 @@ func atPath(method string) bool { return method == NodeStats || method == NodeEx
 
 func (c *check) creation(m *csi.CreateVolumeRequest) {
 	c.contentSource(m.GetVolumeContentSource())
-	if m.GetAccessibilityRequirements() != nil && c.cfg.Topology == nil {
+	places, sent := c.r.call.Places, m.GetAccessibilityRequirements() != nil
+	before, repeated := c.view.places[c.r.call.Name]
+	switch {
+	case sent && c.cfg.Topology == nil:
 		c.report(RuleOffered, "accessibility_requirements is set, and the plugin has no VOLUME_ACCESSIBILITY_CONSTRAINTS")
+	case repeated && places != before:
+		c.report(RuleTopology, "accessibility_requirements is %q, and was %q in a CreateVolume whose outcome is not known", places, before)
+	case !repeated && !sent && len(c.cfg.Topology) > 0:
+		c.report(RuleTopology, "accessibility_requirements is not set, and the node is at %v", c.cfg.Topology)
 	}
 }
 
@@ -145,7 +157,10 @@ const (
 )
 
 func (c *check) sizes() {
-	call := c.r.call
+	call, longestPath := c.r.call, maxString
+	if c.cfg.LongPaths {
+		longestPath = unix.PathMax - 1
+	}
 	for _, f := range []struct {
 		name, value string
 		max         int
@@ -153,8 +168,8 @@ func (c *check) sizes() {
 		{"volume_id", call.Volume, maxString},
 		{"name", call.Name, maxString},
 		{"node_id", call.NodeID, maxNodeID},
-		{"staging_target_path", call.StagingPath, maxString},
-		{"target path", call.TargetPath, maxString},
+		{"staging_target_path", call.StagingPath, longestPath},
+		{"target path", call.TargetPath, longestPath},
 		{"snapshot_id", call.Snapshot, maxString},
 		{"group_snapshot_id", call.Group, maxString},
 	} {

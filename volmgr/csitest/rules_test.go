@@ -14,7 +14,7 @@ import (
 
 // allRules are the rules for a caller. RuleControl is for tests.
 var allRules = []Rule{RuleDeadline, RuleOffered, RuleRequired, RuleSize, RulePath, RuleCapability, RuleSecrets, RuleVolumeContext, RulePublishContext,
-	RuleNode, RuleInFlight, RuleOrder, RuleStagingPath, RuleStagingDir, RuleTarget, RuleMode, RuleOffline, RuleToken}
+	RuleNode, RuleInFlight, RuleOrder, RuleStagingPath, RuleStagingDir, RuleTarget, RuleMode, RuleOffline, RuleToken, RuleTopology}
 
 // broken is one way to break a rule, in the last call that it makes.
 type broken struct {
@@ -136,6 +136,14 @@ var brokenRules = map[string]broken{
 	"topology": {RuleOffered, full, func(b *bench) {
 		createWith(b, &csi.CreateVolumeRequest{Name: "a", VolumeCapabilities: []*csi.VolumeCapability{writer()}, AccessibilityRequirements: &csi.TopologyRequirement{}})
 	}},
+	"no topology": {RuleTopology, with(full, inZone), func(b *bench) {
+		createWith(b, &csi.CreateVolumeRequest{Name: "a", VolumeCapabilities: []*csi.VolumeCapability{writer()}})
+	}},
+	"another topology than was sent": {RuleTopology, with(full, inZone), func(b *bench) {
+		b.inject(Fault{Method: CreateVolume, Code: codes.Internal})
+		createAt(b, "a")
+		createAt(b, "b")
+	}},
 	"mutable parameters": {RuleOffered, full, func(b *bench) {
 		createWith(b, &csi.CreateVolumeRequest{Name: "a", VolumeCapabilities: []*csi.VolumeCapability{writer()}, MutableParameters: map[string]string{"k": "v"}})
 	}},
@@ -185,6 +193,26 @@ func TestRules(t *testing.T) {
 		if !tested[rule] {
 			t.Errorf("no test breaks rule %s", rule)
 		}
+	}
+}
+
+func inZone(c *Config) { c.Topology = map[string]string{"zone": "a"} }
+
+func createAt(b *bench, zone string) {
+	createWith(b, &csi.CreateVolumeRequest{Name: "a", VolumeCapabilities: []*csi.VolumeCapability{writer()},
+		AccessibilityRequirements: &csi.TopologyRequirement{Requisite: []*csi.Topology{{Segments: map[string]string{"zone": zone}}}}})
+}
+
+// TestTopologyMayChange: after a CreateVolume that was refused, or that made the
+// volume, another one may name other places.
+func TestTopologyMayChange(t *testing.T) {
+	b := start(t, with(full, inZone))
+	b.inject(Fault{Method: CreateVolume, Code: codes.InvalidArgument})
+	createAt(b, "a")
+	createAt(b, "b")
+	createAt(b, "a")
+	if j := b.journal(); len(j.Violations) != 0 || len(j.Calls.Only(CreateVolume)) != 3 {
+		t.Errorf("violations %v of calls\n%s", j.Violations, j.Calls)
 	}
 }
 

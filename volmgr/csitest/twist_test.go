@@ -337,6 +337,7 @@ func TestLoopDevices(t *testing.T) {
 		b.must(b.unpublish("a", "t"))
 	}
 	b.must(b.unstage("a"))
+	b.must(b.detach("a"))
 	if path := loopOf(b.p.store.path("a", "block.img")); path != "" {
 		t.Errorf("%s is left", path)
 	}

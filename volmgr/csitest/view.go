@@ -1,6 +1,10 @@
 package csitest
 
-import "slices"
+import (
+	"slices"
+
+	"google.golang.org/grpc/codes"
+)
 
 // view is what the caller can know from the answers it got, and nothing of
 // what the plugin did: a Stage that answered OK without an effect is staged
@@ -18,6 +22,7 @@ type view struct {
 	tokens  map[string]bool   // method and next_token that its answers had
 	snaps   map[string]bool   // snapshot → whether it was said to be ready
 	groups  map[string][]string
+	places  map[string]string // name → Places of a CreateVolume whose outcome is not known
 }
 
 type certainty int
@@ -56,6 +61,7 @@ type targetView struct {
 func newView() view {
 	return view{
 		volumes: map[string]*volumeView{}, users: map[string]string{}, tokens: map[string]bool{}, snaps: map[string]bool{}, groups: map[string][]string{},
+		places: map[string]string{},
 	}
 }
 
@@ -92,6 +98,8 @@ func (v view) begin(c Call) {
 	}
 	vol := v.of(c.Volume)
 	switch c.Method {
+	case CreateVolume:
+		v.places[c.Name] = c.Places
 	case ControllerPublish:
 		if vol.attached[c.NodeID] == nil {
 			vol.attached[c.NodeID] = &attachView{}
@@ -124,6 +132,9 @@ func (v view) begin(c Call) {
 func (v view) end(c Call) {
 	if c.OK() {
 		v.storageEnd(c)
+	}
+	if c.Method == CreateVolume && settled(c) {
+		delete(v.places, c.Name)
 	}
 	if c.Volume == "" {
 		return
@@ -159,6 +170,17 @@ func (v view) end(c Call) {
 	case c.Method == DeleteVolume && !vol.inUse():
 		delete(v.volumes, c.Volume)
 	}
+}
+
+// settled tells whether the caller knows what a call did: it was answered OK, or by a
+// code that says that nothing was begun (CSI spec, Error Scheme).
+func settled(c Call) bool {
+	refusals := []codes.Code{
+		codes.InvalidArgument, codes.AlreadyExists, codes.OutOfRange, codes.Unimplemented, codes.Unauthenticated, codes.PermissionDenied,
+		codes.NotFound, codes.FailedPrecondition, codes.ResourceExhausted,
+	}
+	refused := slices.ContainsFunc(refusals, func(code codes.Code) bool { return code.String() == c.Code })
+	return c.OK() || refused && !c.Late
 }
 
 // undone tells whether the caller may take a negating call for done: the

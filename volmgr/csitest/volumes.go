@@ -273,3 +273,17 @@ func writeJSON(path string, v any) error {
 	}
 	return nil
 }
+
+// DataDir is where the plugin of a Config has the files of a volume.
+func DataDir(cfg Config, id string) string {
+	s := store{dir: filepath.Join(cfg.Base, "volumes")}
+	return s.path(id, "data")
+}
+
+// Attached tells whether the storage is attached to any node, whatever callers were
+// told.
+func Attached(cfg Config, id string) (bool, error) {
+	s := store{dir: filepath.Join(cfg.Base, "volumes")}
+	a, err := s.attachments(id)
+	return len(a.Nodes) > 0, err
+}

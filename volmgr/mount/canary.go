@@ -10,8 +10,8 @@ import (
 )
 
 // CanaryName is the directory, in one that mounts are to be shared below, where
-// a canary is mounted while that is tried. Nothing else has this name there.
-const CanaryName = "canary"
+// a canary is mounted while that is tried. No volume's path component begins with a dot.
+const CanaryName = ".canary"
 
 // canarySource and canaryType are what a canary looks like in a mount table.
 const (

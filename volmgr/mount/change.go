@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -110,7 +111,7 @@ func (h *Host) makeReadOnly(path string) error {
 		err = retry(func() error { return unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &attr) })
 	}
 	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) {
-		err = h.remountReadOnly(fd)
+		err = h.remount(fd, Like{ReadOnly: true})
 	}
 	if errors.Is(err, unix.EINVAL) {
 		return errors.New("it is no mount point")
@@ -118,11 +119,7 @@ func (h *Host) makeReadOnly(path string) error {
 	if err != nil {
 		return err
 	}
-	st, err := statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, lookMask)
-	if err != nil {
-		return err
-	}
-	p, err := h.pointOf(st, fd, "", 0)
+	p, err := h.openPoint(fd)
 	if err != nil {
 		return err
 	}
@@ -132,9 +129,66 @@ func (h *Host) makeReadOnly(path string) error {
 	return nil
 }
 
-// remountReadOnly is the way before mount_setattr: every other flag of the
-// mount has to be said again, or it is lost.
-func (h *Host) remountReadOnly(fd int) error {
+// Restrict adds options such as nosuid to the mount that is uppermost at path and to all
+// mounts below it, and checks that the kernel did. Options that the mount has stay.
+func (h *Host) Restrict(ctx context.Context, path string, flags []string) error {
+	path = filepath.Clean(path)
+	_, err := bounded(ctx, h, kindChange, path, h.bound, func() (struct{}, error) { return struct{}{}, h.restrict(path, Like{Flags: flags}) })
+	if err != nil {
+		return fmt.Errorf("cannot set the options %s of the mount at %q: %w", strings.Join(flags, ","), path, err)
+	}
+	return nil
+}
+
+func (h *Host) restrict(path string, like Like) error {
+	attr, err := like.attr()
+	if err != nil {
+		return err
+	}
+	fd, err := h.openNoLink(path)
+	if err != nil {
+		return err
+	}
+	defer closeFD(fd)
+	err = unix.ENOSYS
+	if !h.noSetattr {
+		err = retry(func() error { return unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &attr) })
+	}
+	if errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EPERM) {
+		err = h.remount(fd, like)
+	}
+	if errors.Is(err, unix.EINVAL) {
+		return errors.New("it is no mount point")
+	}
+	if err != nil {
+		return err
+	}
+	p, err := h.openPoint(fd)
+	if err == nil && !like.has(p.attr) {
+		err = errors.New("the kernel reports success, but the mount does not have them")
+	}
+	return err
+}
+
+// openPoint describes the mount that an open file is on.
+func (h *Host) openPoint(fd int) (point, error) {
+	st, err := statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, lookMask)
+	if err != nil {
+		return point{}, err
+	}
+	return h.pointOf(st, fd, "", 0)
+}
+
+// mountOptions are the options of one mount as mount(2) has them.
+var mountOptions = map[string]uintptr{
+	"nosuid": unix.MS_NOSUID, "nodev": unix.MS_NODEV, "noexec": unix.MS_NOEXEC,
+	"noatime": unix.MS_NOATIME, "nodiratime": unix.MS_NODIRATIME, "relatime": unix.MS_RELATIME,
+	"nosymfollow": unix.MS_NOSYMFOLLOW, "strictatime": unix.MS_STRICTATIME,
+}
+
+// remount is the way before mount_setattr: every option that the mount has must be
+// repeated, or it is lost.
+func (h *Host) remount(fd int, like Like) error {
 	id, err := h.fdMountID("self", strings.TrimPrefix(h.fdLink(fd), h.proc+"/self/fd/"))
 	if err != nil {
 		return err
@@ -146,18 +200,61 @@ func (h *Host) remountReadOnly(fd int) error {
 	if len(table) == 0 {
 		return errVanished
 	}
-	flags := uintptr(unix.MS_REMOUNT | unix.MS_BIND | unix.MS_RDONLY)
-	for name, flag := range map[string]uintptr{
-		"nosuid": unix.MS_NOSUID, "nodev": unix.MS_NODEV, "noexec": unix.MS_NOEXEC,
-		"noatime": unix.MS_NOATIME, "nodiratime": unix.MS_NODIRATIME, "relatime": unix.MS_RELATIME,
-		"nosymfollow": unix.MS_NOSYMFOLLOW,
-	} {
+	const times = unix.MS_NOATIME | unix.MS_RELATIME | unix.MS_STRICTATIME
+	var have, want uintptr
+	for name, flag := range mountOptions {
 		if hasOption(table[0].Options, name) {
-			flags |= flag
+			have |= flag
 		}
 	}
-	if flags&(unix.MS_NOATIME|unix.MS_RELATIME) == 0 {
+	for _, name := range like.Flags {
+		want |= mountOptions[name]
+	}
+	if want&times != 0 {
+		have &^= times
+	}
+	flags := unix.MS_REMOUNT | unix.MS_BIND | have | want
+	if like.ReadOnly || hasOption(table[0].Options, "ro") {
+		flags |= unix.MS_RDONLY
+	}
+	if flags&times == 0 {
 		flags |= unix.MS_STRICTATIME
 	}
 	return retry(func() error { return unix.Mount("", h.fdLink(fd), "", flags, "") })
+}
+
+// SetMode changes the permissions of a directory, if it has others. It refuses a symbolic
+// link and a mount point, because what is mounted there is not this directory.
+func (h *Host) SetMode(ctx context.Context, dir string, mode os.FileMode) error {
+	dir = filepath.Clean(dir)
+	_, err := bounded(ctx, h, kindChange, dir, h.bound, func() (struct{}, error) { return struct{}{}, h.setMode(dir, uint32(mode.Perm())) })
+	if err != nil {
+		return fmt.Errorf("cannot set the mode of %q to %04o: %w", dir, mode, err)
+	}
+	return nil
+}
+
+func (h *Host) setMode(dir string, mode uint32) error {
+	fd, err := h.openNoLink(dir)
+	if err != nil {
+		return err
+	}
+	defer closeFD(fd)
+	var st unix.Stat_t
+	switch root, err := h.mountRoot(fd); {
+	case err != nil:
+		return err
+	case root:
+		return errors.New("something is mounted there")
+	}
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	switch {
+	case st.Mode&unix.S_IFMT != unix.S_IFDIR:
+		return unix.ENOTDIR
+	case st.Mode&0o7777 == mode:
+		return nil
+	}
+	return retry(func() error { return unix.Chmod(h.fdLink(fd), mode) })
 }

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/volmgr/volume"
 )
 
 func TestDevices(t *testing.T) {
@@ -51,6 +53,42 @@ func TestDevices(t *testing.T) {
 				t.Errorf("%s: %v, %v; want %v", path, got, err, want)
 			}
 		}
+	}
+}
+
+// TestLoopNode looks at the bound node of a loop device that is detached, and whose number
+// another file takes.
+func TestLoopNode(t *testing.T) {
+	dir := tempDir(t)
+	node, dev := dir+"/node", loop(t, dir, 1<<20)
+	bindAt(t, dev, write(t, node, ""))
+	image := loopsIn(dir)[dev]
+	now, old, older := hosts(t)
+	for _, h := range []*Host{now, old, older} {
+		if s := h.Look(t.Context(), node); s.Seen != volume.SeenMount || s.Identity.Backing != image {
+			t.Errorf("attached: %+v, want %s behind it", s, image)
+		}
+	}
+	if got := now.Loops()[number(t, dev)]; got.Backing != image || "/dev/"+got.Name != dev {
+		t.Errorf("among all loop devices it is %+v", got)
+	}
+	made := now.Look(t.Context(), node).Identity
+	run(t, "losetup", "-d", dev)
+	await(t, "loop device to go", func() bool { return loopsIn(dir)[dev] == "" })
+	for _, h := range []*Host{now, old, older} {
+		if s := h.Look(t.Context(), node); s.Seen != volume.SeenDead {
+			t.Errorf("detached: %+v", s)
+		}
+	}
+	other := write(t, dir+"/other", strings.Repeat("x", 4096))
+	run(t, "losetup", dev, other)
+	s := now.Look(t.Context(), node)
+	if s.Seen != volume.SeenMount || s.Identity.Backing != other || s.Is(&made) {
+		t.Errorf("another file: %+v", s)
+	}
+	made.Backing = "" // as an older release recorded it
+	if !s.Is(&made) {
+		t.Error("a record without a backing file matches no more")
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"io"
 	"path/filepath"
 
+	"github.com/moby/sys/mountinfo"
+	"github.com/volagent/volagent/volmgr/volume"
 	"golang.org/x/sys/unix"
 )
 
@@ -148,22 +150,66 @@ func emptyDir(fd int) (bool, error) {
 	}
 }
 
-// Unguard takes the flag from a directory. One that is not there, or has no flag, is
-// success. It fails while something is mounted there, because that hides it.
-func (h *Host) Unguard(ctx context.Context, path string) error {
-	path = filepath.Clean(path)
-	_, err := bounded(ctx, h, kindChange, path, h.bound, func() (struct{}, error) { return struct{}{}, h.unguard(path) })
+// Directory says which directory a place is, so that it is found again under another name.
+// It is bounded; *HungError.
+func (p *Place) Directory(ctx context.Context) (volume.GuardedDir, error) {
+	own, err := p.Again() // the call may outlive the caller
 	if err != nil {
-		return fmt.Errorf("cannot make %s writable again: %w", path, err)
+		return volume.GuardedDir{Path: p.path}, err
+	}
+	return bounded(ctx, p.h, kindChange, p.path, p.h.bound, func() (volume.GuardedDir, error) {
+		defer own.Close()
+		return p.h.directory(own.fd(), p.path)
+	})
+}
+
+// directory describes an open directory.
+func (h *Host) directory(fd int, path string) (volume.GuardedDir, error) {
+	d := volume.GuardedDir{Path: path}
+	st, err := statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_INO|lookMask)
+	if err != nil {
+		return d, err
+	}
+	at, err := h.pointOf(st, fd, "", 0)
+	if err != nil {
+		return d, err
+	}
+	d.Device, d.Inode, d.FSType = device(st.Dev_major, st.Dev_minor), st.Ino, at.id.FSType
+	if d.FSID, err = fsid(fd); err != nil {
+		return d, err
+	}
+	if handle, _, err := unix.NameToHandleAt(fd, "", unix.AT_EMPTY_PATH); err == nil && !h.noHandles {
+		d.Handle, d.HandleType = handle.Bytes(), handle.Type()
+	}
+	return d, nil
+}
+
+// fsid is what statfs(2) calls the id of a file system.
+func fsid(fd int) (string, error) {
+	var fs unix.Statfs_t
+	if err := retry(func() error { return unix.Fstatfs(fd, &fs) }); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%08x%08x", uint32(fs.Fsid.Val[0]), uint32(fs.Fsid.Val[1])), nil //nolint:gosec // the bits, not a number
+}
+
+// Unguard takes the flag from a directory. One that is gone, or has no flag, is success. One
+// that was renamed is found by its handle. It fails while something is mounted at the path,
+// because that hides the directory, and where the directory cannot be found.
+func (h *Host) Unguard(ctx context.Context, dir volume.GuardedDir) error {
+	dir.Path = filepath.Clean(dir.Path)
+	_, err := bounded(ctx, h, kindChange, dir.Path, h.bound, func() (struct{}, error) { return struct{}{}, h.unguard(dir) })
+	if err != nil {
+		return fmt.Errorf("cannot make %s writable again: %w", dir.Path, err)
 	}
 	return nil
 }
 
-func (h *Host) unguard(path string) error {
-	place, err := h.walk(path)
+func (h *Host) unguard(dir volume.GuardedDir) error {
+	place, err := h.walk(dir.Path)
 	switch {
 	case errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR):
-		return nil
+		return h.unguardMoved(dir)
 	case err != nil:
 		return err
 	}
@@ -174,16 +220,88 @@ func (h *Host) unguard(path string) error {
 	case root:
 		return errors.New("something is mounted there")
 	}
+	is, err := h.directory(place, dir.Path)
+	if err != nil {
+		return err
+	}
+	if !is.Same(dir) {
+		return h.unguardMoved(dir)
+	}
 	fd, flags, err := ownFlags(place)
-	switch {
-	case unsupported(err) || errors.Is(err, unix.ENOTDIR):
+	if unsupported(err) || errors.Is(err, unix.ENOTDIR) {
 		return nil
-	case err != nil:
+	}
+	if err != nil {
 		return err
 	}
 	defer closeFD(fd)
+	return unguardOpen(fd, flags)
+}
+
+func unguardOpen(fd int, flags uint32) error {
 	if flags&immutable == 0 {
 		return nil
 	}
 	return setFlags(fd, flags&^immutable)
+}
+
+// unguardMoved looks for a directory that is not at its path any more. Of one that is known
+// by its path alone nothing can be told.
+func (h *Host) unguardMoved(dir volume.GuardedDir) error {
+	if dir.Inode == 0 {
+		return nil
+	}
+	fd, err := h.openHandle(dir)
+	if errors.Is(err, unix.ESTALE) {
+		return nil // it was removed
+	}
+	if err != nil {
+		return fmt.Errorf("it was renamed, and cannot be found again: inode %d of device %s (%s): %w", dir.Inode, dir.Device, dir.FSType, err)
+	}
+	defer closeFD(fd)
+	flags, err := unix.IoctlGetUint32(fd, unix.FS_IOC_GETFLAGS)
+	if err != nil {
+		return err
+	}
+	return unguardOpen(fd, flags)
+}
+
+// openHandle opens a directory by its handle, through any mount of its file system.
+func (h *Host) openHandle(dir volume.GuardedDir) (int, error) {
+	if len(dir.Handle) == 0 || h.noHandles {
+		return -1, errors.New("its file system, or this kernel, has no handles of files")
+	}
+	table, err := h.table(func(m *mountinfo.Info) (bool, bool) { return m.FSType != dir.FSType, false })
+	if err != nil {
+		return -1, err
+	}
+	handle := unix.NewFileHandle(dir.HandleType, dir.Handle)
+	for _, m := range table {
+		fd, err := h.openHandleAt(m.Mountpoint, dir.FSID, handle)
+		if errors.Is(err, errOtherFS) {
+			continue
+		}
+		return fd, err
+	}
+	return -1, errors.New("its file system is mounted nowhere")
+}
+
+// errOtherFS says that something else than a certain file system is at a mount point.
+var errOtherFS = errors.New("it is another file system")
+
+func (h *Host) openHandleAt(mountPoint, id string, handle unix.FileHandle) (int, error) {
+	root, err := open(mountPoint, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW)
+	if err != nil {
+		return -1, errOtherFS // what is hidden, or gone, cannot be asked
+	}
+	defer closeFD(root)
+	if has, err := fsid(root); err != nil || has != id {
+		return -1, errOtherFS
+	}
+	fd := -1
+	err = retry(func() (err error) {
+		fd, err = unix.OpenByHandleAt(root, handle, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC)
+		return err
+	})
+	return fd, err
 }

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/volume"
 	"golang.org/x/sys/unix"
 )
 
@@ -22,7 +24,7 @@ func TestSetGuardLate(t *testing.T) {
 	if g, err := p.Guard(ctx); g != GuardOff || err != nil {
 		t.Skipf("its file system has no such flag: %q, %v", g, err)
 	}
-	defer func() { check(t, h.Unguard(ctx, dir)) }()
+	defer func() { check(t, h.Unguard(ctx, volume.GuardedDir{Path: dir})) }()
 	both := 0
 	for i := range 2000 {
 		file, made := filepath.Join(dir, fmt.Sprint(i)), make(chan error)
@@ -47,7 +49,7 @@ func TestSetGuardLate(t *testing.T) {
 				t.Fatalf("round %d: a file was made, and the directory refuses writes: %v", i, err)
 			}
 		}
-		check(t, h.Unguard(ctx, dir))
+		check(t, h.Unguard(ctx, volume.GuardedDir{Path: dir}))
 	}
 	t.Logf("%d of 2000 files were made", both)
 }
@@ -68,4 +70,59 @@ func TestSettled(t *testing.T) {
 	close(release)
 	await(t, "the answer", func() bool { return h.gate.outstanding() == 0 })
 	check(t, h.Settled(ctx, "/srv"))
+}
+
+// TestUnguardMoved: a directory is found by its handle under another name, also from below
+// a mount; without handles the error says which one it is. Another directory in its place
+// is left alone, and one that is gone is no error.
+func TestUnguardMoved(t *testing.T) {
+	h, ctx := newHost(t), context.Background()
+	guarded := func(name string) (string, volume.GuardedDir) {
+		t.Helper()
+		dir := mkdir(t, tempDir(t), name+"/d")
+		p, err := h.OpenPlace(ctx, dir)
+		check(t, err)
+		defer p.Close()
+		if g, err := p.Guard(ctx); g != GuardOff || err != nil {
+			t.Skipf("its file system has no such flag: %q, %v", g, err)
+		}
+		check(t, p.SetGuard(ctx))
+		d, err := p.Directory(ctx)
+		check(t, err)
+		if d.Path != dir || d.Inode == 0 || len(d.Handle) == 0 {
+			t.Fatalf("it is %+v", d)
+		}
+		return dir, d
+	}
+	writable := func(dir string) bool {
+		t.Helper()
+		err := os.Mkdir(filepath.Join(dir, "x"), 0o700)
+		if err == nil {
+			check(t, os.Remove(filepath.Join(dir, "x")))
+		}
+		return err == nil
+	}
+	dir, d := guarded("a")
+	moved := filepath.Dir(dir) + "-moved"
+	check(t, os.Rename(filepath.Dir(dir), moved))
+	old := newHost(t)
+	old.noHandles = true
+	if err := old.Unguard(ctx, d); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("inode %d of device %s", d.Inode, d.Device)) {
+		t.Errorf("without handles: %v", err)
+	}
+	check(t, os.MkdirAll(dir, 0o700)) // another one takes its place
+	p, err := h.OpenPlace(ctx, dir)
+	check(t, err)
+	check(t, p.SetGuard(ctx))
+	p.Close()
+	check(t, h.Unguard(ctx, d))
+	if !writable(moved+"/d") || writable(dir) {
+		t.Errorf("writable: the renamed directory %t, the one in its place %t", writable(moved+"/d"), writable(dir))
+	}
+	check(t, h.Unguard(ctx, volume.GuardedDir{Path: dir}))
+	if !writable(dir) {
+		t.Error("by its path alone it stays immutable")
+	}
+	check(t, os.RemoveAll(moved))
+	check(t, h.Unguard(ctx, d)) // it is gone
 }

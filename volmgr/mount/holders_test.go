@@ -154,21 +154,6 @@ func TestHolderInWords(t *testing.T) {
 	}
 }
 
-func TestUnitIn(t *testing.T) {
-	for want, lines := range map[string][]string{
-		"db.service":         {"0::/system.slice/db.service\n", "0::/system.slice/db.service/payload/x\n", "3:cpu:/other.service\n1:name=systemd:/system.slice/db.service\n"},
-		"run-r1.scope":       {"0::/user.slice/user-1000.slice/user@1000.service/app.slice/run-r1.scope\n"},
-		"template@1.service": {"0::/system.slice/system-template.slice/template@1.service\n"},
-		"":                   {"", "0::/\n", "0::/user.slice\n", "4:memory:/x.service\n", "garbage"},
-	} {
-		for _, l := range lines {
-			if got := unitIn(l); got != want {
-				t.Errorf("%q: got %q, want %q", l, got, want)
-			}
-		}
-	}
-}
-
 func copyFile(t *testing.T, from, to string) {
 	t.Helper()
 	in, err := os.Open(from)

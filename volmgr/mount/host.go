@@ -41,6 +41,7 @@ type Host struct {
 	noStatmount bool // before 6.8, or refused by a filter
 	noMountRoot bool // before 5.8
 	noSetattr   bool // before 5.12
+	noHandles   bool // name_to_handle_at is refused
 }
 
 // Option changes a Host.

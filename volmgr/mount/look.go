@@ -65,7 +65,7 @@ func sightOf(ctx context.Context, path string, c *call[volume.Sight]) volume.Sig
 	if errors.As(err, &hung) {
 		return volume.Sight{Seen: volume.SeenHung, Detail: hung.since()}
 	}
-	return volume.Sight{Seen: volume.SeenError, Detail: fmt.Sprintf("cannot look at %q: %v", c.key.path, err)}
+	return volume.Sight{Seen: volume.SeenError, Unchecked: ctx.Err() != nil, Detail: fmt.Sprintf("cannot look at %q: %v", c.key.path, err)}
 }
 
 // look looks again when the mount changed meanwhile.
@@ -94,6 +94,9 @@ func (h *Host) glance(path string, leaving bool) (volume.Sight, error) {
 		return volume.Sight{}, nil
 	}
 	s := volume.Sight{Seen: volume.SeenMount, Identity: p.id, ReadOnly: p.readOnly}
+	if dev := loopNode(st); dev != "" {
+		s.Identity.Backing = h.Block(dev).Backing
+	}
 	if p.deleted {
 		s.Detail = "what it was bound from is deleted"
 	}
@@ -154,6 +157,9 @@ func (h *Host) probe(path string, st unix.Statx_t, p point) error {
 	case unix.S_IFBLK:
 		if dev := device(st.Rdev_major, st.Rdev_minor); h.deviceGone(dev) {
 			return fmt.Errorf("device %s: %w", dev, unix.ENODEV)
+		}
+		if dev := loopNode(st); dev != "" && h.unattached(dev) {
+			return fmt.Errorf("no file is attached to loop device %s: %w", dev, unix.ENXIO)
 		}
 		_, err := statx(unix.AT_FDCWD, path, nofollow, unix.STATX_BASIC_STATS)
 		return err

@@ -2,14 +2,12 @@ package mount
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"os"
 	"path/filepath"
 	"sync/atomic"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/filetree"
 	"golang.org/x/sys/unix"
 )
 
@@ -29,7 +27,9 @@ const tellEvery = time.Second
 // are asked for. Where it has them already nothing else is looked at, however
 // much lies below. Links are neither followed nor left out, and what is mounted
 // below is left alone. A file that cannot be executed by anybody does not become
-// executable by the mode, nor get set-id bits by it: those are for directories.
+// executable by the mode. Set-user-ID and set-group-ID bits are for directories: other files
+// lose them. Access control lists are removed from the root, and from every file whose owner
+// or group changes; a root that has one is not as asked.
 //
 // Tell is called about once a second with how many files were seen. A walk has no
 // bound, but each part of it has: *HungError. If ctx ends the walk stops; what it
@@ -85,9 +85,7 @@ type walk struct {
 	files atomic.Int64
 }
 
-// deepest is how far down a walk goes: each level costs an open file.
-const deepest = 1000
-
+// own changes the directory at path last, because a root that is as asked stands for all below.
 func (w *walk) own(path string) error {
 	fd, err := open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW)
 	if err != nil {
@@ -95,133 +93,67 @@ func (w *walk) own(path string) error {
 	}
 	defer closeFD(fd)
 	st, err := statx(fd, "", unix.AT_EMPTY_PATH, ownMask)
-	if err != nil || w.want.met(st) {
+	if err != nil {
+		return err
+	}
+	hasACL, err := filetree.HasACL(fd)
+	asAsked := w.want.met(st) && !hasACL
+	if err != nil || asAsked {
 		return err
 	}
 	if w.want.Recursive {
-		if err := w.below(fd, path, 0); err != nil {
+		if err := filetree.Below(w.ctx, fd, w.visit); err != nil {
 			return err
 		}
 	}
-	return w.want.apply(fd, st) // last, because it stands for all of them
+	to := w.want.owner()
+	to.DropACL = true
+	return filetree.Chown(fd, &st, to)
 }
 
 const ownMask = unix.STATX_TYPE | unix.STATX_MODE | unix.STATX_UID | unix.STATX_GID
 
-// below changes all that is in an open directory, which path names in errors.
-func (w *walk) below(dir int, path string, depth int) error {
-	if depth == deepest {
-		return fmt.Errorf("%q lies more than %d directories deep", path, deepest)
-	}
-	again, err := openat(dir, ".", unix.O_RDONLY|unix.O_DIRECTORY) // with a place of its own to read from
-	if err != nil {
-		return &os.PathError{Op: "open", Path: path, Err: err}
-	}
-	f := os.NewFile(uintptr(again), path)
-	defer func() { _ = f.Close() }() // it was only read
-	for {
-		names, err := f.Readdirnames(1000)
-		for _, name := range names {
-			if w.ctx.Err() != nil {
-				return w.ctx.Err()
-			}
-			if err := w.one(again, name, filepath.Join(path, name), depth); err != nil {
-				return err
-			}
-		}
-		if len(names) == 0 {
-			if errors.Is(err, io.EOF) {
-				return nil
-			}
-			return err
-		}
-	}
-}
-
-// one changes one entry of a directory, and what is in it. One that is gone by now,
-// or that another mount hides, needs nothing.
-func (w *walk) one(dir int, name, path string, depth int) error {
+// visit changes one file below the root.
+func (w *walk) visit(fd int, st *unix.Statx_t) error {
 	w.files.Add(1)
-	fd := -1
-	err := retry(func() (err error) {
-		fd, err = unix.Openat2(dir, name, &unix.OpenHow{Flags: unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_XDEV})
-		return err
-	})
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EXDEV) {
+	if w.want.met(*st) {
 		return nil
 	}
-	if err == nil {
-		defer closeFD(fd)
-		err = w.entry(fd, path, depth)
-	}
-	var deeper *os.PathError
-	if err != nil && !errors.As(err, &deeper) && w.ctx.Err() == nil {
-		return &os.PathError{Op: "change", Path: path, Err: err}
-	}
-	return err
+	return filetree.Chown(fd, st, w.want.owner())
 }
 
-func (w *walk) entry(fd int, path string, depth int) error {
-	st, err := statx(fd, "", unix.AT_EMPTY_PATH, ownMask)
-	if err != nil {
-		return err
-	}
-	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
-		if err := w.below(fd, path, depth+1); err != nil {
-			return err
-		}
-	}
-	if w.want.met(st) {
-		return nil
-	}
-	return w.want.apply(fd, st)
-}
-
-// met reports whether a file is as it should be.
+// met reports whether a file is as it should be. A file that runs with its owner's rights is
+// not: it may be the work of a previous owner.
 func (o Ownership) met(st unix.Statx_t) bool {
-	return (o.UID == nil || st.Uid == *o.UID) && (o.GID == nil || st.Gid == *o.GID) && !o.chmods(st)
+	ids := (o.UID == nil || st.Uid == *o.UID) && (o.GID == nil || st.Gid == *o.GID)
+	mode := uint32(st.Mode)
+	return ids && o.modeOf(mode) == mode && !filetree.HasSetID(&st)
 }
 
-// modeFor is the mode that a file should have.
-func (o Ownership) modeFor(st unix.Statx_t) uint32 {
-	mode := *o.Mode
-	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+// owner words what is asked for as filetree takes it.
+func (o Ownership) owner() filetree.Owner {
+	to := filetree.Owner{UID: -1, GID: -1, Mode: o.modeOf}
+	if o.UID != nil {
+		to.UID = int(*o.UID)
+	}
+	if o.GID != nil {
+		to.GID = int(*o.GID)
+	}
+	return to
+}
+
+// modeOf returns the mode that a file with this mode should have. A file that nobody may execute
+// does not become a program.
+func (o Ownership) modeOf(mode uint32) uint32 {
+	kind := mode & unix.S_IFMT
+	if o.Mode == nil || kind == unix.S_IFLNK {
 		return mode
 	}
-	if mode &= 0o777; st.Mode&0o111 == 0 {
-		mode &^= 0o111
-	}
-	return mode
-}
-
-func (o Ownership) chmods(st unix.Statx_t) bool {
-	return o.Mode != nil && st.Mode&unix.S_IFMT != unix.S_IFLNK && uint32(st.Mode)&0o7777 != o.modeFor(st)
-}
-
-// apply changes an open file. The owner comes first, since a change of it takes
-// set-id bits away.
-func (o Ownership) apply(fd int, st unix.Statx_t) error {
-	uid, gid := -1, -1
-	if o.UID != nil && *o.UID != st.Uid {
-		uid = int(*o.UID)
-	}
-	if o.GID != nil && *o.GID != st.Gid {
-		gid = int(*o.GID)
-	}
-	if uid != -1 || gid != -1 {
-		if err := retry(func() error { return unix.Fchownat(fd, "", uid, gid, unix.AT_EMPTY_PATH) }); err != nil {
-			return fmt.Errorf("chown: %w", err)
+	want := *o.Mode
+	if kind != unix.S_IFDIR {
+		if want &= 0o777; mode&0o111 == 0 {
+			want &^= 0o111
 		}
 	}
-	if o.Mode == nil || st.Mode&unix.S_IFMT == unix.S_IFLNK {
-		return nil
-	}
-	// By the link, because fchmod(2) refuses a file that is open for reference alone.
-	err := retry(func() error {
-		return unix.Fchmodat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), o.modeFor(st), 0)
-	})
-	if err != nil {
-		return fmt.Errorf("chmod: %w", err)
-	}
-	return nil
+	return kind | want
 }

@@ -145,3 +145,48 @@ func TestOwnHung(t *testing.T) {
 		t.Errorf("of what is not there: %v", err)
 	}
 }
+
+// TestOwnPrepared changes a tree that its previous owner prepared: with programs that run as
+// their group, with access control lists, and with more directories in each other than a process
+// may have files open.
+func TestOwnPrepared(t *testing.T) {
+	root := mkdir(t, tempDir(t), "root")
+	trap := write(t, root+"/trap", "x")
+	check(t, os.Chmod(trap, 0o700|os.ModeSetgid))
+	acl := []byte("\x02\x00\x00\x00" + // version 2; then user 1234 may do everything
+		"\x01\x00\x07\x00\xff\xff\xff\xff\x02\x00\x07\x00\xd2\x04\x00\x00\x04\x00\x00\x00\xff\xff\xff\xff" +
+		"\x10\x00\x07\x00\xff\xff\xff\xff\x20\x00\x00\x00\xff\xff\xff\xff")
+	shared := write(t, root+"/shared", "x")
+	for _, path := range []string{root, shared} {
+		check(t, unix.Setxattr(path, "system.posix_acl_access", acl, 0))
+	}
+	fd, err := unix.Open(root, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	check(t, err)
+	for range 1200 {
+		check(t, unix.Mkdirat(fd, "d", 0o700))
+		below, err := unix.Openat(fd, "d", unix.O_RDONLY|unix.O_DIRECTORY, 0)
+		check(t, errors.Join(err, unix.Close(fd)))
+		fd = below
+	}
+	var deepest unix.Stat_t
+	check(t, newHost(t).Own(context.Background(), root, Ownership{GID: new(uint32(7)), Recursive: true}, quiet))
+	check(t, errors.Join(unix.Fstat(fd, &deepest), unix.Close(fd)))
+	if deepest.Gid != 7 {
+		t.Errorf("the deepest directory belongs to group %d", deepest.Gid)
+	}
+	if got := owned(t, trap); got != "0:7 0700" {
+		t.Errorf("the program has %s", got)
+	}
+	for _, path := range []string{root, shared} {
+		if _, err := unix.Getxattr(path, "system.posix_acl_access", nil); !errors.Is(err, unix.ENODATA) {
+			t.Errorf("%s still has an access control list: %v", path, err)
+		}
+	}
+	// A root with the right group and a list does not stand for what lies below.
+	check(t, os.Chown(shared, 0, 0))
+	check(t, unix.Setxattr(root, "system.posix_acl_access", acl, 0))
+	check(t, newHost(t).Own(context.Background(), root, Ownership{GID: new(uint32(7)), Recursive: true}, quiet))
+	if got := owned(t, shared); got != "0:7 0700" {
+		t.Errorf("below a root with a list a file has %s", got)
+	}
+}

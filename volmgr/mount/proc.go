@@ -4,12 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/volmgr/suggest"
 )
 
 // processes lists the processes, the lowest pid first.
@@ -58,33 +59,14 @@ func (h *Host) command(pid int) string {
 	return strings.TrimSuffix(string(data), "\n")
 }
 
-// unit is the systemd unit of a process, as its control group says; empty
-// when it is in none.
+// unit returns the unit of the system's service manager that a process is in;
+// empty if there is none.
 func (h *Host) unit(pid int) string {
 	data, err := os.ReadFile(h.procPath(pid, "cgroup"))
 	if err != nil {
 		return ""
 	}
-	return unitIn(string(data))
-}
-
-// unitIn reads /proc/PID/cgroup: the innermost unit of systemd's own
-// hierarchy, or of the unified one.
-func unitIn(cgroups string) string {
-	var unit string
-	for line := range strings.Lines(cgroups) {
-		fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(fields) < 3 || (fields[1] != "" && fields[1] != "name=systemd") {
-			continue
-		}
-		for dir := fields[2]; dir != "/" && dir != "." && dir != ""; dir = filepath.Dir(dir) {
-			if base := filepath.Base(dir); strings.HasSuffix(base, ".service") || strings.HasSuffix(base, ".scope") {
-				unit = base
-				break
-			}
-		}
-	}
-	return unit
+	return suggest.UnitOf(string(data))
 }
 
 func (h *Host) procPath(pid int, name string) string {

@@ -18,14 +18,17 @@ type Apart struct {
 	OtherPath bool // at that path it has another directory
 	NotIn     bool // what is mounted below the directory here does not reach it
 	NotOut    bool // what it mounts below the directory does not reach this host
+	// Barred: it runs as User, which may not enter a directory that only we may enter.
+	Barred bool
+	User   uint32
 }
 
 // The kinds of call for Sharing: one at a time for a directory.
 const kindCanary kind = "try whether mounts are shared below"
 
 // Sharing finds out whether a process and this host see each other's mounts below
-// dir, at the same path. Where the process has our mount namespace and root that
-// is so, and nothing is done. Else a canary is mounted in dir, by us, and then
+// dir, at the same path, and whether the process may enter dir. Where the process has our
+// mount namespace and root the mounts are shared, and nothing is tried. Else a canary is mounted in dir, by us, and then
 // in the process's namespace, and each time the other side is asked for it. What
 // is mounted there already notices nothing. Both canaries and their directory are
 // gone afterwards; a process that is killed on the way leaves one, which the next
@@ -85,10 +88,15 @@ func (h *Host) sharing(pid int, dir string) (a Apart, err error) {
 		return a, err
 	}
 	root, err := readlinkat(proc, "root")
-	if err != nil || space == h.ownSpace() && root == "/" {
+	if err != nil {
 		return a, err
 	}
-	if err := os.MkdirAll(dir, 0o711); err != nil {
+	a.User, a.Barred, err = h.barred(proc)
+	if err != nil || a.Barred || space == h.ownSpace() && root == "/" {
+		return a, err
+	}
+	err = errors.Join(os.MkdirAll(filepath.Dir(dir), 0o711), os.MkdirAll(dir, 0o700))
+	if err != nil {
 		return a, err
 	}
 	here, err := open(dir, unix.O_PATH|unix.O_DIRECTORY)

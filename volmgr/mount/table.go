@@ -18,6 +18,8 @@ import (
 type Entry struct {
 	// Path is the mount point, under the root as the caller spelled it.
 	Path string
+	// ID is the mount's id in the table. The kernel gives it to another mount later.
+	ID int
 	// Identity has no unique mount id: the table does not hold it.
 	Identity volume.MountIdentity
 	Source   string
@@ -45,7 +47,7 @@ func (h *Host) Under(root string) ([]Entry, error) {
 		p := h.fromInfo(m)
 		rel, _ := strings.CutPrefix(p.at, actual)
 		out = append(out, Entry{
-			Path: filepath.Join(root, rel), Identity: p.id, Source: p.source,
+			Path: filepath.Join(root, rel), ID: m.ID, Identity: p.id, Source: p.source,
 			ReadOnly: p.readOnly, Covered: hidden[m.ID],
 		})
 	}

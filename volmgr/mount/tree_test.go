@@ -169,7 +169,10 @@ func TestUnder(t *testing.T) {
 					t.Errorf("%q: the table says %+v, the path %+v", e.Path, e.Identity, id)
 				}
 			}
-			e.Identity = volume.MountIdentity{}
+			if e.ID == 0 {
+				t.Errorf("under %q: %q has no mount id", spelt, e.Path)
+			}
+			e.Identity, e.ID = volume.MountIdentity{}, 0
 			if e != want[i] {
 				t.Errorf("under %q: %+v, want %+v", spelt, e, want[i])
 			}

@@ -68,6 +68,9 @@ type Action struct {
 	Dead bool
 	// NodeID is given to ControllerPublish and ControllerUnpublish.
 	NodeID string
+	// Sure marks a ControllerUnpublish that no earlier ControllerPublish can outlast:
+	// if it succeeds the volume is not attached, and stays so.
+	Sure bool
 	// Uses is what a Plan records.
 	Uses Uses
 	// Size is what an expansion is to come to, in bytes.
@@ -181,6 +184,9 @@ type Sight struct {
 	Identity MountIdentity // when Seen is SeenMount or SeenDead, as far as known
 	ReadOnly bool
 	Detail   string // the error, or since when it hangs
+	// Unchecked is set with SeenError where the look did not start in time: nothing is known to
+	// be wrong.
+	Unchecked bool
 }
 
 // Glimpse is a look, and where. The zero value is none.
@@ -189,11 +195,29 @@ type Glimpse struct {
 	Sight
 }
 
+// over reports whether the late effect that a watch expects can no longer come.
+func (o Observed) over(w Watch) bool {
+	if w.Attachment {
+		return o.AttachmentOver
+	}
+	return o.WatchOver
+}
+
 // there reports whether something is mounted, dead or alive.
 func (s Sight) there() bool { return s.Seen == SeenMount || s.Seen == SeenDead }
 
-// Is reports whether the sight is the recorded mount.
-func (s Sight) Is(m *MountIdentity) bool { return m != nil && s.Identity == *m }
+// Is reports whether the sight is the recorded mount. A backing file is compared only
+// where both are known: a record from before it was kept has none.
+func (s Sight) Is(m *MountIdentity) bool {
+	if m == nil {
+		return false
+	}
+	seen := s.Identity
+	if seen.Backing == "" || m.Backing == "" {
+		seen.Backing = m.Backing
+	}
+	return seen == *m
+}
 
 // Observed is what is true at one moment and is never stored.
 type Observed struct {
@@ -207,14 +231,22 @@ type Observed struct {
 	Plugin PluginView
 	// Debt says what a forced deregister of the same storage left; empty if nothing.
 	Debt string
+	// Pending is the record of that, and PendingTry how its last step went; nil if that
+	// is not known.
+	Pending    *Record
+	PendingTry *Attempt
+	// AtWork says why the storage must not be changed yet; empty if it may.
+	AtWork string
 	// Staging is the staging path; Targets and Binds are by alloc, for all claims.
 	Staging Sight
 	Targets map[string]Sight
 	Binds   map[string]Sight
 	// Watched are the watched paths, by path.
 	Watched map[string]Sight
-	// WatchOver is true once the last uncertain call can have no late effect.
-	WatchOver bool
+	// WatchOver is true once no uncertain call can have a late effect on a mount any
+	// more, AttachmentOver once none can have one on the attachment.
+	WatchOver      bool
+	AttachmentOver bool
 	// Parked holds Action.Key of steps that failed and are not due yet.
 	Parked map[string]bool
 }

@@ -25,8 +25,8 @@ type Request struct {
 	AtFlags string
 	// AtWritable leaves At as it is while nothing is mounted there.
 	AtWritable bool
-	// Guard is set where At may be made to refuse writes while nothing is mounted there.
-	Guard bool
+	// Guard is At, where that may be made to refuse writes while nothing is mounted there.
+	Guard *GuardedDir
 	// AtFD is a descriptor of the caller's that is open on At; nil if it lends none.
 	AtFD  *Descriptor
 	Owner Owner
@@ -40,6 +40,9 @@ type Request struct {
 	StagingPath string
 	Target      string
 }
+
+// Private is as Claim.Private, for a claim that is admitted.
+func (q Request) Private() bool { return q.At != "" || q.Owner.Kind == OwnerRuntime }
 
 // Admit decides on a claim by the modes in force and returns the record with
 // the claim in it. The same alloc asking again for the same is admitted
@@ -92,8 +95,8 @@ func Admit(r Record, req Request, p PluginInfo, now time.Time) (Record, error) {
 	if len(r.Claims) == 0 {
 		r = r.begun(req, mode, p)
 	}
-	if req.Guard && mode.Attachment == FileSystem && !slices.Contains(r.Guards, req.At) {
-		r.Guards = append(slices.Clone(r.Guards), req.At)
+	if req.Guard != nil && mode.Attachment == FileSystem {
+		r = r.guardingToo(*req.Guard)
 	}
 	r.Node.Seq++
 	return r.with(Claim{
@@ -121,8 +124,11 @@ func (r Record) begun(req Request, mode *Mode, p PluginInfo) Record {
 
 // apart refuses a directory that another claim of the volume has.
 func apart(r Record, req Request) error {
-	for _, c := range r.Ordered() {
-		if req.At != "" && c.At == req.At {
+	if req.At == "" {
+		return nil
+	}
+	for _, c := range r.Claims { // at most one has it
+		if c.At == req.At {
 			return Errorf(inForce(c), "%s is taken by the claim of %q on this volume", req.At, c.Alloc).
 				WithHint("volctl volume detach %s %s", r.Volume.ID, c.Alloc)
 		}
@@ -137,7 +143,7 @@ func again(r Record, c Claim, req Request) error {
 		return &Error{
 			Kind:    ErrReleasing,
 			Message: fmt.Sprintf("the earlier claim of %q on volume %q is still being released (%s)", c.Alloc, r.Volume.ID, c.State),
-			Hint:    "volctl volume status " + r.Volume.ID,
+			Hint:    Command("volctl volume status %s", r.Volume.ID),
 		}
 	}
 	var differ []string
@@ -151,6 +157,7 @@ func again(r Record, c Claim, req Request) error {
 	note("attachment mode", req.Attachment != "" && req.Attachment != c.Mode.Attachment)
 	note("mount flags", len(req.MountFlags) > 0 && !slices.Equal(req.MountFlags, r.Node.Mode.MountFlags))
 	note("directory", req.At != c.At)
+	note("write protection of the directory", req.At != "" && req.AtWritable != c.AtWritable)
 	note("owner", !c.ownedAs(req.Owner))
 	note("list of mount options at "+c.At, req.AtFlags != c.AtFlags)
 	note("uid, gid or mode", req.Own != c.Own.asked())
@@ -165,14 +172,13 @@ func again(r Record, c Claim, req Request) error {
 // volume lists and what is in force.
 func choose(r Record, req Request, caps Caps) (*Mode, error) {
 	if m := r.Node.Mode; len(r.Claims) > 0 {
-		kind := inForce(r.Ordered()...)
 		switch {
 		case req.Attachment != "" && req.Attachment != m.Attachment:
-			return nil, Errorf(kind, "volume %q is claimed as %s; it cannot be a %s at the same time", r.Volume.ID, m.Attachment, req.Attachment)
+			return nil, Errorf(inForce(r.Ordered()...), "volume %q is claimed as %s; it cannot be a %s at the same time", r.Volume.ID, m.Attachment, req.Attachment)
 		case req.Access != "" && req.Access != m.Access:
-			return nil, Errorf(kind, "volume %q is claimed in mode %s; %s must wait until it is free", r.Volume.ID, m.Access, req.Access)
+			return nil, Errorf(inForce(r.Ordered()...), "volume %q is claimed in mode %s; %s must wait until it is free", r.Volume.ID, m.Access, req.Access)
 		case len(req.MountFlags) > 0 && !slices.Equal(req.MountFlags, m.MountFlags):
-			return nil, Errorf(kind, "volume %q is mounted with the flags %v of its first claim", r.Volume.ID, m.MountFlags)
+			return nil, Errorf(inForce(r.Ordered()...), "volume %q is mounted with the flags %v of its first claim", r.Volume.ID, m.MountFlags)
 		}
 		return m, nil
 	}
@@ -207,25 +213,25 @@ func inForce(claims ...Claim) error {
 	return ErrReleasing
 }
 
-// fits applies the access matrix. Claims that are being released still hold.
+// fits applies the access matrix. Claims that are being released still hold. In a mode that many
+// may share no claim is looked at, because there may be thousands.
 func fits(r Record, req Request, mode AccessMode, now time.Time) error {
-	var holders, writers []Claim
-	for _, c := range r.Ordered() {
-		holders = append(holders, c)
-		if !c.ReadOnly || c.Adopted {
-			writers = append(writers, c)
-		}
-	}
 	if !req.ReadOnly && !mode.Writable() {
-		return Errorf(inForce(holders...), "volume %q is claimed in mode %s, which nobody may write in", r.Volume.ID, mode)
+		return Errorf(inForce(r.Ordered()...), "volume %q is claimed in mode %s, which nobody may write in", r.Volume.ID, mode)
 	}
-	var blocking []Claim
+	var blocks func(Claim) bool
 	switch mode {
 	case SingleNodeWriter, SingleNodeSingleWriter, SingleNodeReaderOnly:
-		blocking = holders
+		blocks = func(Claim) bool { return true }
 	case MultiNodeSingleWriter:
-		if !req.ReadOnly {
-			blocking = writers
+		blocks = func(c Claim) bool { return !req.ReadOnly && (!c.ReadOnly || c.Adopted) }
+	default:
+		return nil
+	}
+	var blocking []Claim
+	for _, c := range r.Ordered() {
+		if blocks(c) {
+			blocking = append(blocking, c)
 		}
 	}
 	if len(blocking) == 0 {
@@ -238,7 +244,7 @@ func fits(r Record, req Request, mode AccessMode, now time.Time) error {
 // only needs time.
 func inTheWay(r Record, mode AccessMode, blocking []Claim, owners Owners, now time.Time) error {
 	var names []string
-	kind, hint := ErrReleasing, "volctl volume status "+r.Volume.ID
+	kind, hint := ErrReleasing, Command("volctl volume status %s", r.Volume.ID)
 	for _, c := range blocking {
 		age := now.Sub(c.Since).Round(time.Second)
 		if c.Wanted {
@@ -286,7 +292,7 @@ func Clash(r Record, c Claim, others, owed []Record) error {
 		for _, path := range paths {
 			if path != "" && (path == c.Target || path == r.Node.StagingPath) {
 				return Errorf(ErrRefused, "%s may still hold what was left when volume %q (external_id %q) was deregistered by force", path, o.Volume.ID, o.Volume.ExternalID).
-					WithHint("it is undone when plugin %q is ready; if that never comes back: volctl volume deregister %s -force --forget", o.Volume.PluginID, o.Volume.ID)
+					WithHint("to see how that stands: volctl node status; to give it up: %s", Command("volctl volume deregister %s --force --forget", o.Volume.ID))
 			}
 		}
 	}

@@ -254,6 +254,8 @@ func TestAdmitAgain(t *testing.T) {
 		"mount flags":     func(q *volume.Request) { q.MountFlags = []string{"exec"} },
 		"directory":       func(q *volume.Request) { q.At = "" },
 		"owner":           func(q *volume.Request) { q.Owner.Kind = "unit" },
+
+		"write protection of the directory": func(q *volume.Request) { q.AtWritable = true },
 	} {
 		_, err := volume.Admit(r, with(ask, change), volume.PluginInfo{}, now)
 		want := fmt.Sprintf(`"a" already has a claim on volume "data", with another %s`, word)

@@ -114,7 +114,7 @@ func TestAdopt(t *testing.T) {
 		if r.Volume.ExternalID != "ext" || len(noted.Claims) != 2 || len(noted.Node.Watches) != 1 {
 			t.Errorf("%s: the volume is %+v, and what was noted is changed", name, r.Volume)
 		}
-		r, _ = volume.Loaded(r, volume.Crashed)
+		r, _ = volume.Loaded(r, volume.Crashed, false)
 		if got := walk(t, name, r, o, len(tt.steps)); !slices.Equal(got, tt.steps) {
 			t.Errorf("%s: the steps are %q, want %q", name, got, tt.steps)
 		}

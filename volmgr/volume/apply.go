@@ -75,10 +75,22 @@ func applyAttach(r Record, a Action, out Outcome) Record {
 		n.NodeID = a.NodeID
 		n.AttachedReadOnly = out.ReadOnly
 		n.PublishContext = out.PublishContext
+		if out.Err != nil && out.Err.Uncertain() {
+			r = r.watching(lateAttach)
+		}
 	case ControllerUnpublish:
 		n.Attached, n.Proven = undone(n.Attached, out), false
-		if n.Attached == Absent {
-			n.PublishContext, n.AttachedReadOnly = nil, false
+		switch {
+		case out.Err != nil && out.Err.Uncertain():
+			// Even where the plugin answered: the storage system behind it goes on.
+			r = r.watching(lateDetach)
+		case n.Attached == Absent && a.Sure:
+			r = r.unwatched(func(w Watch) bool { return w == lateAttach })
+		case n.Attached == Absent && slices.Contains(n.Watches, lateAttach):
+			n.Attached = Unknown // it may be attached again
+		}
+		if r.Node.Attached == Absent {
+			r.Node.PublishContext, r.Node.AttachedReadOnly = nil, false
 			r = r.releasing(ControllerDetached).cleared()
 		}
 	case Prove:
@@ -167,13 +179,20 @@ func applyPublish(r Record, a Action, out Outcome) Record {
 	}
 	r.Node.Proven = false
 	r = r.promoted(c, a.Kind)
-	if out.StageSuspect {
+	if out.StageSuspect || r.Node.refusedUnstaged(out) {
 		r.Node.Staged, r.Node.Mount = Failed, nil
 		if slices.ContainsFunc(r.Ordered(), func(o Claim) bool { return o.Published == Present }) {
 			r.Node.Staged = Unknown // it is staged again without an unstage, which would hit the others
 		}
 	}
 	return r
+}
+
+// refusedUnstaged reports whether a publish was refused by a plugin that may have lost
+// the staging. Of a staging that shows no mount, as of a block device, only such a
+// refusal tells that.
+func (n NodeSide) refusedUnstaged(out Outcome) bool {
+	return out.Err != nil && out.Err.Code == "FailedPrecondition" && n.Staged == Present && n.Mount == nil
 }
 
 // applyOwn records that the volume's root is as the claim asks, of the mount that
@@ -272,6 +291,19 @@ func union(have, more []string) []string {
 	return have
 }
 
+// moved returns the claims of a record that are gone from another, or in another state there; the
+// oldest first. Only these are sorted, because there may be thousands of others.
+func moved(before, now Record) []Claim {
+	some := map[string]Claim{}
+	for alloc, c := range before.Claims {
+		if n, ok := now.Claims[alloc]; !ok || n.State != c.State {
+			some[alloc] = c
+		}
+	}
+	before.Claims = some
+	return before.Ordered()
+}
+
 // events puts the difference between two records, and the step between them,
 // into words.
 func events(before, now Record, a Action, out Outcome) []Event {
@@ -316,7 +348,7 @@ func events(before, now Record, a Action, out Outcome) []Event {
 			add("unbound", a.Alloc, "unbound from %s", a.Path)
 		}
 	}
-	for _, c := range before.Ordered() {
+	for _, c := range moved(before, now) {
 		switch n, ok := now.Claims[c.Alloc]; {
 		case !ok:
 			add("claim-freed", c.Alloc, "released after %s", c.State)

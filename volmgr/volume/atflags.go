@@ -40,3 +40,42 @@ func (c Claim) Flags() []string {
 	}
 	return strings.Split(c.AtFlags, ",")
 }
+
+// TargetFlags are the options that the mount at the claim's target gets beside those of
+// the plugin: nosuid and nodev, unless the volume's mount flags say suid or dev, and those
+// of the claim's own directory, because the target shows the same files.
+func (c Claim) TargetFlags(mountFlags []string) []string {
+	var flags []string
+	for _, f := range []string{"nosuid", "nodev"} {
+		if !lifted(f, mountFlags) {
+			flags = append(flags, f)
+		}
+	}
+	for _, f := range c.Flags() {
+		if !slices.Contains(flags, f) {
+			flags = append(flags, f)
+		}
+	}
+	return flags
+}
+
+// lifted reports whether mount flags take back a default such as nosuid: of it and its
+// opposite, suid, the last one counts. One text may hold several flags with commas between
+// them; commas in double quotes belong to a value.
+func lifted(flag string, mountFlags []string) bool {
+	opposite, quoted, is := strings.TrimPrefix(flag, "no"), false, false
+	for _, f := range strings.FieldsFunc(strings.Join(mountFlags, ","), func(r rune) bool {
+		if r == '"' {
+			quoted = !quoted
+		}
+		return r == ',' && !quoted
+	}) {
+		switch strings.TrimSpace(f) {
+		case opposite:
+			is = true
+		case flag:
+			is = false
+		}
+	}
+	return is
+}

@@ -6,7 +6,7 @@ package volume
 func InBrief(r Record, at *Attempt) State {
 	switch {
 	case r.Volume.Provision != Provisioned:
-		return provisioning(r, at).State
+		return provisioning(r, Observed{}, at).State
 	case at.failing() && !at.expands():
 		return StateStuck
 	case at != nil && at.Action.Kind == Wait && at.Action.Cause.stuck():

@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 )
@@ -44,20 +45,17 @@ func (r Record) Check() error {
 // unrecognised names a state of the record that this release does not know.
 func (r Record) unrecognised() string {
 	bad := func(what string, s Side) string { return fmt.Sprintf("%s has the unknown state %q", what, s) }
-	for _, c := range r.Ordered() {
-		switch c.State {
-		case Pending, Taken, Unpublishing, NodeDetached, ControllerDetached:
-		default:
-			return fmt.Sprintf("claim of %q has the unknown state %q", c.Alloc, c.State)
+	oldest, what := Claim{}, ""
+	for _, c := range r.Claims { // unsorted, because there may be thousands
+		words := c.unrecognised()
+		older := cmp.Or(cmp.Compare(c.Seq, oldest.Seq), cmp.Compare(c.Alloc, oldest.Alloc)) < 0
+		first := what == "" || older
+		if words != "" && first {
+			oldest, what = c, words
 		}
-		switch {
-		case c.Without.Check() != nil:
-			return fmt.Sprintf("claim of %q is to be released in the unknown way %q", c.Alloc, c.Without)
-		case !c.Published.Valid():
-			return bad("published for "+c.Alloc, c.Published)
-		case !c.Bound.Valid():
-			return bad("bound for "+c.Alloc, c.Bound)
-		}
+	}
+	if what != "" {
+		return what
 	}
 	for _, d := range r.Node.Owed {
 		if d.Kind != NodeUnpublish && d.Kind != NodeUnstage {
@@ -69,6 +67,25 @@ func (r Record) unrecognised() string {
 		return bad("attached", n.Attached)
 	case !n.Staged.Valid():
 		return bad("staged", n.Staged)
+	default:
+		return ""
+	}
+}
+
+// unrecognised names what this release does not know about a claim, or is empty.
+func (c Claim) unrecognised() string {
+	switch c.State {
+	case Pending, Taken, Unpublishing, NodeDetached, ControllerDetached:
+	default:
+		return fmt.Sprintf("claim of %q has the unknown state %q", c.Alloc, c.State)
+	}
+	switch {
+	case c.Without.Check() != nil:
+		return fmt.Sprintf("claim of %q is to be released in the unknown way %q", c.Alloc, c.Without)
+	case !c.Published.Valid():
+		return fmt.Sprintf("published for %s has the unknown state %q", c.Alloc, c.Published)
+	case !c.Bound.Valid():
+		return fmt.Sprintf("bound for %s has the unknown state %q", c.Alloc, c.Bound)
 	default:
 		return ""
 	}

@@ -1,6 +1,7 @@
 package volume
 
 import (
+	"cmp"
 	"fmt"
 )
 
@@ -90,15 +91,19 @@ func (w Without) further() Without {
 
 // StopCommand is what ends the owner of a claim on a volume.
 func (c Claim) StopCommand(id string) string {
+	force := Command("volctl volume detach %s %s --force", id, c.Alloc)
 	switch c.Owner.Kind {
 	case OwnerUnit:
-		return Command("systemctl stop %s", c.Owner.Unit)
+		return cmp.Or(Command("systemctl stop %s", c.Owner.Unit), force)
 	case OwnerPID:
-		return fmt.Sprintf("kill %d", c.Owner.PID)
+		return Command("kill %d", c.Owner.PID)
 	case OwnerMount:
-		return Command("umount %s", c.At)
+		if !c.Keeper().ByMount() { // nothing is mounted just now
+			return force
+		}
+		return Command("volctl umount %s", c.At) // which names the services that use it
 	case OwnerRuntime:
-		return fmt.Sprintf("%s stop $(%s ps -q --filter %s)", c.Owner.Runtime, c.Owner.Runtime, Command("volume=%s", c.Owner.Volume))
+		return fmt.Sprintf("%s stop $(%s)", c.Owner.Runtime, Command("%s ps -q --filter volume=%s", c.Owner.Runtime, c.Owner.Volume))
 	default:
 		return Command("volctl volume detach %s %s", id, c.Alloc)
 	}

@@ -88,14 +88,30 @@ func TestOccupancyWithout(t *testing.T) {
 
 func TestStopCommand(t *testing.T) {
 	for want, o := range map[string]volume.Owner{
-		"systemctl stop 'a b.service'": {Kind: volume.OwnerUnit, Unit: "a b.service"},
-		"kill 7":                       {Kind: volume.OwnerPID, PID: 7},
-		"umount /srv/data":             {Kind: volume.OwnerMount, PID: 7},
+		`systemctl stop 'a\x20b.service'`: {Kind: volume.OwnerUnit, Unit: `a\x20b.service`},
+		"kill 7":                          {Kind: volume.OwnerPID, PID: 7},
 		"docker stop $(docker ps -q --filter volume=vol)": {Kind: volume.OwnerRuntime, Runtime: "docker", Volume: "vol"},
 		"volctl volume detach vol web":                    {Kind: volume.OwnerNone},
 	} {
 		if got := (volume.Claim{Alloc: "web", At: "/srv/data", Owner: o}).StopCommand("vol"); got != want {
 			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	force := "volctl volume detach vol web --force"
+	bound := volume.MountIdentity{ID: 9}
+	for name, tt := range map[string]struct {
+		c    volume.Claim
+		want string
+	}{
+		"a name that systemd does not allow": {volume.Claim{Owner: volume.Owner{Kind: volume.OwnerUnit, Unit: "a b.service"}}, force},
+		"a mount that is not there":          {volume.Claim{Owner: volume.Owner{Kind: volume.OwnerMount, PID: 7}, At: "/srv/data"}, force},
+		"a mount": {volume.Claim{
+			Owner: volume.Owner{Kind: volume.OwnerMount}, At: "/srv/data", Bound: volume.Present, BoundMount: &bound,
+		}, "volctl umount /srv/data"},
+	} {
+		tt.c.Alloc = "web"
+		if got := tt.c.StopCommand("vol"); got != tt.want {
+			t.Errorf("%s: got %q, want %q", name, got, tt.want)
 		}
 	}
 }

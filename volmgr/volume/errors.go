@@ -91,6 +91,10 @@ type CallError struct {
 	HeldBy []string
 }
 
+// namedHolders is how many of those who keep a mount busy an error names. HeldBy has
+// all of them.
+const namedHolders = 3
+
 // Error implements error. What is no code of the plugin's is not shown as one.
 func (e *CallError) Error() string {
 	words := e.Step + ": "
@@ -99,7 +103,10 @@ func (e *CallError) Error() string {
 	}
 	words += e.Message
 	if len(e.HeldBy) > 0 {
-		words += ", held by " + strings.Join(e.HeldBy, "; ")
+		words += ", held by " + strings.Join(e.HeldBy[:min(len(e.HeldBy), namedHolders)], "; ")
+	}
+	if more := len(e.HeldBy) - namedHolders; more > 0 {
+		words += fmt.Sprintf(" and %d more", more)
 	}
 	return words
 }

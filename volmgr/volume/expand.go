@@ -233,6 +233,8 @@ func (p *planner) expand() bool {
 		return false
 	case p.o.Debt != "":
 		return p.wait(CauseDebt, "%s", p.o.Debt)
+	case p.o.AtWork != "":
+		return p.wait(CauseWatch, "%s", p.o.AtWork)
 	case (e.Offline || p.o.Plugin.Info.Caps.Offline) && p.inUse():
 		return p.wait(CauseExpand, "plugin %q expands volumes only while they are not in use", p.r.Volume.PluginID)
 	default:
@@ -243,7 +245,7 @@ func (p *planner) expand() bool {
 // inUse reports whether anything of the volume is, or may yet come, on this host.
 func (p *planner) inUse() bool {
 	n := p.r.Node
-	return n.Attached != Absent || n.Staged != Absent || len(n.Owed) > 0 || p.anyMounted() || len(n.Watches) > 0 && !p.o.WatchOver
+	return n.Attached != Absent || n.Staged != Absent || len(n.Owed) > 0 || p.anyMounted() || p.expects(func(Watch) bool { return true })
 }
 
 // nodeExpand has what this host mounted follow the storage. It returns whether the

@@ -81,7 +81,7 @@ func TestExpandOffline(t *testing.T) {
 	// Nothing was made of it since, and a crash leaves no doubt about that.
 	r = admit(t, r, writer("a"))
 	for _, after := range []volume.Stop{volume.Crashed, volume.Rebooted} {
-		if now, changed := volume.Loaded(r, after); changed || len(now.Node.Watches) > 0 {
+		if now, changed := volume.Loaded(r, after, false); changed || len(now.Node.Watches) > 0 {
 			t.Errorf("loaded: %+v", now)
 		}
 	}

@@ -56,7 +56,7 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 		e.State, e.Summary = StateReleasing, "releasing: "+o.Debt
 	}
 	if r.Volume.Provision != Provisioned {
-		return provisioning(r, at)
+		return provisioning(r, o, at)
 	}
 	doing := map[State]string{StateMounting: "mounting", StateReleasing: "unmounting", StateDegraded: "repairing"}[e.State]
 	for _, u := range r.Node.Unseen {
@@ -67,7 +67,7 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 	switch {
 	case at.failing() && at.expands() && (e.State == StateMounted || e.State == StateDegraded):
 		e.State, e.Summary = StateDegraded, "degraded: it cannot be expanded to "+Size(at.Action.Size)
-		e.Fix = "volctl plugin logs " + r.Volume.PluginID
+		e.Fix = o.Plugin.LogCommand(r.Volume.PluginID)
 		e.Else = r.giveUp()
 	case at.failing():
 		switch {
@@ -78,7 +78,7 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 			doing = string(at.Action.Kind)
 		}
 		e.State, e.Summary = StateStuck, "stuck: "+doing
-		if e.Fix, e.Else = fix(r, at.Action); at.expands() {
+		if e.Fix, e.Else = fix(r, o, at.Action); at.expands() {
 			e.Else = r.giveUp()
 		}
 		if at.Err.Remedy != "" {
@@ -91,6 +91,7 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 		e.Fix, e.Else = o.Plugin.Remedy(r.Volume.PluginID), wayOut(r, "")
 	case a.Cause == CauseHalted:
 		e.State, e.Summary = StateStuck, "stuck: the agent sends no call"
+	case a.Cause == CauseHung && unchecked(r.Ordered(), r, o): // nothing is known to hang
 	case a.Cause == CauseForeign || a.Cause == CauseHung || a.Cause == CauseInvalid:
 		e.State, e.Summary = StateStuck, "stuck: "+a.Reason
 	case a.Cause == CauseWatch || a.Cause == CauseDebt || a.Cause == CauseExpand || a.Cause == CauseOwner:
@@ -104,6 +105,9 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 		}
 		e.Notes = append(e.Notes, lack)
 	}
+	if e = e.pendingCalls(r, o, at); e.Else == e.Fix {
+		e.Else = ""
+	}
 	return e
 }
 
@@ -114,17 +118,21 @@ func (at *Attempt) failing() bool {
 
 // provisioning explains a volume that is being created or deleted, or was when
 // the agent or the caller went away. Nothing of it is on this host.
-func provisioning(r Record, at *Attempt) Explanation {
-	state, again := StateMounting, "volctl volume create FILE, with the file of the first time"
+func provisioning(r Record, o Observed, at *Attempt) Explanation {
+	state, again := StateMounting, r.Volume.createAgain()
 	if r.Volume.Provision == Deleting {
 		state, again = StateReleasing, Command("volctl volume delete %s -y", r.Volume.ID)
 	}
 	if at != nil && at.Running && (at.Action.Kind == CreateVolume || at.Action.Kind == DeleteVolume) {
 		return Explanation{State: state, Summary: string(r.Volume.Provision)}
 	}
+	notes := []string{fmt.Sprintf("%s was begun and has not been seen to end", r.Volume.Provision)}
+	if o.AtWork != "" {
+		notes = append(notes, o.AtWork+"; the next call waits for that")
+	}
 	return Explanation{
 		State: StateStuck, Summary: "stuck: " + string(r.Volume.Provision),
-		Notes: []string{fmt.Sprintf("%s was begun and has not been seen to end", r.Volume.Provision)},
+		Notes: notes,
 		Fix:   again, Else: Command("volctl volume deregister %s -force", r.Volume.ID),
 	}
 }
@@ -155,22 +163,33 @@ func standing(r Record, o Observed) (State, string) {
 	if bad := amiss(wanted, r, o); bad != "" {
 		return StateDegraded, "degraded: " + bad
 	}
+	summary := "mounted, read-only"
 	if writable {
-		return StateMounted, "mounted, writable"
+		summary = "mounted, writable"
 	}
-	return StateMounted, "mounted, read-only"
+	if unchecked(wanted, r, o) {
+		summary += ", not checked now: the host is busy"
+	}
+	return StateMounted, summary
+}
+
+// unchecked reports whether a look at one of the mounts did not start in time.
+func unchecked(wanted []Claim, r Record, o Observed) bool {
+	return r.Node.Mount != nil && o.Staging.Unchecked || slices.ContainsFunc(wanted, func(c Claim) bool {
+		return o.Targets[c.Alloc].Unchecked || c.At != "" && o.Binds[c.Alloc].Unchecked
+	})
 }
 
 // amiss names the first mount of a taken claim that is not as recorded.
 func amiss(wanted []Claim, r Record, o Observed) string {
-	if s := o.Staging; r.Node.Mount != nil && !s.Is(r.Node.Mount) {
+	if s := o.Staging; r.Node.Mount != nil && !s.Unchecked && !s.Is(r.Node.Mount) {
 		return fmt.Sprintf("the staged mount at %s is %s", r.Node.StagingPath, s.describe())
 	}
 	for _, c := range wanted {
-		if s := o.Targets[c.Alloc]; c.Published != Present || !s.Is(c.Mount) {
+		if s := o.Targets[c.Alloc]; c.Published != Present || !s.Unchecked && !s.Is(c.Mount) {
 			return fmt.Sprintf("the mount of %q at %s is %s", c.Alloc, c.Target, s.describe())
 		}
-		if s := o.Binds[c.Alloc]; c.At != "" && (c.Bound != Present || !s.Is(c.BoundMount)) {
+		if s := o.Binds[c.Alloc]; c.At != "" && (c.Bound != Present || !s.Unchecked && !s.Is(c.BoundMount)) {
 			return fmt.Sprintf("the mount of %q at %s is %s", c.Alloc, c.At, s.describe())
 		}
 	}
@@ -194,13 +213,13 @@ func (s Sight) describe() string {
 
 // fix are the command that helps with a failed step, and the one for when it
 // does not.
-func fix(r Record, a Action) (first, second string) {
+func fix(r Record, o Observed, a Action) (first, second string) {
 	force := Command("volctl volume deregister %s -force", r.Volume.ID)
 	switch {
 	case a.Wanted() && a.Alloc != "":
 		return Command("volctl volume detach %s %s", r.Volume.ID, a.Alloc), ""
 	case a.Forward(), a.Owed, a.Kind == ControllerExpand, a.Kind == NodeExpand:
-		return "volctl plugin logs " + r.Volume.PluginID, ""
+		return o.Plugin.LogCommand(r.Volume.PluginID), ""
 	case a.How != WithPlugin && a.How.Stronger() == WithPlugin:
 		return force, ""
 	case a.How != WithPlugin, a.Kind == NodeUnpublish, a.Kind == NodeUnstage, a.Kind == Unbind:

@@ -47,7 +47,7 @@ func TestExplain(t *testing.T) {
 		{"being created", func(r *volume.Record, o *volume.Observed) {
 			*r, *o = volume.Record{Volume: r.Volume}, volume.Observed{Plugin: view()}
 			r.Volume.Provision = volume.Provisioning
-		}, nil, "stuck: stuck: creating", "creating was begun and has not been seen to end", "volctl volume create FILE, with the file of the first time"},
+		}, nil, "stuck: stuck: creating", "creating was begun and has not been seen to end", "volctl volume create data --plugin=p --access-mode=single-node-multi-writer"},
 		{"being created, and the call runs", func(r *volume.Record, o *volume.Observed) {
 			*r, *o = volume.Record{Volume: r.Volume}, volume.Observed{Plugin: view()}
 			r.Volume.Provision = volume.Provisioning
@@ -100,6 +100,9 @@ func TestExplain(t *testing.T) {
 		{"the mount hangs", func(_ *volume.Record, o *volume.Observed) {
 			o.Targets["a"] = volume.Sight{Seen: volume.SeenHung, Detail: "hung since 10:00"}
 		}, nil, "stuck: stuck: target /t/a: hung since 10:00", "", ""},
+		{"the check did not start in time", func(_ *volume.Record, o *volume.Observed) {
+			o.Targets["a"] = volume.Sight{Seen: volume.SeenError, Unchecked: true, Detail: "the check did not end in time"}
+		}, nil, "mounted: mounted, writable, not checked now: the host is busy", "", ""},
 		{"halted", func(_ *volume.Record, o *volume.Observed) { o.Halt = "another namespace" }, nil, "stuck: stuck: the agent sends no call", "", ""},
 		{"an unknown state", func(r *volume.Record, _ *volume.Observed) { r.Node.Staged = "glued" }, nil, `stuck: stuck: staged has the unknown state "glued"`, "", ""},
 		{"releasing", releasing, nil, "releasing: releasing", "", ""},
@@ -140,6 +143,9 @@ func TestExplain(t *testing.T) {
 		}
 		if tt.note != "" && (len(e.Notes) == 0 || e.Notes[0] != tt.note) {
 			t.Errorf("%s: notes %q, want %q", tt.name, e.Notes, tt.note)
+		}
+		if e.Else != "" && e.Else == e.Fix {
+			t.Errorf("%s: both commands are %q", tt.name, e.Fix)
 		}
 		if tt.fix != "" && e.Fix != tt.fix {
 			t.Errorf("%s: fix %q, want %q", tt.name, e.Fix, tt.fix)

@@ -25,6 +25,7 @@ func TestExplore(t *testing.T) {
 		{name: "attach", attach: true},
 		{name: "neither"},
 		{name: "hollow stage", stage: true, hollow: true},
+		{name: "hollow stage of a block device", stage: true, hollow: true, raw: true},
 		{name: "stage and bind", stage: true, bind: true},
 		{name: "stage and mount", stage: true, bind: true, kept: true},
 		{name: "mount alone", bind: true, kept: true},
@@ -43,6 +44,8 @@ func TestExplore(t *testing.T) {
 		{name: "the host goes down, neither and bind", bind: true, goes: true},
 		{name: "the host goes down, a mount of its own", stage: true, bind: true, kept: true, goes: true},
 		{name: "expand offline, attach and stage", attach: true, stage: true, expand: true, offline: true},
+		{name: "forced, and registered again, stage", stage: true, again: true},
+		{name: "forced, and registered again, attach and stage", attach: true, stage: true, again: true},
 	}
 	budgets := []budget{
 		{faults: 2, crashes: 0, intents: 3},
@@ -70,12 +73,26 @@ func TestExplore(t *testing.T) {
 	if testing.Short() {
 		narrow = []budget{{faults: 1, crashes: 0, intents: 2}, {faults: 0, crashes: 1, intents: 2}}
 	}
+	twice := []budget{ // where there are two records, and a wish to make the second
+		{faults: 0, crashes: 1, intents: 5},
+		{faults: 1, crashes: 1, intents: 3},
+		{faults: 1, crashes: 0, intents: 4},
+	}
+	if testing.Short() {
+		twice = twice[:1]
+	}
+	if *deep {
+		twice = []budget{{faults: 1, crashes: 1, intents: 5}, {faults: 0, crashes: 2, intents: 5}}
+	}
 	var states, steps atomic.Int64
 	t.Cleanup(func() { t.Logf("%d states, %d steps in all", states.Load(), steps.Load()) })
 	for _, v := range variants {
 		t.Run(v.name, func(t *testing.T) {
 			t.Parallel()
 			budgets := budgets
+			if v.again {
+				budgets = twice
+			}
 			if (v.escape || v.own || v.kept || v.expand || v.goes) && !*deep {
 				budgets = narrow
 			}
@@ -153,13 +170,15 @@ func (x *explorer) story(at todo) string {
 	for i := at.at; i >= 0; i = x.nodes[i].from {
 		lines = append([]string{"  " + x.nodes[i].label.String()}, lines...)
 	}
-	return fmt.Sprintf("%s\nrecord: %+v\nclaims: %+v\non disk: %+v\nclaims: %+v\nworld:  %+v\nparked: %v",
-		strings.Join(lines, "\n"), at.s.mem.Node, at.s.mem.Claims, at.s.disk.Node, at.s.disk.Claims, at.s.w, at.s.parked.keys())
+	return fmt.Sprintf("%s\nrecord: %+v\nclaims: %+v\non disk: %+v\nclaims: %+v\ndebt:   %+v\nclaims: %+v\nworld:  %+v\nparked: %v",
+		strings.Join(lines, "\n"), at.s.mem.Node, at.s.mem.Claims, at.s.disk.Node, at.s.disk.Claims,
+		at.s.debt.mem.Node, at.s.debt.mem.Claims, at.s.w, at.s.parked.keys())
 }
 
 // add notes a state to be visited, unless it was.
 func (x *explorer) add(s state, from int32, l label) {
 	x.steps++
+	s = s.straight()
 	k := s.key()
 	if _, ok := x.seen[k]; ok {
 		return
@@ -173,7 +192,7 @@ func (x *explorer) add(s state, from int32, l label) {
 // expand checks a state and adds all that can follow from it. It returns what
 // is wrong, if anything is.
 func (x *explorer) expand(s state, at int32) string {
-	if bad := forgotten(s); bad != "" {
+	if bad := forgotten(x.v, s); bad != "" {
 		return bad
 	}
 	if bad := x.settles(s); bad != "" {
@@ -183,14 +202,28 @@ func (x *explorer) expand(s state, at int32) string {
 		return "the claim counts as past, and nobody unmounted its mount"
 	}
 	x.surroundings(s, at)
-	// What the agent does: whether the plugin is ready, or a part of it, the deadline of
-	// the last uncertain call has passed or not, a mount hangs or not.
+	if bad := x.turns(s, at); bad != "" || !s.debt.mem.Debt {
+		return bad
+	}
+	return x.turns(s.swap(), at)
+}
+
+// turns adds what the agent does about one record: whether the plugin is ready, or a part
+// of it, the deadline of the last uncertain call has passed or not, a mount hangs or not.
+func (x *explorer) turns(s state, at int32) string {
 	var done []volume.Action
-	look := func(up serving, over bool, hung int) string {
-		if over && s.w.late&^lateExpand != 0 {
+	look := func(up serving, o over, hung int) string {
+		if o.early(s.w.late) {
 			return ""
 		}
-		a := volume.Next(s.mem, s.observe(x.v, up, over, hung))
+		seen := s.observe(x.v, up, o, hung)
+		a := volume.Next(s.mem, seen)
+		quiet := seen.WatchOver && seen.AttachmentOver && hung < 0 // one look a state is enough
+		if quiet && up == bothUp {
+			if bad := misled(s.mem, seen); bad != "" {
+				return bad
+			}
+		}
 		if a.RPC() && !up.answers(a.Kind) {
 			return fmt.Sprintf("%s is to be sent to a part that is not ready", a.Kind)
 		}
@@ -199,22 +232,24 @@ func (x *explorer) expand(s state, at int32) string {
 		}
 		done = append(done, a)
 		if up >= nodeUp && a.Kind == volume.Wait && a.Cause == volume.CausePlugin {
-			return x.idles(s, up, over, hung, a)
+			return x.idles(s, up, o, hung, a)
 		}
 		return x.act(s, at, a)
 	}
-	for i := range 16 {
-		if bad := look(serving(i&1), i&2 != 0, i/4-1); bad != "" {
-			return bad
+	for _, o := range x.v.overs() {
+		for i := range 8 {
+			if bad := look(serving(i&1), o, i/2-1); bad != "" {
+				return bad
+			}
 		}
-	}
-	// Node and controller apart, and one of them down.
-	for i := range 4 {
-		if !x.v.attach {
-			break // nothing is asked of a controller
-		}
-		if bad := look(nodeUp+serving(i&1), i&2 != 0, -1); bad != "" {
-			return bad
+		// Node and controller apart, and one of them down.
+		for i := range 2 {
+			if !x.v.attach {
+				break // nothing is asked of a controller
+			}
+			if bad := look(nodeUp+serving(i), o, -1); bad != "" {
+				return bad
+			}
 		}
 	}
 	return ""
@@ -222,8 +257,8 @@ func (x *explorer) expand(s state, at int32) string {
 
 // idles names a step that waits for one part of the plugin although the whole
 // plugin would not be asked for one of that part's.
-func (x *explorer) idles(s state, up serving, over bool, hung int, wait volume.Action) string {
-	a := volume.Next(s.mem, s.observe(x.v, bothUp, over, hung))
+func (x *explorer) idles(s state, up serving, o over, hung int, wait volume.Action) string {
+	a := volume.Next(s.mem, s.observe(x.v, bothUp, o, hung))
 	if a.RPC() && up.answers(a.Kind) {
 		return fmt.Sprintf("it waits (%s) although %s could be sent", wait.Reason, a.Kind)
 	}
@@ -260,6 +295,11 @@ func (x *explorer) surroundings(s state, at int32) {
 		next.parked = 0
 		x.add(next, at, label{what: "backoff ends"})
 	}
+	if s.debt.parked != 0 {
+		next := s
+		next.debt.parked = 0
+		x.add(next, at, label{what: "the debt's backoff ends"})
+	}
 	if s.w.unseen {
 		next := s
 		next.w.unseen = false
@@ -268,7 +308,7 @@ func (x *explorer) surroundings(s state, at int32) {
 	// Another volume's commit carries this one's checkpoints.
 	if s.left.crashes > 0 {
 		next := s
-		next.disk = s.mem
+		next.disk, next.debt.disk = s.mem, s.debt.mem
 		x.add(next, at, label{what: "checkpoints saved"})
 		ways := map[string]state{"crash": s.crash(volume.Crashed), "reboot": s.crash(volume.Rebooted), "stop and start": s.stop()}
 		if s.down {
@@ -300,11 +340,22 @@ func (x *explorer) disasters(s state, at int32) {
 		next.w.vanish(i)
 		x.add(next, at, label{what: fmt.Sprintf("mount %d vanishes", i)})
 	}
+	if x.v.raw && s.w.staged {
+		next := s
+		next.w.lose()
+		next.lied = true // by its record it is staged
+		x.add(next, at, label{what: "the device is detached"})
+	}
 }
 
 // act adds what may become of one step of the agent.
 func (x *explorer) act(s state, at int32, a volume.Action) string {
 	switch {
+	case a.Kind == volume.Settled && s.blocked():
+		return "" // what is there is the debt's
+	case a.Kind == volume.Settled && s.swapped:
+		x.add(s.paid(), at, label{what: "the debt is paid"})
+		return unsettled(x.v, s)
 	case a.Kind == volume.Settled:
 		return unsettled(x.v, s)
 	case a.Kind == volume.Wait && a.Cause == volume.CauseDown:
@@ -332,14 +383,27 @@ func (x *explorer) act(s state, at int32, a volume.Action) string {
 			}
 		}
 		if s.left.crashes > 0 && (h == ok || h == failLate) {
-			next := s
-			next.w.do(x.v, a, h, s.fresh())
-			next = next.crash(volume.Crashed)
-			next.left.crashes--
-			x.add(next, at, label{what: "crash during", action: a.Kind, alloc: a.Alloc, how: h})
+			x.dies(s, at, a, h)
 		}
 	}
 	return ""
+}
+
+// dies adds the states after the agent died during a step. A claim may have come before.
+func (x *explorer) dies(s state, at int32, a volume.Action, h how) {
+	for _, in := range append([]intent{{}}, x.v.intents()...) {
+		next, changed := s, in.what == ""
+		if in.what == "claim" {
+			next, changed = s.wish(x.v, in)
+		}
+		if !changed {
+			continue
+		}
+		next.w.do(x.v, a, h, next.fresh())
+		next = next.crash(volume.Crashed)
+		next.left.crashes--
+		x.add(next, at, label{what: "crash during", action: a.Kind, alloc: a.Alloc, how: h, between: in})
+	}
 }
 
 // mayNot names the rule that a step would break.
@@ -347,6 +411,8 @@ func (x *explorer) mayNot(s state, a volume.Action) string {
 	bad := s.w.broken(x.v, s.mem, a)
 	switch {
 	case bad != "":
+	case s.blocked() && a.RPC():
+		bad = "called before what a forced deregister left of the same storage is undone"
 	case s.down && (a.Forward() || a.Kind == volume.Own || a.Kind == volume.Take || a.Kind == volume.Plan || a.Kind == volume.ControllerUnpublish):
 		bad = "done while the host goes down"
 	case s.down && a.Kind == volume.Free && s.mem.Claims[a.Alloc].Wanted:
@@ -400,6 +466,9 @@ func (x *explorer) outcome(s state, at int32, a volume.Action, h how, in intent)
 	}
 	if a.Kind == volume.NodeStage && !x.v.hollow || a.Kind == volume.NodePublish && (!x.v.stage || x.v.hollow) {
 		next.refused = next.refused && out.Err != nil
+	}
+	if !next.mem.Same(s.mem) {
+		next = next.swap() // it was deregistered meanwhile, and how the call ended is the debt's
 	}
 	claims := next.mem.Claims
 	next = next.save(a, out)

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"unicode"
@@ -17,8 +18,13 @@ const (
 	maxPluginComponent = 24
 	maxAllocComponent  = 36
 	maxVolumeComponent = 34
+	maxPrivateVolume   = maxVolumeComponent - len("/"+PrivateDir)
 	maxID              = 128
 )
+
+// PrivateDir holds the private targets of an alloc: only root can enter it. No component
+// begins with a dot, so no volume has this name.
+const PrivateDir = ".p"
 
 var pluginID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,48}$`)
 
@@ -46,6 +52,20 @@ func CheckID(what, id string) error {
 	return nil
 }
 
+// CheckNewID refuses what CheckID refuses, and an id that begins with "-", which
+// commands would read as an option. It is for ids that are about to be stored; one
+// that an earlier release stored stays valid.
+func CheckNewID(what, id string) error {
+	if err := CheckID(what, id); err != nil {
+		return err
+	}
+	if strings.HasPrefix(id, "-") {
+		return Errorf(ErrInvalid, "%s %q begins with \"-\", which commands read as an option", what, id).
+			WithHint("choose an id that begins with another character")
+	}
+	return nil
+}
+
 // CheckPluginID refuses what cannot be a plugin's id: 1 to 48 of
 // [A-Za-z0-9._-], and neither "." nor "..".
 func CheckPluginID(id string) error {
@@ -56,7 +76,7 @@ func CheckPluginID(id string) error {
 }
 
 // PluginComponent is the path component of a plugin's id. This function and the
-// two below are the only way from an id to a path.
+// three below are the only way from an id to a path.
 func PluginComponent(id string) string { return component(id, maxPluginComponent) }
 
 // AllocComponent is the path component of an alloc's id.
@@ -64,6 +84,20 @@ func AllocComponent(id string) string { return component(id, maxAllocComponent) 
 
 // VolumeComponent is the path component of a volume's id.
 func VolumeComponent(id string) string { return component(id, maxVolumeComponent) }
+
+// PrivateComponent is the path component of a volume's id below PrivateDir. It is shorter,
+// so that a private target is no longer than any other.
+func PrivateComponent(id string) string { return component(id, maxPrivateVolume) }
+
+// TargetDirs returns the directories that the agent makes for a target, the innermost
+// first: the alloc's, and PrivateDir in it where the target is private.
+func TargetDirs(target string) []string {
+	dir := filepath.Dir(target)
+	if filepath.Base(dir) == PrivateDir {
+		return []string{dir, filepath.Dir(dir)}
+	}
+	return []string{dir}
+}
 
 // component keeps [A-Za-z0-9._-]; a leading dot and every other byte become
 // "~XX". What is longer than limit keeps a prefix and ends in "~" and 12 hex

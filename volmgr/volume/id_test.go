@@ -37,9 +37,10 @@ var components = map[string]struct {
 	of    func(string) string
 	limit int
 }{
-	"plugin": {volume.PluginComponent, 24},
-	"alloc":  {volume.AllocComponent, 36},
-	"volume": {volume.VolumeComponent, 34},
+	"plugin":         {volume.PluginComponent, 24},
+	"alloc":          {volume.AllocComponent, 36},
+	"volume":         {volume.VolumeComponent, 34},
+	"private volume": {volume.PrivateComponent, 31},
 }
 
 func TestLongComponents(t *testing.T) {
@@ -67,8 +68,11 @@ func TestLongComponents(t *testing.T) {
 func TestDefaultPathsFit(t *testing.T) {
 	id := strings.Repeat("x", 200)
 	path := filepath.Join("/var/lib/volagent/csi", volume.PluginComponent(id), "per-alloc", volume.AllocComponent(id), volume.VolumeComponent(id))
-	if len(path) > 128 {
-		t.Errorf("%s has %d bytes, more than 128", path, len(path))
+	private := filepath.Join(filepath.Dir(path), volume.PrivateDir, volume.PrivateComponent(id))
+	for _, path := range []string{path, private} {
+		if len(path) > 128 {
+			t.Errorf("%s has %d bytes, more than 128", path, len(path))
+		}
 	}
 	if socket := filepath.Join("/run/volagent/plugins", volume.PluginComponent(id), "csi.sock"); len(socket) > 107 {
 		t.Errorf("%s has %d bytes, more than 107", socket, len(socket))
@@ -153,5 +157,14 @@ func checkInvalid(t *testing.T, what string, err error, words string) {
 		t.Errorf("%q is refused: %v", what, err)
 	case words != "" && (!errors.Is(err, volume.ErrInvalid) || !strings.Contains(err.Error(), words)):
 		t.Errorf("%q: got %v, want an ErrInvalid with %q", what, err, words)
+	}
+}
+
+// TestCheckNewID: a new id must not read as an option of a command.
+func TestCheckNewID(t *testing.T) {
+	for id, bad := range map[string]string{
+		"data": "", "a-b": "", "-x": `begins with "-"`, "-": `begins with "-"`, "--help": `begins with "-"`, "a/b": "contains a slash",
+	} {
+		checkInvalid(t, id, volume.CheckNewID("volume id", id), bad)
 	}
 }

@@ -26,9 +26,9 @@ func TestKeeper(t *testing.T) {
 		words, freedBy   string
 	}{
 		{"pending", pending, true, false, "pid 812 (rsync), which mounts /srv/a b", "end pid 812, or unmount under it: "},
-		{"bound, not taken yet", bound, false, true, "the mount at /srv/a b", "umount '/srv/a b'"},
+		{"bound, not taken yet", bound, false, true, "the mount at /srv/a b", "volctl umount '/srv/a b'"},
 		{"its bind failed", late, true, false, "pid 812 (rsync), which mounts /srv/a b", "end pid 812, or unmount under it: "},
-		{"taken", taken, false, true, "the mount at /srv/a b", "umount '/srv/a b'"},
+		{"taken", taken, false, true, "the mount at /srv/a b", "volctl umount '/srv/a b'"},
 		{"made anew", anew, false, false, "the mount at /srv/a b", "volctl volume detach data a --force"},
 	} {
 		k := tt.c.Keeper()
@@ -108,9 +108,9 @@ func TestAtFlags(t *testing.T) {
 func TestGuards(t *testing.T) {
 	r := offering(volume.SingleNodeMultiWriter)
 	for i, q := range []volume.Request{
-		with(writer("a"), func(q *volume.Request) { q.At, q.Guard = "/srv/a", true }),
+		with(writer("a"), func(q *volume.Request) { q.At, q.Guard = "/srv/a", &volume.GuardedDir{Path: "/srv/a", Inode: 7} }),
 		with(writer("b"), func(q *volume.Request) { q.At = "/srv/b" }),
-		with(writer("c"), func(q *volume.Request) { q.At, q.Guard = "/srv/c", true }),
+		with(writer("c"), func(q *volume.Request) { q.At, q.Guard = "/srv/c", &volume.GuardedDir{Path: "/srv/c", Inode: 8} }),
 	} {
 		before := r.Guards
 		r = admit(t, r, q)
@@ -123,7 +123,7 @@ func TestGuards(t *testing.T) {
 		t.Fatal(err)
 	}
 	r, _ = volume.Apply(r, volume.Action{Kind: volume.Free, Alloc: "a"}, volume.Outcome{})
-	r = admit(t, r, with(writer("a"), func(q *volume.Request) { q.At, q.Guard = "/srv/a", true }))
+	r = admit(t, r, with(writer("a"), func(q *volume.Request) { q.At, q.Guard = "/srv/a", &volume.GuardedDir{Path: "/srv/a", Inode: 7} }))
 	if want := []string{"/srv/a", "/srv/c"}; !slices.Equal(r.Guards, want) {
 		t.Errorf("guarded are %v, want %v", r.Guards, want)
 	}

@@ -27,7 +27,7 @@ func Merge(r Record, spec Volume) (Volume, []string, error) {
 	m.fixed("snapshot_id", old.SnapshotID, spec.SnapshotID, spec.SnapshotID == "")
 	m.fixed("clone_id", old.CloneID, spec.CloneID, spec.CloneID == "")
 	m.fixed("parameters", old.Parameters, spec.Parameters, len(spec.Parameters) == 0)
-	m.fixed("topology_request", old.Topology, spec.Topology, len(old.Topologies) == 0 || empty(spec.Topology))
+	m.fixed("topology_request", old.Topology, spec.Topology, len(old.Topologies) == 0 || !spec.Topology.Given())
 
 	now := m.capacity(old, spec)
 	if c := r.Node.Mode; c != nil && !slices.Contains(spec.Capabilities, c.Capability) {
@@ -38,7 +38,7 @@ func Merge(r Record, spec Volume) (Volume, []string, error) {
 		m.refuse("mount_options", old.MountOptions, spec.MountOptions, "they can change only while the volume is free")
 	}
 	now.MountOptions = change(&m, "mount_options", old.MountOptions, spec.MountOptions)
-	if len(old.Topologies) == 0 && !empty(spec.Topology) {
+	if len(old.Topologies) == 0 && spec.Topology.Given() {
 		now.Topology = change(&m, "topology_request", old.Topology, spec.Topology)
 	}
 	if len(spec.Context) > 0 {
@@ -176,8 +176,6 @@ func size(v any) int {
 		return 1
 	}
 }
-
-func empty(t TopologyRequest) bool { return len(t.Required)+len(t.Preferred) == 0 }
 
 // Check refuses a volume whose fields do not fit together, whatever is
 // registered already.

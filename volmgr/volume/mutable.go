@@ -81,9 +81,5 @@ func (v Volume) inDoubt() []string {
 
 // Modify is the command that modifies a volume.
 func Modify(id string, pairs ...string) string {
-	format, args := "volctl volume modify %s", []any{id}
-	for _, p := range pairs {
-		format, args = format+" %s", append(args, p)
-	}
-	return Command(format, args...)
+	return Command("volctl volume modify %s %s", id, pairs)
 }

@@ -56,7 +56,7 @@ func Next(r Record, o Observed) Action {
 		return Action{Kind: Wait, Cause: CauseDown, Reason: goingDown}
 	case len(r.Node.Watches) == 0:
 		return Action{Kind: Settled}
-	case o.WatchOver:
+	case !p.expects(func(Watch) bool { return true }):
 		return Action{Kind: EndWatch}
 	default:
 		return Action{Kind: Wait, Cause: CauseWatch, Reason: "a call of unknown outcome may still have an effect"}
@@ -91,6 +91,8 @@ type planner struct {
 // try chooses a step unless something stands in its way.
 func (p *planner) try(a Action) bool {
 	switch {
+	case a.RPC() && p.o.Debt != "":
+		return p.wait(CauseDebt, "%s", p.o.Debt)
 	case p.o.Parked[a.Key()]:
 		return p.wait(CauseBackoff, "%s failed and is not due yet", a.Kind)
 	case a.RPC() && !p.o.Plugin.ReadyFor(a.Kind):
@@ -172,7 +174,7 @@ func (p *planner) unbind(c Claim) bool {
 // was negated.
 func (p *planner) late() bool {
 	for _, w := range p.r.Node.Watches {
-		if w.Undo || p.explained(w) {
+		if w.Undo || w.Attachment || p.explained(w) {
 			continue
 		}
 		switch s := p.o.Watched[w.Path]; {
@@ -214,8 +216,8 @@ func (p *planner) down() bool {
 		return false // the next boot detaches it
 	case n.Attached != Absent && len(n.Owed) > 0:
 		return false // why they could not be made stands already
-	case n.Attached != Absent && len(n.Watches) > 0 && !p.o.WatchOver:
-		return p.wait(CauseWatch, "a call of unknown outcome may still mount; the detach waits for that")
+	case n.Attached != Absent && p.expects(func(w Watch) bool { return w != lateDetach }):
+		return p.wait(CauseWatch, "a call of unknown outcome may still attach or mount the volume; %s waits for that", ControllerUnpublish)
 	case n.Attached != Absent:
 		return p.detach()
 	case len(p.claims) == 1:
@@ -230,7 +232,9 @@ func (p *planner) detach() bool {
 	if !p.r.Node.Proven {
 		return p.try(Action{Kind: Prove})
 	}
-	return p.try(Action{Kind: ControllerUnpublish, NodeID: p.r.Node.NodeID})
+	return p.try(Action{
+		Kind: ControllerUnpublish, NodeID: p.r.Node.NodeID, Sure: !p.expects(func(w Watch) bool { return w == lateAttach }),
+	})
 }
 
 // unstage takes the staging away, without the plugin if the last claim goes so.
@@ -276,13 +280,18 @@ func (p *planner) anyMounted() bool {
 }
 
 func (p *planner) watched(path string) bool {
-	return p.watches(func(w Watch) bool { return w.Path == path && !w.Undo })
+	return p.watches(func(w Watch) bool { return !w.Attachment && w.Path == path && !w.Undo })
 }
 
 // undoing reports whether a call that was given up may still undo what is made
 // at a path.
 func (p *planner) undoing(path string) bool {
-	return !p.o.WatchOver && p.watches(func(w Watch) bool { return w.Path == path && w.Undo })
+	return p.expects(func(w Watch) bool { return !w.Attachment && w.Path == path && w.Undo })
+}
+
+// expects reports whether one of the late effects that is selects may still come.
+func (p *planner) expects(is func(Watch) bool) bool {
+	return p.watches(func(w Watch) bool { return !p.o.over(w) && is(w) })
 }
 
 func (p *planner) watches(is func(Watch) bool) bool {

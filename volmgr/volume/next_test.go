@@ -339,6 +339,9 @@ func total(t *rapid.T) {
 	if less := volume.Next(r, seen(r.ToSee(), o)); less != a {
 		t.Fatalf("%+v, and %+v when only what is to be seen is shown", a, less)
 	}
+	if bad := misled(r, o); bad != "" {
+		t.Fatal(bad)
+	}
 	if rapid.Bool().Draw(t, "another step") {
 		a = volume.Action{
 			Kind:  rapid.SampledFrom(append(kinds(), "no such step")).Draw(t, "kind"),
@@ -347,8 +350,8 @@ func total(t *rapid.T) {
 	}
 	next, _ := volume.Apply(r, a, anyOutcome().Draw(t, "outcome"))
 	volume.Urgency(r, next)
-	volume.Loaded(r, volume.Crashed)
-	volume.Loaded(r, volume.Rebooted)
+	volume.Loaded(r, volume.Crashed, false)
+	volume.Loaded(r, volume.Rebooted, false)
 	volume.Owing(r)
 	volume.NextBoot(r)
 	_ = volume.Droppable(r) // an answer either way

@@ -1,6 +1,9 @@
 package volume
 
-import "fmt"
+import (
+	"cmp"
+	"fmt"
+)
 
 // Owner is who keeps a claim alive: when it ends, the claim is past. Two owners
 // are the same if they are equal; a process that got the pid of an earlier one,
@@ -147,21 +150,22 @@ func (c Claim) unwanted() Claim {
 
 // freedBy is what frees a volume of a wanted claim.
 func (c Claim) freedBy(id string) string {
-	detach := Command("volctl volume detach %s %s", id, c.Alloc)
+	force := Command("volctl volume detach %s %s --force", id, c.Alloc)
 	switch o := c.Keeper(); {
 	case o.Process():
-		return fmt.Sprintf("end pid %d, or unmount under it: %s --force", o.PID, detach)
+		return fmt.Sprintf("end pid %d, or unmount under it: %s", o.PID, force)
 	case o.ByMount():
-		return Command("umount %s", o.Dir)
+		return Command("volctl umount %s", o.Dir) // which names the services that use it
 	case o.Kind == OwnerMount: // there is nothing to unmount just now
-		return detach + " --force"
+		return force
 	case o.Kind == OwnerUnit:
-		return Command("systemctl stop %s, or unmount under it: ", c.Owner.Unit) + detach + " --force"
+		stop := Command("systemctl stop %s", c.Owner.Unit)
+		return fmt.Sprintf("%s, or unmount under it: %s", cmp.Or(stop, "stop its unit"), force)
 	case o.Kind == OwnerRuntime:
-		return fmt.Sprintf("stop its containers (%s), or unmount under them: %s --force",
-			Command("%s ps --filter volume=%s", c.Owner.Runtime, c.Owner.Volume), detach)
+		return fmt.Sprintf("stop its containers (%s), or unmount under them: %s",
+			Command("%s ps --filter volume=%s", c.Owner.Runtime, c.Owner.Volume), force)
 	default:
-		return detach
+		return Command("volctl volume detach %s %s", id, c.Alloc)
 	}
 }
 

@@ -194,7 +194,7 @@ func TestNewBoot(t *testing.T) {
 		"no owner": {stands, []volume.Kind{volume.Doubt, volume.NodeStage, volume.Doubt, volume.NodePublish, volume.Settled}},
 		"gone":     {died, []volume.Kind{volume.NodeUnpublish, volume.NodeUnstage, volume.Prove, volume.ControllerUnpublish, volume.Free, volume.Settled}},
 	} {
-		r, _ := volume.Loaded(tt.r, volume.Rebooted)
+		r, _ := volume.Loaded(tt.r, volume.Rebooted, false)
 		r = volume.Past(r, graves{process})
 		sight := map[string]volume.Sight{}
 		o := volume.Observed{

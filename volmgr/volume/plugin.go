@@ -81,8 +81,14 @@ type PluginView struct {
 	// State is the supervisor's word for it, Reason says why it is not ready.
 	State  string
 	Reason string
+	// NoLog means that the agent has no log of it: it was never started, or somebody
+	// else runs it.
+	NoLog bool
 	// Stopped means that it was stopped on purpose, and waits for a person.
 	Stopped bool
+	// Final means that it does not become ready by itself: it was stopped on purpose,
+	// refused, or failed for a reason that a person must remove.
+	Final bool
 	// Incarnation changes whenever the process does that answers node calls. It
 	// is theirs alone: another one of a controller proves nothing about them.
 	Incarnation uint64
@@ -91,7 +97,12 @@ type PluginView struct {
 	// CallTimeout is the deadline of a call to the plugin's node service; 0 if
 	// it is not known. A call that ran into it may have an effect that much later.
 	CallTimeout time.Duration
-	Info        PluginInfo
+	// ControllerTimeout is the same of its controller service.
+	ControllerTimeout time.Duration
+	// StatsInterval is how often its plugin file says that the plugin is asked how mounted volumes
+	// are; 0 is never, nil leaves it to the agent.
+	StatsInterval *time.Duration
+	Info          PluginInfo
 }
 
 // Apart is a plugin whose services have parts of their own.
@@ -101,6 +112,8 @@ type Apart struct{ Node, Controller Service }
 type Service struct {
 	// Ready means that calls to it can be sent now; any one of its parts is enough.
 	Ready bool
+	// Final means that none of its parts becomes ready by itself.
+	Final bool
 	// Unasked means that it has parts, and none has ever said what it can do.
 	Unasked bool
 	// Lack says in words why it is not ready.
@@ -118,6 +131,15 @@ func (a *Apart) of(k Kind) Service {
 // uses adds the sides that the plugin has to those that a volume uses already.
 func (i PluginInfo) uses(have Uses) Uses {
 	return Uses{Attach: have.Attach || i.Caps.Attach, Stage: have.Stage || i.Caps.Stage}
+}
+
+// LogCommand is the command that shows what the plugin wrote, or what is known of it
+// where there is no log.
+func (v PluginView) LogCommand(id string) string {
+	if v.NoLog {
+		return Command("volctl plugin status %s", id)
+	}
+	return Command("volctl plugin logs %s", id)
 }
 
 // Remedy is the command that helps with a plugin that is not ready.
@@ -161,6 +183,29 @@ func (v PluginView) Lacks(id string, k Kind) string {
 		return v.Apart.of(k).Lack
 	}
 	return fmt.Sprintf("plugin %q is %s", id, v.describe())
+}
+
+// FinalFor reports whether the call of a step cannot be sent until a person does
+// something.
+func (v PluginView) FinalFor(k Kind) bool {
+	if v.Apart != nil {
+		service := v.Apart.of(k)
+		return !service.Ready && service.Final
+	}
+	return !v.Ready && v.Final
+}
+
+// FinalLack is Lack where waiting alone cannot help; else it is empty.
+func (v PluginView) FinalLack(r Record) string {
+	attaches := v.Info.Caps.Attach || r.Node.Uses.Attach
+	switch {
+	case v.FinalFor(NodePublish):
+		return v.Lacks(r.Volume.PluginID, NodePublish)
+	case attaches && v.FinalFor(ControllerPublish):
+		return v.Lacks(r.Volume.PluginID, ControllerPublish)
+	default:
+		return ""
+	}
 }
 
 // unasked reports whether nobody knows yet what the service of a call can do.

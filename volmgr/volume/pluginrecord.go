@@ -2,6 +2,7 @@ package volume
 
 import (
 	"maps"
+	"reflect"
 	"slices"
 	"time"
 )
@@ -72,6 +73,12 @@ type PluginDefinition struct {
 	ControllerTimeout time.Duration `json:"controller_timeout"`
 	MaxInFlight       int           `json:"max_in_flight"`
 	OnChange          string        `json:"on_change"` // OnChangePending or OnChangeRestart
+	// StatsInterval is how often the plugin is asked how mounted volumes are: 0 is never, nil is as
+	// often as the agent is told to.
+	StatsInterval *time.Duration `json:"stats_interval,omitempty"`
+	// UnmaskedSecrets are keys of secrets whose values are names: they are not masked in
+	// what the plugin says.
+	UnmaskedSecrets []string `json:"unmasked_secrets,omitempty"`
 
 	// File is where it stands; empty for the plugin that exists without one, and
 	// for those that were registered.
@@ -143,7 +150,8 @@ func (d *PluginDefinition) Equal(o *PluginDefinition) bool {
 	a.Registered, b.Registered = false, false
 	a.Exec, b.Exec = nil, nil
 	a.Container, b.Container = nil, nil
-	return a == b && d.Exec.equal(o.Exec) && d.Container.equal(o.Container)
+	a.UnmaskedSecrets, b.UnmaskedSecrets = nil, nil
+	return reflect.DeepEqual(a, b) && slices.Equal(d.UnmaskedSecrets, o.UnmaskedSecrets) && d.Exec.equal(o.Exec) && d.Container.equal(o.Container)
 }
 
 // Env is the environment that the definition sets for the plugin.

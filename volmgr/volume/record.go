@@ -3,6 +3,7 @@ package volume
 import (
 	"cmp"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -48,6 +49,19 @@ type MountIdentity struct {
 	Root      string `json:"root"`         // path of the mount's root in it
 	FSType    string `json:"fs"`           // kernel's name of the file system type
 	ID        uint64 `json:"id,omitempty"` // unique mount id; 0 before Linux 6.8
+	// Backing is the file behind the loop device whose node is mounted; empty for
+	// everything else. A loop device can be detached, and its number given to
+	// another file, while its node stays where it is.
+	Backing string `json:"backing,omitempty"`
+}
+
+// Shows reports whether a mount, which may be another one, shows the same directory of the same
+// file system: a plugin may have mounted it twice. A FUSE file system gets another device number
+// each time it is mounted, so its type has to do.
+func (m MountIdentity) Shows(o MountIdentity) bool {
+	same := m.Boot == o.Boot && m.Device == o.Device && m.Root == o.Root && m.FSType == o.FSType
+	again := m.FUSE() && m.FSType == o.FSType && m.Root == o.Root
+	return same || again
 }
 
 // FUSE reports whether a process serves the mount, which breaks when that ends.
@@ -110,6 +124,12 @@ func (c Claim) Path() string {
 	return c.Target
 }
 
+// Private reports whether only root needs to reach the claim's target: the alloc finds the
+// volume at a directory of its own, or in a container.
+func (c Claim) Private() bool {
+	return c.At != "" || c.Owner.Kind == OwnerRuntime || filepath.Base(filepath.Dir(c.Target)) == PrivateDir
+}
+
 // InPlace reports whether what is seen at the claim's target, and where the user
 // wants it, are the mounts that were made for it.
 func (c Claim) InPlace(target, bind Sight) bool {
@@ -128,13 +148,22 @@ type Mode struct {
 	Group string `json:"group,omitempty"`
 }
 
-// Watch is a path where a call of uncertain outcome may still mount something
-// or, with Undo, may still take away what is mounted there next.
+// Watch is the late effect that a call of uncertain outcome may still have. The call
+// may mount something at Path or, with Undo, may take away what is mounted there next.
+// With Attachment it may attach the volume to this node or, with Undo, detach it.
 type Watch struct {
-	Path  string `json:"path"`
-	Alloc string `json:"alloc,omitempty"` // empty for the staging path
-	Undo  bool   `json:"undo,omitempty"`
+	Path       string `json:"path"`            // empty with Attachment
+	Alloc      string `json:"alloc,omitempty"` // empty for the staging path
+	Undo       bool   `json:"undo,omitempty"`
+	Attachment bool   `json:"attachment,omitempty"`
 }
+
+// The late effects on an attachment: of a ControllerPublishVolume, and of a
+// ControllerUnpublishVolume.
+var (
+	lateAttach = Watch{Attachment: true}
+	lateDetach = Watch{Attachment: true, Undo: true}
+)
 
 // NodeSide is what was done with the volume on this host.
 type NodeSide struct {
@@ -190,6 +219,8 @@ type Record struct {
 	// Guards are directories that were made to refuse writes while nothing of the volume
 	// is mounted there, or are about to be: they are on record before.
 	Guards []string `json:"guards,omitempty"`
+	// GuardDirs say which directories those are, whatever their names become.
+	GuardDirs []GuardedDir `json:"guard_dirs,omitempty"`
 	// Debt marks what a forced deregister left: no volume any more, but
 	// something to be undone. Nothing is done about it without its plugin.
 	Debt bool `json:"-"`
@@ -231,6 +262,13 @@ func (r Record) Ordered() []Claim {
 // Held reports whether anything of the volume is, or may be, on this host.
 func (r Record) Held() bool {
 	return r.left() || len(r.Node.Watches) > 0
+}
+
+// Unsettled reports whether, by a record as it was read after a crash, a call of the
+// agent that died may still be at work on the volume.
+func (r Record) Unsettled() bool {
+	v := r.Volume
+	return v.Provision != Provisioned || len(v.Modifying) > 0 || v.Expansion.Want > 0 || v.Expansion.nodeWants() || len(r.Node.Watches) > 0
 }
 
 // left is Held, less what may only come late.
@@ -275,7 +313,15 @@ func (r Record) Same(o Record) bool {
 	return a.Driver == b.Driver && a.ExternalID == b.ExternalID && a.RegisteredAt.Equal(b.RegisteredAt)
 }
 
-// watching returns the record with one more path to watch.
+// unwatched returns the record without the watches that drop selects.
+func (r Record) unwatched(drop func(Watch) bool) Record {
+	if slices.ContainsFunc(r.Node.Watches, drop) {
+		r.Node.Watches = slices.DeleteFunc(slices.Clone(r.Node.Watches), drop)
+	}
+	return r
+}
+
+// watching returns the record with one more late effect to watch for.
 func (r Record) watching(w Watch) Record {
 	if !slices.Contains(r.Node.Watches, w) {
 		r.Node.Watches = append(slices.Clone(r.Node.Watches), w)

@@ -55,6 +55,15 @@ func TestLoaded(t *testing.T) {
 		detaching, _ = volume.Apply(detaching, volume.Action{Kind: k, Alloc: "a", Path: map[volume.Kind]string{volume.NodeUnpublish: "/t/a"}[k]}, volume.Outcome{})
 	}
 	failed, _ := volume.Apply(settled, volume.Action{Kind: volume.Doubt, Alloc: "a", Path: "/t/a", Dead: true}, volume.Outcome{})
+	beside := admit(t, settled, writer("b"))
+	beside, _ = volume.Apply(beside, volume.Action{Kind: volume.NodePublish, Alloc: "b", Path: "/t/b"}, volume.Outcome{Mount: mountID(3)})
+	if beside, err = volume.Release(beside, "a"); err != nil {
+		t.Fatal(err)
+	}
+	unattached := fresh
+	unattached.Node.Attached = volume.Failed
+	left := offering(volume.SingleNodeWriter)
+	left.Node = volume.NodeSide{Uses: volume.Uses{Attach: true}, Attached: volume.Present, NodeID: "n"}
 	owing := offering(volume.SingleNodeWriter)
 	owing.Node.Owed = owed()
 	for _, tt := range []struct {
@@ -66,17 +75,21 @@ func TestLoaded(t *testing.T) {
 		watches          int
 	}{
 		{"settled", settled, false, volume.Present, volume.Present, sides("a", volume.Present), sides("a", volume.Absent), 0},
-		{"just admitted", fresh, true, volume.Unknown, volume.Unknown, sides("a", volume.Unknown), sides("a", volume.Absent), 2},
+		{"just admitted", fresh, true, volume.Unknown, volume.Unknown, sides("a", volume.Unknown), sides("a", volume.Absent), 3},
 		{"just admitted, a plugin that only publishes", plain, true, volume.Absent, volume.Absent, sides("a", volume.Unknown), sides("a", volume.Absent), 1},
 		{"pending beside settled", pending, true, volume.Present, volume.Present,
 			sides("a", volume.Present, "b", volume.Unknown), sides("a", volume.Absent, "b", volume.Unknown), 1},
-		{"release asked for: an undoing call may be at work", releasing, true, volume.Present, volume.Present, sides("a", volume.Present), sides("a", volume.Absent), 2},
+		{"release asked for: an undoing call may be at work", releasing, true, volume.Present, volume.Unknown, sides("a", volume.Present), sides("a", volume.Absent), 3},
+		{"release asked for beside one in use: the staging stays", beside, true, volume.Present, volume.Present,
+			sides("a", volume.Present, "b", volume.Present), sides("a", volume.Absent, "b", volume.Absent), 1},
 		{"a side failed: the same", failed, true, volume.Present, volume.Present, sides("a", volume.Failed), sides("a", volume.Absent), 2},
 		{"calls are owed: the same", owing, true, volume.Absent, volume.Absent, nil, nil, 2},
-		{"node detached", detaching, true, volume.Unknown, volume.Absent, sides("a", volume.Absent), sides("a", volume.Absent), 0},
+		{"node detached: so may a detach be", detaching, true, volume.Unknown, volume.Absent, sides("a", volume.Absent), sides("a", volume.Absent), 1},
+		{"the attach failed: it may be undone, and made again", unattached, true, volume.Failed, volume.Unknown, sides("a", volume.Unknown), sides("a", volume.Absent), 4},
+		{"attached, and nobody claims it", left, true, volume.Unknown, volume.Absent, nil, nil, 1},
 		{"free", offering(volume.SingleNodeWriter), false, volume.Absent, volume.Absent, nil, nil, 0},
 	} {
-		got, changed := volume.Loaded(tt.r, volume.Crashed)
+		got, changed := volume.Loaded(tt.r, volume.Crashed, false)
 		if changed != tt.changed || changed == reflect.DeepEqual(got, tt.r) {
 			t.Errorf("%s: it says changed: %t, want %t; it is: %t", tt.name, changed, tt.changed, !reflect.DeepEqual(got, tt.r))
 		}
@@ -88,9 +101,30 @@ func TestLoaded(t *testing.T) {
 				t.Errorf("%s: %s is published %s, bound %s", tt.name, alloc, c.Published, c.Bound)
 			}
 		}
-		if again, changed := volume.Loaded(got, volume.Crashed); changed || !reflect.DeepEqual(again, got) {
+		if again, changed := volume.Loaded(got, volume.Crashed, false); changed || !reflect.DeepEqual(again, got) {
 			t.Errorf("%s: a second restart changes it again", tt.name)
 		}
+	}
+}
+
+// While a debt of the same storage is on record no call was made for the new record, so a
+// crash leaves no doubt about it. One of which something is recorded is doubted all the same.
+func TestLoadedBlocked(t *testing.T) {
+	fresh, err := volume.Admit(offering(volume.SingleNodeWriter), writer("a"), volume.PluginInfo{Caps: volume.Caps{Attach: true, Stage: true}}, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, after := range []volume.Stop{volume.Crashed, volume.Rebooted} {
+		if got, changed := volume.Loaded(fresh, after, true); changed || !reflect.DeepEqual(got, fresh) {
+			t.Errorf("after %d: %t, %+v", after, changed, got)
+		}
+	}
+	releasing, err := volume.Release(mounted(t), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, changed := volume.Loaded(releasing, volume.Crashed, true); !changed || got.Node.Staged != volume.Unknown {
+		t.Errorf("with something on record: %t, %+v", changed, got.Node)
 	}
 }
 
@@ -103,16 +137,24 @@ func TestLoadedOtherwise(t *testing.T) {
 	}
 	r.Node.Watches = []volume.Watch{{Path: "/s"}}
 	r.Node.Unseen = []volume.Unseen{{Path: "/t/b"}}
-	if got, changed := volume.Loaded(r, volume.Stopped); changed || !reflect.DeepEqual(got, r) {
+	if got, changed := volume.Loaded(r, volume.Stopped, false); changed || !reflect.DeepEqual(got, r) {
 		t.Errorf("after a stop: %t, %+v", changed, got)
 	}
-	got, changed := volume.Loaded(r, volume.Shut)
+	got, changed := volume.Loaded(r, volume.Shut, false)
 	if c := got.Claims["a"]; !changed || len(got.Node.Watches)+len(got.Node.Unseen) > 0 || c != r.Claims["a"] || got.Node.Staged != r.Node.Staged {
 		t.Errorf("after the host was shut down: %t, %+v", changed, got)
 	}
-	got, changed = volume.Loaded(r, volume.Rebooted)
-	if c := got.Claims["a"]; !changed || len(got.Node.Watches)+len(got.Node.Unseen) > 0 || c.Published != volume.Unknown || got.Node.Staged != volume.Unknown {
+	got, changed = volume.Loaded(r, volume.Rebooted, false)
+	if c := got.Claims["a"]; !changed || len(got.Node.Unseen) > 0 || c.Published != volume.Unknown || got.Node.Staged != volume.Unknown {
 		t.Errorf("after a reboot: %t, %+v", changed, got)
+	}
+	// The storage system goes on without this host.
+	late := []volume.Watch{{Attachment: true}}
+	if !reflect.DeepEqual(got.Node.Watches, late) {
+		t.Errorf("after a reboot these late effects are expected: %+v", got.Node.Watches)
+	}
+	if got, _ = volume.Loaded(got, volume.Shut, false); !reflect.DeepEqual(got.Node.Watches, late) {
+		t.Errorf("after the host was shut down these are: %+v", got.Node.Watches)
 	}
 	debt := volume.NextBoot(volume.Owing(mounted(t)))
 	if n := debt.Node; !debt.Debt || len(debt.Claims) > 0 || n.Staged != volume.Absent || n.Attached == volume.Absent || n.NodeID != "n" {
@@ -198,7 +240,7 @@ func TestDurableCommits(t *testing.T) {
 func run(t *testing.T, v variant, s *state) (commits int) {
 	t.Helper()
 	for range enough {
-		a := volume.Next(s.mem, s.w.observe(v, s.mem, bothUp, false, 0, -1))
+		a := volume.Next(s.mem, s.w.observe(v, s.mem, bothUp, 0, 0, -1))
 		if a.Kind == volume.Settled {
 			return commits
 		}

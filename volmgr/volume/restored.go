@@ -17,7 +17,7 @@ func Restored(r Record, booted, draining bool, owners Owners) Record {
 	if booted {
 		after = Rebooted
 	}
-	r, _ = Loaded(r, after)
+	r, _ = Loaded(r, after, false)
 	n := &r.Node
 	if n.Attached == Present {
 		n.Attached = Unknown

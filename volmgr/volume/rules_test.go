@@ -8,11 +8,19 @@ import (
 
 // forgotten names something that is there, or may still come, and that the
 // record knows nothing of.
-func forgotten(s state) string {
-	r, w := s.mem, s.w
+func forgotten(v variant, s state) string {
+	if s.debt.mem.Debt { // for which no call was made of the other one
+		return unknown(v, s.debt.mem, s.w)
+	}
+	return unknown(v, s.mem, s.w)
+}
+
+func unknown(v variant, r volume.Record, w world) string {
 	switch {
 	case w.attached && r.Node.Attached == volume.Absent:
 		return "the record forgot an attachment"
+	case w.late&lateAttach != 0 && !watchesAttachment(r, false):
+		return "nobody watches for the late effect of an attach"
 	case w.staged && w.stage.id == 0 && owes(r, volume.NodeUnstage, stagingPath): // only the plugin still has it
 	case (w.stage.id != 0 || w.staged) && r.Node.Staged == volume.Absent && !watches(r, stagingPath):
 		return "the record forgot a staged mount"
@@ -30,6 +38,8 @@ func forgotten(s state) string {
 			return fmt.Sprintf("nobody watches for the late effect of the publish for %s", alloc)
 		case w.bound[i].id != 0 && c.Bound == volume.Absent:
 			return fmt.Sprintf("the record forgot the bind of %s", alloc)
+		case v.attach && !w.attached && c.State == volume.Taken && c.Wanted && c.Published == volume.Present:
+			return fmt.Sprintf("the claim of %s is mounted, and the storage is detached", alloc)
 		case c.State == volume.Taken && c.Wanted && c.Mode.Access == "":
 			return fmt.Sprintf("the claim of %s lost its mode", alloc)
 		}
@@ -77,6 +87,8 @@ func unsettled(v variant, s state) string {
 		return "settled without the attachment"
 	case wanted && v.stage && !w.staged && !s.lied:
 		return "settled without the staging"
+	case wanted && w.late&lateDetach != 0, !wanted && w.late&lateAttach != 0:
+		return "settled while a late effect on the attachment may come"
 	case w.late&lateMounts != 0 || w.late&lateUnstage != 0 && w.staged:
 		return "settled while a late effect may come"
 	}
@@ -116,7 +128,7 @@ const enough = 40
 // late effect taking place first and once without. It returns how the volume
 // failed to come to rest as its claims want it.
 func (x *explorer) settles(s state) string {
-	s.parked, s.w.unseen = 0, false
+	s.parked, s.debt.parked, s.w.unseen = 0, 0, false
 	landed := s
 	s.w.late.each(func(l late) { landed.w.land(x.v, l, landed.fresh()) })
 	s.w.late, landed.w.late = 0, 0
@@ -145,12 +157,19 @@ func (x *explorer) rests(s state) string {
 			break
 		}
 		passed = append(passed, k)
-		a := volume.Next(s.mem, s.observe(x.v, bothUp, true, -1))
+		if s.debt.mem.Debt {
+			s = s.swap() // until it is paid, what it does; nothing else is done
+		}
+		a := volume.Next(s.mem, s.observe(x.v, bothUp, allOver, -1))
 		steps = append(steps, string(a.Kind)+" "+a.Alloc)
 		switch {
 		case a.Kind == volume.Settled:
 			if bad := unsettled(x.v, s); bad != "" {
 				return bad
+			}
+			if s.swapped {
+				s = s.paid()
+				continue
 			}
 			x.calm[k] = true
 			continue
@@ -166,6 +185,7 @@ func (x *explorer) rests(s state) string {
 			continue
 		case a.Kind == volume.Wait && s.parked != 0:
 			s.parked, s.w.unseen = 0, false
+			s = s.straight()
 			continue
 		case a.Kind == volume.Wait:
 			return fmt.Sprintf("with no more faults it waits for ever for %q: %s, after %q", a.Cause, a.Reason, steps)
@@ -173,7 +193,7 @@ func (x *explorer) rests(s state) string {
 		if bad := s.w.broken(x.v, s.mem, a); bad != "" {
 			return fmt.Sprintf("with no more faults, %s: %s, after %q", a.Kind, bad, steps)
 		}
-		s = s.save(a, s.w.do(x.v, a, ok, s.fresh()))
+		s = s.save(a, s.w.do(x.v, a, ok, s.fresh())).straight()
 	}
 	if !x.calm[s.future()] {
 		return fmt.Sprintf("it does not come to rest with no more faults: %q", steps)

@@ -26,12 +26,21 @@ type RuntimeVolume struct {
 	Refs []RuntimeRef `json:"refs,omitempty"`
 }
 
-// RuntimeRef is one use of a volume by a runtime: docker has one for each container,
-// podman one for all.
+// RuntimeRef is one use of a volume by a runtime: docker has one for each place where a
+// container mounts the volume, podman has one for all containers. Docker may ask several
+// times to mount for the same id ("docker cp" does so for a running container), and gives
+// each of these Mounts back.
 type RuntimeRef struct {
 	ID    string    `json:"id"`    // the runtime's, opaque
 	Alloc string    `json:"alloc"` // whose claim it is
 	Since time.Time `json:"since"`
+	// More is how many Mounts for the id, beyond the first, were not given back.
+	More int `json:"more,omitempty"`
+	// By is the process of the runtime that sent the Mounts; empty if it is not known.
+	By string `json:"by,omitempty"`
+	// Returned reports that every Mount was given back. The reference then stays only as
+	// long as a mount namespace shows the mount.
+	Returned bool `json:"returned,omitempty"`
 }
 
 // RuntimeKey is what a runtime's volume is stored under.
@@ -49,20 +58,88 @@ func (v RuntimeVolume) Ref(id string) (RuntimeRef, bool) {
 	return v.Refs[i], true
 }
 
-// Referring is the volume with one more reference. The alloc of its claim is the
-// runtime's name or, where each container has a claim of its own, that and what tells the
-// ids of its containers apart.
-func (v RuntimeVolume) Referring(id string, now time.Time) RuntimeVolume {
-	if _, had := v.Ref(id); had {
+// Mounting counts one more Mount for an id; by is the process of the runtime that asked. The
+// alloc of the claim is the runtime's name or, where each container has a claim of its own,
+// that and a part of the container's id.
+//
+// Podman asks once for all containers, whatever it asked before, so its Mounts are not
+// counted. A process of docker's that did not send the earlier Mounts never gives them
+// back, so its own Mount is the first one again.
+func (v RuntimeVolume) Mounting(id, by string, now time.Time) RuntimeVolume {
+	v.Refs = slices.Clone(v.Refs)
+	for i, r := range v.Refs {
+		switch {
+		case r.ID != id:
+			continue
+		case v.Runtime == RuntimePodman, r.Returned, r.byAnother(by):
+			r.More = 0
+		default:
+			r.More++
+		}
+		r.Returned = false
+		r.By = by
+		v.Refs[i] = r
 		return v
 	}
 	alloc := v.Runtime
 	if v.Exclusive {
 		alloc = v.ownAlloc(id)
 	}
-	v.Refs = append(slices.Clone(v.Refs), RuntimeRef{ID: id, Alloc: alloc, Since: now})
+	v.Refs = append(v.Refs, RuntimeRef{ID: id, Alloc: alloc, Since: now, By: by})
 	return v
 }
+
+// Unmounting counts one Mount less for an id. An id that is not known was given back before.
+func (v RuntimeVolume) Unmounting(id, by string) RuntimeVolume {
+	v.Refs = slices.Clone(v.Refs)
+	for i, r := range v.Refs {
+		if r.ID != id {
+			continue
+		}
+		if r.More == 0 || r.byAnother(by) {
+			v.Refs[i] = r.returned()
+		} else {
+			v.Refs[i].More--
+		}
+	}
+	return v
+}
+
+// Returning marks the references that match as given back.
+func (v RuntimeVolume) Returning(match func(RuntimeRef) bool) RuntimeVolume {
+	v.Refs = slices.Clone(v.Refs)
+	for i, r := range v.Refs {
+		if match(r) {
+			v.Refs[i] = r.returned()
+		}
+	}
+	return v
+}
+
+// Unneeded are the allocs whose references are all given back.
+func (v RuntimeVolume) Unneeded() (allocs []string) {
+	for _, r := range v.Refs {
+		needed := slices.ContainsFunc(v.Refs, func(o RuntimeRef) bool { return o.Alloc == r.Alloc && !o.Returned })
+		if !needed && !slices.Contains(allocs, r.Alloc) {
+			allocs = append(allocs, r.Alloc)
+		}
+	}
+	return allocs
+}
+
+// Settled is the volume without the references that are given back. Those of the allocs in
+// keep stay: a mount namespace still shows their mount.
+func (v RuntimeVolume) Settled(keep []string) RuntimeVolume {
+	return v.Without(func(r RuntimeRef) bool { return r.Returned && !slices.Contains(keep, r.Alloc) })
+}
+
+func (r RuntimeRef) returned() RuntimeRef {
+	r.More, r.Returned = 0, true
+	return r
+}
+
+// byAnother reports whether another process than by sent the Mounts of a reference.
+func (r RuntimeRef) byAnother(by string) bool { return r.By != "" && by != "" && r.By != by }
 
 // shortID is how much of a container's id docker shows.
 const shortID = 12
@@ -93,10 +170,26 @@ func (v RuntimeVolume) Owner() Owner {
 	return Owner{Kind: OwnerRuntime, Runtime: v.Runtime, Volume: v.Name}
 }
 
-// Request asks for the claim of a reference.
-func (v RuntimeVolume) Request(alloc string) Request {
+// ReadersOnly reports whether the volume can only be claimed for reading in the mode that
+// its options ask for. All containers then only read, whether or not "ro" was given.
+func (v RuntimeVolume) ReadersOnly(of Volume) bool {
+	found := false
+	for _, c := range of.Capabilities {
+		if c.Attachment != FileSystem || v.Access != "" && c.Access != v.Access {
+			continue
+		}
+		if c.Access.Writable() {
+			return false
+		}
+		found = true
+	}
+	return found
+}
+
+// Request asks for the claim of a reference to a volume.
+func (v RuntimeVolume) Request(alloc string, of Volume) Request {
 	return Request{
-		Alloc: alloc, ReadOnly: v.ReadOnly, Access: v.Access, Attachment: FileSystem, Own: v.Own, Owner: v.Owner(),
+		Alloc: alloc, ReadOnly: v.ReadOnly || v.ReadersOnly(of), Access: v.Access, Attachment: FileSystem, Own: v.Own, Owner: v.Owner(),
 	}
 }
 
@@ -126,6 +219,9 @@ func (v RuntimeVolume) Check() error {
 		errs = append(errs, CheckID("alloc id", r.Alloc))
 		if slices.ContainsFunc(v.Refs[:i], func(o RuntimeRef) bool { return o.ID == r.ID }) {
 			errs = append(errs, Errorf(ErrInvalid, "reference %q stands there twice", r.ID))
+		}
+		if r.More < 0 {
+			errs = append(errs, Errorf(ErrInvalid, "reference %q has a negative count of Mounts", r.ID))
 		}
 	}
 	return errors.Join(errs...)

@@ -33,13 +33,16 @@ func TestRuntimeOwner(t *testing.T) {
 func TestRuntimeReferences(t *testing.T) {
 	now := time.Unix(1, 0)
 	shared := volume.RuntimeVolume{Runtime: "docker", Name: "d", VolumeID: "d"}
-	one := shared.Referring("a", now)
-	two := one.Referring("b", now).Referring("a", now.Add(time.Hour))
+	one := shared.Mounting("a", "", now)
+	two := one.Mounting("b", "", now).Mounting("a", "", now.Add(time.Hour))
 	if len(shared.Refs) != 0 || len(one.Refs) != 1 || len(two.Refs) != 2 {
 		t.Errorf("references: %v, %v, %v", shared.Refs, one.Refs, two.Refs)
 	}
 	if r, ok := two.Ref("a"); !ok || r.Alloc != "docker" || !r.Since.Equal(now) {
 		t.Errorf("the first: %+v, %t", r, ok)
+	}
+	if r, _ := two.Ref("a"); r.More != 1 || r.Returned {
+		t.Errorf("the first after a second Mount: %+v", r)
 	}
 	left := two.Without(func(r volume.RuntimeRef) bool { return r.ID == "a" })
 	if !left.Claimed("docker") || left.Claimed("podman") || len(two.Refs) != 2 {
@@ -50,7 +53,7 @@ func TestRuntimeReferences(t *testing.T) {
 	}
 	own := volume.RuntimeVolume{Runtime: "docker", Name: "d", VolumeID: "d", Exclusive: true}
 	for _, id := range []string{"0123456789abXX", "0123456789abYY", "short", "a/b", strings.Repeat("é", 99)} {
-		own = own.Referring(id, now)
+		own = own.Mounting(id, "", now)
 	}
 	if err := own.Check(); err != nil {
 		t.Error(err)
@@ -64,5 +67,50 @@ func TestRuntimeReferences(t *testing.T) {
 	}
 	if own.Refs[0].Alloc != "docker-0123456789ab" || own.Refs[2].Alloc != "docker-short" {
 		t.Errorf("allocs: %+v", own.Refs)
+	}
+}
+
+// Docker's Mounts of one id are counted, and given back one by one, to the process that
+// sent them. Podman's are not counted.
+func TestRuntimeCounts(t *testing.T) {
+	now := time.Unix(1, 0)
+	v := volume.RuntimeVolume{Runtime: volume.RuntimeDocker, Name: "d", VolumeID: "d"}
+	is := func(what string, v volume.RuntimeVolume, more int, returned bool) {
+		t.Helper()
+		r, ok := v.Ref("a")
+		if !ok || r.More != more || r.Returned != returned {
+			t.Errorf("%s: %+v, %t; want %d more, returned %t", what, r, ok, more, returned)
+		}
+		if got := len(v.Unneeded()) == 1; got != returned {
+			t.Errorf("%s: the allocs %q are not needed", what, v.Unneeded())
+		}
+		if got := len(v.Settled(nil).Refs) == 0; got != returned {
+			t.Errorf("%s: settled, it is %+v", what, v.Settled(nil))
+		}
+	}
+	twice := v.Mounting("a", "one", now).Mounting("a", "one", now)
+	is("two Mounts", twice, 1, false)
+	is("one given back", twice.Unmounting("a", "one"), 0, false)
+	is("both given back", twice.Unmounting("a", "one").Unmounting("a", "one"), 0, true)
+	is("mounted once more", twice.Unmounting("a", "one").Unmounting("a", "one").Mounting("a", "one", now), 0, false)
+	is("another one given back", twice.Unmounting("b", "one"), 1, false)
+	is("mounted by the next process", twice.Mounting("a", "two", now), 0, false)
+	is("given back by the next process", twice.Unmounting("a", "two"), 0, true)
+	is("mounted by an unknown process", twice.Mounting("a", "", now), 2, false)
+	is("given up", twice.Returning(func(r volume.RuntimeRef) bool { return r.ID == "a" }), 0, true)
+	is("the original", twice, 1, false)
+	v.Runtime = volume.RuntimePodman
+	is("podman's", v.Mounting("a", "one", now).Mounting("a", "two", now), 0, false)
+
+	// A reference that is kept stays with its claim, and another one needs the claim.
+	back := twice.Unmounting("a", "two")
+	if got := back.Settled([]string{volume.RuntimeDocker}); len(got.Refs) != 1 {
+		t.Errorf("kept: %+v", got)
+	}
+	if got := back.Mounting("b", "two", now); len(got.Unneeded()) != 0 || len(got.Settled(nil).Refs) != 1 {
+		t.Errorf("beside another one: %+v", got)
+	}
+	if err := (volume.RuntimeVolume{Runtime: volume.RuntimeDocker, Name: "d", VolumeID: "d", Refs: []volume.RuntimeRef{{ID: "a", Alloc: "docker", More: -1}}}).Check(); err == nil {
+		t.Error("a negative count was not refused")
 	}
 }

@@ -24,6 +24,7 @@ type Scratch struct {
 	Capability   Capability           `json:"capability"`
 	MountOptions MountOptions         `json:"mount_options,omitzero"`
 	Parameters   map[string]string    `json:"parameters,omitempty"`
+	Topology     TopologyRequest      `json:"topology,omitzero"` // of the volumes that the test makes
 	Capacity     int64                `json:"capacity,omitempty"`
 	Secrets      map[string]SecretRef `json:"secrets,omitempty"`
 }

@@ -27,6 +27,41 @@ type state struct {
 	// down is set while the host goes down.
 	down bool
 	left budget
+
+	// debt is what a forced deregister left of the same storage, if it did. With swapped
+	// the two have changed places, so that a step is the debt's.
+	debt    half
+	swapped bool
+}
+
+// half is one of two records of the same storage.
+type half struct {
+	mem, disk volume.Record
+	parked    parkedSet
+}
+
+func (s state) swap() state {
+	s.debt, s.mem, s.disk, s.parked = half{s.mem, s.disk, s.parked}, s.debt.mem, s.debt.disk, s.debt.parked
+	s.swapped = !s.swapped
+	return s
+}
+
+// straight is the state in which the debt, if there is one, is in its own place.
+func (s state) straight() state {
+	if s.swapped {
+		return s.swap()
+	}
+	return s
+}
+
+// blocked reports whether there is a debt, of which this is not a step.
+func (s state) blocked() bool { return s.debt.mem.Debt && !s.swapped }
+
+// paid is the state without the debt, of which nothing is left. That is on disk at once.
+func (s state) paid() state {
+	s = s.straight()
+	s.debt = half{}
+	return s
 }
 
 // budget is how much may still go wrong, and how often people may change their
@@ -82,7 +117,7 @@ func (s *state) fresh() uint8 {
 			used[m.ID] = true
 		}
 	}
-	for _, r := range []volume.Record{s.mem, s.disk} {
+	for _, r := range []volume.Record{s.mem, s.disk, s.debt.mem, s.debt.disk} {
 		mark(r.Node.Mount)
 		for _, c := range r.Claims {
 			mark(c.Mount)
@@ -93,13 +128,16 @@ func (s *state) fresh() uint8 {
 }
 
 // key tells states apart. Two states with one key have the same future.
-type key [56]byte
+type key [80]byte
 
 func (s *state) key() (k key) {
 	b := k[:0]
 	b = appendRecord(b, s.mem, &s.w)
 	b = appendRecord(b, s.disk, &s.w)
 	b = s.w.append(b)
+	b = appendRecord(b, s.debt.mem, &s.w)
+	b = appendRecord(b, s.debt.disk, &s.w)
+	b = append(b, byte(s.debt.parked), byte(s.debt.parked>>8), byte(s.debt.parked>>16))
 	b = append(b, byte(s.parked), byte(s.parked>>8), byte(s.parked>>16), bits(s.undo, s.lied, s.proved, s.refused, s.behind, s.down),
 		s.left.faults, s.left.crashes, s.left.intents)
 	if len(b) > len(k) {
@@ -111,13 +149,14 @@ func (s *state) key() (k key) {
 // future is the part of a state that counts once nothing more goes wrong.
 func (s *state) future() (k key) {
 	b := appendRecord(k[:0], s.mem, &s.w)
+	b = appendRecord(b, s.debt.mem, &s.w)
 	b = s.w.append(b)
 	_ = append(b, bits(s.down))
 	return k
 }
 
 func (w *world) append(b []byte) []byte {
-	b = append(b, bits(w.grown, w.filled, w.attached, w.staged, w.told[0], w.told[1], w.unseen, w.owned), byte(w.late))
+	b = append(b, bits(w.grown, w.filled, w.attached, w.staged, w.told[0], w.told[1], w.unseen, w.owned), byte(w.late), byte(w.late>>8))
 	for _, p := range []place{w.stage, w.target[0], w.target[1], w.bound[0]} {
 		b = append(b, p.id<<2|bits(p.dead, p.bare))
 	}
@@ -133,7 +172,8 @@ func appendRecord(b []byte, r volume.Record, w *world) []byte {
 		return byte(m.ID)
 	}
 	b = append(b, bits(n.Mode != nil, n.Uses.Attach, n.Uses.Stage, n.Proven, n.NodeID != "", watches(r, stagingPath), watches(r, targets[0]), watches(r, targets[1])),
-		bits(awaits(r, stagingPath), awaits(r, targets[0]), awaits(r, targets[1]), n.Boot == w.bootID()),
+		bits(awaits(r, stagingPath), awaits(r, targets[0]), awaits(r, targets[1]), n.Boot == w.bootID(), watchesAttachment(r, false), watchesAttachment(r, true),
+			r.Volume.RegisteredAt.IsZero()),
 		side(n.Attached)<<2|side(n.Staged), mount(n.Mount),
 		bits(r.Debt, len(n.Unseen) > 0, owes(r, volume.NodeUnstage, stagingPath), owes(r, volume.NodeUnpublish, targets[0]), owes(r, volume.NodeUnpublish, targets[1])))
 	var seq [2]uint64
@@ -166,15 +206,33 @@ func bits(bs ...bool) (n byte) {
 // crash is a restart of the agent: what was not committed is forgotten. A plugin
 // may go on with whatever it was asked for, unless the host went down as well.
 func (s state) crash(after volume.Stop) state {
-	s.mem = s.disk
-	s.mem.Node.Proven = false // it is not stored
+	s = s.straight()
+	s.mem, s.debt.mem = s.disk, s.debt.disk
 	if after == volume.Rebooted {
 		s.w.boot()
 	}
-	s.mem, _ = volume.Loaded(s.mem, after)
-	s.parked, s.undo, s.proved, s.down = 0, false, false, false
+	s = s.loaded(after)
+	s.undo, s.proved, s.down = false, false, false
 	if after == volume.Rebooted {
 		s = s.reap(s.mem.Claims[allocs[0]].Owner.Kind == volume.OwnerMount)
+	}
+	return s
+}
+
+// loaded reads the records as the agent does when it starts.
+func (s state) loaded(after volume.Stop) state {
+	s.mem.Node.Proven, s.debt.mem.Node.Proven = false, false // it is not stored
+	s.parked, s.debt.parked = 0, 0
+	s.mem, _ = volume.Loaded(s.mem, after, s.debt.mem.Debt)
+	if !s.debt.mem.Debt {
+		return s
+	}
+	s.debt.mem, _ = volume.Loaded(s.debt.mem, after, false)
+	if after.Boot() {
+		s.debt.mem = volume.NextBoot(s.debt.mem)
+	}
+	if !s.debt.mem.Held() {
+		return s.paid()
 	}
 	return s
 }
@@ -189,28 +247,31 @@ func (s state) reap(past bool) state {
 
 // stop is a restart of the agent in order: all is on disk.
 func (s state) stop() state {
-	s.mem.Node.Proven = false
-	s.disk = s.mem
-	s.mem, _ = volume.Loaded(s.mem, volume.Stopped)
-	s.parked, s.proved, s.down = 0, false, false
+	s.mem.Node.Proven, s.debt.mem.Node.Proven = false, false
+	s.disk, s.debt.disk = s.mem, s.debt.mem
+	s = s.loaded(volume.Stopped)
+	s.proved, s.down = false, false
 	return s
 }
 
 // shut is the end of an agent in order as its host goes down, and the next boot.
 func (s state) shut() state {
-	s.mem.Node.Proven = false
-	s.disk = s.mem
+	s.mem.Node.Proven, s.debt.mem.Node.Proven = false, false
+	s.disk, s.debt.disk = s.mem, s.debt.mem
 	s.w.boot()
-	s.mem, _ = volume.Loaded(s.mem, volume.Shut)
-	s.parked, s.undo, s.lied, s.proved, s.down = 0, false, false, false, false
+	s = s.loaded(volume.Shut)
+	s.undo, s.lied, s.proved, s.down = false, false, false, false
 	return s.reap(s.mem.Claims[allocs[0]].Owner.Kind == volume.OwnerMount)
 }
 
 // observe is what the agent sees of the world, and knows of the host.
-func (s state) observe(v variant, up serving, over bool, hung int) volume.Observed {
-	o := s.w.observe(v, s.mem, up, over, s.parked, hung)
-	o.Down = s.down
-	return o
+func (s state) observe(v variant, up serving, o over, hung int) volume.Observed {
+	obs := s.w.observe(v, s.mem, up, o, s.parked, hung)
+	obs.Down = s.down
+	if s.blocked() {
+		obs.Debt = "a debt comes first"
+	}
+	return obs
 }
 
 // save is what the reconcile queue does with an outcome. A commit that nobody
@@ -237,6 +298,10 @@ var intents = []intent{{"claim", 0}, {"claim", 1}, {"release", 0}, {"release", 1
 // escapes are the ways out of a volume whose plugin does not help.
 var escapes = []intent{{"claim", 0}, {"claim", 1}, {"release", 0}, {"umount", 0}, {"lazy", 0}, {"lazy", 1}, {"force", 0}}
 
+// returns are wishes about storage that is deregistered by force and registered again,
+// which the second alloc claims then.
+var returns = []intent{{"claim", 0}, {"release", 0}, {"lazy", 0}, {"force", 0}, {"claim", 1}, {"release", 1}}
+
 // ends are wishes until the host goes down, and what can be asked for while it does.
 var ends = []intent{{"claim", 0}, {"claim", 1}, {"release", 0}, {"go down", 0}}
 
@@ -250,6 +315,9 @@ func (v variant) intents() []intent {
 	if v.expand {
 		return growths
 	}
+	if v.again {
+		return returns
+	}
 	if v.escape {
 		return escapes
 	}
@@ -258,7 +326,11 @@ func (v variant) intents() []intent {
 
 // wish applies an intent; it reports whether that changed anything.
 func (s state) wish(v variant, in intent) (state, bool) {
-	if s.left.intents == 0 || s.mem.Debt {
+	if s.swapped {
+		next, changed := s.swap().wish(v, in)
+		return next.swap(), changed
+	}
+	if s.left.intents == 0 || s.mem.Debt || v.again && (in.alloc == 0) != s.mem.Volume.RegisteredAt.IsZero() {
 		return s, false
 	}
 	if in.what == "go down" {
@@ -273,6 +345,11 @@ func (s state) wish(v variant, in intent) (state, bool) {
 	next, changed, err := s.wished(v, in)
 	if err != nil || !changed {
 		return s, false
+	}
+	if next.Debt && v.again {
+		s.debt = half{mem: next, disk: next}
+		next = volume.Record{Volume: next.Volume}
+		next.Volume.RegisteredAt = time.Unix(1, 0)
 	}
 	s.mem, s.disk, s.parked = next, next, 0
 	s.refused = s.refused && in.what != "expand"

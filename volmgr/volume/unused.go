@@ -18,10 +18,10 @@ func Unused(r Record) error {
 	switch {
 	case len(names) > 0 && !releasing:
 		return Errorf(ErrRefused, "volume %q is claimed by %s", id, strings.Join(names, ", ")).
-			WithHint("volctl volume detach %s --all", id)
+			WithHint("%s", r.released())
 	case len(names) > 0:
 		return Errorf(ErrRefused, "the claim of %s on volume %q is still being released", strings.Join(names, ", "), id).
-			WithHint("wait for it: volctl wait --volume %s --for free", id)
+			WithHint("wait for it: %s", Command("volctl wait --volume %s --for free", id))
 	case len(r.Debts()) > 0:
 		return Errorf(ErrRefused, "plugin %q is still to be told of volume %q: %s", r.Volume.PluginID, id, strings.Join(r.Debts(), ", ")).
 			WithHint("volctl plugin status %s", r.Volume.PluginID)
@@ -30,6 +30,17 @@ func Unused(r Record) error {
 			WithHint("volctl volume status %s", id)
 	}
 	return nil
+}
+
+// released is the command that releases the claims: detach refuses one whose owner is
+// alive, so that owner comes first.
+func (r Record) released() string {
+	for _, c := range r.Ordered() {
+		if c.Wanted && c.Owner.Mortal() {
+			return c.freedBy(r.Volume.ID)
+		}
+	}
+	return Command("volctl volume detach %s --all", r.Volume.ID)
 }
 
 // hintOf is the hint of an error that has one.

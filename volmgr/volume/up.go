@@ -51,6 +51,8 @@ func (p *planner) clear() bool {
 func (p *planner) stagingUp() (chosen, ok bool) {
 	n, caps := p.r.Node, p.o.Plugin.Info.Caps
 	switch {
+	case n.Staged == Present && p.undoing(n.StagingPath):
+		return p.waitForUnstage(), false
 	case n.Staged == Present && (n.Mount == nil && n.Boot == p.o.Boot || p.o.Staging.Is(n.Mount)):
 		return false, true
 	case p.o.Staging.Seen == SeenHung || p.o.Staging.Seen == SeenError:
@@ -71,17 +73,24 @@ func (p *planner) stagingUp() (chosen, ok bool) {
 		return p.wait(CausePlugin, "plugin %q does not say which node this is", p.r.Volume.PluginID), false
 	case p.o.Plugin.Info.uses(n.Uses) != n.Uses, caps.Attach && n.NodeID == "":
 		return p.try(Action{Kind: Plan, NodeID: p.o.Plugin.Info.NodeID, Uses: p.o.Plugin.Info.uses(n.Uses)}), false
-	case caps.Attach && n.Attached == Failed && n.Staged == Absent && !p.anyPublished() && len(n.Watches) == 0:
+	case caps.Attach && n.Attached == Failed && n.Staged == Absent && !p.anyPublished() && !p.expects(func(w Watch) bool { return !w.Attachment }):
 		return p.detach(), false
+	case caps.Attach && n.Attached != Present && p.expects(func(w Watch) bool { return w == lateDetach }):
+		return p.wait(CauseWatch, "a ControllerUnpublishVolume of unknown outcome may still detach the volume"), false
 	case caps.Attach && n.Attached != Present:
 		return p.try(Action{Kind: ControllerPublish, NodeID: n.NodeID}), false
 	case caps.Stage && p.undoing(n.StagingPath):
-		return p.wait(CauseWatch, "an unstage of unknown outcome may still take the next mount at %s away", n.StagingPath), false
+		return p.waitForUnstage(), false
 	case caps.Stage:
 		return p.try(Action{Kind: NodeStage, Path: n.StagingPath}), false
 	default:
 		return false, true
 	}
+}
+
+// waitForUnstage waits until no earlier unstage can have an effect any more.
+func (p *planner) waitForUnstage() bool {
+	return p.wait(CauseWatch, "an unstage of unknown outcome may still take away what is mounted at %s", p.r.Node.StagingPath)
 }
 
 // publish makes one claim's mounts.

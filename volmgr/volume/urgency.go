@@ -43,7 +43,8 @@ func Urgency(before, now Record) Saving {
 		switch {
 		case c.Wanted && paid, // else the same call would hit what is mounted next
 			was.State != c.State && c.State != Taken && c.State != ControllerDetached,
-			c.Wanted && (left(was.Published, c.Published) || left(was.Bound, c.Bound) || left(before.Node.Staged, now.Node.Staged)):
+			c.Wanted && (left(was.Published, c.Published) || left(was.Bound, c.Bound) || left(before.Node.Staged, now.Node.Staged)),
+			c.Wanted && before.Node.Attached != Failed && now.Node.Attached == Failed:
 			return SaveFirst
 		case c.State == Taken && (was.State != Taken || remade(was.Mount, c.Mount) || remade(was.BoundMount, c.BoundMount)):
 			saving = SaveAtOnce

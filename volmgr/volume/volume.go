@@ -16,10 +16,13 @@ type Volume struct {
 	CapacityMax int64  `json:"capacity_max,omitempty"`
 	Capacity    int64  `json:"capacity,omitempty"` // bytes the plugin gave; 0 is unknown
 
-	Capabilities []Capability         `json:"capabilities"`
-	MountOptions MountOptions         `json:"mount_options,omitzero"`
-	Topology     TopologyRequest      `json:"topology_request,omitzero"`
-	Topologies   []map[string]string  `json:"topologies,omitempty"` // accessible_topology of the answer
+	Capabilities []Capability        `json:"capabilities"`
+	MountOptions MountOptions        `json:"mount_options,omitzero"`
+	Topology     TopologyRequest     `json:"topology_request,omitzero"`
+	Topologies   []map[string]string `json:"topologies,omitempty"` // accessible_topology of the answer
+	// TopologySent is what CreateVolume was sent, until its outcome is known: Topology,
+	// or the default that a request without one has.
+	TopologySent TopologyRequest      `json:"topology_sent,omitzero"`
 	Parameters   map[string]string    `json:"parameters,omitempty"`
 	Mutable      map[string]string    `json:"mutable_parameters,omitempty"` // as far as they are known to be in force
 	Context      map[string]string    `json:"context,omitempty"`
@@ -60,3 +63,6 @@ type TopologyRequest struct {
 	Required  []map[string]string `json:"required,omitempty"`
 	Preferred []map[string]string `json:"preferred,omitempty"`
 }
+
+// Given reports whether the request names a place.
+func (t TopologyRequest) Given() bool { return len(t.Required)+len(t.Preferred) > 0 }

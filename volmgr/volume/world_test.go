@@ -2,6 +2,7 @@ package volume_test
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -39,6 +40,8 @@ type variant struct {
 	kept    bool // and that claim lives by the mount there, which people may unmount
 	escape  bool // people also release without the plugin, and deregister by force
 	goes    bool // the host goes down, too
+	raw     bool // the volume is a block device, which may be detached behind the plugin's back
+	again   bool // people deregister by force, and register the same storage again
 }
 
 // world is what is true.
@@ -58,7 +61,7 @@ type world struct {
 }
 
 // late is a set of calls with an effect to come.
-type late uint8
+type late uint16
 
 const (
 	lateStage late = 1 << iota
@@ -67,9 +70,12 @@ const (
 	lateUnstage
 	lateUnpublishA
 	lateUnpublishB
+	lateAttach
+	lateDetach
 	lateExpand // of the controller; it leaves no mount behind
 
-	lateMounts = lateStage | latePublishA | latePublishB
+	lateMounts      = lateStage | latePublishA | latePublishB
+	lateAttachments = lateAttach | lateDetach
 )
 
 func latePublish(i int) late   { return latePublishA << i }
@@ -88,9 +94,9 @@ func (w *world) mounted() bool {
 	return w.stage.id != 0 || w.target[0].id != 0 || w.target[1].id != 0 || w.bound[0].id != 0 || w.bound[1].id != 0
 }
 
-// boot takes away all that does not outlive a reboot.
+// boot takes away all that does not outlive a reboot. The storage system goes on.
 func (w *world) boot() {
-	*w = world{attached: w.attached, grown: w.grown, filled: w.filled, boots: w.boots + 1}
+	*w = world{late: w.late & lateAttachments, attached: w.attached, grown: w.grown, filled: w.filled, boots: w.boots + 1}
 }
 
 // bootID names the present boot.
@@ -112,6 +118,15 @@ func (w *world) vanish(i int) {
 	w.target[i], w.told[i] = place{}, false
 }
 
+// lose is the end of a block device: the plugin has it staged no more, its nodes are
+// dead, and the staging path never showed it.
+func (w *world) lose() {
+	w.staged = false
+	for i := range w.target {
+		w.target[i].dead = w.target[i].id != 0
+	}
+}
+
 // unmounted reports whether the mount that a claim lives by, by the record, is there
 // no more.
 func (w *world) unmounted(r volume.Record) bool {
@@ -127,6 +142,10 @@ func (w *world) land(v variant, l late, fresh uint8) {
 	switch l {
 	case lateStage:
 		w.doStage(v, fresh)
+	case lateAttach:
+		w.attached = true
+	case lateDetach:
+		w.attached = false
 	case lateExpand:
 		w.grown = true
 	case lateUnstage:
@@ -175,37 +194,60 @@ func sight(p place) volume.Sight {
 	}
 }
 
+// over is a set of late effects that cannot come any more, by what the agent knows.
+type over uint8
+
+const (
+	mountsOver over = 1 << iota
+	attachmentsOver
+	allOver = mountsOver | attachmentsOver
+)
+
+// early reports whether the agent would be wrong to know that.
+func (o over) early(l late) bool {
+	return o&mountsOver != 0 && l&^(lateExpand|lateAttachments) != 0 || o&attachmentsOver != 0 && l&lateAttachments != 0
+}
+
+// overs are the sets that make a difference.
+func (v variant) overs() []over {
+	if v.attach {
+		return []over{0, mountsOver, attachmentsOver, allOver}
+	}
+	return []over{0, allOver}
+}
+
 // observe is what the agent sees. One mount may hang: the staged one, or that
 // of an alloc.
-func (w *world) observe(v variant, r volume.Record, up serving, over bool, parked parkedSet, hung int) volume.Observed {
+func (w *world) observe(v variant, r volume.Record, up serving, o over, parked parkedSet, hung int) volume.Observed {
 	sight := func(p place) volume.Sight {
 		if p.id != 0 && hung >= 0 && *[]*place{&w.stage, &w.target[0], &w.target[1]}[hung] == p {
 			return volume.Sight{Seen: volume.SeenHung, Detail: "no answer"}
 		}
 		return sight(p)
 	}
-	o := volume.Observed{
+	obs := volume.Observed{
 		Plugin: up.view(v),
-		Boot:   w.bootID(), Staging: sight(w.stage), WatchOver: over, Parked: parked.keys(),
+		Boot:   w.bootID(), Staging: sight(w.stage), Parked: parked.keys(),
+		WatchOver: o&mountsOver != 0, AttachmentOver: o&attachmentsOver != 0,
 		Targets: map[string]volume.Sight{}, Binds: map[string]volume.Sight{}, Watched: map[string]volume.Sight{},
 	}
 	for i, alloc := range allocs {
 		if c, ok := r.Claims[alloc]; ok {
-			o.Targets[alloc] = sight(w.target[i])
+			obs.Targets[alloc] = sight(w.target[i])
 			if c.At != "" {
-				o.Binds[alloc] = sight(w.bound[i])
+				obs.Binds[alloc] = sight(w.bound[i])
 			}
 		}
 	}
 	for _, watch := range r.Node.Watches {
-		o.Watched[watch.Path] = sight(w.stage)
+		obs.Watched[watch.Path] = sight(w.stage)
 		for i := range allocs {
 			if watch.Path == targets[i] {
-				o.Watched[watch.Path] = sight(w.target[i])
+				obs.Watched[watch.Path] = sight(w.target[i])
 			}
 		}
 	}
-	return o
+	return obs
 }
 
 // larger is the size that a volume is expanded to, in bytes; it has 1.
@@ -280,7 +322,7 @@ func fates(v variant, a volume.Action) []how {
 			return []how{ok, fail, failDone}
 		}
 		return []how{ok, fail, failDone, failLate, lie}
-	case volume.NodePublish, volume.NodeUnpublish, volume.NodeUnstage:
+	case volume.NodePublish, volume.NodeUnpublish, volume.NodeUnstage, volume.ControllerPublish, volume.ControllerUnpublish:
 		return []how{ok, fail, failDone, failLate}
 	default:
 		return []how{ok, fail, failDone}
@@ -303,6 +345,7 @@ func (w *world) do(v variant, a volume.Action, h how, fresh uint8) volume.Outcom
 	if h == failLate {
 		w.late |= map[volume.Kind]late{
 			volume.NodeStage: lateStage, volume.NodePublish: latePublish(i),
+			volume.ControllerPublish: lateAttach, volume.ControllerUnpublish: lateDetach,
 			volume.ControllerExpand: lateExpand, volume.NodeUnstage: lateUnstage, volume.NodeUnpublish: lateUnpublish(i),
 		}[a.Kind]
 	}
@@ -315,7 +358,7 @@ func (w *world) do(v variant, a volume.Action, h how, fresh uint8) volume.Outcom
 		return volume.Outcome{Err: errFinal}
 	case h == lie:
 		return w.shown(w.stage)
-	case h == failLate && a.Forward():
+	case h == failLate && (a.Forward() || a.Kind == volume.ControllerUnpublish):
 		return volume.Outcome{Err: errUncertain}
 	case h == failLate:
 		return volume.Outcome{Err: errGivenUp}
@@ -344,6 +387,9 @@ func (w *world) effect(v variant, a volume.Action, i int, fresh uint8) volume.Ou
 	case volume.NodeUnstage:
 		w.stage, w.staged = place{}, false
 	case volume.NodePublish:
+		if v.raw && !w.staged {
+			return volume.Outcome{Err: errRefused}
+		}
 		w.doPublish(v, i, fresh)
 		out := w.shown(w.target[i])
 		if w.target[i].bare {
@@ -413,6 +459,10 @@ func (w *world) broken(v variant, r volume.Record, a volume.Action) string {
 		return "made while it is being expanded, which its plugin does only with what is not in use"
 	}
 	switch a.Kind {
+	case volume.ControllerPublish:
+		if w.late&lateDetach != 0 {
+			return "attached while a late detach may still come"
+		}
 	case volume.NodeStage:
 		switch {
 		case v.attach && !w.attached:
@@ -430,6 +480,8 @@ func (w *world) broken(v variant, r volume.Record, a volume.Action) string {
 			return "published without an attachment"
 		case w.late&lateUnpublish(i) != 0:
 			return "published while a late unpublish may still come"
+		case w.late&lateUnstage != 0:
+			return "published while a late unstage may still come"
 		case w.skipped(r, i):
 			return "published before the plugin was told that it is unpublished"
 		case v.stage && r.Node.Staged != volume.Present:
@@ -473,6 +525,9 @@ func (w *world) broken(v variant, r volume.Record, a volume.Action) string {
 		}
 		if w.late&lateMounts != 0 {
 			return "detached while a late mount may still come"
+		}
+		if a.Sure && w.late&lateAttach != 0 {
+			return "a detach counts as the last one, and a late attach may still come"
 		}
 	case volume.Bind, volume.Own:
 		if t := w.target[i]; t.id == 0 || t.dead || t.bare {
@@ -550,6 +605,12 @@ func owes(r volume.Record, kind volume.Kind, path string) bool {
 		}
 	}
 	return false
+}
+
+// watchesAttachment reports whether the record expects a late attach or, with undo, a
+// late detach.
+func watchesAttachment(r volume.Record, undo bool) bool {
+	return slices.Contains(r.Node.Watches, volume.Watch{Attachment: true, Undo: undo})
 }
 
 // watches reports whether the record expects a late mount at a path, awaits

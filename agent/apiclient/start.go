@@ -1,0 +1,106 @@
+package apiclient
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/volagent/volagent/agent/api"
+)
+
+// startLook is how often a request that waits looks whether the agent failed to start.
+const startLook = 500 * time.Millisecond
+
+// answer makes the request. Where systemd keeps the socket, connecting succeeds without an agent,
+// and the answer may never come. So the wait ends when an agent left the reason why it could not
+// start.
+func (c *Client) answer(req *http.Request) (*http.Response, error) {
+	ctx, cancel := context.WithCancelCause(req.Context())
+	answered := make(chan struct{})
+	defer close(answered)
+	go func() {
+		look := time.NewTicker(startLook)
+		defer look.Stop()
+		for {
+			select {
+			case <-answered:
+				return
+			case <-look.C:
+			}
+			if failed := startError(c.socket); failed != nil {
+				cancel(failed)
+				return
+			}
+		}
+	}()
+	resp, err := c.http.Do(req.WithContext(ctx))
+	if err != nil {
+		cause := context.Cause(ctx)
+		cancel(nil)
+		if failed, ok := cause.(*failedStart); ok { //nolint:errorlint // it is the cause itself
+			return nil, failed
+		}
+		return nil, err
+	}
+	resp.Body = &answerBody{ReadCloser: resp.Body, cancel: cancel}
+	return resp, nil
+}
+
+// answerBody gives the request's context back when its answer was read.
+type answerBody struct {
+	io.ReadCloser
+	cancel context.CancelCauseFunc
+}
+
+func (b *answerBody) Close() error {
+	err := b.ReadCloser.Close()
+	b.cancel(nil)
+	return err
+}
+
+// failedStart is why no agent runs.
+type failedStart struct{ reason *api.Error }
+
+func (e *failedStart) Error() string { return e.reason.Message }
+
+// maxStartError bounds what is read of a reason, in bytes.
+const maxStartError = 16 << 10
+
+// startError returns why the agent could not start, or nil if it is not known to have failed.
+func startError(socket string) *failedStart {
+	// What is no regular file must not block.
+	f, err := os.OpenFile(api.StartError(socket), os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = f.Close() }() // it is only read
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() || info.Size() == 0 {
+		return nil
+	}
+	body, err := io.ReadAll(io.LimitReader(f, maxStartError))
+	if err != nil {
+		return nil
+	}
+	var reason api.ErrorBody
+	if err := json.Unmarshal(body, &reason); err != nil || reason.Error == nil {
+		return nil // it is just being written
+	}
+	return &failedStart{reason.Error}
+}
+
+// notStarted words that the agent does not start.
+func (c *Client) notStarted(failed *failedStart) *api.Error {
+	hint := failed.reason.Hint
+	if hint == "" {
+		hint = "journalctl -u volagent -n 50"
+	}
+	return &api.Error{
+		Code: api.CodeUnreachable, Message: fmt.Sprintf("the agent cannot start: %s", failed.reason.Message),
+		Hint: hint, Details: map[string]string{"socket": c.socket},
+	}
+}

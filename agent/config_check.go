@@ -1,0 +1,172 @@
+package agent
+
+import (
+	"net"
+	"net/netip"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/volagent/volagent/volmgr"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// maxSocket is what sockaddr_un takes, less the terminating zero.
+const maxSocket = 107
+
+// check refuses values that cannot work, and says where the file has the first of them.
+func (c *Config) check(file configFile) error {
+	for _, one := range []struct {
+		key   string
+		check func() error
+	}{
+		{"data_dir", func() error { return absolute("data_dir", &c.DataDir) }},
+		{"data_dir", func() error { return volmgr.CheckRoot(c.mountRoot()) }},
+		{"runtime_dir", c.checkRuntimeDir},
+		{"socket", c.checkSocket},
+		{"socket_group", func() error { _, err := groupID(c.SocketGroup); return err }},
+		{"plugin_dir", func() error { return absolute("plugin_dir", &c.PluginDir) }},
+		{"volumes_dir", func() error { return absolute("volumes_dir", &c.VolumesDir) }},
+		{"node_id", c.checkNodeID},
+		{"log_level", c.checkLogLevel},
+		{"log_format", c.checkLogFormat},
+		{"stats_interval", func() error { _, err := c.statsInterval(); return err }},
+		{"metrics_address", c.checkMetricsAddress},
+		{"docker_socket", c.checkDockerSocket},
+	} {
+		if err := one.check(); err != nil {
+			return file.at(one.key, err)
+		}
+	}
+	return nil
+}
+
+func absolute(key string, path *string) error {
+	if !filepath.IsAbs(*path) {
+		return volume.Errorf(volume.ErrInvalid, "%s %q is not an absolute path", key, *path)
+	}
+	*path = filepath.Clean(*path)
+	return nil
+}
+
+func (c *Config) checkRuntimeDir() error {
+	if err := absolute("runtime_dir", &c.RuntimeDir); err != nil {
+		return err
+	}
+	if shortest := c.pluginSocket(1); shortest > maxSocket {
+		return volume.Errorf(volume.ErrInvalid, "runtime_dir %s is too long: sockets below it have at least %d bytes, and %d is what a socket address takes", c.RuntimeDir, shortest, maxSocket)
+	}
+	return nil
+}
+
+func (c *Config) checkSocket() error {
+	if err := absolute("socket", &c.Socket); err != nil {
+		return err
+	}
+	if len(c.Socket) > maxSocket {
+		return volume.Errorf(volume.ErrInvalid, "socket %s has %d bytes, and %d is what a socket address takes", c.Socket, len(c.Socket), maxSocket)
+	}
+	return nil
+}
+
+func (c *Config) checkNodeID() error {
+	if len(c.NodeID) > 256 {
+		return volume.Errorf(volume.ErrInvalid, "node_id has %d bytes; CSI allows 256", len(c.NodeID))
+	}
+	return nil
+}
+
+func (c *Config) checkLogLevel() error {
+	if hclog.LevelFromString(c.LogLevel) == hclog.NoLevel {
+		return volume.Errorf(volume.ErrInvalid, "log_level %q is not one of trace, debug, info, warn, error", c.LogLevel)
+	}
+	return nil
+}
+
+func (c *Config) checkLogFormat() error {
+	if c.LogFormat != "text" && c.LogFormat != "json" {
+		return volume.Errorf(volume.ErrInvalid, "log_format %q is neither text nor json", c.LogFormat)
+	}
+	return nil
+}
+
+// pluginSocket is the length, in bytes, of the socket's path of a plugin whose directory
+// has a name of so many bytes.
+func (c *Config) pluginSocket(name int) int {
+	return len(filepath.Join(c.RuntimeDir, "plugins", strings.Repeat("x", name), "csi.sock"))
+}
+
+// longestName is the longest name of a plugin's directory, in bytes.
+const longestName = 24
+
+// warnLong warns of directories so long that some plugins may fail.
+func (c *Config) warnLong(log hclog.Logger) {
+	if longest := volmgr.LongestPath(c.mountRoot()); longest > volmgr.MaxPluginPath {
+		log.Warn("data_dir is long: paths of volumes may exceed what a CSI plugin must accept; most plugins accept them",
+			"data_dir", c.DataDir, "longest_path", longest, "must_accept", volmgr.MaxPluginPath)
+	}
+	if longest := c.pluginSocket(longestName); longest > maxSocket {
+		log.Warn("runtime_dir is long: a plugin with a long id cannot be started, because its socket's path is too long",
+			"runtime_dir", c.RuntimeDir, "longest_id", longestName-(longest-maxSocket))
+	}
+}
+
+// checkDockerSocket refuses what is no path of a socket for docker: it finds plugins by
+// the names of the files in one directory.
+func (c *Config) checkDockerSocket() error {
+	path := c.DockerSocket
+	switch {
+	case path == "":
+		return nil
+	case !filepath.IsAbs(path):
+		return volume.Errorf(volume.ErrInvalid, "docker_socket %q is not an absolute path", path)
+	case len(path) > maxSocket:
+		return volume.Errorf(volume.ErrInvalid, "docker_socket %s has %d bytes, and %d is what a socket address takes", path, len(path), maxSocket)
+	case !strings.HasSuffix(path, ".sock"):
+		return volume.Errorf(volume.ErrInvalid, "docker_socket %s does not end in .sock, so docker would not find it", path).
+			WithHint("/run/docker/plugins/csi.sock")
+	case filepath.Clean(path) == filepath.Clean(c.Socket):
+		return volume.Errorf(volume.ErrInvalid, "docker_socket and socket are both %s", path)
+	}
+	return nil
+}
+
+// leastStatsInterval spares plugins of remote storage, whose answers may be dear.
+const leastStatsInterval = 10 * time.Second
+
+func (c *Config) statsInterval() (time.Duration, error) {
+	d, err := time.ParseDuration(c.StatsInterval)
+	if err != nil || d != 0 && d < leastStatsInterval {
+		return 0, volume.Errorf(volume.ErrInvalid, "stats_interval %q is neither 0 nor a duration of at least %s, as 5m", c.StatsInterval, leastStatsInterval)
+	}
+	return d, nil
+}
+
+// checkMetricsAddress wants an address and no name: with a name it would be a matter
+// of the resolver, at boot, where everybody can scrape.
+func (c *Config) checkMetricsAddress() error {
+	if c.MetricsAddress == "" {
+		return nil
+	}
+	bad := func(why string) error {
+		return volume.Errorf(volume.ErrInvalid, "metrics_address %q %s", c.MetricsAddress, why).
+			WithHint("127.0.0.1:9187 and [::1]:9187 are for this host alone, [::]:9187 is for everybody")
+	}
+	host, port, err := net.SplitHostPort(c.MetricsAddress)
+	if err != nil {
+		return bad("is not host:port")
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return bad("has no port from 0 to 65535")
+	}
+	if host == "" {
+		return bad("has no host")
+	}
+	if _, err := netip.ParseAddr(host); err != nil && host != "localhost" {
+		return bad("has a host that is neither an IP address nor localhost")
+	}
+	return nil
+}

@@ -1,0 +1,89 @@
+package dockervol
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// "docker cp" sends a second Mount for the id of a running container, and gives only that
+// one back.
+func TestMountsAreCounted(t *testing.T) {
+	w, s := newWorld(t, "data")
+	must(t, s.Create(t.Context(), "docker", "data", nil))
+	w.mounted(s, "data", "web")
+	w.mounted(s, "data", "web")
+	must(t, s.Unmount(t.Context(), docker, "data", "web"))
+	w.want("claims after docker cp", w.claims(), "data docker")
+	w.want("references after docker cp", w.refs("data"), "web")
+	must(t, s.Unmount(t.Context(), docker, "data", "web"))
+	w.want("claims after the container ended", w.claims())
+	w.want("references after the container ended", w.refs("data"))
+}
+
+// Docker repeats an Unmount that was cut off. The count is then too low, and the claim
+// stays as long as the container shows in a mount namespace.
+func TestUnmountRepeated(t *testing.T) {
+	w, s := newWorld(t, "data")
+	must(t, s.Create(t.Context(), "docker", "data", nil))
+	w.mounted(s, "data", "web")
+	w.elsewhere = []string{"process 7"}
+	for range 2 {
+		must(t, s.Unmount(t.Context(), docker, "data", "web"))
+		w.want("claims under a container", w.claims(), "data docker")
+	}
+	w.elsewhere, w.elseIs = nil, errors.New("busy")
+	must(t, s.Unmount(t.Context(), docker, "data", "other"))
+	w.want("claims while the namespaces cannot be read", w.claims(), "data docker")
+
+	w.elseIs = nil
+	must(t, s.Unmount(t.Context(), docker, "data", "web"))
+	w.want("claims after the container ended", w.claims())
+
+	// A container that shares the claim, and whose own reference was lost that way, keeps it.
+	w.mounted(s, "data", "lost")
+	w.mounted(s, "data", "other")
+	must(t, s.Unmount(t.Context(), docker, "data", "lost"))
+	w.elsewhere = []string{"process 7"}
+	must(t, s.Unmount(t.Context(), docker, "data", "other"))
+	w.want("claims under the container whose reference was lost", w.claims(), "data docker")
+	w.elsewhere = nil
+	must(t, s.Unmount(t.Context(), docker, "data", "lost"))
+	w.want("claims at the end", w.claims())
+	w.want("references at the end", w.refs("data"))
+}
+
+// Another process of docker's counts anew, so that what the earlier one did not give back
+// keeps nothing.
+func TestDockerStartedAgain(t *testing.T) {
+	w, s := newWorld(t, "data")
+	must(t, s.Create(t.Context(), "docker", "data", nil))
+	w.mounted(s, "data", "web")
+	w.mounted(s, "data", "web")
+	next := Caller{Runtime: volume.RuntimeDocker, Process: "the next dockerd"}
+	if _, err := s.Mount(t.Context(), next, "data", "web"); err != nil {
+		t.Fatal(err)
+	}
+	must(t, s.Unmount(t.Context(), next, "data", "web"))
+	w.want("claims after the container ended", w.claims())
+
+	w.mounted(s, "data", "web")
+	w.mounted(s, "data", "web")
+	must(t, s.Unmount(t.Context(), next, "data", "web"))
+	w.want("claims after a container ended that the earlier one had started", w.claims())
+}
+
+// A claim without a reference stays while a mount namespace shows its mount.
+func TestOrphanInUse(t *testing.T) {
+	w, s := newWorld(t, "data")
+	must(t, s.Create(t.Context(), "docker", "data", nil))
+	w.mounted(s, "data", "web")
+	clear(w.names)
+	w.elsewhere = []string{"process 7"}
+	s.Reap(t.Context())
+	w.want("claims under a container", w.claims(), "data docker")
+	w.elsewhere = nil
+	s.Reap(t.Context())
+	w.want("claims after it ended", w.claims())
+}

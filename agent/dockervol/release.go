@@ -1,0 +1,87 @@
+package dockervol
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// giveBack changes the references of a volume, and releases the claims that no reference
+// needs afterwards. Both are on disk when it returns. It returns the claims that are being
+// released. A claim whose mount shows in another mount namespace stays, whatever the
+// count says: an Unmount that the runtime sent twice would take it from a container that
+// runs.
+func (s *Service) giveBack(ctx context.Context, runtime, name string, change func(volume.RuntimeVolume) volume.RuntimeVolume) (gone []volume.Claim, err error) {
+	release, err := s.locks.hold(ctx, volume.RuntimeKey(runtime, name))
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	v, ok := s.Store.RuntimeVolume(runtime, name)
+	if !ok {
+		return nil, nil
+	}
+	// Only the holder of the lock changes references, so the look and the change see the
+	// same ones.
+	keep := s.shown(ctx, change(v))
+	v, ok, err = s.change(ctx, runtime, name, func(v volume.RuntimeVolume) volume.RuntimeVolume { return change(v).Settled(keep) })
+	if err != nil || !ok {
+		return nil, err
+	}
+	s.forget(v)
+	return s.releaseUnclaimed(ctx, v)
+}
+
+// shown are the allocs whose references are all given back, and whose mounts other mount
+// namespaces show, or may show.
+func (s *Service) shown(ctx context.Context, v volume.RuntimeVolume) (keep []string) {
+	for _, alloc := range v.Unneeded() {
+		r, ok := s.Store.Volume(v.VolumeID)
+		c, claimed := r.Claims[alloc]
+		if !ok || !claimed || c.Owner != v.Owner() {
+			continue
+		}
+		if holders, err := s.holders(ctx, r, c); err != nil || len(holders) > 0 {
+			s.tell(v, returnedWords, "who", strings.Join(holders, ", "), "error", err)
+			keep = append(keep, alloc)
+		}
+	}
+	return keep
+}
+
+// returnedWords are logged for a claim that is kept although the count says otherwise.
+const returnedWords = "the runtime has given a volume back, and its claim stays as long as a mount namespace shows the mount"
+
+// holders says in words who has the mount of a wanted claim outside the host's own mount
+// namespace.
+func (s *Service) holders(ctx context.Context, r volume.Record, c volume.Claim) ([]string, error) {
+	if !c.Wanted || c.Mount == nil {
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, askWithin)
+	defer cancel()
+	return s.Mounts.Elsewhere(ctx, *c.Mount, mine(c.Target, r.Node.StagingPath))
+}
+
+// releaseUnclaimed releases the claims of a volume that no reference needs. The name's
+// lock is held.
+func (s *Service) releaseUnclaimed(ctx context.Context, v volume.RuntimeVolume) (gone []volume.Claim, err error) {
+	r, ok := s.Store.Volume(v.VolumeID)
+	if !ok {
+		return nil, nil
+	}
+	for _, c := range r.Ordered() {
+		if c.Owner != v.Owner() || v.Claimed(c.Alloc) {
+			continue
+		}
+		if c.Wanted {
+			if err := s.Claims.Drop(ctx, v.VolumeID, c); err != nil {
+				return gone, fmt.Errorf("cannot release volume %q: %w", v.VolumeID, err)
+			}
+		}
+		gone = append(gone, c)
+	}
+	return gone, nil
+}

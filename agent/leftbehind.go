@@ -1,0 +1,55 @@
+package agent
+
+import (
+	"context"
+
+	"github.com/volagent/volagent/statedb"
+	"github.com/volagent/volagent/volmgr"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// tidy clears what an earlier boot, or an earlier release, left where volumes are mounted.
+func (a *agent) tidy(ctx context.Context, was statedb.Node, steps *volmgr.Manager) {
+	if was.Boot != "" && was.Boot != a.node.Boot {
+		if err := steps.Tidy(); err != nil {
+			a.log.Warn("something was left where volumes are mounted, from before this boot", "error", err)
+		}
+	}
+	if a.halt == "" {
+		a.repairModes(ctx, steps)
+	}
+}
+
+// repairModes closes the directories of mounts that an earlier release left open to
+// every user.
+func (a *agent) repairModes(ctx context.Context, steps *volmgr.Manager) {
+	records := a.db.Volumes()
+	for _, d := range a.db.Debts() {
+		records = append(records, d.Whole())
+	}
+	if err := steps.RepairModes(ctx, records); err != nil {
+		a.log.Warn("cannot set the modes of directories that volumes are mounted in; other users may reach paths that are meant for root alone, or miss their volumes", "error", err)
+	}
+}
+
+// debtPaid drops what a forced deregister left once it is undone.
+func (a *agent) debtPaid(r volume.Record) {
+	waiting := a.dropDebt(r)
+	a.plugins.Released(r.Volume.PluginID)
+	if waiting != "" {
+		a.queue.Wake(waiting)
+	}
+}
+
+// dropDebt forgets a debt of which nothing is left, after its directories are writable
+// again. It returns a volume of the same storage that may wait for that.
+func (a *agent) dropDebt(r volume.Record) (waiting string) {
+	if err := a.places.paid(r); err != nil {
+		a.log.Warn("a directory still refuses writes although no volume is mounted there any more; to make it writable: chattr -i DIRECTORY", "volume", r.Volume.ID, "error", err)
+	}
+	waiting, err := a.db.settle(context.Background(), r)
+	if err != nil {
+		a.log.Error("cannot drop the record of a forced deregister, whose calls are all made; it is tried again", "volume", r.Volume.ID, "error", err)
+	}
+	return waiting
+}

@@ -1,0 +1,43 @@
+package localdriver
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// Mount flags with which a volume could never be mounted are refused when it is created.
+func TestCreateFlags(t *testing.T) {
+	for name, c := range map[string]struct {
+		typ, fsType string
+		flags       []string
+		word        string // empty: they are taken
+	}{
+		"a directory's own":      {typeDirectory, "", []string{"ro", "noatime"}, ""},
+		"of no file system":      {typeDirectory, "", []string{"noatime", "discard"}, `mount flag "discard" belongs to a filesystem`},
+		"of ext4":                {typeImage, "ext4", []string{"noatime", "commit=30"}, ""},
+		"of another file system": {typeImage, "ext4", []string{"swalloc"}, `mount flag "swalloc" is refused by ext4`},
+		"of xfs":                 {typeImage, "xfs", []string{"swalloc"}, ""},
+		"with a bad value":       {typeImage, "ext4", []string{"commit=soon"}, `mount flag "commit=soon" is refused by ext4`},
+		"of a kernel without it": {typeImage, "nosuchfs", []string{"x"}, ""},
+	} {
+		err := checkFlags(volume{Type: c.typ, FSType: c.fsType}, []*csi.VolumeCapability{mountCap(writer, "", c.flags...)})
+		switch {
+		case c.word == "" && err != nil:
+			t.Errorf("%s: %v", name, err)
+		case c.word != "" && (status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), c.word)):
+			t.Errorf("%s: %v, want %q", name, err, c.word)
+		}
+	}
+	if err := checkFlags(volume{Type: typeImage, Block: true}, []*csi.VolumeCapability{blockCap(writer)}); err != nil {
+		t.Errorf("a raw volume: %v", err)
+	}
+	b := newBench(t)
+	req := createReq("v", 0, nil, mountCap(writer, "", "discard"))
+	if _, err := b.CreateVolume(t.Context(), req); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("created: %v", err)
+	}
+}

@@ -1,0 +1,132 @@
+package localdriver
+
+import (
+	"bufio"
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+)
+
+// detachBehind does what "losetup -d" does.
+func detachBehind(t *testing.T, l loopDevice) {
+	t.Helper()
+	must(t, withDevice(l.path(), func(fd int) error { return unix.IoctlSetInt(fd, unix.LOOP_CLR_FD, 0) }))
+}
+
+func rdevAt(t *testing.T, p string) uint64 {
+	t.Helper()
+	st, err := statPath(p)
+	must(t, err)
+	if !st.isBlock() {
+		t.Fatalf("%q is no block device", p)
+	}
+	return st.rdev
+}
+
+// TestDetachedBehind has somebody detach the device of a published block volume. It must not come
+// to serve another volume while the first one's target still leads to it.
+func TestDetachedBehind(t *testing.T) {
+	needLoops(t)
+	c := blockCap(multiWriter)
+	for name, running := range map[string]bool{"with the driver": true, "without the driver": false} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			one, two := b.create("one", mib, image(""), c), b.create("two", mib, image(""), c)
+			must(t, b.stage(one, c))
+			must(t, b.publish(one, b.path("one"), c, false))
+			was := b.loops(one)[0]
+			if !running {
+				b.stop()
+			}
+			detachBehind(t, was)
+			if !running {
+				b.start()
+			}
+			must(t, b.stage(two, c))
+			must(t, b.publish(two, b.path("two"), c, false))
+			if rdevAt(t, b.path("one")) == rdevAt(t, b.path("two")) {
+				t.Error("the targets of both volumes are one device")
+			}
+			if running {
+				if l := b.loops(one); len(l) != 1 || l[0].name != was.name {
+					t.Errorf("attached: %v, want %s still", l, was.name)
+				}
+			} else {
+				wantCode(t, b.publish(one, b.path("one"), c, false), codes.FailedPrecondition, "not staged")
+			}
+			must(t, b.unpublish(one, b.path("one")))
+			must(t, b.unstage(one))
+			must(t, b.stage(one, c))
+			must(t, b.publish(one, b.path("one"), c, false))
+			wantOwnImage(t, b, one, b.path("one"))
+			wantOwnImage(t, b, two, b.path("two"))
+			b.clear(one, b.path("one"))
+			b.clear(two, b.path("two"))
+		})
+	}
+}
+
+// wantOwnImage writes through a target and finds that in the image of its volume.
+func wantOwnImage(t *testing.T, b *bench, id, target string) {
+	t.Helper()
+	pattern := bytes.Repeat([]byte(id), 4096)[:4096]
+	f, err := os.OpenFile(target, os.O_WRONLY, 0)
+	must(t, err)
+	_, err = f.Write(pattern)
+	must(t, err)
+	must(t, f.Sync())
+	must(t, f.Close())
+	img, err := os.ReadFile(filepath.Join(b.state, dirVolumes, id, imageFile))
+	must(t, err)
+	if !bytes.HasPrefix(img, pattern) {
+		t.Errorf("what was written at %q is not in the image of volume %q", target, id)
+	}
+}
+
+// bindElsewhere starts a process that binds a file to another in a mount namespace of its own, as a
+// container runtime does, and returns what ends it.
+func bindElsewhere(t *testing.T, from, to string) (end func()) {
+	t.Helper()
+	write(t, to, "")
+	cmd := exec.Command("sh", "-c", `mount --bind "$1" "$2" && echo bound && exec sleep infinity`, "sh", from, to)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	out, err := cmd.StdoutPipe()
+	must(t, err)
+	must(t, cmd.Start())
+	end = sync.OnceFunc(func() { _, _ = cmd.Process.Kill(), cmd.Wait() })
+	t.Cleanup(end)
+	said, err := bufio.NewReader(out).ReadString('\n')
+	if said != "bound\n" {
+		t.Fatalf("the bind failed: %q (%v)", said, err)
+	}
+	return end
+}
+
+// TestBoundElsewhere has the node of a detached device bound in another mount namespace alone, as
+// in a container that outlives its claim.
+func TestBoundElsewhere(t *testing.T) {
+	needLoops(t)
+	b := newBench(t)
+	c := blockCap(writer)
+	one, two := b.create("one", mib, image(""), c), b.create("two", mib, image(""), c)
+	must(t, b.stage(one, c))
+	must(t, b.publish(one, b.path("one"), c, false))
+	was := b.loops(one)[0]
+	end := bindElsewhere(t, b.path("one"), b.path("container"))
+	must(t, b.unpublish(one, b.path("one")))
+	must(t, b.unstage(one))
+	must(t, b.stage(two, c))
+	if now := b.loops(two)[0]; now.name == was.name {
+		t.Errorf("volume two has %s, whose node a process in another mount namespace still has as volume one", now.path())
+	}
+	end()
+	b.clear(two)
+	must(t, b.delete(one))
+}

@@ -1,0 +1,172 @@
+package localdriver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// onExt4 mounts a new ext4, with options of mkfs.
+func onExt4(t *testing.T, options ...string) string {
+	t.Helper()
+	needLoops(t)
+	disk := shortDir(t)
+	img, dir := sparseFile(t, filepath.Join(disk, "disk"), 64*mib), mkdir(t, disk, "mnt")
+	run(t, "mkfs.ext4", append(options, "-q", "-F", img)...)
+	run(t, "mount", "-o", "loop", img, dir)
+	t.Cleanup(func() {
+		must(t, unix.Unmount(dir, unix.UMOUNT_NOFOLLOW))
+		await(t, "the device is free", func() bool { return len(loopsUnder(disk)) == 0 })
+	})
+	return dir
+}
+
+// inodeSizes are mkfs options for an ext4 with birth times and one without.
+var inodeSizes = map[string][]string{"with birth times": {"-I", "256"}, "without birth times": {"-I", "128"}}
+
+// pair makes a file with two names, and its number as content and mode.
+func pair(dir string, n int) error {
+	one, two := filepath.Join(dir, fmt.Sprintf("%d.one", n)), filepath.Join(dir, fmt.Sprintf("%d.two", n))
+	for _, p := range []string{one, two} {
+		if err := os.Remove(p); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	fresh := filepath.Join(dir, fmt.Sprintf("%d.fresh", n))
+	if err := os.WriteFile(fresh, []byte(strconv.Itoa(n)), 0o600); err != nil {
+		return err
+	}
+	return errors.Join(os.Chmod(fresh, pairMode(n)), os.Link(fresh, two), os.Rename(fresh, one))
+}
+
+func pairMode(n int) os.FileMode { return os.FileMode(n%0o777) | 0o400 }
+
+// wantOwnContent reads a copied tree of pairs: each name has the content and mode of its own file.
+func wantOwnContent(t *testing.T, dir string) (linked int) {
+	t.Helper()
+	list, err := os.ReadDir(dir)
+	must(t, err)
+	for _, e := range list {
+		if e.IsDir() {
+			continue // linksDir, during the copy
+		}
+		name, end, _ := strings.Cut(e.Name(), ".")
+		n, err := strconv.Atoi(name)
+		must(t, err)
+		raw, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		must(t, err)
+		var st unix.Stat_t
+		must(t, unix.Stat(filepath.Join(dir, e.Name()), &st))
+		// What was being made may have no content or mode yet; another file's it never has.
+		early := end == "fresh" || st.Nlink == 1
+		if string(raw) != name && (!early || len(raw) > 0) {
+			t.Errorf("%s has the content of %q", e.Name(), raw)
+		}
+		if mode := os.FileMode(st.Mode & 0o7777); mode != pairMode(n) && (!early || mode != 0o600) {
+			t.Errorf("%s has mode %o, not %o", e.Name(), mode, pairMode(n))
+		}
+		if st.Nlink == 2 {
+			linked++
+		}
+	}
+	return linked
+}
+
+// copierOf returns what copies single entries of a directory to another.
+func copierOf(t *testing.T, src, dst string) (entry func(name string)) {
+	t.Helper()
+	from, err := os.Open(src)
+	must(t, err)
+	to, err := os.Open(dst)
+	must(t, err)
+	links, err := newHardLinks(int(to.Fd()))
+	must(t, err)
+	t.Cleanup(func() { must(t, errors.Join(links.clear(background()), links.close(), from.Close(), to.Close())) })
+	c := treeCopier{ctx: background(), prog: &progress{}, links: links}
+	return func(name string) {
+		t.Helper()
+		must(t, c.entry(int(from.Fd()), name, int(to.Fd()), name, 0))
+	}
+}
+
+// TestInodeReused deletes a file that was copied, so that its inode number goes to another one
+// before that is copied.
+func TestInodeReused(t *testing.T) {
+	for name, options := range inodeSizes {
+		t.Run(name, func(t *testing.T) {
+			dir := onExt4(t, options...)
+			src, dst := mkdir(t, dir, "src"), mkdir(t, dir, "dst")
+			one := copierOf(t, src, dst)
+			for n := 1; n < 50; n++ {
+				must(t, pair(src, n))
+				one(fmt.Sprintf("%d.one", n))
+				must(t, errors.Join(os.Remove(filepath.Join(src, fmt.Sprintf("%d.one", n))), os.Remove(filepath.Join(src, fmt.Sprintf("%d.two", n)))))
+				must(t, pair(src, n+1000))
+				one(fmt.Sprintf("%d.one", n+1000))
+				one(fmt.Sprintf("%d.two", n+1000))
+			}
+			wantOwnContent(t, dst)
+		})
+	}
+}
+
+// TestCopyUnderReuse copies a tree again and again while its files are deleted and made anew, so
+// that they take each other's inodes.
+func TestCopyUnderReuse(t *testing.T) {
+	const pairs = 40
+	for name, options := range inodeSizes {
+		t.Run(name, func(t *testing.T) {
+			dir := onExt4(t, options...)
+			src := mkdir(t, dir, "src")
+			ctx, stop := context.WithCancel(background())
+			var churn sync.WaitGroup
+			for half := range 2 {
+				churn.Go(func() {
+					for i := 0; ctx.Err() == nil; i++ {
+						if err := pair(src, 2*(i*7%pairs)+half); err != nil {
+							t.Error(err)
+							return
+						}
+					}
+				})
+			}
+			for i := range 40 {
+				dst := filepath.Join(mkdir(t, dir, fmt.Sprint("dst", i)), "copy")
+				must(t, copyTree(background(), src, dst, &progress{}))
+				wantOwnContent(t, dst)
+			}
+			stop()
+			churn.Wait()
+		})
+	}
+}
+
+// TestManyHardLinks copies more files with two names than inodes are held open.
+func TestManyHardLinks(t *testing.T) {
+	const more = 50
+	for name, options := range inodeSizes {
+		t.Run(name, func(t *testing.T) {
+			dir := onExt4(t, append(options, "-N", "8192")...)
+			src, dst := mkdir(t, dir, "src"), filepath.Join(dir, "dst")
+			for n := range maxPins + more {
+				must(t, pair(src, n))
+			}
+			must(t, copyTree(background(), src, dst, &progress{}))
+			want := 2 * (maxPins + more)
+			if name == "without birth times" {
+				want = 2 * maxPins
+			}
+			if got := wantOwnContent(t, dst); got != want {
+				t.Errorf("%d names of the copy have another one, want %d", got, want)
+			}
+		})
+	}
+}

@@ -1,0 +1,168 @@
+package localdriver
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/hashicorp/go-hclog"
+	"google.golang.org/grpc/codes"
+)
+
+func (b *bench) image(id string) string {
+	return filepath.Join(b.state, dirVolumes, id, imageFile)
+}
+
+// TestImageLost deletes, replaces or moves away the image of a volume in use: the volume can be
+// taken down all the same, and nothing stays attached.
+func TestImageLost(t *testing.T) {
+	needLoops(t)
+	fs, block := mountCap(writer, ""), blockCap(writer)
+	lose := map[string]func(t *testing.T, image string){
+		"deleted": func(t *testing.T, image string) { must(t, os.Remove(image)) },
+		"replaced": func(t *testing.T, image string) {
+			run(t, "cp", "--sparse=always", image, image+".copy")
+			must(t, os.Rename(image+".copy", image))
+		},
+		"moved away": func(t *testing.T, image string) {
+			must(t, os.Rename(image, image+".old"))
+			run(t, "cp", "--sparse=always", image+".old", image)
+		},
+	}
+	for fsType, size := range map[string]int64{"ext4": 16 * mib, "xfs": 300 * mib, "btrfs": 128 * mib, "": mib} {
+		for how, lose := range lose {
+			for _, restart := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s %s, restart %t", fsType, how, restart), func(t *testing.T) {
+					b := newBench(t)
+					c := fs
+					if fsType == "" {
+						c = block
+					}
+					id, target := b.create("v", size, image(fsType), c), b.path("t")
+					must(t, b.stage(id, c))
+					must(t, b.publish(id, target, c, false))
+					lose(t, b.image(id))
+					if restart {
+						b.restart()
+					}
+					if fsType == "" {
+						wantCode(t, b.publish(id, target, c, false), codes.FailedPrecondition, "deleted or replaced")
+					}
+					wantCode(t, b.delete(id), codes.FailedPrecondition, "attached")
+					must(t, b.unpublish(id, target))
+					must(t, b.unstage(id))
+					if left := loopsUnder(b.state); len(left) > 0 {
+						t.Errorf("still attached: %v", left)
+					}
+					if how == "deleted" {
+						wantCode(t, b.stage(id, c), codes.FailedPrecondition, "missing")
+						must(t, b.delete(id))
+						return
+					}
+					must(t, b.stage(id, c))
+					b.clear(id)
+				})
+			}
+		}
+	}
+}
+
+// TestTruncatedImage shortens an image: neither a filesystem nor a raw device is made of what is
+// left.
+func TestTruncatedImage(t *testing.T) {
+	needLoops(t)
+	b := newBench(t)
+	for name, c := range map[string]*csi.VolumeCapability{"raw": blockCap(writer), "ext4": mountCap(writer, "")} {
+		id := b.create(name, 32*mib, image(""), c)
+		must(t, os.Truncate(b.image(id), 20*mib))
+		wantCode(t, b.stage(id, c), codes.FailedPrecondition, "20971520 bytes", "33554432", "a part of it is lost")
+		must(t, os.Truncate(b.image(id), 32*mib))
+		must(t, b.stage(id, c))
+		if name == "raw" {
+			must(t, os.Truncate(b.image(id), 20*mib))
+			wantCode(t, b.publish(id, b.path(name), c, false), codes.FailedPrecondition, "a part of it is lost")
+		}
+		b.clear(id)
+	}
+}
+
+// TestOrphans starts a driver while devices have images that no volume has any more.
+func TestOrphans(t *testing.T) {
+	needLoops(t)
+	b := newBench(t)
+	c := blockCap(writer)
+	known, unknown := b.create("known", mib, image(""), c), b.create("unknown", mib, image(""), c)
+	must(t, b.stage(known, c))
+	must(t, b.stage(unknown, c))
+	dev := b.loops(unknown)[0]
+	b.stop()
+	must(t, os.Remove(b.image(known)))
+	must(t, os.RemoveAll(filepath.Dir(b.image(unknown))))
+	var said bytes.Buffer
+	st, err := openStore(background(), b.state, hclog.New(&hclog.LoggerOptions{Output: &said}))
+	must(t, err)
+	d := &driver{store: st, log: st.log}
+	must(t, d.takeOver())
+	must(t, d.held.close())
+	must(t, st.close())
+	for _, want := range []string{unknown, dev.name, known} {
+		if !bytes.Contains(said.Bytes(), []byte(want)) {
+			t.Errorf("it does not say %q:\n%s", want, said.String())
+		}
+	}
+	detachBehind(t, dev)
+	b.start()
+	b.clear(known)
+}
+
+// TestBtrfsBetween grows a btrfs to sizes that the kernel refuses to resize to.
+func TestBtrfsBetween(t *testing.T) {
+	needLoops(t)
+	b := newBench(t)
+	c := mountCap(writer, "")
+	id, target := b.create("v", 128*mib, image("btrfs"), c), b.path("t")
+	must(t, b.stage(id, c))
+	must(t, b.publish(id, target, c, false))
+	expand := func(required, limit int64) (int64, error) {
+		resp, err := b.ControllerExpandVolume(background(), &csi.ControllerExpandVolumeRequest{
+			VolumeId: id, CapacityRange: &csi.CapacityRange{RequiredBytes: required, LimitBytes: limit}})
+		return resp.GetCapacityBytes(), err
+	}
+	nodeExpand := func() error {
+		_, err := b.NodeExpandVolume(background(), &csi.NodeExpandVolumeRequest{VolumeId: id, VolumePath: target})
+		return err
+	}
+	_, err := expand(200*mib, 220*mib)
+	wantCode(t, err, codes.OutOfRange, "256 MiB")
+	// As an older driver left it.
+	must(t, b.unpublish(id, target))
+	must(t, b.unstage(id))
+	must(t, os.Truncate(b.image(id), 200*mib))
+	b.restart()
+	must(t, b.stage(id, c))
+	must(t, b.publish(id, target, c, false))
+	must(t, nodeExpand())
+	if got, err := expand(210*mib, 0); err != nil || got != 256*mib {
+		t.Errorf("expanded to %d (%v), want 256 MiB", got, err)
+	}
+	must(t, nodeExpand())
+	resp, err := b.stats(id, target)
+	must(t, err)
+	if got := resp.GetUsage()[0].GetTotal(); got != 256*mib {
+		t.Errorf("the filesystem has %d bytes, want 256 MiB", got)
+	}
+	b.clear(id, target)
+	small := b.create("small", 128*mib, image("btrfs"), c)
+	larger := copyReq("larger", fromVolume(small), c)
+	larger.CapacityRange = &csi.CapacityRange{RequiredBytes: 150 * mib}
+	dup, err := b.CreateVolume(background(), larger)
+	must(t, err)
+	if got := dup.GetVolume().GetCapacityBytes(); got != 256*mib {
+		t.Errorf("the larger copy has %d bytes, want 256 MiB", got)
+	}
+	must(t, b.delete(dup.GetVolume().GetVolumeId()))
+	must(t, b.delete(small))
+}

@@ -1,0 +1,124 @@
+package provision_test
+
+import (
+	"testing"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// at is a topology request for one place, required and preferred.
+func at(zone string) volume.TopologyRequest {
+	here := []map[string]string{{"zone": zone}}
+	return volume.TopologyRequest{Required: here, Preferred: here}
+}
+
+// placed is a camera whose plugin has a topology; its host is in a zone, or says none.
+func placed(t *testing.T, zone string) (*camera, *[]volume.CreateVolumeRequest) {
+	t.Helper()
+	c, asked := copies(t)
+	c.view.Info.Caps.Topology = true
+	if zone != "" {
+		c.view.Info.Topology = map[string]string{"zone": zone}
+	}
+	return c, asked
+}
+
+// A volume without a topology_request is made where this host reaches it. What is sent
+// is no part of the request: the same file stays the same.
+func TestDefaultTopology(t *testing.T) {
+	elsewhere := spec()
+	elsewhere.Topology.Required = []map[string]string{{"zone": "b"}}
+	for name, tt := range map[string]struct {
+		zone string
+		plan func(*camera)
+		spec volume.Volume
+		want volume.TopologyRequest
+	}{
+		"none asked for":  {"a", nil, spec(), at("a")},
+		"asked for":       {"a", nil, elsewhere, elsewhere.Topology},
+		"no segments":     {"", nil, spec(), volume.TopologyRequest{}},
+		"none in the CSI": {"a", func(c *camera) { c.view.Info.Caps.Topology = false }, spec(), volume.TopologyRequest{}},
+	} {
+		c, asked := placed(t, tt.zone)
+		if tt.plan != nil {
+			tt.plan(c)
+		}
+		r, _, err := c.service().Create(t.Context(), tt.spec, false)
+		if err != nil || len(*asked) != 1 {
+			t.Fatalf("%s: %v, %+v", name, err, *asked)
+		}
+		equal(t, name+": sent", (*asked)[0].Topology, tt.want)
+		equal(t, name+": the request", r.Volume.Topology, tt.spec.Topology)
+		equal(t, name+": kept", r.Volume.TopologySent, volume.TopologyRequest{})
+
+		_, ch, err := c.service().Create(t.Context(), tt.spec, false)
+		equal(t, name+": created again", ch.Outcome+" "+errorText(err), volume.Unchanged+" ")
+		_, ch, err = c.service().Register(t.Context(), tt.spec, false)
+		equal(t, name+": registered", ch.Outcome+" "+errorText(err), volume.Unchanged+" ")
+	}
+}
+
+// A create that is resumed repeats what was sent, whatever the host says by then.
+func TestResumedTopology(t *testing.T) {
+	c, asked := placed(t, "a")
+	c.fails[volume.CreateVolume] = []error{refusal(volume.CreateVolume, "DeadlineExceeded")}
+	_, _, err := c.service().Create(t.Context(), spec(), false)
+	want(t, "cut short", err, volume.ErrTimeout)
+	equal(t, "the intent", c.volumes["data"].Volume.TopologySent, at("a"))
+	c.view.Info.Topology = map[string]string{"zone": "b"}
+	if _, _, err := c.service().Create(t.Context(), spec(), false); err != nil {
+		t.Fatal(err)
+	}
+	equal(t, "sent again", (*asked)[1].Topology, at("a"))
+
+	// Of a record from before the default, nothing was sent.
+	c, asked = placed(t, "a")
+	old := clone("source")
+	old.Name, old.Driver, old.Provision = "data", "ebs.csi", volume.Provisioning
+	c.volumes["data"] = volume.Record{Volume: old}
+	c.reach("b")
+	if _, _, err := c.service().Create(t.Context(), clone("source"), false); err != nil {
+		t.Fatal(err)
+	}
+	equal(t, "sent for an old record", (*asked)[0].Topology, volume.TopologyRequest{})
+}
+
+// reach has the source of clones be reachable from one zone.
+func (c *camera) reach(zone string) {
+	r := c.volumes["source"]
+	r.Volume.Topologies = []map[string]string{{"zone": zone}}
+	c.volumes["source"] = r
+}
+
+// A clone for this host needs a source that this host reaches.
+func TestCloneOutOfReach(t *testing.T) {
+	for _, of := range []string{"source", "vol-9"} {
+		c, asked := placed(t, "a")
+		c.reach("b")
+		for _, dry := range []bool{true, false} {
+			_, _, err := c.service().Create(t.Context(), clone(of), dry)
+			want(t, of, err, volume.ErrRefused, `cannot clone volume "source" for this host: it can be reached from zone=b, and this host is at zone=a`, "topology_request")
+		}
+		if _, left := c.volumes["data"]; left || len(*asked) > 0 {
+			t.Errorf("%s: %+v was asked for, left: %t", of, *asked, left)
+		}
+		c.reach("a")
+		if _, _, err := c.service().Create(t.Context(), clone(of), false); err != nil {
+			t.Errorf("%s within reach: %v", of, err)
+		}
+	}
+	c, _ := placed(t, "a")
+	c.reach("b")
+	v := clone("source")
+	v.Topology = at("b")
+	if _, _, err := c.service().Create(t.Context(), v, false); err != nil {
+		t.Errorf("for another host: %v", err)
+	}
+}
+
+func errorText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}

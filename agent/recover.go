@@ -1,0 +1,194 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/volagent/volagent/statedb"
+	"github.com/volagent/volagent/volmgr"
+	"github.com/volagent/volagent/volmgr/mount"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// recovery is what is known of a state database that was lost: notes beside the mounts,
+// which are as of the last moment, and an automatic copy, which may be minutes old.
+type recovery struct {
+	notes []volume.Note
+	from  statedb.Restorable // the copy; zero if there is none
+	took  volmgr.FromCopy
+	loss  statedb.Loss
+}
+
+// adopt fills a new state database with what an earlier one is known to have
+// held. It unmounts nothing and sends no call. It returns why no call may be sent, if
+// that is so; the database then stays new, so that the next start adopts.
+func (a *agent) adopt(ctx context.Context, host *mount.Host, steps *volmgr.Manager) (halt string, err error) {
+	if a.db.Node() != (statedb.Node{}) {
+		return "", nil
+	}
+	var re recovery
+	var bad []error
+	re.notes, bad = steps.Notes(nil)
+	for _, err := range bad {
+		a.log.Warn("a note is left out", "error", err)
+	}
+	kept, err := filepath.Glob(filepath.Join(a.c.DataDir, "state.db.damaged-*"))
+	if err != nil || len(re.notes)+len(kept) == 0 && !a.db.HasCopies() {
+		return "", err // a first start
+	}
+	if re.from, err = a.db.LastCopy(); err != nil && !errors.Is(err, os.ErrNotExist) {
+		a.log.Error("no automatic copy of the lost state database can be used", "error", err)
+	}
+	for _, o := range re.origins() {
+		switch {
+		case o.boot != host.Boot():
+		case o.dataDir != a.c.DataDir:
+			return "", volume.Errorf(volume.ErrRefused, "the state database is lost, and this data dir was at %s when volume %q was mounted below it; now it is at %s",
+				o.dataDir, o.volume, a.c.DataDir).WithHint("move it back, or start with --data-dir %s", o.dataDir)
+		case o.namespace != host.Namespace():
+			a.node.ID = o.node
+			return fmt.Sprintf("the state database is lost, and this agent runs in another mount namespace than the one where volume %q was mounted in this boot; "+
+				"start it as the service does, without options that give it a namespace of its own", o.volume), nil
+		}
+	}
+	re.loss = statedb.Loss{At: time.Now().UTC(), Why: a.damage, Copy: re.from.Taken}
+	if len(kept) > 0 {
+		re.loss.Kept = slices.Max(kept) // the newest, by its name
+	}
+	if re.loss.Why == "" && len(kept) == 0 {
+		re.loss.Why = "it was not there"
+	}
+	if re.took, err = steps.FromCopy(ctx, re.copy(), re.notes); err != nil {
+		return "", err
+	}
+	for _, why := range re.took.LeftOut {
+		a.log.Warn("left out of the automatic copy: " + why)
+	}
+	return "", a.fill(ctx, steps.Adopt(ctx, slices.Concat(re.notes, re.took.Proven)), re)
+}
+
+// origin is where something was mounted.
+type origin struct {
+	volume, node, boot, dataDir string
+	namespace                   uint64
+}
+
+// origins are those of all that was mounted, or may have been.
+func (re *recovery) origins() (all []origin) {
+	for _, n := range re.notes {
+		all = append(all, origin{n.Record.Volume.ID, n.NodeID, n.Boot, n.DataDir, n.Namespace})
+	}
+	node := re.from.Node
+	for _, r := range re.from.Volumes {
+		if r.Held() {
+			all = append(all, origin{r.Volume.ID, node.ID, node.Boot, node.DataDir, node.Namespace})
+		}
+	}
+	return all
+}
+
+// copy is what there is to compare with the mount table.
+func (re *recovery) copy() volmgr.Copy {
+	node := re.from.Node
+	c := volmgr.Copy{NodeID: node.ID, DataDir: node.DataDir, Boot: node.Boot, Namespace: node.Namespace, Records: re.from.Volumes, Plugins: map[string]volume.PluginInfo{}}
+	for _, p := range re.from.Plugins {
+		if info := c.Plugins[p.Of()]; !info.Caps.Attach {
+			c.Plugins[p.Of()] = p.Info
+		}
+	}
+	c.Debts = whole(re.from.Debts)
+	return c
+}
+
+// nodeID is the node id as the newest note says, else as the copy does; empty if neither
+// is there.
+func (re *recovery) nodeID() string {
+	id, newest := "", time.Time{}
+	for _, n := range re.notes {
+		if id == "" || n.Claim.Since.After(newest) {
+			id, newest = n.NodeID, n.Claim.Since
+		}
+	}
+	if id == "" {
+		id = re.from.Node.ID
+	}
+	return id
+}
+
+// fill stores what was adopted and what the copy has, in one commit.
+func (a *agent) fill(ctx context.Context, adoptions []volume.Record, re recovery) error {
+	var evs []volume.Event
+	loss := re.loss
+	err := a.db.Update(ctx, func(tx *statedb.Tx) error {
+		evs, loss.Volumes, loss.Claims = nil, 0, 0
+		for _, r := range slices.Concat(adoptions, re.took.Records) {
+			if other, ok := tx.VolumeOf(r.Volume.Driver, r.Volume.ExternalID); ok {
+				a.log.Warn("what is known of a volume is left out: it is about a storage volume that another one has", "volume", r.Volume.ID, "other", other)
+				continue
+			}
+			tx.PutVolume(r)
+			loss.Volumes++
+			claims := adopted(r)
+			loss.Claims += claims
+			evs = append(evs, volume.Event{
+				Type: "volume-adopted", Volume: r.Volume.ID, Plugin: r.Volume.PluginID,
+				Message: fmt.Sprintf("adopted with %d claims after the state database was lost", claims),
+			})
+		}
+		re.fillRest(tx)
+		tx.PutNode(statedb.Node{ID: re.nodeID(), Draining: re.from.Node.Draining, Loss: loss})
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if re.nodeID() == "" {
+		a.log.Warn("the node id was lost with the state database; it is what the configuration says, or the host name")
+	}
+	a.log.Warn("the state database is made anew", "why", loss.Why, "kept", loss.Kept, "copy", loss.Copy, "volumes", loss.Volumes, "claims", loss.Claims)
+	a.events.Add(evs...)
+	return nil
+}
+
+// fillRest stores what a copy has beside volumes. Of a plugin its definition and its last
+// answer are taken. Its process is found by who listens on its socket.
+func (re *recovery) fillRest(tx *statedb.Tx) {
+	for _, d := range re.from.Registered {
+		tx.PutRegistered(d)
+	}
+	for _, p := range re.from.Plugins {
+		if p.Plugin == "" { // else it is of a further part, which is known by its process
+			p.Process, p.Definition = volume.PluginProcess{}, nil
+			tx.PutPlugin(p.ID, p)
+		}
+	}
+	for _, i := range re.from.Snapshots {
+		tx.PutSnapshot(i)
+	}
+	for _, v := range re.from.Runtimes {
+		if _, ok := tx.Volume(v.VolumeID); ok {
+			tx.PutRuntimeVolume(v.Without(func(volume.RuntimeRef) bool { return true }))
+		}
+	}
+	all := tx.Volumes()
+	for _, r := range re.took.Debts {
+		if userOf(all, r) == "" {
+			tx.PutDebt(statedb.Debt{Record: r, Claims: r.Ordered(), Since: re.since(r)})
+		}
+	}
+}
+
+// since is when a debt of the copy was made.
+func (re *recovery) since(r volume.Record) time.Time {
+	for _, d := range re.from.Debts {
+		if d.Whole().Key() == r.Key() {
+			return d.Since
+		}
+	}
+	return re.from.Taken
+}

@@ -1,0 +1,35 @@
+package supervisor
+
+import (
+	"errors"
+	"strings"
+	"testing"
+)
+
+// TestNamed: a driver whose name is none of CSI's is refused, and warned of where its
+// volumes would be stranded.
+func TestNamed(t *testing.T) {
+	for _, tt := range []struct {
+		driver  string
+		volumes bool
+		refused bool
+		warned  bool
+	}{
+		{"ebs.csi.aws.com", false, false, false},
+		{"ebs.csi.aws.com", true, false, false},
+		{"a\u202eb", false, true, false},
+		{"a_b", true, false, true},
+		{strings.Repeat("x", 64), false, true, false},
+		{strings.Repeat("x", 64), true, false, true},
+	} {
+		s := &Supervisor{opts: Options{HasVolumes: func(id string) bool { return id == "p" && tt.volumes }}}
+		w := &worker{plugin: &plugin{s: s, id: "p"}}
+		err := w.named(tt.driver)
+		if errors.Is(err, errRefused) != tt.refused || (err != nil) != tt.refused {
+			t.Errorf("%q, volumes %t: %v", tt.driver, tt.volumes, err)
+		}
+		if (w.misnamed != "") != tt.warned {
+			t.Errorf("%q, volumes %t: warning %q", tt.driver, tt.volumes, w.misnamed)
+		}
+	}
+}

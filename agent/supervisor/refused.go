@@ -1,0 +1,75 @@
+package supervisor
+
+import (
+	"context"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// refused deals with an instance that must not be used. One that this agent runs and that
+// holds no volume is stopped, and stays so until somebody changes something. Every other
+// one runs on, and once it has ended, or is another one, the plugin is looked at anew.
+func (w *worker) refused(ctx context.Context, run runner, def *volume.PluginDefinition, why error) {
+	w.drop()
+	w.must(w.m.refuse(why.Error()))
+	if run.Owned() && !w.holds() && !w.stop(ctx) {
+		return
+	}
+	switch {
+	case w.inst == nil:
+		w.rest(ctx, 0, true)
+	case run.Owned():
+		w.outlast(ctx, w.inst.Done())
+	default:
+		w.outlastForeign(ctx, def)
+	}
+}
+
+// outlast waits for the end of a refused instance that this agent runs.
+func (w *worker) outlast(ctx context.Context, ended <-chan struct{}) {
+	if !w.restUntil(ctx, 0, true, ended) {
+		return
+	}
+	if isClosed(ended) {
+		w.gone()
+		w.rest(ctx, w.falls.fell(0), true) // the next one may be the same
+	}
+}
+
+// outlastForeign waits until a refused instance that others run has ended, or another one
+// serves its socket. The socket is the same where systemd opened it for the plugin: then
+// only the connection tells.
+func (w *worker) outlastForeign(ctx context.Context, def *volume.PluginDefinition) {
+	ended := w.inst.Done()
+	if w.refusedClient != nil {
+		lost, stop := watchConnection(ctx, w.refusedClient)
+		defer stop()
+		ended = lost
+	}
+	for w.restUntil(ctx, def.ProbeInterval, true, ended) {
+		if isClosed(ended) || w.inst.Stale() || w.due() {
+			break
+		}
+	}
+	w.inst = nil
+}
+
+// closeRefused closes the connection to a refused instance, if there is one.
+func (w *worker) closeRefused() {
+	if w.refusedClient == nil {
+		return
+	}
+	if err := w.refusedClient.Close(); err != nil {
+		w.log.Warn("cannot close the connection to a refused plugin", "error", err)
+	}
+	w.refusedClient = nil
+}
+
+func isClosed(ch <-chan struct{}) bool {
+	select {
+	case <-ch:
+		return true
+	default:
+		return false
+	}
+}

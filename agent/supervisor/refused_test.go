@@ -1,0 +1,73 @@
+package supervisor_test
+
+import (
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/volagent/volagent/agent/supervisor"
+)
+
+// A refused plugin that holds volumes is not stopped. Once its process has ended, another
+// one is started and asked who it is.
+func TestRefusedProcessEnds(t *testing.T) {
+	b := newBench(t)
+	b.file("fake.yaml", b.fakeFile("", ""))
+	b.start()
+	b.await("fake", supervisor.Ready)
+	b.stop()
+	kill(t, b.starts()[0])
+	b.inUse.Store(true)
+	b.set("driver", "other.test")
+	b.start()
+	b.await("fake", supervisor.Failed)
+	if !alive(b.starts()[1]) {
+		t.Error("it was stopped under a volume")
+	}
+	b.unset("driver")
+	kill(t, b.starts()[1])
+	b.await("fake", supervisor.Ready)
+	if got := len(b.starts()); got != 3 {
+		t.Errorf("there were %d starts", got)
+	}
+}
+
+// kept is a listener that outlives its servers, as one that systemd opened.
+type kept struct{ *net.UnixListener }
+
+// Close ends the server's Accept, and nothing else.
+func (k kept) Close() error { return k.SetDeadline(time.Now()) }
+
+// serve starts a server at the listener.
+func (k kept) serve(b *bench) (stop func()) {
+	must(b.t, k.SetDeadline(time.Time{}))
+	return b.serveAt(k)
+}
+
+// A refused plugin behind a socket that outlives it: the next one is asked who it is.
+func TestRefusedBehindKeptSocket(t *testing.T) {
+	b := newBench(t)
+	socket := filepath.Join(b.dir, "x.sock")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
+	must(t, err)
+	t.Cleanup(func() { must(t, l.Close()) })
+	always := kept{l}
+	b.file("x.yaml", "id: x\nsocket: "+socket+"\n"+quick)
+	stop := always.serve(b)
+	b.start()
+	b.await("x", supervisor.Ready)
+	b.stop()
+	stop()
+	b.set("driver", "other.test")
+	stop = always.serve(b)
+	b.start()
+	if st := b.await("x", supervisor.Failed); !strings.Contains(st.Reason, "other.test") {
+		t.Errorf("reason %q", st.Reason)
+	}
+	stop()
+	b.unset("driver")
+	always.serve(b)
+	b.await("x", supervisor.Ready)
+}

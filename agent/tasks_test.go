@@ -1,0 +1,24 @@
+package agent
+
+import (
+	"sync"
+	"testing"
+	"time"
+)
+
+// TestEnds: a task that never ends does not keep the agent from ending.
+func TestEnds(t *testing.T) {
+	var wg sync.WaitGroup
+	if !ends(&wg, time.Minute) {
+		t.Error("no task, and it waits")
+	}
+	release := make(chan struct{})
+	wg.Go(func() { <-release })
+	if ends(&wg, time.Millisecond) {
+		t.Error("a task runs, and it does not wait")
+	}
+	close(release)
+	if !ends(&wg, time.Minute) {
+		t.Error("the task has ended, and it waits")
+	}
+}

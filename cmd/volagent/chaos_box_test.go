@@ -1,0 +1,126 @@
+package main_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/volagent/volagent/agent/api"
+)
+
+// startBox starts a docker daemon of the run's own, whose volume plugin is the agent.
+func (c *chaos) startBox() {
+	c.t.Helper()
+	c.must(showPlugins())
+	c.driver = "csi" + filepath.Base(c.dir)
+	c.must(os.WriteFile(filepath.Join(c.dir, "volagent.yaml"), []byte("docker_socket: "+filepath.Join(dockerPlugins, c.driver+".sock")+"\n"), 0o644))
+	c.box = ownBox(c.t, &box{name: "docker", plain: true})
+	c.env = append(c.env, c.box.env...)
+}
+
+// killBox kills dockerd and what it runs, and starts it again.
+func (c *chaos) killBox() error {
+	if c.box == nil {
+		return nil
+	}
+	c.boxMu.Lock()
+	defer c.boxMu.Unlock()
+	if err := c.box.daemon.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	_ = c.box.daemon.Wait() // killed
+	c.count.add("dockerd kills")
+	for _, pid := range processesOf(c.box.dir) {
+		_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
+	}
+	if err := c.box.startDaemon(); err != nil {
+		return fmt.Errorf("dockerd does not start again: %w", err)
+	}
+	return nil
+}
+
+// processesOf are the containerd processes of a box: their arguments name its directory.
+func processesOf(dir string) (pids []int) {
+	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline") // the pattern is good
+	for _, line := range lines {
+		raw, err := os.ReadFile(line)
+		var pid int
+		_, scan := fmt.Sscanf(line, "/proc/%d/", &pid)
+		if err == nil && scan == nil && strings.HasPrefix(string(raw), "containerd\x00") && strings.Contains(string(raw), dir+"/") {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// dockerRun runs a docker command, while no one starts dockerd again.
+func (k *chaosClient) docker(args ...string) (string, error) {
+	k.boxMu.RLock()
+	defer k.boxMu.RUnlock()
+	return k.box.run(args...)
+}
+
+// runContainer starts a container with one of the served volumes, or has the one that
+// the client has write once more.
+func (k *chaosClient) runContainer(_ context.Context, dice *rand.Rand) error {
+	if k.box == nil {
+		return nil
+	}
+	s := k.served[dice.IntN(len(k.served)-1)] // the last one is no file system
+	if k.holding == "" {
+		k.names++
+		name := fmt.Sprintf("%s-%d.%s", k.name, k.names, k.driver)
+		out, err := k.docker("run", "-d", "--name", name, "--network", "none", "--stop-timeout", "1", "--volume-driver", k.driver,
+			"-v", s.name+":/data", shellImage, "exec /bin/busybox sleep 10000")
+		s.log("%s started container %s: %v %s", k.name, name, err, out)
+		k.holding, k.inside = name, s
+		if err != nil {
+			return k.asRefused(out)
+		}
+	}
+	return k.writeInside(k.holding, k.inside)
+}
+
+// asRefused is an error of the runtime's. Whatever a container is refused for, it has
+// not written.
+func (k *chaosClient) asRefused(out string) error {
+	return &api.Error{Code: "refused by the runtime", Message: out}
+}
+
+// writeInside has a process in the container write, sync, and read back.
+func (k *chaosClient) writeInside(name string, s *chaosStorage) error {
+	writer := "box-" + k.name
+	seq, _ := s.ledger.begin(writer)
+	words := fmt.Sprintf("base64 -d > /data/%[1]s.next && sync /data/%[1]s.next && mv /data/%[1]s.next /data/%[1]s && sync /data", writer)
+	k.boxMu.RLock()
+	defer k.boxMu.RUnlock()
+	cmd := k.box.command("exec", "-i", name, "/bin/busybox", "sh", "-c", strings.ReplaceAll(words, "base64", "/bin/busybox base64"))
+	cmd.Stdin = strings.NewReader(encoded(pattern(s.name, writer, seq, patternSize(seq))))
+	out, err := cmd.CombinedOutput()
+	s.ledger.end(writer, seq, err)
+	s.log("%s wrote %d in container %s: %v %s", writer, seq, name, err, out)
+	if err != nil {
+		return k.asRefused(string(out))
+	}
+	k.count.add("writes")
+	return nil
+}
+
+// stopContainer ends the client's container.
+func (k *chaosClient) stopContainer(context.Context) error {
+	if k.holding == "" {
+		return nil
+	}
+	out, err := k.docker("rm", "-f", k.holding)
+	k.inside.log("%s removed container %s: %v %s", k.name, k.holding, err, out)
+	if err != nil {
+		return k.asRefused(out)
+	}
+	k.holding = ""
+	return nil
+}

@@ -1,0 +1,275 @@
+package main_test
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/apiclient"
+	"github.com/volagent/volagent/volmgr/csitest"
+)
+
+// encoded is what a container's shell can read.
+func encoded(b []byte) string { return base64.StdEncoding.EncodeToString(b) }
+
+// settleDown takes all faults away, reads everything that was acknowledged, gives
+// everything back, and asserts that nothing is left.
+func (c *chaos) settleDown() {
+	c.t.Helper()
+	patience := chaosSettles
+	if c.box != nil {
+		patience += chaosForgets
+	}
+	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
+	defer cancel()
+	c.must(c.cfg.Faults().Clear())
+	c.checkRules(0)
+	if c.box != nil {
+		c.boxMu.Lock()
+		c.until(ctx, nil, "the containers to go", func() error { return c.box.removeAll() })
+		c.boxMu.Unlock()
+	}
+	for _, p := range []string{"rec", "local"} {
+		c.until(ctx, nil, "plugin "+p, func() error { _, err := c.api.WaitPlugin(ctx, p, 10*time.Second); return err })
+	}
+	c.until(ctx, nil, "the end of a drain", func() error { _, err := c.api.Undrain(ctx); return err })
+	c.detachEverything(ctx)
+	var wg sync.WaitGroup
+	for _, s := range c.everything() {
+		wg.Go(func() { c.readBack(ctx, s) })
+	}
+	wg.Wait()
+	c.detachEverything(ctx)
+	c.removeEverything(ctx)
+	c.until(ctx, nil, "the end of all snapshots", func() error { return c.forgetSnapshots(ctx) })
+	c.until(ctx, nil, "nothing to be left", func() error { return c.leftOnHost(ctx) })
+	c.checkRules(0)
+}
+
+// until tries until there is no error.
+func (c *chaos) until(ctx context.Context, s *chaosStorage, what string, try func() error) {
+	err := try()
+	for err != nil && rest(ctx, 100*time.Millisecond) && !c.t.Failed() {
+		if now := try(); ctx.Err() == nil {
+			err = now // what ends with the time says nothing
+		}
+	}
+	if err != nil {
+		c.fail(s, "did not come true in time: %s: %v", what, err)
+	}
+}
+
+// unmountEverything unmounts what clients have mounted at directories of their own: a
+// mount may have come after its client had given up.
+func (c *chaos) unmountEverything() {
+	points, err := filepath.Glob(filepath.Join(c.dir, "at", "*"))
+	c.must(err)
+	for _, dir := range points {
+		_ = unix.Unmount(dir, unix.UMOUNT_NOFOLLOW) // most are no mounts
+	}
+}
+
+// detachEverything ends all claims that are left.
+func (c *chaos) detachEverything(ctx context.Context) {
+	c.until(ctx, nil, "the end of all claims", func() error {
+		c.unmountEverything()
+		claims, err := c.api.Claims(ctx, apiclient.ClaimFilter{})
+		if err != nil {
+			return err
+		}
+		for _, one := range claims {
+			if one.Owner.Kind == api.OwnerRuntime {
+				err = errors.Join(err, fmt.Errorf("container runtime still has %q", one.Volume))
+				continue
+			}
+			gone := c.api.ReleaseClaim(ctx, one.Volume, one.Alloc, apiclient.ReleaseOptions{Wait: 5 * time.Second})
+			if codeOf(gone) != api.CodeNotFound {
+				err = errors.Join(err, gone)
+			}
+		}
+		return err
+	})
+}
+
+// readBack compares a volume with what was acknowledged.
+func (c *chaos) readBack(ctx context.Context, s *chaosStorage) {
+	writers := s.ledger.writers()
+	if len(writers) == 0 || s.doomed.Load() || c.t.Failed() {
+		return
+	}
+	c.until(ctx, s, "reading back "+s.name, func() error {
+		if s.now() == "" {
+			if err := c.registerAs(ctx, s, "back-"+filepath.Base(s.name)); err != nil {
+				return err
+			}
+		}
+		claim, err := c.api.ClaimVolume(ctx, s.now(), "reader", api.ClaimRequest{}, 10*time.Second)
+		if codeOf(err) == api.CodeNotFound && s.isPrivate() {
+			s.rename("") // a deregister went through, and its answer was lost
+		}
+		if err != nil {
+			return err
+		}
+		o, err := openClaimed(s, claim.Path)
+		if err != nil {
+			return err
+		}
+		defer o.close()
+		if err := errors.Join(c.same(o), o.verify(writers...)); err != nil {
+			c.fail(s, "what was acknowledged is not there: %v", err)
+		}
+		c.count.add("volumes read back")
+		return nil
+	})
+}
+
+// removeEverything deregisters what was registered and deletes what was created.
+func (c *chaos) removeEverything(ctx context.Context) {
+	c.until(ctx, nil, "the end of all volumes", func() error {
+		vols, err := c.api.Volumes(ctx)
+		if err != nil {
+			return err
+		}
+		var errs []error
+		for _, v := range vols {
+			if strings.HasPrefix(v.Spec.ExternalID, "ext/") {
+				_, err = c.api.DeregisterVolume(ctx, v.Spec.ID, false)
+			} else {
+				err = c.destroy(ctx, v.Spec.ID)
+			}
+			if codeOf(err) != api.CodeNotFound {
+				errs = append(errs, err)
+			}
+		}
+		return errors.Join(errs...)
+	})
+}
+
+// forgetSnapshots ends what clients have begun and not seen to end.
+func (c *chaos) forgetSnapshots(ctx context.Context) error {
+	all, err := c.api.Snapshots(ctx, apiclient.SnapshotFilter{Pending: true})
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, s := range all.Snapshots {
+		if _, err := c.api.ForgetSnapshot(ctx, s.PluginID, cmp.Or(s.ID, s.Name)); codeOf(err) != api.CodeNotFound {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// destroy deletes a volume. A create that was never seen to succeed is repeated first,
+// so that the agent knows what to delete.
+func (c *chaos) destroy(ctx context.Context, id string) error {
+	_, err := c.api.DeleteVolume(ctx, id, "")
+	if err == nil || codeOf(err) == api.CodeNotFound {
+		return err
+	}
+	v, looked := c.api.Volume(ctx, id)
+	if looked != nil || v.Spec.ExternalID != "" {
+		return err
+	}
+	if _, err := c.api.CreateVolumeWithin(ctx, v.Spec, 5*time.Second); err != nil {
+		return err
+	}
+	_, err = c.api.DeleteVolume(ctx, id, "")
+	return err
+}
+
+// leftOnHost names what is still there: mounted, attached, immutable or pending.
+func (c *chaos) leftOnHost(ctx context.Context) error {
+	node, err := c.api.Node(ctx)
+	if err != nil {
+		return err
+	}
+	var left []string
+	for _, p := range node.Pending {
+		left = append(left, "pending: "+p.Subject+": "+p.Message)
+	}
+	drained, err := c.api.Drain(ctx, 100*time.Millisecond)
+	_, undo := c.api.Undrain(ctx)
+	if err := errors.Join(err, undo); err != nil {
+		return err
+	}
+	for _, o := range drained.Left {
+		left = append(left, "left: "+o.Message)
+	}
+	for line := range lines(c.mounts()) {
+		left = append(left, "mounted: "+line)
+	}
+	attached, err := c.attached()
+	left = append(left, attached...)
+	return errors.Join(err, c.leftBelow(left))
+}
+
+// attached are the volumes of "rec" that are attached.
+func (c *chaos) attached() (left []string, err error) {
+	calls, err := csitest.ReadJournal(c.cfg.JournalPath())
+	if err != nil {
+		return nil, err
+	}
+	seen := map[string]bool{}
+	for _, one := range calls.Only(csitest.ControllerPublish) {
+		if seen[one.Volume] {
+			continue
+		}
+		seen[one.Volume] = true
+		is, err := csitest.Attached(c.cfg, one.Volume)
+		if err != nil {
+			return nil, err
+		}
+		if is {
+			left = append(left, "attached: "+one.Volume)
+		}
+	}
+	return left, nil
+}
+
+// leftBelow adds directories, loop devices and immutable directories to what is left.
+func (c *chaos) leftBelow(left []string) error {
+	names, err := filepath.Glob(filepath.Join(c.dir, "d", "csi", "*", "*", "*"))
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		left = append(left, "directory: "+name)
+	}
+	out, err := exec.Command("losetup", "-l", "-n", "-O", "NAME,BACK-FILE").Output()
+	if err != nil {
+		return err
+	}
+	for line := range lines(string(out)) {
+		if strings.Contains(line, " "+c.dir+"/") {
+			left = append(left, "loop device: "+line)
+		}
+	}
+	points, err := os.ReadDir(filepath.Join(c.dir, "at"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	for _, p := range points {
+		dir := filepath.Join(c.dir, "at", p.Name())
+		if flags, err := dirFlags(dir, nil); err == nil && flags&immutable != 0 {
+			left = append(left, "immutable: "+dir)
+		}
+	}
+	if len(left) == 0 {
+		return nil
+	}
+	slices.Sort(left)
+	return errors.New(strings.Join(left, "\n"))
+}

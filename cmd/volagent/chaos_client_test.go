@@ -1,0 +1,293 @@
+package main_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/apiclient"
+)
+
+// chaosClient asks for one thing after the other. Its claims are its own: no other
+// client ends them.
+type chaosClient struct {
+	*chaos
+	name    string
+	plan    *planner[clientKind]
+	held    map[*chaosStorage]*opened // by the client's claims
+	private *chaosStorage             // for what no other client may meet
+	made    []*chaosStorage           // by this client
+	names   int                       // of what it made
+	holding string                    // its container, "" is none
+	inside  *chaosStorage             // the volume in it
+}
+
+func newChaosClient(c *chaos, n int) *chaosClient {
+	k := &chaosClient{chaos: c, name: fmt.Sprintf("c%d", n), held: map[*chaosStorage]*opened{}}
+	k.plan = newPlanner(c.seed, uint64(n), 250*time.Millisecond, clientKinds(c.all, *chaosOnly))
+	k.private = newStorage(privatePrefix+k.name, "rec", false)
+	c.keep(k.private)
+	return k
+}
+
+// run takes the steps of the plan until ctx ends, and gives everything back.
+func (k *chaosClient) run(ctx context.Context) {
+	defer k.letGo()
+	if err := k.registerAs(ctx, k.private, "p-"+k.name); err != nil && ctx.Err() == nil {
+		k.private.log("it is registered later: %v", err)
+	}
+	for s := k.plan.next(); rest(ctx, s.pause); s = k.plan.next() {
+		err := k.take(ctx, s)
+		if ctx.Err() != nil {
+			return
+		}
+		k.count.add(fmt.Sprintf("%s: %s", s.kind, outcome(err)))
+		if codeOf(err) == api.CodeUnreachable {
+			_ = rest(ctx, 300*time.Millisecond) // another one is being started
+		}
+	}
+}
+
+// letGo closes what is open, so that it can be unmounted.
+func (k *chaosClient) letGo() {
+	for _, o := range k.held {
+		o.close()
+	}
+}
+
+// outcome is the kind of an error. Any answer will do that the API has a code for.
+func outcome(err error) string {
+	var e *api.Error
+	switch {
+	case err == nil:
+		return "ok"
+	case errors.As(err, &e):
+		return string(e.Code)
+	default:
+		return "failed here"
+	}
+}
+
+// take does one step.
+func (k *chaosClient) take(ctx context.Context, s step[clientKind]) error {
+	switch s.kind {
+	case doClaim:
+		return k.claimSome(ctx, s.dice)
+	case doDetach:
+		return k.detachSome(ctx, s.dice)
+	case doVerify:
+		return k.verifyAll()
+	case doMount:
+		return k.mountSome(s.dice)
+	case doCreate:
+		return k.create(ctx, s.dice)
+	case doDelete:
+		return k.remove(ctx, s.dice)
+	case doExpand, doSnapshot:
+		return k.change(ctx, s)
+	case doBounce:
+		return k.bounce(ctx, s.dice)
+	case doForce:
+		return k.force(ctx, s.dice)
+	case doLazy:
+		return k.lazy(ctx, s.dice)
+	case doDrain:
+		return k.drain(ctx)
+	case doRun:
+		return k.runContainer(ctx, s.dice)
+	case doStop:
+		return k.stopContainer(ctx)
+	default:
+		return k.look(ctx, s.dice)
+	}
+}
+
+// some is a volume that the client may claim.
+func (k *chaosClient) some(dice *rand.Rand) *chaosStorage {
+	all := append(append(append([]*chaosStorage{}, k.shared...), k.served...), k.made...)
+	all = append(all, k.private)
+	return all[dice.IntN(len(all))]
+}
+
+// patient is how long a request waits: mostly a while, sometimes hardly.
+func patient(dice *rand.Rand) time.Duration {
+	if dice.IntN(4) == 0 {
+		return time.Duration(1+dice.IntN(500)) * time.Millisecond
+	}
+	return time.Duration(2+dice.IntN(10)) * time.Second
+}
+
+// claimSome claims a volume and writes to it, or writes to one that the client has.
+func (k *chaosClient) claimSome(ctx context.Context, dice *rand.Rand) error {
+	s := k.some(dice)
+	if o := k.held[s]; o != nil {
+		return k.use(o)
+	}
+	o, err := k.claim(ctx, s, k.name, patient(dice))
+	if err != nil {
+		return err
+	}
+	k.held[s] = o
+	return k.use(o)
+}
+
+// claim claims a volume and opens it. What is opened must be the volume.
+func (k *chaosClient) claim(ctx context.Context, s *chaosStorage, alloc string, wait time.Duration) (*opened, error) {
+	id, drains := s.now(), k.drains.Load()
+	if id == "" {
+		return nil, &api.Error{Code: api.CodeNotFound, Message: "not registered"}
+	}
+	c, err := k.api.ClaimVolume(ctx, id, alloc, api.ClaimRequest{}, wait)
+	s.log("%s claimed %q for %s: %v", k.name, id, alloc, err)
+	if codeOf(err) == api.CodeNotFound && s.isPrivate() {
+		s.rename("") // a deregister went through, and its answer was lost
+	}
+	if err != nil {
+		return nil, err
+	}
+	o, err := openClaimed(s, c.Path)
+	if err == nil {
+		if err = k.same(o); err != nil {
+			o.close()
+		}
+	}
+	switch {
+	case err == nil:
+		return o, nil
+	case k.drains.Load() != drains, k.draining.Load() > 0:
+		return nil, err // a drain took it away again
+	default:
+		k.fail(s, "%s has claimed volume %q, and cannot use it: %v", alloc, id, err)
+		return nil, err
+	}
+}
+
+// use verifies what the client has written before, and writes more. What is
+// acknowledged must be on storage that is attached.
+func (k *chaosClient) use(o *opened) error {
+	if err := o.verify(k.name); err != nil {
+		k.fail(o.s, "%s reads: %v", k.name, err)
+		return err
+	}
+	if err := o.write(k.name); err != nil {
+		k.fail(o.s, "%s cannot write: %v", k.name, err)
+		return err
+	}
+	k.count.add("writes")
+	k.mustBeAttached(o)
+	return nil
+}
+
+// mustBeAttached fails if storage in use is detached.
+func (k *chaosClient) mustBeAttached(o *opened) {
+	if ok, err := k.isAttached(o.s); err != nil || !ok {
+		k.fail(o.s, "%s has a write acknowledged by storage that is detached (%v)", k.name, err)
+	}
+}
+
+// detachSome gives up one of the client's claims.
+func (k *chaosClient) detachSome(ctx context.Context, dice *rand.Rand) error {
+	s := k.some(dice)
+	for one := range k.held { // any, if there is one
+		s = one
+		break
+	}
+	return k.detach(ctx, s, k.name, apiclient.ReleaseOptions{Wait: patient(dice)})
+}
+
+// detach ends the use of a volume, then the claim.
+func (k *chaosClient) detach(ctx context.Context, s *chaosStorage, alloc string, how apiclient.ReleaseOptions) error {
+	if o := k.held[s]; o != nil && alloc == k.name {
+		k.mustBeAttached(o)
+		o.close()
+		delete(k.held, s)
+	}
+	err := k.api.ReleaseClaim(ctx, s.now(), alloc, how)
+	s.log("%s detached %q from %s, wait %s %s: %v", k.name, s.now(), alloc, how.Wait, how.WithoutPlugin, err)
+	return err
+}
+
+// verifyAll reads what the client has written to all volumes that it has.
+func (k *chaosClient) verifyAll() error {
+	for _, o := range k.held {
+		if err := o.verify(k.name); err != nil {
+			k.fail(o.s, "%s reads: %v", k.name, err)
+			return err
+		}
+		k.mustBeAttached(o)
+	}
+	return nil
+}
+
+// mountSome mounts a volume of files as fstab does, writes, and unmounts it.
+func (k *chaosClient) mountSome(dice *rand.Rand) error {
+	s := k.some(dice)
+	if s.raw || k.held[s] != nil {
+		return nil
+	}
+	dir, err := k.atDir(k.name)
+	if err != nil {
+		return err
+	}
+	drains := k.drains.Load()
+	r := k.try("mount", s.now(), dir, "-o", "alloc=m-"+k.name+",timeout="+patient(dice).String())
+	s.log("%s mounted %q: exit %d %s", k.name, s.now(), r.code, strings.TrimSpace(r.err))
+	if r.code == 0 {
+		o, err := openClaimed(s, dir)
+		if err == nil {
+			err = k.same(o)
+		}
+		switch {
+		case err == nil:
+			_ = k.use(o) // it has failed the run, if it did
+			o.close()
+		case k.drains.Load() == drains && k.draining.Load() == 0:
+			k.fail(s, "%s has mounted volume %q at %s, and cannot use it: %v", k.name, s.now(), dir, err)
+		}
+	}
+	if out := k.try("umount", dir); out.code != 0 && syscall.Unmount(dir, unix.UMOUNT_NOFOLLOW) == nil {
+		s.log("%s unmounted it by itself: %s", k.name, strings.TrimSpace(out.err))
+	}
+	if r.code != 0 {
+		return &api.Error{Code: api.Code(fmt.Sprintf("exit %d", r.code)), Message: r.err}
+	}
+	return nil
+}
+
+// look asks for what shows the state of things.
+func (k *chaosClient) look(ctx context.Context, dice *rand.Rand) error {
+	var err error
+	switch dice.IntN(4) {
+	case 0:
+		_, err = k.api.Node(ctx)
+	case 1:
+		_, err = k.api.Doctor(ctx)
+	case 2:
+		_, err = k.api.Volumes(ctx)
+	default:
+		_, err = k.api.Volume(ctx, k.some(dice).now())
+	}
+	return err
+}
+
+// drain empties the host for a moment.
+func (k *chaosClient) drain(ctx context.Context) error {
+	k.drains.Add(1)
+	k.draining.Add(1)
+	defer k.draining.Add(-1)
+	_, err := k.api.Drain(ctx, 200*time.Millisecond)
+	for range 100 {
+		_, undo := k.api.Undrain(ctx)
+		if undo == nil || !rest(ctx, 100*time.Millisecond) {
+			break
+		}
+	}
+	return err
+}

@@ -1,0 +1,254 @@
+package main_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// ledger knows what was written to one storage volume, by each writer, and what of
+// it was acknowledged.
+type ledger struct {
+	mu      sync.Mutex
+	raw     bool
+	entries map[string]*ledgerEntry // by writer
+}
+
+// ledgerEntry is what one writer has written. Each write has the next number, and its
+// number, with the names of storage and writer, decides its bytes.
+type ledgerEntry struct {
+	slot    int    // of the region of a raw volume
+	acked   uint64 // the last write that was acknowledged; 0 is none
+	last    uint64 // the last write that was begun
+	unknown bool   // the region was being overwritten when the write failed
+}
+
+const (
+	rawRegion = 16 << 10 // bytes that each writer has on a raw volume
+	rawSlots  = 40
+)
+
+// pattern is the content of a write: its number, its bytes, and a checksum of all.
+func pattern(storage, writer string, seq uint64, size int) []byte {
+	sum := crc32.ChecksumIEEE([]byte(storage + "\x00" + writer))
+	dice := rand.NewChaCha8([32]byte{byte(seq), byte(seq >> 8), byte(seq >> 16), byte(sum), byte(sum >> 8), byte(sum >> 16), byte(sum >> 24)})
+	b := make([]byte, size)
+	_, _ = dice.Read(b) // never fails
+	binary.LittleEndian.PutUint64(b, seq)
+	binary.LittleEndian.PutUint32(b[size-4:], crc32.ChecksumIEEE(b[:size-4]))
+	return b
+}
+
+// patternSize is that of a file: it varies with the number.
+func patternSize(seq uint64) int { return 512 + int(seq*7919%30000) }
+
+// begin returns the number and the place of a writer's next write.
+func (l *ledger) begin(writer string) (seq uint64, slot int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.entries[writer]
+	if e == nil {
+		e = &ledgerEntry{slot: len(l.entries)}
+		l.entries[writer] = e
+	}
+	e.last++
+	return e.last, e.slot
+}
+
+// end says how a write ended.
+func (l *ledger) end(writer string, seq uint64, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.entries[writer]
+	e.unknown = err != nil
+	if err == nil {
+		e.acked = seq
+	}
+}
+
+// holds compares what was read with what a writer has written.
+func (l *ledger) holds(storage, writer string, got []byte) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.entries[writer]
+	if e == nil || e.acked == 0 || l.raw && e.unknown {
+		return nil
+	}
+	if len(got) < 16 {
+		return fmt.Errorf("%q: write %d of %q is gone: there are %d bytes", storage, e.acked, writer, len(got))
+	}
+	seq := binary.LittleEndian.Uint64(got)
+	if seq < e.acked || seq > e.last {
+		return fmt.Errorf("%q holds write %d of %q, and %d was acknowledged", storage, seq, writer, e.acked)
+	}
+	if !bytes.Equal(got, pattern(storage, writer, seq, len(got))) || !l.raw && len(got) != patternSize(seq) {
+		return fmt.Errorf("%q: the bytes of write %d of %q differ", storage, seq, writer)
+	}
+	return nil
+}
+
+// writers are those who have written.
+func (l *ledger) writers() (all []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for w := range l.entries {
+		all = append(all, w)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// opened is a volume in the hands of a client: the root directory, or the device. It
+// is kept open as a process of the client's would.
+type opened struct {
+	s    *chaosStorage
+	path string
+	file *os.File
+}
+
+// openClaimed opens what a claim shows. It must be a mount of its own.
+func openClaimed(s *chaosStorage, path string) (*opened, error) {
+	flags := os.O_RDONLY | syscall.O_DIRECTORY
+	if s.raw {
+		flags = os.O_RDWR
+	}
+	f, err := os.OpenFile(path, flags|syscall.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, err
+	}
+	return &opened{s: s, path: path, file: f}, nil
+}
+
+func (o *opened) close() { _ = o.file.Close() } // it was synced
+
+// at is a path of a file in the volume that leads through the open directory.
+func (o *opened) at(name string) string {
+	return filepath.Join(fmt.Sprintf("/proc/self/fd/%d", o.file.Fd()), name)
+}
+
+// write writes a pattern. It is acknowledged when the storage has synced it.
+func (o *opened) write(writer string) error {
+	seq, slot := o.s.ledger.begin(writer)
+	var err error
+	if o.s.raw {
+		err = o.writeRegion(slot, pattern(o.s.name, writer, seq, rawRegion))
+	} else {
+		err = o.writeFile(writer, pattern(o.s.name, writer, seq, patternSize(seq)))
+	}
+	o.s.ledger.end(writer, seq, err)
+	o.s.log("%s wrote %d: %v", writer, seq, err)
+	return err
+}
+
+func (o *opened) writeRegion(slot int, b []byte) error {
+	if slot >= rawSlots {
+		return errors.New("the raw volume has too many writers")
+	}
+	_, err := o.file.WriteAt(b, int64(slot*rawRegion))
+	return errors.Join(err, o.file.Sync())
+}
+
+func (o *opened) writeFile(writer string, b []byte) error {
+	next := o.at(writer + ".next")
+	f, err := os.Create(next)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(next, o.at(writer))
+}
+
+// verify reads what some writers have written.
+func (o *opened) verify(writers ...string) error {
+	var errs []error
+	for _, w := range writers {
+		got, err := o.read(w)
+		if err == nil {
+			err = o.s.ledger.holds(o.s.name, w, got)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+func (o *opened) read(writer string) ([]byte, error) {
+	if !o.s.raw {
+		b, err := os.ReadFile(o.at(writer))
+		if errors.Is(err, os.ErrNotExist) {
+			return nil, nil // for the ledger to judge
+		}
+		return b, err
+	}
+	o.s.ledger.mu.Lock()
+	e := o.s.ledger.entries[writer]
+	o.s.ledger.mu.Unlock()
+	if e == nil {
+		return nil, nil // it never wrote
+	}
+	b := make([]byte, rawRegion)
+	_, err := o.file.ReadAt(b, int64(e.slot*rawRegion))
+	return b, err
+}
+
+// chaosStorage is one storage volume, under whatever id it is registered.
+type chaosStorage struct {
+	name   string // its external id at the plugin "rec"; elsewhere the id
+	plugin string
+	raw    bool
+	ledger ledger
+	doomed atomic.Bool // its deletion was begun
+
+	mu      sync.Mutex
+	id      string // under which it is registered; "" if it is not
+	history []string
+}
+
+// privatePrefix is how the names of clients' own volumes begin.
+const privatePrefix = "ext/p-"
+
+func newStorage(name, plugin string, raw bool) *chaosStorage {
+	return &chaosStorage{name: name, plugin: plugin, raw: raw, ledger: ledger{raw: raw, entries: map[string]*ledgerEntry{}}}
+}
+
+func (s *chaosStorage) now() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.id
+}
+
+func (s *chaosStorage) rename(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.id = id
+}
+
+// isPrivate tells a volume that one client alone registers and deregisters.
+func (s *chaosStorage) isPrivate() bool { return strings.HasPrefix(s.name, privatePrefix) }
+
+// log adds a line to the volume's history, of which the last 400 are kept.
+func (s *chaosStorage) log(format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.history = append(s.history, time.Now().Format("15:04:05.000 ")+fmt.Sprintf(format, args...))
+	s.history = s.history[max(0, len(s.history)-400):]
+}
+
+func (s *chaosStorage) told() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.Join(s.history, "\n")
+}

@@ -1,0 +1,201 @@
+package main_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A chaos plan says what each client asks for and what goes wrong meanwhile. It is
+// made of random numbers alone: the same seed gives the same plan. How the steps of
+// different clients meet is up to the scheduler, so a seed that found a defect may
+// need several runs to find it again.
+
+// clientKind is what one command of a client asks for.
+type clientKind string
+
+// The commands of clients.
+const (
+	doClaim    clientKind = "claim"    // claim a volume, or write to it if the client has it
+	doDetach   clientKind = "detach"   // give a claim up
+	doVerify   clientKind = "verify"   // read what was written
+	doMount    clientKind = "mount"    // volctl mount, write, volctl umount
+	doCreate   clientKind = "create"   // create a volume of one's own
+	doDelete   clientKind = "delete"   // delete it again
+	doExpand   clientKind = "expand"   // let one's own volume grow
+	doSnapshot clientKind = "snapshot" // snapshot, and delete it
+	doBounce   clientKind = "bounce"   // detach while an undoing call is slow, and claim again
+	doForce    clientKind = "force"    // deregister --force while the volume is busy, and register it again
+	doLazy     clientKind = "lazy"     // detach --without-plugin
+	doDrain    clientKind = "drain"    // drain and undrain
+	doRun      clientKind = "run"      // a container with a volume
+	doStop     clientKind = "stop"     // its end
+	doLook     clientKind = "look"     // status, doctor, list
+)
+
+// clientWeights say how often each command comes. Rows that are not bounded are left
+// out of the short run in `make test`, for the reason given.
+var clientWeights = []struct {
+	kind    clientKind
+	weight  int
+	bounded bool
+	reason  string
+}{
+	{doClaim, 30, true, ""},
+	{doDetach, 14, true, ""},
+	{doVerify, 8, true, ""},
+	{doMount, 5, true, ""},
+	{doCreate, 6, true, ""},
+	{doDelete, 5, true, ""},
+	{doExpand, 4, true, ""},
+	{doSnapshot, 3, true, ""},
+	{doBounce, 10, true, ""},
+	{doForce, 8, true, ""},
+	{doLazy, 4, true, ""},
+	{doDrain, 1, true, ""},
+	{doRun, 3, false, "a reference whose end a killed agent missed is dropped after a minute"},
+	{doStop, 2, false, "as run"},
+	{doLook, 4, true, ""},
+}
+
+// trouble is what goes wrong beside the commands.
+type trouble string
+
+// The troubles.
+const (
+	killAgent  trouble = "kill agent"
+	stopAgent  trouble = "stop agent"
+	killRec    trouble = "kill rec"
+	killLocal  trouble = "kill local"
+	killDocker trouble = "kill dockerd"
+	callFails  trouble = "error"        // without the effect
+	callLies   trouble = "error, done"  // after the effect
+	callSlow   trouble = "slow"         // within the deadline
+	callLate   trouble = "late"         // after the deadline, and takes effect
+	callHangs  trouble = "hung"         // no effect
+	diesAtCall trouble = "dies at call" // the agent or the plugin, before or after an effect
+)
+
+var troubleWeights = []struct {
+	kind    trouble
+	weight  int
+	bounded bool
+	reason  string
+}{
+	{killAgent, 6, true, ""},
+	{stopAgent, 2, true, ""},
+	{killRec, 4, true, ""},
+	{killLocal, 3, true, ""},
+	{killDocker, 1, false, "as run"},
+	{callFails, 8, true, ""},
+	{callLies, 8, true, ""},
+	{callSlow, 10, true, ""},
+	{callLate, 8, true, ""},
+	{callHangs, 3, true, ""},
+	{diesAtCall, 5, true, ""},
+}
+
+// step is one step of a plan. Its number decides everything else about it.
+type step[K ~string] struct {
+	kind  K
+	dice  *rand.Rand
+	pause time.Duration // before it
+}
+
+// planner makes the steps of one client, or the troubles.
+type planner[K ~string] struct {
+	dice  *rand.Rand
+	kinds []K // each as often as its weight
+	pause time.Duration
+}
+
+// newPlanner returns the plan of stream number n.
+func newPlanner[K ~string](seed, n uint64, pause time.Duration, kinds []K) *planner[K] {
+	return &planner[K]{dice: rand.New(rand.NewPCG(seed, n)), kinds: kinds, pause: pause}
+}
+
+// next returns the next step. Steps have dice of their own, so that one that takes
+// more numbers than before does not change those after it.
+func (p *planner[K]) next() step[K] {
+	return step[K]{
+		kind:  p.kinds[p.dice.IntN(len(p.kinds))],
+		pause: time.Duration(p.dice.Int64N(int64(2 * p.pause))),
+		dice:  rand.New(rand.NewPCG(p.dice.Uint64(), p.dice.Uint64())),
+	}
+}
+
+// clientKinds are the commands to choose from: those of the short run, all, or those
+// that are named.
+func clientKinds(all bool, only string) (kinds []clientKind) {
+	for _, row := range clientWeights {
+		if chosen(string(row.kind), all || row.bounded, only) {
+			for range row.weight {
+				kinds = append(kinds, row.kind)
+			}
+		}
+	}
+	return kinds
+}
+
+// troubleKinds is clientKinds for troubles.
+func troubleKinds(all bool, only string) (kinds []trouble) {
+	for _, row := range troubleWeights {
+		if chosen(string(row.kind), all || row.bounded, only) {
+			for range row.weight {
+				kinds = append(kinds, row.kind)
+			}
+		}
+	}
+	return kinds
+}
+
+func chosen(kind string, by bool, only string) bool {
+	if only == "" {
+		return by
+	}
+	for name := range strings.SplitSeq(only, ",") {
+		if name == kind {
+			return true
+		}
+	}
+	return false
+}
+
+// TestChaosPlan: a plan depends on its seed and its stream alone, and holds every
+// kind.
+func TestChaosPlan(t *testing.T) {
+	t.Parallel()
+	words := func(seed, stream uint64) string {
+		p, text := newPlanner(seed, stream, time.Second, clientKinds(true, "")), ""
+		for range 500 {
+			s := p.next()
+			text += fmt.Sprintln(s.kind, s.pause, s.dice.Uint64())
+		}
+		return text
+	}
+	once, again := words(7, 1), words(7, 1)
+	if once != again {
+		t.Error("the same seed gives another plan")
+	}
+	if once == words(8, 1) || once == words(7, 2) {
+		t.Error("another seed, or client, gives the same plan")
+	}
+	for _, row := range clientWeights {
+		if !strings.Contains(words(7, 1), string(row.kind)) {
+			t.Errorf("no %s in 500 commands", row.kind)
+		}
+		if row.bounded != (row.reason == "") {
+			t.Errorf("%s: a row is left out for a reason, and only then", row.kind)
+		}
+	}
+	for _, row := range troubleWeights {
+		if row.bounded != (row.reason == "") {
+			t.Errorf("%s: a row is left out for a reason, and only then", row.kind)
+		}
+	}
+	if got := clientKinds(false, "force"); len(got) != 8 || got[0] != doForce {
+		t.Errorf("only force: %q", got)
+	}
+}

@@ -1,0 +1,160 @@
+package main_test
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// docker cp asks to mount the volume of a running container once more, and gives that one
+// Mount back. The container writes all the time and keeps its volume: also where the agent
+// is killed during the copy, so that the count on disk is the only one.
+func TestRuntimeCopy(t *testing.T) {
+	t.Parallel()
+	s := newServed(t, newBox(t, "docker"))
+	data, a := s.unique("data"), s.unique("a")
+	if out, err := s.create(data, "plugin=local"); err != nil {
+		t.Fatal(out)
+	}
+	s.writing(a, data)
+	held := data + " docker taken docker 1"
+	file := filepath.Join(s.dir, "copied")
+	s.must(os.WriteFile(file, []byte("hello"), 0o644))
+
+	s.box.must(t, "cp", file, a+":/data/in")
+	s.holds(held)
+	s.box.must(t, "cp", a+":/data/in", file+".out")
+	s.holds(held)
+	if raw, err := os.ReadFile(file + ".out"); err != nil || string(raw) != "hello" {
+		t.Errorf("copied out: %q, %v", raw, err)
+	}
+
+	// A copy holds its Mount while the agent is killed and started.
+	s.sh(a, "/bin/busybox dd if=/dev/zero of=/data/big bs=1M count=16 2>&1")
+	finish := s.copying(a, "/data/big")
+	s.kill()
+	s.start("local")
+	finish()
+	s.holds(held)
+	s.grows(a)
+	if got := s.sh(a, "cat /data/in"); got != "hello" {
+		t.Errorf("after the copies it reads %q", got)
+	}
+	s.box.must(t, "rm", "-f", a)
+	s.clean()
+	s.box.must(t, "volume", "rm", data)
+}
+
+// Counts that are wrong, as a killed agent leaves them. One that is too low takes nothing
+// from a container that runs, and one that is too high keeps nothing once it has ended.
+func TestRuntimeCountsWrong(t *testing.T) {
+	t.Parallel()
+	s := newServed(t, newBox(t, "docker"))
+	low, high, a, b := s.unique("low"), s.unique("high"), s.unique("a"), s.unique("b")
+	for _, v := range []string{low, high} {
+		if out, err := s.create(v, "plugin=local"); err != nil {
+			t.Fatal(out)
+		}
+	}
+	s.writing(a, low)
+	if code, answer := s.call("VolumeDriver.Unmount", map[string]any{"Name": low, "ID": s.ref(low)}); code != 200 {
+		t.Fatalf("unmount: %v", answer)
+	}
+	s.holds(low + " docker taken docker 1")
+	s.grows(a)
+
+	// The agent is killed while docker waits for the answer to its Mount.
+	plugin := s.pluginPID("local")
+	s.must(syscall.Kill(plugin, syscall.SIGSTOP))
+	var out string
+	started := make(chan error, 1)
+	go func() {
+		var err error
+		out, err = s.box.run(s.runArgs(b, high+":/data")...)
+		started <- err
+	}()
+	t.Cleanup(func() { _, _ = s.box.run("rm", "-f", b) })
+	s.await("the reference", func() bool { return s.ref(high) != "" })
+	s.kill()
+	s.must(syscall.Kill(plugin, syscall.SIGCONT))
+	s.start("local")
+	err := <-started
+	s.says(out, err, "docker repeated it without its content", "give the command again")
+	s.box.must(t, "start", b)
+	s.holds(high+" docker taken docker 2", low+" docker taken docker 1")
+	s.grows(a)
+
+	s.box.must(t, "rm", "-f", a)
+	s.holds(high + " docker taken docker 2") // the Unmount itself does that
+	s.box.must(t, "rm", "-f", b)
+	s.holds(high + " docker taken docker 1")
+	s.reaped()
+	s.clean()
+	s.box.must(t, "volume", "rm", low, high)
+}
+
+// ref is the id of docker's only reference to a volume, as it is stored.
+func (s served) ref(name string) string {
+	s.t.Helper()
+	out, _ := s.host.inspect("--json")
+	var all struct {
+		Runtimes []struct {
+			Name string
+			Refs []struct{ ID string }
+		}
+	}
+	s.must(json.Unmarshal([]byte(out), &all))
+	for _, v := range all.Runtimes {
+		if v.Name == name && len(v.Refs) == 1 {
+			return v.Refs[0].ID
+		}
+	}
+	return ""
+}
+
+// writing starts a container that appends to a file of its volume all the time.
+func (s served) writing(name, data string) {
+	s.t.Helper()
+	args := s.runArgs(name, data+":/data")
+	args[len(args)-1] = "while echo x >> /data/log; do /bin/busybox usleep 10000; done; echo failed > /data/failed"
+	s.box.must(s.t, args...)
+	s.t.Cleanup(func() { _, _ = s.box.run("rm", "-f", name) })
+	s.grows(name)
+}
+
+// grows waits until the file of a writing container has become longer, by what the
+// container and the host see.
+func (s served) grows(name string) {
+	s.t.Helper()
+	size := func() string {
+		return s.sh(name, "/bin/busybox stat -c %s /data/log; test ! -e /data/failed || echo a write failed")
+	}
+	before := s.sh(name, "/bin/busybox touch /data/log; /bin/busybox stat -c %s /data/log")
+	s.await("the container to go on writing", func() bool { return size() != before })
+	if got := size(); strings.Contains(got, "failed") {
+		s.t.Errorf("the container: %s", got)
+	}
+}
+
+// copying starts docker cp out of a container, which stops at a full pipe until finish is
+// called. It returns once the copy has begun.
+func (s served) copying(name, path string) (finish func()) {
+	s.t.Helper()
+	cmd := s.box.command("cp", name+":"+path, "-")
+	out, err := cmd.StdoutPipe()
+	s.must(err)
+	s.must(cmd.Start())
+	if _, err := io.ReadFull(out, make([]byte, 1)); err != nil {
+		s.t.Fatalf("docker cp copies nothing: %v", err)
+	}
+	return func() {
+		s.t.Helper()
+		_, err := io.Copy(io.Discard, out)
+		s.must(errors.Join(err, cmd.Wait()))
+	}
+}

@@ -1,0 +1,94 @@
+package main_test
+
+import (
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// Docker could not ask the agent and made a volume on the host's disk, under a name that it
+// had given to a volume of the agent's. The doctor finds it; once it is gone, the name is the
+// volume's again.
+func TestRuntimeLocalVolume(t *testing.T) {
+	t.Parallel()
+	s := newServed(t, newBox(t, "docker"))
+	data, a := s.unique("data"), s.unique("a")
+	s.volctl("volume", "create", data, "--plugin", "local")
+	if code, answer := s.call("VolumeDriver.Create", map[string]any{"Name": data}); code != 200 {
+		t.Fatalf("create: %v", answer)
+	}
+	if got := s.doctor().ids(); len(got) != 0 {
+		t.Errorf("found before: %q", got)
+	}
+	s.kill()
+	s.must(os.Remove(s.pluginSocket()))
+	s.box.must(t, "run", "--rm", "--name", a, "--network", "none", "-v", data+":/data", shellImage, "echo lost > /data/f")
+	s.start("local")
+	f := s.doctor().finding("runtime-local-volume:docker/" + data)
+	path := s.box.must(t, "volume", "inspect", "--format", "{{.Mountpoint}}", data)
+	if raw, err := os.ReadFile(path + "/f"); err != nil || string(raw) != "lost\n" {
+		t.Errorf("the host's disk has %q, %v", raw, err)
+	}
+	if f.Severity != "problem" || !strings.Contains(f.Then, path) || !strings.Contains(f.Do, "docker ps -a --filter volume="+data) {
+		t.Errorf("found %+v", f)
+	}
+	s.box.must(t, "volume", "rm", data)
+	if got := s.doctor().ids(); len(got) != 0 {
+		t.Errorf("found afterwards: %q", got)
+	}
+	if out, err := s.create(data); err != nil {
+		t.Fatal(out)
+	}
+	s.run(a, data+":/data")
+	if got := s.sh(a, "test ! -e /data/f && echo empty"); got != "empty" {
+		t.Errorf("it reads %q", got)
+	}
+	s.box.must(t, "rm", "-f", a)
+	s.clean()
+	s.box.must(t, "volume", "rm", data)
+}
+
+// The agent is killed in a Get. Docker asks the next one without a name, and must not take
+// the answer for "no such volume": it would make one on the host's disk.
+func TestRuntimeKilledInGet(t *testing.T) {
+	t.Parallel()
+	s := newServed(t, newBox(t, "docker"))
+	data, a := s.unique("data"), s.unique("a")
+	if out, err := s.create(data, "plugin=local"); err != nil {
+		t.Fatal(out)
+	}
+	s.kill() // with it go docker's idle connections, so that its next call makes a new one
+	s.start("local")
+	before := s.connections()
+	stopped := s.cmd.Process
+	s.must(stopped.Signal(syscall.SIGSTOP))
+	t.Cleanup(func() { _ = stopped.Signal(syscall.SIGCONT) }) // it may be gone
+	var out string
+	ended := make(chan error, 1)
+	go func() {
+		var err error
+		out, err = s.box.run("run", "--rm", "--name", a, "--network", "none", "-v", data+":/data", shellImage, "echo lost > /data/f")
+		ended <- err
+	}()
+	s.await("docker to ask", func() bool { return s.connections() > before })
+	s.kill()
+	s.start("local")
+	err := <-ended
+	s.says(out, err, "error while checking if volume")
+	if got := s.box.must(t, "volume", "inspect", "--format", "{{.Driver}}", data); got != s.driver {
+		t.Errorf("the volume is of driver %q", got)
+	}
+	s.run(a, data+":/data")
+	s.box.must(t, "rm", "-f", a)
+	s.clean()
+	s.box.must(t, "volume", "rm", data)
+}
+
+// connections are those on the plugin's socket, accepted or not.
+func (s served) connections() int {
+	s.t.Helper()
+	raw, err := os.ReadFile("/proc/net/unix")
+	s.must(err)
+	return strings.Count(string(raw), s.pluginSocket()+"\n")
+}

@@ -1,0 +1,69 @@
+package main_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// TestDetachUnderForeignMount mounts something else over a target, or over the staging, and
+// detaches the volume, through the plugin and without it. The plugin would unmount whatever is on
+// top; so it must not be called, and the content of the other mount must survive. Once the mount
+// is gone, the detach finishes by itself.
+func TestDetachUnderForeignMount(t *testing.T) {
+	t.Parallel()
+	for _, where := range []string{"target", "staging"} {
+		for _, how := range []string{"", "--without-plugin=lazy"} {
+			t.Run(where+how, func(t *testing.T) {
+				t.Parallel()
+				h := newRecorded(t, "10s", nil)
+				h.register("data", "single-node-writer")
+				at := h.volctl("volume", "claim", "data", "--alloc", "a")
+				if where == "staging" {
+					at = h.stagingPath("data")
+				}
+				h.must(syscall.Mount("theirs", at, "tmpfs", 0, "size=1m"))
+				planted := filepath.Join(at, "planted")
+				h.must(os.WriteFile(planted, []byte("theirs"), 0o644))
+				user, err := os.Open(planted)
+				h.must(err)
+				defer func() { _ = user.Close() }()
+
+				mark := h.mark()
+				args := []string{"volume", "detach", "data", "a", "--timeout", "1s"}
+				if how != "" {
+					args = append(args, how)
+				}
+				r := h.try(args...)
+				for _, word := range []string{at, "tmpfs", `"theirs"`, "mount id", "open file"} {
+					if r.code == 0 || !strings.Contains(r.err, word) {
+						t.Errorf("exit %d, and no %s in:\n%s", r.code, word, r.err)
+					}
+				}
+				if raw, err := os.ReadFile(planted); string(raw) != "theirs" {
+					t.Errorf("the content of the other mount is %q, %v", raw, err)
+				}
+				if where == "target" {
+					h.expect(mark)
+				}
+				h.must(user.Close())
+				unmount(t, at)
+				h.over("data")
+			})
+		}
+	}
+}
+
+// TestDetachOfDoubleMount detaches a volume that its plugin mounted twice at the target. Both
+// mounts are the plugin's, so they are unmounted.
+func TestDetachOfDoubleMount(t *testing.T) {
+	t.Parallel()
+	h := newRecorded(t, "10s", nil)
+	h.register("data", "single-node-writer")
+	at := h.volctl("volume", "claim", "data", "--alloc", "a")
+	h.must(syscall.Mount(h.stagingPath("data"), at, "", syscall.MS_BIND, ""))
+	h.volctl("volume", "detach", "data", "a")
+	h.over("data")
+}

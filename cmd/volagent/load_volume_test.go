@@ -1,0 +1,51 @@
+package main_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/apiclient"
+)
+
+// BenchmarkLoadOneVolume claims and releases one volume while others hold 2, and then 3 000,
+// claims of it, and compares the agent's processor time. What a claim costs must not grow with
+// the claims that are settled.
+func BenchmarkLoadOneVolume(b *testing.B) {
+	const few, many, rounds = 2, 3000, 150
+	r := newRig(b, &loadPlugin{})
+	r.startReady()
+	spec := api.VolumeSpec{
+		ID: "shared", PluginID: "load", ExternalID: "shared",
+		Capabilities: []api.Capability{{AccessMode: "single-node-multi-writer", AttachmentMode: "file-system"}},
+	}
+	_, err := r.api.RegisterVolume(context.Background(), spec, false)
+	r.must(err)
+	claim := func(alloc string) error {
+		_, err := r.api.ClaimVolume(context.Background(), "shared", alloc, api.ClaimRequest{}, loadWait)
+		return err
+	}
+	release := func(alloc string) error {
+		return r.api.ReleaseClaim(context.Background(), "shared", alloc, apiclient.ReleaseOptions{Wait: loadWait})
+	}
+	held := 0
+	cost := map[int]time.Duration{}
+	for _, level := range []int{few, many} {
+		r.drive(level-held, 8, func(i int) error { return claim(fmt.Sprintf("holder-%d", held+i)) })
+		held = level
+		r.must(claim("one"))
+		r.must(release("one")) // connections and caches are warm then
+		before := r.cpu()
+		for range rounds * b.N {
+			r.must(claim("one"))
+			r.must(release("one"))
+		}
+		cost[level] = (r.cpu() - before) / time.Duration(rounds*b.N)
+		b.ReportMetric(micros(cost[level]), fmt.Sprintf("agent-cpu-µs/round-at-%d", level))
+	}
+	verdict(b, "one volume, processor time of a claim and its release at 3 000 claims", float64(cost[many])/float64(cost[few])/2,
+		"%s, at most twice the %s at 2", round(cost[many]), round(cost[few]))
+	r.end()
+}

@@ -1,0 +1,75 @@
+package main_test
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// newFiled starts a host with the bundled driver and a claimed volume, and returns the
+// path of its state database.
+func newFiled(t *testing.T) (h *host, db string) {
+	h = newHost(t)
+	h.start("local")
+	h.volctl("volume", "create", "a", "--plugin", "local")
+	h.volctl("volume", "claim", "a", "--alloc", "one")
+	return h, filepath.Join(h.dir, "d", "state.db")
+}
+
+// TestStateRemoved: a state database that is removed under a running agent is written
+// again with the next change, a second agent is refused meanwhile, and the next start
+// knows all.
+func TestStateRemoved(t *testing.T) {
+	t.Parallel()
+	h, db := newFiled(t)
+	h.must(os.Remove(db))
+	h.must(os.Remove(strings.TrimSuffix(db, ".db") + ".log"))
+	if out := h.refuse(); !strings.Contains(out, "another volagent uses this data dir") {
+		t.Errorf("a second agent: %s", out)
+	}
+	h.volctl("volume", "create", "b", "--plugin", "local")
+	h.volctl("volume", "claim", "b", "--alloc", "two")
+	h.kill()
+	h.start("local")
+	if got, want := h.claims(), []string{"a one", "b two"}; !slices.Equal(got, want) {
+		t.Errorf("claims are %q, want %q", got, want)
+	}
+	h.volctl("volume", "detach", "a", "one")
+	h.volctl("volume", "detach", "b", "two")
+}
+
+// TestStateReplaced: another file in place of the state database is set aside, changes
+// are refused, and status, doctor and log say so. The next start knows all.
+func TestStateReplaced(t *testing.T) {
+	t.Parallel()
+	h, db := newFiled(t)
+	h.must(os.WriteFile(db+"x", []byte("not this one"), 0o600))
+	h.must(os.Rename(db+"x", db))
+	h.exits(1, "was replaced while the agent used it", "volume", "detach", "a", "one")
+	kept, err := filepath.Glob(db + ".foreign-*")
+	h.must(err)
+	if len(kept) != 1 {
+		t.Fatalf("set aside are %q", kept)
+	}
+	h.says(kept[0], "node", "status")
+	h.says("systemctl restart volagent", "node", "status")
+	if ids := h.doctor().ids(); !slices.Contains(ids, "db-foreign-file:"+kept[0]) {
+		t.Errorf("doctor finds %q", ids)
+	}
+	raw, err := os.ReadFile(h.log.Name())
+	h.must(err)
+	if !strings.Contains(string(raw), "was replaced while the agent used it") {
+		t.Error("the log does not say so")
+	}
+	h.kill()
+	h.start("local")
+	if got, want := h.claims(), []string{"a one"}; !slices.Equal(got, want) {
+		t.Errorf("claims are %q, want %q", got, want)
+	}
+	h.volctl("volume", "detach", "a", "one")
+	if now, err := os.ReadFile(kept[0]); err != nil || string(now) != "not this one" {
+		t.Errorf("the other file is %q, %v", now, err)
+	}
+}

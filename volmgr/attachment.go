@@ -1,0 +1,73 @@
+package volmgr
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// A list of published nodes may lag behind the storage. It is asked for until it agrees
+// with a call or the time is up.
+const (
+	agreeWithin = 5 * time.Second
+	agreeEvery  = 200 * time.Millisecond
+	maxPages    = 10000
+)
+
+// checked holds a call on the attachment that the plugin answered with OK against the
+// plugin's own list of published nodes. It does so only where an earlier call of unknown
+// outcome may have changed the attachment, and the plugin has the capability
+// LIST_VOLUMES_PUBLISHED_NODES.
+func (s step) checked(p Plugin, out volume.Outcome, attached bool) volume.Outcome {
+	late := slices.ContainsFunc(s.r.Node.Watches, func(w volume.Watch) bool { return w.Attachment })
+	if caps := s.view.Info.Caps; !late || !caps.PublishedNodes || !caps.Get && !caps.List {
+		return out
+	}
+	for end := time.Now().Add(agreeWithin); ; {
+		nodes, err := s.publishedNodes(p)
+		if err != nil {
+			out.Warning = fmt.Sprintf("cannot check on which nodes the volume is published: %v", err)
+			return out
+		}
+		if slices.Contains(nodes, s.a.NodeID) == attached {
+			return out
+		}
+		if time.Now().After(end) {
+			return s.unverified("the plugin answered OK, but lists the volume as published on %q; this node is %q", nodes, s.a.NodeID)
+		}
+		select {
+		case <-time.After(agreeEvery):
+		case <-s.ctx.Done():
+			return s.unverified("the plugin answered OK, but whether the volume is published on this node was not seen: %v", s.ctx.Err())
+		}
+	}
+}
+
+// publishedNodes are the nodes on which the volume is published, by the plugin's word. A
+// volume that the plugin does not list is published nowhere.
+func (s step) publishedNodes(p Plugin) ([]string, error) {
+	id := s.r.Volume.ExternalID
+	if s.view.Info.Caps.Get {
+		v, err := p.ControllerGetVolume(s.ctx, id)
+		return v.PublishedNodes, err
+	}
+	token := ""
+	for range maxPages {
+		page, err := p.ListVolumes(s.ctx, volume.ListVolumesRequest{Token: token})
+		if err != nil {
+			return nil, err
+		}
+		for _, v := range page.Entries {
+			if v.ExternalID == id {
+				return v.PublishedNodes, nil
+			}
+		}
+		if page.Next == "" || page.Next == token {
+			return nil, nil
+		}
+		token = page.Next
+	}
+	return nil, fmt.Errorf("the list of volumes has more than %d pages", maxPages)
+}

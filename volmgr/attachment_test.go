@@ -1,0 +1,96 @@
+package volmgr_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/volagent/volagent/volmgr"
+	"github.com/volagent/volagent/volmgr/mount"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// lister attaches and detaches with OK, and lists the volume as it likes.
+type lister struct {
+	volmgr.Plugin
+	nodes [][]string // what it tells, one after the other; the last one stays
+	asked int
+}
+
+func (l *lister) ControllerPublish(context.Context, volume.ControllerPublishRequest) (map[string]string, error) {
+	return nil, nil
+}
+
+func (l *lister) ControllerUnpublish(context.Context, volume.ControllerUnpublishRequest) error {
+	return nil
+}
+
+func (l *lister) ControllerGetVolume(context.Context, string) (volume.StorageVolume, error) {
+	now := l.nodes[min(l.asked, len(l.nodes)-1)]
+	l.asked++
+	return volume.StorageVolume{ExternalID: "x", PublishedNodes: now}, nil
+}
+
+// ListVolumes has the volume on its second page.
+func (l *lister) ListVolumes(ctx context.Context, r volume.ListVolumesRequest) (volume.VolumePage, error) {
+	if r.Token == "" {
+		return volume.VolumePage{Entries: []volume.StorageVolume{{ExternalID: "other", PublishedNodes: []string{"n"}}}, Next: "2"}, nil
+	}
+	v, err := l.ControllerGetVolume(ctx, "x")
+	return volume.VolumePage{Entries: []volume.StorageVolume{v}}, err
+}
+
+// TestAttachmentChecked: after a call of unknown outcome the plugin's own list decides
+// whether the next call on the attachment took effect.
+func TestAttachmentChecked(t *testing.T) {
+	here, nowhere := []string{"m", "n"}, []string{"m"}
+	late := []volume.Watch{{Attachment: true, Undo: true}}
+	get := volume.Caps{Attach: true, PublishedNodes: true, Get: true}
+	list := volume.Caps{Attach: true, PublishedNodes: true, List: true}
+	for _, tt := range []struct {
+		name    string
+		kind    volume.Kind
+		caps    volume.Caps
+		watches []volume.Watch
+		nodes   [][]string
+		asked   int // 0 is at least twice
+		ok      bool
+	}{
+		{"attached", volume.ControllerPublish, get, late, [][]string{here}, 1, true},
+		{"attached, by the list", volume.ControllerPublish, list, late, [][]string{here}, 1, true},
+		{"attached, after a while", volume.ControllerPublish, get, late, [][]string{nowhere, nowhere, here}, 3, true},
+		{"not attached", volume.ControllerPublish, get, late, [][]string{nowhere}, 0, false},
+		{"detached", volume.ControllerUnpublish, get, late, [][]string{nowhere}, 1, true},
+		{"not detached", volume.ControllerUnpublish, list, late, [][]string{here}, 0, false},
+		{"nothing may come late", volume.ControllerPublish, get, nil, [][]string{nowhere}, -1, true},
+		{"the plugin does not tell", volume.ControllerPublish, volume.Caps{Attach: true, Get: true}, late, [][]string{nowhere}, -1, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			h, err := mount.New()
+			if err != nil {
+				t.Fatal(err)
+			}
+			l := &lister{nodes: tt.nodes}
+			m := volmgr.New(volmgr.Options{
+				Root: t.TempDir(), Host: h,
+				Plugin:  func(volume.Volume, volume.Kind) (volmgr.Plugin, error) { return l, nil },
+				Secrets: func(volume.Volume) (volume.Secrets, error) { return nil, nil },
+			})
+			r := volume.Record{
+				Volume: volume.Volume{ID: "v", ExternalID: "x", Capabilities: []volume.Capability{{Access: volume.SingleNodeWriter, Attachment: volume.FileSystem}}},
+				Node:   volume.NodeSide{Watches: tt.watches},
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			out := m.Do(ctx, r, volume.Action{Kind: tt.kind, NodeID: "n"}, volume.PluginView{Info: volume.PluginInfo{Caps: tt.caps}})
+			if (out.Err == nil) != tt.ok || !tt.ok && !strings.Contains(out.Err.Message, "the plugin answered OK") {
+				t.Errorf("the outcome is %+v", out)
+			}
+			switch {
+			case tt.asked > 0 && l.asked != tt.asked, tt.asked == 0 && l.asked < 2, tt.asked < 0 && l.asked > 0:
+				t.Errorf("it was asked %d times", l.asked)
+			}
+		})
+	}
+}

@@ -1,0 +1,77 @@
+package csitest
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// imageSize is that of an image with a file system, in bytes.
+const imageSize = 16 << 20
+
+// isImage tells whether a volume's files lie in a file system of their own.
+func (c Config) isImage(id string) bool {
+	return c.Images != "" && strings.HasPrefix(id, c.Images)
+}
+
+// mountImage mounts the file system of a volume. The first mount makes it.
+func (s *store) mountImage(id, path string) error {
+	v, err := s.get(id)
+	if err != nil {
+		return err
+	}
+	if v.Usable < imageSize {
+		v.Usable = imageSize
+		if err := s.make(v); err != nil {
+			return err
+		}
+	}
+	image, err := s.block(id)
+	if err != nil {
+		return err
+	}
+	if !isExt4(image) {
+		if err := mkfs(image); err != nil {
+			return err
+		}
+	}
+	dev, err := s.device(id, false)
+	if err != nil {
+		return err
+	}
+	if err := unix.Mount(dev, path, "ext4", 0, ""); err != nil {
+		return fmt.Errorf("cannot mount %s at %s: %w", dev, path, err)
+	}
+	return nil
+}
+
+// isExt4 tells whether a file begins as an ext4 file system does: s_magic of
+// struct ext4_super_block.
+func isExt4(path string) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	var magic [2]byte
+	_, err = f.ReadAt(magic[:], 1024+0x38)
+	return errors.Join(err, f.Close()) == nil && binary.LittleEndian.Uint16(magic[:]) == 0xEF53
+}
+
+func mkfs(image string) error {
+	cmd := exec.Command("mkfs.ext4", "-q", "-F", "-E", "nodiscard", image)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("cannot make a file system: %w: %s", err, out)
+	}
+	return nil
+}
+
+// DeviceOf is the device that a volume has in this moment, "" if it has none.
+func DeviceOf(cfg Config, id string) string {
+	s := store{dir: cfg.Base + "/volumes"}
+	return loopOf(s.path(id, "block.img"))
+}

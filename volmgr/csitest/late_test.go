@@ -1,0 +1,180 @@
+package csitest
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+)
+
+// detachWithin is detach with a deadline.
+func (b *bench) detachWithin(d time.Duration, v string) error {
+	_, err := b.controller().ControllerUnpublishVolume(within(b.t, d), &csi.ControllerUnpublishVolumeRequest{VolumeId: v, NodeId: "node-1"})
+	return err
+}
+
+// attachedNow tells whether the storage is attached, whatever callers were told.
+func (b *bench) attachedNow(v string) bool {
+	a, err := b.p.store.attachments(v)
+	b.must(err)
+	return len(a.Nodes) > 0
+}
+
+// awaitDetached waits until the storage is detached.
+func (b *bench) awaitDetached(v string) {
+	b.t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for ctx := b.ctx(); b.attachedNow(v); {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			b.t.Fatal("it stays attached")
+		}
+	}
+}
+
+// TestBounded: a bounded delay ends within the deadline that the call had, counted
+// from the moment at which its caller gave up.
+func TestBounded(t *testing.T) {
+	b := start(t, full)
+	b.must(b.attach("a"))
+	b.inject(Fault{Method: ControllerUnpublish, Delay: time.Hour, Bounded: true})
+	begun := time.Now()
+	b.code(codes.DeadlineExceeded, b.detachWithin(time.Second, "a"))
+	if !b.attachedNow("a") {
+		t.Error("it is detached before the caller gave up")
+	}
+	b.awaitDetached("a")
+	if took := time.Since(begun); took > 10*time.Second {
+		t.Errorf("it took %s", took)
+	}
+	b.noViolations()
+}
+
+// TestOutlives: the storage goes on although the plugin is killed and started again.
+func TestOutlives(t *testing.T) {
+	b := start(t, full)
+	b.must(b.attach("a"))
+	b.inject(Fault{Method: ControllerUnpublish, Delay: 2 * time.Second, Outlives: true})
+	done := make(chan error, 1)
+	go func() { done <- b.detach("a") }()
+	b.await(ControllerUnpublish)
+	b.p.crash()
+	<-b.p.Crashed()
+	if err := <-done; err == nil {
+		t.Error("the call succeeded although the plugin crashed")
+	}
+	b.restart()
+	if !b.attachedNow("a") {
+		t.Error("it is detached before its time")
+	}
+	b.awaitDetached("a")
+	b.must(b.p.Close())
+	if left, err := os.ReadDir(b.cfg.Base + "/late"); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+	b.noViolations()
+}
+
+// TestDetachedInUse: a detach that takes effect late, under a mount that was made
+// meanwhile, is seen, and so is the ControllerPublish that did not wait for it.
+func TestDetachedInUse(t *testing.T) {
+	b := start(t, full)
+	b.must(b.attach("a"))
+	b.inject(Fault{Method: ControllerUnpublish, Delay: 3 * time.Second, Bounded: true})
+	b.code(codes.DeadlineExceeded, b.detachWithin(2*time.Second, "a"))
+	b.up("a", "t")
+	b.awaitDetached("a")
+	var rules []Rule
+	for _, v := range b.p.Violations() {
+		rules = append(rules, v.Rule)
+	}
+	if len(rules) != 2 || rules[0] != RuleOvertaken || rules[1] != RuleInUse {
+		t.Errorf("violations: %v", b.p.Violations())
+	}
+}
+
+// TestUnstagedInUse: storage that is mounted, by whatever record, is not unstaged.
+func TestUnstagedInUse(t *testing.T) {
+	b := start(t, full)
+	b.up("a")
+	b.must(os.Mkdir(b.target("elsewhere"), 0o755))
+	b.must(bind(b.staging("a"), b.target("elsewhere")))
+	b.must(b.unstage("a"))
+	b.must(b.detach("a"))
+	got := b.p.Violations()
+	if len(got) != 2 || got[0].Rule != RuleInUse || got[0].Method != NodeUnstage || got[1].Method != ControllerUnpublish {
+		t.Errorf("violations: %v", got)
+	}
+	b.must(unmountAll(b.target("elsewhere")))
+}
+
+// TestOvertaken: a publish that comes while an unstage may still be at work.
+func TestOvertaken(t *testing.T) {
+	b := start(t, full)
+	b.up("a")
+	b.inject(Fault{Method: NodeUnstage, Hang: true})
+	ctx, cancel := context.WithCancel(b.ctx())
+	done := make(chan error, 1)
+	go func() {
+		_, err := b.node().NodeUnstageVolume(ctx, &csi.NodeUnstageVolumeRequest{VolumeId: "a", StagingTargetPath: b.staging("a")})
+		done <- err
+	}()
+	b.await(NodeUnstage)
+	cancel()
+	b.code(codes.Canceled, <-done)
+	b.must(b.stage("a"))
+	got := b.p.Violations()
+	if len(got) != 1 || got[0].Rule != RuleOvertaken {
+		t.Errorf("violations: %v", got)
+	}
+	b.must(b.cfg.Faults().Clear())
+}
+
+// TestImage: a volume with a file system of its own keeps its files, and a detach is
+// accused while a process uses what was unmounted lazily.
+func TestImage(t *testing.T) {
+	if os.Getuid() != 0 || loopControlMissing() {
+		t.Skip("there are no loop devices")
+	}
+	cfg := full
+	cfg.Images = "im"
+	b := start(t, cfg)
+	b.up("im", "t")
+	b.must(os.WriteFile(b.target("t/file"), []byte("kept"), 0o600))
+	down := func() {
+		b.must(b.unpublish("im", "t"))
+		b.must(b.unstage("im"))
+		b.must(b.detach("im"))
+	}
+	down()
+	if dev := DeviceOf(b.cfg, "im"); dev != "" {
+		t.Errorf("%s is left", dev)
+	}
+	b.up("im", "t")
+	f, err := os.Open(b.target("t/file"))
+	b.must(err)
+	b.noViolations()
+	_, mark, err := ViolationsSince(b.cfg.JournalPath(), 0)
+	b.must(err)
+	b.must(unix.Unmount(b.target("t"), unix.MNT_DETACH))
+	b.must(unix.Unmount(b.staging("im"), unix.MNT_DETACH))
+	down()
+	if got := b.p.Violations(); len(got) != 1 || got[0].Rule != RuleInUse || !strings.Contains(got[0].Words, "busy") {
+		t.Errorf("violations: %v", got)
+	}
+	if got, _, err := ViolationsSince(b.cfg.JournalPath(), mark); err != nil || len(got) != 1 {
+		t.Errorf("since the mark: %v, %v", got, err)
+	}
+	raw := make([]byte, 4)
+	if _, err := f.Read(raw); err != nil || string(raw) != "kept" {
+		t.Errorf("it holds %q, %v", raw, err)
+	}
+	b.must(f.Close())
+}

@@ -1,0 +1,146 @@
+package volmgr
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Modes of the directories below the root. Others pass through a passable directory
+// without listing it; only root enters a closed one.
+const (
+	passable = 0o711
+	closed   = 0o700
+)
+
+// MakeDir makes a directory for mounts and its missing parents below the root, each with
+// the mode of its place. What others may pass through is opened later, by openTo.
+func (m *Manager) MakeDir(dir string) error {
+	err := os.Mkdir(dir, m.modeOf(dir))
+	if errors.Is(err, fs.ErrNotExist) {
+		if err = m.MakeDir(filepath.Dir(dir)); err == nil {
+			err = os.Mkdir(dir, m.modeOf(dir))
+		}
+	}
+	if errors.Is(err, fs.ErrExist) {
+		err = os.MkdirAll(dir, closed) // refuses what is no directory
+	}
+	if err != nil && !errors.As(err, new(*makeError)) {
+		return &makeError{err}
+	}
+	return err
+}
+
+// makeError says once that a directory could not be made, however deep the failure lies.
+type makeError struct{ err error }
+
+func (e *makeError) Error() string { return fmt.Sprintf("cannot make directory: %v", e.err) }
+
+func (e *makeError) Unwrap() error { return e.err }
+
+// modeOf is the mode that a new directory gets.
+func (m *Manager) modeOf(dir string) os.FileMode {
+	above := filepath.Dir(dir)
+	perPlugin := above == m.o.Root
+	targets := filepath.Base(dir) == targetsDir && filepath.Dir(above) == m.o.Root
+	if dir == m.o.Root || perPlugin || targets {
+		return passable
+	}
+	return closed
+}
+
+// openTo lets others pass to a claim's target, if its path is where they find the volume.
+// The caller has entered the directory.
+func (m *Manager) openTo(c volume.Claim) error {
+	if c.Private() {
+		return nil
+	}
+	return chmod(filepath.Dir(c.Target), passable)
+}
+
+// dropDirs removes the directories of a target that became empty. What remains of an
+// alloc's directory is closed again once it holds private targets alone.
+func (m *Manager) dropDirs(target string, rmdir func(string) error) error {
+	for _, dir := range volume.TargetDirs(target) {
+		err := m.dirs.drop(dir, func(dir string) error {
+			err := rmdir(dir)
+			if notEmpty(err) && filepath.Base(dir) != volume.PrivateDir {
+				return closeIfPrivate(dir)
+			}
+			return err
+		})
+		switch {
+		case notEmpty(err):
+			return nil // other targets are in it
+		case err != nil && !errors.Is(err, fs.ErrNotExist):
+			return err
+		}
+	}
+	return nil
+}
+
+// closeIfPrivate closes the directory of an alloc that has only private targets.
+func closeIfPrivate(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(entries, func(e os.DirEntry) bool { return e.Name() != volume.PrivateDir }) {
+		return nil
+	}
+	return chmod(dir, closed)
+}
+
+func chmod(dir string, mode os.FileMode) error {
+	if err := os.Chmod(dir, mode); err != nil {
+		return fmt.Errorf("cannot set the mode of a directory: %w", err)
+	}
+	return nil
+}
+
+// RepairModes gives the directories below the root the modes that they have when this
+// release makes them. Records are all that may have something mounted; the directory of
+// an alloc stays open if one of them has a target in it that others may use. No mount is
+// changed. The error names what could not be changed.
+func (m *Manager) RepairModes(ctx context.Context, records []volume.Record) error {
+	open := map[string]bool{}
+	for _, r := range records {
+		for _, c := range r.Claims {
+			open[filepath.Dir(c.Target)] = open[filepath.Dir(c.Target)] || !c.Private()
+		}
+	}
+	var errs []error
+	note := func(err error) {
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	list := func(dir string) []string {
+		c, err := m.o.Host.Contents(ctx, dir, all, true)
+		note(err)
+		return c.Names
+	}
+	set := func(dir string, mode os.FileMode) { note(m.o.Host.SetMode(ctx, dir, mode)) }
+	for _, plugin := range list(m.o.Root) {
+		dir := filepath.Join(m.o.Root, plugin)
+		set(dir, passable)
+		set(filepath.Join(dir, stagingDir), closed)
+		targets := filepath.Join(dir, targetsDir)
+		set(targets, passable)
+		for _, alloc := range list(targets) {
+			at, mode := filepath.Join(targets, alloc), os.FileMode(closed)
+			if open[at] {
+				mode = passable
+			}
+			set(at, mode)
+			set(filepath.Join(at, volume.PrivateDir), closed)
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,104 @@
+package mount
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Capabilities that let a process enter every directory (capabilities(7)).
+const entering = 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_DAC_READ_SEARCH
+
+// barred reports whether a process, given by its directory in procfs, may not enter a
+// directory of ours with mode 0700, and as which user it runs if so. The kernel would tell
+// exactly, but only a caller that may change its own user, and the agent may not: so the
+// rule of path_resolution(7) is applied here.
+func (h *Host) barred(proc int) (user uint32, is bool, err error) {
+	status, err := readAt(proc, "status")
+	if err != nil {
+		return 0, false, err
+	}
+	owner := uint32(os.Geteuid()) //nolint:gosec // a user id
+	uid, caps, err := credentials(status)
+	if err != nil || uid == owner {
+		return 0, false, err
+	}
+	if caps&entering != 0 {
+		ruled, err := h.rules(proc, owner)
+		if err != nil || ruled {
+			return 0, false, err
+		}
+	}
+	return uid, true, nil
+}
+
+// rules reports whether capabilities of a process count for files of a user: those of
+// another user namespace count only for the users that are mapped into it.
+func (h *Host) rules(proc int, owner uint32) (bool, error) {
+	theirs, err := readlinkat(proc, "ns/user")
+	if err != nil {
+		return false, err
+	}
+	ours, err := os.Readlink(h.proc + "/self/ns/user")
+	if err != nil || ours == theirs {
+		return err == nil, err
+	}
+	text, err := readAt(proc, "uid_map")
+	if err != nil {
+		return false, err
+	}
+	for line := range strings.Lines(text) {
+		var inside, outside, count uint64
+		if _, err := fmt.Sscan(line, &inside, &outside, &count); err != nil {
+			return false, fmt.Errorf("cannot read uid_map: %w", err)
+		}
+		if uint64(owner) >= outside && uint64(owner)-outside < count {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// credentials reads the user for file access and the effective capabilities from
+// /proc/PID/status.
+func credentials(status string) (uid uint32, caps uint64, err error) {
+	var haveUID, haveCaps bool
+	for line := range strings.Lines(status) {
+		name, value, _ := strings.Cut(line, ":")
+		fields := strings.Fields(value)
+		switch {
+		case name == "Uid" && len(fields) == 4: // real, effective, saved, file system
+			n, err := strconv.ParseUint(fields[3], 10, 32)
+			if err != nil {
+				return 0, 0, err
+			}
+			uid, haveUID = uint32(n), true
+		case name == "CapEff" && len(fields) == 1:
+			if caps, err = strconv.ParseUint(fields[0], 16, 64); err != nil {
+				return 0, 0, err
+			}
+			haveCaps = true
+		}
+	}
+	if !haveUID || !haveCaps {
+		return 0, 0, errors.New("/proc names no user and capabilities of the process")
+	}
+	return uid, caps, nil
+}
+
+// readAt reads a small file of procfs.
+func readAt(dir int, name string) (string, error) {
+	fd, err := openat(dir, name, unix.O_RDONLY)
+	if err != nil {
+		return "", err
+	}
+	f := os.NewFile(uintptr(fd), name)
+	defer func() { _ = f.Close() }() // it was only read
+	data, err := io.ReadAll(io.LimitReader(f, 1<<16))
+	return string(data), err
+}

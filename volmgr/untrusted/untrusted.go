@@ -1,0 +1,143 @@
+// Package untrusted reads files at paths that another user may control: secret
+// files, volume files, notes beside mounts, backups. At such a path there may be a
+// FIFO, a device, a link to /proc/kmsg, a file without end, or a file on storage that
+// hangs. None of them may hold up the agent.
+package untrusted
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// within bounds one read. A file of the largest limit in use takes milliseconds.
+const within = 5 * time.Second
+
+// ErrNotRegular says that there is something else than a regular file at a path.
+var ErrNotRegular = errors.New("it is not a regular file")
+
+// errHangs is the reason of a read that takes too long, and of each later one until
+// that has ended.
+var errHangs = fmt.Errorf("it cannot be read within %s: the storage that it is on does not answer", within)
+
+// reader reads files. It has at most one read under way for each path, so that a
+// path which hangs costs one thread.
+type reader struct {
+	mu     sync.Mutex
+	busy   map[string]bool
+	within time.Duration
+	read   func(path string, limit int64) ([]byte, error)
+}
+
+var files = &reader{busy: map[string]bool{}, within: within, read: read}
+
+// ReadFile returns the content of a regular file of at most limit bytes. A symbolic
+// link is followed. It waits at most five seconds. The error does not name the path,
+// except where it is an *fs.PathError.
+func ReadFile(path string, limit int64) ([]byte, error) { return files.file(path, limit) }
+
+func (r *reader) file(path string, limit int64) ([]byte, error) {
+	r.mu.Lock()
+	if r.busy[path] {
+		r.mu.Unlock()
+		return nil, errHangs
+	}
+	r.busy[path] = true
+	r.mu.Unlock()
+
+	type result struct {
+		data []byte
+		err  error
+	}
+	answer := make(chan result, 1)
+	go func() {
+		data, err := r.read(path, limit)
+		r.mu.Lock()
+		delete(r.busy, path)
+		r.mu.Unlock()
+		answer <- result{data, err}
+	}()
+	timer := time.NewTimer(r.within)
+	defer timer.Stop()
+	select {
+	case got := <-answer:
+		return got.data, got.err
+	case <-timer.C:
+		return nil, errHangs
+	}
+}
+
+func read(path string, limit int64) ([]byte, error) {
+	f, err := Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() //nolint:errcheck // it was only read
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if info.Size() > limit {
+		return nil, tooLarge(limit)
+	}
+	data, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(data)) > limit { // it grows
+		return nil, tooLarge(limit)
+	}
+	return data, nil
+}
+
+func tooLarge(limit int64) error { return fmt.Errorf("it has more than %d bytes", limit) }
+
+// Open opens a regular file for reading, and waits for nothing that a FIFO or a
+// device would make it wait for. It may wait for storage that hangs.
+//
+// The file is looked at through an O_PATH descriptor before it is opened, because the
+// open(2) of some devices has an effect. Files of /proc count as regular there, but
+// the read of some waits or consumes, so they are refused too.
+func Open(path string) (*os.File, error) {
+	at, err := openat(path, unix.O_PATH)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer unix.Close(at) //nolint:errcheck // it was not even read
+	var st unix.Stat_t
+	if err := unix.Fstat(at, &st); err != nil {
+		return nil, &fs.PathError{Op: "stat", Path: path, Err: err}
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil, ErrNotRegular
+	}
+	var sys unix.Statfs_t
+	if err := unix.Fstatfs(at, &sys); err != nil {
+		return nil, &fs.PathError{Op: "statfs", Path: path, Err: err}
+	}
+	if sys.Type == unix.PROC_SUPER_MAGIC {
+		return nil, fmt.Errorf("%w, but one of /proc", ErrNotRegular)
+	}
+	// This opens the same inode, whatever is at the path by now.
+	fd, err := openat("/proc/self/fd/"+strconv.Itoa(at), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
+func openat(path string, flags int) (fd int, err error) {
+	for {
+		fd, err = unix.Open(path, flags|unix.O_CLOEXEC, 0)
+		if !errors.Is(err, unix.EINTR) {
+			return fd, err
+		}
+	}
+}

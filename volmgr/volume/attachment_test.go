@@ -1,0 +1,167 @@
+package volume_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// attachPlugin is a ready plugin that attaches and stages.
+func attachPlugin() volume.PluginView {
+	return volume.PluginView{Known: true, Ready: true, State: "ready", Info: volume.PluginInfo{NodeID: "n", Caps: volume.Caps{Attach: true, Stage: true}}}
+}
+
+// TestAttachmentWatched: a call on the attachment is watched for unless the plugin refused
+// it, and what may come late is waited for as long as the agent does not know better.
+func TestAttachmentWatched(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		kind   volume.Kind
+		code   string
+		answer bool
+		watch  []volume.Watch
+	}{
+		{"no answer to an attach", volume.ControllerPublish, "DeadlineExceeded", false, []volume.Watch{{Attachment: true}}},
+		{"an attach failed", volume.ControllerPublish, "Internal", true, []volume.Watch{{Attachment: true}}},
+		{"an attach was refused", volume.ControllerPublish, "FailedPrecondition", true, nil},
+		{"no answer to a detach", volume.ControllerUnpublish, "DeadlineExceeded", false, []volume.Watch{{Attachment: true, Undo: true}}},
+		{"a detach failed", volume.ControllerUnpublish, "Internal", true, []volume.Watch{{Attachment: true, Undo: true}}},
+		{"a detach was refused", volume.ControllerUnpublish, "InvalidArgument", true, nil},
+	} {
+		r := offering(volume.SingleNodeWriter)
+		r.Node = volume.NodeSide{Uses: volume.Uses{Attach: true, Stage: true}, Attached: volume.Present, NodeID: "n"}
+		out := volume.Outcome{Err: &volume.CallError{Step: string(tt.kind), Code: tt.code, Retry: volume.RetryBackoff, Answered: tt.answer}}
+		got, _ := volume.Apply(r, volume.Action{Kind: tt.kind, NodeID: "n"}, out)
+		if !slices.Equal(got.Node.Watches, tt.watch) || got.Node.Attached != volume.Failed {
+			t.Errorf("%s: it is %s, and these are watched for: %+v", tt.name, got.Node.Attached, got.Node.Watches)
+		}
+	}
+}
+
+// TestLateDetachDecided: while a detach may come late nothing is attached, and the detach is
+// made again. A plugin that was started again changes nothing about that.
+func TestLateDetachDecided(t *testing.T) {
+	r := attaching(t)
+	r.Node.Attached, r.Node.Watches = volume.Absent, []volume.Watch{{Attachment: true, Undo: true}}
+	o := volume.Observed{Plugin: attachPlugin(), WatchOver: true}
+	if a := volume.Next(r, o); a.Kind != volume.Wait || a.Cause != volume.CauseWatch {
+		t.Errorf("while a detach may come late: %+v", a)
+	}
+	r.Node.Attached = volume.Failed
+	if a := volume.Next(r, o); a.Kind != volume.Prove {
+		t.Errorf("a detach that failed: %+v", a)
+	}
+	r.Node.Attached, o.AttachmentOver = volume.Absent, true
+	if a := volume.Next(r, o); a.Kind != volume.ControllerPublish {
+		t.Errorf("once it cannot come any more: %+v", a)
+	}
+}
+
+// TestLateAttachDecided: while an attach may come late a volume that is not wanted is not
+// detached; afterwards it is, for certain. One that is detached before that is unknown.
+func TestLateAttachDecided(t *testing.T) {
+	r, err := volume.Release(attaching(t), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Node.Attached, r.Node.NodeID, r.Node.Proven, r.Node.Watches = volume.Failed, "n", true, []volume.Watch{{Attachment: true}}
+	o := volume.Observed{Plugin: attachPlugin(), WatchOver: true}
+	if a := volume.Next(r, o); a.Kind != volume.Wait || a.Cause != volume.CauseWatch {
+		t.Errorf("while an attach may come late: %+v", a)
+	}
+	o.AttachmentOver = true
+	a := volume.Next(r, o)
+	if a.Kind != volume.ControllerUnpublish || !a.Sure {
+		t.Fatalf("once it cannot come any more: %+v", a)
+	}
+	if now, _ := volume.Apply(r, a, volume.Outcome{}); now.Node.Attached != volume.Absent || len(now.Node.Watches) > 0 {
+		t.Errorf("detached for certain: %+v", now.Node)
+	}
+	a.Sure = false
+	if now, _ := volume.Apply(r, a, volume.Outcome{}); now.Node.Attached != volume.Unknown || len(now.Node.Watches) != 1 {
+		t.Errorf("detached, and it may be attached again: %+v", now.Node)
+	}
+}
+
+// attaching is a volume with a claim for which nothing was made yet.
+func attaching(t *testing.T) volume.Record {
+	t.Helper()
+	r, err := volume.Admit(offering(volume.SingleNodeWriter), writer("a"), attachPlugin().Info, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// TestBlockedByDebt: while a debt of the same storage stands no call is made, whatever the
+// record says; a claim of which nothing was made goes all the same.
+func TestBlockedByDebt(t *testing.T) {
+	o := volume.Observed{Plugin: attachPlugin(), Debt: "a debt comes first", WatchOver: true, AttachmentOver: true}
+	r, err := volume.Release(attaching(t), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a := volume.Next(r, o); a.Kind != volume.Free {
+		t.Errorf("a claim of which nothing was made: %+v", a)
+	}
+	doubted, _ := volume.Loaded(r, volume.Crashed, false)
+	for range 10 {
+		a := volume.Next(doubted, o)
+		if a.RPC() {
+			t.Fatalf("called: %+v", a)
+		}
+		if a.Kind == volume.Wait {
+			if a.Cause != volume.CauseDebt {
+				t.Errorf("it waits for %q: %s", a.Cause, a.Reason)
+			}
+			return
+		}
+		doubted, _ = volume.Apply(doubted, a, volume.Outcome{})
+	}
+	t.Error("it does not wait")
+}
+
+// TestPendingCalls: how pending calls stand is told, and once a try failed the command that
+// gives them up.
+func TestPendingCalls(t *testing.T) {
+	r := offering(volume.SingleNodeWriter)
+	r.Node.Owed = owed()
+	failed := &volume.Attempt{Action: volume.Action{Kind: volume.NodeUnpublish, Owed: true}, Tries: 1, Err: &volume.CallError{
+		Step: "NodeUnpublishVolume", Code: "Internal", Message: "no such target", Retry: volume.RetryBackoff, Answered: true}}
+	up, down := attachPlugin(), volume.PluginView{Known: true, State: "stopped"}
+	const giveUp = "volctl volume deregister data --force --forget"
+	for _, tt := range []struct {
+		name   string
+		at     *volume.Attempt
+		p      volume.PluginView
+		failed bool
+		words  []string
+	}{
+		{"being made", nil, up, false, []string{"are being made"}},
+		{"no plugin", nil, down, false, []string{"when plugin", giveUp, "never told"}},
+		{"failed", failed, up, true, []string{"the last try failed: NodeUnpublishVolume: Internal: no such target", giveUp, "never told"}},
+	} {
+		c := r.PendingCalls(tt.at, tt.p)
+		for _, w := range tt.words {
+			if !strings.Contains(c.How, w) {
+				t.Errorf("%s: %q does not say %q", tt.name, c.How, w)
+			}
+		}
+		if c.Failed != tt.failed || c.GiveUp != giveUp {
+			t.Errorf("%s: %+v", tt.name, c)
+		}
+	}
+	e := volume.Explain(r, volume.Observed{Plugin: up}, failed)
+	if e.Else != giveUp || !strings.Contains(strings.Join(e.Notes, "\n"), "no such target") {
+		t.Errorf("the volume's own status: %+v", e)
+	}
+	// The same storage under another id.
+	again := offering(volume.SingleNodeWriter)
+	again.Volume.ID = "other"
+	e = volume.Explain(again, volume.Observed{Plugin: up, Debt: "a debt comes first", Pending: &r, PendingTry: failed}, nil)
+	if e.Else != giveUp || !strings.Contains(strings.Join(e.Notes, "\n"), giveUp) {
+		t.Errorf("the status under another id: %+v", e)
+	}
+}

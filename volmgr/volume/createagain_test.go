@@ -1,0 +1,25 @@
+package volume_test
+
+import (
+	"testing"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// TestCreateAgain: what goes on with a create that was made without a file.
+func TestCreateAgain(t *testing.T) {
+	writer := []volume.Capability{{Access: volume.SingleNodeWriter, Attachment: volume.FileSystem}}
+	for want, v := range map[string]volume.Volume{
+		"volctl volume create data --plugin=local": {ID: "data", PluginID: "local", Capabilities: writer},
+		"volctl volume create data --plugin=local --size=1GiB --param=type=image '--param=x=a b'": {
+			ID: "data", PluginID: "local", Capabilities: writer, CapacityMin: 1 << 30, Parameters: map[string]string{"type": "image", "x": "a b"},
+		},
+		"volctl volume create FILE, with the file of the first time": {ID: "data", PluginID: "local", Capabilities: append(writer, writer...)},
+	} {
+		v.Provision = volume.Provisioning
+		e := volume.Explain(volume.Record{Volume: v}, volume.Observed{}, nil)
+		if e.Fix != want {
+			t.Errorf("%s\nwant %s", e.Fix, want)
+		}
+	}
+}

@@ -1,0 +1,100 @@
+package volume
+
+import (
+	"maps"
+	"slices"
+)
+
+// Differences compares a request to create a volume with the volume that has its
+// id, and returns one text "field: old → new" for each field that differs. There
+// are none where the volume satisfies the request: it has at least capacity_min,
+// and at most capacity_max where that is given. A request may leave out what a
+// plugin decides (context) or what cannot change (name, source, parameters,
+// topology_request), and mutable parameters; all other fields that it leaves out
+// have their defaults.
+func (v Volume) Differences(request Volume) []string {
+	var d differences
+
+	d.unless(request.Name == "" || request.Name == v.Name, "name", v.Name, request.Name)
+	d.unless(request.PluginID == v.PluginID, "plugin_id", v.PluginID, request.PluginID)
+	d.unless(request.SnapshotID == "" || request.SnapshotID == v.SnapshotID, "snapshot_id", v.SnapshotID, request.SnapshotID)
+	d.unless(request.CloneID == "" || request.CloneID == v.CloneID, "clone_id", v.CloneID, request.CloneID)
+	d.capacity(v, request)
+
+	d.unless(slices.Equal(v.Capabilities, request.Capabilities), "capabilities", v.Capabilities, request.Capabilities)
+	d.unless(v.MountOptions.equal(request.MountOptions), "mount_options", v.MountOptions.shown(), request.MountOptions.shown())
+	d.unless(!request.Topology.Given() || v.Topology.equal(request.Topology), "topology_request", v.Topology.shown(), request.Topology.shown())
+	d.unless(len(request.Parameters) == 0 || maps.Equal(v.Parameters, request.Parameters), "parameters", v.Parameters, request.Parameters)
+	if wanted := v.Mutations(request.Mutable); len(wanted) > 0 {
+		d = append(d, v.MutableChange(wanted))
+	}
+	// A plugin that makes a volume replaces the context of the request.
+	asIs := v.Created || len(request.Context) == 0 || maps.Equal(v.Context, request.Context)
+	d.unless(asIs, "context", v.Context, request.Context)
+
+	m := merger{id: v.ID}
+	m.secrets(v.Secrets, request.Secrets)
+	d = append(d, m.changes...)
+	d.unless(v.reclaim() == request.reclaim(), "reclaim", v.reclaim(), request.reclaim())
+	return d
+}
+
+// differences are texts about fields that differ.
+type differences []string
+
+// unless adds a field with both values, unless they agree.
+func (d *differences) unless(agree bool, field string, old, now any) {
+	if !agree {
+		*d = append(*d, FieldChange(field, old, now))
+	}
+}
+
+// capacity adds the bounds that a volume, or the expansion that it is in, does not
+// keep.
+func (d *differences) capacity(v, request Volume) {
+	has := max(v.CapacityMin, v.size(), v.Expansion.Want)
+	d.unless(request.CapacityMin <= has, "capacity_min", bytes(has), bytes(request.CapacityMin))
+	if most := request.CapacityMax; most != 0 && most != v.CapacityMax {
+		d.unless(v.CapacityMax == 0 && has <= most, "capacity_max", bytes(v.CapacityMax), bytes(most))
+	}
+}
+
+// FieldChange is one difference in words, "field: old → new".
+func FieldChange(field string, old, now any) string {
+	return field + ": " + show(old) + " → " + show(now)
+}
+
+// reclaim is what a runtime's "remove volume" may do. Retain is the default.
+func (v Volume) reclaim() string {
+	if v.Reclaim == "" {
+		return "retain"
+	}
+	return v.Reclaim
+}
+
+// equal reports whether options mean the same; a missing list equals an empty one.
+func (o MountOptions) equal(other MountOptions) bool {
+	return o.FSType == other.FSType && slices.Equal(o.MountFlags, other.MountFlags)
+}
+
+// shown are the options as show words them: nil is "none".
+func (o MountOptions) shown() any {
+	if o.FSType == "" && len(o.MountFlags) == 0 {
+		return ""
+	}
+	return o
+}
+
+// equal reports whether both ask for the same places in the same order.
+func (t TopologyRequest) equal(other TopologyRequest) bool {
+	same := func(a, b []map[string]string) bool { return slices.EqualFunc(a, b, maps.Equal) }
+	return same(t.Required, other.Required) && same(t.Preferred, other.Preferred)
+}
+
+// shown is the request as show words it: an empty one is "none".
+func (t TopologyRequest) shown() any {
+	if !t.Given() {
+		return ""
+	}
+	return t
+}

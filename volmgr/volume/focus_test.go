@@ -1,0 +1,89 @@
+package volume_test
+
+import (
+	"fmt"
+	"maps"
+	"testing"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// settledClaim is a claim of which everything is made.
+func settledClaim(alloc string, seq uint64) volume.Claim {
+	return volume.Claim{
+		Alloc: alloc, Seq: seq, Wanted: true, State: volume.Taken,
+		Published: volume.Present, Target: "/t/" + alloc, Mount: mountID(1000 + seq),
+	}
+}
+
+// crowd adds settled claims, one older and two newer than all others, whose mounts are in place.
+func crowd(r volume.Record, o volume.Observed) (volume.Record, volume.Observed) {
+	r.Claims, o.Targets = maps.Clone(r.Claims), maps.Clone(o.Targets)
+	if r.Claims == nil {
+		r.Claims = map[string]volume.Claim{}
+	}
+	if o.Targets == nil {
+		o.Targets = map[string]volume.Sight{}
+	}
+	for i, seq := range []uint64{0, 998, 999} {
+		c := settledClaim(fmt.Sprintf("settled-%d", i), seq)
+		r.Claims[c.Alloc] = c
+		o.Targets[c.Alloc] = volume.Sight{Seen: volume.SeenMount, Identity: *c.Mount}
+	}
+	return r, o
+}
+
+// misled names a decision that changes when only the focus of a record is looked at.
+func misled(r volume.Record, o volume.Observed) string {
+	r, o = crowd(r, o)
+	focus, narrow := r.Focus(nil)
+	if !narrow || !focus.StandsFor(o, nil) || len(r.OutOfPlace(o)) > 0 {
+		return "" // the whole record is looked at, or has been and named the misplaced ones
+	}
+	if len(focus.Claims) >= len(r.Claims) {
+		return "the focus holds all settled claims"
+	}
+	all, few := volume.Next(r, o), volume.Next(focus, seen(focus.ToSee(), o))
+	if all != few {
+		return fmt.Sprintf("the whole record leads to %+v, its focus to %+v", all, few)
+	}
+	return ""
+}
+
+// TestFocus lists when a record can be looked at in part, and when a part does not stand for all.
+func TestFocus(t *testing.T) {
+	base := mounted(t)
+	r, o := crowd(base, volume.Observed{
+		Boot: "b", Staging: volume.Sight{Seen: volume.SeenMount, Identity: *base.Node.Mount},
+		Targets: map[string]volume.Sight{"a": {Seen: volume.SeenMount, Identity: *base.Claims["a"].Mount}},
+	})
+	focus, narrow := r.Focus(nil)
+	if len(focus.Claims) != 1 || !narrow {
+		t.Errorf("of four settled claims the focus is %v", focus.Claims)
+	}
+	if focus, _ = r.Focus(map[string]bool{"settled-1": true}); len(focus.Claims) != 2 {
+		t.Errorf("with a misplaced claim the focus is %v", focus.Claims)
+	}
+	for name, change := range map[string]func(*volume.Record){
+		"staging unknown": func(r *volume.Record) { r.Node.Staged = volume.Unknown },
+		"attach failed":   func(r *volume.Record) { r.Node.Attached = volume.Failed },
+		"a watch":         func(r *volume.Record) { r.Node.Watches = []volume.Watch{{Path: "/t/a", Alloc: "a"}} },
+		"a pending call":  func(r *volume.Record) { r.Node.Owed = []volume.Owed{{Kind: volume.NodeUnpublish, Path: "/t/x"}} },
+		"a debt":          func(r *volume.Record) { r.Debt = true },
+	} {
+		changed := r
+		change(&changed)
+		if _, narrow := changed.Focus(nil); narrow {
+			t.Errorf("%s: the record is looked at in part", name)
+		}
+	}
+	dead := o
+	dead.Staging.Seen = volume.SeenDead
+	gone := o
+	gone.Targets = map[string]volume.Sight{}
+	for name, o := range map[string]volume.Observed{"the staging is dead": dead, "no mount is in place": gone} {
+		if focus, _ := r.Focus(nil); focus.StandsFor(o, nil) {
+			t.Errorf("%s: a part of the record stands for the whole", name)
+		}
+	}
+}

@@ -1,0 +1,62 @@
+package volume
+
+import (
+	"errors"
+	"slices"
+	"strings"
+)
+
+// SnapshotName is the name that was given to a snapshot, or to a group of them, when it
+// was made. It outlives the intent, so that the name can be used in place of the
+// plugin's id.
+type SnapshotName struct {
+	PluginID string `json:"plugin_id"`
+	Driver   string `json:"driver"`
+	Name     string `json:"name"`
+	Group    bool   `json:"group,omitempty"`
+	ID       string `json:"id"` // the plugin's
+}
+
+// Named is the name of an intent that the plugin has given an id.
+func (s SnapshotIntent) Named(id string) SnapshotName {
+	return SnapshotName{PluginID: s.PluginID, Driver: s.Driver, Name: s.Name, Group: s.Group, ID: id}
+}
+
+// Key identifies a name and its id: several snapshots may have one name.
+func (n SnapshotName) Key() string {
+	return SnapshotIntent{Driver: n.Driver, Group: n.Group, Name: n.Name}.Key() + "\x00" + n.ID
+}
+
+// Check refuses a name that cannot have been stored.
+func (n SnapshotName) Check() error {
+	errs := []error{CheckID("snapshot name", n.Name), CheckPluginID(n.PluginID)}
+	if n.Driver == "" || n.ID == "" {
+		errs = append(errs, Errorf(ErrInvalid, "the name %q is of snapshot %q of driver %q", n.Name, n.ID, n.Driver))
+	}
+	return errors.Join(errs...)
+}
+
+// SnapshotIDs are the ids that a name stands for, sorted.
+func SnapshotIDs(names []SnapshotName, driver string, group bool, name string) []string {
+	var ids []string
+	for _, n := range names {
+		if n.Driver == driver && n.Group == group && n.Name == name {
+			ids = append(ids, n.ID)
+		}
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
+
+// NameOf is the name of a snapshot; empty where none is known. Several are sorted and
+// joined by commas.
+func NameOf(names []SnapshotName, driver string, group bool, id string) string {
+	var all []string
+	for _, n := range names {
+		if n.Driver == driver && n.Group == group && n.ID == id {
+			all = append(all, n.Name)
+		}
+	}
+	slices.Sort(all)
+	return strings.Join(all, ", ")
+}
