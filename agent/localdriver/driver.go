@@ -138,6 +138,8 @@ func serve(ctx context.Context, o Options, d *driver) error {
 	stop := time.AfterFunc(stopGrace, srv.Stop)
 	defer stop.Stop()
 	srv.GracefulStop()
+	// Serve closes the socket also where it only begins now. What it answers is that it was stopped.
+	<-served
 	return nil
 }
 

@@ -2,6 +2,7 @@ package main_test
 
 import (
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -85,10 +86,12 @@ func TestRuntimeKilledInGet(t *testing.T) {
 	s.box.must(t, "volume", "rm", data)
 }
 
-// connections are those on the plugin's socket, accepted or not.
+// connections counts those on the plugin's socket, accepted or not, and the socket itself. The
+// kernel keeps the name by which the agent made it, in a directory of its own beside the path.
 func (s served) connections() int {
 	s.t.Helper()
 	raw, err := os.ReadFile("/proc/net/unix")
 	s.must(err)
-	return strings.Count(string(raw), s.pluginSocket()+"\n")
+	dir, name := filepath.Split(s.pluginSocket())
+	return strings.Count(string(raw), " "+dir+"."+name+".")
 }
