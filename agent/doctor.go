@@ -132,7 +132,9 @@ func contents(c mount.Contents) doctor.Contents {
 }
 
 // Block asks the kernel about a device.
-func (h doctorHost) Block(dev string) doctor.Block { return doctor.Block(h.host.Block(dev)) }
+func (h doctorHost) Block(dev volume.Device) (doctor.Block, bool) {
+	return doctor.Block(h.host.Block(dev.Number)), !h.host.Replaced(dev)
+}
 
 // Loops are the loop devices that have a file.
 func (h doctorHost) Loops() []doctor.Loop {

@@ -83,7 +83,7 @@ func (s step) stage() volume.Outcome {
 // the volume's alone (it may be the host's own disk), and nothing can be asked
 // of it. A failed look costs only part of a later proof, which also asks for the
 // mounts themselves.
-func (s step) devices(id volume.MountIdentity) []string {
+func (s step) devices(id volume.MountIdentity) []volume.Device {
 	if c, _ := s.capability(); c.Attachment == volume.FileSystem && id.Root != "/" {
 		return nil
 	}
@@ -186,7 +186,7 @@ func (s step) prove() volume.Outcome {
 			return s.outcome(err)
 		}
 		if len(users) > 0 {
-			return s.unverified("device %s is still in use: %s", dev, strings.Join(users, "; "))
+			return s.unverified("device %s is still in use: %s", dev.Number, strings.Join(users, "; "))
 		}
 	}
 	return volume.Outcome{}

@@ -42,7 +42,8 @@ type Host interface {
 	// Mounts is the whole mount table.
 	Mounts() ([]Mounted, error)
 	Contents(ctx context.Context, path string) (Contents, error)
-	Block(dev string) Block
+	// Block is a device; false if its number belongs to another disk now.
+	Block(dev volume.Device) (Block, bool)
 	// Loops are the loop devices that have a file, and keep it until they are detached.
 	Loops() []Loop
 	// Leftovers are names where volumes are mounted, but for known paths and what is
@@ -265,7 +266,9 @@ func (d *Doctor) volume(ctx context.Context, r volume.Record) (v Volume) {
 	}
 	if r.Held() && r.Node.Boot == v.Observed.Boot {
 		for _, dev := range r.Node.Devices {
-			v.Blocks[dev] = d.o.Host.Block(dev)
+			if b, is := d.o.Host.Block(dev); is {
+				v.Blocks[dev.Number] = b
+			}
 		}
 	}
 	return v

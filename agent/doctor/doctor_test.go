@@ -72,7 +72,7 @@ func (w *ward) Contents(_ context.Context, path string) (Contents, error) {
 	}
 	return Contents{}, nil
 }
-func (w *ward) Block(string) Block { return Block{} }
+func (w *ward) Block(volume.Device) (Block, bool) { return Block{}, true }
 func (w *ward) Leftovers(_ context.Context, known map[string]bool) ([]Leftover, error) {
 	return slices.DeleteFunc(slices.Clone(w.leftovers), func(l Leftover) bool { return known[l.Path] }), nil
 }

@@ -12,7 +12,8 @@ func devices(p Picture, f *findings) {
 	known := p.explained()
 	for _, v := range p.Volumes {
 		id := v.Record.Volume.ID
-		for _, dev := range v.Record.Node.Devices {
+		for _, d := range v.Record.Node.Devices {
+			dev := d.Number
 			b, looked := v.Blocks[dev]
 			if !looked {
 				continue

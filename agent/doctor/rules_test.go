@@ -41,7 +41,7 @@ func mounted() Volume {
 			Volume: volume.Volume{ID: "data", PluginID: "p", Driver: "d", ExternalID: "x", Capabilities: []volume.Capability{mode}},
 			Node: volume.NodeSide{
 				Mode: &volume.Mode{Capability: mode}, Uses: volume.Uses{Stage: true}, Staged: volume.Present, StagingPath: csi + "/p/staging/data",
-				Mount: identity(10), Boot: "boot", Devices: []string{"7:0"}, Seq: 2,
+				Mount: identity(10), Boot: "boot", Devices: []volume.Device{{Number: "7:0"}}, Seq: 2,
 			},
 			Claims: map[string]volume.Claim{"a": a, "b": b},
 		},

@@ -9,9 +9,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // BlockReadOnly reports whether the block device whose node is at path refuses
@@ -40,12 +43,19 @@ func (h *Host) BlockReadOnly(ctx context.Context, path string) (bool, error) {
 	return ro, nil
 }
 
-// Devices returns the block devices at path as "major:minor", sorted: the one
-// whose node it is, or those that the file system mounted there lies on. A
-// path that is missing, or is neither, has none.
-func (h *Host) Devices(ctx context.Context, path string) ([]string, error) {
+// Devices returns the block devices at path, sorted by number: the one whose
+// node it is, or those that the file system mounted there lies on. A path that
+// is missing, or is neither, has none.
+func (h *Host) Devices(ctx context.Context, path string) ([]volume.Device, error) {
 	path = filepath.Clean(path)
-	devs, err := bounded(ctx, h, kindLook, path, h.bound, func() ([]string, error) { return h.devices(path) })
+	devs, err := bounded(ctx, h, kindLook, path, h.bound, func() ([]volume.Device, error) {
+		numbers, err := h.devices(path)
+		var devs []volume.Device
+		for _, n := range numbers {
+			devs = append(devs, volume.Device{Number: n, Disk: h.diskSequence(n)})
+		}
+		return devs, err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("cannot find the devices of %q: %w", path, err)
 	}
@@ -109,6 +119,37 @@ func (h *Host) companions(dev string) []string {
 	}
 	slices.Sort(devs)
 	return slices.Compact(devs)
+}
+
+// diskSequence is the sequence number of the disk that a device is, or is a partition of; 0
+// if the kernel has none. A device of the device mapper counts as having none: its number
+// stays while its table is exchanged under a mount, so a new sequence number would prove
+// nothing.
+func (h *Host) diskSequence(dev string) uint64 {
+	if strings.HasPrefix(h.deviceName(dev), "dm-") {
+		return 0
+	}
+	dir := h.sys + "/dev/block/" + dev
+	if unix.Access(dir+"/partition", unix.F_OK) == nil {
+		dir += "/.." // of the link's target: the disk
+	}
+	raw, err := os.ReadFile(dir + "/diskseq")
+	if err != nil {
+		return 0
+	}
+	seq, err := strconv.ParseUint(strings.TrimSpace(string(raw)), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return seq
+}
+
+// Replaced reports whether the number of a device belongs to another disk now. The kernel
+// gives a number away only when the disk that had it is neither mounted nor open, so a device
+// that was replaced is unused.
+func (h *Host) Replaced(dev volume.Device) bool {
+	now := h.diskSequence(dev.Number)
+	return dev.Disk != 0 && now != 0 && now != dev.Disk
 }
 
 // deviceName is the kernel's name of a block device, as under /dev; empty when

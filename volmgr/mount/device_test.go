@@ -49,9 +49,70 @@ func TestDevices(t *testing.T) {
 		now, old, older := hosts(t)
 		for _, h := range []*Host{now, old, older} {
 			got, err := h.Devices(ctx, filepath.Join(dir, path))
-			if err != nil || !slices.Equal(got, want) {
+			if err != nil || !slices.Equal(numbersOf(got), want) {
 				t.Errorf("%s: %v, %v; want %v", path, got, err, want)
 			}
+		}
+	}
+}
+
+// numbersOf returns the numbers of devices.
+func numbersOf(devs []volume.Device) (numbers []string) {
+	for _, d := range devs {
+		numbers = append(numbers, d.Number)
+	}
+	return numbers
+}
+
+// TestDeviceReplaced detaches a device and gives its number to another file, which is mounted.
+// The device as it was recorded is unused; the number alone is not.
+func TestDeviceReplaced(t *testing.T) {
+	dir := tempDir(t)
+	h, ctx := newHost(t), context.Background()
+	node, at := loop(t, dir, 8<<20, "mkfs.ext4", "-q"), mkdir(t, dir, "m")
+	image := loopsIn(dir)[node]
+	mountFS(t, "ext4", node, at, 0, "")
+	devs, err := h.Devices(ctx, at)
+	check(t, err)
+	if len(devs) != 1 || devs[0].Disk == 0 {
+		t.Fatalf("got %v", devs)
+	}
+	was := devs[0]
+	if users, err := h.DeviceUsers(ctx, was); err != nil || len(users) != 1 || h.Replaced(was) {
+		t.Errorf("while it is mounted: used by %q, %v", users, err)
+	}
+	check(t, unix.Unmount(at, 0))
+	run(t, "losetup", "-d", node)
+	await(t, "loop device to go", func() bool { return loopsIn(dir)[node] == "" })
+	run(t, "losetup", node, image)
+	mountFS(t, "ext4", node, at, 0, "")
+	if users, err := h.DeviceUsers(ctx, was); err != nil || len(users) != 0 || !h.Replaced(was) {
+		t.Errorf("once it is replaced: used by %q, %v", users, err)
+	}
+	unknown := numbered(was.Number) // as an older release recorded it
+	if users, err := h.DeviceUsers(ctx, unknown); err != nil || len(users) != 1 {
+		t.Errorf("by its number: used by %q, %v", users, err)
+	}
+}
+
+// TestDiskSequence reads sequence numbers of disks and partitions, but none of the device mapper.
+func TestDiskSequence(t *testing.T) {
+	h := newHost(t)
+	h.sys = t.TempDir()
+	disk := mkdir(t, h.sys, "devices/sda")
+	write(t, disk+"/diskseq", "12\n")
+	write(t, mkdir(t, disk, "sda1")+"/partition", "1\n")
+	mapped := mkdir(t, h.sys, "devices/dm-0")
+	write(t, mapped+"/diskseq", "13\n")
+	write(t, mapped+"/uevent", "DEVNAME=dm-0\n")
+	write(t, mkdir(t, h.sys, "devices/odd")+"/diskseq", "x\n")
+	links := mkdir(t, h.sys, "dev/block")
+	for number, name := range map[string]string{"8:0": "sda", "8:1": "sda/sda1", "253:0": "dm-0", "1:1": "odd"} {
+		check(t, os.Symlink("../../devices/"+name, links+"/"+number))
+	}
+	for number, want := range map[string]uint64{"8:0": 12, "8:1": 12, "253:0": 0, "1:1": 0, "9:9": 0} {
+		if got := h.diskSequence(number); got != want {
+			t.Errorf("%s: %d, want %d", number, got, want)
 		}
 	}
 }
@@ -104,15 +165,15 @@ func TestDevicesOfBtrfs(t *testing.T) {
 	slices.Sort(want)
 	now, old, older := hosts(t)
 	for _, h := range []*Host{now, old, older} {
-		if got, err := h.Devices(ctx, at); err != nil || !slices.Equal(got, want) {
+		if got, err := h.Devices(ctx, at); err != nil || !slices.Equal(numbersOf(got), want) {
 			t.Errorf("got %v, %v; want %v", got, err, want)
 		}
 	}
-	users, err := now.DeviceUsers(ctx, number(t, one))
+	users, err := now.DeviceUsers(ctx, numbered(number(t, one)))
 	if err != nil || !slices.Equal(users, []string{fmt.Sprintf("mounted at %q", at)}) {
 		t.Errorf("users of the named device: %q, %v", users, err)
 	}
-	users, err = now.DeviceUsers(ctx, number(t, two))
+	users, err = now.DeviceUsers(ctx, numbered(number(t, two)))
 	if err != nil || len(users) != 1 {
 		t.Errorf("users of the other: %q, %v", users, err)
 	}
@@ -122,10 +183,13 @@ func TestDevicesOfBtrfs(t *testing.T) {
 	}
 }
 
+// numbered is a device of which only the number is known.
+func numbered(number string) volume.Device { return volume.Device{Number: number} }
+
 // unused fails unless the device is proven so.
 func unused(t *testing.T, dev string) {
 	t.Helper()
-	if users, err := newHost(t).DeviceUsers(context.Background(), dev); err != nil || len(users) > 0 {
+	if users, err := newHost(t).DeviceUsers(context.Background(), numbered(dev)); err != nil || len(users) > 0 {
 		t.Errorf("device %s: used by %q, %v", dev, users, err)
 	}
 }
@@ -138,7 +202,7 @@ func TestDeviceUsers(t *testing.T) {
 	start(t, "zombie", nil) // is no obstacle
 	uses := func(want ...string) {
 		t.Helper()
-		users, err := h.DeviceUsers(ctx, dev)
+		users, err := h.DeviceUsers(ctx, numbered(dev))
 		if err != nil || !slices.Equal(users, want) {
 			t.Errorf("used by %q, %v; want %q", users, err, want)
 		}
@@ -159,7 +223,7 @@ func TestDeviceUsers(t *testing.T) {
 		check(t, unix.Unmount(at, 0))
 		uses(fmt.Sprintf("mounted at %q in the mount namespace of process %d (exe)", at, pid))
 		stop()
-		await(t, "the namespace to go", func() bool { users, err := h.DeviceUsers(ctx, dev); return err == nil && len(users) == 0 })
+		await(t, "the namespace to go", func() bool { users, err := h.DeviceUsers(ctx, numbered(dev)); return err == nil && len(users) == 0 })
 		mountFS(t, "ext4", node, at, 0, "")
 	}
 
@@ -167,12 +231,12 @@ func TestDeviceUsers(t *testing.T) {
 	f, err := os.Create(at + "/file")
 	check(t, err)
 	check(t, h.Unmount(ctx, at, Lazy))
-	users, err := h.DeviceUsers(ctx, dev)
+	users, err := h.DeviceUsers(ctx, numbered(dev))
 	if err != nil || len(users) != 1 || !strings.HasPrefix(users[0], "device is busy") {
 		t.Errorf("used by %q, %v", users, err)
 	}
 	check(t, f.Close())
-	await(t, "the lazy unmount to end", func() bool { users, err := h.DeviceUsers(ctx, dev); return err == nil && len(users) == 0 })
+	await(t, "the lazy unmount to end", func() bool { users, err := h.DeviceUsers(ctx, numbered(dev)); return err == nil && len(users) == 0 })
 
 	for _, what := range []string{"open", "exclusive"} {
 		pid, stop := start(t, what+" "+node, nil)
@@ -192,24 +256,24 @@ func TestDeviceUsersKnowsItsLimits(t *testing.T) {
 	// Where there is no device to open, every process must tell.
 	_, closed, err := newHost(t).spaces()
 	check(t, err)
-	if users, err := newHost(t).DeviceUsers(ctx, "0:12345"); (err == nil) != (len(closed) == 0) || len(users) > 0 {
+	if users, err := newHost(t).DeviceUsers(ctx, numbered("0:12345")); (err == nil) != (len(closed) == 0) || len(users) > 0 {
 		t.Errorf("no device, %d processes closed: %q, %v", len(closed), users, err)
 	}
 	for _, bad := range []string{"", "7", "7:", "7:x", "sda", "7:1:2", "../7:1", "07:1"} {
-		if users, err := newHost(t).DeviceUsers(ctx, bad); err == nil {
+		if users, err := newHost(t).DeviceUsers(ctx, numbered(bad)); err == nil {
 			t.Errorf("%q: %q", bad, users)
 		}
 	}
 	h := newHost(t)
 	h.sys = mkdir(t, dir, "sys") // nothing is known without it
-	if users, err := h.DeviceUsers(ctx, dev); err == nil {
+	if users, err := h.DeviceUsers(ctx, numbered(dev)); err == nil {
 		t.Errorf("without sysfs: %q", users)
 	}
 	uevent := mkdir(t, h.sys, "dev/block", dev) + "/uevent"
 	other := strings.TrimPrefix(loop(t, dir, 1<<20), "/dev/")
 	for _, name := range []string{"none", "null", other} { // not its node
 		write(t, uevent, "MAJOR=7\nDEVNAME="+name+"\n")
-		if users, err := h.DeviceUsers(ctx, dev); err == nil {
+		if users, err := h.DeviceUsers(ctx, numbered(dev)); err == nil {
 			t.Errorf("with the wrong node %q: %q", name, users)
 		}
 	}

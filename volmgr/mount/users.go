@@ -9,25 +9,33 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // scanFactor times the bound is how long a walk over all processes may take:
 // it reads much, and nothing of storage.
 const scanFactor = 6
 
-// DeviceUsers says who uses a device ("major:minor"), in words; nothing means
+// DeviceUsers says who uses a device, in words; nothing means
 // that it is proven unused: no mount namespace that a process is in has it
 // mounted, no process has its node open, and it opens exclusively, which the
 // kernel refuses while it is mounted in any namespace, a part of another
-// device, or swapped to. A device that is gone and mounted nowhere is unused.
+// device, or swapped to. A device that is gone and mounted nowhere is unused,
+// and so is one whose number belongs to another disk now.
 //
 // What cannot be found out is an error, never proof. Processes that we may not
 // look into do not matter where there is a block device, for the exclusive
 // open answers for them too; where there is none they are an error.
-func (h *Host) DeviceUsers(ctx context.Context, dev string) ([]string, error) {
-	users, err := bounded(ctx, h, kindScan, dev, scanFactor*h.bound, func() ([]string, error) { return h.deviceUsers(dev) })
+func (h *Host) DeviceUsers(ctx context.Context, dev volume.Device) ([]string, error) {
+	users, err := bounded(ctx, h, kindScan, dev.Number, scanFactor*h.bound, func() ([]string, error) {
+		if h.Replaced(dev) {
+			return nil, nil
+		}
+		return h.deviceUsers(dev.Number)
+	})
 	if err != nil {
-		return nil, fmt.Errorf("cannot tell who uses device %s: %w", dev, err)
+		return nil, fmt.Errorf("cannot tell who uses device %s: %w", dev.Number, err)
 	}
 	return users, nil
 }

@@ -146,8 +146,8 @@ type Outcome struct {
 	// nothing is.
 	Mount *MountIdentity
 	// Devices are the block devices found at Action.Path, Boot is the one that
-	// they have these names in.
-	Devices []string
+	// they have these numbers in.
+	Devices []Device
 	Boot    string
 	// Sight is what was seen at Action.Path when the step was over; nil where
 	// nobody looked.

@@ -282,7 +282,7 @@ func applyFree(r Record, a Action) Record {
 }
 
 // union adds what is new, keeping the order.
-func union(have, more []string) []string {
+func union(have, more []Device) []Device {
 	for _, m := range more {
 		if !slices.Contains(have, m) {
 			have = append(slices.Clone(have), m)

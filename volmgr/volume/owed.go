@@ -46,6 +46,9 @@ type Owed struct {
 	Kind  Kind   `json:"kind"` // NodeUnpublish or NodeUnstage
 	Path  string `json:"path"`
 	Alloc string `json:"alloc,omitempty"` // whose target it was
+	// Mount is what was mounted at Path. Only its like may be unmounted by the call. It is
+	// zero if that is not known.
+	Mount MountIdentity `json:"mount,omitzero"`
 }
 
 // Unseen is a mount that was taken out of sight and may live on.
@@ -117,8 +120,11 @@ func (u Unseen) words() string {
 	return s
 }
 
-// owing returns the record with one more call to make.
-func (r Record) owing(d Owed) Record {
+// owing returns the record with one more call to make, which undid a mount if made is set.
+func (r Record) owing(d Owed, made *MountIdentity) Record {
+	if made != nil {
+		d.Mount = *made
+	}
 	if !slices.Contains(r.Node.Owed, d) {
 		r.Node.Owed = append(slices.Clone(r.Node.Owed), d)
 	}
@@ -201,13 +207,15 @@ func applyUnmount(r Record, a Action, out Outcome) Record {
 	}
 	r.Node.Proven = false
 	if a.Alloc == "" {
+		made := r.Node.Mount
 		r.Node.Staged, r.Node.Mount = Absent, nil
-		return r.owing(Owed{Kind: NodeUnstage, Path: a.Path})
+		return r.owing(Owed{Kind: NodeUnstage, Path: a.Path}, made)
 	}
 	c, ok := r.Claims[a.Alloc]
 	if !ok || c.Target != a.Path {
 		return r
 	}
+	made := c.Mount
 	c.Published, c.Mount = Absent, nil
-	return r.with(c).owing(Owed{Kind: NodeUnpublish, Path: a.Path, Alloc: a.Alloc})
+	return r.with(c).owing(Owed{Kind: NodeUnpublish, Path: a.Path, Alloc: a.Alloc}, made)
 }

@@ -187,9 +187,9 @@ type NodeSide struct {
 	// Boot is the one in which something was last staged or published here.
 	// What a look cannot tell, and the names of devices, hold for it alone.
 	Boot string `json:"boot,omitempty"`
-	// Devices are the block devices seen under this volume's mounts, as
-	// "major:minor"; the proof of unmount asks for them.
-	Devices []string `json:"devices,omitempty"`
+	// Devices are the block devices seen under this volume's mounts; the proof
+	// of unmount asks for them.
+	Devices []Device `json:"devices,omitempty"`
 
 	Watches []Watch `json:"watches,omitempty"`
 	// Owed are calls that were skipped. They are made before the volume is

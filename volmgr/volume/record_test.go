@@ -27,7 +27,7 @@ func mounted(t *testing.T) volume.Record {
 		out volume.Outcome
 	}{
 		{volume.Action{Kind: volume.ControllerPublish, NodeID: "n"}, volume.Outcome{PublishContext: map[string]string{"dev": "sda"}}},
-		{volume.Action{Kind: volume.NodeStage, Path: "/s"}, volume.Outcome{Mount: mountID(1), Devices: []string{"8:1"}}},
+		{volume.Action{Kind: volume.NodeStage, Path: "/s"}, volume.Outcome{Mount: mountID(1), Devices: []volume.Device{{Number: "8:1"}}}},
 		{volume.Action{Kind: volume.NodePublish, Alloc: "a", Path: "/t/a"}, volume.Outcome{Mount: mountID(2)}},
 	} {
 		r, _ = volume.Apply(r, step.a, step.out)

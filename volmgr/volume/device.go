@@ -1,0 +1,43 @@
+package volume
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Device is a block device as it was seen. The kernel may give the number of a device that is
+// gone to another one, so the disk's sequence number tells the two apart.
+type Device struct {
+	Number string // "major:minor"
+	// Disk is the kernel's sequence number of the disk (/sys/block/DISK/diskseq, since Linux
+	// 5.15). No two disks of a boot have the same. It is 0 where the kernel has none.
+	Disk uint64
+}
+
+// String returns the device as it is stored: "major:minor", followed by "#" and the disk's
+// sequence number if that is known.
+func (d Device) String() string {
+	if d.Disk == 0 {
+		return d.Number
+	}
+	return fmt.Sprintf("%s#%d", d.Number, d.Disk)
+}
+
+// MarshalText encodes the device as String does.
+func (d Device) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// UnmarshalText decodes what MarshalText encoded.
+func (d *Device) UnmarshalText(text []byte) error {
+	number, disk, found := strings.Cut(string(text), "#")
+	*d = Device{Number: number}
+	if !found {
+		return nil
+	}
+	seq, err := strconv.ParseUint(disk, 10, 64)
+	if err != nil {
+		return fmt.Errorf("device %q: the disk's sequence number is not a number", text)
+	}
+	d.Disk = seq
+	return nil
+}
