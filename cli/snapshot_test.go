@@ -129,8 +129,20 @@ func TestSnapshotDelete(t *testing.T) {
 	expect(t, r.volctl("volume", "snapshot", "delete", "ebs", "snap/1", "-y"), 0, "deleted snapshot \"snap/1\"\n", "")
 	expectSent(t, f, `POST /v1/snapshots/ebs/snap%2F1/delete?wait=1m20s {}`)
 	r.terminal, r.stdin = true, "no\n"
+	f.on["GET /v1/snapshots"] = answers(api.Snapshots{Snapshots: []api.Snapshot{snapshot("snap/1", api.SnapshotReady)}})
 	expect(t, r.volctl("volume", "snapshot", "delete", "ebs", "snap/1"), 1, "", "it was not confirmed")
-	expectSent(t, f)
+	expectSent(t, f, "GET /v1/plugins/ebs", "GET /v1/snapshots?plugin=ebs")
+
+	// Whether it exists is checked before a person is asked, where the plugin can tell.
+	res := r.volctl("volume", "snapshot", "delete", "ebs", "gone")
+	expect(t, res, 3, "", "plugin \"ebs\" has no snapshot \"gone\"\nhint: volctl volume snapshot list --plugin ebs -o wide")
+	if strings.Contains(res.stderr, "[y/N]") {
+		t.Error("a person was asked about a snapshot that does not exist")
+	}
+	expect(t, r.volctl("volume", "snapshot", "delete", "ebs", "gone", "--ignore-not-found"), 0, "nothing to do\n", "")
+	f.on["GET /v1/snapshots"] = answers(api.Snapshots{Notes: []string{"plugin \"ebs\" cannot list its snapshots"}})
+	expect(t, r.volctl("volume", "snapshot", "delete", "ebs", "gone"), 1, "", "it was not confirmed")
+	f.sent()
 	r.terminal = false
 
 	f.on["POST /v1/snapshots/ebs/n/delete"] = func(r *http.Request) (any, error) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -132,6 +133,11 @@ func runSnapshotDelete(ctx context.Context, o snapshotDeleteOptions, client *api
 		return o.failed(err)
 	}
 	if o.ask != nil {
+		if err := o.deletable(ctx, client, secrets); isNotFound(err) && o.ignoreNotFound {
+			return out.print(api.Done{}, nil, nothingToDo)
+		} else if err != nil {
+			return o.failed(err)
+		}
 		question := fmt.Sprintf("Destroy %s %q of plugin %q?", o.noun(), o.id, o.plugin)
 		if yes, err := o.ask(ctx, question); err != nil || !yes {
 			return o.failed(orNotConfirmed(err))
@@ -158,6 +164,26 @@ func runSnapshotDelete(ctx context.Context, o snapshotDeleteOptions, client *api
 		fmt.Fprintf(w, "%s\n", oneLine(fmt.Sprintf("deleted %s %q", o.noun(), o.id)))
 		return nil
 	})
+}
+
+// deletable refuses an unknown plugin, and a snapshot that its plugin does not list, before a
+// person is asked. No plugin lists groups, and some list nothing; then the agent decides.
+func (o *snapshotDeleteOptions) deletable(ctx context.Context, client *apiclient.Client, secrets map[string]api.Secret) error {
+	if _, err := client.Plugin(ctx, o.plugin); err != nil || o.group {
+		return err
+	}
+	all, err := client.Snapshots(ctx, apiclient.SnapshotFilter{Plugin: o.plugin, Secrets: secrets})
+	if err != nil {
+		return err
+	}
+	is := func(s api.Snapshot) bool { return s.ID == o.id || s.Name == o.id }
+	if len(all.Notes) > 0 || slices.ContainsFunc(all.Snapshots, is) {
+		return nil // notes say that the list is not whole
+	}
+	return &api.Error{
+		Code: api.CodeNotFound, Message: fmt.Sprintf("plugin %q has no snapshot %q", o.plugin, o.id),
+		Hint: suggest.Command("volctl volume snapshot list --plugin %s -o wide", o.plugin),
+	}
 }
 
 func runSnapshotForget(ctx context.Context, o snapshotDeleteOptions, client *apiclient.Client, out *output) error {

@@ -32,8 +32,17 @@ func (s step) withoutPlugin() volume.Outcome {
 	return s.swept(volume.Outcome{Unseen: unseen})
 }
 
-// made returns the recorded mount at the step's path, or nil.
+// made returns the recorded mount at the step's path, or nil. For a pending call it is the mount
+// that was undone without the plugin, in this boot.
 func (s step) made() *volume.MountIdentity {
+	if s.a.Owed {
+		for _, d := range s.r.Node.Owed {
+			if d.Kind == s.a.Kind && d.Path == s.a.Path && d.Mount.Boot == s.m.o.Host.Boot() {
+				return &d.Mount
+			}
+		}
+		return nil
+	}
 	switch c := s.claim(); s.a.Path {
 	case s.r.Node.StagingPath:
 		return s.r.Node.Mount

@@ -138,8 +138,10 @@ func serve(ctx context.Context, o Options, d *driver) error {
 	stop := time.AfterFunc(stopGrace, srv.Stop)
 	defer stop.Stop()
 	srv.GracefulStop()
-	// Serve closes the socket also where it only begins now. What it answers is that it was stopped.
-	<-served
+	// Serve removes the socket, also if it begins only now.
+	if err := <-served; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		return fmt.Errorf("cannot serve on %q: %w", o.Endpoint, err)
+	}
 	return nil
 }
 

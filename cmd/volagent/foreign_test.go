@@ -6,6 +6,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/volagent/volagent/volmgr/csitest"
 )
 
 // TestDetachUnderForeignMount mounts something else over a target, or over the staging, and
@@ -53,6 +55,42 @@ func TestDetachUnderForeignMount(t *testing.T) {
 				h.over("data")
 			})
 		}
+	}
+}
+
+// TestForeignMountBeforePendingCall detaches a volume without its plugin, and mounts something
+// else where the target or the staging was, before the plugin is there again. The pending calls
+// must not unmount it; they follow once it is gone.
+func TestForeignMountBeforePendingCall(t *testing.T) {
+	t.Parallel()
+	for _, where := range []string{"target", "staging"} {
+		t.Run(where, func(t *testing.T) {
+			t.Parallel()
+			h := newApart(t, "10s", func(c *csitest.Config) { c.Attach = true })
+			h.register("data", "single-node-writer")
+			at := h.volctl("volume", "claim", "data", "--alloc", "a")
+			if where == "staging" {
+				at = h.stagingPath("data")
+			}
+			h.lose()
+			h.volctl("volume", "detach", "data", "a", "--without-plugin")
+			h.must(os.MkdirAll(at, 0o700))
+			h.must(syscall.Mount("theirs", at, "tmpfs", 0, "size=1m"))
+			planted := filepath.Join(at, "planted")
+			h.must(os.WriteFile(planted, []byte("theirs"), 0o644))
+
+			h.kill() // what the mount was is known to the next agent, too
+			h.start()
+			h.startPlugin()
+			h.await("the foreign mount to be named", func() bool {
+				return strings.Contains(h.volctl("volume", "status", "data"), `source "theirs"`)
+			})
+			if raw, err := os.ReadFile(planted); string(raw) != "theirs" {
+				t.Errorf("the content of the other mount is %q, %v", raw, err)
+			}
+			unmount(t, at)
+			h.free("data")
+		})
 	}
 }
 
