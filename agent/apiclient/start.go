@@ -3,6 +3,7 @@ package apiclient
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -40,11 +41,11 @@ func (c *Client) answer(req *http.Request) (*http.Response, error) {
 	}()
 	resp, err := c.http.Do(req.WithContext(ctx))
 	if err != nil {
-		cause := context.Cause(ctx)
-		cancel(nil)
-		if failed, ok := cause.(*failedStart); ok { //nolint:errorlint // it is the cause itself
-			return nil, failed
+		var failed *failedStart
+		if errors.As(context.Cause(ctx), &failed) {
+			err = failed
 		}
+		cancel(nil)
 		return nil, err
 	}
 	resp.Body = &answerBody{ReadCloser: resp.Body, cancel: cancel}

@@ -64,6 +64,7 @@ func TestBootMounts(t *testing.T) {
 		{"the plugin comes", (*guest).testPluginComes},
 		{"down in order", (*guest).testBootDown},
 		{"the agent is slow", (*guest).testSlowAgent},
+		{"a mistake in the configuration", (*guest).testMistake},
 		{"the socket", (*guest).testSocket},
 	} {
 		if !t.Run(part.name, func(t *testing.T) { g.inPart(t, part.run) }) {
@@ -190,6 +191,34 @@ func (g *guest) testSlowAgent() {
 	}
 	g.must(os.Remove(filepath.Join(g.root, "etc/systemd/system/volagent.service.d/slow.conf")))
 	g.run("systemctl", "daemon-reload")
+}
+
+// testMistake makes a mistake in the configuration. A reload fails and changes nothing. After a
+// restart, whoever asks is told the mistake, although systemd listens on the socket.
+func (g *guest) testMistake() {
+	const path = "/etc/volagent/volagent.yaml"
+	good := g.run("cat", path)
+	g.write(path, "log_levl: debug\n")
+	running := g.run("systemctl", "show", "-P", "MainPID", "volagent")
+	if r := g.try("systemctl", "reload", "volagent"); r.code == 0 {
+		g.t.Error("the reload succeeds")
+	}
+	const mistake = path + `:1: unknown key "log_levl"`
+	g.await("the mistake in the journal", func() bool { return strings.Contains(g.journal("-u", "volagent"), mistake) })
+	if now := g.run("systemctl", "show", "-P", "MainPID", "volagent"); now != running {
+		g.t.Errorf("process %s is the agent, and %s was", now, running)
+	}
+	g.run("volctl", "plugin", "list")
+
+	if r := g.try("systemctl", "restart", "volagent"); r.code == 0 {
+		g.t.Error("the restart succeeds")
+	}
+	if r := g.try("volctl", "plugin", "list"); r.code != 7 || !strings.Contains(r.err, mistake) || !strings.Contains(r.err, `did you mean "log_level"?`) {
+		g.t.Errorf("exit %d\n%s", r.code, r.err)
+	}
+	g.write(path, good+"\n")
+	g.run("systemctl", "restart", "volagent")
+	g.run("volctl", "plugin", "list")
 }
 
 // testSocket: who asks while the agent is started again waits for it, and one that
