@@ -38,7 +38,7 @@ type runtimes struct {
 func (a *agent) newRuntimes(claims *claim.Service, plugins pluginSet, host *mount.Host, passed *sockets) (r runtimes, err error) {
 	r.service = &dockervol.Service{
 		Store: runtimeStore{a.db}, Claims: claims, Volumes: a.volumes, Plugins: plugins,
-		Containers: runtimeCommands{a.plugins.Outside}, Mounts: host, Size: spec.ParseSize, Patience: patience,
+		Containers: runtimeCommands{a.plugins.Outside}, Mounts: host, Size: spec.ParseSize, Remapped: dockervol.RemappedRoot, Patience: patience,
 		Events: a.events.Add, Log: a.log.Named("runtime"),
 	}
 	r.server = dockervol.NewServer(r.service)

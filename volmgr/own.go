@@ -12,11 +12,29 @@ import (
 )
 
 // own gives the root of the volume the owner and mode that the claim asks for. A
-// storage that does not let that happen is not asked again by itself.
+// storage that does not let that happen is not asked again by itself. If it refuses a default
+// owner, the claim gets its mount all the same: nobody asked for that owner.
 func (s step) own() volume.Outcome {
-	want, err := ownership(s.claim().Own.Here())
+	asked := s.claim().Own.Here()
+	out, err := s.give(asked)
+	var refused syscall.Errno
+	if !asked.Default || !errors.As(err, &refused) {
+		return out
+	}
+	explicit := asked.Explicit()
+	out = volume.Outcome{}
+	if explicit.Asked() {
+		out, _ = s.give(explicit)
+	}
+	out.Warning = fmt.Sprintf("the root keeps its owner, and root in a container of docker's may be unable to write: %v", err)
+	return out
+}
+
+// give gives the root of the volume an owner and mode. The error is the cause of the outcome's.
+func (s step) give(o volume.Ownership) (volume.Outcome, error) {
+	want, err := ownership(o)
 	if err != nil {
-		return s.changeFirst(err)
+		return s.changeFirst(err), err
 	}
 	err = s.m.o.Host.Own(s.ctx, s.a.Path, want, func(files int) {
 		volume.Progress(s.ctx, fmt.Sprintf("%d files", files))
@@ -30,12 +48,12 @@ func (s step) own() volume.Outcome {
 		errors.Is(err, syscall.EINVAL):
 		out.Err.Retry = volume.RetryChange
 	}
-	return out
+	return out, err
 }
 
 // ownership reads the numbers, which were checked when they were asked for.
 func ownership(o volume.Ownership) (mount.Ownership, error) {
-	want := mount.Ownership{Recursive: o.Recursive}
+	want := mount.Ownership{Recursive: o.Recursive, Default: o.Default}
 	for _, f := range []struct {
 		text string
 		base int

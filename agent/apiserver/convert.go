@@ -231,7 +231,7 @@ func toClaim(r volume.Record, c volume.Claim, p volume.PluginView, owners volume
 		ReadOnly: c.ReadOnly, AccessMode: string(c.Mode.Access), AttachmentMode: string(c.Mode.Attachment),
 		Owner: toOwner(c.Keeper(), owners), Path: c.Path(), Target: c.Target, At: c.At, Since: c.Since,
 		AtFlags: c.AtFlags, AtWritable: c.AtWritable,
-		Ownership: toOwnership(c.Own),
+		Ownership: toOwnership(c.Own.Explicit()), // whether a default was given is not known
 	}
 	if c.Adopted {
 		a.Adopted, a.Note = true, "adopted"
@@ -257,7 +257,7 @@ func fromOwnership(o api.Ownership) volume.Ownership {
 	return volume.Ownership{UID: text(o.UID), GID: text(o.GID), Mode: mode, Recursive: o.Recursive}
 }
 
-// toOwnership is what a claim was given.
+// toOwnership is what a claim asked for.
 func toOwnership(o volume.Ownership) api.Ownership {
 	number := func(id string) *uint32 {
 		n, err := strconv.ParseUint(id, 10, 32)

@@ -14,6 +14,7 @@ import (
 // Caller is who sent a request.
 type Caller struct {
 	Runtime string // volume.RuntimeDocker or volume.RuntimePodman
+	PID     int    // 0 if it is not known
 	// Process tells the calling process from every other one; empty if it is not known.
 	// Docker's daemon counts its Mounts in memory.
 	Process string
@@ -35,7 +36,7 @@ func caller(p peer.Peer) (Caller, error) {
 	if err != nil {
 		return Caller{}, volume.Errorf(volume.ErrRefused, "the runtime that called has ended (pid %d)", p.PID)
 	}
-	return Caller{Runtime: runtimeOf(exe), Process: processOf(p.PID)}, nil
+	return Caller{Runtime: runtimeOf(exe), PID: p.PID, Process: processOf(p.PID)}, nil
 }
 
 // processOf identifies a process by the boot, its pid, and when it started; empty if that

@@ -11,7 +11,7 @@ import (
 // one back.
 func TestMountsAreCounted(t *testing.T) {
 	w, s := newWorld(t, "data")
-	must(t, s.Create(t.Context(), "docker", "data", nil))
+	must(t, s.Create(t.Context(), docker, "data", nil))
 	w.mounted(s, "data", "web")
 	w.mounted(s, "data", "web")
 	must(t, s.Unmount(t.Context(), docker, "data", "web"))
@@ -26,7 +26,7 @@ func TestMountsAreCounted(t *testing.T) {
 // stays as long as the container shows in a mount namespace.
 func TestUnmountRepeated(t *testing.T) {
 	w, s := newWorld(t, "data")
-	must(t, s.Create(t.Context(), "docker", "data", nil))
+	must(t, s.Create(t.Context(), docker, "data", nil))
 	w.mounted(s, "data", "web")
 	w.elsewhere = []string{"process 7"}
 	for range 2 {
@@ -58,7 +58,7 @@ func TestUnmountRepeated(t *testing.T) {
 // keeps nothing.
 func TestDockerStartedAgain(t *testing.T) {
 	w, s := newWorld(t, "data")
-	must(t, s.Create(t.Context(), "docker", "data", nil))
+	must(t, s.Create(t.Context(), docker, "data", nil))
 	w.mounted(s, "data", "web")
 	w.mounted(s, "data", "web")
 	next := Caller{Runtime: volume.RuntimeDocker, Process: "the next dockerd"}
@@ -77,7 +77,7 @@ func TestDockerStartedAgain(t *testing.T) {
 // A claim without a reference stays while a mount namespace shows its mount.
 func TestOrphanInUse(t *testing.T) {
 	w, s := newWorld(t, "data")
-	must(t, s.Create(t.Context(), "docker", "data", nil))
+	must(t, s.Create(t.Context(), docker, "data", nil))
 	w.mounted(s, "data", "web")
 	clear(w.names)
 	w.elsewhere = []string{"process 7"}

@@ -11,7 +11,8 @@ import (
 
 // Create gives a volume a name in a runtime: one that is registered or, with the option
 // plugin, one that is made for it. The same again changes nothing.
-func (s *Service) Create(ctx context.Context, runtime, name string, opts map[string]string) error {
+func (s *Service) Create(ctx context.Context, from Caller, name string, opts map[string]string) error {
+	runtime := from.Runtime
 	had, ok := s.Store.RuntimeVolume(runtime, name)
 	check := volume.CheckNewID
 	if ok {
@@ -35,8 +36,13 @@ func (s *Service) Create(ctx context.Context, runtime, name string, opts map[str
 			return s.exists(had, differ)
 		}
 	}
-	if err := s.provide(ctx, want, o); err != nil {
+	created, err := s.provide(ctx, want, o)
+	if err != nil {
 		return err
+	}
+	if created && runtime == volume.RuntimeDocker {
+		// As docker does for volumes of its own. Podman sees to that by itself, where it is asked to.
+		want.Own = want.Own.WithDefault(s.Remapped(from.PID))
 	}
 	if r, ok := s.Store.Volume(want.VolumeID); ok && o.writable && want.ReadersOnly(r.Volume) {
 		return volume.Errorf(volume.ErrInvalid, "volume %q can only be read in the mode that is asked for, and rw contradicts that", want.VolumeID).
@@ -59,7 +65,11 @@ func (s *Service) Create(ctx context.Context, runtime, name string, opts map[str
 		return nil
 	})
 	if err == nil && made {
-		s.say(want, "runtime-created", fmt.Sprintf("%s knows it as %q", runtime, name))
+		text := fmt.Sprintf("%s knows it as %q", runtime, name)
+		if want.Own.Default {
+			text += fmt.Sprintf("; its root is for %s:%s, which is root in the containers (userns-remap)", want.Own.UID, want.Own.GID)
+		}
+		s.say(want, "runtime-created", text)
 	}
 	return err
 }
@@ -86,27 +96,27 @@ func unique(tx Tx, want volume.RuntimeVolume) error {
 	return nil
 }
 
-// provide sees to it that the volume is there.
-func (s *Service) provide(ctx context.Context, want volume.RuntimeVolume, o options) error {
+// provide sees to it that the volume is there. It reports whether it was created just now.
+func (s *Service) provide(ctx context.Context, want volume.RuntimeVolume, o options) (created bool, err error) {
 	r, ok := s.Store.Volume(want.VolumeID)
 	switch {
 	case ok && r.Volume.Provision == volume.Provisioned:
 		if o.plugin == "" {
-			return nil
+			return false, nil
 		}
 		if differ := o.differs(r.Volume); len(differ) > 0 {
-			return volume.Errorf(volume.ErrRefused, "volume %q exists and differs from the options: %s", want.VolumeID, strings.Join(differ, "; ")).
+			return false, volume.Errorf(volume.ErrRefused, "volume %q exists and differs from the options: %s", want.VolumeID, strings.Join(differ, "; ")).
 				WithHint("leave these options out to use it as it is (%s), or choose another name", volume.Command("volctl volume status %s", want.VolumeID))
 		}
-		return nil
+		return false, nil
 	case o.plugin != "":
-		_, _, err := s.Volumes.CreateWithin(ctx, o.spec(want.VolumeID), false, s.Patience(want.Runtime).Long)
-		return err
+		_, change, err := s.Volumes.CreateWithin(ctx, o.spec(want.VolumeID), false, s.Patience(want.Runtime).Long)
+		return err == nil && change.Outcome == volume.Created, err
 	case ok:
-		return volume.Errorf(volume.ErrRefused, "volume %q is not ready: %s did not end", want.VolumeID, r.Volume.Provision).
+		return false, volume.Errorf(volume.ErrRefused, "volume %q is not ready: %s did not end", want.VolumeID, r.Volume.Provision).
 			WithHint("volctl volume status %s", want.VolumeID)
 	default:
-		return s.unknown(want, o)
+		return false, s.unknown(want, o)
 	}
 }
 

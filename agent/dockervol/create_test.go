@@ -13,30 +13,69 @@ import (
 func TestCreate(t *testing.T) {
 	w, s := newWorld(t, "data", "other")
 	ctx := t.Context()
-	must(t, s.Create(ctx, "docker", "data", nil))
-	must(t, s.Create(ctx, "docker", "data", opts{"volume": "data", "ro": "no"}))
-	says(t, s.Create(ctx, "docker", "data", opts{"ro": "", "exclusive": ""}), `docker has volume "data" already, with another exclusive, ro`, "docker volume rm data first; its data stays")
-	says(t, s.Create(ctx, "docker", "data", opts{"device": "other"}), "with another volume")
+	must(t, s.Create(ctx, docker, "data", nil))
+	must(t, s.Create(ctx, docker, "data", opts{"volume": "data", "ro": "no"}))
+	says(t, s.Create(ctx, docker, "data", opts{"ro": "", "exclusive": ""}), `docker has volume "data" already, with another exclusive, ro`, "docker volume rm data first; its data stays")
+	says(t, s.Create(ctx, docker, "data", opts{"device": "other"}), "with another volume")
 
-	must(t, s.Create(ctx, "docker", "mine", opts{"device": "other", "ro": ""}))
-	says(t, s.Create(ctx, "docker", "yours", opts{"device": "other", "ro": ""}), `docker knows volume "other" as "mine" already`, "name: mine")
-	must(t, s.Create(ctx, "podman", "yours", opts{"device": "other"})) // a runtime of its own
+	must(t, s.Create(ctx, docker, "mine", opts{"device": "other", "ro": ""}))
+	says(t, s.Create(ctx, docker, "yours", opts{"device": "other", "ro": ""}), `docker knows volume "other" as "mine" already`, "name: mine")
+	must(t, s.Create(ctx, podman, "yours", opts{"device": "other"})) // a runtime of its own
 
-	must(t, s.Create(ctx, "docker", "new", opts{"plugin": "p", "size": "1GiB", "param.a": "b", "reclaim": "delete"}))
+	must(t, s.Create(ctx, docker, "new", opts{"plugin": "p", "size": "1GiB", "param.a": "b", "reclaim": "delete"}))
 	if v := w.volumes["new"].Volume; v.PluginID != "p" || v.CapacityMin != 1<<30 || v.Parameters["a"] != "b" || v.Reclaim != "delete" ||
 		len(v.Capabilities) != 1 || v.Capabilities[0] != (volume.Capability{Access: volume.SingleNodeWriter, Attachment: volume.FileSystem}) {
 		t.Errorf("made as %+v", v)
 	}
-	must(t, s.Create(ctx, "docker", "new", opts{"plugin": "p", "o": "size=1GiB,param.a=b"}))
-	says(t, s.Create(ctx, "docker", "new", opts{"plugin": "q", "size": "2GiB", "param.a": "c", "fs_type": "xfs"}),
+	must(t, s.Create(ctx, docker, "new", opts{"plugin": "p", "o": "size=1GiB,param.a=b"}))
+	says(t, s.Create(ctx, docker, "new", opts{"plugin": "q", "size": "2GiB", "param.a": "c", "fs_type": "xfs"}),
 		`volume "new" exists and differs from the options: plugin: "p" → "q"; size: 1GiB → 2GiB; fs_type: none → "xfs"; param.a: "b" → "c"`)
-	says(t, s.Create(ctx, "docker", "new", opts{"plugin": "p", "param.z": ""}), `param.z: none → ""`)
-	says(t, s.Create(ctx, "docker", "x", opts{"plugin": "none"}), `no plugin "none" (hint: volctl plugin list)`)
-	says(t, s.Create(ctx, "docker", "-x", opts{"device": "other"}), `volume name "-x" begins with "-"`)
+	says(t, s.Create(ctx, docker, "new", opts{"plugin": "p", "param.z": ""}), `param.z: none → ""`)
+	says(t, s.Create(ctx, docker, "x", opts{"plugin": "none"}), `no plugin "none" (hint: volctl plugin list)`)
+	says(t, s.Create(ctx, docker, "-x", opts{"device": "other"}), `volume name "-x" begins with "-"`)
 	if _, ok := w.RuntimeVolume("docker", "x"); ok {
 		t.Error("a name stands for nothing")
 	}
 	w.want("events", w.events, "runtime-created", "runtime-created", "runtime-created", "runtime-created")
+}
+
+// The root of a volume that is made for docker is for root in its containers, unless the
+// options name an owner. Nothing else gets an owner, and a name does not differ by it.
+func TestCreateForRemappedRoot(t *testing.T) {
+	w, s := newWorld(t, "data")
+	dockerd, later := Caller{Runtime: "docker", PID: 5}, Caller{Runtime: "docker", PID: 6}
+	w.remap = map[int][2]string{5: {"200000", "200001"}, 7: {"200000", ""}}
+	root := volume.Ownership{UID: "200000", GID: "200001", Default: true}
+	for name, tt := range map[string]struct {
+		from Caller
+		opts opts
+		want volume.Ownership
+	}{
+		"made":          {dockerd, opts{"plugin": "p"}, root},
+		"mode":          {dockerd, opts{"plugin": "p", "mode": "770"}, volume.Ownership{UID: "200000", GID: "200001", Mode: "0770", Default: true}},
+		"uid":           {dockerd, opts{"plugin": "p", "uid": "0"}, volume.Ownership{UID: "0"}},
+		"gid":           {dockerd, opts{"plugin": "p", "gid": "9"}, volume.Ownership{GID: "9"}},
+		"data":          {dockerd, nil, volume.Ownership{}},
+		"not remapped":  {later, opts{"plugin": "p"}, volume.Ownership{}},
+		"half an owner": {Caller{Runtime: "docker", PID: 7}, opts{"plugin": "p"}, volume.Ownership{}},
+		"podman's":      {Caller{Runtime: "podman", PID: 5}, opts{"plugin": "p"}, volume.Ownership{}},
+	} {
+		must(t, s.Create(t.Context(), tt.from, name, tt.opts))
+		for range 2 {
+			if v, ok := w.RuntimeVolume(tt.from.Runtime, name); !ok || v.Own != tt.want {
+				t.Errorf("%s: %t, %+v, want %+v", name, ok, v.Own, tt.want)
+			}
+			must(t, s.Create(t.Context(), Caller{Runtime: tt.from.Runtime, PID: later.PID}, name, tt.opts))
+		}
+	}
+	says(t, s.Create(t.Context(), dockerd, "made", opts{"plugin": "p", "uid": "200000"}), "with another uid")
+
+	// Once the name is given up, the volume is one that existed before.
+	must(t, s.Remove(t.Context(), "docker", "made"))
+	must(t, s.Create(t.Context(), dockerd, "made", opts{"plugin": "p"}))
+	if v, _ := w.RuntimeVolume("docker", "made"); v.Own.Asked() {
+		t.Errorf("a volume that existed: %+v", v.Own)
+	}
 }
 
 // What is not there is said with what the name may stand for.
@@ -54,10 +93,10 @@ func TestCreateHints(t *testing.T) {
 		strings.Repeat("x", 200): {"has 200 bytes; at most 128 are allowed"},
 		"":                       {"volume name is missing"},
 	} {
-		says(t, s.Create(t.Context(), "docker", name, nil), want...)
+		says(t, s.Create(t.Context(), docker, name, nil), want...)
 	}
-	says(t, s.Create(t.Context(), "docker", "x", opts{"device": "systemd-data"}), `no volume "systemd-data" is registered (hint: volctl volume list)`)
-	says(t, s.Create(t.Context(), "podman", "data", opts{"exclusive": ""}), "exclusive is not possible with podman")
+	says(t, s.Create(t.Context(), docker, "x", opts{"device": "systemd-data"}), `no volume "systemd-data" is registered (hint: volctl volume list)`)
+	says(t, s.Create(t.Context(), podman, "data", opts{"exclusive": ""}), "exclusive is not possible with podman")
 	if len(w.names) > 0 {
 		t.Errorf("stored: %v", w.names)
 	}
@@ -70,7 +109,7 @@ func TestGet(t *testing.T) {
 	if _, err := s.Get("docker", "data"); !errors.Is(err, volume.ErrNotFound) {
 		t.Errorf("a registered volume that docker did not create: %v", err)
 	}
-	must(t, s.Create(ctx, "docker", "name", opts{"device": "data"}))
+	must(t, s.Create(ctx, docker, "name", opts{"device": "data"}))
 	if _, err := s.Get("podman", "name"); err == nil {
 		t.Error("podman has docker's")
 	}
@@ -83,7 +122,7 @@ func TestGet(t *testing.T) {
 	if path, err := s.Path("docker", "name"); err != nil || path != "/t/docker/data" {
 		t.Errorf("it is at %q, %v", path, err)
 	}
-	must(t, s.Create(ctx, "docker", "a", opts{"device": "other"}))
+	must(t, s.Create(ctx, docker, "a", opts{"device": "other"}))
 	if l := s.List("docker"); len(l) != 2 || l[0].Name != "a" || l[1].Status["state"] != "mounted" || l[1].Status["references"] != 1 {
 		t.Errorf("the list: %+v", l)
 	}

@@ -43,6 +43,7 @@ type world struct {
 	elsewhere []string
 	elseIs    error
 	deleted   []string
+	remap     map[int][2]string // the uid and gid of root in the containers of a process
 	events    []string
 	clock     time.Time
 	step      func() // is called at each point where the agent may be killed
@@ -55,6 +56,7 @@ func newWorld(t *testing.T, ids ...string) (*world, *Service) {
 	}
 	return w, &Service{
 		Store: w, Claims: w, Volumes: w, Plugins: w, Containers: w, Mounts: w, Size: spec.ParseSize,
+		Remapped: func(pid int) (uid, gid string) { return w.remap[pid][0], w.remap[pid][1] },
 		Patience: func(string) Patience { return Patience{Long: time.Minute, Short: time.Minute} },
 		Events: func(evs ...volume.Event) {
 			w.mu.Lock()

@@ -93,7 +93,7 @@ func (s *Service) inHand(runtime string) (done func()) {
 // create it again.
 func (s *Service) refer(ctx context.Context, from Caller, name, id string) (v volume.RuntimeVolume, of volume.Volume, turn uint64, err error) {
 	if _, ok := s.Store.RuntimeVolume(from.Runtime, name); !ok {
-		if err := s.Create(ctx, from.Runtime, name, nil); err != nil {
+		if err := s.Create(ctx, from, name, nil); err != nil {
 			return v, of, 0, err
 		}
 	}

@@ -14,7 +14,7 @@ import (
 func TestMount(t *testing.T) {
 	w, s := newWorld(t, "data")
 	ctx := t.Context()
-	must(t, s.Create(ctx, "docker", "data", opts{"ro": ""}))
+	must(t, s.Create(ctx, docker, "data", opts{"ro": ""}))
 	for _, id := range []string{"a", "b", "a", "c"} {
 		if path := w.mounted(s, "data", id); path != "/t/docker/data" {
 			t.Errorf("%s has it at %q", id, path)
@@ -45,7 +45,7 @@ func TestMount(t *testing.T) {
 // With exclusive each container has a claim of its own, also where ids begin alike.
 func TestExclusive(t *testing.T) {
 	w, s := newWorld(t, "data")
-	must(t, s.Create(t.Context(), "docker", "data", opts{"exclusive": "true"}))
+	must(t, s.Create(t.Context(), docker, "data", opts{"exclusive": "true"}))
 	long := "0123456789abcdef"
 	w.mounted(s, "data", long+"1")
 	w.mounted(s, "data", long+"2")
@@ -63,7 +63,7 @@ func TestExclusive(t *testing.T) {
 func TestMountFails(t *testing.T) {
 	w, s := newWorld(t, "data")
 	ctx := t.Context()
-	must(t, s.Create(ctx, "docker", "data", nil))
+	must(t, s.Create(ctx, docker, "data", nil))
 	w.mount = func(context.Context) error {
 		w.want("on disk before the mount", w.refsLocked("data"), "a")
 		return volume.Errorf(volume.ErrPluginUnavailable, `plugin "p" is backing-off`).WithHint("volctl plugin logs p")
@@ -122,7 +122,7 @@ func (w *world) refsLocked(name string) []string { return w.refs(name) }
 // Nothing is done of which the intent cannot be stored.
 func TestDiskFull(t *testing.T) {
 	w, s := newWorld(t, "data")
-	must(t, s.Create(t.Context(), "docker", "data", nil))
+	must(t, s.Create(t.Context(), docker, "data", nil))
 	w.mounted(s, "data", "a")
 	w.storeIs = errors.New("no space left on device")
 	if _, err := s.Mount(t.Context(), docker, "data", "b"); !errors.Is(err, w.storeIs) {
@@ -149,7 +149,7 @@ func TestMountForgotten(t *testing.T) {
 // Mounts and unmounts of many ids at once: a claim is there while a reference is.
 func TestConcurrent(t *testing.T) {
 	w, s := newWorld(t, "data")
-	must(t, s.Create(t.Context(), "docker", "data", nil))
+	must(t, s.Create(t.Context(), docker, "data", nil))
 	var wg sync.WaitGroup
 	for _, id := range []string{"a", "b", "c", "d", "e", "f"} {
 		wg.Go(func() {
@@ -177,7 +177,7 @@ func TestConcurrent(t *testing.T) {
 // A mount that comes between the last unmount and the release wins.
 func TestMountWins(t *testing.T) {
 	w, s := newWorld(t, "data")
-	must(t, s.Create(t.Context(), "docker", "data", nil))
+	must(t, s.Create(t.Context(), docker, "data", nil))
 	w.mounted(s, "data", "a")
 	done := make(chan error, 1)
 	w.dropping = func() {
@@ -204,14 +204,14 @@ func TestRemove(t *testing.T) {
 	w, s := newWorld(t)
 	ctx := t.Context()
 	w.add(volume.Volume{ID: "gone", PluginID: "p", Reclaim: "delete"})
-	must(t, s.Create(ctx, "docker", "gone", nil))
-	must(t, s.Create(ctx, "podman", "too", opts{"device": "gone"}))
+	must(t, s.Create(ctx, docker, "gone", nil))
+	must(t, s.Create(ctx, podman, "too", opts{"device": "gone"}))
 	must(t, s.Remove(ctx, "docker", "gone"))
 	w.want("deleted while podman knows it", w.deleted)
 	if _, ok := w.RuntimeVolume("docker", "gone"); ok {
 		t.Error("docker's name stays")
 	}
-	must(t, s.Create(ctx, "docker", "gone", nil))
+	must(t, s.Create(ctx, docker, "gone", nil))
 	must(t, s.Remove(ctx, "podman", "too"))
 	w.want("deleted while docker knows it", w.deleted)
 
@@ -231,8 +231,8 @@ func TestRemoveAtOnce(t *testing.T) {
 	for range 50 {
 		w, s := newWorld(t)
 		w.add(volume.Volume{ID: "gone", PluginID: "p", Reclaim: "delete"})
-		must(t, s.Create(t.Context(), "docker", "gone", nil))
-		must(t, s.Create(t.Context(), "podman", "gone", nil))
+		must(t, s.Create(t.Context(), docker, "gone", nil))
+		must(t, s.Create(t.Context(), podman, "gone", nil))
 		var wg sync.WaitGroup
 		for _, runtime := range []string{"docker", "podman"} {
 			wg.Go(func() {
@@ -253,7 +253,7 @@ func TestRemoveAtOnce(t *testing.T) {
 // killed, is out, the mount is the second one's.
 func TestMountGivenUpByOne(t *testing.T) {
 	w, s := newWorld(t, "data")
-	must(t, s.Create(t.Context(), "podman", "data", nil))
+	must(t, s.Create(t.Context(), podman, "data", nil))
 	first, cancel := context.WithCancel(t.Context())
 	w.mount = func(ctx context.Context) error {
 		w.mount = nil

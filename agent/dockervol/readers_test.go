@@ -30,7 +30,7 @@ func TestReadersOnly(t *testing.T) {
 		"rw, and only readers": {[]volume.AccessMode{volume.SingleNodeReaderOnly}, opts{"rw": ""}, false, "can only be read"},
 	} {
 		w.add(volume.Volume{ID: "data", PluginID: "p", Capabilities: capability(c.modes...)})
-		err := s.Create(t.Context(), "docker", "data", c.opts)
+		err := s.Create(t.Context(), docker, "data", c.opts)
 		if c.refused != "" {
 			says(t, err, c.refused, "leave rw out")
 			continue

@@ -28,7 +28,7 @@ func TestReap(t *testing.T) {
 		"one of podman's starts": {func(_ *world, s *Service) { s.inHand("podman") }, 2, false},
 	} {
 		w, s := newWorld(t, "data")
-		must(t, s.Create(t.Context(), "docker", "data", nil))
+		must(t, s.Create(t.Context(), docker, "data", nil))
 		w.mounted(s, "data", "a")
 		w.mounted(s, "data", "b")
 		w.clock = w.clock.Add(70 * time.Second)
@@ -45,7 +45,7 @@ func TestReap(t *testing.T) {
 // Looks that do not come in turn do not count.
 func TestReapInTurn(t *testing.T) {
 	w, s := newWorld(t, "data")
-	must(t, s.Create(t.Context(), "docker", "data", nil))
+	must(t, s.Create(t.Context(), docker, "data", nil))
 	w.mounted(s, "data", "a")
 	w.clock = w.clock.Add(time.Hour)
 	for range 3 {
@@ -65,7 +65,7 @@ func TestReapInTurn(t *testing.T) {
 // What an agent that died between two steps left is taken up.
 func TestReapOrphans(t *testing.T) {
 	w, s := newWorld(t, "data", "other")
-	must(t, s.Create(t.Context(), "docker", "data", nil))
+	must(t, s.Create(t.Context(), docker, "data", nil))
 	w.mounted(s, "data", "a")
 	v := w.names[volume.RuntimeKey("docker", "data")]
 	w.names[v.Key()] = v.Without(func(volume.RuntimeRef) bool { return true }) // and no release
@@ -79,7 +79,7 @@ func TestReapOrphans(t *testing.T) {
 // its reference is young, also while it is looked for.
 func TestReapStartedAgain(t *testing.T) {
 	w, s := newWorld(t, "data")
-	must(t, s.Create(t.Context(), "docker", "data", nil))
+	must(t, s.Create(t.Context(), docker, "data", nil))
 	w.mounted(s, "data", "a")
 	w.clock = w.clock.Add(time.Hour)
 	s.Reap(t.Context())
@@ -114,7 +114,7 @@ func TestReapStartedAgain(t *testing.T) {
 func TestReapAfterStart(t *testing.T) {
 	for _, jump := range []time.Duration{0, 24 * time.Hour, -24 * time.Hour} {
 		w, before := newWorld(t, "data")
-		must(t, before.Create(t.Context(), "docker", "data", nil))
+		must(t, before.Create(t.Context(), docker, "data", nil))
 		w.mounted(before, "data", "a")
 		w.clock = w.clock.Add(jump)
 		s := w.next()
@@ -134,10 +134,10 @@ func TestReapAfterStart(t *testing.T) {
 func TestReapStampsAll(t *testing.T) {
 	ids := []string{"d0", "d1", "d2", "d3", "d4", "d5", "d6", "d7", "d8", "d9", "d10"}
 	w, before := newWorld(t, append(ids, "data")...)
-	must(t, before.Create(t.Context(), "docker", "data", nil))
+	must(t, before.Create(t.Context(), docker, "data", nil))
 	for _, id := range ids {
 		w.mounted(before, "data", id)
-		must(t, before.Create(t.Context(), "docker", id, nil))
+		must(t, before.Create(t.Context(), docker, id, nil))
 		w.mounted(before, id, id)
 	}
 	s := w.next()
@@ -156,7 +156,7 @@ func TestReapStampsAll(t *testing.T) {
 // What no container explains can be told, with the reason why its claim stays.
 func TestDoubts(t *testing.T) {
 	w, s := newWorld(t, "data")
-	must(t, s.Create(t.Context(), "docker", "data", nil))
+	must(t, s.Create(t.Context(), docker, "data", nil))
 	for _, id := range []string{"a", "b", "c"} {
 		w.mounted(s, "data", id)
 	}

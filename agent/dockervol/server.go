@@ -36,7 +36,7 @@ var calls = map[string]func(s *Service, ctx context.Context, from Caller, q requ
 		return map[string]any{"Capabilities": map[string]string{"Scope": "local"}}, nil
 	},
 	"/VolumeDriver.Create": func(s *Service, ctx context.Context, from Caller, q request) (any, error) {
-		return nil, s.Create(ctx, from.Runtime, q.Name, q.Opts)
+		return nil, s.Create(ctx, from, q.Name, q.Opts)
 	},
 	"/VolumeDriver.Remove": func(s *Service, ctx context.Context, from Caller, q request) (any, error) {
 		return nil, s.Remove(ctx, from.Runtime, q.Name)

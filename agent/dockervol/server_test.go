@@ -123,7 +123,7 @@ func TestServerNameless(t *testing.T) {
 // say that the mount failed.
 func TestServerStops(t *testing.T) {
 	w, s := newWorld(t, "data")
-	must(t, s.Create(t.Context(), "docker", "data", nil))
+	must(t, s.Create(t.Context(), docker, "data", nil))
 	v, call := serving(t, s)
 	waiting := make(chan struct{})
 	w.mount = func(ctx context.Context) error {

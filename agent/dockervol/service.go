@@ -4,6 +4,7 @@
 //	service.go  what it needs; volumes as the runtimes see them
 //	options.go  what -o of "docker volume create" may say
 //	create.go   a name of a runtime's for a volume
+//	remap.go    who root in docker's containers is on the host
 //	mount.go    references to it, and the claim that they share
 //	remove.go   the name is given up
 //	release.go  references that are given back, and the claims that go with them
@@ -108,7 +109,10 @@ type Service struct {
 	Containers Containers
 	Mounts     Mounts
 	// Size reads a size in the words of a volume file, in bytes.
-	Size     func(string) (int64, error)
+	Size func(string) (int64, error)
+	// Remapped returns the ids of the host that root has in the containers of a process of
+	// docker's; empty if that cannot be told, or if they are the host's own.
+	Remapped func(pid int) (uid, gid string)
 	Patience func(runtime string) Patience
 	Events   func(...volume.Event)
 	Log      hclog.Logger

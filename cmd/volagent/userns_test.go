@@ -69,13 +69,96 @@ func TestRuntimeUserNamespaces(t *testing.T) {
 			if got := s.mode("local", "per-alloc", name); got != 0o700 {
 				t.Errorf("the directory of the runtime's targets has mode %o", got)
 			}
-			s.await("the container to go", func() bool { // a mount namespace of another test may hold its mounts for a moment
-				_, err := s.box.run("rm", "-f", s.unique("c"))
-				return err == nil
-			})
+			s.gone(s.unique("c"))
 			s.volctl("volume", "detach", public)
 			s.clean()
 			s.box.must(t, "volume", "rm", data)
+			if name == "docker" {
+				s.rootsVolumes()
+			} else {
+				s.podmansRoot(tt.args)
+			}
 		})
 	}
+}
+
+// rootsVolumes: the root of a volume that is made for docker belongs to root in its
+// containers, as that of docker's own volumes. An owner that is asked for goes before it, one
+// that a container gives stays, and a volume that docker only gets to know stays as it is.
+func (s served) rootsVolumes() {
+	const inside, outside = "200000:200000", "0:0"
+	old, name := s.unique("old"), s.unique("root")
+	s.volctl("volume", "create", old, "--plugin", "local")
+	volumes := []struct {
+		name string
+		opts []string
+		want string
+	}{
+		{s.unique("ext4"), []string{"plugin=local", "size=16MiB", "fs_type=ext4"}, inside + " 0755"},
+		{s.unique("dir"), []string{"plugin=local", "param.type=directory"}, inside + " 0755"},
+		{s.unique("mode"), []string{"plugin=local", "param.type=directory", "mode=0770"}, inside + " 0770"},
+		{s.unique("uid"), []string{"plugin=local", "param.type=directory", "uid=200005"}, "200005:0 0755"},
+		{s.unique("reads"), []string{"plugin=local", "param.type=directory", "mount_flags=ro"}, outside + " 0755"},
+		{old, nil, outside + " 0755"},
+	}
+	args := []string{}
+	for _, v := range volumes {
+		for range 2 {
+			if out, err := s.create(v.name, v.opts...); err != nil {
+				s.t.Errorf("create %s: %s", v.name, out)
+			}
+		}
+		args = append(args, v.name+":/"+v.name)
+	}
+	s.run(name, args...)
+	for _, v := range volumes {
+		if got := s.owned(s.inspect(v.name).Mountpoint); got != v.want {
+			s.t.Errorf("the root of %s has %s, want %s", v.name, got, v.want)
+		}
+	}
+	for _, v := range volumes[:3] {
+		s.sh(name, "echo kept > /"+v.name+"/f")
+	}
+	if got := s.volctl("events", "--volume", volumes[4].name); !strings.Contains(got, "the root keeps its owner") {
+		s.t.Errorf("no event says that the owner was refused:\n%s", got)
+	}
+
+	// What a container does with its volume stays, also once that is mounted anew.
+	dir := volumes[1].name
+	s.sh(name, "/bin/busybox chown 7:8 /"+dir)
+	s.gone(name)
+	s.clean()
+	s.run(name, dir+":/data")
+	if got := s.owned(s.inspect(dir).Mountpoint); got != "200007:200008 0755" {
+		s.t.Errorf("the root that a container gave away has %s", got)
+	}
+	s.gone(name)
+	s.clean()
+	for _, v := range volumes {
+		s.box.must(s.t, "volume", "rm", v.name)
+	}
+}
+
+// podmansRoot: podman gives a volume to root in the container itself, where it is asked to.
+func (s served) podmansRoot(userns []string) {
+	own, name := s.unique("own"), s.unique("root")
+	if out, err := s.create(own, "plugin=local"); err != nil {
+		s.t.Fatalf("create: %s", out)
+	}
+	args := s.runArgs(name, own+":/data:U")
+	s.box.must(s.t, append(append([]string{"run"}, userns...), args[1:]...)...)
+	s.t.Cleanup(func() { _, _ = s.box.run("rm", "-f", name) })
+	s.sh(name, "echo kept > /data/f")
+	s.gone(name)
+	s.clean()
+	s.box.must(s.t, "volume", "rm", own)
+}
+
+// gone removes a container. A mount namespace of another test may hold its mounts for a moment.
+func (s served) gone(name string) {
+	s.t.Helper()
+	s.await("the container to go", func() bool {
+		_, err := s.box.run("rm", "-f", name)
+		return err == nil
+	})
 }

@@ -18,6 +18,8 @@ type Ownership struct {
 	// Recursive asks for all that is below too, unless the directory itself is as
 	// it should be: that is changed last.
 	Recursive bool
+	// Default has UID and GID given only to a directory that belongs to root (0:0).
+	Default bool
 }
 
 // tellEvery is how often a walk tells how far it is.
@@ -96,6 +98,12 @@ func (w *walk) own(path string) error {
 	if err != nil {
 		return err
 	}
+	if w.want.Default && (st.Uid != 0 || st.Gid != 0) {
+		w.want.UID, w.want.GID = nil, nil
+	}
+	if w.want.nothing() {
+		return nil
+	}
 	hasACL, err := filetree.HasACL(fd)
 	asAsked := w.want.met(st) && !hasACL
 	if err != nil || asAsked {
@@ -121,6 +129,9 @@ func (w *walk) visit(fd int, st *unix.Statx_t) error {
 	}
 	return filetree.Chown(fd, st, w.want.owner())
 }
+
+// nothing reports whether a file may be as it is.
+func (o Ownership) nothing() bool { return o.UID == nil && o.GID == nil && o.Mode == nil }
 
 // met reports whether a file is as it should be. A file that runs with its owner's rights is
 // not: it may be the work of a previous owner.

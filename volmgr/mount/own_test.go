@@ -65,6 +65,37 @@ func TestOwn(t *testing.T) {
 	}
 }
 
+// TestOwnDefault: a default owner is given to a root that has none but root. A root that has
+// an owner or a group stays as it is, but for the mode that is asked for.
+func TestOwnDefault(t *testing.T) {
+	root := tempDir(t)
+	check(t, os.Chmod(root, 0o755))
+	h := newHost(t)
+	own := func(o Ownership) {
+		t.Helper()
+		o.UID, o.GID, o.Default = new(uint32(5)), new(uint32(6)), true
+		check(t, h.Own(context.Background(), root, o, quiet))
+	}
+	for _, tt := range []struct {
+		uid, gid int
+		mode     *uint32
+		want     string
+	}{
+		{0, 0, nil, "5:6 0755"},
+		{5, 6, nil, "5:6 0755"},
+		{7, 0, nil, "7:0 0755"},
+		{0, 7, nil, "0:7 0755"},
+		{7, 7, new(uint32(0o750)), "7:7 0750"},
+		{0, 0, new(uint32(0o770)), "5:6 0770"},
+	} {
+		check(t, os.Chown(root, tt.uid, tt.gid))
+		own(Ownership{Mode: tt.mode})
+		if got := owned(t, root); got != tt.want {
+			t.Errorf("a root of %d:%d has %s, not %s", tt.uid, tt.gid, got, tt.want)
+		}
+	}
+}
+
 // TestOwnMatches: below a root that is as asked nothing is looked at.
 func TestOwnMatches(t *testing.T) {
 	root := tempDir(t)

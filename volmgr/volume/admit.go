@@ -160,7 +160,7 @@ func again(r Record, c Claim, req Request) error {
 	note("write protection of the directory", req.At != "" && req.AtWritable != c.AtWritable)
 	note("owner", !c.ownedAs(req.Owner))
 	note("list of mount options at "+c.At, req.AtFlags != c.AtFlags)
-	note("uid, gid or mode", req.Own != c.Own.asked())
+	note("uid, gid or mode", req.Own.asked() != c.Own.asked())
 	if len(differ) == 0 {
 		return nil
 	}
@@ -194,7 +194,7 @@ func choose(r Record, req Request, caps Caps) (*Mode, error) {
 			m.MountFlags = req.MountFlags
 		}
 		if caps.MountGroup && c.Attachment == FileSystem {
-			m.Group = req.Own.GID
+			m.Group = req.Own.Explicit().GID
 		}
 		return m, nil
 	}

@@ -15,10 +15,29 @@ type Ownership struct {
 	Recursive bool `json:"recursive,omitempty"`
 	// ByPlugin is set where the plugin sees to the group (VOLUME_MOUNT_GROUP).
 	ByPlugin bool `json:"by_plugin,omitempty"`
+	// Default is set where nobody asked for UID and GID. They are then given only to a root
+	// that belongs to root of the host (0:0), and only as far as the storage lets them be given.
+	Default bool `json:"default,omitempty"`
 }
 
 // Asked reports whether anything is.
 func (o Ownership) Asked() bool { return o.UID != "" || o.GID != "" || o.Mode != "" }
+
+// WithDefault adds a default owner, if there is one, unless an owner or a group is asked for.
+func (o Ownership) WithDefault(uid, gid string) Ownership {
+	if uid != "" && gid != "" && o.UID == "" && o.GID == "" {
+		o.UID, o.GID, o.Default = uid, gid, true
+	}
+	return o
+}
+
+// Explicit returns the ownership without a default.
+func (o Ownership) Explicit() Ownership {
+	if o.Default {
+		o.UID, o.GID, o.Default = "", "", false
+	}
+	return o
+}
 
 // Check refuses what no file can have.
 func (o Ownership) Check() error {
@@ -33,6 +52,9 @@ func (o Ownership) Check() error {
 	}
 	if o.Recursive && !o.Asked() {
 		return Errorf(ErrInvalid, "recursive asks for nothing by itself").WithHint("give a uid, gid or mode with it")
+	}
+	if o.Default && (o.UID == "" || o.GID == "" || o.Recursive) {
+		return Errorf(ErrInvalid, "a default owner has a uid and a gid, and is for the root alone")
 	}
 	return nil
 }
@@ -59,29 +81,34 @@ func (o Ownership) String() string {
 	if o.Recursive {
 		s += "recursive, "
 	}
-	return s[:len(s)-2]
+	if s = s[:len(s)-2]; o.Default {
+		s += " (uid and gid only if it belonged to root)"
+	}
+	return s
 }
 
-// asked is what a request asked for, less what was decided on it.
+// asked is what a request asked for, less what was decided on it and without a default.
 func (o Ownership) asked() Ownership {
 	o.ByPlugin = false
-	return o
+	return o.Explicit()
 }
 
 // ownable refuses an ownership that a claim cannot give, and says whether the
 // plugin sees to the group.
 func (q Request) ownable(volumeID string, mode *Mode, caps Caps) (Ownership, error) {
 	o := q.Own
-	o.ByPlugin = o.GID != "" && mode.Group == o.GID
+	// A plugin is never given a default: it would be the group of everything in the volume.
+	gid := o.Explicit().GID
+	o.ByPlugin = gid != "" && mode.Group == gid
 	switch {
 	case !o.Asked():
 	case mode.Attachment == BlockDevice:
 		return o, Errorf(ErrRefused, "volume %q is claimed as a block device, whose owner and mode are the host's: uid, gid and mode are for file systems", volumeID)
 	case q.ReadOnly && o.Here().Asked():
 		return o, Errorf(ErrRefused, "a claim that only reads cannot change who owns volume %q (%s)", volumeID, o.Here())
-	case caps.MountGroup && o.GID != "" && !o.ByPlugin:
+	case caps.MountGroup && gid != "" && !o.ByPlugin:
 		return o, Errorf(ErrRefused, "volume %q is mounted for the group of its first claim (%s); gid %s must wait until it is free",
-			volumeID, groupWords(mode.Group), o.GID)
+			volumeID, groupWords(mode.Group), gid)
 	}
 	return o, nil
 }

@@ -2,6 +2,7 @@ package volume_test
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -63,9 +64,77 @@ func TestOwnershipCheck(t *testing.T) {
 			t.Errorf("%+v: %v", good, err)
 		}
 	}
-	for _, bad := range []volume.Ownership{{UID: "-1"}, {UID: "x"}, {GID: "4294967295"}, {Mode: "8"}, {Mode: "10000"}, {Recursive: true}} {
+	for _, bad := range []volume.Ownership{{UID: "-1"}, {UID: "x"}, {GID: "4294967295"}, {Mode: "8"}, {Mode: "10000"}, {Recursive: true}, {Default: true}, {UID: "1", GID: "1", Recursive: true, Default: true}} {
 		if err := bad.Check(); !errors.Is(err, volume.ErrInvalid) {
 			t.Errorf("%+v: %v", bad, err)
 		}
+	}
+}
+
+// TestDefaultOwner: an owner that nobody asked for yields to one that was asked for, is never
+// the plugin's to give, and is no part of what a name's options are.
+func TestDefaultOwner(t *testing.T) {
+	none, mode, user := volume.Ownership{}, volume.Ownership{Mode: "0770"}, volume.Ownership{UID: "5"}
+	root := volume.Ownership{UID: "7", GID: "8", Default: true}
+	if got := none.WithDefault("7", "8"); got != root || got.Explicit() != none || !got.Asked() {
+		t.Errorf("where nothing was asked for: %+v", got)
+	}
+	if got := mode.WithDefault("7", "8"); got.UID != "7" || got.Mode != "0770" || got.Explicit() != mode {
+		t.Errorf("where a mode was asked for: %+v", got)
+	}
+	if got := user.WithDefault("7", "8"); got != user || got.Explicit() != user {
+		t.Errorf("where a user was asked for: %+v", got)
+	}
+
+	grouped := volume.PluginInfo{Caps: volume.Caps{MountGroup: true}}
+	q := writer("a")
+	q.Own = root
+	r, err := volume.Admit(offering(volume.SingleNodeMultiWriter), q, grouped, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c := r.Claims["a"]; r.Node.Mode.Group != "" || c.Own != root || c.Own.Here() != root {
+		t.Errorf("group %q, claim %+v", r.Node.Mode.Group, c.Own)
+	}
+	for _, own := range []volume.Ownership{root, none, none.WithDefault("9", "9")} {
+		q.Own = own
+		if _, err := volume.Admit(r, q, grouped, now); err != nil {
+			t.Errorf("the same again with %+v: %v", own, err)
+		}
+	}
+	q.Own = volume.Ownership{UID: "7", GID: "8"}
+	if _, err := volume.Admit(r, q, grouped, now); !errors.Is(err, volume.ErrRefused) {
+		t.Errorf("the same again with an owner that is asked for: %v", err)
+	}
+	q.Own = root
+	q.Alloc = "b"
+	if _, err := volume.Admit(r, q, grouped, now); err != nil {
+		t.Errorf("another claim: %v", err)
+	}
+
+	had := volume.RuntimeVolume{Runtime: volume.RuntimeDocker, Name: "d", VolumeID: "d", Own: root}
+	if err := had.Check(); err != nil {
+		t.Error(err)
+	}
+	wants := func(own volume.Ownership, differ ...string) {
+		t.Helper()
+		other := had
+		other.Own = own
+		if got, back := had.Differs(other), other.Differs(had); !slices.Equal(got, differ) || !slices.Equal(back, differ) {
+			t.Errorf("%+v differs in %q, and back in %q; want %q", own, got, back, differ)
+		}
+	}
+	wants(none)
+	wants(none.WithDefault("100000", "100000"))
+	wants(volume.Ownership{UID: "7", GID: "8"}, "gid", "uid")
+	wants(mode.WithDefault("7", "8"), "mode")
+
+	of := offering(volume.SingleNodeWriter).Volume
+	if q := had.Request("docker", of); q.ReadOnly || q.Own != root {
+		t.Errorf("a writer's claim: %+v", q)
+	}
+	had.ReadOnly = true
+	if q := had.Request("docker", of); !q.ReadOnly || q.Own != none {
+		t.Errorf("a reader's claim: %+v", q)
 	}
 }

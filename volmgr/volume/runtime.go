@@ -188,17 +188,22 @@ func (v RuntimeVolume) ReadersOnly(of Volume) bool {
 
 // Request asks for the claim of a reference to a volume.
 func (v RuntimeVolume) Request(alloc string, of Volume) Request {
-	return Request{
+	q := Request{
 		Alloc: alloc, ReadOnly: v.ReadOnly || v.ReadersOnly(of), Access: v.Access, Attachment: FileSystem, Own: v.Own, Owner: v.Owner(),
 	}
+	if q.ReadOnly { // a reader's claim changes no owner
+		q.Own = v.Own.Explicit()
+	}
+	return q
 }
 
 // Differs names the options in which two requests for a volume differ, in the runtimes'
-// words.
+// words. A default owner is no option.
 func (v RuntimeVolume) Differs(o RuntimeVolume) (names []string) {
+	has, wants := v.Own.Explicit(), o.Own.Explicit()
 	for name, differs := range map[string]bool{
 		"volume": v.VolumeID != o.VolumeID, "ro": v.ReadOnly != o.ReadOnly, "exclusive": v.Exclusive != o.Exclusive,
-		"access_mode": v.Access != o.Access, "uid": v.Own.UID != o.Own.UID, "gid": v.Own.GID != o.Own.GID, "mode": v.Own.Mode != o.Own.Mode,
+		"access_mode": v.Access != o.Access, "uid": has.UID != wants.UID, "gid": has.GID != wants.GID, "mode": has.Mode != wants.Mode,
 	} {
 		if differs {
 			names = append(names, name)
