@@ -41,7 +41,7 @@ func (p *Plugin) delay(l *live, f Fault) (done func(), err error) {
 		return func() {}, nil
 	}
 	if !f.Outlives {
-		p.pause(l, f, func() {})
+		p.pause(l, f, func(time.Time) {})
 		return func() {}, nil
 	}
 	path, e := p.latePath(l.call), late{Call: l.call, Due: now().Add(f.Delay)}
@@ -51,7 +51,14 @@ func (p *Plugin) delay(l *live, f Fault) (done func(), err error) {
 	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), writeJSON(path, e)); err != nil {
 		return nil, status.Error(codes.Internal, err.Error())
 	}
-	p.pause(l, f, func() { _ = os.Chtimes(path, time.Time{}, time.Now()) }) // a failure moves the effect to an earlier time
+	p.pause(l, f, func(end time.Time) {
+		if end.Before(e.Due) {
+			// The caller has ended. If the plugin dies too, the effect still comes as early.
+			e.Due = end
+			_ = writeJSON(path, e) // a failure fails the run, which sees a later effect
+		}
+		_ = os.Chtimes(path, time.Time{}, time.Now()) // a failure moves the effect to an earlier time
+	})
 	return func() {
 		if p.running.Err() == nil { // else the next plugin does it
 			_ = os.Remove(path) // done twice it is the same
@@ -59,9 +66,9 @@ func (p *Plugin) delay(l *live, f Fault) (done func(), err error) {
 	}, nil
 }
 
-// pause waits for the delay of a fault, less where it is bounded, and calls alive
-// meanwhile.
-func (p *Plugin) pause(l *live, f Fault, alive func()) {
+// pause waits for the delay of a fault, less where it is bounded. Meanwhile it calls
+// alive with the time at which it will end.
+func (p *Plugin) pause(l *live, f Fault, alive func(end time.Time)) {
 	end := time.Now().Add(f.Delay)
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -75,7 +82,7 @@ func (p *Plugin) pause(l *live, f Fault, alive func()) {
 		}
 		select {
 		case <-tick.C:
-			alive()
+			alive(end)
 		case <-p.running.Done():
 		}
 	}

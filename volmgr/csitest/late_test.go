@@ -3,6 +3,7 @@ package csitest
 import (
 	"context"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -80,6 +81,43 @@ func TestOutlives(t *testing.T) {
 		t.Errorf("left: %v, %v", left, err)
 	}
 	b.noViolations()
+}
+
+// TestOutlivesBounded: first the caller ends, and then the plugin. The effect still comes
+// within the caller's deadline, counted from the caller's end.
+func TestOutlivesBounded(t *testing.T) {
+	b := start(t, full)
+	b.must(b.attach("a"))
+	b.inject(Fault{Method: ControllerUnpublish, Delay: time.Hour, Bounded: true, Outlives: true})
+	b.code(codes.DeadlineExceeded, b.detachWithin(2*time.Second, "a"))
+	ended := time.Now()
+	file := b.lateFile()
+	for ctx := b.ctx(); time.Until(file.Due) > time.Minute; file = b.lateFile() {
+		if ctx.Err() != nil {
+			t.Fatal("the end of the caller has no effect")
+		}
+	}
+	if latest := ended.Add(2 * time.Second); file.Due.After(latest) {
+		t.Errorf("the effect is due at %s, after %s", file.Due, latest)
+	}
+	b.p.crash()
+	<-b.p.Crashed()
+	b.restart()
+	b.awaitDetached("a")
+	b.noViolations()
+}
+
+// lateFile is what is stored of the only effect that is to come.
+func (b *bench) lateFile() (e late) {
+	b.t.Helper()
+	files, err := filepath.Glob(filepath.Join(b.cfg.Base, "late", "*.json"))
+	b.must(err)
+	if len(files) != 1 {
+		b.t.Fatalf("stored are %q", files)
+	}
+	_, err = readJSON(files[0], &e)
+	b.must(err)
+	return e
 }
 
 // TestDetachedInUse: a detach that takes effect late, under a mount that was made
