@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 
 	"github.com/volagent/volagent/volmgr/untrusted"
 )
@@ -22,10 +21,6 @@ const (
 	// maxSubIDs bounds /etc/subuid and /etc/subgid, in bytes.
 	maxSubIDs = 1 << 20
 )
-
-// subIDs is held while ranges are read, because a path that is being read cannot be read once
-// more by others.
-var subIDs sync.Mutex
 
 // RemappedRoot returns the ids of the host that root has in the containers of a dockerd with
 // userns-remap. They are empty for any other process, and where they cannot be told.
@@ -76,9 +71,7 @@ func beginsRange(file, id string) bool {
 	if err != nil || first == 0 || first == math.MaxUint32 { // the last one is nobody's
 		return false
 	}
-	subIDs.Lock()
 	raw, err := untrusted.ReadFile(file, maxSubIDs)
-	subIDs.Unlock()
 	if err != nil {
 		return false
 	}

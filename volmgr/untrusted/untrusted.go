@@ -31,12 +31,18 @@ var errHangs = fmt.Errorf("it cannot be read within %s: the storage that it is o
 // path which hangs costs one thread.
 type reader struct {
 	mu     sync.Mutex
-	busy   map[string]bool
+	busy   map[string]*underway
 	within time.Duration
 	read   func(path string, limit int64) ([]byte, error)
 }
 
-var files = &reader{busy: map[string]bool{}, within: within, read: read}
+// underway is a read that has not ended.
+type underway struct {
+	ended chan struct{}
+	hangs bool // it has taken too long
+}
+
+var files = &reader{busy: map[string]*underway{}, within: within, read: read}
 
 // ReadFile returns the content of a regular file of at most limit bytes. A symbolic
 // link is followed. It waits at most five seconds. The error does not name the path,
@@ -44,14 +50,12 @@ var files = &reader{busy: map[string]bool{}, within: within, read: read}
 func ReadFile(path string, limit int64) ([]byte, error) { return files.file(path, limit) }
 
 func (r *reader) file(path string, limit int64) ([]byte, error) {
-	r.mu.Lock()
-	if r.busy[path] {
-		r.mu.Unlock()
-		return nil, errHangs
+	timer := time.NewTimer(r.within)
+	defer timer.Stop()
+	mine, err := r.begin(path, timer.C)
+	if err != nil {
+		return nil, err
 	}
-	r.busy[path] = true
-	r.mu.Unlock()
-
 	type result struct {
 		data []byte
 		err  error
@@ -61,16 +65,43 @@ func (r *reader) file(path string, limit int64) ([]byte, error) {
 		data, err := r.read(path, limit)
 		r.mu.Lock()
 		delete(r.busy, path)
+		close(mine.ended)
 		r.mu.Unlock()
 		answer <- result{data, err}
 	}()
-	timer := time.NewTimer(r.within)
-	defer timer.Stop()
 	select {
 	case got := <-answer:
 		return got.data, got.err
 	case <-timer.C:
+		r.mu.Lock()
+		mine.hangs = true
+		r.mu.Unlock()
 		return nil, errHangs
+	}
+}
+
+// begin waits until no other read of the path is under way, unless that hangs. It does
+// not share the other read, which may have begun before the file was changed.
+func (r *reader) begin(path string, late <-chan time.Time) (*underway, error) {
+	for {
+		r.mu.Lock()
+		other := r.busy[path]
+		if other == nil {
+			mine := &underway{ended: make(chan struct{})}
+			r.busy[path] = mine
+			r.mu.Unlock()
+			return mine, nil
+		}
+		hangs := other.hangs
+		r.mu.Unlock()
+		if hangs {
+			return nil, errHangs
+		}
+		select {
+		case <-other.ended:
+		case <-late:
+			return nil, errHangs
+		}
 	}
 }
 

@@ -2,10 +2,15 @@ package untrusted
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -51,10 +56,48 @@ func TestReadFile(t *testing.T) {
 	}
 }
 
+// TestReadTogether: many read one path at once, as volumes do that share a secret. Each gets what
+// the file holds at that time or later, and one reads after the other.
+func TestReadTogether(t *testing.T) {
+	var now, running atomic.Int64
+	release := make(chan struct{})
+	r := &reader{busy: map[string]*underway{}, within: time.Minute, read: func(string, int64) ([]byte, error) {
+		if running.Add(1) > 1 {
+			t.Error("two reads of one path are under way")
+		}
+		defer running.Add(-1)
+		data := strconv.AppendInt(nil, now.Load(), 10)
+		<-release
+		return data, nil
+	}}
+	first := make(chan string, 1)
+	go func() {
+		data, err := r.file("key", 8)
+		first <- fmt.Sprint(string(data), err)
+	}()
+	for running.Load() == 0 {
+		runtime.Gosched()
+	}
+	now.Store(1)
+	var all sync.WaitGroup
+	for range 50 {
+		all.Go(func() {
+			if data, err := r.file("key", 8); err != nil || string(data) != "1" {
+				t.Errorf("one of many reads %q, %v", data, err)
+			}
+		})
+	}
+	close(release)
+	all.Wait()
+	if got := <-first; got != "0<nil>" {
+		t.Errorf("the first reads %s", got)
+	}
+}
+
 // TestHangs: a read of storage that hangs ends, and a path has one read under way.
 func TestHangs(t *testing.T) {
 	release, calls := make(chan struct{}), make(chan string, 10)
-	r := &reader{busy: map[string]bool{}, within: 10 * time.Millisecond, read: func(path string, _ int64) ([]byte, error) {
+	r := &reader{busy: map[string]*underway{}, within: 10 * time.Millisecond, read: func(path string, _ int64) ([]byte, error) {
 		calls <- path
 		if path == "hung" {
 			<-release
