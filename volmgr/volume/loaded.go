@@ -45,16 +45,19 @@ func Loaded(r Record, after Stop, blocked bool) (Record, bool) {
 	case after == Crashed:
 		r = doubtful(guarded(guardedAttachment(r)))
 	case after == Rebooted:
-		r = doubtful(guardedAttachment(r))
+		r = doubtful(guardedAttachment(r.unwatched(onHost)))
 	}
 	if after.Boot() {
 		r.Node.Unseen = nil
-		r = r.unwatched(func(w Watch) bool { return !w.Attachment })
+		r = r.unwatched(onHost)
 	}
 	n := r.Node
 	return r, n.Staged != was.Node.Staged || n.Attached != was.Node.Attached || len(n.Unseen) != len(was.Node.Unseen) ||
 		!slices.Equal(n.Watches, was.Node.Watches) || !maps.Equal(r.Claims, was.Claims)
 }
+
+// onHost selects the watches for late mounts and unmounts, which a reboot ends.
+func onHost(w Watch) bool { return !w.Attachment }
 
 // untouched reports whether no side of the record was ever made.
 func (r Record) untouched() bool {
@@ -96,7 +99,7 @@ func doubtful(r Record) Record {
 		}
 		active, held = true, held || c.Wanted && c.Published == Present
 		if c.Published != Present {
-			c.Published = uncertain(c.Published)
+			c.Published = r.maybePublished(c)
 			r = r.watching(Watch{Path: c.Target, Alloc: c.Alloc})
 		}
 		if c.At != "" {
@@ -128,6 +131,15 @@ func uncertain(s Side) Side {
 		return Unknown
 	}
 	return s
+}
+
+// maybePublished is uncertain for a target. A call that was negated may still mount something
+// there, perhaps with the options of an earlier claim, so the target is undone first.
+func (r Record) maybePublished(c Claim) Side {
+	if p := (planner{r: r}); c.Published == Absent && p.watched(c.Target) {
+		return Failed
+	}
+	return uncertain(c.Published)
 }
 
 // guarded expects late effects of the undoing calls that an agent may have died
@@ -186,7 +198,7 @@ func Owing(r Record) Record {
 // NextBoot is what is left of a debt once the host was started anew: of what
 // was on the host nothing, but an attachment is the storage system's.
 func NextBoot(r Record) Record {
-	r = r.unwatched(func(w Watch) bool { return !w.Attachment })
+	r = r.unwatched(onHost)
 	n := r.Node
 	r.Claims = nil
 	r.Node = NodeSide{Watches: n.Watches, Uses: n.Uses, Attached: n.Attached, NodeID: n.NodeID, PublishContext: n.PublishContext, AttachedReadOnly: n.AttachedReadOnly, StagingPath: n.StagingPath}

@@ -25,6 +25,9 @@ type place struct {
 	id   uint8 // no two mounts that anyone remembers share one
 	dead bool
 	bare bool // a directory of our own, not the volume
+	// stale is set where a call made it after it had been negated. It may have the options
+	// of an earlier claim.
+	stale bool
 }
 
 // variant is a plugin: what it can do and how it behaves.
@@ -52,6 +55,7 @@ type world struct {
 	target   [2]place
 	bound    [2]place
 	late     late // calls that the plugin is still working on
+	negated  late // those of them that were negated since
 	boots    uint8
 	told     [2]bool // published, for all that the plugin was told
 	owned    bool    // what is mounted for the first alloc has the owner that it wants
@@ -138,7 +142,8 @@ func (w *world) unmounted(r volume.Record) bool {
 // land lets a late effect happen. Where something is mounted already the
 // plugin sees that and leaves it.
 func (w *world) land(v variant, l late, fresh uint8) {
-	w.late &^= l
+	stale := w.negated&l != 0
+	w.late, w.negated = w.late&^l, w.negated&^l
 	switch l {
 	case lateStage:
 		w.doStage(v, fresh)
@@ -154,7 +159,11 @@ func (w *world) land(v variant, l late, fresh uint8) {
 	for i := range allocs {
 		switch l {
 		case latePublish(i):
+			made := w.target[i].id == 0
 			w.doPublish(v, i, fresh)
+			if made {
+				w.target[i].stale = stale
+			}
 		case lateUnpublish(i):
 			w.target[i], w.told[i] = place{}, false
 		}
@@ -398,6 +407,7 @@ func (w *world) effect(v variant, a volume.Action, i int, fresh uint8) volume.Ou
 		return out
 	case volume.NodeUnpublish:
 		w.target[i], w.told[i] = place{}, false
+		w.negated |= w.late & latePublish(i)
 	case volume.Unmount:
 		return w.unmount(a, i)
 	case volume.Own:
@@ -486,6 +496,8 @@ func (w *world) broken(v variant, r volume.Record, a volume.Action) string {
 			return "published before the plugin was told that it is unpublished"
 		case v.stage && r.Node.Staged != volume.Present:
 			return "published while the record says not staged"
+		case w.target[i].stale:
+			return "published on the mount of a call that was negated"
 		case a.Path != targets[i]:
 			return "published at another path than the claim's target"
 		}
