@@ -411,6 +411,8 @@ func (x *explorer) mayNot(s state, a volume.Action) string {
 	bad := s.w.broken(x.v, s.mem, a)
 	switch {
 	case bad != "":
+	case a.Kind == volume.ControllerUnpublish && !detachKnown(s.disk):
+		bad = "made, and after a crash nobody would know"
 	case s.blocked() && a.RPC():
 		bad = "called before what a forced deregister left of the same storage is undone"
 	case s.down && (a.Forward() || a.Kind == volume.Own || a.Kind == volume.Take || a.Kind == volume.Plan || a.Kind == volume.ControllerUnpublish):

@@ -227,9 +227,12 @@ func (p *planner) down() bool {
 	}
 }
 
-// detach undoes the attachment, after proof that nothing here uses the device.
+// detach undoes the attachment, after proof that nothing here uses the device. The proof also
+// puts on record that claims have left the node, by which the next agent knows after a crash
+// that the call may be under way. So it is repeated for a claim that came and went since.
 func (p *planner) detach() bool {
-	if !p.r.Node.Proven {
+	onNode := func(c Claim) bool { return !c.Wanted && c.State != NodeDetached && c.State != ControllerDetached }
+	if !p.r.Node.Proven || slices.ContainsFunc(p.claims, onNode) {
 		return p.try(Action{Kind: Prove})
 	}
 	return p.try(Action{

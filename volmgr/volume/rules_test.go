@@ -15,6 +15,21 @@ func forgotten(v variant, s state) string {
 	return unknown(v, s.mem, s.w)
 }
 
+// detachKnown reports whether an agent that reads the record after a crash knows that a
+// ControllerUnpublishVolume may be under way.
+func detachKnown(disk volume.Record) bool {
+	n := disk.Node
+	if len(disk.Claims) == 0 || n.Attached == volume.Failed || n.Attached == volume.Unknown && !watchesAttachment(disk, false) {
+		return true
+	}
+	for _, c := range disk.Claims {
+		if c.State == volume.NodeDetached || c.State == volume.ControllerDetached {
+			return true
+		}
+	}
+	return false
+}
+
 func unknown(v variant, r volume.Record, w world) string {
 	switch {
 	case w.attached && r.Node.Attached == volume.Absent:

@@ -55,7 +55,7 @@ type world struct {
 	target   [2]place
 	bound    [2]place
 	late     late // calls that the plugin is still working on
-	negated  late // those of them that were negated since
+	negated  late // those of them that were negated since, and not repeated
 	boots    uint8
 	told     [2]bool // published, for all that the plugin was told
 	owned    bool    // what is mounted for the first alloc has the owner that it wants
@@ -400,6 +400,7 @@ func (w *world) effect(v variant, a volume.Action, i int, fresh uint8) volume.Ou
 			return volume.Outcome{Err: errRefused}
 		}
 		w.doPublish(v, i, fresh)
+		w.negated &^= latePublish(i)
 		out := w.shown(w.target[i])
 		if w.target[i].bare {
 			out = volume.Outcome{Err: errUncertain, StageSuspect: true}
