@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"unsafe"
 
@@ -155,11 +156,14 @@ func ext4Size(device string) (int64, error) {
 	if le.Uint16(sb[0x38:]) != 0xef53 {
 		return 0, fmt.Errorf("%s holds no ext4", device)
 	}
-	blocks := int64(le.Uint32(sb[4:]))
+	blocks, shift := uint64(le.Uint32(sb[4:])), 10+uint64(le.Uint32(sb[0x18:]))
 	if le.Uint32(sb[0x60:])&0x80 != 0 { // the feature 64bit
-		blocks |= int64(le.Uint32(sb[0x150:])) << 32
+		blocks |= uint64(le.Uint32(sb[0x150:])) << 32
 	}
-	return blocks << (10 + le.Uint32(sb[0x18:])), nil
+	if shift > 16 || blocks > math.MaxInt64>>shift { // a block has 64 KiB at the most
+		return 0, fmt.Errorf("%s holds an ext4 whose size makes no sense", device)
+	}
+	return int64(blocks << shift), nil
 }
 
 // growBeforeMount grows an ext4 that nobody has mounted, where the kernel will not let this

@@ -72,7 +72,7 @@ func inUserNamespace(t *testing.T) bool {
 	return !slices.Equal(strings.Fields(string(m)), []string{"0", "0", "4294967295"})
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)

@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/volagent/volagent/volmgr/proclines"
 	"golang.org/x/sys/unix"
 )
 
@@ -26,32 +28,42 @@ type mountEntry struct {
 	options  string // of the filesystem: "rw,shutdown"
 }
 
-// readMounts returns the lines of a mount table that contain one of the needles. Most lines are
-// discarded without being taken apart, so that thousands of other mounts cost little.
-func readMounts(file string, needles ...string) ([]mountEntry, error) {
-	raw, err := os.ReadFile(file)
+// readMounts returns the lines of a mount table that contain one of the needles.
+func readMounts(file string, needles ...string) (found []mountEntry, err error) {
+	err = eachMount(file, needles, func(e mountEntry) { found = append(found, e) })
+	return found, err
+}
+
+// eachMount calls found with the lines of a mount table that contain one of the needles. Most
+// lines are discarded without being taken apart, so that thousands of other mounts cost little.
+func eachMount(file string, needles []string, found func(mountEntry)) error {
+	table, err := os.Open(file)
 	if err != nil {
-		return nil, fmt.Errorf("cannot read the mount table: %w", err)
+		return fmt.Errorf("cannot read the mount table: %w", err)
 	}
-	var found []mountEntry
-	for line := range bytes.Lines(raw) {
-		for _, n := range needles {
-			if !bytes.Contains(line, []byte(n)) {
-				continue
-			}
-			if e, ok := parseMount(string(line)); ok {
-				found = append(found, e)
-			}
-			break
+	defer func() { _ = table.Close() }() // it was only read
+	for lines := proclines.New(table); ; {
+		line, err := lines.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("cannot read the mount table: %w", err)
+		}
+		if !slices.ContainsFunc(needles, func(n string) bool { return bytes.Contains(line, []byte(n)) }) {
+			continue
+		}
+		if e, ok := parseMount(string(line)); ok {
+			found(e)
 		}
 	}
-	return found, nil
 }
 
 // parseMount takes apart "36 35 98:0 /root /point rw,noatime shared:1 - ext4 /dev/sda1 rw".
 func parseMount(line string) (mountEntry, bool) {
-	left, right, ok := strings.Cut(line, " - ")
-	l, r := strings.Fields(left), strings.Fields(right)
+	left, right, ok := strings.Cut(strings.TrimSuffix(line, "\n"), " - ")
+	// The kernel escapes blanks and newlines in names, and no other white space. A source may be empty.
+	l, r := strings.Split(left, " "), strings.Split(right, " ")
 	if !ok || len(l) < 6 || len(r) < 2 {
 		return mountEntry{}, false
 	}
@@ -120,18 +132,15 @@ func otherNamespaces(needles []string, found func(pid int, e mountEntry)) error 
 			continue
 		}
 		proc := strings.TrimSuffix(link, "/ns/mnt")
-		entries, err := readMounts(proc+"/mountinfo", needles...)
-		if err != nil {
-			continue // the process has gone; another one may show the namespace
-		}
-		seen[ns] = true
 		pid, err := strconv.Atoi(filepath.Base(proc))
 		if err != nil {
 			continue
 		}
-		for _, e := range entries {
-			found(pid, e)
+		err = eachMount(proc+"/mountinfo", needles, func(e mountEntry) { found(pid, e) })
+		if err != nil {
+			continue // the process has gone; another one may show the namespace
 		}
+		seen[ns] = true
 	}
 	return nil
 }

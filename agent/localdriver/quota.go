@@ -79,7 +79,7 @@ func parseQuota(text string) (int64, error) {
 	number, unit := text, int64(1)
 	for _, u := range quotaUnits {
 		if n, ok := strings.CutSuffix(text, u.name); ok {
-			number, unit = strings.TrimSpace(n), u.bytes
+			number, unit = strings.TrimRight(n, " "), u.bytes
 			break
 		}
 	}

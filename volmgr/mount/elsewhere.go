@@ -54,11 +54,7 @@ func (h *Host) elsewhere(id volume.MountIdentity, paths []string) ([]string, err
 		if s.name == h.ownSpace() {
 			continue
 		}
-		data, err := s.read()
-		if err != nil {
-			return nil, fmt.Errorf("cannot read the mount table of process %d (%s): %w", s.pid, h.command(s.pid), err)
-		}
-		table, err := parseTable(data, nil, skip)
+		table, err := s.mounts(nil, skip)
 		if err != nil {
 			return nil, fmt.Errorf("cannot read the mount table of process %d (%s): %w", s.pid, h.command(s.pid), err)
 		}

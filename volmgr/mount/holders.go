@@ -1,6 +1,7 @@
 package mount
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -11,6 +12,8 @@ import (
 	"sync"
 
 	"github.com/moby/sys/mountinfo"
+
+	"github.com/volagent/volagent/volmgr/proclines"
 )
 
 // Holder is one thing that keeps a mount from being unmounted, or keeps its
@@ -207,11 +210,7 @@ func (c *collector) spaces() {
 		if s.name == c.h.ownSpace() {
 			continue
 		}
-		data, err := s.read()
-		if err != nil {
-			continue
-		}
-		table, err := parseTable(data, nil, func(m *mountinfo.Info) (bool, bool) {
+		table, err := s.mounts(nil, func(m *mountinfo.Info) (bool, bool) {
 			p := c.h.fromInfo(m)
 			return !c.devices[p.id.Device+p.id.Root], false
 		})
@@ -223,16 +222,21 @@ func (c *collector) spaces() {
 
 // maps looks at the files that a process has mapped.
 func (c *collector) maps(pid int) {
-	data, err := os.ReadFile(c.h.procPath(pid, "maps"))
+	f, err := os.Open(c.h.procPath(pid, "maps"))
 	if err != nil {
 		return
 	}
-	for line := range strings.Lines(string(data)) {
-		at := strings.IndexByte(line, '/')
+	defer func() { _ = f.Close() }() // it was only read
+	for lines := proclines.New(f); ; {
+		line, err := lines.Next()
+		if err != nil {
+			return
+		}
+		at := bytes.IndexByte(line, '/')
 		if at < 0 {
 			continue
 		}
-		if file := strings.TrimSuffix(line[at:], "\n"); within(file, c.path) {
+		if file := strings.TrimSuffix(string(line[at:]), "\n"); within(file, c.path) {
 			if exe, err := os.Readlink(c.h.procPath(pid, "exe")); err == nil && exe == file {
 				continue // told already
 			}

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"github.com/volagent/volagent/volmgr/suggest"
@@ -138,15 +139,15 @@ func (h *Host) addSpaces(pid int, add func(name, task string)) error {
 // ownSpace is this namespace as a link of /proc reads.
 func (h *Host) ownSpace() string { return fmt.Sprintf("mnt:[%d]", h.namespace) }
 
-// read returns the mount table of a namespace, from the first thread that is
-// still there; nothing when all are gone.
-func (s *space) read() ([]byte, error) {
+// mounts reads the mount table of a namespace, as readTable does, from the first thread that
+// is still there; nothing when all are gone.
+func (s *space) mounts(keep func(line []byte) bool, filter mountinfo.FilterFunc) ([]*mountinfo.Info, error) {
 	for _, task := range s.tasks {
-		data, err := os.ReadFile(task + "/mountinfo")
+		table, err := readTable(task+"/mountinfo", keep, filter)
 		if gone(err) {
 			continue
 		}
-		return data, err
+		return table, err
 	}
 	return nil, nil
 }

@@ -1,15 +1,16 @@
 package mount
 
 import (
-	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/moby/sys/mountinfo"
+	"github.com/volagent/volagent/volmgr/proclines"
 	"github.com/volagent/volagent/volmgr/volume"
 	"golang.org/x/sys/unix"
 )
@@ -95,30 +96,41 @@ func (h *Host) table(filter mountinfo.FilterFunc) ([]*mountinfo.Info, error) {
 // readTable reads a mountinfo file. Lines that keep refuses are not parsed;
 // filter sees the others.
 func readTable(file string, keep func(line []byte) bool, filter mountinfo.FilterFunc) ([]*mountinfo.Info, error) {
-	data, err := os.ReadFile(file)
+	f, err := os.Open(file)
 	if err != nil {
 		return nil, err
 	}
-	return parseTable(data, keep, filter)
+	defer func() { _ = f.Close() }() // it was only read
+	return parseTable(f, keep, filter)
 }
 
-// longestLine is what the parser takes, less a little. Only the options of
-// the file system can be longer (an overlay of hundreds of layers), they come
-// last on the line, and of them only the first word matters here.
-const longestLine = 60000
+func parseTable(table io.Reader, keep func(line []byte) bool, filter mountinfo.FilterFunc) ([]*mountinfo.Info, error) {
+	return mountinfo.GetMountsFromReader(&tableReader{lines: proclines.New(table), keep: keep}, filter)
+}
 
-func parseTable(data []byte, keep func(line []byte) bool, filter mountinfo.FilterFunc) ([]*mountinfo.Info, error) {
-	var kept bytes.Buffer
-	for line := range bytes.Lines(data) {
-		if keep != nil && !keep(line) {
-			continue
+// tableReader yields those lines of a mount table that keep lets pass, nil all of them, one
+// after another: no table is held in memory. The parser takes lines of 64 KiB, and fails the
+// whole table over a longer one.
+type tableReader struct {
+	lines *proclines.Reader
+	keep  func(line []byte) bool
+	line  []byte // what is left of the current one
+}
+
+// Read implements io.Reader.
+func (r *tableReader) Read(p []byte) (int, error) {
+	for len(r.line) == 0 {
+		line, err := r.lines.Next()
+		if err != nil {
+			return 0, err
 		}
-		if len(line) > longestLine {
-			line = append(slices.Clone(line[:longestLine]), '\n')
+		if r.keep == nil || r.keep(line) {
+			r.line = line
 		}
-		kept.Write(line)
 	}
-	return mountinfo.GetMountsFromReader(&kept, filter)
+	n := copy(p, r.line)
+	r.line = r.line[n:]
+	return n, nil
 }
 
 // fromInfo turns a line of the table into a point without a unique id.

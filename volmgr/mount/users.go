@@ -101,12 +101,8 @@ func (h *Host) knowsGone(major uint32) error {
 
 // mountedIn says where a namespace has the device mounted.
 func (h *Host) mountedIn(s *space, dev string) ([]string, error) {
-	data, err := s.read()
-	if err != nil {
-		return nil, fmt.Errorf("cannot read the mount table of process %d (%s): %w", s.pid, h.command(s.pid), err)
-	}
 	number, node := []byte(" "+dev+" "), []byte(" /dev/")
-	table, err := parseTable(data, func(line []byte) bool {
+	table, err := s.mounts(func(line []byte) bool {
 		return bytes.Contains(line, number) || bytes.Contains(line, node)
 	}, nil)
 	if err != nil {

@@ -1,0 +1,241 @@
+package localdriver
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/hashicorp/go-hclog"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// hostileNames are what a user may call a directory, to confuse a reader of mount tables.
+var hostileNames = []string{
+	"/srv/a", "/a b", "/a\tb\nc", `/a\040b`, "/a\rb", "/a\vb\fc", "/a\u00a0b\u2003c\u0085d", "/- - ext4 /dev/sda1 rw", "/x\n9 1 7:1 / /fake rw - ext4 /dev/loop1 rw",
+	"/\xff\xfe", "/#", "", "/x//deleted", "/loop7", "/\x1b[2J",
+}
+
+// escapedName writes a name as the kernel does in a mount table.
+func escapedName(name string) string {
+	return strings.NewReplacer(`\`, `\134`, " ", `\040`, "\t", `\011`, "\n", `\012`).Replace(name)
+}
+
+// FuzzParseMount: whatever users call what they mount, its line is one mount, and the names come
+// back whole.
+func FuzzParseMount(f *testing.F) {
+	for _, name := range hostileNames {
+		f.Add(name, name, name, name)
+		f.Add("/", "/m", "", name)
+	}
+	f.Fuzz(func(t *testing.T, root, point, source, raw string) {
+		if e, ok := parseMount(raw); ok {
+			_, _ = boundLoopNode(e)
+			_ = showsDirectory(e, "vol-aaaaaaaaaaaaaaaa")
+		}
+		root, point = "/"+root, "/"+point
+		line := fmt.Sprintf("36 35 0:52 %s %s rw,nosuid shared:1 - fuse.x %s ro,user_id=0\n", escapedName(root), escapedName(point), escapedName(source))
+		file := filepath.Join(t.TempDir(), "mountinfo")
+		must(t, os.WriteFile(file, []byte("1 0 7:1 / / ro - ext4 /dev/loop1 rw\n"+line+"37 1 7:2 / /z ro - ext4 /dev/loop2 rw\n"), 0o600))
+		got, err := readMounts(file, ":")
+		want := []mountEntry{
+			{"1", "7:1", "/", "/", "ext4", "/dev/loop1", true, "rw"},
+			{"36", "0:52", root, point, "fuse.x", source, false, "ro,user_id=0"},
+			{"37", "7:2", "/", "/z", "ext4", "/dev/loop2", true, "rw"},
+		}
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("%+v, %v\nwant %+v", got, err, want)
+		}
+	})
+}
+
+// FuzzMountFlags: a flag is either the kernel's or the filesystem's. What is set is cleared before, so
+// the flags of a mount never depend on what was there, and the last of two that contradict each
+// other counts.
+func FuzzMountFlags(f *testing.F) {
+	for name := range attrs {
+		f.Add(name, name)
+		f.Add("rw,suid,dev,exec", name)
+	}
+	for _, text := range []string{`context="a:b:c1,c2"`, `"`, `a,"b,c`, ",,", " ro , rw ", "discard,commit=30", "\x00", "\xff"} {
+		f.Add(text, "ro")
+	}
+	f.Fuzz(func(t *testing.T, first, second string) {
+		m := parseMountFlags([]string{first, second})
+		for _, flag := range m.fs {
+			if _, known := attrs[flag]; known || flag == "" || strings.ContainsRune(flag, '"') {
+				t.Errorf("%q, %q: %q is given to the filesystem", first, second, flag)
+			}
+		}
+		if a, known := attrs[second]; known && strings.Count(first, `"`)%2 == 0 && (m.set&a.set != a.set || m.set&a.clear&^a.set != 0 || m.clear&a.clear != a.clear) {
+			t.Errorf("%q, %q: %+v, want %+v", first, second, m, a)
+		}
+		if again := parseMountFlags([]string{first, second, first, second}); again.set&^m.set != 0 && !strings.Contains(first+second, `"`) {
+			t.Errorf("%q, %q: %+v, and given twice %+v", first, second, m, again)
+		}
+	})
+}
+
+// FuzzCreate: a request to make a volume is refused as such, or describes one that can be made: of a
+// known type, with a size within the range.
+func FuzzCreate(f *testing.F) {
+	for _, typ := range []string{"", typeDirectory, typeImage, "x"} {
+		f.Add("name", paramType, typ, "", "ext4", int64(0), int64(0), int32(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER), false, "")
+		f.Add("name", paramType, typ, "10GiB", "", int64(1<<30), int64(2<<30), int32(csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER), true, "1000")
+	}
+	f.Add("n\x00", paramFSType, "xfs", "none", "xfs", int64(1), int64(math.MaxInt64), int32(99), true, "4294967295")
+	f.Add("n", paramFSType, "xfs", "9223372036854775807", "ext4", int64(math.MaxInt64), int64(0), int32(7), false, "-1")
+	f.Add("n", paramFSType, "ext4", "18014398509481983KiB", "", int64(math.MaxInt64-1), int64(math.MaxInt64), int32(7), false, "+1")
+	f.Fuzz(func(t *testing.T, name, key, value, quota, fsType string, required, limit int64, mode int32, block bool, group string) {
+		c := &csi.VolumeCapability{AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_Mode(mode)}}
+		c.AccessType = &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{FsType: fsType, VolumeMountGroup: group}}
+		if block {
+			c.AccessType = &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}}
+		}
+		r := &csi.CreateVolumeRequest{Name: name, Parameters: map[string]string{key: value}, VolumeCapabilities: []*csi.VolumeCapability{c}}
+		if quota != "" {
+			r.MutableParameters = map[string]string{paramQuota: quota}
+		}
+		v, err := plan(r, typeImage)
+		if err == nil {
+			v.Capacity, err = v.sizeFor(&csi.CapacityRange{RequiredBytes: required, LimitBytes: limit})
+		}
+		if err != nil {
+			if code := status.Code(err); code != codes.InvalidArgument && code != codes.OutOfRange {
+				t.Errorf("%v: %v", r, err)
+			}
+			return
+		}
+		_, known := findFilesystem(v.FSType)
+		typed := v.Type == typeDirectory && v.FSType == "" && !v.Block || v.Type == typeImage && (known || v.FSType == "" && v.Block)
+		sized := v.Capacity >= required && (limit == 0 || v.Capacity <= limit) && v.Quota >= 0 && v.Quota%1024 == 0
+		if !typed || !sized || v.Name != name {
+			t.Errorf("%v is planned as %+v", r, v)
+		}
+	})
+}
+
+// FuzzQuota: a size is read as it is written, and is never a negative or a smaller one.
+func FuzzQuota(f *testing.F) {
+	for _, text := range []string{"1", "0", "-1", "10GiB", "1 KiB", "9223372036854775807", "9223372036854775807B", "8388608TiB", "9007199254740991KiB", "18446744073709551615", "1e3", "0x10", "1_0", "KiB", "1KiBB", "\n1B", "\u00a01B"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		n, err := parseQuota(text)
+		if err != nil {
+			return
+		}
+		var number int64
+		if _, err := fmt.Sscanf(text, "%d", &number); err != nil || n < number || n%1024 != 0 && n < math.MaxInt64-1023 {
+			t.Errorf("%q is %d bytes", text, n)
+		}
+		if same, err := parseQuota(fmt.Sprint(n)); err != nil || same != n {
+			t.Errorf("%q is %d bytes, and then %d, %v", text, n, same, err)
+		}
+	})
+}
+
+// FuzzState: whatever the files of a state directory hold, the driver opens it. It uses a volume, a
+// snapshot or a group under its own id alone, and keeps the data of all others.
+func FuzzState(f *testing.F) {
+	const vol, snap, member, grp = "vol-aaaaaaaaaaaaaaaa", "snap-bbbbbbbbbbbbbbbb", "snap-cccccccccccccccc", "grp-dddddddddddddddd"
+	seed := func(v, s, g any) {
+		var raw [3][]byte
+		for i, x := range []any{v, s, g} {
+			text, err := json.Marshal(x)
+			must(f, err)
+			raw[i] = text
+		}
+		f.Add(raw[0], raw[1], raw[2])
+	}
+	v := volume{Version: metaVersion, ID: vol, Name: "n", Type: typeDirectory}
+	s := snapshot{Version: metaVersion, ID: snap, Name: "s", Source: vol, Type: typeImage}
+	g := group{Version: metaVersion, ID: grp, Name: "g", Snapshots: []snapshot{{Version: metaVersion, ID: member, Group: grp, Type: typeDirectory}}}
+	seed(v, s, g)
+	other, stolen := s, g
+	other.ID = "snap-../../../../etc"
+	stolen.Snapshots = []snapshot{{Version: metaVersion, ID: snap, Group: grp, Type: typeDirectory}}
+	seed(volume{Version: 2, ID: vol}, other, stolen)
+	seed(volume{Version: 1, ID: vol, Type: typeImage, Capacity: -1}, []int{1}, group{Version: 1, ID: grp, Snapshots: []snapshot{other}})
+	seed(nil, "x", map[string]any{"snapshots": []any{nil}})
+	f.Add([]byte("{"), []byte(""), []byte("[[[["))
+	dir := f.TempDir()
+	f.Fuzz(func(t *testing.T, v, s, g []byte) {
+		for path, raw := range map[string][]byte{filepath.Join(dirVolumes, vol, metaFile): v, filepath.Join(dirSnapshots, snap, snapFile): s, filepath.Join(dirGroups, grp, groupFile): g} {
+			path = filepath.Join(dir, path)
+			must(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, raw, 0o600)))
+		}
+		st, err := openStore(t.Context(), dir, hclog.NewNullLogger())
+		must(t, err)
+		defer func() { must(t, st.close()) }()
+		if _, err := st.get(vol); errors.Is(err, errNoVolume) {
+			t.Error("the volume is neither there nor broken")
+		}
+		checkState(t, st)
+	})
+}
+
+// checkState looks at what a store has, and at where it would look for the data.
+func checkState(t *testing.T, st *store) {
+	t.Helper()
+	inside := func(path string) bool { return strings.HasPrefix(path, st.root+"/") && filepath.Clean(path) == path }
+	for id, v := range st.byID {
+		if v.ID != id || !validID(id) || !inside(st.dataPath(v)) || v.Type != typeDirectory && v.Type != typeImage {
+			t.Errorf("volume %q is %+v", id, v)
+		}
+	}
+	for id, s := range st.snaps {
+		_, grouped := st.groups[s.Group]
+		if s.ID != id || !validIDOf(snapPrefix, id) || !inside(st.snapshotData(s)) || s.Group != "" && !grouped {
+			t.Errorf("snapshot %q is %+v", id, s)
+		}
+	}
+	for id, g := range st.groups {
+		for _, s := range g.Snapshots {
+			if st.snaps[s.ID].Group != id {
+				t.Errorf("snapshot %q of group %q is %+v", s.ID, id, st.snaps[s.ID])
+			}
+		}
+	}
+	for _, s := range st.listSnapshots() {
+		_ = s.csi()
+	}
+}
+
+// FuzzSuperblock: whatever somebody wrote to a block device, its size is no nonsense.
+func FuzzSuperblock(f *testing.F) {
+	good := make([]byte, 1024)
+	binary.LittleEndian.PutUint16(good[0x38:], 0xef53)
+	binary.LittleEndian.PutUint32(good[4:], 1<<20)
+	binary.LittleEndian.PutUint32(good[0x18:], 2)
+	f.Add(good)
+	for _, log := range []uint32{7, 53, 60, math.MaxUint32} {
+		bad := slices.Clone(good)
+		binary.LittleEndian.PutUint32(bad[0x18:], log)
+		f.Add(bad)
+	}
+	large := slices.Clone(good)
+	binary.LittleEndian.PutUint32(large[0x60:], 0x80)
+	binary.LittleEndian.PutUint32(large[0x150:], math.MaxUint32)
+	f.Add(large)
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		file := filepath.Join(t.TempDir(), "image")
+		must(t, os.WriteFile(file, append(make([]byte, 1024), raw...), 0o600))
+		size, err := ext4Size(file)
+		if err == nil && (size < 0 || size%1024 != 0 || len(raw) < 1024 || binary.LittleEndian.Uint32(raw[0x18:]) > 6) {
+			t.Errorf("it has %d bytes", size)
+		}
+		if slices.Equal(raw, good) && size != 4<<30 {
+			t.Errorf("%d bytes, %v", size, err)
+		}
+		_, _ = rootInode("xfs", file)
+	})
+}

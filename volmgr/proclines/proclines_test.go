@@ -1,0 +1,134 @@
+package proclines_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/volagent/volagent/volmgr/proclines"
+)
+
+// lines are all lines of a file.
+func lines(t *testing.T, file io.Reader) (all []string) {
+	t.Helper()
+	for r := proclines.New(file); ; {
+		line, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return all
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, string(line))
+	}
+}
+
+// FuzzLines: whatever a file holds, its lines come one by one, none longer than promised, and those
+// that are not too long as they are. Of the others only ends of fields are missing.
+func FuzzLines(f *testing.F) {
+	for _, text := range []string{"", "\n", "a\nb\n\nc", "36 35 98:0 /r /m rw,relatime shared:1 - overlay src rw\n", "1 2 3 /4 /5", "\n\n \n- - -", "\r\n\x00"} {
+		f.Add(text, byte('x'), uint32(1))
+		f.Add(text, byte('x'), uint32(proclines.Longest))
+		f.Add(text, byte(' '), uint32(2*proclines.Longest))
+	}
+	f.Add("1 2", byte('x'), uint32(proclines.Longest-3))
+	f.Fuzz(func(t *testing.T, text string, b byte, times uint32) {
+		if at := strings.IndexByte(text, ' '); at >= 0 { // one field that is long, or very many
+			text = text[:at] + string(bytes.Repeat([]byte{b}, int(times%150_000))) + text[at:]
+		}
+		want := strings.SplitAfter(text, "\n")
+		if want[len(want)-1] == "" {
+			want = want[:len(want)-1]
+		}
+		got := lines(t, strings.NewReader(text))
+		if len(got) != len(want) {
+			t.Fatalf("%d lines became %d", len(want), len(got))
+		}
+		for i := range got {
+			short := len(want[i]) < proclines.Longest
+			if len(got[i]) > proclines.Longest || short && got[i] != want[i] || got[i][len(got[i])-1] == '\n' != strings.HasSuffix(want[i], "\n") {
+				t.Errorf("line %d of %d bytes became one of %d", i, len(want[i]), len(got[i]))
+			}
+			is, whole := strings.Split(strings.TrimSuffix(got[i], "\n"), " "), strings.Split(strings.TrimSuffix(want[i], "\n"), " ")
+			for n := range is {
+				if !strings.HasPrefix(whole[n], is[n]) {
+					t.Errorf("line %d: field %d became %.100q", i, n, is[n])
+				}
+			}
+		}
+	})
+}
+
+// endless is a table of many mounts, each at a path that is longer than any buffer. It notes
+// how much memory is in use meanwhile.
+type endless struct {
+	line  string
+	lines int
+	rest  string
+	most  uint64
+}
+
+// Read implements io.Reader.
+func (e *endless) Read(p []byte) (int, error) {
+	if e.rest == "" {
+		if e.lines == 0 {
+			return 0, io.EOF
+		}
+		if e.rest, e.lines = e.line, e.lines-1; e.lines%100 == 0 {
+			e.most = max(e.most, inUse())
+		}
+	}
+	n := copy(p, e.rest)
+	e.rest = e.rest[n:]
+	return n, nil
+}
+
+// inUse are the bytes of memory that cannot be freed.
+func inUse() uint64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// TestLargeFile: a file that somebody made as large as possible is not held in memory.
+func TestLargeFile(t *testing.T) {
+	e := &endless{line: "36 35 0:52 / " + strings.Repeat("/"+strings.Repeat("a", 250), 1000) + " rw - tmpfs x rw\n", lines: 2000}
+	before := inUse()
+	n := 0
+	for r := proclines.New(e); ; n++ {
+		line, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil || !strings.HasSuffix(string(line), "a rw - tmpfs x rw\n") {
+			t.Fatalf("%.100q, %v", line, err)
+		}
+	}
+	if more := int64(e.most) - int64(before); n != 2000 || more > 4<<20 {
+		t.Errorf("%d lines of %d bytes took %d bytes of memory", n, len(e.line), more)
+	}
+}
+
+// TestFault: a file that cannot be read to its end is no shorter file.
+func TestFault(t *testing.T) {
+	broken := errors.New("broken")
+	for _, text := range []string{"", "a\n", strings.Repeat("x", proclines.Longest+1)} {
+		r := proclines.New(io.MultiReader(strings.NewReader(text), faulty{broken}))
+		var err error
+		for err == nil {
+			_, err = r.Next()
+		}
+		if !errors.Is(err, broken) {
+			t.Errorf("%.10q: %v", text, err)
+		}
+	}
+}
+
+type faulty struct{ err error }
+
+// Read implements io.Reader.
+func (f faulty) Read([]byte) (int, error) { return 0, f.err }
