@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/apiclient"
+	"github.com/volagent/volagent/agent/fstab"
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
@@ -208,8 +209,8 @@ func bootHint(env Env, dir string, unit bool) string {
 // inFstab reports whether a directory has a line of type csi without _netdev.
 func inFstab(text, dir string) bool {
 	for line := range strings.Lines(text) {
-		f := strings.Fields(line)
-		if len(f) >= 4 && !strings.HasPrefix(f[0], "#") && filepath.Clean(unescaped(f[1])) == dir &&
+		f := fstab.Fields(line)
+		if len(f) >= 4 && !strings.HasPrefix(f[0], "#") && filepath.Clean(fstab.Unescape(f[1])) == dir &&
 			f[2] == "csi" && !strings.Contains(","+f[3]+",", ",_netdev,") {
 			return true
 		}

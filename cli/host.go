@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/volagent/volagent/agent/fstab"
 	"golang.org/x/sys/unix"
 )
 
@@ -102,9 +103,9 @@ func said(out []byte) string {
 func remembered(table []byte, dir string, of mounted) bool {
 	for line := range strings.Lines(string(table)) {
 		fields := map[string]string{}
-		for _, f := range strings.Fields(line) {
+		for _, f := range fstab.Fields(line) {
 			name, value, _ := strings.Cut(f, "=")
-			fields[name] = unescaped(value)
+			fields[name] = fstab.Unescape(value)
 		}
 		if fields["TARGET"] == dir && fields["SRC"] == of.source && fields["ROOT"] == of.root &&
 			strings.Contains(","+fields["OPTS"]+",", ","+umountHelper+",") {

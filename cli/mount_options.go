@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/fstab"
 	"github.com/volagent/volagent/agent/spec"
 )
 
@@ -92,7 +93,7 @@ var inOrder = []string{"suid", "dev", "exec", "atime", "diratime", "symfollow"}
 func readMountOptions(texts []string) (*mountOptions, error) {
 	o := &mountOptions{timeout: claimTimeout, own: ownershipFlags{option: true}, vfs: map[string]string{}}
 	for _, text := range texts {
-		for _, option := range splitOptions(text) {
+		for _, option := range fstab.SplitOptions(text) {
 			if err := o.set(option); err != nil {
 				return nil, err
 			}
@@ -106,24 +107,6 @@ func readMountOptions(texts []string) (*mountOptions, error) {
 	var err error
 	o.req.Ownership, err = o.own.read()
 	return o, err
-}
-
-// splitOptions splits a list at its commas, except between double quotes, which are
-// taken off.
-func splitOptions(text string) (options []string) {
-	quoted := false
-	fields := strings.FieldsFunc(text, func(r rune) bool {
-		if r == '"' {
-			quoted = !quoted
-		}
-		return r == ',' && !quoted
-	})
-	for _, f := range fields {
-		if f = strings.TrimSpace(strings.ReplaceAll(f, `"`, "")); f != "" {
-			options = append(options, f)
-		}
-	}
-	return options
 }
 
 func (o *mountOptions) set(option string) error {

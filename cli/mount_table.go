@@ -3,8 +3,9 @@ package cli
 import (
 	"bytes"
 	"path/filepath"
-	"strconv"
 	"strings"
+
+	"github.com/volagent/volagent/agent/fstab"
 )
 
 // mounted is one line of a mount table (proc_pid_mountinfo(5)).
@@ -29,11 +30,11 @@ func readTable(text []byte) []mounted {
 	var table []mounted
 	for line := range bytes.Lines(text) {
 		head, tail, ok := strings.Cut(strings.TrimSuffix(string(line), "\n"), " - ")
-		before, after := strings.Fields(head), strings.Split(tail, " ") // a source may be empty
+		before, after := strings.Split(head, " "), strings.Split(tail, " ") // a source may be empty
 		if !ok || len(before) < 6 || len(after) < 2 {
 			continue
 		}
-		table = append(table, mounted{unescaped(before[3]), unescaped(before[4]), after[0], unescaped(after[1])})
+		table = append(table, mounted{fstab.Unescape(before[3]), fstab.Unescape(before[4]), after[0], fstab.Unescape(after[1])})
 	}
 	return table
 }
@@ -63,23 +64,4 @@ func autofsAt(table []mounted, path string) bool {
 func within(path, dir string) bool {
 	rest, ok := strings.CutPrefix(path, filepath.Clean(dir))
 	return ok && (rest == "" || rest[0] == '/' || dir == "/")
-}
-
-// unescaped undoes the \ooo of fstab(5), mountinfo and utab.
-func unescaped(s string) string {
-	if !strings.Contains(s, `\`) {
-		return s
-	}
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' && i+3 < len(s) {
-			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
-				b.WriteByte(byte(n))
-				i += 3
-				continue
-			}
-		}
-		b.WriteByte(s[i])
-	}
-	return b.String()
 }

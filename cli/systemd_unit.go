@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/volagent/volagent/agent/fstab"
 )
 
 // unitDir is where an administrator's units are.
@@ -64,8 +66,11 @@ func (o *systemdOptions) dropIn() string {
 func (o *systemdOptions) list() string {
 	all := []string{"_netdev", "nofail"}
 	for _, text := range o.options {
-		for _, option := range strings.Split(text, ",") {
-			if option = strings.TrimSpace(option); option != "" && !slices.Contains(all[:2], option) {
+		for _, option := range fstab.SplitOptions(text) {
+			if strings.Contains(option, ",") {
+				option = `"` + option + `"`
+			}
+			if !slices.Contains(all[:2], option) {
 				all = append(all, option)
 			}
 		}

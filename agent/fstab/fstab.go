@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -124,21 +123,28 @@ func parseTable(path string, raw []byte) (entries []Entry) {
 	lines := bufio.NewScanner(bytes.NewReader(raw))
 	lines.Buffer(nil, maxFile)
 	for n := 1; lines.Scan(); n++ {
-		f := strings.Fields(lines.Text())
+		f := Fields(lines.Text())
 		if len(f) < 3 || strings.HasPrefix(f[0], "#") || f[2] != Type {
 			continue
 		}
-		e := Entry{File: path, Line: n, Volume: unescape(f[0]), Dir: unescape(f[1])}
+		e := Entry{File: path, Line: n, Volume: Unescape(f[0]), Dir: Unescape(f[1])}
 		if len(f) > 3 {
-			e.Options = SplitOptions(unescape(f[3]))
+			e.Options = SplitOptions(Unescape(f[3]))
 		}
 		entries = append(entries, e)
 	}
 	return entries
 }
 
-// unescape undoes what fstab writes for blanks: a backslash and three octal digits.
-func unescape(s string) string {
+// Fields splits a line of fstab, or of a mount table, at the blanks that separate its fields.
+// Any other white space is part of a name.
+func Fields(line string) []string {
+	return strings.FieldsFunc(line, func(r rune) bool { return r == ' ' || r == '\t' || r == '\n' })
+}
+
+// Unescape undoes what fstab(5), and the kernel in mount tables, write for blanks: a backslash
+// and three octal digits.
+func Unescape(s string) string {
 	if !strings.Contains(s, `\`) {
 		return s
 	}
@@ -159,21 +165,17 @@ func unescape(s string) string {
 // SplitOptions splits the options of a mount at their commas, but for those between
 // double quotes, which are dropped (mount(8)).
 func SplitOptions(s string) (options []string) {
-	var b strings.Builder
 	quoted := false
-	for _, c := range s + "," {
-		switch {
-		case c == '"':
+	fields := strings.FieldsFunc(s, func(r rune) bool {
+		if r == '"' {
 			quoted = !quoted
-		case c == ',' && !quoted:
-			options = append(options, strings.TrimSpace(b.String()))
-			b.Reset()
-		default:
-			b.WriteRune(c)
+		}
+		return r == ',' && !quoted
+	})
+	for _, f := range fields {
+		if f = strings.TrimSpace(strings.ReplaceAll(f, `"`, "")); f != "" {
+			options = append(options, f)
 		}
 	}
-	if quoted {
-		options = append(options, strings.TrimSuffix(b.String(), ","))
-	}
-	return slices.DeleteFunc(options, func(o string) bool { return o == "" })
+	return options
 }

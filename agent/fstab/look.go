@@ -45,7 +45,7 @@ func LookAt(dir string) Spot {
 // mountedAt finds a path in the mount table, where blanks are escaped as in fstab.
 func mountedAt(table, dir string) bool {
 	for line := range strings.Lines(table) {
-		if f := strings.Fields(line); len(f) > 4 && unescape(f[4]) == dir {
+		if f := Fields(line); len(f) > 4 && Unescape(f[4]) == dir {
 			return true
 		}
 	}

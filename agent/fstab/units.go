@@ -68,19 +68,23 @@ func readUnit(dirs []string, path string) (e Entry, ok bool, err error) {
 					e.After = nil
 				}
 			case "Mount.What":
-				e.Volume = value
+				e.Volume = percent(value)
 			case "Mount.Where":
-				e.Dir = value
+				e.Dir = percent(value)
 			case "Mount.Type":
 				kind = value
 			case "Mount.Options":
-				options = value
+				options = percent(value)
 			}
 		}
 	}
 	e.Options = SplitOptions(options)
 	return e, kind == Type, nil
 }
+
+// percent undoes how a percent sign is written, which begins a specifier otherwise
+// (systemd.unit(5)).
+func percent(value string) string { return strings.ReplaceAll(value, "%%", "%") }
 
 // dropIns are a unit's, in the order in which they count: by name, whatever directory
 // they are in.
@@ -105,29 +109,58 @@ func dropIns(dirs []string, unit string) []string {
 	return paths
 }
 
+// blank are the characters around a setting that systemd does not count.
+const blank = " \t\n\r"
+
 // settings yields "Section.Key" and value of a unit file, in their order
 // (systemd.syntax(7)).
 func settings(text string) func(yield func(key, value string) bool) {
 	return func(yield func(key, value string) bool) {
-		section, held := "", ""
-		for line := range strings.Lines(text) {
-			line = strings.TrimSpace(line)
-			if held == "" && (line == "" || line[0] == '#' || line[0] == ';') || held != "" && line != "" && (line[0] == '#' || line[0] == ';') {
-				continue // a comment may stand in the middle of a long line
-			}
-			if more, ok := strings.CutSuffix(line, `\`); ok {
-				held += more + " "
-				continue
-			}
-			line, held = held+line, ""
+		section := ""
+		for line := range unitLines(text) {
+			line = strings.Trim(line, blank)
 			if name, ok := strings.CutPrefix(line, "["); ok {
 				section = strings.TrimSuffix(name, "]")
 				continue
 			}
 			key, value, ok := strings.Cut(line, "=")
-			if ok && !yield(section+"."+strings.TrimSpace(key), strings.TrimSpace(value)) {
+			if ok && !yield(section+"."+strings.TrimRight(key, blank), strings.TrimLeft(value, blank)) {
 				return
 			}
 		}
 	}
+}
+
+// unitLines yields the lines of a unit file without comments, each with the lines that
+// continue it.
+func unitLines(text string) func(yield func(line string) bool) {
+	return func(yield func(line string) bool) {
+		var held strings.Builder // one line may be continued a million times
+		for line := range strings.Lines(text) {
+			line = strings.TrimLeft(strings.TrimRight(line, "\r\n"), blank)
+			if line != "" && (line[0] == '#' || line[0] == ';') {
+				continue // a comment may stand in the middle of a long line
+			}
+			if continues(line) {
+				held.WriteString(line[:len(line)-1] + " ")
+				continue
+			}
+			if held.Len() > 0 {
+				held.WriteString(line)
+				line = held.String()
+				held.Reset()
+			}
+			if !yield(line) {
+				return
+			}
+		}
+		if held.Len() > 0 { // the end of the file ends it too
+			yield(held.String())
+		}
+	}
+}
+
+// continues reports whether a line ends with a backslash that no other one escapes.
+func continues(line string) bool {
+	return (len(line)-len(strings.TrimRight(line, `\`)))%2 == 1
 }
