@@ -130,12 +130,31 @@ func lastSeq(path string) (last uint64, err error) {
 			last = max(last, l.Seq)
 		}
 	}
+	if last > 0 || end <= tail {
+		return last, nil
+	}
+	// The end is no events, as after a power cut. Those before it have numbers that may not come twice.
+	_, err = f.Seek(0, io.SeekStart)
+	if err == nil {
+		err = eachLine(f, func(raw []byte) error {
+			if l, ok := parse(raw); ok {
+				last = max(last, l.Seq)
+			}
+			return nil
+		})
+	}
+	if err != nil {
+		return 0, fmt.Errorf("cannot read the files of events: %w", err)
+	}
 	return last, nil
 }
 
+// maxSeq is more events than there will ever be.
+const maxSeq = 1 << 62
+
 // parse reads a line. One that was torn by a crash, or cut by a full disk, is none.
 func parse(raw []byte) (l line, ok bool) {
-	return l, json.Unmarshal(raw, &l) == nil && l.Seq > 0
+	return l, json.Unmarshal(raw, &l) == nil && l.Seq > 0 && l.Seq < maxSeq
 }
 
 // write appends events.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"path/filepath"
 	"time"
@@ -130,21 +131,44 @@ func (l *Log) scan(ctx context.Context, name string, f Filter, below uint64, eac
 		return fmt.Errorf("cannot read events: %w", err)
 	}
 	defer file.Close() //nolint:errcheck // it was only read
-	lines := bufio.NewScanner(file)
-	lines.Buffer(nil, maxLine)
-	for lines.Scan() {
+	err = eachLine(file, func(raw []byte) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		l, ok := parse(lines.Bytes())
+		l, ok := parse(raw)
 		if e := l.event(); ok && e.Seq < below && f.fits(e) {
-			if err := each(e); err != nil {
+			return each(e)
+		}
+		return nil
+	})
+	var failed *fs.PathError
+	if errors.As(err, &failed) {
+		return fmt.Errorf("cannot read events: %w", err)
+	}
+	return err
+}
+
+// eachLine calls do with the lines of a file until that fails. One that is longer than
+// maxLine is no event, and is left out: it may be what a power cut made of a file's end.
+func eachLine(file io.Reader, do func(raw []byte) error) error {
+	r := bufio.NewReaderSize(file, maxLine)
+	for long := false; ; {
+		raw, err := r.ReadSlice('\n')
+		full := errors.Is(err, bufio.ErrBufferFull)
+		if !full && !long {
+			if err := do(raw); err != nil {
 				return err
 			}
 		}
+		if long = full; err != nil && !full {
+			return notEOF(err)
+		}
 	}
-	if err := lines.Err(); err != nil && !errors.Is(err, bufio.ErrTooLong) { // such a line is no event
-		return fmt.Errorf("cannot read events: %w", err)
+}
+
+func notEOF(err error) error {
+	if errors.Is(err, io.EOF) {
+		return nil
 	}
-	return nil
+	return err
 }
