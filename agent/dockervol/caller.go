@@ -50,13 +50,22 @@ func processOf(pid int) string {
 	if err != nil {
 		return ""
 	}
-	// Field 2 is the command's name in brackets, which may hold anything. The start time is
-	// field 22 (proc_pid_stat(5)).
+	start := startOf(stat)
+	if start == "" {
+		return ""
+	}
+	return fmt.Sprintf("%s/%d/%s", strings.TrimSpace(string(boot)), pid, start)
+}
+
+// startOf is the start time in /proc/PID/stat, field 22 (proc_pid_stat(5)); empty if there is
+// none.
+func startOf(stat []byte) string {
+	// Field 2 is the command's name in brackets, which may hold anything.
 	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 	if len(fields) < 20 {
 		return ""
 	}
-	return fmt.Sprintf("%s/%d/%s", strings.TrimSpace(string(boot)), pid, fields[19])
+	return fields[19]
 }
 
 // runtimeOf tells by its program which runtime one is. Podman's commands call

@@ -50,6 +50,8 @@ func (s *Service) parse(opts map[string]string) (options, error) {
 		}
 	}
 	switch {
+	case o.readOnly && (o.writable || denies(flat, "ro")):
+		return o, volume.Errorf(volume.ErrInvalid, "ro and rw contradict each other")
 	case o.plugin != "" && o.volume != "":
 		return o, volume.Errorf(volume.ErrInvalid, "volume and plugin exclude each other: one adopts a volume that is registered, the other makes one")
 	case o.plugin == "" && len(o.making) > 0:
@@ -59,12 +61,25 @@ func (s *Service) parse(opts map[string]string) (options, error) {
 	return o, o.own.Check()
 }
 
+// paramPrefix begins the name of an option that is a parameter of the plugin.
+const paramPrefix = "param."
+
+// cutParam returns the name of the parameter that an option is.
+func cutParam(name string) (param string, is bool) {
+	if len(name) < len(paramPrefix) || !strings.EqualFold(name[:len(paramPrefix)], paramPrefix) {
+		return "", false
+	}
+	return name[len(paramPrefix):], true
+}
+
 // flatten lays the options of "o" and "parameters" beside the others. Names are in lower
 // case, but for those of parameters: podman writes some in capitals.
 func flatten(opts map[string]string) (map[string]string, error) {
 	flat := map[string]string{}
 	add := func(name, value string) error {
-		if !strings.HasPrefix(name, "param.") {
+		if param, is := cutParam(name); is {
+			name = paramPrefix + param
+		} else {
 			name = strings.ToLower(name)
 		}
 		if had, twice := flat[name]; twice && had != value {
@@ -78,7 +93,7 @@ func flatten(opts map[string]string) (map[string]string, error) {
 		switch strings.ToLower(name) {
 		case "o":
 		case "parameters":
-			prefix = "param."
+			prefix = paramPrefix
 		default:
 			if err := add(name, value); err != nil {
 				return nil, err
@@ -103,7 +118,7 @@ func flatten(opts map[string]string) (map[string]string, error) {
 
 // set takes one option.
 func (s *Service) set(o *options, name, value string) (err error) {
-	if param, is := strings.CutPrefix(name, "param."); is {
+	if param, is := strings.CutPrefix(name, paramPrefix); is {
 		if o.params == nil {
 			o.params = map[string]string{}
 		}
@@ -123,11 +138,8 @@ func (s *Service) set(o *options, name, value string) (err error) {
 	case "ro":
 		o.readOnly, err = yes(name, value)
 	case "rw":
-		var writable bool
-		if writable, err = yes(name, value); err == nil && writable && o.readOnly { // ro came first
-			return volume.Errorf(volume.ErrInvalid, "ro and rw contradict each other")
-		}
-		o.readOnly, o.writable = o.readOnly || !writable, writable
+		o.writable, err = yes(name, value)
+		o.readOnly = o.readOnly || !o.writable
 	case "exclusive":
 		o.excl, err = yes(name, value)
 	case "access_mode":
@@ -180,6 +192,13 @@ func yes(name, value string) (bool, error) {
 	default:
 		return false, volume.Errorf(volume.ErrInvalid, "option %q is true or false, not %q", name, value)
 	}
+}
+
+// denies reports whether a switch is given, and off.
+func denies(flat map[string]string, name string) bool {
+	value, given := flat[name]
+	on, err := yes(name, value)
+	return given && err == nil && !on
 }
 
 // named is the volume that they ask for under a name.

@@ -1,0 +1,109 @@
+package dockervol
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"unicode"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// FuzzOptions: options are refused as such, or say something that agrees with itself. Those in "o" mean
+// what they mean beside it.
+func FuzzOptions(f *testing.F) {
+	for _, name := range known {
+		f.Add(name, "x", "plugin", "p")
+		f.Add(name, "1", strings.ToUpper(name), "0")
+		f.Add("o", name+"=x", "plugin", "p")
+	}
+	for _, o := range [][4]string{
+		{"ro", "", "rw", ""}, {"ro", "false", "rw", "false"}, {"ro", "no", "rw", "yes"}, {"rw", "false", "exclusive", ""}, {"o", "size=1GiB,ro", "plugin", "p"}, {"size", "9223372036854775807B", "plugin", "p"}, {"PARAM.Type", "x", "plugin", "p"},
+		{"param.Type", "x", "plugin", "p"}, {"parameters", "A=1,b=2=3,", "plugin", "p"}, {"parameters", "o=1", "plugin", "p"}, {"o", "o=x", "O", "y"}, {"mode", "00000770", "uid", "+5"}, {"mode", "-1", "gid", "4294967295"}, {"volume", "..", "device", ".."},
+		{"mount_flags", ",:,", "plugin", "p"}, {"\x00", "\xff", "", ""}, {"param.", "x", "plugin", "p"},
+	} {
+		f.Add(o[0], o[1], o[2], o[3])
+	}
+	f.Fuzz(func(t *testing.T, name, value, second, other string) {
+		_, s := newWorld(t)
+		in := opts{name: value, second: other}
+		o, err := s.parse(in)
+		if err != nil {
+			return
+		}
+		flat, err := flatten(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		v := o.named(volume.RuntimeDocker, "data")
+		switch {
+		case o.plugin != "" && o.volume != "", o.plugin == "" && len(o.making) > 0, o.own.Check() != nil, o.size < 0:
+			t.Errorf("%q is %+v", in, o)
+		case o.readOnly && o.writable, o.readOnly && denies(flat, "ro"):
+			t.Errorf("%q is read-only: %t, writable: %t", in, o.readOnly, o.writable)
+		case v.Check() != nil && volume.CheckID("volume", v.VolumeID) == nil:
+			t.Errorf("%q is stored as %+v: %v", in, v, v.Check())
+		}
+		for param := range o.params {
+			if !strings.Contains(name+value+second+other, param) {
+				t.Errorf("%q is the parameter %q", in, param)
+			}
+		}
+		if name != second && !strings.ContainsAny(name+value+second+other, ",=") && !strings.EqualFold(name, "o") && !strings.EqualFold(second, "o") {
+			if again, err := s.parse(opts{"o": name + "=" + value + "," + second + "=" + other}); name != "" && second != "" && (err != nil || !reflect.DeepEqual(again, o)) {
+				t.Errorf("%q is %+v, and in o %+v, %v", in, o, again, err)
+			}
+		}
+	})
+}
+
+// FuzzRequest: whatever a runtime sends, it is answered as the protocol has it, in one line, or not at
+// all where an answer would be taken for one about a volume. What is stored keeps its rules.
+func FuzzRequest(f *testing.F) {
+	methods := []string{"Create", "Remove", "Mount", "Unmount", "Path", "Get", "List", "Capabilities", "Nothing"}
+	for i := range methods {
+		for _, body := range []string{
+			"", "{}", "null", "[]", `{"Name":"data"}`, `{"Name":"data","ID":"c"}`, `{"name":"data","NAME":"x"}`, `{"Name":"\u0000\n\u202e"}`, `{"Name":"data","Opts":{"o":"ro,x"}}`, `{"Name":"data","Opts":{"volume":"../x"}}`, `{"Name":`, `{"Name":1}`, "\xff", `{"Name":"data"} {"Name":"x"}`,
+		} {
+			f.Add(byte(i), body, byte(2), `{"Name":"data","ID":"d"}`)
+		}
+	}
+	f.Fuzz(func(t *testing.T, first byte, body string, second byte, other string) {
+		_, s := newWorld(t, "data")
+		_, call := serving(t, s)
+		for _, c := range []struct{ method, body string }{{"Create", `{"Name":"data"}`}, {methods[int(first)%len(methods)], body}, {methods[int(second)%len(methods)], other}, {"List", ""}} {
+			code, answer, err := call("VolumeDriver."+c.method, c.body)
+			if err != nil && c.method != "Get" && c.method != "Path" {
+				t.Errorf("%s %q: %v", c.method, c.body, err)
+			}
+			if err != nil {
+				continue
+			}
+			text, failed := answer["Err"].(string)
+			if (code == 200) == failed || code != 200 && code != 500 || failed && (text == "" || strings.ContainsFunc(text, unicode.IsControl)) {
+				t.Errorf("%s %q: %d %v", c.method, c.body, code, answer)
+			}
+		}
+		for _, v := range s.Store.RuntimeVolumes() {
+			if raw, err := json.Marshal(v); err != nil || v.Check() != nil {
+				t.Errorf("%s, %v, %v", raw, err, v.Check())
+			}
+		}
+	})
+}
+
+// FuzzProcess: a process is told from another one by when it began, whatever its name is.
+func FuzzProcess(f *testing.F) {
+	for _, name := range []string{"dockerd", "a) S 1 2 3", ")", "(((", " ", "\n"} {
+		f.Add(name, uint64(500))
+	}
+	f.Fuzz(func(t *testing.T, name string, start uint64) {
+		stat := fmt.Sprintf("7 (%s) S 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 3 0 %d 1000 10\n", name, start)
+		if got := startOf([]byte(stat)); got != fmt.Sprint(start) {
+			t.Errorf("%q began at %q", stat, got)
+		}
+		_ = startOf([]byte(name)) // it returns
+	})
+}
