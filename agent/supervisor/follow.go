@@ -116,7 +116,7 @@ func since(path string, from int64, scrub func(string) string) ([]string, int64,
 			return lines, from, err
 		}
 		from += int64(len(line))
-		lines = append(lines, printable(scrub(strings.TrimSuffix(line, "\n"))))
+		lines = append(lines, clean(strings.TrimSuffix(line, "\n"), scrub))
 	}
 }
 

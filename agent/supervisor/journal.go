@@ -143,7 +143,11 @@ func followJournal(ctx context.Context, unit string, n int, tell func(line strin
 func cleaned(lines []string, scrub func(string) string) []string {
 	out := make([]string, len(lines))
 	for i, line := range lines {
-		out[i] = printable(scrub(line))
+		out[i] = clean(line, scrub)
 	}
 	return out
 }
+
+// clean is a line as people may see it. It is scrubbed twice, because what printable takes
+// out may have kept the parts of a secret apart.
+func clean(line string, scrub func(string) string) string { return scrub(printable(scrub(line))) }

@@ -90,6 +90,9 @@ func refused(step volume.Kind, code string, retry volume.Retry, message string) 
 	return &volume.CallError{Step: string(step), Code: code, Message: message, Retry: retry, Answered: true}
 }
 
+// noMessage stands for the words of a plugin that said nothing.
+const noMessage = "(the plugin gave no message)"
+
 // words makes a plugin's message fit to be stored and shown: no secrets, one
 // line, no control characters, valid UTF-8, at most maxMessage bytes.
 func (c *Client) words(s string) string {
@@ -106,9 +109,10 @@ func (c *Client) words(s string) string {
 			return r
 		}
 	}, s)
-	s = strings.Join(strings.Fields(s), " ")
+	// What was taken out may have kept the parts of a secret apart.
+	s = c.opts.Scrubber.Scrub(strings.Join(strings.Fields(s), " "))
 	if s == "" {
-		return "(the plugin gave no message)"
+		return noMessage
 	}
 	return truncate(s, maxMessage)
 }

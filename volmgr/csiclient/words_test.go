@@ -1,0 +1,37 @@
+package csiclient
+
+import (
+	"strings"
+	"testing"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// FuzzWords: whatever a plugin says, it becomes one line that a terminal shows as it is, of bounded
+// length and without secrets.
+func FuzzWords(f *testing.F) {
+	for _, text := range []string{
+		"", " \n", "rpc failed: %s", "a\x1b[31m%s\x7f", "\xff%s\xfe", "a\u202eb\u2028%s", "\x00\x01", strings.Repeat("ä", maxMessage), strings.Repeat("x", maxMessage-3) + "%s", "hunter2\x00hunter2", "hunter2\u200bhunter2 ***",
+	} {
+		f.Add(text, "hunter2hunter2")
+		f.Add(text, "a secret")
+		f.Add(text, "line one\nline two")
+	}
+	f.Fuzz(func(t *testing.T, text, secret string) {
+		if len(text) > 1<<12 || len(secret) > 1<<8 {
+			return // it would be slow
+		}
+		c := &Client{opts: Options{Scrubber: &Scrubber{}}}
+		c.opts.Scrubber.Add(volume.Secrets{"key": volume.NewSecret(secret)})
+		got := c.words(strings.ReplaceAll(text, "%s", secret))
+		bad := func(r rune) bool { return !unicode.IsPrint(r) }
+		if got == "" || len(got) > maxMessage || !utf8.ValidString(got) || strings.ContainsFunc(got, bad) {
+			t.Errorf("%q became %q", text, got)
+		}
+		if secret := strings.TrimSpace(secret); len(secret) >= minAnywhere && strings.Contains(got, secret) && !strings.Contains(noMessage, secret) {
+			t.Errorf("%q is in %q", secret, got)
+		}
+	})
+}
