@@ -42,7 +42,8 @@ type Sealer struct {
 // version begins every sealed text.
 const version = "v1"
 
-var encoding = base64.RawURLEncoding
+// encoding is strict, so that no two texts are one sealed value.
+var encoding = base64.RawURLEncoding.Strict()
 
 // Seal returns references with all literal values of them sealed for a volume.
 // One that the volume had sealed with today's key already stays as it was.
@@ -181,7 +182,8 @@ func parse(text string) (key string, sealed []byte, ok bool) {
 		return "", nil, false
 	}
 	sealed, err := encoding.DecodeString(parts[2])
-	return parts[1], sealed, err == nil
+	plain := !strings.ContainsAny(parts[2], "\r\n") // which the decoder passes over
+	return parts[1], sealed, err == nil && plain
 }
 
 // about is what is authenticated beside the value.
