@@ -1,8 +1,14 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"maps"
+	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -104,4 +110,44 @@ func section(b *strings.Builder, title string, flags *pflag.FlagSet) {
 		b.WriteString("## " + title + "\n\n")
 	}
 	b.WriteString("| flag | |\n|---|---|\n" + strings.Join(rows, "\n") + "\n\n")
+}
+
+// TestFuzzTestsAreListed: CONTRIBUTING.md names every fuzz test, beside its package, and no other.
+func TestFuzzTestsAreListed(t *testing.T) {
+	const root = ".."
+	there := map[string][]string{}
+	name := regexp.MustCompile(`(?m)^func (Fuzz\w+)\(`)
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		pkg := strings.TrimPrefix(filepath.ToSlash(filepath.Dir(path)), "../")
+		for _, found := range name.FindAllStringSubmatch(string(text), -1) {
+			there[pkg] = append(there[pkg], found[1])
+		}
+		return err
+	})
+	text, rerr := os.ReadFile(filepath.Join(root, "CONTRIBUTING.md"))
+	if err := errors.Join(err, rerr); err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(text), "## The fuzz tests\n")
+	table, _, _ = strings.Cut(table, "\n## ")
+	word := regexp.MustCompile("`(Fuzz\\w+)`")
+	listed := map[string][]string{}
+	for row := range strings.Lines(table) {
+		pkg, rest, _ := strings.Cut(strings.TrimPrefix(row, "| `"), "` |")
+		for _, found := range word.FindAllStringSubmatch(rest, -1) {
+			listed[pkg] = append(listed[pkg], found[1])
+		}
+	}
+	for _, all := range []map[string][]string{there, listed} {
+		for _, names := range all {
+			slices.Sort(names)
+		}
+	}
+	if !maps.EqualFunc(there, listed, slices.Equal) {
+		t.Errorf("there are\n%v\nand listed are\n%v", there, listed)
+	}
 }

@@ -76,3 +76,6 @@ func (db *DB) KeepCopy() error { return db.keepCopy() }
 
 // CopyWait is how long after a commit the next automatic copy is made.
 var CopyWait = copyWait
+
+// ReadLog decodes a log as Open does.
+func ReadLog(raw []byte) (records []volume.Record, size int64) { return readLog(raw) }
