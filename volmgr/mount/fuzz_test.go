@@ -134,7 +134,7 @@ func TestLongMountPoint(t *testing.T) {
 	if err != nil || len(entries) != 2 || entries[1].Source != "long" || len(entries[1].Path) < unix.PathMax {
 		t.Fatalf("%d mounts, %v", len(entries), err)
 	}
-	if users, err := h.DeviceUsers(t.Context(), entries[1].Identity.Device); err != nil || len(users) == 0 {
+	if users, err := h.DeviceUsers(t.Context(), numbered(entries[1].Identity.Device)); err != nil || len(users) == 0 {
 		t.Errorf("users %.100q, %v", users, err)
 	}
 }
