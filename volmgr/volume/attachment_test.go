@@ -66,7 +66,8 @@ func TestLateAttachDecided(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.Node.Attached, r.Node.NodeID, r.Node.Proven, r.Node.Watches = volume.Failed, "n", true, []volume.Watch{{Attachment: true}}
+	r.Node.Attached, r.Node.NodeID, r.Node.Watches = volume.Failed, "n", []volume.Watch{{Attachment: true}}
+	r, _ = volume.Apply(r, volume.Action{Kind: volume.Prove}, volume.Outcome{})
 	o := volume.Observed{Plugin: attachPlugin(), WatchOver: true}
 	if a := volume.Next(r, o); a.Kind != volume.Wait || a.Cause != volume.CauseWatch {
 		t.Errorf("while an attach may come late: %+v", a)

@@ -170,9 +170,9 @@ func (x *explorer) story(at todo) string {
 	for i := at.at; i >= 0; i = x.nodes[i].from {
 		lines = append([]string{"  " + x.nodes[i].label.String()}, lines...)
 	}
-	return fmt.Sprintf("%s\nrecord: %+v\nclaims: %+v\non disk: %+v\nclaims: %+v\ndebt:   %+v\nclaims: %+v\nworld:  %+v\nparked: %v",
+	return fmt.Sprintf("%s\nrecord: %+v\nclaims: %+v\non disk: %+v\nclaims: %+v\ndebt:   %+v\nclaims: %+v\non disk: %+v\nclaims: %+v\nworld:  %+v\nparked: %v",
 		strings.Join(lines, "\n"), at.s.mem.Node, at.s.mem.Claims, at.s.disk.Node, at.s.disk.Claims,
-		at.s.debt.mem.Node, at.s.debt.mem.Claims, at.s.w, at.s.parked.keys())
+		at.s.debt.mem.Node, at.s.debt.mem.Claims, at.s.debt.disk.Node, at.s.debt.disk.Claims, at.s.w, at.s.parked.keys())
 }
 
 // add notes a state to be visited, unless it was.

@@ -214,6 +214,9 @@ func (s state) crash(after volume.Stop) state {
 	s = s.loaded(after)
 	s.undo, s.proved, s.down = false, false, false
 	if after == volume.Rebooted {
+		// What the agent made of the records is on disk with the new boot id, or with neither
+		// the next agent finds another boot again.
+		s.disk, s.debt.disk = s.mem, s.debt.mem
 		s = s.reap(s.mem.Claims[allocs[0]].Owner.Kind == volume.OwnerMount)
 	}
 	return s
