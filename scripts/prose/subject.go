@@ -1,0 +1,40 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
+
+// maxSubject is the longest subject that `git log --oneline` shows whole on 100 columns.
+const maxSubject = 90
+
+// pastOrThird are endings of a first word that is not in the imperative.
+var pastOrThird = []string{"ed", "ing"}
+
+// checkSubject reports the first mistake in the subject of a commit.
+func checkSubject(subject string) error {
+	text := subject
+	if _, rest, found := strings.Cut(subject, ": "); found && !strings.Contains(subject[:len(subject)-len(rest)-2], " ") {
+		text = rest // "volmgr/mount: text"
+	}
+
+	first, _, _ := strings.Cut(text, " ")
+	for _, ending := range pastOrThird {
+		if strings.HasSuffix(first, ending) && first != "Feed" && first != "Embed" && first != "Bring" && first != "String" {
+			return fmt.Errorf("commit subject %q: start with an imperative, for example \"Report\", not %q", subject, first)
+		}
+	}
+	if n := utf8.RuneCountInString(subject); n > maxSubject {
+		return fmt.Errorf("commit subject %q: %d characters, at most %d", subject, n, maxSubject)
+	}
+	if strings.HasSuffix(subject, ".") {
+		return fmt.Errorf("commit subject %q: no full stop at the end", subject)
+	}
+	for i := range rules {
+		if rules[i].breaks(text) > 0 {
+			return fmt.Errorf("commit subject %q: %s: %s", subject, rules[i].name, rules[i].advice)
+		}
+	}
+	return nil
+}
