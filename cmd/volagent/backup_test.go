@@ -306,8 +306,11 @@ func TestBackupRefuses(t *testing.T) {
 		h.exits(2, words, "state", "restore", file)
 	}
 	h.exits(2, "no such file", "state", "restore", filepath.Join(h.dir, "none"))
-	if left, _ := filepath.Glob(filepath.Join(h.dir, "d", "*copy*")); len(left) > 0 {
-		t.Errorf("left: %q", left)
+	left, err := filepath.Glob(filepath.Join(h.dir, "d", "*copy*"))
+	h.must(err)
+	left = slices.DeleteFunc(left, func(path string) bool { return strings.HasPrefix(filepath.Base(path), "state.copy-") })
+	if len(left) > 0 {
+		t.Errorf("left: %q", left) // The automatic copies of the state may be there.
 	}
 	if list := h.volctl("volume", "list", "-q"); list != "data" {
 		t.Errorf("volumes are %q", list)
