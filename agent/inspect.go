@@ -15,10 +15,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/volagent/volagent/agent/api"
-	"github.com/volagent/volagent/agent/procstat"
 	"github.com/volagent/volagent/agent/provision"
 	"github.com/volagent/volagent/statedb"
 	"github.com/volagent/volagent/volmgr/mount"
+	"github.com/volagent/volagent/volmgr/proc"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -315,7 +315,7 @@ func alive(p volume.PluginProcess, boot string) bool {
 	if p.PID == 0 || p.Boot != boot {
 		return false
 	}
-	st, err := procstat.Read(p.PID)
+	st, err := proc.ReadStat(p.PID)
 	return err == nil && st.Alive() && st.Began(p.StartTime)
 }
 
