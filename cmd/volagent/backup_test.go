@@ -313,7 +313,7 @@ func TestBackupRefuses(t *testing.T) {
 	}
 }
 
-// TestBackupFullDisk checks that a backup fails without room for a copy in the data dir, and that
+// TestBackupFullDisk checks that a backup fails if the data dir has no room for a copy, and that
 // the agent continues to work.
 func TestBackupFullDisk(t *testing.T) {
 	t.Parallel()

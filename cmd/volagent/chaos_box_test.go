@@ -86,8 +86,8 @@ func (k *chaosClient) runContainer(_ context.Context, dice *rand.Rand) error {
 	return k.writeInside(k.holding, k.inside)
 }
 
-// asRefused returns an error of the container runtime as an API error. The container has not
-// written anything, for any reason of the refusal.
+// asRefused returns an error of the container runtime as an API error. Regardless of the reason,
+// the container has not written anything.
 func (k *chaosClient) asRefused(out string) error {
 	return &api.Error{Code: "refused by the runtime", Message: out}
 }

@@ -193,7 +193,7 @@ func (c *chaos) checkRules(from int64) int64 {
 }
 
 // storage returns the storage of that name. If the run does not know the name, it returns a new
-// storage, which callsOf can still look up.
+// storage, so that callsOf can show the calls for it.
 func (c *chaos) storage(name string) *chaosStorage {
 	for _, s := range c.everything() {
 		if s.name == name {

@@ -199,7 +199,8 @@ var (
 	storing = []string{csitest.CreateVolume, csitest.DeleteVolume, csitest.ControllerExpand, csitest.NodeExpand, csitest.CreateSnapshot, csitest.DeleteSnapshot}
 )
 
-// someCall picks one of the calls. The flag -chaos.calls replaces the choice.
+// someCall picks one of the calls. If the flag -chaos.calls is set, it picks one of that list
+// instead.
 func someCall(dice *rand.Rand, calls []string) string {
 	if *chaosCalls != "" {
 		calls = strings.Split(*chaosCalls, ",")

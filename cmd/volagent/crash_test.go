@@ -68,8 +68,9 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// chosen returns the points to try, numbered from 1. Without -crash.full these are two points for
-// the agent's death and one for each other victim, unless every is set.
+// chosen returns the points to try, numbered from 1. These are all points with -crash.full, and for
+// the agent's death also if every is set. Otherwise these are two points for the agent's death, and
+// one for each other victim.
 func (s scenario) chosen(v victim, n int) []int {
 	all := make([]int, n)
 	for i := range all {

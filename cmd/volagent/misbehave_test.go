@@ -231,8 +231,8 @@ func TestUnstageGoesOn(t *testing.T) {
 }
 
 // TestUnstageKills checks a plugin whose unstage succeeds while the volume is published, and breaks
-// the live targets. The agent must not send it in that case. It must not even send it to repair a
-// missing staging mount while two claims use the volume.
+// the live targets. The agent must not send the unstage in that case, not even to repair a missing
+// staging mount while two claims use the volume.
 func TestUnstageKills(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)

@@ -43,7 +43,7 @@ func (h *host) read(volume string) string {
 }
 
 // TestSnapshots makes, lists, restores and deletes a snapshot, clones a volume, and makes, shows,
-// restores and deletes a group. This works with every method by which the plugin reports its
+// restores and deletes a group. The test runs with each method by which a plugin can report its
 // snapshots.
 func TestSnapshots(t *testing.T) {
 	t.Parallel()

@@ -187,7 +187,8 @@ func (g *guest) testExec() {
 			g.t.Errorf("%v: exit %d: %s%s", args, r.code, r.out, r.err)
 		}
 	}
-	// The agent notices and reports its end, and the next process is another service.
+	// The agent notices and reports the end of the plugin's process. The next process is another
+	// service.
 	g.run("systemctl", "kill", "--kill-whom=main", "-s", "SEGV", unit)
 	g.await("another process", func() bool { now := g.plugin("cmd", "pid"); return now != "" && now != pid })
 	if exit := g.plugin("cmd", "last_exit"); !strings.Contains(exit, "SIGSEGV") && !strings.Contains(exit, "exited with status 2") {
