@@ -246,7 +246,6 @@ func kindOf(err error) error {
 			return e.Kind
 		}
 		return nil
-
 	default:
 		return nil
 	}

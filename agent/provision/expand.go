@@ -192,7 +192,6 @@ func (s *Service) slow(r volume.Record, size int64, wait time.Duration) error {
 		}
 		words.Message += fmt.Sprintf(": %v; %s", at.Err, known)
 		return &volume.Awaited{Err: words, At: *at}
-
 	case at != nil && at.Action.Cause == volume.CausePlugin:
 		words.Kind, words.Hint = volume.ErrPluginUnavailable, p.Remedy(v.PluginID)
 		words.Message += ": " + at.Action.Reason

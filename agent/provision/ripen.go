@@ -121,7 +121,6 @@ func (t *taking) look(ctx context.Context, was volume.GroupSnapshot) (volume.Gro
 			ref.SnapshotIDs = append(ref.SnapshotIDs, member.ID)
 		}
 		return p.GetGroupSnapshot(ctx, ref)
-
 	case t.caps.GetSnapshot:
 		one, err := p.GetSnapshot(ctx, volume.SnapshotRef{ID: was.ID, Secrets: secrets})
 		return alone(one), err

@@ -59,7 +59,6 @@ func hasID(ctx context.Context, p Plugin, info volume.PluginInfo, ref volume.Sna
 		page, err := p.ListSnapshots(ctx, volume.ListSnapshotsRequest{ID: ref.ID, Secrets: secrets})
 		found := slices.ContainsFunc(page.Entries, func(one volume.Snapshot) bool { return one.ID == ref.ID })
 		return err == nil && found, ctx.Err()
-
 	default:
 		return false, nil
 	}

@@ -34,7 +34,6 @@ func (s *Service) Snapshots(ctx context.Context, ask volume.SnapshotsAsk) (volum
 		if err := s.listOne(ctx, v, &out); err != nil {
 			return out, err
 		}
-
 	default:
 		for _, id := range s.Plugins.IDs() {
 			switch view := s.Plugins.View(id); {

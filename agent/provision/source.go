@@ -31,7 +31,6 @@ func (s *Service) source(ctx context.Context, v volume.Volume, info volume.Plugi
 			return "", "", err
 		}
 		return v.SnapshotID, "", s.unripe(ctx, v, info)
-
 	case v.CloneID == "":
 		return "", "", nil
 	case !info.Caps.Clone:

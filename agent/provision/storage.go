@@ -63,7 +63,6 @@ func pages(ctx context.Context, pluginID string, step volume.Kind, page func(tok
 			token, again = "", true
 			clear(seen)
 			continue
-
 		case err != nil || done || next == "":
 			return err
 		case seen[next]:
