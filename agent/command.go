@@ -138,8 +138,8 @@ func newLocalDriver(stderr io.Writer) *cobra.Command {
 	return cmd
 }
 
-// newLaunch returns the command that becomes a plugin's command. It runs in the service that
-// systemd starts for the supervisor.
+// newLaunch returns the command that executes a plugin's command in its own place. It runs in the
+// service that systemd starts for the supervisor.
 func newLaunch() *cobra.Command {
 	return &cobra.Command{
 		Use:    launchCommand,

@@ -22,7 +22,8 @@ func (a *agent) openEvents() *event.Log {
 	})
 }
 
-// tell writes an event to the agent's log. It logs events of normal operation at debug level.
+// tell writes an event to the agent's log. It logs failures as warnings, important changes at info
+// level, and all other events at debug level.
 func tell(log hclog.Logger, e event.Event) {
 	level := hclog.Debug
 	switch e.Type {
@@ -48,8 +49,8 @@ func tell(log hclog.Logger, e event.Event) {
 	log.Log(level, e.Type, append(about, "message", e.Message)...)
 }
 
-// volumeEvents stores the events of volumes. It tells the supervisor when a claim has left the
-// host, because a change of the plugin may wait for that.
+// volumeEvents stores the events of volumes. It tells the supervisor when a claim is gone, because
+// a change of the plugin may wait for that.
 func (a *agent) volumeEvents(evs []volume.Event) {
 	a.events.Add(evs...)
 	for _, e := range evs {

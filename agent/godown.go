@@ -19,9 +19,8 @@ const (
 	goDownNeeds = 60 * time.Second
 )
 
-// goesDown reports whether the agent is stopping because the host is shutting down. Without an
-// answer from systemd it returns false, and a stop of the agent alone leaves mounts and plugins in
-// place.
+// goesDown reports whether the agent is stopping because the host is shutting down. If systemd does
+// not answer, it returns false. The agent then stops alone, and leaves mounts and plugins in place.
 func (a *agent) goesDown() (down bool) {
 	if a.halt != "" {
 		return false // this agent does not see the mounts

@@ -42,8 +42,8 @@ func connects(t *testing.T, path string) bool {
 	return err == nil
 }
 
-// TestSocketOfSystemd checks that the agent uses systemd's socket under any spelling of its path,
-// opens it to the group, and leaves it in place when it ends.
+// TestSocketOfSystemd checks that the agent uses systemd's socket under any spelling of its path.
+// It opens the socket to the group, and leaves it in place at its end.
 func TestSocketOfSystemd(t *testing.T) {
 	dir := t.TempDir()
 	path, other := filepath.Join(dir, "s"), filepath.Join(dir, "d")

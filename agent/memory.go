@@ -16,8 +16,9 @@ const (
 	worthIt   = 8 << 20 // bytes allocated since memory was last returned
 )
 
-// smallHeap is a heap, in bytes, that needs no collecting. Without it, an agent with a few volumes
-// under load would collect its 4 MB many times a second, and spend a fifth of its time on that.
+// smallHeap is the growth of the heap, in bytes, that needs no collecting. Without it, an agent
+// with a few volumes under load would collect its 4 MB many times a second. It would spend a fifth
+// of its time on that.
 const smallHeap = 32 << 20
 
 // loadingMemory lets the heap grow while the agent reads all records. It keeps these records, so
@@ -49,8 +50,8 @@ func tendMemory(ctx context.Context) {
 	}
 }
 
-// gcPercent returns how far, in percent, the heap may grow beyond the bytes in use. The heap may
-// always grow to smallHeap, and always to twice the bytes in use.
+// gcPercent returns how far the heap may grow beyond the bytes in use, in percent of these bytes.
+// The heap may grow by about smallHeap, but by at least 100 and at most 400 percent.
 func gcPercent(live uint64) int {
 	const most = 400
 	return int(min(most, max(100, smallHeap*100/max(live, 1))))

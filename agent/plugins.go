@@ -185,8 +185,8 @@ func (p provisioner) ValidateCapabilities(ctx context.Context, r volume.Validate
 }
 
 // Await waits until a plugin can create volumes. If that does not happen, it returns the plugin's
-// state as an error, at once for a plugin that cannot become ready by itself. Await succeeds for a
-// plugin without a controller; the create call itself then reports that.
+// state as an error, at once for a plugin that cannot become ready by itself. Await also waits for
+// a plugin without a controller; the create call itself then reports that.
 func (p pluginSet) Await(ctx context.Context, id string) error {
 	for {
 		changed := p.Changed(id)

@@ -108,7 +108,8 @@ func room(tx *statedb.Tx, r, next volume.Record) error {
 	return volume.Room(r, p.Info, tx.Volumes(), whole(tx.Debts()))
 }
 
-// whole returns leftover records in the form of volume records.
+// whole returns leftover records, which are those of forced deregisters, in the form of volume
+// records.
 func whole(debts []statedb.Debt) []volume.Record {
 	all := make([]volume.Record, 0, len(debts))
 	for _, d := range debts {

@@ -107,22 +107,22 @@ type testedPlugin struct {
 	provisioner
 }
 
-// CreateVolume asks a controller.
+// CreateVolume asks a controller for storage.
 func (p testedPlugin) CreateVolume(ctx context.Context, r volume.CreateVolumeRequest) (volume.CreateVolumeResult, error) {
 	return p.provisioner.CreateVolume(ctx, r)
 }
 
-// DeleteVolume asks a controller.
+// DeleteVolume asks a controller to destroy storage.
 func (p testedPlugin) DeleteVolume(ctx context.Context, r volume.DeleteVolumeRequest) error {
 	return p.provisioner.DeleteVolume(ctx, r)
 }
 
-// NodeStats asks the node part.
+// NodeStats asks the node part how full a volume is.
 func (p testedPlugin) NodeStats(ctx context.Context, r volume.StatsRequest) (volume.Stats, error) {
 	return p.Client.NodeStats(ctx, r)
 }
 
-// ControllerPublish asks a controller.
+// ControllerPublish asks a controller to connect a volume to this host.
 func (p testedPlugin) ControllerPublish(ctx context.Context, r volume.ControllerPublishRequest) (map[string]string, error) {
 	c, err := p.plugins.Controller(p.id, r.ExternalID)
 	if err != nil {
@@ -131,7 +131,7 @@ func (p testedPlugin) ControllerPublish(ctx context.Context, r volume.Controller
 	return controller{c}.ControllerPublish(ctx, r)
 }
 
-// ControllerUnpublish asks a controller.
+// ControllerUnpublish asks a controller to disconnect a volume from this host.
 func (p testedPlugin) ControllerUnpublish(ctx context.Context, r volume.ControllerUnpublishRequest) error {
 	c, err := p.plugins.Controller(p.id, r.ExternalID)
 	if err != nil {

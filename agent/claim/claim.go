@@ -63,7 +63,7 @@ type Owners interface {
 	volume.Owners
 	// Resolve fills in the owner that a caller named, or refuses it.
 	Resolve(ctx context.Context, o volume.Owner) (volume.Owner, error)
-	// Watch makes Gone learn when an owner ends.
+	// Watch observes an owner, so that Gone knows when it ends.
 	Watch(o volume.Owner)
 	// Check looks at owners again, before a request is refused because of them.
 	Check(ctx context.Context, owners []volume.Owner)

@@ -73,8 +73,8 @@ const (
 
 // Drain refuses new claims from now on, also after restarts. It detaches the claims that have no
 // live owner. Then it waits, up to wait, until the host holds nothing of any volume. It returns the
-// claims, mounts and calls that remain. A caller may drain again at any time, which retries postponed steps at once. Drain
-// returns ErrRefused if the drain was ended meanwhile.
+// claims, mounts and calls that remain. A caller may drain again at any time, which retries
+// postponed steps at once. Drain returns ErrRefused if the drain was ended meanwhile.
 func (s *Service) Drain(ctx context.Context, wait time.Duration) (volume.Occupancy, error) {
 	if s.Halt != "" {
 		return volume.Occupancy{}, volume.Errorf(volume.ErrRefused, "cannot drain this host: %s", s.Halt)

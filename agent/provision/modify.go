@@ -21,7 +21,7 @@ type Storage interface {
 
 // Modify asks the plugin to change a volume's mutable parameters, whether the volume is in use or
 // not. It skips values that the volume already has. After a crash or a timeout the agent does not
-// know which values are in force. The same Modify then continues.
+// know which values are in force. To continue, the caller repeats the same Modify.
 func (s *Service) Modify(ctx context.Context, id string, asked map[string]string) (volume.Record, volume.Change, error) {
 	if len(asked) == 0 {
 		return failed(volume.Errorf(volume.ErrInvalid, "no parameter is given that volume %q is to have", id))

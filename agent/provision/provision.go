@@ -271,8 +271,8 @@ func (s *Service) insert(tx Tx, r volume.Record) error {
 	return nil
 }
 
-// lend gives the plugin and the secrets of v to the leftover record of the same storage, because
-// wrong secrets may be the reason why the leftovers still exist. It is called when a volume is
+// lend gives the plugin and the secrets of v to the leftover record of the same storage. Wrong
+// secrets may be the reason why the leftovers still exist. lend is called when a volume is
 // registered again or changed.
 func (s *Service) lend(tx Tx, v volume.Volume) (err error) {
 	debt, ok := tx.Debt(v.Driver, v.ExternalID)
