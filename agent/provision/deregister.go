@@ -134,9 +134,9 @@ func (s *Service) unguard(id string, may func(volume.Record) error) (left []stri
 }
 
 // unguardLast makes the directories of a forgotten volume writable, unless a record or leftover
-// record still names them. This second pass is needed when two volumes that name the same directory
-// are forgotten at the same time: unguard skips that directory for both, because each sees the
-// other's record.
+// record still names them. The second pass is needed when two volumes with the same directory are
+// forgotten at the same time. In the first pass each one still sees the other's record, so unguard
+// leaves the directory guarded.
 func (s *Service) unguardLast(gone volume.Record) (left []string) {
 	if s.Guards == nil {
 		return nil

@@ -10,10 +10,10 @@ import (
 )
 
 // source returns the source that a new volume is filled from, as an id of the plugin. The file may
-// give a snapshot by its name, and a volume to clone by its id on this host. source refuses
-// requests that the plugin cannot fulfil, before an intent is stored. For a resumed create it does
-// not check again whether this host reaches the clone source, because the plugin has received that
-// request before.
+// give a snapshot by its name, and a volume to clone by its id on this host. Requests that the
+// plugin cannot fulfil are refused here, before an intent is stored. A resumed create is not
+// checked again for whether this host reaches the clone source, because the plugin has received
+// that request before.
 func (s *Service) source(ctx context.Context, v volume.Volume, info volume.PluginInfo, resumed bool) (snapshot, clone string, err error) {
 	if err := creates(v, info); err != nil {
 		return "", "", err

@@ -136,8 +136,8 @@ func (s *Service) Capacity(ctx context.Context, pluginID string, q volume.Capaci
 	return out, refusal(pluginID, err)
 }
 
-// storage returns a plugin that is ready and has the capability that can checks. The parameter what
-// names the capability for the error.
+// storage returns a plugin that is ready and has the capability that can checks. The error names
+// that capability with the words in the parameter.
 func (s *Service) storage(ctx context.Context, pluginID, what string, can func(volume.Caps) bool) (Storage, error) {
 	info, err := s.ready(ctx, pluginID)
 	if err != nil {
