@@ -53,7 +53,7 @@ func (n *notebook) update(r volume.Record, allocs []string) {
 	}
 }
 
-// One record with failed notes is returned and forgotten.
+// One record with failed notes is returned, and removed from the list.
 func (n *notebook) unpaid() (volume.Record, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

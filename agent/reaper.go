@@ -19,8 +19,8 @@ const (
 	reapEvery = 30 * time.Second
 	// reapAgain is the delay before the retry of a release that could not be stored.
 	reapAgain = 2 * time.Second
-	// settleFor is the delay between the end of a claim and the check for owners to watch no
-	// longer. One check covers all claims that end in that time.
+	// settleFor is the delay after the end of a claim before the reaper stops watching owners
+	// without claims. One pass covers all claims that end in that time.
 	settleFor = time.Second
 	// reapsAtOnce limits the parallel releases, which share their commits.
 	reapsAtOnce = 128

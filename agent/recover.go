@@ -175,7 +175,7 @@ func (re *recovery) fillRest(tx *statedb.Tx) {
 		tx.PutRegistered(d)
 	}
 	for _, p := range re.from.Plugins {
-		if p.Plugin == "" { // records of further parts are found by their process
+		if p.Plugin == "" { // further parts are identified by their process, which is not restored
 			p.Process, p.Definition = volume.PluginProcess{}, nil
 			tx.PutPlugin(p.ID, p)
 		}

@@ -319,7 +319,7 @@ func (s store) reload(ctx context.Context, node statedb.Node, after volume.Stop)
 	node.Clean = false
 	save := s.Happened
 	if s.Node().ID == "" {
-		save = s.Update // on a first start there is no older node to continue with
+		save = s.Update // a first start has no older state to continue with, so this write must succeed
 	}
 
 	return save(ctx, func(tx *statedb.Tx) error {
