@@ -1,9 +1,9 @@
-// Package proclines reads mount tables and other files of procfs in which users choose the
-// names, line by line and in bounded memory.
+// Package proclines reads mount tables and other procfs files line by line, in bounded memory.
+// Users choose the names in these files.
 //
-// Any user can have a mount namespace, and any process can map files. The kernel shows the
-// paths by names of any length, because it builds them from directories that were entered one
-// by one: a line may have megabytes, and a table gigabytes.
+// Any user can have a mount namespace, and any process can map files. The kernel shows paths of any
+// length, because users can build them by entering directories one by one. A line may therefore
+// have megabytes, and a table gigabytes.
 package proclines
 
 import (
@@ -12,12 +12,12 @@ import (
 	"io"
 )
 
-// Longest is the longest line that a Reader returns, in bytes.
+// Longest is the size of the longest line that a Reader returns, in bytes.
 const Longest = 60_000
 
-// Bounds of the fields in a line that is longer, in bytes. The paths of a mount table
-// (proc_pid_mountinfo(5)) have room for PATH_MAX with every byte escaped. Of the other fields
-// only the beginning matters.
+// Limits of the fields in a longer line, in bytes. The paths of a mount table
+// (proc_pid_mountinfo(5)) get enough room for PATH_MAX bytes, all of them escaped. Of the other
+// fields only the beginning matters.
 const (
 	longestPath  = 16 << 10
 	longestField = 8 << 10
@@ -25,34 +25,36 @@ const (
 	pointField   = 4
 )
 
-// Reader returns the lines of a file. In a line that has Longest bytes or more the ends of long
-// fields are missing. The others stay where they are.
+// Reader returns the lines of a file. If a line has Longest bytes or more, the Reader cuts off the
+// ends of long fields. All fields keep their positions.
 type Reader struct {
 	in   *bufio.Reader
-	room []byte // of a line that was cut
+	room []byte // memory for a shortened line
 }
 
 // New returns a Reader of a file.
 func New(file io.Reader) *Reader { return &Reader{in: bufio.NewReaderSize(file, Longest)} }
 
-// Next returns the next line with its newline, which the last one may lack. The line is valid
-// until the next call. The error is io.EOF at the end.
+// Next returns the next line with its newline, which may be missing in the last line. The line is
+// valid until the next call. At the end, the error is io.EOF.
 func (r *Reader) Next() ([]byte, error) {
 	chunk, err := r.in.ReadSlice('\n')
 	if !errors.Is(err, bufio.ErrBufferFull) {
 		return whole(chunk, err)
 	}
+
 	cut := cutter{out: r.room[:0]}
 	for errors.Is(err, bufio.ErrBufferFull) {
 		cut.add(chunk)
 		chunk, err = r.in.ReadSlice('\n')
 	}
+
 	cut.add(chunk)
 	r.room = cut.out
 	return whole(r.room, err)
 }
 
-// whole returns a line without the error that there is no next one.
+// whole drops io.EOF if there is a last line to return.
 func whole(line []byte, err error) ([]byte, error) {
 	if errors.Is(err, io.EOF) && len(line) > 0 {
 		err = nil
@@ -63,8 +65,8 @@ func whole(line []byte, err error) ([]byte, error) {
 // cutter copies a line without the ends of its long fields.
 type cutter struct {
 	out   []byte
-	field int // the number of the current field, from 0
-	size  int // its bytes so far
+	field int // number of the current field, from 0
+	size  int // bytes of the current field so far
 }
 
 func (c *cutter) add(chunk []byte) {
@@ -84,6 +86,7 @@ func (c *cutter) add(chunk []byte) {
 		default:
 			c.size++
 		}
+
 		c.out = append(c.out, b)
 	}
 }
