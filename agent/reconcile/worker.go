@@ -182,10 +182,9 @@ func (q *Queue) do(ctx context.Context, id string, e *entry, r volume.Record, a 
 }
 
 // building reports whether a step builds on the recorded results of earlier steps. Such a step
-// waits until they are on disk, because the next agent must know them after a crash: a mount
-// replaced the recorded one, a wanted mount is being undone, or the volume is no longer attached.
-// The undoing of an unwanted mount need not be recorded, because the stored claim already announces
-// it.
+// waits until they are on disk. After a crash, the next agent must know whether a mount replaced
+// the recorded one, a wanted mount is being undone, or the volume is no longer attached. The
+// undoing of an unwanted mount need not be recorded, because the stored claim already announces it.
 func building(r volume.Record, a volume.Action) bool {
 	switch a.Kind {
 	case volume.NodeUnpublish:
