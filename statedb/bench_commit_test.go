@@ -9,7 +9,7 @@ import (
 )
 
 // BenchmarkCommit measures one commit that changes some of 512 volumes with one claim each. It
-// changes either only the claims, as an attach does, or the records too. Only ns/op depends on the
+// changes either only the claims, as mounting does, or the records too. Only ns/op depends on the
 // disk.
 func BenchmarkCommit(b *testing.B) {
 	const volumes = 512

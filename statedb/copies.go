@@ -11,9 +11,9 @@ import (
 
 // The database keeps two copies of itself beside the file, for an agent that finds the file missing
 // or damaged. A copy is a backup with a seal. The newest is state.copy-1, the one before it
-// state.copy-2. The writer starts a copy copySoon after a commit, unless the newest copy is younger
-// than copyEvery, and before a migration. No commit waits for it. A file that fails its check is
-// not copied, so a bad copy never replaces a good one.
+// state.copy-2. The writer starts a copy copySoon after a commit, or later, once the newest copy is
+// copyEvery old. A migration makes a copy before it changes the file. No commit waits for a copy. A
+// file that fails its check is not copied, so a bad copy never replaces a good one.
 
 const (
 	copySoon  = 2 * time.Second

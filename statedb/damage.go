@@ -77,8 +77,8 @@ type nonsense struct{ error }
 
 func (n nonsense) Unwrap() error { return n.error }
 
-// judge tells damage from storage that cannot be read. bbolt reports both as an invalid file, and
-// an unreadable page looks like a lost one.
+// judge distinguishes damage from storage that cannot be read. In bbolt both are an invalid file,
+// and an unreadable page looks like a lost one.
 func judge(path string, file os.FileInfo, err error) error {
 	var n nonsense
 	if file == nil || !errors.As(err, &n) {
@@ -172,7 +172,7 @@ func openBolt(path string, wait time.Duration) (o opened, err error) {
 
 // guard is deferred around code that reads pages of the file, as in defer guard(f)(). bbolt panics
 // over damage. A page that the file has lost causes a fault in the memory map, which becomes a
-// panic only in a goroutine that requested it.
+// panic only in a goroutine that has called debug.SetPanicOnFault.
 func guard(damaged func(panicked any)) (end func()) {
 	before := debug.SetPanicOnFault(true)
 	return func() {

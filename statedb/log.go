@@ -23,12 +23,12 @@ import (
 // is killed, its successor finds the record in that file. If a power cut destroys the file, the
 // committed state remains, as if the agent had died a moment earlier.
 //
-// Each line is a checksum (CRC-32, 8 hex digits), a space, and a logged as JSON. A line is valid if
-// the database has the same volume with a lower generation. All lines after a damaged or incomplete
-// one are ignored. Lines that were committed since are therefore harmless, and the file is emptied
-// from time to time. It also follows that one generation must never mean two things. A change that
-// can still be refused is not logged, and after a failed commit memory continues from the
-// generations that may be in the file.
+// Each line is a checksum (CRC-32, 8 hex digits), a space, and the JSON of a logged. A line counts
+// if the database has the same volume with a lower generation. All lines after a damaged or
+// incomplete one are ignored. Lines that were committed since are therefore harmless, and the file
+// is emptied from time to time. For the same reason, one generation must never stand for two
+// different records. A change that can still be refused is therefore not logged, and after a failed
+// commit memory continues from the generations that may be in the file.
 
 // logged is a record with its claims, as stored in a line of the log.
 type logged struct {
@@ -167,7 +167,8 @@ func (l *logFile) full() bool {
 }
 
 // forget empties a log whose volumes the database never had. The agent may next restore volumes
-// with the same ids and generations from notes, so the log must be empty on disk before that.
+// with the same ids and registration times from notes, so the log must be empty on disk before
+// that.
 func (l *logFile) forget() error {
 	if l.f == nil || l.size == 0 {
 		return nil

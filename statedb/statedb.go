@@ -28,7 +28,8 @@
 //	  <driver> 0x00 <external id> Debt: what a forced deregister left undone
 //
 // Two things lie beside the file. The log (see log.go) holds changes that were already reported but
-// not yet committed. The two automatic copies (see copies.go) replace a lost or damaged file.
+// not yet committed. The two automatic copies (see copies.go) are needed if the file is lost or
+// damaged.
 //
 // All state is also in memory, and reads never touch the file. One writer goroutine takes the
 // queued mutations, runs them one after the other on a copy, and commits the successful ones

@@ -56,7 +56,7 @@ func (m *Manager) modeOf(dir string) os.FileMode {
 }
 
 // openTo lets other users pass to a claim's target, if they find the volume at that path. The
-// caller has entered the directory.
+// caller must have entered the directory (see allocDirs).
 func (m *Manager) openTo(c volume.Claim) error {
 	if c.Private() {
 		return nil

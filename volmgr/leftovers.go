@@ -13,7 +13,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Leftover is a mount point below the root that is at no known path.
+// Leftover is a file or directory in a place for mounts below the root that is not a known path.
 type Leftover struct {
 	Path     string
 	Contents mount.Contents

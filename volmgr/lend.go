@@ -17,7 +17,7 @@ type loans struct {
 
 type loanKey struct{ volume, alloc, path string }
 
-// Lend duplicates a process's descriptor of a claim's own directory, and keeps it until giveBack is
+// Lend takes over a process's descriptor of a claim's own directory, and keeps it until giveBack is
 // called. It returns an ErrInvalid if the descriptor is open on another file, or if the process is
 // in another mount namespace.
 func (m *Manager) Lend(id, alloc, at string, d volume.Descriptor) (giveBack func(), err error) {

@@ -168,8 +168,8 @@ func (s step) cleaned(out volume.Outcome, path string) volume.Outcome {
 	return out
 }
 
-// prove checks that no mount namespace and no process on this host uses the volume's devices. It
-// fails after a lazy unmount while the device is still in use.
+// prove checks that no mount namespace and no process on this host uses the volume's devices. A
+// lazy unmount alone does not satisfy it.
 func (s step) prove() volume.Outcome {
 	paths := []string{s.r.Node.StagingPath}
 	for _, c := range s.r.Claims {

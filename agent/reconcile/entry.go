@@ -18,8 +18,8 @@ const (
 
 // A volume whose steps keep failing may fail burst times at the pace of the retry delays. After
 // that, it may fail once per lastDelay. That holds for every cause that makes its steps due:
-// several failing steps, successful undo steps in between, or a plugin that stops and starts. That
-// limits a volume to burst + 288 failures a day. Only a new request is still tried at once.
+// several failing steps, successful undo steps in between, or a plugin that stops and starts. So a
+// volume can fail at most burst + 288 times a day. A new request is still tried at once.
 const burst = 100
 
 // defaultDeadline is used for a plugin whose call deadline is unknown.

@@ -24,7 +24,8 @@ type Store interface {
 	Volume(id string) (volume.Record, bool)
 	Volumes() []volume.Record
 	// Save changes an existing record. Memory keeps the change even if Save returns an error. fn
-	// also returns how soon the record must be on disk. Save waits for volume.SaveFirst.
+	// also returns how soon the record must be on disk. If that is volume.SaveFirst, Save waits for
+	// it.
 	Save(ctx context.Context, id string, fn func(volume.Record) (volume.Record, volume.Saving)) error
 	// Intend changes an existing record and waits until it is on disk. If it fails, nothing
 	// changes.
