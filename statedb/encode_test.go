@@ -10,8 +10,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// The values that a commit has encoded stay unchanged until all are written, whatever their size.
-// The next commit starts with an empty buffer.
+// The values that a commit has encoded stay unchanged until all are written, regardless of their
+// size. The next commit starts with an empty buffer.
 func TestCommitsOfAllSizes(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	db, err := statedb.Open(path, statedb.Options{})

@@ -100,7 +100,7 @@ func craftable(t testing.TB) (raw []byte, root, page int) {
 }
 
 // Files with invalid pages are refused as a backup, by inspect, and at the start. Memory use is
-// bounded, because the child process has 1 GiB of address space.
+// bounded: the child process can allocate at most 1 GiB.
 func TestCrafted(t *testing.T) {
 	dir := t.TempDir()
 	for name, tt := range crafted(t) {

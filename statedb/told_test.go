@@ -25,8 +25,8 @@ func await(t *testing.T, is func() bool) {
 	}
 }
 
-// An intent and an effect are batched, and their commit fails. The refused intent must not come
-// back from the log. The reported effect must.
+// An intent and a logged checkpoint are in one batch, and its commit fails. The refused intent must
+// not come back from the log. The checkpoint must.
 func TestRefusedNotLogged(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	var db *statedb.DB

@@ -191,8 +191,8 @@ func (m *Manager) Adopt(ctx context.Context, notes []volume.Note) []volume.Recor
 	return records
 }
 
-// recognise adds the identity of mounts that do not answer to an observation. The mount table shows
-// the identity without opening the mount, except for the unique id.
+// recognise completes an observation with the identities of the mounts that gave no answer. The
+// mount table contains these identities, except for the unique id, and reading it opens no mount.
 func (m *Manager) recognise(r volume.Record, o volume.Observed, table func() ([]mount.Entry, error)) volume.Observed {
 	know := func(path string, s volume.Sight, noted *volume.MountIdentity) volume.Sight {
 		if s.Seen != volume.SeenHung && s.Seen != volume.SeenError || noted == nil {

@@ -81,8 +81,8 @@ func TestChangeAfterCrash(t *testing.T) {
 	}
 }
 
-// TestChangeAfterRestartOfPlugin checks that the wait ends with the plugin process that may run the
-// call.
+// TestChangeAfterRestartOfPlugin checks that the wait ends once the plugin process that may run the
+// call is gone.
 func TestChangeAfterRestartOfPlugin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := volume.Record{Volume: volume.Volume{ID: "v", PluginID: "p", Provision: volume.Provisioning}}
