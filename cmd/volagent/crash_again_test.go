@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -72,7 +73,7 @@ func (s scenario) twice(t *testing.T, first, second int, count *crashCount) (rea
 		}
 		h.order(o)
 		h.launch(true)
-		reached = h.diesOrSettles()
+		reached = h.diesOrSettles(o)
 		again := h.points()
 		h.disarm()
 		if reached {
@@ -100,7 +101,7 @@ func (s scenario) twice(t *testing.T, first, second int, count *crashCount) (rea
 
 // diesOrSettles waits for one of two results. It returns true if the agent killed itself, and false
 // if the state agrees.
-func (h *crashHost) diesOrSettles() bool {
+func (h *crashHost) diesOrSettles(o order) bool {
 	h.t.Helper()
 	cmd := h.cmd
 	ended := waited(cmd)
@@ -122,6 +123,16 @@ func (h *crashHost) diesOrSettles() bool {
 				return true
 			}
 			h.must(err)
+			if len(h.points()) >= o.At {
+				// The agent had begun to obey, and may have been killed before the plugin.
+				if o.Plugin == 0 {
+					return true
+				}
+				if err := killed(o.Plugin); !errors.Is(err, syscall.ESRCH) {
+					h.must(err)
+				}
+				return true
+			}
 			h.launch(false)
 			return false
 		}

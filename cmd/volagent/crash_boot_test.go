@@ -50,9 +50,10 @@ func (s scenario) crashBoot(t *testing.T, at int, boot func(*testing.T), count *
 		h.starts++
 		boot(t)
 
-		h.order(order{At: at, Agent: true})
+		o := order{At: at, Agent: true}
+		h.order(o)
 		h.launch(true)
-		if reached = h.diesOrSettles(); reached {
+		if reached = h.diesOrSettles(o); reached {
 			count.points.Add(1)
 			count.kills.Add(1)
 			h.records()
