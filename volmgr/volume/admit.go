@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// ErrReleasing is a refusal that ends by itself: whoever is in the way is
-// being released. It is an ErrRefused too.
+// ErrReleasing is a refusal that ends by itself, because the conflicting claim is being detached.
+// It is also an ErrRefused.
 var ErrReleasing = fmt.Errorf("being released: %w", ErrRefused)
 
-// Request asks for a claim. Modes that are left empty take the mode in force,
-// else the first listed capability that fits.
+// Request asks for a claim. Empty modes take the modes in force, or else those of the first listed
+// capability that fits.
 type Request struct {
 	Alloc      string
 	ReadOnly   bool
@@ -21,34 +21,33 @@ type Request struct {
 	Attachment AttachmentMode
 	MountFlags []string
 	At         string
-	// AtFlags are mount options of At alone, as AtFlags returns them.
+	// AtFlags are the mount options of At only, as AtFlags returns them.
 	AtFlags string
-	// AtWritable leaves At as it is while nothing is mounted there.
+	// AtWritable tells the agent not to guard At while the volume is not mounted there.
 	AtWritable bool
-	// Guard is At, where that may be made to refuse writes while nothing is mounted there.
+	// Guard is At, if the agent may set a guard on it. Otherwise it is nil.
 	Guard *GuardedDir
-	// AtFD is a descriptor of the caller's that is open on At; nil if it lends none.
+	// AtFD is a descriptor that the caller has open on At. It is nil if the caller lends none.
 	AtFD  *Descriptor
 	Owner Owner
 	Own   Ownership
-	// Owners tells which holders are gone; with nil none is.
+	// Owners tells which owners are gone. If it is nil, none is.
 	Owners Owners
-	// Draining refuses a claim that is new: the host is to be emptied.
+	// Draining refuses new claims, because the host is being emptied.
 	Draining bool
 
-	// Where the volume is staged and published if the claim is admitted.
+	// The paths at which the volume is staged and published if the claim is admitted.
 	StagingPath string
 	Target      string
 }
 
-// Private is as Claim.Private, for a claim that is admitted.
+// Private is Claim.Private for the claim that the request asks for.
 func (q Request) Private() bool { return q.At != "" || q.Owner.Kind == OwnerRuntime }
 
-// Admit decides on a claim by the modes in force and returns the record with
-// the claim in it. The same alloc asking again for the same is admitted
-// without a change. It refuses with ErrRefused, or with ErrReleasing where
-// waiting helps, and names who is in the way and what frees the volume. A holder
-// whose owner is gone counts as one that is being released.
+// Admit decides on a claim by the modes in force and returns the record with the claim. If the
+// alloc repeats an equal request, it is admitted without a change. Admit refuses with ErrReleasing
+// if waiting helps, and otherwise with ErrRefused. The message names the conflicting claims and a
+// way to free the volume. A claim whose owner is gone counts as being detached.
 func Admit(r Record, req Request, p PluginInfo, now time.Time) (Record, error) {
 	v := r.Volume
 	if v.Provision != Provisioned {
@@ -106,7 +105,7 @@ func Admit(r Record, req Request, p PluginInfo, now time.Time) (Record, error) {
 	}), nil
 }
 
-// begun is the record as its first claim finds it.
+// begun returns the record prepared for its first claim.
 func (r Record) begun(req Request, mode *Mode, p PluginInfo) Record {
 	r.Node.Mode = mode
 	if !r.Held() || r.Node.StagingPath == "" {
@@ -116,18 +115,18 @@ func (r Record) begun(req Request, mode *Mode, p PluginInfo) Record {
 	switch r.Node.Attached {
 	case Absent:
 		r.Node.NodeID = p.NodeID
-	case Present: // left by a claim that went without the plugin, maybe in another mode
+	case Present: // left by a claim that was detached without the plugin, maybe in another mode
 		r.Node.Attached, r.Node.Proven = Unknown, false
 	}
 	return r
 }
 
-// apart refuses a directory that another claim of the volume has.
+// apart refuses an own directory that another claim of the volume has.
 func apart(r Record, req Request) error {
 	if req.At == "" {
 		return nil
 	}
-	for _, c := range r.Claims { // at most one has it
+	for _, c := range r.Claims { // at most one claim has it
 		if c.At == req.At {
 			return Errorf(inForce(c), "%s is taken by the claim of %q on this volume", req.At, c.Alloc).
 				WithHint("volctl volume detach %s %s", r.Volume.ID, c.Alloc)
@@ -136,8 +135,8 @@ func apart(r Record, req Request) error {
 	return nil
 }
 
-// again decides on a claim by an alloc that has one. Its earlier owner may be
-// gone, as when a service was started again: then the earlier claim is past.
+// again decides on a request by an alloc that already has a claim. If the earlier owner is gone,
+// for example because its service was restarted, the earlier claim counts as being detached.
 func again(r Record, c Claim, req Request) error {
 	if !c.Wanted {
 		return &Error{
@@ -168,8 +167,8 @@ func again(r Record, c Claim, req Request) error {
 		WithHint("volctl volume detach %s %s", r.Volume.ID, c.Alloc)
 }
 
-// choose fills in the mode that was left open and holds it against what the
-// volume lists and what is in force.
+// choose completes the mode of the request. It checks the mode against the volume's capabilities
+// and the mode in force.
 func choose(r Record, req Request, caps Caps) (*Mode, error) {
 	if m := r.Node.Mode; len(r.Claims) > 0 {
 		switch {
@@ -202,8 +201,8 @@ func choose(r Record, req Request, caps Caps) (*Mode, error) {
 		WithHint("add it to capabilities and run: volctl volume register FILE")
 }
 
-// inForce is the kind of a refusal because of claims: it ends by itself once all
-// of them are on their way out.
+// inForce returns the kind of a refusal that claims cause. It is ErrReleasing if all of them are
+// being detached, because the refusal then ends by itself.
 func inForce(claims ...Claim) error {
 	for _, c := range claims {
 		if c.Wanted {
@@ -213,8 +212,8 @@ func inForce(claims ...Claim) error {
 	return ErrReleasing
 }
 
-// fits applies the access matrix. Claims that are being released still hold. In a mode that many
-// may share no claim is looked at, because there may be thousands.
+// fits applies the access matrix. Claims that are being detached still count. In a mode that many
+// claims may share it reads no claim, because there may be thousands.
 func fits(r Record, req Request, mode AccessMode, now time.Time) error {
 	if !req.ReadOnly && !mode.Writable() {
 		return Errorf(inForce(r.Ordered()...), "volume %q is claimed in mode %s, which nobody may write in", r.Volume.ID, mode)
@@ -240,8 +239,8 @@ func fits(r Record, req Request, mode AccessMode, now time.Time) error {
 	return inTheWay(r, mode, blocking, req.Owners, now)
 }
 
-// inTheWay words the refusal: a live holder the user must deal with, a dead one
-// only needs time.
+// inTheWay returns the refusal with its message. The user must act on a claim with a live owner. A
+// claim whose owner is gone only needs time.
 func inTheWay(r Record, mode AccessMode, blocking []Claim, owners Owners, now time.Time) error {
 	var names []string
 	kind, hint := ErrReleasing, Command("volctl volume status %s", r.Volume.ID)
@@ -269,9 +268,9 @@ func inTheWay(r Record, mode AccessMode, blocking []Claim, owners Owners, now ti
 	}
 }
 
-// Clash refuses a new claim whose paths another volume has: a directory that
-// another claim is bound at, or one where a forced deregister may have left
-// something mounted. Others are all records, owed those of forced deregisters.
+// Clash refuses a new claim whose paths are in use for another volume. The path may be the own
+// directory of another claim, or one where a forced deregister may have left a mount. others are
+// all records, and owed are the records of forced deregisters.
 func Clash(r Record, c Claim, others, owed []Record) error {
 	for _, o := range others {
 		for _, have := range o.Claims {
@@ -283,7 +282,7 @@ func Clash(r Record, c Claim, others, owed []Record) error {
 	}
 	for _, o := range owed {
 		if o.Volume.Driver == r.Volume.Driver && o.Volume.ExternalID == r.Volume.ExternalID {
-			continue // the same storage: it waits until all is undone
+			continue // the same storage: its claims wait until everything is undone
 		}
 		paths := []string{o.Node.StagingPath}
 		for _, have := range o.Claims {
@@ -299,8 +298,8 @@ func Clash(r Record, c Claim, others, owed []Record) error {
 	return nil
 }
 
-// Release marks a claim as no longer wanted. It reports ErrNotFound where
-// there is none, and changes nothing where it is on its way out already.
+// Release marks a claim as no longer wanted. It returns ErrNotFound if there is none. It changes
+// nothing if the claim is already being detached.
 func Release(r Record, alloc string) (Record, error) {
 	c, ok := r.Claims[alloc]
 	if !ok {
@@ -313,7 +312,7 @@ func Release(r Record, alloc string) (Record, error) {
 	return r.with(c.unwanted()), nil
 }
 
-// Releasing reports whether an error ends by itself.
+// Releasing reports whether the refusal err ends by itself.
 func Releasing(err error) bool { return errors.Is(err, ErrReleasing) }
 
 func (q Request) wish() string {

@@ -6,9 +6,8 @@ import (
 	"fmt"
 )
 
-// Check holds a record against what Admit, Release and Apply keep true of every
-// one. It is for tests and for people who look for a mistake: a record that
-// fails it is used all the same.
+// Check verifies the conditions that Admit, Release and Apply keep true for every record. It is for
+// tests and for debugging. The agent uses a record even if it fails this check.
 func (r Record) Check() error {
 	var errs []error
 	unless := func(ok bool, format string, args ...any) {
@@ -42,11 +41,11 @@ func (r Record) Check() error {
 	return errors.Join(errs...)
 }
 
-// unrecognised names a state of the record that this release does not know.
+// unrecognised describes a state of the record that this release does not know, or returns "".
 func (r Record) unrecognised() string {
 	bad := func(what string, s Side) string { return fmt.Sprintf("%s has the unknown state %q", what, s) }
 	oldest, what := Claim{}, ""
-	for _, c := range r.Claims { // unsorted, because there may be thousands
+	for _, c := range r.Claims { // not sorted, because there may be thousands
 		words := c.unrecognised()
 		older := cmp.Or(cmp.Compare(c.Seq, oldest.Seq), cmp.Compare(c.Alloc, oldest.Alloc)) < 0
 		first := what == "" || older
@@ -72,7 +71,7 @@ func (r Record) unrecognised() string {
 	}
 }
 
-// unrecognised names what this release does not know about a claim, or is empty.
+// unrecognised describes a state of the claim that this release does not know, or returns "".
 func (c Claim) unrecognised() string {
 	switch c.State {
 	case Pending, Taken, Unpublishing, NodeDetached, ControllerDetached:

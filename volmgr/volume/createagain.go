@@ -7,8 +7,8 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// createAgain is the command that goes on with the create of a volume. What no flag of
-// it can say came from a file.
+// createAgain returns the command that continues the create of a volume. If the volume has settings
+// without a flag, they came from a file, and the command needs that file.
 func (v Volume) createAgain() string {
 	const file = "volctl volume create FILE, with the file of the first time"
 	if len(v.Capabilities) != 1 || len(v.Secrets) > 0 || v.Topology.Given() || v.CapacityMax > 0 || v.Reclaim == "delete" {
