@@ -269,8 +269,8 @@ func inTheWay(r Record, mode AccessMode, blocking []Claim, owners Owners, now ti
 }
 
 // Clash refuses a new claim whose paths are in use for another volume. The path may be the own
-// directory of another claim, or one where a forced deregister may have left a mount. others are
-// all records, and owed are the records of forced deregisters.
+// directory of another claim, or one where a forced deregister may have left a mount. The
+// first list has all records, the second one those of forced deregisters.
 func Clash(r Record, c Claim, others, owed []Record) error {
 	for _, o := range others {
 		for _, have := range o.Claims {

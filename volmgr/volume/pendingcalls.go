@@ -15,7 +15,7 @@ type PendingCalls struct {
 const givingUp = "the plugin is then never told, and what it left mounted or attached stays so"
 
 // PendingCalls describes the pending calls of a record, given the last attempt at a step. The
-// caller has checked that the record has such calls (see Debts and Debt).
+// caller has checked that the record has such calls.
 func (r Record) PendingCalls(at *Attempt, p PluginView) PendingCalls {
 	c := PendingCalls{GiveUp: Command("volctl volume deregister %s --force --forget", r.Volume.ID)}
 	next := (&planner{r: r, claims: r.Ordered()}).undoes()
