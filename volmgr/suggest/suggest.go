@@ -35,6 +35,7 @@ func Command(format string, args ...any) string {
 	if !needsGuard(words) {
 		return join(words)
 	}
+
 	var head, options, operands []word
 	for _, w := range words {
 		switch {
@@ -46,6 +47,7 @@ func Command(format string, args ...any) string {
 			operands = append(operands, w)
 		}
 	}
+
 	return join(head, options, []word{{text: "--"}}, operands)
 }
 
@@ -79,16 +81,20 @@ func split(format string, args []any) (words []word) {
 				for _, option := range list {
 					words = append(words, word{text: Quote(option), option: true})
 				}
+
 				continue
 			}
 		}
+
 		if list, ok := many(values); ok {
 			for _, value := range list {
 				w.text, w.dashed = Quote(value), strings.HasPrefix(value, "-")
 				words = append(words, w)
 			}
+
 			continue
 		}
+
 		quoted := make([]any, n)
 		for j, value := range values {
 			quoted[j] = value
@@ -97,9 +103,11 @@ func split(format string, args []any) (words []word) {
 				w.dashed = w.dashed || strings.HasPrefix(field, "%") && strings.HasPrefix(s, "-")
 			}
 		}
+
 		w.text = fmt.Sprintf(field, quoted...)
 		words = append(words, w)
 	}
+
 	return words
 }
 
@@ -123,6 +131,7 @@ func unitsOnly(args []any) bool {
 			return false
 		}
 	}
+
 	return true
 }
 
@@ -170,7 +179,9 @@ func octal(value string) string {
 			b.WriteByte(c)
 			continue
 		}
+
 		fmt.Fprintf(&b, `\%03o`, c)
 	}
+
 	return b.String()
 }

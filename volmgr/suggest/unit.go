@@ -58,6 +58,7 @@ func UnitOf(cgroups string) string {
 			}
 		}
 	}
+
 	return unit
 }
 
@@ -73,5 +74,6 @@ func outermost(path string) string {
 			return name
 		}
 	}
+
 	return ""
 }

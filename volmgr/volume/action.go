@@ -56,24 +56,33 @@ const (
 type Action struct {
 	Kind  Kind
 	Alloc string // the claim that the step is for, if it is for one
+
 	// Path is the staging path for a stage or unstage, and the target for a publish or unpublish.
 	// It is the own directory for a bind or unbind, and any of these paths for a Doubt.
 	Path string
+
 	// How limits the means that an Unmount or Unbind may use.
 	How Without
-	// It is set on a pending call.
+
+	// This field is set on a pending call.
 	Owed bool
+
 	// Dead marks the Doubt of a mount that exists and must be undone.
 	Dead bool
+
 	// NodeID is an argument of ControllerPublish and ControllerUnpublish.
 	NodeID string
+
 	// Sure marks a ControllerUnpublish after which no earlier ControllerPublish can still take
 	// effect. If it succeeds, the volume is disconnected and stays so.
 	Sure bool
+
 	// Uses is the value that a Plan records.
 	Uses Uses
+
 	// Size is the size that an expansion must reach, in bytes.
 	Size int64
+
 	// Reason says why a Wait waits. Cause classifies that reason.
 	Reason string
 	Cause  Cause
@@ -134,28 +143,38 @@ func (a Action) Wanted() bool { return a.Forward() || a.Kind == Own }
 // Outcome is the result of a step. The zero value is plain success.
 type Outcome struct {
 	Err *CallError
+
 	// Unsent is set if the step failed before any call or change. The side that it should make or
 	// undo is unchanged.
 	Unsent bool
+
 	// Warning is set if a step counts as done although the plugin reported a failure.
 	Warning string
+
 	// Mount is the mount at Action.Path after a forward step. It is nil if there is none.
 	Mount *MountIdentity
+
 	// Devices are the block devices found at Action.Path. Their numbers are valid in the boot Boot.
 	Devices []Device
 	Boot    string
+
 	// Sight is the state of Action.Path after the step. It is nil if the path was not checked.
 	Sight *Sight
+
 	// PublishContext is part of ControllerPublishVolume's answer.
 	PublishContext map[string]string
+
 	// ReadOnly is set if ControllerPublishVolume connected the volume read-only.
 	ReadOnly bool
+
 	// Unseen is a mount that an Unmount or Unbind detached lazily, so it may still be in use.
 	Unseen *Unseen
+
 	// Capacity is the size that an expansion reached, in bytes; 0 is unknown. With NodeRequired,
 	// NodeExpandVolume must follow.
 	Capacity     int64
 	NodeRequired bool
+
 	// StageSuspect is set if a publish showed that the staging is broken.
 	StageSuspect bool
 }
@@ -206,6 +225,7 @@ func (s Sight) Is(m *MountIdentity) bool {
 	if m == nil {
 		return false
 	}
+
 	seen := s.Identity
 	if seen.Backing == "" || m.Backing == "" {
 		seen.Backing = m.Backing
@@ -217,32 +237,41 @@ func (s Sight) Is(m *MountIdentity) bool {
 type Observed struct {
 	// Halt says why the agent makes no calls at all. It is empty if the agent may make them.
 	Halt string
+
 	// Down is set while this host goes down. The agent then removes mounts and stagings even if
 	// claims want them, and makes nothing. The claims stay.
 	Down bool
+
 	// Boot is the boot id of the host.
 	Boot   string
 	Plugin PluginView
-	// It describes the pending calls of a forced deregister of the same storage, if there are
+
+	// This field describes the pending calls of a forced deregister of the same storage, if there are
 	// any.
 	Debt string
+
 	// Pending is the record of these calls and PendingTry is the last attempt at one. Each is nil
 	// if it is not known.
 	Pending    *Record
 	PendingTry *Attempt
+
 	// AtWork says why the storage must not be changed yet. It is empty if it may be changed.
 	AtWork string
+
 	// Staging is the sight of the staging path. Targets and Binds hold the sights of all claims, by
 	// alloc.
 	Staging Sight
 	Targets map[string]Sight
 	Binds   map[string]Sight
+
 	// Watched holds the sights of the watched paths, by path.
 	Watched map[string]Sight
+
 	// WatchOver is set once no call of unknown outcome can still have an effect on a mount.
 	// AttachmentOver is set once none can still connect or disconnect the volume.
 	WatchOver      bool
 	AttachmentOver bool
+
 	// Parked holds the Action.Key of each step that failed and whose retry is not due yet.
 	Parked map[string]bool
 }

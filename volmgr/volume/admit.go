@@ -21,18 +21,24 @@ type Request struct {
 	Attachment AttachmentMode
 	MountFlags []string
 	At         string
+
 	// AtFlags are the mount options of At only, as AtFlags returns them.
 	AtFlags string
+
 	// AtWritable tells the agent not to guard At while the volume is not mounted there.
 	AtWritable bool
+
 	// Guard is At, if the agent may set a guard on it. Otherwise it is nil.
 	Guard *GuardedDir
+
 	// AtFD is a descriptor that the caller has open on At. It is nil if the caller lends none.
 	AtFD  *Descriptor
 	Owner Owner
 	Own   Ownership
+
 	// Owners tells which owners are gone. If it is nil, none is.
 	Owners Owners
+
 	// Draining refuses new claims, because the host is being emptied.
 	Draining bool
 
@@ -60,6 +66,7 @@ func Admit(r Record, req Request, p PluginInfo, now time.Time) (Record, error) {
 	if len(r.Claims) > 0 && r.Node.Mode == nil {
 		return r, Errorf(ErrRefused, "volume %q is kept as it is: it has claims and no mode", v.ID)
 	}
+
 	seen := Past(r, req.Owners)
 	if c, ok := seen.Claims[req.Alloc]; ok && (c.Wanted || !req.Draining) {
 		return r, again(seen, c, req)
@@ -74,6 +81,7 @@ func Admit(r Record, req Request, p PluginInfo, now time.Time) (Record, error) {
 	if err := v.reaches(p); err != nil {
 		return r, err
 	}
+
 	mode, err := choose(seen, req, p.Caps)
 	if err != nil {
 		return r, err
@@ -81,6 +89,7 @@ func Admit(r Record, req Request, p PluginInfo, now time.Time) (Record, error) {
 	if req.AtFlags != "" && mode.Attachment != FileSystem {
 		return r, Errorf(ErrInvalid, "volume %q is claimed as a %s, and mount options (%s) are for a file system", v.ID, mode.Attachment, req.AtFlags)
 	}
+
 	own, err := req.ownable(v.ID, mode, p.Caps)
 	if err != nil {
 		return r, err
@@ -97,6 +106,7 @@ func Admit(r Record, req Request, p PluginInfo, now time.Time) (Record, error) {
 	if req.Guard != nil && mode.Attachment == FileSystem {
 		r = r.guardingToo(*req.Guard)
 	}
+
 	r.Node.Seq++
 	return r.with(Claim{
 		Alloc: req.Alloc, Seq: r.Node.Seq, Wanted: true, State: Pending,
@@ -111,6 +121,7 @@ func (r Record) begun(req Request, mode *Mode, p PluginInfo) Record {
 	if !r.Held() || r.Node.StagingPath == "" {
 		r.Node.StagingPath = req.StagingPath
 	}
+
 	r.Node.Uses = p.uses(r.Node.Uses)
 	switch r.Node.Attached {
 	case Absent:
@@ -118,6 +129,7 @@ func (r Record) begun(req Request, mode *Mode, p PluginInfo) Record {
 	case Present: // left by a claim that was detached without the plugin, maybe in another mode
 		r.Node.Attached, r.Node.Proven = Unknown, false
 	}
+
 	return r
 }
 
@@ -126,12 +138,14 @@ func apart(r Record, req Request) error {
 	if req.At == "" {
 		return nil
 	}
+
 	for _, c := range r.Claims { // at most one claim has it
 		if c.At == req.At {
 			return Errorf(inForce(c), "%s is taken by the claim of %q on this volume", req.At, c.Alloc).
 				WithHint("volctl volume detach %s %s", r.Volume.ID, c.Alloc)
 		}
 	}
+
 	return nil
 }
 
@@ -145,12 +159,14 @@ func again(r Record, c Claim, req Request) error {
 			Hint:    Command("volctl volume status %s", r.Volume.ID),
 		}
 	}
+
 	var differ []string
 	note := func(name string, differs bool) {
 		if differs {
 			differ = append(differ, name)
 		}
 	}
+
 	note("read-only", c.ReadOnly != req.ReadOnly)
 	note("access mode", req.Access != "" && req.Access != c.Mode.Access)
 	note("attachment mode", req.Attachment != "" && req.Attachment != c.Mode.Attachment)
@@ -163,6 +179,7 @@ func again(r Record, c Claim, req Request) error {
 	if len(differ) == 0 {
 		return nil
 	}
+
 	return Errorf(ErrRefused, "%q already has a claim on volume %q, with another %s", c.Alloc, r.Volume.ID, strings.Join(differ, ", ")).
 		WithHint("volctl volume detach %s %s", r.Volume.ID, c.Alloc)
 }
@@ -179,8 +196,10 @@ func choose(r Record, req Request, caps Caps) (*Mode, error) {
 		case len(req.MountFlags) > 0 && !slices.Equal(req.MountFlags, m.MountFlags):
 			return nil, Errorf(inForce(r.Ordered()...), "volume %q is mounted with the flags %v of its first claim", r.Volume.ID, m.MountFlags)
 		}
+
 		return m, nil
 	}
+
 	for _, c := range r.Volume.Capabilities {
 		if req.Access != "" && req.Access != c.Access || req.Attachment != "" && req.Attachment != c.Attachment {
 			continue
@@ -188,6 +207,7 @@ func choose(r Record, req Request, caps Caps) (*Mode, error) {
 		if !req.ReadOnly && !c.Access.Writable() {
 			continue
 		}
+
 		m := &Mode{Capability: c, FSType: r.Volume.MountOptions.FSType, MountFlags: r.Volume.MountOptions.MountFlags}
 		if len(req.MountFlags) > 0 {
 			m.MountFlags = req.MountFlags
@@ -197,6 +217,7 @@ func choose(r Record, req Request, caps Caps) (*Mode, error) {
 		}
 		return m, nil
 	}
+
 	return nil, Errorf(ErrRefused, "volume %q has no capability for %s; it lists %s", r.Volume.ID, req.wish(), list(r.Volume.Capabilities)).
 		WithHint("add it to capabilities and run: volctl volume register FILE")
 }
@@ -218,6 +239,7 @@ func fits(r Record, req Request, mode AccessMode, now time.Time) error {
 	if !req.ReadOnly && !mode.Writable() {
 		return Errorf(inForce(r.Ordered()...), "volume %q is claimed in mode %s, which nobody may write in", r.Volume.ID, mode)
 	}
+
 	var blocks func(Claim) bool
 	switch mode {
 	case SingleNodeWriter, SingleNodeSingleWriter, SingleNodeReaderOnly:
@@ -227,15 +249,18 @@ func fits(r Record, req Request, mode AccessMode, now time.Time) error {
 	default:
 		return nil
 	}
+
 	var blocking []Claim
 	for _, c := range r.Ordered() {
 		if blocks(c) {
 			blocking = append(blocking, c)
 		}
 	}
+
 	if len(blocking) == 0 {
 		return nil
 	}
+
 	return inTheWay(r, mode, blocking, req.Owners, now)
 }
 
@@ -252,15 +277,18 @@ func inTheWay(r Record, mode AccessMode, blocking []Claim, owners Owners, now ti
 			if c.Adopted {
 				state += ", adopted"
 			}
+
 			name := fmt.Sprintf("%q (%s, for %s", c.Alloc, state, age)
 			if c.Owner.Mortal() && owners != nil {
 				name += ", owned by " + c.Keeper().Describe(owners.View(c.Keeper()))
 			}
+
 			names = append(names, name+")")
 		} else {
 			names = append(names, fmt.Sprintf("%q (being released: %s)", c.Alloc, c.State))
 		}
 	}
+
 	return &Error{
 		Kind:    kind,
 		Message: fmt.Sprintf("volume %q is in use in mode %s by %s", r.Volume.ID, mode, strings.Join(names, ", ")),
@@ -280,14 +308,17 @@ func Clash(r Record, c Claim, others, owed []Record) error {
 			}
 		}
 	}
+
 	for _, o := range owed {
 		if o.Volume.Driver == r.Volume.Driver && o.Volume.ExternalID == r.Volume.ExternalID {
 			continue // the same storage: its claims wait until everything is undone
 		}
+
 		paths := []string{o.Node.StagingPath}
 		for _, have := range o.Claims {
 			paths = append(paths, have.Target)
 		}
+
 		for _, path := range paths {
 			if path != "" && (path == c.Target || path == r.Node.StagingPath) {
 				return Errorf(ErrRefused, "%s may still hold what was left when volume %q (external_id %q) was deregistered by force", path, o.Volume.ID, o.Volume.ExternalID).
@@ -295,6 +326,7 @@ func Clash(r Record, c Claim, others, owed []Record) error {
 			}
 		}
 	}
+
 	return nil
 }
 

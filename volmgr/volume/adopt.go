@@ -27,6 +27,7 @@ func (n Note) Check() error {
 	if n.Format != NoteFormat {
 		return Errorf(ErrInvalid, "format %d is unknown", n.Format)
 	}
+
 	for _, err := range []error{
 		CheckID("volume id", n.Record.Volume.ID), CheckID("alloc id", n.Claim.Alloc), CheckPluginID(n.Record.Volume.PluginID),
 		n.Record.with(n.Claim).Check(),
@@ -35,9 +36,11 @@ func (n Note) Check() error {
 			return err
 		}
 	}
+
 	if !n.Claim.mounted() {
 		return Errorf(ErrInvalid, "the claim of %q was not mounted", n.Claim.Alloc)
 	}
+
 	return nil
 }
 
@@ -57,6 +60,7 @@ func Noted(r Record, alloc string) (n Note, ok bool) {
 // until the claim has ended.
 func Renoted(before, now Record) []string {
 	var allocs []string
+
 	// After a loss of the database, the host shows no sign of pending calls or lazy unmounts.
 	all := now.Volume.Expansion != before.Volume.Expansion || now.Node.Staged == Present && now.Node.Mount != before.Node.Mount ||
 		!slices.Equal(now.Node.Owed, before.Node.Owed) || len(now.Node.Unseen) != len(before.Node.Unseen)
@@ -66,11 +70,13 @@ func Renoted(before, now Record) []string {
 			allocs = append(allocs, alloc)
 		}
 	}
+
 	for alloc := range before.Claims {
 		if _, still := now.Claims[alloc]; !still {
 			allocs = append(allocs, alloc)
 		}
 	}
+
 	return allocs
 }
 
@@ -82,6 +88,7 @@ func Gather(notes []Note) []Record {
 		x, y := a.Record, b.Record
 		return cmp.Or(y.Volume.RegisteredAt.Compare(x.Volume.RegisteredAt), cmp.Compare(y.Generation, x.Generation), cmp.Compare(a.Claim.Alloc, b.Claim.Alloc))
 	})
+
 	for _, n := range notes {
 		r, ok := byID[n.Record.Volume.ID]
 		if !ok {
@@ -92,10 +99,12 @@ func Gather(notes []Note) []Record {
 			byID[r.Volume.ID] = r.with(n.Claim)
 		}
 	}
+
 	all := make([]Record, 0, len(byID))
 	for _, r := range byID {
 		all = append(all, r)
 	}
+
 	slices.SortFunc(all, func(a, b Record) int { return cmp.Compare(a.Volume.ID, b.Volume.ID) })
 	return all
 }
@@ -121,16 +130,19 @@ func Adopt(noted Record, o Observed, live bool) Record {
 				if c.Adopted = true; c.Owner.Kind != OwnerMount { // a mount that is the owner has just been checked
 					c.Owner = Owner{Kind: OwnerNone}
 				}
+
 				r = r.with(c)
 			}
 		}
 	}
+
 	if live {
 		take(false)
 		if len(r.Claims) == 0 && o.Staging.Is(noted.Node.Mount) {
 			take(true)
 		}
 	}
+
 	switch {
 	case len(r.Claims) > 0:
 		return r
@@ -147,20 +159,24 @@ func Adopt(noted Record, o Observed, live bool) Record {
 func (r Record) releasingAll(claims []Claim, o Observed) Record {
 	n := &r.Node
 	n.Mount = nil
+
 	switch {
 	case o.Staging.Seen != SeenNothing:
 		n.Staged, n.Uses.Stage = Absent, false
 	case n.Staged != Absent:
 		n.Staged = Unknown // a staging need not have a mount
 	}
+
 	for _, c := range claims {
 		c.Wanted, c.State, c.Owner = false, Unpublishing, Owner{Kind: OwnerNone}
 		c.Published, c.Mount, c.At, c.Bound, c.BoundMount = Unknown, nil, "", Absent, nil
 		if o.Targets[c.Alloc].Seen != SeenNothing {
 			c.State, c.Published = NodeDetached, Absent
 		}
+
 		r = r.with(c)
 	}
+
 	return r
 }
 
@@ -172,6 +188,7 @@ func (r Record) adopted() []string {
 			n++
 		}
 	}
+
 	if n == 0 {
 		return nil
 	}

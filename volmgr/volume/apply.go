@@ -20,6 +20,7 @@ func apply(r Record, a Action, out Outcome) Record {
 	case out.Unsent:
 		return r
 	}
+
 	switch a.Kind {
 	case Plan, ControllerPublish, ControllerUnpublish, Prove:
 		return applyAttach(r, a, out)
@@ -42,6 +43,7 @@ func apply(r Record, a Action, out Outcome) Record {
 	case EndWatch:
 		r.Node.Watches = nil
 	}
+
 	return r
 }
 
@@ -90,6 +92,7 @@ func applyAttach(r Record, a Action, out Outcome) Record {
 		case n.Attached == Absent && slices.Contains(n.Watches, lateAttach):
 			n.Attached = Unknown // the earlier ControllerPublishVolume may connect it again
 		}
+
 		if r.Node.Attached == Absent {
 			r.Node.PublishContext, r.Node.AttachedReadOnly = nil, false
 			r = r.releasing(ControllerDetached).cleared()
@@ -100,6 +103,7 @@ func applyAttach(r Record, a Action, out Outcome) Record {
 			r = r.releasing(NodeDetached)
 		}
 	}
+
 	return r
 }
 
@@ -117,6 +121,7 @@ func (r Record) releasing(s ClaimState) Record {
 func applyStage(r Record, a Action, out Outcome) Record {
 	n := &r.Node
 	n.Proven = false
+
 	if a.Kind == NodeStage {
 		n.Staged = after(out)
 		n.Mount = nil
@@ -126,11 +131,13 @@ func applyStage(r Record, a Action, out Outcome) Record {
 		if out.Err != nil {
 			return r
 		}
+
 		r = r.inBoot(out.Boot).mountedAnew()
 		r.Node.Mount = out.Mount
 		r.Node.Devices = union(r.Node.Devices, out.Devices)
 		return r
 	}
+
 	if out.Err != nil && !out.Err.Answered {
 		r = r.watching(Watch{Path: a.Path, Undo: true})
 	}
@@ -143,6 +150,7 @@ func applyStage(r Record, a Action, out Outcome) Record {
 	if r.Node.Staged = undone(r.Node.Staged, out); r.Node.Staged == Absent {
 		r.Node.Mount = nil
 	}
+
 	return r
 }
 
@@ -161,23 +169,28 @@ func applyPublish(r Record, a Action, out Outcome) Record {
 		if c.Published = undone(c.Published, out); c.Published == Absent {
 			c.Mount = nil
 		}
+
 		c.Owned = false
 		return r.with(c)
 	}
+
 	if out.Err != nil && out.Err.Uncertain() {
 		r = r.watching(Watch{Path: a.Path, Alloc: a.Alloc})
 	}
 	if !ok {
 		return r
 	}
+
 	c.Published, c.Mount, c.Owned = after(out), nil, false
 	if out.Err == nil {
 		c.Mount = out.Mount
 		if r = r.inBoot(out.Boot); r.Node.Mount == nil && r.expandAt() == "" {
 			r = r.mountedAnew()
 		}
+
 		r.Node.Devices = union(r.Node.Devices, out.Devices)
 	}
+
 	r.Node.Proven = false
 	r = r.promoted(c, a.Kind)
 	if out.StageSuspect || r.Node.refusedUnstaged(out) {
@@ -186,6 +199,7 @@ func applyPublish(r Record, a Action, out Outcome) Record {
 			r.Node.Staged = Unknown // it is staged again without NodeUnstageVolume, which would break the other claims' mounts
 		}
 	}
+
 	return r
 }
 
@@ -216,16 +230,19 @@ func applyBind(r Record, a Action, out Outcome) Record {
 	} else {
 		c.Bound = after(out)
 	}
+
 	switch c.Bound {
 	case Present:
 		c.BoundMount = out.Mount
 	case Absent:
 		c.BoundMount = nil
 	}
+
 	if out.Unseen != nil {
 		r.Node.Unseen = append(slices.Clone(r.Node.Unseen), *out.Unseen)
 		r.Node.Proven = false
 	}
+
 	return r.promoted(c, a.Kind)
 }
 
@@ -250,10 +267,12 @@ func applyDoubt(r Record, a Action) Record {
 			*s, *m = Unknown, nil
 		}
 	}
+
 	if a.Alloc == "" {
 		doubt(&r.Node.Staged, &r.Node.Mount)
 		return r
 	}
+
 	c, ok := r.Claims[a.Alloc]
 	switch {
 	case !ok:
@@ -264,6 +283,7 @@ func applyDoubt(r Record, a Action) Record {
 		doubt(&c.Published, &c.Mount)
 		c.Owned = false
 	}
+
 	return r.with(c)
 }
 
@@ -299,6 +319,7 @@ func moved(before, now Record) []Claim {
 			some[alloc] = c
 		}
 	}
+
 	before.Claims = some
 	return before.Ordered()
 }
@@ -310,6 +331,7 @@ func events(before, now Record, a Action, out Outcome) []Event {
 	add := func(typ, alloc, format string, args ...any) {
 		evs = append(evs, Event{Type: typ, Volume: id, Alloc: alloc, Plugin: now.Volume.PluginID, Step: string(a.Kind), Message: fmt.Sprintf(format, args...)})
 	}
+
 	switch {
 	case out.Err != nil && now.Volume.Expansion.Refused != before.Volume.Expansion.Refused:
 		add("expand-failed", "", "not expanded to %s: %s", Size(a.Size), out.Err.Error())
@@ -318,6 +340,7 @@ func events(before, now Record, a Action, out Outcome) []Event {
 	case out.Warning != "":
 		add("warning", a.Alloc, "%s: %s", a.Kind, out.Warning)
 	}
+
 	if out.Err == nil {
 		switch a.Kind {
 		case ControllerPublish:
@@ -346,6 +369,7 @@ func events(before, now Record, a Action, out Outcome) []Event {
 			add("unbound", a.Alloc, "unbound from %s", a.Path)
 		}
 	}
+
 	for _, c := range moved(before, now) {
 		switch n, ok := now.Claims[c.Alloc]; {
 		case !ok:
@@ -354,5 +378,6 @@ func events(before, now Record, a Action, out Outcome) []Event {
 			add("claim-"+string(n.State), c.Alloc, "%s → %s", c.State, n.State)
 		}
 	}
+
 	return evs
 }

@@ -20,6 +20,7 @@ func AtFlags(flags []string) (string, error) {
 				WithHint("options of the volume's file system belong in mount_flags; read-only is read_only")
 		}
 	}
+
 	sorted := slices.DeleteFunc(slices.Clone(atFlags), func(f string) bool { return !slices.Contains(flags, f) })
 	var times []string
 	for _, f := range sorted {
@@ -27,9 +28,11 @@ func AtFlags(flags []string) (string, error) {
 			times = append(times, f)
 		}
 	}
+
 	if len(times) > 1 {
 		return "", Errorf(ErrInvalid, "a mount has one of the options %s, not all", strings.Join(times, ", "))
 	}
+
 	return strings.Join(sorted, ","), nil
 }
 
@@ -51,11 +54,13 @@ func (c Claim) TargetFlags(mountFlags []string) []string {
 			flags = append(flags, f)
 		}
 	}
+
 	for _, f := range c.Flags() {
 		if !slices.Contains(flags, f) {
 			flags = append(flags, f)
 		}
 	}
+
 	return flags
 }
 
@@ -77,5 +82,6 @@ func lifted(flag string, mountFlags []string) bool {
 			is = false
 		}
 	}
+
 	return is
 }

@@ -12,6 +12,7 @@ func InBrief(r Record, at *Attempt) State {
 	case at != nil && at.Action.Kind == Wait && at.Action.Cause.stuck():
 		return StateStuck
 	}
+
 	state, _ := standing(r, asRecorded(r))
 	switch e := (Explanation{State: state}).expansion(r); {
 	case !at.failing():
@@ -34,6 +35,7 @@ func asRecorded(r Record) Observed {
 	if r.Node.Mount != nil {
 		o.Staging = Sight{Seen: SeenMount, Identity: *r.Node.Mount}
 	}
+
 	for alloc, c := range r.Claims {
 		if c.Mount != nil {
 			o.Targets[alloc] = Sight{Seen: SeenMount, Identity: *c.Mount}
@@ -42,5 +44,6 @@ func asRecorded(r Record) Observed {
 			o.Binds[alloc] = Sight{Seen: SeenMount, Identity: *c.BoundMount}
 		}
 	}
+
 	return o
 }

@@ -36,6 +36,7 @@ type NodeStageRequest struct {
 	FSType      string
 	MountFlags  []string
 	MountGroup  string // gid, in digits; sent only to a plugin with VOLUME_MOUNT_GROUP
+
 	// PublishContext is ControllerPublishVolume's answer. It is sent only to a plugin with that
 	// call.
 	PublishContext map[string]string
@@ -82,6 +83,7 @@ type CreateVolumeRequest struct {
 	Parameters   map[string]string
 	Mutable      map[string]string // mutable_parameters; sent only to a plugin with MODIFY_VOLUME
 	Topology     TopologyRequest
+
 	// SnapshotID or CloneID, an external id, names the source of the volume.
 	SnapshotID string
 	CloneID    string
@@ -179,6 +181,7 @@ type StorageVolume struct {
 	Topologies []map[string]string
 	SnapshotID string // the source, if the plugin reports it
 	CloneID    string
+
 	// PublishedNodes are node ids. Not every plugin reports them.
 	PublishedNodes []string
 	Condition      *Condition // only from a plugin with VOLUME_CONDITION

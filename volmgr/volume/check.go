@@ -15,6 +15,7 @@ func (r Record) Check() error {
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
+
 	bad := r.unrecognised()
 	unless(bad == "", "%s", bad)
 	unless((r.Node.Mode != nil) == (len(r.Claims) > 0), "it has %d claims, and a mode is in force: %t", len(r.Claims), r.Node.Mode != nil)
@@ -23,6 +24,7 @@ func (r Record) Check() error {
 	e := r.Volume.Expansion
 	unless(e.Want >= 0 && e.Node >= 0 && (!e.Offline || e.Want > 0), "its expansion makes no sense: %+v", e)
 	unless(!e.Offline || r.Node.Attached == Absent && r.Node.Staged == Absent, "it is on this host, and is expanded only while it is not")
+
 	seqs := map[uint64]string{}
 	for _, c := range r.Claims {
 		other, twice := seqs[c.Seq]
@@ -38,6 +40,7 @@ func (r Record) Check() error {
 		done := c.State == NodeDetached || c.State == ControllerDetached
 		unless(!done || c.Published == Absent && c.Bound == Absent, "the claim of %q is %s with something of it left", c.Alloc, c.State)
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -53,14 +56,17 @@ func (r Record) unrecognised() string {
 			oldest, what = c, words
 		}
 	}
+
 	if what != "" {
 		return what
 	}
+
 	for _, d := range r.Node.Owed {
 		if d.Kind != NodeUnpublish && d.Kind != NodeUnstage {
 			return fmt.Sprintf("the unknown call %q is owed", d.Kind)
 		}
 	}
+
 	switch n := r.Node; {
 	case !n.Attached.Valid():
 		return bad("attached", n.Attached)
@@ -78,6 +84,7 @@ func (c Claim) unrecognised() string {
 	default:
 		return fmt.Sprintf("claim of %q has the unknown state %q", c.Alloc, c.State)
 	}
+
 	switch {
 	case c.Without.Check() != nil:
 		return fmt.Sprintf("claim of %q is to be released in the unknown way %q", c.Alloc, c.Without)

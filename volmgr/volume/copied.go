@@ -21,6 +21,7 @@ func Copied(r Record, o Observed, info PluginInfo, booted bool) Record {
 	if booted {
 		return NextBoot(r)
 	}
+
 	return r.releasingAll(claims, o)
 }
 
@@ -32,10 +33,12 @@ func (r Record) Strangers(o Observed) (paths []string) {
 			paths = append(paths, path)
 		}
 	}
+
 	note(r.Node.StagingPath, o.Staging, r.Node.Mount)
 	for _, c := range r.Ordered() {
 		note(c.Target, o.Targets[c.Alloc], c.Mount)
 		note(c.At, o.Binds[c.Alloc], c.BoundMount)
 	}
+
 	return paths
 }

@@ -29,6 +29,7 @@ func DataSafe(r Record, o Observed, at *Attempt, last Report) Safety {
 	failed := at != nil && at.Err != nil
 	findings := last.Findings()
 	lost := slices.ContainsFunc(findings, func(f Finding) bool { return f.Severity == DataLoss })
+
 	ill := slices.ContainsFunc(findings, func(f Finding) bool { return f.Severity != Degraded })
 	switch {
 	case lost, failed && at.Err.Code == codeDataLoss:
@@ -53,14 +54,17 @@ func (r Record) mountsSound(o Observed) bool {
 			return false
 		}
 	}
+
 	if len(r.Node.Unseen) > 0 || !sound(r.Node.Mount, o.Staging) {
 		return false
 	}
+
 	for alloc, c := range r.Claims {
 		if !sound(c.Mount, o.Targets[alloc]) || !sound(c.BoundMount, o.Binds[alloc]) {
 			return false
 		}
 	}
+
 	return true
 }
 

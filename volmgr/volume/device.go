@@ -34,10 +34,12 @@ func (d *Device) UnmarshalText(text []byte) error {
 	if !found {
 		return nil
 	}
+
 	seq, err := strconv.ParseUint(disk, 10, 64)
 	if err != nil {
 		return fmt.Errorf("device %q: the disk's sequence number is not a number", text)
 	}
+
 	d.Disk = seq
 	return nil
 }

@@ -28,6 +28,7 @@ func (v Volume) Differences(request Volume) []string {
 	if wanted := v.Mutations(request.Mutable); len(wanted) > 0 {
 		d = append(d, v.MutableChange(wanted))
 	}
+
 	// A plugin that creates a volume replaces the context of the request.
 	asIs := v.Created || len(request.Context) == 0 || maps.Equal(v.Context, request.Context)
 	d.unless(asIs, "context", v.Context, request.Context)

@@ -10,6 +10,7 @@ type Occupant struct {
 	Volume string
 	Alloc  string // empty if it is not a claim
 	Owner  string // the owner of the claim, in words; empty if there is none
+
 	// Message says why it is still on the host. It is always set. Command is the command that ends
 	// this, and Else is the alternative if Command does not help.
 	Message string
@@ -37,13 +38,17 @@ func (r Record) Occupancy(o Observed, at *Attempt, owners Owners) (all Occupancy
 				Volume: r.Volume.ID, Alloc: c.Alloc, Owner: c.owner(owners), Command: c.StopCommand(r.Volume.ID),
 				Message: "its owner is to be stopped first",
 			})
+
 			continue
 		}
+
 		all.Left = append(all.Left, r.leaving(c, o, at))
 	}
+
 	if len(r.Claims) == 0 && r.Held() {
 		all.Left = append(all.Left, r.leaving(Claim{}, o, at))
 	}
+
 	return all
 }
 
@@ -58,6 +63,7 @@ func (c Claim) owner(owners Owners) string {
 func (r Record) leaving(c Claim, o Observed, at *Attempt) Occupant {
 	e := Explain(r, o, at)
 	out := Occupant{Volume: r.Volume.ID, Alloc: c.Alloc, Message: e.Summary, Command: e.Fix, Else: e.Else}
+
 	next := Next(r, o)
 	switch {
 	case at != nil && at.Err != nil:
@@ -68,6 +74,7 @@ func (r Record) leaving(c Claim, o Observed, at *Attempt) Occupant {
 	case next.Kind == Wait && next.Reason != "":
 		out.Message += ": " + next.Reason
 	}
+
 	switch how := c.Without.further(); {
 	case r.Debt:
 		out.Message = "it was deregistered by force, and is not undone yet: " + out.Message
@@ -79,6 +86,7 @@ func (r Record) leaving(c Claim, o Observed, at *Attempt) Occupant {
 	case how != WithPlugin: // gentler than the command of Explain, which is final
 		out.Else = Command("volctl volume detach %s %s --without-plugin=%s", r.Volume.ID, c.Alloc, string(how))
 	}
+
 	return out
 }
 
@@ -102,6 +110,7 @@ func (c Claim) StopCommand(id string) string {
 		if !c.Keeper().ByMount() { // nothing is mounted there at the moment
 			return force
 		}
+
 		return Command("volctl umount %s", c.At) // it names the services that use the mount
 	case OwnerRuntime:
 		return fmt.Sprintf("%s stop $(%s)", c.Owner.Runtime, Command("%s ps -q --filter volume=%s", c.Owner.Runtime, c.Owner.Volume))

@@ -79,13 +79,17 @@ type CallError struct {
 	Code    string // a gRPC code by name ("DeadlineExceeded"), CodeUnverified or CodeHost
 	Message string // the plugin's message
 	Retry   Retry
+
 	// Answered is false if the plugin may still be working on the call: after a deadline, a
 	// cancellation or a lost connection.
 	Answered bool
+
 	// Unsent is set if the plugin never received the call. It says nothing about other calls.
 	Unsent bool
+
 	// Remedy is the command that removes the obstacle, if it is known.
 	Remedy string
+
 	// HeldBy lists the users that keep a mount busy ("pid 4711 rsync (backup.service), cwd").
 	HeldBy []string
 }
@@ -99,6 +103,7 @@ func (e *CallError) Error() string {
 	if e.Code != CodeHost && e.Code != CodeUnverified {
 		words += e.Code + ": "
 	}
+
 	words += e.Message
 	if len(e.HeldBy) > 0 {
 		words += ", held by " + strings.Join(e.HeldBy[:min(len(e.HeldBy), namedHolders)], "; ")

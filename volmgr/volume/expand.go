@@ -17,11 +17,14 @@ type Expansion struct {
 	// Want is the size to ask the controller for, in bytes. It is 0 once the controller has
 	// answered.
 	Want int64 `json:"want,omitempty"`
+
 	// Offline is set with Want if the plugin expands only volumes that are not in use. At that time
 	// nothing of the volume was on the host. Nothing is made until the expansion ends.
 	Offline bool `json:"offline,omitempty"`
+
 	// Node is the size to tell the node service, in bytes. It is 0 if there is none.
 	Node int64 `json:"node,omitempty"`
+
 	// Refused is the final failure of the last expansion. It stays until the next one.
 	Refused Refusal `json:"refused,omitzero"`
 }
@@ -114,6 +117,7 @@ func Expand(r Record, size int64, p PluginInfo, owners Owners) (now Record, chan
 		if e.Want == 0 {
 			r.Volume.Expansion.Refused = Refusal{} // so that the node is asked again for the size that it refused
 		}
+
 		return r, r.Volume.Expansion != e, nil
 	case v.CapacityMax > 0 && size > v.CapacityMax:
 		return r, false, Errorf(ErrRefused, "volume %q may have %s at most (capacity_max), which is less than %s", v.ID, Size(v.CapacityMax), Size(size)).
@@ -121,6 +125,7 @@ func Expand(r Record, size int64, p PluginInfo, owners Owners) (now Record, chan
 	case !p.Caps.Expand && !p.Caps.NodeExpand:
 		return r, false, Errorf(ErrRefused, "plugin %q cannot expand volumes", v.PluginID)
 	}
+
 	if p.Caps.Offline {
 		if err := Unused(Past(r, owners)); err != nil {
 			return r, false, &Error{
@@ -130,12 +135,14 @@ func Expand(r Record, size int64, p PluginInfo, owners Owners) (now Record, chan
 			}
 		}
 	}
+
 	e.Refused = Refusal{}
 	if p.Caps.Expand {
 		e.Want, e.Offline = size, p.Caps.Offline
 	} else {
 		e.Node = size
 	}
+
 	r.Volume.Expansion = e
 	return r, true, nil
 }
@@ -148,6 +155,7 @@ func Expanded(r Record, size int64) (done bool, err error) {
 	for _, c := range r.Claims {
 		waiting = waiting || c.Wanted && (c.State == Pending || r.expandAt() != "")
 	}
+
 	switch f := e.Refused; {
 	case f.Size >= size && (f.Step == NodeExpand || f.Size == size || r.Volume.size() < size):
 		return false, f.Err()
@@ -180,11 +188,13 @@ func (r Record) expandAt() string {
 	if r.Node.Staged == Present && r.Node.Mount != nil {
 		return r.Node.StagingPath
 	}
+
 	for _, c := range r.Ordered() {
 		if c.Wanted && c.Published == Present && !c.ReadOnly {
 			return c.Target
 		}
 	}
+
 	return ""
 }
 
@@ -252,18 +262,21 @@ func (p *planner) nodeExpand() (chosen, ok bool) {
 	if !p.r.Volume.Expansion.nodeWants() {
 		return false, true
 	}
+
 	path := p.r.expandAt()
 	for _, c := range p.claims {
 		if s := p.o.Targets[c.Alloc]; c.Target == path && (s.Seen != SeenMount || !s.Is(c.Mount)) {
 			return false, true // the target must be mounted again first
 		}
 	}
+
 	if path == "" {
 		return false, true
 	}
 	if p.try(Action{Kind: NodeExpand, Path: path, Size: p.r.Volume.Expansion.Node}) {
 		return true, false
 	}
+
 	return false, !p.r.awaitsNode()
 }
 
@@ -272,19 +285,23 @@ func (p *planner) nodeExpand() (chosen, ok bool) {
 func applyExpand(r Record, a Action, out Outcome) Record {
 	v := &r.Volume
 	e := &v.Expansion
+
 	refused := Refusal{}
 	if out.Err != nil {
 		if !out.Err.Final() {
 			return r
 		}
+
 		refused = Refusal{Step: a.Kind, Size: a.Size, Code: out.Err.Code, Message: out.Err.Message}
 	}
+
 	switch {
 	case a.Kind == ControllerExpand && out.Err == nil:
 		got := out.Capacity
 		if got <= 0 {
 			got = a.Size // the plugin answered OK without a size
 		}
+
 		v.Capacity = max(v.Capacity, got) // storage never shrinks, even if the plugin says so
 		v.CapacityMin = max(v.CapacityMin, min(a.Size, v.Capacity))
 		if out.NodeRequired || e.Node > 0 {
@@ -307,6 +324,7 @@ func applyExpand(r Record, a Action, out Outcome) Record {
 			e.Node = 0 // the storage has not grown
 		}
 	}
+
 	return r
 }
 
@@ -356,8 +374,10 @@ func (e Explanation) expansion(r Record) Explanation {
 		e.State, e.Summary = StateDegraded, fmt.Sprintf("degraded: its storage has %s, what is on it was not expanded to that", Size(x.Node))
 		e.Fix = Command("volctl volume expand %s %s", r.Volume.ID, Size(x.Node))
 	}
+
 	if x.Refused != (Refusal{}) {
 		e.Notes = append(e.Notes, fmt.Sprintf("it could not be expanded to %s: %v", Size(x.Refused.Size), x.Refused.Err()))
 	}
+
 	return e
 }

@@ -14,6 +14,7 @@ type Attempt struct {
 	First   time.Time // time of the first try in this row of failures
 	Next    time.Time // time of the next try, or when a wait ends; zero: not by itself
 	Running bool
+
 	// Progress describes the progress of the running step. It is empty if that is unknown.
 	Progress string
 	Unsent   bool // the last failure came before any call or change
@@ -57,10 +58,12 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 	if r.Volume.Provision != Provisioned {
 		return provisioning(r, o, at)
 	}
+
 	doing := map[State]string{StateMounting: "mounting", StateReleasing: "unmounting", StateDegraded: "repairing"}[e.State]
 	for _, u := range r.Node.Unseen {
 		e.Notes = append(e.Notes, u.words())
 	}
+
 	e = e.expansion(r)
 	a := Next(r, o)
 	switch {
@@ -76,6 +79,7 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 		default:
 			doing = string(at.Action.Kind)
 		}
+
 		e.State, e.Summary = StateStuck, "stuck: "+doing
 		if e.Fix, e.Else = fix(r, o, at.Action); at.expands() {
 			e.Else = r.giveUp()
@@ -96,17 +100,21 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 	case a.Cause == CauseWatch || a.Cause == CauseDebt || a.Cause == CauseExpand || a.Cause == CauseOwner:
 		e.Notes = append(e.Notes, a.Reason)
 	}
+
 	if lack := o.Plugin.Lack(r); lack != "" && a.Cause != CausePlugin && r.Held() {
 		if o.Plugin.ReadyFor(NodePublish) {
 			e.Summary += ", no controller available"
 		} else {
 			e.Summary += ", plugin unavailable"
 		}
+
 		e.Notes = append(e.Notes, lack)
 	}
+
 	if e = e.pendingCalls(r, o, at); e.Else == e.Fix {
 		e.Else = ""
 	}
+
 	return e
 }
 
@@ -125,10 +133,12 @@ func provisioning(r Record, o Observed, at *Attempt) Explanation {
 	if at != nil && at.Running && (at.Action.Kind == CreateVolume || at.Action.Kind == DeleteVolume) {
 		return Explanation{State: state, Summary: string(r.Volume.Provision)}
 	}
+
 	notes := []string{fmt.Sprintf("%s was begun and has not been seen to end", r.Volume.Provision)}
 	if o.AtWork != "" {
 		notes = append(notes, o.AtWork+"; the next call waits for that")
 	}
+
 	return Explanation{
 		State: StateStuck, Summary: "stuck: " + string(r.Volume.Provision),
 		Notes: notes,
@@ -153,16 +163,20 @@ func standing(r Record, o Observed) (State, string) {
 	case len(wanted) == 0:
 		return StateFree, "free"
 	}
+
 	writable := false
 	for _, c := range wanted {
 		if c.State != Taken {
 			return StateMounting, "mounting"
 		}
+
 		writable = writable || !c.ReadOnly
 	}
+
 	if bad := amiss(wanted, r, o); bad != "" {
 		return StateDegraded, "degraded: " + bad
 	}
+
 	summary := "mounted, read-only"
 	if writable {
 		summary = "mounted, writable"
@@ -170,6 +184,7 @@ func standing(r Record, o Observed) (State, string) {
 	if unchecked(wanted, r, o) {
 		summary += ", not checked now: the host is busy"
 	}
+
 	return StateMounted, summary
 }
 
@@ -185,6 +200,7 @@ func amiss(wanted []Claim, r Record, o Observed) string {
 	if s := o.Staging; r.Node.Mount != nil && !s.Unchecked && !s.Is(r.Node.Mount) {
 		return fmt.Sprintf("the staged mount at %s is %s", r.Node.StagingPath, s.describe())
 	}
+
 	for _, c := range wanted {
 		if s := o.Targets[c.Alloc]; c.Published != Present || !s.Unchecked && !s.Is(c.Mount) {
 			return fmt.Sprintf("the mount of %q at %s is %s", c.Alloc, c.Target, s.describe())
@@ -193,6 +209,7 @@ func amiss(wanted []Claim, r Record, o Observed) string {
 			return fmt.Sprintf("the mount of %q at %s is %s", c.Alloc, c.At, s.describe())
 		}
 	}
+
 	return ""
 }
 
@@ -227,6 +244,7 @@ func fix(r Record, o Observed, a Action) (first, second string) {
 			return out, out
 		}
 	}
+
 	return force, ""
 }
 
@@ -251,9 +269,11 @@ func Droppable(r Record) error {
 			if c.Owner.Mortal() {
 				owned = ", owned by " + c.Keeper().String()
 			}
+
 			return Errorf(ErrRefused, "volume %q is claimed by %q (%s%s), which is alive", r.Volume.ID, c.Alloc, c.State, owned).
 				WithHint("%s", c.freedBy(r.Volume.ID))
 		}
 	}
+
 	return nil
 }

@@ -16,6 +16,7 @@ func (r Record) Focus(misplaced map[string]bool) (Record, bool) {
 	if !staged || !attached || pending {
 		return r, false
 	}
+
 	few := map[string]Claim{}
 	one := ""
 	for alloc, c := range r.Claims {
@@ -26,9 +27,11 @@ func (r Record) Focus(misplaced map[string]bool) (Record, bool) {
 			one = alloc
 		}
 	}
+
 	if one != "" {
 		few[one] = r.Claims[one]
 	}
+
 	r.Claims = few
 	return r, true
 }
@@ -49,8 +52,10 @@ func (r Record) OutOfPlace(o Observed) map[string]bool {
 		if out == nil {
 			out = map[string]bool{}
 		}
+
 		out[alloc] = true
 	}
+
 	return out
 }
 
@@ -70,10 +75,12 @@ func (r Record) StandsFor(o Observed, misplaced map[string]bool) bool {
 			return false
 		}
 	}
+
 	for alloc := range r.OutOfPlace(o) {
 		if !misplaced[alloc] {
 			return false
 		}
 	}
+
 	return true
 }

@@ -15,11 +15,13 @@ func (p *planner) leave() bool {
 	if !p.anyWanted() {
 		return false // down handles the rest
 	}
+
 	for _, c := range p.claims {
 		if c.Wanted && p.unpublish(c) {
 			return true
 		}
 	}
+
 	return p.r.Node.Staged != Absent && !p.anyMounted() && p.unstage()
 }
 

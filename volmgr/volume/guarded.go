@@ -10,6 +10,7 @@ type GuardedDir struct {
 	Inode  uint64 `json:"ino,omitempty"`  // 0 if only the path is known
 	FSType string `json:"fs,omitempty"`   // as in the mount table
 	FSID   string `json:"fsid,omitempty"` // f_fsid of statfs(2)
+
 	// Handle comes from name_to_handle_at(2). It is empty if the file system provides none.
 	Handle     []byte `json:"handle,omitempty"`
 	HandleType int32  `json:"handle_type,omitempty"`
@@ -33,6 +34,7 @@ func (r Record) GuardsAt(path string) []GuardedDir {
 			all = append(all, g)
 		}
 	}
+
 	if len(all) == 0 && slices.Contains(r.Guards, path) {
 		all = append(all, GuardedDir{Path: path})
 	}

@@ -43,11 +43,13 @@ func CheckID(what, id string) error {
 	case !utf8.ValidString(id):
 		return Errorf(ErrInvalid, "%s %q is not UTF-8", what, id)
 	}
+
 	for _, r := range id {
 		if !unicode.IsPrint(r) {
 			return Errorf(ErrInvalid, "%s %q contains the unprintable character %U", what, id, r)
 		}
 	}
+
 	return nil
 }
 
@@ -111,10 +113,12 @@ func component(id string, limit int) string {
 			fmt.Fprintf(&b, "~%02X", c)
 		}
 	}
+
 	s := b.String()
 	if len(s) <= limit {
 		return s
 	}
+
 	sum := sha256.Sum256([]byte(id))
 	return s[:limit-13] + "~" + hex.EncodeToString(sum[:6])
 }

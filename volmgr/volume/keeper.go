@@ -14,6 +14,7 @@ func (c Claim) Keeper() Owner {
 	if o.Kind != OwnerMount {
 		return o
 	}
+
 	o.Dir = c.At
 	switch {
 	case c.Bound == Present && c.BoundMount != nil:
@@ -21,6 +22,7 @@ func (c Claim) Keeper() Owner {
 	case c.State != Pending:
 		o.PID, o.StartTime = 0, 0
 	}
+
 	return o
 }
 

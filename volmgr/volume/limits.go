@@ -44,6 +44,7 @@ func TooLarge(what string, m map[string]string) string {
 	for k, v := range m {
 		n += len(k) + len(v)
 	}
+
 	if n <= MaxMap {
 		return ""
 	}
@@ -57,10 +58,12 @@ func (v Volume) CheckLimits() error {
 		TooLong("external_id", v.ExternalID, MaxHandle), TooLong("snapshot_id", v.SnapshotID, MaxHandle), TooLong("clone_id", v.CloneID, MaxHandle),
 		TooLarge("parameters", v.Parameters), TooLarge("mutable_parameters", v.Mutable), TooLarge("context", v.Context),
 	}
+
 	for _, words := range bad {
 		if words != "" {
 			return Errorf(ErrInvalid, "volume %q cannot be handed to a plugin: %s", v.ID, words)
 		}
 	}
+
 	return nil
 }

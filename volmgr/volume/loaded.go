@@ -46,10 +46,12 @@ func Loaded(r Record, after Stop, blocked bool) (Record, bool) {
 	case after == Rebooted:
 		r = doubtful(guardedAttachment(r.unwatched(onHost)))
 	}
+
 	if after.Boot() {
 		r.Node.Unseen = nil
 		r = r.unwatched(onHost)
 	}
+
 	n := r.Node
 	return r, n.Staged != was.Node.Staged || n.Attached != was.Node.Attached || len(n.Unseen) != len(was.Node.Unseen) ||
 		!slices.Equal(n.Watches, was.Node.Watches) || !maps.Equal(r.Claims, was.Claims)
@@ -74,6 +76,7 @@ func guardedAttachment(r Record) Record {
 		left := c.State == NodeDetached || c.State == ControllerDetached
 		active, detaching = active || !left, detaching || left
 	}
+
 	// The state is unknown for one of two reasons. A claim found the volume still connected when no
 	// other claim was left, or an earlier agent died. In the second case, only a
 	// ControllerPublishVolume was made since.
@@ -84,6 +87,7 @@ func guardedAttachment(r Record) Record {
 	if n.Uses.Attach && active && (n.Attached != Present || detaching) {
 		r = r.watching(lateAttach)
 	}
+
 	return r
 }
 
@@ -97,6 +101,7 @@ func doubtful(r Record) Record {
 			detaching = true
 			continue
 		}
+
 		active, held = true, held || c.Wanted && c.Published == Present
 		if c.Published != Present {
 			c.Published = r.maybePublished(c)
@@ -109,6 +114,7 @@ func doubtful(r Record) Record {
 			r = r.with(c)
 		}
 	}
+
 	switch {
 	case n.Staged == Present && n.Mount == nil && !held:
 		n.Staged = Unknown // it may have been undone, and no check can show that
@@ -116,12 +122,14 @@ func doubtful(r Record) Record {
 		n.Staged = uncertain(n.Staged)
 		r = r.watching(Watch{Path: n.StagingPath})
 	}
+
 	switch {
 	case n.Attached == Present && (detaching || len(r.Claims) == 0):
 		n.Attached = Unknown
 	case n.Uses.Attach && len(r.Claims) > 0:
 		n.Attached = uncertain(n.Attached)
 	}
+
 	return r
 }
 
@@ -159,25 +167,30 @@ func guarded(r Record) Record {
 			r = r.guarding(w.Path, w.Alloc)
 		}
 	}
+
 	leaving, held := false, false
 	for _, c := range r.Ordered() {
 		if c.State == NodeDetached || c.State == ControllerDetached {
 			continue
 		}
+
 		leaving, held = leaving || !c.Wanted, held || c.Wanted && c.Published == Present
 		if !c.Wanted || c.Published == Failed {
 			r = r.guarding(c.Target, c.Alloc)
 		}
 	}
+
 	if r.Node.Uses.Stage && !held && (leaving || r.Node.Staged == Failed) {
 		r = r.guarding(r.Node.StagingPath, "")
 		if r.Node.Staged == Present {
 			r.Node.Staged = Unknown // the unstage may be half done; it is safe to stage again
 		}
 	}
+
 	for _, d := range r.Node.Owed {
 		r = r.guarding(d.Path, d.Alloc)
 	}
+
 	return r
 }
 
@@ -195,6 +208,7 @@ func Owing(r Record) Record {
 			r = r.with(c)
 		}
 	}
+
 	r.Debt, r.Volume.Expansion = true, Expansion{}
 	return r
 }

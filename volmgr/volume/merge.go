@@ -20,6 +20,7 @@ func Merge(r Record, spec Volume) (Volume, []string, error) {
 	if err != nil {
 		return old, nil, err
 	}
+
 	m := merger{id: old.ID}
 	m.fixed("name", old.Name, spec.Name, spec.Name == "")
 	m.fixed("plugin_id", old.PluginID, spec.PluginID, false)
@@ -33,10 +34,12 @@ func Merge(r Record, spec Volume) (Volume, []string, error) {
 	if c := r.Node.Mode; c != nil && !slices.Contains(spec.Capabilities, c.Capability) {
 		m.refuse("capabilities", old.Capabilities, spec.Capabilities, "the mode in use must stay among them")
 	}
+
 	now.Capabilities = change(&m, "capabilities", old.Capabilities, spec.Capabilities)
 	if r.Held() && !reflect.DeepEqual(old.MountOptions, spec.MountOptions) {
 		m.refuse("mount_options", old.MountOptions, spec.MountOptions, "they can change only while the volume is free")
 	}
+
 	now.MountOptions = change(&m, "mount_options", old.MountOptions, spec.MountOptions)
 	if len(old.Topologies) == 0 && spec.Topology.Given() {
 		now.Topology = change(&m, "topology_request", old.Topology, spec.Topology)
@@ -44,11 +47,13 @@ func Merge(r Record, spec Volume) (Volume, []string, error) {
 	if len(spec.Context) > 0 {
 		now.Context = change(&m, "context", old.Context, spec.Context)
 	}
+
 	now.Secrets = m.secrets(old.Secrets, spec.Secrets)
 	now.Reclaim = change(&m, "reclaim", old.Reclaim, spec.Reclaim)
 	if m.err != nil {
 		return old, nil, m.err
 	}
+
 	return now, m.changes, nil
 }
 
@@ -89,11 +94,14 @@ func (m *merger) capacity(old, spec Volume) Volume {
 			m.refuse("capacity_max", bytes(old.CapacityMax), bytes(most), "the volume has "+Size(old.size())+" and cannot shrink")
 			return old
 		}
+
 		now.CapacityMax = change(m, "capacity_max", bytes(old.CapacityMax), bytes(most)).int64()
 	}
+
 	if now.CapacityMax > 0 && now.CapacityMin > now.CapacityMax {
 		m.refuse("capacity_min", bytes(old.CapacityMin), bytes(now.CapacityMin), "its capacity_max is "+Size(now.CapacityMax))
 	}
+
 	return now
 }
 
@@ -117,6 +125,7 @@ func (m *merger) secrets(old, now map[string]SecretRef) map[string]SecretRef {
 	if maps.Equal(old, now) {
 		return old
 	}
+
 	shown := func(refs map[string]SecretRef) map[string]map[string]any {
 		all := make(map[string]map[string]any, len(refs))
 		for name, ref := range refs {
@@ -131,8 +140,10 @@ func (m *merger) secrets(old, now map[string]SecretRef) map[string]SecretRef {
 				all[name] = map[string]any{"sealed": true}
 			}
 		}
+
 		return all
 	}
+
 	words := fmt.Sprintf("secrets: %s → %s", show(shown(old)), show(shown(now)))
 	var anew []string
 	for _, name := range slices.Sorted(maps.Keys(now)) {
@@ -140,9 +151,11 @@ func (m *merger) secrets(old, now map[string]SecretRef) map[string]SecretRef {
 			anew = append(anew, strconv.Quote(name))
 		}
 	}
+
 	if len(anew) > 0 {
 		words += ", sealed anew: " + strings.Join(anew, ", ")
 	}
+
 	m.changes = append(m.changes, words)
 	return now
 }
@@ -155,6 +168,7 @@ func show(v any) string {
 	if b, ok := v.(bytes); ok {
 		return Size(b.int64())
 	}
+
 	raw, err := json.Marshal(v)
 	if err != nil {
 		return fmt.Sprint(v)
@@ -167,6 +181,7 @@ func size(v any) int {
 	if v == bytes(0) {
 		return 0
 	}
+
 	switch rv := reflect.ValueOf(v); rv.Kind() {
 	case reflect.Map, reflect.Slice:
 		return rv.Len()
@@ -185,6 +200,7 @@ func (v Volume) Check() error {
 	if err := CheckPluginID(v.PluginID); err != nil {
 		return err
 	}
+
 	switch {
 	case v.SnapshotID != "" && v.CloneID != "":
 		return Errorf(ErrInvalid, "volume %q has both snapshot_id and clone_id; at most one can be its source", v.ID)
@@ -197,14 +213,17 @@ func (v Volume) Check() error {
 	case len(v.Capabilities) == 0:
 		return Errorf(ErrInvalid, "volume %q lists no capability", v.ID)
 	}
+
 	for _, c := range v.Capabilities {
 		if err := c.Check(); err != nil {
 			return err
 		}
 	}
+
 	if err := v.checkSecrets(); err != nil {
 		return err
 	}
+
 	return v.CheckMutable()
 }
 

@@ -25,6 +25,7 @@ func (v Volume) Mutations(asked map[string]string) map[string]string {
 			out[name] = value
 		}
 	}
+
 	return out
 }
 

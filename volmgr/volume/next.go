@@ -41,19 +41,23 @@ func Next(r Record, o Observed) Action {
 	if bad := r.unrecognised(); bad != "" {
 		return Action{Kind: Wait, Cause: CauseInvalid, Reason: bad}
 	}
+
 	p := &planner{r: r, o: o, claims: r.Ordered()}
 	if needs := p.undoes(); r.Debt && r.left() && !o.Plugin.ReadyFor(needs) {
 		return Action{Kind: Wait, Cause: CausePlugin, Reason: o.Plugin.Lacks(r.Volume.PluginID, needs)}
 	}
+
 	steps := []func() bool{p.release, p.late, p.owed, p.expand, p.up, p.down}
 	if o.Down {
 		steps = []func() bool{p.release, p.late, p.owed, p.leave, p.down}
 	}
+
 	for _, decide := range steps {
 		if decide() {
 			return p.chosen
 		}
 	}
+
 	switch {
 	case p.blocked.Kind == Wait:
 		return p.blocked
@@ -77,6 +81,7 @@ func (r Record) ToSee() Record {
 			wanted[alloc] = c
 		}
 	}
+
 	if r.Claims = wanted; len(wanted) == 0 {
 		r.Node.StagingPath = ""
 	}
@@ -103,6 +108,7 @@ func (p *planner) try(a Action) bool {
 	case a.RPC() && !p.o.Plugin.ReadyFor(a.Kind):
 		return p.wait(CausePlugin, "%s", p.o.Plugin.Lacks(p.r.Volume.PluginID, a.Kind))
 	}
+
 	p.chosen = a
 	return true
 }
@@ -140,6 +146,7 @@ func (p *planner) release() bool {
 			}
 		}
 	}
+
 	return false
 }
 
@@ -180,6 +187,7 @@ func (p *planner) late() bool {
 		if w.Undo || w.Attachment || p.explained(w) {
 			continue
 		}
+
 		switch s := p.o.Watched[w.Path]; {
 		case s.Seen == SeenNothing:
 		case s.Seen == SeenHung || s.Seen == SeenError:
@@ -192,6 +200,7 @@ func (p *planner) late() bool {
 			return true
 		}
 	}
+
 	return false
 }
 

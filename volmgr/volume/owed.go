@@ -77,8 +77,10 @@ func (r Record) Debts() []string {
 		if d.Alloc != "" {
 			s += fmt.Sprintf(" (%q)", d.Alloc)
 		}
+
 		words = append(words, s)
 	}
+
 	if len(r.Claims) == 0 && r.Node.Attached != Absent {
 		words = append(words, fmt.Sprintf("%s from node %q", ControllerUnpublish, r.Node.NodeID))
 	}
@@ -94,6 +96,7 @@ func (r Record) owes() string {
 			kinds = append(kinds, kind)
 		}
 	}
+
 	return strings.Join(kinds, ", ")
 }
 
@@ -104,9 +107,11 @@ func (r Record) Left() []string {
 	for _, u := range r.Node.Unseen {
 		left = append(left, u.words())
 	}
+
 	for _, d := range r.Debts() {
 		left = append(left, fmt.Sprintf("plugin %q is still to be told: %s", r.Volume.PluginID, d))
 	}
+
 	return left
 }
 
@@ -151,6 +156,7 @@ func (r Record) cleared() Record {
 			Watches: n.Watches, StagingPath: n.StagingPath, Seq: n.Seq, Owed: n.Owed, Unseen: n.Unseen,
 		}
 	}
+
 	return r
 }
 
@@ -165,12 +171,14 @@ func (p *planner) owed() bool {
 	if p.leaving() {
 		return false // a detach that does not wait for the plugin does not wait for these calls either
 	}
+
 	for _, d := range p.r.Node.Owed {
 		a := Action{Kind: d.Kind, Alloc: d.Alloc, Path: d.Path, Owed: true}
 		if d.Kind == NodeUnpublish && p.try(a) || d.Kind == NodeUnstage && p.tryUnstage(a) {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -205,16 +213,19 @@ func applyUnmount(r Record, a Action, out Outcome) Record {
 	if out.Unseen != nil {
 		r.Node.Unseen = append(slices.Clone(r.Node.Unseen), *out.Unseen)
 	}
+
 	r.Node.Proven = false
 	if a.Alloc == "" {
 		made := r.Node.Mount
 		r.Node.Staged, r.Node.Mount = Absent, nil
 		return r.owing(Owed{Kind: NodeUnstage, Path: a.Path}, made)
 	}
+
 	c, ok := r.Claims[a.Alloc]
 	if !ok || c.Target != a.Path {
 		return r
 	}
+
 	made := c.Mount
 	c.Published, c.Mount = Absent, nil
 	return r.with(c).owing(Owed{Kind: NodeUnpublish, Path: a.Path, Alloc: a.Alloc}, made)

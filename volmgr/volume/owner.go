@@ -10,21 +10,27 @@ import (
 // was started again.
 type Owner struct {
 	Kind string `json:"kind"` // one of the constants below
+
 	// PID is a process id as the agent sees it. StartTime is the start of that process, in clock
 	// ticks since the boot (proc_pid_stat(5), field 22).
 	PID       int    `json:"pid,omitempty"`
 	StartTime uint64 `json:"start_time,omitempty"`
+
 	// Unit is a unit of the system's service manager. Invocation is its InvocationID, 32 hex digits
 	// (systemd.exec(5)).
 	Unit       string `json:"unit,omitempty"`
 	Invocation string `json:"invocation,omitempty"`
+
 	// Runtime is the container runtime, "docker" or "podman", whose containers refer to
 	// the volume.
 	Runtime string `json:"runtime,omitempty"`
+
 	// Volume is the name of the volume in the runtime.
 	Volume string `json:"volume,omitempty"`
+
 	// Boot is the boot id of a process or an invocation. Neither outlives its boot.
 	Boot string `json:"boot,omitempty"`
+
 	// Dir and Mount are the path and the identity of the claim's mount. Only a keeper has them
 	// (Claim.Keeper). They are not stored with the owner.
 	Dir   string        `json:"-"`
@@ -58,6 +64,7 @@ func (o Owner) String() string {
 		if o.PID != 0 {
 			return fmt.Sprintf("pid %d, which mounts %s", o.PID, o.Dir)
 		}
+
 		return "the mount at " + o.Dir
 	case OwnerRuntime:
 		return o.Runtime
@@ -107,6 +114,7 @@ func (o Owner) Describe(v OwnerView) string {
 	case o.Kind == OwnerRuntime:
 		s += ", " + Containers(v.References)
 	}
+
 	return s
 }
 
@@ -133,11 +141,13 @@ func Past(r Record, owners Owners) Record {
 	if owners == nil {
 		return r
 	}
+
 	for _, c := range r.Claims {
 		if c.Wanted && c.Owner.Mortal() && owners.Gone(c.Keeper()) {
 			r = r.with(c.unwanted())
 		}
 	}
+
 	return r
 }
 
@@ -174,6 +184,7 @@ func MayDetach(id string, c Claim, v OwnerView, force bool) error {
 	if force || !c.Wanted || !c.Owner.Mortal() || v.Life == LifeGone {
 		return nil
 	}
+
 	o, is := c.Keeper(), "running"
 	switch {
 	case o.ByMount():
@@ -181,10 +192,12 @@ func MayDetach(id string, c Claim, v OwnerView, force bool) error {
 	case o.Kind == OwnerMount && !o.Process():
 		is = "being made anew"
 	}
+
 	state := "which is " + is
 	if v.Life != LifeRunning {
 		state = "of which it is not known whether it is " + is
 	}
+
 	return Errorf(ErrRefused, "the claim of %q on volume %q is owned by %s, %s", c.Alloc, id, o.Describe(v), state).
 		WithHint("%s", c.freedBy(id))
 }

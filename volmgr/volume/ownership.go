@@ -11,10 +11,13 @@ type Ownership struct {
 	UID  string `json:"uid,omitempty"`  // 0 to 4294967294, in digits
 	GID  string `json:"gid,omitempty"`  // as UID
 	Mode string `json:"mode,omitempty"` // octal, 0 to 7777
+
 	// Recursive includes all files in the volume, unless the root is already as requested.
 	Recursive bool `json:"recursive,omitempty"`
+
 	// ByPlugin is set if the plugin applies the group (VOLUME_MOUNT_GROUP).
 	ByPlugin bool `json:"by_plugin,omitempty"`
+
 	// Default is set if UID and GID are defaults that the claim did not ask for. They are applied
 	// only to a root that belongs to root of the host (0:0), and only if the storage permits that.
 	Default bool `json:"default,omitempty"`
@@ -47,6 +50,7 @@ func (o Ownership) Check() error {
 			return Errorf(ErrInvalid, "%q is no %s: it is a number from 0 to %d", id, name, uint32(1<<32-2))
 		}
 	}
+
 	if m, err := strconv.ParseUint(o.Mode, 8, 32); o.Mode != "" && (err != nil || m > 0o7777) {
 		return Errorf(ErrInvalid, "%q is no mode: it is an octal number from 0 to 7777, as in 0770", o.Mode)
 	}
@@ -56,6 +60,7 @@ func (o Ownership) Check() error {
 	if o.Default && (o.UID == "" || o.GID == "" || o.Recursive) {
 		return Errorf(ErrInvalid, "a default owner has a uid and a gid, and is for the root alone")
 	}
+
 	return nil
 }
 
@@ -72,18 +77,21 @@ func (o Ownership) String() string {
 	if !o.Asked() {
 		return "as it is"
 	}
+
 	s := ""
 	for _, part := range []struct{ name, value string }{{"uid", o.UID}, {"gid", o.GID}, {"mode", o.Mode}} {
 		if part.value != "" {
 			s += fmt.Sprintf("%s %s, ", part.name, part.value)
 		}
 	}
+
 	if o.Recursive {
 		s += "recursive, "
 	}
 	if s = s[:len(s)-2]; o.Default {
 		s += " (uid and gid only if it belonged to root)"
 	}
+
 	return s
 }
 
@@ -97,9 +105,11 @@ func (o Ownership) asked() Ownership {
 // applies the group.
 func (q Request) ownable(volumeID string, mode *Mode, caps Caps) (Ownership, error) {
 	o := q.Own
+
 	// A plugin never gets a default group, because it would give it to every file in the volume.
 	gid := o.Explicit().GID
 	o.ByPlugin = gid != "" && mode.Group == gid
+
 	switch {
 	case !o.Asked():
 	case mode.Attachment == BlockDevice:
@@ -110,6 +120,7 @@ func (q Request) ownable(volumeID string, mode *Mode, caps Caps) (Ownership, err
 		return o, Errorf(ErrRefused, "volume %q is mounted for the group of its first claim (%s); gid %s must wait until it is free",
 			volumeID, groupWords(mode.Group), gid)
 	}
+
 	return o, nil
 }
 

@@ -24,10 +24,12 @@ func PendingChanges(volumes []Record, snapshots []SnapshotIntent) []PendingChang
 	for _, r := range volumes {
 		all = append(all, r.Volume.Pending()...)
 	}
+
 	slices.SortStableFunc(all, func(a, b PendingChange) int { return cmp.Compare(a.Subject, b.Subject) })
 	for _, s := range OldestFirst(snapshots) {
 		all = append(all, s.Pending())
 	}
+
 	return all
 }
 
@@ -37,6 +39,7 @@ func (v Volume) Pending() []PendingChange {
 	add := func(command, format string, args ...any) {
 		all = append(all, PendingChange{Subject: fmt.Sprintf("volume %q", v.ID), Message: fmt.Sprintf(format, args...), Command: command})
 	}
+
 	look := Command("volctl volume status %s", v.ID)
 	switch e := v.Expansion; {
 	case e.Want > 0:
@@ -46,9 +49,11 @@ func (v Volume) Pending() []PendingChange {
 	case e.Node > 0:
 		add(look, "its storage has %s; what is on it was not expanded to that: %v", Size(e.Node), e.Refused.Err())
 	}
+
 	if pairs := v.modifying(); len(pairs) > 0 {
 		add(Modify(v.ID, pairs...), "modifying %s was not seen to end, so whether that is in force is not known", strings.Join(pairs, " "))
 	}
+
 	return all
 }
 
@@ -65,10 +70,12 @@ func (s SnapshotIntent) Pending() PendingChange {
 	if s.ID != "" {
 		how = fmt.Sprintf("%q has not been seen to be ready", s.ID)
 	}
+
 	quoted := make([]string, len(s.Volumes))
 	for i, id := range s.Volumes {
 		quoted[i] = fmt.Sprintf("%q", id)
 	}
+
 	return PendingChange{
 		Subject: fmt.Sprintf("%s %q", s.Noun(), s.Name), Since: s.Since,
 		Message: fmt.Sprintf("of %s, plugin %q: %s", strings.Join(quoted, ", "), s.PluginID, how),

@@ -30,6 +30,7 @@ func (r Record) PendingCalls(at *Attempt, p PluginView) PendingCalls {
 	default:
 		c.How = "the calls are being made"
 	}
+
 	return c
 }
 
@@ -42,18 +43,22 @@ func (e Explanation) pendingCalls(r Record, o Observed, at *Attempt) Explanation
 	case o.Debt != "" || len(r.Debts()) == 0 || at == nil || !at.Action.Owed && at.Action.Kind != ControllerUnpublish && at.Action.Kind != Prove:
 		return e
 	}
+
 	calls := r.PendingCalls(at, o.Plugin)
 	if !calls.Failed {
 		return e
 	}
+
 	note := calls.How
 	if o.Debt != "" { // the explanation has the error of the last try already
 		note = fmt.Sprintf("to end the pending calls: %s; %s", calls.GiveUp, givingUp)
 	}
+
 	e.Notes = append(e.Notes, note)
 	if e.Fix == "" {
 		e.Fix = Command("volctl plugin logs %s", r.Volume.PluginID)
 	}
+
 	e.Else = calls.GiveUp
 	return e
 }

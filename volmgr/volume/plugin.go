@@ -72,32 +72,43 @@ func (c Caps) WithNode(n Caps) Caps {
 type PluginView struct {
 	// Known is false if no plugin with that id is configured.
 	Known bool
+
 	// Ready means that all parts of the plugin accept calls now.
 	Ready bool
+
 	// Apart is set if the node service and the controller service have separate parts. If it is
 	// nil, one process serves both.
 	Apart *Apart
+
 	// State is the supervisor's word for the state. Reason says why the plugin is not ready.
 	State  string
 	Reason string
+
 	// NoLog means that the agent has no log of the plugin. The plugin was never started, or the
 	// agent does not run it.
 	NoLog bool
+
 	// Stopped means that a person stopped the plugin and must start it again.
 	Stopped bool
+
 	// Final means that the plugin does not become ready by itself. It was stopped on purpose,
 	// refused, or failed for a reason that a person must remove.
 	Final bool
+
 	// Incarnation changes whenever another process answers the node calls. A new controller process
 	// does not change it, because it says nothing about node calls.
 	Incarnation uint64
+
 	// Restarts is the number of times that the plugin was restarted since the agent was started.
 	Restarts int
+
 	// CallTimeout is the deadline of a call to the plugin's node service; 0 is unknown. A call that
 	// exceeded its deadline may have an effect for as long again.
 	CallTimeout time.Duration
+
 	// ControllerTimeout is the same for the controller service.
 	ControllerTimeout time.Duration
+
 	// StatsInterval is the interval, from the plugin file, between requests for the state of
 	// mounted volumes. 0 means never, and nil leaves the interval to the agent.
 	StatsInterval *time.Duration
@@ -111,10 +122,13 @@ type Apart struct{ Node, Controller Service }
 type Service struct {
 	// Ready means that the service accepts calls now. One of its parts is enough for that.
 	Ready bool
+
 	// Final means that none of its parts becomes ready by itself.
 	Final bool
+
 	// Unasked means that the service has parts, but none has ever reported its capabilities.
 	Unasked bool
+
 	// Lack says why the service is not ready.
 	Lack string
 }

@@ -14,15 +14,19 @@ type PluginRecord struct {
 	// each. The records of the further parts have their own keys and name their plugin.
 	ID     string `json:"id"`
 	Plugin string `json:"plugin,omitempty"`
+
 	// Info holds the plugin's last answers. It outlives the definition, so that the agent notices
 	// if an id is given to another driver.
 	Info    PluginInfo    `json:"info"`
 	Process PluginProcess `json:"process,omitzero"`
+
 	// Definition is the definition in use. It is nil if there is none.
 	Definition *PluginDefinition `json:"definition,omitempty"`
+
 	// Stopped is set while the plugin is stopped on purpose. No agent starts it before a person
 	// asks for that.
 	Stopped bool `json:"stopped,omitempty"`
+
 	// Scratch describes the possible leftovers of a plugin test. It is nil if there are none.
 	Scratch *Scratch `json:"scratch,omitempty"`
 }
@@ -69,9 +73,11 @@ type PluginDefinition struct {
 	ControllerTimeout time.Duration `json:"controller_timeout"`
 	MaxInFlight       int           `json:"max_in_flight"`
 	OnChange          string        `json:"on_change"` // OnChangePending or OnChangeRestart
+
 	// StatsInterval is the interval between requests for the state of mounted volumes. 0 means
 	// never, and nil means the interval of the agent.
 	StatsInterval *time.Duration `json:"stats_interval,omitempty"`
+
 	// UnmaskedSecrets are the keys of secrets whose values are only names. These values are not
 	// masked in the plugin's messages.
 	UnmaskedSecrets []string `json:"unmasked_secrets,omitempty"`
@@ -79,6 +85,7 @@ type PluginDefinition struct {
 	// File is the path of the plugin file. It is empty for the plugin that needs no file, and for
 	// registered plugins.
 	File string `json:"file,omitempty"`
+
 	// Registered is set if the definition was registered at run time and is in no file.
 	Registered bool `json:"registered,omitempty"`
 }
@@ -140,6 +147,7 @@ func (d *PluginDefinition) Equal(o *PluginDefinition) bool {
 	if d == nil || o == nil {
 		return d == o
 	}
+
 	a, b := *d, *o
 	a.File, b.File = "", ""
 	a.Registered, b.Registered = false, false

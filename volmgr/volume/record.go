@@ -49,6 +49,7 @@ type MountIdentity struct {
 	Root      string `json:"root"`         // path of the mount's root in that file system
 	FSType    string `json:"fs"`           // kernel's name of the file system type
 	ID        uint64 `json:"id,omitempty"` // unique mount id; 0 before Linux 6.8
+
 	// Backing is the file behind the loop device whose node is mounted. It is empty for all other
 	// mounts. A loop device can be detached and its number given to another file while its device
 	// node stays in place.
@@ -97,18 +98,23 @@ type Claim struct {
 	Mount     *MountIdentity `json:"mount,omitempty"`     // at Target, if Published is Present
 	At        string         `json:"at,omitempty"`        // own directory, where Target is bind-mounted too
 	Bound     Side           `json:"bound,omitempty"`     // the bind mount at At
+
 	// AtFlags are the mount options of the bind mount only, as AtFlags joins them.
 	AtFlags string `json:"at_flags,omitempty"`
+
 	// AtWritable tells the agent not to guard At while the volume is not mounted there.
 	AtWritable bool           `json:"at_writable,omitempty"`
 	BoundMount *MountIdentity `json:"bound_mount,omitempty"`
+
 	// Adopted is set on a claim that was rebuilt from its mounts after the state database was lost.
 	// It counts as a writer.
 	Adopted bool `json:"adopted,omitempty"`
+
 	// Own is the ownership that the claim asks for the volume's root. Owned is set once the root of
 	// the recorded mount has it.
 	Own   Ownership `json:"own,omitzero"`
 	Owned bool      `json:"owned,omitempty"`
+
 	// Without is set if the claim is detached without calls to the plugin.
 	Without Without `json:"without,omitempty"`
 }
@@ -176,6 +182,7 @@ type NodeSide struct {
 	NodeID           string            `json:"node_id,omitempty"`  // of that ControllerPublishVolume
 	PublishContext   map[string]string `json:"publish_context,omitempty"`
 	AttachedReadOnly bool              `json:"attached_readonly,omitempty"`
+
 	// Proven is set after a proof of unmount. ControllerUnpublishVolume needs it. It is not kept
 	// over a restart.
 	Proven bool `json:"-"`
@@ -183,16 +190,20 @@ type NodeSide struct {
 	Staged      Side           `json:"staged,omitempty"` // NodeStageVolume
 	StagingPath string         `json:"staging_path,omitempty"`
 	Mount       *MountIdentity `json:"mount,omitempty"` // nil if staging mounted nothing
+
 	// Boot is the boot in which something was last staged or published on this host. Device names
 	// are valid only in that boot, and so is state that the agent cannot observe.
 	Boot string `json:"boot,omitempty"`
+
 	// Devices are the block devices under this volume's mounts. The proof of unmount checks them.
 	Devices []Device `json:"devices,omitempty"`
 
 	Watches []Watch `json:"watches,omitempty"`
-	// These are the pending calls. The agent makes them before it stages the volume again, and
-	// before ControllerUnpublishVolume.
+
+	// This field holds the pending calls. The agent makes them before it stages the volume again,
+	// and before ControllerUnpublishVolume.
 	Owed []Owed `json:"owed,omitempty"`
+
 	// Unseen holds the mounts that were unmounted lazily and may still be in use. The list is
 	// cleared once the plugin and the controller have been told everything.
 	Unseen []Unseen `json:"unseen,omitempty"`
@@ -213,13 +224,16 @@ type Record struct {
 	Generation uint64           `json:"generation"` // grows by one with each change
 	Node       NodeSide         `json:"node"`
 	Claims     map[string]Claim `json:"-"` // by alloc; stored under separate keys
+
 	// Guards are the directories that refuse writes while no mount of the volume is there. A
 	// directory is recorded before its guard is set.
 	Guards []string `json:"guards,omitempty"`
+
 	// GuardDirs identify these directories independently of their names.
 	GuardDirs []GuardedDir `json:"guard_dirs,omitempty"`
-	// It is set on the record that a forced deregister keeps: the volume is forgotten, but there
-	// are pending calls for its storage. They wait until the plugin is ready.
+
+	// This field is set on the record that a forced deregister keeps. The volume is forgotten,
+	// but its storage has pending calls. They wait until the plugin is ready.
 	Debt bool `json:"-"`
 }
 

@@ -16,12 +16,15 @@ const (
 type Report struct {
 	Stats   *Stats // nil if there was no answer
 	StatsAt time.Time
+
 	// Node and Controller are the checkups by the two services. Each is nil if the service was not
 	// asked, cannot tell, or did not answer.
 	Node       *Checkup
 	Controller *Checkup
+
 	// Storage is the volume as the controller reports it, if that was requested.
 	Storage *StorageVolume
+
 	// Silent lists the calls that had no useful answer, each with the reason.
 	Silent []string
 }
@@ -45,10 +48,12 @@ func (r Report) Findings() (out []Finding) {
 		if c == nil {
 			return
 		}
+
 		for _, f := range c.Found {
 			out = append(out, Finding{By: by, At: c.At, Condition: f})
 		}
 	}
+
 	add(ByNode, r.Node)
 	add(ByController, r.Controller)
 	return out
@@ -85,10 +90,12 @@ type PluginHealth struct {
 	// Storage lists the problems that the node service found on the way to the storage. It is valid
 	// if Asked has NodeGetStorageHealth.
 	Storage []Condition
+
 	// Volumes lists the volumes with problems that the controller found. It is valid if Asked has
 	// ControllerListVolumeHealth. More is set if there are others.
 	Volumes []Health
 	More    bool
+
 	// Asked lists the calls that were answered. Silent lists those that were not, each with the
 	// reason.
 	Asked  []Kind

@@ -18,6 +18,7 @@ func Restored(r Record, booted, draining bool, owners Owners) Record {
 	if booted {
 		after = Rebooted
 	}
+
 	r, _ = Loaded(r, after, false)
 	n := &r.Node
 	if n.Attached == Present {
@@ -26,6 +27,7 @@ func Restored(r Record, booted, draining bool, owners Owners) Record {
 	if n.Staged == Present && n.Mount == nil {
 		n.Staged = Unknown
 	}
+
 	n.Proven = false
 	r = Past(r, owners)
 	for _, c := range r.Ordered() {
@@ -33,6 +35,7 @@ func Restored(r Record, booted, draining bool, owners Owners) Record {
 			r = r.with(c.unwanted())
 		}
 	}
+
 	return r
 }
 
@@ -42,6 +45,7 @@ func Differences(here, there Volume) []string {
 	a, b := fieldsOf(here), fieldsOf(there)
 	names := maps.Clone(a)
 	maps.Copy(names, b)
+
 	var words []string
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		switch {
@@ -52,6 +56,7 @@ func Differences(here, there Volume) []string {
 			words = append(words, fmt.Sprintf("%s is %s here and %s in the backup", name, orNothing(a[name]), orNothing(b[name])))
 		}
 	}
+
 	return words
 }
 

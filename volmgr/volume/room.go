@@ -17,25 +17,30 @@ func Room(r Record, p PluginInfo, others, owed []Record) error {
 	if p.MaxVolumes <= 0 || r.Held() {
 		return nil
 	}
+
 	here := map[string]string{} // storage → id
 	for _, o := range slices.Concat(owed, others) {
 		if o.Volume.PluginID == r.Volume.PluginID && o.Held() {
 			here[DebtKey(o.Volume.Driver, o.Volume.ExternalID)] = o.Volume.ID
 		}
 	}
+
 	delete(here, DebtKey(r.Volume.Driver, r.Volume.ExternalID)) // after a forced deregister, the volume still has its place
 	if int64(len(here)) < p.MaxVolumes {
 		return nil
 	}
+
 	ids := make([]string, 0, len(here))
 	for _, id := range here {
 		ids = append(ids, id)
 	}
+
 	slices.Sort(ids)
 	names := strings.Join(ids[:min(len(ids), namesMost)], ", ")
 	if more := len(ids) - namesMost; more > 0 {
 		names += fmt.Sprintf(" and %d more", more)
 	}
+
 	return Errorf(ErrRefused, "plugin %q can have %d volumes on this host at once, and has %d: %s", r.Volume.PluginID, p.MaxVolumes, len(here), names).
 		WithHint("detach one that is not needed, then ask again: volctl volume list")
 }

@@ -22,6 +22,7 @@ type RuntimeVolume struct {
 	Own       Ownership  `json:"own,omitzero"`
 
 	CreatedAt time.Time `json:"created_at"`
+
 	// Refs are the containers that mounted the volume or are about to, oldest first.
 	Refs []RuntimeRef `json:"refs,omitempty"`
 }
@@ -34,10 +35,13 @@ type RuntimeRef struct {
 	ID    string    `json:"id"`    // the runtime's id, opaque
 	Alloc string    `json:"alloc"` // the alloc of the claim
 	Since time.Time `json:"since"`
+
 	// More is the number of Mounts for the id, beyond the first, that were not returned.
 	More int `json:"more,omitempty"`
+
 	// By is the process of the runtime that sent the Mounts. It is empty if that is unknown.
 	By string `json:"by,omitempty"`
+
 	// Returned is set once every Mount was returned. The reference then stays only as long as a
 	// mount namespace shows the mount.
 	Returned bool `json:"returned,omitempty"`
@@ -76,15 +80,18 @@ func (v RuntimeVolume) Mounting(id, by string, now time.Time) RuntimeVolume {
 		default:
 			r.More++
 		}
+
 		r.Returned = false
 		r.By = by
 		v.Refs[i] = r
 		return v
 	}
+
 	alloc := v.Runtime
 	if v.Exclusive {
 		alloc = v.ownAlloc(id)
 	}
+
 	v.Refs = append(v.Refs, RuntimeRef{ID: id, Alloc: alloc, Since: now, By: by})
 	return v
 }
@@ -102,6 +109,7 @@ func (v RuntimeVolume) Unmounting(id, by string) RuntimeVolume {
 			v.Refs[i].More--
 		}
 	}
+
 	return v
 }
 
@@ -181,8 +189,10 @@ func (v RuntimeVolume) ReadersOnly(of Volume) bool {
 		if c.Access.Writable() {
 			return false
 		}
+
 		found = true
 	}
+
 	return found
 }
 
@@ -209,6 +219,7 @@ func (v RuntimeVolume) Differs(o RuntimeVolume) (names []string) {
 			names = append(names, name)
 		}
 	}
+
 	slices.Sort(names)
 	return names
 }
@@ -219,6 +230,7 @@ func (v RuntimeVolume) Check() error {
 	if v.Runtime != RuntimeDocker && v.Runtime != RuntimePodman {
 		errs = append(errs, Errorf(ErrInvalid, "unknown runtime %q", v.Runtime))
 	}
+
 	errs = append(errs, CheckID("volume name", v.Name), CheckID("volume id", v.VolumeID), v.Own.Check())
 	for i, r := range v.Refs {
 		errs = append(errs, CheckID("alloc id", r.Alloc))
@@ -229,5 +241,6 @@ func (v RuntimeVolume) Check() error {
 			errs = append(errs, Errorf(ErrInvalid, "reference %q has a negative count of Mounts", r.ID))
 		}
 	}
+
 	return errors.Join(errs...)
 }

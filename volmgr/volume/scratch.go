@@ -11,13 +11,16 @@ import (
 type Scratch struct {
 	ID    string    `json:"id"` // random; no volume has an id like this
 	Begun time.Time `json:"begun"`
+
 	// NodeID is the node that the volume is connected to, if it is connected.
 	NodeID  string          `json:"node_id,omitempty"`
 	Volumes []ScratchVolume `json:"volumes,omitempty"`
 	Staging string          `json:"staging,omitempty"`
 	Targets []string        `json:"targets,omitempty"`
+
 	// Dirs are the directories that the test made, innermost first.
 	Dirs []string `json:"dirs,omitempty"`
+
 	// File is the file that the test may have written into the first volume.
 	File string `json:"file,omitempty"`
 

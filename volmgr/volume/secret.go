@@ -15,8 +15,10 @@ type SecretRef struct {
 	File       string `json:"file,omitempty"`
 	Credential string `json:"credential,omitempty"`
 	Env        string `json:"env,omitempty"`
+
 	// Sealed is an encrypted value. It is valid only for one secret of one volume.
 	Sealed string `json:"sealed,omitempty"`
+
 	// Literal is a value that is about to be sealed. Keep stands for the sealed value that the
 	// volume already has. No record holds either of them.
 	Literal Secret `json:"-"`
@@ -46,6 +48,7 @@ func (v Volume) checkSecrets() error {
 			return Errorf(ErrInvalid, "secret %q of volume %q is longer than %d bytes", name, v.ID, MaxSecret)
 		}
 	}
+
 	return nil
 }
 
@@ -61,8 +64,10 @@ func (v Volume) Keeping(had map[string]SecretRef) (Volume, error) {
 			return v, Errorf(ErrRefused, "secret %q of volume %q is to be kept as it is sealed, and the agent has no sealed value of it", name, v.ID).
 				WithHint("give the value itself, or one of {file: PATH}, {credential: NAME}, {env: NAME}")
 		}
+
 		refs[name] = SecretRef{Sealed: had[name].Sealed}
 	}
+
 	v.Secrets = refs
 	return v, nil
 }

@@ -11,9 +11,11 @@ import (
 type SnapshotIntent struct {
 	PluginID string `json:"plugin_id"`
 	Driver   string `json:"driver"`
+
 	// Name is the plugin's name for the snapshot. A request with the same name continues the
 	// intent.
 	Name string `json:"name"`
+
 	// Group distinguishes a group snapshot from a snapshot. Their names are independent.
 	Group   bool      `json:"group,omitempty"`
 	Volumes []string  `json:"volumes"`      // volume ids, sorted

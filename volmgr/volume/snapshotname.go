@@ -43,6 +43,7 @@ func SnapshotIDs(names []SnapshotName, driver string, group bool, name string) [
 			ids = append(ids, n.ID)
 		}
 	}
+
 	slices.Sort(ids)
 	return slices.Compact(ids)
 }
@@ -56,6 +57,7 @@ func NameOf(names []SnapshotName, driver string, group bool, id string) string {
 			all = append(all, n.Name)
 		}
 	}
+
 	slices.Sort(all)
 	return strings.Join(all, ", ")
 }

@@ -63,21 +63,26 @@ func (v Volume) outOfReach(p PluginInfo) string {
 	if !p.Caps.Topology || len(p.Topology) == 0 || len(v.Topologies) == 0 {
 		return ""
 	}
+
 	within := func(segments map[string]string) bool {
 		for key, value := range segments {
 			if !in(p.Topology, key, value) {
 				return false
 			}
 		}
+
 		return true
 	}
+
 	if slices.ContainsFunc(v.Topologies, within) {
 		return ""
 	}
+
 	places := make([]string, len(v.Topologies))
 	for i, t := range v.Topologies {
 		places[i] = segments(t)
 	}
+
 	return strings.Join(places, ", or from ")
 }
 

@@ -16,6 +16,7 @@ func Unused(r Record) error {
 		names = append(names, fmt.Sprintf("%q (%s)", c.Alloc, c.State))
 		releasing = releasing && !c.Wanted
 	}
+
 	switch {
 	case len(names) > 0 && !releasing:
 		return Errorf(ErrRefused, "volume %q is claimed by %s", id, strings.Join(names, ", ")).
@@ -30,6 +31,7 @@ func Unused(r Record) error {
 		return Errorf(ErrRefused, "volume %q is still being taken off this host", id).
 			WithHint("volctl volume status %s", id)
 	}
+
 	return nil
 }
 

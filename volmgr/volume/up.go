@@ -12,21 +12,25 @@ func (p *planner) up() bool {
 	case p.dead():
 		return p.clear()
 	}
+
 	for _, c := range p.claims {
 		if c.Wanted && c.Published == Failed && p.unpublish(c) {
 			return true
 		}
 	}
+
 	for _, decide := range []func() (chosen, ok bool){p.stagingUp, p.nodeExpand} {
 		if done, ok := decide(); !ok {
 			return done
 		}
 	}
+
 	for _, c := range p.claims {
 		if c.Wanted && p.publish(c) {
 			return true
 		}
 	}
+
 	return false
 }
 

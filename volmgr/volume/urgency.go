@@ -32,6 +32,7 @@ func Urgency(before, now Record) Saving {
 	if now.Volume.Expansion != before.Volume.Expansion {
 		return SaveFirst // users see it, and a volume that had to stay unused is used next
 	}
+
 	saving, paid := SaveWithNext, len(now.Node.Owed) < len(before.Node.Owed)
 	switch {
 	case len(before.Claims) == len(now.Claims):
@@ -40,6 +41,7 @@ func Urgency(before, now Record) Saving {
 	default:
 		saving = SaveAtOnce
 	}
+
 	for alloc, c := range now.Claims {
 		was := before.Claims[alloc]
 		switch {
@@ -52,6 +54,7 @@ func Urgency(before, now Record) Saving {
 			saving = SaveAtOnce
 		}
 	}
+
 	return saving
 }
 

@@ -20,6 +20,7 @@ type Volume struct {
 	MountOptions MountOptions        `json:"mount_options,omitzero"`
 	Topology     TopologyRequest     `json:"topology_request,omitzero"`
 	Topologies   []map[string]string `json:"topologies,omitempty"` // accessible_topology that the plugin returned
+
 	// TopologySent is the request that CreateVolume carried, until its outcome is known. It is
 	// Topology, or the default if Topology names no place.
 	TopologySent TopologyRequest      `json:"topology_sent,omitzero"`
@@ -32,10 +33,13 @@ type Volume struct {
 	// Modifying holds the mutable parameters of a modify whose end the agent did not see. For each
 	// of them, either the value in Mutable or this one is in force.
 	Modifying map[string]string `json:"modifying,omitempty"`
+
 	// Created is set if this agent created the volume, and not if it registered an existing one.
 	Created bool `json:"created,omitempty"`
+
 	// Provision is the intent of a create or delete whose end the agent has not seen.
 	Provision Provision `json:"provision,omitempty"`
+
 	// Expansion is a requested growth that is not finished.
 	Expansion    Expansion `json:"expansion,omitzero"`
 	RegisteredAt time.Time `json:"registered_at"`
