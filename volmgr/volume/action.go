@@ -47,7 +47,7 @@ const (
 	Unmount  Kind = "unmount"   // unmount a target or the staging path without a call to the plugin
 	Prove    Kind = "prove"     // proof of unmount: nothing on the host uses the device
 	EndWatch Kind = "end-watch" // end the watches: no late mount appeared
-	Free     Kind = "free"      // delete the claim, after everything of it was undone
+	Free     Kind = "free"      // delete a claim that has nothing left to undo
 	Wait     Kind = "wait"      // nothing can be done now; Reason says why
 	Settled  Kind = "settled"   // there is nothing to do
 )
@@ -185,7 +185,7 @@ type Seen string
 // The states of a path.
 const (
 	SeenNothing Seen = ""        // no mount point
-	SeenMount   Seen = "mount"   // a mount that opens
+	SeenMount   Seen = "mount"   // a mount that can be opened
 	SeenDead    Seen = "dead"    // a mount that answers ENOTCONN, ESTALE, EIO …
 	SeenHung    Seen = "hung"    // no answer before the time limit
 	SeenError   Seen = "unknown" // the check itself failed

@@ -50,10 +50,10 @@ type Request struct {
 // Private is Claim.Private for the claim that the request asks for.
 func (q Request) Private() bool { return q.At != "" || q.Owner.Kind == OwnerRuntime }
 
-// Admit decides on a claim by the modes in force and returns the record with the claim. If the
-// alloc repeats an equal request, it is admitted without a change. Admit refuses with ErrReleasing
-// if waiting helps, and otherwise with ErrRefused. The message names the conflicting claims and a
-// way to free the volume. A claim whose owner is gone counts as being detached.
+// Admit decides on a claim by the modes in force and returns the record with the claim. A repeated
+// equal request by the same alloc is admitted without a change. Admit refuses with ErrReleasing if
+// waiting helps, and otherwise with ErrRefused. The message names the conflicting claims and a way
+// to free the volume. A claim whose owner is gone counts as being detached.
 func Admit(r Record, req Request, p PluginInfo, now time.Time) (Record, error) {
 	v := r.Volume
 	if v.Provision != Provisioned {

@@ -196,7 +196,7 @@ func applyPublish(r Record, a Action, out Outcome) Record {
 	if out.StageSuspect || r.Node.refusedUnstaged(out) {
 		r.Node.Staged, r.Node.Mount = Failed, nil
 		if slices.ContainsFunc(r.Ordered(), func(o Claim) bool { return o.Published == Present }) {
-			r.Node.Staged = Unknown // it is staged again without NodeUnstageVolume, which would break the other claims' mounts
+			r.Node.Staged = Unknown // staged again without an unstage before, which would break the other claims' mounts
 		}
 	}
 

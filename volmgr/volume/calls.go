@@ -312,7 +312,8 @@ type Condition struct {
 	Message  string `json:"message,omitempty"`
 }
 
-// Usage is the amount of one resource, such as bytes or inodes.
+// Usage says how much there is of one resource, such as bytes or inodes, and how much of it is
+// used.
 type Usage struct {
 	Total     int64 `json:"total"`
 	Used      int64 `json:"used"`

@@ -5,8 +5,8 @@ package volume
 // its claims may have ended, and others may have come and gone.
 //
 // Copied keeps the registration and the pending calls. It marks the rest to be undone, as after a
-// detach. If the plugin has ControllerPublishVolume, the connection of the volume is unknown.
-// booted means that the copy is from another boot. Only the connection survives a reboot.
+// detach. If the plugin has ControllerPublishVolume, it is unknown whether the volume is connected.
+// booted means that the copy is from another boot. Only a connection survives a reboot.
 func Copied(r Record, o Observed, info PluginInfo, booted bool) Record {
 	claims, n := r.Ordered(), &r.Node
 	r.Claims, r.Generation, n.Watches, n.Proven = nil, 0, nil, false

@@ -6,8 +6,9 @@ import (
 )
 
 // Differences compares a request to create a volume with the existing volume of that id. It returns
-// one text "field: old → new" for each field that differs. The capacity satisfies the request if it
-// is at least capacity_min and, if capacity_max is set, at most that.
+// one text "field: old → new" for each field that differs. There are none if the volume satisfies
+// the request. Its capacity must be at least capacity_min and, if capacity_max is set, at most
+// that.
 //
 // A request may leave out the context, which the plugin decides. It may leave out fields that
 // cannot change (name, source, parameters, topology_request) and mutable parameters. All other

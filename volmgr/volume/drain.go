@@ -21,7 +21,7 @@ type Occupant struct {
 // Occupancy lists everything that keeps a host from being empty.
 type Occupancy struct {
 	Waiting []Occupant // claims with live owners, which a person has to stop
-	Left    []Occupant // claims and volumes that the agent takes off the host, or cannot
+	Left    []Occupant // claims and volumes that the agent is taking off the host, or cannot
 }
 
 // Empty reports whether nothing of any volume is on the host.

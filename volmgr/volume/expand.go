@@ -7,7 +7,8 @@ import (
 
 // Expansion is a requested growth that is not finished. First ControllerExpandVolume enlarges the
 // storage. Then NodeExpandVolume enlarges its contents on this host, such as the file system. Both
-// sizes are durable before their call, so neither a crash nor an unmounted volume loses them.
+// sizes are durable before their call, so a crash does not lose them. They are also kept while the
+// volume is not mounted.
 //
 //	Expand ──► Want ──ControllerExpandVolume──► Node ──NodeExpandVolume──► (over)
 //	             │ final refusal                 │ final refusal
@@ -19,7 +20,8 @@ type Expansion struct {
 	Want int64 `json:"want,omitempty"`
 
 	// Offline is set with Want if the plugin expands only volumes that are not in use. At that time
-	// nothing of the volume was on the host. Nothing is made until the expansion ends.
+	// nothing of the volume was on the host. The agent connects and mounts nothing until the
+	// expansion ends.
 	Offline bool `json:"offline,omitempty"`
 
 	// Node is the size to tell the node service, in bytes. It is 0 if there is none.
@@ -42,7 +44,7 @@ func (f Refusal) Err() *CallError {
 	return &CallError{Step: string(f.Step), Code: f.Code, Message: f.Message, Retry: RetryChange, Answered: true}
 }
 
-// offline reports whether the volume must stay unmounted until it is expanded.
+// offline reports whether the volume must not be connected or mounted until it is expanded.
 func (e Expansion) offline() bool { return e.Want > 0 && e.Offline }
 
 // Awaits reports whether a step is still needed. It is false only for the steps of an expansion
@@ -211,8 +213,8 @@ func (r Record) awaitsNode() bool {
 }
 
 // promoted returns the record with a claim after a step for it, and marks the claim as mounted if
-// nothing is missing. A bind mount that is only on record is not enough before it was checked,
-// because the claim may have waited over a reboot.
+// nothing is missing. A recorded bind mount counts only after it was checked, because the claim may
+// have waited over a reboot.
 func (r Record) promoted(c Claim, k Kind) Record {
 	if r = r.with(c); r.awaitsNode() || c.At != "" && k != Bind && k != Take {
 		return r
@@ -220,7 +222,7 @@ func (r Record) promoted(c Claim, k Kind) Record {
 	return r.with(c.taken())
 }
 
-// take marks a claim as mounted that has all its mounts and waited for NodeExpandVolume.
+// take marks a claim as mounted if it waited for NodeExpandVolume and all its mounts are in place.
 func (p *planner) take(c Claim) bool {
 	return c.State == Pending && p.try(Action{Kind: Take, Alloc: c.Alloc})
 }

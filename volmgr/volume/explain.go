@@ -249,8 +249,9 @@ func fix(r Record, o Observed, a Action) (first, second string) {
 }
 
 // wayOut returns the command that detaches a claim without its plugin, by a lazy unmount if
-// necessary. It chooses a claim in detaching: that of alloc, or the first one if alloc is empty. The
-// command is "" if there is no such claim, or if a lazy unmount was requested already.
+// necessary. It chooses a claim that is already detaching: that of alloc, or the first one if alloc
+// is empty. The command is "" if there is no such claim, or if a lazy unmount was requested
+// already.
 func wayOut(r Record, alloc string) string {
 	for _, c := range r.Ordered() {
 		if !c.Wanted && c.Without != ByLazy && (alloc == "" || c.Alloc == alloc) {
@@ -261,7 +262,8 @@ func wayOut(r Record, alloc string) string {
 }
 
 // Droppable returns nil if a deregister with force may drop the claims. There must be none, or all
-// of them must be in detaching. A claim without an owner gets there once a user asks to detach it.
+// of them must be detaching. A claim without an owner is detaching once a user has asked to detach
+// it.
 func Droppable(r Record) error {
 	for _, c := range r.Ordered() {
 		if c.Wanted {

@@ -68,7 +68,7 @@ func (r Record) StandsFor(o Observed, misplaced map[string]bool) bool {
 	}
 	if n := r.Node; n.Staged == Present {
 		staged := o.Staging.Seen == SeenMount && o.Staging.Is(n.Mount)
-		if n.Mount == nil { // staging shows no mount, but a reboot undid it all the same
+		if n.Mount == nil { // a reboot also undoes a staging that shows no mount
 			staged = n.Boot == o.Boot
 		}
 		if !staged {

@@ -2,11 +2,11 @@ package volume
 
 import "slices"
 
-// GuardedDir is an own directory that has a guard or is about to get one. Path is the path of the
-// claim. The directory may have been renamed since.
+// GuardedDir is an own directory that has a guard or is about to get one. Path is the own
+// directory of the claim. The directory may have been renamed since.
 type GuardedDir struct {
 	Path   string `json:"path"`
-	Device string `json:"dev,omitempty"`  // "major:minor" at that time
+	Device string `json:"dev,omitempty"`  // "major:minor" when it was recorded
 	Inode  uint64 `json:"ino,omitempty"`  // 0 if only the path is known
 	FSType string `json:"fs,omitempty"`   // as in the mount table
 	FSID   string `json:"fsid,omitempty"` // f_fsid of statfs(2)

@@ -77,8 +77,8 @@ func guardedAttachment(r Record) Record {
 		active, detaching = active || !left, detaching || left
 	}
 
-	// The state is unknown for one of two reasons. A claim found the volume still connected when no
-	// other claim was left, or an earlier agent died. In the second case, only a
+	// The state is unknown for one of two reasons. Either a claim found the volume still connected
+	// when no other claim was left, or an earlier agent died. In the second case, only a
 	// ControllerPublishVolume was made since.
 	found := n.Attached == Unknown && !slices.Contains(n.Watches, lateAttach)
 	if n.Attached != Absent && (detaching || found || n.Attached == Failed) {
@@ -214,7 +214,7 @@ func Owing(r Record) Record {
 }
 
 // NextBoot returns the record of a forced deregister after a reboot. Nothing of it remains on the
-// host, but the storage may still be connected, which only the storage system can undo.
+// host. The volume may still be connected, because that is a state of the storage system.
 func NextBoot(r Record) Record {
 	r = r.unwatched(onHost)
 	n := r.Node

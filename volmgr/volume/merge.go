@@ -12,8 +12,8 @@ import (
 
 // Merge applies a volume file to the registered volume. It keeps the fields that the agent
 // controls. It refuses changes that are not allowed, and names each field with its old and new
-// value. The file may leave out fields that can never change. Merge returns the changes in words,
-// or none.
+// value. The file may leave out fields that can never change. Merge returns the changes in words.
+// There are none if the file changes nothing.
 func Merge(r Record, spec Volume) (Volume, []string, error) {
 	old := r.Volume
 	spec, err := spec.Keeping(old.Secrets)

@@ -169,7 +169,8 @@ func (p *planner) unpublish(c Claim) bool {
 }
 
 // unbind removes the bind mount at a claim's own directory. If the claim is wanted, a Doubt is
-// recorded first, because a recorded mount that is missing means that a user unmounted it.
+// recorded first. Without it, the next agent would find a recorded mount missing and conclude that
+// a user had unmounted it.
 func (p *planner) unbind(c Claim) bool {
 	switch {
 	case c.vanished(p.o.Binds[c.Alloc]):
@@ -304,7 +305,7 @@ func (p *planner) undoing(path string) bool {
 	return p.expects(func(w Watch) bool { return !w.Attachment && w.Path == path && w.Undo })
 }
 
-// expects reports whether any late effect that the function is selects may still happen.
+// expects reports whether a late effect of the selected kind may still happen.
 func (p *planner) expects(is func(Watch) bool) bool {
 	return p.watches(func(w Watch) bool { return !p.o.over(w) && is(w) })
 }

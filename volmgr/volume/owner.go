@@ -135,8 +135,9 @@ type Owners interface {
 	View(o Owner) OwnerView
 }
 
-// Past returns the record with every claim of a gone owner as being detached. The detach need not
-// have been requested or stored yet. If owners is nil, no owner is known to be gone.
+// Past returns the record in which every claim whose owner is gone counts as being detached. The
+// detach need not have been requested or stored yet. If owners is nil, no owner is known to be
+// gone.
 func Past(r Record, owners Owners) Record {
 	if owners == nil {
 		return r

@@ -106,7 +106,8 @@ func (o Ownership) asked() Ownership {
 func (q Request) ownable(volumeID string, mode *Mode, caps Caps) (Ownership, error) {
 	o := q.Own
 
-	// A plugin never gets a default group, because it would give it to every file in the volume.
+	// A plugin never gets a default group, because the plugin would give that group to every file
+	// in the volume.
 	gid := o.Explicit().GID
 	o.ByPlugin = gid != "" && mode.Group == gid
 

@@ -73,8 +73,8 @@ func (m *MountIdentity) FUSE() bool {
 // ClaimState is the stage of a claim's life.
 type ClaimState string
 
-// The claim states, in order. There is no state for a claim with nothing left to undo: the change
-// that would lead to it deletes the claim.
+// The claim states, in order. The state ready-to-free of the API is never stored: the change
+// that leads to it deletes the claim.
 const (
 	Pending            ClaimState = "pending"
 	Taken              ClaimState = "taken"
@@ -136,8 +136,8 @@ func (c Claim) Private() bool {
 	return c.At != "" || c.Owner.Kind == OwnerRuntime || filepath.Base(filepath.Dir(c.Target)) == PrivateDir
 }
 
-// InPlace reports whether target and bind, the sights of the claim's target and own directory, are
-// the mounts that were made for the claim.
+// InPlace reports whether target and bind show the mounts that were made for the claim. They are
+// the sights of the claim's target and of its own directory.
 func (c Claim) InPlace(target, bind Sight) bool {
 	if c.Published != Present || !c.owned() || target.Seen != SeenMount || !target.Is(c.Mount) {
 		return false
@@ -145,7 +145,7 @@ func (c Claim) InPlace(target, bind Sight) bool {
 	return c.At == "" || c.Bound == Present && bind.Seen == SeenMount && bind.Is(c.BoundMount)
 }
 
-// Mode is the access mode and mount options that all claims of a volume share while there is one.
+// Mode is the access mode and the mount options that all claims of a volume share.
 type Mode struct {
 	Capability
 	FSType     string   `json:"fs_type,omitempty"`
@@ -240,8 +240,9 @@ type Record struct {
 // debtKey is the prefix of the key of such a record. No volume id contains a slash.
 const debtKey = "debt/"
 
-// Key returns the unique key of the record. It is the volume id. After a forced deregister,
-// it is made from the driver and the external id: the volume id may belong to another volume by now.
+// Key returns the unique key of the record. It is the volume id. After a forced deregister, it is
+// made from the driver and the external id, because the volume id may belong to another volume by
+// now.
 func (r Record) Key() string {
 	if !r.Debt {
 		return r.Volume.ID

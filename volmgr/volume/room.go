@@ -25,7 +25,7 @@ func Room(r Record, p PluginInfo, others, owed []Record) error {
 		}
 	}
 
-	delete(here, DebtKey(r.Volume.Driver, r.Volume.ExternalID)) // after a forced deregister, the volume still has its place
+	delete(here, DebtKey(r.Volume.Driver, r.Volume.ExternalID)) // a volume that was deregistered by force still has its place
 	if int64(len(here)) < p.MaxVolumes {
 		return nil
 	}

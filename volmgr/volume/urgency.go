@@ -22,9 +22,10 @@ const (
 //   - a wanted side that failed or is no longer as recorded, because it is undone and made again
 //
 // A caller may wait to hear that a claim is mounted or has ended, but no step depends on that. The
-// intent for it is on disk, and the next intent will be before a step for it. However, there may
-// never be another commit after a claim was mounted anew. Without that commit, the next agent would
-// not recognise the mount as the claim's. All other checkpoints are saved with the next commit.
+// intent of the claim is on disk, and its next intent will be on disk before any step for it.
+// However, no further commit may ever come after a claim was mounted anew. Without a commit, the
+// next agent would not recognise the mount as that of the claim. These changes are saved at once.
+// All other checkpoints are saved with the next commit.
 func Urgency(before, now Record) Saving {
 	if is, was := now.Node.Uses, before.Node.Uses; is.Attach && !was.Attach || is.Stage && !was.Stage {
 		return SaveFirst
