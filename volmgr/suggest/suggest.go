@@ -1,7 +1,7 @@
 // Package suggest builds the commands that volagent and volctl suggest to people. No other package
 // puts a value into a command. Ids come from volume files and API callers. Mount points come from
-// any user who may mount. Names of control groups come from any process that owns one. A person may paste the command into a root shell, so each value must stay one argument
-// there.
+// any user who may mount. Names of control groups come from any process that owns one. A person may
+// paste the command into a root shell, so each value must stay one argument there.
 package suggest
 
 import (

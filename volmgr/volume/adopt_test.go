@@ -53,8 +53,8 @@ func asNoted(r volume.Record) volume.Observed {
 	return o
 }
 
-// Exactly the claims with a mount are adopted. They need no step, also after the next agent has
-// loaded them. The missing mounts of other claims never lead to an unmount of a present one.
+// A claim is adopted if its volume is still mounted. It then needs no step, also after the next
+// agent has loaded it. Claims whose mounts are missing never lead to an unmount of a present mount.
 func TestAdopt(t *testing.T) {
 	other := volume.Sight{Seen: volume.SeenMount, Identity: volume.MountIdentity{Boot: "boot", Device: "8:9", ID: 99}}
 	none := volume.Sight{}

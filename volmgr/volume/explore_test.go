@@ -14,8 +14,9 @@ import (
 var deep = flag.Bool("explore.deep", false, "let TestExplore take minutes and visit millions of states")
 
 // TestExplore visits every state that is possible within the budgets below. The states follow from
-// two claims, every known kind of plugin failure, crashes of the agent, and changes of intent. In each state it checks the rules of a volume's life against the real mounts. It also checks
-// that, without further faults, the volume comes to rest as its claims want it.
+// two claims, every known kind of plugin failure, crashes of the agent, and changes of intent. In
+// each state it checks the rules of a volume's life against the real mounts. It also checks that,
+// without further faults, the volume comes to rest as its claims want it.
 func TestExplore(t *testing.T) {
 	variants := []variant{
 		{name: "stage", stage: true},

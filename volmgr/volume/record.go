@@ -232,8 +232,8 @@ type Record struct {
 	// GuardDirs identify these directories independently of their names.
 	GuardDirs []GuardedDir `json:"guard_dirs,omitempty"`
 
-	// This field is set on the record that a forced deregister keeps. The volume is forgotten,
-	// but its storage has pending calls. They wait until the plugin is ready.
+	// This field is set on the record that a forced deregister keeps. The volume is forgotten, but
+	// its storage has pending calls. They wait until the plugin is ready.
 	Debt bool `json:"-"`
 }
 

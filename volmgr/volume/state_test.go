@@ -28,8 +28,8 @@ type state struct {
 	down bool
 	left budget
 
-	// The record that a forced deregister kept for the same storage, if there was one. If
-	// swapped is set, the two records are exchanged, so that a step is one of that record.
+	// The record that a forced deregister kept for the same storage, if there was one. If swapped
+	// is set, the two records are exchanged, so that a step is one of that record.
 	debt    half
 	swapped bool
 }
