@@ -10,8 +10,8 @@ import (
 const manualAlloc = "manual"
 
 // serviceFromCgroup returns the systemd service of a process, given the content of its
-// /proc/PID/cgroup (see cgroups(7)). The innermost unit decides. It returns "" if there is none:
-// login sessions and containers are scopes, and a user's own service manager does not count.
+// /proc/PID/cgroup (see cgroups(7)). The innermost unit decides. It returns "" if that unit is a
+// scope, as for login sessions and containers, or the service manager of a user (user@UID.service).
 func serviceFromCgroup(content string) string {
 	var path string
 	for line := range strings.Lines(content) {

@@ -71,8 +71,7 @@ func units(found []holder) (names []string) {
 
 // holders looks for mounts below a directory, for loop devices on its files, and for processes that
 // use it. A process may use it as working directory or root, or through a running program, an open
-// file or a mapped file. holders reads only the targets of links, so it does not wait for the
-// storage.
+// file or a mapped file. Only the targets of links are read, so the storage cannot delay holders.
 func holders(dir string, host Host) (found []holder) {
 	if text, err := host.Mounts(); err == nil {
 		for _, m := range readTable(text) {
