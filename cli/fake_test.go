@@ -32,7 +32,7 @@ type fake struct {
 	volumes []api.Volume
 	plugins []api.Plugin
 	node    *api.Node
-	// on are handlers by "METHOD /path". They precede the fixed answers.
+	// on holds handlers by "METHOD /path". They precede the fixed answers.
 	on map[string]func(r *http.Request) (any, error)
 
 	mu       sync.Mutex

@@ -25,7 +25,7 @@ func escaped(name string) string {
 }
 
 // FuzzMountTable checks that each mount in the tables of the kernel and of libmount is parsed
-// correctly, whatever its names contain, and that no other mount is found.
+// correctly with any names, and that no other mount is found.
 func FuzzMountTable(f *testing.F) {
 	for _, name := range hostile {
 		f.Add("", name, name, "/a", []byte(name))

@@ -79,7 +79,7 @@ func anchors(page string) map[string]bool {
 	return all
 }
 
-// broken says what is wrong with a link of a page. It returns "" for a good link.
+// broken gives the reason why a link of a page is broken, or "" for a good link.
 func broken(all map[string]string, page, to string) string {
 	u, err := url.Parse(to)
 	switch {
