@@ -19,7 +19,7 @@ const (
 	kindAgentDisabled = "host-unit"
 )
 
-// aloneKinds lists them for the test that docs/doctor.md describes them all.
+// aloneKinds lists these kinds. A test checks that docs/doctor.md describes all of them.
 var aloneKinds = []string{kindAgentDown, kindAgentDisabled}
 
 // agentUnit is the agent's service.

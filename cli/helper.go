@@ -48,7 +48,7 @@ type helper struct {
 	env  Env
 	name string
 
-	// The flags of mount(8): -f does nothing, -v prints the result, -n leaves libmount's table
+	// The flags of mount(8): -f makes no mount, -v prints the result, -n leaves libmount's table
 	// alone. umount(8) has -f (force) and -l (lazy).
 	fake, verbose, noTable, force, lazy bool
 	kind                                string
@@ -137,7 +137,8 @@ func (h *helper) read() ([]string, error) {
 	case len(args) != len(wanted):
 		return nil, usage(h.usage(), "it needs %s", strings.Join(wanted, " and "))
 	case h.name == mountCSI && h.kind != "" && h.kind != "csi":
-		// umount(8) instead passes the type of the mounted file system, such as fuse.sshfs.
+		// Only mount(8) must pass csi. umount(8) passes the type of the mounted file system, such
+		// as fuse.sshfs.
 		return nil, usage("the type is csi alone", "there is no type %q", h.kind)
 	default:
 		return args, nil

@@ -203,7 +203,7 @@ func TestUmount(t *testing.T) {
 }
 
 // TestUmountAnew checks that a claim ends with its mount even if the agent had unmounted it itself,
-// to mount it anew.
+// to mount it again.
 func TestUmountAnew(t *testing.T) {
 	f := world()
 	r, s, dir := umountRun(t, f)

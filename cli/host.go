@@ -41,8 +41,8 @@ type Host struct {
 // under returns the path of one of the host's files.
 func (h Host) under(path string) string { return filepath.Join(h.Root, path) }
 
-// utab is the default path of libmount's table. If libmount was built with another path, mounts
-// only seem not to be entered.
+// utab is the default path of libmount's table. If libmount was built with another path, the
+// only effect is that volctl finds no entries.
 const utab = "/run/mount/utab"
 
 // programWithin bounds the programs that a mount runs: systemctl(1), and mount(8), which examines

@@ -113,6 +113,7 @@ func readBounded(file string) ([]byte, error) {
 }
 
 // fileError turns the error of a file into a usage error, because the command line names the file.
+// A missing permission becomes a permission error.
 func fileError(file string, err error) error {
 	var path *fs.PathError
 	if !errors.As(err, &path) {

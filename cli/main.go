@@ -43,7 +43,8 @@ type Env struct {
 	// Cgroup returns the content of /proc/self/cgroup, which names the calling service.
 	Cgroup func() ([]byte, error)
 
-	// Service asks systemd for a unit's properties, by their names. It is nil without systemd.
+	// Service asks systemd for a unit's properties, by their names. Nil means that systemd cannot be
+	// asked.
 	Service func(ctx context.Context, unit string) map[string]string
 
 	// Host is used by mount and umount only.

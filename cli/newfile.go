@@ -10,7 +10,7 @@ import (
 )
 
 // writeNew writes a text to a new file, or to stdout for "-", and prints the next command. It never
-// replaces a file; another is the command that it suggests then.
+// replaces a file. If the file exists, the error suggests the command another.
 func (o *output) writeNew(text, file, another, next string) error {
 	if file == "-" {
 		return o.write([]byte(text))

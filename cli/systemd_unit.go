@@ -55,7 +55,7 @@ After=volagent.service
 	return b.String()
 }
 
-// install makes a boot mount the volume, and continue if that fails.
+// install makes systemd mount the volume at boot. The boot continues if the mount fails.
 const install = "\n[Install]\nWantedBy=remote-fs.target\n"
 
 func (o *systemdOptions) automountText() string {

@@ -105,7 +105,8 @@ func field(name, left, right string) pair {
 
 func width(s string) int { return twwidth.WidthWithOptions(s, twwidth.Options{}) }
 
-// widestLeft is the width of a left part above which the line does not move the right column.
+// widestLeft is the maximum width that a left part can reserve. A wider left part does not move the
+// right column.
 const widestLeft = 72
 
 // pairs writes lines with aligned right parts. A mark counts as one column, however many bytes it

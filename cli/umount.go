@@ -244,8 +244,8 @@ func (o *umountOptions) release(ctx context.Context, client *apiclient.Client, c
 	how := apiclient.ReleaseOptions{Wait: max(time.Until(deadline), time.Millisecond)}
 	_, err := client.Release(call, claim.Volume, claim.Alloc, how)
 	if codeOf(err) == api.CodeRefused && claim.Owner.Kind == api.OwnerMount && claim.State == api.ClaimTaken && !o.again() {
-		// The agent had unmounted it itself in order to mount it anew, so the claim did not end
-		// with this unmount. The user wants it to end, so it is detached by force.
+		// The agent had already unmounted the volume to mount it again, so the claim did not end
+		// with this unmount. The user wants the claim to end, so it is detached by force.
 		how.Force = true
 		_, err = client.Release(call, claim.Volume, claim.Alloc, how)
 	}

@@ -212,8 +212,9 @@ func (o *volumeClaimOptions) progress(ctx context.Context, client *apiclient.Cli
 }
 
 // claim makes the call. If the agent goes away during the call, it is probably being restarted, so
-// claim asks again until the timeout. The claim is durable; only the waiting request was lost. A
-// later answer cannot tell which request made the claim. After such a failure the claim may stay.
+// claim asks again until the timeout. The claim is durable; only the waiting request was lost.
+// After that, an answer cannot tell which request made the claim. So the claim may stay after a
+// failure.
 func (o *volumeClaimOptions) claim(ctx context.Context, client *apiclient.Client) (claim *api.Claim, stays bool, err error) {
 	if o.noWait {
 		claim, err = client.ClaimVolume(ctx, o.volume, o.alloc, o.req, 0)

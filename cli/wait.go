@@ -110,8 +110,8 @@ func (o *waitOptions) once(ctx context.Context, client *apiclient.Client, deadli
 		_, err = client.WaitVolume(ctx, v.Spec.ID, o.state, left())
 		return err
 	default:
-		// The deadline has no grace here, so that an agent that accepts connections but never
-		// answers shows up.
+		// The health check gets no grace. An agent that accepts connections but never answers fails
+		// at the deadline.
 		ctx, cancel := context.WithDeadline(ctx, deadline)
 		defer cancel()
 		_, err := client.Health(ctx)

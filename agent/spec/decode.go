@@ -53,8 +53,8 @@ func (d *decoder) plain(n *yaml.Node) bool {
 	return true
 }
 
-// mapping reads each field of n with its function. Messages use the parameter what as the
-// name of the mapping. A field without a value counts as left out.
+// mapping reads each field of n with its function. Messages use the second argument as
+// the name of the mapping. A field without a value counts as left out.
 func (d *decoder) mapping(n *yaml.Node, what string, known fields) bool {
 	return d.pairs(n, what, func(key, value *yaml.Node) {
 		read, ok := known[key.Value]

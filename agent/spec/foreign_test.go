@@ -11,7 +11,7 @@ import (
 	"github.com/volagent/volagent/agent/spec"
 )
 
-// A PersistentVolume as kubectl prints it.
+// pv is a PersistentVolume as kubectl prints it.
 const pv = `apiVersion: v1
 kind: PersistentVolume
 metadata:
@@ -180,7 +180,7 @@ func TestForeignMistakes(t *testing.T) {
 
 const nomadMinimal = `{"ID": "c", "PluginID": "p", "ExternalID": "x", "RequestedCapabilities": null}`
 
-// The output of nomad volume status -json ebs_prod_db1, shortened.
+// nomadStatus is the output of nomad volume status -json ebs_prod_db1, shortened.
 const nomadStatus = `{
   "AccessMode": "",
   "Allocations": [
