@@ -11,8 +11,8 @@ import (
 	"github.com/volagent/volagent/volmgr/proc"
 )
 
-// LookAt looks at a directory with the means of whoever calls. It may wait for storage
-// that hangs: call it where that can be given up.
+// LookAt examines a directory from the calling process. It may wait for storage that hangs, so the
+// caller must be able to give up.
 func LookAt(dir string) Spot {
 	mounts, err := proc.ReadMounts(proc.OwnMounts, nil, func(m *proc.Mount) (skip, stop bool) {
 		is := m.Mountpoint == dir
@@ -36,22 +36,25 @@ func LookAt(dir string) Spot {
 	case !info.IsDir():
 		return Spot{Kind: "other"}
 	}
+
 	d, err := os.Open(dir)
 	if err != nil {
 		return Spot{Kind: "directory", Fault: err.Error()}
 	}
 	defer d.Close() //nolint:errcheck // it was only read
+
 	names, err := d.Readdirnames(most + 1)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return Spot{Kind: "directory", Fault: err.Error()}
 	}
+
 	return Spot{Kind: "directory", Holds: Some(names)}
 }
 
-// most is how many names are told.
+// most limits how many names are listed.
 const most = 3
 
-// Some names a few of the entries of a directory.
+// Some lists a few of the entries of a directory.
 func Some(names []string) string {
 	var b strings.Builder
 	for i, n := range names {
@@ -64,5 +67,6 @@ func Some(names []string) string {
 		}
 		fmt.Fprintf(&b, "%q", n)
 	}
+
 	return b.String()
 }
