@@ -137,7 +137,7 @@ func signalService(pid int, name string, sig unix.Signal) {
 	if err != nil {
 		return // it has ended
 	}
-	defer unix.Close(fd) //nolint:errcheck // of a process nothing is written
+	defer unix.Close(fd) //nolint:errcheck // nothing is written to a pidfd
 
 	if inService(pid, name) {
 		_ = unix.PidfdSendSignal(fd, sig, nil, 0) // fails only if it has ended
@@ -188,7 +188,7 @@ func (h *heard) pipe(w io.Writer) (*os.File, error) {
 	h.from, h.readers = append(h.from, r), h.readers+1
 	go func() {
 		_, _ = io.Copy(w, r) // until the end, or until r is closed
-		r.Close()            //nolint:errcheck // of what was only read
+		r.Close()            //nolint:errcheck // it was only read
 		h.done <- struct{}{}
 	}()
 

@@ -27,9 +27,9 @@ const (
 	maxFailures = 3
 )
 
-// settle waits until the instance is ready: it opens its socket, reports that it is ready,
-// identifies itself, and shares its mounts with the host. settle returns without delay once all of
-// this is done. The caller owns the client.
+// settle waits until the instance is ready, and returns as soon as it is. The instance opens its
+// socket, reports that it is ready, identifies itself, and shares its mounts with the host. The
+// caller owns the returned client.
 func (w *worker) settle(ctx context.Context, run runner, def *volume.PluginDefinition) (*csiclient.Client, error) {
 	limit, cancel := context.WithTimeoutCause(ctx, def.StartTimeout, errSlow)
 	defer cancel()

@@ -26,7 +26,7 @@ type Status struct {
 	PID      int
 	// Registered is set if the definition was registered at run time.
 	Registered bool
-	// Info is the plugin's last answer, also while it is down.
+	// Info is the plugin's last report about itself. It stays while the plugin is down.
 	Info     volume.PluginInfo
 	Socket   string
 	LogFile  string // empty if the agent does not keep the log
@@ -49,7 +49,7 @@ type Status struct {
 // each. A part whose type is not known yet counts as a node.
 type Count struct{ Healthy, Expected int }
 
-// Status returns one plugin.
+// Status returns the status of one plugin.
 func (s *Supervisor) Status(id string) (Status, error) {
 	parts := s.parts(id)
 	if len(parts) == 0 {
@@ -60,7 +60,7 @@ func (s *Supervisor) Status(id string) (Status, error) {
 	return s.whole(id, parts), nil
 }
 
-// Statuses returns all plugins in the order of their ids.
+// Statuses returns the status of each plugin, in the order of their ids.
 func (s *Supervisor) Statuses() []Status {
 	s.mu.Lock()
 	ids := sortedIDs(s.byID)

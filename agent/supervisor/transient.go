@@ -79,7 +79,7 @@ func (r *execRunner) launch(ctx context.Context, cmd *exec.Cmd, nonce string) (p
 func (r *execRunner) fork(cmd *exec.Cmd, nonce string) (pid int, err error) {
 	plain := exec.Cmd{Path: cmd.Path, Args: cmd.Args, Env: cmd.Env, Dir: cmd.Dir, Stdout: cmd.Stdout, Stderr: cmd.Stderr, SysProcAttr: cmd.SysProcAttr}
 	if group, err := r.group(nonce); err == nil {
-		defer group.Close() //nolint:errcheck // a directory, of which nothing was read
+		defer group.Close() //nolint:errcheck // nothing was written to the directory
 
 		attr := *cmd.SysProcAttr
 		attr.UseCgroupFD, attr.CgroupFD = true, int(group.Fd())

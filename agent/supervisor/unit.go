@@ -206,7 +206,7 @@ func (r *unitRunner) clearSocket(ctx context.Context) error {
 	}
 }
 
-// The functions below say what is wrong with a unit, and how to fix it.
+// The functions below describe the problem of a unit and its fix.
 
 func (r *unitRunner) noSystemd(err error) error {
 	return fmt.Errorf("%w: cannot run unit %s: %w; use exec, container or socket", errRefused, r.name, err)
