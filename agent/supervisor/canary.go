@@ -93,7 +93,7 @@ func (w *worker) cannotTell(err error) {
 	}
 }
 
-// again returns the instruction by which the plugin gets into other namespaces.
+// again says how to start the plugin again, so that it gets into other namespaces.
 func (w *worker) again(run runner) string {
 	if run.Owned() {
 		var part Only

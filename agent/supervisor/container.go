@@ -33,9 +33,9 @@ const (
 var proxies = []string{"TZ", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"}
 
 // containerRunner runs the plugin with podman or docker. The container belongs to the runtime, so
-// nothing ties it to the agent. The agent watches the container's main process like any other. It
-// asks the runtime only when there is something to do, so a runtime that is down or hangs does not
-// harm a running plugin.
+// nothing ties it to the agent. The agent watches the container's main process, like that of any
+// other plugin. It asks the runtime only when there is something to do, so a runtime that is down
+// or hangs does not harm a running plugin.
 type containerRunner struct {
 	p     *plugin
 	def   *volume.PluginDefinition
@@ -56,9 +56,9 @@ func (r *containerRunner) Owned() bool { return true }
 // Socket implements runner.
 func (r *containerRunner) Socket() string { return r.paths.socket }
 
-// name returns the container's name. A plugin id contains no characters that are not allowed in it.
-// The hash distinguishes agents with different directories. The runtime allows each name only once.
-// So if an agent died while it was making a container, no second one can be made beside it.
+// name returns the container's name. All characters of a plugin id are allowed in it. The hash
+// distinguishes agents with different directories. The runtime allows each name only once. So if an
+// agent died while it was making a container, no second one can be made beside it.
 func (r *containerRunner) name() string {
 	sum := sha256.Sum256([]byte(r.paths.dir))
 	return "volagent-" + r.p.id + "-" + hex.EncodeToString(sum[:4])
@@ -192,7 +192,8 @@ func (r *containerRunner) Start(ctx context.Context) (instance, error) {
 	return r.take(ctx, c, it.Nonce)
 }
 
-// failed explains why there is no container, and removes the container that a start left half-way.
+// failed explains why there is no container. It also removes a container whose start failed
+// half-way.
 func (r *containerRunner) failed(ctx context.Context, err error) error {
 	r.looked, r.left = false, nil
 	if errors.Is(err, errDue) || ctx.Err() != nil || r.look(ctx) != nil || r.left == nil {

@@ -25,8 +25,8 @@ const (
 // The runtime keeps the output whether an agent runs or not, up to a limit that is not below the
 // agent's. It is therefore enough to copy new output when a person reads the log, and before the
 // container is removed. An idle plugin costs nothing. A child process that follows the log would
-// have to be kept alive, and would cost tens of megabytes for each plugin. It would still leave the
-// output of a time without an agent to the next agent.
+// have to be kept alive, and would cost tens of megabytes for each plugin. It would also miss the
+// output while no agent runs, which the next agent would still have to copy.
 //
 // A file beside the log holds the time up to which the output was copied. If that file is lost, at
 // most some lines appear twice.

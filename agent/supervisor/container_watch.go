@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// exitPatience bounds the wait for a runtime to report how a container ended, and its last
-	// output. Until then the end is not published.
+	// exitPatience bounds the wait for a runtime to report how a container ended, and for the rest
+	// of its output. Until then the end is not published.
 	exitPatience = 5 * time.Second
 	// removePatience bounds the removal of a container. The removal also ends with the agent.
 	removePatience = 8 * time.Second

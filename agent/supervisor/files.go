@@ -85,10 +85,9 @@ func readFile(path string) found {
 	return f
 }
 
-// wants decides which file defines which part of which plugin, by slot. Valid files come first, in
-// the order of their names. A bad file is shown at the part whose definition in use came from it.
-// If there is none, it is shown under its plugin's id or its file name. held has the definitions in
-// use.
+// wants decides, for each slot, which file defines that part. Valid files come first, in the order
+// of their names. A bad file is shown at the part whose definition in use came from it. If there is
+// none, it is shown under its plugin's id or its file name. held has the definitions in use.
 func (s *Supervisor) wants(all []found, held map[string]*volume.PluginDefinition) map[string]want {
 	good := map[string][]found{} // by plugin
 	var bad []found
@@ -131,7 +130,7 @@ func (s *Supervisor) wants(all []found, held map[string]*volume.PluginDefinition
 	return out
 }
 
-// shownAs returns the slot at which a bad file is shown, and the plugin that it counts to.
+// shownAs returns the slot at which a bad file is shown, and the plugin that it belongs to.
 func shownAs(f found, out map[string]want, held map[string]*volume.PluginDefinition) (slot, id string) {
 	free := func(slot string) bool { _, taken := out[slot]; return !taken && slot != "" }
 	for _, slot := range sortedIDs(held) {

@@ -15,7 +15,7 @@ import (
 )
 
 // FuzzTail checks that the requested number of last lines is shown for any output of a plugin. The
-// lines contain no secrets and no control characters for a terminal. Followers get the same lines.
+// lines contain no secrets and no characters that control a terminal. Followers get the same lines.
 func FuzzTail(f *testing.F) {
 	const secret = "hunter2hunter2"
 	for _, text := range []string{

@@ -19,13 +19,13 @@ import (
 const (
 	// journalWithin bounds one read of the journal, so that no status request hangs.
 	journalWithin = 2 * time.Second
-	// journalFresh is how long the last lines are shown without another read. A list of plugins
-	// then does not start a process for each plugin again.
+	// journalFresh is how long the last lines are shown without another read. Lists of plugins in
+	// quick succession therefore do not start a process for each plugin every time.
 	journalFresh = time.Second
 )
 
-// journal reads the lines of a unit from systemd's journal. At most one reader runs for a status at
-// a time.
+// journal reads the lines of a unit from systemd's journal. At most one journalctl runs for a
+// status at a time.
 type journal struct {
 	mu    sync.Mutex
 	busy  chan struct{} // closed at the end of a read; nil if none runs
@@ -43,7 +43,7 @@ func journalctl(ctx context.Context, unit string, n int, more ...string) *exec.C
 	return cmd
 }
 
-// tail returns the last n lines of a unit, without secrets and without control characters for a
+// tail returns the last n lines of a unit, without secrets and without characters that control a
 // terminal. It takes no longer than journalWithin.
 func (j *journal) tail(unit string, n int, scrub func(string) string) ([]string, error) {
 	limit := time.NewTimer(journalWithin)

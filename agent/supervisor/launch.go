@@ -64,5 +64,5 @@ func Launch() error {
 	return startError(l.Path, unix.Exec(l.Path, l.Argv, l.Env))
 }
 
-// launchOf returns the launch of a command.
+// launchOf converts a command to a launch.
 func launchOf(cmd *exec.Cmd) launch { return launch{Path: cmd.Path, Argv: cmd.Args, Env: cmd.Env} }

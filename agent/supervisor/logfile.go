@@ -68,7 +68,7 @@ func trimLog(path string) error {
 	return nil
 }
 
-// tail returns the last n lines of a log, without secrets and without control characters for a
+// tail returns the last n lines of a log, without secrets and without characters that control a
 // terminal. A log that does not exist has no lines.
 func tail(path string, n int, scrub func(string) string) ([]string, error) {
 	f, err := os.Open(path)

@@ -87,8 +87,8 @@ func (s *Supervisor) Changed(id string) <-chan struct{} {
 	return ch
 }
 
-// Released reports that something staged through a plugin is gone. A change that waits for the last
-// of it may then come into force.
+// Released reports that a volume is no longer staged through a plugin. A change that waits for the
+// last such volume may then come into force.
 func (s *Supervisor) Released(id string) {
 	for _, p := range s.parts(id) {
 		if p.waits() {

@@ -28,7 +28,7 @@ const (
 //	unhealthy   --ready-->     ready
 //
 //	starting    --unhealthy--> unhealthy     no process serves the socket yet
-//	unhealthy   --unhealthy--> unhealthy     the reason may be another
+//	unhealthy   --unhealthy--> unhealthy     the reason may differ
 //
 //	starting    --lost-->      backing-off   cannot be started, exited, or not ready in time
 //	ready       --lost-->      backing-off   exited
@@ -189,7 +189,7 @@ func (s *status) set(state State, reason string) {
 	s.state, s.reason, s.since, s.next = state, reason, time.Now(), time.Time{}
 }
 
-// event applies one event under the lock, and calls changed if the state is another.
+// event applies one event under the lock, and calls changed if the state differs.
 func (m *machine) event(name string, apply func(*status) bool) error {
 	m.mu.Lock()
 	from := m.now.state

@@ -142,7 +142,7 @@ func (n *noticer) missed() error {
 }
 
 // notice reads the plugin files when they change, until ctx ends. If they cannot be watched, it
-// logs this once, and tries again at the next Reload.
+// logs the reason once, and tries again at the next Reload.
 func (s *Supervisor) notice(ctx context.Context) {
 	said := ""
 	for {

@@ -16,7 +16,7 @@ import (
 	"github.com/volagent/volagent/agent/systemd"
 )
 
-// second is the pause before a command is checked again. systemd normally signals its end before.
+// second is the pause between two checks of a command. Normally systemd signals the end earlier.
 const second = time.Second
 
 // Outside runs a command that must not be restricted like the agent: a command of a container

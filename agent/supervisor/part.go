@@ -14,9 +14,8 @@ import (
 // A plugin id stands for one part or for several: at most one node part, and any number of
 // controllers. Each part has its own file, process, state and record. Type plugin is one such part.
 //
-// The slot is the key of a part. The slot of the node part, or of a plugin's only part, is the
-// plugin's id. A controller beside others has a slot of its own. The slot is the key of the part's
-// record, and names its directories.
+// The slot is the key of a part: of its record, and of its directories. The slot of the node part,
+// or of a plugin's only part, is the plugin's id. A controller beside others has a slot of its own.
 
 // Types of parts.
 const (
@@ -195,7 +194,7 @@ func (o Only) narrow(command string, args []any) (string, []any) {
 	return command, args
 }
 
-// inUse names the volumes that forbid to stop the part. Mounts may live in the process of a part
+// inUse names the volumes that prevent a stop of the part. Mounts may live in the process of a part
 // that serves the node. A controller holds no mounts: volumes need it only while no other
 // controller is ready.
 func (p *plugin) inUse() []string {

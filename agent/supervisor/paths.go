@@ -29,7 +29,7 @@ const stagingDir = "staging"
 // paths returns the part's own directories and files.
 func (p *plugin) paths() paths { return p.s.opts.paths(p.id, p.slot) }
 
-// values returns a function with the values of the variables in the plugin's file.
+// values returns a function that returns the values of the variables in the plugin's file.
 func (p *plugin) values() func(string) string { return p.s.opts.values(p.id, p.slot) }
 
 // paths returns the directories and files of a part. All parts of a plugin share the mount root.
@@ -77,7 +77,7 @@ func (p paths) make() error {
 	return nil
 }
 
-// values returns a function with the values of the variables in a plugin file.
+// values returns a function that returns the values of the variables in a plugin file.
 func (o Options) values(id, slot string) func(string) string {
 	p := o.paths(id, slot)
 	return func(name string) string {

@@ -233,7 +233,7 @@ func (w *worker) watch(ctx context.Context, run runner, def *volume.PluginDefini
 		case <-ended:
 			return w.ended(run)
 		case <-lost:
-			// Most likely the process has just ended, and ended is about to be closed.
+			// Most likely the process has just ended, and the channel ended is about to be closed.
 			lost = nil
 			timer.Reset(min(def.ProbeInterval, lostLook))
 			continue
@@ -304,7 +304,7 @@ func (w *worker) ended(run runner) error {
 }
 
 // probe probes the plugin once. A plugin that reports that it is not ready is unhealthy, but does
-// not hang: a restart could cost mounts and would not help.
+// not count as hung: a restart could cost mounts and would not help.
 func (w *worker) probe(ctx context.Context, client *csiclient.Client, failures *int) error {
 	ready, err := client.Probe(ctx)
 	switch {

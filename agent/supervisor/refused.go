@@ -38,9 +38,9 @@ func (w *worker) outlast(ctx context.Context, ended <-chan struct{}) {
 	}
 }
 
-// outlastForeign waits until a refused instance of another owner has ended, or another instance
-// serves its socket. If systemd opened the socket for the plugin, the socket stays the same. Then
-// only the connection shows the end.
+// outlastForeign waits until a refused instance that this agent does not run has ended, or until
+// another instance serves its socket. If systemd opened the socket for the plugin, the socket stays
+// the same. Then only the connection shows the end.
 func (w *worker) outlastForeign(ctx context.Context, def *volume.PluginDefinition) {
 	ended := w.inst.Done()
 	if w.refusedClient != nil {

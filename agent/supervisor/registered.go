@@ -43,7 +43,7 @@ type Registration struct {
 	Part    Only // the part of the plugin
 }
 
-// samePart reports whether two definitions are of one part of one plugin.
+// samePart reports whether two definitions describe the same part of the same plugin.
 func samePart(a, b *volume.PluginDefinition) bool {
 	return a.ID == b.ID && a.Type == b.Type && a.Instance == b.Instance
 }

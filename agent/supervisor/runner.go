@@ -9,10 +9,11 @@ import (
 
 // runner is one way to run a plugin.
 type runner interface {
-	// Find returns the instance that already runs from before this agent; nil if there is none.
+	// Find returns the instance that is already running, as from an earlier agent; nil if there is
+	// none.
 	Find(ctx context.Context) (instance, error)
-	// Start starts an instance, or waits for one that another owner starts. No instance runs when
-	// it is called.
+	// Start starts an instance, or waits for one that the agent does not start itself. No instance
+	// runs when it is called.
 	Start(ctx context.Context) (instance, error)
 	// Owned reports whether the agent starts and stops the instances. If not, it only watches them.
 	Owned() bool

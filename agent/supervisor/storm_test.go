@@ -19,7 +19,7 @@ func TestDayOfCrashes(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		ready  time.Duration // how long it is ready; 0: it never is
-		starts int // upper limit
+		starts int           // upper limit
 	}{{"never ready", 0, 400}, {"falls at once", time.Second, 400}, {"falls after a minute", time.Minute + time.Second, 24 * 60}} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := t.TempDir()

@@ -349,7 +349,7 @@ func (s *Supervisor) remove(p *plugin) bool {
 	return true
 }
 
-// forgotten returns the part of a record that is kept after the plugin's part was removed.
+// forgotten returns the record that is kept after a part was removed.
 func forgotten(rec volume.PluginRecord) volume.PluginRecord {
 	rec.Process, rec.Definition, rec.Stopped = volume.PluginProcess{}, nil, false
 	if rec.Plugin != "" {
@@ -381,7 +381,7 @@ func (s *Supervisor) held() map[string]*volume.PluginDefinition {
 	return all
 }
 
-// inUse names the volumes that forbid to stop a plugin.
+// inUse names the volumes that prevent a stop of a plugin.
 func (s *Supervisor) inUse(id string) []string {
 	if s.opts.InUse == nil {
 		return nil

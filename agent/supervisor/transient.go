@@ -17,10 +17,10 @@ import (
 	"github.com/volagent/volagent/agent/systemd"
 )
 
-// Under systemd a command runs as its own service, beside the agent's. To stop, kill or upgrade the
-// agent's service therefore does not affect any plugin. The process is identified and watched like
-// a forked one. The name of the service comes from the nonce. So the service can be found before
-// its process is known, and no other program can have made it.
+// Under systemd a command runs as its own service, beside the agent's. Stopping, killing or
+// upgrading the agent's service therefore does not affect any plugin. The process is identified and
+// watched like a forked one. The name of the service comes from the nonce. So the service can be
+// found before its process is known, and no other program can have made it.
 
 const (
 	// pluginSlice contains the services. A shutdown does not stop this slice before the end. A
@@ -37,7 +37,7 @@ const (
 // cannot execute (systemd.exec(5)).
 const ownStatus = 200
 
-// errNoService says that no service exists, so that a fork is not a second start.
+// errNoService says that no service exists. Only then is a fork not a second start.
 var errNoService = errors.New("systemd does not run it as a service")
 
 // serviceName returns the name of the unit for one instance of a part.

@@ -70,7 +70,7 @@ func (u *unitInstance) letGo() {
 	}
 }
 
-// quiet stops a unit without a process that systemd would start again.
+// quiet stops a unit that has no running process, but that systemd would start again.
 func (w *worker) quiet(ctx context.Context) {
 	def, _ := w.definition()
 	if def == nil || def.Unit == "" || w.s.opts.Systemd == nil {

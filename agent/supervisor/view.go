@@ -170,8 +170,8 @@ func (g *glance) reason(all []*glance) string {
 }
 
 // merged combines the reports of the parts: the node part's report about the node, and a
-// controller's report about the controller, preferably that of a ready one. Only the files decide
-// whether the plugin has these services.
+// controller's report about the controller, preferably that of a ready one. The files alone can
+// tell that the plugin has these services.
 func (s *Supervisor) merged(id string, all []*glance) volume.PluginInfo {
 	nodes, controllers := serving(all, typeNode), serving(all, typeController)
 	slices.SortStableFunc(controllers, func(a, b *glance) int { return a.severity() - b.severity() })
@@ -210,7 +210,7 @@ func (s *Supervisor) remembered(id string) volume.PluginInfo {
 
 // Client returns the client of a plugin for calls to its node service or, if it has none, to any
 // part. The error wraps volume.ErrPluginUnavailable, or volume.ErrNotFound if there is no such
-// plugin. A client serves one incarnation: callers get a new one for each call.
+// plugin. A client serves one incarnation, so callers ask for the client before each call.
 func (s *Supervisor) Client(id string) (*csiclient.Client, error) {
 	all := glances(s.parts(id))
 	if len(all) == 0 {
@@ -238,8 +238,8 @@ type Controller struct {
 	Done func(err error)
 }
 
-// Controller returns the client of a ready controller, of each in its turn. A call about a subject
-// (a volume, as the plugin knows it) that was given up may still be in progress in the part that
+// Controller returns the client of a ready controller, each in turn. A call about a subject (a
+// volume, as the plugin knows it) that was given up may still be in progress in the part that
 // received it. All later calls about that subject then go to that part. This ends when the part
 // answers for the subject or ends, or when the timeout of its calls has passed once more. The
 // errors are those of Client.
