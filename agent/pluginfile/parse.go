@@ -16,7 +16,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// reader reads one plugin file. Its errors name the file and the line, and mostly the key.
+// reader reads one plugin file. Its errors name the file, the line and, if there is one, the key.
 type reader struct{ file string }
 
 func (r reader) errorf(n *yaml.Node, format string, args ...any) error {

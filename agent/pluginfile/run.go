@@ -72,7 +72,8 @@ func checkMount(s string) error {
 	return nil
 }
 
-// absolute reports whether a path is absolute, or begins with a variable, which is always absolute.
+// absolute reports whether a path is absolute, or begins with a variable, which may be an absolute
+// path.
 func absolute(path string) bool {
 	return filepath.IsAbs(path) || strings.HasPrefix(path, "${")
 }

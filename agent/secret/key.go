@@ -54,8 +54,7 @@ func derive(material []byte) (k key, err error) {
 var errNoKey = errors.New("is not there")
 
 // find returns the key with a name. It tries the credential first. It then tries the key file, with
-// which values were sealed while there was no credential. The error says which keys the agent has
-// instead.
+// which values were sealed while there was no credential. The error says why neither has the key.
 func (s *Sealer) find(name string) (key, error) {
 	var why []error
 	for _, from := range []func() (key, error){s.credential, s.file} {

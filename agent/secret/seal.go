@@ -23,8 +23,8 @@ import (
 //	v1.<key>.<base64 of nonce and ciphertext>
 //
 // <key> names the key, in eight hex digits. The cipher is XChaCha20-Poly1305 with a random nonce.
-// The ids of the volume and the secret are authenticated, too, so a sealed value cannot be used for
-// another secret.
+// The volume's id and the secret's name are authenticated, too, so a sealed value cannot be used
+// for another secret.
 type Sealer struct {
 	// Credentials is the directory of the agent's systemd credentials; empty means
 	// $CREDENTIALS_DIRECTORY. The credential CredentialName is the key, if it exists.

@@ -54,7 +54,7 @@ type plugin struct {
 	up          bool // an instance runs
 	lastExit    string
 	quiet       bool     // no new call may start: the plugin is about to be stopped
-	asking      int      // requests that are deciding whether the plugin may be stopped; no new call starts meanwhile
+	asking      int      // requests that are checking whether the plugin may be stopped; each blocks new calls
 	halted      bool     // the plugin was stopped on purpose, and no instance runs
 	swept       bool     // the plugin's container was just removed, so there is none
 	untidy      bool     // the warning that its log cannot be trimmed was logged
