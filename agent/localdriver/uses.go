@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/volagent/volagent/volmgr/proc"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -19,7 +21,7 @@ type use struct {
 
 // uses lists where a volume is mounted in our mount namespace. loops are those of the volume.
 func (d *driver) uses(v volume, loops []loopDevice) ([]use, error) {
-	entries, err := readMounts(ownMounts, needles(v, loops)...)
+	entries, err := readMounts(proc.OwnMounts, needles(v, loops)...)
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +86,7 @@ func (l loopDevice) isNodeOf(e mountEntry) bool {
 // checkUnused refuses the deletion of a volume that is in use in any way.
 func (d *driver) checkUnused(v volume) error {
 	dir := d.store.path(dirVolumes, v.ID)
-	inside, err := readMounts(ownMounts, v.ID)
+	inside, err := readMounts(proc.OwnMounts, v.ID)
 	if err != nil {
 		return err
 	}
@@ -125,7 +127,7 @@ func (d *driver) checkUnused(v volume) error {
 func whoMounts(l loopDevice) string {
 	var who []string
 	want := []string{"/" + l.name, " " + l.devno() + " "}
-	if own, err := readMounts(ownMounts, want...); err == nil {
+	if own, err := readMounts(proc.OwnMounts, want...); err == nil {
 		for _, e := range own {
 			if l.holds(e) || l.isNodeOf(e) {
 				who = append(who, fmt.Sprintf("mounted at %q", e.point))

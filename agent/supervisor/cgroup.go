@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/volagent/volagent/agent/systemd"
+	"github.com/volagent/volagent/volmgr/proc"
 )
 
 // Without systemd, a command gets its own cgroup beside the agent's, so that killing the agent's
@@ -72,20 +73,19 @@ func groupName(slot, nonce string) string {
 // groupDir returns the directory that contains the agent's own cgroup. If the agent is in the root
 // cgroup, groupDir returns the root cgroup.
 func groupDir() (string, error) {
-	data, err := os.ReadFile("/proc/self/cgroup")
+	groups, err := proc.OwnCgroups()
 	if err != nil {
 		return "", err
 	}
 
-	for line := range strings.Lines(string(data)) {
-		own, ok := strings.CutPrefix(strings.TrimSpace(line), "0::/")
-		if !ok {
+	for _, own := range groups {
+		if !own.Unified() {
 			continue
 		}
 
 		for _, root := range cgroupRoots {
 			if _, err := os.Stat(filepath.Join(root, "cgroup.procs")); err == nil {
-				return filepath.Join(root, filepath.Dir("/"+own)), nil
+				return filepath.Join(root, filepath.Dir(own.Path)), nil
 			}
 		}
 	}

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/agent/pluginfile"
-	"github.com/volagent/volagent/agent/procstat"
+	"github.com/volagent/volagent/volmgr/proc"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -73,7 +73,7 @@ func (r *execRunner) Find(ctx context.Context) (instance, error) {
 			return nil, err
 		}
 
-		st, err := procstat.Read(served)
+		st, err := proc.ReadStat(served)
 		if err != nil {
 			return nil, nil //nolint:nilerr // it has ended
 		}
@@ -82,7 +82,7 @@ func (r *execRunner) Find(ctx context.Context) (instance, error) {
 	}
 
 	// A process that has ended, but that its parent has not reaped yet, serves no calls.
-	if st, err := procstat.Read(pid); err != nil || !st.Began(start) || !st.Alive() {
+	if st, err := proc.ReadStat(pid); err != nil || !st.Began(start) || !st.Alive() {
 		return nil, nil //nolint:nilerr // no such process is an answer
 	}
 
@@ -167,7 +167,7 @@ func (r *execRunner) Start(ctx context.Context) (instance, error) {
 		return nil, err
 	}
 
-	st, err := procstat.Read(it.PID)
+	st, err := proc.ReadStat(it.PID)
 	if served && (err != nil || !inService(it.PID, serviceName(r.p.slot, it.Nonce))) {
 		return finished(it.PID, r.served(it.Nonce)(it.PID)), nil
 	}
@@ -267,7 +267,7 @@ func (r *execRunner) clearSocket(ctx context.Context) (instance, error) {
 	}
 
 	nonce := environ(who.pid, pluginfile.EnvIncarnation)
-	if st, err := procstat.Read(who.pid); err == nil && nonce != "" && st.Session == who.pid &&
+	if st, err := proc.ReadStat(who.pid); err == nil && nonce != "" && st.Session == who.pid &&
 		environ(who.pid, pluginfile.VarEndpoint) == r.p.values()(pluginfile.VarEndpoint) {
 		r.p.log.Warn("found a running plugin that was not on record", "pid", who.pid)
 		return r.attach(ctx, volume.PluginProcess{Nonce: nonce, PID: who.pid, StartTime: st.Start, Boot: r.p.s.boot}, r.keep(ctx, who.pid, nonce))

@@ -6,10 +6,9 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 
 	"github.com/volagent/volagent/agent/pluginfile"
-	"github.com/volagent/volagent/agent/procstat"
+	"github.com/volagent/volagent/volmgr/proc"
 )
 
 // environ returns one variable of the environment with which a process started, or "".
@@ -43,7 +42,7 @@ func findNonce(nonce string) (pid int, start uint64) {
 			continue
 		}
 
-		st, err := procstat.Read(n)
+		st, err := proc.ReadStat(n)
 		if err != nil || !st.Alive() || st.Session != n {
 			continue
 		}
@@ -53,13 +52,4 @@ func findNonce(nonce string) (pid int, start uint64) {
 	}
 
 	return pid, start
-}
-
-// bootID returns the id of this boot, which differs from that of any other.
-func bootID() (string, error) {
-	data, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return "", fmt.Errorf("cannot read the boot id: %w", err)
-	}
-	return strings.TrimSpace(string(data)), nil
 }

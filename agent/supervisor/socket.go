@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/volagent/volagent/agent/procstat"
+	"github.com/volagent/volagent/volmgr/proc"
 )
 
 // Pauses between two checks of a socket that no process serves.
@@ -73,7 +73,7 @@ func connect(ctx context.Context, path string) (peer, error) {
 	}
 
 	p.pid = int(cred.Pid)
-	if stat, err := procstat.Read(p.pid); err == nil {
+	if stat, err := proc.ReadStat(p.pid); err == nil {
 		p.start = stat.Start
 	}
 

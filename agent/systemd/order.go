@@ -3,11 +3,9 @@ package systemd
 import (
 	"context"
 	"fmt"
-	"os"
-	"path"
-	"strings"
 
 	"github.com/godbus/dbus/v5"
+	"github.com/volagent/volagent/volmgr/proc"
 )
 
 // Settings holds the settings from a unit's files.
@@ -55,17 +53,10 @@ func OwnUnit() string {
 		return ""
 	}
 
-	data, err := os.ReadFile("/proc/self/cgroup")
+	groups, err := proc.OwnCgroups()
 	if err != nil {
 		return ""
 	}
 
-	for line := range strings.Lines(string(data)) {
-		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(f) == 3 && (f[0] == "0" && f[1] == "" || f[1] == "name=systemd") && strings.HasSuffix(f[2], ".service") {
-			return path.Base(f[2])
-		}
-	}
-
-	return ""
+	return serviceOf(groups)
 }

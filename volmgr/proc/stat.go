@@ -1,6 +1,4 @@
-// Package procstat reads /proc/PID/stat (proc_pid_stat(5)). It returns the start time of a process
-// in a form that does not depend on the reader's time namespace.
-package procstat
+package proc
 
 import (
 	"bytes"
@@ -34,9 +32,9 @@ func (s Stat) Dead() bool { return !s.Alive() && s.Threads <= 1 }
 // reuse a pid within that time.
 func (s Stat) Began(start uint64) bool { return s.Start <= start+1 && start <= s.Start+1 }
 
-// Read returns the Stat of a process. The error wraps os.ErrNotExist or ESRCH if there is no such
-// process.
-func Read(pid int) (Stat, error) {
+// ReadStat returns the Stat of a process. The error wraps os.ErrNotExist or ESRCH if there is no
+// such process.
+func ReadStat(pid int) (Stat, error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return Stat{}, err
@@ -47,7 +45,7 @@ func Read(pid int) (Stat, error) {
 		return Stat{}, fmt.Errorf("cannot tell when process %d began: %w", pid, err)
 	}
 
-	s, err := parse(data, shift)
+	s, err := parseStat(data, shift)
 	if err != nil {
 		return Stat{}, fmt.Errorf("cannot make sense of /proc/%d/stat: %w", pid, err)
 	}
@@ -55,9 +53,9 @@ func Read(pid int) (Stat, error) {
 	return s, nil
 }
 
-// parse reads a stat line as shown in a time namespace whose boot time is shifted by shift
+// parseStat reads a stat line as shown in a time namespace whose boot time is shifted by shift
 // nanoseconds.
-func parse(data []byte, shift int64) (s Stat, err error) {
+func parseStat(data []byte, shift int64) (s Stat, err error) {
 	// Field 2 is the command's name in parentheses, which may contain any characters.
 	f := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
 	if len(f) < 20 || len(f[0]) != 1 {
