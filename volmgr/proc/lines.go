@@ -9,9 +9,9 @@ import (
 // LongestLine is the longest line that Lines returns, in bytes.
 const LongestLine = 60_000
 
-// Bounds of the fields in a line that is longer, in bytes. The paths of a mount table
-// (proc_pid_mountinfo(5)) have room for PATH_MAX with every byte escaped. Of the other fields
-// only the beginning matters.
+// Limits of the fields in a longer line, in bytes. The paths of a mount table
+// (proc_pid_mountinfo(5)) get enough room for PATH_MAX bytes, all of them escaped. Of the other
+// fields only the beginning matters.
 const (
 	longestPath  = 16 << 10
 	longestField = 8 << 10
@@ -41,17 +41,19 @@ func (r *Lines) Next() ([]byte, error) {
 	if !errors.Is(err, bufio.ErrBufferFull) {
 		return whole(chunk, err)
 	}
+
 	cut := cutter{out: r.room[:0]}
 	for errors.Is(err, bufio.ErrBufferFull) {
 		cut.add(chunk)
 		chunk, err = r.in.ReadSlice('\n')
 	}
+
 	cut.add(chunk)
 	r.room = cut.out
 	return whole(r.room, err)
 }
 
-// whole returns a line without the error that there is no next one.
+// whole drops io.EOF if there is a last line to return.
 func whole(line []byte, err error) ([]byte, error) {
 	if errors.Is(err, io.EOF) && len(line) > 0 {
 		err = nil
@@ -62,8 +64,8 @@ func whole(line []byte, err error) ([]byte, error) {
 // cutter copies a line without the ends of its long fields.
 type cutter struct {
 	out   []byte
-	field int // the number of the current field, from 0
-	size  int // its bytes so far
+	field int // number of the current field, from 0
+	size  int // bytes of the current field so far
 }
 
 func (c *cutter) add(chunk []byte) {
@@ -83,6 +85,7 @@ func (c *cutter) add(chunk []byte) {
 		default:
 			c.size++
 		}
+
 		c.out = append(c.out, b)
 	}
 }
