@@ -1,15 +1,16 @@
-// Package systemd talks to the system's service manager over D-Bus: what a unit
-// is like now, that something about it changed, and what is to be started and
-// stopped. It decides nothing.
+// Package systemd talks to the system's service manager over D-Bus. It reads the states of units,
+// reports their changes, and starts and stops them. It makes no decisions.
 //
 //	systemd.go   whether there is a systemd, and whether it runs this process
 //	bus.go       the connection, made when it is first needed, and its signals
-//	watch.go     who is told of which units
-//	unit.go      what a unit is like
+//	watch.go     reports changes of units
+//	unit.go      reads the state of a unit
+//	order.go     reads the settings of a unit
 //	job.go       starting and stopping, with the result
 //
-// Signals say only that something changed; what it is now is then asked. Every
-// question is bounded, and no answer is no answer: nobody is taken for gone.
+// A signal only says that something changed, and the new state is then queried. Every query is
+// bounded. If there is no answer, the state is unknown: a unit never counts as gone for lack of an
+// answer.
 package systemd
 
 import (
@@ -30,9 +31,9 @@ func Booted() bool {
 	return err == nil && info.IsDir()
 }
 
-// InService reports whether this process is a service's: it is in the cgroup of
-// one, and has the mark that systemd gives to each invocation. A shell that
-// inherited the mark is in the cgroup of a session.
+// InService reports whether this process belongs to a service: it is in the cgroup of a service,
+// and has the mark that systemd gives to each invocation. A shell that inherited the mark is in the
+// cgroup of a session.
 func InService() bool {
 	if !Booted() || os.Getenv("INVOCATION_ID") == "" {
 		return false
@@ -41,8 +42,8 @@ func InService() bool {
 	return err == nil && serviceOf(groups) != ""
 }
 
-// serviceOf returns the service whose control group a process is in, by systemd's hierarchies;
-// empty if there is none.
+// serviceOf returns the service whose cgroup contains a process, according to systemd's
+// hierarchies. It is empty if there is none.
 func serviceOf(groups []proc.Cgroup) string {
 	for _, g := range groups {
 		if g.Systemd() && strings.HasSuffix(g.Path, ".service") {

@@ -14,7 +14,7 @@ func line(name string, start uint64) []byte {
 	return fmt.Appendf(nil, "7 (%s) S 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 3 0 %d 1000 10", name, start)
 }
 
-// A process began at the same time, whatever time namespace it is looked at from.
+// The start time of a process is the same in every time namespace.
 func TestParseStat(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -78,7 +78,7 @@ func TestMain(m *testing.M) {
 	fmt.Println(s.Start, ns)
 }
 
-// A reader in another time namespace says the same of a process as one in ours.
+// A reader in another time namespace reads the same start time as this process.
 func TestOtherNamespace(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can make a time namespace")
@@ -109,7 +109,7 @@ func TestOtherNamespace(t *testing.T) {
 	}
 }
 
-// There is no process 0, and none of a number beyond all.
+// Process 0 does not exist, nor does a process with a number above the largest pid.
 func TestNone(t *testing.T) {
 	for _, pid := range []int{0, 1 << 30} {
 		if _, err := ReadStat(pid); !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ESRCH) {
