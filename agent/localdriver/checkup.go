@@ -15,8 +15,8 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// ControllerGetVolumeHealth tells what is wrong with a volume. There is one node, so the
-// controller sees what the node sees.
+// ControllerGetVolumeHealth returns the health problems of a volume. The driver serves one node, so
+// the controller sees the same problems as the node.
 func (d *driver) ControllerGetVolumeHealth(_ context.Context, req *csi.ControllerGetVolumeHealthRequest) (*csi.ControllerGetVolumeHealthResponse, error) {
 	h, err := d.health(req.GetVolumeId())
 	if err != nil {
@@ -25,8 +25,8 @@ func (d *driver) ControllerGetVolumeHealth(_ context.Context, req *csi.Controlle
 	return &csi.ControllerGetVolumeHealthResponse{VolumeHealth: h}, nil
 }
 
-// ControllerListVolumeHealth pages through the volumes that something is wrong with, by id as
-// ListVolumes does.
+// ControllerListVolumeHealth pages through the volumes that have health problems. It pages by id,
+// like ListVolumes.
 func (d *driver) ControllerListVolumeHealth(ctx context.Context, req *csi.ControllerListVolumeHealthRequest) (*csi.ControllerListVolumeHealthResponse, error) {
 	if req.GetMaxEntries() < 0 {
 		return nil, invalidf("max_entries is %d", req.GetMaxEntries())
@@ -49,7 +49,7 @@ func (d *driver) ControllerListVolumeHealth(ctx context.Context, req *csi.Contro
 		}
 		s, err := d.examine(look, id)
 		if errors.Is(err, errNoVolume) || errors.Is(err, errBusy) {
-			continue // deleted meanwhile, or about to be
+			continue // deleted meanwhile, or being deleted
 		}
 		if err != nil {
 			return nil, err
@@ -67,7 +67,7 @@ func (d *driver) ControllerListVolumeHealth(ctx context.Context, req *csi.Contro
 	return resp, nil
 }
 
-// NodeGetVolumeHealth tells what is wrong with a volume, and with its mounts at the paths given.
+// NodeGetVolumeHealth returns the health problems of a volume and of its mounts at the given paths.
 func (d *driver) NodeGetVolumeHealth(_ context.Context, req *csi.NodeGetVolumeHealthRequest) (*csi.NodeGetVolumeHealthResponse, error) {
 	h, err := d.health(req.GetVolumeId(), req.GetStagingTargetPath(), req.GetVolumePublishPath())
 	if err != nil {
@@ -76,7 +76,7 @@ func (d *driver) NodeGetVolumeHealth(_ context.Context, req *csi.NodeGetVolumeHe
 	return &csi.NodeGetVolumeHealthResponse{VolumeHealth: h}, nil
 }
 
-// NodeGetStorageHealth tells what is wrong with the filesystem that holds the volumes.
+// NodeGetStorageHealth returns the health problems of the filesystem that holds the volumes.
 func (d *driver) NodeGetStorageHealth(context.Context, *csi.NodeGetStorageHealthRequest) (*csi.NodeGetStorageHealthResponse, error) {
 	return &csi.NodeGetStorageHealthResponse{BackendHealth: diagnoseStorage(d.examineStorage())}, nil
 }
@@ -99,10 +99,10 @@ func (d *driver) health(id string, paths ...string) (*csi.VolumeHealth, error) {
 	return diagnose(id, s), nil
 }
 
-// surroundings is what the kernel has of loop devices, read once for all volumes.
+// surroundings is the kernel's state of the loop devices, read once for all volumes.
 type surroundings struct {
-	loops  map[string][]string // names by the directory of the backing file, a volume's id
-	mounts []mountEntry        // of what is on loop devices
+	loops  map[string][]string // device names by volume id, the directory of the backing file
+	mounts []mountEntry        // of filesystems on loop devices
 }
 
 func lookAround() (surroundings, error) {
@@ -121,11 +121,11 @@ func lookAround() (surroundings, error) {
 	return look, err
 }
 
-// errBusy is returned for a volume that another call is at work on.
+// errBusy is returned for a volume on which another call is working.
 var errBusy = codedf(codes.Aborted, "another operation on the volume is running")
 
-// examine looks at a volume without keeping anybody else from using it: only a loss, which a
-// deletion may have looked like, is looked at again with the volume locked.
+// examine inspects a volume without blocking other calls. Only if data seems to be missing does it
+// lock the volume and inspect it again, because a concurrent deletion looks the same.
 func (d *driver) examine(look surroundings, id string, paths ...string) (symptoms, error) {
 	s, err := d.inspect(look, id, paths)
 	if err != nil || !s.missing {
@@ -174,7 +174,7 @@ func (d *driver) inspect(look surroundings, id string, paths []string) (symptoms
 	return s, d.inspectPaths(&s, v, loops, paths)
 }
 
-// unusable tells why the metadata of a volume cannot be used, or nothing.
+// unusable returns the reason why the metadata of a volume cannot be used, or "".
 func (s *store) unusable(id string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,7 +184,7 @@ func (s *store) unusable(id string) string {
 	return ""
 }
 
-// inspectFilesystem looks at the mounts of what is on a device.
+// inspectFilesystem inspects the mounts of the filesystem on a device.
 func (s *symptoms) inspectFilesystem(v volume, l loopDevice, mounts []mountEntry) {
 	i := slices.IndexFunc(mounts, l.holds)
 	if i < 0 {
@@ -192,7 +192,7 @@ func (s *symptoms) inspectFilesystem(v volume, l loopDevice, mounts []mountEntry
 	}
 	e := mounts[i]
 	options := strings.Split(e.options, ",")
-	// Where read-only was asked for, the mount is so as well as the filesystem.
+	// If read-only was requested, both the mount and the filesystem are read-only.
 	s.readOnly = slices.Contains(options, "emergency_ro") ||
 		slices.Contains(options, "ro") && slices.ContainsFunc(mounts, func(m mountEntry) bool { return l.holds(m) && !m.readOnly })
 	if slices.Contains(options, "shutdown") {
@@ -200,12 +200,12 @@ func (s *symptoms) inspectFilesystem(v volume, l loopDevice, mounts []mountEntry
 	}
 	if v.FSType == "ext4" {
 		s.errors = ext4Errors(l.name)
-		// Older kernels show an ext4 as writable that refuses every write after an error.
+		// After an error, older kernels show an ext4 as writable although it refuses every write.
 		if s.errors > 0 && !slices.Contains(options, "ro") {
 			s.readOnly = s.readOnly || refusesWrites(e.point)
 		}
 	}
-	// An xfs that is shut down does not open, and says nothing in the mount table.
+	// An xfs that has shut down cannot be opened, and the mount table does not show its state.
 	fd, err := unix.Open(e.point, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.EIO) {
 		s.dead = err.Error()
@@ -219,7 +219,8 @@ func (s *symptoms) inspectFilesystem(v volume, l loopDevice, mounts []mountEntry
 	}
 }
 
-// refusesWrites tries to write to a filesystem, to a file without a name that is gone at once.
+// refusesWrites tries to write to a filesystem. It creates an unnamed file, which disappears when
+// it is closed.
 func refusesWrites(point string) bool {
 	root, err := openWritable(point)
 	if err != nil {
@@ -233,7 +234,8 @@ func refusesWrites(point string) bool {
 	return errors.Is(err, unix.EROFS)
 }
 
-// ext4Errors is the number of errors that the kernel noted in the filesystem since it was checked.
+// ext4Errors returns the number of errors that the kernel has recorded in the filesystem since its
+// last check.
 func ext4Errors(loop string) int64 {
 	raw, err := os.ReadFile(filepath.Join("/sys/fs/ext4", loop, "errors_count"))
 	if err != nil {
@@ -246,7 +248,7 @@ func ext4Errors(loop string) int64 {
 	return n
 }
 
-// inspectPaths looks whether the volume is mounted where its user has it.
+// inspectPaths checks whether the volume is mounted at the paths that the caller uses.
 func (d *driver) inspectPaths(s *symptoms, v volume, loops []loopDevice, paths []string) error {
 	for i, p := range paths {
 		if p == "" {
@@ -264,7 +266,7 @@ func (d *driver) inspectPaths(s *symptoms, v volume, loops []loopDevice, paths [
 			s.dead = at.dead.Error()
 		case at.kind == kindForeign:
 			s.foreign = p
-		case at.kind == kindNone && (i > 0 || !v.Block): // raw block has nothing at its staging path
+		case at.kind == kindNone && (i > 0 || !v.Block): // raw block has no mount at its staging path
 			s.unmounted = p
 		}
 	}

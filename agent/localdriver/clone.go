@@ -11,13 +11,13 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// origin is the snapshot or volume that a new volume is to be a copy of.
+// origin is the snapshot or volume from which a new volume is copied.
 type origin struct {
 	id     string
 	isSnap bool
 	typ    string
 	fsType string
-	size   int64 // bytes; the copy has at least as many
+	size   int64 // bytes; the copy has at least this size
 }
 
 func (v volume) origin() origin {
@@ -36,7 +36,7 @@ func (o origin) String() string {
 	return fmt.Sprintf("%s %q", kind, o.id)
 }
 
-// contentSource is how a volume's answer names its source, or nil.
+// contentSource returns the source of a volume in the form of a CSI answer, or nil.
 func (v volume) contentSource() *csi.VolumeContentSource {
 	switch {
 	case v.Source == "":
@@ -49,7 +49,7 @@ func (v volume) contentSource() *csi.VolumeContentSource {
 		Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: v.Source}}}
 }
 
-// createCopy is CreateVolume with a content source. It answers only when the data is there; see
+// createCopy is CreateVolume with a content source. It answers only when the copy is complete. See
 // CreateSnapshot for copies that take long.
 func (d *driver) createCopy(ctx context.Context, req *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
 	if err := checkName("volume", req.GetName()); err != nil {
@@ -67,7 +67,8 @@ func (d *driver) createCopy(ctx context.Context, req *csi.CreateVolumeRequest) (
 	return &csi.CreateVolumeResponse{Volume: d.csi(v)}, nil
 }
 
-// createFrom makes a volume as a copy of a snapshot or of another volume. The caller holds the name.
+// createFrom makes a volume as a copy of a snapshot or of another volume. The caller holds the lock
+// on the name.
 func (d *driver) createFrom(ctx context.Context, req *csi.CreateVolumeRequest) (volume, error) {
 	have, exists := d.store.getByName(req.GetName())
 	from, err := d.origin(req.GetVolumeContentSource(), have)
@@ -103,8 +104,8 @@ func (d *driver) createFrom(ctx context.Context, req *csi.CreateVolumeRequest) (
 	return made, nil
 }
 
-// origin finds the source that a request names. A volume made from it earlier still knows what it
-// was like when it is gone.
+// origin finds the source that a request names. If the source has been deleted, a volume that was
+// made from it earlier still has the source's properties.
 func (d *driver) origin(src *csi.VolumeContentSource, have volume) (origin, error) {
 	id := src.GetVolume().GetVolumeId()
 	if src.GetSnapshot() != nil {
@@ -126,8 +127,8 @@ func (d *driver) origin(src *csi.VolumeContentSource, have volume) (origin, erro
 	return origin{}, invalidf("the content source is neither a snapshot nor a volume")
 }
 
-// planCopy plans a volume whose type and filesystem are those of its source, unless the request
-// says otherwise, which is refused.
+// planCopy plans a volume with the type and filesystem of its source. It refuses a request that
+// demands others.
 func planCopy(req *csi.CreateVolumeRequest, from origin) (volume, error) {
 	blank := proto.CloneOf(req)
 	blank.VolumeContentSource = nil
@@ -154,7 +155,7 @@ func planCopy(req *csi.CreateVolumeRequest, from origin) (volume, error) {
 	return want, nil
 }
 
-// namesFilesystem tells whether a capability of the request says which filesystem it wants.
+// namesFilesystem reports whether a capability of the request names a filesystem.
 func namesFilesystem(req *csi.CreateVolumeRequest) bool {
 	for _, c := range req.GetVolumeCapabilities() {
 		if c.GetMount().GetFsType() != "" {
@@ -164,7 +165,7 @@ func namesFilesystem(req *csi.CreateVolumeRequest) bool {
 	return false
 }
 
-// sizeForCopy chooses the capacity in bytes of a copy: at least that of the source.
+// sizeForCopy chooses the capacity of a copy in bytes: at least the capacity of the source.
 func (v *volume) sizeForCopy(r *csi.CapacityRange, from origin) (int64, error) {
 	if limit := r.GetLimitBytes(); limit > 0 && limit < from.size {
 		return 0, outOfRangef("%s has %d bytes, and a copy cannot have less; limit_bytes is %d", from, from.size, limit)
@@ -175,7 +176,7 @@ func (v *volume) sizeForCopy(r *csi.CapacityRange, from origin) (int64, error) {
 	return v.sizeFor(&csi.CapacityRange{RequiredBytes: from.size, LimitBytes: r.GetLimitBytes()})
 }
 
-// checkCopy refuses early what could never be staged or filled.
+// checkCopy refuses early a volume that could never be staged or filled.
 func (d *driver) checkCopy(v volume) error {
 	if v.Type != typeImage {
 		return nil
@@ -188,7 +189,7 @@ func (d *driver) checkCopy(v volume) error {
 
 func (d *driver) makeCopy(ctx context.Context, want volume, from origin, p *progress) error {
 	if _, ok := d.store.getByName(want.Name); ok {
-		return nil // made between the caller's look and now
+		return nil // made since the caller's check
 	}
 	want.ID, want.Created = newID(), time.Now().UTC()
 	if want.Quota > 0 {
@@ -216,7 +217,7 @@ func (d *driver) makeCopy(ctx context.Context, want volume, from origin, p *prog
 	return nil
 }
 
-// reader holds a source and returns what copies its data into a directory.
+// reader holds a source and returns a function that copies its data into a directory.
 func (d *driver) reader(from origin, want volume, p *progress) (fill func(ctx context.Context, dir string) error, release func(), err error) {
 	if from.isSnap {
 		unlock, err := d.lockToRelease(from.id)

@@ -11,19 +11,21 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// Growing a volume, in this order:
+// A volume grows in this order:
 //
-//  1. The image file gets longer, durably. Nobody reads what is new of it yet.
-//  2. volume.json says so, durably. What is recorded is never more than there is, so that a file
-//     shorter than recorded always means a loss.
-//  3. The loop devices show it.
-//  4. The filesystem grows, at NodeExpandVolume or at the next staging.
+// 1. The image file gets longer, durably. The new part is not read yet. 2. volume.json records the
+// new size, durably. The recorded size never exceeds the file's size, so
+//     a file shorter than recorded always means a loss.
+// 3. The loop devices show the new size. 4. The filesystem grows, at NodeExpandVolume or at the
+// next staging.
 //
-// A crash between any two leaves a volume of the old or the new size, and every step looks first
-// whether it is done, so the same call again goes on from there. A start finishes the second step.
+// A crash between two steps leaves a volume of the old or the new size. Every step first checks
+// whether it is done already, so a repeated call continues with the remaining steps. A start of the
+// driver completes the second step.
 
-// ControllerExpandVolume makes a volume larger while it is in use or not; of a directory it
-// records the size, and raises the quota if that is the size. A volume that is large enough already is success.
+// ControllerExpandVolume makes a volume larger, whether or not it is in use. For a directory, it
+// records the size, and raises the quota if the quota is the size. If the volume is large enough
+// already, the call succeeds.
 func (d *driver) ControllerExpandVolume(ctx context.Context, req *csi.ControllerExpandVolumeRequest) (*csi.ControllerExpandVolumeResponse, error) {
 	if req.GetVolumeId() != "" && req.GetCapacityRange() == nil {
 		return nil, invalidf("the capacity range is missing")
@@ -77,8 +79,8 @@ func (d *driver) ControllerExpandVolume(ctx context.Context, req *csi.Controller
 	}, nil
 }
 
-// expandAccess understands the optional capability of a request to grow. Here CSI wants
-// INVALID_ARGUMENT for one that the volume does not have.
+// expandAccess parses the optional capability of a request to grow a volume. For a capability that
+// the volume does not have, CSI requires INVALID_ARGUMENT here.
 func expandAccess(v volume, c *csi.VolumeCapability) (access, error) {
 	if c == nil {
 		return access{}, nil
@@ -90,7 +92,7 @@ func expandAccess(v volume, c *csi.VolumeCapability) (access, error) {
 	return a, nil
 }
 
-// growTo chooses the size in bytes that a volume is to have: at least what it has.
+// growTo chooses the new size of a volume in bytes: at least its present size.
 func (v *volume) growTo(r *csi.CapacityRange) (int64, error) {
 	required, limit := r.GetRequiredBytes(), r.GetLimitBytes()
 	switch {
@@ -106,8 +108,8 @@ func (v *volume) growTo(r *csi.CapacityRange) (int64, error) {
 	return v.sizeToGrow(r)
 }
 
-// sizeToGrow is sizeFor for a filesystem that exists already and is made larger. It rounds up to
-// what the kernel can resize to.
+// sizeToGrow is sizeFor for an existing filesystem that grows. It rounds up to a size that the
+// kernel can resize to.
 func (v *volume) sizeToGrow(r *csi.CapacityRange) (int64, error) {
 	size, err := v.sizeFor(r)
 	if err != nil || !tooSmallToGrow(v.FSType, size) {
@@ -120,7 +122,7 @@ func (v *volume) sizeToGrow(r *csi.CapacityRange) (int64, error) {
 	return least, nil
 }
 
-// growImage makes the file of an image longer, durably. It never makes one shorter.
+// growImage makes the file of an image longer, durably. It never makes a file shorter.
 func (d *driver) growImage(v volume, size int64) error {
 	fail := func(err error) error { return fmt.Errorf("cannot grow the image of volume %q: %w", v.ID, err) }
 	if size > v.Capacity {
@@ -159,7 +161,7 @@ func (s *store) finishGrowing(v volume) volume {
 	}
 	st, err := statPath(s.dataPath(v))
 	if err != nil || !st.isRegular() || int64(st.size) <= v.Capacity {
-		return v // one that is missing or too short is told about when it is used
+		return v // a missing or short file is reported when the volume is used
 	}
 	s.log.Info("a volume has grown", "volume_id", v.ID, "from_bytes", v.Capacity, "bytes", st.size)
 	v.Capacity = int64(st.size)
@@ -169,7 +171,7 @@ func (s *store) finishGrowing(v volume) volume {
 	return v
 }
 
-// growLoops lets the devices that an image is attached to show all of it.
+// growLoops makes the devices of an image show its full size.
 func (d *driver) growLoops(v volume) error {
 	loops, err := loopsOf(v.ID, d.store.dataPath(v))
 	if err != nil {
@@ -183,7 +185,7 @@ func (d *driver) growLoops(v volume) error {
 	return nil
 }
 
-// growLoop lets a device show all of its image, if it shows less than size bytes.
+// growLoop makes a device show the full size of its image if it shows less than size bytes.
 func growLoop(l loopDevice, size int64) error {
 	have, err := blockSize(l.path())
 	if err != nil || have >= size || !l.usable() {
@@ -197,7 +199,7 @@ func growLoop(l loopDevice, size int64) error {
 }
 
 // NodeExpandVolume makes the loop device and the filesystem of a staged or published volume as
-// large as the volume. It does what is left to do and can be repeated.
+// large as the volume. It does only the remaining steps and can be repeated.
 func (d *driver) NodeExpandVolume(_ context.Context, req *csi.NodeExpandVolumeRequest) (*csi.NodeExpandVolumeResponse, error) {
 	if _, err := d.volume(req.GetVolumeId()); err != nil {
 		return nil, err
@@ -226,7 +228,7 @@ func (d *driver) NodeExpandVolume(_ context.Context, req *csi.NodeExpandVolumeRe
 	}
 	staged := at.kind == kindNode || at.kind == kindOurs
 	if !staged && t.v.Type == typeImage && len(t.loops) > 0 && t.v.Block && at.kind == kindNone {
-		staged = true // raw block has nothing at its staging path
+		staged = true // raw block has no mount at its staging path
 	}
 	if !staged {
 		return nil, codedf(codes.NotFound, "volume %q is neither staged nor published at %q", t.v.ID, t.path)
@@ -239,7 +241,7 @@ func (d *driver) NodeExpandVolume(_ context.Context, req *csi.NodeExpandVolumeRe
 	switch {
 	case at.kind != kindOurs || t.v.Type != typeImage:
 	case tooSmallToGrow(t.v.FSType, t.v.Capacity):
-		// Only an older driver made such a size. The volume can be used all the same.
+		// Only an older driver made such a size. The volume remains usable.
 		t.warnSmall(growFilesystem(at.loop.path(), t.path, t.v.FSType))
 	default:
 		if err := growFilesystem(at.loop.path(), t.path, t.v.FSType); err != nil {

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// GroupControllerGetCapabilities offers group snapshots.
+// GroupControllerGetCapabilities announces group snapshots.
 func (d *driver) GroupControllerGetCapabilities(context.Context, *csi.GroupControllerGetCapabilitiesRequest) (*csi.GroupControllerGetCapabilitiesResponse, error) {
 	return &csi.GroupControllerGetCapabilitiesResponse{Capabilities: []*csi.GroupControllerServiceCapability{{
 		Type: &csi.GroupControllerServiceCapability_Rpc{Rpc: &csi.GroupControllerServiceCapability_RPC{
@@ -23,8 +23,8 @@ func (d *driver) GroupControllerGetCapabilities(context.Context, *csi.GroupContr
 	}}}, nil
 }
 
-// CreateVolumeGroupSnapshot takes snapshots of several volumes at one and the same moment, all or
-// none. See CreateSnapshot for copies that take long.
+// CreateVolumeGroupSnapshot takes snapshots of several volumes at the same moment, all or none. See
+// CreateSnapshot for copies that take long.
 func (d *driver) CreateVolumeGroupSnapshot(ctx context.Context, req *csi.CreateVolumeGroupSnapshotRequest) (*csi.CreateVolumeGroupSnapshotResponse, error) {
 	name := req.GetName()
 	if err := checkName("group snapshot", name); err != nil {
@@ -61,7 +61,7 @@ func (d *driver) CreateVolumeGroupSnapshot(ctx context.Context, req *csi.CreateV
 	return have.answer(sources)
 }
 
-// answer refuses a group of other volumes than those asked for, which are sorted.
+// answer returns the group if it has exactly the requested source volumes. sources is sorted.
 func (g group) answer(sources []string) (*csi.CreateVolumeGroupSnapshotResponse, error) {
 	var have []string
 	for _, s := range g.Snapshots {
@@ -76,7 +76,7 @@ func (g group) answer(sources []string) (*csi.CreateVolumeGroupSnapshotResponse,
 
 func (d *driver) makeGroup(ctx context.Context, name string, sources []string, perFile bool, p *progress) error {
 	if _, ok := d.store.groupByName(name); ok {
-		return nil // made between the caller's look and now
+		return nil // made since the caller's check
 	}
 	c, err := d.hold(sources, perFile)
 	if err != nil {
@@ -161,7 +161,7 @@ func (d *driver) trashGroup(g group) error {
 	return nil
 }
 
-// matches refuses a list of snapshots that are not those of the group. No list is no mismatch.
+// matches returns an error if ids are not the snapshots of the group. An empty list always matches.
 func (g group) matches(ids []string) error {
 	if len(ids) == 0 {
 		return nil
@@ -176,7 +176,7 @@ func (g group) matches(ids []string) error {
 	return nil
 }
 
-// GetVolumeGroupSnapshot answers for one group.
+// GetVolumeGroupSnapshot returns one group.
 func (d *driver) GetVolumeGroupSnapshot(_ context.Context, req *csi.GetVolumeGroupSnapshotRequest) (*csi.GetVolumeGroupSnapshotResponse, error) {
 	id := req.GetGroupSnapshotId()
 	if id == "" {

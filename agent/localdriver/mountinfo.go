@@ -15,16 +15,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mountEntry is one line of a mount table, as proc_pid_mountinfo(5) has it.
+// mountEntry is one line of a mount table, as described in proc_pid_mountinfo(5).
 type mountEntry struct {
 	id     string
 	devno  string // "7:3"
-	root   string // what of the filesystem is mounted: "/" or the path of a bind's source
+	root   string // the mounted part of the filesystem: "/" or the path of a bind's source
 	point  string
 	fsType string
 	source string
 
-	readOnly bool   // this mount, whatever the filesystem
+	readOnly bool   // of this mount, independent of the filesystem
 	options  string // of the filesystem: "rw,shutdown"
 }
 
@@ -34,8 +34,8 @@ func readMounts(file string, needles ...string) (found []mountEntry, err error) 
 	return found, err
 }
 
-// eachMount calls found with the lines of a mount table that contain one of the needles. Most
-// lines are discarded without being taken apart, so that thousands of other mounts cost little.
+// eachMount calls found with the lines of a mount table that contain one of the needles. It
+// discards most lines without parsing them, so thousands of other mounts cost little.
 func eachMount(file string, needles []string, found func(mountEntry)) error {
 	table, err := os.Open(file)
 	if err != nil {
@@ -59,10 +59,11 @@ func eachMount(file string, needles []string, found func(mountEntry)) error {
 	}
 }
 
-// parseMount takes apart "36 35 98:0 /root /point rw,noatime shared:1 - ext4 /dev/sda1 rw".
+// parseMount parses "36 35 98:0 /root /point rw,noatime shared:1 - ext4 /dev/sda1 rw".
 func parseMount(line string) (mountEntry, bool) {
 	left, right, ok := strings.Cut(strings.TrimSuffix(line, "\n"), " - ")
-	// The kernel escapes blanks and newlines in names, and no other white space. A source may be empty.
+	// The kernel escapes blanks and newlines in names, and no other white space. A source may be
+	// empty.
 	l, r := strings.Split(left, " "), strings.Split(right, " ")
 	if !ok || len(l) < 6 || len(r) < 2 {
 		return mountEntry{}, false
@@ -98,7 +99,7 @@ func unescape(s string) string {
 
 const ownMounts = "/proc/self/mountinfo"
 
-// mountedAt finds the entry of the mount whose root a path is.
+// mountedAt finds the mount table entry with this mount id.
 func mountedAt(id uint64) (mountEntry, error) {
 	want := strconv.FormatUint(id, 10)
 	entries, err := readMounts(ownMounts, want+" ")
@@ -113,9 +114,9 @@ func mountedAt(id uint64) (mountEntry, error) {
 	return mountEntry{}, fmt.Errorf("mount %s is not in the mount table", want)
 }
 
-// otherNamespaces calls found with the entries containing a needle in every mount namespace but
-// our own, naming one process of each. What may not be read, or is gone, is passed over: without
-// root only one's own processes can be seen.
+// otherNamespaces calls found with the entries that contain a needle, in every mount namespace
+// except our own. It passes the id of one process in that namespace. It skips namespaces that it
+// may not read or that have disappeared: without root, only the user's own processes are readable.
 func otherNamespaces(needles []string, found func(pid int, e mountEntry)) error {
 	own, err := os.Readlink("/proc/self/ns/mnt")
 	if err != nil {
@@ -138,17 +139,17 @@ func otherNamespaces(needles []string, found func(pid int, e mountEntry)) error 
 		}
 		err = eachMount(proc+"/mountinfo", needles, func(e mountEntry) { found(pid, e) })
 		if err != nil {
-			continue // the process has gone; another one may show the namespace
+			continue // the process has ended; another process may show the namespace
 		}
 		seen[ns] = true
 	}
 	return nil
 }
 
-// pathState is what one statx tells of a path, links not followed.
+// pathState is the result of one statx on a path, without following links.
 type pathState struct {
 	exists    bool
-	mountRoot bool // something is mounted exactly here
+	mountRoot bool // this path is the root of a mount
 	mountID   uint64
 	dev, ino  uint64
 	rdev      uint64 // of a device node

@@ -29,18 +29,18 @@ const (
 	maxNameBytes     = 128  // CSI's bound on a string
 )
 
-// filesystem says how an image's filesystem is made.
+// filesystem describes how an image's filesystem is made.
 type filesystem struct {
 	name        string
 	pkg         string   // the operating system package with its tools
 	minSize     int64    // bytes
-	leastResize int64    // bytes; the kernel refuses to resize to fewer
-	mkfs        []string // without the file, which comes last
+	leastResize int64    // bytes; the kernel refuses to resize to less
+	mkfs        []string // without the file name, which comes last
 }
 
-// filesystems lists what an image can hold; the first is the default. The minimum sizes are what
-// the tools accept, rounded up (xfs: 300 MiB since xfsprogs 5.19). btrfs_ioctl_resize refuses less
-// than 256 MiB.
+// filesystems lists the filesystems that an image can hold. The first is the default. The minimum
+// sizes are those that the tools accept, rounded up (xfs: 300 MiB since xfsprogs 5.19).
+// btrfs_ioctl_resize refuses less than 256 MiB.
 var filesystems = []filesystem{
 	{"ext4", "e2fsprogs", 16 * mib, 0, []string{"mkfs.ext4", "-q", "-F", "-m", "0"}},
 	{"xfs", "xfsprogs", 300 * mib, 0, []string{"mkfs.xfs", "-q", "-f"}},
@@ -63,7 +63,7 @@ func filesystemNames() string {
 	return strings.Join(names, ", ")
 }
 
-// params are the create parameters, known keys and values only.
+// params are the parsed create parameters, with known keys and values only.
 type params struct {
 	typ    string // empty when not given
 	fsType string // empty when not given
@@ -90,7 +90,7 @@ func parseParams(m map[string]string) (params, error) {
 	return p, nil
 }
 
-// cannot tells whether no volume with these parameters can have the capability.
+// cannot reports whether no volume with these parameters can have the capability.
 func (p params) cannot(c *csi.VolumeCapability) bool {
 	a, err := parseAccess(c)
 	return err != nil || a.block && p.typ == typeDirectory
@@ -105,8 +105,8 @@ func sortedKeys(m map[string]string) []string {
 	return keys
 }
 
-// plan turns a create request into the volume it asks for, without id and size. The type given is
-// that of a request that names none.
+// plan turns a create request into a planned volume, without id and size. typ is the type for a
+// request that names none.
 func plan(req *csi.CreateVolumeRequest, typ string) (volume, error) {
 	v := volume{Version: metaVersion, Name: req.GetName()}
 	if err := checkName("volume", v.Name); err != nil {
@@ -143,8 +143,8 @@ func plan(req *csi.CreateVolumeRequest, typ string) (volume, error) {
 	return v, v.settle(fsType, mounted)
 }
 
-// settle decides on the filesystem, given the type asked for (or "") and whether the volume will
-// be mounted.
+// settle chooses the filesystem. fsType is the requested type or "", and mounted tells whether the
+// volume will be mounted.
 func (v *volume) settle(fsType string, mounted bool) error {
 	switch {
 	case v.Type == typeDirectory && v.Block:
@@ -180,8 +180,8 @@ func checkName(what, name string) error {
 	return nil
 }
 
-// sizeFor chooses the capacity in bytes for a range. A directory has what is asked for, recorded
-// and no more. An image is a multiple of imageGranularity within the range.
+// sizeFor chooses the capacity in bytes for a range. A directory gets the required size, which is
+// only recorded. An image gets a multiple of imageGranularity within the range.
 func (v *volume) sizeFor(r *csi.CapacityRange) (int64, error) {
 	required, limit := r.GetRequiredBytes(), r.GetLimitBytes()
 	if required < 0 || limit < 0 {
@@ -212,8 +212,8 @@ func (v *volume) sizeFor(r *csi.CapacityRange) (int64, error) {
 	return size, nil
 }
 
-// satisfies tells why an existing volume is not what a create request of the same name asks for,
-// or nil.
+// satisfies returns the reason why an existing volume does not fit a create request with the same
+// name, or nil.
 func (v *volume) satisfies(want volume, r *csi.CapacityRange) error {
 	required, limit := r.GetRequiredBytes(), r.GetLimitBytes()
 	switch {

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NodePublishVolume makes a staged volume visible at a target path: a bind of the staging path,
-// or of the loop device's node.
+// NodePublishVolume makes a staged volume visible at a target path. It binds the staging path
+// there, or the node of the loop device.
 func (d *driver) NodePublishVolume(ctx context.Context, req *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
 	if req.GetVolumeId() != "" && req.GetTargetPath() != "" && req.GetVolumeCapability() == nil {
 		return nil, invalidf("the volume capability is missing")
@@ -91,7 +91,7 @@ func (t *target) publishMount(ctx context.Context, a access, staging string, rea
 	return t.orRemove(err)
 }
 
-// confirmReadOnly proves what was promised, with the mount in place.
+// confirmReadOnly verifies that the mount at the target is read-only if it must be.
 func (t *target) confirmReadOnly(want bool) error {
 	ro, err := isReadOnly(t.path)
 	if err == nil && want && !ro {
@@ -100,8 +100,8 @@ func (t *target) confirmReadOnly(want bool) error {
 	return err
 }
 
-// publishBlock binds the node of the writable device, or of a second, read-only one. Both at once
-// are refused: their caches do not know of each other.
+// publishBlock binds the node of the writable device, or of a second, read-only one. It refuses to
+// publish both at once, because their caches are not coherent.
 func (t *target) publishBlock(a access, staging string, readOnly bool) error {
 	rw, err := t.loop(false)
 	if err != nil {
@@ -151,8 +151,8 @@ func (t *target) publishBlock(a access, staging string, readOnly bool) error {
 	return t.orRemove(err)
 }
 
-// readOnlyLoop finds or attaches the read-only device, after writing out what the writable one
-// has cached.
+// readOnlyLoop finds or attaches the read-only device. It first writes out the cached data of the
+// writable device.
 func (t *target) readOnlyLoop(rw loopDevice) (loopDevice, error) {
 	if err := flushLoop(rw); err != nil {
 		return loopDevice{}, err
@@ -167,7 +167,7 @@ func (t *target) readOnlyLoop(rw loopDevice) (loopDevice, error) {
 	return t.attach(true)
 }
 
-// confirmNode proves that the target is the device meant, and read-only if that one is.
+// confirmNode verifies that the target is the intended device, and is read-only if the device is.
 func (t *target) confirmNode(want loopDevice) error {
 	at, err := t.look(t.path)
 	if err != nil {
@@ -183,8 +183,8 @@ func (t *target) confirmNode(want loopDevice) error {
 	return err
 }
 
-// published tells whether the target is in place already, exactly as asked for; in place in
-// another way is an error.
+// published reports whether the target is already published exactly as requested. It returns an
+// error if the target is published in another way.
 func (t *target) published(want kind, readOnly bool) (bool, error) {
 	at, err := t.look(t.path)
 	if err != nil {
@@ -213,7 +213,7 @@ func (t *target) published(want kind, readOnly bool) (bool, error) {
 	return true, nil
 }
 
-// orRemove undoes a publish that failed half-way; the error that matters stays first.
+// orRemove undoes a publish that failed halfway. The original error stays first.
 func (t *target) orRemove(err error) error {
 	if err == nil {
 		return nil
@@ -225,8 +225,8 @@ func (t *target) orRemove(err error) error {
 	return errors.Join(err, undo)
 }
 
-// makeTarget makes the mount point, a directory or an empty file. One that is there already, from
-// an attempt cut short, must be empty: a mount would hide what it holds.
+// makeTarget makes the mount point, a directory or an empty file. An existing one, from an
+// interrupted attempt, must be empty, because a mount would hide its content.
 func makeTarget(path string, dir bool) error {
 	fail := func(err error) error { return fmt.Errorf("cannot make the target path %q: %w", path, err) }
 	st, err := statPath(path)
@@ -261,7 +261,7 @@ func makeTarget(path string, dir bool) error {
 	return nil
 }
 
-// removeTarget removes what makeTarget made, and nothing that holds anything.
+// removeTarget removes an empty mount point that makeTarget made, and refuses any other file.
 func removeTarget(path string) error {
 	st, err := statPath(path)
 	switch {
@@ -283,8 +283,8 @@ func removeTarget(path string) error {
 	return nil
 }
 
-// NodeUnpublishVolume unmounts a target and removes its mount point. A target that is not there is
-// success.
+// NodeUnpublishVolume unmounts a target and removes its mount point. A target that does not exist
+// counts as success.
 func (d *driver) NodeUnpublishVolume(ctx context.Context, req *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
 	t, unlock, err := d.openToRelease(req.GetVolumeId(), "target path", req.GetTargetPath())
 	if err != nil {
@@ -304,8 +304,8 @@ func (d *driver) NodeUnpublishVolume(ctx context.Context, req *csi.NodeUnpublish
 	return &csi.NodeUnpublishVolumeResponse{}, nil
 }
 
-// dropReadOnlyLoop detaches the read-only device when its last target has gone. It also finds one
-// that an earlier attempt left behind.
+// dropReadOnlyLoop detaches the read-only device after its last target is unpublished. It also
+// finds a device that an earlier attempt did not detach.
 func (t *target) dropReadOnlyLoop(ctx context.Context) error {
 	for _, l := range t.loops {
 		if !l.readOnly {

@@ -13,10 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxSocketPath is what sun_path holds without its final NUL (unix(7)).
+// maxSocketPath is the capacity of sun_path without its final NUL (unix(7)).
 const maxSocketPath = 107
 
-// socketPath takes the path out of "unix:///path", "unix:/path" or "/path".
+// socketPath extracts the path from "unix:///path", "unix:/path" or "/path".
 func socketPath(endpoint string) (string, error) {
 	path := endpoint
 	if rest, ok := strings.CutPrefix(endpoint, "unix:"); ok {
@@ -35,7 +35,7 @@ func socketPath(endpoint string) (string, error) {
 	return path, nil
 }
 
-// listen opens the socket for root (or the one user) only. The listener removes it when closed.
+// listen opens the socket for its owner only. The listener removes the socket when it is closed.
 func listen(endpoint string) (net.Listener, error) {
 	path, err := socketPath(endpoint)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 )
 
-// NodeStageVolume mounts a volume at its staging path; of a raw block volume it only attaches the
-// loop device. A mount found there counts as staged only if it is of this volume.
+// NodeStageVolume mounts a volume at its staging path. For a raw block volume, it only attaches the
+// loop device. An existing mount counts as staged only if it is a mount of this volume.
 func (d *driver) NodeStageVolume(ctx context.Context, req *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
 	if req.GetVolumeId() != "" && req.GetStagingTargetPath() != "" && req.GetVolumeCapability() == nil {
 		return nil, invalidf("the volume capability is missing")
@@ -77,7 +77,7 @@ func (t *target) stageMount(ctx context.Context, a access, at place) error {
 		if ro != a.flags.readOnly() {
 			return existsf("volume %q is staged at %q with read-only %t, not %t", t.v.ID, t.path, ro, a.flags.readOnly())
 		}
-		return isolate(t.path) // a crash may have come between mounting and this
+		return isolate(t.path) // a crash may have come between the mount and this
 	case at.kind != kindNone:
 		return preconditionf("what is mounted at %q is not volume %q", t.path, t.v.ID)
 	case !at.exists:
@@ -138,7 +138,7 @@ func (t *target) stageImage(ctx context.Context, a access) error {
 		}
 		l = &fresh
 	}
-	// While targets keep the filesystem mounted it must not be checked; the kernel only adds
+	// While targets keep the filesystem mounted, it must not be checked. The kernel only adds
 	// another mount of it.
 	if len(uses) == 0 {
 		if err = checkFilesystem(ctx, t.v.FSType, l.path()); err == nil && !a.flags.readOnly() {
@@ -160,15 +160,15 @@ func (t *target) stageImage(ctx context.Context, a access) error {
 	return isolate(t.path)
 }
 
-// warnSmall notes that a filesystem is smaller than its image and could not be grown. It can be
-// used all the same; NodeExpandVolume tells its caller.
+// warnSmall logs that a filesystem is smaller than its image and could not be grown. It remains
+// usable, and NodeExpandVolume returns the error to its caller.
 func (t *target) warnSmall(err error) {
 	if err != nil {
 		t.d.log.Warn("a filesystem stays smaller than its volume", "volume_id", t.v.ID, "error", err)
 	}
 }
 
-// confirm looks again after a mount.
+// confirm verifies the mount at the path after it was made.
 func (t *target) confirm(want kind) error {
 	at, err := t.look(t.path)
 	if err != nil {
@@ -180,8 +180,8 @@ func (t *target) confirm(want kind) error {
 	return nil
 }
 
-// NodeUnstageVolume unmounts the staging path and detaches the loop devices. It is refused while
-// the volume is published: nothing is taken away from under anybody.
+// NodeUnstageVolume unmounts the staging path and detaches the loop devices. It refuses while the
+// volume is published, so that no user loses access.
 func (d *driver) NodeUnstageVolume(ctx context.Context, req *csi.NodeUnstageVolumeRequest) (*csi.NodeUnstageVolumeResponse, error) {
 	t, unlock, err := d.openToRelease(req.GetVolumeId(), "staging path", req.GetStagingTargetPath())
 	if err != nil {

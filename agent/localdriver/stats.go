@@ -11,9 +11,9 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// NodeGetVolumeStats reports bytes and inodes of a mounted volume, and the size of a block
-// device. A directory volume without a quota shares its filesystem with others, and the numbers
-// are of all.
+// NodeGetVolumeStats reports the bytes and inodes of a mounted volume, or the size of a block
+// device. A directory volume without a quota shares its filesystem with others, so its numbers
+// cover the whole filesystem.
 func (d *driver) NodeGetVolumeStats(_ context.Context, req *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error) {
 	if req.GetVolumeId() == "" || req.GetVolumePath() == "" {
 		return nil, invalidf("the volume id and the volume path must be given")
@@ -77,7 +77,7 @@ func mountStats(path string) (*csi.NodeGetVolumeStatsResponse, error) {
 	return resp, nil
 }
 
-// blockSize returns the bytes of the block device at path.
+// blockSize returns the size in bytes of the block device at path.
 func blockSize(path string) (int64, error) {
 	var size uint64
 	err := withDevice(path, func(fd int) error {
