@@ -37,6 +37,7 @@ func parseAccess(c *csi.VolumeCapability) (access, error) {
 	default:
 		return a, invalidf("access mode %s is not possible: a local volume is on one node only", mode)
 	}
+
 	switch {
 	case c.GetBlock() != nil:
 		a.block = true
@@ -50,6 +51,7 @@ func parseAccess(c *csi.VolumeCapability) (access, error) {
 	default:
 		return a, invalidf("the capability says neither mount nor block")
 	}
+
 	return a, nil
 }
 
@@ -59,10 +61,12 @@ func parseAccessFor(v volume, c *csi.VolumeCapability) (access, error) {
 	if c == nil {
 		return access{}, invalidf("the volume capability is missing")
 	}
+
 	a, err := parseAccess(c)
 	if err != nil {
 		return a, err
 	}
+
 	switch {
 	case a.block && !v.Block:
 		return a, preconditionf("volume %q was not created for block access", v.ID)
@@ -74,6 +78,7 @@ func parseAccessFor(v volume, c *csi.VolumeCapability) (access, error) {
 		return a, invalidf("mount flag %q belongs to a filesystem, and volume %q is a directory; it takes ro, nosuid, nodev, noexec, noatime, nodiratime, nosymfollow and their opposites",
 			a.flags.fs[0], v.ID)
 	}
+
 	return a, nil
 }
 

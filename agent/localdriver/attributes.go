@@ -15,14 +15,17 @@ func settle(from xattrs, to int, toName string, st *unix.Statx_t) error {
 	if err := unix.Fchownat(to, toName, int(st.Uid), int(st.Gid), unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return fmt.Errorf("cannot set the owner %d:%d: %w", st.Uid, st.Gid, err)
 	}
+
 	if st.Mode&unix.S_IFMT != unix.S_IFLNK {
 		if err := unix.Fchmodat(to, toName, uint32(st.Mode&0o7777), 0); err != nil {
 			return fmt.Errorf("cannot set the mode: %w", err)
 		}
 	}
+
 	if err := from.copyTo(procPath(to, toName)); err != nil {
 		return err
 	}
+
 	times := []unix.Timespec{
 		{Sec: st.Atime.Sec, Nsec: int64(st.Atime.Nsec)},
 		{Sec: st.Mtime.Sec, Nsec: int64(st.Mtime.Nsec)},
@@ -30,6 +33,7 @@ func settle(from xattrs, to int, toName string, st *unix.Statx_t) error {
 	if err := unix.UtimesNanoAt(to, toName, times, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return fmt.Errorf("cannot set the times: %w", err)
 	}
+
 	return nil
 }
 
@@ -80,10 +84,12 @@ func (x xattrs) copyTo(to string) error {
 	if err != nil {
 		return fmt.Errorf("cannot list the extended attributes: %w", err)
 	}
+
 	for raw := range bytes.SplitSeq(bytes.TrimSuffix(names, []byte{0}), []byte{0}) {
 		if len(raw) == 0 {
 			continue
 		}
+
 		name := string(raw)
 		value, err := readAll(func(buf []byte) (int, error) { return x.get(name, buf) })
 		if errors.Is(err, unix.ENODATA) || errors.Is(err, unix.ENOENT) {
@@ -96,6 +102,7 @@ func (x xattrs) copyTo(to string) error {
 			return fmt.Errorf("cannot copy the extended attribute %q: %w", name, err)
 		}
 	}
+
 	return nil
 }
 

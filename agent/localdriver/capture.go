@@ -54,6 +54,7 @@ func (d *driver) hold(ids []string, perFile bool) (*capture, error) {
 			c.release()
 			return nil, err
 		}
+
 		one := &captured{unlock: unlock, end: func() {}}
 		c.vols = append(c.vols, one)
 		if one.v, err = d.volume(id); err == nil {
@@ -64,6 +65,7 @@ func (d *driver) hold(ids []string, perFile bool) (*capture, error) {
 			return nil, err
 		}
 	}
+
 	return c, nil
 }
 
@@ -100,25 +102,30 @@ func (d *driver) classify(one *captured, perFile bool) error {
 		}
 		return d.refuseWriters(v)
 	}
+
 	loops, err := loopsOf(v.ID, d.store.dataPath(v))
 	if err != nil || len(loops) == 0 {
 		return err
 	}
+
 	for _, l := range loops {
 		if l.stale {
 			return preconditionf("the image of volume %q was deleted or replaced while it was attached to %s, so it cannot be copied as it is used; detach the volume first", v.ID, l.path())
 		}
 	}
+
 	one.loops = loops
 	uses, err := d.uses(v, loops)
 	if err != nil {
 		return err
 	}
+
 	for _, u := range uses {
 		if !u.node {
 			one.points = append(one.points, u.point)
 		}
 	}
+
 	return nil
 }
 
@@ -134,17 +141,20 @@ func (d *driver) refuseWriters(v volume) error {
 	if err != nil {
 		return err
 	}
+
 	for _, e := range entries {
 		if showsDirectory(e, v.ID) && !e.readOnly {
 			return refuse(fmt.Sprintf("%q", e.point))
 		}
 	}
+
 	var elsewhere error
 	err = otherNamespaces([]string{v.ID}, func(pid int, e mountEntry) {
 		if elsewhere == nil && showsDirectory(e, v.ID) && !e.readOnly {
 			elsewhere = refuse(fmt.Sprintf("%q, in the mount namespace of process %d", e.point, pid))
 		}
 	})
+
 	return errors.Join(err, elsewhere)
 }
 
@@ -152,9 +162,11 @@ func (d *driver) refuseWriters(v volume) error {
 // the copies are on disk. Afterwards c holds no volume.
 func (c *capture) take(ctx context.Context, dirs []string, p *progress) error {
 	defer c.release()
+
 	if err := c.takeLive(ctx, dirs, p); err != nil {
 		return err
 	}
+
 	for _, one := range c.vols {
 		if !one.live() {
 			one.end = c.d.readers.begin(one.v.ID, p)
@@ -162,6 +174,7 @@ func (c *capture) take(ctx context.Context, dirs []string, p *progress) error {
 		one.unlock()
 		one.unlock = nil
 	}
+
 	c.d.store.reach("copying")
 	for i, one := range c.vols {
 		if one.live() {
@@ -172,6 +185,7 @@ func (c *capture) take(ctx context.Context, dirs []string, p *progress) error {
 		}
 		one.end()
 	}
+
 	return nil
 }
 
@@ -197,10 +211,12 @@ func (c *capture) takeLive(ctx context.Context, dirs []string, p *progress) (err
 			}
 		}
 	}()
+
 	for i, one := range c.vols {
 		if !one.live() {
 			continue
 		}
+
 		if len(one.points) > 0 {
 			one.fs, err = c.d.store.newFreezer(one.v, one.points, one.loops)
 		} else {
@@ -213,9 +229,11 @@ func (c *capture) takeLive(ctx context.Context, dirs []string, p *progress) (err
 			return err
 		}
 	}
+
 	if err = c.frozen(func() error { return c.cut(ctx, p) }); err != nil {
 		return err
 	}
+
 	for _, one := range c.vols {
 		if one.copy == nil {
 			continue
@@ -223,6 +241,7 @@ func (c *capture) takeLive(ctx context.Context, dirs []string, p *progress) (err
 		err = errors.Join(err, one.copy.finish())
 		one.copy = nil
 	}
+
 	return err
 }
 
@@ -237,6 +256,7 @@ func (c *capture) frozen(do func() error) (err error) {
 		}
 		defer func() { err = errors.Join(err, one.fs.thaw()) }()
 	}
+
 	return do()
 }
 
@@ -244,15 +264,18 @@ func (c *capture) frozen(do func() error) (err error) {
 func (c *capture) cut(ctx context.Context, p *progress) error {
 	ctx, cancel := context.WithTimeout(ctx, c.d.store.freezeMost)
 	defer cancel()
+
 	for _, one := range c.vols {
 		if !one.live() {
 			continue
 		}
+
 		if one.fs == nil {
 			if err := one.flush(); err != nil { // data written since the first flush
 				return err
 			}
 		}
+
 		err := reflink(one.copy.src, one.copy.dst)
 		if errors.Is(err, errNoReflink) {
 			err = one.cutPlain(ctx, p)
@@ -260,8 +283,10 @@ func (c *capture) cut(ctx context.Context, p *progress) error {
 		if err != nil {
 			return fmt.Errorf("cannot copy volume %q: %w", one.v.ID, err)
 		}
+
 		c.d.store.reach("cut")
 	}
+
 	return nil
 }
 
@@ -285,6 +310,7 @@ func (c *captured) cutPlain(ctx context.Context, p *progress) error {
 	if c.fs == nil {
 		return preconditionf("it is attached as a block device, and this filesystem cannot clone a file at one moment; %s", advice)
 	}
+
 	_, bytes, err := c.copy.allocated()
 	if err != nil {
 		return err
@@ -293,10 +319,12 @@ func (c *captured) cutPlain(ctx context.Context, p *progress) error {
 		return preconditionf("it is mounted and holds %s; this filesystem cannot clone a file, and its writers would hang while so much is copied (at most %s are); %s",
 			humanBytes(bytes), humanBytes(shortCopy), advice)
 	}
+
 	err = c.copy.plain(ctx, p)
 	if errors.Is(err, context.DeadlineExceeded) {
 		return preconditionf("it is mounted, and its data could not be copied within %s, for which its writers were made to wait; %s", freezeMost, advice)
 	}
+
 	return err
 }
 

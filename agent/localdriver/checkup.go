@@ -31,14 +31,17 @@ func (d *driver) ControllerListVolumeHealth(ctx context.Context, req *csi.Contro
 	if req.GetMaxEntries() < 0 {
 		return nil, invalidf("max_entries is %d", req.GetMaxEntries())
 	}
+
 	after := req.GetStartingToken()
 	if after != "" && !validID(after) {
 		return nil, codedf(codes.Aborted, "the starting token %q is not one of ours; start again without", after)
 	}
+
 	look, err := lookAround()
 	if err != nil {
 		return nil, err
 	}
+
 	resp := &csi.ControllerListVolumeHealthResponse{}
 	for _, id := range d.store.ids() {
 		if id <= after {
@@ -47,6 +50,7 @@ func (d *driver) ControllerListVolumeHealth(ctx context.Context, req *csi.Contro
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
+
 		s, err := d.examine(look, id)
 		if errors.Is(err, errNoVolume) || errors.Is(err, errBusy) {
 			continue // deleted meanwhile, or being deleted
@@ -54,6 +58,7 @@ func (d *driver) ControllerListVolumeHealth(ctx context.Context, req *csi.Contro
 		if err != nil {
 			return nil, err
 		}
+
 		h := diagnose(id, s)
 		if len(h.GetHealthStatuses()) == 0 {
 			continue
@@ -62,8 +67,10 @@ func (d *driver) ControllerListVolumeHealth(ctx context.Context, req *csi.Contro
 			resp.NextToken = resp.Entries[n-1].GetVolumeId()
 			break
 		}
+
 		resp.Entries = append(resp.Entries, h)
 	}
+
 	return resp, nil
 }
 
@@ -85,10 +92,12 @@ func (d *driver) health(id string, paths ...string) (*csi.VolumeHealth, error) {
 	if id == "" {
 		return nil, invalidf("the volume id is empty")
 	}
+
 	look, err := lookAround()
 	if err != nil {
 		return nil, err
 	}
+
 	s, err := d.examine(look, id, paths...)
 	if errors.Is(err, errNoVolume) {
 		return nil, codedf(codes.NotFound, "no volume %q", id)
@@ -96,6 +105,7 @@ func (d *driver) health(id string, paths ...string) (*csi.VolumeHealth, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	return diagnose(id, s), nil
 }
 
@@ -111,12 +121,14 @@ func lookAround() (surroundings, error) {
 	if err != nil {
 		return look, err
 	}
+
 	for _, f := range files {
 		if backing, err := os.ReadFile(f); err == nil {
 			id := filepath.Base(filepath.Dir(string(backing)))
 			look.loops[id] = append(look.loops[id], strings.Split(f, "/")[3])
 		}
 	}
+
 	look.mounts, err = readMounts(ownMounts, "/dev/loop", fmt.Sprintf(" %d:", loopMajor))
 	return look, err
 }
@@ -131,6 +143,7 @@ func (d *driver) examine(look surroundings, id string, paths ...string) (symptom
 	if err != nil || !s.missing {
 		return s, err
 	}
+
 	unlock, ok := d.busy.try(id)
 	if !ok {
 		return s, errBusy
@@ -143,15 +156,18 @@ func (d *driver) inspect(look surroundings, id string, paths []string) (symptoms
 	if why := d.store.unusable(id); why != "" {
 		return symptoms{metadata: why}, nil
 	}
+
 	v, err := d.store.get(id)
 	if err != nil {
 		return symptoms{}, err
 	}
+
 	s := symptoms{kind: v.Type}
 	data, err := statPath(d.store.dataPath(v))
 	if err != nil {
 		return s, err
 	}
+
 	if v.Type == typeDirectory {
 		s.missing = !data.isDir()
 		if err := d.quotaTrouble(v); err != nil {
@@ -160,9 +176,11 @@ func (d *driver) inspect(look surroundings, id string, paths []string) (symptoms
 	} else {
 		s.missing, s.recorded, s.actual = !data.isRegular(), v.Capacity, int64(data.size)
 	}
+
 	if s.missing {
 		return s, nil
 	}
+
 	var loops []loopDevice
 	for _, name := range look.loops[id] {
 		l, err := inspectLoop(name, imageRef{d.store.dataPath(v), data.dev, data.ino})
@@ -171,6 +189,7 @@ func (d *driver) inspect(look surroundings, id string, paths []string) (symptoms
 			s.inspectFilesystem(v, *l, look.mounts)
 		}
 	}
+
 	return s, d.inspectPaths(&s, v, loops, paths)
 }
 
@@ -190,6 +209,7 @@ func (s *symptoms) inspectFilesystem(v volume, l loopDevice, mounts []mountEntry
 	if i < 0 {
 		return
 	}
+
 	e := mounts[i]
 	options := strings.Split(e.options, ",")
 	// If read-only was requested, both the mount and the filesystem are read-only.
@@ -198,6 +218,7 @@ func (s *symptoms) inspectFilesystem(v volume, l loopDevice, mounts []mountEntry
 	if slices.Contains(options, "shutdown") {
 		s.dead = "it says shutdown"
 	}
+
 	if v.FSType == "ext4" {
 		s.errors = ext4Errors(l.name)
 		// After an error, older kernels show an ext4 as writable although it refuses every write.
@@ -205,6 +226,7 @@ func (s *symptoms) inspectFilesystem(v volume, l loopDevice, mounts []mountEntry
 			s.readOnly = s.readOnly || refusesWrites(e.point)
 		}
 	}
+
 	// An xfs that has shut down cannot be opened, and the mount table does not show its state.
 	fd, err := unix.Open(e.point, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.EIO) {
@@ -214,6 +236,7 @@ func (s *symptoms) inspectFilesystem(v volume, l loopDevice, mounts []mountEntry
 		return
 	}
 	defer func() { _ = unix.Close(fd) }()
+
 	if have, want, err := sizes(l.path(), fd, v.FSType); err == nil {
 		s.filesystem, s.device = have, want
 	}
@@ -227,10 +250,12 @@ func refusesWrites(point string) bool {
 		return false
 	}
 	defer func() { _ = unix.Close(root) }() // a directory, nothing is written to it
+
 	fd, err := unix.Openat(root, ".", unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
 	if err == nil {
 		_ = unix.Close(fd) // nothing was written to it either
 	}
+
 	return errors.Is(err, unix.EROFS)
 }
 
@@ -254,10 +279,12 @@ func (d *driver) inspectPaths(s *symptoms, v volume, loops []loopDevice, paths [
 		if p == "" {
 			continue
 		}
+
 		p, err := d.checkPath("volume path", p)
 		if err != nil {
 			return err
 		}
+
 		at, err := d.look(v, loops, p)
 		switch {
 		case err != nil:
@@ -270,6 +297,7 @@ func (d *driver) inspectPaths(s *symptoms, v volume, loops []loopDevice, paths [
 			s.unmounted = p
 		}
 	}
+
 	return nil
 }
 
@@ -280,6 +308,7 @@ func (d *driver) examineStorage() storage {
 	if err != nil {
 		return storage{gone: fmt.Sprintf("cannot use the state directory %q: %v", d.store.root, err)}
 	}
+
 	s := storage{
 		readOnly: fs.Flags&statfsReadOnly != 0,
 		free:     int64(fs.Bavail) * fs.Frsize, total: int64(fs.Blocks) * fs.Frsize,
@@ -291,5 +320,6 @@ func (d *driver) examineStorage() storage {
 			s.promised += max(0, v.Capacity-st.Blocks*512)
 		}
 	}
+
 	return s
 }

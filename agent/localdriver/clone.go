@@ -55,15 +55,18 @@ func (d *driver) createCopy(ctx context.Context, req *csi.CreateVolumeRequest) (
 	if err := checkName("volume", req.GetName()); err != nil {
 		return nil, err
 	}
+
 	unlock, err := d.lockName(req.GetName())
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
+
 	v, err := d.createFrom(ctx, req)
 	if err != nil {
 		return nil, err
 	}
+
 	return &csi.CreateVolumeResponse{Volume: d.csi(v)}, nil
 }
 
@@ -75,6 +78,7 @@ func (d *driver) createFrom(ctx context.Context, req *csi.CreateVolumeRequest) (
 	if err != nil {
 		return volume{}, err
 	}
+
 	want, err := planCopy(req, from)
 	if err != nil {
 		return volume{}, err
@@ -91,16 +95,19 @@ func (d *driver) createFrom(ctx context.Context, req *csi.CreateVolumeRequest) (
 	if err := d.checkCopy(want); err != nil {
 		return volume{}, err
 	}
+
 	err = d.jobs.do(ctx, "volume/"+want.Name, fmt.Sprint(from.id, want.Capacity, want.Block),
 		fmt.Sprintf("volume %q, a copy of %s,", want.Name, from),
 		func(ctx context.Context, p *progress) error { return d.makeCopy(ctx, want, from, p) })
 	if err != nil {
 		return volume{}, err
 	}
+
 	made, ok := d.store.getByName(want.Name)
 	if !ok {
 		return made, codedf(codes.Aborted, "volume %q was deleted as soon as it was made", want.Name)
 	}
+
 	return made, nil
 }
 
@@ -111,11 +118,13 @@ func (d *driver) origin(src *csi.VolumeContentSource, have volume) (origin, erro
 	if src.GetSnapshot() != nil {
 		id = src.GetSnapshot().GetSnapshotId()
 	}
+
 	if id != "" && id == have.Source {
 		o := have.origin()
 		o.id, o.isSnap, o.size = id, src.GetSnapshot() != nil, 0
 		return o, nil
 	}
+
 	switch {
 	case src.GetSnapshot() != nil:
 		snap, err := d.snapshot(id)
@@ -124,6 +133,7 @@ func (d *driver) origin(src *csi.VolumeContentSource, have volume) (origin, erro
 		v, err := d.volume(id)
 		return v.origin(), err
 	}
+
 	return origin{}, invalidf("the content source is neither a snapshot nor a volume")
 }
 
@@ -139,10 +149,12 @@ func planCopy(req *csi.CreateVolumeRequest, from origin) (volume, error) {
 	if blank.Parameters[paramFSType] == "" && from.fsType != "" && !namesFilesystem(req) {
 		blank.Parameters[paramFSType] = from.fsType
 	}
+
 	want, err := plan(blank, from.typ)
 	if err != nil {
 		return want, fmt.Errorf("cannot make a copy of %s: %w", from, err)
 	}
+
 	switch {
 	case want.Type != from.typ:
 		return want, invalidf("type %q is asked for, but %s has type %q, and a copy has the same", want.Type, from, from.typ)
@@ -151,6 +163,7 @@ func planCopy(req *csi.CreateVolumeRequest, from origin) (volume, error) {
 	case want.FSType != from.fsType:
 		return want, invalidf("fs_type %q is asked for, but %s holds %q, and a copy has the same", want.FSType, from, from.fsType)
 	}
+
 	want.Source = from.id
 	return want, nil
 }
@@ -191,15 +204,18 @@ func (d *driver) makeCopy(ctx context.Context, want volume, from origin, p *prog
 	if _, ok := d.store.getByName(want.Name); ok {
 		return nil // made since the caller's check
 	}
+
 	want.ID, want.Created = newID(), time.Now().UTC()
 	if want.Quota > 0 {
 		want.Project = d.newProject()
 	}
+
 	fill, release, err := d.reader(from, want, p)
 	if err != nil {
 		return err
 	}
 	defer release()
+
 	err = d.store.add(ctx, want, func(dir string) error {
 		if err := fill(ctx, dir); err != nil {
 			return err
@@ -212,6 +228,7 @@ func (d *driver) makeCopy(ctx context.Context, want volume, from origin, p *prog
 	if err != nil {
 		return err
 	}
+
 	d.seen.learn(want.ID) // it is mounted nowhere
 	d.log.Info("made a copy", "volume_id", want.ID, "name", want.Name, "source", from.id, "bytes", want.Capacity)
 	return nil
@@ -225,14 +242,17 @@ func (d *driver) reader(from origin, want volume, p *progress) (fill func(ctx co
 			return nil, nil, err
 		}
 		defer unlock()
+
 		snap, err := d.snapshot(from.id)
 		if err != nil {
 			return nil, nil, err
 		}
+
 		return func(ctx context.Context, dir string) error {
 			return d.copyContent(ctx, snap.Type, d.store.snapshotData(snap), snap.Size, dir, p)
 		}, d.readers.begin(snap.ID, p), nil
 	}
+
 	c, err := d.hold([]string{from.id}, false)
 	if err != nil {
 		return nil, nil, err
@@ -241,5 +261,6 @@ func (d *driver) reader(from origin, want volume, p *progress) (fill func(ctx co
 		c.release()
 		return nil, nil, outOfRangef("%s has grown to %d bytes, and its copy was to have %d", from, now, want.Capacity)
 	}
+
 	return func(ctx context.Context, dir string) error { return c.take(ctx, []string{dir}, p) }, c.release, nil
 }

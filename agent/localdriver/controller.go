@@ -36,6 +36,7 @@ func (d *driver) ControllerGetCapabilities(context.Context, *csi.ControllerGetCa
 			Type: &csi.ControllerServiceCapability_Rpc{Rpc: &csi.ControllerServiceCapability_RPC{Type: t}},
 		})
 	}
+
 	return resp, nil
 }
 
@@ -48,11 +49,13 @@ func (d *driver) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequest)
 	if err := checkName("volume", req.GetName()); err != nil {
 		return nil, err
 	}
+
 	unlock, err := d.lockName(req.GetName())
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
+
 	if err := d.jobs.running("volume/" + req.GetName()); err != nil {
 		return nil, err
 	}
@@ -62,6 +65,7 @@ func (d *driver) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequest)
 		}
 		return &csi.CreateVolumeResponse{Volume: d.csi(have)}, nil
 	}
+
 	want, ofSize, err := d.planNew(req, nil)
 	if err != nil {
 		return nil, err
@@ -72,6 +76,7 @@ func (d *driver) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequest)
 	if want, err = d.createNew(ctx, req, want); err != nil {
 		return nil, adviseDirectory(err, ofSize)
 	}
+
 	return &csi.CreateVolumeResponse{Volume: d.csi(want)}, nil
 }
 
@@ -93,10 +98,12 @@ func (d *driver) createNew(ctx context.Context, req *csi.CreateVolumeRequest, wa
 	if want.Capacity, err = want.sizeFor(req.GetCapacityRange()); err != nil {
 		return want, err
 	}
+
 	want.ID, want.Created = newID(), time.Now().UTC()
 	if want.Quota > 0 {
 		want.Project = d.newProject()
 	}
+
 	if want.Type == typeDirectory {
 		err = d.store.add(context.WithoutCancel(ctx), want, func(dir string) error { return d.fillDirectory(ctx, dir, want) })
 	} else {
@@ -105,6 +112,7 @@ func (d *driver) createNew(ctx context.Context, req *csi.CreateVolumeRequest, wa
 	if err != nil {
 		return want, err
 	}
+
 	d.seen.learn(want.ID) // it is mounted nowhere
 	d.log.Info("created a volume", "volume_id", want.ID, "name", want.Name, "type", want.Type, "bytes", want.Capacity)
 	return want, nil
@@ -154,11 +162,13 @@ func (d *driver) DeleteVolume(ctx context.Context, req *csi.DeleteVolumeRequest)
 	if !validID(id) {
 		return &csi.DeleteVolumeResponse{}, nil
 	}
+
 	unlock, err := d.lock(id)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
+
 	switch v, err := d.store.get(id); {
 	case errors.Is(err, errNoVolume): // perhaps deleted, but not purged yet
 	case err != nil:
@@ -170,15 +180,19 @@ func (d *driver) DeleteVolume(ctx context.Context, req *csi.DeleteVolumeRequest)
 		if err := d.store.trash(v); err != nil {
 			return nil, err
 		}
+
 		d.seen.drop(id)
 		if v.Project != 0 && d.projects.check() == nil {
 			d.warnQuota(v, d.projects.limit(v.Project, 0)) // otherwise the limit would apply to the next user of the project
 		}
+
 		d.log.Info("deleted a volume", "volume_id", id, "name", v.Name)
 	}
+
 	if err := d.store.purge(ctx, id); err != nil {
 		return nil, err
 	}
+
 	return &csi.DeleteVolumeResponse{}, nil
 }
 
@@ -188,6 +202,7 @@ func (d *driver) ValidateVolumeCapabilities(_ context.Context, req *csi.Validate
 	if req.GetVolumeId() == "" || len(req.GetVolumeCapabilities()) == 0 {
 		return nil, invalidf("the volume id and at least one volume capability must be given")
 	}
+
 	v, err := d.volume(req.GetVolumeId())
 	if err != nil {
 		return nil, err
@@ -195,6 +210,7 @@ func (d *driver) ValidateVolumeCapabilities(_ context.Context, req *csi.Validate
 	if why := mismatch(v, req); why != "" {
 		return &csi.ValidateVolumeCapabilitiesResponse{Message: why}, nil
 	}
+
 	return &csi.ValidateVolumeCapabilitiesResponse{
 		Confirmed: &csi.ValidateVolumeCapabilitiesResponse_Confirmed{
 			VolumeContext:      req.GetVolumeContext(),
@@ -212,12 +228,14 @@ func mismatch(v volume, req *csi.ValidateVolumeCapabilitiesRequest) string {
 			return err.Error()
 		}
 	}
+
 	if got := req.GetVolumeContext(); len(got) > 0 && !maps.Equal(identifying(got), identifying(v.context())) {
 		return fmt.Sprintf("the volume context is %v, not %v", v.context(), got)
 	}
 	if len(req.GetParameters()) == 0 {
 		return ""
 	}
+
 	p, err := parseParams(req.GetParameters())
 	switch {
 	case err != nil:
@@ -225,6 +243,7 @@ func mismatch(v volume, req *csi.ValidateVolumeCapabilitiesRequest) string {
 	case p.typ != "" && p.typ != v.Type, p.fsType != "" && p.fsType != v.FSType:
 		return fmt.Sprintf("the parameters do not match volume %q: %s", v.ID, v.describe())
 	}
+
 	return ""
 }
 
@@ -241,10 +260,12 @@ func (d *driver) ListVolumes(_ context.Context, req *csi.ListVolumesRequest) (*c
 	if req.GetMaxEntries() < 0 {
 		return nil, invalidf("max_entries is %d", req.GetMaxEntries())
 	}
+
 	after := req.GetStartingToken()
 	if after != "" && !validID(after) {
 		return nil, codedf(codes.Aborted, "the starting token %q is not one of ours; start again without", after)
 	}
+
 	all := d.store.list()
 	all = slices.DeleteFunc(all, func(v volume) bool { return v.ID <= after })
 	resp := &csi.ListVolumesResponse{}
@@ -252,9 +273,11 @@ func (d *driver) ListVolumes(_ context.Context, req *csi.ListVolumesRequest) (*c
 		all = all[:n]
 		resp.NextToken = all[n-1].ID
 	}
+
 	for _, v := range all {
 		resp.Entries = append(resp.Entries, &csi.ListVolumesResponse_Entry{Volume: d.csi(v)})
 	}
+
 	return resp, nil
 }
 
@@ -280,14 +303,17 @@ func (d *driver) GetCapacity(_ context.Context, req *csi.GetCapacityRequest) (*c
 	if slices.ContainsFunc(req.GetVolumeCapabilities(), p.cannot) || !d.isHere(req.GetAccessibleTopology()) {
 		return &csi.GetCapacityResponse{}, nil
 	}
+
 	free, total, err := d.space()
 	if err != nil {
 		return nil, err
 	}
+
 	resp := &csi.GetCapacityResponse{AvailableCapacity: free}
 	if p.typ == typeImage {
 		resp.MaximumVolumeSize = wrapperspb.Int64(total)
 	}
+
 	return resp, nil
 }
 

@@ -33,6 +33,7 @@ func copyData(ctx context.Context, src, dst *os.File, size int64, p *progress) e
 	if err := dst.Truncate(size); err != nil {
 		return err
 	}
+
 	in, out := int(src.Fd()), int(dst.Fd())
 	for at := int64(0); at < size; {
 		data, err := unix.Seek(in, at, unix.SEEK_DATA)
@@ -42,14 +43,17 @@ func copyData(ctx context.Context, src, dst *os.File, size int64, p *progress) e
 		if err != nil {
 			return err
 		}
+
 		hole, err := unix.Seek(in, data, unix.SEEK_HOLE)
 		if err != nil {
 			return err
 		}
+
 		for at, hole = data, min(hole, size); at < hole; {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
+
 			from, to := at, at
 			n, err := unix.CopyFileRange(in, &from, out, &to, int(min(copyChunk, hole-at)), 0)
 			if errors.Is(err, unix.EINTR) {
@@ -61,10 +65,12 @@ func copyData(ctx context.Context, src, dst *os.File, size int64, p *progress) e
 			if n == 0 {
 				return nil
 			}
+
 			at += int64(n)
 			p.done.Add(int64(n))
 		}
 	}
+
 	return nil
 }
 
@@ -81,6 +87,7 @@ func openImageCopy(src, dst string, recorded int64) (*imageCopy, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	st, err := in.Stat()
 	if err == nil && st.Size() < recorded {
 		err = preconditionf("its image has %d bytes, less than the %d recorded: a part of it is lost", st.Size(), recorded)
@@ -88,10 +95,12 @@ func openImageCopy(src, dst string, recorded int64) (*imageCopy, error) {
 	if err != nil {
 		return nil, errors.Join(err, in.Close())
 	}
+
 	out, err := os.OpenFile(dst, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return nil, errors.Join(err, in.Close())
 	}
+
 	return &imageCopy{in, out}, nil
 }
 
@@ -130,6 +139,7 @@ func copyImage(ctx context.Context, src, dst string, recorded int64, p *progress
 	if err != nil {
 		return err
 	}
+
 	err = reflink(c.src, c.dst)
 	if errors.Is(err, errNoReflink) {
 		err = c.plain(ctx, p)
@@ -138,6 +148,7 @@ func copyImage(ctx context.Context, src, dst string, recorded int64, p *progress
 		c.abandon()
 		return err
 	}
+
 	return c.finish()
 }
 

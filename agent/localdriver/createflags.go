@@ -14,6 +14,7 @@ func checkFlags(v volume, caps []*csi.VolumeCapability) error {
 		if err != nil {
 			return err
 		}
+
 		switch {
 		case a.block:
 		case v.Type == typeDirectory && len(a.flags.fs) > 0:
@@ -25,6 +26,7 @@ func checkFlags(v volume, caps []*csi.VolumeCapability) error {
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -35,6 +37,7 @@ func tryOptions(fsType string, options []string) error {
 	if len(options) == 0 {
 		return nil
 	}
+
 	ctx, err := unix.Fsopen(fsType, unix.FSOPEN_CLOEXEC)
 	switch {
 	case errors.Is(err, unix.ENODEV), errors.Is(err, unix.EPERM):
@@ -42,6 +45,7 @@ func tryOptions(fsType string, options []string) error {
 	case err != nil:
 		return err
 	}
+
 	defer func() { _ = unix.Close(ctx) }() // a configuration, no data
 	return setOptions(ctx, fsType, options)
 }

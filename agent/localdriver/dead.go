@@ -17,12 +17,14 @@ func lookDead(loops []loopDevice, p string, cause error) (place, error) {
 	if err != nil || e.point != p {
 		return place{}, errors.Join(cause, err) // the path lies inside the dead filesystem
 	}
+
 	found := place{pathState: pathState{exists: true, mountRoot: true}, kind: kindForeign, dead: cause}
 	for i := range loops {
 		if loops[i].holds(e) && e.root == "/" {
 			found.kind, found.loop = kindOurs, &loops[i]
 		}
 	}
+
 	return found, nil
 }
 
@@ -33,10 +35,12 @@ func mountOf(p string) (mountEntry, error) {
 		return mountEntry{}, fmt.Errorf("cannot look at %q: %w", p, err)
 	}
 	defer func() { _ = unix.Close(fd) }() // O_PATH holds nothing that could fail
+
 	info, err := os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(fd))
 	if err != nil {
 		return mountEntry{}, fmt.Errorf("cannot tell the mount of %q: %w", p, err)
 	}
+
 	for line := range strings.Lines(string(info)) {
 		if id, ok := strings.CutPrefix(line, "mnt_id:"); ok {
 			n, err := strconv.ParseUint(strings.TrimSpace(id), 10, 64)
@@ -46,6 +50,7 @@ func mountOf(p string) (mountEntry, error) {
 			return mountedAt(n)
 		}
 	}
+
 	return mountEntry{}, fmt.Errorf("cannot tell the mount of %q: the kernel does not say", p)
 }
 

@@ -20,12 +20,15 @@ func (d *driver) planNew(req *csi.CreateVolumeRequest, have *volume) (want volum
 	if err != nil {
 		return want, false, err
 	}
+
 	change, err := parseMutable(req.GetMutableParameters())
 	if err != nil {
 		return want, false, err
 	}
+
 	typ := typeDirectory
 	required := req.GetCapacityRange().GetRequiredBytes()
+
 	switch {
 	case have != nil && !needsImage(req, given):
 		typ = have.Type
@@ -33,15 +36,18 @@ func (d *driver) planNew(req *csi.CreateVolumeRequest, have *volume) (want volum
 	case needsImage(req, given) || change.given || d.projects.check() != nil:
 		typ, ofSize = typeImage, given.typ == "" && have == nil
 	}
+
 	if want, err = plan(req, typ); err != nil || given.typ != "" {
 		return want, false, err
 	}
+
 	switch {
 	case have != nil && have.Type == typeImage && given.fsType == "" && !namesFilesystem(req) && want.FSType != "" && have.FSType != "":
 		want.FSType = have.FSType // the request accepts either
 	case have == nil && want.Type == typeDirectory && required > 0 && !change.given:
 		want.Quota, want.QuotaIsSize = roundQuota(required), true
 	}
+
 	return want, ofSize, nil
 }
 

@@ -62,10 +62,12 @@ func Run(ctx context.Context, o Options) error {
 	if err := o.check(); err != nil {
 		return fmt.Errorf("cannot start the local driver: %w", err)
 	}
+
 	st, err := openStore(ctx, o.StateDir, o.Log)
 	if err != nil {
 		return fmt.Errorf("cannot start the local driver: %w", err)
 	}
+
 	st.tap, st.freezeMost = o.tap, o.freeze
 	d := &driver{opts: o, log: o.Log, store: st, projects: o.projects, jobs: jobs{log: o.Log, patience: o.patience}}
 	if d.projects == nil {
@@ -75,6 +77,7 @@ func Run(ctx context.Context, o Options) error {
 	if err := d.takeOver(); err != nil {
 		d.log.Warn("cannot look for attached loop devices; those of block volumes can be detached while they are in use", "error", err)
 	}
+
 	err = serve(ctx, o, d)
 	d.jobs.wg.Wait()
 	// Close the store last, because it holds the lock on the state directory.
@@ -90,18 +93,22 @@ func (o *Options) check() error {
 	case !filepath.IsAbs(o.StateDir):
 		return fmt.Errorf("the state directory %q is not an absolute path", o.StateDir)
 	}
+
 	if o.Version == "" {
 		o.Version = "unknown"
 	}
+
 	if o.Log == nil {
 		o.Log = hclog.NewNullLogger()
 	}
 	if o.patience == 0 {
 		o.patience = patience
 	}
+
 	if o.freeze == 0 {
 		o.freeze = freezeMost
 	}
+
 	return nil
 }
 
@@ -110,6 +117,7 @@ func serve(ctx context.Context, o Options, d *driver) error {
 	if err != nil {
 		return err
 	}
+
 	srv := grpc.NewServer(grpc.UnaryInterceptor(d.intercept))
 	csi.RegisterIdentityServer(srv, d)
 	csi.RegisterControllerServer(srv, d)
@@ -131,19 +139,23 @@ func serve(ctx context.Context, o Options, d *driver) error {
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(lis) }()
 	o.Log.Info("serving CSI", "driver", DriverName, "endpoint", o.Endpoint, "state_dir", o.StateDir)
+
 	select {
 	case err := <-served:
 		return fmt.Errorf("cannot serve on %q: %w", o.Endpoint, err)
 	case <-ctx.Done():
 	}
+
 	d.jobs.cancel() // running calls wait for these jobs
 	stop := time.AfterFunc(stopGrace, srv.Stop)
 	defer stop.Stop()
+
 	srv.GracefulStop()
 	// Serve removes the socket, even if it starts only now.
 	if err := <-served; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 		return fmt.Errorf("cannot serve on %q: %w", o.Endpoint, err)
 	}
+
 	return nil
 }
 
@@ -155,11 +167,13 @@ func (d *driver) sweep(ctx context.Context) {
 		if !ok {
 			continue // a repeated DeleteVolume is removing it
 		}
+
 		err := d.store.purge(ctx, id)
 		unlock()
 		if err != nil {
 			d.log.Warn("cannot remove deleted data yet", "id", id, "error", err)
 		}
+
 		if ctx.Err() != nil {
 			return
 		}

@@ -18,6 +18,7 @@ func (t *target) admitPath(a access, staging string) error {
 	if err != nil {
 		return err
 	}
+
 	note := t.d.store.path(dirVolumes, t.v.ID, exclusiveFile)
 	for _, u := range uses {
 		if u.point == staging || u.point == t.path {
@@ -29,8 +30,10 @@ func (t *target) admitPath(a access, staging string) error {
 		if _, err := os.Lstat(note); err == nil {
 			return preconditionf("volume %q is published at %q in an access mode that allows one target", t.v.ID, u.point)
 		}
+
 		return nil
 	}
+
 	if a.manyPaths {
 		err = os.Remove(note)
 	} else {
@@ -40,5 +43,6 @@ func (t *target) admitPath(a access, staging string) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		t.d.log.Warn("cannot note how a volume is published; a second target may be let pass", "volume_id", t.v.ID, "error", err)
 	}
+
 	return nil
 }

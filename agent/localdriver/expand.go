@@ -33,28 +33,34 @@ func (d *driver) ControllerExpandVolume(ctx context.Context, req *csi.Controller
 	if _, err := d.volume(req.GetVolumeId()); err != nil {
 		return nil, err
 	}
+
 	unlock, err := d.lock(req.GetVolumeId())
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
+
 	v, err := d.volume(req.GetVolumeId())
 	if err != nil {
 		return nil, err
 	}
+
 	a, err := expandAccess(v, req.GetVolumeCapability())
 	if err != nil {
 		return nil, err
 	}
+
 	size, err := v.growTo(req.GetCapacityRange())
 	if err != nil {
 		return nil, err
 	}
+
 	grown := v
 	grown.Capacity = size
 	if v.QuotaIsSize {
 		grown.Quota = roundQuota(size)
 	}
+
 	if v.Type == typeImage {
 		err = d.growImage(v, size)
 	}
@@ -70,9 +76,11 @@ func (d *driver) ControllerExpandVolume(ctx context.Context, req *csi.Controller
 	if err != nil {
 		return nil, err
 	}
+
 	if size > v.Capacity {
 		d.log.Info("grew a volume", "volume_id", v.ID, "name", v.Name, "from_bytes", v.Capacity, "bytes", size)
 	}
+
 	return &csi.ControllerExpandVolumeResponse{
 		CapacityBytes:         size,
 		NodeExpansionRequired: v.FSType != "" && !a.block,
@@ -105,6 +113,7 @@ func (v *volume) growTo(r *csi.CapacityRange) (int64, error) {
 	case required <= v.Capacity:
 		return v.Capacity, nil
 	}
+
 	return v.sizeToGrow(r)
 }
 
@@ -130,10 +139,12 @@ func (d *driver) growImage(v volume, size int64) error {
 			return err
 		}
 	}
+
 	f, err := os.OpenFile(d.store.dataPath(v), os.O_RDWR|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return fail(err)
 	}
+
 	st, err := f.Stat()
 	switch {
 	case err != nil:
@@ -148,9 +159,11 @@ func (d *driver) growImage(v volume, size int64) error {
 			err = f.Sync()
 		}
 	}
+
 	if err = errors.Join(err, f.Close()); err != nil {
 		return fail(err)
 	}
+
 	return nil
 }
 
@@ -159,15 +172,18 @@ func (s *store) finishGrowing(v volume) volume {
 	if v.Type != typeImage {
 		return v
 	}
+
 	st, err := statPath(s.dataPath(v))
 	if err != nil || !st.isRegular() || int64(st.size) <= v.Capacity {
 		return v // a missing or short file is reported when the volume is used
 	}
+
 	s.log.Info("a volume has grown", "volume_id", v.ID, "from_bytes", v.Capacity, "bytes", st.size)
 	v.Capacity = int64(st.size)
 	if err := writeVolume(s.path(dirVolumes, v.ID), v); err != nil {
 		s.log.Warn("cannot record that a volume has grown; the next start does so", "volume_id", v.ID, "error", err)
 	}
+
 	return v
 }
 
@@ -177,11 +193,13 @@ func (d *driver) growLoops(v volume) error {
 	if err != nil {
 		return err
 	}
+
 	for _, l := range loops {
 		if err := growLoop(l, v.Capacity); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -204,14 +222,17 @@ func (d *driver) NodeExpandVolume(_ context.Context, req *csi.NodeExpandVolumeRe
 	if _, err := d.volume(req.GetVolumeId()); err != nil {
 		return nil, err
 	}
+
 	t, unlock, err := d.open(req.GetVolumeId(), "volume path", req.GetVolumePath())
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
+
 	if _, err := expandAccess(t.v, req.GetVolumeCapability()); err != nil {
 		return nil, err
 	}
+
 	size, err := t.v.growTo(req.GetCapacityRange())
 	if err != nil {
 		return nil, err
@@ -219,6 +240,7 @@ func (d *driver) NodeExpandVolume(_ context.Context, req *csi.NodeExpandVolumeRe
 	if size > t.v.Capacity {
 		return nil, outOfRangef("volume %q has %d bytes; ControllerExpandVolume must make them %d first", t.v.ID, t.v.Capacity, size)
 	}
+
 	at, err := t.look(t.path)
 	if err != nil {
 		return nil, err
@@ -226,18 +248,22 @@ func (d *driver) NodeExpandVolume(_ context.Context, req *csi.NodeExpandVolumeRe
 	if at.dead != nil {
 		return nil, at.refuse(t)
 	}
+
 	staged := at.kind == kindNode || at.kind == kindOurs
 	if !staged && t.v.Type == typeImage && len(t.loops) > 0 && t.v.Block && at.kind == kindNone {
 		staged = true // raw block has no mount at its staging path
 	}
+
 	if !staged {
 		return nil, codedf(codes.NotFound, "volume %q is neither staged nor published at %q", t.v.ID, t.path)
 	}
+
 	for _, l := range t.loops {
 		if err := growLoop(l, t.v.Capacity); err != nil {
 			return nil, err
 		}
 	}
+
 	switch {
 	case at.kind != kindOurs || t.v.Type != typeImage:
 	case tooSmallToGrow(t.v.FSType, t.v.Capacity):
@@ -248,5 +274,6 @@ func (d *driver) NodeExpandVolume(_ context.Context, req *csi.NodeExpandVolumeRe
 			return nil, err
 		}
 	}
+
 	return &csi.NodeExpandVolumeResponse{CapacityBytes: t.v.Capacity}, nil
 }

@@ -77,6 +77,7 @@ func openMount(v volume, points []string, loops []loopDevice) (*os.File, error) 
 			err = fmt.Errorf("cannot open the mount of volume %q: %w", v.ID, e)
 			continue
 		}
+
 		st, e := statOpen(at)
 		if e == nil {
 			var m mountEntry
@@ -85,8 +86,10 @@ func openMount(v volume, points []string, loops []loopDevice) (*os.File, error) 
 				return at, nil
 			}
 		}
+
 		_ = at.Close() // a directory
 	}
+
 	return nil, err
 }
 
@@ -96,6 +99,7 @@ func (f *freezer) freeze() error {
 	if err := f.s.noteFreeze(f.v.ID); err != nil {
 		return fmt.Errorf("cannot freeze volume %q: %w", f.v.ID, err)
 	}
+
 	f.s.reach("noted")
 	err := unix.IoctlSetInt(int(f.at.Fd()), fiFreeze, 0)
 	if err == nil {
@@ -105,11 +109,13 @@ func (f *freezer) freeze() error {
 	if err == nil {
 		return nil
 	}
+
 	if errors.Is(err, unix.EBUSY) {
 		err = preconditionf("the filesystem of volume %q has been frozen by somebody else (fsfreeze?); thaw it first", f.v.ID)
 	} else {
 		err = fmt.Errorf("cannot freeze the filesystem of volume %q: %w", f.v.ID, err)
 	}
+
 	return errors.Join(err, f.s.unnoteFreeze(f.v.ID))
 }
 
@@ -118,12 +124,14 @@ func (f *freezer) freeze() error {
 func (f *freezer) thaw() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	f.late.Stop()
 	f.thawed = true
 	was, err := thawAt(f.at)
 	if err != nil {
 		return fmt.Errorf("cannot thaw volume %q, whose writers hang now; run fsfreeze -u on its mount: %w", f.v.ID, err)
 	}
+
 	f.s.reach("thawed")
 	if err := f.s.unnoteFreeze(f.v.ID); err != nil {
 		return err
@@ -132,6 +140,7 @@ func (f *freezer) thaw() error {
 		return preconditionf("the filesystem of volume %q was thawed before it was copied: by somebody else, or because it was frozen for more than %s; try again",
 			f.v.ID, thawAfter*f.s.freezeMost)
 	}
+
 	return nil
 }
 
@@ -177,6 +186,7 @@ func (d *driver) thawLeftovers(ctx context.Context) {
 				"volume_id", e, "error", err)
 			continue
 		}
+
 		d.log.Info("made sure that a volume is not frozen: an earlier run was killed while it took a snapshot", "volume_id", e)
 	}
 }
@@ -186,12 +196,14 @@ func (s *store) frozen() []string {
 	if err != nil {
 		s.log.Error("cannot list a state directory", "error", err)
 	}
+
 	var ids []string
 	for _, e := range list {
 		if validID(e.Name()) {
 			ids = append(ids, e.Name())
 		}
 	}
+
 	return ids
 }
 
@@ -202,20 +214,24 @@ func (d *driver) thawVolume(ctx context.Context, v volume) error {
 	if err != nil || len(loops) == 0 {
 		return err // no device: no mount, so no frozen filesystem
 	}
+
 	uses, err := d.uses(v, loops)
 	if err != nil {
 		return err
 	}
+
 	var points []string
 	for _, u := range uses {
 		if !u.node {
 			points = append(points, u.point)
 		}
 	}
+
 	if at, err := openMount(v, points, loops); err == nil {
 		_, err = thawAt(at)
 		return errors.Join(err, at.Close())
 	}
+
 	return withPrivateMount(loops[0].path(), v.FSType, nil, func(root *os.File) error {
 		_, err := thawAt(root)
 		return errors.Join(ctx.Err(), err)

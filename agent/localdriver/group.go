@@ -30,6 +30,7 @@ func (d *driver) CreateVolumeGroupSnapshot(ctx context.Context, req *csi.CreateV
 	if err := checkName("group snapshot", name); err != nil {
 		return nil, err
 	}
+
 	sources := slices.Sorted(slices.Values(req.GetSourceVolumeIds()))
 	if len(sources) == 0 {
 		return nil, invalidf("no source volume ids are given")
@@ -37,6 +38,7 @@ func (d *driver) CreateVolumeGroupSnapshot(ctx context.Context, req *csi.CreateV
 	if n := len(sources); len(slices.Compact(slices.Clone(sources))) != n {
 		return nil, invalidf("a source volume id is given twice")
 	}
+
 	perFile, err := parseConsistency(req.GetParameters())
 	if err != nil {
 		return nil, err
@@ -44,20 +46,24 @@ func (d *driver) CreateVolumeGroupSnapshot(ctx context.Context, req *csi.CreateV
 	if have, ok := d.store.groupByName(name); ok {
 		return have.answer(sources)
 	}
+
 	for _, id := range sources {
 		if _, err := d.volume(id); err != nil {
 			return nil, err
 		}
 	}
+
 	err = d.jobs.do(ctx, "group/"+name, fmt.Sprint(sources, perFile), "group snapshot \""+name+"\"",
 		func(ctx context.Context, p *progress) error { return d.makeGroup(ctx, name, sources, perFile, p) })
 	if err != nil {
 		return nil, err
 	}
+
 	have, ok := d.store.groupByName(name)
 	if !ok {
 		return nil, codedf(codes.Aborted, "group snapshot %q was deleted as soon as it was made", name)
 	}
+
 	return have.answer(sources)
 }
 
@@ -78,17 +84,20 @@ func (d *driver) makeGroup(ctx context.Context, name string, sources []string, p
 	if _, ok := d.store.groupByName(name); ok {
 		return nil // made since the caller's check
 	}
+
 	c, err := d.hold(sources, perFile)
 	if err != nil {
 		return err
 	}
 	defer c.release()
+
 	g := group{Version: metaVersion, ID: newIDOf(groupPrefix), Name: name, Created: time.Now().UTC()}
 	for _, v := range c.volumes() {
 		snap := newSnapshot("", g.ID, v)
 		snap.Created = g.Created
 		g.Snapshots = append(g.Snapshots, snap)
 	}
+
 	err = d.store.addGroup(ctx, g, func(dir string) error {
 		var dirs []string
 		for _, s := range g.Snapshots {
@@ -97,19 +106,23 @@ func (d *driver) makeGroup(ctx context.Context, name string, sources []string, p
 				return err
 			}
 		}
+
 		if err := c.take(ctx, dirs, p); err != nil {
 			return err
 		}
+
 		for _, member := range dirs {
 			if err := syncDir(member); err != nil {
 				return err
 			}
 		}
+
 		return nil
 	})
 	if err == nil {
 		d.log.Info("took a group snapshot", "group_snapshot_id", g.ID, "name", name, "volume_ids", sources)
 	}
+
 	return err
 }
 
@@ -122,11 +135,13 @@ func (d *driver) DeleteVolumeGroupSnapshot(ctx context.Context, req *csi.DeleteV
 	if !validIDOf(groupPrefix, id) {
 		return &csi.DeleteVolumeGroupSnapshotResponse{}, nil
 	}
+
 	unlock, err := d.lock(id)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
+
 	switch g, err := d.store.getGroup(id); {
 	case errors.Is(err, errNoSnapshot): // perhaps deleted, but not purged yet
 	case err != nil:
@@ -139,9 +154,11 @@ func (d *driver) DeleteVolumeGroupSnapshot(ctx context.Context, req *csi.DeleteV
 			return nil, err
 		}
 	}
+
 	if err := d.store.purge(ctx, id); err != nil {
 		return nil, err
 	}
+
 	return &csi.DeleteVolumeGroupSnapshotResponse{}, nil
 }
 
@@ -154,9 +171,11 @@ func (d *driver) trashGroup(g group) error {
 		}
 		defer unlock()
 	}
+
 	if err := d.store.trashGroup(g); err != nil {
 		return err
 	}
+
 	d.log.Info("deleted a group snapshot", "group_snapshot_id", g.ID, "name", g.Name)
 	return nil
 }
@@ -166,13 +185,16 @@ func (g group) matches(ids []string) error {
 	if len(ids) == 0 {
 		return nil
 	}
+
 	var have []string
 	for _, s := range g.Snapshots {
 		have = append(have, s.ID)
 	}
+
 	if want := slices.Sorted(slices.Values(ids)); !slices.Equal(slices.Sorted(slices.Values(have)), want) {
 		return invalidf("group snapshot %q holds the snapshots %s, not %s", g.ID, strings.Join(have, ", "), strings.Join(want, ", "))
 	}
+
 	return nil
 }
 
@@ -182,6 +204,7 @@ func (d *driver) GetVolumeGroupSnapshot(_ context.Context, req *csi.GetVolumeGro
 	if id == "" {
 		return nil, invalidf("the group snapshot id is empty")
 	}
+
 	g, err := d.store.getGroup(id)
 	if errors.Is(err, errNoSnapshot) {
 		return nil, codedf(codes.NotFound, "no group snapshot %q", id)
@@ -192,5 +215,6 @@ func (d *driver) GetVolumeGroupSnapshot(_ context.Context, req *csi.GetVolumeGro
 	if err != nil {
 		return nil, err
 	}
+
 	return &csi.GetVolumeGroupSnapshotResponse{GroupSnapshot: g.csi()}, nil
 }

@@ -57,6 +57,7 @@ func growFilesystem(device, path, fsType string) error {
 		return fail(err)
 	}
 	defer func() { _ = unix.Close(fd) }() // a directory, nothing is written to it
+
 	have, want, err := sizes(device, fd, fsType)
 	if err != nil {
 		return fail(err)
@@ -68,6 +69,7 @@ func growFilesystem(device, path, fsType string) error {
 		return preconditionf("the %s at %q has %d bytes and its device %d: the kernel gives no %s less than %d (%s); expand the volume to at least that",
 			fsType, path, have, want, fsType, leastResize(fsType), humanBytes(leastResize(fsType)))
 	}
+
 	switch fsType {
 	case "ext4":
 		var fs unix.Statfs_t
@@ -85,6 +87,7 @@ func growFilesystem(device, path, fsType string) error {
 		copy(args.name[:], "max")
 		err = ioctl(fd, btrfsResize, unsafe.Pointer(args))
 	}
+
 	switch {
 	case errors.Is(err, unix.EROFS):
 		return preconditionf("the %s at %q is mounted read-only; it can grow only while it is mounted for writing", fsType, path)
@@ -93,6 +96,7 @@ func growFilesystem(device, path, fsType string) error {
 	case err != nil:
 		return fail(err)
 	}
+
 	return nil
 }
 
@@ -125,6 +129,7 @@ func sizes(device string, fd int, fsType string) (have, want int64, err error) {
 	if want, err = blockSize(device); err != nil {
 		return 0, 0, err
 	}
+
 	switch fsType {
 	case "ext4":
 		have, err = ext4Size(device)
@@ -137,6 +142,7 @@ func sizes(device string, fd int, fsType string) (have, want int64, err error) {
 		err = unix.Fstatfs(fd, &fs)
 		have = int64(fs.Blocks) * fs.Frsize
 	}
+
 	return have, want, err
 }
 
@@ -148,21 +154,26 @@ func ext4Size(device string) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
+
 	_, err = f.ReadAt(sb[:], 1024)
 	if err = errors.Join(err, f.Close()); err != nil {
 		return 0, err
 	}
+
 	le := binary.LittleEndian
 	if le.Uint16(sb[0x38:]) != 0xef53 {
 		return 0, fmt.Errorf("%s holds no ext4", device)
 	}
+
 	blocks, shift := uint64(le.Uint32(sb[4:])), 10+uint64(le.Uint32(sb[0x18:]))
 	if le.Uint32(sb[0x60:])&0x80 != 0 { // the feature 64bit
 		blocks |= uint64(le.Uint32(sb[0x150:])) << 32
 	}
+
 	if shift > 16 || blocks > math.MaxInt64>>shift { // a block has at most 64 KiB
 		return 0, fmt.Errorf("%s holds an ext4 whose size makes no sense", device)
 	}
+
 	return int64(blocks << shift), nil
 }
 
@@ -172,26 +183,32 @@ func growBeforeMount(ctx context.Context, fsType, device string) error {
 	if fsType != "ext4" || mayGrowMounted() {
 		return nil
 	}
+
 	have, err := ext4Size(device)
 	if err != nil {
 		return err
 	}
+
 	want, err := blockSize(device)
 	if err != nil || have >= want {
 		return err
 	}
+
 	for _, tool := range [][]string{{"e2fsck", "-f", "-p", device}, {"resize2fs", device}} {
 		code, out, err := runTool(ctx, "e2fsprogs", tool[0], tool[1:]...)
 		if err != nil {
 			return err
 		}
+
 		if tool[0] == "e2fsck" {
 			code &^= fsckCorrected | fsckReboot
 		}
+
 		if code != 0 {
 			return preconditionf("the filesystem on %s cannot be grown: %s exited with %d: %s", device, tool[0], code, out)
 		}
 	}
+
 	return nil
 }
 

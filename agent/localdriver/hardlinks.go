@@ -63,14 +63,17 @@ func (h *hardLinks) link(st *unix.Statx_t, to int, toName string) (bool, error) 
 	if !severalNames(st) {
 		return false, nil
 	}
+
 	key := h.key(st)
 	if !h.pinned[key] && !hasBirthTime(st) {
 		return false, nil
 	}
+
 	err := unix.Linkat(int(h.dir.Fd()), key, to, toName, 0)
 	if errors.Is(err, unix.ENOENT) {
 		return false, nil
 	}
+
 	return err == nil, err
 }
 
@@ -80,17 +83,21 @@ func (h *hardLinks) add(file *os.File, st *unix.Statx_t, to int, toName string) 
 	if !severalNames(st) {
 		return false, nil
 	}
+
 	pin := len(h.pins) < maxPins
 	if !pin && !hasBirthTime(st) {
 		return false, nil
 	}
+
 	key := h.key(st)
 	if err := unix.Linkat(to, toName, int(h.dir.Fd()), key, 0); err != nil {
 		return false, err
 	}
+
 	if pin {
 		h.pins, h.pinned[key] = append(h.pins, file), true
 	}
+
 	return pin, nil
 }
 

@@ -28,14 +28,17 @@ type held struct {
 func (h *held) add(l loopDevice) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+
 	if h.files[l.name] != nil {
 		return nil
 	}
+
 	// Open it read-only: some kernels refuse to mount a device that is open for writing.
 	f, err := os.OpenFile(l.path(), os.O_RDONLY, 0)
 	if err != nil {
 		return fmt.Errorf("cannot keep %s open: %w", l.path(), err)
 	}
+
 	if h.files == nil {
 		h.files = map[string]*os.File{}
 	}
@@ -77,6 +80,7 @@ func (h *held) keep(l *loopDevice) error {
 	if !l.autoclear || !h.has(*l) {
 		return nil
 	}
+
 	err := withDevice(l.path(), func(fd int) error {
 		info, err := unix.IoctlLoopGetStatus64(fd)
 		if err != nil {
@@ -88,6 +92,7 @@ func (h *held) keep(l *loopDevice) error {
 	if err == nil {
 		l.autoclear = false
 	}
+
 	return err
 }
 
@@ -99,40 +104,49 @@ func (d *driver) takeOver() error {
 	if err != nil {
 		return err
 	}
+
 	bound, err := boundLoopNodes()
 	if err != nil {
 		return err
 	}
+
 	for id, names := range look.loops {
 		if _, err := d.store.get(id); validID(id) && errors.Is(err, errNoVolume) && d.attachedHere(names) {
 			d.log.Warn("a loop device has the image of a volume that does not exist; detach it with losetup -d, unless its data is still needed", "volume_id", id, "devices", names)
 		}
 	}
+
 	for _, v := range d.store.list() {
 		if v.Type != typeImage {
 			continue
 		}
+
 		img, err := imageAt(d.store.dataPath(v))
 		if err != nil {
 			continue // the volume's health reports it
 		}
+
 		for _, name := range look.loops[v.ID] {
 			l, err := inspectLoop(name, img)
 			if err != nil || l == nil {
 				continue
 			}
+
 			if l.stale {
 				d.log.Warn("the image of a volume was deleted or replaced while it is attached; copy the data away before the volume is detached", "volume_id", v.ID, "device", l.path())
 			}
+
 			// A device that is marked for detaching will disappear, unless its node is still bound.
 			if !v.Block || l.autoclear && !bound[l.number()] {
 				continue
 			}
+
 			if err := d.holdDevice(l); err != nil {
 				d.log.Warn("a block volume's device can be detached while it is in use", "volume_id", v.ID, "device", l.path(), "error", err)
 			}
 		}
 	}
+
 	return nil
 }
 

@@ -37,6 +37,7 @@ func makeImage(ctx context.Context, dir string, v volume) error {
 	if err != nil {
 		return err
 	}
+
 	err = f.Truncate(v.Capacity)
 	if errors.Is(err, unix.EFBIG) {
 		err = outOfRangef("an image of %d bytes is more than its filesystem allows for one file", v.Capacity)
@@ -47,6 +48,7 @@ func makeImage(ctx context.Context, dir string, v volume) error {
 	if err == nil {
 		err = f.Sync()
 	}
+
 	return errors.Join(err, f.Close())
 }
 
@@ -55,6 +57,7 @@ func format(ctx context.Context, fsType, path string) error {
 	if !ok {
 		return fmt.Errorf("unknown filesystem type %q", fsType)
 	}
+
 	code, out, err := runTool(ctx, fs.pkg, fs.mkfs[0], append(fs.mkfs[1:len(fs.mkfs):len(fs.mkfs)], path)...)
 	if err != nil {
 		return err
@@ -62,6 +65,7 @@ func format(ctx context.Context, fsType, path string) error {
 	if code != 0 {
 		return fmt.Errorf("%s failed with exit code %d: %s", fs.mkfs[0], code, out)
 	}
+
 	return nil
 }
 
@@ -77,6 +81,7 @@ func checkFilesystem(ctx context.Context, fsType, device string) error {
 	if fsType != "ext4" {
 		return nil
 	}
+
 	code, out, err := runTool(ctx, "e2fsprogs", "e2fsck", "-p", device)
 	if err != nil {
 		return err
@@ -84,6 +89,7 @@ func checkFilesystem(ctx context.Context, fsType, device string) error {
 	if code&^(fsckCorrected|fsckReboot) != 0 {
 		return preconditionf("the filesystem on %s needs repair by hand: e2fsck -p exited with %d: %s", device, code, out)
 	}
+
 	return nil
 }
 
@@ -98,12 +104,14 @@ func runTool(ctx context.Context, pkg, name string, args ...string) (code int, o
 	if err != nil {
 		return 0, "", preconditionf("%s is not installed; install the package %s", name, pkg)
 	}
+
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
 	cmd.WaitDelay = time.Second
 	raw, err := cmd.CombinedOutput()
 	out = lastWords(raw)
 	var exit *exec.ExitError
+
 	switch {
 	case ctx.Err() != nil:
 		return 0, out, fmt.Errorf("%s was interrupted: %w", name, ctx.Err())
@@ -112,6 +120,7 @@ func runTool(ctx context.Context, pkg, name string, args ...string) (code int, o
 	case err != nil:
 		return 0, out, fmt.Errorf("cannot run %s: %w: %s", name, err, out)
 	}
+
 	return 0, out, nil
 }
 
@@ -120,11 +129,13 @@ func findTool(name string) (string, error) {
 	if err == nil {
 		return path, nil
 	}
+
 	for _, dir := range toolDirs {
 		if p, err := exec.LookPath(filepath.Join(dir, name)); err == nil {
 			return p, nil
 		}
 	}
+
 	return "", err
 }
 
@@ -144,10 +155,12 @@ func rootInode(fsType, path string) (uint64, error) {
 	if fsType != "xfs" {
 		return 2, nil
 	}
+
 	f, err := os.Open(path)
 	if err != nil {
 		return 0, err
 	}
+
 	var sb [8]byte
 	_, err = f.ReadAt(sb[:], 56)
 	return binary.BigEndian.Uint64(sb[:]), errors.Join(err, f.Close())

@@ -82,12 +82,15 @@ func (s *jobs) do(ctx context.Context, key, want, what string, work func(context
 	if err != nil {
 		return err
 	}
+
 	wait := s.patience
 	if end, ok := ctx.Deadline(); ok {
 		wait = min(wait, time.Until(end)*9/10)
 	}
+
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
+
 	select {
 	case <-j.done:
 		s.forget(j)
@@ -104,9 +107,11 @@ func (s *jobs) do(ctx context.Context, key, want, what string, work func(context
 func (s *jobs) join(key, want, what string, work func(context.Context, *progress) error) (*job, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	if s.closed {
 		return nil, codedf(codes.Unavailable, "the driver is stopping")
 	}
+
 	if j := s.byKey[key]; j != nil && (j.ended.IsZero() || time.Since(j.ended) < failureKept) {
 		if j.want == want {
 			return j, nil
@@ -115,11 +120,13 @@ func (s *jobs) join(key, want, what string, work func(context.Context, *progress
 			return nil, codedf(codes.Aborted, "%s is being made for another request, with other arguments; copied: %s", j.what, &j.prog)
 		}
 	}
+
 	for key, old := range s.byKey {
 		if !old.ended.IsZero() && time.Since(old.ended) >= failureKept {
 			delete(s.byKey, key) // no call asked for it again
 		}
 	}
+
 	ctx, cancel := context.WithCancel(context.Background())
 	j := &job{key: key, want: want, what: what, cancel: cancel, done: make(chan struct{})}
 	if s.byKey == nil {
@@ -132,6 +139,7 @@ func (s *jobs) join(key, want, what string, work func(context.Context, *progress
 
 func (s *jobs) run(ctx context.Context, j *job, work func(context.Context, *progress) error) {
 	defer j.cancel()
+
 	tell, quiet := context.WithCancel(ctx)
 	s.wg.Go(func() { s.report(tell, j) })
 	err := s.guard(ctx, j, work)
@@ -139,12 +147,15 @@ func (s *jobs) run(ctx context.Context, j *job, work func(context.Context, *prog
 	if err != nil && j.left.Load() {
 		s.log.Warn("cannot finish a copy", "what", j.what, "error", err)
 	}
+
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	j.err, j.ended = err, time.Now()
 	if err == nil {
 		delete(s.byKey, j.key)
 	}
+
 	close(j.done)
 }
 
@@ -155,16 +166,19 @@ func (s *jobs) guard(ctx context.Context, j *job, work func(context.Context, *pr
 			err = internalf("%s: the copy panicked: %v", j.what, r)
 		}
 	}()
+
 	err = work(ctx, &j.prog)
 	if errors.Is(err, context.Canceled) {
 		err = codedf(codes.Unavailable, "%s: the driver was told to stop after %s; ask again", j.what, &j.prog)
 	}
+
 	return err
 }
 
 func (s *jobs) report(ctx context.Context, j *job) {
 	tick := time.NewTicker(progressEvery)
 	defer tick.Stop()
+
 	for {
 		select {
 		case <-tick.C:
@@ -215,6 +229,7 @@ type readers struct {
 func (r *readers) begin(id string, p *progress) (end func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	if r.by == nil {
 		r.by = map[string][]*progress{}
 	}
@@ -222,12 +237,14 @@ func (r *readers) begin(id string, p *progress) (end func()) {
 	return sync.OnceFunc(func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
+
 		for i, q := range r.by[id] {
 			if q == p {
 				r.by[id] = append(r.by[id][:i:i], r.by[id][i+1:]...)
 				break
 			}
 		}
+
 		if len(r.by[id]) == 0 {
 			delete(r.by, id)
 		}

@@ -13,9 +13,11 @@ type keyLock struct {
 func (l *keyLock) try(key string) (unlock func(), ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	if _, taken := l.held[key]; taken {
 		return nil, false
 	}
+
 	if l.held == nil {
 		l.held = make(map[string]struct{})
 	}

@@ -71,6 +71,7 @@ func imageAt(path string) (imageRef, error) {
 	if err != nil {
 		return img, fmt.Errorf("cannot look at the image %q: %w", path, err)
 	}
+
 	img.dev, img.ino = st.Dev, st.Ino
 	return img, nil
 }
@@ -85,24 +86,29 @@ func loopsOf(id, path string) ([]loopDevice, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
 	if err != nil {
 		return nil, err
 	}
+
 	var found []loopDevice
 	for _, f := range files {
 		backing, err := os.ReadFile(f)
 		if err != nil || !strings.Contains(string(backing), id) {
 			continue // detached meanwhile, or not ours
 		}
+
 		dev, err := inspectLoop(strings.Split(f, "/")[3], img)
 		if err != nil {
 			return nil, err
 		}
+
 		if dev != nil {
 			found = append(found, *dev)
 		}
 	}
+
 	return found, nil
 }
 
@@ -126,6 +132,7 @@ func inspectLoop(name string, img imageRef) (*loopDevice, error) {
 		return nil, fmt.Errorf("cannot open %s, which uses the volume's image: %w", l.path(), err)
 	}
 	defer func() { _ = unix.Close(fd) }() // opened for reading only
+
 	info, err := unix.IoctlLoopGetStatus64(fd)
 	if errors.Is(err, unix.ENXIO) {
 		return nil, nil
@@ -133,11 +140,13 @@ func inspectLoop(name string, img imageRef) (*loopDevice, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot ask %s for its backing file: %w", l.path(), err)
 	}
+
 	l.stale = info.Device != img.dev || info.Inode != img.ino
 	backing := strings.TrimSuffix(loopBacking(int(info.Number)), deletedMark)
 	if l.stale && backing != img.path && unix.ByteSliceToString(info.File_name[:]) != img.mark() {
 		return nil, nil
 	}
+
 	l.rdev = unix.Mkdev(loopMajor, info.Number)
 	l.readOnly = info.Flags&unix.LO_FLAGS_READ_ONLY != 0
 	l.autoclear = info.Flags&unix.LO_FLAGS_AUTOCLEAR != 0
@@ -162,26 +171,31 @@ func attachOpen(image string, readOnly bool, more uint32) (loopDevice, int, erro
 	if readOnly {
 		mode, flags = unix.O_RDONLY, flags|unix.LO_FLAGS_READ_ONLY
 	}
+
 	fail := func(err error) (loopDevice, int, error) {
 		return loopDevice{}, -1, fmt.Errorf("cannot attach %q to a loop device: %w", image, err)
 	}
 	if err := checkLoopControl(); err != nil {
 		return loopDevice{}, -1, err
 	}
+
 	file, err := unix.Open(image, mode|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return fail(err)
 	}
 	defer func() { _ = unix.Close(file) }() // the device holds its own reference
+
 	numbers, err := newLoopNumbers()
 	if err != nil {
 		return fail(err)
 	}
+
 	for range attachTries {
 		n, err := numbers.free()
 		if err != nil {
 			return fail(err)
 		}
+
 		l := loopDevice{name: fmt.Sprintf("loop%d", n), rdev: unix.Mkdev(loopMajor, uint32(n)), readOnly: readOnly}
 		fd, err := configureLoop(l, mode, &unix.LoopConfig{Fd: uint32(file), Size: sectorSize, Info: loopInfo(image, flags)})
 		if errors.Is(err, unix.EBUSY) {
@@ -190,8 +204,10 @@ func attachOpen(image string, readOnly bool, more uint32) (loopDevice, int, erro
 		if err != nil {
 			return fail(err)
 		}
+
 		return l, fd, nil
 	}
+
 	return fail(errors.New("other processes took every free device"))
 }
 
@@ -231,6 +247,7 @@ func detachLoop(ctx context.Context, id, image string, l loopDevice) error {
 func awaitDetached(ctx context.Context, within time.Duration, id, image string, l loopDevice) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
+
 	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
 		if still, err := loopOf(l.name, image); err != nil || still == nil {
 			return err

@@ -38,22 +38,27 @@ func (n *loopNumbers) free() (int, error) {
 		return 0, err
 	}
 	defer func() { _ = unix.Close(ctl) }() // nothing is written to it
+
 	lowest, err := unix.IoctlRetInt(ctl, unix.LOOP_CTL_GET_FREE)
 	if err != nil {
 		return 0, fmt.Errorf("no free loop device: %w", err)
 	}
+
 	for i := max(lowest, n.next); i < maxLoops; i++ {
 		if n.bound[i] || loopBacking(i) != "" {
 			continue
 		}
+
 		// The kernel created the lowest free device itself. Others may not exist yet.
 		err := unix.IoctlSetInt(ctl, unix.LOOP_CTL_ADD, i)
 		if err != nil && !errors.Is(err, unix.EEXIST) {
 			return 0, fmt.Errorf("cannot make loop device %d: %w", i, err)
 		}
+
 		n.next = i + 1
 		return i, nil
 	}
+
 	return 0, errors.New("no free loop device")
 }
 
@@ -82,9 +87,11 @@ func boundLoopNodes() (map[int]bool, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	for _, e := range own {
 		note(e)
 	}
+
 	return bound, otherNamespaces([]string{needle}, func(_ int, e mountEntry) { note(e) })
 }
 

@@ -23,6 +23,7 @@ func bind(source, target string, flags mountFlags) error {
 		return fail(err)
 	}
 	defer func() { _ = unix.Close(fd) }() // closing drops a tree that was not attached
+
 	if flags.set|flags.clear != 0 {
 		attr := &unix.MountAttr{Attr_set: flags.set, Attr_clr: flags.clear}
 		err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, attr)
@@ -33,9 +34,11 @@ func bind(source, target string, flags mountFlags) error {
 			return fail(err)
 		}
 	}
+
 	if err := attach(fd, target); err != nil {
 		return fail(err)
 	}
+
 	return nil
 }
 
@@ -63,20 +66,24 @@ func newMount(device, fsType string, flags mountFlags) (int, error) {
 		return -1, err
 	}
 	defer func() { _ = unix.Close(ctx) }() // a configuration, no data
+
 	if err := unix.FsconfigSetString(ctx, "source", device); err != nil {
 		return -1, err
 	}
 	if err := setOptions(ctx, fsType, flags.fs); err != nil {
 		return -1, err
 	}
+
 	if flags.readOnly() {
 		if err := unix.FsconfigSetFlag(ctx, "ro"); err != nil {
 			return -1, err
 		}
 	}
+
 	if err := unix.FsconfigCreate(ctx); err != nil {
 		return -1, fmt.Errorf("%w%s", err, kernelWords(ctx))
 	}
+
 	return unix.Fsmount(ctx, unix.FSMOUNT_CLOEXEC, int(flags.set))
 }
 
@@ -112,9 +119,11 @@ func kernelWords(ctx int) string {
 		}
 		words = append(words, string(line))
 	}
+
 	if len(words) == 0 {
 		return ""
 	}
+
 	return " (" + strings.Join(words, "; ") + ")"
 }
 

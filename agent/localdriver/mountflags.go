@@ -49,14 +49,17 @@ func parseMountFlags(flags []string) mountFlags {
 		if f == "" {
 			continue
 		}
+
 		a, ok := attrs[f]
 		if !ok {
 			m.fs = append(m.fs, f)
 			continue
 		}
+
 		m.set = m.set&^a.clear | a.set
 		m.clear |= a.clear // the kernel clears first, then sets
 	}
+
 	return m
 }
 

@@ -29,6 +29,7 @@ func (t *target) giveToGroup(ctx context.Context, a access, at string) error {
 	if a.group < 0 {
 		return nil
 	}
+
 	fail := func(err error) error {
 		return fmt.Errorf("cannot give volume %q to group %d: %w", t.v.ID, a.group, err)
 	}
@@ -37,6 +38,7 @@ func (t *target) giveToGroup(ctx context.Context, a access, at string) error {
 		return fail(err)
 	}
 	defer func() { _ = unix.Close(root) }() // a directory, nothing is written to it
+
 	done, err := givenTo(root, a.group)
 	if err != nil {
 		return fail(err)
@@ -44,15 +46,18 @@ func (t *target) giveToGroup(ctx context.Context, a access, at string) error {
 	if done {
 		return nil
 	}
+
 	uses, err := t.uses()
 	if err != nil {
 		return err
 	}
+
 	for _, u := range uses {
 		if u.point != at && u.point != t.path {
 			return preconditionf("volume %q cannot be given to group %d: it is published at %q and belongs to another group", t.v.ID, a.group, u.point)
 		}
 	}
+
 	err = giveTree(ctx, root, a.group)
 	if errors.Is(err, unix.EROFS) {
 		return preconditionf("volume %q cannot be given to group %d: its filesystem is mounted read-only", t.v.ID, a.group)
@@ -60,6 +65,7 @@ func (t *target) giveToGroup(ctx context.Context, a access, at string) error {
 	if err != nil {
 		return fail(err)
 	}
+
 	return nil
 }
 
@@ -87,10 +93,12 @@ func giveTree(ctx context.Context, root, gid int) error {
 	if err := filetree.Below(ctx, root, give); err != nil {
 		return err
 	}
+
 	var st unix.Statx_t
 	if err := unix.Statx(root, "", unix.AT_EMPTY_PATH, unix.STATX_BASIC_STATS, &st); err != nil {
 		return err
 	}
+
 	to.DropACL = true
 	return filetree.Chown(root, &st, to)
 }

@@ -42,6 +42,7 @@ func eachMount(file string, needles []string, found func(mountEntry)) error {
 		return fmt.Errorf("cannot read the mount table: %w", err)
 	}
 	defer func() { _ = table.Close() }() // it was only read
+
 	for lines := proclines.New(table); ; {
 		line, err := lines.Next()
 		if errors.Is(err, io.EOF) {
@@ -53,6 +54,7 @@ func eachMount(file string, needles []string, found func(mountEntry)) error {
 		if !slices.ContainsFunc(needles, func(n string) bool { return bytes.Contains(line, []byte(n)) }) {
 			continue
 		}
+
 		if e, ok := parseMount(string(line)); ok {
 			found(e)
 		}
@@ -68,6 +70,7 @@ func parseMount(line string) (mountEntry, bool) {
 	if !ok || len(l) < 6 || len(r) < 2 {
 		return mountEntry{}, false
 	}
+
 	e := mountEntry{
 		id: l[0], devno: l[2], root: unescape(l[3]), point: unescape(l[4]),
 		fsType: r[0], source: unescape(r[1]), readOnly: slices.Contains(strings.Split(l[5], ","), "ro"),
@@ -75,6 +78,7 @@ func parseMount(line string) (mountEntry, bool) {
 	if len(r) > 2 {
 		e.options = r[2]
 	}
+
 	return e, true
 }
 
@@ -83,6 +87,7 @@ func unescape(s string) string {
 	if !strings.Contains(s, `\`) {
 		return s
 	}
+
 	var b strings.Builder
 	for i := 0; i < len(s); i++ {
 		if s[i] == '\\' && i+4 <= len(s) {
@@ -94,6 +99,7 @@ func unescape(s string) string {
 		}
 		b.WriteByte(s[i])
 	}
+
 	return b.String()
 }
 
@@ -106,11 +112,13 @@ func mountedAt(id uint64) (mountEntry, error) {
 	if err != nil {
 		return mountEntry{}, err
 	}
+
 	for _, e := range entries {
 		if e.id == want {
 			return e, nil
 		}
 	}
+
 	return mountEntry{}, fmt.Errorf("mount %s is not in the mount table", want)
 }
 
@@ -122,27 +130,33 @@ func otherNamespaces(needles []string, found func(pid int, e mountEntry)) error 
 	if err != nil {
 		return fmt.Errorf("cannot tell our own mount namespace: %w", err)
 	}
+
 	links, err := filepath.Glob("/proc/[0-9]*/ns/mnt")
 	if err != nil {
 		return err
 	}
+
 	seen := map[string]bool{own: true}
 	for _, link := range links {
 		ns, err := os.Readlink(link)
 		if err != nil || seen[ns] {
 			continue
 		}
+
 		proc := strings.TrimSuffix(link, "/ns/mnt")
 		pid, err := strconv.Atoi(filepath.Base(proc))
 		if err != nil {
 			continue
 		}
+
 		err = eachMount(proc+"/mountinfo", needles, func(e mountEntry) { found(pid, e) })
 		if err != nil {
 			continue // the process has ended; another process may show the namespace
 		}
+
 		seen[ns] = true
 	}
+
 	return nil
 }
 
@@ -171,6 +185,7 @@ func statPath(path string) (pathState, error) {
 	if err != nil {
 		return pathState{}, fmt.Errorf("cannot look at %q: %w", path, err)
 	}
+
 	return pathState{
 		exists:    true,
 		mountRoot: st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0,

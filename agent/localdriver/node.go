@@ -23,6 +23,7 @@ func (d *driver) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRe
 			Type: &csi.NodeServiceCapability_Rpc{Rpc: &csi.NodeServiceCapability_RPC{Type: t}},
 		})
 	}
+
 	return resp, nil
 }
 
@@ -53,6 +54,7 @@ func (d *driver) openWith(lock func(id string) (func(), error), id, what, path s
 	if id == "" {
 		return nil, nil, invalidf("the volume id is empty")
 	}
+
 	path, err := d.checkPath(what, path)
 	if err != nil {
 		return nil, nil, err
@@ -60,10 +62,12 @@ func (d *driver) openWith(lock func(id string) (func(), error), id, what, path s
 	if _, err := d.volume(id); err != nil {
 		return nil, nil, err
 	}
+
 	unlock, err := lock(id)
 	if err != nil {
 		return nil, nil, err
 	}
+
 	t := &target{d: d, path: path}
 	// Read it again: it may have been deleted before this call had the lock.
 	if t.v, err = d.volume(id); err == nil {
@@ -73,6 +77,7 @@ func (d *driver) openWith(lock func(id string) (func(), error), id, what, path s
 		unlock()
 		return nil, nil, err
 	}
+
 	d.seen.learnDevices(id, t.loops)
 	return t, unlock, nil
 }
@@ -83,23 +88,27 @@ func (t *target) readLoops() error {
 	if t.v.Type != typeImage {
 		return nil
 	}
+
 	for _, name := range t.d.seen.devices(t.v.ID) {
 		// A device that cannot be examined may have been removed. The search decides.
 		if l, err := loopOf(name, t.data()); err == nil && l != nil {
 			t.loops = append(t.loops, *l)
 		}
 	}
+
 	if len(t.loops) == 0 {
 		var err error
 		if t.loops, err = loopsOf(t.v.ID, t.data()); err != nil {
 			return err
 		}
 	}
+
 	for i := range t.loops {
 		if err := t.d.held.keep(&t.loops[i]); err != nil {
 			t.d.log.Warn("cannot keep a device that was told to detach", "volume_id", t.v.ID, "device", t.loops[i].path(), "error", err)
 		}
 	}
+
 	return nil
 }
 
@@ -109,6 +118,7 @@ func (t *target) attach(readOnly bool) (loopDevice, error) {
 	if err != nil {
 		return l, err
 	}
+
 	t.loops = append(t.loops, l)
 	t.d.seen.learnDevices(t.v.ID, t.loops)
 	if t.v.Block {
@@ -116,6 +126,7 @@ func (t *target) attach(readOnly bool) (loopDevice, error) {
 			return l, errors.Join(err, t.detach(context.Background(), l))
 		}
 	}
+
 	return l, nil
 }
 
@@ -146,6 +157,7 @@ func (t *target) uses() ([]use, error) {
 		}
 		return uses, nil
 	}
+
 	var found []use
 	for _, p := range paths {
 		at, err := t.look(p)
@@ -158,6 +170,7 @@ func (t *target) uses() ([]use, error) {
 			t.d.seen.forget(t.v.ID, p)
 		}
 	}
+
 	return found, nil
 }
 
@@ -185,6 +198,7 @@ func (t *target) loop(readOnly bool) (*loopDevice, error) {
 			return &t.loops[i], nil
 		}
 	}
+
 	return nil, nil
 }
 
@@ -200,6 +214,7 @@ func (t *target) checkImage() error {
 	case int64(st.size) < t.v.Capacity:
 		return preconditionf("the image of volume %q has %d bytes, less than the %d recorded: a part of it is lost", t.v.ID, st.size, t.v.Capacity)
 	}
+
 	return nil
 }
 
@@ -217,6 +232,7 @@ func (t *target) takeDown() (place, error) {
 		case at.kind == kindForeign && !at.stray:
 			return at, preconditionf("what is mounted at %q is not volume %q; it is left alone", t.path, t.v.ID)
 		}
+
 		if err := unmount(t.path); err != nil {
 			return at, err
 		}

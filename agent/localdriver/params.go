@@ -87,6 +87,7 @@ func parseParams(m map[string]string) (params, error) {
 			return p, invalidf("unknown parameter %q; the local driver knows %s and %s", k, paramType, paramFSType)
 		}
 	}
+
 	return p, nil
 }
 
@@ -112,34 +113,42 @@ func plan(req *csi.CreateVolumeRequest, typ string) (volume, error) {
 	if err := checkName("volume", v.Name); err != nil {
 		return v, err
 	}
+
 	switch {
 	case len(req.GetVolumeCapabilities()) == 0:
 		return v, invalidf("no volume capabilities are given")
 	}
+
 	p, err := parseParams(req.GetParameters())
 	if err != nil {
 		return v, err
 	}
+
 	change, err := parseMutable(req.GetMutableParameters())
 	if err != nil {
 		return v, err
 	}
+
 	v.Type, v.Quota = cmp.Or(p.typ, typ), change.quota
 	fsType, mounted := p.fsType, false
+
 	for _, c := range req.GetVolumeCapabilities() {
 		a, err := parseAccess(c)
 		if err != nil {
 			return v, err
 		}
+
 		v.Block = v.Block || a.block
 		mounted = mounted || !a.block
 		if a.fsType != "" && fsType != "" && a.fsType != fsType {
 			return v, invalidf("two filesystem types are asked for: %q and %q", fsType, a.fsType)
 		}
+
 		if a.fsType != "" {
 			fsType = a.fsType
 		}
 	}
+
 	return v, v.settle(fsType, mounted)
 }
 
@@ -161,9 +170,11 @@ func (v *volume) settle(fsType string, mounted bool) error {
 	case fsType == "":
 		fsType = filesystems[0].name
 	}
+
 	if _, ok := findFilesystem(fsType); !ok {
 		return invalidf("fs_type %q is not one of %s", fsType, filesystemNames())
 	}
+
 	v.FSType = fsType
 	return nil
 }
@@ -193,10 +204,12 @@ func (v *volume) sizeFor(r *csi.CapacityRange) (int64, error) {
 	if v.Type == typeDirectory {
 		return required, nil
 	}
+
 	kind, least := "a raw image", minRawSize
 	if f, ok := findFilesystem(v.FSType); ok {
 		kind, least = "an image with "+f.name, f.minSize
 	}
+
 	size := defaultImageSize
 	switch {
 	case required > 0 && required < least, limit > 0 && limit < least:
@@ -206,9 +219,11 @@ func (v *volume) sizeFor(r *csi.CapacityRange) (int64, error) {
 	case limit > 0 && limit < size:
 		size = limit / imageGranularity * imageGranularity
 	}
+
 	if size < required || limit > 0 && size > limit {
 		return 0, outOfRangef("no multiple of %d bytes lies between %d and %d", imageGranularity, required, limit)
 	}
+
 	return size, nil
 }
 
@@ -228,5 +243,6 @@ func (v *volume) satisfies(want volume, r *csi.CapacityRange) error {
 	case v.Capacity < required || limit > 0 && v.Capacity > limit:
 		return existsf("volume %q exists with %d bytes, not within %d to %d", v.Name, v.Capacity, required, limit)
 	}
+
 	return nil
 }

@@ -19,6 +19,7 @@ func (s *store) place(ctx context.Context, id, to, file string, meta any, fill f
 	if err := os.Mkdir(tmp, 0o700); err != nil {
 		return err
 	}
+
 	s.reach("made")
 	err := fill(tmp)
 	s.reach("filled")
@@ -33,6 +34,7 @@ func (s *store) place(ctx context.Context, id, to, file string, meta any, fill f
 	if err != nil {
 		return errors.Join(err, s.discard(ctx, id))
 	}
+
 	return nil
 }
 
@@ -52,12 +54,14 @@ func writeMeta(dir, name string, meta any) error {
 	if err != nil {
 		return err
 	}
+
 	// This overwrites a half-written file from a crash.
 	fresh := filepath.Join(dir, name+freshSuffix)
 	f, err := os.OpenFile(fresh, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
+
 	_, err = f.Write(append(raw, '\n'))
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
@@ -65,5 +69,6 @@ func writeMeta(dir, name string, meta any) error {
 	if err := os.Rename(fresh, filepath.Join(dir, name)); err != nil {
 		return err
 	}
+
 	return syncDir(dir)
 }

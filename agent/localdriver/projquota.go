@@ -52,12 +52,14 @@ func (k kernelProjects) check() error {
 	if err := k.call(getState, 0, unsafe.Pointer(&state)); err != nil {
 		return fmt.Errorf("%w (%w)", why, err)
 	}
+
 	switch flags := binary.NativeEndian.Uint16(state[2:]); {
 	case flags&stateCounts == 0:
 		return why
 	case flags&stateEnforces == 0:
 		return fmt.Errorf("the filesystem of %q counts what projects take, but does not enforce limits: mount it with prjquota", k.dir)
 	}
+
 	return nil
 }
 
@@ -103,24 +105,29 @@ func (k kernelProjects) assign(ctx context.Context, dir string, project uint32) 
 		return fail(err)
 	}
 	defer func() { _ = unix.Close(root) }() // a directory, nothing is written to it
+
 	if err := setProject(root, project, true); err != nil {
 		return fail(err)
 	}
+
 	visit := func(fd int, st *unix.Statx_t) error {
 		kind := st.Mode & unix.S_IFMT
 		if kind != unix.S_IFDIR && kind != unix.S_IFREG {
 			return nil
 		}
+
 		// ioctl does not accept O_PATH. The descriptor's name in /proc leads to exactly this file.
 		open, err := unix.Open("/proc/self/fd/"+strconv.Itoa(fd), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return err
 		}
+
 		return errors.Join(setProject(open, project, kind == unix.S_IFDIR), unix.Close(open))
 	}
 	if err := filetree.Below(ctx, root, visit); err != nil {
 		return fail(err)
 	}
+
 	return nil
 }
 
@@ -129,13 +136,16 @@ func setProject(fd int, project uint32, inherit bool) error {
 	if err := ioctl(fd, getAttr, unsafe.Pointer(&a)); err != nil {
 		return err
 	}
+
 	want := a
 	want.project = project
 	if inherit {
 		want.flags |= attrInherit
 	}
+
 	if want == a {
 		return nil
 	}
+
 	return ioctl(fd, setAttr, unsafe.Pointer(&want))
 }

@@ -17,11 +17,13 @@ func (d *driver) NodePublishVolume(ctx context.Context, req *csi.NodePublishVolu
 	if req.GetVolumeId() != "" && req.GetTargetPath() != "" && req.GetVolumeCapability() == nil {
 		return nil, invalidf("the volume capability is missing")
 	}
+
 	t, unlock, err := d.open(req.GetVolumeId(), "target path", req.GetTargetPath())
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
+
 	a, err := parseAccessFor(t.v, req.GetVolumeCapability())
 	if err != nil {
 		return nil, err
@@ -29,6 +31,7 @@ func (d *driver) NodePublishVolume(ctx context.Context, req *csi.NodePublishVolu
 	if req.GetStagingTargetPath() == "" {
 		return nil, preconditionf("the staging path is not set")
 	}
+
 	staging, err := d.checkPath("staging path", req.GetStagingTargetPath())
 	if err != nil {
 		return nil, err
@@ -36,6 +39,7 @@ func (d *driver) NodePublishVolume(ctx context.Context, req *csi.NodePublishVolu
 	if staging == t.path {
 		return nil, invalidf("the staging path and the target path are the same, %q", staging)
 	}
+
 	readOnly := req.GetReadonly() || a.readerOnly || a.flags.readOnly()
 	if a.block {
 		err = t.publishBlock(a, staging, readOnly)
@@ -45,6 +49,7 @@ func (d *driver) NodePublishVolume(ctx context.Context, req *csi.NodePublishVolu
 	if err != nil {
 		return nil, err
 	}
+
 	return &csi.NodePublishVolumeResponse{}, nil
 }
 
@@ -59,10 +64,12 @@ func (t *target) publishMount(ctx context.Context, a access, staging string, rea
 	if from.dead != nil {
 		return from.refuse(t)
 	}
+
 	stagedRO, err := isReadOnly(staging)
 	if err != nil {
 		return err
 	}
+
 	readOnly = readOnly || stagedRO
 	if done, err := t.published(kindOurs, readOnly); done || err != nil {
 		return err
@@ -73,14 +80,17 @@ func (t *target) publishMount(ctx context.Context, a access, staging string, rea
 	if err := t.giveToGroup(ctx, a, staging); err != nil {
 		return err
 	}
+
 	t.willMount()
 	if err := makeTarget(t.path, true); err != nil {
 		return err
 	}
+
 	flags := a.flags
 	if readOnly {
 		flags.set |= unix.MOUNT_ATTR_RDONLY
 	}
+
 	err = bind(staging, t.path, flags)
 	if err == nil {
 		err = t.confirm(kindOurs)
@@ -88,6 +98,7 @@ func (t *target) publishMount(ctx context.Context, a access, staging string, rea
 	if err == nil {
 		err = t.confirmReadOnly(readOnly)
 	}
+
 	return t.orRemove(err)
 }
 
@@ -113,41 +124,50 @@ func (t *target) publishBlock(a access, staging string, readOnly bool) error {
 	if err := t.checkImage(); err != nil {
 		return err
 	}
+
 	uses, err := t.uses()
 	if err != nil {
 		return err
 	}
+
 	for _, u := range uses {
 		if !u.node {
 			return preconditionf("volume %q cannot be published as a block device: its filesystem is mounted at %q", t.v.ID, u.point)
 		}
 	}
+
 	if done, err := t.published(kindNode, readOnly); done || err != nil {
 		return err
 	}
+
 	for _, u := range uses {
 		if u.loop.readOnly != readOnly {
 			return preconditionf("volume %q cannot be published with read-only %t: it is published with read-only %t at %q, and a block volume cannot be both",
 				t.v.ID, readOnly, u.loop.readOnly, u.point)
 		}
 	}
+
 	if err := t.admitPath(a, staging); err != nil {
 		return err
 	}
+
 	dev := *rw
 	if readOnly {
 		if dev, err = t.readOnlyLoop(*rw); err != nil {
 			return err
 		}
 	}
+
 	t.willMount()
 	if err := makeTarget(t.path, false); err != nil {
 		return err
 	}
+
 	err = bind(dev.path(), t.path, mountFlags{})
 	if err == nil {
 		err = t.confirmNode(dev)
 	}
+
 	return t.orRemove(err)
 }
 
@@ -157,6 +177,7 @@ func (t *target) readOnlyLoop(rw loopDevice) (loopDevice, error) {
 	if err := flushLoop(rw); err != nil {
 		return loopDevice{}, err
 	}
+
 	l, err := t.loop(true)
 	if err != nil {
 		return loopDevice{}, err
@@ -164,6 +185,7 @@ func (t *target) readOnlyLoop(rw loopDevice) (loopDevice, error) {
 	if l != nil {
 		return *l, nil
 	}
+
 	return t.attach(true)
 }
 
@@ -176,10 +198,12 @@ func (t *target) confirmNode(want loopDevice) error {
 	if at.kind != kindNode || at.loop.rdev != want.rdev {
 		return internalf("%s was bound to %q, but something else is there now", want.path(), t.path)
 	}
+
 	ro, err := blockReadOnly(t.path)
 	if err == nil && ro != want.readOnly {
 		err = internalf("%s at %q answers read-only %t, not %t", want.path(), t.path, ro, want.readOnly)
 	}
+
 	return err
 }
 
@@ -190,6 +214,7 @@ func (t *target) published(want kind, readOnly bool) (bool, error) {
 	if err != nil {
 		return false, err
 	}
+
 	var ro bool
 	switch {
 	case at.kind == kindNone:
@@ -207,9 +232,11 @@ func (t *target) published(want kind, readOnly bool) (bool, error) {
 			return false, err
 		}
 	}
+
 	if ro != readOnly {
 		return false, existsf("volume %q is published at %q with read-only %t, not %t", t.v.ID, t.path, ro, readOnly)
 	}
+
 	return true, nil
 }
 
@@ -233,6 +260,7 @@ func makeTarget(path string, dir bool) error {
 	if err != nil {
 		return err
 	}
+
 	switch {
 	case !st.exists && dir:
 		err = os.Mkdir(path, 0o750)
@@ -252,12 +280,14 @@ func makeTarget(path string, dir bool) error {
 			return preconditionf("the target path %q is a directory that is not empty", path)
 		}
 	}
+
 	if errors.Is(err, os.ErrNotExist) {
 		return preconditionf("the parent directory of the target path %q does not exist", path)
 	}
 	if err != nil {
 		return fail(err)
 	}
+
 	return nil
 }
 
@@ -274,12 +304,14 @@ func removeTarget(path string) error {
 	default:
 		return preconditionf("the target path %q is not what the driver made there; it is left alone", path)
 	}
+
 	if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) {
 		return preconditionf("the target path %q is not mounted and not empty; it is left alone", path)
 	}
 	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("cannot remove the target path %q: %w", path, err)
 	}
+
 	return nil
 }
 
@@ -291,16 +323,19 @@ func (d *driver) NodeUnpublishVolume(ctx context.Context, req *csi.NodeUnpublish
 		return nil, err
 	}
 	defer unlock()
+
 	if _, err := t.takeDown(); err != nil {
 		return nil, err
 	}
 	if err := removeTarget(t.path); err != nil {
 		return nil, err
 	}
+
 	d.seen.forget(t.v.ID, t.path)
 	if err := t.dropReadOnlyLoop(ctx); err != nil {
 		return nil, err
 	}
+
 	return &csi.NodeUnpublishVolumeResponse{}, nil
 }
 
@@ -311,6 +346,7 @@ func (t *target) dropReadOnlyLoop(ctx context.Context) error {
 		if !l.readOnly {
 			continue
 		}
+
 		uses, err := t.uses()
 		if err != nil {
 			return err
@@ -322,5 +358,6 @@ func (t *target) dropReadOnlyLoop(ctx context.Context) error {
 			return err
 		}
 	}
+
 	return nil
 }

@@ -53,15 +53,18 @@ func parseMutable(m map[string]string) (mutable, error) {
 		if k != paramQuota {
 			return p, invalidf("unknown mutable parameter %q; the local driver knows %s", k, paramQuota)
 		}
+
 		p.given = true
 		if m[k] == noQuota {
 			continue
 		}
+
 		var err error
 		if p.quota, err = parseQuota(m[k]); err != nil {
 			return p, invalidf("mutable parameter %q: %q is not %s, a number of bytes, or a size such as 10GiB", k, m[k], noQuota)
 		}
 	}
+
 	return p, nil
 }
 
@@ -84,6 +87,7 @@ func parseQuota(text string) (int64, error) {
 			break
 		}
 	}
+
 	n, err := strconv.ParseUint(number, 10, 63)
 	if err != nil {
 		return 0, err
@@ -91,6 +95,7 @@ func parseQuota(text string) (int64, error) {
 	if n == 0 || int64(n) > (math.MaxInt64-1023)/unit {
 		return 0, errors.New("out of range")
 	}
+
 	return roundQuota(int64(n) * unit), nil
 }
 
@@ -113,6 +118,7 @@ func (d *driver) checkQuota(v volume, quota int64) error {
 	if err := d.projects.check(); err != nil {
 		return invalidf("a quota is not possible: %v", err)
 	}
+
 	return nil
 }
 
@@ -121,25 +127,30 @@ func (d *driver) ControllerModifyVolume(ctx context.Context, req *csi.Controller
 	if _, err := d.volume(req.GetVolumeId()); err != nil {
 		return nil, err
 	}
+
 	want, err := parseMutable(req.GetMutableParameters())
 	if err != nil {
 		return nil, err
 	}
+
 	unlock, err := d.lock(req.GetVolumeId())
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
+
 	v, err := d.volume(req.GetVolumeId())
 	if err != nil {
 		return nil, err
 	}
+
 	if want.given {
 		err = d.setQuota(ctx, v, want.quota)
 	}
 	if err != nil {
 		return nil, err
 	}
+
 	return &csi.ControllerModifyVolumeResponse{}, nil
 }
 
@@ -147,6 +158,7 @@ func (d *driver) setQuota(ctx context.Context, v volume, quota int64) error {
 	if err := d.checkQuota(v, quota); err != nil {
 		return err
 	}
+
 	if v.Quota != quota || v.QuotaIsSize {
 		v.Quota, v.QuotaIsSize = quota, false
 		if err := d.recordQuota(&v); err != nil {
@@ -154,6 +166,7 @@ func (d *driver) setQuota(ctx context.Context, v volume, quota int64) error {
 		}
 		d.log.Info("changed a quota", "volume_id", v.ID, "name", v.Name, "bytes", quota)
 	}
+
 	return d.enforce(ctx, v)
 }
 
@@ -171,15 +184,18 @@ func (d *driver) enforce(ctx context.Context, v volume) error {
 	if d.quotaTrouble(v) == nil {
 		return nil
 	}
+
 	fail := func(err error) error { return fmt.Errorf("cannot set the quota of volume %q: %w", v.ID, err) }
 	if err := d.projects.check(); err != nil {
 		return fail(err)
 	}
+
 	if v.Project == 0 { // it was created with a quota but got no project
 		if err := d.recordQuota(&v); err != nil {
 			return err
 		}
 	}
+
 	if err := d.projects.limit(v.Project, v.Quota); err != nil {
 		return fail(err)
 	}
@@ -189,6 +205,7 @@ func (d *driver) enforce(ctx context.Context, v volume) error {
 	if err := d.projects.assign(ctx, d.store.dataPath(v), v.Project); err != nil {
 		return fail(err)
 	}
+
 	v.Assigning = false
 	return d.store.rewrite(v)
 }
@@ -207,6 +224,7 @@ func (d *driver) quotaTrouble(v volume) error {
 	if v.Project == 0 {
 		return errors.New("it is not set yet")
 	}
+
 	switch _, limit, err := d.projects.usage(v.Project); {
 	case err != nil:
 		return err
@@ -215,6 +233,7 @@ func (d *driver) quotaTrouble(v volume) error {
 	case v.Assigning:
 		return errors.New("not all of the volume counts yet")
 	}
+
 	return nil
 }
 
@@ -225,13 +244,16 @@ func (d *driver) enforceAll(ctx context.Context) {
 		if v.Project == 0 && v.Quota == 0 || ctx.Err() != nil {
 			continue
 		}
+
 		unlock, ok := d.busy.try(v.ID)
 		if !ok {
 			continue // the call that holds the lock may be a staging, which sets the quota too
 		}
+
 		if now, err := d.store.get(v.ID); err == nil {
 			d.warnQuota(now, d.enforce(ctx, now))
 		}
+
 		unlock()
 	}
 }
@@ -280,10 +302,12 @@ func (d *driver) quotaStats(v volume, resp *csi.NodeGetVolumeStatsResponse) {
 	if v.Quota == 0 || d.quotaTrouble(v) != nil {
 		return
 	}
+
 	used, limit, err := d.projects.usage(v.Project)
 	if err != nil {
 		return
 	}
+
 	for _, u := range resp.GetUsage() {
 		if u.GetUnit() == csi.VolumeUsage_BYTES {
 			u.Total, u.Used, u.Available = limit, used, max(0, min(limit-used, u.GetAvailable()))

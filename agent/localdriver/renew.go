@@ -27,6 +27,7 @@ func renewImage(ctx context.Context, v volume, dir string) error {
 	if err != nil {
 		return err
 	}
+
 	switch v.FSType {
 	case "ext4":
 		err = renewExt4(ctx, path)
@@ -39,6 +40,7 @@ func renewImage(ctx context.Context, v volume, dir string) error {
 	if err != nil {
 		return fmt.Errorf("cannot give the copied filesystem a UUID of its own: %w", err)
 	}
+
 	return syncFile(path)
 }
 
@@ -47,6 +49,7 @@ func lengthen(path string, size int64) error {
 	if err != nil {
 		return err
 	}
+
 	st, err := f.Stat()
 	if err == nil && st.Size() < size {
 		err = f.Truncate(size)
@@ -54,6 +57,7 @@ func lengthen(path string, size int64) error {
 			err = outOfRangef("an image of %d bytes is more than its filesystem allows for one file", size)
 		}
 	}
+
 	return errors.Join(err, f.Close())
 }
 
@@ -94,14 +98,17 @@ func renewXFS(ctx context.Context, id, path string) error {
 	if err := replayLog(ctx, id, path); err != nil {
 		return err
 	}
+
 	code, out, err := runTool(ctx, "xfsprogs", "xfs_db", "-x", "-f", "-c", "uuid generate", path)
 	if err != nil {
 		return err
 	}
+
 	after, err := xfsUUID(path)
 	if err == nil && (code != 0 || bytes.Equal(before, after)) {
 		err = fmt.Errorf("xfs_db did not do it, exit code %d: %s", code, out)
 	}
+
 	return err
 }
 
@@ -134,10 +141,12 @@ func withPrivateMount(device, fsType string, options []string, do func(root *os.
 	if err != nil {
 		return fmt.Errorf("cannot mount %s (%s): %w", device, fsType, mountHint(err))
 	}
+
 	root, err := unix.Openat(fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return errors.Join(err, unix.Close(fd))
 	}
+
 	f := os.NewFile(uintptr(root), device)
 	return errors.Join(do(f), f.Close(), unix.Close(fd))
 }

@@ -24,6 +24,7 @@ func (d *driver) intercept(ctx context.Context, req any, info *grpc.UnaryServerI
 		}
 		d.log.Debug("call done", "method", info.FullMethod, "code", status.Code(err), "took", time.Since(start))
 	}()
+
 	resp, err = next(ctx, req)
 	return resp, toStatus(err)
 }
@@ -37,6 +38,7 @@ func toStatus(err error) error {
 	if s, ok := status.FromError(err); ok {
 		return s.Err()
 	}
+
 	code := codes.Internal
 	switch {
 	case errors.Is(err, context.Canceled):
@@ -46,6 +48,7 @@ func toStatus(err error) error {
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
 		code = codes.ResourceExhausted
 	}
+
 	return status.Error(code, err.Error())
 }
 

@@ -22,6 +22,7 @@ func (s *seen) devices(id string) []string {
 func (s *seen) learnDevices(id string, loops []loopDevice) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	if s.loops == nil {
 		s.loops = map[string][]string{}
 	}
@@ -29,6 +30,7 @@ func (s *seen) learnDevices(id string, loops []loopDevice) {
 	for i, l := range loops {
 		names[i] = l.name
 	}
+
 	s.loops[id] = names
 }
 
@@ -47,6 +49,7 @@ func (s *seen) at(id string) (paths []string, known bool) {
 func (s *seen) learn(id string, paths ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	if s.points == nil {
 		s.points = map[string]map[string]bool{}
 	}

@@ -95,8 +95,10 @@ func (s *store) loadSnapshots() {
 			s.keepBroken(id, err)
 			continue
 		}
+
 		s.snaps[id], s.snapNames[snap.Name] = snap, id
 	}
+
 	for _, id := range s.entries(dirGroups, func(n string) bool { return validIDOf(groupPrefix, n) }) {
 		var g group
 		err := readMeta(s.path(dirGroups, id, groupFile), &g)
@@ -107,6 +109,7 @@ func (s *store) loadSnapshots() {
 			s.keepBroken(id, err)
 			continue
 		}
+
 		s.learnGroup(g)
 	}
 }
@@ -196,14 +199,17 @@ func (s *store) trashGroup(g group) error {
 	if err := s.move(g.ID, dirGroups, dirTrash); err != nil {
 		return err
 	}
+
 	s.reach("trashed")
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	delete(s.groups, g.ID)
 	delete(s.groupNames, g.Name)
 	for _, m := range g.Snapshots {
 		delete(s.snaps, m.ID)
 	}
+
 	return nil
 }
 
@@ -217,6 +223,7 @@ func (s *store) getGroup(id string) (group, error) { return find(s, s.groups, id
 func find[T any](s *store, in map[string]T, id string) (T, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	found, ok := in[id]
 	if err := s.brokenSnaps[id]; err != nil {
 		return found, err
@@ -224,6 +231,7 @@ func find[T any](s *store, in map[string]T, id string) (T, error) {
 	if !ok {
 		return found, errNoSnapshot
 	}
+
 	return found, nil
 }
 

@@ -27,6 +27,7 @@ func parseConsistency(m map[string]string) (perFile bool, err error) {
 		}
 		perFile = true
 	}
+
 	return perFile, nil
 }
 
@@ -41,6 +42,7 @@ func (d *driver) CreateSnapshot(ctx context.Context, req *csi.CreateSnapshotRequ
 	if source == "" {
 		return nil, invalidf("the source volume id is empty")
 	}
+
 	perFile, err := parseConsistency(req.GetParameters())
 	if err != nil {
 		return nil, err
@@ -51,15 +53,18 @@ func (d *driver) CreateSnapshot(ctx context.Context, req *csi.CreateSnapshotRequ
 	if _, err := d.volume(source); err != nil {
 		return nil, err
 	}
+
 	err = d.jobs.do(ctx, "snapshot/"+name, fmt.Sprint(source, perFile), "snapshot \""+name+"\" of volume \""+source+"\"",
 		func(ctx context.Context, p *progress) error { return d.makeSnapshot(ctx, name, source, perFile, p) })
 	if err != nil {
 		return nil, err
 	}
+
 	have, ok := d.store.snapshotByName(name)
 	if !ok {
 		return nil, codedf(codes.Aborted, "snapshot %q was deleted as soon as it was made", name)
 	}
+
 	return have.answer(source)
 }
 
@@ -75,16 +80,19 @@ func (d *driver) makeSnapshot(ctx context.Context, name, source string, perFile 
 	if _, ok := d.store.snapshotByName(name); ok {
 		return nil // made since the caller's check
 	}
+
 	c, err := d.hold([]string{source}, perFile)
 	if err != nil {
 		return err
 	}
 	defer c.release()
+
 	snap := newSnapshot(name, "", c.volumes()[0])
 	err = d.store.addSnapshot(ctx, snap, func(dir string) error { return c.take(ctx, []string{dir}, p) })
 	if err == nil {
 		d.log.Info("took a snapshot", "snapshot_id", snap.ID, "name", name, "volume_id", source)
 	}
+
 	return err
 }
 
@@ -98,11 +106,13 @@ func (d *driver) DeleteSnapshot(ctx context.Context, req *csi.DeleteSnapshotRequ
 	if !validIDOf(snapPrefix, id) {
 		return &csi.DeleteSnapshotResponse{}, nil
 	}
+
 	unlock, err := d.lock(id)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
+
 	switch snap, err := d.store.getSnapshot(id); {
 	case errors.Is(err, errNoSnapshot): // perhaps deleted, but not purged yet
 	case err != nil:
@@ -115,9 +125,11 @@ func (d *driver) DeleteSnapshot(ctx context.Context, req *csi.DeleteSnapshotRequ
 		}
 		d.log.Info("deleted a snapshot", "snapshot_id", id, "name", snap.Name)
 	}
+
 	if err := d.store.purge(ctx, id); err != nil {
 		return nil, err
 	}
+
 	return &csi.DeleteSnapshotResponse{}, nil
 }
 
@@ -126,10 +138,12 @@ func (d *driver) ListSnapshots(_ context.Context, req *csi.ListSnapshotsRequest)
 	if req.GetMaxEntries() < 0 {
 		return nil, invalidf("max_entries is %d", req.GetMaxEntries())
 	}
+
 	after := req.GetStartingToken()
 	if after != "" && !validIDOf(snapPrefix, after) {
 		return nil, codedf(codes.Aborted, "the starting token %q is not one of ours; start again without", after)
 	}
+
 	all := slices.DeleteFunc(d.store.listSnapshots(), func(s snapshot) bool {
 		return s.ID <= after || req.GetSnapshotId() != "" && s.ID != req.GetSnapshotId() ||
 			req.GetSourceVolumeId() != "" && s.Source != req.GetSourceVolumeId()
@@ -139,9 +153,11 @@ func (d *driver) ListSnapshots(_ context.Context, req *csi.ListSnapshotsRequest)
 		all = all[:n]
 		resp.NextToken = all[n-1].ID
 	}
+
 	for _, s := range all {
 		resp.Entries = append(resp.Entries, &csi.ListSnapshotsResponse_Entry{Snapshot: s.csi()})
 	}
+
 	return resp, nil
 }
 

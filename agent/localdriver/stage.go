@@ -14,19 +14,23 @@ func (d *driver) NodeStageVolume(ctx context.Context, req *csi.NodeStageVolumeRe
 	if req.GetVolumeId() != "" && req.GetStagingTargetPath() != "" && req.GetVolumeCapability() == nil {
 		return nil, invalidf("the volume capability is missing")
 	}
+
 	t, unlock, err := d.open(req.GetVolumeId(), "staging path", req.GetStagingTargetPath())
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
+
 	a, err := parseAccessFor(t.v, req.GetVolumeCapability())
 	if err != nil {
 		return nil, err
 	}
+
 	at, err := t.look(t.path)
 	if err != nil {
 		return nil, err
 	}
+
 	if a.block {
 		err = t.stageBlock(at)
 	} else {
@@ -38,6 +42,7 @@ func (d *driver) NodeStageVolume(ctx context.Context, req *csi.NodeStageVolumeRe
 	if err != nil {
 		return nil, err
 	}
+
 	return &csi.NodeStageVolumeResponse{}, nil
 }
 
@@ -45,15 +50,18 @@ func (t *target) stageBlock(at place) error {
 	if at.kind == kindOurs {
 		return existsf("volume %q is staged at %q with a filesystem, not for block access", t.v.ID, t.path)
 	}
+
 	uses, err := t.uses()
 	if err != nil {
 		return err
 	}
+
 	for _, u := range uses {
 		if !u.node {
 			return preconditionf("volume %q cannot be staged for block access: its filesystem is mounted at %q", t.v.ID, u.point)
 		}
 	}
+
 	l, err := t.loop(false)
 	if err == nil {
 		err = t.checkImage()
@@ -61,6 +69,7 @@ func (t *target) stageBlock(at place) error {
 	if err != nil || l != nil {
 		return err
 	}
+
 	_, err = t.attach(false)
 	return err
 }
@@ -85,6 +94,7 @@ func (t *target) stageMount(ctx context.Context, a access, at place) error {
 	case !at.isDir():
 		return preconditionf("the staging path %q is not a directory", t.path)
 	}
+
 	t.willMount()
 	var err error
 	if t.v.Type == typeDirectory {
@@ -96,6 +106,7 @@ func (t *target) stageMount(ctx context.Context, a access, at place) error {
 	if err != nil {
 		return err
 	}
+
 	return t.confirm(kindOurs)
 }
 
@@ -110,6 +121,7 @@ func (t *target) stageDirectory(a access) error {
 	if err := bind(t.data(), t.path, a.flags); err != nil {
 		return err
 	}
+
 	return isolate(t.path)
 }
 
@@ -118,11 +130,13 @@ func (t *target) stageImage(ctx context.Context, a access) error {
 	if err != nil {
 		return err
 	}
+
 	for _, u := range uses {
 		if u.node {
 			return preconditionf("volume %q cannot be mounted: it is published as a block device at %q", t.v.ID, u.point)
 		}
 	}
+
 	l, err := t.loop(false)
 	if err == nil {
 		err = t.checkImage()
@@ -130,6 +144,7 @@ func (t *target) stageImage(ctx context.Context, a access) error {
 	if err != nil {
 		return err
 	}
+
 	attached := l == nil
 	if attached {
 		fresh, err := t.attach(false)
@@ -138,6 +153,7 @@ func (t *target) stageImage(ctx context.Context, a access) error {
 		}
 		l = &fresh
 	}
+
 	// While targets keep the filesystem mounted, it must not be checked. The kernel only adds
 	// another mount of it.
 	if len(uses) == 0 {
@@ -154,9 +170,11 @@ func (t *target) stageImage(ctx context.Context, a access) error {
 	if err != nil {
 		return err
 	}
+
 	if !a.flags.readOnly() {
 		t.warnSmall(growFilesystem(l.path(), t.path, t.v.FSType))
 	}
+
 	return isolate(t.path)
 }
 
@@ -188,6 +206,7 @@ func (d *driver) NodeUnstageVolume(ctx context.Context, req *csi.NodeUnstageVolu
 		return nil, err
 	}
 	defer unlock()
+
 	uses, err := t.uses()
 	if err != nil {
 		return nil, err
@@ -198,11 +217,13 @@ func (d *driver) NodeUnstageVolume(ctx context.Context, req *csi.NodeUnstageVolu
 	if _, err := t.takeDown(); err != nil {
 		return nil, err
 	}
+
 	d.seen.forget(t.v.ID, t.path)
 	for _, l := range t.loops {
 		if err := t.detach(ctx, l); err != nil {
 			return nil, err
 		}
 	}
+
 	return &csi.NodeUnstageVolumeResponse{}, nil
 }

@@ -18,23 +18,28 @@ func (d *driver) NodeGetVolumeStats(_ context.Context, req *csi.NodeGetVolumeSta
 	if req.GetVolumeId() == "" || req.GetVolumePath() == "" {
 		return nil, invalidf("the volume id and the volume path must be given")
 	}
+
 	v, err := d.volume(req.GetVolumeId())
 	if err != nil {
 		return nil, err
 	}
+
 	notThere := codedf(codes.NotFound, "volume %q is not mounted at %q", v.ID, req.GetVolumePath())
 	path, err := d.checkPath("volume path", req.GetVolumePath())
 	if err != nil {
 		return nil, notThere
 	}
+
 	t := &target{d: d, v: v, path: path}
 	if err := t.readLoops(); err != nil {
 		return nil, err
 	}
+
 	at, err := t.look(path)
 	if err != nil {
 		return nil, err
 	}
+
 	switch at.kind {
 	case kindOurs:
 		resp, err := mountStats(path)
@@ -60,6 +65,7 @@ func mountStats(path string) (*csi.NodeGetVolumeStatsResponse, error) {
 	if err := unix.Statfs(path, &fs); err != nil {
 		return nil, fmt.Errorf("cannot measure the volume at %q: %w", path, err)
 	}
+
 	resp := &csi.NodeGetVolumeStatsResponse{Usage: []*csi.VolumeUsage{{
 		Unit:      csi.VolumeUsage_BYTES,
 		Total:     int64(fs.Blocks) * fs.Frsize,
@@ -74,6 +80,7 @@ func mountStats(path string) (*csi.NodeGetVolumeStatsResponse, error) {
 			Used:      int64(fs.Files - fs.Ffree),
 		})
 	}
+
 	return resp, nil
 }
 
@@ -88,6 +95,7 @@ func blockSize(path string) (int64, error) {
 		}
 		return nil
 	})
+
 	return int64(size), err
 }
 

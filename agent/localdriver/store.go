@@ -115,10 +115,12 @@ func openStore(ctx context.Context, dir string, log hclog.Logger) (*store, error
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("cannot make the state directory: %w", err)
 	}
+
 	root, err := filepath.EvalSymlinks(dir)
 	if err != nil {
 		return nil, fmt.Errorf("cannot resolve the state directory: %w", err)
 	}
+
 	s := &store{root: root, log: log,
 		byID: map[string]volume{}, byName: map[string]string{}, broken: map[string]error{},
 		snaps: map[string]snapshot{}, snapNames: map[string]string{}, brokenSnaps: map[string]error{}, groups: map[string]group{}, groupNames: map[string]string{}}
@@ -128,6 +130,7 @@ func openStore(ctx context.Context, dir string, log hclog.Logger) (*store, error
 	if err := s.load(); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
+
 	return s, nil
 }
 
@@ -141,16 +144,19 @@ const (
 func (s *store) acquire(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, lockWithin)
 	defer cancel()
+
 	f, err := os.OpenFile(s.path("lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return fmt.Errorf("cannot open the lock file: %w", err)
 	}
+
 	for {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
 			s.lock = f
 			return nil
 		}
+
 		select {
 		case <-time.After(lockEvery):
 		case <-ctx.Done():
@@ -182,12 +188,14 @@ func (s *store) load() error {
 			return fmt.Errorf("cannot make the state directory: %w", err)
 		}
 	}
+
 	for _, id := range s.entries(dirTmp, validAnyID) {
 		s.log.Info("discarding what was never finished", "id", id)
 		if err := s.move(id, dirTmp, dirTrash); err != nil {
 			return err
 		}
 	}
+
 	for _, id := range s.entries(dirVolumes, validID) {
 		v, err := readVolume(s.path(dirVolumes, id, metaFile), id)
 		if err != nil {
@@ -199,6 +207,7 @@ func (s *store) load() error {
 		v = s.finishGrowing(v)
 		s.byID[id], s.byName[v.Name] = v, id
 	}
+
 	s.loadSnapshots()
 	return nil
 }
@@ -210,6 +219,7 @@ func (s *store) entries(dir string, valid func(string) bool) []string {
 		s.log.Error("cannot list a state directory", "error", err)
 		return nil
 	}
+
 	var ids []string
 	for _, e := range list {
 		if !e.IsDir() || !valid(e.Name()) {
@@ -218,6 +228,7 @@ func (s *store) entries(dir string, valid func(string) bool) []string {
 		}
 		ids = append(ids, e.Name())
 	}
+
 	return ids
 }
 
@@ -229,6 +240,7 @@ func readVolume(path, id string) (volume, error) {
 	if err != nil {
 		return volume{}, fmt.Errorf("cannot read volume %q: %w", id, err)
 	}
+
 	var v volume
 	if err := json.Unmarshal(raw, &v); err != nil {
 		return volume{}, fmt.Errorf("cannot read volume %q: %s: %w", id, path, err)
@@ -237,6 +249,7 @@ func readVolume(path, id string) (volume, error) {
 		return volume{}, fmt.Errorf("cannot read volume %q: %s: unexpected version %d, id %q or type %q",
 			id, path, v.Version, v.ID, v.Type)
 	}
+
 	return v, nil
 }
 
@@ -245,15 +258,19 @@ func (s *store) get(id string) (volume, error) {
 	if !validID(id) {
 		return volume{}, errNoVolume
 	}
+
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	if err := s.broken[id]; err != nil {
 		return volume{}, err
 	}
+
 	v, ok := s.byID[id]
 	if !ok {
 		return volume{}, errNoVolume
 	}
+
 	return v, nil
 }
 

@@ -46,11 +46,13 @@ func (d *driver) checkTopology(r *csi.TopologyRequirement) error {
 	if len(r.GetRequisite()) == 0 {
 		return nil
 	}
+
 	for _, t := range r.GetRequisite() {
 		if d.isHere(t) {
 			return nil
 		}
 	}
+
 	return codedf(codes.ResourceExhausted, "the volume must be on another node than this one: its requisite topologies do not include %s: %s",
 		topologyKey, topologyNode(d.opts.NodeID))
 }

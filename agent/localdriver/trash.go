@@ -31,12 +31,15 @@ func (s *store) purge(ctx context.Context, id string) error {
 	if !validAnyID(id) {
 		return nil
 	}
+
 	top, err := os.Open(s.path(dirTrash))
 	if err != nil {
 		return fmt.Errorf("cannot remove the data of %q: %w", id, err)
 	}
+
 	r := remover{ctx: ctx, top: int(top.Fd())}
 	err = r.remove(r.top, id, 0)
+
 	// Directories that are too deep were moved beside the volume. Each may contain more of them.
 	for err == nil && len(r.hoisted) > 0 {
 		name := r.hoisted[len(r.hoisted)-1]
@@ -47,6 +50,7 @@ func (s *store) purge(ctx context.Context, id string) error {
 		err = fmt.Errorf("cannot remove the data of %q, which was deleted and stays in %s until the next attempt: %w",
 			id, s.path(dirTrash), err)
 	}
+
 	return errors.Join(err, top.Close())
 }
 
@@ -63,18 +67,21 @@ func (r *remover) remove(dir int, name string, depth int) error {
 	if err := r.ctx.Err(); err != nil {
 		return err
 	}
+
 	// A file, a link or an empty directory is removed without opening it. A mount point gives
 	// EBUSY.
 	err := unix.Unlinkat(dir, name, 0)
 	if errors.Is(err, unix.EISDIR) {
 		err = unix.Unlinkat(dir, name, unix.AT_REMOVEDIR)
 	}
+
 	switch {
 	case err == nil, errors.Is(err, unix.ENOENT):
 		return nil
 	case !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST):
 		return fmt.Errorf("%q: %w", name, err)
 	}
+
 	if depth >= maxDepth {
 		up := newID()
 		if err := unix.Renameat2(dir, name, r.top, up, unix.RENAME_NOREPLACE); err != nil {
@@ -83,6 +90,7 @@ func (r *remover) remove(dir int, name string, depth int) error {
 		r.hoisted = append(r.hoisted, up)
 		return nil
 	}
+
 	err = r.empty(dir, name, depth)
 	if err == nil {
 		err = unix.Unlinkat(dir, name, unix.AT_REMOVEDIR)
@@ -90,6 +98,7 @@ func (r *remover) remove(dir int, name string, depth int) error {
 	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("%q: %w", name, err)
 	}
+
 	return nil
 }
 
@@ -103,6 +112,7 @@ func (r *remover) empty(dir int, name string, depth int) error {
 	if err != nil {
 		return err
 	}
+
 	f := os.NewFile(uintptr(fd), name)
 	for {
 		// Removing while reading skips no entry: unread names stay in the listing.
@@ -112,6 +122,7 @@ func (r *remover) empty(dir int, name string, depth int) error {
 				return errors.Join(err, f.Close())
 			}
 		}
+
 		if errors.Is(err, io.EOF) {
 			return f.Close()
 		}

@@ -33,11 +33,13 @@ func copyTree(ctx context.Context, src, dst string, p *progress) error {
 		return err
 	}
 	defer func() { _ = from.Close() }() // opened for reading only
+
 	to, err := os.Open(filepath.Dir(dst))
 	if err != nil {
 		return err
 	}
 	defer func() { _ = to.Close() }() // syncfs reports all errors
+
 	// Deleted files below are skipped. But without the root itself, the copy would be empty.
 	root, err := statEntry(int(from.Fd()), filepath.Base(src))
 	if errors.Is(err, unix.ENOENT) || err == nil && root.Mode&unix.S_IFMT != unix.S_IFDIR {
@@ -49,10 +51,12 @@ func copyTree(ctx context.Context, src, dst string, p *progress) error {
 	if err := roomForTree(ctx, from, filepath.Base(src), to, p); err != nil {
 		return err
 	}
+
 	links, err := newHardLinks(int(to.Fd()))
 	if err != nil {
 		return err
 	}
+
 	c := treeCopier{ctx: ctx, prog: p, links: links}
 	err = c.entry(int(from.Fd()), filepath.Base(src), int(to.Fd()), filepath.Base(dst), 0)
 	if err == nil {
@@ -61,6 +65,7 @@ func copyTree(ctx context.Context, src, dst string, p *progress) error {
 	if err == nil {
 		err = unix.Syncfs(int(to.Fd()))
 	}
+
 	return errors.Join(err, links.close())
 }
 
@@ -84,11 +89,13 @@ func canReflink(dir *os.File) bool {
 		return false
 	}
 	defer func() { _ = a.Close() }() // it disappears
+
 	b, err := os.OpenFile(dir.Name(), os.O_RDWR|unix.O_TMPFILE, 0o600)
 	if err != nil {
 		return false
 	}
 	defer func() { _ = b.Close() }() // it disappears
+
 	_, err = a.Write(make([]byte, imageGranularity))
 	return err == nil && reflink(a, b) == nil
 }
@@ -98,6 +105,7 @@ func countTree(ctx context.Context, from int, name string, depth int) (int64, er
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
+
 	st, err := statEntry(from, name)
 	if err != nil || depth > maxCopyDepth {
 		return 0, ignoreGone(err)
@@ -105,16 +113,19 @@ func countTree(ctx context.Context, from int, name string, depth int) (int64, er
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return int64(st.Blocks) * 512 / int64(max(1, st.Nlink)), nil
 	}
+
 	dir, err := openDir(from, name)
 	if err != nil {
 		return 0, ignoreGone(err)
 	}
+
 	sum := int64(0)
 	err = eachName(dir, func(n string) error {
 		bytes, err := countTree(ctx, int(dir.Fd()), n, depth+1)
 		sum += bytes
 		return err
 	})
+
 	return sum, errors.Join(err, dir.Close())
 }
 
@@ -125,15 +136,18 @@ func (c *treeCopier) entry(from int, name string, to int, toName string, depth i
 	if err := c.ctx.Err(); err != nil {
 		return err
 	}
+
 	// Use O_PATH, because opening a device or a pipe has side effects.
 	src, err := openBeneath(from, name, unix.O_PATH)
 	if err != nil {
 		return named(name, ignoreGone(err))
 	}
+
 	taken, err := c.copy(src, to, toName, depth)
 	if !taken {
 		err = errors.Join(err, ignoreClosed(src.Close()))
 	}
+
 	return named(name, err)
 }
 
@@ -149,6 +163,7 @@ func (c *treeCopier) copy(src *os.File, to int, toName string, depth int) (taken
 	if linked, err := c.links.link(st, to, toName); linked || err != nil {
 		return false, err
 	}
+
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFDIR:
 		return false, c.dir(src, to, toName, depth)
@@ -160,6 +175,7 @@ func (c *treeCopier) copy(src *os.File, to int, toName string, depth int) (taken
 	if err != nil {
 		return false, err
 	}
+
 	return c.links.add(src, st, to, toName)
 }
 
@@ -180,6 +196,7 @@ func copySpecial(src *os.File, st *unix.Statx_t, to int, toName string) error {
 			return err
 		}
 	}
+
 	return settle(xattrsOfPath(src), to, toName, st)
 }
 
@@ -188,10 +205,12 @@ func (c *treeCopier) dir(src *os.File, to int, toName string, depth int) error {
 	if err != nil {
 		return ignoreGone(err)
 	}
-	defer func() { _ = in.Close() }()   // opened for reading only
+	defer func() { _ = in.Close() }() // opened for reading only
+
 	if err := src.Close(); err != nil { // trees can be deep, and descriptors are few
 		return err
 	}
+
 	st, err := statOpen(in)
 	if err != nil {
 		return err
@@ -201,14 +220,17 @@ func (c *treeCopier) dir(src *os.File, to int, toName string, depth int) error {
 	if err := unix.Mkdirat(to, toName, 0o700); err != nil {
 		return err
 	}
+
 	out, err := openDir(to, toName)
 	if err != nil {
 		return err
 	}
+
 	err = eachName(in, func(n string) error { return c.entry(int(in.Fd()), n, int(out.Fd()), n, depth+1) })
 	if err = errors.Join(err, out.Close()); err != nil {
 		return err
 	}
+
 	return settle(xattrsOf(in), to, toName, st)
 }
 
@@ -217,8 +239,10 @@ func (c *treeCopier) file(src *os.File, to int, toName string) error {
 	if err != nil {
 		return err
 	}
+
 	in := os.NewFile(uintptr(fd), src.Name())
 	defer func() { _ = in.Close() }() // opened for reading only
+
 	st, err := statOpen(in)
 	if err != nil {
 		return err
@@ -226,6 +250,7 @@ func (c *treeCopier) file(src *os.File, to int, toName string) error {
 	if fd, err = unix.Openat(to, toName, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o600); err != nil {
 		return err
 	}
+
 	out := os.NewFile(uintptr(fd), toName)
 	err = reflink(in, out)
 	if errors.Is(err, errNoReflink) {
@@ -234,6 +259,7 @@ func (c *treeCopier) file(src *os.File, to int, toName string) error {
 	if err = errors.Join(err, out.Close()); err != nil {
 		return err
 	}
+
 	return settle(xattrsOf(in), to, toName, st)
 }
 
@@ -262,6 +288,7 @@ func openBeneath(dir int, name string, flags uint64) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	return os.NewFile(uintptr(fd), name), nil
 }
 
@@ -278,6 +305,7 @@ func eachName(dir *os.File, do func(name string) error) error {
 				return err
 			}
 		}
+
 		if errors.Is(err, io.EOF) {
 			return nil
 		}

@@ -23,6 +23,7 @@ func (d *driver) uses(v volume, loops []loopDevice) ([]use, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	var found []use
 	for _, e := range entries {
 		if v.Type == typeDirectory {
@@ -31,6 +32,7 @@ func (d *driver) uses(v volume, loops []loopDevice) ([]use, error) {
 			}
 			continue
 		}
+
 		for i := range loops {
 			l := &loops[i]
 			if l.holds(e) {
@@ -40,6 +42,7 @@ func (d *driver) uses(v volume, loops []loopDevice) ([]use, error) {
 			}
 		}
 	}
+
 	return found, nil
 }
 
@@ -88,11 +91,13 @@ func (d *driver) checkUnused(v volume) error {
 	if err != nil {
 		return err
 	}
+
 	for _, e := range inside {
 		if e.point == dir || strings.HasPrefix(e.point, dir+"/") {
 			return preconditionf("volume %q cannot be deleted: something is mounted inside it, at %q", v.ID, e.point)
 		}
 	}
+
 	if v.Type == typeImage {
 		loops, err := loopsOf(v.ID, d.store.dataPath(v))
 		if err != nil {
@@ -103,11 +108,13 @@ func (d *driver) checkUnused(v volume) error {
 		}
 		return nil
 	}
+
 	for _, e := range inside {
 		if showsDirectory(e, v.ID) {
 			return preconditionf("volume %q is in use and cannot be deleted: it is mounted at %q", v.ID, e.point)
 		}
 	}
+
 	var elsewhere error
 	err = otherNamespaces([]string{v.ID}, func(pid int, e mountEntry) {
 		if elsewhere == nil && showsDirectory(e, v.ID) {
@@ -118,6 +125,7 @@ func (d *driver) checkUnused(v volume) error {
 	if err != nil {
 		return err
 	}
+
 	return elsewhere
 }
 
@@ -132,6 +140,7 @@ func whoMounts(l loopDevice) string {
 			}
 		}
 	}
+
 	err := otherNamespaces(want, func(pid int, e mountEntry) {
 		if l.holds(e) {
 			who = append(who, fmt.Sprintf("mounted at %q in the mount namespace of process %d", e.point, pid))
@@ -140,6 +149,7 @@ func whoMounts(l loopDevice) string {
 	if err != nil || len(who) == 0 {
 		return ""
 	}
+
 	return " (" + strings.Join(who, ", ") + ")"
 }
 
@@ -172,6 +182,7 @@ func (d *driver) look(v volume, loops []loopDevice, p string) (place, error) {
 	if err != nil || !st.mountRoot {
 		return place{pathState: st}, err
 	}
+
 	found := place{pathState: st, kind: kindForeign}
 	if v.Type == typeDirectory {
 		data, err := statPath(d.store.dataPath(v))
@@ -183,22 +194,27 @@ func (d *driver) look(v volume, loops []loopDevice, p string) (place, error) {
 		case data.dev == st.dev && data.ino == st.ino:
 			found.kind = kindOurs
 		}
+
 		return found, nil
 	}
+
 	for i := range loops {
 		if st.isBlock() && st.rdev == loops[i].rdev {
 			found.kind, found.loop = kindNode, &loops[i]
 			return found, nil
 		}
 	}
+
 	if v.Block && st.isBlock() {
 		found.stray = d.strayNode(st.rdev)
 		return found, nil
 	}
+
 	found.loop, err = d.findFilesystem(v, loops, st)
 	if found.loop != nil {
 		found.kind = kindOurs
 	}
+
 	return found, err
 }
 
@@ -223,27 +239,34 @@ func (d *driver) findFilesystem(v volume, loops []loopDevice, st pathState) (*lo
 		if err != nil {
 			return nil, err
 		}
+
 		for i := range loops {
 			if loops[i].holds(e) {
 				return &loops[i], nil
 			}
 		}
+
 		return nil, nil
 	}
+
 	for i := range loops {
 		if st.dev != loops[i].rdev {
 			continue
 		}
+
 		file := d.store.dataPath(v)
 		if loops[i].stale {
 			file = loops[i].path()
 		}
+
 		root, err := rootInode(v.FSType, file)
 		if err != nil || root != st.ino {
 			return nil, err
 		}
+
 		return &loops[i], nil
 	}
+
 	return nil, nil
 }
 
@@ -257,12 +280,15 @@ func (d *driver) checkPath(what, p string) (string, error) {
 	case !filepath.IsAbs(p) || strings.ContainsRune(p, 0) || filepath.Clean(p) != strings.TrimSuffix(p, "/"):
 		return "", invalidf("the %s %q is not an absolute path without . and ..", what, p)
 	}
+
 	p = filepath.Clean(p)
 	if dir, err := filepath.EvalSymlinks(filepath.Dir(p)); err == nil {
 		p = filepath.Join(dir, filepath.Base(p))
 	}
+
 	if p == d.store.root || strings.HasPrefix(p, d.store.root+"/") {
 		return "", invalidf("the %s %q lies in the driver's state directory", what, p)
 	}
+
 	return p, nil
 }
