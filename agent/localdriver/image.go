@@ -111,7 +111,6 @@ func runTool(ctx context.Context, pkg, name string, args ...string) (code int, o
 	raw, err := cmd.CombinedOutput()
 	out = lastWords(raw)
 	var exit *exec.ExitError
-
 	switch {
 	case ctx.Err() != nil:
 		return 0, out, fmt.Errorf("%s was interrupted: %w", name, ctx.Err())
