@@ -66,7 +66,7 @@ func xattrsOf(f *os.File) xattrs {
 // call must follow the link at the end of the path.
 func openPath(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }
 
-// xattrsOfPath returns the extended attributes of a file that is open with O_PATH alone, such as a
+// xattrsOfPath returns the extended attributes of a file that is open only with O_PATH, such as a
 // symbolic link.
 func xattrsOfPath(f *os.File) xattrs {
 	path := openPath(f)

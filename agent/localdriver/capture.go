@@ -26,7 +26,7 @@ const (
 type captured struct {
 	v      volume
 	unlock func() // of the volume
-	end    func() // ends the volume's registration as being read, after the lock is released
+	end    func() // removes the volume's entry in readers, after the lock is released
 
 	// Only for an image in use:
 	loops  []loopDevice
@@ -200,9 +200,11 @@ func (d *driver) copyContent(ctx context.Context, typ, src string, size int64, d
 
 // takeLive copies the volumes in use.
 //
-// 1. Open all images and write out cached data, so that the next steps are short. 2. Freeze all
-// filesystems. 3. Clone all images. Copy the small ones if cloning is not possible. 4. Thaw all
-// filesystems, also after an error. 5. Sync the copies.
+//  1. Open all images and write out cached data, so that the next steps are short.
+//  2. Freeze all filesystems.
+//  3. Clone all images. Copy the small ones if cloning is not possible.
+//  4. Thaw all filesystems, also after an error.
+//  5. Sync the copies.
 func (c *capture) takeLive(ctx context.Context, dirs []string, p *progress) (err error) {
 	defer func() {
 		for _, one := range c.vols {

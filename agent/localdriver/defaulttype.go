@@ -14,7 +14,6 @@ import (
 // planNew plans the volume for a create request without a source. have is the existing volume with
 // that name, or nil. The result ofSize reports that the volume is an image only because the request
 // has a size.
-// size.
 func (d *driver) planNew(req *csi.CreateVolumeRequest, have *volume) (want volume, ofSize bool, err error) {
 	given, err := parseParams(req.GetParameters())
 	if err != nil {

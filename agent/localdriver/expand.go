@@ -13,11 +13,11 @@ import (
 
 // A volume grows in this order:
 //
-// 1. The image file gets longer, durably. The new part is not read yet. 2. volume.json records the
-// new size, durably. The recorded size never exceeds the file's size, so
+//  1. The image file gets longer, durably. The new part is not read yet.
+//  2. volume.json records the new size, durably. The recorded size never exceeds the file's size, so
 //     a file shorter than recorded always means a loss.
-// 3. The loop devices show the new size. 4. The filesystem grows, at NodeExpandVolume or at the
-// next staging.
+//  3. The loop devices show the new size.
+//  4. The filesystem grows, at NodeExpandVolume or at the next staging.
 //
 // A crash between two steps leaves a volume of the old or the new size. Every step first checks
 // whether it is done already, so a repeated call continues with the remaining steps. A start of the

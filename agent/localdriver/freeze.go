@@ -120,7 +120,7 @@ func (f *freezer) freeze() error {
 }
 
 // thaw lets the writers continue. It returns an error if the filesystem was thawed earlier, because
-// then the copy may not show one moment.
+// then the copied data may not be from one moment.
 func (f *freezer) thaw() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

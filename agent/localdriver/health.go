@@ -9,7 +9,7 @@ import (
 // symptoms holds the observations about one volume.
 type symptoms struct {
 	metadata string // why volume.json cannot be used
-	kind     string // the missing item, in words
+	kind     string // the type of the volume, for the message about missing data
 	missing  bool   // the data does not exist
 	recorded int64  // the bytes that an image must have
 	actual   int64  // the bytes that it has
@@ -95,8 +95,8 @@ type storage struct {
 	inodes      uint64
 }
 
-// The disk is nearly full if less than a twentieth of it is free, or less than nearlyFull if that
-// is smaller. It is full if less than full is free. Both are in bytes.
+// The disk counts as nearly full if less than a twentieth of it is free, or less than nearlyFull
+// bytes if that is smaller. With less than a MiB free, it counts as full.
 const (
 	nearlyFull = 10 * gib
 	full       = mib

@@ -13,12 +13,12 @@ import (
 
 // held keeps the loop devices of volumes with block access open.
 //
-// A mounted filesystem keeps its device attached, but the bind mount of a device node does not. Any
-// "losetup -d", also one for all devices, would detach the device at once while it is in use. If
-// the device is open, the kernel only marks it for detaching at the last close, and keep removes
-// that mark. While no driver runs, no process holds the devices open. Then loopNumbers keeps the
-// number of a lost device from being reused for another volume, and the agent finds and repairs the
-// target.
+// A mounted filesystem keeps its device attached, but the bind mount of a device node does not. A
+// tool that detaches all loop devices, or "losetup -d", would detach the device at once while it is
+// in use. If the device is open, the kernel only marks it for detaching at the last close, and keep
+// removes that mark. While no driver runs, no process holds the devices open. Then loopNumbers
+// keeps the number of a lost device from being reused for another volume, and the agent finds and
+// repairs the target.
 type held struct {
 	mu    sync.Mutex
 	files map[string]*os.File // by device name

@@ -103,8 +103,8 @@ func giveTree(ctx context.Context, root, gid int) error {
 	return filetree.Chown(root, &st, to)
 }
 
-// groupMode returns the mode that lets the group use a file as its owner does. Files made in a
-// directory later must also belong to the group.
+// groupMode returns the mode that lets the group use a file as its owner does. For a directory it
+// adds the set-group-ID bit, so that files made there later also belong to the group.
 func groupMode(mode uint32) uint32 {
 	switch mode & unix.S_IFMT {
 	case unix.S_IFLNK:

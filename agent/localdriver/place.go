@@ -10,8 +10,9 @@ import (
 
 // place makes an object that exists completely or not at all.
 //
-// 1. It makes tmp/ID and fills it. 2. It writes the metadata there and syncs all of it to disk. 3.
-// It moves the directory to its place with one rename.
+//  1. It makes tmp/ID and fills it.
+//  2. It writes the metadata there and syncs all of it to disk.
+//  3. It moves the directory to its place with one rename.
 //
 // After a failure, it removes the leftovers until ctx is done. The next start removes the rest.
 func (s *store) place(ctx context.Context, id, to, file string, meta any, fill func(dir string) error) error {

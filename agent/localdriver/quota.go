@@ -20,7 +20,8 @@ import (
 //
 //  1. volume.json records the quota. If the volume has no project, it also records a new one and the
 //     note "assigning".
-//  2. The limit is set. 3. The volume's files are assigned to the project, and the note is removed.
+//  2. The limit is set.
+//  3. The volume's files are assigned to the project, and the note is removed.
 //
 // A volume keeps its project when its quota is removed, so the next quota needs no walk over the
 // files.
