@@ -183,7 +183,7 @@ func (l *Log) After(seq uint64) ([]Event, <-chan struct{}) {
 }
 
 // Close reports the events that are still held back, writes the pending ones and ends the writer.
-// It returns when that is done or ctx ends. Later events are kept only in memory.
+// It returns when that is done or ctx ends. Events that are added later are kept only in memory.
 func (l *Log) Close(ctx context.Context) {
 	now := time.Now().UTC()
 	l.mu.Lock()

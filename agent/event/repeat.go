@@ -17,8 +17,8 @@ const (
 	endedAfter = 10 * time.Minute
 	// forgottenAfter is the time after which an event counts as new again.
 	forgottenAfter = time.Hour
-	// firstRepeats is the first count at which a repeated event is reported. Each doubling of the
-	// count follows. For a plugin, the repetitions up to this count are reported, too.
+	// firstRepeats is the count at which repetitions are first reported, with a report at each
+	// doubling after that. For a plugin, every repetition up to this count is reported, too.
 	firstRepeats = 8
 	// maxSubjects limits the volumes and plugins that repeats remembers.
 	maxSubjects = 4096

@@ -46,8 +46,8 @@ type Host struct {
 	Debts int
 }
 
-// Plugin is one part of a plugin; many plugins have only one. Each part of an ID has another
-// combination of Type and Instance.
+// Plugin is one part of a plugin. Many plugins have only one part. Parts with the same ID differ in
+// Type or Instance.
 type Plugin struct {
 	ID       string
 	Driver   string

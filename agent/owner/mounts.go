@@ -14,12 +14,12 @@ import (
 type Mounts interface {
 	// Gone reports whether the mount that was made at a path no longer exists.
 	Gone(m volume.MountIdentity, at string) bool
-	// Changes calls fn after any mount has changed, until ctx ends. Calls are at least apart from
-	// each other.
+	// Changes calls fn after any mount has changed, until ctx ends. Between two calls it waits at
+	// least the duration apart.
 	Changes(ctx context.Context, apart time.Duration, fn func()) error
 }
 
-// changesApart is the time in which several changes of the mount table lead to one call.
+// changesApart is the interval in which several changes of the mount table cause only one call.
 const changesApart = 100 * time.Millisecond
 
 // mounts watches mounts that own claims, with one watch on the mount table. The watch runs only

@@ -38,8 +38,8 @@ type Options struct {
 	References func(o volume.Owner) int
 }
 
-// Watcher watches owners. Its methods are safe for concurrent use. Gone answers from memory, and
-// for mounts from the kernel's memory.
+// Watcher watches owners. Its methods are safe for concurrent use. Gone answers from memory. For
+// mounts, it asks the kernel, which does not wait for storage either.
 type Watcher struct {
 	boot  string
 	ended chan struct{}
@@ -105,8 +105,8 @@ func (w *Watcher) tell() {
 	}
 }
 
-// Watch watches an owner, a claim's keeper, until a Keep that does not name it. If the owner has
-// ended already, Watch reports that as if it had ended now.
+// Watch watches an owner, the keeper of a claim, until a Keep that does not name it. If the owner
+// has ended already, Watch reports that as if it had ended now.
 func (w *Watcher) Watch(o volume.Owner) {
 	switch {
 	case !o.Mortal() || o.Kind == volume.OwnerRuntime:

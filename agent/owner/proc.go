@@ -54,7 +54,7 @@ func command(pid int) string {
 }
 
 // resolve returns the start time of the process with a pid. The pid is the one that this agent
-// sees. A caller in a container may know the process by another.
+// sees. A caller in a container may know the process by another pid.
 func resolve(pid int) (start uint64, err error) {
 	if pid <= 0 {
 		return 0, volume.Errorf(volume.ErrInvalid, "%d is no pid", pid)

@@ -21,7 +21,7 @@ const (
 )
 
 // units watches units of the system's service manager. A signal reports that a unit has changed.
-// units then asks for its present state.
+// Then the agent asks systemd for the unit's present state.
 type units struct {
 	log   hclog.Logger
 	ended func()
@@ -36,7 +36,8 @@ type units struct {
 	failed string // the last connection failure, which is logged once
 }
 
-// unit is the known state of one unit, with any invocation.
+// unit is the last known state of one unit. Its invocation may differ from the one that owns a
+// claim.
 type unit struct {
 	systemd.Unit
 	known   bool
@@ -59,7 +60,7 @@ func (u *units) run(ctx context.Context) {
 	defer changed.Close()
 
 	var all time.Time // the time of the last question about all units
-	var of uint64     // the epoch of that connection
+	var of uint64     // the epoch of the connection at that time
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 
@@ -268,8 +269,8 @@ func (u *units) resolve(ctx context.Context, name, invocation string) (unit, cur
 	return s.ID, s.Invocation, nil
 }
 
-// learn watches a unit whose state is new, so that an earlier invocation of it counts as gone at
-// once.
+// learn watches a unit that systemd has just described, so that an earlier invocation of it counts
+// as gone at once.
 func (u *units) learn(s systemd.Unit) {
 	u.watch(s.ID)
 	u.mu.Lock()

@@ -15,7 +15,8 @@ type check struct {
 	needs func(*run) string
 	do    func(context.Context, *run) finding
 	kills bool // it ends the plugin's process
-	// last is set for checks that undo the test. They run however the test ended.
+	// last is set for checks that undo the test. They run for every end of the test, also a
+	// timeout.
 	last   bool
 	always bool // it runs even if the plugin is not ready
 }

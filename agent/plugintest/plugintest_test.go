@@ -216,7 +216,7 @@ func TestEnded(t *testing.T) {
 }
 
 // TestCleansFirst checks that the leftovers of an interrupted test are undone before the next test,
-// or the next test is refused. A creation without a known end is looked up by its name.
+// or the next test is refused. A volume whose creation may have succeeded is looked up by its name.
 func TestCleansFirst(t *testing.T) {
 	w := newWorld(t)
 	w.volumes["volagent-test-old"] = 1

@@ -71,9 +71,9 @@ type run struct {
 	hopeless   string       // why no further attempts are made to bring it up
 }
 
-// Run tests a plugin and reports each check with each as it ends. It undoes everything that the
-// test made before it returns, even if ctx has ended. It records and reports leftovers that it
-// could not undo. If each returns an error, the test ends as if ctx had ended.
+// Run tests a plugin, and calls each with the result of every check as it ends. It undoes
+// everything that the test made before it returns, even if ctx has ended. It records and reports
+// leftovers that it could not undo. If each returns an error, the test ends as if ctx had ended.
 func (s *Service) Run(ctx context.Context, id string, ask Ask, each func(Result) error) (Summary, error) {
 	r, err := s.begin(ctx, id, ask)
 	if err != nil {

@@ -144,8 +144,8 @@ func (s *Service) rmdirs(dirs []string) (left []string) {
 	return left
 }
 
-// find asks for the ids of volumes whose creation had no known end. CreateVolume with the same name
-// returns the same volume.
+// find asks for the ids of volumes if the test does not know whether their creation succeeded.
+// CreateVolume with the same name returns the same volume.
 func (s *Service) find(ctx context.Context, id string, rec *volume.Scratch, secrets volume.Secrets) error {
 	for i, v := range rec.Volumes {
 		if v.ExternalID != "" {
