@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/volmgr/proc"
 )
 
 // manualAlloc is the alloc of claims made from a shell.
@@ -15,20 +16,16 @@ const manualAlloc = "manual"
 // user's own service manager is no service of this kind.
 func serviceFromCgroup(content string) string {
 	var path string
-	for line := range strings.Lines(content) {
-		parts := strings.SplitN(strings.TrimRight(line, "\n"), ":", 3)
-		if len(parts) != 3 {
-			continue
-		}
+	for _, g := range proc.ParseCgroups(content) {
 		// On version 1 systemd has a hierarchy of its own; on version 2 there
 		// is only the one without controllers. A hierarchy that systemd does not
 		// use has everything at its root.
-		if parts[1] == "name=systemd" && parts[2] != "/" {
-			path = parts[2]
+		if g.Controllers == "name=systemd" && g.Path != "/" {
+			path = g.Path
 			break
 		}
-		if parts[0] == "0" && parts[1] == "" {
-			path = parts[2]
+		if g.Unified() {
+			path = g.Path
 		}
 	}
 	units := strings.Split(path, "/")

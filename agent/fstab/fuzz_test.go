@@ -49,20 +49,6 @@ func FuzzTable(f *testing.F) {
 	})
 }
 
-// FuzzMounted: a directory is found in a mount table if it is a mount point there, and no other
-// one is.
-func FuzzMounted(f *testing.F) {
-	for _, name := range hostile {
-		f.Add("/"+name, "/a")
-	}
-	f.Fuzz(func(t *testing.T, point, other string) {
-		table := fmt.Sprintf("36 35 0:5 / %s rw - ext4 /dev/sda1 rw\n", strings.NewReplacer(`\`, `\134`, " ", `\040`, "\t", `\011`, "\n", `\012`).Replace(point))
-		if point != "" && !mountedAt(table, point) || other != point && mountedAt(table, other) {
-			t.Errorf("%q, with %q mounted: %t", other, point, mountedAt(table, other))
-		}
-	})
-}
-
 // FuzzUnit: a setting of a unit is one line, or as many as are continued; a value is what
 // stands there. A unit of any text is read, in time that grows with its length alone.
 func FuzzUnit(f *testing.F) {

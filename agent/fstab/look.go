@@ -7,18 +7,24 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+
+	"github.com/volagent/volagent/volmgr/proc"
 )
 
 // LookAt looks at a directory with the means of whoever calls. It may wait for storage
 // that hangs: call it where that can be given up.
 func LookAt(dir string) Spot {
-	table, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
+	mounts, err := proc.ReadMounts(proc.OwnMounts, nil, func(m *proc.Mount) (skip, stop bool) {
+		is := m.Mountpoint == dir
+		return !is, is
+	})
+	switch {
+	case err != nil:
 		return Spot{Fault: err.Error()}
-	}
-	if mountedAt(string(table), dir) {
+	case len(mounts) > 0:
 		return Spot{Mounted: true}
 	}
+
 	info, err := os.Lstat(dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -40,16 +46,6 @@ func LookAt(dir string) Spot {
 		return Spot{Kind: "directory", Fault: err.Error()}
 	}
 	return Spot{Kind: "directory", Holds: Some(names)}
-}
-
-// mountedAt finds a path in the mount table, where blanks are escaped as in fstab.
-func mountedAt(table, dir string) bool {
-	for line := range strings.Lines(table) {
-		if f := Fields(line); len(f) > 4 && Unescape(f[4]) == dir {
-			return true
-		}
-	}
-	return false
 }
 
 // most is how many names are told.

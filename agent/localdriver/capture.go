@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/proc"
+
 	"google.golang.org/grpc/codes"
 )
 
@@ -137,7 +139,7 @@ func (d *driver) refuseWriters(v volume) error {
 			"detach it first, or take a snapshot with the parameter %s: %s, in which only each file by itself is consistent",
 			v.ID, where, paramConsistency, consistencyPerFile)
 	}
-	entries, err := readMounts(ownMounts, v.ID)
+	entries, err := readMounts(proc.OwnMounts, v.ID)
 	if err != nil {
 		return err
 	}

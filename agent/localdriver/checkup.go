@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/volagent/volagent/volmgr/proc"
+
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
@@ -129,7 +131,7 @@ func lookAround() (surroundings, error) {
 		}
 	}
 
-	look.mounts, err = readMounts(ownMounts, "/dev/loop", fmt.Sprintf(" %d:", loopMajor))
+	look.mounts, err = readMounts(proc.OwnMounts, "/dev/loop", fmt.Sprintf(" %d:", loopMajor))
 	return look, err
 }
 

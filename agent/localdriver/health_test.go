@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/volagent/volagent/volmgr/proc"
+
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
@@ -168,7 +170,7 @@ func TestHealthOfFilesystems(t *testing.T) {
 		must(t, b.publish(id, target, capability, false))
 		b.wantHealth(id, "")
 		c.harm(id)
-		if dead, err := os.ReadFile(ownMounts); err == nil && c.want == "INACCESSIBLE FilesystemShutDown" && c.fsType == "ext4" && !strings.Contains(string(dead), ",shutdown") {
+		if dead, err := os.ReadFile(proc.OwnMounts); err == nil && c.want == "INACCESSIBLE FilesystemShutDown" && c.fsType == "ext4" && !strings.Contains(string(dead), ",shutdown") {
 			t.Logf("this kernel does not tell that an ext4 is shut down")
 			b.clear(id, target)
 			continue

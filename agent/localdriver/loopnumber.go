@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/volagent/volagent/volmgr/proc"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -83,7 +85,7 @@ func boundLoopNodes() (map[int]bool, error) {
 		}
 	}
 	const needle = "/loop"
-	own, err := readMounts(ownMounts, needle)
+	own, err := readMounts(proc.OwnMounts, needle)
 	if err != nil {
 		return nil, err
 	}

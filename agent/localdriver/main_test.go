@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/proc"
+
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 )
@@ -67,7 +69,7 @@ func runIsolated() int {
 		fmt.Fprintln(os.Stderr, "FAIL: loop devices are left behind:", left)
 		code = 1
 	}
-	if left, err := readMounts(ownMounts, base); err != nil || len(left) > 0 {
+	if left, err := readMounts(proc.OwnMounts, base); err != nil || len(left) > 0 {
 		fmt.Fprintln(os.Stderr, "FAIL: mounts are left behind:", left, err)
 		code = 1
 	}

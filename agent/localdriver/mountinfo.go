@@ -4,14 +4,13 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 
-	"github.com/volagent/volagent/volmgr/proclines"
+	"github.com/volagent/volagent/volmgr/proc"
 	"golang.org/x/sys/unix"
 )
 
@@ -37,78 +36,34 @@ func readMounts(file string, needles ...string) (found []mountEntry, err error) 
 // eachMount calls found with the lines of a mount table that contain one of the needles. It
 // discards most lines without parsing them, so thousands of other mounts cost little.
 func eachMount(file string, needles []string, found func(mountEntry)) error {
-	table, err := os.Open(file)
+	has := func(line []byte) bool {
+		return slices.ContainsFunc(needles, func(n string) bool { return bytes.Contains(line, []byte(n)) })
+	}
+	_, err := proc.ReadMounts(file, has, func(m *proc.Mount) (skip, stop bool) {
+		found(entryOf(m))
+		return true, false
+	})
 	if err != nil {
 		return fmt.Errorf("cannot read the mount table: %w", err)
 	}
-	defer func() { _ = table.Close() }() // it was only read
 
-	for lines := proclines.New(table); ; {
-		line, err := lines.Next()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("cannot read the mount table: %w", err)
-		}
-		if !slices.ContainsFunc(needles, func(n string) bool { return bytes.Contains(line, []byte(n)) }) {
-			continue
-		}
-
-		if e, ok := parseMount(string(line)); ok {
-			found(e)
-		}
-	}
+	return nil
 }
 
-// parseMount parses "36 35 98:0 /root /point rw,noatime shared:1 - ext4 /dev/sda1 rw".
-func parseMount(line string) (mountEntry, bool) {
-	left, right, ok := strings.Cut(strings.TrimSuffix(line, "\n"), " - ")
-	// The kernel escapes blanks and newlines in names, and no other white space. A source may be
-	// empty.
-	l, r := strings.Split(left, " "), strings.Split(right, " ")
-	if !ok || len(l) < 6 || len(r) < 2 {
-		return mountEntry{}, false
+func entryOf(m *proc.Mount) mountEntry {
+	return mountEntry{
+		id:    strconv.Itoa(m.ID),
+		devno: fmt.Sprintf("%d:%d", m.Major, m.Minor),
+		root:  m.Root, point: m.Mountpoint, fsType: m.FSType, source: m.Source,
+		readOnly: slices.Contains(strings.Split(m.Options, ","), "ro"),
+		options:  m.VFSOptions,
 	}
-
-	e := mountEntry{
-		id: l[0], devno: l[2], root: unescape(l[3]), point: unescape(l[4]),
-		fsType: r[0], source: unescape(r[1]), readOnly: slices.Contains(strings.Split(l[5], ","), "ro"),
-	}
-	if len(r) > 2 {
-		e.options = r[2]
-	}
-
-	return e, true
 }
-
-// unescape undoes the kernel's octal escapes: a space is \040.
-func unescape(s string) string {
-	if !strings.Contains(s, `\`) {
-		return s
-	}
-
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' && i+4 <= len(s) {
-			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
-				b.WriteByte(byte(n))
-				i += 3
-				continue
-			}
-		}
-		b.WriteByte(s[i])
-	}
-
-	return b.String()
-}
-
-const ownMounts = "/proc/self/mountinfo"
 
 // mountedAt finds the mount table entry with this mount id.
 func mountedAt(id uint64) (mountEntry, error) {
 	want := strconv.FormatUint(id, 10)
-	entries, err := readMounts(ownMounts, want+" ")
+	entries, err := readMounts(proc.OwnMounts, want+" ")
 	if err != nil {
 		return mountEntry{}, err
 	}

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/volagent/volagent/volmgr/proc"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -19,7 +21,7 @@ type use struct {
 
 // uses lists the mounts of a volume in our mount namespace. loops are the volume's devices.
 func (d *driver) uses(v volume, loops []loopDevice) ([]use, error) {
-	entries, err := readMounts(ownMounts, needles(v, loops)...)
+	entries, err := readMounts(proc.OwnMounts, needles(v, loops)...)
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +89,7 @@ func (l loopDevice) isNodeOf(e mountEntry) bool {
 // checkUnused returns an error if a volume is in use in any way and must not be deleted.
 func (d *driver) checkUnused(v volume) error {
 	dir := d.store.path(dirVolumes, v.ID)
-	inside, err := readMounts(ownMounts, v.ID)
+	inside, err := readMounts(proc.OwnMounts, v.ID)
 	if err != nil {
 		return err
 	}
@@ -133,7 +135,7 @@ func (d *driver) checkUnused(v volume) error {
 func whoMounts(l loopDevice) string {
 	var who []string
 	want := []string{"/" + l.name, " " + l.devno() + " "}
-	if own, err := readMounts(ownMounts, want...); err == nil {
+	if own, err := readMounts(proc.OwnMounts, want...); err == nil {
 		for _, e := range own {
 			if l.holds(e) || l.isNodeOf(e) {
 				who = append(who, fmt.Sprintf("mounted at %q", e.point))

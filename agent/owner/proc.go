@@ -9,14 +9,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/volagent/volagent/agent/procstat"
+	"github.com/volagent/volagent/volmgr/proc"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // process is one process of this boot, identified by its pid and its start time.
 type process struct {
 	pid   int
-	start uint64 // see procstat.Stat
+	start uint64 // see proc.Stat
 }
 
 func processOf(o volume.Owner) process { return process{o.PID, o.StartTime} }
@@ -26,7 +26,7 @@ func none(err error) bool { return errors.Is(err, os.ErrNotExist) || errors.Is(e
 
 // life determines whether a process is alive.
 func (p process) life() volume.Life {
-	st, err := procstat.Read(p.pid)
+	st, err := proc.ReadStat(p.pid)
 	switch {
 	case none(err):
 		return volume.LifeGone
@@ -60,7 +60,7 @@ func resolve(pid int) (start uint64, err error) {
 		return 0, volume.Errorf(volume.ErrInvalid, "%d is no pid", pid)
 	}
 
-	st, err := procstat.Read(pid)
+	st, err := proc.ReadStat(pid)
 	if none(err) || err == nil && st.Dead() {
 		return 0, volume.Errorf(volume.ErrRefused, "pid %d cannot own a claim: the agent sees no such process running", pid).
 			WithHint("name a process by its pid on the host, or claim with --owner none")

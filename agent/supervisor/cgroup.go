@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/volagent/volagent/agent/systemd"
+	"github.com/volagent/volagent/volmgr/proc"
 )
 
 // Without systemd a command gets a cgroup of its own, beside the agent's, so
@@ -66,18 +67,17 @@ func groupName(slot, nonce string) string {
 // groupDir is the directory of the agent's own cgroup's neighbours; below it,
 // where the agent is at the top.
 func groupDir() (string, error) {
-	data, err := os.ReadFile("/proc/self/cgroup")
+	groups, err := proc.OwnCgroups()
 	if err != nil {
 		return "", err
 	}
-	for line := range strings.Lines(string(data)) {
-		own, ok := strings.CutPrefix(strings.TrimSpace(line), "0::/")
-		if !ok {
+	for _, own := range groups {
+		if !own.Unified() {
 			continue
 		}
 		for _, root := range cgroupRoots {
 			if _, err := os.Stat(filepath.Join(root, "cgroup.procs")); err == nil {
-				return filepath.Join(root, filepath.Dir("/"+own)), nil
+				return filepath.Join(root, filepath.Dir(own.Path)), nil
 			}
 		}
 	}

@@ -15,7 +15,7 @@ import (
 
 	"github.com/volagent/volagent/agent/container"
 	"github.com/volagent/volagent/agent/pluginfile"
-	"github.com/volagent/volagent/agent/procstat"
+	"github.com/volagent/volagent/volmgr/proc"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -85,7 +85,7 @@ func (r *containerRunner) Find(ctx context.Context) (instance, error) {
 	was := r.p.record().Process
 	if was.Container != "" && was.Boot == r.p.s.boot {
 		// Its process says it all, without the runtime.
-		if st, err := procstat.Read(was.PID); err == nil && st.Began(was.StartTime) && st.Alive() {
+		if st, err := proc.ReadStat(was.PID); err == nil && st.Began(was.StartTime) && st.Alive() {
 			r.p.hideGiven(r.def, was.PID)
 			return r.attach(ctx, was)
 		}
@@ -124,7 +124,7 @@ func (r *containerRunner) look(ctx context.Context) error {
 // take attaches to a container that runs, or has ended meanwhile.
 func (r *containerRunner) take(ctx context.Context, c container.Container, nonce string) (instance, error) {
 	it := volume.PluginProcess{Nonce: nonce, Container: c.ID, PID: c.PID, Boot: r.p.s.boot}
-	st, err := procstat.Read(c.PID)
+	st, err := proc.ReadStat(c.PID)
 	if err == nil {
 		it.StartTime = st.Start
 	} else {

@@ -3,7 +3,7 @@ package supervisor
 import (
 	"context"
 	"fmt"
-	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -11,6 +11,7 @@ import (
 
 	"github.com/volagent/volagent/agent/container"
 	"github.com/volagent/volagent/agent/pluginfile"
+	"github.com/volagent/volagent/volmgr/proc"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -89,8 +90,8 @@ func isOf(c container.Container) bool {
 	if nonce := c.Labels[labelIncarnation]; nonce != "" && environ(c.PID, pluginfile.EnvIncarnation) == nonce {
 		return true
 	}
-	groups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", c.PID))
-	return err == nil && strings.Contains(string(groups), c.ID)
+	groups, err := proc.Cgroups(c.PID)
+	return err == nil && slices.ContainsFunc(groups, func(g proc.Cgroup) bool { return strings.Contains(g.Path, c.ID) })
 }
 
 // overlooked takes hold of what runs of a plugin although no start of it

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/agent/pluginfile"
-	"github.com/volagent/volagent/agent/procstat"
+	"github.com/volagent/volagent/volmgr/proc"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -71,7 +71,7 @@ func (r *execRunner) Find(ctx context.Context) (instance, error) {
 		if served == 0 || err != nil {
 			return nil, err
 		}
-		st, err := procstat.Read(served)
+		st, err := proc.ReadStat(served)
 		if err != nil {
 			return nil, nil //nolint:nilerr // it has ended
 		}
@@ -79,7 +79,7 @@ func (r *execRunner) Find(ctx context.Context) (instance, error) {
 	}
 	// A process that has ended, and that its parent has not reaped yet, serves
 	// nobody.
-	if st, err := procstat.Read(pid); err != nil || !st.Began(start) || !st.Alive() {
+	if st, err := proc.ReadStat(pid); err != nil || !st.Began(start) || !st.Alive() {
 		return nil, nil //nolint:nilerr // no such process is an answer
 	}
 	r.p.hideGiven(r.def, pid)
@@ -155,7 +155,7 @@ func (r *execRunner) Start(ctx context.Context) (instance, error) {
 	if it.PID, served, err = r.launch(ctx, cmd, it.Nonce); err != nil {
 		return nil, err
 	}
-	st, err := procstat.Read(it.PID)
+	st, err := proc.ReadStat(it.PID)
 	if served && (err != nil || !inService(it.PID, serviceName(r.p.slot, it.Nonce))) {
 		return finished(it.PID, r.served(it.Nonce)(it.PID)), nil
 	}
@@ -245,7 +245,7 @@ func (r *execRunner) clearSocket(ctx context.Context) (instance, error) {
 		return nil, fmt.Errorf("%w; an agent with another data dir started it: its log is in %s", takenError(who, r.paths.socket), dir)
 	}
 	nonce := environ(who.pid, pluginfile.EnvIncarnation)
-	if st, err := procstat.Read(who.pid); err == nil && nonce != "" && st.Session == who.pid &&
+	if st, err := proc.ReadStat(who.pid); err == nil && nonce != "" && st.Session == who.pid &&
 		environ(who.pid, pluginfile.VarEndpoint) == r.p.values()(pluginfile.VarEndpoint) {
 		r.p.log.Warn("found a running plugin that was not on record", "pid", who.pid)
 		return r.attach(ctx, volume.PluginProcess{Nonce: nonce, PID: who.pid, StartTime: st.Start, Boot: r.p.s.boot}, r.keep(ctx, who.pid, nonce))

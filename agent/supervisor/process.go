@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/volagent/volagent/agent/procstat"
+	"github.com/volagent/volagent/volmgr/proc"
 )
 
 // process is a plugin's process, watched through a pidfd. It need not be a
@@ -45,7 +45,7 @@ func openProcess(pid int, start uint64, how func(pid int) string) (*process, err
 	p := &process{pid: pid, start: start, fd: os.NewFile(uintptr(fd), "pidfd"), done: make(chan struct{}), ended: make(chan struct{})}
 	// Only now that the pidfd holds the process is the comparison safe. A
 	// zombie is let through: its end is noticed at once, and reaped.
-	if st, err := procstat.Read(pid); err != nil || !st.Began(start) {
+	if st, err := proc.ReadStat(pid); err != nil || !st.Began(start) {
 		return nil, p.fd.Close() // the process is gone, which is an answer
 	}
 	conn, err := p.fd.SyscallConn()

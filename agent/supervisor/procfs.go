@@ -6,10 +6,9 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 
 	"github.com/volagent/volagent/agent/pluginfile"
-	"github.com/volagent/volagent/agent/procstat"
+	"github.com/volagent/volagent/volmgr/proc"
 )
 
 // environ returns one variable of a process's environment at its start, or "".
@@ -39,7 +38,7 @@ func findNonce(nonce string) (pid int, start uint64) {
 		if err != nil || environ(n, pluginfile.EnvIncarnation) != nonce {
 			continue
 		}
-		st, err := procstat.Read(n)
+		st, err := proc.ReadStat(n)
 		if err != nil || !st.Alive() || st.Session != n {
 			continue
 		}
@@ -48,13 +47,4 @@ func findNonce(nonce string) (pid int, start uint64) {
 		}
 	}
 	return pid, start
-}
-
-// bootID tells this boot from any other.
-func bootID() (string, error) {
-	data, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return "", fmt.Errorf("cannot read the boot id: %w", err)
-	}
-	return strings.TrimSpace(string(data)), nil
 }

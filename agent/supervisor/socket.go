@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/volagent/volagent/agent/procstat"
+	"github.com/volagent/volagent/volmgr/proc"
 )
 
 // Pauses between two looks at a socket that nobody serves.
@@ -68,7 +68,7 @@ func connect(ctx context.Context, path string) (peer, error) {
 		return peer{}, err
 	}
 	p.pid = int(cred.Pid)
-	if stat, err := procstat.Read(p.pid); err == nil {
+	if stat, err := proc.ReadStat(p.pid); err == nil {
 		p.start = stat.Start
 	}
 	return p, nil

@@ -37,6 +37,7 @@ import (
 	"github.com/volagent/volagent/agent/systemd"
 	"github.com/volagent/volagent/volmgr/csiclient"
 	"github.com/volagent/volagent/volmgr/mount"
+	"github.com/volagent/volagent/volmgr/proc"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -183,7 +184,7 @@ func (s *Supervisor) load() error {
 	if s.isLoaded() {
 		return nil
 	}
-	boot, err := bootID()
+	boot, err := proc.BootID()
 	if err != nil {
 		return err
 	}

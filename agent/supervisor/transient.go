@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/volagent/volagent/agent/systemd"
+	"github.com/volagent/volagent/volmgr/proc"
 )
 
 // Under systemd a command runs as a service of its own, beside the agent's: whoever stops, kills or upgrades the agent's service reaches no
@@ -187,8 +190,8 @@ func hardLimit(resource int) uint64 {
 
 // inService reports whether a process is in a service's cgroup.
 func inService(pid int, name string) bool {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
-	return err == nil && strings.Contains(string(data)+"\n", "/"+name+"\n")
+	groups, err := proc.Cgroups(pid)
+	return err == nil && slices.ContainsFunc(groups, func(g proc.Cgroup) bool { return path.Base(g.Path) == name })
 }
 
 // findService finds the process of a service that an agent was about to start

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/agent/pluginfile"
-	"github.com/volagent/volagent/agent/procstat"
 	"github.com/volagent/volagent/agent/systemd"
+	"github.com/volagent/volagent/volmgr/proc"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -61,7 +61,7 @@ func running(u systemd.Unit) bool {
 // attach watches the main process of a unit that runs. It returns nil if that
 // has ended by now.
 func (r *unitRunner) attach(ctx context.Context, s systemd.Service) (instance, error) {
-	st, err := procstat.Read(s.MainPID)
+	st, err := proc.ReadStat(s.MainPID)
 	if err != nil || !st.Alive() {
 		return nil, nil //nolint:nilerr // no such process is an answer
 	}

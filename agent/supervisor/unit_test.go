@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/volagent/volagent/agent/procstat"
+	"github.com/volagent/volagent/volmgr/proc"
 )
 
 // TestDrawing: the transitions above type machine are all there are.
@@ -167,11 +167,11 @@ func TestStat(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	st, err := procstat.Read(os.Getpid())
+	st, err := proc.ReadStat(os.Getpid())
 	if err != nil || !st.Alive() || st.Start == 0 || st.Session != session {
 		t.Errorf("got %+v, %v, want session %d", st, err, session)
 	}
-	if _, err := procstat.Read(0); err == nil {
+	if _, err := proc.ReadStat(0); err == nil {
 		t.Error("there is a process 0")
 	}
 	if p, err := openProcess(os.Getpid(), st.Start+2, reap); p != nil || err != nil {

@@ -3,11 +3,9 @@ package systemd
 import (
 	"context"
 	"fmt"
-	"os"
-	"path"
-	"strings"
 
 	"github.com/godbus/dbus/v5"
+	"github.com/volagent/volagent/volmgr/proc"
 )
 
 // Settings are what a unit's files say of it.
@@ -50,15 +48,9 @@ func OwnUnit() string {
 	if !InService() {
 		return ""
 	}
-	data, err := os.ReadFile("/proc/self/cgroup")
+	groups, err := proc.OwnCgroups()
 	if err != nil {
 		return ""
 	}
-	for line := range strings.Lines(string(data)) {
-		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(f) == 3 && (f[0] == "0" && f[1] == "" || f[1] == "name=systemd") && strings.HasSuffix(f[2], ".service") {
-			return path.Base(f[2])
-		}
-	}
-	return ""
+	return serviceOf(groups)
 }

@@ -15,7 +15,10 @@ package systemd
 import (
 	"errors"
 	"os"
+	"path"
 	"strings"
+
+	"github.com/volagent/volagent/volmgr/proc"
 )
 
 // ErrNone says that this host was not booted with systemd.
@@ -34,18 +37,17 @@ func InService() bool {
 	if !Booted() || os.Getenv("INVOCATION_ID") == "" {
 		return false
 	}
-	data, err := os.ReadFile("/proc/self/cgroup")
-	return err == nil && serviceCgroup(string(data))
+	groups, err := proc.OwnCgroups()
+	return err == nil && serviceOf(groups) != ""
 }
 
-// serviceCgroup reports whether /proc/PID/cgroup names a service: in systemd's
-// own hierarchy where there are several, else in the only one.
-func serviceCgroup(table string) bool {
-	for line := range strings.Lines(table) {
-		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(f) == 3 && (f[0] == "0" && f[1] == "" || f[1] == "name=systemd") && strings.HasSuffix(f[2], ".service") {
-			return true
+// serviceOf returns the service whose control group a process is in, by systemd's hierarchies;
+// empty if there is none.
+func serviceOf(groups []proc.Cgroup) string {
+	for _, g := range groups {
+		if g.Systemd() && strings.HasSuffix(g.Path, ".service") {
+			return path.Base(g.Path)
 		}
 	}
-	return false
+	return ""
 }

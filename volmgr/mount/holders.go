@@ -11,9 +11,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/moby/sys/mountinfo"
-
-	"github.com/volagent/volagent/volmgr/proclines"
+	"github.com/volagent/volagent/volmgr/proc"
 )
 
 // Holder is one thing that keeps a mount from being unmounted, or keeps its
@@ -129,7 +127,7 @@ func (c *collector) run() {
 
 // table finds the mounts at path and below; it reports whether there are any.
 func (c *collector) table() bool {
-	table, err := c.h.table(func(m *mountinfo.Info) (bool, bool) { return !within(m.Mountpoint, c.path), false })
+	table, err := c.h.table(func(m *proc.Mount) (bool, bool) { return !within(m.Mountpoint, c.path), false })
 	if err != nil {
 		return false
 	}
@@ -210,7 +208,7 @@ func (c *collector) spaces() {
 		if s.name == c.h.ownSpace() {
 			continue
 		}
-		table, err := s.mounts(nil, func(m *mountinfo.Info) (bool, bool) {
+		table, err := s.mounts(nil, func(m *proc.Mount) (bool, bool) {
 			p := c.h.fromInfo(m)
 			return !c.devices[p.id.Device+p.id.Root], false
 		})
@@ -227,7 +225,7 @@ func (c *collector) maps(pid int) {
 		return
 	}
 	defer func() { _ = f.Close() }() // it was only read
-	for lines := proclines.New(f); ; {
+	for lines := proc.NewLines(f); ; {
 		line, err := lines.Next()
 		if err != nil {
 			return

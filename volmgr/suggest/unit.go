@@ -4,6 +4,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/volagent/volagent/volmgr/proc"
 )
 
 // longestUnit is the longest name of a unit, in bytes (UNIT_NAME_MAX of systemd,
@@ -47,15 +49,11 @@ func Stop(unit string, pid int) string {
 // user's own service manager and a container's make their units there.
 func UnitOf(cgroups string) string {
 	var unit string
-	for line := range strings.Lines(cgroups) {
-		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
-		if len(fields) < 3 {
-			continue
-		}
+	for _, g := range proc.ParseCgroups(cgroups) {
 		// Version 1 has a hierarchy of systemd's own; version 2 has no name. Where
 		// both are mounted, the one that systemd does not use is all at its root.
-		if fields[1] == "name=systemd" || fields[1] == "" {
-			if found := outermost(fields[2]); found != "" {
+		if g.Controllers == "name=systemd" || g.Controllers == "" {
+			if found := outermost(g.Path); found != "" {
 				unit = found
 			}
 		}

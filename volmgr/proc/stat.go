@@ -1,6 +1,4 @@
-// Package procstat reads /proc/PID/stat (proc_pid_stat(5)), and tells when a process
-// began in a way that does not depend on the reader's time namespace.
-package procstat
+package proc
 
 import (
 	"bytes"
@@ -35,9 +33,9 @@ func (s Stat) Dead() bool { return !s.Alive() && s.Threads <= 1 }
 // given out twice within that.
 func (s Stat) Began(start uint64) bool { return s.Start <= start+1 && start <= s.Start+1 }
 
-// Read reads the stat of a process. The error wraps os.ErrNotExist or ESRCH if there is
+// ReadStat reads the stat of a process. The error wraps os.ErrNotExist or ESRCH if there is
 // none.
-func Read(pid int) (Stat, error) {
+func ReadStat(pid int) (Stat, error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return Stat{}, err
@@ -46,16 +44,16 @@ func Read(pid int) (Stat, error) {
 	if err != nil {
 		return Stat{}, fmt.Errorf("cannot tell when process %d began: %w", pid, err)
 	}
-	s, err := parse(data, shift)
+	s, err := parseStat(data, shift)
 	if err != nil {
 		return Stat{}, fmt.Errorf("cannot make sense of /proc/%d/stat: %w", pid, err)
 	}
 	return s, nil
 }
 
-// parse reads a stat as it is shown in a time namespace whose boot time is shifted by
+// parseStat reads a stat as it is shown in a time namespace whose boot time is shifted by
 // some nanoseconds.
-func parse(data []byte, shift int64) (s Stat, err error) {
+func parseStat(data []byte, shift int64) (s Stat, err error) {
 	// Field 2 is the command's name in brackets, which may hold anything.
 	f := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
 	if len(f) < 20 || len(f[0]) != 1 {

@@ -1,10 +1,4 @@
-// Package proclines reads mount tables and other files of procfs in which users choose the
-// names, line by line and in bounded memory.
-//
-// Any user can have a mount namespace, and any process can map files. The kernel shows the
-// paths by names of any length, because it builds them from directories that were entered one
-// by one: a line may have megabytes, and a table gigabytes.
-package proclines
+package proc
 
 import (
 	"bufio"
@@ -12,8 +6,8 @@ import (
 	"io"
 )
 
-// Longest is the longest line that a Reader returns, in bytes.
-const Longest = 60_000
+// LongestLine is the longest line that Lines returns, in bytes.
+const LongestLine = 60_000
 
 // Bounds of the fields in a line that is longer, in bytes. The paths of a mount table
 // (proc_pid_mountinfo(5)) have room for PATH_MAX with every byte escaped. Of the other fields
@@ -25,19 +19,24 @@ const (
 	pointField   = 4
 )
 
-// Reader returns the lines of a file. In a line that has Longest bytes or more the ends of long
-// fields are missing. The others stay where they are.
-type Reader struct {
+// Lines returns the lines of a file in which users choose the names, one at a time and in bounded
+// memory. In a line of LongestLine bytes or more, long fields lack their ends. The fields keep
+// their positions.
+//
+// Every user can have a mount namespace, and every process can map files. The kernel shows paths
+// of any length, because it builds them from directories that were entered one by one. So a line
+// may have megabytes, and a table gigabytes.
+type Lines struct {
 	in   *bufio.Reader
-	room []byte // of a line that was cut
+	room []byte // the copy of a long line
 }
 
-// New returns a Reader of a file.
-func New(file io.Reader) *Reader { return &Reader{in: bufio.NewReaderSize(file, Longest)} }
+// NewLines returns the lines of a file.
+func NewLines(file io.Reader) *Lines { return &Lines{in: bufio.NewReaderSize(file, LongestLine)} }
 
 // Next returns the next line with its newline, which the last one may lack. The line is valid
 // until the next call. The error is io.EOF at the end.
-func (r *Reader) Next() ([]byte, error) {
+func (r *Lines) Next() ([]byte, error) {
 	chunk, err := r.in.ReadSlice('\n')
 	if !errors.Is(err, bufio.ErrBufferFull) {
 		return whole(chunk, err)
@@ -75,7 +74,7 @@ func (c *cutter) add(chunk []byte) {
 		}
 		switch {
 		case b == '\n':
-		case len(c.out) == Longest-1:
+		case len(c.out) == LongestLine-1:
 			continue
 		case b == ' ':
 			c.field, c.size = c.field+1, 0
