@@ -26,13 +26,13 @@
 //	├── lock                     flock: one driver per state directory
 //	├── volumes/
 //	│   └── vol-<16 characters>/ a volume exists if, and only if, this directory does
-//	│       ├── volume.json      the request's parameters; replaced by a rename when they change
+//	│       ├── volume.json      what was asked for; replaced by a rename when it changes
 //	│       ├── exclusive        the volume was last published for one target alone
 //	│       ├── data/            0755, the root of a directory volume      } one of
 //	│       └── image            0600, the sparse file of an image volume  } the two
 //	├── snapshots/
 //	│   └── snap-<16 characters>/
-//	│       ├── snapshot.json    the source and its properties; written once
+//	│       ├── snapshot.json    what it is a snapshot of; written once
 //	│       └── data/ or image   a full copy
 //	├── groups/
 //	│   └── grp-<16 characters>/
@@ -40,8 +40,8 @@
 //	│       └── snap-<16 characters>/
 //	│           └── data/ or image
 //	├── frozen/                  an empty file named after each volume that is frozen, see freeze.go
-//	├── tmp/                     volumes and copies being made; one rename moves each to its place
-//	└── trash/                   data being deleted; one rename moves it here
+//	├── tmp/                     what is being made; one rename puts it in its place
+//	└── trash/                   what is being deleted; one rename puts it here
 //
 // To create an object, the driver fills tmp/ID, syncs it, and renames it to volumes/ID,
 // snapshots/ID or groups/ID. To delete one, it renames the directory to trash/ID and then removes
