@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestReadMounts: all names and options of a mount come from its line.
+// TestReadMounts checks that readMounts returns all names and options of a mount from its line.
 func TestReadMounts(t *testing.T) {
 	for line, want := range map[string]mountEntry{
 		`36 35 98:0 /a\040b /mnt\134x rw,noatime shared:1 master:2 - ext4 /dev/sda1 rw,errors=continue`: {"36", "98:0", "/a b", `/mnt\x`, "ext4", "/dev/sda1", false, "rw,errors=continue"},
