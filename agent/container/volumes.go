@@ -61,8 +61,10 @@ func (r Runtime) count(ctx context.Context, volume string) (uint, error) {
 	}
 
 	switch err := json.Unmarshal([]byte(out), &all); {
-	case err != nil || len(all) != 1:
-		return 0, fmt.Errorf("cannot make sense of what %s says of volume %s: %d answers, %w", r.name, volume, len(all), err)
+	case err != nil:
+		return 0, fmt.Errorf("cannot read the answer of %s about volume %s: %w", r.name, volume, err)
+	case len(all) != 1:
+		return 0, fmt.Errorf("%s gave %d answers about volume %s", r.name, len(all), volume)
 	case all[0].Driver == "local":
 		return 0, fmt.Errorf("volume %s of this %s is another one, on its own disk: DOCKER_HOST, or a context, leads elsewhere", volume, r.name)
 	}
@@ -93,8 +95,11 @@ func (r Runtime) containers(ctx context.Context, volume string) (names []string,
 		State struct{ Status string }
 	}
 
-	if err := json.Unmarshal([]byte(out), &all); err != nil || len(all) != len(ids) {
-		return nil, fmt.Errorf("cannot make sense of what %s says of %d containers: %d answers, %w", r.name, len(ids), len(all), err)
+	if err := json.Unmarshal([]byte(out), &all); err != nil {
+		return nil, fmt.Errorf("cannot read the answer of %s about %d containers: %w", r.name, len(ids), err)
+	}
+	if len(all) != len(ids) {
+		return nil, fmt.Errorf("%s gave %d answers about %d containers", r.name, len(all), len(ids))
 	}
 
 	for _, c := range all {

@@ -7,23 +7,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/backoff"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// These are the first and the longest pause before the agent asks a plugin again that is still
-// working.
-const (
-	firstPause = 500 * time.Millisecond
-	lastPause  = 10 * time.Second
-)
-
-// backoff returns the pause after the n-th try.
-func backoff(n int) time.Duration {
-	if n > 5 {
-		return lastPause
-	}
-	return firstPause << (n - 1)
-}
+// pauses are the waits before the agent asks a plugin again that is still working.
+var pauses = backoff.Delays{First: 500 * time.Millisecond, Last: 10 * time.Second}
 
 // pause waits for d, or until ctx ends.
 func (s *Service) pause(ctx context.Context, d time.Duration) error {
@@ -74,7 +63,7 @@ func (t *taking) ripen(ctx context.Context, got volume.GroupSnapshot) (volume.Gr
 		if t.last == nil {
 			t.s.tell(t.intent.Key(), fmt.Sprintf("%q is not ready yet", got.ID))
 		}
-		if t.s.pause(ctx, backoff(try)) != nil {
+		if t.s.pause(ctx, pauses.After(try)) != nil {
 			return got, t.late(ctx)
 		}
 

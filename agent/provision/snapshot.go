@@ -245,7 +245,7 @@ func (t *taking) take(ctx context.Context) (volume.GroupSnapshot, error) {
 
 		t.unsure, t.last = true, err
 		t.s.tell(t.intent.Key(), err.Error())
-		if t.s.pause(ctx, backoff(try)) != nil {
+		if t.s.pause(ctx, pauses.After(try)) != nil {
 			return got, t.late(ctx)
 		}
 	}

@@ -154,7 +154,7 @@ func (s *Service) persist(ctx context.Context, wait time.Duration, call func() e
 	for try := 1; ; try++ {
 		err := call()
 		var ce *volume.CallError
-		if !errors.As(err, &ce) || ce.Code != "Aborted" || wait == 0 || s.pause(ctx, backoff(try)) != nil {
+		if !errors.As(err, &ce) || ce.Code != "Aborted" || wait == 0 || s.pause(ctx, pauses.After(try)) != nil {
 			return err
 		}
 	}

@@ -133,7 +133,7 @@ func (s *Service) creating(ctx context.Context, v volume.Volume, wait time.Durat
 		if wait == 0 || !errors.As(err, &ce) || !atIt(ce) || ce.Code != "Aborted" && !copies {
 			return err
 		}
-		if s.pause(ctx, backoff(try)) == nil {
+		if s.pause(ctx, pauses.After(try)) == nil {
 			continue
 		}
 		if ctx.Err() != nil && !errors.Is(context.Cause(ctx), errLate) {

@@ -3,9 +3,9 @@ package reconcile
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/backoff"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -150,11 +150,7 @@ func (e *entry) dueNext(key string, at *volume.Attempt) time.Time {
 
 // delay returns the wait after the n-th failure in a row.
 func delay(n int) time.Duration {
-	d := lastDelay
-	if n <= 10 {
-		d = min(lastDelay, firstDelay<<(n-1))
-	}
-	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64()))
+	return backoff.Jitter(backoff.Delays{First: firstDelay, Last: lastDelay}.After(n))
 }
 
 // parked returns the steps that must not be tried yet. A step that waits for a change stays parked

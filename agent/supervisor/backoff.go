@@ -1,8 +1,9 @@
 package supervisor
 
 import (
-	"math/rand/v2"
 	"time"
+
+	"github.com/volagent/volagent/volmgr/backoff"
 )
 
 // Backoff sets how long a plugin waits before it is started again. A zero field means its default.
@@ -43,8 +44,8 @@ func (b Backoff) withDefaults() Backoff {
 // pauses counts the failures of one plugin.
 type pauses struct {
 	Backoff
-	next  time.Duration // the pause before jitter; 0 means Base
-	burst int           // failures after being ready, since the last reset
+	failures int // since the last reset, without those of the burst
+	burst    int // failures after being ready, since the last reset
 }
 
 // fell returns the pause after a failure. readyFor is how long the plugin had been ready; 0 if it
@@ -56,18 +57,12 @@ func (p *pauses) fell(readyFor time.Duration) time.Duration {
 
 	if readyFor > 0 && p.burst < p.Burst {
 		p.burst++
-		return jitter(p.Base)
+		return backoff.Jitter(p.Base)
 	}
 
-	pause := max(p.next, p.Base)
-	p.next = min(2*pause, p.Max)
-	return jitter(min(pause, p.Max))
+	p.failures++
+	return backoff.Jitter(backoff.Delays{First: p.Base, Last: p.Max}.After(p.failures))
 }
 
 // reset forgets all failures.
-func (p *pauses) reset() { p.next, p.burst = 0, 0 }
-
-// jitter returns d ±20 %.
-func jitter(d time.Duration) time.Duration {
-	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64()))
-}
+func (p *pauses) reset() { p.failures, p.burst = 0, 0 }

@@ -149,7 +149,7 @@ func (s *Supervisor) unref(name string) {
 	ctx, cancel := context.WithTimeout(context.Background(), wordsWithin)
 	defer cancel()
 	if err := s.opts.Systemd.Unref(ctx, name); err != nil {
-		s.log.Debug("cannot let go of a service", "unit", name, "error", err)
+		s.log.Debug("cannot release a unit", "unit", name, "error", err)
 	}
 }
 

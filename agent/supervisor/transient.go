@@ -152,7 +152,7 @@ func (r *execRunner) serve(ctx context.Context, cmd *exec.Cmd, nonce string) (pi
 	case err != nil:
 		return 0, err
 	case result != systemd.JobDone && s.MainPID == 0 && (s.ExecCode == 0 || s.ExecStatus >= ownStatus):
-		r.letGo(name)
+		r.p.s.unref(name)
 		return 0, fmt.Errorf("%w: systemd cannot start it: %s, %s", errNoService, result, ending(s))
 	case s.MainPID == 0:
 		return s.ExecPID, nil // it has ended already
@@ -168,15 +168,6 @@ func reach(ctx context.Context, bus *systemd.Bus) error {
 		return fmt.Errorf("%w: %w", errNoService, err)
 	}
 	return nil
-}
-
-// letGo makes systemd forget a service that has ended.
-func (r *execRunner) letGo(name string) {
-	ctx, cancel := context.WithTimeout(context.Background(), wordsWithin)
-	defer cancel()
-	if err := r.p.s.opts.Systemd.Unref(ctx, name); err != nil {
-		r.p.log.Debug("cannot let go of a service", "unit", name, "error", err)
-	}
 }
 
 // oomScore returns the score of the agent itself: plugins are as important as the agent.
@@ -270,7 +261,7 @@ func (r *execRunner) served(nonce string) func(pid int) string {
 	return func(pid int) string {
 		name := serviceName(r.p.slot, nonce)
 		s := awaitEnd(r.p.s.opts.Systemd, name, pid)
-		r.letGo(name)
+		r.p.s.unref(name)
 		return ending(s)
 	}
 }

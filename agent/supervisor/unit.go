@@ -71,7 +71,7 @@ func (r *unitRunner) attach(ctx context.Context, s systemd.Service) (instance, e
 	}
 
 	if u.process, err = openProcess(s.MainPID, st.Start, u.how); err != nil || u.process == nil {
-		u.letGo()
+		u.r.p.s.unref(u.unit)
 		return nil, err
 	}
 

@@ -57,17 +57,8 @@ func (u *unitInstance) Stop(ctx context.Context, _ time.Duration) error {
 
 // Release implements instance. The unit keeps running, unwatched.
 func (u *unitInstance) Release() error {
-	u.letGo()
+	u.r.p.s.unref(u.unit)
 	return u.process.Release()
-}
-
-// letGo lets systemd forget how the unit ended.
-func (u *unitInstance) letGo() {
-	ctx, cancel := context.WithTimeout(context.Background(), wordsWithin)
-	defer cancel()
-	if err := u.r.p.s.opts.Systemd.Unref(ctx, u.unit); err != nil {
-		u.r.p.log.Debug("cannot let go of a unit", "error", err)
-	}
 }
 
 // quiet stops a unit that has no running process, but that systemd would start again.
@@ -92,7 +83,7 @@ func (w *worker) quiet(ctx context.Context) {
 func (w *worker) pause(readyFor time.Duration) time.Duration {
 	pause := w.falls.fell(readyFor)
 	u, ok := w.inst.(*unitInstance)
-	if !ok || readyFor == 0 || w.falls.next > 0 {
+	if !ok || readyFor == 0 || w.falls.failures > 0 {
 		return pause
 	}
 

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/volagent/volagent/volmgr/backoff"
 	"github.com/volagent/volagent/volmgr/proc"
 )
 
@@ -92,7 +93,7 @@ func TestBackoff(t *testing.T) {
 	}
 	spread := map[time.Duration]bool{}
 	for range 20 {
-		spread[jitter(time.Second)] = true
+		spread[backoff.Jitter(time.Second)] = true
 	}
 	if len(spread) < 10 {
 		t.Errorf("no jitter: %v", spread)
