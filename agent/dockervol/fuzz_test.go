@@ -11,8 +11,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// FuzzOptions: options are refused as such, or say something that agrees with itself. Those in "o" mean
-// what they mean beside it.
+// FuzzOptions checks that options are either refused or consistent. Options inside "o" have the
+// same meaning as outside of it.
 func FuzzOptions(f *testing.F) {
 	for _, name := range known {
 		f.Add(name, "x", "plugin", "p")
@@ -59,8 +59,9 @@ func FuzzOptions(f *testing.F) {
 	})
 }
 
-// FuzzRequest: whatever a runtime sends, it is answered as the protocol has it, in one line, or not at
-// all where an answer would be taken for one about a volume. What is stored keeps its rules.
+// FuzzRequest checks the answers to arbitrary requests of a runtime. Each answer follows the
+// protocol and its error is one line. If a runtime would misread an answer as one about a volume,
+// the connection ends without an answer. The stored data stays consistent.
 func FuzzRequest(f *testing.F) {
 	methods := []string{"Create", "Remove", "Mount", "Unmount", "Path", "Get", "List", "Capabilities", "Nothing"}
 	for i := range methods {
@@ -94,7 +95,7 @@ func FuzzRequest(f *testing.F) {
 	})
 }
 
-// FuzzProcess: a process is told from another one by when it began, whatever its name is.
+// FuzzProcess checks that a process is identified by its start time, for every process name.
 func FuzzProcess(f *testing.F) {
 	for _, name := range []string{"dockerd", "a) S 1 2 3", ")", "(((", " ", "\n"} {
 		f.Add(name, uint64(500))
@@ -104,6 +105,6 @@ func FuzzProcess(f *testing.F) {
 		if got := startOf([]byte(stat)); got != fmt.Sprint(start) {
 			t.Errorf("%q began at %q", stat, got)
 		}
-		_ = startOf([]byte(name)) // it returns
+		_ = startOf([]byte(name)) // it must return
 	})
 }
