@@ -17,7 +17,7 @@ const (
 // in Parts only. Restarts is the sum over all parts.
 type Plugin struct {
 	ID       string `json:"id"`
-	Type     string `json:"type,omitempty"` // node, controller, monolith, node+controller; empty until the plugin has told
+	Type     string `json:"type,omitempty"` // node, controller, monolith, node+controller; empty until the plugin has reported it
 	Runner   string `json:"runner"`         // exec, container, unit, socket or builtin; different runners of parts are joined with "+"
 	Provider string `json:"provider,omitempty"`
 	Version  string `json:"version,omitempty"`
@@ -57,7 +57,7 @@ type Plugin struct {
 	Warnings []string `json:"warnings,omitempty"`
 
 	// The numbers of parts that serve controller calls and node calls, and the numbers that should.
-	// A monolith counts as both. A part that has not told its type yet counts as a node.
+	// A monolith counts as both. A part that has not reported its type yet counts as a node.
 	ControllersHealthy  int `json:"controllers_healthy"`
 	ControllersExpected int `json:"controllers_expected"`
 	NodesHealthy        int `json:"nodes_healthy"`
@@ -115,7 +115,8 @@ type Node struct {
 	StartedAt time.Time `json:"started_at"`
 	DataDir   string    `json:"data_dir"`
 
-	// DB is "ok", or the problem of the state database. If it is empty, the agent did not tell.
+	// DB is "ok", or the problem of the state database. It may be empty in answers that do not
+	// include it.
 	DB    string `json:"db,omitempty"`
 	State string `json:"state"` // "ok", or the reason why the agent sends no calls
 

@@ -17,7 +17,7 @@ type Doubt struct {
 	Name     string // the runtime's name for the volume
 	VolumeID string
 	Alloc    string
-	Since    time.Time // the first look of this agent that found the doubt
+	Since    time.Time // the time of this agent's first look that found the doubt
 	Leaked   int       // the number of references that no container explains
 	Of       int       // the number of references of the claim
 

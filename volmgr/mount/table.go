@@ -17,31 +17,36 @@ import (
 
 // Entry is one mount in the table.
 type Entry struct {
-	// Path is the mount point, under the root as the caller spelled it.
+	// Path is the mount point, with the root in the caller's spelling.
 	Path string
-	// ID is the mount's id in the table. The kernel gives it to another mount later.
+
+	// ID is the mount's id in the table. The kernel reuses it for later mounts.
 	ID int
-	// Identity has no unique mount id: the table does not hold it.
+
+	// Identity has no unique mount id, because the table does not contain it.
 	Identity volume.MountIdentity
 	Source   string
-	ReadOnly bool // the mount, or its file system
-	// Covered is set when another mount lies over this one on the same path,
-	// so that the path does not lead to it.
+	ReadOnly bool // the mount or its file system is read-only
+
+	// Covered is set if another mount lies over this one at the same path. The path then leads to
+	// the other mount.
 	Covered bool
 }
 
-// Under returns the mounts at root and below it, in the order they were made
-// as far as the kernel keeps it, from one read of the table.
+// Under returns the mounts at and below root from one read of the table. They are in the order in
+// which they were made, as far as the kernel keeps it.
 func (h *Host) Under(root string) ([]Entry, error) {
 	root = filepath.Clean(root)
 	actual, err := bounded(context.Background(), h, kindLook, root, h.bound, func() (string, error) { return h.canonical(root) })
 	if err != nil {
 		return nil, fmt.Errorf("cannot find mounts under %q: %w", root, err)
 	}
+
 	table, err := h.table(func(m *mountinfo.Info) (bool, bool) { return !within(m.Mountpoint, actual), false })
 	if err != nil {
 		return nil, fmt.Errorf("cannot find mounts under %q: %w", root, err)
 	}
+
 	hidden := covered(table)
 	out := make([]Entry, 0, len(table))
 	for _, m := range table {
@@ -52,15 +57,16 @@ func (h *Host) Under(root string) ([]Entry, error) {
 			ReadOnly: p.readOnly, Covered: hidden[m.ID],
 		})
 	}
+
 	return out, nil
 }
 
-// canonical is path without symbolic links. What cannot be resolved because it
-// is missing or a file system on the way is dead stays as it is written.
+// canonical resolves the symbolic links in path. If that fails, because the path is missing or a
+// file system in it is dead, it returns path unchanged.
 func (h *Host) canonical(path string) (string, error) {
 	fd, err := open(path, unix.O_PATH)
 	if err != nil {
-		return path, nil // mounts are known by their path as well
+		return path, nil // the table also contains such paths
 	}
 	defer closeFD(fd)
 	return h.fdPath(fd)
@@ -72,35 +78,36 @@ func within(path, dir string) bool {
 	return ok && (rest == "" || rest[0] == '/')
 }
 
-// covered marks the mounts, by id, that have another one on their own root: a
-// child at the same mount point.
+// covered returns the ids of the mounts that another mount covers: a child at the same mount point.
 func covered(table []*mountinfo.Info) map[int]bool {
 	at := make(map[int]string, len(table))
 	for _, m := range table {
 		at[m.ID] = m.Mountpoint
 	}
+
 	hidden := map[int]bool{}
 	for _, m := range table {
 		if p, ok := at[m.Parent]; ok && p == m.Mountpoint && m.Parent != m.ID {
 			hidden[m.Parent] = true
 		}
 	}
+
 	return hidden
 }
 
-// table reads this namespace's mounts that filter does not skip.
+// table reads the mounts of this namespace that filter does not skip.
 func (h *Host) table(filter mountinfo.FilterFunc) ([]*mountinfo.Info, error) {
 	return readTable(h.proc+"/self/mountinfo", nil, filter)
 }
 
-// readTable reads a mountinfo file. Lines that keep refuses are not parsed;
-// filter sees the others.
+// readTable reads a mountinfo file. It parses only the lines that keep accepts, and passes those to
+// filter.
 func readTable(file string, keep func(line []byte) bool, filter mountinfo.FilterFunc) ([]*mountinfo.Info, error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = f.Close() }() // it was only read
+	defer func() { _ = f.Close() }() // the file is only read
 	return parseTable(f, keep, filter)
 }
 
@@ -108,13 +115,13 @@ func parseTable(table io.Reader, keep func(line []byte) bool, filter mountinfo.F
 	return mountinfo.GetMountsFromReader(&tableReader{lines: proclines.New(table), keep: keep}, filter)
 }
 
-// tableReader yields those lines of a mount table that keep lets pass, nil all of them, one
-// after another: no table is held in memory. The parser takes lines of 64 KiB, and fails the
-// whole table over a longer one.
+// tableReader yields the lines of a mount table that keep accepts (nil accepts all), one after
+// another, so that the table is never completely in memory. It exists because the parser fails for
+// the whole table if a line is longer than 64 KiB.
 type tableReader struct {
 	lines *proclines.Reader
 	keep  func(line []byte) bool
-	line  []byte // what is left of the current one
+	line  []byte // the rest of the current line
 }
 
 // Read implements io.Reader.
@@ -128,12 +135,13 @@ func (r *tableReader) Read(p []byte) (int, error) {
 			r.line = line
 		}
 	}
+
 	n := copy(p, r.line)
 	r.line = r.line[n:]
 	return n, nil
 }
 
-// fromInfo turns a line of the table into a point without a unique id.
+// fromInfo converts a line of the table into a point without a unique id.
 func (h *Host) fromInfo(m *mountinfo.Info) point {
 	p := point{
 		id: volume.MountIdentity{
@@ -143,8 +151,10 @@ func (h *Host) fromInfo(m *mountinfo.Info) point {
 		at: m.Mountpoint, source: m.Source, shared: strings.HasPrefix(m.Optional, "shared:"),
 		readOnly: hasOption(m.Options, "ro") || hasOption(m.VFSOptions, "ro"),
 	}
+
 	p.id.Root, p.deleted = rootPath(m.Root)
-	// "fuse.sshfs": the kernel's type, and a name that the daemon chose.
+	// In "fuse.sshfs", the first part is the kernel's type, and the second is a name that the
+	// daemon chose.
 	p.id.FSType, _, _ = strings.Cut(m.FSType, ".")
 	return p
 }
@@ -156,11 +166,12 @@ func attrOf(m *mountinfo.Info) (attr uint64) {
 			attr |= bit
 		}
 	}
+
 	if hasOption(m.Options, "ro") {
 		attr |= unix.MOUNT_ATTR_RDONLY
 	}
 	if attr&unix.MOUNT_ATTR__ATIME == 0 && !hasOption(m.Options, "relatime") {
-		attr |= unix.MOUNT_ATTR_STRICTATIME // which the table shows by naming none
+		attr |= unix.MOUNT_ATTR_STRICTATIME // the table shows it by naming none of the three
 	}
 	return attr
 }
