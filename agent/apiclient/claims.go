@@ -43,9 +43,9 @@ func (c *Client) Claim(ctx context.Context, volume, alloc string) (*api.Claim, e
 	return get[api.Claim](ctx, c, call{method: http.MethodGet, path: []string{"volumes", volume, "claims", alloc}})
 }
 
-// ClaimVolume claims a volume for an alloc and waits up to wait until it is mounted; with 0 it
-// answers at once. If the wait, or ctx, ends before the volume is mounted, the agent detaches the
-// new claim again.
+// ClaimVolume claims a volume for an alloc and waits for at most the duration wait until it is
+// mounted; with 0 it answers at once. If the wait, or ctx, ends before the volume is mounted, the
+// agent detaches the new claim again.
 func (c *Client) ClaimVolume(ctx context.Context, volume, alloc string, req api.ClaimRequest, wait time.Duration) (*api.Claim, error) {
 	return get[api.Claim](ctx, c, call{method: http.MethodPut, path: []string{"volumes", volume, "claims", alloc}, query: waiting(wait), body: req})
 }

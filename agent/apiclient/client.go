@@ -58,7 +58,8 @@ func New(socket string) *Client {
 
 	return &Client{socket: socket, http: &http.Client{
 		Transport: transport,
-		// The agent redirects only if the HTTP library has cleaned an id in the path.
+		// The agent itself never redirects. A redirect means that Go's HTTP server has cleaned the
+		// path, and so changed an id.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 }
@@ -121,7 +122,7 @@ func (c *Client) send(ctx context.Context, r call) (*http.Response, error) {
 	}
 	resp, err := c.answer(req)
 	if r.method == http.MethodGet && errors.Is(err, io.EOF) {
-		// This agent was stopping. If systemd keeps the socket, the next agent answers.
+		// The agent was stopping. If systemd keeps the socket, the next agent answers.
 		resp, err = c.answer(req)
 	}
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 )
 
 // Drain empties the host. From then on the agent refuses new claims, across restarts too. Drain
-// waits up to wait until nothing of any volume is on the host, and returns the rest. With 0 it
-// answers at once, and the agent continues in the background.
+// waits for at most the duration wait until nothing of any volume is on the host, and returns the
+// rest. With 0 it answers at once, and the agent continues in the background.
 func (c *Client) Drain(ctx context.Context, wait time.Duration) (*api.Drain, error) {
 	return get[api.Drain](ctx, c, call{method: http.MethodPost, path: []string{"node", "drain"}, query: waiting(wait)})
 }

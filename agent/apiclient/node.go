@@ -149,7 +149,7 @@ func (c *Client) Health(ctx context.Context) (*api.Health, error) {
 
 // Events calls each for every event, oldest first, and returns when the agent has sent them all.
 // With Follow it returns only when ctx ends, the agent goes away, or each returns an error. It
-// returns an error of each unchanged.
+// returns an error from each unchanged.
 func (c *Client) Events(ctx context.Context, f EventFilter, each func(api.Event) error) error {
 	query := when("follow", f.Follow)
 	if f.Volume != "" {

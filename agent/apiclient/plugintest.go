@@ -9,7 +9,7 @@ import (
 
 // TestPlugin tests a plugin. It calls each after every check, and returns the summary when the test
 // is undone. When ctx ends, or each returns an error, the agent ends the test and undoes it.
-// TestPlugin returns an error of each unchanged.
+// TestPlugin returns an error from each unchanged.
 func (c *Client) TestPlugin(ctx context.Context, id string, q api.PluginTest, each func(api.PluginCheck) error) (*api.PluginTestSummary, error) {
 	for line, err := range lines[api.PluginTestLine](ctx, c, call{method: http.MethodPost, path: []string{"plugins", id, "test"}, body: q}) {
 		if err != nil {

@@ -19,8 +19,9 @@ type SnapshotFilter struct {
 	Pending bool
 }
 
-// CreateSnapshot makes the plugin create a snapshot, and waits up to wait until it is ready. With 0
-// the agent asks the plugin once. A second call with the same name continues the same snapshot.
+// CreateSnapshot makes the plugin create a snapshot, and waits for at most the duration wait until
+// it is ready. With 0 the agent asks the plugin once. A second call with the same name continues
+// the same snapshot.
 func (c *Client) CreateSnapshot(ctx context.Context, req api.SnapshotRequest, wait time.Duration) (*api.Snapshot, error) {
 	return get[api.Snapshot](ctx, c, call{method: http.MethodPost, path: []string{"snapshots"}, query: waiting(wait), body: req})
 }
@@ -41,8 +42,8 @@ func (c *Client) Snapshots(ctx context.Context, f SnapshotFilter) (*api.Snapshot
 	return get[api.Snapshots](ctx, c, call{method: http.MethodGet, path: []string{"snapshots"}, query: query})
 }
 
-// DeleteSnapshot destroys a snapshot. If the plugin is busy with it, the agent asks again, up to
-// wait.
+// DeleteSnapshot destroys a snapshot. If the plugin is busy with it, the agent asks again, for at
+// most the duration wait.
 func (c *Client) DeleteSnapshot(ctx context.Context, plugin, id string, ref api.SnapshotRef, wait time.Duration) error {
 	_, err := get[api.Done](ctx, c, call{method: http.MethodPost, path: []string{"snapshots", plugin, id, "delete"}, query: waiting(wait), body: ref})
 	return err

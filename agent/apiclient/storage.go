@@ -38,8 +38,8 @@ func (c *Client) PluginHealth(ctx context.Context, id string) (*api.PluginHealth
 }
 
 // PluginVolumes asks the plugin for its volumes and calls each for every one as it arrives, for up
-// to limit volumes (0: all). It reports whether there are more. The end of ctx or an error of each
-// ends the listing. PluginVolumes returns an error of each unchanged.
+// to limit volumes (0: all). It reports whether there are more. The end of ctx or an error from
+// each ends the listing. PluginVolumes returns an error from each unchanged.
 func (c *Client) PluginVolumes(ctx context.Context, id string, limit int, each func(api.StorageVolume) error) (more bool, err error) {
 	query := url.Values{}
 	if limit > 0 {

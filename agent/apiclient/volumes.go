@@ -49,7 +49,7 @@ func (c *Client) CreateVolume(ctx context.Context, spec api.VolumeSpec, dryRun b
 }
 
 // CreateVolumeWithin does the same as CreateVolume. If the plugin answers that it is still working,
-// for example because it copies data, the agent asks again, up to wait.
+// for example because it copies data, the agent asks again, for at most the duration wait.
 func (c *Client) CreateVolumeWithin(ctx context.Context, spec api.VolumeSpec, wait time.Duration) (*api.VolumeResult, error) {
 	return get[api.VolumeResult](ctx, c, call{method: http.MethodPost, path: []string{"volumes", spec.ID, "create"}, query: waiting(wait), body: spec})
 }
@@ -77,8 +77,8 @@ func (c *Client) DeleteVolume(ctx context.Context, id, confirm string) (*api.Don
 	return get[api.Done](ctx, c, call{method: http.MethodPost, path: []string{"volumes", id, "delete"}, query: query})
 }
 
-// ExpandVolume makes the volume larger, to a size in bytes. It waits up to wait until that is done;
-// with 0 it does not wait. The agent continues the expansion in either case.
+// ExpandVolume makes the volume larger, to a size in bytes. It waits for at most the duration wait
+// until that is done; with 0 it does not wait. The agent continues the expansion in either case.
 func (c *Client) ExpandVolume(ctx context.Context, id string, size int64, wait time.Duration) (*api.VolumeResult, error) {
 	query := url.Values{}
 	if wait > 0 {

@@ -57,8 +57,8 @@ func fromSpec(s api.VolumeSpec) volume.Volume {
 	return v
 }
 
-// fromSecret converts a secret into the domain's type. The domain seals a literal value before it
-// stores it.
+// fromSecret converts a secret into the domain's type. A literal value is sealed before it is
+// stored.
 func fromSecret(s api.Secret) volume.SecretRef {
 	ref := volume.SecretRef{File: s.File, Credential: s.Credential, Env: s.Env, Keep: s.Sealed}
 	if value, ok := s.Literal.Reveal(); ok {

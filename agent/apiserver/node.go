@@ -251,7 +251,7 @@ func (s *Server) pluginLogs(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// number reads a whole number from the query, or returns without if it is missing.
+// number reads a whole number from the query. If it is missing, it returns the default, without.
 func number(r *http.Request, name string, without int) (int, error) {
 	raw := r.URL.Query().Get(name)
 	if raw == "" {

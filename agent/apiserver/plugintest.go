@@ -11,7 +11,7 @@ import (
 
 // Tests tests plugins.
 type Tests interface {
-	// TestPlugin calls each after every check, and returns when the test is undone. An error of
+	// TestPlugin calls each after every check, and returns when the test is undone. An error from
 	// each ends the test.
 	TestPlugin(ctx context.Context, id string, q api.PluginTest, each func(api.PluginCheck) error) (api.PluginTestSummary, error)
 }

@@ -32,7 +32,8 @@ type Claims interface {
 type Volumes interface {
 	Register(ctx context.Context, spec volume.Volume, dry bool) (volume.Record, volume.Change, error)
 
-	// CreateWithin asks the plugin again, up to wait, while it answers that it is still working.
+	// CreateWithin asks the plugin again while it answers that it is still working, for at most the
+	// duration wait.
 	CreateWithin(ctx context.Context, spec volume.Volume, dry bool, wait time.Duration) (volume.Record, volume.Change, error)
 	Delete(ctx context.Context, id, confirm string) error
 	Deregister(ctx context.Context, id string, force bool) (left []string, err error)
@@ -80,8 +81,9 @@ type Plugins interface {
 	// It returns none if another program keeps the plugin's log.
 	Tail(id string, lines int) []string
 
-	// RestartPlugin, StopPlugin and StartPlugin wait up to wait for the plugin; with 0 they do not
-	// wait. The first two need force while volumes are in use through the plugin.
+	// RestartPlugin, StopPlugin and StartPlugin wait for the plugin, for at most the duration wait;
+	// with 0 they do not wait. The first two need force while volumes are in use through the
+	// plugin.
 	RestartPlugin(ctx context.Context, id string, w Which, force bool, wait time.Duration) error
 
 	// A brief stop ends with this agent.

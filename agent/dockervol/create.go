@@ -43,8 +43,8 @@ func (s *Service) Create(ctx context.Context, from Caller, name string, opts map
 		return err
 	}
 	if created && runtime == volume.RuntimeDocker {
-		// Docker does the same for its own volumes. Podman changes the owner itself if it is asked
-		// to.
+		// The volume's root directory will belong to root in the containers, as in docker's own
+		// volumes. Podman changes the owner itself if it is asked to.
 		want.Own = want.Own.WithDefault(s.Remapped(from.PID))
 	}
 

@@ -35,8 +35,8 @@ func (s *Service) giveBack(ctx context.Context, runtime, name string, change fun
 	return s.releaseUnclaimed(ctx, v)
 }
 
-// shown returns the allocs without references whose mounts other mount namespaces show, or may
-// show.
+// shown returns the allocs whose references were all unmounted, but whose mounts other mount
+// namespaces show, or may show.
 func (s *Service) shown(ctx context.Context, v volume.RuntimeVolume) (keep []string) {
 	for _, alloc := range v.Unneeded() {
 		r, ok := s.Store.Volume(v.VolumeID)

@@ -64,7 +64,7 @@ var calls = map[string]func(s *Service, ctx context.Context, from Caller, q requ
 // nameless holds the errors for calls that name no volume. Docker (seen with 20.10) repeats a call
 // whose connection broke, but sends the content only the first time. If the answer to a Get is any
 // error, docker assumes "no such volume" and creates a volume of that name on the host's disk. If
-// the connection breaks again, docker instead gives up and starts no container.
+// the connection breaks again instead, docker retries until it gives up, and starts no container.
 var nameless = map[string]error{
 	// An answer would tell docker that the volume does not exist.
 	"/VolumeDriver.Get":  errCutOff,

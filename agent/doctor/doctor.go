@@ -46,7 +46,8 @@ type Host interface {
 	// Block returns a device. It returns false if another disk has the device number now.
 	Block(dev volume.Device) (Block, bool)
 
-	// Loops returns the loop devices that have a file and keep it until they are detached.
+	// Loops returns the loop devices that have a file and keep it until they are detached
+	// explicitly.
 	Loops() []Loop
 
 	// Leftovers returns the files and directories below the root of all volume mounts, except the

@@ -58,10 +58,10 @@ func (l Like) has(attr uint64) bool {
 	return attr&want.Attr_set == want.Attr_set
 }
 
-// Attach also mounts the mount at src at a place, without the mounts below it. The new mount has
-// its options before any process can see it there. Attach returns the sight of the new mount. It
-// looks through the mount's own descriptor and does not walk to the path. If the time limit passes,
-// the bind may still happen later: *HungError.
+// Attach bind-mounts src at a place, without the mounts below src. The new mount has its options
+// before any process can see it there. Attach returns the sight of the new mount. It looks through
+// the mount's own descriptor and does not walk to the path. After the time limit it fails with
+// *HungError, and the bind may still happen later.
 func (h *Host) Attach(ctx context.Context, src string, p *Place, like Like) (volume.Sight, error) {
 	own, err := p.Again() // the call may outlive the caller
 	if err != nil {
@@ -125,8 +125,8 @@ func (h *Host) makeLike(fd int, like Like) error {
 	return nil
 }
 
-// MakeLike sets options of the uppermost mount at a place, and checks the result. If the time limit
-// passes, the change may still happen later: *HungError.
+// MakeLike sets options of the uppermost mount at a place, and checks the result. After the time
+// limit it fails with *HungError, and the change may still happen later.
 func (h *Host) MakeLike(ctx context.Context, p *Place, like Like) error {
 	if attr, err := like.attr(); err != nil || attr == (unix.MountAttr{}) {
 		return err

@@ -14,7 +14,7 @@ type BlockDevice struct {
 	Name string // the name under /dev; empty if it is unknown
 	Gone bool   // the device no longer exists
 	// Backing is the file behind a loop device, and empty for other devices. Deleted is set if that
-	// file has no name any longer. Its data then disappears with the device.
+	// file was deleted. Its data then disappears with the device.
 	Backing string
 	Deleted bool
 }

@@ -9,8 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CanaryName is the name of the directory, inside the tested directory, on which a canary is
-// mounted during the test. No volume's path component begins with a dot.
+// CanaryName is the name of the directory on which Sharing mounts a canary, inside the tested
+// directory. A canary is a small mount that shows whether mounts reach another namespace. No
+// volume's path component begins with a dot.
 const CanaryName = ".canary"
 
 // canarySource and canaryType identify a canary in a mount table.

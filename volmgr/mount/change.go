@@ -49,8 +49,8 @@ func (h *Host) openNoLink(path string) (int, error) {
 }
 
 // Unmount unmounts the uppermost mount at path. If there is no mount or no such path, it succeeds.
-// For a busy mount (EBUSY), Holders names the users. If the time limit passes, the unmount may
-// still happen later: *HungError.
+// For a busy mount (EBUSY), Holders names the users. After the time limit it fails with *HungError,
+// and the unmount may still happen later.
 func (h *Host) Unmount(ctx context.Context, path string, how How) error {
 	path = filepath.Clean(path)
 	k, flags := kindUnmount, unix.UMOUNT_NOFOLLOW
@@ -74,7 +74,7 @@ func (h *Host) unmount(path string, flags int) error {
 	case errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR):
 		return nil
 	case errors.Is(err, unix.EINVAL):
-		// The path is no mount point, or its mount cannot be unmounted.
+		// EINVAL means that the path is no mount point, or that its mount cannot be unmounted.
 		if mounted, merr := h.mountedAt(path); merr == nil && !mounted {
 			return nil
 		}

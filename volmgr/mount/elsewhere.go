@@ -14,11 +14,11 @@ import (
 )
 
 // Elsewhere describes the processes that have a mount, or a part of it, in a mount namespace other
-// than the host's own, as containers do. It does not count two kinds of mounts. A namespace that
-// began as a copy of the host's, such as that of many services, has copies of the host's mounts.
-// Mounts at one of the paths, which are the agent's own, do not count either, even below another
-// root. In the host's own namespace only a mount within a container's files counts. "docker cp"
-// makes one for a container that does not run.
+// than the host's own, as containers do. It does not count copies of the host's mounts. They exist
+// in a namespace that began as a copy of the host's, as many services have. It does not count
+// mounts at one of the paths either, even below another root: these are the agent's own paths. In
+// the host's own namespace only a mount within a container's files counts. "docker cp" makes one
+// for a container that does not run.
 //
 // After an error the answer is unknown. Some processes may not be inspected because they have a
 // capability that the agent lacks, for example the service manager. Of these, only processes in

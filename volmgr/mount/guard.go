@@ -13,8 +13,8 @@ import (
 )
 
 // Guard is the state of the immutable flag (ioctl_iflags(2)) of an empty directory on which volumes
-// are mounted. With the flag no process, not even one of root, can write to the directory while
-// nothing is mounted there. Mounting does not change the directory.
+// are mounted. With the flag no process, not even a process of root, can write to the directory
+// while nothing is mounted there. Mounting does not change the directory.
 type Guard string
 
 // Values of Guard.
@@ -33,7 +33,7 @@ const (
 // immutable is FS_IMMUTABLE_FL of linux/fs.h, which x/sys does not define.
 const immutable = 0x10
 
-// Guard reads the state of a place's flag. It has a time limit: *HungError.
+// Guard reads the state of a place's flag. After the time limit it fails with *HungError.
 func (p *Place) Guard(ctx context.Context) (Guard, error) {
 	return p.guarded(ctx, func(fd int, flags uint32) (Guard, error) {
 		if flags&immutable != 0 {
@@ -158,7 +158,7 @@ func emptyDir(fd int) (bool, error) {
 }
 
 // Directory identifies the directory of a place, so that it can be found again under another name.
-// It has a time limit: *HungError.
+// After the time limit it fails with *HungError.
 func (p *Place) Directory(ctx context.Context) (volume.GuardedDir, error) {
 	own, err := p.Again() // the call may outlive the caller
 	if err != nil {
@@ -257,8 +257,8 @@ func unguardOpen(fd int, flags uint32) error {
 	return setFlags(fd, flags&^immutable)
 }
 
-// unguardMoved finds a directory that is no longer at its path. If only its path is known, there is
-// nothing to do.
+// unguardMoved removes the flag from a directory that is no longer at its path. If only its path is
+// known, it does nothing.
 func (h *Host) unguardMoved(dir volume.GuardedDir) error {
 	if dir.Inode == 0 {
 		return nil

@@ -121,9 +121,9 @@ func (c Contents) Empty() bool {
 	return !c.Mounted && (c.Kind == KindDir && len(c.Names) == 0 || c.Kind == KindFile && c.Size == 0 || c.Kind == KindDevice)
 }
 
-// Contents describes the file at a path and does not follow a symbolic link. It lists at most most
-// entries of a directory, or all if most is negative. It opens nothing where a mount is, except for
-// the root of a listing: with through the path itself may be a mount point.
+// Contents describes the file at a path and does not follow a symbolic link. The parameter most
+// limits the listed entries of a directory; negative means all. Contents does not open a mount.
+// Only with through, the path itself may be a mount point, as the root of a listing.
 func (h *Host) Contents(ctx context.Context, path string, most int, through bool) (Contents, error) {
 	path = filepath.Clean(path)
 	c, err := bounded(ctx, h, kindLook, path, h.bound, func() (c Contents, err error) {

@@ -35,8 +35,8 @@ const tellEvery = time.Second
 // owner or group changes. A root with such a list is not as requested.
 //
 // Own calls tell about once a second with the number of visited files. A walk has no time limit,
-// but each of its steps has: *HungError. If ctx ends, the walk stops. Its changes stay, and the
-// next walk visits all files again.
+// but each of its steps has: if one hangs, Own fails with *HungError. If ctx ends, the walk stops.
+// Its changes stay, and the next walk visits all files again.
 func (h *Host) Own(ctx context.Context, path string, o Ownership, tell func(files int)) error {
 	path = filepath.Clean(path)
 	w := &walk{ctx: ctx, want: o}

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Place is a directory or file on which to mount, held open. If its path changes, the mount still
-// goes to this file. A Place is for one goroutine at a time.
+// Place is a directory or file on which to mount, held open. If its path changes, the mount is
+// still made on this file. A Place is for one goroutine at a time.
 type Place struct {
 	h    *Host
 	file *os.File // O_PATH; a forgotten one is closed by the garbage collector
@@ -24,7 +24,7 @@ type Place struct {
 }
 
 // OpenPlace walks to a path. It refuses a path with a symbolic link, because a user who may change
-// the link could redirect the mount. The walk has a time limit: *HungError.
+// the link could redirect the mount. After the time limit it fails with *HungError.
 func (h *Host) OpenPlace(ctx context.Context, path string) (*Place, error) {
 	path = filepath.Clean(path)
 	return bounded(ctx, h, kindWalk, path, h.bound, func() (*Place, error) {
