@@ -12,8 +12,8 @@ const (
 	ClaimReadyToFree        = "ready-to-free"
 )
 
-// ClaimRequest asks for a volume on behalf of an alloc. An empty access or attachment mode means
-// the mode in force, or else the first listed capability that fits.
+// ClaimRequest asks for a volume on behalf of an alloc. Empty fields of the mode come from the mode
+// in force, or else from the first listed capability that fits.
 type ClaimRequest struct {
 	ReadOnly       bool     `json:"read_only,omitempty"`
 	AccessMode     string   `json:"access_mode,omitempty"`

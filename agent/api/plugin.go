@@ -115,8 +115,8 @@ type Node struct {
 	StartedAt time.Time `json:"started_at"`
 	DataDir   string    `json:"data_dir"`
 
-	// DB is "ok", or the problem of the state database. It may be empty in answers that do not
-	// include it.
+	// DB is "ok", or the problem of the state database. Empty means that the answer does not report
+	// it.
 	DB    string `json:"db,omitempty"`
 	State string `json:"state"` // "ok", or the reason why the agent sends no calls
 

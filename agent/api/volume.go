@@ -91,8 +91,8 @@ type Expansion struct {
 	// controller has answered or refused.
 	Want int64 `json:"want,omitempty"`
 
-	// Node is the size that NodeExpandVolume must still be told when the volume is mounted, in
-	// bytes. Until then the file system is smaller than the storage.
+	// Node is the size for a NodeExpandVolume that is still needed, in bytes. The agent makes that
+	// call when the volume is mounted. Until then the file system is smaller than the storage.
 	Node int64 `json:"node,omitempty"`
 
 	// Refused is the reason why the expansion stopped, in words.

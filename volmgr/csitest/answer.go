@@ -93,7 +93,7 @@ func emptyMore(c Call) any {
 	}
 }
 
-// told stores the data of an answer that the caller now knows.
+// told stores the data that the caller learns from an answer.
 func (r *Result) told(resp any) {
 	if m, ok := resp.(interface{ GetNextToken() string }); ok {
 		r.Next = m.GetNextToken()

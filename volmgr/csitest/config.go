@@ -55,7 +55,7 @@ type Config struct {
 	// says so.
 	GrowsAlone bool
 
-	// Topology is the position of the node, as segments; nil means a plugin without
+	// Topology is the location of the node, as segments; nil means a plugin without
 	// VOLUME_ACCESSIBILITY_CONSTRAINTS.
 	Topology map[string]string
 

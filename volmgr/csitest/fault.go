@@ -16,11 +16,11 @@ const (
 	// EffectAuto is the default: the effect happens if the answer is OK.
 	EffectAuto Effect = ""
 
-	// EffectNone: no effect, whichever answer. With OK, this is success without effect.
+	// EffectNone: no effect, regardless of the answer. With OK, this is success without effect.
 	EffectNone Effect = "none"
 
-	// EffectDone: the effect happens, whichever answer. With an error, this is effect without
-	// success.
+	// EffectDone: the effect happens, regardless of the answer. With an error, this is effect
+	// without success.
 	EffectDone Effect = "done"
 
 	// EffectLater: the answer comes at once and the effect after Delay, even if the call was undone

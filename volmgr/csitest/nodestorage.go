@@ -93,7 +93,8 @@ func (s *node) NodeGetVolumeStats(_ context.Context, m *csi.NodeGetVolumeStatsRe
 	return resp, nil
 }
 
-// used returns the number of bytes of the files in dir. It ignores files that vanish meanwhile.
+// used returns the number of bytes of the files in dir. It ignores files that vanish during the
+// walk.
 func used(dir string) int64 {
 	var sum int64
 	_ = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
