@@ -9,7 +9,7 @@
 //	GET    /v1/volumes                        []Volume
 //	GET    /v1/volumes/{id}                   Volume      ?for=mounted|free&wait=D waits for that first
 //	PUT    /v1/volumes/{id}                   VolumeSpec → VolumeResult (register)   ?dry_run=true decides, writes nothing
-//	POST   /v1/volumes/{id}/create            VolumeSpec → VolumeResult   ?dry_run=true&wait=D; a plugin that answers "in progress" is asked again until D is over
+//	POST   /v1/volumes/{id}/create            VolumeSpec → VolumeResult   ?dry_run=true&wait=D; a plugin that is still busy with it is asked again until D is over
 //	DELETE /v1/volumes/{id}                   DeregisterResult   ?force=true&forget=true
 //	POST   /v1/volumes/{id}/delete            Done   ?confirm=ID
 //	POST   /v1/volumes/{id}/modify            ModifyRequest → VolumeResult

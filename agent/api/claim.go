@@ -12,8 +12,9 @@ const (
 	ClaimReadyToFree        = "ready-to-free"
 )
 
-// ClaimRequest asks for a volume on behalf of an alloc. Empty fields of the mode come from the mode
-// in force, or else from the first listed capability that fits.
+// ClaimRequest asks for a volume on behalf of an alloc. An empty access_mode or attachment_mode
+// means the mode in force, or else the first listed capability that fits. Empty mount_flags mean
+// the flags in force, or else those of the volume.
 type ClaimRequest struct {
 	ReadOnly       bool     `json:"read_only,omitempty"`
 	AccessMode     string   `json:"access_mode,omitempty"`
