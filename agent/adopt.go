@@ -13,11 +13,11 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// stateFile is the state database, in the data dir.
+// stateFile is the name of the state database in the data dir.
 const stateFile = "state.db"
 
-// openDB opens the state database. One that is damaged is set aside, and a new
-// one is made; adopt then fills it.
+// openDB opens the state database. It moves a damaged one aside and creates a new one, which adopt
+// then fills.
 func (a *agent) openDB(o statedb.Options) (*statedb.DB, error) {
 	path := filepath.Join(a.c.DataDir, stateFile)
 	db, err := statedb.Open(path, o)
@@ -25,35 +25,39 @@ func (a *agent) openDB(o statedb.Options) (*statedb.DB, error) {
 	if !errors.As(err, &damage) {
 		return db, err
 	}
+
 	kept, err := damage.SetAside()
 	if err != nil {
 		return nil, errors.Join(damage, err)
 	}
+
 	a.damage = damage.Why.Error()
-	if first, more, ok := strings.Cut(a.damage, "\n"); ok { // one line a bad value
+	if first, more, ok := strings.Cut(a.damage, "\n"); ok { // one line for each bad value
 		a.damage = fmt.Sprintf("%s, and %d more", first, 1+strings.Count(more, "\n"))
 	}
 	a.log.Error("the state database is damaged; it is kept, and a new one is made", "why", a.damage, "kept", kept)
 	return statedb.Open(path, o)
 }
 
-// adopted counts the claims of a volume that were adopted.
+// adopted returns the number of a volume's adopted claims.
 func adopted(r volume.Record) (n int) {
 	for _, c := range r.Claims {
 		if c.Adopted {
 			n++
 		}
 	}
+
 	return n
 }
 
-// lost describes the loss of the state database, while it matters: some of what
-// was adopted is still there, or the damaged file is.
+// lost describes the loss of the state database, as long as an adopted claim or the damaged file
+// still exists.
 func (a *agent) lost() (p api.Problem, ok bool) {
 	loss := a.db.Node().Loss
 	if loss.At.IsZero() {
 		return p, false
 	}
+
 	held := 0
 	for _, r := range a.db.Volumes() {
 		held += adopted(r)
@@ -68,6 +72,7 @@ func (a *agent) lost() (p api.Problem, ok bool) {
 			p.Command, ok = volume.Command("rm %s", loss.Kept), true
 		}
 	}
+
 	if !loss.Copy.IsZero() {
 		p.Message += "; volumes, plugins and pending calls are those of an automatic copy of " + loss.Copy.Format(time.RFC3339)
 	}
@@ -75,5 +80,6 @@ func (a *agent) lost() (p api.Problem, ok bool) {
 	if held > 0 {
 		p.Command, ok = "volctl claim list", true
 	}
+
 	return p, ok
 }

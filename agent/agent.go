@@ -1,6 +1,6 @@
-// Package agent wires volagent together: it reads the configuration, opens the
-// state database, and gives each package below it what it declares to need.
-// Nothing else imports it but the binary and the tests' own mains.
+// Package agent wires volagent together. It reads the configuration, opens the state database, and
+// gives each package below it the implementations of that package's interfaces. Only the binary and
+// the main functions of tests import it.
 package agent
 
 import (
@@ -39,8 +39,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Seams are the two places where a test may stand between the agent and the
-// world. The binary sets none.
+// Seams are two points at which a test can observe or change the agent's behaviour. The binary sets
+// neither.
 type Seams struct {
 	// Tap is called around each commit of the state database.
 	Tap func(statedb.Point)
@@ -48,13 +48,13 @@ type Seams struct {
 	Interceptor grpc.UnaryClientInterceptor
 }
 
-// Bounds of a shutdown: together below the 10 s that an operator waits, and
-// the 15 s that systemd does.
+// These limits bound a shutdown. Their sum is below the 10 s that an operator waits, and below the
+// 15 s that systemd waits.
 const (
-	answerWithin = 2 * time.Second         // calls in hand
-	tasksWithin  = 1500 * time.Millisecond // tasks that were told to end
-	stepWithin   = 5 * time.Second         // the step of each volume in hand
-	eventsWithin = time.Second             // the events of all that
+	answerWithin = 2 * time.Second         // running API calls
+	tasksWithin  = 1500 * time.Millisecond // background tasks that were told to end
+	stepWithin   = 5 * time.Second         // the current step of each volume
+	eventsWithin = time.Second             // the events of the shutdown
 )
 
 // agent is one running agent.
@@ -64,9 +64,10 @@ type agent struct {
 	db   store
 	node statedb.Node
 	halt string
-	// otherDataDir is the data dir because of which halt is set; empty for another reason.
+
+	// otherDataDir is the data dir of another agent, if that is the reason for halt.
 	otherDataDir string
-	damage       string // of the state database that was set aside by this agent
+	damage       string // the damage of the state database that this agent moved aside
 	started      time.Time
 
 	events  *event.Log
@@ -78,20 +79,20 @@ type agent struct {
 	files   *volumeFiles
 	reaper  *reaper
 	queue   *reconcile.Queue
+
 	server  *apiserver.Server
 	metrics *metrics.Metrics
 	scraped *metrics.Server // nil without a metrics_address
 	secrets secret.Resolver
 	socket  net.Listener
 	places  places
-	down    chan struct{} // closed when the host goes down
+	down    chan struct{} // closed when the host begins to shut down
 
 	runtimes runtimes
 }
 
-// Run runs the agent until ctx ends. It starts what the configuration says,
-// takes up every volume where it stood, and stops neither plugins nor mounts
-// when it ends.
+// Run runs the agent until ctx ends. It starts the configured plugins and services, and continues
+// with every volume from its recorded state. When it ends, plugins and mounts stay.
 func Run(ctx context.Context, fl *pflag.FlagSet, stderr io.Writer, seams Seams) error {
 	c, err := loadConfig(fl)
 	a := &agent{c: c, log: c.logger(stderr), started: time.Now().UTC(), down: make(chan struct{})}
@@ -104,10 +105,12 @@ func Run(ctx context.Context, fl *pflag.FlagSet, stderr io.Writer, seams Seams) 
 		loadingMemory()
 		err = a.open(ctx, seams)
 	}
+
 	if err != nil {
 		failed.write(err, a.log)
 		return err
 	}
+
 	a.events = a.openEvents()
 	a.secrets = a.newSecrets()
 	if err = a.wire(seams); err != nil {
@@ -115,6 +118,7 @@ func Run(ctx context.Context, fl *pflag.FlagSet, stderr io.Writer, seams Seams) 
 	} else {
 		err = a.serve(ctx, fl)
 	}
+
 	if a.owners != nil {
 		err = errors.Join(err, a.owners.Close())
 	}
@@ -132,22 +136,25 @@ func makeRuntimeDir(dir string) error {
 	return nil
 }
 
-// open makes the directories and opens what must be this agent's alone.
+// open creates the directories and opens the files that only one agent may use.
 func (a *agent) open(ctx context.Context, seams Seams) (err error) {
-	// A service's own user must be able to pass through to its volume.
+	// The user of a service must be able to traverse these directories to its volume.
 	for _, dir := range []string{a.c.DataDir, a.c.mountRoot()} {
 		if err := os.MkdirAll(dir, 0o711); err != nil {
 			return fmt.Errorf("cannot make the data dir: %w", err)
 		}
 	}
-	// A data dir that can only be read is as the last agent left it.
+
+	// On a read-only data dir, the mode stays as the last agent set it.
 	if err := os.Chmod(a.c.DataDir, 0o711); err != nil && !errors.Is(err, syscall.EROFS) {
 		return fmt.Errorf("cannot open the data dir to the users of volumes: %w", err)
 	}
+
 	db, err := a.openDB(statedb.Options{Tap: seams.Tap, Warn: func(message string) { a.log.Error(message) }})
 	if err != nil {
 		return err
 	}
+
 	a.db = store{DB: db}
 	if err := db.Fault(); err != nil {
 		a.log.Error("the state database cannot be written: nothing can be claimed or changed; claims can be released, which is kept in memory alone. Mount the data dir for writing", "error", err)
@@ -155,6 +162,7 @@ func (a *agent) open(ctx context.Context, seams Seams) (err error) {
 	if err := db.NoLog(); err != nil {
 		a.log.Warn("there is no log beside the state database: claims and releases are slower. Move what is in its place away, and start the agent again", "error", err)
 	}
+
 	return nil
 }
 
@@ -165,10 +173,12 @@ func (a *agent) wire(seams Seams) error {
 	if err != nil {
 		return err
 	}
+
 	was, unfinished := a.db.Node(), begun(a.db.Snapshots())
 	if err := a.recall(ctx, host); err != nil {
 		return err
 	}
+
 	a.warnOfPlaces(host)
 	a.metrics = a.newMetrics()
 	a.scraped = a.newScraped()
@@ -176,28 +186,34 @@ func (a *agent) wire(seams Seams) error {
 	if a.plugins, err = a.newSupervisor(seams, host); err != nil {
 		return err
 	}
+
 	owners := owner.New(owner.Options{Boot: host.Boot(), Log: a.log.Named("owner"), Bus: a.systemd, Mounts: host, References: a.db.references})
 	if err := owners.Open(); err != nil {
 		return err
 	}
+
 	a.owners = owners
 	plugins := pluginSet{a.plugins, a.db, a.halt}
 	steps := volmgr.New(volmgr.Options{Root: a.c.mountRoot(), Host: host, Plugin: plugins.forStep, Secrets: a.secrets.Of})
 	a.places = places{steps, a.db}
 	a.tidy(ctx, was, steps)
+
 	a.queue = reconcile.New(reconcile.Options{
 		Store: queueStore{a.db}, Plugins: a.plugins, Host: steps, Halt: a.halt,
 		Events: a.volumeEvents, Log: a.log.Named("volume"),
 		Owed: a.db.owed, Paid: a.debtPaid, Crashed: was.ID != "" && ended(was, a.node) == volume.Crashed, Begun: unfinished,
 	})
+
 	gid, err := groupID(a.c.SocketGroup)
 	if err != nil {
 		return err
 	}
+
 	claims := &claim.Service{
 		Store: a.db, Queue: a.queue, Plugins: a.plugins, Paths: steps, Places: places{steps, a.db}, Owners: a.owners, Halt: a.halt, Down: a.down, Events: a.events.Add,
 		Private: []string{a.c.DataDir, a.c.RuntimeDir, a.c.Socket, a.c.PluginDir},
 	}
+
 	a.tests = a.newTests(plugins, host, steps)
 	a.reaper = &reaper{db: a.db, owners: a.owners, claims: claims, log: a.log.Named("owner"), freed: make(chan struct{}, 1)}
 	a.volumes = &provision.Service{
@@ -205,60 +221,70 @@ func (a *agent) wire(seams Seams) error {
 	}
 	a.files = newVolumeFiles(a.c.VolumesDir, a.volumes.Register, a.plugins.View, a.log)
 	claims.Coming = a.files.coming
+
 	a.server = apiserver.New(apiserver.Options{
 		Claims: claims, Volumes: a.volumes, Snapshots: a.volumes, Drainer: a.newDrain(claims, host), State: stateFiles{a},
 		Records: living{a.db, a.owners}, Queue: a.queue, Plugins: plugins, Tests: tested{a.tests}, Owners: a.owners, Events: apiEvents{a.events}, Metrics: a.metrics,
 		Doctor: examiner{a.newDoctor(host, steps)}, Node: a.describe, MayWrite: mayWrite(gid), Log: a.log.Named("api"),
 	})
+
 	passed := inherit(a.log)
 	defer passed.close(a.log)
+
 	if a.runtimes, err = a.newRuntimes(claims, plugins, host, passed); err != nil {
 		return err
 	}
+
 	a.socket, err = passed.open(a.c.Socket, gid, apiMode)
 	return err
 }
 
-// recall settles what is known from before: the volumes, who this host is, and
-// whether any call may be sent.
+// recall loads the state from before: the volumes, the identity of this host, and whether calls are
+// allowed.
 func (a *agent) recall(ctx context.Context, host *mount.Host) (err error) {
 	was, steps := a.db.Node(), volmgr.New(volmgr.Options{Root: a.c.mountRoot(), Host: host})
 	a.node = was
 	if a.halt, err = a.adopt(ctx, host, steps); err != nil {
 		return err
 	}
+
 	if a.halt == "" {
 		if a.halt, err = a.claimRuntimeDir(ctx, host); err != nil {
 			return err
 		}
 	}
+
 	if a.halt == "" {
 		if a.node, a.halt, err = identify(a.db, a.c, host); err != nil {
 			return err
 		}
 	}
+
 	a.db.notes = &notebook{seed: maphash.MakeSeed(), records: a.db.DB, steps: steps, nodeID: a.node.ID, dataDir: a.c.DataDir, log: a.log}
 	if a.halt != "" {
-		return nil // nothing is done, so nothing of the records changes
+		return nil // no work is done, so the records do not change
 	}
+
 	switch err := a.db.reload(ctx, a.node, ended(was, a.node)); {
 	case err == nil:
 		return nil
 	case was.ID == "":
 		return err
 	default:
-		// On a full disk the agent starts all the same: it can say so, and release.
+		// On a full disk the agent starts all the same, because it can still report the problem and
+		// detach claims.
 		a.log.Error("cannot note who this host is in this boot", "error", err)
 		return nil
 	}
 }
 
-// serve runs until ctx ends, then stops in order: no new calls, no new steps,
-// the last commit. Where the host goes down volumes leave it first, and plugins end.
+// serve runs until ctx ends, then stops in order: no new calls, no new steps, the last commit. If
+// the host is shutting down, it first unmounts the volumes and ends the plugins.
 func (a *agent) serve(ctx context.Context, fl *pflag.FlagSet) error {
 	a.events.Add(volume.Event{Type: "agent-started", Message: "volagent " + api.Version})
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
+
 	var wg sync.WaitGroup
 	failed := make(chan error, 3)
 	background := func(fn func() error) {
@@ -268,12 +294,14 @@ func (a *agent) serve(ctx context.Context, fl *pflag.FlagSet) error {
 			}
 		})
 	}
+
 	background(func() error { return a.server.Serve(a.socket) })
 	if a.runtimes.socket != nil {
 		background(func() error { return a.runtimes.server.Serve(a.runtimes.socket) })
 	}
-	if a.halt == "" { // else plugins started here would mount where nobody sees it
-		// Who ended while no agent ran gets nothing mounted again.
+	if a.halt == "" { // in halt, plugins would mount where other processes do not see the mounts
+		// Detach the claims whose owners ended while no agent ran, before anything is mounted for
+		// them.
 		a.reaper.pass(running)
 		wg.Go(func() { a.reaper.run(running) })
 		wg.Go(func() { a.runtimes.service.Run(running) })
@@ -282,10 +310,11 @@ func (a *agent) serve(ctx context.Context, fl *pflag.FlagSet) error {
 		wg.Go(func() { a.db.notes.complete(running) })
 		wg.Go(func() { a.recoverTests(running) })
 		wg.Go(func() { a.files.run(running) })
-		if every, err := a.c.statsInterval(); err == nil { // it was checked
+		if every, err := a.c.statsInterval(); err == nil { // check has validated it
 			wg.Go(func() { a.newSampler(every).run(running) })
 		}
 	}
+
 	if a.scraped != nil {
 		wg.Go(func() { a.scraped.Run(running) })
 	}
@@ -302,6 +331,7 @@ func (a *agent) serve(ctx context.Context, fl *pflag.FlagSet) error {
 	err := a.wait(ctx, fl, failed)
 	down := err == nil && a.goesDown()
 	last, patience := a.beginStop(down)
+
 	within(answerWithin, func(ctx context.Context) {
 		if err := a.server.Close(ctx); err != nil {
 			a.log.Warn("cannot close the API socket", "error", err)
@@ -310,6 +340,7 @@ func (a *agent) serve(ctx context.Context, fl *pflag.FlagSet) error {
 			a.log.Warn("cannot close the socket of docker and podman", "error", err)
 		}
 	})
+
 	within(patience, a.stopQueue)
 	if down {
 		a.endPlugins()
@@ -320,7 +351,7 @@ func (a *agent) serve(ctx context.Context, fl *pflag.FlagSet) error {
 	return err
 }
 
-// stopQueue ends all steps, and remembers whether that went in order.
+// stopQueue ends all steps, and records whether they all ended in time.
 func (a *agent) stopQueue(ctx context.Context) {
 	if !a.queue.Stop(ctx) || a.halt != "" {
 		return
@@ -336,11 +367,12 @@ func within(d time.Duration, fn func(context.Context)) {
 	fn(ctx)
 }
 
-// wait returns when the agent is to stop: with an error if a part of it broke.
+// wait returns when the agent must stop. It returns an error if a part of the agent failed.
 func (a *agent) wait(ctx context.Context, fl *pflag.FlagSet, failed <-chan error) error {
 	hup := make(chan os.Signal, 1)
 	signal.Notify(hup, syscall.SIGHUP)
 	defer signal.Stop(hup)
+
 	for {
 		select {
 		case <-ctx.Done():
@@ -355,14 +387,15 @@ func (a *agent) wait(ctx context.Context, fl *pflag.FlagSet, failed <-chan error
 	}
 }
 
-// reload reads configuration and plugin files again. What cannot change in a
-// running agent is said and left; a bad file changes nothing.
+// reload reads the configuration and the plugin files again. It logs settings that need a restart.
+// A file with a mistake changes nothing.
 func (a *agent) reload(fl *pflag.FlagSet) {
 	c, err := loadConfig(fl)
 	if err != nil {
 		a.log.Error("the configuration was not reloaded", "error", err)
 		return
 	}
+
 	a.log.SetLevel(hclog.LevelFromString(c.LogLevel))
 	c.LogLevel = a.c.LogLevel
 	if c != a.c {
@@ -372,6 +405,7 @@ func (a *agent) reload(fl *pflag.FlagSet) {
 		a.log.Error("the plugin files were not reloaded", "error", err)
 		return
 	}
+
 	a.files.again()
 	a.log.Info("reloaded")
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Exit codes of volagent: systemd's restart does not help with 2.
+// These are volagent's exit codes. A restart by systemd does not help with exitUsage.
 const (
 	exitFailed = 1
 	exitUsage  = 2
@@ -26,14 +26,15 @@ const (
 
 // Main runs volagent with its arguments and returns the exit code.
 func Main(args []string, stdout, stderr io.Writer, seams Seams) int {
-	// The kernel gives a signal to the main thread if it can, also while that
-	// waits for storage that hangs: keep everything else off it.
+	// The kernel prefers the main thread for a signal, even while that thread waits for storage
+	// that hangs. Keep all other work off the main thread.
 	runtime.LockOSThread()
-	// Directories down to the targets, and what plugins make there, must be
-	// passable for the users of volumes, whatever the caller's mask is.
+	// The users of volumes must be able to traverse the directories down to the targets, and those
+	// that plugins make there. The caller's umask must not prevent that.
 	syscall.Umask(0o022)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
+
 	cmd := newCommand(stderr, seams)
 	cmd.SetArgs(args)
 	cmd.SetOut(stdout)
@@ -42,6 +43,7 @@ func Main(args []string, stdout, stderr io.Writer, seams Seams) int {
 	if err == nil {
 		return 0
 	}
+
 	msg := "volagent: " + err.Error() + "\n"
 	var de *volume.Error
 	if errors.As(err, &de) && de.Hint != "" {
@@ -50,13 +52,14 @@ func Main(args []string, stdout, stderr io.Writer, seams Seams) int {
 	if _, werr := io.WriteString(stderr, msg); werr != nil || errors.Is(err, volume.ErrInvalid) {
 		return exitUsage
 	}
+
 	return exitFailed
 }
 
-// Command is `volagent` and its subcommands, to be described and not to be run.
+// Command returns `volagent` with its subcommands, for descriptions only.
 func Command(stderr io.Writer) *cobra.Command { return newCommand(stderr, Seams{}) }
 
-// newCommand is `volagent` and its subcommands.
+// newCommand returns `volagent` with its subcommands.
 func newCommand(stderr io.Writer, seams Seams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "volagent",
@@ -74,6 +77,7 @@ func newCommand(stderr io.Writer, seams Seams) *cobra.Command {
 			return Run(cmd.Context(), cmd.Flags(), stderr, seams)
 		},
 	}
+
 	addFlags(cmd.PersistentFlags())
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
 		return volume.Errorf(volume.ErrInvalid, "%v", err).WithHint("volagent --help")
@@ -103,12 +107,13 @@ func newCheckConfig() *cobra.Command {
 			return c.describe(cmd.OutOrStdout())
 		},
 	}
+
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print nothing unless there is a mistake")
 	return cmd
 }
 
-// newLocalDriver is the bundled driver, run by the supervisor as a process of
-// its own and spoken to over a CSI socket like any other.
+// newLocalDriver returns the command of the bundled driver. The supervisor runs it as a separate
+// process and calls it over a CSI socket, like any other driver.
 func newLocalDriver(stderr io.Writer) *cobra.Command {
 	var o localdriver.Options
 	cmd := &cobra.Command{
@@ -125,6 +130,7 @@ func newLocalDriver(stderr io.Writer) *cobra.Command {
 			return nil
 		},
 	}
+
 	fl := cmd.Flags()
 	fl.StringVar(&o.Endpoint, "endpoint", "", "CSI endpoint, unix://PATH")
 	fl.StringVar(&o.NodeID, "node-id", "", "CSI node id")
@@ -132,8 +138,8 @@ func newLocalDriver(stderr io.Writer) *cobra.Command {
 	return cmd
 }
 
-// newLaunch becomes a plugin's command, in the service that the supervisor has
-// systemd start for it.
+// newLaunch returns the command that executes a plugin's command in its own place. It runs in the
+// service that systemd starts for the supervisor.
 func newLaunch() *cobra.Command {
 	return &cobra.Command{
 		Use:    launchCommand,
@@ -144,7 +150,7 @@ func newLaunch() *cobra.Command {
 	}
 }
 
-// Names of the hidden commands.
+// These are the names of the hidden commands.
 const (
 	localDriverCommand = "local-driver"
 	launchCommand      = "launch"

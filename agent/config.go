@@ -20,11 +20,11 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// DefaultConfigFile is read if it exists and --config names no other.
+// DefaultConfigFile is read if it exists and --config names no other file.
 const DefaultConfigFile = "/etc/volagent/volagent.yaml"
 
-// Config is the agent's configuration. Each field can be set by a flag, by a
-// VOLAGENT_* variable, and by a key of the file, the first of these wins.
+// Config is the agent's configuration. Each field can be set by a flag, by a VOLAGENT_* variable,
+// and by a key of the file. A flag overrides a variable, and a variable overrides the file.
 type Config struct {
 	DataDir     string `mapstructure:"data_dir"`
 	RuntimeDir  string `mapstructure:"runtime_dir"`
@@ -32,16 +32,19 @@ type Config struct {
 	SocketGroup string `mapstructure:"socket_group"` // its members are root-equivalent
 	PluginDir   string `mapstructure:"plugin_dir"`
 	VolumesDir  string `mapstructure:"volumes_dir"`
-	NodeID      string `mapstructure:"node_id"` // default the host name, kept from the first start
+	NodeID      string `mapstructure:"node_id"` // default: the host name at the first start
 	LogLevel    string `mapstructure:"log_level"`
 	LogFormat   string `mapstructure:"log_format"`
-	// StatsInterval is how often plugins are asked how mounted volumes are; "0" is
-	// never.
+
+	// StatsInterval is the interval at which plugins report on mounted volumes; "0" disables the
+	// reports.
 	StatsInterval string `mapstructure:"stats_interval"`
-	// MetricsAddress is host:port where everybody may scrape; empty is nowhere but on
-	// the socket.
+
+	// MetricsAddress is a host:port at which every client may scrape. If it is empty, only the
+	// socket serves metrics.
 	MetricsAddress string `mapstructure:"metrics_address"`
-	// DockerSocket is where docker and podman find their volume plugin; empty: nowhere.
+
+	// DockerSocket is the path of the volume plugin's socket for docker and podman; empty for none.
 	DockerSocket string `mapstructure:"docker_socket"`
 }
 
@@ -85,12 +88,13 @@ func withDefault(usage, value string) string {
 	return usage + " (default " + value + ")"
 }
 
-// loadConfig reads the configuration anew. A mistake is an error with its file, line and key.
+// loadConfig reads the configuration again. The error for a mistake names its file, line and key.
 func loadConfig(fl *pflag.FlagSet) (Config, error) {
 	v := viper.New()
 	v.SetEnvPrefix("volagent")
 	v.AutomaticEnv()
 	file, mistake := readFile(fl)
+
 	for _, s := range settings {
 		v.SetDefault(s.key, s.value)
 		if f := fl.Lookup(flagName(s.key)); s.flag && f.Changed {
@@ -100,44 +104,49 @@ func loadConfig(fl *pflag.FlagSet) (Config, error) {
 			delete(file.lines, s.key)
 		}
 	}
+
 	if err := v.MergeConfigMap(file.values); err != nil {
 		return Config{}, volume.Errorf(volume.ErrInvalid, "cannot read the configuration: %v", err)
 	}
+
 	var c Config
 	if err := v.Unmarshal(&c); err != nil {
 		return Config{}, volume.Errorf(volume.ErrInvalid, "cannot read the configuration: %v", err)
 	}
+
 	if c.Socket == "" {
 		c.Socket = filepath.Join(c.RuntimeDir, "volagent.sock")
 	}
 	if mistake == nil {
 		mistake = c.check(file)
 	}
+
 	return c, mistake
 }
 
-// configFile is what a file says. It holds what could be read even if the file has mistakes.
+// configFile holds the contents of a file. If the file has mistakes, it holds the valid part.
 type configFile struct {
 	path   string
 	values map[string]any
-	lines  map[string]int // of the keys
+	lines  map[string]int // the line of each key
 }
 
-// at adds to an error about a key where the file has it. A value of a flag or of the environment
-// is not in the file.
+// at adds the file and line of a key to an error about the key. Values from flags and the
+// environment are not in the file, so their errors stay unchanged.
 func (f configFile) at(key string, err error) error {
 	line, ok := f.lines[key]
 	var de *volume.Error
 	if !ok || !errors.As(err, &de) {
 		return err
 	}
+
 	located := *de
 	located.Message = fmt.Sprintf("%s:%d: %s", f.path, line, de.Message)
 	return &located
 }
 
-// readFile reads the file by itself: viper merges what is misspelt in silence, and makes a number
-// of a node id such as 0123.
+// readFile parses the file itself, because viper ignores misspelt keys and turns a node id such as
+// 0123 into a number.
 func readFile(fl *pflag.FlagSet) (configFile, error) {
 	path := DefaultConfigFile
 	if f := fl.Lookup("config"); f.Changed {
@@ -145,6 +154,7 @@ func readFile(fl *pflag.FlagSet) (configFile, error) {
 	} else if env := os.Getenv("VOLAGENT_CONFIG"); env != "" {
 		path = env
 	}
+
 	raw, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) && path == DefaultConfigFile {
 		return configFile{path: path}, nil
@@ -152,12 +162,13 @@ func readFile(fl *pflag.FlagSet) (configFile, error) {
 	if err != nil {
 		return configFile{path: path}, volume.Errorf(volume.ErrInvalid, "cannot read the configuration: %v", err)
 	}
+
 	return parse(path, raw)
 }
 
-// parse reads a file's keys and values as they stand. It refuses keys that are unknown or appear
-// twice, and values that are not plain. The error is about the first mistake; what is right is
-// returned with it.
+// parse reads a file's keys and values as plain text. It refuses keys that are unknown or appear
+// twice, and values that are not scalars. It returns the first mistake, together with the valid
+// keys.
 func parse(path string, raw []byte) (configFile, error) {
 	file := configFile{path: path, values: map[string]any{}, lines: map[string]int{}}
 	var doc yaml.Node
@@ -167,6 +178,7 @@ func parse(path string, raw []byte) (configFile, error) {
 		}
 		return file, volume.Errorf(volume.ErrInvalid, "%s: %v", path, err)
 	}
+
 	root := doc.Content[0]
 	if root.Kind == yaml.ScalarNode && root.Tag == "!!null" {
 		return file, nil
@@ -174,16 +186,18 @@ func parse(path string, raw []byte) (configFile, error) {
 	if root.Kind != yaml.MappingNode {
 		return file, volume.Errorf(volume.ErrInvalid, "%s:%d: a configuration is a list of keys and values", path, root.Line)
 	}
+
 	var mistake error
 	for i := 0; i < len(root.Content); i += 2 {
 		if err := file.set(root.Content[i], root.Content[i+1]); err != nil && mistake == nil {
 			mistake = err
 		}
 	}
+
 	return file, mistake
 }
 
-// set takes over one key and its value.
+// set stores one key and its value.
 func (f configFile) set(key, value *yaml.Node) error {
 	known := slices.ContainsFunc(settings, func(s setting) bool { return s.key == key.Value })
 	switch {
@@ -194,14 +208,16 @@ func (f configFile) set(key, value *yaml.Node) error {
 	case value.Kind != yaml.ScalarNode:
 		return volume.Errorf(volume.ErrInvalid, "%s:%d: the value of %q must be a plain text", f.path, value.Line, key.Value)
 	}
+
 	f.lines[key.Value] = key.Line
-	if value.Tag != "!!null" { // left open: the default
+	if value.Tag != "!!null" { // an empty value means the default
 		f.values[key.Value] = value.Value
 	}
+
 	return nil
 }
 
-// unknown refuses a key, and names the one that was probably meant.
+// unknown refuses a key, and suggests a known key with a similar name.
 func (f configFile) unknown(key *yaml.Node) error {
 	names := make([]string, len(settings))
 	for i, s := range settings {
@@ -211,12 +227,13 @@ func (f configFile) unknown(key *yaml.Node) error {
 	if near := spec.Near(key.Value, names); len(near) > 0 {
 		return err.WithHint("did you mean %q?", near[0])
 	}
+
 	return err.WithHint("known keys: %s", strings.Join(names, ", "))
 }
 
 func (c *Config) mountRoot() string { return filepath.Join(c.DataDir, "csi") }
 
-// logger writes to standard error. The journal adds the time by itself.
+// logger writes to standard error. It omits the time when the journal adds it.
 func (c *Config) logger(w io.Writer) hclog.Logger {
 	return hclog.New(&hclog.LoggerOptions{
 		Name: "volagent", Level: hclog.LevelFromString(c.LogLevel), JSONFormat: c.LogFormat == "json",
@@ -224,7 +241,7 @@ func (c *Config) logger(w io.Writer) hclog.Logger {
 	})
 }
 
-// describe prints the configuration in force, as a file that would give it.
+// describe prints the configuration in force, in the format of a configuration file.
 func (c *Config) describe(w io.Writer) error {
 	for _, kv := range [][2]string{
 		{"data_dir", c.DataDir}, {"runtime_dir", c.RuntimeDir}, {"socket", c.Socket}, {"socket_group", c.SocketGroup},
@@ -235,5 +252,6 @@ func (c *Config) describe(w io.Writer) error {
 			return err
 		}
 	}
+
 	return nil
 }

@@ -14,10 +14,10 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// maxSocket is what sockaddr_un takes, less the terminating zero.
+// maxSocket is the longest path, in bytes, that fits in sockaddr_un with its terminating zero.
 const maxSocket = 107
 
-// check refuses values that cannot work, and says where the file has the first of them.
+// check refuses values that cannot work, and adds the file and line of the first one to the error.
 func (c *Config) check(file configFile) error {
 	for _, one := range []struct {
 		key   string
@@ -41,6 +41,7 @@ func (c *Config) check(file configFile) error {
 			return file.at(one.key, err)
 		}
 	}
+
 	return nil
 }
 
@@ -59,6 +60,7 @@ func (c *Config) checkRuntimeDir() error {
 	if shortest := c.pluginSocket(1); shortest > maxSocket {
 		return volume.Errorf(volume.ErrInvalid, "runtime_dir %s is too long: sockets below it have at least %d bytes, and %d is what a socket address takes", c.RuntimeDir, shortest, maxSocket)
 	}
+
 	return nil
 }
 
@@ -69,6 +71,7 @@ func (c *Config) checkSocket() error {
 	if len(c.Socket) > maxSocket {
 		return volume.Errorf(volume.ErrInvalid, "socket %s has %d bytes, and %d is what a socket address takes", c.Socket, len(c.Socket), maxSocket)
 	}
+
 	return nil
 }
 
@@ -93,8 +96,8 @@ func (c *Config) checkLogFormat() error {
 	return nil
 }
 
-// pluginSocket is the length, in bytes, of the socket's path of a plugin whose directory
-// has a name of so many bytes.
+// pluginSocket returns the length, in bytes, of the socket path of a plugin whose directory has a
+// name of the given length.
 func (c *Config) pluginSocket(name int) int {
 	return len(filepath.Join(c.RuntimeDir, "plugins", strings.Repeat("x", name), "csi.sock"))
 }
@@ -102,20 +105,21 @@ func (c *Config) pluginSocket(name int) int {
 // longestName is the longest name of a plugin's directory, in bytes.
 const longestName = 24
 
-// warnLong warns of directories so long that some plugins may fail.
+// warnLong warns of directories that are too long for some plugins.
 func (c *Config) warnLong(log hclog.Logger) {
 	if longest := volmgr.LongestPath(c.mountRoot()); longest > volmgr.MaxPluginPath {
 		log.Warn("data_dir is long: paths of volumes may exceed what a CSI plugin must accept; most plugins accept them",
 			"data_dir", c.DataDir, "longest_path", longest, "must_accept", volmgr.MaxPluginPath)
 	}
+
 	if longest := c.pluginSocket(longestName); longest > maxSocket {
 		log.Warn("runtime_dir is long: a plugin with a long id cannot be started, because its socket's path is too long",
 			"runtime_dir", c.RuntimeDir, "longest_id", longestName-(longest-maxSocket))
 	}
 }
 
-// checkDockerSocket refuses what is no path of a socket for docker: it finds plugins by
-// the names of the files in one directory.
+// checkDockerSocket refuses a path at which docker would not find the plugin. Docker finds plugins
+// by the file names in one directory.
 func (c *Config) checkDockerSocket() error {
 	path := c.DockerSocket
 	switch {
@@ -131,10 +135,11 @@ func (c *Config) checkDockerSocket() error {
 	case filepath.Clean(path) == filepath.Clean(c.Socket):
 		return volume.Errorf(volume.ErrInvalid, "docker_socket and socket are both %s", path)
 	}
+
 	return nil
 }
 
-// leastStatsInterval spares plugins of remote storage, whose answers may be dear.
+// leastStatsInterval protects plugins of remote storage, for which an answer can be expensive.
 const leastStatsInterval = 10 * time.Second
 
 func (c *Config) statsInterval() (time.Duration, error) {
@@ -145,16 +150,18 @@ func (c *Config) statsInterval() (time.Duration, error) {
 	return d, nil
 }
 
-// checkMetricsAddress wants an address and no name: with a name it would be a matter
-// of the resolver, at boot, where everybody can scrape.
+// checkMetricsAddress accepts an IP address or localhost. With any other name, the resolver at boot
+// would decide which clients can scrape.
 func (c *Config) checkMetricsAddress() error {
 	if c.MetricsAddress == "" {
 		return nil
 	}
+
 	bad := func(why string) error {
 		return volume.Errorf(volume.ErrInvalid, "metrics_address %q %s", c.MetricsAddress, why).
 			WithHint("127.0.0.1:9187 and [::1]:9187 are for this host alone, [::]:9187 is for everybody")
 	}
+
 	host, port, err := net.SplitHostPort(c.MetricsAddress)
 	if err != nil {
 		return bad("is not host:port")
@@ -168,5 +175,6 @@ func (c *Config) checkMetricsAddress() error {
 	if _, err := netip.ParseAddr(host); err != nil && host != "localhost" {
 		return bad("has a host that is neither an IP address nor localhost")
 	}
+
 	return nil
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/volagent/volagent/agent/peer"
 )
 
-// load reads a configuration from flags, the environment and a file's text.
+// load reads a configuration from flags, the environment and the text of a file.
 func load(t *testing.T, file string, args ...string) (Config, error) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "c.yaml")
@@ -30,8 +30,8 @@ func load(t *testing.T, file string, args ...string) (Config, error) {
 	return loadConfig(fl)
 }
 
-// TestPrecedence: a flag goes before the environment, that before the file, and
-// that before the default.
+// TestPrecedence checks that a flag overrides the environment, the environment overrides the file,
+// and the file overrides the default.
 func TestPrecedence(t *testing.T) {
 	const file = "log_level: warn\nlog_format: json\nruntime_dir: /file\nnode_id: 0123\n"
 	t.Setenv("VOLAGENT_LOG_LEVEL", "error")
@@ -93,8 +93,8 @@ func TestBadConfig(t *testing.T) {
 	}
 }
 
-// TestLongestRoots: the longest roots that the kernel accepts are accepted. Those that
-// no plugin can have trouble with cause no warning, others cause one each.
+// TestLongestRoots checks that the longest paths that the kernel accepts are valid. A path causes
+// one warning if some plugin may fail with it, and otherwise none.
 func TestLongestRoots(t *testing.T) {
 	for _, tt := range []struct {
 		flag, dir string
@@ -121,7 +121,8 @@ func TestLongestRoots(t *testing.T) {
 	}
 }
 
-// TestCheckConfigPrints: what check-config prints is a file that gives the same.
+// TestCheckConfigPrints checks that the output of check-config is a file with the same
+// configuration.
 func TestCheckConfigPrints(t *testing.T) {
 	c, err := load(t, "node_id: \"a b\"\nmetrics_address: '[fe80::1%eth0]:9187'\n")
 	if err != nil {
@@ -161,7 +162,7 @@ func caller(uid, gid uint32, groups []int, known bool) peer.Peer {
 	return peer.Peer{UID: uid, GID: gid, Groups: groups, Known: known}
 }
 
-// TestMetricsAddresses: what may stand there.
+// TestMetricsAddresses checks the valid values of metrics_address.
 func TestMetricsAddresses(t *testing.T) {
 	for _, address := range []string{"", "127.0.0.1:9187", "1.2.3.4:0", "[::]:9187", "[::1]:9187", "localhost:65535", "[fe80::1%eth0]:1"} {
 		if c, err := load(t, "metrics_address: '"+address+"'\n"); err != nil || c.MetricsAddress != address {
@@ -170,7 +171,7 @@ func TestMetricsAddresses(t *testing.T) {
 	}
 }
 
-// TestUnheard: what is told of an address that cannot be had can be done.
+// TestUnheard checks that each error of an address names a helpful command.
 func TestUnheard(t *testing.T) {
 	for errno, want := range map[syscall.Errno]string{
 		syscall.EADDRINUSE: "ss -ltnp sport = :9187", syscall.EADDRNOTAVAIL: "ip address", syscall.EACCES: "volagent check-config",

@@ -12,7 +12,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// status is one line for systemctl status.
+// status returns the status line for systemctl status.
 func (a *agent) status() string {
 	if a.halt != "" {
 		return "halted: " + a.halt
@@ -20,7 +20,7 @@ func (a *agent) status() string {
 	return fmt.Sprintf("%d volumes", len(a.db.Volumes()))
 }
 
-// describe is the node as the API shows it, less what it can count itself.
+// describe returns the node for the API, without the counts that the API server makes itself.
 func (a *agent) describe() api.Node {
 	n := api.Node{ID: a.node.ID, Version: api.Version, StartedAt: a.started, DataDir: a.c.DataDir, State: "ok", DB: "ok", Draining: a.db.Draining()}
 	if a.halt != "" {
@@ -30,12 +30,14 @@ func (a *agent) describe() api.Node {
 		n.DB = a.db.Fault().Error()
 		n.Problems = append(n.Problems, p)
 	}
+
 	if p, ok := a.lost(); ok {
 		if n.DB == "ok" {
 			n.DB = "made anew"
 		}
 		n.Problems = append(n.Problems, p)
 	}
+
 	n.Problems = append(n.Problems, a.full()...)
 	n.Problems = append(n.Problems, a.unscraped()...)
 	n.Problems = append(n.Problems, a.files.problems()...)
@@ -46,7 +48,7 @@ func (a *agent) describe() api.Node {
 	return n
 }
 
-// fault describes why changes are not written.
+// fault describes why changes cannot be written.
 func (a *agent) fault() (p api.Problem, ok bool) {
 	err := a.db.Fault()
 	var foreign *statedb.Foreign
@@ -56,10 +58,11 @@ func (a *agent) fault() (p api.Problem, ok bool) {
 	case errors.As(err, &foreign):
 		return api.Problem{Subject: "agent", Message: err.Error(), Command: "systemctl restart volagent"}, true
 	}
+
 	return api.Problem{Subject: "agent", Message: "cannot write the state database: " + err.Error(), Command: volume.Command("df %s", a.c.DataDir)}, true
 }
 
-// pending are the changes that have not been seen to end.
+// pending returns the changes whose end the agent has not seen.
 func pending(volumes []volume.Record, snapshots []volume.SnapshotIntent) []api.PendingChange {
 	all := []api.PendingChange{}
 	for _, p := range volume.PendingChanges(volumes, snapshots) {
@@ -68,8 +71,8 @@ func pending(volumes []volume.Record, snapshots []volume.SnapshotIntent) []api.P
 	return all
 }
 
-// debts are what forced deregisters left on this host or at the plugin. What may
-// only come late is no problem of anybody's.
+// Each forced deregister with leftovers is a problem. A possible late effect of a call is not
+// reported as one.
 func (a *agent) debts() []api.Problem {
 	var out []api.Problem
 	for _, d := range a.db.Debts() {
@@ -77,6 +80,7 @@ func (a *agent) debts() []api.Problem {
 		if len(left) == 0 {
 			continue
 		}
+
 		v := d.Record.Volume
 		calls, command := d.Whole().PendingCalls(a.queue.Last(d.Whole()), a.plugins.View(v.PluginID)), volume.Command("volctl plugin status %s", v.PluginID)
 		if calls.Failed {
@@ -88,5 +92,6 @@ func (a *agent) debts() []api.Problem {
 			Command: command,
 		})
 	}
+
 	return out
 }

@@ -19,28 +19,28 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// dockerLong and dockerShort are how long docker waits for its volume plugins: to create
-// and to mount a volume, and for all else.
+// dockerLong and dockerShort are the times that docker waits for its volume plugins. The long one
+// is for creating and mounting a volume, the short one for all other requests.
 const (
 	dockerLong  = 2 * time.Minute
 	dockerShort = time.Minute
 )
 
-// runtimes serves the container runtimes. With no socket configured it only cleans up
-// after them.
+// runtimes serves the container runtimes. Without a configured socket it only cleans up after them.
 type runtimes struct {
 	service *dockervol.Service
 	server  *dockervol.Server
-	socket  net.Listener // nil: not served
+	socket  net.Listener // nil if no socket is configured
 }
 
-// newRuntimes opens the socket of the volume plugin, if there is to be one.
+// newRuntimes opens the socket of the volume plugin, if one is configured.
 func (a *agent) newRuntimes(claims *claim.Service, plugins pluginSet, host *mount.Host, passed *sockets) (r runtimes, err error) {
 	r.service = &dockervol.Service{
 		Store: runtimeStore{a.db}, Claims: claims, Volumes: a.volumes, Plugins: plugins,
 		Containers: runtimeCommands{a.plugins.Outside}, Mounts: host, Size: spec.ParseSize, Remapped: dockervol.RemappedRoot, Patience: patience,
 		Events: a.events.Add, Log: a.log.Named("runtime"),
 	}
+
 	r.server = dockervol.NewServer(r.service)
 	if a.c.DockerSocket == "" {
 		return r, nil
@@ -48,36 +48,39 @@ func (a *agent) newRuntimes(claims *claim.Service, plugins pluginSet, host *moun
 	if r.socket, err = passed.open(a.c.DockerSocket, 0, runtimeMode); err != nil {
 		return r, fmt.Errorf("cannot serve docker and podman at docker_socket: %w", err)
 	}
+
 	return r, nil
 }
 
-// patience leaves a runtime time to take in the answer before it gives up.
+// patience returns how long a request may take. It leaves the runtime time to receive the answer
+// before its own timeout.
 func patience(runtime string) dockervol.Patience {
 	if runtime == volume.RuntimePodman {
 		t := container.PluginTimeout()
 		t -= max(t/10, 500*time.Millisecond)
 		return dockervol.Patience{Long: t, Short: t}
 	}
+
 	return dockervol.Patience{Long: dockerLong - 10*time.Second, Short: dockerShort - 10*time.Second}
 }
 
-// runtimeCommands asks the runtimes by their own commands.
+// runtimeCommands asks the runtimes through their own commands.
 type runtimeCommands struct{ via container.Via }
 
-// Using names the containers that use a volume.
+// Using returns the names of the containers that use a volume.
 func (r runtimeCommands) Using(ctx context.Context, runtime, name string) ([]string, error) {
 	return container.New(runtime).With(r.via).Using(ctx, name)
 }
 
-// runtimeStore is dockervol's view of the state database.
+// runtimeStore adapts the state database for dockervol.
 type runtimeStore struct{ store }
 
-// Update makes one change; all of it is on disk, or none.
+// Update makes one change. Either all of it is on disk, or none.
 func (s runtimeStore) Update(ctx context.Context, fn func(dockervol.Tx) error) error {
 	return s.DB.Update(ctx, func(tx *statedb.Tx) error { return fn(tx) })
 }
 
-// references counts the containers that refer to a runtime's volume.
+// references returns the number of containers that use a runtime's volume.
 func (s store) references(o volume.Owner) int {
 	v, _ := s.RuntimeVolume(o.Runtime, o.Volume)
 	return len(v.Refs)
@@ -88,27 +91,31 @@ func byDocker(part supervisor.Status) bool {
 	return part.Running["container.runtime"] == volume.RuntimeDocker
 }
 
-// deadlock warns of a plugin that docker runs and that docker needs for its own volumes:
-// at a boot, containers that use them start before the plugin does. Empty if it is not so.
+// deadlock returns a warning for a plugin that docker runs and that docker needs for its own
+// volumes. At a boot, containers with these volumes start before the plugin does. It returns "" if
+// there is no such problem.
 func (p pluginSet) deadlock(st supervisor.Status) string {
 	if !slices.ContainsFunc(st.Parts, byDocker) {
 		return ""
 	}
+
 	var names []string
 	for _, v := range p.db.RuntimeVolumes() {
 		if r, ok := p.db.Volume(v.VolumeID); ok && v.Runtime == volume.RuntimeDocker && r.Volume.PluginID == st.ID {
 			names = append(names, v.Name)
 		}
 	}
+
 	if len(names) == 0 {
 		return ""
 	}
+
 	slices.Sort(names)
 	return fmt.Sprintf("docker runs it, and uses it for volumes of its own (%s): at a boot, and when docker is started again, their containers fail that start before it; "+
 		"have podman, a unit or exec run it", strings.Join(names, ", "))
 }
 
-// deadlocks are the plugins that deadlock warns of, for the host's status.
+// deadlocks returns the warnings of deadlock as problems, for the host's status.
 func (a *agent) deadlocks() (problems []api.Problem) {
 	plugins := pluginSet{a.plugins, a.db, a.halt}
 	for _, st := range plugins.Statuses() {
@@ -116,14 +123,16 @@ func (a *agent) deadlocks() (problems []api.Problem) {
 			problems = append(problems, api.Problem{Subject: st.ID, Message: words, Command: volume.Command("volctl plugin status %s", st.ID)})
 		}
 	}
+
 	return problems
 }
 
-// warnDeadlocks tells once of each of them, until ctx ends.
+// warnDeadlocks emits one event for each of these plugins, until ctx ends.
 func (a *agent) warnDeadlocks(ctx context.Context) {
 	told := map[string]bool{}
 	tick := time.NewTicker(reapEvery)
 	defer tick.Stop()
+
 	for {
 		for _, p := range a.deadlocks() {
 			if !told[p.Subject] {
@@ -131,6 +140,7 @@ func (a *agent) warnDeadlocks(ctx context.Context) {
 			}
 			told[p.Subject] = true
 		}
+
 		select {
 		case <-ctx.Done():
 			return

@@ -24,7 +24,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// newDoctor gives the examination of this host what it declares to need.
+// newDoctor connects the doctor with this host.
 func (a *agent) newDoctor(host *mount.Host, steps *volmgr.Manager) *doctor.Doctor {
 	db := &doctorDB{dir: a.c.DataDir, db: a.db.DB}
 	return doctor.New(doctor.Options{
@@ -37,7 +37,7 @@ func (a *agent) newDoctor(host *mount.Host, steps *volmgr.Manager) *doctor.Docto
 	})
 }
 
-// examiner shows what the doctor finds on the wire.
+// examiner converts the doctor's findings to API types.
 type examiner struct{ *doctor.Doctor }
 
 // Examine looks at everything once.
@@ -51,10 +51,11 @@ func (e examiner) Examine(ctx context.Context) api.Doctor {
 			ID: f.ID, Kind: f.Kind, Severity: string(f.Severity), Subject: f.Subject, What: f.What, Then: f.Then, Do: f.Do, Fix: f.Fix,
 		})
 	}
+
 	return out
 }
 
-// Mend does what can be done about findings.
+// The doctor runs only fixes that are safe.
 func (e examiner) Mend(ctx context.Context, ids []string) []api.DoctorFixed {
 	out := []api.DoctorFixed{}
 	for _, d := range e.Doctor.Mend(ctx, ids) {
@@ -63,7 +64,7 @@ func (e examiner) Mend(ctx context.Context, ids []string) []api.DoctorFixed {
 	return out
 }
 
-// checkWithin bounds the look at the state database's file, and at its disk.
+// checkWithin bounds the look at the state database's file and at its disk.
 const checkWithin = 5 * time.Second
 
 // doctorDB looks at the state database.
@@ -86,23 +87,24 @@ func (d *doctorDB) look() doctor.Database {
 	size := uint64(st.Frsize) //nolint:gosec // no size is negative
 	out.Disk = doctor.Disk{Err: err, Total: st.Blocks * size, Free: st.Bavail * size, Inodes: st.Files, FreeInodes: st.Ffree}
 	file := filepath.Join(d.dir, stateFile)
-	out.Kept, _ = filepath.Glob(file + ".damaged-*") // the patterns are good
+	out.Kept, _ = filepath.Glob(file + ".damaged-*") // the patterns are valid
 	out.Old, _ = filepath.Glob(file + ".schema-*")
 	out.Foreign, _ = filepath.Glob(filepath.Join(d.dir, "state.*.foreign-*"))
 	var foreign *statedb.Foreign
 	if errors.As(out.Fault, &foreign) {
 		out.Refused = foreign.Kept
 	}
+
 	return out
 }
 
-// doctorHost is the doctor's view of the host.
+// doctorHost gives the doctor access to the host.
 type doctorHost struct {
 	host  *mount.Host
 	steps *volmgr.Manager
 }
 
-// Mounts is the mount table.
+// Mounts returns the mount table.
 func (h doctorHost) Mounts() ([]doctor.Mounted, error) {
 	entries, err := h.host.Under("/")
 	all := make([]doctor.Mounted, 0, len(entries))
@@ -111,10 +113,11 @@ func (h doctorHost) Mounts() ([]doctor.Mounted, error) {
 			Path: e.Path, Device: e.Identity.Device, Root: e.Identity.Root, FSType: e.Identity.FSType, Source: e.Source, Canary: mount.IsCanary(e),
 		})
 	}
+
 	return all, err
 }
 
-// someNames is how many entries of a directory are asked for: one more than is told.
+// someNames limits the entries that are read of a directory. It is one more than the doctor shows.
 const someNames = 4
 
 // Contents looks at a path where nothing is mounted.
@@ -136,7 +139,7 @@ func (h doctorHost) Block(dev volume.Device) (doctor.Block, bool) {
 	return doctor.Block(h.host.Block(dev.Number)), !h.host.Replaced(dev)
 }
 
-// Loops are the loop devices that have a file.
+// Loops returns the loop devices that have a file.
 func (h doctorHost) Loops() []doctor.Loop {
 	var all []doctor.Loop
 	for dev, b := range h.host.Loops() {
@@ -145,7 +148,7 @@ func (h doctorHost) Loops() []doctor.Loop {
 	return all
 }
 
-// Leftovers are names where volumes are mounted that are not known.
+// Leftovers returns the entries below the mount directories that are not in known.
 func (h doctorHost) Leftovers(ctx context.Context, known map[string]bool) ([]doctor.Leftover, error) {
 	found, err := h.steps.Leftovers(ctx, known)
 	all := make([]doctor.Leftover, 0, len(found))
@@ -155,10 +158,10 @@ func (h doctorHost) Leftovers(ctx context.Context, known map[string]bool) ([]doc
 	return all, err
 }
 
-// RemoveLeftover removes one that is empty.
+// RemoveLeftover removes an empty leftover.
 func (h doctorHost) RemoveLeftover(path string) error { return h.steps.RemoveLeftover(path) }
 
-// doctorDebts are what forced deregisters left.
+// doctorDebts returns the leftovers of forced deregisters.
 func (a *agent) doctorDebts() (all []doctor.Debt) {
 	for _, d := range a.db.Debts() {
 		r := d.Whole()
@@ -166,20 +169,21 @@ func (a *agent) doctorDebts() (all []doctor.Debt) {
 			Record: r, Since: d.Since, Left: provision.Behind(r), Calls: r.PendingCalls(a.queue.Last(r), a.plugins.View(r.Volume.PluginID)),
 		})
 	}
+
 	return all
 }
 
-// doctorTests are what tests of plugins left, or are at.
+// doctorTests returns the running tests of plugins, and the leftovers of earlier tests.
 func (a *agent) doctorTests() (all []doctor.Test) {
 	for id, left := range a.scratches() {
 		paths := append([]string{left.Staging}, left.Targets...)
 		all = append(all, doctor.Test{Plugin: id, Running: a.tests.Testing(id), Name: plugintest.Name(left), Begun: left.Begun, Paths: append(paths, left.Dirs...)})
 	}
+
 	return all
 }
 
-// doctorUnmet is what the configuration asks for and is not so; the host's status has it
-// in the same words.
+// doctorUnmet returns the settings that are not in effect, in the same words as the host's status.
 func (a *agent) doctorUnmet() (all []doctor.Unmet) {
 	for _, p := range a.files.problems() {
 		all = append(all, doctor.Unmet{Kind: doctor.VolumeFile, Subject: p.Subject, Why: p.Message, Do: p.Command})
@@ -187,10 +191,11 @@ func (a *agent) doctorUnmet() (all []doctor.Unmet) {
 	for _, p := range a.unscraped() {
 		all = append(all, doctor.Unmet{Kind: doctor.MetricsAddress, Subject: p.Subject, Why: p.Message, Do: p.Command})
 	}
+
 	return all
 }
 
-// doctorPlugins are all plugins, with what systemd says of those that are units.
+// doctorPlugins returns all plugins, with systemd's information about those that are units.
 func (a *agent) doctorPlugins(ctx context.Context) (all []doctor.Plugin) {
 	for _, st := range a.plugins.Statuses() {
 		p := doctor.Plugin{ID: st.ID, View: a.plugins.View(st.ID), Since: st.Since, Pending: st.Pending, Warnings: st.Warnings}
@@ -202,10 +207,12 @@ func (a *agent) doctorPlugins(ctx context.Context) (all []doctor.Plugin) {
 				p.Units = append(p.Units, a.doctorUnit(ctx, name))
 			}
 		}
+
 		p.View.Restarts, p.View.State, p.View.Reason = st.Restarts, string(st.State), st.Reason
 		p.View.Ready = st.State == supervisor.Ready
 		all = append(all, p)
 	}
+
 	return all
 }
 
@@ -217,7 +224,7 @@ func (a *agent) doctorUnit(ctx context.Context, name string) doctor.Unit {
 	return u
 }
 
-// doctorSystem is the host around the agent.
+// doctorSystem returns facts about the host outside the agent.
 func (a *agent) doctorSystem(ctx context.Context, host *mount.Host, helper bool) doctor.System {
 	s := doctor.System{Namespace: host.Namespace(), Unit: systemd.OwnUnit()}
 	if info, err := os.Stat("/proc/1/ns/mnt"); err == nil {
@@ -225,21 +232,24 @@ func (a *agent) doctorSystem(ctx context.Context, host *mount.Host, helper bool)
 			s.Init = st.Ino
 		}
 	}
+
 	if s.Unit != "" {
 		if set, err := a.systemd.Settings(ctx, s.Unit); err == nil {
 			s.State = set.FileState
 		}
 	}
+
 	if helper {
 		s.Helper = mountHelper(ctx)
 	}
+
 	return s
 }
 
-// helpers are what mount(8) and umount(8) run for volumes.
+// helpers are the programs that mount(8) and umount(8) run for volumes.
 var helpers = []string{"/sbin/mount.csi", "/sbin/umount.csi"}
 
-// mountHelper says what is wrong with them, empty if nothing.
+// mountHelper returns the first problem with the helpers, or "" if there is none.
 func mountHelper(ctx context.Context) string {
 	for _, path := range helpers {
 		program, err := filepath.EvalSymlinks(path)
@@ -251,6 +261,7 @@ func mountHelper(ctx context.Context) string {
 		case filepath.Base(program) != "volctl":
 			return path + " is " + program + ", and not volctl"
 		}
+
 		version, err := versionOf(ctx, program)
 		if err != nil {
 			return path + " cannot be run: " + err.Error()
@@ -259,5 +270,6 @@ func mountHelper(ctx context.Context) string {
 			return path + " is of version " + strings.TrimSpace(version) + ", and the agent of " + api.Version
 		}
 	}
+
 	return ""
 }

@@ -13,19 +13,18 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// doctorNotes is the doctor's view of the notes beside the mounts.
+// doctorNotes gives the doctor access to the notes beside the mounts.
 type doctorNotes struct {
 	db    store
 	steps *volmgr.Manager
 	book  *notebook
 }
 
-// notedWithin is how long a claim may be without its note: it is written a moment
-// after the claim was taken.
+// notedWithin is how long a claim may lack its note. The agent writes the note a moment after the
+// claim is mounted.
 const notedWithin = 10 * time.Second
 
-// Check finds what does not fit to the records. A claim's note stays until the claim
-// is gone.
+// Check finds notes that do not match the records. A claim's note stays until the claim is gone.
 func (n doctorNotes) Check(records []volume.Record) (found []doctor.NoteFile) {
 	known, of := map[string]bool{}, map[string]doctor.NoteFile{}
 	var there []string
@@ -35,6 +34,7 @@ func (n doctorNotes) Check(records []volume.Record) (found []doctor.NoteFile) {
 			known[path] = true
 			note := doctor.NoteFile{Path: path, Record: r, Alloc: alloc, Claimed: true}
 			_, due := volume.Noted(r, alloc)
+
 			switch {
 			case n.steps.HasNote(r.Volume, alloc):
 				there, of[path] = append(there, path), note
@@ -43,12 +43,14 @@ func (n doctorNotes) Check(records []volume.Record) (found []doctor.NoteFile) {
 			}
 		}
 	}
+
 	for path, err := range n.steps.CheckNotes(there) {
-		if note := of[path]; n.steps.HasNote(note.Record.Volume, note.Alloc) { // else its claim is gone
+		if note := of[path]; n.steps.HasNote(note.Record.Volume, note.Alloc) { // otherwise the claim is gone by now
 			note.Bad = errors.Unwrap(err)
 			found = append(found, note)
 		}
 	}
+
 	stray, bad := n.steps.Notes(known)
 	for _, s := range stray {
 		r, _ := n.db.Volume(s.Record.Volume.ID)
@@ -56,16 +58,18 @@ func (n doctorNotes) Check(records []volume.Record) (found []doctor.NoteFile) {
 			found = append(found, doctor.NoteFile{Path: n.steps.NotePath(s.Record.Volume, s.Claim.Alloc), Record: s.Record, Alloc: s.Claim.Alloc})
 		}
 	}
+
 	for _, err := range bad {
 		var b *volmgr.BadNote
 		if errors.As(err, &b) {
 			found = append(found, doctor.NoteFile{Path: b.Path, Bad: b.Err})
 		}
 	}
+
 	return found
 }
 
-// Mend brings a claim's note in line with its record as it is now.
+// The note is rewritten from the current record of its claim.
 func (n doctorNotes) Mend(f doctor.NoteFile) error {
 	if n.book == nil || !n.book.settle(f.Record, []string{f.Alloc}) {
 		return fmt.Errorf("cannot bring the note of the claim of %q on volume %q in line: the agent's log says why", f.Alloc, f.Record.Volume.ID)
@@ -73,18 +77,20 @@ func (n doctorNotes) Mend(f doctor.NoteFile) error {
 	return nil
 }
 
-// versionWithin bounds a program that says its version.
+// versionWithin bounds the run of a program that prints its version.
 const versionWithin = 5 * time.Second
 
-// versionOf asks volctl, as mount(8) would run it, which version it is.
+// versionOf runs volctl as mount(8) would, and returns its version.
 func versionOf(ctx context.Context, program string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, versionWithin)
 	defer cancel()
+
 	cmd := exec.CommandContext(ctx, program, "--version")
 	cmd.WaitDelay = time.Second
 	out, err := cmd.Output()
 	if err != nil {
 		return "", err
 	}
+
 	return strings.TrimPrefix(strings.TrimSpace(string(out)), "volctl "), nil
 }

@@ -11,11 +11,11 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// listWithin bounds the question for a runtime's volumes. Docker asks all its volume
-// plugins before it answers.
+// listWithin bounds the listing of a runtime's volumes. Docker asks all its volume plugins before
+// it answers.
 const listWithin = 5 * time.Second
 
-// doctorRuntimes are the container runtimes that may use volumes of the agent.
+// doctorRuntimes returns the container runtimes that may use volumes of the agent.
 func (a *agent) doctorRuntimes(ctx context.Context) doctor.Runtimes {
 	out := doctor.Runtimes{Named: a.db.RuntimeVolumes(), Errs: map[string]error{}}
 	for _, d := range a.runtimes.service.Doubts() {
@@ -23,8 +23,10 @@ func (a *agent) doctorRuntimes(ctx context.Context) doctor.Runtimes {
 			Runtime: d.Runtime, Name: d.Name, Volume: d.VolumeID, Alloc: d.Alloc, Since: d.Since, Leaked: d.Leaked, Of: d.Of, Kept: d.Kept,
 		})
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, listWithin)
 	defer cancel()
+
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	for _, name := range []string{volume.RuntimeDocker, volume.RuntimePodman} {
@@ -34,6 +36,7 @@ func (a *agent) doctorRuntimes(ctx context.Context) doctor.Runtimes {
 		if unused || !runtime.Installed() {
 			continue
 		}
+
 		wg.Go(func() {
 			volumes, err := runtime.LocalVolumes(ctx)
 			mu.Lock()
@@ -46,6 +49,7 @@ func (a *agent) doctorRuntimes(ctx context.Context) doctor.Runtimes {
 			}
 		})
 	}
+
 	wg.Wait()
 	return out
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// newDrain gives what empties the host what it declares to need.
+// newDrain connects the drain service with this host.
 func (a *agent) newDrain(claims *claim.Service, host *mount.Host) *drain.Service {
 	return &drain.Service{
 		Store: drainStore{queueStore{a.db}}, Claims: claims, Queue: a.queue, Owners: a.owners, Events: a.events.Add, Halt: a.halt,
@@ -20,15 +20,15 @@ func (a *agent) newDrain(claims *claim.Service, host *mount.Host) *drain.Service
 	}
 }
 
-// drainStore is drain's view of the state database.
+// drainStore adapts the state database for drain.
 type drainStore struct{ queueStore }
 
-// Draining reports whether the host is to be emptied. Nothing is committed while a
-// mutation of another commit runs, so that one which asks and the one that sets it are
-// in the same commit, or in the order in which they see each other.
+// Draining reports whether the host is being drained. A claim and a drain cannot miss each other:
+// no commit completes while a mutation of another commit runs. So both are in the same commit, or
+// the later one sees the earlier one.
 func (s store) Draining() bool { return s.Node().Draining }
 
-// SetDraining stores that it is, or is not any more.
+// SetDraining stores whether the host is being drained.
 func (s drainStore) SetDraining(ctx context.Context, draining bool) (changed bool, err error) {
 	err = s.Update(ctx, func(tx *statedb.Tx) error {
 		n := tx.Node()
@@ -36,13 +36,15 @@ func (s drainStore) SetDraining(ctx context.Context, draining bool) (changed boo
 			n.Draining = draining
 			tx.PutNode(n)
 		}
+
 		return nil
 	})
+
 	return changed && err == nil, err
 }
 
-// strays are mounts below the mount root, at a time when no record is of any, and what
-// tests of plugins have or left.
+// strays returns the mounts below the mount root that no record explains, and the volumes of plugin
+// tests. It is called when no record has a mount.
 func (a *agent) strays(host *mount.Host) (all []volume.Occupant) {
 	for id, left := range a.scratches() {
 		words := "a test of plugin %q left it, and it is not undone"
@@ -51,13 +53,16 @@ func (a *agent) strays(host *mount.Host) (all []volume.Occupant) {
 		}
 		all = append(all, volume.Occupant{Volume: plugintest.Name(left), Message: fmt.Sprintf(words, id), Command: volume.Command("volctl plugin test %s", id)})
 	}
+
 	if len(all) > 0 {
 		return all
 	}
+
 	entries, err := host.Under(a.c.mountRoot())
 	if err != nil {
 		return append(all, volume.Occupant{Message: fmt.Sprintf("the mount table cannot be read: %v", err), Command: "findmnt"})
 	}
+
 	for _, e := range entries {
 		if e.Path != a.c.mountRoot() && !mount.IsCanary(e) {
 			all = append(all, volume.Occupant{
@@ -65,5 +70,6 @@ func (a *agent) strays(host *mount.Host) (all []volume.Occupant) {
 			})
 		}
 	}
+
 	return all
 }

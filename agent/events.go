@@ -12,7 +12,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// openEvents goes on with the history of this data dir.
+// openEvents opens the event history of this data dir.
 func (a *agent) openEvents() *event.Log {
 	log := a.log.Named("event")
 	return event.Open(event.Options{
@@ -22,7 +22,8 @@ func (a *agent) openEvents() *event.Log {
 	})
 }
 
-// tell writes an event to the agent's log. What goes well is for who debugs.
+// tell writes an event to the agent's log. It logs failures as warnings, important changes at info
+// level, and all other events at debug level.
 func tell(log hclog.Logger, e event.Event) {
 	level := hclog.Debug
 	switch e.Type {
@@ -33,20 +34,23 @@ func tell(log hclog.Logger, e event.Event) {
 		"node-draining", "node-undrained", "restored":
 		level = hclog.Info
 	}
+
 	if level == hclog.Debug && !log.IsDebug() {
 		return
 	}
+
 	var about []any
 	for _, pair := range [][2]string{{"volume", e.Volume}, {"alloc", e.Alloc}, {"plugin", e.Plugin}, {"part", e.Part}} {
 		if pair[1] != "" {
 			about = append(about, pair[0], pair[1])
 		}
 	}
+
 	log.Log(level, e.Type, append(about, "message", e.Message)...)
 }
 
-// volumeEvents keeps transitions, and tells the supervisor when a volume left
-// the host: a change of its plugin may have waited for that.
+// volumeEvents stores the events of volumes. It tells the supervisor when a claim is gone, because
+// a change of the plugin may wait for that.
 func (a *agent) volumeEvents(evs []volume.Event) {
 	a.events.Add(evs...)
 	for _, e := range evs {
@@ -60,7 +64,7 @@ func (a *agent) volumeEvents(evs []volume.Event) {
 	}
 }
 
-// watchMount watches the mount that a claim lives by, which was made just now.
+// watchMount watches a new mount that is the owner of its claim.
 func (a *agent) watchMount(e volume.Event) {
 	r, _ := a.db.Volume(e.Volume)
 	if c := r.Claims[e.Alloc]; c.Wanted && c.Owner.Kind == volume.OwnerMount {
@@ -68,16 +72,16 @@ func (a *agent) watchMount(e volume.Event) {
 	}
 }
 
-// apiEvents shows events on the wire.
+// apiEvents converts events to API types.
 type apiEvents struct{ log *event.Log }
 
-// Read calls each for the events that were kept, the oldest first, and returns
-// the number of the last one there was.
+// Read calls each for the stored events, the oldest first, and returns the number of the last
+// event.
 func (e apiEvents) Read(ctx context.Context, volumeID string, since time.Time, n int, each func(api.Event) error) (uint64, error) {
 	return e.log.Read(ctx, event.Filter{Volume: volumeID, Since: since, N: n}, func(ev event.Event) error { return each(toEvent(ev)) })
 }
 
-// After returns the events above a number, and a channel closed at the next.
+// After returns the events above a number, and a channel that is closed at the next event.
 func (e apiEvents) After(seq uint64) ([]api.Event, <-chan struct{}) {
 	evs, more := e.log.After(seq)
 	out := make([]api.Event, 0, len(evs))

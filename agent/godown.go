@@ -10,49 +10,53 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Bounds of what is done when the host goes down. Together with those of a stop they
-// are below the time that systemd is asked for.
+// These limits bound the shutdown of the host. Together with the limits of a stop, they stay below
+// goDownNeeds, the time that the agent requests from systemd.
 const (
-	downWithin  = 30 * time.Second // volumes leave the host
-	pullWithin  = time.Second      // calls that hang are given up
-	endWithin   = 12 * time.Second // plugins end; each is killed after 10 s
+	downWithin  = 30 * time.Second // unmounting all volumes
+	pullWithin  = time.Second      // until hanging calls are abandoned
+	endWithin   = 12 * time.Second // ending plugins; each is killed after 10 s
 	goDownNeeds = 60 * time.Second
 )
 
-// goesDown reports whether the agent is being stopped because the host goes down. No
-// answer is taken for a stop of the agent alone, which leaves everything as it is.
+// goesDown reports whether the agent is stopping because the host is shutting down. If systemd does
+// not answer, it returns false. The agent then stops alone, and leaves mounts and plugins in place.
 func (a *agent) goesDown() (down bool) {
 	if a.halt != "" {
-		return false // what is mounted is not in this agent's sight
+		return false // this agent does not see the mounts
 	}
+
 	within(answerWithin, func(ctx context.Context) {
 		var err error
 		if down, err = a.systemd.GoesDown(ctx); err != nil {
 			a.log.Debug("cannot ask whether this host is going down", "error", err)
 		}
 	})
+
 	return down
 }
 
-// beginStop says that the agent stops and, where the host goes down, takes volumes off
-// it. It returns what its last event says, and how long the steps in hand may take.
+// beginStop announces the stop and, if the host is shutting down, unmounts the volumes. It returns
+// the text of the last event, and how long running steps may take.
 func (a *agent) beginStop(down bool) (last string, patience time.Duration) {
 	if down {
 		a.goDown()
 		return "this host is going down", pullWithin
 	}
+
 	notify(a.log, daemon.SdNotifyStopping)
 	a.log.Info("stopping; plugins and mounts stay")
 	return "plugins and mounts stay", stepWithin
 }
 
-// goDown takes volumes off the host. The API goes on meanwhile, for those who unmount
-// theirs; claims are refused.
+// goDown unmounts the volumes. The API stays available for users who unmount their own volumes, but
+// refuses claims.
 func (a *agent) goDown() {
 	notify(a.log, fmt.Sprintf("%s\nEXTEND_TIMEOUT_USEC=%d\nSTATUS=unmounting, because this host is going down", daemon.SdNotifyStopping, goDownNeeds.Microseconds()))
 	a.log.Info("this host is going down; volumes are unmounted, and claims without an owner stay")
 	a.events.Add(volume.Event{Type: "host-going-down", Message: "volumes are unmounted, and claims without an owner stay"})
 	close(a.down)
+
 	within(downWithin, func(ctx context.Context) {
 		for _, r := range a.queue.GoDown(ctx) {
 			a.log.Warn("a volume stays on this host, which goes down", "volume", r.Volume.ID, "reason", a.leftover(r))
@@ -60,7 +64,7 @@ func (a *agent) goDown() {
 	})
 }
 
-// leftover says why a volume could not be taken off the host, and who holds it.
+// leftover explains why a volume is still on the host.
 func (a *agent) leftover(r volume.Record) string {
 	switch at := a.queue.Last(r); {
 	case at == nil:
@@ -74,8 +78,8 @@ func (a *agent) leftover(r volume.Record) string {
 	}
 }
 
-// endPlugins ends the plugins that the agent runs, but for those through which
-// something is still mounted: they end with the host, and not before those who use it.
+// endPlugins ends the plugins that the agent runs. Plugins with mounted volumes stay until the host
+// ends, because the processes that use these volumes are still running.
 func (a *agent) endPlugins() {
 	used := map[string]bool{}
 	for _, r := range (queueStore{a.db}).Volumes() {

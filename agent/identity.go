@@ -9,13 +9,14 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// identify settles who this host is and whether the paths and mounts that are
-// recorded are the ones that this process sees. It returns why no call may be
-// sent, if so; the agent then still answers. Nothing is written.
+// identify determines the identity of this host. It also checks that this process sees the recorded
+// paths and mounts. If not, it returns in halt why no call may be sent; the agent then still
+// answers requests. identify writes nothing.
 func identify(db store, c Config, host *mount.Host) (node statedb.Node, halt string, err error) {
 	was := db.Node()
 	held := attached(db)
 	node = was
+
 	switch {
 	case node.ID == "" && c.NodeID != "":
 		node.ID = c.NodeID
@@ -29,21 +30,24 @@ func identify(db store, c Config, host *mount.Host) (node statedb.Node, halt str
 	case c.NodeID != "":
 		node.ID = c.NodeID
 	}
+
 	if was.DataDir != "" && was.DataDir != c.DataDir && held != "" {
 		return node, "", volume.Errorf(volume.ErrRefused, "this data dir was at %s when volume %q was mounted below it; now it is at %s", was.DataDir, held, c.DataDir).
 			WithHint("move it back, or start with --data-dir %s", was.DataDir)
 	}
+
 	node.DataDir = c.DataDir
 	if was.Boot == host.Boot() && was.Namespace != host.Namespace() && held != "" {
 		halt = fmt.Sprintf("this agent runs in another mount namespace than the one where volume %q was mounted in this boot, so it sends no call; "+
 			"start it as the service does, without options that give it a namespace of its own", held)
 		return was, halt, nil
 	}
+
 	node.Boot, node.Namespace = host.Boot(), host.Namespace()
 	return node, "", nil
 }
 
-// ended says how the last agent did.
+// ended reports how the last agent stopped.
 func ended(was, now statedb.Node) volume.Stop {
 	booted := was.Boot != "" && was.Boot != now.Boot
 	switch {
@@ -58,16 +62,18 @@ func ended(was, now statedb.Node) volume.Stop {
 	}
 }
 
-// attached names a volume that is, or may be, on this host; empty if none is.
+// attached returns a volume that is, or may be, on this host, or "" if there is none.
 func attached(db store) string {
 	if r, ok := db.AnyVolume(volume.Record.Held); ok {
 		return r.Volume.ID
 	}
+
 	for _, d := range db.Debts() {
 		if d.Whole().Held() {
 			return d.Record.Volume.ID
 		}
 	}
+
 	return ""
 }
 
@@ -77,9 +83,9 @@ func (a *agent) warnOfPlaces(host *mount.Host) {
 	a.c.warnLong(a.log)
 }
 
-// sayShared warns where mounts below the data dir reach no other mount
-// namespace: plugins that live in one, and some that look, fail there. The mount
-// table is the administrator's, so it is not changed.
+// sayShared warns if mounts below the data dir do not propagate to other mount namespaces. Plugins
+// in another namespace fail then, and so do some that check for propagation. The agent does not
+// change that, because the mount table belongs to the administrator.
 func (a *agent) sayShared(host *mount.Host) {
 	dir := a.c.mountRoot()
 	switch shared, err := host.Shared(dir); {

@@ -15,15 +15,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/volagent/volagent/agent/api"
-	"github.com/volagent/volagent/agent/procstat"
 	"github.com/volagent/volagent/agent/provision"
 	"github.com/volagent/volagent/statedb"
 	"github.com/volagent/volagent/volmgr/mount"
+	"github.com/volagent/volagent/volmgr/proc"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// newInspect is `volagent inspect`: what is recorded held against what is there,
-// with no agent.
+// newInspect returns `volagent inspect`. It compares the records with the host, without an agent.
 func newInspect() *cobra.Command {
 	var asJSON, inUse bool
 	cmd := &cobra.Command{
@@ -39,12 +38,15 @@ func newInspect() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := loadConfig(cmd.Flags())
 			if err != nil {
-				// Inspect is for a host whose agent does not start, and this may be why.
+				// Inspect is for a host whose agent does not start, and this mistake may be the
+				// reason.
 				cmd.PrintErrf("volagent: warning: %v; inspecting data dir %s all the same\n", err, c.DataDir)
 			}
+
 			if !filepath.IsAbs(c.DataDir) {
 				return err
 			}
+
 			in, err := inspect(cmd.Context(), c)
 			if err != nil {
 				return err
@@ -52,6 +54,7 @@ func newInspect() *cobra.Command {
 			if inUse {
 				return in.inUse(cmd.OutOrStdout())
 			}
+
 			show := in.text
 			if asJSON {
 				show = in.json
@@ -62,33 +65,39 @@ func newInspect() *cobra.Command {
 			if len(in.Findings) > 0 {
 				return fmt.Errorf("%d findings", len(in.Findings))
 			}
+
 			return nil
 		},
 	}
+
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.Flags().BoolVar(&inUse, "in-use", false, "print what is claimed, mounted, attached or owed")
 	cmd.MarkFlagsMutuallyExclusive("json", "in-use")
 	return cmd
 }
 
-// inspection is what inspect found.
+// inspection is the result of inspect.
 type inspection struct {
 	DataDir string `json:"data_dir"`
-	DB      string `json:"db"` // "ok", or what is wrong with it
-	// AgentRunning: what is recorded may be older than what is there.
+	DB      string `json:"db"` // "ok", or the problem with it
+
+	// AgentRunning warns that the records may be older than the mounts.
 	AgentRunning bool              `json:"agent_running"`
-	Draining     bool              `json:"draining,omitempty"` // no new claim is taken
+	Draining     bool              `json:"draining,omitempty"` // new claims are refused
 	NodeID       string            `json:"node_id,omitempty"`
 	Volumes      []inspectedVolume `json:"volumes"`
-	Debts        []inspectedVolume `json:"debts"` // what forced deregisters left
+	Debts        []inspectedVolume `json:"debts"` // the leftovers of forced deregisters
 	Unexplained  []inspectedMount  `json:"unexplained_mounts"`
-	// Elsewhere are the mounts of an agent with another data dir that used our runtime dir.
+
+	// Elsewhere lists the mounts of an agent with another data dir that used the same runtime dir.
 	OtherDataDir string            `json:"other_data_dir,omitempty"`
 	Elsewhere    []inspectedMount  `json:"other_mounts,omitempty"`
 	Plugins      []inspectedPlugin `json:"plugins"`
-	// Runtimes are the volumes that container runtimes know, under names of their own.
+
+	// Runtimes lists the volumes that container runtimes know, under names of their own.
 	Runtimes []inspectedRuntime `json:"runtimes"`
-	// Pending has not been seen to end, which is no finding.
+
+	// Pending lists changes whose end the agent has not seen. They are not findings.
 	Pending  []api.PendingChange `json:"pending"`
 	Findings []string            `json:"findings"`
 }
@@ -112,7 +121,7 @@ type inspectedClaim struct {
 	Wanted  bool   `json:"wanted"`
 	Owner   string `json:"owner,omitempty"`
 	Adopted bool   `json:"adopted,omitempty"`
-	Without string `json:"without_plugin,omitempty"` // how far its release may go
+	Without string `json:"without_plugin,omitempty"` // how far its detach may go without the plugin
 }
 
 type inspectedMount struct {
@@ -128,12 +137,12 @@ type inspectedPlugin struct {
 	Driver string `json:"driver,omitempty"`
 	PID    int    `json:"pid,omitempty"`
 	Alive  bool   `json:"alive"`
-	// Registered is set where its definition came at run time.
+	// Registered is set if the plugin was registered at run time.
 	Registered bool `json:"registered,omitempty"`
 }
 
-// What of a record is as it should be: inDoubt is a mount that a call of unknown
-// outcome may have made, or may still undo.
+// These are the states of a mount that need no finding. A call of unknown outcome may have made a
+// mount in doubt, or may still undo it.
 const (
 	asRecorded = "as recorded"
 	inDoubt    = "in doubt"
@@ -144,16 +153,19 @@ func inspect(ctx context.Context, c Config) (*inspection, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	in := &inspection{
 		DataDir: c.DataDir, DB: "ok", Volumes: []inspectedVolume{}, Debts: []inspectedVolume{}, Unexplained: []inspectedMount{},
 		Plugins: []inspectedPlugin{}, Runtimes: []inspectedRuntime{}, Findings: []string{},
 	}
+
 	snap, running, err := statedb.Inspect(filepath.Join(c.DataDir, stateFile))
 	in.AgentRunning, in.NodeID, in.Draining = running, snap.Node.ID, snap.Node.Draining
 	if err != nil {
 		in.DB = err.Error()
 		in.find("%s", in.DB)
 	}
+
 	in.records(ctx, host, snap)
 	in.plugins(host.Boot(), snap)
 	in.runtimes(snap)
@@ -161,10 +173,11 @@ func inspect(ctx context.Context, c Config) (*inspection, error) {
 	if err := in.elsewhere(ctx, c, snap.Node.DataDir, host); err != nil {
 		return nil, err
 	}
+
 	return in, in.unexplained(host, c.mountRoot())
 }
 
-// plugins lists those that were in use, and those that were registered.
+// plugins lists the plugins that have been used, and those that are registered at run time.
 func (in *inspection) plugins(boot string, snap statedb.Snapshot) {
 	registered, listed := map[string]bool{}, map[string]bool{} // by plugin
 	for _, d := range snap.Registered {
@@ -174,17 +187,20 @@ func (in *inspection) plugins(boot string, snap statedb.Snapshot) {
 		if p.Empty() {
 			continue
 		}
+
 		in.Plugins = append(in.Plugins, inspectedPlugin{
 			ID: p.ID, Driver: p.Info.Driver, PID: p.Process.PID, Alive: alive(p.Process, boot), Registered: registered[p.Of()],
 		})
 		listed[p.Of()] = true
 	}
+
 	for id := range registered {
 		if listed[id] {
 			continue
 		}
 		in.Plugins = append(in.Plugins, inspectedPlugin{ID: id, Registered: true})
 	}
+
 	slices.SortFunc(in.Plugins, func(a, b inspectedPlugin) int { return cmp.Compare(a.ID, b.ID) })
 }
 
@@ -204,6 +220,7 @@ func (in *inspection) records(ctx context.Context, host *mount.Host, snap stated
 			}
 		}
 	}
+
 	for _, d := range snap.Debts {
 		v := inspectRecord(ctx, host, d.Whole())
 		v.Owed = provision.Behind(d.Whole())
@@ -216,8 +233,10 @@ func inspectRecord(ctx context.Context, host *mount.Host, r volume.Record) inspe
 		ID: r.Volume.ID, PluginID: r.Volume.PluginID, ExternalID: r.Volume.ExternalID, Provision: string(r.Volume.Provision),
 		Attached: r.Node.Attached.String(), Staged: r.Node.Staged.String(), Claims: []inspectedClaim{}, Mounts: []inspectedMount{}, Owed: r.Debts(), Guards: r.Guards,
 	}
+
 	var wg sync.WaitGroup
 	var made []*inspectedMount
+
 	look := func(what, path string, side volume.Side, m *volume.MountIdentity) {
 		if m == nil && (side == volume.Absent || side == volume.Present || path == "") {
 			return
@@ -226,22 +245,26 @@ func inspectRecord(ctx context.Context, host *mount.Host, r volume.Record) inspe
 		made = append(made, seen)
 		wg.Go(func() { seen.Is, seen.FSType = compare(host.Look(ctx, path), m) })
 	}
+
 	look("staged", r.Node.StagingPath, r.Node.Staged, r.Node.Mount)
+
 	for _, c := range r.Ordered() {
 		v.Claims = append(v.Claims, inspectClaim(c))
 		look("published for "+c.Alloc, c.Target, c.Published, c.Mount)
 		look("bound for "+c.Alloc, c.At, c.Bound, c.BoundMount)
 	}
+
 	wg.Wait()
 	for _, m := range made {
 		if m.Is != "" {
 			v.Mounts = append(v.Mounts, *m)
 		}
 	}
+
 	return v
 }
 
-// more is what else there is to say of a claim.
+// more returns the optional details of a claim.
 func (c inspectedClaim) more() (words string) {
 	if c.Owner != "" {
 		words += "  owner " + c.Owner
@@ -252,6 +275,7 @@ func (c inspectedClaim) more() (words string) {
 	if c.Without != "" {
 		words += "  released without the plugin: " + c.Without
 	}
+
 	return words
 }
 
@@ -263,8 +287,8 @@ func inspectClaim(c volume.Claim) inspectedClaim {
 	return in
 }
 
-// compare says what was seen in place of a recorded mount, and its file system.
-// With none on record that is nothing if nothing is there.
+// compare describes the mount that was seen in place of a recorded one, and its file system. If no
+// mount is recorded and none is seen, both are empty.
 func compare(s volume.Sight, m *volume.MountIdentity) (is, fsType string) {
 	if m == nil {
 		switch s.Seen {
@@ -276,6 +300,7 @@ func compare(s volume.Sight, m *volume.MountIdentity) (is, fsType string) {
 			return string(s.Seen) + ": " + s.Detail, s.Identity.FSType
 		}
 	}
+
 	switch {
 	case s.Seen == volume.SeenNothing:
 		return "missing", m.FSType
@@ -288,7 +313,7 @@ func compare(s volume.Sight, m *volume.MountIdentity) (is, fsType string) {
 	}
 }
 
-// unexplained lists the mounts below the root that are at no path of any record.
+// unexplained lists the mounts below the root that no record explains.
 func (in *inspection) unexplained(host *mount.Host, root string) error {
 	known := map[string]bool{root: true}
 	for _, v := range slices.Concat(in.Volumes, in.Debts) {
@@ -296,26 +321,29 @@ func (in *inspection) unexplained(host *mount.Host, root string) error {
 			known[m.Path] = true
 		}
 	}
+
 	entries, err := host.Under(root)
 	if err != nil {
 		return err
 	}
+
 	for _, e := range entries {
 		if !known[e.Path] && !mount.IsCanary(e) {
 			in.Unexplained = append(in.Unexplained, inspectedMount{Path: e.Path, Is: "not recorded", Source: e.Source, FSType: e.Identity.FSType})
 			in.find("%s is mounted (%s), and no record explains it", e.Path, e.Identity.FSType)
 		}
 	}
+
 	return nil
 }
 
-// alive reports whether a recorded process still runs, and is not another with
-// its number.
+// alive reports whether a recorded process still runs. It is not fooled by another process with the
+// same pid.
 func alive(p volume.PluginProcess, boot string) bool {
 	if p.PID == 0 || p.Boot != boot {
 		return false
 	}
-	st, err := procstat.Read(p.PID)
+	st, err := proc.ReadStat(p.PID)
 	return err == nil && st.Alive() && st.Began(p.StartTime)
 }
 
@@ -324,10 +352,12 @@ func (in *inspection) json(w io.Writer) error {
 	if err != nil {
 		return err
 	}
+
 	var b bytes.Buffer
 	if err := json.Indent(&b, text, "", "  "); err != nil {
 		return err
 	}
+
 	b.WriteByte('\n')
 	_, err = w.Write(b.Bytes())
 	return err
@@ -338,11 +368,13 @@ func (in *inspection) text(w io.Writer) error {
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	line("data dir  %s", in.DataDir)
 	line("database  %s", in.DB)
+
 	if in.AgentRunning {
 		line("agent     running: it may be ahead of what this copy says; ask it with volctl")
 	} else {
 		line("agent     not running")
 	}
+
 	if in.Draining {
 		line("draining  no new claim is taken; volctl node undrain")
 	}
@@ -363,8 +395,10 @@ func (in *inspection) text(w io.Writer) error {
 			}
 		}
 	}
+
 	list("volume", in.Volumes)
 	list("debt of volume", in.Debts)
+
 	for _, p := range in.Plugins {
 		is := "no process of it is recorded"
 		if p.PID != 0 {
@@ -375,6 +409,7 @@ func (in *inspection) text(w io.Writer) error {
 		}
 		line("plugin %q  %s  %s", p.ID, p.Driver, is)
 	}
+
 	for _, v := range in.Runtimes {
 		line("%s", v.text())
 	}

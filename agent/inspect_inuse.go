@@ -12,15 +12,16 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// errInUse is the end of `volagent inspect --in-use` where there is anything.
+// errInUse ends `volagent inspect --in-use` if anything is in use.
 var errInUse = errors.New("something is in use")
 
-// elsewhere lists what an agent with another data dir left on this host.
+// elsewhere lists the mounts of an agent with another data dir.
 func (in *inspection) elsewhere(ctx context.Context, c Config, movedFrom string, host *mount.Host) error {
 	e, err := lookElsewhere(ctx, c, movedFrom, host)
 	if err != nil || e.empty() {
 		return err
 	}
+
 	in.OtherDataDir = e.dataDir
 	for _, m := range e.mounts {
 		in.Elsewhere = append(in.Elsewhere, inspectedMount{Path: m.Path, Is: "not recorded", Source: m.Source, FSType: m.Identity.FSType})
@@ -29,8 +30,9 @@ func (in *inspection) elsewhere(ctx context.Context, c Config, movedFrom string,
 	return nil
 }
 
-// inUse prints what would be left behind on this host without an agent, each
-// thing with what ends it. A package is not removed while there is any.
+// inUse prints the claims, mounts and leftovers that would remain on this host without an agent,
+// each with the command that ends it. The package scripts do not remove the package while there are
+// any.
 func (in *inspection) inUse(w io.Writer) error {
 	var lines []string
 	line := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
@@ -42,9 +44,11 @@ func (in *inspection) inUse(w io.Writer) error {
 			}
 			line("volume %q is claimed by %q (%s%s): %s", v.ID, c.Alloc, c.State, owner, volume.Command("volctl volume detach %s %s", v.ID, c.Alloc))
 		}
+
 		if len(v.Claims) > 0 {
-			continue // the rest goes with the last of them
+			continue // the mounts end with the last claim
 		}
+
 		for _, m := range v.Mounts {
 			line("volume %q: %s is mounted: %s", v.ID, m.Path, volume.Command("volctl volume status %s", v.ID))
 		}
@@ -55,10 +59,12 @@ func (in *inspection) inUse(w io.Writer) error {
 			line("volume %q: its plugin was not told yet that it is unmounted: %s", v.ID, volume.Command("volctl wait --plugin %s", v.PluginID))
 		}
 	}
+
 	for _, d := range in.Debts {
 		line("volume %q was deregistered by force, and is not undone yet: %s, or %s", d.ID,
 			volume.Command("volctl wait --plugin %s", d.PluginID), volume.Command("volctl volume deregister %s -force --forget", d.ID))
 	}
+
 	for _, m := range in.Unexplained {
 		line("%s is mounted, and no record explains it: %s", m.Path, volume.Command("umount %s", m.Path))
 	}
@@ -71,5 +77,6 @@ func (in *inspection) inUse(w io.Writer) error {
 	if _, err := io.WriteString(w, api.Printable(strings.Join(lines, "\n")+"\n")); err != nil {
 		return err
 	}
+
 	return errInUse
 }

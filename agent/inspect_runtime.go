@@ -13,11 +13,11 @@ import (
 // inspectedRuntime is a volume as a container runtime knows it.
 type inspectedRuntime struct {
 	volume.RuntimeVolume
-	// Deregistered: the name stands for nothing any more, which is no finding.
+	// Deregistered means that the volume of this name is gone, which is not a finding.
 	Deregistered bool `json:"deregistered,omitempty"`
 }
 
-// runtimes lists what container runtimes know.
+// runtimes lists the volumes that container runtimes know.
 func (in *inspection) runtimes(snap statedb.Snapshot) {
 	for _, v := range snap.Runtimes {
 		known := slices.ContainsFunc(snap.Volumes, func(r volume.Record) bool { return r.Volume.ID == v.VolumeID })
@@ -26,7 +26,7 @@ func (in *inspection) runtimes(snap statedb.Snapshot) {
 	slices.SortFunc(in.Runtimes, func(a, b inspectedRuntime) int { return cmp.Compare(a.Key(), b.Key()) })
 }
 
-// text is the volume in a line.
+// text describes the volume in one line.
 func (v inspectedRuntime) text() string {
 	refs := make([]string, 0, len(v.Refs))
 	for _, r := range v.Refs {
@@ -39,5 +39,6 @@ func (v inspectedRuntime) text() string {
 	if v.Deregistered {
 		words += "; the volume was deregistered"
 	}
+
 	return fmt.Sprintf("name %q of %s  volume %q  %s", v.Name, v.Runtime, v.VolumeID, words)
 }

@@ -7,14 +7,14 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// inUse names the volumes of which anything is, or may be, on this host through
-// a plugin.
+// inUse returns the volumes that are, or may be, on this host through a plugin.
 func (a *agent) inUse(pluginID string) (ids []string) {
 	for _, r := range (queueStore{a.db}).Volumes() {
 		if r.Volume.PluginID == pluginID && r.Held() {
 			ids = append(ids, r.Volume.ID)
 		}
 	}
+
 	if left := a.scratches()[pluginID]; left != nil {
 		ids = append(ids, plugintest.Name(left))
 	}
@@ -22,13 +22,14 @@ func (a *agent) inUse(pluginID string) (ids []string) {
 	return slices.Compact(ids)
 }
 
-// fuseClaims is how many claims of a plugin's volumes have a FUSE mount.
+// fuseClaims returns the number of claims with a FUSE mount through a plugin.
 func (a *agent) fuseClaims(pluginID string) (n int) {
 	for _, r := range (queueStore{a.db}).Volumes() {
 		if r.Volume.PluginID == pluginID {
 			n += fuseClaims(r)
 		}
 	}
+
 	return n
 }
 
@@ -38,5 +39,6 @@ func fuseClaims(r volume.Record) (n int) {
 			n++
 		}
 	}
+
 	return n
 }

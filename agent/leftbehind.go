@@ -8,20 +8,21 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// tidy clears what an earlier boot, or an earlier release, left where volumes are mounted.
+// tidy removes leftovers of an earlier boot below the mount directories, and repairs directory
+// modes from earlier versions of the agent.
 func (a *agent) tidy(ctx context.Context, was statedb.Node, steps *volmgr.Manager) {
 	if was.Boot != "" && was.Boot != a.node.Boot {
 		if err := steps.Tidy(); err != nil {
 			a.log.Warn("something was left where volumes are mounted, from before this boot", "error", err)
 		}
 	}
+
 	if a.halt == "" {
 		a.repairModes(ctx, steps)
 	}
 }
 
-// repairModes closes the directories of mounts that an earlier release left open to
-// every user.
+// repairModes closes mount directories that an earlier version left open to every user.
 func (a *agent) repairModes(ctx context.Context, steps *volmgr.Manager) {
 	records := a.db.Volumes()
 	for _, d := range a.db.Debts() {
@@ -32,7 +33,7 @@ func (a *agent) repairModes(ctx context.Context, steps *volmgr.Manager) {
 	}
 }
 
-// debtPaid drops what a forced deregister left once it is undone.
+// debtPaid forgets the leftovers of a forced deregister after they are undone.
 func (a *agent) debtPaid(r volume.Record) {
 	waiting := a.dropDebt(r)
 	a.plugins.Released(r.Volume.PluginID)
@@ -41,8 +42,8 @@ func (a *agent) debtPaid(r volume.Record) {
 	}
 }
 
-// dropDebt forgets a debt of which nothing is left, after its directories are writable
-// again. It returns a volume of the same storage that may wait for that.
+// dropDebt deletes a leftover record that is completely undone, and first makes its directories
+// writable again. It returns a volume of the same storage that may be waiting for that.
 func (a *agent) dropDebt(r volume.Record) (waiting string) {
 	if err := a.places.paid(r); err != nil {
 		a.log.Warn("a directory still refuses writes although no volume is mounted there any more; to make it writable: chattr -i DIRECTORY", "volume", r.Volume.ID, "error", err)
@@ -51,5 +52,6 @@ func (a *agent) dropDebt(r volume.Record) (waiting string) {
 	if err != nil {
 		a.log.Error("cannot drop the record of a forced deregister, whose calls are all made; it is tried again", "volume", r.Volume.ID, "error", err)
 	}
+
 	return waiting
 }

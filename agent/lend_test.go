@@ -8,8 +8,7 @@ import (
 	"testing"
 )
 
-// TestLend: the socket that is handed over is listened on, and where there is none the
-// error is the kernel's.
+// TestLend checks that a lent socket listens, and that a failure returns the kernel's error.
 func TestLend(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	at, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})

@@ -18,12 +18,13 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// sockets are those that systemd opened for this process (sd_listen_fds(3)) and nobody
-// took yet. It keeps them when the agent ends: who connects meanwhile waits for the next.
+// sockets holds the sockets that systemd opened for this process, see sd_listen_fds(3), and that
+// the agent does not use yet. The sockets stay open in systemd when the agent ends, so new
+// connections wait for the next agent.
 type sockets struct{ left []*net.UnixListener }
 
-// inherit takes over what systemd passed. No process that the agent starts gets any of
-// it. What is no listening unix socket is closed.
+// inherit takes the sockets that systemd passed, and keeps them from processes that the agent
+// starts. It closes descriptors that are not listening unix sockets.
 func inherit(log hclog.Logger) *sockets {
 	s := &sockets{}
 	for _, f := range activation.Files(true) {
@@ -35,15 +36,17 @@ func inherit(log hclog.Logger) *sockets {
 		case err == nil:
 			err = errors.Join(errors.New("it is no unix socket"), l.Close())
 		}
+
 		if err = errors.Join(err, f.Close()); err != nil {
 			log.Warn("a socket that systemd passed is of no use", "name", f.Name(), "error", err)
 		}
 	}
+
 	return s
 }
 
-// take returns the socket that systemd opened at a path, if it did and it is still
-// there. Closing it leaves the file, and systemd listening.
+// take returns the socket that systemd opened at a path, if its file still exists. Closing it
+// leaves the file in place, and systemd keeps listening.
 func (s *sockets) take(path string) (*net.UnixListener, bool) {
 	for i, l := range s.left {
 		at := l.Addr().String()
@@ -51,11 +54,13 @@ func (s *sockets) take(path string) (*net.UnixListener, bool) {
 			continue
 		}
 		if info, err := os.Lstat(at); err != nil || info.Mode()&os.ModeSocket == 0 {
-			return nil, false // nobody can connect to it any more
+			return nil, false // clients can no longer connect to it
 		}
+
 		s.left = slices.Delete(s.left, i, i+1)
 		return l, true
 	}
+
 	return nil, false
 }
 
@@ -68,7 +73,7 @@ func sameFile(a, b string) bool {
 	return err == nil && os.SameFile(x, y)
 }
 
-// close closes what nobody took.
+// close closes the sockets that the agent does not use.
 func (s *sockets) close(log hclog.Logger) {
 	for _, l := range s.left {
 		log.Warn("systemd passed a socket that is not used: either no setting names it, or its file was removed. Make volagent.socket as the configuration is, and run: systemctl restart volagent.socket volagent.service",
@@ -77,14 +82,14 @@ func (s *sockets) close(log hclog.Logger) {
 	s.left = nil
 }
 
-// Modes of the sockets: the API's is its group's, too.
+// These are the modes of the sockets. The group of the API socket may use it.
 const (
 	apiMode     = 0o660
 	runtimeMode = 0o600
 )
 
-// open is the socket at a path: systemd's if it opened one there, else one of our own.
-// Either way it gets the mode, and is owned by root and the group.
+// open returns the socket at a path: the one that systemd opened there, or a new one. In both cases
+// it sets the mode, and sets the owner to root and the group.
 func (s *sockets) open(path string, gid int, mode os.FileMode) (net.Listener, error) {
 	l, ok := s.take(path)
 	if !ok {
@@ -93,10 +98,11 @@ func (s *sockets) open(path string, gid int, mode os.FileMode) (net.Listener, er
 	if err := admit(path, gid, mode); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
+
 	return l, nil
 }
 
-// admit says who may connect to a socket.
+// admit sets which users may connect to a socket.
 func admit(path string, gid int, mode os.FileMode) error {
 	if err := errors.Join(os.Chown(path, -1, gid), os.Chmod(path, mode)); err != nil {
 		return fmt.Errorf("cannot set who may use the socket: %w", err)
@@ -104,18 +110,19 @@ func admit(path string, gid int, mode os.FileMode) error {
 	return nil
 }
 
-// listen opens a socket with a mode, owned by root and the group. A
-// socket that nobody answers on is left over from a crash and is replaced; one
-// that answers belongs to another agent.
+// listen opens a socket with a mode, owned by root and the group. It replaces a socket without a
+// listener, which is a leftover of a crash. If a process answers on the socket, it belongs to
+// another agent and listen fails.
 func listen(path string, gid int, mode os.FileMode) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("cannot make the directory of the socket: %w", err)
 	}
+
 	if c, err := net.Dial("unix", path); err == nil {
 		return nil, errors.Join(volume.Errorf(volume.ErrRefused, "another agent answers on %s", path).
 			WithHint("stop it, or give this one another socket"), c.Close())
 	} else if errors.Is(err, syscall.ECONNREFUSED) {
-		// So does a file that is no socket; that is somebody's.
+		// A regular file refuses the connection too. It may belong to a user, so keep it.
 		if info, err := os.Lstat(path); err == nil && info.Mode()&os.ModeSocket == 0 {
 			return nil, volume.Errorf(volume.ErrInvalid, "%s is there and is no socket", path).WithHint("give another path for the socket")
 		}
@@ -123,16 +130,18 @@ func listen(path string, gid int, mode os.FileMode) (net.Listener, error) {
 			return nil, fmt.Errorf("cannot remove the socket of an earlier run: %w", err)
 		}
 	}
+
 	l, err := listenHidden(path, gid, mode)
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen on %s: %w", path, err)
 	}
+
 	return l, nil
 }
 
-// listenHidden opens a socket in a directory that only the agent enters, and moves it to
-// its path when owner and mode are right, so that it is open to no one else before. The
-// process's umask is not changed: it would hold for what other goroutines make meanwhile.
+// listenHidden opens a socket in a directory that only the agent can enter. It sets owner and mode
+// there, and then moves the socket to its path, so that the socket is never open to other users. It
+// does not use the process's umask, because that would affect files that other goroutines create.
 func listenHidden(path string, gid int, mode os.FileMode) (net.Listener, error) {
 	above, pattern := filepath.Dir(path), "."+filepath.Base(path)+".*"
 	clearHidden(above, pattern)
@@ -141,11 +150,13 @@ func listenHidden(path string, gid int, mode os.FileMode) (net.Listener, error) 
 		return nil, err
 	}
 	defer clearHidden(above, filepath.Base(dir))
+
 	at, err := os.Open(dir)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = at.Close() }() // it was only used for its name
+	defer func() { _ = at.Close() }() // it was used only for its name
+
 	hidden := filepath.Join(dir, "s")
 	name := hidden
 	if len(name) > maxSocket {
@@ -155,7 +166,8 @@ func listenHidden(path string, gid int, mode os.FileMode) (net.Listener, error) 
 	if err != nil {
 		return nil, err
 	}
-	l.SetUnlinkOnClose(false) // it gets another name
+
+	l.SetUnlinkOnClose(false) // the socket is about to be renamed
 	err = admit(hidden, gid, mode)
 	if err == nil {
 		err = os.Rename(hidden, path)
@@ -167,29 +179,31 @@ func listenHidden(path string, gid int, mode os.FileMode) (net.Listener, error) 
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
+
 	return &movedListener{UnixListener: l, path: path, file: info}, nil
 }
 
-// clearHidden removes sockets in the making: our own, or one that a killed agent left.
+// clearHidden removes hidden sockets: this agent's own, or those that a killed agent left.
 func clearHidden(above, pattern string) {
 	left, err := filepath.Glob(filepath.Join(above, pattern))
 	if err != nil {
-		return // only a bad pattern is an error
+		return // Glob fails only for a bad pattern
 	}
+
 	for _, dir := range left {
 		_ = os.Remove(filepath.Join(dir, "s"))
 		_ = os.Remove(dir)
 	}
 }
 
-// movedListener is a listener whose socket is at another path than where it was made.
+// movedListener is a listener whose socket was moved after it was opened.
 type movedListener struct {
 	*net.UnixListener
 	path string
 	file os.FileInfo
 }
 
-// Close stops listening and removes the socket, unless another one took its place.
+// Close stops listening and removes the socket, unless another one has taken its place.
 func (l *movedListener) Close() error {
 	info, err := os.Lstat(l.path)
 	if err == nil && os.SameFile(info, l.file) {
@@ -198,6 +212,7 @@ func (l *movedListener) Close() error {
 	if errors.Is(err, os.ErrNotExist) {
 		err = nil
 	}
+
 	return errors.Join(err, l.UnixListener.Close())
 }
 
@@ -206,15 +221,16 @@ func groupID(name string) (int, error) {
 	if id, err := strconv.Atoi(name); err == nil {
 		return id, nil
 	}
+
 	g, err := user.LookupGroup(name)
 	if err != nil {
 		return 0, volume.Errorf(volume.ErrInvalid, "socket_group: no group %q on this host", name).WithHint("%s", volume.Command("groupadd --system %s", name))
 	}
+
 	return strconv.Atoi(g.Gid)
 }
 
-// mayWrite lets root, whoever runs the agent, and members of the group change
-// state.
+// mayWrite lets root, the user who runs the agent, and members of the group change state.
 func mayWrite(gid int) func(peer.Peer) bool {
 	self := uint32(os.Geteuid())
 	return func(p peer.Peer) bool {
@@ -224,11 +240,13 @@ func mayWrite(gid int) func(peer.Peer) bool {
 		if p.UID == 0 || p.UID == self || int(p.GID) == gid {
 			return true
 		}
+
 		for _, g := range p.Groups {
 			if g == gid {
 				return true
 			}
 		}
+
 		return false
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// passed is a socket as systemd opens and passes it: it keeps one descriptor itself.
+// passed returns a socket as systemd opens and passes it. systemd keeps one descriptor itself.
 func passed(t *testing.T, path string) (systemd *net.UnixListener, s *sockets) {
 	t.Helper()
 	systemd, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
@@ -25,7 +25,7 @@ func passed(t *testing.T, path string) (systemd *net.UnixListener, s *sockets) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close() // the listener has its own
+	defer f.Close() // the listener has its own descriptor
 	l, err := net.FileListener(f)
 	if err != nil {
 		t.Fatal(err)
@@ -42,8 +42,8 @@ func connects(t *testing.T, path string) bool {
 	return err == nil
 }
 
-// TestSocketOfSystemd: it is used under whatever name the configuration has for its
-// path, is opened to the group, and outlives the agent.
+// TestSocketOfSystemd checks that the agent uses systemd's socket under any spelling of its path.
+// It opens the socket to the group, and leaves it in place at its end.
 func TestSocketOfSystemd(t *testing.T) {
 	dir := t.TempDir()
 	path, other := filepath.Join(dir, "s"), filepath.Join(dir, "d")
@@ -73,8 +73,8 @@ func TestSocketOfSystemd(t *testing.T) {
 	}
 }
 
-// TestSocketNotUsed: one that the configuration does not name, or whose file is gone,
-// is told of and closed; the agent opens its own.
+// TestSocketNotUsed checks a socket that the configuration does not name, or whose file is gone.
+// The agent logs it, closes it and opens its own.
 func TestSocketNotUsed(t *testing.T) {
 	for what, gone := range map[string]bool{"another path": false, "its file is gone": true} {
 		dir := t.TempDir()
@@ -101,9 +101,9 @@ func TestSocketNotUsed(t *testing.T) {
 	}
 }
 
-// TestListen: the socket has its owner and mode from the moment that it is at its path, the
-// umask of the process never changes, nothing is left beside it, and it goes with its
-// listener unless another one took its place.
+// TestListen checks that the socket has its owner and mode as soon as it is at its path. The umask
+// of the process never changes, and no files remain beside the socket. Closing the listener removes
+// the socket, unless another one has taken its place.
 func TestListen(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "s.sock")
@@ -167,7 +167,7 @@ func TestListen(t *testing.T) {
 		t.Errorf("a file that took the socket's place is gone: %v", err)
 	}
 
-	// The longest address fits, whatever the directory is called in which the socket is made.
+	// The longest address works, even if the socket is first created under a longer path.
 	long, err := os.MkdirTemp("/tmp", "l") //nolint:usetesting // t.TempDir is too long for a socket's path
 	if err != nil {
 		t.Fatal(err)

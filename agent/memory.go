@@ -7,31 +7,31 @@ import (
 	"time"
 )
 
-// How an agent that has come to rest gives back what a burst of work took, such
-// as a restart with thousands of claims. Go's own collector would keep up to
-// twice what is in use, for minutes.
+// These limits decide when an idle agent returns the memory of a burst of work, such as a restart
+// with thousands of claims. Go's own collector would keep up to twice the memory in use for
+// minutes.
 const (
 	restFor   = 5 * time.Second
-	restBelow = 1 << 20 // bytes allocated meanwhile
-	worthIt   = 8 << 20 // bytes allocated since the last time
+	restBelow = 1 << 20 // bytes; an idle agent allocates less in restFor
+	worthIt   = 8 << 20 // bytes allocated since memory was last returned
 )
 
-// smallHeap is a heap, in bytes, that needs no collecting: with a few volumes
-// an agent under load would otherwise collect its 4 MB many times a second, and
-// spend a fifth of its time on that.
+// smallHeap is the growth of the heap, in bytes, that needs no collecting. Without it, an agent
+// with a few volumes under load would collect its 4 MB many times a second. It would spend a fifth
+// of its time on that.
 const smallHeap = 32 << 20
 
-// loadingMemory lets the heap grow while all that is recorded is read: it is
-// kept, so to collect it again and again would find little. tendMemory sets what
-// holds after that.
+// loadingMemory lets the heap grow while the agent reads all records. It keeps these records, so
+// repeated collections would free little. tendMemory sets the limit for the time after that.
 func loadingMemory() { debug.SetGCPercent(gcPercent(0)) }
 
-// tendMemory runs until ctx ends.
+// tendMemory adapts the memory limits and returns unused memory, until ctx ends.
 func tendMemory(ctx context.Context) {
 	seen := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}, {Name: "/gc/heap/live:bytes"}}
 	var last, trimmed uint64
 	tick := time.NewTicker(restFor)
 	defer tick.Stop()
+
 	for {
 		metrics.Read(seen)
 		now := seen[0].Value.Uint64()
@@ -39,6 +39,7 @@ func tendMemory(ctx context.Context) {
 			debug.FreeOSMemory()
 			trimmed = now
 		}
+
 		last = now
 		debug.SetGCPercent(gcPercent(seen[1].Value.Uint64()))
 		select {
@@ -49,8 +50,8 @@ func tendMemory(ctx context.Context) {
 	}
 }
 
-// gcPercent is how far the heap may grow beyond the bytes in use: to smallHeap,
-// and always to twice as much.
+// gcPercent returns how far the heap may grow beyond the bytes in use, in percent of these bytes.
+// The heap may grow by about smallHeap, but by at least 100 and at most 400 percent.
 func gcPercent(live uint64) int {
 	const most = 400
 	return int(min(most, max(100, smallHeap*100/max(live, 1))))

@@ -11,8 +11,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// newMetrics counts what this agent does. What it is to read need only be there
-// when it is first asked for them.
+// newMetrics creates the counters of this agent. The functions in the options read fields of a that
+// need not be set before the first scrape.
 func (a *agent) newMetrics() *metrics.Metrics {
 	return metrics.New(metrics.Options{
 		Version: api.Version, Started: a.started,
@@ -30,11 +30,13 @@ func (a *agent) hostMetrics() metrics.Host {
 	}
 }
 
-// newScraped serves the metrics on a TCP address, if one is configured.
+// newScraped returns the server of the metrics on a TCP address, or nil if no address is
+// configured.
 func (a *agent) newScraped() *metrics.Server {
 	if a.c.MetricsAddress == "" {
 		return nil
 	}
+
 	log := a.log.Named("metrics")
 	return metrics.NewServer(metrics.ServerOptions{
 		Address: a.c.MetricsAddress, Listen: a.listenTCP, Write: a.metrics.Write,
@@ -48,23 +50,26 @@ func (a *agent) newScraped() *metrics.Server {
 	})
 }
 
-// unscraped is that the metrics cannot be read where they should be.
+// unscraped reports a problem if the metrics cannot be served on the configured address.
 func (a *agent) unscraped() (all []api.Problem) {
 	if a.scraped == nil {
 		return nil
 	}
+
 	if err := a.scraped.Fault(); err != nil {
 		why, command := unheard(err, a.c.MetricsAddress)
 		all = append(all, api.Problem{
 			Subject: "agent", Message: fmt.Sprintf("cannot serve the metrics on %s: %v%s; it is tried again every 5s", a.c.MetricsAddress, err, why), Command: command,
 		})
 	}
+
 	return all
 }
 
-// unheard says more of why an address cannot be listened on, and what to look at.
+// unheard explains why the agent cannot listen on an address, and names a command that shows the
+// cause.
 func unheard(err error, address string) (why, command string) {
-	_, port, _ := net.SplitHostPort(address) // it was checked
+	_, port, _ := net.SplitHostPort(address) // checkMetricsAddress has validated it
 	switch {
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return " (no interface of this host has it now)", "ip address"
@@ -83,6 +88,7 @@ func (a *agent) reportMetrics() (out []metrics.Report) {
 			out = append(out, metrics.Report{Volume: r.Volume.ID, Plugin: r.Volume.PluginID, Report: last})
 		}
 	}
+
 	return out
 }
 

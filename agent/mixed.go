@@ -12,12 +12,12 @@ import (
 	"github.com/volagent/volagent/volmgr/mount"
 )
 
-// placeFile, in the runtime dir, holds the path of the data dir that the agent there
-// uses. It goes with the boot, as the mounts and plugins do that it is about.
+// placeFile, in the runtime dir, contains the path of the data dir that the agent with this runtime
+// dir uses. It ends with the boot, like the mounts and plugins that it protects.
 const placeFile = "data_dir"
 
-// elsewhere is what an agent with another data dir left running: its plugins listen in
-// the runtime dir that is ours too.
+// elsewhere lists the mounts and running plugins of an agent with another data dir. Its plugins
+// listen in the runtime dir that this agent uses too.
 type elsewhere struct {
 	dataDir string
 	mounts  []mount.Entry
@@ -26,7 +26,7 @@ type elsewhere struct {
 
 func (e elsewhere) empty() bool { return len(e.mounts)+len(e.plugins) == 0 }
 
-// said is why nothing may be started.
+// said explains why this agent must not start anything.
 func (e elsewhere) said(c Config) string {
 	var left []string
 	if n := len(e.mounts); n > 0 {
@@ -35,45 +35,52 @@ func (e elsewhere) said(c Config) string {
 	for _, p := range e.plugins {
 		left = append(left, fmt.Sprintf("the plugin at %s (pid %d)", p.Socket, p.PID))
 	}
+
 	return fmt.Sprintf("the runtime dir %s is that of an agent with the data dir %s, and this agent has the data dir %s; of the other one are still here: %s. "+
 		"Start the agent with the data dir %[2]s, empty the host (volctl node drain), stop the plugins (volctl plugin stop), and change the data dir then",
 		c.RuntimeDir, e.dataDir, c.DataDir, strings.Join(left, "; "))
 }
 
-// lookElsewhere finds what an agent with another data dir left in our runtime dir. One with which
-// the state database was moved to here is no other.
+// lookElsewhere finds mounts and plugins of an agent with another data dir in this runtime dir. If
+// the state database was moved here from that data dir, it is the same agent, and lookElsewhere
+// returns nothing.
 func lookElsewhere(ctx context.Context, c Config, movedFrom string, host *mount.Host) (e elsewhere, err error) {
 	raw, err := os.ReadFile(filepath.Join(c.RuntimeDir, placeFile))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return e, fmt.Errorf("cannot tell which data dir the runtime dir belongs to: %w", err)
 	}
+
 	ours := func(dir string) bool { return dir == "" || dir == movedFrom || sameDir(dir, c.DataDir) }
 	e.dataDir = strings.TrimSpace(string(raw))
 	listeners := supervisor.Listeners(ctx, c.RuntimeDir)
 	for _, l := range listeners {
-		if ours(e.dataDir) && !ours(l.DataDir) { // an earlier release noted nothing
+		if ours(e.dataDir) && !ours(l.DataDir) { // an earlier version of the agent wrote no placeFile
 			e.dataDir = l.DataDir
 		}
 	}
+
 	if ours(e.dataDir) {
 		return elsewhere{}, nil
 	}
+
 	for _, l := range listeners {
 		if l.DataDir == e.dataDir {
 			e.plugins = append(e.plugins, l)
 		}
 	}
+
 	entries, err := host.Under(filepath.Join(e.dataDir, "csi"))
 	for _, m := range entries {
-		// The directory of all mounts may be a mount itself.
+		// The directory of all mounts may itself be a mount.
 		if !mount.IsCanary(m) && m.Path != filepath.Join(e.dataDir, "csi") {
 			e.mounts = append(e.mounts, m)
 		}
 	}
+
 	return e, err
 }
 
-// sameDir reports whether two paths lead to one directory.
+// sameDir reports whether two paths lead to the same directory.
 func sameDir(a, b string) bool {
 	if a == b {
 		return true
@@ -83,8 +90,8 @@ func sameDir(a, b string) bool {
 	return err == nil && oerr == nil && os.SameFile(one, other)
 }
 
-// claimRuntimeDir notes whose the runtime dir is, unless it is still another's: then it
-// returns why this agent must start nothing.
+// claimRuntimeDir records that the runtime dir belongs to this data dir. If another data dir still
+// uses it, claimRuntimeDir returns in halt why this agent must not start anything.
 func (a *agent) claimRuntimeDir(ctx context.Context, host *mount.Host) (halt string, err error) {
 	e, err := lookElsewhere(ctx, a.c, a.db.Node().DataDir, host)
 	if err != nil {
@@ -94,6 +101,7 @@ func (a *agent) claimRuntimeDir(ctx context.Context, host *mount.Host) (halt str
 		a.otherDataDir = e.dataDir
 		return e.said(a.c), nil
 	}
+
 	path := filepath.Join(a.c.RuntimeDir, placeFile)
 	tmp := path + ".new"
 	err = os.WriteFile(tmp, []byte(a.c.DataDir+"\n"), 0o644)
@@ -103,5 +111,6 @@ func (a *agent) claimRuntimeDir(ctx context.Context, host *mount.Host) (halt str
 	if err != nil {
 		a.log.Warn("cannot note which data dir uses the runtime dir; a change of data_dir while volumes are mounted is not noticed", "error", err)
 	}
+
 	return "", nil
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// notebook keeps the notes from which claims are adopted if the state database
-// is lost. A note that cannot be written costs no claim: it is written later.
+// notebook writes the notes from which the agent adopts claims if the state database is lost. A
+// note that cannot be written does not fail its claim. The notebook writes it later.
 type notebook struct {
 	records interface {
 		Volume(id string) (volume.Record, bool)
@@ -23,20 +23,20 @@ type notebook struct {
 	log             hclog.Logger
 
 	seed    maphash.Seed
-	writing [16]sync.Mutex // by volume: held while its notes are written
+	writing [16]sync.Mutex // chosen by volume; held while its notes are written
 	mu      sync.Mutex
-	owed    map[string]volume.Record // by volume: something of its notes could not be done
+	owed    map[string]volume.Record // by volume: records with notes that could not be written or removed
 }
 
-// changed brings the notes of a volume in line after a change of its record.
+// changed updates the notes of a volume after a change of its record.
 func (n *notebook) changed(before, now volume.Record) {
 	if n != nil {
 		n.update(before, volume.Renoted(before, now))
 	}
 }
 
-// update brings the notes of some allocs in line with the records as they are
-// now: of two that come at once the last one is right.
+// update writes the notes of some allocs from the current records. With two updates at the same
+// time, the last one to run writes the newest state.
 func (n *notebook) update(r volume.Record, allocs []string) {
 	if len(allocs) == 0 {
 		return
@@ -44,7 +44,8 @@ func (n *notebook) update(r volume.Record, allocs []string) {
 	if !n.settle(r, allocs) {
 		return
 	}
-	for { // there is room again, it seems
+
+	for { // the disk seems to have room again, so retry failed notes
 		r, ok := n.unpaid()
 		if !ok || !n.settle(r, n.allocs(r)) {
 			return
@@ -52,22 +53,25 @@ func (n *notebook) update(r volume.Record, allocs []string) {
 	}
 }
 
-// unpaid takes out a volume of which something could not be done.
+// One record with failed notes is returned, and removed from the list.
 func (n *notebook) unpaid() (volume.Record, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+
 	for id, r := range n.owed {
 		delete(n.owed, id)
 		return r, true
 	}
+
 	return volume.Record{}, false
 }
 
-// settle writes or drops notes of one volume and reports whether that went well.
+// settle writes or removes notes of one volume, and reports whether that succeeded.
 func (n *notebook) settle(was volume.Record, allocs []string) bool {
 	one := &n.writing[maphash.String(n.seed, was.Volume.ID)%uint64(len(n.writing))]
 	one.Lock()
 	defer one.Unlock()
+
 	r, ok := n.records.Volume(was.Volume.ID)
 	for _, alloc := range allocs {
 		var err error
@@ -77,12 +81,14 @@ func (n *notebook) settle(was volume.Record, allocs []string) bool {
 		} else if _, claimed := r.Claims[alloc]; !claimed {
 			err = n.steps.DropNote(was.Volume, alloc)
 		}
+
 		if err != nil {
 			n.log.Warn("cannot keep a note of what is mounted; it would be missed only if the state database was lost", "error", err)
 			n.owe(was)
 			return false
 		}
 	}
+
 	return true
 }
 
@@ -95,7 +101,7 @@ func (n *notebook) owe(was volume.Record) {
 	n.owed[was.Volume.ID] = was
 }
 
-// allocs are those whose notes a volume has, or had.
+// allocs returns the allocs that have, or had, a note for a volume.
 func (n *notebook) allocs(was volume.Record) []string {
 	var all []string
 	now, _ := n.records.Volume(was.Volume.ID)
@@ -107,17 +113,18 @@ func (n *notebook) allocs(was volume.Record) []string {
 			all = append(all, alloc)
 		}
 	}
+
 	return all
 }
 
-// complete writes what an earlier agent did not come to write, and drops what
-// it did not come to drop.
+// complete writes and removes the notes that an earlier agent left unfinished.
 func (n *notebook) complete(ctx context.Context) {
 	noted := map[string]bool{}
 	for _, r := range n.records.Volumes() {
 		if ctx.Err() != nil {
 			return
 		}
+
 		var missing []string
 		for alloc := range r.Claims {
 			noted[n.steps.NotePath(r.Volume, alloc)] = true
@@ -125,9 +132,11 @@ func (n *notebook) complete(ctx context.Context) {
 				missing = append(missing, alloc)
 			}
 		}
+
 		n.update(r, missing)
 	}
-	stray, _ := n.steps.Notes(noted) // what makes no sense is for people to look at
+
+	stray, _ := n.steps.Notes(noted) // an operator must look at unreadable notes
 	for _, note := range stray {
 		n.update(note.Record, []string{note.Claim.Alloc})
 	}

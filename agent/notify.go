@@ -10,15 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// notify tells systemd how the service is (sd_notify(3)). Without systemd it
-// does nothing.
+// notify sends the state of the service to systemd (sd_notify(3)). Without systemd it does nothing.
 func notify(log hclog.Logger, state string) {
 	if _, err := daemon.SdNotify(false, state); err != nil {
 		log.Warn("cannot notify systemd", "error", err)
 	}
 }
 
-// reloading is RELOADING=1 with the time that Type=notify-reload asks for.
+// reloading returns RELOADING=1 with the timestamp that Type=notify-reload requires.
 func reloading() string {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
@@ -27,15 +26,17 @@ func reloading() string {
 	return fmt.Sprintf("%s\nMONOTONIC_USEC=%d", daemon.SdNotifyReloading, ts.Nano()/1000)
 }
 
-// watchdog says that the agent is alive for as long as alive answers, twice
-// within each interval that systemd asks for.
+// watchdog tells systemd that the agent is alive, as long as alive returns true. It does so twice
+// in each interval that systemd sets.
 func watchdog(ctx context.Context, log hclog.Logger, alive func() bool) {
 	every, err := daemon.SdWatchdogEnabled(false)
 	if err != nil || every <= 0 {
 		return
 	}
+
 	t := time.NewTicker(every / 2)
 	defer t.Stop()
+
 	for {
 		select {
 		case <-t.C:

@@ -22,18 +22,20 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// newSupervisor makes the supervisor and reads the plugin files, so that
-// plugins are known before anything asks for them.
+// newSupervisor creates the supervisor and reads the plugin files, so that plugins are known before
+// any other part asks for them.
 func (a *agent) newSupervisor(seams Seams, host *mount.Host) (*supervisor.Supervisor, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("cannot tell where this program is: %w", err)
 	}
+
 	var client csiclient.Options
 	if seams.Interceptor != nil {
 		client.Interceptors = []grpc.UnaryClientInterceptor{seams.Interceptor}
 	}
 	var service []string
+
 	if systemd.InService() {
 		service = []string{self, launchCommand}
 	}
@@ -55,28 +57,32 @@ func (a *agent) newSupervisor(seams Seams, host *mount.Host) (*supervisor.Superv
 		Host:    host,
 		Observe: func(id string) csiclient.Observer { return a.metrics.Calls(id) },
 	})
+
 	if err := s.Load(); err != nil {
 		return nil, err
 	}
+
 	return s, nil
 }
 
-// knownSecrets are those that calls for a plugin's volumes carry, and for what
-// forced deregisters left, as far as they can be read now.
+// knownSecrets returns the secrets in calls for a plugin's volumes, leftover records and tests, as
+// far as they can be read now.
 func (a *agent) knownSecrets(pluginID string) (known []volume.Secrets) {
 	for _, r := range (queueStore{a.db}).Volumes() {
 		if r.Volume.PluginID == pluginID && len(r.Volume.Secrets) > 0 {
 			known = append(known, a.secrets.Known(r.Volume))
 		}
 	}
+
 	if left := a.scratches()[pluginID]; left != nil {
 		known = append(known, a.secrets.Known(volume.Volume{Secrets: left.Secrets}))
 	}
+
 	return known
 }
 
-// pluginChanged notes a change of the state of a plugin's part, and has the
-// plugin's volumes looked at when it became ready.
+// pluginChanged emits an event for a new state of a plugin's part. If the plugin became ready, it
+// makes the queue look at the plugin's volumes.
 func (a *agent) pluginChanged(c supervisor.Change) {
 	msg := c.View.News()
 	if c.Part != "" {
@@ -89,53 +95,56 @@ func (a *agent) pluginChanged(c supervisor.Change) {
 	}
 }
 
-// pluginSet gives each consumer the view of the plugins that it declares.
+// pluginSet implements the interfaces through which other packages use plugins.
 type pluginSet struct {
 	*supervisor.Supervisor
+
 	db   store
-	halt string // why nothing is sent to any plugin
+	halt string // why no call is sent to any plugin
 }
 
-// forStep is what answers the call of one step for a volume.
+// forStep returns the client for the call of one step.
 func (p pluginSet) forStep(v volume.Volume, k volume.Kind) (volmgr.Plugin, error) {
 	if !k.Controller() {
 		return p.Client(v.PluginID)
 	}
+
 	c, err := p.Controller(v.PluginID, v.ExternalID)
 	if err != nil {
 		return nil, err
 	}
+
 	return controller{c}, nil
 }
 
-// controller tells the supervisor how the calls of a step end.
+// controller reports the result of each call to the supervisor.
 type controller struct{ supervisor.Controller }
 
-// ControllerPublish attaches a volume.
+// ControllerPublish connects a volume to this host.
 func (c controller) ControllerPublish(ctx context.Context, r volume.ControllerPublishRequest) (map[string]string, error) {
 	out, err := c.Controller.ControllerPublish(ctx, r)
 	c.Done(err)
 	return out, err
 }
 
-// ControllerUnpublish detaches it.
+// ControllerUnpublish disconnects a volume from this host.
 func (c controller) ControllerUnpublish(ctx context.Context, r volume.ControllerUnpublishRequest) error {
 	err := c.Controller.ControllerUnpublish(ctx, r)
 	c.Done(err)
 	return err
 }
 
-// ControllerExpand makes its storage larger.
+// ControllerExpand makes the storage of a volume larger.
 func (c controller) ControllerExpand(ctx context.Context, r volume.ExpandRequest) (volume.ExpandResult, error) {
 	out, err := c.Controller.ControllerExpand(ctx, r)
 	c.Done(err)
 	return out, err
 }
 
-// Provisioner is provision's view of a plugin.
+// Provisioner returns the calls that provision makes to a plugin.
 func (p pluginSet) Provisioner(id string) (provision.Plugin, error) { return provisioner{p, id}, nil }
 
-// provisioner sends each call to the part of the plugin that it is for.
+// provisioner sends each call to the right part of the plugin.
 type provisioner struct {
 	plugins pluginSet
 	id      string
@@ -147,24 +156,26 @@ func (p provisioner) CreateVolume(ctx context.Context, r volume.CreateVolumeRequ
 	if err != nil {
 		return volume.CreateVolumeResult{}, err
 	}
+
 	made, err := c.CreateVolume(ctx, r)
 	c.Done(err)
 	return made, err
 }
 
-// DeleteVolume has a controller destroy it.
+// DeleteVolume asks a controller to destroy storage.
 func (p provisioner) DeleteVolume(ctx context.Context, r volume.DeleteVolumeRequest) error {
 	c, err := p.plugins.Controller(p.id, r.ExternalID)
 	if err != nil {
 		return err
 	}
+
 	err = c.DeleteVolume(ctx, r)
 	c.Done(err)
 	return err
 }
 
-// ValidateCapabilities asks a controller about storage. It changes nothing, so
-// nothing of it can come late.
+// ValidateCapabilities asks a controller about storage. It does not report to Done, because a call
+// that changes nothing can have no late effect.
 func (p provisioner) ValidateCapabilities(ctx context.Context, r volume.ValidateRequest) error {
 	c, err := p.plugins.Controller(p.id, "")
 	if err != nil {
@@ -173,9 +184,9 @@ func (p provisioner) ValidateCapabilities(ctx context.Context, r volume.Validate
 	return c.ValidateCapabilities(ctx, r)
 }
 
-// Await waits until volumes can be created by a plugin, or says how it is
-// instead. It does not wait for a plugin that does not become ready by itself. One without a controller is waited for all the same: it is to say so
-// itself.
+// Await waits until a plugin can create volumes. If that does not happen, it returns the plugin's
+// state as an error, at once for a plugin that cannot become ready by itself. Await also waits for
+// a plugin without a controller; the create call itself then reports that.
 func (p pluginSet) Await(ctx context.Context, id string) error {
 	for {
 		changed := p.Changed(id)
@@ -186,6 +197,7 @@ func (p pluginSet) Await(ctx context.Context, id string) error {
 		if p.View(id).FinalFor(volume.CreateVolume) {
 			return err
 		}
+
 		select {
 		case <-changed:
 		case <-ctx.Done():
@@ -200,11 +212,12 @@ func (p pluginSet) asked(id string) error {
 		_, err := p.Controller(id, "")
 		return err
 	}
+
 	_, err := p.Client(id)
 	return err
 }
 
-// List and Get show plugins on the wire.
+// List returns all plugins for the API.
 func (p pluginSet) List() []api.Plugin {
 	out := []api.Plugin{}
 	for _, st := range p.Statuses() {
@@ -213,7 +226,7 @@ func (p pluginSet) List() []api.Plugin {
 	return out
 }
 
-// Get shows one plugin.
+// Get returns one plugin for the API.
 func (p pluginSet) Get(id string) (api.Plugin, bool) {
 	st, err := p.Status(id)
 	if err != nil {
@@ -233,6 +246,7 @@ func (p pluginSet) show(st supervisor.Status) api.Plugin {
 		NodesHealthy: st.Nodes.Healthy, NodesExpected: st.Nodes.Expected,
 		Warnings: st.Warnings,
 	}
+
 	deadlock := p.deadlock(st)
 	if deadlock != "" {
 		out.Warnings = append(slices.Clone(out.Warnings), deadlock)
@@ -244,16 +258,19 @@ func (p pluginSet) show(st supervisor.Status) api.Plugin {
 		}
 		out.Parts = append(out.Parts, shown)
 	}
+
 	for _, r := range p.db.Volumes() {
 		if r.Volume.PluginID != st.ID {
 			continue
 		}
+
 		out.Volumes = append(out.Volumes, r.Volume.ID)
 		if r.Held() {
 			out.Staged++
 		}
 		out.FUSEClaims += fuseClaims(r)
 	}
+
 	slices.Sort(out.Volumes)
 	return out
 }
@@ -267,7 +284,7 @@ func showPart(st supervisor.Status) api.PluginPart {
 	}
 }
 
-// only narrows a request to some parts of a plugin.
+// only converts an API request for some parts of a plugin.
 func only(w apiserver.Which) supervisor.Only {
 	return supervisor.Only{Type: w.Type, Instance: w.Instance}
 }
@@ -276,26 +293,26 @@ func only(w apiserver.Which) supervisor.Only {
 func (p pluginSet) Tail(id string, lines int) []string {
 	tail, err := p.LogTail(id, lines)
 	if err != nil {
-		return nil // there is none, or somebody else keeps it
+		return nil // there is no log, or another program keeps it
 	}
 	return tail
 }
 
-// Log sends a plugin's log.
+// Log sends a plugin's log to write.
 func (p pluginSet) Log(ctx context.Context, id string, w apiserver.Which, lines int, follow bool, write func([]byte) error) error {
 	return p.FollowLog(ctx, id, lines, follow, write, only(w))
 }
 
-// RestartPlugin stops a plugin and starts it again; with a wait it is ready when
-// that returns without an error.
+// RestartPlugin stops a plugin and starts it again. With a wait, the plugin is ready when
+// RestartPlugin returns without an error.
 func (p pluginSet) RestartPlugin(ctx context.Context, id string, w apiserver.Which, force bool, wait time.Duration) error {
 	asked := time.Now()
 	return p.control(ctx, "restart", wait, func() error { return p.Restart(id, force, only(w)) },
 		func(ctx context.Context) error { return p.AwaitStarted(ctx, id, asked, only(w)) })
 }
 
-// StopPlugin stops a plugin, for good or until this agent ends; with a wait
-// nothing of it runs when that returns without an error.
+// StopPlugin stops a plugin until StartPlugin or, with brief, until the next agent starts. With a
+// wait, no process of the plugin runs when StopPlugin returns without an error.
 func (p pluginSet) StopPlugin(ctx context.Context, id string, w apiserver.Which, force, brief bool, wait time.Duration) error {
 	stop := p.Stop
 	if brief {
@@ -305,17 +322,17 @@ func (p pluginSet) StopPlugin(ctx context.Context, id string, w apiserver.Which,
 		func(ctx context.Context) error { return p.AwaitStopped(ctx, id, only(w)) })
 }
 
-// StartPlugin undoes a stop; with a wait the plugin is ready when that returns
-// without an error.
+// StartPlugin undoes a stop. With a wait, the plugin is ready when StartPlugin returns without an
+// error.
 func (p pluginSet) StartPlugin(ctx context.Context, id string, w apiserver.Which, wait time.Duration) error {
 	asked := time.Now()
 	return p.control(ctx, "start", wait, func() error { return p.Start(id, only(w)) },
 		func(ctx context.Context) error { return p.AwaitStarted(ctx, id, asked, only(w)) })
 }
 
-// RegisterPlugin takes in the text of a plugin file, which errors call name; with a
-// wait the plugin is ready when that returns without an error. The id is returned
-// as soon as it is known.
+// RegisterPlugin registers the text of a plugin file. Errors refer to the text as name. With a
+// wait, the plugin is ready when RegisterPlugin returns without an error. The id is returned even
+// with an error, if it was known by then.
 func (p pluginSet) RegisterPlugin(ctx context.Context, name string, text []byte, wait time.Duration) (id, outcome string, err error) {
 	var reg supervisor.Registration
 	asked := time.Now()
@@ -323,11 +340,12 @@ func (p pluginSet) RegisterPlugin(ctx context.Context, name string, text []byte,
 		reg, err = p.Register(ctx, name, text)
 		return err
 	}, func(ctx context.Context) error { return p.AwaitRegistered(ctx, reg, asked) })
+
 	return reg.ID, reg.Outcome, err
 }
 
-// DeregisterPlugin forgets what was registered of a plugin; with a wait nothing
-// runs of it when that returns without an error.
+// DeregisterPlugin deletes the run-time registration of a plugin. With a wait, no registered part
+// of it runs when DeregisterPlugin returns without an error.
 func (p pluginSet) DeregisterPlugin(ctx context.Context, id string, force bool, wait time.Duration) error {
 	var gone func(context.Context) error
 	return p.control(ctx, "deregister", wait, func() (err error) {
@@ -343,12 +361,14 @@ func (p pluginSet) control(ctx context.Context, verb string, wait time.Duration,
 	if err := ask(); err != nil || wait <= 0 {
 		return err
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
+
 	return await(ctx)
 }
 
-// pluginStore is the supervisor's view of the state database.
+// pluginStore adapts the state database for the supervisor.
 type pluginStore struct{ db store }
 
 // LoadPlugins returns all records.
@@ -362,12 +382,12 @@ func (s pluginStore) SavePlugin(ctx context.Context, rec volume.PluginRecord) er
 	})
 }
 
-// LoadRegistered returns what was registered at run time.
+// LoadRegistered returns the definitions that were registered at run time.
 func (s pluginStore) LoadRegistered() ([]volume.PluginDefinition, error) {
 	return s.db.Registered(), nil
 }
 
-// Register stores a definition, on disk or not at all.
+// Register stores a definition. Either it is on disk, or nothing changes.
 func (s pluginStore) Register(ctx context.Context, def volume.PluginDefinition) error {
 	return s.db.Update(ctx, func(tx *statedb.Tx) error {
 		tx.PutRegistered(def)
@@ -375,7 +395,7 @@ func (s pluginStore) Register(ctx context.Context, def volume.PluginDefinition) 
 	})
 }
 
-// Deregister forgets definitions, all or none.
+// Deregister deletes definitions, all or none.
 func (s pluginStore) Deregister(ctx context.Context, defs []volume.PluginDefinition) error {
 	return s.db.Update(ctx, func(tx *statedb.Tx) error {
 		for _, def := range defs {

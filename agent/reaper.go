@@ -14,30 +14,30 @@ import (
 )
 
 const (
-	// reapEvery is when releases that were missed, for whatever reason, get their
-	// second chance.
+	// reapEvery is the interval of the periodic pass, which catches ends of owners that were
+	// missed.
 	reapEvery = 30 * time.Second
-	// reapAgain is how soon a release that could not be stored is tried again.
+	// reapAgain is the delay before the retry of a release that could not be stored.
 	reapAgain = 2 * time.Second
-	// settleFor is how long freed claims are waited for before their owners are
-	// watched no more: one look at all claims does for many.
+	// settleFor is the delay after the end of a claim before the reaper stops watching owners
+	// without claims. One pass covers all claims that end in that time.
 	settleFor = time.Second
-	// reapsAtOnce share their commits.
+	// reapsAtOnce limits the parallel releases, which share their commits.
 	reapsAtOnce = 128
 )
 
-// reaper releases claims whose owners are gone: at once when one ends, when the
-// agent starts, and in a periodic pass.
+// reaper detaches claims whose owners have ended: at once when an owner ends, when the agent
+// starts, and in a periodic pass.
 type reaper struct {
 	db     store
 	owners *owner.Watcher
 	claims *claim.Service
 	log    hclog.Logger
-	freed  chan struct{} // a claim is gone
-	missed bool          // the last pass left releases for the next, and that was said
+	freed  chan struct{} // receives a message after a claim is gone
+	missed bool          // the last pass failed to release claims, and logged that
 }
 
-// owners returns those of all claims that are wanted, as they are now.
+// owners returns the current owners of all wanted claims.
 func (s store) owners() []volume.Owner {
 	var list []volume.Owner
 	for _, r := range s.Volumes() {
@@ -47,10 +47,11 @@ func (s store) owners() []volume.Owner {
 			}
 		}
 	}
+
 	return list
 }
 
-// noteFreed has the reaper stop watching owners that own nothing any more.
+// noteFreed makes the reaper stop watching owners without claims.
 func (r *reaper) noteFreed() {
 	select {
 	case r.freed <- struct{}{}:
@@ -58,10 +59,11 @@ func (r *reaper) noteFreed() {
 	}
 }
 
-// run reaps until ctx ends.
+// run detaches claims until ctx ends.
 func (r *reaper) run(ctx context.Context) {
 	next := time.NewTimer(0)
 	defer next.Stop()
+
 	for {
 		select {
 		case <-ctx.Done():
@@ -77,6 +79,7 @@ func (r *reaper) run(ctx context.Context) {
 			case <-next.C:
 			}
 		}
+
 		if r.pass(ctx) {
 			next.Reset(reapEvery)
 		} else {
@@ -85,7 +88,7 @@ func (r *reaper) run(ctx context.Context) {
 	}
 }
 
-// pass releases what is to be released, and reports whether all of it was.
+// pass detaches all claims whose owners have ended, and reports whether all releases were stored.
 func (r *reaper) pass(ctx context.Context) bool {
 	r.owners.Keep(r.db.owners)
 	var (
@@ -94,11 +97,13 @@ func (r *reaper) pass(ctx context.Context) bool {
 		last   atomic.Pointer[error]
 		slots  = make(chan struct{}, reapsAtOnce)
 	)
+
 	for _, rec := range r.db.Volumes() {
 		for _, c := range rec.Claims {
 			if !c.Wanted || !c.Owner.Mortal() || !r.owners.Gone(c.Keeper()) {
 				continue
 			}
+
 			slots <- struct{}{}
 			wg.Go(func() {
 				defer func() { <-slots }()
@@ -110,17 +115,18 @@ func (r *reaper) pass(ctx context.Context) bool {
 			})
 		}
 	}
+
 	wg.Wait()
 	n := missed.Load()
-	if n > 0 && !r.missed { // a disk may be full for hours, and the owners of thousands gone
+	if n > 0 && !r.missed { // log once: a full disk can last for hours and fail thousands of releases
 		r.log.Warn("cannot release claims whose owners are gone; it is tried again until it can be done", "claims", n, "error", *last.Load())
 	}
 	r.missed = n > 0
 	return n == 0
 }
 
-// living reads records as they are to be seen: a claim whose owner is gone is on
-// its way out before that is stored.
+// living returns records as the API shows them: a claim whose owner has ended appears as detaching,
+// even before that is stored.
 type living struct {
 	store
 	owners volume.Owners

@@ -15,22 +15,23 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// recovery is what is known of a state database that was lost: notes beside the mounts,
-// which are as of the last moment, and an automatic copy, which may be minutes old.
+// recovery holds the sources from which a lost state database is rebuilt. The notes beside the
+// mounts are up to date. The automatic copy may be minutes old.
 type recovery struct {
 	notes []volume.Note
-	from  statedb.Restorable // the copy; zero if there is none
+	from  statedb.Restorable // the copy; zero without a copy
 	took  volmgr.FromCopy
 	loss  statedb.Loss
 }
 
-// adopt fills a new state database with what an earlier one is known to have
-// held. It unmounts nothing and sends no call. It returns why no call may be sent, if
-// that is so; the database then stays new, so that the next start adopts.
+// adopt fills a new state database from the notes and the copy of a lost one. It unmounts nothing
+// and sends no call. If no call may be sent, it returns the reason in halt. The database then stays
+// new, so that the next start adopts.
 func (a *agent) adopt(ctx context.Context, host *mount.Host, steps *volmgr.Manager) (halt string, err error) {
 	if a.db.Node() != (statedb.Node{}) {
 		return "", nil
 	}
+
 	var re recovery
 	var bad []error
 	re.notes, bad = steps.Notes(nil)
@@ -39,8 +40,9 @@ func (a *agent) adopt(ctx context.Context, host *mount.Host, steps *volmgr.Manag
 	}
 	kept, err := filepath.Glob(filepath.Join(a.c.DataDir, "state.db.damaged-*"))
 	if err != nil || len(re.notes)+len(kept) == 0 && !a.db.HasCopies() {
-		return "", err // a first start
+		return "", err // this is the first start
 	}
+
 	if re.from, err = a.db.LastCopy(); err != nil && !errors.Is(err, os.ErrNotExist) {
 		a.log.Error("no automatic copy of the lost state database can be used", "error", err)
 	}
@@ -56,9 +58,10 @@ func (a *agent) adopt(ctx context.Context, host *mount.Host, steps *volmgr.Manag
 				"start it as the service does, without options that give it a namespace of its own", o.volume), nil
 		}
 	}
+
 	re.loss = statedb.Loss{At: time.Now().UTC(), Why: a.damage, Copy: re.from.Taken}
 	if len(kept) > 0 {
-		re.loss.Kept = slices.Max(kept) // the newest, by its name
+		re.loss.Kept = slices.Max(kept) // names sort by time, so this is the newest
 	}
 	if re.loss.Why == "" && len(kept) == 0 {
 		re.loss.Why = "it was not there"
@@ -66,19 +69,21 @@ func (a *agent) adopt(ctx context.Context, host *mount.Host, steps *volmgr.Manag
 	if re.took, err = steps.FromCopy(ctx, re.copy(), re.notes); err != nil {
 		return "", err
 	}
+
 	for _, why := range re.took.LeftOut {
 		a.log.Warn("left out of the automatic copy: " + why)
 	}
+
 	return "", a.fill(ctx, steps.Adopt(ctx, slices.Concat(re.notes, re.took.Proven)), re)
 }
 
-// origin is where something was mounted.
+// origin tells where a volume was mounted: node, boot, data dir and namespace.
 type origin struct {
 	volume, node, boot, dataDir string
 	namespace                   uint64
 }
 
-// origins are those of all that was mounted, or may have been.
+// origins returns the origins of all volumes that were, or may have been, mounted.
 func (re *recovery) origins() (all []origin) {
 	for _, n := range re.notes {
 		all = append(all, origin{n.Record.Volume.ID, n.NodeID, n.Boot, n.DataDir, n.Namespace})
@@ -89,10 +94,11 @@ func (re *recovery) origins() (all []origin) {
 			all = append(all, origin{r.Volume.ID, node.ID, node.Boot, node.DataDir, node.Namespace})
 		}
 	}
+
 	return all
 }
 
-// copy is what there is to compare with the mount table.
+// copy returns the automatic copy in the form that is compared with the mount table.
 func (re *recovery) copy() volmgr.Copy {
 	node := re.from.Node
 	c := volmgr.Copy{NodeID: node.ID, DataDir: node.DataDir, Boot: node.Boot, Namespace: node.Namespace, Records: re.from.Volumes, Plugins: map[string]volume.PluginInfo{}}
@@ -101,12 +107,13 @@ func (re *recovery) copy() volmgr.Copy {
 			c.Plugins[p.Of()] = p.Info
 		}
 	}
+
 	c.Debts = whole(re.from.Debts)
 	return c
 }
 
-// nodeID is the node id as the newest note says, else as the copy does; empty if neither
-// is there.
+// nodeID returns the node id in the newest note or, without notes, in the copy. It is empty if
+// there is neither.
 func (re *recovery) nodeID() string {
 	id, newest := "", time.Time{}
 	for _, n := range re.notes {
@@ -114,13 +121,15 @@ func (re *recovery) nodeID() string {
 			id, newest = n.NodeID, n.Claim.Since
 		}
 	}
+
 	if id == "" {
 		id = re.from.Node.ID
 	}
+
 	return id
 }
 
-// fill stores what was adopted and what the copy has, in one commit.
+// fill stores the adopted volumes and the contents of the copy in one commit.
 func (a *agent) fill(ctx context.Context, adoptions []volume.Record, re recovery) error {
 	var evs []volume.Event
 	loss := re.loss
@@ -131,15 +140,18 @@ func (a *agent) fill(ctx context.Context, adoptions []volume.Record, re recovery
 				a.log.Warn("what is known of a volume is left out: it is about a storage volume that another one has", "volume", r.Volume.ID, "other", other)
 				continue
 			}
+
 			tx.PutVolume(r)
 			loss.Volumes++
 			claims := adopted(r)
 			loss.Claims += claims
+
 			evs = append(evs, volume.Event{
 				Type: "volume-adopted", Volume: r.Volume.ID, Plugin: r.Volume.PluginID,
 				Message: fmt.Sprintf("adopted with %d claims after the state database was lost", claims),
 			})
 		}
+
 		re.fillRest(tx)
 		tx.PutNode(statedb.Node{ID: re.nodeID(), Draining: re.from.Node.Draining, Loss: loss})
 		return nil
@@ -147,6 +159,7 @@ func (a *agent) fill(ctx context.Context, adoptions []volume.Record, re recovery
 	if err != nil {
 		return err
 	}
+
 	if re.nodeID() == "" {
 		a.log.Warn("the node id was lost with the state database; it is what the configuration says, or the host name")
 	}
@@ -155,18 +168,19 @@ func (a *agent) fill(ctx context.Context, adoptions []volume.Record, re recovery
 	return nil
 }
 
-// fillRest stores what a copy has beside volumes. Of a plugin its definition and its last
-// answer are taken. Its process is found by who listens on its socket.
+// fillRest stores the parts of a copy other than volumes. It keeps a plugin's registered definition
+// and last answers, but not its process. The supervisor finds that by the listener on its socket.
 func (re *recovery) fillRest(tx *statedb.Tx) {
 	for _, d := range re.from.Registered {
 		tx.PutRegistered(d)
 	}
 	for _, p := range re.from.Plugins {
-		if p.Plugin == "" { // else it is of a further part, which is known by its process
+		if p.Plugin == "" { // further parts are identified by their process, which is not restored
 			p.Process, p.Definition = volume.PluginProcess{}, nil
 			tx.PutPlugin(p.ID, p)
 		}
 	}
+
 	for _, i := range re.from.Snapshots {
 		tx.PutSnapshot(i)
 	}
@@ -175,6 +189,7 @@ func (re *recovery) fillRest(tx *statedb.Tx) {
 			tx.PutRuntimeVolume(v.Without(func(volume.RuntimeRef) bool { return true }))
 		}
 	}
+
 	all := tx.Volumes()
 	for _, r := range re.took.Debts {
 		if userOf(all, r) == "" {
@@ -183,12 +198,13 @@ func (re *recovery) fillRest(tx *statedb.Tx) {
 	}
 }
 
-// since is when a debt of the copy was made.
+// since returns the time of the forced deregister for a leftover record of the copy.
 func (re *recovery) since(r volume.Record) time.Time {
 	for _, d := range re.from.Debts {
 		if d.Whole().Key() == r.Key() {
 			return d.Since
 		}
 	}
+
 	return re.from.Taken
 }

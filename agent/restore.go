@@ -16,10 +16,10 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// stateFiles is the API's view of backups.
+// stateFiles implements backups for the API.
 type stateFiles struct{ a *agent }
 
-// Backup copies the state as it is now.
+// Backup returns a copy of the present state.
 func (s stateFiles) Backup(ctx context.Context) (io.ReadCloser, int64, error) {
 	b, err := s.a.db.Backup(ctx)
 	if err != nil {
@@ -28,16 +28,18 @@ func (s stateFiles) Backup(ctx context.Context) (io.ReadCloser, int64, error) {
 	return b, b.Size, nil
 }
 
-// Restore takes in what a backup holds and this host does not have, in one transaction.
-// What is there stays as it is. With dry it only says what it would do.
+// Restore adds the contents of a backup that this host does not have, in one transaction. It never
+// changes existing records. With dry it only reports the changes.
 func (s stateFiles) Restore(ctx context.Context, r io.Reader, dry bool) (api.Restore, error) {
 	if s.a.halt != "" {
 		return api.Restore{}, volume.Errorf(volume.ErrRefused, "cannot restore: %s", s.a.halt)
 	}
+
 	from, err := s.a.db.ReadBackup(r)
 	if err != nil {
 		return api.Restore{}, err
 	}
+
 	re := &restoring{a: s.a, from: from, notes: s.a.unreadable(from.Volumes), others: s.a.db.Registered()}
 	re.compare()
 	if re.why == "" {
@@ -50,33 +52,36 @@ func (s stateFiles) Restore(ctx context.Context, r io.Reader, dry bool) (api.Res
 		}
 		return nil
 	})
+
 	out := api.Restore{Node: from.Node.ID, Taken: from.Taken, SameNode: re.why == "", Why: re.why, DryRun: dry, Items: re.items}
+
 	switch {
 	case errors.Is(err, undo):
 		return out, nil
 	case err != nil:
 		return api.Restore{}, err
 	}
+
 	return out, re.begin()
 }
 
-// restoring is one restore. What depends on the state is made anew by each run.
+// restoring is one restore. Each run rebuilds the fields that depend on the state.
 type restoring struct {
 	a      *agent
 	from   statedb.Restorable
-	why    string              // registrations alone are taken
-	notes  map[string][]string // by volume: what is to be seen to
+	why    string              // why only registrations are restored; empty if mounts are, too
+	notes  map[string][]string // by volume: hints for the operator
 	others []volume.PluginDefinition
 
 	tx      *statedb.Tx
 	at      time.Time
 	items   []api.Restored
 	taken   []volume.Record
-	plugins map[string]bool // that are restored
+	plugins map[string]bool // the plugins that are restored
 }
 
-// compare finds out whether what was mounted is of this host: paths are stored, and so
-// are mounts.
+// compare checks whether the mounts in the backup belong to this host. Only then are the stored
+// paths and mount identities valid here.
 func (re *restoring) compare() {
 	was, now := re.from.Node, re.a.node
 	switch {
@@ -89,7 +94,7 @@ func (re *restoring) compare() {
 	}
 }
 
-// unreadable are the secrets that volumes could not be given here.
+// unreadable returns, for each new volume, the error if its secrets cannot be read on this host.
 func (a *agent) unreadable(volumes []volume.Record) map[string][]string {
 	notes := map[string][]string{}
 	for _, r := range volumes {
@@ -100,10 +105,11 @@ func (a *agent) unreadable(volumes []volume.Record) map[string][]string {
 			notes[r.Volume.ID] = []string{err.Error()}
 		}
 	}
+
 	return notes
 }
 
-// askAfter finds out who of the owners of a backup's claims is alive.
+// askAfter finds out which owners of a backup's claims are alive.
 func (a *agent) askAfter(ctx context.Context, volumes []volume.Record) {
 	var owners []volume.Owner
 	for _, r := range volumes {
@@ -114,10 +120,11 @@ func (a *agent) askAfter(ctx context.Context, volumes []volume.Record) {
 			}
 		}
 	}
+
 	a.owners.Check(ctx, owners)
 }
 
-// run decides about everything in the backup, and stores it in a transaction.
+// run decides about every item of the backup and stores the results in tx.
 func (re *restoring) run(tx *statedb.Tx) {
 	re.tx, re.at, re.items, re.taken, re.plugins = tx, time.Now(), []api.Restored{}, nil, map[string]bool{}
 	for _, d := range re.from.Registered {
@@ -125,6 +132,7 @@ func (re *restoring) run(tx *statedb.Tx) {
 			re.plugins[d.ID] = true
 		}
 	}
+
 	slices.SortFunc(re.from.Volumes, func(a, b volume.Record) int { return cmp.Compare(a.Volume.ID, b.Volume.ID) })
 	for _, r := range re.from.Volumes {
 		re.volume(r)
@@ -170,9 +178,10 @@ func (re *restoring) volume(r volume.Record) {
 		re.say("volume", v.ID, api.OutcomeRefused, why)
 		return
 	}
+
 	now, notes := re.record(r)
-	// No generation stands for two things: what the log has of an earlier registration
-	// must not seem newer.
+	// A generation must not be used twice. Otherwise log entries of an earlier registration could
+	// look newer than this record.
 	now.Generation = max(r.Generation, uint64(re.at.UnixNano()))
 	re.tx.PutVolume(now)
 	re.taken = append(re.taken, now)
@@ -186,7 +195,7 @@ func (re *restoring) volume(r volume.Record) {
 	re.items = append(re.items, item)
 }
 
-// barred says what keeps a volume from being registered here at all.
+// barred returns why a volume cannot be registered here, or "".
 func (re *restoring) barred(v volume.Volume) string {
 	if other, ok := re.tx.VolumeOf(v.Driver, v.ExternalID); ok {
 		return fmt.Sprintf("its external_id %q of driver %s is registered here as volume %q", v.ExternalID, v.Driver, other)
@@ -197,30 +206,34 @@ func (re *restoring) barred(v volume.Volume) string {
 	if info := re.a.plugins.View(v.PluginID).Info; info.Driver != "" && info.Driver != v.Driver {
 		return fmt.Sprintf("plugin %q is the driver %s here, and the volume is of %s", v.PluginID, info.Driver, v.Driver)
 	}
+
 	return ""
 }
 
-// record is what becomes of a volume that is not known here, with what is left out.
+// record returns the record to store for a new volume, and notes about the parts that are not
+// restored.
 func (re *restoring) record(r volume.Record) (now volume.Record, notes []string) {
 	now = volume.Record{Volume: r.Volume}
-	if re.why == "" { // they are directories of this host
+	if re.why == "" { // the directories are on this host
 		now.Guards, now.GuardDirs = r.Guards, r.GuardDirs
 	}
 	if !r.Held() {
 		return now, nil
 	}
+
 	var why string
 	full := volume.Restored(r, re.from.Node.Boot != re.a.node.Boot, re.tx.Node().Draining, re.a.owners)
 	_, owed := re.tx.Debt(r.Volume.Driver, r.Volume.ExternalID)
 	there := slices.ContainsFunc(re.from.Debts, func(d statedb.Debt) bool {
 		return d.Record.Volume.Driver == r.Volume.Driver && d.Record.Volume.ExternalID == r.Volume.ExternalID
 	})
+
 	switch {
 	case re.why != "":
 		why = re.why
 	case owed:
 		why = "it was deregistered here by force, which is not undone yet"
-	case there: // nothing was made of it since
+	case there: // nothing was mounted for it since
 		why = "it was deregistered by force before that, which is not undone yet"
 	default:
 		err := clash(re.tx, volume.Record{}, full)
@@ -230,8 +243,10 @@ func (re *restoring) record(r volume.Record) (now volume.Record, notes []string)
 		if err == nil {
 			return full, nil
 		}
+
 		why = err.Error()
 	}
+
 	words := "only its registration is taken"
 	if n := len(r.Claims); n > 0 {
 		allocs := make([]string, 0, n)
@@ -240,6 +255,7 @@ func (re *restoring) record(r volume.Record) (now volume.Record, notes []string)
 		}
 		words += ", without the claims of " + strings.Join(allocs, ", ")
 	}
+
 	return now, []string{words + ": " + why}
 }
 
@@ -250,12 +266,14 @@ func (re *restoring) plugin(d volume.PluginDefinition) {
 		re.say("plugin", id, api.OutcomeRestored)
 		return
 	}
+
 	for _, o := range re.others {
 		if o.ID == d.ID && o.Type == d.Type && o.Instance == d.Instance && o.Equal(&d) {
 			re.say("plugin", id, api.OutcomePresent)
 			return
 		}
 	}
+
 	re.say("plugin", id, api.OutcomePresent, "it is defined in other words here: "+volume.Command("volctl plugin status %s", d.ID))
 }
 
@@ -268,8 +286,8 @@ func (re *restoring) snapshot(i volume.SnapshotIntent) {
 	re.say("snapshot", i.Name, outcome)
 }
 
-// debt takes up what a forced deregister left on this host, unless somebody uses what
-// would be undone.
+// The leftover record of a forced deregister is restored, unless a volume uses the storage or the
+// paths that it would undo.
 func (re *restoring) debt(d statedb.Debt) {
 	r := d.Whole()
 	id, booted := r.Volume.ID, re.from.Node.Boot != re.a.node.Boot
@@ -281,6 +299,7 @@ func (re *restoring) debt(d statedb.Debt) {
 		re.say("debt", id, api.OutcomeDropped, "what a forced deregister left is not of this host: "+re.why)
 		return
 	}
+
 	if r = volume.Restored(r, booted, false, nil); booted {
 		r = volume.NextBoot(r)
 	}
@@ -292,12 +311,13 @@ func (re *restoring) debt(d statedb.Debt) {
 		re.say("debt", id, api.OutcomeRefused, fmt.Sprintf("volume %q uses what would be undone", user))
 		return
 	}
+
 	re.tx.PutDebt(statedb.Debt{Record: r, Claims: r.Ordered(), Since: d.Since})
 	re.taken = append(re.taken, r)
 	re.say("debt", id, api.OutcomeRestored)
 }
 
-// userOf is a volume that is on this host with the storage of a debt, or at its paths.
+// userOf returns a volume on this host that uses the storage or a path of a leftover record.
 func userOf(all []volume.Record, debt volume.Record) string {
 	paths := map[string]bool{debt.Node.StagingPath: true}
 	for _, c := range debt.Claims {
@@ -313,10 +333,11 @@ func userOf(all []volume.Record, debt volume.Record) string {
 			return r.Volume.ID
 		}
 	}
+
 	return ""
 }
 
-// begin has what came in looked at.
+// begin makes the queue, the reaper and the supervisor look at the restored items.
 func (re *restoring) begin() error {
 	for _, r := range re.taken {
 		if !r.Debt {
@@ -326,10 +347,12 @@ func (re *restoring) begin() error {
 			})
 			re.a.db.notes.update(r, slices.Collect(maps.Keys(r.Claims)))
 		}
+
 		re.a.queue.Wake(r.Key())
 	}
+
 	if len(re.taken) > 0 {
-		re.a.reaper.noteFreed() // and it watches the owners of the claims that came in
+		re.a.reaper.noteFreed() // the reaper then also watches the owners of the restored claims
 	}
 	if len(re.plugins) == 0 {
 		return nil
@@ -337,5 +360,6 @@ func (re *restoring) begin() error {
 	if err := re.a.plugins.Restored(); err != nil {
 		return fmt.Errorf("all is restored, but the plugins are only taken up at the next start: %w", err)
 	}
+
 	return nil
 }

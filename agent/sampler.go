@@ -11,11 +11,11 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// sampler asks plugins how their mounted volumes are, for the metrics. Each plugin has a turn of
-// its own, so that one that hangs delays no other, and within a plugin the volumes follow each
-// other. A volume that has a call in hand is left out until the next turn.
+// sampler asks plugins for reports on their mounted volumes, for the metrics. Each plugin has its
+// own turns, so that a plugin that hangs does not delay others. In a turn the plugin's volumes are
+// asked about one after the other. A volume with a running call is skipped until the next turn.
 type sampler struct {
-	every   time.Duration // between two turns of a plugin that has no interval of its own; 0 is never
+	every   time.Duration // between two turns of a plugin without an interval of its own; 0 means never
 	volumes func() []volume.Record
 	view    func(pluginID string) volume.PluginView
 	busy    func(volume.Record) bool
@@ -24,10 +24,11 @@ type sampler struct {
 
 	turns sync.WaitGroup
 	mu    sync.Mutex
-	asked map[string]bool // plugins whose turn is under way
+	asked map[string]bool // plugins whose turn is running
 }
 
-// samplerLook is the longest time after which a newly mounted volume gets a plugin its turns.
+// samplerLook is the longest time until a plugin with a newly mounted volume gets its first turn
+// scheduled.
 const samplerLook = time.Minute
 
 func (a *agent) newSampler(every time.Duration) *sampler {
@@ -44,7 +45,7 @@ func (a *agent) newSampler(every time.Duration) *sampler {
 	}
 }
 
-// run gives plugins their turns until ctx ends.
+// run schedules turns until ctx ends.
 func (s *sampler) run(ctx context.Context) {
 	defer s.turns.Wait()
 	due := map[string]time.Time{}
@@ -60,24 +61,27 @@ func (s *sampler) run(ctx context.Context) {
 	}
 }
 
-// schedule begins the turns that are due, and returns how long it is to the next one. The first
-// turn of a plugin comes at a random moment of its interval, and the others vary by a tenth, so
-// that many hosts do not ask one storage system at once.
+// schedule begins the turns that are due, and returns the time until the next one. The first turn
+// of a plugin comes at a random moment of its interval, and later ones vary by a tenth. This
+// prevents many hosts from asking one storage system at the same time.
 func (s *sampler) schedule(ctx context.Context, due map[string]time.Time) time.Duration {
 	now := time.Now()
 	next := samplerLook
 	mounted := s.mounted()
+
 	for id := range due {
 		if mounted[id] == nil {
 			delete(due, id)
 		}
 	}
+
 	for id, volumes := range mounted {
 		every := s.interval(id)
 		if every == 0 {
 			delete(due, id)
 			continue
 		}
+
 		at, known := due[id]
 		switch {
 		case !known:
@@ -86,13 +90,15 @@ func (s *sampler) schedule(ctx context.Context, due map[string]time.Time) time.D
 			s.begin(ctx, id, volumes)
 			at = now.Add(every*9/10 + rand.N(every/5))
 		}
+
 		due[id] = at
 		next = min(next, at.Sub(now))
 	}
+
 	return max(next, time.Second)
 }
 
-// interval is how often a plugin is asked; 0 is never.
+// interval returns the time between two turns of a plugin; 0 means never.
 func (s *sampler) interval(pluginID string) time.Duration {
 	if own := s.view(pluginID).StatsInterval; own != nil {
 		return *own
@@ -100,7 +106,7 @@ func (s *sampler) interval(pluginID string) time.Duration {
 	return s.every
 }
 
-// mounted returns the ids of the volumes that somebody uses, by plugin.
+// mounted returns the ids of the mounted volumes, by plugin.
 func (s *sampler) mounted() map[string][]string {
 	by := map[string][]string{}
 	for _, r := range s.volumes() {
@@ -108,16 +114,19 @@ func (s *sampler) mounted() map[string][]string {
 			by[r.Volume.PluginID] = append(by[r.Volume.PluginID], r.Volume.ID)
 		}
 	}
+
 	return by
 }
 
-// begin asks a plugin about its volumes, unless the turn before has not ended.
+// begin asks a plugin about its volumes, unless its previous turn is still running.
 func (s *sampler) begin(ctx context.Context, pluginID string, ids []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	if s.asked[pluginID] {
 		return
 	}
+
 	s.asked[pluginID] = true
 	s.turns.Go(func() {
 		s.turn(ctx, ids)
@@ -139,6 +148,7 @@ func (s *sampler) turn(ctx context.Context, ids []string) {
 		if s.busy(now[id]) {
 			continue
 		}
+
 		if err := s.report(ctx, id); err != nil {
 			s.log.Debug("cannot ask how a volume is", "volume", id, "error", err)
 		}
@@ -152,5 +162,6 @@ func published(r volume.Record) bool {
 			return true
 		}
 	}
+
 	return false
 }

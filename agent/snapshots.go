@@ -7,7 +7,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// begun are the volumes of snapshots that have not been seen to end.
+// begun returns the volumes of unfinished snapshots.
 func begun(all []volume.SnapshotIntent) (ids []string) {
 	for _, s := range all {
 		ids = append(ids, s.Volumes...)
@@ -15,7 +15,7 @@ func begun(all []volume.SnapshotIntent) (ids []string) {
 	return ids
 }
 
-// IDs are all plugins, sorted.
+// IDs returns the ids of all plugins, sorted.
 func (p pluginSet) IDs() []string {
 	var ids []string
 	for _, st := range p.Statuses() {
@@ -24,29 +24,31 @@ func (p pluginSet) IDs() []string {
 	return ids
 }
 
-// asController makes one call to a controller. One that is given up keeps the controller
-// for whatever is called next about the same; with no subject it changes nothing, so
-// nothing of it can come late.
+// asController makes one call to a controller. If a call with a subject is abandoned, the next call
+// about that subject goes to the same controller. A call without a subject changes nothing, so it
+// can have no late effect.
 func asController[Q, A any](p provisioner, subject string, req Q, call func(supervisor.Controller, Q) (A, error)) (a A, err error) {
 	c, err := p.plugins.Controller(p.id, subject)
 	if err != nil {
 		return a, err
 	}
+
 	a, err = call(c, req)
 	if subject != "" {
 		c.Done(err)
 	}
+
 	return a, err
 }
 
-// CreateSnapshot has a controller make a snapshot.
+// CreateSnapshot asks a controller for a snapshot.
 func (p provisioner) CreateSnapshot(ctx context.Context, r volume.SnapshotRequest) (volume.Snapshot, error) {
 	return asController(p, r.SourceID, r, func(c supervisor.Controller, r volume.SnapshotRequest) (volume.Snapshot, error) {
 		return c.CreateSnapshot(ctx, r)
 	})
 }
 
-// DeleteSnapshot has a controller destroy one.
+// DeleteSnapshot asks a controller to destroy a snapshot.
 func (p provisioner) DeleteSnapshot(ctx context.Context, r volume.SnapshotRef) error {
 	_, err := asController(p, r.ID, r, func(c supervisor.Controller, r volume.SnapshotRef) (struct{}, error) {
 		return struct{}{}, c.DeleteSnapshot(ctx, r)
@@ -54,28 +56,28 @@ func (p provisioner) DeleteSnapshot(ctx context.Context, r volume.SnapshotRef) e
 	return err
 }
 
-// GetSnapshot asks a controller for one.
+// GetSnapshot asks a controller about a snapshot.
 func (p provisioner) GetSnapshot(ctx context.Context, r volume.SnapshotRef) (volume.Snapshot, error) {
 	return asController(p, "", r, func(c supervisor.Controller, r volume.SnapshotRef) (volume.Snapshot, error) {
 		return c.GetSnapshot(ctx, r)
 	})
 }
 
-// ListSnapshots asks a controller for a page of them.
+// ListSnapshots asks a controller for a page of its snapshots.
 func (p provisioner) ListSnapshots(ctx context.Context, r volume.ListSnapshotsRequest) (volume.SnapshotPage, error) {
 	return asController(p, "", r, func(c supervisor.Controller, r volume.ListSnapshotsRequest) (volume.SnapshotPage, error) {
 		return c.ListSnapshots(ctx, r)
 	})
 }
 
-// CreateGroupSnapshot has a controller make snapshots of several volumes.
+// CreateGroupSnapshot asks a controller for snapshots of several volumes.
 func (p provisioner) CreateGroupSnapshot(ctx context.Context, r volume.GroupSnapshotRequest) (volume.GroupSnapshot, error) {
 	return asController(p, r.SourceIDs[0], r, func(c supervisor.Controller, r volume.GroupSnapshotRequest) (volume.GroupSnapshot, error) {
 		return c.CreateGroupSnapshot(ctx, r)
 	})
 }
 
-// DeleteGroupSnapshot has a controller destroy them.
+// DeleteGroupSnapshot asks a controller to destroy a group of snapshots.
 func (p provisioner) DeleteGroupSnapshot(ctx context.Context, r volume.GroupSnapshotRef) error {
 	_, err := asController(p, r.ID, r, func(c supervisor.Controller, r volume.GroupSnapshotRef) (struct{}, error) {
 		return struct{}{}, c.DeleteGroupSnapshot(ctx, r)
@@ -83,7 +85,7 @@ func (p provisioner) DeleteGroupSnapshot(ctx context.Context, r volume.GroupSnap
 	return err
 }
 
-// GetGroupSnapshot asks a controller for one.
+// GetGroupSnapshot asks a controller about a group of snapshots.
 func (p provisioner) GetGroupSnapshot(ctx context.Context, r volume.GroupSnapshotRef) (volume.GroupSnapshot, error) {
 	return asController(p, "", r, func(c supervisor.Controller, r volume.GroupSnapshotRef) (volume.GroupSnapshot, error) {
 		return c.GetGroupSnapshot(ctx, r)

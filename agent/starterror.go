@@ -13,19 +13,20 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// startError is the file that tells volctl why the agent does not start. Where systemd keeps the
-// socket, volctl would otherwise wait for an agent that never answers.
+// startError is a file that tells volctl why the agent does not start. If systemd holds the socket,
+// volctl would otherwise wait for an agent that never answers.
 //
-// A running agent holds a lock on the file, so that another one that fails beside it, with a
-// mistake of its own, does not make volctl give up.
+// A running agent holds a lock on the file. So if a second agent fails to start beside it, volctl
+// still waits for the running one.
 type startError struct{ f *os.File }
 
-// openStartError empties the file, if no agent runs. It returns nil where there is no such
-// directory: nothing may be made from a configuration that is wrong.
+// openStartError empties the file, if no agent runs. It returns nil if the directory does not
+// exist, because a wrong configuration must not create files.
 func openStartError(socket string) *startError {
 	if !filepath.IsAbs(socket) {
 		return nil
 	}
+
 	const flags = os.O_RDWR | os.O_CREATE | unix.O_NOFOLLOW | unix.O_NONBLOCK
 	f, err := os.OpenFile(api.StartError(socket), flags, 0o644)
 	if err != nil {
@@ -35,14 +36,16 @@ func openStartError(socket string) *startError {
 		_ = f.Close() // nothing was written
 		return nil
 	}
+
 	return &startError{f: f}
 }
 
-// write leaves the reason of a failed start.
+// write stores the reason of a failed start.
 func (s *startError) write(err error, log hclog.Logger) {
 	if s == nil {
 		return
 	}
+
 	e := &api.Error{Code: api.CodeFailed, Message: err.Error()}
 	var de *volume.Error
 	if errors.As(err, &de) {
@@ -57,9 +60,9 @@ func (s *startError) write(err error, log hclog.Logger) {
 	}
 }
 
-// close gives up the lock.
+// close releases the lock.
 func (s *startError) close() {
 	if s != nil {
-		_ = s.f.Close() // what was written is for this boot alone
+		_ = s.f.Close() // the contents are valid for this boot only
 	}
 }

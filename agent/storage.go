@@ -8,24 +8,25 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Storage is provision's view of a plugin's controller.
+// Storage returns the calls that provision makes to a plugin's controller.
 func (p pluginSet) Storage(id string) (provision.Storage, error) {
 	return &asking{provisioner: provisioner{p, id}}, nil
 }
 
-// Reporter is provision's view of a plugin that is asked how its volumes are.
+// Reporter returns the calls with which provision asks a plugin for reports.
 func (p pluginSet) Reporter(id string) (provision.Reporter, error) {
 	return &asking{provisioner: provisioner{p, id}}, nil
 }
 
-// asking is one request's way to a plugin. What it asks of controllers it asks of
-// one: the pages of a listing belong together.
+// asking makes the calls of one request. It sends all calls for a controller to the same one,
+// because the pages of a listing belong together.
 type asking struct {
 	provisioner
 	one *supervisor.Controller
 }
 
-// controller returns it. Nothing is asked through it that could come late.
+// controller returns that controller. The calls through it change nothing, so they can have no late
+// effect.
 func (p *asking) controller() (supervisor.Controller, error) {
 	if p.one == nil {
 		c, err := p.plugins.Controller(p.id, "")
@@ -34,15 +35,17 @@ func (p *asking) controller() (supervisor.Controller, error) {
 		}
 		p.one = &c
 	}
+
 	return *p.one, nil
 }
 
-// ControllerModify has a controller change a volume.
+// ControllerModify asks a controller to change a volume.
 func (p *asking) ControllerModify(ctx context.Context, r volume.ModifyRequest) error {
 	c, err := p.plugins.Controller(p.id, r.ExternalID)
 	if err != nil {
 		return err
 	}
+
 	err = c.ControllerModify(ctx, r)
 	c.Done(err)
 	return err
@@ -84,7 +87,7 @@ func (p *asking) NodeStats(ctx context.Context, r volume.StatsRequest) (volume.S
 	return c.NodeStats(ctx, r)
 }
 
-// NodeHealth asks the node part how a volume is.
+// NodeHealth asks the node part for problems with a volume.
 func (p *asking) NodeHealth(ctx context.Context, r volume.HealthRequest) (volume.Health, error) {
 	c, err := p.plugins.Client(p.id)
 	if err != nil {
@@ -93,7 +96,7 @@ func (p *asking) NodeHealth(ctx context.Context, r volume.HealthRequest) (volume
 	return c.NodeHealth(ctx, r)
 }
 
-// StorageHealth asks the node part how it reaches the storage.
+// StorageHealth asks the node part for problems with its access to the storage.
 func (p *asking) StorageHealth(ctx context.Context, secrets volume.Secrets) ([]volume.Condition, error) {
 	c, err := p.plugins.Client(p.id)
 	if err != nil {
@@ -102,7 +105,7 @@ func (p *asking) StorageHealth(ctx context.Context, secrets volume.Secrets) ([]v
 	return c.StorageHealth(ctx, secrets)
 }
 
-// ControllerHealth asks a controller how a volume is.
+// ControllerHealth asks a controller for problems with a volume.
 func (p *asking) ControllerHealth(ctx context.Context, r volume.HealthRequest) (volume.Health, error) {
 	c, err := p.controller()
 	if err != nil {
@@ -111,7 +114,7 @@ func (p *asking) ControllerHealth(ctx context.Context, r volume.HealthRequest) (
 	return c.ControllerHealth(ctx, r)
 }
 
-// ListHealth asks a controller for a page of the volumes that are not well.
+// ListHealth asks a controller for a page of the volumes that are not healthy.
 func (p *asking) ListHealth(ctx context.Context, r volume.ListHealthRequest) (volume.HealthPage, error) {
 	c, err := p.controller()
 	if err != nil {

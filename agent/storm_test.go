@@ -19,11 +19,10 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// storm is one volume, a plugin that fails, and all that is said of it. Time is
-// synctest's.
+// storm is one volume with a failing plugin, and counts the attempts. It runs in synctest's time.
 type storm struct {
 	queue *reconcile.Queue
-	fail  func(a volume.Action, n int) *volume.CallError // of the n-th step
+	fail  func(a volume.Action, n int) *volume.CallError // the error of the n-th step
 
 	mu       sync.Mutex
 	record   volume.Record
@@ -34,7 +33,7 @@ type storm struct {
 	per      map[volume.Kind]int
 }
 
-// Volume, Volumes, Save and Intend are the store.
+// Volume, Volumes, Save and Intend implement the store.
 func (s *storm) Volume(string) (volume.Record, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -54,7 +53,7 @@ func (s *storm) Intend(ctx context.Context, id string, fn func(volume.Record) vo
 	return s.Save(ctx, id, func(r volume.Record) (volume.Record, volume.Saving) { return fn(r), volume.SaveFirst })
 }
 
-// View is the plugin.
+// View implements the plugin.
 func (s *storm) View(string) volume.PluginView {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -68,7 +67,7 @@ func (s *storm) plugin(ready bool, state string) {
 	s.mu.Unlock()
 }
 
-// Observe and Do are the host.
+// Observe and Do implement the host.
 func (s *storm) Observe(_ context.Context, r volume.Record, _ volume.Glimpse) volume.Observed {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,7 +104,7 @@ func (s *storm) Do(_ context.Context, _ volume.Record, a volume.Action, _ volume
 	return volume.Outcome{}
 }
 
-// counter counts what is written to the agent's log.
+// counter counts the bytes that are written to the agent's log.
 type counter struct {
 	mu sync.Mutex
 	n  int
@@ -118,8 +117,8 @@ func (c *counter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// day runs fn for a day of synctest's time over events as the agent keeps and logs
-// them, and returns how many bytes of both there are.
+// day runs fn for a day of synctest's time, with events that are stored and logged as in the agent.
+// It returns the total size in bytes of events and log.
 func day(t *testing.T, fn func(events *event.Log)) (bytes int) {
 	t.Helper()
 	dir := t.TempDir()
@@ -144,13 +143,13 @@ func day(t *testing.T, fn func(events *event.Log)) (bytes int) {
 	return bytes + said.n
 }
 
-// TestDayOfFailure: whatever fails on a volume for 24 hours, it costs at most
-// 400 attempts and 1 MiB of log and events.
+// TestDayOfFailure checks that 24 hours of any failure on a volume cost at most 400 attempts and 1
+// MiB of log and events.
 func TestDayOfFailure(t *testing.T) {
 	internal := func(a volume.Action, message string) *volume.CallError {
 		return &volume.CallError{Step: string(a.Kind), Code: "Internal", Message: message, Retry: volume.RetryBackoff, Answered: true}
 	}
-	long := strings.Repeat("some words of the plugin about this ", 28) // 1 KB, as much as is kept of a call
+	long := strings.Repeat("some words of the plugin about this ", 28) // 1 KB, the most that is kept of an error message
 	every := func(kinds ...volume.Kind) func(volume.Action, int) *volume.CallError {
 		return func(a volume.Action, _ int) *volume.CallError {
 			for _, k := range kinds {
@@ -176,10 +175,10 @@ func TestDayOfFailure(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		allocs int
-		gone   bool // the claims are on their way out
+		gone   bool // the claims are being detached
 		fail   func(volume.Action, int) *volume.CallError
 		run    func(*storm, *event.Log)
-		least  int // so many attempts, or the test shows nothing
+		least  int // with fewer attempts, the test would prove nothing
 	}{
 		{"one step", 1, false, every(volume.NodeStage), asleep, 250},
 		{"a call that must change first", 1, false, func(a volume.Action, n int) *volume.CallError {
@@ -242,8 +241,7 @@ func TestDayOfFailure(t *testing.T) {
 	}
 }
 
-// stormRecord is a volume that allocs have claimed or, with gone, have had
-// mounted and let go.
+// stormRecord returns a volume with claims. With gone, the claims are mounted and being detached.
 func stormRecord(t *testing.T, allocs int, gone bool) volume.Record {
 	t.Helper()
 	r := volume.Record{Volume: volume.Volume{ID: "v", PluginID: "p", Capabilities: []volume.Capability{{

@@ -12,16 +12,18 @@ func (a *agent) awaitTasks(wg *sync.WaitGroup) {
 	}
 }
 
-// ends waits until all tasks of a group have ended, for at most d, and reports whether
-// they have. A task may be in a system call that never returns.
+// ends waits until all tasks of a group have ended, for at most d, and reports whether they have. A
+// task may be in a system call that never returns.
 func ends(wg *sync.WaitGroup, d time.Duration) bool {
 	ended := make(chan struct{})
 	go func() {
 		wg.Wait()
 		close(ended)
 	}()
+
 	timer := time.NewTimer(d)
 	defer timer.Stop()
+
 	select {
 	case <-ended:
 		return true

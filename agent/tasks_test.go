@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// TestEnds: a task that never ends does not keep the agent from ending.
+// TestEnds checks that a task that never ends does not keep the agent running.
 func TestEnds(t *testing.T) {
 	var wg sync.WaitGroup
 	if !ends(&wg, time.Minute) {

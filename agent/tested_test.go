@@ -9,8 +9,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// A test's record is kept until all is undone, and nothing seals it: it takes
-// references alone.
+// The record of a test is kept until everything is undone, and its secrets are not sealed. A test
+// therefore accepts references only.
 func TestPluginTestTakesNoLiteral(t *testing.T) {
 	for _, s := range []api.Secret{{Literal: api.NewLiteral("hunter2")}, {Sealed: true}} {
 		_, err := toAsk(api.PluginTest{Secrets: map[string]api.Secret{"key": s}})

@@ -22,9 +22,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// volumeFiles registers the volumes of the files in a directory, when the agent starts
-// and when it is told to read them again. It creates nothing, and what has no file any
-// more stays as it is.
+// volumeFiles registers the volumes of the files in a directory, at the agent's start and at each
+// reload. It creates no storage. A volume whose file was removed stays registered.
 type volumeFiles struct {
 	dir      string
 	register func(ctx context.Context, spec volume.Volume, dry bool) (volume.Record, volume.Change, error)
@@ -33,25 +32,25 @@ type volumeFiles struct {
 	wake     chan struct{}
 
 	mu      sync.Mutex
-	stale   bool // they are to be read again
+	stale   bool // the files must be read again
 	read    bool
-	found   []*filed      // in the order of their files
+	found   []*filed      // in the order of the files
 	changed chan struct{} // closed at the next change
 }
 
-// filed is one volume of a file, or a file that makes no sense.
+// filed is one volume of a file, or a file with a mistake.
 type filed struct {
 	file string
 	line int // 0 for a file as a whole
 	spec volume.Volume
-	done bool   // it is registered as the file says
-	bad  bool   // the file has to be changed first
-	why  error  // why it is not
-	said string // the last of that which was logged
+	done bool   // the volume is registered as in the file
+	bad  bool   // the file must be changed first
+	why  error  // why the volume is not registered
+	said string // the last logged error
 }
 
-// filesAtOnce are how many volumes of files are registered side by side, and fileWithin
-// bounds each: a plugin may be asked.
+// filesAtOnce limits how many volumes are registered at the same time. fileWithin bounds each
+// registration, which may call a plugin.
 const (
 	filesAtOnce = 32
 	fileWithin  = time.Minute
@@ -63,7 +62,7 @@ func newVolumeFiles(dir string, register func(context.Context, volume.Volume, bo
 	return &volumeFiles{dir: dir, register: register, view: view, log: log.Named("files"), wake: make(chan struct{}, 1), stale: true, changed: make(chan struct{})}
 }
 
-// run registers until ctx ends.
+// run registers volumes until ctx ends.
 func (f *volumeFiles) run(ctx context.Context) {
 	for {
 		f.load()
@@ -76,7 +75,7 @@ func (f *volumeFiles) run(ctx context.Context) {
 	}
 }
 
-// again has the files read again.
+// again makes run read the files again.
 func (f *volumeFiles) again() {
 	f.mu.Lock()
 	f.stale = true
@@ -84,16 +83,16 @@ func (f *volumeFiles) again() {
 	f.retry()
 }
 
-// retry has what is not registered tried again.
+// retry makes run try the unregistered volumes again.
 func (f *volumeFiles) retry() {
 	select {
 	case f.wake <- struct{}{}:
-	default: // a pass is due anyway
+	default: // a pass is already pending
 	}
 }
 
-// load reads the directory, if it is to be read. What a volume was before is forgotten,
-// but for what was logged of it.
+// load reads the directory, if a read was requested. It replaces the state of all volumes, except
+// the last logged error.
 func (f *volumeFiles) load() {
 	f.mu.Lock()
 	stale := f.stale
@@ -102,9 +101,11 @@ func (f *volumeFiles) load() {
 	if !stale {
 		return
 	}
+
 	found := readVolumeFiles(f.dir)
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	was := map[string]*filed{}
 	for _, v := range f.found {
 		was[v.key()] = v
@@ -115,19 +116,21 @@ func (f *volumeFiles) load() {
 		}
 		delete(was, v.key())
 	}
+
 	for _, v := range was {
 		if v.spec.ID != "" && v.done && !slices.ContainsFunc(found, func(o *filed) bool { return o.spec.ID == v.spec.ID }) {
 			f.log.Info("the file of a volume is gone; the volume stays registered", "volume", v.spec.ID, "file", v.file,
 				"remedy", volume.Command("volctl volume deregister %s", v.spec.ID))
 		}
 	}
+
 	f.found, f.read = found, true
 	f.tell()
 }
 
 func (v *filed) key() string { return v.place() + "\x00" + v.spec.ID }
 
-// place is where a person finds it.
+// place returns the file and line, for messages.
 func (v *filed) place() string {
 	if v.line == 0 {
 		return v.file
@@ -135,13 +138,13 @@ func (v *filed) place() string {
 	return fmt.Sprintf("%s:%d", v.file, v.line)
 }
 
-// tell wakes who waits for a volume; mu is held.
+// tell wakes the callers that wait for a volume. The caller holds mu.
 func (f *volumeFiles) tell() {
 	close(f.changed)
 	f.changed = make(chan struct{})
 }
 
-// pass registers what is not registered yet.
+// pass registers the volumes that are not registered yet.
 func (f *volumeFiles) pass(ctx context.Context) {
 	f.mu.Lock()
 	var due []*filed
@@ -150,6 +153,7 @@ func (f *volumeFiles) pass(ctx context.Context) {
 			due = append(due, v)
 		}
 	}
+
 	bad := slices.DeleteFunc(slices.Clone(f.found), func(v *filed) bool { return !v.bad })
 	f.mu.Unlock()
 	for _, v := range bad {
@@ -164,25 +168,29 @@ func (f *volumeFiles) pass(ctx context.Context) {
 			f.settle(v, f.one(ctx, v))
 		})
 	}
+
 	wg.Wait()
 }
 
-// one registers a volume, unless that would have to wait for its plugin.
+// one registers a volume, unless it would have to wait for the plugin.
 func (f *volumeFiles) one(ctx context.Context, v *filed) error {
 	if p := f.view(v.spec.PluginID); p.Known && p.Info.Driver == "" && !p.Ready {
 		return volume.Errorf(volume.ErrPluginUnavailable, "volume %q waits for plugin %q, which is %s", v.spec.ID, v.spec.PluginID, p.State).
 			WithHint("%s", p.Remedy(v.spec.PluginID))
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, fileWithin)
 	defer cancel()
+
 	_, _, err := f.register(ctx, v.spec, false)
 	return err
 }
 
-// settle notes how that went, and logs what is news.
+// settle stores the result of a registration, and logs it if it changed.
 func (f *volumeFiles) settle(v *filed, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	v.done, v.why = err == nil, err
 	words := ""
 	if err != nil {
@@ -198,16 +206,18 @@ func (f *volumeFiles) settle(v *filed, err error) {
 	f.tell()
 }
 
-// problems are the files that a person should look at. One that waits for a plugin which
-// is just starting is none.
+// problems returns the files that an operator should look at. A volume that waits for a starting
+// plugin is not a problem.
 func (f *volumeFiles) problems() (all []api.Problem) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	for _, v := range f.found {
 		starting := errors.Is(v.why, volume.ErrPluginUnavailable) && f.view(v.spec.PluginID).State == api.PluginStarting
 		if v.why == nil || starting {
 			continue
 		}
+
 		p := api.Problem{Subject: v.file, Message: v.why.Error(), Command: "mend it, then: systemctl reload volagent"}
 		if v.line > 0 {
 			p.Message = fmt.Sprintf("line %d: %s", v.line, p.Message)
@@ -218,11 +228,12 @@ func (f *volumeFiles) problems() (all []api.Problem) {
 		}
 		all = append(all, p)
 	}
+
 	return all
 }
 
-// coming waits until a volume that stands in a file is registered, and says why it is
-// not. It is nil for one of which no file tells.
+// coming waits until a volume in one of the files is registered. It returns the reason if the
+// registration fails, and nil if no file contains the volume.
 func (f *volumeFiles) coming(ctx context.Context, id string) error {
 	for {
 		f.mu.Lock()
@@ -239,6 +250,7 @@ func (f *volumeFiles) coming(ctx context.Context, id string) error {
 		case v.why != nil && (!errors.Is(v.why, volume.ErrPluginUnavailable) || f.view(v.spec.PluginID).Final):
 			return fmt.Errorf("%s: %w", v.place(), v.why)
 		}
+
 		select {
 		case <-changed:
 		case <-ctx.Done():
@@ -250,47 +262,53 @@ func (f *volumeFiles) coming(ctx context.Context, id string) error {
 	}
 }
 
-// readVolumeFiles reads the volumes of a directory, in the order of its files' names. A
-// directory that is not there has none.
+// readVolumeFiles reads the volumes of a directory, in the order of its file names. A missing
+// directory has no volumes.
 func readVolumeFiles(dir string) (all []*filed) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return []*filed{{file: dir, bad: true, why: fmt.Errorf("cannot read the directory of volume files: %w", err)}}
 	}
+
 	first := map[string]string{}
 	for _, e := range entries {
 		if !isVolumeFile(e.Name()) {
 			continue
 		}
+
 		path := filepath.Join(dir, e.Name())
 		for _, v := range readVolumeFile(path) {
 			v.second(first)
 			all = append(all, v)
 		}
 	}
+
 	return all
 }
 
-// second finds out whether the volume, or its storage, stands in a file before. They are
-// registered side by side, so that otherwise either might be.
+// second refuses a volume if an earlier file contains its id or its storage. Without this check the
+// result would be random, because the volumes are registered in parallel.
 func (v *filed) second(first map[string]string) {
 	if v.bad {
 		return
 	}
+
 	id, storage := "id\x00"+v.spec.ID, v.spec.PluginID+"\x00"+v.spec.ExternalID
 	if other, twice := first[id]; twice {
 		v.bad, v.why = true, fmt.Errorf("volume %q stands in %s already", v.spec.ID, other)
 		return
 	}
+
 	first[id] = v.place()
 	if other, twice := first[storage]; twice && v.spec.ExternalID != "" {
 		v.bad, v.why = true, fmt.Errorf("external_id %q of plugin %q stands in %s already; one storage volume has one id", v.spec.ExternalID, v.spec.PluginID, other)
 		return
 	}
+
 	first[storage] = v.place()
 }
 
-// isVolumeFile tells volume files from what editors leave.
+// isVolumeFile excludes the backup and temporary files of editors.
 func isVolumeFile(name string) bool {
 	return !strings.HasPrefix(name, ".") && slices.Contains([]string{".yaml", ".json", ".hcl"}, filepath.Ext(name))
 }
@@ -300,6 +318,7 @@ func readVolumeFile(path string) []*filed {
 	if err != nil {
 		return []*filed{{file: path, bad: true, why: err}}
 	}
+
 	docs, err := spec.Read(path, text)
 	var mistakes spec.Errors
 	if errors.As(err, &mistakes) {
@@ -312,6 +331,7 @@ func readVolumeFile(path string) []*filed {
 	if err != nil {
 		return []*filed{{file: path, bad: true, why: err}}
 	}
+
 	var all []*filed
 	for _, d := range docs {
 		v := &filed{file: path, line: d.Line, spec: apiserver.Volume(d.Spec)}
@@ -320,5 +340,6 @@ func readVolumeFile(path string) []*filed {
 		}
 		all = append(all, v)
 	}
+
 	return all
 }

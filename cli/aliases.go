@@ -2,8 +2,8 @@ package cli
 
 import "github.com/spf13/cobra"
 
-// aliases are the short names at the top: ls, inspect, ps and status, and the
-// pointers from wrong names.
+// aliases are the short names at the top level: ls, inspect, ps and status. The pointers for wrong
+// names are among them.
 func aliases(a *app) []*cobra.Command {
 	list := newVolumeList(a)
 	list.Use, list.Aliases, list.Short = "ls", nil, "Short for volume list"
@@ -15,7 +15,7 @@ func aliases(a *app) []*cobra.Command {
 	return append([]*cobra.Command{list, inspect, claims, node}, pointers()...)
 }
 
-// newInspect makes a status command one that writes JSON and needs an id.
+// newInspect changes a status command: it writes JSON and requires an id.
 func newInspect(status *cobra.Command, a *app, short string) *cobra.Command {
 	run := status.RunE
 	status.Use, status.Short, status.Long, status.Args = "inspect ID", short, "", exactly("ID")
@@ -25,5 +25,6 @@ func newInspect(status *cobra.Command, a *app, short string) *cobra.Command {
 		}
 		return run(cmd, args)
 	}
+
 	return status
 }

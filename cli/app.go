@@ -8,11 +8,11 @@ import (
 	"github.com/volagent/volagent/agent/apiclient"
 )
 
-// readTimeout bounds commands that only read: the agent answers those at once,
-// or it is in trouble and a person should be told.
+// readTimeout bounds commands that only read. The agent answers those at once unless it is in
+// trouble, and then the operator needs an error.
 const readTimeout = 30 * time.Second
 
-// app is one run: its surroundings and the flags all commands share.
+// app is one run: its environment and the flags that all commands share.
 type app struct {
 	env     Env
 	socket  string
@@ -20,8 +20,9 @@ type app struct {
 	json    bool
 	quiet   bool
 	noColor bool
-	// running is set once a command's own code is reached. What fails before
-	// is the command line's fault.
+
+	// running is set when the command's own code starts. An error before that point is an error of
+	// the command line.
 	running bool
 }
 
@@ -33,10 +34,10 @@ func newApp(env Env) *app {
 	return a
 }
 
-// action is a command's work.
+// action does the work of one command.
 type action func(ctx context.Context, client *apiclient.Client, out *output) error
 
-// do runs a command's work.
+// do connects to the agent and runs the command's work.
 func (a *app) do(cmd *cobra.Command, act action) error {
 	out, err := a.output()
 	if err != nil {
@@ -48,7 +49,7 @@ func (a *app) do(cmd *cobra.Command, act action) error {
 	return act(cmd.Context(), client, out)
 }
 
-// read runs the work of a command that only reads and does not wait.
+// read runs a command that only reads and does not wait. It applies readTimeout.
 func (a *app) read(cmd *cobra.Command, act action) error {
 	return a.do(cmd, func(ctx context.Context, client *apiclient.Client, out *output) error {
 		ctx, cancel := context.WithTimeout(ctx, readTimeout)

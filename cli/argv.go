@@ -8,22 +8,22 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// normalise prepares argv for the flag parser, which reads "-force" as "-f
-// orce" where it can. It resolves the command, brings its words to the front,
-// and gives one-dash long flags of that command their second dash. Values of
-// flags, combined shorthands and what follows "--" stay as they are.
+// normalise prepares argv for the flag parser, which would read "-force" as "-f orce". It resolves
+// the command and moves the command's words to the front. Long flags of that command that have one
+// dash get a second one. Values of flags, combined shorthands and all arguments after "--" do not
+// change.
 func normalise(root *cobra.Command, args []string) []string {
 	if len(args) > 0 && strings.HasPrefix(args[0], "__complete") {
-		return args // the shell asks about a line that is not finished
+		return args // the shell asks about an unfinished line
 	}
 	root.InitDefaultHelpCmd()
 	cmd, words, rest := resolve(root, args)
 	return append(words, secondDash(allFlags(cmd), rest)...)
 }
 
-// resolve finds the command that args name, and tells its words from the rest.
-// Flags of the command may stand before its words, so the flags of all commands
-// are used to see which argument is a flag's value.
+// resolve finds the command that args name, and separates its words from the remaining arguments.
+// Flags may come before the command's words. To tell their values from those words, resolve knows
+// the flags of all commands.
 func resolve(root *cobra.Command, args []string) (cmd *cobra.Command, words, rest []string) {
 	known := union(root)
 	cmd = root
@@ -40,12 +40,15 @@ func resolve(root *cobra.Command, args []string) (cmd *cobra.Command, words, res
 			}
 			continue
 		}
+
 		child := childNamed(cmd, arg)
 		if child == nil {
 			return cmd, words, append(rest, args[i:]...)
 		}
+
 		cmd, words = child, append(words, arg)
 	}
+
 	return cmd, words, rest
 }
 
@@ -68,21 +71,23 @@ func secondDash(known *pflag.FlagSet, args []string) []string {
 		if arg == "--" {
 			return append(out, args[i:]...)
 		}
+
 		takes := isFlag(arg) && takesNext(known, arg)
 		if isFlag(arg) && arg[1] != '-' && longFlag(known, arg[1:]) != nil {
 			arg = "-" + arg
 		}
+
 		out = append(out, arg)
 		if takes && i+1 < len(args) {
 			i++
 			out = append(out, args[i])
 		}
 	}
+
 	return out
 }
 
-// longFlag finds the flag of "name" or "name=value", unless the name is only a
-// letter.
+// longFlag finds the flag of "name" or "name=value". It returns nil for a name of one letter.
 func longFlag(known *pflag.FlagSet, text string) *pflag.Flag {
 	name, _, _ := strings.Cut(text, "=")
 	if len(name) < 2 {
@@ -91,15 +96,17 @@ func longFlag(known *pflag.FlagSet, text string) *pflag.Flag {
 	return known.Lookup(name)
 }
 
-// takesNext reports whether the argument after a flag is its value.
+// takesNext reports whether the argument after a flag is the flag's value.
 func takesNext(known *pflag.FlagSet, arg string) bool {
 	text, long := strings.CutPrefix(arg, "--")
 	if !long {
 		text = arg[1:]
 	}
+
 	if f := longFlag(known, text); f != nil || long {
 		return f != nil && f.NoOptDefVal == "" && !strings.Contains(text, "=")
 	}
+
 	for i := range len(text) {
 		f := known.ShorthandLookup(text[i : i+1])
 		switch {
@@ -109,10 +116,11 @@ func takesNext(known *pflag.FlagSet, arg string) bool {
 			return i == len(text)-1
 		}
 	}
+
 	return false
 }
 
-// allFlags are a command's own flags and those it inherits.
+// allFlags returns a command's own flags and the inherited ones.
 func allFlags(cmd *cobra.Command) *pflag.FlagSet {
 	cmd.InitDefaultHelpFlag()
 	cmd.InitDefaultVersionFlag()
@@ -120,7 +128,8 @@ func allFlags(cmd *cobra.Command) *pflag.FlagSet {
 	return cmd.Flags()
 }
 
-// union are the flags of all commands. A name means the same everywhere.
+// union returns the flags of all commands. It relies on each name meaning the same in every
+// command.
 func union(root *cobra.Command) *pflag.FlagSet {
 	known := pflag.NewFlagSet("", pflag.ContinueOnError)
 	var add func(*cobra.Command)
@@ -135,10 +144,12 @@ func union(root *cobra.Command) *pflag.FlagSet {
 			}
 			known.AddFlag(&copied)
 		})
+
 		for _, c := range cmd.Commands() {
 			add(c)
 		}
 	}
+
 	add(root)
 	return known
 }

@@ -48,7 +48,7 @@ func TestNormalise(t *testing.T) {
 	} {
 		_, root := testRoot()
 		got := normalise(root, strings.Fields(tt.in))
-		// Flags and arguments may change places; each keeps its order.
+		// normalise may move flags before arguments, but keeps the order of the flags.
 		if sorted(got) != sorted(strings.Fields(tt.want)) || flagsOf(got) != flagsOf(strings.Fields(tt.want)) {
 			t.Errorf("%s\n got %s\nwant %s", tt.in, strings.Join(got, " "), tt.want)
 		}
@@ -65,8 +65,8 @@ func flagsOf(args []string) string {
 	return strings.Join(slices.DeleteFunc(slices.Clone(args), func(a string) bool { return !isFlag(a) }), " ")
 }
 
-// Every long flag of every command works with one dash, before and after the
-// command's words, with its value apart or not.
+// TestEveryFlagWithOneDash checks that every long flag of every command works with one dash, before
+// and after the command's words, with its value in the same argument or the next.
 func TestEveryFlagWithOneDash(t *testing.T) {
 	_, tree := testRoot()
 	tried := 0
@@ -111,13 +111,13 @@ func valueFor(f *pflag.Flag) string {
 	case "duration":
 		return "7s"
 	case "string", "stringArray":
-		return "-x" // looks like a flag, and is none
+		return "-x" // looks like a flag but is none
 	default:
 		return "a value of a type without a test: " + f.Value.Type()
 	}
 }
 
-// parses gives the arguments to cobra as Run does, up to the command itself.
+// parses lets cobra parse the arguments as Run does, without running the command.
 func parses(args []string, path, flag, value string) error {
 	_, root := testRoot()
 	args = normalise(root, args)
@@ -135,12 +135,12 @@ func parses(args []string, path, flag, value string) error {
 	return nil
 }
 
-// The command is looked for with the flags of all commands in mind, so a name
-// must take a value everywhere or nowhere.
+// TestFlagsMeanTheSameEverywhere checks that a flag takes a value in every command or in none.
+// resolve relies on this when it looks for the command.
 func TestFlagsMeanTheSameEverywhere(t *testing.T) {
 	_, root := testRoot()
 	takes, letters := map[string]bool{}, map[string]string{}
-	// Their letters are those of mount(8) and umount(8).
+	// These short flags are those of mount(8) and umount(8).
 	others := map[string]string{"volctl mount": "o", "volctl umount": "f", "volctl systemd generate": "o"}
 	walk(root, func(c *cobra.Command) {
 		allFlags(c).VisitAll(func(f *pflag.Flag) {
@@ -185,8 +185,8 @@ func TestCommandsAreComplete(t *testing.T) {
 	})
 }
 
-// TestDashedIDs: every command takes an id that begins with "-" after "--", as the
-// suggested commands write it.
+// TestDashedIDs checks that every command accepts an id that begins with "-" after "--". Suggested
+// commands are written that way.
 func TestDashedIDs(t *testing.T) {
 	tried := 0
 	_, root := testRoot()

@@ -4,33 +4,31 @@ import (
 	"strings"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/volmgr/proc"
 )
 
 // manualAlloc is the alloc of claims made from a shell.
 const manualAlloc = "manual"
 
-// serviceFromCgroup finds the systemd service that a process belongs to, from the
-// content of its /proc/PID/cgroup (see cgroups(7)): the innermost unit decides. It
-// is empty if there is none: a login session is a scope, and so is a container. A
-// user's own service manager is no service of this kind.
+// serviceFromCgroup returns the systemd service of a process, given the content of its
+// /proc/PID/cgroup (see cgroups(7)). The innermost unit decides. It returns "" if that unit is a
+// scope, as for login sessions and containers, or the service manager of a user (user@UID.service).
 func serviceFromCgroup(content string) string {
 	var path string
-	for line := range strings.Lines(content) {
-		parts := strings.SplitN(strings.TrimRight(line, "\n"), ":", 3)
-		if len(parts) != 3 {
-			continue
-		}
-		// On version 1 systemd has a hierarchy of its own; on version 2 there
-		// is only the one without controllers. A hierarchy that systemd does not
-		// use has everything at its root.
-		if parts[1] == "name=systemd" && parts[2] != "/" {
-			path = parts[2]
+	for _, g := range proc.ParseCgroups(content) {
+		// On cgroup version 1, systemd has a hierarchy of its own. On version 2, the only hierarchy
+		// has no controllers in its line. If systemd does not use a hierarchy, all processes are at
+		// its root.
+		if g.Controllers == "name=systemd" && g.Path != "/" {
+			path = g.Path
 			break
 		}
-		if parts[0] == "0" && parts[1] == "" {
-			path = parts[2]
+
+		if g.Unified() {
+			path = g.Path
 		}
 	}
+
 	units := strings.Split(path, "/")
 	for i := len(units) - 1; i >= 0; i-- {
 		switch unit := units[i]; {
@@ -40,21 +38,22 @@ func serviceFromCgroup(content string) string {
 			return unit
 		}
 	}
+
 	return ""
 }
 
-// defaultAlloc is the alloc of a claim that names none.
+// defaultAlloc returns the alloc of a claim that names none.
 func (a *app) defaultAlloc() string {
 	content, err := a.env.Cgroup()
 	if service := serviceFromCgroup(string(content)); err == nil && service != "" {
 		return service
 	}
-	return manualAlloc // no proc: no service either
+	return manualAlloc // without /proc, there is no service either
 }
 
-// defaultOwner is the owner of a claim that names none: the calling service as it
-// was started this time, which systemd tells all of its processes. The agent
-// cannot ask a user's own service manager.
+// defaultOwner returns the owner of a claim that names none. It is the current invocation of the
+// calling service, whose id systemd passes to all processes of the service. A service of a user's
+// own service manager gets no owner, because the agent cannot ask that manager.
 func (a *app) defaultOwner() api.Owner {
 	content, err := a.env.Cgroup()
 	service, invocation := serviceFromCgroup(string(content)), a.env.Getenv("INVOCATION_ID")

@@ -30,6 +30,7 @@ func newClaimList(a *app) *cobra.Command {
 			})
 		},
 	}
+
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.StringVar(&o.filter.Volume, "volume", "", "only claims on volume `ID`")
@@ -37,6 +38,7 @@ func newClaimList(a *app) *cobra.Command {
 	f.StringVar(&o.filter.Plugin, "plugin", "", "only claims on volumes of plugin `ID`")
 	completeFlag(a, cmd, "volume", volumeIDs)
 	completeFlag(a, cmd, "plugin", pluginIDs)
+
 	return cmd
 }
 
@@ -44,13 +46,16 @@ func runClaimList(ctx context.Context, o claimListOptions, client *apiclient.Cli
 	if err := o.complete(ctx, client); err != nil {
 		return failed(err, "list claims")
 	}
+
 	claims, err := client.Claims(ctx, o.filter)
 	if err != nil {
 		return failed(err, "list claims")
 	}
+
 	slices.SortStableFunc(claims, func(x, y api.Claim) int {
 		return cmp.Or(cmp.Compare(x.Volume, y.Volume), x.Since.Compare(y.Since), cmp.Compare(x.Alloc, y.Alloc))
 	})
+
 	ids, rows := make([]string, len(claims)), make([][]string, len(claims))
 	for i, c := range claims {
 		ids[i] = c.Volume + "\t" + c.Alloc
@@ -59,6 +64,7 @@ func runClaimList(ctx context.Context, o claimListOptions, client *apiclient.Cli
 			rows[i] = append(rows[i], c.PluginID, dash(c.AccessMode), dash(c.AttachmentMode), yesNo(c.Wanted))
 		}
 	}
+
 	return out.print(claims, ids, func(w *bytes.Buffer) error {
 		header := []string{"Volume", "Alloc", "Mode", "State", "Owner", "Since", "Path"}
 		if out.wide() {
@@ -68,7 +74,7 @@ func runClaimList(ctx context.Context, o claimListOptions, client *apiclient.Cli
 	})
 }
 
-// complete turns beginnings of ids into ids.
+// complete replaces prefixes of ids by whole ids.
 func (o *claimListOptions) complete(ctx context.Context, client *apiclient.Client) error {
 	if o.filter.Volume != "" {
 		v, err := findVolume(ctx, client, o.filter.Volume)
@@ -77,6 +83,7 @@ func (o *claimListOptions) complete(ctx context.Context, client *apiclient.Clien
 		}
 		o.filter.Volume = v.Spec.ID
 	}
+
 	if o.filter.Plugin != "" {
 		p, err := findPlugin(ctx, client, o.filter.Plugin)
 		if err != nil {
@@ -84,14 +91,15 @@ func (o *claimListOptions) complete(ctx context.Context, client *apiclient.Clien
 		}
 		o.filter.Plugin = p.ID
 	}
+
 	if o.filter.Alloc != "" {
 		return checkAlloc(o.filter.Alloc)
 	}
+
 	return nil
 }
 
-// claimState is a claim's state on a status screen: people know "taken" by
-// what it does.
+// claimState returns a claim's state for a status screen, which says "mounted" instead of "taken".
 func claimState(c *api.Claim) string {
 	state := c.State
 	if state == api.ClaimTaken {

@@ -15,7 +15,7 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// expect checks a run: its exit code, its whole stdout, and a part of stderr.
+// expect checks the exit code, the whole of stdout, and a part of stderr.
 func expect(t *testing.T, got result, code int, stdout, stderr string) {
 	t.Helper()
 	if got.code != code || got.stdout != stdout || !strings.Contains(got.stderr, stderr) || (stderr == "") != (got.stderr == "") {
@@ -96,7 +96,7 @@ func TestClaim(t *testing.T) {
 		t.Errorf("json: %+v, %v", res, err)
 	}
 	expect(t, r.volctl("volume", "claim", "dta"), 3, "", `near: "data"`)
-	expect(t, r.volctl("volume", "claim", "data-"), 3, "", `near: "data"`) // no prefix where something changes
+	expect(t, r.volctl("volume", "claim", "data-"), 3, "", `near: "data"`) // changes need the exact id
 }
 
 func TestClaimNotMounted(t *testing.T) {
@@ -109,7 +109,7 @@ func TestClaimNotMounted(t *testing.T) {
 	expect(t, r.volctl("volume", "claim", "data"), 1, "", "the claim is pending\nhint: volctl volume status data\n")
 }
 
-// An agent that is restarted under a claim is asked again.
+// TestClaimOutlivesTheAgent checks that a claim asks again if the agent restarts during the call.
 func TestClaimOutlivesTheAgent(t *testing.T) {
 	f := world()
 	calls := 0
@@ -237,7 +237,7 @@ func TestDelete(t *testing.T) {
 	expect(t, r.volctl("volume", "delete", "gone", "-y", "-ignore-not-found"), 0, "nothing to do\n", "")
 	expect(t, r.volctl("volume", "delete", "dat", "-y"), 3, "", "near: ")
 	f.sent()
-	f.ours("data") // a person is asked only about one that can be deleted
+	f.ours("data") // a person is asked only about a volume that can be deleted
 	r.terminal, r.stdin = true, "no\n"
 	expect(t, r.volctl("volume", "delete", "data"), 1, "", `Destroy volume "data" and all its data? [y/N] `)
 	expectSent(t, f, "GET /v1/volumes/data")
@@ -245,7 +245,7 @@ func TestDelete(t *testing.T) {
 	expect(t, r.volctl("volume", "delete", "data"), 0, "deleted volume \"data\"\n", "[y/N] ")
 }
 
-// ours makes a volume one that the agent created, without claims.
+// ours turns a volume into one that the agent created and that has no claims.
 func (f *fake) ours(id string) {
 	for i := range f.volumes {
 		if f.volumes[i].Spec.ID == id {
@@ -254,7 +254,7 @@ func (f *fake) ours(id string) {
 	}
 }
 
-// A question that nobody answers ends with Ctrl-C, and nothing was done.
+// TestInterruptedQuestion checks that Ctrl-C ends an unanswered question, and nothing is changed.
 func TestInterruptedQuestion(t *testing.T) {
 	f := world()
 	f.ours("data")
@@ -407,7 +407,7 @@ func TestWait(t *testing.T) {
 	expect(t, r.volctl("wait", "-volume", "dta", "-for", "free"), 3, "", `near: "data"`)
 }
 
-// wait also waits for an agent that is not there yet.
+// TestWaitForTheAgent checks that wait also waits for an agent that has not started yet.
 func TestWaitForTheAgent(t *testing.T) {
 	r := run{ctx: t.Context(), socket: filepath.Join(shortDir(t), "s")}
 	expect(t, r.volctl("wait", "-timeout", "300ms"), 5, "", "volctl: cannot wait for the agent: after 300ms: no agent answers on SOCKET: there is no such socket\nhint: start the agent that listens there, or name another socket with --socket or VOLCTL_SOCKET\n")
@@ -426,7 +426,7 @@ func TestWaitForTheAgent(t *testing.T) {
 	expect(t, gone.volctl("wait"), 1, "", "interrupted")
 }
 
-// Following ends with Ctrl-C, and that is no failure.
+// TestFollow checks that Ctrl-C ends a followed stream without an error.
 func TestFollow(t *testing.T) {
 	for _, args := range []string{"events -f", "plugin logs nfs -f"} {
 		f := world()
@@ -504,7 +504,7 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// TestDeleteChecksFirst: nobody is asked about a volume that is not deleted anyway.
+// TestDeleteChecksFirst checks that a person is not asked about a volume that cannot be deleted.
 func TestDeleteChecksFirst(t *testing.T) {
 	f := world()
 	r := with(t, f)
@@ -531,7 +531,7 @@ func TestDeleteChecksFirst(t *testing.T) {
 	}
 }
 
-// TestBrief: a long message keeps its beginning and its end.
+// TestBrief checks that a long message keeps its beginning and its end.
 func TestBrief(t *testing.T) {
 	long := "cannot detach: " + strings.Repeat("é", 2000) + "; that goes on by itself"
 	got := brief(long)

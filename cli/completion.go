@@ -30,30 +30,35 @@ func newCompletion() *cobra.Command {
 			case "fish":
 				return root.GenFishCompletion(w, true)
 			}
+
 			return usage("", "unknown shell %q: it is one of %s", args[0], strings.Join(shells, ", "))
 		},
 	}
 }
 
-// ids lists what may be typed.
+// ids lists the possible values of an argument.
 type ids func(ctx context.Context, client *apiclient.Client) ([]string, error)
 
 type completionFunc = func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective)
 
-// offer asks the agent for completions, and returns none if it does not answer in time.
+// offer asks the agent for completions. It returns none if the agent does not answer in time.
 func offer(a *app, cmd *cobra.Command, list ids) ([]string, cobra.ShellCompDirective) {
 	ctx := cmd.Context()
 	if ctx == nil {
 		ctx = context.Background()
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
 	defer cancel()
+
 	client := apiclient.New(a.socket)
 	defer client.Close()
+
 	found, err := list(ctx, client)
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
+
 	return found, cobra.ShellCompDirectiveNoFileComp
 }
 
@@ -67,12 +72,13 @@ func completeArg(a *app, list ids) completionFunc {
 	}
 }
 
-// completeAllocs completes a volume, then allocs with claims on it.
+// completeAllocs completes a volume, then the allocs that have claims on it.
 func completeAllocs(a *app) completionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if len(args) == 0 {
 			return offer(a, cmd, volumeIDs)
 		}
+
 		return offer(a, cmd, func(ctx context.Context, client *apiclient.Client) ([]string, error) {
 			claims, err := client.Claims(ctx, apiclient.ClaimFilter{Volume: args[0]})
 			var allocs []string
@@ -96,8 +102,8 @@ func completeChoice(cmd *cobra.Command, flag string, choices []string) {
 	})
 }
 
-// register fails only for a flag that is not there or has completions already:
-// a mistake in this package, which a test finds.
+// register registers a flag's completions. It fails only if the flag does not exist or has
+// completions already. That is a mistake in this package, which a test finds.
 func register(cmd *cobra.Command, flag string, f completionFunc) {
 	if err := cmd.RegisterFlagCompletionFunc(flag, f); err != nil {
 		panic(err)

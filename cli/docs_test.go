@@ -16,7 +16,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// docs/cli.md is made of the commands themselves.
+// TestReferenceIsCurrent checks that docs/cli.md matches the commands. The page is generated from
+// them.
 func TestReferenceIsCurrent(t *testing.T) {
 	_, root := testRoot()
 	var b strings.Builder
@@ -31,7 +32,7 @@ func TestReferenceIsCurrent(t *testing.T) {
 	golden(t, filepath.Join("..", "docs", "cli.md"), b.String())
 }
 
-// exitCodeTable makes a table of the exit codes in the help.
+// exitCodeTable formats the exit codes in the help as a table.
 func exitCodeTable(help string) string {
 	var b strings.Builder
 	for line := range strings.Lines(help + "\n") {
@@ -65,8 +66,8 @@ func reference(b *strings.Builder, c *cobra.Command) {
 	section(b, "", c.NonInheritedFlags())
 }
 
-// fenced puts lines that begin with two spaces, which are tables for a terminal, into
-// blocks of code.
+// fenced puts lines that begin with two spaces into code blocks. These lines are tables for a
+// terminal.
 func fenced(text string) string {
 	var b strings.Builder
 	inside := false
@@ -112,7 +113,8 @@ func section(b *strings.Builder, title string, flags *pflag.FlagSet) {
 	b.WriteString("| flag | |\n|---|---|\n" + strings.Join(rows, "\n") + "\n\n")
 }
 
-// TestFuzzTestsAreListed: CONTRIBUTING.md names every fuzz test, beside its package, and no other.
+// TestFuzzTestsAreListed checks that CONTRIBUTING.md names every fuzz test with its package, and no
+// other test.
 func TestFuzzTestsAreListed(t *testing.T) {
 	const root = ".."
 	there := map[string][]string{}

@@ -16,8 +16,9 @@ import (
 type doctorOptions struct {
 	fix bool
 	yes bool
-	ask asker // nil where nobody can be asked, or need be
-	// local examines what can be examined without the agent.
+	ask asker // nil without a terminal or with -y
+
+	// local makes the checks that need no agent.
 	local func(ctx context.Context, err error) *api.Doctor
 }
 
@@ -48,14 +49,16 @@ reason, and at fstab and mount units, and exits 7.`,
 			})
 		},
 	}
+
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.BoolVar(&o.fix, "fix", false, "do what can be done without harm, after showing it")
 	f.BoolVarP(&o.yes, "yes", "y", false, "with --fix: do not ask")
+
 	return cmd
 }
 
-// treatment is what --fix did, and what is left, for a program.
+// treatment is the result of --fix for a program: the fixes, and the remaining findings.
 type treatment struct {
 	Fixed []api.DoctorFixed `json:"fixed"`
 	*api.Doctor
@@ -72,8 +75,10 @@ func runDoctor(ctx context.Context, o doctorOptions, client *apiclient.Client, o
 	if err := out.show(func(w *bytes.Buffer) error { return doctorScreen(w, out, found) }); err != nil {
 		return err
 	}
+
 	ids := fixable(found)
 	fixed := []api.DoctorFixed{}
+
 	if len(ids) > 0 {
 		if fixed, err = treat(ctx, o, ids, client, out); err != nil {
 			return failed(err, "fix what was found")
@@ -82,6 +87,7 @@ func runDoctor(ctx context.Context, o doctorOptions, client *apiclient.Client, o
 			return failed(err, "see what is left")
 		}
 	}
+
 	return diagnosed(found, out.print(treatment{fixed, found}, findingIDs(found), func(w *bytes.Buffer) error {
 		return treatedScreen(w, out, fixed, found)
 	}))
@@ -93,8 +99,8 @@ func examine(ctx context.Context, client *apiclient.Client) (*api.Doctor, error)
 	return client.Doctor(ctx)
 }
 
-// examinedAlone shows what can be found without an agent. That there is none is the first
-// finding, and decides about the exit code.
+// examinedAlone shows the findings of the checks that need no agent. The first finding is that the
+// agent does not answer, which also decides the exit code.
 func examinedAlone(ctx context.Context, o doctorOptions, err error, out *output) error {
 	if code := codeOf(err); code == api.CodeUnreachable || errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		found := o.local(ctx, err)
@@ -106,10 +112,10 @@ func examinedAlone(ctx context.Context, o doctorOptions, err error, out *output)
 	return failed(err, "ask the agent what does not fit")
 }
 
-// fixAtOnce is how many findings one request names.
+// fixAtOnce limits how many findings one request names.
 const fixAtOnce = 1000
 
-// treat has findings fixed, if that is agreed to.
+// treat has the agent fix the findings, if the user agrees.
 func treat(ctx context.Context, o doctorOptions, ids []string, client *apiclient.Client, out *output) (all []api.DoctorFixed, err error) {
 	if !o.yes {
 		if o.ask == nil {
@@ -119,6 +125,7 @@ func treat(ctx context.Context, o doctorOptions, ids []string, client *apiclient
 			return nil, orNotConfirmed(err)
 		}
 	}
+
 	for some := range slices.Chunk(ids, fixAtOnce) {
 		fixed, err := client.DoctorFix(ctx, some)
 		all = append(all, fixed...)
@@ -129,10 +136,11 @@ func treat(ctx context.Context, o doctorOptions, ids []string, client *apiclient
 			return all, err
 		}
 	}
+
 	return all, nil
 }
 
-// diagnosed is the error of an examination that found something.
+// diagnosed returns the error of an examination with findings.
 func diagnosed(d *api.Doctor, err error) error {
 	if err != nil || len(d.Findings) == 0 {
 		return err
@@ -144,18 +152,20 @@ func diagnosed(d *api.Doctor, err error) error {
 	return e
 }
 
-// counted are the findings by their severities.
+// counted counts the findings by severity.
 func counted(d *api.Doctor) string {
 	by := map[string]int{}
 	for _, f := range d.Findings {
 		by[f.Severity]++
 	}
+
 	var words []string
 	for _, s := range []string{api.SeverityProblem, api.SeverityWarning, api.SeverityNote} {
 		if by[s] > 0 {
 			words = append(words, count(by[s], s))
 		}
 	}
+
 	return strings.Join(words, ", ")
 }
 
@@ -175,7 +185,7 @@ func fixable(d *api.Doctor) (ids []string) {
 	return ids
 }
 
-// alike is how many findings of one kind a person is shown; -o wide shows all.
+// alike limits how many findings of one kind a person sees. With -o wide, all are shown.
 const alike = 10
 
 func doctorScreen(w *bytes.Buffer, out *output, d *api.Doctor) error {
@@ -184,6 +194,7 @@ func doctorScreen(w *bytes.Buffer, out *output, d *api.Doctor) error {
 		w.WriteString("no findings: " + checked + "\n")
 		return nil
 	}
+
 	shown, hidden := map[string]int{}, 0
 	for _, f := range d.Findings {
 		if shown[f.Kind]++; shown[f.Kind] > alike && !out.wide() {
@@ -192,13 +203,16 @@ func doctorScreen(w *bytes.Buffer, out *output, d *api.Doctor) error {
 		}
 		findingScreen(w, out, f)
 	}
+
 	if hidden > 0 {
 		fmt.Fprintf(w, "%s more like these: volctl doctor -o wide\n\n", count(hidden, "finding"))
 	}
+
 	if d.Volumes+d.Claims+d.Plugins > 0 {
 		w.WriteString(checked + "\n")
 	}
-	return nil // how many there are is the error
+
+	return nil // the error of diagnosed says how many there are
 }
 
 func findingScreen(w *bytes.Buffer, out *output, f api.DoctorFinding) {
@@ -206,16 +220,18 @@ func findingScreen(w *bytes.Buffer, out *output, f api.DoctorFinding) {
 	if subject := oneLine(f.Subject); subject != "" && !strings.Contains(what, subject) {
 		what = subject + "  " + what
 	}
+
 	w.WriteString(out.severity(f.Severity) + " " + what + "\n")
 	for _, l := range [][2]string{{"Then", f.Then}, {"Do", f.Do}, {"Fix", f.Fix}} {
 		if l[1] != "" {
 			fmt.Fprintf(w, "  %-4s  %s\n", l[0], oneLine(l[1]))
 		}
 	}
+
 	w.WriteString("\n")
 }
 
-// severity is a finding's mark.
+// severity returns the mark of a finding.
 func (o *output) severity(s string) string {
 	switch s {
 	case api.SeverityProblem:
@@ -231,7 +247,7 @@ func fixedLine(f api.DoctorFixed) string {
 	return joined(": ", joined(" ", f.Outcome, f.ID), f.Message)
 }
 
-// treatedScreen is what was done, and what is left.
+// treatedScreen shows the fixes, and the remaining findings.
 func treatedScreen(w *bytes.Buffer, out *output, fixed []api.DoctorFixed, left *api.Doctor) error {
 	if len(fixed) == 0 {
 		if len(left.Findings) > 0 {
@@ -239,10 +255,12 @@ func treatedScreen(w *bytes.Buffer, out *output, fixed []api.DoctorFixed, left *
 		}
 		return nil
 	}
+
 	w.WriteString("\n")
 	for _, f := range fixed {
 		w.WriteString(oneLine(fixedLine(f)) + "\n")
 	}
+
 	w.WriteString("\n")
 	return doctorScreen(w, out, left)
 }

@@ -13,23 +13,23 @@ import (
 	"github.com/volagent/volagent/agent/fstab"
 )
 
-// Kinds of findings that only this side makes: there is no agent to ask.
+// The kinds of findings that volctl makes by itself, when there is no agent to ask.
 const (
 	kindAgentDown     = "agent-down"
 	kindAgentDisabled = "host-unit"
 )
 
-// aloneKinds are those, for the test that docs/doctor.md has them all.
+// aloneKinds lists these kinds. A test checks that docs/doctor.md describes all of them.
 var aloneKinds = []string{kindAgentDown, kindAgentDisabled}
 
 // agentUnit is the agent's service.
 const agentUnit = "volagent.service"
 
-// aloneWithin bounds what is asked of systemd, and each look at a directory.
+// aloneWithin bounds each question to systemd, and each look at a directory.
 const aloneWithin = 3 * time.Second
 
-// examineAlone finds what can be found with no agent: why there is none, and what is
-// wrong with what fstab and mount units say of volumes.
+// examineAlone finds problems without the agent: the reason why it does not run, and mistakes in
+// fstab and mount units.
 func (a *app) examineAlone(ctx context.Context, err error) *api.Doctor {
 	d := &api.Doctor{Time: a.env.Now().UTC(), Findings: []api.DoctorFinding{}}
 	d.Findings = append(d.Findings, a.agentDown(ctx, err)...)
@@ -39,22 +39,26 @@ func (a *app) examineAlone(ctx context.Context, err error) *api.Doctor {
 			ID: f.Kind + ":" + f.Subject, Kind: f.Kind, Severity: f.Severity, Subject: f.Subject, What: f.What, Then: f.Then, Do: f.Do,
 		})
 	}
+
 	if unread != nil {
 		d.Findings = append(d.Findings, api.DoctorFinding{
 			ID: fstab.Unread + ":fstab", Kind: fstab.Unread, Severity: api.SeverityWarning, Subject: "fstab",
 			What: "what is to be mounted cannot be read in full: " + unread.Error(), Then: "what is wrong there is not found", Do: "ls -l /etc/fstab /etc/systemd/system",
 		})
 	}
+
 	rank := []string{api.SeverityProblem, api.SeverityWarning, api.SeverityNote}
 	slices.SortStableFunc(d.Findings, func(a, b api.DoctorFinding) int {
 		return slices.Index(rank, a.Severity) - slices.Index(rank, b.Severity)
 	})
+
 	seen := map[string]int{}
-	for i, f := range d.Findings { // a line may have two options that there are not
+	for i, f := range d.Findings { // one line may contain two unknown options, which have the same id
 		if seen[f.ID]++; seen[f.ID] > 1 {
 			d.Findings[i].ID = fmt.Sprintf("%s#%d", f.ID, seen[f.ID])
 		}
 	}
+
 	return d
 }
 
@@ -68,24 +72,28 @@ func lookBounded(ctx context.Context, dir string) fstab.Spot {
 	return spot
 }
 
-// agentDown says why no agent answers, as far as systemd tells.
+// agentDown says why no agent answers, as far as systemd knows.
 func (a *app) agentDown(ctx context.Context, err error) []api.DoctorFinding {
 	down := api.DoctorFinding{
 		ID: kindAgentDown + ":" + a.socket, Kind: kindAgentDown, Severity: api.SeverityProblem, Subject: "agent", What: wire(err).Message,
 		Then: "what is mounted stays, and no volume can be mounted or unmounted; what is recorded and what is mounted can be held against each other all the same",
 		Do:   "volagent inspect",
 	}
+
 	unit := map[string]string{}
 	if a.env.Service != nil {
 		unit = a.env.Service(ctx, agentUnit)
 	}
+
 	why, do := serviceWhy(unit)
 	if why != "" {
 		down.What += "; " + why
 	}
+
 	if do != "" {
 		down.Do = do + "; " + down.Do
 	}
+
 	found := []api.DoctorFinding{down}
 	if s := unit["UnitFileState"]; s == "disabled" || s == "masked" || s == "masked-runtime" {
 		do := "systemctl enable " + agentUnit
@@ -97,10 +105,11 @@ func (a *app) agentDown(ctx context.Context, err error) []api.DoctorFinding {
 			What: agentUnit + " is " + s, Then: "after a reboot no agent is started, and no volume is mounted", Do: do,
 		})
 	}
+
 	return found
 }
 
-// serviceWhy words what systemd says of the agent's service.
+// serviceWhy explains the state that systemd reports for the agent's service.
 func serviceWhy(unit map[string]string) (why, do string) {
 	status := "systemctl status volagent"
 	switch active := unit["ActiveState"]; {
@@ -123,25 +132,29 @@ func serviceWhy(unit map[string]string) (why, do string) {
 	}
 }
 
-// askService asks systemd about a unit; nothing is known where there is none, or it does
-// not answer.
+// askService asks systemd about a unit. It returns nil without systemd, or if systemd does not
+// answer.
 func askService(ctx context.Context, unit string) map[string]string {
 	if info, err := os.Lstat("/run/systemd/system"); err != nil || !info.IsDir() {
 		return nil
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, aloneWithin)
 	defer cancel()
+
 	cmd := exec.CommandContext(ctx, "systemctl", "show", unit, "--property=LoadState,UnitFileState,ActiveState,SubState,Result")
 	cmd.WaitDelay = time.Second
 	out, err := cmd.Output()
 	if err != nil {
 		return nil
 	}
+
 	facts := map[string]string{}
 	for line := range strings.Lines(string(out)) {
 		if key, value, ok := strings.Cut(strings.TrimSpace(line), "="); ok {
 			facts[key] = value
 		}
 	}
+
 	return facts
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// ill is a host with a finding of each severity, of which two can be fixed.
+// ill returns a host with one finding of each severity. Two of them can be fixed.
 func ill() api.Doctor {
 	return api.Doctor{
 		Time: now, TookMS: 12, Volumes: 12, Claims: 11, Plugins: 3,
@@ -35,7 +35,7 @@ func ill() api.Doctor {
 	}
 }
 
-// patient is an agent that finds what ill has, until that is fixed.
+// patient returns an agent that reports these findings until they are fixed.
 func patient(d api.Doctor) *fake {
 	f := world()
 	f.on["GET /v1/doctor"] = func(*http.Request) (any, error) { return d, nil }
@@ -71,7 +71,8 @@ func TestDoctor(t *testing.T) {
 	golden(t, filepath.Join("testdata", "doctor.txt"), text)
 }
 
-// On a terminal it shows, asks, and does nothing without a yes.
+// TestDoctorAsks checks that --fix on a terminal shows the findings, asks, and changes nothing
+// without a yes.
 func TestDoctorAsks(t *testing.T) {
 	f := patient(ill())
 	r := with(t, f)
@@ -87,7 +88,7 @@ func TestDoctorAsks(t *testing.T) {
 	}
 }
 
-// With no agent it says why, and looks at what is to be mounted.
+// TestDoctorAlone checks that doctor without an agent gives the reason, and checks fstab.
 func TestDoctorAlone(t *testing.T) {
 	dir := shortDir(t)
 	table := filepath.Join(dir, "fstab")
@@ -116,7 +117,8 @@ func TestDoctorAlone(t *testing.T) {
 	}
 }
 
-// docs/doctor.md has what only this side finds.
+// TestDoctorKindsAreDocumented checks that docs/doctor.md describes the findings that volctl makes
+// without the agent.
 func TestDoctorKindsAreDocumented(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join("..", "docs", "doctor.md"))
 	if err != nil {

@@ -12,12 +12,13 @@ import (
 	"github.com/volagent/volagent/agent/spec"
 )
 
-// usage is an error of the command line.
+// usage returns an error of the command line.
 func usage(hint, format string, args ...any) error {
 	return &api.Error{Code: api.CodeInvalid, Message: fmt.Sprintf(format, args...), Hint: hint}
 }
 
-// failed says what could not be done. The words follow "cannot".
+// failed wraps err with the action that failed. The format follows "cannot". It returns nil if err
+// is nil.
 func failed(err error, format string, args ...any) error {
 	if err == nil {
 		return nil
@@ -25,7 +26,7 @@ func failed(err error, format string, args ...any) error {
 	return fmt.Errorf("cannot %s: %w", fmt.Sprintf(format, args...), err)
 }
 
-// hinted replaces the hint of an error that came over the wire.
+// hinted replaces the hint of an error that has one, such as an error from the agent.
 func hinted(err error, hint string) error {
 	var e *api.Error
 	if !errors.As(err, &e) {
@@ -36,13 +37,13 @@ func hinted(err error, hint string) error {
 	return &with
 }
 
-// interrupted is the error after a signal, with what became of the matter.
+// interrupted returns the error after a signal. The message says how far the operation came.
 func interrupted(message, hint string) error {
 	return &api.Error{Code: api.CodeFailed, Message: message, Hint: hint}
 }
 
-// several are the errors of a command that did more than one thing. The first
-// decides about the exit code.
+// several holds the errors of a command that did more than one thing. The first one decides the
+// exit code.
 type several []error
 
 func (s several) Error() string {
@@ -55,7 +56,7 @@ func (s several) Error() string {
 
 func (s several) Unwrap() []error { return s }
 
-// all makes one error of those that are not nil.
+// all joins the errors that are not nil.
 func all(errs []error) error {
 	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
 	switch len(errs) {
@@ -67,11 +68,12 @@ func all(errs []error) error {
 	return several(errs)
 }
 
-// report writes an error to stderr and returns the exit code for it.
+// report writes an error to stderr and returns its exit code.
 func (a *app) report(err error) int {
 	if !a.running && codeOf(err) == api.CodeFailed {
 		err = usage("volctl --help", "%s", err)
 	}
+
 	code := exitCode(err)
 	if a.wantsJSON() {
 		body, jsonErr := marshal(api.ErrorBody{Error: wire(err)})
@@ -81,31 +83,36 @@ func (a *app) report(err error) int {
 		a.complain("%s\n", body)
 		return code
 	}
+
 	var many several
 	if !errors.As(err, &many) {
 		many = several{err}
 	}
+
 	for _, one := range many {
 		e := wire(one)
 		a.complain("volctl: %s\n", printable(brief(e.Message)))
+
 		if log := e.Details["plugin_log"]; log != "" {
 			for line := range strings.Lines(log) {
 				a.complain("plugin log: %s\n", oneLine(line))
 			}
 		}
+
 		if e.Hint != "" {
 			a.complain("hint: %s\n", printable(e.Hint))
 		}
 	}
+
 	return code
 }
 
-// longestMessage is how much of an error's message is shown to a person, in
-// characters: about eight lines of a terminal. JSON has all of it.
+// longestMessage limits how much of an error's message a person sees, in characters. It is about
+// eight lines of a terminal. JSON output contains the whole message.
 const longestMessage = 640
 
-// brief leaves out the middle of a long message. Its end says what happens next. A
-// message of several lines is a list, and stays whole.
+// brief cuts the middle out of a long message, because its end says what happens next. A message of
+// several lines is a list and stays whole.
 func brief(message string) string {
 	runes := []rune(message)
 	if len(runes) <= longestMessage || strings.Contains(message, "\n") {
@@ -115,17 +122,18 @@ func brief(message string) string {
 	return string(runes[:longestMessage-tail]) + " … " + string(runes[len(runes)-tail:])
 }
 
-// complain writes to stderr. That it cannot be written to can be told nowhere.
+// complain writes to stderr. If that fails, there is nowhere to report it.
 func (a *app) complain(format string, args ...any) {
 	_, _ = fmt.Fprintf(a.env.Stderr, format, args...)
 }
 
-// wantsJSON also looks at the bare arguments, for the errors that end the
-// reading of flags before all are read.
+// wantsJSON reports whether errors go out as JSON. If flag parsing failed, not all flags were read,
+// so it searches the bare arguments.
 func (a *app) wantsJSON() bool {
 	if a.running {
 		return a.format == formatJSON || a.json
 	}
+
 	args := a.env.Args
 	for i, arg := range args {
 		name := strings.TrimLeft(arg, "-")
@@ -140,17 +148,19 @@ func (a *app) wantsJSON() bool {
 			return true
 		}
 	}
+
 	return false
 }
 
-// wire gives an error the shape it has in JSON: the whole sentence, and the
-// code, hint and details of what caused it.
+// wire gives an error its form in JSON: the whole sentence, with the code, hint and details of its
+// cause.
 func wire(err error) *api.Error {
 	out := api.Error{Code: codeOf(err), Message: err.Error()}
 	var (
 		e     *api.Error
 		files spec.Errors
 	)
+
 	switch {
 	case errors.As(err, &e):
 		out.Hint, out.Details = e.Hint, e.Details
@@ -163,8 +173,9 @@ func wire(err error) *api.Error {
 	case errors.Is(err, context.Canceled):
 		out.Message = strings.ReplaceAll(out.Message, context.Canceled.Error(), "interrupted")
 	}
+
 	return &out
 }
 
-// isNotFound reports whether the agent does not know what was named.
+// isNotFound reports whether the agent does not know the named object.
 func isNotFound(err error) bool { return err != nil && codeOf(err) == api.CodeNotFound }

@@ -32,11 +32,13 @@ count. -o json writes one event a line.`,
 			if cmd.Flags().Changed("since") && o.since <= 0 {
 				return usage("", "--since must be more than 0, as in 1h")
 			}
+
 			return a.do(cmd, func(ctx context.Context, client *apiclient.Client, out *output) error {
 				return runEvents(ctx, o, client, out)
 			})
 		},
 	}
+
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.BoolVarP(&o.filter.Follow, "follow", "f", false, "go on with what happens, until Ctrl-C")
@@ -44,6 +46,7 @@ count. -o json writes one event a line.`,
 	f.StringVar(&o.filter.Volume, "volume", "", "only of volume `ID`")
 	f.IntVarP(&o.filter.N, "lines", "n", 0, "only the last `N` events (default all)")
 	completeFlag(a, cmd, "volume", volumeIDs)
+
 	return cmd
 }
 
@@ -55,16 +58,17 @@ func runEvents(ctx context.Context, o eventsOptions, client *apiclient.Client, o
 		}
 		o.filter.Volume = id
 	}
+
 	if o.since > 0 {
 		o.filter.Since = out.now().Add(-o.since)
 	}
+
 	location := out.now().Location()
 	err := client.Events(ctx, o.filter, func(e api.Event) error { return out.stream(e, eventLine(&e, location)) })
 	return failed(streamEnd(ctx, o.filter.Follow, err), "show events")
 }
 
-// streamEnd judges how a stream ended: Ctrl-C is how following ends, and a
-// followed stream has no other good end.
+// streamEnd decides whether a stream ended well. With --follow, only Ctrl-C is a good end.
 func streamEnd(ctx context.Context, follow bool, err error) error {
 	switch {
 	case follow && over(ctx):
@@ -77,8 +81,8 @@ func streamEnd(ctx context.Context, follow bool, err error) error {
 
 func over(ctx context.Context) bool { return ctx.Err() != nil }
 
-// eventVolume completes a volume's id. One that is gone keeps its events, so an
-// id that nothing begins with is taken as it is.
+// eventVolume completes a volume's id. Events outlive their volume, so an id without a match is
+// used as it is.
 func eventVolume(ctx context.Context, client *apiclient.Client, id string) (string, error) {
 	v, err := findVolume(ctx, client, id)
 	switch {
@@ -90,8 +94,8 @@ func eventVolume(ctx context.Context, client *apiclient.Client, id string) (stri
 	return v.Spec.ID, nil
 }
 
-// eventLine is an event for a person. Columns cannot be fitted to what has not
-// happened yet, so they have fixed widths.
+// eventLine formats an event for a person. Later events are not known yet, so the columns have
+// fixed widths.
 func eventLine(e *api.Event, location *time.Location) string {
 	subject := joined(" ", e.Volume, e.Alloc)
 	if subject == "" {

@@ -8,7 +8,7 @@ import (
 	"github.com/volagent/volagent/agent/spec"
 )
 
-// The exit codes.
+// The exit codes of volctl.
 const (
 	exitDone              = 0
 	exitFailed            = 1
@@ -21,7 +21,7 @@ const (
 	exitPermission        = 8
 )
 
-// exitCodesHelp is the table in the help.
+// exitCodesHelp is the table of exit codes in the help.
 const exitCodesHelp = `Exit codes:
   0  done
   1  failed, or interrupted
@@ -57,12 +57,13 @@ func exitCode(err error) int {
 	}
 }
 
-// codeOf finds an error's code, also for those that did not come over the wire.
+// codeOf returns an error's code, also for errors that did not come from the agent.
 func codeOf(err error) api.Code {
 	var (
 		e     *api.Error
 		files spec.Errors
 	)
+
 	switch {
 	case err == nil:
 		return ""

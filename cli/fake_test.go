@@ -22,17 +22,17 @@ import (
 
 var update = flag.Bool("update", false, "write the expected outputs anew")
 
-// now is when all tests take place.
+// now is the time of all tests.
 var now = time.Date(2026, 3, 10, 3, 12, 11, 0, time.UTC)
 
 func ago(d time.Duration) time.Time { return now.Add(-d) }
 
-// fake is an agent: what it holds, and functions for routes that do more.
+// fake is an agent with fixed answers, and with functions for special routes.
 type fake struct {
 	volumes []api.Volume
 	plugins []api.Plugin
 	node    *api.Node
-	// on are handlers by "METHOD /path", which come before everything else.
+	// on holds handlers by "METHOD /path". They precede the fixed answers.
 	on map[string]func(r *http.Request) (any, error)
 
 	mu       sync.Mutex
@@ -142,7 +142,7 @@ func (f *fake) listen(t *testing.T, socket string) *httptest.Server {
 	return srv
 }
 
-// shortDir leaves room for the name of a socket.
+// shortDir returns a directory with a path that is short enough for a socket.
 func shortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "vc") //nolint:usetesting // t.TempDir is too long for a socket
@@ -153,20 +153,20 @@ func shortDir(t *testing.T) string {
 	return dir
 }
 
-// run is one run of volctl against a fake.
+// run holds the surroundings of volctl in a test with a fake.
 type run struct {
 	ctx      context.Context
 	socket   string
 	env      map[string]string
 	stdin    string
-	terminal bool // stdin is one
-	colour   bool // stdout is one
+	terminal bool // stdin is a terminal
+	colour   bool // stdout is a terminal
 	cgroup   string
-	service  map[string]string // what systemd says of the agent's
+	service  map[string]string // systemd's answer about the agent's unit
 	program  string
 	host     Host
-	// looks bounds how often what takes its time is looked at, without waiting between;
-	// with 0 it is by the clock.
+	// looks limits how often progress is shown, without real pauses. With 0, the real clock is
+	// used.
 	looks int
 }
 
@@ -175,7 +175,7 @@ type result struct {
 	code           int
 }
 
-// with serves a fake for the length of a test.
+// with serves a fake until the test ends.
 func with(t *testing.T, f *fake) *run {
 	t.Helper()
 	socket := filepath.Join(shortDir(t), "s")
@@ -228,7 +228,7 @@ func golden(t *testing.T, file, got string) {
 	}
 }
 
-// pauses are over at once, so many times, and then last.
+// pauses returns a Pause that returns at once n times, and then blocks until ctx ends.
 func pauses(n int) func(context.Context, time.Duration) error {
 	return func(ctx context.Context, _ time.Duration) error {
 		if n--; n < 0 {

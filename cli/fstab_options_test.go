@@ -8,7 +8,7 @@ import (
 	"github.com/volagent/volagent/agent/fstab"
 )
 
-// The options that doctor knows in fstab are those that mount takes, and no others.
+// TestOptionsOfFstabAreThoseOfMount checks that doctor and mount know the same options.
 func TestOptionsOfFstabAreThoseOfMount(t *testing.T) {
 	var known []string
 	for _, o := range fstab.Options {

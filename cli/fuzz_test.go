@@ -14,28 +14,28 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// hostile are names that are hard to read.
+// hostile are names that are hard to parse.
 var hostile = []string{
 	"data", "a b", "a\tb", "a\nb", `a\040b`, `a\`, "#", "a\u00a0b", "a\rb\vc\fd", "\xff\xfe", "größe\u2003x", "- - ext4", `"a,b"`, "100%", "%h", "-", ".", "[Mount]", "a/b", "", "a=b", "\x1b[2J",
 }
 
-// escaped writes a name as the kernel does in a mount table, and libmount in its own.
+// escaped escapes a name as the kernel does in a mount table, and libmount in its own.
 func escaped(name string) string {
 	return strings.NewReplacer(`\`, `\134`, " ", `\040`, "\t", `\011`, "\n", `\012`).Replace(name)
 }
 
-// FuzzMountTable: in the tables of the kernel and of libmount each mount is what it was made as,
-// whatever it is called, and nothing else is found.
+// FuzzMountTable checks that each mount in the tables of the kernel and of libmount is parsed
+// correctly with any names, and that no other mount is found.
 func FuzzMountTable(f *testing.F) {
 	for _, name := range hostile {
 		f.Add("", name, name, "/a", []byte(name))
 		f.Add(name, "a", name, "/"+name, []byte("1 2 3 / /a rw - "+name))
 	}
 	f.Fuzz(func(t *testing.T, root, point, source, other string, raw []byte) {
-		_ = readTable(raw)                       // it returns
-		_ = remembered(raw, point, mounted{})    // it returns
-		_ = inFstab(string(raw), point)          // it returns
-		_ = serviceFromCgroup(string(raw) + "x") // it returns
+		_ = readTable(raw)                       // must not panic or hang
+		_ = remembered(raw, point, mounted{})    // must not panic or hang
+		_ = inFstab(string(raw), point)          // must not panic or hang
+		_ = serviceFromCgroup(string(raw) + "x") // must not panic or hang
 		root, point = "/"+root, "/"+point
 		table := readTable(fmt.Appendf(nil, "36 35 0:5 %s %s rw shared:1 - fuse.x %s rw,user_id=0\n", escaped(root), escaped(point), escaped(source)))
 		want := mounted{root: root, path: point, fsType: "fuse.x", source: source}
@@ -52,7 +52,7 @@ func FuzzMountTable(f *testing.F) {
 	})
 }
 
-// FuzzOwner: who owns a claim is said in one way, and an owner has all that its kind needs.
+// FuzzOwner checks that each owner has only one spelling, and that it has all fields of its kind.
 func FuzzOwner(f *testing.F) {
 	for _, text := range []string{"none", "pid:1", "pid:", "pid:-1", "pid:+1", "pid:0x1", "pid:1 ", "unit:", "unit:a", "unit:a.scope", "unit:a:b", "mount:1", ":", "", "unit:\x00"} {
 		f.Add(text)
@@ -76,7 +76,7 @@ func FuzzOwner(f *testing.F) {
 	})
 }
 
-// FuzzMountUnit: each directory has a unit of its own, by a name that systemd allows.
+// FuzzMountUnit checks that each directory has its own unit, with a name that systemd allows.
 func FuzzMountUnit(f *testing.F) {
 	for i, name := range hostile {
 		f.Add("/"+name, "/"+hostile[len(hostile)-1-i])
@@ -95,8 +95,8 @@ func FuzzMountUnit(f *testing.F) {
 	})
 }
 
-// FuzzGenerate: what is generated for systemd, the units and the line of fstab, mounts this volume
-// at this directory with these options, and says nothing else.
+// FuzzGenerate checks that the generated units and the line for fstab mount this volume at this
+// directory with these options, and contain nothing else.
 func FuzzGenerate(f *testing.F) {
 	for _, name := range hostile {
 		f.Add(name, "/srv/"+name, "ro,comment="+name)
@@ -144,7 +144,7 @@ func FuzzGenerate(f *testing.F) {
 	})
 }
 
-// FuzzMountOptions: doctor has nothing against an option with which mount works.
+// FuzzMountOptions checks that doctor accepts every option that mount accepts.
 func FuzzMountOptions(f *testing.F) {
 	for _, o := range fstab.Options {
 		f.Add(o.Name, "1")
@@ -168,8 +168,8 @@ func FuzzMountOptions(f *testing.F) {
 	})
 }
 
-// FuzzArguments: arguments are put in order and given their dashes; none is lost, and what follows
-// "--" stays as it is.
+// FuzzArguments checks that normalise only reorders arguments and adds dashes. It loses no argument
+// and leaves the arguments after "--" unchanged.
 func FuzzArguments(f *testing.F) {
 	for _, text := range []string{
 		"volume status data", "-o json volume list", "volume detach data web -force", "volume detach -- -force -x", "-", "--", "volume -abc --x=y", "mount -o ro,x a /b", "-socket /x version", "\x00", "volume create -f -",
@@ -192,7 +192,7 @@ func FuzzArguments(f *testing.F) {
 			t.Errorf("%q became %q", args, got)
 		}
 		end := slices.Index(args, "--")
-		value := end > 0 && isFlag(args[end-1]) // it may be
+		value := end > 0 && isFlag(args[end-1]) // "--" may be the value of a flag
 		if end >= 0 && !value && !slices.Equal(args[end:], got[len(got)-len(args)+end:]) {
 			t.Errorf("%q became %q", args, got)
 		}

@@ -16,7 +16,7 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// The names by which mount(8) and umount(8) call this program.
+// The names under which mount(8) and umount(8) call this program.
 const (
 	mountCSI  = "mount.csi"
 	umountCSI = "umount.csi"
@@ -24,7 +24,7 @@ const (
 
 // The exit codes of mount(8).
 const (
-	helperUsage  = 1  // incorrect invocation or permissions
+	helperUsage  = 1  // incorrect usage or permissions
 	helperSystem = 2  // no agent
 	helperFailed = 32 // not mounted, or not unmounted
 )
@@ -43,18 +43,19 @@ func helperCode(err error) int {
 	}
 }
 
-// helper is a run of mount.csi or umount.csi.
+// helper is one run of mount.csi or umount.csi.
 type helper struct {
 	env  Env
 	name string
-	// What mount(8) says with flags: -f to do nothing, -v to say what is done, -n to
-	// leave libmount's table alone, and of umount -f and -l.
+
+	// The flags of mount(8): -f makes no mount, -v prints the result, -n leaves libmount's table
+	// alone. umount(8) has -f (force) and -l (lazy).
 	fake, verbose, noTable, force, lazy bool
 	kind                                string
 	options                             []string
 }
 
-// newHelper is nil unless this is called by a helper's name.
+// newHelper returns nil unless the program has a helper's name.
 func newHelper(env Env) *helper {
 	switch name := filepath.Base(env.Program); name {
 	case mountCSI, umountCSI:
@@ -63,8 +64,7 @@ func newHelper(env Env) *helper {
 	return nil
 }
 
-// run does what it is called for and says what went wrong in one line, which is what
-// the journal shows of it.
+// run does the work. It reports an error in one line, because the journal shows one line.
 func (h *helper) run(ctx context.Context) int {
 	args, err := h.read()
 	switch {
@@ -79,15 +79,17 @@ func (h *helper) run(ctx context.Context) int {
 	default:
 		err = h.umount(ctx, args[0])
 	}
+
 	if err != nil {
 		e := wire(err)
 		h.complain(joined("; ", e.Message, e.Hint))
 	}
+
 	return helperCode(err)
 }
 
-// complain writes one line to stderr, and say one to stdout. What cannot be written
-// can be told nowhere.
+// complain writes one line to stderr, and say writes one to stdout. If that fails, there is nowhere
+// to report it.
 func (h *helper) complain(text string) {
 	_, _ = fmt.Fprintf(h.env.Stderr, "%s: %s\n", h.name, oneLine(text))
 }
@@ -103,9 +105,9 @@ func (h *helper) usage() string {
 	return "for umount(8): umount.csi DIR [-flnrv]"
 }
 
-// read reads the arguments that mount(8) and umount(8) give their helpers. -s, to
-// bear with unknown options, is accepted and not followed: systemd always gives it.
-// So is -r: a bind has nothing to fall back on.
+// read reads the arguments that mount(8) and umount(8) give their helpers. The flag -s (tolerate
+// unknown options) is accepted and ignored, because systemd always passes it. The flag -r (remount
+// read-only if busy) is ignored too, because a bind mount has no such fallback.
 func (h *helper) read() ([]string, error) {
 	f := pflag.NewFlagSet(h.name, pflag.ContinueOnError)
 	f.SetOutput(h.env.Stderr)
@@ -114,6 +116,7 @@ func (h *helper) read() ([]string, error) {
 	f.BoolVarP(&h.noTable, "no-mtab", "n", false, "")
 	f.StringVarP(&h.kind, "types", "t", "", "")
 	wanted := []string{"DIR"}
+
 	if h.name == mountCSI {
 		wanted = []string{"VOLUME", "DIR"}
 		f.BoolVarP(&h.fake, "fake", "f", false, "")
@@ -124,6 +127,7 @@ func (h *helper) read() ([]string, error) {
 		f.BoolVarP(&h.lazy, "lazy", "l", false, "")
 		f.BoolP("read-only", "r", false, "")
 	}
+
 	err := f.Parse(h.env.Args)
 	switch args := f.Args(); {
 	case errors.Is(err, pflag.ErrHelp):
@@ -132,7 +136,9 @@ func (h *helper) read() ([]string, error) {
 		return nil, usage(h.usage(), "%v", err)
 	case len(args) != len(wanted):
 		return nil, usage(h.usage(), "it needs %s", strings.Join(wanted, " and "))
-	case h.name == mountCSI && h.kind != "" && h.kind != "csi": // umount(8) says what the plugin mounted: fuse.sshfs
+	case h.name == mountCSI && h.kind != "" && h.kind != "csi":
+		// Only mount(8) must pass csi. umount(8) passes the type of the mounted file system, such
+		// as fuse.sshfs.
 		return nil, usage("the type is csi alone", "there is no type %q", h.kind)
 	default:
 		return args, nil
@@ -143,7 +149,7 @@ func (h *helper) client() *apiclient.Client {
 	return apiclient.New(cmp.Or(h.env.Getenv("VOLCTL_SOCKET"), apiclient.DefaultSocket))
 }
 
-// silent is output that shows no progress.
+// silent returns an output that shows no progress.
 func (h *helper) silent() *output {
 	return &output{w: h.env.Stdout, errw: h.env.Stderr, format: formatTable, quiet: true, now: h.env.Now, pause: sleep}
 }
@@ -153,19 +159,24 @@ func (h *helper) mount(ctx context.Context, volume, dir string) error {
 	if err != nil {
 		return err
 	}
+
 	m.forget = h.noTable
 	var hint string
 	unit := h.isUnit(m.dir)
+
 	if !m.network {
 		hint = bootHint(h.env, m.dir, unit)
 	}
-	// Refused even if an agent answers: with nofail it would come before the agent at
-	// one boot, and after it at another.
+
+	// The mount is refused even if an agent answers. With nofail and without _netdev, it would
+	// start before the agent at one boot and after it at another.
 	if hint != "" && unit && h.env.Host.Booting(ctx) {
 		return failed(&api.Error{Code: api.CodeUnreachable, Message: "the host is booting", Hint: hint}, "mount volume %q at %s", volume, m.dir)
 	}
+
 	client := h.client()
 	defer client.Close()
+
 	done, err := m.mount(ctx, client, h.silent())
 	switch {
 	case err == nil && h.verbose:
@@ -175,38 +186,39 @@ func (h *helper) mount(ctx context.Context, volume, dir string) error {
 	case codeOf(err) == api.CodePermission && os.Geteuid() != 0:
 		return before(err, `a line with "user" in /etc/fstab is mounted as whoever asks for it`)
 	}
+
 	return err
 }
 
-// before puts a hint before the one that an error has.
+// before puts a hint in front of the error's own hint.
 func before(err error, hint string) error {
 	e := wire(err)
 	e.Hint = joined("; ", hint, e.Hint)
 	return e
 }
 
-// isUnit reports whether systemd mounts a directory, and no person.
+// isUnit reports whether systemd, and not a person, mounts the directory.
 func (h *helper) isUnit(dir string) bool {
-	cgroup, _ := h.env.Cgroup() // without proc there is no unit either
+	cgroup, _ := h.env.Cgroup() // without /proc there is no unit either
 	return strings.Contains(string(cgroup), "/"+mountUnit(dir))
 }
 
-// bootHint says how a line of fstab(5), or a unit, is to be repaired that is mounted
-// before the agent can run. It is empty where a person mounts by hand what is in
-// neither.
+// bootHint says how to fix a line of fstab(5), or a unit, that is mounted before the agent can run.
+// It returns "" if the mount is in neither. Then a person mounts it by hand.
 func bootHint(env Env, dir string, unit bool) string {
 	const why = ": without _netdev it is mounted before the agent can run, and stops the boot"
-	text, _ := os.ReadFile(cmp.Or(env.Getenv("LIBMOUNT_FSTAB"), "/etc/fstab")) // there need not be one
+	text, _ := os.ReadFile(cmp.Or(env.Getenv("LIBMOUNT_FSTAB"), "/etc/fstab")) // the file may be missing
 	switch {
 	case inFstab(string(text), dir):
 		return "add _netdev,nofail to its line in /etc/fstab" + why
 	case unit:
 		return "add _netdev to the Options= of " + mountUnit(dir) + why
 	}
+
 	return ""
 }
 
-// inFstab reports whether a directory has a line of type csi without _netdev.
+// inFstab reports whether fstab has a line for the directory, of type csi and without _netdev.
 func inFstab(text, dir string) bool {
 	for line := range strings.Lines(text) {
 		f := fstab.Fields(line)
@@ -218,15 +230,18 @@ func inFstab(text, dir string) bool {
 	return false
 }
 
-// umount unmounts, and then only warns: the directory is what was to be unmounted.
+// umount unmounts the directory. Once that has succeeded, later errors become warnings, because
+// umount(8) asked for nothing more.
 func (h *helper) umount(ctx context.Context, dir string) error {
 	o := umountOptions{lazy: h.lazy, force: h.force, timeout: claimTimeout, host: h.env.Host, plain: true}
 	var err error
 	if o.dir, err = filepath.Abs(dir); err != nil || dir == "" {
 		return failed(usage(h.usage(), "it cannot be told which directory that is"), "unmount %q", dir)
 	}
+
 	client := h.client()
 	defer client.Close()
+
 	done, err := o.umount(ctx, client)
 	switch {
 	case done == nil:
@@ -239,5 +254,6 @@ func (h *helper) umount(ctx context.Context, dir string) error {
 	case h.verbose:
 		h.say(done.said())
 	}
+
 	return nil
 }

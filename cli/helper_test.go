@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// helperRun is one of mount.csi.
+// helperRun is mountRun under the name mount.csi.
 func helperRun(t *testing.T, f *fake) (*run, *sham, string) {
 	t.Helper()
 	r, s, dir := mountRun(t, f)
@@ -72,7 +72,8 @@ func TestMountHelper(t *testing.T) {
 	}
 }
 
-// With no agent: with _netdev it is waited for, else the line says what to change.
+// TestMountHelperWithoutAgent checks the helper without an agent. With _netdev it waits; otherwise
+// it says how to change the line.
 func TestMountHelperWithoutAgent(t *testing.T) {
 	const why = ": without _netdev it is mounted before the agent can run, and stops the boot; start the agent that listens there, or name another socket with --socket or VOLCTL_SOCKET\n"
 	f := world()
@@ -95,7 +96,7 @@ func TestMountHelperWithoutAgent(t *testing.T) {
 	expect(t, r.volctl("data", dir, "-o", "rw"), 2, "", "there is no such socket; start the agent that listens there, or name another socket with --socket or VOLCTL_SOCKET\n")
 
 	booting := "mount.csi: cannot mount volume \"data\" at " + dir + ": the host is booting; add _netdev,nofail to its line"
-	s.boots = true // which a mount of that line may be part of
+	s.boots = true // a mount of that line may be part of the boot
 	expect(t, r.volctl("data", dir, "-o", "rw"), 2, "", "there is no such socket; start the agent that listens there, or name another socket with --socket or VOLCTL_SOCKET\n")
 	fstab("data " + dir + " csi rw,nofail 0 0")
 	expect(t, r.volctl("data", dir, "-o", "rw,nofail"), 2, "", "there is no such socket; add _netdev,nofail to its line")
@@ -116,14 +117,15 @@ func TestMountHelperWithoutAgent(t *testing.T) {
 	}()
 	expect(t, r.volctl("data", dir, "-o", "rw,_netdev"), 0, "", "")
 	<-came
-	expect(t, r.volctl("data", dir, "-o", "rw,nofail"), 2, "", booting) // though there is one
-	for _, in := range []string{"", unit} {                             // a person, and systemd after the boot
+	expect(t, r.volctl("data", dir, "-o", "rw,nofail"), 2, "", booting) // although an agent runs
+	for _, in := range []string{"", unit} {                             // a person; and systemd after the boot
 		s.boots, s.table, r.cgroup = in == "", "", in
 		expect(t, r.volctl("data", dir, "-o", "rw,nofail"), 0, "", "")
 	}
 }
 
-// An agent that accepts and does not answer holds a mount up no longer than the timeout.
+// TestMountHelperHangs checks that an agent that accepts but never answers delays a mount only
+// until the timeout.
 func TestMountHelperHangs(t *testing.T) {
 	f := world()
 	r, _, dir := helperRun(t, f)
@@ -165,11 +167,11 @@ func TestUmount(t *testing.T) {
 		t.Errorf("sent %q", sent)
 	}
 
-	// The mount is gone already, the claim is not.
+	// The mount is already gone, but the claim is not.
 	expect(t, r.volctl("umount", dir, "-o", "json"), 0, "{\n  \"dir\": \""+dir+"\",\n  \"volume\": \"data\",\n  \"alloc\": \"a\",\n  \"outcome\": \"released\"\n}\n", "")
 	s.expectCalls(t)
 
-	// The agent was faster.
+	// The agent detached the claim first.
 	s.mounts(dir, "ext4")
 	f.on["DELETE /v1/volumes/data/claims/a"] = refuses(api.Error{Code: api.CodeNotFound, Message: "no claim"})
 	expect(t, r.volctl("umount", "-l", "-f", dir, "-q"), 0, "data\n", "")
@@ -180,11 +182,11 @@ func TestUmount(t *testing.T) {
 	s.mounts(dir, "tmpfs")
 	expect(t, r.volctl("umount", dir), 0, "unmounted "+dir+"\n", "something was mounted over another mount at "+dir+", which is still there: ext4 on /dev/sdb\n")
 
-	// The release lasts.
+	// The detach takes too long.
 	f.on["DELETE /v1/volumes/data/claims/a"] = refuses(api.Error{Code: api.CodeTimeout, Message: "after 80s: its plugin is not ready", Hint: "x"})
 	expect(t, r.volctl("umount", dir), 5, "", "volctl: cannot release volume \"data\", which goes on by itself; "+dir+" is unmounted: after 80s: its plugin is not ready\nhint: volctl volume status data\n")
 
-	// It is mounted again by somebody else meanwhile.
+	// Another process mounts the volume again meanwhile.
 	s.mounts(dir, "ext4")
 	s.unmounts = func() {}
 	f.on["DELETE /v1/volumes/data/claims/a"] = refuses(api.Error{Code: api.CodeRefused, Message: "it is owned by the mount"})
@@ -200,7 +202,8 @@ func TestUmount(t *testing.T) {
 	expect(t, r.volctl("umount", dir), 0, "unmounted "+dir+"\n", dir+" is unmounted; the agent releases volume \"data\" when it runs: the agent on SOCKET went away")
 }
 
-// What the agent has unmounted itself ends with its mount all the same.
+// TestUmountAnew checks that a claim ends with its mount even if the agent had unmounted it itself,
+// to mount it again.
 func TestUmountAnew(t *testing.T) {
 	f := world()
 	r, s, dir := umountRun(t, f)
@@ -215,7 +218,7 @@ func TestUmountAnew(t *testing.T) {
 		t.Errorf("it is to end with its mount: %s", sent)
 	}
 
-	// One that is past, and the next at the same directory.
+	// The directory has a claim that is being detached, and the next claim.
 	next := f.volumes[0].Claims[0]
 	f.volumes[0].Claims[0].Wanted, next.Alloc, next.Wanted = false, "b", true
 	f.volumes[0].Claims = append(f.volumes[0].Claims, next)
@@ -223,7 +226,7 @@ func TestUmountAnew(t *testing.T) {
 	expect(t, r.volctl("umount", dir, "-o", "go-template={{.alloc}}"), 0, "b\n", "")
 }
 
-// What is no mount of a claim is left alone.
+// TestUmountRefused checks that umount leaves mounts alone that do not belong to a claim of mount.
 func TestUmountRefused(t *testing.T) {
 	f := world()
 	r, s, dir := umountRun(t, f)
@@ -239,7 +242,7 @@ func TestUmountRefused(t *testing.T) {
 	expect(t, r.volctl("umount", dir, "--timeout", "0s"), 2, "", "--timeout must be more than 0")
 	s.expectCalls(t)
 
-	// With no agent libmount's table may know.
+	// Without an agent, libmount's table may know the mount.
 	r.socket += "x"
 	expect(t, r.volctl("umount", dir), 7, "", "hint: umount "+dir+" works without the agent, which releases the volume when it runs\n")
 	s.expectCalls(t)
@@ -249,7 +252,7 @@ func TestUmountRefused(t *testing.T) {
 	s.expectCalls(t, "umount2 "+dir+" 8")
 }
 
-// The kernel's refusals, in words; nothing was released.
+// TestUmountBusy checks the messages for the kernel's refusals, and that no claim is detached.
 func TestUmountBusy(t *testing.T) {
 	f := world()
 	r, s, dir := umountRun(t, f)
@@ -280,7 +283,7 @@ func TestUmountBusy(t *testing.T) {
 	}
 }
 
-// A call that hangs is not waited for.
+// TestUmountHangs checks that umount does not wait for a call that hangs.
 func TestUmountHangs(t *testing.T) {
 	f := world()
 	r, s, dir := umountRun(t, f)
@@ -292,14 +295,14 @@ func TestUmountHangs(t *testing.T) {
 	expect(t, r.volctl("umount", dir, "--timeout", "100ms"), 5, "", "the kernel does not answer: context deadline exceeded; it goes on with it\nhint: umount -l "+dir+"\n")
 }
 
-// umount.csi fails only where the directory is still mounted.
+// TestUmountHelper checks that umount.csi fails only if the directory is still mounted.
 func TestUmountHelper(t *testing.T) {
 	f := world()
 	r, s, dir := umountRun(t, f)
 	r.program = "umount.csi"
 	expect(t, r.volctl(dir, "-n", "-r", "-v", "-t", "fuse.csitest"), 0, "umount.csi: unmounted "+dir+" and released volume \"data\"\n", "")
 	s.expectCalls(t, "umount2 "+dir+" 8")
-	expect(t, r.volctl(dir, "-lf"), 0, "", "") // the sham lets it pass
+	expect(t, r.volctl(dir, "-lf"), 0, "", "") // the sham accepts it
 	s.expectCalls(t, "umount2 "+dir+" 11")
 
 	for _, code := range []api.Code{api.CodeTimeout, api.CodeFailed, api.CodePluginUnavailable} {
@@ -309,7 +312,7 @@ func TestUmountHelper(t *testing.T) {
 	f.sent()
 	f.volumes[0].Claims[0].Owner.Kind = api.OwnerPID
 	expect(t, r.volctl(dir), 0, "", "")
-	expectSent(t, f, "GET /v1/claims") // not released: that claim lives as long as its process
+	expectSent(t, f, "GET /v1/claims") // this claim lives as long as its process, so it is not detached
 	r.socket += "x"
 	expect(t, r.volctl(dir), 0, "", "umount.csi: warning: "+dir+" is unmounted; the agent releases its volume when it runs: no agent answers on SOCKET")
 	expect(t, r.volctl(), 1, "", "umount.csi: it needs DIR; for umount(8): umount.csi DIR [-flnrv]\n")

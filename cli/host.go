@@ -13,34 +13,40 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Host is what mount and umount look at and do by themselves; a test makes its own.
+// Host is the part of the host that mount and umount use themselves. Tests make their own.
 type Host struct {
-	// Mounts is the content of /proc/self/mountinfo.
+	// Mounts returns the content of /proc/self/mountinfo.
 	Mounts func() ([]byte, error)
+
 	// Unmount is umount2(2).
 	Unmount func(path string, flags int) error
-	// Table is the content of libmount's table of what the kernel does not know of
-	// mounts, which is called utab.
+
+	// Table returns the content of utab. There libmount stores the facts about mounts that the
+	// kernel does not keep.
 	Table func() ([]byte, error)
-	// Remember enters a mount there: a bind of source at dir, with options.
+
+	// Remember enters a mount in that table: a bind of source at dir, with options.
 	Remember func(ctx context.Context, source, dir, options string) error
-	// Root is what paths of systemd's files begin with.
+
+	// Root is the prefix of the paths of systemd's files.
 	Root string
+
 	// Systemctl runs systemctl(1).
 	Systemctl func(ctx context.Context, args ...string) error
-	// Booting reports whether systemd says that the host is not up yet.
+
+	// Booting reports whether the host is still booting, according to systemd.
 	Booting func(ctx context.Context) bool
 }
 
-// under is where a file of the host's is.
+// under returns the path of one of the host's files.
 func (h Host) under(path string) string { return filepath.Join(h.Root, path) }
 
-// utab is libmount's table; where libmount was built to have it elsewhere, mounts
-// are only not remembered.
+// utab is the default path of libmount's table. If libmount was built with another path, the
+// only effect is that volctl finds no entries.
 const utab = "/run/mount/utab"
 
-// programWithin bounds the programs that a mount runs: mount(8), which looks at the
-// mount that it enters, and systemctl(1).
+// programWithin bounds the programs that a mount runs: systemctl(1), and mount(8), which examines
+// the mount that it enters.
 const programWithin = 5 * time.Second
 
 func thisHost() Host {
@@ -52,7 +58,7 @@ func thisHost() Host {
 	}
 }
 
-// systemctl runs systemctl(1); its words are the error's.
+// systemctl runs systemctl(1). The error contains its output.
 func systemctl(ctx context.Context, args ...string) error {
 	cmd := exec.CommandContext(ctx, "systemctl", args...)
 	cmd.WaitDelay = time.Second
@@ -62,26 +68,26 @@ func systemctl(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// mount(8) gives its helpers no PATH to find a program by.
+// mount(8) sets no PATH for its helpers, so these paths are absolute.
 const (
 	mountProgram     = "/bin/mount"
 	systemctlProgram = "/bin/systemctl"
 )
 
-// booting asks systemd. As long as a mount of the boot's own is waited for, the boot is
-// not over, see is-system-running in systemctl(1). A host without systemd has no answer.
+// booting asks systemd. The boot is not over while it waits for a mount of its own (see
+// is-system-running in systemctl(1)). Without systemd, booting returns false.
 func booting(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, programWithin)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, systemctlProgram, "is-system-running")
 	cmd.WaitDelay = time.Second
-	out, _ := cmd.Output() // what is not "running" is an exit code
+	out, _ := cmd.Output() // the command fails for every state but "running"
 	state := strings.TrimSpace(string(out))
 	return state == "initializing" || state == "starting"
 }
 
-// remember has mount(8) enter a mount that is made: with -f it does all but the
-// mounting, and with -i it calls no helper.
+// remember has mount(8) enter an existing mount in libmount's table. With -f, mount(8) does
+// everything except the mount itself. With -i, it calls no helper.
 func remember(ctx context.Context, source, dir, options string) error {
 	ctx, cancel := context.WithTimeout(ctx, programWithin)
 	defer cancel()
@@ -93,13 +99,12 @@ func remember(ctx context.Context, source, dir, options string) error {
 	return nil
 }
 
-// said are the lines that a program printed, in one.
+// said joins a program's output into one line.
 func said(out []byte) string {
 	return strings.ReplaceAll(strings.TrimSpace(string(out)), "\n", "; ")
 }
 
-// remembered reports whether libmount's table has umount(8) call umount.csi for a
-// directory.
+// remembered reports whether libmount's table tells umount(8) to call umount.csi for a mount.
 func remembered(table []byte, dir string, of mounted) bool {
 	for line := range strings.Lines(string(table)) {
 		fields := map[string]string{}
@@ -107,13 +112,15 @@ func remembered(table []byte, dir string, of mounted) bool {
 			name, value, _ := strings.Cut(f, "=")
 			fields[name] = fstab.Unescape(value)
 		}
+
 		if fields["TARGET"] == dir && fields["SRC"] == of.source && fields["ROOT"] == of.root &&
 			strings.Contains(","+fields["OPTS"]+",", ","+umountHelper+",") {
 			return true
 		}
 	}
+
 	return false
 }
 
-// umountHelper is the option that has umount(8) call umount.csi.
+// umountHelper is the option that tells umount(8) to call umount.csi.
 const umountHelper = "helper=csi"

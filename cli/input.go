@@ -14,18 +14,20 @@ import (
 	"github.com/volagent/volagent/agent/spec"
 )
 
-// waitFor runs a read that knows no context, and stops waiting for it when the
-// context ends. The read itself may go on until the process ends.
+// waitFor runs a read that takes no context, and stops waiting for it when ctx ends. The read
+// itself may continue until the process ends.
 func waitFor[T any](ctx context.Context, read func() (T, error)) (T, error) {
 	type result struct {
 		value T
 		err   error
 	}
+
 	done := make(chan result, 1)
 	go func() {
 		v, err := read()
 		done <- result{v, err}
 	}()
+
 	select {
 	case r := <-done:
 		return r.value, r.err
@@ -35,7 +37,7 @@ func waitFor[T any](ctx context.Context, read func() (T, error)) (T, error) {
 	}
 }
 
-// confirm asks a yes-or-no question on a terminal. Everything but yes is no.
+// confirm asks a yes-or-no question on a terminal. Every answer except yes means no.
 func (a *app) confirm(ctx context.Context, question string) (bool, error) {
 	a.complain("%s [y/N] ", printable(question))
 	answer, err := waitFor(ctx, func() (string, error) {
@@ -46,13 +48,16 @@ func (a *app) confirm(ctx context.Context, question string) (bool, error) {
 		}
 		return line, err
 	})
+
 	if err != nil {
 		return false, fmt.Errorf("no answer: %w", err)
 	}
+
 	switch strings.ToLower(strings.TrimSpace(answer)) {
 	case "y", "yes":
 		return true, nil
 	}
+
 	return false, nil
 }
 
@@ -67,29 +72,34 @@ func (a *app) readSpecs(ctx context.Context, file string) ([]api.VolumeSpec, err
 	if err != nil {
 		return nil, err
 	}
+
 	specs, err := spec.Parse(name, data)
 	if err != nil {
 		return nil, failed(err, "read the volume file")
 	}
+
 	return specs, nil
 }
 
-// readFile reads a file, or stdin for "-", and says what errors are to call it. Of
-// one that is too large it reads a byte too much.
+// readFile reads a file, or stdin for "-", and returns the name that errors use for it. It reads at
+// most one byte more than the allowed size, so that the parser notices a file that is too large.
 func (a *app) readFile(ctx context.Context, file string) (name string, data []byte, err error) {
 	name = file
 	if file == "-" {
 		name = "stdin"
 	}
+
 	data, err = waitFor(ctx, func() ([]byte, error) {
 		if file == "-" {
 			return io.ReadAll(io.LimitReader(a.env.Stdin, spec.MaxFileSize+1))
 		}
 		return readBounded(file)
 	})
+
 	if err != nil {
 		return name, nil, fileError(file, err)
 	}
+
 	return name, data, nil
 }
 
@@ -102,16 +112,18 @@ func readBounded(file string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, spec.MaxFileSize+1))
 }
 
-// fileError is an error of usage: the command line names a file that is not
-// there.
+// fileError turns the error of a file into a usage error, because the command line names the file.
+// A missing permission becomes a permission error.
 func fileError(file string, err error) error {
 	var path *fs.PathError
 	if !errors.As(err, &path) {
 		return failed(err, "read %q", file)
 	}
+
 	e := &api.Error{Code: api.CodeInvalid, Message: path.Err.Error()}
 	if errors.Is(err, fs.ErrPermission) {
 		e.Code = api.CodePermission
 	}
+
 	return failed(e, "read %q", file)
 }

@@ -1,8 +1,8 @@
-// Package cli is volctl, the operator's tool: one file per command, and one
-// place each for output, errors, exit codes and the reading of argv. What it
-// knows of the host it learns from the agent, over its socket; only mount and
-// umount look at the mount point they are given themselves. Called by the name
-// mount.csi or umount.csi it is a helper of mount(8).
+// Package cli implements volctl, the operator's command-line tool. Each command has a file of its
+// own. Output, errors, exit codes and the parsing of argv have one place each. volctl learns about
+// the host from the agent, over the agent's socket. Only mount and umount look at the host
+// themselves: at the mount point that they are given. Under the name mount.csi or umount.csi, the
+// program is a helper of mount(8).
 package cli
 
 import (
@@ -16,39 +16,48 @@ import (
 	"golang.org/x/term"
 )
 
-// Env is what a run takes from its process; a test makes its own.
+// Env is everything that a run takes from its process. Tests make their own.
 type Env struct {
-	// Program is the name this was called by; its directory does not matter.
+	// Program is the name under which the process was started. Its directory does not matter.
 	Program string
+
 	// Args are the arguments without the program's name.
 	Args           []string
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 	Getenv         func(string) string
-	// StdinTerminal allows questions, StdoutTerminal colours.
+
+	// StdinTerminal allows questions, StdoutTerminal allows colours.
 	StdinTerminal, StdoutTerminal bool
-	// StderrColumns is how wide the terminal is that stderr is; 0 if it is none. It may
-	// be nil.
+
+	// StderrColumns returns the width of the terminal on stderr, or 0 if stderr is no terminal. It
+	// may be nil.
 	StderrColumns func() int
-	// Now and its location are what times on the screen are told against.
+
+	// Now is the current time. Ages are relative to it, and times are shown in its time zone.
 	Now func() time.Time
-	// Pause waits, unless ctx ends first; nil is by the clock.
+
+	// Pause waits for d or until ctx ends. Nil means the real clock.
 	Pause func(ctx context.Context, d time.Duration) error
-	// Cgroup is the content of /proc/self/cgroup; it says which service calls.
+
+	// Cgroup returns the content of /proc/self/cgroup, which names the calling service.
 	Cgroup func() ([]byte, error)
-	// Service asks systemd about a unit, by the names of its properties; nil where nobody
-	// can be asked.
+
+	// Service asks systemd for a unit's properties, by their names. Nil means that systemd cannot be
+	// asked.
 	Service func(ctx context.Context, unit string) map[string]string
-	// Host is for mount and umount alone.
+
+	// Host is used by mount and umount only.
 	Host Host
 }
 
-// Main runs volctl with this process's arguments and returns its exit code.
-// The first SIGINT or SIGTERM cancels what is under way, which takes back a
-// claim that is waited for; the second ends the process.
+// Main runs volctl with this process's arguments and returns its exit code. The first SIGINT or
+// SIGTERM cancels the command, which withdraws a claim that it waits for. The second signal ends
+// the process.
 func Main() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+
 	context.AfterFunc(ctx, stop)
 	return Run(ctx, Env{
 		Program:        os.Args[0],
@@ -67,18 +76,21 @@ func Main() int {
 	})
 }
 
-// Run runs one command and returns the exit code of package comment's table
-// (see exitCode), or mount(8)'s (see helperCode). It may be called again and again.
+// Run runs one command and returns its exit code (see exitCode), or the exit code for mount(8) (see
+// helperCode). It may be called several times in one process.
 func Run(ctx context.Context, env Env) int {
 	if h := newHelper(env); h != nil {
 		return h.run(ctx)
 	}
+
 	a := newApp(env)
 	root := newRoot(a)
 	root.SetArgs(normalise(root, env.Args))
+
 	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return exitDone
 	}
+
 	return a.report(err)
 }

@@ -16,19 +16,20 @@ import (
 )
 
 const (
-	// agentPatience is how long an agent is waited for that does not answer yet, which
-	// at a boot may be about to start.
+	// agentPatience limits how long to wait for an agent that does not answer yet. During boot the
+	// agent may be about to start.
 	agentPatience = 15 * time.Second
-	// mountGrace is what an agent that does not answer gets on top of the timeout: with
-	// the usual one that is still less than systemd's.
+	// mountGrace is the time that the agent gets, after the timeout, to answer. With the default
+	// timeout, the sum is still less than systemd's limit of 90 seconds.
 	mountGrace = 5 * time.Second
 )
 
-// mounting is one mount that is asked for.
+// mounting is one requested mount.
 type mounting struct {
 	*mountOptions
 	dir  string
 	host Host
+
 	// forget leaves libmount's table alone.
 	forget bool
 }
@@ -50,27 +51,32 @@ func newMount(a *app) *cobra.Command {
 			})
 		},
 	}
+
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.StringArrayVarP(&options, "options", "o", nil, "mount `OPTIONS`, as fstab(5) has them; may be repeated")
-	// Here -o is not the output, as it is of other commands.
+
+	// Unlike in other commands, -o means mount options here, so --output has no short form.
 	f.StringVar(&a.format, "output", a.format, "`FORMAT`: table, wide, json, yaml or go-template=TEMPLATE")
 	return cmd
 }
 
-// newMounting reads what is asked for.
+// newMounting checks the arguments and reads the options.
 func newMounting(env Env, volume, dir string, options []string) (*mounting, error) {
 	what := func(err error) error { return failed(err, "mount volume %q at %s", volume, dir) }
 	o, err := readMountOptions(options)
 	if err != nil {
 		return nil, what(err)
 	}
+
 	if o.volume = volume; o.perAlloc != nil {
 		o.volume = fmt.Sprintf("%s[%d]", volume, *o.perAlloc)
 	}
+
 	if err := checkVolumeID(o.volume); err != nil {
 		return nil, what(err)
 	}
+
 	m := &mounting{mountOptions: o, host: env.Host}
 	if m.dir, err = filepath.Abs(dir); err != nil || dir == "" {
 		return nil, what(usage("name it by its absolute path", "it cannot be told which directory %q is", dir))
@@ -81,13 +87,14 @@ func newMounting(env Env, volume, dir string, options []string) (*mounting, erro
 	if o.alloc = mountUnit(m.dir); checkAlloc(o.alloc) != nil {
 		return nil, what(usage("-o alloc=NAME", "its path is too long for the name of an alloc"))
 	}
+
 	return m, nil
 }
 
-// mountDone is what a mount came to.
+// mountDone is the result of a mount.
 type mountDone struct {
 	claim *api.Claim
-	// before tells that it was there already, by the same claim.
+	// before tells that the volume was already mounted there, by the same claim.
 	before bool
 }
 
@@ -102,7 +109,7 @@ func runMount(ctx context.Context, m *mounting, client *apiclient.Client, out *o
 	})
 }
 
-// said tells a person what was done.
+// said returns the message for a person.
 func (m *mounting) said(done *mountDone) string {
 	text := "mounted volume %q at %s for alloc %q"
 	if done.before {
@@ -113,51 +120,58 @@ func (m *mounting) said(done *mountDone) string {
 
 // mount makes the mount, in these steps:
 //
-//  1. The mount point is opened, and refused if it cannot be one. It stays open until
-//     the agent has answered, for the agent binds on that very directory.
-//  2. The agent is reached. With _netdev it is waited for.
-//  3. What is mounted there already is the same claim, or refused.
-//  4. The claim is made, which waits for the mount. Its owner is this process, until
-//     the mount is there; so if this process ends, nothing stays.
-//  5. libmount is told that umount.csi is to be called for it.
+//  1. It opens the mount point, and refuses one that cannot be used. The descriptor stays open
+//     until the agent has answered, because the agent binds the volume on that very directory.
+//  2. It reaches the agent. With _netdev, it waits for the agent to start.
+//  3. If a volume is mounted there already, it must belong to the same claim.
+//  4. It makes the claim and waits for the mount. This process is the claim's owner until the mount
+//     exists, so nothing remains if this process ends early.
+//  5. It tells libmount that umount(8) must call umount.csi for this mount.
 func (m *mounting) mount(ctx context.Context, client *apiclient.Client, out *output) (*mountDone, error) {
 	deadline := time.Now().Add(m.timeout)
 	bounded, cancel := context.WithDeadline(ctx, deadline.Add(mountGrace))
 	defer cancel()
+
 	what := func(err error) error { return failed(err, "mount volume %q at %s", m.volume, m.dir) }
 
 	table, err := m.host.Mounts()
 	if err != nil {
 		return nil, what(fmt.Errorf("cannot read the mount table: %w", err))
 	}
+
 	point, err := openPoint(m.dir, readTable(table))
 	if err != nil {
 		return nil, what(err)
 	}
 	defer point.close()
+
 	there := len(point.above) > 0
 	if !there {
 		if err := m.check(point); err != nil {
 			return nil, what(err)
 		}
 	}
+
 	if err := m.reach(bounded, client, deadline); err != nil {
 		return nil, what(err)
 	}
+
 	if there {
 		if err := m.mine(bounded, client, point); err != nil {
 			return nil, what(err)
 		}
 	}
+
 	claim, err := m.claim(ctx, client, out, point, time.Until(deadline))
 	if err != nil {
 		return nil, what(err)
 	}
+
 	m.remember(ctx, claim)
 	return &mountDone{claim, there}, nil
 }
 
-// check refuses a mount point where nothing is mounted yet.
+// check refuses an unsuitable mount point where nothing is mounted yet.
 func (m *mounting) check(point *mountPoint) error {
 	if err := point.fits(m.req.AttachmentMode); err != nil || m.nonEmpty {
 		return err
@@ -165,12 +179,13 @@ func (m *mounting) check(point *mountPoint) error {
 	return point.empty()
 }
 
-// reach asks whether the agent is there.
+// reach waits until the agent answers. Without _netdev it asks only once.
 func (m *mounting) reach(ctx context.Context, client *apiclient.Client, deadline time.Time) error {
 	begun := time.Now()
 	if patience := begun.Add(agentPatience); patience.Before(deadline) {
 		deadline = patience
 	}
+
 	for {
 		_, err := client.Health(ctx)
 		if codeOf(err) != api.CodeUnreachable {
@@ -184,19 +199,21 @@ func (m *mounting) reach(ctx context.Context, client *apiclient.Client, deadline
 			e.Message += fmt.Sprintf(", for %s", time.Since(begun).Round(time.Second))
 			return &e
 		}
+
 		if err := sleep(ctx, retryEvery); err != nil {
 			return err
 		}
 	}
 }
 
-// mine refuses what is mounted at the mount point, unless it is of the claim that is
-// asked for. Whether that has the same options the agent decides.
+// mine refuses a mount that is already there, unless it belongs to the requested claim. The agent
+// decides whether that claim has the same options.
 func (m *mounting) mine(ctx context.Context, client *apiclient.Client, point *mountPoint) error {
 	claims, err := client.Claims(ctx, apiclient.ClaimFilter{})
 	if err != nil {
 		return err
 	}
+
 	for _, c := range claims {
 		switch {
 		case c.At != m.dir:
@@ -209,12 +226,13 @@ func (m *mounting) mine(ctx context.Context, client *apiclient.Client, point *mo
 			return refusedPoint(api.CodeRefused, suggest.Command("volctl umount %s", m.dir), "volume %q is mounted there already, for alloc %q", c.Volume, c.Alloc)
 		}
 	}
+
 	return refusedPoint(api.CodeRefused, suggest.Command("umount %s", m.dir), "something else is mounted there already: %s", point.above[len(point.above)-1])
 }
 
-// claim makes the claim. Where something is mounted already there is nothing to bind
-// on: the descriptor is of what is mounted. The agent takes none from those who are not
-// root, and goes by the path.
+// claim makes the claim. If the volume is mounted there already, the descriptor refers to the
+// mounted volume and not to the directory below, so it is not sent. The agent accepts descriptors
+// only from root. For other users, it uses the path.
 func (m *mounting) claim(ctx context.Context, client *apiclient.Client, out *output, point *mountPoint, left time.Duration) (*api.Claim, error) {
 	o := volumeClaimOptions{volume: m.volume, alloc: m.alloc, req: m.req, timeout: max(left, time.Millisecond), grace: mountGrace}
 	o.req.At = m.dir
@@ -225,23 +243,26 @@ func (m *mounting) claim(ctx context.Context, client *apiclient.Client, out *out
 	return o.make(ctx, client, out)
 }
 
-// remember tells libmount of the mount, so that umount(8) calls umount.csi and knows
-// that it is one of the network. It is of no matter if that fails: the agent notices
-// a plain umount too.
+// remember enters the mount in libmount's table. umount(8) then calls umount.csi, and knows that
+// the mount needs the network. A failure does not matter, because the agent also notices a plain
+// umount.
 func (m *mounting) remember(ctx context.Context, claim *api.Claim) {
 	mounts, err := m.host.Mounts()
 	if m.forget || err != nil {
 		return
 	}
+
 	now := at(readTable(mounts), m.dir)
 	if known, err := m.host.Table(); len(now) == 0 || err == nil && remembered(known, m.dir, now[len(now)-1]) {
 		return
 	}
+
 	options := umountHelper
 	if m.network {
 		options += ",_netdev"
 	}
-	_ = m.host.Remember(ctx, claim.Target, m.dir, options) // see above
+
+	_ = m.host.Remember(ctx, claim.Target, m.dir, options) // a failure does not matter, see above
 }
 
 // completeMount completes a volume, then a directory.

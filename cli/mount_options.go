@@ -19,7 +19,7 @@ const (
 	blockDevice = "block-device"
 )
 
-// mountOptions are what -o says of a mount, beside the claim itself.
+// mountOptions are the parsed values of -o, with the claim request that they make.
 type mountOptions struct {
 	volume string
 	alloc  string
@@ -29,9 +29,11 @@ type mountOptions struct {
 	perAlloc *uint64
 	timeout  time.Duration
 	nonEmpty bool
-	// network is _netdev: an agent that does not answer yet is waited for.
+
+	// network is _netdev: wait for an agent that does not answer yet.
 	network bool
-	// vfs are the options of the mount alone, by what they exclude.
+
+	// vfs are the flags that apply to the mount alone, by their key in ofMount.
 	vfs map[string]string
 }
 
@@ -54,7 +56,7 @@ var valued = map[string]func(o *mountOptions, value string) error{
 	"timeout":    (*mountOptions).setTimeout,
 }
 
-// plain are the options without one.
+// plain are the options without a value.
 var plain = map[string]func(o *mountOptions){
 	"ro":          func(o *mountOptions) { o.req.ReadOnly = true },
 	"rw":          func(o *mountOptions) { o.req.ReadOnly = false },
@@ -64,17 +66,17 @@ var plain = map[string]func(o *mountOptions){
 	"_netdev":     func(o *mountOptions) { o.network = true },
 }
 
-// ignored are options of mount(8), systemd and fstab(5) that are not for a helper.
+// ignored are options of mount(8), systemd and fstab(5) that a helper does not need.
 var ignored = []string{
 	"defaults", "auto", "noauto", "nofail", "fail", "user", "nouser", "users", "nousers",
 	"owner", "noowner", "group", "nogroup",
 }
 
-// ignoredValues are those with a value.
+// ignoredValues are ignored options with a value.
 var ignoredValues = []string{"comment", "helper", "uhelper"}
 
-// ofMount are the options that a mount has and its file system has not. Of those with
-// the same key the last one counts; an empty flag is what the kernel does anyway.
+// ofMount are the options that apply to a mount and not to its file system. Of the options with the
+// same key, the last one counts. An empty flag means the kernel's default.
 var ofMount = map[string]struct{ key, flag string }{
 	"nosuid": {"suid", "nosuid"}, "suid": {"suid", ""},
 	"nodev": {"dev", "nodev"}, "dev": {"dev", ""},
@@ -85,11 +87,11 @@ var ofMount = map[string]struct{ key, flag string }{
 	"nosymfollow": {"symfollow", "nosymfollow"}, "symfollow": {"symfollow", ""},
 }
 
-// inOrder are the keys of ofMount in the order that they are asked for.
+// inOrder are the keys of ofMount, in the order of the flags in a request.
 var inOrder = []string{"suid", "dev", "exec", "atime", "diratime", "symfollow"}
 
-// readMountOptions reads what follows -o, each text a list as fstab(5) has it. An
-// option that is not known is refused, so that a misspelt one is not ignored.
+// readMountOptions parses the arguments of -o. Each one is a list as in fstab(5). It refuses
+// unknown options, so that a misspelt one is not ignored.
 func readMountOptions(texts []string) (*mountOptions, error) {
 	o := &mountOptions{timeout: claimTimeout, own: ownershipFlags{option: true}, vfs: map[string]string{}}
 	for _, text := range texts {
@@ -99,11 +101,13 @@ func readMountOptions(texts []string) (*mountOptions, error) {
 			}
 		}
 	}
+
 	for _, key := range inOrder {
 		if flag := o.vfs[key]; flag != "" {
 			o.req.AtFlags = append(o.req.AtFlags, flag)
 		}
 	}
+
 	var err error
 	o.req.Ownership, err = o.own.read()
 	return o, err
@@ -132,23 +136,27 @@ func (o *mountOptions) set(option string) error {
 	case name == "remount":
 		return usage("umount it and mount it again, with other options", "a volume that is mounted cannot be remounted")
 	}
+
 	return unknownOption(name)
 }
 
-// unknownOption says what may have been meant.
+// unknownOption suggests similar options.
 func unknownOption(name string) error {
 	known := slices.Concat(slices.Sorted(maps.Keys(valued)), slices.Sorted(maps.Keys(plain)), slices.Sorted(maps.Keys(ofMount)), ignored)
 	hint := fmt.Sprintf("an option of the file system is given to the plugin as mount_flag=%s; all options: volctl mount --help", name)
+
 	meant := strings.ReplaceAll(name, "-", "_")
 	if near := spec.Near(meant, known); !slices.Contains(known, meant) && len(near) > 0 {
 		meant = near[0]
 	}
+
 	switch {
 	case valued[meant] != nil:
 		hint = "did you mean " + meant + "=?"
 	case slices.Contains(known, meant):
 		hint = "did you mean " + meant + "?"
 	}
+
 	return usage(hint, "unknown mount option %q", name)
 }
 

@@ -13,20 +13,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mountPoint is the directory, or for a block device the file, that a volume is to be
-// mounted at.
+// mountPoint is the directory at which a volume will be mounted, or the file for a block device.
 type mountPoint struct {
 	path string
-	// file is open on it by O_PATH; on what is mounted there, if something is.
+
+	// file is opened with O_PATH. If something is mounted there, file refers to the mounted root.
 	file *os.File
-	// above is what is mounted there already, the one on top last.
+
+	// above are the mounts that are already there, the topmost last.
 	above []mounted
-	// onDemand is an autofs: it is of no matter what a look into it would show, and
-	// whoever looks waits for the mount that is being made.
+
+	// onDemand tells that an autofs is mounted there. Its content does not matter, and reading it
+	// would wait for the very mount that is being made.
 	onDemand bool
 }
 
-// close has nothing to lose: nothing was written.
+// close ignores the error, because nothing was written.
 func (p *mountPoint) close() { _ = p.file.Close() }
 
 // refusedPoint is the error for a mount point that cannot be used.
@@ -34,8 +36,8 @@ func refusedPoint(code api.Code, hint, format string, args ...any) error {
 	return &api.Error{Code: code, Message: fmt.Sprintf(format, args...), Hint: hint}
 }
 
-// openPoint finds a mount point that has no link on its way. Nothing that hangs is
-// touched: not what is mounted there, nor by the open(2) of an autofs.
+// openPoint opens a mount point whose path contains no symbolic link. O_PATH touches nothing that
+// may hang: it neither reads a mounted file system nor triggers an autofs.
 func openPoint(path string, table []mounted) (*mountPoint, error) {
 	fd, err := unix.Openat2(unix.AT_FDCWD, path, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS})
 	switch {
@@ -54,11 +56,12 @@ func openPoint(path string, table []mounted) (*mountPoint, error) {
 	case errors.Is(err, fs.ErrPermission):
 		return nil, refusedPoint(api.CodePermission, "", "no permission to reach it")
 	}
+
 	return nil, refusedPoint(api.CodeFailed, "", "it cannot be opened: %v", err)
 }
 
-// fits checks that what is there is of the kind that is mounted over; with no mode, the
-// agent knows better.
+// fits checks that the mount point is a file for a block device, and a directory for a file system.
+// Without a mode, it leaves the check to the agent.
 func (p *mountPoint) fits(attachmentMode string) error {
 	dir, err := p.isDir()
 	switch {
@@ -69,6 +72,7 @@ func (p *mountPoint) fits(attachmentMode string) error {
 	case attachmentMode == fileSystem && !dir:
 		return refusedPoint(api.CodeInvalid, "name a directory; a file is for attachment_mode="+blockDevice, "it is no directory")
 	}
+
 	return nil
 }
 
@@ -80,17 +84,20 @@ func (p *mountPoint) isDir() (bool, error) {
 	return info.IsDir(), nil
 }
 
-// empty refuses a directory with something in it, which the mount would hide.
+// empty refuses a directory with entries, because the mount would hide them.
 func (p *mountPoint) empty() error {
 	if dir, err := p.isDir(); p.onDemand || err != nil || !dir {
 		return err
 	}
+
 	fd, err := unix.Openat(int(p.file.Fd()), ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return refusedPoint(api.CodeFailed, "", "it cannot be read: %v", err)
 	}
+
 	dir := os.NewFile(uintptr(fd), p.path)
 	defer func() { _ = dir.Close() }() // nothing was written
+
 	names, err := dir.Readdirnames(1)
 	switch {
 	case errors.Is(err, io.EOF):
@@ -98,6 +105,7 @@ func (p *mountPoint) empty() error {
 	case err != nil:
 		return refusedPoint(api.CodeFailed, "", "it cannot be read: %v", err)
 	}
+
 	return refusedPoint(api.CodeRefused, "move it elsewhere, or mount over it with the option nonempty",
 		"it is not empty, and what is in it would be hidden: %q", names[0])
 }

@@ -13,10 +13,10 @@ type mounted struct {
 	root, path, fsType, source string
 }
 
-// autofs reports whether it is where something is mounted on demand.
+// autofs reports whether this is an autofs mount, which mounts something else on demand.
 func (m mounted) autofs() bool { return m.fsType == "autofs" }
 
-// String is what is mounted, for people.
+// String describes the mount for people.
 func (m mounted) String() string {
 	if m.source == "" || m.source == "none" || m.source == m.fsType {
 		return m.fsType
@@ -24,8 +24,8 @@ func (m mounted) String() string {
 	return m.fsType + " on " + m.source
 }
 
-// readTable reads a mount table. What lies on top comes last; lines that it cannot
-// make sense of are left out.
+// readTable parses a mount table. Of several mounts at one path, the topmost comes last. It skips
+// lines that it cannot parse.
 func readTable(text []byte) []mounted {
 	var table []mounted
 	for line := range bytes.Lines(text) {
@@ -36,11 +36,11 @@ func readTable(text []byte) []mounted {
 		}
 		table = append(table, mounted{fstab.Unescape(before[3]), fstab.Unescape(before[4]), after[0], fstab.Unescape(after[1])})
 	}
+
 	return table
 }
 
-// at are the mounts at a path, the one on top last. A file system that is mounted
-// there on demand does not count.
+// at returns the mounts at a path, the topmost last. It ignores autofs mounts.
 func at(table []mounted, path string) (found []mounted) {
 	for _, m := range table {
 		if m.path == path && !m.autofs() {
@@ -50,7 +50,7 @@ func at(table []mounted, path string) (found []mounted) {
 	return found
 }
 
-// autofsAt reports whether something is mounted at a path on demand.
+// autofsAt reports whether an autofs is mounted at a path.
 func autofsAt(table []mounted, path string) bool {
 	for _, m := range table {
 		if m.path == path && m.autofs() {
@@ -60,7 +60,7 @@ func autofsAt(table []mounted, path string) bool {
 	return false
 }
 
-// within reports whether a path is a directory or below it.
+// within reports whether path is dir or lies below it.
 func within(path, dir string) bool {
 	rest, ok := strings.CutPrefix(path, filepath.Clean(dir))
 	return ok && (rest == "" || rest[0] == '/' || dir == "/")

@@ -17,15 +17,14 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// sham is a host with a mount table of the test's, where nothing is mounted or
-// unmounted.
+// sham is a host whose mount table belongs to the test. It mounts and unmounts nothing.
 type sham struct {
 	mu       sync.Mutex
 	table    string
 	utab     string
 	err      error // of every unmount
 	calls    []string
-	unmounts func() // instead of taking the last line off the table
+	unmounts func() // replaces the removal of the last line of the table
 	boots    bool
 }
 
@@ -63,7 +62,7 @@ func (s *sham) mounts(dir, kind string) {
 	s.table += fmt.Sprintf("90 28 8:16 /vol %s rw,relatime shared:1 - %s /dev/sdb rw\n", strings.ReplaceAll(dir, " ", `\040`), kind)
 }
 
-// mountRun is a run against a fake and a sham, with an empty directory.
+// mountRun returns a run with a fake, a sham, and an empty directory.
 func mountRun(t *testing.T, f *fake) (*run, *sham, string) {
 	t.Helper()
 	r, s := with(t, f), &sham{}
@@ -75,8 +74,8 @@ func mountRun(t *testing.T, f *fake) (*run, *sham, string) {
 	return r, s, dir
 }
 
-// claims answers a claim as the agent does, and keeps what was asked for. The
-// descriptor must be open on the directory while it is asked.
+// claims makes the fake answer a claim as the agent does, and stores the request. It checks that
+// the descriptor in the request is open on the directory.
 func claims(t *testing.T, f *fake, s *sham, volume, alloc string) *api.ClaimRequest {
 	t.Helper()
 	got := new(api.ClaimRequest)
@@ -182,7 +181,7 @@ func TestMount(t *testing.T) {
 		t.Errorf("calls: %q", s.calls)
 	}
 
-	// The same again: the agent decides whether it is. Nothing is bound on what is mounted.
+	// The same command again: the agent decides whether the options agree. No descriptor is sent.
 	f.volumes[0].Claims = append(f.volumes[0].Claims, api.Claim{Volume: "data", Alloc: alloc, At: dir, Wanted: true})
 	s.utab = "SRC=/dev/sdb TARGET=" + dir + " ROOT=/vol OPTS=helper=csi,_netdev\n"
 	expect(t, r.volctl("mount", "data", dir), 0, fmt.Sprintf("volume \"data\" is mounted at %s already, for alloc %q\n", dir, alloc), "")
@@ -190,7 +189,7 @@ func TestMount(t *testing.T) {
 		t.Errorf("asked for %+v, calls %q", got, s.calls)
 	}
 
-	s.table, s.utab = "", "SRC=/dev/sdc TARGET="+dir+" ROOT=/vol OPTS=helper=csi\n" // of another mount
+	s.table, s.utab = "", "SRC=/dev/sdc TARGET="+dir+" ROOT=/vol OPTS=helper=csi\n" // an entry for another mount
 	got = claims(t, f, s, "data[3]", "x")
 	res := r.volctl("mount", "data", dir, "-o", "ro,_netdev,per_alloc=3,alloc=x", "-o", "nosuid", "--output", "json")
 	var claim api.Claim
@@ -212,7 +211,8 @@ func TestMount(t *testing.T) {
 	expect(t, r.volctl("mount", "data", "sub"), 0, fmt.Sprintf("mounted volume \"data\" at %s/sub for alloc %q\n", dir, mountUnit(dir+"/sub")), "")
 }
 
-// What cannot be a mount point is refused before the agent hears of it.
+// TestMountPointRefused checks that an unusable mount point is refused before any request to the
+// agent.
 func TestMountPointRefused(t *testing.T) {
 	f := world()
 	r, s, dir := mountRun(t, f)
@@ -253,7 +253,7 @@ func TestMountPointRefused(t *testing.T) {
 	expect(t, r.volctl("mount", "data", dir+"/file", "-o", "alloc=a,attachment_mode=block-device", "-q"), 0, dir+"/file\n", "")
 	expect(t, r.volctl("mount", "data", dir+"/file", "-o", "alloc=a", "-q"), 4, "", "something else is mounted there already: ext4 on /dev/sdb\nhint: umount "+dir+"/file\n")
 
-	// Where something is mounted on demand nobody looks inside.
+	// The content of an autofs is not examined.
 	s.table = "80 28 0:50 / " + dir + "/full rw,relatime - autofs systemd-1 rw\n"
 	expect(t, r.volctl("mount", "data", dir+"/full", "-o", "alloc=a", "-q"), 0, dir+"/full\n", "")
 }
@@ -280,7 +280,7 @@ func TestMountOverOthers(t *testing.T) {
 	expect(t, r.volctl("mount", "data", dir, "-o", "alloc=mine,ro"), 4, "", "with other options\nhint: volctl volume detach\n")
 }
 
-// A claim that is broken off is withdrawn by the agent; the words tell.
+// TestMountInterrupted checks the message for an interrupted claim, which the agent withdraws.
 func TestMountInterrupted(t *testing.T) {
 	f := world()
 	r, _, dir := mountRun(t, f)
@@ -295,7 +295,7 @@ func TestMountInterrupted(t *testing.T) {
 	expect(t, r.volctl("mount", "data", dir, "-o", "alloc=a"), 1, "", "volctl: cannot mount volume \"data\" at "+dir+": it was interrupted, and the claim is withdrawn\n")
 }
 
-// The agent is told to give up in time for it to answer before systemd loses its patience.
+// TestMountTimeout checks that the agent answers before systemd's own timeout.
 func TestMountTimeout(t *testing.T) {
 	f := world()
 	r, _, dir := mountRun(t, f)

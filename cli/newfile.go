@@ -9,20 +9,23 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// writeNew writes a text to a file that must not exist, or to stdout for "-", and
-// says what comes next. Another is the command for when the file exists.
+// writeNew writes a text to a new file, or to stdout for "-", and prints the next command. It never
+// replaces a file. If the file exists, the error suggests the command another.
 func (o *output) writeNew(text, file, another, next string) error {
 	if file == "-" {
 		return o.write([]byte(text))
 	}
+
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if errors.Is(err, fs.ErrExist) {
 		return failed(&api.Error{Code: api.CodeRefused, Message: "the file exists", Hint: another}, "write %q", file)
 	}
+
 	if err == nil {
 		_, err = f.WriteString(text)
 		err = errors.Join(err, f.Close())
 	}
+
 	if err != nil {
 		var path *fs.PathError
 		if errors.As(err, &path) {
@@ -30,6 +33,7 @@ func (o *output) writeNew(text, file, another, next string) error {
 		}
 		return failed(err, "write %q", file)
 	}
+
 	return o.print(map[string]string{"file": file}, []string{file}, func(w *bytes.Buffer) error {
 		w.WriteString("wrote " + printable(file) + "; edit it, then: " + next + "\n")
 		return nil

@@ -33,43 +33,52 @@ func runNodeStatus(ctx context.Context, client *apiclient.Client, out *output) e
 func nodeScreen(w *bytes.Buffer, out *output, n *api.Node) error {
 	is, state := nodeCondition(n)
 	line := fmt.Sprintf("%s %s  %s   agent %s up %s", out.mark(is), oneLine(n.ID), state, oneLine(n.Version), since(out.now(), n.StartedAt))
+
 	if n.DB != "" {
 		line += "   DB " + oneLine(n.DB)
 	}
+
 	switch {
 	case n.Draining:
 		line += "   draining"
 	case is != bad:
 		line += "   not draining"
 	}
+
 	w.WriteString(line + "\n")
 	drainLine(w, n)
+
 	if !nodeWell(n) {
 		w.WriteString("  Agent    " + oneLine(n.State) + "\n")
 	}
+
 	if len(n.Problems) > 0 {
 		if err := problemTable(w, out, n); err != nil {
 			return err
 		}
 	}
+
 	if err := pendingTable(w, out, n); err != nil {
 		return err
 	}
 	if len(n.Problems) > 0 && !out.wide() {
 		return nil
 	}
+
 	w.WriteString("  " + nodeCounts(n) + "\n")
 	if len(n.Plugins) == 0 {
 		return nil
 	}
+
 	rows := make([][]string, len(n.Plugins))
 	for i, p := range n.Plugins {
 		rows[i] = []string{p.ID, pluginState(&p), strconv.Itoa(p.Restarts), staged(&p)}
 	}
+
 	return table(w, "  ", []string{"PLUGIN", "STATE", "RESTARTS", "VOLUMES/MAX"}, rows)
 }
 
-// drainLine says how far a host is that is being drained.
+// drainLine shows the progress of a drain.
 func drainLine(w *bytes.Buffer, n *api.Node) {
 	switch {
 	case n.Drain == nil:
@@ -80,7 +89,7 @@ func drainLine(w *bytes.Buffer, n *api.Node) {
 	}
 }
 
-// nodeCondition is good, and "healthy", only with all plugins ready.
+// nodeCondition returns good, and "healthy", only if all plugins are ready.
 func nodeCondition(n *api.Node) (condition, string) {
 	down := len(n.Plugins) - readyPlugins(n)
 	switch {
@@ -119,18 +128,21 @@ func problemTable(w *bytes.Buffer, out *output, n *api.Node) error {
 			rows[i][2] = "→ " + p.Command
 		}
 	}
+
 	if err := table(w, "  ", nil, rows); err != nil {
 		return err
 	}
+
 	fmt.Fprintf(w, "  Unaffected: %s\n", count(n.Unaffected, "volume"))
 	return nil
 }
 
-// pendingTable shows what has not been seen to end.
+// pendingTable shows expansions, modifications and snapshots that may not have ended yet.
 func pendingTable(w *bytes.Buffer, out *output, n *api.Node) error {
 	if len(n.Pending) == 0 {
 		return nil
 	}
+
 	rows := make([][]string, len(n.Pending))
 	for i, p := range n.Pending {
 		state := "pending"
@@ -139,6 +151,7 @@ func pendingTable(w *bytes.Buffer, out *output, n *api.Node) error {
 		}
 		rows[i] = []string{p.Subject, joined("  ", state, p.Message), "→ " + p.Command}
 	}
+
 	return table(w, "  ", nil, rows)
 }
 

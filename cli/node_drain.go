@@ -13,10 +13,11 @@ import (
 )
 
 const (
-	// drainTurn bounds one request of a drain that waits for longer: whatever failed is
-	// tried at once with the next.
+	// drainTurn bounds one request of a longer drain. Each new request retries at once the steps
+	// that failed.
 	drainTurn = 10 * time.Minute
-	// drainAbsent is how long a drain outlives its agent, which may be being restarted.
+	// drainAbsent is how long the command waits for an agent that went away, which may be
+	// restarting.
 	drainAbsent = time.Minute
 )
 
@@ -51,6 +52,7 @@ tries at once what failed. -o json lists {safe, waiting, left}.`,
 			})
 		},
 	}
+
 	cmd.Flags().DurationVar(&o.deadline, "deadline", 0, "exit 5 if it is not over after `D`; 0 does not wait (default: waits until it is over)")
 	return cmd
 }
@@ -59,10 +61,12 @@ func runNodeDrain(ctx context.Context, o nodeDrainOptions, client *apiclient.Cli
 	until := time.Now().Add(o.deadline)
 	first, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
+
 	d, err := client.Drain(first, 0)
 	if err != nil {
 		return failed(err, "drain this host")
 	}
+
 	title := waitingTitle
 	if !d.Safe && (!o.limited || o.deadline > 0) {
 		title = "still " + title
@@ -73,6 +77,7 @@ func runNodeDrain(ctx context.Context, o nodeDrainOptions, client *apiclient.Cli
 		d, err = o.wait(ctx, client, until)
 		end()
 	}
+
 	switch {
 	case err != nil && ctx.Err() != nil:
 		err = interrupted("it was interrupted; the host stays drained, and what was begun goes on", "volctl node drain goes on waiting, volctl node undrain takes claims again")
@@ -80,26 +85,30 @@ func runNodeDrain(ctx context.Context, o nodeDrainOptions, client *apiclient.Cli
 	case err != nil:
 		return failed(err, "drain this host")
 	}
+
 	if err := out.print(d, volumesIn(d), func(w *bytes.Buffer) error { return drainScreen(w, d, title) }); err != nil || d.Safe {
 		return err
 	}
+
 	return failed(&api.Error{
 		Code: api.CodeTimeout, Message: fmt.Sprintf("it is not over after %s: %s; the host stays drained", o.deadline, inTheWay(d)),
 		Hint: "end what is listed, then: volctl node drain; or take claims again: volctl node undrain",
 	}, "drain this host")
 }
 
-// wait asks the agent to wait, and outlives a restart of it.
+// wait asks the agent to wait, and continues after a restart of the agent.
 func (o *nodeDrainOptions) wait(ctx context.Context, client *apiclient.Client, until time.Time) (*api.Drain, error) {
-	var gone time.Time // since when no agent answers
+	var gone time.Time // when the agent last stopped answering
 	for {
 		turn := drainTurn
 		if o.limited {
 			turn = min(turn, max(time.Until(until), time.Millisecond))
 		}
+
 		call, cancel := context.WithTimeout(ctx, turn+answerGrace)
 		d, err := client.Drain(call, turn)
 		cancel()
+
 		over := o.limited && time.Until(until) <= 0
 		switch {
 		case err == nil && (d.Safe || over):
@@ -114,6 +123,7 @@ func (o *nodeDrainOptions) wait(ctx context.Context, client *apiclient.Client, u
 		case time.Since(gone) > drainAbsent:
 			return nil, err
 		}
+
 		if err := sleep(ctx, retryEvery); err != nil {
 			return nil, err
 		}
@@ -132,6 +142,7 @@ func runNodeUndrain(ctx context.Context, client *apiclient.Client, out *output) 
 	if err != nil {
 		return failed(err, "undrain this host")
 	}
+
 	return out.print(u, nil, func(w *bytes.Buffer) error {
 		if u.WasDraining {
 			w.WriteString("claims are taken again\n")
@@ -141,15 +152,17 @@ func runNodeUndrain(ctx context.Context, client *apiclient.Client, out *output) 
 	})
 }
 
-// announce tells a person what is to be stopped, before it is waited for.
+// announce lists the claim owners that the user must stop, before the command waits for them.
 func (o *output) announce(d *api.Drain) error {
 	if !o.human() || o.quiet || len(d.Waiting) == 0 {
 		return nil
 	}
+
 	var w bytes.Buffer
 	if err := occupants(&w, d.Waiting, waitingTitle); err != nil {
 		return err
 	}
+
 	_, err := o.errw.Write(w.Bytes())
 	return err
 }
@@ -167,11 +180,12 @@ func drainScreen(w *bytes.Buffer, d *api.Drain, title string) error {
 	return occupants(w, d.Left, "still on this host:")
 }
 
-// occupants lists what keeps the host from being empty.
+// occupants lists the things that keep the host from being empty.
 func occupants(w *bytes.Buffer, list []api.Occupant, title string) error {
 	if len(list) == 0 {
 		return nil
 	}
+
 	w.WriteString(title + "\n")
 	rows := make([][]string, len(list))
 	for i, o := range list {
@@ -184,10 +198,11 @@ func occupants(w *bytes.Buffer, list []api.Occupant, title string) error {
 			rows[i][3] += "; else: " + o.Else
 		}
 	}
+
 	return table(w, "  ", nil, rows)
 }
 
-// drainProgress tells in a line what is waited for.
+// drainProgress summarises in one line the claims and leftovers that the drain waits for.
 func drainProgress(client *apiclient.Client) told {
 	return func(ctx context.Context) string {
 		n, err := client.Node(ctx)
@@ -198,7 +213,7 @@ func drainProgress(client *apiclient.Client) told {
 	}
 }
 
-// inTheWay counts what keeps the host from being empty.
+// inTheWay counts the things that keep the host from being empty.
 func inTheWay(d *api.Drain) string {
 	held, left := "", ""
 	if n := len(d.Waiting); n > 0 {
@@ -210,7 +225,7 @@ func inTheWay(d *api.Drain) string {
 	return joined(", ", held, left)
 }
 
-// volumesIn are the ids of the volumes that are in the way.
+// volumesIn returns the ids of the volumes that are still on the host.
 func volumesIn(d *api.Drain) []string {
 	var ids []string
 	for _, o := range slices.Concat(d.Waiting, d.Left) {

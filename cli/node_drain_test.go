@@ -63,7 +63,7 @@ func TestNodeDrain(t *testing.T) {
 	}
 }
 
-// Whoever interrupts a drain is told what stays.
+// TestNodeDrainInterrupted checks that an interrupted drain says that the host stays drained.
 func TestNodeDrainInterrupted(t *testing.T) {
 	f := draining(occupied)
 	first := f.on["POST /v1/node/drain"]

@@ -25,7 +25,7 @@ const (
 	formatTemplate = "go-template"
 )
 
-// output is the one way to stdout.
+// output is the only way to stdout.
 type output struct {
 	w, errw io.Writer
 	format  string
@@ -33,33 +33,40 @@ type output struct {
 	quiet   bool
 	colour  bool
 	now     func() time.Time
-	// pause waits between two looks at what takes its time.
+
+	// pause waits between two progress updates.
 	pause func(ctx context.Context, d time.Duration) error
-	// columns is the width of the terminal that stderr is; nil if it is none.
+
+	// columns returns the width of the terminal on stderr. It may be nil.
 	columns func() int
 }
 
-// output reads the flags about output.
+// output makes the output from its flags.
 func (a *app) output() (*output, error) {
 	o := &output{w: a.env.Stdout, errw: a.env.Stderr, quiet: a.quiet, now: a.env.Now, pause: a.env.Pause}
 	if o.pause == nil {
 		o.pause = sleep
 	}
+
 	if a.env.Getenv("TERM") != "dumb" {
 		o.columns = a.env.StderrColumns
 	}
+
 	o.colour = a.env.StdoutTerminal && !a.noColor && a.env.Getenv("NO_COLOR") == "" && a.env.Getenv("TERM") != "dumb"
 	name, text, hasText := strings.Cut(a.format, "=")
+
 	if a.json {
 		if name != formatTable && name != formatJSON {
 			return nil, usage("", "--json and -o %s exclude each other", a.format)
 		}
 		name = formatJSON
 	}
+
 	known := slices.Contains([]string{formatTable, formatWide, formatJSON, formatYAML}, name) && !hasText
 	if !known && (name != formatTemplate || text == "") {
 		return nil, usage("", "unknown output %q: it is one of table, wide, json, yaml, go-template=TEMPLATE", a.format)
 	}
+
 	if name == formatTemplate {
 		t, err := template.New("-o").Funcs(template.FuncMap{"json": compactJSON}).Parse(text)
 		if err != nil {
@@ -67,21 +74,23 @@ func (a *app) output() (*output, error) {
 		}
 		o.tmpl = t
 	}
+
 	o.format = name
 	return o, nil
 }
 
-// human reports whether a person reads the output.
+// human reports whether the output is for a person.
 func (o *output) human() bool { return o.format == formatTable || o.format == formatWide }
 
-// wide reports whether all columns are wanted.
+// wide reports whether the output shows all columns.
 func (o *output) wide() bool { return o.format == formatWide }
 
-// print writes a value in the wanted format. For people it writes the ids if
-// only those are wanted, else what screen writes.
+// print writes a value in the chosen format. For a person it calls screen, or writes only the ids
+// with -q.
 func (o *output) print(value any, ids []string, screen func(w *bytes.Buffer) error) error {
 	var b bytes.Buffer
 	var err error
+
 	switch {
 	case o.human() && o.quiet:
 		for _, id := range ids {
@@ -92,13 +101,15 @@ func (o *output) print(value any, ids []string, screen func(w *bytes.Buffer) err
 	default:
 		err = o.encode(&b, value, true)
 	}
+
 	if err != nil {
 		return err
 	}
+
 	return o.write(b.Bytes())
 }
 
-// show writes a screen for a person who does not want only ids; nothing else.
+// show writes a screen for a person. With -q, or in a format for programs, it writes nothing.
 func (o *output) show(screen func(w *bytes.Buffer) error) error {
 	if !o.human() || o.quiet {
 		return nil
@@ -110,23 +121,25 @@ func (o *output) show(screen func(w *bytes.Buffer) error) error {
 	return o.write(b.Bytes())
 }
 
-// stream writes one value of many that come over time, for a person as line.
+// stream writes one value of a sequence that arrives over time. A person gets line instead.
 func (o *output) stream(value any, line string) error {
 	if o.human() {
 		return o.write([]byte(line + "\n"))
 	}
+
 	var b bytes.Buffer
 	if o.format == formatYAML {
 		b.WriteString("---\n")
 	}
+
 	if err := o.encode(&b, value, false); err != nil {
 		return err
 	}
+
 	return o.write(b.Bytes())
 }
 
-// say tells a person what was done. Nothing is said with -q, or where the
-// output is for a program.
+// say tells a person the result. It writes nothing with -q, or in a format for programs.
 func (o *output) say(format string, args ...any) error {
 	if !o.human() || o.quiet {
 		return nil
@@ -134,7 +147,7 @@ func (o *output) say(format string, args ...any) error {
 	return o.write([]byte(printable(fmt.Sprintf(format, args...)) + "\n"))
 }
 
-// note tells a person on stderr what is not part of the output.
+// note writes a remark to stderr that is not part of the output.
 func (o *output) note(format string, args ...any) {
 	_, _ = fmt.Fprintln(o.errw, printable(fmt.Sprintf(format, args...)))
 }
@@ -146,12 +159,13 @@ func (o *output) write(b []byte) error {
 	return nil
 }
 
-// encode writes a value for a program. All formats show the names of the JSON.
+// encode writes a value for a program. All formats use the field names of the JSON.
 func (o *output) encode(b *bytes.Buffer, value any, indent bool) error {
 	text, err := marshal(value)
 	if err != nil {
 		return fmt.Errorf("cannot encode the output: %w", err)
 	}
+
 	switch {
 	case o.format == formatTemplate:
 		return o.template(b, text)
@@ -162,26 +176,31 @@ func (o *output) encode(b *bytes.Buffer, value any, indent bool) error {
 	default:
 		b.Write(text)
 	}
+
 	b.WriteByte('\n')
 	return err
 }
 
-// template runs the template on the decoded JSON. Whole numbers stay whole, so
-// that templates can compare them.
+// template runs the template on the decoded JSON. Integers stay integers, so that templates can
+// compare them.
 func (o *output) template(b *bytes.Buffer, text []byte) error {
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.UseNumber()
+
 	var v any
 	if err := dec.Decode(&v); err != nil {
 		return fmt.Errorf("cannot encode the output: %w", err)
 	}
+
 	before := b.Len()
 	if err := o.tmpl.Execute(b, numbers(v)); err != nil {
 		return usage("-o json shows the names there are", "bad template: %v", strings.TrimPrefix(err.Error(), "template: "))
 	}
+
 	if b.Len() > before && b.Bytes()[b.Len()-1] != '\n' {
 		b.WriteByte('\n')
 	}
+
 	return nil
 }
 
@@ -203,6 +222,7 @@ func numbers(v any) any {
 			return f
 		}
 	}
+
 	return v
 }
 
@@ -211,7 +231,7 @@ func compactJSON(v any) (string, error) {
 	return string(b), err
 }
 
-// marshal is api.MarshalJSON: what a terminal would obey is escaped.
+// marshal is api.MarshalJSON, which escapes characters that a terminal would obey.
 func marshal(v any) ([]byte, error) { return api.MarshalJSON(v) }
 
 // toYAML writes JSON as YAML, with the fields in the same order.
@@ -220,14 +240,20 @@ func toYAML(b *bytes.Buffer, text []byte) error {
 	if err := yaml.Unmarshal(text, &doc); err != nil {
 		return fmt.Errorf("cannot encode the output: %w", err)
 	}
+
 	blockStyle(&doc)
 	var plain bytes.Buffer
 	enc := yaml.NewEncoder(&plain)
 	enc.SetIndent(2)
+
 	if err := enc.Encode(&doc); err != nil {
 		return fmt.Errorf("cannot encode the output: %w", err)
 	}
-	b.WriteString(printable(plain.String())) // the escapes are YAML's, in the quotes that blockStyle asks for
+
+	// The escapes of printable are valid YAML, because blockStyle puts such values in double
+	// quotes.
+	b.WriteString(printable(plain.String()))
+
 	return enc.Close()
 }
 

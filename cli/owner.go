@@ -21,7 +21,7 @@ func parseOwner(s string) (api.Owner, error) {
 		return api.Owner{}, usage("--owner pid:$$", "--owner pid: needs the number of a process, not %q", name)
 	case kind == api.OwnerUnit && named && name != "":
 		if !strings.Contains(name, ".") {
-			name += ".service" // as systemctl does
+			name += ".service" // systemctl does the same
 		}
 		return api.Owner{Kind: api.OwnerUnit, Unit: name}, nil
 	default:
@@ -29,10 +29,12 @@ func parseOwner(s string) (api.Owner, error) {
 	}
 }
 
-// ownerText is an owner on a screen. Beside its alloc a unit is not named again.
+// ownerText describes an owner on a screen. It omits the name of a unit that is also the alloc's
+// name.
 func ownerText(c *api.Claim) string {
 	o := c.Owner
 	var who, how string
+
 	switch o.Kind {
 	case api.OwnerPID:
 		who, how = joined(" ", fmt.Sprintf("pid %d", o.PID), o.Command), o.State
@@ -44,7 +46,7 @@ func ownerText(c *api.Claim) string {
 			how = fmt.Sprintf("%s %d", how, o.PID)
 		}
 	case api.OwnerMount:
-		if who, how = "mount", o.State; o.PID != 0 { // it is not mounted yet
+		if who, how = "mount", o.State; o.PID != 0 { // the volume is not mounted yet
 			who = joined(" ", fmt.Sprintf("mount by pid %d", o.PID), o.Command)
 		} else if how == api.OwnerRunning {
 			how = ""
@@ -57,5 +59,6 @@ func ownerText(c *api.Claim) string {
 	default:
 		return dash(o.Kind)
 	}
+
 	return joined(", ", who, how)
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// Who owns a claim: whoever is named, else the calling service as it was started
-// this time, else nobody.
+// TestClaimOwner checks the owner of a claim. It is the owner that --owner names, else the current
+// invocation of the calling service, else none.
 func TestClaimOwner(t *testing.T) {
 	const (
 		invocation = "0123456789abcdef0123456789abcdef"

@@ -13,7 +13,7 @@ import (
 	"unicode"
 )
 
-// pages are the project's Markdown files, less what fences hold, by path.
+// pages returns the project's Markdown files by path, without their fenced blocks.
 func pages(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -56,7 +56,7 @@ var (
 	marks    = regexp.MustCompile("[`*]|\\]\\([^)]*\\)|\\[")
 )
 
-// anchors are those of a page's headings, as GitHub makes them.
+// anchors returns the anchors of a page's headings, as GitHub makes them.
 func anchors(page string) map[string]bool {
 	all, seen := map[string]bool{}, map[string]int{}
 	for _, m := range headings.FindAllStringSubmatch(page, -1) {
@@ -79,14 +79,14 @@ func anchors(page string) map[string]bool {
 	return all
 }
 
-// broken says what is wrong with a link of a page; "" is nothing.
+// broken gives the reason why a link of a page is broken, or "" for a good link.
 func broken(all map[string]string, page, to string) string {
 	u, err := url.Parse(to)
 	switch {
 	case err != nil:
 		return err.Error()
 	case u.Scheme != "":
-		return "" // the network is nobody's but the reader's
+		return "" // links to the network are not tested
 	}
 	target := page
 	if u.Path != "" {
@@ -101,8 +101,8 @@ func broken(all map[string]string, page, to string) string {
 	return ""
 }
 
-// TestLinks: every link in the pages leads somewhere, and every page of docs can be
-// found from README.md.
+// TestLinks checks that every link in the pages has a target. README.md must link every page of
+// docs, and ARCHITECTURE.md every page of docs/design.
 func TestLinks(t *testing.T) {
 	all := pages(t)
 	reached := map[string]bool{}
@@ -111,15 +111,18 @@ func TestLinks(t *testing.T) {
 			if why := broken(all, page, m[1]); why != "" {
 				t.Errorf("%s: %s: %s", page, m[1], why)
 			}
-			if page == "../README.md" {
-				path, _, _ := strings.Cut(m[1], "#")
+			path, _, _ := strings.Cut(m[1], "#")
+			switch page {
+			case "../README.md":
 				reached[filepath.Join("..", path)] = true
+			case "../docs/ARCHITECTURE.md":
+				reached[filepath.Join("../docs", path)] = reached[filepath.Join("../docs", path)] || strings.HasPrefix(path, "design/")
 			}
 		}
 	}
 	for page := range all {
 		if strings.HasPrefix(page, "../docs/") && !reached[page] {
-			t.Errorf("README.md does not name %s", page)
+			t.Errorf("neither README.md nor docs/ARCHITECTURE.md links %s", page)
 		}
 	}
 	if len(all) < 10 {
@@ -127,7 +130,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// TestBrokenLinks: what the test above is to find.
+// TestBrokenLinks checks that broken recognises broken links.
 func TestBrokenLinks(t *testing.T) {
 	all := map[string]string{"../README.md": "# A `b` c: d…\n# A b c d\n"}
 	for to, good := range map[string]bool{
@@ -150,7 +153,7 @@ var (
 	message = regexp.MustCompile("(?m)^\\| (`.+?) \\|")
 )
 
-// literals are the texts in the project's code, with a gap for each verb.
+// literals returns the string literals in the project's code, with a gap in place of each verb.
 func literals(t *testing.T) []string {
 	t.Helper()
 	var all []string
@@ -174,12 +177,12 @@ func literals(t *testing.T) []string {
 // elsewhere are messages of the kernel and of systemd.
 var elsewhere = []string{"device or resource busy", "Found left-over process … in control group", "unable to apply caps: operation not permitted", "Operation not permitted"}
 
-// unknown is the first part of a quoted message that stands in none of the texts.
+// unknown returns the first part of a quoted message that no literal contains.
 func unknown(all []string, quoted string) string {
 	if slices.Contains(elsewhere, quoted) {
 		return ""
 	}
-	quoted = state.ReplaceAllString(quoted, "") // which is put before the words
+	quoted = state.ReplaceAllString(quoted, "") // a status puts it in front of the message
 	for part := range strings.SplitSeq(left.ReplaceAllString(quoted, "\x00"), "\x00") {
 		if part = strings.Trim(part, " ,;:"); len(part) > 3 && !slices.ContainsFunc(all, func(s string) bool { return strings.Contains(s, part) }) {
 			return part
@@ -188,8 +191,8 @@ func unknown(all []string, quoted string) string {
 	return ""
 }
 
-// TestTroubleshootingQuotes: what docs/troubleshooting.md quotes in headings, and in
-// its table of messages, are messages that there are.
+// TestTroubleshootingQuotes checks that the messages quoted in docs/troubleshooting.md exist.
+// Quotes are in its headings and its table of messages.
 func TestTroubleshootingQuotes(t *testing.T) {
 	raw, err := os.ReadFile("../docs/troubleshooting.md")
 	if err != nil {

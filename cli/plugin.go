@@ -35,6 +35,7 @@ func runPluginList(ctx context.Context, client *apiclient.Client, out *output) e
 	if err != nil {
 		return failed(err, "list plugins")
 	}
+
 	ids, rows := make([]string, len(plugins)), make([][]string, len(plugins))
 	for i, p := range plugins {
 		ids[i] = p.ID
@@ -46,6 +47,7 @@ func runPluginList(ctx context.Context, client *apiclient.Client, out *output) e
 			rows[i] = append(rows[i], p.Runner, pids(&p), since(out.now(), p.Since), dash(p.NodeID), dash(topology(p.Topology)), dash(p.Socket))
 		}
 	}
+
 	return out.print(plugins, ids, func(w *bytes.Buffer) error {
 		header := []string{"ID", "Provider", "Version", "Type", "State", "Controllers", "Nodes", "Restarts", "Volumes", "Used/Max"}
 		if out.wide() {
@@ -61,7 +63,7 @@ func sortedPlugins(ctx context.Context, client *apiclient.Client) ([]api.Plugin,
 	return plugins, err
 }
 
-// pluginState adds that a changed file waits.
+// pluginState adds a note if a changed file is pending.
 func pluginState(p *api.Plugin) string {
 	if p.Pending != "" {
 		return p.State + ", change pending"
@@ -69,7 +71,7 @@ func pluginState(p *api.Plugin) string {
 	return p.State
 }
 
-// staged is how many volumes are here now, of how many may be.
+// staged shows how many volumes are staged on this host, and the limit if there is one.
 func staged(p *api.Plugin) string {
 	if p.MaxVolumes > 0 {
 		return strconv.Itoa(p.Staged) + "/" + strconv.FormatInt(p.MaxVolumes, 10)
@@ -77,7 +79,7 @@ func staged(p *api.Plugin) string {
 	return strconv.Itoa(p.Staged)
 }
 
-// outOf is how many parts serve, of how many are to.
+// outOf shows how many parts are healthy, and how many there should be.
 func outOf(have, want int) string {
 	if want == 0 {
 		return "-"
@@ -85,7 +87,7 @@ func outOf(have, want int) string {
 	return fmt.Sprintf("%d/%d", have, want)
 }
 
-// pids are the processes of all parts.
+// pids returns the process ids of all parts.
 func pids(p *api.Plugin) string {
 	var all []string
 	for _, part := range p.Parts {
@@ -93,8 +95,10 @@ func pids(p *api.Plugin) string {
 			all = append(all, strconv.Itoa(part.PID))
 		}
 	}
+
 	if len(all) == 0 && p.PID != 0 {
 		all = append(all, strconv.Itoa(p.PID))
 	}
+
 	return dash(strings.Join(all, ","))
 }

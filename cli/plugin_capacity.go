@@ -36,6 +36,7 @@ plugin can tell. The beginning of an id is enough.`,
 			})
 		},
 	}
+
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.StringArrayVar(&o.params, "param", nil, "`KEY=VALUE` that a volume would be created with; may be repeated")
@@ -44,10 +45,11 @@ plugin can tell. The beginning of an id is enough.`,
 	f.StringArrayVar(&o.topology, "topology", nil, "`KEY=VALUE` of the place it would be reachable from; may be repeated")
 	completeChoice(cmd, "access-mode", spec.AccessModes())
 	completeChoice(cmd, "attachment-mode", spec.AttachmentModes())
+
 	return cmd
 }
 
-// request is what is asked for. Modes that nobody gave are not part of it.
+// request builds the request. It contains modes only if a flag names one.
 func (o *pluginCapacityOptions) request(cmd *cobra.Command) (q api.CapacityRequest, err error) {
 	if q.Parameters, err = keyValues("param", o.params); err != nil {
 		return q, err
@@ -58,6 +60,7 @@ func (o *pluginCapacityOptions) request(cmd *cobra.Command) (q api.CapacityReque
 	if !cmd.Flags().Changed("access-mode") && !cmd.Flags().Changed("attachment-mode") {
 		return q, nil
 	}
+
 	q.Capabilities = []api.Capability{{AccessMode: o.accessMode, AttachmentMode: o.attachmentMode}}
 	return q, errors.Join(oneOf("access-mode", o.accessMode, spec.AccessModes()), oneOf("attachment-mode", o.attachmentMode, spec.AttachmentModes()))
 }
@@ -67,10 +70,12 @@ func runPluginCapacity(ctx context.Context, o pluginCapacityOptions, q api.Capac
 	if err != nil {
 		return failed(err, "ask plugin %q for its capacity", o.id)
 	}
+
 	c, err := client.PluginCapacity(ctx, p.ID, q)
 	if err != nil {
 		return failed(explainPlugin(ctx, client, err, p.ID), "ask plugin %q for its capacity", p.ID)
 	}
+
 	return out.print(c, []string{p.ID}, func(w *bytes.Buffer) error {
 		rows := [][]string{{"Available", size(c.Available)}}
 		if c.Largest != nil {

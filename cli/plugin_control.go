@@ -14,7 +14,7 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// pluginControl is what restart, stop and start have in common.
+// pluginControl holds the options that restart, stop, start and deregister share.
 type pluginControl struct {
 	id      string
 	part    apiclient.Part
@@ -22,7 +22,7 @@ type pluginControl struct {
 	noWait  bool
 }
 
-// doing is what is done, as it is asked for, going on, and over.
+// doing names an action: as a verb, while it happens, and when it is over.
 type doing struct{ verb, going, over string }
 
 func (o *pluginControl) flags(cmd *cobra.Command, wait string) {
@@ -32,14 +32,14 @@ func (o *pluginControl) flags(cmd *cobra.Command, wait string) {
 	partFlags(cmd, &o.part)
 }
 
-// partFlags narrow a command to some parts of a plugin.
+// partFlags add the flags that narrow a command to some parts of a plugin.
 func partFlags(cmd *cobra.Command, to *apiclient.Part) {
 	f := cmd.Flags()
 	f.StringVar(&to.Type, "type", "", "only the parts of this `TYPE`: node or controller")
 	f.StringVar(&to.Instance, "instance", "", "only the part of this `NAME`")
 }
 
-// checkPart refuses what no part can be.
+// checkPart refuses an unknown type of part.
 func checkPart(p apiclient.Part) error {
 	if !slices.Contains([]string{"", "node", "controller", "monolith"}, p.Type) {
 		return usage("", "--type %q is neither node nor controller", p.Type)
@@ -69,15 +69,16 @@ func (o *pluginControl) check() error {
 	return checkTimeout(o.timeout)
 }
 
-// run makes the request, waits for it unless told not to, and prints what was
-// done.
+// run makes the request, waits unless noWait is set, and prints the result.
 func (o *pluginControl) run(ctx context.Context, client *apiclient.Client, out *output, force bool, do control, w doing) error {
 	co, outcome := apiclient.ControlOptions{Force: force, Part: o.part}, w.going
 	if !o.noWait {
 		co.Wait, outcome = o.timeout, w.over
 	}
+
 	call, cancel := context.WithTimeout(ctx, o.timeout+answerGrace)
 	defer cancel()
+
 	p, err := do(call, o.id, co)
 	switch {
 	case err == nil:
@@ -90,10 +91,11 @@ func (o *pluginControl) run(ctx context.Context, client *apiclient.Client, out *
 	default:
 		err = explainPlugin(ctx, client, err, o.id)
 	}
+
 	return failed(err, "%s%s plugin %q", w.verb, partWords(o.part), o.id)
 }
 
-// breaks says what the end of a plugin's process does to the mounts of its volumes.
+// breaks says what happens to the mounts of a plugin's volumes when its process ends.
 func breaks(p *api.Plugin) string {
 	switch p.FUSEClaims {
 	case 0:
@@ -105,5 +107,5 @@ func breaks(p *api.Plugin) string {
 	}
 }
 
-// control is a request of the client's about a plugin.
+// control is a client request about a plugin.
 type control func(ctx context.Context, id string, o apiclient.ControlOptions) (*api.Plugin, error)

@@ -7,7 +7,7 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// controlled is a world whose plugin "ebs" does what it is told.
+// controlled returns a world that can restart, stop and start plugins.
 func controlled() *fake {
 	f := world()
 	f.on["POST /v1/plugins/ebs/restart"] = func(r *http.Request) (any, error) {
@@ -46,14 +46,14 @@ func TestPluginRestart(t *testing.T) {
 	r.stdin = "y\n"
 	expect(t, r.volctl("plugin", "restart", "ebs"), 0, "restarted plugin \"ebs\"\n", question)
 	expectSent(t, f, "GET /v1/plugins/ebs", "POST /v1/plugins/ebs/restart?force=true&wait=1m20s")
-	r.stdin = "" // nothing is in use, so nothing is asked
+	r.stdin = "" // nothing is in use, so there is no question
 	expect(t, r.volctl("plugin", "restart", "nfs"), 0, "restarted plugin \"nfs\"\n", "")
 	expectSent(t, f, "GET /v1/plugins/nfs", "POST /v1/plugins/nfs/restart?wait=1m20s")
-	expect(t, r.volctl("plugin", "restart", "eb"), 3, "", `near: "ebs"`) // no prefix where something changes
+	expect(t, r.volctl("plugin", "restart", "eb"), 3, "", `near: "ebs"`) // changes need the exact id
 }
 
-// TestPluginParts: a request about some parts says which, and holds controllers for
-// nothing that mounts could live in.
+// TestPluginParts checks that a request about some parts names them. A controller holds no mounts,
+// so there is no warning about FUSE mounts.
 func TestPluginParts(t *testing.T) {
 	f := controlled()
 	r := with(t, f)
@@ -66,7 +66,7 @@ func TestPluginParts(t *testing.T) {
 	expect(t, r.volctl("plugin", "stop", "ebs", "--type", "controller", "--force"), 0, "stopped controller of plugin \"ebs\"\n",
 		"volctl: 2 volumes in use through plugin \"ebs\": unless another controller is ready, nothing is attached or detached until: volctl plugin start ebs\n")
 	expectSent(t, f, "GET /v1/plugins/ebs", "POST /v1/plugins/ebs/stop?force=true&type=controller&wait=1m20s")
-	r.terminal = true // and no question
+	r.terminal = true // there is no question even so
 	expect(t, r.volctl("plugin", "restart", "ebs", "--type", "controller"), 4, "", "volctl: cannot restart controller of plugin \"ebs\": plugin \"ebs\" is in use")
 	f.sent()
 	expect(t, r.volctl("plugin", "logs", "nfs", "--instance", "b"), 0, "starting\npanic\n", "")

@@ -40,9 +40,11 @@ NAME is one of
 			case len(args) > 0:
 				o.name, o.file = args[0], args[0]+".yaml"
 			}
+
 			if len(args) > 1 {
 				o.file = args[1]
 			}
+
 			return a.do(cmd, func(ctx context.Context, client *apiclient.Client, out *output) error {
 				return runPluginInit(ctx, o, client, out)
 			})
@@ -60,15 +62,17 @@ func runPluginInit(_ context.Context, o pluginInitOptions, _ *apiclient.Client, 
 		}
 		return usage(hint, "there is no plugin file of %q: there are %s", o.name, strings.Join(names, ", "))
 	}
+
 	another := suggest.Command("volctl plugin init %s ANOTHER-FILE", o.name)
 	if o.name == "" {
 		another = "volctl plugin init - prints it"
 	}
+
 	return out.writeNew(text, o.file, another, o.next())
 }
 
-// next is the command that follows the edit of the file. The agent takes up a file in its
-// plugin directory by itself, and refuses to register the same plugin once more.
+// next returns the command that follows the edit of the file. The agent loads a file in its plugin
+// directory by itself, and refuses to register the same plugin again.
 func (o pluginInitOptions) next() string {
 	if dir, err := filepath.Abs(filepath.Dir(o.file)); err == nil && filepath.Base(dir) == pluginDirName {
 		return "volctl plugin list"
@@ -76,11 +80,11 @@ func (o pluginInitOptions) next() string {
 	return suggest.Command("volctl plugin register %s", o.file)
 }
 
-// pluginDirName is the last part of the directory of plugin files, wherever the
-// configuration puts it: without an agent the rest is not known.
+// pluginDirName is the last element of the plugin directory. The rest depends on the configuration,
+// which is unknown without an agent.
 const pluginDirName = "plugins.d"
 
-// examples lists the plugin files that there are.
+// examples lists the available plugin files.
 func examples() string {
 	var b strings.Builder
 	for _, name := range spec.PluginExamples() {

@@ -30,20 +30,23 @@ several parts each line begins with its part's name.`,
 			if err := checkPart(o.part); err != nil {
 				return err
 			}
+
 			return a.do(cmd, func(ctx context.Context, client *apiclient.Client, out *output) error {
 				return runPluginLogs(ctx, o, client, out)
 			})
 		},
 	}
+
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.BoolVarP(&o.follow, "follow", "f", false, "go on with what it writes, until Ctrl-C")
 	f.IntVarP(&o.lines, "lines", "n", 0, "only the last `N` lines (default as the agent has them)")
 	partFlags(cmd, &o.part)
+
 	return cmd
 }
 
-// checkCount refuses a -n that was given and is none.
+// checkCount refuses a --lines value that is not positive.
 func checkCount(cmd *cobra.Command, n int) error {
 	if cmd.Flags().Changed("lines") && n <= 0 {
 		return usage("", "--lines must be more than 0")
@@ -56,10 +59,12 @@ func runPluginLogs(ctx context.Context, o pluginLogsOptions, client *apiclient.C
 	if err != nil {
 		return failed(err, "read the log of plugin %q", o.id)
 	}
+
 	logs, err := client.PluginLogs(ctx, p.ID, apiclient.LogOptions{Lines: o.lines, Follow: o.follow, Part: o.part})
 	if err == nil {
 		_, err = io.Copy(out.w, logs)
-		_ = logs.Close() // the stream has said what there was to say
+		_ = logs.Close() // the stream is over
 	}
+
 	return failed(streamEnd(ctx, o.follow, err), "read the log of plugin %q", p.ID)
 }

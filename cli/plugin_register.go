@@ -34,6 +34,7 @@ A plugin that does not become ready stays registered; the exit code is 6 then.`,
 			if err := checkTimeout(o.timeout); err != nil {
 				return failed(err, "register the plugin")
 			}
+
 			return a.do(cmd, func(ctx context.Context, client *apiclient.Client, out *output) (err error) {
 				if o.name, o.text, err = a.readFile(ctx, args[0]); err != nil {
 					return err
@@ -42,10 +43,12 @@ A plugin that does not become ready stays registered; the exit code is 6 then.`,
 			})
 		},
 	}
+
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.DurationVar(&o.timeout, "timeout", claimTimeout, "how long to wait until it is ready; it goes on after that")
 	f.BoolVar(&o.noWait, "no-wait", false, "do not wait; it goes on")
+
 	return cmd
 }
 
@@ -54,27 +57,34 @@ func runPluginRegister(ctx context.Context, o pluginRegisterOptions, client *api
 	if o.noWait {
 		wait = 0
 	}
+
 	call, cancel := context.WithTimeout(ctx, o.timeout+answerGrace)
 	defer cancel()
+
 	r, err := client.RegisterPlugin(call, o.name, o.text, wait)
 	if err != nil && ctx.Err() != nil {
 		err = interrupted("it was interrupted; the plugin may be registered", "volctl plugin list")
 	}
+
 	if err != nil {
 		return failed(err, "register the plugin")
 	}
+
 	return out.print(r, []string{r.Plugin.ID}, func(w *bytes.Buffer) error {
 		id := quotedList([]string{r.Plugin.ID})
 		said := r.Outcome + " plugin " + id
+
 		if r.Outcome == "unchanged" {
 			said = "plugin " + id + " is unchanged"
 		}
+
 		switch {
 		case r.Plugin.Pending != "":
 			said += "; pending: " + oneLine(r.Plugin.Pending)
 		case r.Plugin.State == api.PluginStopped && r.Plugin.Reason != "" && !o.noWait:
 			said += "; it is stopped " + oneLine(r.Plugin.Reason)
 		}
+
 		w.WriteString(said + "\n")
 		return nil
 	})

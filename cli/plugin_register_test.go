@@ -9,7 +9,7 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// registering is a world whose agent registers what its first word says.
+// registering returns a world whose agent answers every registration with result.
 func registering(result api.PluginResult) *fake {
 	f := world()
 	f.on["POST /v1/plugins"] = answers(result)
@@ -79,7 +79,8 @@ func TestPluginDeregister(t *testing.T) {
 	expect(t, r.volctl("plugin", "deregister", "a/b"), 2, "", "bad plugin id")
 }
 
-// TestWantedOfRegistered: what waits to come into force stands in no file.
+// TestWantedOfRegistered checks the label of pending settings. A registered plugin has no file, so
+// the label must not name one.
 func TestWantedOfRegistered(t *testing.T) {
 	for registered, want := range map[bool]string{false: "  In file  max_in_flight: 4", true: "  Wanted   max_in_flight: 4"} {
 		lines := partFields(&api.PluginPart{Registered: registered, Wanted: map[string]string{"max_in_flight": "4"}}, "")

@@ -42,10 +42,12 @@ controller is restarted without a question while another one is ready.`,
 			})
 		},
 	}
+
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask, and restart it under volumes that are in use")
 	o.flags(cmd, "how long to wait until it is ready; it goes on after that")
+
 	return cmd
 }
 
@@ -56,17 +58,20 @@ func runPluginRestart(ctx context.Context, o pluginRestartOptions, client *apicl
 			o.warn("volctl: %s in use through plugin %q: %s\n", count(p.Staged, "volume"), o.id, breaks(p))
 		}
 	}
-	if o.ask != nil && o.part.Type != "controller" { // which holds no mounts; the agent knows whether it can be spared
+
+	// A controller holds no mounts, and the agent itself knows whether another one is ready.
+	if o.ask != nil && o.part.Type != "controller" {
 		var err error
 		if force, err = o.confirmed(ctx, client); err != nil {
 			return failed(err, "restart plugin %q", o.id)
 		}
 	}
+
 	return o.run(ctx, client, out, force, client.RestartPlugin, doing{"restart", "restarting", "restarted"})
 }
 
-// confirmed asks where volumes are in use, and says whether they were agreed
-// about.
+// confirmed asks for confirmation if volumes are in use. It returns true if the person agreed to
+// restart under them.
 func (o *pluginRestartOptions) confirmed(ctx context.Context, client *apiclient.Client) (bool, error) {
 	p, err := client.Plugin(ctx, o.id)
 	if err != nil {
@@ -75,11 +80,13 @@ func (o *pluginRestartOptions) confirmed(ctx context.Context, client *apiclient.
 	if p.Staged == 0 {
 		return false, nil
 	}
+
 	question := fmt.Sprintf("%s in use through plugin %s: %s. Restart it?",
 		count(p.Staged, "volume"), quotedList([]string{o.id}), breaks(p))
 	yes, err := o.ask(ctx, question)
 	if err == nil && yes {
 		return true, nil
 	}
+
 	return false, orNotConfirmed(err)
 }

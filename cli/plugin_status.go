@@ -50,10 +50,12 @@ func runPluginStatuses(ctx context.Context, client *apiclient.Client, out *outpu
 	if err != nil {
 		return failed(err, "show plugins")
 	}
+
 	ids := make([]string, len(plugins))
 	for i, p := range plugins {
 		ids[i] = p.ID
 	}
+
 	return out.print(plugins, ids, func(w *bytes.Buffer) error {
 		for i := range plugins {
 			if i > 0 {
@@ -69,37 +71,44 @@ func pluginScreen(w *bytes.Buffer, out *output, p *api.Plugin) {
 	now, ready := out.now(), p.State == api.PluginReady
 	head := out.mark(goodOr(ready)) + " " + oneLine(p.ID) + "  " + oneLine(joined(": ", p.State, p.Reason)) + ", " + since(now, p.Since)
 	lines := []pair{{head, fmt.Sprintf("restarts %d", p.Restarts)}}
+
 	if !p.Next.IsZero() {
 		lines = append(lines, field("Next", "started again "+in(now, p.Next), ""))
 	}
+
 	lines = append(lines,
 		field("Driver", joined(" ", dash(p.Provider), p.Version), p.Type),
 		field("Healthy", fmt.Sprintf("controllers %s, nodes %s", outOf(p.ControllersHealthy, p.ControllersExpected), outOf(p.NodesHealthy, p.NodesExpected)), ""),
 		field("Volumes", volumesHere(p), strings.Join(p.Volumes[:min(len(p.Volumes), shownVolumes)], " ")))
+
 	if p.NodeID != "" {
 		lines = append(lines, field("Node", p.NodeID, topology(p.Topology)))
 	}
+
 	if can := capabilities(p); len(can) > 0 {
 		lines = append(lines, field("Can", strings.Join(can, " "), ""))
 	}
+
 	parts := p.Parts
 	if len(parts) == 1 {
 		lines = append(lines, partFields(&parts[0], "")...)
 	}
+
 	pairs(w, lines)
 	if len(parts) == 1 {
 		lastLines(w, &parts[0], "  ")
 		return
 	}
+
 	for i := range parts {
 		partScreen(w, out, &parts[i])
 	}
 }
 
-// shownVolumes is how many volumes a plugin's screen names.
+// shownVolumes limits how many volumes a plugin's screen names.
 const shownVolumes = 10
 
-// volumesHere says how many volumes there are, and how many of them here.
+// volumesHere says how many volumes the plugin has, and how many of them are staged on this host.
 func volumesHere(p *api.Plugin) string {
 	volumes := fmt.Sprintf("%d, %d staged here", len(p.Volumes), p.Staged)
 	if p.MaxVolumes > 0 {
@@ -108,26 +117,29 @@ func volumesHere(p *api.Plugin) string {
 	return volumes
 }
 
-// partScreen is one part of several.
+// partScreen writes one of several parts.
 func partScreen(w *bytes.Buffer, out *output, p *api.PluginPart) {
 	now := out.now()
 	head := fmt.Sprintf("  %s %s  %s, %s", out.mark(goodOr(p.State == api.PluginReady)), oneLine(joined(" ", dash(p.Type), p.Instance)),
 		oneLine(joined(": ", p.State, p.Reason)), since(now, p.Since))
 	lines := []pair{{head, fmt.Sprintf("restarts %d", p.Restarts)}}
+
 	if !p.Next.IsZero() {
 		next := field("Next", "started again "+in(now, p.Next), "")
 		lines = append(lines, pair{left: "  " + next.left})
 	}
+
 	pairs(w, append(lines, partFields(p, "  ")...))
 	lastLines(w, p, "    ")
 }
 
-// partFields are what is one part's own.
+// partFields returns the lines about one part.
 func partFields(p *api.PluginPart, indent string) []pair {
 	process := p.Runner
 	if p.PID != 0 {
 		process += fmt.Sprintf(", pid %d", p.PID)
 	}
+
 	optional := []struct{ name, value string }{
 		{"Runs", process},
 		{"Exit", p.LastExit},
@@ -136,27 +148,32 @@ func partFields(p *api.PluginPart, indent string) []pair {
 		{"Socket", p.Socket},
 		{"Log", p.LogFile},
 	}
+
 	var lines []pair
 	for _, o := range optional {
 		if o.value != "" {
 			lines = append(lines, field(o.name, o.value, ""))
 		}
 	}
+
 	for _, warning := range p.Warnings {
 		lines = append(lines, field("Warning", warning, ""))
 	}
+
 	wanted := "In file"
 	if p.Registered {
 		wanted = "Wanted"
 	}
+
 	lines = append(append(lines, settings("Runs as", p.Running)...), settings(wanted, p.Wanted)...)
 	for i := range lines {
 		lines[i].left = indent + lines[i].left
 	}
+
 	return lines
 }
 
-// settings are the keys of a definition, one a line.
+// settings returns one line for each key of a definition.
 func settings(name string, set map[string]string) []pair {
 	var lines []pair
 	for _, key := range slices.Sorted(maps.Keys(set)) {
@@ -166,7 +183,7 @@ func settings(name string, set map[string]string) []pair {
 	return lines
 }
 
-// lastLines are what a part that is not ready wrote last.
+// lastLines writes the last lines from the log of a part that is not ready.
 func lastLines(w *bytes.Buffer, p *api.PluginPart, indent string) {
 	if p.State == api.PluginReady || len(p.LastLog) == 0 {
 		return
@@ -177,7 +194,7 @@ func lastLines(w *bytes.Buffer, p *api.PluginPart, indent string) {
 	}
 }
 
-// definedIn is where the part's definition is from.
+// definedIn says where the part's definition comes from.
 func definedIn(p *api.PluginPart) string {
 	if p.Registered {
 		return "none, registered at run time"
@@ -185,7 +202,7 @@ func definedIn(p *api.PluginPart) string {
 	return p.File
 }
 
-// capabilities are the controller's and the node's. Some are of both.
+// capabilities joins the controller's and the node's capabilities, without duplicates.
 func capabilities(p *api.Plugin) []string {
 	can := slices.Clone(p.ControllerCapabilities)
 	for _, c := range p.NodeCapabilities {

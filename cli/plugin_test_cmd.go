@@ -15,7 +15,7 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// testTimeout bounds a test if nothing else is asked for.
+// testTimeout is the default timeout of a test.
 const testTimeout = 10 * time.Minute
 
 type pluginTestOptions struct {
@@ -59,6 +59,7 @@ is undone by the next one, and when the agent starts.`,
 			})
 		},
 	}
+
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.StringVar(&o.ask.ExternalID, "external-id", "", "test with the volume of this `ID` at the storage, which may be written to")
@@ -73,6 +74,7 @@ is undone by the next one, and when the agent starts.`,
 	f.BoolVar(&o.ask.Forget, "forget", false, "give up what an earlier test left and cannot be undone")
 	f.DurationVar(&o.timeout, "timeout", testTimeout, "how long the test may take; what it made is undone after that")
 	completeChoice(cmd, "access-mode", spec.AccessModes())
+
 	return cmd
 }
 
@@ -80,6 +82,7 @@ func (o *pluginTestOptions) check() (err error) {
 	if err := errors.Join(checkPluginID(o.id), checkTimeout(o.timeout)); err != nil {
 		return err
 	}
+
 	o.ask.Timeout = o.timeout.String()
 	if o.ask.Context, err = keyValues("context", o.context); err != nil {
 		return err
@@ -93,21 +96,25 @@ func (o *pluginTestOptions) check() (err error) {
 	if o.ask.Secrets, err = secretRefs(o.secrets); err != nil {
 		return err
 	}
+
 	if o.size != "" {
 		if o.ask.Capacity, err = spec.ParseSize(o.size); err != nil {
 			return usage("", "--size: %v", err)
 		}
 	}
+
 	if o.fsType != "" || len(o.mountFlags) > 0 {
 		o.ask.MountOptions = &api.MountOptions{FSType: o.fsType, MountFlags: o.mountFlags}
 	}
+
 	if o.ask.AccessMode == "" {
 		return nil
 	}
+
 	return oneOf("access-mode", o.ask.AccessMode, spec.AccessModes())
 }
 
-// keyValues reads a flag that is KEY=VALUE, once for each key.
+// keyValues reads a repeatable KEY=VALUE flag. Each key may occur once.
 func keyValues(flag string, values []string) (map[string]string, error) {
 	var all map[string]string
 	for _, v := range values {
@@ -120,6 +127,7 @@ func keyValues(flag string, values []string) (map[string]string, error) {
 		}
 		all[key] = value
 	}
+
 	return all, nil
 }
 
@@ -137,36 +145,42 @@ func runPluginTest(ctx context.Context, o pluginTestOptions, client *apiclient.C
 		if c.Result == api.CheckBroken {
 			bad = append(bad, c.Check)
 		}
+
 		t.Checks = append(t.Checks, c)
-		// Columns cannot be fitted to what has not happened yet.
+		// The results arrive one by one, so the columns cannot adapt to the later ones.
 		if len(t.Checks) == 1 {
 			if err := out.say("%s", checkLine("Check", "Result", "Took", "Said")); err != nil {
 				return err
 			}
 		}
+
 		return out.say("%s", checkLine(c.Check, c.Result, tookWords(c.TookMS), oneLine(c.Said)))
 	})
+
 	t.Summary = sum
 	if ctx.Err() != nil {
 		err = interrupted("it was interrupted; the agent undoes what the test has made", "volctl events --since 5m")
 	} else {
 		err = explainPlugin(ctx, client, err, o.id)
 	}
+
 	if len(t.Checks) > 0 {
 		if perr := o.conclude(out, t, bad); perr != nil {
 			return perr
 		}
 	}
+
 	if err == nil && len(bad) > 0 {
 		return &api.Error{
 			Code: api.CodeFailed, Message: fmt.Sprintf("plugin %q does not do what the agent needs: %s", o.id, strings.Join(bad, ", ")),
 			Hint: suggest.Command("volctl plugin logs %s", o.id),
 		}
 	}
+
 	return failed(err, "test plugin %q", o.id)
 }
 
-// conclude prints what stands under the table, or all of it for a program.
+// conclude prints the summary below the table, or the whole test for a program.
 func (o *pluginTestOptions) conclude(out *output, t pluginTest, bad []string) error {
 	if !out.human() || out.quiet {
 		return out.print(t, bad, nil)
@@ -174,6 +188,7 @@ func (o *pluginTestOptions) conclude(out *output, t pluginTest, bad []string) er
 	if t.Summary == nil {
 		return nil
 	}
+
 	return out.print(t, nil, func(w *bytes.Buffer) error {
 		s := t.Summary
 		fmt.Fprintf(w, "\n%d ok, %d worked around, %d broken, %d skipped\n", s.OK, s.WorkAround, s.Broken, s.Skipped)
@@ -198,7 +213,7 @@ func tookWords(ms float64) string {
 	}
 }
 
-// facts is what the plugin is like, in a line.
+// facts describes the plugin in one line.
 func facts(s *api.PluginTestSummary) string {
 	has := func(yes bool, word string) string {
 		if yes {
@@ -206,12 +221,15 @@ func facts(s *api.PluginTestSummary) string {
 		}
 		return "no " + word
 	}
+
 	words := []string{has(s.Creates, "create"), has(s.Attaches, "attach"), has(s.Stages, "stage")}
 	if s.Stages && !s.StageMounts && s.Mounts != "" {
 		words[2] += " (mounts nothing)"
 	}
+
 	if s.Mounts != "" {
 		words = append(words, s.Mounts+" mounts of "+s.FSType)
 	}
+
 	return joined(" ", s.Driver, s.Version) + ": " + strings.Join(words, ", ")
 }

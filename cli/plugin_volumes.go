@@ -35,10 +35,12 @@ volctl volume list.`,
 			})
 		},
 	}
+
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.IntVar(&o.limit, "limit", 1000, "ask for `N` volumes at most; 0 is all")
 	f.BoolVar(&o.other, "unregistered", false, "show only those that are not registered on this host")
+
 	return cmd
 }
 
@@ -47,6 +49,7 @@ func runPluginVolumes(ctx context.Context, o pluginVolumesOptions, client *apicl
 	if err != nil {
 		return failed(err, "list the volumes of plugin %q", o.id)
 	}
+
 	volumes, ids, rows := []api.StorageVolume{}, []string{}, [][]string{}
 	more, err := client.PluginVolumes(ctx, p.ID, o.limit, func(v api.StorageVolume) error {
 		if v.Volume == "" || !o.other {
@@ -54,9 +57,11 @@ func runPluginVolumes(ctx context.Context, o pluginVolumesOptions, client *apicl
 		}
 		return nil
 	})
+
 	if err != nil {
 		return failed(explainPlugin(ctx, client, err, p.ID), "list the volumes of plugin %q", p.ID)
 	}
+
 	err = out.print(volumes, ids, func(w *bytes.Buffer) error {
 		header := []string{"External ID", "Volume", "Capacity", "Source", "Nodes", "Health"}
 		if out.wide() {
@@ -64,9 +69,11 @@ func runPluginVolumes(ctx context.Context, o pluginVolumesOptions, client *apicl
 		}
 		return table(w, "", header, rows)
 	})
+
 	if more {
 		out.note("there are more; --limit 0 asks for all")
 	}
+
 	return err
 }
 
@@ -78,18 +85,21 @@ func storageRow(v *api.StorageVolume, wide bool) []string {
 	case v.CloneID != "":
 		source = "volume " + v.CloneID
 	}
+
 	health := ""
 	for _, f := range v.Health {
 		health = joined("; ", health, finding(f))
 	}
+
 	row := []string{dash(v.ExternalID), dash(v.Volume), sizeOrDash(v.Capacity), dash(source), dash(joined(",", v.PublishedNodes...)), dash(health)}
 	if wide {
 		row = append(row, dash(places(v.Topologies)), dash(topology(v.Context)))
 	}
+
 	return row
 }
 
-// places are the topologies from which a volume can be reached.
+// places lists the topologies from which a volume can be reached.
 func places(all []map[string]string) string {
 	var words []string
 	for _, t := range all {
@@ -98,7 +108,7 @@ func places(all []map[string]string) string {
 	return joined(" or ", words...)
 }
 
-// finding is what a plugin finds wrong, in one line.
+// finding formats one problem that a plugin reports, in one line.
 func finding(f api.Finding) string {
 	return oneLine(joined(": ", joined(", ", f.Severity, f.Reason), f.Message))
 }

@@ -13,42 +13,41 @@ import (
 	"golang.org/x/term"
 )
 
-// How long nothing is shown: what is done sooner needs no words. Where no terminal
-// is, what is written stays, so that waits longer.
+// The times before the first progress line. A command that ends sooner shows none. Without a
+// terminal, lines cannot be erased, so the first one comes later.
 const (
 	shownAfter = time.Second
 	saidAfter  = 2 * time.Second
 )
 
-// everySecond is how often the display is made anew.
+// everySecond is the interval of the display.
 const everySecond = time.Second
 
-// eraseLine goes to the beginning of a terminal's line and empties it.
+// eraseLine moves to the beginning of a terminal's line and erases it.
 const eraseLine = "\r\x1b[K"
 
-// told says in a few words how far something is; empty if nothing is known. It is
-// asked every second, with a context that ends before the next.
+// told describes the progress of something in a few words, or returns "" if nothing is known. It is
+// called every second, with a context that ends before the next call.
 type told func(ctx context.Context) string
 
-// progress shows a person that something takes its time, on stderr: on a terminal in
-// one line that is made anew every second and erased at the end, else in a line for
-// each change of what is told.
+// progress shows on stderr that an operation takes time. On a terminal, it redraws one line every
+// second and erases it at the end. Otherwise, it writes a line for each change.
 type progress struct {
 	out   *output
 	doing string
 	told  told
 	begun time.Time
-	said  string // the last that was written, where no terminal is
-	drawn bool   // something stands on the terminal's line
+	said  string // the last text, without a terminal
+	drawn bool   // the terminal's line is not empty
 }
 
-// during begins to show what is being done ("creating volume \"data\""). What it
-// returns ends that, and leaves the terminal's line empty. Nothing is shown where a
-// program reads the output, and with -q.
+// during starts to show an operation ("creating volume \"data\""). The returned function ends that
+// and erases the terminal's line. Nothing is shown with -q, or in a format for programs.
 func (o *output) during(ctx context.Context, doing string, state told) (end func()) {
 	if !o.human() || o.quiet {
 		return func() {}
 	}
+
 	ctx, cancel := context.WithCancel(ctx)
 	over := make(chan struct{})
 	p := &progress{out: o, doing: printable(doing), told: state, begun: o.now()}
@@ -56,6 +55,7 @@ func (o *output) during(ctx context.Context, doing string, state told) (end func
 		defer close(over)
 		p.run(ctx)
 	}()
+
 	return func() {
 		cancel()
 		<-over
@@ -63,16 +63,17 @@ func (o *output) during(ctx context.Context, doing string, state told) (end func
 	}
 }
 
-// run shows until ctx ends.
+// run shows the progress until ctx ends.
 func (p *progress) run(ctx context.Context) {
 	first := saidAfter
 	if p.out.terminalWidth() > 0 {
 		first = shownAfter
 	}
+
 	for wait := first; p.out.pause(ctx, wait) == nil; wait = everySecond {
 		state := p.ask(ctx)
 		if ctx.Err() != nil {
-			return // what it was asked for is over
+			return // the operation is over
 		}
 		p.show(state)
 	}
@@ -97,6 +98,7 @@ func (p *progress) show(state string) {
 		}
 		return
 	}
+
 	elapsed := p.out.now().Sub(p.begun).Truncate(time.Second)
 	line := cutTo(joined("  ", p.doing, elapsed.String(), state), columns-1)
 	p.drawn = true
@@ -109,12 +111,12 @@ func (p *progress) erase() {
 	}
 }
 
-// cutTo shortens a text to some columns of a terminal: a line that wraps could not be
-// erased.
+// cutTo shortens a text to a number of columns, because a line that wraps could not be erased.
 func cutTo(s string, columns int) string {
 	if width(s) <= columns {
 		return s
 	}
+
 	var b strings.Builder
 	for _, r := range s {
 		if width(b.String()+string(r)) >= columns {
@@ -122,11 +124,12 @@ func cutTo(s string, columns int) string {
 		}
 		b.WriteRune(r)
 	}
+
 	return b.String() + "…"
 }
 
-// terminalWidth is that of the terminal that stderr is, in columns; 0 if it is none
-// on which a line can be erased.
+// terminalWidth returns the width in columns of the terminal on stderr, or 0 if lines cannot be
+// erased there.
 func (o *output) terminalWidth() int {
 	if o.columns == nil {
 		return 0
@@ -134,19 +137,19 @@ func (o *output) terminalWidth() int {
 	return o.columns()
 }
 
-// columns returns how wide the terminal is that a file is; 0 if it is none.
+// columns returns the width of the terminal f, or 0 if f is no terminal.
 func columns(f *os.File) int {
 	if !term.IsTerminal(int(f.Fd())) {
 		return 0
 	}
 	wide, _, err := term.GetSize(int(f.Fd()))
 	if err != nil || wide <= 0 {
-		return 80 // a serial line does not know
+		return 80 // a serial line does not know its width
 	}
 	return wide
 }
 
-// pluginProgress tells how a plugin is that is not ready.
+// pluginProgress describes the state of a plugin that is not ready.
 func pluginProgress(client *apiclient.Client, id string) told {
 	return func(ctx context.Context) string {
 		p, err := client.Plugin(ctx, id)
@@ -157,28 +160,31 @@ func pluginProgress(client *apiclient.Client, id string) told {
 	}
 }
 
-// volumeProgress tells which step a volume is at and how far that is, or how its plugin
-// is if that is not ready. The plugin may be left out where the volume exists.
+// volumeProgress describes the volume's current step, or the state of its plugin if that is not
+// ready. The plugin may be empty if the volume exists.
 func volumeProgress(client *apiclient.Client, id, plugin string) told {
 	return func(ctx context.Context) string {
 		v, err := client.Volume(ctx, id)
 		if err == nil {
 			plugin = v.Spec.PluginID
 		}
+
 		if plugin != "" {
 			if words := pluginProgress(client, plugin)(ctx); words != "" {
 				return words
 			}
 		}
+
 		if err != nil || v.Attempt == nil {
 			return ""
 		}
 		if at := v.Attempt; at.Waits != "" || at.Step == "wait" {
 			return at.Waits
 		}
-		if at := v.Attempt; len(at.HeldBy) > 0 { // the line is short, and this is what helps
+		if at := v.Attempt; len(at.HeldBy) > 0 { // the line is short, and this helps most
 			return joined(" ", at.Step, "is held up by", at.HeldBy[0], andMore(len(at.HeldBy)-1))
 		}
+
 		return joined(": ", v.Attempt.Step, v.Attempt.Code, v.Attempt.Message, v.Attempt.Progress)
 	}
 }

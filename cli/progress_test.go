@@ -18,8 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// display is a run of a progress display against a clock of its own: each state is what is told
-// in one look, and the display ends after the last.
+// display runs a progress display with a clock of its own and returns its output. Each state is the
+// answer to one question, and the display ends after the last one.
 func display(t *testing.T, columns int, o output, states ...string) string {
 	t.Helper()
 	var stderr bytes.Buffer
@@ -69,7 +69,7 @@ func TestProgress(t *testing.T) {
 	}
 }
 
-// Programs read no display.
+// TestProgressIsForPeople checks that programs get no display.
 func TestProgressIsForPeople(t *testing.T) {
 	for _, o := range []output{{quiet: true, format: formatTable}, {format: formatJSON}, {format: formatYAML}} {
 		var stderr bytes.Buffer
@@ -82,7 +82,7 @@ func TestProgressIsForPeople(t *testing.T) {
 	}
 }
 
-// screen is what a terminal was sent.
+// screen collects the output to a terminal.
 type screen struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -98,7 +98,7 @@ func (s *screen) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// await waits until the terminal was sent a text; false if ctx ends first.
+// await waits until the terminal has received a text. It returns false if ctx ends first.
 func (s *screen) await(ctx context.Context, text string) bool {
 	for {
 		s.mu.Lock()
@@ -115,7 +115,7 @@ func (s *screen) await(ctx context.Context, text string) bool {
 	}
 }
 
-// terminal opens a pseudoterminal of so many columns.
+// terminal opens a pseudoterminal with this many columns.
 func terminal(t *testing.T, wide uint16) (*os.File, *screen) {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
@@ -141,7 +141,7 @@ func terminal(t *testing.T, wide uint16) (*os.File, *screen) {
 	read := make(chan struct{})
 	go func() {
 		defer close(read)
-		_, _ = io.Copy(s, master) // ends with an error once nobody has the other side
+		_, _ = io.Copy(s, master) // ends with an error when the other side is closed
 	}()
 	t.Cleanup(func() {
 		_ = tty.Close()
@@ -151,8 +151,8 @@ func terminal(t *testing.T, wide uint16) (*os.File, *screen) {
 	return tty, s
 }
 
-// On a terminal the display is one line on stderr, which is empty again before the
-// outcome is told.
+// TestProgressOnATerminal checks that the display is one line on stderr, which is erased before the
+// result is printed.
 func TestProgressOnATerminal(t *testing.T) {
 	tty, seen := terminal(t, 60)
 	f := world()
@@ -182,8 +182,8 @@ func TestProgressOnATerminal(t *testing.T) {
 	}
 }
 
-// A claim for which all files may get another owner takes its time, and no other is
-// displayed.
+// TestClaimShowsHowManyFiles checks that a claim shows its progress without a terminal only if it
+// may change the owner of all files, because that takes long.
 func TestClaimShowsHowManyFiles(t *testing.T) {
 	f := world()
 	looked := make(chan struct{})
@@ -214,8 +214,8 @@ func TestClaimShowsHowManyFiles(t *testing.T) {
 	}
 }
 
-// TestDetachShowsHolder: on a terminal a detach that waits says for whom, and nothing of
-// that stays. Elsewhere it is silent.
+// TestDetachShowsHolder checks that a waiting detach names the blocking process on a terminal, and
+// erases the line at the end. Without a terminal it prints nothing.
 func TestDetachShowsHolder(t *testing.T) {
 	tty, seen := terminal(t, 120)
 	f := world()

@@ -11,7 +11,7 @@ import (
 	"github.com/volagent/volagent/agent/spec"
 )
 
-// checkVolumeID refuses a bad id before anything is sent.
+// checkVolumeID refuses an invalid id before the request.
 func checkVolumeID(id string) error {
 	if err := spec.CheckVolumeID(id); err != nil {
 		return usage("an id has 1 to 128 printable characters, without a slash", "%v", err)
@@ -33,49 +33,57 @@ func checkPluginID(id string) error {
 	return nil
 }
 
-// findVolume returns the volume with this id, or the only one whose id begins
-// so. It is for commands that only read.
+// findVolume returns the volume with this id, or the only volume whose id begins with it. It is for
+// commands that only read.
 func findVolume(ctx context.Context, client *apiclient.Client, id string) (*api.Volume, error) {
 	if err := checkVolumeID(id); err != nil {
 		return nil, err
 	}
+
 	v, err := client.Volume(ctx, id)
 	if !isNotFound(err) {
 		return v, err
 	}
+
 	ids, listErr := volumeIDs(ctx, client)
 	if listErr != nil {
 		return nil, listErr
 	}
+
 	full, err := complete("volume", id, ids, err)
 	if err != nil {
 		return nil, err
 	}
+
 	return client.Volume(ctx, full)
 }
 
-// findPlugin does for plugins what findVolume does for volumes.
+// findPlugin is like findVolume, for plugins.
 func findPlugin(ctx context.Context, client *apiclient.Client, id string) (*api.Plugin, error) {
 	if err := checkPluginID(id); err != nil {
 		return nil, err
 	}
+
 	p, err := client.Plugin(ctx, id)
 	if !isNotFound(err) {
 		return p, err
 	}
+
 	ids, listErr := pluginIDs(ctx, client)
 	if listErr != nil {
 		return nil, listErr
 	}
+
 	full, err := complete("plugin", id, ids, err)
 	if err != nil {
 		return nil, err
 	}
+
 	return client.Plugin(ctx, full)
 }
 
-// complete finds the only id with a prefix. Several are an error of usage,
-// because the argument does not say which is meant; none is notFound.
+// complete returns the only id that begins with prefix. Several matches are a usage error, because
+// the argument is ambiguous. With no match, it returns notFound with similar ids.
 func complete(kind, prefix string, ids []string, notFound error) (string, error) {
 	var found []string
 	for _, id := range ids {
@@ -83,24 +91,27 @@ func complete(kind, prefix string, ids []string, notFound error) (string, error)
 			found = append(found, id)
 		}
 	}
+
 	switch len(found) {
 	case 0:
 		return "", nearby(notFound, kind, prefix, ids)
 	case 1:
 		return found[0], nil
 	}
+
 	return "", &api.Error{
 		Code: api.CodeInvalid, Message: fmt.Sprintf("%q is the beginning of %s: %s", prefix, count(len(found), kind), quotedList(found)),
 		Hint: "give the whole id", Details: map[string]string{"matches": strings.Join(found, "\n")},
 	}
 }
 
-// nearby adds to a not-found error what is near the id.
+// nearby adds the ids that are similar to the wrong one to a not-found error.
 func nearby(err error, kind, id string, ids []string) error {
 	var e *api.Error
 	if !errors.As(err, &e) {
 		return err
 	}
+
 	near := spec.Near(id, ids)
 	if len(near) == 0 {
 		if e.Hint != "" {
@@ -108,41 +119,49 @@ func nearby(err error, kind, id string, ids []string) error {
 		}
 		return hinted(err, "volctl "+kind+" list")
 	}
+
 	with := *e
 	with.Hint = "near: " + quotedList(near) + "; all: volctl " + kind + " list"
 	with.Details = map[string]string{"near": strings.Join(near, "\n")}
 	for k, v := range e.Details {
 		with.Details[k] = v
 	}
+
 	return &with
 }
 
-// explain adds to the not-found error of a command that changes state what was
-// near: volumes, or the volume's allocs where the volume is right. The request
-// itself was made with the exact ids.
+// explain adds similar names to the not-found error of a command that changes state. If the volume
+// exists, it names the volume's allocs; otherwise it names similar volumes. The request itself used
+// the exact ids.
 func explain(ctx context.Context, client *apiclient.Client, err error, volume string, allocs ...string) error {
 	if !isNotFound(err) {
 		return err
 	}
+
 	volumes, listErr := client.Volumes(ctx)
 	if listErr != nil {
 		return err // the first error says more
 	}
+
 	var ids []string
 	for _, v := range volumes {
 		if v.Spec.ID != volume {
 			ids = append(ids, v.Spec.ID)
 			continue
 		}
+
 		if len(allocs) == 0 {
 			return err
 		}
+
 		var held []string
 		for _, c := range v.Claims {
 			held = append(held, c.Alloc)
 		}
+
 		return nearby(err, "claim", allocs[0], held)
 	}
+
 	return nearby(err, "volume", volume, ids)
 }
 
@@ -151,15 +170,18 @@ func explainPlugin(ctx context.Context, client *apiclient.Client, err error, plu
 	if !isNotFound(err) {
 		return err
 	}
+
 	ids, listErr := pluginIDs(ctx, client)
 	if listErr != nil {
 		return err
 	}
+
 	for _, id := range ids {
 		if id == plugin {
 			return err
 		}
 	}
+
 	return nearby(err, "plugin", plugin, ids)
 }
 

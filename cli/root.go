@@ -12,7 +12,7 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// Command is the tree of commands, to be described and not to be run.
+// Command returns the tree of commands for documentation. Do not run it.
 func Command() *cobra.Command {
 	return newRoot(newApp(Env{Getenv: func(string) string { return "" }}))
 }
@@ -25,6 +25,7 @@ Long flags work with one dash too. Commands that only read accept the beginning 
 an id where it is the only one; what changes state needs the exact id.
 
 `+exitCodesHelp)
+
 	root.Version = api.Version
 	root.SetVersionTemplate("volctl {{.Version}}\n")
 	root.SetOut(a.env.Stdout)
@@ -46,11 +47,12 @@ an id where it is the only one; what changes state needs the exact id.
 		newVolume(a), newClaim(a), newMount(a), newUmount(a), newPlugin(a), newNode(a), newSystemd(a),
 		newDoctor(a), newState(a), newEvents(a), newWait(a), newVersion(a), newCompletion(),
 	)
+
 	root.AddCommand(aliases(a)...)
 	return root
 }
 
-// group is a command that only holds others.
+// group returns a command that only holds other commands.
 func group(use, short, long string, children ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: use, Short: short, Long: long, Args: cobra.ArbitraryArgs,
@@ -61,11 +63,12 @@ func group(use, short, long string, children ...*cobra.Command) *cobra.Command {
 			return unknownCommand(cmd, args)
 		},
 	}
+
 	cmd.AddCommand(children...)
 	return cmd
 }
 
-// unknownCommand names commands that may have been meant, wherever they are.
+// unknownCommand returns an error that names similar commands, from anywhere in the tree.
 func unknownCommand(cmd *cobra.Command, args []string) error {
 	return usage(commandHint(cmd, args[0]), "there is no command %q", cmd.CommandPath()+" "+args[0])
 }
@@ -79,7 +82,7 @@ func commandHint(group *cobra.Command, word string) string {
 		case c.Name() == word || slices.Contains(c.Aliases, word):
 			same = append(same, line)
 		case len(spec.Near(word, []string{c.Name()})) == 0:
-			if c.Name() == group.Name() && c != group { // "volctl claim data"
+			if c.Name() == group.Name() && c != group { // for example "volctl claim data"
 				verbs = append(verbs, suggest.Command(line+" %s", word))
 			}
 		case c.Parent() == group:
@@ -88,13 +91,16 @@ func commandHint(group *cobra.Command, word string) string {
 			near = append(near, line)
 		}
 	})
+
 	if len(same)+len(here) > 0 {
 		near = nil
 	}
+
 	found := slices.Concat(same, here, near, verbs)
 	if len(found) == 0 {
 		return group.CommandPath() + " --help"
 	}
+
 	return "did you mean " + strings.Join(found[:min(len(found), 4)], ", or ") + "?"
 }
 
@@ -105,7 +111,7 @@ func walk(cmd *cobra.Command, each func(*cobra.Command)) {
 	}
 }
 
-// flagError names the flag that may have been meant.
+// flagError names the known flag that is most like the unknown one.
 func flagError(cmd *cobra.Command, err error) error {
 	hint := cmd.CommandPath() + " --help"
 	if name, ok := strings.CutPrefix(err.Error(), "unknown flag: --"); ok {
@@ -115,14 +121,14 @@ func flagError(cmd *cobra.Command, err error) error {
 			hint = "did you mean --" + near[0] + "?"
 		}
 	}
+
 	return usage(hint, "%v", err)
 }
 
-// exactly is for commands with a fixed number of arguments, which it names in
-// its error.
+// exactly accepts a fixed number of arguments. Its error names the missing ones.
 func exactly(names ...string) cobra.PositionalArgs { return between(len(names), names...) }
 
-// between allows for the last arguments to be left out.
+// between is like exactly, but only the first least arguments are required.
 func between(least int, names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		hint, name := cmd.CommandPath()+" --help", strings.TrimPrefix(cmd.CommandPath(), "volctl ")
@@ -136,7 +142,7 @@ func between(least int, names ...string) cobra.PositionalArgs {
 	}
 }
 
-// oneOf refuses a flag's value that is none of the choices.
+// oneOf refuses a flag's value that is not among the choices.
 func oneOf(flag, value string, choices []string) error {
 	if slices.Contains(choices, value) {
 		return nil
@@ -148,8 +154,8 @@ func oneOf(flag, value string, choices []string) error {
 	return usage(hint, "unknown %s %q: it is one of %s", strings.ReplaceAll(flag, "-", " "), value, strings.Join(choices, ", "))
 }
 
-// pointer is a command that does not exist, known by its name elsewhere. It
-// says what is to be used instead.
+// pointer returns a hidden command for a name that other tools use. It only fails, with a hint at
+// the right command.
 func pointer(name string, instead func(id string) string) *cobra.Command {
 	return &cobra.Command{
 		Use: name, Hidden: true, DisableFlagParsing: true, Args: cobra.ArbitraryArgs,
@@ -166,7 +172,7 @@ func pointer(name string, instead func(id string) string) *cobra.Command {
 	}
 }
 
-// pointers are the wrong names that people try most.
+// pointers are the wrong names that people try most often.
 func pointers() []*cobra.Command {
 	remove := func(id string) string {
 		return fmt.Sprintf("%s forgets the volume and keeps its data; %s destroys the data", suggest.Command("volctl volume deregister %s", id), suggest.Command("volctl volume delete %s", id))

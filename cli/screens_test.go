@@ -17,7 +17,7 @@ func capability(access string) api.Capability {
 	return api.Capability{AccessMode: access, AttachmentMode: "file-system"}
 }
 
-// world is a host with a bit of everything.
+// world returns a host with one example of almost everything.
 func world() *fake {
 	mode := capability("single-node-writer")
 	many := capability("multi-node-multi-writer")
@@ -120,7 +120,7 @@ func world() *fake {
 	}
 }
 
-// session writes runs as a person would see them.
+// session runs commands and returns the text that a person would see.
 func session(r *run, lines ...[]string) string {
 	var b strings.Builder
 	for _, args := range lines {
@@ -176,8 +176,8 @@ func TestScreens(t *testing.T) {
 	}
 }
 
-// What no call of the plugin's failed for is not shown as its words, and a wait
-// says until when.
+// TestVolumeWaits checks the screen of a volume that waits or that failed on this host. The message
+// is not shown as the plugin's words, and a wait shows its end.
 func TestVolumeWaits(t *testing.T) {
 	mode := capability("single-node-writer")
 	watched := api.Volume{
@@ -216,7 +216,7 @@ func TestHealthyNode(t *testing.T) {
 	golden(t, filepath.Join("testdata", "node_healthy.txt"), text)
 }
 
-// Colours are for terminals, and for those who want them.
+// TestColours checks that colours appear only on a terminal, and not for users who switch them off.
 func TestColours(t *testing.T) {
 	r := with(t, world())
 	const red = "\x1b[31m×\x1b[0m backup_1"
@@ -239,7 +239,7 @@ func TestColours(t *testing.T) {
 	plain("no terminal", r.volctl("volume", "status", "backup_1"))
 }
 
-// Storage that hangs does not hang its status.
+// TestStatusWithoutStats checks that storage that hangs does not make the status hang.
 func TestStatusWithoutStats(t *testing.T) {
 	f := world()
 	f.on["GET /v1/volumes/data/report"] = func(r *http.Request) (any, error) { <-r.Context().Done(); return nil, r.Context().Err() }

@@ -6,16 +6,17 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// secretUsage is what a flag that names a secret takes.
+// secretUsage describes the values of the --secret flag.
 const secretUsage = "`KEY=file:PATH`, KEY=credential:NAME or KEY=env:NAME: a secret, read by the agent; may be repeated"
 
-// secretRefs reads where secrets are. What is none of these may be a secret itself,
-// and is not repeated.
+// secretRefs parses references to secrets. An invalid value may be a secret itself, so the error
+// does not repeat it.
 func secretRefs(values []string) (map[string]api.Secret, error) {
 	refs, err := keyValues("secret", values)
 	if err != nil || len(refs) == 0 {
 		return nil, err
 	}
+
 	all := map[string]api.Secret{}
 	for key, ref := range refs {
 		kind, name, _ := strings.Cut(ref, ":")
@@ -27,5 +28,6 @@ func secretRefs(values []string) (map[string]api.Secret, error) {
 		*into = name
 		all[key] = s
 	}
+
 	return all, nil
 }

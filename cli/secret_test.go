@@ -7,7 +7,7 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// A secret's value goes to the agent, and nowhere else.
+// TestLiteralSecret checks that a secret's value goes only to the agent.
 func TestLiteralSecret(t *testing.T) {
 	f := world()
 	f.on["PUT /v1/volumes/a"] = answers(api.VolumeResult{Outcome: "registered", Volume: api.Volume{Spec: api.VolumeSpec{
@@ -31,7 +31,8 @@ func TestLiteralSecret(t *testing.T) {
 	}
 }
 
-// Flags name secrets; a secret itself is refused and not repeated.
+// TestSecretFlag checks that flags accept references to secrets. They refuse a secret itself, and
+// the error does not repeat it.
 func TestSecretFlag(t *testing.T) {
 	f := world()
 	f.on["POST /v1/volumes/a/create"] = answers(api.VolumeResult{Outcome: "created", Volume: api.Volume{Spec: api.VolumeSpec{ID: "a"}}})

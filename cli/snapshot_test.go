@@ -37,7 +37,7 @@ func TestSnapshotCreate(t *testing.T) {
 	expect(t, r.volctl("volume", "snapshot", "create", "dat"), 3, "", `near: "data"`)
 }
 
-// A name that is made of an id is never longer than the field has it.
+// TestSnapshotName checks that a name made from an id is not longer than the maximum.
 func TestSnapshotName(t *testing.T) {
 	at := time.Date(2026, 11, 22, 11, 15, 0, 7_900_000, time.FixedZone("", 3600))
 	for id, want := range map[string]string{
@@ -49,7 +49,7 @@ func TestSnapshotName(t *testing.T) {
 	}
 }
 
-// Whoever is cut off is told how to go on.
+// TestSnapshotCutOff checks that an interrupted command says how to continue.
 func TestSnapshotCutOff(t *testing.T) {
 	f := world()
 	f.on["POST /v1/snapshots"] = func(*http.Request) (any, error) { return nil, context.Canceled } // the agent dies
@@ -57,7 +57,7 @@ func TestSnapshotCutOff(t *testing.T) {
 	expect(t, r.volctl("volume", "snapshot", "create", "data", "nightly"), 7, "", "hint: the plugin may go on with it; to wait on: volctl volume snapshot create data nightly\n")
 	ctx, cancel := context.WithCancel(t.Context())
 	r.ctx = ctx
-	f.mu.Lock() // the first call may be being answered still
+	f.mu.Lock() // the server may still use the map for the first call
 	f.on["POST /v1/snapshots"] = func(r *http.Request) (any, error) {
 		cancel()
 		<-r.Context().Done()
@@ -67,7 +67,7 @@ func TestSnapshotCutOff(t *testing.T) {
 	expect(t, r.volctl("volume", "snapshot", "create", "data", "nightly"), 1, "", "it was interrupted; the plugin may go on with it\nhint: to wait on: volctl volume snapshot create data nightly\n")
 }
 
-// What takes long tells what the agent says of it.
+// TestSnapshotProgress checks that a slow snapshot shows the agent's message.
 func TestSnapshotProgress(t *testing.T) {
 	f := world()
 	looks := make(chan struct{}, 8)
@@ -82,7 +82,7 @@ func TestSnapshotProgress(t *testing.T) {
 		}, nil
 	}
 	f.on["POST /v1/snapshots"] = func(r *http.Request) (any, error) {
-		for range 2 { // with the second look the first was told
+		for range 2 { // at the second question, the first answer has been displayed
 			select {
 			case <-looks:
 			case <-r.Context().Done():
@@ -133,7 +133,8 @@ func TestSnapshotDelete(t *testing.T) {
 	expect(t, r.volctl("volume", "snapshot", "delete", "ebs", "snap/1"), 1, "", "it was not confirmed")
 	expectSent(t, f, "GET /v1/plugins/ebs", "GET /v1/snapshots?plugin=ebs")
 
-	// Whether it exists is checked before a person is asked, where the plugin can tell.
+	// The command checks that the snapshot exists before it asks a person, if the plugin can list
+	// snapshots.
 	res := r.volctl("volume", "snapshot", "delete", "ebs", "gone")
 	expect(t, res, 3, "", "plugin \"ebs\" has no snapshot \"gone\"\nhint: volctl volume snapshot list --plugin ebs -o wide")
 	if strings.Contains(res.stderr, "[y/N]") {
@@ -172,7 +173,7 @@ func TestGroupSnapshot(t *testing.T) {
 	expectSent(t, f, ask, ask, "GET /v1/snapshots/groups/ebs/g-1?snapshot=m1", `POST /v1/snapshots/groups/ebs/g-1/delete?wait=1m20s {"snapshots":["m1"]}`)
 }
 
-// What no agent would accept is refused before one is asked.
+// TestSnapshotUsage checks that wrong arguments are refused before any request.
 func TestSnapshotUsage(t *testing.T) {
 	r := run{ctx: t.Context(), socket: "/nosuch"}
 	for args, words := range map[string]string{

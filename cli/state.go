@@ -24,7 +24,7 @@ func newState(a *app) *cobra.Command {
 type stateBackupOptions struct {
 	file     string
 	force    bool
-	terminal bool // stdout is one
+	terminal bool // stdout is a terminal
 }
 
 func newStateBackup(a *app) *cobra.Command {
@@ -45,17 +45,19 @@ without that the sealed secrets in it are of no use. See docs/backup.md.`,
 			})
 		},
 	}
+
 	cmd.Flags().BoolVar(&o.force, "force", false, "write over a file that exists")
 	return cmd
 }
 
-// backedUp is what was written.
+// backedUp is the output of the command.
 type backedUp struct {
 	File  string `json:"file"`
 	Bytes int64  `json:"bytes"`
 	Node  string `json:"node"`
-	// Key is where the key is that the sealed secrets in the backup need, if it is no
-	// credential.
+
+	// Key is the path of the key for the sealed secrets in the backup, if the key is a file and not
+	// a credential.
 	Key string `json:"key"`
 }
 
@@ -66,17 +68,21 @@ func runStateBackup(ctx context.Context, o stateBackupOptions, client *apiclient
 		}
 		return failed(o.copy(ctx, client, out.w), "back up the state")
 	}
+
 	if _, err := os.Lstat(o.file); err == nil && !o.force {
 		return failed(o.exists(), "write %q", o.file)
 	}
+
 	n, err := client.Node(ctx)
 	if err != nil {
 		return failed(err, "back up the state")
 	}
+
 	bytesWritten, err := o.write(ctx, client)
 	if err != nil {
 		return failed(err, "write the backup to %q", o.file)
 	}
+
 	done := backedUp{File: o.file, Bytes: bytesWritten, Node: n.ID, Key: filepath.Join(n.DataDir, "keys", "secrets.key")}
 	return out.print(done, []string{o.file}, func(w *bytes.Buffer) error {
 		fmt.Fprintf(w, "wrote %s (%s), the state of node %q\n", printable(o.file), size(bytesWritten), n.ID)
@@ -99,10 +105,10 @@ func (o *stateBackupOptions) copy(ctx context.Context, client *apiclient.Client,
 	return err
 }
 
-// write makes the file: complete, on disk and under its name, or not at all.
+// write makes the file. It is complete, synced and under its final name, or it does not exist.
 func (o *stateBackupOptions) write(ctx context.Context, client *apiclient.Client) (written int64, err error) {
 	dir := filepath.Dir(o.file)
-	f, err := os.CreateTemp(dir, "."+filepath.Base(o.file)+".") // 0600
+	f, err := os.CreateTemp(dir, "."+filepath.Base(o.file)+".") // mode 0600
 	if err != nil {
 		return 0, bare(err)
 	}
@@ -111,10 +117,12 @@ func (o *stateBackupOptions) write(ctx context.Context, client *apiclient.Client
 			err = errors.Join(err, os.Remove(f.Name()))
 		}
 	}()
+
 	err = o.copy(ctx, client, f)
 	if err == nil {
 		err = f.Sync()
 	}
+
 	info, serr := f.Stat()
 	if err = errors.Join(err, serr, f.Close()); err != nil {
 		return 0, bare(err)
@@ -122,21 +130,26 @@ func (o *stateBackupOptions) write(ctx context.Context, client *apiclient.Client
 	if err := o.rename(f.Name()); err != nil {
 		return 0, err
 	}
+
 	return info.Size(), syncDir(dir)
 }
 
-// rename gives the file its name. Unless it is forced, it takes nobody else's place.
+// rename gives the file its final name. Without --force, it does not replace an existing file if
+// the file system can ensure that.
 func (o *stateBackupOptions) rename(tmp string) error {
 	if o.force {
 		return bare(os.Rename(tmp, o.file))
 	}
+
 	err := unix.Renameat2(unix.AT_FDCWD, tmp, unix.AT_FDCWD, o.file, unix.RENAME_NOREPLACE)
 	switch {
 	case errors.Is(err, unix.EEXIST):
 		return o.exists()
-	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS): // not every file system can
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS):
+		// Not every file system supports RENAME_NOREPLACE.
 		return bare(os.Rename(tmp, o.file))
 	}
+
 	return err
 }
 
@@ -148,7 +161,7 @@ func syncDir(dir string) error {
 	return bare(errors.Join(d.Sync(), d.Close()))
 }
 
-// bare is an error of a file without its path, which is said already.
+// bare removes the path from a file error, because the caller's message already contains it.
 func bare(err error) error {
 	var path *fs.PathError
 	var link *os.LinkError
@@ -158,5 +171,6 @@ func bare(err error) error {
 	case errors.As(err, &link):
 		return link.Err
 	}
+
 	return err
 }

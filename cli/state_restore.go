@@ -44,6 +44,7 @@ It exits 4 if something here stands in the way of a part of it; the rest is rest
 			})
 		},
 	}
+
 	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "say what would be restored, and change nothing")
 	return cmd
 }
@@ -56,11 +57,14 @@ func runStateRestore(ctx context.Context, o stateRestoreOptions, client *apiclie
 			return fileError(o.file, err)
 		}
 		defer f.Close() //nolint:errcheck // nothing was written
+
 		if info, err := f.Stat(); err == nil && !info.Mode().IsRegular() {
 			return usage("volctl state restore FILE", "%q is no file", o.file)
 		}
+
 		from = f
 	}
+
 	r, err := client.Restore(ctx, from, o.dryRun)
 	if err != nil {
 		return failed(err, "restore %q", o.file)
@@ -73,6 +77,7 @@ func runStateRestore(ctx context.Context, o stateRestoreOptions, client *apiclie
 			Code: api.CodeRefused, Message: count(n, "thing") + " in it cannot come in beside what is here", Hint: "volctl volume list",
 		}, "restore all of %q", o.file)
 	}
+
 	return nil
 }
 
@@ -81,15 +86,18 @@ func restoreScreen(w *bytes.Buffer, r *api.Restore) error {
 	if !r.Taken.IsZero() {
 		w.WriteString(", taken " + r.Taken.Format(time.RFC3339))
 	}
+
 	w.WriteString("\n")
 	if !r.SameNode {
 		w.WriteString("registrations alone: " + oneLine(r.Why) + "\n")
 	}
+
 	for _, i := range r.Items {
 		outcome := i.Outcome
 		if r.DryRun && outcome == api.OutcomeRestored {
 			outcome = "would be restored"
 		}
+
 		fmt.Fprintf(w, "%s %s", i.Kind, quotedList([]string{i.ID}))
 		switch {
 		case outcome == api.OutcomePresent && len(i.Notes) == 0:
@@ -99,14 +107,17 @@ func restoreScreen(w *bytes.Buffer, r *api.Restore) error {
 		default:
 			w.WriteString(" " + outcome)
 		}
+
 		if len(i.Claims) > 0 {
 			w.WriteString(" with the claims of " + quotedList(i.Claims))
 		}
+
 		w.WriteString("\n")
 		for _, n := range i.Notes {
 			w.WriteString("  " + oneLine(n) + "\n")
 		}
 	}
+
 	w.WriteString(restoreSummary(r) + "\n")
 	return nil
 }
@@ -116,16 +127,19 @@ func restoreSummary(r *api.Restore) string {
 	if len(r.Items) == n[api.OutcomePresent] {
 		return "all of it is there already"
 	}
+
 	verb := "restored"
 	if r.DryRun {
 		verb = "would be restored"
 	}
+
 	words := []string{fmt.Sprintf("%d %s", n[api.OutcomeRestored], verb), fmt.Sprintf("%d there already", n[api.OutcomePresent])}
 	for _, outcome := range []string{api.OutcomeRefused, api.OutcomeDropped} {
 		if n[outcome] > 0 {
 			words = append(words, fmt.Sprintf("%d %s", n[outcome], outcome))
 		}
 	}
+
 	return strings.Join(words, ", ")
 }
 
@@ -137,7 +151,7 @@ func restoreCounts(r *api.Restore) map[string]int {
 	return n
 }
 
-// restoredVolumes are the ids of those that came in.
+// restoredVolumes returns the ids of the restored volumes.
 func restoredVolumes(r *api.Restore) []string {
 	var ids []string
 	for _, i := range r.Items {

@@ -10,7 +10,7 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// unwell is a host on which plugins find something wrong.
+// unwell returns a host on which plugins report problems.
 func unwell() *fake {
 	f := world()
 	disk := api.Finding{By: "node", Severity: "inaccessible", Reason: "PathDown", Message: "no path to\nthe array \x1b[31m"}
@@ -26,7 +26,7 @@ func unwell() *fake {
 	}
 	f.on["GET /v1/volumes/data/report"] = func(r *http.Request) (any, error) {
 		if r.URL.Query().Get("storage") == "" {
-			return nil, &api.Error{Code: api.CodePluginUnavailable, Message: "gone"} // what was said last is shown
+			return nil, &api.Error{Code: api.CodePluginUnavailable, Message: "gone"} // so the previous report is shown
 		}
 		return api.Report{
 			Health: []api.Finding{disk}, CheckedAt: map[string]time.Time{"node": now},
@@ -80,7 +80,8 @@ func TestStorageRequests(t *testing.T) {
 	)
 }
 
-// Of a block device a plugin tells the size alone: nobody knows that it is empty.
+// TestStatsOfADisk checks that a block device shows only its size. The plugin does not know how
+// much of it is used.
 func TestStatsOfADisk(t *testing.T) {
 	f := world()
 	disk := api.Stats{Volume: "data", At: now, BytesTotal: 100 << 30}
@@ -116,11 +117,11 @@ func TestModify(t *testing.T) {
 	expectSent(t, f)
 	f.on["POST /v1/volumes/data/modify"] = refuses(api.Error{Code: api.CodeRefused, Message: `plugin "ebs" cannot modify volumes`})
 	expect(t, r.volctl("volume", "modify", "data", "iops=200"), 4, "", `volctl: cannot modify volume "data": plugin "ebs" cannot modify volumes`)
-	// What changes something needs the exact id.
+	// A command that changes something needs the exact id.
 	expect(t, r.volctl("volume", "modify", "dat", "iops=200"), 3, "", `near: "data"`)
 }
 
-// A volume that is described by flags has mutable parameters, too.
+// TestCreateMutable checks that flags can also set mutable parameters.
 func TestCreateMutable(t *testing.T) {
 	f := world()
 	f.on["POST /v1/volumes/new/create"] = answers(&api.VolumeResult{Outcome: "created", Volume: api.Volume{Spec: api.VolumeSpec{ID: "new"}}})

@@ -19,8 +19,8 @@ import (
 // suggested finds commands in messages and in the documentation.
 var suggested = regexp.MustCompile(`\bvolctl((?: +(?:\[[^\]]*\]|'[^']*'|[^\s'"` + "`" + `();,|&<>#]+))+)`)
 
-// TestSuggestedCommands holds every volctl command in a message of the programs, and in the
-// documentation, against the names and flags of the commands that exist.
+// TestSuggestedCommands checks that every volctl command in a message or in the documentation
+// exists, with its flags.
 func TestSuggestedCommands(t *testing.T) {
 	_, root := testRoot()
 	found := 0
@@ -61,7 +61,7 @@ func TestSuggestedCommands(t *testing.T) {
 	}
 }
 
-// TestUsable: the check finds what cannot work.
+// TestUsable checks that usable finds the commands that cannot work.
 func TestUsable(t *testing.T) {
 	_, root := testRoot()
 	for line, want := range map[string]string{
@@ -83,8 +83,8 @@ func TestUsable(t *testing.T) {
 	}
 }
 
-// usable reports which part of a command does not exist; nil if all of it does. Arguments are
-// placeholders, or the words of a sentence that goes on, and are not looked at.
+// usable returns an error for the part of a command that does not exist. It ignores arguments,
+// which are placeholders or words of the sentence around the command.
 func usable(root *cobra.Command, words []string) error {
 	cmd, rest, err := root.Find(words)
 	if err != nil {
@@ -106,7 +106,7 @@ func usable(root *cobra.Command, words []string) error {
 	return nil
 }
 
-// eachLiteral calls do with each string in the Go files below dir that are no tests.
+// eachLiteral calls do with each string literal in the Go files below dir, without the tests.
 func eachLiteral(t *testing.T, dir string, do func(where, text string)) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -133,8 +133,7 @@ func eachLiteral(t *testing.T, dir string, do func(where, text string)) {
 	}
 }
 
-// quotes returns what a Markdown text shows as code: lines of blocks, and words between
-// backticks.
+// quotes returns the code in a Markdown text: lines of code blocks, and words between backticks.
 func quotes(text string) (code []string) {
 	block := false
 	for line := range strings.Lines(text) {

@@ -19,7 +19,7 @@ func newSystemd(a *app) *cobra.Command {
 	return group("systemd", "Make volumes known to systemd", "", newSystemdGenerate(a))
 }
 
-// systemdOptions are what units are to be written of.
+// systemdOptions describe the units to write.
 type systemdOptions struct {
 	volume, dir    string
 	consumer       string
@@ -28,7 +28,7 @@ type systemdOptions struct {
 	install, force bool
 	host           Host
 
-	// parsed are the options, read.
+	// parsed are the parsed mount options.
 	parsed *mountOptions
 }
 
@@ -53,6 +53,7 @@ is there and differs is left alone, unless --force is given. Nothing is started.
 			})
 		},
 	}
+
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.StringVar(&o.consumer, "for", "", "`UNIT` that needs the mount, as in web.service")
@@ -60,19 +61,20 @@ is there and differs is left alone, unless --force is given. Nothing is started.
 	f.BoolVar(&o.automount, "automount", false, "mount it when it is first used")
 	f.BoolVar(&o.install, "install", false, "write the units to /etc/systemd/system and enable the mount")
 	f.BoolVar(&o.force, "force", false, "replace files that are there and differ")
-	// Here -o is not the output, as it is of other commands.
+
+	// Unlike in other commands, -o means mount options here, so --output has no short form.
 	f.StringVar(&a.format, "output", a.format, "`FORMAT`: table, wide, json, yaml or go-template=TEMPLATE")
 	return cmd
 }
 
-// generated is what this command shows to programs.
+// generated is the output of the command for programs.
 type generated struct {
 	Files  []unitFile `json:"files"`
 	Fstab  string     `json:"fstab"`
-	Enable string     `json:"enable"` // the unit to be enabled
+	Enable string     `json:"enable"` // the unit to enable
 }
 
-// unitFile is one file of systemd's.
+// unitFile is one unit file or drop-in.
 type unitFile struct {
 	Path string `json:"path"`
 	Text string `json:"text"`
@@ -85,6 +87,7 @@ func runSystemdGenerate(ctx context.Context, o systemdOptions, client *apiclient
 	if _, err := client.Volume(ctx, o.parsed.volume); err != nil {
 		return err
 	}
+
 	g := o.units()
 	if !o.install {
 		return out.print(g, paths(g.Files), func(w *bytes.Buffer) error {
@@ -97,10 +100,12 @@ func runSystemdGenerate(ctx context.Context, o systemdOptions, client *apiclient
 			return nil
 		})
 	}
+
 	written, err := o.installs(ctx, g)
 	if err != nil {
 		return err
 	}
+
 	return out.print(g, paths(g.Files), func(w *bytes.Buffer) error {
 		for _, f := range g.Files {
 			did := "unchanged "
@@ -109,6 +114,7 @@ func runSystemdGenerate(ctx context.Context, o systemdOptions, client *apiclient
 			}
 			w.WriteString(did + printable(f.Path) + "\n")
 		}
+
 		fmt.Fprintf(w, "enabled %s; to mount it now: %s\n", g.Enable, suggest.Command("systemctl start %s", g.Enable))
 		return nil
 	})
@@ -121,62 +127,72 @@ func paths(files []unitFile) (all []string) {
 	return all
 }
 
-// check refuses what no unit can be made of.
+// check refuses input that cannot go into a unit.
 func (o *systemdOptions) check() (err error) {
 	if o.parsed, err = readMountOptions(o.options); err != nil {
 		return err
 	}
+
 	if o.parsed.volume = o.volume; o.parsed.perAlloc != nil {
 		o.parsed.volume = fmt.Sprintf("%s[%d]", o.volume, *o.parsed.perAlloc)
 	}
+
 	if err := checkVolumeID(o.parsed.volume); err != nil {
 		return err
 	}
 	if err := o.checkDir(); err != nil {
 		return err
 	}
+
 	if o.consumer != "" {
 		if err := checkUnit(o.consumer); err != nil {
 			return err
 		}
 	}
+
 	if o.parsed.alloc == "" && checkAlloc(mountUnit(o.dir)) != nil {
 		return usage("-o alloc=NAME", "the path of %s is too long for the name of an alloc", o.dir)
 	}
+
 	for what, text := range map[string]string{"volume id": o.volume, "path": o.dir, "option": strings.Join(o.options, ",")} {
 		if bad := notInUnit(text); bad != "" {
 			return usage("volctl mount", "the %s %q cannot stand in a unit: it %s", what, text, bad)
 		}
 	}
+
 	return nil
 }
 
-// unitPathMax is the longest name of a unit, in bytes (systemd.unit(5)).
+// unitPathMax is the maximum length of a unit's name, in bytes (systemd.unit(5)).
 const unitPathMax = 255
 
-// checkDir refuses what systemd would not mount at.
+// checkDir refuses directories at which systemd would not mount a volume.
 func (o *systemdOptions) checkDir() error {
 	if !filepath.IsAbs(o.dir) {
 		return usage("name it by its absolute path", "%q is not an absolute path", o.dir)
 	}
+
 	o.dir = filepath.Clean(o.dir)
 	for _, own := range []string{"/proc", "/sys", "/dev", "/run"} {
 		if o.dir == "/" || o.dir == own || own != "/run" && strings.HasPrefix(o.dir, own+"/") {
 			return usage("name another directory", "systemd mounts nothing else at %s", o.dir)
 		}
 	}
+
 	if leads, err := filepath.EvalSymlinks(o.dir); err == nil && leads != o.dir {
 		return usage(suggest.Command("volctl systemd generate %s %s", o.volume, leads),
 			"there is a symbolic link on the way to %s, which systemd does not follow to a mount point", o.dir)
 	}
+
 	if name := mountUnit(o.dir); len(name) > unitPathMax-len("auto") {
 		return usage("name a shorter path", "the name of the unit would be %d bytes long, and systemd takes %d", len(name), unitPathMax)
 	}
+
 	return nil
 }
 
-// notInUnit says why a text cannot be the value of a setting, which is one line, whose
-// spaces at both ends do not count, and which a backslash at its end continues.
+// notInUnit says why a text cannot be the value of a setting, or returns "". A setting is one line.
+// systemd strips spaces at its ends, and a backslash at its end continues it.
 func notInUnit(text string) string {
 	switch {
 	case strings.ContainsFunc(text, unicode.IsControl):
@@ -190,10 +206,10 @@ func notInUnit(text string) string {
 	}
 }
 
-// unitTypes are those that can need a mount.
+// unitTypes are the types of units that can depend on a mount.
 var unitTypes = []string{".service", ".socket", ".target", ".timer", ".path", ".mount", ".automount", ".swap", ".slice", ".scope"}
 
-// checkUnit refuses what is not the name of a unit.
+// checkUnit refuses an invalid unit name.
 func checkUnit(name string) error {
 	kind := filepath.Ext(name)
 	stem := strings.TrimSuffix(name, kind)
@@ -210,7 +226,8 @@ func checkUnit(name string) error {
 	}
 }
 
-// patience is what systemd gives the mount: longer than the helper takes to give up.
+// patience returns the time that systemd gives the mount. It is longer than the helper's own
+// timeout.
 func (o *systemdOptions) patience() time.Duration {
 	return (o.parsed.timeout + 2*mountGrace).Round(time.Second)
 }

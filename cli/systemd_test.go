@@ -13,8 +13,8 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// unitRun is a run against a fake agent that has the volumes, with a directory for
-// the host's files, and the calls of systemctl.
+// unitRun returns a run against a fake agent that has the volumes. The host's files go into the
+// directory root, and calls records the calls of systemctl.
 func unitRun(t *testing.T, volumes ...string) (r *run, root string, calls *[]string) {
 	t.Helper()
 	f := &fake{}
@@ -29,7 +29,7 @@ func unitRun(t *testing.T, volumes ...string) (r *run, root string, calls *[]str
 	return r, root, calls
 }
 
-// files are what was printed, by path.
+// files splits the printed units, by path.
 func files(t *testing.T, printed string) map[string]string {
 	t.Helper()
 	all, path := map[string]string{}, ""
@@ -46,8 +46,8 @@ func files(t *testing.T, printed string) map[string]string {
 	return all
 }
 
-// TestSystemdGenerate: what is printed is what systemd takes without a word, whatever
-// the names are.
+// TestSystemdGenerate checks that systemd accepts the printed units without a warning, even with
+// unusual names.
 func TestSystemdGenerate(t *testing.T) {
 	r, _, calls := unitRun(t, "data", "da ta%x", "data[3]")
 	for _, tt := range []struct {
@@ -91,7 +91,7 @@ func TestSystemdGenerate(t *testing.T) {
 	}
 }
 
-// verify has systemd read units, with those that they name.
+// verify lets systemd check the units, together with the units that they name.
 func verify(t *testing.T, files map[string]string) {
 	t.Helper()
 	if _, err := exec.LookPath("systemd-analyze"); err != nil {
@@ -122,7 +122,7 @@ func verify(t *testing.T, files map[string]string) {
 	}
 }
 
-// TestSystemdGenerateBad: what no unit can be made of is refused with a reason.
+// TestSystemdGenerateBad checks that input that cannot go into a unit is refused with a reason.
 func TestSystemdGenerateBad(t *testing.T) {
 	r, root, calls := unitRun(t, "data")
 	link := filepath.Join(t.TempDir(), "link")
@@ -160,8 +160,8 @@ func TestSystemdGenerateBad(t *testing.T) {
 	}
 }
 
-// TestSystemdInstall: files are written once, and never over what somebody else wrote
-// unless that is asked for.
+// TestSystemdInstall checks that files are written once. A file with other content is replaced only
+// with --force.
 func TestSystemdInstall(t *testing.T) {
 	r, root, calls := unitRun(t, "data")
 	generate := func(more ...string) result {

@@ -9,22 +9,25 @@ import (
 	"github.com/volagent/volagent/agent/fstab"
 )
 
-// unitDir is where an administrator's units are.
+// unitDir is the directory of the administrator's units.
 const unitDir = "/etc/systemd/system"
 
-// units are the files that are asked for, the mount unit first.
+// units returns the requested files, the mount unit first.
 func (o *systemdOptions) units() *generated {
 	mount := mountUnit(o.dir)
 	auto := strings.TrimSuffix(mount, "mount") + "automount"
 	g := &generated{Fstab: o.fstab(), Enable: mount}
 	g.Files = append(g.Files, unitFile{filepath.Join(unitDir, mount), o.mountText(g.Fstab)})
+
 	if o.automount {
 		g.Files = append(g.Files, unitFile{filepath.Join(unitDir, auto), o.automountText()})
 		g.Enable = auto
 	}
+
 	if o.consumer != "" {
 		g.Files = append(g.Files, unitFile{filepath.Join(unitDir, o.consumer+".d", mount+".conf"), o.dropIn()})
 	}
+
 	return g
 }
 
@@ -37,18 +40,22 @@ Description=Volume %s at %s
 Wants=volagent.service
 After=volagent.service
 `, fstab, specifiers(o.parsed.volume), specifiers(o.dir))
+
 	if !o.automount {
 		b.WriteString("# What waits for file systems waits for this, until TimeoutSec= at the most.\nBefore=remote-fs.target\n")
 	}
+
 	fmt.Fprintf(&b, "\n[Mount]\nWhat=%s\nWhere=%s\nType=csi\nOptions=%s\nTimeoutSec=%d\n",
 		specifiers(o.volume), specifiers(o.dir), specifiers(o.list()), int(o.patience().Seconds()))
+
 	if !o.automount {
 		b.WriteString(install)
 	}
+
 	return b.String()
 }
 
-// install has a boot mount it, and go on if that fails.
+// install makes systemd mount the volume at boot. The boot continues if the mount fails.
 const install = "\n[Install]\nWantedBy=remote-fs.target\n"
 
 func (o *systemdOptions) automountText() string {
@@ -61,8 +68,8 @@ func (o *systemdOptions) dropIn() string {
 		o.parsed.volume, quoted(specifiers(o.dir)))
 }
 
-// list are the mount's options. The first two have systemd take it for one of the
-// network, and a boot go on without it.
+// list returns the mount's options. The first two tell systemd that the mount needs the network,
+// and that a boot continues without it.
 func (o *systemdOptions) list() string {
 	all := []string{"_netdev", "nofail"}
 	for _, text := range o.options {
@@ -75,10 +82,11 @@ func (o *systemdOptions) list() string {
 			}
 		}
 	}
+
 	return strings.Join(all, ",")
 }
 
-// fstab is the line of fstab(5) that does the same.
+// fstab returns the equivalent line of fstab(5).
 func (o *systemdOptions) fstab() string {
 	options := o.list()
 	if o.automount {
@@ -90,7 +98,7 @@ func (o *systemdOptions) fstab() string {
 	return fstabField(o.volume) + " " + fstabField(o.dir) + " csi " + fstabField(options) + " 0 0"
 }
 
-// fstabField escapes what separates the fields of fstab(5).
+// fstabField escapes the characters that separate the fields of fstab(5).
 func fstabField(text string) string {
 	text = strings.NewReplacer(`\`, `\134`, " ", `\040`, "\t", `\011`).Replace(text)
 	if rest, ok := strings.CutPrefix(text, "#"); ok {
@@ -99,11 +107,11 @@ func fstabField(text string) string {
 	return text
 }
 
-// specifiers has systemd take a text as it is: a percent sign begins a specifier
+// specifiers escapes percent signs. Otherwise systemd reads them as the start of a specifier
 // (systemd.unit(5)).
 func specifiers(text string) string { return strings.ReplaceAll(text, "%", "%%") }
 
-// quoted is a word of a setting that is a list of them.
+// quoted quotes one word for a setting whose value is a list of words.
 func quoted(text string) string {
 	if !strings.ContainsAny(text, ` "'\`) {
 		return text

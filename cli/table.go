@@ -11,8 +11,8 @@ import (
 	"github.com/olekukonko/tablewriter/tw"
 )
 
-// table writes aligned columns, two spaces apart, without boxes. A header may
-// be nil. The indent stands before every line.
+// table writes aligned columns, two spaces apart, without boxes. The header may be nil. The indent
+// precedes every line.
 func table(w *bytes.Buffer, indent string, header []string, rows [][]string) error {
 	var b bytes.Buffer
 	t := tablewriter.NewTable(&b,
@@ -20,14 +20,15 @@ func table(w *bytes.Buffer, indent string, header []string, rows [][]string) err
 			Borders:  tw.BorderNone,
 			Settings: tw.Settings{Separators: tw.SeparatorsNone, Lines: tw.LinesNone},
 		})),
-		// The library upper-cases headers, turns "_" into a space and wraps,
-		// unless told otherwise.
+		// By default, the library turns headers into upper case, replaces "_" by a space, and
+		// wraps.
 		tablewriter.WithHeaderAutoFormat(tw.Off), tablewriter.WithRowAutoFormat(tw.Off),
 		tablewriter.WithHeaderAutoWrap(tw.WrapNone), tablewriter.WithRowAutoWrap(tw.WrapNone),
 		tablewriter.WithHeaderAlignment(tw.AlignLeft), tablewriter.WithRowAlignment(tw.AlignLeft),
 		tablewriter.WithPadding(tw.Padding{Right: "  ", Overwrite: true}),
 		tablewriter.WithEastAsian(tw.Off),
 	)
+
 	if header != nil {
 		cells := make([]any, len(header))
 		for i, h := range header {
@@ -35,6 +36,7 @@ func table(w *bytes.Buffer, indent string, header []string, rows [][]string) err
 		}
 		t.Header(cells...)
 	}
+
 	for _, row := range rows {
 		cells := make([]string, len(row))
 		for i, cell := range row {
@@ -44,28 +46,31 @@ func table(w *bytes.Buffer, indent string, header []string, rows [][]string) err
 			return fmt.Errorf("cannot lay out a table: %w", err)
 		}
 	}
+
 	if header == nil && len(rows) == 0 {
 		return nil
 	}
 	if err := t.Render(); err != nil {
 		return fmt.Errorf("cannot lay out a table: %w", err)
 	}
+
 	for line := range strings.Lines(b.String()) {
 		w.WriteString(strings.TrimRight(indent+line, " \n") + "\n")
 	}
+
 	return nil
 }
 
-// condition is what the mark at the start of a status screen tells.
+// condition is the meaning of the mark at the start of a status screen.
 type condition int
 
 const (
-	bad      condition = iota // a person should act
-	changing                  // not as it is wanted, and on its way there
+	bad      condition = iota // the operator should act
+	changing                  // not in its wanted state yet, but on its way
 	good
 )
 
-// goodOr is good, or bad.
+// goodOr returns good if ok, and bad otherwise.
 func goodOr(ok bool) condition {
 	if ok {
 		return good
@@ -73,7 +78,7 @@ func goodOr(ok bool) condition {
 	return bad
 }
 
-// mark begins a status screen.
+// mark returns the sign that begins a status screen.
 func (o *output) mark(c condition) string {
 	sign, colour := "×", 31
 	switch c {
@@ -82,28 +87,30 @@ func (o *output) mark(c condition) string {
 	case good:
 		sign, colour = "●", 32
 	}
+
 	if !o.colour {
 		return sign
 	}
+
 	return fmt.Sprintf("\x1b[%dm%s\x1b[0m", colour, sign)
 }
 
-// pair is a line of a status screen: what stands at its left, and what stands
-// in the column to the right.
+// pair is a line of a status screen, with its left part and its right column.
 type pair struct{ left, right string }
 
-// field is a pair with a name before it.
+// field returns a pair whose left part begins with a name.
 func field(name, left, right string) pair {
 	return pair{fmt.Sprintf("  %-7s  %s", name, oneLine(left)), oneLine(right)}
 }
 
 func width(s string) int { return twwidth.WidthWithOptions(s, twwidth.Options{}) }
 
-// widestLeft is the width from which a line does not move the right column.
+// widestLeft is the maximum width that a left part can reserve. A wider left part does not move the
+// right column.
 const widestLeft = 72
 
-// pairs writes lines with their right parts aligned. A mark in front is one
-// column wide whatever its bytes.
+// pairs writes lines with aligned right parts. A mark counts as one column, however many bytes it
+// has.
 func pairs(w *bytes.Buffer, lines []pair) {
 	widest := 0
 	for _, p := range lines {
@@ -111,6 +118,7 @@ func pairs(w *bytes.Buffer, lines []pair) {
 			widest = max(widest, w)
 		}
 	}
+
 	for _, p := range lines {
 		w.WriteString(p.left)
 		if p.right != "" {

@@ -9,11 +9,11 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// printable is api.Printable: plugins and other people's volumes have a say in these
-// texts.
+// printable is api.Printable. These texts contain strings from plugins and from volumes that other
+// people made.
 func printable(s string) string { return api.Printable(s) }
 
-// oneLine is printable text for a cell or the middle of a line.
+// oneLine makes a text printable and puts it on one line, for a table cell.
 func oneLine(s string) string {
 	if !strings.ContainsAny(s, "\n\t") {
 		return printable(strings.TrimSpace(s))
@@ -21,7 +21,7 @@ func oneLine(s string) string {
 	return printable(strings.Join(strings.Fields(s), " "))
 }
 
-// dash stands for what is not there, so that columns can be counted.
+// dash replaces an empty text by "-", so that every column has a value.
 func dash(s string) string {
 	if s == "" {
 		return "-"
@@ -29,7 +29,7 @@ func dash(s string) string {
 	return s
 }
 
-// quotedList writes names as `"a", "b"`.
+// quotedList formats names as `"a", "b"`.
 func quotedList(names []string) string {
 	quoted := make([]string, len(names))
 	for i, n := range names {
@@ -40,13 +40,13 @@ func quotedList(names []string) string {
 
 var sizeUnits = []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
 
-// size writes bytes as volume files do, with at most one decimal: "1.5GiB".
+// size formats bytes as volume files do, with at most one decimal: "1.5GiB".
 func size(bytes int64) string {
 	unit := sizeUnit(bytes)
 	return inUnit(bytes, unit) + sizeUnits[unit]
 }
 
-// sizeUnit is the largest unit of which there is at least one.
+// sizeUnit returns the index of the largest unit that is not larger than the size.
 func sizeUnit(bytes int64) int {
 	unit := 0
 	for bytes >= 1024 && unit < len(sizeUnits)-1 {
@@ -61,7 +61,7 @@ func inUnit(bytes int64, unit int) string {
 	return strings.TrimSuffix(strconv.FormatFloat(scaled, 'f', 1, 64), ".0")
 }
 
-// sizeOrDash leaves out what is unknown.
+// sizeOrDash is size, or "-" for an unknown size.
 func sizeOrDash(bytes int64) string {
 	if bytes == 0 {
 		return "-"
@@ -69,7 +69,7 @@ func sizeOrDash(bytes int64) string {
 	return size(bytes)
 }
 
-// age writes a duration as one number and a unit: people compare ages.
+// age formats a duration as one number and one unit, so that people can compare ages.
 func age(d time.Duration) string {
 	switch {
 	case d < 0:
@@ -85,7 +85,7 @@ func age(d time.Duration) string {
 	}
 }
 
-// count writes "1 claim", "2 claims".
+// count formats "1 claim", "2 claims".
 func count(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun
@@ -93,7 +93,7 @@ func count(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// since is the age of what happened at a time; nothing for one that is unknown.
+// since returns the age of an event, or "-" if its time is unknown.
 func since(now, then time.Time) string {
 	if then.IsZero() {
 		return "-"
@@ -101,7 +101,7 @@ func since(now, then time.Time) string {
 	return age(now.Sub(then))
 }
 
-// in says when something is due.
+// in says how long it takes until then, or "now".
 func in(now, then time.Time) string {
 	left := then.Sub(now).Round(time.Second)
 	if left <= 0 {
@@ -110,7 +110,7 @@ func in(now, then time.Time) string {
 	return "in " + left.String()
 }
 
-// joined puts what is not empty together.
+// joined joins the parts that are not empty.
 func joined(separator string, parts ...string) string {
 	var b strings.Builder
 	for _, p := range parts {
@@ -122,10 +122,11 @@ func joined(separator string, parts ...string) string {
 		}
 		b.WriteString(p)
 	}
+
 	return b.String()
 }
 
-// percent of a whole; what is over it is 100%.
+// percent formats part as a percentage of whole, at most 100%.
 func percent(part, whole int64) string {
 	if part >= whole {
 		return "100%"

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// whoseWithin bounds the question whose claim a mount is: a mount point can be
-// unmounted without the answer.
+// whoseWithin bounds the request that finds the claim of a mount. The unmount also works without
+// the answer.
 const whoseWithin = 5 * time.Second
 
 type umountOptions struct {
@@ -24,7 +24,8 @@ type umountOptions struct {
 	lazy, force bool
 	timeout     time.Duration
 	host        Host
-	// plain unmounts whatever is there, as umount(8) wants it of a helper.
+
+	// plain unmounts any mount, because umount(8) expects that of a helper.
 	plain bool
 }
 
@@ -49,25 +50,29 @@ releases the claim when it runs.`,
 			if o.dir, err = filepath.Abs(args[0]); err != nil || args[0] == "" {
 				return failed(usage("name it by its absolute path", "it cannot be told which directory that is"), "unmount %q", args[0])
 			}
+
 			return a.do(cmd, func(ctx context.Context, client *apiclient.Client, out *output) error {
 				return runUmount(ctx, o, client, out)
 			})
 		},
 	}
+
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.BoolVarP(&o.lazy, "lazy", "l", false, "unmount it under its users (umount -l), who go on with what they have open")
 	f.BoolVarP(&o.force, "force", "f", false, "abort what hangs (umount -f), where the file system can")
 	f.DurationVar(&o.timeout, "timeout", claimTimeout, "how long to wait for the release; it goes on after that")
+
 	return cmd
 }
 
-// unmounted is what an unmount came to.
+// unmounted is the result of an unmount.
 type unmounted struct {
 	Dir    string `json:"dir"`
 	Volume string `json:"volume,omitempty"`
 	Alloc  string `json:"alloc,omitempty"`
-	// Outcome is "released", or "unmounted" where the release is still to come.
+
+	// Outcome is "released", or "unmounted" if the agent has not detached the claim yet.
 	Outcome string `json:"outcome"`
 	Warning string `json:"warning,omitempty"`
 }
@@ -77,9 +82,11 @@ func runUmount(ctx context.Context, o umountOptions, client *apiclient.Client, o
 	if err == nil && done.Warning != "" {
 		out.note("%s", done.Warning)
 	}
+
 	if err != nil {
 		return err
 	}
+
 	return out.print(done, []string{done.Volume}, func(w *bytes.Buffer) error {
 		w.WriteString(done.said() + "\n")
 		return nil
@@ -93,32 +100,36 @@ func (d *unmounted) said() string {
 	return printable(fmt.Sprintf("unmounted %s and released volume %q", d.Dir, d.Volume))
 }
 
-// umount unmounts, in these steps:
+// umount unmounts the directory, in these steps:
 //
-//  1. Whose mount it is, is asked before it goes: its claim goes with it.
-//  2. It is unmounted by this process, which is what umount(8) would do.
-//  3. The agent is asked to release the claim, which it may be doing already, and that
-//     is waited for. An error from here on is about the release alone: it comes with
-//     what was done.
+//  1. It finds the claim of the mount. This must come first, because the claim ends with the mount.
+//  2. It unmounts the directory in this process, as umount(8) would.
+//  3. It asks the agent to detach the claim, and waits. The agent may already be doing so. An error
+//     from here on concerns only the detach, so the result is returned with it.
 func (o *umountOptions) umount(ctx context.Context, client *apiclient.Client) (*unmounted, error) {
 	deadline := time.Now().Add(o.timeout)
 	what := func(err error) error { return failed(err, "unmount %s", o.dir) }
+
 	text, err := o.host.Mounts()
 	if err != nil {
 		return nil, what(fmt.Errorf("cannot read the mount table: %w", err))
 	}
+
 	above := at(readTable(text), o.dir)
 	claim, unasked := o.whose(ctx, client)
+
 	if !o.plain {
 		if err := o.known(claim, unasked, above); err != nil {
 			return nil, what(err)
 		}
 	}
+
 	if len(above) > 0 || o.plain {
 		if err := o.unmount(ctx); err != nil {
 			return nil, what(err)
 		}
 	}
+
 	done := &unmounted{Dir: o.dir, Outcome: "unmounted"}
 	switch {
 	case len(above) > 1:
@@ -130,39 +141,44 @@ func (o *umountOptions) umount(ctx context.Context, client *apiclient.Client) (*
 	case claim == nil:
 		return done, nil
 	}
+
 	done.Volume, done.Alloc = claim.Volume, claim.Alloc
 	return done, o.release(ctx, client, claim, done, deadline)
 }
 
-// whose finds the claim that a directory is mounted for; nil if there is none. What
-// is mounted there for another reason than by mount, a service's claim for one, does
-// not count: it is not released by unmounting it.
+// whose returns the claim of the directory, or nil if there is none. With plain, it ignores a claim
+// that does not end with its mount, such as the claim of a service. Unmounting does not end that
+// claim.
 func (o *umountOptions) whose(ctx context.Context, client *apiclient.Client) (*api.Claim, error) {
 	ctx, cancel := context.WithTimeout(ctx, whoseWithin)
 	defer cancel()
+
 	claims, err := client.Claims(ctx, apiclient.ClaimFilter{})
 	if err != nil {
 		return nil, err
 	}
+
 	var found *api.Claim
 	for i, c := range claims {
 		if c.At == o.dir && (found == nil || c.Wanted) {
 			found = &claims[i]
 		}
 	}
+
 	if o.plain && found != nil && !ofItsMount(found) {
 		return nil, nil //nolint:nilnil // there is no such claim
 	}
+
 	return found, nil
 }
 
-// ofItsMount reports whether a claim is past once its mount is unmounted. An adopted
-// claim's owner is not known any more.
+// ofItsMount reports whether the claim ends when its mount is unmounted. That includes adopted
+// claims, whose owner is no longer known.
 func ofItsMount(c *api.Claim) bool { return c.Owner.Kind == api.OwnerMount || c.Adopted }
 
-// known refuses what is not mounted for a claim of a mount.
+// known refuses a directory that is not mounted for a claim that ends with its mount.
 func (o *umountOptions) known(claim *api.Claim, unasked error, above []mounted) error {
-	table, _ := o.host.Table() // none is an empty one
+	table, _ := o.host.Table() // without a table, it is empty
 	switch {
 	case unasked != nil && len(above) > 0 && remembered(table, o.dir, above[len(above)-1]):
 		return nil
@@ -176,28 +192,34 @@ func (o *umountOptions) known(claim *api.Claim, unasked error, above []mounted) 
 	case len(above) == 0:
 		return refusedPoint(api.CodeNotFound, "volctl claim list", "nothing is mounted there")
 	}
+
 	return refusedPoint(api.CodeRefused, suggest.Command("umount %s", o.dir), "what is mounted there is no volume of volagent: %s", above[len(above)-1])
 }
 
-// unmount calls umount2(2). It may hang with the storage, and cannot be called back.
+// unmount calls umount2(2). The call may hang with the storage, and cannot be cancelled.
 func (o *umountOptions) unmount(ctx context.Context) error {
 	flags := unix.UMOUNT_NOFOLLOW
 	if o.lazy {
 		flags |= unix.MNT_DETACH
 	}
+
 	if o.force {
 		flags |= unix.MNT_FORCE
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
+
 	answer := make(chan error, 1)
 	go func() { answer <- o.host.Unmount(o.dir, flags) }()
+
 	var err error
 	select {
 	case err = <-answer:
 	case <-ctx.Done():
 		return refusedPoint(api.CodeTimeout, suggest.Command("umount -l %s", o.dir), "the kernel does not answer: %v; it goes on with it", context.Cause(ctx))
 	}
+
 	switch {
 	case err == nil:
 		return nil
@@ -210,21 +232,24 @@ func (o *umountOptions) unmount(ctx context.Context) error {
 	case errors.Is(err, unix.ENOENT):
 		return refusedPoint(api.CodeNotFound, "", "there is no %s", o.dir)
 	}
+
 	return refusedPoint(api.CodeFailed, "", "%v", err)
 }
 
-// release has the agent release a claim whose mount is gone.
+// release asks the agent to detach a claim whose mount is gone.
 func (o *umountOptions) release(ctx context.Context, client *apiclient.Client, claim *api.Claim, done *unmounted, deadline time.Time) error {
 	call, cancel := context.WithDeadline(ctx, deadline.Add(mountGrace))
 	defer cancel()
+
 	how := apiclient.ReleaseOptions{Wait: max(time.Until(deadline), time.Millisecond)}
 	_, err := client.Release(call, claim.Volume, claim.Alloc, how)
 	if codeOf(err) == api.CodeRefused && claim.Owner.Kind == api.OwnerMount && claim.State == api.ClaimTaken && !o.again() {
-		// The agent had unmounted it, to mount it anew: the claim did not end with this
-		// unmount, and is to end with it.
+		// The agent had already unmounted the volume to mount it again, so the claim did not end
+		// with this unmount. The user wants the claim to end, so it is detached by force.
 		how.Force = true
 		_, err = client.Release(call, claim.Volume, claim.Alloc, how)
 	}
+
 	status := suggest.Command("volctl volume status %s", claim.Volume)
 	switch {
 	case err == nil || isNotFound(err):
@@ -241,10 +266,11 @@ func (o *umountOptions) release(ctx context.Context, client *apiclient.Client, c
 	case codeOf(err) == api.CodeTimeout:
 		err = hinted(&api.Error{Code: api.CodeTimeout, Message: wire(err).Message}, status)
 	}
+
 	return failed(err, "release volume %q, which goes on by itself; %s is unmounted", claim.Volume, o.dir)
 }
 
-// again reports whether something is mounted there once more.
+// again reports whether something is mounted at the directory again.
 func (o *umountOptions) again() bool {
 	text, err := o.host.Mounts()
 	return err == nil && len(at(readTable(text), o.dir)) > 0

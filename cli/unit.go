@@ -6,14 +6,15 @@ import (
 	"strings"
 )
 
-// mountUnit is the name of systemd's mount unit for an absolute path, as
-// systemd-escape(1) makes it with --path and --suffix=mount: a slash becomes a dash,
-// and what may not stand in the name of a unit, or is a dash itself, becomes \xNN.
+// mountUnit returns the name of systemd's mount unit for an absolute path, as systemd-escape(1)
+// does with --path and --suffix=mount. A slash becomes a dash. A dash, and any byte that a unit's
+// name cannot contain, becomes \xNN.
 func mountUnit(path string) string {
 	path = strings.Trim(filepath.Clean(path), "/")
 	if path == "" {
 		return "-.mount"
 	}
+
 	var b strings.Builder
 	for i := range len(path) {
 		switch c := path[i]; {
@@ -25,10 +26,11 @@ func mountUnit(path string) string {
 			b.WriteByte(c)
 		}
 	}
+
 	return b.String() + ".mount"
 }
 
-// unitByte reports whether a byte stands for itself in the name of a unit.
+// unitByte reports whether a byte needs no escape in the name of a unit.
 func unitByte(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte(":_.", c) >= 0
 }

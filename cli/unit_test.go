@@ -2,7 +2,7 @@ package cli
 
 import "testing"
 
-// The names are those of systemd-escape --path --suffix=mount.
+// TestMountUnit compares names with the output of systemd-escape --path --suffix=mount.
 func TestMountUnit(t *testing.T) {
 	for path, want := range map[string]string{
 		"/":                    "-.mount",

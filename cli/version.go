@@ -11,10 +11,10 @@ import (
 	"github.com/volagent/volagent/agent/apiclient"
 )
 
-// versionTimeout bounds how long version waits for the agent's.
+// versionTimeout bounds how long the command waits for the agent's version.
 const versionTimeout = 2 * time.Second
 
-// versions is what version prints. Agent is empty when it was not reached.
+// versions is the output of the command. Agent is empty if the agent did not answer.
 type versions struct {
 	Client string `json:"client"`
 	Agent  string `json:"agent,omitempty"`
@@ -34,9 +34,11 @@ func newVersion(a *app) *cobra.Command {
 func runVersion(ctx context.Context, client *apiclient.Client, out *output) error {
 	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
 	defer cancel()
+
 	v := versions{Client: api.Version, Socket: client.Socket()}
 	health, err := client.Health(ctx)
 	agent := ""
+
 	if err != nil {
 		v.Error = wire(err).Message
 		agent = "not asked: " + v.Error
@@ -44,6 +46,7 @@ func runVersion(ctx context.Context, client *apiclient.Client, out *output) erro
 		v.Agent = health.Version
 		agent = fmt.Sprintf("%s (%s)", v.Agent, v.Socket)
 	}
+
 	return out.print(v, []string{v.Client}, func(w *bytes.Buffer) error {
 		fmt.Fprintf(w, "volctl  %s\nagent   %s\n", v.Client, oneLine(agent))
 		return nil

@@ -19,12 +19,15 @@ import (
 const (
 	// claimTimeout stays below the 90 s that systemd gives a unit to start.
 	claimTimeout = 80 * time.Second
-	// answerGrace is what the agent gets on top of the time it was told to
-	// wait, to answer that the time is over.
+
+	// answerGrace is the time that the agent gets, after the timeout, to answer that the time is
+	// over.
 	answerGrace = 15 * time.Second
-	// retryEvery is how often an agent that went away is tried again.
+
+	// retryEvery is the interval between attempts to reach an agent that went away.
 	retryEvery = 250 * time.Millisecond
-	// withdrawGrace is how long an interrupted claim is watched.
+
+	// withdrawGrace limits how long an interrupted volctl watches its claim.
 	withdrawGrace = 3 * time.Second
 )
 
@@ -35,7 +38,8 @@ type volumeClaimOptions struct {
 	perAlloc      uint
 	owner         string
 	timeout       time.Duration
-	// grace is what the agent gets on top of the timeout to answer; 0 is answerGrace.
+
+	// grace is the time to answer after the timeout; 0 means answerGrace.
 	grace  time.Duration
 	noWait bool
 }
@@ -74,6 +78,7 @@ claims. With --recursive all that is in the volume gets them, unless its root ha
 			})
 		},
 	}
+
 	o.addFlags(cmd)
 	return cmd
 }
@@ -98,27 +103,31 @@ func (o *volumeClaimOptions) addFlags(cmd *cobra.Command) {
 	completeChoice(cmd, "attachment-mode", spec.AttachmentModes())
 }
 
-// read takes what the flags say; what they leave open is the caller's.
+// read reads the flags. The calling service provides the alloc and the owner if no flag does.
 func (o *volumeClaimOptions) read(a *app, cmd *cobra.Command, id string) (err error) {
 	o.volume = id
 	if cmd.Flags().Changed("per-alloc") {
 		o.volume = fmt.Sprintf("%s[%d]", id, o.perAlloc)
 	}
+
 	if !cmd.Flags().Changed("alloc") {
 		o.alloc = a.defaultAlloc()
 	}
+
 	if o.req.Owner = a.defaultOwner(); cmd.Flags().Changed("owner") {
 		if o.req.Owner, err = parseOwner(o.owner); err != nil {
 			return err
 		}
 	}
+
 	if o.req.Ownership, err = o.own.read(); err != nil {
 		return err
 	}
+
 	return o.check()
 }
 
-// check refuses what no agent would accept.
+// check refuses options that no agent would accept.
 func (o *volumeClaimOptions) check() error {
 	if err := checkVolumeID(o.volume); err != nil {
 		return failed(err, "claim volume %q", o.volume)
@@ -129,19 +138,23 @@ func (o *volumeClaimOptions) check() error {
 	if err := checkTimeout(o.timeout); err != nil {
 		return err
 	}
+
 	if o.req.AccessMode != "" {
 		if err := oneOf("access-mode", o.req.AccessMode, spec.AccessModes()); err != nil {
 			return err
 		}
 	}
+
 	if o.req.AttachmentMode != "" {
 		if err := oneOf("attachment-mode", o.req.AttachmentMode, spec.AttachmentModes()); err != nil {
 			return err
 		}
 	}
+
 	if o.req.At != "" && !filepath.IsAbs(o.req.At) {
 		return usage("--at "+suggest.Quote("/path/to/"+o.req.At), "--at needs an absolute path, not %q", o.req.At)
 	}
+
 	return nil
 }
 
@@ -161,18 +174,20 @@ func runVolumeClaim(ctx context.Context, o volumeClaimOptions, client *apiclient
 		out.note("the claim is %s; to wait for it: %s", claim.State, suggest.Command("volctl wait --volume %s --for mounted", o.volume))
 		return nil
 	}
+
 	return out.print(claim, []string{claim.Path}, func(w *bytes.Buffer) error {
 		w.WriteString(claim.Path + "\n")
 		return nil
 	})
 }
 
-// make makes the claim. It is mounted where there is no error, unless nobody is to
-// wait for that; where there is one, it says what became of the claim.
+// make makes the claim. Without an error, the volume is mounted, unless noWait is set. An error
+// says what happened to the claim.
 func (o *volumeClaimOptions) make(ctx context.Context, client *apiclient.Client, out *output) (*api.Claim, error) {
 	end := o.progress(ctx, client, out)
 	claim, stays, err := o.claim(ctx, client)
 	end()
+
 	switch {
 	case ctx.Err() != nil && err != nil && !o.noWait:
 		return nil, o.afterInterrupt(client)
@@ -183,11 +198,12 @@ func (o *volumeClaimOptions) make(ctx context.Context, client *apiclient.Client,
 	case claim.State != api.ClaimTaken && !o.noWait:
 		return nil, &api.Error{Code: api.CodeFailed, Message: "the claim is " + claim.State, Hint: suggest.Command("volctl volume status %s", o.volume)}
 	}
+
 	return claim, nil
 }
 
-// progress shows how far a claim is. Where no terminal is, it does so only if many
-// files may get another owner, which takes minutes although nothing is wrong.
+// progress shows the claim's progress. Without a terminal, it does so only with --recursive:
+// changing the owner of many files can take minutes although nothing is wrong.
 func (o *volumeClaimOptions) progress(ctx context.Context, client *apiclient.Client, out *output) (end func()) {
 	if o.noWait || !o.req.Recursive && out.terminalWidth() == 0 {
 		return func() {}
@@ -195,18 +211,20 @@ func (o *volumeClaimOptions) progress(ctx context.Context, client *apiclient.Cli
 	return out.during(ctx, fmt.Sprintf("claiming volume %q", o.volume), volumeProgress(client, o.volume, ""))
 }
 
-// claim makes the call. An agent that goes away under it, because it is being
-// restarted, is asked again for as long as the claim may take: the claim is
-// durable, only its waiter was lost. Then the answer cannot tell whose claim it
-// is, so after a failure it may stay.
+// claim makes the call. If the agent goes away during the call, it is probably being restarted, so
+// claim asks again until the timeout. The claim is durable; only the waiting request was lost.
+// After that, an answer cannot tell which request made the claim. So the claim may stay after a
+// failure.
 func (o *volumeClaimOptions) claim(ctx context.Context, client *apiclient.Client) (claim *api.Claim, stays bool, err error) {
 	if o.noWait {
 		claim, err = client.ClaimVolume(ctx, o.volume, o.alloc, o.req, 0)
 		return claim, false, err
 	}
+
 	deadline := time.Now().Add(o.timeout)
 	ctx, cancel := context.WithDeadline(ctx, deadline.Add(cmp.Or(o.grace, answerGrace)))
 	defer cancel()
+
 	for {
 		claim, err = client.ClaimVolume(ctx, o.volume, o.alloc, o.req, max(time.Until(deadline), time.Millisecond))
 		stays = stays || dropped(err)
@@ -236,12 +254,13 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// afterInterrupt says what became of an interrupted claim. The closed
-// connection has the agent withdraw what this call claimed; it is watched for a
-// moment, so that the message is not a guess.
+// afterInterrupt says what happened to an interrupted claim. When the connection closes, the agent
+// withdraws a claim that this call made. volctl watches the claim for a moment, so that the message
+// is not a guess.
 func (o *volumeClaimOptions) afterInterrupt(client *apiclient.Client) error {
 	ctx, cancel := context.WithTimeout(context.Background(), withdrawGrace)
 	defer cancel()
+
 	for {
 		claim, err := client.Claim(ctx, o.volume, o.alloc)
 		switch {
@@ -252,6 +271,7 @@ func (o *volumeClaimOptions) afterInterrupt(client *apiclient.Client) error {
 		case err != nil && ctx.Err() == nil:
 			return interrupted("it was interrupted; what became of the claim is unknown: "+err.Error(), suggest.Command("volctl claim list --volume %s", o.volume))
 		}
+
 		if sleep(ctx, retryEvery/5) != nil {
 			return interrupted(fmt.Sprintf("it was interrupted; alloc %q still has a claim, which was there before this call", o.alloc), o.detachCommand())
 		}

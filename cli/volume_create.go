@@ -50,9 +50,11 @@ at it is asked again until --timeout; the same command goes on with what was beg
 					described = name
 				}
 			}
+
 			if err := checkTimeout(o.timeout); err != nil {
 				return err
 			}
+
 			return a.do(cmd, func(ctx context.Context, client *apiclient.Client, out *output) (err error) {
 				if described != "" {
 					o.specs, err = o.describe(args[0])
@@ -60,13 +62,16 @@ at it is asked again until --timeout; the same command goes on with what was beg
 					o.specs, err = a.readSpecs(ctx, args[0])
 					err = meantID(args[0], err)
 				}
+
 				if err != nil {
 					return err
 				}
+
 				return runVolumeCreate(ctx, o, client, out)
 			})
 		},
 	}
+
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.StringVar(&o.plugin, "plugin", "", "the `PLUGIN` that makes it")
@@ -85,23 +90,26 @@ at it is asked again until --timeout; the same command goes on with what was beg
 	completeFlag(a, cmd, "plugin", pluginIDs)
 	completeChoice(cmd, "access-mode", spec.AccessModes())
 	completeChoice(cmd, "attachment-mode", spec.AttachmentModes())
+
 	return cmd
 }
 
-// meantID helps who gave an id, and no flags, where a file is expected.
+// meantID improves the hint if the argument is an id and not an existing file.
 func meantID(file string, err error) error {
 	_, statErr := os.Stat(file)
 	if err == nil || file == "-" || !errors.Is(statErr, fs.ErrNotExist) || spec.CheckVolumeID(file) != nil {
 		return err
 	}
+
 	var e *api.Error
 	if !errors.As(err, &e) {
 		return err
 	}
+
 	return failed(hinted(e, "without a file: "+suggest.Command("volctl volume create %s --plugin local", file)), "read %q", file)
 }
 
-// describe makes the spec of flags.
+// describe makes the spec from the flags.
 func (o *volumeCreateOptions) describe(id string) ([]api.VolumeSpec, error) {
 	s := api.VolumeSpec{ID: id, PluginID: o.plugin, SnapshotID: o.snapshot, CloneID: o.clone}
 	if err := checkVolumeID(id); err != nil {
@@ -116,6 +124,7 @@ func (o *volumeCreateOptions) describe(id string) ([]api.VolumeSpec, error) {
 	if o.snapshot != "" && o.clone != "" {
 		return nil, usage("", "--snapshot and --clone exclude each other: a volume is filled from one source")
 	}
+
 	if o.size != "" {
 		bytes, err := spec.ParseSize(o.size)
 		if err != nil {
@@ -123,13 +132,16 @@ func (o *volumeCreateOptions) describe(id string) ([]api.VolumeSpec, error) {
 		}
 		s.CapacityMin = bytes
 	}
+
 	if err := errors.Join(oneOf("access-mode", o.accessMode, spec.AccessModes()), oneOf("attachment-mode", o.attachmentMode, spec.AttachmentModes())); err != nil {
 		return nil, err
 	}
+
 	s.Capabilities = []api.Capability{{AccessMode: o.accessMode, AttachmentMode: o.attachmentMode}}
 	if o.fsType != "" || len(o.mountFlags) > 0 {
 		s.MountOptions = &api.MountOptions{FSType: o.fsType, MountFlags: o.mountFlags}
 	}
+
 	var err error
 	if s.Parameters, err = keyValues("param", o.params); err != nil {
 		return nil, err
@@ -140,6 +152,7 @@ func (o *volumeCreateOptions) describe(id string) ([]api.VolumeSpec, error) {
 	if s.Secrets, err = secretRefs(o.secrets); err != nil {
 		return nil, err
 	}
+
 	return []api.VolumeSpec{s}, nil
 }
 
@@ -150,8 +163,8 @@ func runVolumeCreate(ctx context.Context, o volumeCreateOptions, client *apiclie
 	})
 }
 
-// apply has the agent take specs one by one, and reports each; state tells how far
-// one is that takes its time.
+// apply sends the specs to the agent one by one, and reports each result. The function state
+// reports the progress of a spec that takes long.
 func apply(ctx context.Context, verb string, specs []api.VolumeSpec, client *apiclient.Client, out *output,
 	state func(api.VolumeSpec) told, one func(api.VolumeSpec) (*api.VolumeResult, error)) error {
 	var errs []error
@@ -160,20 +173,24 @@ func apply(ctx context.Context, verb string, specs []api.VolumeSpec, client *api
 		end := out.during(ctx, fmt.Sprintf("%sing volume %q", strings.TrimSuffix(verb, "e"), s.ID), state(s))
 		r, err := one(s)
 		end()
+
 		if ctx.Err() != nil {
 			err = interrupted("it was interrupted; what the agent had begun may go on", suggest.Command("volctl volume status %s", s.ID))
 			errs = append(errs, failed(err, "%s volume %q", verb, s.ID))
 			break
 		}
+
 		if err != nil {
 			errs = append(errs, failed(explainPlugin(ctx, client, err, s.PluginID), "%s volume %q", verb, s.ID))
 			continue
 		}
+
 		results = append(results, r)
 		if err := sayResult(out, r); err != nil {
 			return err
 		}
 	}
+
 	if !out.human() || out.quiet {
 		ids := make([]string, len(results))
 		for i, r := range results {
@@ -183,10 +200,11 @@ func apply(ctx context.Context, verb string, specs []api.VolumeSpec, client *api
 			return err
 		}
 	}
+
 	return all(errs)
 }
 
-// sayResult tells a person what became of one volume.
+// sayResult tells a person the result for one volume.
 func sayResult(out *output, r *api.VolumeResult) error {
 	id := r.Volume.Spec.ID
 	switch {

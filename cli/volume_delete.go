@@ -23,6 +23,7 @@ func newVolumeDelete(a *app) *cobra.Command {
 		o   volumeDeleteOptions
 		yes bool
 	)
+
 	cmd := &cobra.Command{
 		Use: "delete ID -y", Short: "Destroy a volume and its data",
 		Long: `Destroy a volume and its data. It is refused while the volume has claims. On a terminal it
@@ -40,11 +41,13 @@ asks first; without one it needs -y. A volume that was registered, not created, 
 			})
 		},
 	}
+
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.BoolVarP(&yes, "yes", "y", false, "do not ask")
 	f.StringVar(&o.confirm, "confirm", "", "repeat the `ID`, for a volume that was registered")
 	f.BoolVar(&o.ignoreNotFound, "ignore-not-found", false, "exit 0 when there is no such volume")
+
 	return cmd
 }
 
@@ -58,6 +61,7 @@ func (o *volumeDeleteOptions) check(yes bool) error {
 	if o.ask == nil && !yes {
 		return usage(suggest.Command("volctl volume delete %s -y", o.volume), "it destroys the data, and nobody can be asked without a terminal")
 	}
+
 	return nil
 }
 
@@ -69,11 +73,13 @@ func runVolumeDelete(ctx context.Context, o volumeDeleteOptions, client *apiclie
 		case err != nil:
 			return failed(explain(ctx, client, err, o.volume), "delete volume %q", o.volume)
 		}
+
 		question := "Destroy volume " + quotedList([]string{o.volume}) + " and all its data?"
 		if yes, err := o.ask(ctx, question); err != nil || !yes {
 			return failed(orNotConfirmed(err), "delete volume %q", o.volume)
 		}
 	}
+
 	r, err := client.DeleteVolume(ctx, o.volume, o.confirm)
 	if ctx.Err() != nil && err != nil {
 		again := suggest.Command("volctl volume delete %s -y", o.volume)
@@ -82,17 +88,19 @@ func runVolumeDelete(ctx context.Context, o volumeDeleteOptions, client *apiclie
 		}
 		return failed(interrupted("it was interrupted; whether the data is gone is not known", again), "delete volume %q", o.volume)
 	}
+
 	if isNotFound(err) && o.ignoreNotFound {
 		return out.print(api.Done{}, nil, nothingToDo)
 	}
 	if err != nil {
 		return failed(explain(ctx, client, err, o.volume), "delete volume %q", o.volume)
 	}
+
 	return out.print(r, []string{o.volume}, done("deleted", o.volume, r.Left))
 }
 
-// deletable refuses what the agent would refuse, before a person is asked. The agent
-// decides once more.
+// deletable refuses a volume that the agent would refuse, before a person is asked. The agent
+// checks again.
 func (o *volumeDeleteOptions) deletable(ctx context.Context, client *apiclient.Client) error {
 	v, err := client.Volume(ctx, o.volume)
 	switch {
@@ -113,5 +121,6 @@ func (o *volumeDeleteOptions) deletable(ctx context.Context, client *apiclient.C
 			Hint: suggest.Command("volctl volume status %s", o.volume),
 		}
 	}
+
 	return nil
 }

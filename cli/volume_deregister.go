@@ -10,10 +10,10 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// asker asks for a yes; nil where nobody can be asked.
+// asker asks a person for a yes. It is nil if volctl must not or cannot ask.
 type asker func(ctx context.Context, question string) (bool, error)
 
-// asker is nil without a terminal, and where the answer was given beforehand.
+// asker returns nil without a terminal, and if -y already gave the answer.
 func (a *app) asker(yes bool) asker {
 	if yes || !a.env.StdinTerminal {
 		return nil
@@ -34,6 +34,7 @@ func newVolumeDeregister(a *app) *cobra.Command {
 		o   volumeDeregisterOptions
 		yes bool
 	)
+
 	cmd := &cobra.Command{
 		Use: "deregister ID", Short: "Forget a volume and keep its data",
 		Long: `Forget a volume. Its data stays at the plugin. It is refused while the volume has claims;
@@ -56,30 +57,34 @@ and attachments that are left stay until a person, or a reboot, takes them away.
 			if o.forget && !o.force {
 				return usage(suggest.Command("volctl volume deregister %s -force --forget", o.volume), "--forget goes with -force only")
 			}
+
 			return a.do(cmd, func(ctx context.Context, client *apiclient.Client, out *output) error {
 				return runVolumeDeregister(ctx, o, client, out)
 			})
 		},
 	}
+
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.BoolVar(&o.force, "force", false, "drop its claims too, without unmounting")
 	f.BoolVar(&o.forget, "forget", false, "with -force: give up for good what it leaves, or left before, on this host and at the plugin")
 	f.BoolVarP(&yes, "yes", "y", false, "do not ask")
 	f.BoolVar(&o.ignoreNotFound, "ignore-not-found", false, "exit 0 when there is no such volume")
+
 	return cmd
 }
 
 func runVolumeDeregister(ctx context.Context, o volumeDeregisterOptions, client *apiclient.Client, out *output) error {
 	if o.ask != nil {
-		// Whether it exists is checked before a person is asked. Of one that was
-		// deregistered before, --forget gives up the rest.
+		// The command checks that the volume exists before it asks. With --forget, a volume that
+		// was already deregistered is fine: its leftovers are given up.
 		if _, err := client.Volume(ctx, o.volume); err != nil && !o.forget {
 			if isNotFound(err) && o.ignoreNotFound {
 				return out.print(api.DeregisterResult{}, nil, nothingToDo)
 			}
 			return failed(explain(ctx, client, err, o.volume), "deregister volume %q", o.volume)
 		}
+
 		question := "Forget volume " + quotedList([]string{o.volume}) + " (its data stays at the plugin)?"
 		switch {
 		case o.forget:
@@ -87,14 +92,17 @@ func runVolumeDeregister(ctx context.Context, o volumeDeregisterOptions, client 
 		case o.force:
 			question = "Forget volume " + quotedList([]string{o.volume}) + " with its claims, and leave its mounts where they are?"
 		}
+
 		if yes, err := o.ask(ctx, question); err != nil || !yes {
 			return failed(orNotConfirmed(err), "deregister volume %q", o.volume)
 		}
 	}
+
 	forget := func() (*api.DeregisterResult, error) { return client.DeregisterVolume(ctx, o.volume, o.force) }
 	if o.forget {
 		forget = func() (*api.DeregisterResult, error) { return client.ForgetVolume(ctx, o.volume) }
 	}
+
 	r, err := forget()
 	if isNotFound(err) && o.ignoreNotFound {
 		return out.print(api.DeregisterResult{}, nil, nothingToDo)
@@ -102,6 +110,7 @@ func runVolumeDeregister(ctx context.Context, o volumeDeregisterOptions, client 
 	if err != nil {
 		return failed(explain(ctx, client, err, o.volume), "deregister volume %q", o.volume)
 	}
+
 	return out.print(r, []string{o.volume}, done("deregistered", o.volume, r.Left))
 }
 
@@ -112,7 +121,7 @@ func orNotConfirmed(err error) error {
 	return err
 }
 
-// done says what was done to a volume, and what was left behind.
+// done returns a screen that says what happened to a volume, and lists its leftovers.
 func done(what, volume string, left []string) func(*bytes.Buffer) error {
 	return func(w *bytes.Buffer) error {
 		w.WriteString(what + " volume " + quotedList([]string{volume}) + "\n")

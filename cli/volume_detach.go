@@ -50,15 +50,18 @@ plugin, and until nothing on the host uses the device. What is left is printed.`
 			if len(args) == 0 {
 				return exactly("ID")(cmd, args)
 			}
+
 			o.volume, o.allocs = args[0], args[1:]
 			if err := o.check(); err != nil {
 				return err
 			}
+
 			return a.do(cmd, func(ctx context.Context, client *apiclient.Client, out *output) error {
 				return runVolumeDetach(ctx, o, client, out)
 			})
 		},
 	}
+
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.BoolVar(&o.all, "all", false, "release all claims on the volume")
@@ -68,6 +71,7 @@ plugin, and until nothing on the host uses the device. What is left is printed.`
 	f.DurationVar(&o.timeout, "timeout", claimTimeout, "how long to wait for the release; it goes on after that")
 	f.BoolVar(&o.noWait, "no-wait", false, "do not wait; the release goes on")
 	f.BoolVar(&o.ignoreNotFound, "ignore-not-found", false, "exit 0 when there is nothing to release")
+
 	return cmd
 }
 
@@ -75,6 +79,7 @@ func (o *volumeDetachOptions) check() error {
 	if err := checkVolumeID(o.volume); err != nil {
 		return failed(err, "detach volume %q", o.volume)
 	}
+
 	for i, alloc := range o.allocs {
 		if err := checkAlloc(alloc); err != nil {
 			return failed(err, "detach volume %q", o.volume)
@@ -83,12 +88,14 @@ func (o *volumeDetachOptions) check() error {
 			return usage("", "alloc %q is named twice", alloc)
 		}
 	}
+
 	if !slices.Contains([]string{"", "umount", "force", "lazy"}, o.without) {
 		return usage("--without-plugin=umount, =force or =lazy", "--without-plugin=%s is none of the ways to unmount", o.without)
 	}
 	if o.all && len(o.allocs) > 0 {
 		return usage("", "--all and allocs by name exclude each other")
 	}
+
 	return checkTimeout(o.timeout)
 }
 
@@ -100,24 +107,29 @@ func runVolumeDetach(ctx context.Context, o volumeDetachOptions, client *apiclie
 	if err != nil {
 		return failed(explain(ctx, client, err, o.volume), "detach volume %q", o.volume)
 	}
+
 	releases, errs := make([]*released, len(allocs)), make([]error, len(allocs))
 	end := o.progress(ctx, client, out)
+
 	var wg sync.WaitGroup
 	for i, alloc := range allocs {
-		// Side by side, so that one that hangs does not keep the others.
+		// The claims are detached in parallel, so that one that hangs does not delay the others.
 		wg.Go(func() { releases[i], errs[i] = o.release(ctx, client, alloc) })
 	}
+
 	wg.Wait()
 	end()
+
 	releases = slices.DeleteFunc(releases, func(r *released) bool { return r == nil })
 	if err := out.print(releases, allocsOf(releases), o.screen(releases)); err != nil {
 		return err
 	}
+
 	return all(errs)
 }
 
-// progress shows a person at a terminal which step the volume is at, and who keeps it
-// from being unmounted.
+// progress shows a person at a terminal the volume's current step, and the processes that prevent
+// the unmount.
 func (o *volumeDetachOptions) progress(ctx context.Context, client *apiclient.Client, out *output) (end func()) {
 	if o.noWait || out.terminalWidth() == 0 {
 		return func() {}
@@ -125,29 +137,34 @@ func (o *volumeDetachOptions) progress(ctx context.Context, client *apiclient.Cl
 	return out.during(ctx, fmt.Sprintf("detaching volume %q", o.volume), volumeProgress(client, o.volume, ""))
 }
 
-// released is what became of one claim.
+// released is the result for one claim.
 type released struct {
 	Volume string `json:"volume"`
 	Alloc  string `json:"alloc"`
-	// Outcome is "detached", or "detaching" where it was not waited for.
+
+	// Outcome is "detached", or "detaching" with --no-wait.
 	Outcome string `json:"outcome"`
-	// Left names what stays behind without the plugin.
+
+	// Left names the leftovers after a detach without the plugin.
 	Left []string `json:"left,omitempty"`
 }
 
-// targets are the allocs whose claims are meant.
+// targets returns the allocs whose claims the command detaches.
 func (o *volumeDetachOptions) targets(ctx context.Context, client *apiclient.Client) ([]string, error) {
 	if len(o.allocs) > 0 {
 		return o.allocs, nil
 	}
+
 	v, err := client.Volume(ctx, o.volume)
 	if err != nil {
 		return nil, err
 	}
+
 	held := make([]string, len(v.Claims))
 	for i, c := range v.Claims {
 		held[i] = c.Alloc
 	}
+
 	switch {
 	case len(held) == 0:
 		return nil, &api.Error{Code: api.CodeNotFound, Message: "it has no claims", Hint: suggest.Command("volctl volume status %s", o.volume)}
@@ -158,17 +175,20 @@ func (o *volumeDetachOptions) targets(ctx context.Context, client *apiclient.Cli
 			Details: map[string]string{"allocs": strings.Join(held, "\n")},
 		}
 	}
+
 	return held, nil
 }
 
-// release gives one claim up. The result is nil where there was none.
+// release detaches one claim. It returns nil if --ignore-not-found applies.
 func (o *volumeDetachOptions) release(ctx context.Context, client *apiclient.Client, alloc string) (*released, error) {
 	ro, outcome := apiclient.ReleaseOptions{Force: o.force, WithoutPlugin: o.without}, "detaching"
 	if !o.noWait {
 		ro.Wait, outcome = o.timeout, "detached"
 	}
+
 	call, cancel := context.WithTimeout(ctx, o.timeout+answerGrace)
 	defer cancel()
+
 	done, err := client.Release(call, o.volume, alloc, ro)
 	switch {
 	case err == nil:
@@ -180,6 +200,7 @@ func (o *volumeDetachOptions) release(ctx context.Context, client *apiclient.Cli
 	default:
 		err = explain(ctx, client, err, o.volume, alloc)
 	}
+
 	return nil, failed(err, "detach volume %q from alloc %q", o.volume, alloc)
 }
 
@@ -187,6 +208,7 @@ func (o *volumeDetachOptions) screen(releases []*released) func(*bytes.Buffer) e
 	if len(releases) == 0 && o.ignoreNotFound {
 		return nothingToDo
 	}
+
 	return func(w *bytes.Buffer) error {
 		for _, r := range releases {
 			fmt.Fprintf(w, "%s volume %q from alloc %q\n", r.Outcome, r.Volume, r.Alloc)

@@ -47,20 +47,23 @@ does not come about: --withdraw.`,
 			if err := checkTimeout(o.timeout); err != nil {
 				return err
 			}
+
 			return a.do(cmd, func(ctx context.Context, client *apiclient.Client, out *output) error {
 				return runVolumeExpand(ctx, o, client, out)
 			})
 		},
 	}
+
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.DurationVar(&o.timeout, "timeout", claimTimeout, "how long to wait until it is done")
 	f.BoolVar(&o.noWait, "no-wait", false, "do not wait; it goes on")
 	f.BoolVar(&o.withdraw, "withdraw", false, "give up an expansion that is not made yet; without a SIZE")
+
 	return cmd
 }
 
-// size reads the SIZE, which goes without --withdraw.
+// size reads SIZE, which is required unless --withdraw is given.
 func (o *volumeExpandOptions) size(args []string) (err error) {
 	const help = "volctl volume expand --help"
 	switch {
@@ -71,9 +74,11 @@ func (o *volumeExpandOptions) size(args []string) (err error) {
 	case len(args) == 0:
 		return usage(help, "volume expand needs SIZE")
 	}
+
 	if o.bytes, err = spec.ParseSize(args[0]); err != nil {
 		return usage(help, "%v", err)
 	}
+
 	return nil
 }
 
@@ -81,17 +86,19 @@ func runVolumeExpand(ctx context.Context, o volumeExpandOptions, client *apiclie
 	end := out.during(ctx, fmt.Sprintf("expanding volume %q", o.volume), volumeProgress(client, o.volume, ""))
 	r, err := o.expand(ctx, client)
 	end()
+
 	if ctx.Err() != nil && err != nil {
 		return failed(interrupted("it was interrupted; what the agent had begun goes on", suggest.Command("volctl volume status %s", o.volume)), "expand volume %q", o.volume)
 	}
 	if err != nil {
 		return failed(explain(ctx, client, err, o.volume), "expand volume %q", o.volume)
 	}
+
 	return out.print(r, []string{o.volume}, expandedText(o, r))
 }
 
-// expand makes the call. An agent that goes away under it, because it is being
-// restarted, is asked again: what is wanted is durable, only its waiter was lost.
+// expand makes the call. If the agent goes away during the call, it is probably being restarted, so
+// expand asks again. The expansion is durable; only the waiting request was lost.
 func (o *volumeExpandOptions) expand(ctx context.Context, client *apiclient.Client) (*api.VolumeResult, error) {
 	if o.withdraw {
 		return client.WithdrawExpansion(ctx, o.volume)
@@ -99,9 +106,11 @@ func (o *volumeExpandOptions) expand(ctx context.Context, client *apiclient.Clie
 	if o.noWait {
 		return client.ExpandVolume(ctx, o.volume, o.bytes, 0)
 	}
+
 	deadline, again := time.Now().Add(o.timeout), false
 	ctx, cancel := context.WithDeadline(ctx, deadline.Add(answerGrace))
 	defer cancel()
+
 	for {
 		r, err := client.ExpandVolume(ctx, o.volume, o.bytes, max(time.Until(deadline), time.Millisecond))
 		again = again || dropped(err)
@@ -114,7 +123,7 @@ func (o *volumeExpandOptions) expand(ctx context.Context, client *apiclient.Clie
 	}
 }
 
-// expandedText is the sentence on what became of it, and on what is still to come.
+// expandedText returns the sentence about the result, and about a remaining step.
 func expandedText(o volumeExpandOptions, r *api.VolumeResult) func(*bytes.Buffer) error {
 	text := fmt.Sprintf("%s volume %q to %s", r.Outcome, o.volume, size(max(r.Volume.Capacity, o.bytes)))
 	x := r.Volume.Expansion
@@ -131,6 +140,7 @@ func expandedText(o volumeExpandOptions, r *api.VolumeResult) func(*bytes.Buffer
 	case x.Node > 0:
 		text += "; what is on it is expanded when it is mounted for writing"
 	}
+
 	return func(w *bytes.Buffer) error {
 		w.WriteString(printable(text) + "\n")
 		return nil

@@ -27,7 +27,7 @@ func TestVolumeExpand(t *testing.T) {
 	expectSent(t, f, `POST /v1/volumes/data/expand {"capacity_min":21474836480}`)
 }
 
-// What is wrong with the command line is found before anything is sent.
+// TestVolumeExpandUsage checks that mistakes in the command line are found before any request.
 func TestVolumeExpandUsage(t *testing.T) {
 	f := world()
 	r := with(t, f)
@@ -39,7 +39,8 @@ func TestVolumeExpandUsage(t *testing.T) {
 	expectSent(t, f)
 }
 
-// An agent that is restarted under the call is asked again.
+// TestVolumeExpandOverRestart checks that the command asks again if the agent restarts during the
+// call.
 func TestVolumeExpandOverRestart(t *testing.T) {
 	f := world()
 	tries := 0

@@ -34,9 +34,11 @@ in it as references; of values that the agent keeps it only says that they are t
 			})
 		},
 	}
+
 	cmd.Flags().SortFlags = false
 	cmd.Flags().BoolVar(&o.all, "all", false, "all volumes")
 	cmd.Flags().BoolVar(&o.hcl, "hcl", false, "in HCL")
+
 	return cmd
 }
 
@@ -51,10 +53,12 @@ func runVolumeExport(ctx context.Context, o volumeExportOptions, client *apiclie
 	case o.hcl && out.format != formatTable:
 		return usage("", "--hcl and -o exclude each other")
 	}
+
 	specs, ids, err := o.find(ctx, client)
 	if err != nil {
 		return err
 	}
+
 	format := spec.FormatYAML
 	switch {
 	case out.human() && out.quiet:
@@ -64,6 +68,7 @@ func runVolumeExport(ctx context.Context, o volumeExportOptions, client *apiclie
 	case out.format == formatJSON, out.format == formatTemplate:
 		format = spec.FormatJSON
 	}
+
 	text, err := spec.Write(format, specs)
 	switch {
 	case err != nil:
@@ -71,10 +76,11 @@ func runVolumeExport(ctx context.Context, o volumeExportOptions, client *apiclie
 	case out.format == formatTemplate:
 		return out.print(json.RawMessage(text), ids, nil)
 	}
+
 	return out.write(text)
 }
 
-// find asks for the volumes that are wanted.
+// find returns the volumes to export.
 func (o volumeExportOptions) find(ctx context.Context, client *apiclient.Client) (specs []api.VolumeSpec, ids []string, err error) {
 	if !o.all {
 		v, err := findVolume(ctx, client, o.id)
@@ -83,9 +89,11 @@ func (o volumeExportOptions) find(ctx context.Context, client *apiclient.Client)
 		}
 		return []api.VolumeSpec{v.Spec}, []string{v.Spec.ID}, nil
 	}
+
 	volumes, err := client.Volumes(ctx)
 	for _, v := range volumes {
 		specs, ids = append(specs, v.Spec), append(ids, v.Spec.ID)
 	}
+
 	return specs, ids, failed(err, "export the volumes")
 }

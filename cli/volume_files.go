@@ -12,9 +12,9 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// volumeFile is what a register or validate works on.
+// volumeFile is the input of register and validate.
 type volumeFile struct {
-	plugin   string // of volumes that others describe; empty: the one with their driver
+	plugin   string // of volumes from foreign files; if empty, the plugin with their driver
 	docs     []spec.Document
 	specs    []api.VolumeSpec
 	warnings map[string][]string // by volume
@@ -32,6 +32,7 @@ func (f *volumeFile) read(ctx context.Context, a *app, file string) error {
 			return err
 		}
 	}
+
 	name, data, err := a.readFile(ctx, file)
 	if err != nil {
 		return err
@@ -39,6 +40,7 @@ func (f *volumeFile) read(ctx context.Context, a *app, file string) error {
 	if f.docs, err = spec.Read(name, data); err != nil {
 		return failed(err, "read the volume file")
 	}
+
 	f.warnings = map[string][]string{}
 	for _, d := range f.docs {
 		if d.From == spec.Own && f.plugin != "" {
@@ -47,11 +49,12 @@ func (f *volumeFile) read(ctx context.Context, a *app, file string) error {
 		f.specs = append(f.specs, d.Spec)
 		f.warnings[d.Spec.ID] = d.Warnings
 	}
+
 	return nil
 }
 
-// warn tells a person what to see to, whatever comes of it. A program finds it in
-// the results.
+// warn shows a person the warnings, whether the command succeeds or not. Programs find them in the
+// results.
 func (f *volumeFile) warn(out *output) {
 	if !out.human() {
 		return
@@ -63,9 +66,9 @@ func (f *volumeFile) warn(out *output) {
 	}
 }
 
-// settle finds out what the descriptions of others do not say: the plugin, and for
-// a volume that is registered what was added to it here. Nothing was done when it
-// fails.
+// settle completes the specs from foreign files, which do not name everything. It finds the plugin,
+// and keeps the settings that were added here when the volume was registered. If it fails, nothing
+// has changed.
 func (f *volumeFile) settle(ctx context.Context, client *apiclient.Client) error {
 	var plugins []api.Plugin
 	var errs []error
@@ -73,10 +76,12 @@ func (f *volumeFile) settle(ctx context.Context, client *apiclient.Client) error
 		if d.From == spec.Own {
 			continue
 		}
+
 		known, err := client.Volume(ctx, d.Spec.ID)
 		if err != nil && !isNotFound(err) {
 			return failed(err, "look for volume %q", d.Spec.ID)
 		}
+
 		s := &f.specs[i]
 		if err == nil {
 			keep(d, s, known.Spec)
@@ -85,19 +90,22 @@ func (f *volumeFile) settle(ctx context.Context, client *apiclient.Client) error
 				continue
 			}
 		}
+
 		if plugins == nil {
 			if plugins, err = client.Plugins(ctx); err != nil {
 				return failed(err, "find the plugin of volume %q", d.Spec.ID)
 			}
 		}
+
 		if s.PluginID, err = pluginFor(d, f.plugin, plugins); err != nil {
 			errs = append(errs, failed(err, "find the plugin of volume %q", d.Spec.ID))
 		}
 	}
+
 	return all(errs)
 }
 
-// keep leaves as it is registered what a description of others cannot say.
+// keep copies the settings that a foreign file cannot express from the registered volume.
 func keep(d spec.Document, s *api.VolumeSpec, known api.VolumeSpec) {
 	s.Secrets, s.Reclaim = known.Secrets, known.Reclaim
 	if o := known.MountOptions; d.FlagsHidden && o != nil {
@@ -109,8 +117,8 @@ func keep(d spec.Document, s *api.VolumeSpec, known api.VolumeSpec) {
 	}
 }
 
-// pluginFor is the plugin whose driver a description names. Of several, the one
-// that has the name that the plugin has elsewhere is right.
+// pluginFor returns the plugin for a volume from a foreign file: the one with the driver that the
+// file names. If several have it, the one with the plugin id in the file is right.
 func pluginFor(d spec.Document, asked string, plugins []api.Plugin) (string, error) {
 	var same, silent []string
 	all := make([]string, len(plugins))
@@ -128,6 +136,7 @@ func pluginFor(d spec.Document, asked string, plugins []api.Plugin) (string, err
 			}
 		}
 	}
+
 	elsewhere := d.Spec.PluginID
 	switch {
 	case asked != "":
@@ -141,10 +150,12 @@ func pluginFor(d spec.Document, asked string, plugins []api.Plugin) (string, err
 	case slices.Contains(silent, elsewhere):
 		return elsewhere, nil
 	}
+
 	there := "there is no plugin"
 	if len(all) > 0 {
 		there = "there are " + joined(", ", all...)
 	}
+
 	return "", &api.Error{
 		Code: api.CodeNotFound, Message: fmt.Sprintf("no plugin is the driver %q; %s", d.Driver, there),
 		Hint: "write a plugin file (volctl plugin init), or say which plugin it is: --plugin PLUGIN",

@@ -21,7 +21,8 @@ const (
 	nomadWarning = "warning: volume \"db\": Nomad must release it first: nomad volume deregister db. Allocations that claim it there: 9c2d8a3b\n"
 )
 
-// keepsSent answers to a registration with what was sent, and keeps it.
+// keepsSent makes the fake answer a registration with the spec that it received, and stores that
+// spec in sent.
 func keepsSent(f *fake, sent map[string]api.VolumeSpec, ids ...string) {
 	for _, id := range ids {
 		f.on["PUT /v1/volumes/"+id] = func(r *http.Request) (any, error) {
@@ -36,7 +37,8 @@ func keepsSent(f *fake, sent map[string]api.VolumeSpec, ids ...string) {
 	}
 }
 
-// A volume that others describe gets the plugin whose driver it names.
+// TestRegisterFromOthers checks that a volume from a foreign file gets the plugin with the driver
+// that the file names.
 func TestRegisterFromOthers(t *testing.T) {
 	f, sent := world(), map[string]api.VolumeSpec{}
 	keepsSent(f, sent, "pvc-1", "db")
@@ -66,7 +68,8 @@ func TestRegisterFromOthers(t *testing.T) {
 	expect(t, none.volctl("volume", "register", "-"), 7, "", "cannot look for volume \"pvc-1\": no agent answers")
 }
 
-// Which plugin it is, is asked for where the driver does not tell.
+// TestRegisterFindsThePlugin checks the choice of the plugin, and that the user must choose if the
+// driver does not decide.
 func TestRegisterFindsThePlugin(t *testing.T) {
 	for name, tt := range map[string]struct {
 		file    string
@@ -109,7 +112,8 @@ func TestRegisterFindsThePlugin(t *testing.T) {
 	}
 }
 
-// What Kubernetes and Nomad cannot say stays as it is registered.
+// TestRegisterAgainFromOthers checks that a second registration keeps the settings that Kubernetes
+// and Nomad cannot express.
 func TestRegisterAgainFromOthers(t *testing.T) {
 	f, sent := world(), map[string]api.VolumeSpec{}
 	f.plugins = []api.Plugin{{ID: "a", Provider: "ebs.csi.aws.com"}, {ID: "b", Provider: "ebs.csi.aws.com"}}
@@ -179,7 +183,7 @@ func TestExport(t *testing.T) {
 	expect(t, r.volctl("volume", "export", "--all", "-o", "json"), 0, "[]\n", "")
 }
 
-// The example comes in the format that the file's name says.
+// TestInitByEnding checks that the file's ending chooses the format of the example.
 func TestInitByEnding(t *testing.T) {
 	t.Chdir(t.TempDir())
 	none := run{ctx: t.Context(), socket: "/none"}

@@ -28,12 +28,14 @@ func runVolumeList(ctx context.Context, client *apiclient.Client, out *output) e
 	if err != nil {
 		return failed(err, "list volumes")
 	}
+
 	slices.SortStableFunc(volumes, func(x, y api.Volume) int { return strings.Compare(x.Spec.ID, y.Spec.ID) })
 	ids := make([]string, len(volumes))
 	rows := make([][]string, len(volumes))
 	for i, v := range volumes {
 		ids[i], rows[i] = v.Spec.ID, volumeRow(&v, out.wide())
 	}
+
 	return out.print(volumes, ids, func(w *bytes.Buffer) error {
 		header := []string{"ID", "Name", "Plugin", "State", "Access Mode", "Claims", "Capacity"}
 		if out.wide() {
@@ -48,35 +50,41 @@ func volumeRow(v *api.Volume, wide bool) []string {
 	if v.Mode != nil {
 		mode = v.Mode.AccessMode
 	}
+
 	row := []string{v.Spec.ID, dash(v.Spec.Name), v.Spec.PluginID, v.State, dash(mode), strconv.Itoa(len(v.Claims)), sizeOrDash(v.Capacity)}
 	if wide {
 		row = append(row, dash(v.Attached), dash(v.Staged), dash(claimStates(v.Claims)), dash(v.Spec.ExternalID))
 	}
+
 	return row
 }
 
-// claimStates counts claims by state, in the order a claim goes through them.
+// claimStates counts claims by state, in the order in which a claim passes through them.
 func claimStates(claims []api.Claim) string {
 	counts := map[string]int{}
 	for _, c := range claims {
 		counts[c.State]++
 	}
+
 	var parts []string
 	order := []string{
 		api.ClaimPending, api.ClaimTaken, api.ClaimUnpublishing,
 		api.ClaimNodeDetached, api.ClaimControllerDetached, api.ClaimReadyToFree,
 	}
+
 	for _, state := range order {
 		if counts[state] > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", counts[state], state))
 			delete(counts, state)
 		}
 	}
+
 	for _, c := range claims { // states of a newer agent
 		if counts[c.State] > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", counts[c.State], c.State))
 			delete(counts, c.State)
 		}
 	}
+
 	return strings.Join(parts, ", ")
 }

@@ -13,10 +13,10 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// copyTimeout is how long is waited for what copies data, unless told otherwise.
+// copyTimeout is the default time to wait for an operation that copies data.
 const copyTimeout = 10 * time.Minute
 
-// pluginGrace is how long an agent may first wait for a plugin that is starting.
+// pluginGrace is the time that the agent may first wait for a plugin that is starting.
 const pluginGrace = 30 * time.Second
 
 func newVolumeSnapshot(a *app) *cobra.Command {
@@ -27,7 +27,7 @@ func newVolumeSnapshot(a *app) *cobra.Command {
 	)
 }
 
-// takeOptions are those of whatever makes snapshots.
+// takeOptions are the options of the commands that make snapshots.
 type takeOptions struct {
 	volumes, params, secrets []string
 	name                     string
@@ -61,14 +61,17 @@ its writer, or freeze its file system, where that matters.`,
 			if o.name = snapshotName(args[0], a.env.Now()); len(args) > 1 {
 				o.name = args[1]
 			}
+
 			if err := o.check(); err != nil {
 				return err
 			}
+
 			return a.do(cmd, func(ctx context.Context, client *apiclient.Client, out *output) error {
 				return runSnapshotCreate(ctx, o, client, out)
 			})
 		},
 	}
+
 	o.flags(cmd)
 	return cmd
 }
@@ -102,12 +105,13 @@ until volumes can be made from them. The same name again goes on with the same g
 			})
 		},
 	}
+
 	o.flags(cmd)
 	return cmd
 }
 
-// snapshotName names a snapshot by its volume and the time, in characters that any
-// storage takes if it takes the volume's.
+// snapshotName makes a name from the volume's id and the time. A storage system that accepts the
+// volume's id also accepts the added characters.
 func snapshotName(id string, now time.Time) string {
 	t := now.UTC()
 	stamp := fmt.Sprintf("-%s-%03d", t.Format("20060102T150405Z"), t.Nanosecond()/int(time.Millisecond))
@@ -124,9 +128,11 @@ func (o *takeOptions) check() error {
 			return o.failed(err)
 		}
 	}
+
 	if err := spec.CheckSnapshotName(o.name); err != nil {
 		return o.failed(usage("a name has 1 to 128 printable characters, without a slash", "%v", err))
 	}
+
 	return checkTimeout(o.timeout)
 }
 
@@ -137,7 +143,7 @@ func (o *takeOptions) failed(err error) error {
 	return failed(err, "make a snapshot of volume %q", o.volumes[0])
 }
 
-// again is the command that goes on with it.
+// again returns the command that continues with this snapshot.
 func (o *takeOptions) again() string {
 	if o.group {
 		return suggest.Command("volctl volume snapshot group create %s %s", o.name, o.volumes)
@@ -145,17 +151,19 @@ func (o *takeOptions) again() string {
 	return suggest.Command("volctl volume snapshot create %s %s", o.volumes[0], o.name)
 }
 
-// take has the agent make it, and shows how far that is.
+// take has the agent make a snapshot or a group of them, and shows the progress.
 func take[A any](ctx context.Context, o takeOptions, client *apiclient.Client, out *output,
 	call func(ctx context.Context, params map[string]string, secrets map[string]api.Secret, wait time.Duration) (*A, error)) (*A, error) {
 	params, err := keyValues("param", o.params)
 	if err != nil {
 		return nil, err
 	}
+
 	secrets, err := secretRefs(o.secrets)
 	if err != nil {
 		return nil, err
 	}
+
 	asked, wait := ctx, o.timeout
 	if o.noWait {
 		wait = 0
@@ -164,9 +172,11 @@ func take[A any](ctx context.Context, o takeOptions, client *apiclient.Client, o
 		asked, cancel = context.WithTimeout(ctx, wait+pluginGrace+answerGrace)
 		defer cancel()
 	}
+
 	end := out.during(ctx, fmt.Sprintf("making snapshot %q", o.name), o.progress(client))
 	made, err := call(asked, params, secrets, wait)
 	end()
+
 	switch {
 	case err == nil:
 		return made, nil
@@ -177,10 +187,11 @@ func take[A any](ctx context.Context, o takeOptions, client *apiclient.Client, o
 	default:
 		err = explain(ctx, client, err, o.volumes[0])
 	}
+
 	return nil, o.failed(err)
 }
 
-// progress tells what the agent says of it.
+// progress returns the agent's message about the snapshot.
 func (o *takeOptions) progress(client *apiclient.Client) told {
 	return func(ctx context.Context) string {
 		v, err := client.Volume(ctx, o.volumes[0])
@@ -190,20 +201,24 @@ func (o *takeOptions) progress(client *apiclient.Client) told {
 		if words := pluginProgress(client, v.Spec.PluginID)(ctx); words != "" {
 			return words
 		}
+
 		all, err := client.Snapshots(ctx, apiclient.SnapshotFilter{Volume: o.volumes[0], Pending: true})
 		if err != nil {
 			return ""
 		}
+
 		for _, s := range all.Snapshots {
 			if !o.group && s.Name == o.name {
 				return s.Message
 			}
 		}
+
 		for _, g := range all.Groups {
 			if o.group && g.Name == o.name {
 				return g.Message
 			}
 		}
+
 		return ""
 	}
 }
@@ -212,12 +227,15 @@ func runSnapshotCreate(ctx context.Context, o takeOptions, client *apiclient.Cli
 	made, err := take(ctx, o, client, out, func(ctx context.Context, params map[string]string, secrets map[string]api.Secret, wait time.Duration) (*api.Snapshot, error) {
 		return client.CreateSnapshot(ctx, api.SnapshotRequest{Volume: o.volumes[0], Name: o.name, Parameters: params, Secrets: secrets}, wait)
 	})
+
 	if err != nil {
 		return err
 	}
+
 	if made.State != api.SnapshotReady {
 		out.note("it is not ready yet; to wait for it: %s", o.again())
 	}
+
 	what := fmt.Sprintf("snapshot %q of volume %q", o.name, o.volumes[0])
 	return printMade(out, made, what, made.ID, made.State, made.Size)
 }
@@ -226,14 +244,18 @@ func runGroupSnapshotCreate(ctx context.Context, o takeOptions, client *apiclien
 	made, err := take(ctx, o, client, out, func(ctx context.Context, params map[string]string, secrets map[string]api.Secret, wait time.Duration) (*api.GroupSnapshot, error) {
 		return client.CreateGroupSnapshot(ctx, api.GroupSnapshotRequest{Volumes: o.volumes, Name: o.name, Parameters: params, Secrets: secrets}, wait)
 	})
+
 	if err != nil {
 		return err
 	}
+
 	if made.State != api.SnapshotReady {
 		out.note("it is not ready yet; to wait for it: %s", o.again())
 	}
+
 	if !out.human() || out.quiet {
 		return printMade(out, made, "", made.ID, made.State, 0)
 	}
+
 	return showGroup(out, made)
 }

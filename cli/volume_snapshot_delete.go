@@ -28,6 +28,7 @@ func newSnapshotDelete(a *app) *cobra.Command {
 		o   snapshotDeleteOptions
 		yes bool
 	)
+
 	cmd := &cobra.Command{
 		Use: "delete PLUGIN SNAPSHOT -y", Short: "Destroy a snapshot",
 		Long: `Have the plugin destroy a snapshot, given by the plugin's id of it or by its name. On a
@@ -40,6 +41,7 @@ forgets a snapshot that was begun and has not been seen to be finished, by its n
 			if err := o.check(yes); err != nil {
 				return o.failed(err)
 			}
+
 			return a.do(cmd, func(ctx context.Context, client *apiclient.Client, out *output) error {
 				if o.forget {
 					return runSnapshotForget(ctx, o, client, out)
@@ -48,6 +50,7 @@ forgets a snapshot that was begun and has not been seen to be finished, by its n
 			})
 		},
 	}
+
 	o.flags(cmd, &yes)
 	cmd.Flags().BoolVar(&o.forget, "forget", false, "forget one that was begun, whether it is there or not")
 	return cmd
@@ -58,6 +61,7 @@ func newGroupSnapshotDelete(a *app) *cobra.Command {
 		o   = snapshotDeleteOptions{group: true}
 		yes bool
 	)
+
 	cmd := &cobra.Command{
 		Use: "delete PLUGIN GROUP [SNAPSHOT...] -y", Short: "Destroy a group of snapshots",
 		Long: `Have the plugin destroy a group with all its snapshots. Some plugins have to be told which
@@ -75,6 +79,7 @@ without one it needs -y.`,
 			})
 		},
 	}
+
 	o.flags(cmd, &yes)
 	return cmd
 }
@@ -106,7 +111,7 @@ func (o *snapshotDeleteOptions) failed(err error) error {
 	return failed(err, "delete %s %q", o.noun(), o.id)
 }
 
-// again is the command itself, with a yes.
+// again returns the same command with -y.
 func (o *snapshotDeleteOptions) again() string {
 	if o.group {
 		return suggest.Command("volctl volume snapshot group delete %s %s %s -y", o.plugin, o.id, o.members)
@@ -124,6 +129,7 @@ func (o *snapshotDeleteOptions) check(yes bool) error {
 	if o.ask == nil && !yes && !o.forget {
 		return usage(o.again(), "it destroys data, and nobody can be asked without a terminal")
 	}
+
 	return checkTimeout(o.timeout)
 }
 
@@ -132,26 +138,32 @@ func runSnapshotDelete(ctx context.Context, o snapshotDeleteOptions, client *api
 	if err != nil {
 		return o.failed(err)
 	}
+
 	if o.ask != nil {
 		if err := o.deletable(ctx, client, secrets); isNotFound(err) && o.ignoreNotFound {
 			return out.print(api.Done{}, nil, nothingToDo)
 		} else if err != nil {
 			return o.failed(err)
 		}
+
 		question := fmt.Sprintf("Destroy %s %q of plugin %q?", o.noun(), o.id, o.plugin)
 		if yes, err := o.ask(ctx, question); err != nil || !yes {
 			return o.failed(orNotConfirmed(err))
 		}
 	}
+
 	call := client.DeleteSnapshot
 	if o.group {
 		call = client.DeleteGroupSnapshot
 	}
+
 	asked, cancel := context.WithTimeout(ctx, o.timeout+pluginGrace+answerGrace)
 	defer cancel()
+
 	end := out.during(ctx, fmt.Sprintf("deleting %s %q", o.noun(), o.id), pluginProgress(client, o.plugin))
 	err = call(asked, o.plugin, o.id, api.SnapshotRef{Snapshots: o.members, Secrets: secrets}, o.timeout)
 	end()
+
 	switch {
 	case ctx.Err() != nil && err != nil:
 		return o.failed(interrupted("it was interrupted; whether it is gone is not known", o.again()))
@@ -160,6 +172,7 @@ func runSnapshotDelete(ctx context.Context, o snapshotDeleteOptions, client *api
 	case err != nil:
 		return o.failed(explainPlugin(ctx, client, err, o.plugin))
 	}
+
 	return out.print(api.Done{}, []string{o.id}, func(w *bytes.Buffer) error {
 		fmt.Fprintf(w, "%s\n", oneLine(fmt.Sprintf("deleted %s %q", o.noun(), o.id)))
 		return nil
@@ -167,19 +180,23 @@ func runSnapshotDelete(ctx context.Context, o snapshotDeleteOptions, client *api
 }
 
 // deletable refuses an unknown plugin, and a snapshot that its plugin does not list, before a
-// person is asked. No plugin lists groups, and some list nothing; then the agent decides.
+// person is asked. No plugin lists groups, and some plugins list nothing. In these cases, the agent
+// decides.
 func (o *snapshotDeleteOptions) deletable(ctx context.Context, client *apiclient.Client, secrets map[string]api.Secret) error {
 	if _, err := client.Plugin(ctx, o.plugin); err != nil || o.group {
 		return err
 	}
+
 	all, err := client.Snapshots(ctx, apiclient.SnapshotFilter{Plugin: o.plugin, Secrets: secrets})
 	if err != nil {
 		return err
 	}
+
 	is := func(s api.Snapshot) bool { return s.ID == o.id || s.Name == o.id }
 	if len(all.Notes) > 0 || slices.ContainsFunc(all.Snapshots, is) {
-		return nil // notes say that the list is not whole
+		return nil // notes say that the list is incomplete
 	}
+
 	return &api.Error{
 		Code: api.CodeNotFound, Message: fmt.Sprintf("plugin %q has no snapshot %q", o.plugin, o.id),
 		Hint: suggest.Command("volctl volume snapshot list --plugin %s -o wide", o.plugin),
@@ -194,6 +211,7 @@ func runSnapshotForget(ctx context.Context, o snapshotDeleteOptions, client *api
 	if err != nil {
 		return failed(err, "forget snapshot %q", o.id)
 	}
+
 	return out.print(r, []string{o.id}, func(w *bytes.Buffer) error {
 		fmt.Fprintf(w, "%s\n", oneLine(fmt.Sprintf("forgot snapshot %q", o.id)))
 		for _, l := range r.Left {
@@ -226,6 +244,7 @@ are: without them the agent looks for them among all that the plugin lists.`,
 			})
 		},
 	}
+
 	cmd.Flags().StringArrayVar(&o.secrets, "secret", nil, secretUsage)
 	return cmd
 }
@@ -235,10 +254,12 @@ func runGroupSnapshotStatus(ctx context.Context, o groupStatusOptions, client *a
 	if err != nil {
 		return err
 	}
+
 	g, err := client.GroupSnapshot(ctx, o.plugin, o.id, api.SnapshotRef{Snapshots: o.members, Secrets: secrets})
 	if err != nil {
 		return failed(explainPlugin(ctx, client, err, o.plugin), "show group snapshot %q", o.id)
 	}
+
 	return showGroup(out, g)
 }
 
@@ -254,13 +275,16 @@ func completeSnapshots(a *app) completionFunc {
 				if err != nil {
 					return nil, err
 				}
+
 				var ids []string
 				for _, s := range all.Snapshots {
 					ids = append(ids, s.ID)
 				}
+
 				return ids, nil
 			})
 		}
+
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 }

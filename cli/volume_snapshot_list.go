@@ -35,6 +35,7 @@ the agent knows them.`,
 			})
 		},
 	}
+
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.StringVar(&o.plugin, "plugin", "", "ask this `PLUGIN` alone (default all that can tell)")
@@ -42,6 +43,7 @@ the agent knows them.`,
 	f.StringArrayVar(&o.secrets, "secret", nil, secretUsage)
 	completeFlag(a, cmd, "plugin", pluginIDs)
 	completeFlag(a, cmd, "volume", volumeIDs)
+
 	return cmd
 }
 
@@ -51,9 +53,11 @@ func (o *snapshotListOptions) check() error {
 			return err
 		}
 	}
+
 	if o.volume != "" {
 		return checkVolumeID(o.volume)
 	}
+
 	return nil
 }
 
@@ -62,6 +66,7 @@ func runSnapshotList(ctx context.Context, o snapshotListOptions, client *apiclie
 	if err != nil {
 		return err
 	}
+
 	all, err := client.Snapshots(ctx, apiclient.SnapshotFilter{Plugin: o.plugin, Volume: o.volume, Secrets: secrets})
 	if err != nil {
 		if err = explainPlugin(ctx, client, err, o.plugin); o.volume != "" {
@@ -69,9 +74,11 @@ func runSnapshotList(ctx context.Context, o snapshotListOptions, client *apiclie
 		}
 		return failed(err, "list snapshots")
 	}
+
 	for _, note := range all.Notes {
 		out.note("%s", note)
 	}
+
 	ids := []string{}
 	rows := [][]string{}
 	for _, s := range all.Snapshots {
@@ -80,10 +87,12 @@ func runSnapshotList(ctx context.Context, o snapshotListOptions, client *apiclie
 		}
 		rows = append(rows, snapshotRow(&s, out))
 	}
+
 	for _, g := range all.Groups {
 		one := api.Snapshot{ID: g.ID, Name: g.Name, PluginID: g.PluginID, Volume: strings.Join(g.Volumes, ", "), State: g.State, GroupID: g.ID, CreatedAt: g.CreatedAt, Message: g.Message}
 		rows = append(rows, snapshotRow(&one, out))
 	}
+
 	return out.print(all, ids, func(w *bytes.Buffer) error {
 		header := []string{"ID", "Volume", "Plugin", "State", "Size", "Age"}
 		if out.wide() {
@@ -96,24 +105,28 @@ func runSnapshotList(ctx context.Context, o snapshotListOptions, client *apiclie
 func snapshotRow(s *api.Snapshot, out *output) []string {
 	id, state := s.ID, s.State
 	if id == "" {
-		id = fmt.Sprintf("(named %s)", s.Name) // it has no id to be deleted by
+		id = fmt.Sprintf("(named %s)", s.Name) // without an id, it cannot be deleted by id
 	}
+
 	if s.Message != "" {
 		state += ": " + s.Message
 	}
+
 	row := []string{id, dash(s.Volume), s.PluginID, state, sizeOrDash(s.Size), since(out.now(), s.CreatedAt)}
 	if out.wide() {
 		row = append(row, dash(s.Name), dash(s.GroupID), dash(s.SourceID))
 	}
+
 	return row
 }
 
-// printMade tells of a snapshot, or a group, that was made.
+// printMade prints a new snapshot or group.
 func printMade(out *output, value any, what, id, state string, bytesOf int64) error {
 	var ids []string
 	if id != "" {
 		ids = []string{id}
 	}
+
 	return out.print(value, ids, func(w *bytes.Buffer) error {
 		if bytesOf > 0 {
 			what += " (" + size(bytesOf) + ")"
@@ -134,15 +147,18 @@ func showGroup(out *output, g *api.GroupSnapshot) error {
 		members = append(members, s.ID)
 		rows = append(rows, []string{s.ID, dash(s.Volume), s.State, sizeOrDash(s.Size), since(out.now(), s.CreatedAt), s.SourceID})
 	}
+
 	return out.print(g, members, func(w *bytes.Buffer) error {
 		id := g.ID
 		if id == "" {
 			id = "not known yet"
 		}
+
 		fmt.Fprintf(w, "%s\n", oneLine(fmt.Sprintf("group snapshot of plugin %s is %s: %s", g.PluginID, g.State, id)))
 		if len(rows) == 0 {
 			return nil
 		}
+
 		return table(w, "  ", []string{"ID", "VOLUME", "STATE", "SIZE", "AGE", "SOURCE"}, rows)
 	})
 }

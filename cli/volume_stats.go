@@ -32,10 +32,12 @@ func runVolumeStats(ctx context.Context, o volumeStatsOptions, client *apiclient
 	if err != nil {
 		return failed(err, "measure volume %q", o.id)
 	}
+
 	s, err := client.VolumeStats(ctx, v.Spec.ID)
 	if err != nil {
 		return failed(err, "measure volume %q", v.Spec.ID)
 	}
+
 	return out.print(s, []string{v.Spec.ID}, func(w *bytes.Buffer) error {
 		var rows [][]string
 		if s.BytesTotal > 0 || s.InodesTotal == 0 {
@@ -45,18 +47,19 @@ func runVolumeStats(ctx context.Context, o volumeStatsOptions, client *apiclient
 			}
 			rows = append(rows, row)
 		}
+
 		if s.InodesTotal > 0 {
 			rows = append(rows, []string{
 				"Inodes", strconv.FormatInt(s.InodesUsed, 10), strconv.FormatInt(s.InodesAvailable, 10),
 				strconv.FormatInt(s.InodesTotal, 10), share(s.InodesUsed, s.InodesTotal),
 			})
 		}
+
 		return table(w, "", []string{"", "Used", "Available", "Total", "Use"}, rows)
 	})
 }
 
-// totalOnly tells whether the plugin told a size and not how much of it is used, as of
-// a block device.
+// totalOnly reports whether the plugin gave a size but no usage, as it does for a block device.
 func totalOnly(s api.Stats) bool {
 	return s.BytesTotal > 0 && s.BytesUsed == 0 && s.BytesAvailable == 0
 }

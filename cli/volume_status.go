@@ -12,10 +12,9 @@ import (
 	"github.com/volagent/volagent/agent/apiclient"
 )
 
-// reportTimeout bounds how long a status waits for what the plugin says of a
-// volume: storage that hangs must not hang its status, which is there in less than a
-// second with the look at its mounts. The agent names what was not answered within
-// the first of the two.
+// reportWithin and reportTimeout bound how long a status waits for the plugin's report on a volume.
+// Storage that hangs must not hang the status, which takes less than a second together with the
+// check of the mounts. The agent names the questions that have no answer after reportWithin.
 const (
 	reportWithin  = 350 * time.Millisecond
 	reportTimeout = 400 * time.Millisecond
@@ -54,10 +53,9 @@ func runVolumeStatus(ctx context.Context, o volumeStatusOptions, client *apiclie
 	})
 }
 
-// ask has the plugin say how a volume is. Without an answer in time what it said last
-// stands, and so it does where the volume is not at rest: a plugin that looks at a
-// mount which hangs may hang with it. Programs, which may ask often, are always shown
-// that.
+// ask asks the plugin for a report on the volume. Without an answer in time, v keeps the plugin's
+// last report. It also keeps it unless the volume is mounted or free: a plugin that examines a hung
+// mount may hang with it. JSON output always shows the last report, because programs may ask often.
 func ask(ctx context.Context, client *apiclient.Client, v *api.Volume, storage bool) {
 	if v.PluginState != api.PluginReady || v.State != api.StateMounted && v.State != api.StateFree {
 		return
@@ -74,10 +72,12 @@ func volumeScreen(w *bytes.Buffer, out *output, v *api.Volume) error {
 	if v.Attempt != nil {
 		lines = append(lines, attemptLines(v.Attempt, out.now())...)
 	}
+
 	plugin := v.Spec.PluginID
 	if about := joined(" ", v.Driver, v.PluginVersion); about != "" {
 		plugin += " (" + about + ")"
 	}
+
 	lines = append(lines, field("Plugin", joined(" ", plugin, v.PluginState), joined("  ", v.Spec.ExternalID, joined(" ", v.MountSource, v.FSType))))
 	lines = append(lines, modeLines(v)...)
 	lines = append(lines, storageLines(v)...)
@@ -85,22 +85,26 @@ func volumeScreen(w *bytes.Buffer, out *output, v *api.Volume) error {
 	for _, debt := range v.Debts {
 		lines = append(lines, field("Owed", debt, ""))
 	}
+
 	for _, note := range v.Notes {
 		lines = append(lines, field("Note", note, ""))
 	}
+
 	pairs(w, lines)
 	if len(v.Claims) == 0 {
 		return nil
 	}
+
 	rows := make([][]string, len(v.Claims))
 	for i, c := range v.Claims {
 		rows[i] = []string{c.Alloc, readWrite(c.ReadOnly), claimState(&c), ownerText(&c), since(out.now(), c.Since), dash(c.Path)}
 	}
+
 	return table(w, "  ", []string{"ALLOC", "MODE", "STATE", "OWNER", "SINCE", "PATH"}, rows)
 }
 
-// volumeCondition is good only where nothing has still to be done: a step that hangs, or a claim
-// that is being detached, is not.
+// volumeCondition returns good only if nothing remains to be done. A step that hangs, or a claim
+// that is being detached, is not good.
 func volumeCondition(v *api.Volume) condition {
 	settled := v.State == api.StateMounted || v.State == api.StateFree
 	switch {
@@ -117,18 +121,21 @@ func healthy(v *api.Volume) bool {
 	return v.State != api.StateStuck && v.State != api.StateDegraded
 }
 
-// volumeSummary is the agent's sentence, and for how long the trouble lasts.
+// volumeSummary returns the agent's sentence, and how long the problem has lasted.
 func volumeSummary(v *api.Volume, now time.Time) string {
 	text := v.Summary
 	if text == "" {
 		text = v.State
 	}
+
 	if !healthy(v) && v.Attempt != nil && !v.Attempt.First.IsZero() {
 		text += ", " + since(now, v.Attempt.First)
 	}
+
 	if v.State == api.StateMounted && v.AnswersMS > 0 {
 		text += fmt.Sprintf(", answers in %dms", max(1, int(math.Round(v.AnswersMS))))
 	}
+
 	return oneLine(text)
 }
 
@@ -139,9 +146,11 @@ func attemptLines(at *api.Attempt, now time.Time) []pair {
 			lines = append(lines, field(name, text, ""))
 		}
 	}
+
 	if at.Waits == "" && at.Step != "wait" {
 		add("Step", step(at))
 	}
+
 	switch {
 	case at.Message == "":
 	case at.Code == api.CodeHost || at.Code == api.CodeUnverified:
@@ -149,30 +158,36 @@ func attemptLines(at *api.Attempt, now time.Time) []pair {
 	default:
 		add("Said", `"`+oneLine(at.Message)+`"`)
 	}
+
 	add("Waits", waits(at, now))
 	if at.Tries > 0 {
 		add("Tried", tried(at, now))
 	}
+
 	for _, holder := range at.HeldBy {
 		add("Held by", holder)
 	}
+
 	for _, line := range at.PluginLog {
 		add("Log", line)
 	}
+
 	add("Fix", at.Fix)
 	add("Else", at.Else)
 	return lines
 }
 
-// step is where in its way a volume is, and how that went.
+// step describes the current step of a volume, and its outcome.
 func step(at *api.Attempt) string {
 	text := at.Step
 	if at.Index > 0 && at.Of > 0 {
 		text = fmt.Sprintf("%d/%d %s", at.Index, at.Of, at.Step)
 	}
+
 	if at.Alloc != "" {
 		text += " for " + at.Alloc
 	}
+
 	switch {
 	case at.Running:
 		return text + ", running"
@@ -183,6 +198,7 @@ func step(at *api.Attempt) string {
 	case at.Code == "":
 		return text
 	}
+
 	text += " → " + at.Code
 	switch {
 	case at.Unsent:
@@ -190,10 +206,11 @@ func step(at *api.Attempt) string {
 	case at.Unknown:
 		text += " (outcome unknown)"
 	}
+
 	return text
 }
 
-// waits is what is waited for, and until when that is known to end.
+// waits gives the reason why the volume waits, and the end of the wait if that is known.
 func waits(at *api.Attempt, now time.Time) string {
 	if at.Waits == "" || at.Next.IsZero() {
 		return at.Waits
@@ -204,7 +221,7 @@ func waits(at *api.Attempt, now time.Time) string {
 	return at.Waits + "; next look " + in(now, at.Next)
 }
 
-// clock is a time of this day, or with its date.
+// clock formats a time of day, with the date if it is more than 20 hours away.
 func clock(t, now time.Time) string {
 	t = t.In(now.Location())
 	if now.Sub(t).Abs() > 20*time.Hour {
@@ -218,6 +235,7 @@ func tried(at *api.Attempt, now time.Time) string {
 	if !at.First.IsZero() {
 		text += ", first " + clock(at.First, now)
 	}
+
 	switch {
 	case at.Running:
 	case !at.Next.IsZero():
@@ -227,18 +245,21 @@ func tried(at *api.Attempt, now time.Time) string {
 	case at.Retry == "never":
 		text += ", not again by itself"
 	}
+
 	return text
 }
 
-// modeLines show the mode in force, or those that a claim may choose from.
+// modeLines show the mode in force, or the modes that a claim may choose from.
 func modeLines(v *api.Volume) []pair {
 	controller := "controller: " + yesNo(v.Controller)
 	if v.Mode != nil {
 		return []pair{field("Mode", v.Mode.AccessMode+", "+v.Mode.AttachmentMode, controller)}
 	}
+
 	lines := []pair{field("Mode", "none", controller)}
 	for _, c := range v.Spec.Capabilities {
 		lines = append(lines, field("Offers", c.AccessMode+", "+c.AttachmentMode, ""))
 	}
+
 	return lines
 }

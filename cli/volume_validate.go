@@ -34,20 +34,24 @@ is what is refused. With --offline only the file is checked, and no agent is nee
 			})
 		},
 	}
+
 	cmd.Flags().SortFlags = false
 	o.file.flag(a, cmd)
 	cmd.Flags().BoolVar(&o.offline, "offline", false, "check the file alone, without the agent")
+
 	return cmd
 }
 
 // validated is the verdict on one volume.
 type validated struct {
 	ID string `json:"id"`
-	// Outcome is what would be done: created, registered, updated, unchanged;
-	// empty when the agent was not asked.
+
+	// Outcome is the result that the file would have: created, registered, updated or unchanged. It
+	// is empty if the agent was not asked.
 	Outcome string   `json:"outcome,omitempty"`
 	Changes []string `json:"changes,omitempty"`
-	// Warnings are what a person has to see to elsewhere.
+
+	// Warnings list things that a person must do elsewhere.
 	Warnings []string `json:"warnings,omitempty"`
 }
 
@@ -60,6 +64,7 @@ func runVolumeValidate(ctx context.Context, o volumeValidateOptions, client *api
 			return err
 		}
 	}
+
 	var errs []error
 	verdicts, ids := []validated{}, []string{}
 	for _, s := range o.file.specs {
@@ -76,22 +81,26 @@ func runVolumeValidate(ctx context.Context, o volumeValidateOptions, client *api
 				errs = append(errs, failed(explainPlugin(ctx, client, err, s.PluginID), "use volume %q", s.ID))
 				continue
 			}
+
 			v.Outcome, v.Changes = r.Outcome, r.Changes
 		}
+
 		verdicts, ids = append(verdicts, v), append(ids, v.ID)
 		if err := out.say("%s", v.sentence()); err != nil {
 			return err
 		}
 	}
+
 	if !out.human() || out.quiet {
 		if err := out.print(verdicts, ids, nil); err != nil {
 			return err
 		}
 	}
+
 	return all(errs)
 }
 
-// notAsked is the error where the agent is not there.
+// notAsked is the error if the agent is not reachable.
 func notAsked(err error) error {
 	return failed(hinted(err, wire(err).Hint+"; or check the file alone with --offline"),
 		"ask what would change (the file itself is well-formed)")

@@ -35,6 +35,7 @@ code is the answer, 5 when the time is over.`,
 			})
 		},
 	}
+
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.StringVar(&o.plugin, "plugin", "", "wait until plugin `ID` is ready")
@@ -44,6 +45,7 @@ code is the answer, 5 when the time is over.`,
 	completeFlag(a, cmd, "plugin", pluginIDs)
 	completeFlag(a, cmd, "volume", volumeIDs)
 	completeChoice(cmd, "for", []string{apiclient.ForMounted, apiclient.ForFree})
+
 	return cmd
 }
 
@@ -66,6 +68,7 @@ func (o *waitOptions) check(cmd *cobra.Command) error {
 			return err
 		}
 	}
+
 	return checkTimeout(o.timeout)
 }
 
@@ -73,6 +76,7 @@ func runWait(ctx context.Context, o waitOptions, client *apiclient.Client) error
 	deadline := time.Now().Add(o.timeout)
 	ctx, cancel := context.WithDeadline(ctx, deadline.Add(answerGrace))
 	defer cancel()
+
 	for {
 		err := o.once(ctx, client, deadline)
 		if codeOf(err) != api.CodeUnreachable {
@@ -87,7 +91,7 @@ func runWait(ctx context.Context, o waitOptions, client *apiclient.Client) error
 	}
 }
 
-// once asks an agent that answers to wait for the rest of the time.
+// once asks an agent that answers to wait for the remaining time.
 func (o *waitOptions) once(ctx context.Context, client *apiclient.Client, deadline time.Time) error {
 	left := func() time.Duration { return max(time.Until(deadline), time.Millisecond) }
 	switch {
@@ -106,7 +110,8 @@ func (o *waitOptions) once(ctx context.Context, client *apiclient.Client, deadli
 		_, err = client.WaitVolume(ctx, v.Spec.ID, o.state, left())
 		return err
 	default:
-		// An agent that accepts and does not answer is to be told from a slow one.
+		// The health check gets no grace. An agent that accepts connections but never answers fails
+		// at the deadline.
 		ctx, cancel := context.WithDeadline(ctx, deadline)
 		defer cancel()
 		_, err := client.Health(ctx)

@@ -10,14 +10,14 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// Whoever waits for a plugin that is not ready is told so.
+// TestCreateSaysWhatItWaitsFor checks that a command tells the user which plugin it waits for.
 func TestCreateSaysWhatItWaitsFor(t *testing.T) {
 	f := world()
 	said := make(chan struct{})
 	var asked atomic.Int32
 	f.on["GET /v1/plugins/nfs"] = func(*http.Request) (any, error) {
 		if asked.Add(1) == 2 {
-			close(said) // the first answer
+			close(said) // by now, the first answer is displayed
 		}
 		return f.plugins[0], nil
 	}
@@ -36,7 +36,8 @@ func TestCreateSaysWhatItWaitsFor(t *testing.T) {
 	}
 }
 
-// A delete that was broken off is to be run again: nobody knows what became of it.
+// TestDeleteInterrupted checks that an interrupted delete suggests the same command again, because
+// its outcome is unknown.
 func TestDeleteInterrupted(t *testing.T) {
 	f := world()
 	r := with(t, f)
@@ -53,7 +54,8 @@ func TestDeleteInterrupted(t *testing.T) {
 	}
 }
 
-// An error shows the last lines of the plugin's log, as harmless as all text.
+// TestErrorWithPluginLog checks that an error shows the last lines of the plugin's log, with
+// control characters escaped.
 func TestErrorWithPluginLog(t *testing.T) {
 	f := world()
 	f.on["PUT /v1/volumes/data/claims/a"] = func(*http.Request) (any, error) {

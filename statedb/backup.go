@@ -18,36 +18,38 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// A backup is the file as it is, of all that memory has, and after its pages a
-// block that says when it was made and what they sum up to: bbolt knows where its
-// pages end, so that a backup can take the place of the file.
+// A backup is a copy of the committed file, followed by a seal: a block with the time of the backup
+// and a checksum of the pages. A backup can take the place of the file, because bbolt knows where
+// its pages end and ignores the seal.
 const (
 	seal     = "volagent state backup\n"
 	sealSize = 4096
-	// backupMost bounds what is taken for a backup, in bytes.
+	// backupMost limits the size of a backup that is read, in bytes.
 	backupMost = 4 << 30
 )
 
-// tempName is the name that a copy has for a moment: it is unlinked before anything
-// is written to it. An agent that is killed just then leaves an empty file.
+// tempName is the short-lived name of a temporary copy. The file is unlinked before it is written,
+// so an agent that is killed in between leaves an empty file.
 const tempName = "state.db.copy"
 
-// Backup is a copy of the file on its way out.
+// Backup is an open copy of the database file.
 type Backup struct {
-	*os.File // at its beginning; it has no name, and is gone once it is closed
+	*os.File // positioned at its beginning; the file has no name and disappears when it is closed
 	Size     int64
 }
 
-// Backup commits what is in memory and copies the file. No transaction is open when
-// it returns, so that whoever reads the copy may take as long as they like.
+// Backup commits the state in memory and copies the file. No transaction is open when it returns,
+// so a slow reader of the copy holds up nothing.
 func (db *DB) Backup(ctx context.Context) (*Backup, error) {
 	if err := db.Sync(ctx); err != nil {
 		return nil, err
 	}
+
 	f, err := db.temp()
 	if err != nil {
 		return nil, db.uncopied(err)
 	}
+
 	size, err := db.writeBackup(f)
 	if err == nil {
 		_, err = f.Seek(0, io.SeekStart)
@@ -55,10 +57,11 @@ func (db *DB) Backup(ctx context.Context) (*Backup, error) {
 	if err != nil {
 		return nil, errors.Join(db.uncopied(err), f.Close())
 	}
+
 	return &Backup{File: f, Size: size}, nil
 }
 
-// writeBackup writes what was committed, and the seal, and returns how many bytes that is.
+// writeBackup writes the committed pages and the seal. It returns the number of bytes.
 func (db *DB) writeBackup(to io.Writer) (size int64, err error) {
 	sum := sha256.New()
 	err = db.view(func(tx *bbolt.Tx) (err error) {
@@ -68,6 +71,7 @@ func (db *DB) writeBackup(to io.Writer) (size int64, err error) {
 	if err != nil {
 		return 0, err
 	}
+
 	n, err := to.Write(sealOf(time.Now().UTC(), size, sum.Sum(nil)))
 	return size + int64(n), err
 }
@@ -78,7 +82,7 @@ func sealOf(at time.Time, size int64, sum []byte) []byte {
 	return block
 }
 
-// temp is a file beside the database that goes when it is closed.
+// temp creates a file without a name beside the database. The kernel removes it when it is closed.
 func (db *DB) temp() (*os.File, error) {
 	db.copying.Lock()
 	defer db.copying.Unlock()
@@ -86,6 +90,7 @@ func (db *DB) temp() (*os.File, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
+
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return nil, err
@@ -93,13 +98,14 @@ func (db *DB) temp() (*os.File, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, errors.Join(err, f.Close())
 	}
+
 	return f, nil
 }
 
-// forgetTemp removes what an agent left that was killed at a bad moment.
+// forgetTemp removes the temporary files of an agent that was killed.
 func forgetTemp(path string) {
 	for _, name := range []string{filepath.Join(filepath.Dir(path), tempName), rewriting(path), rewriting(logPath(path)), rewriting(copyPaths(path)[0])} {
-		_ = os.Remove(name) // the next copy says why it stays
+		_ = os.Remove(name) // the next copy reports why it cannot be removed
 	}
 }
 
@@ -107,16 +113,15 @@ func (db *DB) uncopied(err error) error {
 	return volume.Errorf(err, "cannot make a copy of the state database in %s: %v", db.dir, err).WithHint("free space there, then ask again: %s", volume.Command("df -h %s", db.dir))
 }
 
-// Restorable is what a backup holds.
+// Restorable is the content of a backup.
 type Restorable struct {
 	Snapshot
-	Taken time.Time // zero if the file does not say: it is a plain copy
+	Taken time.Time // zero for a plain copy, which has no seal
 }
 
-// ReadBackup reads all of a backup, or of a plain copy of a database, and checks all that it
-// holds. One of an older schema is migrated, in a copy. It returns an ErrInvalid
-// for what is damaged or no backup at all, and an ErrRefused for a newer schema. Nothing
-// is changed.
+// ReadBackup reads a backup, or a plain copy of a database, and checks its whole content. It
+// migrates an older schema in a copy, so the source does not change. It returns an ErrInvalid for
+// damaged data and for data that is not a backup, and an ErrRefused for a newer schema.
 func (db *DB) ReadBackup(r io.Reader) (out Restorable, err error) {
 	return db.readBackup(r, migrations)
 }
@@ -127,7 +132,8 @@ func (db *DB) readBackup(r io.Reader, steps []migration) (out Restorable, err er
 		return out, db.uncopied(err)
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	// What comes from the network is told from what the disk says.
+
+	// The reading type keeps network errors apart from errors of the local disk.
 	in := &reading{r: io.LimitReader(r, backupMost+1)}
 	size, err := io.Copy(f, in)
 	switch {
@@ -148,7 +154,7 @@ func (db *DB) readBackup(r io.Reader, steps []migration) (out Restorable, err er
 	return out, err
 }
 
-// reading keeps the error of a source.
+// reading is a reader that keeps the error of its source.
 type reading struct {
 	r   io.Reader
 	err error
@@ -162,8 +168,7 @@ func (r *reading) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// checkSeal holds a file against its seal. One that has none is a plain copy, for all
-// that can be told.
+// checkSeal compares a file with its seal. A file without a seal is treated as a plain copy.
 func checkSeal(f *os.File, size int64) (taken time.Time, err error) {
 	block := make([]byte, sealSize)
 	if size < sealSize {
@@ -190,6 +195,7 @@ func checkSeal(f *os.File, size int64) (taken time.Time, err error) {
 	if hex.EncodeToString(is.Sum(nil)) != sum {
 		return taken, damaged("its content is not what was written")
 	}
+
 	return taken, nil
 }
 
@@ -197,9 +203,9 @@ func damaged(why string) error {
 	return volume.Errorf(volume.ErrInvalid, "the backup is damaged: %s", why).WithHint("take another backup")
 }
 
-// readCopy reads a database that may be written to, and holds it against the rules. The
-// pages that are not read are not looked at: bbolt's own check panics over damage in a
-// goroutine that no guard is around, and a seal covers them.
+// readCopy opens a writable copy of a database and checks it against the rules. It checks only the
+// pages that it reads. It does not run bbolt's own check of all pages, which would panic over
+// damage in a goroutine that guard does not cover. The seal already covers every page.
 func readCopy(path string, steps []migration) (s state, err error) {
 	defer guard(func(p any) { err = damaged(fmt.Sprintf("it cannot be read: %v", p)) })()
 	b, err := openBolt(path, time.Second)
@@ -218,6 +224,7 @@ func readCopy(path string, steps []migration) (s state, err error) {
 		} else if err != nil {
 			return damaged(err.Error())
 		}
+
 		return nil
 	})
 	if err != nil {
@@ -231,6 +238,7 @@ func readCopy(path string, steps []migration) (s state, err error) {
 			return s, damaged(fmt.Sprintf("it cannot be brought from schema %d to %d: %v", v, v+1, err))
 		}
 	}
+
 	err = b.View(func(tx *bbolt.Tx) error {
 		if s, err = read(tx); err == nil {
 			err = s.check()
@@ -240,5 +248,6 @@ func readCopy(path string, steps []migration) (s state, err error) {
 		}
 		return nil
 	})
+
 	return s, err
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// backup is all of a database's backup.
+// backup returns the bytes of a database's backup.
 func backup(t *testing.T, db *statedb.DB) []byte {
 	t.Helper()
 	b, err := db.Backup(t.Context())
@@ -33,8 +33,8 @@ func backup(t *testing.T, db *statedb.DB) []byte {
 	return raw
 }
 
-// A backup holds what is in memory alone as well, can be read again, and can take the
-// place of the file.
+// A backup also contains changes that are only in memory. It can be read, and it can take the place
+// of the file.
 func TestBackup(t *testing.T) {
 	db := open(t, full(t), statedb.Options{})
 	do(t, db.Checkpoint, put(record("late", "a")))
@@ -67,12 +67,12 @@ func TestBackup(t *testing.T) {
 	again := open(t, in, statedb.Options{})
 	equal(t, "in place of the file", len(again.Volumes()), 41)
 	do(t, again.Update, func(tx *statedb.Tx) error {
-		for i := range 200 { // the pages grow over the seal
+		for i := range 200 { // the pages overwrite the seal
 			tx.PutVolume(record(fmt.Sprintf("new%d", i), "a", "b"))
 		}
 		return nil
 	})
-	// A plain copy, with no seal, is read as well.
+	// A plain copy, which has no seal, can be read too.
 	raw, err = os.ReadFile(copied(t, full(t)))
 	if err != nil {
 		t.Fatal(err)
@@ -82,7 +82,7 @@ func TestBackup(t *testing.T) {
 	}
 }
 
-// What is damaged, or no backup, is refused in words.
+// Damaged backups, and files that are not backups, are refused with the reason.
 func TestReadBackupRefuses(t *testing.T) {
 	db := open(t, full(t), statedb.Options{})
 	whole := backup(t, db)
@@ -137,7 +137,7 @@ func int64Index(raw []byte, what string) int {
 	return bytes.Index(raw[len(raw)-4096:], []byte(what)) + len(what)
 }
 
-// What an agent leaves that is killed while the copy has a name goes at the next start.
+// An agent that is killed while the copy has a name leaves a file, which the next start removes.
 func TestCopyLeft(t *testing.T) {
 	path := full(t)
 	left := filepath.Join(filepath.Dir(path), "state.db.copy")
@@ -150,7 +150,7 @@ func TestCopyLeft(t *testing.T) {
 	}
 }
 
-// One of an older schema is brought up to date, and so is nothing else.
+// A backup with an older schema is migrated. The open database is not.
 func TestReadOlderBackup(t *testing.T) {
 	db := open(t, full(t), statedb.Options{})
 	raw := backup(t, db)

@@ -8,9 +8,9 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// BenchmarkCommit is what one commit costs that changes some of 512 volumes
-// with a claim each: the claims alone as an attach does, or the records too.
-// How long the disk takes is in ns/op alone; the rest does not depend on it.
+// BenchmarkCommit measures one commit that changes some of 512 volumes with one claim each. It
+// changes either only the claims, as mounting does, or the records too. Of the figures, ns/op and
+// write-ns/commit depend on the disk, and the others do not.
 func BenchmarkCommit(b *testing.B) {
 	const volumes = 512
 	for _, n := range []int{1, 8, 32} {
@@ -23,7 +23,7 @@ func BenchmarkCommit(b *testing.B) {
 				for b.Loop() {
 					do(b, db.Update, func(tx *statedb.Tx) error {
 						for range n {
-							next = (next + 97) % volumes // no neighbours
+							next = (next + 97) % volumes // not adjacent volumes
 							r, _ := tx.Volume(fmt.Sprintf("volume-%05d", next))
 							tx.PutVolume(touched(r, what == "records"))
 						}
@@ -39,7 +39,7 @@ func BenchmarkCommit(b *testing.B) {
 	}
 }
 
-// touched is a record whose claims have changed, and if so the rest of it.
+// touched changes the claims of a record and, if all is set, the rest of the record too.
 func touched(r volume.Record, all bool) volume.Record {
 	claims := make(map[string]volume.Claim, len(r.Claims))
 	for alloc, c := range r.Claims {

@@ -12,8 +12,8 @@ import (
 
 const benchBoot = "0d8a3c1e-6a0f-4a55-9d5e-6f2f4c6f7a10"
 
-// lived is a record as the agent leaves it on the disk: staged and published,
-// with one claim.
+// lived returns a record as the agent stores it for a volume that is staged and published for one
+// claim.
 func lived(i int) volume.Record {
 	id := fmt.Sprintf("volume-%05d", i)
 	at := time.Unix(1_790_000_000, int64(i)*1_000_003).UTC()
@@ -49,7 +49,7 @@ func live(b *testing.B, n int) string {
 	if err != nil {
 		b.Fatal(err)
 	}
-	// Not all in one commit: pages are as full as the agent leaves them.
+	// Use several commits, so that the pages are as full as in a file of the agent.
 	for i := 0; i < n; i += 1000 {
 		do(b, db.Update, func(tx *statedb.Tx) error {
 			for j := i; j < min(i+1000, n); j++ {
@@ -64,7 +64,7 @@ func live(b *testing.B, n int) string {
 	return path
 }
 
-// BenchmarkOpenLive is what a restart reads before the first answer.
+// BenchmarkOpenLive measures how long a restart reads the file before it can answer requests.
 func BenchmarkOpenLive(b *testing.B) {
 	for _, n := range []int{1000, 10000} {
 		b.Run(fmt.Sprintf("claims=%d", n), func(b *testing.B) {

@@ -15,15 +15,15 @@ import (
 	"github.com/volagent/volagent/statedb"
 )
 
-// BenchmarkUpdate is what a durable change costs, alone and when many want one
-// at a time, in a database of 1,000 volumes.
+// BenchmarkUpdate measures a durable change in a database of 1,000 volumes, with one writer and
+// with many concurrent ones.
 func BenchmarkUpdate(b *testing.B) {
 	for _, writers := range []int{1, 128} {
 		b.Run(fmt.Sprintf("writers=%d", writers), func(b *testing.B) {
 			db := filled(b, 1000)
 			before := db.Commits()
 			var n atomic.Int64
-			b.SetParallelism(writers) // times GOMAXPROCS
+			b.SetParallelism(writers) // multiplied by GOMAXPROCS
 			b.ResetTimer()
 			update := func(i int64) {
 				id := fmt.Sprintf("v%d", i%1000)
@@ -53,7 +53,7 @@ func BenchmarkUpdate(b *testing.B) {
 	}
 }
 
-// BenchmarkCheckpoint is what a change costs that waits for no commit.
+// BenchmarkCheckpoint measures a change that waits for no commit.
 func BenchmarkCheckpoint(b *testing.B) {
 	db := filled(b, 1000)
 	for i := 0; b.Loop(); i++ {
@@ -65,7 +65,7 @@ func BenchmarkCheckpoint(b *testing.B) {
 	}
 }
 
-// BenchmarkOpen is what a restart reads.
+// BenchmarkOpen measures how long a restart reads the file.
 func BenchmarkOpen(b *testing.B) {
 	path := filepath.Join(b.TempDir(), "state.db")
 	db, err := statedb.Open(path, statedb.Options{})
@@ -104,8 +104,8 @@ func addVolumes(b *testing.B, db *statedb.DB, n int) {
 	})
 }
 
-// BenchmarkLoadUpdates holds what many writers reach against the time of one
-// commit in the same run.
+// BenchmarkLoadUpdates compares the throughput of many writers with the time of one commit in the
+// same run.
 func BenchmarkLoadUpdates(b *testing.B) {
 	const volumes, writers, alone, together = 1000, 128, 2000, 100_000
 	db := filled(b, volumes)
@@ -154,8 +154,8 @@ func BenchmarkLoadUpdates(b *testing.B) {
 	}
 }
 
-// verdict says how a line of the must-reach list was met, as the load tool of
-// cmd/volagent does. Short is how much is missing, as a factor.
+// verdict reports whether a required figure was reached, in the format of the load tool in
+// cmd/volagent. The factor short is the required figure divided by the measured one.
 func verdict(b *testing.B, what string, short float64, format string, args ...any) {
 	b.Helper()
 	word := map[bool]string{true: "PASS", false: "FAIL"}[short <= 1]

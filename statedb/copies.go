@@ -9,57 +9,58 @@ import (
 	"time"
 )
 
-// The database keeps two copies of itself beside the file, for an agent that finds the
-// file gone or damaged. A copy is a backup, with a seal. The newest is state.copy-1, the
-// one before it state.copy-2. One is made copySoon after a commit, unless the newest is
-// younger than copyEvery, and before a migration. No commit waits for it. A file that
-// does not pass its check is not copied, so that it takes the place of no good copy.
+// The database keeps two copies of itself beside the file, for an agent that finds the file missing
+// or damaged. A copy is a backup with a seal. The newest is state.copy-1, the one before it
+// state.copy-2. The writer starts a copy copySoon after a commit, or later, once the newest copy is
+// copyEvery old. A migration makes a copy before it changes the file. No commit waits for a copy. A
+// file that fails its check is not copied, so a bad copy never replaces a good one.
 
 const (
 	copySoon  = 2 * time.Second
 	copyEvery = 5 * time.Minute
 )
 
-// copyPaths are the automatic copies of a file, the newest first.
+// copyPaths returns the paths of the automatic copies of a file, the newest first.
 func copyPaths(path string) []string {
 	dir := filepath.Dir(path)
 	return []string{filepath.Join(dir, "state.copy-1"), filepath.Join(dir, "state.copy-2")}
 }
 
-// copier decides when a copy is made. It is the writer goroutine's alone.
+// copier decides when to make a copy. Only the writer goroutine uses it.
 type copier struct {
-	stale bool             // something was committed since the last copy was begun
-	due   <-chan time.Time // when the next one is to be made; nil if none is planned
-	ended chan error       // of the one that is being made; nil if none is
-	tried time.Time        // when the last one was begun
+	stale bool             // there was a commit since the last copy was started
+	due   <-chan time.Time // fires when the next copy is due; nil if none is planned
+	ended chan error       // receives the result of the current copy; nil if none is being made
+	tried time.Time        // when the last copy was started
 }
 
-// planCopy sets the time of the next copy if one is needed.
+// planCopy schedules the next copy if one is needed.
 func (db *DB) planCopy() {
 	c := &db.copies
 	if !c.stale || c.due != nil || c.ended != nil {
 		return
 	}
+
 	last := c.tried
 	if info, err := os.Stat(copyPaths(db.path)[0]); err != nil {
-		last = time.Time{} // there is none, so it must not wait
+		last = time.Time{} // there is no copy yet, so it must not wait
 	} else if info.ModTime().Before(time.Now()) {
 		last = info.ModTime() // an earlier agent may have made it
 	}
 	c.due = time.After(copyWait(time.Since(last)))
 }
 
-// copyWait is how long after a commit the next copy is made, if the last one has an age.
+// copyWait returns the delay from a commit to the next copy, for the age of the last one.
 func copyWait(age time.Duration) time.Duration { return max(copySoon, copyEvery-age) }
 
-// startCopy begins a copy beside the writer.
+// startCopy makes a copy in its own goroutine.
 func (db *DB) startCopy() {
 	c := &db.copies
 	c.due, c.stale, c.tried, c.ended = nil, false, time.Now(), make(chan error, 1)
 	go func(ended chan<- error) { ended <- db.keepCopy() }(c.ended)
 }
 
-// copied takes note of how a copy ended.
+// copied records the end of a copy and reports its error.
 func (db *DB) copied(err error) {
 	db.copies.ended = nil
 	if err != nil {
@@ -67,8 +68,7 @@ func (db *DB) copied(err error) {
 	}
 }
 
-// keepCopy checks the file and makes a copy of it, which takes the place of the one
-// before.
+// keepCopy checks the file and makes a copy of it, which becomes the newest one.
 func (db *DB) keepCopy() error {
 	if err := db.Verify(); err != nil {
 		return err
@@ -76,13 +76,14 @@ func (db *DB) keepCopy() error {
 	return db.rotate()
 }
 
-// rotate makes a copy, durably. One that was made before becomes the older one.
+// rotate makes a copy and syncs it to disk. The previous copy becomes the older one.
 func (db *DB) rotate() error {
 	paths := copyPaths(db.path)
 	tmp := rewriting(paths[0])
 	if err := remove(tmp); err != nil {
 		return err
 	}
+
 	f, err := os.OpenFile(tmp, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
@@ -97,6 +98,7 @@ func (db *DB) rotate() error {
 	if err := os.Rename(tmp, paths[0]); err != nil {
 		return errors.Join(err, remove(tmp))
 	}
+
 	return syncDir(db.dir)
 }
 
@@ -110,8 +112,8 @@ func (db *DB) HasCopies() bool {
 	return false
 }
 
-// LastCopy reads the newest automatic copy that makes sense. The error says why the others
-// do not, and is ErrNotExist where there is none. Nothing is changed.
+// LastCopy reads the newest automatic copy that is valid. The error names the reason for each copy
+// that it rejected, and is ErrNotExist if there is none. LastCopy changes no file.
 func (db *DB) LastCopy() (out Restorable, err error) {
 	var errs []error
 	for _, path := range copyPaths(db.path) {
@@ -126,5 +128,6 @@ func (db *DB) LastCopy() (out Restorable, err error) {
 		}
 		errs = append(errs, fmt.Errorf("cannot use the copy %s: %w", path, err))
 	}
+
 	return out, errors.Join(errs...)
 }

@@ -15,7 +15,7 @@ func copiesOf(path string) []string {
 	return []string{filepath.Join(dir, "state.copy-1"), filepath.Join(dir, "state.copy-2")}
 }
 
-// awaitCopy waits until a copy of a name holds so many volumes.
+// awaitCopy waits until the copy at a path contains want volumes.
 func awaitCopy(t *testing.T, path string, want int) {
 	t.Helper()
 	reader, _ := fresh(t, statedb.Options{})
@@ -36,8 +36,8 @@ func awaitCopy(t *testing.T, path string, want int) {
 	}
 }
 
-// A copy is made a moment after a change. While the newest one is young no other is
-// made; then the newest becomes the older one.
+// A change is followed by a copy after a moment. While the newest copy is young, no other is made.
+// The next copy turns the newest one into the older one.
 func TestCopies(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	db := open(t, path, statedb.Options{})
@@ -65,7 +65,7 @@ func TestCopies(t *testing.T) {
 	awaitCopy(t, copiesOf(path)[1], 1)
 }
 
-// Of two copies the newest that can be read counts.
+// LastCopy returns the newest copy that can be read.
 func TestLastCopy(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	db := open(t, path, statedb.Options{})
@@ -104,7 +104,7 @@ func TestLastCopy(t *testing.T) {
 	}
 }
 
-// A database that does not pass its check takes the place of no copy.
+// A database that fails its check does not replace a copy.
 func TestNoCopyOfDamage(t *testing.T) {
 	path := full(t)
 	db, err := statedb.Open(path, statedb.Options{})
@@ -130,7 +130,7 @@ func TestNoCopyOfDamage(t *testing.T) {
 	}
 }
 
-// A migration leaves a copy of what was before it.
+// A migration leaves a copy of the state before it.
 func TestCopyBeforeMigration(t *testing.T) {
 	path := full(t)
 	db, err := statedb.OpenMigrating(path, statedb.Options{}, steps...)

@@ -20,8 +20,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// die makes changes, reports each that was acknowledged, and kills itself the
-// n-th time that a commit reaches a point.
+// die makes changes and reports each one that was acknowledged. It kills itself the n-th time that
+// a commit reaches a point.
 func die(args []string) error {
 	path, point := args[0], statedb.Point(args[1])
 	n, err := strconv.Atoi(args[2])
@@ -33,8 +33,8 @@ func die(args []string) error {
 			return
 		}
 		if n--; n == 0 {
-			<-time.After(20 * time.Millisecond)            // whoever is told too early shall say so
-			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL) // there is nobody left to tell
+			<-time.After(20 * time.Millisecond)            // time to print early acknowledgements
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL) // no error handling is possible after this
 			select {}
 		}
 	}})
@@ -57,8 +57,8 @@ func die(args []string) error {
 	return errors.New("it was not killed")
 }
 
-// After a kill at any commit, before or after it, the file passes its check,
-// holds all that was acknowledged, and each volume with all of its claims.
+// After a kill before or after any commit, the file passes its check. It contains every
+// acknowledged change, and each volume with all of its claims.
 func TestKilled(t *testing.T) {
 	for _, point := range []statedb.Point{statedb.BeforeCommit, statedb.AfterCommit} {
 		for _, n := range []int{1, 2, 3, 7, 20} {
@@ -89,8 +89,8 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// TestDiskFull runs fill in a mount namespace of its own, on a file system that
-// is filled up under the database.
+// TestDiskFull runs fill in its own mount namespace, on a file system that becomes full under the
+// database.
 func TestDiskFull(t *testing.T) {
 	inNamespace(t, "fill", t.TempDir())
 }
@@ -130,25 +130,25 @@ func fill(args []string) error {
 			return fmt.Errorf("%s: %w", s.name, s.err)
 		}
 	}
-	// 1. What is only wanted is refused, and not seen.
+	// 1. An intent is refused and stays invisible.
 	if err := db.Update(ctx, put(large("intent"))); !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), "cannot write the state database") {
 		return fmt.Errorf("an intent on a full disk: %w", err)
 	}
 	if _, ok := db.Volume("intent"); ok {
 		return errors.New("an intent that was refused is in memory")
 	}
-	// 2. What has happened is an error too, and is kept.
+	// 2. An effect returns an error but is kept.
 	if err := db.Happened(ctx, put(staged)); !errors.Is(err, unix.ENOSPC) {
 		return fmt.Errorf("an effect on a full disk: %w", err)
 	}
 	if r, _ := db.Volume("effect"); r.Node.Staged != volume.Present {
 		return errors.New("an effect that was not written is not in memory either")
 	}
-	// 3. A checkpoint does not mind.
+	// 3. A checkpoint still succeeds.
 	if err := db.Checkpoint(ctx, put(record("checkpoint"))); err != nil {
 		return fmt.Errorf("a checkpoint on a full disk: %w", err)
 	}
-	// 4. Once there is room the next commit carries all of it.
+	// 4. Once there is room, the next commit writes everything.
 	if err := os.Remove(ballast); err != nil {
 		return err
 	}
@@ -174,7 +174,7 @@ func fill(args []string) error {
 	return errors.Join(err, again.Close())
 }
 
-// fillUp writes until there is no room.
+// fillUp writes a file until the file system is full.
 func fillUp(path string) error {
 	f, err := os.Create(path)
 	if err != nil {

@@ -16,9 +16,8 @@ import (
 	"github.com/volagent/volagent/statedb"
 )
 
-// A file that makes no sense is set aside as it is, and a new one is made in
-// its place. What may well make sense to somebody else, or later, is not called
-// damaged.
+// A damaged file is set aside unchanged, and a new one is made in its place. A file that may make
+// sense to another release or at another time does not count as damaged.
 func TestSetAside(t *testing.T) {
 	page := os.Getpagesize()
 	shape := func(fn func([]byte) []byte) func(*testing.T, string) {
@@ -53,7 +52,7 @@ func TestSetAside(t *testing.T) {
 	} {
 		path := full(t)
 		tt.change(t, path)
-		before, _ := os.ReadFile(path) // a directory has none
+		before, _ := os.ReadFile(path) // fails for a directory
 		db, err := statedb.Open(path, statedb.Options{})
 		if err == nil {
 			err = db.Close()
@@ -87,7 +86,7 @@ func TestSetAside(t *testing.T) {
 	}
 }
 
-// Two files that are damaged within a second are both kept.
+// Two damaged files are both kept, even within the same second.
 func TestSetAsideTwice(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	seen := map[string]bool{}
@@ -111,7 +110,8 @@ func TestSetAsideTwice(t *testing.T) {
 	}
 }
 
-// traced is the test binary in a role, under strace with faults on one file.
+// traced returns a command that runs the test binary in a role, under strace with faults on one
+// file.
 func traced(t *testing.T, path, inject, role string, args ...string) *exec.Cmd {
 	t.Helper()
 	if _, err := exec.LookPath("strace"); err != nil {
@@ -132,7 +132,7 @@ func mustLook(t *testing.T, program string) string {
 	return path
 }
 
-// A file that cannot be read now is not damaged, although bbolt says so.
+// A file that cannot be read now does not count as damaged, although bbolt reports it as damaged.
 func TestUnreadable(t *testing.T) {
 	path := full(t)
 	out, err := traced(t, path, "pread64,read:error=EIO", "open", path).Output()
@@ -141,8 +141,8 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// flaky makes changes on storage where every third sync of a thread fails. It
-// prints what was acknowledged, and ends once a change was.
+// flaky makes changes on storage where every third sync of a thread fails. It prints each
+// acknowledged change, and ends after its last change was acknowledged.
 func flaky(args []string) error {
 	db, err := statedb.Open(args[0], statedb.Options{})
 	if err != nil {
@@ -157,7 +157,7 @@ func flaky(args []string) error {
 		if _, ok := db.Volume(id); ok != (err == nil) {
 			return fmt.Errorf("%s: %w, and it is there: %t", id, err, ok)
 		}
-		// An old one is deleted, or loses a claim. If that is refused it stays.
+		// Delete a claim of an old volume, too. If that is refused, the claim stays.
 		r := record("base", "x", "y")
 		if _, ok := db.Volume("base"); ok {
 			r = record("base", "y")
@@ -176,8 +176,8 @@ func flaky(args []string) error {
 	return errors.Join(err, db.Close())
 }
 
-// A change that was refused because a sync failed does not turn up later,
-// although bbolt may have got it into the file.
+// A change that was refused because a sync failed does not appear later, although bbolt may have
+// written it to the file.
 func TestFailedSync(t *testing.T) {
 	path := full(t)
 	if err := os.Remove(path); err != nil {
@@ -227,8 +227,8 @@ func TestFailedSync(t *testing.T) {
 	t.Logf("%d changes were refused", refused)
 }
 
-// Damage that shows only when something is written is an error of that change
-// and of all after it, and ends neither the agent nor its way to the exit.
+// If damage shows only during a write, that change and all later ones fail. The agent neither
+// crashes nor hangs at exit.
 func TestDamageInUse(t *testing.T) {
 	path := full(t)
 	db, err := statedb.Open(path, statedb.Options{})
@@ -269,7 +269,7 @@ func TestDamageInUse(t *testing.T) {
 	}
 }
 
-// Verify finds what is wrong with the file of a database that is open and goes on.
+// Verify finds errors in the file of an open database and does not disturb the database.
 func TestVerify(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change func(*bbolt.Tx) error

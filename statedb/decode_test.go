@@ -16,8 +16,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestDecode: nothing of a record or a claim is lost or changed on the way
-// through the file, whichever fields it has.
+// TestDecode checks that no field of a record or a claim is lost or changed on the way through the
+// file.
 func TestDecode(t *testing.T) {
 	var full volume.Record
 	fillValue(reflect.ValueOf(&full).Elem(), new(int))
@@ -48,7 +48,7 @@ func same[V any](t *testing.T, name string, v V, decode func([]byte) (V, error))
 	}
 }
 
-// fillValue gives every field that is stored a value of its own.
+// fillValue gives every stored field a different value.
 func fillValue(v reflect.Value, n *int) {
 	*n++
 	switch v.Kind() {
@@ -90,8 +90,8 @@ func fillValue(v reflect.Value, n *int) {
 	}
 }
 
-// A file that lost any page at its end is damaged, also where only a value is lost
-// that lies on many pages.
+// A file that has lost any page at its end counts as damaged, even if only part of a value that
+// spans many pages is lost.
 func TestLostPages(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	db, err := statedb.Open(path, statedb.Options{})
@@ -104,7 +104,7 @@ func TestLostPages(t *testing.T) {
 		tx.PutVolume(r)
 		return nil
 	})
-	for i := range 3 { // after which the value is what lies last
+	for i := range 3 { // moves the pages of the large value to the end of the file
 		do(t, db.Update, func(tx *statedb.Tx) error {
 			tx.PutNode(statedb.Node{ID: fmt.Sprint(i)})
 			return nil

@@ -10,8 +10,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// What a commit has encoded stays as it is until all of it is written, however
-// much that is, and the next commit begins anew.
+// The values that a commit has encoded stay unchanged until all are written, regardless of their
+// size. The next commit starts with an empty buffer.
 func TestCommitsOfAllSizes(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	db, err := statedb.Open(path, statedb.Options{})

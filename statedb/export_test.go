@@ -10,7 +10,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Queued is how many changes wait for the writer.
+// Queued returns the number of changes that wait for the writer.
 func (db *DB) Queued() int { return len(db.queue) }
 
 // CloseFile makes every further commit fail.
@@ -19,12 +19,12 @@ func (db *DB) CloseFile() { _ = db.bolt.Close() }
 // Step is a migration for tests.
 type Step = func(*bbolt.Tx) error
 
-// OpenMigrating opens a file with migrations that this release does not have.
+// OpenMigrating opens a file with migrations that exist only in tests.
 func OpenMigrating(path string, o Options, steps ...Step) (*DB, error) {
 	return open(path, o, row(steps))
 }
 
-// ReadBackupMigrating reads a backup with such migrations.
+// ReadBackupMigrating reads a backup with migrations that exist only in tests.
 func (db *DB) ReadBackupMigrating(r io.Reader, steps ...Step) (Restorable, error) {
 	return db.readBackup(r, row(steps))
 }
@@ -36,13 +36,13 @@ func row(steps []Step) (row []migration) {
 	return row
 }
 
-// Written is what commits wrote since Open, as bbolt counts it.
+// Written counts the writes of all commits since Open, according to bbolt.
 type Written struct {
 	Pages, Bytes int64
-	Took         time.Duration // to write and sync
+	Took         time.Duration // time to write and sync
 }
 
-// Written tells it.
+// Written returns these counts.
 func (db *DB) Written() Written {
 	db.swap.RLock()
 	defer db.swap.RUnlock()
@@ -50,31 +50,32 @@ func (db *DB) Written() Written {
 	return Written{s.TxStats.GetPageCount(), s.TxStats.GetPageAlloc(), s.TxStats.GetWriteTime()}
 }
 
-// Record and Claim decode one value as Open does.
+// Record decodes one record as Open does.
 func Record(raw []byte) (r volume.Record, err error) {
 	err = decodeRecord(raw, interned{}, &r)
 	return r, err
 }
 
-// Claim is Record for a claim.
+// Claim decodes one claim as Open does.
 func Claim(raw []byte) (c volume.Claim, err error) {
 	err = decodeClaim(raw, interned{}, &c)
 	return c, err
 }
 
-// Spoil changes the file behind the back of an open database.
+// Spoil changes the file of an open database without its knowledge.
 func (db *DB) Spoil(change func(*bbolt.Tx) error) error { return db.bolt.Update(change) }
 
-// Tend has the writer look after the files, as it does every now and then.
+// Tend makes the writer check the files, as it does at intervals, and waits until it has.
 func (db *DB) Tend() {
 	db.tending <- struct{}{}
-	_ = db.Checkpoint(context.Background(), func(*Tx) error { return nil }) // when it is answered the writer has done so
+	// The writer answers only after the check.
+	_ = db.Checkpoint(context.Background(), func(*Tx) error { return nil })
 }
 
 // KeepCopy makes an automatic copy now.
 func (db *DB) KeepCopy() error { return db.keepCopy() }
 
-// CopyWait is how long after a commit the next automatic copy is made.
+// CopyWait returns the delay from a commit to the next automatic copy.
 var CopyWait = copyWait
 
 // ReadLog decodes a log as Open does.

@@ -7,10 +7,10 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// doubt notes what a commit that failed was to write. If the last sync failed
-// it may be in the file all the same, now or after the next commit, so whatever
-// memory has for these keys is written with that one. Memory goes on from the
-// generations that it was to write, so that what is logged next is newer.
+// doubt handles the changes of a failed commit. If only the last sync failed, they may be in the
+// file after all, now or after the next commit. The next commit therefore writes the values from
+// memory for all these keys. Memory also continues from the generations of the failed commit, so
+// that later log lines are newer.
 func (db *DB) doubt(c changes) {
 	newer := newChanges()
 	for id, r := range c.volumes {
@@ -18,7 +18,9 @@ func (db *DB) doubt(c changes) {
 			m.Generation = r.Generation
 			newer.volumes[id] = &m
 		}
-		claims := map[string]volume.Claim{} // none of them equals what memory has
+
+		// Empty claims differ from every claim in memory, so all are written again.
+		claims := map[string]volume.Claim{}
 		for alloc := range db.disk[id] {
 			claims[alloc] = volume.Claim{}
 		}
@@ -29,6 +31,7 @@ func (db *DB) doubt(c changes) {
 		}
 		db.disk[id] = claims
 	}
+
 	db.publish(newer)
 	again(db.dirty.volumes, c.volumes, db.mem.volumes)
 	again(db.dirty.plugins, c.plugins, db.mem.plugins)
@@ -42,7 +45,7 @@ func (db *DB) doubt(c changes) {
 	}
 }
 
-// again marks keys to be written as they are in memory.
+// again marks keys so that the next commit writes their values from memory.
 func again[V any](dirty, keys map[string]*V, mem map[string]V) {
 	for k := range keys {
 		if v, ok := mem[k]; ok {
@@ -53,7 +56,7 @@ func again[V any](dirty, keys map[string]*V, mem map[string]V) {
 	}
 }
 
-// unwritten is a failed commit in words, with what helps.
+// unwritten turns the error of a failed commit into a message with a hint.
 func (db *DB) unwritten(err error) error {
 	e := volume.Errorf(err, "cannot write the state database in %s: %v", db.dir, err)
 	var f *Foreign

@@ -20,7 +20,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// full is a database with something in every bucket.
+// full makes a database with an entry in every bucket, and returns its path.
 func full(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "state.db")
@@ -49,7 +49,7 @@ func full(t *testing.T) string {
 	return path
 }
 
-// What is read again is what was written.
+// Reopening a file returns the values that were written.
 func TestReopen(t *testing.T) {
 	path := full(t)
 	first := open(t, path, statedb.Options{})
@@ -74,7 +74,7 @@ func TestReopen(t *testing.T) {
 		t.Fatalf("debts: %+v", second.Debts())
 	}
 	got, want := second.Debts()[0], first.Debts()[0]
-	got.Record.Claims, want.Record.Claims = nil, nil // they stand beside it
+	got.Record.Claims, want.Record.Claims = nil, nil // claims are compared separately
 	equal(t, "debt", got, want)
 	do(t, second.Update, func(tx *statedb.Tx) error {
 		if d, ok := tx.Debt("d", "ext-gone"); !ok || d.Record.Volume.ID != "gone" {
@@ -89,7 +89,7 @@ func TestReopen(t *testing.T) {
 	}
 }
 
-// A volume goes with all its claims, and a claim alone.
+// Deleting a volume deletes all its claims. Deleting a claim deletes only that claim.
 func TestClaimKeys(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	db := open(t, path, statedb.Options{})
@@ -129,8 +129,7 @@ func peek(t *testing.T, path string, fn func(*bbolt.Tx) error) {
 	}
 }
 
-// The drawing in the package comment names the buckets that there are, and the
-// keys that they hold.
+// The drawing in the package comment names the existing buckets and the form of their keys.
 func TestDrawing(t *testing.T) {
 	src, err := os.ReadFile("statedb.go")
 	if err != nil {
@@ -177,8 +176,8 @@ func TestDrawing(t *testing.T) {
 	}
 }
 
-// shaped reports whether a key looks like "<one> 0x00 <other>" in the drawing,
-// where a word without brackets stands for itself.
+// shaped reports whether a key has a form like "<one> 0x00 <other>" from the drawing. A word
+// without brackets must match literally.
 func shaped(key, shape string) bool {
 	want, got := strings.Split(shape, " 0x00 "), strings.Split(key, "\x00")
 	if len(want) != len(got) {
@@ -192,7 +191,7 @@ func shaped(key, shape string) bool {
 	return true
 }
 
-// Another process that holds the file is told at once and by name.
+// Open fails quickly with ErrLocked and the path if another process has locked the file.
 func TestLocked(t *testing.T) {
 	path := full(t)
 	cmd := child(t, "hold", path)
@@ -235,7 +234,7 @@ func byType(all []volume.PluginDefinition) []volume.PluginDefinition {
 	return all
 }
 
-// A file from before there were registered plugins has none, and takes them.
+// A file from a release without registered plugins has none, but can store them.
 func TestRegisteredInOlderFile(t *testing.T) {
 	path := full(t)
 	peek(t, path, func(tx *bbolt.Tx) error { return tx.DeleteBucket([]byte("registered")) })
@@ -249,8 +248,8 @@ func TestRegisteredInOlderFile(t *testing.T) {
 	equal(t, "after the deletion", len(again.Registered()), 0)
 }
 
-// A file from a newer release, or one that makes no sense, is refused by name
-// and left as it is, byte for byte.
+// A file from a newer release, or one that makes no sense, is refused with its path. Its content
+// does not change.
 func TestRefusedFiles(t *testing.T) {
 	for name, tt := range map[string]struct {
 		plant func(*bbolt.Tx) error
@@ -300,7 +299,7 @@ func set(bucket, key, value string) func(*bbolt.Tx) error {
 	return func(tx *bbolt.Tx) error { return tx.Bucket([]byte(bucket)).Put([]byte(key), []byte(value)) }
 }
 
-// A check of a file that is not there makes none.
+// Checking a missing file does not create it.
 func TestCheckMakesNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	if err := statedb.Check(path); !errors.Is(err, os.ErrNotExist) {
@@ -311,8 +310,8 @@ func TestCheckMakesNothing(t *testing.T) {
 	}
 }
 
-// openDamaged opens files in a process of its own, because damage that is not
-// caught would end it. It writes one line for each.
+// openDamaged opens files in a child process, because uncaught damage would end the process. It
+// writes one line for each file.
 func openDamaged(args []string) error {
 	for _, path := range args {
 		db, err := statedb.Open(path, statedb.Options{})
@@ -324,13 +323,13 @@ func openDamaged(args []string) error {
 				return err
 			}
 		}
-		_ = statedb.Check(path) // whatever it finds, it comes back
+		_ = statedb.Check(path) // only has to return
 	}
 	return nil
 }
 
-// Whatever page is damaged, opening the file is an error that names it, or finds
-// all that was there; it never ends the process.
+// If any page is damaged, Open returns an error with the path, or finds all volumes. It never ends
+// the process.
 func TestDamage(t *testing.T) {
 	path := full(t)
 	var used int64

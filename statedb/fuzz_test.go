@@ -12,8 +12,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// FuzzLog: of a log of any bytes what is whole counts, up to the first line that is not. That much of
-// it is the same log, a line that is added there counts, and memory is bounded.
+// FuzzLog reads logs of arbitrary bytes. The valid lines count, up to the first invalid one. Those
+// lines alone are again the same log, and a line appended to them is valid. Memory use is bounded.
 func FuzzLog(f *testing.F) {
 	line := func(text string) []byte {
 		return fmt.Appendf(nil, "%08x %s\n", crc32.ChecksumIEEE([]byte(text)), text)
@@ -55,7 +55,7 @@ func FuzzLog(f *testing.F) {
 		if len(more) != len(records)+1 || n != size+int64(len(line(good))) || more[len(records)].Generation != 7 || len(more[len(records)].Claims) != 2 {
 			t.Errorf("a line after %d records makes %d", len(records), len(more))
 		}
-		_, _ = statedb.Record([]byte(text)) // it returns
+		_, _ = statedb.Record([]byte(text)) // only has to return
 		_, _ = statedb.Claim([]byte(text))
 	})
 }

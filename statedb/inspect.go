@@ -16,29 +16,29 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Snapshot is all that a file holds, at one moment.
+// Snapshot is the entire content of a file at one moment.
 type Snapshot struct {
 	Node    Node
 	Volumes []volume.Record
 	Plugins []volume.PluginRecord
 	Debts   []Debt
-	// Registered are plugins that were registered at run time.
+	// Registered holds the plugins that were registered at run time.
 	Registered []volume.PluginDefinition
-	// Snapshots have not been seen to be finished.
+	// Snapshots holds the intents of snapshots that were not seen to finish.
 	Snapshots []volume.SnapshotIntent
-	// Names are those of snapshots whose ids are known.
+	// Names holds the names of snapshots whose ids are known.
 	Names []volume.SnapshotName
-	// Runtimes are the volumes that container runtimes know.
+	// Runtimes holds the volumes that container runtimes know.
 	Runtimes []volume.RuntimeVolume
 }
 
-// copies is how often a file that is being written to is copied before it
-// counts as damaged.
+// copies is the number of attempts to copy a file before it counts as damaged. A copy can fail
+// because the agent writes to the file meanwhile.
 const copies = 3
 
-// Inspect reads a copy of the file, and leaves the file as it is: also one on a
-// file system that cannot be written to, or one that an agent has open, which it
-// reports. The copy lies in the directory for temporary files, and is removed.
+// Inspect reads a copy of the file and leaves the file unchanged. It therefore also works on a
+// read-only file system, and on a file that an agent has open, which it reports. The copy lies in
+// the directory for temporary files and is removed.
 func Inspect(path string) (s Snapshot, open bool, err error) {
 	open = locked(filepath.Dir(path))
 	src, err := os.Open(path)
@@ -46,14 +46,19 @@ func Inspect(path string) (s Snapshot, open bool, err error) {
 		return s, open, fmt.Errorf("cannot read the state database: %w", err)
 	}
 	defer func() { err = errors.Join(err, src.Close()) }()
+
 	open = open || errors.Is(lock(src, syscall.LOCK_SH, 0), syscall.EWOULDBLOCK)
-	raw, _ := os.ReadFile(logPath(path)) // where there is none to be had, the agent does without as well
-	lines, _ := readLog(raw)             // before the file: what is committed meanwhile is in that
+	raw, _ := os.ReadFile(logPath(path)) // without a readable log, the agent does without it too
+
+	// Read before the file, because changes that are committed meanwhile are in the file.
+	lines, _ := readLog(raw)
+
 	for range copies {
 		if s, err = inspect(src, lines); err == nil {
 			return s, open, nil
 		}
 	}
+
 	return s, open, fmt.Errorf("cannot read %s: %w", path, err)
 }
 
@@ -61,11 +66,13 @@ func inspect(src *os.File, lines []volume.Record) (s Snapshot, err error) {
 	if _, err := src.Seek(0, io.SeekStart); err != nil {
 		return s, err
 	}
+
 	dst, err := os.CreateTemp("", "volagent-inspect")
 	if err != nil {
 		return s, fmt.Errorf("cannot make a copy: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.Remove(dst.Name())) }()
+
 	_, err = io.Copy(dst, src)
 	if err = errors.Join(err, dst.Close()); err != nil {
 		return s, fmt.Errorf("cannot make a copy: %w", err)
@@ -88,10 +95,11 @@ func inspect(src *os.File, lines []volume.Record) (s Snapshot, err error) {
 		s = mem.snapshot()
 		return err
 	})
+
 	return s, err
 }
 
-// snapshot is all of a state, in no order.
+// snapshot returns the entire state, in no particular order.
 func (s *state) snapshot() Snapshot {
 	return Snapshot{
 		Node: s.node, Volumes: slices.Collect(maps.Values(s.volumes)),

@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// limited measures what a test allocates. The function that it returns fails the test
-// if that is more than reading a file of some bytes may take: a fixed part for bbolt and
-// the walk, and 400 bytes for each byte, since "{}," may stand for a claim.
+// limited measures the memory that a test allocates. The returned function fails the test if that
+// is more than reading a file of some size may need. The limit is a fixed part for bbolt and the
+// walk, plus 400 bytes for each byte of the file, because the three bytes "{}," can encode a claim.
 func limited(t *testing.T) (within func(read int)) {
 	t.Helper()
 	const fixed, each = 64 << 20, 400

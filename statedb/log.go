@@ -16,43 +16,40 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// A commit waits for the disk twice. What is told to people need not wait for it:
-// that a claim is mounted, or gone, must outlive the agent, but not the host,
-// because no mount does either. Such a record is appended to a file beside the
-// database, which is not synced, and gets into the database with the next commit
-// or within beginWithin. Whatever kills the agent, the next one finds it there; a
-// power cut that takes it leaves what was committed, as if the agent had died a
-// moment before.
+// A commit waits for the disk twice. Some changes that the agent reports to people need not wait
+// that long. That a claim is mounted, or gone, must outlive the agent. It need not outlive the
+// host, because no mount does. The database appends such a record to a file beside it, without a
+// sync. The record gets into the database with the next commit, or within beginWithin. If the agent
+// is killed, its successor finds the record in that file. If a power cut destroys the file, the
+// committed state remains, as if the agent had died a moment earlier.
 //
-// A line of the file is a checksum (CRC-32, 8 hex digits), a space, and a logged
-// as JSON. A line counts if the database has the same volume with a lower
-// generation. What comes after a line that is cut off or damaged does not count.
-// So lines that were committed do no harm, and the file is emptied now and then.
-// And so no generation may stand for two things: what may still be refused is not
-// logged, and memory goes on from what a failed commit may have left.
+// Each line is a checksum (CRC-32, 8 hex digits), a space, and the JSON of a logged. A line counts
+// if the database has the same volume with a lower generation. All lines after a damaged or
+// incomplete one are ignored. Lines that were committed since are therefore harmless, and the file
+// is emptied from time to time. For the same reason, one generation must never stand for two
+// different records. A change that can still be refused is therefore not logged, and after a failed
+// commit memory continues from the generations that may be in the file.
 
-// logged is a record with its claims, as a line of the log has it.
+// logged is a record with its claims, as stored in a line of the log.
 type logged struct {
 	Record volume.Record  `json:"record"`
 	Claims []volume.Claim `json:"claims"`
 }
 
-// logMost is the size in bytes from which the log is emptied when all in it is
-// committed.
+// logMost is the size in bytes above which the log is emptied, once all its lines are committed.
 const logMost = 1 << 20
 
-// claimsMost is how many claims a record has at most that is logged. A line has all
-// of them, a commit only those that changed: with many it costs more to log than to
-// commit.
+// claimsMost is the largest number of claims in a logged record. A line contains all claims of the
+// record, a commit only the changed ones. With more claims, a log line costs more than a commit.
 const claimsMost = 64
 
 // logFile is an open log.
 type logFile struct {
 	mu     sync.Mutex
-	f      *os.File // nil if there is none to be had: then commits are waited for
-	fault  error    // why there was none when it was opened
-	size   int64    // of the lines that count
-	broken bool     // it has more than those
+	f      *os.File // nil if there is no log; changes then wait for a commit
+	fault  error    // why there was no log at Open
+	size   int64    // size of the valid lines, in bytes
+	broken bool     // the file has invalid data after them
 
 	path    string
 	info    os.FileInfo // of f
@@ -61,25 +58,26 @@ type logFile struct {
 	warn    func(string)
 }
 
-// logPath is where the log of a database is.
+// logPath returns the path of a database's log.
 func logPath(path string) string { return strings.TrimSuffix(path, ".db") + ".log" }
 
-// openLog opens the log for appending and returns what it has in it.
+// openLog opens the log for appending and returns its records.
 func openLog(db *DB) (*logFile, []volume.Record) {
 	path := logPath(db.path)
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
 	if errors.Is(err, syscall.EROFS) {
-		raw, _ := os.ReadFile(path) // what was told counts, also where nothing can be written
+		raw, _ := os.ReadFile(path) // reported changes count even if nothing can be written
 		lines, _ := readLog(raw)
 		return &logFile{fault: err}, lines
 	}
 	if err != nil {
 		return &logFile{fault: err}, nil
 	}
+
 	raw, err := io.ReadAll(f)
 	info, serr := f.Stat()
 	if err := errors.Join(err, serr); err != nil {
-		_ = f.Close() // it was only read
+		_ = f.Close() // closing a file that was only read loses nothing
 		return &logFile{fault: err}, nil
 	}
 	records, size := readLog(raw)
@@ -88,8 +86,8 @@ func openLog(db *DB) (*logFile, []volume.Record) {
 	return l, records
 }
 
-// readLog decodes lines up to the first that makes no sense, and returns how
-// many bytes they are.
+// readLog decodes lines up to the first invalid one, and returns the size of the valid lines in
+// bytes.
 func readLog(raw []byte) (records []volume.Record, size int64) {
 	for {
 		line, rest, ended := bytes.Cut(raw, []byte{'\n'})
@@ -108,7 +106,7 @@ func readLog(raw []byte) (records []volume.Record, size int64) {
 	}
 }
 
-// replay is what a log adds to what a database has.
+// replay returns the changes by which the log is newer than the database.
 func replay(mem *state, lines []volume.Record) changes {
 	news := newChanges()
 	for _, r := range lines {
@@ -120,18 +118,21 @@ func replay(mem *state, lines []volume.Record) changes {
 			news.volumes[r.Volume.ID] = &r
 		}
 	}
+
 	return news
 }
 
-// add appends a record. It is in the kernel's hands when that returns.
+// add appends a record. When it returns, the kernel has the data.
 func (l *logFile) add(r volume.Record) error {
 	if len(r.Claims) > claimsMost {
 		return errors.New("it has too many claims for the log")
 	}
+
 	body, err := json.Marshal(logged{Record: r, Claims: r.Ordered()})
 	if err != nil {
 		return err
 	}
+
 	line := fmt.Appendf(make([]byte, 0, len(body)+10), "%08x %s\n", crc32.ChecksumIEEE(body), body)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -146,26 +147,28 @@ func (l *logFile) add(r volume.Record) error {
 		l.mend()
 		return err
 	}
+
 	l.size += int64(len(line))
 	return nil
 }
 
-// mend cuts off what does not count; mu is held, or nobody else has the log yet.
+// mend cuts off invalid data. The caller holds mu, or is still the only user of the log.
 func (l *logFile) mend() {
 	if l.broken {
 		l.broken = l.f.Truncate(l.size) != nil
 	}
 }
 
-// full reports whether the log is to be emptied as soon as it can be.
+// full reports whether the log has reached the size at which it must be emptied.
 func (l *logFile) full() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.size > logMost
 }
 
-// forget empties a log that is about volumes which the database never had, before
-// it gets others of the same ids and times, from notes. The disk has it so before.
+// forget empties a log whose volumes the database never had. The agent may next restore volumes
+// with the same ids and registration times from notes, so the log must be empty on disk before
+// that.
 func (l *logFile) forget() error {
 	if l.f == nil || l.size == 0 {
 		return nil
@@ -173,17 +176,19 @@ func (l *logFile) forget() error {
 	if err := errors.Join(l.f.Truncate(0), l.f.Sync()); err != nil {
 		return fmt.Errorf("cannot empty the log of an earlier state database: %w", err)
 	}
+
 	l.size, l.broken = 0, false
 	return nil
 }
 
-// committed empties a log all of which is committed, if it is larger than most.
+// committed empties the log if it is larger than most. All its lines must be committed.
 func (l *logFile) committed(most int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.f == nil || l.size <= most && !l.broken {
 		return
 	}
+
 	l.size, l.broken = 0, true
 	l.mend()
 }
@@ -194,6 +199,7 @@ func (l *logFile) close() error {
 	if l.f == nil {
 		return nil
 	}
+
 	f := l.f
 	l.f = nil
 	return f.Close()

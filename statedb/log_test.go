@@ -12,8 +12,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// told makes a database in which claims were put on record as taken while commits
-// did not get to the disk, and returns a copy of its files as they were then.
+// told makes a database that has reported the claims as mounted while no commit reached the disk.
+// It returns a copy of the files as they are at that moment.
 func told(t *testing.T, ids ...string) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "state.db")
@@ -34,8 +34,8 @@ func told(t *testing.T, ids ...string) (path string) {
 	})
 }
 
-// died opens a database whose commits do not get to the disk, and returns a copy
-// of its files as they are after some changes.
+// died opens a database whose commits do not reach the disk, and makes some changes. It returns a
+// copy of the files after them.
 func died(t *testing.T, path string, change func(*statedb.DB)) (dead string) {
 	t.Helper()
 	goOn := make(chan struct{})
@@ -94,8 +94,8 @@ func taken(db *statedb.DB, id string) bool {
 	return ok && c.State == volume.Taken && c.Mount != nil && c.Mount.ID == 7
 }
 
-// What was told outlives the agent, though no commit of it came to its end: for
-// the next one, and for the one after that.
+// A reported change outlives the agent although no commit of it was completed. The next agent sees
+// it, and so does the one after that.
 func TestToldOutlives(t *testing.T) {
 	path := told(t, "a", "b")
 	s, _, err := statedb.Inspect(path)
@@ -119,8 +119,8 @@ func TestToldOutlives(t *testing.T) {
 	}
 }
 
-// A log says nothing of a volume that was changed since, is not there any more, or
-// is another of the same id.
+// A log line is ignored if its volume has since been changed, deleted, or replaced by another one
+// with the same id.
 func TestOldLog(t *testing.T) {
 	for name, change := range map[string]func(*statedb.Tx){
 		"changed since": func(tx *statedb.Tx) {
@@ -144,7 +144,7 @@ func TestOldLog(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := os.Remove(log); err != nil { // as an agent that knows of no log
+			if err := os.Remove(log); err != nil { // as a release without a log would leave it
 				t.Fatal(err)
 			}
 			db, err := statedb.Open(path, statedb.Options{})
@@ -169,8 +169,8 @@ func TestOldLog(t *testing.T) {
 	}
 }
 
-// Of a log that is cut off or damaged anywhere, what is before that counts, and
-// what is added to it later counts again.
+// If a log is cut off or damaged anywhere, the lines before that place count. Lines that are added
+// later count again.
 func TestDamagedLog(t *testing.T) {
 	path := told(t, "a", "b")
 	log := strings.TrimSuffix(path, ".db") + ".log"
@@ -208,7 +208,7 @@ func TestDamagedLog(t *testing.T) {
 		check("damaged in the first line", damaged, false, false)
 		check("cut in the second line", whole[:first+at], true, false)
 	}
-	// What is told by an agent that found it damaged is not lost behind the damage.
+	// A line written by an agent that found the damage is not lost behind it.
 	if err := errors.Join(os.WriteFile(path, bolt, 0o600), os.WriteFile(log, whole[:first+4], 0o600)); err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +220,7 @@ func TestDamagedLog(t *testing.T) {
 	check("zeros after the first line", append(bytes.Clone(whole[:first]), make([]byte, 4096)...), true, false)
 }
 
-// Where no log is to be had, what is told is committed first.
+// Without a log, a change is committed before it is reported.
 func TestNoLog(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	if err := os.Mkdir(strings.TrimSuffix(path, ".db")+".log", 0o700); err != nil {

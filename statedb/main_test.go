@@ -18,8 +18,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// The test binary runs parts of itself in processes of their own: to hold a
-// lock, to be killed, to fill a file system in a mount namespace of its own.
+// The test binary runs parts of itself as child processes: to hold a lock, to be killed, or to fill
+// a file system in a separate mount namespace.
 const roleVar = "STATEDB_TEST_ROLE"
 
 var roles = map[string]func(args []string) error{
@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// child is the test binary in a role.
+// child returns a command that runs the test binary in a role.
 func child(t *testing.T, role string, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
@@ -47,7 +47,7 @@ func child(t *testing.T, role string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// inNamespace runs a role in a mount namespace of its own.
+// inNamespace runs a role in its own mount namespace.
 func inNamespace(t *testing.T, role string, args ...string) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -62,7 +62,7 @@ func inNamespace(t *testing.T, role string, args ...string) string {
 	return string(out)
 }
 
-// open opens a database; when the test ends it is closed and checked.
+// open opens a database. At the end of the test it is closed and checked.
 func open(t testing.TB, path string, o statedb.Options) *statedb.DB {
 	t.Helper()
 	db, err := statedb.Open(path, o)
@@ -86,7 +86,7 @@ func fresh(t testing.TB, o statedb.Options) (*statedb.DB, string) {
 	return open(t, path, o), path
 }
 
-// record is a volume with claims.
+// record returns a volume with claims.
 func record(id string, allocs ...string) volume.Record {
 	r := volume.Record{Volume: volume.Volume{ID: id, PluginID: "p", Driver: "d", ExternalID: "ext-" + id}, Claims: map[string]volume.Claim{}}
 	r.Node.StagingPath = "/s/" + id
@@ -105,7 +105,7 @@ func put(r volume.Record) func(*statedb.Tx) error {
 	return func(tx *statedb.Tx) error { tx.PutVolume(r); return nil }
 }
 
-// do runs a change and fails the test if it is refused.
+// do makes a change and fails the test if it is refused.
 func do(t testing.TB, change func(context.Context, func(*statedb.Tx) error) error, fn func(*statedb.Tx) error) {
 	t.Helper()
 	if err := change(t.Context(), fn); err != nil {
@@ -113,7 +113,7 @@ func do(t testing.TB, change func(context.Context, func(*statedb.Tx) error) erro
 	}
 }
 
-// copied is the file as a crash at this moment would leave it.
+// copied returns a copy of the file, as a crash at this moment would leave it.
 func copied(t *testing.T, path string) string {
 	t.Helper()
 	raw, err := os.ReadFile(path)
@@ -127,7 +127,7 @@ func copied(t *testing.T, path string) string {
 	return to
 }
 
-// ids are the volumes in a file.
+// ids returns the ids of the volumes in a file.
 func ids(t *testing.T, path string) map[string]bool {
 	t.Helper()
 	db := open(t, path, statedb.Options{})
@@ -138,7 +138,7 @@ func ids(t *testing.T, path string) map[string]bool {
 	return got
 }
 
-// gate is a tap that stops the writer before a commit until it is let through.
+// gate is a tap that stops the writer before each commit until the test lets it pass.
 type gate struct{ arrived, pass chan struct{} }
 
 func newGate() gate { return gate{make(chan struct{}, 1024), make(chan struct{})} }
@@ -159,7 +159,7 @@ func equal(t *testing.T, what string, got, want any) {
 	}
 }
 
-// hold opens the database and keeps it until its input ends.
+// hold opens the database and keeps it open until its input ends.
 func hold(args []string) error {
 	db, err := statedb.Open(args[0], statedb.Options{})
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Volume returns one volume's record as of the last change.
+// Volume returns the record of one volume as of the last change.
 func (db *DB) Volume(id string) (volume.Record, bool) {
 	db.mu.RLock()
 	defer db.mu.RUnlock()
@@ -15,7 +15,7 @@ func (db *DB) Volume(id string) (volume.Record, bool) {
 	return r, ok
 }
 
-// Volumes returns all records, in no order.
+// Volumes returns all records, in no particular order.
 func (db *DB) Volumes() []volume.Record {
 	db.mu.RLock()
 	defer db.mu.RUnlock()
@@ -26,8 +26,8 @@ func (db *DB) Volumes() []volume.Record {
 	return all
 }
 
-// AnyVolume returns a record of which is says so. Nothing is copied for it but
-// that one; is must not block, nor use the database.
+// AnyVolume returns a record for which is returns true. It copies only that record. The function is
+// must not block or use the database.
 func (db *DB) AnyVolume(is func(volume.Record) bool) (volume.Record, bool) {
 	db.mu.RLock()
 	defer db.mu.RUnlock()
@@ -36,10 +36,11 @@ func (db *DB) AnyVolume(is func(volume.Record) bool) (volume.Record, bool) {
 			return r, true
 		}
 	}
+
 	return volume.Record{}, false
 }
 
-// Plugins returns all plugins' records, in no order.
+// Plugins returns the records of all plugins, in no particular order.
 func (db *DB) Plugins() []volume.PluginRecord {
 	db.mu.RLock()
 	defer db.mu.RUnlock()
@@ -50,30 +51,29 @@ func (db *DB) Plugins() []volume.PluginRecord {
 	return all
 }
 
-// Registered returns the definitions of plugins that were registered at run time,
-// in no order.
+// Registered returns the definitions of plugins that were registered at run time, in no particular
+// order.
 func (db *DB) Registered() []volume.PluginDefinition {
 	db.mu.RLock()
 	defer db.mu.RUnlock()
 	return slices.Collect(maps.Values(db.mem.registered))
 }
 
-// Snapshots returns the intents of snapshots that have not been seen to be finished,
-// in no order.
+// Snapshots returns the intents of snapshots that were not seen to finish, in no particular order.
 func (db *DB) Snapshots() []volume.SnapshotIntent {
 	db.mu.RLock()
 	defer db.mu.RUnlock()
 	return slices.Collect(maps.Values(db.mem.snapshots))
 }
 
-// SnapshotNames returns the names of snapshots whose ids are known, in no order.
+// SnapshotNames returns the names of snapshots whose ids are known, in no particular order.
 func (db *DB) SnapshotNames() []volume.SnapshotName {
 	db.mu.RLock()
 	defer db.mu.RUnlock()
 	return slices.Collect(maps.Values(db.mem.names))
 }
 
-// RuntimeVolume returns a volume as a container runtime knows it.
+// RuntimeVolume returns a volume that a container runtime knows by name.
 func (db *DB) RuntimeVolume(runtime, name string) (volume.RuntimeVolume, bool) {
 	db.mu.RLock()
 	defer db.mu.RUnlock()
@@ -81,14 +81,14 @@ func (db *DB) RuntimeVolume(runtime, name string) (volume.RuntimeVolume, bool) {
 	return v, ok
 }
 
-// RuntimeVolumes returns those of all runtimes, in no order.
+// RuntimeVolumes returns the volumes of all container runtimes, in no particular order.
 func (db *DB) RuntimeVolumes() []volume.RuntimeVolume {
 	db.mu.RLock()
 	defer db.mu.RUnlock()
 	return slices.Collect(maps.Values(db.mem.runtimes))
 }
 
-// Debt returns what a forced deregister left of a storage volume.
+// Debt returns the pending calls that a forced deregister left for a storage volume.
 func (db *DB) Debt(driver, external string) (Debt, bool) {
 	db.mu.RLock()
 	defer db.mu.RUnlock()
@@ -96,7 +96,7 @@ func (db *DB) Debt(driver, external string) (Debt, bool) {
 	return d, ok
 }
 
-// Debts returns what forced deregisters left, in no order.
+// Debts returns the pending calls of all forced deregisters, in no particular order.
 func (db *DB) Debts() []Debt {
 	db.mu.RLock()
 	defer db.mu.RUnlock()
@@ -107,19 +107,20 @@ func (db *DB) Debts() []Debt {
 	return all
 }
 
-// Node returns what is remembered of the host.
+// Node returns the stored state of the host.
 func (db *DB) Node() Node {
 	db.mu.RLock()
 	defer db.mu.RUnlock()
 	return db.mem.node
 }
 
-// Fault returns why the last commit failed, or the next one would; nil if neither
-// is known. It is a *Foreign if a file was replaced.
+// Fault returns the reason why the last commit failed or the next one will fail, as far as it is
+// known, or nil. It is a *Foreign if a file was replaced.
 func (db *DB) Fault() error {
 	if f := db.Foreign(); f != nil {
 		return f
 	}
+
 	db.mu.RLock()
 	defer db.mu.RUnlock()
 	if db.fault == nil {
@@ -128,18 +129,18 @@ func (db *DB) Fault() error {
 	return db.fault
 }
 
-// NoLog returns why there is no log beside the file, nil if there is one. Without
-// it nothing is lost, but each change that is told waits for a commit.
+// NoLog returns the reason why the database has no log, or nil if it has one. Without a log nothing
+// is lost, but each reported change waits for a commit.
 func (db *DB) NoLog() error { return db.log.fault }
 
-// Commits returns how many commits were made since Open.
+// Commits returns the number of commits since Open.
 func (db *DB) Commits() uint64 {
 	db.mu.RLock()
 	defer db.mu.RUnlock()
 	return db.commits
 }
 
-// Failures returns how many commits failed since Open.
+// Failures returns the number of failed commits since Open.
 func (db *DB) Failures() uint64 {
 	db.mu.RLock()
 	defer db.mu.RUnlock()

@@ -13,28 +13,30 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// migration takes a file from one schema to the next.
+// migration converts a file from one schema to the next.
 type migration struct {
-	what string // it does, for the error
+	what string // purpose of the migration, for the error
 	run  func(*bbolt.Tx) error
 }
 
-// migrations in order: the first takes schema 1 to 2. There is one schema yet.
+// migrations lists the migrations in order. The first converts schema 1 to 2. So far there is only
+// one schema, so the list is empty.
 var migrations []migration
 
-// schemaOf is the schema that a row of migrations ends in.
+// schemaOf returns the schema after the last of the migrations.
 func schemaOf(steps []migration) int { return 1 + len(steps) }
 
-// schema returns the schema of a file, 0 for a new one. One that is newer than
-// what is known is refused.
+// schema returns the schema of a file, or 0 for a new file. It refuses a schema newer than known.
 func schema(tx *bbolt.Tx, known int) (int, error) {
 	if k, _ := tx.Cursor().First(); k == nil {
 		return 0, nil
 	}
+
 	meta := tx.Bucket(bucketMeta)
 	if meta == nil {
 		return 0, nonsense{fmt.Errorf("bucket %q is missing", bucketMeta)}
 	}
+
 	raw := meta.Get(keySchema)
 	v, err := strconv.Atoi(string(raw))
 	switch {
@@ -43,29 +45,32 @@ func schema(tx *bbolt.Tx, known int) (int, error) {
 	case v > known:
 		return v, fmt.Errorf("it was written by a newer release (schema %d, this one knows %d); install that release again", v, known)
 	}
+
 	return v, nil
 }
 
-// setSchema notes the schema that a file has.
+// setSchema stores the schema of a file.
 func setSchema(tx *bbolt.Tx, v int) error {
 	return tx.Bucket(bucketMeta).Put(keySchema, []byte(strconv.Itoa(v)))
 }
 
-// migrate brings a file from an older schema to the newest:
+// migrate converts a file from an older schema to the newest:
 //
-//  1. the file as it is goes to <file>.schema-N, and is on disk before
-//  2. each migration runs in a transaction of its own, which also notes the
-//     schema that it ends in.
+//  1. It copies the unchanged file to <file>.schema-N and syncs the copy to disk.
+//  2. It runs each migration in a transaction of its own. The transaction also stores the schema
+//     in which the migration ends.
 //
-// A crash between two of these loses nothing and repeats nothing; a migration
-// that fails leaves the file as the one before it did.
+// A crash between these steps loses nothing and repeats nothing. A failed migration leaves the file
+// as the previous one left it.
 func (db *DB) migrate(path string, from int, steps []migration) error {
 	if err := keep(db.bolt.DB, path, from); err != nil {
 		return fmt.Errorf("cannot keep a copy before the migration from schema %d; free %d bytes beside it: %w", from, db.size(), err)
 	}
 	if err := db.rotate(); err != nil {
-		db.warn(fmt.Sprintf("cannot make a copy of %s before its migration: %v", path, err)) // there is the one that was just kept
+		// The migration can proceed, because keep has just made a copy.
+		db.warn(fmt.Sprintf("cannot make a copy of %s before its migration: %v", path, err))
 	}
+
 	db.at(Kept)
 	for v := from; v < schemaOf(steps); v++ {
 		m := steps[v-1]
@@ -81,18 +86,19 @@ func (db *DB) migrate(path string, from int, steps []migration) error {
 		}
 		db.at(AfterMigration)
 	}
+
 	return nil
 }
 
-// size is how large the file is, in bytes; 0 if that cannot be told.
+// size returns the size of the file in bytes, or 0 if it is unknown.
 func (db *DB) size() (n int64) {
-	_ = db.bolt.View(func(tx *bbolt.Tx) error { n = tx.Size(); return nil }) // it is for a message
+	_ = db.bolt.View(func(tx *bbolt.Tx) error { n = tx.Size(); return nil }) // only used in a message
 	return n
 }
 
-// keep copies the open file to <path>.schema-N, durably. A copy that is there
-// already is never written over: the same content is not kept twice, another
-// one gets a name of its own.
+// keep copies the open file to <path>.schema-N and syncs it. It never overwrites an existing copy.
+// If a copy with the same content exists, keep makes no second one. Different content gets another
+// name.
 func keep(b *bbolt.DB, path string, n int) (err error) {
 	name := fmt.Sprintf("%s.schema-%d", path, n)
 	tmp := name + ".tmp"
@@ -103,6 +109,7 @@ func keep(b *bbolt.DB, path string, n int) (err error) {
 		return errors.Join(err, os.Remove(tmp))
 	}
 	defer func() { err = errors.Join(err, os.Remove(tmp), syncDir(filepath.Dir(path))) }()
+
 	for i, to := 2, name; ; i, to = i+1, fmt.Sprintf("%s.%d", name, i) {
 		err := os.Link(tmp, to)
 		if !errors.Is(err, os.ErrExist) {
@@ -120,11 +127,13 @@ func copyTo(b *bbolt.DB, path string) error {
 	if err != nil {
 		return err
 	}
-	w := bufio.NewWriter(f) // it keeps the cause of an error, bbolt does not
+
+	w := bufio.NewWriter(f) // the buffer keeps the cause of an error, bbolt does not
 	err = b.View(func(tx *bbolt.Tx) error {
 		_, err := tx.WriteTo(w)
 		return err
 	})
+
 	return errors.Join(err, w.Flush(), f.Sync(), f.Close())
 }
 
@@ -137,6 +146,7 @@ func equalFiles(a, b string) (same bool, err error) {
 		}
 		defer func() { err = errors.Join(err, r[i].Close()) }()
 	}
+
 	var buf [2][64 << 10]byte
 	for {
 		n, aerr := io.ReadFull(r[0], buf[0][:])

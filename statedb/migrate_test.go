@@ -20,8 +20,8 @@ import (
 	"github.com/volagent/volagent/statedb"
 )
 
-// rename is a migration that gives every volume another name. It fails on a
-// file where an earlier one did not run, or where it ran itself.
+// rename is a migration that renames every volume. It fails if an earlier migration did not run, or
+// if it has run itself.
 func rename(from, to string) statedb.Step {
 	return func(tx *bbolt.Tx) error {
 		b := tx.Bucket([]byte("volumes"))
@@ -47,7 +47,7 @@ func rename(from, to string) statedb.Step {
 
 var steps = []statedb.Step{rename("", "two"), rename("two", "three"), rename("three", "four")}
 
-// names are the names of all volumes in a file of some schema.
+// names returns the common name of all volumes in a file, after migrations.
 func names(t *testing.T, path string, steps ...statedb.Step) string {
 	t.Helper()
 	db, err := statedb.OpenMigrating(path, statedb.Options{}, steps...)
@@ -68,7 +68,7 @@ func names(t *testing.T, path string, steps ...statedb.Step) string {
 	return got[0]
 }
 
-// kept are the files that were kept before migrations.
+// kept returns the suffixes of the files that were kept before migrations.
 func kept(t *testing.T, path string) []string {
 	t.Helper()
 	found, err := filepath.Glob(path + ".*")
@@ -81,8 +81,7 @@ func kept(t *testing.T, path string) []string {
 	return found
 }
 
-// Migrations run in their order, and the file before them is kept. A second
-// start has nothing to do.
+// Migrations run in order, and the file before them is kept. A second start has nothing to migrate.
 func TestMigrations(t *testing.T) {
 	path := full(t)
 	for range 2 {
@@ -103,8 +102,8 @@ func TestMigrations(t *testing.T) {
 	}
 }
 
-// A kept file is never written over: neither by the same migration of the same
-// file, which keeps nothing new, nor by that of another file.
+// A kept file is never overwritten. Repeating the migration of the same file keeps no new file. The
+// migration of a different file keeps one under another name.
 func TestKeptStays(t *testing.T) {
 	path := full(t)
 	old := copied(t, path)
@@ -133,8 +132,8 @@ func TestKeptStays(t *testing.T) {
 	}
 }
 
-// A migration that fails leaves the file as the one before it made it, and the
-// next start goes on from there.
+// A failed migration leaves the file as the previous migration left it, and the next start
+// continues from there.
 func TestMigrationFails(t *testing.T) {
 	path := full(t)
 	broken := func(tx *bbolt.Tx) error {
@@ -159,7 +158,7 @@ func TestMigrationFails(t *testing.T) {
 	equal(t, "kept", kept(t, path), []string{".schema-1", ".schema-2"})
 }
 
-// migrateAndDie migrates and kills itself the n-th time that a point is reached.
+// migrateAndDie migrates a file and kills itself the n-th time that a point is reached.
 func migrateAndDie(args []string) error {
 	n, err := strconv.Atoi(args[1])
 	if err != nil {
@@ -167,16 +166,16 @@ func migrateAndDie(args []string) error {
 	}
 	_, err = statedb.OpenMigrating(args[0], statedb.Options{Tap: func(statedb.Point) {
 		if n--; n == 0 {
-			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL) // there is nobody left to tell
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL) // no error handling is possible after this
 			<-time.After(time.Minute)
 		}
 	}}, steps...)
 	return err
 }
 
-// Killed at any point of a row of migrations, the next start ends it.
+// After a kill at any point of a series of migrations, the next start completes it.
 func TestMigrationKilled(t *testing.T) {
-	points := 1 + 2*len(steps) // Kept, and two for each
+	points := 1 + 2*len(steps) // Kept, and two points for each migration
 	for n := 1; n <= points+1; n++ {
 		path := full(t)
 		err := child(t, "migrate", path, strconv.Itoa(n)).Run()
@@ -194,7 +193,7 @@ func TestMigrationKilled(t *testing.T) {
 	t.Logf("%d points", points)
 }
 
-// migrateFull migrates a file on a file system that has no room for its copy.
+// migrateFull migrates a file on a file system without room for its copy.
 func migrateFull(args []string) error {
 	dir := args[0]
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
@@ -233,7 +232,7 @@ func migrateFull(args []string) error {
 	return errors.Join(db.Close(), unix.Unmount(dir, 0))
 }
 
-// Without room for the copy nothing is migrated.
+// Without room for the copy, the migration does not start.
 func TestMigrationDiskFull(t *testing.T) {
 	inNamespace(t, "migrate-full", t.TempDir(), full(t))
 }

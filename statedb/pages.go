@@ -13,56 +13,57 @@ import (
 	berrors "go.etcd.io/bbolt/errors"
 )
 
-// A bbolt file is a tree of pages that name each other by number. bbolt trusts these
-// numbers: with a page that is its own child it allocates memory until the process is
-// killed. A backup comes from somewhere else, and a disk can damage the file of the
-// agent. So every file is checked before bbolt opens it:
+// A bbolt file is a tree of pages that refer to each other by number. bbolt trusts these numbers.
+// For example, a page that is its own child makes bbolt allocate memory until the process is
+// killed. A backup may come from another machine, and a disk can damage the agent's file. The agent
+// therefore checks every file before bbolt opens it:
 //
-//   - the tree has no page twice, none that is on the list of free pages, and none
-//     beyond the end of the file
-//   - keys and values lie within their page, one after the other, so that they are never
-//     more than the file
+//   - the tree contains no page twice, no page from the list of free pages, and no page beyond the
+//     end of the file
+//   - keys and values lie within their page, one after the other, so together they are never larger
+//     than the file
 //   - keys ascend, so that no record hides another
 //
-// The check maps the file and needs one bit of memory for each page. The layout of
-// pages is that of go.etcd.io/bbolt/internal/common.
+// The check maps the file and needs one bit of memory for each page. It follows the page layout in
+// go.etcd.io/bbolt/internal/common.
 
 const (
 	boltMagic   = 0xED0CDAED
 	boltVersion = 2
 
 	headerSize   = 16 // id uint64, flags uint16, count uint16, overflow uint32
-	elementSize  = 16 // of branch and leaf pages
-	metaSummed   = 56 // bytes of a meta page's content that its checksum is about
+	elementSize  = 16 // size of an element of a branch or leaf page
+	metaSummed   = 56 // bytes of a meta page that its checksum covers
 	metaSize     = metaSummed + 8
-	leastPage    = 1 << 10 // bytes; bbolt looks for no smaller ones
-	largestPage  = 1 << 16 // bytes; the largest of any kernel
+	leastPage    = 1 << 10 // bytes; bbolt accepts no smaller ones
+	largestPage  = 1 << 16 // bytes; the largest page size of any kernel
 	flagBranch   = 0x01
 	flagLeaf     = 0x02
 	flagFreelist = 0x10
-	flagBucket   = 0x01 // of an element
+	flagBucket   = 0x01 // flag of an element
 
-	// deepest is the most pages from the root to a leaf. bbolt splits a page only when
-	// it is full, so that a file of any size has a few.
+	// deepest limits the number of pages from the root to a leaf. Even a large file has only a few
+	// levels, because bbolt splits a page only when it is full.
 	deepest = 64
 )
 
-// pages are the pages of a file while they are checked.
+// pages is the state of a check of a file's pages.
 type pages struct {
 	data  []byte // the mapped file
-	size  uint64 // of a page, in bytes
-	count uint64 // pages that the file says it uses
+	size  uint64 // size of a page, in bytes
+	count uint64 // number of pages that the file claims to use
 	seen  []uint64
 }
 
-// checkPages checks a file of a size in bytes. What is wrong with it is nonsense; a
-// file that bbolt does not recognize at all is its ErrInvalid.
+// checkPages checks a file. The size is in bytes. It returns a nonsense error for an invalid file.
+// The error wraps bbolt's ErrInvalid if bbolt would not recognize the file at all.
 func checkPages(f *os.File, size int64) (err error) {
 	data, err := syscall.Mmap(int(f.Fd()), 0, int(size), syscall.PROT_READ, syscall.MAP_SHARED)
 	if err != nil {
 		return fmt.Errorf("cannot map %s: %w", f.Name(), err)
 	}
 	defer func() { err = errors.Join(err, syscall.Munmap(data)) }()
+
 	p, root, free, err := metaOf(data)
 	if err == nil {
 		err = p.walk(root, 1)
@@ -73,20 +74,22 @@ func checkPages(f *os.File, size int64) (err error) {
 	if err != nil {
 		return nonsense{err}
 	}
+
 	return nil
 }
 
 // meta is the content of a meta page.
 type meta struct{ pageSize, root, freelist, pages, txid uint64 }
 
-// metaAt reads the meta page at an offset; ok is false if there is no valid one.
+// metaAt reads the meta page at an offset. If there is no valid one, ok is false.
 func metaAt(data []byte, at uint64) (m meta, ok bool) {
 	if at+headerSize+metaSize > uint64(len(data)) {
 		return m, false
 	}
+
 	b, order := data[at+headerSize:][:metaSize], binary.NativeEndian
 	sum := fnv.New64a()
-	_, _ = sum.Write(b[:metaSummed]) // it never fails
+	_, _ = sum.Write(b[:metaSummed]) // Write never fails
 	if order.Uint32(b) != boltMagic || order.Uint32(b[4:]) != boltVersion || order.Uint64(b[metaSummed:]) != sum.Sum64() {
 		return m, false
 	}
@@ -96,7 +99,7 @@ func metaAt(data []byte, at uint64) (m meta, ok bool) {
 	}, true
 }
 
-// metaOf finds the meta page that bbolt would use: of two valid ones the newer.
+// metaOf finds the meta page that bbolt would use, which is the newer of two valid ones.
 func metaOf(data []byte) (p pages, root, free uint64, err error) {
 	first, ok := metaAt(data, 0)
 	for size := uint64(leastPage); !ok && size <= largestPage; size *= 2 {
@@ -105,10 +108,12 @@ func metaOf(data []byte) (p pages, root, free uint64, err error) {
 	if !ok {
 		return p, 0, 0, berrors.ErrInvalid
 	}
+
 	m := first
 	if second, ok := metaAt(data, first.pageSize); ok && second.txid > first.txid {
 		m = second
 	}
+
 	p = pages{data: data, size: m.pageSize, count: m.pages}
 	switch {
 	case m.pageSize != first.pageSize, m.pageSize < leastPage, m.pageSize > largestPage, bits.OnesCount64(m.pageSize) != 1:
@@ -116,11 +121,12 @@ func metaOf(data []byte) (p pages, root, free uint64, err error) {
 	case m.pages > uint64(len(data))/m.pageSize:
 		return p, 0, 0, fmt.Errorf("a part of it is missing: it has %d bytes, and should have %d pages of %d", len(data), m.pages, m.pageSize)
 	}
+
 	p.seen = make([]uint64, m.pages/64+1)
 	return p, m.root, m.freelist, nil
 }
 
-// mark notes that a page is in use and reports whether that is news.
+// mark records that a page is in use, and reports whether it was unused before.
 func (p *pages) mark(id uint64) bool {
 	word, bit := &p.seen[id/64], uint64(1)<<(id%64)
 	news := *word&bit == 0
@@ -128,20 +134,21 @@ func (p *pages) mark(id uint64) bool {
 	return news
 }
 
-// page is one page, with those that continue it.
+// page is one page with its overflow pages.
 type page struct {
 	id    uint64
 	flags uint16
 	count uint64
-	body  []byte // with its header
+	body  []byte // including the header
 }
 
-// take returns a page that nothing has used before.
+// take returns a page and marks it as used. A page that was used before is an error.
 func (p *pages) take(id uint64) (page, error) {
 	const metas = 2
 	if id < metas || id >= p.count {
 		return page{}, fmt.Errorf("page %d is named, and pages %d to %d can be", id, metas, p.count)
 	}
+
 	head, order := p.data[id*p.size:], binary.NativeEndian
 	more := uint64(order.Uint32(head[12:]))
 	if more >= p.count-id {
@@ -152,28 +159,33 @@ func (p *pages) take(id uint64) (page, error) {
 			return page{}, fmt.Errorf("page %d is used twice", i)
 		}
 	}
+
 	got := page{id: id, flags: order.Uint16(head[8:]), count: uint64(order.Uint16(head[10:])), body: head[:(more+1)*p.size]}
 	if order.Uint64(head) != id {
 		return page{}, fmt.Errorf("page %d says that it is page %d", id, order.Uint64(head))
 	}
+
 	return got, nil
 }
 
-// walk checks a page of the tree and all below it.
+// walk checks a page of the tree and all pages below it.
 func (p *pages) walk(id uint64, depth int) error {
 	if depth > deepest {
 		return fmt.Errorf("page %d lies more than %d pages below the root", id, deepest)
 	}
+
 	at, err := p.take(id)
 	if err != nil {
 		return err
 	}
+
 	switch at.flags {
 	case flagBranch:
 		return p.branch(at, depth)
 	case flagLeaf:
 		return p.leaf(at, depth)
 	}
+
 	return fmt.Errorf("page %d is no part of a tree (flags %#x)", id, at.flags)
 }
 
@@ -181,6 +193,7 @@ func (p *pages) branch(at page, depth int) error {
 	if at.count == 0 {
 		return fmt.Errorf("page %d has no children", at.id)
 	}
+
 	end := headerSize + at.count*elementSize
 	for i := range at.count {
 		e, ok := at.element(i)
@@ -195,11 +208,12 @@ func (p *pages) branch(at page, depth int) error {
 			return err
 		}
 	}
+
 	return nil
 }
 
-// leaf checks a page of keys and values, or a bucket that lies in a value: such a one
-// has depth 0, and no bucket in it.
+// leaf checks a page of keys and values, or a small bucket that is stored inside a value. Such an
+// inline bucket has depth 0 and cannot contain buckets.
 func (p *pages) leaf(at page, depth int) error {
 	var last []byte
 	end := headerSize + at.count*elementSize
@@ -225,11 +239,12 @@ func (p *pages) leaf(at page, depth int) error {
 			}
 		}
 	}
+
 	return nil
 }
 
-// bucket checks the value that stands for a bucket: the page of its root, or a small
-// page of its own.
+// bucket checks a value that represents a bucket. The value holds either the number of the bucket's
+// root page or a small page of its own.
 func (p *pages) bucket(id uint64, value []byte, depth int) error {
 	const bucketSize = 16 // root uint64, sequence uint64
 	if len(value) < bucketSize || depth == 0 {
@@ -238,6 +253,7 @@ func (p *pages) bucket(id uint64, value []byte, depth int) error {
 	if root := binary.NativeEndian.Uint64(value); root != 0 {
 		return p.walk(root, depth+1)
 	}
+
 	inline := value[bucketSize:]
 	if len(inline) < headerSize || binary.NativeEndian.Uint16(inline[8:]) != flagLeaf {
 		return fmt.Errorf("page %d has a bucket that makes no sense", id)
@@ -245,7 +261,7 @@ func (p *pages) bucket(id uint64, value []byte, depth int) error {
 	return p.leaf(page{id: id, flags: flagLeaf, count: uint64(binary.NativeEndian.Uint16(inline[10:])), body: inline}, 0)
 }
 
-// element returns the entry of a page for a key.
+// element returns the entry for key i of a page.
 func (at page) element(i uint64) (e []byte, ok bool) {
 	from := headerSize + i*elementSize
 	if from+elementSize > uint64(len(at.body)) {
@@ -254,8 +270,8 @@ func (at page) element(i uint64) (e []byte, ok bool) {
 	return at.body[from : from+elementSize], true
 }
 
-// value returns what an element points to, which begins at or after end, and moves
-// end behind it.
+// value returns the data of element i. The data must start at or after end. value then moves end
+// behind the data.
 func (at page) value(i uint64, pos uint32, size uint64, end *uint64) (v []byte, ok bool) {
 	from := headerSize + i*elementSize + uint64(pos)
 	if from < *end || from+size > uint64(len(at.body)) {
@@ -269,7 +285,7 @@ func (at page) outside(i uint64) error {
 	return fmt.Errorf("element %d of page %d points where its data cannot be", i, at.id)
 }
 
-// freelist checks the list of free pages. Each commit writes it.
+// freelist checks the list of free pages, which each commit writes.
 func (p *pages) freelist(id uint64) error {
 	at, err := p.take(id)
 	if err != nil {
@@ -278,11 +294,13 @@ func (p *pages) freelist(id uint64) error {
 	if at.flags != flagFreelist {
 		return fmt.Errorf("page %d is no list of free pages (flags %#x)", id, at.flags)
 	}
-	const idSize, counted = 8, 0xFFFF // a count that does not fit is the first number
+
+	const idSize, counted = 8, 0xFFFF // if the count does not fit into 16 bits, the first entry holds it
 	n, ids := at.count, at.body[headerSize:]
 	if n == counted {
 		n, ids = binary.NativeEndian.Uint64(ids), ids[idSize:]
 	}
+
 	if n > uint64(len(ids))/idSize {
 		return fmt.Errorf("the list of free pages has %d entries, and room for %d", n, len(ids)/idSize)
 	}
@@ -292,5 +310,6 @@ func (p *pages) freelist(id uint64) error {
 			return fmt.Errorf("page %d is on the list of free pages, and is in use, or is none", free)
 		}
 	}
+
 	return nil
 }

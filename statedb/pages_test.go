@@ -18,8 +18,9 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// crafted are files that bbolt cannot be given: with most of them it allocates memory
-// without end, or reads what is not its own. The words are what the check says.
+// crafted returns files that must not be passed to bbolt. Most of them would make it allocate
+// memory without end, or read memory outside the file. The field says is part of the expected
+// error.
 func crafted(t testing.TB) map[string]struct {
 	raw  []byte
 	says string
@@ -35,7 +36,7 @@ func crafted(t testing.TB) map[string]struct {
 	branch := func(child uint64) func([]byte) {
 		return func(page []byte) {
 			order.PutUint16(page[8:], 1)  // a branch page
-			order.PutUint16(page[10:], 1) // of one child
+			order.PutUint16(page[10:], 1) // with one child
 			order.PutUint32(page[16:], 16)
 			order.PutUint32(page[20:], 1)
 			order.PutUint64(page[24:], child)
@@ -60,8 +61,8 @@ func crafted(t testing.TB) map[string]struct {
 	}
 }
 
-// craftable is a file with a bucket that has a leaf page of its own, and the numbers of
-// the root page and of that one.
+// craftable returns a file that has a bucket with its own leaf page. It also returns the numbers of
+// the root page and of that leaf page.
 func craftable(t testing.TB) (raw []byte, root, page int) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "plain.db")
@@ -98,8 +99,8 @@ func craftable(t testing.TB) (raw []byte, root, page int) {
 	return raw, root, page
 }
 
-// Files whose pages make no sense are refused as a backup, by inspect and at the start,
-// in bounded memory. A process of its own has 1 GiB of address space for it.
+// Files with invalid pages are refused as a backup, by inspect, and at the start. Memory use is
+// bounded: the child process can allocate at most 1 GiB.
 func TestCrafted(t *testing.T) {
 	dir := t.TempDir()
 	for name, tt := range crafted(t) {
@@ -120,10 +121,10 @@ func TestCrafted(t *testing.T) {
 	}
 }
 
-// readCrafted gives a file to all that read one, in little memory, and prints what each
-// of them says.
+// readCrafted passes a file to each function that reads files, with little memory. It prints their
+// errors.
 func readCrafted(args []string) error {
-	const most = 1 << 30 // bbolt maps 256 MiB for each open file
+	const most = 1 << 30 // bytes; bbolt maps 256 MiB for each open file
 	if err := syscall.Setrlimit(syscall.RLIMIT_DATA, &syscall.Rlimit{Cur: most, Max: most}); err != nil {
 		return err
 	}
@@ -150,7 +151,7 @@ func readCrafted(args []string) error {
 	return db.Close()
 }
 
-// Whatever a file holds, it is read or refused in bounded memory: go test -fuzz=FuzzBackup.
+// FuzzBackup checks that any bytes are read or refused in bounded memory.
 func FuzzBackup(f *testing.F) {
 	debug.SetMemoryLimit(512 << 20)
 	for _, tt := range crafted(f) {

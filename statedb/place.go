@@ -15,27 +15,27 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// The agent keeps its files open. A person or a program may remove or replace them
-// all the same, and what the agent writes then is lost at its next start. So the
-// lock is on the directory, which outlives the files in it, and before each commit
-// and each line of the log the file at the path is compared with the open one:
+// The agent keeps its files open. A person or a program may still remove or replace them, and
+// changes that the agent then writes would be lost at its next start. The lock is therefore on the
+// directory, which outlives the files in it. Before each commit and each line of the log, the agent
+// compares the file at the path with the open one:
 //
 //	the same      nothing to do
-//	gone          it is written again, from the open file
-//	another one   it is renamed to <file>.foreign-<UTC time>, ours is written again, and
-//	              intents are refused until the agent is started again: whoever put the
-//	              file there has to decide which of the two counts
+//	gone          the agent writes it again, from the open file
+//	another one   the agent renames it to <file>.foreign-<UTC time> and writes its own file
+//	              again. Intents are refused until the agent is restarted, because a person
+//	              has to decide which of the two files counts
 //
-// The same comparison runs every tendEvery, for an agent that writes nothing.
+// An idle agent makes the same comparison every tendEvery.
 
-// tendEvery is how often the writer looks after the files if nothing is written.
+// tendEvery is the interval at which the writer checks the files even if it writes nothing.
 const tendEvery = 30 * time.Second
 
-// Foreign is the fault of a database whose file, or log, was replaced while it was
-// open. Intents are refused until the agent is started again.
+// Foreign is the fault of a database whose file or log was replaced while it was open. Intents are
+// refused until the agent is restarted.
 type Foreign struct {
-	Path string // of the file that was replaced
-	Kept string // the new name of the file that was found there
+	Path string // the file that was replaced
+	Kept string // the new name of the file that was found at Path
 }
 
 // Error implements error.
@@ -47,16 +47,16 @@ func (f *Foreign) refusal() error {
 	return volume.Errorf(f, "cannot change anything: %v", f).WithHint("systemctl restart volagent")
 }
 
-// home is the directory of the database, locked.
+// home is the locked directory of the database.
 type home struct {
 	*os.File
 	info os.FileInfo
 }
 
-// lockHome opens the directory of a database and locks it, so that one process at a time has a
-// database there, whatever becomes of its files. The descriptor is closed on exec,
-// so plugins do not inherit the lock. Where the file system cannot lock a directory
-// (NFS), only the lock of the file is left.
+// lockHome opens the directory of a database and locks it. Only one process at a time can then open
+// the database, even if its files are removed or replaced. The descriptor is closed on exec, so
+// plugins do not inherit the lock. If the file system cannot lock directories (NFS), only the lock
+// on the file remains.
 func lockHome(path string, wait time.Duration) (h home, err error) {
 	dir := filepath.Dir(path)
 	if h.File, err = os.Open(dir); err != nil {
@@ -71,10 +71,11 @@ func lockHome(path string, wait time.Duration) (h home, err error) {
 	case errors.Is(err, syscall.EWOULDBLOCK):
 		err = ErrLocked
 	}
+
 	return h, errors.Join(fmt.Errorf("cannot open %s: %w", path, err), h.Close())
 }
 
-// unlock is Close, once or more often.
+// unlock closes the directory. It may be called more than once.
 func (h home) unlock() error {
 	if err := h.Close(); !errors.Is(err, os.ErrClosed) {
 		return err
@@ -82,7 +83,7 @@ func (h home) unlock() error {
 	return nil
 }
 
-// lock waits for a lock; the error wraps EWOULDBLOCK if somebody else keeps it.
+// lock waits for a lock. The error wraps EWOULDBLOCK if another process keeps it.
 func lock(f *os.File, how int, wait time.Duration) error {
 	const poll = 20 * time.Millisecond
 	for end := time.Now().Add(wait); ; {
@@ -94,18 +95,19 @@ func lock(f *os.File, how int, wait time.Duration) error {
 	}
 }
 
-// locked reports whether another process has the lock of a directory.
+// locked reports whether another process has locked a directory.
 func locked(dir string) bool {
 	f, err := os.Open(dir)
 	if err != nil {
 		return false
 	}
+
 	err = lock(f, syscall.LOCK_SH, 0)
-	_ = f.Close() // it was only read
+	_ = f.Close() // closing a file that was only read loses nothing
 	return errors.Is(err, syscall.EWOULDBLOCK)
 }
 
-// standing says which file is at the path of an open one.
+// standing is the result of comparing an open file with the file at its path.
 type standing int
 
 const (
@@ -120,6 +122,7 @@ func (h home) look(path string, open os.FileInfo) (standing, error) {
 	if now, err := os.Stat(dir); err != nil || !os.SameFile(now, h.info) {
 		return missing, errors.Join(fmt.Errorf("%s was moved or replaced while the agent used it", dir), err)
 	}
+
 	switch now, err := os.Stat(path); {
 	case errors.Is(err, os.ErrNotExist):
 		return missing, nil
@@ -128,11 +131,11 @@ func (h home) look(path string, open os.FileInfo) (standing, error) {
 	case !os.SameFile(now, open):
 		return replaced, nil
 	}
+
 	return inPlace, nil
 }
 
-// setAside renames a file to <file>.<kind>-<UTC time>, with a number behind it if
-// that name is taken.
+// setAside renames a file to <file>.<kind>-<UTC time>, and adds a number if that name is in use.
 func setAside(path, kind string) (kept string, err error) {
 	at := time.Now().UTC().Format("20060102T150405Z")
 	kept = fmt.Sprintf("%s.%s-%s", path, kind, at)
@@ -142,25 +145,27 @@ func setAside(path, kind string) (kept string, err error) {
 	return kept, os.Rename(path, kept)
 }
 
-// rewriting is the name of a file that takes the place of one that is gone.
+// rewriting returns the temporary name of the file that will replace path.
 func rewriting(path string) string { return path + ".new" }
 
-// keepPlace makes sure that the file at the path is the open one. It is the
-// writer's, before each commit.
+// keepPlace makes sure that the file at the path is the open one. The writer calls it before each
+// commit.
 func (db *DB) keepPlace() (err error) {
 	defer func() {
 		db.mu.Lock()
 		defer db.mu.Unlock()
 		db.misplaced = err
 	}()
+
 	if db.broken != nil {
-		return nil // the commit says so, and the file can no longer be read through bbolt
+		return nil // the commit reports it, and bbolt can no longer read the file
 	}
 	if db.bolt.readOnly {
 		if err := db.reopen(); err != nil {
 			return err
 		}
 	}
+
 	now, err := db.home.look(db.path, db.bolt.info)
 	switch {
 	case err != nil:
@@ -184,12 +189,13 @@ func (db *DB) keepPlace() (err error) {
 	return nil
 }
 
-// disown sets the file aside that took the place of the open one.
+// disown renames the file that replaced the open one.
 func (db *DB) disown() error {
 	kept, err := setAside(db.path, "foreign")
 	if err != nil {
 		return fmt.Errorf("%s was replaced while the agent used it, and the other file cannot be set aside: %w", db.path, err)
 	}
+
 	f := &Foreign{db.path, kept}
 	db.mu.Lock()
 	db.foreign = f
@@ -198,7 +204,7 @@ func (db *DB) disown() error {
 	return nil
 }
 
-// Foreign returns which file was replaced; nil if none was.
+// Foreign returns the file that replaced the database or the log, or nil.
 func (db *DB) Foreign() *Foreign {
 	if f := db.log.foreignFile(); f != nil {
 		return f
@@ -208,12 +214,13 @@ func (db *DB) Foreign() *Foreign {
 	return db.foreign
 }
 
-// admit answers the intents of a database that takes none, and returns the rest.
+// admit refuses intents if the database or its log was replaced. It returns the other requests.
 func (db *DB) admit(reqs []*request) (rest []*request) {
 	f := db.Foreign()
 	if f == nil {
 		return reqs
 	}
+
 	for _, r := range reqs {
 		if r.mode == intent {
 			r.done <- f.refusal()
@@ -221,11 +228,11 @@ func (db *DB) admit(reqs []*request) (rest []*request) {
 			rest = append(rest, r)
 		}
 	}
+
 	return rest
 }
 
-// rewrite copies the open file, as it was last committed, to a new one, which takes
-// its place.
+// rewrite copies the last committed content of the open file to a new file, which takes its place.
 func (db *DB) rewrite() error {
 	tmp := rewriting(db.path)
 	if err := os.Remove(tmp); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -234,6 +241,7 @@ func (db *DB) rewrite() error {
 	if err := copyTo(db.bolt.DB, tmp); err != nil {
 		return errors.Join(err, remove(tmp))
 	}
+
 	b, err := openBolt(tmp, time.Second)
 	if err != nil {
 		return errors.Join(err, remove(tmp))
@@ -249,13 +257,14 @@ func (db *DB) rewrite() error {
 	return errors.Join(err, old.Close())
 }
 
-// unwritable says why a file that is open for reading alone cannot be written; nil if it
-// is open for writing.
+// unwritable returns the reason why a file that is open read-only cannot be written. It returns nil
+// if the file is open for writing or could be.
 func (o opened) unwritable(path string) error {
 	if !o.readOnly {
 		return nil
 	}
-	// access(2) does not know of an ext4 that refuses writes after an error.
+
+	// access(2) does not notice that ext4 refuses writes after an error, so open the file.
 	f, err := os.OpenFile(path, os.O_RDWR|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return fmt.Errorf("the file system of %s can only be read: %w", path, err)
@@ -263,17 +272,19 @@ func (o opened) unwritable(path string) error {
 	return f.Close()
 }
 
-// reopen opens the file for writing, once its file system allows that. Until then the
-// database has in memory what happens.
+// reopen opens the file for writing as soon as its file system allows that. Until then the changes
+// are kept in memory.
 func (db *DB) reopen() error {
 	if err := db.bolt.unwritable(db.path); err != nil {
 		return err
 	}
+
 	db.swap.Lock()
 	defer db.swap.Unlock()
-	if err := db.bolt.Close(); err != nil { // with it its lock goes, which is in the way
+	if err := db.bolt.Close(); err != nil { // this drops its lock, which would block the next open
 		return err
 	}
+
 	b, err := openBolt(db.path, time.Second)
 	if b.DB != nil {
 		db.bolt = b
@@ -281,10 +292,11 @@ func (db *DB) reopen() error {
 	if err != nil {
 		return err
 	}
+
 	return b.unwritable(db.path)
 }
 
-// remove is os.Remove of a file that may not be there.
+// remove removes a file. It is not an error if the file does not exist.
 func remove(path string) error {
 	if err := os.Remove(path); !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -292,21 +304,21 @@ func remove(path string) error {
 	return nil
 }
 
-// view runs a read transaction. It may be called by anybody but the writer while
-// that exchanges the file.
+// view runs a read transaction. The lock makes it safe while the writer exchanges the file. The
+// writer itself must not call it during that exchange.
 func (db *DB) view(fn func(*bbolt.Tx) error) error {
 	db.swap.RLock()
 	defer db.swap.RUnlock()
 	return db.bolt.View(fn)
 }
 
-// tend looks after the files of a database that may be idle.
+// tend checks the files of a database that may be idle.
 func (db *DB) tend() {
-	_ = db.keepPlace() // Fault has it
-	_ = db.log.tend()  // the next line, or the next tend, tries again
+	_ = db.keepPlace() // Fault reports the error
+	_ = db.log.tend()  // the next line or the next tend tries again
 }
 
-// tend is keepPlace with the lock.
+// tend locks the log and calls keepPlace.
 func (l *logFile) tend() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -322,7 +334,7 @@ func (l *logFile) foreignFile() *Foreign {
 	return l.foreign
 }
 
-// keepPlace makes sure that the file at the path is the open one; mu is held.
+// keepPlace makes sure that the file at the path is the open one. The caller holds mu.
 func (l *logFile) keepPlace() error {
 	now, err := l.home.look(l.path, l.info)
 	switch {
@@ -346,20 +358,23 @@ func (l *logFile) keepPlace() error {
 	if now == missing {
 		l.warn(l.path + " was removed while the agent used it, and is written again")
 	}
+
 	return nil
 }
 
-// rewrite copies the lines that count to a new file, which takes the place of the one
-// that is gone. The log is never synced.
+// rewrite copies the valid lines of the log to a new file, which replaces the missing one. The log
+// is never synced.
 func (l *logFile) rewrite() error {
 	lines := make([]byte, l.size)
 	if _, err := l.f.ReadAt(lines, 0); err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
+
 	tmp := rewriting(l.path)
 	if err := remove(tmp); err != nil {
 		return err
 	}
+
 	f, err := os.OpenFile(tmp, os.O_RDWR|os.O_CREATE|os.O_EXCL|os.O_APPEND, 0o600)
 	if err != nil {
 		return err

@@ -15,7 +15,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// heard collects what a database says of its files.
+// heard collects the warnings that a database sends about its files.
 type heard struct {
 	mu    sync.Mutex
 	words []string
@@ -33,7 +33,7 @@ func (h *heard) all() string {
 	return strings.Join(h.words, "\n")
 }
 
-// held opens a database with one volume, which the test closes itself.
+// held opens a database with one volume. The test must close it.
 func held(t *testing.T) (*statedb.DB, string, *heard) {
 	t.Helper()
 	path, said := filepath.Join(t.TempDir(), "state.db"), &heard{}
@@ -52,8 +52,8 @@ func closed(t *testing.T, db *statedb.DB) {
 	}
 }
 
-// A database whose files are removed while it is open writes them again before the
-// next change, when it is idle, and when it is closed.
+// If the files of an open database are removed, it writes them again: before the next change, while
+// it is idle, and at Close.
 func TestRemovedWhileOpen(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change func(*testing.T, *statedb.DB)
@@ -84,7 +84,7 @@ func TestRemovedWhileOpen(t *testing.T) {
 	}
 }
 
-// A copy of the state can be made after the file was written again.
+// A backup can be made after the file was written again.
 func TestBackupAfterRewrite(t *testing.T) {
 	db, path, _ := held(t)
 	defer closed(t, db)
@@ -101,7 +101,7 @@ func TestBackupAfterRewrite(t *testing.T) {
 	}
 }
 
-// What was logged and not committed is in the log that is written again.
+// The rewritten log contains the lines that were not yet committed.
 func TestRemovedLogKeepsLines(t *testing.T) {
 	g := newGate()
 	path := filepath.Join(t.TempDir(), "state.db")
@@ -132,7 +132,7 @@ func TestRemovedLogKeepsLines(t *testing.T) {
 		}
 	}
 	tellOne("v", volume.Present)
-	<-g.arrived // the writer is about to commit it, and stays there
+	<-g.arrived // the writer stops just before the commit
 	if err := os.Remove(logOf(path)); err != nil {
 		t.Fatal(err)
 	}
@@ -154,8 +154,8 @@ func TestRemovedLogKeepsLines(t *testing.T) {
 
 func logOf(path string) string { return strings.TrimSuffix(path, ".db") + ".log" }
 
-// A file that takes the place of an open one is set aside. The open one is written
-// again, what has happened still gets into it, and intents are refused.
+// A file that replaces an open one is set aside, and the open one is written again. Effects still
+// get into the file, and intents are refused.
 func TestReplacedWhileOpen(t *testing.T) {
 	for _, which := range []string{"state.db", "state.log"} {
 		t.Run(which, func(t *testing.T) {
@@ -180,7 +180,8 @@ func TestReplacedWhileOpen(t *testing.T) {
 			want := map[string]bool{"before": true, "happened": true}
 			equal(t, "as a crash now would leave it", ids(t, copied(t, path)), want)
 
-			// It does not fight whoever does it again.
+			// The agent sets aside only one file. It does not fight a process that replaces the
+			// file again.
 			if err := os.WriteFile(target+"x", []byte("again"), 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -196,7 +197,7 @@ func TestReplacedWhileOpen(t *testing.T) {
 	}
 }
 
-// A change that finds the file replaced is refused itself.
+// A change that discovers the replaced file is refused, too.
 func TestReplacedBeforeChange(t *testing.T) {
 	db, path, _ := held(t)
 	defer closed(t, db)
@@ -210,7 +211,7 @@ func TestReplacedBeforeChange(t *testing.T) {
 	equal(t, "as a crash now would leave it", ids(t, copied(t, path)), map[string]bool{"before": true})
 }
 
-// A data dir that was moved away takes no change: the next start would not see it.
+// If the data dir was moved away, changes are refused, because the next start would not see them.
 func TestMovedWhileOpen(t *testing.T) {
 	db, path, _ := held(t)
 	dir := filepath.Dir(path)
@@ -233,7 +234,7 @@ func TestMovedWhileOpen(t *testing.T) {
 	closed(t, db)
 }
 
-// One process at a time has a data dir, whatever becomes of the files in it.
+// Only one process at a time can use a data dir, even if the files in it are removed.
 func TestLockedWithoutFiles(t *testing.T) {
 	path := full(t)
 	cmd := child(t, "hold", path)

@@ -18,9 +18,9 @@ import (
 	"github.com/volagent/volagent/statedb"
 )
 
-// powerCut makes changes on an ext4 of its own until that is shut down under
-// them: what is not synced by then is lost. After a mount that replays the
-// journal all that was acknowledged is there, and no part of anything else.
+// powerCut makes changes on its own ext4 until that file system is shut down. Unsynced data is lost
+// at that moment. After the next mount has replayed the journal, the file contains every
+// acknowledged change, and no incomplete one.
 func powerCut(args []string) error {
 	dir := args[0]
 	image, at := filepath.Join(dir, "image"), filepath.Join(dir, "mnt")
@@ -51,7 +51,7 @@ func mountImage(image, at string) error {
 	return nil
 }
 
-// cutOnce is one round; what it had acknowledged is added to acked.
+// cutOnce runs one round and adds the acknowledged changes to acked.
 func cutOnce(image, at string, round int, acked map[string]bool) error {
 	if err := mountImage(image, at); err != nil {
 		return err
@@ -63,7 +63,7 @@ func cutOnce(image, at string, round int, acked map[string]bool) error {
 		switch n := commits.Add(1); {
 		case n == int64(20+7*round):
 			close(cut)
-		case n == 9 && round%2 == 1: // the next commit writes the file again
+		case n == 9 && round%2 == 1: // the next commit must write the file again
 			_ = os.Remove(path)
 		}
 	}})
@@ -85,7 +85,7 @@ func cutOnce(image, at string, round int, acked map[string]bool) error {
 				acked[id] = true
 				mu.Unlock()
 				if w == 0 {
-					_ = db.KeepCopy() // without power it fails
+					_ = db.KeepCopy() // fails after the power cut
 				}
 			}
 		})
@@ -98,7 +98,7 @@ func cutOnce(image, at string, round int, acked map[string]bool) error {
 	if db.Fault() == nil {
 		return errors.New("commits go on without power")
 	}
-	_ = db.Close() // it cannot write either
+	_ = db.Close() // fails, because the file system is shut down
 	if err := errors.Join(unix.Unmount(at, 0), mountImage(image, at), statedb.Check(path)); err != nil {
 		return err
 	}
@@ -116,12 +116,13 @@ func cutOnce(image, at string, round int, acked map[string]bool) error {
 		if len(r.Claims) != 2 {
 			err = errors.Join(err, fmt.Errorf("%s has %d claims", r.Volume.ID, len(r.Claims)))
 		}
-		acked[r.Volume.ID] = true // it may not go any more
+		acked[r.Volume.ID] = true // must also survive the next rounds
 	}
 	return errors.Join(err, again.Close(), unix.Unmount(at, 0))
 }
 
-// readCopies reads each automatic copy that has its name: it was on disk before it got it.
+// readCopies reads each automatic copy by its final name. A copy gets that name only after its
+// sync.
 func readCopies(db *statedb.DB, dir string) error {
 	paths, err := filepath.Glob(filepath.Join(dir, "state.copy-?"))
 	if err != nil || len(paths) == 0 {
@@ -140,7 +141,7 @@ func readCopies(db *statedb.DB, dir string) error {
 	return nil
 }
 
-// shutDown is the end of a file system without a flush, as if power was cut.
+// shutDown ends a file system without a flush, like a power cut.
 func shutDown(at string) error {
 	const shutdown, noFlush = 0x8004587d, 2
 	f, err := os.Open(at)
@@ -155,7 +156,7 @@ func shutDown(at string) error {
 	return f.Close()
 }
 
-// TestPowerCut: see powerCut.
+// TestPowerCut runs powerCut in its own mount namespace.
 func TestPowerCut(t *testing.T) {
 	t.Log(inNamespace(t, "power-cut", t.TempDir()))
 }

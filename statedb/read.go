@@ -14,8 +14,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// read decodes the whole file. What it cannot make sense of is an error: to go
-// on without a record would mean to forget a mount.
+// read decodes the whole file. It returns an error for any data that it cannot decode, because the
+// agent would otherwise forget a mount.
 func read(tx *bbolt.Tx) (state, error) {
 	var errs []error
 	note := func(err error) {
@@ -23,11 +23,13 @@ func read(tx *bbolt.Tx) (state, error) {
 			errs = append(errs, err)
 		}
 	}
+
 	held := func(bucket []byte) []stored {
 		all, err := gather(tx, bucket)
 		note(err)
 		return all
 	}
+
 	volumes := held(bucketVolumes)
 	s := state{
 		volumes: make(map[string]volume.Record, len(volumes)), external: make(map[string]string, len(volumes)),
@@ -35,6 +37,7 @@ func read(tx *bbolt.Tx) (state, error) {
 		registered: map[string]volume.PluginDefinition{}, snapshots: map[string]volume.SnapshotIntent{},
 		names: map[string]volume.SnapshotName{}, runtimes: map[string]volume.RuntimeVolume{},
 	}
+
 	note(each(bucketVolumes, volumes, decodeRecord, func(key string, r *volume.Record) error {
 		if r.Volume.ID != key {
 			return fmt.Errorf("volume %q is stored under %q", r.Volume.ID, key)
@@ -47,44 +50,52 @@ func read(tx *bbolt.Tx) (state, error) {
 			}
 			s.external[k] = r.Volume.ID
 		}
+
 		return nil
 	}))
+
 	note(each(bucketClaims, held(bucketClaims), decodeClaim, func(key string, c *volume.Claim) error {
 		id, alloc, ok := cut(key)
 		r, known := s.volumes[id]
 		if !ok || !known || alloc != c.Alloc {
 			return fmt.Errorf("claim %q belongs to no volume", key)
 		}
-		r.Claims[c.Alloc] = *c // the map is this function's own until it returns
+		r.Claims[c.Alloc] = *c // this function owns the map until it returns
 		return nil
 	}))
+
 	note(each(bucketPlugins, held(bucketPlugins), decodeAny, func(key string, p *volume.PluginRecord) error {
 		s.plugins[key] = *p
 		return nil
 	}))
+
 	note(each(bucketDebts, held(bucketDebts), decodeAny, func(key string, d *Debt) error {
 		s.debts[key] = *d
 		return nil
 	}))
+
 	note(readLate(tx, bucketRegistered, s.registered))
 	note(errors.Join(readLate(tx, bucketSnapshots, s.snapshots), readLate(tx, bucketNames, s.names)))
 	note(readLate(tx, bucketRuntimes, s.runtimes))
 	for id, r := range s.volumes {
 		s.hold(id, r)
 	}
+
 	if meta := tx.Bucket(bucketMeta); meta == nil {
 		note(fmt.Errorf("bucket %q is missing", bucketMeta))
 	} else if raw := meta.Get(keyNode); raw != nil {
 		note(json.Unmarshal(raw, &s.node))
 	}
+
 	return s, errors.Join(errs...)
 }
 
-// readLate reads a bucket that the first value makes.
+// readLate reads a bucket that may not exist yet.
 func readLate[V any](tx *bbolt.Tx, bucket []byte, into map[string]V) error {
 	if tx.Bucket(bucket) == nil {
 		return nil
 	}
+
 	all, err := gather(tx, bucket)
 	return errors.Join(err, each(bucket, all, decodeAny, func(key string, v *V) error {
 		into[key] = *v
@@ -92,47 +103,50 @@ func readLate[V any](tx *bbolt.Tx, bucket []byte, into map[string]V) error {
 	}))
 }
 
-// share is how many values are decoded at a time by one of those who decode.
+// share is the number of values that one worker decodes at a time.
 const share = 128
 
-// stored is a key and its value as they lie in the file. They are valid as long
-// as the transaction is.
+// stored is a key and its value as they lie in the file. Both are valid only during the
+// transaction.
 type stored struct{ key, raw []byte }
 
-// decoded is what became of a share: as many values as there were keys, and
-// for each that made no sense an error.
+// decoded is the result of one share: a value for each key, and an error for each value that could
+// not be decoded.
 type decoded[V any] struct {
 	values   []V
 	errs     []error
 	panicked any
 }
 
-// gather lists a bucket. bbolt itself panics over damage, so it is asked in
-// the goroutine of the transaction alone.
+// gather lists a bucket. bbolt itself panics over damage, so only the goroutine of the transaction
+// calls bbolt.
 func gather(tx *bbolt.Tx, bucket []byte) (all []stored, err error) {
 	b := tx.Bucket(bucket)
 	if b == nil {
 		return nil, fmt.Errorf("bucket %q is missing", bucket)
 	}
+
 	err = b.ForEach(func(k, raw []byte) error {
 		all = append(all, stored{k, raw})
 		return nil
 	})
+
 	return all, err
 }
 
-// decoder makes a value of the bytes that are stored.
+// decoder decodes the stored bytes into a value.
 type decoder[V any] func(raw []byte, shared interned, v *V) error
 
-// decodeRecord and decodeClaim read what there are thousands of, and what a start
-// waits for. The library is the coming encoding/json/v2, which takes half the time
-// of encoding/json for it, and less memory.
+// decodeRecord decodes a volume's record. A file can hold thousands of records and claims, and a
+// start waits for them. So both are decoded by the implementation of the future encoding/json/v2,
+// which needs half the time of encoding/json, and less memory.
 func decodeRecord(raw []byte, in interned, r *volume.Record) error {
 	err := jsonv2.Unmarshal(raw, r)
 	in.record(r)
 	return err
 }
 
+// decodeClaim decodes a claim, with the same library as decodeRecord.
 func decodeClaim(raw []byte, in interned, c *volume.Claim) error {
 	err := jsonv2.Unmarshal(raw, c)
 	in.claim(c)
@@ -141,17 +155,18 @@ func decodeClaim(raw []byte, in interned, c *volume.Claim) error {
 
 func decodeAny[V any](raw []byte, _ interned, v *V) error { return json.Unmarshal(raw, v) }
 
-// each decodes what a bucket holds, on all cores, and gives them to fn in
-// the order of their keys, one at a time. Each of those who decode has interned
-// strings of its own.
+// each decodes the values of a bucket on all cores. It passes them to fn one at a time, in the
+// order of their keys. Each worker has its own interned strings.
 func each[V any](bucket []byte, all []stored, decode decoder[V], fn func(key string, v *V) error) error {
 	results := make([]chan decoded[V], (len(all)+share-1)/share)
 	for i := range results {
 		results[i] = make(chan decoded[V], 1)
 	}
+
 	var next atomic.Int64
 	var workers sync.WaitGroup
-	defer workers.Wait() // before the transaction ends, however this does
+	defer workers.Wait() // must end before the transaction does, however each returns
+
 	for range min(runtime.GOMAXPROCS(0), len(results)) {
 		workers.Go(func() {
 			shared := interned{}
@@ -160,11 +175,12 @@ func each[V any](bucket []byte, all []stored, decode decoder[V], fn func(key str
 			}
 		})
 	}
+
 	var errs []error
 	for i, result := range results {
 		d := <-result
 		if d.panicked != nil {
-			panic(d.panicked) // whoever reads the file is guarded
+			panic(d.panicked) // every reader of the file has a guard
 		}
 		for j := range d.values {
 			err := d.errs[j]
@@ -176,11 +192,12 @@ func each[V any](bucket []byte, all []stored, decode decoder[V], fn func(key str
 			}
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
-// decodeShare decodes some values. A page that the file has lost is a fault here
-// too.
+// decodeShare decodes one share. It has its own guard, because a lost page also causes a fault
+// here.
 func decodeShare[V any](bucket []byte, some []stored, shared interned, decode decoder[V]) (d decoded[V]) {
 	defer guard(func(p any) { d.panicked = p })()
 	d.values, d.errs = make([]V, len(some)), make([]error, len(some))
@@ -189,12 +206,12 @@ func decodeShare[V any](bucket []byte, some []stored, shared interned, decode de
 			d.errs[i] = fmt.Errorf("%s %q: %w", bucket, kv.key, err)
 		}
 	}
+
 	return d
 }
 
-// interned keeps one copy of each string that is the same in most records, as
-// long as a file is read: beside thousands of claims they would weigh more than
-// all the rest.
+// interned keeps one copy of each string that most records share, while a file is read. With
+// thousands of claims, separate copies would need more memory than all other data.
 type interned map[string]string
 
 func (in interned) all(ss ...*string) {

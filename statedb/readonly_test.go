@@ -12,8 +12,7 @@ import (
 	"github.com/volagent/volagent/statedb"
 )
 
-// readOnly opens a database on a file system that can only be read, and makes that
-// writable again.
+// readOnly opens a database on a read-only file system, and then makes the file system writable.
 func readOnly(args []string) error {
 	at, ctx := filepath.Join(args[0], "mnt"), context.Background()
 	if err := errors.Join(os.Mkdir(at, 0o700), syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""),
@@ -64,7 +63,7 @@ func readOnly(args []string) error {
 	return errors.Join(err, db.Close(), syscall.Unmount(at, 0))
 }
 
-// TestReadOnly: see readOnly.
+// TestReadOnly runs readOnly in its own mount namespace.
 func TestReadOnly(t *testing.T) {
 	if out := inNamespace(t, "read-only", t.TempDir()); out != "" {
 		t.Error(out)

@@ -18,8 +18,8 @@ func runtimeVolume(name string) volume.RuntimeVolume {
 	}
 }
 
-// What a container runtime knows is on disk until it is removed; a file from before there
-// were such volumes has none.
+// A runtime's volume is on disk until it is removed. A file from a release without such volumes has
+// none.
 func TestRuntimeVolumes(t *testing.T) {
 	path := full(t)
 	peek(t, path, func(tx *bbolt.Tx) error {
@@ -51,7 +51,7 @@ func TestRuntimeVolumes(t *testing.T) {
 	equal(t, "inspected", s.Runtimes, []volume.RuntimeVolume{podman})
 }
 
-// A check finds what no runtime can have.
+// Check finds runtime volumes that cannot exist.
 func TestCheckRuntimeVolumes(t *testing.T) {
 	path := full(t)
 	do(t, open(t, path, statedb.Options{}).Update, func(tx *statedb.Tx) error { tx.PutRuntimeVolume(runtimeVolume("data")); return nil })

@@ -19,14 +19,13 @@ var (
 	bucketClaims  = []byte("claims")
 	bucketPlugins = []byte("plugins")
 	bucketDebts   = []byte("debts")
-	// bucketRegistered is made by the first registration: a file without it has none.
+	// bucketRegistered is created with the first registration. Older files lack it.
 	bucketRegistered = []byte("registered")
-	// bucketSnapshots is made by the first snapshot: a file without it knows of none.
+	// bucketSnapshots is created with the first snapshot. Older files lack it.
 	bucketSnapshots = []byte("snapshots")
-	// bucketNames is made by the first snapshot that gets an id.
+	// bucketNames is created when the first snapshot gets an id.
 	bucketNames = []byte("snapshot-names")
-	// bucketRuntimes is made by the first volume of a container runtime: a file without it
-	// knows of none.
+	// bucketRuntimes is created with the first volume of a container runtime. Older files lack it.
 	bucketRuntimes = []byte("runtimes")
 
 	keySchema = []byte("schema")
@@ -41,8 +40,8 @@ func claimKey(id, alloc string) []byte {
 	return append(key, alloc...)
 }
 
-// load reads all of a file, makes the buckets of a new one, and migrates an
-// older one. A file that it refuses was not written to.
+// load reads the whole file, creates the buckets of a new one, and migrates an older one. If it
+// refuses a file, it has not written to it.
 func (db *DB) load(path string, steps []migration) (err error) {
 	defer guard(func(p any) { err = nonsense{fmt.Errorf("it cannot be read: %v", p)} })()
 	known, found := schemaOf(steps), 0
@@ -66,10 +65,11 @@ func (db *DB) load(path string, steps []migration) (err error) {
 	if err != nil {
 		return err
 	}
+
 	return db.bolt.View(look)
 }
 
-// prepare makes what a new file lacks.
+// prepare creates the missing buckets of a new file and stores the schema.
 func prepare(tx *bbolt.Tx, version int) error {
 	for _, name := range buckets {
 		if _, err := tx.CreateBucketIfNotExists(name); err != nil {
@@ -84,10 +84,9 @@ func cut(key string) (id, alloc string, ok bool) {
 	return string(a), string(b), ok
 }
 
-// save writes changes, in the order of their keys, so that those which share a
-// page come one after the other. Of a volume's claims only those that differ
-// from what is on disk are written: records are never written through, so a
-// claim that compares equal is the same.
+// save writes changes in the order of their keys, so that keys on the same page are written
+// together. It writes only those claims of a volume that differ from the file. A stored record is
+// never modified in place, so claims that compare equal are the same.
 func (db *DB) save(tx *bbolt.Tx, c changes) error {
 	var errs []error
 	note := func(err error) {
@@ -95,20 +94,25 @@ func (db *DB) save(tx *bbolt.Tx, c changes) error {
 			errs = append(errs, err)
 		}
 	}
+
 	db.values.reset()
 	ids, claims, volumes := slices.Sorted(maps.Keys(c.volumes)), tx.Bucket(bucketClaims), tx.Bucket(bucketVolumes)
 	for _, id := range ids {
 		note(db.saveClaims(claims, id, c.volumes[id]))
 	}
+
 	for _, id := range ids {
 		note(set(&db.values, volumes, []byte(id), c.volumes[id]))
 	}
+
 	for id, p := range c.plugins {
 		note(set(&db.values, tx.Bucket(bucketPlugins), []byte(id), p))
 	}
+
 	for key, d := range c.debts {
 		note(set(&db.values, tx.Bucket(bucketDebts), []byte(key), d))
 	}
+
 	note(setLate(&db.values, tx, bucketRegistered, c.registered))
 	note(setLate(&db.values, tx, bucketSnapshots, c.snapshots))
 	note(setLate(&db.values, tx, bucketNames, c.names))
@@ -116,6 +120,7 @@ func (db *DB) save(tx *bbolt.Tx, c changes) error {
 	if c.node != nil {
 		note(set(&db.values, tx.Bucket(bucketMeta), keyNode, c.node))
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -125,6 +130,7 @@ func (db *DB) saveClaims(b *bbolt.Bucket, id string, r *volume.Record) error {
 	if r != nil {
 		now = r.Claims
 	}
+
 	for alloc := range old {
 		if _, ok := now[alloc]; !ok {
 			if err := b.Delete(claimKey(id, alloc)); err != nil {
@@ -132,6 +138,7 @@ func (db *DB) saveClaims(b *bbolt.Bucket, id string, r *volume.Record) error {
 			}
 		}
 	}
+
 	for alloc, c := range now {
 		if was, ok := old[alloc]; ok && was == c {
 			continue
@@ -140,18 +147,21 @@ func (db *DB) saveClaims(b *bbolt.Bucket, id string, r *volume.Record) error {
 			return err
 		}
 	}
+
 	return nil
 }
 
-// setLate stores values in a bucket that the first of them makes.
+// setLate stores values in a bucket, and creates the bucket if it is missing.
 func setLate[V any](to *values, tx *bbolt.Tx, bucket []byte, changed map[string]*V) error {
 	if len(changed) == 0 {
 		return nil
 	}
+
 	b, err := tx.CreateBucketIfNotExists(bucket)
 	if err != nil {
 		return err
 	}
+
 	var errs []error
 	for key, v := range changed {
 		errs = append(errs, set(to, b, []byte(key), v))
@@ -159,11 +169,12 @@ func setLate[V any](to *values, tx *bbolt.Tx, bucket []byte, changed map[string]
 	return errors.Join(errs...)
 }
 
-// set stores a value, or deletes the key for nil.
+// set stores a value. A nil value deletes the key.
 func set[V any](to *values, b *bbolt.Bucket, key []byte, v *V) error {
 	if v == nil {
 		return b.Delete(key)
 	}
+
 	raw, err := to.encode(v)
 	if err != nil {
 		return err
@@ -171,17 +182,17 @@ func set[V any](to *values, b *bbolt.Bucket, key []byte, v *V) error {
 	return b.Put(key, raw)
 }
 
-// values holds what one commit writes: bbolt keeps no copy of a value, so it
-// must stay as it is until the transaction has ended.
+// values holds the encoded values of one commit. bbolt does not copy values, so they must not
+// change before the transaction ends.
 type values struct {
 	buf bytes.Buffer
 	to  *json.Encoder
 }
 
-// mostKept is how much of the memory of one commit is kept for the next.
+// mostKept limits the buffer, in bytes, that is kept for the next commit.
 const mostKept = 256 << 10
 
-// reset begins a commit. No transaction uses what was encoded before.
+// reset begins a commit. No open transaction may use the values that were encoded before.
 func (v *values) reset() {
 	if v.to == nil || v.buf.Cap() > mostKept {
 		v.buf = bytes.Buffer{}
@@ -190,13 +201,13 @@ func (v *values) reset() {
 	v.buf.Reset()
 }
 
-// encode returns a value as JSON. Where the buffer has to grow, it leaves what
-// was returned before in the memory that it had.
+// encode returns a value as JSON. If the buffer has to grow, earlier results stay valid in the old
+// memory.
 func (v *values) encode(value any) ([]byte, error) {
 	first := v.buf.Len()
 	if err := v.to.Encode(value); err != nil {
 		return nil, err
 	}
-	end := v.buf.Len() - 1 // without the line's end
+	end := v.buf.Len() - 1 // without the newline at its end
 	return v.buf.Bytes()[first:end:end], nil
 }

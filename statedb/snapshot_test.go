@@ -17,8 +17,8 @@ func intent(name string) volume.SnapshotIntent {
 	}
 }
 
-// The intent of a snapshot is on disk until it is forgotten. A snapshot and a group
-// of one name are two.
+// The intent of a snapshot is on disk until it is deleted. A snapshot and a group of the same name
+// have separate intents.
 func TestSnapshots(t *testing.T) {
 	path := full(t)
 	db := open(t, path, statedb.Options{})
@@ -37,7 +37,7 @@ func TestSnapshots(t *testing.T) {
 	equal(t, "after one was forgotten", again.Snapshots(), []volume.SnapshotIntent{group})
 }
 
-// A file from before there were snapshots has none, and takes them.
+// A file from a release without snapshots has none, but can store them.
 func TestSnapshotsInOlderFile(t *testing.T) {
 	path := full(t)
 	peek(t, path, func(tx *bbolt.Tx) error { return tx.DeleteBucket([]byte("snapshots")) })
@@ -47,8 +47,8 @@ func TestSnapshotsInOlderFile(t *testing.T) {
 	equal(t, "intents", open(t, copied(t, path), statedb.Options{}).Snapshots(), []volume.SnapshotIntent{intent("new")})
 }
 
-// The name of a snapshot is on disk, and in a backup, until it is forgotten. One name may
-// stand for several ids.
+// The name of a snapshot is on disk, and in a backup, until it is deleted. Several ids may have the
+// same name.
 func TestSnapshotNames(t *testing.T) {
 	path := full(t)
 	db := open(t, path, statedb.Options{})
@@ -72,7 +72,7 @@ func TestSnapshotNames(t *testing.T) {
 	equal(t, "as inspect sees them", s.Names, []volume.SnapshotName{two})
 }
 
-// A check finds an intent that nobody can go on with.
+// Check finds an intent that the agent cannot complete.
 func TestCheckSnapshots(t *testing.T) {
 	path := full(t)
 	peek(t, path, set("snapshots", "x", `{"plugin_id":"p","driver":"d","name":"nightly","volumes":["a"]}`))

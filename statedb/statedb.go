@@ -1,5 +1,4 @@
-// Package statedb keeps what the agent must remember in one bbolt file. It is
-// the only user of bbolt.
+// Package statedb stores the agent's state in one bbolt file. No other package uses bbolt.
 //
 // The buckets, their keys and values (JSON unless said otherwise):
 //
@@ -28,14 +27,14 @@
 //	debts
 //	  <driver> 0x00 <external id> Debt: what a forced deregister left undone
 //
-// Beside the file lie a log of what was told to people and is not committed yet (see
-// log.go), and two automatic copies (see copies.go).
+// Two things lie beside the file. The log (see log.go) holds changes that were already reported but
+// not yet committed. The two automatic copies (see copies.go) are needed if the file is lost or
+// damaged.
 //
-// All of it is also held in memory; reads never touch the file. One writer
-// goroutine takes whatever mutations are queued, runs them one after the other
-// on a copy, and commits those that succeed together: concurrent changes share
-// a commit with no delay added, a refused one writes nothing and fails nobody
-// else.
+// All state is also in memory, and reads never touch the file. One writer goroutine takes the
+// queued mutations, runs them one after the other on a copy, and commits the successful ones
+// together. Concurrent changes therefore share a commit without added delay. A refused mutation
+// writes nothing and does not fail the others.
 package statedb
 
 import (
@@ -48,21 +47,21 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// initialMmap keeps a growing file from having to wait for readers. It is
-// address space, not memory.
+// initialMmap is large so that a growing file rarely has to be mapped again, which waits for
+// readers. It is address space, not memory.
 const initialMmap = 256 << 20
 
 var (
-	// ErrLocked is returned by Open when another process has the directory, or the file.
+	// ErrLocked is returned by Open when another process has locked the directory or the file.
 	ErrLocked = errors.New("another volagent uses this data dir")
-	// ErrClosed is returned by changes after Close.
+	// ErrClosed is returned by changes that are made after Close.
 	ErrClosed = errors.New("state database is closed")
 )
 
-// Point is where Options.Tap is called.
+// Point names a moment at which the database calls Options.Tap.
 type Point string
 
-// Points around a commit, and in the migration of an older file.
+// The points around a commit, and in the migration of an older file.
 const (
 	BeforeCommit Point = "before-commit"
 	AfterCommit  Point = "after-commit"
@@ -72,51 +71,52 @@ const (
 	AfterMigration  Point = "after-migration"
 )
 
-// Options tune a DB. The zero value is right outside tests.
+// Options configures a DB. Outside tests the zero value is right.
 type Options struct {
-	// Tap, if set, is called by the writer around each commit. It is a seam
-	// for tests that die or stall there.
+	// Tap, if set, is called by the writer around each commit. Tests use it to die or to stall at
+	// that point.
 	Tap func(Point)
 	// LockTimeout bounds the wait for the locks; 0 means one second.
 	LockTimeout time.Duration
-	// Warn, if set, is told what happened to the files while they were open. It must
-	// not use the database.
+	// Warn, if set, receives a message when a file was changed or could not be copied while it was
+	// open. It must not use the database.
 	Warn func(message string)
 }
 
-// Node is what is remembered of the host itself.
+// Node is the stored state of the host itself.
 type Node struct {
-	ID        string `json:"id"`       // CSI node id, given at the first start
+	ID        string `json:"id"`       // CSI node id, chosen at the first start
 	Boot      string `json:"boot"`     // boot id when mounts were last made
-	Namespace uint64 `json:"ns"`       // mount namespace they were made in
-	DataDir   string `json:"data_dir"` // where the stored paths lie
-	// Clean is set by an agent that stopped in order, and cleared when the next
-	// one starts: only then is what is recorded all that was done.
+	Namespace uint64 `json:"ns"`       // mount namespace in which those mounts were made
+	DataDir   string `json:"data_dir"` // data dir in which the stored paths lie
+	// Clean is set by an agent that shuts down properly, and cleared at the next start. Only if it
+	// is set, the records are known to contain every step that was done.
 	Clean bool `json:"clean,omitempty"`
-	// Draining is set while the host is to be emptied: no new claim is taken.
+	// Draining is set while the host is being emptied: new claims are refused.
 	Draining bool `json:"draining,omitempty"`
 	Loss     Loss `json:"loss,omitzero"`
 }
 
-// Loss is what is remembered of a state database before this one.
+// Loss describes the state database that this one replaced.
 type Loss struct {
-	At      time.Time `json:"at"`   // when this one was made in its place
-	Kept    string    `json:"kept"` // where the damaged file is; empty if it was not there
+	At      time.Time `json:"at"`   // when this database was made
+	Kept    string    `json:"kept"` // path of the damaged file; empty if the file was missing
 	Why     string    `json:"why"`
-	Volumes int       `json:"volumes"` // that were adopted
+	Volumes int       `json:"volumes"` // number of volumes that were adopted
 	Claims  int       `json:"claims"`
-	Copy    time.Time `json:"copy,omitzero"` // when the copy was made that the rest comes from; zero if there was none
+	// Time of the copy that supplied the other records; zero without a copy.
+	Copy time.Time `json:"copy,omitzero"`
 }
 
-// Debt is what a forced deregister left on the host: the record as it was. It
-// is paid when the plugin is ready.
+// Debt holds the pending calls of a volume after a forced deregister: the record as it was then.
+// The agent makes the calls once the plugin is ready.
 type Debt struct {
 	Record volume.Record  `json:"record"`
 	Claims []volume.Claim `json:"claims"`
 	Since  time.Time      `json:"since"`
 }
 
-// Whole is the record with its claims.
+// Whole returns the record with its claims.
 func (d Debt) Whole() volume.Record {
 	r := whole(d.Record, d.Claims)
 	r.Debt = true
@@ -134,17 +134,17 @@ func whole(r volume.Record, claims []volume.Claim) volume.Record {
 // DB is an open state database. It is safe for concurrent use.
 type DB struct {
 	bolt opened
-	swap sync.RWMutex // held by the writer while it exchanges bolt, by others while they read it
+	swap sync.RWMutex // held by the writer while it exchanges bolt, by others while they use bolt
 	log  *logFile
 	path string
-	dir  string // of the file
+	dir  string // directory of the file
 	home home
 	tap  func(Point)
 	warn func(string)
 
 	queue   chan *request
-	begin   chan struct{} // holds a token: there is something to commit
-	tending chan struct{} // asks the writer to look after the files
+	begin   chan struct{} // holds a token while a commit is requested
+	tending chan struct{} // asks the writer to check the files
 	quit    chan struct{}
 	done    chan struct{}
 	closing sync.Once
@@ -152,46 +152,46 @@ type DB struct {
 
 	mu  sync.RWMutex
 	mem state
-	// commits counts those made since Open, failures those that failed; guarded by mu.
+	// commits counts the commits since Open, failures the failed ones. Guarded by mu.
 	commits, failures uint64
-	// fault is why the last commit failed; nil if it did not. Guarded by mu.
+	// fault is the error of the last commit, or nil. Guarded by mu.
 	fault error
-	// misplaced is why the open file may not be the one at the path. Guarded by mu.
+	// misplaced is the reason why the file at the path may not be the open one. Guarded by mu.
 	misplaced error
 	// foreign is the file that was found in place of the open one. Guarded by mu.
 	foreign *Foreign
 
-	// turn is held by whoever runs a mutation and puts its outcome into mem. It
-	// is not held while a commit writes.
+	// turn is held while a mutation runs and its result is put into mem. A commit releases it while
+	// it writes to disk, unless the log is full.
 	turn  sync.Mutex
-	dirty changes // what memory has and the file may not have; guarded by turn
-	busy  changes // what a commit is writing and memory has not; guarded by turn
+	dirty changes // changes that memory has and the file may lack; guarded by turn
+	busy  changes // changes that a commit is writing and memory lacks; guarded by turn
 	ended bool    // the last commit was made; guarded by turn
-	// recalled is set while the log has lines of an earlier agent that are not
-	// committed; guarded by turn.
+	// recalled is set while the log has uncommitted lines of an earlier agent. Guarded by turn.
 	recalled bool
 
-	// Of the writer goroutine alone.
-	disk   map[string]map[string]volume.Claim // volumes' claims as last committed
-	values values                             // of the commit in hand
+	// The following fields belong to the writer goroutine.
+	disk   map[string]map[string]volume.Claim // claims of the volumes as last committed
+	values values                             // encoded values of the current commit
 	copies copier
-	// broken is set once bbolt has panicked in a commit: it may hold locks.
+	// broken is set once bbolt has panicked in a commit, because bbolt may still hold locks.
 	broken error
 }
 
-// Open opens or creates the file, migrates an older one, and loads it. It
-// returns ErrLocked if another process holds it, *Damage if it makes no sense,
-// and an error that names both schemas if it was written by a newer release;
-// the file is then left as it is.
+// Open opens or creates the file, migrates an older one, and loads it. It returns ErrLocked if
+// another process has the file open, and *Damage if the content makes no sense. If a newer release
+// wrote the file, the error names both schemas. In all these cases the file stays unchanged.
 func Open(path string, o Options) (*DB, error) { return open(path, o, migrations) }
 
 func open(path string, o Options, steps []migration) (*DB, error) {
 	if o.LockTimeout == 0 {
 		o.LockTimeout = time.Second
 	}
+
 	if o.Warn == nil {
 		o.Warn = func(string) {}
 	}
+
 	h, err := lockHome(path, o.LockTimeout)
 	if err != nil {
 		return nil, err
@@ -200,10 +200,11 @@ func open(path string, o Options, steps []migration) (*DB, error) {
 	if err != nil {
 		return nil, errors.Join(err, h.Close())
 	}
+
 	return db, nil
 }
 
-// openIn is open in a directory that is locked.
+// openIn opens the database in a directory that is already locked.
 func openIn(h home, path string, o Options, steps []migration) (*DB, error) {
 	fresh := !exists(path)
 	forgetTemp(path)
@@ -211,6 +212,7 @@ func openIn(h home, path string, o Options, steps []migration) (*DB, error) {
 	if err != nil {
 		return nil, judge(path, b.info, err)
 	}
+
 	db := &DB{
 		bolt: b, path: path, dir: filepath.Dir(path), home: h, tap: o.Tap, warn: o.Warn,
 		queue: make(chan *request, 1024), begin: make(chan struct{}, 1), tending: make(chan struct{}), quit: make(chan struct{}), done: make(chan struct{}),
@@ -225,6 +227,7 @@ func openIn(h home, path string, o Options, steps []migration) (*DB, error) {
 		}
 		return nil, errors.Join(err, b.Close())
 	}
+
 	db.disk = make(map[string]map[string]volume.Claim, len(db.mem.volumes))
 	for id, r := range db.mem.volumes {
 		db.disk[id] = r.Claims
@@ -241,7 +244,7 @@ func isDamage(err error) bool {
 	return errors.As(err, &d)
 }
 
-// Close commits what is queued or not yet on disk, and closes the file.
+// Close commits all queued and unsaved changes, and closes the file.
 func (db *DB) Close() error {
 	db.closing.Do(func() { close(db.quit) })
 	<-db.done
@@ -251,13 +254,14 @@ func (db *DB) Close() error {
 	return errors.Join(db.bolt.Close(), db.log.close(), db.home.unlock())
 }
 
-// recall takes up what an agent that died told and had no time to commit.
+// recall loads the changes that an earlier agent reported and logged, but did not commit.
 func (db *DB) recall() error {
 	var lines []volume.Record
 	db.log, lines = openLog(db)
 	if len(db.mem.volumes) == 0 {
 		return db.log.forget()
 	}
+
 	news := replay(&db.mem, lines)
 	if news.empty() {
 		db.log.committed(0)

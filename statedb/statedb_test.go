@@ -14,8 +14,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Changes that arrive during a commit share the next one, and one that is
-// refused fails alone.
+// Changes that arrive during a commit share the next one. A refused change does not fail the
+// others.
 func TestGroupCommit(t *testing.T) {
 	const many = 100
 	g := newGate()
@@ -26,7 +26,7 @@ func TestGroupCommit(t *testing.T) {
 	}
 	send(put(record("first")))
 	<-g.arrived
-	// The writer is in its first commit. All of these wait for it.
+	// The writer is in its first commit. All further changes wait for it.
 	var queued sync.WaitGroup
 	queued.Add(many + 1)
 	enter := func(fn func(*statedb.Tx) error) func(*statedb.Tx) error {
@@ -42,7 +42,7 @@ func TestGroupCommit(t *testing.T) {
 	}))
 	waitQueued(t, db, many+1)
 	g.pass <- struct{}{}
-	queued.Wait() // they run in batches, each before its commit
+	queued.Wait() // they run together, before the second commit
 	close(g.pass)
 	refused := 0
 	for range many + 2 {
@@ -69,7 +69,7 @@ func TestGroupCommit(t *testing.T) {
 	}
 }
 
-// waitQueued waits until n changes wait for the writer.
+// waitQueued waits until n changes are queued for the writer.
 func waitQueued(t *testing.T, db *statedb.DB, n int) {
 	t.Helper()
 	deadline := time.Now().Add(10 * time.Second)
@@ -85,7 +85,7 @@ func waitQueued(t *testing.T, db *statedb.DB, n int) {
 	}
 }
 
-// Many writers share commits also with nothing in their way.
+// Many writers share commits even if no commit is held up.
 func TestConcurrentWriters(t *testing.T) {
 	const writers, each = 32, 50
 	db, path := fresh(t, statedb.Options{})
@@ -108,7 +108,7 @@ func TestConcurrentWriters(t *testing.T) {
 	}
 }
 
-// One change sees what those before it in the same commit did.
+// A change sees the earlier changes of the same commit.
 func TestChangesSeeEachOther(t *testing.T) {
 	db, _ := fresh(t, statedb.Options{})
 	const n = 200
@@ -136,7 +136,7 @@ func TestChangesSeeEachOther(t *testing.T) {
 	}
 }
 
-// What is not committed is not seen.
+// A change is invisible before its commit.
 func TestReadersSeeCommitted(t *testing.T) {
 	g := newGate()
 	db, _ := fresh(t, statedb.Options{Tap: g.tap})
@@ -155,7 +155,7 @@ func TestReadersSeeCommitted(t *testing.T) {
 	}
 }
 
-// A checkpoint is in memory at once, and rides with the next commit.
+// A checkpoint is in memory at once, and the next commit writes it.
 func TestCheckpoint(t *testing.T) {
 	db, path := fresh(t, statedb.Options{})
 	do(t, db.Update, put(record("v")))
@@ -180,7 +180,7 @@ func TestCheckpoint(t *testing.T) {
 	}
 }
 
-// An update that changes nothing commits nothing.
+// An update that changes nothing causes no commit.
 func TestNothingToCommit(t *testing.T) {
 	db, _ := fresh(t, statedb.Options{})
 	do(t, db.Update, func(*statedb.Tx) error { return nil })
@@ -189,7 +189,7 @@ func TestNothingToCommit(t *testing.T) {
 	}
 }
 
-// Close commits what is only in memory; after it nothing is taken any more.
+// Close commits changes that are only in memory. After Close, all changes are refused.
 func TestClose(t *testing.T) {
 	db, path := fresh(t, statedb.Options{})
 	do(t, db.Checkpoint, put(record("v")))
@@ -211,7 +211,7 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// Closing under load: every change is either on disk or was refused.
+// If the database is closed under load, every change is either on disk or was refused.
 func TestCloseUnderLoad(t *testing.T) {
 	db, path := fresh(t, statedb.Options{})
 	var mu sync.Mutex
@@ -263,7 +263,7 @@ func TestCancelledChange(t *testing.T) {
 	go func() { done <- db.Update(ctx, put(record("v"))) }()
 	<-g.arrived
 	cancel()
-	// It is in the writer's hands: its outcome is not hidden.
+	// The writer already has the change, so its outcome must be reported.
 	close(g.pass)
 	if err := <-done; err != nil {
 		t.Errorf("a change that was committed says %v", err)
@@ -273,7 +273,7 @@ func TestCancelledChange(t *testing.T) {
 	}
 }
 
-// A storage volume has one id, also as seen from inside a change.
+// A storage volume has one id, also inside a transaction.
 func TestVolumeOf(t *testing.T) {
 	db, path := fresh(t, statedb.Options{})
 	do(t, db.Update, put(record("a")))
@@ -310,8 +310,8 @@ func TestVolumeOf(t *testing.T) {
 	do(t, again.Update, func(tx *statedb.Tx) error { of(tx, "ext-b", "b"); return nil })
 }
 
-// The same inside one commit: what an earlier change of it stored may be
-// undone by this one.
+// The same holds inside one commit: a change can undo a value that an earlier change of the commit
+// stored.
 func TestVolumeOfInOneCommit(t *testing.T) {
 	g := newGate()
 	db, _ := fresh(t, statedb.Options{Tap: g.tap})
@@ -348,8 +348,8 @@ func TestVolumeOfInOneCommit(t *testing.T) {
 	}
 }
 
-// A checkpoint of one volume does not wait for a commit about others, survives
-// it whether it fails or not, and follows one about the same volume.
+// A checkpoint of one volume does not wait for a commit about other volumes. It survives that
+// commit whether the commit fails or not. It waits for a commit about the same volume.
 func TestCheckpointDuringCommit(t *testing.T) {
 	reached, goOn := make(chan struct{}), make(chan struct{})
 	var hold atomic.Bool
@@ -379,7 +379,7 @@ func TestCheckpointDuringCommit(t *testing.T) {
 	}()
 	<-reached
 	if err := db.SaveVolume(t.Context(), "b", staged); err != nil {
-		t.Fatal(err) // would have hung
+		t.Fatal(err) // would hang if it waited
 	}
 	if r, _ := db.Volume("b"); r.Node.Staged != volume.Present {
 		t.Error("the checkpoint is not in memory")

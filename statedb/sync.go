@@ -6,11 +6,11 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// SaveVolume is Checkpoint for one volume's record, with no wait for a commit in
-// hand unless that is about the same volume. fn, which must be pure, says how soon
-// the record has to be on disk as well; one that is not to wait is logged, or
-// committed, before anybody can read it. A volume that is gone stays gone. Memory
-// keeps the record whatever the error.
+// SaveVolume stores one volume's record in memory, as Checkpoint does. It does not wait for a
+// commit in progress, unless that commit is about the same volume. fn must be pure. It also returns
+// how soon the record must be on disk. An urgent record is logged or committed before any reader
+// can see it. If the volume was deleted, SaveVolume does not create it again. Memory keeps the
+// record even if SaveVolume returns an error.
 func (db *DB) SaveVolume(ctx context.Context, id string, fn func(volume.Record) (volume.Record, volume.Saving)) error {
 	saving := volume.SaveWithNext
 	put := func(tx *Tx) error {
@@ -23,10 +23,12 @@ func (db *DB) SaveVolume(ctx context.Context, id string, fn func(volume.Record) 
 		tx.PutVolume(r)
 		return nil
 	}
+
 	logged := func(c changes) bool {
 		r := c.volumes[id]
 		return saving == volume.SaveWithNext || r == nil || db.log.add(*r) == nil
 	}
+
 	done, err := db.checkpointNow(id, put, logged)
 	if !done && err == nil {
 		err = db.request(ctx, &request{mode: checkpoint, fn: put, log: logged, done: make(chan error, 1)})
@@ -39,11 +41,12 @@ func (db *DB) SaveVolume(ctx context.Context, id string, fn func(volume.Record) 
 	case saving == volume.SaveFirst:
 		return db.Sync(ctx)
 	}
+
 	return nil
 }
 
-// checkpointNow makes a checkpoint beside a commit in hand. It does nothing if that
-// is about the same volume, or if there is no log for what has to be in it.
+// checkpointNow makes a checkpoint during a commit. It does nothing and returns false if the commit
+// is about the same volume, or if the change must be logged and cannot be.
 func (db *DB) checkpointNow(id string, put func(*Tx) error, logged func(changes) bool) (done bool, err error) {
 	db.turn.Lock()
 	defer db.turn.Unlock()
@@ -53,6 +56,7 @@ func (db *DB) checkpointNow(id string, put func(*Tx) error, logged func(changes)
 	if _, busy := db.busy.volumes[id]; busy {
 		return false, nil
 	}
+
 	tx := &Tx{base: &db.mem, past: newChanges(), own: newChanges()}
 	if err := put(tx); err != nil {
 		return false, err
@@ -65,16 +69,15 @@ func (db *DB) checkpointNow(id string, put func(*Tx) error, logged func(changes)
 	return true, nil
 }
 
-// Begin has what is in memory committed soon, and waits for nothing. A commit
-// that fails is tried again.
+// Begin requests a commit of the state in memory and does not wait. A failed commit is retried.
 func (db *DB) Begin() {
 	select {
 	case db.begin <- struct{}{}:
-	default: // the writer has not come to the last one yet
+	default: // an earlier request is still pending
 	}
 }
 
-// Sync waits until all that was put into memory before is on disk.
+// Sync waits until all earlier changes in memory are on disk.
 func (db *DB) Sync(ctx context.Context) error {
 	return db.send(ctx, effect, func(*Tx) error { return nil })
 }

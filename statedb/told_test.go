@@ -25,8 +25,8 @@ func await(t *testing.T, is func() bool) {
 	}
 }
 
-// An intent that is refused because its commit fails is not taken up from the log,
-// where a record is that was told together with it; what was told is.
+// An intent and a logged checkpoint are in one batch, and its commit fails. The refused intent must
+// not come back from the log. The checkpoint must.
 func TestRefusedNotLogged(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	var db *statedb.DB
@@ -41,7 +41,7 @@ func TestRefusedNotLogged(t *testing.T) {
 			close(began)
 			<-goOn
 		case 3:
-			db.CloseFile() // this commit fails, and all after it
+			db.CloseFile() // this commit and all later ones fail
 		}
 	}})
 	if err != nil {
@@ -55,7 +55,7 @@ func TestRefusedNotLogged(t *testing.T) {
 		return nil
 	}
 	wg.Go(func() { do(t, db.Update, same) })
-	<-began // a commit about the volume is in hand, so all that follows waits for it
+	<-began // a commit about the volume is running, so later changes of it must wait
 	wg.Go(func() {
 		err := db.Update(t.Context(), func(tx *statedb.Tx) error {
 			r, _ := tx.Volume("a")
@@ -88,8 +88,8 @@ func TestRefusedNotLogged(t *testing.T) {
 	}
 }
 
-// What is logged after a commit that failed is newer than what that commit may
-// have left in the file all the same.
+// A record logged after a failed commit is newer than the record which that commit may have
+// written.
 func TestLoggedAfterDoubt(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	var db *statedb.DB
@@ -115,7 +115,7 @@ func TestLoggedAfterDoubt(t *testing.T) {
 	_ = db.Close() // it cannot write
 }
 
-// The log does not grow for ever where there is no moment without a change.
+// The log stays bounded even if there are always changes.
 func TestLogIsBounded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	var db *statedb.DB
@@ -123,7 +123,7 @@ func TestLogIsBounded(t *testing.T) {
 	stop := make(chan struct{})
 	db, err := statedb.Open(path, statedb.Options{Tap: func(p statedb.Point) {
 		if most = max(most, sizeOf(t, path)); p == statedb.BeforeCommit {
-			<-time.After(time.Millisecond) // in which others go on
+			<-time.After(time.Millisecond) // time for other changes
 		}
 	}})
 	if err != nil {
@@ -160,7 +160,7 @@ func TestLogIsBounded(t *testing.T) {
 	t.Log(most)
 }
 
-// A volume with many claims is committed rather than logged with all of them.
+// A record with many claims is committed rather than logged.
 func TestManyClaims(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	db, err := statedb.Open(path, statedb.Options{})
@@ -183,8 +183,8 @@ func TestManyClaims(t *testing.T) {
 	}
 }
 
-// What is waited for is not seen before it is logged, or committed where there is
-// no log: whoever sees it may tell.
+// A record is invisible until it is logged or, without a log, committed, because every reader may
+// report it.
 func TestSeenWhenSafe(t *testing.T) {
 	for _, saving := range []volume.Saving{volume.SaveAtOnce, volume.SaveFirst} {
 		path := filepath.Join(t.TempDir(), "state.db")
@@ -218,7 +218,8 @@ func TestSeenWhenSafe(t *testing.T) {
 	}
 }
 
-// tell changes volumes from all sides for ever, and prints what was told.
+// tell changes volumes from several goroutines until it is killed, and prints every reported
+// change.
 func tell(args []string) error {
 	db, err := statedb.Open(args[0], statedb.Options{})
 	if err != nil {
@@ -230,7 +231,7 @@ func tell(args []string) error {
 		if err := db.Update(context.Background(), put(record(id))); err != nil {
 			return err
 		}
-		go func() { // so that a commit about the volume is often in hand
+		go func() { // keeps commits about the volume running most of the time
 			for {
 				err := db.Update(context.Background(), func(tx *statedb.Tx) error {
 					r, _ := tx.Volume(id)
@@ -246,7 +247,7 @@ func tell(args []string) error {
 			for n := uint64(1); ; n++ {
 				err := db.SaveVolume(context.Background(), id, func(r volume.Record) (volume.Record, volume.Saving) {
 					r.Node.Seq = n
-					return r, volume.Saving(n % 3) // of all kinds
+					return r, volume.Saving(n % 3) // all three kinds
 				})
 				if err != nil {
 					failed <- err
@@ -260,8 +261,8 @@ func tell(args []string) error {
 	return <-failed
 }
 
-// TestToldAndKilled: what was told is there after a kill at any moment, and the log
-// that it is in is root's alone.
+// TestToldAndKilled checks that reported changes survive a kill at any moment, and that only root
+// can read the log.
 func TestToldAndKilled(t *testing.T) {
 	for _, after := range []int{1, 10, 100, 1000} {
 		path := filepath.Join(t.TempDir(), "state.db")

@@ -8,43 +8,41 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// mode says what becomes of a mutation if its commit fails.
+// mode tells when a mutation must be on disk, and how a failed commit affects it.
 type mode int
 
 const (
-	// intent: on disk or not at all.
+	// intent must be on disk. If the commit fails, the mutation is dropped.
 	intent mode = iota
-	// effect: it has happened, so memory keeps it and the file gets it with a
-	// later commit; the caller still waits for this one.
+	// effect has already happened. If the commit fails, memory keeps it and a later commit writes
+	// it. The caller still waits for the first commit.
 	effect
-	// checkpoint: as effect, but it waits for no commit and causes none.
+	// checkpoint is like effect, but it neither waits for a commit nor causes one.
 	checkpoint
 )
 
 type request struct {
 	mode mode
 	fn   func(*Tx) error
-	// log, if set, logs what it made of the changes, and reports whether that went
-	// well or need not be.
+	// log, if set, logs its part of the changes. It returns false if the log is needed and failed.
 	log  func(changes) bool
 	done chan error // buffered
 }
 
-// Update runs a mutation and waits until it is on disk. If fn or the commit
-// fails nothing is changed. fn may run more than once and must not block.
+// Update runs a mutation and waits until it is on disk. If fn or the commit fails, nothing changes.
+// fn may run more than once and must not block.
 func (db *DB) Update(ctx context.Context, fn func(*Tx) error) error {
 	return db.send(ctx, intent, fn)
 }
 
-// Happened records something that has taken place and waits until it is on
-// disk. If the commit fails memory has it all the same, and the next commit
-// carries it.
+// Happened records an event that has taken place, and waits until it is on disk. If the commit
+// fails, memory still keeps the change, and the next commit writes it.
 func (db *DB) Happened(ctx context.Context, fn func(*Tx) error) error {
 	return db.send(ctx, effect, fn)
 }
 
-// Checkpoint records something that has taken place in memory; it reaches the
-// disk with the next commit, whoever makes it.
+// Checkpoint records an event that has taken place, in memory. The next commit writes it to disk,
+// whichever request causes that commit.
 func (db *DB) Checkpoint(ctx context.Context, fn func(*Tx) error) error {
 	return db.send(ctx, checkpoint, fn)
 }
@@ -59,6 +57,7 @@ func (db *DB) request(ctx context.Context, r *request) error {
 		return ErrClosed
 	default:
 	}
+
 	select {
 	case db.queue <- r:
 	case <-db.quit:
@@ -66,7 +65,8 @@ func (db *DB) request(ctx context.Context, r *request) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	// Once queued it will be decided; to leave now would hide the outcome.
+
+	// A queued request will be decided. To return earlier would hide the outcome from the caller.
 	select {
 	case err := <-r.done:
 		return err
@@ -80,12 +80,13 @@ func (db *DB) request(ctx context.Context, r *request) error {
 	}
 }
 
-// write is the writer goroutine.
+// write is the main loop of the writer goroutine.
 func (db *DB) write() {
 	defer close(db.done)
 	tend := time.NewTicker(tendEvery)
 	defer tend.Stop()
 	var begun <-chan time.Time
+
 	for {
 		var retry <-chan time.Time
 		if db.Fault() != nil && db.unsaved() {
@@ -114,7 +115,7 @@ func (db *DB) write() {
 			db.tend()
 		case <-begun:
 			begun = nil
-			db.flush() // unless another commit took it along
+			db.flush() // does nothing if another commit has written the changes
 		case <-db.quit:
 			db.batch(db.drain(nil))
 			db.end()
@@ -126,7 +127,7 @@ func (db *DB) write() {
 	}
 }
 
-// drain takes all that is queued, without waiting for more.
+// drain returns batch with all queued requests. It does not wait for more.
 func (db *DB) drain(batch []*request) []*request {
 	for {
 		select {
@@ -147,7 +148,8 @@ func (db *DB) batch(reqs []*request) {
 	for i, r := range reqs {
 		commit = commit || errs[i] == nil && r.mode != checkpoint
 	}
-	// What is refused if the commit fails must not get into the log before it.
+
+	// A change that is refused when the commit fails must not be logged before the commit.
 	commit = commit || !logAll(reqs, errs, all)
 	var err error
 	if commit {
@@ -156,16 +158,17 @@ func (db *DB) batch(reqs []*request) {
 		db.dirty.add(all)
 	}
 	if err != nil {
-		// What was only wanted is dropped. What has happened is run once more
-		// without it, and kept.
+		// Drop the intents. Run the effects and checkpoints again without them, and keep these.
 		all, _ = db.run(reqs, func(m mode) bool { return m != intent })
 		db.dirty.add(all)
+
 		for i, r := range reqs {
 			if errs[i] == nil && (r.mode != checkpoint || r.log != nil && !r.log(all)) {
 				errs[i] = db.unwritten(err)
 			}
 		}
 	}
+
 	db.publish(all)
 	db.turn.Unlock()
 	for i, r := range reqs {
@@ -173,7 +176,8 @@ func (db *DB) batch(reqs []*request) {
 	}
 }
 
-// logAll logs what has to be in the log of a batch.
+// logAll logs the changes of those requests that need the log. It returns false at the first
+// failure.
 func logAll(reqs []*request, errs []error, all changes) bool {
 	for i, r := range reqs {
 		if r.log != nil && errs[i] == nil && !r.log(all) {
@@ -183,7 +187,7 @@ func logAll(reqs []*request, errs []error, all changes) bool {
 	return true
 }
 
-// run runs the mutations that pick allows, each on top of those before it.
+// run runs the mutations whose mode pick accepts, each on top of the earlier ones.
 func (db *DB) run(reqs []*request, pick func(mode) bool) (changes, []error) {
 	all, errs := newChanges(), make([]error, len(reqs))
 	for i, r := range reqs {
@@ -195,6 +199,7 @@ func (db *DB) run(reqs []*request, pick func(mode) bool) (changes, []error) {
 			all.add(tx.own)
 		}
 	}
+
 	return all, errs
 }
 
@@ -205,22 +210,22 @@ func (db *DB) publish(c changes) {
 	db.mem.apply(c)
 }
 
-// beginWithin is how long what is in the log alone waits for a commit to ride with.
+// beginWithin is the longest time that a change in the log waits for another commit to join.
 const beginWithin = 50 * time.Millisecond
 
-// flushAgain is how long after a commit that failed the next one is tried, if
-// nobody asks for one before.
+// flushAgain is the delay from a failed commit to its retry, unless a request causes a commit
+// earlier.
 const flushAgain = 5 * time.Second
 
-// unsaved reports whether memory has what the file may not have.
+// unsaved reports whether memory has changes that the file may lack.
 func (db *DB) unsaved() bool {
 	db.turn.Lock()
 	defer db.turn.Unlock()
 	return !db.dirty.empty()
 }
 
-// flush commits what is only in memory. A failure costs nothing but work,
-// because what is unsaved is found again by looking.
+// flush commits changes that are only in memory. It drops the error, because after a failure the
+// agent finds the unsaved state again by looking at the host. That only costs work.
 func (db *DB) flush() {
 	db.turn.Lock()
 	defer db.turn.Unlock()
@@ -243,25 +248,28 @@ func (db *DB) end() {
 	}
 }
 
-// commit writes changes, and whatever was left unsaved before them. The turn is
-// held, and given up meanwhile: only checkpoints of other volumes can be made
-// then. Memory gets the changes after it returned, or not at all. Where the log has
-// grown too large nothing can be made meanwhile, so that it can be emptied.
+// commit writes c and all changes that are still unsaved. The caller holds turn, and commit
+// releases it while it writes. During that time only checkpoints of other volumes can be made. The
+// caller applies c to memory after commit returns, or not at all. If the log is full, commit keeps
+// turn, so that no new line keeps the log from being emptied.
 func (db *DB) commit(c changes) error {
 	whole := db.dirty
 	whole.add(c)
 	if whole.empty() {
 		return nil
 	}
+
 	db.dirty, db.busy = newChanges(), c
 	full := db.log.full()
 	if !full {
 		db.turn.Unlock()
 	}
+
 	err := db.writeOut(whole)
 	if !full {
 		db.turn.Lock()
 	}
+
 	db.busy = changes{}
 	switch {
 	case err != nil:
@@ -273,17 +281,19 @@ func (db *DB) commit(c changes) error {
 		}
 		db.log.committed(most)
 	}
+
 	return err
 }
 
-// writeOut is one transaction.
+// writeOut writes changes in one transaction.
 func (db *DB) writeOut(whole changes) error {
 	db.at(BeforeCommit)
 	err := db.keepPlace()
-	_ = db.log.tend() // what it has is about to be committed
+	_ = db.log.tend() // an error is harmless, because this commit writes the logged changes
 	if err == nil {
 		err = db.update(func(tx *bbolt.Tx) error { return db.save(tx, whole) })
 	}
+
 	db.committed(err)
 	if err != nil {
 		return err
@@ -297,10 +307,11 @@ func (db *DB) writeOut(whole changes) error {
 			db.disk[id] = r.Claims
 		}
 	}
+
 	return nil
 }
 
-// update runs a transaction. After a panic in one no other is begun.
+// update runs a transaction. After a panic in a transaction it starts no other.
 func (db *DB) update(fn func(*bbolt.Tx) error) (err error) {
 	if db.broken != nil {
 		return db.broken
@@ -309,10 +320,11 @@ func (db *DB) update(fn func(*bbolt.Tx) error) (err error) {
 		db.broken = fmt.Errorf("it is damaged: %v", p)
 		err = db.broken
 	})()
+
 	return db.bolt.Update(fn)
 }
 
-// committed notes how a commit went.
+// committed records the result of a commit.
 func (db *DB) committed(err error) {
 	db.mu.Lock()
 	defer db.mu.Unlock()

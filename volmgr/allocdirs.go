@@ -2,15 +2,15 @@ package volmgr
 
 import "sync"
 
-// allocDirs are the directories that hold one alloc's targets. The first volume
-// to need one makes it and the last to leave removes it, each at its own time:
-// so one must not go while a publish relies on it. No lock is held across a call.
+// allocDirs tracks the directories that hold one alloc's targets. The first volume that needs such
+// a directory makes it. The last volume to leave removes it. These steps can overlap, so drop must
+// not remove a directory that a publish relies on. No lock is held during a call.
 type allocDirs struct {
 	mu    sync.Mutex
-	inUse map[string]int // publishes in hand
+	inUse map[string]int // running publishes
 }
 
-// enter makes a directory and keeps it until leave.
+// enter makes a directory and protects it from drop until leave.
 func (d *allocDirs) enter(dir string, mkdir func(string) error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -32,8 +32,8 @@ func (d *allocDirs) leave(dir string) {
 	}
 }
 
-// drop removes a directory that no publish relies on. One that is relied on has
-// an unpublish to come, which drops it.
+// drop removes a directory unless a publish relies on it. In that case, the unpublish that will
+// follow drops the directory.
 func (d *allocDirs) drop(dir string, rmdir func(string) error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// plugin answers OK; a publish does what the test says.
+// plugin answers OK to all calls. A publish calls the test's function.
 type plugin struct {
 	volmgr.Plugin
 	publish func(target string)
@@ -31,8 +31,8 @@ func (p plugin) NodeUnpublish(_ context.Context, r volume.NodeUnpublishRequest) 
 	return nil
 }
 
-// TestAllocDirStays: while a volume is being published for an alloc, the release
-// of the alloc's last other volume leaves the directory that both share.
+// TestAllocDirStays checks that the alloc's directory stays while a volume is being published for
+// the alloc, even if the alloc's last other volume is unpublished.
 func TestAllocDirStays(t *testing.T) {
 	host, err := mount.New()
 	if err != nil {
@@ -60,7 +60,7 @@ func TestAllocDirStays(t *testing.T) {
 			t.Errorf("the release of another volume took the directory away: %v", err)
 		}
 	}
-	do(volume.NodePublish, "data") // and nothing is mounted there, which is no matter here
+	do(volume.NodePublish, "data") // nothing is mounted there, which does not matter in this test
 	do(volume.NodeUnpublish, "other")
 	if _, err := os.Stat(dir); err != nil {
 		t.Errorf("a release took away what still holds a target: %v", err)

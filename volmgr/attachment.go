@@ -8,23 +8,23 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// A list of published nodes may lag behind the storage. It is asked for until it agrees
-// with a call or the time is up.
+// A plugin's list of published nodes may lag behind its storage. The agent repeats the request
+// until the list agrees with a call, or the time is up.
 const (
 	agreeWithin = 5 * time.Second
 	agreeEvery  = 200 * time.Millisecond
 	maxPages    = 10000
 )
 
-// checked holds a call on the attachment that the plugin answered with OK against the
-// plugin's own list of published nodes. It does so only where an earlier call of unknown
-// outcome may have changed the attachment, and the plugin has the capability
-// LIST_VOLUMES_PUBLISHED_NODES.
+// checked compares an OK answer to a call on the attachment with the plugin's own list of published
+// nodes. It only does so if an earlier call of unknown outcome may have changed the attachment, and
+// if the plugin has the capability LIST_VOLUMES_PUBLISHED_NODES.
 func (s step) checked(p Plugin, out volume.Outcome, attached bool) volume.Outcome {
 	late := slices.ContainsFunc(s.r.Node.Watches, func(w volume.Watch) bool { return w.Attachment })
 	if caps := s.view.Info.Caps; !late || !caps.PublishedNodes || !caps.Get && !caps.List {
 		return out
 	}
+
 	for end := time.Now().Add(agreeWithin); ; {
 		nodes, err := s.publishedNodes(p)
 		if err != nil {
@@ -45,14 +45,15 @@ func (s step) checked(p Plugin, out volume.Outcome, attached bool) volume.Outcom
 	}
 }
 
-// publishedNodes are the nodes on which the volume is published, by the plugin's word. A
-// volume that the plugin does not list is published nowhere.
+// publishedNodes returns the nodes on which the volume is published, according to the plugin. If
+// the plugin does not list the volume, there are none.
 func (s step) publishedNodes(p Plugin) ([]string, error) {
 	id := s.r.Volume.ExternalID
 	if s.view.Info.Caps.Get {
 		v, err := p.ControllerGetVolume(s.ctx, id)
 		return v.PublishedNodes, err
 	}
+
 	token := ""
 	for range maxPages {
 		page, err := p.ListVolumes(s.ctx, volume.ListVolumesRequest{Token: token})
@@ -69,5 +70,6 @@ func (s step) publishedNodes(p Plugin) ([]string, error) {
 		}
 		token = page.Next
 	}
+
 	return nil, fmt.Errorf("the list of volumes has more than %d pages", maxPages)
 }

@@ -11,10 +11,11 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// lister attaches and detaches with OK, and lists the volume as it likes.
+// lister answers OK to ControllerPublish and ControllerUnpublish, and lists the volume as the test
+// says.
 type lister struct {
 	volmgr.Plugin
-	nodes [][]string // what it tells, one after the other; the last one stays
+	nodes [][]string // answers in order; the last one is repeated
 	asked int
 }
 
@@ -32,7 +33,7 @@ func (l *lister) ControllerGetVolume(context.Context, string) (volume.StorageVol
 	return volume.StorageVolume{ExternalID: "x", PublishedNodes: now}, nil
 }
 
-// ListVolumes has the volume on its second page.
+// ListVolumes returns the volume on its second page.
 func (l *lister) ListVolumes(ctx context.Context, r volume.ListVolumesRequest) (volume.VolumePage, error) {
 	if r.Token == "" {
 		return volume.VolumePage{Entries: []volume.StorageVolume{{ExternalID: "other", PublishedNodes: []string{"n"}}}, Next: "2"}, nil
@@ -41,8 +42,8 @@ func (l *lister) ListVolumes(ctx context.Context, r volume.ListVolumesRequest) (
 	return volume.VolumePage{Entries: []volume.StorageVolume{v}}, err
 }
 
-// TestAttachmentChecked: after a call of unknown outcome the plugin's own list decides
-// whether the next call on the attachment took effect.
+// TestAttachmentChecked checks the next call on the attachment after a call of unknown outcome. The
+// plugin's own list decides whether that call took effect.
 func TestAttachmentChecked(t *testing.T) {
 	here, nowhere := []string{"m", "n"}, []string{"m"}
 	late := []volume.Watch{{Attachment: true, Undo: true}}
@@ -54,7 +55,7 @@ func TestAttachmentChecked(t *testing.T) {
 		caps    volume.Caps
 		watches []volume.Watch
 		nodes   [][]string
-		asked   int // 0 is at least twice
+		asked   int // 0 means at least twice, -1 never
 		ok      bool
 	}{
 		{"attached", volume.ControllerPublish, get, late, [][]string{here}, 1, true},

@@ -10,8 +10,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Copy is what an automatic copy of the state database says of the host, of its volumes
-// and of what forced deregisters left.
+// Copy is the content of an automatic copy of the state database: the host, its volumes, and the
+// pending calls of forced deregisters.
 type Copy struct {
 	NodeID, DataDir, Boot string
 	Namespace             uint64
@@ -19,18 +19,18 @@ type Copy struct {
 	Plugins               map[string]volume.PluginInfo // by plugin
 }
 
-// FromCopy is what is taken of a copy.
+// FromCopy is the part of a copy that the agent adopts.
 type FromCopy struct {
-	Proven  []volume.Note   // claims that a mount proves and no note is about
-	Records []volume.Record // of volumes with no note and no proven claim
+	Proven  []volume.Note   // claims that a mount proves and that have no note
+	Records []volume.Record // volumes without a note and without a proven claim
 	Debts   []volume.Record
-	// LeftOut says of which volumes nothing is taken, and why.
+	// LeftOut names the volumes that are not adopted, with the reason.
 	LeftOut []string
 }
 
-// FromCopy compares a copy with the mount table. A volume for which something is mounted
-// that neither a note nor the copy explains is left out: the calls that undo what is
-// uncertain would be made under whoever uses that mount. It changes nothing on the host.
+// FromCopy compares a copy with the mount table. It leaves out a volume that has a mount which
+// neither a note nor the copy explains. The calls that undo the volume's uncertain state would
+// otherwise affect the user of that mount. FromCopy changes nothing on the host.
 func (m *Manager) FromCopy(ctx context.Context, c Copy, notes []volume.Note) (out FromCopy, err error) {
 	ctx, cancel := context.WithTimeout(ctx, adoptWithin)
 	defer cancel()
@@ -38,22 +38,27 @@ func (m *Manager) FromCopy(ctx context.Context, c Copy, notes []volume.Note) (ou
 	if err != nil {
 		return out, err
 	}
+
 	mounted := map[string]string{} // by the last component of the path
 	for _, e := range entries {
 		mounted[filepath.Base(e.Path)] = e.Path
 	}
+
 	leaveOut := func(what, id, path string) {
 		out.LeftOut = append(out.LeftOut, fmt.Sprintf("%s %q: %s is mounted, and nothing explains it", what, id, path))
 	}
+
 	known, noted := map[string]bool{}, map[string]bool{} // volumes, and claims by the paths of their notes
 	for _, n := range notes {
 		known[n.Record.Volume.ID], noted[m.NotePath(n.Record.Volume, n.Claim.Alloc)] = true, true
 	}
+
 	booted := c.Boot != m.o.Host.Boot()
 	for i, o := range m.observeAll(ctx, c.Records, entries, booted) {
 		r := c.Records[i]
 		proven := m.proven(r, o, c, noted)
 		path, is := mounted[volume.VolumeComponent(r.Volume.ID)]
+
 		switch {
 		case known[r.Volume.ID] || len(proven) > 0 && !booted:
 			out.Proven = append(out.Proven, proven...)
@@ -63,6 +68,7 @@ func (m *Manager) FromCopy(ctx context.Context, c Copy, notes []volume.Note) (ou
 			out.Records = append(out.Records, volume.Copied(r, o, c.Plugins[r.Volume.PluginID], booted))
 		}
 	}
+
 	for i, o := range m.observeAll(ctx, c.Debts, entries, booted) {
 		r := c.Debts[i]
 		if paths := r.Strangers(o); len(paths) > 0 {
@@ -76,10 +82,11 @@ func (m *Manager) FromCopy(ctx context.Context, c Copy, notes []volume.Note) (ou
 			out.Debts = append(out.Debts, r)
 		}
 	}
+
 	return out, nil
 }
 
-// proven are notes of the claims of a record that have no note, and whose mount is the
+// proven returns notes for those claims of a record that have no note and whose mount is the
 // recorded one.
 func (m *Manager) proven(r volume.Record, o volume.Observed, c Copy, noted map[string]bool) (proven []volume.Note) {
 	for _, claim := range r.Ordered() {
@@ -90,19 +97,22 @@ func (m *Manager) proven(r volume.Record, o volume.Observed, c Copy, noted map[s
 			proven = append(proven, note)
 		}
 	}
+
 	return proven
 }
 
-// observeAll looks at the paths of records, several at a time. After a boot nothing of
-// them is mounted.
+// observeAll observes the paths of records, several records at a time. After a boot, no path can
+// still be mounted, so it observes nothing.
 func (m *Manager) observeAll(ctx context.Context, records []volume.Record, entries []mount.Entry, booted bool) []volume.Observed {
 	seen := make([]volume.Observed, len(records))
 	if booted {
 		return seen
 	}
+
 	table := func() ([]mount.Entry, error) { return entries, nil }
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, adoptAtOnce)
+
 	for i, r := range records {
 		if !r.Held() {
 			continue
@@ -113,6 +123,7 @@ func (m *Manager) observeAll(ctx context.Context, records []volume.Record, entri
 			<-slots
 		})
 	}
+
 	wg.Wait()
 	return seen
 }

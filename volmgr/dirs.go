@@ -12,15 +12,15 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Modes of the directories below the root. Others pass through a passable directory
-// without listing it; only root enters a closed one.
+// Modes of the directories below the root. Other users may pass through a passable directory but
+// not list it. Only root may enter a closed directory.
 const (
 	passable = 0o711
 	closed   = 0o700
 )
 
-// MakeDir makes a directory for mounts and its missing parents below the root, each with
-// the mode of its place. What others may pass through is opened later, by openTo.
+// MakeDir makes a directory for mounts and its missing parents below the root. Each gets the mode
+// of its place. Directories that other users may pass through are opened later, by openTo.
 func (m *Manager) MakeDir(dir string) error {
 	err := os.Mkdir(dir, m.modeOf(dir))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -29,7 +29,7 @@ func (m *Manager) MakeDir(dir string) error {
 		}
 	}
 	if errors.Is(err, fs.ErrExist) {
-		err = os.MkdirAll(dir, closed) // refuses what is no directory
+		err = os.MkdirAll(dir, closed) // refuses a path that is not a directory
 	}
 	if err != nil && !errors.As(err, new(*makeError)) {
 		return &makeError{err}
@@ -37,14 +37,14 @@ func (m *Manager) MakeDir(dir string) error {
 	return err
 }
 
-// makeError says once that a directory could not be made, however deep the failure lies.
+// makeError says once that a directory could not be made, even if a recursive call failed.
 type makeError struct{ err error }
 
 func (e *makeError) Error() string { return fmt.Sprintf("cannot make directory: %v", e.err) }
 
 func (e *makeError) Unwrap() error { return e.err }
 
-// modeOf is the mode that a new directory gets.
+// modeOf returns the mode of a new directory.
 func (m *Manager) modeOf(dir string) os.FileMode {
 	above := filepath.Dir(dir)
 	perPlugin := above == m.o.Root
@@ -55,8 +55,8 @@ func (m *Manager) modeOf(dir string) os.FileMode {
 	return closed
 }
 
-// openTo lets others pass to a claim's target, if its path is where they find the volume.
-// The caller has entered the directory.
+// openTo lets other users pass to a claim's target, if they find the volume at that path. The
+// caller must have entered the directory (see allocDirs).
 func (m *Manager) openTo(c volume.Claim) error {
 	if c.Private() {
 		return nil
@@ -64,8 +64,8 @@ func (m *Manager) openTo(c volume.Claim) error {
 	return chmod(filepath.Dir(c.Target), passable)
 }
 
-// dropDirs removes the directories of a target that became empty. What remains of an
-// alloc's directory is closed again once it holds private targets alone.
+// dropDirs removes the directories of a target that have become empty. If only private targets
+// remain in the alloc's directory, dropDirs closes it again.
 func (m *Manager) dropDirs(target string, rmdir func(string) error) error {
 	for _, dir := range volume.TargetDirs(target) {
 		err := m.dirs.drop(dir, func(dir string) error {
@@ -77,11 +77,12 @@ func (m *Manager) dropDirs(target string, rmdir func(string) error) error {
 		})
 		switch {
 		case notEmpty(err):
-			return nil // other targets are in it
+			return nil // it holds other targets
 		case err != nil && !errors.Is(err, fs.ErrNotExist):
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -104,10 +105,10 @@ func chmod(dir string, mode os.FileMode) error {
 	return nil
 }
 
-// RepairModes gives the directories below the root the modes that they have when this
-// release makes them. Records are all that may have something mounted; the directory of
-// an alloc stays open if one of them has a target in it that others may use. No mount is
-// changed. The error names what could not be changed.
+// RepairModes sets the directories below the root to the modes that this release gives to new ones.
+// Records must contain every volume that may be mounted. The directory of an alloc stays open if it
+// contains a target that other users may use. RepairModes changes no mount. The error names the
+// directories that could not be changed.
 func (m *Manager) RepairModes(ctx context.Context, records []volume.Record) error {
 	open := map[string]bool{}
 	for _, r := range records {
@@ -115,17 +116,20 @@ func (m *Manager) RepairModes(ctx context.Context, records []volume.Record) erro
 			open[filepath.Dir(c.Target)] = open[filepath.Dir(c.Target)] || !c.Private()
 		}
 	}
+
 	var errs []error
 	note := func(err error) {
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}
 	}
+
 	list := func(dir string) []string {
 		c, err := m.o.Host.Contents(ctx, dir, all, true)
 		note(err)
 		return c.Names
 	}
+
 	set := func(dir string, mode os.FileMode) { note(m.o.Host.SetMode(ctx, dir, mode)) }
 	for _, plugin := range list(m.o.Root) {
 		dir := filepath.Join(m.o.Root, plugin)
@@ -133,6 +137,7 @@ func (m *Manager) RepairModes(ctx context.Context, records []volume.Record) erro
 		set(filepath.Join(dir, stagingDir), closed)
 		targets := filepath.Join(dir, targetsDir)
 		set(targets, passable)
+
 		for _, alloc := range list(targets) {
 			at, mode := filepath.Join(targets, alloc), os.FileMode(closed)
 			if open[at] {
@@ -142,5 +147,6 @@ func (m *Manager) RepairModes(ctx context.Context, records []volume.Record) erro
 			set(filepath.Join(at, volume.PrivateDir), closed)
 		}
 	}
+
 	return errors.Join(errs...)
 }

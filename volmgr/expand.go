@@ -6,17 +6,19 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// controllerExpand has the storage made larger. What it is to come to is on disk;
-// a plugin that has it already says so.
+// controllerExpand expands the storage. The requested size is already on disk. A plugin that has
+// expanded the volume before answers OK.
 func (s step) controllerExpand() volume.Outcome {
 	caps := s.view.Info.Caps
 	if !caps.Expand {
 		return s.cannot()
 	}
+
 	p, secrets, err := s.pluginWithSecrets()
 	if err != nil {
 		return s.unsent(err)
 	}
+
 	c, opts := s.capability()
 	got, err := p.ControllerExpand(s.ctx, volume.ExpandRequest{
 		ExternalID: s.r.Volume.ExternalID, CapacityMin: s.a.Size, CapacityMax: s.most(), Capability: c,
@@ -32,26 +34,31 @@ func (s step) controllerExpand() volume.Outcome {
 	case got.Capacity < s.a.Size:
 		out.Warning = s.tooSmall(got.Capacity)
 	}
+
 	return out
 }
 
-// nodeExpand has what is mounted here grow to the size of the storage.
+// nodeExpand expands the mounted volume to the size of the storage.
 func (s step) nodeExpand() volume.Outcome {
 	if !s.view.Info.Caps.NodeExpand {
 		return s.cannot()
 	}
+
 	p, secrets, err := s.pluginWithSecrets()
 	if err != nil {
 		return s.unsent(err)
 	}
+
 	c, opts := s.capability()
 	req := volume.NodeExpandRequest{
 		ExternalID: s.r.Volume.ExternalID, Path: s.a.Path, CapacityMin: s.a.Size, CapacityMax: s.most(), Capability: c,
 		FSType: opts.FSType, MountFlags: opts.MountFlags, Secrets: secrets,
 	}
+
 	if s.r.Node.Staged != volume.Absent {
 		req.StagingPath = s.r.Node.StagingPath
 	}
+
 	got, err := p.NodeExpand(s.ctx, req)
 	if err != nil {
 		return s.outcome(err)
@@ -60,10 +67,11 @@ func (s step) nodeExpand() volume.Outcome {
 	if got != 0 && got < s.a.Size {
 		out.Warning = s.tooSmall(got)
 	}
+
 	return out
 }
 
-// most is the limit of a volume's size, where it has one.
+// most returns the upper limit of a volume's size, or 0 if it has none.
 func (s step) most() int64 {
 	if m := s.r.Volume.CapacityMax; m >= s.a.Size {
 		return m
@@ -75,7 +83,7 @@ func (s step) tooSmall(got int64) string {
 	return fmt.Sprintf("the plugin answered OK with %s, and %s was asked for", volume.Size(got), volume.Size(s.a.Size))
 }
 
-// cannot is the outcome of a call that the plugin does not have any more.
+// cannot returns the outcome of a call that the plugin no longer offers.
 func (s step) cannot() volume.Outcome {
 	return s.unsent(&volume.CallError{
 		Step: string(s.a.Kind), Code: "Unimplemented", Message: "the plugin does not have this call", Retry: volume.RetryNever, Answered: true,

@@ -7,17 +7,18 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// foreign refuses a step that would unmount what somebody else mounted over the volume. A plugin
-// unmounts whatever is on top, and the content of such a mount may be lost with it.
+// foreign refuses a step that would unmount a foreign mount on top of the volume. A plugin unmounts
+// the top mount without a check of its origin, and the content of a foreign mount could be lost.
 //
-// It compares the top mount with the recorded one. Without a record (the agent died before the
-// call was answered) there is nothing to compare, and the mount counts as the plugin's.
+// It compares the top mount with the recorded one. If the agent died before the call was answered,
+// there is no record. The mount then counts as the plugin's.
 func (s step) foreign() volume.Outcome {
 	made := s.made()
 	if made == nil {
 		return volume.Outcome{}
 	}
-	// The mount is not opened: that would keep it busy while it is unmounted.
+
+	// The mount is not opened, because an open mount would be busy while it is unmounted.
 	sight := s.m.o.Host.LookAll(s.ctx, []string{s.a.Path}, map[string]bool{s.a.Path: true})[0]
 	known := sight.Identity != volume.MountIdentity{}
 	if !known || made.Shows(sight.Identity) {
@@ -29,17 +30,19 @@ func (s step) foreign() volume.Outcome {
 	return s.busy(out, s.a.Path)
 }
 
-// describe words a mount with what findmnt(8) shows of it.
+// describe describes a mount in the terms of findmnt(8).
 func (s step) describe(sight volume.Sight) string {
 	words := fmt.Sprintf("a mount of type %s", sight.Identity.FSType)
 	entries, err := s.m.o.Host.Under(s.a.Path)
 	if err != nil {
 		return words
 	}
+
 	for _, e := range entries {
 		if e.Path == s.a.Path && !e.Covered {
 			return fmt.Sprintf("%s (source %q, mount id %d)", words, strings.ToValidUTF8(e.Source, "?"), e.ID)
 		}
 	}
+
 	return words
 }

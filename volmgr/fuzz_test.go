@@ -11,8 +11,8 @@ import (
 	"github.com/volagent/volagent/volmgr"
 )
 
-// FuzzNote: whatever lies beside the mounts, it is left alone, and what is read as a note is one, about
-// the very claim that it is named by.
+// FuzzNote checks that a file beside the mounts is never changed. A file that is read as a note
+// must be a valid note of the claim in its name.
 func FuzzNote(f *testing.F) {
 	good, err := json.Marshal(note("good", "x"))
 	if err != nil {

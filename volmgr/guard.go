@@ -8,9 +8,9 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Guard says whether the directory that a claim is to be bound at could be made to
-// refuse writes while nothing is mounted there, or is. It changes nothing. What cannot
-// be told is a directory that could not: whoever binds there says what is wrong.
+// Guard reports whether the claim's own directory has, or could get, a guard: while nothing is
+// mounted there, it refuses writes. Guard changes nothing. If it cannot find out, it returns
+// GuardNone, because the later bind reports the problem.
 func (m *Manager) Guard(ctx context.Context, id, alloc, at string) (mount.Guard, volume.GuardedDir) {
 	none := volume.GuardedDir{Path: at}
 	p := m.lent(id, volume.Claim{Alloc: alloc, At: at})
@@ -21,6 +21,7 @@ func (m *Manager) Guard(ctx context.Context, id, alloc, at string) (mount.Guard,
 		}
 	}
 	defer p.Close()
+
 	g, err := p.Guard(ctx)
 	if err != nil || g == mount.GuardNone {
 		return mount.GuardNone, none
@@ -29,22 +30,24 @@ func (m *Manager) Guard(ctx context.Context, id, alloc, at string) (mount.Guard,
 	if err != nil {
 		return mount.GuardNone, none
 	}
+
 	return g, dir
 }
 
-// Unguard makes a directory writable again that the agent had made to refuse writes.
-// It is found by its handle where it was renamed. One that is gone, or does not, is
-// success; one with something mounted on it, or that cannot be found, fails.
+// Unguard makes a directory writable again that the agent had guarded. It finds a renamed directory
+// by its file handle. It succeeds if the directory is gone or not guarded. It fails if something is
+// mounted on the directory, or if the directory cannot be found.
 func (m *Manager) Unguard(dir volume.GuardedDir) error {
 	return m.o.Host.Unguard(context.Background(), dir)
 }
 
-// guard makes the directory refuse writes, if it is on record that it may be made so.
-// It returns what went wrong: the volume is mounted all the same.
+// guard sets the guard of the directory, if the record allows that. It returns a warning if that
+// fails, and the volume is mounted in any case.
 func (s step) guard(p *mount.Place, c volume.Claim) (warning string) {
 	if c.AtWritable || !slices.Contains(s.r.Guards, c.At) {
 		return ""
 	}
+
 	named := s.r.GuardsAt(c.At)
 	if known := slices.ContainsFunc(named, func(g volume.GuardedDir) bool { return g.Inode == 0 }); !known {
 		is, err := p.Directory(s.ctx)
@@ -58,5 +61,6 @@ func (s step) guard(p *mount.Place, c volume.Claim) (warning string) {
 	if err := p.SetGuard(s.ctx); err != nil {
 		return err.Error()
 	}
+
 	return ""
 }

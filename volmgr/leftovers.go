@@ -13,23 +13,22 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Leftover is a name where volumes are mounted that is at no path that is known.
+// Leftover is a file or directory in a place for mounts below the root that is not a known path.
 type Leftover struct {
 	Path     string
 	Contents mount.Contents
-	Err      error // why it could not be looked at
+	Err      error // why it could not be examined
 }
 
-// all is every entry of a directory, and some as many as are told.
+// all lists every entry of a directory, and some only a few for a message.
 const (
 	all  = -1
 	some = 4
 )
 
-// Leftovers lists the names below the root where a volume may be mounted, and the
-// directories of allocs that are empty, but for the paths that are known and what is
-// above them. Nothing that is mounted is looked into. What could not be listed is in
-// the error, beside what could.
+// Leftovers lists the names below the root where a volume may be mounted, and the empty directories
+// of allocs. It leaves out the known paths and their parents. It does not look into mounts. The
+// error contains the directories that could not be listed.
 func (m *Manager) Leftovers(ctx context.Context, known map[string]bool) (found []Leftover, err error) {
 	l := lister{m: m, ctx: ctx, known: known}
 	for _, plugin := range l.names(m.o.Root, true) {
@@ -45,10 +44,11 @@ func (m *Manager) Leftovers(ctx context.Context, known map[string]bool) (found [
 			l.alloc(filepath.Join(targets, alloc))
 		}
 	}
+
 	return l.found, errors.Join(l.errs...)
 }
 
-// lister makes the list.
+// lister builds the list of leftovers.
 type lister struct {
 	m     *Manager
 	ctx   context.Context
@@ -69,21 +69,23 @@ func (l *lister) look(path string) {
 	if l.known[path] {
 		return
 	}
+
 	c, err := l.m.o.Host.Contents(l.ctx, path, some, false)
 	if err == nil && (c.Mounted || c.Kind == mount.KindNone) {
-		return // a mount is found in the table, and a path that is gone is no matter
+		return // mounts are found in the mount table, and missing paths are ignored
 	}
+
 	l.found = append(l.found, Leftover{Path: path, Contents: c, Err: err})
 }
 
-// alloc looks at what one alloc's targets are in, and at its private ones. The directory
-// itself is one if nothing is in it.
+// alloc examines the directory of one alloc, with its targets and private targets. An empty
+// directory is itself a leftover.
 func (l *lister) alloc(dir string) {
 	c, err := l.m.o.Host.Contents(l.ctx, dir, all, false)
 	switch {
 	case err != nil:
 		l.errs = append(l.errs, err)
-	case c.Mounted, c.Kind != mount.KindDir: // the latter nobody made for an alloc
+	case c.Mounted, c.Kind != mount.KindDir: // the agent makes only directories here
 	case len(c.Names) == 0 && !l.known[dir]:
 		l.found = append(l.found, Leftover{Path: dir, Contents: c})
 	}
@@ -96,9 +98,9 @@ func (l *lister) alloc(dir string) {
 	}
 }
 
-// RemoveLeftover removes what Leftovers found, if it is empty still, and of a target
-// the directory of its alloc, if it was the last. Whoever calls sees to it that nothing
-// is mounted there meanwhile. Any other path is refused.
+// RemoveLeftover removes a path from Leftovers if it is still empty. It also removes the alloc's
+// directory after its last target. The caller must ensure that nothing is mounted there meanwhile.
+// Any other path is refused.
 func (m *Manager) RemoveLeftover(path string) error {
 	rel, err := filepath.Rel(m.o.Root, path)
 	parts := strings.Split(rel, "/")
@@ -122,18 +124,20 @@ func (m *Manager) RemoveLeftover(path string) error {
 		}
 		return m.dropDirs(path, m.o.Host.RemoveLeftover)
 	}
+
 	return fmt.Errorf("cannot remove %q: no volume is ever mounted there", path)
 }
 
-// noteReaders bounds the notes that are read at a time.
+// noteReaders limits the number of notes that are read concurrently.
 const noteReaders = 8
 
-// CheckNotes reads the notes at some paths, and says of each that makes no sense why.
+// CheckNotes reads the notes at the paths, and returns an error for each invalid one.
 func (m *Manager) CheckNotes(paths []string) map[string]error {
 	bad := map[string]error{}
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	next := make(chan string)
+
 	for range noteReaders {
 		wg.Go(func() {
 			for path := range next {
@@ -145,9 +149,11 @@ func (m *Manager) CheckNotes(paths []string) map[string]error {
 			}
 		})
 	}
+
 	for _, path := range paths {
 		next <- path
 	}
+
 	close(next)
 	wg.Wait()
 	return bad

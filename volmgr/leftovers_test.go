@@ -14,8 +14,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestLeftovers: what is listed of the places where volumes are mounted, and what of it
-// can be removed.
+// TestLeftovers checks the list of leftovers below the root, and the removal of leftovers.
 func TestLeftovers(t *testing.T) {
 	root := t.TempDir()
 	at := func(path string) string { return filepath.Join(root, path) }
@@ -85,7 +84,7 @@ func TestLeftovers(t *testing.T) {
 	}
 }
 
-// TestCheckNotes: each that makes no sense, and why.
+// TestCheckNotes checks that each invalid note gets an error.
 func TestCheckNotes(t *testing.T) {
 	root := t.TempDir()
 	host, err := mount.New()
@@ -107,8 +106,8 @@ func TestCheckNotes(t *testing.T) {
 	}
 }
 
-// TestNoteWaitsForNothing: in the place of a note, or of the file that a note is
-// written to, a FIFO holds nothing up.
+// TestNoteWaitsForNothing checks that a FIFO in place of a note, or of its temporary file, does not
+// block the agent.
 func TestNoteWaitsForNothing(t *testing.T) {
 	root := t.TempDir()
 	host, err := mount.New()

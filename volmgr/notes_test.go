@@ -23,7 +23,7 @@ func manager(t testing.TB) (*volmgr.Manager, string) {
 	return volmgr.New(volmgr.Options{Root: root, Host: host}), root
 }
 
-// note is one of a claim of alloc x on a volume.
+// note returns a note for the claim of an alloc on a volume.
 func note(id, alloc string) volume.Note {
 	mode := volume.Capability{Access: volume.SingleNodeWriter, Attachment: volume.FileSystem}
 	return volume.Note{
@@ -38,8 +38,8 @@ func note(id, alloc string) volume.Note {
 	}
 }
 
-// What is written is read again; nobody else may read it; what is dropped is
-// gone; nothing else is left.
+// Written notes can be read again, and only by root. Dropped notes are gone, and no other files
+// remain.
 func TestNotes(t *testing.T) {
 	m, root := manager(t)
 	for _, id := range []string{"data", "..a volume", strings.Repeat("long", 30)} {
@@ -93,8 +93,8 @@ func TestNotes(t *testing.T) {
 	}
 }
 
-// A note that makes no sense, or stands under another's name, is left out and
-// left alone; one that was being written is no note.
+// A note that is invalid, or has the name of another note, is ignored and stays in place. A
+// temporary file does not count as a note.
 func TestBadNotes(t *testing.T) {
 	m, root := manager(t)
 	if err := m.WriteNote(note("good", "x")); err != nil {
@@ -131,7 +131,7 @@ func TestBadNotes(t *testing.T) {
 	}
 }
 
-// BenchmarkNote is what a claim and its release cost in notes.
+// BenchmarkNote measures the cost of notes for one claim and its detach.
 func BenchmarkNote(b *testing.B) {
 	m, _ := manager(b)
 	n := note("data", "web")

@@ -6,7 +6,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// The path that was looked at just now is not looked at again, all others are.
+// Observe does not observe a path again that was observed a moment ago. It observes all other
+// paths.
 func TestObserveBesideGlimpse(t *testing.T) {
 	m, _ := manager(t)
 	r := volume.Record{

@@ -11,9 +11,9 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// own gives the root of the volume the owner and mode that the claim asks for. A
-// storage that does not let that happen is not asked again by itself. If it refuses a default
-// owner, the claim gets its mount all the same: nobody asked for that owner.
+// own sets the owner and mode of the volume's root as the claim asks. If the storage refuses that,
+// own is not retried automatically. If the storage refuses a default owner, the claim is mounted
+// without it, because the claim did not ask for that owner.
 func (s step) own() volume.Outcome {
 	asked := s.claim().Own.Here()
 	out, err := s.give(asked)
@@ -21,6 +21,7 @@ func (s step) own() volume.Outcome {
 	if !asked.Default || !errors.As(err, &refused) {
 		return out
 	}
+
 	explicit := asked.Explicit()
 	out = volume.Outcome{}
 	if explicit.Asked() {
@@ -30,15 +31,17 @@ func (s step) own() volume.Outcome {
 	return out
 }
 
-// give gives the root of the volume an owner and mode. The error is the cause of the outcome's.
+// give sets owner and mode of the volume's root. The error is the cause of the outcome's error.
 func (s step) give(o volume.Ownership) (volume.Outcome, error) {
 	want, err := ownership(o)
 	if err != nil {
 		return s.changeFirst(err), err
 	}
+
 	err = s.m.o.Host.Own(s.ctx, s.a.Path, want, func(files int) {
 		volume.Progress(s.ctx, fmt.Sprintf("%d files", files))
 	})
+
 	out := s.outcome(err)
 	switch {
 	case err == nil:
@@ -48,10 +51,11 @@ func (s step) give(o volume.Ownership) (volume.Outcome, error) {
 		errors.Is(err, syscall.EINVAL):
 		out.Err.Retry = volume.RetryChange
 	}
+
 	return out, err
 }
 
-// ownership reads the numbers, which were checked when they were asked for.
+// ownership parses the numbers, which were checked when the claim was made.
 func ownership(o volume.Ownership) (mount.Ownership, error) {
 	want := mount.Ownership{Recursive: o.Recursive, Default: o.Default}
 	for _, f := range []struct {
@@ -68,5 +72,6 @@ func ownership(o volume.Ownership) (mount.Ownership, error) {
 		}
 		*f.into = new(uint32(n))
 	}
+
 	return want, nil
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Some plugins answer before their mount exists. It is waited for that long,
-// with looks so far apart.
+// Some plugins answer before their mount exists. The agent waits for the mount up to appearWithin,
+// and looks every appearEvery.
 const (
 	appearWithin = 2 * time.Second
 	appearEvery  = 20 * time.Millisecond
@@ -21,13 +21,14 @@ const (
 func (s step) claim() volume.Claim { return s.r.Claims[s.a.Alloc] }
 
 func (s step) publish() volume.Outcome {
-	// 1. The plugin makes the target itself; its parent is ours.
+	// 1. Make the target's parent directory. The plugin makes the target itself.
 	dir := parent(s.a.Path)
 	if err := s.m.dirs.enter(dir, s.m.MakeDir); err != nil {
 		return s.unsent(err)
 	}
 	defer s.m.dirs.leave(dir)
-	// 2. The call.
+
+	// 2. Call the plugin.
 	p, secrets, err := s.pluginWithSecrets()
 	if err != nil {
 		return s.unsent(err)
@@ -39,13 +40,15 @@ func (s step) publish() volume.Outcome {
 		FSType: opts.FSType, MountFlags: opts.MountFlags, MountGroup: s.group(), ReadOnly: c.ReadOnly,
 		PublishContext: s.r.Node.PublishContext, VolumeContext: s.r.Volume.Context, Secrets: secrets,
 	}
+
 	if s.r.Node.Staged != volume.Absent {
 		req.StagingPath = s.r.Node.StagingPath
 	}
 	if err := p.NodePublish(s.ctx, req); err != nil {
 		return s.outcome(err)
 	}
-	// 3. It is there, opens, and is not a directory of our own.
+
+	// 3. The target must be mounted, must open, and must not show the agent's own directory.
 	sight := s.appear()
 	if sight.Seen != volume.SeenMount {
 		return s.unverified("the plugin answered OK, but nothing usable is mounted at %s: %s", s.a.Path, words(sight))
@@ -57,21 +60,25 @@ func (s step) publish() volume.Outcome {
 		out.StageSuspect = true
 		return out
 	}
-	// 4. What the volume holds gives its users no power over the host.
+
+	// 4. Set options so that files on the volume give its users no power over the host.
 	if err := s.restrict(c, opts.MountFlags); err != nil {
 		return s.outcome(err)
 	}
-	// 5. It is read-only if that was asked for.
+
+	// 5. Ensure that the mount is read-only if the claim asks for that.
 	if c.ReadOnly {
 		if out := s.readOnly(c); out.Err != nil {
 			return out
 		}
 		sight = s.m.o.Host.Look(s.ctx, s.a.Path)
 	}
-	// 6. Only now may others reach it.
+
+	// 6. Only now let other users reach the target.
 	if err := s.m.openTo(c); err != nil {
 		return s.outcome(err)
 	}
+
 	return volume.Outcome{Sight: &sight, Mount: &sight.Identity, Devices: s.devices(sight.Identity), Boot: s.m.o.Host.Boot()}
 }
 
@@ -91,12 +98,13 @@ func (s step) appear() volume.Sight {
 	}
 }
 
-// restrict gives the target of a file system the options that a claim needs. Of a block
-// device nodev would forbid the use.
+// restrict sets the mount options that a claim needs on the target of a file system. A block device
+// is left out, because nodev would make it unusable.
 func (s step) restrict(c volume.Claim, mountFlags []string) error {
 	if c.Mode.Attachment == volume.BlockDevice {
 		return nil
 	}
+
 	flags := c.TargetFlags(mountFlags)
 	if len(flags) == 0 {
 		return nil
@@ -104,7 +112,7 @@ func (s step) restrict(c volume.Claim, mountFlags []string) error {
 	return s.m.o.Host.Restrict(s.ctx, s.a.Path, flags)
 }
 
-// readOnly sees to it that the target cannot be written to.
+// readOnly ensures that the target cannot be written to.
 func (s step) readOnly(c volume.Claim) volume.Outcome {
 	if c.Mode.Attachment == volume.BlockDevice {
 		ro, err := s.m.o.Host.BlockReadOnly(s.ctx, s.a.Path)
@@ -116,8 +124,10 @@ func (s step) readOnly(c volume.Claim) volume.Outcome {
 			out.Err.Retry = volume.RetryNever
 			return out
 		}
+
 		return volume.Outcome{}
 	}
+
 	if s.m.o.Host.Look(s.ctx, s.a.Path).ReadOnly {
 		return volume.Outcome{}
 	}
@@ -127,21 +137,23 @@ func (s step) readOnly(c volume.Claim) volume.Outcome {
 	if !s.m.o.Host.Look(s.ctx, s.a.Path).ReadOnly {
 		return s.unverified("the plugin ignored read-only, and %s can still be written to", s.a.Path)
 	}
+
 	return volume.Outcome{}
 }
 
-// unpublish trusts the mount table more than the plugin's answer: whatever it
-// says, a target where nothing is mounted is unpublished, and one where
-// something is mounted is not. Only a call that may still be running, or that
-// did not reach the plugin, is never taken for done.
+// unpublish trusts the mount table more than the plugin's answer. A target is unpublished if, and
+// only if, nothing is mounted there, regardless of the plugin's answer. A call that may still be
+// running, or that did not reach the plugin, never counts as done.
 func (s step) unpublish() volume.Outcome {
 	if refused := s.foreign(); refused.Err != nil {
 		return refused
 	}
+
 	p, err := s.plugin()
 	if err != nil {
 		return s.unsent(err)
 	}
+
 	out := s.outcome(p.NodeUnpublish(s.ctx, volume.NodeUnpublishRequest{ExternalID: s.r.Volume.ExternalID, TargetPath: s.a.Path}))
 	if out.Err != nil && (!out.Err.Answered || out.Err.Code == "Unavailable") {
 		return out
@@ -151,6 +163,7 @@ func (s step) unpublish() volume.Outcome {
 			return s.outcome(err)
 		}
 	}
+
 	held := s.stillMounted()
 	switch {
 	case held.Err != nil && out.Err != nil:
@@ -160,6 +173,7 @@ func (s step) unpublish() volume.Outcome {
 	case out.Err != nil:
 		out = volume.Outcome{Warning: fmt.Sprintf("the plugin said %s: %s, but nothing is mounted at %s", out.Err.Code, out.Err.Message, s.a.Path)}
 	}
+
 	out.Sight = &volume.Sight{}
 	return s.dropParent(s.cleaned(out, s.a.Path))
 }
@@ -172,7 +186,7 @@ func (s step) dropParent(out volume.Outcome) volume.Outcome {
 	return out
 }
 
-// rmdir is os.Remove of what can only be a directory, without trying unlink first.
+// rmdir is like os.Remove for a directory, but does not try unlink first.
 func rmdir(dir string) error {
 	if err := syscall.Rmdir(dir); err != nil {
 		return &os.PathError{Op: "rmdir", Path: dir, Err: err}
@@ -180,7 +194,7 @@ func rmdir(dir string) error {
 	return nil
 }
 
-// words says what was seen in place of a good mount.
+// words describes an observation that is not a good mount.
 func words(s volume.Sight) string {
 	if s.Seen == volume.SeenNothing {
 		return "it is no mount point"

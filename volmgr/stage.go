@@ -15,6 +15,7 @@ func (s step) controllerPublish() volume.Outcome {
 	if err != nil {
 		return s.unsent(err)
 	}
+
 	c, opts := s.capability()
 	readOnly := !c.Access.Writable()
 	context, err := p.ControllerPublish(s.ctx, volume.ControllerPublishRequest{
@@ -28,27 +29,31 @@ func (s step) controllerPublish() volume.Outcome {
 	return s.checked(p, volume.Outcome{PublishContext: context, ReadOnly: readOnly}, true)
 }
 
-// controllerUnpublish proves once more that nothing here uses the device: the
-// proof that it was decided on may be hours old. So a volume that the controller
-// does not know is done with.
+// controllerUnpublish proves again that no process on this host uses the device, because the proof
+// behind the decision may be hours old. After that proof, the volume counts as unpublished if the
+// controller does not know it.
 func (s step) controllerUnpublish() volume.Outcome {
 	if held := s.prove(); held.Err != nil {
 		held.Unsent = true
 		return held
 	}
+
 	p, secrets, err := s.pluginWithSecrets()
 	if err != nil {
 		return s.unsent(err)
 	}
+
 	out := s.outcome(p.ControllerUnpublish(s.ctx, volume.ControllerUnpublishRequest{
 		ExternalID: s.r.Volume.ExternalID, NodeID: s.a.NodeID, Secrets: secrets,
 	}))
+
 	if out.Err != nil && out.Err.Code == "NotFound" {
 		return volume.Outcome{Warning: "the controller does not know it: " + out.Err.Message}
 	}
 	if out.Err != nil {
 		return out
 	}
+
 	return s.checked(p, out, false)
 }
 
@@ -56,10 +61,12 @@ func (s step) stage() volume.Outcome {
 	if err := s.m.MakeDir(s.a.Path); err != nil {
 		return s.unsent(err)
 	}
+
 	p, secrets, err := s.pluginWithSecrets()
 	if err != nil {
 		return s.unsent(err)
 	}
+
 	c, opts := s.capability()
 	if err := p.NodeStage(s.ctx, volume.NodeStageRequest{
 		ExternalID: s.r.Volume.ExternalID, StagingPath: s.a.Path, Capability: c,
@@ -68,8 +75,9 @@ func (s step) stage() volume.Outcome {
 	}); err != nil {
 		return s.outcome(err)
 	}
+
 	switch sight := s.m.o.Host.Look(s.ctx, s.a.Path); sight.Seen {
-	case volume.SeenNothing: // legitimate: some plugins mount only at publish
+	case volume.SeenNothing: // valid: some plugins mount only at publish
 		return volume.Outcome{Sight: &sight, Boot: s.m.o.Host.Boot()}
 	case volume.SeenMount:
 		return volume.Outcome{Sight: &sight, Mount: &sight.Identity, Devices: s.devices(sight.Identity), Boot: s.m.o.Host.Boot()}
@@ -78,15 +86,15 @@ func (s step) stage() volume.Outcome {
 	}
 }
 
-// devices are the volume's block devices, as the mount at the step's path shows
-// them. Where only a directory of a file system is mounted, its device is not
-// the volume's alone (it may be the host's own disk), and nothing can be asked
-// of it. A failed look costs only part of a later proof, which also asks for the
-// mounts themselves.
+// devices returns the volume's block devices, as shown by the mount at the step's path. If only a
+// directory of a file system is mounted, its device may hold other data, even the host's root. Such
+// a device cannot be part of a proof, so devices returns nil. An error also results in nil. That
+// only weakens a later proof of unmount, which checks the mounts as well.
 func (s step) devices(id volume.MountIdentity) []volume.Device {
 	if c, _ := s.capability(); c.Attachment == volume.FileSystem && id.Root != "/" {
 		return nil
 	}
+
 	devices, err := s.m.o.Host.Devices(s.ctx, s.a.Path)
 	if err != nil {
 		return nil
@@ -98,10 +106,12 @@ func (s step) unstage() volume.Outcome {
 	if refused := s.foreign(); refused.Err != nil {
 		return refused
 	}
+
 	p, err := s.plugin()
 	if err != nil {
 		return s.unsent(err)
 	}
+
 	out := s.outcome(p.NodeUnstage(s.ctx, volume.NodeUnstageRequest{ExternalID: s.r.Volume.ExternalID, StagingPath: s.a.Path}))
 	if out.Err != nil && out.Err.Code == "NotFound" {
 		out = volume.Outcome{Warning: "the plugin does not know the volume: " + out.Err.Message}
@@ -109,6 +119,7 @@ func (s step) unstage() volume.Outcome {
 			return s.outcome(err)
 		}
 	}
+
 	if out.Err != nil {
 		return s.busy(out, s.a.Path)
 	}
@@ -119,13 +130,12 @@ func (s step) unstage() volume.Outcome {
 	return s.cleaned(out, s.a.Path)
 }
 
-// stillMounted is an error if something is mounted at the step's path, and
-// names who holds it.
+// stillMounted returns an error with the holders if something is mounted at the step's path.
 func (s step) stillMounted() volume.Outcome {
 	return s.nothing(s.m.o.Host.Look(s.ctx, s.a.Path))
 }
 
-// nothing is an error unless nothing was seen at the step's path.
+// nothing returns an error unless the observation shows no mount at the step's path.
 func (s step) nothing(sight volume.Sight) volume.Outcome {
 	switch sight.Seen {
 	case volume.SeenNothing:
@@ -137,7 +147,7 @@ func (s step) nothing(sight volume.Sight) volume.Outcome {
 	}
 }
 
-// busy adds to a failure who keeps a mount busy, and what ends the first of them.
+// busy adds to a failure the holders of a mount, and a command that stops the first one.
 func (s step) busy(out volume.Outcome, path string) volume.Outcome {
 	for _, h := range s.m.o.Host.Holders(path) {
 		out.Err.HeldBy = append(out.Err.HeldBy, h.String())
@@ -145,11 +155,12 @@ func (s step) busy(out volume.Outcome, path string) volume.Outcome {
 			out.Err.Remedy = suggest.Stop(h.Unit, h.PID)
 		}
 	}
+
 	return out
 }
 
-// cleaned removes the empty name that an undone mount left. What is not empty
-// stays and is said.
+// cleaned removes the empty name that remains after an unmount. If the name is not empty, it stays
+// and cleaned adds a warning.
 func (s step) cleaned(out volume.Outcome, path string) volume.Outcome {
 	if err := s.m.o.Host.RemoveLeftover(path); err != nil {
 		out.Warning = strings.TrimPrefix(out.Warning+"; "+err.Error(), "; ")
@@ -157,16 +168,18 @@ func (s step) cleaned(out volume.Outcome, path string) volume.Outcome {
 	return out
 }
 
-// prove shows that nothing on this host uses the volume's devices, in any
-// mount namespace. A lazy unmount would not pass.
+// prove checks that no mount namespace and no process on this host uses the volume's devices. A
+// lazy unmount alone does not satisfy it.
 func (s step) prove() volume.Outcome {
 	paths := []string{s.r.Node.StagingPath}
 	for _, c := range s.r.Claims {
 		paths = append(paths, c.Target)
 	}
+
 	for _, w := range s.r.Node.Watches {
 		paths = append(paths, w.Path)
 	}
+
 	paths = slices.DeleteFunc(paths, func(path string) bool { return path == "" })
 	for i, sight := range s.m.o.Host.LookAll(s.ctx, paths, nil) {
 		s.a.Path = paths[i]
@@ -174,8 +187,9 @@ func (s step) prove() volume.Outcome {
 			return held
 		}
 	}
+
 	if s.r.Node.Boot != s.m.o.Host.Boot() {
-		return volume.Outcome{} // nothing was mounted since, and a name may be another device's by now
+		return volume.Outcome{} // nothing was mounted since the boot, and a device name may have been reused
 	}
 	if u := s.r.Node.Unseen; len(u) > 0 && len(s.r.Node.Devices) == 0 {
 		return s.unverified("%s was unmounted lazily, and nothing on this host tells whether it is still in use, because it names no device; a reboot ends that", u[0].Path)
@@ -189,8 +203,9 @@ func (s step) prove() volume.Outcome {
 			return s.unverified("device %s is still in use: %s", dev.Number, strings.Join(users, "; "))
 		}
 	}
+
 	return volume.Outcome{}
 }
 
-// parent is the directory of an alloc, removed with its last target.
+// parent returns the directory of an alloc, which is removed with its last target.
 func parent(target string) string { return filepath.Dir(target) }

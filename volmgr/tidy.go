@@ -9,12 +9,12 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Tidy removes the empty names below the root that nobody mounts at. It is for
-// the first start in a boot: a power cut may bring directories back that were
-// removed, because a commit of the state database syncs no directory. Then no
-// volume is mounted, and what a claim needs is made again. What is not empty, or
-// is a mount, stays, and is in the error. Notes are not synced either: one that the
-// power cut has left empty goes, and is written again if its claim is there.
+// Tidy removes the empty names below the root. It is for the first start after a boot, when no
+// volume is mounted. A power cut may restore directories that were removed, because a commit of the
+// state database does not sync them. The agent makes the directories that a claim needs again.
+// Mounts and names that are not empty stay, and Tidy returns an error for each. Notes are not
+// synced either, so a power cut may leave an empty note. Tidy removes it, and the agent writes it
+// again if the claim still exists.
 func (m *Manager) Tidy() error {
 	var errs []error
 	note := func(err error) {
@@ -22,11 +22,13 @@ func (m *Manager) Tidy() error {
 			errs = append(errs, err)
 		}
 	}
+
 	noteUnlessFull := func(err error) {
 		if !notEmpty(err) {
 			note(err)
 		}
 	}
+
 	below := func(parts ...string) (paths []string) {
 		dir := filepath.Join(append([]string{m.o.Root}, parts...)...)
 		list, err := os.ReadDir(dir)
@@ -36,6 +38,7 @@ func (m *Manager) Tidy() error {
 		}
 		return paths
 	}
+
 	for _, plugin := range below() {
 		for _, path := range below(plugin, stagingDir) {
 			note(m.o.Host.RemoveLeftover(filepath.Join(m.o.Root, path)))
@@ -52,16 +55,19 @@ func (m *Manager) Tidy() error {
 				}
 				noteUnlessFull(os.Remove(filepath.Join(m.o.Root, path)))
 			}
+
 			noteUnlessFull(os.Remove(filepath.Join(m.o.Root, alloc)))
 		}
+
 		for _, path := range below(plugin, notesDir) {
 			note(removeEmpty(filepath.Join(m.o.Root, path)))
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
-// removeEmpty removes a regular file that holds nothing.
+// removeEmpty removes a regular file if it is empty.
 func removeEmpty(path string) error {
 	info, err := os.Lstat(path)
 	if err != nil || !info.Mode().IsRegular() || info.Size() > 0 {

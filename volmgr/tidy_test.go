@@ -11,7 +11,7 @@ import (
 	"github.com/volagent/volagent/volmgr/mount"
 )
 
-// TestTidy: what is empty goes, what holds something stays and is named.
+// TestTidy checks that empty names are removed, and that all others stay and are in the error.
 func TestTidy(t *testing.T) {
 	root := t.TempDir()
 	for _, dir := range []string{
@@ -57,7 +57,7 @@ func TestTidy(t *testing.T) {
 	}
 }
 
-// TestTidyNothing: there need not be a root.
+// TestTidyNothing checks that a missing root is not an error.
 func TestTidyNothing(t *testing.T) {
 	host, err := mount.New()
 	if err != nil {

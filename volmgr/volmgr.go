@@ -1,15 +1,15 @@
-// Package volmgr does the single steps of a volume's life on this host: it
-// stages, publishes, unpublishes and unstages through a plugin, observes what
-// is mounted, and checks after each call that the host shows what the plugin
-// said. It owns every host path below the data directory's csi folder:
+// Package volmgr performs the single steps of a volume's life on this host. It stages, publishes,
+// unpublishes and unstages through a plugin. It observes the mounts. After each call, it checks
+// that the host shows the effect that the plugin reported. It owns every host path below the data
+// dir's csi folder:
 //
 //	<data-dir>/csi/<plugin>/staging/<volume>               below 0700
 //	<data-dir>/csi/<plugin>/per-alloc/<alloc>/<volume>     a public target; below 0711
 //	<data-dir>/csi/<plugin>/per-alloc/<alloc>/.p/<volume>  a private target; below 0700
 //	<data-dir>/csi/<plugin>/meta/<volume>@<alloc>.json     a volume.Note; 0600 in 0700
 //
-// Nothing is ever removed recursively here: what is left after a volume is
-// taken down goes by rmdir and unlink, one name at a time.
+// The package never removes anything recursively. After a volume is unmounted, it removes the
+// remaining names with rmdir and unlink, one at a time.
 package volmgr
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Plugin is what is called of a CSI plugin. Errors are *volume.CallError.
+// Plugin is the part of a CSI plugin that a Manager calls. Its errors are *volume.CallError.
 type Plugin interface {
 	ControllerPublish(context.Context, volume.ControllerPublishRequest) (map[string]string, error)
 	ControllerUnpublish(context.Context, volume.ControllerUnpublishRequest) error
@@ -39,39 +39,39 @@ type Plugin interface {
 	ListVolumes(context.Context, volume.ListVolumesRequest) (volume.VolumePage, error)
 }
 
-// Options are what a Manager needs.
+// Options holds the dependencies of a Manager.
 type Options struct {
 	// Root is <data-dir>/csi.
 	Root string
 	Host *mount.Host
-	// Plugin returns what answers one step's call for a volume, or an error if
-	// that is not ready.
+	// Plugin returns the plugin part that answers one step's call for a volume, or an error if that
+	// part is not ready.
 	Plugin func(v volume.Volume, k volume.Kind) (Plugin, error)
-	// Secrets reads all secrets of a volume, at the moment of a call.
+	// Secrets reads all secrets of a volume. It is called for each CSI call that needs them.
 	Secrets func(volume.Volume) (volume.Secrets, error)
 }
 
-// Manager does steps. It keeps no state of its own but what is in hand.
+// Manager performs steps. It keeps no state except for steps that are in progress.
 type Manager struct {
 	o     Options
 	dirs  allocDirs
 	loans loans
 }
 
-// New returns a Manager; it touches nothing.
+// New returns a Manager. It does not touch the host.
 func New(o Options) *Manager { return &Manager{o: o} }
 
-// MaxPluginPath is how long a path, in bytes, a CSI plugin must accept (CSI spec, Size
-// Limits). Most accept longer ones: kubelet's are longer.
+// MaxPluginPath is the path length, in bytes, that every CSI plugin must accept (CSI spec, Size
+// Limits). Most plugins accept longer paths, because kubelet's are longer.
 const MaxPluginPath = 128
 
-// LongestPath is the length, in bytes, of the longest path of a mount below a root.
+// LongestPath returns the length, in bytes, of the longest possible mount path below a root.
 func LongestPath(root string) int {
 	return len(filepath.Join(root, pad(24), targetsDir, pad(36), pad(34)))
 }
 
-// CheckRoot refuses a root below which the kernel could refuse a path: one of PATH_MAX
-// bytes with its final zero, or one with a name beyond NAME_MAX.
+// CheckRoot refuses a root if the kernel could refuse paths below it. A path may have fewer than
+// PATH_MAX bytes, and a name at most NAME_MAX.
 func CheckRoot(root string) error {
 	if longest := LongestPath(root); longest >= unix.PathMax {
 		return volume.Errorf(volume.ErrInvalid, "%s is too long: paths below it could have %d bytes, and Linux accepts %d", root, longest, unix.PathMax-1).
@@ -82,25 +82,26 @@ func CheckRoot(root string) error {
 			return volume.Errorf(volume.ErrInvalid, "a name in %s has %d bytes, and Linux accepts %d", root, len(name), unix.NAME_MAX)
 		}
 	}
+
 	return nil
 }
 
 func pad(n int) string { return string(make([]byte, n)) }
 
-// Names of the directories of a plugin's mounts, and of the notes beside them.
+// Names of the directories for a plugin's mounts and for the notes beside them.
 const (
 	stagingDir = "staging"
 	targetsDir = "per-alloc"
 	notesDir   = "meta"
 )
 
-// StagingPath is where a volume is staged.
+// StagingPath returns the path at which a volume is staged.
 func (m *Manager) StagingPath(pluginID, id string) string {
 	return filepath.Join(m.o.Root, volume.PluginComponent(pluginID), stagingDir, volume.VolumeComponent(id))
 }
 
-// TargetPath is where a volume is published for an alloc. A private target lies below a
-// directory that only root can enter.
+// TargetPath returns the path at which a volume is published for an alloc. A private target lies
+// below a directory that only root can enter.
 func (m *Manager) TargetPath(pluginID, alloc, id string, private bool) string {
 	dir := filepath.Join(m.o.Root, volume.PluginComponent(pluginID), targetsDir, volume.AllocComponent(alloc))
 	if private {
@@ -109,15 +110,15 @@ func (m *Manager) TargetPath(pluginID, alloc, id string, private bool) string {
 	return filepath.Join(dir, volume.VolumeComponent(id))
 }
 
-// Observe looks at every path of a record but the one that was looked at just
-// now, if any. Each look is bounded, and a path that hangs does not hold up the
-// others. What nobody wants any more is looked at from outside alone, so that
-// somebody's look at a volume does not keep it busy while it is unmounted.
+// Observe observes every path of a record, except the path in now, which was observed a moment ago.
+// Each observation has a time limit, and a path that hangs does not delay the others. Paths of
+// unwanted claims are not opened, because an open mount would be busy while the agent unmounts it.
 func (m *Manager) Observe(ctx context.Context, r volume.Record, now volume.Glimpse) volume.Observed {
 	o := volume.Observed{
 		Boot:    m.o.Host.Boot(),
 		Targets: map[string]volume.Sight{}, Binds: map[string]volume.Sight{}, Watched: map[string]volume.Sight{},
 	}
+
 	var paths []string
 	var puts []func(volume.Sight)
 	look := func(path string, put func(volume.Sight)) {
@@ -129,6 +130,7 @@ func (m *Manager) Observe(ctx context.Context, r volume.Record, now volume.Glimp
 			paths, puts = append(paths, path), append(puts, put)
 		}
 	}
+
 	leaving, wanted := map[string]bool{}, len(r.Claims) == 0
 	look(r.Node.StagingPath, func(s volume.Sight) { o.Staging = s })
 	for alloc, c := range r.Claims {
@@ -141,17 +143,20 @@ func (m *Manager) Observe(ctx context.Context, r volume.Record, now volume.Glimp
 		}
 		look(c.At, func(s volume.Sight) { o.Binds[alloc] = bindSight(s) })
 	}
+
 	for _, w := range r.Node.Watches {
 		look(w.Path, func(s volume.Sight) { o.Watched[w.Path] = s })
 	}
+
 	leaving[r.Node.StagingPath] = !wanted
 	for i, s := range m.o.Host.LookAll(ctx, paths, leaving) {
 		puts[i](s)
 	}
+
 	return o
 }
 
-// Do does one step of a record and says how it went.
+// Do performs one step of a record and returns its outcome.
 func (m *Manager) Do(ctx context.Context, r volume.Record, a volume.Action, p volume.PluginView) volume.Outcome {
 	s := step{m: m, ctx: ctx, r: r, a: a, view: p}
 	switch a.Kind {
@@ -182,11 +187,11 @@ func (m *Manager) Do(ctx context.Context, r volume.Record, a volume.Action, p vo
 	case volume.Prove:
 		return s.prove()
 	default:
-		return volume.Outcome{} // a step in the record alone
+		return volume.Outcome{} // a step that only changes the record
 	}
 }
 
-// step is one step in hand.
+// step is one step in progress.
 type step struct {
 	m    *Manager
 	ctx  context.Context
@@ -195,11 +200,12 @@ type step struct {
 	view volume.PluginView
 }
 
-// outcome is how a call, or a step of our own, went.
+// outcome returns the outcome of a call, or of a step of the agent itself.
 func (s step) outcome(err error) volume.Outcome {
 	if err == nil {
 		return volume.Outcome{}
 	}
+
 	var ce *volume.CallError
 	if errors.As(err, &ce) {
 		return volume.Outcome{Err: ce}
@@ -207,14 +213,15 @@ func (s step) outcome(err error) volume.Outcome {
 	return volume.Outcome{Err: volume.HostError(string(s.a.Kind), err)}
 }
 
-// unsent is how a step failed that did not get to its call.
+// unsent returns the outcome of a step that failed before its call was sent.
 func (s step) unsent(err error) volume.Outcome {
 	out := s.outcome(err)
 	out.Unsent = true
 	return out
 }
 
-// unverified is the outcome of a call that the plugin says went well.
+// unverified returns the outcome of a call that the plugin reports as successful but the host does
+// not confirm.
 func (s step) unverified(format string, args ...any) volume.Outcome {
 	return volume.Outcome{Err: &volume.CallError{
 		Step: string(s.a.Kind), Code: volume.CodeUnverified, Message: fmt.Sprintf(format, args...),
@@ -222,7 +229,7 @@ func (s step) unverified(format string, args ...any) volume.Outcome {
 	}}
 }
 
-// plugin returns the plugin for a call.
+// plugin returns the plugin part for the step's call.
 func (s step) plugin() (Plugin, error) {
 	p, err := s.m.o.Plugin(s.r.Volume, s.a.Kind)
 	if err != nil {
@@ -230,12 +237,13 @@ func (s step) plugin() (Plugin, error) {
 			Step: string(s.a.Kind), Code: "Unavailable", Message: err.Error(), Retry: volume.RetryBackoff,
 		}
 	}
+
 	return p, nil
 }
 
-// pluginWithSecrets returns the plugin and the secrets for a call that takes
-// some. Whoever waits for a mount, or a size, is told at once of one that cannot be read; an
-// undoing goes on when it can.
+// pluginWithSecrets returns the plugin part and the secrets for a call that needs secrets. If a
+// secret cannot be read, a mount or expansion fails at once, because a caller waits for it. An
+// undoing step is retried.
 func (s step) pluginWithSecrets() (Plugin, volume.Secrets, error) {
 	secrets, err := s.m.o.Secrets(s.r.Volume)
 	if err != nil {
@@ -245,11 +253,12 @@ func (s step) pluginWithSecrets() (Plugin, volume.Secrets, error) {
 		}
 		return nil, nil, ce
 	}
+
 	p, err := s.plugin()
 	return p, secrets, err
 }
 
-// capability is the volume capability of the claims in force.
+// capability returns the volume capability and mount options of the current claims.
 func (s step) capability() (volume.Capability, volume.MountOptions) {
 	if m := s.r.Node.Mode; m != nil {
 		return m.Capability, volume.MountOptions{FSType: m.FSType, MountFlags: m.MountFlags}
@@ -257,7 +266,7 @@ func (s step) capability() (volume.Capability, volume.MountOptions) {
 	return s.r.Volume.Capabilities[0], s.r.Volume.MountOptions
 }
 
-// group is the mount group of the claims in force.
+// group returns the mount group of the current claims.
 func (s step) group() string {
 	if m := s.r.Node.Mode; m != nil {
 		return m.Group

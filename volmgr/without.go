@@ -7,13 +7,13 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// ways are the mount calls of a release without the plugin.
+// ways maps the ways of an unmount without the plugin to mount calls.
 var ways = map[volume.Without]mount.How{
 	volume.ByUmount: mount.Plain, volume.ByForce: mount.Force, volume.ByLazy: mount.Lazy,
 }
 
-// withoutPlugin takes away what is mounted at the step's path, going no further
-// than the step allows. It calls nobody, and each try is bounded.
+// withoutPlugin unmounts the step's path by itself, up to the strongest way that the step allows.
+// It does not call the plugin. Each try has a time limit.
 func (s step) withoutPlugin() volume.Outcome {
 	sight := s.m.o.Host.Look(s.ctx, s.a.Path)
 	if sight.Seen == volume.SeenNothing {
@@ -22,6 +22,7 @@ func (s step) withoutPlugin() volume.Outcome {
 	if refused := s.foreign(); refused.Err != nil {
 		return refused
 	}
+
 	unseen, failed := s.climb(s.a.Path)
 	if failed.Err != nil {
 		return failed
@@ -32,8 +33,8 @@ func (s step) withoutPlugin() volume.Outcome {
 	return s.swept(volume.Outcome{Unseen: unseen})
 }
 
-// made returns the recorded mount at the step's path, or nil. For a pending call it is the mount
-// that was undone without the plugin, in this boot.
+// made returns the recorded mount at the step's path, or nil. For a pending call, it is the mount
+// that was undone without the plugin in this boot.
 func (s step) made() *volume.MountIdentity {
 	if s.a.Owed {
 		for _, d := range s.r.Node.Owed {
@@ -41,8 +42,10 @@ func (s step) made() *volume.MountIdentity {
 				return &d.Mount
 			}
 		}
+
 		return nil
 	}
+
 	switch c := s.claim(); s.a.Path {
 	case s.r.Node.StagingPath:
 		return s.r.Node.Mount
@@ -53,9 +56,9 @@ func (s step) made() *volume.MountIdentity {
 	}
 }
 
-// vanished is a mount that is on record and not there any more, where the step may
-// go as far as a lazy unmount: an agent may have died after that, before it was on
-// record. Whether anybody uses it still nobody can tell.
+// vanished handles a recorded mount that no longer exists, if the step allows a lazy unmount. An
+// earlier agent may have died after a lazy unmount, before it recorded the unmount. The agent
+// cannot tell whether such a mount is still in use, so vanished returns an Unseen.
 func (s step) vanished(made *volume.MountIdentity) *volume.Unseen {
 	if s.a.How != volume.ByLazy || made == nil || made.Boot != s.m.o.Host.Boot() {
 		return nil
@@ -63,8 +66,8 @@ func (s step) vanished(made *volume.MountIdentity) *volume.Unseen {
 	return &volume.Unseen{Path: s.a.Path}
 }
 
-// climb tries one way to unmount after the other. Who holds a mount that only a
-// lazy unmount takes away is asked before it is out of sight.
+// climb tries the allowed ways to unmount, from the weakest to the strongest. It looks for the
+// holders of a mount before a lazy unmount, because it cannot find them afterwards.
 func (s step) climb(path string) (*volume.Unseen, volume.Outcome) {
 	var err error
 	for _, way := range s.a.How.Steps() {
@@ -82,10 +85,11 @@ func (s step) climb(path string) (*volume.Unseen, volume.Outcome) {
 		}
 		return nil, volume.Outcome{}
 	}
+
 	return nil, s.busy(s.outcome(err), path)
 }
 
-// swept removes the empty names that the mount leaves.
+// swept removes the empty names that remain after an unmount.
 func (s step) swept(out volume.Outcome) volume.Outcome {
 	out = s.cleaned(out, s.a.Path)
 	if s.a.Alloc != "" {
@@ -98,5 +102,6 @@ func (s step) swept(out volume.Outcome) volume.Outcome {
 		}
 		out.Warning = strings.TrimPrefix(out.Warning+"; "+words, "; ")
 	}
+
 	return out
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// world is a store, a queue and a plugin around one volume "data". On a wake it
-// does what onWake says, in a goroutine of its own unless inline is set.
+// world is a store, a queue and a plugin around one volume "data". Each wake runs onWake, in its
+// own goroutine unless inline is set.
 type world struct {
 	mu      sync.Mutex
 	r       volume.Record
@@ -24,15 +24,15 @@ type world struct {
 	waiters chan struct{}
 	attempt *volume.Attempt
 	wakes   int
-	gone    bool                              // what was mounted
-	view    atomic.Pointer[volume.PluginView] // read inside Change as well
+	gone    bool                              // the mount has been removed
+	view    atomic.Pointer[volume.PluginView] // also read inside Change
 	onWake  func(*world)
-	inline  bool // has all of onWake done before the waiting begins
+	inline  bool // onWake finishes before the wait begins
 
 	draining bool
 }
 
-// patience is given to what must happen, however busy the host.
+// patience bounds the wait for events that must happen, even on a busy host.
 const patience = 60 * time.Second
 
 func newWorld() *world {
@@ -129,7 +129,7 @@ func (w *world) TargetPath(plugin, alloc, id string, _ bool) string {
 	return "/t/" + plugin + "/" + alloc + "/" + id
 }
 
-// change does something and tells all who wait.
+// change runs fn and notifies all waiting calls.
 func (w *world) change(fn func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -138,7 +138,7 @@ func (w *world) change(fn func()) {
 	w.waiters = make(chan struct{})
 }
 
-// obey does at once what the claims want.
+// obey mounts every wanted claim and removes every other claim at once.
 func (w *world) obey() {
 	w.change(func() {
 		for _, c := range w.r.Ordered() {
@@ -152,7 +152,7 @@ func (w *world) obey() {
 	})
 }
 
-// failWith makes every step fail.
+// failWith returns an onWake after which the step a has failed.
 func failWith(a volume.Action, retry volume.Retry) func(*world) {
 	return func(w *world) {
 		w.change(func() {
@@ -163,7 +163,7 @@ func failWith(a volume.Action, retry volume.Retry) func(*world) {
 	}
 }
 
-// claims are the allocs that hold or held a claim, "-" before one on its way out.
+// claims lists the allocs that have a claim, with "-" before one that is being detached.
 func (w *world) claims() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -178,7 +178,7 @@ func (w *world) claims() string {
 	return strings.Join(s, " ")
 }
 
-// hold makes a claim that is mounted.
+// hold makes a claim and waits until it is mounted.
 func (w *world) hold(t *testing.T, alloc string) {
 	t.Helper()
 	if _, _, err := w.service().Claim(t.Context(), "data", volume.Request{Alloc: alloc}, patience); err != nil {
@@ -186,7 +186,7 @@ func (w *world) hold(t *testing.T, alloc string) {
 	}
 }
 
-// want checks an error's kind and words.
+// want checks that an error has the kind and contains the words.
 func want(t *testing.T, err, kind error, words ...string) {
 	t.Helper()
 	if !errors.Is(err, kind) {
@@ -219,8 +219,8 @@ func TestClaim(t *testing.T) {
 	want(t, err, volume.ErrRefused, "with another read-only")
 }
 
-// A path is given out only while the volume is there: what somebody unmounted is
-// mounted again first.
+// Claim returns a path only while the volume is mounted. If another process has unmounted it, the
+// agent mounts it again first.
 func TestClaimAgainUnmounted(t *testing.T) {
 	w := newWorld()
 	w.hold(t, "web")
@@ -238,7 +238,7 @@ func TestClaimAgainUnmounted(t *testing.T) {
 	}
 }
 
-// Without a wait the claim stays and goes on, whatever becomes of it.
+// Without a wait the claim stays and the agent continues with it, even when a step fails.
 func TestNoWait(t *testing.T) {
 	w := newWorld()
 	w.onWake = failWith(volume.Action{Kind: volume.NodeStage}, volume.RetryNever)
@@ -248,8 +248,8 @@ func TestNoWait(t *testing.T) {
 	}
 }
 
-// A claim that this call made and that cannot be had in time is withdrawn, and
-// the message says so and why.
+// A claim that this call made and that is not mounted in time is withdrawn. The message says so and
+// gives the reason.
 func TestWithdrawn(t *testing.T) {
 	stage := volume.Action{Kind: volume.NodeStage}
 	stopping, stop := context.WithCancelCause(context.Background())
@@ -313,8 +313,8 @@ func TestWithdrawn(t *testing.T) {
 
 var errCall = errors.New("a call's own error")
 
-// waits is how long to wait for an error of a kind: for one that comes when time
-// is up not long, and what it tells of is there before.
+// waits returns how long to wait for an error of a kind. An error that comes only when the time is
+// up gets a short wait, and onWake then runs before the wait begins.
 func (w *world) waits(kind error) time.Duration {
 	w.inline = errors.Is(kind, volume.ErrTimeout) || errors.Is(kind, volume.ErrPluginUnavailable)
 	if w.inline {
@@ -323,7 +323,7 @@ func (w *world) waits(kind error) time.Duration {
 	return patience
 }
 
-// once acts on the first wake alone.
+// once runs fn on the first wake only.
 func once(fn func(*world)) func(*world) {
 	if fn == nil {
 		return nil
@@ -332,7 +332,7 @@ func once(fn func(*world)) func(*world) {
 	return func(w *world) { o.Do(func() { fn(w) }) }
 }
 
-// A claim that was there before is not withdrawn with the call that waits for it.
+// When the wait of a call fails, a claim that existed before the call is not withdrawn.
 func TestOldClaimStays(t *testing.T) {
 	w := newWorld()
 	w.onWake = nil
@@ -346,8 +346,8 @@ func TestOldClaimStays(t *testing.T) {
 	}
 }
 
-// An error that the queue is about to try again, because a new claim came, is no
-// reason to give up.
+// An earlier error does not end the wait while the queue is about to retry the step for a new
+// claim.
 func TestStaleFailure(t *testing.T) {
 	for name, change := range map[string]func(*volume.Attempt){
 		"due":     func(at *volume.Attempt) { at.Next = time.Unix(1, 0) },
@@ -359,7 +359,7 @@ func TestStaleFailure(t *testing.T) {
 		w.attempt = at
 		w.onWake = func(w *world) {
 			select {
-			case <-time.After(20 * time.Millisecond): // it is read before it is tried
+			case <-time.After(20 * time.Millisecond): // the old error is read before the retry
 			case <-t.Context().Done():
 			}
 			w.obey()
@@ -374,7 +374,8 @@ func TestStaleFailure(t *testing.T) {
 	}
 }
 
-// A live holder is refused at once; one that is being released is waited for.
+// A claim that conflicts with a live one is refused at once. One that conflicts with a claim being
+// detached waits.
 func TestHolders(t *testing.T) {
 	w := newWorld()
 	w.hold(t, "db")
@@ -397,7 +398,7 @@ func TestHolders(t *testing.T) {
 		t.Errorf("the claims are %q after %v", got, err)
 	}
 
-	for _, alloc := range []string{"web", "db"} { // somebody else's, and its own earlier one
+	for _, alloc := range []string{"web", "db"} { // another alloc's claim, and the alloc's own earlier claim
 		w := newWorld()
 		w.hold(t, "db")
 		w.onWake = nil
@@ -463,8 +464,8 @@ func TestRefusedRequests(t *testing.T) {
 	}
 }
 
-// TestClaimDash: an alloc's id that begins with "-" is refused, and a claim that an
-// earlier release stored is found again and released.
+// TestClaimDash checks that an alloc id that begins with "-" is refused for a new claim. A claim
+// that an earlier version of the agent stored under such an id is still found.
 func TestClaimDash(t *testing.T) {
 	w := newWorld()
 	_, _, err := w.service().Claim(t.Context(), "data", volume.Request{Alloc: "-rf"}, patience)

@@ -8,18 +8,18 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Detach releases a claim and, if wait is above 0, waits until all of it is
-// undone. The release goes on after a wait that ended. Asking again for a
-// release that is under way joins it. A claim whose owner is alive, or may be, is
-// refused with ErrRefused, unless force is set.
+// Detach detaches a claim and, if wait is above 0, waits until all its mounts are gone. The agent
+// continues to detach after the wait has ended. A call for a claim that is already being detached
+// joins it. Detach returns ErrRefused if the owner of the claim is alive, or may be alive, unless
+// force is set.
 func (s *Service) Detach(ctx context.Context, id, alloc string, force bool, wait time.Duration) error {
 	return s.detach(ctx, id, alloc, force, volume.WithPlugin, wait)
 }
 
-// DetachWithout is Detach with no call to the plugin: a call in hand is given
-// up, and the host unmounts by itself, going as far as how allows. A mount that
-// stays busy all the same is an ErrRefused at once; the release stands, and is
-// tried again. It returns what is left behind.
+// DetachWithout is Detach without calls to the plugin. It abandons a running call, and the host
+// unmounts by itself, as far as how allows. If a mount stays busy even so, DetachWithout returns
+// ErrRefused at once; the claim stays detaching, and the agent tries again. It returns the
+// leftovers.
 func (s *Service) DetachWithout(ctx context.Context, id, alloc string, force bool, how volume.Without, wait time.Duration) (left []string, err error) {
 	if err := how.Check(); err != nil {
 		return nil, err
@@ -30,6 +30,7 @@ func (s *Service) DetachWithout(ctx context.Context, id, alloc string, force boo
 	if err := s.detach(ctx, id, alloc, force, how, wait); err != nil {
 		return nil, err
 	}
+
 	r, _ := s.Store.Volume(id)
 	return r.Left(), nil
 }
@@ -40,10 +41,12 @@ func (s *Service) detach(ctx context.Context, id, alloc string, force bool, how 
 			return err
 		}
 	}
+
 	r, before, err := s.find(id, alloc)
 	if err != nil {
 		return err
 	}
+
 	if before.Owner.Mortal() && s.Owners != nil {
 		if !force {
 			s.recheck(ctx, r)
@@ -52,27 +55,32 @@ func (s *Service) detach(ctx context.Context, id, alloc string, force bool, how 
 			return err
 		}
 	}
+
 	if _, err := s.release(ctx, id, alloc, before.Seq, how); err != nil {
 		return err
 	}
+
 	if how != volume.WithPlugin {
 		s.Queue.Abandon(id)
 	}
 	if wait <= 0 {
 		return nil
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
+
 	return s.freed(ctx, id, before, how)
 }
 
-// release makes the intent durable and wakes the queue; it reports whether that
-// was news. A claim that the same alloc made anew is another, and stays.
+// release stores that the claim is no longer wanted, and wakes the queue. It reports whether it
+// changed the record. A newer claim of the same alloc has another seq and is not released.
 func (s *Service) release(ctx context.Context, id, alloc string, seq uint64, how volume.Without) (released bool, err error) {
 	return s.releaseIf(ctx, id, alloc, how, func(now volume.Claim) bool { return now.Seq == seq })
 }
 
-// releaseIf is release of a claim that is, as it is then, the one that is meant.
+// releaseIf is release for the claim that meant accepts. It calls meant with the claim as it is
+// stored at that moment.
 func (s *Service) releaseIf(ctx context.Context, id, alloc string, how volume.Without, meant func(now volume.Claim) bool) (released bool, err error) {
 	var was, now volume.ClaimState
 	err = s.Store.Release(ctx, id, func(r volume.Record) (volume.Record, bool, error) {
@@ -80,6 +88,7 @@ func (s *Service) releaseIf(ctx context.Context, id, alloc string, how volume.Wi
 		if c, ok := r.Claims[alloc]; ok && !meant(c) {
 			return r, false, nil
 		}
+
 		next, err := volume.ReleaseWithout(r, alloc, how)
 		released = next.Claims[alloc] != r.Claims[alloc]
 		was, now = r.Claims[alloc].State, next.Claims[alloc].State
@@ -88,6 +97,7 @@ func (s *Service) releaseIf(ctx context.Context, id, alloc string, how volume.Wi
 	if err != nil {
 		return false, err
 	}
+
 	if released {
 		s.say(id, alloc, "claim-"+string(now), fmt.Sprintf("%s → %s", was, now))
 	}
@@ -95,11 +105,12 @@ func (s *Service) releaseIf(ctx context.Context, id, alloc string, how volume.Wi
 	if released {
 		s.Queue.Yield(id)
 	}
+
 	return released, nil
 }
 
-// freed waits until a claim is gone. One that the same alloc made anew since
-// is another.
+// freed waits until a claim is gone. A newer claim of the same alloc does not count as the same
+// claim.
 func (s *Service) freed(ctx context.Context, id string, was volume.Claim, how volume.Without) error {
 	for {
 		changed := s.Queue.Changed(id)
@@ -107,6 +118,7 @@ func (s *Service) freed(ctx context.Context, id string, was volume.Claim, how vo
 		if c, ok := r.Claims[was.Alloc]; !ok || c.Seq != was.Seq {
 			return nil
 		}
+
 		at := s.Queue.Attempt(id, was.Alloc)
 		switch {
 		case final(at) && !at.Action.Wanted():
@@ -114,6 +126,7 @@ func (s *Service) freed(ctx context.Context, id string, was volume.Claim, how vo
 		case how != volume.WithPlugin && at != nil && at.Action.How == how && at.Err != nil && !at.Running && at.Next.After(time.Now()):
 			return stays(id, was.Alloc, at)
 		}
+
 		select {
 		case <-changed:
 		case <-ctx.Done():
@@ -122,7 +135,7 @@ func (s *Service) freed(ctx context.Context, id string, was volume.Claim, how vo
 	}
 }
 
-// unfinished says what a release is still waiting for.
+// unfinished explains why a claim is still detaching.
 func (s *Service) unfinished(ctx context.Context, r volume.Record, alloc string) error {
 	at := s.Queue.Attempt(r.Volume.ID, alloc)
 	p := s.Plugins.View(r.Volume.PluginID)
@@ -134,12 +147,14 @@ func (s *Service) unfinished(ctx context.Context, r volume.Record, alloc string)
 		return volume.Errorf(volume.ErrPluginUnavailable, "the claim of %q is released, but not undone yet: plugin %q is %s; that goes on when it is ready",
 			alloc, r.Volume.PluginID, p.State).WithHint("volctl plugin status %s", r.Volume.PluginID)
 	}
+
 	why := "no answer yet"
 	if at != nil && at.Err != nil {
 		why = fmt.Sprintf("%v (%s)", at.Err, tried(at))
 	} else if at != nil && at.Action.Reason != "" {
 		why = at.Action.Reason
 	}
+
 	words := &volume.Error{
 		Message: fmt.Sprintf("the claim of %q is released, but not undone yet: %s; that goes on by itself", alloc, why),
 		Hint:    volume.Command("volctl volume status %s", r.Volume.ID),
@@ -147,11 +162,12 @@ func (s *Service) unfinished(ctx context.Context, r volume.Record, alloc string)
 	if at != nil && at.Err != nil {
 		return awaited(ctx, at, words)
 	}
+
 	return ended(ctx, words)
 }
 
-// stays says that a mount did not go as far as the release may, and what goes
-// further.
+// stays reports that a mount could not be removed as the caller asked, and names the next stronger
+// command.
 func stays(id, alloc string, at *volume.Attempt) error {
 	err := volume.Errorf(volume.ErrRefused, "%s; the release stands, and is tried again in %s", at.Err.Error(), time.Until(at.Next).Round(time.Second))
 	next := at.Action.How.Stronger()

@@ -20,8 +20,8 @@ func TestDetach(t *testing.T) {
 	want(t, w.service().Detach(t.Context(), "data", "", false, patience), volume.ErrInvalid, "alloc id is missing")
 }
 
-// Asking again joins the release that is under way: one intent, and all who
-// wait are told of its end.
+// A second detach joins the one that is running. There is one intent, and all waiting calls learn
+// of its end.
 func TestDetachJoins(t *testing.T) {
 	w := newWorld()
 	w.hold(t, "web")
@@ -67,7 +67,7 @@ func (w *world) writeCount() int {
 	return w.writes
 }
 
-// Without a wait the release goes on by itself.
+// Without a wait the claim is detaching after the call returns.
 func TestDetachNoWait(t *testing.T) {
 	w := newWorld()
 	w.hold(t, "web")
@@ -77,7 +77,7 @@ func TestDetachNoWait(t *testing.T) {
 	}
 }
 
-// A wait that ends changes nothing: the claim stays released.
+// A wait that ends changes nothing: the claim is still being detached.
 func TestDetachUnfinished(t *testing.T) {
 	unpublish := volume.Action{Kind: volume.NodeUnpublish, Alloc: "web"}
 	gone, leave := context.WithCancel(context.Background())
@@ -124,8 +124,8 @@ func TestDetachUnfinished(t *testing.T) {
 	}
 }
 
-// A claim that the same alloc makes anew is another: the wait for the old one
-// is over.
+// The wait for an old claim ends when the same alloc makes a new one, because the new one is
+// another claim.
 func TestDetachThenClaimedAnew(t *testing.T) {
 	w := newWorld()
 	w.hold(t, "web")

@@ -9,8 +9,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestHostGoesDown: no claim is admitted any more, and one that is waited for is given
-// up and withdrawn.
+// TestHostGoesDown checks that no new claim is admitted, and that a claim whose caller still waits
+// is withdrawn.
 func TestHostGoesDown(t *testing.T) {
 	w := newWorld()
 	w.onWake = nil

@@ -6,7 +6,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// decided tells what became of a request for a claim.
+// decided reports the event of a request for a claim: refused, or admitted.
 func (s *Service) decided(req request, made bool, err error) {
 	switch {
 	case errors.Is(err, volume.ErrRefused):

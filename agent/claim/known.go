@@ -6,8 +6,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// known returns the record of the volume that a request is for. One that is about to be
-// registered is waited for, if the request waits.
+// known returns the record of the volume that a request is for. If the request waits, known waits
+// for a volume that is about to be registered.
 func (s *Service) known(wait context.Context, req request) (volume.Record, error) {
 	r, ok := s.Store.Volume(req.Volume)
 	if ok {
@@ -16,17 +16,20 @@ func (s *Service) known(wait context.Context, req request) (volume.Record, error
 	if s.Coming == nil {
 		return r, unknown(req.Volume)
 	}
-	if !req.Waits { // it is told why, and not waited for
+
+	if !req.Waits { // Coming then returns the reason at once
 		var cancel context.CancelFunc
 		wait, cancel = context.WithCancel(wait)
 		cancel()
 	}
+
 	if err := s.Coming(wait, req.Volume); err != nil {
 		return r, err
 	}
 	if r, ok = s.Store.Volume(req.Volume); !ok {
 		return r, unknown(req.Volume)
 	}
+
 	return r, nil
 }
 
@@ -39,9 +42,11 @@ func (s *Service) find(id, alloc string) (volume.Record, volume.Claim, error) {
 	if !ok {
 		return r, volume.Claim{}, unknown(id)
 	}
+
 	c, ok := r.Claims[alloc]
 	if !ok {
 		return r, c, volume.Errorf(volume.ErrNotFound, "%q has no claim on volume %q", alloc, id).WithHint("volctl volume status %s", id)
 	}
+
 	return r, c, nil
 }

@@ -9,12 +9,12 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// mounted are owners of whom those are gone that are the mount 1.
+// mounted overrides Gone: owners with the mount ID 1 are gone.
 type mounted struct{ *people }
 
 func (mounted) Gone(o volume.Owner) bool { return o.Mount.ID == 1 }
 
-// places lends and guards nothing, and says what it was asked.
+// places implements claim.Places without an effect, and counts the calls.
 type places struct {
 	lent, back int
 	fail       error
@@ -35,8 +35,8 @@ func (p *places) Guardable(_ context.Context, _, _, at string) *volume.GuardedDi
 	return &volume.GuardedDir{Path: at, Inode: 7}
 }
 
-// The release because of a mount that is gone is of what is on record when it is
-// stored, and not of what was seen before: the agent may be making it anew.
+// Reap decides by the record at the moment of the write, not by the claim that the caller saw
+// before. The agent may be making the mount anew in between.
 func TestReapMount(t *testing.T) {
 	w := newWorld()
 	w.onWake = nil
@@ -69,8 +69,8 @@ func TestReapMount(t *testing.T) {
 	}
 }
 
-// What a caller lends is given back when its request ends; where it makes no sense it
-// is refused before anything is stored.
+// A descriptor that a caller lends is given back when its request ends. A request in which it has
+// no meaning is refused before anything is stored.
 func TestLend(t *testing.T) {
 	fd := &volume.Descriptor{PID: 1, FD: 3}
 	w := newWorld()
@@ -102,7 +102,7 @@ func TestLend(t *testing.T) {
 	if r, _ := w.Volume("data"); len(r.Guards) != 1 || p.asked != 1 {
 		t.Errorf("guarded are %v, asked for %d times", r.Guards, p.asked)
 	}
-	// One that waits for the end of an earlier claim may be at another directory.
+	// A claim that waits for the end of an earlier one may name another directory.
 	if err := claimed(s, volume.Request{Alloc: "web", At: "/other"}, false); !volume.Releasing(err) || p.asked != 2 {
 		t.Errorf("%v; asked for %d times", err, p.asked)
 	}

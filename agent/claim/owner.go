@@ -7,8 +7,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// resolve completes the owner that a request names; without one the claim lives
-// until it is detached.
+// resolve fills in the owner that a request names. A claim without an owner lives until it is
+// detached.
 func (s *Service) resolve(ctx context.Context, req *volume.Request) (err error) {
 	if req.Owner.Kind == "" || req.Owner.Kind == volume.OwnerNone {
 		req.Owner = volume.Owner{Kind: volume.OwnerNone}
@@ -17,14 +17,15 @@ func (s *Service) resolve(ctx context.Context, req *volume.Request) (err error) 
 	} else if req.Owner, err = s.Owners.Resolve(ctx, req.Owner); err != nil {
 		return err
 	}
+
 	if s.Owners != nil {
 		req.Owners = s.Owners
 	}
+
 	return nil
 }
 
-// recheck asks again about the owners of claims that are wanted. It reports
-// whether there was anything to ask.
+// recheck looks again at the owners of wanted claims. It reports whether there were any.
 func (s *Service) recheck(ctx context.Context, r volume.Record) bool {
 	var owners []volume.Owner
 	for _, c := range r.Ordered() {
@@ -32,15 +33,17 @@ func (s *Service) recheck(ctx context.Context, r volume.Record) bool {
 			owners = append(owners, c.Keeper())
 		}
 	}
+
 	if s.Owners == nil || len(owners) == 0 {
 		return false
 	}
+
 	s.Owners.Check(ctx, owners)
 	return true
 }
 
-// reapAll releases the claims of a volume whose owners are gone, for a request
-// that waits for them. What fails here the reaper tries again.
+// reapAll detaches the claims of a volume whose owners have ended, for a request that waits for
+// them. It ignores errors because the reaper tries again.
 func (s *Service) reapAll(ctx context.Context, id string) {
 	r, _ := s.Store.Volume(id)
 	for _, c := range r.Ordered() {
@@ -50,26 +53,30 @@ func (s *Service) reapAll(ctx context.Context, id string) {
 	}
 }
 
-// past reports whether a claim is wanted still, although its owner is gone.
+// past reports whether a claim is still wanted although its owner has ended.
 func (s *Service) past(c volume.Claim) bool {
 	return s.Owners != nil && c.Wanted && c.Owner.Mortal() && s.Owners.Gone(c.Keeper())
 }
 
-// Reap releases a claim whose owner is gone. It is the release that Detach makes;
-// with both at once there is one. A claim that the alloc made since is another,
-// and stays; so does one that the owner turns out to keep, when the release is to be
-// stored. Of a mount that is exact: the agent takes away none before it is off the
-// record, so what is on record then and not mounted was unmounted by somebody else.
+// Reap detaches a claim whose owner has ended. If Detach runs at the same time, only one of the two
+// changes the record. Reap does not detach a newer claim of the same alloc.
+//
+// Reap asks about the owner once more when it stores the decision, and the claim stays if its owner
+// is alive then. For an owner that is a mount this answer is exact. The agent deletes a mount from
+// the record before it unmounts it. So a mount that is still on record but not mounted was
+// unmounted by another process.
 func (s *Service) Reap(ctx context.Context, id string, c volume.Claim) error {
 	if !s.past(c) {
 		return nil
 	}
+
 	released, err := s.releaseIf(ctx, id, c.Alloc, volume.WithPlugin, func(now volume.Claim) bool {
 		return now.Seq == c.Seq && s.past(now)
 	})
 	if errors.Is(err, volume.ErrNotFound) {
-		return nil // it is gone already
+		return nil // the claim is gone already
 	}
+
 	if released {
 		ended := " has ended"
 		if c.Keeper().ByMount() {
@@ -77,5 +84,6 @@ func (s *Service) Reap(ctx context.Context, id string, c volume.Claim) error {
 		}
 		s.say(id, c.Alloc, "owner-gone", c.Keeper().String()+ended)
 	}
+
 	return err
 }

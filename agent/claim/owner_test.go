@@ -11,8 +11,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// people are owners by pid. A pid is told to be gone once somebody asks after it,
-// or at once if it is in told.
+// people implements claim.Owners for owners that are processes. Gone reports the end of a pid only
+// after a Check, or at once if the pid is in told.
 type people struct {
 	mu      sync.Mutex
 	dead    map[int]bool
@@ -61,7 +61,7 @@ func (p *people) Check(_ context.Context, owners []volume.Owner) {
 	}
 }
 
-// dies ends a process; told says whether that is known at once.
+// dies ends a process. If told is true, Gone reports that at once.
 func (p *people) dies(pid int, told bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -70,7 +70,7 @@ func (p *people) dies(pid int, told bool) {
 
 func byPID(pid int) volume.Owner { return volume.Owner{Kind: volume.OwnerPID, PID: pid} }
 
-// owned is a world in which pid 1 holds the volume as alloc "db".
+// owned returns a world in which pid 1 holds the volume as alloc "db".
 func owned(t *testing.T) (*world, *claim.Service, *people) {
 	t.Helper()
 	w, p := newWorld(), newPeople()
@@ -83,11 +83,11 @@ func owned(t *testing.T) (*world, *claim.Service, *people) {
 	return w, s, p
 }
 
-// A holder that died is released by whoever waits for it, told of its end or not;
-// one that lives refuses at once.
+// If the owner of a claim has ended, a request that waits for the claim detaches it, even before
+// Gone has learned of the end. If the owner is alive, the request is refused at once.
 func TestClaimAfterOwner(t *testing.T) {
 	for _, told := range []bool{false, true} {
-		for _, alloc := range []string{"web", "db"} { // another, and the same started again
+		for _, alloc := range []string{"web", "db"} { // another alloc, and the same one after a restart
 			w, s, p := owned(t)
 			begun := time.Now()
 			_, _, err := s.Claim(t.Context(), "data", volume.Request{Alloc: alloc, Owner: byPID(2)}, 10*time.Second)
@@ -112,7 +112,7 @@ func TestClaimAfterOwner(t *testing.T) {
 	want(t, err, volume.ErrRefused, "no such process")
 }
 
-// Without owners in the way nobody is asked again: refusals stay cheap.
+// If no claim in the way has an owner, a refusal checks no owners, so that it stays cheap.
 func TestNoCheckWithoutOwners(t *testing.T) {
 	w, p := newWorld(), newPeople()
 	s := w.service()
@@ -145,12 +145,12 @@ func TestDetachOwned(t *testing.T) {
 	if err := s.Detach(t.Context(), "data", "db", true, 0); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Detach(t.Context(), "data", "db", false, 0); err != nil { // it joins what was begun
+	if err := s.Detach(t.Context(), "data", "db", false, 0); err != nil { // it joins the running detach
 		t.Errorf("again: %v", err)
 	}
 }
 
-// Reap releases what is past, the very claim that it was given, and nothing else.
+// Reap detaches exactly the claim that it was given, and only after the owner's end.
 func TestReap(t *testing.T) {
 	w, s, p := owned(t)
 	r, _ := w.Volume("data")
@@ -159,7 +159,7 @@ func TestReap(t *testing.T) {
 		t.Errorf("one that lives: %v, claims %q", err, w.claims())
 	}
 	p.dies(1, true)
-	w.onWake = nil // a wake that acts late would undo more than is asked for here
+	w.onWake = nil // a wake that runs late would undo more than this test expects
 	older := c
 	older.Seq--
 	if err := s.Reap(t.Context(), "data", older); err != nil || w.claims() != "db" {
@@ -180,8 +180,8 @@ func TestReap(t *testing.T) {
 	}
 }
 
-// A claim that is being waited for ends with its owner; the wait is told, and does
-// not withdraw what is released already.
+// A claim that a caller waits for is detached when its owner ends. The call returns that reason and
+// does not withdraw the claim a second time.
 func TestOwnerEndsWhileWaiting(t *testing.T) {
 	w, p := newWorld(), newPeople()
 	w.onWake = nil

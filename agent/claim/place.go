@@ -8,16 +8,16 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Places knows the directories that claims are bound at.
+// Places knows the own directories of claims.
 type Places interface {
-	// Lend keeps one that is open on a claim's own directory until it is given back.
+	// Lend keeps the caller's descriptor of a claim's own directory until it is given back.
 	Lend(id, alloc, at string, d volume.Descriptor) (giveBack func(), err error)
-	// Guardable returns a claim's own directory if that may be made to refuse writes
-	// while nothing is mounted there, else nil.
+	// Guardable returns a claim's own directory if the agent may make it refuse writes while
+	// nothing is mounted there. Otherwise it returns nil.
 	Guardable(ctx context.Context, id, alloc, at string) *volume.GuardedDir
 }
 
-// borrow takes over the descriptor that the caller lends, until it is given back.
+// borrow takes the descriptor that the caller lends, until giveBack is called.
 func (s *Service) borrow(req request) (giveBack func(), err error) {
 	switch {
 	case req.AtFD == nil:
@@ -25,6 +25,7 @@ func (s *Service) borrow(req request) (giveBack func(), err error) {
 	case s.Places == nil || !req.Waits || req.At == "":
 		return nil, volume.Errorf(volume.ErrInvalid, "at_fd is good only beside at, and for as long as the request waits")
 	}
+
 	return s.Places.Lend(req.Volume, req.Alloc, req.At, *req.AtFD)
 }
 
@@ -37,6 +38,7 @@ func (s *Service) checkAt(req *request) error {
 	case req.At == "":
 		return nil
 	}
+
 	clean := filepath.Clean(req.At)
 	within := func(dir, path string) bool {
 		return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
@@ -44,17 +46,20 @@ func (s *Service) checkAt(req *request) error {
 	if !filepath.IsAbs(req.At) {
 		return volume.Errorf(volume.ErrInvalid, "%q is not an absolute path", req.At)
 	}
+
 	for _, dir := range s.Private {
 		if within(dir, clean) || within(clean, dir) {
 			return volume.Errorf(volume.ErrInvalid, "%s cannot be a mount point: it would hide or lie in the agent's own %s", clean, dir)
 		}
 	}
+
 	req.At = clean
 	return nil
 }
 
-// guard has the directory refuse writes while nothing is mounted there, if it can and
-// is not to stay as it is. Of a claim that is there, and stays, it was decided.
+// guard makes the own directory refuse writes while nothing is mounted there, if the directory
+// allows that and the request does not forbid it. For an existing claim that stays, the decision
+// was made before.
 func (s *Service) guard(ctx context.Context, req *request) {
 	if s.Places == nil || req.At == "" || req.AtWritable {
 		return

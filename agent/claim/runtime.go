@@ -7,9 +7,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Drop releases a claim that nobody needs any more, by word of who it belongs to. The
-// intent is on disk when that returns. A claim that the alloc made since is another, and
-// stays; one that is gone was dropped.
+// Drop detaches a claim that its owner has declared unneeded. The intent is on disk when Drop
+// returns. Drop ignores a newer claim of the same alloc, and returns nil for a claim that is gone.
 func (s *Service) Drop(ctx context.Context, id string, c volume.Claim) error {
 	_, err := s.release(ctx, id, c.Alloc, c.Seq, volume.WithPlugin)
 	if errors.Is(err, volume.ErrNotFound) {
@@ -18,8 +17,8 @@ func (s *Service) Drop(ctx context.Context, id string, c volume.Claim) error {
 	return err
 }
 
-// Freed waits until all of a dropped claim is undone. The release goes on after a wait
-// that ended.
+// Freed waits until all mounts of a dropped claim are gone. The agent continues to detach after the
+// wait has ended.
 func (s *Service) Freed(ctx context.Context, id string, c volume.Claim) error {
 	return s.freed(ctx, id, c, volume.WithPlugin)
 }

@@ -9,19 +9,21 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// withdraw takes back a claim that was waited for in vain, and adds that to the
-// message. It outlives the request, because the caller may be gone.
+// withdraw detaches a claim whose wait failed, and adds that to the error. It has its own deadline,
+// because the caller may be gone.
 func (s *Service) withdraw(ctx context.Context, key waitKey, why error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
+
 	if _, err := s.release(ctx, key.volume, key.alloc, key.seq, volume.WithPlugin); err != nil && !errors.Is(err, volume.ErrNotFound) {
 		return errors.Join(why, fmt.Errorf("and the claim could not be withdrawn: %w", err))
 	}
+
 	s.say(key.volume, key.alloc, "claim-withdrawn", why.Error())
 	return &withdrawn{why}
 }
 
-// withdrawn adds to an error that nothing was left claimed.
+// withdrawn adds to an error that the claim was withdrawn.
 type withdrawn struct{ error }
 
 func (w *withdrawn) Error() string { return w.error.Error() + "; the claim was withdrawn" }

@@ -13,23 +13,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Container is a container as its runtime sees it.
+// Container is a container as its runtime reports it.
 type Container struct {
 	ID     string
 	Labels map[string]string
-	// Alive: there is a process, or may be.
+	// Alive is true if the container has a process, or may have one.
 	Alive bool
-	// PID is the main process on the host, 0 if there is none.
+	// PID is the main process's id on the host, 0 if there is none.
 	PID int
 
 	paused   bool
 	oom      bool
 	code     int
-	problem  string // why it could not be started
+	problem  string // why the container could not be started
 	finished bool
 }
 
-// inspected is what matters here of inspect's answer.
+// inspected holds the needed fields of the runtime's answer to inspect.
 type inspected struct {
 	ID    string `json:"Id"`
 	State struct {
@@ -43,20 +43,21 @@ type inspected struct {
 	Config struct{ Labels map[string]string }
 }
 
-// dead are the states in which there is no process.
+// dead lists the states in which a container has no process.
 var dead = []string{"created", "configured", "initialized", "exited", "stopped", "dead", "removing"}
 
-// Inspect returns the container with a name or an id; ErrNotFound if there is
-// none.
+// Inspect returns the container with a name or an id. The error wraps ErrNotFound if there is none.
 func (r Runtime) Inspect(ctx context.Context, ref string) (Container, error) {
 	out, err := r.run(ctx, command{args: []string{"container", "inspect", ref}, limit: quick})
 	if err != nil {
 		return Container{}, err
 	}
+
 	var all []inspected
 	if err := json.Unmarshal([]byte(out), &all); err != nil || len(all) != 1 {
 		return Container{}, fmt.Errorf("cannot make sense of what %s says of container %s: %w", r.name, ref, errors.Join(err, errOther))
 	}
+
 	c := all[0]
 	return Container{
 		ID: c.ID, Labels: c.Config.Labels, Alive: !slices.Contains(dead, c.State.Status), PID: c.State.Pid,
@@ -67,7 +68,7 @@ func (r Runtime) Inspect(ctx context.Context, ref string) (Container, error) {
 
 var errOther = errors.New("one container was asked for")
 
-// Exit says how the container ended.
+// Exit describes how the container ended.
 func (c Container) Exit() string {
 	words := "exited with status " + strconv.Itoa(c.code)
 	switch name := unix.SignalName(unix.Signal(c.code - 128)); {
@@ -78,9 +79,11 @@ func (c Container) Exit() string {
 	case c.code > 128 && name != "":
 		words = fmt.Sprintf("killed by signal %d (%s)", c.code-128, name)
 	}
+
 	if c.problem != "" {
 		words += ": " + lastWords(c.problem)
 	}
+
 	return words
 }
 
@@ -93,7 +96,7 @@ func (r Runtime) HasImage(ctx context.Context, image string) (bool, error) {
 	return err == nil, err
 }
 
-// PullCommand is what a person types to get an image.
+// PullCommand returns the command with which a person pulls an image.
 func (r Runtime) PullCommand(image string) string { return r.name + " pull " + image }
 
 // Pull downloads an image, which may take minutes.
@@ -105,16 +108,15 @@ func (r Runtime) Pull(ctx context.Context, image string) error {
 	return nil
 }
 
-// Stop ends a container: by the signal that its image asks for, and by SIGKILL
-// after the grace.
+// Stop ends a container, first with the signal that its image asks for, and after the grace time
+// with SIGKILL.
 func (r Runtime) Stop(ctx context.Context, id string, grace time.Duration) error {
 	seconds := strconv.Itoa(int((grace + time.Second - 1) / time.Second))
 	_, err := r.run(ctx, command{args: []string{"stop", "-t", seconds, id}, limit: grace + quick})
 	return err
 }
 
-// Kill ends a container at once, also one that is paused, as far as the runtime
-// answers.
+// Kill ends a container at once, even a paused one, provided that the runtime answers.
 func (r Runtime) Kill(ctx context.Context, id string) error {
 	_, err := r.run(ctx, command{args: []string{"kill", id}, limit: quick})
 	if err != nil && strings.Contains(err.Error(), "paused") {
@@ -122,11 +124,12 @@ func (r Runtime) Kill(ctx context.Context, id string) error {
 			_, err = r.run(ctx, command{args: []string{"kill", id}, limit: quick})
 		}
 	}
+
 	return err
 }
 
-// Remove removes a container that has ended, with the volumes that were made for
-// it alone. One that runs is not removed.
+// Remove removes a container that has ended, with its anonymous volumes. It does not remove a
+// running container.
 func (r Runtime) Remove(ctx context.Context, id string) error {
 	_, err := r.run(ctx, command{args: []string{"rm", "--volumes", id}, limit: slow})
 	if errors.Is(err, ErrNotFound) {

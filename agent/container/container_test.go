@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// program puts a program of that name first in the PATH.
+// program puts a program of this name first in the PATH.
 func program(t *testing.T, name, script string) Runtime {
 	t.Helper()
 	dir := t.TempDir()
@@ -23,8 +23,8 @@ func program(t *testing.T, name, script string) Runtime {
 	return New(name)
 }
 
-// TestBounded: a command that never ends, or never stops talking, costs no more
-// than it may, and ends with its context.
+// TestBounded checks that a command that never ends, or never stops writing, ends with its context
+// and stays within its limits.
 func TestBounded(t *testing.T) {
 	r := program(t, "docker", `case $1 in
 hang) trap '' TERM; exec sleep 1000;;
@@ -49,7 +49,7 @@ esac`)
 	}
 }
 
-// TestWords: what the runtimes say becomes what is wrong, in one line.
+// TestWords checks that the runtimes' messages become errors of one line that name the problem.
 func TestWords(t *testing.T) {
 	for said, want := range map[string]struct {
 		words string
@@ -72,10 +72,10 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// TestVariables: no secret is an argument, and none changes what the command
-// itself does.
+// TestVariables checks that no secret becomes an argument, and that no secret changes how the
+// command itself behaves.
 func TestVariables(t *testing.T) {
-	t.Setenv("HTTPS_PROXY", "http://user:s3cret@proxy") // the command's own, too
+	t.Setenv("HTTPS_PROXY", "http://user:s3cret@proxy") // also in the command's own environment
 	args, env, err := variables([]Var{{"TOKEN", "a\nb", true}, {"PATH", "/x", false}, {"GOOGLE_KEY", "k", true}, {"A*", "star", false},
 		{"HTTPS_PROXY", "http://user:s3cret@proxy", false}, {"NO_PROXY", "x", false}})
 	if want := []string{"--env", "TOKEN", "--env", "PATH=/x", "--env", "GOOGLE_KEY", "--env", "A*=star", "--env", "HTTPS_PROXY", "--env", "NO_PROXY=x"}; err != nil || !slices.Equal(args, want) {
@@ -91,8 +91,8 @@ func TestVariables(t *testing.T) {
 	}
 }
 
-// TestEnvironment: the command gets what it needs, and neither the agent's own
-// variables nor the socket of its service manager.
+// TestEnvironment checks that the command gets the variables that it needs. It must get neither the
+// agent's own variables nor the socket of the agent's service manager.
 func TestEnvironment(t *testing.T) {
 	for _, name := range []string{"NOTIFY_SOCKET", "VOLAGENT_SECRET", "LD_PRELOAD", "LISTEN_FDS", "DOCKER_HOST", "CONTAINERS_CONF", "https_proxy"} {
 		t.Setenv(name, "v")
@@ -116,8 +116,8 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// TestLogs: what comes twice is dropped, however it is cut into pieces; what was
-// broken off comes again.
+// TestLogs checks that repeated lines are dropped, no matter how the output is cut into pieces, and
+// that an incomplete line is read again.
 func TestLogs(t *testing.T) {
 	const said = "2026-01-01T00:00:01Z old\n2026-01-01T00:00:02.5Z one\nError: the runtime's own\n2026-01-01T02:00:03+02:00 \n2026-01-01T00:00:04Z two words\n2026-01-01T00:00:05Z cut"
 	since := time.Date(2026, 1, 1, 0, 0, 1, 0, time.UTC)
@@ -138,7 +138,7 @@ func TestLogs(t *testing.T) {
 	}
 }
 
-// TestExit: how a container ended.
+// TestExit checks the descriptions of how a container ended.
 func TestExit(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"Status":"exited","ExitCode":3}`:                      "exited with status 3",
@@ -158,7 +158,7 @@ func TestExit(t *testing.T) {
 	}
 }
 
-// TestRunArguments: paths may hold what separates, and nothing is pulled.
+// TestRunArguments checks that paths may contain separators, and that Run pulls no image.
 func TestRunArguments(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "args")
 	r := program(t, "docker", "for a; do echo \"$a\" >> "+file+"; done; echo 0123456789abcdef")

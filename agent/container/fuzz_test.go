@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// FuzzLogs: what a container writes is copied without the runtime's timestamps, however it comes in
-// pieces. It can neither grow what is kept of a line nor take the copy back in time.
+// FuzzLogs checks that a container's output is copied without the runtime's timestamps, regardless
+// of the pieces into which it is cut. The output can neither grow the buffer for a line without
+// limit nor move the time of the copy back.
 func FuzzLogs(f *testing.F) {
 	const stamp = "2026-01-01T00:00:02.5Z"
 	for _, text := range []string{
@@ -45,7 +46,7 @@ func FuzzLogs(f *testing.F) {
 		var stamped, want strings.Builder
 		for i, line := range strings.Split(text, "\n") {
 			stamped.WriteString(since.Add(time.Duration(i)).Format(time.RFC3339Nano) + " " + line + "\n")
-			if i > 0 { // the first one was copied before
+			if i > 0 { // the first line was copied before
 				want.WriteString(line + "\n")
 			}
 		}

@@ -1,14 +1,15 @@
-// Package container has podman and docker run containers, by their own commands
-// and by the few of them that both have in common.
+// Package container runs containers with podman and docker. It uses their command-line programs,
+// and only commands that both have in common.
 //
-// A command is bounded in time and in what is kept of its words, because a
-// daemon may hang for ever; it ends with its context. Nothing is remembered
-// between two commands: what there is, the runtime says.
+// Each command is bounded in time and in output, because a daemon may hang forever. A command ends
+// with its context. The package stores nothing between two commands, and asks the runtime for every
+// state.
 //
 //	runtime.go    one command, and its errors in words
-//	create.go     what is asked of a container
+//	create.go     making and starting a container
 //	container.go  its life, from pull to rm
-//	logs.go       what it wrote
+//	logs.go       its output
+//	volumes.go    which containers use a volume
 package container
 
 import (
@@ -26,29 +27,28 @@ import (
 )
 
 const (
-	// quick bounds a command that only asks.
+	// quick bounds a command that only queries.
 	quick = 10 * time.Second
-	// slow bounds one that makes or ends something: layers are mounted, and
-	// disks may be busy.
+	// slow bounds a command that makes or ends something: it mounts layers, and disks may be busy.
 	slow = time.Minute
 	// pulling bounds the download of an image.
 	pulling = time.Hour
-	// patience is how long a command that is told to end may take for it, before
-	// it is killed. A podman that is killed may leave locks.
+	// patience is how long a command may take to end after SIGTERM, before it is killed. A killed
+	// podman may leave locks.
 	patience = 2 * time.Second
 )
 
 const (
 	maxAnswer = 4 << 20 // bytes of a command's output that are kept
 	maxWords  = 64 << 10
-	maxReason = 400 // bytes of its words that an error repeats
+	maxReason = 400 // bytes of its output that an error repeats
 )
 
-// What a command may have failed for.
+// Reasons why a command may have failed.
 var (
-	// ErrNotFound: there is no such container.
+	// ErrNotFound says that there is no such container.
 	ErrNotFound = errors.New("no such container")
-	// ErrNoImage: the image is not on this host.
+	// ErrNoImage says that the image is not on this host.
 	ErrNoImage = errors.New("no such image")
 )
 
@@ -58,28 +58,28 @@ type Runtime struct {
 	via  Via
 }
 
-// Via runs a command that is ready to be, as its Run would, and ends it with ctx:
-// by SIGTERM, and after its WaitDelay by SIGKILL.
+// Via runs a prepared command, like the command's Run. When ctx ends, it ends the command with
+// SIGTERM, and after the command's WaitDelay with SIGKILL.
 type Via func(ctx context.Context, cmd *exec.Cmd) error
 
-// New returns the runtime whose command has that name, and runs as a child.
+// New returns the runtime whose program has this name. Its commands run as children of the agent.
 func New(name string) Runtime {
 	return Runtime{name: name, via: func(_ context.Context, cmd *exec.Cmd) error { return cmd.Run() }}
 }
 
-// With returns the runtime with its commands run in another way.
+// With returns the runtime with another way to run its commands.
 func (r Runtime) With(via Via) Runtime {
 	r.via = via
 	return r
 }
 
-// Name is that of its command.
+// Name returns the name of the runtime's program.
 func (r Runtime) Name() string { return r.name }
 
-// handed are the variables of the agent's environment that the command gets:
-// what it needs to run, and what says which daemon and which storage is meant.
-// The rest stays: podman, for one, would announce the container to the service
-// manager as the agent's main process if it had NOTIFY_SOCKET.
+// handed lists the variables of the agent's environment that the command gets. They are needed to
+// run it, or select the daemon and the storage. The command does not get the others. With
+// NOTIFY_SOCKET, for example, podman would announce the container to the service manager as the
+// agent's main process.
 var handed = []string{
 	"PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR", "DBUS_SYSTEM_BUS_ADDRESS",
 	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
@@ -87,13 +87,14 @@ var handed = []string{
 	"DOCKER_*", "CONTAINERS_*", "PODMAN_*", "XDG_*",
 }
 
-// kept are further ones that the command would obey, and does not get.
+// kept lists further variables that the command would obey, and does not get.
 var kept = []string{
 	"LD_*", "LISTEN_*", "NOTIFY_*", "WATCHDOG_*", "_*",
 	"GODEBUG", "GOGC", "GOMAXPROCS", "GOMEMLIMIT", "GOTRACEBACK", "GOCOVERDIR",
 }
 
-// among reports whether a name is on a list; "*" stands for any end.
+// among reports whether a name is on a list. An entry that ends in "*" matches every name with that
+// prefix.
 func among(list []string, name string) bool {
 	return slices.ContainsFunc(list, func(item string) bool {
 		prefix, open := strings.CutSuffix(item, "*")
@@ -101,7 +102,7 @@ func among(list []string, name string) bool {
 	})
 }
 
-// environ is the environment of a command.
+// environ returns the environment of a command.
 func environ(more []string) []string {
 	var env []string
 	for _, entry := range os.Environ() {
@@ -109,42 +110,46 @@ func environ(more []string) []string {
 			env = append(env, entry)
 		}
 	}
-	// A service has no HOME unless it is given one, and both want to know where
-	// their settings would be.
+
+	// A service has no HOME unless it is set explicitly, and both runtimes need it to find their
+	// settings.
 	if os.Getenv("HOME") == "" {
 		env = append(env, "HOME=/root")
 	}
+
 	return append(env, more...)
 }
 
 // command is one run of the runtime's command.
 type command struct {
 	args  []string
-	env   []string // beside what every one gets
+	env   []string // in addition to the variables of every command
 	limit time.Duration
-	out   io.Writer // gets all that it says; nil keeps it apart
+	out   io.Writer // receives all output; nil separates the two streams
 }
 
-// run runs a command and returns what it printed.
+// run runs a command and returns its standard output.
 func (r Runtime) run(ctx context.Context, c command) (string, error) {
 	path, err := exec.LookPath(r.name)
 	if err != nil {
 		return "", r.missing(err)
 	}
+
 	limit, cancel := context.WithTimeout(ctx, c.limit)
 	defer cancel()
+
 	cmd := exec.CommandContext(limit, path, c.args...)
 	cmd.Env, cmd.Dir = environ(c.env), "/"
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = patience
-	// A group of its own, so that a ^C in the agent's terminal does not end it
-	// half-way.
+	// Its own process group, so that ^C in the agent's terminal does not interrupt it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	out, words := &bounded{max: maxAnswer}, &bounded{max: maxWords}
 	cmd.Stdout, cmd.Stderr = out, words
 	if c.out != nil {
 		cmd.Stdout, cmd.Stderr = c.out, c.out
 	}
+
 	err = r.via(limit, cmd)
 	switch {
 	case err == nil && out.cut:
@@ -156,18 +161,21 @@ func (r Runtime) run(ctx context.Context, c command) (string, error) {
 	case limit.Err() != nil:
 		return "", fmt.Errorf("%s %s has not ended within %s: %s", r.name, c.args[0], c.limit, r.hung())
 	}
+
 	return out.String(), r.failed(c.args[0], words.String(), err)
 }
 
-// missing says that there is no such command.
+// missing returns the error for a program that is not installed.
 func (r Runtime) missing(err error) error {
 	if !errors.Is(err, exec.ErrNotFound) {
 		return fmt.Errorf("cannot run %q: %w", r.name, err)
 	}
+
 	pkg := r.name
 	if r.name == "docker" {
 		pkg = "docker.io"
 	}
+
 	return fmt.Errorf("cannot run %q: it is not in the agent's PATH (%s): install it (apt-get install %s), or set the PATH of the agent's unit",
 		r.name, os.Getenv("PATH"), pkg)
 }
@@ -180,7 +188,7 @@ func (r Runtime) hung() string {
 	return "the host is busy, or another podman holds its locks; see ps -C podman"
 }
 
-// failed puts a command's failure into words.
+// failed describes a command's failure.
 func (r Runtime) failed(verb, words string, err error) error {
 	reason := lastWords(words)
 	low := strings.ToLower(reason)
@@ -201,7 +209,7 @@ func (r Runtime) failed(verb, words string, err error) error {
 	}
 }
 
-// lastWords are the last line of what a command had to say that says something.
+// lastWords returns the last meaningful line of a command's output, without common prefixes.
 func lastWords(words string) string {
 	last := ""
 	for line := range strings.Lines(words) {
@@ -210,26 +218,29 @@ func lastWords(words string) string {
 			last = line
 		}
 	}
+
 	for _, prefix := range []string{"docker: ", "Error: ", "Error response from daemon: "} {
 		last = strings.TrimPrefix(last, prefix)
 	}
+
 	if len(last) > maxReason {
 		last = strings.ToValidUTF8(last[:maxReason], "") + "…"
 	}
+
 	return last
 }
 
-// bounded keeps the first of what is written, and tells whether more came.
+// bounded keeps the first max bytes that are written, and records whether more came.
 type bounded struct {
-	buf bytes.Buffer // no embedding: its ReadFrom knows no bound
+	buf bytes.Buffer // not embedded: its ReadFrom has no bound
 	max int
 	cut bool
 }
 
-// String is what was kept.
+// String returns the bytes that were kept.
 func (b *bounded) String() string { return b.buf.String() }
 
-// Write implements io.Writer. It never fails: the command is to run to its end.
+// Write implements io.Writer. It never fails, so that the command can run to its end.
 func (b *bounded) Write(p []byte) (int, error) {
 	keep := min(len(p), b.max-b.buf.Len())
 	b.cut = b.cut || keep < len(p)

@@ -1,13 +1,13 @@
 package dockervol
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/volagent/volagent/agent/peer"
+	"github.com/volagent/volagent/volmgr/proc"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -43,32 +43,17 @@ func caller(p peer.Peer) (Caller, error) {
 // processOf identifies a process by the boot id, its pid and its start time. The result is empty if
 // they cannot be read.
 func processOf(pid int) string {
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	boot, err := proc.BootID()
 	if err != nil {
 		return ""
 	}
 
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	stat, err := proc.ReadStat(pid)
 	if err != nil {
 		return ""
 	}
 
-	start := startOf(stat)
-	if start == "" {
-		return ""
-	}
-	return fmt.Sprintf("%s/%d/%s", strings.TrimSpace(string(boot)), pid, start)
-}
-
-// startOf returns the start time in /proc/PID/stat, field 22 (proc_pid_stat(5)). The result is
-// empty if the field is missing.
-func startOf(stat []byte) string {
-	// Field 2 is the command's name in brackets, which may contain any character.
-	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-	if len(fields) < 20 {
-		return ""
-	}
-	return fields[19]
+	return fmt.Sprintf("%s/%d/%d", boot, pid, stat.Start)
 }
 
 // runtimeOf finds the runtime by its program. Podman's commands call the agent themselves. For

@@ -2,7 +2,6 @@ package dockervol
 
 import (
 	"encoding/json"
-	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -92,19 +91,5 @@ func FuzzRequest(f *testing.F) {
 				t.Errorf("%s, %v, %v", raw, err, v.Check())
 			}
 		}
-	})
-}
-
-// FuzzProcess checks that a process is identified by its start time, for every process name.
-func FuzzProcess(f *testing.F) {
-	for _, name := range []string{"dockerd", "a) S 1 2 3", ")", "(((", " ", "\n"} {
-		f.Add(name, uint64(500))
-	}
-	f.Fuzz(func(t *testing.T, name string, start uint64) {
-		stat := fmt.Sprintf("7 (%s) S 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 3 0 %d 1000 10\n", name, start)
-		if got := startOf([]byte(stat)); got != fmt.Sprint(start) {
-			t.Errorf("%q began at %q", stat, got)
-		}
-		_ = startOf([]byte(name)) // it must return
 	})
 }

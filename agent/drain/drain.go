@@ -1,5 +1,6 @@
-// Package drain empties the host: from then on no claim is taken, claims that
-// nobody alive holds are released, and the rest is named with what ends it.
+// Package drain empties the host. From then on the agent admits no claim. The package detaches
+// claims that have no owner or whose owner has ended, and names the others with the command that
+// ends each one.
 package drain
 
 import (
@@ -16,30 +17,30 @@ import (
 
 // Store holds the records.
 type Store interface {
-	// Volumes are all volumes, and what forced deregisters left.
+	// Volumes returns all volumes, and the leftovers of forced deregisters.
 	Volumes() []volume.Record
 	Draining() bool
-	// SetDraining is on disk when it returns, or nothing has changed. It reports
-	// whether that was news. A claim that was taken before is in Volumes then, and none
-	// is taken later.
+	// SetDraining stores the setting and returns when it is on disk; on an error nothing has
+	// changed. It reports whether the setting changed. Claims that were admitted before are in
+	// Volumes when it returns, and no claim is admitted later.
 	SetDraining(ctx context.Context, draining bool) (changed bool, err error)
 }
 
-// Claims releases them.
+// Claims detaches claims.
 type Claims interface {
 	Detach(ctx context.Context, id, alloc string, force bool, wait time.Duration) error
 }
 
-// Queue brings volumes down.
+// Queue takes volumes down.
 type Queue interface {
 	Wake(key string)
 	Look(ctx context.Context, r volume.Record) (volume.Observed, *volume.Attempt)
 }
 
-// Owners tells who is alive.
+// Owners tells which owners of claims are alive.
 type Owners interface {
 	volume.Owners
-	// Check asks again about owners.
+	// Check looks at owners again.
 	Check(ctx context.Context, owners []volume.Owner)
 }
 
@@ -49,40 +50,48 @@ type Service struct {
 	Claims Claims
 	Queue  Queue
 	Owners Owners
-	// Strays are what no record tells of and would be lost too.
+
+	// Strays returns things on the host that no record mentions and that would be lost too.
 	Strays func() []volume.Occupant
 	Events func(...volume.Event)
-	// Halt says why nothing is done at all; empty when it is.
+
+	// Halt says why a drain is refused; empty in normal operation.
 	Halt string
 }
 
 const (
-	// lookEvery is how often a drain that waits looks again.
+	// lookEvery is the interval at which a waiting drain looks again.
 	lookEvery = 500 * time.Millisecond
-	// lookWithin bounds the look at one volume: a mount that hangs is told of as such.
+
+	// lookWithin bounds the look at one volume. A mount that does not answer in time is reported as
+	// such.
 	lookWithin = 500 * time.Millisecond
-	// atOnce is how many volumes are worked on side by side.
+
+	// atOnce limits how many volumes are handled at the same time.
 	atOnce = 128
 )
 
-// Drain refuses new claims from now on, over restarts too, releases those that
-// nobody alive holds, and waits up to wait until nothing of any volume is on the host.
-// It returns what is left then. It may be asked for again at any time, which tries at
-// once what was put off. It is an ErrRefused if the drain was ended meanwhile.
+// Drain refuses new claims from now on, also after restarts. It detaches the claims that have no
+// live owner. Then it waits, up to wait, until the host holds nothing of any volume. It returns the
+// claims, mounts and calls that remain. A caller may drain again at any time, which retries
+// postponed steps at once. Drain returns ErrRefused if the drain was ended meanwhile.
 func (s *Service) Drain(ctx context.Context, wait time.Duration) (volume.Occupancy, error) {
 	if s.Halt != "" {
 		return volume.Occupancy{}, volume.Errorf(volume.ErrRefused, "cannot drain this host: %s", s.Halt)
 	}
+
 	changed, err := s.Store.SetDraining(ctx, true)
 	if err != nil {
 		return volume.Occupancy{}, err
 	}
+
 	if changed {
 		s.Events(volume.Event{Type: "node-draining", Message: "new claims are refused; what nobody alive holds is released"})
 	}
 	s.retry()
 	ctx, cancel := context.WithTimeoutCause(ctx, wait, errOver)
 	defer cancel()
+
 	for {
 		unstored := s.release(context.WithoutCancel(ctx))
 		left := s.Look(context.WithoutCancel(ctx))
@@ -90,10 +99,12 @@ func (s *Service) Drain(ctx context.Context, wait time.Duration) (volume.Occupan
 		if left.Empty() || errors.Is(context.Cause(ctx), errOver) {
 			return left, nil
 		}
+
 		select {
 		case <-ctx.Done():
 		case <-time.After(lookEvery):
 		}
+
 		switch {
 		case ctx.Err() != nil && !errors.Is(context.Cause(ctx), errOver):
 			return left, ctx.Err()
@@ -103,10 +114,10 @@ func (s *Service) Drain(ctx context.Context, wait time.Duration) (volume.Occupan
 	}
 }
 
-// errOver is why a wait ended that had its time.
+// errOver is the cause of a context whose wait used all its time.
 var errOver = errors.New("the wait is over")
 
-// Undrain takes claims again. It reports whether they were refused.
+// Undrain admits claims again. It reports whether they were refused before.
 func (s *Service) Undrain(ctx context.Context) (changed bool, err error) {
 	changed, err = s.Store.SetDraining(ctx, false)
 	if changed {
@@ -115,8 +126,8 @@ func (s *Service) Undrain(ctx context.Context) (changed bool, err error) {
 	return changed, err
 }
 
-// retry asks again how the owners are, and tries again what failed: a person asks for
-// it, who may have mended something.
+// retry looks at the owners again and retries failed steps, because the person who asks may have
+// solved the problem.
 func (s *Service) retry() {
 	var owners []volume.Owner
 	for _, r := range s.Store.Volumes() {
@@ -126,44 +137,53 @@ func (s *Service) retry() {
 				owners = append(owners, c.Keeper())
 			}
 		}
+
 		if leaving {
 			s.Queue.Wake(r.Key())
 		}
 	}
+
 	if len(owners) == 0 {
 		return
 	}
+
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
+
 	s.Owners.Check(ctx, owners)
 }
 
-// release releases the claims that nobody alive holds, and returns those for which that
-// could not be stored.
+// release detaches the claims that have no live owner. It returns those whose change could not be
+// stored.
 func (s *Service) release(ctx context.Context) (failed []volume.Occupant) {
 	var (
 		wg    sync.WaitGroup
 		mu    sync.Mutex
 		slots = make(chan struct{}, atOnce)
 	)
+
 	for _, r := range s.Store.Volumes() {
 		for _, c := range r.Claims {
 			if r.Debt || !c.Wanted || c.Owner.Mortal() && !s.Owners.Gone(c.Keeper()) {
 				continue
 			}
+
 			slots <- struct{}{}
 			wg.Go(func() {
 				defer func() { <-slots }()
 				err := s.Claims.Detach(ctx, r.Volume.ID, c.Alloc, false, 0)
 				if err == nil || errors.Is(err, volume.ErrNotFound) || errors.Is(err, volume.ErrRefused) {
-					return // it is gone, or somebody alive has it after all
+					return // the claim is gone, or its owner is alive after all
 				}
+
 				mu.Lock()
 				defer mu.Unlock()
+
 				failed = append(failed, notReleased(r.Volume.ID, c.Alloc, err))
 			})
 		}
 	}
+
 	wg.Wait()
 	return failed
 }
@@ -177,7 +197,8 @@ func notReleased(id, alloc string, err error) volume.Occupant {
 	return o
 }
 
-// Look tells what of any volume is on the host. Volumes are looked at side by side.
+// Look returns the claims and leftovers that keep volumes on the host. It looks at several volumes
+// at the same time.
 func (s *Service) Look(ctx context.Context) volume.Occupancy {
 	var held []volume.Record
 	for _, r := range s.Store.Volumes() {
@@ -185,10 +206,12 @@ func (s *Service) Look(ctx context.Context) volume.Occupancy {
 			held = append(held, r)
 		}
 	}
+
 	slices.SortFunc(held, func(a, b volume.Record) int { return cmp.Compare(a.Key(), b.Key()) })
 	found := make([]volume.Occupancy, len(held))
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, atOnce)
+
 	for i, r := range held {
 		slots <- struct{}{}
 		wg.Go(func() {
@@ -199,6 +222,7 @@ func (s *Service) Look(ctx context.Context) volume.Occupancy {
 			found[i] = r.Occupancy(obs, at, s.Owners)
 		})
 	}
+
 	wg.Wait()
 	var all volume.Occupancy
 	for _, o := range found {
@@ -207,5 +231,6 @@ func (s *Service) Look(ctx context.Context) volume.Occupancy {
 	if all.Empty() && s.Strays != nil {
 		all.Left = s.Strays()
 	}
+
 	return all
 }

@@ -14,15 +14,15 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// world is a host with volumes whose claims are gone once they are released.
+// world is a host with volumes. Its claims vanish as soon as they are detached.
 type world struct {
 	mu       sync.Mutex
 	records  map[string]volume.Record
 	draining bool
 	events   []string
 	woken    []string
-	fail     error // of each release
-	stays    bool  // what is released does not go
+	fail     error // the result of each Detach
+	stays    bool  // detached claims do not vanish
 	hold     func()
 	halt     string
 	strays   []volume.Occupant
@@ -117,7 +117,8 @@ func host(rs ...volume.Record) *world {
 	return w
 }
 
-// What nobody alive holds is released, the rest is named, and asking again is no news.
+// Drain detaches the claims without a live owner and names the others. A repeated drain reports no
+// new event.
 func TestDrain(t *testing.T) {
 	w := host(
 		claimed("none", volume.Owner{Kind: volume.OwnerNone}), claimed("gone", volume.Owner{Kind: volume.OwnerPID, PID: 101}),
@@ -148,8 +149,8 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// A release that cannot be stored is told of, with what helps; one that is under way
-// is tried again at once.
+// Drain reports a claim whose release cannot be stored, with the command that helps. It retries at
+// once a claim that is already detaching.
 func TestDrainFailing(t *testing.T) {
 	w := host(claimed("a", volume.Owner{Kind: volume.OwnerNone}))
 	w.fail = volume.Errorf(errors.New("full"), "cannot write the state database").WithHint("df")
@@ -165,12 +166,12 @@ func TestDrainFailing(t *testing.T) {
 			t.Errorf("left is %+v, %v", left, err)
 		}
 	}
-	if !slices.Equal(w.woken, []string{"a"}) { // not while it was wanted
+	if !slices.Equal(w.woken, []string{"a"}) { // not while the claim was wanted
 		t.Errorf("woken were %q", w.woken)
 	}
 }
 
-// Volumes are released side by side.
+// Drain detaches claims in parallel.
 func TestDrainInParallel(t *testing.T) {
 	w := host()
 	var all sync.WaitGroup
@@ -195,8 +196,7 @@ func TestDrainInParallel(t *testing.T) {
 	}
 }
 
-// A wait ends with its context, with the drain, and not at all begins on a host where
-// nothing may be done.
+// A wait ends with its context and with the drain. A drain does not begin on a halted host.
 func TestDrainEnds(t *testing.T) {
 	w := host(claimed("held", volume.Owner{Kind: volume.OwnerPID, PID: 7}))
 	s := w.service()

@@ -17,28 +17,28 @@ import (
 	"github.com/volagent/volagent/volmgr/untrusted"
 )
 
-// Bounds of the files.
+// Limits of the files.
 const (
 	keepDays = 7
-	maxTotal = 64 << 20 // bytes of all files; the oldest go first
-	parts    = 8        // a day gets another file from this part of them on
+	maxTotal = 64 << 20 // bytes of all files; the oldest are deleted first
+	parts    = 8        // a file that reaches this fraction of the total is followed by another of the same day
 )
 
-// errSlow is why events were lost that the disk was too slow for.
+// errSlow is reported when events are lost because the disk is too slow.
 var errSlow = errors.New("the disk is too slow")
 
-// disk writes events to files, one JSON object a line. Nothing is synced: what a
-// power cut takes is history, not state. One goroutine uses it.
+// disk writes events to files, one JSON object a line. It does not sync, because a power loss then
+// costs only history, not state. Only one goroutine uses it.
 type disk struct {
 	dir  string
 	max  int64    // bytes of all files
-	f    *os.File // the one that is appended to; nil before the first event
+	f    *os.File // the file that grows; nil before the first event
 	name string
 	size int64
 	torn bool // the last write was cut short
 }
 
-// line is how an event stands in a file; the names are those of the API.
+// line is an event in the form of the files. The names are those of the API.
 type line struct {
 	Time    time.Time `json:"time"`
 	Seq     uint64    `json:"seq"`
@@ -65,29 +65,34 @@ func openDisk(dir string, most int64, now time.Time) (*disk, uint64, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, 0, fmt.Errorf("cannot make the directory of events: %w", err)
 	}
+
 	d := &disk{dir: dir, max: most}
 	if err := d.prune(now); err != nil {
 		return nil, 0, err
 	}
+
 	names, err := files(dir)
 	if err != nil {
 		return nil, 0, err
 	}
+
 	for i := len(names) - 1; i >= 0; i-- {
 		last, err := lastSeq(filepath.Join(dir, names[i]))
 		if last > 0 || err != nil {
 			return d, last, err
 		}
 	}
+
 	return d, 0, nil
 }
 
-// files are the names of a directory's event files, the oldest first.
+// files returns the names of a directory's event files, the oldest first.
 func files(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir) // sorted by name
 	if err != nil {
 		return nil, fmt.Errorf("cannot list the files of events: %w", err)
 	}
+
 	var names []string
 	for _, e := range entries {
 		var n int
@@ -95,21 +100,23 @@ func files(dir string) ([]string, error) {
 			if _, err := time.Parse(time.DateOnly, day); err != nil {
 				continue
 			}
+
 			if _, err := fmt.Sscanf(part, "%04d", &n); err == nil && e.Name() == fileName(day, n) {
 				names = append(names, e.Name())
 			}
 		}
 	}
+
 	return names, nil
 }
 
-// fileName is that of the n-th file of a day, so that names sort as the events do.
+// fileName returns the name of the n-th file of a day. Names sort in the order of the events.
 func fileName(day string, n int) string { return fmt.Sprintf("%s.%04d.jsonl", day, n) }
 
-// dayOf is the day that a file was begun on.
+// dayOf returns the day of a file's name, on which the file was started.
 func dayOf(name string) string { return name[:len(time.DateOnly)] }
 
-// lastSeq is the number of the last event in a file, 0 if it holds none.
+// lastSeq returns the number of the last event in a file, 0 if it holds none.
 func lastSeq(path string) (last uint64, err error) {
 	const tail = 64 << 10 // more than any line
 	f, err := untrusted.Open(path)
@@ -117,23 +124,29 @@ func lastSeq(path string) (last uint64, err error) {
 		return 0, fmt.Errorf("cannot read the files of events: %w", err)
 	}
 	defer f.Close() //nolint:errcheck // it was only read
+
 	end, err := f.Seek(0, io.SeekEnd)
 	if err != nil {
 		return 0, fmt.Errorf("cannot read the files of events: %w", err)
 	}
+
 	data := make([]byte, min(end, tail))
 	if _, err := f.ReadAt(data, end-int64(len(data))); err != nil && !errors.Is(err, io.EOF) {
 		return 0, fmt.Errorf("cannot read the files of events: %w", err)
 	}
+
 	for raw := range bytes.Lines(data) {
 		if l, ok := parse(raw); ok {
 			last = max(last, l.Seq)
 		}
 	}
+
 	if last > 0 || end <= tail {
 		return last, nil
 	}
-	// The end is no events, as after a power cut. Those before it have numbers that may not come twice.
+
+	// The end of the file holds no events, as after a power loss. Read the whole file, because the
+	// numbers of the events before the end must not be used again.
 	_, err = f.Seek(0, io.SeekStart)
 	if err == nil {
 		err = eachLine(f, func(raw []byte) error {
@@ -146,13 +159,14 @@ func lastSeq(path string) (last uint64, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("cannot read the files of events: %w", err)
 	}
+
 	return last, nil
 }
 
-// maxSeq is more events than there will ever be.
+// maxSeq is larger than any real event number.
 const maxSeq = 1 << 62
 
-// parse reads a line. One that was torn by a crash, or cut by a full disk, is none.
+// parse parses a line. It rejects a line that a crash or a full disk cut short.
 func parse(raw []byte) (l line, ok bool) {
 	return l, json.Unmarshal(raw, &l) == nil && l.Seq > 0 && l.Seq < maxSeq
 }
@@ -162,6 +176,7 @@ func (d *disk) write(evs []Event) error {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
 	enc.SetEscapeHTML(false)
+
 	for _, e := range evs {
 		if day := e.Time.Format(time.DateOnly); d.f == nil || day > dayOf(d.name) || d.size+int64(buf.Len()) >= d.max/parts {
 			if err := d.flush(&buf); err != nil {
@@ -171,10 +186,12 @@ func (d *disk) write(evs []Event) error {
 				return err
 			}
 		}
+
 		if err := enc.Encode(e.line()); err != nil {
 			return fmt.Errorf("cannot encode an event: %w", err)
 		}
 	}
+
 	return d.flush(&buf)
 }
 
@@ -182,10 +199,12 @@ func (d *disk) flush(buf *bytes.Buffer) error {
 	if buf.Len() == 0 {
 		return nil
 	}
+
 	data := buf.Bytes()
 	if d.torn {
 		data = append([]byte{'\n'}, data...)
 	}
+
 	n, err := d.f.Write(data)
 	d.size += int64(n)
 	d.torn = err != nil && (n > 0 || d.torn)
@@ -193,19 +212,22 @@ func (d *disk) flush(buf *bytes.Buffer) error {
 	if err != nil {
 		return fmt.Errorf("cannot write events: %w", err)
 	}
+
 	return nil
 }
 
-// next opens the file for events of a day: the last one there is, unless that is
-// full or of an earlier day. A clock that was set back does not reopen old files.
+// next opens the file for events of a day. It continues the last file, unless that is full or of an
+// earlier day. If the clock was set back, it does not reopen older files.
 func (d *disk) next(day string, now time.Time) error {
 	if err := errors.Join(d.close(), d.prune(now)); err != nil {
 		return err
 	}
+
 	names, err := files(d.dir)
 	if err != nil {
 		return err
 	}
+
 	name := fileName(day, 0)
 	if len(names) > 0 && dayOf(names[len(names)-1]) >= day {
 		name = names[len(names)-1]
@@ -213,6 +235,7 @@ func (d *disk) next(day string, now time.Time) error {
 		if err != nil {
 			return fmt.Errorf("cannot open a file of events: %w", err)
 		}
+
 		if info.Size() >= d.max/parts {
 			var n int
 			if _, err := fmt.Sscanf(name[len(day):], ".%04d", &n); err != nil {
@@ -221,28 +244,33 @@ func (d *disk) next(day string, now time.Time) error {
 			name = fileName(dayOf(name), n+1)
 		}
 	}
+
 	f, err := os.OpenFile(filepath.Join(d.dir, name), os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return fmt.Errorf("cannot open a file of events: %w", err)
 	}
+
 	info, err := f.Stat()
 	if err != nil {
 		return errors.Join(fmt.Errorf("cannot open a file of events: %w", err), f.Close())
 	}
+
 	d.f, d.name, d.size, d.torn = f, name, info.Size(), false
 	last := []byte{'\n'}
 	if _, err := f.ReadAt(last, info.Size()-1); err == nil {
 		d.torn = last[0] != '\n'
 	}
+
 	return nil
 }
 
-// prune unlinks what is too old, and the oldest of what is too much.
+// prune deletes files that are too old, and the oldest files if their total size is too large.
 func (d *disk) prune(now time.Time) error {
 	names, err := files(d.dir)
 	if err != nil {
 		return err
 	}
+
 	oldest := now.UTC().AddDate(0, 0, -keepDays).Format(time.DateOnly)
 	var total int64
 	for i := len(names) - 1; i >= 0; i-- {
@@ -251,7 +279,7 @@ func (d *disk) prune(now time.Time) error {
 		if err != nil {
 			return fmt.Errorf("cannot look at the files of events: %w", err)
 		}
-		// Room is left for the file that is about to grow.
+		// Leave room for the file that will grow.
 		if total += info.Size(); dayOf(names[i]) >= oldest && total <= d.max-d.max/parts {
 			continue
 		}
@@ -259,6 +287,7 @@ func (d *disk) prune(now time.Time) error {
 			return fmt.Errorf("cannot remove old events: %w", err)
 		}
 	}
+
 	return nil
 }
 
@@ -266,10 +295,12 @@ func (d *disk) close() error {
 	if d.f == nil {
 		return nil
 	}
+
 	err := d.f.Close()
 	d.f = nil
 	if err != nil {
 		return fmt.Errorf("cannot close a file of events: %w", err)
 	}
+
 	return nil
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// read returns what fits a filter.
+// read returns the events that a filter selects.
 func read(t *testing.T, l *event.Log, f event.Filter) (got []event.Event) {
 	t.Helper()
 	if _, err := l.Read(t.Context(), f, func(e event.Event) error { got = append(got, e); return nil }); err != nil {
@@ -27,7 +27,7 @@ func read(t *testing.T, l *event.Log, f event.Filter) (got []event.Event) {
 	return got
 }
 
-// files are the names in a directory, with their sizes.
+// files returns the names in a directory, and their total size.
 func files(t *testing.T, dir string) (names []string, size int64) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -47,8 +47,8 @@ func files(t *testing.T, dir string) (names []string, size int64) {
 	return names, size
 }
 
-// Events and their numbers go on over restarts, a crash in the middle of a line
-// included, whatever is in memory.
+// TestRestart checks that events and their numbers continue across restarts, with any number of
+// events in memory, and also after a crash in the middle of a line.
 func TestRestart(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "events")
 	next := 1
@@ -87,7 +87,7 @@ func TestRestart(t *testing.T) {
 func TestFilter(t *testing.T) {
 	dir := t.TempDir()
 	begun := time.Now()
-	for range 2 { // in files, and in memory
+	for range 2 { // both rounds end in files; only the last event is in memory
 		l := open(t, dir)
 		for i := range 100 {
 			l.Add(volume.Event{Type: "staged", Volume: fmt.Sprint("v", i%2), Message: fmt.Sprint(i)})
@@ -125,7 +125,7 @@ func TestFilter(t *testing.T) {
 	}
 }
 
-// Seven days are kept, in a file each.
+// TestSevenDays checks that seven days are kept, each in its own file.
 func TestSevenDays(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -135,7 +135,7 @@ func TestSevenDays(t *testing.T) {
 			time.Sleep(24 * time.Hour)
 		}
 		shut(t, l)
-		l = open(t, dir) // which reads files only
+		l = open(t, dir) // this log has only the files
 		got := read(t, l, event.Filter{})
 		if n := len(got); n < 7 || n > 8 || got[n-1].Message != "19" || got[n-1].Seq != 20 {
 			t.Errorf("%d events are left: %+v", n, got)
@@ -151,8 +151,8 @@ func TestSevenDays(t *testing.T) {
 	})
 }
 
-// However much happens, the files stay small: the oldest go first. What memory
-// holds is not lost by that.
+// TestTotalIsBounded checks that the files stay small for any number of events, and that the oldest
+// are deleted first. The events in memory remain.
 func TestTotalIsBounded(t *testing.T) {
 	dir := t.TempDir()
 	const most = 4 << 20
@@ -201,7 +201,7 @@ func waitWritten(t *testing.T, dir string, l *event.Log) {
 	}
 }
 
-// A disk that is full costs events, one warning, and no more; what is written
+// TestFullDisk checks that a full disk costs only events and one warning. Events that are written
 // when there is room again can be read.
 func TestFullDisk(t *testing.T) {
 	dir := t.TempDir()
@@ -240,7 +240,7 @@ func TestFullDisk(t *testing.T) {
 	shut(t, l)
 }
 
-// A directory that cannot be made is no reason not to start.
+// TestNoDirectory checks that a log starts even if its directory cannot be made.
 func TestNoDirectory(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")

@@ -1,13 +1,12 @@
-// Package event keeps what happened: the last transitions in memory, for those
-// who follow, and seven days of them in files, for people who ask. A failure
-// that repeats is told once, and then ever more rarely with a count, so that a
-// day of it fills neither the files nor the agent's log.
+// Package event keeps events: the last ones in memory, for clients that follow them, and seven days
+// of them in files, for people who ask. A repeated failure is reported once, and then more and more
+// rarely with a count. Even a day of the same failure fills neither the files nor the agent's log.
 //
 //	event.go    Log: Add, After, Close
 //	ring.go     the last events, in memory
-//	repeat.go   what is held back
-//	disk.go     the files: one a day, bounded in age and size
-//	read.go     reading them again
+//	repeat.go   events that are held back
+//	disk.go     the files: one a day, limited in age and size
+//	read.go     reads the files
 package event
 
 import (
@@ -23,20 +22,20 @@ import (
 type Event struct {
 	volume.Event
 	Time time.Time
-	// Seq grows by one an event, over restarts too.
+	// Seq increases by one with each event, also across restarts.
 	Seq uint64
 }
 
-// Options of a Log. The zero value keeps events in memory alone.
+// Options configures a Log. The zero value keeps events only in memory.
 type Options struct {
-	// Dir holds the files; it is made if it is not there.
+	// Dir holds the files; Open makes it if it does not exist.
 	Dir string
-	// MaxBytes is how large they may be in all; 0 is 64 MiB.
+	// MaxBytes is the maximum size of all files together; 0 means 64 MiB.
 	MaxBytes int64
-	// Told is called once for each event that is kept, by whoever added it or by
-	// the sweep; calls may overlap.
+	// Told is called once for each event that is kept, by the goroutine that added it or by the
+	// sweep. Calls may overlap.
 	Told func(Event)
-	// Warn is told once when files cannot be written, until they can be again.
+	// Warn is called once when files cannot be written, and again only after a successful write.
 	Warn func(message string, err error)
 }
 
@@ -48,25 +47,25 @@ type Log struct {
 	mu      sync.Mutex
 	ring    ring
 	repeats repeats
-	sweeper *time.Timer // runs while something may be held back
+	sweeper *time.Timer // set while events may be held back
 	pending []Event     // not in a file yet
-	inHand  []Event     // being written
-	lost    int         // that found no room in pending
+	inHand  []Event     // events that the writer is writing
+	lost    int         // the number of events that found no room in pending
 	closed  bool
 
-	wake chan struct{} // holds one token: there is something pending, or closed is set
+	wake chan struct{} // holds one token: an event is pending, or closed is set
 	over chan struct{} // closed when the writer has ended
 }
 
-// maxPending bounds what waits to be written; beyond it events are lost to the files.
+// maxPending limits the events that wait for the writer. Further events are missing in the files.
 const maxPending = 16 * ringSize
 
-// maxMessage bounds what is kept of an event's words, in bytes.
+// maxMessage limits the message of an event, in bytes.
 const maxMessage = 600
 
-// Open returns a log that goes on from what its directory holds. One whose
-// directory cannot be used keeps events in memory, and says so through Warn:
-// an agent without events is better than none.
+// Open returns a log that continues the one in its directory. If it cannot use the directory, it
+// keeps events in memory and calls Warn, because an agent without event files is better than no
+// agent.
 func Open(o Options) *Log {
 	if o.Told == nil {
 		o.Told = func(Event) {}
@@ -79,26 +78,30 @@ func Open(o Options) *Log {
 		close(l.over)
 		return l
 	}
+
 	if o.MaxBytes <= 0 {
 		o.MaxBytes = maxTotal
 	}
+
 	d, last, err := openDisk(o.Dir, o.MaxBytes, time.Now())
 	if err != nil {
 		o.Warn("events are kept in memory only", err)
 		close(l.over)
 		return l
 	}
+
 	l.disk, l.ring.base, l.ring.seq = d, last, last
 	go l.write()
 	return l
 }
 
-// Add keeps events. It never waits for a disk: an event that cannot be written
-// in time is lost to the files, and to nothing else.
+// Add keeps events. It never waits for a disk. An event that cannot be written in time is missing
+// only in the files.
 func (l *Log) Add(evs ...volume.Event) {
 	if len(evs) == 0 {
 		return
 	}
+
 	now := time.Now().UTC()
 	l.mu.Lock()
 	var told []Event
@@ -108,12 +111,13 @@ func (l *Log) Add(evs ...volume.Event) {
 			told = append(told, l.keep(e, now))
 		}
 	}
+
 	l.arm()
 	l.mu.Unlock()
 	l.tell(told)
 }
 
-// keep numbers an event and hands it to ring and writer; mu is held.
+// keep numbers an event and passes it to the ring and the writer. The caller holds mu.
 func (l *Log) keep(e volume.Event, at time.Time) Event {
 	ev := l.ring.add(e, at)
 	switch {
@@ -123,6 +127,7 @@ func (l *Log) keep(e volume.Event, at time.Time) Event {
 	default:
 		l.pending = append(l.pending, ev)
 	}
+
 	return ev
 }
 
@@ -130,6 +135,7 @@ func (l *Log) tell(told []Event) {
 	if len(told) == 0 {
 		return
 	}
+
 	l.poke()
 	for _, ev := range told {
 		l.o.Told(ev)
@@ -143,17 +149,17 @@ func (l *Log) poke() {
 	}
 }
 
-// sweepEvery is how often it is looked at whether what was held back has ended.
+// sweepEvery is the interval between checks for repetitions that have stopped.
 const sweepEvery = time.Minute
 
-// arm has sweep called while there is anything to look after; mu is held.
+// arm schedules sweep if any repetitions are recorded. The caller holds mu.
 func (l *Log) arm() {
 	if l.sweeper == nil && !l.closed && len(l.repeats.rows) > 0 {
 		l.sweeper = time.AfterFunc(sweepEvery, l.sweep)
 	}
 }
 
-// sweep tells how often that was repeated which repeats no more.
+// sweep reports the final count of events that have stopped repeating.
 func (l *Log) sweep() {
 	now := time.Now().UTC()
 	l.mu.Lock()
@@ -161,23 +167,23 @@ func (l *Log) sweep() {
 	for _, e := range l.repeats.ended(now) {
 		told = append(told, l.keep(e, now))
 	}
+
 	l.sweeper = nil
 	l.arm()
 	l.mu.Unlock()
 	l.tell(told)
 }
 
-// After returns the events in memory with a number above seq, the oldest
-// first, and a channel that is closed when there are more.
+// After returns the events in memory with a number above seq, the oldest first, and a channel that
+// is closed when there are more.
 func (l *Log) After(seq uint64) ([]Event, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.ring.after(seq), l.ring.changed()
 }
 
-// Close tells what is still held back, writes what is pending and ends the
-// writer. It returns when that is done or ctx ends. Events that come later are
-// kept in memory only.
+// Close reports the events that are still held back, writes the pending ones and ends the writer.
+// It returns when that is done or ctx ends. Events that are added later are kept only in memory.
 func (l *Log) Close(ctx context.Context) {
 	now := time.Now().UTC()
 	l.mu.Lock()
@@ -187,10 +193,12 @@ func (l *Log) Close(ctx context.Context) {
 			told = append(told, l.keep(e, now))
 		}
 	}
+
 	l.closed = true
 	if l.sweeper != nil {
 		l.sweeper.Stop()
 	}
+
 	l.mu.Unlock()
 	l.tell(told)
 	l.poke()
@@ -200,9 +208,10 @@ func (l *Log) Close(ctx context.Context) {
 	}
 }
 
-// write puts events into files until Close.
+// write writes events to files until Close.
 func (l *Log) write() {
 	defer close(l.over)
+
 	failing := false
 	for range l.wake {
 		l.mu.Lock()
@@ -219,9 +228,11 @@ func (l *Log) write() {
 		if err != nil && !failing {
 			l.o.Warn("events are lost: they cannot be written to files", err)
 		}
+
 		if len(evs) > 0 {
 			failing = err != nil
 		}
+
 		if closed {
 			if err := l.disk.close(); err != nil && !failing {
 				l.o.Warn("events may be lost", err)
@@ -231,15 +242,17 @@ func (l *Log) write() {
 	}
 }
 
-// shorten cuts words to what is kept, between characters.
+// shorten cuts a message to maxMessage bytes, between two characters.
 func shorten(s string) string {
 	if len(s) <= maxMessage {
 		return s
 	}
+
 	const mark = "…"
 	cut := maxMessage - len(mark)
 	for cut > 0 && !utf8.RuneStart(s[cut]) {
 		cut--
 	}
+
 	return s[:cut] + mark
 }

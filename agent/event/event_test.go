@@ -12,7 +12,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// keep is how many events are in memory.
+// keep is the number of events in memory.
 const keep = 4096
 
 func numbered(from, to int) (evs []volume.Event) {
@@ -22,7 +22,7 @@ func numbered(from, to int) (evs []volume.Event) {
 	return evs
 }
 
-// check wants the events from a number to another, in order.
+// check fails unless got holds the events from one number to another, in order.
 func check(t *testing.T, got []event.Event, from, to int) {
 	t.Helper()
 	if len(got) != max(0, to-from+1) {
@@ -35,8 +35,7 @@ func check(t *testing.T, got []event.Event, from, to int) {
 	}
 }
 
-// open opens a log that is closed when the test ends. A file that cannot be
-// written fails the test.
+// open opens a log that is closed when the test ends. The test fails if a file cannot be written.
 func open(t *testing.T, dir string) *event.Log {
 	t.Helper()
 	l := event.Open(event.Options{Dir: dir, Warn: func(msg string, err error) { t.Errorf("%s: %v", msg, err) }})
@@ -70,7 +69,7 @@ func TestAfter(t *testing.T) {
 	check(t, got, 5, 4)
 }
 
-// What is in memory is bounded: the oldest go, never the order.
+// TestMemoryIsBounded checks that memory drops only the oldest events and keeps the order.
 func TestMemoryIsBounded(t *testing.T) {
 	for _, total := range []int{keep - 1, keep, keep + 1, keep + 100, 3*keep + 7} {
 		l := open(t, "")
@@ -83,12 +82,13 @@ func TestMemoryIsBounded(t *testing.T) {
 		check(t, got, total-9, total)
 	}
 	l := open(t, "")
-	l.Add(numbered(1, 2*keep+5)...) // in one go
+	l.Add(numbered(1, 2*keep+5)...) // in one call
 	got, _ := l.After(0)
 	check(t, got, keep+6, 2*keep+5)
 }
 
-// A follower is told of every event once, and a slow one never blocks Add.
+// TestFollow checks that each follower receives every event once, and that a slow one never blocks
+// Add.
 func TestFollow(t *testing.T) {
 	const total = 2000
 	l := open(t, t.TempDir())

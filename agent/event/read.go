@@ -13,24 +13,23 @@ import (
 	"github.com/volagent/volagent/volmgr/untrusted"
 )
 
-// Filter says which events are wanted; its zero value is all of them.
+// Filter selects events. Its zero value selects all of them.
 type Filter struct {
 	Since  time.Time
 	Volume string
-	N      int // only the last so many; 0 is all
+	N      int // only the last N events; 0 means all
 }
 
 func (f Filter) fits(e Event) bool {
 	return (f.Volume == "" || e.Volume == f.Volume) && !e.Time.Before(f.Since)
 }
 
-// maxLine bounds a line of a file, in bytes; no event is as long.
+// maxLine limits a line of a file, in bytes. No event is that long.
 const maxLine = 64 << 10
 
-// Read calls each for the events that fit, the oldest first, and returns the
-// number of the last event that it knew of: those after it are not told. Files
-// are read line by line, and only as far back as is asked for. It ends early with
-// ctx's error or with each's.
+// Read calls each for the selected events, the oldest first. It returns the number of the last
+// event that existed at the call, and reports no later ones. It reads files line by line, and only
+// as far back as necessary. It ends early with ctx's error or with the error of each.
 func (l *Log) Read(ctx context.Context, f Filter, each func(Event) error) (uint64, error) {
 	recent, first, last := l.inMemory()
 	matches := 0
@@ -39,16 +38,19 @@ func (l *Log) Read(ctx context.Context, f Filter, each func(Event) error) (uint6
 			matches++
 		}
 	}
+
 	enough := f.N > 0 && matches >= f.N || len(recent) > 0 && recent[0].Time.Before(f.Since)
 	skip := 0
 	if f.N > 0 {
 		skip = max(0, matches-f.N)
 	}
+
 	if l.disk != nil && !enough && first > 1 {
 		if err := l.history(ctx, f, first, f.N-matches, each); err != nil {
 			return last, err
 		}
 	}
+
 	for _, e := range recent {
 		if !f.fits(e) {
 			continue
@@ -60,14 +62,16 @@ func (l *Log) Read(ctx context.Context, f Filter, each func(Event) error) (uint6
 			return last, err
 		}
 	}
+
 	return last, nil
 }
 
-// inMemory returns the events that need not be read from files: the last ones, and
-// those that are not written yet. It returns the number of the first one too.
+// inMemory returns the events that need not be read from files: the last ones, and those that are
+// not written yet. It also returns the numbers of the first and the last one.
 func (l *Log) inMemory() (recent []Event, first, last uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	first, last = l.ring.first(), l.ring.seq
 	for _, waiting := range [][]Event{l.inHand, l.pending} {
 		for _, e := range waiting {
@@ -76,25 +80,29 @@ func (l *Log) inMemory() (recent []Event, first, last uint64) {
 			}
 		}
 	}
+
 	if len(recent) > 0 {
 		first = recent[0].Seq
 	}
+
 	return append(recent, l.ring.after(0)...), first, last
 }
 
-// history tells what the files hold below a number: if only the last few are
-// wanted, they are counted from the end first, and then told.
+// history reports the events in the files below a number. If only the last few are wanted, it first
+// counts events from the end, to find where to start.
 func (l *Log) history(ctx context.Context, f Filter, below uint64, want int, each func(Event) error) error {
 	names, err := files(l.disk.dir)
 	if err != nil {
 		return err
 	}
+
 	if !f.Since.IsZero() {
 		day := f.Since.UTC().Format(time.DateOnly)
 		for len(names) > 0 && dayOf(names[0]) < day {
 			names = names[1:]
 		}
 	}
+
 	skip := 0
 	if f.N > 0 {
 		found, from := 0, len(names)
@@ -104,8 +112,10 @@ func (l *Log) history(ctx context.Context, f Filter, below uint64, want int, eac
 				return err
 			}
 		}
+
 		names, skip = names[from:], max(0, found-want)
 	}
+
 	for _, name := range names {
 		err := l.scan(ctx, name, f, below, func(e Event) error {
 			if skip--; skip >= 0 {
@@ -117,11 +127,12 @@ func (l *Log) history(ctx context.Context, f Filter, below uint64, want int, eac
 			return err
 		}
 	}
+
 	return nil
 }
 
-// scan calls each for the events of one file. A file that went meanwhile, because
-// it became too old, has none.
+// scan calls each for the events of one file. A file that was deleted meanwhile, because it became
+// too old, has no events.
 func (l *Log) scan(ctx context.Context, name string, f Filter, below uint64, each func(Event) error) error {
 	file, err := untrusted.Open(filepath.Join(l.disk.dir, name))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -131,25 +142,29 @@ func (l *Log) scan(ctx context.Context, name string, f Filter, below uint64, eac
 		return fmt.Errorf("cannot read events: %w", err)
 	}
 	defer file.Close() //nolint:errcheck // it was only read
+
 	err = eachLine(file, func(raw []byte) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
+
 		l, ok := parse(raw)
 		if e := l.event(); ok && e.Seq < below && f.fits(e) {
 			return each(e)
 		}
+
 		return nil
 	})
 	var failed *fs.PathError
 	if errors.As(err, &failed) {
 		return fmt.Errorf("cannot read events: %w", err)
 	}
+
 	return err
 }
 
-// eachLine calls do with the lines of a file until that fails. One that is longer than
-// maxLine is no event, and is left out: it may be what a power cut made of a file's end.
+// eachLine calls do with the lines of a file until do fails. It skips a line longer than maxLine.
+// Such a line is no event, but may be the end of a file after a power loss.
 func eachLine(file io.Reader, do func(raw []byte) error) error {
 	r := bufio.NewReaderSize(file, maxLine)
 	for long := false; ; {
@@ -160,6 +175,7 @@ func eachLine(file io.Reader, do func(raw []byte) error) error {
 				return err
 			}
 		}
+
 		if long = full; err != nil && !full {
 			return notEOF(err)
 		}

@@ -12,44 +12,43 @@ import (
 )
 
 const (
-	// endedAfter is for how long something that repeated must not have done so to
-	// be told for the last time. It is longer than the longest pause between two
-	// tries of a step, or two starts of a plugin.
+	// endedAfter is the time without a repetition after which the final count is reported. It is
+	// longer than the longest pause between two attempts of a step, or two starts of a plugin.
 	endedAfter = 10 * time.Minute
-	// forgottenAfter is for how long something is remembered as told.
+	// forgottenAfter is the time after which an event counts as new again.
 	forgottenAfter = time.Hour
-	// firstRepeats is from which repetition on they are told, at each doubling; those
-	// of a plugin are told each up to then.
+	// firstRepeats is the count at which repetitions are first reported, with a report at each
+	// doubling after that. For a plugin, every repetition up to this count is reported, too.
 	firstRepeats = 8
-	// maxSubjects bounds what is remembered, in volumes and plugins.
+	// maxSubjects limits the volumes and plugins that repeats remembers.
 	maxSubjects = 4096
 )
 
-// repeats holds back events that say the same over and over: the first is told
-// at once, and so is one with other words; then the 8th, 16th, 32nd … with its
-// count; and, once they have ended, the last.
+// repeats holds back repetitions of an event. The first event is reported at once, and so is one
+// with another message. Then the 8th, 16th, 32nd … are reported with their count. When the
+// repetitions have stopped, the last one is reported.
 type repeats struct {
-	seen uint64 // events so far, which orders them
+	seen uint64 // the number of repetitions so far, which orders them
 	rows map[subject]map[about]*row
 }
 
-// subject is a volume or, for events that are not about one, a plugin.
+// subject is a volume or, for events that do not concern a volume, a plugin.
 type subject struct{ volume, plugin string }
 
-// about is what may be said of a subject independently.
+// about distinguishes independent events of one subject.
 type about struct{ alloc, part, typ, step string }
 
-// row is one thing that was said.
+// row is one event with its repetitions.
 type row struct {
 	text        string
 	count       int
 	first, last time.Time
-	order       uint64        // of the last one
-	held        *volume.Event // the last one, if it was not told
+	order       uint64        // the order of the last repetition
+	held        *volume.Event // the last repetition, if it was not reported
 }
 
-// repeatable reports whether an event of a type can come by itself for ever.
-// All others are the consequence of a request, or of one of these.
+// repeatable reports whether events of a type can repeat endlessly without a request. All others
+// are the consequence of a request, or of one of these.
 func repeatable(typ string) bool {
 	return strings.HasPrefix(typ, "plugin-") || strings.HasSuffix(typ, "-failed") || typ == "warning" || typ == volume.EventRefused
 }
@@ -61,18 +60,20 @@ func subjectOf(e volume.Event) subject {
 	return subject{plugin: e.Plugin}
 }
 
-// pass decides on an event: whether it is told, in which words, and what that was
-// held back is told before it.
+// pass decides about an event. It returns the event to report, if any, with its final message.
+// Events that were held back and must be reported first come before it.
 func (r *repeats) pass(e volume.Event, now time.Time) []volume.Event {
 	e, tell := r.decide(e, now)
 	if !tell {
 		return nil
 	}
+
 	var before []volume.Event
 	if of := subjectOf(e); of.volume == "" {
-		// The last that is told of a plugin is how it is.
+		// The last reported event of a plugin must show its present state.
 		before = words(r.heldBack(of))
 	}
+
 	return append(before, e)
 }
 
@@ -81,13 +82,15 @@ func (r *repeats) decide(e volume.Event, now time.Time) (volume.Event, bool) {
 	if !repeatable(e.Type) {
 		switch e.Type {
 		case "claim-taken", "claim-freed", "deregistered", "deleted":
-			delete(r.rows, of) // the trouble is over, and told anew if it comes back
+			delete(r.rows, of) // the problem is over, and a new one is reported at once
 		}
 		return e, true
 	}
+
 	if r.rows == nil || len(r.rows) > maxSubjects {
 		r.rows = map[subject]map[about]*row{}
 	}
+
 	if r.rows[of] == nil {
 		r.rows[of] = map[about]*row{}
 	}
@@ -95,27 +98,30 @@ func (r *repeats) decide(e volume.Event, now time.Time) (volume.Event, bool) {
 	was := r.rows[of][what]
 	text := e.Message
 	if e.Type == volume.EventRefused {
-		text = "" // it says for how long somebody holds the volume, so it is never the same
+		text = "" // the message contains a changing time: for how long another claim holds the volume
 	}
+
 	if was == nil || was.text != text || now.Sub(was.last) > forgottenAfter {
 		r.rows[of][what] = &row{text: text, count: 1, first: now, last: now}
 		return e, true
 	}
+
 	r.seen++
 	was.count++
 	was.last, was.order = now, r.seen
 	if was.count <= firstRepeats && of.volume == "" {
-		return e, true // a plugin that was restarted is shown to be ready again
+		return e, true // so that a restarted plugin is reported as ready again
 	}
 	if was.count < firstRepeats || bits.OnesCount(uint(was.count)) != 1 {
 		was.held = &e
 		return e, false
 	}
+
 	was.held = nil
 	return was.counted(e), true
 }
 
-// heldBack takes what is held back of a subject, which stays remembered.
+// heldBack takes the held back events of a subject. Their counts stay recorded.
 func (r *repeats) heldBack(of subject) (due []*row) {
 	for _, w := range r.rows[of] {
 		if w.held != nil {
@@ -124,22 +130,23 @@ func (r *repeats) heldBack(of subject) (due []*row) {
 			w.held = nil
 		}
 	}
+
 	return due
 }
 
-// counted adds how often it was said.
+// counted adds the count and the start of the repetitions to the message.
 func (w *row) counted(e volume.Event) volume.Event {
 	e.Message = fmt.Sprintf("%s (%d times since %s)", e.Message, w.count, w.first.UTC().Format("2006-01-02 15:04:05Z"))
 	return e
 }
 
-// ended returns what was held back of what repeats no more, oldest first, and
-// forgets what is old.
+// ended returns the last events of repetitions that have stopped, the oldest first, and forgets old
+// ones.
 func (r *repeats) ended(now time.Time) []volume.Event {
 	return r.take(func(w *row) bool { return now.Sub(w.last) >= endedAfter }, func(w *row) bool { return now.Sub(w.last) > forgottenAfter })
 }
 
-// all returns all that is held back, oldest first.
+// all returns all events that are held back, the oldest first.
 func (r *repeats) all() []volume.Event {
 	return r.take(func(*row) bool { return true }, func(*row) bool { return false })
 }
@@ -156,19 +163,22 @@ func (r *repeats) take(tell, forget func(*row) bool) []volume.Event {
 				delete(rows, what)
 			}
 		}
+
 		if len(rows) == 0 {
 			delete(r.rows, of)
 		}
 	}
+
 	return words(due)
 }
 
-// words tells what was held back, the oldest first.
+// words returns the held back events with their counts, the oldest first.
 func words(due []*row) []volume.Event {
 	slices.SortFunc(due, func(a, b *row) int { return cmp.Compare(a.order, b.order) })
 	evs := make([]volume.Event, len(due))
 	for i, w := range due {
 		evs[i] = w.counted(*w.held)
 	}
+
 	return evs
 }

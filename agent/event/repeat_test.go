@@ -15,7 +15,7 @@ func busy(alloc, message string) volume.Event {
 	return volume.Event{Type: "step-failed", Volume: "v", Alloc: alloc, Step: "NodeUnpublishVolume", Message: message}
 }
 
-// told returns the messages that were told, and told again when they are read.
+// told returns the messages that Read reports.
 func told(t *testing.T, l *event.Log) (all []string) {
 	t.Helper()
 	for _, e := range read(t, l, event.Filter{}) {
@@ -24,8 +24,8 @@ func told(t *testing.T, l *event.Log) (all []string) {
 	return all
 }
 
-// A failure is told at once, and so is another; the same again with a count, ever
-// more rarely, and once more when it has ended.
+// TestRepeats checks that a failure is reported at once, and so is a different one. The same
+// failure is reported again with a count, more and more rarely, and once more when it has stopped.
 func TestRepeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		since := time.Now().UTC().Format("2006-01-02 15:04:05Z")
@@ -67,7 +67,7 @@ func TestRepeats(t *testing.T) {
 	})
 }
 
-// What is over is told anew when it comes back.
+// TestRepeatsEndWithSuccess checks that a failure that returns after a success is reported at once.
 func TestRepeatsEndWithSuccess(t *testing.T) {
 	for _, typ := range []string{"claim-taken", "claim-freed"} {
 		l := open(t, "")
@@ -78,8 +78,8 @@ func TestRepeatsEndWithSuccess(t *testing.T) {
 	}
 }
 
-// Refusals of one claim are one, although each says another time; transitions
-// that people cause are told each.
+// TestWhatRepeats checks that refusals of one claim count as repetitions, although each names
+// another time. Each transition that a person causes is reported.
 func TestWhatRepeats(t *testing.T) {
 	l := open(t, "")
 	for i := range 7 {
@@ -95,8 +95,8 @@ func TestWhatRepeats(t *testing.T) {
 	}
 }
 
-// A plugin's restarts are told each, until there are many: people look whether it
-// is ready again.
+// TestPluginRestarts checks that each restart of a plugin is reported until there are many, because
+// people check whether the plugin is ready again.
 func TestPluginRestarts(t *testing.T) {
 	l := open(t, "")
 	for range 20 {
@@ -106,7 +106,7 @@ func TestPluginRestarts(t *testing.T) {
 	for _, e := range read(t, l, event.Filter{}) {
 		counts[e.Type]++
 	}
-	for typ, n := range counts { // eight, the sixteenth, and what was held back before that
+	for typ, n := range counts { // the first eight, the sixteenth, and an event held back before that
 		if n < 9 || n > 10 {
 			t.Errorf("of 20 restarts %s is told %d times", typ, n)
 		}

@@ -6,11 +6,11 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// ringSize is how many events are kept in memory.
+// ringSize is the number of events that are kept in memory.
 const ringSize = 4096
 
-// ring holds the last events. The zero value is empty; base is the number of
-// the last event that was never in it.
+// ring holds the last events. The zero value is empty. base is the number of the last event before
+// the first one that was added.
 type ring struct {
 	buf  []Event
 	base uint64
@@ -27,16 +27,19 @@ func (r *ring) add(e volume.Event, at time.Time) Event {
 	} else {
 		r.buf[r.index(r.seq)] = ev
 	}
+
 	if r.more != nil {
 		close(r.more)
 		r.more = nil
 	}
+
 	return ev
 }
 
 func (r *ring) index(seq uint64) uint64 { return (seq - 1 - r.base) % ringSize }
 
-// first is the number of the oldest event that is held; the next one's if none is.
+// first returns the number of the oldest event in the ring, or the next number if the ring is
+// empty.
 func (r *ring) first() uint64 { return r.seq - uint64(len(r.buf)) + 1 }
 
 // after returns the events with a number above seq, the oldest first.

@@ -9,24 +9,24 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// Kinds of what can be wrong with an entry.
+// The kinds of faults.
 const (
 	Netdev    = "fstab-netdev"    // no _netdev: it stops the boot
-	Nofail    = "fstab-nofail"    // no nofail: its failure is everybody's
-	BadOption = "fstab-option"    // an option that there is not
-	BadVolume = "fstab-volume"    // no volume of that name, or no name of a volume
-	BadDir    = "fstab-dir"       // it cannot be mounted at that directory
-	DirHolds  = "fstab-dir-holds" // the directory holds something while nothing is mounted there
+	Nofail    = "fstab-nofail"    // no nofail: its failure makes remote-fs.target fail
+	BadOption = "fstab-option"    // an unknown option, or a bad value
+	BadVolume = "fstab-volume"    // no volume with that id, or no valid id
+	BadDir    = "fstab-dir"       // the volume cannot be mounted at that directory
+	DirHolds  = "fstab-dir-holds" // the directory is not empty while nothing is mounted there
 	Twice     = "fstab-duplicate" // two entries for one directory
 	Unread    = "fstab-unread"    // a table or a unit that cannot be read
 	NoPlugin  = "fstab-plugin"    // the volume's plugin does not exist
-	UnitOrder = "unit-order"      // a unit that does not come after the agent
+	UnitOrder = "unit-order"      // a unit that is not ordered after the agent
 )
 
-// Kinds are all of them.
+// Kinds lists all kinds of faults.
 var Kinds = []string{Netdev, Nofail, BadOption, BadVolume, BadDir, DirHolds, Twice, Unread, NoPlugin, UnitOrder}
 
-// Severities.
+// The severities of faults.
 const (
 	Problem = "problem"
 	Warning = "warning"
@@ -35,26 +35,26 @@ const (
 // agentUnit is the service that mounts volumes.
 const agentUnit = "volagent.service"
 
-// Fault is one thing that is wrong with an entry.
+// Fault is one mistake in an entry.
 type Fault struct {
 	Kind     string
 	Severity string
 	Subject  string // the directory or, without one, the place of the entry
 	What     string // one sentence
-	Then     string // what comes of it, one sentence
+	Then     string // the consequence, in one sentence
 	Do       string // the command that helps
 }
 
-// Spot is what is at a directory.
+// Spot is the result of a look at a directory.
 type Spot struct {
-	Mounted bool   // something is mounted there: what is beneath is not known
-	Kind    string // "directory", "file", "other"; empty where nothing is
+	Mounted bool   // something is mounted there, so the directory below is unknown
+	Kind    string // "directory", "file", "other"; empty if nothing exists there
 	Holds   string // a few of the names in it; empty if there are none
-	Fault   string // why it cannot be told
+	Fault   string // why the directory cannot be examined
 }
 
-// Check holds entries against what mount(8), systemd and the agent need. look looks
-// at a directory, without a wait for storage that hangs.
+// Check checks entries against the rules of mount(8), systemd and the agent. It calls look for each
+// directory. look must not wait for storage that hangs.
 func Check(entries []Entry, look func(dir string) Spot) []Fault {
 	var all []Fault
 	at := map[string]Entry{}
@@ -62,6 +62,7 @@ func Check(entries []Entry, look func(dir string) Spot) []Fault {
 		c := checker{e: e}
 		c.boot()
 		c.options()
+
 		if c.names() {
 			if first, twice := at[e.Dir]; twice {
 				c.add(Twice, Problem, fmt.Sprintf("%s and %s both mount at %s", first.Place(), e.Place(), e.Dir),
@@ -71,12 +72,14 @@ func Check(entries []Entry, look func(dir string) Spot) []Fault {
 				c.dir(look(e.Dir))
 			}
 		}
+
 		all = append(all, c.found...)
 	}
+
 	return all
 }
 
-// checker holds one entry against the rules.
+// checker checks one entry.
 type checker struct {
 	e     Entry
 	found []Fault
@@ -93,10 +96,10 @@ func (c *checker) subject() string {
 	return c.e.Place()
 }
 
-// edit is the command that changes the entry.
+// edit returns the command that opens the entry in an editor.
 func (c *checker) edit() string { return Edit(c.e) }
 
-// Edit is the command with which a person changes an entry.
+// Edit returns the command with which a person changes an entry.
 func Edit(e Entry) string {
 	if e.Unit != "" {
 		return suggest.Command("systemctl edit --full %s", e.Unit)
@@ -104,7 +107,7 @@ func Edit(e Entry) string {
 	return suggest.Command("${EDITOR:-vi} +%d %s", e.Line, e.File) + " && systemctl daemon-reload"
 }
 
-// boot is about when it is mounted, and unmounted.
+// boot checks when the volume is mounted and unmounted.
 func (c *checker) boot() {
 	automount, noauto := c.e.Has("x-systemd.automount"), c.e.Has("noauto")
 	if !c.e.Has("_netdev") {
@@ -114,10 +117,12 @@ func (c *checker) boot() {
 		}
 		c.add(Netdev, severity, c.e.Place()+" has no option _netdev", then, c.edit())
 	}
+
 	if c.e.Unit == "" && !c.e.Has("nofail") && !noauto {
 		c.add(Nofail, Warning, c.e.Place()+" has no option nofail",
 			"a volume that cannot be mounted makes remote-fs.target fail, and the boot waits for it", c.edit())
 	}
+
 	if c.e.Unit != "" && !slices.Contains(c.e.After, agentUnit) {
 		c.add(UnitOrder, Warning, fmt.Sprintf("unit %s does not come after %s", c.e.Unit, agentUnit),
 			"it may be started while no agent answers, and at shutdown the agent may end before it", suggest.Command("volctl systemd generate %s %s --install", c.e.Volume, c.e.Dir))
@@ -132,8 +137,7 @@ func (c *checker) options() {
 	}
 }
 
-// names is about what is mounted where. It reports whether the directory can be
-// looked at.
+// names checks the volume and the directory. It reports whether the directory can be examined.
 func (c *checker) names() bool {
 	if id := VolumeOf(c.e); id == "" || id == "." || id == ".." || len(id) > 128 || strings.Contains(id, "/") {
 		c.add(BadVolume, Problem, fmt.Sprintf("%s: %q is no id of a volume", c.e.Place(), c.e.Volume), "it is not mounted", c.edit())
@@ -145,7 +149,7 @@ func (c *checker) names() bool {
 	return true
 }
 
-// VolumeOf is the id of the volume that an entry names.
+// VolumeOf returns the id of the volume that an entry names.
 func VolumeOf(e Entry) string {
 	if n, ok := e.Value("per_alloc"); ok {
 		return e.Volume + "[" + n + "]"
@@ -153,13 +157,15 @@ func VolumeOf(e Entry) string {
 	return e.Volume
 }
 
-// dir is about what is at the directory now.
+// dir checks the current state of the directory.
 func (c *checker) dir(s Spot) {
 	mode, _ := c.e.Value("attachment_mode")
 	wants, mk := "directory", suggest.Command("mkdir -p %s", c.e.Dir)
+
 	if mode == "block-device" {
 		wants, mk = "file", suggest.Command("touch %s", c.e.Dir)
 	}
+
 	switch {
 	case s.Fault != "":
 		c.add(BadDir, Warning, fmt.Sprintf("%s cannot be looked at: %s", c.e.Dir, s.Fault), "it is not known whether the volume can be mounted there", suggest.Command("ls -ld %s", c.e.Dir))

@@ -9,18 +9,18 @@ import (
 	"testing"
 )
 
-// escape writes a field as fstab(5) has it.
+// escape writes a field as fstab(5) requires.
 func escape(field string) string {
 	return strings.NewReplacer(`\`, `\134`, " ", `\040`, "\t", `\011`, "\n", `\012`, "#", `\043`).Replace(field)
 }
 
-// hostile are names and options that are hard to read.
+// hostile are names and options that are hard to parse.
 var hostile = []string{
 	"data", "my data", "a\tb", "a\nb csi", `a\040b`, `a\`, "#", "a\u00a0b", "a\rb\vc\fd", "\xff\xfe", "größe\u2003x", "csi", `"a,b"`, "100%", "%h", "\x00", "-", "[Mount]",
 }
 
-// FuzzTable: a line of fstab is one entry, in which names are as they were before they were
-// escaped, and it changes none of its neighbours. A table of any bytes is read.
+// FuzzTable checks that a line of fstab becomes one entry with the original names, and does not
+// change the entries around it. A table of any bytes must be read without a panic.
 func FuzzTable(f *testing.F) {
 	for _, name := range hostile {
 		f.Add(name, "/"+name, "_netdev,"+name, []byte(name+" /x csi "+name))
@@ -49,22 +49,8 @@ func FuzzTable(f *testing.F) {
 	})
 }
 
-// FuzzMounted: a directory is found in a mount table if it is a mount point there, and no other
-// one is.
-func FuzzMounted(f *testing.F) {
-	for _, name := range hostile {
-		f.Add("/"+name, "/a")
-	}
-	f.Fuzz(func(t *testing.T, point, other string) {
-		table := fmt.Sprintf("36 35 0:5 / %s rw - ext4 /dev/sda1 rw\n", strings.NewReplacer(`\`, `\134`, " ", `\040`, "\t", `\011`, "\n", `\012`).Replace(point))
-		if point != "" && !mountedAt(table, point) || other != point && mountedAt(table, other) {
-			t.Errorf("%q, with %q mounted: %t", other, point, mountedAt(table, other))
-		}
-	})
-}
-
-// FuzzUnit: a setting of a unit is one line, or as many as are continued; a value is what
-// stands there. A unit of any text is read, in time that grows with its length alone.
+// FuzzUnit checks that a setting of a unit is one line, with the lines that continue it, and has
+// the written value. A unit of any text must be read in time that depends only on its length.
 func FuzzUnit(f *testing.F) {
 	for _, name := range hostile {
 		f.Add(name, name, "[Mount]\nType=csi\nWhat="+name+"\n"+name)
@@ -95,8 +81,8 @@ func FuzzUnit(f *testing.F) {
 	})
 }
 
-// FuzzOptions: joined again, the options of a list are the same options. A quote keeps a comma in
-// one of them, and no byte is lost.
+// FuzzOptions checks that a list of options, split and joined again, has the same options. A quoted
+// comma stays inside its option, and no byte is lost.
 func FuzzOptions(f *testing.F) {
 	for _, name := range hostile {
 		f.Add(name)
@@ -111,7 +97,7 @@ func FuzzOptions(f *testing.F) {
 			if o == "" || strings.TrimSpace(o) != o || strings.Contains(o, `"`) {
 				t.Errorf("%q has the option %q", text, o)
 			}
-			_ = CheckOption(o) // it returns
+			_ = CheckOption(o) // must not panic
 			quoted = append(quoted, `"`+o+`"`)
 		}
 		if again := SplitOptions(strings.Join(quoted, ",")); !slices.Equal(again, options) {
@@ -123,7 +109,7 @@ func FuzzOptions(f *testing.F) {
 	})
 }
 
-// TestPercent: a percent sign in a unit is written twice.
+// TestPercent checks that a double percent sign in a unit is read as one.
 func TestPercent(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "d.mount"), "[Mount]\nWhat=100%%\nWhere=/a%%b\nType=csi\nOptions=alloc=x%%\n")

@@ -7,18 +7,24 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+
+	"github.com/volagent/volagent/volmgr/proc"
 )
 
-// LookAt looks at a directory with the means of whoever calls. It may wait for storage
-// that hangs: call it where that can be given up.
+// LookAt examines a directory from the calling process. It may wait for storage that hangs, so the
+// caller must be able to give up.
 func LookAt(dir string) Spot {
-	table, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
+	mounts, err := proc.ReadMounts(proc.OwnMounts, nil, func(m *proc.Mount) (skip, stop bool) {
+		is := m.Mountpoint == dir
+		return !is, is
+	})
+	switch {
+	case err != nil:
 		return Spot{Fault: err.Error()}
-	}
-	if mountedAt(string(table), dir) {
+	case len(mounts) > 0:
 		return Spot{Mounted: true}
 	}
+
 	info, err := os.Lstat(dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -30,32 +36,25 @@ func LookAt(dir string) Spot {
 	case !info.IsDir():
 		return Spot{Kind: "other"}
 	}
+
 	d, err := os.Open(dir)
 	if err != nil {
 		return Spot{Kind: "directory", Fault: err.Error()}
 	}
 	defer d.Close() //nolint:errcheck // it was only read
+
 	names, err := d.Readdirnames(most + 1)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return Spot{Kind: "directory", Fault: err.Error()}
 	}
+
 	return Spot{Kind: "directory", Holds: Some(names)}
 }
 
-// mountedAt finds a path in the mount table, where blanks are escaped as in fstab.
-func mountedAt(table, dir string) bool {
-	for line := range strings.Lines(table) {
-		if f := Fields(line); len(f) > 4 && Unescape(f[4]) == dir {
-			return true
-		}
-	}
-	return false
-}
-
-// most is how many names are told.
+// most limits how many names are listed.
 const most = 3
 
-// Some names a few of the entries of a directory.
+// Some lists a few of the entries of a directory.
 func Some(names []string) string {
 	var b strings.Builder
 	for i, n := range names {
@@ -68,5 +67,6 @@ func Some(names []string) string {
 		}
 		fmt.Fprintf(&b, "%q", n)
 	}
+
 	return b.String()
 }

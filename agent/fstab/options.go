@@ -9,15 +9,15 @@ import (
 	"time"
 )
 
-// Option is one that may stand in a csi line.
+// Option is one option of a csi line.
 type Option struct {
 	Name string
-	// Value checks what stands after "="; nil is of an option that has none.
+	// Value checks the text after "=". It is nil for an option without a value.
 	Value func(string) error
 }
 
-// Options are all that there are, those of mount(8), systemd and fstab(5) with them, but
-// for those that begin with "x-" or "X-", which are left to whoever they are for.
+// Options lists all options, including those of mount(8), systemd and fstab(5). Options that begin
+// with "x-" or "X-" are not listed, because other programs define them.
 var Options = slices.Concat([]Option{
 	{"alloc", some}, {"access_mode", oneOf(accessModes)}, {"attachment_mode", oneOf(attachmentModes)}, {"per_alloc", number},
 	{"uid", some}, {"gid", some}, {"mode", octal}, {"mount_flag", some}, {"timeout", duration},
@@ -43,13 +43,13 @@ func plain(names ...string) (all []Option) {
 	return all
 }
 
-// CheckOption refuses an option that no csi line may have, or a value that it cannot
-// have.
+// CheckOption refuses an unknown option of a csi line, and an invalid value.
 func CheckOption(option string) error {
 	name, value, valued := strings.Cut(option, "=")
 	if strings.HasPrefix(name, "x-") || strings.HasPrefix(name, "X-") {
 		return nil
 	}
+
 	i := slices.IndexFunc(Options, func(o Option) bool { return o.Name == name })
 	switch {
 	case i < 0:
@@ -59,9 +59,11 @@ func CheckOption(option string) error {
 	case Options[i].Value == nil:
 		return nil
 	}
+
 	if err := Options[i].Value(value); err != nil {
 		return fmt.Errorf("option %q: %w", name, err)
 	}
+
 	return nil
 }
 

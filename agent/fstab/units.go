@@ -10,17 +10,16 @@ import (
 	"strings"
 )
 
-// unitDirs are where systemd looks for the system's units, in its order
-// (systemd.unit(5)). What a generator makes of fstab is not among them: that is read
-// where it stands.
+// unitDirs are the directories in which systemd looks for the system's units, in its order
+// (systemd.unit(5)). The output directory for the units that a generator makes from fstab is not
+// among them, because this package reads fstab itself.
 var unitDirs = []string{
 	"/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system",
 }
 
 const suffix = ".mount"
 
-// readUnits reads the mount units of the type. Of several files for one unit the first
-// counts.
+// readUnits reads the mount units of type csi. If a unit has several files, the first one counts.
 func readUnits(dirs []string) (entries []Entry, err error) {
 	var errs []error
 	seen := map[string]bool{}
@@ -32,11 +31,13 @@ func readUnits(dirs []string) (entries []Entry, err error) {
 			}
 			continue
 		}
+
 		for _, f := range list {
 			name := f.Name()
 			if !strings.HasSuffix(name, suffix) || f.IsDir() || seen[name] {
 				continue
 			}
+
 			seen[name] = true
 			e, ok, err := readUnit(dirs, filepath.Join(dir, name))
 			if err != nil {
@@ -46,11 +47,11 @@ func readUnits(dirs []string) (entries []Entry, err error) {
 			}
 		}
 	}
+
 	return entries, errors.Join(errs...)
 }
 
-// readUnit reads a unit's file and its drop-ins; ok is false where it is of another
-// type.
+// readUnit reads a unit's file and its drop-ins. ok is false if the unit has another type.
 func readUnit(dirs []string, path string) (e Entry, ok bool, err error) {
 	e = Entry{File: path, Unit: filepath.Base(path)}
 	var kind, options string
@@ -60,11 +61,12 @@ func readUnit(dirs []string, path string) (e Entry, ok bool, err error) {
 		if err != nil {
 			return e, false, err
 		}
+
 		for key, value := range settings(string(raw)) {
 			switch key {
 			case "Unit.After":
 				e.After = append(e.After, strings.Fields(value)...)
-				if value == "" { // that takes back those before it
+				if value == "" { // an empty value resets the list
 					e.After = nil
 				}
 			case "Mount.What":
@@ -78,41 +80,45 @@ func readUnit(dirs []string, path string) (e Entry, ok bool, err error) {
 			}
 		}
 	}
+
 	e.Options = SplitOptions(options)
 	return e, kind == Type, nil
 }
 
-// percent undoes how a percent sign is written, which begins a specifier otherwise
+// percent decodes escaped percent signs. Without the escape, they begin a specifier
 // (systemd.unit(5)).
 func percent(value string) string { return strings.ReplaceAll(value, "%%", "%") }
 
-// dropIns are a unit's, in the order in which they count: by name, whatever directory
-// they are in.
+// dropIns returns a unit's drop-ins in the order of their names, regardless of the directory. This
+// is the order in which systemd applies them.
 func dropIns(dirs []string, unit string) []string {
 	byName := map[string]string{}
 	for _, dir := range dirs {
-		found, _ := filepath.Glob(filepath.Join(dir, unit+".d", "*.conf")) // the pattern is good
+		found, _ := filepath.Glob(filepath.Join(dir, unit+".d", "*.conf")) // the pattern is valid
 		for _, path := range found {
 			if name := filepath.Base(path); byName[name] == "" {
 				byName[name] = path
 			}
 		}
 	}
+
 	var names, paths []string
 	for name := range byName {
 		names = append(names, name)
 	}
+
 	slices.Sort(names)
 	for _, name := range names {
 		paths = append(paths, byName[name])
 	}
+
 	return paths
 }
 
-// blank are the characters around a setting that systemd does not count.
+// blank are the characters around a setting that systemd strips.
 const blank = " \t\n\r"
 
-// settings yields "Section.Key" and value of a unit file, in their order
+// settings yields the settings of a unit file in their order, each as "Section.Key" and value
 // (systemd.syntax(7)).
 func settings(text string) func(yield func(key, value string) bool) {
 	return func(yield func(key, value string) bool) {
@@ -123,6 +129,7 @@ func settings(text string) func(yield func(key, value string) bool) {
 				section = strings.TrimSuffix(name, "]")
 				continue
 			}
+
 			key, value, ok := strings.Cut(line, "=")
 			if ok && !yield(section+"."+strings.TrimRight(key, blank), strings.TrimLeft(value, blank)) {
 				return
@@ -131,36 +138,39 @@ func settings(text string) func(yield func(key, value string) bool) {
 	}
 }
 
-// unitLines yields the lines of a unit file without comments, each with the lines that
-// continue it.
+// unitLines yields the lines of a unit file without the comments. It joins each line with the lines
+// that continue it.
 func unitLines(text string) func(yield func(line string) bool) {
 	return func(yield func(line string) bool) {
 		var held strings.Builder // one line may be continued a million times
 		for line := range strings.Lines(text) {
 			line = strings.TrimLeft(strings.TrimRight(line, "\r\n"), blank)
 			if line != "" && (line[0] == '#' || line[0] == ';') {
-				continue // a comment may stand in the middle of a long line
+				continue // a comment may occur between the lines of a continued line
 			}
 			if continues(line) {
 				held.WriteString(line[:len(line)-1] + " ")
 				continue
 			}
+
 			if held.Len() > 0 {
 				held.WriteString(line)
 				line = held.String()
 				held.Reset()
 			}
+
 			if !yield(line) {
 				return
 			}
 		}
-		if held.Len() > 0 { // the end of the file ends it too
+
+		if held.Len() > 0 { // the end of the file also ends a continued line
 			yield(held.String())
 		}
 	}
 }
 
-// continues reports whether a line ends with a backslash that no other one escapes.
+// continues reports whether a line ends with an unescaped backslash.
 func continues(line string) bool {
 	return (len(line)-len(strings.TrimRight(line, `\`)))%2 == 1
 }

@@ -6,21 +6,23 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 )
 
-// access is a volume capability, understood.
+// access is a parsed volume capability.
 type access struct {
 	block      bool
-	fsType     string // as asked for; empty leaves it to the volume
+	fsType     string // as requested; if empty, the volume decides
 	flags      mountFlags
 	readerOnly bool
 	manyPaths  bool // may be published at more than one target
-	group      int  // the volume is to belong to; -1 for none
+	group      int  // the group that must own the volume; -1 for none
 }
 
-// defaultFlags come before the mount_flags of a capability, which may take them back with suid
-// and dev: whoever fills a volume gets no power over the host by set-user-ID files and devices.
+// defaultFlags come before the mount_flags of a capability, which may revoke them with suid and
+// dev. They keep a person who writes to a volume from gaining power over the host through
+// set-user-ID files and devices.
 var defaultFlags = []string{"nosuid", "nodev"}
 
-// parseAccess refuses what the driver can never do, with INVALID_ARGUMENT.
+// parseAccess parses a capability. It returns INVALID_ARGUMENT for a capability that the driver
+// never supports.
 func parseAccess(c *csi.VolumeCapability) (access, error) {
 	a := access{group: -1}
 	switch mode := c.GetAccessMode().GetMode(); mode {
@@ -35,6 +37,7 @@ func parseAccess(c *csi.VolumeCapability) (access, error) {
 	default:
 		return a, invalidf("access mode %s is not possible: a local volume is on one node only", mode)
 	}
+
 	switch {
 	case c.GetBlock() != nil:
 		a.block = true
@@ -48,19 +51,22 @@ func parseAccess(c *csi.VolumeCapability) (access, error) {
 	default:
 		return a, invalidf("the capability says neither mount nor block")
 	}
+
 	return a, nil
 }
 
-// parseAccessFor parses a capability for use with one volume: FAILED_PRECONDITION says that the
-// volume was not made for it.
+// parseAccessFor parses a capability for use with one volume. It returns FAILED_PRECONDITION if the
+// volume was not created for that capability.
 func parseAccessFor(v volume, c *csi.VolumeCapability) (access, error) {
 	if c == nil {
 		return access{}, invalidf("the volume capability is missing")
 	}
+
 	a, err := parseAccess(c)
 	if err != nil {
 		return a, err
 	}
+
 	switch {
 	case a.block && !v.Block:
 		return a, preconditionf("volume %q was not created for block access", v.ID)
@@ -72,10 +78,11 @@ func parseAccessFor(v volume, c *csi.VolumeCapability) (access, error) {
 		return a, invalidf("mount flag %q belongs to a filesystem, and volume %q is a directory; it takes ro, nosuid, nodev, noexec, noatime, nodiratime, nosymfollow and their opposites",
 			a.flags.fs[0], v.ID)
 	}
+
 	return a, nil
 }
 
-// describe says in words what a volume is.
+// describe returns the kind of the volume in words, for error messages.
 func (v volume) describe() string {
 	switch {
 	case v.Type == typeDirectory:
@@ -86,7 +93,7 @@ func (v volume) describe() string {
 	return "it is an image with " + v.FSType
 }
 
-// context is the volume_context: for people to read; the driver does not need it back.
+// context returns the volume_context. It is for people to read: the driver does not need it back.
 func (v volume) context() map[string]string {
 	m := map[string]string{paramType: v.Type}
 	if v.FSType != "" {
@@ -98,7 +105,7 @@ func (v volume) context() map[string]string {
 	return m
 }
 
-// The key of a volume context that says that a directory cannot outgrow its size.
+// The key of a volume context, and its value for a directory that cannot outgrow its size.
 const (
 	contextSize  = "size"
 	sizeEnforced = "enforced"

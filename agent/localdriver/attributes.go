@@ -9,20 +9,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// settle gives a copy the attributes of its source. The owner comes first, because changing it
-// takes away set-id bits and capabilities.
+// settle gives a copy the attributes of its source. It sets the owner first, because changing the
+// owner clears set-id bits and capabilities.
 func settle(from xattrs, to int, toName string, st *unix.Statx_t) error {
 	if err := unix.Fchownat(to, toName, int(st.Uid), int(st.Gid), unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return fmt.Errorf("cannot set the owner %d:%d: %w", st.Uid, st.Gid, err)
 	}
+
 	if st.Mode&unix.S_IFMT != unix.S_IFLNK {
 		if err := unix.Fchmodat(to, toName, uint32(st.Mode&0o7777), 0); err != nil {
 			return fmt.Errorf("cannot set the mode: %w", err)
 		}
 	}
+
 	if err := from.copyTo(procPath(to, toName)); err != nil {
 		return err
 	}
+
 	times := []unix.Timespec{
 		{Sec: st.Atime.Sec, Nsec: int64(st.Atime.Nsec)},
 		{Sec: st.Mtime.Sec, Nsec: int64(st.Mtime.Nsec)},
@@ -30,14 +33,15 @@ func settle(from xattrs, to int, toName string, st *unix.Statx_t) error {
 	if err := unix.UtimesNanoAt(to, toName, times, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return fmt.Errorf("cannot set the times: %w", err)
 	}
+
 	return nil
 }
 
-// procPath names an entry of an open directory for calls that know only paths; it must not be
-// followed at its end.
+// procPath returns a path to an entry of an open directory, for system calls that accept only
+// paths. The call must not follow a link at the end of the path.
 func procPath(dir int, name string) string { return fmt.Sprintf("/proc/self/fd/%d/%s", dir, name) }
 
-// statOpen looks at what is open.
+// statOpen returns the attributes of an open file.
 func statOpen(f *os.File) (*unix.Statx_t, error) {
 	var st unix.Statx_t
 	err := unix.Statx(int(f.Fd()), "", unix.AT_EMPTY_PATH, unix.STATX_BASIC_STATS|unix.STATX_MNT_ID|unix.STATX_BTIME, &st)
@@ -50,7 +54,7 @@ type xattrs struct {
 	get  func(name string, buf []byte) (int, error)
 }
 
-// xattrsOf are those of what is open.
+// xattrsOf returns the extended attributes of a file that is open for reading or writing.
 func xattrsOf(f *os.File) xattrs {
 	return xattrs{
 		func(buf []byte) (int, error) { return unix.Flistxattr(int(f.Fd()), buf) },
@@ -58,10 +62,12 @@ func xattrsOf(f *os.File) xattrs {
 	}
 }
 
-// openPath is a path of what is open, whatever becomes of its names. It must be followed at its end.
+// openPath returns a path to an open file, even if the file has been renamed or removed. The system
+// call must follow the link at the end of the path.
 func openPath(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }
 
-// xattrsOfPath are those of what is open with O_PATH alone, such as a symbolic link.
+// xattrsOfPath returns the extended attributes of a file that is open only with O_PATH, such as a
+// symbolic link.
 func xattrsOfPath(f *os.File) xattrs {
 	path := openPath(f)
 	return xattrs{
@@ -78,14 +84,16 @@ func (x xattrs) copyTo(to string) error {
 	if err != nil {
 		return fmt.Errorf("cannot list the extended attributes: %w", err)
 	}
+
 	for raw := range bytes.SplitSeq(bytes.TrimSuffix(names, []byte{0}), []byte{0}) {
 		if len(raw) == 0 {
 			continue
 		}
+
 		name := string(raw)
 		value, err := readAll(func(buf []byte) (int, error) { return x.get(name, buf) })
 		if errors.Is(err, unix.ENODATA) || errors.Is(err, unix.ENOENT) {
-			continue // taken away meanwhile
+			continue // removed meanwhile
 		}
 		if err == nil {
 			err = unix.Lsetxattr(to, name, value, 0)
@@ -94,10 +102,11 @@ func (x xattrs) copyTo(to string) error {
 			return fmt.Errorf("cannot copy the extended attribute %q: %w", name, err)
 		}
 	}
+
 	return nil
 }
 
-// readAll calls get with a buffer that is large enough.
+// readAll calls get with larger and larger buffers until the result fits.
 func readAll(get func([]byte) (int, error)) ([]byte, error) {
 	for size := 256; ; size *= 4 {
 		buf := make([]byte, size)

@@ -108,7 +108,7 @@ func TestBothAccessTypes(t *testing.T) {
 	b.clear(id, target)
 }
 
-// TestOpenDevice keeps a raw device open past its unpublishing: unstaging must not claim success.
+// TestOpenDevice keeps a raw device open after its unpublish. Unstaging must not claim success.
 func TestOpenDevice(t *testing.T) {
 	needLoops(t)
 	b := newBench(t)

@@ -8,43 +8,46 @@ import (
 	"slices"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/proc"
+
 	"google.golang.org/grpc/codes"
 )
 
 const (
-	// shortCopy is the most that is copied, in bytes, while a filesystem is frozen, where the data
-	// cannot be shared; and freezeMost is for how long. Writers hang meanwhile.
+	// shortCopy is the limit in bytes for copying a frozen filesystem's image if the data cannot be
+	// shared. freezeMost is the time limit for all such copies. Writers hang during both.
 	shortCopy  = 128 * mib
 	freezeMost = 5 * time.Second
-	// thawAfter times that long a filesystem is frozen at most, whatever is in the way: another
-	// member of a group that cannot be frozen, or a slow disk. The copy fails then.
+	// thawAfter, multiplied by freezeMost, is the longest time that a filesystem stays frozen. It
+	// applies also when another member of a group cannot be frozen, or when the disk is slow. The
+	// copy fails then.
 	thawAfter = 3
 )
 
-// captured is one volume whose data is to be copied as it is at one moment.
+// captured is one volume whose data must be copied as it is at one moment.
 type captured struct {
 	v      volume
 	unlock func() // of the volume
-	end    func() // of reading it, once the lock is given back
+	end    func() // removes the volume's entry in readers, after the lock is released
 
-	// Of an image in use only:
+	// Only for an image in use:
 	loops  []loopDevice
 	points []string // mounts of its filesystem; none when it is used as a block device
-	fs     *freezer // with a mount
+	fs     *freezer // nil without a mount
 	copy   *imageCopy
 }
 
 func (c *captured) live() bool { return len(c.loops) > 0 }
 
-// capture is a set of volumes held for being copied. Those in use are copied at one and the same
-// moment; nobody writes to the others until their copies are done.
+// capture is a set of volumes that are held for a copy. The volumes in use are all copied at the
+// same moment. No other volume of the set can get a writer until its copy is complete.
 type capture struct {
 	d    *driver
 	vols []*captured
 }
 
-// hold locks volumes, in the order of their ids, and refuses those that cannot be copied now.
-// perFile lets a directory be copied while others may write to it.
+// hold locks volumes, in the order of their ids, and refuses those that cannot be copied now. With
+// perFile, a directory may be copied while processes write to it.
 func (d *driver) hold(ids []string, perFile bool) (*capture, error) {
 	c := &capture{d: d}
 	for _, id := range slices.Sorted(slices.Values(ids)) {
@@ -53,6 +56,7 @@ func (d *driver) hold(ids []string, perFile bool) (*capture, error) {
 			c.release()
 			return nil, err
 		}
+
 		one := &captured{unlock: unlock, end: func() {}}
 		c.vols = append(c.vols, one)
 		if one.v, err = d.volume(id); err == nil {
@@ -63,10 +67,11 @@ func (d *driver) hold(ids []string, perFile bool) (*capture, error) {
 			return nil, err
 		}
 	}
+
 	return c, nil
 }
 
-// release lets go of all that is still held. It may be called again.
+// release releases everything that c still holds. A second call does no harm.
 func (c *capture) release() {
 	for _, one := range c.vols {
 		if one.unlock != nil {
@@ -81,7 +86,7 @@ func (c *capture) release() {
 	}
 }
 
-// volumes are those held, in the order of their ids.
+// volumes returns the held volumes, in the order of their ids.
 func (c *capture) volumes() []volume {
 	all := make([]volume, len(c.vols))
 	for i, one := range c.vols {
@@ -90,7 +95,7 @@ func (c *capture) volumes() []volume {
 	return all
 }
 
-// classify finds out how a volume is used.
+// classify determines how a volume is used.
 func (d *driver) classify(one *captured, perFile bool) error {
 	v := one.v
 	if v.Type == typeDirectory {
@@ -99,61 +104,71 @@ func (d *driver) classify(one *captured, perFile bool) error {
 		}
 		return d.refuseWriters(v)
 	}
+
 	loops, err := loopsOf(v.ID, d.store.dataPath(v))
 	if err != nil || len(loops) == 0 {
 		return err
 	}
+
 	for _, l := range loops {
 		if l.stale {
 			return preconditionf("the image of volume %q was deleted or replaced while it was attached to %s, so it cannot be copied as it is used; detach the volume first", v.ID, l.path())
 		}
 	}
+
 	one.loops = loops
 	uses, err := d.uses(v, loops)
 	if err != nil {
 		return err
 	}
+
 	for _, u := range uses {
 		if !u.node {
 			one.points = append(one.points, u.point)
 		}
 	}
+
 	return nil
 }
 
-// refuseWriters refuses a directory volume that is mounted writable anywhere: its files cannot be
-// copied all at one moment.
+// refuseWriters returns an error if a directory volume is mounted writable anywhere, because its
+// files cannot all be copied at one moment.
 func (d *driver) refuseWriters(v volume) error {
 	refuse := func(where string) error {
 		return preconditionf("volume %q is a directory and mounted writable at %s, so it cannot be copied as it is at one moment; "+
 			"detach it first, or take a snapshot with the parameter %s: %s, in which only each file by itself is consistent",
 			v.ID, where, paramConsistency, consistencyPerFile)
 	}
-	entries, err := readMounts(ownMounts, v.ID)
+	entries, err := readMounts(proc.OwnMounts, v.ID)
 	if err != nil {
 		return err
 	}
+
 	for _, e := range entries {
 		if showsDirectory(e, v.ID) && !e.readOnly {
 			return refuse(fmt.Sprintf("%q", e.point))
 		}
 	}
+
 	var elsewhere error
 	err = otherNamespaces([]string{v.ID}, func(pid int, e mountEntry) {
 		if elsewhere == nil && showsDirectory(e, v.ID) && !e.readOnly {
 			elsewhere = refuse(fmt.Sprintf("%q, in the mount namespace of process %d", e.point, pid))
 		}
 	})
+
 	return errors.Join(err, elsewhere)
 }
 
-// take copies the data of each volume to dirs, which are in the order of volumes(), and waits for
-// the disk. Afterwards nothing is held any more.
+// take copies the data of each volume to dirs, which are in the order of volumes(), and waits until
+// the copies are on disk. Afterwards c holds no volume.
 func (c *capture) take(ctx context.Context, dirs []string, p *progress) error {
 	defer c.release()
+
 	if err := c.takeLive(ctx, dirs, p); err != nil {
 		return err
 	}
+
 	for _, one := range c.vols {
 		if !one.live() {
 			one.end = c.d.readers.begin(one.v.ID, p)
@@ -161,6 +176,7 @@ func (c *capture) take(ctx context.Context, dirs []string, p *progress) error {
 		one.unlock()
 		one.unlock = nil
 	}
+
 	c.d.store.reach("copying")
 	for i, one := range c.vols {
 		if one.live() {
@@ -171,10 +187,11 @@ func (c *capture) take(ctx context.Context, dirs []string, p *progress) error {
 		}
 		one.end()
 	}
+
 	return nil
 }
 
-// copyContent copies what nobody writes to. An image must have the size that is on record.
+// copyContent copies a volume or snapshot without writers. An image must have the recorded size.
 func (d *driver) copyContent(ctx context.Context, typ, src string, size int64, dir string, p *progress) error {
 	dst := filepath.Join(dir, contentName(typ))
 	if typ == typeImage {
@@ -185,11 +202,11 @@ func (d *driver) copyContent(ctx context.Context, typ, src string, size int64, d
 
 // takeLive copies the volumes in use.
 //
-//  1. Everything is opened, and cached data is written out, so that what follows is short.
-//  2. All filesystems are frozen.
-//  3. All images are cloned; the small ones are copied where that is not possible.
-//  4. All filesystems are thawed, whatever happened.
-//  5. The copies are synced.
+//  1. Open all images and write out cached data, so that the next steps are short.
+//  2. Freeze all filesystems.
+//  3. Clone all images. Copy the small ones if cloning is not possible.
+//  4. Thaw all filesystems, also after an error.
+//  5. Sync the copies.
 func (c *capture) takeLive(ctx context.Context, dirs []string, p *progress) (err error) {
 	defer func() {
 		for _, one := range c.vols {
@@ -198,10 +215,12 @@ func (c *capture) takeLive(ctx context.Context, dirs []string, p *progress) (err
 			}
 		}
 	}()
+
 	for i, one := range c.vols {
 		if !one.live() {
 			continue
 		}
+
 		if len(one.points) > 0 {
 			one.fs, err = c.d.store.newFreezer(one.v, one.points, one.loops)
 		} else {
@@ -214,9 +233,11 @@ func (c *capture) takeLive(ctx context.Context, dirs []string, p *progress) (err
 			return err
 		}
 	}
+
 	if err = c.frozen(func() error { return c.cut(ctx, p) }); err != nil {
 		return err
 	}
+
 	for _, one := range c.vols {
 		if one.copy == nil {
 			continue
@@ -224,10 +245,11 @@ func (c *capture) takeLive(ctx context.Context, dirs []string, p *progress) (err
 		err = errors.Join(err, one.copy.finish())
 		one.copy = nil
 	}
+
 	return err
 }
 
-// frozen runs do while all filesystems in use are frozen.
+// frozen calls do while all filesystems in use are frozen.
 func (c *capture) frozen(do func() error) (err error) {
 	for _, one := range c.vols {
 		if one.fs == nil {
@@ -238,22 +260,26 @@ func (c *capture) frozen(do func() error) (err error) {
 		}
 		defer func() { err = errors.Join(err, one.fs.thaw()) }()
 	}
+
 	return do()
 }
 
-// cut copies all images in use, in so short a time that their writers can wait.
+// cut copies all images in use within freezeMost, so that their writers hang only briefly.
 func (c *capture) cut(ctx context.Context, p *progress) error {
 	ctx, cancel := context.WithTimeout(ctx, c.d.store.freezeMost)
 	defer cancel()
+
 	for _, one := range c.vols {
 		if !one.live() {
 			continue
 		}
+
 		if one.fs == nil {
-			if err := one.flush(); err != nil { // what came since the first time
+			if err := one.flush(); err != nil { // data written since the first flush
 				return err
 			}
 		}
+
 		err := reflink(one.copy.src, one.copy.dst)
 		if errors.Is(err, errNoReflink) {
 			err = one.cutPlain(ctx, p)
@@ -261,12 +287,14 @@ func (c *capture) cut(ctx context.Context, p *progress) error {
 		if err != nil {
 			return fmt.Errorf("cannot copy volume %q: %w", one.v.ID, err)
 		}
+
 		c.d.store.reach("cut")
 	}
+
 	return nil
 }
 
-// flush writes out what is cached for a volume that is used as a block device.
+// flush writes out the cached data of a volume that is used as a block device.
 func (c *captured) flush() error {
 	for _, l := range c.loops {
 		if l.readOnly {
@@ -279,12 +307,14 @@ func (c *captured) flush() error {
 	return nil
 }
 
-// cutPlain copies an image in use whose data cannot be shared, if it is small and frozen.
+// cutPlain copies the data of an image in use when it cannot be shared. It refuses an image that is
+// large or not frozen.
 func (c *captured) cutPlain(ctx context.Context, p *progress) error {
 	const advice = "detach it first, or put the driver's state directory on xfs or btrfs, which can clone a file at once"
 	if c.fs == nil {
 		return preconditionf("it is attached as a block device, and this filesystem cannot clone a file at one moment; %s", advice)
 	}
+
 	_, bytes, err := c.copy.allocated()
 	if err != nil {
 		return err
@@ -293,15 +323,17 @@ func (c *captured) cutPlain(ctx context.Context, p *progress) error {
 		return preconditionf("it is mounted and holds %s; this filesystem cannot clone a file, and its writers would hang while so much is copied (at most %s are); %s",
 			humanBytes(bytes), humanBytes(shortCopy), advice)
 	}
+
 	err = c.copy.plain(ctx, p)
 	if errors.Is(err, context.DeadlineExceeded) {
 		return preconditionf("it is mounted, and its data could not be copied within %s, for which its writers were made to wait; %s", freezeMost, advice)
 	}
+
 	return err
 }
 
-// lockToRelease takes a volume or snapshot for one call that may run while its data is being
-// copied: it takes away mounts, or copies too.
+// lockToRelease locks a volume or snapshot for a call that may run while the data is being copied,
+// because the call only removes mounts or makes another copy.
 func (d *driver) lockToRelease(id string) (func(), error) {
 	unlock, ok := d.busy.try(id)
 	if !ok {
@@ -310,7 +342,7 @@ func (d *driver) lockToRelease(id string) (func(), error) {
 	return unlock, nil
 }
 
-// lock takes a volume or snapshot for one call that needs it for itself.
+// lock locks a volume or snapshot for a call that must not run during a copy of its data.
 func (d *driver) lock(id string) (func(), error) {
 	unlock, err := d.lockToRelease(id)
 	if err != nil {

@@ -10,13 +10,15 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/volagent/volagent/volmgr/proc"
+
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 )
 
-// ControllerGetVolumeHealth tells what is wrong with a volume. There is one node, so the
-// controller sees what the node sees.
+// ControllerGetVolumeHealth returns the health problems of a volume. The driver serves one node, so
+// the controller sees the same problems as the node.
 func (d *driver) ControllerGetVolumeHealth(_ context.Context, req *csi.ControllerGetVolumeHealthRequest) (*csi.ControllerGetVolumeHealthResponse, error) {
 	h, err := d.health(req.GetVolumeId())
 	if err != nil {
@@ -25,20 +27,23 @@ func (d *driver) ControllerGetVolumeHealth(_ context.Context, req *csi.Controlle
 	return &csi.ControllerGetVolumeHealthResponse{VolumeHealth: h}, nil
 }
 
-// ControllerListVolumeHealth pages through the volumes that something is wrong with, by id as
-// ListVolumes does.
+// ControllerListVolumeHealth pages through the volumes that have health problems. It pages by id,
+// like ListVolumes.
 func (d *driver) ControllerListVolumeHealth(ctx context.Context, req *csi.ControllerListVolumeHealthRequest) (*csi.ControllerListVolumeHealthResponse, error) {
 	if req.GetMaxEntries() < 0 {
 		return nil, invalidf("max_entries is %d", req.GetMaxEntries())
 	}
+
 	after := req.GetStartingToken()
 	if after != "" && !validID(after) {
 		return nil, codedf(codes.Aborted, "the starting token %q is not one of ours; start again without", after)
 	}
+
 	look, err := lookAround()
 	if err != nil {
 		return nil, err
 	}
+
 	resp := &csi.ControllerListVolumeHealthResponse{}
 	for _, id := range d.store.ids() {
 		if id <= after {
@@ -47,13 +52,15 @@ func (d *driver) ControllerListVolumeHealth(ctx context.Context, req *csi.Contro
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
+
 		s, err := d.examine(look, id)
 		if errors.Is(err, errNoVolume) || errors.Is(err, errBusy) {
-			continue // deleted meanwhile, or about to be
+			continue // deleted meanwhile, or being deleted
 		}
 		if err != nil {
 			return nil, err
 		}
+
 		h := diagnose(id, s)
 		if len(h.GetHealthStatuses()) == 0 {
 			continue
@@ -62,12 +69,14 @@ func (d *driver) ControllerListVolumeHealth(ctx context.Context, req *csi.Contro
 			resp.NextToken = resp.Entries[n-1].GetVolumeId()
 			break
 		}
+
 		resp.Entries = append(resp.Entries, h)
 	}
+
 	return resp, nil
 }
 
-// NodeGetVolumeHealth tells what is wrong with a volume, and with its mounts at the paths given.
+// NodeGetVolumeHealth returns the health problems of a volume and of its mounts at the given paths.
 func (d *driver) NodeGetVolumeHealth(_ context.Context, req *csi.NodeGetVolumeHealthRequest) (*csi.NodeGetVolumeHealthResponse, error) {
 	h, err := d.health(req.GetVolumeId(), req.GetStagingTargetPath(), req.GetVolumePublishPath())
 	if err != nil {
@@ -76,7 +85,7 @@ func (d *driver) NodeGetVolumeHealth(_ context.Context, req *csi.NodeGetVolumeHe
 	return &csi.NodeGetVolumeHealthResponse{VolumeHealth: h}, nil
 }
 
-// NodeGetStorageHealth tells what is wrong with the filesystem that holds the volumes.
+// NodeGetStorageHealth returns the health problems of the filesystem that holds the volumes.
 func (d *driver) NodeGetStorageHealth(context.Context, *csi.NodeGetStorageHealthRequest) (*csi.NodeGetStorageHealthResponse, error) {
 	return &csi.NodeGetStorageHealthResponse{BackendHealth: diagnoseStorage(d.examineStorage())}, nil
 }
@@ -85,10 +94,12 @@ func (d *driver) health(id string, paths ...string) (*csi.VolumeHealth, error) {
 	if id == "" {
 		return nil, invalidf("the volume id is empty")
 	}
+
 	look, err := lookAround()
 	if err != nil {
 		return nil, err
 	}
+
 	s, err := d.examine(look, id, paths...)
 	if errors.Is(err, errNoVolume) {
 		return nil, codedf(codes.NotFound, "no volume %q", id)
@@ -96,13 +107,14 @@ func (d *driver) health(id string, paths ...string) (*csi.VolumeHealth, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	return diagnose(id, s), nil
 }
 
-// surroundings is what the kernel has of loop devices, read once for all volumes.
+// surroundings is the kernel's state of the loop devices, read once for all volumes.
 type surroundings struct {
-	loops  map[string][]string // names by the directory of the backing file, a volume's id
-	mounts []mountEntry        // of what is on loop devices
+	loops  map[string][]string // device names by volume id, the directory of the backing file
+	mounts []mountEntry        // of filesystems on loop devices
 }
 
 func lookAround() (surroundings, error) {
@@ -111,26 +123,29 @@ func lookAround() (surroundings, error) {
 	if err != nil {
 		return look, err
 	}
+
 	for _, f := range files {
 		if backing, err := os.ReadFile(f); err == nil {
 			id := filepath.Base(filepath.Dir(string(backing)))
 			look.loops[id] = append(look.loops[id], strings.Split(f, "/")[3])
 		}
 	}
-	look.mounts, err = readMounts(ownMounts, "/dev/loop", fmt.Sprintf(" %d:", loopMajor))
+
+	look.mounts, err = readMounts(proc.OwnMounts, "/dev/loop", fmt.Sprintf(" %d:", loopMajor))
 	return look, err
 }
 
-// errBusy is returned for a volume that another call is at work on.
+// errBusy is returned for a volume on which another call is working.
 var errBusy = codedf(codes.Aborted, "another operation on the volume is running")
 
-// examine looks at a volume without keeping anybody else from using it: only a loss, which a
-// deletion may have looked like, is looked at again with the volume locked.
+// examine inspects a volume without blocking other calls. Only if data seems to be missing does it
+// lock the volume and inspect it again, because a concurrent deletion looks the same.
 func (d *driver) examine(look surroundings, id string, paths ...string) (symptoms, error) {
 	s, err := d.inspect(look, id, paths)
 	if err != nil || !s.missing {
 		return s, err
 	}
+
 	unlock, ok := d.busy.try(id)
 	if !ok {
 		return s, errBusy
@@ -143,15 +158,18 @@ func (d *driver) inspect(look surroundings, id string, paths []string) (symptoms
 	if why := d.store.unusable(id); why != "" {
 		return symptoms{metadata: why}, nil
 	}
+
 	v, err := d.store.get(id)
 	if err != nil {
 		return symptoms{}, err
 	}
+
 	s := symptoms{kind: v.Type}
 	data, err := statPath(d.store.dataPath(v))
 	if err != nil {
 		return s, err
 	}
+
 	if v.Type == typeDirectory {
 		s.missing = !data.isDir()
 		if err := d.quotaTrouble(v); err != nil {
@@ -160,9 +178,11 @@ func (d *driver) inspect(look surroundings, id string, paths []string) (symptoms
 	} else {
 		s.missing, s.recorded, s.actual = !data.isRegular(), v.Capacity, int64(data.size)
 	}
+
 	if s.missing {
 		return s, nil
 	}
+
 	var loops []loopDevice
 	for _, name := range look.loops[id] {
 		l, err := inspectLoop(name, imageRef{d.store.dataPath(v), data.dev, data.ino})
@@ -171,10 +191,11 @@ func (d *driver) inspect(look surroundings, id string, paths []string) (symptoms
 			s.inspectFilesystem(v, *l, look.mounts)
 		}
 	}
+
 	return s, d.inspectPaths(&s, v, loops, paths)
 }
 
-// unusable tells why the metadata of a volume cannot be used, or nothing.
+// unusable returns the reason why the metadata of a volume cannot be used, or "".
 func (s *store) unusable(id string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,28 +205,31 @@ func (s *store) unusable(id string) string {
 	return ""
 }
 
-// inspectFilesystem looks at the mounts of what is on a device.
+// inspectFilesystem inspects the mounts of the filesystem on a device.
 func (s *symptoms) inspectFilesystem(v volume, l loopDevice, mounts []mountEntry) {
 	i := slices.IndexFunc(mounts, l.holds)
 	if i < 0 {
 		return
 	}
+
 	e := mounts[i]
 	options := strings.Split(e.options, ",")
-	// Where read-only was asked for, the mount is so as well as the filesystem.
+	// If read-only was requested, both the mount and the filesystem are read-only.
 	s.readOnly = slices.Contains(options, "emergency_ro") ||
 		slices.Contains(options, "ro") && slices.ContainsFunc(mounts, func(m mountEntry) bool { return l.holds(m) && !m.readOnly })
 	if slices.Contains(options, "shutdown") {
 		s.dead = "it says shutdown"
 	}
+
 	if v.FSType == "ext4" {
 		s.errors = ext4Errors(l.name)
-		// Older kernels show an ext4 as writable that refuses every write after an error.
+		// After an error, older kernels show an ext4 as writable although it refuses every write.
 		if s.errors > 0 && !slices.Contains(options, "ro") {
 			s.readOnly = s.readOnly || refusesWrites(e.point)
 		}
 	}
-	// An xfs that is shut down does not open, and says nothing in the mount table.
+
+	// An xfs that has shut down cannot be opened, and the mount table does not show its state.
 	fd, err := unix.Open(e.point, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.EIO) {
 		s.dead = err.Error()
@@ -214,26 +238,31 @@ func (s *symptoms) inspectFilesystem(v volume, l loopDevice, mounts []mountEntry
 		return
 	}
 	defer func() { _ = unix.Close(fd) }()
+
 	if have, want, err := sizes(l.path(), fd, v.FSType); err == nil {
 		s.filesystem, s.device = have, want
 	}
 }
 
-// refusesWrites tries to write to a filesystem, to a file without a name that is gone at once.
+// refusesWrites tries to write to a filesystem. It creates an unnamed file, which disappears when
+// it is closed.
 func refusesWrites(point string) bool {
 	root, err := openWritable(point)
 	if err != nil {
 		return false
 	}
 	defer func() { _ = unix.Close(root) }() // a directory, nothing is written to it
+
 	fd, err := unix.Openat(root, ".", unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
 	if err == nil {
 		_ = unix.Close(fd) // nothing was written to it either
 	}
+
 	return errors.Is(err, unix.EROFS)
 }
 
-// ext4Errors is the number of errors that the kernel noted in the filesystem since it was checked.
+// ext4Errors returns the number of errors that the kernel has recorded in the filesystem since its
+// last check.
 func ext4Errors(loop string) int64 {
 	raw, err := os.ReadFile(filepath.Join("/sys/fs/ext4", loop, "errors_count"))
 	if err != nil {
@@ -246,16 +275,18 @@ func ext4Errors(loop string) int64 {
 	return n
 }
 
-// inspectPaths looks whether the volume is mounted where its user has it.
+// inspectPaths checks whether the volume is mounted at the paths that the caller uses.
 func (d *driver) inspectPaths(s *symptoms, v volume, loops []loopDevice, paths []string) error {
 	for i, p := range paths {
 		if p == "" {
 			continue
 		}
+
 		p, err := d.checkPath("volume path", p)
 		if err != nil {
 			return err
 		}
+
 		at, err := d.look(v, loops, p)
 		switch {
 		case err != nil:
@@ -264,10 +295,11 @@ func (d *driver) inspectPaths(s *symptoms, v volume, loops []loopDevice, paths [
 			s.dead = at.dead.Error()
 		case at.kind == kindForeign:
 			s.foreign = p
-		case at.kind == kindNone && (i > 0 || !v.Block): // raw block has nothing at its staging path
+		case at.kind == kindNone && (i > 0 || !v.Block): // raw block has no mount at its staging path
 			s.unmounted = p
 		}
 	}
+
 	return nil
 }
 
@@ -278,6 +310,7 @@ func (d *driver) examineStorage() storage {
 	if err != nil {
 		return storage{gone: fmt.Sprintf("cannot use the state directory %q: %v", d.store.root, err)}
 	}
+
 	s := storage{
 		readOnly: fs.Flags&statfsReadOnly != 0,
 		free:     int64(fs.Bavail) * fs.Frsize, total: int64(fs.Blocks) * fs.Frsize,
@@ -289,5 +322,6 @@ func (d *driver) examineStorage() storage {
 			s.promised += max(0, v.Capacity-st.Blocks*512)
 		}
 	}
+
 	return s
 }

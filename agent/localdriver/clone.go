@@ -11,13 +11,13 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// origin is the snapshot or volume that a new volume is to be a copy of.
+// origin is the snapshot or volume from which a new volume is copied.
 type origin struct {
 	id     string
 	isSnap bool
 	typ    string
 	fsType string
-	size   int64 // bytes; the copy has at least as many
+	size   int64 // bytes; the copy has at least this size
 }
 
 func (v volume) origin() origin {
@@ -36,7 +36,7 @@ func (o origin) String() string {
 	return fmt.Sprintf("%s %q", kind, o.id)
 }
 
-// contentSource is how a volume's answer names its source, or nil.
+// contentSource returns the source of a volume in the form of a CSI answer, or nil.
 func (v volume) contentSource() *csi.VolumeContentSource {
 	switch {
 	case v.Source == "":
@@ -49,31 +49,36 @@ func (v volume) contentSource() *csi.VolumeContentSource {
 		Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: v.Source}}}
 }
 
-// createCopy is CreateVolume with a content source. It answers only when the data is there; see
+// createCopy is CreateVolume with a content source. It answers only when the copy is complete. See
 // CreateSnapshot for copies that take long.
 func (d *driver) createCopy(ctx context.Context, req *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
 	if err := checkName("volume", req.GetName()); err != nil {
 		return nil, err
 	}
+
 	unlock, err := d.lockName(req.GetName())
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
+
 	v, err := d.createFrom(ctx, req)
 	if err != nil {
 		return nil, err
 	}
+
 	return &csi.CreateVolumeResponse{Volume: d.csi(v)}, nil
 }
 
-// createFrom makes a volume as a copy of a snapshot or of another volume. The caller holds the name.
+// createFrom makes a volume as a copy of a snapshot or of another volume. The caller holds the lock
+// on the name.
 func (d *driver) createFrom(ctx context.Context, req *csi.CreateVolumeRequest) (volume, error) {
 	have, exists := d.store.getByName(req.GetName())
 	from, err := d.origin(req.GetVolumeContentSource(), have)
 	if err != nil {
 		return volume{}, err
 	}
+
 	want, err := planCopy(req, from)
 	if err != nil {
 		return volume{}, err
@@ -90,31 +95,36 @@ func (d *driver) createFrom(ctx context.Context, req *csi.CreateVolumeRequest) (
 	if err := d.checkCopy(want); err != nil {
 		return volume{}, err
 	}
+
 	err = d.jobs.do(ctx, "volume/"+want.Name, fmt.Sprint(from.id, want.Capacity, want.Block),
 		fmt.Sprintf("volume %q, a copy of %s,", want.Name, from),
 		func(ctx context.Context, p *progress) error { return d.makeCopy(ctx, want, from, p) })
 	if err != nil {
 		return volume{}, err
 	}
+
 	made, ok := d.store.getByName(want.Name)
 	if !ok {
 		return made, codedf(codes.Aborted, "volume %q was deleted as soon as it was made", want.Name)
 	}
+
 	return made, nil
 }
 
-// origin finds the source that a request names. A volume made from it earlier still knows what it
-// was like when it is gone.
+// origin finds the source that a request names. If the source has been deleted, a volume that was
+// made from it earlier still has the source's properties.
 func (d *driver) origin(src *csi.VolumeContentSource, have volume) (origin, error) {
 	id := src.GetVolume().GetVolumeId()
 	if src.GetSnapshot() != nil {
 		id = src.GetSnapshot().GetSnapshotId()
 	}
+
 	if id != "" && id == have.Source {
 		o := have.origin()
 		o.id, o.isSnap, o.size = id, src.GetSnapshot() != nil, 0
 		return o, nil
 	}
+
 	switch {
 	case src.GetSnapshot() != nil:
 		snap, err := d.snapshot(id)
@@ -123,11 +133,12 @@ func (d *driver) origin(src *csi.VolumeContentSource, have volume) (origin, erro
 		v, err := d.volume(id)
 		return v.origin(), err
 	}
+
 	return origin{}, invalidf("the content source is neither a snapshot nor a volume")
 }
 
-// planCopy plans a volume whose type and filesystem are those of its source, unless the request
-// says otherwise, which is refused.
+// planCopy plans a volume with the type and filesystem of its source. It refuses a request that
+// demands others.
 func planCopy(req *csi.CreateVolumeRequest, from origin) (volume, error) {
 	blank := proto.CloneOf(req)
 	blank.VolumeContentSource = nil
@@ -138,10 +149,12 @@ func planCopy(req *csi.CreateVolumeRequest, from origin) (volume, error) {
 	if blank.Parameters[paramFSType] == "" && from.fsType != "" && !namesFilesystem(req) {
 		blank.Parameters[paramFSType] = from.fsType
 	}
+
 	want, err := plan(blank, from.typ)
 	if err != nil {
 		return want, fmt.Errorf("cannot make a copy of %s: %w", from, err)
 	}
+
 	switch {
 	case want.Type != from.typ:
 		return want, invalidf("type %q is asked for, but %s has type %q, and a copy has the same", want.Type, from, from.typ)
@@ -150,11 +163,12 @@ func planCopy(req *csi.CreateVolumeRequest, from origin) (volume, error) {
 	case want.FSType != from.fsType:
 		return want, invalidf("fs_type %q is asked for, but %s holds %q, and a copy has the same", want.FSType, from, from.fsType)
 	}
+
 	want.Source = from.id
 	return want, nil
 }
 
-// namesFilesystem tells whether a capability of the request says which filesystem it wants.
+// namesFilesystem reports whether a capability of the request names a filesystem.
 func namesFilesystem(req *csi.CreateVolumeRequest) bool {
 	for _, c := range req.GetVolumeCapabilities() {
 		if c.GetMount().GetFsType() != "" {
@@ -164,7 +178,7 @@ func namesFilesystem(req *csi.CreateVolumeRequest) bool {
 	return false
 }
 
-// sizeForCopy chooses the capacity in bytes of a copy: at least that of the source.
+// sizeForCopy chooses the capacity of a copy in bytes: at least the capacity of the source.
 func (v *volume) sizeForCopy(r *csi.CapacityRange, from origin) (int64, error) {
 	if limit := r.GetLimitBytes(); limit > 0 && limit < from.size {
 		return 0, outOfRangef("%s has %d bytes, and a copy cannot have less; limit_bytes is %d", from, from.size, limit)
@@ -175,7 +189,7 @@ func (v *volume) sizeForCopy(r *csi.CapacityRange, from origin) (int64, error) {
 	return v.sizeFor(&csi.CapacityRange{RequiredBytes: from.size, LimitBytes: r.GetLimitBytes()})
 }
 
-// checkCopy refuses early what could never be staged or filled.
+// checkCopy refuses early a volume that could never be staged or filled.
 func (d *driver) checkCopy(v volume) error {
 	if v.Type != typeImage {
 		return nil
@@ -188,17 +202,20 @@ func (d *driver) checkCopy(v volume) error {
 
 func (d *driver) makeCopy(ctx context.Context, want volume, from origin, p *progress) error {
 	if _, ok := d.store.getByName(want.Name); ok {
-		return nil // made between the caller's look and now
+		return nil // made since the caller's check
 	}
+
 	want.ID, want.Created = newID(), time.Now().UTC()
 	if want.Quota > 0 {
 		want.Project = d.newProject()
 	}
+
 	fill, release, err := d.reader(from, want, p)
 	if err != nil {
 		return err
 	}
 	defer release()
+
 	err = d.store.add(ctx, want, func(dir string) error {
 		if err := fill(ctx, dir); err != nil {
 			return err
@@ -211,12 +228,13 @@ func (d *driver) makeCopy(ctx context.Context, want volume, from origin, p *prog
 	if err != nil {
 		return err
 	}
+
 	d.seen.learn(want.ID) // it is mounted nowhere
 	d.log.Info("made a copy", "volume_id", want.ID, "name", want.Name, "source", from.id, "bytes", want.Capacity)
 	return nil
 }
 
-// reader holds a source and returns what copies its data into a directory.
+// reader holds a source and returns a function that copies its data into a directory.
 func (d *driver) reader(from origin, want volume, p *progress) (fill func(ctx context.Context, dir string) error, release func(), err error) {
 	if from.isSnap {
 		unlock, err := d.lockToRelease(from.id)
@@ -224,14 +242,17 @@ func (d *driver) reader(from origin, want volume, p *progress) (fill func(ctx co
 			return nil, nil, err
 		}
 		defer unlock()
+
 		snap, err := d.snapshot(from.id)
 		if err != nil {
 			return nil, nil, err
 		}
+
 		return func(ctx context.Context, dir string) error {
 			return d.copyContent(ctx, snap.Type, d.store.snapshotData(snap), snap.Size, dir, p)
 		}, d.readers.begin(snap.ID, p), nil
 	}
+
 	c, err := d.hold([]string{from.id}, false)
 	if err != nil {
 		return nil, nil, err
@@ -240,5 +261,6 @@ func (d *driver) reader(from origin, want volume, p *progress) (fill func(ctx co
 		c.release()
 		return nil, nil, outOfRangef("%s has grown to %d bytes, and its copy was to have %d", from, now, want.Capacity)
 	}
+
 	return func(ctx context.Context, dir string) error { return c.take(ctx, []string{dir}, p) }, c.release, nil
 }

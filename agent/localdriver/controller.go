@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// ControllerGetCapabilities lists only what is implemented in full.
+// ControllerGetCapabilities lists only calls that are implemented completely.
 func (d *driver) ControllerGetCapabilities(context.Context, *csi.ControllerGetCapabilitiesRequest) (*csi.ControllerGetCapabilitiesResponse, error) {
 	resp := &csi.ControllerGetCapabilitiesResponse{}
 	for _, t := range []csi.ControllerServiceCapability_RPC_Type{
@@ -36,11 +36,12 @@ func (d *driver) ControllerGetCapabilities(context.Context, *csi.ControllerGetCa
 			Type: &csi.ControllerServiceCapability_Rpc{Rpc: &csi.ControllerServiceCapability_RPC{Type: t}},
 		})
 	}
+
 	return resp, nil
 }
 
-// CreateVolume makes a volume, or answers with the one that has the name already if it is what is
-// asked for.
+// CreateVolume makes a volume. If a volume with the name exists and fits the request, CreateVolume
+// returns that volume.
 func (d *driver) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
 	if req.GetVolumeContentSource() != nil {
 		return d.createCopy(ctx, req)
@@ -48,11 +49,13 @@ func (d *driver) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequest)
 	if err := checkName("volume", req.GetName()); err != nil {
 		return nil, err
 	}
+
 	unlock, err := d.lockName(req.GetName())
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
+
 	if err := d.jobs.running("volume/" + req.GetName()); err != nil {
 		return nil, err
 	}
@@ -62,6 +65,7 @@ func (d *driver) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequest)
 		}
 		return &csi.CreateVolumeResponse{Volume: d.csi(have)}, nil
 	}
+
 	want, ofSize, err := d.planNew(req, nil)
 	if err != nil {
 		return nil, err
@@ -72,10 +76,11 @@ func (d *driver) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequest)
 	if want, err = d.createNew(ctx, req, want); err != nil {
 		return nil, adviseDirectory(err, ofSize)
 	}
+
 	return &csi.CreateVolumeResponse{Volume: d.csi(want)}, nil
 }
 
-// checkHave refuses a request that the volume of its name does not satisfy.
+// checkHave refuses a request if the existing volume of the same name does not satisfy it.
 func (d *driver) checkHave(req *csi.CreateVolumeRequest, have volume) error {
 	want, _, err := d.planNew(req, &have)
 	if err != nil {
@@ -87,16 +92,18 @@ func (d *driver) checkHave(req *csi.CreateVolumeRequest, have volume) error {
 	return have.satisfies(want, req.GetCapacityRange())
 }
 
-// createNew makes a volume that was planned. The caller holds the name.
+// createNew makes a planned volume. The caller holds the lock on the name.
 func (d *driver) createNew(ctx context.Context, req *csi.CreateVolumeRequest, want volume) (volume, error) {
 	var err error
 	if want.Capacity, err = want.sizeFor(req.GetCapacityRange()); err != nil {
 		return want, err
 	}
+
 	want.ID, want.Created = newID(), time.Now().UTC()
 	if want.Quota > 0 {
 		want.Project = d.newProject()
 	}
+
 	if want.Type == typeDirectory {
 		err = d.store.add(context.WithoutCancel(ctx), want, func(dir string) error { return d.fillDirectory(ctx, dir, want) })
 	} else {
@@ -105,12 +112,14 @@ func (d *driver) createNew(ctx context.Context, req *csi.CreateVolumeRequest, wa
 	if err != nil {
 		return want, err
 	}
+
 	d.seen.learn(want.ID) // it is mounted nowhere
 	d.log.Info("created a volume", "volume_id", want.ID, "name", want.Name, "type", want.Type, "bytes", want.Capacity)
 	return want, nil
 }
 
-// checkPlan refuses a volume that cannot be on this node, or not with its quota.
+// checkPlan refuses a volume that cannot be on this node or cannot have its mount flags or its
+// quota.
 func (d *driver) checkPlan(req *csi.CreateVolumeRequest, want volume) error {
 	if err := d.checkTopology(req.GetAccessibilityRequirements()); err != nil {
 		return err
@@ -121,7 +130,7 @@ func (d *driver) checkPlan(req *csi.CreateVolumeRequest, want volume) error {
 	return d.checkQuota(want, want.Quota)
 }
 
-// lockName takes the name of a volume that is to be made.
+// lockName locks the name of a volume that a call is about to create.
 func (d *driver) lockName(name string) (func(), error) {
 	unlock, ok := d.names.try(name)
 	if !ok {
@@ -130,7 +139,8 @@ func (d *driver) lockName(name string) (func(), error) {
 	return unlock, nil
 }
 
-// createImage refuses early what could never be staged or filled.
+// createImage makes an image volume. It first refuses an image that could never be staged or
+// filled.
 func (d *driver) createImage(ctx context.Context, v volume) error {
 	if err := checkLoopControl(); err != nil {
 		return err
@@ -141,9 +151,9 @@ func (d *driver) createImage(ctx context.Context, v volume) error {
 	return d.store.add(context.WithoutCancel(ctx), v, func(dir string) error { return makeImage(ctx, dir, v) })
 }
 
-// DeleteVolume removes a volume and its data. It is refused while the volume is staged, published
-// or mounted by anybody, or while anything is mounted inside it. An id that is not known is
-// success, as CSI has it.
+// DeleteVolume removes a volume and its data. It refuses while the volume is staged, published or
+// otherwise mounted, or while another mount is inside it. An unknown id counts as success, as CSI
+// requires.
 func (d *driver) DeleteVolume(ctx context.Context, req *csi.DeleteVolumeRequest) (*csi.DeleteVolumeResponse, error) {
 	id := req.GetVolumeId()
 	if id == "" {
@@ -152,11 +162,13 @@ func (d *driver) DeleteVolume(ctx context.Context, req *csi.DeleteVolumeRequest)
 	if !validID(id) {
 		return &csi.DeleteVolumeResponse{}, nil
 	}
+
 	unlock, err := d.lock(id)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
+
 	switch v, err := d.store.get(id); {
 	case errors.Is(err, errNoVolume): // perhaps deleted, but not purged yet
 	case err != nil:
@@ -168,23 +180,29 @@ func (d *driver) DeleteVolume(ctx context.Context, req *csi.DeleteVolumeRequest)
 		if err := d.store.trash(v); err != nil {
 			return nil, err
 		}
+
 		d.seen.drop(id)
 		if v.Project != 0 && d.projects.check() == nil {
-			d.warnQuota(v, d.projects.limit(v.Project, 0)) // or it would stand until somebody has the project
+			d.warnQuota(v, d.projects.limit(v.Project, 0)) // otherwise the limit would apply to the next user of the project
 		}
+
 		d.log.Info("deleted a volume", "volume_id", id, "name", v.Name)
 	}
+
 	if err := d.store.purge(ctx, id); err != nil {
 		return nil, err
 	}
+
 	return &csi.DeleteVolumeResponse{}, nil
 }
 
-// ValidateVolumeCapabilities confirms what CreateVolume would have granted for this volume.
+// ValidateVolumeCapabilities confirms the capabilities that CreateVolume would have granted for
+// this volume.
 func (d *driver) ValidateVolumeCapabilities(_ context.Context, req *csi.ValidateVolumeCapabilitiesRequest) (*csi.ValidateVolumeCapabilitiesResponse, error) {
 	if req.GetVolumeId() == "" || len(req.GetVolumeCapabilities()) == 0 {
 		return nil, invalidf("the volume id and at least one volume capability must be given")
 	}
+
 	v, err := d.volume(req.GetVolumeId())
 	if err != nil {
 		return nil, err
@@ -192,6 +210,7 @@ func (d *driver) ValidateVolumeCapabilities(_ context.Context, req *csi.Validate
 	if why := mismatch(v, req); why != "" {
 		return &csi.ValidateVolumeCapabilitiesResponse{Message: why}, nil
 	}
+
 	return &csi.ValidateVolumeCapabilitiesResponse{
 		Confirmed: &csi.ValidateVolumeCapabilitiesResponse_Confirmed{
 			VolumeContext:      req.GetVolumeContext(),
@@ -201,19 +220,22 @@ func (d *driver) ValidateVolumeCapabilities(_ context.Context, req *csi.Validate
 	}, nil
 }
 
-// mismatch tells in words why a volume is not what is described, or nothing.
+// mismatch returns the reason in words why a volume differs from the description in the request, or
+// "".
 func mismatch(v volume, req *csi.ValidateVolumeCapabilitiesRequest) string {
 	for _, c := range req.GetVolumeCapabilities() {
 		if _, err := parseAccessFor(v, c); err != nil {
 			return err.Error()
 		}
 	}
+
 	if got := req.GetVolumeContext(); len(got) > 0 && !maps.Equal(identifying(got), identifying(v.context())) {
 		return fmt.Sprintf("the volume context is %v, not %v", v.context(), got)
 	}
 	if len(req.GetParameters()) == 0 {
 		return ""
 	}
+
 	p, err := parseParams(req.GetParameters())
 	switch {
 	case err != nil:
@@ -221,26 +243,29 @@ func mismatch(v volume, req *csi.ValidateVolumeCapabilitiesRequest) string {
 	case p.typ != "" && p.typ != v.Type, p.fsType != "" && p.fsType != v.FSType:
 		return fmt.Sprintf("the parameters do not match volume %q: %s", v.ID, v.describe())
 	}
+
 	return ""
 }
 
-// identifying is a volume context without what may change.
+// identifying returns a volume context without the keys that may change.
 func identifying(context map[string]string) map[string]string {
 	context = maps.Clone(context)
 	delete(context, contextSize)
 	return context
 }
 
-// ListVolumes pages in the order of ids. The token is the last id of the page before, so volumes
-// that come and go between pages cause no gap and no repetition.
+// ListVolumes pages in the order of ids. The token is the last id of the previous page, so a volume
+// that is created or deleted between pages causes no gap and no repetition.
 func (d *driver) ListVolumes(_ context.Context, req *csi.ListVolumesRequest) (*csi.ListVolumesResponse, error) {
 	if req.GetMaxEntries() < 0 {
 		return nil, invalidf("max_entries is %d", req.GetMaxEntries())
 	}
+
 	after := req.GetStartingToken()
 	if after != "" && !validID(after) {
 		return nil, codedf(codes.Aborted, "the starting token %q is not one of ours; start again without", after)
 	}
+
 	all := d.store.list()
 	all = slices.DeleteFunc(all, func(v volume) bool { return v.ID <= after })
 	resp := &csi.ListVolumesResponse{}
@@ -248,13 +273,15 @@ func (d *driver) ListVolumes(_ context.Context, req *csi.ListVolumesRequest) (*c
 		all = all[:n]
 		resp.NextToken = all[n-1].ID
 	}
+
 	for _, v := range all {
 		resp.Entries = append(resp.Entries, &csi.ListVolumesResponse_Entry{Volume: d.csi(v)})
 	}
+
 	return resp, nil
 }
 
-// ControllerGetVolume answers for one volume what ListVolumes does for all.
+// ControllerGetVolume returns for one volume the same data that ListVolumes returns for all.
 func (d *driver) ControllerGetVolume(_ context.Context, req *csi.ControllerGetVolumeRequest) (*csi.ControllerGetVolumeResponse, error) {
 	v, err := d.volume(req.GetVolumeId())
 	if err != nil {
@@ -267,7 +294,7 @@ func (d *driver) ControllerGetVolume(_ context.Context, req *csi.ControllerGetVo
 }
 
 // GetCapacity reports the free bytes of the filesystem under the state directory. Images are
-// sparse, so more than that can be created; they then share what there is.
+// sparse, so their sizes may add up to more than that. They then compete for the free space.
 func (d *driver) GetCapacity(_ context.Context, req *csi.GetCapacityRequest) (*csi.GetCapacityResponse, error) {
 	p, err := parseParams(req.GetParameters())
 	if err != nil {
@@ -276,18 +303,21 @@ func (d *driver) GetCapacity(_ context.Context, req *csi.GetCapacityRequest) (*c
 	if slices.ContainsFunc(req.GetVolumeCapabilities(), p.cannot) || !d.isHere(req.GetAccessibleTopology()) {
 		return &csi.GetCapacityResponse{}, nil
 	}
+
 	free, total, err := d.space()
 	if err != nil {
 		return nil, err
 	}
+
 	resp := &csi.GetCapacityResponse{AvailableCapacity: free}
 	if p.typ == typeImage {
 		resp.MaximumVolumeSize = wrapperspb.Int64(total)
 	}
+
 	return resp, nil
 }
 
-// checkFits refuses an image that could never be filled.
+// checkFits refuses an image that is larger than the filesystem and could never be filled.
 func (d *driver) checkFits(size int64) error {
 	_, total, err := d.space()
 	if err == nil && size > total {

@@ -41,8 +41,8 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
-// TestCreateRefused has one line for everything that cannot be created, with a word that the
-// answer must contain.
+// TestCreateRefused has one line for each kind of volume that cannot be created, with a word that
+// the error must contain.
 func TestCreateRefused(t *testing.T) {
 	b := newBench(t)
 	fs, block := mountCap(writer, ""), blockCap(writer)
@@ -166,7 +166,7 @@ func TestList(t *testing.T) {
 		for _, e := range resp.GetEntries() {
 			got = append(got, e.GetVolume().GetVolumeId())
 		}
-		// The token must survive that its volume is deleted.
+		// The token must remain valid after its volume is deleted.
 		if token = resp.GetNextToken(); token == "" {
 			break
 		}
@@ -224,7 +224,7 @@ func TestCapacity(t *testing.T) {
 	b := newBench(t)
 	must(t, os.Mkdir(b.path("small"), 0o755))
 	tmpfs(t, b.path("small"), "size=8m")
-	t.Cleanup(func() { b.stop() }) // before its filesystem goes
+	t.Cleanup(func() { b.stop() }) // before its filesystem is unmounted
 	b.stop()
 	b.state = b.path("small", "state")
 	b.start()
@@ -252,7 +252,7 @@ func TestDiskFull(t *testing.T) {
 	b := newBench(t)
 	must(t, os.Mkdir(b.path("small"), 0o755))
 	tmpfs(t, b.path("small"), "size=256k")
-	t.Cleanup(func() { b.stop() }) // before its filesystem goes
+	t.Cleanup(func() { b.stop() }) // before its filesystem is unmounted
 	b.stop()
 	b.state = b.path("small", "state")
 	b.start()
@@ -284,7 +284,7 @@ func TestHostileIDs(t *testing.T) {
 		"../../bait", "..", ".", "/", b.path("bait"), "vol-/../../../bait", "vol-../../../bait", "vol-aaaaaaaaaaaaaaa/",
 		"vol-AAAAAAAAAAAAAAAA", "vol-aaaaaaaaaaaaaaaa", "vol-aaaaaaaaaaaaaaa\x00", "x", strings.Repeat("a", 5000),
 	} {
-		must(t, b.delete(id)) // unknown is deleted already, says CSI
+		must(t, b.delete(id)) // CSI treats an unknown volume as deleted
 		ctx, stg, tgt := background(), b.path("s"), b.path("t")
 		_, e1 := b.NodeStageVolume(ctx, &csi.NodeStageVolumeRequest{VolumeId: id, StagingTargetPath: stg, VolumeCapability: fs})
 		_, e2 := b.NodeUnstageVolume(ctx, &csi.NodeUnstageVolumeRequest{VolumeId: id, StagingTargetPath: stg})

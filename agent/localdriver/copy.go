@@ -10,10 +10,10 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// copyChunk is how much is copied between two looks at the context.
+// copyChunk is the number of bytes that are copied between two checks of the context.
 const copyChunk = 8 * mib
 
-// errNoReflink says that a filesystem cannot share the data of two files.
+// errNoReflink reports that a filesystem cannot share the data of two files.
 var errNoReflink = errors.New("the filesystem cannot clone files")
 
 // reflink makes dst, an empty file, share all the data of src as it is at this moment.
@@ -27,29 +27,33 @@ func reflink(src, dst *os.File) error {
 	return err
 }
 
-// copyData copies the first size bytes and leaves holes as holes. A source that is shorter by now
-// is no error: its copy then ends with a hole.
+// copyData copies the first size bytes and keeps holes as holes. A source that has become shorter
+// is no error: its copy ends with a hole.
 func copyData(ctx context.Context, src, dst *os.File, size int64, p *progress) error {
 	if err := dst.Truncate(size); err != nil {
 		return err
 	}
+
 	in, out := int(src.Fd()), int(dst.Fd())
 	for at := int64(0); at < size; {
 		data, err := unix.Seek(in, at, unix.SEEK_DATA)
 		if errors.Is(err, unix.ENXIO) {
-			return nil // only a hole is left
+			return nil // only a hole remains
 		}
 		if err != nil {
 			return err
 		}
+
 		hole, err := unix.Seek(in, data, unix.SEEK_HOLE)
 		if err != nil {
 			return err
 		}
+
 		for at, hole = data, min(hole, size); at < hole; {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
+
 			from, to := at, at
 			n, err := unix.CopyFileRange(in, &from, out, &to, int(min(copyChunk, hole-at)), 0)
 			if errors.Is(err, unix.EINTR) {
@@ -61,17 +65,20 @@ func copyData(ctx context.Context, src, dst *os.File, size int64, p *progress) e
 			if n == 0 {
 				return nil
 			}
+
 			at += int64(n)
 			p.done.Add(int64(n))
 		}
 	}
+
 	return nil
 }
 
-// imageCopy is an image being copied: the source as it is opened, and the new file.
+// imageCopy is an image during its copy: the open source and the new file.
 type imageCopy struct{ src, dst *os.File }
 
-// openImageCopy refuses an image of fewer bytes than are on record: its copy would hide the loss.
+// openImageCopy refuses an image with fewer bytes than recorded, because the copy would hide the
+// loss.
 func openImageCopy(src, dst string, recorded int64) (*imageCopy, error) {
 	in, err := os.OpenFile(src, os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, unix.ENOENT) {
@@ -80,6 +87,7 @@ func openImageCopy(src, dst string, recorded int64) (*imageCopy, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	st, err := in.Stat()
 	if err == nil && st.Size() < recorded {
 		err = preconditionf("its image has %d bytes, less than the %d recorded: a part of it is lost", st.Size(), recorded)
@@ -87,21 +95,23 @@ func openImageCopy(src, dst string, recorded int64) (*imageCopy, error) {
 	if err != nil {
 		return nil, errors.Join(err, in.Close())
 	}
+
 	out, err := os.OpenFile(dst, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return nil, errors.Join(err, in.Close())
 	}
+
 	return &imageCopy{in, out}, nil
 }
 
-// finish waits until the copy is on disk.
+// finish waits until the copy is on disk and closes both files.
 func (c *imageCopy) finish() error {
 	return errors.Join(c.dst.Sync(), c.dst.Close(), c.src.Close())
 }
 
 func (c *imageCopy) abandon() { _, _ = c.dst.Close(), c.src.Close() } // the file is discarded
 
-// allocated returns the size, and how many bytes of it are no holes.
+// allocated returns the size of the source, and the number of its bytes that are not holes.
 func (c *imageCopy) allocated() (size, bytes int64, err error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(c.src.Fd()), &st); err != nil {
@@ -110,7 +120,7 @@ func (c *imageCopy) allocated() (size, bytes int64, err error) {
 	return st.Size, st.Blocks * 512, nil
 }
 
-// plain copies the data itself, if there is space for it.
+// plain copies the data itself. It refuses if there is too little space.
 func (c *imageCopy) plain(ctx context.Context, p *progress) error {
 	size, bytes, err := c.allocated()
 	if err != nil {
@@ -123,12 +133,13 @@ func (c *imageCopy) plain(ctx context.Context, p *progress) error {
 	return copyData(ctx, c.src, c.dst, size, p)
 }
 
-// copyImage copies an image that nobody writes to, and syncs it.
+// copyImage copies an image without writers, and syncs the copy.
 func copyImage(ctx context.Context, src, dst string, recorded int64, p *progress) error {
 	c, err := openImageCopy(src, dst, recorded)
 	if err != nil {
 		return err
 	}
+
 	err = reflink(c.src, c.dst)
 	if errors.Is(err, errNoReflink) {
 		err = c.plain(ctx, p)
@@ -137,10 +148,11 @@ func copyImage(ctx context.Context, src, dst string, recorded int64, p *progress
 		c.abandon()
 		return err
 	}
+
 	return c.finish()
 }
 
-// needSpace refuses a copy that cannot fit on the filesystem of a file before it is begun.
+// needSpace refuses a copy, before it starts, if it does not fit on the filesystem of f.
 func needSpace(f *os.File, bytes int64) error {
 	var fs unix.Statfs_t
 	if err := unix.Fstatfs(int(f.Fd()), &fs); err != nil {

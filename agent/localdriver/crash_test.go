@@ -19,7 +19,7 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// plant puts a directory that looks like the driver's own under its state directory.
+// plant makes a directory under the state directory that looks like one of the driver's own.
 func plant(t *testing.T, state, dir, id string, files ...string) string {
 	t.Helper()
 	root := filepath.Join(state, dir, id)
@@ -31,7 +31,7 @@ func plant(t *testing.T, state, dir, id string, files ...string) string {
 	return root
 }
 
-// TestLeftovers starts the driver on what a crash leaves in tmp and trash.
+// TestLeftovers starts the driver with the leftovers of a crash in tmp and trash.
 func TestLeftovers(t *testing.T) {
 	b := newBench(t)
 	b.stop()
@@ -52,7 +52,7 @@ func TestLeftovers(t *testing.T) {
 	}
 }
 
-// leftovers lists what is in trash under a name of the driver's.
+// leftovers lists the entries of trash that have a name of the driver's.
 func (b *bench) leftovers() []string {
 	b.t.Helper()
 	list, err := filepath.Glob(filepath.Join(b.state, dirTrash, idPrefix+"*"))
@@ -60,7 +60,7 @@ func (b *bench) leftovers() []string {
 	return list
 }
 
-// TestDeleteResumes asks again for a deletion that was cut short.
+// TestDeleteResumes repeats a deletion that was interrupted.
 func TestDeleteResumes(t *testing.T) {
 	b := newBench(t)
 	id := newID()
@@ -81,7 +81,7 @@ func mkdir(t *testing.T, elem ...string) string {
 	return p
 }
 
-// TestPlantedMount mounts other data inside volumes. Deleting must neither touch nor unmount it.
+// TestPlantedMount mounts other data inside volumes. Deleting must neither change nor unmount it.
 func TestPlantedMount(t *testing.T) {
 	b := newBench(t)
 	id := b.create("v", 0, nil, mountCap(writer, ""))
@@ -100,7 +100,7 @@ func TestPlantedMount(t *testing.T) {
 		wantContent(t, filepath.Join(other, "f"), "precious")
 		mountID(t, point)
 
-		// The same again as a race would have it: the mount comes when the check is done.
+		// Repeat it as in a race: the mount is made after the check.
 		st := &store{root: b.state}
 		must(t, os.Rename(filepath.Join(b.state, dirVolumes, id), filepath.Join(b.state, dirTrash, id)))
 		err := st.purge(background(), id)
@@ -114,15 +114,15 @@ func TestPlantedMount(t *testing.T) {
 		must(t, os.MkdirAll(filepath.Join(data, "a", "b"), 0o755))
 		write(t, filepath.Join(data, "file"), "")
 	}
-	// A volume whose mount shows the data elsewhere is in use, whoever mounted it.
+	// A volume whose data is mounted elsewhere is in use, even if another program mounted it.
 	must(t, unix.Mount(mkdir(t, data, "sub"), mkdir(t, b.path("view")), "", unix.MS_BIND, ""))
 	wantCode(t, b.delete(id), codes.FailedPrecondition, b.path("view"))
 	must(t, unix.Unmount(b.path("view"), 0))
 	must(t, b.delete(id))
 }
 
-// TestOddTrees deletes links that lead out, a tree deeper than the open-directory bound, many
-// entries, and names that are hard to print.
+// TestOddTrees deletes links that lead outside, a tree deeper than the limit of open directories,
+// many entries, and names that are hard to print.
 func TestOddTrees(t *testing.T) {
 	b := newBench(t)
 	id := b.create("v", 0, nil, mountCap(writer, ""))
@@ -147,7 +147,8 @@ func TestOddTrees(t *testing.T) {
 	}
 }
 
-// TestBrokenMetadata damages one volume's file. The others work, and its data stays.
+// TestBrokenMetadata damages the metadata of one volume. The others still work, and its data
+// remains.
 func TestBrokenMetadata(t *testing.T) {
 	b := newBench(t)
 	c := mountCap(writer, "")
@@ -177,7 +178,7 @@ func TestTwoDrivers(t *testing.T) {
 	wantGone(t, b.path("two.sock"))
 }
 
-// TestSockets starts drivers on socket paths that are not free.
+// TestSockets starts drivers on socket paths that are occupied.
 func TestSockets(t *testing.T) {
 	dir := shortDir(t)
 	stale, live, file := filepath.Join(dir, "stale"), filepath.Join(dir, "live"), filepath.Join(dir, "file")
@@ -221,8 +222,8 @@ func TestSockets(t *testing.T) {
 	wantGone(t, stale)
 }
 
-// TestKilled kills the driver at random moments while it creates and deletes. After each restart
-// what is listed is whole, and asking again completes what was cut short.
+// TestKilled kills the driver at random moments while it creates and deletes. After each restart,
+// every listed volume is complete, and a repeated call completes the interrupted one.
 func TestKilled(t *testing.T) {
 	b := newBench(t)
 	b.stop()
@@ -263,7 +264,7 @@ func TestKilled(t *testing.T) {
 	})
 }
 
-// flip creates a volume and deletes it, or reports that the driver has died.
+// flip creates a volume and deletes it. It returns false if the driver has died.
 func (b *bench) flip(name string, size int64, params map[string]string) bool {
 	b.t.Helper()
 	resp, err := b.CreateVolume(background(), createReq(name, size, params, mountCap(writer, "")))
@@ -273,7 +274,7 @@ func (b *bench) flip(name string, size int64, params map[string]string) bool {
 	return b.delete(resp.GetVolume().GetVolumeId()) == nil
 }
 
-// startProcess starts a driver to be killed; the function returned kills it, once.
+// startProcess starts a driver process. The returned function kills it, once.
 func (b *bench) startProcess() func() {
 	b.t.Helper()
 	sock := b.path("csi.sock")
@@ -308,8 +309,8 @@ func checkWhole(t *testing.T, b *bench, id string) {
 	must(t, err)
 }
 
-// TestOlderState starts on a state directory as it was before there were snapshots, and before
-// volumes had quotas or sources.
+// TestOlderState starts on a state directory of an older release, which had no snapshots, quotas or
+// sources.
 func TestOlderState(t *testing.T) {
 	b := newBench(t)
 	c := mountCap(writer, "")

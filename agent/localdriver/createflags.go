@@ -7,13 +7,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// checkFlags refuses mount flags with which a new volume could never be mounted.
+// checkFlags refuses mount flags with which the new volume could never be mounted.
 func checkFlags(v volume, caps []*csi.VolumeCapability) error {
 	for _, c := range caps {
 		a, err := parseAccess(c)
 		if err != nil {
 			return err
 		}
+
 		switch {
 		case a.block:
 		case v.Type == typeDirectory && len(a.flags.fs) > 0:
@@ -25,23 +26,26 @@ func checkFlags(v volume, caps []*csi.VolumeCapability) error {
 			}
 		}
 	}
+
 	return nil
 }
 
-// tryOptions has the kernel parse the options of a filesystem, and mounts nothing. Kernels
-// parse them this early since Linux 5.17 for ext4, 5.6 for xfs and 6.8 for btrfs; before
-// that the mount refuses them.
+// tryOptions lets the kernel parse the options of a filesystem without mounting it. Kernels parse
+// them this early since Linux 5.17 for ext4, 5.6 for xfs and 6.8 for btrfs. On older kernels, the
+// later mount refuses wrong options.
 func tryOptions(fsType string, options []string) error {
 	if len(options) == 0 {
 		return nil
 	}
+
 	ctx, err := unix.Fsopen(fsType, unix.FSOPEN_CLOEXEC)
 	switch {
 	case errors.Is(err, unix.ENODEV), errors.Is(err, unix.EPERM):
-		return nil // what makes or mounts the volume says so
+		return nil // the call that makes or mounts the volume reports it
 	case err != nil:
 		return err
 	}
+
 	defer func() { _ = unix.Close(ctx) }() // a configuration, no data
 	return setOptions(ctx, fsType, options)
 }

@@ -9,12 +9,13 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Mount flags with which a volume could never be mounted are refused when it is created.
+// TestCreateFlags checks that CreateVolume refuses mount flags with which the volume could never be
+// mounted.
 func TestCreateFlags(t *testing.T) {
 	for name, c := range map[string]struct {
 		typ, fsType string
 		flags       []string
-		word        string // empty: they are taken
+		word        string // empty: the flags are accepted
 	}{
 		"a directory's own":      {typeDirectory, "", []string{"ro", "noatime"}, ""},
 		"of no file system":      {typeDirectory, "", []string{"noatime", "discard"}, `mount flag "discard" belongs to a filesystem`},

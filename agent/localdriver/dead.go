@@ -10,33 +10,37 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lookDead examines a path where even statx fails with EIO: an xfs that shut down after an error
-// answers nothing but statfs. It can still be told from others, and unmounted, by the mount table.
+// lookDead examines a path on which even statx fails with EIO. An xfs that shut down after an error
+// answers only statfs. The mount table still identifies it, so that it can be unmounted.
 func lookDead(loops []loopDevice, p string, cause error) (place, error) {
 	e, err := mountOf(p)
 	if err != nil || e.point != p {
-		return place{}, errors.Join(cause, err) // the path lies inside of what is dead
+		return place{}, errors.Join(cause, err) // the path lies inside the dead filesystem
 	}
+
 	found := place{pathState: pathState{exists: true, mountRoot: true}, kind: kindForeign, dead: cause}
 	for i := range loops {
 		if loops[i].holds(e) && e.root == "/" {
 			found.kind, found.loop = kindOurs, &loops[i]
 		}
 	}
+
 	return found, nil
 }
 
-// mountOf finds the mount that a path is on without asking its filesystem.
+// mountOf finds the mount that contains a path, without any access to its filesystem.
 func mountOf(p string) (mountEntry, error) {
 	fd, err := unix.Open(p, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return mountEntry{}, fmt.Errorf("cannot look at %q: %w", p, err)
 	}
 	defer func() { _ = unix.Close(fd) }() // O_PATH holds nothing that could fail
+
 	info, err := os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(fd))
 	if err != nil {
 		return mountEntry{}, fmt.Errorf("cannot tell the mount of %q: %w", p, err)
 	}
+
 	for line := range strings.Lines(string(info)) {
 		if id, ok := strings.CutPrefix(line, "mnt_id:"); ok {
 			n, err := strconv.ParseUint(strings.TrimSpace(id), 10, 64)
@@ -46,10 +50,11 @@ func mountOf(p string) (mountEntry, error) {
 			return mountedAt(n)
 		}
 	}
+
 	return mountEntry{}, fmt.Errorf("cannot tell the mount of %q: the kernel does not say", p)
 }
 
-// refuse is the error for whoever wants to use what is dead.
+// refuse returns the error for a call that needs the filesystem, which has shut down.
 func (at place) refuse(t *target) error {
 	return preconditionf("the filesystem of volume %q is shut down after an error (%v); unpublish and unstage it, and stage it again", t.v.ID, at.dead)
 }

@@ -8,22 +8,26 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// A size is a promise. A request that names a size and no type gets a volume that cannot outgrow
-// the size: a directory with a quota where the filesystem enforces quotas, and else an image.
+// A size is a promise. If a request names a size and no type, the volume must not outgrow the size.
+// It is a directory with a quota if the filesystem enforces quotas, and otherwise an image.
 
-// planNew turns a create request without a source into the volume it asks for. have is the volume
-// that has the name already, if any. ofSize tells that the size alone made the volume an image.
+// planNew plans the volume for a create request without a source. have is the existing volume with
+// that name, or nil. The result ofSize reports that the volume is an image only because the request
+// has a size.
 func (d *driver) planNew(req *csi.CreateVolumeRequest, have *volume) (want volume, ofSize bool, err error) {
 	given, err := parseParams(req.GetParameters())
 	if err != nil {
 		return want, false, err
 	}
+
 	change, err := parseMutable(req.GetMutableParameters())
 	if err != nil {
 		return want, false, err
 	}
+
 	typ := typeDirectory
 	required := req.GetCapacityRange().GetRequiredBytes()
+
 	switch {
 	case have != nil && !needsImage(req, given):
 		typ = have.Type
@@ -31,19 +35,22 @@ func (d *driver) planNew(req *csi.CreateVolumeRequest, have *volume) (want volum
 	case needsImage(req, given) || change.given || d.projects.check() != nil:
 		typ, ofSize = typeImage, given.typ == "" && have == nil
 	}
+
 	if want, err = plan(req, typ); err != nil || given.typ != "" {
 		return want, false, err
 	}
+
 	switch {
 	case have != nil && have.Type == typeImage && given.fsType == "" && !namesFilesystem(req) && want.FSType != "" && have.FSType != "":
-		want.FSType = have.FSType // whichever it has
+		want.FSType = have.FSType // the request accepts either
 	case have == nil && want.Type == typeDirectory && required > 0 && !change.given:
 		want.Quota, want.QuotaIsSize = roundQuota(required), true
 	}
+
 	return want, ofSize, nil
 }
 
-// needsImage tells whether a request asks for what a directory cannot be.
+// needsImage reports whether a request needs a property that a directory cannot have.
 func needsImage(req *csi.CreateVolumeRequest, given params) bool {
 	for _, c := range req.GetVolumeCapabilities() {
 		if c.GetBlock() != nil {
@@ -53,7 +60,8 @@ func needsImage(req *csi.CreateVolumeRequest, given params) bool {
 	return given.fsType != "" || namesFilesystem(req)
 }
 
-// adviseDirectory adds to the refusal of an image that was made one for its size what else there is.
+// adviseDirectory adds the alternative, a directory, to an error about an image that was chosen
+// only because of its size.
 func adviseDirectory(err error, ofSize bool) error {
 	refused := (*coded)(nil)
 	if !ofSize || !errors.As(err, &refused) || refused.code != codes.FailedPrecondition && refused.code != codes.OutOfRange {

@@ -14,7 +14,7 @@ import (
 
 var asDirectory = map[string]string{paramType: typeDirectory}
 
-// TestSizeIsAPromise creates volumes with a size and no type where no quotas are enforced.
+// TestSizeIsAPromise creates volumes with a size and no type, without enforced quotas.
 func TestSizeIsAPromise(t *testing.T) {
 	b := newBench(t)
 	c := mountCap(writer, "")
@@ -46,7 +46,7 @@ func TestSizeIsAPromise(t *testing.T) {
 	wantCode(t, err, codes.OutOfRange, "16 MiB")
 }
 
-// TestTypeLeftOut asks for volumes that exist without naming their type, and for copies.
+// TestTypeLeftOut requests existing volumes without naming their type, and copies.
 func TestTypeLeftOut(t *testing.T) {
 	b := newBench(t)
 	c := mountCap(writer, "")
@@ -71,7 +71,7 @@ func TestTypeLeftOut(t *testing.T) {
 	}
 }
 
-// TestSizeIsAQuota creates a volume with a size and no type where quotas are enforced.
+// TestSizeIsAQuota creates a volume with a size and no type, with enforced quotas.
 func TestSizeIsAQuota(t *testing.T) {
 	f := newFakeProjects()
 	dir := shortDir(t)

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// detachBehind does what "losetup -d" does.
+// detachBehind detaches a device as "losetup -d" does, without the driver's knowledge.
 func detachBehind(t *testing.T, l loopDevice) {
 	t.Helper()
 	must(t, withDevice(l.path(), func(fd int) error { return unix.IoctlSetInt(fd, unix.LOOP_CLR_FD, 0) }))
@@ -30,8 +30,9 @@ func rdevAt(t *testing.T, p string) uint64 {
 	return st.rdev
 }
 
-// TestDetachedBehind has somebody detach the device of a published block volume. It must not come
-// to serve another volume while the first one's target still leads to it.
+// TestDetachedBehind detaches the device of a published block volume without the driver's
+// knowledge. The device must not serve another volume while the first volume's target still leads
+// to it.
 func TestDetachedBehind(t *testing.T) {
 	needLoops(t)
 	for name, running := range map[string]bool{"with the driver": true, "without the driver": false} {
@@ -43,8 +44,8 @@ func TestDetachedBehind(t *testing.T) {
 	}
 }
 
-// detachedBehind is one try. It reports whether to try again, because somebody else's file got the
-// number of the device while no driver ran; the driver leaves such a target alone.
+// detachedBehind is one attempt. It returns true to ask for another attempt, if another program's
+// file got the device's number while no driver ran. The driver does not touch such a target.
 func detachedBehind(t *testing.T, running bool) (again bool) {
 	t.Helper()
 	c := blockCap(multiWriter)
@@ -89,7 +90,7 @@ func detachedBehind(t *testing.T, running bool) (again bool) {
 	return false
 }
 
-// wantOwnImage writes through a target and finds that in the image of its volume.
+// wantOwnImage writes through a target and checks that the data arrives in the image of its volume.
 func wantOwnImage(t *testing.T, b *bench, id, target string) {
 	t.Helper()
 	pattern := bytes.Repeat([]byte(id), 4096)[:4096]
@@ -106,8 +107,8 @@ func wantOwnImage(t *testing.T, b *bench, id, target string) {
 	}
 }
 
-// bindElsewhere starts a process that binds a file to another in a mount namespace of its own, as a
-// container runtime does, and returns what ends it.
+// bindElsewhere starts a process that bind-mounts a file on another in its own mount namespace, as
+// a container runtime does. The returned function ends the process.
 func bindElsewhere(t *testing.T, from, to string) (end func()) {
 	t.Helper()
 	write(t, to, "")
@@ -125,8 +126,8 @@ func bindElsewhere(t *testing.T, from, to string) (end func()) {
 	return end
 }
 
-// TestBoundElsewhere has the node of a detached device bound in another mount namespace alone, as
-// in a container that outlives its claim.
+// TestBoundElsewhere binds the node of a detached device only in another mount namespace, as in a
+// container that outlives its claim.
 func TestBoundElsewhere(t *testing.T) {
 	needLoops(t)
 	b := newBench(t)

@@ -1,22 +1,24 @@
-// Package localdriver is the bundled CSI driver, "builtin: local". It runs as a process of its own
-// and is reached only through its CSI socket, so it imports nothing else of this module.
+// Package localdriver is the bundled CSI driver, "builtin: local". It runs as a separate process
+// and is reached only through its CSI socket. Of this module, it imports only small helper
+// packages.
 //
 // It offers two types of volume, chosen by the create parameter "type":
 //
-//   - "directory" is a directory of this host, bind-mounted where it is wanted. The capacity asked
-//     for is recorded and reported; it is not enforced. The mutable parameter "quota" is, where the
-//     filesystem below has project quotas. It works without root, in a user namespace with its own
-//     mount namespace.
+//   - "directory" is a directory of this host, bind-mounted at each path that needs it. The driver
+//     records and reports the requested capacity but does not enforce it. It enforces the mutable
+//     parameter "quota" if the filesystem below has project quotas. A directory volume works without
+//     root, in a user namespace with its own mount namespace.
 //   - "image" is a sparse file behind a loop device. It holds an ext4 (the default), xfs or btrfs
-//     filesystem, named by the capability's fs_type or by the parameter "fs_type", or it is a raw
-//     block device when only block access is asked for. Its size is real. It needs root.
+//     filesystem, named by the capability's fs_type or by the parameter "fs_type". If only block
+//     access is requested, it is a raw block device instead. Its size is enforced. It needs root.
 //
-// Without a type, a volume with a size is one that cannot outgrow it: a directory with a quota, or
-// an image where there are no quotas (defaulttype.go). One without a size is a directory.
+// Without a type, a volume with a size is one that cannot outgrow the size: a directory with a
+// quota, or an image if the filesystem has no quotas (defaulttype.go). A volume without a size is a
+// directory.
 //
-// A filesystem is made once, when the volume is created, on a file nobody can see yet. Staging
-// never formats anything, so no accident of detection can cost data. It does make a filesystem as
-// large as its image, by the kernel's own means.
+// The driver makes a filesystem once, when it creates the volume, on a file that no other process
+// can see yet. Staging never formats a device, so a wrong detection cannot destroy data. Staging
+// does grow the filesystem to the size of its image, through the kernel's own interfaces.
 //
 // # On disk
 //
@@ -41,32 +43,35 @@
 //	├── tmp/                     what is being made; one rename puts it in its place
 //	└── trash/                   what is being deleted; one rename puts it here
 //
-// Creating fills tmp/ID, syncs it, and renames it to volumes/ID, snapshots/ID or groups/ID.
-// Deleting renames that to trash/ID and then removes it, crossing no mount and following no link. A
-// crash leaves something in tmp or trash, which the next start removes. Names that the driver does
-// not make itself are left alone.
+// To create an object, the driver fills tmp/ID, syncs it, and renames it to volumes/ID,
+// snapshots/ID or groups/ID. To delete one, it renames the directory to trash/ID and then removes
+// it. The removal crosses no mount and follows no link. A crash leaves files in tmp or trash, which
+// the next start removes. The driver does not touch files whose names it cannot have made itself.
 //
 // # Copies
 //
-// Snapshots and volumes made from a source are full copies, which share data with it only where the
-// filesystem below can clone files. What may take long runs on when the call that asked for it has
-// been answered, see jobs.go. An image in use is cloned at one moment, while its filesystem is
-// frozen; what nobody writes to is copied in any time, and nobody may begin to write meanwhile.
+// Snapshots, and volumes made from a source, are full copies. They share data with their source
+// only if the filesystem below can clone files. A long copy continues after the call that requested
+// it has been answered (jobs.go). An image in use is cloned at one moment, while its filesystem is
+// frozen. A volume without writers can be copied slowly, and no writer may start until the copy is
+// complete.
 //
 // # In the kernel
 //
-// The driver keeps no record of what is staged or published: the mount table and the loop devices
-// say so, also after a restart. Only whether a target is to be the only one does not show there.
+// The driver keeps no record of staged or published volumes. It reads them from the mount table and
+// the loop devices, also after a restart. Only one fact is not visible there: whether a target must
+// remain the only one.
 //
 //	directory   data/ ──bind──▶ staging path ──bind──▶ target paths
 //	image       image ─▶ loop ──mount──▶ staging path ──bind──▶ target paths
 //	raw block   image ─▶ loop (nothing at the staging path) ──bind of the node──▶ target paths
 //	            image ─▶ read-only loop ──bind of the node──▶ read-only target paths
 //
-// The bind of a node does not keep its device attached, so the driver holds the devices of block
-// volumes open (hold.go), and takes no device whose node is still bound (loopnumber.go).
+// The bind mount of a device node does not keep the device attached, so the driver holds the
+// devices of block volumes open (hold.go). It also attaches no image to a device number whose node
+// is still bind-mounted (loopnumber.go).
 //
-// A raw volume is published either for writing or read-only, never both at once: two loop
-// devices do not share a cache. Linux 5.12 or newer is needed (mount_setattr, openat2,
+// A raw volume is published either for writing or read-only, never both at once, because two loop
+// devices do not share a cache. The driver needs Linux 5.12 or newer (mount_setattr, openat2,
 // LOOP_CONFIGURE).
 package localdriver

@@ -13,28 +13,29 @@ import (
 	"google.golang.org/grpc"
 )
 
-// DriverName is what GetPluginInfo answers, in the form the CSI specification asks of names.
+// DriverName is the name that GetPluginInfo returns. It has the form that the CSI specification
+// requires.
 const DriverName = "local.csi.volagent"
 
-// stopGrace bounds the wait for running calls when the driver is told to stop. What a call leaves
-// undone then is what a crash would leave, and the next start copes with it.
+// stopGrace bounds the wait for running calls when the driver is told to stop. Work that is
+// unfinished then is like the leftovers of a crash, and the next start handles it.
 const stopGrace = 10 * time.Second
 
-// Options says what one driver serves. Endpoint, NodeID and StateDir are required.
+// Options configures one driver. Endpoint, NodeID and StateDir are required.
 type Options struct {
-	Endpoint string // where to listen: "unix:///run/x.sock", or an absolute path
+	Endpoint string // the address to listen on: "unix:///run/x.sock", or an absolute path
 	NodeID   string // the answer to NodeGetInfo, at most 256 bytes
-	StateDir string // absolute; made when missing; owned by one driver at a time
-	Version  string // the vendor version; "unknown" when empty, because CSI wants one
+	StateDir string // absolute, created if missing; one driver uses it at a time
+	Version  string // the vendor version; "unknown" when empty, because CSI requires one
 	Log      hclog.Logger
 
-	projects projects           // the kernel's when nil; tests have their own
+	projects projects           // the kernel's when nil; tests set their own
 	tap      func(point string) // see store.tap
 	patience time.Duration      // how long a call waits for its copy; 20 s when 0
 	freeze   time.Duration      // freezeMost when 0
 }
 
-// driver is what the three CSI services share.
+// driver holds the state that the CSI services share.
 type driver struct {
 	csi.UnimplementedIdentityServer
 	csi.UnimplementedControllerServer
@@ -47,24 +48,26 @@ type driver struct {
 	projects projects
 	seen     seen
 	held     held
-	busy     keyLock // by id of a volume, snapshot or group
+	busy     keyLock // by the id of a volume, snapshot or group
 	names    keyLock // by volume name, while one is being created
 	readers  readers
 	jobs     jobs
 }
 
-// Run serves CSI on the endpoint until ctx is done, then finishes the running calls, at most for
-// ten seconds, and removes its socket. It returns nil after such a stop. A socket left by a dead
-// driver is replaced; one that answers, or a file that is no socket, is an error, and so is a
-// state directory in use by another driver.
+// Run serves CSI on the endpoint until ctx is done. Then it waits for running calls, for at most
+// ten seconds, removes its socket, and returns nil. Run replaces the socket of a dead driver. It
+// returns an error if the socket answers, if the path holds a file of another kind, or if another
+// driver uses the state directory.
 func Run(ctx context.Context, o Options) error {
 	if err := o.check(); err != nil {
 		return fmt.Errorf("cannot start the local driver: %w", err)
 	}
+
 	st, err := openStore(ctx, o.StateDir, o.Log)
 	if err != nil {
 		return fmt.Errorf("cannot start the local driver: %w", err)
 	}
+
 	st.tap, st.freezeMost = o.tap, o.freeze
 	d := &driver{opts: o, log: o.Log, store: st, projects: o.projects, jobs: jobs{log: o.Log, patience: o.patience}}
 	if d.projects == nil {
@@ -74,9 +77,10 @@ func Run(ctx context.Context, o Options) error {
 	if err := d.takeOver(); err != nil {
 		d.log.Warn("cannot look for attached loop devices; those of block volumes can be detached while they are in use", "error", err)
 	}
+
 	err = serve(ctx, o, d)
 	d.jobs.wg.Wait()
-	// The store is closed last, since it holds the lock on the state directory.
+	// Close the store last, because it holds the lock on the state directory.
 	return errors.Join(err, d.held.close(), st.close())
 }
 
@@ -89,18 +93,22 @@ func (o *Options) check() error {
 	case !filepath.IsAbs(o.StateDir):
 		return fmt.Errorf("the state directory %q is not an absolute path", o.StateDir)
 	}
+
 	if o.Version == "" {
 		o.Version = "unknown"
 	}
+
 	if o.Log == nil {
 		o.Log = hclog.NewNullLogger()
 	}
 	if o.patience == 0 {
 		o.patience = patience
 	}
+
 	if o.freeze == 0 {
 		o.freeze = freezeMost
 	}
+
 	return nil
 }
 
@@ -109,6 +117,7 @@ func serve(ctx context.Context, o Options, d *driver) error {
 	if err != nil {
 		return err
 	}
+
 	srv := grpc.NewServer(grpc.UnaryInterceptor(d.intercept))
 	csi.RegisterIdentityServer(srv, d)
 	csi.RegisterControllerServer(srv, d)
@@ -116,7 +125,8 @@ func serve(ctx context.Context, o Options, d *driver) error {
 	csi.RegisterNodeServer(srv, d)
 	defer d.jobs.cancel()
 
-	// Leftovers can be large, and volumes full of files, so they are seen to while calls are being served.
+	// Leftovers can be large, and volumes can hold many files, so this work runs while calls are
+	// served.
 	sweep, stopSweep := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -129,35 +139,41 @@ func serve(ctx context.Context, o Options, d *driver) error {
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(lis) }()
 	o.Log.Info("serving CSI", "driver", DriverName, "endpoint", o.Endpoint, "state_dir", o.StateDir)
+
 	select {
 	case err := <-served:
 		return fmt.Errorf("cannot serve on %q: %w", o.Endpoint, err)
 	case <-ctx.Done():
 	}
-	d.jobs.cancel() // calls wait for them
+
+	d.jobs.cancel() // running calls wait for these jobs
 	stop := time.AfterFunc(stopGrace, srv.Stop)
 	defer stop.Stop()
+
 	srv.GracefulStop()
-	// Serve removes the socket, also if it begins only now.
+	// Serve removes the socket, even if it starts only now.
 	if err := <-served; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 		return fmt.Errorf("cannot serve on %q: %w", o.Endpoint, err)
 	}
+
 	return nil
 }
 
-// sweep removes what earlier runs left in trash. One that fails is tried again at the next start,
-// or when its volume's deletion is asked for again.
+// sweep removes the data that earlier runs left in trash. If a removal fails, the driver retries it
+// at the next start, or when DeleteVolume is called again for that volume.
 func (d *driver) sweep(ctx context.Context) {
 	for _, id := range d.store.leftovers() {
 		unlock, ok := d.busy.try(id)
 		if !ok {
-			continue // a repeated DeleteVolume is on it
+			continue // a repeated DeleteVolume is removing it
 		}
+
 		err := d.store.purge(ctx, id)
 		unlock()
 		if err != nil {
 			d.log.Warn("cannot remove deleted data yet", "id", id, "error", err)
 		}
+
 		if ctx.Err() != nil {
 			return
 		}

@@ -6,18 +6,19 @@ import (
 	"os"
 )
 
-// admitPath keeps every access mode but SINGLE_NODE_MULTI_WRITER to one target, as the table
-// under NodePublishVolume in the CSI specification asks: neither may a volume in such a mode get a
-// second target, nor one that has a target in such a mode get another in any mode.
+// admitPath restricts every access mode except SINGLE_NODE_MULTI_WRITER to one target, as the table
+// under NodePublishVolume in the CSI specification requires. A volume in such a mode gets no second
+// target. A volume that has a target in such a mode gets no other target in any mode.
 //
-// The mount table does not show the mode of the target that is there. It is noted in a file, which
-// the first target sets or removes, so that it matters only while there is one. That outlives the
-// driver; it need not outlive the host, so nothing waits for the disk.
+// The mount table does not show the mode of the existing target, so a file records it. The first
+// target creates or removes the file. The file therefore matters only while a target exists. It
+// outlives the driver. It need not survive a reboot of the host, so it is not synced.
 func (t *target) admitPath(a access, staging string) error {
 	uses, err := t.uses()
 	if err != nil {
 		return err
 	}
+
 	note := t.d.store.path(dirVolumes, t.v.ID, exclusiveFile)
 	for _, u := range uses {
 		if u.point == staging || u.point == t.path {
@@ -29,16 +30,19 @@ func (t *target) admitPath(a access, staging string) error {
 		if _, err := os.Lstat(note); err == nil {
 			return preconditionf("volume %q is published at %q in an access mode that allows one target", t.v.ID, u.point)
 		}
+
 		return nil
 	}
+
 	if a.manyPaths {
 		err = os.Remove(note)
 	} else {
 		err = os.WriteFile(note, nil, 0o600)
 	}
-	// A full disk is no reason to keep anybody from data that is there.
+	// A full disk is no reason to block access to existing data.
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		t.d.log.Warn("cannot note how a volume is published; a second target may be let pass", "volume_id", t.v.ID, "error", err)
 	}
+
 	return nil
 }

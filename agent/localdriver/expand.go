@@ -11,19 +11,21 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// Growing a volume, in this order:
+// A volume grows in this order:
 //
-//  1. The image file gets longer, durably. Nobody reads what is new of it yet.
-//  2. volume.json says so, durably. What is recorded is never more than there is, so that a file
-//     shorter than recorded always means a loss.
-//  3. The loop devices show it.
+//  1. The image file gets longer, durably. The new part is not read yet.
+//  2. volume.json records the new size, durably. The recorded size never exceeds the file's size, so
+//     a file shorter than recorded always means a loss.
+//  3. The loop devices show the new size.
 //  4. The filesystem grows, at NodeExpandVolume or at the next staging.
 //
-// A crash between any two leaves a volume of the old or the new size, and every step looks first
-// whether it is done, so the same call again goes on from there. A start finishes the second step.
+// A crash between two steps leaves a volume of the old or the new size. Every step first checks
+// whether it is done already, so a repeated call continues with the remaining steps. A start of the
+// driver completes the second step.
 
-// ControllerExpandVolume makes a volume larger while it is in use or not; of a directory it
-// records the size, and raises the quota if that is the size. A volume that is large enough already is success.
+// ControllerExpandVolume makes a volume larger, whether or not it is in use. For a directory, it
+// records the size, and raises the quota if the quota is the size. If the volume is large enough
+// already, the call succeeds.
 func (d *driver) ControllerExpandVolume(ctx context.Context, req *csi.ControllerExpandVolumeRequest) (*csi.ControllerExpandVolumeResponse, error) {
 	if req.GetVolumeId() != "" && req.GetCapacityRange() == nil {
 		return nil, invalidf("the capacity range is missing")
@@ -31,28 +33,34 @@ func (d *driver) ControllerExpandVolume(ctx context.Context, req *csi.Controller
 	if _, err := d.volume(req.GetVolumeId()); err != nil {
 		return nil, err
 	}
+
 	unlock, err := d.lock(req.GetVolumeId())
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
+
 	v, err := d.volume(req.GetVolumeId())
 	if err != nil {
 		return nil, err
 	}
+
 	a, err := expandAccess(v, req.GetVolumeCapability())
 	if err != nil {
 		return nil, err
 	}
+
 	size, err := v.growTo(req.GetCapacityRange())
 	if err != nil {
 		return nil, err
 	}
+
 	grown := v
 	grown.Capacity = size
 	if v.QuotaIsSize {
 		grown.Quota = roundQuota(size)
 	}
+
 	if v.Type == typeImage {
 		err = d.growImage(v, size)
 	}
@@ -68,17 +76,19 @@ func (d *driver) ControllerExpandVolume(ctx context.Context, req *csi.Controller
 	if err != nil {
 		return nil, err
 	}
+
 	if size > v.Capacity {
 		d.log.Info("grew a volume", "volume_id", v.ID, "name", v.Name, "from_bytes", v.Capacity, "bytes", size)
 	}
+
 	return &csi.ControllerExpandVolumeResponse{
 		CapacityBytes:         size,
 		NodeExpansionRequired: v.FSType != "" && !a.block,
 	}, nil
 }
 
-// expandAccess understands the optional capability of a request to grow. Here CSI wants
-// INVALID_ARGUMENT for one that the volume does not have.
+// expandAccess parses the optional capability of a request to grow a volume. For a capability that
+// the volume does not have, CSI requires INVALID_ARGUMENT here.
 func expandAccess(v volume, c *csi.VolumeCapability) (access, error) {
 	if c == nil {
 		return access{}, nil
@@ -90,7 +100,7 @@ func expandAccess(v volume, c *csi.VolumeCapability) (access, error) {
 	return a, nil
 }
 
-// growTo chooses the size in bytes that a volume is to have: at least what it has.
+// growTo chooses the new size of a volume in bytes: at least its present size.
 func (v *volume) growTo(r *csi.CapacityRange) (int64, error) {
 	required, limit := r.GetRequiredBytes(), r.GetLimitBytes()
 	switch {
@@ -103,11 +113,12 @@ func (v *volume) growTo(r *csi.CapacityRange) (int64, error) {
 	case required <= v.Capacity:
 		return v.Capacity, nil
 	}
+
 	return v.sizeToGrow(r)
 }
 
-// sizeToGrow is sizeFor for a filesystem that exists already and is made larger. It rounds up to
-// what the kernel can resize to.
+// sizeToGrow is sizeFor for an existing filesystem that grows. It rounds up to a size that the
+// kernel can resize to.
 func (v *volume) sizeToGrow(r *csi.CapacityRange) (int64, error) {
 	size, err := v.sizeFor(r)
 	if err != nil || !tooSmallToGrow(v.FSType, size) {
@@ -120,7 +131,7 @@ func (v *volume) sizeToGrow(r *csi.CapacityRange) (int64, error) {
 	return least, nil
 }
 
-// growImage makes the file of an image longer, durably. It never makes one shorter.
+// growImage makes the file of an image longer, durably. It never makes a file shorter.
 func (d *driver) growImage(v volume, size int64) error {
 	fail := func(err error) error { return fmt.Errorf("cannot grow the image of volume %q: %w", v.ID, err) }
 	if size > v.Capacity {
@@ -128,10 +139,12 @@ func (d *driver) growImage(v volume, size int64) error {
 			return err
 		}
 	}
+
 	f, err := os.OpenFile(d.store.dataPath(v), os.O_RDWR|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return fail(err)
 	}
+
 	st, err := f.Stat()
 	switch {
 	case err != nil:
@@ -146,9 +159,11 @@ func (d *driver) growImage(v volume, size int64) error {
 			err = f.Sync()
 		}
 	}
+
 	if err = errors.Join(err, f.Close()); err != nil {
 		return fail(err)
 	}
+
 	return nil
 }
 
@@ -157,33 +172,38 @@ func (s *store) finishGrowing(v volume) volume {
 	if v.Type != typeImage {
 		return v
 	}
+
 	st, err := statPath(s.dataPath(v))
 	if err != nil || !st.isRegular() || int64(st.size) <= v.Capacity {
-		return v // one that is missing or too short is told about when it is used
+		return v // a missing or short file is reported when the volume is used
 	}
+
 	s.log.Info("a volume has grown", "volume_id", v.ID, "from_bytes", v.Capacity, "bytes", st.size)
 	v.Capacity = int64(st.size)
 	if err := writeVolume(s.path(dirVolumes, v.ID), v); err != nil {
 		s.log.Warn("cannot record that a volume has grown; the next start does so", "volume_id", v.ID, "error", err)
 	}
+
 	return v
 }
 
-// growLoops lets the devices that an image is attached to show all of it.
+// growLoops makes the devices of an image show its full size.
 func (d *driver) growLoops(v volume) error {
 	loops, err := loopsOf(v.ID, d.store.dataPath(v))
 	if err != nil {
 		return err
 	}
+
 	for _, l := range loops {
 		if err := growLoop(l, v.Capacity); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
-// growLoop lets a device show all of its image, if it shows less than size bytes.
+// growLoop makes a device show the full size of its image if it shows less than size bytes.
 func growLoop(l loopDevice, size int64) error {
 	have, err := blockSize(l.path())
 	if err != nil || have >= size || !l.usable() {
@@ -197,19 +217,22 @@ func growLoop(l loopDevice, size int64) error {
 }
 
 // NodeExpandVolume makes the loop device and the filesystem of a staged or published volume as
-// large as the volume. It does what is left to do and can be repeated.
+// large as the volume. It does only the remaining steps and can be repeated.
 func (d *driver) NodeExpandVolume(_ context.Context, req *csi.NodeExpandVolumeRequest) (*csi.NodeExpandVolumeResponse, error) {
 	if _, err := d.volume(req.GetVolumeId()); err != nil {
 		return nil, err
 	}
+
 	t, unlock, err := d.open(req.GetVolumeId(), "volume path", req.GetVolumePath())
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
+
 	if _, err := expandAccess(t.v, req.GetVolumeCapability()); err != nil {
 		return nil, err
 	}
+
 	size, err := t.v.growTo(req.GetCapacityRange())
 	if err != nil {
 		return nil, err
@@ -217,6 +240,7 @@ func (d *driver) NodeExpandVolume(_ context.Context, req *csi.NodeExpandVolumeRe
 	if size > t.v.Capacity {
 		return nil, outOfRangef("volume %q has %d bytes; ControllerExpandVolume must make them %d first", t.v.ID, t.v.Capacity, size)
 	}
+
 	at, err := t.look(t.path)
 	if err != nil {
 		return nil, err
@@ -224,27 +248,32 @@ func (d *driver) NodeExpandVolume(_ context.Context, req *csi.NodeExpandVolumeRe
 	if at.dead != nil {
 		return nil, at.refuse(t)
 	}
+
 	staged := at.kind == kindNode || at.kind == kindOurs
 	if !staged && t.v.Type == typeImage && len(t.loops) > 0 && t.v.Block && at.kind == kindNone {
-		staged = true // raw block has nothing at its staging path
+		staged = true // raw block has no mount at its staging path
 	}
+
 	if !staged {
 		return nil, codedf(codes.NotFound, "volume %q is neither staged nor published at %q", t.v.ID, t.path)
 	}
+
 	for _, l := range t.loops {
 		if err := growLoop(l, t.v.Capacity); err != nil {
 			return nil, err
 		}
 	}
+
 	switch {
 	case at.kind != kindOurs || t.v.Type != typeImage:
 	case tooSmallToGrow(t.v.FSType, t.v.Capacity):
-		// Only an older driver made such a size. The volume can be used all the same.
+		// Only an older driver made such a size. The volume remains usable.
 		t.warnSmall(growFilesystem(at.loop.path(), t.path, t.v.FSType))
 	default:
 		if err := growFilesystem(at.loop.path(), t.path, t.v.FSType); err != nil {
 			return nil, err
 		}
 	}
+
 	return &csi.NodeExpandVolumeResponse{CapacityBytes: t.v.Capacity}, nil
 }

@@ -31,8 +31,8 @@ func (b *bench) capacity(id string) int64 {
 	return resp.GetVolume().GetCapacityBytes()
 }
 
-// wantTotal asks the driver how large the filesystem or device at a path is: size, less at most
-// three tenths for what the filesystem keeps for itself.
+// wantTotal checks the size that the driver reports for the filesystem or device at a path. It may
+// be up to 30 % less than size, for the filesystem's own data.
 func (b *bench) wantTotal(id, path string, size int64) {
 	b.t.Helper()
 	resp, err := b.stats(id, path)
@@ -42,8 +42,8 @@ func (b *bench) wantTotal(id, path string, size int64) {
 	}
 }
 
-// TestGrowInUse makes filesystems larger under a reader and a writer, through the staging path
-// and through a read-only target.
+// TestGrowInUse makes filesystems larger during reads and writes, through the staging path and
+// through a read-only target.
 func TestGrowInUse(t *testing.T) {
 	needLoops(t)
 	for _, f := range filesystems {
@@ -92,8 +92,8 @@ func TestGrowInUse(t *testing.T) {
 	}
 }
 
-// TestGrowUnmounted grows volumes that nobody uses; the next staging grows the filesystem, also
-// when nobody asks for it.
+// TestGrowUnmounted grows volumes that are not in use. The next staging grows the filesystem, even
+// without a call of NodeExpandVolume.
 func TestGrowUnmounted(t *testing.T) {
 	needLoops(t)
 	for _, f := range filesystems {
@@ -118,7 +118,7 @@ func TestGrowBlock(t *testing.T) {
 	c, target := blockCap(writer), b.path("dev")
 	id := b.create("v", mib, image(""), c)
 	must(t, b.stage(id, c))
-	must(t, b.publish(id, target, c, true)) // there are two devices now
+	must(t, b.publish(id, target, c, true)) // this makes a second device
 	resp, err := b.expand(id, 4*mib)
 	must(t, err)
 	if resp.GetNodeExpansionRequired() {
@@ -171,7 +171,7 @@ func TestGrowRefused(t *testing.T) {
 	wantCode(t, ranged(id, 9, 8, nil), codes.OutOfRange, "limit_bytes")
 	wantCode(t, ranged(id, 0, 4999, nil), codes.OutOfRange, "5000", "cannot be shrunk")
 	wantCode(t, ranged(id, 6000, 0, blockCap(writer)), codes.InvalidArgument, "block access")
-	must(t, ranged(id, 4000, 0, c)) // it has more than that already
+	must(t, ranged(id, 4000, 0, c)) // it already has more than that
 	if got := b.capacity(id); got != 5000 {
 		t.Errorf("it has %d bytes after the refusals", got)
 	}
@@ -192,8 +192,9 @@ func TestGrowRefused(t *testing.T) {
 	must(t, b.delete(id))
 }
 
-// TestGrowCutShort stops growing after each of its steps, as a crash does. The volume must have
-// the old or the new size, hold its data and be mountable, and the same call again must finish.
+// TestGrowCutShort stops the expansion after each of its steps, as a crash does. The volume must
+// have the old or the new size, hold its data and be mountable. The same call must then complete
+// it.
 func TestGrowCutShort(t *testing.T) {
 	needLoops(t)
 	const old, grown = 300 * mib, 600 * mib
@@ -229,7 +230,7 @@ func TestGrowCutShort(t *testing.T) {
 			}
 			b.start()
 			want := old
-			if last > 0 { // the file is longer, and that is what counts
+			if last > 0 { // the file is longer, and its length decides
 				want = grown
 			}
 			if got := b.capacity(id); got != want || b.recorded(id).Capacity != want {
@@ -298,7 +299,7 @@ func TestGrowKilled(t *testing.T) {
 	b.clear(id)
 }
 
-// TestGrowOneAtATime asks for many sizes at once. What is recorded is never more than the image.
+// TestGrowOneAtATime requests many sizes at once. The recorded size never exceeds the image.
 func TestGrowOneAtATime(t *testing.T) {
 	needLoops(t)
 	b := newBench(t)

@@ -14,17 +14,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The requests of ioctl_fsfreeze(2), as most architectures number them.
+// The requests of ioctl_fsfreeze(2), with the numbers of most architectures.
 const (
 	fiFreeze = 0xc0045877
 	fiThaw   = 0xc0045878
 )
 
-// A frozen filesystem stays frozen when the process that did it dies, and its writers hang. So
-// frozen/VOLUME-ID is on disk before a filesystem is frozen, and removed when it is thawed; the
-// next start thaws whatever it finds there before it serves calls.
+// A frozen filesystem stays frozen when the process that froze it dies, and its writers hang. The
+// driver therefore creates frozen/VOLUME-ID on disk before it freezes a filesystem, and removes the
+// file after thawing. The next start thaws every volume named there before it serves calls.
 
-// noteFreeze writes down that a volume's filesystem will be frozen.
+// noteFreeze records durably that a volume's filesystem will be frozen.
 func (s *store) noteFreeze(id string) error {
 	f, err := os.OpenFile(s.path(dirFrozen, id), os.O_WRONLY|os.O_CREATE, 0o600)
 	if err != nil {
@@ -33,7 +33,7 @@ func (s *store) noteFreeze(id string) error {
 	return errors.Join(f.Sync(), f.Close(), syncDir(s.path(dirFrozen)))
 }
 
-// unnoteFreeze is not synced: thawing once too often does no harm.
+// unnoteFreeze does not sync, because an unnecessary thaw does no harm.
 func (s *store) unnoteFreeze(id string) error {
 	err := os.Remove(s.path(dirFrozen, id))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -42,19 +42,19 @@ func (s *store) unnoteFreeze(id string) error {
 	return err
 }
 
-// freezer is a mounted filesystem of a volume that can be frozen.
+// freezer is a mounted filesystem of a volume, which can be frozen.
 type freezer struct {
 	s  *store
 	v  volume
-	at *os.File // the root of a mount of it
+	at *os.File // the root of one of its mounts
 
 	mu     sync.Mutex
-	late   *time.Timer // thaws what is frozen for too long
+	late   *time.Timer // thaws a filesystem that has been frozen for too long
 	thawed bool
 }
 
-// newFreezer opens a mount of the filesystem and writes out what it has cached, so that freezing
-// it takes short.
+// newFreezer opens a mount of the filesystem and writes out its cached data, so that the later
+// freeze is short.
 func (s *store) newFreezer(v volume, points []string, loops []loopDevice) (*freezer, error) {
 	at, err := openMount(v, points, loops)
 	if err != nil {
@@ -66,9 +66,9 @@ func (s *store) newFreezer(v volume, points []string, loops []loopDevice) (*free
 	return &freezer{s: s, v: v, at: at}, nil
 }
 
-// openMount opens the filesystem on one of the devices at the first of the paths that shows it:
-// another one may have been mounted there since, or a directory put in the place, and freezing
-// that could stop the whole host.
+// openMount opens the filesystem on one of the devices, at the first of the paths that shows it.
+// The check matters: another filesystem may have been mounted there since, or a directory put in
+// its place. Freezing a wrong filesystem could stop the whole host.
 func openMount(v volume, points []string, loops []loopDevice) (*os.File, error) {
 	err := preconditionf("volume %q is mounted, but something else is where it is mounted, at %s", v.ID, strings.Join(points, ", "))
 	for _, p := range points {
@@ -77,6 +77,7 @@ func openMount(v volume, points []string, loops []loopDevice) (*os.File, error) 
 			err = fmt.Errorf("cannot open the mount of volume %q: %w", v.ID, e)
 			continue
 		}
+
 		st, e := statOpen(at)
 		if e == nil {
 			var m mountEntry
@@ -85,17 +86,20 @@ func openMount(v volume, points []string, loops []loopDevice) (*os.File, error) 
 				return at, nil
 			}
 		}
+
 		_ = at.Close() // a directory
 	}
+
 	return nil, err
 }
 
-// freeze stops all writers until thaw. A filesystem that somebody else froze is left as it is,
-// with an error: it could be thawed at any moment.
+// freeze stops all writers until thaw. It returns an error for a filesystem that another program
+// has frozen, because that program could thaw it at any moment.
 func (f *freezer) freeze() error {
 	if err := f.s.noteFreeze(f.v.ID); err != nil {
 		return fmt.Errorf("cannot freeze volume %q: %w", f.v.ID, err)
 	}
+
 	f.s.reach("noted")
 	err := unix.IoctlSetInt(int(f.at.Fd()), fiFreeze, 0)
 	if err == nil {
@@ -105,25 +109,29 @@ func (f *freezer) freeze() error {
 	if err == nil {
 		return nil
 	}
+
 	if errors.Is(err, unix.EBUSY) {
 		err = preconditionf("the filesystem of volume %q has been frozen by somebody else (fsfreeze?); thaw it first", f.v.ID)
 	} else {
 		err = fmt.Errorf("cannot freeze the filesystem of volume %q: %w", f.v.ID, err)
 	}
+
 	return errors.Join(err, f.s.unnoteFreeze(f.v.ID))
 }
 
-// thaw lets the writers go on. It is an error if they did so before: what was copied is not as it
-// was at one moment.
+// thaw lets the writers continue. It returns an error if the filesystem was thawed earlier, because
+// then the copied data may not be from one moment.
 func (f *freezer) thaw() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	f.late.Stop()
 	f.thawed = true
 	was, err := thawAt(f.at)
 	if err != nil {
 		return fmt.Errorf("cannot thaw volume %q, whose writers hang now; run fsfreeze -u on its mount: %w", f.v.ID, err)
 	}
+
 	f.s.reach("thawed")
 	if err := f.s.unnoteFreeze(f.v.ID); err != nil {
 		return err
@@ -132,10 +140,11 @@ func (f *freezer) thaw() error {
 		return preconditionf("the filesystem of volume %q was thawed before it was copied: by somebody else, or because it was frozen for more than %s; try again",
 			f.v.ID, thawAfter*f.s.freezeMost)
 	}
+
 	return nil
 }
 
-// giveUp thaws early; thaw notices.
+// giveUp thaws early. A later call of thaw detects that.
 func (f *freezer) giveUp() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -149,7 +158,7 @@ func (f *freezer) giveUp() {
 
 func (f *freezer) close() { _ = f.at.Close() } // a directory
 
-// thawAt thaws a filesystem and tells whether it was frozen.
+// thawAt thaws a filesystem and reports whether it was frozen.
 func thawAt(dir *os.File) (was bool, err error) {
 	err = unix.IoctlSetInt(int(dir.Fd()), fiThaw, 0)
 	if errors.Is(err, unix.EINVAL) {
@@ -158,8 +167,8 @@ func thawAt(dir *os.File) (was bool, err error) {
 	return err == nil, err
 }
 
-// thawLeftovers thaws what a killed driver left frozen. What cannot be thawed is tried again at
-// the next start.
+// thawLeftovers thaws the volumes that a killed driver left frozen. If a thaw fails, the next start
+// tries again.
 func (d *driver) thawLeftovers(ctx context.Context) {
 	for _, e := range d.store.frozen() {
 		v, err := d.store.get(e)
@@ -167,7 +176,7 @@ func (d *driver) thawLeftovers(ctx context.Context) {
 			err = d.thawVolume(ctx, v)
 		}
 		if errors.Is(err, errNoVolume) {
-			err = nil // it was deleted, so nothing was mounted any more
+			err = nil // it was deleted, so it was not mounted then
 		}
 		if err == nil {
 			err = d.store.unnoteFreeze(e)
@@ -177,6 +186,7 @@ func (d *driver) thawLeftovers(ctx context.Context) {
 				"volume_id", e, "error", err)
 			continue
 		}
+
 		d.log.Info("made sure that a volume is not frozen: an earlier run was killed while it took a snapshot", "volume_id", e)
 	}
 }
@@ -186,36 +196,42 @@ func (s *store) frozen() []string {
 	if err != nil {
 		s.log.Error("cannot list a state directory", "error", err)
 	}
+
 	var ids []string
 	for _, e := range list {
 		if validID(e.Name()) {
 			ids = append(ids, e.Name())
 		}
 	}
+
 	return ids
 }
 
-// thawVolume thaws at any mount of the volume, or, when it was unmounted while frozen, which
-// keeps it frozen, at a mount made for the purpose.
+// thawVolume thaws a volume through any of its mounts. A filesystem that is unmounted while frozen
+// stays frozen, so without a mount thawVolume makes a temporary private one.
 func (d *driver) thawVolume(ctx context.Context, v volume) error {
 	loops, err := loopsOf(v.ID, d.store.dataPath(v))
 	if err != nil || len(loops) == 0 {
-		return err // no device: nothing is mounted, nothing can be frozen
+		return err // no device: no mount, so no frozen filesystem
 	}
+
 	uses, err := d.uses(v, loops)
 	if err != nil {
 		return err
 	}
+
 	var points []string
 	for _, u := range uses {
 		if !u.node {
 			points = append(points, u.point)
 		}
 	}
+
 	if at, err := openMount(v, points, loops); err == nil {
 		_, err = thawAt(at)
 		return errors.Join(err, at.Close())
 	}
+
 	return withPrivateMount(loops[0].path(), v.FSType, nil, func(root *os.File) error {
 		_, err := thawAt(root)
 		return errors.Join(ctx.Err(), err)

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// isFrozen asks the kernel by freezing once more, which it refuses.
+// isFrozen asks the kernel by a second freeze, which the kernel refuses.
 func isFrozen(t *testing.T, point string) bool {
 	t.Helper()
 	f, err := os.Open(point)
@@ -27,8 +27,8 @@ func isFrozen(t *testing.T, point string) bool {
 	return true
 }
 
-// TestKilledWhileFrozen kills the driver while filesystems are frozen. They stay so, until the next
-// start thaws them, also one that was unmounted meanwhile.
+// TestKilledWhileFrozen kills the driver while filesystems are frozen. They stay frozen until the
+// next start thaws them, including one that was unmounted meanwhile.
 func TestKilledWhileFrozen(t *testing.T) {
 	needLoops(t)
 	for _, f := range filesystems {
@@ -64,7 +64,7 @@ func TestKilledWhileFrozen(t *testing.T) {
 	}
 }
 
-// TestFrozenByOthers leaves a filesystem frozen that somebody else froze.
+// TestFrozenByOthers checks that the driver does not thaw a filesystem that another program froze.
 func TestFrozenByOthers(t *testing.T) {
 	b := newBenchOn(t, "xfs")
 	c := mountCap(writer, "ext4")

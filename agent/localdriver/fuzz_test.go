@@ -18,29 +18,28 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// hostileNames are what a user may call a directory, to confuse a reader of mount tables.
+// hostileNames are directory names that a user may choose to confuse a parser of mount tables.
 var hostileNames = []string{
 	"/srv/a", "/a b", "/a\tb\nc", `/a\040b`, "/a\rb", "/a\vb\fc", "/a\u00a0b\u2003c\u0085d", "/- - ext4 /dev/sda1 rw", "/x\n9 1 7:1 / /fake rw - ext4 /dev/loop1 rw",
 	"/\xff\xfe", "/#", "", "/x//deleted", "/loop7", "/\x1b[2J",
 }
 
-// escapedName writes a name as the kernel does in a mount table.
+// escapedName escapes a name as the kernel does in a mount table.
 func escapedName(name string) string {
 	return strings.NewReplacer(`\`, `\134`, " ", `\040`, "\t", `\011`, "\n", `\012`).Replace(name)
 }
 
-// FuzzParseMount: whatever users call what they mount, its line is one mount, and the names come
-// back whole.
-func FuzzParseMount(f *testing.F) {
+// FuzzReadMounts checks that a line is always one mount, for any names that users choose, and that
+// the parser returns the names unchanged.
+func FuzzReadMounts(f *testing.F) {
 	for _, name := range hostileNames {
 		f.Add(name, name, name, name)
 		f.Add("/", "/m", "", name)
 	}
 	f.Fuzz(func(t *testing.T, root, point, source, raw string) {
-		if e, ok := parseMount(raw); ok {
-			_, _ = boundLoopNode(e)
-			_ = showsDirectory(e, "vol-aaaaaaaaaaaaaaaa")
-		}
+		e := mountEntry{root: root, point: point, fsType: raw, source: source}
+		_, _ = boundLoopNode(e)
+		_ = showsDirectory(e, "vol-aaaaaaaaaaaaaaaa")
 		root, point = "/"+root, "/"+point
 		line := fmt.Sprintf("36 35 0:52 %s %s rw,nosuid shared:1 - fuse.x %s ro,user_id=0\n", escapedName(root), escapedName(point), escapedName(source))
 		file := filepath.Join(t.TempDir(), "mountinfo")
@@ -57,9 +56,9 @@ func FuzzParseMount(f *testing.F) {
 	})
 }
 
-// FuzzMountFlags: a flag is either the kernel's or the filesystem's. What is set is cleared before, so
-// the flags of a mount never depend on what was there, and the last of two that contradict each
-// other counts.
+// FuzzMountFlags checks that a flag belongs either to the kernel or to the filesystem. Each
+// attribute is cleared before it is set, so the result never depends on the previous flags of the
+// mount. Of two contradicting flags, the last one counts.
 func FuzzMountFlags(f *testing.F) {
 	for name := range attrs {
 		f.Add(name, name)
@@ -84,8 +83,8 @@ func FuzzMountFlags(f *testing.F) {
 	})
 }
 
-// FuzzCreate: a request to make a volume is refused as such, or describes one that can be made: of a
-// known type, with a size within the range.
+// FuzzCreate checks that a request to make a volume is refused with a proper code or describes a
+// possible volume, with a known type and a size within the range.
 func FuzzCreate(f *testing.F) {
 	for _, typ := range []string{"", typeDirectory, typeImage, "x"} {
 		f.Add("name", paramType, typ, "", "ext4", int64(0), int64(0), int32(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER), false, "")
@@ -123,7 +122,7 @@ func FuzzCreate(f *testing.F) {
 	})
 }
 
-// FuzzQuota: a size is read as it is written, and is never a negative or a smaller one.
+// FuzzQuota checks that a size is parsed as written, and that it is never negative or too small.
 func FuzzQuota(f *testing.F) {
 	for _, text := range []string{"1", "0", "-1", "10GiB", "1 KiB", "9223372036854775807", "9223372036854775807B", "8388608TiB", "9007199254740991KiB", "18446744073709551615", "1e3", "0x10", "1_0", "KiB", "1KiBB", "\n1B", "\u00a01B"} {
 		f.Add(text)
@@ -143,8 +142,8 @@ func FuzzQuota(f *testing.F) {
 	})
 }
 
-// FuzzState: whatever the files of a state directory hold, the driver opens it. It uses a volume, a
-// snapshot or a group under its own id alone, and keeps the data of all others.
+// FuzzState checks that the driver opens a state directory with any file contents. It uses a
+// volume, a snapshot or a group only under its own id, and keeps the data of all others.
 func FuzzState(f *testing.F) {
 	const vol, snap, member, grp = "vol-aaaaaaaaaaaaaaaa", "snap-bbbbbbbbbbbbbbbb", "snap-cccccccccccccccc", "grp-dddddddddddddddd"
 	seed := func(v, s, g any) {
@@ -183,7 +182,7 @@ func FuzzState(f *testing.F) {
 	})
 }
 
-// checkState looks at what a store has, and at where it would look for the data.
+// checkState checks the contents of a store, and the paths at which it would look for data.
 func checkState(t *testing.T, st *store) {
 	t.Helper()
 	inside := func(path string) bool { return strings.HasPrefix(path, st.root+"/") && filepath.Clean(path) == path }
@@ -210,7 +209,8 @@ func checkState(t *testing.T, st *store) {
 	}
 }
 
-// FuzzSuperblock: whatever somebody wrote to a block device, its size is no nonsense.
+// FuzzSuperblock checks that the size of a filesystem is plausible for any content of the block
+// device.
 func FuzzSuperblock(f *testing.F) {
 	good := make([]byte, 1024)
 	binary.LittleEndian.PutUint16(good[0x38:], 0xef53)

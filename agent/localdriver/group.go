@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// GroupControllerGetCapabilities offers group snapshots.
+// GroupControllerGetCapabilities announces group snapshots.
 func (d *driver) GroupControllerGetCapabilities(context.Context, *csi.GroupControllerGetCapabilitiesRequest) (*csi.GroupControllerGetCapabilitiesResponse, error) {
 	return &csi.GroupControllerGetCapabilitiesResponse{Capabilities: []*csi.GroupControllerServiceCapability{{
 		Type: &csi.GroupControllerServiceCapability_Rpc{Rpc: &csi.GroupControllerServiceCapability_RPC{
@@ -23,13 +23,14 @@ func (d *driver) GroupControllerGetCapabilities(context.Context, *csi.GroupContr
 	}}}, nil
 }
 
-// CreateVolumeGroupSnapshot takes snapshots of several volumes at one and the same moment, all or
-// none. See CreateSnapshot for copies that take long.
+// CreateVolumeGroupSnapshot takes snapshots of several volumes at the same moment, all or none. See
+// CreateSnapshot for copies that take long.
 func (d *driver) CreateVolumeGroupSnapshot(ctx context.Context, req *csi.CreateVolumeGroupSnapshotRequest) (*csi.CreateVolumeGroupSnapshotResponse, error) {
 	name := req.GetName()
 	if err := checkName("group snapshot", name); err != nil {
 		return nil, err
 	}
+
 	sources := slices.Sorted(slices.Values(req.GetSourceVolumeIds()))
 	if len(sources) == 0 {
 		return nil, invalidf("no source volume ids are given")
@@ -37,6 +38,7 @@ func (d *driver) CreateVolumeGroupSnapshot(ctx context.Context, req *csi.CreateV
 	if n := len(sources); len(slices.Compact(slices.Clone(sources))) != n {
 		return nil, invalidf("a source volume id is given twice")
 	}
+
 	perFile, err := parseConsistency(req.GetParameters())
 	if err != nil {
 		return nil, err
@@ -44,24 +46,28 @@ func (d *driver) CreateVolumeGroupSnapshot(ctx context.Context, req *csi.CreateV
 	if have, ok := d.store.groupByName(name); ok {
 		return have.answer(sources)
 	}
+
 	for _, id := range sources {
 		if _, err := d.volume(id); err != nil {
 			return nil, err
 		}
 	}
+
 	err = d.jobs.do(ctx, "group/"+name, fmt.Sprint(sources, perFile), "group snapshot \""+name+"\"",
 		func(ctx context.Context, p *progress) error { return d.makeGroup(ctx, name, sources, perFile, p) })
 	if err != nil {
 		return nil, err
 	}
+
 	have, ok := d.store.groupByName(name)
 	if !ok {
 		return nil, codedf(codes.Aborted, "group snapshot %q was deleted as soon as it was made", name)
 	}
+
 	return have.answer(sources)
 }
 
-// answer refuses a group of other volumes than those asked for, which are sorted.
+// answer returns the group if it has exactly the requested source volumes. sources is sorted.
 func (g group) answer(sources []string) (*csi.CreateVolumeGroupSnapshotResponse, error) {
 	var have []string
 	for _, s := range g.Snapshots {
@@ -76,19 +82,22 @@ func (g group) answer(sources []string) (*csi.CreateVolumeGroupSnapshotResponse,
 
 func (d *driver) makeGroup(ctx context.Context, name string, sources []string, perFile bool, p *progress) error {
 	if _, ok := d.store.groupByName(name); ok {
-		return nil // made between the caller's look and now
+		return nil // made since the caller's check
 	}
+
 	c, err := d.hold(sources, perFile)
 	if err != nil {
 		return err
 	}
 	defer c.release()
+
 	g := group{Version: metaVersion, ID: newIDOf(groupPrefix), Name: name, Created: time.Now().UTC()}
 	for _, v := range c.volumes() {
 		snap := newSnapshot("", g.ID, v)
 		snap.Created = g.Created
 		g.Snapshots = append(g.Snapshots, snap)
 	}
+
 	err = d.store.addGroup(ctx, g, func(dir string) error {
 		var dirs []string
 		for _, s := range g.Snapshots {
@@ -97,19 +106,23 @@ func (d *driver) makeGroup(ctx context.Context, name string, sources []string, p
 				return err
 			}
 		}
+
 		if err := c.take(ctx, dirs, p); err != nil {
 			return err
 		}
+
 		for _, member := range dirs {
 			if err := syncDir(member); err != nil {
 				return err
 			}
 		}
+
 		return nil
 	})
 	if err == nil {
 		d.log.Info("took a group snapshot", "group_snapshot_id", g.ID, "name", name, "volume_ids", sources)
 	}
+
 	return err
 }
 
@@ -122,11 +135,13 @@ func (d *driver) DeleteVolumeGroupSnapshot(ctx context.Context, req *csi.DeleteV
 	if !validIDOf(groupPrefix, id) {
 		return &csi.DeleteVolumeGroupSnapshotResponse{}, nil
 	}
+
 	unlock, err := d.lock(id)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
+
 	switch g, err := d.store.getGroup(id); {
 	case errors.Is(err, errNoSnapshot): // perhaps deleted, but not purged yet
 	case err != nil:
@@ -139,9 +154,11 @@ func (d *driver) DeleteVolumeGroupSnapshot(ctx context.Context, req *csi.DeleteV
 			return nil, err
 		}
 	}
+
 	if err := d.store.purge(ctx, id); err != nil {
 		return nil, err
 	}
+
 	return &csi.DeleteVolumeGroupSnapshotResponse{}, nil
 }
 
@@ -154,34 +171,40 @@ func (d *driver) trashGroup(g group) error {
 		}
 		defer unlock()
 	}
+
 	if err := d.store.trashGroup(g); err != nil {
 		return err
 	}
+
 	d.log.Info("deleted a group snapshot", "group_snapshot_id", g.ID, "name", g.Name)
 	return nil
 }
 
-// matches refuses a list of snapshots that are not those of the group. No list is no mismatch.
+// matches returns an error if ids are not the snapshots of the group. An empty list always matches.
 func (g group) matches(ids []string) error {
 	if len(ids) == 0 {
 		return nil
 	}
+
 	var have []string
 	for _, s := range g.Snapshots {
 		have = append(have, s.ID)
 	}
+
 	if want := slices.Sorted(slices.Values(ids)); !slices.Equal(slices.Sorted(slices.Values(have)), want) {
 		return invalidf("group snapshot %q holds the snapshots %s, not %s", g.ID, strings.Join(have, ", "), strings.Join(want, ", "))
 	}
+
 	return nil
 }
 
-// GetVolumeGroupSnapshot answers for one group.
+// GetVolumeGroupSnapshot returns one group.
 func (d *driver) GetVolumeGroupSnapshot(_ context.Context, req *csi.GetVolumeGroupSnapshotRequest) (*csi.GetVolumeGroupSnapshotResponse, error) {
 	id := req.GetGroupSnapshotId()
 	if id == "" {
 		return nil, invalidf("the group snapshot id is empty")
 	}
+
 	g, err := d.store.getGroup(id)
 	if errors.Is(err, errNoSnapshot) {
 		return nil, codedf(codes.NotFound, "no group snapshot %q", id)
@@ -192,5 +215,6 @@ func (d *driver) GetVolumeGroupSnapshot(_ context.Context, req *csi.GetVolumeGro
 	if err != nil {
 		return nil, err
 	}
+
 	return &csi.GetVolumeGroupSnapshotResponse{GroupSnapshot: g.csi()}, nil
 }

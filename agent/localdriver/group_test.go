@@ -33,7 +33,7 @@ func memberIDs(g *csi.VolumeGroupSnapshot) []string {
 	return sorted(ids...)
 }
 
-// TestGroupSnapshot follows a group of two directories from its making to its end.
+// TestGroupSnapshot follows a group of two directories from its creation to its deletion.
 func TestGroupSnapshot(t *testing.T) {
 	b := newBench(t)
 	c := mountCap(writer, "")
@@ -98,7 +98,7 @@ func TestGroupRefusals(t *testing.T) {
 			t.Fatal(what)
 		}
 	}
-	// One that cannot be copied now leaves none of the others.
+	// If one volume cannot be copied now, no snapshot of the others is made.
 	must(t, b.stage(two, c))
 	_, err := b.CreateVolumeGroupSnapshot(background(), groupReq("x", one, two))
 	wantCode(t, err, codes.FailedPrecondition, two, "detach it first")

@@ -12,19 +12,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The kernel grows all three filesystems while they are mounted. It keeps its journal while it
-// does so, and a crash leaves the old or the new size; no tool is needed.
+// The kernel can grow all three filesystems while they are mounted. It journals the change, so a
+// crash leaves the old or the new size. No tool is needed.
 
-// ioctls that x/sys does not name: linux/ext4.h, xfs_fs.h and linux/btrfs.h.
+// These ioctls have no name in x/sys. They come from linux/ext4.h, xfs_fs.h and linux/btrfs.h.
 const (
 	ext4ResizeFS   = 0x40086610 // EXT4_IOC_RESIZE_FS: a number of blocks
 	xfsGeometry    = 0x80705864 // XFS_IOC_FSGEOMETRY_V1
 	xfsGrowData    = 0x4010586e // XFS_IOC_FSGROWFSDATA
 	btrfsResize    = 0x50009403 // BTRFS_IOC_RESIZE
-	capSysResource = 24         // without which ext4 refuses, capability.h
+	capSysResource = 24         // CAP_SYS_RESOURCE, which ext4 requires; capability.h
 )
 
-// xfsGeom is struct xfs_fsop_geom_v1, as far as it is used.
+// xfsGeom is struct xfs_fsop_geom_v1, with names for the fields in use.
 type xfsGeom struct {
 	blockSize uint32
 	_         [6]uint32
@@ -46,10 +46,10 @@ type btrfsArgs struct {
 	name [4088]byte
 }
 
-// growFilesystem makes the filesystem that is mounted at path as large as its device, in use or
-// not. One that is as large already is left alone. The mount itself may be read-only, the
-// filesystem may not: that is FAILED_PRECONDITION, and so is an ext4 where CAP_SYS_RESOURCE is
-// missing.
+// growFilesystem makes the filesystem that is mounted at path as large as its device, whether or
+// not it is in use. It does nothing if the size is right already. The mount may be read-only, but a
+// read-only filesystem causes FAILED_PRECONDITION. So does an ext4 if the process lacks
+// CAP_SYS_RESOURCE.
 func growFilesystem(device, path, fsType string) error {
 	fail := func(err error) error { return fmt.Errorf("cannot grow the %s at %q: %w", fsType, path, err) }
 	fd, err := openWritable(path)
@@ -57,6 +57,7 @@ func growFilesystem(device, path, fsType string) error {
 		return fail(err)
 	}
 	defer func() { _ = unix.Close(fd) }() // a directory, nothing is written to it
+
 	have, want, err := sizes(device, fd, fsType)
 	if err != nil {
 		return fail(err)
@@ -68,6 +69,7 @@ func growFilesystem(device, path, fsType string) error {
 		return preconditionf("the %s at %q has %d bytes and its device %d: the kernel gives no %s less than %d (%s); expand the volume to at least that",
 			fsType, path, have, want, fsType, leastResize(fsType), humanBytes(leastResize(fsType)))
 	}
+
 	switch fsType {
 	case "ext4":
 		var fs unix.Statfs_t
@@ -85,6 +87,7 @@ func growFilesystem(device, path, fsType string) error {
 		copy(args.name[:], "max")
 		err = ioctl(fd, btrfsResize, unsafe.Pointer(args))
 	}
+
 	switch {
 	case errors.Is(err, unix.EROFS):
 		return preconditionf("the %s at %q is mounted read-only; it can grow only while it is mounted for writing", fsType, path)
@@ -93,27 +96,28 @@ func growFilesystem(device, path, fsType string) error {
 	case err != nil:
 		return fail(err)
 	}
+
 	return nil
 }
 
-// tooSmallToGrow tells whether the kernel refuses to make a filesystem that large. It can be made
-// so when it is created.
+// tooSmallToGrow reports whether the kernel refuses to resize a filesystem to this size. mkfs can
+// still create a filesystem of that size.
 func tooSmallToGrow(fsType string, size int64) bool { return size < leastResize(fsType) }
 
-// leastResize is the least size in bytes that the kernel gives a mounted filesystem.
+// leastResize returns the smallest size in bytes to which the kernel resizes a mounted filesystem.
 func leastResize(fsType string) int64 {
 	f, _ := findFilesystem(fsType)
 	return f.leastResize
 }
 
-// openWritable opens the root of what is mounted at path through a mount of its own that nobody
-// sees and that is not read-only, because the kernel refuses changes through one that is.
+// openWritable opens the root of the filesystem at path through a private, writable mount of its
+// own. The kernel refuses changes through a read-only mount.
 func openWritable(path string) (int, error) {
 	tree, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
 	if err != nil {
 		return -1, err
 	}
-	defer func() { _ = unix.Close(tree) }() // the mount lasts as long as what is open in it
+	defer func() { _ = unix.Close(tree) }() // the mount lasts as long as an open file in it
 	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_RDONLY}); err != nil {
 		return -1, err
 	}
@@ -125,6 +129,7 @@ func sizes(device string, fd int, fsType string) (have, want int64, err error) {
 	if want, err = blockSize(device); err != nil {
 		return 0, 0, err
 	}
+
 	switch fsType {
 	case "ext4":
 		have, err = ext4Size(device)
@@ -137,65 +142,77 @@ func sizes(device string, fd int, fsType string) (have, want int64, err error) {
 		err = unix.Fstatfs(fd, &fs)
 		have = int64(fs.Blocks) * fs.Frsize
 	}
+
 	return have, want, err
 }
 
-// ext4Size reads the superblock, which a mounted ext4 keeps in the cache of its device: the
-// number of blocks in two halves at 4 and 0x150, the logarithm of their size at 0x18.
+// ext4Size reads the superblock from the device's cache, where a mounted ext4 keeps it. The number
+// of blocks is in two halves at 4 and 0x150, and the logarithm of the block size is at 0x18.
 func ext4Size(device string) (int64, error) {
 	var sb [1024]byte
 	f, err := os.Open(device)
 	if err != nil {
 		return 0, err
 	}
+
 	_, err = f.ReadAt(sb[:], 1024)
 	if err = errors.Join(err, f.Close()); err != nil {
 		return 0, err
 	}
+
 	le := binary.LittleEndian
 	if le.Uint16(sb[0x38:]) != 0xef53 {
 		return 0, fmt.Errorf("%s holds no ext4", device)
 	}
+
 	blocks, shift := uint64(le.Uint32(sb[4:])), 10+uint64(le.Uint32(sb[0x18:]))
 	if le.Uint32(sb[0x60:])&0x80 != 0 { // the feature 64bit
 		blocks |= uint64(le.Uint32(sb[0x150:])) << 32
 	}
-	if shift > 16 || blocks > math.MaxInt64>>shift { // a block has 64 KiB at the most
+
+	if shift > 16 || blocks > math.MaxInt64>>shift { // a block has at most 64 KiB
 		return 0, fmt.Errorf("%s holds an ext4 whose size makes no sense", device)
 	}
+
 	return int64(blocks << shift), nil
 }
 
-// growBeforeMount grows an ext4 that nobody has mounted, where the kernel will not let this
-// process grow it later. It has just been checked.
+// growBeforeMount grows an unmounted ext4 if the kernel would not let this process grow it later.
+// The filesystem has just been checked.
 func growBeforeMount(ctx context.Context, fsType, device string) error {
 	if fsType != "ext4" || mayGrowMounted() {
 		return nil
 	}
+
 	have, err := ext4Size(device)
 	if err != nil {
 		return err
 	}
+
 	want, err := blockSize(device)
 	if err != nil || have >= want {
 		return err
 	}
+
 	for _, tool := range [][]string{{"e2fsck", "-f", "-p", device}, {"resize2fs", device}} {
 		code, out, err := runTool(ctx, "e2fsprogs", tool[0], tool[1:]...)
 		if err != nil {
 			return err
 		}
+
 		if tool[0] == "e2fsck" {
 			code &^= fsckCorrected | fsckReboot
 		}
+
 		if code != 0 {
 			return preconditionf("the filesystem on %s cannot be grown: %s exited with %d: %s", device, tool[0], code, out)
 		}
 	}
+
 	return nil
 }
 
-// mayGrowMounted tells whether this process has CAP_SYS_RESOURCE.
+// mayGrowMounted reports whether this process has CAP_SYS_RESOURCE.
 func mayGrowMounted() bool {
 	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// onExt4 mounts a new ext4, with options of mkfs.
+// onExt4 makes an ext4 with options of mkfs and mounts it.
 func onExt4(t *testing.T, options ...string) string {
 	t.Helper()
 	needLoops(t)
@@ -32,7 +32,7 @@ func onExt4(t *testing.T, options ...string) string {
 // inodeSizes are mkfs options for an ext4 with birth times and one without.
 var inodeSizes = map[string][]string{"with birth times": {"-I", "256"}, "without birth times": {"-I", "128"}}
 
-// pair makes a file with two names, and its number as content and mode.
+// pair makes a file with two names. Its content and mode depend on n.
 func pair(dir string, n int) error {
 	one, two := filepath.Join(dir, fmt.Sprintf("%d.one", n)), filepath.Join(dir, fmt.Sprintf("%d.two", n))
 	for _, p := range []string{one, two} {
@@ -49,7 +49,8 @@ func pair(dir string, n int) error {
 
 func pairMode(n int) os.FileMode { return os.FileMode(n%0o777) | 0o400 }
 
-// wantOwnContent reads a copied tree of pairs: each name has the content and mode of its own file.
+// wantOwnContent reads a copied tree of pairs. Each name must have the content and mode of its own
+// file.
 func wantOwnContent(t *testing.T, dir string) (linked int) {
 	t.Helper()
 	list, err := os.ReadDir(dir)
@@ -65,7 +66,8 @@ func wantOwnContent(t *testing.T, dir string) (linked int) {
 		must(t, err)
 		var st unix.Stat_t
 		must(t, unix.Stat(filepath.Join(dir, e.Name()), &st))
-		// What was being made may have no content or mode yet; another file's it never has.
+		// A file that was still being made may have no content or mode yet, but never another
+		// file's.
 		early := end == "fresh" || st.Nlink == 1
 		if string(raw) != name && (!early || len(raw) > 0) {
 			t.Errorf("%s has the content of %q", e.Name(), raw)
@@ -80,7 +82,7 @@ func wantOwnContent(t *testing.T, dir string) (linked int) {
 	return linked
 }
 
-// copierOf returns what copies single entries of a directory to another.
+// copierOf returns a function that copies single entries of one directory to another.
 func copierOf(t *testing.T, src, dst string) (entry func(name string)) {
 	t.Helper()
 	from, err := os.Open(src)
@@ -97,8 +99,8 @@ func copierOf(t *testing.T, src, dst string) (entry func(name string)) {
 	}
 }
 
-// TestInodeReused deletes a file that was copied, so that its inode number goes to another one
-// before that is copied.
+// TestInodeReused deletes a copied file, so that its inode number goes to another file before that
+// one is copied.
 func TestInodeReused(t *testing.T) {
 	for name, options := range inodeSizes {
 		t.Run(name, func(t *testing.T) {
@@ -118,8 +120,8 @@ func TestInodeReused(t *testing.T) {
 	}
 }
 
-// TestCopyUnderReuse copies a tree again and again while its files are deleted and made anew, so
-// that they take each other's inodes.
+// TestCopyUnderReuse copies a tree repeatedly while its files are deleted and made again, so that
+// they reuse each other's inodes.
 func TestCopyUnderReuse(t *testing.T) {
 	const pairs = 40
 	for name, options := range inodeSizes {
@@ -149,7 +151,7 @@ func TestCopyUnderReuse(t *testing.T) {
 	}
 }
 
-// TestManyHardLinks copies more files with two names than inodes are held open.
+// TestManyHardLinks copies more files with two names than the copier holds open.
 func TestManyHardLinks(t *testing.T) {
 	const more = 50
 	for name, options := range inodeSizes {

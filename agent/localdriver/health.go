@@ -6,34 +6,34 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 )
 
-// symptoms is what was seen of one volume.
+// symptoms holds the observations about one volume.
 type symptoms struct {
 	metadata string // why volume.json cannot be used
-	kind     string // what is missing, in words
-	missing  bool   // the data is not there at all
-	recorded int64  // bytes an image must have
-	actual   int64  // bytes it has
+	kind     string // the type of the volume, for the message about missing data
+	missing  bool   // the data does not exist
+	recorded int64  // the bytes that an image must have
+	actual   int64  // the bytes that it has
 
 	dead       string // why the mounted filesystem does not answer
 	readOnly   bool   // it refuses writes although it was mounted for them
-	errors     int64  // the kernel noted in it
-	filesystem int64  // its bytes
-	device     int64  // bytes of the device it is on
+	errors     int64  // errors that the kernel recorded in it
+	filesystem int64  // the filesystem's size in bytes
+	device     int64  // the size of its device in bytes
 
-	unmounted string // a path where the volume should be and is not
-	foreign   string // a path where something else is
+	unmounted string // a path where the volume should be mounted and is not
+	foreign   string // a path that has a different mount
 	quota     string // why the quota is not in force
 }
 
-// condition is one thing that can be wrong. words are empty when it is not.
+// condition is one possible health problem. words returns "" if the volume does not have it.
 type condition struct {
 	status csi.VolumeHealthErrorType
 	reason string
 	words  func(s symptoms) string
 }
 
-// conditions lists all that can be wrong with a volume, the worst first. The reasons are for
-// programs, too: one that is there is never renamed.
+// conditions lists all health problems of a volume, the worst first. Programs also use the reasons,
+// so an existing reason is never renamed.
 var conditions = []condition{
 	{csi.VolumeHealthErrorType_DATA_LOSS, "DataMissing", func(s symptoms) string {
 		return when(s.missing, "the %s that holds the data is missing", s.kind)
@@ -74,7 +74,7 @@ func when(is bool, format string, args ...any) string {
 	return fmt.Sprintf(format, args...)
 }
 
-// diagnose names what is wrong with a volume; nothing is an empty list.
+// diagnose lists the health problems of a volume. The list of a healthy volume is empty.
 func diagnose(id string, s symptoms) *csi.VolumeHealth {
 	h := &csi.VolumeHealth{VolumeId: id}
 	for _, c := range conditions {
@@ -85,24 +85,24 @@ func diagnose(id string, s symptoms) *csi.VolumeHealth {
 	return h
 }
 
-// storage is what was seen of the filesystem that holds the volumes.
+// storage holds the observations about the filesystem that holds the volumes.
 type storage struct {
-	gone        string // why it cannot be looked at
+	gone        string // why it cannot be examined
 	readOnly    bool
 	free, total int64  // bytes
-	promised    int64  // bytes that sparse images may still take
-	inodesFree  uint64 // 0 of 0 where there is no fixed number
+	promised    int64  // bytes that sparse images may still allocate
+	inodesFree  uint64 // 0 of 0 if the filesystem has no fixed number
 	inodes      uint64
 }
 
-// The disk counts as nearly full below a twentieth of it or this, whichever is less, and as full
-// when not even this is left.
+// The disk counts as nearly full if less than a twentieth of it is free, or less than nearlyFull
+// bytes if that is smaller. With less than a MiB free, it counts as full.
 const (
 	nearlyFull = 10 * gib
 	full       = mib
 )
 
-// storageConditions lists all that can be wrong below the volumes.
+// storageConditions lists all health problems of the filesystem below the volumes.
 var storageConditions = []struct {
 	status csi.StorageHealthErrorType
 	reason string
@@ -129,7 +129,7 @@ func (s storage) space() string {
 	return fmt.Sprintf("%d of %d bytes are left, and images may still take %d", s.free, s.total, s.promised)
 }
 
-// diagnoseStorage names what is wrong below the volumes.
+// diagnoseStorage lists the health problems of the filesystem below the volumes.
 func diagnoseStorage(s storage) []*csi.NodeGetStorageHealthResponse_StorageBackendHealth {
 	var found []*csi.NodeGetStorageHealthResponse_StorageBackendHealth
 	for _, c := range storageConditions {

@@ -9,13 +9,15 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/volagent/volagent/volmgr/proc"
+
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 )
 
-// TestConditions has a line for everything that can be wrong, and checks that each is named once.
+// TestConditions has a line for each possible problem, and checks that each is reported once.
 func TestConditions(t *testing.T) {
 	named := map[string]bool{}
 	for _, c := range []struct {
@@ -52,7 +54,7 @@ func TestConditions(t *testing.T) {
 	}
 }
 
-// statuses puts what is wrong on one line.
+// statuses puts the reported problems on one line.
 func statuses(h *csi.VolumeHealth) string {
 	var all []string
 	for _, e := range h.GetHealthStatuses() {
@@ -68,7 +70,7 @@ func TestStorageConditions(t *testing.T) {
 		want string
 	}{
 		{storage{free: 500 * gib, total: tib, inodesFree: 100, inodes: 100}, ""},
-		{storage{free: 11 * gib, total: tib, promised: tib}, ""}, // 10 GiB are plenty, whatever the disk
+		{storage{free: 11 * gib, total: tib, promised: tib}, ""}, // 10 GiB are plenty, for any disk
 		{storage{free: 9 * gib, total: tib}, "STORAGE_DEGRADED DiskNearlyFull"},
 		{storage{free: 4 * mib, total: 100 * mib}, "STORAGE_DEGRADED DiskNearlyFull"},
 		{storage{free: 6 * mib, total: 100 * mib}, ""},
@@ -91,7 +93,8 @@ func backends(found []*csi.NodeGetStorageHealthResponse_StorageBackendHealth) st
 	return strings.Join(all, ", ")
 }
 
-// wantHealth asks the node and the controller, one volume and all, and wants the same of each.
+// wantHealth asks the node and the controller, for one volume and for all, and compares each
+// answer.
 func (b *bench) wantHealth(id, want string, words ...string) {
 	b.t.Helper()
 	node, err := b.NodeGetVolumeHealth(background(), &csi.NodeGetVolumeHealthRequest{VolumeId: id})
@@ -144,8 +147,8 @@ func TestHealthOfData(t *testing.T) {
 	b.wantHealth(img, "DATA_LOSS DataMissing", "image")
 }
 
-// TestHealthOfFilesystems lets the kernel find errors in filesystems in use, and shuts them down.
-// Staging again must make them good.
+// TestHealthOfFilesystems causes errors and shutdowns in filesystems that are in use. A new staging
+// must repair them.
 func TestHealthOfFilesystems(t *testing.T) {
 	needLoops(t)
 	b := newBench(t)
@@ -167,7 +170,7 @@ func TestHealthOfFilesystems(t *testing.T) {
 		must(t, b.publish(id, target, capability, false))
 		b.wantHealth(id, "")
 		c.harm(id)
-		if dead, err := os.ReadFile(ownMounts); err == nil && c.want == "INACCESSIBLE FilesystemShutDown" && c.fsType == "ext4" && !strings.Contains(string(dead), ",shutdown") {
+		if dead, err := os.ReadFile(proc.OwnMounts); err == nil && c.want == "INACCESSIBLE FilesystemShutDown" && c.fsType == "ext4" && !strings.Contains(string(dead), ",shutdown") {
 			t.Logf("this kernel does not tell that an ext4 is shut down")
 			b.clear(id, target)
 			continue
@@ -211,8 +214,8 @@ func (b *bench) shutDown(id string) {
 	must(b.t, f.Close())
 }
 
-// TestShutDown has an xfs that answers nothing any more, not even statx: it can be taken down,
-// and is not taken for staged.
+// TestShutDown shuts down an xfs, which then does not even answer statx. The driver must be able to
+// unmount it, and must not treat it as staged.
 func TestShutDown(t *testing.T) {
 	needLoops(t)
 	b := newBench(t)
@@ -274,7 +277,8 @@ func TestHealthOfPaths(t *testing.T) {
 	wantCode(t, err, codes.InvalidArgument, "id is empty")
 }
 
-// TestHealthOfDeleted looks at a volume that is being deleted: its data is gone, and not lost.
+// TestHealthOfDeleted examines a volume during its deletion. Its data is gone but must not be
+// reported as lost.
 func TestHealthOfDeleted(t *testing.T) {
 	b := newBench(t)
 	id := b.create("v", 0, nil, mountCap(writer, ""))
@@ -286,7 +290,7 @@ func TestHealthOfDeleted(t *testing.T) {
 	if !ok {
 		t.Fatal("a new lock is taken")
 	}
-	must(t, st.move(id, dirVolumes, dirTrash)) // as DeleteVolume does, with more to come
+	must(t, st.move(id, dirVolumes, dirTrash)) // as DeleteVolume does, before its remaining steps
 	_, err = d.health(id)
 	wantCode(t, toStatus(err), codes.Aborted)
 	all, err := d.ControllerListVolumeHealth(background(), &csi.ControllerListVolumeHealthRequest{})
@@ -332,7 +336,7 @@ func TestStorageHealth(t *testing.T) {
 	b := newBench(t)
 	must(t, os.Mkdir(b.path("small"), 0o755))
 	tmpfs(t, b.path("small"), "size=32m")
-	t.Cleanup(func() { b.stop() }) // before its filesystem goes
+	t.Cleanup(func() { b.stop() }) // before its filesystem is unmounted
 	b.stop()
 	b.state = b.path("small", "state")
 	b.start()

@@ -47,7 +47,7 @@ func blockCap(m mode) *csi.VolumeCapability {
 	}
 }
 
-// shortDir is a directory with a path short enough for a socket.
+// shortDir makes a directory whose path is short enough for a socket.
 func shortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp(os.Getenv(envBase), "t") //nolint:usetesting // t.TempDir is too long for a socket
@@ -55,7 +55,8 @@ func shortDir(t *testing.T) string {
 	return dir
 }
 
-// needLoops fails rather than skips for root: there the tests of images must run.
+// needLoops skips only in a user namespace. For root it fails instead, because there the image
+// tests must run.
 func needLoops(t *testing.T) {
 	t.Helper()
 	err := checkLoopControl()
@@ -91,14 +92,14 @@ func wantCode(t *testing.T, err error, want codes.Code, words ...string) {
 	}
 }
 
-// bench is a driver with its directories, as a test sees it.
+// bench is a driver with its directories and clients, for use in a test.
 type bench struct {
 	t     *testing.T
 	dir   string
 	state string
 	stop  func()
 
-	projects projects // the driver's, if not the kernel's
+	projects projects // the driver's; the kernel's if nil
 
 	csi.IdentityClient
 	csi.ControllerClient
@@ -106,8 +107,8 @@ type bench struct {
 	csi.NodeClient
 
 	tap      func(point string)
-	patience time.Duration // a busy machine's, if not set
-	freeze   time.Duration // likewise
+	patience time.Duration // long enough for a busy machine if not set
+	freeze   time.Duration // as patience
 }
 
 // newBench starts a driver in this process.
@@ -155,7 +156,7 @@ func (b *bench) start() {
 func (b *bench) dial(sock string) *grpc.ClientConn {
 	b.t.Helper()
 	conn, err := grpc.NewClient("unix:"+sock, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		// Without the least time an attempt gets no more than its delay, too little on a busy machine.
+		// Without a minimum, an attempt gets only its delay, which is too little on a busy machine.
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: 20 * time.Second, Backoff: backoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1.5, MaxDelay: time.Second}}))
 	must(b.t, err)
 	b.IdentityClient, b.ControllerClient, b.NodeClient = csi.NewIdentityClient(conn), csi.NewControllerClient(conn), csi.NewNodeClient(conn)
@@ -200,7 +201,7 @@ func (b *bench) listed() []string {
 	return ids
 }
 
-// path is a path of the test; its parent exists.
+// path returns a path of the test. Its parent exists.
 func (b *bench) path(elem ...string) string {
 	return filepath.Join(append([]string{b.dir}, elem...)...)
 }
@@ -209,7 +210,7 @@ func (b *bench) path(elem ...string) string {
 func (b *bench) staging(id string) string {
 	b.t.Helper()
 	p := b.path("staging-" + id)
-	// Made without a look at what may be mounted there: that may be dead.
+	// Mkdir does not examine a mount at the path. It may be dead.
 	if err := os.Mkdir(p, 0o750); !errors.Is(err, fs.ErrExist) {
 		must(b.t, err)
 	}
@@ -247,7 +248,7 @@ func (b *bench) stats(id, path string) (*csi.NodeGetVolumeStatsResponse, error) 
 	return b.NodeGetVolumeStats(background(), &csi.NodeGetVolumeStatsRequest{VolumeId: id, VolumePath: path})
 }
 
-// clear takes a volume down again, from any state.
+// clear unpublishes, unstages and deletes a volume, from any state.
 func (b *bench) clear(id string, targets ...string) {
 	b.t.Helper()
 	for _, p := range targets {
@@ -305,7 +306,7 @@ func wantContent(t *testing.T, p, want string) {
 	}
 }
 
-// tmpfs mounts one, and takes it away when the test ends.
+// tmpfs mounts a tmpfs, and unmounts it when the test ends.
 func tmpfs(t *testing.T, p, opts string) {
 	t.Helper()
 	must(t, unix.Mount("tmpfs", p, "tmpfs", 0, opts))
@@ -316,7 +317,7 @@ func tmpfs(t *testing.T, p, opts string) {
 	})
 }
 
-// await polls a condition that another goroutine brings about.
+// await polls a condition that another goroutine makes true.
 func await(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	for end := time.Now().Add(2 * time.Minute); !done(); time.Sleep(5 * time.Millisecond) {

@@ -13,29 +13,32 @@ import (
 
 // held keeps the loop devices of volumes with block access open.
 //
-// A mounted filesystem keeps its device, but the bind of a device's node does not. "losetup -d",
-// or any tool that detaches all loop devices, would take the device away from under its users at
-// once. While the device is open, the kernel only marks it for detaching at the last close, and
-// keep takes the mark away again. Nothing holds a device while no driver runs; loopNumbers keeps
-// such a device's number from being given to another volume, and the agent finds and repairs the
-// target.
+// A mounted filesystem keeps its device attached, but the bind mount of a device node does not. A
+// tool that detaches all loop devices, or "losetup -d", would detach the device at once while it is
+// in use. If the device is open, the kernel only marks it for detaching at the last close, and keep
+// removes that mark. While no driver runs, no process holds the devices open. Then loopNumbers
+// keeps the number of a lost device from being reused for another volume, and the agent finds and
+// repairs the target.
 type held struct {
 	mu    sync.Mutex
-	files map[string]*os.File // by the name of the device
+	files map[string]*os.File // by device name
 }
 
-// add opens a device, unless it is held.
+// add opens a device, unless it is held already.
 func (h *held) add(l loopDevice) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+
 	if h.files[l.name] != nil {
 		return nil
 	}
-	// Read-only: some kernels refuse to mount a device that is open for writing.
+
+	// Open it read-only: some kernels refuse to mount a device that is open for writing.
 	f, err := os.OpenFile(l.path(), os.O_RDONLY, 0)
 	if err != nil {
 		return fmt.Errorf("cannot keep %s open: %w", l.path(), err)
 	}
+
 	if h.files == nil {
 		h.files = map[string]*os.File{}
 	}
@@ -72,11 +75,12 @@ func (h *held) close() error {
 	return err
 }
 
-// keep makes a held device stay attached after somebody asked for its detaching.
+// keep makes a held device stay attached after a program has asked to detach it.
 func (h *held) keep(l *loopDevice) error {
 	if !l.autoclear || !h.has(*l) {
 		return nil
 	}
+
 	err := withDevice(l.path(), func(fd int) error {
 		info, err := unix.IoctlLoopGetStatus64(fd)
 		if err != nil {
@@ -88,55 +92,66 @@ func (h *held) keep(l *loopDevice) error {
 	if err == nil {
 		l.autoclear = false
 	}
+
 	return err
 }
 
-// takeOver looks at the loop devices that an earlier driver attached. It holds those of volumes
-// with block access, and names those that no volume can use. It detaches none: a deleted image is
-// lost with its device.
+// takeOver examines the loop devices that an earlier driver attached. It holds those of volumes
+// with block access, and logs a warning about devices that no volume can use. It detaches none,
+// because the data of a deleted image is lost when its device is detached.
 func (d *driver) takeOver() error {
 	look, err := lookAround()
 	if err != nil {
 		return err
 	}
+
 	bound, err := boundLoopNodes()
 	if err != nil {
 		return err
 	}
+
 	for id, names := range look.loops {
 		if _, err := d.store.get(id); validID(id) && errors.Is(err, errNoVolume) && d.attachedHere(names) {
 			d.log.Warn("a loop device has the image of a volume that does not exist; detach it with losetup -d, unless its data is still needed", "volume_id", id, "devices", names)
 		}
 	}
+
 	for _, v := range d.store.list() {
 		if v.Type != typeImage {
 			continue
 		}
+
 		img, err := imageAt(d.store.dataPath(v))
 		if err != nil {
-			continue // the volume's health says so
+			continue // the volume's health reports it
 		}
+
 		for _, name := range look.loops[v.ID] {
 			l, err := inspectLoop(name, img)
 			if err != nil || l == nil {
 				continue
 			}
+
 			if l.stale {
 				d.log.Warn("the image of a volume was deleted or replaced while it is attached; copy the data away before the volume is detached", "volume_id", v.ID, "device", l.path())
 			}
-			// One that is marked for detaching is on its way out, unless its node is still bound.
+
+			// A device that is marked for detaching will disappear, unless its node is still bound.
 			if !v.Block || l.autoclear && !bound[l.number()] {
 				continue
 			}
+
 			if err := d.holdDevice(l); err != nil {
 				d.log.Warn("a block volume's device can be detached while it is in use", "volume_id", v.ID, "device", l.path(), "error", err)
 			}
 		}
 	}
+
 	return nil
 }
 
-// attachedHere tells whether one of the devices has a file in the driver's own state directory.
+// attachedHere reports whether one of the devices has a backing file in the driver's own state
+// directory.
 func (d *driver) attachedHere(names []string) bool {
 	return slices.ContainsFunc(names, func(name string) bool {
 		raw, err := os.ReadFile("/sys/block/" + name + "/loop/backing_file")

@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// TestCopyOfLostData asks for copies of what is gone. A copy of nothing, or of a part, would be
-// kept in the belief that it is a backup.
+// TestCopyOfLostData requests copies of missing data. An empty or partial copy would be mistaken
+// for a backup.
 func TestCopyOfLostData(t *testing.T) {
 	b := newBench(t)
 	c := mountCap(writer, "")
@@ -58,8 +58,8 @@ func TestCopyOfLostData(t *testing.T) {
 	b.wantNothingHalf()
 }
 
-// TestOtherMountOnTop mounts another filesystem where a volume is mounted. It may not be frozen in
-// the place of the volume's.
+// TestOtherMountOnTop mounts another filesystem on top of a volume's mount. The driver must not
+// freeze it instead of the volume's filesystem.
 func TestOtherMountOnTop(t *testing.T) {
 	b := newBenchOn(t, "xfs")
 	c := mountCap(writer, "ext4")
@@ -70,7 +70,7 @@ func TestOtherMountOnTop(t *testing.T) {
 	_, err := b.CreateSnapshot(background(), snapReq("s", id))
 	wantCode(t, err, codes.FailedPrecondition, "something else", b.staging(id))
 	must(t, b.publishElsewhere(id))
-	b.snap("s", id) // another mount of it will do
+	b.snap("s", id) // another mount of it is sufficient
 	must(t, unix.Unmount(b.path("elsewhere"), 0))
 	must(t, unix.Unmount(b.staging(id), 0))
 	b.clear(other)
@@ -84,8 +84,8 @@ func (b *bench) publishElsewhere(id string) error {
 	return unix.Mount(b.loops(id)[0].path(), p, "ext4", 0, "")
 }
 
-// TestThawedTooEarly thaws a filesystem while it is being copied: by hand, or because it takes too
-// long, for writers must not hang. The copy may be torn then, and is refused.
+// TestThawedTooEarly thaws a filesystem during its copy: by hand, or because the copy takes too
+// long and writers must not hang. The copy may then be inconsistent, so it is refused.
 func TestThawedTooEarly(t *testing.T) {
 	for _, byHand := range []bool{true, false} {
 		b := newBenchOn(t, "xfs")
@@ -127,8 +127,8 @@ func thawPath(point string) error {
 	return errors.Join(unix.IoctlSetInt(int(f.Fd()), fiThaw, 0), f.Close())
 }
 
-// TestSubvolumes copies a directory with subvolumes of btrfs in it, whose files have the same inode
-// numbers and several names.
+// TestSubvolumes copies a directory with btrfs subvolumes, whose files have several names and the
+// same inode numbers in each subvolume.
 func TestSubvolumes(t *testing.T) {
 	b := newBenchOn(t, "btrfs")
 	c := mountCap(writer, "")
@@ -150,8 +150,8 @@ func TestSubvolumes(t *testing.T) {
 	b.wantNothingHalf()
 }
 
-// TestReplacedWhileCopied puts another file in the place of one that was opened for its copy: the
-// copy has the content, the owner and the rights of one and the same file.
+// TestReplacedWhileCopied replaces a file after it was opened for its copy. The copy must have the
+// content, the owner and the rights of one and the same file.
 func TestReplacedWhileCopied(t *testing.T) {
 	dir := shortDir(t)
 	from, to := mkdir(t, dir, "from"), mkdir(t, dir, "to")

@@ -7,13 +7,13 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 )
 
-// GetPluginInfo answers with the driver's name and version.
+// GetPluginInfo returns the driver's name and version.
 func (d *driver) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*csi.GetPluginInfoResponse, error) {
 	return &csi.GetPluginInfoResponse{Name: DriverName, VendorVersion: d.opts.Version}, nil
 }
 
-// GetPluginCapabilities offers the controller service and group snapshots, says that volumes are on
-// one node each, and that they can grow in use.
+// GetPluginCapabilities announces the controller service and group snapshots. It also announces
+// that each volume is on one node, and that volumes can be expanded while they are in use.
 func (d *driver) GetPluginCapabilities(context.Context, *csi.GetPluginCapabilitiesRequest) (*csi.GetPluginCapabilitiesResponse, error) {
 	resp := &csi.GetPluginCapabilitiesResponse{Capabilities: []*csi.PluginCapability{{
 		Type: &csi.PluginCapability_VolumeExpansion_{VolumeExpansion: &csi.PluginCapability_VolumeExpansion{
@@ -29,10 +29,11 @@ func (d *driver) GetPluginCapabilities(context.Context, *csi.GetPluginCapabiliti
 			Type: &csi.PluginCapability_Service_{Service: &csi.PluginCapability_Service{Type: t}},
 		})
 	}
+
 	return resp, nil
 }
 
-// Probe fails when the state directory is gone: no call could do its work then.
+// Probe returns an error if the state directory is missing, because no call can succeed then.
 func (d *driver) Probe(context.Context, *csi.ProbeRequest) (*csi.ProbeResponse, error) {
 	if _, err := os.Stat(d.store.path(dirVolumes)); err != nil {
 		return nil, preconditionf("cannot use the state directory: %v", err)

@@ -15,28 +15,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// makeDirectory makes the data of a directory volume: like the root of a fresh filesystem, it
-// belongs to whoever runs the driver (root) and can be entered by all. The 0700 directories above
-// it keep others out until it is mounted somewhere.
+// makeDirectory makes the data directory of a directory volume. Like the root of a new filesystem,
+// it belongs to the user who runs the driver (root), and all users may enter it. The 0700
+// directories above it keep other users out until it is mounted elsewhere.
 func makeDirectory(dir string) error {
 	path := dataIn(dir)
 	if err := os.Mkdir(path, 0o755); err != nil {
 		return err
 	}
-	if err := os.Chmod(path, 0o755); err != nil { // whatever the umask
+	if err := os.Chmod(path, 0o755); err != nil { // regardless of the umask
 		return err
 	}
 	return syncDir(path)
 }
 
 // makeImage makes a sparse file and, unless the volume is raw, a filesystem in it. The tools work
-// on the file itself, so no loop device is needed and none can be left behind.
+// on the file itself, so no loop device is needed and none can be left over.
 func makeImage(ctx context.Context, dir string, v volume) error {
 	path := filepath.Join(dir, imageFile)
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
+
 	err = f.Truncate(v.Capacity)
 	if errors.Is(err, unix.EFBIG) {
 		err = outOfRangef("an image of %d bytes is more than its filesystem allows for one file", v.Capacity)
@@ -47,6 +48,7 @@ func makeImage(ctx context.Context, dir string, v volume) error {
 	if err == nil {
 		err = f.Sync()
 	}
+
 	return errors.Join(err, f.Close())
 }
 
@@ -55,6 +57,7 @@ func format(ctx context.Context, fsType, path string) error {
 	if !ok {
 		return fmt.Errorf("unknown filesystem type %q", fsType)
 	}
+
 	code, out, err := runTool(ctx, fs.pkg, fs.mkfs[0], append(fs.mkfs[1:len(fs.mkfs):len(fs.mkfs)], path)...)
 	if err != nil {
 		return err
@@ -62,21 +65,23 @@ func format(ctx context.Context, fsType, path string) error {
 	if code != 0 {
 		return fmt.Errorf("%s failed with exit code %d: %s", fs.mkfs[0], code, out)
 	}
+
 	return nil
 }
 
-// e2fsck's exit code is a sum of these (e2fsck(8)); larger ones mean that it could not do its work.
+// e2fsck's exit code is a sum of these values (e2fsck(8)). Larger values mean that it failed.
 const (
 	fsckCorrected = 1
 	fsckReboot    = 2
 )
 
-// checkFilesystem repairs what can be repaired without asking before an unmounted filesystem is
-// used. xfs and btrfs do so when they are mounted.
+// checkFilesystem makes the safe repairs to an unmounted filesystem before it is used. xfs and
+// btrfs do this when they are mounted.
 func checkFilesystem(ctx context.Context, fsType, device string) error {
 	if fsType != "ext4" {
 		return nil
 	}
+
 	code, out, err := runTool(ctx, "e2fsprogs", "e2fsck", "-p", device)
 	if err != nil {
 		return err
@@ -84,19 +89,22 @@ func checkFilesystem(ctx context.Context, fsType, device string) error {
 	if code&^(fsckCorrected|fsckReboot) != 0 {
 		return preconditionf("the filesystem on %s needs repair by hand: e2fsck -p exited with %d: %s", device, code, out)
 	}
+
 	return nil
 }
 
-// toolDirs are searched after PATH, because services often have no sbin in theirs.
+// toolDirs are searched after PATH, because the PATH of a service often lacks the sbin directories.
 var toolDirs = []string{"/usr/sbin", "/sbin"}
 
 // runTool runs a tool to its end, or kills it when ctx is done. It returns the exit code and the
-// last words; the error is for a tool that did not run or was killed. pkg is what to install.
+// end of the output. It returns an error if the tool did not start or was killed. pkg names the
+// package to install.
 func runTool(ctx context.Context, pkg, name string, args ...string) (code int, out string, err error) {
 	path, err := findTool(name)
 	if err != nil {
 		return 0, "", preconditionf("%s is not installed; install the package %s", name, pkg)
 	}
+
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
 	cmd.WaitDelay = time.Second
@@ -111,6 +119,7 @@ func runTool(ctx context.Context, pkg, name string, args ...string) (code int, o
 	case err != nil:
 		return 0, out, fmt.Errorf("cannot run %s: %w: %s", name, err, out)
 	}
+
 	return 0, out, nil
 }
 
@@ -119,15 +128,17 @@ func findTool(name string) (string, error) {
 	if err == nil {
 		return path, nil
 	}
+
 	for _, dir := range toolDirs {
 		if p, err := exec.LookPath(filepath.Join(dir, name)); err == nil {
 			return p, nil
 		}
 	}
+
 	return "", err
 }
 
-// lastWords keeps the end of a tool's output on one line, short enough for an error message.
+// lastWords returns the end of a tool's output on one line, short enough for an error message.
 func lastWords(out []byte) string {
 	const most = 512
 	out = bytes.TrimSpace(out)
@@ -137,16 +148,18 @@ func lastWords(out []byte) string {
 	return strings.ToValidUTF8(strings.Join(strings.FieldsFunc(string(out), func(r rune) bool { return r == '\n' || r == '\r' }), "; "), "")
 }
 
-// rootInode is the inode number of an image's root directory: always 2 for ext4, and for xfs in
-// the superblock (sb_rootino, big-endian at byte 56).
+// rootInode returns the inode number of an image's root directory. It is always 2 for ext4. For xfs
+// it is in the superblock (sb_rootino, big-endian at byte 56).
 func rootInode(fsType, path string) (uint64, error) {
 	if fsType != "xfs" {
 		return 2, nil
 	}
+
 	f, err := os.Open(path)
 	if err != nil {
 		return 0, err
 	}
+
 	var sb [8]byte
 	_, err = f.ReadAt(sb[:], 56)
 	return binary.BigEndian.Uint64(sb[:]), errors.Join(err, f.Close())

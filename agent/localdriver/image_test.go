@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// TestDamagedImage wipes the start of a filesystem. Staging must fail, and must not format.
+// TestDamagedImage wipes the start of a filesystem. Staging must fail, and must not format it.
 func TestDamagedImage(t *testing.T) {
 	needLoops(t)
 	for _, f := range filesystems {
@@ -39,7 +39,7 @@ func TestDamagedImage(t *testing.T) {
 	}
 }
 
-// TestUncleanImage cuts the power of an ext4 and mounts it again.
+// TestUncleanImage simulates a power loss of an ext4 and mounts it again.
 func TestUncleanImage(t *testing.T) {
 	needLoops(t)
 	b := newBench(t)
@@ -59,8 +59,8 @@ func TestUncleanImage(t *testing.T) {
 	b.clear(id)
 }
 
-// TestFilesystemCheck marks an ext4 as having errors, then damages it beyond what may be repaired
-// without asking.
+// TestFilesystemCheck marks an ext4 as having errors. Then it damages the filesystem so much that
+// an automatic repair is not safe.
 func TestFilesystemCheck(t *testing.T) {
 	needLoops(t)
 	b := newBench(t)

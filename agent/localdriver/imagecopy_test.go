@@ -16,12 +16,12 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// stateKinds are the filesystems below the driver that a test is worth being run on: one that
-// copies, and two that can share data.
+// stateKinds are the filesystems below the driver that matter for tests: one that copies data, and
+// two that can share it.
 var stateKinds = []string{"ext4", "xfs", "btrfs"}
 
 // TestRestoreBesideSource takes snapshots of mounted images, makes copies, and mounts source,
-// copies and a copy of a copy all at once: none may be taken for another.
+// copies and a copy of a copy all at once. None may be confused with another.
 func TestRestoreBesideSource(t *testing.T) {
 	for _, state := range stateKinds {
 		b := newBenchOn(t, state)
@@ -33,7 +33,7 @@ func TestRestoreBesideSource(t *testing.T) {
 			write(t, file, "one")
 			snap := b.snap("s-"+f.name, src)
 			write(t, file, "two")
-			first := b.copyOf("first-"+f.name, fromSnap(snap), mountCap(writer, "")) // the filesystem goes without saying
+			first := b.copyOf("first-"+f.name, fromSnap(snap), mountCap(writer, "")) // the copy needs no named filesystem
 			second := b.copyOf("second-"+f.name, fromVolume(src), c)
 			third := b.copyOf("third-"+f.name, fromVolume(first), c)
 			must(t, b.unsnap(snap))
@@ -58,7 +58,7 @@ func TestRestoreBesideSource(t *testing.T) {
 	}
 }
 
-// uuidOf reads the UUID of the filesystem in an image; kernels differ in whether two may be equal.
+// uuidOf reads the UUID of the filesystem in an image. Kernels differ in whether two may be equal.
 func uuidOf(t *testing.T, b *bench, id, fsType string) string {
 	t.Helper()
 	img, err := os.Open(filepath.Join(b.state, dirVolumes, id, imageFile))
@@ -69,7 +69,8 @@ func uuidOf(t *testing.T, b *bench, id, fsType string) string {
 	return string(uuid)
 }
 
-// TestLargerCopies asks for copies that are larger than their source. All of the size can be used.
+// TestLargerCopies requests copies that are larger than their source. Their full size must be
+// usable.
 func TestLargerCopies(t *testing.T) {
 	b := newBenchOn(t, "xfs")
 	for _, f := range filesystems {
@@ -94,8 +95,8 @@ func TestLargerCopies(t *testing.T) {
 	}
 }
 
-// TestUncleanCopies restores from images that were cut off from power, so that all of the
-// filesystem's journal is needed.
+// TestUncleanCopies restores from images after a simulated power loss, so the copies need the
+// filesystem's journal.
 func TestUncleanCopies(t *testing.T) {
 	b := newBenchOn(t, "xfs")
 	for _, fsType := range []string{"ext4", "xfs"} {
@@ -110,7 +111,7 @@ func TestUncleanCopies(t *testing.T) {
 		const shutdown = 0x8004587d
 		must(t, unix.IoctlSetPointerInt(int(f.Fd()), shutdown, 2))
 		must(t, f.Close())
-		must(t, unix.Unmount(filepath.Dir(f.Name()), 0)) // a dead xfs cannot even be looked at
+		must(t, unix.Unmount(filepath.Dir(f.Name()), 0)) // a dead xfs does not even allow a stat
 		must(t, b.unstage(id))
 		dup := b.copyOf("copy"+fsType, fromVolume(id), c)
 		must(t, b.stage(dup, c))
@@ -120,9 +121,9 @@ func TestUncleanCopies(t *testing.T) {
 	}
 }
 
-// TestLargeImageInUse takes a snapshot of a mounted image that is too large to be copied while its
-// writers wait: where data can be shared, at once; elsewhere it is refused, and works when the
-// volume is not in use.
+// TestLargeImageInUse takes a snapshot of a mounted image that is too large to copy while its
+// writers wait. If data can be shared, the snapshot succeeds at once. Otherwise it is refused, and
+// succeeds when the volume is not in use.
 func TestLargeImageInUse(t *testing.T) {
 	for _, state := range stateKinds {
 		b := newBenchOn(t, state)
@@ -195,7 +196,7 @@ func TestRawImageInUse(t *testing.T) {
 }
 
 // TestOneMoment writes one number after the other into two files of one volume, and of two volumes,
-// while snapshots are taken: none may show the second file ahead of the first.
+// while snapshots are taken. No snapshot may show the second file ahead of the first.
 func TestOneMoment(t *testing.T) {
 	b := newBenchOn(t, "xfs")
 	c := mountCap(writer, "ext4")
@@ -212,7 +213,7 @@ func TestOneMoment(t *testing.T) {
 		if point != "cut" {
 			return
 		}
-		// Between two images, writers that are not held go on to other numbers.
+		// Between two images, writers that are not blocked continue with other numbers.
 		for start, n := at.Load(), 0; at.Load() < start+4 && n < 100; n++ {
 			<-time.After(2 * time.Millisecond)
 		}
@@ -246,8 +247,8 @@ func TestOneMoment(t *testing.T) {
 	b.clear(two)
 }
 
-// count writes the same number to all files in turn, each durably before the next, and goes on
-// with the next number.
+// count writes the same number to all files in turn, each durably before the next. Then it
+// continues with the next number.
 func count(files []string, at *atomic.Int64, stop chan struct{}) error {
 	open := make([]*os.File, len(files))
 	for i, p := range files {

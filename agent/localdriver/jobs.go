@@ -14,21 +14,22 @@ import (
 )
 
 const (
-	// patience is how long a call waits for its copy before it answers ABORTED with the progress.
+	// patience is the time that a call waits for its copy before it returns ABORTED with the
+	// progress.
 	patience = 20 * time.Second
-	// progressEvery is how often a running copy writes a line to the log.
+	// progressEvery is the interval between log messages about a running copy.
 	progressEvery = 5 * time.Second
-	// failureKept is for how long the end of a copy that nobody waited for is kept, to be told to
-	// the next call by the same name.
+	// failureKept is the time for which the failure of a copy is kept if no caller was waiting. The
+	// next call with the same name receives it.
 	failureKept = 10 * time.Minute
 )
 
-// progress counts a copy in bytes.
+// progress counts the bytes of a copy.
 type progress struct{ done, total atomic.Int64 }
 
 func (p *progress) String() string {
 	if p.total.Load() == 0 {
-		return "nothing yet" // or sharing, which is not counted
+		return "nothing yet" // or the data is shared, which is not counted
 	}
 	return humanBytes(p.done.Load()) + " of " + humanBytes(p.total.Load())
 }
@@ -45,16 +46,16 @@ func humanBytes(n int64) string {
 	return fmt.Sprintf("%.1f %ciB", f, units[i])
 }
 
-// job is one piece of work that may outlast the call that started it.
+// job is one piece of work that may take longer than the call that started it.
 type job struct {
 	key    string // "snapshot/NAME"
-	want   string // what is asked for, to tell another request by the same name
+	want   string // the arguments, to recognize a different request with the same name
 	what   string // in words
 	prog   progress
 	cancel context.CancelFunc
-	left   atomic.Bool // a caller did not wait for the end
+	left   atomic.Bool // a caller stopped waiting before the end
 	done   chan struct{}
-	err    error // once done is closed
+	err    error // set when done is closed
 	ended  time.Time
 }
 
@@ -62,7 +63,7 @@ func (j *job) pending() error {
 	return codedf(codes.Aborted, "%s is still being made, copied: %s; ask again for the same", j.what, &j.prog)
 }
 
-// jobs are those running, and those that failed with nobody there to be told.
+// jobs holds the running jobs, and the failed ones that no caller has been told about.
 type jobs struct {
 	log      hclog.Logger
 	patience time.Duration
@@ -73,20 +74,23 @@ type jobs struct {
 	wg     sync.WaitGroup
 }
 
-// do runs work, or joins it when it runs already, and waits for its end: not longer than the
-// patience, nor than most of the time that the caller has, so that an answer still arrives. Work
-// that takes longer goes on, and the answer is ABORTED with how far it is.
+// do runs work, or joins it if it is running already, and waits for its end. The wait is limited by
+// the patience and by nine tenths of the caller's remaining time, so that an answer still arrives.
+// Longer work continues after the wait, and do returns ABORTED with the progress.
 func (s *jobs) do(ctx context.Context, key, want, what string, work func(context.Context, *progress) error) error {
 	j, err := s.join(key, want, what, work)
 	if err != nil {
 		return err
 	}
+
 	wait := s.patience
 	if end, ok := ctx.Deadline(); ok {
 		wait = min(wait, time.Until(end)*9/10)
 	}
+
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
+
 	select {
 	case <-j.done:
 		s.forget(j)
@@ -103,9 +107,11 @@ func (s *jobs) do(ctx context.Context, key, want, what string, work func(context
 func (s *jobs) join(key, want, what string, work func(context.Context, *progress) error) (*job, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	if s.closed {
 		return nil, codedf(codes.Unavailable, "the driver is stopping")
 	}
+
 	if j := s.byKey[key]; j != nil && (j.ended.IsZero() || time.Since(j.ended) < failureKept) {
 		if j.want == want {
 			return j, nil
@@ -114,11 +120,13 @@ func (s *jobs) join(key, want, what string, work func(context.Context, *progress
 			return nil, codedf(codes.Aborted, "%s is being made for another request, with other arguments; copied: %s", j.what, &j.prog)
 		}
 	}
+
 	for key, old := range s.byKey {
 		if !old.ended.IsZero() && time.Since(old.ended) >= failureKept {
-			delete(s.byKey, key) // nobody asked again
+			delete(s.byKey, key) // no call asked for it again
 		}
 	}
+
 	ctx, cancel := context.WithCancel(context.Background())
 	j := &job{key: key, want: want, what: what, cancel: cancel, done: make(chan struct{})}
 	if s.byKey == nil {
@@ -131,6 +139,7 @@ func (s *jobs) join(key, want, what string, work func(context.Context, *progress
 
 func (s *jobs) run(ctx context.Context, j *job, work func(context.Context, *progress) error) {
 	defer j.cancel()
+
 	tell, quiet := context.WithCancel(ctx)
 	s.wg.Go(func() { s.report(tell, j) })
 	err := s.guard(ctx, j, work)
@@ -138,12 +147,15 @@ func (s *jobs) run(ctx context.Context, j *job, work func(context.Context, *prog
 	if err != nil && j.left.Load() {
 		s.log.Warn("cannot finish a copy", "what", j.what, "error", err)
 	}
+
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	j.err, j.ended = err, time.Now()
 	if err == nil {
 		delete(s.byKey, j.key)
 	}
+
 	close(j.done)
 }
 
@@ -154,16 +166,19 @@ func (s *jobs) guard(ctx context.Context, j *job, work func(context.Context, *pr
 			err = internalf("%s: the copy panicked: %v", j.what, r)
 		}
 	}()
+
 	err = work(ctx, &j.prog)
 	if errors.Is(err, context.Canceled) {
 		err = codedf(codes.Unavailable, "%s: the driver was told to stop after %s; ask again", j.what, &j.prog)
 	}
+
 	return err
 }
 
 func (s *jobs) report(ctx context.Context, j *job) {
 	tick := time.NewTicker(progressEvery)
 	defer tick.Stop()
+
 	for {
 		select {
 		case <-tick.C:
@@ -174,7 +189,7 @@ func (s *jobs) report(ctx context.Context, j *job) {
 	}
 }
 
-// forget drops a job whose end somebody has been told.
+// forget removes a job after a caller has received its result.
 func (s *jobs) forget(j *job) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -183,7 +198,7 @@ func (s *jobs) forget(j *job) {
 	}
 }
 
-// running returns ABORTED if work of this key is under way.
+// running returns ABORTED if a job with this key is running.
 func (s *jobs) running(key string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -193,7 +208,7 @@ func (s *jobs) running(key string) error {
 	return nil
 }
 
-// cancel tells all jobs to stop and lets no new one start.
+// cancel stops all jobs and prevents new ones from starting.
 func (s *jobs) cancel() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -203,17 +218,18 @@ func (s *jobs) cancel() {
 	}
 }
 
-// readers are the volumes and snapshots whose data is being copied, which takes long. They may be
-// released meanwhile, but nobody may begin to write to them, and they may not be deleted.
+// readers holds the volumes and snapshots whose data is being copied, which takes long. Meanwhile
+// they may be unmounted, but no new writer may start, and they may not be deleted.
 type readers struct {
 	mu sync.Mutex
 	by map[string][]*progress
 }
 
-// begin notes a copy of an id; its end must be noted by calling the function returned, once.
+// begin registers a copy of an id. The caller must call the returned function when the copy ends.
 func (r *readers) begin(id string, p *progress) (end func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	if r.by == nil {
 		r.by = map[string][]*progress{}
 	}
@@ -221,12 +237,14 @@ func (r *readers) begin(id string, p *progress) (end func()) {
 	return sync.OnceFunc(func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
+
 		for i, q := range r.by[id] {
 			if q == p {
 				r.by[id] = append(r.by[id][:i:i], r.by[id][i+1:]...)
 				break
 			}
 		}
+
 		if len(r.by[id]) == 0 {
 			delete(r.by, id)
 		}

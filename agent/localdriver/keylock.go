@@ -2,20 +2,22 @@ package localdriver
 
 import "sync"
 
-// keyLock gives each key to one holder at a time and never waits: CSI answers ABORTED to a second
-// call for a volume.
+// keyLock gives each key to one holder at a time and never waits, because CSI wants ABORTED for a
+// second call on a volume.
 type keyLock struct {
 	mu   sync.Mutex
 	held map[string]struct{}
 }
 
-// try takes key, or reports that somebody has it.
+// try locks key. If another call holds it, ok is false.
 func (l *keyLock) try(key string) (unlock func(), ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	if _, taken := l.held[key]; taken {
 		return nil, false
 	}
+
 	if l.held == nil {
 		l.held = make(map[string]struct{})
 	}

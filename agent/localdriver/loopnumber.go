@@ -8,18 +8,20 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/volagent/volagent/volmgr/proc"
+
 	"golang.org/x/sys/unix"
 )
 
-// maxLoops is the number of minor device numbers that the kernel has.
+// maxLoops is the kernel's number of minor device numbers.
 const maxLoops = 1 << 20
 
 // loopNumbers chooses numbers for new loop devices.
 //
-// A device that somebody detached behind the driver's back leaves its node bound at the targets
-// of its volume, here or in a container. The kernel gives the number to the next image, and from
-// then on those targets show that image. So a number whose node is still bound anywhere is never
-// taken.
+// If another program detaches a device, its node stays bound at the targets of its volume, on the
+// host or in a container. The kernel gives the number to the next image, and then those targets
+// show that other image. loopNumbers therefore never chooses a number whose node is still bound
+// anywhere.
 type loopNumbers struct {
 	bound map[int]bool
 	next  int // the first number that was not tried yet
@@ -30,36 +32,41 @@ func newLoopNumbers() (*loopNumbers, error) {
 	return &loopNumbers{bound: bound}, err
 }
 
-// free returns the number of a device that no image is attached to and whose node is bound
-// nowhere. Another process may take the device before the caller does; the next call then returns
-// another number.
+// free returns the number of a device without an image, whose node is not bound anywhere. If
+// another process takes the device first, the next call returns another number.
 func (n *loopNumbers) free() (int, error) {
 	ctl, err := unix.Open(loopControl, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return 0, err
 	}
 	defer func() { _ = unix.Close(ctl) }() // nothing is written to it
+
 	lowest, err := unix.IoctlRetInt(ctl, unix.LOOP_CTL_GET_FREE)
 	if err != nil {
 		return 0, fmt.Errorf("no free loop device: %w", err)
 	}
+
 	for i := max(lowest, n.next); i < maxLoops; i++ {
 		if n.bound[i] || loopBacking(i) != "" {
 			continue
 		}
-		// The kernel made the lowest free device itself. Others may not exist yet.
+
+		// The kernel created the lowest free device itself. Others may not exist yet.
 		err := unix.IoctlSetInt(ctl, unix.LOOP_CTL_ADD, i)
 		if err != nil && !errors.Is(err, unix.EEXIST) {
 			return 0, fmt.Errorf("cannot make loop device %d: %w", i, err)
 		}
+
 		n.next = i + 1
 		return i, nil
 	}
+
 	return 0, errors.New("no free loop device")
 }
 
 // loopBacking returns the path of the file that is attached to a loop device, as the kernel shows
-// it: with " (deleted)" at its end once the file has no name. It is empty if none is attached.
+// it. The path ends with " (deleted)" if the file has been deleted. It is empty if no file is
+// attached.
 func loopBacking(number int) string {
 	raw, err := os.ReadFile(fmt.Sprintf("/sys/block/loop%d/loop/backing_file", number))
 	if err != nil {
@@ -69,7 +76,7 @@ func loopBacking(number int) string {
 }
 
 // boundLoopNodes returns the numbers of the loop devices whose node is bound to another path, in
-// any mount namespace that can be read.
+// any mount namespace that the driver can read.
 func boundLoopNodes() (map[int]bool, error) {
 	bound := map[int]bool{}
 	note := func(e mountEntry) {
@@ -78,19 +85,21 @@ func boundLoopNodes() (map[int]bool, error) {
 		}
 	}
 	const needle = "/loop"
-	own, err := readMounts(ownMounts, needle)
+	own, err := readMounts(proc.OwnMounts, needle)
 	if err != nil {
 		return nil, err
 	}
+
 	for _, e := range own {
 		note(e)
 	}
+
 	return bound, otherNamespaces([]string{needle}, func(_ int, e mountEntry) { note(e) })
 }
 
-// boundLoopNode returns the number of the loop device if a mount is a bind of its node. The name
-// decides, because a path of another namespace cannot be examined from here. A bind at the
-// device's usual path is part of how a container's /dev was made.
+// boundLoopNode returns the number of a loop device if the mount is a bind of its node. The name
+// decides, because a path of another namespace cannot be examined from here. It ignores a bind at
+// the device's usual path, because that belongs to the /dev of a container.
 func boundLoopNode(e mountEntry) (number int, ok bool) {
 	name := path.Base(strings.TrimSuffix(e.root, "//deleted"))
 	digits, ok := strings.CutPrefix(name, "loop")

@@ -16,8 +16,8 @@ func (b *bench) image(id string) string {
 	return filepath.Join(b.state, dirVolumes, id, imageFile)
 }
 
-// TestImageLost deletes, replaces or moves away the image of a volume in use: the volume can be
-// taken down all the same, and nothing stays attached.
+// TestImageLost deletes, replaces or moves the image of a volume in use. The volume can still be
+// unpublished and unstaged, and no device stays attached.
 func TestImageLost(t *testing.T) {
 	needLoops(t)
 	fs, block := mountCap(writer, ""), blockCap(writer)
@@ -70,8 +70,8 @@ func TestImageLost(t *testing.T) {
 	}
 }
 
-// TestTruncatedImage shortens an image: neither a filesystem nor a raw device is made of what is
-// left.
+// TestTruncatedImage shortens an image. The driver must refuse to use the rest as a filesystem or
+// as a raw device.
 func TestTruncatedImage(t *testing.T) {
 	needLoops(t)
 	b := newBench(t)
@@ -89,7 +89,7 @@ func TestTruncatedImage(t *testing.T) {
 	}
 }
 
-// TestOrphans starts a driver while devices have images that no volume has any more.
+// TestOrphans starts a driver while devices are attached to images without a volume.
 func TestOrphans(t *testing.T) {
 	needLoops(t)
 	b := newBench(t)
@@ -137,7 +137,7 @@ func TestBtrfsBetween(t *testing.T) {
 	}
 	_, err := expand(200*mib, 220*mib)
 	wantCode(t, err, codes.OutOfRange, "256 MiB")
-	// As an older driver left it.
+	// The state that an older driver could produce:
 	must(t, b.unpublish(id, target))
 	must(t, b.unstage(id))
 	must(t, os.Truncate(b.image(id), 200*mib))

@@ -15,18 +15,21 @@ import (
 	"testing"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/proc"
+
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sys/unix"
 )
 
-// The test binary runs itself again: once in a mount namespace of its own for all tests, and
-// from there as a driver to be killed, as the sanity suite, and in a user namespace.
+// The test binary starts itself again: first in a separate mount namespace for all tests. From
+// there it starts again as a driver that a test kills, as the sanity suite, and in a user
+// namespace.
 const (
 	envMode = "LOCALDRIVER_TEST_MODE"
-	envBase = "LOCALDRIVER_TEST_BASE" // a short directory that every test's files are under
+	envBase = "LOCALDRIVER_TEST_BASE" // a directory with a short path, which holds the files of every test
 
-	// envDie makes a driver process kill itself at a point of store.tap: "placed", or "frozen 2" for
-	// the second time.
+	// envDie makes a driver process kill itself at a point of store.tap: "placed", or "frozen 2"
+	// for the second time at that point.
 	envDie = "LOCALDRIVER_TEST_DIE"
 
 	modeTests  = "tests"
@@ -47,9 +50,10 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// runIsolated runs all tests in a new mount namespace and proves that they left nothing behind.
+// runIsolated runs all tests in a new mount namespace and checks that they leave no mount or
+// device.
 func runIsolated() int {
-	runtime.LockOSThread() // Pdeathsig means the death of the parent's thread
+	runtime.LockOSThread() // Pdeathsig refers to the parent's thread
 	base, err := os.MkdirTemp("/tmp", "vld")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -65,7 +69,7 @@ func runIsolated() int {
 		fmt.Fprintln(os.Stderr, "FAIL: loop devices are left behind:", left)
 		code = 1
 	}
-	if left, err := readMounts(ownMounts, base); err != nil || len(left) > 0 {
+	if left, err := readMounts(proc.OwnMounts, base); err != nil || len(left) > 0 {
 		fmt.Fprintln(os.Stderr, "FAIL: mounts are left behind:", left, err)
 		code = 1
 	}
@@ -76,7 +80,7 @@ func runIsolated() int {
 	return code
 }
 
-// namespaces gives root a mount namespace, and anybody else a user namespace as well.
+// namespaces gives root a mount namespace, and any other user a user namespace as well.
 func namespaces(uid, gid int) *syscall.SysProcAttr {
 	if uid == 0 {
 		return &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
@@ -101,7 +105,7 @@ func exitCode(err error) int {
 	return 1
 }
 
-// loopsUnder lists the loop devices, of the whole machine, whose backing file is under dir.
+// loopsUnder lists the loop devices of the whole machine whose backing file is under dir.
 func loopsUnder(dir string) []string {
 	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
 	if err != nil {
@@ -116,8 +120,8 @@ func loopsUnder(dir string) []string {
 	return left
 }
 
-// loopsLeft is loopsUnder once the last users had the time to go: a device outlives its
-// detaching for as long as anybody on this host has it open.
+// loopsLeft is loopsUnder after a wait for the last users. A detached device remains as long as any
+// process on this host keeps it open.
 func loopsLeft(dir string) []string {
 	left := loopsUnder(dir)
 	for end := time.Now().Add(20 * time.Second); len(left) > 0 && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
@@ -126,7 +130,7 @@ func loopsLeft(dir string) []string {
 	return left
 }
 
-// runDriverProcess is a driver in a process of its own, to be killed.
+// runDriverProcess runs a driver in a separate process, which a test kills.
 func runDriverProcess() int {
 	ctx, stop := signal.NotifyContext(background(), unix.SIGTERM)
 	defer stop()
@@ -158,7 +162,7 @@ func dieAt(where string) func(point string) {
 	return func(at string) {
 		if at == point && left.Add(-1) == 0 {
 			_ = unix.Kill(os.Getpid(), unix.SIGKILL)
-			select {} // until it arrives
+			select {} // until the signal arrives
 		}
 	}
 }

@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The mount system calls. A mount is prepared out of sight and attached in one step, so that it
-// never shows with other properties than those asked for: a read-only target is not writable even
-// for a moment.
+// These functions use the newer mount system calls. They prepare a mount while it is detached and
+// attach it in one step, so it is never visible with other properties than the requested ones. A
+// read-only target is not writable even for a moment.
 
-// bind attaches what source shows, without mounts below it, at target.
+// bind attaches the directory or file at source to target, without the mounts below it.
 func bind(source, target string, flags mountFlags) error {
 	fail := func(err error) error {
 		return fmt.Errorf("cannot bind %q to %q: %w", source, target, mountHint(err))
@@ -23,6 +23,7 @@ func bind(source, target string, flags mountFlags) error {
 		return fail(err)
 	}
 	defer func() { _ = unix.Close(fd) }() // closing drops a tree that was not attached
+
 	if flags.set|flags.clear != 0 {
 		attr := &unix.MountAttr{Attr_set: flags.set, Attr_clr: flags.clear}
 		err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, attr)
@@ -33,9 +34,11 @@ func bind(source, target string, flags mountFlags) error {
 			return fail(err)
 		}
 	}
+
 	if err := attach(fd, target); err != nil {
 		return fail(err)
 	}
+
 	return nil
 }
 
@@ -52,8 +55,8 @@ func mountDevice(device, target, fsType string, flags mountFlags) error {
 	return nil
 }
 
-// newMount mounts the filesystem on a device at no path yet. Closing what it returns takes the
-// mount away, unless it was attached.
+// newMount mounts the filesystem on a device without attaching it to a path. Closing the returned
+// descriptor removes the mount, unless it was attached.
 func newMount(device, fsType string, flags mountFlags) (int, error) {
 	ctx, err := unix.Fsopen(fsType, unix.FSOPEN_CLOEXEC)
 	if errors.Is(err, unix.ENODEV) {
@@ -63,24 +66,28 @@ func newMount(device, fsType string, flags mountFlags) (int, error) {
 		return -1, err
 	}
 	defer func() { _ = unix.Close(ctx) }() // a configuration, no data
+
 	if err := unix.FsconfigSetString(ctx, "source", device); err != nil {
 		return -1, err
 	}
 	if err := setOptions(ctx, fsType, flags.fs); err != nil {
 		return -1, err
 	}
+
 	if flags.readOnly() {
 		if err := unix.FsconfigSetFlag(ctx, "ro"); err != nil {
 			return -1, err
 		}
 	}
+
 	if err := unix.FsconfigCreate(ctx); err != nil {
 		return -1, fmt.Errorf("%w%s", err, kernelWords(ctx))
 	}
+
 	return unix.Fsmount(ctx, unix.FSMOUNT_CLOEXEC, int(flags.set))
 }
 
-// setOptions gives a filesystem context its options.
+// setOptions passes options to a filesystem context.
 func setOptions(ctx int, fsType string, options []string) error {
 	for _, o := range options {
 		if err := setOption(ctx, o); err != nil {
@@ -97,7 +104,7 @@ func setOption(ctx int, option string) error {
 	return unix.FsconfigSetFlag(ctx, option)
 }
 
-// kernelWords reads what the kernel left in a filesystem context to explain a failure.
+// kernelWords reads the kernel's messages from a filesystem context. They explain a failure.
 func kernelWords(ctx int) string {
 	var words []string
 	buf := make([]byte, 1024)
@@ -112,9 +119,11 @@ func kernelWords(ctx int) string {
 		}
 		words = append(words, string(line))
 	}
+
 	if len(words) == 0 {
 		return ""
 	}
+
 	return " (" + strings.Join(words, "; ") + ")"
 }
 
@@ -122,8 +131,8 @@ func attach(fd int, target string) error {
 	return unix.MoveMount(fd, "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH)
 }
 
-// isolate keeps mounts that somebody makes inside one mount of a volume out of the others: binds
-// of a shared mount would pass them on to each other.
+// isolate makes a mount private. Binds of a shared mount would otherwise pass mounts that are made
+// inside one of them on to all the others.
 func isolate(path string) error {
 	attr := &unix.MountAttr{Propagation: unix.MS_PRIVATE}
 	if err := unix.MountSetattr(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW, attr); err != nil {
@@ -132,7 +141,7 @@ func isolate(path string) error {
 	return nil
 }
 
-// unmount takes away the topmost mount at path. It is never lazy: busy is an error.
+// unmount removes the topmost mount at path. It is never lazy: a busy mount causes an error.
 func unmount(path string) error {
 	err := unix.Unmount(path, unix.UMOUNT_NOFOLLOW)
 	if errors.Is(err, unix.EBUSY) {
@@ -147,7 +156,7 @@ func unmount(path string) error {
 // statfsReadOnly is ST_RDONLY of statfs(2): the mount or its filesystem is read-only.
 const statfsReadOnly = 1
 
-// isReadOnly tells whether writes through the mount at path are refused.
+// isReadOnly reports whether writes through the mount at path are refused.
 func isReadOnly(path string) (bool, error) {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(path, &fs); err != nil {
@@ -156,7 +165,7 @@ func isReadOnly(path string) (bool, error) {
 	return fs.Flags&statfsReadOnly != 0, nil
 }
 
-// mountHint explains the errors that come from where the driver runs.
+// mountHint adds an explanation to errors that depend on the driver's environment.
 func mountHint(err error) error {
 	switch {
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):

@@ -6,10 +6,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mountFlags are the capability's mount_flags, sorted by who has to act on them.
+// mountFlags are the capability's mount_flags, separated into those for the mount and those for the
+// filesystem.
 type mountFlags struct {
 	set, clear uint64   // MOUNT_ATTR_*, properties of a mount
-	fs         []string // the rest, for the filesystem: "discard", "commit=30"
+	fs         []string // all others, for the filesystem: "discard", "commit=30"
 }
 
 // attrs are the flags of mount(8) that belong to a mount, not to a filesystem.
@@ -33,8 +34,8 @@ var attrs = map[string]struct{ set, clear uint64 }{
 }
 
 // parseMountFlags lets the last of two contradicting flags win, as mount(8) does. One string may
-// hold several flags, separated by commas; those in double quotes separate nothing, as in SELinux'
-// context="system_u:object_r:etc_t:s0:c1,c2".
+// hold several flags, separated by commas. Commas inside double quotes do not separate, as in
+// SELinux' context="system_u:object_r:etc_t:s0:c1,c2".
 func parseMountFlags(flags []string) mountFlags {
 	var m mountFlags
 	quoted := false
@@ -44,18 +45,21 @@ func parseMountFlags(flags []string) mountFlags {
 		}
 		return r == ',' && !quoted
 	}) {
-		f = strings.TrimSpace(strings.ReplaceAll(f, `"`, "")) // the kernel is given them one by one
+		f = strings.TrimSpace(strings.ReplaceAll(f, `"`, "")) // the kernel receives the flags one by one
 		if f == "" {
 			continue
 		}
+
 		a, ok := attrs[f]
 		if !ok {
 			m.fs = append(m.fs, f)
 			continue
 		}
+
 		m.set = m.set&^a.clear | a.set
 		m.clear |= a.clear // the kernel clears first, then sets
 	}
+
 	return m
 }
 

@@ -19,7 +19,7 @@ func groupCap(m mode, group string) *csi.VolumeCapability {
 	return c
 }
 
-// needGroups skips where only one's own group exists.
+// needGroups skips the test in a user namespace, where only the user's own group exists.
 func needGroups(t *testing.T) {
 	t.Helper()
 	if inUserNamespace(t) {
@@ -49,7 +49,7 @@ func TestMountGroup(t *testing.T) {
 		mkdir(t, stg, "d", "e")
 		must(t, os.Chmod(filepath.Join(stg, "d"), 0o700))
 		write(t, filepath.Join(stg, "d", "e", "f"), "kept")
-		must(t, os.Chmod(filepath.Join(stg, "d", "e", "f"), 0o4640)) // set-user-id does not outlive a change of hands
+		must(t, os.Chmod(filepath.Join(stg, "d", "e", "f"), 0o4640)) // a change of the owner clears the set-user-id bit
 		must(t, os.Symlink(out, filepath.Join(stg, "link")))
 		must(t, os.Symlink(b.dir, filepath.Join(stg, "d", "dirlink")))
 		must(t, unix.Mkfifo(filepath.Join(stg, "d", "pipe"), 0o600))
@@ -69,13 +69,13 @@ func TestMountGroup(t *testing.T) {
 			t.Errorf("a link was followed out of the volume: %v (%v)", st.Mode(), err)
 		}
 
-		// While the root is the group's, nothing below is looked at.
+		// While the root belongs to the group, the driver does not examine the files below it.
 		must(t, os.Chown(filepath.Join(stg, "d"), 0, 7))
 		must(t, b.publish(id, b.path("t2"), c, false))
 		must(t, b.stage(id, c))
 		wantOwned(t, filepath.Join(stg, "d"), 7, 0o2770)
 
-		// Somebody else's mode stays.
+		// A mode that a user has set stays.
 		must(t, unix.Chmod(stg, 0o750))
 		must(t, b.stage(id, c))
 		wantOwned(t, stg, 4242, 0o750)
@@ -107,12 +107,12 @@ func TestMountGroupRefused(t *testing.T) {
 	must(t, b.unstage(id))
 	must(t, b.stage(id, groupCap(writer, "4242")))
 	must(t, b.unstage(id))
-	must(t, b.stage(id, c)) // it is the group's now
+	must(t, b.stage(id, c)) // it belongs to the group now
 	b.clear(id)
 }
 
-// TestMountGroupPrepared gives a group a volume that its user prepared, in order to run a program
-// as that group later, or to keep access by a list.
+// TestMountGroupPrepared gives a group a volume whose user prepared it for an attack: to run a
+// program as that group later, or to keep access through an access control list.
 func TestMountGroupPrepared(t *testing.T) {
 	needGroups(t)
 	b := newBench(t)
@@ -131,8 +131,8 @@ func TestMountGroupPrepared(t *testing.T) {
 	b.clear(id)
 }
 
-// TestMountGroupCutShort has a change that stopped before the root: all is done over, and what is
-// mounted inside the volume stays as it was.
+// TestMountGroupCutShort simulates a change of the group that stopped before the root. The driver
+// must repeat all of it, and must not change a mount inside the volume.
 func TestMountGroupCutShort(t *testing.T) {
 	needGroups(t)
 	b := newBench(t)

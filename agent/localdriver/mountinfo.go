@@ -4,27 +4,26 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 
-	"github.com/volagent/volagent/volmgr/proclines"
+	"github.com/volagent/volagent/volmgr/proc"
 	"golang.org/x/sys/unix"
 )
 
-// mountEntry is one line of a mount table, as proc_pid_mountinfo(5) has it.
+// mountEntry is one line of a mount table, as described in proc_pid_mountinfo(5).
 type mountEntry struct {
 	id     string
 	devno  string // "7:3"
-	root   string // what of the filesystem is mounted: "/" or the path of a bind's source
+	root   string // the mounted part of the filesystem: "/" or the path of a bind's source
 	point  string
 	fsType string
 	source string
 
-	readOnly bool   // this mount, whatever the filesystem
+	readOnly bool   // of this mount, independent of the filesystem
 	options  string // of the filesystem: "rw,shutdown"
 }
 
@@ -34,121 +33,92 @@ func readMounts(file string, needles ...string) (found []mountEntry, err error) 
 	return found, err
 }
 
-// eachMount calls found with the lines of a mount table that contain one of the needles. Most
-// lines are discarded without being taken apart, so that thousands of other mounts cost little.
+// eachMount calls found with the lines of a mount table that contain one of the needles. It
+// discards most lines without parsing them, so thousands of other mounts cost little.
 func eachMount(file string, needles []string, found func(mountEntry)) error {
-	table, err := os.Open(file)
+	has := func(line []byte) bool {
+		return slices.ContainsFunc(needles, func(n string) bool { return bytes.Contains(line, []byte(n)) })
+	}
+	_, err := proc.ReadMounts(file, has, func(m *proc.Mount) (skip, stop bool) {
+		found(entryOf(m))
+		return true, false
+	})
 	if err != nil {
 		return fmt.Errorf("cannot read the mount table: %w", err)
 	}
-	defer func() { _ = table.Close() }() // it was only read
-	for lines := proclines.New(table); ; {
-		line, err := lines.Next()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("cannot read the mount table: %w", err)
-		}
-		if !slices.ContainsFunc(needles, func(n string) bool { return bytes.Contains(line, []byte(n)) }) {
-			continue
-		}
-		if e, ok := parseMount(string(line)); ok {
-			found(e)
-		}
+
+	return nil
+}
+
+func entryOf(m *proc.Mount) mountEntry {
+	return mountEntry{
+		id:    strconv.Itoa(m.ID),
+		devno: fmt.Sprintf("%d:%d", m.Major, m.Minor),
+		root:  m.Root, point: m.Mountpoint, fsType: m.FSType, source: m.Source,
+		readOnly: slices.Contains(strings.Split(m.Options, ","), "ro"),
+		options:  m.VFSOptions,
 	}
 }
 
-// parseMount takes apart "36 35 98:0 /root /point rw,noatime shared:1 - ext4 /dev/sda1 rw".
-func parseMount(line string) (mountEntry, bool) {
-	left, right, ok := strings.Cut(strings.TrimSuffix(line, "\n"), " - ")
-	// The kernel escapes blanks and newlines in names, and no other white space. A source may be empty.
-	l, r := strings.Split(left, " "), strings.Split(right, " ")
-	if !ok || len(l) < 6 || len(r) < 2 {
-		return mountEntry{}, false
-	}
-	e := mountEntry{
-		id: l[0], devno: l[2], root: unescape(l[3]), point: unescape(l[4]),
-		fsType: r[0], source: unescape(r[1]), readOnly: slices.Contains(strings.Split(l[5], ","), "ro"),
-	}
-	if len(r) > 2 {
-		e.options = r[2]
-	}
-	return e, true
-}
-
-// unescape undoes the kernel's octal escapes: a space is \040.
-func unescape(s string) string {
-	if !strings.Contains(s, `\`) {
-		return s
-	}
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' && i+4 <= len(s) {
-			if n, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
-				b.WriteByte(byte(n))
-				i += 3
-				continue
-			}
-		}
-		b.WriteByte(s[i])
-	}
-	return b.String()
-}
-
-const ownMounts = "/proc/self/mountinfo"
-
-// mountedAt finds the entry of the mount whose root a path is.
+// mountedAt finds the mount table entry with this mount id.
 func mountedAt(id uint64) (mountEntry, error) {
 	want := strconv.FormatUint(id, 10)
-	entries, err := readMounts(ownMounts, want+" ")
+	entries, err := readMounts(proc.OwnMounts, want+" ")
 	if err != nil {
 		return mountEntry{}, err
 	}
+
 	for _, e := range entries {
 		if e.id == want {
 			return e, nil
 		}
 	}
+
 	return mountEntry{}, fmt.Errorf("mount %s is not in the mount table", want)
 }
 
-// otherNamespaces calls found with the entries containing a needle in every mount namespace but
-// our own, naming one process of each. What may not be read, or is gone, is passed over: without
-// root only one's own processes can be seen.
+// otherNamespaces calls found with the entries that contain a needle, in every mount namespace
+// except our own. It passes the id of one process in that namespace. It skips namespaces that it
+// may not read or that have disappeared: without root, only the user's own processes are readable.
 func otherNamespaces(needles []string, found func(pid int, e mountEntry)) error {
 	own, err := os.Readlink("/proc/self/ns/mnt")
 	if err != nil {
 		return fmt.Errorf("cannot tell our own mount namespace: %w", err)
 	}
+
 	links, err := filepath.Glob("/proc/[0-9]*/ns/mnt")
 	if err != nil {
 		return err
 	}
+
 	seen := map[string]bool{own: true}
 	for _, link := range links {
 		ns, err := os.Readlink(link)
 		if err != nil || seen[ns] {
 			continue
 		}
+
 		proc := strings.TrimSuffix(link, "/ns/mnt")
 		pid, err := strconv.Atoi(filepath.Base(proc))
 		if err != nil {
 			continue
 		}
+
 		err = eachMount(proc+"/mountinfo", needles, func(e mountEntry) { found(pid, e) })
 		if err != nil {
-			continue // the process has gone; another one may show the namespace
+			continue // the process has ended; another process may show the namespace
 		}
+
 		seen[ns] = true
 	}
+
 	return nil
 }
 
-// pathState is what one statx tells of a path, links not followed.
+// pathState is the result of one statx on a path, without following links.
 type pathState struct {
 	exists    bool
-	mountRoot bool // something is mounted exactly here
+	mountRoot bool // this path is the root of a mount
 	mountID   uint64
 	dev, ino  uint64
 	rdev      uint64 // of a device node
@@ -170,6 +140,7 @@ func statPath(path string) (pathState, error) {
 	if err != nil {
 		return pathState{}, fmt.Errorf("cannot look at %q: %w", path, err)
 	}
+
 	return pathState{
 		exists:    true,
 		mountRoot: st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0,

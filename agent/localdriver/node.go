@@ -7,7 +7,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 )
 
-// NodeGetCapabilities lists only what is implemented in full.
+// NodeGetCapabilities lists only calls that are implemented completely.
 func (d *driver) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequest) (*csi.NodeGetCapabilitiesResponse, error) {
 	resp := &csi.NodeGetCapabilitiesResponse{}
 	for _, t := range []csi.NodeServiceCapability_RPC_Type{
@@ -23,20 +23,21 @@ func (d *driver) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRe
 			Type: &csi.NodeServiceCapability_Rpc{Rpc: &csi.NodeServiceCapability_RPC{Type: t}},
 		})
 	}
+
 	return resp, nil
 }
 
-// NodeGetInfo answers with the node id the driver was started with, which is also the topology.
+// NodeGetInfo returns the node id with which the driver was started. It is also the topology.
 func (d *driver) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
 	return &csi.NodeGetInfoResponse{NodeId: d.opts.NodeID, AccessibleTopology: d.topology()}, nil
 }
 
-// target is a volume with one of its paths, locked for one call.
+// target is a volume and one of its paths, locked for one call.
 type target struct {
 	d     *driver
 	v     volume
 	path  string
-	loops []loopDevice // of an image, as the call began
+	loops []loopDevice // of an image, at the start of the call
 }
 
 // open finds and locks the volume of a node call and checks its path.
@@ -44,7 +45,7 @@ func (d *driver) open(id, what, path string) (*target, func(), error) {
 	return d.openWith(d.lock, id, what, path)
 }
 
-// openToRelease is open for calls that take mounts away, which may be done at any time.
+// openToRelease is open for calls that remove mounts, which are allowed at any time.
 func (d *driver) openToRelease(id, what, path string) (*target, func(), error) {
 	return d.openWith(d.lockToRelease, id, what, path)
 }
@@ -53,6 +54,7 @@ func (d *driver) openWith(lock func(id string) (func(), error), id, what, path s
 	if id == "" {
 		return nil, nil, invalidf("the volume id is empty")
 	}
+
 	path, err := d.checkPath(what, path)
 	if err != nil {
 		return nil, nil, err
@@ -60,12 +62,14 @@ func (d *driver) openWith(lock func(id string) (func(), error), id, what, path s
 	if _, err := d.volume(id); err != nil {
 		return nil, nil, err
 	}
+
 	unlock, err := lock(id)
 	if err != nil {
 		return nil, nil, err
 	}
+
 	t := &target{d: d, path: path}
-	// Read again: it may have been deleted before we had the lock.
+	// Read it again: it may have been deleted before this call had the lock.
 	if t.v, err = d.volume(id); err == nil {
 		err = t.readLoops()
 	}
@@ -73,42 +77,48 @@ func (d *driver) openWith(lock func(id string) (func(), error), id, what, path s
 		unlock()
 		return nil, nil, err
 	}
+
 	d.seen.learnDevices(id, t.loops)
 	return t, unlock, nil
 }
 
-// readLoops finds the volume's loop devices: those it had last, if one is still its own, or else
-// by a search of all.
+// readLoops finds the volume's loop devices. It first tries the devices that the volume had last.
+// If none of them belongs to it any longer, it searches all devices.
 func (t *target) readLoops() error {
 	if t.v.Type != typeImage {
 		return nil
 	}
+
 	for _, name := range t.d.seen.devices(t.v.ID) {
-		// A device that cannot be asked may have been removed: the search decides.
+		// A device that cannot be examined may have been removed. The search decides.
 		if l, err := loopOf(name, t.data()); err == nil && l != nil {
 			t.loops = append(t.loops, *l)
 		}
 	}
+
 	if len(t.loops) == 0 {
 		var err error
 		if t.loops, err = loopsOf(t.v.ID, t.data()); err != nil {
 			return err
 		}
 	}
+
 	for i := range t.loops {
 		if err := t.d.held.keep(&t.loops[i]); err != nil {
 			t.d.log.Warn("cannot keep a device that was told to detach", "volume_id", t.v.ID, "device", t.loops[i].path(), "error", err)
 		}
 	}
+
 	return nil
 }
 
-// attach gives the volume another loop device.
+// attach attaches the volume's image to another loop device.
 func (t *target) attach(readOnly bool) (loopDevice, error) {
 	l, err := attachLoop(t.data(), readOnly)
 	if err != nil {
 		return l, err
 	}
+
 	t.loops = append(t.loops, l)
 	t.d.seen.learnDevices(t.v.ID, t.loops)
 	if t.v.Block {
@@ -116,10 +126,11 @@ func (t *target) attach(readOnly bool) (loopDevice, error) {
 			return l, errors.Join(err, t.detach(context.Background(), l))
 		}
 	}
+
 	return l, nil
 }
 
-// detach takes a loop device from the volume and waits until it is free.
+// detach detaches a loop device from the volume and waits until it is free.
 func (t *target) detach(ctx context.Context, l loopDevice) error {
 	if err := t.d.held.drop(l); err != nil {
 		return err
@@ -131,8 +142,8 @@ func (t *target) data() string { return t.d.store.dataPath(t.v) }
 
 func (t *target) look(path string) (place, error) { return t.d.look(t.v, t.loops, path) }
 
-// uses lists where the volume is mounted by this driver. Mounts that others made of it are found
-// only when the volume is searched for the first time; checkUnused always finds them.
+// uses lists the paths where this driver mounted the volume. It finds mounts by other programs only
+// when it searches for the volume for the first time. checkUnused always finds them.
 func (t *target) uses() ([]use, error) {
 	paths, known := t.d.seen.at(t.v.ID)
 	if !known {
@@ -146,6 +157,7 @@ func (t *target) uses() ([]use, error) {
 		}
 		return uses, nil
 	}
+
 	var found []use
 	for _, p := range paths {
 		at, err := t.look(p)
@@ -158,19 +170,20 @@ func (t *target) uses() ([]use, error) {
 			t.d.seen.forget(t.v.ID, p)
 		}
 	}
+
 	return found, nil
 }
 
-// willMount notes a path before something is mounted there. A volume not searched for yet stays
-// unknown: the search will find the path.
+// willMount records a path before a mount is made there. A volume that was not searched for yet
+// stays unknown, because the search will find the path.
 func (t *target) willMount() {
 	if _, known := t.d.seen.at(t.v.ID); known {
 		t.d.seen.learn(t.v.ID, t.path)
 	}
 }
 
-// loop returns the volume's attached device, writable or read-only, or nil. An unusable one is
-// no base to build on, and a second one beside it could lose writes.
+// loop returns the volume's attached device, writable or read-only, or nil. It returns an error if
+// a device is unusable, because a second device beside it could lose writes.
 func (t *target) loop(readOnly bool) (*loopDevice, error) {
 	for i, l := range t.loops {
 		if l.stale {
@@ -185,11 +198,12 @@ func (t *target) loop(readOnly bool) (*loopDevice, error) {
 			return &t.loops[i], nil
 		}
 	}
+
 	return nil, nil
 }
 
-// checkImage refuses an image that is missing, or is shorter than on record: its users would take
-// what is left for the whole.
+// checkImage refuses an image that is missing or shorter than recorded, because its users would
+// mistake the rest for the complete data.
 func (t *target) checkImage() error {
 	st, err := statPath(t.data())
 	switch {
@@ -200,11 +214,13 @@ func (t *target) checkImage() error {
 	case int64(st.size) < t.v.Capacity:
 		return preconditionf("the image of volume %q has %d bytes, less than the %d recorded: a part of it is lost", t.v.ID, st.size, t.v.Capacity)
 	}
+
 	return nil
 }
 
-// takeDown unmounts all that is ours at the path, also when mounted several times over, and what is
-// left of it. A mount that is not ours is left alone, with an error.
+// takeDown unmounts every mount of this volume at the path, even several on top of each other, and
+// stray nodes of its devices. For a mount that is not the volume's, it changes nothing and returns
+// an error.
 func (t *target) takeDown() (place, error) {
 	for {
 		at, err := t.look(t.path)
@@ -216,6 +232,7 @@ func (t *target) takeDown() (place, error) {
 		case at.kind == kindForeign && !at.stray:
 			return at, preconditionf("what is mounted at %q is not volume %q; it is left alone", t.path, t.v.ID)
 		}
+
 		if err := unmount(t.path); err != nil {
 			return at, err
 		}

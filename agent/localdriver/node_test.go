@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// cycle takes a mounted volume through its whole life, each call twice.
+// cycle takes a mounted volume through its whole life, and makes each call twice.
 func cycle(t *testing.T, b *bench, id string, fsType string, size int64) {
 	t.Helper()
 	c := mountCap(writer, fsType)
@@ -50,7 +50,7 @@ func cycle(t *testing.T, b *bench, id string, fsType string, size int64) {
 		must(t, b.unstage(id))
 	}
 	wantNotMounted(t, b.staging(id))
-	// Once more: what was written is still there, and nothing was formatted again.
+	// Repeat it: the written data is still there, and the volume is not formatted again.
 	must(t, b.stage(id, c))
 	must(t, b.publish(id, target, c, false))
 	wantContent(t, filepath.Join(target, "f"), "hello")
@@ -100,7 +100,7 @@ func TestReadOnly(t *testing.T) {
 				"asked for": many, "by access mode": mountCap(readerOnly, ""), "by flag": mountCap(multiWriter, "", "ro"),
 			} {
 				if name == "by access mode" {
-					must(t, b.unpublish(id, rw)) // one target only
+					must(t, b.unpublish(id, rw)) // it allows only one target
 				}
 				must(t, b.publish(id, target, c, name == "asked for"))
 				if err := os.WriteFile(filepath.Join(target, "f"), nil, 0o600); !errors.Is(err, unix.EROFS) {
@@ -126,7 +126,7 @@ func TestOneTarget(t *testing.T) {
 		must(t, b.publish(id, t1, mountCap(m, ""), false))
 		wantCode(t, b.publish(id, t2, mountCap(m, ""), false), codes.FailedPrecondition, t1)
 		wantGone(t, t2)
-		// Another mode for the second target makes no difference, nor does a restart.
+		// Another mode for the second target makes no difference. A restart makes none either.
 		many := mountCap(multiWriter, "")
 		wantCode(t, b.publish(id, t2, many, false), codes.FailedPrecondition, t1, "one target")
 		b.restart()
@@ -151,7 +151,7 @@ func TestMountFlags(t *testing.T) {
 	id := b.create("v", 0, nil, mountCap(writer, ""))
 	wantCode(t, b.stage(id, mountCap(writer, "", "noatime", "discard")), codes.InvalidArgument, `"discard"`)
 	flags, want := []string{"noexec,nosuid", "noatime"}, int64(unix.MS_NOEXEC|unix.MS_NOSUID|unix.MS_NOATIME)
-	if inUserNamespace(t) { // where the kernel locks how the host keeps access times
+	if inUserNamespace(t) { // here the kernel locks the host's settings for access times
 		wantCode(t, b.stage(id, mountCap(writer, "", flags...)), codes.FailedPrecondition, "user namespace")
 		flags, want = flags[:1], unix.MS_NOEXEC|unix.MS_NOSUID
 	}
@@ -179,13 +179,13 @@ func TestMountFlags(t *testing.T) {
 		t.Errorf("read-only is %t (%v)", ro, err)
 	}
 	wantCode(t, b.stage(id, mountCap(writer, "")), codes.AlreadyExists, "read-only")
-	must(t, b.publish(id, b.path("t"), mountCap(writer, ""), false)) // and it is read-only
+	must(t, b.publish(id, b.path("t"), mountCap(writer, ""), false)) // the target is read-only then
 	must(t, b.publish(id, b.path("t"), mountCap(writer, ""), false))
 	b.clear(id, b.path("t"))
 }
 
-// TestForeignMounts plants a mount of something else wherever the driver mounts. It must be
-// neither used nor removed.
+// TestForeignMounts makes other mounts at all paths where the driver mounts. The driver must
+// neither use nor remove them.
 func TestForeignMounts(t *testing.T) {
 	b := newBench(t)
 	c := mountCap(writer, "")
@@ -209,7 +209,7 @@ func TestForeignMounts(t *testing.T) {
 	wantContent(t, filepath.Join(target, "f"), "not yours")
 	must(t, unix.Unmount(target, 0))
 
-	// Another volume of the same driver is foreign, too.
+	// A mount of another volume of the same driver counts as foreign, too.
 	must(t, b.stage(other, c))
 	must(t, b.publish(other, target, c, false))
 	wantCode(t, b.publish(id, target, c, false), codes.FailedPrecondition)
@@ -218,7 +218,7 @@ func TestForeignMounts(t *testing.T) {
 	b.clear(id)
 }
 
-// TestPartOfVolume plants a mount that shows only a part of the volume at its staging path.
+// TestPartOfVolume mounts only a part of the volume at its staging path.
 func TestPartOfVolume(t *testing.T) {
 	b := newBench(t)
 	ids := []string{b.create("d", 0, nil, mountCap(writer, ""))}
@@ -281,7 +281,8 @@ func TestBusy(t *testing.T) {
 	b.clear(id, target)
 }
 
-// TestParallel takes volumes of all kinds through their lives at once; they race for devices.
+// TestParallel takes volumes of all kinds through their lives in parallel. They compete for
+// devices.
 func TestParallel(t *testing.T) {
 	b := newBench(t)
 	kinds := []*csi.CreateVolumeRequest{createReq("d", 0, nil, mountCap(writer, ""))}
@@ -320,7 +321,7 @@ func TestParallel(t *testing.T) {
 }
 
 // TestMountsInsideStayApart makes the test's directory shared, as the host's root usually is, and
-// mounts something inside one target. It must not show up in the volume's other mounts.
+// makes a mount inside one target. The mount must not appear in the volume's other mounts.
 func TestMountsInsideStayApart(t *testing.T) {
 	b := newBench(t)
 	must(t, unix.Mount(b.dir, b.dir, "", unix.MS_BIND, ""))

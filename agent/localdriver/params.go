@@ -29,18 +29,18 @@ const (
 	maxNameBytes     = 128  // CSI's bound on a string
 )
 
-// filesystem says how an image's filesystem is made.
+// filesystem describes how an image's filesystem is made.
 type filesystem struct {
 	name        string
 	pkg         string   // the operating system package with its tools
 	minSize     int64    // bytes
-	leastResize int64    // bytes; the kernel refuses to resize to fewer
-	mkfs        []string // without the file, which comes last
+	leastResize int64    // bytes; the kernel refuses to resize to less
+	mkfs        []string // without the file name, which comes last
 }
 
-// filesystems lists what an image can hold; the first is the default. The minimum sizes are what
-// the tools accept, rounded up (xfs: 300 MiB since xfsprogs 5.19). btrfs_ioctl_resize refuses less
-// than 256 MiB.
+// filesystems lists the filesystems that an image can hold. The first is the default. The minimum
+// sizes are those that the tools accept, rounded up (xfs: 300 MiB since xfsprogs 5.19).
+// btrfs_ioctl_resize refuses less than 256 MiB.
 var filesystems = []filesystem{
 	{"ext4", "e2fsprogs", 16 * mib, 0, []string{"mkfs.ext4", "-q", "-F", "-m", "0"}},
 	{"xfs", "xfsprogs", 300 * mib, 0, []string{"mkfs.xfs", "-q", "-f"}},
@@ -63,7 +63,7 @@ func filesystemNames() string {
 	return strings.Join(names, ", ")
 }
 
-// params are the create parameters, known keys and values only.
+// params are the parsed create parameters, with known keys and values only.
 type params struct {
 	typ    string // empty when not given
 	fsType string // empty when not given
@@ -87,10 +87,11 @@ func parseParams(m map[string]string) (params, error) {
 			return p, invalidf("unknown parameter %q; the local driver knows %s and %s", k, paramType, paramFSType)
 		}
 	}
+
 	return p, nil
 }
 
-// cannot tells whether no volume with these parameters can have the capability.
+// cannot reports whether no volume with these parameters can have the capability.
 func (p params) cannot(c *csi.VolumeCapability) bool {
 	a, err := parseAccess(c)
 	return err != nil || a.block && p.typ == typeDirectory
@@ -105,46 +106,54 @@ func sortedKeys(m map[string]string) []string {
 	return keys
 }
 
-// plan turns a create request into the volume it asks for, without id and size. The type given is
-// that of a request that names none.
+// plan turns a create request into a planned volume, without id and size. typ is the type for a
+// request that names none.
 func plan(req *csi.CreateVolumeRequest, typ string) (volume, error) {
 	v := volume{Version: metaVersion, Name: req.GetName()}
 	if err := checkName("volume", v.Name); err != nil {
 		return v, err
 	}
+
 	switch {
 	case len(req.GetVolumeCapabilities()) == 0:
 		return v, invalidf("no volume capabilities are given")
 	}
+
 	p, err := parseParams(req.GetParameters())
 	if err != nil {
 		return v, err
 	}
+
 	change, err := parseMutable(req.GetMutableParameters())
 	if err != nil {
 		return v, err
 	}
+
 	v.Type, v.Quota = cmp.Or(p.typ, typ), change.quota
 	fsType, mounted := p.fsType, false
+
 	for _, c := range req.GetVolumeCapabilities() {
 		a, err := parseAccess(c)
 		if err != nil {
 			return v, err
 		}
+
 		v.Block = v.Block || a.block
 		mounted = mounted || !a.block
 		if a.fsType != "" && fsType != "" && a.fsType != fsType {
 			return v, invalidf("two filesystem types are asked for: %q and %q", fsType, a.fsType)
 		}
+
 		if a.fsType != "" {
 			fsType = a.fsType
 		}
 	}
+
 	return v, v.settle(fsType, mounted)
 }
 
-// settle decides on the filesystem, given the type asked for (or "") and whether the volume will
-// be mounted.
+// settle chooses the filesystem. fsType is the requested type or "", and mounted tells whether the
+// volume will be mounted.
 func (v *volume) settle(fsType string, mounted bool) error {
 	switch {
 	case v.Type == typeDirectory && v.Block:
@@ -161,9 +170,11 @@ func (v *volume) settle(fsType string, mounted bool) error {
 	case fsType == "":
 		fsType = filesystems[0].name
 	}
+
 	if _, ok := findFilesystem(fsType); !ok {
 		return invalidf("fs_type %q is not one of %s", fsType, filesystemNames())
 	}
+
 	v.FSType = fsType
 	return nil
 }
@@ -180,8 +191,8 @@ func checkName(what, name string) error {
 	return nil
 }
 
-// sizeFor chooses the capacity in bytes for a range. A directory has what is asked for, recorded
-// and no more. An image is a multiple of imageGranularity within the range.
+// sizeFor chooses the capacity in bytes for a range. A directory gets the required size, which is
+// only recorded. An image gets a multiple of imageGranularity within the range.
 func (v *volume) sizeFor(r *csi.CapacityRange) (int64, error) {
 	required, limit := r.GetRequiredBytes(), r.GetLimitBytes()
 	if required < 0 || limit < 0 {
@@ -193,10 +204,12 @@ func (v *volume) sizeFor(r *csi.CapacityRange) (int64, error) {
 	if v.Type == typeDirectory {
 		return required, nil
 	}
+
 	kind, least := "a raw image", minRawSize
 	if f, ok := findFilesystem(v.FSType); ok {
 		kind, least = "an image with "+f.name, f.minSize
 	}
+
 	size := defaultImageSize
 	switch {
 	case required > 0 && required < least, limit > 0 && limit < least:
@@ -206,14 +219,16 @@ func (v *volume) sizeFor(r *csi.CapacityRange) (int64, error) {
 	case limit > 0 && limit < size:
 		size = limit / imageGranularity * imageGranularity
 	}
+
 	if size < required || limit > 0 && size > limit {
 		return 0, outOfRangef("no multiple of %d bytes lies between %d and %d", imageGranularity, required, limit)
 	}
+
 	return size, nil
 }
 
-// satisfies tells why an existing volume is not what a create request of the same name asks for,
-// or nil.
+// satisfies returns the reason why an existing volume does not fit a create request with the same
+// name, or nil.
 func (v *volume) satisfies(want volume, r *csi.CapacityRange) error {
 	required, limit := r.GetRequiredBytes(), r.GetLimitBytes()
 	switch {
@@ -228,5 +243,6 @@ func (v *volume) satisfies(want volume, r *csi.CapacityRange) error {
 	case v.Capacity < required || limit > 0 && v.Capacity > limit:
 		return existsf("volume %q exists with %d bytes, not within %d to %d", v.Name, v.Capacity, required, limit)
 	}
+
 	return nil
 }

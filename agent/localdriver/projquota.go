@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// From linux/quota.h, linux/dqblk_xfs.h and linux/fs.h, which x/sys does not have.
+// These constants come from linux/quota.h, linux/dqblk_xfs.h and linux/fs.h. x/sys lacks them.
 const (
 	projectQuota = 2                          // PRJQUOTA
-	getState     = 0x5805<<8 | projectQuota   // Q_XGETQSTAT, which other filesystems answer too
+	getState     = 0x5805<<8 | projectQuota   // Q_XGETQSTAT, which filesystems other than xfs answer too
 	getQuota     = 0x800007<<8 | projectQuota // Q_GETQUOTA
 	setQuota     = 0x800008<<8 | projectQuota // Q_SETQUOTA
 
@@ -28,7 +28,7 @@ const (
 	attrInherit = 0x200      // FS_XFLAG_PROJINHERIT
 )
 
-// dqblk is struct if_dqblk. Limits are in KiB, what is used is in bytes.
+// dqblk is struct if_dqblk. Limits are in KiB, but the usage is in bytes.
 type dqblk struct {
 	hard, soft, used             uint64
 	inodeHard, inodeSoft, inodes uint64
@@ -43,7 +43,7 @@ type fsxattr struct {
 	_                                                  [8]byte
 }
 
-// kernelProjects are the project quotas of the filesystem of a directory.
+// kernelProjects uses the project quotas of the filesystem that holds dir.
 type kernelProjects struct{ dir string }
 
 func (k kernelProjects) check() error {
@@ -52,12 +52,14 @@ func (k kernelProjects) check() error {
 	if err := k.call(getState, 0, unsafe.Pointer(&state)); err != nil {
 		return fmt.Errorf("%w (%w)", why, err)
 	}
+
 	switch flags := binary.NativeEndian.Uint16(state[2:]); {
 	case flags&stateCounts == 0:
 		return why
 	case flags&stateEnforces == 0:
 		return fmt.Errorf("the filesystem of %q counts what projects take, but does not enforce limits: mount it with prjquota", k.dir)
 	}
+
 	return nil
 }
 
@@ -73,7 +75,7 @@ func (k kernelProjects) usage(project uint32) (used, limit int64, err error) {
 	var q dqblk
 	err = k.call(getQuota, project, unsafe.Pointer(&q))
 	if errors.Is(err, unix.ENOENT) {
-		return 0, 0, nil // nothing was ever in it
+		return 0, 0, nil // the project has never been used
 	}
 	if err != nil {
 		return 0, 0, fmt.Errorf("cannot ask for project %d on the filesystem of %q: %w", project, k.dir, err)
@@ -81,7 +83,7 @@ func (k kernelProjects) usage(project uint32) (used, limit int64, err error) {
 	return int64(q.used), int64(q.hard) * 1024, nil
 }
 
-// call is quotactl_fd(2), which unlike quotactl needs no device.
+// call is quotactl_fd(2). Unlike quotactl, it needs no device.
 func (k kernelProjects) call(cmd, id uint32, arg unsafe.Pointer) error {
 	fd, err := unix.Open(k.dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -94,8 +96,8 @@ func (k kernelProjects) call(cmd, id uint32, arg unsafe.Pointer) error {
 	return nil
 }
 
-// assign begins with the directory, so that what is made in it meanwhile inherits the project.
-// Links, pipes and devices take no space and stay as they are.
+// assign starts with the directory, so that files made in it meanwhile inherit the project. It
+// skips links, pipes and devices, because they take no space.
 func (k kernelProjects) assign(ctx context.Context, dir string, project uint32) error {
 	fail := func(err error) error { return fmt.Errorf("cannot assign %q to project %d: %w", dir, project, err) }
 	root, err := openWritable(dir)
@@ -103,24 +105,29 @@ func (k kernelProjects) assign(ctx context.Context, dir string, project uint32) 
 		return fail(err)
 	}
 	defer func() { _ = unix.Close(root) }() // a directory, nothing is written to it
+
 	if err := setProject(root, project, true); err != nil {
 		return fail(err)
 	}
+
 	visit := func(fd int, st *unix.Statx_t) error {
 		kind := st.Mode & unix.S_IFMT
 		if kind != unix.S_IFDIR && kind != unix.S_IFREG {
 			return nil
 		}
-		// ioctl does not take O_PATH; its name in /proc leads to just this file.
+
+		// ioctl does not accept O_PATH. The descriptor's name in /proc leads to exactly this file.
 		open, err := unix.Open("/proc/self/fd/"+strconv.Itoa(fd), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return err
 		}
+
 		return errors.Join(setProject(open, project, kind == unix.S_IFDIR), unix.Close(open))
 	}
 	if err := filetree.Below(ctx, root, visit); err != nil {
 		return fail(err)
 	}
+
 	return nil
 }
 
@@ -129,13 +136,16 @@ func setProject(fd int, project uint32, inherit bool) error {
 	if err := ioctl(fd, getAttr, unsafe.Pointer(&a)); err != nil {
 		return err
 	}
+
 	want := a
 	want.project = project
 	if inherit {
 		want.flags |= attrInherit
 	}
+
 	if want == a {
 		return nil
 	}
+
 	return ioctl(fd, setAttr, unsafe.Pointer(&want))
 }

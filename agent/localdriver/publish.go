@@ -11,17 +11,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NodePublishVolume makes a staged volume visible at a target path: a bind of the staging path,
-// or of the loop device's node.
+// NodePublishVolume makes a staged volume visible at a target path. It binds the staging path
+// there, or the node of the loop device.
 func (d *driver) NodePublishVolume(ctx context.Context, req *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
 	if req.GetVolumeId() != "" && req.GetTargetPath() != "" && req.GetVolumeCapability() == nil {
 		return nil, invalidf("the volume capability is missing")
 	}
+
 	t, unlock, err := d.open(req.GetVolumeId(), "target path", req.GetTargetPath())
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
+
 	a, err := parseAccessFor(t.v, req.GetVolumeCapability())
 	if err != nil {
 		return nil, err
@@ -29,6 +31,7 @@ func (d *driver) NodePublishVolume(ctx context.Context, req *csi.NodePublishVolu
 	if req.GetStagingTargetPath() == "" {
 		return nil, preconditionf("the staging path is not set")
 	}
+
 	staging, err := d.checkPath("staging path", req.GetStagingTargetPath())
 	if err != nil {
 		return nil, err
@@ -36,6 +39,7 @@ func (d *driver) NodePublishVolume(ctx context.Context, req *csi.NodePublishVolu
 	if staging == t.path {
 		return nil, invalidf("the staging path and the target path are the same, %q", staging)
 	}
+
 	readOnly := req.GetReadonly() || a.readerOnly || a.flags.readOnly()
 	if a.block {
 		err = t.publishBlock(a, staging, readOnly)
@@ -45,6 +49,7 @@ func (d *driver) NodePublishVolume(ctx context.Context, req *csi.NodePublishVolu
 	if err != nil {
 		return nil, err
 	}
+
 	return &csi.NodePublishVolumeResponse{}, nil
 }
 
@@ -59,10 +64,12 @@ func (t *target) publishMount(ctx context.Context, a access, staging string, rea
 	if from.dead != nil {
 		return from.refuse(t)
 	}
+
 	stagedRO, err := isReadOnly(staging)
 	if err != nil {
 		return err
 	}
+
 	readOnly = readOnly || stagedRO
 	if done, err := t.published(kindOurs, readOnly); done || err != nil {
 		return err
@@ -73,14 +80,17 @@ func (t *target) publishMount(ctx context.Context, a access, staging string, rea
 	if err := t.giveToGroup(ctx, a, staging); err != nil {
 		return err
 	}
+
 	t.willMount()
 	if err := makeTarget(t.path, true); err != nil {
 		return err
 	}
+
 	flags := a.flags
 	if readOnly {
 		flags.set |= unix.MOUNT_ATTR_RDONLY
 	}
+
 	err = bind(staging, t.path, flags)
 	if err == nil {
 		err = t.confirm(kindOurs)
@@ -88,10 +98,11 @@ func (t *target) publishMount(ctx context.Context, a access, staging string, rea
 	if err == nil {
 		err = t.confirmReadOnly(readOnly)
 	}
+
 	return t.orRemove(err)
 }
 
-// confirmReadOnly proves what was promised, with the mount in place.
+// confirmReadOnly verifies that the mount at the target is read-only if it must be.
 func (t *target) confirmReadOnly(want bool) error {
 	ro, err := isReadOnly(t.path)
 	if err == nil && want && !ro {
@@ -100,8 +111,8 @@ func (t *target) confirmReadOnly(want bool) error {
 	return err
 }
 
-// publishBlock binds the node of the writable device, or of a second, read-only one. Both at once
-// are refused: their caches do not know of each other.
+// publishBlock binds the node of the writable device, or of a second, read-only one. It refuses to
+// publish both at once, because their caches are not coherent.
 func (t *target) publishBlock(a access, staging string, readOnly bool) error {
 	rw, err := t.loop(false)
 	if err != nil {
@@ -113,50 +124,60 @@ func (t *target) publishBlock(a access, staging string, readOnly bool) error {
 	if err := t.checkImage(); err != nil {
 		return err
 	}
+
 	uses, err := t.uses()
 	if err != nil {
 		return err
 	}
+
 	for _, u := range uses {
 		if !u.node {
 			return preconditionf("volume %q cannot be published as a block device: its filesystem is mounted at %q", t.v.ID, u.point)
 		}
 	}
+
 	if done, err := t.published(kindNode, readOnly); done || err != nil {
 		return err
 	}
+
 	for _, u := range uses {
 		if u.loop.readOnly != readOnly {
 			return preconditionf("volume %q cannot be published with read-only %t: it is published with read-only %t at %q, and a block volume cannot be both",
 				t.v.ID, readOnly, u.loop.readOnly, u.point)
 		}
 	}
+
 	if err := t.admitPath(a, staging); err != nil {
 		return err
 	}
+
 	dev := *rw
 	if readOnly {
 		if dev, err = t.readOnlyLoop(*rw); err != nil {
 			return err
 		}
 	}
+
 	t.willMount()
 	if err := makeTarget(t.path, false); err != nil {
 		return err
 	}
+
 	err = bind(dev.path(), t.path, mountFlags{})
 	if err == nil {
 		err = t.confirmNode(dev)
 	}
+
 	return t.orRemove(err)
 }
 
-// readOnlyLoop finds or attaches the read-only device, after writing out what the writable one
-// has cached.
+// readOnlyLoop finds or attaches the read-only device. It first writes out the cached data of the
+// writable device.
 func (t *target) readOnlyLoop(rw loopDevice) (loopDevice, error) {
 	if err := flushLoop(rw); err != nil {
 		return loopDevice{}, err
 	}
+
 	l, err := t.loop(true)
 	if err != nil {
 		return loopDevice{}, err
@@ -164,10 +185,11 @@ func (t *target) readOnlyLoop(rw loopDevice) (loopDevice, error) {
 	if l != nil {
 		return *l, nil
 	}
+
 	return t.attach(true)
 }
 
-// confirmNode proves that the target is the device meant, and read-only if that one is.
+// confirmNode verifies that the target is the intended device, and is read-only if the device is.
 func (t *target) confirmNode(want loopDevice) error {
 	at, err := t.look(t.path)
 	if err != nil {
@@ -176,20 +198,23 @@ func (t *target) confirmNode(want loopDevice) error {
 	if at.kind != kindNode || at.loop.rdev != want.rdev {
 		return internalf("%s was bound to %q, but something else is there now", want.path(), t.path)
 	}
+
 	ro, err := blockReadOnly(t.path)
 	if err == nil && ro != want.readOnly {
 		err = internalf("%s at %q answers read-only %t, not %t", want.path(), t.path, ro, want.readOnly)
 	}
+
 	return err
 }
 
-// published tells whether the target is in place already, exactly as asked for; in place in
-// another way is an error.
+// published reports whether the target is already published exactly as requested. It returns an
+// error if the target is published in another way.
 func (t *target) published(want kind, readOnly bool) (bool, error) {
 	at, err := t.look(t.path)
 	if err != nil {
 		return false, err
 	}
+
 	var ro bool
 	switch {
 	case at.kind == kindNone:
@@ -207,13 +232,15 @@ func (t *target) published(want kind, readOnly bool) (bool, error) {
 			return false, err
 		}
 	}
+
 	if ro != readOnly {
 		return false, existsf("volume %q is published at %q with read-only %t, not %t", t.v.ID, t.path, ro, readOnly)
 	}
+
 	return true, nil
 }
 
-// orRemove undoes a publish that failed half-way; the error that matters stays first.
+// orRemove undoes a publish that failed halfway. The original error stays first.
 func (t *target) orRemove(err error) error {
 	if err == nil {
 		return nil
@@ -225,14 +252,15 @@ func (t *target) orRemove(err error) error {
 	return errors.Join(err, undo)
 }
 
-// makeTarget makes the mount point, a directory or an empty file. One that is there already, from
-// an attempt cut short, must be empty: a mount would hide what it holds.
+// makeTarget makes the mount point, a directory or an empty file. An existing one, from an
+// interrupted attempt, must be empty, because a mount would hide its content.
 func makeTarget(path string, dir bool) error {
 	fail := func(err error) error { return fmt.Errorf("cannot make the target path %q: %w", path, err) }
 	st, err := statPath(path)
 	if err != nil {
 		return err
 	}
+
 	switch {
 	case !st.exists && dir:
 		err = os.Mkdir(path, 0o750)
@@ -252,16 +280,18 @@ func makeTarget(path string, dir bool) error {
 			return preconditionf("the target path %q is a directory that is not empty", path)
 		}
 	}
+
 	if errors.Is(err, os.ErrNotExist) {
 		return preconditionf("the parent directory of the target path %q does not exist", path)
 	}
 	if err != nil {
 		return fail(err)
 	}
+
 	return nil
 }
 
-// removeTarget removes what makeTarget made, and nothing that holds anything.
+// removeTarget removes an empty mount point that makeTarget made, and refuses any other file.
 func removeTarget(path string) error {
 	st, err := statPath(path)
 	switch {
@@ -274,43 +304,49 @@ func removeTarget(path string) error {
 	default:
 		return preconditionf("the target path %q is not what the driver made there; it is left alone", path)
 	}
+
 	if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) {
 		return preconditionf("the target path %q is not mounted and not empty; it is left alone", path)
 	}
 	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("cannot remove the target path %q: %w", path, err)
 	}
+
 	return nil
 }
 
-// NodeUnpublishVolume unmounts a target and removes its mount point. A target that is not there is
-// success.
+// NodeUnpublishVolume unmounts a target and removes its mount point. A target that does not exist
+// counts as success.
 func (d *driver) NodeUnpublishVolume(ctx context.Context, req *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
 	t, unlock, err := d.openToRelease(req.GetVolumeId(), "target path", req.GetTargetPath())
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
+
 	if _, err := t.takeDown(); err != nil {
 		return nil, err
 	}
 	if err := removeTarget(t.path); err != nil {
 		return nil, err
 	}
+
 	d.seen.forget(t.v.ID, t.path)
 	if err := t.dropReadOnlyLoop(ctx); err != nil {
 		return nil, err
 	}
+
 	return &csi.NodeUnpublishVolumeResponse{}, nil
 }
 
-// dropReadOnlyLoop detaches the read-only device when its last target has gone. It also finds one
-// that an earlier attempt left behind.
+// dropReadOnlyLoop detaches the read-only device after its last target is unpublished. It also
+// finds a device that an earlier attempt did not detach.
 func (t *target) dropReadOnlyLoop(ctx context.Context) error {
 	for _, l := range t.loops {
 		if !l.readOnly {
 			continue
 		}
+
 		uses, err := t.uses()
 		if err != nil {
 			return err
@@ -322,5 +358,6 @@ func (t *target) dropReadOnlyLoop(ctx context.Context) error {
 			return err
 		}
 	}
+
 	return nil
 }

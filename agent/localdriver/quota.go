@@ -13,34 +13,36 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 )
 
-// A directory volume can have a quota, the mutable parameter "quota". It is a project quota of
-// the filesystem that holds the volumes: everything in the volume belongs to one project, and the
-// filesystem limits what the project may take. What volume.json says is set again at every start
-// and every staging, so a crash while it is being set does no harm.
+// A directory volume can have a quota, the mutable parameter "quota". It is a project quota of the
+// filesystem that holds the volumes. Everything in the volume belongs to one project, and the
+// filesystem limits the space of that project. Every start and every staging sets the quota from
+// volume.json again, so a crash during the change does no harm.
 //
-//  1. volume.json gets the quota, and a project with the note "assigning" if it has none.
+//  1. volume.json records the quota. If the volume has no project, it also records a new one and the
+//     note "assigning".
 //  2. The limit is set.
-//  3. What the volume holds is assigned to the project, and the note goes.
+//  3. The volume's files are assigned to the project, and the note is removed.
 //
-// A volume keeps its project when its quota goes, so the next one costs no walk.
+// A volume keeps its project when its quota is removed, so the next quota needs no walk over the
+// files.
 const (
 	paramQuota = "quota"
 	noQuota    = "none"
 )
 
-// projects is what the driver needs of a filesystem's project quotas.
+// projects is the part of a filesystem's project quotas that the driver uses.
 type projects interface {
-	// check tells in words why no quota would be in force, or nil.
+	// check returns the reason why no quota would be in force, or nil.
 	check() error
-	// assign makes a directory and all in it, now and later, belong to a project.
+	// assign makes a directory and everything in it, now and later, belong to a project.
 	assign(ctx context.Context, dir string, project uint32) error
-	// limit sets the bytes that a project may take; 0 is no limit.
+	// limit sets the maximum number of bytes of a project; 0 means no limit.
 	limit(project uint32, bytes int64) error
-	// usage returns the bytes that a project takes and may take.
+	// usage returns the bytes that a project uses, and its limit.
 	usage(project uint32) (used, limit int64, err error)
 }
 
-// mutable are the mutable parameters.
+// mutable are the parsed mutable parameters.
 type mutable struct {
 	given bool
 	quota int64 // bytes, 0 for none
@@ -52,19 +54,22 @@ func parseMutable(m map[string]string) (mutable, error) {
 		if k != paramQuota {
 			return p, invalidf("unknown mutable parameter %q; the local driver knows %s", k, paramQuota)
 		}
+
 		p.given = true
 		if m[k] == noQuota {
 			continue
 		}
+
 		var err error
 		if p.quota, err = parseQuota(m[k]); err != nil {
 			return p, invalidf("mutable parameter %q: %q is not %s, a number of bytes, or a size such as 10GiB", k, m[k], noQuota)
 		}
 	}
+
 	return p, nil
 }
 
-// quotaUnits are the units that volume files have for sizes.
+// quotaUnits are the units that volume files use for sizes.
 var quotaUnits = []struct {
 	name  string
 	bytes int64
@@ -73,8 +78,8 @@ var quotaUnits = []struct {
 	{"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"PB", 1e15}, {"B", 1},
 }
 
-// parseQuota reads a whole number with or without a unit and rounds it up to 1 KiB, in which
-// kernels count limits.
+// parseQuota parses a whole number with or without a unit and rounds it up to 1 KiB, the kernel's
+// unit for limits.
 func parseQuota(text string) (int64, error) {
 	number, unit := text, int64(1)
 	for _, u := range quotaUnits {
@@ -83,6 +88,7 @@ func parseQuota(text string) (int64, error) {
 			break
 		}
 	}
+
 	n, err := strconv.ParseUint(number, 10, 63)
 	if err != nil {
 		return 0, err
@@ -90,10 +96,11 @@ func parseQuota(text string) (int64, error) {
 	if n == 0 || int64(n) > (math.MaxInt64-1023)/unit {
 		return 0, errors.New("out of range")
 	}
+
 	return roundQuota(int64(n) * unit), nil
 }
 
-// roundQuota rounds bytes up to 1 KiB. What is too large for that stays as it is.
+// roundQuota rounds bytes up to 1 KiB. A number that is too large for rounding stays unchanged.
 func roundQuota(bytes int64) int64 {
 	if bytes > math.MaxInt64-1023 {
 		return bytes
@@ -112,33 +119,39 @@ func (d *driver) checkQuota(v volume, quota int64) error {
 	if err := d.projects.check(); err != nil {
 		return invalidf("a quota is not possible: %v", err)
 	}
+
 	return nil
 }
 
-// ControllerModifyVolume sets or takes away a volume's quota.
+// ControllerModifyVolume sets or removes a volume's quota.
 func (d *driver) ControllerModifyVolume(ctx context.Context, req *csi.ControllerModifyVolumeRequest) (*csi.ControllerModifyVolumeResponse, error) {
 	if _, err := d.volume(req.GetVolumeId()); err != nil {
 		return nil, err
 	}
+
 	want, err := parseMutable(req.GetMutableParameters())
 	if err != nil {
 		return nil, err
 	}
+
 	unlock, err := d.lock(req.GetVolumeId())
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
+
 	v, err := d.volume(req.GetVolumeId())
 	if err != nil {
 		return nil, err
 	}
+
 	if want.given {
 		err = d.setQuota(ctx, v, want.quota)
 	}
 	if err != nil {
 		return nil, err
 	}
+
 	return &csi.ControllerModifyVolumeResponse{}, nil
 }
 
@@ -146,6 +159,7 @@ func (d *driver) setQuota(ctx context.Context, v volume, quota int64) error {
 	if err := d.checkQuota(v, quota); err != nil {
 		return err
 	}
+
 	if v.Quota != quota || v.QuotaIsSize {
 		v.Quota, v.QuotaIsSize = quota, false
 		if err := d.recordQuota(&v); err != nil {
@@ -153,10 +167,11 @@ func (d *driver) setQuota(ctx context.Context, v volume, quota int64) error {
 		}
 		d.log.Info("changed a quota", "volume_id", v.ID, "name", v.Name, "bytes", quota)
 	}
+
 	return d.enforce(ctx, v)
 }
 
-// recordQuota writes down the quota of a volume, and a project for it if there is none yet.
+// recordQuota records the quota of a volume, and chooses a project if the volume has none.
 func (d *driver) recordQuota(v *volume) error {
 	if v.Project == 0 {
 		v.Project, v.Assigning = d.newProject(), true
@@ -164,21 +179,24 @@ func (d *driver) recordQuota(v *volume) error {
 	return d.store.rewrite(*v)
 }
 
-// enforce sets the quota that a volume has on record, if it is not in force. The caller holds the
-// volume's lock.
+// enforce sets the recorded quota of a volume if it is not in force. The caller holds the volume's
+// lock.
 func (d *driver) enforce(ctx context.Context, v volume) error {
 	if d.quotaTrouble(v) == nil {
 		return nil
 	}
+
 	fail := func(err error) error { return fmt.Errorf("cannot set the quota of volume %q: %w", v.ID, err) }
 	if err := d.projects.check(); err != nil {
 		return fail(err)
 	}
-	if v.Project == 0 { // it was made with a quota, but not as a project
+
+	if v.Project == 0 { // it was created with a quota but got no project
 		if err := d.recordQuota(&v); err != nil {
 			return err
 		}
 	}
+
 	if err := d.projects.limit(v.Project, v.Quota); err != nil {
 		return fail(err)
 	}
@@ -188,11 +206,12 @@ func (d *driver) enforce(ctx context.Context, v volume) error {
 	if err := d.projects.assign(ctx, d.store.dataPath(v), v.Project); err != nil {
 		return fail(err)
 	}
+
 	v.Assigning = false
 	return d.store.rewrite(v)
 }
 
-// quotaTrouble tells why the quota of a volume is not in force, or nil.
+// quotaTrouble returns the reason why the quota of a volume is not in force, or nil.
 func (d *driver) quotaTrouble(v volume) error {
 	if v.Project == 0 && v.Quota == 0 {
 		return nil
@@ -206,6 +225,7 @@ func (d *driver) quotaTrouble(v volume) error {
 	if v.Project == 0 {
 		return errors.New("it is not set yet")
 	}
+
 	switch _, limit, err := d.projects.usage(v.Project); {
 	case err != nil:
 		return err
@@ -214,29 +234,33 @@ func (d *driver) quotaTrouble(v volume) error {
 	case v.Assigning:
 		return errors.New("not all of the volume counts yet")
 	}
+
 	return nil
 }
 
-// enforceAll sets the quotas of all volumes, as after a crash or when the state directory moved
-// to another filesystem.
+// enforceAll sets the quotas of all volumes. This is necessary after a crash, or when the state
+// directory has moved to another filesystem.
 func (d *driver) enforceAll(ctx context.Context) {
 	for _, v := range d.store.list() {
 		if v.Project == 0 && v.Quota == 0 || ctx.Err() != nil {
 			continue
 		}
+
 		unlock, ok := d.busy.try(v.ID)
 		if !ok {
-			continue // staging does so too
+			continue // the call that holds the lock may be a staging, which sets the quota too
 		}
+
 		if now, err := d.store.get(v.ID); err == nil {
 			d.warnQuota(now, d.enforce(ctx, now))
 		}
+
 		unlock()
 	}
 }
 
-// warnQuota notes that a quota could not be set. The volume can be used all the same; its health
-// says so.
+// warnQuota logs that a quota could not be set. The volume remains usable, and its health reports
+// the problem.
 func (d *driver) warnQuota(v volume, err error) {
 	if err != nil {
 		d.log.Warn("a volume's quota is not in force", "volume_id", v.ID, "error", err)
@@ -251,7 +275,7 @@ func (d *driver) fillDirectory(ctx context.Context, dir string, v volume) error 
 	return d.countDirectory(ctx, dir, v)
 }
 
-// countDirectory puts the quota of a new volume in force over what it holds.
+// countDirectory applies the quota of a new volume to its content.
 func (d *driver) countDirectory(ctx context.Context, dir string, v volume) error {
 	if v.Project == 0 {
 		return nil
@@ -262,8 +286,8 @@ func (d *driver) countDirectory(ctx context.Context, dir string, v volume) error
 	return d.projects.assign(ctx, dataIn(dir), v.Project)
 }
 
-// newProject chooses a project that no volume has. The range is one that people, who count from
-// 1, and container runtimes leave alone.
+// newProject chooses a project id that no volume has. The range avoids small ids, which people use,
+// and the ids of container runtimes.
 func (d *driver) newProject() uint32 {
 	all := d.store.list()
 	for {
@@ -274,15 +298,17 @@ func (d *driver) newProject() uint32 {
 	}
 }
 
-// quotaStats gives the numbers of a directory volume's quota in place of the disk's.
+// quotaStats replaces the disk's numbers by those of a directory volume's quota.
 func (d *driver) quotaStats(v volume, resp *csi.NodeGetVolumeStatsResponse) {
 	if v.Quota == 0 || d.quotaTrouble(v) != nil {
 		return
 	}
+
 	used, limit, err := d.projects.usage(v.Project)
 	if err != nil {
 		return
 	}
+
 	for _, u := range resp.GetUsage() {
 		if u.GetUnit() == csi.VolumeUsage_BYTES {
 			u.Total, u.Used, u.Available = limit, used, max(0, min(limit-used, u.GetAvailable()))

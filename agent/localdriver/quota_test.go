@@ -38,7 +38,7 @@ func (b *bench) recorded(id string) volume {
 	return v
 }
 
-// bytesOf is what stats say of a volume that is mounted at a path.
+// bytesOf returns the byte statistics of a volume that is mounted at a path.
 func (b *bench) bytesOf(id, path string) *csi.VolumeUsage {
 	b.t.Helper()
 	resp, err := b.stats(id, path)
@@ -98,13 +98,13 @@ func TestQuotaRefused(t *testing.T) {
 	wantCode(t, err, codes.InvalidArgument, "size is its limit")
 }
 
-// fakeProjects stands in for a filesystem with project quotas, which many kernels lack.
+// fakeProjects replaces a filesystem with project quotas, which many kernels lack.
 type fakeProjects struct {
 	mu       sync.Mutex
 	absent   error
-	fail     error // of assign
+	fail     error // the result of assign
 	limits   map[uint32]int64
-	assigned map[uint32]int // how many times
+	assigned map[uint32]int // the number of calls of assign
 }
 
 func newFakeProjects() *fakeProjects {
@@ -142,14 +142,14 @@ func (f *fakeProjects) usage(project uint32) (used, limit int64, err error) {
 	return 3 * mib, f.limits[project], f.absent
 }
 
-// set changes what the filesystem can do, as when it is mounted in another way.
+// set changes the abilities of the filesystem, as a new mount with other options does.
 func (f *fakeProjects) set(absent, fail error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.absent, f.fail = absent, fail
 }
 
-// state returns what is in force for a project.
+// state returns the limit and the number of assignments of a project.
 func (f *fakeProjects) state(project uint32) (limit int64, assigned int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -191,7 +191,7 @@ func TestQuota(t *testing.T) {
 	if u := b.bytesOf(plain, b.staging(plain)); u.GetTotal() != 20*mib || u.GetUsed() != 3*mib || u.GetAvailable() > 17*mib {
 		t.Errorf("stats: %v", u)
 	}
-	must(t, b.modify(plain, nil)) // what is not named stays
+	must(t, b.modify(plain, nil)) // an unnamed parameter does not change
 	want(plain, 20*mib, 1)
 	must(t, b.modify(plain, quota("none")))
 	want(plain, 0, 1)
@@ -208,8 +208,8 @@ func TestQuota(t *testing.T) {
 	b.wantHealth(id, "")
 }
 
-// TestQuotaCutShort has quotas that were recorded and are not, or not whole, in force: a start,
-// a staging and the same request again set them.
+// TestQuotaCutShort has recorded quotas that are not, or not fully, in force. A start, a staging,
+// and a repeated request set them.
 func TestQuotaCutShort(t *testing.T) {
 	b, f := newQuotaBench(t)
 	id, err := b.createWith("v", nil, nil)
@@ -220,7 +220,7 @@ func TestQuotaCutShort(t *testing.T) {
 		"staging": func() { must(t, b.stage(id, c)); must(t, b.unstage(id)) },
 		"request": func() { must(t, b.modify(id, quota("10MiB"))) },
 	}
-	// A volume with a quota and no project is set up like one that has none yet.
+	// A volume with a quota and no project gets a project.
 	v := b.recorded(id)
 	v.Quota = 10 * mib
 	must(t, writeVolume(filepath.Join(b.state, dirVolumes, id), v))
@@ -256,7 +256,7 @@ func TestQuotaCutShort(t *testing.T) {
 			return err == nil && len(h.GetVolumeHealth().GetHealthStatuses()) == 0
 		})
 	}
-	// Where there are no quotas any more the volume is mounted all the same, and says so.
+	// If quotas are no longer available, the volume is still mounted, and its health reports it.
 	f.set(errors.New("mounted without prjquota"), nil)
 	b.restart()
 	must(t, b.stage(id, c))
@@ -268,7 +268,7 @@ func TestQuotaCutShort(t *testing.T) {
 	b.clear(id)
 }
 
-// TestQuotaByTheKernel uses real project quotas, where the kernel has them.
+// TestQuotaByTheKernel uses real project quotas if the kernel supports them.
 func TestQuotaByTheKernel(t *testing.T) {
 	needLoops(t)
 	for fsType, mkfs := range map[string][]string{
@@ -283,7 +283,7 @@ func TestQuotaByTheKernel(t *testing.T) {
 				t.Skipf("this kernel has no project quotas of %s: %v", fsType, err)
 			}
 			b.state = filepath.Join(dir, "state")
-			t.Cleanup(func() { b.stop() }) // before its filesystem goes
+			t.Cleanup(func() { b.stop() }) // before its filesystem is unmounted
 			b.start()
 			testKernelQuota(t, b)
 		})
@@ -352,7 +352,7 @@ func testKernelQuota(t *testing.T, b *bench) {
 	}
 }
 
-// fill writes a file of so many MiB as somebody whom ext4 holds to quotas: not root.
+// fill writes a file of size MiB as an ordinary user, because ext4 does not apply quotas to root.
 func (b *bench) fill(id, name string, size int) error {
 	b.t.Helper()
 	p := filepath.Join(b.staging(id), name)
@@ -375,8 +375,8 @@ func (b *bench) fill(id, name string, size int) error {
 	return nil
 }
 
-// TestQuotaOfCopy asks for a copy with a quota: it is in force over all that was copied, and its
-// source's is not taken over.
+// TestQuotaOfCopy requests a copy with a quota. The quota applies to all copied data, and the copy
+// does not inherit the quota of its source.
 func TestQuotaOfCopy(t *testing.T) {
 	b, f := newQuotaBench(t)
 	src, err := b.createWith("src", quota("5MiB"), nil)

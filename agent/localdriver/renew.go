@@ -12,31 +12,35 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// letGoWithin is how long a device may stay open, by udev for example, after a copy was mounted.
+// letGoWithin is the time that a device may stay open, by udev for example, after a copy was
+// mounted.
 const letGoWithin = 30 * time.Second
 
-// renewImage makes the copy of an image a volume of its own: as long as the volume is to be, and
-// with a new UUID, because xfs and btrfs refuse to be mounted beside a filesystem with the same
-// one, and who mounts by UUID could get either. The filesystem itself is grown when it is staged.
-// Nobody can see the image yet, so a crash at any moment costs nothing.
+// renewImage makes the copy of an image an independent volume. It extends the file to the volume's
+// size and sets a new UUID. A new UUID is necessary because xfs and btrfs refuse to mount two
+// filesystems with the same one, and a mount by UUID could select either of them. Staging grows the
+// filesystem itself later. No other process can see the image yet, so a crash at any moment does no
+// harm.
 func renewImage(ctx context.Context, v volume, dir string) error {
 	path := filepath.Join(dir, imageFile)
 	err := lengthen(path, v.Capacity)
 	if err != nil {
 		return err
 	}
+
 	switch v.FSType {
 	case "ext4":
 		err = renewExt4(ctx, path)
 	case "xfs":
 		err = renewXFS(ctx, v.ID, path)
 	case "btrfs":
-		// Quick, whatever the size: the old UUID stays in the metadata, and the superblock has a new one.
+		// Quick for any size: the old UUID stays in the metadata, and the superblock has a new one.
 		err = mustRun(ctx, "btrfs-progs", 0, "btrfstune", "-f", "-m", path)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot give the copied filesystem a UUID of its own: %w", err)
 	}
+
 	return syncFile(path)
 }
 
@@ -45,6 +49,7 @@ func lengthen(path string, size int64) error {
 	if err != nil {
 		return err
 	}
+
 	st, err := f.Stat()
 	if err == nil && st.Size() < size {
 		err = f.Truncate(size)
@@ -52,6 +57,7 @@ func lengthen(path string, size int64) error {
 			err = outOfRangef("an image of %d bytes is more than its filesystem allows for one file", size)
 		}
 	}
+
 	return errors.Join(err, f.Close())
 }
 
@@ -63,8 +69,8 @@ func syncFile(path string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// renewExt4 checks the filesystem first: tune2fs wants that where it must compute all checksums
-// anew.
+// renewExt4 checks the filesystem first, because tune2fs requires it if it must recompute all
+// checksums.
 func renewExt4(ctx context.Context, path string) error {
 	if err := mustRun(ctx, "e2fsprogs", fsckCorrected|fsckReboot, "e2fsck", "-f", "-p", path); err != nil {
 		return err
@@ -72,7 +78,7 @@ func renewExt4(ctx context.Context, path string) error {
 	return mustRun(ctx, "e2fsprogs", 0, "tune2fs", "-U", "random", path)
 }
 
-// mustRun runs a tool and returns an error unless its exit code has only the bits of fine.
+// mustRun runs a tool and returns an error if its exit code has bits that are not in fine.
 func mustRun(ctx context.Context, pkg string, fine int, name string, args ...string) error {
 	code, out, err := runTool(ctx, pkg, name, args...)
 	if err == nil && code&^fine != 0 {
@@ -81,9 +87,9 @@ func mustRun(ctx context.Context, pkg string, fine int, name string, args ...str
 	return err
 }
 
-// renewXFS mounts the copy once, because its UUID can be changed only when its log is empty, and a
-// copy of a frozen filesystem has something in it. xfs_db succeeds even when it refuses, so the
-// superblock tells.
+// renewXFS gives the copy a new UUID. It mounts the copy once, because the UUID can be changed only
+// when the log is empty, and a copy of a frozen filesystem has entries in it. Then it compares the
+// superblock before and after, because xfs_db exits with success even when it refuses.
 func renewXFS(ctx context.Context, id, path string) error {
 	before, err := xfsUUID(path)
 	if err != nil {
@@ -92,14 +98,17 @@ func renewXFS(ctx context.Context, id, path string) error {
 	if err := replayLog(ctx, id, path); err != nil {
 		return err
 	}
+
 	code, out, err := runTool(ctx, "xfsprogs", "xfs_db", "-x", "-f", "-c", "uuid generate", path)
 	if err != nil {
 		return err
 	}
+
 	after, err := xfsUUID(path)
 	if err == nil && (code != 0 || bytes.Equal(before, after)) {
 		err = fmt.Errorf("xfs_db did not do it, exit code %d: %s", code, out)
 	}
+
 	return err
 }
 
@@ -114,28 +123,30 @@ func xfsUUID(path string) ([]byte, error) {
 	return uuid, errors.Join(err, f.Close())
 }
 
-// replayLog mounts an xfs where nobody sees it, and unmounts it. The device goes away by itself
-// with its last user, also when this process is killed.
+// replayLog mounts an xfs without attaching it to a path, and unmounts it. The device detaches
+// itself after its last close, also when this process is killed.
 func replayLog(ctx context.Context, id, path string) error {
 	l, fd, err := attachOpen(path, false, unix.LO_FLAGS_AUTOCLEAR)
 	if err != nil {
 		return err
 	}
 	err = withPrivateMount(l.path(), "xfs", []string{"nouuid"}, func(*os.File) error { return nil })
-	// The tools must not see the file before the kernel has let go of it.
+	// The tools must not see the file before the kernel has released it.
 	return errors.Join(err, unix.Close(fd), awaitDetached(ctx, letGoWithin, id, path, l))
 }
 
-// withPrivateMount runs do with the root of the filesystem on a device, mounted at no path.
+// withPrivateMount calls do with the root of the filesystem on a device. The mount has no path.
 func withPrivateMount(device, fsType string, options []string, do func(root *os.File) error) error {
 	fd, err := newMount(device, fsType, mountFlags{fs: options})
 	if err != nil {
 		return fmt.Errorf("cannot mount %s (%s): %w", device, fsType, mountHint(err))
 	}
+
 	root, err := unix.Openat(fd, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return errors.Join(err, unix.Close(fd))
 	}
+
 	f := os.NewFile(uintptr(root), device)
 	return errors.Join(do(f), f.Close(), unix.Close(fd))
 }

@@ -10,8 +10,9 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// TestRestart stops the driver with volumes in use and starts another: the mounts are the same
-// ones afterwards, an open file goes on being written, and every call finds its work done.
+// TestRestart stops the driver with volumes in use and starts another. The mounts must be the same
+// ones afterwards, writes to an open file must continue, and every repeated call must succeed
+// without work.
 func TestRestart(t *testing.T) {
 	b := newBench(t)
 	type one struct {
@@ -60,7 +61,7 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// oneTarget is the capability with an access mode that allows one target only.
+// oneTarget returns the capability with an access mode that allows only one target.
 func oneTarget(c *csi.VolumeCapability) *csi.VolumeCapability {
 	if c.GetBlock() != nil {
 		return blockCap(writer)
@@ -68,7 +69,7 @@ func oneTarget(c *csi.VolumeCapability) *csi.VolumeCapability {
 	return mountCap(writer, "")
 }
 
-// TestStagingLost unmounts the staging path behind the driver's back, with a target in use.
+// TestStagingLost unmounts the staging path without the driver's knowledge, with a target in use.
 func TestStagingLost(t *testing.T) {
 	needLoops(t)
 	b := newBench(t)

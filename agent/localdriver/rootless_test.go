@@ -9,10 +9,10 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// nobody is an ordinary user to drop to.
+// The id of an unprivileged user.
 const nobody = 65534
 
-// TestWithoutRoot runs the directory tests again as an ordinary user, in a user and a mount
+// TestWithoutRoot repeats the directory tests as an ordinary user, in a user namespace and a mount
 // namespace.
 func TestWithoutRoot(t *testing.T) {
 	if inUserNamespace(t) {

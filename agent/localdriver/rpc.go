@@ -13,8 +13,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// intercept turns every error into a CSI status in one place, survives a panic, and leaves a line
-// at debug level. Requests are never logged: they may carry secrets.
+// intercept converts every error into a CSI status in one place, recovers from a panic, and logs
+// each call at debug level. It never logs requests, because they may carry secrets.
 func (d *driver) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (resp any, err error) {
 	start := time.Now()
 	defer func() {
@@ -24,12 +24,13 @@ func (d *driver) intercept(ctx context.Context, req any, info *grpc.UnaryServerI
 		}
 		d.log.Debug("call done", "method", info.FullMethod, "code", status.Code(err), "took", time.Since(start))
 	}()
+
 	resp, err = next(ctx, req)
 	return resp, toStatus(err)
 }
 
-// toStatus gives an error its gRPC code: the one it already carries, or one by its cause. INTERNAL
-// is for what has no better one; the caller then treats the outcome as unknown.
+// toStatus gives an error its gRPC code: the code that it already carries, or a code chosen by its
+// cause. INTERNAL is the fallback, and the caller then treats the outcome as unknown.
 func toStatus(err error) error {
 	if err == nil {
 		return nil
@@ -37,6 +38,7 @@ func toStatus(err error) error {
 	if s, ok := status.FromError(err); ok {
 		return s.Err()
 	}
+
 	code := codes.Internal
 	switch {
 	case errors.Is(err, context.Canceled):
@@ -46,11 +48,12 @@ func toStatus(err error) error {
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
 		code = codes.ResourceExhausted
 	}
+
 	return status.Error(code, err.Error())
 }
 
-// coded is an error with the gRPC code that its caller is to see. Unlike a status error it can be
-// wrapped without "rpc error: code = …" turning up in the middle of a sentence.
+// coded is an error with the gRPC code that the caller must receive. Unlike a status error, it can
+// be wrapped without "rpc error: code = …" in the middle of a sentence.
 type coded struct {
 	code codes.Code
 	msg  string
@@ -58,7 +61,7 @@ type coded struct {
 
 func (e *coded) Error() string { return e.msg }
 
-// GRPCStatus is how the status package finds the code, also when e is wrapped.
+// GRPCStatus lets the status package find the code, also when e is wrapped.
 func (e *coded) GRPCStatus() *status.Status { return status.New(e.code, e.msg) }
 
 func codedf(code codes.Code, format string, args ...any) error {
@@ -85,8 +88,8 @@ func internalf(format string, args ...any) error {
 	return codedf(codes.Internal, format, args...)
 }
 
-// volume finds a volume by the id that a caller gave. An id that the driver cannot have made is
-// simply not found, and never becomes part of a path.
+// volume finds a volume by the id in a request. An id that the driver cannot have made is reported
+// as not found, and never becomes part of a path.
 func (d *driver) volume(id string) (volume, error) {
 	if id == "" {
 		return volume{}, invalidf("the volume id is empty")

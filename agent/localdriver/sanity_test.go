@@ -17,7 +17,7 @@ import (
 	"github.com/onsi/gomega"
 )
 
-// sanityKinds are the volumes that the suite is run with.
+// sanityKinds are the kinds of volumes with which the suite runs.
 var sanityKinds = []struct {
 	name, access string
 	size         int64
@@ -29,7 +29,7 @@ var sanityKinds = []struct {
 	{"raw-block", "block", 16 * mib, map[string]string{paramType: typeImage}, true},
 }
 
-// sanityExplained says why specs are skipped that the suite skips with these words.
+// sanityExplained gives the reasons for specs that the suite skips with these words.
 var sanityExplained = map[string]string{
 	"Controller Publish, UnpublishVolume not supported": noAttach,
 	"ControllerPublishVolume not supported":             noAttach,
@@ -40,8 +40,8 @@ var sanityExplained = map[string]string{
 
 const noAttach = "a local volume is on its node always; nothing has to be attached"
 
-// TestSanity runs the CSI community's sanity suite against every kind of volume. Ginkgo allows
-// one suite per process, so it runs in one of its own, with all kinds in it.
+// TestSanity runs the CSI community's sanity suite against every kind of volume. Ginkgo allows one
+// suite per process, so all kinds run in one separate process.
 func TestSanity(t *testing.T) {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), envMode+"="+modeSanity, envBase+"="+shortDir(t))

@@ -2,16 +2,16 @@ package localdriver
 
 import "sync"
 
-// seen remembers at which paths volumes may be mounted, so that a call need not read a table of
-// thousands of mounts to find a handful. It is never believed: whoever uses a path looks at it
-// first. A volume it knows nothing of, as after a restart, is searched in the mount table once.
+// seen remembers the paths at which volumes may be mounted, so that a call need not search a table
+// of thousands of mounts. It is only a hint: every user checks a path before relying on it. A
+// volume that is not known here, as after a restart, is searched for once in the mount table.
 type seen struct {
 	mu     sync.Mutex
 	points map[string]map[string]bool // volume id → paths
 	loops  map[string][]string        // volume id → names of loop devices
 }
 
-// devices returns the names of the loop devices that a volume had last.
+// devices returns the names of the loop devices that the volume had last.
 func (s *seen) devices(id string) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -22,6 +22,7 @@ func (s *seen) devices(id string) []string {
 func (s *seen) learnDevices(id string, loops []loopDevice) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	if s.loops == nil {
 		s.loops = map[string][]string{}
 	}
@@ -29,6 +30,7 @@ func (s *seen) learnDevices(id string, loops []loopDevice) {
 	for i, l := range loops {
 		names[i] = l.name
 	}
+
 	s.loops[id] = names
 }
 
@@ -43,10 +45,11 @@ func (s *seen) at(id string) (paths []string, known bool) {
 	return paths, known
 }
 
-// learn makes a volume known, with these paths besides those known already.
+// learn makes a volume known and adds these paths to its known paths.
 func (s *seen) learn(id string, paths ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	if s.points == nil {
 		s.points = map[string]map[string]bool{}
 	}
@@ -58,7 +61,7 @@ func (s *seen) learn(id string, paths ...string) {
 	}
 }
 
-// forget drops one path of a volume.
+// forget removes one path of a volume.
 func (s *seen) forget(id, path string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 )
 
-// The points at which store.tap is told, by what passes them.
+// The points that store.tap reports, grouped by the operations that pass them.
 var (
 	makingPoints   = []string{"made", "filled", "written", "placed"}
 	freezingPoints = []string{"noted", "frozen", "thawed"}
@@ -17,11 +17,11 @@ var (
 	deletingPoints = []string{"trashed"}
 )
 
-// TestKilledAtEveryPoint kills the driver at each point of each change. Whatever is listed after
-// the next start is whole, a group with all its snapshots; the rest has gone, and the same call
-// again does it.
+// TestKilledAtEveryPoint kills the driver at each point of each change. After the next start, every
+// listed object is complete, a group with all its snapshots. The others have disappeared, and the
+// same call makes them again.
 func TestKilledAtEveryPoint(t *testing.T) {
-	b := newBenchOn(t, "xfs") // where images in use can be cloned
+	b := newBenchOn(t, "xfs") // it can clone images in use
 	fs, dir := mountCap(writer, "ext4"), mountCap(writer, "")
 	one, two := b.create("one", 16*mib, image("ext4"), fs), b.create("two", 16*mib, image("ext4"), fs)
 	files := b.create("files", 0, nil, dir)
@@ -57,7 +57,7 @@ func TestKilledAtEveryPoint(t *testing.T) {
 	b.clear(two)
 }
 
-// change is something that a crash can interrupt.
+// change is an operation that a crash can interrupt.
 type change struct {
 	name    string
 	points  []string
@@ -93,8 +93,8 @@ func changes(b *bench, all []string, kept string, c *csi.VolumeCapability) []cha
 	}
 }
 
-// wantAllWhole proves that every snapshot that is listed can be restored and holds the name of its
-// source, and that every group has all its snapshots.
+// wantAllWhole checks that every listed snapshot can be restored and holds the name of its source,
+// and that every group has all its snapshots.
 func (b *bench) wantAllWhole(all []string, dir *csi.VolumeCapability) {
 	b.t.Helper()
 	resp, err := b.ListSnapshots(background(), &csi.ListSnapshotsRequest{})

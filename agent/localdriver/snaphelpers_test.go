@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sparseFile makes a file of one large hole.
+// sparseFile makes a file that is one large hole.
 func sparseFile(t *testing.T, path string, size int64) string {
 	t.Helper()
 	f, err := os.Create(path)
@@ -29,14 +29,14 @@ func run(t *testing.T, name string, args ...string) {
 	}
 }
 
-// newBenchOn starts a driver whose state directory is a filesystem of its own.
+// newBenchOn starts a driver whose state directory is on a separate filesystem.
 func newBenchOn(t *testing.T, fsType string) *bench {
 	t.Helper()
 	needLoops(t)
 	b := &bench{t: t, dir: shortDir(t)}
 	b.state = mkdir(t, b.dir, "state")
 	disk := shortDir(t)
-	tmpfs(t, disk, "size=1100m") // no disk has to be waited for
+	tmpfs(t, disk, "size=1100m") // in memory, so no test waits for a disk
 	img := sparseFile(t, filepath.Join(disk, "disk"), 1*gib)
 	must(t, format(background(), fsType, img))
 	run(t, "mount", "-o", "loop", "-t", fsType, img, b.state)
@@ -100,10 +100,10 @@ func (b *bench) snapshots(req *csi.ListSnapshotsRequest) []string {
 	return ids
 }
 
-// data is where the files of a directory volume are.
+// data returns the directory with the files of a directory volume.
 func (b *bench) data(id string) string { return filepath.Join(b.state, dirVolumes, id, dataDir) }
 
-// wantNothingHalf proves that tmp and trash are empty, or become so.
+// wantNothingHalf waits until tmp, trash and frozen are empty.
 func (b *bench) wantNothingHalf() {
 	b.t.Helper()
 	await(b.t, "tmp and trash are empty", func() bool {
@@ -117,7 +117,7 @@ func (b *bench) wantNothingHalf() {
 	})
 }
 
-// dying starts a driver that kills itself at a point; the function returned waits for that.
+// dying starts a driver that kills itself at a point. The returned function waits for its death.
 func (b *bench) dying(point string) (died func()) {
 	b.t.Helper()
 	sock := b.path("csi.sock")
@@ -127,7 +127,7 @@ func (b *bench) dying(point string) (died func()) {
 	conn := b.dial(sock)
 	return func() {
 		b.t.Helper()
-		_ = cmd.Process.Signal(unix.SIGTERM) // too late for one that has killed itself
+		_ = cmd.Process.Signal(unix.SIGTERM) // has no effect if it has killed itself already
 		err := cmd.Wait()
 		must(b.t, conn.Close())
 		if ws, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || ws.Signal() != unix.SIGKILL {
@@ -144,7 +144,7 @@ func (b *bench) restartOn(tap func(point string)) {
 	b.start()
 }
 
-// gate is a tap that holds everybody at one point until it is opened.
+// gate is a tap that blocks every caller at one point until the gate is opened.
 type gate struct {
 	point   string
 	reached chan struct{}

@@ -25,13 +25,13 @@ const (
 // errNoSnapshot is returned for an id that no snapshot, or no group, has.
 var errNoSnapshot = errors.New("no such snapshot")
 
-// snapshot is what snapshot.json holds, and what group.json holds of each member. A snapshot is a
-// full copy: it needs neither its source nor other snapshots.
+// snapshot is the content of snapshot.json, and of each member in group.json. A snapshot is a full
+// copy. It needs neither its source nor other snapshots.
 type snapshot struct {
 	Version int       `json:"version"`
 	ID      string    `json:"id"`
 	Name    string    `json:"name,omitempty"` // empty for a member of a group
-	Source  string    `json:"source"`         // a volume id; the volume may be gone
+	Source  string    `json:"source"`         // a volume id; the volume may be deleted
 	Group   string    `json:"group,omitempty"`
 	Type    string    `json:"type"`
 	FSType  string    `json:"fs_type,omitempty"`
@@ -40,7 +40,7 @@ type snapshot struct {
 	Created time.Time `json:"created"`
 }
 
-// group is what group.json holds: all its snapshots, so that one file says what there is.
+// group is the content of group.json. One file lists all snapshots of the group.
 type group struct {
 	Version   int        `json:"version"`
 	ID        string     `json:"id"`
@@ -68,7 +68,7 @@ func (g group) csi() *csi.VolumeGroupSnapshot {
 	return out
 }
 
-// contentName is what a volume's data is called inside its directory.
+// contentName returns the name of a volume's data inside its directory.
 func contentName(typ string) string {
 	if typ == typeImage {
 		return imageFile
@@ -76,7 +76,7 @@ func contentName(typ string) string {
 	return dataDir
 }
 
-// snapshotData is the directory or the image file of a snapshot.
+// snapshotData returns the path of a snapshot's directory or image file.
 func (s *store) snapshotData(snap snapshot) string {
 	if snap.Group != "" {
 		return s.path(dirGroups, snap.Group, snap.ID, contentName(snap.Type))
@@ -95,8 +95,10 @@ func (s *store) loadSnapshots() {
 			s.keepBroken(id, err)
 			continue
 		}
+
 		s.snaps[id], s.snapNames[snap.Name] = snap, id
 	}
+
 	for _, id := range s.entries(dirGroups, func(n string) bool { return validIDOf(groupPrefix, n) }) {
 		var g group
 		err := readMeta(s.path(dirGroups, id, groupFile), &g)
@@ -107,11 +109,12 @@ func (s *store) loadSnapshots() {
 			s.keepBroken(id, err)
 			continue
 		}
+
 		s.learnGroup(g)
 	}
 }
 
-// keepBroken leaves alone what may be the only copy somebody has, and says so.
+// keepBroken records a snapshot that cannot be used. It keeps the data, which may be the only copy.
 func (s *store) keepBroken(id string, err error) {
 	s.log.Error("cannot use a snapshot; its data is left alone", "id", id, "error", err)
 	s.brokenSnaps[id] = fmt.Errorf("cannot use %q: %w", id, err)
@@ -148,7 +151,7 @@ func (g group) check(id string) error {
 	return nil
 }
 
-// addSnapshot makes a snapshot; fill copies its data into the directory it is given, and syncs it.
+// addSnapshot makes a snapshot. fill copies the data into the directory it receives, and syncs it.
 func (s *store) addSnapshot(ctx context.Context, snap snapshot, fill func(dir string) error) error {
 	if err := s.place(ctx, snap.ID, dirSnapshots, snapFile, snap, fill); err != nil {
 		return fmt.Errorf("cannot make snapshot %q: %w", snap.Name, err)
@@ -159,8 +162,8 @@ func (s *store) addSnapshot(ctx context.Context, snap snapshot, fill func(dir st
 	return nil
 }
 
-// addGroup makes a group with all its snapshots by one rename; fill makes a directory of each
-// member's id, copies its data there, and syncs it.
+// addGroup makes a group with all its snapshots by one rename. fill makes a directory named after
+// each member's id, copies the data there, and syncs it.
 func (s *store) addGroup(ctx context.Context, g group, fill func(dir string) error) error {
 	if err := s.place(ctx, g.ID, dirGroups, groupFile, g, fill); err != nil {
 		return fmt.Errorf("cannot make group snapshot %q: %w", g.Name, err)
@@ -178,7 +181,7 @@ func (s *store) learnGroup(g group) {
 	}
 }
 
-// trashSnapshot takes a snapshot that is in no group out of the list, durably.
+// trashSnapshot removes a snapshot without a group from the list, durably.
 func (s *store) trashSnapshot(snap snapshot) error {
 	if err := s.move(snap.ID, dirSnapshots, dirTrash); err != nil {
 		return err
@@ -191,24 +194,27 @@ func (s *store) trashSnapshot(snap snapshot) error {
 	return nil
 }
 
-// trashGroup takes a group with all its snapshots out of the list, durably.
+// trashGroup removes a group with all its snapshots from the list, durably.
 func (s *store) trashGroup(g group) error {
 	if err := s.move(g.ID, dirGroups, dirTrash); err != nil {
 		return err
 	}
+
 	s.reach("trashed")
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	delete(s.groups, g.ID)
 	delete(s.groupNames, g.Name)
 	for _, m := range g.Snapshots {
 		delete(s.snaps, m.ID)
 	}
+
 	return nil
 }
 
-// getSnapshot returns errNoSnapshot for an id no snapshot has, and another error for one whose
-// metadata cannot be read.
+// getSnapshot returns errNoSnapshot for an unknown id, and another error if the metadata cannot be
+// read.
 func (s *store) getSnapshot(id string) (snapshot, error) { return find(s, s.snaps, id) }
 
 // getGroup is getSnapshot for groups.
@@ -217,6 +223,7 @@ func (s *store) getGroup(id string) (group, error) { return find(s, s.groups, id
 func find[T any](s *store, in map[string]T, id string) (T, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	found, ok := in[id]
 	if err := s.brokenSnaps[id]; err != nil {
 		return found, err
@@ -224,6 +231,7 @@ func find[T any](s *store, in map[string]T, id string) (T, error) {
 	if !ok {
 		return found, errNoSnapshot
 	}
+
 	return found, nil
 }
 
@@ -241,7 +249,7 @@ func (s *store) groupByName(name string) (group, bool) {
 	return g, ok
 }
 
-// listSnapshots returns all snapshots ordered by id, which is the order of pages.
+// listSnapshots returns all snapshots ordered by id, which is also the order of pages.
 func (s *store) listSnapshots() []snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()

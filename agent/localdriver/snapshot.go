@@ -10,13 +10,13 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// The one parameter of snapshots and group snapshots.
+// The only parameter of snapshots and group snapshots, and its only value.
 const (
 	paramConsistency   = "consistency"
 	consistencyPerFile = "per-file"
 )
 
-// parseConsistency tells whether a directory may be copied file by file while it is written to.
+// parseConsistency reports whether a directory may be copied file by file while it has writers.
 func parseConsistency(m map[string]string) (perFile bool, err error) {
 	for _, k := range sortedKeys(m) {
 		switch {
@@ -27,11 +27,13 @@ func parseConsistency(m map[string]string) (perFile bool, err error) {
 		}
 		perFile = true
 	}
+
 	return perFile, nil
 }
 
-// CreateSnapshot copies a volume as it is at one moment. While a copy takes longer than a call, the
-// same call again is answered ABORTED with the progress. A snapshot that is answered is ready.
+// CreateSnapshot copies a volume as it is at one moment. If the copy takes longer than a call, the
+// call returns ABORTED with the progress, and the caller repeats it. A returned snapshot is always
+// ready.
 func (d *driver) CreateSnapshot(ctx context.Context, req *csi.CreateSnapshotRequest) (*csi.CreateSnapshotResponse, error) {
 	name, source := req.GetName(), req.GetSourceVolumeId()
 	if err := checkName("snapshot", name); err != nil {
@@ -40,6 +42,7 @@ func (d *driver) CreateSnapshot(ctx context.Context, req *csi.CreateSnapshotRequ
 	if source == "" {
 		return nil, invalidf("the source volume id is empty")
 	}
+
 	perFile, err := parseConsistency(req.GetParameters())
 	if err != nil {
 		return nil, err
@@ -50,19 +53,22 @@ func (d *driver) CreateSnapshot(ctx context.Context, req *csi.CreateSnapshotRequ
 	if _, err := d.volume(source); err != nil {
 		return nil, err
 	}
+
 	err = d.jobs.do(ctx, "snapshot/"+name, fmt.Sprint(source, perFile), "snapshot \""+name+"\" of volume \""+source+"\"",
 		func(ctx context.Context, p *progress) error { return d.makeSnapshot(ctx, name, source, perFile, p) })
 	if err != nil {
 		return nil, err
 	}
+
 	have, ok := d.store.snapshotByName(name)
 	if !ok {
 		return nil, codedf(codes.Aborted, "snapshot %q was deleted as soon as it was made", name)
 	}
+
 	return have.answer(source)
 }
 
-// answer refuses a snapshot of another volume than the one asked for.
+// answer returns the snapshot if it has the requested source volume.
 func (s snapshot) answer(source string) (*csi.CreateSnapshotResponse, error) {
 	if s.Source != source {
 		return nil, existsf("snapshot %q exists, of volume %q and not of %q", s.Name, s.Source, source)
@@ -72,23 +78,26 @@ func (s snapshot) answer(source string) (*csi.CreateSnapshotResponse, error) {
 
 func (d *driver) makeSnapshot(ctx context.Context, name, source string, perFile bool, p *progress) error {
 	if _, ok := d.store.snapshotByName(name); ok {
-		return nil // made between the caller's look and now
+		return nil // made since the caller's check
 	}
+
 	c, err := d.hold([]string{source}, perFile)
 	if err != nil {
 		return err
 	}
 	defer c.release()
+
 	snap := newSnapshot(name, "", c.volumes()[0])
 	err = d.store.addSnapshot(ctx, snap, func(dir string) error { return c.take(ctx, []string{dir}, p) })
 	if err == nil {
 		d.log.Info("took a snapshot", "snapshot_id", snap.ID, "name", name, "volume_id", source)
 	}
+
 	return err
 }
 
-// DeleteSnapshot removes a snapshot and its data. Volumes made from it are not touched. One in a
-// group goes only with its group.
+// DeleteSnapshot removes a snapshot and its data. Volumes made from it are not affected. A snapshot
+// in a group can only be deleted with its group.
 func (d *driver) DeleteSnapshot(ctx context.Context, req *csi.DeleteSnapshotRequest) (*csi.DeleteSnapshotResponse, error) {
 	id := req.GetSnapshotId()
 	if id == "" {
@@ -97,11 +106,13 @@ func (d *driver) DeleteSnapshot(ctx context.Context, req *csi.DeleteSnapshotRequ
 	if !validIDOf(snapPrefix, id) {
 		return &csi.DeleteSnapshotResponse{}, nil
 	}
+
 	unlock, err := d.lock(id)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
+
 	switch snap, err := d.store.getSnapshot(id); {
 	case errors.Is(err, errNoSnapshot): // perhaps deleted, but not purged yet
 	case err != nil:
@@ -114,21 +125,25 @@ func (d *driver) DeleteSnapshot(ctx context.Context, req *csi.DeleteSnapshotRequ
 		}
 		d.log.Info("deleted a snapshot", "snapshot_id", id, "name", snap.Name)
 	}
+
 	if err := d.store.purge(ctx, id); err != nil {
 		return nil, err
 	}
+
 	return &csi.DeleteSnapshotResponse{}, nil
 }
 
-// ListSnapshots pages as ListVolumes does. A filter that matches nothing gives an empty list.
+// ListSnapshots pages like ListVolumes. A filter without a match gives an empty list.
 func (d *driver) ListSnapshots(_ context.Context, req *csi.ListSnapshotsRequest) (*csi.ListSnapshotsResponse, error) {
 	if req.GetMaxEntries() < 0 {
 		return nil, invalidf("max_entries is %d", req.GetMaxEntries())
 	}
+
 	after := req.GetStartingToken()
 	if after != "" && !validIDOf(snapPrefix, after) {
 		return nil, codedf(codes.Aborted, "the starting token %q is not one of ours; start again without", after)
 	}
+
 	all := slices.DeleteFunc(d.store.listSnapshots(), func(s snapshot) bool {
 		return s.ID <= after || req.GetSnapshotId() != "" && s.ID != req.GetSnapshotId() ||
 			req.GetSourceVolumeId() != "" && s.Source != req.GetSourceVolumeId()
@@ -138,13 +153,15 @@ func (d *driver) ListSnapshots(_ context.Context, req *csi.ListSnapshotsRequest)
 		all = all[:n]
 		resp.NextToken = all[n-1].ID
 	}
+
 	for _, s := range all {
 		resp.Entries = append(resp.Entries, &csi.ListSnapshotsResponse_Entry{Snapshot: s.csi()})
 	}
+
 	return resp, nil
 }
 
-// GetSnapshot answers for one snapshot what ListSnapshots does for all.
+// GetSnapshot returns for one snapshot the same data that ListSnapshots returns for all.
 func (d *driver) GetSnapshot(_ context.Context, req *csi.GetSnapshotRequest) (*csi.GetSnapshotResponse, error) {
 	snap, err := d.snapshot(req.GetSnapshotId())
 	if err != nil {
@@ -153,7 +170,7 @@ func (d *driver) GetSnapshot(_ context.Context, req *csi.GetSnapshotRequest) (*c
 	return &csi.GetSnapshotResponse{Snapshot: snap.csi()}, nil
 }
 
-// snapshot finds a snapshot by the id that a caller gave.
+// snapshot finds a snapshot by the id in a request.
 func (d *driver) snapshot(id string) (snapshot, error) {
 	if id == "" {
 		return snapshot{}, invalidf("the snapshot id is empty")

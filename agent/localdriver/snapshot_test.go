@@ -22,7 +22,7 @@ func TestSnapshotDirectory(t *testing.T) {
 	id := b.snap("s", src)
 	write(t, filepath.Join(b.data(src), "f"), "two")
 
-	// The name is the identity.
+	// The name identifies the snapshot.
 	if again := b.snap("s", src); again != id {
 		t.Errorf("asked again: %q, before %q", again, id)
 	}
@@ -40,7 +40,7 @@ func TestSnapshotDirectory(t *testing.T) {
 		t.Errorf("got %v", s)
 	}
 
-	// Neither needs the other: the source goes, then a copy is made, then the snapshot goes.
+	// Neither needs the other: delete the source, then make a copy, then delete the snapshot.
 	must(t, b.delete(src))
 	vol := b.copyOf("copy", fromSnap(id), c)
 	wantContent(t, filepath.Join(b.data(vol), "f"), "one")
@@ -61,7 +61,7 @@ func TestSnapshotDirectory(t *testing.T) {
 	b.wantNothingHalf()
 }
 
-// TestSnapshotRefusals asks for what cannot be.
+// TestSnapshotRefusals makes requests that the driver must refuse.
 func TestSnapshotRefusals(t *testing.T) {
 	b := newBench(t)
 	c := mountCap(writer, "")
@@ -158,7 +158,8 @@ func TestListSnapshots(t *testing.T) {
 	wantCode(t, err, codes.InvalidArgument, "max_entries")
 }
 
-// TestBrokenSnapshot damages one snapshot's file. The others work, and its data stays.
+// TestBrokenSnapshot damages the metadata of one snapshot. The others still work, and its data
+// remains.
 func TestBrokenSnapshot(t *testing.T) {
 	b := newBench(t)
 	v := b.create("v", 0, nil, mountCap(writer, ""))
@@ -176,7 +177,8 @@ func TestBrokenSnapshot(t *testing.T) {
 	}
 }
 
-// TestSnapshotOfDirectoryInUse refuses what could come out torn, unless that is asked for.
+// TestSnapshotOfDirectoryInUse checks that a snapshot that could be inconsistent is refused, unless
+// the request allows it.
 func TestSnapshotOfDirectoryInUse(t *testing.T) {
 	b := newBench(t)
 	c := mountCap(writer, "")
@@ -197,15 +199,15 @@ func TestSnapshotOfDirectoryInUse(t *testing.T) {
 	must(t, b.unpublish(id, b.path("t")))
 	must(t, b.unstage(id))
 
-	// Mounted read-only, nobody can write to it.
+	// A volume that is mounted read-only has no writers.
 	ro := mountCap(writer, "", "ro")
 	must(t, b.stage(id, ro))
 	b.snap("while read-only", id)
 	b.clear(id)
 }
 
-// TestSlowCopy holds a copy half-way: the call is answered, with how far it is, the volume can be
-// released but not used or deleted, and the same call again has the end.
+// TestSlowCopy stops a copy halfway. The call returns the progress. Meanwhile the volume can be
+// unpublished and unstaged, but not used or deleted. A repeated call returns the result.
 func TestSlowCopy(t *testing.T) {
 	g := newGate("copying")
 	b := newBench(t)
@@ -235,7 +237,7 @@ func TestSlowCopy(t *testing.T) {
 	wantContent(t, filepath.Join(b.state, dirSnapshots, snap, dataDir, "f"), strings.Repeat("x", 5000))
 }
 
-// TestStopWhileCopying stops the driver in the middle of copies, and nothing is left of them.
+// TestStopWhileCopying stops the driver during copies. They leave nothing in the state directory.
 func TestStopWhileCopying(t *testing.T) {
 	b := newBench(t)
 	c := mountCap(writer, "")

@@ -13,10 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxSocketPath is what sun_path holds without its final NUL (unix(7)).
+// maxSocketPath is the capacity of sun_path without its final NUL (unix(7)).
 const maxSocketPath = 107
 
-// socketPath takes the path out of "unix:///path", "unix:/path" or "/path".
+// socketPath extracts the path from "unix:///path", "unix:/path" or "/path".
 func socketPath(endpoint string) (string, error) {
 	path := endpoint
 	if rest, ok := strings.CutPrefix(endpoint, "unix:"); ok {
@@ -25,6 +25,7 @@ func socketPath(endpoint string) (string, error) {
 			path = p
 		}
 	}
+
 	if !filepath.IsAbs(path) {
 		return "", fmt.Errorf("the endpoint %q is not of the form unix:///path", endpoint)
 	}
@@ -32,10 +33,11 @@ func socketPath(endpoint string) (string, error) {
 		return "", fmt.Errorf("the socket path %q has %d bytes, and a unix socket allows %d",
 			path, len(path), maxSocketPath)
 	}
+
 	return path, nil
 }
 
-// listen opens the socket for root (or the one user) only. The listener removes it when closed.
+// listen opens the socket for its owner only. The listener removes the socket when it is closed.
 func listen(endpoint string) (net.Listener, error) {
 	path, err := socketPath(endpoint)
 	if err != nil {
@@ -44,6 +46,7 @@ func listen(endpoint string) (net.Listener, error) {
 	if err := removeStaleSocket(path); err != nil {
 		return nil, err
 	}
+
 	lis, err := net.Listen("unix", path)
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen on %q: %w", path, err)
@@ -51,6 +54,7 @@ func listen(endpoint string) (net.Listener, error) {
 	if err := os.Chmod(path, 0o600); err != nil {
 		return nil, errors.Join(fmt.Errorf("cannot restrict the socket: %w", err), lis.Close())
 	}
+
 	return lis, nil
 }
 
@@ -66,6 +70,7 @@ func removeStaleSocket(path string) error {
 	if info.Mode().Type() != fs.ModeSocket {
 		return fmt.Errorf("cannot listen on %q: a file that is no socket is there", path)
 	}
+
 	conn, err := net.DialTimeout("unix", path, time.Second)
 	if err == nil {
 		return errors.Join(fmt.Errorf("cannot listen on %q: another process answers there", path), conn.Close())
@@ -76,5 +81,6 @@ func removeStaleSocket(path string) error {
 	if err := os.Remove(path); err != nil {
 		return fmt.Errorf("cannot remove the stale socket: %w", err)
 	}
+
 	return nil
 }

@@ -8,25 +8,29 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 )
 
-// NodeStageVolume mounts a volume at its staging path; of a raw block volume it only attaches the
-// loop device. A mount found there counts as staged only if it is of this volume.
+// NodeStageVolume mounts a volume at its staging path. For a raw block volume, it only attaches the
+// loop device. An existing mount counts as staged only if it is a mount of this volume.
 func (d *driver) NodeStageVolume(ctx context.Context, req *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
 	if req.GetVolumeId() != "" && req.GetStagingTargetPath() != "" && req.GetVolumeCapability() == nil {
 		return nil, invalidf("the volume capability is missing")
 	}
+
 	t, unlock, err := d.open(req.GetVolumeId(), "staging path", req.GetStagingTargetPath())
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
+
 	a, err := parseAccessFor(t.v, req.GetVolumeCapability())
 	if err != nil {
 		return nil, err
 	}
+
 	at, err := t.look(t.path)
 	if err != nil {
 		return nil, err
 	}
+
 	if a.block {
 		err = t.stageBlock(at)
 	} else {
@@ -38,6 +42,7 @@ func (d *driver) NodeStageVolume(ctx context.Context, req *csi.NodeStageVolumeRe
 	if err != nil {
 		return nil, err
 	}
+
 	return &csi.NodeStageVolumeResponse{}, nil
 }
 
@@ -45,15 +50,18 @@ func (t *target) stageBlock(at place) error {
 	if at.kind == kindOurs {
 		return existsf("volume %q is staged at %q with a filesystem, not for block access", t.v.ID, t.path)
 	}
+
 	uses, err := t.uses()
 	if err != nil {
 		return err
 	}
+
 	for _, u := range uses {
 		if !u.node {
 			return preconditionf("volume %q cannot be staged for block access: its filesystem is mounted at %q", t.v.ID, u.point)
 		}
 	}
+
 	l, err := t.loop(false)
 	if err == nil {
 		err = t.checkImage()
@@ -61,6 +69,7 @@ func (t *target) stageBlock(at place) error {
 	if err != nil || l != nil {
 		return err
 	}
+
 	_, err = t.attach(false)
 	return err
 }
@@ -77,7 +86,7 @@ func (t *target) stageMount(ctx context.Context, a access, at place) error {
 		if ro != a.flags.readOnly() {
 			return existsf("volume %q is staged at %q with read-only %t, not %t", t.v.ID, t.path, ro, a.flags.readOnly())
 		}
-		return isolate(t.path) // a crash may have come between mounting and this
+		return isolate(t.path) // a crash may have come between the mount and this
 	case at.kind != kindNone:
 		return preconditionf("what is mounted at %q is not volume %q", t.path, t.v.ID)
 	case !at.exists:
@@ -85,6 +94,7 @@ func (t *target) stageMount(ctx context.Context, a access, at place) error {
 	case !at.isDir():
 		return preconditionf("the staging path %q is not a directory", t.path)
 	}
+
 	t.willMount()
 	var err error
 	if t.v.Type == typeDirectory {
@@ -96,6 +106,7 @@ func (t *target) stageMount(ctx context.Context, a access, at place) error {
 	if err != nil {
 		return err
 	}
+
 	return t.confirm(kindOurs)
 }
 
@@ -110,6 +121,7 @@ func (t *target) stageDirectory(a access) error {
 	if err := bind(t.data(), t.path, a.flags); err != nil {
 		return err
 	}
+
 	return isolate(t.path)
 }
 
@@ -118,11 +130,13 @@ func (t *target) stageImage(ctx context.Context, a access) error {
 	if err != nil {
 		return err
 	}
+
 	for _, u := range uses {
 		if u.node {
 			return preconditionf("volume %q cannot be mounted: it is published as a block device at %q", t.v.ID, u.point)
 		}
 	}
+
 	l, err := t.loop(false)
 	if err == nil {
 		err = t.checkImage()
@@ -130,6 +144,7 @@ func (t *target) stageImage(ctx context.Context, a access) error {
 	if err != nil {
 		return err
 	}
+
 	attached := l == nil
 	if attached {
 		fresh, err := t.attach(false)
@@ -138,7 +153,8 @@ func (t *target) stageImage(ctx context.Context, a access) error {
 		}
 		l = &fresh
 	}
-	// While targets keep the filesystem mounted it must not be checked; the kernel only adds
+
+	// While targets keep the filesystem mounted, it must not be checked. The kernel only adds
 	// another mount of it.
 	if len(uses) == 0 {
 		if err = checkFilesystem(ctx, t.v.FSType, l.path()); err == nil && !a.flags.readOnly() {
@@ -154,21 +170,23 @@ func (t *target) stageImage(ctx context.Context, a access) error {
 	if err != nil {
 		return err
 	}
+
 	if !a.flags.readOnly() {
 		t.warnSmall(growFilesystem(l.path(), t.path, t.v.FSType))
 	}
+
 	return isolate(t.path)
 }
 
-// warnSmall notes that a filesystem is smaller than its image and could not be grown. It can be
-// used all the same; NodeExpandVolume tells its caller.
+// warnSmall logs that a filesystem is smaller than its image and could not be grown. It remains
+// usable, and NodeExpandVolume returns the error to its caller.
 func (t *target) warnSmall(err error) {
 	if err != nil {
 		t.d.log.Warn("a filesystem stays smaller than its volume", "volume_id", t.v.ID, "error", err)
 	}
 }
 
-// confirm looks again after a mount.
+// confirm verifies the mount at the path after it was made.
 func (t *target) confirm(want kind) error {
 	at, err := t.look(t.path)
 	if err != nil {
@@ -180,14 +198,15 @@ func (t *target) confirm(want kind) error {
 	return nil
 }
 
-// NodeUnstageVolume unmounts the staging path and detaches the loop devices. It is refused while
-// the volume is published: nothing is taken away from under anybody.
+// NodeUnstageVolume unmounts the staging path and detaches the loop devices. It refuses while the
+// volume is published, so that no user loses access.
 func (d *driver) NodeUnstageVolume(ctx context.Context, req *csi.NodeUnstageVolumeRequest) (*csi.NodeUnstageVolumeResponse, error) {
 	t, unlock, err := d.openToRelease(req.GetVolumeId(), "staging path", req.GetStagingTargetPath())
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
+
 	uses, err := t.uses()
 	if err != nil {
 		return nil, err
@@ -198,11 +217,13 @@ func (d *driver) NodeUnstageVolume(ctx context.Context, req *csi.NodeUnstageVolu
 	if _, err := t.takeDown(); err != nil {
 		return nil, err
 	}
+
 	d.seen.forget(t.v.ID, t.path)
 	for _, l := range t.loops {
 		if err := t.detach(ctx, l); err != nil {
 			return nil, err
 		}
 	}
+
 	return &csi.NodeUnstageVolumeResponse{}, nil
 }

@@ -11,30 +11,35 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// NodeGetVolumeStats reports bytes and inodes of a mounted volume, and the size of a block
-// device. A directory volume without a quota shares its filesystem with others, and the numbers
-// are of all.
+// NodeGetVolumeStats reports the bytes and inodes of a mounted volume, or the size of a block
+// device. A directory volume without a quota shares its filesystem with others, so its numbers
+// cover the whole filesystem.
 func (d *driver) NodeGetVolumeStats(_ context.Context, req *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error) {
 	if req.GetVolumeId() == "" || req.GetVolumePath() == "" {
 		return nil, invalidf("the volume id and the volume path must be given")
 	}
+
 	v, err := d.volume(req.GetVolumeId())
 	if err != nil {
 		return nil, err
 	}
+
 	notThere := codedf(codes.NotFound, "volume %q is not mounted at %q", v.ID, req.GetVolumePath())
 	path, err := d.checkPath("volume path", req.GetVolumePath())
 	if err != nil {
 		return nil, notThere
 	}
+
 	t := &target{d: d, v: v, path: path}
 	if err := t.readLoops(); err != nil {
 		return nil, err
 	}
+
 	at, err := t.look(path)
 	if err != nil {
 		return nil, err
 	}
+
 	switch at.kind {
 	case kindOurs:
 		resp, err := mountStats(path)
@@ -60,6 +65,7 @@ func mountStats(path string) (*csi.NodeGetVolumeStatsResponse, error) {
 	if err := unix.Statfs(path, &fs); err != nil {
 		return nil, fmt.Errorf("cannot measure the volume at %q: %w", path, err)
 	}
+
 	resp := &csi.NodeGetVolumeStatsResponse{Usage: []*csi.VolumeUsage{{
 		Unit:      csi.VolumeUsage_BYTES,
 		Total:     int64(fs.Blocks) * fs.Frsize,
@@ -74,10 +80,11 @@ func mountStats(path string) (*csi.NodeGetVolumeStatsResponse, error) {
 			Used:      int64(fs.Files - fs.Ffree),
 		})
 	}
+
 	return resp, nil
 }
 
-// blockSize returns the bytes of the block device at path.
+// blockSize returns the size in bytes of the block device at path.
 func blockSize(path string) (int64, error) {
 	var size uint64
 	err := withDevice(path, func(fd int) error {
@@ -88,6 +95,7 @@ func blockSize(path string) (int64, error) {
 		}
 		return nil
 	})
+
 	return int64(size), err
 }
 

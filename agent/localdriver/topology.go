@@ -9,13 +9,14 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// topologyKey is the one segment there is: a volume is on the node whose disk holds it.
+// topologyKey is the only topology segment: a volume is on the node whose disk holds it.
 const topologyKey = "topology." + DriverName + "/node"
 
-// segmentValue is what CSI allows as the value of a topology segment.
+// segmentValue matches the values that CSI allows for a topology segment.
 var segmentValue = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$`)
 
-// topologyNode is the node id where CSI allows it as the value of a segment, and else a hash of it.
+// topologyNode returns the node id if CSI allows it as the value of a segment, otherwise a hash of
+// it.
 func topologyNode(nodeID string) string {
 	if segmentValue.MatchString(nodeID) {
 		return nodeID
@@ -28,7 +29,7 @@ func (d *driver) topology() *csi.Topology {
 	return &csi.Topology{Segments: map[string]string{topologyKey: topologyNode(d.opts.NodeID)}}
 }
 
-// isHere tells whether this node has all the segments of a topology.
+// isHere reports whether this node has all the segments of a topology.
 func (d *driver) isHere(t *csi.Topology) bool {
 	own := d.topology().GetSegments()
 	for k, v := range t.GetSegments() {
@@ -39,22 +40,24 @@ func (d *driver) isHere(t *csi.Topology) bool {
 	return true
 }
 
-// checkTopology refuses to make a volume that must be somewhere else. Where the caller only
-// prefers it to be, it is made here: there is no other place.
+// checkTopology refuses to make a volume that must be on another node. If the caller only prefers
+// another node, the volume is still made here, because the driver has no other place.
 func (d *driver) checkTopology(r *csi.TopologyRequirement) error {
 	if len(r.GetRequisite()) == 0 {
 		return nil
 	}
+
 	for _, t := range r.GetRequisite() {
 		if d.isHere(t) {
 			return nil
 		}
 	}
+
 	return codedf(codes.ResourceExhausted, "the volume must be on another node than this one: its requisite topologies do not include %s: %s",
 		topologyKey, topologyNode(d.opts.NodeID))
 }
 
-// csi is a volume as the controller's answers have it.
+// csi returns the volume in the form of a controller's answer.
 func (d *driver) csi(v volume) *csi.Volume {
 	answer := v.csi()
 	answer.AccessibleTopology = []*csi.Topology{d.topology()}

@@ -72,7 +72,7 @@ func TestTopology(t *testing.T) {
 	}
 }
 
-// TestTopologyNode has node ids that are no values of a segment.
+// TestTopologyNode uses node ids that CSI does not allow as values of a segment.
 func TestTopologyNode(t *testing.T) {
 	allowed := regexp.MustCompile(`^[a-zA-Z0-9]([-_.a-zA-Z0-9]*[a-zA-Z0-9])?$`)
 	seen := map[string]bool{}

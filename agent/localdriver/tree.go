@@ -12,33 +12,35 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxCopyDepth bounds the directories open at once: two for each level.
+// maxCopyDepth limits the directories that are open at once: two for each level.
 const maxCopyDepth = 2048
 
-// treeCopier copies a tree by directory descriptors alone, so that no rename or link made
-// meanwhile can lead it out of the tree. It keeps owner, mode, times, extended attributes (ACLs and
-// capabilities are among them), hard links, links, special files and holes. Attributes of chattr(1)
-// are not kept.
+// treeCopier copies a tree using only directory descriptors, so that a rename or link that is made
+// meanwhile cannot lead it out of the tree. It keeps owner, mode, times, extended attributes (which
+// include ACLs and capabilities), hard links, symbolic links, special files and holes. It does not
+// keep the attributes of chattr(1).
 type treeCopier struct {
 	ctx   context.Context
 	prog  *progress
 	links *hardLinks
 }
 
-// copyTree copies the directory src to dst, which must not exist yet, and waits for the disk.
-// What is gone when its turn comes is left out; something mounted inside is an error.
+// copyTree copies the directory src to dst, which must not exist yet, and waits for the disk. It
+// skips files that are deleted before it reaches them. A mount inside the tree causes an error.
 func copyTree(ctx context.Context, src, dst string, p *progress) error {
 	from, err := os.Open(filepath.Dir(src))
 	if err != nil {
 		return err
 	}
 	defer func() { _ = from.Close() }() // opened for reading only
+
 	to, err := os.Open(filepath.Dir(dst))
 	if err != nil {
 		return err
 	}
-	defer func() { _ = to.Close() }() // syncfs tells of all errors
-	// What is gone below is left out; without the root itself there would be a copy of nothing.
+	defer func() { _ = to.Close() }() // syncfs reports all errors
+
+	// Deleted files below are skipped. But without the root itself, the copy would be empty.
 	root, err := statEntry(int(from.Fd()), filepath.Base(src))
 	if errors.Is(err, unix.ENOENT) || err == nil && root.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return preconditionf("the directory that holds the data is missing: %s", src)
@@ -49,10 +51,12 @@ func copyTree(ctx context.Context, src, dst string, p *progress) error {
 	if err := roomForTree(ctx, from, filepath.Base(src), to, p); err != nil {
 		return err
 	}
+
 	links, err := newHardLinks(int(to.Fd()))
 	if err != nil {
 		return err
 	}
+
 	c := treeCopier{ctx: ctx, prog: p, links: links}
 	err = c.entry(int(from.Fd()), filepath.Base(src), int(to.Fd()), filepath.Base(dst), 0)
 	if err == nil {
@@ -61,10 +65,11 @@ func copyTree(ctx context.Context, src, dst string, p *progress) error {
 	if err == nil {
 		err = unix.Syncfs(int(to.Fd()))
 	}
+
 	return errors.Join(err, links.close())
 }
 
-// roomForTree counts the tree and refuses it if it cannot fit, unless the data will be shared.
+// roomForTree measures the tree and refuses it if it cannot fit, unless the data will be shared.
 func roomForTree(ctx context.Context, from *os.File, name string, to *os.File, p *progress) error {
 	if canReflink(to) {
 		return nil
@@ -77,27 +82,30 @@ func roomForTree(ctx context.Context, from *os.File, name string, to *os.File, p
 	return needSpace(to, bytes)
 }
 
-// canReflink tries it with two files that have no name.
+// canReflink tests whether the filesystem can clone files, with two unnamed files.
 func canReflink(dir *os.File) bool {
 	a, err := os.OpenFile(dir.Name(), os.O_RDWR|unix.O_TMPFILE, 0o600)
 	if err != nil {
 		return false
 	}
-	defer func() { _ = a.Close() }() // it goes away
+	defer func() { _ = a.Close() }() // it disappears
+
 	b, err := os.OpenFile(dir.Name(), os.O_RDWR|unix.O_TMPFILE, 0o600)
 	if err != nil {
 		return false
 	}
-	defer func() { _ = b.Close() }() // it goes away
+	defer func() { _ = b.Close() }() // it disappears
+
 	_, err = a.Write(make([]byte, imageGranularity))
 	return err == nil && reflink(a, b) == nil
 }
 
-// countTree adds up the bytes of the files, each file with several names once.
+// countTree adds up the bytes of the files. It counts a file with several names once.
 func countTree(ctx context.Context, from int, name string, depth int) (int64, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
+
 	st, err := statEntry(from, name)
 	if err != nil || depth > maxCopyDepth {
 		return 0, ignoreGone(err)
@@ -105,39 +113,45 @@ func countTree(ctx context.Context, from int, name string, depth int) (int64, er
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return int64(st.Blocks) * 512 / int64(max(1, st.Nlink)), nil
 	}
+
 	dir, err := openDir(from, name)
 	if err != nil {
 		return 0, ignoreGone(err)
 	}
+
 	sum := int64(0)
 	err = eachName(dir, func(n string) error {
 		bytes, err := countTree(ctx, int(dir.Fd()), n, depth+1)
 		sum += bytes
 		return err
 	})
+
 	return sum, errors.Join(err, dir.Close())
 }
 
-// entry copies one name with all below it. It opens the name once and goes by the descriptor from
-// then on: whoever can rename files in the volume could otherwise give one file the owner, the
-// rights or the content of another.
+// entry copies one name with everything below it. It opens the name once and then uses only the
+// descriptor. Otherwise a process that renames files in the volume could give one file the owner,
+// the rights or the content of another.
 func (c *treeCopier) entry(from int, name string, to int, toName string, depth int) error {
 	if err := c.ctx.Err(); err != nil {
 		return err
 	}
-	// O_PATH, because opening a device or a pipe has effects.
+
+	// Use O_PATH, because opening a device or a pipe has side effects.
 	src, err := openBeneath(from, name, unix.O_PATH)
 	if err != nil {
 		return named(name, ignoreGone(err))
 	}
+
 	taken, err := c.copy(src, to, toName, depth)
 	if !taken {
 		err = errors.Join(err, ignoreClosed(src.Close()))
 	}
+
 	return named(name, err)
 }
 
-// copy copies what is open. It reports whether the descriptor is kept.
+// copy copies an open file or directory. It reports whether the descriptor is kept.
 func (c *treeCopier) copy(src *os.File, to int, toName string, depth int) (taken bool, err error) {
 	st, err := statOpen(src)
 	if err != nil {
@@ -149,6 +163,7 @@ func (c *treeCopier) copy(src *os.File, to int, toName string, depth int) (taken
 	if linked, err := c.links.link(st, to, toName); linked || err != nil {
 		return false, err
 	}
+
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFDIR:
 		return false, c.dir(src, to, toName, depth)
@@ -160,6 +175,7 @@ func (c *treeCopier) copy(src *os.File, to int, toName string, depth int) (taken
 	if err != nil {
 		return false, err
 	}
+
 	return c.links.add(src, st, to, toName)
 }
 
@@ -180,6 +196,7 @@ func copySpecial(src *os.File, st *unix.Statx_t, to int, toName string) error {
 			return err
 		}
 	}
+
 	return settle(xattrsOfPath(src), to, toName, st)
 }
 
@@ -188,27 +205,32 @@ func (c *treeCopier) dir(src *os.File, to int, toName string, depth int) error {
 	if err != nil {
 		return ignoreGone(err)
 	}
-	defer func() { _ = in.Close() }()   // opened for reading only
+	defer func() { _ = in.Close() }() // opened for reading only
+
 	if err := src.Close(); err != nil { // trees can be deep, and descriptors are few
 		return err
 	}
+
 	st, err := statOpen(in)
 	if err != nil {
 		return err
 	}
-	// Its own attributes come last: a default ACL must not reach what is made inside, and making
-	// that changes its times.
+	// Set its own attributes last. A default ACL must not affect the files made inside, and making
+	// them changes the directory's times.
 	if err := unix.Mkdirat(to, toName, 0o700); err != nil {
 		return err
 	}
+
 	out, err := openDir(to, toName)
 	if err != nil {
 		return err
 	}
+
 	err = eachName(in, func(n string) error { return c.entry(int(in.Fd()), n, int(out.Fd()), n, depth+1) })
 	if err = errors.Join(err, out.Close()); err != nil {
 		return err
 	}
+
 	return settle(xattrsOf(in), to, toName, st)
 }
 
@@ -217,8 +239,10 @@ func (c *treeCopier) file(src *os.File, to int, toName string) error {
 	if err != nil {
 		return err
 	}
+
 	in := os.NewFile(uintptr(fd), src.Name())
 	defer func() { _ = in.Close() }() // opened for reading only
+
 	st, err := statOpen(in)
 	if err != nil {
 		return err
@@ -226,6 +250,7 @@ func (c *treeCopier) file(src *os.File, to int, toName string) error {
 	if fd, err = unix.Openat(to, toName, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o600); err != nil {
 		return err
 	}
+
 	out := os.NewFile(uintptr(fd), toName)
 	err = reflink(in, out)
 	if errors.Is(err, errNoReflink) {
@@ -234,10 +259,11 @@ func (c *treeCopier) file(src *os.File, to int, toName string) error {
 	if err = errors.Join(err, out.Close()); err != nil {
 		return err
 	}
+
 	return settle(xattrsOf(in), to, toName, st)
 }
 
-// statEntry looks at a name without following it. Something mounted there is an error.
+// statEntry returns the attributes of a name without following it. A mount there causes an error.
 func statEntry(dir int, name string) (*unix.Statx_t, error) {
 	var st unix.Statx_t
 	err := unix.Statx(dir, name, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT, unix.STATX_BASIC_STATS, &st)
@@ -262,6 +288,7 @@ func openBeneath(dir int, name string, flags uint64) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	return os.NewFile(uintptr(fd), name), nil
 }
 
@@ -278,6 +305,7 @@ func eachName(dir *os.File, do func(name string) error) error {
 				return err
 			}
 		}
+
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
@@ -301,7 +329,7 @@ func ignoreGone(err error) error {
 	return err
 }
 
-// placed is an error with the path of the entry it came from.
+// placed is an error with the path of the entry that caused it.
 type placed struct {
 	path string
 	err  error
@@ -310,7 +338,7 @@ type placed struct {
 func (p *placed) Unwrap() error { return p.err }
 
 func (p *placed) Error() string {
-	const most = 256 // bytes; the end of a path says more than its start
+	const most = 256 // bytes; the end of a path tells more than its start
 	path := p.path
 	if len(path) > most {
 		path = "…" + strings.ToValidUTF8(path[len(path)-most:], "")
@@ -318,7 +346,7 @@ func (p *placed) Error() string {
 	return fmt.Sprintf("%q: %v", path, p.err)
 }
 
-// named says at which name an error came up, if there is one.
+// named adds the name of the entry to an error, if there is one.
 func named(name string, err error) error {
 	if err == nil {
 		return nil

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// describeEntry tells all that a copy must keep of one entry, in words.
+// describeEntry describes all properties of one entry that a copy must keep.
 func describeEntry(t *testing.T, path string) string {
 	t.Helper()
 	var st unix.Stat_t
@@ -23,9 +23,9 @@ func describeEntry(t *testing.T, path string) string {
 	words := fmt.Sprintf("mode %o owner %d:%d rdev %d nlink %d mtime %d.%d", st.Mode, st.Uid, st.Gid, st.Rdev, st.Nlink,
 		st.Mtim.Sec, st.Mtim.Nsec)
 	switch st.Mode & unix.S_IFMT {
-	case unix.S_IFDIR: // the number of links is the filesystem's affair
+	case unix.S_IFDIR: // the number of links depends on the filesystem
 		words = strings.Replace(words, fmt.Sprintf("nlink %d", st.Nlink), "", 1)
-	case unix.S_IFREG: // of others, looking changes it
+	case unix.S_IFREG: // for other kinds, reading changes it
 		words += fmt.Sprintf(" atime %d.%d", st.Atim.Sec, st.Atim.Nsec)
 	}
 	raw, err := readAll(func(b []byte) (int, error) { return unix.Llistxattr(path, b) })
@@ -43,7 +43,7 @@ func describeEntry(t *testing.T, path string) string {
 	return words
 }
 
-// describeTree lists a tree, the names relative to its root.
+// describeTree lists a tree with names relative to its root.
 func describeTree(t *testing.T, root string) []string {
 	t.Helper()
 	var all []string
@@ -56,7 +56,7 @@ func describeTree(t *testing.T, root string) []string {
 	return all
 }
 
-// acl is an access control list, as the kernel takes it, with an entry for one user.
+// acl returns an access control list in the kernel's format, with an entry for one user.
 func acl(user uint32) []byte {
 	const nobodyInParticular = 0xffffffff
 	b := binary.LittleEndian.AppendUint32(nil, 2)
@@ -85,7 +85,7 @@ func deepen(t *testing.T, root string, n int) {
 	must(t, unix.Close(fd))
 }
 
-// oddTree fills a directory with one of everything.
+// oddTree fills a directory with one entry of each kind.
 func oddTree(t *testing.T, data string) {
 	t.Helper()
 	at := func(elem ...string) string { return filepath.Join(append([]string{data}, elem...)...) }
@@ -126,7 +126,7 @@ func oddTree(t *testing.T, data string) {
 	must(t, unix.UtimesNanoAt(unix.AT_FDCWD, data, old, 0))
 }
 
-// TestCopyTree copies one of everything and compares, where data is copied and where it is shared.
+// TestCopyTree copies one entry of each kind and compares, both with copied and with shared data.
 func TestCopyTree(t *testing.T) {
 	for _, fsType := range []string{"ext4", "xfs", "btrfs"} {
 		b := newBenchOn(t, fsType)
@@ -159,7 +159,7 @@ func TestCopyTree(t *testing.T) {
 	}
 }
 
-// TestCopyStaysInside plants what could lead a copy out of the volume.
+// TestCopyStaysInside plants links and mounts that could lead a copy out of the volume.
 func TestCopyStaysInside(t *testing.T) {
 	b := newBench(t)
 	c := mountCap(writer, "")
@@ -178,7 +178,7 @@ func TestCopyStaysInside(t *testing.T) {
 	must(t, unix.Unmount(filepath.Join(b.data(id), "file"), 0))
 	b.wantNothingHalf()
 
-	// As a race would have it: the directory is a link when it is opened.
+	// As in a race: the directory is a link when it is opened.
 	must(t, os.Symlink(out, filepath.Join(b.data(id), "dir")))
 	dir, err := os.Open(b.data(id))
 	must(t, err)
@@ -189,7 +189,8 @@ func TestCopyStaysInside(t *testing.T) {
 	b.snap("s", id)
 }
 
-// TestCopyDeepTree copies a tree deeper than paths allow, and refuses a deeper one in words.
+// TestCopyDeepTree copies a tree deeper than paths allow, and refuses a deeper one with a clear
+// error.
 func TestCopyDeepTree(t *testing.T) {
 	b := newBench(t)
 	c := mountCap(writer, "")
@@ -213,8 +214,8 @@ func TestCopyDeepTree(t *testing.T) {
 	b.wantNothingHalf()
 }
 
-// TestCopyNeedsSpace refuses what cannot fit before it is begun, and cleans up what did not fit in
-// the middle.
+// TestCopyNeedsSpace checks that a copy that cannot fit is refused before it starts, and that one
+// that runs out of space later is cleaned up.
 func TestCopyNeedsSpace(t *testing.T) {
 	b := newBench(t)
 	b.stop()
@@ -246,7 +247,7 @@ func TestCopyNeedsSpace(t *testing.T) {
 	}
 }
 
-// TestCopyCancelled ends a copy of data by its context.
+// TestCopyCancelled ends a copy of data through its context.
 func TestCopyCancelled(t *testing.T) {
 	dir := t.TempDir()
 	src, err := os.Create(filepath.Join(dir, "src"))

@@ -7,22 +7,25 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/volagent/volagent/volmgr/proc"
+
 	"golang.org/x/sys/unix"
 )
 
-// use is one place in the mount table where a volume, or a part of it, is mounted.
+// use is one mount of a volume, or of a part of it, in the mount table.
 type use struct {
 	point string
 	loop  *loopDevice // of an image
 	node  bool        // the loop device's node is bound here, not the filesystem on it
 }
 
-// uses lists where a volume is mounted in our mount namespace. loops are those of the volume.
+// uses lists the mounts of a volume in our mount namespace. loops are the volume's devices.
 func (d *driver) uses(v volume, loops []loopDevice) ([]use, error) {
-	entries, err := readMounts(ownMounts, needles(v, loops)...)
+	entries, err := readMounts(proc.OwnMounts, needles(v, loops)...)
 	if err != nil {
 		return nil, err
 	}
+
 	var found []use
 	for _, e := range entries {
 		if v.Type == typeDirectory {
@@ -31,6 +34,7 @@ func (d *driver) uses(v volume, loops []loopDevice) ([]use, error) {
 			}
 			continue
 		}
+
 		for i := range loops {
 			l := &loops[i]
 			if l.holds(e) {
@@ -40,10 +44,11 @@ func (d *driver) uses(v volume, loops []loopDevice) ([]use, error) {
 			}
 		}
 	}
+
 	return found, nil
 }
 
-// needles are what every line of a mount table about the volume contains.
+// needles returns strings such that every mount table line about the volume contains one of them.
 func needles(v volume, loops []loopDevice) []string {
 	if v.Type == typeDirectory {
 		return []string{v.ID}
@@ -55,8 +60,8 @@ func needles(v volume, loops []loopDevice) []string {
 	return n
 }
 
-// showsDirectory tells whether a mount shows a directory volume or a part of it. Ids are random,
-// so the path alone is proof, in every namespace.
+// showsDirectory reports whether a mount shows a directory volume or a part of it. Ids are random,
+// so the path alone is sufficient proof in every namespace.
 func showsDirectory(e mountEntry, id string) bool {
 	data := path.Join("/", dirVolumes, id, dataDir)
 	return strings.HasSuffix(strings.TrimSuffix(e.root, "//deleted"), data) || strings.Contains(e.root, data+"/")
@@ -66,13 +71,13 @@ func (l loopDevice) devno() string {
 	return fmt.Sprintf("%d:%d", unix.Major(l.rdev), unix.Minor(l.rdev))
 }
 
-// holds tells whether a mount shows the filesystem on the device. btrfs has device numbers of its
-// own, so its source has to do.
+// holds reports whether a mount shows the filesystem on the device. btrfs uses its own device
+// numbers, so for btrfs the source decides.
 func (l loopDevice) holds(e mountEntry) bool {
 	return e.devno == l.devno() || e.fsType == "btrfs" && e.source == l.path()
 }
 
-// isNodeOf tells whether a mount is a bind of the device's node.
+// isNodeOf reports whether a mount is a bind of the device's node.
 func (l loopDevice) isNodeOf(e mountEntry) bool {
 	if path.Base(e.root) != l.name || e.point == l.path() {
 		return false
@@ -81,18 +86,20 @@ func (l loopDevice) isNodeOf(e mountEntry) bool {
 	return err == nil && st.isBlock() && st.rdev == l.rdev
 }
 
-// checkUnused refuses the deletion of a volume that is in use in any way.
+// checkUnused returns an error if a volume is in use in any way and must not be deleted.
 func (d *driver) checkUnused(v volume) error {
 	dir := d.store.path(dirVolumes, v.ID)
-	inside, err := readMounts(ownMounts, v.ID)
+	inside, err := readMounts(proc.OwnMounts, v.ID)
 	if err != nil {
 		return err
 	}
+
 	for _, e := range inside {
 		if e.point == dir || strings.HasPrefix(e.point, dir+"/") {
 			return preconditionf("volume %q cannot be deleted: something is mounted inside it, at %q", v.ID, e.point)
 		}
 	}
+
 	if v.Type == typeImage {
 		loops, err := loopsOf(v.ID, d.store.dataPath(v))
 		if err != nil {
@@ -103,11 +110,13 @@ func (d *driver) checkUnused(v volume) error {
 		}
 		return nil
 	}
+
 	for _, e := range inside {
 		if showsDirectory(e, v.ID) {
 			return preconditionf("volume %q is in use and cannot be deleted: it is mounted at %q", v.ID, e.point)
 		}
 	}
+
 	var elsewhere error
 	err = otherNamespaces([]string{v.ID}, func(pid int, e mountEntry) {
 		if elsewhere == nil && showsDirectory(e, v.ID) {
@@ -118,20 +127,22 @@ func (d *driver) checkUnused(v volume) error {
 	if err != nil {
 		return err
 	}
+
 	return elsewhere
 }
 
-// whoMounts names, for an error message, where the filesystem on a device is mounted.
+// whoMounts lists the mounts of the filesystem on a device, for an error message.
 func whoMounts(l loopDevice) string {
 	var who []string
 	want := []string{"/" + l.name, " " + l.devno() + " "}
-	if own, err := readMounts(ownMounts, want...); err == nil {
+	if own, err := readMounts(proc.OwnMounts, want...); err == nil {
 		for _, e := range own {
 			if l.holds(e) || l.isNodeOf(e) {
 				who = append(who, fmt.Sprintf("mounted at %q", e.point))
 			}
 		}
 	}
+
 	err := otherNamespaces(want, func(pid int, e mountEntry) {
 		if l.holds(e) {
 			who = append(who, fmt.Sprintf("mounted at %q in the mount namespace of process %d", e.point, pid))
@@ -140,30 +151,31 @@ func whoMounts(l loopDevice) string {
 	if err != nil || len(who) == 0 {
 		return ""
 	}
+
 	return " (" + strings.Join(who, ", ") + ")"
 }
 
-// kind says what is mounted at a path.
+// kind classifies the mount at a path.
 type kind int
 
 const (
-	kindNone    kind = iota // nothing is mounted exactly there
+	kindNone    kind = iota // no mount exactly at the path
 	kindOurs                // the volume's directory or filesystem
 	kindNode                // the node of a loop device of the volume
-	kindForeign             // anything else
+	kindForeign             // any other mount
 )
 
-// place is what was found at a staging or target path.
+// place is the state of a staging or target path.
 type place struct {
 	pathState
 	kind  kind
-	loop  *loopDevice // with kindNode, or of the filesystem
-	dead  error       // the filesystem does not answer: it is shut down
-	stray bool        // with kindForeign: a node that once showed the volume, see strayNode
+	loop  *loopDevice // for kindNode, or the filesystem's device
+	dead  error       // the filesystem has shut down and does not answer
+	stray bool        // for kindForeign: a node that once showed the volume, see strayNode
 }
 
-// look examines the topmost mount at a path. Only a mount of this very volume is ours: same
-// directory by device and inode, or same loop device.
+// look examines the topmost mount at a path. It is ours only if it is a mount of this very volume:
+// the same directory by device and inode, or the same loop device.
 func (d *driver) look(v volume, loops []loopDevice, p string) (place, error) {
 	st, err := statPath(p)
 	if errors.Is(err, unix.EIO) {
@@ -172,6 +184,7 @@ func (d *driver) look(v volume, loops []loopDevice, p string) (place, error) {
 	if err != nil || !st.mountRoot {
 		return place{pathState: st}, err
 	}
+
 	found := place{pathState: st, kind: kindForeign}
 	if v.Type == typeDirectory {
 		data, err := statPath(d.store.dataPath(v))
@@ -183,28 +196,33 @@ func (d *driver) look(v volume, loops []loopDevice, p string) (place, error) {
 		case data.dev == st.dev && data.ino == st.ino:
 			found.kind = kindOurs
 		}
+
 		return found, nil
 	}
+
 	for i := range loops {
 		if st.isBlock() && st.rdev == loops[i].rdev {
 			found.kind, found.loop = kindNode, &loops[i]
 			return found, nil
 		}
 	}
+
 	if v.Block && st.isBlock() {
 		found.stray = d.strayNode(st.rdev)
 		return found, nil
 	}
+
 	found.loop, err = d.findFilesystem(v, loops, st)
 	if found.loop != nil {
 		found.kind = kindOurs
 	}
+
 	return found, err
 }
 
-// strayNode tells of a loop device's node, bound where a block volume should be, whether it is left
-// from a device that was detached behind the driver's back: it shows nothing now, or the image of
-// another volume. Taking such a bind away harms neither.
+// strayNode examines a loop device's node that is bound at a path of a block volume. It reports
+// whether the bind is left over from a device that another program detached. Such a node shows no
+// data now, or the image of another volume. Removing the bind harms neither.
 func (d *driver) strayNode(rdev uint64) bool {
 	if unix.Major(rdev) != loopMajor {
 		return false
@@ -213,40 +231,50 @@ func (d *driver) strayNode(rdev uint64) bool {
 	return backing == "" || strings.HasPrefix(backing, d.store.path(dirVolumes)+"/")
 }
 
-// findFilesystem returns the loop device whose filesystem has its root at a place, or nil.
+// findFilesystem returns the loop device whose filesystem has its root at the examined path, or
+// nil.
 func (d *driver) findFilesystem(v volume, loops []loopDevice, st pathState) (*loopDevice, error) {
 	if v.FSType == "btrfs" && len(loops) > 0 {
-		// Its files carry device numbers that belong to no device; only the table has the source.
+		// btrfs files have device numbers that belong to no device. Only the mount table shows the
+		// source.
 		e, err := mountedAt(st.mountID)
 		if err != nil {
 			return nil, err
 		}
+
 		for i := range loops {
 			if loops[i].holds(e) {
 				return &loops[i], nil
 			}
 		}
+
 		return nil, nil
 	}
+
 	for i := range loops {
 		if st.dev != loops[i].rdev {
 			continue
 		}
+
 		file := d.store.dataPath(v)
 		if loops[i].stale {
 			file = loops[i].path()
 		}
+
 		root, err := rootInode(v.FSType, file)
 		if err != nil || root != st.ino {
 			return nil, err
 		}
+
 		return &loops[i], nil
 	}
+
 	return nil, nil
 }
 
-// checkPath returns a caller's path with the links above its last element resolved, as the mount
-// table shows it. It must be absolute and clean, and may not lead into the state directory.
+// checkPath returns a caller's path as the mount table shows it, with the links above its last
+// element resolved. The path must be absolute and clean, and must not lead into the state
+// directory.
 func (d *driver) checkPath(what, p string) (string, error) {
 	switch {
 	case p == "":
@@ -254,12 +282,15 @@ func (d *driver) checkPath(what, p string) (string, error) {
 	case !filepath.IsAbs(p) || strings.ContainsRune(p, 0) || filepath.Clean(p) != strings.TrimSuffix(p, "/"):
 		return "", invalidf("the %s %q is not an absolute path without . and ..", what, p)
 	}
+
 	p = filepath.Clean(p)
 	if dir, err := filepath.EvalSymlinks(filepath.Dir(p)); err == nil {
 		p = filepath.Join(dir, filepath.Base(p))
 	}
+
 	if p == d.store.root || strings.HasPrefix(p, d.store.root+"/") {
 		return "", invalidf("the %s %q lies in the driver's state directory", what, p)
 	}
+
 	return p, nil
 }

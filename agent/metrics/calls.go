@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// probe is the one call that is counted apart from the others.
+// probe is the only call that has its own metric.
 const probe = "Probe"
 
 // Calls counts the calls of one client to a plugin.
@@ -16,23 +16,23 @@ type Calls struct {
 	plugin string
 
 	mu sync.Mutex
-	// What was looked up once is kept: a call costs no lookup by labels, and one that
-	// ends after its plugin is gone touches no series of a later one.
+	// methods caches series, so that a call costs no lookup by labels. A call that ends after its
+	// plugin was removed also changes no series of a later plugin with the same id.
 	methods map[string]*method
 }
 
-// method is what is counted of one method.
+// method holds the series of one method.
 type method struct {
 	inFlight prometheus.Gauge
 	took     map[string]prometheus.Observer // by code
 }
 
-// Calls returns what counts the calls of a new client to a plugin.
+// Calls returns a counter for the calls of a new client to a plugin.
 func (m *Metrics) Calls(pluginID string) *Calls {
 	return &Calls{m: m, plugin: pluginID, methods: map[string]*method{}}
 }
 
-// Began is told that a call is sent.
+// Began counts a call that is sent now.
 func (c *Calls) Began(name string) {
 	c.mu.Lock()
 	in := c.method(name).inFlight
@@ -40,7 +40,7 @@ func (c *Calls) Began(name string) {
 	in.Inc()
 }
 
-// Ended is told how a call ended that Began.
+// Ended counts the end of a call that Began counted.
 func (c *Calls) Ended(name, code string, took time.Duration) {
 	c.mu.Lock()
 	of := c.method(name)
@@ -55,12 +55,13 @@ func (c *Calls) Ended(name, code string, took time.Duration) {
 		})
 		of.took[code] = observe
 	}
+
 	c.mu.Unlock()
 	of.inFlight.Dec()
 	observe.Observe(took.Seconds())
 }
 
-// method is what is counted of one; c.mu is held.
+// method returns the series of one method. The caller holds c.mu.
 func (c *Calls) method(name string) *method {
 	of := c.methods[name]
 	if of == nil {
@@ -68,10 +69,11 @@ func (c *Calls) method(name string) *method {
 		c.add(func() { of.inFlight = c.m.inFlight.WithLabelValues(c.plugin, name) })
 		c.methods[name] = of
 	}
+
 	return of
 }
 
-// add makes a series, and notes that the plugin has some to drop once it is gone.
+// add makes a series, and counts it for the plugin so that prune can remove it later.
 func (c *Calls) add(series func()) {
 	c.m.mu.Lock()
 	defer c.m.mu.Unlock()

@@ -1,10 +1,8 @@
-// Package metrics counts what happens in an agent and shows it in the text
-// format of Prometheus.
+// Package metrics counts events in an agent and shows the counts in the text format of Prometheus.
 //
-// A scrape reads what is in memory: it sends no call, and touches neither a
-// plugin nor a file. No label comes from a claim or a path, and from a volume only
-// where its plugin was asked about it. What is told of a plugin or a volume goes with
-// it. docs/metrics.md lists all of it.
+// A scrape only reads memory: it makes no call, and uses neither a plugin nor a file. No label
+// comes from a claim or a path. A label comes from a volume only if its plugin was asked about the
+// volume. The series of a plugin or a volume disappear with it. docs/metrics.md lists all metrics.
 package metrics
 
 import (
@@ -19,37 +17,37 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Options are what a Metrics reads at a scrape. All of it must be at hand.
+// Options are the sources of a Metrics. A scrape calls them, so they must answer at once.
 type Options struct {
 	Version string
 	Started time.Time
-	// Plugins are all that are configured.
+	// Plugins returns all configured plugins.
 	Plugins func() []Plugin
-	// Records are all volumes, and Attempt says how the last step of one went.
+	// Records returns all volumes, and Attempt the result of the last step of a volume.
 	Records func() []volume.Record
 	Attempt func(volume.Record) *volume.Attempt
-	// Reports are those of volumes that are there; nil: there are none.
+	// Reports returns the plugins' reports about existing volumes; nil: there are none.
 	Reports func() []Report
-	// Host is how the agent and this host are.
+	// Host returns the state of the agent and this host.
 	Host func() Host
 }
 
-// Host is how the agent and its host are.
+// Host is the state of the agent and its host.
 type Host struct {
-	// Commits and Failures count those to the state database; Fault is why the last
-	// one failed.
+	// Commits and Failures count the commits to the state database and their failures. Fault is the
+	// error of the last commit, if it failed.
 	Commits, Failures uint64
 	Fault             error
-	// Lost is when the state database was made anew because it was lost; zero: never.
+	// Lost is the time when the state database was lost and made again; zero: never.
 	Lost time.Time
-	// Halted: no call is sent to any plugin. Draining: no claim is taken.
+	// Halted: the agent sends no call to any plugin. Draining: it accepts no claim.
 	Halted, Draining bool
-	// Debts counts the volumes that were deregistered by force and left something.
+	// The number of volumes that were deregistered by force and have pending calls or leftovers.
 	Debts int
 }
 
-// Plugin is one part of a plugin: mostly all there is of it. No two of an ID have
-// the same Type and Instance.
+// Plugin is one part of a plugin. Many plugins have only one part. Parts with the same ID differ in
+// Type or Instance.
 type Plugin struct {
 	ID       string
 	Driver   string
@@ -59,13 +57,13 @@ type Plugin struct {
 	Restarts int
 }
 
-// Buckets, in seconds, up to the longest that each may take by default.
+// Bucket limits in seconds, up to the default time limit of each kind of call.
 var (
 	probeBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5}
 	callBuckets  = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}
 )
 
-// Metrics are those of one agent.
+// Metrics are the metrics of one agent.
 type Metrics struct {
 	o        Options
 	registry *prometheus.Registry
@@ -74,11 +72,11 @@ type Metrics struct {
 	inFlight *prometheus.GaugeVec
 
 	mu     sync.Mutex
-	called map[string]uint64 // plugins that have series of calls, and how many were made
-	scrape sync.Mutex        // one at a time
+	called map[string]uint64 // the number of calls by plugin, for plugins with series
+	scrape sync.Mutex        // serializes scrapes
 }
 
-// New returns metrics that have counted nothing yet. It starts nothing.
+// New returns metrics without any counts. It starts nothing.
 func New(o Options) *Metrics {
 	m := &Metrics{o: o, registry: prometheus.NewRegistry(), called: map[string]uint64{}}
 	m.probes = prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -94,46 +92,53 @@ func New(o Options) *Metrics {
 	return m
 }
 
-// contentType is that of the text format of Prometheus.
+// contentType is the content type of the text format of Prometheus.
 const contentType = "text/plain; version=0.0.4; charset=utf-8"
 
-// ContentType is that of what Write writes.
+// ContentType returns the content type of the output of Write.
 func (*Metrics) ContentType() string { return contentType }
 
-// Write writes all metrics as they are now.
+// Write writes all metrics with their present values.
 func (m *Metrics) Write(w io.Writer) error {
 	m.scrape.Lock()
 	defer m.scrape.Unlock()
+
 	m.prune()
 	families, err := m.registry.Gather()
 	if err != nil {
 		return fmt.Errorf("cannot gather the metrics: %w", err)
 	}
+
 	for _, f := range families {
 		if _, err := expfmt.MetricFamilyToText(w, f); err != nil {
 			return fmt.Errorf("cannot write the metrics: %w", err)
 		}
 	}
+
 	return nil
 }
 
-// prune drops the series of plugins that are gone.
+// prune removes the series of plugins that no longer exist.
 func (m *Metrics) prune() {
 	m.mu.Lock()
 	before := make(map[string]uint64, len(m.called))
 	for id, n := range m.called {
 		before[id] = n
 	}
+
 	m.mu.Unlock()
 	for _, p := range m.o.Plugins() {
 		delete(before, p.ID)
 	}
+
 	m.mu.Lock()
 	defer m.mu.Unlock()
+
 	for id, n := range before {
 		if m.called[id] != n {
 			continue // it has just come back
 		}
+
 		delete(m.called, id)
 		of := prometheus.Labels{"plugin": id}
 		m.probes.DeletePartialMatch(of)

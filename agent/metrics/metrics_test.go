@@ -17,7 +17,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// world is what a Metrics reads.
+// world is the source of a Metrics.
 type world struct {
 	plugins []Plugin
 	records []volume.Record
@@ -42,8 +42,7 @@ func scrape(t testing.TB, m *Metrics) string {
 	return b.String()
 }
 
-// expect fails unless a scrape has all the lines, and none that begins with a
-// text in not.
+// expect fails unless a scrape has all the lines, and no line that begins with a text in not.
 func expect(t *testing.T, got string, lines []string, not ...string) {
 	t.Helper()
 	all := strings.Split(got, "\n")
@@ -68,7 +67,7 @@ func busy() *world {
 			{ID: "ebs", Driver: "ebs.csi.aws.com", Type: "monolith", State: "ready", Restarts: 3},
 			{ID: "nfs", Type: "controller", Instance: "b", State: "backing-off"},
 			{ID: "nfs", Type: "node", State: "ready"},
-			{ID: "nfs", Type: "node", State: "failed"}, // cannot be, and must not cost the scrape
+			{ID: "nfs", Type: "node", State: "failed"}, // impossible, but must not break the scrape
 		},
 		records: []volume.Record{taken, {Volume: volume.Volume{ID: "free"}}},
 	}
@@ -113,8 +112,8 @@ func TestScrape(t *testing.T) {
 	})
 }
 
-// TestGone: a plugin that is gone loses its series, and one that comes back
-// begins anew, whatever ends late.
+// TestGone checks that a removed plugin loses its series. If it returns, it starts with new series,
+// even if an old call ends late.
 func TestGone(t *testing.T) {
 	w := busy()
 	m := w.metrics()
@@ -140,7 +139,7 @@ func TestGone(t *testing.T) {
 	late.Ended("NodeStageVolume", "OK", time.Second)
 	expect(t, scrape(t, m), []string{`volagent_plugin_rpcs_in_flight{method="NodeStageVolume",plugin="ebs"} 1`})
 
-	// One that comes back while a scrape finds it gone keeps what it counts.
+	// A plugin that returns while a scrape removes it keeps its counts.
 	w.plugins = w.plugins[:1]
 	list := m.o.Plugins
 	m.o.Plugins = func() []Plugin { m.Calls("ebs").Began("NodeUnstageVolume"); return list() }
@@ -151,7 +150,7 @@ func TestGone(t *testing.T) {
 	}
 }
 
-// TestDocumented: docs/metrics.md names what there is, and nothing else.
+// TestDocumented checks that docs/metrics.md names all metrics, and no others.
 func TestDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../docs/metrics.md")
 	if err != nil {
@@ -188,7 +187,7 @@ func TestDocumented(t *testing.T) {
 	}
 }
 
-// TestTogether: calls, clients and scrapes at once.
+// TestTogether makes calls, clients and scrapes at the same time.
 func TestTogether(t *testing.T) {
 	w := busy()
 	m := w.metrics()
@@ -215,7 +214,8 @@ func TestTogether(t *testing.T) {
 	})
 }
 
-// TestCallCostsNoMemory: what a call costs, once its method and code were seen.
+// TestCallCostsNoMemory checks that a call allocates no memory after the first one with its method
+// and code.
 func TestCallCostsNoMemory(t *testing.T) {
 	c := busy().metrics().Calls("ebs")
 	if n := testing.AllocsPerRun(100, func() {

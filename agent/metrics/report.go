@@ -6,9 +6,9 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Report is what a plugin said of a volume when it was last asked.
+// Report is a plugin's last report about a volume.
 type Report struct {
-	Volume string // its id
+	Volume string // the volume's id
 	Plugin string
 	volume.Report
 }
@@ -23,12 +23,12 @@ var (
 		append(ofVolume, "by", "severity"), nil)
 )
 
-// otherSeverity stands for those of a newer CSI: each could be one more label.
+// otherSeverity stands for all severities of a newer CSI, because each would add one more label.
 const otherSeverity = "other"
 
 var severities = []string{volume.Degraded, volume.Inaccessible, volume.DataLoss, volume.Abnormal, otherSeverity}
 
-// reports is the collector of what plugins said of volumes.
+// reports is the collector of the plugins' reports about volumes.
 type reports struct{ o Options }
 
 // Describe implements prometheus.Collector.
@@ -43,25 +43,31 @@ func (c reports) Collect(to chan<- prometheus.Metric) {
 	if c.o.Reports == nil {
 		return
 	}
+
 	for _, r := range c.o.Reports() {
 		if r.Stats != nil {
 			for d, u := range map[*prometheus.Desc]*volume.Usage{volumeBytes: r.Stats.Bytes, volumeInodes: r.Stats.Inodes} {
 				if u == nil {
 					continue
 				}
+
 				gauge(to, d, float64(u.Total), r.Volume, r.Plugin, "total")
 				if u.TotalOnly() {
-					continue // 0 would be a volume without any room
+					continue // 0 would mean a volume without free space
 				}
+
 				gauge(to, d, float64(u.Used), r.Volume, r.Plugin, "used")
 				gauge(to, d, float64(u.Available), r.Volume, r.Plugin, "available")
 			}
+
 			gauge(to, volumeTime, seconds(r.StatsAt), r.Volume, r.Plugin)
 		}
+
 		for by, found := range map[string]*volume.Checkup{volume.ByNode: r.Node, volume.ByController: r.Controller} {
 			if found == nil {
 				continue
 			}
+
 			for severity, n := range bySeverity(found.Found) {
 				gauge(to, volumeHealth, float64(n), r.Volume, r.Plugin, by, severity)
 			}
@@ -69,12 +75,13 @@ func (c reports) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// bySeverity counts findings, with all severities that there are.
+// bySeverity counts findings for each severity, including those with a count of 0.
 func bySeverity(found []volume.Condition) map[string]int {
 	out := map[string]int{}
 	for _, s := range severities {
 		out[s] = 0
 	}
+
 	for _, f := range found {
 		if _, known := out[f.Severity]; known {
 			out[f.Severity]++
@@ -82,5 +89,6 @@ func bySeverity(found []volume.Condition) map[string]int {
 			out[otherSeverity]++
 		}
 	}
+
 	return out
 }

@@ -14,35 +14,35 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// Bounds of what anybody on the network may take. Each connection has one request.
+// Limits for clients on the network. Each connection serves one request.
 const (
 	maxConns     = 8
 	maxHeader    = 8 << 10 // bytes
 	readWithin   = 5 * time.Second
 	writeWithin  = 30 * time.Second
 	finishWithin = 500 * time.Millisecond
-	// listenAgain is the pause after an address could not be had: it may belong to an
-	// interface that comes up later, or another program may have the port.
+	// listenAgain is the pause after a failure to listen. The address may belong to an interface
+	// that comes up later, or another program may use the port.
 	listenAgain = 5 * time.Second
 )
 
-// ServerOptions are what a Server needs.
+// ServerOptions configures a Server.
 type ServerOptions struct {
-	// Address is host:port; port 0 takes one that is free.
+	// Address is host:port; port 0 selects a free one.
 	Address string
 	// Listen opens the address.
 	Listen func(ctx context.Context, address string) (net.Listener, error)
 	Write  func(io.Writer) error
-	// Listening is told the address each time that it is served, and Failed why it
-	// is not, once for as long as the reason is the same.
+	// Listening is called with the address each time the server starts to serve it. Failed is
+	// called with the error when it cannot, once for each reason in a row.
 	Listening func(net.Addr)
 	Failed    func(error)
-	// Log gets what the HTTP server has to say of single connections.
+	// Log receives the HTTP server's messages about single connections.
 	Log hclog.Logger
 }
 
-// Server answers GET /metrics on a TCP address, and nothing else. It asks nobody who
-// they are: what it shows is for whoever reaches the address.
+// Server answers GET /metrics on a TCP address, and no other request. It has no authentication, so
+// any client that reaches the address can read the metrics.
 type Server struct {
 	o     ServerOptions
 	again time.Duration
@@ -54,23 +54,25 @@ type Server struct {
 // NewServer returns a server that does not listen yet.
 func NewServer(o ServerOptions) *Server { return &Server{o: o, again: listenAgain} }
 
-// Fault returns why the address is not served, nil if it is.
+// Fault returns the reason why the address is not served, or nil if it is.
 func (s *Server) Fault() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.fault
 }
 
-// Run serves until ctx ends. An address that cannot be had is tried again every 5 s:
-// nothing else that the agent does waits for it.
+// Run serves until ctx ends. If it cannot listen on the address, it tries again every 5 s. The rest
+// of the agent does not wait for it.
 func (s *Server) Run(ctx context.Context) {
 	for {
 		err := s.serve(ctx)
 		if ctx.Err() != nil {
 			return
 		}
+
 		s.failed(err)
 		pause := time.NewTimer(s.again)
+
 		select {
 		case <-pause.C:
 		case <-ctx.Done():
@@ -89,12 +91,13 @@ func (s *Server) failed(err error) {
 	}
 }
 
-// serve listens, and answers until ctx ends (nil) or the listener fails.
+// serve listens and answers until ctx ends (then it returns nil) or the listener fails.
 func (s *Server) serve(ctx context.Context) error {
 	l, err := s.o.Listen(ctx, s.o.Address)
 	if err != nil {
 		return err
 	}
+
 	s.failed(nil)
 	s.o.Listening(l.Addr())
 	server := &http.Server{
@@ -105,23 +108,27 @@ func (s *Server) serve(ctx context.Context) error {
 		MaxHeaderBytes:    maxHeader,
 		ErrorLog:          s.o.Log.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
 	}
-	server.SetKeepAlivesEnabled(false) // else 8 idle connections keep everybody else out
+	server.SetKeepAlivesEnabled(false) // otherwise 8 idle connections would block all others
 	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(ended)
+
 		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishWithin)
 		defer cancel()
+
 		if server.Shutdown(bounded) != nil {
-			_ = server.Close() // who is cut off scrapes the next agent
+			_ = server.Close() // a client that is cut off scrapes the next agent
 		}
 	})
 	err = server.Serve(&bounded{Listener: l, free: make(chan struct{}, maxConns), closed: make(chan struct{})})
 	if !stop() {
 		<-ended
 	}
+
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}
+
 	return err
 }
 
@@ -136,18 +143,20 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "it can be read, and nothing else", http.StatusMethodNotAllowed)
 		return
 	}
-	var all bytes.Buffer // so that a failure is an error, and not half of the answer
+
+	var all bytes.Buffer // so that a failure gives an error, not half of the answer
 	if err := s.o.Write(&all); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
+
 	w.Header().Set("Content-Type", contentType)
 	w.Header().Set("Content-Length", strconv.Itoa(all.Len()))
-	_, _ = w.Write(all.Bytes()) // an error concerns a caller who is gone
+	_, _ = w.Write(all.Bytes()) // an error only concerns a client that has gone
 }
 
-// bounded is a listener with a bound on connections that are open: the next one
-// waits in the kernel's queue until one of them ends.
+// bounded is a listener that limits the number of open connections. The next connection waits in
+// the kernel's queue until one of them ends.
 type bounded struct {
 	net.Listener
 	free   chan struct{}
@@ -162,11 +171,13 @@ func (b *bounded) Accept() (net.Conn, error) {
 	case <-b.closed:
 		return nil, net.ErrClosed
 	}
+
 	c, err := b.Listener.Accept()
 	if err != nil {
 		<-b.free
 		return nil, err
 	}
+
 	return &boundedConn{Conn: c, release: sync.OnceFunc(func() { <-b.free })}, nil
 }
 

@@ -17,7 +17,7 @@ import (
 
 const patience = 100 * time.Second
 
-// serving is a Server that runs, and what it said.
+// serving is a running Server with its reports.
 type serving struct {
 	*Server
 	at     chan string
@@ -49,7 +49,7 @@ func text(s string) func(io.Writer) error {
 	return func(w io.Writer) error { _, err := io.WriteString(w, s); return err }
 }
 
-// take takes what must come.
+// take receives a value that must arrive.
 func take[T any](t *testing.T, from <-chan T) (v T) {
 	t.Helper()
 	select {
@@ -60,7 +60,7 @@ func take[T any](t *testing.T, from <-chan T) (v T) {
 	return v
 }
 
-// answer is one, read to its end.
+// answer is one HTTP answer, read to its end.
 type answer struct {
 	code   int
 	header http.Header
@@ -86,7 +86,7 @@ func ask(t *testing.T, method, url string) answer {
 	return answer{resp.StatusCode, resp.Header, resp.ContentLength, string(all)}
 }
 
-// TestServed: /metrics can be read, over IPv6 too, and there is nothing else.
+// TestServed checks that /metrics can be read, over IPv6 too, and that other paths cannot.
 func TestServed(t *testing.T) {
 	for _, address := range []string{"127.0.0.1:0", "[::1]:0"} {
 		if l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", address); err != nil {
@@ -120,7 +120,7 @@ func TestServed(t *testing.T) {
 	}
 }
 
-// TestServedAnError: half of the metrics are not passed off as all.
+// TestServedAnError checks that the server does not present half of the metrics as complete.
 func TestServedAnError(t *testing.T) {
 	s := serve(t, "127.0.0.1:0", func(w io.Writer) error { return errors.Join(text("a 1\n")(w), errors.New("no more")) })
 	got := ask(t, http.MethodGet, "http://"+take(t, s.at)+"/metrics")
@@ -129,8 +129,7 @@ func TestServedAnError(t *testing.T) {
 	}
 }
 
-// TestServedBounds: as many connections as there may be, each with one request of a
-// bounded size.
+// TestServedBounds opens the maximum number of connections, each with one request of limited size.
 func TestServedBounds(t *testing.T) {
 	var at, most atomic.Int32
 	release := make(chan struct{})
@@ -167,7 +166,7 @@ func TestServedBounds(t *testing.T) {
 	}
 	for end := time.Now().Add(patience); at.Load() < maxConns && time.Now().Before(end); time.Sleep(time.Millisecond) {
 	}
-	time.Sleep(200 * time.Millisecond) // for one too many, which never comes
+	time.Sleep(200 * time.Millisecond) // time for one connection too many, which must not come
 	close(release)
 	for range cap(answers) {
 		if err := take(t, answers); err != nil {
@@ -192,8 +191,8 @@ func TestServedBounds(t *testing.T) {
 	}
 }
 
-// TestServedLater: a port that somebody else has is said once, and taken when it is
-// free; at the end it is free again.
+// TestServedLater checks that an occupied port is reported once, and served when it becomes free.
+// At the end the port is free again.
 func TestServedLater(t *testing.T) {
 	other, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -207,7 +206,7 @@ func TestServedLater(t *testing.T) {
 	if s.Fault() == nil {
 		t.Error("no fault while the port is another's")
 	}
-	time.Sleep(20 * s.again) // it is tried again, and again
+	time.Sleep(20 * s.again) // time for several attempts
 	if err := other.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// What is read at a scrape, and counted nowhere.
+// These values are read at a scrape. No code counts them.
 var (
 	partLabels = []string{"plugin", "type", "instance"}
 
@@ -33,7 +33,7 @@ var (
 	debts     = prometheus.NewDesc("volagent_debts", "Volumes that were deregistered by force and left something that is not undone.", nil, nil)
 )
 
-// The states that there are: each is shown, also while nothing is in it.
+// The existing states. Each is shown, even while no plugin, volume or claim is in it.
 var (
 	pluginStates = []string{"starting", "ready", "unhealthy", "backing-off", "stopped", "failed"}
 	volumeStates = []volume.State{
@@ -42,7 +42,7 @@ var (
 	claimStates = []volume.ClaimState{volume.Pending, volume.Taken, volume.Unpublishing, volume.NodeDetached, volume.ControllerDetached}
 )
 
-// state is the collector of all that.
+// state is the collector of those values.
 type state struct{ o Options }
 
 // Describe implements prometheus.Collector.
@@ -62,9 +62,11 @@ func (s state) Collect(to chan<- prometheus.Metric) {
 	for _, st := range volumeStates {
 		gauge(to, volumes, float64(vs[st]), string(st))
 	}
+
 	for _, st := range claimStates {
 		gauge(to, claims, float64(cs[st]), string(st))
 	}
+
 	gauge(to, adopted, float64(held))
 	gauge(to, buildInfo, 1, s.o.Version)
 	gauge(to, startTime, seconds(s.o.Started))
@@ -81,16 +83,18 @@ func (s state) Collect(to chan<- prometheus.Metric) {
 func (s state) plugins(to chan<- prometheus.Metric) {
 	seen := map[[3]string]bool{}
 	for _, p := range s.o.Plugins() {
-		// Two at once, while files change, would be an error for all of the scrape.
+		// Two equal series, as while files change, would cause an error for the whole scrape.
 		part := [3]string{p.ID, p.Type, p.Instance}
 		if seen[part] {
 			continue
 		}
+
 		seen[part] = true
 		gauge(to, pluginUp, truth(p.State == "ready"), p.ID, p.Type, p.Instance, p.Driver)
 		for _, st := range pluginStates {
 			gauge(to, pluginState, truth(p.State == st), p.ID, p.Type, p.Instance, st)
 		}
+
 		count(to, pluginRestarts, float64(p.Restarts), p.ID, p.Type, p.Instance)
 	}
 }
@@ -103,7 +107,7 @@ func count(to chan<- prometheus.Metric, d *prometheus.Desc, v float64, labels ..
 	to <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels...)
 }
 
-// seconds is a time since 1970, 0 for the zero time.
+// seconds returns the seconds since 1970, or 0 for the zero time.
 func seconds(t time.Time) float64 {
 	if t.IsZero() {
 		return 0
@@ -123,6 +127,7 @@ func (s state) tally() (vs map[volume.State]int, cs map[volume.ClaimState]int, h
 			}
 		}
 	}
+
 	return vs, cs, held
 }
 

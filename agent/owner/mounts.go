@@ -10,19 +10,20 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Mounts is what the kernel tells of mounts. Neither waits for storage.
+// Mounts reads mounts from the kernel. Neither method waits for storage.
 type Mounts interface {
-	// Gone reports whether the mount that was made at a path is there no more.
+	// Gone reports whether the mount that was made at a path no longer exists.
 	Gone(m volume.MountIdentity, at string) bool
-	// Changes calls fn after any mount changed, at most once in a while, until ctx ends.
+	// Changes calls fn after any mount has changed, until ctx ends. Between two calls it waits at
+	// least the duration apart.
 	Changes(ctx context.Context, apart time.Duration, fn func()) error
 }
 
-// changesApart is how much time changes of the mount table have to come together in.
+// changesApart is the interval in which several changes of the mount table cause only one call.
 const changesApart = 100 * time.Millisecond
 
-// mounts watches mounts that own claims: all by one watch on the mount table, which is
-// there only while there are any. A change costs one question to the kernel for each.
+// mounts watches mounts that own claims, with one watch on the mount table. The watch runs only
+// while there are such mounts. A change costs one question to the kernel for each of them.
 type mounts struct {
 	kernel Mounts
 	ended  func()
@@ -30,7 +31,7 @@ type mounts struct {
 
 	mu      sync.Mutex
 	by      map[volume.Owner]*mountWatch
-	now     uint64 // counts calls of turn
+	now     uint64 // counts the calls of turn
 	cancel  context.CancelFunc
 	stopped bool
 	wg      sync.WaitGroup
@@ -38,15 +39,15 @@ type mounts struct {
 
 type mountWatch struct {
 	told    bool
-	touched uint64 // the turn in which somebody last asked for it
+	touched uint64 // the turn of the last call of watch for it
 }
 
 func newMounts(o Options, ended func()) *mounts {
 	return &mounts{kernel: o.Mounts, ended: ended, log: o.Log, by: map[volume.Owner]*mountWatch{}}
 }
 
-// gone reports whether the mount that an owner is was taken away. While the agent makes
-// it anew there is none, and it is not gone.
+// gone reports whether the mount of an owner was unmounted. While the agent mounts it again, the
+// mount does not exist but does not count as gone.
 func (m *mounts) gone(o volume.Owner) bool {
 	return m.kernel != nil && o.ByMount() && m.kernel.Gone(o.Mount, o.Dir)
 }
@@ -55,24 +56,28 @@ func (m *mounts) gone(o volume.Owner) bool {
 func (m *mounts) watch(o volume.Owner) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+
 	if m.stopped || m.kernel == nil {
 		return
 	}
+
 	w, ok := m.by[o]
 	if !ok {
 		w = &mountWatch{}
 		m.by[o] = w
 		m.begin()
-		m.look(o, w) // after begin, so that no change falls between the two
+		m.look(o, w) // after begin, so that it misses no change
 	}
+
 	w.touched = m.now
 }
 
-// begin watches the mount table, unless that is done; mu is held.
+// begin starts the watch on the mount table, unless it is running. The caller holds mu.
 func (m *mounts) begin() {
 	if m.cancel != nil {
 		return
 	}
+
 	ctx, cancel := context.WithCancel(context.Background())
 	m.cancel = cancel
 	m.wg.Go(func() {
@@ -82,7 +87,7 @@ func (m *mounts) begin() {
 	})
 }
 
-// changed looks at all mounts.
+// changed checks all watched mounts.
 func (m *mounts) changed() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -91,7 +96,7 @@ func (m *mounts) changed() {
 	}
 }
 
-// look tells, once, that a mount is gone; mu is held.
+// look reports once that a mount is gone. The caller holds mu.
 func (m *mounts) look(o volume.Owner, w *mountWatch) {
 	if !w.told && m.kernel.Gone(o.Mount, o.Dir) {
 		w.told = true
@@ -99,7 +104,7 @@ func (m *mounts) look(o volume.Owner, w *mountWatch) {
 	}
 }
 
-// turn begins a round of watch, at whose end drop forgets who was not asked for.
+// turn starts a Keep. At its end, drop stops watching each mount for which watch was not called.
 func (m *mounts) turn() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -109,18 +114,20 @@ func (m *mounts) turn() {
 func (m *mounts) drop() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+
 	for o, w := range m.by {
 		if w.touched != m.now {
 			delete(m.by, o)
 		}
 	}
+
 	if len(m.by) == 0 && m.cancel != nil {
 		m.cancel()
 		m.cancel = nil
 	}
 }
 
-// stop ends the watch, and waits for that.
+// stop ends the watch on the mount table, and waits for its end.
 func (m *mounts) stop() {
 	m.mu.Lock()
 	m.stopped = true
@@ -128,6 +135,7 @@ func (m *mounts) stop() {
 		m.cancel()
 		m.cancel = nil
 	}
+
 	m.mu.Unlock()
 	m.wg.Wait()
 }

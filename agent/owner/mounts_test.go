@@ -39,7 +39,7 @@ func (k *kernel) Changes(ctx context.Context, _ time.Duration, fn func()) error 
 	return nil
 }
 
-// unmount takes a mount away, and has the watch told if there is one.
+// unmount removes a mount and calls the watch function, if there is one.
 func (k *kernel) unmount(id uint64) {
 	k.mu.Lock()
 	k.gone[id] = true
@@ -50,7 +50,7 @@ func (k *kernel) unmount(id uint64) {
 	}
 }
 
-// awaitWatches waits until so many watch.
+// awaitWatches waits until the number of watches is want.
 func (k *kernel) awaitWatches(t *testing.T, want int) {
 	t.Helper()
 	for end := time.Now().Add(100 * time.Second); ; time.Sleep(time.Millisecond) {
@@ -66,8 +66,8 @@ func (k *kernel) awaitWatches(t *testing.T, want int) {
 	}
 }
 
-// TestMounts: the mount table is watched once, while a mount is an owner, and each end
-// is told once. Who is made anew has not ended.
+// TestMounts checks that there is one watch on the mount table while a mount is an owner, and that
+// each end is reported once. A mount that the agent makes again has not ended.
 func TestMounts(t *testing.T) {
 	k := &kernel{gone: map[uint64]bool{}}
 	w := New(Options{Boot: "b", Mounts: k, Log: hclog.NewNullLogger()})
@@ -110,7 +110,7 @@ func TestMounts(t *testing.T) {
 	if !told() || !w.Gone(mount(1)) || w.View(mount(1)).Life != volume.LifeGone || w.Gone(mount(2)) {
 		t.Error("an unmount was not told")
 	}
-	k.unmount(3) // nobody's
+	k.unmount(3) // of no owner
 	if told() {
 		t.Error("an end was told twice, or one that is nobody's")
 	}

@@ -1,9 +1,9 @@
-// Package owner tells who is alive: processes through pidfds, units of the
-// system's service manager through D-Bus, mounts by the kernel's word. It watches those that claims name, and
-// says when one ended; what that means for a claim is not decided here.
+// Package owner reports which owners are alive: processes through pidfds, units of the system's
+// service manager through D-Bus, mounts through the kernel. It watches the owners that claims name
+// and reports when one has ended. Other packages decide the consequences for a claim.
 //
-// Nobody is taken for gone without an answer: a bus that cannot be reached, or a
-// process that cannot be looked at, leaves an owner as it was last known.
+// The package treats no owner as gone without an answer. If the bus cannot be reached, or a process
+// cannot be examined, the owner keeps its last known state.
 package owner
 
 import (
@@ -17,28 +17,29 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Options are what a Watcher needs.
+// Options configures a Watcher.
 type Options struct {
-	Boot string // boot id of the host
+	Boot string // the boot id of the host
 	Log  hclog.Logger
 
-	// MaxPidfds is how many processes are watched through a descriptor; further
-	// ones are looked at every PollEvery. 0 means half of RLIMIT_NOFILE, and 1 s.
+	// MaxPidfds is the maximum number of processes that are watched through a descriptor. The
+	// others are polled every PollEvery. 0 means half of RLIMIT_NOFILE, and 1 s.
 	MaxPidfds int
 	PollEvery time.Duration
-	// AskEvery is how often systemd is asked about all units, in case a signal was
+	// AskEvery is the interval between questions to systemd about all units, in case a signal was
 	// lost; 0 means 30 s.
 	AskEvery time.Duration
-	// Bus is the way to systemd; it stays the caller's. Nil: one of its own.
+	// Bus is the connection to systemd, which the caller keeps and closes. If nil, the watcher
+	// makes its own.
 	Bus *systemd.Bus
-	// Mounts tells of mounts that are owners; nil: no owner is one.
+	// Mounts reports mounts that are owners; nil: no owner is a mount.
 	Mounts Mounts
-	// References counts the containers that refer to a runtime's volume. Nil: none do.
+	// References counts the containers that refer to a runtime's volume; nil: there are none.
 	References func(o volume.Owner) int
 }
 
-// Watcher watches owners. Its methods are safe for concurrent use; Gone answers
-// from memory, and about mounts from the kernel's.
+// Watcher watches owners. Its methods are safe for concurrent use. Gone answers from memory. For
+// mounts, it asks the kernel, which does not wait for storage either.
 type Watcher struct {
 	boot  string
 	ended chan struct{}
@@ -48,12 +49,12 @@ type Watcher struct {
 
 	references func(volume.Owner) int
 
-	keep   sync.Mutex // one Keep at a time
+	keep   sync.Mutex // serializes Keep
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 }
 
-// New returns a watcher that watches nobody yet.
+// New returns a watcher without any owner to watch.
 func New(o Options) *Watcher {
 	w := &Watcher{boot: o.Boot, ended: make(chan struct{}, 1), references: o.References}
 	if w.references == nil {
@@ -76,6 +77,7 @@ func (w *Watcher) Open() error {
 	if err := w.procs.open(); err != nil {
 		return err
 	}
+
 	ctx, cancel := context.WithCancel(context.Background())
 	w.cancel = cancel
 	w.wg.Go(w.procs.run)
@@ -83,7 +85,7 @@ func (w *Watcher) Open() error {
 	return nil
 }
 
-// Close stops watching and waits for that.
+// Close stops watching and waits until all goroutines have ended.
 func (w *Watcher) Close() error {
 	w.cancel()
 	err := w.procs.stop()
@@ -92,8 +94,8 @@ func (w *Watcher) Close() error {
 	return err
 }
 
-// Ended is sent to after owners ended that were being watched. One message may
-// stand for several; a look at Gone tells which.
+// Ended returns a channel that receives a message after a watched owner has ended. One message may
+// stand for several owners. Gone reports which ones have ended.
 func (w *Watcher) Ended() <-chan struct{} { return w.ended }
 
 func (w *Watcher) tell() {
@@ -103,8 +105,8 @@ func (w *Watcher) tell() {
 	}
 }
 
-// Watch watches an owner, a claim's keeper, from now on, until a Keep that does not
-// name it. One that has ended already is told as if it had ended now.
+// Watch watches an owner, the keeper of a claim, until a Keep that does not name it. If the owner
+// has ended already, Watch reports that as if it had ended now.
 func (w *Watcher) Watch(o volume.Owner) {
 	switch {
 	case !o.Mortal() || o.Kind == volume.OwnerRuntime:
@@ -119,17 +121,19 @@ func (w *Watcher) Watch(o volume.Owner) {
 	}
 }
 
-// Keep watches the owners that list returns, and none but those and what Watch
-// was asked for after list was called.
+// Keep watches the owners that list returns, and those for which Watch is called after the call of
+// list. It stops watching all others.
 func (w *Watcher) Keep(list func() []volume.Owner) {
 	w.keep.Lock()
 	defer w.keep.Unlock()
+
 	w.procs.turn()
 	w.units.turn()
 	w.mnts.turn()
 	for _, o := range list() {
 		w.Watch(o)
 	}
+
 	w.procs.drop()
 	w.units.drop()
 	w.mnts.drop()
@@ -139,7 +143,7 @@ func (w *Watcher) Keep(list func() []volume.Owner) {
 func (w *Watcher) Gone(o volume.Owner) bool {
 	switch {
 	case !o.Mortal() || o.Kind == volume.OwnerRuntime:
-		return false // who knows that no container is left releases the claim
+		return false // the runtime's volume plugin detaches the claim after the last container
 	case o.Boot != w.boot:
 		return true
 	case o.Process():
@@ -151,7 +155,7 @@ func (w *Watcher) Gone(o volume.Owner) bool {
 	}
 }
 
-// View looks at an owner for people.
+// View describes an owner for people.
 func (w *Watcher) View(o volume.Owner) volume.OwnerView {
 	switch {
 	case !o.Mortal():
@@ -177,12 +181,13 @@ func (w *Watcher) View(o volume.Owner) volume.OwnerView {
 			v.PID = w.units.mainPID(o.Unit)
 			v.Command = command(v.PID)
 		}
+
 		return v
 	}
 }
 
-// Check asks again about owners, because something is about to be refused on
-// their account. It is bounded by the time that systemd is given to answer.
+// Check asks again about owners, before a request is refused because of them. The time limit for
+// systemd's answers also limits Check.
 func (w *Watcher) Check(ctx context.Context, owners []volume.Owner) {
 	asked := map[string]bool{}
 	for _, o := range owners {
@@ -190,7 +195,7 @@ func (w *Watcher) Check(ctx context.Context, owners []volume.Owner) {
 		case !o.Mortal() || o.Kind == volume.OwnerRuntime || o.Boot != w.boot:
 		case o.Process():
 			w.procs.check(processOf(o))
-		case o.Kind == volume.OwnerMount: // the kernel is asked each time
+		case o.Kind == volume.OwnerMount: // Gone asks the kernel each time
 		case !asked[o.Unit]:
 			asked[o.Unit] = true
 			if _, err := w.units.ask(ctx, o.Unit); err != nil {
@@ -200,9 +205,9 @@ func (w *Watcher) Check(ctx context.Context, owners []volume.Owner) {
 	}
 }
 
-// Resolve completes an owner that a caller named by its pid, or by its unit and
-// perhaps the invocation, and watches it. It refuses with ErrInvalid what cannot
-// be an owner, and with ErrRefused one that does not run.
+// Resolve completes an owner that a caller named by its pid, or by its unit and perhaps the
+// invocation, and watches it. It returns ErrInvalid if the caller's value cannot name an owner, and
+// ErrRefused if the owner is not running.
 func (w *Watcher) Resolve(ctx context.Context, o volume.Owner) (volume.Owner, error) {
 	switch o.Kind {
 	case "", volume.OwnerNone:
@@ -227,6 +232,7 @@ func (w *Watcher) Resolve(ctx context.Context, o volume.Owner) (volume.Owner, er
 	default:
 		return o, volume.Errorf(volume.ErrInvalid, "unknown kind of owner %q; one of %s, %s, %s, %s", o.Kind, volume.OwnerPID, volume.OwnerUnit, volume.OwnerMount, volume.OwnerNone)
 	}
+
 	w.Watch(o)
 	return o, nil
 }

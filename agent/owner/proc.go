@@ -9,24 +9,24 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/volagent/volagent/agent/procstat"
+	"github.com/volagent/volagent/volmgr/proc"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// process is one process of this boot: a pid, and when it got it.
+// process is one process of this boot, identified by its pid and its start time.
 type process struct {
 	pid   int
-	start uint64 // see procstat.Stat
+	start uint64 // see proc.Stat
 }
 
 func processOf(o volume.Owner) process { return process{o.PID, o.StartTime} }
 
-// none reports whether an error says that there is no such process.
+// none reports whether an error means that the process does not exist.
 func none(err error) bool { return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) }
 
-// life looks at a process.
+// life determines whether a process is alive.
 func (p process) life() volume.Life {
-	st, err := procstat.Read(p.pid)
+	st, err := proc.ReadStat(p.pid)
 	switch {
 	case none(err):
 		return volume.LifeGone
@@ -39,25 +39,28 @@ func (p process) life() volume.Life {
 	}
 }
 
-// command is the name of what a process runs, empty if it cannot be told.
+// command returns the name of a process's program, or "" if it cannot be read.
 func command(pid int) string {
 	if pid <= 0 {
 		return ""
 	}
+
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
 	if err != nil {
 		return ""
 	}
+
 	return strings.TrimSpace(string(data))
 }
 
-// resolve finds out when the process with a pid began. The pid is as this agent
-// sees it: a caller in a container may know the process by another.
+// resolve returns the start time of the process with a pid. The pid is the one that this agent
+// sees. A caller in a container may know the process by another pid.
 func resolve(pid int) (start uint64, err error) {
 	if pid <= 0 {
 		return 0, volume.Errorf(volume.ErrInvalid, "%d is no pid", pid)
 	}
-	st, err := procstat.Read(pid)
+
+	st, err := proc.ReadStat(pid)
 	if none(err) || err == nil && st.Dead() {
 		return 0, volume.Errorf(volume.ErrRefused, "pid %d cannot own a claim: the agent sees no such process running", pid).
 			WithHint("name a process by its pid on the host, or claim with --owner none")
@@ -68,15 +71,17 @@ func resolve(pid int) (start uint64, err error) {
 	if leader := threadGroup(pid); leader != pid && leader != 0 {
 		return 0, volume.Errorf(volume.ErrInvalid, "%d is a thread of pid %d, and no process", pid, leader)
 	}
+
 	return st.Start, nil
 }
 
-// threadGroup is the process that a thread is of; 0 if that cannot be told.
+// threadGroup returns the pid of the process that a thread belongs to; 0 if it cannot be read.
 func threadGroup(tid int) int {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", tid))
 	if err != nil {
 		return 0
 	}
+
 	for line := range strings.Lines(string(data)) {
 		if v, ok := strings.CutPrefix(line, "Tgid:"); ok {
 			if n, err := strconv.Atoi(strings.TrimSpace(v)); err == nil {
@@ -84,5 +89,6 @@ func threadGroup(tid int) int {
 			}
 		}
 	}
+
 	return 0
 }

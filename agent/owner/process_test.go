@@ -50,7 +50,7 @@ func child(t *testing.T, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// end kills a child, the first time, and waits for it.
+// end kills a child on the first call, and waits for it.
 func end(t *testing.T, cmd *exec.Cmd) {
 	t.Helper()
 	if cmd.ProcessState != nil {
@@ -59,7 +59,7 @@ func end(t *testing.T, cmd *exec.Cmd) {
 	if err := cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		t.Error(err)
 	}
-	_ = cmd.Wait() // killed
+	_ = cmd.Wait() // it was killed
 }
 
 func resolved(t *testing.T, w *owner.Watcher, pid int) volume.Owner {
@@ -81,7 +81,7 @@ func await(t *testing.T, what string, cond func() bool) {
 	}
 }
 
-// ended waits until the watcher told of an end and an owner is gone.
+// ended waits until the watcher has reported an end and the owner is gone.
 func ended(t *testing.T, w *owner.Watcher, o volume.Owner) {
 	t.Helper()
 	limit := time.After(60 * time.Second)
@@ -97,14 +97,14 @@ func ended(t *testing.T, w *owner.Watcher, o volume.Owner) {
 	}
 }
 
-// The ways in which a process ends are all told.
+// TestProcessEnds checks that the watcher reports each way in which a process can end.
 func TestProcessEnds(t *testing.T) {
 	for name, how := range map[string]func(*exec.Cmd) error{
 		"killed":               func(c *exec.Cmd) error { return c.Process.Kill() },
 		"terminated":           func(c *exec.Cmd) error { return c.Process.Signal(unix.SIGTERM) },
 		"killed while stopped": func(c *exec.Cmd) error { return errors.Join(c.Process.Signal(unix.SIGSTOP), c.Process.Kill()) },
 	} {
-		for _, fds := range []int{0, -1} { // as many as there may be, and none
+		for _, fds := range []int{0, -1} { // without a limit, and without any descriptor
 			w := open(t, owner.Options{MaxPidfds: fds, PollEvery: 20 * time.Millisecond})
 			c := child(t)
 			o := resolved(t, w, c.Process.Pid)
@@ -135,11 +135,11 @@ func TestProcessEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	ended(t, w, o)
-	_ = c.Wait() // exit 3
+	_ = c.Wait() // its exit code is 3
 }
 
-// A pid is not enough: a process that has it now, and began at another time or
-// in another boot, is another.
+// TestPidReused checks that a pid alone does not identify a process. A process with the same pid
+// but another start time or boot is a different one.
 func TestPidReused(t *testing.T) {
 	for _, fds := range []int{0, -1} {
 		w := open(t, owner.Options{MaxPidfds: fds, PollEvery: 20 * time.Millisecond})
@@ -164,7 +164,7 @@ func TestPidReused(t *testing.T) {
 	}
 }
 
-// What cannot own a claim is refused in words that say why.
+// TestResolveProcess checks that the error gives the reason if a process cannot own a claim.
 func TestResolveProcess(t *testing.T) {
 	w := open(t, owner.Options{})
 	dead := child(t, "true")
@@ -212,7 +212,7 @@ func TestResolveProcess(t *testing.T) {
 	}
 }
 
-// otherThread is a thread of this process that is not its first.
+// otherThread returns a thread of this process other than its first.
 func otherThread(t *testing.T) int {
 	t.Helper()
 	names, err := os.ReadDir("/proc/self/task")
@@ -229,7 +229,7 @@ func otherThread(t *testing.T) int {
 	return 0
 }
 
-// pidfds counts those that this process has open.
+// pidfds counts the pidfds that this process has open.
 func pidfds(t *testing.T) int {
 	t.Helper()
 	links, err := filepath.Glob("/proc/self/fd/*")
@@ -245,8 +245,8 @@ func pidfds(t *testing.T) int {
 	return n
 }
 
-// Many processes cost a descriptor each and no goroutine, however many claims
-// they own; a watch that is over costs nothing.
+// TestOneDescriptorEach checks that each process costs one descriptor and no goroutine, for any
+// number of claims. A process that is not watched any longer costs nothing.
 func TestOneDescriptorEach(t *testing.T) {
 	before := pidfds(t) // the children that os/exec started have one too
 	w := open(t, owner.Options{})
@@ -289,7 +289,8 @@ func TestOneDescriptorEach(t *testing.T) {
 	}
 }
 
-// Past the bound processes are polled, and get a descriptor once one is free.
+// TestPolledPastTheBound checks that processes beyond the limit are polled, and get a descriptor
+// when one becomes free.
 func TestPolledPastTheBound(t *testing.T) {
 	before := pidfds(t)
 	w := open(t, owner.Options{MaxPidfds: 2, PollEvery: 20 * time.Millisecond})
@@ -324,13 +325,14 @@ func TestPolledPastTheBound(t *testing.T) {
 	await(t, "no descriptor", func() bool { return open() == 0 })
 }
 
-// Check sees an end that nobody was told of yet, and does not invent one.
+// TestCheck checks that Check detects an end before the watcher reports it, and reports no end of a
+// running process.
 func TestCheck(t *testing.T) {
 	w := open(t, owner.Options{MaxPidfds: -1, PollEvery: time.Hour})
 	a, b := child(t), child(t)
 	dead, alive := resolved(t, w, a.Process.Pid), resolved(t, w, b.Process.Pid)
 	end(t, a)
-	if w.Gone(dead) { // the one poll there is came late
+	if w.Gone(dead) { // the only poll came late
 		a = child(t)
 		dead = resolved(t, w, a.Process.Pid)
 		end(t, a)
@@ -344,7 +346,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// After Close nothing is left, and nothing breaks.
+// TestClose checks that Close leaves no descriptor, and that later calls do no harm.
 func TestClose(t *testing.T) {
 	before := pidfds(t)
 	w := owner.New(owner.Options{Boot: boot})

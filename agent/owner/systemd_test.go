@@ -18,7 +18,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// bus is a message bus of the test's own.
+// bus is a separate message bus for a test.
 type bus struct {
 	t       *testing.T
 	dir     string
@@ -70,7 +70,7 @@ func (b *bus) connect(opts ...dbus.ConnOption) (*dbus.Conn, error) {
 	return dbus.Connect(b.address, opts...)
 }
 
-// systemd is the way to whoever is systemd on the bus.
+// systemd returns a connection to the process that acts as systemd on the bus.
 func (b *bus) systemd() *systemd.Bus {
 	s := systemd.New(systemd.Options{Dial: b.connect})
 	b.t.Cleanup(s.Close)
@@ -83,8 +83,8 @@ var (
 	second = strings.Repeat("b2", 16)
 )
 
-// manager is as much of systemd as the watcher talks to. Like the real one it
-// sends signals only after somebody subscribed.
+// manager implements the part of systemd that the watcher uses. Like the real systemd, it sends
+// signals only after a client has subscribed.
 type manager struct {
 	t    *testing.T
 	conn *dbus.Conn
@@ -106,14 +106,14 @@ func newSystemd(t *testing.T, b *bus) *manager {
 	return s
 }
 
-// join takes the name on the bus, as a systemd that was just executed does.
+// join takes the name on the bus, as systemd does after a re-execution.
 func (s *manager) join(b *bus) {
 	s.t.Helper()
 	conn, err := b.connect()
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.t.Cleanup(func() { _ = conn.Close() }) // it may be closed
+	s.t.Cleanup(func() { _ = conn.Close() }) // it may be closed already
 	s.mu.Lock()
 	s.conn, s.subscribed = conn, false
 	s.mu.Unlock()
@@ -187,7 +187,7 @@ func (s *manager) Get(_, _ string) (dbus.Variant, *dbus.Error) {
 	return dbus.MakeVariant(uint32(os.Getpid())), nil
 }
 
-// set changes a unit and says so by a signal.
+// set changes a unit and sends a signal about it.
 func (s *manager) set(name, active, sub, invocation string) {
 	s.t.Helper()
 	s.mu.Lock()
@@ -225,8 +225,8 @@ func resolvedUnit(t *testing.T, w *owner.Watcher, name string) volume.Owner {
 	return o
 }
 
-// All that ends an invocation is noticed, by whatever signal; what does not, is
-// not taken for an end.
+// TestUnitEnds checks that each event that ends an invocation is detected by any signal about it,
+// and that other events are not mistaken for an end.
 func TestUnitEnds(t *testing.T) {
 	b := newBus(t)
 	sd := newSystemd(t, b)
@@ -270,8 +270,8 @@ const (
 	managerName = "org.freedesktop.systemd1.Manager"
 )
 
-// A unit that was started again owns what it claims anew, and its earlier self is
-// known to be gone at once, without a signal.
+// TestUnitStartedAgain checks that a restarted unit can own new claims, and that its earlier
+// invocation counts as gone at once, without a signal.
 func TestUnitStartedAgain(t *testing.T) {
 	b := newBus(t)
 	sd := newSystemd(t, b)
@@ -286,7 +286,7 @@ func TestUnitStartedAgain(t *testing.T) {
 	}
 }
 
-// Who cannot own a claim is told why.
+// TestResolveUnit checks that the error gives the reason if a unit cannot own a claim.
 func TestResolveUnit(t *testing.T) {
 	b := newBus(t)
 	sd := newSystemd(t, b)
@@ -322,7 +322,7 @@ func TestResolveUnit(t *testing.T) {
 	}
 }
 
-// A signal that got lost costs time, not the release.
+// TestLostSignal checks that a lost signal delays the detection of an end, but does not prevent it.
 func TestLostSignal(t *testing.T) {
 	b := newBus(t)
 	sd := newSystemd(t, b)
@@ -338,8 +338,9 @@ func TestLostSignal(t *testing.T) {
 	ended(t, w, o)
 }
 
-// No bus: nobody is gone, and a unit is taken for an owner only if its caller
-// knows the invocation. When the bus is there, what ended meanwhile is seen.
+// TestBusComesBack checks the behavior without a bus: no owner counts as gone, and a unit is
+// accepted as owner only if the caller names its invocation. When the bus returns, the watcher
+// detects all ends from meanwhile.
 func TestBusComesBack(t *testing.T) {
 	b := newBus(t)
 	sd := newSystemd(t, b)
@@ -367,11 +368,11 @@ func TestBusComesBack(t *testing.T) {
 	sd.join(b)
 	ended(t, w, a)
 	await(t, "an answer about the other", func() bool { return w.View(other).Life == volume.LifeRunning })
-	sd.set("b.service", "inactive", "dead", first) // by a signal, on the new connection
+	sd.set("b.service", "inactive", "dead", first) // reported by a signal on the new connection
 	ended(t, w, other)
 }
 
-// A systemd that was executed anew is subscribed to again.
+// TestSystemdReexecuted checks that the watcher subscribes again to a re-executed systemd.
 func TestSystemdReexecuted(t *testing.T) {
 	b := newBus(t)
 	sd := newSystemd(t, b)
@@ -394,8 +395,8 @@ func TestSystemdReexecuted(t *testing.T) {
 	ended(t, w, o)
 }
 
-// A systemd that does not answer holds nobody up for long, and nobody is gone
-// because of that.
+// TestSystemdHangs checks that a systemd without answers delays no caller for long, and that no
+// owner counts as gone because of it.
 func TestSystemdHangs(t *testing.T) {
 	b := newBus(t)
 	sd := newSystemd(t, b)
@@ -416,7 +417,8 @@ func TestSystemdHangs(t *testing.T) {
 	}
 }
 
-// Without units nothing is asked, and none that is watched no more.
+// TestUnitsAtRest checks that no question is sent while there are no units to watch, or no longer
+// any.
 func TestUnitsAtRest(t *testing.T) {
 	b := newBus(t)
 	sd := newSystemd(t, b)

@@ -13,35 +13,36 @@ import (
 )
 
 const (
-	// againAfter is how soon a bus that could not be reached, or a unit that was
-	// not answered for, is tried again.
+	// againAfter is the delay before another attempt, if the bus could not be reached or systemd
+	// gave no answer about a unit.
 	againAfter = 2 * time.Second
-	// secondChance is Options.AskEvery, if that is not given.
+	// secondChance is the default of Options.AskEvery.
 	secondChance = 30 * time.Second
 )
 
-// units watches units of the system's service manager. Signals say that one
-// changed; what it is now is then asked.
+// units watches units of the system's service manager. A signal reports that a unit has changed.
+// Then the agent asks systemd for the unit's present state.
 type units struct {
 	log   hclog.Logger
 	ended func()
-	every time.Duration // between two questions about all units
+	every time.Duration // the interval between questions about all units
 	bus   *systemd.Bus
-	poke  chan struct{} // there is something for run to do
+	poke  chan struct{} // wakes run for more work
 
 	mu     sync.Mutex
 	by     map[string]*unit
-	ticket uint64 // of the last question
-	now    uint64 // counts calls of turn
-	failed string // the last failure to connect, told once
+	ticket uint64 // the number of the last question
+	now    uint64 // counts the calls of turn
+	failed string // the last connection failure, which is logged once
 }
 
-// unit is what is known of one unit, whatever its invocation.
+// unit is the last known state of one unit. Its invocation may differ from the one that owns a
+// claim.
 type unit struct {
 	systemd.Unit
 	known   bool
-	asked   uint64 // ticket of the question that this answers
-	touched uint64 // the turn in which somebody last asked for it
+	asked   uint64 // the ticket of the question that gave this state
+	touched uint64 // the turn of the last call of watch for it
 }
 
 func newUnits(o Options, ended func()) *units {
@@ -52,15 +53,17 @@ func newUnits(o Options, ended func()) *units {
 	return u
 }
 
-// run keeps what is known up to date until ctx ends. Without a unit to watch it
-// neither connects nor wakes up.
+// run keeps the known state up to date until ctx ends. Without a unit to watch, it neither connects
+// nor wakes up.
 func (u *units) run(ctx context.Context) {
 	changed := u.bus.Watch("")
 	defer changed.Close()
-	var all time.Time // when all units were asked about
-	var of uint64     // on this connection
+
+	var all time.Time // the time of the last question about all units
+	var of uint64     // the epoch of the connection at that time
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+
 	for {
 		select {
 		case <-ctx.Done():
@@ -70,24 +73,28 @@ func (u *units) run(ctx context.Context) {
 				u.askAll(ctx, u.watched(names))
 				continue
 			}
-			of = 0 // whatever it is that is connected now
+			of = 0 // forget the connection: signals were missed
 		case <-u.poke:
 		case <-timer.C:
 		}
+
 		if len(u.names(false)) == 0 {
 			timer.Stop()
 			continue
 		}
+
 		epoch, err := u.bus.Connect(ctx)
 		u.connected(err)
 		if err != nil {
 			timer.Reset(againAfter)
 			continue
 		}
+
 		every := epoch != of || time.Since(all) >= u.every
 		if every {
 			all, of = time.Now(), epoch
 		}
+
 		if u.askAll(ctx, u.names(!every)) {
 			timer.Reset(time.Until(all.Add(u.every)))
 		} else {
@@ -96,17 +103,18 @@ func (u *units) run(ctx context.Context) {
 	}
 }
 
-// watched are those of the names that are watched.
+// watched returns those of the names that are watched.
 func (u *units) watched(names []string) []string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return slices.DeleteFunc(names, func(name string) bool { return u.by[name] == nil })
 }
 
-// connected tells a bus that went away, or came back, once.
+// connected logs once that the bus has become unreachable, or reachable again.
 func (u *units) connected(err error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
+
 	switch {
 	case err == nil && u.failed != "":
 		u.log.Info("systemd can be asked about units again")
@@ -117,20 +125,22 @@ func (u *units) connected(err error) {
 	}
 }
 
-// names are the units that are watched, or those of them that nothing is known of.
+// names returns the watched units, or only those without a known state.
 func (u *units) names(unknown bool) []string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
+
 	var names []string
 	for name, w := range u.by {
 		if !unknown || !w.known {
 			names = append(names, name)
 		}
 	}
+
 	return names
 }
 
-// askAll asks about units and reports whether all were answered for.
+// askAll asks about units and reports whether systemd answered for all of them.
 func (u *units) askAll(ctx context.Context, names []string) bool {
 	answered := true
 	for _, name := range names {
@@ -139,10 +149,11 @@ func (u *units) askAll(ctx context.Context, names []string) bool {
 			answered = false
 		}
 	}
+
 	return answered
 }
 
-// ask asks systemd about a unit, and notes the answer if it is watched.
+// ask asks systemd about a unit, and stores the answer if the unit is watched.
 func (u *units) ask(ctx context.Context, name string) (systemd.Unit, error) {
 	u.mu.Lock()
 	u.ticket++
@@ -152,24 +163,28 @@ func (u *units) ask(ctx context.Context, name string) (systemd.Unit, error) {
 	if err != nil {
 		return s, err
 	}
+
 	u.mu.Lock()
 	defer u.mu.Unlock()
+
 	w, ok := u.by[name]
 	if !ok {
-		w, ok = u.by[s.ID] // it was asked for by another of its names
+		w, ok = u.by[s.ID] // it is watched by another of its names
 	}
 	if !ok || ticket < w.asked {
 		return s, nil
 	}
+
 	changed := !w.known || w.Invocation != s.Invocation || w.Over() != s.Over()
 	w.Unit, w.known, w.asked = s, true, ticket
 	if changed {
-		u.ended() // perhaps; whoever hears it looks
+		u.ended() // only perhaps; the receiver checks
 	}
+
 	return s, nil
 }
 
-// wake has run look at what there is to do.
+// wake tells run that there is work.
 func (u *units) wake() {
 	select {
 	case u.poke <- struct{}{}:
@@ -181,19 +196,22 @@ func (u *units) wake() {
 func (u *units) watch(name string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
+
 	w, ok := u.by[name]
 	if !ok {
 		w = &unit{}
 		u.by[name] = w
 		u.wake()
 	}
+
 	w.touched = u.now
 }
 
-// life is what is known of a unit's invocation.
+// life returns the known state of a unit's invocation.
 func (u *units) life(o volume.Owner) volume.Life {
 	u.mu.Lock()
 	defer u.mu.Unlock()
+
 	w, ok := u.by[o.Unit]
 	switch {
 	case !ok || !w.known:
@@ -201,7 +219,7 @@ func (u *units) life(o volume.Owner) volume.Life {
 	case w.Invocation != o.Invocation || w.Over():
 		return volume.LifeGone
 	case !u.bus.Connected():
-		return volume.LifeUnknown // it was running, when last heard of
+		return volume.LifeUnknown // it was running according to the last answer
 	default:
 		return volume.LifeRunning
 	}
@@ -210,14 +228,16 @@ func (u *units) life(o volume.Owner) volume.Life {
 func (u *units) mainPID(name string) int {
 	u.mu.Lock()
 	defer u.mu.Unlock()
+
 	if w, ok := u.by[name]; ok {
 		return w.MainPID
 	}
+
 	return 0
 }
 
-// resolve finds the unit's name and its current invocation. An invocation that
-// the caller knows is taken at its word where systemd cannot be asked.
+// resolve returns the unit's name and its current invocation. If systemd gives no answer, it trusts
+// an invocation that the caller names.
 func (u *units) resolve(ctx context.Context, name, invocation string) (unit, current string, err error) {
 	if name == "" || len(name) > 255 {
 		return "", "", volume.Errorf(volume.ErrInvalid, "%q is no name of a unit", name)
@@ -225,6 +245,7 @@ func (u *units) resolve(ctx context.Context, name, invocation string) (unit, cur
 	if invocation != "" && !isInvocation(invocation) {
 		return "", "", volume.Errorf(volume.ErrInvalid, "%q is no invocation id: it has 32 hex digits", invocation)
 	}
+
 	s, err := u.ask(ctx, name)
 	switch {
 	case systemd.IsInvalid(err):
@@ -243,16 +264,18 @@ func (u *units) resolve(ctx context.Context, name, invocation string) (unit, cur
 	case invocation != "" && invocation != s.Invocation:
 		return "", "", volume.Errorf(volume.ErrRefused, "invocation %s of unit %q cannot own a claim: it has ended, and the unit was started again", invocation, s.ID)
 	}
+
 	u.learn(s)
 	return s.ID, s.Invocation, nil
 }
 
-// learn watches a unit that was just asked about, so that an earlier invocation
-// of it is known to be gone at once.
+// learn watches a unit that systemd has just described, so that an earlier invocation of it counts
+// as gone at once.
 func (u *units) learn(s systemd.Unit) {
 	u.watch(s.ID)
 	u.mu.Lock()
 	defer u.mu.Unlock()
+
 	if w := u.by[s.ID]; !w.known {
 		w.Unit, w.known, w.asked = s, true, u.ticket
 		u.ended()
@@ -263,25 +286,28 @@ func isInvocation(s string) bool {
 	if len(s) != 32 {
 		return false
 	}
+
 	for _, c := range s {
 		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
 			return false
 		}
 	}
+
 	return true
 }
 
-// turn begins a Keep.
+// turn starts a Keep.
 func (u *units) turn() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.now++
 }
 
-// drop ends a Keep: what was not asked for since its turn is forgotten.
+// drop ends a Keep. It stops watching each unit for which watch was not called since turn.
 func (u *units) drop() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
+
 	for name, w := range u.by {
 		if w.touched < u.now {
 			delete(u.by, name)

@@ -9,9 +9,8 @@ import (
 // maxGroups is NGROUPS_MAX of Linux.
 const maxGroups = 65536
 
-// groups asks for the peer's supplementary groups (SO_PEERGROUPS, Linux
-// 4.13). They are those of the moment of connect, so that no lookup by pid can
-// meet another process.
+// groups returns the peer's supplementary groups (SO_PEERGROUPS, Linux 4.13). The kernel recorded
+// them at connect. A lookup by pid could find another process instead.
 func groups(fd int) []int {
 	buf := make([]uint32, 64)
 	for {
@@ -25,10 +24,12 @@ func groups(fd int) []int {
 		if errno != 0 {
 			return nil
 		}
+
 		ids := make([]int, size/4)
 		for i := range ids {
 			ids[i] = int(buf[i])
 		}
+
 		return ids
 	}
 }

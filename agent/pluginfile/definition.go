@@ -1,6 +1,5 @@
-// Package pluginfile reads plugin files: what they say becomes a
-// volume.PluginDefinition, and is shown to people again as settings. It touches
-// nothing of the host.
+// Package pluginfile reads plugin files. It turns their text into a volume.PluginDefinition, and a
+// definition into settings for people. It does not access the host.
 package pluginfile
 
 import (
@@ -17,10 +16,10 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// LocalID is the plugin that exists without a file, and the one builtin.
+// LocalID is the id of the plugin that exists without a file. It is also the only builtin plugin.
 const LocalID = "local"
 
-// Types of plugins, in the words of their files.
+// Types of plugins, as plugin files name them.
 const (
 	TypeNode       = "node"
 	TypeController = "controller"
@@ -30,7 +29,7 @@ const (
 // maxInFlight bounds max_in_flight.
 const maxInFlight = 10000
 
-// defaults is a definition with everything that a file may leave out.
+// defaults returns a definition with the default values of all optional keys.
 func defaults() *volume.PluginDefinition {
 	return &volume.PluginDefinition{
 		ProbeInterval:     30 * time.Second,
@@ -43,22 +42,22 @@ func defaults() *volume.PluginDefinition {
 	}
 }
 
-// Local is the plugin that exists without a file.
+// Local returns the definition of the plugin that exists without a file.
 func Local() *volume.PluginDefinition {
 	d := defaults()
 	d.ID, d.Builtin = LocalID, LocalID
 	return d
 }
 
-// Parse reads the text of a plugin file. Errors name the file, as it is given, with
-// line and key. The id is returned whenever it could be read, so that an error can
-// be shown under it.
+// Parse reads the text of a plugin file. Errors name the file, as given, with the line and the key.
+// Parse returns the id whenever it can be read, so that an error can be shown under it.
 func Parse(file string, data []byte) (id string, def *volume.PluginDefinition, err error) {
 	r := reader{file: file}
 	root, err := r.document(data)
 	if err != nil {
 		return "", nil, err
 	}
+
 	id = findID(root)
 	d := defaults()
 	d.File = file
@@ -75,10 +74,11 @@ func Parse(file string, data []byte) (id string, def *volume.PluginDefinition, e
 	if err := r.oneRunner(root, runners); err != nil {
 		return id, nil, err
 	}
+
 	return id, d, nil
 }
 
-// findID returns the id of a file that may be wrong in any other way.
+// findID returns the id of a file that may be invalid in all other respects.
 func findID(root *yaml.Node) string {
 	if root.Kind != yaml.MappingNode {
 		return ""
@@ -88,10 +88,11 @@ func findID(root *yaml.Node) string {
 			return id
 		}
 	}
+
 	return ""
 }
 
-// topLevel are the keys of a plugin file.
+// topLevel returns the readers of the keys of a plugin file.
 func (r reader) topLevel(d *volume.PluginDefinition, runners map[string]*yaml.Node) fields {
 	runner := func(name string, read func(*yaml.Node) error) func(*yaml.Node) error {
 		return func(n *yaml.Node) error {
@@ -99,6 +100,7 @@ func (r reader) topLevel(d *volume.PluginDefinition, runners map[string]*yaml.No
 			return read(n)
 		}
 	}
+
 	return fields{
 		"id":        r.text("id", &d.ID),
 		"type":      r.oneOf("type", &d.Type, "", TypeNode, TypeController, TypeMonolith),
@@ -127,13 +129,14 @@ func (r reader) topLevel(d *volume.PluginDefinition, runners map[string]*yaml.No
 			if key == "" {
 				return errors.New("a key is empty")
 			}
+
 			return nil
 		}),
 		"on_change": r.oneOf("on_change", &d.OnChange, volume.OnChangePending, volume.OnChangeRestart),
 	}
 }
 
-// oneRunner checks that the file says once how the plugin is run.
+// oneRunner checks that the file has exactly one key that says how to run the plugin.
 func (r reader) oneRunner(root *yaml.Node, runners map[string]*yaml.Node) error {
 	const which = "exactly one of exec, container, unit, socket, builtin is needed"
 	if len(runners) == 0 {
@@ -142,6 +145,7 @@ func (r reader) oneRunner(root *yaml.Node, runners map[string]*yaml.Node) error 
 	if len(runners) == 1 {
 		return nil
 	}
+
 	var names []string
 	last := root
 	for name, n := range runners {
@@ -150,6 +154,7 @@ func (r reader) oneRunner(root *yaml.Node, runners map[string]*yaml.Node) error 
 			last = n
 		}
 	}
+
 	slices.Sort(names)
 	return r.errorf(last, "%s are given at once: %s", strings.Join(names, " and "), which)
 }
@@ -159,6 +164,7 @@ func (r reader) socket(n *yaml.Node, d *volume.PluginDefinition) error {
 	if err != nil {
 		return err
 	}
+
 	s = strings.TrimPrefix(s, "unix://")
 	if !filepath.IsAbs(s) {
 		return r.errorf(n, "socket %q is not an absolute path", s)
@@ -166,14 +172,15 @@ func (r reader) socket(n *yaml.Node, d *volume.PluginDefinition) error {
 	if err := CheckSocketPath(s); err != nil {
 		return r.errorf(n, "%s", err)
 	}
+
 	d.Socket = filepath.Clean(s)
 	return nil
 }
 
-// maxSocketPath is sun_path less its final zero (unix(7)).
+// maxSocketPath is the length of sun_path without its final zero (unix(7)).
 const maxSocketPath = 107
 
-// CheckSocketPath refuses what cannot be connected to.
+// CheckSocketPath returns an error for a path that is too long for a unix socket.
 func CheckSocketPath(path string) error {
 	if len(path) > maxSocketPath {
 		return fmt.Errorf("socket path %q has %d bytes, and a unix socket's path has at most %d", path, len(path), maxSocketPath)

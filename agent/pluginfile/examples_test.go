@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// exampleFiles are the plugin files that volctl writes.
+// exampleFiles returns the plugin files that volctl writes.
 func exampleFiles(t *testing.T) map[string]string {
 	t.Helper()
 	paths, err := filepath.Glob("../spec/plugins/*.yaml")
@@ -28,7 +28,7 @@ func exampleFiles(t *testing.T) map[string]string {
 	return texts
 }
 
-// TestExamples: what volctl plugin init writes is a plugin file as it stands.
+// TestExamples checks that the output of volctl plugin init is a valid plugin file without changes.
 func TestExamples(t *testing.T) {
 	for name, text := range exampleFiles(t) {
 		id, def, err := Parse(name+".yaml", []byte(text))
@@ -44,8 +44,7 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// uncommented returns the keys of an example that are commented out, each with the
-// lines that belong to it.
+// uncommented returns the keys that are commented out in an example, each with its lines.
 func uncommented(text string) map[string]string {
 	blocks, key := map[string]string{}, ""
 	starts := regexp.MustCompile(`^# ([a-z_]+):( |$)`)
@@ -62,8 +61,8 @@ func uncommented(text string) map[string]string {
 	return blocks
 }
 
-// TestGeneralExample: each key that it shows in a comment can be used as it is
-// shown, and it shows all that there are.
+// TestGeneralExample checks that each key that the example shows in a comment can be used as shown.
+// It also checks that the example shows all keys.
 func TestGeneralExample(t *testing.T) {
 	text := exampleFiles(t)["example"]
 	blocks := uncommented(text)
@@ -88,7 +87,7 @@ func TestGeneralExample(t *testing.T) {
 	}
 }
 
-// TestDocumentedFiles: the plugin files that the pages show are right as they stand.
+// TestDocumentedFiles checks that the plugin files in the documentation are valid without changes.
 func TestDocumentedFiles(t *testing.T) {
 	pages, err := filepath.Glob("../../docs/*.md")
 	if err != nil {
@@ -102,7 +101,7 @@ func TestDocumentedFiles(t *testing.T) {
 		}
 		for _, m := range regexp.MustCompile("(?ms)^```yaml\n(.*?)^```").FindAllStringSubmatch(string(text), -1) {
 			if !regexp.MustCompile(`(?m)^id: `).MatchString(m[1]) || !regexp.MustCompile(`(?m)^(exec|container|unit|socket|builtin):`).MatchString(m[1]) {
-				continue // a volume, or a part of a file
+				continue // a volume file, or a part of a plugin file
 			}
 			tried[filepath.Base(page)]++
 			if _, _, err := Parse("docs.yaml", []byte(m[1])); err != nil {

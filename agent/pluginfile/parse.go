@@ -16,18 +16,17 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// reader walks one plugin file. Every error names the file, the line and the
-// key.
+// reader reads one plugin file. Its errors name the file, the line and, if there is one, the key.
 type reader struct{ file string }
 
 func (r reader) errorf(n *yaml.Node, format string, args ...any) error {
 	return fmt.Errorf("%s:%d: %s", r.file, n.Line, fmt.Sprintf(format, args...))
 }
 
-// fields are the keys that a mapping may have.
+// fields maps the keys that a mapping may have to their readers.
 type fields map[string]func(value *yaml.Node) error
 
-// mapping reads a mapping strictly: no unknown key and none twice.
+// mapping reads a mapping strictly: it refuses unknown and repeated keys.
 func (r reader) mapping(n *yaml.Node, what string, known fields) error {
 	seen := map[string]int{}
 	return r.pairs(n, what, func(key, value *yaml.Node) error {
@@ -38,6 +37,7 @@ func (r reader) mapping(n *yaml.Node, what string, known fields) error {
 		if line, twice := seen[key.Value]; twice {
 			return r.errorf(key, "key %q stands twice in %s, first in line %d", key.Value, what, line)
 		}
+
 		seen[key.Value] = key.Line
 		return read(value)
 	})
@@ -49,6 +49,7 @@ func (r reader) pairs(n *yaml.Node, what string, each func(key, value *yaml.Node
 	if n.Kind != yaml.MappingNode {
 		return r.errorf(n, "%s is not a mapping of keys to values", what)
 	}
+
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		if n.Content[i].Kind != yaml.ScalarNode {
 			return r.errorf(n.Content[i], "a key of %s is not a word", what)
@@ -57,10 +58,11 @@ func (r reader) pairs(n *yaml.Node, what string, each func(key, value *yaml.Node
 			return err
 		}
 	}
+
 	return nil
 }
 
-// scalar reads any single value as it is written.
+// scalar returns any single value as it is written.
 func (r reader) scalar(n *yaml.Node, key string) (string, error) {
 	n = resolve(n)
 	switch {
@@ -81,8 +83,8 @@ func (r reader) text(key string, to *string) func(*yaml.Node) error {
 	}
 }
 
-// instance is what tells controllers apart. It is part of a command's arguments
-// and of a directory's name.
+// instance returns a function that reads the name that distinguishes a controller from others. The
+// name becomes an argument of commands and a part of a directory's name.
 func (r reader) instance(to *string) func(*yaml.Node) error {
 	return func(n *yaml.Node) (err error) {
 		if *to, err = r.scalar(n, "instance"); err == nil && *to != "" && volume.CheckPluginID(*to) != nil {
@@ -92,7 +94,7 @@ func (r reader) instance(to *string) func(*yaml.Node) error {
 	}
 }
 
-// oneOf is text limited to some words.
+// oneOf returns a function that reads one of several words into to.
 func (r reader) oneOf(key string, to *string, words ...string) func(*yaml.Node) error {
 	return func(n *yaml.Node) error {
 		s, err := r.scalar(n, key)
@@ -102,6 +104,7 @@ func (r reader) oneOf(key string, to *string, words ...string) func(*yaml.Node) 
 		if !slices.Contains(words, s) {
 			return r.errorf(n, "%q is %q; it can be %s", key, s, strings.Join(slices.DeleteFunc(slices.Clone(words), func(w string) bool { return w == "" }), ", "))
 		}
+
 		*to = s
 		return nil
 	}
@@ -114,29 +117,34 @@ func (r reader) duration(key string, to *time.Duration) func(*yaml.Node) error {
 		if err != nil {
 			return err
 		}
+
 		d, err := time.ParseDuration(s)
 		if err != nil || d <= 0 {
 			return r.errorf(n, "%q is %q; it is a duration above zero with a unit, like 30s or 2m", key, s)
 		}
+
 		*to = d
 		return nil
 	}
 }
 
-// leastStatsInterval is the shortest stats_interval: the answers of remote storage may cost money.
+// leastStatsInterval is the shortest stats_interval: queries to remote storage may cost money.
 const leastStatsInterval = 10 * time.Second
 
-// statsInterval returns a function that reads how often a plugin is asked how mounted volumes are.
+// statsInterval returns a function that reads how often the agent asks a plugin about mounted
+// volumes.
 func (r reader) statsInterval(to **time.Duration) func(*yaml.Node) error {
 	return func(n *yaml.Node) error {
 		s, err := r.scalar(n, "stats_interval")
 		if err != nil {
 			return err
 		}
+
 		d, err := time.ParseDuration(s)
 		if err != nil || d != 0 && d < leastStatsInterval {
 			return r.errorf(n, "%q is %q; it is 0, never, or a duration of at least %s, like 5m", "stats_interval", s, leastStatsInterval)
 		}
+
 		*to = &d
 		return nil
 	}
@@ -149,10 +157,12 @@ func (r reader) count(key string, to *int, least, most int) func(*yaml.Node) err
 		if err != nil {
 			return err
 		}
+
 		i, err := strconv.Atoi(s)
 		if err != nil || i < least || i > most {
 			return r.errorf(n, "%q is %q; it is a whole number from %d to %d", key, s, least, most)
 		}
+
 		*to = i
 		return nil
 	}
@@ -166,7 +176,7 @@ func resolve(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// document returns the one document of a file.
+// document returns the only document of a file.
 func (r reader) document(data []byte) (*yaml.Node, error) {
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	var doc, more yaml.Node
@@ -176,6 +186,7 @@ func (r reader) document(data []byte) (*yaml.Node, error) {
 	case err != nil:
 		return nil, r.syntax(err)
 	}
+
 	switch err := dec.Decode(&more); {
 	case errors.Is(err, io.EOF):
 		return doc.Content[0], nil
@@ -186,7 +197,7 @@ func (r reader) document(data []byte) (*yaml.Node, error) {
 	}
 }
 
-// syntax puts the YAML library's error into the form of the others.
+// syntax gives an error of the YAML library the form of the other errors.
 func (r reader) syntax(err error) error {
 	msg := strings.TrimPrefix(err.Error(), "yaml: ")
 	if rest, ok := strings.CutPrefix(msg, "line "); ok {
@@ -203,17 +214,21 @@ func (r reader) secretRef(n *yaml.Node, key string) (*volume.SecretRef, error) {
 		"credential": r.text("credential", &ref.Credential),
 		"env":        r.text("env", &ref.Env),
 	})
+
 	if err != nil {
 		return nil, err
 	}
+
 	set := 0
 	for _, s := range []string{ref.File, ref.Credential, ref.Env} {
 		if s != "" {
 			set++
 		}
 	}
+
 	if set != 1 {
 		return nil, r.errorf(n, "%q names %d secrets; it needs exactly one of file, credential, env", key, set)
 	}
+
 	return &ref, nil
 }

@@ -17,6 +17,7 @@ func (r reader) exec(n *yaml.Node, d *volume.PluginDefinition) error {
 		"command": r.list("command", "[/usr/bin/plugin, --flag]", &e.Command, checkVariables),
 		"env":     r.env(&e.Env),
 	})
+
 	if err != nil {
 		return err
 	}
@@ -26,6 +27,7 @@ func (r reader) exec(n *yaml.Node, d *volume.PluginDefinition) error {
 	if name := e.Command[0]; strings.Contains(name, "/") && !strings.HasPrefix(name, "/") && !strings.HasPrefix(name, "${") {
 		return r.errorf(n, "command %q is neither an absolute path nor a name in PATH", name)
 	}
+
 	d.Exec = e
 	return nil
 }
@@ -40,6 +42,7 @@ func (r reader) container(n *yaml.Node, d *volume.PluginDefinition) error {
 		"mounts":  r.list("mounts", "[/etc/ceph:/etc/ceph:ro]", &c.Mounts, checkMount),
 		"pull":    r.oneOf("pull", &c.Pull, volume.PullNever, volume.PullMissing),
 	})
+
 	switch {
 	case err != nil:
 		return err
@@ -50,6 +53,7 @@ func (r reader) container(n *yaml.Node, d *volume.PluginDefinition) error {
 	case strings.HasPrefix(c.Image, "-") || strings.ContainsFunc(c.Image, unicode.IsSpace):
 		return r.errorf(n, "%q cannot be the name of an image", c.Image)
 	}
+
 	d.Container = c
 	return nil
 }
@@ -59,23 +63,25 @@ func checkMount(s string) error {
 	if err := checkVariables(s); err != nil {
 		return err
 	}
+
 	parts := strings.Split(s, ":")
 	if len(parts) < 2 || len(parts) > 3 || !absolute(parts[0]) || !absolute(parts[1]) {
 		return fmt.Errorf("%q is not SOURCE:TARGET[:OPTIONS] with two absolute paths", s)
 	}
+
 	return nil
 }
 
-// absolute says whether a path is absolute, maybe by a variable that is.
+// absolute reports whether a path is absolute, or begins with a variable, which may be an absolute
+// path.
 func absolute(path string) bool {
 	return filepath.IsAbs(path) || strings.HasPrefix(path, "${")
 }
 
-// ownUnit is what the agent's own service is called where it is installed.
+// ownUnit is the name of the agent's own service in an installation.
 const ownUnit = "volagent.service"
 
-// unit reads the name of a service. What else systemd knows has no process that
-// could be a plugin.
+// unit reads the name of a service. Units of other kinds have no process that could be a plugin.
 func (r reader) unit(n *yaml.Node, d *volume.PluginDefinition) error {
 	name, err := r.scalar(n, "unit")
 	switch {
@@ -87,23 +93,25 @@ func (r reader) unit(n *yaml.Node, d *volume.PluginDefinition) error {
 	case name == ownUnit:
 		return r.errorf(n, "unit %q is the agent itself", name)
 	}
+
 	d.Unit = name
 	return nil
 }
 
-// notInUnit reports what no unit's name has (systemd.unit(5)).
+// notInUnit reports whether a character is not allowed in a unit's name (systemd.unit(5)).
 func notInUnit(c rune) bool {
 	return !strings.ContainsRune("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789:-_.\\@", c)
 }
 
-// list returns a function that reads a list of texts: a string would need a
-// shell's quoting rules.
+// list returns a function that reads a list of strings. A single string would need the quoting
+// rules of a shell.
 func (r reader) list(key, example string, to *[]string, check func(string) error) func(*yaml.Node) error {
 	return func(n *yaml.Node) error {
 		n = resolve(n)
 		if n.Kind != yaml.SequenceNode {
 			return r.errorf(n, "%q is not a list, like %s", key, example)
 		}
+
 		for _, item := range n.Content {
 			s, err := r.scalar(item, key)
 			if err != nil {
@@ -112,8 +120,10 @@ func (r reader) list(key, example string, to *[]string, check func(string) error
 			if err := check(s); err != nil {
 				return r.errorf(item, "in %s: %s", key, err)
 			}
+
 			*to = append(*to, s)
 		}
+
 		return nil
 	}
 }
@@ -127,13 +137,14 @@ func (r reader) env(to *map[string]volume.EnvValue) func(*yaml.Node) error {
 			name := key.Value
 			before, _, assigned := strings.Cut(name, "=")
 			switch {
-			case assigned: // the rest may be a password
+			case assigned: // the value may be a password
 				return r.errorf(key, "in env %q is no KEY: VALUE", before+"=…")
 			case name == "" || strings.ContainsRune(name, 0):
 				return r.errorf(key, "%q cannot be the name of an environment variable", name)
 			case name == VarEndpoint || name == EnvIncarnation:
 				return r.errorf(key, "%s is set by the agent", name)
 			}
+
 			if _, twice := env[name]; twice {
 				return r.errorf(key, "key %q stands twice in env", name)
 			}
@@ -142,6 +153,7 @@ func (r reader) env(to *map[string]volume.EnvValue) func(*yaml.Node) error {
 				env[name] = volume.EnvValue{Secret: ref}
 				return err
 			}
+
 			s, err := r.scalar(value, name)
 			if err != nil {
 				return err
@@ -149,6 +161,7 @@ func (r reader) env(to *map[string]volume.EnvValue) func(*yaml.Node) error {
 			if err := checkVariables(s); err != nil {
 				return r.errorf(value, "in %s: %s", name, err)
 			}
+
 			env[name] = volume.EnvValue{Value: s}
 			return nil
 		})

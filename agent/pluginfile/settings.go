@@ -10,16 +10,15 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// What is shown of an environment variable that the file sets to a text, which
-// may be a password that somebody wrote there: nothing of it.
+// The words that are shown for a variable that the file sets to a plain text. The text is never
+// shown, because it may be a password.
 const (
 	someText  = "(a text)"
 	otherText = "(another text)"
 )
 
-// Settings is a definition for people, in the keys of plugin files, without what
-// is as it is by default. Of a secret it has the reference, of a plain variable
-// only that it is set.
+// Settings returns a definition for people, in the keys of plugin files and without default values.
+// For a secret it shows the reference. For a plain variable it shows only that it is set.
 func Settings(d *volume.PluginDefinition) map[string]string {
 	out := map[string]string{}
 	set := func(key, value string) {
@@ -27,6 +26,7 @@ func Settings(d *volume.PluginDefinition) map[string]string {
 			out[key] = value
 		}
 	}
+
 	set("type", d.Type)
 	set("instance", d.Instance)
 	switch runner := d.Runner(); {
@@ -41,12 +41,15 @@ func Settings(d *volume.PluginDefinition) map[string]string {
 		if c.Pull != volume.PullNever {
 			set("container.pull", c.Pull)
 		}
+
 	default:
 		out[runner] = d.Unit + d.Socket + d.Builtin
 	}
+
 	for name, v := range d.Env() {
 		out[d.Runner()+".env."+name] = envWords(v)
 	}
+
 	usual := defaults()
 	for key, pair := range map[string][2]time.Duration{
 		"health.interval": {d.ProbeInterval, usual.ProbeInterval}, "health.timeout": {d.ProbeTimeout, usual.ProbeTimeout},
@@ -57,16 +60,20 @@ func Settings(d *volume.PluginDefinition) map[string]string {
 			out[key] = pair[0].String()
 		}
 	}
+
 	if d.StatsInterval != nil {
 		out["stats_interval"] = d.StatsInterval.String()
 	}
+
 	if d.MaxInFlight != usual.MaxInFlight {
 		out["max_in_flight"] = strconv.Itoa(d.MaxInFlight)
 	}
+
 	set("unmasked_secrets", list(d.UnmaskedSecrets))
 	if d.OnChange != usual.OnChange {
 		out["on_change"] = d.OnChange
 	}
+
 	return out
 }
 
@@ -74,10 +81,12 @@ func list(words []string) string {
 	if len(words) == 0 {
 		return ""
 	}
+
 	quoted := make([]string, len(words))
 	for i, w := range words {
 		quoted[i] = strconv.Quote(w)
 	}
+
 	return "[" + strings.Join(quoted, ", ") + "]"
 }
 
@@ -94,8 +103,8 @@ func envWords(v volume.EnvValue) string {
 	}
 }
 
-// Differing are the Settings of b that are not those of a. What b does not set
-// any more is "-".
+// Differing returns the Settings of b that differ from those of a. A setting that only a has is
+// "-".
 func Differing(a, b *volume.PluginDefinition) map[string]string {
 	was, now := Settings(a), Settings(b)
 	for name, v := range b.Env() {
@@ -103,6 +112,7 @@ func Differing(a, b *volume.PluginDefinition) map[string]string {
 			now[b.Runner()+".env."+name] = otherText
 		}
 	}
+
 	out := maps.Clone(now)
 	maps.DeleteFunc(out, func(key, value string) bool { return was[key] == value })
 	for key := range was {
@@ -110,5 +120,6 @@ func Differing(a, b *volume.PluginDefinition) map[string]string {
 			out[key] = "-"
 		}
 	}
+
 	return out
 }

@@ -6,8 +6,7 @@ import (
 	"strings"
 )
 
-// Variables that a plugin file may use. CSI_ENDPOINT is in the plugin's
-// environment too.
+// Variables that a plugin file may use. CSI_ENDPOINT is also in the plugin's environment.
 const (
 	VarEndpoint  = "CSI_ENDPOINT"
 	VarNodeID    = "NODE_ID"
@@ -18,11 +17,11 @@ const (
 
 var variables = []string{VarEndpoint, VarNodeID, VarPluginID, VarStateDir, VarMountRoot}
 
-// EnvIncarnation is the variable that names a plugin's process beyond doubt.
+// EnvIncarnation is the variable whose value identifies a plugin's process without doubt.
 const EnvIncarnation = "VOLAGENT_INCARNATION"
 
-// Expand replaces ${NAME} in s; "$${" stands for "${". A "$" that no brace
-// follows is itself. An unknown name is an error.
+// Expand replaces ${NAME} in s. "$${" stands for "${". A "$" without a brace after it stays as it
+// is. An unknown name is an error.
 func Expand(s string, value func(name string) string) (string, error) {
 	var b strings.Builder
 	for {
@@ -36,6 +35,7 @@ func Expand(s string, value func(name string) string) (string, error) {
 			s = s[at+2:]
 			continue
 		}
+
 		name, rest, closed := strings.Cut(s[at+2:], "}")
 		if !closed {
 			return "", fmt.Errorf("%q has no closing brace", s[at:])
@@ -43,12 +43,13 @@ func Expand(s string, value func(name string) string) (string, error) {
 		if !slices.Contains(variables, name) {
 			return "", fmt.Errorf("unknown variable ${%s}; known are %s", name, strings.Join(variables, ", "))
 		}
+
 		b.WriteString(s[:at] + value(name))
 		s = rest
 	}
 }
 
-// checkVariables reports what Expand would.
+// checkVariables returns the error that Expand would return.
 func checkVariables(s string) error {
 	_, err := Expand(s, func(string) string { return "" })
 	return err

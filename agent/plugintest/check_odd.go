@@ -17,12 +17,14 @@ func checkUnknownPublish(ctx context.Context, r *run) finding {
 	if err := r.makeDir(ctx, r.rec.Staging); err != nil {
 		return broken("%v", err)
 	}
+
 	err := r.publishAs(ctx, r.unknown(), second, false)
 	path := r.rec.Targets[second]
 	mounted := !r.nothing(ctx, path)
 	undone := r.s.takeOff(ctx, path, func() error { return r.s.nodeUnpublish(ctx, r.id, r.unknown(), path) })
 	delete(r.touched, second)
 	r.dirty = false
+
 	switch {
 	case undone != nil:
 		r.touched[second], r.dirty = true, true
@@ -32,6 +34,7 @@ func checkUnknownPublish(ctx context.Context, r *run) finding {
 	case code(err) != "NotFound":
 		return copes("%s instead of NotFound; the agent tries such a claim again until it times out", words(err))
 	}
+
 	return fine("refused")
 }
 
@@ -39,14 +42,17 @@ func checkUnknownUnpublish(ctx context.Context, r *run) finding {
 	if why := r.wantBare(ctx); why != "" {
 		return skipped("%s", why)
 	}
+
 	err := r.s.nodeUnpublish(ctx, r.id, r.unknown(), r.rec.Targets[first])
 	switch code(err) {
 	case "OK", "NotFound":
 		return fine("%s", code(err))
 	}
+
 	if unanswered(err) {
 		return broken("%s", words(err))
 	}
+
 	return copes("%s; the agent believes the mount table", words(err))
 }
 
@@ -54,16 +60,18 @@ func checkLate(ctx context.Context, r *run) finding {
 	if why := r.wantFree(ctx); why != "" {
 		return skipped("%s", why)
 	}
+
 	published := r.publish(ctx, second, false)
 	undone := r.nodeUnpublish(ctx, second)
 	if published != nil {
 		return skipped("the publish did not succeed: %s", words(published))
 	}
+
 	r.dirty = r.dirty || undone != nil
 	return r.watch(ctx, r.rec.Targets[second], fine("nothing came within %s", r.s.grace()))
 }
 
-// watch looks for a mount that comes after it was undone, which is undone again.
+// watch waits for a mount that appears after it was undone, and undoes it again.
 func (r *run) watch(ctx context.Context, path string, none finding) finding {
 	sight, took := r.appear(ctx, path, r.s.grace())
 	if r.nothing(ctx, path) {
@@ -76,7 +84,7 @@ func (r *run) watch(ctx context.Context, path string, none finding) finding {
 	return copes("a mount came %s after it was undone; the agent watches for that, and undoes it again", took.Round(time.Millisecond))
 }
 
-// short is after how long a call is given up half-way.
+// short is the time after which the test gives up a call.
 const short = 5 * time.Millisecond
 
 func checkGivenUpStage(ctx context.Context, r *run) finding {
@@ -89,6 +97,7 @@ func checkGivenUpStage(ctx context.Context, r *run) finding {
 	if err := r.makeDir(ctx, r.rec.Staging); err != nil {
 		return broken("%v", err)
 	}
+
 	given, cancel := context.WithTimeout(ctx, short)
 	err := r.nodeStage(given)
 	cancel()
@@ -106,8 +115,8 @@ func checkGivenUpPublish(ctx context.Context, r *run) finding {
 	return r.givenUp(ctx, err, r.rec.Targets[second], func() error { return r.nodeUnpublish(ctx, second) })
 }
 
-// givenUp undoes a call that was given up, as long as the plugin says that it is
-// still at work, and watches what comes.
+// givenUp repeats the undo of a call that was given up until it succeeds or the time is up, and
+// then watches for a late mount.
 func (r *run) givenUp(ctx context.Context, err error, path string, undo func() error) finding {
 	said := fmt.Sprintf("given up after %s, and undone", short)
 	if err == nil {
@@ -119,6 +128,7 @@ func (r *run) givenUp(ctx context.Context, err error, path string, undo func() e
 			break
 		}
 	}
+
 	f := r.watch(ctx, path, fine("%s", said))
 	if f.verdict != OK {
 		return f
@@ -129,10 +139,11 @@ func (r *run) givenUp(ctx context.Context, err error, path string, undo func() e
 	if undone != nil {
 		return copes("%s; to undo it fails: %s, although nothing is mounted", said, words(undone))
 	}
+
 	return f
 }
 
-// atOnce is how many calls are made at the same time.
+// atOnce is the number of simultaneous calls.
 const atOnce = 4
 
 func checkAtOnce(ctx context.Context, r *run) finding {
@@ -142,6 +153,7 @@ func checkAtOnce(ctx context.Context, r *run) finding {
 	if err := r.attach(ctx); err != nil {
 		return skipped("it is not attached")
 	}
+
 	odd := ""
 	if r.info.Caps.Stage {
 		if err := r.makeDir(ctx, r.rec.Staging); err != nil {
@@ -153,6 +165,7 @@ func checkAtOnce(ctx context.Context, r *run) finding {
 			return broken("after stages at the same time %s", why)
 		}
 	}
+
 	r.touched[second] = true
 	odd += r.together(r.rec.Targets[second], r.publisher(ctx, second))
 	r.dirty = true
@@ -162,10 +175,11 @@ func checkAtOnce(ctx context.Context, r *run) finding {
 	if odd != "" {
 		return copes("%s the agent makes one call at a time for a volume", odd)
 	}
+
 	return fine("%d stages and %d publishes at the same time made one mount each", atOnce, atOnce)
 }
 
-// publisher returns a publish that many may call at once.
+// publisher returns a function that publishes and that may be called several times at once.
 func (r *run) publisher(ctx context.Context, n int) func() error {
 	return func() error {
 		one := *r
@@ -174,24 +188,27 @@ func (r *run) publisher(ctx context.Context, n int) func() error {
 	}
 }
 
-// together makes a call several times at once, and says what is odd about how they
-// end.
+// together makes a call several times at once, and describes unexpected results.
 func (r *run) together(path string, do func() error) string {
 	errs := make([]error, atOnce)
 	var wg sync.WaitGroup
 	for i := range errs {
 		wg.Go(func() { errs[i] = do() })
 	}
+
 	wg.Wait()
 	odd := ""
+
 	for _, err := range errs {
 		if c := code(err); c != "OK" && c != "Aborted" {
 			odd = fmt.Sprintf("at the same time: %s;", words(err))
 		}
 	}
+
 	if n, err := r.s.Host.Count(path); err != nil || n > 1 {
 		odd += fmt.Sprintf(" %d mounts lie on each other;", n)
 	}
+
 	return odd
 }
 
@@ -203,11 +220,12 @@ func checkHiddenPath(ctx context.Context, r *run) finding {
 	return r.elsewhere(ctx, hidden, "do not put the data dir below a directory with a leading dot; the agent makes no such names itself")
 }
 
-// elsewhere publishes at a target of another shape.
+// elsewhere publishes at a target with an unusual path.
 func (r *run) elsewhere(ctx context.Context, n int, advice string) finding {
 	if why := r.wantFree(ctx); why != "" {
 		return skipped("%s", why)
 	}
+
 	err := r.publish(ctx, n, false)
 	if err == nil {
 		err = r.good(ctx, n)
@@ -216,6 +234,7 @@ func (r *run) elsewhere(ctx context.Context, n int, advice string) finding {
 	if err != nil {
 		return copes("%s; %s", words(err), advice)
 	}
+
 	return fine("%d bytes, accepted", len(r.rec.Targets[n]))
 }
 
@@ -229,27 +248,32 @@ func checkKillStage(ctx context.Context, r *run) finding {
 	if err := r.makeDir(ctx, r.rec.Staging); err != nil {
 		return broken("%v", err)
 	}
+
 	r.dirty = true
 	called := make(chan error, 1)
 	go func() { called <- r.nodeStage(ctx) }()
 	pause(ctx, time.Millisecond)
 	took, err := r.kill(ctx)
 	answered := <-called
+
 	switch {
 	case errors.Is(err, errSpared):
 		return skipped("%v", err)
 	case err != nil:
 		return broken("%v", err)
 	}
-	// What died with the process is unstaged first, as the agent does.
+
+	// If the mount died with the process, unstage it first, as the agent does.
 	if s := r.s.Host.Look(ctx, r.rec.Staging).Seen; s == volume.SeenNothing || s == volume.SeenMount {
 		if err := r.stage(ctx); err != nil {
 			return broken("ready again after %s, and then: %s", took.Round(time.Millisecond), words(err))
 		}
 	}
+
 	if why := r.wantPublished(ctx, first); why != "" {
 		return broken("ready again after %s, and then %s", took.Round(time.Millisecond), why)
 	}
+
 	return fine("ready again after %s; the stage had ended with %s", took.Round(time.Millisecond), code(answered))
 }
 
@@ -257,11 +281,13 @@ func checkKillMounted(ctx context.Context, r *run) finding {
 	if why := r.wantPublished(ctx, first); why != "" {
 		return skipped("%s", why)
 	}
+
 	if r.data == nil && r.rec.Capability.Access.Writable() {
 		if f := r.write(ctx); f.verdict != OK {
 			return f
 		}
 	}
+
 	took, err := r.kill(ctx)
 	switch {
 	case errors.Is(err, errSpared):
@@ -269,10 +295,12 @@ func checkKillMounted(ctx context.Context, r *run) finding {
 	case err != nil:
 		return broken("%v", err)
 	}
+
 	lost := r.intact(ctx)
 	if lost == nil {
 		return fine("the mount lives on; ready again after %s", took.Round(time.Millisecond))
 	}
+
 	r.dirty = true
 	if why := r.wantPublished(ctx, first); why != "" {
 		return broken("the mount dies with the process (%v), and then %s", lost, why)
@@ -280,10 +308,11 @@ func checkKillMounted(ctx context.Context, r *run) finding {
 	if err := r.intact(ctx); err != nil {
 		return broken("the mount dies with the process, and made again it is not the same: %v", err)
 	}
+
 	return copes("the mount dies with the process; the agent makes it again, %s after the kill here, and who has files open loses them", took.Round(time.Millisecond))
 }
 
-// intact is nil if the first target is mounted and holds the file.
+// intact returns nil if the first target is mounted and holds the file.
 func (r *run) intact(ctx context.Context) error {
 	err := r.good(ctx, first)
 	if err == nil && r.data != nil {
@@ -292,7 +321,7 @@ func (r *run) intact(ctx context.Context) error {
 	return err
 }
 
-// errSpared says that the process was not killed.
+// errSpared is returned if the process was not killed.
 var errSpared = errors.New("not killed")
 
 // kill ends the plugin's process and waits until the next one is ready.
@@ -301,13 +330,17 @@ func (r *run) kill(ctx context.Context) (time.Duration, error) {
 	if err := r.s.Plugins.Kill(r.id, Name(&r.rec)); err != nil {
 		return 0, fmt.Errorf("%w: %v", errSpared, err) //nolint:errorlint // its kind means nothing here
 	}
+
 	limit, cancel := context.WithTimeout(ctx, readyWithin)
 	defer cancel()
+
 	for r.s.Plugins.View(r.id).Incarnation == before && limit.Err() == nil {
 		pause(limit, appearEvery)
 	}
+
 	if err := r.s.Plugins.Await(limit, r.id); err != nil {
 		return 0, fmt.Errorf("not ready again after %s: %w", readyWithin, err)
 	}
+
 	return time.Since(began), nil
 }

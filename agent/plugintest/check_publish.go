@@ -19,41 +19,47 @@ func checkPublish(ctx context.Context, r *run) finding {
 	if err := r.publish(ctx, first, false); err != nil {
 		return broken("%s", words(err))
 	}
+
 	r.answered = true
 	if _, err := lstat(ctx, r.rec.Targets[first]); errors.Is(err, os.ErrNotExist) {
 		return copes("it answers OK before the target exists; the agent waits %s for the mount", appearWithin)
 	}
+
 	return fine("it answers OK, and the target is there")
 }
 
-// prompt is how long after its answer a mount may come and still count as there.
+// prompt is the delay after the answer that still counts as a mount in time.
 const prompt = 50 * time.Millisecond
 
 func checkMounted(ctx context.Context, r *run) finding {
 	if !r.answered {
 		return skipped("the publish did not succeed")
 	}
+
 	sight, took := r.appear(ctx, r.rec.Targets[first], appearWithin)
 	if sight.Seen != volume.SeenMount {
 		r.failures++
 		r.dirty = true
 	}
+
 	switch {
 	case sight.Seen == volume.SeenNothing:
 		return broken("nothing is mounted at the target %s; does the plugin run in another mount namespace?%s", took.Round(time.Millisecond), r.mode(ctx, first))
 	case sight.Seen != volume.SeenMount:
 		return broken("the mount does not open: %s", seen(sight))
 	}
+
 	r.up[first] = true
 	r.learn(sight)
 	if took > prompt {
 		r.late = true
 		return copes("the mount came %s after the answer; the agent waits %s for it", took.Round(time.Millisecond), appearWithin)
 	}
+
 	return fine("%s, %s", r.sum.Mounts, sight.Identity.FSType)
 }
 
-// mode adds what a target looks like that is no mount point.
+// mode describes a target that exists but is not a mount point.
 func (r *run) mode(ctx context.Context, n int) string {
 	info, err := lstat(ctx, r.rec.Targets[n])
 	if err != nil {
@@ -66,6 +72,7 @@ func checkSource(ctx context.Context, r *run) finding {
 	if !r.up[first] {
 		return skipped("nothing is mounted")
 	}
+
 	own, err := r.s.Host.Own(r.s.Host.Look(ctx, r.rec.Targets[first]).Identity)
 	switch {
 	case err != nil:
@@ -74,6 +81,7 @@ func checkSource(ctx context.Context, r *run) finding {
 		r.dirty = true
 		return broken("the empty staging directory is mounted: what is written goes to the host's disk; the stage answered OK and did nothing")
 	}
+
 	return fine("it is not a directory of the agent")
 }
 
@@ -81,6 +89,7 @@ func checkPublishAgain(ctx context.Context, r *run) finding {
 	if why := r.wantPublished(ctx, first); why != "" {
 		return skipped("%s", why)
 	}
+
 	path := r.rec.Targets[first]
 	before, err := r.s.Host.Count(path)
 	if err != nil {
@@ -89,6 +98,7 @@ func checkPublishAgain(ctx context.Context, r *run) finding {
 	if err := r.publish(ctx, first, false); err != nil {
 		return copes("%s; the agent unpublishes before it tries again", words(err))
 	}
+
 	return r.stackedAt(path, before)
 }
 
@@ -110,10 +120,11 @@ func (r *run) write(ctx context.Context) finding {
 		r.wrote, r.data = remove(ctx, dir, r.rec.File) != nil, nil
 		return broken("%v", err)
 	}
+
 	return fine("%d bytes", len(data))
 }
 
-// holds is nil if the file can be read at a target and is as it was written.
+// holds returns nil if the file can be read at a target and has the written content.
 func (r *run) holds(ctx context.Context, n int) error {
 	got, err := read(ctx, r.rec.Targets[n], r.rec.File)
 	switch {
@@ -129,6 +140,7 @@ func checkSecond(ctx context.Context, r *run) finding {
 	if why := r.wantPublished(ctx, first); why != "" {
 		return skipped("%s", why)
 	}
+
 	err := r.publish(ctx, second, false)
 	if err == nil {
 		err = r.good(ctx, second)
@@ -148,6 +160,7 @@ func checkSecond(ctx context.Context, r *run) finding {
 		r.dirty = true
 		return broken("with the second target gone the first is, too: %v", err)
 	}
+
 	return fine("both show the same")
 }
 
@@ -155,18 +168,22 @@ func checkStats(ctx context.Context, r *run) finding {
 	if why := r.wantPublished(ctx, first); why != "" {
 		return skipped("%s", why)
 	}
+
 	req := volume.StatsRequest{ExternalID: r.vol.ExternalID, Path: r.rec.Targets[first]}
 	if r.info.Caps.Stage {
 		req.StagingPath = r.rec.Staging
 	}
+
 	var stats volume.Stats
 	err := r.call("NodeGetVolumeStats", func(p Plugin) (err error) { stats, err = p.NodeStats(ctx, req); return err })
+
 	switch {
 	case err != nil:
 		return copes("%s; volctl volume stats fails, and nothing else", words(err))
 	case stats.Bytes == nil:
 		return copes("it tells no bytes; volctl volume stats has nothing to show")
 	}
+
 	return fine("%d of %d bytes used", stats.Bytes.Used, stats.Bytes.Total)
 }
 
@@ -174,17 +191,20 @@ func checkUnpublish(ctx context.Context, r *run) finding {
 	if why := r.wantPublished(ctx, first); why != "" {
 		return skipped("%s", why)
 	}
+
 	err := r.nodeUnpublish(ctx, first)
 	path := r.rec.Targets[first]
 	if !r.nothing(ctx, path) {
 		r.dirty = true
 		return broken("%s, and the target is still mounted", answer(err))
 	}
+
 	delete(r.up, first)
 	_, gone := lstat(ctx, path)
 	if rerr := r.s.Host.Remove(path); rerr != nil {
 		return broken("it leaves something behind: %v", rerr)
 	}
+
 	switch {
 	case unanswered(err):
 		r.dirty = true
@@ -194,6 +214,7 @@ func checkUnpublish(ctx context.Context, r *run) finding {
 	case !errors.Is(gone, os.ErrNotExist):
 		return copes("the target stays; the agent removes it")
 	}
+
 	return fine("mount and target are gone")
 }
 
@@ -205,11 +226,12 @@ func checkUnpublishNever(ctx context.Context, r *run) finding {
 	return r.unpublishNothing(ctx, long)
 }
 
-// unpublishNothing unpublishes where nothing is.
+// unpublishNothing unpublishes a target that has no mount.
 func (r *run) unpublishNothing(ctx context.Context, n int) finding {
 	if why := r.wantFree(ctx); why != "" {
 		return skipped("%s", why)
 	}
+
 	err := r.nodeUnpublish(ctx, n)
 	switch {
 	case !r.nothing(ctx, r.rec.Targets[n]):
@@ -220,6 +242,7 @@ func (r *run) unpublishNothing(ctx context.Context, n int) finding {
 	case err != nil:
 		return copes("%s; nothing is mounted, and the agent takes it for done", words(err))
 	}
+
 	return fine("it succeeds")
 }
 
@@ -237,7 +260,7 @@ func checkRestage(ctx context.Context, r *run) finding {
 	return r.kept(ctx)
 }
 
-// kept publishes the volume and looks for the file.
+// kept publishes the volume and checks the file.
 func (r *run) kept(ctx context.Context) finding {
 	if why := r.wantPublished(ctx, first); why != "" {
 		return broken("%s", why)
@@ -255,10 +278,12 @@ func checkReadOnly(ctx context.Context, r *run) finding {
 	if err := r.publish(ctx, second, true); err != nil {
 		return copes("%s; read-only claims fail with that", words(err))
 	}
-	r.dirty = true // whatever comes: it is not what other checks want
+
+	r.dirty = true // in any case, other checks cannot use this mount
 	if err := r.good(ctx, second); err != nil {
 		return broken("%v", err)
 	}
+
 	path := r.rec.Targets[second]
 	name := r.rec.File + "-ro"
 	if r.readOnly(ctx, path, name) {
@@ -267,14 +292,15 @@ func checkReadOnly(ctx context.Context, r *run) finding {
 	if err := r.s.Host.MakeReadOnly(ctx, path); err != nil || !r.readOnly(ctx, path, name) {
 		return broken("it can be written to, and cannot be made read-only here: %v", err)
 	}
+
 	return copes("it can be written to; the agent remounts it read-only")
 }
 
-// readOnly tries to write. What it could write it takes away.
+// readOnly tries to write a file, and removes it if that succeeds.
 func (r *run) readOnly(ctx context.Context, dir, name string) bool {
 	if err := write(ctx, dir, name, []byte("x")); err != nil {
 		return errors.Is(err, syscall.EROFS) || r.s.Host.Look(ctx, dir).ReadOnly
 	}
-	_ = remove(ctx, dir, name) // an empty file more does no harm in what is deleted
+	_ = remove(ctx, dir, name) // one more empty file does no harm in a volume that will be deleted
 	return false
 }

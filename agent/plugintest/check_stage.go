@@ -12,6 +12,7 @@ func checkStage(ctx context.Context, r *run) finding {
 		r.failures++
 		return broken("%s", words(err))
 	}
+
 	switch sight := r.s.Host.Look(ctx, r.rec.Staging); sight.Seen {
 	case volume.SeenNothing:
 		return fine("it mounts nothing yet")
@@ -30,6 +31,7 @@ func checkStageAgain(ctx context.Context, r *run) finding {
 	if why := r.wantStaged(ctx); why != "" {
 		return skipped("%s", why)
 	}
+
 	before, err := r.s.Host.Count(r.rec.Staging)
 	if err != nil {
 		return broken("%v", err)
@@ -38,10 +40,11 @@ func checkStageAgain(ctx context.Context, r *run) finding {
 		r.dirty = true
 		return copes("%s; the agent unstages before it tries again", words(err))
 	}
+
 	return r.stackedAt(r.rec.Staging, before)
 }
 
-// stackedAt tells whether a repeated call has mounted once more.
+// stackedAt checks whether a repeated call has made another mount.
 func (r *run) stackedAt(path string, before int) finding {
 	now, err := r.s.Host.Count(path)
 	switch {
@@ -58,14 +61,17 @@ func checkUnstagePublished(ctx context.Context, r *run) finding {
 	if why := r.wantPublished(ctx, first); why != "" {
 		return skipped("%s", why)
 	}
+
 	err := r.nodeUnstage(ctx)
 	r.dirty = true
+
 	switch lost := r.good(ctx, first); {
 	case lost != nil:
 		return copes("it takes the published mount away (%v); the agent unstages only what nobody has published", lost)
 	case err != nil:
 		return fine("refused: %s", words(err))
 	}
+
 	return fine("the published mount stays")
 }
 
@@ -73,9 +79,11 @@ func checkUnstage(ctx context.Context, r *run) finding {
 	if why := r.wantFree(ctx); why != "" {
 		return skipped("%s", why)
 	}
+
 	err := r.nodeUnstage(ctx)
 	mounted := !r.nothing(ctx, r.rec.Staging)
 	r.dirty = mounted || err != nil
+
 	switch {
 	case mounted:
 		return broken("%s, and %s is still mounted", answer(err), r.rec.Staging)
@@ -86,14 +94,16 @@ func checkUnstage(ctx context.Context, r *run) finding {
 	case err != nil:
 		return broken("%s, although nothing is mounted any more; the agent would try for ever", words(err))
 	}
+
 	r.staged = false
 	if err := r.s.Host.Remove(r.rec.Staging); err != nil {
 		return broken("it leaves something behind: %v", err)
 	}
+
 	return fine("unstaged")
 }
 
-// answer is how a call ended.
+// answer describes the outcome of a call.
 func answer(err error) string {
 	if err == nil {
 		return "it answers OK"
@@ -105,6 +115,7 @@ func checkUnstageAgain(ctx context.Context, r *run) finding {
 	if why := r.wantBare(ctx); why != "" {
 		return skipped("%s", why)
 	}
+
 	err := r.nodeUnstage(ctx)
 	switch code(err) {
 	case "OK":
@@ -126,9 +137,11 @@ func checkPublishUnstaged(ctx context.Context, r *run) finding {
 	if err := r.makeDir(ctx, r.rec.Staging); err != nil {
 		return broken("%v", err)
 	}
+
 	err := r.publish(ctx, second, false)
 	sight := r.s.Host.Look(ctx, r.rec.Targets[second])
 	r.dirty = true
+
 	switch {
 	case err != nil && sight.Seen == volume.SeenNothing:
 		return fine("refused: %s", words(err))
@@ -137,9 +150,11 @@ func checkPublishUnstaged(ctx context.Context, r *run) finding {
 	case sight.Seen == volume.SeenNothing:
 		return copes("it answers OK and mounts nothing; the agent looks after each publish")
 	}
+
 	if own, err := r.s.Host.Own(sight.Identity); err != nil || own {
 		return copes("it answers OK and mounts the empty staging directory; the agent looks what each publish has mounted")
 	}
+
 	return fine("it mounts the volume without a stage")
 }
 
@@ -147,7 +162,8 @@ func checkArgvPath(ctx context.Context, r *run) finding {
 	if why := r.wantBare(ctx); why != "" {
 		return skipped("%s", why)
 	}
-	// A process that has the path among its arguments, until its input ends.
+
+	// This process has the path among its arguments. It ends when its input is closed.
 	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", "read _", r.rec.Staging)
 	in, err := cmd.StdinPipe()
 	if err == nil {
@@ -156,11 +172,13 @@ func checkArgvPath(ctx context.Context, r *run) finding {
 	if err != nil {
 		return skipped("cannot start a process: %v", err)
 	}
+
 	failed := r.stage(ctx)
-	_ = in.Close() // which ends it
-	_ = cmd.Wait() // it has nothing to say
+	_ = in.Close() // this ends the process
+	_ = cmd.Wait() // its exit status does not matter
 	if failed != nil {
 		return copes("%s; no process of the agent has a staging path among its arguments", words(failed))
 	}
+
 	return fine("accepted")
 }

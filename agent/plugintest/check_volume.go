@@ -11,7 +11,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// driverName is what the spec makes of a driver's name (GetPluginInfoResponse).
+// driverName is the specification's pattern for a driver's name (GetPluginInfoResponse).
 var driverName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9.-]{0,61}[A-Za-z0-9])?$`)
 
 func checkName(_ context.Context, r *run) finding {
@@ -33,7 +33,7 @@ func checkProbe(ctx context.Context, r *run) finding {
 	return fine("ready")
 }
 
-// number is how a capability reads that has no name here.
+// number matches a capability that this agent has no name for.
 var number = regexp.MustCompile(`^[0-9]+$`)
 
 func checkCapabilities(_ context.Context, r *run) finding {
@@ -47,16 +47,20 @@ func checkCapabilities(_ context.Context, r *run) finding {
 			*list = append(*list, c)
 		}
 	}
+
 	said := "none"
 	if len(known) > 0 {
 		said = strings.Join(known, ", ")
 	}
+
 	if len(unknown) > 0 {
 		said += "; not known to this agent, and not used: " + strings.Join(unknown, ", ")
 	}
+
 	if !r.info.HasNode {
 		return copes("it has no node service, so nothing can be mounted through it alone; %s", said)
 	}
+
 	return fine("%s", said)
 }
 
@@ -72,6 +76,7 @@ func checkNodeInfo(ctx context.Context, r *run) finding {
 		}
 		ids[i] = info.NodeID
 	}
+
 	switch id := ids[0]; {
 	case id != ids[1] || id != r.info.NodeID:
 		return broken("the node id changes: %q, then %q and %q", r.info.NodeID, id, ids[1])
@@ -86,7 +91,7 @@ func checkNodeInfo(ctx context.Context, r *run) finding {
 	}
 }
 
-// create makes a volume with the intent on record first.
+// create makes a volume. It stores its intent first.
 func (r *run) create(ctx context.Context, name string, capacity int64) (volume.CreateVolumeResult, error) {
 	at := slices.IndexFunc(r.rec.Volumes, func(v volume.ScratchVolume) bool { return v.Name == name })
 	if at < 0 {
@@ -96,6 +101,7 @@ func (r *run) create(ctx context.Context, name string, capacity int64) (volume.C
 			return volume.CreateVolumeResult{}, err
 		}
 	}
+
 	var made volume.CreateVolumeResult
 	err := r.call("CreateVolume", func(p Plugin) (err error) {
 		made, err = p.CreateVolume(ctx, creation(r.rec, name, capacity, r.secrets))
@@ -105,16 +111,18 @@ func (r *run) create(ctx context.Context, name string, capacity int64) (volume.C
 	switch {
 	case err == nil && was == "":
 		r.rec.Volumes[at].ExternalID, r.rec.Volumes[at].Context = made.ExternalID, made.Context
-	case err == nil && was != made.ExternalID: // both are to be deleted
+	case err == nil && was != made.ExternalID: // both must be deleted
 		r.rec.Volumes = append(r.rec.Volumes, volume.ScratchVolume{Name: name, ExternalID: made.ExternalID, Context: made.Context})
 	case err != nil && was == "" && !uncertain(err):
 		r.rec.Volumes = slices.Delete(r.rec.Volumes, at, at+1)
 	default:
 		return made, err
 	}
+
 	if serr := r.save(ctx); err == nil {
 		err = serr
 	}
+
 	return made, err
 }
 
@@ -122,6 +130,7 @@ func checkCreate(ctx context.Context, r *run) finding {
 	if r.ask.ExternalID != "" {
 		return skipped("volume %q is given", r.ask.ExternalID)
 	}
+
 	made, err := r.create(ctx, Name(&r.rec), r.rec.Capacity)
 	if code(err) == "InvalidArgument" {
 		r.refused = volume.Errorf(volume.ErrInvalid, "plugin %q refuses to create a volume as asked: %s", r.id, words(err)).
@@ -131,6 +140,7 @@ func checkCreate(ctx context.Context, r *run) finding {
 	if err != nil {
 		return broken("%s", words(err))
 	}
+
 	r.vol, r.capacity = r.rec.Volumes[0], made.Capacity
 	if made.Capacity > 0 && made.Capacity < r.rec.Capacity {
 		return broken("it made %d bytes of %d", made.Capacity, r.rec.Capacity)
@@ -138,6 +148,7 @@ func checkCreate(ctx context.Context, r *run) finding {
 	if n := len(made.ExternalID); n > maxPath {
 		return copes("the id %.24q… has %d bytes, more than %d", made.ExternalID, n, maxPath)
 	}
+
 	return fine("made as %q", made.ExternalID)
 }
 
@@ -151,6 +162,7 @@ func checkCreateAgain(ctx context.Context, r *run) finding {
 	case !maps.Equal(made.Context, r.vol.Context):
 		return copes("the same volume with another context; the agent keeps the first")
 	}
+
 	return fine("the same volume")
 }
 
@@ -179,10 +191,12 @@ func checkCreateName(ctx context.Context, r *run) finding {
 	if err := r.s.delete(ctx, r.id, volume.ScratchVolume{Name: name, ExternalID: made.ExternalID}, r.secrets); err != nil {
 		return broken("%v", err)
 	}
+
 	r.rec.Volumes = slices.DeleteFunc(r.rec.Volumes, func(v volume.ScratchVolume) bool { return v.Name == name })
 	if err := r.save(ctx); err != nil {
 		return broken("%v", err)
 	}
+
 	return fine("accepted")
 }
 
@@ -197,6 +211,7 @@ func checkAttachAgain(ctx context.Context, r *run) finding {
 	if err := r.attach(ctx); err != nil {
 		return skipped("it is not attached")
 	}
+
 	given, err := r.controllerPublish(ctx)
 	switch {
 	case err != nil:
@@ -205,6 +220,7 @@ func checkAttachAgain(ctx context.Context, r *run) finding {
 		r.publishCtx = given
 		return copes("the publish context changes; the agent passes on the last one")
 	}
+
 	return fine("the same publish context")
 }
 
@@ -212,6 +228,7 @@ func checkDetach(ctx context.Context, r *run) finding {
 	if r.staged || r.dirty || len(r.up) > 0 {
 		return skipped("it is still mounted")
 	}
+
 	err := r.controllerUnpublish(ctx)
 	switch code(err) {
 	case "OK":
@@ -227,12 +244,14 @@ func checkDelete(ctx context.Context, r *run) finding {
 	if r.staged || r.dirty || len(r.up) > 0 || r.attached {
 		return skipped("it is still in use")
 	}
+
 	err := r.call("DeleteVolume", func(p Plugin) error {
 		return p.DeleteVolume(ctx, volume.DeleteVolumeRequest{ExternalID: r.vol.ExternalID, Secrets: r.secrets})
 	})
 	if c := code(err); c == "OK" || c == "NotFound" {
 		r.rec.Volumes = slices.DeleteFunc(r.rec.Volumes, func(v volume.ScratchVolume) bool { return v.ExternalID == r.vol.ExternalID })
 	}
+
 	switch code(err) {
 	case "OK":
 		return fine("deleted")
@@ -253,10 +272,10 @@ func checkUnknownDelete(ctx context.Context, r *run) finding {
 	return fine("it succeeds")
 }
 
-// unknown is an id that no volume has.
+// unknown returns an id that no volume has.
 func (r *run) unknown() string { return fmt.Sprintf("%s-none", Name(&r.rec)) }
 
-// checkLeftovers undoes what is still there, and looks whether anything is.
+// checkLeftovers undoes the rest of the test, and checks for leftovers.
 func checkLeftovers(ctx context.Context, r *run) finding {
 	rec := r.rec
 	var left []string
@@ -264,15 +283,18 @@ func checkLeftovers(ctx context.Context, r *run) finding {
 	if r.anywhere(ctx) || r.dirty || r.staged || r.attached || created || len(r.touched) > 0 {
 		left = r.s.undo(ctx, r.id, &rec)
 	}
+
 	left = append(left, r.s.rmdirs(rec.Dirs)...)
 	for _, path := range append([]string{rec.Staging}, rec.Targets...) {
 		if sight := r.s.Host.Look(ctx, path); sight.Seen != volume.SeenNothing {
 			left = append(left, path+" shows a mount")
 		}
 	}
+
 	if r.ask.ExternalID != "" && r.wrote {
 		left = append(left, fmt.Sprintf("the file %q in the volume", rec.File))
 	}
+
 	slices.Sort(left)
 	if left = slices.Compact(left); len(left) > 0 {
 		return broken("%s; it is on record, and tried again by the next test and at the agent's next start", strings.Join(left, "; "))
@@ -280,5 +302,6 @@ func checkLeftovers(ctx context.Context, r *run) finding {
 	if err := r.s.drop(ctx, r.id); err != nil {
 		return broken("%v", err)
 	}
+
 	return fine("none")
 }

@@ -7,20 +7,21 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// check is one check.
+// check is one check of the test.
 type check struct {
 	id  string
-	doc string // what it looks at, in a line
-	// needs says why it cannot be made; empty if it can.
+	doc string // its purpose in one line
+	// needs returns the reason why the check cannot run; empty if it can.
 	needs func(*run) string
 	do    func(context.Context, *run) finding
 	kills bool // it ends the plugin's process
-	// last is set on those that undo; they are made whatever ended the test.
+	// last is set for checks that undo the test. They run for every end of the test, also a
+	// timeout.
 	last   bool
-	always bool // it is made without the plugin as well
+	always bool // it runs even if the plugin is not ready
 }
 
-// Check is a check, for those who explain it.
+// Check is the name and the purpose of a check, for people.
 type Check struct{ ID, Doc string }
 
 // List returns all checks in their order.
@@ -32,8 +33,8 @@ func List() []Check {
 	return all
 }
 
-// checks are in the order in which they are made: each leaves the volume where the
-// next one mostly needs it.
+// checks are in the order in which they run. Each mostly leaves the volume in the state that the
+// next one needs.
 var checks = []check{
 	{id: "name", doc: "the driver's name is one by the spec: at most 63 letters, digits, dots and dashes", needs: free, do: checkName},
 	{id: "probe", doc: "Probe says that it is ready", needs: free, do: checkProbe},
@@ -167,7 +168,7 @@ func needData(r *run) string {
 	return needMount(r)
 }
 
-// needMany: other modes allow one target.
+// needMany skips the check in access modes that allow only one target.
 func needMany(r *run) string {
 	switch r.rec.Capability.Access {
 	case volume.SingleNodeReaderOnly, volume.SingleNodeWriter, volume.SingleNodeSingleWriter:

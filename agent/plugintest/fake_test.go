@@ -15,8 +15,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// world is a plugin that does all right, the host, and what is on record. What a
-// test replaces does its call otherwise.
+// world is a plugin without faults, together with the host and the records. A test replaces
+// functions to change the behavior of single calls.
 type world struct {
 	t    *testing.T
 	dir  string
@@ -34,8 +34,8 @@ type world struct {
 	incarnation atomic.Uint64
 
 	mu       sync.Mutex
-	volumes  map[string]int64 // by name, with their sizes
-	mounts   map[string]int   // by path, how many
+	volumes  map[string]int64 // their sizes by name
+	mounts   map[string]int   // the number of mounts by path
 	readOnly map[string]bool
 	scratch  *volume.Scratch
 	saved    []volume.Scratch
@@ -43,7 +43,7 @@ type world struct {
 	calls    []string
 	events   []volume.Event
 	inUse    []string
-	owned    string // the volume that an external id is
+	owned    string // the id of the registered volume with the external id
 }
 
 func newWorld(t *testing.T) *world {
@@ -64,7 +64,7 @@ func (w *world) service() *plugintest.Service {
 	}
 }
 
-// vet runs a test and returns what is not ok.
+// vet runs a test and returns the checks whose verdict is neither OK nor Skipped.
 func (w *world) vet(ctx context.Context, ask plugintest.Ask) (map[string]plugintest.Result, error) {
 	odd := map[string]plugintest.Result{}
 	_, err := w.service().Run(ctx, "p", ask, func(r plugintest.Result) error {
@@ -76,7 +76,7 @@ func (w *world) vet(ctx context.Context, ask plugintest.Ask) (map[string]plugint
 	return odd, err
 }
 
-// clean asserts that nothing is left of a test.
+// clean checks that a test has no leftovers.
 func (w *world) clean() {
 	w.t.Helper()
 	w.mu.Lock()
@@ -94,7 +94,7 @@ func (w *world) called(name string) {
 	w.calls = append(w.calls, name)
 }
 
-// refuse is an error of a plugin that has not begun.
+// refuse returns an error of a plugin that has not started the call.
 func refuse(code string) error {
 	return &volume.CallError{Step: "x", Code: code, Message: "said so", Retry: volume.RetryBackoff, Answered: true}
 }
@@ -150,7 +150,7 @@ func (w *world) doCreate(r volume.CreateVolumeRequest) (volume.CreateVolumeResul
 	return volume.CreateVolumeResult{ExternalID: r.Name, Capacity: size}, nil
 }
 
-// data is where the files of a volume are: not below what clean looks at.
+// data returns the directory with a volume's files. It is outside the directory that clean checks.
 func (w *world) data(id string) string { return filepath.Join(w.dir+"-data", id) }
 
 func (w *world) DeleteVolume(_ context.Context, r volume.DeleteVolumeRequest) error {
@@ -189,7 +189,7 @@ func (w *world) NodeStage(_ context.Context, r volume.NodeStageRequest) error {
 	return nil
 }
 
-// mount mounts at a path where nothing is mounted.
+// mount adds a mount at a path without one.
 func (w *world) mount(path string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -226,7 +226,7 @@ func (w *world) NodePublish(_ context.Context, r volume.NodePublishRequest) erro
 	}
 	data := w.data(r.ExternalID)
 	if r.ReadOnly {
-		data = "/proc/self" // nobody can write there
+		data = "/proc/self" // not writable
 	}
 	if err := os.Symlink(data, r.TargetPath); err != nil {
 		return refuse("Internal")

@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// fileWithin bounds what is done with a file of the volume. What hangs is left
-// behind with its goroutine.
+// fileWithin limits the time of an operation on a file of the volume. A hanging operation is
+// abandoned together with its goroutine.
 const fileWithin = 10 * time.Second
 
-// bounded does something that the storage may let hang.
+// bounded runs an operation that may hang in the storage.
 func bounded[T any](ctx context.Context, do func() (T, error)) (T, error) {
 	type outcome struct {
 		value T
@@ -23,6 +23,7 @@ func bounded[T any](ctx context.Context, do func() (T, error)) (T, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, fileWithin)
 	defer cancel()
+
 	done := make(chan outcome, 1)
 	go func() {
 		value, err := do()
@@ -37,13 +38,13 @@ func bounded[T any](ctx context.Context, do func() (T, error)) (T, error) {
 	}
 }
 
-// in opens a file of the volume that is mounted at dir, and no other: not what a
-// link leads to.
+// in opens a file of the volume that is mounted at dir. It does not follow a link, which could lead
+// to another file.
 func in(dir, name string, flags int) (*os.File, error) {
 	return os.OpenFile(filepath.Join(dir, name), flags|syscall.O_NOFOLLOW, 0o600)
 }
 
-// write makes the file anew and waits until the storage has it.
+// write replaces the file and waits until the storage has it.
 func write(ctx context.Context, dir, name string, data []byte) error {
 	_, err := bounded(ctx, func() (none struct{}, err error) {
 		f, err := in(dir, name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC)
@@ -56,7 +57,7 @@ func write(ctx context.Context, dir, name string, data []byte) error {
 	return err
 }
 
-// read returns what the file holds.
+// read returns the content of the file.
 func read(ctx context.Context, dir, name string) ([]byte, error) {
 	const most = 1 << 16
 	return bounded(ctx, func() ([]byte, error) {
@@ -69,7 +70,7 @@ func read(ctx context.Context, dir, name string) ([]byte, error) {
 	})
 }
 
-// remove removes the file; none is no error.
+// remove removes the file. A missing file is no error.
 func remove(ctx context.Context, dir, name string) error {
 	_, err := bounded(ctx, func() (none struct{}, err error) {
 		if err := os.Remove(filepath.Join(dir, name)); !errors.Is(err, os.ErrNotExist) {
@@ -80,14 +81,14 @@ func remove(ctx context.Context, dir, name string) error {
 	return err
 }
 
-// makeDir makes a directory for mounts and its parents. A file system that hangs there
-// does not hang the test.
+// makeDir makes a directory for mounts, with its parents. It does not hang if the file system there
+// hangs.
 func (r *run) makeDir(ctx context.Context, dir string) error {
 	_, err := bounded(ctx, func() (none struct{}, err error) { return none, r.s.Paths.MakeDir(dir) })
 	return err
 }
 
-// lstat is os.Lstat, bounded.
+// lstat is os.Lstat with a time limit.
 func lstat(ctx context.Context, path string) (os.FileInfo, error) {
 	return bounded(ctx, func() (os.FileInfo, error) { return os.Lstat(path) })
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// node makes a call to the plugin as it runs now.
+// call makes a call to the plugin's present process.
 func (r *run) call(step string, do func(Plugin) error) error {
 	p, err := r.s.Plugins.Tested(r.id)
 	if err != nil {
@@ -19,7 +19,7 @@ func (r *run) call(step string, do func(Plugin) error) error {
 	return do(p)
 }
 
-// attach attaches the volume, where the plugin does that.
+// attach connects the volume to this host, if the plugin does that.
 func (r *run) attach(ctx context.Context) error {
 	if !r.info.Caps.Attach || r.attached {
 		return nil
@@ -54,8 +54,8 @@ func (r *run) controllerUnpublish(ctx context.Context) error {
 	return err
 }
 
-// stage stages the volume, where the plugin does that. A stage that failed is
-// undone before anything else.
+// stage stages the volume, if the plugin does that. A failed stage sets dirty, so that it is undone
+// before the next step.
 func (r *run) stage(ctx context.Context) error {
 	if err := r.attach(ctx); err != nil {
 		return err
@@ -67,6 +67,7 @@ func (r *run) stage(ctx context.Context) error {
 	if err := r.makeDir(ctx, r.rec.Staging); err != nil {
 		return err
 	}
+
 	err := r.nodeStage(ctx)
 	r.staged, r.dirty = err == nil, r.dirty || err != nil
 	return err
@@ -82,7 +83,7 @@ func (r *run) nodeStage(ctx context.Context) error {
 	})
 }
 
-// publish makes the call for a target, of which it makes the parent alone.
+// publish calls NodePublishVolume for a target. It makes only the parent of the target.
 func (r *run) publish(ctx context.Context, n int, readOnly bool) error {
 	return r.publishAs(ctx, r.vol.ExternalID, n, readOnly)
 }
@@ -91,6 +92,7 @@ func (r *run) publishAs(ctx context.Context, externalID string, n int, readOnly 
 	if err := r.makeDir(ctx, filepath.Dir(r.rec.Targets[n])); err != nil {
 		return err
 	}
+
 	req := volume.NodePublishRequest{
 		ExternalID: externalID, TargetPath: r.rec.Targets[n], Capability: r.rec.Capability,
 		FSType: r.rec.MountOptions.FSType, MountFlags: r.rec.MountOptions.MountFlags, ReadOnly: readOnly,
@@ -99,13 +101,14 @@ func (r *run) publishAs(ctx context.Context, externalID string, n int, readOnly 
 	if r.info.Caps.Stage {
 		req.StagingPath = r.rec.Staging
 	}
+
 	r.touched[n] = true
 	err := r.call("NodePublishVolume", func(p Plugin) error { return p.NodePublish(ctx, req) })
 	r.dirty = r.dirty || err != nil
 	return err
 }
 
-// nodeUnpublish makes the call alone.
+// nodeUnpublish makes only the call.
 func (s *Service) nodeUnpublish(ctx context.Context, id, externalID, target string) error {
 	p, err := s.Plugins.Tested(id)
 	if err != nil {
@@ -114,7 +117,7 @@ func (s *Service) nodeUnpublish(ctx context.Context, id, externalID, target stri
 	return p.NodeUnpublish(ctx, volume.NodeUnpublishRequest{ExternalID: externalID, TargetPath: target})
 }
 
-// nodeUnstage makes the call alone.
+// nodeUnstage makes only the call.
 func (s *Service) nodeUnstage(ctx context.Context, id, externalID, staging string) error {
 	p, err := s.Plugins.Tested(id)
 	if err != nil {
@@ -131,14 +134,14 @@ func (r *run) nodeUnstage(ctx context.Context) error {
 	return r.s.nodeUnstage(ctx, r.id, r.vol.ExternalID, r.rec.Staging)
 }
 
-// appearWithin is how long the agent waits for a mount that the plugin has
-// announced, with looks so far apart.
+// appearWithin is the agent's wait for a mount after the plugin's answer. appearEvery is the
+// interval between the checks.
 const (
 	appearWithin = 2 * time.Second
 	appearEvery  = 20 * time.Millisecond
 )
 
-// appear looks at a path until something is mounted there or the time is up.
+// appear waits until a path has a mount or the time is up.
 func (r *run) appear(ctx context.Context, path string, within time.Duration) (volume.Sight, time.Duration) {
 	for began := time.Now(); ; pause(ctx, appearEvery) {
 		sight := r.s.Host.Look(ctx, path)
@@ -148,26 +151,29 @@ func (r *run) appear(ctx context.Context, path string, within time.Duration) (vo
 	}
 }
 
-// nothing reports whether a path shows no mount at all.
+// nothing reports whether a path has no mount at all.
 func (r *run) nothing(ctx context.Context, path string) bool {
 	return r.s.Host.Look(ctx, path).Seen == volume.SeenNothing
 }
 
-// good is nil for a mount that opens and is not a directory of the agent's own.
+// good returns nil if the target has a mount that opens and is not one of the agent's own
+// directories.
 func (r *run) good(ctx context.Context, n int) error {
 	sight, _ := r.appear(ctx, r.rec.Targets[n], appearWithin)
 	if sight.Seen != volume.SeenMount {
 		return errors.New(seen(sight))
 	}
+
 	r.learn(sight)
 	own, err := r.s.Host.Own(sight.Identity)
 	if err == nil && own {
 		err = errors.New("an empty directory of the agent is mounted instead of the volume")
 	}
+
 	return err
 }
 
-// learn takes in what is mounted.
+// learn records the file system type of a mount.
 func (r *run) learn(s volume.Sight) {
 	if s.Seen == volume.SeenMount && r.sum.FSType == "" {
 		r.sum.FSType, r.sum.Mounts = s.Identity.FSType, "kernel"
@@ -177,7 +183,7 @@ func (r *run) learn(s volume.Sight) {
 	}
 }
 
-// seen says what a path shows in place of a good mount.
+// seen describes the state of a path without a good mount.
 func seen(s volume.Sight) string {
 	if s.Seen == volume.SeenNothing {
 		return "nothing is mounted there"
@@ -185,8 +191,7 @@ func seen(s volume.Sight) string {
 	return string(s.Seen) + ": " + s.Detail
 }
 
-// wantBare takes the volume off this host; what it returns says why that cannot
-// be.
+// wantBare unmounts the volume from this host. If it cannot, it returns the reason.
 func (r *run) wantBare(ctx context.Context) string {
 	if err := r.down(ctx); err != nil {
 		return err.Error()
@@ -194,8 +199,8 @@ func (r *run) wantBare(ctx context.Context) string {
 	return ""
 }
 
-// tries is after how many failures in a row to bring the volume up no more is
-// tried: with storage that hangs each takes its time.
+// tries is the limit of consecutive failures to bring the volume up. Then the test stops trying,
+// because with hanging storage each attempt takes long.
 const tries = 2
 
 // failed counts a failure to bring the volume up.
@@ -208,16 +213,18 @@ func (r *run) failed(format string, args ...any) string {
 	return why
 }
 
-// wantStaged has the volume staged.
+// wantStaged stages the volume if necessary. If it cannot, it returns the reason.
 func (r *run) wantStaged(ctx context.Context) string {
 	if r.hopeless != "" {
 		return r.hopeless
 	}
+
 	if r.dirty {
 		if why := r.wantBare(ctx); why != "" {
 			return why
 		}
 	}
+
 	if r.staged {
 		return ""
 	}
@@ -227,25 +234,30 @@ func (r *run) wantStaged(ctx context.Context) string {
 	if sight := r.s.Host.Look(ctx, r.rec.Staging); sight.Seen != volume.SeenNothing && sight.Seen != volume.SeenMount {
 		return r.failed("the volume could not be staged: %s", seen(sight))
 	}
+
 	return ""
 }
 
-// wantPublished has the volume published at a target, and nowhere else.
+// wantPublished publishes the volume at one target only, if necessary. If it cannot, it returns the
+// reason.
 func (r *run) wantPublished(ctx context.Context, n int) string {
 	if r.hopeless != "" {
 		return r.hopeless
 	}
+
 	if r.dirty || len(r.up) > 1 || (len(r.up) == 1 && !r.up[n]) {
 		if why := r.wantBare(ctx); why != "" {
 			return why
 		}
 	}
+
 	if r.up[n] {
 		return ""
 	}
 	if why := r.wantStaged(ctx); why != "" {
 		return why
 	}
+
 	err := r.publish(ctx, n, false)
 	if err == nil {
 		err = r.good(ctx, n)
@@ -253,12 +265,13 @@ func (r *run) wantPublished(ctx context.Context, n int) string {
 	if err != nil {
 		return r.failed("the volume could not be published: %s", words(err))
 	}
+
 	r.failures = 0
 	r.up[n] = true
 	return ""
 }
 
-// wantFree has the volume staged and published nowhere.
+// wantFree stages the volume and unpublishes it everywhere. If it cannot, it returns the reason.
 func (r *run) wantFree(ctx context.Context) string {
 	if r.dirty || len(r.up) > 0 {
 		if why := r.wantBare(ctx); why != "" {
@@ -268,7 +281,7 @@ func (r *run) wantFree(ctx context.Context) string {
 	return r.wantStaged(ctx)
 }
 
-// down unpublishes and unstages whatever may be there.
+// down unpublishes and unstages everything that may be mounted.
 func (r *run) down(ctx context.Context) error {
 	var errs []error
 	for n, path := range r.rec.Targets {
@@ -276,13 +289,16 @@ func (r *run) down(ctx context.Context) error {
 			errs = append(errs, r.s.takeOff(ctx, path, func() error { return r.nodeUnpublish(ctx, n) }))
 		}
 	}
+
 	if r.info.Caps.Stage && (r.staged || r.dirty) {
 		errs = append(errs, r.s.takeOff(ctx, r.rec.Staging, func() error { return r.nodeUnstage(ctx) }))
 	}
+
 	if err := errors.Join(errs...); err != nil {
 		r.dirty = true
 		return err
 	}
+
 	clear(r.up)
 	clear(r.touched)
 	r.staged, r.dirty = false, false

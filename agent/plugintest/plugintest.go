@@ -1,15 +1,14 @@
-// Package plugintest checks a CSI plugin against what the agent needs of one. It
-// makes a scratch volume, or takes one that the user names, and puts it through
-// the calls that the agent makes, the right ones and those that go wrong, and
-// looks after each at what the host shows.
+// Package plugintest checks whether a CSI plugin behaves as the agent needs. It makes a scratch
+// volume, or uses one that the user names. It makes the calls that the agent makes, including calls
+// that fail or are interrupted. After each call, it checks the mounts on the host.
 //
-//	checks.go         the list: what each check is called, needs and does
+//	checks.go         the list: the name, the needs and the function of each check
 //	check_*.go        the checks
-//	life.go           the volume's way up and down, for checks that need it somewhere
-//	undo.go           takes everything back, at the end and after a test that was cut short
+//	life.go           brings the volume up and down, as a check needs it
+//	undo.go           undoes everything, at the end and after a test that was cut short
 //
-// A check changes nothing but the scratch volume, and what may be left of that is
-// on record (volume.Scratch) before it is made.
+// A check changes only the scratch volume. Every possible leftover is recorded in volume.Scratch
+// before the test makes it.
 package plugintest
 
 import (
@@ -20,13 +19,13 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Identity is what a plugin says of itself.
+// Identity is a plugin's identity service.
 type Identity interface {
 	Probe(context.Context) (ready bool, err error)
 	Info(context.Context) (volume.PluginInfo, error)
 }
 
-// Controller is a plugin's part for the storage.
+// Controller is a plugin's controller service.
 type Controller interface {
 	CreateVolume(context.Context, volume.CreateVolumeRequest) (volume.CreateVolumeResult, error)
 	DeleteVolume(context.Context, volume.DeleteVolumeRequest) error
@@ -34,7 +33,7 @@ type Controller interface {
 	ControllerUnpublish(context.Context, volume.ControllerUnpublishRequest) error
 }
 
-// Node is a plugin's part for this host.
+// Node is a plugin's node service on this host.
 type Node interface {
 	NodeStage(context.Context, volume.NodeStageRequest) error
 	NodeUnstage(context.Context, volume.NodeUnstageRequest) error
@@ -43,53 +42,53 @@ type Node interface {
 	NodeStats(context.Context, volume.StatsRequest) (volume.Stats, error)
 }
 
-// Plugin is what is called of a CSI plugin. Errors are *volume.CallError.
+// Plugin is the part of a CSI plugin that the checks call. Its errors are *volume.CallError.
 type Plugin interface {
 	Identity
 	Controller
 	Node
 }
 
-// Plugins gives plugins, and tells how they are.
+// Plugins gives access to the plugins and their state.
 type Plugins interface {
 	View(id string) volume.PluginView
-	// Await returns when the plugin is ready, or an ErrPluginUnavailable.
+	// Await returns when the plugin is ready, or returns an ErrPluginUnavailable.
 	Await(ctx context.Context, id string) error
-	// Tested is the plugin as it runs now; ask again for each call.
+	// Tested returns the plugin's present process. It must be called again for each call.
 	Tested(id string) (Plugin, error)
-	// MayKill refuses where the plugin's process is not this agent's to end.
+	// MayKill returns an error if this agent must not end the plugin's process.
 	MayKill(id string) error
-	// Kill ends the plugin's process as a crash would. It is refused if anything
-	// but own is in use through it.
+	// Kill ends the plugin's process like a crash. It refuses if the plugin serves any volume other
+	// than own.
 	Kill(id, own string) error
 }
 
-// Records keeps what a test may have left.
+// Records stores the possible leftovers of a test.
 type Records interface {
 	Scratch(pluginID string) *volume.Scratch
-	// SaveScratch stores it durably; nil is nothing left.
+	// SaveScratch stores s durably; nil means that no leftovers exist.
 	SaveScratch(ctx context.Context, pluginID string, s *volume.Scratch) error
-	// Registered is the volume that is registered for an external id, if one is.
+	// Registered returns the id of the registered volume with an external id, if there is one.
 	Registered(driver, external string) (id string, ok bool)
-	// InUse names the volumes that are on this host through a plugin.
+	// InUse returns the volumes that a plugin serves on this host.
 	InUse(pluginID string) []string
 }
 
-// Host is what the mount table shows, and what is asked of it.
+// Host reads and changes mounts on this host.
 type Host interface {
 	Look(ctx context.Context, path string) volume.Sight
-	// Count is how many mounts lie on a path, one over the other.
+	// Count returns the number of mounts on a path, one on top of the other.
 	Count(path string) (int, error)
-	// Own reports whether a mount shows a directory of the agent's own.
+	// Own reports whether a mount shows one of the agent's own directories.
 	Own(id volume.MountIdentity) (bool, error)
 	MakeReadOnly(ctx context.Context, path string) error
-	// Unmount takes off what is at path, lazily if nothing else helps.
+	// Unmount removes the mount at path, lazily if there is no other way.
 	Unmount(ctx context.Context, path string) error
-	// Remove removes what an unmount left at path, if it is empty.
+	// Remove removes the empty directory or file that remains at path after an unmount.
 	Remove(path string) error
 }
 
-// Paths says where a volume is staged and published.
+// Paths returns the paths where a volume is staged and published.
 type Paths interface {
 	StagingPath(pluginID, id string) string
 	TargetPath(pluginID, alloc, id string, private bool) string
@@ -105,18 +104,18 @@ type Service struct {
 	Paths   Paths
 	Secrets func(volume.Volume) (volume.Secrets, error)
 	Events  func(...volume.Event)
-	// Ended is called when nothing of a test is left on the host any more.
+	// Ended is called when a test has no leftovers on the host.
 	Ended func(pluginID string)
-	// Halt says why no call is sent at all; empty when they are.
+	// Halt is the reason why the agent sends no calls at all; empty if it sends them.
 	Halt string
-	// Grace is how long a mount is waited for that may come late; 0 is 2 s.
+	// Grace is the time to wait for a mount that may appear late; 0 means 2 s.
 	Grace time.Duration
 
 	mu   sync.Mutex
 	busy map[string]bool
 }
 
-// DefaultTimeout bounds a test.
+// DefaultTimeout is the default time limit of a test.
 const DefaultTimeout = 10 * time.Minute
 
 const defaultGrace = 2 * time.Second
@@ -146,18 +145,18 @@ func (s *Service) leave(id string) {
 	delete(s.busy, id)
 }
 
-// Name is the scratch volume's name, for people and for the storage.
+// Name returns the scratch volume's name, for people and for the storage.
 func Name(s *volume.Scratch) string { return "volagent-test-" + s.ID }
 
-// Testing reports whether a test of a plugin is in hand.
+// Testing reports whether a test of the plugin is running.
 func (s *Service) Testing(id string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.busy[id]
 }
 
-// Recover undoes what the tests of an earlier agent left of one plugin, when that
-// is ready. It returns when it is done, or ctx ends.
+// Recover undoes the leftovers of tests by an earlier agent, when the plugin is ready. It returns
+// when this is done, or when ctx ends.
 func (s *Service) Recover(ctx context.Context, id string) error {
 	if s.Records.Scratch(id) == nil {
 		return nil
@@ -166,7 +165,7 @@ func (s *Service) Recover(ctx context.Context, id string) error {
 		return err
 	}
 	if !s.enter(id) {
-		return nil // a test of it has begun, and does that first
+		return nil // a new test has started and does that first
 	}
 	defer s.leave(id)
 	return s.clean(ctx, id, false)

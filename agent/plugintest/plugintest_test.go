@@ -14,8 +14,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestVerdicts: deviations that the plugin of the other tests does not have, each
-// with the check that finds it.
+// TestVerdicts adds single deviations to the plugin. Each must be found by its check.
 func TestVerdicts(t *testing.T) {
 	const ok, copes, broken = plugintest.OK, plugintest.WorksAround, plugintest.Broken
 	flip := 0
@@ -55,8 +54,8 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-// TestEndNoticedLate: a plugin that ends in the midst of a call is not seen to have
-// ended at once. The check that it ended in is blamed, and no other.
+// TestEndNoticedLate has a plugin that ends during a call, and whose end the agent notices late.
+// Only the check that was running must be blamed.
 func TestEndNoticedLate(t *testing.T) {
 	w := newWorld(t)
 	staged, probes := false, 0
@@ -158,7 +157,7 @@ func stagesOnce(w *world) {
 	}
 }
 
-// TestIntentFirst: what a call may make is on record before it.
+// TestIntentFirst checks that the record is stored before the call that may make something.
 func TestIntentFirst(t *testing.T) {
 	w := newWorld(t)
 	w.create = func(r volume.CreateVolumeRequest) (volume.CreateVolumeResult, error) {
@@ -179,7 +178,7 @@ func TestIntentFirst(t *testing.T) {
 	w.clean()
 }
 
-// TestNoRecordNoTest: without a record nothing is called.
+// TestNoRecordNoTest checks that no call is made without a record.
 func TestNoRecordNoTest(t *testing.T) {
 	w := newWorld(t)
 	w.saveErr = errors.New("no space left on device")
@@ -191,7 +190,7 @@ func TestNoRecordNoTest(t *testing.T) {
 	}
 }
 
-// TestEnded: whenever the caller leaves, or the time is up, all is undone.
+// TestEnded checks that everything is undone whenever the caller leaves or the time is up.
 func TestEnded(t *testing.T) {
 	for n := range plugintest.List() {
 		w := newWorld(t)
@@ -216,8 +215,8 @@ func TestEnded(t *testing.T) {
 	w.clean()
 }
 
-// TestCleansFirst: what a test left that was cut short is undone before the next,
-// or that is refused; a creation that was not seen to end is looked up by its name.
+// TestCleansFirst checks that the leftovers of an interrupted test are undone before the next test,
+// or the next test is refused. A volume whose creation may have succeeded is looked up by its name.
 func TestCleansFirst(t *testing.T) {
 	w := newWorld(t)
 	w.volumes["volagent-test-old"] = 1
@@ -252,7 +251,7 @@ func TestCleansFirst(t *testing.T) {
 	w.clean()
 }
 
-// TestRefusals: what could harm a volume is not begun.
+// TestRefusals checks that a test that could harm a volume does not start.
 func TestRefusals(t *testing.T) {
 	for name, tt := range map[string]struct {
 		tune func(*world)
@@ -279,7 +278,7 @@ func noCreate(volume.CreateVolumeRequest) (volume.CreateVolumeResult, error) {
 	return volume.CreateVolumeResult{}, refuse("InvalidArgument")
 }
 
-// TestDocumented: docs/PLUGINS.md has every check, in order, with the same line.
+// TestDocumented checks that docs/PLUGINS.md lists every check, in order, with the same line.
 func TestDocumented(t *testing.T) {
 	f, err := os.Open("../../docs/PLUGINS.md")
 	if err != nil {

@@ -8,18 +8,18 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Verdict is what a check found.
+// Verdict is the outcome of a check.
 type Verdict string
 
 // The verdicts.
 const (
 	OK          Verdict = "ok"
-	WorksAround Verdict = "works-around" // it deviates, and the agent copes
-	Broken      Verdict = "broken"       // the agent cannot work safely with it
-	Skipped     Verdict = "skipped"      // not tried; the sentence says why
+	WorksAround Verdict = "works-around" // the plugin deviates from the specification, and the agent handles it
+	Broken      Verdict = "broken"       // the agent cannot work safely with the plugin
+	Skipped     Verdict = "skipped"      // not tried; Said gives the reason
 )
 
-// Result is how one check went.
+// Result is the result of one check.
 type Result struct {
 	Check   string
 	Verdict Verdict
@@ -27,14 +27,14 @@ type Result struct {
 	Said    string
 }
 
-// Summary is the plugin, as the whole test found it.
+// Summary describes the plugin according to the whole test.
 type Summary struct {
 	Driver, Version, NodeID string
-	// Mounts is "kernel" or "fuse"; empty if nothing was mounted.
+	// Mounts is "kernel" or "fuse"; empty if no mount was made.
 	Mounts                       string
 	FSType                       string // the kernel's name of the file system
 	Attaches, Stages, Creates    bool
-	StageMounts                  bool // a stage mounts something
+	StageMounts                  bool // NodeStageVolume makes a mount
 	OK, WorkAround, Broken, Skip int
 }
 
@@ -51,7 +51,7 @@ func (s *Summary) count(v Verdict) {
 	}
 }
 
-// finding is a verdict with its sentence.
+// finding is a verdict and its explanation.
 type finding struct {
 	verdict Verdict
 	said    string
@@ -66,7 +66,7 @@ func skipped(format string, args ...any) finding {
 	return finding{Skipped, fmt.Sprintf(format, args...)}
 }
 
-// code is the gRPC code of a call's error, "OK" for none.
+// code returns the gRPC code of a call's error, "OK" for nil.
 func code(err error) string {
 	var ce *volume.CallError
 	switch {
@@ -79,13 +79,13 @@ func code(err error) string {
 	}
 }
 
-// uncertain reports whether a failed call may have an effect.
+// uncertain reports whether a failed call may have had an effect.
 func uncertain(err error) bool {
 	var ce *volume.CallError
 	return err != nil && (!errors.As(err, &ce) || ce.Uncertain())
 }
 
-// words are a call's error without the step, which the check names.
+// words returns the text of a call's error without the step, because the check names the step.
 func words(err error) string {
 	var ce *volume.CallError
 	if errors.As(err, &ce) {

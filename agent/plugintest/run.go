@@ -14,36 +14,36 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Ask is what a test is to do.
+// Ask is the request for a test.
 type Ask struct {
-	// ExternalID, with its Context, is a volume of the user's that may be written
-	// to; empty: one is created, and deleted at the end.
+	// ExternalID and Context name a volume of the user's that the test may write to. If ExternalID
+	// is empty, the test creates a volume and deletes it at the end.
 	ExternalID string
 	Context    map[string]string
 	Secrets    map[string]volume.SecretRef
 	Parameters map[string]string
 	Capacity   int64 // bytes; 0 leaves it to the plugin
-	// Access is the access mode; empty: single-node-multi-writer where the plugin
-	// has it, else single-node-writer.
+	// Access is the access mode. If empty, it is single-node-multi-writer if the plugin supports
+	// that, otherwise single-node-writer.
 	Access       volume.AccessMode
 	MountOptions volume.MountOptions
-	// Kill lets the plugin's process be killed.
+	// Kill allows the test to kill the plugin's process.
 	Kill bool
-	// Forget gives up what an earlier test left and nobody can undo.
+	// Forget gives up leftovers of an earlier test that cannot be undone.
 	Forget  bool
 	Timeout time.Duration // of the whole test; 0 is DefaultTimeout
 }
 
-// Names of the targets.
+// Indexes of the targets.
 const (
 	first = iota
 	second
-	long   // as long as a plugin must accept
+	long   // the longest path that a plugin must accept
 	hidden // in a directory whose name begins with a dot
 	targets
 )
 
-// run is one test in hand.
+// run is one running test.
 type run struct {
 	s       *Service
 	id      string
@@ -53,38 +53,41 @@ type run struct {
 	secrets volume.Secrets
 	sum     Summary
 
-	vol        volume.ScratchVolume // the one that is staged and published
+	vol        volume.ScratchVolume // the volume to stage and publish
 	capacity   int64
 	attached   bool
 	publishCtx map[string]string
 	staged     bool
-	up         map[int]bool // targets that are published, as they should be
-	touched    map[int]bool // targets that a publish was tried at
-	dirty      bool         // something may be where it should not
-	data       []byte       // what the volume's file holds; nil: nothing that is known
-	wrote      bool         // the file may be there
-	late       bool         // mounts were seen to come late
-	answered   bool         // the first publish was
-	refused    error        // why no volume could be made, if the user must change something
-	gone       bool         // the plugin did not come back
-	failures   int          // to bring the volume up, in a row
-	hopeless   string       // why that is not tried any more
+	up         map[int]bool // targets that are published correctly
+	touched    map[int]bool // targets of any publish call
+	dirty      bool         // there may be unexpected mounts
+	data       []byte       // the content of the volume's file; nil if not known
+	wrote      bool         // the file may exist
+	late       bool         // a mount appeared late
+	answered   bool         // the first publish succeeded
+	refused    error        // why no volume could be created, if the user must change the request
+	gone       bool         // the plugin did not become ready again
+	failures   int          // consecutive failures to bring the volume up
+	hopeless   string       // why no further attempts are made to bring it up
 }
 
-// Run tests a plugin, and tells each check as it ends. All that the test made is
-// undone when it returns, also when ctx ended it; what could not be is on record,
-// and told. An error of each ends the test as the end of ctx does.
+// Run tests a plugin, and calls each with the result of every check as it ends. It undoes
+// everything that the test made before it returns, even if ctx has ended. It records and reports
+// leftovers that it could not undo. If each returns an error, the test ends as if ctx had ended.
 func (s *Service) Run(ctx context.Context, id string, ask Ask, each func(Result) error) (Summary, error) {
 	r, err := s.begin(ctx, id, ask)
 	if err != nil {
 		return Summary{}, err
 	}
 	defer s.leave(id)
+
 	if ask.Timeout <= 0 {
 		ask.Timeout = DefaultTimeout
 	}
+
 	limit, cancel := context.WithTimeoutCause(ctx, ask.Timeout, errTime)
 	defer cancel()
+
 	told := error(nil)
 	tell := func(res Result) {
 		r.sum.count(res.Verdict)
@@ -99,15 +102,18 @@ func (s *Service) Run(ctx context.Context, id string, ask Ask, each func(Result)
 			tell(r.try(limit, c))
 		}
 	}
-	// The last ones undo, and do so whoever has gone meanwhile.
+
+	// The last checks undo the test. They must run even if the caller has gone.
 	undo, stop := context.WithTimeout(context.WithoutCancel(ctx), undoWithin)
 	defer stop()
+
 	r.finish(undo)
 	for _, c := range checks {
 		if c.last {
 			tell(r.try(undo, c))
 		}
 	}
+
 	sum := r.sum
 	s.Events(volume.Event{Type: "plugin-tested", Plugin: id, Message: fmt.Sprintf(
 		"%d ok, %d worked around, %d broken, %d skipped", sum.OK, sum.WorkAround, sum.Broken, sum.Skip)})
@@ -122,15 +128,17 @@ func (s *Service) Run(ctx context.Context, id string, ask Ask, each func(Result)
 		return sum, volume.Errorf(volume.ErrTimeout, "the test of plugin %q was not over after %s; the rest was skipped", id, ask.Timeout).
 			WithHint("give it more: --timeout")
 	}
+
 	return sum, nil
 }
 
 var errTime = errors.New("the time for the test was up")
 
-// undoWithin bounds the undoing after the last check.
+// undoWithin limits the time to undo the test after the last check.
 const undoWithin = 2 * time.Minute
 
-// begin refuses what cannot be tested now, and stores what is about to be made.
+// begin refuses a test that is not possible now. Otherwise it stores the record of the volumes and
+// paths that the test will use.
 func (s *Service) begin(ctx context.Context, id string, ask Ask) (r *run, err error) {
 	if s.Halt != "" {
 		return nil, volume.Errorf(volume.ErrRefused, "plugin %q is not asked: %s", id, s.Halt)
@@ -146,12 +154,14 @@ func (s *Service) begin(ctx context.Context, id string, ask Ask) (r *run, err er
 			s.leave(id)
 		}
 	}()
+
 	if err := s.Plugins.Await(ctx, id); err != nil {
 		return nil, err
 	}
 	if err := s.clean(ctx, id, ask.Forget); err != nil {
 		return nil, err
 	}
+
 	r = &run{s: s, id: id, ask: ask, info: s.Plugins.View(id).Info, up: map[int]bool{}, touched: map[int]bool{}}
 	if err := r.admit(); err != nil {
 		return nil, err
@@ -159,23 +169,26 @@ func (s *Service) begin(ctx context.Context, id string, ask Ask) (r *run, err er
 	if r.secrets, err = s.Secrets(volume.Volume{Secrets: ask.Secrets}); err != nil {
 		return nil, volume.Errorf(volume.ErrInvalid, "%v", err)
 	}
+
 	r.plan()
 	if err := r.save(ctx); err != nil {
-		return nil, errors.Join(err, s.drop(ctx, id)) // nothing was made
+		return nil, errors.Join(err, s.drop(ctx, id)) // nothing has been made
 	}
-	// A registration sees the record from now on. One may have come just before it.
+	// From now on, a new registration sees the record. One may have come just before it.
 	if err := r.unregistered(); err != nil {
 		return nil, errors.Join(err, s.drop(ctx, id))
 	}
+
 	return r, nil
 }
 
-// admit refuses a test that could harm a volume, or that cannot be made.
+// admit refuses a test that could harm a volume, or that is not possible.
 func (r *run) admit() error {
 	if !r.info.Caps.CreateDelete && r.ask.ExternalID == "" {
 		return volume.Errorf(volume.ErrRefused, "plugin %q cannot create volumes", r.id).
 			WithHint("name one that may be written to: --external-id")
 	}
+
 	if r.ask.Kill {
 		if err := r.s.Plugins.MayKill(r.id); err != nil {
 			return err
@@ -185,10 +198,11 @@ func (r *run) admit() error {
 				WithHint("test without --kill, or detach what is in use: %s", volume.Command("volctl claim list --plugin %s", r.id))
 		}
 	}
+
 	return r.unregistered()
 }
 
-// unregistered refuses a volume of the user's that could be claimed.
+// unregistered refuses a volume of the user's that an alloc could claim.
 func (r *run) unregistered() error {
 	if r.ask.ExternalID == "" {
 		return nil
@@ -200,13 +214,12 @@ func (r *run) unregistered() error {
 	return nil
 }
 
-// plan decides all names and paths of the test.
+// plan chooses all names and paths of the test.
 func (r *run) plan() {
 	var b [5]byte
 	_, _ = rand.Read(b[:]) // never fails
 	tag := hex.EncodeToString(b[:])
-	// No id of a volume or an alloc holds a slash, so that no path of theirs can
-	// be one of these.
+	// Ids of volumes and allocs contain no slash, so their paths cannot be the same as these.
 	id := "test/" + tag
 	at := func(n int) string { return r.s.Paths.TargetPath(r.id, fmt.Sprintf("%s/%d", id, n), id, false) }
 	hide := filepath.Join(filepath.Dir(at(hidden)), ".hidden")
@@ -221,22 +234,24 @@ func (r *run) plan() {
 	for n := range targets {
 		r.rec.Dirs = append(r.rec.Dirs, filepath.Dir(at(n)))
 	}
+
 	r.rec.Dirs = append(r.rec.Dirs, r.rec.Staging)
 	if r.ask.ExternalID != "" {
 		r.vol = volume.ScratchVolume{ExternalID: r.ask.ExternalID, Context: r.ask.Context}
 		r.rec.Volumes = []volume.ScratchVolume{r.vol}
 	}
+
 	r.sum = Summary{
 		Driver: r.info.Driver, Version: r.info.Version, NodeID: r.info.NodeID,
 		Attaches: r.info.Caps.Attach, Stages: r.info.Caps.Stage, Creates: r.info.Caps.CreateDelete,
 	}
 }
 
-// maxPath is what CSI makes plugins accept, in bytes.
+// maxPath is the length in bytes that CSI requires plugins to accept.
 const maxPath = 128
 
-// lengthen makes a path as long as CSI allows, or as the agent's paths can be where the
-// data dir is long.
+// lengthen extends a path to the maximum that CSI guarantees. If the data dir is long, it extends
+// the path to the maximum of the agent's own paths instead.
 func (r *run) lengthen(path string) string {
 	x := strings.Repeat("x", maxPath)
 	longest := max(maxPath, len(r.s.Paths.TargetPath(r.id, x, x, false)))
@@ -254,9 +269,9 @@ func (r *run) access() volume.AccessMode {
 	}
 }
 
-// save stores the record as it is now.
+// save stores the record in its present state.
 func (r *run) save(ctx context.Context) error {
-	rec := r.rec // what is stored is read by others, and never written again
+	rec := r.rec // readers share the stored record, so it never changes later
 	rec.Volumes = slices.Clone(rec.Volumes)
 	if err := r.s.Records.SaveScratch(context.WithoutCancel(ctx), r.id, &rec); err != nil {
 		return fmt.Errorf("cannot store what the test of plugin %q is about to make: %w", r.id, err)
@@ -264,7 +279,7 @@ func (r *run) save(ctx context.Context) error {
 	return nil
 }
 
-// try makes one check, unless it cannot be made.
+// try runs one check, unless its needs are not met.
 func (r *run) try(ctx context.Context, c check) Result {
 	began := time.Now()
 	f := r.attempt(ctx, c)
@@ -278,29 +293,34 @@ func (r *run) attempt(ctx context.Context, c check) finding {
 	if why := c.needs(r); why != "" {
 		return skipped("%s", why)
 	}
+
 	if !c.always {
 		if err := r.ready(ctx); err != nil {
 			return skipped("%v", err)
 		}
 	}
+
 	before := r.s.Plugins.View(r.id).Incarnation
 	f := c.do(ctx, r)
 	if !c.last && f.verdict != OK && over(ctx) {
-		r.dirty = true // what was cut off says nothing about the plugin
+		r.dirty = true // an interrupted check proves nothing about the plugin
 		return skipped("%s", context.Cause(ctx))
 	}
+
 	if f.verdict != OK && !c.kills && !c.last {
 		r.notice(ctx, before)
 	}
+
 	if c.kills || c.last || r.ready(ctx) != nil || r.s.Plugins.View(r.id).Incarnation == before {
 		return f
 	}
+
 	r.dirty = true
 	return broken("the plugin ended during this check; %s", f.said)
 }
 
-// moment is how much sooner than we a plugin may hear that the time is up: it is
-// told the deadline with each call.
+// moment covers a small difference in time. Each call tells the plugin its deadline, so the plugin
+// may notice slightly earlier than the test that the time is up.
 const moment = 100 * time.Millisecond
 
 // over reports whether the time is up.
@@ -311,15 +331,16 @@ func over(ctx context.Context) bool {
 	return ctx.Err() != nil
 }
 
-// noticeWithin is how long the end of a plugin's process may take to be noticed.
+// noticeWithin limits the wait until the state shows that the plugin's process ended.
 const noticeWithin = 5 * time.Second
 
-// notice waits, after a check that did not go well, until an end of the plugin's
-// process shows in its state: the call that was cut off hears of it sooner, and
-// the next check would be blamed.
+// notice waits, after a check that did not go well, until the plugin's state shows that its process
+// ended. The interrupted call learns of that earlier than the state. Without the wait, the next
+// check would be blamed.
 func (r *run) notice(ctx context.Context, before uint64) {
 	ctx, cancel := context.WithTimeout(ctx, noticeWithin)
 	defer cancel()
+
 	for ctx.Err() == nil {
 		if v := r.s.Plugins.View(r.id); !v.Ready || v.Incarnation != before {
 			return
@@ -331,7 +352,7 @@ func (r *run) notice(ctx context.Context, before uint64) {
 	}
 }
 
-// readyWithin is how long a plugin that ended is waited for.
+// readyWithin limits the wait for a plugin whose process ended.
 const readyWithin = time.Minute
 
 // ready waits until the plugin is ready.
@@ -347,25 +368,28 @@ func (r *run) ready(ctx context.Context) error {
 	return err
 }
 
-// finish takes the volume off the host, before it is detached and deleted. What
-// is left is for the last check to tell.
+// finish unmounts the volume from the host, before the last checks disconnect and delete it. The
+// last check reports leftovers.
 func (r *run) finish(ctx context.Context) {
 	if r.vol.ExternalID == "" || r.ready(ctx) != nil {
 		return
 	}
+
 	if r.vol.Name == "" && r.wrote && r.wantPublished(ctx, first) == "" {
 		r.wrote = remove(ctx, r.rec.Targets[first], r.rec.File) != nil
 	}
+
 	_ = r.wantBare(ctx)
 	if r.late {
 		pause(ctx, r.s.grace())
 	}
+
 	if r.anywhere(ctx) {
 		_ = r.wantBare(ctx)
 	}
 }
 
-// anywhere looks at all paths of the test for mounts that no check knows of.
+// anywhere checks all paths of the test for mounts that no check knows of.
 func (r *run) anywhere(ctx context.Context) (found bool) {
 	for n, path := range r.rec.Targets {
 		if !r.nothing(ctx, path) {
@@ -378,7 +402,7 @@ func (r *run) anywhere(ctx context.Context) (found bool) {
 	return found
 }
 
-// pause waits for a while, or until ctx ends.
+// pause waits for d, or until ctx ends.
 func pause(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -10,11 +10,11 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// stacked is how many mounts on one path are taken off one by one.
+// stacked is the number of mounts on one path that takeOff unmounts one by one.
 const stacked = 16
 
-// takeOff undoes what is at a path by a call to the plugin, and what is left then
-// by the host's own means. The error says what is there still.
+// takeOff undoes the mounts at a path by a call to the plugin, and unmounts the rest itself. The
+// error describes a mount or file that it could not remove.
 func (s *Service) takeOff(ctx context.Context, path string, call func() error) error {
 	said := call()
 	for range stacked {
@@ -25,6 +25,7 @@ func (s *Service) takeOff(ctx context.Context, path string, call func() error) e
 			return fmt.Errorf("%s is still mounted: %w", path, err)
 		}
 	}
+
 	if sight := s.Host.Look(ctx, path); sight.Seen != volume.SeenNothing {
 		return fmt.Errorf("%s is still mounted", path)
 	}
@@ -34,11 +35,12 @@ func (s *Service) takeOff(ctx context.Context, path string, call func() error) e
 	if err := s.Host.Remove(path); err != nil {
 		return err
 	}
+
 	return nil
 }
 
-// unanswered reports whether a call may still be at work, or was never sent. What
-// else is wrong with an answer does not matter where nothing is mounted.
+// unanswered reports whether a call may still be running, or was never sent. Other errors do not
+// matter if the path has no mount.
 func unanswered(err error) bool {
 	var ce *volume.CallError
 	if err == nil {
@@ -47,31 +49,35 @@ func unanswered(err error) bool {
 	return !errors.As(err, &ce) || !ce.Answered || ce.Code == "Unavailable"
 }
 
-// clean undoes what an earlier test left. With forget, what cannot be undone is
-// given up.
+// clean undoes the leftovers of an earlier test. With forget, it gives up those that cannot be
+// undone.
 func (s *Service) clean(ctx context.Context, id string, forget bool) error {
 	rec := s.Records.Scratch(id)
 	if rec == nil {
 		return nil
 	}
+
 	left := s.undo(ctx, id, rec)
 	if len(left) > 0 && !forget {
 		return volume.Errorf(volume.ErrRefused, "what a test of plugin %q from %s made could not be undone: %s",
 			id, rec.Begun.Format("2006-01-02 15:04"), strings.Join(left, "; ")).
 			WithHint("try again; to give it up: %s", volume.Command("volctl plugin test %s --forget", id))
 	}
+
 	words := "what a test that was cut short had made was undone"
 	if len(left) > 0 {
 		words = "given up on request: " + strings.Join(left, "; ")
 	}
+
 	if err := s.drop(ctx, id); err != nil {
 		return err
 	}
+
 	s.Events(volume.Event{Type: "plugin-test-cleaned", Plugin: id, Message: words})
 	return nil
 }
 
-// drop stores that nothing of a test is left.
+// drop stores that the test has no leftovers.
 func (s *Service) drop(ctx context.Context, id string) error {
 	if err := s.Records.SaveScratch(context.WithoutCancel(ctx), id, nil); err != nil {
 		return fmt.Errorf("cannot store that nothing of the test of plugin %q is left: %w", id, err)
@@ -82,8 +88,8 @@ func (s *Service) drop(ctx context.Context, id string) error {
 	return nil
 }
 
-// undo takes back all that is on record, as far as it is there, and says what is
-// left. Nothing is known of how far the test got, so each call is made.
+// undo undoes everything on record and returns descriptions of the leftovers that it could not
+// remove. It does not know how far the test got, so it makes every call.
 func (s *Service) undo(ctx context.Context, id string, rec *volume.Scratch) (left []string) {
 	note := func(err error) {
 		if err != nil {
@@ -96,28 +102,35 @@ func (s *Service) undo(ctx context.Context, id string, rec *volume.Scratch) (lef
 	now := *rec
 	now.Volumes = slices.Clone(rec.Volumes)
 	note(s.find(ctx, id, &now, secrets))
+
 	for _, v := range now.Volumes[:min(1, len(now.Volumes))] { // the others were never mounted
 		if v.ExternalID == "" {
 			continue
 		}
+
 		if v.Name == "" {
 			note(s.unwrite(ctx, rec))
 		}
+
 		for _, path := range rec.Targets {
 			note(s.takeOff(ctx, path, func() error { return s.nodeUnpublish(ctx, id, v.ExternalID, path) }))
 		}
+
 		if caps.Stage {
 			note(s.takeOff(ctx, rec.Staging, func() error { return s.nodeUnstage(ctx, id, v.ExternalID, rec.Staging) }))
 		}
+
 		if caps.Attach && len(left) == 0 {
 			note(s.detach(ctx, id, v.ExternalID, rec.NodeID, secrets))
 		}
 	}
-	if len(left) == 0 { // else the storage may be in use
+
+	if len(left) == 0 { // otherwise the storage may be in use
 		for _, v := range now.Volumes {
 			note(s.delete(ctx, id, v, secrets))
 		}
 	}
+
 	return append(left, s.rmdirs(rec.Dirs)...)
 }
 
@@ -131,17 +144,19 @@ func (s *Service) rmdirs(dirs []string) (left []string) {
 	return left
 }
 
-// find asks for the ids of volumes whose creation was not seen to end: the same
-// name gives the same volume.
+// find asks for the ids of volumes if the test does not know whether their creation succeeded.
+// CreateVolume with the same name returns the same volume.
 func (s *Service) find(ctx context.Context, id string, rec *volume.Scratch, secrets volume.Secrets) error {
 	for i, v := range rec.Volumes {
 		if v.ExternalID != "" {
 			continue
 		}
+
 		p, err := s.Plugins.Tested(id)
 		if err != nil {
 			return err
 		}
+
 		made, err := p.CreateVolume(ctx, creation(*rec, v.Name, rec.Capacity, secrets))
 		switch {
 		case err == nil:
@@ -150,6 +165,7 @@ func (s *Service) find(ctx context.Context, id string, rec *volume.Scratch, secr
 			return fmt.Errorf("whether the storage has a volume %q is not known: %s", v.Name, words(err))
 		}
 	}
+
 	return nil
 }
 
@@ -160,8 +176,7 @@ func creation(rec volume.Scratch, name string, capacity int64, secrets volume.Se
 	}
 }
 
-// unwrite removes the test's file from a volume of the user's, if that is mounted
-// somewhere still.
+// unwrite removes the test's file from a volume of the user's, if the volume is still mounted.
 func (s *Service) unwrite(ctx context.Context, rec *volume.Scratch) error {
 	for _, path := range rec.Targets {
 		if sight := s.Host.Look(ctx, path); sight.Seen == volume.SeenMount && !sight.ReadOnly {
@@ -188,13 +203,16 @@ func (s *Service) delete(ctx context.Context, id string, v volume.ScratchVolume,
 	if v.Name == "" || v.ExternalID == "" {
 		return nil
 	}
+
 	p, err := s.Plugins.Tested(id)
 	if err != nil {
 		return err
 	}
+
 	err = p.DeleteVolume(ctx, volume.DeleteVolumeRequest{ExternalID: v.ExternalID, Secrets: secrets})
 	if err != nil && code(err) != "NotFound" {
 		return fmt.Errorf("the storage volume %q, made as %q, is not deleted: %s", v.ExternalID, v.Name, words(err))
 	}
+
 	return nil
 }

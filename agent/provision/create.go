@@ -10,16 +10,16 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Create asks the plugin for storage and registers it. It changes no volume that
-// exists: the same request again returns the volume, another one is an ErrRefused
-// that names each difference. A create that was cut short continues where it
-// stopped, because a plugin gives the same volume for the same name.
+// Create asks the plugin for storage and registers it. It never changes an existing volume. If the
+// volume exists and matches the request, Create returns it. If it differs, Create returns an
+// ErrRefused that names each difference. A create that was interrupted continues where it stopped,
+// because a plugin returns the same volume for the same name.
 func (s *Service) Create(ctx context.Context, spec volume.Volume, dry bool) (volume.Record, volume.Change, error) {
 	return s.CreateWithin(ctx, spec, dry, 0)
 }
 
-// CreateWithin is Create, and asks again, up to wait, a plugin that says that it is at
-// it; with 0 it does not.
+// CreateWithin is Create, and repeats the call for up to wait while the plugin reports that it is
+// still working. With 0 it calls once.
 func (s *Service) CreateWithin(ctx context.Context, spec volume.Volume, dry bool, wait time.Duration) (volume.Record, volume.Change, error) {
 	if err := s.check(spec); err != nil {
 		return failed(err)
@@ -28,22 +28,27 @@ func (s *Service) CreateWithin(ctx context.Context, spec volume.Volume, dry bool
 		return failed(volume.Errorf(volume.ErrInvalid, "volume %q has an external_id, so it exists already", spec.ID).
 			WithHint("volctl volume register FILE"))
 	}
+
 	had, ok := s.Store.Volume(spec.ID)
 	if ok && had.Volume.Provision != volume.Provisioning {
 		return s.compare(had, spec)
 	}
+
 	spec, err := spec.Keeping(had.Volume.Secrets)
 	if err != nil {
 		return failed(err)
 	}
+
 	info, err := s.ready(ctx, spec.PluginID)
 	if err != nil {
 		return failed(err)
 	}
+
 	snapshot, clone, err := s.source(ctx, spec, info, had.Volume.Provision == volume.Provisioning)
 	if err != nil {
 		return failed(err)
 	}
+
 	fill(&spec, info)
 	spec.Created, spec.Provision = true, volume.Provisioning
 	r := volume.Record{Volume: spec}
@@ -53,26 +58,33 @@ func (s *Service) CreateWithin(ctx context.Context, spec volume.Volume, dry bool
 	if spec.Secrets, err = s.Seal.Seal(spec.ID, spec.Secrets, had.Volume.Secrets); err != nil {
 		return failed(err)
 	}
+
 	ctx, cancel := within(ctx, wait)
 	defer cancel()
+
 	asked := spec
 	asked.SnapshotID, asked.CloneID = snapshot, clone
 	begun := false
+
 	err = s.creating(ctx, spec, wait, func() error {
-		// 1. What can fail here. 2. The intent. 3. The call. 4. What came of it.
+		// 1. Check everything that can fail here. 2. Store the intent. 3. Call the plugin. 4. Store
+		// the result.
 		p, secrets, err := s.reach(spec)
 		if err != nil {
 			return err
 		}
+
 		intent, resumed, err := s.intend(ctx, spec, info, begun)
 		if err != nil {
 			return err
 		}
+
 		begun, asked.Topology = true, intent.TopologySent
 		made, err := create(ctx, p, asked, secrets)
 		if err != nil {
 			return s.notCreated(ctx, spec, err, resumed)
 		}
+
 		r, err = s.settle(ctx, spec, made)
 		return err
 	})
@@ -80,38 +92,43 @@ func (s *Service) CreateWithin(ctx context.Context, spec volume.Volume, dry bool
 		s.say(volume.Record{Volume: spec}, "create-failed", "%v", err)
 		return failed(err)
 	}
+
 	s.say(r, "created", "created as %q of %s", r.Volume.ExternalID, spec.Driver)
-	s.wake(r.Volume) // there may be a debt to pay
+	s.wake(r.Volume) // a leftover record may be waiting for the plugin
 	return r, volume.Change{Outcome: volume.Created}, nil
 }
 
-// compare answers a request to create a volume that exists. The volume stays as it is.
+// compare answers a request to create a volume that exists. It does not change the volume.
 func (s *Service) compare(r volume.Record, request volume.Volume) (volume.Record, volume.Change, error) {
 	v := r.Volume
 	if v.Provision == volume.Deleting {
 		return failed(deleting(v.ID))
 	}
+
 	request, err := request.Keeping(v.Secrets)
 	if err != nil {
 		return failed(err)
 	}
+
 	request.Secrets = s.Seal.Equal(v.ID, request.Secrets, v.Secrets)
 	if differences := v.Differences(request); len(differences) > 0 {
 		return failed(volume.Errorf(volume.ErrRefused, "volume %q exists and differs from the request: %s", v.ID, strings.Join(differences, "; ")).
 			WithHint("%s", "to change the volume, edit what this command prints and register it: "+volume.Command("volctl volume export %s", v.ID)))
 	}
+
 	return r, volume.Change{Outcome: volume.Unchanged}, nil
 }
 
-// deleting refuses what cannot be done to a volume while its delete is not seen to end.
+// deleting returns the error for an operation on a volume whose delete has not been seen to end.
 func deleting(id string) error {
 	return volume.Errorf(volume.ErrRefused, "volume %q: %s was begun and has not been seen to end", id, volume.Deleting).
 		WithHint("%s", "run the same delete again to go on with it: "+volume.Command("volctl volume delete %s -y", id))
 }
 
-// intend stores that the volume is about to be created, and where. It reports whether
-// an earlier create of it was not seen to end. One that was begun by this request is
-// not begun once more after its record was dropped.
+// intend stores that the plugin is about to create the volume, and in which topology. It reports
+// whether it resumes an earlier create whose end the agent has not seen. With begun set, this
+// request has stored the intent before. If the record is gone then, intend refuses instead of
+// storing it again.
 func (s *Service) intend(ctx context.Context, spec volume.Volume, info volume.PluginInfo, begun bool) (intent volume.Volume, resumed bool, err error) {
 	err = s.Store.Update(ctx, func(tx Tx) error {
 		old, ok := tx.Volume(spec.ID)
@@ -124,16 +141,17 @@ func (s *Service) intend(ctx context.Context, spec volume.Volume, info volume.Pl
 			return volume.Errorf(volume.ErrRefused, "an earlier create of volume %q by plugin %q under the name %q was not seen to end", spec.ID, v.PluginID, v.Name).
 				WithHint("go on with it as it was, or drop it: %s", volume.Command("volctl volume deregister %s -force", spec.ID))
 		}
+
 		resumed, intent = ok, spec
 		intent.TopologySent = spec.TopologyToSend(info, old.Volume)
 		tx.PutVolume(volume.Record{Volume: intent})
 		return nil
 	})
+
 	return intent, resumed, err
 }
 
-// dropIntent deletes the record of a create that came to nothing, unless it
-// stands for something else by now.
+// dropIntent deletes the record of a failed create, unless the record is no longer an intent.
 func (s *Service) dropIntent(ctx context.Context, id string) error {
 	return s.Store.Update(context.WithoutCancel(ctx), func(tx Tx) error {
 		if r, ok := tx.Volume(id); ok && r.Volume.Provision == volume.Provisioning {
@@ -143,7 +161,7 @@ func (s *Service) dropIntent(ctx context.Context, id string) error {
 	})
 }
 
-// creates refuses what the plugin cannot do for a volume that it is to make.
+// creates refuses a volume that needs a capability the plugin does not have.
 func creates(v volume.Volume, info volume.PluginInfo) error {
 	switch {
 	case !info.Caps.CreateDelete:
@@ -156,6 +174,7 @@ func creates(v volume.Volume, info volume.PluginInfo) error {
 		return volume.Errorf(volume.ErrRefused, "plugin %q knows no topology, so volume %q can have no topology_request", v.PluginID, v.ID).
 			WithHint("volctl plugin status %s", v.PluginID)
 	}
+
 	return nil
 }
 
@@ -167,9 +186,9 @@ func create(ctx context.Context, p Plugin, v volume.Volume, secrets volume.Secre
 	})
 }
 
-// notCreated drops the record where the plugin surely made nothing, and else
-// keeps it and says what may be left. A refusal now says nothing of an earlier
-// create that was not seen to end.
+// notCreated drops the record if the plugin certainly made nothing. Otherwise it keeps the record
+// and reports the volume that may exist at the plugin. A refusal of this call proves nothing about
+// an earlier create whose end the agent has not seen.
 func (s *Service) notCreated(ctx context.Context, v volume.Volume, cause error, resumed bool) error {
 	var ce *volume.CallError
 	certain := !errors.As(cause, &ce) || !ce.Uncertain()
@@ -178,6 +197,7 @@ func (s *Service) notCreated(ctx context.Context, v volume.Volume, cause error, 
 		if certain {
 			whose = "an earlier create"
 		}
+
 		return unclear(volume.CreateVolume, cause, &volume.Error{
 			Kind:    kindOf(cause),
 			Message: fmt.Sprintf("%v; whether %s made volume %q is not known, so the intent is kept; plugin %q may have one named %q", cause, whose, v.ID, v.PluginID, v.Name),
@@ -190,10 +210,12 @@ func (s *Service) notCreated(ctx context.Context, v volume.Volume, cause error, 
 	if words := sourceless(v, ce); words != nil {
 		return unclear(volume.CreateVolume, cause, words)
 	}
+
 	return refusal(v.PluginID, cause)
 }
 
-// lookFor says how to find what a create may have left, where the plugin can tell.
+// lookFor names the command that shows whether a create left a volume, if the plugin can list
+// volumes.
 func (s *Service) lookFor(pluginID string) string {
 	if !s.Plugins.View(pluginID).Info.Caps.List {
 		return ""
@@ -201,7 +223,7 @@ func (s *Service) lookFor(pluginID string) string {
 	return "look for it (" + volume.Command("volctl plugin volumes %s", pluginID) + ") and "
 }
 
-// unclear keeps the failed call with the words about it.
+// unclear returns words as the error, together with the failed call.
 func unclear(step volume.Kind, cause error, words *volume.Error) error {
 	var ce *volume.CallError
 	if !errors.As(cause, &ce) {
@@ -210,7 +232,7 @@ func unclear(step volume.Kind, cause error, words *volume.Error) error {
 	return &volume.Awaited{Err: words, At: volume.Attempt{Action: volume.Action{Kind: step}, Err: ce, Tries: 1}}
 }
 
-// kindOf is the sentinel of an error whose outcome is not known.
+// kindOf returns the sentinel for a failed call whose outcome is unknown.
 func kindOf(err error) error {
 	var ce *volume.CallError
 	switch {
@@ -229,8 +251,8 @@ func kindOf(err error) error {
 	}
 }
 
-// settle stores what the plugin made. If the plugin answers with a volume that
-// is registered already, the new record is dropped again.
+// settle stores the volume that the plugin made. If the plugin returned a volume that is already
+// registered, settle drops the new record.
 func (s *Service) settle(ctx context.Context, v volume.Volume, made volume.CreateVolumeResult) (volume.Record, error) {
 	v.ExternalID, v.Capacity, v.Topologies = made.ExternalID, max(made.Capacity, 0), made.Topologies
 	if len(made.Context) > 0 {
@@ -239,6 +261,7 @@ func (s *Service) settle(ctx context.Context, v volume.Volume, made volume.Creat
 	v.Provision = volume.Provisioned
 	ctx = context.WithoutCancel(ctx)
 	var r volume.Record
+
 	err := s.Store.Update(ctx, func(tx Tx) error {
 		if old, ok := tx.Volume(v.ID); !ok || old.Volume.Provision != volume.Provisioning {
 			return volume.Errorf(volume.ErrRefused, "volume %q was deregistered meanwhile; the plugin made it as external_id %q", v.ID, v.ExternalID).
@@ -250,6 +273,7 @@ func (s *Service) settle(ctx context.Context, v volume.Volume, made volume.Creat
 		if err := s.lend(tx, v); err != nil {
 			return err
 		}
+
 		r = volume.Record{Volume: v}
 		tx.PutVolume(r)
 		return nil
@@ -257,11 +281,12 @@ func (s *Service) settle(ctx context.Context, v volume.Volume, made volume.Creat
 	if errors.Is(err, volume.ErrRefused) {
 		return r, errors.Join(err, s.dropIntent(ctx, v.ID))
 	}
+
 	return r, err
 }
 
-// Delete destroys a volume's data. One that was not created here must be
-// named once more in confirm.
+// Delete destroys a volume's data. For a volume that this agent did not create, the caller must
+// repeat the id in confirm.
 func (s *Service) Delete(ctx context.Context, id, confirm string) error {
 	r, ok := s.Store.Volume(id)
 	if !ok {
@@ -271,6 +296,7 @@ func (s *Service) Delete(ctx context.Context, id, confirm string) error {
 		return volume.Errorf(volume.ErrRefused, "volume %q was registered, not created here; its data is destroyed only if it is named once more", id).
 			WithHint("volctl volume delete %s -y --confirm=%s", id, id)
 	}
+
 	info, err := s.ready(ctx, r.Volume.PluginID)
 	if err != nil {
 		return err
@@ -279,21 +305,23 @@ func (s *Service) Delete(ctx context.Context, id, confirm string) error {
 		return volume.Errorf(volume.ErrRefused, "plugin %q cannot delete volumes", r.Volume.PluginID).
 			WithHint("volctl volume deregister %s", id)
 	}
-	if _, err := s.Secrets(r.Volume); err != nil { // better now than with an intent on disk
+	if _, err := s.Secrets(r.Volume); err != nil { // fail now rather than with an intent on disk
 		return err
 	}
+
 	err = s.Queue.Call(ctx, id, volume.DeleteVolume, func() error { return s.delete(ctx, id) })
 	if err != nil {
 		s.say(r, "delete-failed", "%v", err)
 		return err
 	}
+
 	s.Queue.Forget(id)
 	s.reports.forget(id)
 	s.say(r, "deleted", "deleted %q", r.Volume.ExternalID)
 	return nil
 }
 
-// delete: the intent, the call, the record.
+// delete stores the intent, calls the plugin, and deletes the record.
 func (s *Service) delete(ctx context.Context, id string) error {
 	var v volume.Volume
 	resumed := false
@@ -302,6 +330,7 @@ func (s *Service) delete(ctx context.Context, id string) error {
 		if !ok {
 			return unknown(id)
 		}
+
 		resumed = r.Volume.Provision == volume.Deleting
 		if err := volume.Unused(r); err != nil {
 			return err
@@ -318,6 +347,7 @@ func (s *Service) delete(ctx context.Context, id string) error {
 			return volume.Errorf(volume.ErrRefused, "volume %q was never seen to be created, so its external id is not known", id).
 				WithHint("run the create again first, or drop the record: %s", volume.Command("volctl volume deregister %s -force", id))
 		}
+
 		r.Volume.Provision = volume.Deleting
 		v = r.Volume
 		tx.PutVolume(r)
@@ -329,6 +359,7 @@ func (s *Service) delete(ctx context.Context, id string) error {
 	if err := s.destroy(ctx, v); err != nil {
 		return s.notDeleted(ctx, v, err, resumed)
 	}
+
 	for _, left := range s.unguard(id, func(volume.Record) error { return nil }) {
 		s.say(volume.Record{Volume: v}, "warning", "%s", left)
 	}
@@ -338,11 +369,13 @@ func (s *Service) delete(ctx context.Context, id string) error {
 			gone = r
 			tx.DeleteVolume(id)
 		}
+
 		return nil
 	})
 	if err == nil {
 		s.unguardLast(gone)
 	}
+
 	return err
 }
 
@@ -354,8 +387,8 @@ func (s *Service) destroy(ctx context.Context, v volume.Volume) error {
 	return p.DeleteVolume(ctx, volume.DeleteVolumeRequest{ExternalID: v.ExternalID, Secrets: secrets})
 }
 
-// notDeleted takes the intent back where the plugin surely deleted nothing. A
-// refusal now says nothing of an earlier delete that was not seen to end.
+// notDeleted withdraws the intent if the plugin certainly deleted nothing. A refusal of this call
+// proves nothing about an earlier delete whose end the agent has not seen.
 func (s *Service) notDeleted(ctx context.Context, v volume.Volume, cause error, resumed bool) error {
 	var ce *volume.CallError
 	if resumed || errors.As(cause, &ce) && ce.Uncertain() {
@@ -365,13 +398,16 @@ func (s *Service) notDeleted(ctx context.Context, v volume.Volume, cause error, 
 			Hint:    "run the same delete again to go on with it: " + volume.Command("volctl volume delete %s -y", v.ID),
 		})
 	}
+
 	err := s.Store.Update(context.WithoutCancel(ctx), func(tx Tx) error {
 		if r, ok := tx.Volume(v.ID); ok && r.Same(volume.Record{Volume: v}) && r.Volume.Provision == volume.Deleting {
 			r.Volume.Provision = volume.Provisioned
 			tx.PutVolume(r)
 		}
+
 		return nil
 	})
+
 	return errors.Join(refusal(v.PluginID, cause), err)
 }
 

@@ -25,7 +25,7 @@ func TestCreate(t *testing.T) {
 	equal(t, "events", w.events, []string{`created data: created as "vol-1" of ebs.csi`})
 }
 
-// Create changes no volume that exists, whatever differs.
+// Create never changes an existing volume, even if the request differs from it.
 func TestCreateChangesNoVolume(t *testing.T) {
 	w := newWorld()
 	made := spec()
@@ -79,7 +79,7 @@ func TestCreateChangesNoVolume(t *testing.T) {
 	equal(t, "calls", w.calls, []string{"create data"})
 }
 
-// A dry run does nothing.
+// A dry run stores nothing and emits no event.
 func TestDryRun(t *testing.T) {
 	w := newWorld()
 	if _, ch, err := w.service().Create(t.Context(), spec(), true); err != nil || ch.Outcome != volume.Created {
@@ -103,8 +103,8 @@ func TestDryRun(t *testing.T) {
 	}
 }
 
-// A create that died after the call is taken up where it stopped: same name,
-// same volume.
+// A create that died after the call continues where it stopped: the same name returns the same
+// volume.
 func TestCreateResumes(t *testing.T) {
 	w := newWorld()
 	w.failAt = 2 // the intent is written, the result is not
@@ -180,7 +180,7 @@ func TestCreateFails(t *testing.T) {
 		if !tt.kept {
 			continue
 		}
-		// A claim must wait; a refusal now says nothing of the first call.
+		// A claim must wait. A refusal of the next call proves nothing about the first one.
 		if _, err := volume.Admit(w.volumes["data"], volume.Request{Alloc: "web"}, volume.PluginInfo{}, w.volumes["data"].Volume.RegisteredAt); !errors.Is(err, volume.ErrRefused) {
 			t.Errorf("%s: a claim is told %v", tt.name, err)
 		}
@@ -226,7 +226,7 @@ func TestCreateRefused(t *testing.T) {
 	}
 }
 
-// The caller's end does not lose what the plugin made.
+// If the caller's context ends during the call, the result is still stored.
 func TestCreateCancelled(t *testing.T) {
 	w := newWorld()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -240,7 +240,7 @@ func TestCreateCancelled(t *testing.T) {
 	}
 }
 
-// The plugin answers with a volume that has an id already.
+// The plugin may answer with a volume that is registered under another id.
 func TestCreateFindsRegistered(t *testing.T) {
 	w := newWorld()
 	other := existing()
@@ -256,8 +256,8 @@ func TestCreateFindsRegistered(t *testing.T) {
 	}
 }
 
-// What was deregistered, or is another volume by now, is not brought back or
-// overwritten by a call that took its time.
+// A volume may be deregistered or replaced while a call runs. The end of the call neither restores
+// nor overwrites it.
 func TestDeregisteredMeanwhile(t *testing.T) {
 	for what, meanwhile := range map[string]func(*world){
 		"deregistered": func(w *world) {

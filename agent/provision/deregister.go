@@ -10,17 +10,16 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Deregister forgets a volume and leaves its data alone. Without force it is
-// refused while anything of the volume is on this host. With force it drops
-// claims that are on their way out, makes no call and unmounts nothing; what
-// stays behind is returned in words, and kept as a debt that is paid when the
-// plugin is ready.
+// Deregister makes the agent forget a volume and keeps its data. Without force it is refused while
+// anything of the volume is on this host. With force it drops claims that are already being
+// detached, makes no call and unmounts nothing. It returns the leftovers in words. It also stores
+// them in a leftover record, which the queue undoes when the plugin is ready.
 func (s *Service) Deregister(ctx context.Context, id string, force bool) (left []string, err error) {
 	return s.deregister(ctx, id, force, false)
 }
 
-// Forget is Deregister with force, and gives up what stays behind, now or from
-// a forced deregister before: nobody undoes it any more.
+// Forget is Deregister with force, and also discards the leftover records of the volume, old and
+// new. The agent then never undoes them.
 func (s *Service) Forget(ctx context.Context, id string) (left []string, err error) {
 	return s.deregister(ctx, id, true, true)
 }
@@ -29,6 +28,7 @@ func (s *Service) deregister(ctx context.Context, id string, force, forget bool)
 	var gone volume.Record
 	var wake []string
 	unguarded := s.unguard(id, func(r volume.Record) error { return mayDrop(r, force) })
+
 	err = s.Store.Update(ctx, func(tx Tx) (err error) {
 		gone, left, wake = volume.Record{Volume: volume.Volume{ID: id}}, nil, nil
 		r, ok := tx.Volume(id)
@@ -37,9 +37,11 @@ func (s *Service) deregister(ctx context.Context, id string, force, forget bool)
 			gone = r
 			left, err = drop(tx, r, force, forget)
 		}
+
 		if err != nil || !forget {
 			return unless(ok, err, tx, id)
 		}
+
 		for _, d := range debts(tx, id) {
 			gone, ok = d, true
 			left = append(left, Behind(d)...)
@@ -49,11 +51,13 @@ func (s *Service) deregister(ctx context.Context, id string, force, forget bool)
 				wake = append(wake, waits)
 			}
 		}
+
 		return unless(ok, nil, tx, id)
 	})
 	if err != nil {
 		return nil, err
 	}
+
 	left = append(left, unguarded...)
 	left = append(left, s.unguardLast(gone)...)
 	s.Queue.Forget(id)
@@ -69,6 +73,7 @@ func (s *Service) deregister(ctx context.Context, id string, force, forget bool)
 	case force:
 		msg += " by force"
 	}
+
 	if len(left) > 0 {
 		msg += "; " + strings.Join(left, "; ")
 	}
@@ -76,15 +81,16 @@ func (s *Service) deregister(ctx context.Context, id string, force, forget bool)
 	return left, nil
 }
 
-// drop deletes a record. What it leaves behind is kept as a debt, unless it is
-// to be forgotten; one of the same storage that is there already holds all that
-// can be left, because nothing was made since.
+// drop deletes a record. It keeps the leftovers in a leftover record, unless forget is set. If
+// there is already a leftover record of the same storage, that one contains all leftovers, because
+// nothing was made since.
 func drop(tx Tx, r volume.Record, force, forget bool) (left []string, err error) {
 	id := r.Volume.ID
 	if err := mayDrop(r, force); err != nil {
 		return nil, err
 	}
-	debt := volume.Owing(r) // a call may be in flight: what it makes is left behind too
+
+	debt := volume.Owing(r) // a call may be running, and its effect is a leftover too
 	left = Behind(debt)
 	if want := r.Volume.Expansion.Want; want > 0 {
 		left = append(left, fmt.Sprintf("plugin %q may have expanded external_id %q to %s, or do so yet", r.Volume.PluginID, r.Volume.ExternalID, volume.Size(want)))
@@ -93,10 +99,12 @@ func drop(tx Tx, r volume.Record, force, forget bool) (left []string, err error)
 	if _, ok := tx.Debt(r.Volume.Driver, r.Volume.ExternalID); r.Held() && r.Volume.ExternalID != "" && !ok && !forget {
 		tx.PutDebt(debt, time.Now().UTC())
 	}
+
 	return left, nil
 }
 
-// mayDrop refuses to forget a volume that is in use; with force only one that is claimed.
+// mayDrop refuses to forget a volume that is in use. With force it refuses only a volume with a
+// live claim.
 func mayDrop(r volume.Record, force bool) error {
 	if force {
 		return volume.Droppable(r)
@@ -108,13 +116,15 @@ func mayDrop(r volume.Record, force bool) error {
 		return volume.Errorf(volume.ErrRefused, "volume %q: %s was begun and has not been seen to end", r.Volume.ID, r.Volume.Provision).
 			WithHint("volctl volume deregister %s -force", r.Volume.ID)
 	}
+
 	return nil
 }
 
-// unguard makes the directories writable again at which a volume was mounted, if it is
-// about to be forgotten. It does so first: one that is not forgotten after all has them
-// on record still, and the next mount sees to them. While something of the volume may be on
-// this host they stay: a debt keeps them until it is paid. It returns what stays immutable.
+// unguard makes the own directories of a volume writable again before the volume is forgotten. If
+// the volume is not forgotten after all, its record still names the directories, and the next mount
+// guards them again. The directories stay guarded while something of the volume may be on this
+// host, because the leftover record keeps them. unguard returns the directories that stay
+// immutable, in words.
 func (s *Service) unguard(id string, may func(volume.Record) error) (left []string) {
 	r, ok := s.Store.Volume(id)
 	if !ok || s.Guards == nil || r.Held() || may(volume.Past(r, s.Owners)) != nil {
@@ -123,21 +133,24 @@ func (s *Service) unguard(id string, may func(volume.Record) error) (left []stri
 	return s.unguardAll(r, id)
 }
 
-// unguardLast makes the directories of what is forgotten writable, unless a record or a debt
-// names them still. It tries those again that another volume named before, and that was
-// forgotten at the same time: each thought that the other would see to them.
+// unguardLast makes the directories of a forgotten volume writable, unless a record or leftover
+// record still names them. The second pass is needed when two volumes with the same directory are
+// forgotten at the same time. In the first pass each one still sees the other's record, so unguard
+// leaves the directory guarded.
 func (s *Service) unguardLast(gone volume.Record) (left []string) {
 	if s.Guards == nil {
 		return nil
 	}
+
 	left = s.unguardAll(gone, "")
 	if !gone.Debt && !gone.Held() {
-		return nil // that was told before
+		return nil // unguard has reported these before
 	}
+
 	return left
 }
 
-// unguardAll makes the directories of a record writable that no other one names. It returns
+// unguardAll makes the directories of a record writable that no other record names. It returns
 // those that stay immutable, in words.
 func (s *Service) unguardAll(r volume.Record, but string) (left []string) {
 	for _, dir := range r.AllGuards() {
@@ -145,27 +158,30 @@ func (s *Service) unguardAll(r volume.Record, but string) (left []string) {
 			left = append(left, fmt.Sprintf("%v; it stays immutable until: %s", err, volume.Command("chattr -i %s", dir.Path)))
 		}
 	}
+
 	return left
 }
 
-// unless is the error for an id that names nothing, or only what is owed.
+// unless returns the error for an id that has no volume. The error mentions the leftover records of
+// the id.
 func unless(known bool, err error, tx Tx, id string) error {
 	if known || err != nil {
 		return err
 	}
+
 	for _, d := range debts(tx, id) {
 		return volume.Errorf(volume.ErrNotFound, "volume %q was deregistered by force already; plugin %q is still to undo what it left: %s",
 			id, d.Volume.PluginID, strings.Join(Behind(d), "; ")).WithHint("to see how that stands: volctl node status; to give it up: %s", volume.Command("volctl volume deregister %s --force --forget", id))
 	}
+
 	return unknown(id)
 }
 
-// debts are what forced deregisters of an id left.
 func debts(tx Tx, id string) []volume.Record {
 	return slices.DeleteFunc(tx.Debts(), func(r volume.Record) bool { return r.Volume.ID != id })
 }
 
-// Behind says what stays on this host, and at the plugin, without the record.
+// Behind lists the leftovers that remain on this host and at the plugin when the record is gone.
 func Behind(r volume.Record) []string {
 	var left []string
 	add := func(format string, args ...any) { left = append(left, fmt.Sprintf(format, args...)) }
@@ -177,6 +193,7 @@ func Behind(r volume.Record) []string {
 			add("%s may still be mounted (published for %q)", c.Target, c.Alloc)
 		}
 	}
+
 	if r.Node.Staged != volume.Absent {
 		add("%s may still be mounted (staged)", r.Node.StagingPath)
 	}
@@ -192,6 +209,7 @@ func Behind(r volume.Record) []string {
 	case volume.Deleting:
 		add("plugin %q may still have, or may have deleted, external_id %q", r.Volume.PluginID, r.Volume.ExternalID)
 	}
+
 	return left
 }
 
@@ -204,6 +222,7 @@ func (s *Service) Stats(ctx context.Context, id string) (volume.Report, error) {
 	if err := measurable(r); err != nil {
 		return volume.Report{}, err
 	}
+
 	info, err := s.ready(ctx, r.Volume.PluginID)
 	if err != nil {
 		return volume.Report{}, err
@@ -211,27 +230,32 @@ func (s *Service) Stats(ctx context.Context, id string) (volume.Report, error) {
 	if !info.Caps.Stats {
 		return volume.Report{}, volume.Errorf(volume.ErrRefused, "plugin %q does not tell how full a volume is", r.Volume.PluginID)
 	}
+
 	p, err := s.Plugins.Reporter(r.Volume.PluginID)
 	if err != nil {
 		return volume.Report{}, err
 	}
-	// Anybody may ask; that must not hold up who has more to do with the volume.
+
+	// Any user may ask for the stats, so the call must not delay other work on the volume for long.
 	ctx, cancel := context.WithTimeout(ctx, reportWithin)
 	defer cancel()
+
 	var now volume.Report
 	err = s.Queue.Exclusive(ctx, id, func() error {
-		// Again: it may have been unmounted until the turn came.
+		// Look again: the volume may have been unmounted while this call waited.
 		if r, ok = s.Store.Volume(id); !ok {
 			return unknown(id)
 		}
 		if err := measurable(r); err != nil {
 			return err
 		}
+
 		return s.askStats(ctx, p, r, info.Caps, &now)
 	})
 	if err != nil {
 		return now, err
 	}
+
 	return s.keep(r, now), nil
 }
 

@@ -9,18 +9,18 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// mergeWait is how long a registration waits for the expansion that it asks for.
+// mergeWait is how long a registration waits for an expansion that it starts.
 const mergeWait = 80 * time.Second
 
-// Expand makes a volume larger. That it is wanted is on disk first; the queue makes
-// the calls and tries them again, whether or not anybody waits. With a wait it
-// returns when the volume has its size, as far as it can be given now, or surely
-// will not get it.
+// Expand makes a volume larger. It stores the intent first. The queue then makes the calls and
+// retries them, also when no caller waits. With a wait, Expand returns when the volume has its size
+// as far as is possible now, or when it certainly will not get it.
 func (s *Service) Expand(ctx context.Context, id string, size int64, wait time.Duration) (volume.Record, volume.Change, error) {
 	r, ok := s.Store.Volume(id)
 	if !ok {
 		return failed(unknown(id))
 	}
+
 	was := r.Volume
 	info, err := s.plugin(ctx, was.PluginID)
 	if err != nil {
@@ -32,14 +32,17 @@ func (s *Service) Expand(ctx context.Context, id string, size int64, wait time.D
 	if info, err = s.ready(ctx, was.PluginID); err != nil {
 		return failed(err)
 	}
+
 	begun := false
 	err = s.Store.Update(ctx, func(tx Tx) (err error) {
 		if r, ok = tx.Volume(id); !ok {
 			return unknown(id)
 		}
+
 		if r, begun, err = volume.Expand(r, size, info, s.Owners); begun {
 			tx.PutVolume(r)
 		}
+
 		return err
 	})
 	if err != nil {
@@ -48,6 +51,7 @@ func (s *Service) Expand(ctx context.Context, id string, size int64, wait time.D
 	if e := r.Volume.Expansion; e.Want == 0 && e.Node == 0 {
 		return r, volume.Change{Outcome: volume.Unchanged}, nil
 	}
+
 	if begun {
 		s.say(r, "expand-begun", "to be expanded to %s", volume.Size(size))
 	}
@@ -58,18 +62,20 @@ func (s *Service) Expand(ctx context.Context, id string, size int64, wait time.D
 	if r, err = s.expanded(ctx, id, size, wait); err != nil {
 		return failed(err)
 	}
-	if r.Volume.Capacity < size { // the node's part alone, and it is not mounted
+	if r.Volume.Capacity < size { // only the node's part is missing, and the volume is not mounted
 		return r, volume.Change{Outcome: volume.Growing}, nil
 	}
+
 	had := "unknown"
 	if was.Capacity > 0 {
 		had = volume.Size(was.Capacity)
 	}
+
 	return r, volume.Change{Outcome: volume.Grown, Fields: []string{fmt.Sprintf("capacity: %s → %s", had, volume.Size(r.Volume.Capacity))}}, nil
 }
 
-// WithdrawExpansion gives up an expansion that does not come about. The plugin is
-// not asked, and need not be there.
+// WithdrawExpansion gives up an expansion that does not succeed. It does not call the plugin and
+// works while the plugin is down.
 func (s *Service) WithdrawExpansion(ctx context.Context, id string) (r volume.Record, ch volume.Change, err error) {
 	ch = volume.Change{Outcome: volume.Unchanged}
 	err = s.Store.Update(ctx, func(tx Tx) error {
@@ -77,32 +83,36 @@ func (s *Service) WithdrawExpansion(ctx context.Context, id string) (r volume.Re
 		if !ok {
 			return unknown(id)
 		}
+
 		var withdrawn bool
 		if r, withdrawn = volume.WithdrawExpansion(was); withdrawn {
 			e := was.Volume.Expansion
 			ch = volume.Change{Outcome: volume.GivenUp, Fields: []string{"expansion: " + volume.Size(max(e.Want, e.Node)) + " → none"}}
 			tx.PutVolume(r)
 		}
+
 		return nil
 	})
 	if err != nil {
 		return failed(err)
 	}
+
 	if ch.Outcome == volume.GivenUp {
 		s.say(r, "expand-withdrawn", "%s", ch.Fields[0])
 		s.Queue.Wake(id)
 	}
+
 	return r, ch, nil
 }
 
-// over reports whether there is nothing to wait for.
+// over reports whether an expansion is already done.
 func over(r volume.Record, size int64) bool {
 	done, err := volume.Expanded(r, size)
 	return done && err == nil
 }
 
-// expander is the plugin that a registered volume is to be expanded by; nobody is
-// asked if its size stays.
+// expander returns the information about the plugin that expands a registered volume. If the size
+// does not change, it does not ask for it.
 func (s *Service) expander(ctx context.Context, pluginID string, size int64, dry bool) (volume.PluginInfo, error) {
 	switch {
 	case size == 0:
@@ -114,16 +124,18 @@ func (s *Service) expander(ctx context.Context, pluginID string, size int64, dry
 	}
 }
 
-// expanded waits until an expansion is done as far as it can be now.
+// expanded waits until an expansion is done as far as is possible now.
 func (s *Service) expanded(ctx context.Context, id string, size int64, wait time.Duration) (volume.Record, error) {
 	waiting, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
+
 	for {
 		changed := s.Queue.Changed(id)
 		r, ok := s.Store.Volume(id)
 		if !ok {
 			return r, volume.Errorf(volume.ErrNotFound, "volume %q was deregistered meanwhile", id)
 		}
+
 		done, err := volume.Expanded(r, size)
 		if err != nil {
 			return r, notExpanded(r, size, err)
@@ -131,6 +143,7 @@ func (s *Service) expanded(ctx context.Context, id string, size int64, wait time
 		if done {
 			return r, nil
 		}
+
 		select {
 		case <-changed:
 		case <-waiting.Done():
@@ -142,28 +155,31 @@ func (s *Service) expanded(ctx context.Context, id string, size int64, wait time
 	}
 }
 
-// notExpanded words the plugin's last word on an expansion.
+// notExpanded words the plugin's final answer to an expansion.
 func notExpanded(r volume.Record, size int64, cause error) error {
 	v := r.Volume
 	var ce *volume.CallError
 	if !errors.As(cause, &ce) {
 		return cause
 	}
+
 	words := &volume.Error{Message: fmt.Sprintf("plugin %q does not expand volume %q to %s: %s", v.PluginID, v.ID, volume.Size(size), ce.Message)}
 	if v.Expansion.Node > 0 {
 		words.Message = fmt.Sprintf("the storage of volume %q has %s, but what is on it was not expanded: %v", v.ID, volume.Size(v.Capacity), ce)
 		words.Hint = volume.Command("volctl volume status %s", v.ID)
 	}
+
 	switch ce.Code {
 	case "InvalidArgument", "OutOfRange", volume.CodeHost:
 		words.Kind = volume.ErrInvalid
 	case "FailedPrecondition", "Unimplemented":
 		words.Kind = volume.ErrRefused
 	}
+
 	return unclear(volume.Kind(ce.Step), cause, words)
 }
 
-// slow says how far an expansion is that did not end in time. It goes on.
+// slow reports how far an expansion has come that did not end in time. The queue continues with it.
 func (s *Service) slow(r volume.Record, size int64, wait time.Duration) error {
 	v, at := r.Volume, s.Queue.Attempt(r.Volume.ID, "")
 	words := volume.Errorf(volume.ErrTimeout, "volume %q was not expanded to %s within %s; the agent goes on with it", v.ID, volume.Size(size), wait.Round(time.Millisecond)).
@@ -184,5 +200,6 @@ func (s *Service) slow(r volume.Record, size int64, wait time.Duration) error {
 	case at != nil && at.Running:
 		words.Message += fmt.Sprintf(": %s has not answered", at.Action.Kind)
 	}
+
 	return words
 }

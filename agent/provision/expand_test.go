@@ -7,7 +7,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// sized is a world with a volume of 10 bytes, and a plugin that can expand it.
+// sized returns a world with a volume of 10 bytes and a plugin that can expand it.
 func sized(t *testing.T) *world {
 	t.Helper()
 	w := newWorld()
@@ -19,7 +19,7 @@ func sized(t *testing.T) *world {
 	return w
 }
 
-// carriedOut is how an expansion goes that the queue was woken for.
+// carriedOut makes each wake apply out to the expansion of the volume.
 func (w *world) carriedOut(out volume.Outcome) {
 	w.wake = func(id string) {
 		r := w.volumes[id]
@@ -45,11 +45,10 @@ func TestExpand(t *testing.T) {
 		}
 	}
 	equal(t, "events", w.events, []string{"expand-begun data: to be expanded to 20B"})
-	equal(t, "calls", len(w.calls), 0) // they are the queue's
+	equal(t, "calls", len(w.calls), 0) // the queue makes the calls
 }
 
-// TestExpandWithdrawn: an expansion that does not come about is given up, whether or
-// not the plugin is there.
+// TestExpandWithdrawn checks that an expansion can be given up while the plugin is down.
 func TestExpandWithdrawn(t *testing.T) {
 	w := sized(t)
 	if _, _, err := w.service().Expand(t.Context(), "data", 20, 0); err != nil {
@@ -100,7 +99,7 @@ func TestExpandRefused(t *testing.T) {
 	}
 }
 
-// A plugin that expands only what is not in use is not asked while it is.
+// A plugin that expands only unused volumes is not asked while a volume is in use.
 func TestExpandOffline(t *testing.T) {
 	w := sized(t)
 	w.view.Info.Caps.Offline = true
@@ -116,7 +115,7 @@ func TestExpandOffline(t *testing.T) {
 	}
 }
 
-// The plugin's last word ends it: nothing is left of it but what it said.
+// A final error of the plugin ends the expansion, and no intent remains.
 func TestExpandFails(t *testing.T) {
 	for code, tt := range map[string]struct {
 		kind  error
@@ -144,7 +143,7 @@ func TestExpandFails(t *testing.T) {
 	}
 }
 
-// Whoever waits in vain is told what is known, and that it goes on.
+// When the wait ends, the error reports the state of the expansion and that the agent continues.
 func TestExpandTimesOut(t *testing.T) {
 	w := sized(t)
 	w.attempt = &volume.Attempt{Action: volume.Action{Kind: volume.ControllerExpand}, Err: call("DeadlineExceeded", volume.RetryBackoff, false), Tries: 2}
@@ -159,7 +158,7 @@ func TestExpandTimesOut(t *testing.T) {
 	}
 }
 
-// A file with a larger capacity_min is the same as the command.
+// A file with a larger capacity_min has the same effect as the command.
 func TestRegisterExpands(t *testing.T) {
 	w := sized(t)
 	file := existing()

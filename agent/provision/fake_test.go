@@ -21,12 +21,12 @@ type world struct {
 	failAt  int // the update that fails, counted from 1
 	updates int
 
-	tested string                         // the storage volume of a test
-	names  map[string]volume.SnapshotName // of snapshots
+	tested string                         // the storage volume that a test uses
+	names  map[string]volume.SnapshotName // names of snapshots
 
 	held    map[string]bool
 	woken   []string
-	wake    func(id string) // what the queue does when it is woken
+	wake    func(id string) // runs on each wake of the queue
 	attempt *volume.Attempt
 	forgot  []string
 	events  []string
@@ -42,7 +42,7 @@ type world struct {
 	storage
 }
 
-// sealer seals by writing backwards.
+// sealer seals a value by reversing its bytes.
 type sealer struct{ w *world }
 
 func sealed(id, value string) volume.SecretRef {
@@ -125,7 +125,7 @@ func (w *world) Volume(id string) (volume.Record, bool) { r, ok := w.volumes[id]
 
 func key(driver, external string) string { return driver + "/" + external }
 
-// Update is all or nothing.
+// Update changes everything or nothing.
 func (w *world) Update(ctx context.Context, fn func(provision.Tx) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -217,7 +217,7 @@ func (w *world) Provisioner(string) (provision.Plugin, error) {
 	return w, nil
 }
 
-// called notes a call, which must be the only one for its volume.
+// called records a call, and marks it unless the queue runs it exclusively.
 func (w *world) called(ctx context.Context, format string, args ...any) {
 	call := fmt.Sprintf(format, args...)
 	if len(w.held) != 1 || ctx == nil {
@@ -244,21 +244,21 @@ func (w *world) ValidateCapabilities(ctx context.Context, r volume.ValidateReque
 	return w.validate
 }
 
-// spec is a volume file without an external id.
+// spec returns a volume file without an external id.
 func spec() volume.Volume {
 	return volume.Volume{ID: "data", PluginID: "ebs", Parameters: map[string]string{"type": "gp3"}, Capabilities: []volume.Capability{
 		{Access: volume.SingleNodeWriter, Attachment: volume.FileSystem},
 	}}
 }
 
-// existing is a file of one that exists.
+// existing returns a volume file for an existing storage volume.
 func existing() volume.Volume {
 	v := spec()
 	v.ExternalID = "vol-9"
 	return v
 }
 
-// call is how a plugin's call fails.
+// call returns the error of a failed call.
 func call(code string, retry volume.Retry, answered bool) *volume.CallError {
 	return &volume.CallError{Step: "CreateVolume", Code: code, Message: "no", Retry: retry, Answered: answered}
 }
@@ -281,7 +281,7 @@ func (w *world) mustRegister(t *testing.T, v volume.Volume) volume.Record {
 	return r
 }
 
-// claim gives a volume a claim that is mounted.
+// claim gives a volume a mounted claim.
 func (w *world) claim(t *testing.T, id string) {
 	t.Helper()
 	r, err := volume.Admit(w.volumes[id], volume.Request{Alloc: "web", StagingPath: "/s", Target: "/t"}, volume.PluginInfo{Caps: volume.Caps{Stage: true}}, time.Now())
@@ -302,7 +302,7 @@ func (w *world) release(t *testing.T, id string) {
 	w.volumes[id] = r
 }
 
-// want checks an error's kind and words.
+// want checks that an error has the kind and contains the words, also in its hint.
 func want(t *testing.T, what string, err, kind error, words ...string) {
 	t.Helper()
 	if err == nil || kind != nil && !errors.Is(err, kind) {

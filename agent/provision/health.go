@@ -7,15 +7,15 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Bounds of a plugin's health.
+// These limits bound the time and size of a health report.
 const (
 	healthWithin = 10 * time.Second
 	maxUnwell    = 1000
 )
 
-// Health asks a plugin how it reaches its storage, and which of its volumes are not
-// well, as far as it can tell. CSI has secrets for both calls and nobody to give
-// them: they are about no volume. So none are sent.
+// Health asks a plugin how well it reaches its storage, and which volumes are not healthy, as far
+// as it can report that. CSI defines secrets for both calls. The agent sends none, because it knows
+// secrets only for single volumes.
 func (s *Service) Health(ctx context.Context, pluginID string) (volume.PluginHealth, error) {
 	var out volume.PluginHealth
 	info, err := s.ready(ctx, pluginID)
@@ -25,13 +25,16 @@ func (s *Service) Health(ctx context.Context, pluginID string) (volume.PluginHea
 	if !info.Caps.StorageHealth && !info.Caps.ListHealth {
 		return out, volume.Errorf(volume.ErrRefused, "plugin %q cannot tell how its storage is", pluginID).WithHint("volctl plugin status %s", pluginID)
 	}
+
 	p, err := s.Plugins.Reporter(pluginID)
 	if err != nil {
 		return out, err
 	}
+
 	outer := ctx
 	ctx, cancel := context.WithTimeout(ctx, healthWithin)
 	defer cancel()
+
 	note := func(k volume.Kind, err error) {
 		if err != nil {
 			out.Silent = append(out.Silent, silence(k, err))
@@ -43,14 +46,16 @@ func (s *Service) Health(ctx context.Context, pluginID string) (volume.PluginHea
 		out.Storage, err = p.StorageHealth(ctx, nil)
 		note(volume.NodeStorageHealth, err)
 	}
+
 	if info.Caps.ListHealth {
 		out.Volumes, out.More, err = unwell(ctx, p, pluginID)
 		note(volume.ListHealth, err)
 	}
+
 	return out, outer.Err()
 }
 
-// unwell lists the volumes that are not well.
+// unwell lists the volumes that are not healthy.
 func unwell(ctx context.Context, p Reporter, pluginID string) (out []volume.Health, more bool, err error) {
 	told := map[string]bool{}
 	err = pages(ctx, pluginID, volume.ListHealth, func(token string) (string, bool, error) {
@@ -63,11 +68,14 @@ func unwell(ctx context.Context, p Reporter, pluginID string) (out []volume.Heal
 				more = true
 				return "", true, nil
 			}
+
 			told[h.ExternalID] = true
 			h.Entries = h.Entries[:min(len(h.Entries), maxFound)]
 			out = append(out, h)
 		}
+
 		return got.Next, false, err
 	})
+
 	return out, more, err
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// A plugin that says OK and has less than was asked for did not expand the volume.
+// A plugin that answers OK with a smaller size than requested has not expanded the volume.
 func TestExpandAnsweredWithLess(t *testing.T) {
 	w := sized(t)
 	w.carriedOut(volume.Outcome{Capacity: 16})
@@ -25,7 +25,7 @@ func TestExpandAnsweredWithLess(t *testing.T) {
 	}
 }
 
-// What a plugin says of sizes that no volume has is not kept.
+// A size that no volume can have is not stored.
 func TestCreateAnsweredWithNoSize(t *testing.T) {
 	w := newWorld()
 	w.create = func(volume.CreateVolumeRequest) (volume.CreateVolumeResult, error) {
@@ -36,8 +36,8 @@ func TestCreateAnsweredWithNoSize(t *testing.T) {
 	}
 }
 
-// While a snapshot is waited for its volume may be deregistered, and the id given to
-// another: that one's secrets are none of this plugin's business.
+// A volume may be deregistered while a snapshot is awaited, and its id may be registered for other
+// storage. The secrets of the new volume must not reach this plugin.
 func TestSnapshotOfAnotherMeanwhile(t *testing.T) {
 	for name, change := range map[string]func(*camera){
 		"another storage": func(c *camera) {
@@ -56,7 +56,7 @@ func TestSnapshotOfAnotherMeanwhile(t *testing.T) {
 	}
 }
 
-// pageless gives a new token for ever.
+// pageless returns a new token for every page, without end.
 type pageless struct {
 	*camera
 	n *int
@@ -69,7 +69,7 @@ func (p pageless) ListSnapshots(ctx context.Context, _ volume.ListSnapshotsReque
 	return volume.SnapshotPage{Next: strconv.Itoa(*p.n)}, ctx.Err()
 }
 
-// A listing of ever new pages is given up.
+// The agent gives up a listing that returns new pages without end.
 func TestSnapshotsOfEverNewPages(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -80,7 +80,7 @@ func TestSnapshotsOfEverNewPages(t *testing.T) {
 	want(t, "ever new", err, nil, "there were 10000 pages")
 }
 
-// A create that waits for its copy does not come back once it was dropped.
+// A create that waits for a copy does not restore its record after the record was dropped.
 func TestCreateDroppedMeanwhile(t *testing.T) {
 	c, asked := copies(t)
 	c.fails[volume.CreateVolume] = []error{refusal(volume.CreateVolume, "Aborted")}

@@ -10,16 +10,18 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// merge lays a file over a registered volume.
+// merge applies a file to a registered volume.
 func (s *Service) merge(ctx context.Context, r volume.Record, spec volume.Volume, dry bool) (volume.Record, volume.Change, error) {
 	if r.Volume.Provision == volume.Deleting {
 		return failed(deleting(spec.ID))
 	}
+
 	spec.Secrets = s.Seal.Same(spec.ID, spec.Secrets, r.Volume.Secrets)
 	now, fields, err := volume.Merge(r, spec)
 	if err != nil {
 		return failed(err)
 	}
+
 	wanted := r.Volume.Mutations(spec.Mutable)
 	if len(wanted) > 0 {
 		if err := s.canModify(ctx, r.Volume); err != nil {
@@ -27,20 +29,24 @@ func (s *Service) merge(ctx context.Context, r volume.Record, spec volume.Volume
 		}
 		fields = append(fields, r.Volume.MutableChange(wanted))
 	}
+
 	if len(fields) == 0 {
 		if !dry && len(spec.Secrets) > 0 {
-			s.wake(r.Volume) // what they refer to may have changed
+			s.wake(r.Volume) // the values that the secrets refer to may have changed
 		}
 		return r, volume.Change{Outcome: volume.Unchanged}, nil
 	}
+
 	if !maps.Equal(now.Secrets, r.Volume.Secrets) {
 		if _, err := s.Secrets(now); err != nil {
 			return failed(err)
 		}
 	}
+
 	if err := s.offered(ctx, r.Volume, now); err != nil {
 		return failed(err)
 	}
+
 	kept, size := r.Volume.Grown(now)
 	info, err := s.expander(ctx, r.Volume.PluginID, size, dry)
 	if err != nil {
@@ -51,20 +57,23 @@ func (s *Service) merge(ctx context.Context, r volume.Record, spec volume.Volume
 		r.Volume = now
 		return r, volume.Change{Outcome: volume.Updated, Fields: fields}, err
 	}
+
 	if len(wanted) > 0 {
-		// First what may be refused, with the secrets of the file.
+		// Modify first, because the plugin may refuse it. Use the secrets of the file.
 		if r, err = s.modify(ctx, kept, wanted); err != nil {
 			return failed(err)
 		}
 	}
+
 	if spec.Secrets, err = s.Seal.Seal(spec.ID, spec.Secrets, r.Volume.Secrets); err != nil {
 		return failed(err)
 	}
+
 	return s.lay(ctx, spec, fields, info)
 }
 
-// offered asks the plugin whether a volume can be used as a file changes it to. A
-// plugin that is down does not stand in the way, nor does a call in flight that takes
+// offered asks the plugin whether it supports the capabilities and mount options that a file
+// changes. It accepts the change if the plugin is down, or if another call for the volume takes too
 // long.
 func (s *Service) offered(ctx context.Context, was, now volume.Volume) error {
 	sameModes := slices.Equal(was.Capabilities, now.Capabilities)
@@ -72,21 +81,24 @@ func (s *Service) offered(ctx context.Context, was, now volume.Volume) error {
 	if sameModes && sameOptions || s.Halt != "" {
 		return nil
 	}
+
 	wait, cancel := context.WithTimeout(ctx, aloneWithin)
 	defer cancel()
+
 	var asked error
 	err := s.Queue.Exclusive(wait, now.ID, func() error {
 		asked = s.exists(ctx, now)
 		return nil
 	})
 	if err != nil {
-		return ctx.Err() // nil if it is the wait that ran out
+		return ctx.Err() // nil if only the wait ran out
 	}
+
 	return asked
 }
 
-// lay stores what a file changes of a registered volume, and waits for its size
-// where that changes.
+// lay stores the changes that a file makes to a registered volume. If the size changes, lay waits
+// for the expansion.
 func (s *Service) lay(ctx context.Context, spec volume.Volume, fields []string, info volume.PluginInfo) (r volume.Record, ch volume.Change, err error) {
 	changed, size := false, int64(0)
 	err = s.Store.Update(ctx, func(tx Tx) (err error) {
@@ -94,6 +106,7 @@ func (s *Service) lay(ctx context.Context, spec volume.Volume, fields []string, 
 		if !ok {
 			return volume.Errorf(volume.ErrNotFound, "volume %q was deregistered meanwhile", spec.ID)
 		}
+
 		r = old
 		now, laid, err := volume.Merge(old, spec)
 		if changed = len(laid) > 0; err != nil || !changed {
@@ -102,33 +115,39 @@ func (s *Service) lay(ctx context.Context, spec volume.Volume, fields []string, 
 		if r, size, err = s.grow(old, now, info); err != nil {
 			return err
 		}
+
 		tx.PutVolume(r)
 		if maps.Equal(old.Volume.Secrets, r.Volume.Secrets) {
 			return nil
 		}
+
 		return s.lend(tx, r.Volume)
 	})
 	if err != nil {
 		return failed(err)
 	}
+
 	if changed {
 		s.say(r, "updated", "%s", strings.Join(fields, "; "))
 		s.wake(r.Volume)
 	}
+
 	if size > 0 {
 		r, err = s.expanded(ctx, spec.ID, size, mergeWait)
 	}
+
 	return r, volume.Change{Outcome: volume.Updated, Fields: fields}, err
 }
 
-// grow lays a merged volume over a record. Where it is to be larger, that becomes an
-// expansion, and it has the new size once the plugin says so.
+// grow applies a merged volume to a record. A larger size becomes an expansion. The record gets the
+// new size when the plugin confirms it.
 func (s *Service) grow(r volume.Record, merged volume.Volume, info volume.PluginInfo) (volume.Record, int64, error) {
 	merged, size := r.Volume.Grown(merged)
 	r.Volume = merged
 	if size == 0 {
 		return r, 0, nil
 	}
+
 	r, _, err := volume.Expand(r, size, info, s.Owners)
 	return r, size, err
 }

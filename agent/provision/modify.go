@@ -10,8 +10,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Storage is what is called of a plugin's controller beside the making of volumes.
-// Errors are *volume.CallError.
+// Storage makes the calls to a plugin's controller that do not create or delete volumes. Errors are
+// *volume.CallError.
 type Storage interface {
 	ControllerModify(context.Context, volume.ModifyRequest) error
 	ControllerGetVolume(ctx context.Context, externalID string) (volume.StorageVolume, error)
@@ -19,9 +19,9 @@ type Storage interface {
 	GetCapacity(context.Context, volume.CapacityRequest) (volume.CapacityResult, error)
 }
 
-// Modify has the plugin give a volume's mutable parameters other values, while it
-// is in use or not. What the volume has already is not asked for again. After a
-// crash or a timeout it is not known what is in force; the same Modify goes on.
+// Modify asks the plugin to change a volume's mutable parameters, whether the volume is in use or
+// not. It skips values that the volume already has. After a crash or a timeout the agent does not
+// know which values are in force. To continue, the caller repeats the same Modify.
 func (s *Service) Modify(ctx context.Context, id string, asked map[string]string) (volume.Record, volume.Change, error) {
 	if len(asked) == 0 {
 		return failed(volume.Errorf(volume.ErrInvalid, "no parameter is given that volume %q is to have", id))
@@ -29,35 +29,42 @@ func (s *Service) Modify(ctx context.Context, id string, asked map[string]string
 	if err := (volume.Volume{ID: id, Mutable: asked}).CheckMutable(); err != nil {
 		return failed(err)
 	}
+
 	r, ok := s.Store.Volume(id)
 	if !ok {
 		return failed(unknown(id))
 	}
+
 	wanted := r.Volume.Mutations(asked)
 	if len(wanted) == 0 {
 		return r, volume.Change{Outcome: volume.Unchanged}, nil
 	}
+
 	fields := []string{r.Volume.MutableChange(wanted)}
 	if err := s.canModify(ctx, r.Volume); err != nil {
 		return failed(err)
 	}
+
 	r, err := s.modify(ctx, r.Volume, wanted)
 	if err != nil {
 		return failed(err)
 	}
+
 	return r, volume.Change{Outcome: volume.Modified, Fields: fields}, nil
 }
 
-// canModify refuses what cannot succeed, before anything is done.
+// canModify refuses a modify that cannot succeed, before anything is stored.
 func (s *Service) canModify(ctx context.Context, v volume.Volume) error {
 	if v.Provision != volume.Provisioned {
 		return volume.Errorf(volume.ErrRefused, "volume %q cannot be modified: %s was begun and has not been seen to end", v.ID, v.Provision).
 			WithHint("volctl volume status %s", v.ID)
 	}
+
 	info, err := s.plugin(ctx, v.PluginID)
 	if err != nil {
 		return err
 	}
+
 	return modifies(v.PluginID, info)
 }
 
@@ -68,31 +75,35 @@ func modifies(pluginID string, info volume.PluginInfo) error {
 	return volume.Errorf(volume.ErrRefused, "plugin %q cannot modify volumes", pluginID).WithHint("volctl plugin status %s", pluginID)
 }
 
-// modify has the plugin change parameters of a registered volume. The volume given
-// says with which secrets.
+// modify asks the plugin to change parameters of a registered volume. It uses the secrets of v.
 func (s *Service) modify(ctx context.Context, v volume.Volume, wanted map[string]string) (r volume.Record, err error) {
 	if _, err := s.ready(ctx, v.PluginID); err != nil {
 		return r, err
 	}
+
 	err = s.Queue.Change(ctx, v.ID, func() error {
-		// 1. What can fail without the plugin. 2. The intent. 3. The call. 4. What came
-		// of it.
+		// 1. Check everything that can fail without the plugin. 2. Store the intent. 3. Call the
+		// plugin. 4. Store the result.
 		p, err := s.Plugins.Storage(v.PluginID)
 		if err != nil {
 			return err
 		}
+
 		secrets, err := s.Secrets(v)
 		if err != nil {
 			return err
 		}
+
 		before, err := s.mutating(ctx, v, wanted)
 		if err != nil {
 			return err
 		}
+
 		err = p.ControllerModify(ctx, volume.ModifyRequest{ExternalID: v.ExternalID, Mutable: wanted, Secrets: secrets})
 		if err != nil {
 			return s.notModified(ctx, before, wanted, err)
 		}
+
 		r, err = s.changeVolume(context.WithoutCancel(ctx), v, func(v volume.Volume) volume.Volume { return v.Mutated(wanted) })
 		return err
 	})
@@ -100,20 +111,22 @@ func (s *Service) modify(ctx context.Context, v volume.Volume, wanted map[string
 		s.say(volume.Record{Volume: v}, "modify-failed", "%v", err)
 		return r, err
 	}
+
 	s.say(r, "modified", "%s", v.MutableChange(wanted))
 	return r, nil
 }
 
-// mutating stores the intent, and returns the volume as it was.
+// mutating stores the intent, and returns the volume as it was before.
 func (s *Service) mutating(ctx context.Context, v volume.Volume, wanted map[string]string) (before volume.Volume, err error) {
 	_, err = s.changeVolume(ctx, v, func(v volume.Volume) volume.Volume {
 		before = v
 		return v.Mutating(wanted)
 	})
+
 	return before, err
 }
 
-// changeVolume stores a change of a volume that is still registered as it was.
+// changeVolume stores a change of a volume, if the same storage is still registered under its id.
 func (s *Service) changeVolume(ctx context.Context, v volume.Volume, change func(volume.Volume) volume.Volume) (r volume.Record, err error) {
 	err = s.Store.Update(ctx, func(tx Tx) error {
 		var ok bool
@@ -123,15 +136,17 @@ func (s *Service) changeVolume(ctx context.Context, v volume.Volume, change func
 		if r.Volume.Provision != volume.Provisioned {
 			return volume.Errorf(volume.ErrRefused, "volume %q cannot be modified: %s was begun meanwhile", v.ID, r.Volume.Provision)
 		}
+
 		r.Volume = change(r.Volume)
 		tx.PutVolume(r)
 		return nil
 	})
+
 	return r, err
 }
 
-// notModified takes the intent back where the plugin surely changed nothing. What an
-// earlier modify left open stays so.
+// notModified withdraws the intent if the plugin certainly changed nothing. An earlier modify of
+// unknown outcome keeps its intent.
 func (s *Service) notModified(ctx context.Context, before volume.Volume, wanted map[string]string, cause error) error {
 	var ce *volume.CallError
 	if errors.As(cause, &ce) && ce.Uncertain() {
@@ -141,10 +156,12 @@ func (s *Service) notModified(ctx context.Context, before volume.Volume, wanted 
 			Hint:    "run the same again to go on with it: " + volume.Modify(before.ID, pairs(wanted)...),
 		})
 	}
+
 	_, err := s.changeVolume(context.WithoutCancel(ctx), before, func(v volume.Volume) volume.Volume {
 		v.Modifying = before.Modifying
 		return v
 	})
+
 	return errors.Join(refusal(before.PluginID, cause), err)
 }
 
@@ -156,13 +173,14 @@ func pairs(m map[string]string) []string {
 	return out
 }
 
-// refusal words an error by which a plugin says that what is asked cannot be. Others
-// are returned as they are.
+// refusal puts an error into words with which a plugin rejects the request itself. It returns other
+// errors unchanged.
 func refusal(pluginID string, cause error) error {
 	var ce *volume.CallError
 	if !errors.As(cause, &ce) {
 		return cause
 	}
+
 	kind := map[string]error{
 		"InvalidArgument": volume.ErrInvalid, "OutOfRange": volume.ErrInvalid,
 		"FailedPrecondition": volume.ErrRefused, "Unimplemented": volume.ErrRefused,
@@ -170,5 +188,6 @@ func refusal(pluginID string, cause error) error {
 	if kind == nil {
 		return cause
 	}
+
 	return volume.Errorf(kind, "plugin %q refuses it: %s", pluginID, ce.Message)
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// mutable is a world with a volume whose iops are 100.
+// mutable returns a world with a volume whose iops are 100.
 func mutable(t *testing.T) *world {
 	t.Helper()
 	w := newWorld()
@@ -34,7 +34,7 @@ func set(pairs ...string) map[string]string {
 
 func TestModify(t *testing.T) {
 	w := mutable(t)
-	w.claim(t, "data") // it may be in use
+	w.claim(t, "data") // a volume in use can be modified
 	for _, tt := range []struct {
 		asked   map[string]string
 		outcome string
@@ -89,8 +89,8 @@ func TestModifyRefused(t *testing.T) {
 	}
 }
 
-// What the plugin refuses is as it was; of what it does not answer nothing is known
-// until the same command, or another value, has been answered.
+// If the plugin refuses a modify, the values stay as they were. If it does not answer, the values
+// are unknown until the plugin has answered a modify of the same parameters.
 func TestModifyFails(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -120,7 +120,8 @@ func TestModifyFails(t *testing.T) {
 		}
 		notes := volume.Explain(w.volumes["data"], volume.Observed{}, nil).Notes
 		equal(t, tt.name+": notes", notes, []string{"modifying iops=200 was not seen to end, so whether that is in force is not known; to go on with it: volctl volume modify data iops=200"})
-		// A refusal now says nothing of the first call; nor is the old value known to be in force.
+		// A refusal of this call proves nothing about the first one. It is also unknown whether the
+		// old value is still in force.
 		w.modify = func(volume.ModifyRequest) error { return call("InvalidArgument", volume.RetryChange, true) }
 		_, _, err = w.service().Modify(t.Context(), "data", set("iops", "100"))
 		want(t, tt.name+", then a refusal", err, volume.ErrInvalid)
@@ -137,7 +138,7 @@ func TestModifyFails(t *testing.T) {
 	}
 }
 
-// The agent dies between the call and its record: the intent is what is left.
+// If the agent dies between the call and its record, the intent remains.
 func TestModifyResumes(t *testing.T) {
 	w := mutable(t)
 	w.failAt = w.updates + 2
@@ -150,7 +151,7 @@ func TestModifyResumes(t *testing.T) {
 	}
 	equal(t, "calls", w.calls, []string{"modify vol-1 map[iops:200]", "modify vol-1 map[iops:200]"})
 
-	// The caller's end does not lose what the plugin did.
+	// If the caller's context ends during the call, the result is still stored.
 	ctx, cancel := context.WithCancel(t.Context())
 	w.modify = func(volume.ModifyRequest) error { cancel(); return nil }
 	if _, _, err := w.service().Modify(ctx, "data", set("iops", "300")); err != nil {
@@ -159,7 +160,7 @@ func TestModifyResumes(t *testing.T) {
 	equal(t, "stored", w.volumes["data"].Volume.Mutable, set("iops", "300"))
 }
 
-// Another volume has the id when the plugin answers.
+// The id may belong to another volume by the time the plugin answers.
 func TestModifiedMeanwhile(t *testing.T) {
 	w := mutable(t)
 	w.modify = func(volume.ModifyRequest) error {
@@ -173,7 +174,7 @@ func TestModifiedMeanwhile(t *testing.T) {
 	equal(t, "the other", w.volumes["data"].Volume.Mutable, set("iops", "100"))
 }
 
-// A file that is laid over a volume modifies it; what it leaves out stays.
+// A file that is applied to a volume modifies it. Parameters that the file omits keep their values.
 func TestRegisterModifies(t *testing.T) {
 	w := mutable(t)
 	file := spec()
@@ -189,7 +190,7 @@ func TestRegisterModifies(t *testing.T) {
 	} else {
 		equal(t, "would change", ch.Fields, both)
 	}
-	// Refused, so nothing else of the file is taken either.
+	// The plugin refuses the modify, so no other part of the file is applied either.
 	w.modify = func(volume.ModifyRequest) error { return call("InvalidArgument", volume.RetryChange, true) }
 	_, err := again(false)
 	want(t, "refused", err, volume.ErrInvalid, "refuses it: no")
@@ -219,7 +220,7 @@ func TestRegisterModifies(t *testing.T) {
 	}
 }
 
-// What the plugin cannot do is refused before there is an intent.
+// A request that the plugin cannot fulfil is refused before an intent is stored.
 func TestCreateBeyondThePlugin(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change func(*volume.Volume)
@@ -240,8 +241,7 @@ func TestCreateBeyondThePlugin(t *testing.T) {
 	}
 }
 
-// A secret that cannot be read leaves nothing, and takes nothing from an earlier
-// create that was not seen to end.
+// If a secret cannot be read, nothing is stored, and the intent of an earlier create stays.
 func TestCreateWithoutSecret(t *testing.T) {
 	w := newWorld()
 	w.secrets = errors.New("no such file")

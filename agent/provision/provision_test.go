@@ -40,7 +40,7 @@ func TestRegister(t *testing.T) {
 	want(t, "no plugin", err, volume.ErrNotFound, `no plugin "nfs"`)
 }
 
-// A test would undo what is mounted of its volume, under whoever claims it.
+// A volume under test cannot be registered, because the test would unmount it under its claims.
 func TestRegisterUnderTest(t *testing.T) {
 	w := newWorld()
 	w.tested = key("ebs.csi", "vol-9")
@@ -52,7 +52,7 @@ func TestRegisterUnderTest(t *testing.T) {
 	w.mustRegister(t, existing())
 }
 
-// The plugin is asked whether the volume exists, but is not needed.
+// Register asks the plugin whether the volume exists, but does not need the answer.
 func TestRegisterValidates(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -113,11 +113,11 @@ func TestDeregister(t *testing.T) {
 	}
 }
 
-// flags are directories that refuse writes, as the agent knows them by its records.
+// flags implements Guards with directories that refuse writes, and looks them up in the records.
 type flags struct {
 	w     *world
 	on    map[string]bool
-	after func() // the first look
+	after func() // runs after the first look
 }
 
 func (f *flags) Unguard(g volume.GuardedDir, id string) error {
@@ -135,8 +135,8 @@ func (f *flags) Unguard(g volume.GuardedDir, id string) error {
 	return nil
 }
 
-// TestDeregisterBoth: two volumes that name one directory, forgotten at the same time,
-// leave nothing that refuses writes.
+// TestDeregisterBoth checks that no directory stays guarded when two volumes that name it are
+// forgotten at the same time.
 func TestDeregisterBoth(t *testing.T) {
 	w := newWorld()
 	for id, external := range map[string]string{"data": "vol-9", "more": "vol-8"} {
@@ -150,7 +150,7 @@ func TestDeregisterBoth(t *testing.T) {
 	f := &flags{w: w, on: map[string]bool{"/srv": true}}
 	s := w.service()
 	s.Guards = f
-	f.after = func() { // the other one sees it on this one's record still
+	f.after = func() { // the other deregister still finds this volume's record
 		if _, err := s.Deregister(t.Context(), "more", false); err != nil {
 			t.Error(err)
 		}
@@ -163,8 +163,8 @@ func TestDeregisterBoth(t *testing.T) {
 	}
 }
 
-// Force says what it leaves behind and keeps it as a debt, which is paid by
-// itself. Whoever registers the same storage again lends it plugin and secrets.
+// A forced deregister reports the leftovers and stores them in a record that the queue undoes. A
+// later register of the same storage gives its plugin and secrets to that record.
 func TestDebt(t *testing.T) {
 	w := newWorld()
 	w.mustRegister(t, existing())
@@ -195,7 +195,7 @@ func TestDebt(t *testing.T) {
 	err = w.service().Delete(t.Context(), "renamed", "renamed")
 	want(t, "deleted under what is left", err, volume.ErrRefused, `when "data" was deregistered by force`, "/t may still be mounted")
 
-	// By force once more: the first debt holds all that there is.
+	// A second forced deregister keeps the first leftover record, which contains all leftovers.
 	if _, err := w.service().Deregister(t.Context(), "renamed", true); err != nil || len(w.debts[key("ebs.csi", "vol-9")].Claims) != 1 {
 		t.Errorf("by force once more: %v, %+v", err, w.debts)
 	}
@@ -207,7 +207,7 @@ func TestDebt(t *testing.T) {
 	want(t, "forgotten again", err, volume.ErrNotFound, `no volume "data"`)
 }
 
-// A create that finds the storage again leaves the debt to be paid first.
+// If a create finds the storage of a leftover record, the leftovers are undone first.
 func TestDebtBeforeCreate(t *testing.T) {
 	w := newWorld()
 	w.mustCreate(t)
@@ -223,7 +223,7 @@ func TestDebtBeforeCreate(t *testing.T) {
 	equal(t, "woken", w.woken, []string{volume.DebtKey("ebs.csi", "vol-1"), "data"})
 }
 
-// Who waits for what was left need not wait any more once that is given up.
+// When the leftovers are forgotten, a volume that waits for them is woken.
 func TestForgetWakesWaiting(t *testing.T) {
 	w := newWorld()
 	w.mustRegister(t, existing())
@@ -241,7 +241,7 @@ func TestForgetWakesWaiting(t *testing.T) {
 	}
 }
 
-// Forget takes volume and debt in one, and nothing under a live claim.
+// Forget deletes the volume and its leftover record together, but not while a claim is live.
 func TestForget(t *testing.T) {
 	w := newWorld()
 	w.mustRegister(t, existing())
@@ -255,7 +255,7 @@ func TestForget(t *testing.T) {
 	}
 }
 
-// A create that was not seen to end leaves something at the plugin.
+// After a create of unknown outcome, a forced deregister reports the volume that may exist.
 func TestForceOnIntent(t *testing.T) {
 	w := newWorld()
 	w.create = func(volume.CreateVolumeRequest) (volume.CreateVolumeResult, error) {
@@ -291,7 +291,7 @@ func TestDelete(t *testing.T) {
 	equal(t, "forgotten", w.forgot, []string{"data"})
 }
 
-// What this agent did not create is destroyed only if it is named once more.
+// A volume that this agent did not create is destroyed only if the caller repeats its id.
 func TestDeleteRegistered(t *testing.T) {
 	w := newWorld()
 	w.mustRegister(t, existing())
@@ -357,8 +357,8 @@ func TestStats(t *testing.T) {
 	want(t, "cannot", err, volume.ErrRefused, "does not tell how full")
 }
 
-// TestRegisterDash: an id that begins with "-" is refused, and one that an earlier
-// release stored can still be changed.
+// TestRegisterDash checks that a new id that begins with "-" is refused. A volume that an earlier
+// version of the agent stored under such an id can still be changed.
 func TestRegisterDash(t *testing.T) {
 	w := newWorld()
 	dash := existing()

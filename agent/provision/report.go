@@ -10,7 +10,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Reporter is what is called of a plugin to learn how its volumes are. Errors are
+// Reporter makes the calls that ask a plugin for the state of its volumes. Errors are
 // *volume.CallError.
 type Reporter interface {
 	NodeStats(context.Context, volume.StatsRequest) (volume.Stats, error)
@@ -20,27 +20,28 @@ type Reporter interface {
 	ListHealth(context.Context, volume.ListHealthRequest) (volume.HealthPage, error)
 }
 
-// maxFound is how much of what one service finds wrong with a volume is kept.
+// maxFound limits how many problems are kept for each service and volume.
 const maxFound = 16
 
-// reports are the last ones, by volume. They are asked for by people, or as often
-// as the configuration says, and live in memory alone.
+// reports keeps the last report of each volume, in memory only. Reports are requested by users, or
+// at the interval in the configuration.
 type reports struct {
 	mu  sync.Mutex
 	all map[string]kept
 }
 
-// kept is a report, and of what.
+// kept is a report and the record that it describes.
 type kept struct {
 	volume.Report
 	of volume.Record
 }
 
-// last returns what is kept of a volume, as far as it still holds: how full it is,
-// and how the node finds it, ends with the mounts that were looked at.
+// last returns the last report of a volume, as far as it is still valid. The usage and the node's
+// findings expire with the mounts that they describe.
 func (rs *reports) last(r volume.Record) volume.Report {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
+
 	k, ok := rs.all[r.Volume.ID]
 	switch {
 	case !ok:
@@ -51,22 +52,23 @@ func (rs *reports) last(r volume.Record) volume.Report {
 	case !mountedSince(r, k.of.Node.Seq):
 		k.Stats, k.StatsAt, k.Node = nil, time.Time{}, nil
 	}
+
 	return k.Report
 }
 
-// mountedSince reports whether the mount of one of the claims up to a number is
-// still there.
+// mountedSince reports whether one of the claims with a Seq of at most seq is still mounted.
 func mountedSince(r volume.Record, seq uint64) bool {
 	for _, c := range r.Claims {
 		if c.Published == volume.Present && c.Seq <= seq {
 			return true
 		}
 	}
+
 	return false
 }
 
-// keep takes in what a report of a volume says, and leaves what it says nothing of.
-// It returns how things stood before, and stand now.
+// keep adds a new report to the last one of a volume. Parts that the new report lacks keep their
+// last value. keep returns the last report as it was before and as it is now.
 func (rs *reports) keep(r volume.Record, now volume.Report) (was, is volume.Report) {
 	was = rs.last(r)
 	is = was
@@ -81,6 +83,7 @@ func (rs *reports) keep(r volume.Record, now volume.Report) (was, is volume.Repo
 	}
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
+
 	if rs.all == nil {
 		rs.all = map[string]kept{}
 	}
@@ -94,16 +97,16 @@ func (rs *reports) forget(id string) {
 	delete(rs.all, id)
 }
 
-// LastReport is what the plugin said of a volume when it was last asked, as far as
-// it still holds. It sends no call.
+// LastReport returns the plugin's last report of a volume, as far as it is still valid. It sends no
+// call.
 func (s *Service) LastReport(r volume.Record) volume.Report { return s.reports.last(r) }
 
-// reportWithin bounds a report for which nobody set another bound.
+// reportWithin bounds a report if the caller sets no smaller bound.
 const reportWithin = 5 * time.Second
 
-// Report asks the plugin how full a volume is and how its services find it, as far
-// as it can tell, and with storage what its controller knows of it. It takes at most
-// within (0: 5 s): what is not answered until then is named in Silent.
+// Report asks the plugin how full a volume is and whether its services find problems, as far as the
+// plugin can report that. With storage, it also asks for the controller's information about the
+// volume. It takes at most within (0: 5 s), and names the calls without an answer in Silent.
 func (s *Service) Report(ctx context.Context, id string, within time.Duration, storage bool) (volume.Report, error) {
 	r, ok := s.Store.Volume(id)
 	if !ok {
@@ -112,12 +115,14 @@ func (s *Service) Report(ctx context.Context, id string, within time.Duration, s
 	if s.Halt != "" {
 		return volume.Report{}, volume.Errorf(volume.ErrRefused, "plugin %q is not asked: %s", r.Volume.PluginID, s.Halt)
 	}
+
 	if within <= 0 || within > reportWithin {
 		within = reportWithin
 	}
 	outer := ctx
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
+
 	var now volume.Report
 	err := s.Queue.Exclusive(ctx, id, func() (err error) {
 		if r, ok = s.Store.Volume(id); !ok {
@@ -126,6 +131,7 @@ func (s *Service) Report(ctx context.Context, id string, within time.Duration, s
 		now, err = s.ask(ctx, r, storage)
 		return err
 	})
+
 	switch {
 	case outer.Err() != nil:
 		return now, outer.Err()
@@ -134,6 +140,7 @@ func (s *Service) Report(ctx context.Context, id string, within time.Duration, s
 	case err != nil:
 		return now, err
 	}
+
 	is := s.keep(r, now)
 	is.Storage, is.Silent = now.Storage, now.Silent
 	return is, nil
@@ -148,11 +155,13 @@ func (s *Service) ask(ctx context.Context, r volume.Record, storage bool) (now v
 	if err != nil {
 		return now, err
 	}
+
 	try := func(k volume.Kind, call func() error) {
 		if err := call(); err != nil {
 			now.Silent = append(now.Silent, silence(k, err))
 		}
 	}
+
 	path, staging, mounted := whereMounted(r)
 	if mounted && view.ReadyFor(volume.NodeStats) {
 		if caps.Stats {
@@ -168,41 +177,49 @@ func (s *Service) ask(ctx context.Context, r volume.Record, storage bool) (now v
 			})
 		}
 	}
+
 	if v.ExternalID == "" || !view.ReadyFor(volume.ControllerHealth) {
 		return now, nil
 	}
+
 	if caps.Health {
 		try(volume.ControllerHealth, func() error {
 			secrets, err := s.Secrets(v)
 			if err != nil {
 				return err
 			}
+
 			h, err := p.ControllerHealth(ctx, volume.HealthRequest{ExternalID: v.ExternalID, Secrets: secrets})
 			if err == nil {
 				now.Controller = found(h.Entries)
 			}
+
 			return err
 		})
 	}
-	// A driver from before CSI 1.13 tells how a volume is in what it knows of it.
+
+	// A driver from before CSI 1.13 reports a volume's condition in ControllerGetVolume.
 	if caps.Get && (storage || caps.Condition && !caps.Health) {
 		try(volume.ControllerGetVolume, func() error { return s.askStorage(ctx, v, caps, storage, &now) })
 	}
+
 	return now, nil
 }
 
-// askStats asks how full a volume is. A node service from before CSI 1.13 says how
-// the volume is, too.
+// askStats asks how full a volume is. A node service from before CSI 1.13 also reports the volume's
+// condition.
 func (s *Service) askStats(ctx context.Context, p Reporter, r volume.Record, caps volume.Caps, now *volume.Report) error {
 	path, staging, _ := whereMounted(r)
 	st, err := p.NodeStats(ctx, volume.StatsRequest{ExternalID: r.Volume.ExternalID, Path: path, StagingPath: staging})
 	if err != nil {
 		return err
 	}
+
 	now.Stats, now.StatsAt = &st, time.Now().UTC()
 	if caps.NodeCondition && !caps.NodeHealth {
 		now.Node = found(conditions(st.Condition))
 	}
+
 	return nil
 }
 
@@ -211,16 +228,19 @@ func (s *Service) askStorage(ctx context.Context, v volume.Volume, caps volume.C
 	if err != nil {
 		return err
 	}
+
 	got, err := p.ControllerGetVolume(ctx, v.ExternalID)
 	if err != nil {
 		return err
 	}
+
 	if storage {
 		now.Storage = &got
 	}
 	if caps.Condition && !caps.Health {
 		now.Controller = found(conditions(got.Condition))
 	}
+
 	return nil
 }
 
@@ -235,7 +255,7 @@ func found(all []volume.Condition) *volume.Checkup {
 	return &volume.Checkup{At: time.Now().UTC(), Found: all[:min(len(all), maxFound)]}
 }
 
-// silence says why a call has no answer.
+// silence explains why a call has no answer.
 func silence(k volume.Kind, err error) string {
 	var ce *volume.CallError
 	switch {
@@ -248,7 +268,7 @@ func silence(k volume.Kind, err error) string {
 	}
 }
 
-// keep keeps a report, and tells of what is found wrong anew, or no more.
+// keep stores a report, and emits events for problems that appeared or disappeared.
 func (s *Service) keep(r volume.Record, now volume.Report) volume.Report {
 	was, is := s.reports.keep(r, now)
 	for _, side := range []struct {
@@ -265,10 +285,11 @@ func (s *Service) keep(r volume.Record, now volume.Report) volume.Report {
 			}
 		}
 	}
+
 	return is
 }
 
-// whereMounted are the paths at which a volume is mounted now.
+// whereMounted returns the paths at which a volume is mounted now.
 func whereMounted(r volume.Record) (path, staging string, mounted bool) {
 	if r.Node.Staged == volume.Present {
 		staging = r.Node.StagingPath
@@ -278,5 +299,6 @@ func whereMounted(r volume.Record) (path, staging string, mounted bool) {
 			return c.Target, staging, true
 		}
 	}
+
 	return "", staging, false
 }

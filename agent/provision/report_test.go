@@ -13,7 +13,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// reporting is a world with a mounted volume, whose plugin can tell everything.
+// reporting returns a world with a mounted volume, whose plugin can report everything.
 func reporting(t *testing.T) (*world, *provision.Service) {
 	t.Helper()
 	w := newWorld()
@@ -25,7 +25,7 @@ func reporting(t *testing.T) (*world, *provision.Service) {
 	return w, w.service()
 }
 
-// TestReportGates: nothing is asked that the plugin did not say it can tell.
+// TestReportGates checks that the agent makes only the calls that the plugin advertises.
 func TestReportGates(t *testing.T) {
 	const stats, node, ctl, get = "stats vol-9 /t", "node health vol-9 /t /s", "controller health vol-9, 1 secret", "get vol-9"
 	for name, tt := range map[string]struct {
@@ -73,8 +73,8 @@ func TestReportGates(t *testing.T) {
 	equal(t, "calls", len(w.calls), 0)
 }
 
-// TestReportKept: what was said last stands until something else is said, or until
-// the mount that it is about is gone.
+// TestReportKept checks that an answer stays valid until a newer one replaces it, or until the
+// mount that it describes is gone.
 func TestReportKept(t *testing.T) {
 	w, s := reporting(t)
 	bad := volume.Condition{Severity: volume.Inaccessible, Reason: "PathDown", Message: "no path"}
@@ -97,7 +97,7 @@ func TestReportKept(t *testing.T) {
 	}
 	equal(t, "events", w.events, changed)
 
-	// The node does not answer: its last word stands, and nothing is told again.
+	// The node does not answer, so its last answer stays valid and no event is emitted.
 	w.onNode = func(context.Context) (volume.Health, error) {
 		return volume.Health{}, call("DeadlineExceeded", volume.RetryBackoff, false)
 	}
@@ -111,14 +111,14 @@ func TestReportKept(t *testing.T) {
 		t.Errorf("kept: %+v", last)
 	}
 
-	// Well again, says the controller.
+	// The controller no longer reports a problem.
 	w.onCtl = nil
 	if got, err = s.Report(t.Context(), "data", 0, false); err != nil || len(got.Findings()) != 1 {
 		t.Errorf("%v, %+v", err, got)
 	}
 	equal(t, "the last event", w.events[len(w.events)-1], "health-changed data: the plugin's controller finds nothing wrong any more")
 
-	// What the node said ends with the mount; a later mount does not bring it back.
+	// The node's answer expires with the mount, and a later mount does not restore it.
 	calls := len(w.calls)
 	unmounted := volume.Record{Volume: w.volumes["data"].Volume, Node: volume.NodeSide{Seq: w.volumes["data"].Node.Seq}}
 	w.volumes["data"] = unmounted
@@ -129,7 +129,7 @@ func TestReportKept(t *testing.T) {
 	if last := s.LastReport(w.volumes["data"]); last.Stats != nil || last.Node != nil || last.Controller == nil {
 		t.Errorf("mounted again: %+v", last)
 	}
-	// Another volume under the same id has nothing of it.
+	// Another volume under the same id does not inherit the report.
 	other := w.volumes["data"]
 	other.Volume.ExternalID = "vol-7"
 	if last := s.LastReport(other); last.Controller != nil {
@@ -138,7 +138,7 @@ func TestReportKept(t *testing.T) {
 	equal(t, "calls", len(w.calls), calls)
 }
 
-// TestReportForgotten: a volume that is gone leaves nothing.
+// TestReportForgotten checks that the report of a deleted or deregistered volume is dropped.
 func TestReportForgotten(t *testing.T) {
 	for name, gone := range map[string]func(*provision.Service) error{
 		"deleted":      func(s *provision.Service) error { return s.Delete(t.Context(), "data", "data") },
@@ -160,8 +160,8 @@ func TestReportForgotten(t *testing.T) {
 	}
 }
 
-// TestOldCondition: a driver from before CSI 1.13 says how a volume is with its stats,
-// and with what it knows of it.
+// TestOldCondition checks that the agent reads the condition of a volume from the stats and from
+// ControllerGetVolume of a driver from before CSI 1.13.
 func TestOldCondition(t *testing.T) {
 	w, s := reporting(t)
 	abnormal := &volume.Condition{Severity: volume.Abnormal, Message: "disk on fire"}
@@ -179,7 +179,7 @@ func TestOldCondition(t *testing.T) {
 		words = append(words, f.String())
 	}
 	equal(t, "findings", words, []string{"abnormal: disk on fire (node)", "abnormal: disk on fire (controller)"})
-	// What was not advertised is not taken for one: the field may mean something else.
+	// A condition that is not advertised is ignored, because the field may have another meaning.
 	w, s = reporting(t)
 	w.view.Info.Caps = volume.Caps{Stats: true, Get: true}
 	w.stats = func() (volume.Stats, error) { return volume.Stats{Condition: abnormal}, nil }
@@ -192,8 +192,8 @@ func TestOldCondition(t *testing.T) {
 	}
 }
 
-// TestReportInTime: a call that hangs, or another one that is in flight, is named when
-// time is up.
+// TestReportInTime checks that a report names calls that hang, or that wait for another call, when
+// its time is up.
 func TestReportInTime(t *testing.T) {
 	w, s := reporting(t)
 	w.onNode = func(ctx context.Context) (volume.Health, error) {
@@ -217,7 +217,7 @@ func TestReportInTime(t *testing.T) {
 	}
 }
 
-// busyQueue is one in which another call is in flight.
+// busyQueue is a queue in which another call never ends.
 type busyQueue struct{ *world }
 
 func (busyQueue) Exclusive(ctx context.Context, _ string, _ func() error) error {
@@ -225,7 +225,7 @@ func (busyQueue) Exclusive(ctx context.Context, _ string, _ func() error) error 
 	return ctx.Err()
 }
 
-// TestRegisterLearns: what the plugin knows of an existing volume is kept with it.
+// TestRegisterLearns checks that Register stores the plugin's information about an existing volume.
 func TestRegisterLearns(t *testing.T) {
 	zone := []map[string]string{{"zone": "b"}}
 	w := newWorld()
@@ -272,7 +272,7 @@ func TestRegisterLearns(t *testing.T) {
 	}
 }
 
-// listing has three pages of two volumes.
+// listing makes the plugin list three pages of two volumes.
 func listing(w *world) {
 	w.view.Info.Caps.List = true
 	w.list = func(r volume.ListVolumesRequest) (volume.VolumePage, error) {
@@ -307,7 +307,8 @@ func TestList(t *testing.T) {
 	}
 	equal(t, "calls", w.calls, []string{"list ", "list p1", "list p2"})
 
-	// A token that is not known any more: once from the start, each volume told once.
+	// If the plugin no longer knows its token, the listing starts again once. Each volume is still
+	// reported once.
 	whole, aborted := w.list, 0
 	w.list = func(r volume.ListVolumesRequest) (volume.VolumePage, error) {
 		if r.Token == "p2" && aborted < 1 {
@@ -334,7 +335,7 @@ func TestList(t *testing.T) {
 	equal(t, "calls", len(w.calls), 0)
 }
 
-// TestListEnds: a plugin that would list for ever does not hold anybody.
+// TestListEnds checks that the agent stops a listing without end.
 func TestListEnds(t *testing.T) {
 	w := newWorld()
 	w.view.Info.Caps.List = true
@@ -393,7 +394,7 @@ func TestHealth(t *testing.T) {
 	w.backends = func() ([]volume.Condition, error) { return nil, call("Unavailable", volume.RetryBackoff, false) }
 	got, err = w.service().Health(t.Context(), "ebs")
 	if err != nil || len(got.Asked) != 1 || len(got.Silent) != 1 || !strings.HasPrefix(got.Silent[0], "CreateVolume: Unavailable") {
-		t.Errorf("%v, %+v", err, got) // the fake's failed call has that step
+		t.Errorf("%v, %+v", err, got) // call, which makes this error, always names CreateVolume
 	}
 	equal(t, "calls", w.calls, []string{"storage health", "storage health", "list health ", "list health p", "storage health", "list health ", "list health p"})
 }

@@ -10,14 +10,14 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// How long is waited before a plugin is asked again that is still at something: at
-// first, and at most.
+// These are the first and the longest pause before the agent asks a plugin again that is still
+// working.
 const (
 	firstPause = 500 * time.Millisecond
 	lastPause  = 10 * time.Second
 )
 
-// backoff is how long to wait after the n-th time.
+// backoff returns the pause after the n-th try.
 func backoff(n int) time.Duration {
 	if n > 5 {
 		return lastPause
@@ -25,13 +25,15 @@ func backoff(n int) time.Duration {
 	return firstPause << (n - 1)
 }
 
-// pause waits, unless ctx ends first.
+// pause waits for d, or until ctx ends.
 func (s *Service) pause(ctx context.Context, d time.Duration) error {
 	if s.Pause != nil {
 		return s.Pause(ctx, d)
 	}
+
 	t := time.NewTimer(d)
 	defer t.Stop()
+
 	select {
 	case <-t.C:
 		return nil
@@ -40,16 +42,17 @@ func (s *Service) pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// doing is what is going on with snapshots in hand, in words, by their keys.
+// doing holds the progress of running snapshots, in words, by their keys.
 type doing struct {
 	mu    sync.Mutex
 	words map[string]string
 }
 
-// tell notes what is going on with a snapshot; nothing any more, if empty.
+// tell stores the progress of a snapshot; empty words delete it.
 func (s *Service) tell(key, words string) {
 	s.doing.mu.Lock()
 	defer s.doing.mu.Unlock()
+
 	if s.doing.words == nil {
 		s.doing.words = map[string]string{}
 	}
@@ -65,7 +68,7 @@ func (s *Service) told(key string) string {
 	return s.doing.words[key]
 }
 
-// ripen waits until what was made can be used.
+// ripen waits until a new snapshot can be used.
 func (t *taking) ripen(ctx context.Context, got volume.GroupSnapshot) (volume.GroupSnapshot, error) {
 	for try := 1; !got.Ready; try++ {
 		if t.last == nil {
@@ -74,6 +77,7 @@ func (t *taking) ripen(ctx context.Context, got volume.GroupSnapshot) (volume.Gr
 		if t.s.pause(ctx, backoff(try)) != nil {
 			return got, t.late(ctx)
 		}
+
 		now, err := t.look(ctx, got)
 		var ce *volume.CallError
 		switch called := errors.As(err, &ce); {
@@ -90,23 +94,26 @@ func (t *taking) ripen(ctx context.Context, got volume.GroupSnapshot) (volume.Gr
 			t.s.tell(t.intent.Key(), err.Error())
 		}
 	}
+
 	return got, t.note(ctx, got)
 }
 
-// gone is the error for a snapshot that its plugin had, and has not any more.
+// gone returns the error for a snapshot that its plugin no longer has.
 func (t *taking) gone(cause error) error {
 	return t.worded(cause, volume.Errorf(nil, "plugin %q has no %s %q any more: it failed there, or was deleted", t.intent.PluginID, t.noun(), t.intent.ID))
 }
 
-// look asks how far a snapshot is, in the way that the plugin offers.
+// look asks for the state of a snapshot, with the call that the plugin offers.
 func (t *taking) look(ctx context.Context, was volume.GroupSnapshot) (volume.GroupSnapshot, error) {
 	if !t.intent.Group && !t.caps.GetSnapshot && !t.caps.ListSnapshots {
-		return t.call(ctx) // the same name gives the same snapshot, as it is now
+		return t.call(ctx) // a call with the same name returns the same snapshot and its present state
 	}
+
 	p, secrets, err := t.reach()
 	if err != nil {
 		return was, err
 	}
+
 	switch {
 	case t.intent.Group:
 		ref := volume.GroupSnapshotRef{ID: was.ID, Secrets: secrets}
@@ -124,11 +131,13 @@ func (t *taking) look(ctx context.Context, was volume.GroupSnapshot) (volume.Gro
 				return alone(one), err
 			}
 		}
-		return was, err // it is not listed yet
+
+		return was, err // the snapshot is not listed yet
 	}
 }
 
-// late is the error for a snapshot that was waited for in vain. It goes on.
+// late returns the error for a snapshot whose wait ran out. The plugin continues with a snapshot
+// that it has begun.
 func (t *taking) late(ctx context.Context) error {
 	in := t.intent
 	switch {
@@ -144,13 +153,14 @@ func (t *taking) late(ctx context.Context) error {
 	}
 }
 
-// unclear keeps the intent, and says so.
+// unclear returns an error which says that the intent is kept.
 func (t *taking) unclear(cause error, message string) error {
 	kind := kindOf(cause)
 	var ce *volume.CallError
 	if errors.As(cause, &ce) && atIt(ce) {
 		kind = volume.ErrTimeout
 	}
+
 	return t.worded(cause, volume.Errorf(kind, "%s", message).
 		WithHint("%s", "run the same again to go on with it: "+t.again()+
 			"; or have it forgotten: "+volume.Command("volctl volume snapshot delete %s %s --forget", t.intent.PluginID, t.intent.Name)))
@@ -164,8 +174,8 @@ func (t *taking) worded(cause error, words *volume.Error) error {
 	return unclear(step, cause, words)
 }
 
-// notTaken forgets the intent where the plugin surely made nothing, and else says what
-// may be there.
+// notTaken forgets the intent if the plugin certainly made nothing. Otherwise it reports that a
+// snapshot may exist.
 func (t *taking) notTaken(ctx context.Context, cause error) error {
 	var ce *volume.CallError
 	called := errors.As(cause, &ce)
@@ -185,11 +195,12 @@ func (t *taking) notTaken(ctx context.Context, cause error) error {
 	if words := answered(t.intent.PluginID, ce); words != nil {
 		return t.worded(cause, words)
 	}
+
 	return cause
 }
 
-// answered puts a plugin's refusal about a snapshot, or what one is of, into words; nil
-// for what is no refusal.
+// answered puts a plugin's refusal of a snapshot into words. It returns nil if the error is not a
+// refusal.
 func answered(pluginID string, ce *volume.CallError) *volume.Error {
 	switch ce.Code {
 	case "NotFound":
@@ -203,5 +214,6 @@ func answered(pluginID string, ce *volume.CallError) *volume.Error {
 	case "PermissionDenied", "Unauthenticated":
 		return volume.Errorf(volume.ErrRefused, "plugin %q refuses it: %s", pluginID, ce.Message).WithHint("give the secrets that it needs: --secret KEY=file:PATH")
 	}
+
 	return nil
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// given is a file with one secret.
+// given returns v with one secret.
 func given(v volume.Volume, ref volume.SecretRef) volume.Volume {
 	v.Secrets = map[string]volume.SecretRef{"key": ref}
 	return v
@@ -18,8 +18,8 @@ func literal(value string) volume.SecretRef {
 	return volume.SecretRef{Literal: volume.NewSecret(value)}
 }
 
-// What stands in a file as such is sealed before it gets into a record; the same
-// again is no change, another value is.
+// A literal value in a file is sealed before it is stored. The same value again is no change;
+// another value is one.
 func TestLiteralIsSealed(t *testing.T) {
 	for what, do := range map[string]func(*world, volume.SecretRef, bool) (volume.Change, error){
 		"register": func(w *world, ref volume.SecretRef, dry bool) (volume.Change, error) {
@@ -28,7 +28,7 @@ func TestLiteralIsSealed(t *testing.T) {
 		},
 		"create": func(w *world, ref volume.SecretRef, dry bool) (volume.Change, error) {
 			_, ch, err := w.service().Create(t.Context(), given(spec(), ref), dry)
-			if errors.Is(err, volume.ErrRefused) { // only register changes a volume
+			if errors.Is(err, volume.ErrRefused) { // only register changes an existing volume
 				_, ch, err = w.service().Register(t.Context(), given(spec(), ref), dry)
 			}
 			return ch, err
@@ -65,7 +65,7 @@ func TestLiteralIsSealed(t *testing.T) {
 	}
 }
 
-// A create that was cut short is taken up with the value it began with.
+// An interrupted create continues with the secret value that it began with.
 func TestLiteralOfResumedCreate(t *testing.T) {
 	w := newWorld()
 	w.create = func(volume.CreateVolumeRequest) (volume.CreateVolumeResult, error) {
@@ -80,8 +80,8 @@ func TestLiteralOfResumedCreate(t *testing.T) {
 	equal(t, "the record", w.volumes["data"].Volume.Secrets["key"], sealed("data", "one"))
 }
 
-// A secret to be kept must be there; one that cannot be sealed or read changes
-// nothing.
+// A secret that is to keep its value must have one. If a secret cannot be sealed or read, nothing
+// changes.
 func TestSecretRefused(t *testing.T) {
 	w := newWorld()
 	_, _, err := w.service().Register(t.Context(), given(existing(), volume.SecretRef{Keep: true}), false)
@@ -121,8 +121,8 @@ func TestSecretRefused(t *testing.T) {
 	}
 }
 
-// Who registers the same references again says that what they name has changed:
-// what waited for that is tried at once.
+// Registering the same secret references again signals that the values behind them have changed.
+// Steps that wait for that are retried at once.
 func TestSameSecretsWake(t *testing.T) {
 	w := newWorld()
 	w.mustRegister(t, given(existing(), volume.SecretRef{Env: "KEY"}))
@@ -135,7 +135,8 @@ func TestSameSecretsWake(t *testing.T) {
 	}
 }
 
-// What a volume lends to a debt of another id is sealed for that id.
+// When a volume lends its secrets to a leftover record with another id, they are sealed for that
+// id.
 func TestLentSecretIsMoved(t *testing.T) {
 	w := newWorld()
 	w.mustRegister(t, given(existing(), literal("one")))

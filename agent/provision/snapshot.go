@@ -12,8 +12,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Snapshotter is what is called of a plugin about snapshots. Errors are
-// *volume.CallError.
+// Snapshotter makes the CSI calls for snapshots. Errors are *volume.CallError.
 type Snapshotter interface {
 	CreateSnapshot(context.Context, volume.SnapshotRequest) (volume.Snapshot, error)
 	DeleteSnapshot(context.Context, volume.SnapshotRef) error
@@ -24,48 +23,52 @@ type Snapshotter interface {
 	GetGroupSnapshot(context.Context, volume.GroupSnapshotRef) (volume.GroupSnapshot, error)
 }
 
-// SnapshotTx is what a change of the store does about snapshots that have not been
-// seen to be finished.
+// SnapshotTx is the part of a store change that concerns snapshots.
 type SnapshotTx interface {
 	Snapshot(key string) (volume.SnapshotIntent, bool)
 	PutSnapshot(volume.SnapshotIntent)
 	DeleteSnapshot(key string)
-	// SnapshotNames outlive the intents.
+
+	// SnapshotNames returns the stored names. They outlive the intents.
 	SnapshotNames() []volume.SnapshotName
 	PutSnapshotName(volume.SnapshotName)
 	DeleteSnapshotName(key string)
 }
 
-// Snapshot has a plugin make a snapshot of a volume, or a group of them. With a wait it
-// asks again while the plugin says that it is still at it, until the snapshot can be
-// used; without, it asks once. The intent is on disk before the first call, and until
-// the snapshot was seen to be ready, or surely not made.
+// Snapshot asks a plugin for a snapshot of a volume, or of a group of volumes. With a wait it
+// repeats the call while the plugin is still working, until the snapshot can be used. Without a
+// wait it calls once. The intent is on disk before the first call. It stays there until the agent
+// has seen that the snapshot is ready or certainly not made.
 func (s *Service) Snapshot(ctx context.Context, ask volume.SnapshotAsk, wait time.Duration) (volume.MadeSnapshot, error) {
 	t, err := s.taking(ctx, ask)
 	if err != nil {
 		return volume.MadeSnapshot{}, err
 	}
+
 	t.wait = wait
 	patient, cancel := within(ctx, wait)
 	defer cancel()
-	// 1. The intent. 2. The call, until it is answered. 3. Until the snapshot is ready.
+
+	// 1. Store the intent. 2. Call until the plugin answers. 3. Wait until the snapshot is ready.
 	if err := t.intend(ctx); err != nil {
 		return volume.MadeSnapshot{}, err
 	}
 	defer s.tell(t.intent.Key(), "")
+
 	got, err := t.take(patient)
 	if err == nil && wait > 0 {
 		got, err = t.ripen(patient, got)
 	}
 	switch {
 	case ctx.Err() != nil:
-		return volume.MadeSnapshot{}, ctx.Err() // whoever asked is gone; the intent stays
+		return volume.MadeSnapshot{}, ctx.Err() // the caller is gone; the intent stays
 	case err != nil:
 		t.event("snapshot-failed", "%v", err)
 		return volume.MadeSnapshot{}, err
 	case got.ID != "":
 		t.event("snapshot-created", "%s %q is %q, %s", t.noun(), t.intent.Name, got.ID, readiness(got.Ready))
 	}
+
 	return volume.MadeSnapshot{Intent: t.intent, GroupSnapshot: got}, nil
 }
 
@@ -76,22 +79,23 @@ func readiness(ready bool) string {
 	return "not ready yet"
 }
 
-// taking is one snapshot, or group, that is being made.
+// taking is one running request for a snapshot or a group of snapshots.
 type taking struct {
 	s      *Service
 	intent volume.SnapshotIntent
 	ask    volume.SnapshotAsk
 	caps   volume.Caps
 	wait   time.Duration
-	// unsure means that an earlier call may have made it: a refusal now says nothing
-	// of that.
+
+	// unsure means that an earlier call may have made the snapshot. A refusal of the next call does
+	// not disprove that.
 	unsure bool
 	last   error // of the last call
 }
 
 func (t *taking) noun() string { return t.intent.Noun() }
 
-// again is the command that goes on with it.
+// again returns the command that continues with the snapshot.
 func (t *taking) again() string {
 	if !t.intent.Group {
 		return volume.Command("volctl volume snapshot create %s %s", t.intent.Volumes[0], t.intent.Name)
@@ -99,15 +103,17 @@ func (t *taking) again() string {
 	return volume.Command("volctl volume snapshot group create %s %s", t.intent.Name, t.intent.Volumes)
 }
 
-// taking checks what can be checked before anything is written or called.
+// taking checks a request as far as possible before anything is stored or called.
 func (s *Service) taking(ctx context.Context, ask volume.SnapshotAsk) (*taking, error) {
 	if err := volume.CheckID("snapshot name", ask.Name); err != nil {
 		return nil, err
 	}
+
 	ids := slices.Compact(slices.Sorted(slices.Values(ask.Volumes)))
 	if len(ids) == 0 || !ask.Group && len(ids) > 1 {
 		return nil, volume.Errorf(volume.ErrInvalid, "a snapshot is of one volume, a group of at least one, not of %d", len(ids))
 	}
+
 	t := &taking{s: s, ask: ask, intent: volume.SnapshotIntent{Name: ask.Name, Group: ask.Group, Volumes: ids, Since: time.Now().UTC()}}
 	for _, id := range ids {
 		r, ok := s.Store.Volume(id)
@@ -118,6 +124,7 @@ func (s *Service) taking(ctx context.Context, ask volume.SnapshotAsk) (*taking, 
 			return nil, err
 		}
 	}
+
 	info, err := s.ready(ctx, t.intent.PluginID)
 	if err != nil {
 		return nil, err
@@ -125,11 +132,12 @@ func (s *Service) taking(ctx context.Context, ask volume.SnapshotAsk) (*taking, 
 	if err := cannot(t.intent.PluginID, ask.Group, info.Caps); err != nil {
 		return nil, err
 	}
+
 	t.caps = info.Caps
 	return t, nil
 }
 
-// cannot says what a plugin is not able to do.
+// cannot returns an error if the plugin lacks the capability for snapshots or group snapshots.
 func cannot(pluginID string, group bool, c volume.Caps) error {
 	switch {
 	case group && !c.GroupSnapshot:
@@ -137,10 +145,11 @@ func cannot(pluginID string, group bool, c volume.Caps) error {
 	case !group && !c.Snapshot:
 		return volume.Errorf(volume.ErrRefused, "plugin %q cannot snapshot", pluginID).WithHint("volctl plugin status %s", pluginID)
 	}
+
 	return nil
 }
 
-// add takes one more volume in.
+// add adds a volume to the request.
 func (t *taking) add(v volume.Volume) error {
 	in := &t.intent
 	switch {
@@ -153,11 +162,12 @@ func (t *taking) add(v volume.Volume) error {
 		return volume.Errorf(volume.ErrRefused, "volume %q is of plugin %q and volume %q of plugin %q: a group snapshot is made by one plugin",
 			in.Volumes[0], in.PluginID, v.ID, v.PluginID)
 	}
+
 	in.Sources = append(in.Sources, v.ExternalID)
 	return nil
 }
 
-// intend stores that the snapshot is about to be made, or finds that it was before.
+// intend stores the intent to make the snapshot, or finds the intent of an earlier request.
 func (t *taking) intend(ctx context.Context) error {
 	return t.s.Store.Update(ctx, func(tx Tx) error {
 		for i, id := range t.intent.Volumes {
@@ -166,6 +176,7 @@ func (t *taking) intend(ctx context.Context) error {
 				return volume.Errorf(volume.ErrRefused, "volume %q was changed meanwhile", id).WithHint("volctl volume status %s", id)
 			}
 		}
+
 		old, ok := tx.Snapshot(t.intent.Key())
 		if ok && !old.Same(t.intent) {
 			return volume.Errorf(volume.ErrRefused, "%s %q of %s was begun before, and has not been seen to be finished",
@@ -175,12 +186,14 @@ func (t *taking) intend(ctx context.Context) error {
 			t.intent = old
 			return nil
 		}
+
 		tx.PutSnapshot(t.intent)
 		return nil
 	})
 }
 
-// note keeps what the plugin calls it, for the name to be used in its place, and forgets what is finished.
+// note stores the plugin's id of the snapshot under its name, so that users can give the name
+// instead. It deletes the intent if the snapshot is ready.
 func (t *taking) note(ctx context.Context, got volume.GroupSnapshot) error {
 	return t.s.Store.Update(context.WithoutCancel(ctx), func(tx Tx) error {
 		if got.ID != "" {
@@ -195,11 +208,12 @@ func (t *taking) note(ctx context.Context, got volume.GroupSnapshot) error {
 			old.ID = got.ID
 			tx.PutSnapshot(old)
 		}
+
 		return nil
 	})
 }
 
-// drop forgets an intent of which nothing is left to be seen.
+// drop deletes an intent whose outcome is settled.
 func (s *Service) drop(ctx context.Context, i volume.SnapshotIntent) error {
 	return s.Store.Update(context.WithoutCancel(ctx), func(tx Tx) error {
 		if old, ok := tx.Snapshot(i.Key()); ok && old.Same(i) {
@@ -209,7 +223,7 @@ func (s *Service) drop(ctx context.Context, i volume.SnapshotIntent) error {
 	})
 }
 
-// take calls until the plugin answers, as long as it says that it is at it.
+// take repeats the call while the plugin is still working, until it answers.
 func (t *taking) take(ctx context.Context) (volume.GroupSnapshot, error) {
 	for try := 1; ; try++ {
 		got, err := t.call(ctx)
@@ -217,16 +231,18 @@ func (t *taking) take(ctx context.Context) (volume.GroupSnapshot, error) {
 			t.intent.ID = got.ID
 			return got, t.note(ctx, got)
 		}
+
 		var ce *volume.CallError
 		called := errors.As(err, &ce)
 		switch {
 		case !called && ctx.Err() != nil:
 			return got, t.late(ctx)
 		case called && t.wait == 0 && ce.Code == "Aborted":
-			return got, nil // it is at it, and nobody waits
+			return got, nil // the plugin is still working, and the caller does not wait
 		case !called || t.wait == 0 || !atIt(ce):
 			return got, t.notTaken(ctx, err)
 		}
+
 		t.unsure, t.last = true, err
 		t.s.tell(t.intent.Key(), err.Error())
 		if t.s.pause(ctx, backoff(try)) != nil {
@@ -235,13 +251,13 @@ func (t *taking) take(ctx context.Context) (volume.GroupSnapshot, error) {
 	}
 }
 
-// atIt reports whether a plugin is still at what an earlier call began, as far as its
-// answer tells.
+// atIt reports whether a plugin may still be working on an earlier call, as far as its answer
+// tells.
 func atIt(ce *volume.CallError) bool {
 	return ce.Code == "Aborted" || ce.Code == "DeadlineExceeded"
 }
 
-// call makes one call, while no other one is in flight for any of the volumes.
+// call makes one call while no other call runs for any of the volumes.
 func (t *taking) call(ctx context.Context) (got volume.GroupSnapshot, err error) {
 	fn := func() error {
 		for i, id := range t.intent.Volumes {
@@ -249,6 +265,7 @@ func (t *taking) call(ctx context.Context) (got volume.GroupSnapshot, err error)
 				return volume.Errorf(volume.ErrRefused, "volume %q was deregistered meanwhile", id)
 			}
 		}
+
 		p, secrets, err := t.reach()
 		if err != nil {
 			return err
@@ -258,61 +275,70 @@ func (t *taking) call(ctx context.Context) (got volume.GroupSnapshot, err error)
 				Name: t.intent.Name, SourceIDs: t.intent.Sources, Parameters: t.ask.Parameters, Secrets: secrets})
 			return err
 		}
+
 		one, err := p.CreateSnapshot(ctx, volume.SnapshotRequest{
 			Name: t.intent.Name, SourceID: t.intent.Sources[0], Parameters: t.ask.Parameters, Secrets: secrets})
 		got = alone(one)
 		return err
 	}
-	// In the order of their ids, so that nobody waits for each other.
+
+	// Lock the volumes in the order of their ids, so that two requests cannot deadlock.
 	for _, id := range slices.Backward(t.intent.Volumes) {
 		inner := fn
 		fn = func() error { return t.s.Queue.Change(ctx, id, inner) }
 	}
+
 	err = fn()
 	return got, err
 }
 
-// alone is a snapshot as a group of itself.
+// alone returns a snapshot as a group with one member.
 func alone(one volume.Snapshot) volume.GroupSnapshot {
 	return volume.GroupSnapshot{ID: one.ID, Snapshots: []volume.Snapshot{one}, Created: one.Created, Ready: one.Ready}
 }
 
-// source is one of the volumes, if it is still that storage which its id names.
+// source returns the i-th volume. It reports whether the volume still has the storage that the
+// request began with.
 func (t *taking) source(i int) (v volume.Volume, ok bool) {
 	r, ok := t.s.Store.Volume(t.intent.Volumes[i])
 	return r.Volume, ok && r.Volume.Driver == t.intent.Driver && r.Volume.ExternalID == t.intent.Sources[i]
 }
 
-// reach returns the plugin, and the secrets for a call: those of the volumes, and over
-// them what was asked with.
+// reach returns the plugin and the secrets for a call. Secrets of the request override those of the
+// volumes.
 func (t *taking) reach() (Plugin, volume.Secrets, error) {
 	p, all, err := t.s.reach(volume.Volume{PluginID: t.intent.PluginID, Secrets: t.ask.Secrets})
 	if err != nil {
 		return nil, nil, err
 	}
+
 	all = maps.Clone(all)
 	for i := range t.intent.Volumes {
 		v, ok := t.source(i)
 		if !ok {
-			continue // what was made of it goes on
+			continue // the volume is gone, but its snapshot continues
 		}
+
 		v.Secrets = maps.Clone(v.Secrets)
 		maps.DeleteFunc(v.Secrets, func(name string, _ volume.SecretRef) bool { _, ok := t.ask.Secrets[name]; return ok })
 		own, err := t.s.Secrets(v)
 		if err != nil {
 			return nil, nil, err
 		}
+
 		for name, value := range own {
 			if other, ok := all[name]; ok && other.Reveal() != value.Reveal() {
 				return nil, nil, volume.Errorf(volume.ErrInvalid, "the volumes have different secrets %q: say which the group is to be made with", name).
 					WithHint("--secret %s=file:PATH", name)
 			}
+
 			if all == nil {
 				all = volume.Secrets{}
 			}
 			all[name] = value
 		}
 	}
+
 	return p, all, nil
 }
 

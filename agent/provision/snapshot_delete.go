@@ -18,6 +18,7 @@ func (s *Service) able(ctx context.Context, ref volume.SnapshotAt) (Plugin, volu
 	if ref.ID == "" {
 		return nil, nil, volume.PluginInfo{}, volume.Errorf(volume.ErrInvalid, "the id of the %s is missing", ref.Noun())
 	}
+
 	info, err := s.ready(ctx, ref.PluginID)
 	if err == nil {
 		err = cannot(ref.PluginID, ref.Group, info.Caps)
@@ -25,13 +26,14 @@ func (s *Service) able(ctx context.Context, ref volume.SnapshotAt) (Plugin, volu
 	if err != nil {
 		return nil, nil, info, err
 	}
+
 	p, secrets, err := s.reach(volume.Volume{PluginID: ref.PluginID, Secrets: ref.Secrets})
 	return p, secrets, info, err
 }
 
-// DeleteSnapshot destroys a snapshot, or a group of them. With a wait it asks again
-// while the plugin says that it is at something. One that is not there is ErrNotFound
-// where the plugin can tell, and else what the plugin makes of it.
+// DeleteSnapshot destroys a snapshot, or a group of snapshots. With a wait it repeats the call
+// while the plugin is busy. For a snapshot that does not exist it returns ErrNotFound if the plugin
+// can tell, and otherwise the plugin's answer.
 func (s *Service) DeleteSnapshot(ctx context.Context, ref volume.SnapshotAt, wait time.Duration) error {
 	p, secrets, info, err := s.able(ctx, ref)
 	if err != nil {
@@ -43,6 +45,7 @@ func (s *Service) DeleteSnapshot(ctx context.Context, ref volume.SnapshotAt, wai
 	if ref, err = s.named(ctx, p, info, ref, secrets); err != nil {
 		return err
 	}
+
 	members := ref.Members
 	switch {
 	case ref.Group && len(members) == 0:
@@ -50,11 +53,14 @@ func (s *Service) DeleteSnapshot(ctx context.Context, ref volume.SnapshotAt, wai
 	case !ref.Group && info.Caps.GetSnapshot:
 		err = there(ctx, p, ref, secrets)
 	}
+
 	if err != nil && (!errors.Is(err, volume.ErrNotFound) || !s.begun(ref)) {
 		return err
 	}
+
 	patient, cancel := within(ctx, wait)
 	defer cancel()
+
 	err = s.persist(patient, wait, func() error {
 		if ref.Group {
 			return p.DeleteGroupSnapshot(patient, volume.GroupSnapshotRef{ID: ref.ID, SnapshotIDs: members, Secrets: secrets})
@@ -67,24 +73,26 @@ func (s *Service) DeleteSnapshot(ctx context.Context, ref volume.SnapshotAt, wai
 	if err != nil {
 		return notGone(ref, err)
 	}
+
 	s.Events(volume.Event{Type: "snapshot-deleted", Plugin: ref.PluginID, Message: fmt.Sprintf("%s %q was deleted", ref.Noun(), ref.ID)})
 	for _, i := range s.Store.Snapshots() {
 		if i.Driver == info.Driver && i.ID == ref.ID && i.Group == ref.Group {
 			err = errors.Join(err, s.drop(ctx, i))
 		}
 	}
+
 	return errors.Join(err, s.forgetNames(ctx, info.Driver, ref.Group, ref.ID))
 }
 
-// there fails for a snapshot that its plugin does not have: to delete it would look
-// done, as CSI has it, and a misspelt id too.
+// there fails for a snapshot that its plugin does not have. In CSI, a delete of an unknown id
+// succeeds, so a misspelt id would look deleted.
 func there(ctx context.Context, p Plugin, ref volume.SnapshotAt, secrets volume.Secrets) error {
 	_, err := p.GetSnapshot(ctx, volume.SnapshotRef{ID: ref.ID, Secrets: secrets})
 	var ce *volume.CallError
 	if errors.As(err, &ce) && ce.Code == "NotFound" {
 		return none(ref)
 	}
-	return ctx.Err() // what else is wrong, the call that deletes it says
+	return ctx.Err() // the delete call reports all other errors
 }
 
 func none(ref volume.SnapshotAt) error {
@@ -92,16 +100,16 @@ func none(ref volume.SnapshotAt) error {
 		WithHint("volctl volume snapshot list --plugin %s -o wide", ref.PluginID)
 }
 
-// begun tells whether the agent remembers a snapshot by its id. To delete it has an end
-// here, then, also if the plugin has it no more.
+// begun reports whether the agent remembers a snapshot by its id. The delete then proceeds even if
+// the plugin no longer has the snapshot, so that the agent forgets it.
 func (s *Service) begun(ref volume.SnapshotAt) bool {
 	return slices.ContainsFunc(s.snapshotNames(), func(n volume.SnapshotName) bool {
 		return n.PluginID == ref.PluginID && n.ID == ref.ID && n.Group == ref.Group
 	})
 }
 
-// unnamed refuses the name of a snapshot in the place of its id, where nobody knows the
-// id yet: to delete it would do nothing.
+// unnamed refuses to delete a snapshot by its name while the agent does not know its id. The plugin
+// would take the name for an unknown id, and the delete would do nothing.
 func (s *Service) unnamed(ref volume.SnapshotAt) error {
 	for _, i := range s.Store.Snapshots() {
 		if i.PluginID != ref.PluginID || i.Group != ref.Group || i.Name != ref.ID || i.ID != "" {
@@ -111,11 +119,12 @@ func (s *Service) unnamed(ref volume.SnapshotAt) error {
 		return volume.Errorf(volume.ErrRefused, "%q is the name of a %s that plugin %q has not given an id yet, so it cannot be deleted", ref.ID, ref.Noun(), ref.PluginID).
 			WithHint("%s", "to learn its id: "+t.again()+"; to have it forgotten, whether it is there or not: "+volume.Command("volctl volume snapshot delete %s %s --forget", ref.PluginID, ref.ID))
 	}
+
 	return nil
 }
 
-// ForgetSnapshot forgets what has not been seen to be finished, known by its name or
-// id. No plugin is asked; left says what may be there for good.
+// ForgetSnapshot deletes the intents of unfinished snapshots with a name or id. It does not call
+// the plugin. It returns, in words, the snapshots that may remain at the plugin.
 func (s *Service) ForgetSnapshot(ctx context.Context, ref volume.SnapshotAt) (left []string, err error) {
 	for _, i := range s.Store.Snapshots() {
 		if i.PluginID != ref.PluginID || i.Name != ref.ID && (i.ID == "" || i.ID != ref.ID) {
@@ -124,20 +133,23 @@ func (s *Service) ForgetSnapshot(ctx context.Context, ref volume.SnapshotAt) (le
 		if err := s.drop(ctx, i); err != nil {
 			return left, err
 		}
+
 		if i.ID != "" {
 			left = append(left, fmt.Sprintf("plugin %q has %q", i.PluginID, i.ID))
 		} else {
 			left = append(left, fmt.Sprintf("plugin %q may have a snapshot named %q", i.PluginID, i.Name))
 		}
 	}
+
 	if len(left) == 0 {
 		return nil, volume.Errorf(volume.ErrNotFound, "no snapshot %q of plugin %q is being made, as far as this agent knows", ref.ID, ref.PluginID).
 			WithHint("volctl volume snapshot list --plugin %s", ref.PluginID)
 	}
+
 	return left, nil
 }
 
-// persist makes a call again while the plugin is at it and the time lasts.
+// persist repeats a call while the plugin is busy and ctx lasts.
 func (s *Service) persist(ctx context.Context, wait time.Duration, call func() error) error {
 	for try := 1; ; try++ {
 		err := call()
@@ -148,12 +160,13 @@ func (s *Service) persist(ctx context.Context, wait time.Duration, call func() e
 	}
 }
 
-// notGone puts into words why a snapshot was not deleted, or may not be.
+// notGone explains why a snapshot was not deleted, or why that is unknown.
 func notGone(ref volume.SnapshotAt, cause error) error {
 	var ce *volume.CallError
 	if !errors.As(cause, &ce) {
 		return cause
 	}
+
 	step, again := volume.DeleteSnapshot, volume.Command("volctl volume snapshot delete %s %s -y", ref.PluginID, ref.ID)
 	if ref.Group {
 		step, again = volume.DeleteGroupSnapshot, volume.Command("volctl volume snapshot group delete %s %s -y", ref.PluginID, ref.ID)
@@ -164,32 +177,37 @@ func notGone(ref volume.SnapshotAt, cause error) error {
 		}
 		return cause
 	}
+
 	kind := kindOf(cause)
 	if atIt(ce) {
 		kind = volume.ErrTimeout
 	}
+
 	return unclear(step, cause, volume.Errorf(kind, "%v; whether %s %q is gone is not known", cause, ref.Noun(), ref.ID).
 		WithHint("%s", "run the same again to go on with it: "+again))
 }
 
-// members are the snapshots of a group, which a plugin may need to be told. They are
-// looked for among all that the plugin has, where it can list them.
+// members returns the snapshots of a group. Some plugins need them for calls about the group.
+// members finds them in the list of all snapshots if the plugin can list.
 func (s *Service) members(ctx context.Context, p Plugin, info volume.PluginInfo, ref volume.SnapshotAt, secrets volume.Secrets) ([]string, error) {
 	if info.Caps.ListSnapshots {
 		all, err := allSnapshots(ctx, ref.PluginID, p, volume.ListSnapshotsRequest{Secrets: secrets})
 		if err != nil {
 			return nil, err
 		}
+
 		var ids []string
 		for _, one := range all {
 			if one.GroupID == ref.ID {
 				ids = append(ids, one.ID)
 			}
 		}
+
 		if len(ids) > 0 {
 			return ids, nil
 		}
 	}
+
 	got, err := p.GetGroupSnapshot(ctx, volume.GroupSnapshotRef{ID: ref.ID, Secrets: secrets})
 	var ce *volume.CallError
 	switch {
@@ -199,10 +217,12 @@ func (s *Service) members(ctx context.Context, p Plugin, info volume.PluginInfo,
 	case errors.As(err, &ce) && ce.Code == "NotFound":
 		return nil, none(ref)
 	}
+
 	ids := make([]string, 0, len(got.Snapshots))
 	for _, one := range got.Snapshots {
 		ids = append(ids, one.ID)
 	}
+
 	return ids, err
 }
 
@@ -216,12 +236,14 @@ func (s *Service) GroupSnapshot(ctx context.Context, ref volume.SnapshotAt) (vol
 	if ref, err = s.named(ctx, p, info, ref, secrets); err != nil {
 		return volume.GroupSnapshot{}, err
 	}
+
 	members := ref.Members
 	if len(members) == 0 {
 		if members, err = s.members(ctx, p, info, ref, secrets); err != nil {
 			return volume.GroupSnapshot{}, err
 		}
 	}
+
 	got, err := p.GetGroupSnapshot(ctx, volume.GroupSnapshotRef{ID: ref.ID, SnapshotIDs: members, Secrets: secrets})
 	var ce *volume.CallError
 	if errors.As(err, &ce) {
@@ -229,6 +251,7 @@ func (s *Service) GroupSnapshot(ctx context.Context, ref volume.SnapshotAt) (vol
 			return got, unclear(volume.GetGroupSnapshot, err, words)
 		}
 	}
+
 	if err == nil && got.Ready {
 		for _, i := range s.Store.Snapshots() {
 			if i.Group && i.Driver == info.Driver && i.ID == ref.ID {
@@ -236,5 +259,6 @@ func (s *Service) GroupSnapshot(ctx context.Context, ref volume.SnapshotAt) (vol
 			}
 		}
 	}
+
 	return got, err
 }

@@ -16,14 +16,14 @@ import (
 type camera struct {
 	*world
 	snapshots map[string]volume.SnapshotIntent
-	// at is what the plugin has, by name.
+	// at holds the snapshots at the plugin, by name.
 	at map[string]*volume.Snapshot
-	// fails are how the next calls fail, by their kind; a nil error is a success.
+	// fails holds the results of the next calls, by their kind. A nil error is a success.
 	fails map[volume.Kind][]error
-	// ripe is after how many looks a snapshot is ready.
+	// ripe is the number of looks after which a snapshot is ready.
 	ripe   int
 	paused []time.Duration
-	// patience is how many pauses last until the wait is over; 0 is all.
+	// patience is the number of pauses after which the wait is over; 0 means never.
 	patience int
 	pages    [][]volume.Snapshot
 	planted  func() // runs at each pause
@@ -74,7 +74,7 @@ func (c *camera) Snapshots() []volume.SnapshotIntent {
 	return slices.Collect(maps.Values(c.snapshots))
 }
 
-// Update is all or nothing here too.
+// Update changes everything or nothing, snapshots included.
 func (c *camera) Update(ctx context.Context, fn func(provision.Tx) error) error {
 	was := maps.Clone(c.snapshots)
 	err := c.world.Update(ctx, func(inner provision.Tx) error { return fn(cameraTx{inner, c}) })
@@ -105,7 +105,7 @@ func (c *camera) Provisioner(string) (provision.Plugin, error) {
 	return c, nil
 }
 
-// called notes a call and how it goes.
+// called records a call and returns its result.
 func (c *camera) called(k volume.Kind, what string, secrets volume.Secrets) error {
 	c.calls = append(c.calls, fmt.Sprintf("%s %s, %d held, %d secrets", k, what, len(c.held), len(secrets)))
 	if rest := c.fails[k]; len(rest) > 0 {
@@ -210,7 +210,7 @@ func (c *camera) DeleteGroupSnapshot(_ context.Context, r volume.GroupSnapshotRe
 	return c.called(volume.DeleteGroupSnapshot, fmt.Sprint(r.ID, r.SnapshotIDs), r.Secrets)
 }
 
-// refusal is a call that failed, as csiclient classes it.
+// refusal returns the error of a failed call, classified as csiclient does it.
 func refusal(k volume.Kind, code string) *volume.CallError {
 	retry := volume.RetryBackoff
 	switch code {
@@ -227,7 +227,7 @@ func (c *camera) take(t *testing.T, wait time.Duration) (volume.MadeSnapshot, er
 	return c.service().Snapshot(t.Context(), volume.SnapshotAsk{Volumes: []string{"data"}, Name: "nightly"}, wait)
 }
 
-// The world of other tests makes none.
+// The plugin of world makes no snapshots.
 func (w *world) IDs() []string                        { return []string{"ebs"} }
 func (w *world) Snapshots() []volume.SnapshotIntent   { return nil }
 func (w *world) SnapshotNames() []volume.SnapshotName { return slices.Collect(maps.Values(w.names)) }
@@ -258,7 +258,7 @@ func (w *world) GetGroupSnapshot(context.Context, volume.GroupSnapshotRef) (volu
 	return volume.GroupSnapshot{}, errDisk
 }
 
-// endless gives one token for ever.
+// endless returns the same token for every page.
 type endless struct{ *camera }
 
 func (e endless) Provisioner(string) (provision.Plugin, error) { return e, nil }

@@ -9,9 +9,9 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// snapshotID returns the plugin's id of a snapshot, or group, that is given by its id or
-// by its name. An id that the plugin has, or that is known here, goes before a name. A
-// text that is neither is returned as it is: the plugin may know it.
+// snapshotID returns the plugin's id of a snapshot or group that is given by id or by name. An id
+// that the plugin or the agent knows takes precedence over a name. A text that is neither is
+// returned unchanged, because the plugin may know it.
 func (s *Service) snapshotID(ctx context.Context, p Plugin, info volume.PluginInfo, ref volume.SnapshotAt, secrets volume.Secrets) (string, error) {
 	names := s.snapshotNames()
 	ids := volume.SnapshotIDs(names, info.Driver, ref.Group, ref.ID)
@@ -30,10 +30,11 @@ func (s *Service) snapshotID(ctx context.Context, p Plugin, info volume.PluginIn
 		return "", volume.Errorf(volume.ErrInvalid, "%q is the name of %d %ss of plugin %q, with the ids %s",
 			ref.ID, len(ids), ref.Noun(), ref.PluginID, strings.Join(quoted, ", ")).WithHint("give the id")
 	}
+
 	return ids[0], nil
 }
 
-// snapshotNames are the names of all snapshots whose ids are known, finished or not.
+// snapshotNames returns the names of all snapshots with a known id, finished or not.
 func (s *Service) snapshotNames() []volume.SnapshotName {
 	names := s.Store.SnapshotNames()
 	for _, i := range s.Store.Snapshots() {
@@ -41,15 +42,16 @@ func (s *Service) snapshotNames() []volume.SnapshotName {
 			names = append(names, i.Named(i.ID))
 		}
 	}
+
 	return names
 }
 
-// hasID asks the plugin whether it has a snapshot with an id. One that cannot tell has
-// none.
+// hasID asks the plugin whether it has a snapshot with this id. It returns false if the plugin
+// cannot answer that.
 func hasID(ctx context.Context, p Plugin, info volume.PluginInfo, ref volume.SnapshotAt, secrets volume.Secrets) (bool, error) {
 	switch {
 	case ref.Group:
-		return false, nil // their ids are the plugin's own, and GetVolumeGroupSnapshot needs the members
+		return false, nil // the plugin chooses group ids, and GetVolumeGroupSnapshot needs the members
 	case info.Caps.GetSnapshot:
 		_, err := p.GetSnapshot(ctx, volume.SnapshotRef{ID: ref.ID, Secrets: secrets})
 		return err == nil, ctx.Err()
@@ -62,12 +64,13 @@ func hasID(ctx context.Context, p Plugin, info volume.PluginInfo, ref volume.Sna
 	}
 }
 
-// named returns a reference with the plugin's ids in the place of names.
+// named returns a reference in which all names are replaced by the plugin's ids.
 func (s *Service) named(ctx context.Context, p Plugin, info volume.PluginInfo, ref volume.SnapshotAt, secrets volume.Secrets) (volume.SnapshotAt, error) {
 	id, err := s.snapshotID(ctx, p, info, ref, secrets)
 	if err != nil {
 		return ref, err
 	}
+
 	ref.ID = id
 	ref.Members = slices.Clone(ref.Members)
 	for i, member := range ref.Members {
@@ -76,26 +79,29 @@ func (s *Service) named(ctx context.Context, p Plugin, info volume.PluginInfo, r
 			return ref, err
 		}
 	}
+
 	return ref, nil
 }
 
-// forgetNames forgets the names of a snapshot that is gone, known by its id.
+// forgetNames deletes the names of a snapshot that no longer exists, given by its id.
 func (s *Service) forgetNames(ctx context.Context, driver string, group bool, id string) error {
 	gone := func(n volume.SnapshotName) bool { return n.Driver == driver && n.Group == group && n.ID == id }
 	if !slices.ContainsFunc(s.Store.SnapshotNames(), gone) {
 		return nil
 	}
+
 	return s.Store.Update(context.WithoutCancel(ctx), func(tx Tx) error {
 		for _, n := range tx.SnapshotNames() {
 			if gone(n) {
 				tx.DeleteSnapshotName(n.Key())
 			}
 		}
+
 		return nil
 	})
 }
 
-// sourceSnapshot is the plugin's id of the snapshot that a volume is made from.
+// sourceSnapshot returns the plugin's id of the snapshot that a volume is made from.
 func (s *Service) sourceSnapshot(ctx context.Context, v volume.Volume, info volume.PluginInfo) (string, error) {
 	p, secrets, err := s.reach(v)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 
 const minute = time.Minute
 
-// A snapshot is asked after as its plugin allows until it is ready, with growing pauses,
-// and nothing is kept of one that is.
+// The agent asks for a snapshot until it is ready, with the calls that the plugin offers and with
+// growing pauses. It then deletes the intent.
 func TestSnapshotRipens(t *testing.T) {
 	const create = "CreateSnapshot nightly of vol-9, 1 held, 1 secrets"
 	for _, tt := range []struct {
@@ -37,7 +37,7 @@ func TestSnapshotRipens(t *testing.T) {
 	}
 }
 
-// The same name again is the same snapshot.
+// A second request with the same name returns the same snapshot.
 func TestSnapshotAgain(t *testing.T) {
 	c := newCamera(t, "get")
 	for range 2 {
@@ -47,8 +47,7 @@ func TestSnapshotAgain(t *testing.T) {
 	}
 }
 
-// Without a wait the plugin is asked once, and the intent stands until the snapshot is
-// seen to be ready.
+// Without a wait the plugin is asked once. The intent stays until the snapshot is seen to be ready.
 func TestSnapshotWithoutWait(t *testing.T) {
 	c := newCamera(t, "list")
 	c.ripe = 1
@@ -69,7 +68,7 @@ func TestSnapshotWithoutWait(t *testing.T) {
 	}
 }
 
-// A plugin that is at it is asked again, by the same name.
+// A plugin that is still working is asked again, with the same name.
 func TestSnapshotPending(t *testing.T) {
 	c := newCamera(t, "get")
 	c.fails[volume.CreateSnapshot] = []error{refusal(volume.CreateSnapshot, "Aborted"), refusal(volume.CreateSnapshot, "DeadlineExceeded")}
@@ -86,7 +85,7 @@ func TestSnapshotPending(t *testing.T) {
 	equal(t, "what was told meanwhile", doing, []string{"CreateSnapshot: Aborted: no", "CreateSnapshot: DeadlineExceeded: no"})
 }
 
-// When the time is over, the intent stands and the words say what goes on where.
+// When the wait ends, the intent stays, and the error says that the plugin continues.
 func TestSnapshotLate(t *testing.T) {
 	c := newCamera(t, "get")
 	c.ripe, c.patience = 99, 3
@@ -118,7 +117,7 @@ func TestSnapshotLate(t *testing.T) {
 	}
 }
 
-// What the plugin's answer means: a refusal leaves nothing, all else an intent.
+// If the plugin refuses, no intent remains. After every other error the intent stays.
 func TestSnapshotFails(t *testing.T) {
 	for code, tt := range map[string]struct {
 		kind  error
@@ -156,7 +155,7 @@ func TestSnapshotFails(t *testing.T) {
 	}
 }
 
-// What can be known before is refused before anything is called or written.
+// A request that cannot succeed is refused before anything is called or stored.
 func TestSnapshotRefused(t *testing.T) {
 	for name, tt := range map[string]struct {
 		caps  string
@@ -206,7 +205,7 @@ func (c *camera) provision(id string, p volume.Provision) {
 	c.volumes[id] = r
 }
 
-// A name that is being used for another volume is refused until that is over.
+// A name is refused while an unfinished snapshot of another volume has it.
 func TestSnapshotNameInUse(t *testing.T) {
 	c := newCamera(t)
 	c.ripe = 9
@@ -220,8 +219,8 @@ func TestSnapshotNameInUse(t *testing.T) {
 	want(t, "a name of another", err, volume.ErrRefused, `snapshot "nightly" of data was begun before`, "take another name")
 }
 
-// A snapshot that its plugin loses while it is waited for is no more, and one that cannot
-// be asked after is not known to be.
+// If the plugin loses a snapshot during the wait, the snapshot no longer exists. If the plugin
+// cannot be asked about it, its state is unknown.
 func TestSnapshotGone(t *testing.T) {
 	c := newCamera(t, "get")
 	c.ripe = 9
@@ -241,7 +240,7 @@ func TestSnapshotGone(t *testing.T) {
 	}
 }
 
-// Whoever asked and went away leaves the intent.
+// If the caller goes away, the intent stays.
 func TestSnapshotInterrupted(t *testing.T) {
 	c := newCamera(t, "get")
 	c.ripe = 9
@@ -253,8 +252,8 @@ func TestSnapshotInterrupted(t *testing.T) {
 	}
 }
 
-// A group is made of its volumes in order, with none of them in another call, and is
-// asked after with its members.
+// A group is made while no other call runs for its volumes, which are locked in order. Later calls
+// about the group name its members.
 func TestGroupSnapshot(t *testing.T) {
 	c := newCamera(t, "group", "list")
 	v := existing()

@@ -8,8 +8,9 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Snapshots asks plugins for their snapshots, page by page. What turns out to be finished
-// is forgotten here. Where several plugins are asked, one that cannot answer is noted.
+// Snapshots asks plugins for their snapshots, page by page. It deletes the intents of snapshots
+// that turn out to be ready. If it asks several plugins, a plugin that cannot answer is mentioned
+// in the notes.
 func (s *Service) Snapshots(ctx context.Context, ask volume.SnapshotsAsk) (volume.Snapshots, error) {
 	v := volume.Volume{PluginID: ask.PluginID, Secrets: ask.Secrets}
 	if ask.VolumeID != "" {
@@ -20,10 +21,12 @@ func (s *Service) Snapshots(ctx context.Context, ask volume.SnapshotsAsk) (volum
 		if ask.PluginID != "" && ask.PluginID != r.Volume.PluginID {
 			return volume.Snapshots{}, volume.Errorf(volume.ErrInvalid, "volume %q is of plugin %q, not of %q", ask.VolumeID, r.Volume.PluginID, ask.PluginID)
 		}
+
 		if v = r.Volume; len(ask.Secrets) > 0 {
 			v.Secrets = ask.Secrets
 		}
 	}
+
 	var out volume.Snapshots
 	switch {
 	case ask.Pending:
@@ -44,11 +47,12 @@ func (s *Service) Snapshots(ctx context.Context, ask volume.SnapshotsAsk) (volum
 			}
 		}
 	}
+
 	s.pending(ctx, v, &out)
 	return out, ctx.Err()
 }
 
-// listOne asks one plugin. One that cannot list is noted.
+// listOne asks one plugin. If the plugin cannot list snapshots, listOne says so in the notes.
 func (s *Service) listOne(ctx context.Context, v volume.Volume, out *volume.Snapshots) error {
 	info, err := s.ready(ctx, v.PluginID)
 	if err == nil && !info.Caps.ListSnapshots {
@@ -57,10 +61,12 @@ func (s *Service) listOne(ctx context.Context, v volume.Volume, out *volume.Snap
 	if err != nil {
 		return err
 	}
+
 	p, secrets, err := s.reach(v)
 	if err != nil {
 		return err
 	}
+
 	var all []volume.Snapshot
 	if info.Caps.ListSnapshots {
 		all, err = allSnapshots(ctx, v.PluginID, p, volume.ListSnapshotsRequest{SourceID: v.ExternalID, Secrets: secrets})
@@ -68,13 +74,15 @@ func (s *Service) listOne(ctx context.Context, v volume.Volume, out *volume.Snap
 		out.Notes = append(out.Notes, fmt.Sprintf("plugin %q cannot list its snapshots: only those are shown that have not been seen to be finished", v.PluginID))
 		all = s.looked(ctx, p, info, v, secrets)
 	}
+
 	for _, one := range all {
 		out.Listed = append(out.Listed, volume.ListedSnapshot{PluginID: v.PluginID, Driver: info.Driver, Snapshot: one})
 	}
+
 	return err
 }
 
-// looked asks for those, one by one, that have not been seen to be finished.
+// looked asks for the unfinished snapshots one by one.
 func (s *Service) looked(ctx context.Context, p Plugin, info volume.PluginInfo, v volume.Volume, secrets volume.Secrets) []volume.Snapshot {
 	var all []volume.Snapshot
 	for _, i := range s.Store.Snapshots() {
@@ -85,15 +93,16 @@ func (s *Service) looked(ctx context.Context, p Plugin, info volume.PluginInfo, 
 			all = append(all, one)
 		}
 	}
+
 	return all
 }
 
-// allSnapshots asks for all of a plugin's snapshots.
+// allSnapshots returns all snapshots of a plugin.
 func allSnapshots(ctx context.Context, pluginID string, p Plugin, req volume.ListSnapshotsRequest) ([]volume.Snapshot, error) {
 	var all []volume.Snapshot
 	err := pages(ctx, pluginID, volume.ListSnapshots, func(token string) (string, bool, error) {
 		if token == "" {
-			all = nil // it may be asked from the start again
+			all = nil // the listing may start again from the first page
 		}
 		req.Token = token
 		page, err := p.ListSnapshots(ctx, req)
@@ -103,13 +112,14 @@ func allSnapshots(ctx context.Context, pluginID string, p Plugin, req volume.Lis
 	if err != nil {
 		return nil, err
 	}
+
 	return all, nil
 }
 
-// pending adds what has not been seen to be finished. What the listing shows to be
-// ready is forgotten.
+// pending adds the unfinished snapshots. It deletes the intents of those that the listing shows as
+// ready.
 func (s *Service) pending(ctx context.Context, v volume.Volume, out *volume.Snapshots) {
-	listed := map[string][]*volume.ListedSnapshot{} // by driver and id, of a snapshot or of a group
+	listed := map[string][]*volume.ListedSnapshot{} // by driver and id, for snapshots and for groups
 	for i := range out.Listed {
 		one := &out.Listed[i]
 		for group, id := range map[bool]string{false: one.ID, true: one.GroupID} {
@@ -117,15 +127,18 @@ func (s *Service) pending(ctx context.Context, v volume.Volume, out *volume.Snap
 			listed[key] = append(listed[key], one)
 		}
 	}
+
 	names := s.snapshotNames()
 	for i := range out.Listed {
 		one := &out.Listed[i]
 		one.Name = volume.NameOf(names, one.Driver, false, one.ID)
 	}
+
 	for _, i := range volume.OldestFirst(s.Store.Snapshots()) {
 		if v.PluginID != "" && i.PluginID != v.PluginID || v.ID != "" && !slices.Contains(i.Sources, v.ExternalID) {
 			continue
 		}
+
 		var shown []*volume.ListedSnapshot
 		if i.ID != "" {
 			shown = listed[volume.SnapshotIntent{Driver: i.Driver, Group: i.Group, Name: i.ID}.Key()]
@@ -136,6 +149,7 @@ func (s *Service) pending(ctx context.Context, v volume.Volume, out *volume.Snap
 				one.Name = i.Name
 			}
 		}
+
 		switch {
 		case ready && s.drop(ctx, i) == nil:
 			t := taking{s: s, intent: i}

@@ -8,7 +8,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// A listing goes through all pages, and starts over when its token is no good any more.
+// A listing goes through all pages, and starts over when the plugin no longer knows the token.
 func TestSnapshotsPaged(t *testing.T) {
 	c := newCamera(t, "list")
 	c.pages = [][]volume.Snapshot{{{ID: "s1"}, {ID: "s2"}}, {}, {{ID: "s3", Ready: true}}}
@@ -30,7 +30,7 @@ func TestSnapshotsPaged(t *testing.T) {
 	}
 }
 
-// A plugin that gives one token for ever is not followed for ever.
+// A listing ends with an error if the plugin returns the same token again and again.
 func TestSnapshotsWithoutEnd(t *testing.T) {
 	c := newCamera(t, "list")
 	s := c.service()
@@ -39,7 +39,7 @@ func TestSnapshotsWithoutEnd(t *testing.T) {
 	want(t, "endless", err, nil, `plugin "ebs" does not end its answer to ListSnapshots: the token "1" came twice`, "volctl plugin logs ebs")
 }
 
-// Who cannot list is noted, with what is known all the same.
+// A plugin that cannot list is mentioned in the notes. The unfinished snapshots are still shown.
 func TestSnapshotsNotListed(t *testing.T) {
 	c := newCamera(t)
 	c.ripe = 9
@@ -80,7 +80,7 @@ func TestSnapshotsRefused(t *testing.T) {
 	}
 }
 
-// A group is finished when each of its snapshots was listed as ready.
+// A group is finished when the listing shows each of its snapshots as ready.
 func TestGroupIsListed(t *testing.T) {
 	c := newCamera(t, "group", "list")
 	v := existing()
@@ -134,8 +134,9 @@ func TestDeleteSnapshot(t *testing.T) {
 	want(t, "no plugin", c.service().DeleteSnapshot(t.Context(), at, minute), volume.ErrNotFound, `no plugin "nfs"`)
 }
 
-// A plugin says that it has deleted what it never had. Where it can tell, it is asked
-// before; not where the agent remembers the snapshot, which is then forgotten.
+// CSI plugins report success for deleting an unknown snapshot. The agent therefore asks first if
+// the plugin can tell. If the agent itself remembers the snapshot, the delete succeeds and the
+// agent forgets it.
 func TestDeleteNone(t *testing.T) {
 	c := newCamera(t, "get", "group")
 	at := volume.SnapshotAt{PluginID: "ebs", ID: "snap-7"}
@@ -156,8 +157,8 @@ func TestDeleteNone(t *testing.T) {
 	}
 }
 
-// A name without an id is refused: to delete it would look done. With one, it stands for
-// the id.
+// The name of a snapshot without a known id is refused, because the delete would appear to succeed.
+// Once the id is known, the name stands for it.
 func TestDeleteByName(t *testing.T) {
 	c := newCamera(t)
 	c.fails[volume.CreateSnapshot] = []error{refusal(volume.CreateSnapshot, "Internal")}
@@ -187,8 +188,8 @@ func TestDeleteByName(t *testing.T) {
 	equal(t, "names", len(c.names), 0)
 }
 
-// A name stands for the id wherever one is taken. An id goes before a name, and a name
-// of several snapshots lists their ids.
+// A name can be given in place of an id everywhere. An id takes precedence over a name. If several
+// snapshots have the name, the error lists their ids.
 func TestSnapshotNames(t *testing.T) {
 	c := newCamera(t, "get")
 	if _, err := c.take(t, minute); err != nil {
@@ -223,8 +224,8 @@ func TestSnapshotNames(t *testing.T) {
 	}
 }
 
-// A plugin may have to be told the members of a group: they are looked for in its list,
-// else it is asked without.
+// Some plugins need the members of a group. The agent finds them in the plugin's list, or else asks
+// without them.
 func TestDeleteGroup(t *testing.T) {
 	c := newCamera(t, "group", "list")
 	c.pages = [][]volume.Snapshot{{{ID: "x"}, {ID: "m1", GroupID: "group-1"}}, {{ID: "m2", GroupID: "group-1"}}}

@@ -9,17 +9,19 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// source refuses what is known beforehand, and returns what a volume is filled from, by
-// the ids that its plugin knows: a snapshot may be given by its name, and a volume to be
-// cloned by the id that it has here. What the plugin cannot do is refused. A create that is resumed was
-// asked of the plugin already.
+// source returns the source that a new volume is filled from, as an id of the plugin. The file may
+// give a snapshot by its name, and a volume to clone by its id on this host. Requests that the
+// plugin cannot fulfil are refused here, before an intent is stored. A resumed create is not
+// checked again for whether this host reaches the clone source, because the plugin has received
+// that request before.
 func (s *Service) source(ctx context.Context, v volume.Volume, info volume.PluginInfo, resumed bool) (snapshot, clone string, err error) {
 	if err := creates(v, info); err != nil {
 		return "", "", err
 	}
-	if _, err := s.Secrets(v); err != nil { // better now than with an intent on disk
+	if _, err := s.Secrets(v); err != nil { // fail now rather than with an intent on disk
 		return "", "", err
 	}
+
 	switch {
 	case v.SnapshotID != "" && !info.Caps.Snapshot:
 		return "", "", volume.Errorf(volume.ErrRefused, "plugin %q cannot snapshot, so volume %q cannot be made from a snapshot", v.PluginID, v.ID).
@@ -34,11 +36,12 @@ func (s *Service) source(ctx context.Context, v volume.Volume, info volume.Plugi
 	case !info.Caps.Clone:
 		return "", "", volume.Errorf(volume.ErrRefused, "plugin %q cannot clone volumes", v.PluginID).WithHint("volctl plugin status %s", v.PluginID)
 	}
+
 	clone, err = s.cloneSource(ctx, v, info, resumed)
 	return "", clone, err
 }
 
-// cloneSource is the external id of the volume that one is to be cloned from.
+// cloneSource returns the external id of the volume to clone.
 func (s *Service) cloneSource(ctx context.Context, v volume.Volume, info volume.PluginInfo, resumed bool) (clone string, err error) {
 	r, ok := s.Store.Volume(v.CloneID)
 	if !ok { // an external id
@@ -46,6 +49,7 @@ func (s *Service) cloneSource(ctx context.Context, v volume.Volume, info volume.
 			return v.CloneID, err
 		}
 	}
+
 	switch of := r.Volume; {
 	case of.ID == v.ID:
 		return "", volume.Errorf(volume.ErrInvalid, "volume %q cannot be a clone of itself", v.ID)
@@ -61,7 +65,7 @@ func (s *Service) cloneSource(ctx context.Context, v volume.Volume, info volume.
 	}
 }
 
-// registered finds the volume that storage is registered as.
+// registered returns the volume that has the given external id.
 func (s *Service) registered(ctx context.Context, driver, externalID string) (r volume.Record, ok bool, err error) {
 	err = s.Store.Update(ctx, func(tx Tx) error {
 		var id string
@@ -73,32 +77,36 @@ func (s *Service) registered(ctx context.Context, driver, externalID string) (r 
 	if errors.Is(err, errLookOnly) {
 		err = nil
 	}
+
 	return r, ok, err
 }
 
-// errLookOnly ends a transaction that only reads, without a commit.
+// errLookOnly ends a read-only transaction without a commit.
 var errLookOnly = errors.New("nothing is changed")
 
-// unripe refuses a snapshot that was begun here and is not ready: no volume may be made of
-// it (CSI spec, Snapshot.ready_to_use).
+// unripe refuses a snapshot that this agent began and that is not ready yet. No volume may be made
+// from it (CSI spec, Snapshot.ready_to_use).
 func (s *Service) unripe(ctx context.Context, v volume.Volume, info volume.PluginInfo) error {
 	for _, i := range s.Store.Snapshots() {
 		if i.Group || i.ID == "" || i.ID != v.SnapshotID || i.Driver != info.Driver {
 			continue
 		}
+
 		t := &taking{s: s, intent: i, caps: info.Caps}
 		got, err := t.look(ctx, volume.GroupSnapshot{ID: i.ID})
 		if err == nil && got.Ready {
 			return t.note(ctx, got)
 		}
+
 		return volume.Errorf(volume.ErrRefused, "snapshot %q of volume %q is not ready yet", i.ID, i.Volumes[0]).
 			WithHint("%s", "to wait for it: "+t.again())
 	}
+
 	return nil
 }
 
-// sourceless is the error for a source that the plugin does not know; nil if that is not
-// what a call failed of.
+// sourceless returns the error for a source that the plugin does not know, or nil if the call
+// failed for another reason.
 func sourceless(v volume.Volume, ce *volume.CallError) *volume.Error {
 	switch {
 	case ce == nil || ce.Code != "NotFound":
@@ -110,12 +118,13 @@ func sourceless(v volume.Volume, ce *volume.CallError) *volume.Error {
 		return volume.Errorf(volume.ErrNotFound, "plugin %q has no volume %q to clone: %s", v.PluginID, v.CloneID, ce.Message).
 			WithHint("volctl volume list")
 	}
+
 	return nil
 }
 
-// creating makes the call that creates a volume, and makes it again, by the same name,
-// while the plugin says that it is at it: it copies data, maybe for long. Nothing else is
-// held up meanwhile.
+// creating makes the call that creates a volume. It repeats the call under the same name while the
+// plugin reports that it is still working, for instance copying data. Calls for other volumes do
+// not wait for it.
 func (s *Service) creating(ctx context.Context, v volume.Volume, wait time.Duration, call func() error) error {
 	for try := 1; ; try++ {
 		err := s.Queue.Call(ctx, v.ID, volume.CreateVolume, call)
@@ -128,20 +137,22 @@ func (s *Service) creating(ctx context.Context, v volume.Volume, wait time.Durat
 			continue
 		}
 		if ctx.Err() != nil && !errors.Is(context.Cause(ctx), errLate) {
-			return ctx.Err() // whoever asked is gone
+			return ctx.Err() // the caller is gone
 		}
+
 		words := &volume.Error{Kind: volume.ErrTimeout, Message: fmt.Sprintf("after %s: %v", wait, err)}
 		if e := (*volume.Error)(nil); errors.As(err, &e) {
 			words.Hint = e.Hint
 		}
+
 		return unclear(volume.CreateVolume, err, words)
 	}
 }
 
-// errLate is why a context has ended whose time was up.
+// errLate is the cause of a context whose time ran out.
 var errLate = errors.New("the wait is over")
 
-// within bounds a wait; with 0 it does not.
+// within limits ctx to wait; with 0 it returns ctx unchanged.
 func within(ctx context.Context, wait time.Duration) (context.Context, context.CancelFunc) {
 	if wait <= 0 {
 		return ctx, func() {}

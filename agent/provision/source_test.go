@@ -8,7 +8,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// copies is a camera that clones, with what CreateVolume was asked for.
+// copies returns a camera whose plugin can clone, and the CreateVolume requests that it received.
 func copies(t *testing.T) (c *camera, asked *[]volume.CreateVolumeRequest) {
 	t.Helper()
 	c, asked = newCamera(t, "get"), &[]volume.CreateVolumeRequest{}
@@ -34,7 +34,8 @@ func clone(of string) volume.Volume {
 	return v
 }
 
-// A clone is named by an id here or at the plugin; the record keeps what the file says.
+// A clone may be named by its id on this host or at the plugin. The record keeps the id from the
+// file.
 func TestCloneOf(t *testing.T) {
 	for of, want := range map[string]string{"source": "vol-9", "vol-9": "vol-9", "vol-unknown": "vol-unknown"} {
 		c, asked := copies(t)
@@ -48,7 +49,7 @@ func TestCloneOf(t *testing.T) {
 	}
 }
 
-// What cannot be a source is refused before anything is called or written.
+// A volume that cannot be a source is refused before anything is called or stored.
 func TestSourceRefused(t *testing.T) {
 	fromSnapshot := spec()
 	fromSnapshot.SnapshotID = "snap-1"
@@ -89,7 +90,7 @@ func TestSourceRefused(t *testing.T) {
 	want(t, "itself", err, volume.ErrInvalid, "cannot be a clone of itself")
 }
 
-// A snapshot that has become ready meanwhile is one, and nothing is kept of it.
+// A snapshot that has become ready in the meantime is accepted, and its intent is deleted.
 func TestSourceIsReadyByNow(t *testing.T) {
 	c, _ := copies(t)
 	v := spec()
@@ -102,7 +103,7 @@ func TestSourceIsReadyByNow(t *testing.T) {
 	}
 }
 
-// A plugin that copies is asked again until the time is over; then the intent stands.
+// A plugin that is copying is asked again until the time is over. After that, the intent stays.
 func TestCreateTakesLong(t *testing.T) {
 	aborted, late := refusal(volume.CreateVolume, "Aborted"), refusal(volume.CreateVolume, "DeadlineExceeded")
 	c, asked := copies(t)
@@ -146,7 +147,7 @@ func TestCreateTakesLong(t *testing.T) {
 	}
 }
 
-// A source that is not there leaves nothing.
+// If the source does not exist, no intent remains.
 func TestSourceIsMissing(t *testing.T) {
 	fromSnapshot := spec()
 	fromSnapshot.SnapshotID = "snap-1"

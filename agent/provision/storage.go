@@ -8,17 +8,19 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// learn asks what the plugin knows of a volume that is to be registered: its size,
-// from where it can be reached and, if the file has none, its context. A plugin that
-// is down, or cannot tell, does not stand in the way.
+// learn asks the plugin about a volume that is about to be registered. It sets the size, the
+// topologies from which the volume can be reached and, if the file has none, the context. It
+// accepts the volume unchanged if the plugin is down or cannot answer.
 func (s *Service) learn(ctx context.Context, v *volume.Volume) error {
 	if view := s.Plugins.View(v.PluginID); !view.ReadyFor(volume.ControllerGetVolume) || !view.Info.Caps.Get {
 		return nil
 	}
+
 	p, err := s.Plugins.Storage(v.PluginID)
 	if err != nil {
 		return err
 	}
+
 	got, err := p.ControllerGetVolume(ctx, v.ExternalID)
 	var ce *volume.CallError
 	switch {
@@ -27,28 +29,29 @@ func (s *Service) learn(ctx context.Context, v *volume.Volume) error {
 	case err != nil || got.ExternalID != v.ExternalID:
 		return ctx.Err()
 	}
+
 	v.Capacity, v.Topologies = max(got.Capacity, 0), got.Topologies
 	if len(v.Context) == 0 {
 		v.Context = got.Context
 	}
+
 	return nil
 }
 
-// Bounds of a listing. A plugin that goes beyond them does not end by itself.
+// These limits bound a listing. A plugin that exceeds them is assumed to list without end.
 const (
 	pageSize = 100
 	maxPages = 10000
 )
 
-// endless is why a listing was given up.
+// endless returns the error for a listing that the agent gave up.
 func endless(pluginID string, step volume.Kind, why string) error {
 	return volume.Errorf(nil, "plugin %q does not end its answer to %s: %s", pluginID, step, why).WithHint("volctl plugin logs %s", pluginID)
 }
 
-// pages asks for page after page until the last one, or until each wants no more. A
-// plugin that does not know its own token any more is asked from the start, once
-// (CSI spec, ListVolumes Errors, ListSnapshots Errors); each then sees again what it
-// saw before.
+// pages calls page for each page until the last one, or until page reports done. If the plugin no
+// longer knows its own token, pages starts again from the first page, once (CSI spec, ListVolumes
+// Errors, ListSnapshots Errors). The callback then sees the same entries a second time.
 func pages(ctx context.Context, pluginID string, step volume.Kind, page func(token string) (next string, done bool, err error)) error {
 	token, again := "", false
 	seen := map[string]bool{}
@@ -67,26 +70,31 @@ func pages(ctx context.Context, pluginID string, step volume.Kind, page func(tok
 		case ctx.Err() != nil:
 			return ctx.Err()
 		}
+
 		seen[next] = true
 		token = next
 	}
+
 	return endless(pluginID, step, fmt.Sprintf("there were %d pages", maxPages))
 }
 
-// List calls each for the volumes that a plugin has, whether they are registered
-// here or not, up to limit (0: all). It reports whether there are more. It ends with
-// ctx, and with the first error of each.
+// List calls each for the volumes that a plugin has, whether registered here or not, up to limit
+// (0: all). It reports whether there are more. It stops when ctx ends, and at the first error of
+// each.
 func (s *Service) List(ctx context.Context, pluginID string, limit int, each func(volume.StorageVolume) error) (more bool, err error) {
 	p, err := s.storage(ctx, pluginID, "list its volumes", func(c volume.Caps) bool { return c.List })
 	if err != nil {
 		return false, err
 	}
+
 	told := map[string]bool{}
+
 	err = pages(ctx, pluginID, volume.ListVolumes, func(token string) (string, bool, error) {
 		got, err := p.ListVolumes(ctx, volume.ListVolumesRequest{MaxEntries: pageSize, Token: token})
 		if err != nil {
 			return "", true, err
 		}
+
 		for _, v := range got.Entries {
 			if told[v.ExternalID] {
 				continue
@@ -94,24 +102,28 @@ func (s *Service) List(ctx context.Context, pluginID string, limit int, each fun
 			if more = limit > 0 && len(told) == limit; more {
 				return "", true, nil
 			}
+
 			told[v.ExternalID] = true
 			if err := each(v); err != nil {
 				return "", true, err
 			}
 		}
+
 		more = limit > 0 && len(told) == limit && got.Next != ""
 		return got.Next, more, nil
 	})
+
 	return more, err
 }
 
-// Capacity asks how much a plugin can still create.
+// Capacity asks how much storage a plugin can still create.
 func (s *Service) Capacity(ctx context.Context, pluginID string, q volume.CapacityRequest) (volume.CapacityResult, error) {
 	for _, c := range q.Capabilities {
 		if err := c.Check(); err != nil {
 			return volume.CapacityResult{}, err
 		}
 	}
+
 	p, err := s.storage(ctx, pluginID, "tell how much it can create", func(c volume.Caps) bool { return c.Capacity })
 	if err != nil {
 		return volume.CapacityResult{}, err
@@ -119,11 +131,13 @@ func (s *Service) Capacity(ctx context.Context, pluginID string, q volume.Capaci
 	if len(q.Topology) > 0 && !s.Plugins.View(pluginID).Info.Caps.Topology {
 		return volume.CapacityResult{}, volume.Errorf(volume.ErrRefused, "plugin %q knows no topology", pluginID)
 	}
+
 	out, err := p.GetCapacity(ctx, q)
 	return out, refusal(pluginID, err)
 }
 
-// storage returns a plugin that is ready and can do what is asked, in words.
+// storage returns a plugin that is ready and has the capability that can checks. The error names
+// that capability with the words in the parameter.
 func (s *Service) storage(ctx context.Context, pluginID, what string, can func(volume.Caps) bool) (Storage, error) {
 	info, err := s.ready(ctx, pluginID)
 	if err != nil {
@@ -132,5 +146,6 @@ func (s *Service) storage(ctx context.Context, pluginID, what string, can func(v
 	if !can(info.Caps) {
 		return nil, volume.Errorf(volume.ErrRefused, "plugin %q cannot %s", pluginID, what).WithHint("volctl plugin status %s", pluginID)
 	}
+
 	return s.Plugins.Storage(pluginID)
 }

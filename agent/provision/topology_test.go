@@ -6,13 +6,14 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// at is a topology request for one place, required and preferred.
+// at returns a topology request that requires and prefers one zone.
 func at(zone string) volume.TopologyRequest {
 	here := []map[string]string{{"zone": zone}}
 	return volume.TopologyRequest{Required: here, Preferred: here}
 }
 
-// placed is a camera whose plugin has a topology; its host is in a zone, or says none.
+// placed returns a camera whose plugin has a topology. With an empty zone its host reports no
+// segments.
 func placed(t *testing.T, zone string) (*camera, *[]volume.CreateVolumeRequest) {
 	t.Helper()
 	c, asked := copies(t)
@@ -23,8 +24,8 @@ func placed(t *testing.T, zone string) (*camera, *[]volume.CreateVolumeRequest) 
 	return c, asked
 }
 
-// A volume without a topology_request is made where this host reaches it. What is sent
-// is no part of the request: the same file stays the same.
+// A volume without a topology_request is created where this host can reach it. The topology sent is
+// not part of the request, so a repeat with the same file matches.
 func TestDefaultTopology(t *testing.T) {
 	elsewhere := spec()
 	elsewhere.Topology.Required = []map[string]string{{"zone": "b"}}
@@ -58,7 +59,8 @@ func TestDefaultTopology(t *testing.T) {
 	}
 }
 
-// A create that is resumed repeats what was sent, whatever the host says by then.
+// A resumed create repeats the topology that the first one sent, even if the host's topology has
+// changed.
 func TestResumedTopology(t *testing.T) {
 	c, asked := placed(t, "a")
 	c.fails[volume.CreateVolume] = []error{refusal(volume.CreateVolume, "DeadlineExceeded")}
@@ -71,7 +73,7 @@ func TestResumedTopology(t *testing.T) {
 	}
 	equal(t, "sent again", (*asked)[1].Topology, at("a"))
 
-	// Of a record from before the default, nothing was sent.
+	// A record from before the default sent no topology, so a resumed create sends none.
 	c, asked = placed(t, "a")
 	old := clone("source")
 	old.Name, old.Driver, old.Provision = "data", "ebs.csi", volume.Provisioning
@@ -83,14 +85,14 @@ func TestResumedTopology(t *testing.T) {
 	equal(t, "sent for an old record", (*asked)[0].Topology, volume.TopologyRequest{})
 }
 
-// reach has the source of clones be reachable from one zone.
+// reach makes the source of clones reachable from one zone only.
 func (c *camera) reach(zone string) {
 	r := c.volumes["source"]
 	r.Volume.Topologies = []map[string]string{{"zone": zone}}
 	c.volumes["source"] = r
 }
 
-// A clone for this host needs a source that this host reaches.
+// A clone for this host needs a source that this host can reach.
 func TestCloneOutOfReach(t *testing.T) {
 	for _, of := range []string{"source", "vol-9"} {
 		c, asked := placed(t, "a")

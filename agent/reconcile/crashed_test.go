@@ -13,7 +13,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// crashed is the queue of an agent after one that died, over these volumes.
+// crashed returns the queue of an agent whose predecessor crashed, over these volumes.
 func crashed(rs []volume.Record, p *plugin, begun ...string) *reconcile.Queue {
 	store := &memory{}
 	for _, r := range rs {
@@ -31,8 +31,8 @@ func crashed(rs []volume.Record, p *plugin, begun ...string) *reconcile.Queue {
 	})
 }
 
-// TestChangeAfterCrash: a call that changes the storage of a volume waits one deadline if a
-// call of the dead agent may be at work on it. A volume that is settled waits for nothing.
+// TestChangeAfterCrash checks that a call which changes a volume's storage waits one deadline if a
+// call of the crashed agent may still run on the volume. Calls for a settled volume do not wait.
 func TestChangeAfterCrash(t *testing.T) {
 	const limit = 30 * time.Second
 	of := func(id string, change func(*volume.Record)) volume.Record {
@@ -81,7 +81,8 @@ func TestChangeAfterCrash(t *testing.T) {
 	}
 }
 
-// TestChangeAfterRestartOfPlugin: the process that may be at work is gone.
+// TestChangeAfterRestartOfPlugin checks that the wait ends once the plugin process that may run the
+// call is gone.
 func TestChangeAfterRestartOfPlugin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := volume.Record{Volume: volume.Volume{ID: "v", PluginID: "p", Provision: volume.Provisioning}}
@@ -101,7 +102,7 @@ func TestChangeAfterRestartOfPlugin(t *testing.T) {
 	})
 }
 
-// TestChangeBlockedByDebt: what a forced deregister left of the same storage comes first.
+// TestChangeBlockedByDebt checks that the pending calls of a forced deregister come first.
 func TestChangeBlockedByDebt(t *testing.T) {
 	p := &plugin{v: volume.PluginView{Known: true, Ready: true, Incarnation: 1}}
 	q := crashed([]volume.Record{{Volume: volume.Volume{ID: "owed", PluginID: "p", ExternalID: "x"}}}, p)
@@ -111,7 +112,8 @@ func TestChangeBlockedByDebt(t *testing.T) {
 	}
 }
 
-// TestAttachmentOutlastsPlugin: a restart of the plugin ends no watch on an attachment.
+// TestAttachmentOutlastsPlugin checks that a restart of the plugin does not end a watch on an
+// attachment.
 func TestAttachmentOutlastsPlugin(t *testing.T) {
 	s := newSetup(t, "v")
 	r, _ := s.store.Volume("v")

@@ -9,59 +9,58 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Retry delays: from firstDelay, doubled at each failure, to lastDelay, each
+// The retry delays start at firstDelay and double at each failure, up to lastDelay. Each varies by
 // ±20 %.
 const (
 	firstDelay = 500 * time.Millisecond
 	lastDelay  = 5 * time.Minute
 )
 
-// A volume whose steps go on failing may do so burst times at the pace of their
-// own delays, and from then on once a lastDelay, whatever makes them due: several
-// steps that fail, undoing that succeeds in between, or a plugin that comes and
-// goes. That is at most burst + 288 failures a day. A new request is tried at once
-// all the same.
+// A volume whose steps keep failing may fail burst times at the pace of the retry delays. After
+// that, it may fail once per lastDelay. That holds for every cause that makes its steps due:
+// several failing steps, successful undo steps in between, or a plugin that stops and starts. So a
+// volume can fail at most burst + 288 times a day. A new request is still tried at once.
 const burst = 100
 
-// defaultDeadline is assumed for a plugin whose call deadline is not known.
+// defaultDeadline is used for a plugin whose call deadline is unknown.
 const defaultDeadline = 2 * time.Minute
 
-// entry is what the queue keeps of one volume. All fields are guarded by Queue.mu,
-// but for sem and those that belong to its holder.
+// entry is the queue's state for one volume. Queue.mu guards all fields except sem and the fields
+// that belong to the holder of sem.
 type entry struct {
-	sem     chan struct{}  // held by whoever may make calls for the volume
+	sem     chan struct{}  // held by the goroutine that may make calls for the volume
 	unsaved bool           // a step had to be on disk and is not; for the holder of sem
-	last    volume.Glimpse // what the last step saw at its path; for the holder of sem
+	last    volume.Glimpse // observation of the last step at its path; for the holder of sem
 	lastAt  time.Time
-	// misplaced are the claims that the last look at the whole volume found not to be in place; for
-	// the holder of sem.
+	// misplaced holds the claims that the last observation of the whole volume found out of place;
+	// for the holder of sem.
 	misplaced map[string]bool
-	whole     bool // the next turn looks at settled claims too
-	refs      int  // who may hold or wait for sem; the entry stays as long
-	working   bool // a worker runs
-	again     bool // and is to take another turn
+	whole     bool // the next turn observes settled claims too
+	refs      int  // number of goroutines that hold or await sem; they keep the entry alive
+	working   bool // a worker is running
+	again     bool // the worker must take another turn
 
 	failed  map[string]*volume.Attempt // failed steps by Action.Key
-	running *volume.Attempt            // the step in hand
-	abandon context.CancelFunc         // gives up its call; nil if it makes none
-	stale   bool                       // what was decided in this turn is not to be called any more
-	renewed bool                       // due was called during it
-	asked   bool                       // and that was because of a new request
+	running *volume.Attempt            // the current step
+	abandon context.CancelFunc         // cancels the current call; nil without a call
+	stale   bool                       // the decision of this turn is outdated, so its call must not start
+	renewed bool                       // due was called during the current step
+	asked   bool                       // due was called for a new request
 	exempt  map[string]bool            // failed steps that a new request made due
-	wait    *volume.Attempt            // why nothing is done, if so
-	outside *volume.Attempt            // a create or delete, in hand or failed
-	pace    time.Time                  // until when the failures so far are spread at one a lastDelay
+	wait    *volume.Attempt            // why the volume waits; nil if it does not
+	outside *volume.Attempt            // a create or delete that runs or has failed
+	pace    time.Time                  // end of the failures so far at one per lastDelay
 
-	watchUntil  time.Time // no late effect on a mount is expected after this
-	watchOf     uint64    // the incarnation of the plugin that may have one
-	attachUntil time.Time // no late effect on the attachment is expected after this
+	watchUntil  time.Time // no late effect on a mount is expected after this time
+	watchOf     uint64    // incarnation of the plugin that may cause one
+	attachUntil time.Time // no late effect on the attachment is expected after this time
 }
 
 func newEntry() *entry {
 	return &entry{sem: make(chan struct{}, 1), failed: map[string]*volume.Attempt{}}
 }
 
-// empty reports whether a new entry would be as good.
+// empty reports whether the entry has no state that must be kept.
 func (e *entry) empty(now time.Time) bool {
 	return !e.unsaved && len(e.failed)+len(e.exempt) == 0 && e.wait == nil && e.running == nil && e.outside == nil && e.watchUntil.IsZero() && e.attachUntil.IsZero() && !e.pace.After(now)
 }
@@ -77,8 +76,8 @@ func (e *entry) lock(ctx context.Context) error {
 
 func (e *entry) unlock() { <-e.sem }
 
-// freshFor is how long what a step saw at the end is good for the next decision.
-// Whoever unmounts behind the agent's back may do so right after any look.
+// freshFor limits the age at which the last step's observation may serve the next decision. An
+// unmount by another program can follow any observation immediately, so a new one is hardly safer.
 const freshFor = 100 * time.Millisecond
 
 func (e *entry) glimpsed(a volume.Action, out volume.Outcome, now time.Time) {
@@ -88,7 +87,8 @@ func (e *entry) glimpsed(a volume.Action, out volume.Outcome, now time.Time) {
 	}
 }
 
-// fresh is what the last step saw, once, if that is not long ago.
+// fresh returns the observation of the last step if it is recent. It returns each observation only
+// once.
 func (e *entry) fresh(now time.Time) volume.Glimpse {
 	g := e.last
 	if e.last = (volume.Glimpse{}); now.Sub(e.lastAt) > freshFor {
@@ -97,7 +97,7 @@ func (e *entry) fresh(now time.Time) volume.Glimpse {
 	return g
 }
 
-// begin notes the step in hand.
+// begin records the start of a step.
 func (e *entry) begin(a volume.Action) {
 	at := volume.Attempt{Action: a, First: time.Now()}
 	if f, ok := e.failed[a.Key()]; ok {
@@ -109,7 +109,7 @@ func (e *entry) begin(a volume.Action) {
 	e.running, e.renewed, e.asked, e.wait = &at, false, false, nil
 }
 
-// end notes how the step in hand went.
+// end records the result of the current step.
 func (e *entry) end(a volume.Action, out volume.Outcome, now time.Time) {
 	at, err := e.running, out.Err
 	e.running, e.abandon = nil, nil
@@ -120,6 +120,7 @@ func (e *entry) end(a volume.Action, out volume.Outcome, now time.Time) {
 	if e.pace.Before(now) {
 		e.pace = now
 	}
+
 	e.pace = e.pace.Add(lastDelay)
 	at.Running, at.Err, at.Unsent = false, err, out.Unsent
 	at.Tries++
@@ -127,16 +128,19 @@ func (e *entry) end(a volume.Action, out volume.Outcome, now time.Time) {
 	if err.Retry == volume.RetryBackoff {
 		at.Next = now.Add(delay(at.Tries))
 	}
+
 	e.failed[a.Key()] = at
 	if e.renewed {
 		e.dueAt(at, e.asked)
 	}
 }
 
-// notBefore is when the next failed step may be tried that nobody asked for anew.
+// notBefore returns the earliest time for the next retry of a failed step, unless a new request
+// asks for it.
 func (e *entry) notBefore() time.Time { return e.pace.Add(-burst * lastDelay) }
 
-// dueNext is when a failed step may be tried again; zero if it is not by itself.
+// dueNext returns the time at which a failed step may be retried. It is zero if only a change can
+// make the step due.
 func (e *entry) dueNext(key string, at *volume.Attempt) time.Time {
 	if floor := e.notBefore(); !at.Next.IsZero() && !e.exempt[key] && at.Next.Before(floor) {
 		return floor
@@ -144,7 +148,7 @@ func (e *entry) dueNext(key string, at *volume.Attempt) time.Time {
 	return at.Next
 }
 
-// delay is how long to wait after the n-th failure in a row.
+// delay returns the wait after the n-th failure in a row.
 func delay(n int) time.Duration {
 	d := lastDelay
 	if n <= 10 {
@@ -153,8 +157,8 @@ func delay(n int) time.Duration {
 	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64()))
 }
 
-// parked are the steps that are not to be tried yet. A step that waits for a
-// change is parked until due is called.
+// parked returns the steps that must not be tried yet. A step that waits for a change stays parked
+// until due is called.
 func (e *entry) parked(now time.Time) map[string]bool {
 	var keys map[string]bool
 	for key, at := range e.failed {
@@ -165,15 +169,16 @@ func (e *entry) parked(now time.Time) map[string]bool {
 			keys[key] = true
 		}
 	}
+
 	return keys
 }
 
-// longAgo is when a step is due that is to be tried at once.
+// longAgo is the due time of a step that must be tried at once.
 var longAgo = time.Unix(1, 0)
 
-// due makes every failed step worth another try: at once if that was asked for,
-// and else as soon as the volume's pace allows. So is the one in hand if it fails,
-// because it may have begun with what has changed since.
+// due makes every failed step due: at once after a new request, and otherwise as soon as the
+// volume's pace allows. The current step becomes due in the same way if it fails, because it may
+// have started before the change.
 func (e *entry) due(asked bool) {
 	for _, at := range e.failed {
 		e.dueAt(at, asked)
@@ -192,12 +197,13 @@ func (e *entry) dueAt(at *volume.Attempt, asked bool) {
 	e.exempt[at.Action.Key()] = true
 }
 
-// prune forgets failures to make what nobody wants any more.
+// prune forgets failures to make things that no claim wants any longer.
 func (e *entry) prune(r volume.Record) {
 	wanted := false
 	for _, c := range r.Claims {
 		wanted = wanted || c.Wanted
 	}
+
 	for key, at := range e.failed {
 		a := at.Action
 		if a.Forward() && (!wanted || a.Alloc != "" && !r.Claims[a.Alloc].Wanted) || !r.Volume.Expansion.Awaits(a) {
@@ -207,8 +213,8 @@ func (e *entry) prune(r volume.Record) {
 	}
 }
 
-// nextDue is when the first parked step may be tried again; zero if none will
-// by itself. What is due already waits for something else.
+// nextDue returns the earliest time at which a parked step may be retried, or zero if there is
+// none. It ignores steps that are already due, because something else holds them up.
 func (e *entry) nextDue(now time.Time) time.Time {
 	var t time.Time
 	for key, at := range e.failed {
@@ -216,24 +222,27 @@ func (e *entry) nextDue(now time.Time) time.Time {
 			t = sooner(t, next)
 		}
 	}
+
 	return t
 }
 
-// waiting notes why nothing is done, and until when if that is known.
+// waiting records why the volume waits, and until when if that is known.
 func (e *entry) waiting(a volume.Action, until time.Time) {
 	if a.Cause == volume.CauseWatch {
 		if until = e.watchUntil; e.attachUntil.After(until) {
 			until = e.attachUntil
 		}
 	}
+
 	first := time.Now()
 	if e.wait != nil && e.wait.Action.Cause == a.Cause {
 		first = e.wait.First
 	}
+
 	e.wait = &volume.Attempt{Action: a, First: first, Next: until}
 }
 
-// beginOutside notes a create or delete in hand.
+// beginOutside records the start of a create or delete.
 func (e *entry) beginOutside(step volume.Kind) {
 	at := volume.Attempt{Action: volume.Action{Kind: step}, First: time.Now()}
 	if e.outside != nil && e.outside.Action.Kind == step {
@@ -243,7 +252,7 @@ func (e *entry) beginOutside(step volume.Kind) {
 	e.outside = &at
 }
 
-// endOutside notes how it went.
+// endOutside records the result of a create or delete.
 func (e *entry) endOutside(err error) {
 	at := *e.outside
 	e.outside = nil
@@ -255,7 +264,7 @@ func (e *entry) endOutside(err error) {
 	}
 }
 
-// settle forgets failures: all that was wanted is there.
+// settle forgets failures, because everything that the claims want has been made.
 func (e *entry) settle() {
 	clear(e.failed)
 	clear(e.exempt)
@@ -263,30 +272,33 @@ func (e *entry) settle() {
 	e.watchUntil, e.attachUntil = time.Time{}, time.Time{}
 }
 
-// watch expects late effects for one more deadline of the plugin as it is now.
+// watch expects late effects on mounts until one deadline of the plugin's current incarnation has
+// passed.
 func (e *entry) watch(now time.Time, p volume.PluginView) {
 	e.watchUntil, e.watchOf = now.Add(deadline(p.CallTimeout)), p.Incarnation
 }
 
-// watchAttachment expects late effects on the attachment for one more deadline. A
-// restart of the plugin does not end them: the storage system goes on without it.
+// watchAttachment expects late effects on the attachment until one deadline has passed. A restart
+// of the plugin does not end the wait, because the storage system continues without the plugin.
 func (e *entry) watchAttachment(now time.Time, p volume.PluginView) {
 	e.attachUntil = now.Add(deadline(p.ControllerTimeout))
 }
 
-// attempt is the step to show people, of those that concern them: the one in
-// hand if it failed before, else the one that failed most, else the one in
-// hand, else the wait.
+// attempt returns the step to show to people, among the steps that concerns accepts. It prefers the
+// current step if it has failed before, then the step that failed most often, then any current
+// step, and then the wait.
 func (e *entry) attempt(concerns func(volume.Action) bool) *volume.Attempt {
 	best := e.running
 	if best != nil && !concerns(best.Action) {
 		best = nil
 	}
+
 	for _, at := range e.failed {
 		if concerns(at.Action) && (best == nil || at.Tries > best.Tries) {
 			best = at
 		}
 	}
+
 	if best != nil {
 		cp := *best
 		if !cp.Running {
@@ -294,6 +306,7 @@ func (e *entry) attempt(concerns func(volume.Action) bool) *volume.Attempt {
 		}
 		return &cp
 	}
+
 	if best = e.wait; best == nil {
 		return nil
 	}
@@ -301,7 +314,7 @@ func (e *entry) attempt(concerns func(volume.Action) bool) *volume.Attempt {
 	return &cp
 }
 
-// foremost is the attempt that says most about a volume.
+// foremost returns the attempt that best explains the state of a volume.
 func (e *entry) foremost(r volume.Record) *volume.Attempt {
 	if r.Volume.Provision != volume.Provisioned && e.outside != nil {
 		at := *e.outside
@@ -310,7 +323,7 @@ func (e *entry) foremost(r volume.Record) *volume.Attempt {
 	return e.attempt(func(volume.Action) bool { return true })
 }
 
-// deadline is the deadline of a service's calls.
+// deadline returns the configured deadline of calls, or the default.
 func deadline(configured time.Duration) time.Duration {
 	if configured > 0 {
 		return configured
@@ -318,12 +331,12 @@ func deadline(configured time.Duration) time.Duration {
 	return defaultDeadline
 }
 
-// watchInterval is how often watched paths are looked at.
+// watchInterval returns the interval at which watched paths are observed.
 func watchInterval(p volume.PluginView) time.Duration {
 	return min(5*time.Second, max(100*time.Millisecond, deadline(p.CallTimeout)/20))
 }
 
-// sooner is the earlier of two times, where zero means never.
+// sooner returns the earlier of two times. The zero time means never.
 func sooner(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b

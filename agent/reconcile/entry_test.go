@@ -7,8 +7,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestNextDue: a step that is due, and that something else holds up, sets no
-// timer: it would fire at once, again and again.
+// TestNextDue checks that a step which is due but held up sets no timer. The timer would fire at
+// once, again and again.
 func TestNextDue(t *testing.T) {
 	now := time.Now()
 	e := newEntry()
@@ -24,8 +24,8 @@ func TestNextDue(t *testing.T) {
 	}
 }
 
-// TestPace: after the burst a volume's failed steps are tried once in five minutes,
-// whoever makes them due; but a new request is tried at once, and only once.
+// TestPace checks that after the burst a volume's failed steps are tried once in five minutes,
+// regardless of the cause that makes them due. A new request is tried at once, but only once.
 func TestPace(t *testing.T) {
 	now := time.Now()
 	e := newEntry()
@@ -72,8 +72,8 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// TestFresh: what a step saw at its end is used for the next decision alone, and
-// not once it is old.
+// TestFresh checks that a step's observation serves only the next decision, and only while it is
+// recent.
 func TestFresh(t *testing.T) {
 	now := time.Now()
 	a := volume.Action{Kind: volume.NodePublish, Alloc: "a", Path: "/t/a"}

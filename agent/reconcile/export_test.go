@@ -2,13 +2,13 @@ package reconcile
 
 import "time"
 
-// Delay is how long to wait after the n-th failure in a row.
+// Delay returns the wait after the n-th failure in a row.
 func Delay(n int) time.Duration { return delay(n) }
 
-// GlancesAtOnce bounds the looks of sweeps.
+// GlancesAtOnce limits the concurrent observations of all sweeps.
 const GlancesAtOnce = glancesAtOnce
 
-// Kept is of how many volumes anything is kept.
+// Kept returns the number of volumes that have an entry.
 func (q *Queue) Kept() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -57,7 +57,7 @@ func (m *memory) Save(_ context.Context, id string, fn func(volume.Record) (volu
 	return nil
 }
 
-// Intend keeps nothing of what cannot be stored.
+// Intend changes nothing if the record cannot be stored.
 func (m *memory) Intend(_ context.Context, id string, fn func(volume.Record) volume.Record) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -68,7 +68,7 @@ func (m *memory) Intend(_ context.Context, id string, fn func(volume.Record) vol
 	return m.fail
 }
 
-// put is an intent: somebody else's change of a record.
+// put stores an intent: a change of a record from outside the queue.
 func (m *memory) put(r volume.Record) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -84,7 +84,7 @@ func (m *memory) drop(id string) {
 	delete(m.records, id)
 }
 
-// plugin is one plugin for all volumes.
+// plugin is the only plugin, used by all volumes.
 type plugin struct {
 	mu sync.Mutex
 	v  volume.PluginView
@@ -102,20 +102,20 @@ func (p *plugin) set(change func(*volume.PluginView)) {
 	change(&p.v)
 }
 
-// host is a host on which each step is what do says, and what was mounted is
-// seen to be so.
+// host is a fake host. The function do determines the outcome of each step. The host remembers all
+// mounts and shows them.
 type host struct {
 	do   func(ctx context.Context, id string, a volume.Action) volume.Outcome
-	look func() // called in each look, if set
+	look func() // called during each observation, if set
 
 	mu      sync.Mutex
 	mounts  map[string]volume.MountIdentity
 	next    uint64
 	looks   int
-	looked  map[string]bool // the volumes that were looked at
-	running map[string]int  // steps in hand, by volume
+	looked  map[string]bool // volumes that were observed
+	running map[string]int  // running steps, by volume
 	overlap bool            // two steps of one volume ran at once
-	most    int             // steps in hand at once, at most
+	most    int             // largest number of concurrent steps
 	steps   []string
 	times   []time.Time
 }
@@ -148,7 +148,7 @@ func (h *host) see(path string) volume.Sight {
 	return volume.Sight{}
 }
 
-// mount is an effect that no answer told of.
+// mount is a late effect, which no answer reported.
 func (h *host) mount(path string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -195,7 +195,7 @@ func (h *host) did() []string {
 	return slices.Clone(h.steps)
 }
 
-// setup is a queue with everything around it.
+// setup is a queue with its fake store, plugin and host.
 type setup struct {
 	*reconcile.Queue
 	store  *memory
@@ -206,7 +206,7 @@ type setup struct {
 	events []volume.Event
 }
 
-// newSetup is a queue over volumes that one alloc each has claimed.
+// newSetup returns a setup with volumes that are claimed by one alloc each.
 func newSetup(t *testing.T, ids ...string) *setup {
 	t.Helper()
 	s := &setup{
@@ -229,7 +229,7 @@ func newSetup(t *testing.T, ids ...string) *setup {
 	return s
 }
 
-// halt makes the queue anew, as that of an agent that may send no call.
+// halt replaces the queue by that of an agent that may send no calls. An empty reason allows calls.
 func (s *setup) halt(why string) {
 	s.Queue = reconcile.New(reconcile.Options{
 		Store: s.store, Plugins: s.plugin, Host: s.host, Log: hclog.NewNullLogger(), Halt: why,
@@ -241,7 +241,7 @@ func (s *setup) halt(why string) {
 	})
 }
 
-// claimed is a volume with new claims.
+// claimed returns a volume with new claims.
 func claimed(t *testing.T, id string, allocs ...string) volume.Record {
 	t.Helper()
 	r := volume.Record{Volume: volume.Volume{ID: id, PluginID: "p", Capabilities: []volume.Capability{{
@@ -262,7 +262,7 @@ func admit(t *testing.T, r volume.Record, alloc string) volume.Record {
 	return next
 }
 
-// release makes the intent that a claim goes.
+// release stores the intent to detach a claim.
 func (s *setup) release(t *testing.T, id, alloc string) {
 	t.Helper()
 	r, _ := s.store.Volume(id)
@@ -273,7 +273,7 @@ func (s *setup) release(t *testing.T, id, alloc string) {
 	s.store.put(next)
 }
 
-// until waits for a condition on a volume's record, woken by the queue alone.
+// until waits until a volume's record meets a condition. Only the queue's notifications wake it.
 func (s *setup) until(t *testing.T, id string, what string, ok func(volume.Record) bool) {
 	t.Helper()
 	limit := time.After(60 * time.Second)
@@ -301,7 +301,7 @@ func (s *setup) untilFree(t *testing.T, id string) {
 	s.until(t, id, "free", func(r volume.Record) bool { return !r.Held() })
 }
 
-// untilTrue waits for a condition that no change announces.
+// untilTrue polls until a condition is met that the queue does not announce.
 func untilTrue(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	limit := time.After(60 * time.Second)
@@ -314,7 +314,7 @@ func untilTrue(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// failing is an outcome that is retried in the way given.
+// failing returns a failed outcome with the given kind of retry.
 func failing(r volume.Retry) volume.Outcome {
 	return volume.Outcome{Err: &volume.CallError{Step: "step", Code: "Internal", Message: "busy", Retry: r, Answered: true}}
 }

@@ -7,14 +7,14 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// pluginWithin is how long a host that goes down waits for a plugin that is not
-// ready: one that is restarting comes back, one that has ended before its volumes
-// does not.
+// pluginWithin limits how long a host that shuts down waits for a plugin that is not ready. A
+// plugin that is restarting becomes ready within that time. A plugin that was shut down before its
+// volumes does not.
 const pluginWithin = 10 * time.Second
 
-// GoDown takes all volumes off this host because it goes down: mounts and stagings,
-// whatever claims want, which stay wanted. Nothing is made from here on. It waits until
-// that is done or ctx ends, and returns the records of which something is left.
+// GoDown removes all mounts and stagings from this host, because the host shuts down. The claims
+// stay wanted. From now on the queue makes nothing new. GoDown waits until all volumes are off the
+// host or ctx ends. It returns the records of the volumes that are still on the host.
 func (q *Queue) GoDown(ctx context.Context) (left []volume.Record) {
 	q.mu.Lock()
 	q.down = true
@@ -22,12 +22,14 @@ func (q *Queue) GoDown(ctx context.Context) (left []volume.Record) {
 		e.onlyUndo()
 	}
 	q.mu.Unlock()
+
 	all := q.o.Store.Volumes()
 	for _, r := range all {
 		if r.Held() {
 			q.wake(r.Key(), asked)
 		}
 	}
+
 	soon, cancel := context.WithTimeout(ctx, pluginWithin)
 	defer cancel()
 	for _, r := range all {
@@ -35,11 +37,11 @@ func (q *Queue) GoDown(ctx context.Context) (left []volume.Record) {
 			left = append(left, now)
 		}
 	}
+
 	return left
 }
 
-// onlyUndo drops what is known of failures to make something, and breaks off what may
-// be left half done.
+// onlyUndo forgets failures to make things, and cancels an Own step, which may be left incomplete.
 func (e *entry) onlyUndo() {
 	for key, at := range e.failed {
 		if at.Action.Wanted() {
@@ -47,14 +49,15 @@ func (e *entry) onlyUndo() {
 			delete(e.exempt, key)
 		}
 	}
+
 	if e.running != nil && e.running.Action.Kind == volume.Own && e.abandon != nil {
 		e.abandon()
 	}
 }
 
-// offHost waits until a volume is off this host. It returns it as it is then, and
-// whether something of it is still here. Once soon is closed it does not wait for a
-// plugin that is not ready.
+// offHost waits until a volume is off this host. It returns the current record, and whether part of
+// the volume is still on the host. Once soon is closed, it does not wait for a plugin that is not
+// ready.
 func (q *Queue) offHost(ctx context.Context, soon <-chan struct{}, id string) (r volume.Record, on bool) {
 	for {
 		changed := q.Changed(id)

@@ -8,8 +8,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestGoDown: all volumes leave the host at once and their claims stay; one that hangs
-// holds no other up, and is told of.
+// TestGoDown checks that all volumes leave the host at once and that their claims stay. A volume
+// that hangs does not delay the others, and it is returned.
 func TestGoDown(t *testing.T) {
 	s := newSetup(t, "a", "b", "hangs", "new")
 	hang := make(chan struct{})
@@ -45,7 +45,7 @@ func TestGoDown(t *testing.T) {
 		return at != nil && at.Running && at.Action.Kind == volume.NodeUnpublish
 	})
 	tried := len(s.host.did())
-	s.Wake("a") // somebody looks, and nothing is made
+	s.Wake("a") // a look by a person makes nothing
 	s.Wake("new")
 	s.until(t, "a", "at rest", func(volume.Record) bool {
 		at := s.Attempt("a", "a")
@@ -66,8 +66,8 @@ func TestGoDown(t *testing.T) {
 	}
 }
 
-// TestGoDownWithoutPlugin: a plugin that is gone is not waited for as long as one that
-// is at work.
+// TestGoDownWithoutPlugin checks that GoDown waits less for a missing plugin than for a working
+// one.
 func TestGoDownWithoutPlugin(t *testing.T) {
 	s := newSetup(t, "a")
 	s.Start()

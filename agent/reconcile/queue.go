@@ -1,11 +1,11 @@
-// Package reconcile brings volumes to what their claims want. It is a keyed
-// queue: one worker at a time for each volume, each doing one step a turn:
+// Package reconcile brings volumes to the state that their claims want. It is a keyed queue. Each
+// volume has at most one worker, which does one step a turn:
 //
 //	load → observe → volume.Next → one action → volume.Apply → save
 //
-// What to do is decided by the pure functions of the domain, how it is done by
-// the Host it is given. Tries and due times are kept here, in memory, and one
-// timer serves all volumes. A volume with nothing to do costs nothing.
+// The pure functions of the domain decide which step is next, and the Host performs it. The queue
+// keeps the number of tries and the due times in memory. One timer serves all volumes. A volume
+// without pending work costs nothing.
 package reconcile
 
 import (
@@ -19,49 +19,51 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Store holds the records.
+// Store stores the records.
 type Store interface {
 	Volume(id string) (volume.Record, bool)
 	Volumes() []volume.Record
-	// Save changes a record that exists, in memory whatever the error. fn says how
-	// soon it has to be on disk; volume.SaveFirst is waited for.
+	// Save changes an existing record. Memory keeps the change even if Save returns an error. fn
+	// also returns how soon the record must be on disk. If that is volume.SaveFirst, Save waits for
+	// it.
 	Save(ctx context.Context, id string, fn func(volume.Record) (volume.Record, volume.Saving)) error
-	// Intend changes a record that exists, on disk or not at all.
+	// Intend changes an existing record and waits until it is on disk. If it fails, nothing
+	// changes.
 	Intend(ctx context.Context, id string, fn func(volume.Record) volume.Record) error
 }
 
-// Plugins tells how a plugin is.
+// Plugins reports the state of plugins.
 type Plugins interface {
 	View(pluginID string) volume.PluginView
 }
 
-// Host looks at this host and does single steps on it and at plugins.
+// Host observes this host, and performs single steps on it and at plugins.
 type Host interface {
-	// Observe looks at all paths of a record but the one that was looked at just
-	// now. It is bounded.
+	// Observe observes all paths of a record except the one in now, which was observed a moment
+	// ago. Its duration is bounded.
 	Observe(ctx context.Context, r volume.Record, now volume.Glimpse) volume.Observed
-	// Do does one step.
+	// Do performs one step.
 	Do(ctx context.Context, r volume.Record, a volume.Action, p volume.PluginView) volume.Outcome
 }
 
-// Options are what a Queue needs.
+// Options holds the dependencies of a Queue.
 type Options struct {
 	Store   Store
 	Plugins Plugins
 	Host    Host
-	Events  func([]volume.Event) // also of what failed just as before; must not block
+	Events  func([]volume.Event) // also receives repeated failures; must not block
 	Log     hclog.Logger
-	// Crashed is set if the last agent did not end in order, and the host was not started
-	// anew since. Begun names the volumes of snapshots that were begun then.
+	// Crashed is set if the last agent did not shut down properly and the host has not rebooted
+	// since. Begun names the volumes of snapshots that had been begun at that time.
 	Crashed bool
 	Begun   []string
-	// Halt says why no call may be sent at all; empty when they may.
+	// Halt is the reason why no call may be sent at all. It is empty if calls are allowed.
 	Halt string
-	// Owed says what a forced deregister left of a storage volume; empty if
-	// nothing. It comes before anything is made of it. May be nil.
+	// Owed describes the pending calls for a volume's storage after a forced deregister, or returns
+	// "". The agent makes these calls before it uses the storage. The function may be nil.
 	Owed func(volume.Volume) string
-	// Paid is told of a debt of which nothing is left, again and again until it is
-	// dropped. May be nil.
+	// Paid is called when a record of pending calls has none left, repeatedly until the record is
+	// dropped. Paid may be nil.
 	Paid func(volume.Record)
 }
 
@@ -72,19 +74,19 @@ type Queue struct {
 
 	mu      sync.Mutex
 	stopped bool
-	down    bool // the host goes down
+	down    bool // the host is shutting down
 	entries map[string]*entry
 	waiters map[string]chan struct{} // closed and removed at the next change
 
 	suspects map[string]*suspect // by volume
 	workers  sync.WaitGroup
-	glances  chan struct{} // held for each look of a sweep
+	glances  chan struct{} // held during each observation of a sweep
 
-	ctx    context.Context // of steps; cancelled when a stop runs out of patience
+	ctx    context.Context // context of steps; cancelled when Stop waits no longer
 	cancel context.CancelFunc
 }
 
-// New returns a queue that does nothing until volumes are woken.
+// New returns a queue that does nothing until a volume is woken.
 func New(o Options) *Queue {
 	q := &Queue{o: o, suspects: suspects(o, time.Now()), entries: map[string]*entry{}, waiters: map[string]chan struct{}{}, glances: make(chan struct{}, glancesAtOnce)}
 	q.ctx, q.cancel = context.WithCancel(context.Background())
@@ -92,34 +94,33 @@ func New(o Options) *Queue {
 	return q
 }
 
-// Start looks at every volume once, as after a restart of the agent.
+// Start observes every volume once, as is necessary after a restart of the agent.
 func (q *Queue) Start() { q.sweep(q.o.Store.Volumes(), looked) }
 
-// Wake looks at a volume again, and tries at once what was put off: there is a
-// new intent.
+// Wake observes a volume again and retries its postponed steps at once, because of a new intent.
 func (q *Queue) Wake(id string) { q.wake(id, asked) }
 
-// Advance is Wake for a claim that was made or is to go. It does not look at claims that are
-// settled, so its cost does not grow with their number.
+// Advance is like Wake, for a claim that was made or must go. It does not observe settled claims,
+// so its cost does not grow with their number.
 func (q *Queue) Advance(id string) { q.wake(id, claimed) }
 
-// PluginChanged looks again at the volumes of a plugin that became ready, or
-// whose process is another one now.
+// PluginChanged observes the volumes of a plugin that became ready or runs in a new process.
 func (q *Queue) PluginChanged(pluginID string) {
 	q.mu.Lock()
 	for id, s := range q.suspects {
 		if s.plugin == pluginID {
-			q.suspected(id, time.Now()) // it learns which process was found first
+			q.suspected(id, time.Now()) // records the plugin's first known process
 		}
 	}
 	q.mu.Unlock()
+
 	all := q.o.Store.Volumes()
 	q.sweep(slices.DeleteFunc(all, func(r volume.Record) bool { return r.Volume.PluginID != pluginID }), changed)
 }
 
-// Stop starts no more steps and waits for those in hand. When ctx ends first
-// they are cancelled, and their outcome is recorded as unknown. It reports
-// whether the outcome of every step is on record.
+// Stop starts no more steps and waits for the running ones. If ctx ends first, it cancels them and
+// their outcome is recorded as unknown. Stop reports whether the outcome of every step was
+// recorded.
 func (q *Queue) Stop(ctx context.Context) bool {
 	q.mu.Lock()
 	q.stopped = true
@@ -128,23 +129,25 @@ func (q *Queue) Stop(ctx context.Context) bool {
 	done := make(chan struct{})
 	go func() { q.workers.Wait(); close(done) }()
 	defer q.cancel()
+
 	select {
 	case <-done:
 		return true
 	case <-ctx.Done():
 	}
+
 	q.cancel()
 	select {
 	case <-done:
 		return true
-	case <-time.After(time.Second): // a call that ignores its context
+	case <-time.After(time.Second): // a call ignores its context
 		return false
 	}
 }
 
-// Changed returns a channel that is closed when a claim of the volume was
-// mounted or is gone, a step failed, or there is nothing to do any more; not at
-// each step between. Take it, then read, then wait.
+// Changed returns a channel that is closed at the next change of the volume: a claim was mounted or
+// is gone, a step failed, or no work remains. Intermediate steps do not close it. Get the channel
+// first, then read the record, then wait.
 func (q *Queue) Changed(id string) <-chan struct{} {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -153,13 +156,14 @@ func (q *Queue) Changed(id string) <-chan struct{} {
 		ch = make(chan struct{})
 		q.waiters[id] = ch
 	}
+
 	return ch
 }
 
-// Exclusive runs fn while no call for the volume runs, nor one for what a forced
-// deregister left of the same storage: one call in flight for each storage
-// volume, whoever makes it. The id may be the key of a debt; that stands for the
-// storage alone. It returns ctx's error if that ends first.
+// Exclusive runs fn while no call runs for the volume, nor a pending call for the same storage
+// after a forced deregister. So each storage volume has at most one call in flight, regardless of
+// its source. The id may also be the key of a record of pending calls, which represents only the
+// storage. Exclusive returns ctx's error if ctx ends before fn starts.
 func (q *Queue) Exclusive(ctx context.Context, id string, fn func() error) error {
 	return q.alone(ctx, id, func() error {
 		r, ok := q.o.Store.Volume(id)
@@ -170,8 +174,8 @@ func (q *Queue) Exclusive(ctx context.Context, id string, fn func() error) error
 	})
 }
 
-// alone runs fn while it holds one entry. Whoever needs two takes a volume's
-// before its storage's, so that nobody waits for each other.
+// alone runs fn while it holds one entry. A caller that needs two entries must take the volume's
+// entry before the storage's, to avoid a deadlock.
 func (q *Queue) alone(ctx context.Context, key string, fn func() error) error {
 	q.mu.Lock()
 	e := q.entry(key)
@@ -186,16 +190,17 @@ func (q *Queue) alone(ctx context.Context, key string, fn func() error) error {
 	return fn()
 }
 
-// storage is the key of whatever is owed for a volume's storage.
+// storage returns the key of the pending calls for a volume's storage.
 func storage(r volume.Record) string { return volume.DebtKey(r.Volume.Driver, r.Volume.ExternalID) }
 
-// Call is Exclusive for a call that creates or deletes the volume: it shows as
-// the step that the volume is at, while it runs and once it failed.
-// As Change does, it waits for a call of an agent that died.
+// Call is like Exclusive, for a call that creates or deletes the volume. It shows as the volume's
+// current step while it runs and after it failed. Like Change, it first waits for calls of a
+// crashed agent.
 func (q *Queue) Call(ctx context.Context, id string, step volume.Kind, fn func() error) error {
 	if err := q.quiet(ctx, id); err != nil {
 		return err
 	}
+
 	return q.Exclusive(ctx, id, func() error {
 		q.mu.Lock()
 		e := q.entry(id)
@@ -210,13 +215,14 @@ func (q *Queue) Call(ctx context.Context, id string, step volume.Kind, fn func()
 	})
 }
 
-// Abandon gives up the call in hand for a volume, as its deadline would: whoever
-// asks does not want to wait for the plugin. What it may still do is watched for.
-// A call that was decided on and has not begun is not made.
+// Abandon cancels the current call for a volume, as its deadline would, for a caller that does not
+// want to wait for the plugin. The queue watches for late effects of the call. A call that was
+// decided on but has not started is dropped.
 func (q *Queue) Abandon(id string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	e, ok := q.entries[id]
+
 	switch {
 	case !ok:
 	case e.abandon != nil:
@@ -226,14 +232,15 @@ func (q *Queue) Abandon(id string) {
 	}
 }
 
-// Yield breaks off the step in hand for a volume if that may be left half done: to
-// give what is in a volume to its owner can take long, and a claim is to go. If it is
-// still wanted it is gone on with afterwards. One that was decided on and has not begun
-// is decided on again.
+// Yield cancels the current step of a volume if the step may be left incomplete. Changing the owner
+// of all files in a volume can take long, and must not delay the detach of a claim. If the step is
+// still wanted, the queue continues it later. A step that was decided on but has not started is
+// decided again.
 func (q *Queue) Yield(id string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	e, ok := q.entries[id]
+
 	switch {
 	case !ok:
 	case e.running == nil:
@@ -243,8 +250,8 @@ func (q *Queue) Yield(id string) {
 	}
 }
 
-// Look observes a volume for people, with what the queue knows of it. What it
-// finds to be done is begun.
+// Look observes a volume for a person and adds the queue's own state. If it finds a step to do, it
+// starts a worker.
 func (q *Queue) Look(ctx context.Context, r volume.Record) (volume.Observed, *volume.Attempt) {
 	obs := q.o.Host.Observe(ctx, r, volume.Glimpse{})
 	_, exists := q.o.Store.Volume(r.Key())
@@ -254,21 +261,24 @@ func (q *Queue) Look(ctx context.Context, r volume.Record) (volume.Observed, *vo
 		q.complete(&obs, r, newEntry())
 		return obs, nil
 	}
+
 	e, known := q.entries[r.Key()]
-	if !known { // nothing is kept of a volume because somebody looks at it
+	if !known { // looking at a volume must not create an entry
 		e = newEntry()
 	}
+
 	q.complete(&obs, r, e)
 	if k := volume.Next(r, obs).Kind; k != volume.Settled && k != volume.Wait {
 		e := q.entry(r.Key())
 		e.whole = true
 		q.begin(r.Key(), e)
 	}
+
 	return obs, e.foremost(r)
 }
 
-// Last returns the step that a volume is at and how it went, without a look at
-// the host; nil if there is none.
+// Last returns the current or last step of a volume and its result, or nil. It does not observe the
+// host.
 func (q *Queue) Last(r volume.Record) *volume.Attempt {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -278,8 +288,7 @@ func (q *Queue) Last(r volume.Record) *volume.Attempt {
 	return nil
 }
 
-// Attempt returns the step that one claim of a volume is at, or the volume as a
-// whole; nil if there is none.
+// Attempt returns the current or last step of one claim or of the whole volume, or nil.
 func (q *Queue) Attempt(id, alloc string) *volume.Attempt {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -290,8 +299,8 @@ func (q *Queue) Attempt(id, alloc string) *volume.Attempt {
 	return e.attempt(func(a volume.Action) bool { return a.Alloc == "" || a.Alloc == alloc })
 }
 
-// Forget drops what is kept of a volume that is no more. While a call for it is
-// still in flight that is put off, so that a new volume of the same id waits.
+// Forget drops the entry of a volume that no longer exists. If a call is still in flight, the entry
+// stays until the call ends, so that a new volume with the same id waits for it.
 func (q *Queue) Forget(id string) {
 	q.mu.Lock()
 	if e, ok := q.entries[id]; ok && e.refs == 0 {
@@ -301,8 +310,8 @@ func (q *Queue) Forget(id string) {
 	q.notify(id)
 }
 
-// release gives an entry back; the last one to do so drops it, unless there is
-// something to be kept of a volume that still is.
+// release drops a reference to an entry. The last one deletes the entry, unless the volume still
+// exists and the entry has state to keep.
 func (q *Queue) release(id string, e *entry) {
 	_, exists := q.o.Store.Volume(id)
 	q.mu.Lock()
@@ -312,7 +321,7 @@ func (q *Queue) release(id string, e *entry) {
 	}
 }
 
-// entry returns what is kept of a volume, or begins to; mu is held.
+// entry returns the entry of a volume, and creates it if necessary. The caller holds mu.
 func (q *Queue) entry(id string) *entry {
 	e, ok := q.entries[id]
 	if !ok {
@@ -322,36 +331,39 @@ func (q *Queue) entry(id string) *entry {
 	return e
 }
 
-// why a volume is woken.
+// why is the reason for waking a volume.
 type why int
 
 const (
-	looked  why = iota // to look whether something is due
-	changed            // something changed, which failed steps may have failed for
+	looked  why = iota // check whether something is due
+	changed            // a change may have removed the cause of failures
 	asked              // there is a new intent
-	claimed            // that is about claims alone
+	claimed            // the new intent concerns only claims
 )
 
-// wake makes sure that a worker looks at the volume after this moment.
+// wake ensures that a worker observes the volume after this moment.
 func (q *Queue) wake(id string, because why) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.stopped {
 		return
 	}
+
 	e := q.entry(id)
 	if because != looked {
 		e.due(because != changed)
 	}
+
 	e.whole = e.whole || because != claimed
 	q.begin(id, e)
 }
 
-// begin has a worker take another turn; mu is held.
+// begin makes a worker take another turn. The caller holds mu.
 func (q *Queue) begin(id string, e *entry) {
 	if q.stopped {
 		return
 	}
+
 	e.again = true
 	if !e.working {
 		e.working = true
@@ -361,7 +373,7 @@ func (q *Queue) begin(id string, e *entry) {
 	}
 }
 
-// InPlace looks whether a claim's mounts are those that were made for it.
+// InPlace reports whether a claim's mounts are the ones that were made for it.
 func (q *Queue) InPlace(ctx context.Context, r volume.Record, alloc string) bool {
 	c := r.Claims[alloc]
 	r.Claims = map[string]volume.Claim{alloc: c}
@@ -370,7 +382,7 @@ func (q *Queue) InPlace(ctx context.Context, r volume.Record, alloc string) bool
 	return c.InPlace(obs.Targets[alloc], obs.Binds[alloc])
 }
 
-// notify tells all who wait for a change of the volume.
+// notify wakes all callers that wait for a change of the volume.
 func (q *Queue) notify(id string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -39,20 +39,20 @@ func TestMountAndRelease(t *testing.T) {
 	}
 }
 
-// Start looks at what may be on this host, and at nothing else.
+// Start observes volumes that may be on this host, and no others.
 func TestStart(t *testing.T) {
 	s := newSetup(t, "v")
 	free := claimed(t, "free")
 	s.store.put(free)
 	s.Start()
 	s.untilTaken(t, "v")
-	s.Stop(t.Context()) // after which nothing looks any more
+	s.Stop(t.Context()) // after this no volume is observed
 	if at := s.Attempt("free", ""); at != nil || !reflect.DeepEqual(s.host.looked, map[string]bool{"v": true}) {
 		t.Errorf("a free volume was looked at: %+v, looked at %v", at, s.host.looked)
 	}
 }
 
-// One step of a volume at a time, and of different volumes many.
+// At most one step of a volume runs at a time, but steps of many volumes run at once.
 func TestInFlight(t *testing.T) {
 	var ids []string
 	for i := range 20 {
@@ -71,7 +71,7 @@ func TestInFlight(t *testing.T) {
 		}
 	}
 	for range ids {
-		<-begun // all of them at once, or this hangs
+		<-begun // all of them must run at once, otherwise this hangs
 	}
 	for _, id := range ids {
 		s.Wake(id)
@@ -85,7 +85,7 @@ func TestInFlight(t *testing.T) {
 	}
 }
 
-// An intent that arrives during a step is kept, and acted on after it.
+// An intent that arrives during a step is kept. The queue acts on it after the step.
 func TestIntentDuringStep(t *testing.T) {
 	s := newSetup(t, "v")
 	begun, pass := make(chan struct{}), make(chan struct{})
@@ -113,7 +113,7 @@ func TestIntentDuringStep(t *testing.T) {
 	}
 }
 
-// A failed step is tried again by itself, later and later.
+// A failed step is retried automatically, with growing delays.
 func TestBackoff(t *testing.T) {
 	s := newSetup(t, "v")
 	s.host.do = func(_ context.Context, _ string, a volume.Action) volume.Outcome {
@@ -134,14 +134,14 @@ func TestBackoff(t *testing.T) {
 			at = append(at, s.host.times[i])
 		}
 	}
-	// A busy host makes them later, never earlier; TestDelays has the upper bounds.
+	// A busy host can only delay the tries. TestDelays checks the upper bounds.
 	if gap := at[1].Sub(at[0]); gap < 400*time.Millisecond {
 		t.Errorf("the second try came after %v, want 500 ms ± 20 %%", gap)
 	}
 	if next := third.Next.Sub(at[1]); next < 800*time.Millisecond {
 		t.Errorf("the third try is due %v after the second, want 1 s ± 20 %%", next)
 	}
-	// Each failure is an event, and says which step it is of.
+	// Each failure is an event that names its step.
 	if evs := s.failures(); len(evs) != 2 || evs[0].Step != "NodePublishVolume" {
 		t.Errorf("two failures are the events %+v", evs)
 	}
@@ -170,11 +170,11 @@ func (h *host) setDo(fn func(context.Context, string, volume.Action) volume.Outc
 	h.do = fn
 }
 
-// A new intent does not wait for what is due later.
+// A new intent does not wait for the due time of a retry.
 func TestWakeIsAtOnce(t *testing.T) {
 	s := newSetup(t, "v")
 	s.host.do = func(context.Context, string, volume.Action) volume.Outcome { return failing(volume.RetryBackoff) }
-	for tries := 1; tries <= 6; tries++ { // the next is due in 16 s then, and more are waited for no longer than 10 s
+	for tries := 1; tries <= 6; tries++ { // the next retry is then due in 16 s
 		s.Wake("v")
 		s.until(t, "v", "tried", func(volume.Record) bool {
 			at := s.Attempt("v", "a")
@@ -186,7 +186,7 @@ func TestWakeIsAtOnce(t *testing.T) {
 	s.untilTaken(t, "v")
 }
 
-// What waiting cannot help is not tried again until something changes.
+// A step that cannot succeed by waiting is not retried until something changes.
 func TestFinalError(t *testing.T) {
 	for _, retry := range []volume.Retry{volume.RetryChange, volume.RetryNever} {
 		s := newSetup(t, "v")
@@ -202,7 +202,7 @@ func TestFinalError(t *testing.T) {
 			return r.Claims["a"].Published == volume.Absent && at != nil && at.Err != nil && !at.Running
 		})
 		select {
-		case <-time.After(700 * time.Millisecond): // past the first backoff
+		case <-time.After(700 * time.Millisecond): // longer than the first backoff
 		case <-t.Context().Done():
 		}
 		if n := count(s.host.did(), volume.NodePublish); n != 1 {
@@ -226,7 +226,7 @@ func count(steps []string, k volume.Kind) (n int) {
 	return n
 }
 
-// One claim's failure does not hold up another's.
+// A failure of one claim does not delay another claim.
 func TestParkedAlone(t *testing.T) {
 	s := newSetup(t)
 	s.store.put(claimed(t, "v", "bad", "a"))
@@ -246,7 +246,7 @@ func TestParkedAlone(t *testing.T) {
 	}
 }
 
-// Nothing is sent to a plugin that is not ready; its becoming ready wakes.
+// No call is sent to a plugin that is not ready. When it becomes ready, its volumes are woken.
 func TestPluginReady(t *testing.T) {
 	s := newSetup(t, "v")
 	s.plugin.set(func(v *volume.PluginView) { v.Ready, v.State = false, "starting" })
@@ -277,7 +277,7 @@ func TestHalt(t *testing.T) {
 	}
 }
 
-// A save that fails is a line in the log; the work goes on.
+// A failed save is only logged, and the work continues.
 func TestSaveFails(t *testing.T) {
 	s := newSetup(t, "v")
 	s.store.fail = errFull
@@ -285,7 +285,7 @@ func TestSaveFails(t *testing.T) {
 	s.untilTaken(t, "v")
 }
 
-// While fn runs no step does, and the other way round.
+// Exclusive and a step of the volume never run at the same time.
 func TestExclusive(t *testing.T) {
 	s := newSetup(t, "v")
 	begun, pass := make(chan struct{}), make(chan struct{})
@@ -328,7 +328,7 @@ func TestExclusive(t *testing.T) {
 	s.untilFree(t, "v")
 }
 
-// A volume that is forgotten and made anew during a call waits for that call.
+// If a volume is forgotten and made again during a call, the new volume waits for that call.
 func TestForgetDuringStep(t *testing.T) {
 	s := newSetup(t, "v")
 	begun, pass := make(chan struct{}), make(chan struct{})
@@ -360,8 +360,8 @@ func TestForgetDuringStep(t *testing.T) {
 	s.untilTaken(t, "v")
 }
 
-// While what was left of a storage volume is undone, no call for that storage is
-// made under another id, even if the debt is given up meanwhile.
+// While the pending calls for a storage volume are made, no call for that storage is made under
+// another id. That also holds if the record of pending calls is dropped meanwhile.
 func TestOneCallForStorage(t *testing.T) {
 	s := newSetup(t)
 	of := func(r volume.Record) volume.Record {
@@ -397,7 +397,7 @@ func TestOneCallForStorage(t *testing.T) {
 	if did := s.host.did(); len(did) != 1 {
 		t.Errorf("two steps at once: %q", did)
 	}
-	// Whoever is asked not to wait does not.
+	// After Abandon the volume does not wait.
 	s.Abandon("new")
 	close(pass)
 	s.untilTaken(t, "new")
@@ -413,8 +413,7 @@ func TestOneCallForStorage(t *testing.T) {
 	}
 }
 
-// Whoever does not wait for the plugin does not wait for a call either that was
-// decided on before and has not begun.
+// Abandon also drops a call that was decided on but has not started.
 func TestAbandonBeforeCall(t *testing.T) {
 	s := newSetup(t, "v")
 	looking, pass := make(chan struct{}), make(chan struct{})
@@ -449,7 +448,7 @@ func TestAbandonBeforeCall(t *testing.T) {
 	}
 }
 
-// How a call ended is kept if the volume becomes a debt while that is stored.
+// If the volume becomes a record of pending calls while the outcome is saved, the outcome is kept.
 func TestForcedWhileSaving(t *testing.T) {
 	s := newSetup(t)
 	r := claimed(t, "v", "a")
@@ -471,7 +470,7 @@ func TestForcedWhileSaving(t *testing.T) {
 	})
 }
 
-// A settled queue has no goroutine, no timer that fires, and looks at nothing.
+// A settled queue has no goroutine and no active timer, and it observes nothing.
 func TestIdle(t *testing.T) {
 	before := runtime.NumGoroutine()
 	var ids []string
@@ -500,7 +499,7 @@ func TestIdle(t *testing.T) {
 	}
 }
 
-// Stop waits for steps in hand, starts no more, and does not wait for ever.
+// Stop waits for running steps, starts no others, and does not wait forever.
 func TestStop(t *testing.T) {
 	s := newSetup(t, "v", "w")
 	begun, pass := make(chan struct{}, 2), make(chan struct{})
@@ -546,7 +545,7 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// A step that ignores its context costs Stop one second more.
+// If a step ignores its context, Stop takes one second longer.
 func TestStopHung(t *testing.T) {
 	s := newSetup(t, "v")
 	begun, pass := make(chan struct{}), make(chan struct{})
@@ -581,8 +580,8 @@ func TestLook(t *testing.T) {
 	}
 }
 
-// A wake that arrives during a step counts for that step too: what it failed
-// for may have changed since it began.
+// A wake during a step also makes that step due again, because the cause of its failure may have
+// changed since it began.
 func TestWakeDuringStep(t *testing.T) {
 	s := newSetup(t, "v")
 	begun, pass := make(chan struct{}), make(chan struct{})
@@ -602,7 +601,7 @@ func TestWakeDuringStep(t *testing.T) {
 	s.untilTaken(t, "v")
 }
 
-// A day of failure costs at most 400 attempts.
+// A day of failures causes at most 400 attempts.
 func TestDelays(t *testing.T) {
 	for n, want := range map[int]time.Duration{1: 500 * time.Millisecond, 2: time.Second, 9: 128 * time.Second, 10: 256 * time.Second, 11: 5 * time.Minute, 1 << 40: 5 * time.Minute} {
 		for range 100 {
@@ -620,8 +619,8 @@ func TestDelays(t *testing.T) {
 	}
 }
 
-// A create or delete shows as the step of its volume, while it runs and when it
-// failed; not once the volume is there.
+// A create or delete shows as the volume's step while it runs and after it failed, but not after it
+// succeeded.
 func TestCall(t *testing.T) {
 	s := newSetup(t, "v")
 	r, _ := s.store.Volume("v")

@@ -10,10 +10,10 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// growth is what the plugin of a storm can do about sizes, and what became of them.
+// growth is the expansion support of a storm's plugin, and the resulting sizes.
 type growth struct {
 	grows, offline bool
-	storage, shown map[string]int64 // by volume: what the storage has, and what is on it
+	storage, shown map[string]int64 // by volume: size of the storage, and size on the node
 }
 
 func (s *storm) info() volume.PluginInfo {
@@ -22,7 +22,7 @@ func (s *storm) info() volume.PluginInfo {
 	}}
 }
 
-// expand asks for a size that is larger than what the volume has, or is to have.
+// expand requests a size larger than the volume's current or wanted size.
 func (h *stormHost) expand(id string, more int) {
 	h.change(id, func(r volume.Record) (volume.Record, error) {
 		size := max(r.Volume.Capacity, r.Volume.Expansion.Want) + int64(more)
@@ -31,7 +31,7 @@ func (h *stormHost) expand(id string, more int) {
 	})
 }
 
-// mayExpand names what an expansion would break; mu is held.
+// mayExpand names the rule that an expansion would break. The caller holds mu.
 func (s *storm) mayExpand(id string, a volume.Action) string {
 	p := s.mounts[a.Path]
 	switch {
@@ -48,7 +48,7 @@ func (s *storm) mayExpand(id string, a volume.Action) string {
 	}
 }
 
-// expanded is an expansion done as asked; mu is held.
+// expanded performs an expansion as requested. The caller holds mu.
 func (s *storm) expanded(id string, a volume.Action) volume.Outcome {
 	if s.storage == nil {
 		s.storage, s.shown = map[string]int64{}, map[string]int64{}
@@ -61,8 +61,8 @@ func (s *storm) expanded(id string, a volume.Action) volume.Outcome {
 	return volume.Outcome{Capacity: sizes[id], NodeRequired: true}
 }
 
-// notExpanded names what was asked for and did not come, although nothing said that
-// it will not; mu is held.
+// notExpanded names an expansion that was requested but not done, although it was not refused. The
+// caller holds mu.
 func (s *storm) notExpanded(r volume.Record, held bool) string {
 	id, v := r.Volume.ID, r.Volume
 	e := v.Expansion
@@ -80,8 +80,8 @@ func (s *storm) notExpanded(r volume.Record, held bool) string {
 	}
 }
 
-// A claim that comes while an expansion is put off waits for it, if the plugin
-// expands only what is not in use; through a crash too.
+// If the plugin expands only unused volumes, a claim that arrives while an expansion is postponed
+// waits for it. That also holds across a crash.
 func TestStormBeforeExpansion(t *testing.T) {
 	expand := deed{What: "expand", Volume: "v", N: 1, Then: time.Millisecond}
 	claim := deed{What: "claim", Volume: "v", Alloc: "a", Then: 100 * time.Millisecond}

@@ -10,15 +10,15 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// deed is something that happens, to volume and alloc where it concerns one.
+// deed is an event in a storm. Volume and Alloc are used only by the deeds that need them.
 type deed struct {
 	What          string
 	Volume, Alloc string
 	N             int
-	Then          time.Duration // passes afterwards
+	Then          time.Duration // time that passes afterwards
 }
 
-// stormHost runs agents, one after the other, on a storm.
+// stormHost runs a sequence of agents in a storm.
 type stormHost struct {
 	*storm
 	q *reconcile.Queue
@@ -29,13 +29,13 @@ var (
 	stormAllocs  = []string{"a", "b", "c"}
 )
 
-// begin starts an agent from what is on disk.
+// begin starts an agent from the records on disk.
 func (h *stormHost) begin(after volume.Stop) {
 	h.mu.Lock()
 	h.agent++
 	h.mem = map[string]volume.Record{}
 	for key, r := range h.disk {
-		r.Node.Proven = false // it is not stored
+		r.Node.Proven = false // Proven is not stored
 		_, blocked := h.disk[debtOf(r)]
 		r, _ = volume.Loaded(r, after, blocked && !r.Debt)
 		if r.Debt && after.Boot() {
@@ -52,7 +52,7 @@ func (h *stormHost) begin(after volume.Stop) {
 	h.q.Start()
 }
 
-// crash ends the agent; what it still does has no effect on its records.
+// crash ends the agent. Steps that still run no longer affect its records.
 func (h *stormHost) crash() {
 	h.mu.Lock()
 	h.agent++
@@ -62,7 +62,7 @@ func (h *stormHost) crash() {
 	h.q.Stop(gone)
 }
 
-// plugin has the plugin die or come back.
+// plugin stops or starts the plugin.
 func (h *stormHost) plugin(ready bool) {
 	h.mu.Lock()
 	if h.ready && !ready {
@@ -73,7 +73,7 @@ func (h *stormHost) plugin(ready bool) {
 	h.q.PluginChanged("p")
 }
 
-// change is an intent: on disk or not at all.
+// change stores an intent, which is on disk or not made at all.
 func (h *stormHost) change(id string, fn func(volume.Record) (volume.Record, error)) {
 	h.mu.Lock()
 	r, ok := h.mem[id]
@@ -99,13 +99,14 @@ func (h *stormHost) claim(id, alloc string) {
 	})
 }
 
-// debtOf is the key of what a forced deregister leaves of a volume.
+// debtOf returns the key of the record of pending calls that a forced deregister leaves for a
+// volume.
 func debtOf(r volume.Record) string {
 	return volume.DebtKey(r.Volume.Driver, r.Volume.ExternalID)
 }
 
-// owed says that a forced deregister left something of a volume's storage. It is called
-// with the queue's lock held, and so is View.
+// owed reports whether a forced deregister left pending calls for a volume's storage. The queue
+// calls it, and View, with its lock held.
 func (s session) owed(v volume.Volume) string {
 	if _, ok := s.Volume(debtOf(volume.Record{Volume: v})); ok {
 		return "a debt comes first"
@@ -113,7 +114,7 @@ func (s session) owed(v volume.Volume) string {
 	return ""
 }
 
-// paid drops a debt of which nothing is left.
+// paid drops a record of pending calls once none are left.
 func (h *stormHost) paid(r volume.Record) {
 	key := r.Key()
 	h.mu.Lock()
@@ -128,8 +129,8 @@ func (h *stormHost) paid(r volume.Record) {
 	}
 }
 
-// force deregisters a volume. What it leaves is a debt, which holds all that can be left
-// if there is one already.
+// force deregisters a volume by force and keeps a record of its pending calls. An existing record
+// of pending calls stays in place.
 func (h *stormHost) force(id string) {
 	h.mu.Lock()
 	r, ok := h.mem[id]
@@ -166,15 +167,15 @@ func (h *stormHost) register(id string) {
 	h.q.Wake(id)
 }
 
-// look is somebody's look at a volume's status.
+// look is a person's look at a volume's status.
 func (h *stormHost) look(id string) {
 	if r, ok := (session{h.storm, h.agent}).Volume(id); ok {
 		h.q.Look(context.Background(), r)
 	}
 }
 
-// restart ends the agent in good order, if there is the time for that and the
-// disk takes what it knows, and begins the next.
+// restart ends the agent and begins the next one. The shutdown counts as proper only if it had
+// enough time and the last commit succeeded.
 func (h *stormHost) restart(within time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
@@ -188,7 +189,7 @@ func (h *stormHost) restart(within time.Duration) {
 	h.begin(after)
 }
 
-// reboot takes everything away but the attachments.
+// reboot removes everything except the attachments.
 func (h *stormHost) reboot() {
 	h.crash()
 	h.mu.Lock()
@@ -202,7 +203,7 @@ func (h *stormHost) reboot() {
 	h.begin(volume.Rebooted)
 }
 
-// touch changes the mount at one of a volume's paths, if there is one.
+// touch changes the mount at one of a volume's paths, if the path is mounted.
 func (h *stormHost) touch(d deed, change func(path string, p piece)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

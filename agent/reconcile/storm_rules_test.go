@@ -7,7 +7,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// rule names what a step would break in the world as it is; mu is held.
+// rule names the rule that a step would break in the current state. The caller holds mu.
 func (s *storm) rule(r volume.Record, a volume.Action) string {
 	id := r.Volume.ID
 	if _, owed := s.mem[debtOf(r)]; owed && !r.Debt && a.RPC() {
@@ -68,8 +68,8 @@ func watching(r volume.Record, path string) bool {
 	return slices.ContainsFunc(r.Node.Watches, func(w volume.Watch) bool { return w.Path == path })
 }
 
-// forgotten names something that is there and that neither a record nor a debt
-// knows of.
+// forgotten names an existing mount or attachment that no record knows, including the records of
+// pending calls.
 func (s *storm) forgotten(ids, allocs []string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,8 +103,7 @@ func (s *storm) forgotten(ids, allocs []string) string {
 	return ""
 }
 
-// unsettled names what is not as the claims want it, once nothing goes wrong any
-// more.
+// unsettled names a difference from the state that the claims want, once the faults have stopped.
 func (s *storm) unsettled(ids []string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

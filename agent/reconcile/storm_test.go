@@ -16,14 +16,14 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// likely are the fates of calls: every third goes well.
+// likely lists the fates of calls. Every third call succeeds.
 var likely = []fate{goes, goes, goes, goes, goes, refused, final, failed, failedDone, failedLater, failedLater, expired, expiredLater, expiredLater, lied}
 
-// often are the deeds that the others are to meet.
+// often lists the deeds that must coincide with the others frequently.
 var often = []string{"claim", "claim", "claim", "claim", "claim", "claim", "release", "release", "release", "release", "plugin comes back", "register", "expand", "expand", "expand"}
 
-// run does all deeds, and then lets everything come to rest. It returns what was
-// not as it must be.
+// run does all deeds and then waits until nothing happens. It returns a description of the first
+// problem.
 func (h *stormHost) run(all []deed) string {
 	for _, id := range stormVolumes {
 		r := volume.Record{Volume: stormVolume(id)}
@@ -51,7 +51,7 @@ func (h *stormHost) wrong() string {
 	return h.broken
 }
 
-// calm ends all faults, and judges what becomes of the volumes.
+// calm ends all faults and checks the final state of the volumes.
 func (h *stormHost) calm() string {
 	h.mu.Lock()
 	h.fates, h.commits = nil, 0
@@ -62,7 +62,7 @@ func (h *stormHost) calm() string {
 	before := len(h.steps)
 	h.mu.Unlock()
 	h.plugin(true)
-	for _, id := range stormVolumes { // what nobody gave a sign of is found by a look
+	for _, id := range stormVolumes { // a look finds changes that sent no signal
 		h.register(id)
 		h.look(id)
 	}
@@ -88,10 +88,10 @@ func (h *stormHost) calm() string {
 	return ""
 }
 
-// TestStorm: whatever goes wrong in whatever order with claims, calls, mounts,
-// commits, the plugin and the agent, no rule of CSI is broken, nothing that is
-// there is forgotten, and once the faults stop everything is as the claims want
-// it within minutes, and at rest. The time is that of the bubble.
+// TestStorm lets anything go wrong, in any order: claims, calls, mounts, commits, the plugin and
+// the agent. No rule of CSI may be broken, and nothing on the host may be forgotten. Once the
+// faults stop, everything must be as the claims want within minutes, and at rest. Time is that of
+// the synctest bubble.
 func TestStorm(t *testing.T) {
 	rounds := 4
 	if testing.Short() {
@@ -100,9 +100,9 @@ func TestStorm(t *testing.T) {
 	seed := flag.Lookup("rapid.seed").Value.String()
 	defer func() { _ = flag.Set("rapid.seed", seed) }()
 	runs, steps := 0, 0
-	for i := range rounds { // of as many runs as rapid makes, 100 by default
-		// The same every time, so that what fails comes from a change. Another seed,
-		// or more -rapid.checks, looks further.
+	for i := range rounds { // each with as many runs as rapid makes, 100 by default
+		// Use the same seeds each time, so that only a change of the code can cause a failure.
+		// Another seed or more -rapid.checks explores further.
 		if seed == "0" {
 			if err := flag.Set("rapid.seed", strconv.Itoa(i+1)); err != nil {
 				t.Fatal(err)
@@ -147,7 +147,7 @@ func anyDeed(t *rapid.T) deed {
 	}
 }
 
-// TestStormsBefore are those that once did harm.
+// TestStormsBefore repeats storms that once caused a failure.
 func TestStormsBefore(t *testing.T) {
 	for name, tt := range map[string]struct {
 		attach, stage, bind bool

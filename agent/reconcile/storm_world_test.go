@@ -12,27 +12,26 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// storm is one host and one plugin with several volumes, on which anything may
-// go wrong. It knows what is really mounted, whatever the records say, and notes
-// the first step that breaks a rule.
+// storm is one host and one plugin with several volumes, where anything may go wrong. It knows the
+// real mounts, regardless of the records. It keeps the first step that breaks a rule.
 type storm struct {
 	attach, stage, bind bool
 	growth
 
 	mu      sync.Mutex
-	fates   []fate // of the calls to come; then all go well
-	next    uint64 // the id of the last mount
+	fates   []fate // fates of the next calls; later calls succeed
+	next    uint64 // id of the last mount
 	boots   int
-	life    int // the plugin's incarnation; what it was at ends with it
+	life    int // the plugin's incarnation; its running calls end with it
 	ready   bool
 	agent   int // the agent's incarnation
 	mounts  map[string]piece
 	done    map[string]bool // "attached v", "staged v"
 	pending map[string]int  // calls that may still mount, by life of the plugin and volume
 	undoing map[string]int  // calls that may still unmount, by life of the plugin and path
-	cloud   map[string]int  // calls that may still attach or detach, by kind and volume
-	running map[string]int  // steps in hand, by agent and volume
-	commits int             // how many fail
+	cloud   map[string]int  // calls that may still connect or disconnect storage, by kind and volume
+	running map[string]int  // running steps, by agent and volume
+	commits int             // number of next commits that fail
 	mem     map[string]volume.Record
 	disk    map[string]volume.Record
 	looks   int
@@ -45,26 +44,26 @@ type storm struct {
 type piece struct {
 	id   uint64
 	dead bool
-	bare bool // a directory of our own, not the volume
+	bare bool // the agent's own directory, not the volume
 	hung bool
 }
 
-// fate is what becomes of a call.
+// fate is the course of a call.
 type fate int
 
 const (
 	goes         fate = iota
-	refused           // an error that says it did not begin
-	final             // the same, and only a change helps
-	failed            // an error, and nothing happened
-	failedDone        // an error, although it happened
-	failedLater       // an error, and it happens later
-	expired           // no answer within the deadline, and nothing happened
-	expiredLater      // no answer within the deadline, and it happens after it
-	lied              // OK, and nothing happened
+	refused           // an error before the call took effect
+	final             // the same error, but only a change can help
+	failed            // an error without an effect
+	failedDone        // an error, although the call took effect
+	failedLater       // an error, and a late effect
+	expired           // no answer within the deadline, and no effect
+	expiredLater      // no answer within the deadline, and a late effect
+	lied              // OK, but no effect
 )
 
-// A call takes callTime, and has callLimit for it.
+// A call takes callTime. Its deadline is callLimit.
 const (
 	callTime  = 20 * time.Millisecond
 	callLimit = 2 * time.Second
@@ -96,7 +95,7 @@ func (s *storm) mount(path string, bare bool) {
 	}
 }
 
-// under are the paths where a volume is mounted; targets alone or all.
+// under returns the paths at which a volume is mounted: only the targets, or all.
 func (s *storm) under(id string, targets bool) (paths []string) {
 	for path := range s.mounts {
 		if strings.HasSuffix(path, "/"+id) && (!targets || strings.HasPrefix(path, "/t/")) {
@@ -106,7 +105,7 @@ func (s *storm) under(id string, targets bool) (paths []string) {
 	return paths
 }
 
-// View is the plugin's.
+// View returns the state of the plugin.
 func (s *storm) View(string) volume.PluginView {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -115,8 +114,7 @@ func (s *storm) View(string) volume.PluginView {
 	return v
 }
 
-// session is the storm as one agent sees it: what a dead one still writes is
-// lost.
+// session is the storm as one agent sees it. Writes of a crashed agent are lost.
 type session struct {
 	*storm
 	agent int
@@ -165,7 +163,7 @@ func (s session) Intend(_ context.Context, id string, fn func(volume.Record) vol
 	return nil
 }
 
-// commit writes all checkpoints so far, or fails.
+// commit writes all checkpoints to disk, or fails.
 func (s *storm) commit() error {
 	if s.commits > 0 {
 		s.commits--
@@ -208,8 +206,8 @@ func (s *storm) Observe(_ context.Context, r volume.Record, _ volume.Glimpse) vo
 	return o
 }
 
-// Do does a step as its fate has it. A call that makes something takes effect
-// at its end, whoever waits for that; one that undoes something at once.
+// Do performs a step according to its fate. A call that makes something takes effect at its end,
+// whether or not the agent still waits. A call that undoes something takes effect at once.
 func (s session) Do(ctx context.Context, r volume.Record, a volume.Action, _ volume.PluginView) volume.Outcome {
 	id := r.Volume.ID
 	s.mu.Lock()
@@ -254,8 +252,7 @@ func failedWith(code string, retry volume.Retry, answered bool) volume.Outcome {
 	return volume.Outcome{Err: &volume.CallError{Step: "step", Code: code, Message: "a fault", Retry: retry, Answered: answered}}
 }
 
-// call begins a step; mu is held. Its outcome comes over the channel, if one
-// comes at all.
+// call starts a step. The caller holds mu. The channel receives the outcome, if there is one.
 func (s *storm) call(id string, a volume.Action, f fate) <-chan volume.Outcome {
 	answer := make(chan volume.Outcome, 1)
 	if !a.RPC() {
@@ -263,10 +260,10 @@ func (s *storm) call(id string, a volume.Action, f fate) <-chan volume.Outcome {
 		return answer
 	}
 	if f == lied && attaches(a) {
-		f = failedDone // nobody could see that
+		f = failedDone // the agent cannot detect a lie here
 	}
 	if f == failedLater && !a.Forward() && !attaches(a) {
-		f = expiredLater // an undoing that was answered is over
+		f = expiredLater // an undoing call has no late effect after an answer
 	}
 	switch f {
 	case refused:
@@ -280,11 +277,11 @@ func (s *storm) call(id string, a volume.Action, f fate) <-chan volume.Outcome {
 		s.later(id, a, callLimit*3/4, 0, nil)
 	case expired:
 	case expiredLater:
-		// At the latest one deadline after the agent gave up, or was gone.
+		// The effect comes at most one deadline after the agent gave up or crashed.
 		s.later(id, a, callLimit*3/4, callLimit, nil)
 	case lied:
 		out := volume.Outcome{Boot: s.boot()}
-		if a.Kind != volume.NodeStage { // the mount table shows it
+		if a.Kind != volume.NodeStage { // the mount table reveals the lie
 			out = failedWith(volume.CodeUnverified, volume.RetryBackoff, true)
 		}
 		answer <- out
@@ -306,9 +303,9 @@ func (s *storm) call(id string, a volume.Action, f fate) <-chan volume.Outcome {
 	return answer
 }
 
-// later has the effect of a call come after a time, and after more while the
-// agent lives; mu is held. With an answer it is told then, and what undoes
-// something has done so already. A plugin goes on after the death of an agent.
+// later schedules the effect of a call after some time, and after more time if the agent is still
+// alive. The caller holds mu. If answer is set, it receives the outcome at that time, and an
+// undoing call has already taken effect. A plugin continues after the crash of an agent.
 func (s *storm) later(id string, a volume.Action, after, more time.Duration, answer func(volume.Outcome)) {
 	life, agent := s.life, s.agent
 	was := s.mounts[a.Path].id
@@ -324,14 +321,14 @@ func (s *storm) later(id string, a volume.Action, after, more time.Duration, ans
 	land = func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		lives := s.life == life || attaches(a) // the storage system goes on without the plugin
+		lives := s.life == life || attaches(a) // the storage system continues without the plugin
 		if more > 0 && s.agent == agent && lives {
 			time.AfterFunc(more, land)
 			more = 0
 			return
 		}
 		if at[key]--; !lives {
-			return // it died with the plugin
+			return // the call died with the plugin
 		}
 		var out volume.Outcome
 		if a.Forward() || answer == nil {
@@ -347,17 +344,17 @@ func (s *storm) later(id string, a volume.Action, after, more time.Duration, ans
 			answer(out)
 		}
 	}
-	// No two things happen at the very same moment.
+	// Ensure that no two events have the same time.
 	s.odd++
 	time.AfterFunc(after+s.odd, land)
 }
 
-// attaches reports whether a step changes the attachment.
+// attaches reports whether a step is a ControllerPublish or ControllerUnpublish.
 func attaches(a volume.Action) bool {
 	return a.Kind == volume.ControllerPublish || a.Kind == volume.ControllerUnpublish
 }
 
-// relied reports whether a mount is one that a volume's record tells of.
+// relied reports whether a volume's record contains a mount.
 func (s *storm) relied(id string, mount uint64) bool {
 	is := func(m *volume.MountIdentity) bool { return m != nil && m.ID == mount }
 	r := s.mem[id]
@@ -369,7 +366,7 @@ func (s *storm) relied(id string, mount uint64) bool {
 	return is(r.Node.Mount)
 }
 
-// effect is a step done as asked; mu is held.
+// effect performs a step as requested. The caller holds mu.
 func (s *storm) effect(id string, a volume.Action) volume.Outcome {
 	shown := func() volume.Outcome {
 		if p := s.mounts[a.Path]; p.dead || p.bare || p.hung {

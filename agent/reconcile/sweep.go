@@ -2,18 +2,17 @@ package reconcile
 
 import "github.com/volagent/volagent/volmgr/volume"
 
-// glancesAtOnce bounds the looks that sweeps have in hand. Each is bounded in
-// time, so mounts that hang slow a sweep down and do not stop it.
+// glancesAtOnce limits the concurrent observations of all sweeps. Each observation has a time
+// limit, so hung mounts slow a sweep down but do not stop it.
 const glancesAtOnce = 32
 
-// sweep looks at many volumes and has those worked on for which there is
-// something to do. Thousands of claims that are in place cost a look each, and
-// neither a worker nor memory.
+// sweep observes many volumes and wakes those that need work. Each of thousands of claims in place
+// costs one observation, but no worker and no memory.
 func (q *Queue) sweep(rs []volume.Record, because why) {
 	ids := make([]string, 0, len(rs))
 	for _, r := range rs {
 		switch id := r.Key(); {
-		case r.Debt: // one of which nothing is left is to be dropped
+		case r.Debt: // a record without pending calls must be dropped
 			q.wake(id, because)
 		case !r.Held() && !r.Expanding():
 			q.notify(id)
@@ -23,6 +22,7 @@ func (q *Queue) sweep(rs []volume.Record, because why) {
 			ids = append(ids, id)
 		}
 	}
+
 	q.background(func() {
 		for _, id := range ids {
 			select {
@@ -40,12 +40,13 @@ func (q *Queue) sweep(rs []volume.Record, because why) {
 	})
 }
 
-// glance looks at a volume and wakes it unless it is as it should be.
+// glance observes a volume and wakes it unless it is settled.
 func (q *Queue) glance(id string, because why) {
 	r, ok := q.o.Store.Volume(id)
 	if !ok {
 		return
 	}
+
 	obs := q.o.Host.Observe(q.ctx, r, volume.Glimpse{})
 	q.mu.Lock()
 	q.complete(&obs, r, newEntry())
@@ -57,20 +58,21 @@ func (q *Queue) glance(id string, because why) {
 	q.notify(id)
 }
 
-// known reports whether something is kept of a volume.
+// known reports whether a volume has an entry.
 func (q *Queue) known(id string) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.entries[id] != nil
 }
 
-// background runs fn as part of what Stop waits for; false if it has begun.
+// background runs fn as part of the work that Stop waits for. It returns false if Stop has begun.
 func (q *Queue) background(fn func()) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.stopped {
 		return false
 	}
+
 	q.workers.Go(fn)
 	return true
 }

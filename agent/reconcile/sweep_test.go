@@ -9,9 +9,9 @@ import (
 	"github.com/volagent/volagent/agent/reconcile"
 )
 
-// At a start each claim that is in place costs one look, of which few run at
-// once, and nothing is kept of it. What is not in place is worked on. So it is
-// when a plugin becomes ready.
+// At a start, each claim that is in place costs one observation. Only a few run at once, and no
+// entry is kept. Claims that are not in place are worked on. The same happens when a plugin becomes
+// ready.
 func TestSweep(t *testing.T) {
 	const n = 300
 	ids := make([]string, n)
@@ -43,7 +43,7 @@ func TestSweep(t *testing.T) {
 	changed := s.Changed(ids[n-1])
 	s.Start()
 	s.untilTaken(t, "new")
-	<-changed // it was looked at
+	<-changed // the volume was observed
 	looked := func() (all, volumes int) {
 		s.host.mu.Lock()
 		defer s.host.mu.Unlock()
@@ -57,7 +57,7 @@ func TestSweep(t *testing.T) {
 	if got := s.host.did()[steps:]; len(got) != 1 {
 		t.Errorf("steps %q, want the publish of the new one", got)
 	}
-	// One more for the worker of the new one.
+	// The worker of the new volume may add one observation.
 	if m := most.Load(); m > reconcile.GlancesAtOnce+1 {
 		t.Errorf("%d looks at once", m)
 	}
@@ -68,8 +68,8 @@ func TestSweep(t *testing.T) {
 	untilTrue(t, "all are looked at again", func() bool { _, volumes := looked(); return volumes == n+1 })
 }
 
-// To look at volumes that are as they should be keeps nothing of them: a status of
-// all of them would else cost memory for good.
+// Looking at settled volumes keeps no entries. Otherwise a status of all volumes would cost memory
+// permanently.
 func TestLookKeepsNothing(t *testing.T) {
 	s := newSetup(t, "v")
 	s.Start()

@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// timers wakes volumes at their times with a single timer.
+// timers wakes each volume at its due time, with a single timer for all.
 type timers struct {
 	fire func(id string)
 
 	mu    sync.Mutex
 	due   dueHeap
-	at    map[string]time.Time // the earliest entry of each id in the heap
+	at    map[string]time.Time // earliest entry of each id in the heap
 	timer *time.Timer
 	over  bool
 }
@@ -21,7 +21,7 @@ func newTimers(fire func(id string)) *timers {
 	return &timers{fire: fire, at: map[string]time.Time{}}
 }
 
-// set makes sure that id is woken at t or before.
+// set ensures that id is woken at t or earlier.
 func (ts *timers) set(id string, t time.Time) {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
@@ -31,35 +31,39 @@ func (ts *timers) set(id string, t time.Time) {
 	if have, ok := ts.at[id]; ok && !t.Before(have) {
 		return
 	}
+
 	ts.at[id] = t
 	heap.Push(&ts.due, dueAt{t, id})
 	ts.arm()
 }
 
-// arm sets the timer to the earliest time; mu is held.
+// arm sets the timer to the earliest time. The caller holds mu.
 func (ts *timers) arm() {
 	if len(ts.due) == 0 || ts.over {
 		return
 	}
+
 	wait := time.Until(ts.due[0].at)
 	if ts.timer == nil {
 		ts.timer = time.AfterFunc(wait, ts.run)
 		return
 	}
+
 	ts.timer.Reset(wait)
 }
 
-// run fires what is due.
+// run wakes the volumes that are due.
 func (ts *timers) run() {
 	var ids []string
 	ts.mu.Lock()
 	for now := time.Now(); len(ts.due) > 0 && !ts.due[0].at.After(now); {
 		d := heap.Pop(&ts.due).(dueAt)
-		if ts.at[d.id].Equal(d.at) { // else an earlier entry fired already
+		if ts.at[d.id].Equal(d.at) { // otherwise an earlier entry has already fired
 			delete(ts.at, d.id)
 			ids = append(ids, d.id)
 		}
 	}
+
 	ts.arm()
 	ts.mu.Unlock()
 	for _, id := range ids {

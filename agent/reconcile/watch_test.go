@@ -8,8 +8,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// uncertain is a setup in which a publish had an unknown outcome and was undone,
-// and whose claim was then released: only a late effect is still waited for.
+// uncertain returns a setup in which a publish had an unknown outcome and was undone. The claim was
+// then detached, so the volume only waits for a late effect.
 func uncertain(t *testing.T, deadline time.Duration) *setup {
 	t.Helper()
 	s := newSetup(t, "v")
@@ -30,9 +30,9 @@ func uncertain(t *testing.T, deadline time.Duration) *setup {
 	return s
 }
 
-// A mount that turns up within the deadline of the call is undone again.
+// A mount that appears within the deadline of the call is undone again.
 func TestLateEffect(t *testing.T) {
-	s := uncertain(t, 10*time.Second) // and looked at twice a second
+	s := uncertain(t, 10*time.Second) // watched paths are then observed twice a second
 	if r, _ := s.store.Volume("v"); !r.Held() {
 		t.Fatal("the volume is free before the deadline of an uncertain call")
 	}
@@ -49,13 +49,13 @@ func TestLateEffect(t *testing.T) {
 	}
 }
 
-// After the deadline nobody looks any more.
+// After the deadline the volume is no longer watched.
 func TestWatchEnds(t *testing.T) {
 	s := uncertain(t, 300*time.Millisecond)
 	s.untilFree(t, "v")
 }
 
-// The process that might have had the late effect is gone.
+// The watch ends when the process that might cause the late effect is gone.
 func TestWatchEndsWithThePlugin(t *testing.T) {
 	s := uncertain(t, time.Hour)
 	s.plugin.set(func(v *volume.PluginView) { v.Ready = false })
@@ -68,8 +68,8 @@ func TestWatchEndsWithThePlugin(t *testing.T) {
 	s.untilFree(t, "v")
 }
 
-// After a restart of the agent the plugin is first not known, and then found to
-// be running still: that is no other process.
+// After a restart of the agent the plugin is unknown at first, and is then found still running. It
+// does not count as another process, so the watch continues.
 func TestWatchSurvivesReattach(t *testing.T) {
 	s := newSetup(t, "v")
 	r, _ := s.store.Volume("v")

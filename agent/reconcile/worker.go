@@ -8,11 +8,11 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// recheck is how often a volume that waits is looked at again: a mount that hangs
-// or is not ours gives no sign when it goes.
+// recheck is the interval at which a waiting volume is observed again. A hung mount, or a mount
+// that is not ours, gives no signal when it goes away.
 const recheck = 10 * time.Second
 
-// work does steps until there is nothing to do now.
+// work does steps until no step can be done now.
 func (q *Queue) work(id string, e *entry) {
 	defer q.workers.Done()
 	defer q.release(id, e)
@@ -27,7 +27,7 @@ func (q *Queue) work(id string, e *entry) {
 		q.mu.Unlock()
 
 		if e.lock(q.ctx) != nil {
-			continue // stopping
+			continue // the queue is stopping
 		}
 		more, news := q.step(id, e)
 		e.unlock()
@@ -42,11 +42,11 @@ func (q *Queue) work(id string, e *entry) {
 	}
 }
 
-// step does one turn. It reports whether there may be more to do at once, and
-// whether whoever waits for the volume is to be told.
+// step does one turn. It reports whether another step may be possible at once, and whether the
+// waiters of the volume must be notified.
 func (q *Queue) step(id string, e *entry) (more, news bool) {
 	q.mu.Lock()
-	e.stale = false // whatever was asked for until now is in the record
+	e.stale = false // the record already contains every earlier request
 	q.mu.Unlock()
 	r, ok := q.o.Store.Volume(id)
 	if !ok {
@@ -55,7 +55,7 @@ func (q *Queue) step(id string, e *entry) (more, news bool) {
 	return q.turn(id, e, r)
 }
 
-// turn decides on one step of a record, and does it.
+// turn decides on one step for a record and does it.
 func (q *Queue) turn(id string, e *entry, whole volume.Record) (more, news bool) {
 	r, obs := q.look(e, whole)
 	q.mu.Lock()
@@ -69,12 +69,14 @@ func (q *Queue) turn(id string, e *entry, whole volume.Record) (more, news bool)
 		q.rest(id, e, r, a, obs)
 		if a.Kind == volume.Settled && r.Debt && q.o.Paid != nil {
 			q.o.Paid(r)
-			if _, still := q.o.Store.Volume(id); still { // that could not be saved
+			if _, still := q.o.Store.Volume(id); still { // the removal could not be saved
 				q.timers.set(id, time.Now().Add(recheck))
 			}
 		}
+
 		return false, true
 	}
+
 	ctx, cancel := context.WithCancel(q.ctx)
 	defer cancel()
 	q.mu.Lock()
@@ -88,6 +90,7 @@ func (q *Queue) turn(id string, e *entry, whole volume.Record) (more, news bool)
 		e.abandon = cancel
 	}
 	q.mu.Unlock()
+
 	ctx = volume.WithProgress(ctx, func(words string) { q.progress(id, e, words) })
 	done := q.forStorage(ctx, id, r, a, func() {
 		out := q.do(ctx, id, e, r, a, obs)
@@ -100,15 +103,17 @@ func (q *Queue) turn(id string, e *entry, whole volume.Record) (more, news bool)
 		e.running, e.abandon = nil, nil
 		q.mu.Unlock()
 	}
+
 	return true, news
 }
 
-// look observes what a turn has to see of a record. That is all of it if something may have
-// changed on the host; for a new intent it is what is not settled.
+// look observes the part of a record that a turn needs. After a possible change on the host, that
+// is the whole record. For a new intent, it is the unsettled part.
 func (q *Queue) look(e *entry, whole volume.Record) (volume.Record, volume.Observed) {
-	if !whole.Held() { // there is nothing to look at, and nothing to be done
+	if !whole.Held() { // nothing to observe or to do
 		return whole, volume.Observed{}
 	}
+
 	q.mu.Lock()
 	all := e.whole || q.down
 	e.whole = false
@@ -121,34 +126,38 @@ func (q *Queue) look(e *entry, whole volume.Record) (volume.Record, volume.Obser
 		}
 		seen = volume.Glimpse{}
 	}
+
 	obs := q.o.Host.Observe(q.ctx, whole.ToSee(), seen)
 	e.misplaced = whole.OutOfPlace(obs)
 	return whole, obs
 }
 
-// forStorage runs a step while nobody else is at the volume's storage: a call for
-// what was registered under another id, or is a debt since, may be in flight. A
-// debt has its storage by its own turn. A claim that was never mounted goes
-// without: it need not wait for what is owed. It reports whether the step ran; it
-// does not if the wait is given up, or the volume is another when it is over.
+// forStorage runs a step while no other call uses the volume's storage. Such a call may be in
+// flight for a volume that was registered under another id, or for a record of pending calls. The
+// latter record has its storage to itself during its turn. Dropping a claim that was never mounted
+// (Free) makes no call, so it does not wait. forStorage reports whether the step ran. The step does
+// not run if the wait is cancelled, or if the id belongs to another volume afterwards.
 func (q *Queue) forStorage(ctx context.Context, id string, r volume.Record, a volume.Action, step func()) (done bool) {
 	if r.Debt || r.Volume.ExternalID == "" || a.Kind == volume.Free {
 		step()
 		return true
 	}
+
 	err := q.alone(ctx, storage(r), func() error {
 		if now, ok := q.o.Store.Volume(id); ok && now.Same(r) {
 			step()
 			done = true
 		}
+
 		return nil
 	})
+
 	return done && err == nil
 }
 
-// settles reports whether a step that went well may be what somebody waited
-// for: a claim is mounted by it, or gone, or the volume is larger. All others lead
-// to one that is, or to a turn with nothing to do.
+// settles reports whether a successful step may complete the change that a caller waits for: a
+// claim is mounted or gone, or the volume is larger. All other steps lead to such a step, or to a
+// turn without work.
 func settles(a volume.Action) bool {
 	switch a.Kind {
 	case volume.NodePublish, volume.Own, volume.Bind, volume.Take, volume.Free, volume.ControllerExpand, volume.NodeExpand:
@@ -158,7 +167,8 @@ func settles(a volume.Action) bool {
 	}
 }
 
-// do does a step. Behind one that had to be on disk and is not, some wait.
+// do performs a step. If an earlier step had to be on disk and is not, it first saves the record
+// when the new step builds on it.
 func (q *Queue) do(ctx context.Context, id string, e *entry, r volume.Record, a volume.Action, obs volume.Observed) volume.Outcome {
 	if e.unsaved && building(r, a) {
 		same := func(r volume.Record) volume.Record { return r }
@@ -167,13 +177,14 @@ func (q *Queue) do(ctx context.Context, id string, e *entry, r volume.Record, a 
 		}
 		e.unsaved = false
 	}
+
 	return q.o.Host.Do(ctx, r, a, obs.Plugin)
 }
 
-// building reports whether a step builds on what the steps before it have put on
-// record. After a crash it would be too late to know that another mount was made
-// than the one on record, that a wanted one is being undone, or that the volume
-// is not attached any more. What nobody wants is known to be on its way out.
+// building reports whether a step builds on the recorded results of earlier steps. Such a step
+// waits until they are on disk. After a crash, the next agent must know whether a mount replaced
+// the recorded one, a wanted mount is being undone, or the volume is no longer attached. The
+// undoing of an unwanted mount need not be recorded, because the stored claim already announces it.
 func building(r volume.Record, a volume.Action) bool {
 	switch a.Kind {
 	case volume.NodeUnpublish:
@@ -184,13 +195,14 @@ func building(r volume.Record, a volume.Action) bool {
 				return true
 			}
 		}
+
 		return false
 	default:
 		return a.Forward() || a.Kind == volume.ControllerUnpublish
 	}
 }
 
-// complete adds to an observation what only the queue knows; mu is held.
+// complete adds the queue's own knowledge to an observation. The caller holds mu.
 func (q *Queue) complete(obs *volume.Observed, r volume.Record, e *entry) {
 	now := time.Now()
 	obs.Halt, obs.Down = q.o.Halt, q.down
@@ -199,20 +211,23 @@ func (q *Queue) complete(obs *volume.Observed, r volume.Record, e *entry) {
 	if q.o.Owed != nil && !r.Debt {
 		obs.Debt = q.o.Owed(r.Volume)
 	}
+
 	if obs.Debt != "" {
 		q.pending(obs, r)
 	}
+
 	if d := obs.Plugin.Info.Driver; r.Debt && d != "" && d != r.Volume.Driver {
 		obs.Plugin = obs.Plugin.Barred(fmt.Sprintf("it is driver %s now, and this is a volume of %s", d, r.Volume.Driver))
 	}
+
 	e.watched(obs, r, now)
 	if _, ok := q.suspected(r.Key(), now); ok {
 		obs.AtWork = atWork
 	}
 }
 
-// pending adds to an observation how the calls stand that a forced deregister left of the
-// same storage; mu is held.
+// pending adds to an observation the state of the pending calls that a forced deregister left for
+// the same storage. The caller holds mu.
 func (q *Queue) pending(obs *volume.Observed, r volume.Record) {
 	if debt, ok := q.o.Store.Volume(storage(r)); ok {
 		obs.Pending = &debt
@@ -225,8 +240,8 @@ func (q *Queue) pending(obs *volume.Observed, r volume.Record) {
 	}
 }
 
-// watched adds to an observation whether the late effects that a record watches for
-// can still come. A watch that an earlier agent left begins now.
+// watched adds to an observation whether the late effects in a record's watches can still occur.
+// The deadline of a watch that an earlier agent recorded starts now.
 func (e *entry) watched(obs *volume.Observed, r volume.Record, now time.Time) {
 	for _, w := range r.Node.Watches {
 		switch {
@@ -236,17 +251,19 @@ func (e *entry) watched(obs *volume.Observed, r volume.Record, now time.Time) {
 			e.watch(now, obs.Plugin)
 		}
 	}
+
 	if e.watchOf == 0 {
-		// The plugin was not seen yet, after a restart of the agent: the one
-		// that is found may have been at it all the time.
+		// This is the first view of the plugin since a restart of the agent. The process that is
+		// found may be the one that still runs the call.
 		e.watchOf = obs.Plugin.Incarnation
 	}
+
 	obs.WatchOver = now.After(e.watchUntil) || e.watchOf != obs.Plugin.Incarnation && obs.Plugin.ReadyFor(volume.NodePublish)
 	obs.AttachmentOver = now.After(e.attachUntil)
 }
 
-// rest notes that nothing can be done now, and when to look again: whatever is
-// waited for may come without a sign.
+// rest records that no step is possible now, and when to observe the volume again. The awaited
+// change may come without a signal.
 func (q *Queue) rest(id string, e *entry, r volume.Record, a volume.Action, obs volume.Observed) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -254,6 +271,7 @@ func (q *Queue) rest(id string, e *entry, r volume.Record, a volume.Action, obs 
 		e.settle()
 		return
 	}
+
 	now := time.Now()
 	at := e.nextDue(now)
 	e.waiting(a, at)
@@ -263,10 +281,11 @@ func (q *Queue) rest(id string, e *entry, r volume.Record, a volume.Action, obs 
 	if len(r.Node.Watches) > 0 {
 		at = sooner(at, now.Add(watchInterval(obs.Plugin)))
 	}
+
 	q.timers.set(id, sooner(at, now.Add(recheck)))
 }
 
-// finish records how a step went.
+// finish records the result of a step.
 func (q *Queue) finish(id string, e *entry, r volume.Record, a volume.Action, obs volume.Observed, out volume.Outcome) {
 	key := q.home(id, r)
 	var evs []volume.Event
@@ -274,21 +293,24 @@ func (q *Queue) finish(id string, e *entry, r volume.Record, a volume.Action, ob
 	apply := func(now volume.Record) (volume.Record, volume.Saving) {
 		evs, saving = nil, volume.SaveWithNext
 		if kept = now.Same(r); !kept {
-			return now, saving // the id was given to another volume
+			return now, saving // the id now belongs to another volume
 		}
 		next, made := volume.Apply(now, a, out)
 		evs, saving = made, volume.Urgency(now, next)
 		return next, saving
 	}
+
 	if a.Kind == volume.Plan || a.Kind == volume.Doubt {
-		// These are intents: nothing may be done on them before they are on disk.
+		// These are intents: they must be on disk before any step relies on them.
 		intent := func(now volume.Record) volume.Record { next, _ := apply(now); return next }
 		if err := q.o.Store.Intend(context.WithoutCancel(q.ctx), key, intent); err != nil {
 			out = volume.Outcome{Err: volume.HostError(string(a.Kind), err), Unsent: true}
 		}
 	} else {
 		err := q.o.Store.Save(context.WithoutCancel(q.ctx), key, apply)
-		if moved := q.home(id, r); !kept && moved != key { // while that waited for a commit
+
+		// It became a record of pending calls during the save.
+		if moved := q.home(id, r); !kept && moved != key {
 			err = q.o.Store.Save(context.WithoutCancel(q.ctx), moved, apply)
 		}
 		if err != nil {
@@ -296,6 +318,7 @@ func (q *Queue) finish(id string, e *entry, r volume.Record, a volume.Action, ob
 			q.o.Log.Error("a step was done but could not be saved; it is kept in memory and saved with the next change", "volume", id, "step", a.Kind, "error", err)
 		}
 	}
+
 	now, moved := time.Now(), q.home(id, r)
 	q.mu.Lock()
 	if q.yielded(a, out) {
@@ -303,42 +326,46 @@ func (q *Queue) finish(id string, e *entry, r volume.Record, a volume.Action, ob
 	} else {
 		e.end(a, out, now)
 	}
+
 	e.expect(a, out, now, obs.Plugin)
 	if _, owed := q.o.Store.Volume(moved); owed && moved != id {
-		q.entry(moved).expect(a, out, now, obs.Plugin) // the debt waits for the late effect
+		q.entry(moved).expect(a, out, now, obs.Plugin) // the pending calls wait for the late effect
 	}
 	q.mu.Unlock()
+
 	q.log(id, a, out)
 	q.o.Events(q.cutShort(evs, a, out))
 }
 
-// yielded reports whether a step was broken off because of another one.
+// yielded reports whether a step was cancelled in favour of another one.
 func (q *Queue) yielded(a volume.Action, out volume.Outcome) bool {
 	return a.Kind == volume.Own && out.Err != nil && out.Err.Code == "Canceled" && q.ctx.Err() == nil
 }
 
-// cutShort words a step that the end of the agent broke off: that is no failure,
-// and the next agent goes on with it.
+// cutShort rewords the events of a step that was cancelled because the agent stops. That is not a
+// failure, and the next agent continues the step.
 func (q *Queue) cutShort(evs []volume.Event, a volume.Action, out volume.Outcome) []volume.Event {
 	switch {
 	case out.Err == nil || out.Err.Code != "Canceled":
 		return evs
 	case q.yielded(a, out):
-		return nil // a claim is being released, which is told already
+		return nil // a claim is being detached, which has already been reported
 	case q.ctx.Err() == nil:
 		return evs
 	}
+
 	for i := range evs {
 		if evs[i].Type == "step-failed" {
 			evs[i].Type = "step-interrupted"
 			evs[i].Message = string(a.Kind) + " was broken off, because the agent is being stopped; the next one goes on with it"
 		}
 	}
+
 	return evs
 }
 
-// home is the key under which a record is now: a volume that was deregistered by
-// force during a call may live on as a debt, and how the call ended is its.
+// home returns the key that a record has now. If a volume is deregistered by force during a call,
+// its record may continue as a record of pending calls. The result of the call belongs there.
 func (q *Queue) home(id string, r volume.Record) string {
 	if now, ok := q.o.Store.Volume(id); ok && now.Same(r) {
 		return id
@@ -347,7 +374,7 @@ func (q *Queue) home(id string, r volume.Record) string {
 	return r.Key()
 }
 
-// expect begins the wait for the late effect that a step may have.
+// expect starts to wait for the late effect that a step may have.
 func (e *entry) expect(a volume.Action, out volume.Outcome, now time.Time, p volume.PluginView) {
 	switch {
 	case !late(a, out):
@@ -358,10 +385,10 @@ func (e *entry) expect(a volume.Action, out volume.Outcome, now time.Time, p vol
 	}
 }
 
-// late reports whether a call may have an effect that is yet to come: any that
-// makes something unless it was refused, and one that undoes something if it was
-// given up. One that detaches may have one even if the plugin answered with an error,
-// because the storage system behind the plugin goes on.
+// late reports whether a call may still take effect later. A call that makes something may, unless
+// it was refused. A call that undoes something may if it was given up. ControllerUnpublishVolume
+// may even if the plugin answered with an error, because the storage system behind the plugin
+// continues.
 func late(a volume.Action, out volume.Outcome) bool {
 	if out.Err == nil || out.Unsent || !a.RPC() {
 		return false
@@ -369,12 +396,12 @@ func late(a volume.Action, out volume.Outcome) bool {
 	return (a.Forward() || attaches(a)) && out.Err.Uncertain() || !out.Err.Answered
 }
 
-// attaches reports whether a step changes the attachment.
+// attaches reports whether a step is a ControllerPublish or ControllerUnpublish.
 func attaches(a volume.Action) bool {
 	return a.Kind == volume.ControllerPublish || a.Kind == volume.ControllerUnpublish
 }
 
-// progress notes how far the step in hand is.
+// progress records the progress of the current step.
 func (q *Queue) progress(id string, e *entry, words string) {
 	q.mu.Lock()
 	if e.running != nil {
@@ -384,16 +411,18 @@ func (q *Queue) progress(id string, e *entry, words string) {
 	q.notify(id)
 }
 
-// log is for who debugs: what people need to know are the events, of which those
-// that repeat are held back.
+// log writes debug messages about single steps. Operators get events instead, and repeated events
+// are held back.
 func (q *Queue) log(id string, a volume.Action, out volume.Outcome) {
 	if !q.o.Log.IsDebug() {
 		return
 	}
+
 	l := q.o.Log.With("volume", id, "step", a.Kind, "alloc", a.Alloc)
 	if out.Err != nil {
 		l.Debug("step failed", "code", out.Err.Code, "message", out.Err.Message, "retry", out.Err.Retry)
 		return
 	}
+
 	l.Debug("step done")
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// owning is a queue with a volume of two claims, of which the first has its root
-// owned for as long as nobody breaks that off, the first time.
+// owning returns a queue with a volume that has two claims. The first try to set the owner for the
+// first claim lasts until it is cancelled.
 func owning(t *testing.T) (s *setup, begun chan struct{}) {
 	t.Helper()
 	s, begun = newSetup(t), make(chan struct{}, 1)
@@ -33,8 +33,8 @@ func owning(t *testing.T) (s *setup, begun chan struct{}) {
 	return s, begun
 }
 
-// To give what is in a volume to one claim's owner can take hours. Another claim of
-// the volume goes all the same, and then that is gone on with: no failure, and no news.
+// Changing the owner of a volume's files can take hours. Another claim of the volume can be
+// detached meanwhile. The change is then continued, without a failure event.
 func TestOwnYieldsToOthers(t *testing.T) {
 	s, begun := owning(t)
 	s.Wake("v")
@@ -52,7 +52,7 @@ func TestOwnYieldsToOthers(t *testing.T) {
 	}
 }
 
-// What was decided on before the release is not begun after it.
+// A step that was decided on before a detach does not start after it.
 func TestOwnNotBegun(t *testing.T) {
 	s, begun := owning(t)
 	s.host.look = func() {

@@ -9,8 +9,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// FuzzOpen: a sealed value opens for the secret that it was sealed for, and for no other one. Whatever
-// else a state database or a backup holds in its place opens as nothing, and no error repeats a
+// FuzzOpen checks that a sealed value opens only for the secret for which it was sealed. Any other
+// text that a state database or a backup may contain in its place does not open. No error repeats a
 // value.
 func FuzzOpen(f *testing.F) {
 	for _, text := range []string{
@@ -19,7 +19,7 @@ func FuzzOpen(f *testing.F) {
 		f.Add("data", "key", "hunter2hunter2", text, "data2", uint(20))
 		f.Add(`a" of volume "b`, "key", "hunter2hunter2", text, "a", uint(0))
 	}
-	f.Add("data", "key", "hunter2hunter22", "", "x", uint(len("v1.01234567.")+74-1)) // the last digit has bits that do not count
+	f.Add("data", "key", "hunter2hunter22", "", "x", uint(len("v1.01234567.")+74-1)) // some bits of the last digit are unused
 	dir := f.TempDir()
 	s := &secret.Sealer{Credentials: dir, KeyFile: filepath.Join(dir, "keys", "secrets.key")}
 	f.Fuzz(func(t *testing.T, id, name, value, text, other string, at uint) {

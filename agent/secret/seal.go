@@ -17,23 +17,21 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Sealer encrypts the values of secrets that are given as such, so that nothing
-// on disk holds them in clear. A sealed value is the text
+// Sealer encrypts secrets that are given as values, so that no file on disk contains them in clear.
+// A sealed value is the text
 //
 //	v1.<key>.<base64 of nonce and ciphertext>
 //
-// <key> names the key, in eight hex digits. The cipher is XChaCha20-Poly1305 with
-// a random nonce. Volume and secret are part of what is authenticated, so that a
-// sealed value is of no use in another place.
+// <key> names the key, in eight hex digits. The cipher is XChaCha20-Poly1305 with a random nonce.
+// The volume's id and the secret's name are authenticated, too, so a sealed value cannot be used
+// for another secret.
 type Sealer struct {
-	// Credentials is where systemd put the agent's credentials; empty means
-	// $CREDENTIALS_DIRECTORY. The credential CredentialName is the key, if it is
-	// there.
+	// Credentials is the directory of the agent's systemd credentials; empty means
+	// $CREDENTIALS_DIRECTORY. The credential CredentialName is the key, if it exists.
 	Credentials string
-	// KeyFile is the key where there is no such credential. It is made when the
-	// first value is sealed.
+	// KeyFile is the key if there is no such credential. It is made when the first value is sealed.
 	KeyFile string
-	// Made is told that it was; nil: nobody is.
+	// Made is called after the key file was made. It may be nil.
 	Made func(keyFile string)
 
 	making sync.Mutex // held while the key file may be made
@@ -42,11 +40,11 @@ type Sealer struct {
 // version begins every sealed text.
 const version = "v1"
 
-// encoding is strict, so that no two texts are one sealed value.
+// encoding is strict, so that two texts never stand for one sealed value.
 var encoding = base64.RawURLEncoding.Strict()
 
-// Seal returns references with all literal values of them sealed for a volume.
-// One that the volume had sealed with today's key already stays as it was.
+// Seal returns references in which all literal values are sealed for a volume. A value that the
+// volume already has sealed with the current key keeps its sealed text.
 func (s *Sealer) Seal(id string, refs, had map[string]volume.SecretRef) (map[string]volume.SecretRef, error) {
 	refs = s.Same(id, refs, had)
 	for _, name := range slices.Sorted(maps.Keys(refs)) {
@@ -54,18 +52,22 @@ func (s *Sealer) Seal(id string, refs, had map[string]volume.SecretRef) (map[str
 		if literal == (volume.Secret{}) {
 			continue
 		}
+
 		text, err := s.seal(id, name, literal)
 		if err != nil {
 			return nil, fmt.Errorf("cannot seal secret %q of volume %q: %w", name, id, err)
 		}
+
 		refs[name] = volume.SecretRef{Sealed: text}
 	}
+
 	return refs, nil
 }
 
-// Same returns references with those literal values as they are sealed that the
-// volume had sealed with today's key. A value that is to be kept, and is sealed
-// with another key, becomes a literal, to be sealed anew. It makes no key.
+// Same returns references in which a literal value becomes the sealed text that the volume already
+// has for it. It does so only if that text was sealed with the current key. A value that is kept,
+// and is sealed with another key, becomes a literal, so that it can be sealed anew. Same makes no
+// key.
 func (s *Sealer) Same(id string, refs, had map[string]volume.SecretRef) map[string]volume.SecretRef {
 	refs = maps.Clone(refs)
 	for name, ref := range refs {
@@ -73,6 +75,7 @@ func (s *Sealer) Same(id string, refs, had map[string]volume.SecretRef) map[stri
 		if was == "" || ref.Literal == (volume.Secret{}) && !ref.Keep {
 			continue
 		}
+
 		old, err := s.Open(id, name, was)
 		switch current := s.current(was); {
 		case err != nil:
@@ -82,11 +85,12 @@ func (s *Sealer) Same(id string, refs, had map[string]volume.SecretRef) map[stri
 			refs[name] = volume.SecretRef{Sealed: was}
 		}
 	}
+
 	return refs
 }
 
-// Equal returns references in which each literal that has the value of the volume's
-// sealed secret is that secret, under whichever key it was sealed. It makes no key.
+// Equal returns references in which a literal value becomes the sealed text that the volume already
+// has for it, regardless of the key. It makes no key.
 func (s *Sealer) Equal(id string, refs, had map[string]volume.SecretRef) map[string]volume.SecretRef {
 	refs = maps.Clone(refs)
 	for name, ref := range refs {
@@ -98,6 +102,7 @@ func (s *Sealer) Equal(id string, refs, had map[string]volume.SecretRef) map[str
 			refs[name] = volume.SecretRef{Sealed: was}
 		}
 	}
+
 	return refs
 }
 
@@ -106,23 +111,26 @@ func equal(a, b volume.Secret) bool {
 	return subtle.ConstantTimeCompare([]byte(a.Reveal()), []byte(b.Reveal())) == 1
 }
 
-// Move returns references with the sealed ones sealed for another volume.
+// Move returns references in which the sealed values are sealed for another volume.
 func (s *Sealer) Move(refs map[string]volume.SecretRef, from, to string) (map[string]volume.SecretRef, error) {
 	refs = maps.Clone(refs)
 	for name, ref := range refs {
 		if ref.Sealed == "" || from == to {
 			continue
 		}
+
 		value, err := s.Open(from, name, ref.Sealed)
 		if err != nil {
 			return nil, fmt.Errorf("cannot read secret %q of volume %q: %w", name, from, err)
 		}
+
 		refs[name] = volume.SecretRef{Literal: value}
 	}
+
 	return s.Seal(to, refs, nil)
 }
 
-// current reports whether a text is sealed with the key that would be used now.
+// current reports whether a text is sealed with the key that Seal would use now.
 func (s *Sealer) current(text string) bool {
 	k, err := s.present()
 	name, _, ok := parse(text)
@@ -134,37 +142,43 @@ func (s *Sealer) seal(id, name string, value volume.Secret) (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	aead, err := chacha20poly1305.NewX(k.key)
 	if err != nil {
 		return "", err
 	}
+
 	nonce := make([]byte, aead.NonceSize(), aead.NonceSize()+len(value.Reveal())+aead.Overhead())
 	_, _ = rand.Read(nonce) // it never fails
 	sealed := aead.Seal(nonce, nonce, []byte(value.Reveal()), about(id, name))
 	return strings.Join([]string{version, k.name, encoding.EncodeToString(sealed)}, "."), nil
 }
 
-// again is what helps where a sealed value cannot be opened any more.
+// again is the advice for a sealed value that cannot be opened any more.
 const again = "give the value again: register the volume's file with it"
 
-// Open returns the value of what was sealed for one secret of a volume.
+// Open returns the value that was sealed for one secret of a volume.
 func (s *Sealer) Open(id, name, text string) (volume.Secret, error) {
 	wanted, sealed, ok := parse(text)
 	if !ok {
 		return volume.Secret{}, errors.New("what is stored is no sealed value; " + again)
 	}
+
 	k, err := s.find(wanted)
 	if err != nil {
 		return volume.Secret{}, fmt.Errorf("it is sealed with key %s, %w; bring that key back, or %s", wanted, err, again)
 	}
+
 	aead, err := chacha20poly1305.NewX(k.key)
 	if err != nil {
 		return volume.Secret{}, err
 	}
+
 	value, err := open(aead, sealed, about(id, name))
 	if err != nil {
 		return volume.Secret{}, errors.New("the sealed value is damaged, or another secret's; " + again)
 	}
+
 	return volume.NewSecret(string(value)), nil
 }
 
@@ -175,18 +189,19 @@ func open(aead cipher.AEAD, sealed, about []byte) ([]byte, error) {
 	return aead.Open(nil, sealed[:aead.NonceSize()], sealed[aead.NonceSize():], about)
 }
 
-// parse takes a sealed text apart.
+// parse splits a sealed text into the name of its key and the sealed bytes.
 func parse(text string) (key string, sealed []byte, ok bool) {
 	parts := strings.Split(text, ".")
 	if len(parts) != 3 || parts[0] != version {
 		return "", nil, false
 	}
+
 	sealed, err := encoding.DecodeString(parts[2])
-	plain := !strings.ContainsAny(parts[2], "\r\n") // which the decoder passes over
+	plain := !strings.ContainsAny(parts[2], "\r\n") // the decoder ignores them
 	return parts[1], sealed, err == nil && plain
 }
 
-// about is what is authenticated beside the value.
+// about returns the additional authenticated data.
 func about(id, name string) []byte {
 	return fmt.Appendf(nil, "secret %q of volume %q", name, id)
 }

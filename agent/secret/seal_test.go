@@ -14,8 +14,8 @@ import (
 
 type refs = map[string]volume.SecretRef
 
-// newSealer makes a sealer with a directory of credentials, and counts the key
-// files that are made.
+// newSealer returns a sealer with an empty directory of credentials, and a counter of the key files
+// that it makes.
 func newSealer(t *testing.T) (s *secret.Sealer, made *int) {
 	t.Helper()
 	made = new(int)
@@ -38,7 +38,7 @@ func seal(t *testing.T, s *secret.Sealer, id, value string, had refs) refs {
 	return out
 }
 
-// opened reads the secret of a volume; an error is returned in its place.
+// opened returns the secret of a volume, or the text of the error.
 func opened(s *secret.Sealer, id string, r refs) string {
 	got, err := secret.Resolver{Sealer: s}.Of(volume.Volume{ID: id, Secrets: r})
 	if err != nil {
@@ -92,7 +92,7 @@ func TestSeal(t *testing.T) {
 	}
 }
 
-// A sealed value is of no use in another place, and damage is seen.
+// A sealed value cannot be used for another secret, and damage is detected.
 func TestSealedIsBound(t *testing.T) {
 	s, _ := newSealer(t)
 	one := seal(t, s, "data", planted, nil)
@@ -135,7 +135,7 @@ func flip(b byte) string {
 	return "A"
 }
 
-// The key file is made once, for its owner alone, and never without need.
+// The key file is made once, readable only by its owner, and never without need.
 func TestKeyFile(t *testing.T) {
 	s, _ := newSealer(t)
 	s.Same("data", refs{"key": {Literal: volume.NewSecret(planted)}}, refs{"key": {Sealed: "v1.00000000.AAAA"}})
@@ -161,7 +161,7 @@ func TestKeyFile(t *testing.T) {
 		t.Errorf("beside the key: %v", names)
 	}
 
-	// Gone, it is not made anew to open, and what to do is said.
+	// If the key file is lost, Open does not make a new one, and the error says what to do.
 	if err := os.Rename(s.KeyFile, s.KeyFile+".away"); err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +180,7 @@ func TestKeyFile(t *testing.T) {
 	}
 }
 
-// A key that others could read, or that is none, is refused with what to do.
+// A key that other users could read, or that is invalid, is refused. The error says what to do.
 func TestBadKeys(t *testing.T) {
 	for words, spoil := range map[string]func(s *secret.Sealer) error{
 		"chmod 600":             func(s *secret.Sealer) error { return os.Chmod(s.KeyFile, 0o640) },
@@ -229,8 +229,8 @@ func relink(path string) error {
 	return os.Symlink(path+".to", path)
 }
 
-// A credential is used in place of the key file, which goes on to open what it
-// has sealed; the next register seals that with the credential.
+// A credential takes precedence over the key file. The key file still opens the values that were
+// sealed with it. The next register seals them with the credential.
 func TestKeyCredential(t *testing.T) {
 	s, made := newSealer(t)
 	old := seal(t, s, "data", planted, nil)
@@ -266,7 +266,7 @@ func TestKeyCredential(t *testing.T) {
 	mustSay(t, "what the key file sealed", opened(s, "data", old), "give the value again")
 }
 
-// What can be read of a volume's secrets is known although others cannot.
+// Known returns the secrets that can be read, even if others cannot.
 func TestKnown(t *testing.T) {
 	s, _ := newSealer(t)
 	r := seal(t, s, "data", planted, nil)

@@ -1,6 +1,6 @@
-// Package secret reads what secret references name, at the moment a call needs
-// it and no earlier, and seals the values that are given as such. Nothing is
-// cached, keys neither, and no error repeats a value.
+// Package secret reads the values of secret references when a call needs them, and not earlier. It
+// also seals secrets that are given as values. It caches neither values nor keys, and no error
+// repeats a value.
 package secret
 
 import (
@@ -17,24 +17,25 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Resolver reads secrets. The zero value reads the process's own environment
-// and credentials, and opens nothing that is sealed.
+// Resolver reads secrets. The zero value reads the process's own environment and credentials, and
+// cannot open sealed values.
 type Resolver struct {
-	// Credentials is where systemd put the agent's credentials; empty means
+	// Credentials is the directory of the agent's systemd credentials; empty means
 	// $CREDENTIALS_DIRECTORY.
 	Credentials string
-	// Getenv looks a variable up; nil means os.LookupEnv.
+	// Getenv returns the value of a variable; nil means os.LookupEnv.
 	Getenv func(string) (string, bool)
-	// Sealer opens what is sealed.
+	// Sealer opens sealed values.
 	Sealer *Sealer
 }
 
-// Of reads all secrets of a volume. The error names the secret, the volume and
-// the reference, never the content.
+// Of reads all secrets of a volume. The error names the secret, the volume and the reference, never
+// the content.
 func (r Resolver) Of(v volume.Volume) (volume.Secrets, error) {
 	if len(v.Secrets) == 0 {
 		return nil, nil
 	}
+
 	out := make(volume.Secrets, len(v.Secrets))
 	for _, name := range slices.Sorted(maps.Keys(v.Secrets)) {
 		s, err := r.one(v.ID, name, v.Secrets[name])
@@ -43,10 +44,11 @@ func (r Resolver) Of(v volume.Volume) (volume.Secrets, error) {
 		}
 		out[name] = s
 	}
+
 	return out, nil
 }
 
-// Known reads those secrets of a volume that can be read.
+// Known returns those secrets of a volume that can be read.
 func (r Resolver) Known(v volume.Volume) volume.Secrets {
 	out := volume.Secrets{}
 	for name, ref := range v.Secrets {
@@ -54,10 +56,11 @@ func (r Resolver) Known(v volume.Volume) volume.Secrets {
 			out[name] = s
 		}
 	}
+
 	return out
 }
 
-// of names a volume in an error, where there is one.
+// of names the volume in an error, if there is one.
 func of(id string) string {
 	if id == "" {
 		return ""
@@ -79,15 +82,17 @@ func (r Resolver) one(id, name string, ref volume.SecretRef) (volume.Secret, err
 	}
 }
 
-// One reads a single reference. A file's one trailing newline is not part of
-// the secret.
+// One reads a single reference. If a file ends with a newline, that one newline is not part of the
+// secret.
 func (r Resolver) One(ref volume.SecretRef) (volume.Secret, error) {
 	switch {
 	case ref.File != "":
 		if !filepath.IsAbs(ref.File) {
 			return volume.Secret{}, fmt.Errorf("file %q is not an absolute path", ref.File)
 		}
+
 		return read(ref.File)
+
 	case ref.Credential != "":
 		return r.credential(ref.Credential)
 	case ref.Env != "":
@@ -95,11 +100,14 @@ func (r Resolver) One(ref volume.SecretRef) (volume.Secret, error) {
 		if look == nil {
 			look = os.LookupEnv
 		}
+
 		v, ok := look(ref.Env)
 		if !ok {
 			return volume.Secret{}, fmt.Errorf("the agent's environment has no %s", ref.Env)
 		}
+
 		return volume.NewSecret(v), nil
+
 	default:
 		return volume.Secret{}, errors.New("it names no source")
 	}
@@ -110,23 +118,27 @@ func (r Resolver) credential(name string) (volume.Secret, error) {
 	if dir == "" {
 		dir = os.Getenv("CREDENTIALS_DIRECTORY")
 	}
+
 	if dir == "" {
 		return volume.Secret{}, fmt.Errorf("credential %q: the agent was given no credentials by systemd", name)
 	}
 	if name != filepath.Base(name) || name == "." || name == ".." {
 		return volume.Secret{}, fmt.Errorf("credential %q is not a name", name)
 	}
+
 	return read(filepath.Join(dir, name))
 }
 
 func read(path string) (volume.Secret, error) {
 	raw, err := untrusted.ReadFile(path, volume.MaxSecret)
 	var failed *fs.PathError
-	if err != nil && !errors.As(err, &failed) { // it names no path itself
+	if err != nil && !errors.As(err, &failed) { // the error itself names no path
 		err = fmt.Errorf("%s: %w", path, err)
 	}
+
 	if err != nil {
 		return volume.Secret{}, err
 	}
+
 	return volume.NewSecret(strings.TrimSuffix(string(raw), "\n")), nil
 }

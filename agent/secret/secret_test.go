@@ -49,7 +49,7 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// What changes between two calls is read anew: nothing is kept.
+// A value that changes between two calls is read again: the resolver caches nothing.
 func TestNotCached(t *testing.T) {
 	path := write(t, filepath.Join(t.TempDir(), "key"), "one")
 	for _, want := range []string{"one", "two"} {
@@ -60,7 +60,7 @@ func TestNotCached(t *testing.T) {
 	}
 }
 
-// The defaults are the process's own.
+// The defaults are the environment and the credentials of the process.
 func TestDefaults(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "cred"), "from systemd")

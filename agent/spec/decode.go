@@ -7,7 +7,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// decoder walks one file's nodes and collects its mistakes.
+// decoder decodes one file's nodes and collects the mistakes.
 type decoder struct {
 	file  string
 	lines int // of the file, from 1
@@ -15,43 +15,46 @@ type decoder struct {
 	errs  Errors
 }
 
-// fields maps the names that a mapping may hold to what reads their values.
+// fields maps the names in a mapping to the functions that read their values.
 type fields map[string]func(*yaml.Node)
 
 func isNull(n *yaml.Node) bool {
 	return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null"
 }
 
-// given reports whether a node is a mapping that has a value for a field.
+// given reports whether n is a mapping with a value for this field.
 func given(n *yaml.Node, name string) bool {
 	if n.Kind != yaml.MappingNode {
 		return false
 	}
+
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		if n.Content[i].Value == name && !isNull(n.Content[i+1]) {
 			return true
 		}
 	}
+
 	return false
 }
 
-// plain refuses what strict reading has no use for: anchors, aliases and tags
-// of one's own. An alias can also hide where a value comes from, and can make
-// a small file huge.
+// plain refuses anchors, aliases and custom tags, which no volume file needs. An alias can also
+// hide the origin of a value, and can make a small file huge.
 func (d *decoder) plain(n *yaml.Node) bool {
 	if n.Kind == yaml.AliasNode || n.Anchor != "" {
 		d.fail(n, noAnchors)
 		return false
 	}
+
 	if n.Style&yaml.TaggedStyle != 0 {
 		d.fail(n, "a tag is not supported here")
 		return false
 	}
+
 	return true
 }
 
-// mapping reads each field of n with its function; what names the mapping in
-// messages. A field without a value counts as left out.
+// mapping reads each field of n with its function. Messages use the second argument as
+// the name of the mapping. A field without a value counts as left out.
 func (d *decoder) mapping(n *yaml.Node, what string, known fields) bool {
 	return d.pairs(n, what, func(key, value *yaml.Node) {
 		read, ok := known[key.Value]
@@ -66,8 +69,8 @@ func (d *decoder) mapping(n *yaml.Node, what string, known fields) bool {
 	})
 }
 
-// some is mapping for what programs write in many versions: it passes over what
-// it does not know.
+// some is like mapping, but ignores unknown fields. It is for files from programs, which differ
+// between versions.
 func (d *decoder) some(n *yaml.Node, what string, known fields) bool {
 	return d.pairs(n, what, func(key, value *yaml.Node) {
 		if read, ok := known[key.Value]; ok && !isNull(value) && d.plain(value) {
@@ -76,8 +79,7 @@ func (d *decoder) some(n *yaml.Node, what string, known fields) bool {
 	})
 }
 
-// pairs calls each for the keys and values of a mapping whose keys are texts
-// and differ.
+// pairs calls each for the keys and values of a mapping. Keys must be texts, and must differ.
 func (d *decoder) pairs(n *yaml.Node, what string, each func(key, value *yaml.Node)) bool {
 	if !d.plain(n) {
 		return false
@@ -86,6 +88,7 @@ func (d *decoder) pairs(n *yaml.Node, what string, each func(key, value *yaml.No
 		d.fail(n, "%s must be a mapping of names to values, not %s", what, kind(n))
 		return false
 	}
+
 	lines := map[string]int{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, value := n.Content[i], n.Content[i+1]
@@ -93,6 +96,7 @@ func (d *decoder) pairs(n *yaml.Node, what string, each func(key, value *yaml.No
 			d.fail(key, "a name in %s must be a text, not %s", what, kind(key))
 			continue
 		}
+
 		if !d.plain(key) {
 			continue
 		}
@@ -100,9 +104,11 @@ func (d *decoder) pairs(n *yaml.Node, what string, each func(key, value *yaml.No
 			d.fail(key, "%s is given twice%s, first in line %d", quote(key.Value), in(what), line)
 			continue
 		}
+
 		lines[key.Value] = key.Line
 		each(key, value)
 	}
+
 	return true
 }
 
@@ -112,6 +118,7 @@ func (d *decoder) list(n *yaml.Node, what string, each func(*yaml.Node)) {
 		d.fail(n, "%s must be a list, not %s", what, kind(n))
 		return
 	}
+
 	for _, item := range n.Content {
 		if d.plain(item) {
 			each(item)
@@ -119,8 +126,8 @@ func (d *decoder) list(n *yaml.Node, what string, each func(*yaml.Node)) {
 	}
 }
 
-// text reads a string that is not empty. Numbers and booleans are refused
-// rather than turned into text: 0755 and yes would not arrive as written.
+// text reads a string that is not empty. It refuses numbers and booleans instead of converting
+// them, because 0755 and yes would not arrive as written.
 func (d *decoder) text(n *yaml.Node, what string) string {
 	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!str" {
 		hint := ""
@@ -130,14 +137,16 @@ func (d *decoder) text(n *yaml.Node, what string) string {
 		d.fail(n, "%s must be a text, not %s%s", what, kind(n), hint)
 		return ""
 	}
+
 	if n.Value == "" {
 		d.fail(n, "%s is empty", what)
 	}
+
 	return n.Value
 }
 
-// texts reads a mapping of texts to texts, such as parameters. Values may be
-// empty, and are never repeated in a message.
+// texts reads a mapping of texts to texts, such as parameters. Values may be empty, and no message
+// repeats them.
 func (d *decoder) texts(n *yaml.Node, what string) map[string]string {
 	out := map[string]string{}
 	d.pairs(n, what, func(key, value *yaml.Node) {
@@ -150,10 +159,11 @@ func (d *decoder) texts(n *yaml.Node, what string) map[string]string {
 		}
 		d.fail(value, "the value of %s in %s must be a text; put it in quotes", quote(key.Value), what)
 	})
+
 	return out
 }
 
-// oneOf reads a text that is one of a few.
+// oneOf reads a text that must be one of the choices.
 func (d *decoder) oneOf(n *yaml.Node, what string, choices []string) string {
 	before := len(d.errs)
 	s := d.text(n, what)

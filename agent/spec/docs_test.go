@@ -9,7 +9,7 @@ import (
 	"github.com/volagent/volagent/agent/spec"
 )
 
-// The volumes that the documentation shows are right as they stand.
+// TestDocumentedFilesParse checks that the volume files in the documentation parse unchanged.
 func TestDocumentedFilesParse(t *testing.T) {
 	var text []byte
 	for _, page := range []string{"volume-files.md", "from-swarm.md"} {
@@ -23,7 +23,7 @@ func TestDocumentedFilesParse(t *testing.T) {
 	for _, m := range regexp.MustCompile("(?s)```(yaml|hcl|json)\n(.*?)```").FindAllStringSubmatch(string(text), -1) {
 		format, file := m[1], m[2]
 		if !strings.HasPrefix(file, "id") && !strings.Contains(file, "\nexternal_id:") {
-			continue // a part of one, or a plugin file
+			continue // a part of a file, or a plugin file
 		}
 		tried[format]++
 		if _, err := spec.Parse("docs."+format, []byte(file)); err != nil {

@@ -9,24 +9,23 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Error is one mistake in a volume file. Its message never repeats the value
-// of a secret.
+// Error is one mistake in a volume file. Its message never repeats the value of a secret.
 type Error struct {
 	File    string
 	Line    int // from 1
-	Column  int // from 1, in characters; 1 where only the line is known
+	Column  int // from 1, in characters; 1 if only the line is known
 	Message string
 }
 
-// Error gives "file:line:column: message", as compilers do.
+// Error returns "file:line:column: message", as compilers do.
 func (e *Error) Error() string {
 	return fmt.Sprintf("%s:%d:%d: %s", e.File, e.Line, e.Column, e.Message)
 }
 
-// Errors are all mistakes of a file in the order they were found.
+// Errors are all mistakes of a file in the order in which they were found.
 type Errors []*Error
 
-// Error gives one mistake a line.
+// Error returns one mistake per line.
 func (e Errors) Error() string {
 	lines := make([]string, len(e))
 	for i, one := range e {
@@ -58,38 +57,44 @@ var (
 	yamlAnchor = regexp.MustCompile(`^unknown anchor '.*' referenced$`)
 )
 
-// syntax reports an error of the YAML reader. Its one message that repeats the
-// input is replaced: a password that starts with "*" reads as an alias.
+// syntax reports an error of the YAML parser. One of the parser's messages repeats the input, and
+// is replaced: a password that starts with "*" is parsed as an alias.
 func (d *decoder) syntax(err error) {
 	message := strings.TrimPrefix(err.Error(), "yaml: ")
-	line := 0 // not said: the first
+	line := 0 // the default is the first line
+
 	if m := yamlLine.FindStringSubmatch(message); m != nil {
 		if n, err := strconv.Atoi(m[1]); err == nil {
 			line = n
 		}
 		message = message[len(m[0]):]
 	}
+
 	if countsFromZero(message) {
 		line++
 	}
+
 	if yamlAnchor.MatchString(message) {
 		message = noAnchors + "; a text that starts with * needs quotes"
 	}
+
 	d.failAt(min(line, d.lines), 1, "%s", message)
 }
 
-// countsFromZero recognises the messages of the YAML reader's second stage,
-// which names the first line of a file line 0, or no line at all.
+// countsFromZero recognises the messages of the YAML parser's second stage. They call the first
+// line of a file line 0, or name no line at all.
 func countsFromZero(message string) bool {
 	rest, ok := strings.CutPrefix(message, "did not find expected ")
 	if !ok {
 		return false
 	}
+
 	for _, token := range []string{"<", "node content", "'-' indicator", "key", "','"} {
 		if strings.HasPrefix(rest, token) {
 			return true
 		}
 	}
+
 	return false
 }
 

@@ -8,12 +8,12 @@ var example string
 //go:embed example.hcl
 var exampleHCL string
 
-// Example is a commented volume file that parses, and that the bundled plugin
-// can create as it is.
+// Example returns a commented volume file that parses. The bundled plugin can create its volume
+// unchanged.
 func Example() string { return example }
 
-// ExampleIn is the example in a format. JSON has no comments, so in that there are
-// only the fields that the others do not leave to their reader.
+// ExampleIn returns the example in a format. JSON has no comments, so the example in JSON lacks the
+// fields that are commented out in the others.
 func ExampleIn(format string) (string, error) {
 	switch format {
 	case FormatHCL:
@@ -26,5 +26,6 @@ func ExampleIn(format string) (string, error) {
 		text, err := Write(FormatJSON, specs)
 		return string(text), err
 	}
+
 	return example, nil
 }

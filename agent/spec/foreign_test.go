@@ -11,7 +11,7 @@ import (
 	"github.com/volagent/volagent/agent/spec"
 )
 
-// A PersistentVolume as kubectl prints it.
+// pv is a PersistentVolume as kubectl prints it.
 const pv = `apiVersion: v1
 kind: PersistentVolume
 metadata:
@@ -69,7 +69,7 @@ func TestReadPersistentVolume(t *testing.T) {
 
 const minimalPV = `{"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "b"}, "spec": {"csi": {"driver": "d", "volumeHandle": "h"}}}`
 
-// Documents of all kinds may share a file.
+// TestReadMixed checks that one file may contain documents of all formats.
 func TestReadMixed(t *testing.T) {
 	for name, file := range map[string]string{
 		"documents":  "id: a\nplugin_id: p\n---\n" + minimalPV + "\n---\n" + nomadMinimal,
@@ -91,7 +91,7 @@ func TestReadMixed(t *testing.T) {
 	}
 }
 
-// How the words of Kubernetes become ours.
+// TestPersistentVolumeModes checks how the access modes of Kubernetes are converted.
 func TestPersistentVolumeModes(t *testing.T) {
 	for in, want := range map[string]string{
 		"accessModes: [ReadWriteOnce]":               "single-node-writer/file-system",
@@ -180,7 +180,7 @@ func TestForeignMistakes(t *testing.T) {
 
 const nomadMinimal = `{"ID": "c", "PluginID": "p", "ExternalID": "x", "RequestedCapabilities": null}`
 
-// What nomad volume status -json ebs_prod_db1 prints, shortened.
+// nomadStatus is the output of nomad volume status -json ebs_prod_db1, shortened.
 const nomadStatus = `{
   "AccessMode": "",
   "Allocations": [
@@ -249,7 +249,7 @@ func TestReadNomadStatus(t *testing.T) {
 	}
 }
 
-// FuzzRead is FuzzParse for what others write.
+// FuzzRead is like FuzzParse, but also covers foreign formats.
 func FuzzRead(f *testing.F) {
 	for _, seed := range []string{pv, minimalPV, nomadStatus, nomadMinimal, "kind: [a]", "kind: PersistentVolume\nspec: a", "{\"ID\": []} {}", "{\"ID\": {\"a\": 1}}", "kind: List\nitems: {a: b}", "kind: List\nitems: [[a]]"} {
 		f.Add([]byte(seed))

@@ -18,8 +18,7 @@ const (
 	FormatHCL  = "hcl"
 )
 
-// Ending is the format that a file's name stands for; empty where its ending is
-// none of those known.
+// Ending returns the format for the ending of a file's name, or "" for an unknown ending.
 func Ending(name string) string {
 	switch strings.ToLower(filepath.Ext(name)) {
 	case ".hcl":
@@ -29,12 +28,13 @@ func Ending(name string) string {
 	case ".yaml", ".yml":
 		return FormatYAML
 	}
+
 	return ""
 }
 
-// formatOf tells HCL from YAML, of which JSON is a part: by the file's ending, and
-// by the content where that says nothing, as for stdin. HCL begins with "name =" or
-// "name {", which no volume in YAML or JSON does.
+// formatOf returns the format of a file. The file's ending decides. If the ending is unknown, as
+// for stdin, the content tells HCL from YAML, which includes JSON. HCL begins with "name =" or
+// "name {", and no volume in YAML or JSON does.
 func formatOf(name string, data []byte) string {
 	if f := Ending(name); f != "" {
 		return f
@@ -47,11 +47,12 @@ func formatOf(name string, data []byte) string {
 
 var hclBegin = regexp.MustCompile(`^(?:[A-Za-z_][A-Za-z0-9_.-]*|"[^"\n]*")[ \t]*(?:=|(?:"[^"\n]*"[ \t]*)*\{)`)
 
-// afterComments skips blanks, and comments as HCL has them.
+// afterComments skips blanks and HCL comments.
 func afterComments(data []byte) []byte {
 	for {
 		data = bytes.TrimLeft(data, " \t\r\n")
 		var end []byte
+
 		switch {
 		case bytes.HasPrefix(data, []byte("#")), bytes.HasPrefix(data, []byte("//")):
 			end = []byte("\n")
@@ -60,49 +61,56 @@ func afterComments(data []byte) []byte {
 		default:
 			return data
 		}
+
 		_, rest, ok := bytes.Cut(data, end)
 		if !ok {
 			return nil
 		}
+
 		data = rest
 	}
 }
 
-// jsonValue is one of several JSON values in a file, and how many lines, and
-// columns in its first line, come before it.
+// jsonValue is one of several JSON values in a file. line counts the lines before it, and column
+// counts the characters before it in its first line.
 type jsonValue struct {
 	text         []byte
 	line, column int
 }
 
-// jsonValues splits what several runs of a program print one after the other. It
-// gives nothing where any of it is not JSON.
+// jsonValues splits the concatenated output of several runs of a program. It returns nil if any
+// part of it is not JSON.
 func jsonValues(data []byte) []jsonValue {
 	var values []jsonValue
 	dec := json.NewDecoder(bytes.NewReader(data))
-	seen, line, begin := 0, 0, 0 // how far lines are counted, and where the last one begins
+	seen, line, begin := 0, 0, 0 // lines are counted up to seen, and the last one starts at begin
 	for dec.More() {
 		var raw json.RawMessage
 		if dec.Decode(&raw) != nil {
 			return nil
 		}
+
 		start := int(dec.InputOffset()) - len(raw)
 		for i := bytes.IndexByte(data[seen:start], '\n'); i >= 0; i = bytes.IndexByte(data[seen:start], '\n') {
 			line, begin, seen = line+1, seen+i+1, seen+i+1
 		}
+
 		values = append(values, jsonValue{text: raw, line: line, column: utf8.RuneCount(data[begin:start])})
 	}
+
 	return values
 }
 
-// shift moves the places of a text's nodes to where it is in the file.
+// shift moves the positions of a text's nodes to their place in the file.
 func shift(n *yaml.Node, line, column int) {
 	if line == 0 && column == 0 {
 		return
 	}
+
 	if n.Line == 1 {
 		n.Column += column
 	}
+
 	n.Line += line
 	for _, c := range n.Content {
 		shift(c, line, column)

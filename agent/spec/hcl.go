@@ -9,27 +9,26 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxDepth is how deep values may lie in each other in HCL.
+// maxDepth is the maximum nesting of values in HCL.
 const maxDepth = 32
 
-// hclParser makes of HCL the tree that the same fields in JSON have: a block is a
-// mapping, and several of a name in [repeated] are a list of them.
+// hclParser turns HCL into the same tree that JSON with these fields gives. A block becomes a
+// mapping. Several blocks with one of the names in [repeated] become a list of mappings.
 //
-// Nomad reads volume specifications by the rules of HCL 1: names in blocks may be
-// in quotes or hold dots, a block may be closed in the line that opens it whatever
-// it holds, and blocks and attributes are the same. The grammar of HCL 2 refuses
-// all that, so its lexer alone is used. Its own messages are not: they may repeat
-// what is a secret.
+// Nomad reads volume specifications by the rules of HCL 1. Names in blocks may have quotes or
+// contain dots. A block may end on the line that opens it, with any content. Blocks and attributes
+// are interchangeable. The grammar of HCL 2 refuses all of that, so only its lexer is used. The
+// lexer's messages are not used, because they may repeat a secret.
 type hclParser struct {
 	d      *decoder
-	tokens hclsyntax.Tokens // without comments; the last is the end of the file
+	tokens hclsyntax.Tokens // without comments; the last one is the end of the file
 	failed bool
 }
 
-// repeated are the blocks that there may be several of.
+// repeated are the blocks that may occur several times.
 var repeated = []string{"capability", "topology"}
 
-// hcl reads a file in HCL. It returns nil after a syntax error.
+// hcl parses a file in HCL. It returns nil after a syntax error.
 func (d *decoder) hcl(data []byte) *yaml.Node {
 	tokens, _ := hclsyntax.LexConfig(data, d.file, hcl.InitialPos)
 	p := &hclParser{d: d}
@@ -42,6 +41,7 @@ func (d *decoder) hcl(data []byte) *yaml.Node {
 		}
 		p.tokens = append(p.tokens, t)
 	}
+
 	begin := p.peek()
 	root := p.object(begin, hclsyntax.TokenEOF, 0)
 	switch {
@@ -53,12 +53,13 @@ func (d *decoder) hcl(data []byte) *yaml.Node {
 		d.failAt(1, 1, "the file holds no volume")
 		return nil
 	}
+
 	return root
 }
 
 func (p *hclParser) peek() hclsyntax.Token { return p.tokens[0] }
 
-// next takes a token. The end of the file is there for ever.
+// next takes a token. The token for the end of the file is never removed.
 func (p *hclParser) next() hclsyntax.Token {
 	t := p.tokens[0]
 	if t.Type != hclsyntax.TokenEOF {
@@ -73,8 +74,8 @@ func (p *hclParser) skip(types ...hclsyntax.TokenType) {
 	}
 }
 
-// fail tells the first mistake and ends the reading: nothing after it can be
-// placed with certainty.
+// fail reports the first mistake and ends the parsing. The position of anything after it would be
+// uncertain.
 func (p *hclParser) fail(at hclsyntax.Token, format string, args ...any) {
 	if !p.failed {
 		p.d.failAt(at.Range.Start.Line, at.Range.Start.Column, format, args...)
@@ -86,7 +87,7 @@ func node(at hclsyntax.Token, kind yaml.Kind, tag, value string) *yaml.Node {
 	return &yaml.Node{Kind: kind, Tag: tag, Value: value, Line: at.Range.Start.Line, Column: at.Range.Start.Column}
 }
 
-// object reads names with values up to a closing token, which it takes.
+// object parses names with values up to the token end, which it takes.
 func (p *hclParser) object(open hclsyntax.Token, end hclsyntax.TokenType, depth int) *yaml.Node {
 	n := node(open, yaml.MappingNode, "!!map", "")
 	for {
@@ -95,14 +96,17 @@ func (p *hclParser) object(open hclsyntax.Token, end hclsyntax.TokenType, depth 
 		if t.Type == end {
 			return n
 		}
+
 		key := p.key(t, open)
 		if p.failed {
 			return n
 		}
+
 		value := p.setting(key, depth)
 		if p.failed {
 			return n
 		}
+
 		add(n, key, value)
 		switch after := p.peek(); {
 		case after.Type == hclsyntax.TokenNewline, after.Type == hclsyntax.TokenComma:
@@ -113,27 +117,31 @@ func (p *hclParser) object(open hclsyntax.Token, end hclsyntax.TokenType, depth 
 	}
 }
 
-// add adds a field; blocks that there may be several of become a list.
+// add adds a field. Several blocks with a name in repeated become a list.
 func add(n, key, value *yaml.Node) {
 	if value.Kind == yaml.MappingNode && slices.Contains(repeated, key.Value) {
 		for i := 0; i < len(n.Content); i += 2 {
 			if n.Content[i].Value != key.Value {
 				continue
 			}
+
 			if first := n.Content[i+1]; first.Kind == yaml.MappingNode {
 				n.Content[i+1] = listed(first)
 			}
+
 			if list := n.Content[i+1]; list.Kind == yaml.SequenceNode {
 				list.Content = append(list.Content, value)
 				return
 			}
-			break // which is a mistake of its own
+
+			break // the decoder reports the duplicate
 		}
 	}
+
 	n.Content = append(n.Content, key, value)
 }
 
-// key reads a name: one in quotes, or words with dots between them.
+// key parses a name: one in quotes, or words with dots between them.
 func (p *hclParser) key(t, open hclsyntax.Token) *yaml.Node {
 	switch t.Type {
 	case hclsyntax.TokenOQuote:
@@ -148,13 +156,15 @@ func (p *hclParser) key(t, open hclsyntax.Token) *yaml.Node {
 				p.unexpected(part, open, "the rest of a name")
 			}
 		}
+
 		return node(t, yaml.ScalarNode, "!!str", name)
 	}
+
 	p.unexpected(t, open, "a name")
 	return nil
 }
 
-// setting reads what follows a name: "=" and a value, or a block.
+// setting parses the text after a name: "=" and a value, or a block.
 func (p *hclParser) setting(key *yaml.Node, depth int) *yaml.Node {
 	t := p.next()
 	switch t.Type {
@@ -172,11 +182,12 @@ func (p *hclParser) setting(key *yaml.Node, depth int) *yaml.Node {
 			return nil
 		}
 	}
+
 	p.unexpected(t, t, `"=" or "{" after `+quote(key.Value))
 	return nil
 }
 
-// afterLabel is what comes after a text or a word.
+// afterLabel returns the type of the token after a text or a word.
 func (p *hclParser) afterLabel(t hclsyntax.Token) hclsyntax.TokenType {
 	if t.Type == hclsyntax.TokenOQuote {
 		p.skip(hclsyntax.TokenQuotedLit)
@@ -185,12 +196,13 @@ func (p *hclParser) afterLabel(t hclsyntax.Token) hclsyntax.TokenType {
 	return p.peek().Type
 }
 
-// value reads a value that begins with a token.
+// value parses a value that begins with the token t.
 func (p *hclParser) value(t hclsyntax.Token, depth int) *yaml.Node {
 	if depth++; depth > maxDepth {
 		p.fail(t, "values lie more than %d deep in each other", maxDepth)
 		return nil
 	}
+
 	switch t.Type {
 	case hclsyntax.TokenOQuote:
 		return p.quoted(t)
@@ -205,12 +217,13 @@ func (p *hclParser) value(t hclsyntax.Token, depth int) *yaml.Node {
 	case hclsyntax.TokenIdent:
 		return p.word(t)
 	}
+
 	p.unexpected(t, t, "a value")
 	return nil
 }
 
-// word reads the words that are values. It repeats no other: it may be a secret
-// whose quotes were forgotten.
+// word parses the words true, false and null. Its errors repeat no other word, because it may be a
+// secret without quotes.
 func (p *hclParser) word(t hclsyntax.Token) *yaml.Node {
 	switch word := string(t.Bytes); {
 	case p.peek().Type == hclsyntax.TokenOParen:
@@ -222,6 +235,7 @@ func (p *hclParser) word(t hclsyntax.Token) *yaml.Node {
 	default:
 		p.fail(t, "a text needs quotes, and variables are not supported: write the value itself")
 	}
+
 	return nil
 }
 
@@ -237,12 +251,15 @@ func (p *hclParser) list(open hclsyntax.Token, depth int) *yaml.Node {
 			p.unexpected(t, open, "")
 			return nil
 		}
+
 		item := p.value(t, depth)
 		if p.failed {
 			return nil
 		}
+
 		n.Content = append(n.Content, item)
 		p.skip(hclsyntax.TokenNewline)
+
 		switch after := p.peek(); after.Type {
 		case hclsyntax.TokenComma:
 			p.next()

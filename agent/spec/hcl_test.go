@@ -10,8 +10,8 @@ import (
 	"github.com/volagent/volagent/agent/spec"
 )
 
-// A volume specification with all that Nomad's own examples have: blocks in one
-// line, names in quotes, commas, and attributes in place of blocks.
+// nomadSpec is a volume specification with everything that Nomad's own examples contain: blocks on
+// one line, names in quotes, commas, and attributes in place of blocks.
 const nomadSpec = `
 # as nomad volume init writes it
 id        = "ebs_prod_db1"
@@ -98,7 +98,7 @@ func TestParseHCL(t *testing.T) {
 	}
 }
 
-// Without an ending that says it, the content tells HCL from YAML.
+// TestFormatByContent checks that the content tells HCL from YAML if the file's ending does not.
 func TestFormatByContent(t *testing.T) {
 	for file, isHCL := range map[string]bool{
 		"id = \"a\"\nplugin_id = \"p\"":                         true,
@@ -126,7 +126,7 @@ func TestFormatByContent(t *testing.T) {
 	}
 }
 
-// told is an error with one name for its file.
+// told returns an error's text with the same file name for all files.
 func told(err error) string {
 	if err == nil {
 		return ""
@@ -134,7 +134,8 @@ func told(err error) string {
 	return strings.ReplaceAll(err.Error(), "stdin:", "x.hcl:")
 }
 
-// JSON that was written for Nomad, where lists stand for blocks.
+// TestParseNomadSpecificationInJSON reads JSON that was written for Nomad, with lists in place of
+// blocks.
 func TestParseNomadSpecificationInJSON(t *testing.T) {
 	check(t, `{
   "id": "a", "plugin_id": "p", "type": "csi",
@@ -205,7 +206,8 @@ func TestHCLMistakes(t *testing.T) {
 	}
 }
 
-// Whatever is wrong around it, a secret's value is in no error.
+// TestHCLNeverRepeatsASecret checks that no error contains a secret's value, even if the text
+// around it is wrong.
 func TestHCLNeverRepeatsASecret(t *testing.T) {
 	const begin = "id = \"a\"\nplugin_id = \"p\"\n"
 	for _, secrets := range []string{

@@ -8,8 +8,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// unexpected tells what stands where something else must. What stands there is
-// told by its kind alone, since it may be a secret.
+// unexpected reports a token where want is expected. It describes only the kind of the token,
+// because the token may be part of a secret.
 func (p *hclParser) unexpected(t, open hclsyntax.Token, want string) {
 	switch t.Type {
 	case hclsyntax.TokenEOF:
@@ -40,9 +40,8 @@ func (p *hclParser) unexpected(t, open hclsyntax.Token, want string) {
 	}
 }
 
-// quoted reads a text in quotes, whose first quote was taken. The bytes are
-// unescaped here: the parser of HCL would also compose characters, and an external
-// id must stay as it is.
+// quoted reads a text in quotes, after its first quote. It decodes the escapes itself: the parser
+// of HCL would also normalise Unicode characters, and an external id must not change.
 func (p *hclParser) quoted(open hclsyntax.Token) *yaml.Node {
 	var b strings.Builder
 	for {
@@ -64,8 +63,7 @@ func (p *hclParser) quoted(open hclsyntax.Token) *yaml.Node {
 	}
 }
 
-// unescape adds a text to b without its escapes, and reports whether all were
-// good.
+// unescape appends a text to b with its escapes decoded. It reports whether all escapes are valid.
 func unescape(b *strings.Builder, s string) bool {
 	for s != "" {
 		i := strings.IndexAny(s, `\$%`)
@@ -73,6 +71,7 @@ func unescape(b *strings.Builder, s string) bool {
 			b.WriteString(s)
 			return true
 		}
+
 		b.WriteString(s[:i])
 		s = s[i:]
 		if s[0] != '\\' {
@@ -83,6 +82,7 @@ func unescape(b *strings.Builder, s string) bool {
 			s = s[1:]
 			continue
 		}
+
 		if len(s) < 2 {
 			return false
 		}
@@ -91,24 +91,28 @@ func unescape(b *strings.Builder, s string) bool {
 			s = s[2:]
 			continue
 		}
+
 		digits := map[byte]int{'u': 4, 'U': 8}[s[1]]
 		if digits == 0 || len(s) < 2+digits {
 			return false
 		}
+
 		r, err := strconv.ParseUint(s[2:2+digits], 16, 32)
 		if err != nil || r > 0x10ffff || r >= 0xd800 && r < 0xe000 {
 			return false
 		}
+
 		b.WriteRune(rune(r))
 		s = s[2+digits:]
 	}
+
 	return true
 }
 
 var escapes = map[byte]byte{'n': '\n', 'r': '\r', 't': '\t', '"': '"', '\\': '\\'}
 
-// heredoc reads a text of several lines, whose first line was taken. With "<<-"
-// the indent that all lines share is not part of it.
+// heredoc reads a text of several lines, after its first line. With "<<-", it removes the indent
+// that all lines share.
 func (p *hclParser) heredoc(open hclsyntax.Token) *yaml.Node {
 	var b strings.Builder
 	for {
@@ -131,7 +135,7 @@ func (p *hclParser) heredoc(open hclsyntax.Token) *yaml.Node {
 	}
 }
 
-// flush takes the indent that all lines share from them.
+// flush removes the indent that all lines share.
 func flush(text string) string {
 	least := len(text)
 	for line := range strings.Lines(text) {
@@ -139,9 +143,11 @@ func flush(text string) string {
 			least = min(least, len(line)-len(strings.TrimLeft(line, " \t")))
 		}
 	}
+
 	var b strings.Builder
 	for line := range strings.Lines(text) {
 		b.WriteString(line[min(least, len(line)-len(strings.TrimLeft(line, " \t"))):])
 	}
+
 	return b.String()
 }

@@ -10,25 +10,24 @@ import (
 	"unicode/utf8"
 )
 
-// MaxID is the greatest length of a volume or alloc id, in bytes.
+// MaxID is the maximum length of a volume or alloc id, in bytes.
 const MaxID = 128
 
 var pluginID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,48}$`)
 
-// CheckVolumeID says why a text cannot be a volume's id: ids are 1 to 128 bytes
-// of printable text without "/", and neither "." nor "..".
+// CheckVolumeID refuses a text that cannot be a volume's id. An id is 1 to 128 bytes of printable
+// text without "/". It is neither "." nor "..".
 func CheckVolumeID(id string) error { return checkID("volume id", id) }
 
-// CheckAlloc says why a text cannot be an alloc's id. The rules are those of
-// volume ids.
+// CheckAlloc refuses a text that cannot be an alloc's id. The rules are those of volume ids.
 func CheckAlloc(id string) error { return checkID("alloc", id) }
 
-// CheckSnapshotName says why a text cannot be a snapshot's name. The rules are those
-// of volume ids.
+// CheckSnapshotName refuses a text that cannot be a snapshot's name. The rules are those of volume
+// ids.
 func CheckSnapshotName(name string) error { return checkID("snapshot name", name) }
 
-// CheckPluginID says why a text cannot be a plugin's id: ids are 1 to 48 of
-// letters, digits, ".", "_" and "-".
+// CheckPluginID refuses a text that cannot be a plugin's id. An id is 1 to 48 letters, digits, ".",
+// "_" and "-".
 func CheckPluginID(id string) error {
 	switch {
 	case id == "":
@@ -38,6 +37,7 @@ func CheckPluginID(id string) error {
 	case !pluginID.MatchString(id) || id == "." || id == "..":
 		return fmt.Errorf(`bad plugin id %s: letters, digits, ".", "_" and "-" are allowed`, quote(id))
 	}
+
 	return nil
 }
 
@@ -54,6 +54,7 @@ func checkID(what, id string) error {
 	case !printable(id):
 		return fmt.Errorf("bad %s %s: only printable characters are allowed", what, quote(id))
 	}
+
 	return nil
 }
 
@@ -61,15 +62,17 @@ func printable(s string) bool {
 	if !utf8.ValidString(s) {
 		return false
 	}
+
 	for _, r := range s {
 		if !unicode.IsPrint(r) {
 			return false
 		}
 	}
+
 	return true
 }
 
-// quote quotes a text for a message and shortens what would fill the screen.
+// quote quotes a text for a message, and shortens a long one.
 func quote(s string) string { return strconv.Quote(shortened(s)) }
 
 func shortened(s string) string {
@@ -77,9 +80,11 @@ func shortened(s string) string {
 	if len(s) <= most {
 		return s
 	}
+
 	cut := most
 	for cut > 0 && !utf8.RuneStart(s[cut]) {
 		cut--
 	}
+
 	return s[:cut] + "…"
 }

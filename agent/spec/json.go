@@ -8,13 +8,14 @@ import (
 	"unicode/utf16"
 )
 
-// fromJSON prepares a JSON file for the YAML reader: the two escapes that JSON
-// has and the reader has not, "\/" and surrogate pairs, are written another
-// way. Lines stay what they were. What is not JSON is returned as it is.
+// fromJSON prepares a JSON file for the YAML parser, which lacks two of JSON's escapes: "\/" and
+// surrogate pairs. fromJSON writes them in another way. Line numbers stay the same. A text that is
+// not JSON is returned unchanged.
 func fromJSON(data []byte) []byte {
 	if !bytes.ContainsRune(data, '\\') || !json.Valid(data) {
 		return data
 	}
+
 	out := make([]byte, 0, len(data))
 	for i := 0; i < len(data); {
 		if data[i] != '\\' || i+1 >= len(data) {
@@ -22,23 +23,27 @@ func fromJSON(data []byte) []byte {
 			i++
 			continue
 		}
+
 		if data[i+1] == '/' {
 			out = append(out, '/')
 			i += 2
 			continue
 		}
+
 		if r := utf16.DecodeRune(escaped(data, i), escaped(data, i+6)); r != '\uFFFD' {
 			out = fmt.Appendf(out, `\U%08x`, r)
 			i += 12
 			continue
 		}
+
 		out = append(out, data[i], data[i+1])
 		i += 2
 	}
+
 	return out
 }
 
-// escaped reads the "\uXXXX" at i, or gives 0.
+// escaped decodes the "\uXXXX" at i, or returns 0 if there is none.
 func escaped(data []byte, i int) rune {
 	if i+6 > len(data) || data[i] != '\\' || data[i+1] != 'u' {
 		return 0

@@ -9,8 +9,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// kubernetes reads an object of Kubernetes: a PersistentVolume, or a list of them
-// as kubectl prints several.
+// kubernetes decodes a Kubernetes object: a PersistentVolume, or a list of them as kubectl prints
+// it.
 func (d *decoder) kubernetes(n *yaml.Node) {
 	kindOf := ""
 	var items *yaml.Node
@@ -18,6 +18,7 @@ func (d *decoder) kubernetes(n *yaml.Node) {
 		"kind":  func(n *yaml.Node) { kindOf = d.text(n, "kind") },
 		"items": func(n *yaml.Node) { items = n },
 	})
+
 	switch {
 	case !ok:
 	case kindOf == "PersistentVolume":
@@ -33,7 +34,7 @@ func (d *decoder) kubernetes(n *yaml.Node) {
 	}
 }
 
-// persistentVolume is what is read of one.
+// persistentVolume holds the decoded fields of a PersistentVolume.
 type persistentVolume struct {
 	name, driver, handle      *yaml.Node
 	access                    []*yaml.Node
@@ -47,9 +48,9 @@ type persistentVolume struct {
 	otherSources              []string
 }
 
-// persistentVolume reads a PersistentVolume with a csi source. What the cluster
-// keeps for itself is passed over; what changes how the volume is used here, or
-// what the cluster may still do to it, becomes a warning.
+// persistentVolume decodes a PersistentVolume with a csi source. It ignores the cluster's own
+// bookkeeping. It adds a warning for each field that changes how the volume is used here, or that
+// lets the cluster still change or delete it.
 func (d *decoder) persistentVolume(n *yaml.Node) located {
 	var v persistentVolume
 	ignored := func(*yaml.Node) {}
@@ -65,10 +66,12 @@ func (d *decoder) persistentVolume(n *yaml.Node) located {
 		},
 		"spec": func(n *yaml.Node) { d.pvSpec(n, &v) },
 	})
+
 	if v.name == nil {
 		v.name = n
 		d.fail(n, `"metadata.name" is missing: it becomes the volume's id`)
 	}
+
 	switch {
 	case v.csi == nil && len(v.otherSources) > 0:
 		d.fail(n, "the PersistentVolume has the source %s; only csi can be used here", joined(v.otherSources))
@@ -77,16 +80,19 @@ func (d *decoder) persistentVolume(n *yaml.Node) located {
 	case v.driver == nil || v.handle == nil:
 		d.fail(v.csi, `"driver" and "volumeHandle" are both needed in csi`)
 	}
+
 	v.spec.Capabilities = d.pvCapabilities(&v)
 	v.spec.Reclaim = "retain"
 	doc := Document{Spec: v.spec, From: Kubernetes, Warnings: v.warnings()}
+
 	if v.driver != nil {
 		doc.Driver = v.driver.Value
 	}
+
 	return located{Document: doc, at: v.name}
 }
 
-// pvSources are the other sources that a PersistentVolume may have.
+// pvSources are the sources of a PersistentVolume other than csi.
 var pvSources = []string{
 	"awsElasticBlockStore", "azureDisk", "azureFile", "cephfs", "cinder", "fc", "flexVolume", "flocker", "gcePersistentDisk", "glusterfs",
 	"hostPath", "iscsi", "local", "nfs", "photonPersistentDisk", "portworxVolume", "quobyte", "rbd", "scaleIO", "storageos", "vsphereVolume",
@@ -117,9 +123,11 @@ func (d *decoder) pvSpec(n *yaml.Node, v *persistentVolume) {
 		"storageClassName":          ignored,
 		"volumeAttributesClassName": ignored,
 	}
+
 	for _, name := range pvSources {
 		known[name] = func(*yaml.Node) { v.otherSources = append(v.otherSources, name) }
 	}
+
 	d.mapping(n, "spec", known)
 }
 
@@ -130,11 +138,12 @@ func (d *decoder) pvSource(n *yaml.Node, v *persistentVolume) {
 		"volumeAttributes": func(n *yaml.Node) { v.spec.Context = d.texts(n, "volumeAttributes") },
 		"readOnly":         func(n *yaml.Node) { v.readOnly = d.truth(n, "readOnly") },
 		"fsType": func(n *yaml.Node) {
-			if n.Value != "" { // which is the driver's own
+			if n.Value != "" { // empty means the driver's default
 				v.options().FSType = d.text(n, "fsType")
 			}
 		},
 	}
+
 	for _, name := range []string{"controllerPublishSecretRef", "nodeStageSecretRef", "nodePublishSecretRef", "controllerExpandSecretRef", "nodeExpandSecretRef"} {
 		known[name] = func(n *yaml.Node) {
 			var namespace, secret string
@@ -145,6 +154,7 @@ func (d *decoder) pvSource(n *yaml.Node, v *persistentVolume) {
 			v.secrets = append(v.secrets, fmt.Sprintf("%s (%s)", name, shortened(strings.TrimPrefix(namespace+"/"+secret, "/"))))
 		}
 	}
+
 	d.mapping(n, "csi", known)
 }
 
@@ -172,15 +182,17 @@ func (d *decoder) quantity(n *yaml.Node) int64 {
 		d.fail(n, "storage must be a quantity such as 10Gi, not %s", kind(n))
 		return 0
 	}
+
 	size, err := parseQuantity(n.Value)
 	if err != nil {
 		d.fail(n, "storage: %v", err)
 	}
+
 	return size
 }
 
-// pvAccess are the access modes of Kubernetes, and what each is here, for writers
-// and where csi.readOnly is set.
+// pvAccess maps the access modes of Kubernetes to those of this agent: for writing, and for reading
+// if csi.readOnly is set.
 var pvAccess = map[string]struct{ writing, reading string }{
 	"ReadWriteOnce":    {"single-node-writer", "single-node-reader-only"},
 	"ReadWriteOncePod": {"single-node-single-writer", "single-node-reader-only"},
@@ -191,9 +203,11 @@ var pvAccess = map[string]struct{ writing, reading string }{
 func (d *decoder) pvCapabilities(v *persistentVolume) []api.Capability {
 	caps := make([]api.Capability, 0, len(v.access))
 	attachment := DefaultAttachmentMode
+
 	if v.block {
 		attachment = "block-device"
 	}
+
 	for _, n := range v.access {
 		mode := pvAccess[d.oneOf(n, "access mode", []string{"ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"})]
 		c := api.Capability{AccessMode: mode.writing, AttachmentMode: attachment}
@@ -204,6 +218,7 @@ func (d *decoder) pvCapabilities(v *persistentVolume) []api.Capability {
 			caps = append(caps, c)
 		}
 	}
+
 	if len(caps) == 0 {
 		access := DefaultAccessMode
 		if v.readOnly {
@@ -211,29 +226,35 @@ func (d *decoder) pvCapabilities(v *persistentVolume) []api.Capability {
 		}
 		caps = append(caps, api.Capability{AccessMode: access, AttachmentMode: attachment})
 	}
+
 	return caps
 }
 
-// warnings are what a person has to see to.
+// warnings returns the tasks for a person.
 func (v *persistentVolume) warnings() []string {
 	user := "whatever uses it"
 	if v.claimName != "" {
 		user = "whatever uses it there through the claim " + shortened(v.claimNamespace+"/"+v.claimName)
 	}
+
 	said := []string{"the Kubernetes cluster must not use it any more: end " + user + " before it is claimed here"}
 	if v.deletes {
 		said = append(said, "its reclaim policy in the cluster is Delete, so that the data is destroyed there when its claim is deleted: "+
 			"first set it to Retain in the cluster. Here it is registered with reclaim: retain")
 	}
+
 	if v.deleted {
 		said = append(said, "it is being deleted in the cluster")
 	}
+
 	if len(v.secrets) > 0 {
 		said = append(said, "it needs Secrets of the cluster, which cannot be read here: "+joined(v.secrets)+
 			". Put what they hold under secrets: export the volume to a file, add them, and register that file")
 	}
+
 	if v.affinity {
 		said = append(said, "its nodeAffinity is not read: see that this host can reach the storage")
 	}
+
 	return said
 }

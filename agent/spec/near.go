@@ -5,14 +5,15 @@ import (
 	"strings"
 )
 
-// Near returns those of the candidates that a person may have meant by word:
-// they differ by up to two typing mistakes (one for short words), or one is the
-// beginning of the other. The nearest come first, at most five.
+// Near returns the candidates that a person may have meant by word. A candidate matches if it
+// differs by up to two typing mistakes (one for short words), or if one is the beginning of the
+// other. The nearest come first, at most five.
 func Near(word string, candidates []string) []string {
 	type scored struct {
 		name string
 		dist int
 	}
+
 	var near []scored
 	a := []rune(strings.ToLower(word))
 	for _, c := range candidates {
@@ -20,6 +21,7 @@ func Near(word string, candidates []string) []string {
 		if c == "" || c == word || len(a) == 0 {
 			continue
 		}
+
 		dist := distance(a, b)
 		switch {
 		case dist <= allowed(len(a)):
@@ -28,13 +30,16 @@ func Near(word string, candidates []string) []string {
 		default:
 			continue
 		}
+
 		near = append(near, scored{c, dist})
 	}
+
 	slices.SortStableFunc(near, func(x, y scored) int { return x.dist - y.dist })
 	names := make([]string, 0, 5)
 	for _, n := range near[:min(len(near), 5)] {
 		names = append(names, n.name)
 	}
+
 	return names
 }
 
@@ -42,7 +47,7 @@ func hasPrefix(s, prefix []rune) bool {
 	return len(s) >= len(prefix) && slices.Equal(s[:len(prefix)], prefix)
 }
 
-// allowed is how many mistakes a word of this length may hold.
+// allowed returns how many mistakes a word of this length may contain.
 func allowed(length int) int {
 	if length <= 4 {
 		return 1
@@ -50,17 +55,18 @@ func allowed(length int) int {
 	return 2
 }
 
-// distance counts the insertions, deletions, replacements and swaps of
-// neighbours that lead from a to b. Texts that are much longer than an id are
-// not compared.
+// distance counts the insertions, deletions, replacements and swaps of neighbours that lead from a
+// to b. It does not compare texts that are much longer than an id.
 func distance(a, b []rune) int {
 	if len(a) > 2*MaxID || len(b) > 2*MaxID {
 		return 2 * MaxID
 	}
+
 	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range last {
 		last[j] = j
 	}
+
 	for i := 1; i <= len(a); i++ {
 		row[0] = i
 		for j := 1; j <= len(b); j++ {
@@ -73,7 +79,9 @@ func distance(a, b []rune) int {
 				row[j] = min(row[j], before[j-2]+1)
 			}
 		}
+
 		before, last, row = last, row, before
 	}
+
 	return last[len(b)]
 }

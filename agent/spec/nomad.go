@@ -9,29 +9,30 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// redacted stands in Nomad's output for what it does not show.
+// redacted replaces hidden values in Nomad's output.
 const redacted = "[REDACTED]"
 
-// nomadVolume is what is read of Nomad's output.
+// nomadVolume holds the decoded fields of Nomad's output.
 type nomadVolume struct {
 	spec             api.VolumeSpec
 	id               *yaml.Node
 	driver           string
 	access, attached string            // the modes in use
 	claims           []string          // ids of allocations
-	jobs             map[string]string // of allocations
+	jobs             map[string]string // by allocation id
 	secrets          []string          // their names
-	hidden           bool              // mount flags are
+	hidden           bool              // mount flags are hidden
 	topologies       bool
 }
 
-// nomad reads what "nomad volume status -json ID" prints, in the names of Nomad's
-// API. A program wrote it, so what is not known is passed over.
+// nomad decodes the output of "nomad volume status -json ID", which uses the names of Nomad's API.
+// A program wrote it, so unknown fields are ignored.
 func (d *decoder) nomad(n *yaml.Node) located {
 	v := nomadVolume{jobs: map[string]string{}}
 	claims := func(n *yaml.Node) {
 		d.pairs(n, "allocations", func(key, _ *yaml.Node) { v.claims = append(v.claims, key.Value) })
 	}
+
 	d.some(n, "a volume", fields{
 		"ID":                    func(n *yaml.Node) { v.id, v.spec.ID = n, d.checked(n, "ID", CheckVolumeID) },
 		"Name":                  func(n *yaml.Node) { v.spec.Name = d.maybe(n, "Name") },
@@ -57,24 +58,28 @@ func (d *decoder) nomad(n *yaml.Node) located {
 		"WriteAllocs": claims,
 		"Allocations": func(n *yaml.Node) { d.list(n, "Allocations", func(n *yaml.Node) { d.nomadAlloc(n, v.jobs) }) },
 	})
+
 	if v.id == nil {
 		v.id = n
 	}
+
 	for _, name := range []string{"PluginID", "ExternalID"} {
 		if !given(n, name) {
 			d.fail(v.id, "%q is missing: only the output of nomad volume status -json ID for a CSI volume can be used here", name)
 			return located{at: v.id}
 		}
 	}
+
 	if !slices.ContainsFunc([]string{"RequestedCapabilities", "Context", "Parameters"}, func(name string) bool { return mentions(n, name) }) {
 		d.fail(v.id, "this is a line of Nomad's listing, which leaves much out: give the output of nomad volume status -json ID for each volume")
 	}
+
 	d.nomadModes(&v)
 	doc := Document{Spec: v.spec, From: Nomad, Driver: v.driver, FlagsHidden: v.hidden, Warnings: v.warnings()}
 	return located{Document: doc, at: v.id}
 }
 
-// mentions reports whether a mapping has a field, be it null.
+// mentions reports whether a mapping has a field, even with the value null.
 func mentions(n *yaml.Node, name string) bool {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		if n.Content[i].Value == name {
@@ -92,7 +97,7 @@ func (d *decoder) maybe(n *yaml.Node, what string) string {
 	return d.text(n, what)
 }
 
-// bytes reads a number of bytes, 0 for none.
+// bytes reads a number of bytes. 0 means none.
 func (d *decoder) bytes(n *yaml.Node, what string) int64 {
 	size, err := strconv.ParseInt(n.Value, 10, 64)
 	if n.Kind != yaml.ScalarNode || err != nil || size < 0 {
@@ -113,22 +118,26 @@ func (d *decoder) nomadCapabilities(n *yaml.Node) []api.Capability {
 			caps = append(caps, c)
 		}
 	})
+
 	return caps
 }
 
-// nomadModes gives a volume without capabilities those that are in use, as old
-// versions of Nomad register it.
+// nomadModes sets the capabilities of a volume without any to the modes in use. Old versions of
+// Nomad register volumes without capabilities.
 func (d *decoder) nomadModes(v *nomadVolume) {
 	if len(v.spec.Capabilities) > 0 {
 		return
 	}
+
 	c := api.Capability{AccessMode: DefaultAccessMode, AttachmentMode: DefaultAttachmentMode}
 	if slices.Contains(AccessModes(), v.access) {
 		c.AccessMode = v.access
 	}
+
 	if slices.Contains(AttachmentModes(), v.attached) {
 		c.AttachmentMode = v.attached
 	}
+
 	v.spec.Capabilities = []api.Capability{c}
 }
 
@@ -146,6 +155,7 @@ func (d *decoder) nomadMount(n *yaml.Node, v *nomadVolume) {
 			})
 		},
 	})
+
 	if o.FSType != "" || len(o.MountFlags) > 0 {
 		v.spec.MountOptions = &o
 	}
@@ -160,18 +170,21 @@ func (d *decoder) nomadTopology(n *yaml.Node) *api.TopologyRequest {
 			})
 		}
 	}
+
 	d.some(n, "RequestedTopologies", fields{
 		"Required":  topologies("Required", &t.Required),
 		"Preferred": topologies("Preferred", &t.Preferred),
 	})
+
 	if len(t.Required)+len(t.Preferred) == 0 {
 		return nil
 	}
+
 	return &t
 }
 
-// nomadAlloc learns whose allocation it is. Those that have ended are listed as
-// well, so it does not count as a claim.
+// nomadAlloc records the job of an allocation. The list includes allocations that have ended, so an
+// entry does not count as a claim.
 func (d *decoder) nomadAlloc(n *yaml.Node, jobs map[string]string) {
 	var id, job string
 	d.some(n, "an allocation", fields{
@@ -181,7 +194,7 @@ func (d *decoder) nomadAlloc(n *yaml.Node, jobs map[string]string) {
 	jobs[id] = job
 }
 
-// warnings are what a person has to see to.
+// warnings returns the tasks for a person.
 func (v *nomadVolume) warnings() []string {
 	said := "Nomad must release it first: nomad volume deregister " + shortened(v.spec.ID)
 	if len(v.claims) > 0 {
@@ -193,19 +206,24 @@ func (v *nomadVolume) warnings() []string {
 			}
 			holders[holder] = true
 		}
+
 		said += ". Allocations that claim it there: " + joined(slices.Sorted(maps.Keys(holders)))
 	}
+
 	all := []string{said}
 	if len(v.secrets) > 0 {
 		all = append(all, "Nomad does not show its secrets ("+joined(v.secrets)+"): export the volume to a file, add them, and register that file")
 	} else {
 		all = append(all, "Nomad does not show secrets: if it has some, export the volume to a file, add them, and register that file")
 	}
+
 	if v.hidden {
 		all = append(all, "Nomad does not show its mount flags: they are left out")
 	}
+
 	if v.topologies {
 		all = append(all, "where Nomad found it reachable is not read: see that this host can reach the storage")
 	}
+
 	return all
 }

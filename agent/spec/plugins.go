@@ -10,11 +10,11 @@ import (
 //go:embed plugins/*.yaml
 var plugins embed.FS
 
-// generalPlugin is the plugin file that is of no driver, with all keys.
+// generalPlugin is the name of the plugin file that shows all keys and is for no particular driver.
 const generalPlugin = "example"
 
-// PluginExample is a commented plugin file that an agent accepts as it is: that of
-// a known driver's own image, or with no name one that shows all keys.
+// PluginExample returns a commented plugin file that an agent accepts unchanged. It is for the
+// published image of a known driver. Without a name, it shows all keys.
 func PluginExample(name string) (text string, ok bool) {
 	if name == "" {
 		name = generalPlugin
@@ -25,10 +25,10 @@ func PluginExample(name string) (text string, ok bool) {
 	return string(raw), err == nil
 }
 
-// PluginExamples names the drivers that there is a plugin file of.
+// PluginExamples returns the names of the drivers with an example.
 func PluginExamples() []string {
 	var names []string
-	files, _ := plugins.ReadDir("plugins") // it is part of the program
+	files, _ := plugins.ReadDir("plugins") // the directory is part of the program
 	for _, f := range files {
 		if name := strings.TrimSuffix(f.Name(), path.Ext(f.Name())); name != generalPlugin {
 			names = append(names, name)
@@ -37,8 +37,8 @@ func PluginExamples() []string {
 	return names
 }
 
-// PluginSummary says in a line what the driver of an example is for, as the first
-// line of its file does.
+// PluginSummary returns the purpose of an example's driver in one line. It is part of the first
+// line of the example.
 func PluginSummary(name string) string {
 	text, _ := PluginExample(name)
 	line, _, _ := strings.Cut(text, "\n")

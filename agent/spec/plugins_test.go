@@ -9,7 +9,7 @@ import (
 	"github.com/volagent/volagent/agent/spec"
 )
 
-// volumesIn are the volume files that a plugin file's comments show.
+// volumesIn returns the volume files in the comments of a plugin file.
 func volumesIn(text string) (volumes []string) {
 	shows := false // a volume was announced
 	volume := ""
@@ -27,9 +27,9 @@ func volumesIn(text string) (volumes []string) {
 	return volumes
 }
 
-// TestPluginExamples: each says what it is for, names an image with a tag, and
-// shows volumes of its own that are volume files as they stand. The agent's own
-// tests hold them against what it accepts.
+// TestPluginExamples checks that each example has a summary, names an image with a tag, and shows
+// volume files that parse unchanged. The agent's own tests check that the agent accepts the
+// examples.
 func TestPluginExamples(t *testing.T) {
 	names := spec.PluginExamples()
 	for _, name := range []string{"nfs", "ebs", "s3", "cephfs", "rbd", "hostpath"} {

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// units are the accepted ones; the decimal and the binary kind are both in use
-// at storage vendors, and only the full names tell them apart.
+// units are the accepted units. Storage vendors use both decimal and binary units, and only the
+// full names tell them apart.
 var units = []struct {
 	name  string
 	bytes int64
@@ -29,9 +29,9 @@ var units = []struct {
 
 var sizeForm = regexp.MustCompile(`^([0-9]{1,19}(?:\.[0-9]{1,12})?) ?([A-Za-z]*)$`)
 
-// ParseSize reads a size such as "10GiB" or "1.5 TB" and gives bytes, from 1 to
-// 2^63-1. A unit is needed, because "10" means bytes to one reader and
-// gigabytes to another. A fraction is allowed where it comes to whole bytes.
+// ParseSize parses a size such as "10GiB" or "1.5 TB". It returns bytes, from 1 to 2^63-1. A unit
+// is required, because "10" means bytes to one reader and gigabytes to another. A fraction is
+// allowed if the result is a whole number of bytes.
 func ParseSize(s string) (int64, error) {
 	m := sizeForm.FindStringSubmatch(s)
 	if m == nil {
@@ -40,14 +40,17 @@ func ParseSize(s string) (int64, error) {
 	if m[2] == "" {
 		return 0, fmt.Errorf("bad size %s: a unit is needed, as in %sGiB", quote(s), m[1])
 	}
+
 	scale, err := unit(m[2])
 	if err != nil {
 		return 0, fmt.Errorf("bad size %s: %w", quote(s), err)
 	}
+
 	n, ok := new(big.Rat).SetString(m[1])
 	if !ok {
 		return 0, fmt.Errorf("bad size %s: not a number", quote(s))
 	}
+
 	n.Mul(n, new(big.Rat).SetInt64(scale))
 	switch {
 	case n.Sign() == 0:
@@ -57,6 +60,7 @@ func ParseSize(s string) (int64, error) {
 	case n.Cmp(new(big.Rat).SetInt64(math.MaxInt64)) > 0:
 		return 0, fmt.Errorf("bad size %s: it is more than 2^63-1 bytes", quote(s))
 	}
+
 	return n.Num().Int64(), nil
 }
 

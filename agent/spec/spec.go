@@ -1,17 +1,15 @@
-// Package spec reads volume files: what a person writes to create or register
-// volumes becomes [api.VolumeSpec] values, and every mistake is told with file,
-// line and column. It writes them as well.
+// Package spec reads the volume files with which a person creates or registers volumes. It turns
+// them into [api.VolumeSpec] values, and reports every mistake with file, line and column. It also
+// writes such files.
 //
-// A file is YAML, JSON (read by the same code, so that JSON errors have lines as
-// well) or HCL in the form of Nomad's volume specification. YAML and JSON may
-// also hold volumes as others show them: Kubernetes' PersistentVolumes and what
-// "nomad volume status -json" prints. Such a file holds one volume, several
-// documents, or a list; one in HCL holds one volume. All formats become the same
-// tree, which one decoder reads.
+// A file is in YAML, in JSON or in HCL. The YAML parser also reads JSON, so that errors in JSON
+// have lines as well. HCL files have the form of Nomad's volume specification. YAML and JSON may
+// also hold volumes in foreign formats: PersistentVolumes of Kubernetes, and the output of "nomad
+// volume status -json". A file in YAML or JSON holds one volume, several documents, or a list. A
+// file in HCL holds one volume. All formats become the same tree, which one decoder reads.
 //
-// Reading is strict: an unknown field, a value of another type or an anchor is an
-// error, because a field that is silently ignored is found out when the data is
-// not where it should be.
+// The decoder is strict. An unknown field, a value of a wrong type and an anchor are errors. If a
+// field were silently ignored, the user would notice only when the data is not where it should be.
 package spec
 
 import (
@@ -26,34 +24,37 @@ import (
 // MaxFileSize is the largest volume file that is read, in bytes.
 const MaxFileSize = 1 << 20
 
-// Origin is who describes a volume.
+// Origin is the system that describes a volume.
 type Origin string
 
-// Origins. The zero value is a volume file of ours, or one written for Nomad.
+// The origins. The zero value is a volume file for this agent, or one written for Nomad.
 const (
 	Own        Origin = ""
 	Kubernetes Origin = "Kubernetes" // a PersistentVolume
-	Nomad      Origin = "Nomad"      // nomad volume status -json
+	Nomad      Origin = "Nomad"      // the output of nomad volume status -json
 )
 
 // Document is one volume of a file.
 type Document struct {
 	Spec api.VolumeSpec
-	// Line is where it names its id, from 1.
+
+	// Line is the line of its id, from 1.
 	Line int
 	From Origin
-	// Driver is the CSI driver that the document names: of Kubernetes in place of a
-	// plugin, which it does not know. Empty is not said.
+
+	// Driver is the CSI driver that the document names. A PersistentVolume names a driver instead
+	// of a plugin. It is empty if the document names no driver.
 	Driver string
-	// FlagsHidden is set where there may be mount flags that are not shown.
+
+	// FlagsHidden is set if the document hides mount flags.
 	FlagsHidden bool
-	// Warnings are what a person has to see to before the volume is used here, one
-	// sentence each.
+
+	// Warnings are tasks for a person before the volume is used here, one sentence each.
 	Warnings []string
 }
 
-// Parse reads all volumes of a file that may be created: one that describes what
-// exists elsewhere is refused. Else it is as [Read].
+// Parse reads all volumes of a file for their creation. It refuses descriptions of volumes that
+// exist elsewhere. Otherwise it works as [Read].
 func Parse(name string, data []byte) ([]api.VolumeSpec, error) {
 	d := newDecoder(name, data)
 	for _, f := range d.read(data) {
@@ -61,20 +62,23 @@ func Parse(name string, data []byte) ([]api.VolumeSpec, error) {
 			d.fail(f.at, "%s describes a volume that exists: it can only be registered (volctl volume register)", f.From.article())
 		}
 	}
+
 	docs, err := d.result()
 	if err != nil {
 		return nil, err
 	}
+
 	specs := make([]api.VolumeSpec, len(docs))
 	for i, f := range docs {
 		specs[i] = f.Spec
 	}
+
 	return specs, nil
 }
 
-// Read reads all volumes of a file. The name is used in errors and, by its ending,
-// to tell formats apart ([formatOf]). The error is an [Errors] that lists every
-// mistake found; with an error nothing else is returned.
+// Read reads all volumes of a file. Errors contain the name, and its ending decides the format
+// ([formatOf]). The error is an [Errors] with every mistake found. With an error, no volumes are
+// returned.
 func Read(name string, data []byte) ([]Document, error) {
 	d := newDecoder(name, data)
 	d.read(data)
@@ -95,11 +99,12 @@ func newDecoder(name string, data []byte) *decoder {
 	return &decoder{file: name, lines: 1 + bytes.Count(bytes.TrimRight(data, "\n"), []byte("\n"))}
 }
 
-// result is what was found, unless there were mistakes.
+// result returns the volumes, or the mistakes if there are any.
 func (d *decoder) result() ([]Document, error) {
 	if len(d.errs) > 0 {
 		return nil, d.errs
 	}
+
 	docs := make([]Document, len(d.found))
 	for i, f := range d.found {
 		docs[i] = f.Document
@@ -107,15 +112,17 @@ func (d *decoder) result() ([]Document, error) {
 			docs[i].Line = f.at.Line
 		}
 	}
+
 	return docs, nil
 }
 
-// read finds all volumes of a file.
+// read decodes all volumes of a file.
 func (d *decoder) read(data []byte) []located {
 	if len(data) > MaxFileSize {
 		d.failAt(1, 1, "the file is larger than 1 MiB")
 		return nil
 	}
+
 	if formatOf(d.file, data) == FormatHCL {
 		if root := d.hcl(data); root != nil {
 			d.found = append(d.found, d.volume(root))
@@ -127,16 +134,18 @@ func (d *decoder) read(data []byte) []located {
 	} else {
 		d.documents(data, 0, 0)
 	}
+
 	if len(d.found) == 0 && len(d.errs) == 0 {
 		d.failAt(1, 1, "the file holds no volume")
 	}
+
 	d.duplicateIDs()
 	return d.found
 }
 
-// documents walks all YAML documents of a text that begins so many lines and
-// columns into the file. A syntax error ends it: nothing after one can be placed
-// with certainty.
+// documents decodes all YAML documents of a text. The text begins at this line and column of the
+// file, both from 0. It stops at a syntax error, because the position of anything after it would be
+// uncertain.
 func (d *decoder) documents(text []byte, line, column int) {
 	dec := yaml.NewDecoder(bytes.NewReader(fromJSON(text)))
 	for {
@@ -149,24 +158,26 @@ func (d *decoder) documents(text []byte, line, column int) {
 			d.syntax(err)
 			return
 		}
+
 		shift(&doc, line, column)
 		d.document(&doc)
 	}
 }
 
-// located is a volume and the place of its id.
+// located is a volume with the node of its id.
 type located struct {
 	Document
 
 	at *yaml.Node
 }
 
-// document reads one document: a volume, or a list of them. An empty document,
-// as a trailing "---" makes one, holds nothing.
+// document decodes one document: a volume, or a list of volumes. An empty document contains no
+// volume. A trailing "---" makes one.
 func (d *decoder) document(doc *yaml.Node) {
 	if len(doc.Content) == 0 {
 		return
 	}
+
 	root := doc.Content[0]
 	if isNull(root) {
 		return
@@ -175,12 +186,13 @@ func (d *decoder) document(doc *yaml.Node) {
 		d.entry(root)
 		return
 	}
+
 	for _, n := range root.Content {
 		d.entry(n)
 	}
 }
 
-// entry reads a volume in whichever words it is described.
+// entry decodes a volume in any of the formats.
 func (d *decoder) entry(n *yaml.Node) {
 	switch {
 	case given(n, "apiVersion"), given(n, "kind"):

@@ -91,7 +91,7 @@ func TestExampleParses(t *testing.T) {
 	check(t, spec.Example(), []api.VolumeSpec{{ID: "data", PluginID: "local", CapacityMin: 1 << 30, Capabilities: defaults}})
 }
 
-// Every line that the example leaves to its reader must be right as well.
+// TestExampleParsesUncommented checks that the commented-out lines of the example are correct, too.
 func TestExampleParsesUncommented(t *testing.T) {
 	var lines []string
 	for line := range strings.Lines(spec.Example()) {
@@ -186,7 +186,7 @@ func TestParseMistakes(t *testing.T) {
 	}
 }
 
-// A secret is a text or a reference.
+// TestParseSecret checks that a secret is a text or a reference.
 func TestParseSecret(t *testing.T) {
 	for text, want := range map[string]api.Secret{
 		"hunter2":               {Literal: api.NewLiteral("hunter2")},
@@ -206,7 +206,8 @@ func TestParseSecret(t *testing.T) {
 	}
 }
 
-// What is no secret is refused wherever it stands, and its content is in no error.
+// TestParseNeverRepeatsASecret checks that an invalid secret is refused at any place, and that no
+// error contains it.
 func TestParseNeverRepeatsASecret(t *testing.T) {
 	const refusal = "a secret is a text, in quotes"
 	for _, tt := range []struct{ name, secrets, want string }{
@@ -301,8 +302,8 @@ func TestNear(t *testing.T) {
 	}
 }
 
-// FuzzParse: whatever the file, Parse returns, its specs keep the rules of ids
-// and modes, and its errors have a place.
+// FuzzParse checks that Parse returns for any file, that its specs obey the rules for ids and
+// modes, and that its errors have a position.
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{
 		spec.Example(),

@@ -8,7 +8,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// The modes a volume gets where its file names none.
+// The modes of a volume whose file names none.
 const (
 	DefaultAccessMode     = "single-node-writer"
 	DefaultAttachmentMode = "file-system"
@@ -25,11 +25,11 @@ func AccessModes() []string {
 // AttachmentModes lists the attachment modes.
 func AttachmentModes() []string { return []string{DefaultAttachmentMode, "block-device"} }
 
-// places remembers where fields are that are checked against each other.
+// places holds the nodes of fields that are checked against each other.
 type places struct{ id, snapshot, clone, smallest, largest, capabilities, capability *yaml.Node }
 
-// only gives the one mapping of a list that has no more: in JSON written for Nomad
-// such a list stands for a block.
+// only returns the mapping of a list with a single mapping. JSON that was written for Nomad uses
+// such a list in place of a block.
 func only(n *yaml.Node) *yaml.Node {
 	if n.Kind == yaml.SequenceNode && len(n.Content) == 1 && n.Content[0].Kind == yaml.MappingNode {
 		return n.Content[0]
@@ -37,7 +37,7 @@ func only(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// listed makes a list of one block.
+// listed turns a single block into a list.
 func listed(n *yaml.Node) *yaml.Node {
 	if n.Kind != yaml.MappingNode {
 		return n
@@ -45,12 +45,13 @@ func listed(n *yaml.Node) *yaml.Node {
 	return &yaml.Node{Kind: yaml.SequenceNode, Tag: "!!seq", Line: n.Line, Column: n.Column, Content: []*yaml.Node{n}}
 }
 
-// volume reads one volume.
+// volume decodes one volume.
 func (d *decoder) volume(n *yaml.Node) located {
 	var (
 		s  api.VolumeSpec
 		at places
 	)
+
 	known := fields{
 		"id":               func(n *yaml.Node) { at.id, s.ID = n, d.checked(n, "id", CheckVolumeID) },
 		"name":             func(n *yaml.Node) { s.Name = d.text(n, "name") },
@@ -67,33 +68,38 @@ func (d *decoder) volume(n *yaml.Node) located {
 		"context":          func(n *yaml.Node) { s.Context = d.texts(only(n), "context") },
 		"secrets":          func(n *yaml.Node) { s.Secrets = d.secrets(only(n)) },
 		"reclaim":          func(n *yaml.Node) { s.Reclaim = d.oneOf(n, "reclaim", []string{"retain", "delete"}) },
-		// Of files written for Nomad: its name for capabilities, and two fields that
-		// are read and not used.
+		// These fields occur in files for Nomad: its name for capabilities, and two fields that are
+		// checked but not used.
 		"capability": func(n *yaml.Node) { at.capability, s.Capabilities = n, d.capabilities(listed(n)) },
 		"namespace":  func(n *yaml.Node) { d.text(n, "namespace") },
 		"type":       func(n *yaml.Node) { d.oneOf(n, "type", []string{"csi"}) },
 
 		"mutable_parameters": func(n *yaml.Node) { s.Mutable = d.texts(only(n), "mutable_parameters") },
 	}
+
 	if d.mapping(n, "a volume", known) {
 		d.together(n, &s, at)
 	}
+
 	if s.Capabilities == nil {
 		s.Capabilities = []api.Capability{{AccessMode: DefaultAccessMode, AttachmentMode: DefaultAttachmentMode}}
 	}
+
 	if at.id == nil {
 		at.id = n
 	}
+
 	return located{Document: Document{Spec: s}, at: at.id}
 }
 
-// together checks what no field shows alone.
+// together checks the fields that depend on each other.
 func (d *decoder) together(n *yaml.Node, s *api.VolumeSpec, at places) {
 	for _, name := range []string{"id", "plugin_id"} {
 		if !given(n, name) {
 			d.fail(n, "%q is missing", name)
 		}
 	}
+
 	if at.snapshot != nil && at.clone != nil {
 		later := at.clone
 		if at.snapshot.Line > at.clone.Line {
@@ -101,24 +107,29 @@ func (d *decoder) together(n *yaml.Node, s *api.VolumeSpec, at places) {
 		}
 		d.fail(later, `"snapshot_id" and "clone_id" are both given: a volume is filled from one source`)
 	}
+
 	if at.capabilities != nil && at.capability != nil {
 		d.fail(at.capability, `"capability" and "capabilities" are both given: they are two names of one field`)
 	}
+
 	if s.CapacityMin > 0 && s.CapacityMax > 0 && s.CapacityMin > s.CapacityMax {
 		d.fail(at.smallest, `"capacity_min" is more than "capacity_max" in line %d`, at.largest.Line)
 	}
 }
 
-// checked reads a text that a function may refuse.
+// checked reads a text and reports the error of check.
 func (d *decoder) checked(n *yaml.Node, what string, check func(string) error) string {
 	before := len(d.errs)
 	s := d.text(n, what)
+
 	if len(d.errs) > before {
 		return s
 	}
+
 	if err := check(s); err != nil {
 		d.fail(n, "%v", err)
 	}
+
 	return s
 }
 
@@ -127,10 +138,12 @@ func (d *decoder) size(n *yaml.Node, what string) int64 {
 		d.fail(n, "%s must be a size such as 10GiB, not %s", what, kind(n))
 		return 0
 	}
+
 	size, err := ParseSize(n.Value)
 	if err != nil {
 		d.fail(n, "%s: %v", what, err)
 	}
+
 	return size
 }
 
@@ -142,14 +155,18 @@ func (d *decoder) capabilities(n *yaml.Node) []api.Capability {
 			"access_mode":     func(n *yaml.Node) { c.AccessMode = d.oneOf(n, "access_mode", AccessModes()) },
 			"attachment_mode": func(n *yaml.Node) { c.AttachmentMode = d.oneOf(n, "attachment_mode", AttachmentModes()) },
 		})
+
 		if ok && slices.Contains(caps, c) {
 			d.fail(item, "capability %s, %s is given twice", c.AccessMode, c.AttachmentMode)
 		}
+
 		caps = append(caps, c)
 	})
+
 	if n.Kind == yaml.SequenceNode && len(n.Content) == 0 {
 		d.fail(n, "capabilities is empty: leave it out for %s, %s", DefaultAccessMode, DefaultAttachmentMode)
 	}
+
 	return caps
 }
 
@@ -164,8 +181,8 @@ func (d *decoder) mountOptions(n *yaml.Node) *api.MountOptions {
 	return &o
 }
 
-// block is the value of a mapping's only field, if that has the name and is a
-// block or a list of them, which tells it from a segment.
+// block returns the value of a mapping's only field if the field has this name and is a block or a
+// list of blocks. Otherwise the mapping is a segment, and block returns nil.
 func block(n *yaml.Node, name string) *yaml.Node {
 	if n.Kind != yaml.MappingNode || len(n.Content) != 2 || n.Content[0].Value != name || n.Content[1].Kind == yaml.ScalarNode {
 		return nil
@@ -173,7 +190,7 @@ func block(n *yaml.Node, name string) *yaml.Node {
 	return n.Content[1]
 }
 
-// segments reads a topology as Nomad's specification has it.
+// segments reads a topology in the form of Nomad's specification.
 func (d *decoder) segments(n *yaml.Node, into *[]map[string]string) {
 	d.mapping(n, "topology", fields{
 		"segments": func(n *yaml.Node) { *into = append(*into, d.texts(only(n), "segments")) },
@@ -193,14 +210,16 @@ func (d *decoder) topology(n *yaml.Node) *api.TopologyRequest {
 			})
 		}
 	}
+
 	d.mapping(n, "topology_request", fields{
 		"required":  segments("required", &t.Required),
 		"preferred": segments("preferred", &t.Preferred),
 	})
+
 	return &t
 }
 
-// noSecret is said for every value that is neither a text nor a reference.
+// noSecret is the message for every value that is neither a text nor a reference.
 const noSecret = "a secret is a text, in quotes if it looks like something else, or one of {file: PATH}, {credential: NAME}, {env: NAME}, {sealed: true}"
 
 func (d *decoder) secrets(n *yaml.Node) map[string]api.Secret {
@@ -211,23 +230,26 @@ func (d *decoder) secrets(n *yaml.Node) map[string]api.Secret {
 	return out
 }
 
-// secret reads a value or a reference. No message repeats anything of it: whoever
-// writes a value may write it at any place in it.
+// secret reads a secret's value or reference. No message repeats any part of the node, because the
+// user may have written the value at any place in it.
 func (d *decoder) secret(n *yaml.Node) api.Secret {
 	var s api.Secret
 	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!str" && n.Anchor == "" && n.Style&yaml.TaggedStyle == 0 {
 		s.Literal = api.NewLiteral(n.Value)
 		return s
 	}
+
 	if n.Kind != yaml.MappingNode || len(n.Content) != 2 || n.Anchor != "" || n.Style&yaml.TaggedStyle != 0 {
 		d.fail(n, noSecret)
 		return s
 	}
+
 	key, value := n.Content[0], n.Content[1]
 	if key.Value == "sealed" && value.ShortTag() == "!!bool" && value.Value == "true" && value.Anchor == "" {
 		s.Sealed = true
 		return s
 	}
+
 	into := map[string]*string{"file": &s.File, "credential": &s.Credential, "env": &s.Env}[key.Value]
 	switch {
 	case into == nil || value.Kind != yaml.ScalarNode || value.ShortTag() != "!!str" || value.Value == "":
@@ -239,5 +261,6 @@ func (d *decoder) secret(n *yaml.Node) api.Secret {
 	default:
 		*into = value.Value
 	}
+
 	return s
 }

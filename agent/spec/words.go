@@ -7,7 +7,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// kind names a node's type for a person. The value is not part of it.
+// kind names a node's type for a person. It does not contain the value.
 func kind(n *yaml.Node) string {
 	switch n.Kind {
 	case yaml.MappingNode:
@@ -17,6 +17,7 @@ func kind(n *yaml.Node) string {
 	case yaml.AliasNode:
 		return "an alias"
 	}
+
 	switch n.ShortTag() {
 	case "!!str":
 		return "a text"
@@ -29,10 +30,11 @@ func kind(n *yaml.Node) string {
 	case "!!timestamp":
 		return "a date"
 	}
+
 	return "something else"
 }
 
-// in places a message, except where it would only say "in volume".
+// in says where a mistake is, for the end of a message. It omits the useless "in a volume".
 func in(what string) string {
 	if what == "a volume" {
 		return ""

@@ -15,8 +15,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Write writes the file that [Parse] reads as these volumes. One in HCL holds one
-// volume; the others hold any number. In JSON one is an object, others are a list.
+// Write writes volumes to a file that [Parse] reads back. A file in HCL holds one volume; the other
+// formats hold any number. In JSON, one volume is an object, and any other number is a list.
 func Write(format string, specs []api.VolumeSpec) ([]byte, error) {
 	trees := make([]*yaml.Node, len(specs))
 	for i, s := range specs {
@@ -26,6 +26,7 @@ func Write(format string, specs []api.VolumeSpec) ([]byte, error) {
 		}
 		trees[i] = t
 	}
+
 	switch format {
 	case FormatYAML:
 		return writeYAML(trees)
@@ -37,10 +38,11 @@ func Write(format string, specs []api.VolumeSpec) ([]byte, error) {
 		}
 		return writeHCL(trees[0]), nil
 	}
+
 	return nil, fmt.Errorf("unknown format %q of volume files", format)
 }
 
-// tree is a volume as the fields of a file, in the order of the documentation.
+// tree returns a volume as the fields of a file, in the order of the documentation.
 func tree(s api.VolumeSpec) (*yaml.Node, error) {
 	n := mappingNode()
 	text := func(name, value string) {
@@ -48,16 +50,19 @@ func tree(s api.VolumeSpec) (*yaml.Node, error) {
 			put(n, name, textNode(value))
 		}
 	}
+
 	texts := func(name string, values map[string]string) {
 		if len(values) > 0 {
 			put(n, name, textsNode(values))
 		}
 	}
+
 	bytes := func(name string, size int64) {
 		if size > 0 {
 			text(name, FormatSize(size))
 		}
 	}
+
 	text("id", s.ID)
 	text("plugin_id", s.PluginID)
 	text("name", s.Name)
@@ -66,6 +71,7 @@ func tree(s api.VolumeSpec) (*yaml.Node, error) {
 	text("clone_id", s.CloneID)
 	bytes("capacity_min", s.CapacityMin)
 	bytes("capacity_max", s.CapacityMax)
+
 	if len(s.Capabilities) > 0 {
 		list := listNode()
 		for _, c := range s.Capabilities {
@@ -76,17 +82,21 @@ func tree(s api.VolumeSpec) (*yaml.Node, error) {
 		}
 		put(n, "capabilities", list)
 	}
+
 	if o := s.MountOptions; o != nil {
 		put(n, "mount_options", optionsNode(*o))
 	}
+
 	texts("parameters", s.Parameters)
 	texts("mutable_parameters", s.Mutable)
+
 	if t := s.Topology; t != nil {
 		topology := mappingNode()
 		putSegments(topology, "required", t.Required)
 		putSegments(topology, "preferred", t.Preferred)
 		put(n, "topology_request", topology)
 	}
+
 	texts("context", s.Context)
 	if len(s.Secrets) > 0 {
 		secrets := mappingNode()
@@ -97,8 +107,10 @@ func tree(s api.VolumeSpec) (*yaml.Node, error) {
 			}
 			put(secrets, name, ref)
 		}
+
 		put(n, "secrets", secrets)
 	}
+
 	text("reclaim", s.Reclaim)
 	return n, nil
 }
@@ -106,7 +118,8 @@ func tree(s api.VolumeSpec) (*yaml.Node, error) {
 func mappingNode() *yaml.Node { return &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map"} }
 func listNode() *yaml.Node    { return &yaml.Node{Kind: yaml.SequenceNode, Tag: "!!seq"} }
 
-// textNode is in quotes where it could be read as something else than it is.
+// textNode returns a text. It forces double quotes, and thereby escapes, for characters outside
+// printable ASCII.
 func textNode(s string) *yaml.Node {
 	n := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: s}
 	for _, r := range s {
@@ -134,6 +147,7 @@ func optionsNode(o api.MountOptions) *yaml.Node {
 	if o.FSType != "" {
 		put(n, "fs_type", textNode(o.FSType))
 	}
+
 	if len(o.MountFlags) > 0 {
 		list := listNode()
 		list.Style = yaml.FlowStyle
@@ -142,6 +156,7 @@ func optionsNode(o api.MountOptions) *yaml.Node {
 		}
 		put(n, "mount_flags", list)
 	}
+
 	return n
 }
 
@@ -156,21 +171,25 @@ func putSegments(n *yaml.Node, name string, topologies []map[string]string) {
 	put(n, name, list)
 }
 
-// secretNode is a reference, in the fields that it has in JSON.
+// secretNode returns a reference, with the fields that it has in JSON.
 func secretNode(s api.Secret) (*yaml.Node, error) {
 	raw, err := json.Marshal(s)
 	if err != nil {
 		return nil, err
 	}
+
 	var values map[string]any
 	if err := json.Unmarshal(raw, &values); err != nil {
 		return nil, err
 	}
+
 	n := mappingNode()
 	n.Style = yaml.FlowStyle
+
 	if values["sealed"] != nil {
 		n.LineComment = "# not shown: it is kept while the volume is registered, and must be given anew after that"
 	}
+
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		text, isText := values[name].(string)
 		switch {
@@ -182,11 +201,12 @@ func secretNode(s api.Secret) (*yaml.Node, error) {
 			return nil, errors.New("a secret that is no reference is not written to a file")
 		}
 	}
+
 	return n, nil
 }
 
-// FormatSize writes a number of bytes so that [ParseSize] reads the same one: with
-// the unit that leaves the smallest whole number.
+// FormatSize formats a number of bytes so that [ParseSize] returns the same number. It uses the
+// unit with the smallest whole number.
 func FormatSize(size int64) string {
 	best, name := size, "B"
 	for _, u := range units {
@@ -200,15 +220,18 @@ func FormatSize(size int64) string {
 func writeYAML(trees []*yaml.Node) ([]byte, error) {
 	var b bytes.Buffer
 	if len(trees) == 0 {
-		return nil, nil // an encoder that wrote nothing cannot be closed
+		return nil, nil // an encoder that has written nothing cannot be closed
 	}
+
 	enc := yaml.NewEncoder(&b)
 	enc.SetIndent(2)
+
 	for _, t := range trees {
 		if err := enc.Encode(t); err != nil {
 			return nil, err
 		}
 	}
+
 	err := enc.Close()
 	return b.Bytes(), err
 }
@@ -220,6 +243,7 @@ func writeJSON(trees []*yaml.Node) ([]byte, error) {
 	} else {
 		jsonNode(&raw, &yaml.Node{Kind: yaml.SequenceNode, Content: trees})
 	}
+
 	err := json.Indent(&b, raw.Bytes(), "", "  ")
 	b.WriteByte('\n')
 	return b.Bytes(), err
@@ -238,6 +262,7 @@ func jsonNode(b *bytes.Buffer, n *yaml.Node) {
 			b.WriteByte(':')
 			jsonNode(b, n.Content[i+1])
 		}
+
 		b.WriteByte('}')
 	case yaml.SequenceNode:
 		b.WriteByte('[')
@@ -257,8 +282,8 @@ func jsonNode(b *bytes.Buffer, n *yaml.Node) {
 	}
 }
 
-// jsonText writes a text in ASCII as far as it is not for reading: the reader of
-// YAML refuses more than JSON does.
+// jsonText writes a text, and escapes the characters that are not printable. The YAML parser
+// refuses some characters that JSON allows.
 func jsonText(b *bytes.Buffer, s string) {
 	b.WriteByte('"')
 	for _, r := range s {
@@ -274,5 +299,6 @@ func jsonText(b *bytes.Buffer, s string) {
 			fmt.Fprintf(b, `\u%04x`, r)
 		}
 	}
+
 	b.WriteByte('"')
 }

@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// What is written reads as what it was, in all formats.
+// TestWriteReadsBack checks that Parse returns the written volumes, in all formats.
 func TestWriteReadsBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		specs := rapid.SliceOfNDistinct(rapid.Custom(drawSpec), 1, 3, func(s api.VolumeSpec) string { return s.ID }).Draw(t, "specs")
@@ -34,7 +34,7 @@ func TestWriteReadsBack(t *testing.T) {
 	})
 }
 
-// drawSpec draws what Parse may give.
+// drawSpec draws a spec that Parse may return.
 func drawSpec(t *rapid.T) api.VolumeSpec {
 	text := rapid.OneOf(
 		rapid.SampledFrom([]string{"a", "yes", "5", "1e3", "~", "null", "a: b", "#x", "${x}", "%{y}", "$${", "$", "\\", "\"", "'", "a\nb", "\tx ", "- a", "[a", "{a}", "é", "e\u0301", "\u2028", "😀", "\u0000", "\u0085", "\ufeff", "2020-01-01", "0x1", "*a", "&a", "!a", "<<", "=", "id = \"a\"", "a {"}),
@@ -87,7 +87,7 @@ func drawSpec(t *rapid.T) api.VolumeSpec {
 	return normal(s)
 }
 
-// normal is a spec as Parse gives it: what is empty is nil.
+// normal returns a spec as Parse returns it, with nil for empty maps and lists.
 func normal(s api.VolumeSpec) api.VolumeSpec {
 	for _, m := range []*map[string]string{&s.Parameters, &s.Mutable, &s.Context} {
 		if len(*m) == 0 {
@@ -196,7 +196,8 @@ reclaim = "delete"
 	}
 }
 
-// A secret's value never gets into a file; that the agent has one does.
+// TestWriteSecrets checks that a file never contains a secret's value, but tells that the agent has
+// one.
 func TestWriteSecrets(t *testing.T) {
 	s := api.VolumeSpec{ID: "a", PluginID: "p", Secrets: map[string]api.Secret{"key": {Sealed: true}}}
 	const comment = " # not shown: it is kept while the volume is registered, and must be given anew after that\n"
@@ -224,7 +225,8 @@ func TestFormatSize(t *testing.T) {
 	}
 }
 
-// The examples show every field that there is, and say the same.
+// TestExamplesShowEveryField checks that the examples show every field, and that all of them
+// describe the same volume.
 func TestExamplesShowEveryField(t *testing.T) {
 	hcl, err := spec.ExampleIn(spec.FormatHCL)
 	if err != nil {
@@ -265,7 +267,8 @@ func mentions(example, begin string) bool {
 	})
 }
 
-// Every line that the example in HCL leaves to its reader must be right as well.
+// TestExampleInHCLParsesUncommented checks that the commented-out lines of the example in HCL are
+// correct, too.
 func TestExampleInHCLParsesUncommented(t *testing.T) {
 	text, err := spec.ExampleIn(spec.FormatHCL)
 	if err != nil {

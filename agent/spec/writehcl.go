@@ -10,9 +10,9 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// writeHCL writes a volume as Nomad's specification has it, in what HCL 1 and 2
-// have in common: names that are no identifiers stand in an attribute's value, not
-// in a block.
+// writeHCL writes a volume in the form of Nomad's specification. It uses only syntax that HCL 1 and
+// 2 share. A block cannot contain names that are no identifiers, so they go into the value of an
+// attribute.
 func writeHCL(volume *yaml.Node) []byte {
 	var w hclWriter
 	for i := 0; i < len(volume.Content); i += 2 {
@@ -36,6 +36,7 @@ func writeHCL(volume *yaml.Node) []byte {
 			w.field(name, value)
 		}
 	}
+
 	return w.Bytes()
 }
 
@@ -73,14 +74,17 @@ func (w *hclWriter) field(name string, value *yaml.Node) {
 	if !identifier.MatchString(name) {
 		key = hclQuote(name)
 	}
+
 	if value.Kind != yaml.MappingNode {
 		w.line("%s = %s", key, hclValue(value))
 		return
 	}
+
 	plain := key == name
 	for i := 0; i < len(value.Content); i += 2 {
 		plain = plain && identifier.MatchString(value.Content[i].Value)
 	}
+
 	switch {
 	case value.LineComment != "":
 		w.line("%s = %s %s", key, hclValue(value), value.LineComment)
@@ -93,7 +97,7 @@ func (w *hclWriter) field(name string, value *yaml.Node) {
 	}
 }
 
-// hclValue is a value in one line.
+// hclValue formats a value in one line.
 func hclValue(n *yaml.Node) string {
 	var parts []string
 	switch n.Kind {
@@ -108,17 +112,20 @@ func hclValue(n *yaml.Node) string {
 		}
 		return "{ " + strings.Join(parts, ", ") + " }"
 	}
+
 	if n.Tag != "!!str" {
 		return n.Value
 	}
+
 	return hclQuote(n.Value)
 }
 
-// hclQuote quotes a text. What would begin a template is written by its number,
-// which means the same to HCL 1, where there is no other escape for it.
+// hclQuote quotes a text. It writes the start of a template ("${" or "%{") as a numeric escape. HCL
+// 1 has no other escape for it, and reads this one in the same way.
 func hclQuote(s string) string {
 	var b strings.Builder
 	b.WriteByte('"')
+
 	for i, r := range s {
 		switch {
 		case r == '"' || r == '\\':
@@ -133,6 +140,7 @@ func hclQuote(s string) string {
 			b.WriteRune(r)
 		}
 	}
+
 	b.WriteByte('"')
 	return b.String()
 }

@@ -22,11 +22,11 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// patience is how long a condition is awaited.
+// patience is how long the tests wait for a condition.
 const patience = 60 * time.Second
 
-// bench is a host with a plugin directory, a store that outlives supervisors,
-// and at most one supervisor at a time.
+// bench is a host with a plugin directory, a store that outlives supervisors, and at most one
+// supervisor at a time.
 type bench struct {
 	t    *testing.T
 	dir  string
@@ -81,7 +81,7 @@ func options(dir string) supervisor.Options {
 	}
 }
 
-// killAll ends the plugins that were started, by pid.
+// killAll kills the plugins that were started, by pid.
 func (b *bench) killAll() {
 	files, _ := filepath.Glob(b.dir + "/*/starts")
 	for _, f := range files {
@@ -111,8 +111,8 @@ func kill(t *testing.T, pid int) {
 	await(t, fmt.Sprintf("the end of process %d", pid), func() bool { return reap(pid) && !alive(pid) })
 }
 
-// reap collects a child that nobody watches any more, and reports whether there
-// is none left to collect.
+// reap collects a child that no other code waits for. It reports whether the child is collected or
+// not a child of this process.
 func reap(pid int) bool {
 	var ws syscall.WaitStatus
 	got, err := syscall.Wait4(pid, &ws, syscall.WNOHANG, nil)
@@ -124,7 +124,7 @@ func alive(pid int) bool {
 	return err == nil && !strings.Contains(string(data), ") Z ")
 }
 
-// pids lists the processes that a fake plugin's directory has seen start.
+// pids returns the pids of the fake plugins that started with a directory.
 func (b *bench) pids(dir string) []int {
 	var pids []int
 	for _, s := range strings.Fields(behaviour(dir).text("starts", "")) {
@@ -139,10 +139,10 @@ func (b *bench) pids(dir string) []int {
 
 func (b *bench) starts() []int { return b.pids(string(b.fake)) }
 
-// set switches a behaviour of the fake plugin on, and unset off.
+// set switches a behaviour of the fake plugin on, and unset switches it off.
 func (b *bench) set(name, content string) {
 	b.t.Helper()
-	// Written aside and renamed, so that the plugin never reads half of it.
+	// Written to another file and renamed, so that the plugin never reads a part of it.
 	tmp := filepath.Join(b.dir, "tmp")
 	if err := errors.Join(os.WriteFile(tmp, []byte(content), 0o600), os.Rename(tmp, filepath.Join(string(b.fake), name))); err != nil {
 		b.t.Fatal(err)
@@ -164,15 +164,15 @@ func (b *bench) file(name, content string) {
 	}
 }
 
-// quick is for plugins that are probed often. A busy host must not make a probe
-// fail.
+// quick is for plugins that are probed often. Its timeout is long, so that a busy host does not
+// make a probe fail.
 const quick = "health: {interval: 30ms, timeout: 5s, start_timeout: 20s}\n"
 
-// hangsSoon is for plugins whose probes are to run out of time.
+// hangsSoon is for plugins whose probes must time out.
 const hangsSoon = "health: {interval: 30ms, timeout: 200ms, start_timeout: 20s}\n"
 
-// fakeFile is the plugin file of the fake plugin, with more lines of env and
-// of the file itself.
+// fakeFile returns the plugin file of the fake plugin, with more lines of env and of the file
+// itself.
 func (b *bench) fakeFile(env, more string) string {
 	exe, err := os.Executable()
 	if err != nil {
@@ -181,7 +181,7 @@ func (b *bench) fakeFile(env, more string) string {
 	return fmt.Sprintf("id: fake\nexec:\n  command: [%s]\n  env:\n    %s: %s\n    %s: %s\n%s%s", exe, envFake, b.fake, envRun, os.Getenv(envRun), env, more)
 }
 
-// start starts an agent's supervisor.
+// start starts a supervisor, like a new agent.
 func (b *bench) start() {
 	b.t.Helper()
 	b.sup = supervisor.New(b.opts)
@@ -210,7 +210,7 @@ func (b *bench) run() {
 	}
 }
 
-// reload re-reads the plugin files.
+// reload reads the plugin files again.
 func (b *bench) reload() {
 	b.t.Helper()
 	if err := b.sup.Reload(); err != nil {
@@ -227,8 +227,7 @@ func (b *bench) status(id string) supervisor.Status {
 	return st
 }
 
-// await waits for a state of a plugin by its Changed channel, and returns the
-// status.
+// await waits on Changed for a state of a plugin, and returns the status.
 func (b *bench) await(id string, want supervisor.State) supervisor.Status {
 	b.t.Helper()
 	return b.awaitThat(id, string(want), func(st supervisor.Status) bool { return st.State == want })
@@ -245,7 +244,7 @@ func (b *bench) awaitThat(id, what string, ok func(supervisor.Status) bool) supe
 		}
 		select {
 		case <-changed:
-		case <-time.After(5 * time.Millisecond): // not every detail is a change of state
+		case <-time.After(5 * time.Millisecond): // some details change without a change of state
 		case <-timeout:
 			b.t.Fatalf("plugin %q is not %s but %+v, %v", id, what, st, err)
 		}
@@ -265,7 +264,7 @@ func await(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// serve serves a socket in this process, as somebody else's plugin.
+// serve serves a socket in this process, like a plugin that the agent does not run.
 func (b *bench) serve(socket string) (stop func()) {
 	b.t.Helper()
 	l, err := net.Listen("unix", socket)
@@ -286,13 +285,13 @@ func (b *bench) serveAt(l net.Listener) (stop func()) {
 	return stop
 }
 
-// memStore is a Store; records go through JSON as they would on disk.
+// memStore is a Store. Its records go through JSON as they would on disk.
 type memStore struct {
 	mu    sync.Mutex
 	recs  map[string][]byte
-	path  string // a file that is as good as a disk; empty: memory
+	path  string // a file in place of a disk; empty: memory only
 	saves int
-	// deny says whether a save fails, as if the agent had died before it.
+	// deny makes a save fail, as if the agent had died before it.
 	deny func(volume.PluginRecord) error
 }
 
@@ -334,7 +333,7 @@ func (s *memStore) SavePlugin(_ context.Context, rec volume.PluginRecord) error 
 	return errors.Join(os.WriteFile(s.path+".tmp", all, 0o600), os.Rename(s.path+".tmp", s.path))
 }
 
-// load reads what another process has stored.
+// load reads the records that another process stored.
 func (s *memStore) load() error {
 	data, err := os.ReadFile(s.path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -373,7 +372,7 @@ func (s *memStore) setDeny(deny func(volume.PluginRecord) error) {
 	s.deny = deny
 }
 
-// syncBuffer is a log that is written and read at once.
+// syncBuffer is a log that may be written and read concurrently.
 type syncBuffer struct {
 	mu  sync.Mutex
 	buf strings.Builder

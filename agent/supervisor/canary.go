@@ -16,36 +16,37 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// errApart is why a plugin is not used whose mounts are not this host's.
+// errApart is the reason not to use a plugin that does not share mounts with this host.
 var errApart = errors.New("mounts are not shared")
 
-// errBarred is why a plugin is not used whose user may not enter the directory that volumes
-// are staged in.
+// errBarred is the reason not to use a plugin whose user cannot enter the staging directory.
 var errBarred = errors.New("the plugin must run as root")
 
-// unusable reports whether an error says that a plugin could not do its mounts where it runs.
+// unusable reports whether an error says that a plugin could not mount volumes where it runs.
 func unusable(err error) bool { return errors.Is(err, errApart) || errors.Is(err, errBarred) }
 
-// share sees whether a plugin with a node service, and this host, see each
-// other's mounts, as they must, and notes what else about where it lives calls
-// for a warning. What cannot be told is let pass: a claim is checked once more
-// when it is mounted.
+// share checks that a plugin with a node service and this host see each other's mounts. It also
+// records warnings about the plugin's network namespace. If the check has no result, the plugin is
+// accepted: each claim is checked again when it is mounted.
 func (w *worker) share(ctx context.Context, run runner, def *volume.PluginDefinition) error {
 	host := w.s.opts.Host
 	if host == nil || !w.record().Info.HasNode {
 		w.warn(nil)
 		return nil
 	}
+
 	pid := w.server(ctx, run)
 	if pid == 0 {
 		w.warn(nil)
 		return nil
 	}
+
 	root, staging := w.paths().mountRoot, w.paths().staging
 	apart, err := host.Sharing(ctx, pid, staging)
 	if err != nil {
 		w.cannotTell(err)
 	}
+
 	if apart.Barred {
 		return fmt.Errorf("%w: it runs as user %d, which may not enter %s; %s; then: %s", errBarred, apart.User, staging, asRoot(def), w.again(run))
 	}
@@ -54,6 +55,7 @@ func (w *worker) share(ctx context.Context, run runner, def *volume.PluginDefini
 		why := describeApart(apart, root, def, err != nil || shared)
 		return fmt.Errorf("%w: %s; then: %s", errApart, why, w.again(run))
 	}
+
 	same, err := host.SameNetwork(pid)
 	switch {
 	case err != nil:
@@ -64,11 +66,12 @@ func (w *worker) share(ctx context.Context, run runner, def *volume.PluginDefini
 	default:
 		w.warn([]string{networkWarning(def)})
 	}
+
 	return nil
 }
 
-// server is the process that serves the plugin, 0 where that is not known. Who
-// listens on the socket comes before who was started: that may be a shell, or a
+// server returns the process that serves the plugin, 0 if it is unknown. The process that listens
+// on the socket takes precedence over the process that was started. The latter may be a shell, or a
 // client of a container runtime.
 func (w *worker) server(ctx context.Context, run runner) int {
 	if c, ok := w.inst.(*connection); ok {
@@ -80,8 +83,8 @@ func (w *worker) server(ctx context.Context, run runner) int {
 	return w.inst.PID()
 }
 
-// cannotTell logs why nothing is known of the plugin's namespaces. That it is
-// gone, or may not be looked into, is nobody's fault.
+// cannotTell logs why the plugin's namespaces are unknown. It is not a fault if the plugin is gone,
+// or if the agent may not inspect it.
 func (w *worker) cannotTell(err error) {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.ESRCH) || errors.Is(err, context.Canceled) {
 		w.log.Debug("cannot tell whether the plugin shares the host's namespaces", "error", err)
@@ -90,21 +93,23 @@ func (w *worker) cannotTell(err error) {
 	}
 }
 
-// again says how the plugin gets into other namespaces.
+// again says how to start the plugin again, so that it gets into other namespaces.
 func (w *worker) again(run runner) string {
 	if run.Owned() {
 		var part Only
 		if len(w.s.parts(w.id)) > 1 {
 			part.Type, part.Instance = w.which()
 		}
+
 		command, args := part.narrow("volctl plugin restart %s", []any{w.id})
 		return volume.Command(command, args...)
 	}
+
 	return "start the plugin again"
 }
 
-// describeApart puts into words what is wrong, what that would lead to, and what
-// mends it. Shared is whether this host's mount passes anything on at all.
+// describeApart describes the problem, its consequence and its fix. shared says whether this host's
+// mount propagates anything at all.
 func describeApart(a mount.Apart, root string, def *volume.PluginDefinition, shared bool) string {
 	var what string
 	switch {
@@ -119,21 +124,24 @@ func describeApart(a mount.Apart, root string, def *volume.PluginDefinition, sha
 	default:
 		what = fmt.Sprintf("what this host mounts below %s is not seen by the plugin: it would write to the host's disk instead of the volume", root)
 	}
+
 	return what + "; " + mend(root, def, shared || a.NoPath || a.OtherPath)
 }
 
-// mend says how a plugin comes to share the host's mounts.
+// mend says how to make a plugin share the host's mounts.
 func mend(root string, def *volume.PluginDefinition, shared bool) string {
 	var ways []string
 	if !shared {
-		top := filepath.Dir(root) // of all plugins
+		top := filepath.Dir(root) // the parent of all plugins' mount roots
 		ways = append(ways, fmt.Sprintf("the host's own mount there is not shared: with nothing mounted in it, mount --bind %[1]s %[1]s && mount --make-rshared %[1]s", top))
 	}
+
 	switch def.Runner() {
 	case "container":
 		if shared {
 			ways = append(ways, fmt.Sprintf("%s must be mounted into the container with rshared", root))
 		}
+
 	case "unit":
 		ways = append(ways, "take out of "+def.Unit+" what gives it a mount namespace of its own: PrivateMounts=, PrivateTmp=, PrivateDevices=, ProtectSystem=, "+
 			"ProtectHome=, ProtectKernel…=, ReadOnlyPaths= and the like, DynamicUser=, RootDirectory=")
@@ -142,10 +150,11 @@ func mend(root string, def *volume.PluginDefinition, shared bool) string {
 	default:
 		ways = append(ways, "start it in the host's mount namespace, or in one that shares its mounts (unshare --propagation shared)")
 	}
+
 	return strings.Join(ways, "; ")
 }
 
-// asRoot says how a plugin comes to run as root.
+// asRoot says how to make a plugin run as root.
 func asRoot(def *volume.PluginDefinition) string {
 	switch def.Runner() {
 	case "container":
@@ -159,24 +168,27 @@ func asRoot(def *volume.PluginDefinition) string {
 	}
 }
 
-// networkWarning is about a plugin in a network namespace of its own.
+// networkWarning returns the warning about a plugin in its own network namespace.
 func networkWarning(def *volume.PluginDefinition) string {
 	fix := map[string]string{
 		"container": "run it with --network host",
 		"unit":      "take PrivateNetwork= and NetworkNamespacePath= out of " + def.Unit,
 		"socket":    "run its container with --network host, its unit without PrivateNetwork=",
 	}[def.Runner()]
+
 	if fix == "" {
 		fix = "start it in the host's network namespace"
 	}
+
 	return "the plugin is in a network namespace of its own: mounts that the kernel makes over the network from there, as of NFS, hang when the plugin is restarted; " + fix
 }
 
-// warn keeps the warnings about this instance. Each is told once.
+// warn stores the warnings about this instance, and passes each on once.
 func (w *worker) warn(warnings []string) {
 	if w.misnamed != "" {
 		warnings = append([]string{w.misnamed}, warnings...)
 	}
+
 	w.mu.Lock()
 	var fresh []string
 	for _, s := range warnings {
@@ -184,23 +196,25 @@ func (w *worker) warn(warnings []string) {
 			fresh = append(fresh, s)
 		}
 	}
+
 	w.warnings, w.warned = warnings, append(w.warned, fresh...)
 	w.mu.Unlock()
 	if len(fresh) == 0 || w.s.opts.OnWarning == nil {
 		return
 	}
+
 	part := ""
 	if len(w.s.parts(w.id)) > 1 {
 		part = w.name()
 	}
+
 	for _, s := range fresh {
 		w.s.opts.OnWarning(w.id, part, s)
 	}
 }
 
-// apart deals with an instance that somebody else runs and that does not share
-// mounts. It is looked at again when its socket is another one, and from time to
-// time.
+// apart handles an instance that this agent does not run and that does not share mounts. It is
+// checked again when its socket is replaced, and periodically.
 func (w *worker) apart(ctx context.Context, def *volume.PluginDefinition, why error) {
 	w.must(w.m.unhealthy(why.Error()))
 	w.drop()
@@ -211,18 +225,20 @@ func (w *worker) apart(ctx context.Context, def *volume.PluginDefinition, why er
 			break
 		}
 	}
+
 	w.inst = nil
 	w.runs(nil)
 }
 
-// clearCanaries takes off what an agent left that was killed while it tried
-// whether mounts are shared.
+// clearCanaries removes the test mounts that remain if an agent was killed while it tested whether
+// mounts are shared.
 func (s *Supervisor) clearCanaries(ctx context.Context) {
 	top := filepath.Join(s.opts.DataDir, "csi")
 	plugins, err := os.ReadDir(top)
 	if err != nil || s.opts.Host == nil {
-		return // without it there are none
+		return // there are no test mounts
 	}
+
 	for _, p := range plugins {
 		staging := filepath.Join(top, p.Name(), stagingDir)
 		if info, err := os.Lstat(filepath.Join(staging, mount.CanaryName)); err != nil || !info.IsDir() {

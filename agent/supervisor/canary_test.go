@@ -23,11 +23,11 @@ import (
 	"github.com/volagent/volagent/volmgr/mount"
 )
 
-// envMounts tells a run of the test binary that its mount namespace is its own.
+// envMounts tells a run of the test binary that it has its own mount namespace.
 const envMounts = "SUPERVISOR_TEST_MOUNTS"
 
-// inOwnMounts runs the calling test again in a mount namespace of its own, and
-// reports whether this is that run.
+// inOwnMounts runs the calling test again in its own mount namespace, and reports whether this is
+// that run.
 func inOwnMounts(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv(envMounts) != "" {
@@ -43,7 +43,7 @@ func inOwnMounts(t *testing.T) bool {
 	return false
 }
 
-// sharedBench is a bench whose mount roots lie in a shared mount.
+// sharedBench returns a bench whose mount roots are in a shared mount.
 func sharedBench(t *testing.T) *bench {
 	t.Helper()
 	b := newBench(t)
@@ -70,10 +70,10 @@ func sharedBench(t *testing.T) *bench {
 	return b
 }
 
-// shared is the number of a peer group in a mount table.
+// shared matches the number of a peer group in a mount table.
 var shared = regexp.MustCompile(` shared:[0-9]+`)
 
-// mounts is the mount table of a process.
+// mounts returns the mount table of a process.
 func mounts(t *testing.T, pid string) string {
 	t.Helper()
 	table, err := os.ReadFile("/proc/" + pid + "/mountinfo")
@@ -83,12 +83,12 @@ func mounts(t *testing.T, pid string) string {
 	return string(table)
 }
 
-// wrapped is the file of the fake plugin, started through another command.
+// wrapped returns the file of the fake plugin, started through another command.
 func (b *bench) wrapped(command, more string) string {
 	return strings.Replace(b.fakeFile("", more), "command: [", "command: ["+command+", ", 1)
 }
 
-// expectReason fails unless a plugin's reason says all that.
+// expectReason fails the test unless a plugin's reason contains all the words.
 func expectReason(t *testing.T, st supervisor.Status, words ...string) {
 	t.Helper()
 	for _, w := range words {
@@ -98,14 +98,14 @@ func expectReason(t *testing.T, st supervisor.Status, words ...string) {
 	}
 }
 
-// TestCanary: a plugin is ready only if it and the host see each other's mounts.
+// TestCanary checks that a plugin is ready only if it and the host see each other's mounts.
 func TestCanary(t *testing.T) {
 	if !inOwnMounts(t) {
 		return
 	}
 	for name, tt := range map[string]struct {
 		command string
-		reason  []string // none: it is ready
+		reason  []string // none: the plugin becomes ready
 	}{
 		"in the host's namespace": {command: "env"},
 		"shared":                  {command: "unshare, -m, --propagation, shared"},
@@ -150,15 +150,16 @@ func TestCanary(t *testing.T) {
 			expectReason(t, st, append(tt.reason, top+"/fake", "start it in the host's mount namespace", "volctl plugin restart fake")...)
 			b.awaitThat("fake", "stopped, since it holds no volume", func(st supervisor.Status) bool { return st.PID == 0 })
 
-			// Mended, it is used.
+			// After the repair the plugin is used.
 			b.file("fake.yaml", b.fakeFile("", "health: {interval: 1h}\n"))
 			b.await("fake", supervisor.Ready)
 		})
 	}
 }
 
-// TestCanaryWhereNothingIsShared: then the host's own mount is to be mended
-// first, and a plugin in the host's namespace is as ready as ever.
+// TestCanaryWhereNothingIsShared checks the case that the host's own mount is not shared. The
+// reason then says to fix that mount first. A plugin in the host's namespace becomes ready as
+// usual.
 func TestCanaryWhereNothingIsShared(t *testing.T) {
 	if !inOwnMounts(t) {
 		return
@@ -175,8 +176,8 @@ func TestCanaryWhereNothingIsShared(t *testing.T) {
 	expectReason(t, b.await("apart", supervisor.Failed), "do not see each other's mounts", "mount --bind "+top+" "+top+" && mount --make-rshared "+top)
 }
 
-// TestCanaryAfterARestartOfTheAgent: it is made anew, under live mounts, which
-// stay; what a killed agent left goes.
+// TestCanaryAfterARestartOfTheAgent checks that a new agent tests again, below live mounts, which
+// stay. The test mount of a killed agent is removed.
 func TestCanaryAfterARestartOfTheAgent(t *testing.T) {
 	if !inOwnMounts(t) {
 		return
@@ -194,7 +195,7 @@ func TestCanaryAfterARestartOfTheAgent(t *testing.T) {
 	b.stop()
 
 	at := root + "/staging/" + mount.CanaryName
-	gone := b.dir + "/d/csi/gone/staging/" + mount.CanaryName // of a plugin that is not there any more
+	gone := b.dir + "/d/csi/gone/staging/" + mount.CanaryName // of a plugin that is gone
 	for _, dir := range []string{at, gone} {
 		if err := errors.Join(os.MkdirAll(dir, 0o700), unix.Mount("volagent-canary", dir, "tmpfs", unix.MS_RDONLY, "size=4k")); err != nil {
 			t.Fatal(err)
@@ -215,7 +216,7 @@ func TestCanaryAfterARestartOfTheAgent(t *testing.T) {
 	}
 	b.stop()
 
-	// Cut off from the host under its volumes, it is of no use, and is not stopped.
+	// A plugin that is cut off from the host under its volumes is not used, but also not stopped.
 	if err := unix.Mount("", b.dir+"/d/csi", "", unix.MS_PRIVATE, ""); err != nil {
 		t.Fatal(err)
 	}
@@ -231,7 +232,7 @@ func TestCanaryAfterARestartOfTheAgent(t *testing.T) {
 	}
 }
 
-// TestCanaryOfASocket: a plugin that somebody else runs is looked at again.
+// TestCanaryOfASocket checks that a plugin that the agent does not run is tested again.
 func TestCanaryOfASocket(t *testing.T) {
 	if !inOwnMounts(t) {
 		return
@@ -275,8 +276,8 @@ func TestCanaryOfASocket(t *testing.T) {
 	b.awaitThat("fake", "ready", func(st supervisor.Status) bool { return st.State == supervisor.Ready && st.PID == pids[1] })
 }
 
-// TestPluginOfAnotherUser: it could not reach what is staged for it, so it is refused with
-// the reason, and used as soon as root runs it, or it may pass all directories.
+// TestPluginOfAnotherUser checks that a plugin that cannot reach its staging directory is refused
+// with the reason. It is used as soon as it runs as root, or may enter all directories.
 func TestPluginOfAnotherUser(t *testing.T) {
 	if !inOwnMounts(t) {
 		return
@@ -326,7 +327,8 @@ func TestPluginOfAnotherUser(t *testing.T) {
 	b.awaitThat("fake", "ready as root", func(st supervisor.Status) bool { return st.State == supervisor.Ready && st.PID == pid })
 }
 
-// TestNetworkOfItsOwn is a warning, told once, and no more than that.
+// TestNetworkOfItsOwn checks that a network namespace of its own leads to one warning, and nothing
+// else.
 func TestNetworkOfItsOwn(t *testing.T) {
 	if !inOwnMounts(t) {
 		return
@@ -356,7 +358,7 @@ func TestNetworkOfItsOwn(t *testing.T) {
 	b.awaitThat("fake", "ready, and not warned of", func(now supervisor.Status) bool { return now.State == supervisor.Ready && len(now.Warnings) == 0 })
 }
 
-// TestNoCanaryWithoutNeed: a plugin in the host's namespaces costs no mount.
+// TestNoCanaryWithoutNeed checks that a plugin in the host's namespaces is not tested with a mount.
 func TestNoCanaryWithoutNeed(t *testing.T) {
 	if !inOwnMounts(t) {
 		return

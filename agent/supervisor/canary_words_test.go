@@ -8,8 +8,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestWordsForApart: each way not to share has the consequence and a way out
-// that fits how the plugin is run.
+// TestWordsForApart checks that each way not to share mounts is described with its consequence, and
+// with a fix that fits the plugin's runner.
 func TestWordsForApart(t *testing.T) {
 	const root = "/var/lib/volagent/csi/nfs"
 	for name, tt := range map[string]struct {

@@ -9,87 +9,96 @@ import (
 	"strings"
 
 	"github.com/volagent/volagent/agent/systemd"
+	"github.com/volagent/volagent/volmgr/proc"
 )
 
-// Without systemd a command gets a cgroup of its own, beside the agent's, so
-// that whoever kills the agent's cgroup does not reach it. That is best effort:
-// the host may have no unified hierarchy, or not let us write there.
+// Without systemd, a command gets its own cgroup beside the agent's, so that killing the agent's
+// cgroup does not kill the plugin. This is best effort: the host may have no unified hierarchy, or
+// the agent may not be allowed to write there.
 
-// cgroupRoots is where the unified hierarchy is mounted, alone or beside others.
+// cgroupRoots lists where the unified hierarchy may be mounted, alone or beside other hierarchies.
 var cgroupRoots = []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}
 
-// groupPrefix begins the names of all cgroups of plugins.
+// groupPrefix begins the names of the cgroups of all plugins.
 const groupPrefix = "volagent-plugin-"
 
-// sweepGroups removes the cgroups that match, of plugins that ended while there
-// was no agent. One that is in use cannot be removed.
+// sweepGroups removes the matching cgroups of plugins that ended while no agent ran. A cgroup that
+// is in use cannot be removed.
 func sweepGroups(pattern string) {
 	beside, err := groupDir()
 	if err != nil || systemd.Booted() {
 		return
 	}
+
 	old, err := filepath.Glob(filepath.Join(beside, pattern))
 	if err != nil {
 		return
 	}
+
 	for _, dir := range old {
 		removeGroup(dir)
 	}
 }
 
-// group makes the cgroup for one incarnation and opens it.
+// group makes and opens the cgroup for one instance.
 func (r *execRunner) group(nonce string) (*os.File, error) {
 	if systemd.Booted() {
 		return nil, errors.New("the cgroups are systemd's")
 	}
+
 	beside, err := groupDir()
 	if err != nil {
 		return nil, err
 	}
-	sweepGroups(groupPrefix + shown(r.p.slot) + "-????????????") // as many as groupName has
+
+	sweepGroups(groupPrefix + shown(r.p.slot) + "-????????????") // as many digits as groupName has
 	dir := filepath.Join(beside, groupName(r.p.slot, nonce))
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return nil, err
 	}
+
 	f, err := os.Open(dir)
 	if err != nil {
 		removeGroup(dir)
 	}
+
 	return f, err
 }
 
-// groupName is the cgroup's name of one incarnation.
+// groupName returns the name of the cgroup of one instance.
 func groupName(slot, nonce string) string {
 	return strings.TrimSuffix(serviceName(slot, nonce), ".service")
 }
 
-// groupDir is the directory of the agent's own cgroup's neighbours; below it,
-// where the agent is at the top.
+// groupDir returns the directory that contains the agent's own cgroup. If the agent is in the root
+// cgroup, groupDir returns the root cgroup.
 func groupDir() (string, error) {
-	data, err := os.ReadFile("/proc/self/cgroup")
+	groups, err := proc.OwnCgroups()
 	if err != nil {
 		return "", err
 	}
-	for line := range strings.Lines(string(data)) {
-		own, ok := strings.CutPrefix(strings.TrimSpace(line), "0::/")
-		if !ok {
+
+	for _, own := range groups {
+		if !own.Unified() {
 			continue
 		}
+
 		for _, root := range cgroupRoots {
 			if _, err := os.Stat(filepath.Join(root, "cgroup.procs")); err == nil {
-				return filepath.Join(root, filepath.Dir("/"+own)), nil
+				return filepath.Join(root, filepath.Dir(own.Path)), nil
 			}
 		}
 	}
+
 	return "", fmt.Errorf("no unified hierarchy of cgroups: %w", fs.ErrNotExist)
 }
 
-// removeGroup removes a cgroup in which nothing runs; others it cannot.
+// removeGroup removes a cgroup without processes. The kernel refuses to remove any other.
 func removeGroup(dir string) {
 	_ = os.Remove(dir) // the next start of the plugin tries again
 }
 
-// dropGroup removes the cgroup of an incarnation that has ended.
+// dropGroup removes the cgroup of an instance that has ended.
 func (r *execRunner) dropGroup(nonce string) {
 	if beside, err := groupDir(); err == nil {
 		removeGroup(filepath.Join(beside, groupName(r.p.slot, nonce)))

@@ -13,7 +13,7 @@ import (
 	"github.com/volagent/volagent/agent/systemd"
 )
 
-// ownCgroup is a process's place in the unified hierarchy.
+// ownCgroup returns a process's cgroup in the unified hierarchy.
 func ownCgroup(t *testing.T, pid string) string {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join("/proc", pid, "cgroup"))
@@ -28,8 +28,8 @@ func ownCgroup(t *testing.T, pid string) string {
 	return ""
 }
 
-// Without systemd a command has a cgroup of its own, beside the agent's, which
-// goes with it. What a plugin left that ended alone goes with the next start.
+// Without systemd a command has its own cgroup, beside the agent's. The cgroup is removed when the
+// command ends. The cgroup of a plugin that ended without an agent is removed at the next start.
 func TestOwnCgroup(t *testing.T) {
 	root := "/sys/fs/cgroup"
 	if _, err := os.Stat(root + "/cgroup.procs"); err != nil {

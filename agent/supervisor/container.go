@@ -15,35 +15,35 @@ import (
 
 	"github.com/volagent/volagent/agent/container"
 	"github.com/volagent/volagent/agent/pluginfile"
-	"github.com/volagent/volagent/agent/procstat"
+	"github.com/volagent/volagent/volmgr/proc"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// The labels of a plugin's container. A container without those of this plugin
-// is not ours, whatever its name.
+// The labels of a plugin's container. A container without the labels of this plugin was not made
+// for it, even if it has the right name.
 const (
 	labelPlugin      = "volagent.plugin"
-	labelPlace       = "volagent.dir" // of the plugin: two agents differ in it
+	labelPlace       = "volagent.dir" // the plugin's directory, which differs between two agents
 	labelIncarnation = "volagent.incarnation"
-	labelDefinition  = "volagent.definition" // what it was made from
+	labelDefinition  = "volagent.definition" // hash of the settings it was made from
 )
 
-// proxies are the variables of the agent's environment that a container gets:
-// those of execRunner that mean something in another file system.
+// proxies lists the variables of the agent's environment that a container gets: those of execRunner
+// that have a meaning in another file system.
 var proxies = []string{"TZ", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"}
 
-// containerRunner has podman or docker run the plugin. The container is the
-// runtime's, so that nothing ties it to the agent; its main process is watched
-// like any other. The runtime is asked only when something is to be done, so a
-// daemon that is down or hangs does no harm to a plugin that runs.
+// containerRunner runs the plugin with podman or docker. The container belongs to the runtime, so
+// nothing ties it to the agent. The agent watches the container's main process, like that of any
+// other plugin. It asks the runtime only when there is something to do, so a runtime that is down
+// or hangs does not harm a running plugin.
 type containerRunner struct {
 	p     *plugin
 	def   *volume.PluginDefinition
 	paths paths
 	rt    container.Runtime
 
-	looked bool                 // Find has asked the runtime
-	left   *container.Container // what has the name and is not to be used
+	looked bool                 // the runtime was asked
+	left   *container.Container // the container that has the name; nil if there is none
 }
 
 func newContainerRunner(p *plugin, def *volume.PluginDefinition) *containerRunner {
@@ -56,21 +56,21 @@ func (r *containerRunner) Owned() bool { return true }
 // Socket implements runner.
 func (r *containerRunner) Socket() string { return r.paths.socket }
 
-// name is that of the container. An id has no characters that it may not have;
-// the rest tells agents with other directories apart. The runtime has each name
-// once, so no second container can be made beside one that an agent which died
-// was still making.
+// name returns the container's name. All characters of a plugin id are allowed in it. The hash
+// distinguishes agents with different directories. The runtime allows each name only once. So if an
+// agent died while it was making a container, no second one can be made beside it.
 func (r *containerRunner) name() string {
 	sum := sha256.Sum256([]byte(r.paths.dir))
 	return "volagent-" + r.p.id + "-" + hex.EncodeToString(sum[:4])
 }
 
-// made names what a container is made from.
+// made returns a hash of the settings that a container is made from.
 func (r *containerRunner) made() string {
 	text, err := json.Marshal(r.def.Container)
 	if err != nil {
-		return "" // equal to none: it is made anew
+		return "" // it equals no label, so the container is made anew
 	}
+
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:])
 }
@@ -84,15 +84,17 @@ func (r *containerRunner) ours(c container.Container) bool {
 func (r *containerRunner) Find(ctx context.Context) (instance, error) {
 	was := r.p.record().Process
 	if was.Container != "" && was.Boot == r.p.s.boot {
-		// Its process says it all, without the runtime.
-		if st, err := procstat.Read(was.PID); err == nil && st.Began(was.StartTime) && st.Alive() {
+		// Its process is enough, so the runtime is not asked.
+		if st, err := proc.ReadStat(was.PID); err == nil && st.Began(was.StartTime) && st.Alive() {
 			r.p.hideGiven(r.def, was.PID)
 			return r.attach(ctx, was)
 		}
 	}
+
 	if err := r.look(ctx); err != nil || r.left == nil {
 		return nil, err
 	}
+
 	c, nonce := *r.left, r.left.Labels[labelIncarnation]
 	if !r.ours(c) || !c.Alive || !isOf(c) || nonce != was.Nonce && c.Labels[labelDefinition] != r.made() {
 		return nil, nil
@@ -100,16 +102,18 @@ func (r *containerRunner) Find(ctx context.Context) (instance, error) {
 	if nonce != was.Nonce {
 		r.p.log.Warn("found a running container that was not on record", "container", r.name())
 	}
+
 	r.p.hideGiven(r.def, c.PID)
 	return r.take(ctx, c, nonce)
 }
 
-// look asks the runtime, once, what has the container's name.
+// look asks the runtime, once, for a container with this plugin's name.
 func (r *containerRunner) look(ctx context.Context) error {
 	if r.looked || r.p.take(&r.p.swept) {
 		r.looked = true
 		return nil
 	}
+
 	c, err := r.rt.Inspect(ctx, r.name())
 	switch {
 	case err == nil:
@@ -117,23 +121,25 @@ func (r *containerRunner) look(ctx context.Context) error {
 	case !errors.Is(err, container.ErrNotFound):
 		return r.said(err)
 	}
+
 	r.looked = true
 	return nil
 }
 
-// take attaches to a container that runs, or has ended meanwhile.
+// take attaches to a container that runs, or that has ended in the meantime.
 func (r *containerRunner) take(ctx context.Context, c container.Container, nonce string) (instance, error) {
 	it := volume.PluginProcess{Nonce: nonce, Container: c.ID, PID: c.PID, Boot: r.p.s.boot}
-	st, err := procstat.Read(c.PID)
+	st, err := proc.ReadStat(c.PID)
 	if err == nil {
 		it.StartTime = st.Start
 	} else {
 		it.PID = 0
 	}
+
 	return r.attach(ctx, it)
 }
 
-// attach watches a container that runs and notes it.
+// attach watches a container that runs, and records it.
 func (r *containerRunner) attach(ctx context.Context, it volume.PluginProcess) (instance, error) {
 	var proc *process
 	if it.PID != 0 {
@@ -142,17 +148,19 @@ func (r *containerRunner) attach(ctx context.Context, it volume.PluginProcess) (
 			return nil, err
 		}
 	}
+
 	if err := r.p.saveProcess(ctx, it, r.def); err != nil {
-		// The nonce is stored; that is enough to find it again.
+		// The nonce is stored, and that is enough to find the container again.
 		r.p.log.Warn("cannot store which container serves the plugin", "container", it.Container, "error", err)
 	}
+
 	r.p.logs.from(r.rt, it.Container)
 	return watchContainer(ctx, r, it, proc), nil
 }
 
-// Start implements runner. The order is execRunner's: the nonce is stored before
-// there can be a container, and what it became after it. A crash between the two
-// is mended by Find.
+// Start implements runner. The order is the same as in execRunner: the nonce is stored before a
+// container can exist, and the container's process after that. Find repairs a crash between the
+// two.
 func (r *containerRunner) Start(ctx context.Context) (instance, error) {
 	if err := r.clear(ctx); err != nil {
 		return nil, err
@@ -160,27 +168,32 @@ func (r *containerRunner) Start(ctx context.Context) (instance, error) {
 	if err := r.prepare(ctx); err != nil {
 		return nil, err
 	}
+
 	spec, err := r.spec(ctx)
 	if err != nil {
 		return nil, err
 	}
+
 	it := volume.PluginProcess{Nonce: spec.Labels[labelIncarnation], Boot: r.p.s.boot}
 	if err := r.p.saveProcess(ctx, it, r.def); err != nil {
 		return nil, fmt.Errorf("cannot store that the plugin is being started: %w", err)
 	}
+
 	id, err := r.launch(ctx, spec)
 	if err != nil {
 		return nil, r.failed(ctx, err)
 	}
+
 	c, err := r.running(ctx, id)
 	if err != nil {
 		return nil, r.said(err)
 	}
+
 	return r.take(ctx, c, it.Nonce)
 }
 
-// failed says why there is no container, and removes what a start that failed
-// half-way left of it.
+// failed explains why there is no container. It also removes a container whose start failed
+// half-way.
 func (r *containerRunner) failed(ctx context.Context, err error) error {
 	r.looked, r.left = false, nil
 	if errors.Is(err, errDue) || ctx.Err() != nil || r.look(ctx) != nil || r.left == nil {
@@ -194,21 +207,24 @@ func (r *containerRunner) failed(ctx context.Context, err error) error {
 			r.p.log.Debug("cannot remove a container that could not be started", "container", r.name(), "error", err)
 		}
 	}
+
 	return r.said(err)
 }
 
-// taken says that somebody else's container is in the way.
+// taken returns the error for a container with this name that the agent did not make.
 func (r *containerRunner) taken() error {
 	return fmt.Errorf("cannot make container %s: there is one of that name that this agent has not made; see %[2]s inspect %[1]s, and rename or remove it", r.name(), r.rt.Name())
 }
 
-// running looks at a container that was just started, until its process is seen,
-// or the runtime too knows that it has ended.
+// running inspects a container that was just started, until its process is visible, or until the
+// runtime also reports that it has ended.
 func (r *containerRunner) running(ctx context.Context, id string) (container.Container, error) {
 	limit, cancel := context.WithTimeout(ctx, exitPatience)
 	defer cancel()
+
 	again := time.NewTicker(exitLook)
 	defer again.Stop()
+
 	for {
 		c, err := r.rt.Inspect(ctx, id)
 		if err != nil || !c.Alive {
@@ -217,30 +233,34 @@ func (r *containerRunner) running(ctx context.Context, id string) (container.Con
 		if isOf(c) {
 			return c, nil
 		}
+
 		select {
 		case <-again.C:
 		case <-limit.Done():
 			if ctx.Err() != nil {
 				return c, ctx.Err()
 			}
+
 			return c, r.unseen(ctx, c)
 		}
 	}
 }
 
-// unseen ends a container that cannot be watched, and says why.
+// unseen ends a container that cannot be watched, and returns the reason.
 func (r *containerRunner) unseen(ctx context.Context, c container.Container) error {
 	err := r.rt.Stop(ctx, c.ID, 0)
 	if err == nil {
 		err = r.rt.Remove(ctx, c.ID)
 	}
+
 	if err != nil {
 		r.p.log.Warn("cannot end a container of which the process is not to be seen", "container", r.name(), "error", r.said(err))
 	}
+
 	return fmt.Errorf("process %d of container %s is not to be seen: %s runs it on another host, or in another pid namespace", c.PID, r.name(), r.rt.Name())
 }
 
-// said keeps secrets out of the runtime's words.
+// said removes secrets from the runtime's messages.
 func (r *containerRunner) said(err error) error {
 	if clean := r.p.scrub.Scrub(err.Error()); clean != err.Error() {
 		return errors.New(clean)
@@ -248,12 +268,13 @@ func (r *containerRunner) said(err error) error {
 	return err
 }
 
-// clear removes what is left of an earlier container: one that has ended, whose
-// log is read first, or one that Find did not take. Anybody else's is left alone.
+// clear removes the container of an earlier start. Either it has ended, and its log is read first,
+// or Find did not accept it. Containers that the agent did not make are not touched.
 func (r *containerRunner) clear(ctx context.Context) error {
 	if err := r.look(ctx); err != nil {
 		return err
 	}
+
 	c := r.left
 	switch {
 	case c == nil:
@@ -266,39 +287,46 @@ func (r *containerRunner) clear(ctx context.Context) error {
 			return fmt.Errorf("cannot end the container before this one: %w", r.said(err))
 		}
 	}
+
 	r.p.logs.from(r.rt, c.ID)
 	if err := r.p.logs.last(ctx); err != nil {
 		r.p.log.Debug("cannot read what a container wrote", "container", c.ID, "error", err)
 	}
+
 	if err := r.rt.Remove(ctx, c.ID); err != nil {
 		return fmt.Errorf("cannot remove the container before this one: %w", r.said(err))
 	}
+
 	return nil
 }
 
-// prepare makes what the container finds on the host.
+// prepare makes the directories and frees the socket path that the container needs on the host.
 func (r *containerRunner) prepare(ctx context.Context) error {
 	if err := r.paths.make(); err != nil {
 		return err
 	}
+
 	root, shared := r.paths.mountRoot, true
 	if host := r.p.s.opts.Host; host != nil {
 		if is, err := host.Shared(root); err == nil {
 			shared = is
 		}
 	}
+
 	if !shared {
 		return fmt.Errorf("nothing that a container mounts in %s could be seen on the host, because that is in no shared mount: "+
 			"mount --make-rshared / (as systemd does), or, with nothing mounted there: mount --bind %[2]s %[2]s && mount --make-shared %[2]s", root, filepath.Dir(root))
 	}
+
 	who, taken, err := freeSocket(ctx, r.paths.socket)
 	if taken {
 		return takenError(who, r.paths.socket)
 	}
+
 	return err
 }
 
-// spec is the container to make, its variables expanded and its secrets read.
+// spec returns the container to make, with its variables expanded and its secrets read.
 func (r *containerRunner) spec(ctx context.Context) (container.Spec, error) {
 	c, value := r.def.Container, r.p.values()
 	s := container.Spec{
@@ -306,33 +334,40 @@ func (r *containerRunner) spec(ctx context.Context) (container.Spec, error) {
 		Labels: map[string]string{
 			labelPlugin: r.p.id, labelPlace: r.paths.dir, labelIncarnation: rand.Text(), labelDefinition: r.made(),
 		},
-		// /dev as it is on the host, so that disks which come later are there.
+		// The host's own /dev, so that disks that appear later are visible.
 		Binds: []container.Bind{{Path: "/dev"}, {Path: r.paths.mountRoot, Shared: true}, {Path: r.paths.socketDir}, {Path: r.paths.state}},
 	}
+
 	for _, arg := range c.Args {
 		arg, err := pluginfile.Expand(arg, value)
 		if err != nil {
 			return s, fmt.Errorf("cannot expand the arguments: %w", err)
 		}
+
 		s.Args = append(s.Args, arg)
 	}
+
 	for _, m := range c.Mounts {
 		m, err := pluginfile.Expand(m, value)
 		if err != nil {
 			return s, fmt.Errorf("cannot expand the mounts: %w", err)
 		}
-		// Docker would make a directory where a name was mistyped.
+
+		// Docker would make a directory for a mistyped path.
 		source, _, _ := strings.Cut(m, ":")
 		if _, err := os.Stat(source); err != nil {
 			return s, fmt.Errorf("cannot mount %q: %w", m, err)
 		}
+
 		s.Volumes = append(s.Volumes, m)
 	}
+
 	for _, name := range proxies {
 		if v, ok := os.LookupEnv(name); ok {
 			s.Env = append(s.Env, container.Var{Name: name, Value: v})
 		}
 	}
+
 	s.Env = append(s.Env, container.Var{Name: pluginfile.VarEndpoint, Value: value(pluginfile.VarEndpoint)},
 		container.Var{Name: pluginfile.EnvIncarnation, Value: s.Labels[labelIncarnation]})
 	own, err := r.p.ownEnv(ctx, r.def, value)
@@ -340,11 +375,12 @@ func (r *containerRunner) spec(ctx context.Context) (container.Spec, error) {
 		name, v, _ := strings.Cut(entry, "=")
 		s.Env = append(s.Env, container.Var{Name: name, Value: v, Secret: c.Env[name].Secret != nil})
 	}
+
 	return s, err
 }
 
-// launch runs the container. Whether the image is there shows then; that it is
-// not is no reason to give up for good, since somebody may fetch it.
+// launch runs the container, which also shows whether the image exists. A missing image is not a
+// permanent failure, since an operator may pull it.
 func (r *containerRunner) launch(ctx context.Context, spec container.Spec) (id string, err error) {
 	id, err = r.rt.Run(ctx, spec)
 	if !errors.Is(err, container.ErrNoImage) {
@@ -356,16 +392,17 @@ func (r *containerRunner) launch(ctx context.Context, spec container.Spec) (id s
 	if err := r.pull(ctx, spec.Image); err != nil {
 		return "", err
 	}
+
 	r.p.m.note("starting")
 	return r.rt.Run(ctx, spec)
 }
 
-// pull gets the image, which may take minutes. It ends early when something else
-// is wanted of the plugin.
+// pull pulls the image, which may take minutes. It ends early when due returns true.
 func (r *containerRunner) pull(ctx context.Context, image string) error {
 	r.p.m.note("pulling image " + image)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+
 	pulled := make(chan error, 1)
 	go func() { pulled <- r.rt.Pull(ctx, image) }()
 	for {
@@ -378,6 +415,7 @@ func (r *containerRunner) pull(ctx context.Context, image string) error {
 				if err := <-pulled; err != nil {
 					r.p.log.Debug("gave up pulling an image", "image", image, "error", err)
 				}
+
 				return errDue
 			}
 		}

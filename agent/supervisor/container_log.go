@@ -13,36 +13,37 @@ import (
 )
 
 const (
-	// logEvery is how often at most a container's log is copied.
+	// logEvery is the shortest time between two copies of a container's log.
 	logEvery = time.Second
-	// logPatience is how long somebody who wants to see it waits for that. A
-	// runtime that hangs must not hang a status.
+	// logPatience is how long a reader of the log waits for a copy. A runtime that hangs must not
+	// make a status request hang.
 	logPatience = time.Second
 )
 
-// logCopier brings what a container writes into the plugin's log.
+// logCopier copies a container's output to the plugin's log.
 //
-// The runtime keeps it, up to a limit that is not below ours, whether an agent runs
-// or not; so it is enough to fetch what is new when somebody looks, and before the
-// container is removed, and an idle plugin costs nothing. A child that follows the
-// log would have to be kept alive, cost tens of megabytes for each plugin, and
-// still leave to the next agent what came while there was none. Up to where the
-// log was copied stands in a file beside it: lost with it are at most lines that
-// come twice.
+// The runtime keeps the output whether an agent runs or not, up to a limit that is not below the
+// agent's. It is therefore enough to copy new output when a person reads the log, and before the
+// container is removed. An idle plugin costs nothing. A child process that follows the log would
+// have to be kept alive, and would cost tens of megabytes for each plugin. It would also miss the
+// output while no agent runs, which the next agent would still have to copy.
+//
+// A file beside the log holds the time up to which the output was copied. If that file is lost, at
+// most some lines appear twice.
 type logCopier struct {
 	paths paths
-	turn  chan struct{} // holds one token for who copies
+	turn  chan struct{} // holds one token, held while copying
 
 	mu    sync.Mutex
 	rt    container.Runtime
 	id    string    // of the container; empty if there is none
-	until time.Time // is copied
-	began time.Time // the last time
+	until time.Time // the time up to which the output was copied
+	began time.Time // when the last copy began
 }
 
 func (l *logCopier) init(p paths) { l.paths, l.turn = p, make(chan struct{}, 1) }
 
-// from says which container's log is copied from now on.
+// from sets the container whose log is copied from now on.
 func (l *logCopier) from(rt container.Runtime, id string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -51,8 +52,8 @@ func (l *logCopier) from(rt container.Runtime, id string) {
 	}
 }
 
-// freshen copies what is new, unless that was just done or is being done. It
-// waits no longer than it is told.
+// freshen copies new output, unless a copy is running or has just been made. It waits for the copy
+// no longer than wait.
 func (l *logCopier) freshen(wait time.Duration) {
 	l.mu.Lock()
 	due := l.id != "" && time.Since(l.began) >= logEvery
@@ -64,28 +65,33 @@ func (l *logCopier) freshen(wait time.Duration) {
 			due = false
 		}
 	}
+
 	l.mu.Unlock()
 	if !due {
 		return
 	}
+
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		defer func() { <-l.turn }()
-		_ = l.copy(context.Background()) // the command is bounded; what is not copied now is later
+		_ = l.copy(context.Background()) // the command is bounded; a later copy brings the rest
 	}()
+
 	if wait <= 0 {
 		return
 	}
+
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
+
 	select {
 	case <-done:
 	case <-timer.C:
 	}
 }
 
-// last copies what is left of a container that has ended, and forgets it.
+// last copies the rest of the output of a container that has ended, and forgets the container.
 func (l *logCopier) last(ctx context.Context) error {
 	select {
 	case l.turn <- struct{}{}:
@@ -93,14 +99,16 @@ func (l *logCopier) last(ctx context.Context) error {
 		return ctx.Err()
 	}
 	defer func() { <-l.turn }()
+
 	err := l.copy(ctx)
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	l.id = ""
 	return err
 }
 
-// copy copies what is new; the caller has the turn.
+// copy copies new output. The caller holds the turn.
 func (l *logCopier) copy(ctx context.Context) error {
 	l.mu.Lock()
 	rt, id, since := l.rt, l.id, l.until
@@ -108,10 +116,12 @@ func (l *logCopier) copy(ctx context.Context) error {
 	if id == "" {
 		return nil
 	}
+
 	f, err := openLog(l.paths.log)
 	if err != nil {
 		return err
 	}
+
 	until, err := rt.Logs(ctx, id, since, f)
 	err = errors.Join(err, f.Close())
 	if until.After(since) {
@@ -119,24 +129,28 @@ func (l *logCopier) copy(ctx context.Context) error {
 		if l.id == id {
 			l.until = until
 		}
+
 		l.mu.Unlock()
 		err = errors.Join(err, os.WriteFile(l.markFile(), fmt.Appendf(nil, "%s %s\n", id, until.Format(time.RFC3339Nano)), 0o600))
 	}
+
 	return err
 }
 
 func (l *logCopier) markFile() string { return l.paths.log + ".until" }
 
-// mark is up to where the log of a container was copied.
+// mark returns the time up to which the log of a container was copied.
 func (l *logCopier) mark(id string) time.Time {
 	text, err := os.ReadFile(l.markFile())
 	if err != nil {
 		return time.Time{}
 	}
+
 	name, stamp, _ := strings.Cut(strings.TrimSpace(string(text)), " ")
 	at, err := time.Parse(time.RFC3339Nano, stamp)
 	if name != id || err != nil {
 		return time.Time{}
 	}
+
 	return at
 }

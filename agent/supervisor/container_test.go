@@ -13,9 +13,9 @@ import (
 	"github.com/volagent/volagent/agent/supervisor"
 )
 
-// runtime is a docker of the tests' own with room for one container, which is a
-// process. The files in its directory say what it is to do: "deaf" and "stuck"
-// are commands that fail, or do not end; "pid" is another process than it runs.
+// runtime is a fake docker with room for one container, which is a process. Files in its directory
+// control it. "deaf" and "stuck" make commands fail, or never end. "pid" makes it report a process
+// that is not the container's.
 const runtime = `#!/bin/sh
 cd %s || exit 1
 echo "$@" >> calls
@@ -48,7 +48,7 @@ esac
 exit 0
 `
 
-// contained has the plugin "fake" run by that docker, and returns its directory.
+// contained makes the plugin "fake" run with that docker, and returns its directory.
 func (b *bench) contained() string {
 	b.t.Helper()
 	dir := filepath.Join(b.dir, "rt")
@@ -69,7 +69,7 @@ func (b *bench) contained() string {
 	return dir
 }
 
-// container is the process of the container, 0 if there is none.
+// container returns the process of the container, 0 if there is none.
 func (b *bench) container() int {
 	data, err := os.ReadFile(filepath.Join(b.dir, "rt", "container"))
 	if err != nil {
@@ -82,7 +82,7 @@ func (b *bench) container() int {
 	return pid
 }
 
-// touch has the docker do something else from now on.
+// touch changes the behaviour of the docker.
 func (b *bench) touch(name, content string) {
 	b.t.Helper()
 	if err := os.WriteFile(filepath.Join(b.dir, "rt", name), []byte(content), 0o600); err != nil {
@@ -90,8 +90,8 @@ func (b *bench) touch(name, content string) {
 	}
 }
 
-// TestStopHalfStarted: a container that was started, of which the runtime then
-// told nothing, ends with a stop all the same.
+// TestStopHalfStarted checks that a stop also ends a container that was started, although the
+// runtime then reported nothing about it.
 func TestStopHalfStarted(t *testing.T) {
 	b := newBench(t)
 	dir := b.contained()
@@ -115,7 +115,7 @@ func TestStopHalfStarted(t *testing.T) {
 	}
 }
 
-// stopped stops the plugin.
+// stopped stops the plugin and waits for its end.
 func (b *bench) stopped() {
 	b.t.Helper()
 	if err := b.sup.Stop("fake", false); err != nil {
@@ -128,8 +128,8 @@ func (b *bench) stopped() {
 	}
 }
 
-// TestEndedContainerOfARemovedFile: what is left of a container goes with the
-// plugin's file, although no agent saw it end.
+// TestEndedContainerOfARemovedFile checks that an ended container is removed with the plugin's
+// file, although no agent saw it end.
 func TestEndedContainerOfARemovedFile(t *testing.T) {
 	b := newBench(t)
 	b.contained()
@@ -145,8 +145,8 @@ func TestEndedContainerOfARemovedFile(t *testing.T) {
 	await(t, "the container to be removed", func() bool { return b.container() == 0 })
 }
 
-// TestProcessOfAnotherHost: a runtime on another host, or in a virtual machine,
-// names a process that here is somebody else's.
+// TestProcessOfAnotherHost checks a runtime on another host or in a virtual machine. The pid that
+// it reports belongs to an unrelated process on this host.
 func TestProcessOfAnotherHost(t *testing.T) {
 	b := newBench(t)
 	b.contained()
@@ -166,8 +166,8 @@ func TestProcessOfAnotherHost(t *testing.T) {
 	}
 }
 
-// TestEndDuringRemoval: the agent ends soon, also while a runtime that hangs
-// should remove a container.
+// TestEndDuringRemoval checks that the agent ends soon, even while a runtime that hangs is removing
+// a container.
 func TestEndDuringRemoval(t *testing.T) {
 	b := newBench(t)
 	dir := b.contained()

@@ -16,7 +16,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// within is a context that ends with the test's patience.
+// within returns a context that ends when the test's patience does.
 func within(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -24,7 +24,7 @@ func within(t *testing.T) context.Context {
 	return ctx
 }
 
-// hint is what an error advises.
+// hint returns the hint of an error.
 func hint(err error) string {
 	var e *volume.Error
 	if !errors.As(err, &e) {
@@ -40,8 +40,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// TestRestartUnderVolumes: it is refused unless forced, and applies a change
-// that waited.
+// TestRestartUnderVolumes checks that a restart is refused unless forced, and applies a pending
+// change.
 func TestRestartUnderVolumes(t *testing.T) {
 	b := newBench(t)
 	b.set("env", "")
@@ -77,8 +77,9 @@ func TestRestartUnderVolumes(t *testing.T) {
 	}
 }
 
-// TestVolumeComesInAsItIsRestarted: the second look, with the door closed, sees
-// it, and who saw the door closed is told that it is open again.
+// TestVolumeComesInAsItIsRestarted checks that the second check, with new calls blocked, sees a
+// volume that has just come into use. A waiter that saw the plugin blocked is told when calls are
+// possible again.
 func TestVolumeComesInAsItIsRestarted(t *testing.T) {
 	b := newBench(t)
 	var asked atomic.Int32
@@ -103,7 +104,7 @@ func TestVolumeComesInAsItIsRestarted(t *testing.T) {
 	}
 }
 
-// TestStopStays: over reloads, and over a restart of the agent, until a start.
+// TestStopStays checks that a stop lasts across reloads and restarts of the agent, until a start.
 func TestStopStays(t *testing.T) {
 	b := newBench(t)
 	b.file("fake.yaml", b.fakeFile("", "health: {interval: 1h}\n"))
@@ -132,7 +133,7 @@ func TestStopStays(t *testing.T) {
 		}
 	}
 	stays("stopped")
-	must(t, b.sup.Stop("fake", false)) // again, which changes nothing
+	must(t, b.sup.Stop("fake", false)) // a second stop changes nothing
 	must(t, b.sup.AwaitStopped(within(t), "fake"))
 	b.reload()
 	stays("after a reload")
@@ -151,15 +152,15 @@ func TestStopStays(t *testing.T) {
 	if st := b.status("fake"); st.State != supervisor.Ready || len(b.starts()) != 2 {
 		t.Errorf("started: %+v", st)
 	}
-	must(t, b.sup.Start("fake")) // which runs
+	must(t, b.sup.Start("fake")) // no effect: it runs
 	must(t, b.sup.AwaitStarted(within(t), "fake", time.Now()))
 	if len(b.starts()) != 2 || b.record(t, "fake").Stopped {
 		t.Errorf("%d starts, record %+v", len(b.starts()), b.record(t, "fake"))
 	}
 }
 
-// TestForcedStop: under a volume, which still needs the plugin when its file is
-// removed meanwhile.
+// TestForcedStop stops a plugin under a volume. The volume still needs the plugin when its file is
+// removed in the meantime.
 func TestForcedStop(t *testing.T) {
 	b := newBench(t)
 	b.inUse.Store(true)
@@ -181,7 +182,7 @@ func TestForcedStop(t *testing.T) {
 	if err := b.sup.Start("fake"); !errors.Is(err, volume.ErrRefused) || !strings.Contains(err.Error(), "was removed") {
 		t.Errorf("start without a file: %v", err)
 	}
-	// A restart starts what was stopped.
+	// A restart starts a stopped plugin.
 	b.file("fake.yaml", b.fakeFile("", "health: {interval: 1h}\n"))
 	b.reload()
 	asked := time.Now()
@@ -192,7 +193,7 @@ func TestForcedStop(t *testing.T) {
 	}
 }
 
-// TestStoppedAndRemoved: with its file a stop is forgotten.
+// TestStoppedAndRemoved checks that a stop is forgotten when the plugin's file is removed.
 func TestStoppedAndRemoved(t *testing.T) {
 	b := newBench(t)
 	file := b.fakeFile("", "health: {interval: 1h}\n")
@@ -209,14 +210,14 @@ func TestStoppedAndRemoved(t *testing.T) {
 	b.await("fake", supervisor.Ready)
 }
 
-// TestAgentDiesWhileItStops: that it is to be stopped is on record before it is,
-// so the next agent goes on with it.
+// TestAgentDiesWhileItStops checks that the record says that the plugin must stop before it is
+// stopped. The next agent therefore completes the stop.
 func TestAgentDiesWhileItStops(t *testing.T) {
 	b := newBench(t)
 	b.file("fake.yaml", b.fakeFile("", "health: {interval: 1h}\n"))
 	b.start()
 	first := b.await("fake", supervisor.Ready)
-	must(t, syscall.Kill(first.PID, syscall.SIGSTOP)) // so that SIGTERM waits
+	must(t, syscall.Kill(first.PID, syscall.SIGSTOP)) // so that SIGTERM has no effect
 	must(t, b.sup.Stop("fake", false))
 	await(t, "the intent", func() bool { return b.record(t, "fake").Stopped })
 	b.stop()
@@ -230,7 +231,7 @@ func TestAgentDiesWhileItStops(t *testing.T) {
 	}
 }
 
-// TestStartAtOnce: what backs off, or failed, is tried without its pause.
+// TestStartAtOnce checks that Start skips the pause of a plugin that backs off or has failed.
 func TestStartAtOnce(t *testing.T) {
 	b := newBench(t)
 	b.opts.Backoff = supervisor.Backoff{Base: time.Hour, Max: time.Hour}
@@ -243,7 +244,7 @@ func TestStartAtOnce(t *testing.T) {
 	must(t, b.sup.Start("fake"))
 	must(t, b.sup.AwaitStarted(within(t), "fake", asked))
 
-	// The wait for one that fails again ends with why.
+	// If the plugin fails again, the wait ends with the reason.
 	b.set("driver", "other.test")
 	asked = time.Now()
 	must(t, b.sup.Restart("fake", false))
@@ -261,8 +262,8 @@ func TestStartAtOnce(t *testing.T) {
 	must(t, b.sup.AwaitStarted(within(t), "fake", asked))
 }
 
-// TestControlRefused: what is not there, what somebody else runs, and waits that
-// run out.
+// TestControlRefused checks requests for unknown plugins and for plugins that the agent does not
+// run, and waits that time out.
 func TestControlRefused(t *testing.T) {
 	b := newBench(t)
 	socket := filepath.Join(b.dir, "x.sock")
@@ -302,7 +303,8 @@ func TestControlRefused(t *testing.T) {
 	}
 }
 
-// TestPauseEndsWithTheAgent: and a stop that follows it does not.
+// TestPauseEndsWithTheAgent checks that a pause ends with the agent, but a stop that follows it
+// does not.
 func TestPauseEndsWithTheAgent(t *testing.T) {
 	b := newBench(t)
 	b.file("fake.yaml", b.fakeFile("", "health: {interval: 1h}\n"))
@@ -325,7 +327,7 @@ func TestPauseEndsWithTheAgent(t *testing.T) {
 	must(t, b.sup.AwaitStopped(within(t), "fake"))
 	must(t, b.sup.Stop("fake", false))
 	must(t, b.sup.AwaitStopped(within(t), "fake"))
-	must(t, b.sup.Pause("fake", false)) // which does not shorten the stop
+	must(t, b.sup.Pause("fake", false)) // this does not shorten the stop
 	must(t, b.sup.AwaitStopped(within(t), "fake"))
 	b.stop()
 	if !b.record(t, "fake").Stopped {

@@ -10,13 +10,13 @@ import (
 	"github.com/volagent/volagent/agent/supervisor"
 )
 
-// TestEnd: as the host goes down plugins are ended, for good but not on record, but
-// for those that are still needed.
+// TestEnd checks that plugins end when the host shuts down, except those that are still needed.
+// Their records do not say that they were stopped.
 func TestEnd(t *testing.T) {
 	b := newBench(t)
 	b.set("env", "")
 	b.file("fake.yaml", b.fakeFile("", "health: {interval: 1h}\n"))
-	b.inUse.Store(true) // claims stay: they are no reason to go on
+	b.inUse.Store(true) // claims stay, but do not keep a plugin running
 	b.start()
 	first := b.await("fake", supervisor.Ready)
 
@@ -36,7 +36,7 @@ func TestEnd(t *testing.T) {
 	if st := b.status("fake"); st.State != supervisor.Stopped || !strings.Contains(st.Reason, "going down") {
 		t.Errorf("it is %+v", st)
 	}
-	b.reload() // nothing is started any more
+	b.reload() // no plugin starts any more
 	b.stop()
 	if n := len(b.starts()); n != 1 {
 		t.Errorf("%d starts", n)
@@ -45,14 +45,15 @@ func TestEnd(t *testing.T) {
 	b.await("fake", supervisor.Ready)
 }
 
-// TestEndBounded: a plugin that does not end holds nobody up for longer than is given.
+// TestEndBounded checks that a plugin that does not end delays End no longer than its context
+// allows.
 func TestEndBounded(t *testing.T) {
 	b := newBench(t)
 	b.opts.StopGrace = time.Hour
 	b.file("fake.yaml", b.fakeFile("", "health: {interval: 1h}\n"))
 	b.start()
 	first := b.await("fake", supervisor.Ready)
-	must(t, syscall.Kill(first.PID, syscall.SIGSTOP)) // so that SIGTERM waits
+	must(t, syscall.Kill(first.PID, syscall.SIGSTOP)) // so that SIGTERM has no effect
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	b.sup.End(ctx, func(string) bool { return false })

@@ -9,8 +9,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// ownEnv is what the plugin file sets. The value of a secret goes nowhere
-// else than into the child's environment.
+// ownEnv returns the variables that the plugin file sets. The value of a secret goes only into the
+// child's environment.
 func (p *plugin) ownEnv(ctx context.Context, def *volume.PluginDefinition, value func(string) string) ([]string, error) {
 	var env []string
 	set := def.Env()
@@ -21,12 +21,14 @@ func (p *plugin) ownEnv(ctx context.Context, def *volume.PluginDefinition, value
 			if err != nil {
 				return nil, fmt.Errorf("cannot expand %s: %w", name, err)
 			}
+
 			env = append(env, name+"="+s)
 			continue
 		}
 		if p.s.opts.Secrets == nil {
 			return nil, fmt.Errorf("cannot read the secret for %s: this agent resolves none", name)
 		}
+
 		secret, err := p.s.opts.Secrets.ResolveSecret(ctx, *v.Secret)
 		if err != nil {
 			return nil, fmt.Errorf("cannot read the secret for %s: %w", name, err)
@@ -34,8 +36,10 @@ func (p *plugin) ownEnv(ctx context.Context, def *volume.PluginDefinition, value
 		if strings.ContainsRune(secret.Reveal(), 0) {
 			return nil, fmt.Errorf("cannot use the secret for %s: it holds a zero byte", name)
 		}
+
 		p.scrub.Add(volume.Secrets{name: secret})
 		env = append(env, name+"="+secret.Reveal())
 	}
+
 	return env, nil
 }

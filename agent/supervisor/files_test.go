@@ -13,11 +13,11 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestBadFiles: each bad file is a failed plugin with its line, and the others
-// go on.
+// TestBadFiles checks that each bad file is shown as a failed plugin with the line of the mistake.
+// The other plugins keep running.
 func TestBadFiles(t *testing.T) {
 	b := newBench(t)
-	type row struct{ id, content, want string } // want follows the file's path
+	type row struct{ id, content, want string } // want is the message after the file's path
 	rows := map[string]row{
 		"syntax.yaml":    {"syntax.yaml", "id: [\n", ":1: did not find expected node content"},
 		"empty.yaml":     {"empty.yaml", "# nothing\n", ":1: the file is empty"},
@@ -58,7 +58,7 @@ func TestBadFiles(t *testing.T) {
 		"d-sock.yaml": {"sock", "id: sock\nsocket: /no/../no/dup\n", ": socket /no/dup is another plugin's already, in " + b.dir + "/etc/a-dup.yaml"},
 		"a-unit.yaml": {"", "id: units\nunit: csi-test.service\n", ""},
 		"b-unit.yaml": {"units2", "id: units2\nunit: csi-test.service\n", ": unit csi-test.service is another plugin's already, in " + b.dir + "/etc/a-unit.yaml"},
-		// Not plugin files at all.
+		// These are not plugin files.
 		".hidden.yaml": {"", "nonsense", ""},
 		"README":       {"", "nonsense", ""},
 	}
@@ -95,7 +95,7 @@ func TestBadFiles(t *testing.T) {
 		t.Errorf("plugins\n%v, want\n%v", got, want)
 	}
 
-	// Put right, one runs; removed, one is gone, since it never served a volume.
+	// A corrected file starts its plugin. A removed one disappears, since it never served a volume.
 	b.inUse.Store(true)
 	b.file("none.yaml", strings.Replace(b.fakeFile("", ""), "id: fake", "id: none", 1))
 	if err := os.Remove(filepath.Join(b.dir, "etc/empty.yaml")); err != nil {
@@ -120,7 +120,7 @@ func TestUnknownPlugin(t *testing.T) {
 	if v := b.sup.View("none"); v.Known || v.Ready {
 		t.Errorf("view %+v", v)
 	}
-	// It can be waited for.
+	// A caller can wait for it.
 	changed := b.sup.Changed("none")
 	b.file("x.yaml", "id: none\nsocket: /no/such\n")
 	b.reload()
@@ -130,7 +130,7 @@ func TestUnknownPlugin(t *testing.T) {
 	}
 }
 
-// TestChangedFileWaits: a change is in force only when nothing is staged.
+// TestChangedFileWaits checks that a change comes into force only when nothing is staged.
 func TestChangedFileWaits(t *testing.T) {
 	b := newBench(t)
 	b.set("env", "")
@@ -158,7 +158,7 @@ func TestChangedFileWaits(t *testing.T) {
 		t.Errorf("the change is in force too early: %+v", st)
 	}
 
-	// The last volume is released.
+	// The last volume is detached.
 	b.inUse.Store(false)
 	b.sup.Released("fake")
 	st = b.awaitThat("fake", "changed", func(st supervisor.Status) bool { return st.State == supervisor.Ready && st.Pending == "" })
@@ -166,14 +166,14 @@ func TestChangedFileWaits(t *testing.T) {
 		t.Errorf("status %+v, starts %v", st, b.starts())
 	}
 
-	// A file that says so does not wait.
+	// With on_change: restart a change does not wait.
 	b.inUse.Store(true)
 	b.file("fake.yaml", b.fakeFile("    V: three\n", "health: {interval: 1h}\non_change: restart\n"))
 	b.reload()
 	await(t, "the third definition", func() bool { return strings.Contains(b.fake.text("env", ""), "V=three") })
 	b.await("fake", supervisor.Ready)
 
-	// Nor does one that is restarted on request.
+	// A restart on request applies a change without waiting, too.
 	b.file("fake.yaml", b.fakeFile("    V: four\n", "health: {interval: 1h}\n"))
 	b.reload()
 	b.awaitThat("fake", "pending", func(st supervisor.Status) bool { return st.Pending != "" })
@@ -191,7 +191,7 @@ func TestChangedFileWaits(t *testing.T) {
 	}
 }
 
-// TestVolumeComesInAtTheLastMoment: the plugin is not stopped under it.
+// TestVolumeComesInAtTheLastMoment checks that the plugin is not stopped under such a volume.
 func TestVolumeComesInAtTheLastMoment(t *testing.T) {
 	b := newBench(t)
 	var asked atomic.Int32
@@ -207,23 +207,23 @@ func TestVolumeComesInAtTheLastMoment(t *testing.T) {
 	changed := b.sup.Changed("fake")
 	b.file("fake.yaml", b.fakeFile("    V: two\n", "health: {interval: 1h}\n"))
 	b.reload()
-	<-changed // who saw the door closed is told that it is open
+	<-changed // a waiter that saw the plugin blocked is told that it is not blocked any more
 	if st := b.status("fake"); st.State != supervisor.Ready || st.PID != first.PID || st.Pending == "" || !b.sup.View("fake").Ready {
 		t.Errorf("status %+v", st)
 	}
 }
 
-// TestBrokenFileKeepsThePlugin: a typing error stops nothing.
+// TestBrokenFileKeepsThePlugin checks that a typing error stops no plugin.
 func TestBrokenFileKeepsThePlugin(t *testing.T) {
 	b := newBench(t)
 	good := b.fakeFile("", "")
 	b.file("fake.yaml", good)
 	b.start()
 	first := b.await("fake", supervisor.Ready)
-	for _, bad := range []string{good + "nonsense: 1\n", "id: [\n"} { // with and without a legible id
+	for _, bad := range []string{good + "nonsense: 1\n", "id: [\n"} { // with and without a readable id
 		b.file("fake.yaml", bad)
 		b.reload()
-		for range 2 { // and over a restart of the agent
+		for range 2 { // and across a restart of the agent
 			st := b.await("fake", supervisor.Ready)
 			if st.PID != first.PID || !strings.Contains(st.Pending, "its file cannot be used") || !strings.Contains(st.Pending, b.dir+"/etc/fake.yaml") {
 				t.Errorf("status %+v", st)
@@ -250,7 +250,7 @@ func TestRemovedFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.reload()
-	for range 2 { // and over a restart of the agent
+	for range 2 { // and across a restart of the agent
 		st := b.await("fake", supervisor.Ready)
 		if st.PID != first.PID || !strings.Contains(st.Pending, "its file was removed") {
 			t.Errorf("status %+v", st)
@@ -269,7 +269,7 @@ func TestRemovedFile(t *testing.T) {
 	if v := b.sup.View("fake"); v.Known || v.Info.Driver != "fake.test" {
 		t.Errorf("what it was is forgotten: %+v", v)
 	}
-	// The next agent does not bring it back, and a file does.
+	// The next agent does not start it again, but a file does.
 	b.stop()
 	b.start()
 	if all := b.sup.Statuses(); len(all) != 0 {
@@ -280,7 +280,7 @@ func TestRemovedFile(t *testing.T) {
 	b.await("fake", supervisor.Ready)
 }
 
-// TestLocalFile: a file may take the builtin plugin's id.
+// TestLocalFile checks that a file may take over the id of the builtin plugin.
 func TestLocalFile(t *testing.T) {
 	b := newBench(t)
 	b.opts.BuiltinArgv = []string{"/no/such/agent"}
@@ -306,7 +306,7 @@ func TestLocalFile(t *testing.T) {
 func TestPluginDirectory(t *testing.T) {
 	b := newBench(t)
 	b.opts.PluginDir = b.dir + "/none"
-	b.start() // no directory, no plugins, no error
+	b.start() // a missing directory means no plugins, and no error
 	b.stop()
 	b.file("plain", "")
 	b.opts.PluginDir = b.dir + "/etc/plain"

@@ -17,26 +17,25 @@ import (
 )
 
 const (
-	// journalWithin bounds one look at the journal, which nobody's status may
-	// hang on.
+	// journalWithin bounds one read of the journal, so that no status request hangs.
 	journalWithin = 2 * time.Second
-	// journalFresh is how long the last lines are shown without another look:
-	// whoever lists plugins does not start a process for each.
+	// journalFresh is how long the last lines are shown without another read. Lists of plugins in
+	// quick succession therefore do not start a process for each plugin every time.
 	journalFresh = time.Second
 )
 
-// journal reads what systemd's journal has of a unit. At most one reader works
-// for a status at a time.
+// journal reads the lines of a unit from systemd's journal. At most one journalctl runs for a
+// status at a time.
 type journal struct {
 	mu    sync.Mutex
-	busy  chan struct{} // closed at the end of a look; nil if there is none
-	at    time.Time     // of the last look
+	busy  chan struct{} // closed at the end of a read; nil if none runs
+	at    time.Time     // of the last read
 	n     int
 	lines []string
 	err   error
 }
 
-// journalctl is the command that prints the last lines of a unit.
+// journalctl returns the command that prints the last lines of a unit.
 func journalctl(ctx context.Context, unit string, n int, more ...string) *exec.Cmd {
 	args := append([]string{"--no-pager", "--quiet", "--output=cat", "--lines=" + strconv.Itoa(n)}, more...)
 	cmd := exec.CommandContext(ctx, "journalctl", append(args, "--unit="+unit)...)
@@ -44,8 +43,8 @@ func journalctl(ctx context.Context, unit string, n int, more ...string) *exec.C
 	return cmd
 }
 
-// tail returns the last n lines of a unit, without secrets and without what a
-// terminal would obey. It takes no longer than journalWithin.
+// tail returns the last n lines of a unit, without secrets and without characters that control a
+// terminal. It takes no longer than journalWithin.
 func (j *journal) tail(unit string, n int, scrub func(string) string) ([]string, error) {
 	limit := time.NewTimer(journalWithin)
 	defer limit.Stop()
@@ -59,8 +58,10 @@ func (j *journal) tail(unit string, n int, scrub func(string) string) ([]string,
 			j.busy = make(chan struct{})
 			go j.look(unit, n)
 		}
+
 		busy := j.busy
 		j.mu.Unlock()
+
 		select {
 		case <-busy:
 		case <-limit.C:
@@ -69,10 +70,11 @@ func (j *journal) tail(unit string, n int, scrub func(string) string) ([]string,
 	}
 }
 
-// look reads the last lines.
+// look reads the last n lines of a unit and stores them.
 func (j *journal) look(unit string, n int) {
 	ctx, cancel := context.WithTimeout(context.Background(), journalWithin)
 	defer cancel()
+
 	cmd := journalctl(ctx, unit, n)
 	var out, said limited
 	cmd.Stdout, cmd.Stderr = &out, &said
@@ -80,18 +82,21 @@ func (j *journal) look(unit string, n int) {
 	if err != nil {
 		err = fmt.Errorf("cannot read the journal of unit %s: %w: %s", unit, err, printable(strings.TrimSpace(said.String())))
 	}
+
 	var lines []string
 	if text := strings.TrimRight(out.String(), "\n"); text != "" {
 		lines = strings.Split(text, "\n")
 	}
+
 	j.mu.Lock()
 	defer j.mu.Unlock()
+
 	j.at, j.n, j.lines, j.err = time.Now(), n, lines[max(0, len(lines)-n):], err
 	close(j.busy)
 	j.busy = nil
 }
 
-// limited keeps the end of what is written to it.
+// limited keeps the last tailBytes bytes that are written to it.
 type limited struct{ bytes.Buffer }
 
 // Write implements io.Writer.
@@ -101,24 +106,28 @@ func (l *limited) Write(p []byte) (int, error) {
 		l.Next(min(more, l.Len()))
 		p = p[max(0, n-tailBytes):]
 	}
+
 	l.Buffer.Write(p)
 	return n, nil
 }
 
-// followJournal tells the last n lines of a unit and every one that is added,
-// until ctx ends or tell fails.
+// followJournal passes the last n lines of a unit, and every new line, to tell. It ends when ctx
+// ends or tell fails.
 func followJournal(ctx context.Context, unit string, n int, tell func(line string) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+
 	cmd := journalctl(ctx, unit, n, "--follow")
 	out, err := cmd.StdoutPipe()
 	if err == nil {
 		err = cmd.Start()
 	}
+
 	if err != nil {
 		return fmt.Errorf("cannot read the journal of unit %s: %w", unit, err)
 	}
-	// A line that is too long comes in pieces.
+
+	// A line that is too long arrives in pieces.
 	for r := bufio.NewReaderSize(out, maxLine); err == nil; {
 		var line []byte
 		line, _, err = r.ReadLine()
@@ -126,6 +135,7 @@ func followJournal(ctx context.Context, unit string, n int, tell func(line strin
 			err = tell(string(line))
 		}
 	}
+
 	asked := ctx.Err() != nil
 	cancel()
 	ended := cmd.Wait()
@@ -139,7 +149,7 @@ func followJournal(ctx context.Context, unit string, n int, tell func(line strin
 	}
 }
 
-// cleaned are lines as people may see them.
+// cleaned returns lines in a form that people may see.
 func cleaned(lines []string, scrub func(string) string) []string {
 	out := make([]string, len(lines))
 	for i, line := range lines {
@@ -148,6 +158,6 @@ func cleaned(lines []string, scrub func(string) string) []string {
 	return out
 }
 
-// clean is a line as people may see it. It is scrubbed twice, because what printable takes
-// out may have kept the parts of a secret apart.
+// clean returns a line in a form that people may see. It scrubs the line twice, because the
+// characters that printable removes may have separated the parts of a secret.
 func clean(line string, scrub func(string) string) string { return scrub(printable(scrub(line))) }

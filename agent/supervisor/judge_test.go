@@ -11,7 +11,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// TestJudge: which events matter, and to what.
+// TestJudge checks which events have which consequence.
 func TestJudge(t *testing.T) {
 	const dir = "/etc/volagent/plugins.d"
 	for _, c := range []struct {
@@ -52,7 +52,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestBurst: changes are taken in when it is quiet, and after a while anyhow.
+// TestBurst checks that changes are applied after a quiet time, and at the latest after atMost.
 func TestBurst(t *testing.T) {
 	var b burst
 	if !b.due().IsZero() {
@@ -73,7 +73,7 @@ func TestBurst(t *testing.T) {
 	}
 }
 
-// TestNearest: what is no directory counts for nothing.
+// TestNearest checks that only a directory is returned.
 func TestNearest(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(dir+"/file", nil, 0o600); err != nil {
@@ -88,8 +88,8 @@ func TestNearest(t *testing.T) {
 	}
 }
 
-// TestFollowMissesNothing: a directory that is made while those above it are
-// looked for is found, at whatever moment.
+// TestFollowMissesNothing checks that follow finds a directory that is made, at any moment, while
+// it looks at the directories above.
 func TestFollowMissesNothing(t *testing.T) {
 	root := t.TempDir()
 	for i := range 100 {

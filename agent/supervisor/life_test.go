@@ -20,7 +20,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestStartsAndIsReadyAtOnce: ready does not wait for the probe interval.
+// TestStartsAndIsReadyAtOnce checks that a plugin becomes ready without a wait for the probe
+// interval.
 func TestStartsAndIsReadyAtOnce(t *testing.T) {
 	b := newBench(t)
 	b.set("env", "")
@@ -48,7 +49,7 @@ func TestStartsAndIsReadyAtOnce(t *testing.T) {
 	if ready, err := c.Probe(t.Context()); !ready || err != nil {
 		t.Errorf("probe: %v, %v", ready, err)
 	}
-	// The state can be seen a moment before it is told.
+	// The state is visible a moment before OnChange is called.
 	await(t, "starting and ready to be told", func() bool { mu.Lock(); defer mu.Unlock(); return len(told) >= 2 })
 	mu.Lock()
 	if !slices.Equal(told, []string{"fake", "fake"}) {
@@ -72,7 +73,7 @@ func TestStartsAndIsReadyAtOnce(t *testing.T) {
 			t.Errorf("%s: %v, %v", path, info, err)
 		}
 	}
-	// A session, and so a group, of its own.
+	// It has its own session, and therefore its own process group.
 	if sid, err := getsid(pid); err != nil || sid != pid {
 		t.Errorf("session %d of process %d, %v", sid, pid, err)
 	}
@@ -91,7 +92,7 @@ func getsid(pid int) (int, error) {
 
 func TestCrashIsSeenAndMended(t *testing.T) {
 	b := newBench(t)
-	b.opts.Backoff = supervisor.Backoff{Base: 2 * time.Second} // long enough to be looked at meanwhile
+	b.opts.Backoff = supervisor.Backoff{Base: 2 * time.Second} // long enough to be observed
 	b.file("fake.yaml", b.fakeFile("", "health: {interval: 1h}\n"))
 	b.start()
 	first := b.await("fake", supervisor.Ready)
@@ -121,7 +122,7 @@ func TestCrashIsSeenAndMended(t *testing.T) {
 	}
 }
 
-// TestManyKills: fifty in a row, each seen and each mended.
+// TestManyKills kills a plugin fifty times in a row. Each end is noticed, and the plugin restarted.
 func TestManyKills(t *testing.T) {
 	b := newBench(t)
 	b.opts.Backoff = supervisor.Backoff{Base: time.Millisecond}
@@ -165,7 +166,7 @@ func TestStaleSocket(t *testing.T) {
 	b.await("fake", supervisor.Ready)
 }
 
-// TestSocketInTheWay: what is no dead socket is left alone.
+// TestSocketInTheWay checks that only a dead socket is removed.
 func TestSocketInTheWay(t *testing.T) {
 	b := newBench(t)
 	b.file("fake.yaml", b.fakeFile("", ""))
@@ -194,7 +195,7 @@ func TestSocketInTheWay(t *testing.T) {
 	}
 }
 
-// TestCannotStart: each way not to start has its words.
+// TestCannotStart checks the message for each way in which a start can fail.
 func TestCannotStart(t *testing.T) {
 	b := newBench(t)
 	if err := os.WriteFile(b.dir+"/plain", []byte("#!/bin/sh\n"), 0o600); err != nil {
@@ -269,7 +270,7 @@ func TestNotReadyAtFirst(t *testing.T) {
 	if st := b.await("fake", supervisor.Ready); st.Restarts != 0 || len(b.starts()) != 1 {
 		t.Errorf("status %+v", st)
 	}
-	// A plugin that later says so itself is unhealthy, and is not killed.
+	// A plugin that later reports itself as not ready is unhealthy, and is not killed.
 	b.stop()
 	b.file("fake.yaml", b.fakeFile("", quick))
 	b.start()
@@ -283,12 +284,12 @@ func TestNotReadyAtFirst(t *testing.T) {
 	}
 }
 
-// TestHangIsRestarted: only the plugin's own process is signalled, not what
-// shares its group.
+// TestHangIsRestarted checks that only the plugin's own process is signalled, not the other
+// processes of its group.
 func TestHangIsRestarted(t *testing.T) {
 	b := newBench(t)
 	b.set("daemon", "")
-	b.opts.Backoff = supervisor.Backoff{Base: time.Second} // long enough to be looked at meanwhile
+	b.opts.Backoff = supervisor.Backoff{Base: time.Second} // long enough to be observed
 	b.file("fake.yaml", b.fakeFile("", hangsSoon))
 	b.start()
 	first := b.await("fake", supervisor.Ready)
@@ -336,7 +337,7 @@ func TestFailedProbesAreForgivenBelowTheLimit(t *testing.T) {
 func TestRestartOnRequest(t *testing.T) {
 	b := newBench(t)
 	b.file("fake.yaml", b.fakeFile("", "health: {interval: 1h}\n"))
-	b.inUse.Store(true) // which does not matter
+	b.inUse.Store(true) // this makes no difference
 	b.start()
 	first := b.await("fake", supervisor.Ready)
 	if err := b.sup.Restart("fake", true); err != nil {
@@ -353,7 +354,7 @@ func TestRestartOnRequest(t *testing.T) {
 	}
 }
 
-// TestWrongDriver: an id never changes hands unnoticed.
+// TestWrongDriver checks that a plugin id never changes to another driver without an error.
 func TestWrongDriver(t *testing.T) {
 	b := newBench(t)
 	b.file("fake.yaml", b.fakeFile("", ""))
@@ -375,7 +376,7 @@ func TestWrongDriver(t *testing.T) {
 		t.Errorf("recorded driver %q", got)
 	}
 	await(t, "the end of the wrong driver", func() bool { return !alive(b.starts()[1]) })
-	// Put right, and read again.
+	// The plugin is corrected, and its file read again.
 	b.unset("driver")
 	b.reload()
 	b.await("fake", supervisor.Ready)
@@ -416,7 +417,7 @@ func TestBuiltin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The shell stands for our own binary: it shows the flags it was given.
+	// The shell replaces the agent's own binary, and stores the flags that it was given.
 	script := fmt.Sprintf("#!/bin/sh\necho \"$@\" > %s/args\nexport %s=%s %s=%s\nexec %s\n", b.dir, envFake, b.fake, envRun, os.Getenv(envRun), exe)
 	if err := os.WriteFile(b.dir+"/agent", []byte(script), 0o700); err != nil {
 		t.Fatal(err)

@@ -6,29 +6,29 @@ import (
 	"time"
 )
 
-// State is where a plugin is in its life.
+// State is the state of one part of a plugin.
 type State string
 
 // The states.
 const (
 	Stopped    State = "stopped"     // not started, or stopped on purpose
-	Starting   State = "starting"    // started, and not yet seen to be ready
+	Starting   State = "starting"    // started, but not known to be ready yet
 	Ready      State = "ready"       // calls can be sent
-	Unhealthy  State = "unhealthy"   // it runs, or should, and does not answer as it must
-	BackingOff State = "backing-off" // gone, and started again after a pause
-	Failed     State = "failed"      // somebody has to change something first
+	Unhealthy  State = "unhealthy"   // it runs, or should run, but does not answer as it must
+	BackingOff State = "backing-off" // it ended, and is started again after a pause
+	Failed     State = "failed"      // a person must change something first
 )
 
-// machine is the state of one plugin. These are all its transitions; an event
-// in any other state is an error and changes nothing.
+// machine is the state machine of one part. The list below has all its transitions. An event in any
+// other state is an error and changes nothing.
 //
 //	stopped     --start-->     starting
 //	starting    --ready-->     ready
-//	ready       --unhealthy--> unhealthy     a probe failed; a socket is gone
+//	ready       --unhealthy--> unhealthy     a probe failed, or the socket is gone
 //	unhealthy   --ready-->     ready
 //
-//	starting    --unhealthy--> unhealthy     a socket that nobody serves yet
-//	unhealthy   --unhealthy--> unhealthy     still, maybe for another reason
+//	starting    --unhealthy--> unhealthy     no process serves the socket yet
+//	unhealthy   --unhealthy--> unhealthy     the reason may differ
 //
 //	starting    --lost-->      backing-off   cannot be started, exited, or not ready in time
 //	ready       --lost-->      backing-off   exited
@@ -48,20 +48,20 @@ const (
 //	failed      --stop-->      stopped
 //	stopped     --stop-->      stopped
 type machine struct {
-	// changed is called after every event that changes the state, with no lock
-	// held and never twice at once for a machine with a single driver.
+	// changed is called after every event that changes the state, with no lock held. If one
+	// goroutine drives the machine, calls never overlap.
 	changed func(from State, now status)
 
 	mu  sync.Mutex
 	now status
 }
 
-// status is the machine at one moment.
+// status is the state of the machine at one moment.
 type status struct {
 	state    State
 	reason   string
 	since    time.Time
-	next     time.Time // when a plugin that is backing off is started again
+	next     time.Time // when a plugin in the state backing-off is started again
 	restarts int
 }
 
@@ -69,14 +69,14 @@ func newMachine(changed func(from State, now status)) *machine {
 	return &machine{changed: changed, now: status{state: Stopped, reason: "not started yet", since: time.Now()}}
 }
 
-// snapshot returns the machine as it is now.
+// snapshot returns the current status.
 func (m *machine) snapshot() status {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.now
 }
 
-// start: the plugin is about to be started, connected to, or re-attached.
+// start records that the plugin is about to be started, connected to, or re-attached.
 func (m *machine) start(reason string) error {
 	return m.event("start", func(s *status) bool {
 		switch s.state {
@@ -88,11 +88,12 @@ func (m *machine) start(reason string) error {
 		default:
 			return false
 		}
+
 		return true
 	})
 }
 
-// ready: the plugin said that it is ready, and who it is.
+// ready records that the plugin reported that it is ready, and identified itself.
 func (m *machine) ready() error {
 	return m.event("ready", func(s *status) bool {
 		switch s.state {
@@ -101,11 +102,12 @@ func (m *machine) ready() error {
 		default:
 			return false
 		}
+
 		return true
 	})
 }
 
-// unhealthy: the plugin does not answer as it must.
+// unhealthy records that the plugin does not answer as it must.
 func (m *machine) unhealthy(reason string) error {
 	return m.event("unhealthy", func(s *status) bool {
 		switch s.state {
@@ -116,11 +118,12 @@ func (m *machine) unhealthy(reason string) error {
 		default:
 			return false
 		}
+
 		return true
 	})
 }
 
-// lost: the plugin is gone, or as good as gone, and is started again at next.
+// lost records that the plugin has ended or is unusable, and is started again at next.
 func (m *machine) lost(reason string, next time.Time) error {
 	return m.event("lost", func(s *status) bool {
 		switch s.state {
@@ -130,11 +133,12 @@ func (m *machine) lost(reason string, next time.Time) error {
 		default:
 			return false
 		}
+
 		return true
 	})
 }
 
-// refuse: the plugin cannot be used until somebody changes something.
+// refuse records that the plugin cannot be used until a person changes something.
 func (m *machine) refuse(reason string) error {
 	return m.event("refuse", func(s *status) bool {
 		switch s.state {
@@ -145,11 +149,12 @@ func (m *machine) refuse(reason string) error {
 		default:
 			return false
 		}
+
 		return true
 	})
 }
 
-// stop: the plugin is stopped on purpose.
+// stop records that the plugin is stopped on purpose.
 func (m *machine) stop(reason string) error {
 	return m.event("stop", func(s *status) bool {
 		switch s.state {
@@ -160,18 +165,19 @@ func (m *machine) stop(reason string) error {
 		default:
 			return false
 		}
+
 		return true
 	})
 }
 
-// note changes the reason alone. It is no event.
+// note changes only the reason. It is not an event.
 func (m *machine) note(reason string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.now.reason = reason
 }
 
-// replaced counts a restart that somebody else has made. It is no event.
+// replaced counts a restart that this agent did not make. It is not an event.
 func (m *machine) replaced() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -183,7 +189,7 @@ func (s *status) set(state State, reason string) {
 	s.state, s.reason, s.since, s.next = state, reason, time.Now(), time.Time{}
 }
 
-// event applies one event under the lock and tells who wants to know.
+// event applies one event under the lock, and calls changed if the state differs.
 func (m *machine) event(name string, apply func(*status) bool) error {
 	m.mu.Lock()
 	from := m.now.state
@@ -196,5 +202,6 @@ func (m *machine) event(name string, apply func(*status) bool) error {
 	if now.state != from {
 		m.changed(from, now)
 	}
+
 	return nil
 }

@@ -22,12 +22,12 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// The test binary is its own plugin: with envFake set it serves CSI. Its
-// behaviour is a directory of files, so that it can change while it runs.
+// The test binary is also the plugin: with envFake set it serves CSI. Files in a directory control
+// its behaviour, so that a test can change it at any time.
 const (
 	envFake  = "FAKE_PLUGIN_DIR" // the directory
-	envAgent = "FAKE_AGENT_DIR"  // with it set the binary is an agent instead
-	envRun   = "FAKE_PLUGIN_RUN" // names this run of the tests, to find what is left of it
+	envAgent = "FAKE_AGENT_DIR"  // if it is set, the binary is an agent instead
+	envRun   = "FAKE_PLUGIN_RUN" // identifies this run of the tests, to find its leftover processes
 )
 
 func TestMain(m *testing.M) {
@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	code := m.Run()
-	// What ends with its parent does so a moment later.
+	// Processes that end with their parent end a moment later.
 	left := runPIDs(os.Getenv(envRun))
 	for end := time.Now().Add(20 * time.Second); len(left) > 0 && time.Now().Before(end); <-time.After(20 * time.Millisecond) {
 		left = runPIDs(os.Getenv(envRun))
@@ -52,12 +52,12 @@ func TestMain(m *testing.M) {
 	}
 	groups, _ := filepath.Glob("/sys/fs/cgroup/*/volagent-plugin-fake-*")
 	for _, dir := range groups {
-		_ = os.Remove(dir) // of plugins that ended with no agent
+		_ = os.Remove(dir) // of plugins that ended without an agent
 	}
 	os.Exit(code)
 }
 
-// runPIDs lists the live processes of one run, but for this one.
+// runPIDs returns the live processes of one run, without this one.
 func runPIDs(run string) []int {
 	var pids []int
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
@@ -72,7 +72,7 @@ func runPIDs(run string) []int {
 	return pids
 }
 
-// behaviour is the directory; a file that exists switches something on.
+// behaviour is the directory. A file in it switches a behaviour on.
 type behaviour string
 
 func (b behaviour) is(name string) bool {
@@ -105,7 +105,7 @@ func fakePlugin(dir string) int {
 			return 9
 		}
 	}
-	if b.is("daemon") { // a FUSE daemon, as it were: it shares the group
+	if b.is("daemon") { // like a FUSE daemon: it shares the process group
 		cmd := exec.Command("sleep", "1000")
 		if err := cmd.Start(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -120,7 +120,7 @@ func fakePlugin(dir string) int {
 		return 3
 	}
 	if b.is("silent") {
-		// select {} would be a deadlock to the runtime, and end the process.
+		// select {} would be a deadlock to the Go runtime, which would then end the process.
 		signalled := make(chan os.Signal, 1)
 		signal.Notify(signalled, syscall.SIGUSR1)
 		<-signalled
@@ -137,7 +137,7 @@ func fakePlugin(dir string) int {
 	return 0
 }
 
-// fakeServer is the plugin's server, also for sockets that the tests serve
+// fakeServer returns the plugin's server. The tests also use it for sockets that they serve
 // themselves.
 func fakeServer(b behaviour) *grpc.Server {
 	s := grpc.NewServer()
@@ -186,7 +186,7 @@ func (f *fakeServices) ControllerGetCapabilities(context.Context, *csi.Controlle
 	return &csi.ControllerGetCapabilitiesResponse{Capabilities: []*csi.ControllerServiceCapability{{Type: &csi.ControllerServiceCapability_Rpc{Rpc: rpc}}}}, nil
 }
 
-// ControllerPublishVolume answers with the process that it is.
+// ControllerPublishVolume answers with the pid of its process.
 func (f *fakeServices) ControllerPublishVolume(ctx context.Context, _ *csi.ControllerPublishVolumeRequest) (*csi.ControllerPublishVolumeResponse, error) {
 	if f.behaviour.is("late") {
 		<-ctx.Done()

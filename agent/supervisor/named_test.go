@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestNamed: a driver whose name is none of CSI's is refused, and warned of where its
-// volumes would be stranded.
+// TestNamed checks that a driver whose name CSI does not allow is refused. If volumes would be
+// stranded, there is only a warning.
 func TestNamed(t *testing.T) {
 	for _, tt := range []struct {
 		driver  string

@@ -15,14 +15,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A burst of changes, such as an editor's, is over when nothing came for
-// quietFor. One that does not end is taken in after atMost all the same.
+// A burst of changes, such as an editor makes, is over after quietFor without a change. A burst
+// that does not end is applied after atMost.
 const (
 	quietFor = 200 * time.Millisecond
 	atMost   = 2 * time.Second
 )
 
-// burst is when changes came that have not been taken in.
+// burst holds the times of the changes that have not been applied yet.
 type burst struct{ first, last time.Time }
 
 func (b *burst) add(now time.Time) {
@@ -32,46 +32,50 @@ func (b *burst) add(now time.Time) {
 	b.last = now
 }
 
-// due is when the changes are to be taken in; zero if there are none.
+// due returns when the changes must be applied; zero if there are none.
 func (b *burst) due() time.Time {
 	if b.first.IsZero() {
 		return time.Time{}
 	}
+
 	quiet, latest := b.last.Add(quietFor), b.first.Add(atMost)
 	if quiet.Before(latest) {
 		return quiet
 	}
+
 	return latest
 }
 
-// meaning is what an event asks for.
+// meaning is the consequence of an event.
 type meaning int
 
 const (
 	nothing meaning = iota
-	reread          // what the plugin files say may be something else now
+	reread          // the plugin files may have changed
 	relook          // another directory may have to be watched
 )
 
-// judge says what an event means while at is watched for the plugin files in
-// dir; at is dir, or a directory above it.
+// judge returns the meaning of an event while the directory at is watched for the plugin files in
+// dir. at is dir, or a directory above it.
 func judge(ev fsnotify.Event, at, dir string) meaning {
 	name := filepath.Clean(ev.Name)
 	switch {
 	case name == at && (ev.Has(fsnotify.Remove) || ev.Has(fsnotify.Rename)):
 		return relook
 	case at == dir:
-		// The directory itself: what could not be read may be legible now.
+		// The directory itself changed: an unreadable file may be readable now.
 		if name == dir || isPluginFile(filepath.Base(name)) {
 			return reread
 		}
+
 	case ev.Has(fsnotify.Create) && (name == dir || strings.HasPrefix(dir, name+"/")):
 		return relook
 	}
+
 	return nothing
 }
 
-// nearest is dir, or the first directory above it while it is none.
+// nearest returns dir, or the first existing directory above it.
 func nearest(dir string) string {
 	for {
 		info, err := os.Stat(dir)
@@ -79,40 +83,42 @@ func nearest(dir string) string {
 		if err == nil && info.IsDir() || above == dir {
 			return dir
 		}
+
 		dir = above
 	}
 }
 
-// noticer watches for changes of the plugin files. It watches one directory
-// and no file: a file that is replaced by renaming takes its watch with it.
+// noticer watches for changes of the plugin files. It watches one directory and no file: if a file
+// is replaced by renaming, a watch on the file is lost.
 type noticer struct {
 	w     *fsnotify.Watcher
 	dir   string // of the plugin files
-	at    string // is watched
+	at    string // the directory that is watched
 	burst burst
 }
 
-// follow watches the directory that stands at the path now. What happened there
-// before is not told, so the caller has the files read afterwards.
+// follow watches the directory that is at the path now. Earlier changes there are not reported, so
+// the caller must read the files afterwards.
 func (n *noticer) follow() error {
 	for {
 		if err := n.w.Remove(n.at); err != nil && !errors.Is(err, fsnotify.ErrNonExistentWatch) && !errors.Is(err, unix.EINVAL) {
 			return fmt.Errorf("cannot let go of %s: %w", n.at, err)
 		}
+
 		n.at = nearest(n.dir)
 		switch err := n.w.Add(n.at); {
-		case errors.Is(err, fs.ErrNotExist): // it went meanwhile
+		case errors.Is(err, fs.ErrNotExist): // it was removed in the meantime
 		case errors.Is(err, unix.ENOSPC):
 			return fmt.Errorf("cannot watch %s: %w: the limit fs.inotify.max_user_watches is reached", n.at, err)
 		case err != nil:
 			return fmt.Errorf("cannot watch %s: %w", n.at, err)
-		case nearest(n.dir) == n.at: // else one was made below it before it was watched
+		case nearest(n.dir) == n.at: // otherwise a nearer directory was made before the watch began
 			return nil
 		}
 	}
 }
 
-// see takes in an event.
+// see processes an event.
 func (n *noticer) see(ev fsnotify.Event) error {
 	what := judge(ev, n.at, n.dir)
 	was := n.at
@@ -121,20 +127,22 @@ func (n *noticer) see(ev fsnotify.Event) error {
 			return err
 		}
 	}
+
 	if what == reread || what == relook && (was == n.dir || n.at == n.dir) {
 		n.burst.add(time.Now())
 	}
+
 	return nil
 }
 
-// missed deals with events that were lost.
+// missed handles the loss of events.
 func (n *noticer) missed() error {
 	n.burst.add(time.Now())
 	return n.follow()
 }
 
-// notice has the plugin files read when they change, until ctx ends. Where they
-// cannot be watched it says so, and waits for the next Reload to try again.
+// notice reads the plugin files when they change, until ctx ends. If they cannot be watched, it
+// logs the reason once, and tries again at the next Reload.
 func (s *Supervisor) notice(ctx context.Context) {
 	said := ""
 	for {
@@ -148,6 +156,7 @@ func (s *Supervisor) notice(ctx context.Context) {
 		} else {
 			s.log.Debug("changed plugin files are still not noticed", "error", err)
 		}
+
 		s.catchUp()
 		select {
 		case <-ctx.Done():
@@ -157,7 +166,7 @@ func (s *Supervisor) notice(ctx context.Context) {
 	}
 }
 
-// watch watches until ctx ends, or until there is a reason why that cannot be.
+// watch watches until ctx ends, or until watching fails.
 func (s *Supervisor) watch(ctx context.Context) (err error) {
 	w, err := fsnotify.NewWatcher()
 	if errors.Is(err, unix.EMFILE) {
@@ -167,14 +176,17 @@ func (s *Supervisor) watch(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.Close()) }()
+
 	n := &noticer{w: w, dir: filepath.Clean(s.opts.PluginDir)}
 	if err := n.follow(); err != nil {
 		return err
 	}
+
 	s.catchUp()
-	due := time.NewTimer(math.MaxInt64) // stands still while there is nothing to take in
+	due := time.NewTimer(math.MaxInt64) // stopped while there are no changes to apply
 	due.Stop()
 	defer due.Stop()
+
 	for {
 		var err error
 		select {
@@ -184,21 +196,27 @@ func (s *Supervisor) watch(ctx context.Context) (err error) {
 			if !open {
 				return errors.New("the watch has ended")
 			}
+
 			err = n.see(ev)
-		case lost, open := <-w.Errors: // more happened than the kernel holds, mostly
+
+		case lost, open := <-w.Errors: // mostly because there were more events than the kernel holds
 			if !open {
 				return errors.New("the watch has ended")
 			}
+
 			s.log.Debug("changes of plugin files may have been missed", "error", lost)
 			err = n.missed()
+
 		case <-s.look:
-			// The path may lead elsewhere by a link or a mount, of which nothing tells.
+			// A link or a mount may now lead the path elsewhere. No event reports this.
 			err = n.follow()
 			s.catchUp()
+
 		case <-due.C:
 			n.burst = burst{}
 			s.takeNotice()
 		}
+
 		if err != nil {
 			return err
 		}
@@ -208,7 +226,7 @@ func (s *Supervisor) watch(ctx context.Context) (err error) {
 	}
 }
 
-// catchUp takes in what changed while nothing was watched.
+// catchUp applies the changes that were made while nothing was watched.
 func (s *Supervisor) catchUp() {
 	if s.stale() {
 		s.takeNotice()

@@ -20,13 +20,13 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// wasRead is what the log says each time that a change was taken in.
+// wasRead is the log message for each applied change.
 const wasRead = "the plugin files changed and were read"
 
-// reads counts how often changes were taken in.
+// reads returns how often changes were applied.
 func (b *bench) reads() int { return strings.Count(b.log.String(), wasRead) }
 
-// awaitKnown waits until there is a plugin, or until there is none any more.
+// awaitKnown waits until a plugin is known or, if want is false, not known any more.
 func (b *bench) awaitKnown(id string, want bool) {
 	b.t.Helper()
 	await(b.t, fmt.Sprintf("plugin %q: known %v", id, want), func() bool {
@@ -38,7 +38,7 @@ func (b *bench) awaitKnown(id string, want bool) {
 	})
 }
 
-// replace writes a plugin file as editors do: aside, and renamed to its name.
+// replace writes a plugin file as editors do: it writes another file and renames it.
 func (b *bench) replace(name, content string) {
 	b.t.Helper()
 	b.file("."+name+".new", content)
@@ -52,13 +52,13 @@ func (b *bench) must(err error) {
 	}
 }
 
-// watching waits until plugin files are watched.
+// watching waits until the plugin files are watched.
 func (b *bench) watching() {
 	b.t.Helper()
 	await(b.t, "the watch", func() bool { return inotifies(b.t) == 1 })
 }
 
-// inotifies counts this process's watched directories.
+// inotifies returns the number of directories that this process watches.
 func inotifies(t *testing.T) (n int) {
 	t.Helper()
 	fds, err := filepath.Glob("/proc/self/fd/*")
@@ -80,7 +80,7 @@ func inotifies(t *testing.T) (n int) {
 
 const nobody = "id: %s\nsocket: /no/such\n"
 
-// TestFilesAreNoticed: they come, change and go with nobody saying so.
+// TestFilesAreNoticed checks that new, changed and removed files are noticed without a reload.
 func TestFilesAreNoticed(t *testing.T) {
 	b := newBench(t)
 	b.set("env", "")
@@ -92,7 +92,7 @@ func TestFilesAreNoticed(t *testing.T) {
 		t.Error("it has not what its file says")
 	}
 
-	// Changed in two ways while it is used, it waits.
+	// A plugin in use waits with two changes.
 	b.inUse.Store(true)
 	b.replace("fake.yaml", b.fakeFile("    V: two\n", ""))
 	st := b.awaitThat("fake", "pending", func(st supervisor.Status) bool { return strings.Contains(st.Pending, "its file changed") })
@@ -118,7 +118,7 @@ func TestFilesAreNoticed(t *testing.T) {
 	}
 }
 
-// TestPluginDirectoryComesAndGoes: it is watched wherever it stands at the time.
+// TestPluginDirectoryComesAndGoes checks that the directory is watched wherever it is at the time.
 func TestPluginDirectoryComesAndGoes(t *testing.T) {
 	b := newBench(t)
 	b.opts.PluginDir = b.dir + "/etc/deep/plugins.d"
@@ -131,10 +131,10 @@ func TestPluginDirectoryComesAndGoes(t *testing.T) {
 	b.must(os.MkdirAll(b.opts.PluginDir, 0o700))
 	write("a")
 	b.awaitKnown("a", true)
-	write("b") // now that the directory itself is watched
+	write("b") // now the directory itself is watched
 	b.awaitKnown("b", true)
 
-	// Removed, and made again.
+	// The directory is removed and made again.
 	b.must(os.Remove(b.opts.PluginDir + "/a.yaml"))
 	b.must(os.Remove(b.opts.PluginDir + "/b.yaml"))
 	b.must(os.Remove(b.opts.PluginDir))
@@ -144,7 +144,7 @@ func TestPluginDirectoryComesAndGoes(t *testing.T) {
 	write("c")
 	b.awaitKnown("c", true)
 
-	// Moved away, and another put in its place.
+	// The directory is moved away, and another takes its place.
 	b.must(os.Rename(b.opts.PluginDir, b.dir+"/etc/old"))
 	b.awaitKnown("c", false)
 	b.must(os.Mkdir(b.dir+"/etc/new", 0o700))
@@ -158,8 +158,8 @@ func TestPluginDirectoryComesAndGoes(t *testing.T) {
 	}
 }
 
-// TestChangedBeforeTheWatch: nothing is missed between the first look at the
-// files and the watch, and nothing is read twice if nothing changed.
+// TestChangedBeforeTheWatch checks that no change is missed between the first reading of the files
+// and the watch. Without a change nothing is read twice.
 func TestChangedBeforeTheWatch(t *testing.T) {
 	b := newBench(t)
 	b.sup = supervisor.New(b.opts)
@@ -170,8 +170,8 @@ func TestChangedBeforeTheWatch(t *testing.T) {
 	await(t, "the words about it", func() bool { return b.reads() == 1 })
 }
 
-// TestWatchAfterSIGHUP: a path that leads elsewhere is followed from the next
-// Reload on.
+// TestWatchAfterSIGHUP checks that a path that now leads elsewhere is followed after the next
+// Reload.
 func TestWatchAfterSIGHUP(t *testing.T) {
 	b := newBench(t)
 	b.opts.PluginDir = b.dir + "/link"
@@ -188,7 +188,7 @@ func TestWatchAfterSIGHUP(t *testing.T) {
 	b.awaitKnown("b", true)
 }
 
-// TestBurstOfWrites: a hundred changes are taken in together.
+// TestBurstOfWrites checks that a hundred changes are applied together.
 func TestBurstOfWrites(t *testing.T) {
 	b := newBench(t)
 	b.start()
@@ -201,7 +201,7 @@ func TestBurstOfWrites(t *testing.T) {
 			b.replace("x.yaml", fmt.Sprintf(nobody, fmt.Sprint("x", i)))
 		}
 	}
-	most := 1 + int(time.Since(begun)/(200*time.Millisecond)) // a busy host may pause
+	most := 1 + int(time.Since(begun)/(200*time.Millisecond)) // a busy host may cause pauses
 	b.awaitKnown("x99", true)
 	await(t, "the words about it", func() bool { return b.reads() > 0 })
 	if n := b.reads(); n > most {
@@ -209,8 +209,8 @@ func TestBurstOfWrites(t *testing.T) {
 	}
 }
 
-// TestSwapFiles: what cannot be a plugin file leads to nothing. A second
-// supervisor shows when something would have been done.
+// TestSwapFiles checks that other files in the directory have no effect. A second supervisor shows
+// when a change would have been applied.
 func TestSwapFiles(t *testing.T) {
 	b, other := newBench(t), newBench(t)
 	b.file("a.yaml", fmt.Sprintf(nobody, "a"))
@@ -228,16 +228,16 @@ func TestSwapFiles(t *testing.T) {
 	if n := b.reads(); n != 0 {
 		t.Errorf("the plugin files were read %d times because of files that are none", n)
 	}
-	b.file("b.yaml", fmt.Sprintf(nobody, "b")) // and it was watched all the while
+	b.file("b.yaml", fmt.Sprintf(nobody, "b")) // it was watched all the time
 	b.awaitKnown("b", true)
 }
 
-// stalling is a log whose writer waits before it writes the words.
+// stalling is a log whose writer blocks before it writes the words.
 type stalling struct {
 	io.Writer
 	words string
 	once  sync.Once
-	there chan struct{} // closed when it waits
+	there chan struct{} // closed when it blocks
 	until chan struct{}
 }
 
@@ -248,8 +248,7 @@ func (s *stalling) Write(p []byte) (int, error) {
 	return s.Writer.Write(p)
 }
 
-// TestOverflow: where more happened than the kernel remembers, the files are
-// read.
+// TestOverflow checks that the files are read if the kernel's queue of events overflowed.
 func TestOverflow(t *testing.T) {
 	b := newBench(t)
 	log := &stalling{Writer: b.log, words: wasRead, there: make(chan struct{}), until: make(chan struct{})}
@@ -259,21 +258,21 @@ func TestOverflow(t *testing.T) {
 	b.must(err)
 	_, err = fmt.Sscan(string(raw), &limit)
 	b.must(err)
-	if limit > 100000 { // the kernel's own is 16384
+	if limit > 100000 { // the kernel's default is 16384
 		t.Skipf("somebody raised fs.inotify.max_queued_events to %d: as many events take too long to make", limit)
 	}
 	b.start()
 	b.watching()
 	b.file("a.yaml", fmt.Sprintf(nobody, "a"))
-	<-log.there // nobody reads events now
-	// Two events each, none of which is about a plugin file; and what was read
-	// from the kernel before is not in its queue.
+	<-log.there // no events are read from now on
+	// Each rename makes two events, none of them about a plugin file. Events that were already read
+	// from the kernel are not in its queue.
 	b.file(".x", "")
 	names := [2]string{filepath.Join(b.opts.PluginDir, ".x"), filepath.Join(b.opts.PluginDir, ".y")}
 	for i := range limit/2 + 5000 {
 		b.must(os.Rename(names[i%2], names[1-i%2]))
 	}
-	b.file("b.yaml", fmt.Sprintf(nobody, "b")) // unseen
+	b.file("b.yaml", fmt.Sprintf(nobody, "b")) // not seen
 	close(log.until)
 	b.awaitKnown("b", true)
 	if !strings.Contains(b.log.String(), "may have been missed") {
@@ -283,9 +282,8 @@ func TestOverflow(t *testing.T) {
 
 const envLimit = "FAKE_INOTIFY_LIMIT"
 
-// TestInotifyLimits: an agent that gets no watch says so once, goes on, and
-// tries again when it is told to reload. The limits are those of a user
-// namespace of the test's own.
+// TestInotifyLimits checks an agent that gets no watch. It logs this once, keeps running, and tries
+// again at the next reload. The limits are those of the test's own user namespace.
 func TestInotifyLimits(t *testing.T) {
 	limit := os.Getenv(envLimit)
 	if limit == "" {

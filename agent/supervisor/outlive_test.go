@@ -17,8 +17,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestReattach: a new agent finds the process, starts no second one, notices
-// its end and starts the next.
+// TestReattach checks that a new agent finds the process, starts no second one, notices its end and
+// starts the next one.
 func TestReattach(t *testing.T) {
 	b := newBench(t)
 	b.file("fake.yaml", b.fakeFile("", "health: {interval: 1h}\n"))
@@ -51,15 +51,15 @@ func TestReattach(t *testing.T) {
 	}
 }
 
-// TestDiedWhileNobodyWatched: the process on record is gone, or another one
-// has its pid by now.
+// TestDiedWhileNobodyWatched checks that a recorded process is gone if it has ended, or if another
+// process has its pid by now.
 func TestDiedWhileNobodyWatched(t *testing.T) {
 	other, started := bystander(t)
 	for name, spoil := range map[string]func(*volume.PluginProcess){
 		"gone":       func(*volume.PluginProcess) {},
 		"pid reused": func(p *volume.PluginProcess) { p.PID, p.StartTime = other, started+100 },
 		"other boot": func(p *volume.PluginProcess) { p.Boot, p.PID, p.StartTime = "an earlier boot", other, started },
-		// The plugin's own child has its nonce too, and lives.
+		// The plugin's own child also has the nonce, and lives.
 		"nonce alone": func(p *volume.PluginProcess) { p.PID, p.StartTime = 0, 0 },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -89,7 +89,7 @@ func TestDiedWhileNobodyWatched(t *testing.T) {
 	}
 }
 
-// bystander starts a process that is no plugin.
+// bystander starts a process that is not a plugin.
 func bystander(t *testing.T) (pid int, start uint64) {
 	t.Helper()
 	cmd := exec.Command("sleep", "1000")
@@ -100,7 +100,7 @@ func bystander(t *testing.T) (pid int, start uint64) {
 		if err := cmd.Process.Kill(); err != nil {
 			t.Error(err)
 		}
-		_ = cmd.Wait() // it was killed, and says so
+		_ = cmd.Wait() // the error says that it was killed
 	})
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", cmd.Process.Pid))
 	if err != nil {
@@ -112,8 +112,8 @@ func bystander(t *testing.T) (pid int, start uint64) {
 	return cmd.Process.Pid, start
 }
 
-// TestCrashBetweenForkAndSave: the nonce is on record and the pid is not. The
-// plugin's own children have the nonce in their environment, too.
+// TestCrashBetweenForkAndSave checks a record with the nonce and without the pid. The plugin's own
+// children also have the nonce in their environment.
 func TestCrashBetweenForkAndSave(t *testing.T) {
 	b := newBench(t)
 	b.set("daemon", "")
@@ -140,8 +140,8 @@ func TestCrashBetweenForkAndSave(t *testing.T) {
 	}
 }
 
-// TestCrashBeforeTheSocket: as above, with nothing but the nonce to go by,
-// since the plugin has not opened its socket yet.
+// TestCrashBeforeTheSocket is like the test above, but the plugin has not opened its socket yet.
+// Only the nonce identifies it.
 func TestCrashBeforeTheSocket(t *testing.T) {
 	b := newBench(t)
 	b.set("silent", "")
@@ -162,8 +162,8 @@ func TestCrashBeforeTheSocket(t *testing.T) {
 	}
 }
 
-// TestChangedWhileNobodyWatched: the process of the definition before is
-// stopped, not taken for one of the definition now.
+// TestChangedWhileNobodyWatched checks that a process of the earlier definition is stopped, and
+// does not count as one of the current definition.
 func TestChangedWhileNobodyWatched(t *testing.T) {
 	b := newBench(t)
 	b.set("env", "")
@@ -185,7 +185,7 @@ func TestChangedWhileNobodyWatched(t *testing.T) {
 	await(t, "the end of the plugin whose file is gone", func() bool { return !alive(second.PID) })
 }
 
-// TestIntentBeforeFork: without the intent on record there is no process.
+// TestIntentBeforeFork checks that no process is started unless the intent is stored.
 func TestIntentBeforeFork(t *testing.T) {
 	b := newBench(t)
 	b.file("fake.yaml", b.fakeFile("", ""))
@@ -199,8 +199,8 @@ func TestIntentBeforeFork(t *testing.T) {
 	b.await("fake", supervisor.Ready)
 }
 
-// TestStateLost: with no record at all, the process that answers on the
-// plugin's socket is recognised as ours.
+// TestStateLost checks that without any record, the process that answers on the plugin's socket is
+// recognised as the agent's own.
 func TestStateLost(t *testing.T) {
 	b := newBench(t)
 	b.file("fake.yaml", b.fakeFile("", ""))
@@ -216,8 +216,8 @@ func TestStateLost(t *testing.T) {
 	}
 }
 
-// TestHangWhileNobodyWatched: a re-attached plugin that does not answer is
-// restarted after the start timeout.
+// TestHangWhileNobodyWatched checks that a re-attached plugin that does not answer is restarted
+// after the start timeout.
 func TestHangWhileNobodyWatched(t *testing.T) {
 	b := newBench(t)
 	b.file("fake.yaml", b.fakeFile("", "health: {timeout: 200ms, start_timeout: 1s}\n"))
@@ -233,7 +233,7 @@ func TestHangWhileNobodyWatched(t *testing.T) {
 	}
 }
 
-// TestStopIsQuick: the agent ends at once, whatever its plugins are at.
+// TestStopIsQuick checks that the agent ends at once, regardless of the state of its plugins.
 func TestStopIsQuick(t *testing.T) {
 	b := newBench(t)
 	b.set("hang", "")
@@ -257,7 +257,7 @@ func TestStopIsQuick(t *testing.T) {
 	}
 }
 
-// TestSocketPlugin: made, replaced and removed by somebody else.
+// TestSocketPlugin checks a socket that other processes make, replace and remove.
 func TestSocketPlugin(t *testing.T) {
 	b := newBench(t)
 	socket := filepath.Join(b.dir, "x.sock")
@@ -271,7 +271,7 @@ func TestSocketPlugin(t *testing.T) {
 		t.Errorf("log: %v", err)
 	}
 
-	// Somebody who does not listen, and a dead socket.
+	// A dead socket on which no process listens.
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
 	if err != nil {
 		t.Fatal(err)
@@ -292,7 +292,7 @@ func TestSocketPlugin(t *testing.T) {
 	}
 	one := b.sup.View("x").Incarnation
 
-	stop() // which removes the socket
+	stop() // this removes the socket
 	b.await("x", supervisor.Unhealthy)
 	stop = b.serve(socket)
 	st = b.await("x", supervisor.Ready)
@@ -301,7 +301,7 @@ func TestSocketPlugin(t *testing.T) {
 		t.Errorf("made again: incarnation %d after %d, %+v", two, one, st)
 	}
 
-	// Replaced while the old server still serves our connection.
+	// The socket is replaced while the old server still serves the agent's connection.
 	if err := os.Rename(socket, socket+".old"); err != nil {
 		t.Fatal(err)
 	}
@@ -310,8 +310,8 @@ func TestSocketPlugin(t *testing.T) {
 		return st.State == supervisor.Ready && b.sup.View("x").Incarnation > two
 	})
 
-	// Removed: nobody could connect any more. The old server does it as it
-	// ends, since its path is the new one's.
+	// The socket is removed, so that no client could connect any more. The old server removes it as
+	// it ends, since its path is the same as that of the new one.
 	stop()
 	if _, err := os.Stat(socket); !errors.Is(err, os.ErrNotExist) {
 		t.Fatalf("the socket is still there: %v", err)
@@ -319,8 +319,8 @@ func TestSocketPlugin(t *testing.T) {
 	b.await("x", supervisor.Unhealthy)
 }
 
-// TestSocketPluginIsNeverRestarted: one that hangs is unhealthy, and is ready
-// again when it answers again.
+// TestSocketPluginIsNeverRestarted checks that a plugin that hangs is unhealthy, and becomes ready
+// when it answers again.
 func TestSocketPluginIsNeverRestarted(t *testing.T) {
 	b := newBench(t)
 	socket := filepath.Join(b.dir, "x.sock")
@@ -352,7 +352,7 @@ func TestSocketPluginWrongDriver(t *testing.T) {
 	if st := b.await("x", supervisor.Failed); !strings.Contains(st.Reason, "other.test") {
 		t.Errorf("reason %q", st.Reason)
 	}
-	// Put right by whoever runs it, without a word to us.
+	// The plugin is corrected without a notice to the agent.
 	stop()
 	b.unset("driver")
 	b.serve(socket)
@@ -376,7 +376,7 @@ func TestTypeMustBeTrue(t *testing.T) {
 	}
 }
 
-// TestLongPaths: a socket that cannot be is refused when the file is read.
+// TestLongPaths checks that a socket path that is too long is refused when the file is read.
 func TestLongPaths(t *testing.T) {
 	b := newBench(t)
 	b.opts.RuntimeDir = b.dir + "/" + strings.Repeat("r", 90)
@@ -387,7 +387,7 @@ func TestLongPaths(t *testing.T) {
 	}
 }
 
-// TestQuiet: a supervised plugin costs one probe per interval and nothing else.
+// TestQuiet checks that a supervised plugin costs one probe per interval, and nothing else.
 func TestQuiet(t *testing.T) {
 	b := newBench(t)
 	b.file("fake.yaml", b.fakeFile("", "health: {interval: 1h}\n"))

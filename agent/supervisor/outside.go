@@ -16,36 +16,39 @@ import (
 	"github.com/volagent/volagent/agent/systemd"
 )
 
-// second is the pause before a second look at a command, of which systemd tells
-// when it ends.
+// second is the pause between two checks of a command. Normally systemd signals the end earlier.
 const second = time.Second
 
-// Outside runs a command that shall not be restricted as the agent is: one of a
-// container runtime, as container.Via. Under systemd
-// that is a service of its own, beside the plugins': what podman starts are the
-// command's children, which would inherit every restriction of the agent's
-// service. Only where systemd surely runs nothing is it the agent's child.
+// Outside runs a command that must not be restricted like the agent: a command of a container
+// runtime, as container.Via. Under systemd the command runs as its own service, beside those of the
+// plugins. The processes that podman starts are the command's children. In the agent's service they
+// would inherit every restriction of it. The command becomes the agent's child only if systemd
+// certainly runs nothing.
 func (s *Supervisor) Outside(ctx context.Context, cmd *exec.Cmd) error {
 	if len(s.opts.ServiceArgv) == 0 {
 		return cmd.Run()
 	}
+
 	err := s.runService(ctx, cmd)
 	if !errors.Is(err, errNoService) {
 		return err
 	}
+
 	s.log.Warn("a command runs in the agent's own service: what it starts is restricted as that is", "command", cmd.Path, "error", err)
 	return cmd.Run()
 }
 
-// runService runs a command as a service and waits for its end. The error wraps
-// errNoService if it is certain that nothing ran.
+// runService runs a command as a service and waits for its end. The error wraps errNoService if
+// certainly nothing ran.
 func (s *Supervisor) runService(ctx context.Context, cmd *exec.Cmd) error {
 	starting, cancel := context.WithTimeout(ctx, serviceWithin)
 	defer cancel()
+
 	bus := s.opts.Systemd
 	if err := reach(starting, bus); err != nil {
 		return err
 	}
+
 	var nonce [6]byte
 	rand.Read(nonce[:]) // never fails
 	name := "volagent-run-" + hex.EncodeToString(nonce[:]) + ".service"
@@ -54,23 +57,28 @@ func (s *Supervisor) runService(ctx context.Context, cmd *exec.Cmd) error {
 		return fmt.Errorf("%w: %w", errNoService, err)
 	}
 	defer mem.Close() //nolint:errcheck // it is in memory
+
 	heard, err := listen(cmd)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errNoService, err)
 	}
 	defer heard.close(0)
+
 	result, err := bus.StartTransient(starting, systemd.Transient{
 		Name: name, Description: "A command, run by volagent", Slice: pluginSlice,
 		Argv: s.opts.ServiceArgv, Stdin: mem, Output: heard.out, Errors: heard.errs,
 		OOMScore: oomScore(), NoFile: hardLimit(unix.RLIMIT_NOFILE), Core: hardLimit(unix.RLIMIT_CORE),
 		Command: true,
 	})
+
 	if err != nil {
 		if systemd.IsAnswer(err) {
 			return fmt.Errorf("%w: %w", errNoService, err)
 		}
-		return errors.Join(err, mem.Truncate(0)) // a start that comes too late finds nothing to run
+
+		return errors.Join(err, mem.Truncate(0)) // a late start finds nothing to run
 	}
+
 	end := s.awaitCommand(ctx, name, cmd.WaitDelay)
 	s.unref(name)
 	heard.close(cmd.WaitDelay)
@@ -84,20 +92,22 @@ func (s *Supervisor) runService(ctx context.Context, cmd *exec.Cmd) error {
 	}
 }
 
-// awaitCommand waits for the end of a service's main process, which it brings
-// about when ctx ends. The zero value is of an end of which nothing is known.
+// awaitCommand waits for the end of a service's main process. When ctx ends, it ends the process.
+// It returns the zero value if nothing is known about the end.
 func (s *Supervisor) awaitCommand(ctx context.Context, name string, patience time.Duration) systemd.Service {
 	changed := s.opts.Systemd.Watch(name)
 	defer changed.Close()
+
 	signals := []unix.Signal{unix.SIGTERM, unix.SIGKILL}
 	late := ctx.Done()
 	var next <-chan time.Time
 	for {
-		// Bounded in itself; it must not end with ctx.
+		// Bounded by itself; it must not end with ctx.
 		now, err := s.opts.Systemd.Service(context.WithoutCancel(ctx), name, false)
 		if err == nil && (now.ID == "" || now.ExecCode != 0 || now.Down() && !now.Queued) {
 			return now
 		}
+
 		select {
 		case <-changed.C:
 			continue
@@ -107,30 +117,34 @@ func (s *Supervisor) awaitCommand(ctx context.Context, name string, patience tim
 			late = nil
 		case <-next:
 		}
+
 		if len(signals) == 0 {
 			return systemd.Service{}
 		}
+
 		signalService(now.MainPID, name, signals[0])
 		signals, next = signals[1:], time.After(patience)
 	}
 }
 
-// signalService signals a process that is in a service, and no other one.
+// signalService signals a process if it is in the service, and no other process.
 func signalService(pid int, name string, sig unix.Signal) {
 	if pid <= 0 {
 		return
 	}
+
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
 		return // it has ended
 	}
-	defer unix.Close(fd) //nolint:errcheck // of a process nothing is written
+	defer unix.Close(fd) //nolint:errcheck // nothing is written to a pidfd
+
 	if inService(pid, name) {
-		_ = unix.PidfdSendSignal(fd, sig, nil, 0) // it has ended, else
+		_ = unix.PidfdSendSignal(fd, sig, nil, 0) // fails only if it has ended
 	}
 }
 
-// unref has systemd forget a service that has ended.
+// unref makes systemd forget a service that has ended.
 func (s *Supervisor) unref(name string) {
 	ctx, cancel := context.WithTimeout(context.Background(), wordsWithin)
 	defer cancel()
@@ -139,16 +153,15 @@ func (s *Supervisor) unref(name string) {
 	}
 }
 
-// heard are the pipes through which a service's words come to a command's
-// writers.
+// heard holds the pipes that carry a service's output to a command's writers.
 type heard struct {
-	out, errs *os.File // to be written to
+	out, errs *os.File // the write ends
 	from      []*os.File
 	done      chan struct{}
 	readers   int
 }
 
-// listen makes the pipes; one where both are the same writer.
+// listen makes the pipes; only one if both outputs have the same writer.
 func listen(cmd *exec.Cmd) (*heard, error) {
 	h := &heard{done: make(chan struct{}, 2)}
 	var err error
@@ -162,6 +175,7 @@ func listen(cmd *exec.Cmd) (*heard, error) {
 		h.close(0)
 		return nil, err
 	}
+
 	return h, nil
 }
 
@@ -170,23 +184,26 @@ func (h *heard) pipe(w io.Writer) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot make a pipe for a command's words: %w", err)
 	}
+
 	h.from, h.readers = append(h.from, r), h.readers+1
 	go func() {
-		_, _ = io.Copy(w, r) // up to the end, or until it is closed
-		r.Close()            //nolint:errcheck // of what was only read
+		_, _ = io.Copy(w, r) // until the end, or until r is closed
+		r.Close()            //nolint:errcheck // it was only read
 		h.done <- struct{}{}
 	}()
+
 	return to, nil
 }
 
-// close hears to the end, which a child that goes on may keep from coming: so for
-// a while at most. Afterwards nothing is written any more.
+// close reads the pipes to their end. A child that keeps running may keep them open, so close waits
+// for patience at most. Afterwards nothing is written to the writers any more.
 func (h *heard) close(patience time.Duration) {
 	for _, f := range []*os.File{h.out, h.errs} {
 		if f != nil {
 			f.Close() //nolint:errcheck // nothing was written through it
 		}
 	}
+
 	h.out, h.errs = nil, nil
 	timeout := time.After(patience)
 	for h.readers > 0 {

@@ -11,8 +11,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestPartFiles: which files can stand beside each other, and what the others
-// are told; the first good ones stay.
+// TestPartFiles checks which files may be used together, and the errors of the others. The first
+// valid files stay in use.
 func TestPartFiles(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -60,8 +60,8 @@ func TestPartFiles(t *testing.T) {
 	}
 }
 
-// TestPartsComeAndGo: a controller that was alone, or a monolith, gets a node part
-// or a controller beside it, and keeps its process where that can be.
+// TestPartsComeAndGo checks that a single controller, or a monolith, gets a node part or a
+// controller beside it. It keeps its process if possible.
 func TestPartsComeAndGo(t *testing.T) {
 	b := newBench(t)
 	const never = "health: {interval: 1h}\n"
@@ -101,8 +101,9 @@ func TestPartsComeAndGo(t *testing.T) {
 	}
 }
 
-// TestMonolithComesApart: under volumes it goes on as both beside a controller that
-// is new, and becomes the node part when they are gone.
+// TestMonolithComesApart checks a monolith whose file becomes that of a node part. While volumes
+// use it, it keeps both services beside a new controller. It becomes the node part when the volumes
+// are gone.
 func TestMonolithComesApart(t *testing.T) {
 	b := newBench(t)
 	b.part("m.yaml", "monolith", "", "health: {interval: 1h}\n")
@@ -135,8 +136,8 @@ func TestMonolithComesApart(t *testing.T) {
 	}
 }
 
-// TestPartsOfOneDriver: a part that is another driver than the others is refused,
-// and taken when it is put right.
+// TestPartsOfOneDriver checks that a part with another driver than the others is refused, and used
+// once its driver is corrected.
 func TestPartsOfOneDriver(t *testing.T) {
 	b := newBench(t)
 	b.part("node.yaml", "node", "", "health: {interval: 1h}\n")
@@ -159,8 +160,8 @@ func TestPartsOfOneDriver(t *testing.T) {
 	b.partIs("controller a", supervisor.Ready)
 }
 
-// TestPartsDriverPutRight: who was refused because another part was wrong is tried
-// again when that is right.
+// TestPartsDriverPutRight checks that a part that was refused because of another part's wrong
+// driver is tried again when that driver is corrected.
 func TestPartsDriverPutRight(t *testing.T) {
 	b := newBench(t)
 	fake := b.part("a.yaml", "controller", "a", "health: {interval: 1h}\n")
@@ -180,8 +181,8 @@ func TestPartsDriverPutRight(t *testing.T) {
 	b.partIs("node", supervisor.Ready)
 }
 
-// TestPartsBadFile: a part whose file is bad goes on as it was, or is failed, and
-// the others are not touched.
+// TestPartsBadFile checks that a part with a bad file stays as it was, or is failed. The other
+// parts are not affected.
 func TestPartsBadFile(t *testing.T) {
 	b := trio(t, "health: {interval: 1h}\n")
 	was := b.status("fake")
@@ -201,8 +202,8 @@ func TestPartsBadFile(t *testing.T) {
 	}
 }
 
-// TestPartsSockets: no two parts have one socket, also where one is served by
-// somebody else.
+// TestPartsSockets checks that no two parts share a socket, even if the agent does not run one of
+// them.
 func TestPartsSockets(t *testing.T) {
 	b := newBench(t)
 	b.part("node.yaml", "node", "", "")

@@ -16,8 +16,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// part writes the plugin file of one part of the plugin "fake", which serves what
-// its type says, and returns its behaviour.
+// part writes the plugin file of one part of the plugin "fake", which serves the services of its
+// type. It returns the part's behaviour.
 func (b *bench) part(file, kind, instance, more string) behaviour {
 	b.t.Helper()
 	fake := behaviour(filepath.Join(b.dir, strings.TrimSuffix(file, ".yaml")))
@@ -41,7 +41,7 @@ func (b *bench) part(file, kind, instance, more string) behaviour {
 	return fake
 }
 
-// state waits until a part is in a state; its name is as in events.
+// partIs waits until a part is in a state. The name is that used in events.
 func (b *bench) partIs(name string, state supervisor.State) supervisor.Status {
 	b.t.Helper()
 	var st supervisor.Status
@@ -62,7 +62,7 @@ func (b *bench) partIs(name string, state supervisor.State) supervisor.Status {
 	return st
 }
 
-// publish makes a controller call about a volume and returns who answered.
+// publish makes a controller call about a volume, and returns the pid of the process that answered.
 func (b *bench) publish(external string) (pid int, err error) {
 	c, err := b.sup.Controller("fake", external)
 	if err != nil {
@@ -78,7 +78,7 @@ func (b *bench) publish(external string) (pid int, err error) {
 	return strconv.Atoi(out["pid"])
 }
 
-// trio is a node part with controllers a and b.
+// trio returns a bench with a node part and the controllers a and b, all ready.
 func trio(t *testing.T, more string) *bench {
 	t.Helper()
 	b := newBench(t)
@@ -92,9 +92,8 @@ func trio(t *testing.T, more string) *bench {
 	return b
 }
 
-// TestParts: three processes under one id, each with a socket of its own; node
-// calls go to one and controller calls to the others in turn, to those that are
-// ready; and the next agent finds all three.
+// TestParts checks three processes under one id, each with its own socket. Node calls go to the
+// node part. Controller calls go to the ready controllers in turn. The next agent finds all three.
 func TestParts(t *testing.T) {
 	b := trio(t, "health: {interval: 1h}\n")
 	node, a, other := b.partIs("node", supervisor.Ready), b.partIs("controller a", supervisor.Ready), b.partIs("controller b", supervisor.Ready)
@@ -121,7 +120,7 @@ func TestParts(t *testing.T) {
 		t.Errorf("calls by process: %v; the controllers are %d and %d", asked, a.PID, other.PID)
 	}
 
-	b.set("exit", "") // of no part yet
+	b.set("exit", "") // it moves to one part's directory below
 	must(t, os.Rename(string(b.fake)+"/exit", b.dir+"/a/exit"))
 	kill(t, a.PID)
 	b.partIs("controller a", supervisor.BackingOff)
@@ -146,8 +145,8 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// TestPartsDown: with all controllers down node calls go on, and who wants a
-// controller is told of each; and the other way round.
+// TestPartsDown checks that node calls continue while all controllers are down, and that the error
+// of a controller call names each controller. It also checks the reverse case.
 func TestPartsDown(t *testing.T) {
 	b := trio(t, "health: {interval: 1h}\n")
 	must(t, b.sup.Stop("fake", false, supervisor.Only{Type: "controller", Instance: "b"}))
@@ -189,11 +188,11 @@ func TestPartsDown(t *testing.T) {
 		t.Errorf("a controller call with no node part: %v", err)
 	}
 	must(t, os.Remove(b.dir+"/node/exit"))
-	b.partIs("node", supervisor.Ready) // not to be left in the midst of a start
+	b.partIs("node", supervisor.Ready) // so that the test does not end in the middle of a start
 }
 
-// TestGivenUpCallBinds: whatever may still be at work on a volume in one
-// controller, no other is asked about that volume until it has ended.
+// TestGivenUpCallBinds checks a controller call that was given up and may still be in progress. No
+// other controller is asked about that volume until the first one has ended.
 func TestGivenUpCallBinds(t *testing.T) {
 	b := trio(t, "health: {interval: 1h}\ntimeouts: {controller: 1m}\n")
 	a := b.partIs("controller a", supervisor.Ready)
@@ -222,7 +221,7 @@ func TestGivenUpCallBinds(t *testing.T) {
 	if len(asked) != 2 {
 		t.Errorf("calls about other volumes went to %v", asked)
 	}
-	// Whoever had it is stopped: then, and not before, the other one is asked.
+	// The controller that has the call is stopped. Only then is the other one asked.
 	first := a
 	if c, err = b.sup.Controller("fake", "v"); err != nil {
 		t.Fatal(err)
@@ -232,7 +231,7 @@ func TestGivenUpCallBinds(t *testing.T) {
 	if out["pid"] != strconv.Itoa(first.PID) {
 		first = b.partIs("controller b", supervisor.Ready)
 	}
-	for range 3 { // its end was not told yet
+	for range 3 { // its end was not reported yet
 		again, err := b.sup.Controller("fake", "v")
 		must(t, err)
 		if again.Client != c.Client {
@@ -246,8 +245,8 @@ func TestGivenUpCallBinds(t *testing.T) {
 	}
 }
 
-// TestUnsentCallFreesNobody: a call that never got to the controller, which has its
-// hands full, says nothing of the one before it that was given up.
+// TestUnsentCallFreesNobody checks a call that never reached the busy controller. It says nothing
+// about the earlier call that was given up.
 func TestUnsentCallFreesNobody(t *testing.T) {
 	b := trio(t, "health: {interval: 1h}\nmax_in_flight: 1\ntimeouts: {controller: 1m}\n")
 	for _, dir := range []string{"a", "b"} {
@@ -265,7 +264,7 @@ func TestUnsentCallFreesNobody(t *testing.T) {
 	if err := publish(first, 50*time.Millisecond); err == nil {
 		t.Fatal("a call that is not answered has succeeded")
 	}
-	// A call about another volume takes the only slot.
+	// A call about another volume takes the only place for a call.
 	other, err := b.sup.Controller("fake", "v")
 	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -292,8 +291,8 @@ func TestUnsentCallFreesNobody(t *testing.T) {
 	}
 }
 
-// TestSparePart: a controller may end while another one is ready; the last one
-// and the node part may not while volumes are in use.
+// TestSparePart checks that a controller may end while another one is ready. The last controller
+// and the node part may not end while volumes are in use.
 func TestSparePart(t *testing.T) {
 	b := trio(t, "health: {interval: 1h}\n")
 	b.inUse.Store(true)
@@ -323,7 +322,7 @@ func TestSparePart(t *testing.T) {
 	must(t, b.sup.AwaitStopped(within(t), "fake", one("", "a")))
 	refused(one("controller", "b"), `controller "b" of plugin "fake" is in use`, "volctl plugin restart fake --type controller --instance b -y")
 
-	// A changed file waits likewise, and comes into force when another is there.
+	// A changed file also waits, and comes into force when another controller is ready.
 	other := b.partIs("controller b", supervisor.Ready)
 	b.part("b.yaml", "controller", "b", "health: {interval: 2h}\n")
 	b.reload()
@@ -337,7 +336,7 @@ func TestSparePart(t *testing.T) {
 		t.Errorf("after the change: %+v", now)
 	}
 
-	// With its file gone a controller that is not needed ends.
+	// A controller that is not needed ends when its file is removed.
 	must(t, os.Remove(filepath.Join(b.dir, "etc/a.yaml")))
 	b.reload()
 	await(t, "the end of controller a", func() bool { return len(b.status("fake").Parts) == 2 })
@@ -353,7 +352,7 @@ func TestSparePart(t *testing.T) {
 	}
 }
 
-// TestPartLogs: each line says whose it is.
+// TestPartLogs checks that each line begins with the name of its part.
 func TestPartLogs(t *testing.T) {
 	b := trio(t, "")
 	lines, err := b.sup.LogTail("fake", 1)
@@ -366,7 +365,8 @@ func TestPartLogs(t *testing.T) {
 	}
 }
 
-// TestViewCostsNoMemory: it is asked of each volume at each look.
+// TestViewCostsNoMemory checks that View allocates nothing, since it is called often for each
+// volume.
 func TestViewCostsNoMemory(t *testing.T) {
 	b := newBench(t)
 	b.file("fake.yaml", b.fakeFile("", "health: {interval: 1h}\n"))

@@ -9,22 +9,22 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/volagent/volagent/agent/procstat"
+	"github.com/volagent/volagent/volmgr/proc"
 )
 
-// process is a plugin's process, watched through a pidfd. It need not be a
-// child of this agent: it outlives the agent that started it.
+// process is a plugin's process, watched through a pidfd. It need not be a child of this agent,
+// because it outlives the agent that started it.
 type process struct {
 	pid   int
 	start uint64
 	fd    *os.File
 
 	done  chan struct{} // closed once it has ended
-	ended chan struct{} // closed once nothing watches any more
+	ended chan struct{} // closed once the watch has finished
 	exit  string        // how it ended; valid after done
 }
 
-// finished is a process that had ended before it could be watched.
+// finished returns a process that had ended before it could be watched.
 func finished(pid int, exit string) *process {
 	p := &process{pid: pid, exit: exit, done: make(chan struct{}), ended: make(chan struct{})}
 	close(p.done)
@@ -32,8 +32,8 @@ func finished(pid int, exit string) *process {
 	return p
 }
 
-// openProcess watches the process with that pid and start time, and asks how it
-// ended when it has. It returns nil if there is none, or another one by now.
+// openProcess watches the process with this pid and start time, and calls how after it has ended.
+// It returns nil if the process is gone, or if the pid is that of another process by now.
 func openProcess(pid int, start uint64, how func(pid int) string) (*process, error) {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if errors.Is(err, unix.ESRCH) {
@@ -42,25 +42,31 @@ func openProcess(pid int, start uint64, how func(pid int) string) (*process, err
 	if err != nil {
 		return nil, fmt.Errorf("cannot watch process %d: %w", pid, err)
 	}
+
 	p := &process{pid: pid, start: start, fd: os.NewFile(uintptr(fd), "pidfd"), done: make(chan struct{}), ended: make(chan struct{})}
-	// Only now that the pidfd holds the process is the comparison safe. A
-	// zombie is let through: its end is noticed at once, and reaped.
-	if st, err := procstat.Read(pid); err != nil || !st.Began(start) {
-		return nil, p.fd.Close() // the process is gone, which is an answer
+	// The comparison is safe only now that the pidfd holds the process. A zombie is accepted: its
+	// end is noticed at once, and it is reaped.
+	if st, err := proc.ReadStat(pid); err != nil || !st.Began(start) {
+		return nil, p.fd.Close() // the process is gone, which is a valid answer
 	}
+
 	conn, err := p.fd.SyscallConn()
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("cannot watch process %d: %w", pid, err), p.fd.Close())
 	}
+
 	go func() {
 		defer close(p.ended)
-		// The runtime's poller waits: this costs a goroutine and no thread.
+
+		// The poller of the Go runtime waits, which costs a goroutine and no thread.
 		if err := conn.Read(pidfdReadable); err != nil {
 			return // released
 		}
+
 		p.exit = how(pid)
 		close(p.done)
 	}()
+
 	return p, nil
 }
 
@@ -71,8 +77,8 @@ func pidfdReadable(fd uintptr) bool {
 	return err == nil && n > 0
 }
 
-// reap collects the exit status of an ended child and puts it into words. Of
-// somebody else's child nothing is known.
+// reap collects the exit status of an ended child and describes it. The exit status of another
+// process's child is unknown.
 func reap(pid int) string {
 	var ws unix.WaitStatus
 	got, err := unix.Wait4(pid, &ws, unix.WNOHANG, nil)
@@ -98,18 +104,20 @@ func (p *process) Done() <-chan struct{} { return p.done }
 // Exit implements instance.
 func (p *process) Exit() string { return p.exit }
 
-// Stale implements instance: a process is what it is.
+// Stale implements instance. It is false: another process is always another instance.
 func (p *process) Stale() bool { return false }
 
-// Stop ends the process: SIGTERM, and SIGKILL after the grace. Only the
-// plugin's own process is signalled, never its group: FUSE daemons in the
-// group hold mounts. It returns early if ctx ends.
+// Stop ends the process: first with SIGTERM, and after the grace time with SIGKILL. It signals only
+// the plugin's own process, never its group: FUSE daemons in the group hold mounts. It returns
+// early if ctx ends.
 func (p *process) Stop(ctx context.Context, grace time.Duration) error {
 	if err := p.signal(unix.SIGTERM); err != nil {
 		return err
 	}
+
 	timer := time.NewTimer(grace)
 	defer timer.Stop()
+
 	select {
 	case <-p.done:
 		return nil
@@ -117,11 +125,13 @@ func (p *process) Stop(ctx context.Context, grace time.Duration) error {
 		return ctx.Err()
 	case <-timer.C:
 	}
+
 	if err := p.signal(unix.SIGKILL); err != nil {
 		return err
 	}
-	// A process in an uninterruptible call dies later, and no second one may
-	// be started beside it.
+
+	// A process in an uninterruptible call dies later. No second instance may be started beside it,
+	// so Stop waits.
 	select {
 	case <-p.done:
 		return nil
@@ -134,23 +144,27 @@ func (p *process) signal(sig unix.Signal) error {
 	if p.fd == nil {
 		return nil // it has ended
 	}
+
 	conn, err := p.fd.SyscallConn()
 	if err != nil {
 		return fmt.Errorf("cannot signal process %d: %w", p.pid, err)
 	}
+
 	var sent error
 	err = conn.Control(func(fd uintptr) { sent = unix.PidfdSendSignal(int(fd), sig, nil, 0) })
 	if err = errors.Join(err, sent); err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("cannot signal process %d: %w", p.pid, err)
 	}
+
 	return nil
 }
 
-// Release implements instance: the process goes on, unwatched.
+// Release implements instance. The process keeps running, unwatched.
 func (p *process) Release() error {
 	if p.fd == nil {
 		return nil
 	}
+
 	err := p.fd.Close()
 	<-p.ended
 	return err

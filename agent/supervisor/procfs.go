@@ -6,40 +6,43 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 
 	"github.com/volagent/volagent/agent/pluginfile"
-	"github.com/volagent/volagent/agent/procstat"
+	"github.com/volagent/volagent/volmgr/proc"
 )
 
-// environ returns one variable of a process's environment at its start, or "".
+// environ returns one variable of the environment with which a process started, or "".
 func environ(pid int, name string) string {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 	if err != nil {
 		return ""
 	}
+
 	for entry := range bytes.SplitSeq(data, []byte{0}) {
 		if value, ok := bytes.CutPrefix(entry, []byte(name+"=")); ok {
 			return string(value)
 		}
 	}
+
 	return ""
 }
 
-// findNonce finds the process that was started with a nonce: the oldest
-// session leader that has it in its environment. What the plugin itself has
-// started inherits the environment and leads no session, or is younger.
+// findNonce finds the process that was started with a nonce: the oldest session leader that has it
+// in its environment. Processes that the plugin started inherit the environment, but lead no
+// session or are younger.
 func findNonce(nonce string) (pid int, start uint64) {
 	dirs, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
 		return 0, 0
 	}
+
 	for _, dir := range dirs {
 		n, err := strconv.Atoi(filepath.Base(dir))
 		if err != nil || environ(n, pluginfile.EnvIncarnation) != nonce {
 			continue
 		}
-		st, err := procstat.Read(n)
+
+		st, err := proc.ReadStat(n)
 		if err != nil || !st.Alive() || st.Session != n {
 			continue
 		}
@@ -47,14 +50,6 @@ func findNonce(nonce string) (pid int, start uint64) {
 			pid, start = n, st.Start
 		}
 	}
-	return pid, start
-}
 
-// bootID tells this boot from any other.
-func bootID() (string, error) {
-	data, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return "", fmt.Errorf("cannot read the boot id: %w", err)
-	}
-	return strings.TrimSpace(string(data)), nil
+	return pid, start
 }

@@ -12,52 +12,58 @@ import (
 )
 
 const (
-	// slowestPoll is the longest pause between two looks for a socket that a
-	// plugin of ours is about to open.
+	// slowestPoll is the longest pause between two checks for a socket that a plugin of this agent
+	// is about to open.
 	slowestPoll = 100 * time.Millisecond
 	// slowestProbe is the longest pause between two probes of a plugin that is
 	// not ready yet.
 	slowestProbe = time.Second
-	// unhealthyProbe is the longest pause between two probes of a plugin that
-	// was ready and failed one.
+	// unhealthyProbe is the longest pause between two probes of a plugin that was ready and then
+	// failed a probe.
 	unhealthyProbe = 5 * time.Second
-	// lostLook is the pause before a plugin is looked at whose connection was lost.
+	// lostLook is the pause before the next probe of a plugin whose connection was lost.
 	lostLook = 500 * time.Millisecond
-	// maxFailures is after how many failed probes in a row a plugin hangs.
+	// maxFailures is how many failed probes in a row mean that a plugin hangs.
 	maxFailures = 3
 )
 
-// settle waits until the instance is ready: it opens its socket, says that it
-// is ready, says who it is, and shares its mounts with the host. It is ready then and there, not at some later
-// poll. The client is the caller's.
+// settle waits until the instance is ready, and returns as soon as it is. The instance opens its
+// socket, reports that it is ready, identifies itself, and shares its mounts with the host. The
+// caller owns the returned client.
 func (w *worker) settle(ctx context.Context, run runner, def *volume.PluginDefinition) (*csiclient.Client, error) {
 	limit, cancel := context.WithTimeoutCause(ctx, def.StartTimeout, errSlow)
 	defer cancel()
+
 	last := "it has not opened its socket " + run.Socket()
 	if def.Unit != "" {
 		last += unitNeeds(run.Socket())
 	}
+
 	err := w.poll(limit, firstLook, slowestPoll, func() bool {
 		_, err := os.Stat(run.Socket())
 		return err == nil
 	})
+
 	if err != nil {
 		return nil, w.unsettled(limit, def, err, last)
 	}
-	w.served, _ = statSocket(run.Socket()) // one that is gone again is another one later
+
+	w.served, _ = statSocket(run.Socket()) // if it is gone again, the next socket counts as another
 	last = "it has opened its socket " + run.Socket() + ", and does not answer"
 	client, err := csiclient.Dial(run.Socket(), w.clientOptions(def))
 	if err != nil {
 		return nil, err
 	}
+
 	var info volume.PluginInfo
 	err = w.poll(limit, firstLook, slowestProbe, func() bool {
 		ready, err := client.Probe(limit)
 		if err == nil && ready {
 			info, err = client.Info(limit)
 		}
+
 		switch {
-		case err != nil && limit.Err() != nil: // the reason before says more
+		case err != nil && limit.Err() != nil: // the earlier reason says more
 		case err != nil:
 			last = err.Error()
 		case !ready:
@@ -65,9 +71,11 @@ func (w *worker) settle(ctx context.Context, run runner, def *volume.PluginDefin
 		default:
 			return true
 		}
+
 		w.m.note("not ready yet: " + last)
 		return false
 	})
+
 	if err == nil {
 		err = w.introduce(ctx, def, info)
 		if err == nil {
@@ -76,20 +84,22 @@ func (w *worker) settle(ctx context.Context, run runner, def *volume.PluginDefin
 	} else {
 		err = w.unsettled(limit, def, err, last)
 	}
+
 	if err != nil && errors.Is(err, errRefused) && w.inst.Done() == nil {
-		w.refusedClient = client // its connection tells when the refused instance has ended
+		w.refusedClient = client // the end of its connection shows that the refused instance has ended
 		return nil, err
 	}
 	if err != nil {
 		return nil, errors.Join(err, client.Close())
 	}
+
 	return client, nil
 }
 
 // errSlow is the cause of a context that ended with the start timeout.
 var errSlow = errors.New("start timeout")
 
-// unsettled says why a plugin did not become ready.
+// unsettled returns the reason why a plugin did not become ready.
 func (w *worker) unsettled(limit context.Context, def *volume.PluginDefinition, err error, last string) error {
 	if errors.Is(context.Cause(limit), errSlow) && !errors.Is(err, errExited) && !errors.Is(err, errDue) {
 		return fmt.Errorf("not ready after %s: %s", def.StartTimeout, last)
@@ -97,13 +107,14 @@ func (w *worker) unsettled(limit context.Context, def *volume.PluginDefinition, 
 	return err
 }
 
-// poll calls ok with growing pauses until it returns true, the instance ends,
-// something else is wanted, or ctx ends.
+// poll calls ok with growing pauses until it returns true, the instance ends, due returns true, or
+// ctx ends.
 func (w *worker) poll(ctx context.Context, first, slowest time.Duration, ok func() bool) error {
 	for pause := first; !ok(); pause = min(2*pause, slowest) {
 		if w.inst.Stale() {
 			return errors.New("its socket was replaced or removed")
 		}
+
 		timer := time.NewTimer(pause)
 		select {
 		case <-timer.C:
@@ -121,10 +132,11 @@ func (w *worker) poll(ctx context.Context, first, slowest time.Duration, ok func
 			}
 		}
 	}
+
 	return nil
 }
 
-// clientOptions are the options of a client for the plugin.
+// clientOptions returns the options of a client for the plugin.
 func (w *worker) clientOptions(def *volume.PluginDefinition) csiclient.Options {
 	o := w.s.opts.Client
 	o.NodeTimeout, o.ControllerTimeout, o.ProbeTimeout = def.NodeTimeout, def.ControllerTimeout, def.ProbeTimeout
@@ -135,6 +147,7 @@ func (w *worker) clientOptions(def *volume.PluginDefinition) csiclient.Options {
 	if w.s.opts.Observe != nil {
 		o.Observer = w.s.opts.Observe(w.id)
 	}
+
 	switch def.Type {
 	case typeNode:
 		o.Services = csiclient.NodeOnly
@@ -143,11 +156,12 @@ func (w *worker) clientOptions(def *volume.PluginDefinition) csiclient.Options {
 	default:
 		o.Services = csiclient.AllServices
 	}
+
 	return o
 }
 
-// named refuses a driver whose name is none of CSI's. It may go on under a warning
-// where the agent has volumes of the plugin, since refusal would strand them.
+// named refuses a driver whose name CSI does not allow. If the agent has volumes of the plugin, it
+// only warns, since a refusal would strand them.
 func (w *worker) named(driver string) error {
 	err := volume.CheckDriver(driver)
 	switch {
@@ -157,11 +171,12 @@ func (w *worker) named(driver string) error {
 	case w.s.opts.HasVolumes == nil || !w.s.opts.HasVolumes(w.id):
 		return fmt.Errorf("%w: %w", errRefused, err)
 	}
+
 	w.misnamed = err.Error() + "; it is used all the same, because volumes of it exist"
 	return nil
 }
 
-// introduce checks who the plugin says it is and remembers that.
+// introduce checks the identity that the plugin reports, and stores it.
 func (w *worker) introduce(ctx context.Context, def *volume.PluginDefinition, info volume.PluginInfo) error {
 	info.ID = w.id
 	wantNode := def.Type == typeNode || def.Type == typeMonolith
@@ -172,9 +187,11 @@ func (w *worker) introduce(ctx context.Context, def *volume.PluginDefinition, in
 	case wantController && !info.HasController:
 		return fmt.Errorf("%w: its file says type %s, and it has no controller service", errRefused, def.Type)
 	}
+
 	if err := w.named(info.Driver); err != nil {
 		return err
 	}
+
 	switch was, part := w.s.other(w.plugin, info.Driver); {
 	case part != "":
 		return fmt.Errorf("%w: driver %q answers, and the part %q of plugin %q is driver %q: all parts are of one driver",
@@ -183,28 +200,32 @@ func (w *worker) introduce(ctx context.Context, def *volume.PluginDefinition, in
 		return fmt.Errorf("%w: driver %q answers, and plugin %q has been driver %q: its volumes would go to the wrong driver; give another driver an id of its own",
 			errRefused, info.Driver, w.id, was)
 	}
+
 	w.tellNodeID(info)
 	err := w.save(ctx, func(r *volume.PluginRecord) { r.Info, r.Definition = info, def })
 	if err != nil {
-		// It serves all the same: what is lost is a description of it while it
-		// is down.
+		// The plugin serves all the same. Without the record, its description is lost while it is
+		// down.
 		w.log.Warn("cannot store what the plugin says of itself", "error", err)
 	}
+
 	return nil
 }
 
-// watch probes a ready plugin until it is not: it ended, hangs, was replaced,
-// or something else is wanted.
+// watch probes a ready plugin until it ends, hangs or is replaced, or until due returns true.
 func (w *worker) watch(ctx context.Context, run runner, def *volume.PluginDefinition, client *csiclient.Client) error {
 	lost, stop := watchConnection(ctx, client)
 	defer stop()
+
 	ended := w.inst.Done()
 	if ended == nil {
 		ended, lost = lost, nil
 	}
+
 	failures := 0
 	timer := time.NewTimer(def.ProbeInterval)
 	defer timer.Stop()
+
 	for {
 		select {
 		case <-ctx.Done():
@@ -212,10 +233,11 @@ func (w *worker) watch(ctx context.Context, run runner, def *volume.PluginDefini
 		case <-ended:
 			return w.ended(run)
 		case <-lost:
-			// Most likely the process has just ended, which is heard of in a moment.
+			// Most likely the process has just ended, and the channel ended is about to be closed.
 			lost = nil
 			timer.Reset(min(def.ProbeInterval, lostLook))
 			continue
+
 		case <-w.wake:
 			if w.due() {
 				return errDue
@@ -223,9 +245,12 @@ func (w *worker) watch(ctx context.Context, run runner, def *volume.PluginDefini
 			if w.take(&w.limits) {
 				w.askNode(ctx, def, client)
 			}
+
 			continue
+
 		case <-timer.C:
 		}
+
 		if w.due() {
 			return errDue
 		}
@@ -238,29 +263,30 @@ func (w *worker) watch(ctx context.Context, run runner, def *volume.PluginDefini
 		if err := w.probe(ctx, client, &failures); err != nil {
 			return err
 		}
+
 		w.tidy(run)
 		next := def.ProbeInterval
 		if w.m.snapshot().state != Ready {
 			next = min(next, unhealthyProbe)
 		}
+
 		timer.Reset(next)
 	}
 }
 
-// errReopened is the end of what a process of ours served on a socket, by what it
-// serves on the next.
+// errReopened says that a process of this agent made its socket anew and serves on the new one.
 var errReopened = errors.New("its socket was made anew while its process went on")
 
-// reopened reports whether the socket is another than the one that was connected
-// to. The process that was started may be a shell, or an init of a container, and
-// have started another server. One that is not there may be on its way.
+// reopened reports whether the socket is not the one to which the client is connected. The process
+// that was started may be a shell or the init of a container, and may have started another server.
+// A missing socket does not count, since it may be about to appear.
 func (w *worker) reopened(run runner) bool {
 	now, err := statSocket(run.Socket())
 	return err == nil && now != w.served
 }
 
-// another deals with a process that serves on another socket. Nobody can tell
-// what it forgot, so it counts as another incarnation, and is asked who it is.
+// another handles a process that serves on another socket. The new server may have lost its state,
+// so it counts as another incarnation and must identify itself again.
 func (w *worker) another(ctx context.Context, why error, readyFor time.Duration) {
 	w.must(w.m.unhealthy(why.Error()))
 	w.drop()
@@ -269,7 +295,7 @@ func (w *worker) another(ctx context.Context, why error, readyFor time.Duration)
 	w.rest(ctx, min(w.falls.fell(readyFor), longestUnreachable), true)
 }
 
-// ended says how an instance ended.
+// ended returns the error for the end of an instance.
 func (w *worker) ended(run runner) error {
 	if run.Owned() {
 		return errExited
@@ -277,8 +303,8 @@ func (w *worker) ended(run runner) error {
 	return errors.New(w.inst.Exit())
 }
 
-// probe asks once. A plugin that says itself that it is not ready is
-// unhealthy, but does not hang: a restart could cost mounts and mend nothing.
+// probe probes the plugin once. A plugin that reports that it is not ready is unhealthy, but does
+// not count as hung: a restart could cost mounts and would not help.
 func (w *worker) probe(ctx context.Context, client *csiclient.Client, failures *int) error {
 	ready, err := client.Probe(ctx)
 	switch {
@@ -290,30 +316,35 @@ func (w *worker) probe(ctx context.Context, client *csiclient.Client, failures *
 		if *failures >= maxFailures {
 			return fmt.Errorf("%w: %d probes in a row failed, the last with %w", errHung, *failures, err)
 		}
+
 		return nil
 	}
+
 	*failures = 0
 	if !ready {
 		w.must(w.m.unhealthy("it says that it is not ready"))
 	} else if w.m.snapshot().state == Unhealthy {
 		w.must(w.m.ready())
 	}
+
 	return nil
 }
 
-// tidy keeps the log of a running plugin small.
+// tidy limits the size of a running plugin's log.
 func (w *worker) tidy(run runner) {
 	if !run.Owned() {
 		return
 	}
+
 	err := trimLog(w.paths().log)
 	if err != nil && !w.untidy {
 		w.log.Warn("cannot trim the plugin's log", "error", err)
 	}
+
 	w.untidy = err != nil
 }
 
-// watchConnection closes a channel when the client's connection is lost.
+// watchConnection returns a channel that is closed when the client's connection is lost.
 func watchConnection(ctx context.Context, client *csiclient.Client) (lost <-chan struct{}, stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	ch, over := make(chan struct{}), make(chan struct{})
@@ -323,5 +354,6 @@ func watchConnection(ctx context.Context, client *csiclient.Client) (lost <-chan
 			close(ch)
 		}
 	}()
+
 	return ch, func() { cancel(); <-over }
 }

@@ -6,15 +6,17 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// refused deals with an instance that must not be used. One that this agent runs and that
-// holds no volume is stopped, and stays so until somebody changes something. Every other
-// one runs on, and once it has ended, or is another one, the plugin is looked at anew.
+// refused handles an instance that must not be used. If this agent runs the instance and the
+// instance holds no volume, the agent stops it. The plugin then stays failed until a person changes
+// something. Any other instance keeps running. Once it has ended or was replaced, the plugin is
+// checked again.
 func (w *worker) refused(ctx context.Context, run runner, def *volume.PluginDefinition, why error) {
 	w.drop()
 	w.must(w.m.refuse(why.Error()))
 	if run.Owned() && !w.holds() && !w.stop(ctx) {
 		return
 	}
+
 	switch {
 	case w.inst == nil:
 		w.rest(ctx, 0, true)
@@ -32,13 +34,13 @@ func (w *worker) outlast(ctx context.Context, ended <-chan struct{}) {
 	}
 	if isClosed(ended) {
 		w.gone()
-		w.rest(ctx, w.falls.fell(0), true) // the next one may be the same
+		w.rest(ctx, w.falls.fell(0), true) // the next instance may be refused, too
 	}
 }
 
-// outlastForeign waits until a refused instance that others run has ended, or another one
-// serves its socket. The socket is the same where systemd opened it for the plugin: then
-// only the connection tells.
+// outlastForeign waits until a refused instance that this agent does not run has ended, or until
+// another instance serves its socket. If systemd opened the socket for the plugin, the socket stays
+// the same. Then only the connection shows the end.
 func (w *worker) outlastForeign(ctx context.Context, def *volume.PluginDefinition) {
 	ended := w.inst.Done()
 	if w.refusedClient != nil {
@@ -46,11 +48,13 @@ func (w *worker) outlastForeign(ctx context.Context, def *volume.PluginDefinitio
 		defer stop()
 		ended = lost
 	}
+
 	for w.restUntil(ctx, def.ProbeInterval, true, ended) {
 		if isClosed(ended) || w.inst.Stale() || w.due() {
 			break
 		}
 	}
+
 	w.inst = nil
 }
 
@@ -62,6 +66,7 @@ func (w *worker) closeRefused() {
 	if err := w.refusedClient.Close(); err != nil {
 		w.log.Warn("cannot close the connection to a refused plugin", "error", err)
 	}
+
 	w.refusedClient = nil
 }
 

@@ -10,8 +10,8 @@ import (
 	"github.com/volagent/volagent/agent/supervisor"
 )
 
-// A refused plugin that holds volumes is not stopped. Once its process has ended, another
-// one is started and asked who it is.
+// A refused plugin that holds volumes is not stopped. Once its process has ended, another one is
+// started and must identify itself.
 func TestRefusedProcessEnds(t *testing.T) {
 	b := newBench(t)
 	b.file("fake.yaml", b.fakeFile("", ""))
@@ -34,10 +34,10 @@ func TestRefusedProcessEnds(t *testing.T) {
 	}
 }
 
-// kept is a listener that outlives its servers, as one that systemd opened.
+// kept is a listener that outlives its servers, like one that systemd opened.
 type kept struct{ *net.UnixListener }
 
-// Close ends the server's Accept, and nothing else.
+// Close ends the server's Accept, and does nothing else.
 func (k kept) Close() error { return k.SetDeadline(time.Now()) }
 
 // serve starts a server at the listener.
@@ -46,7 +46,7 @@ func (k kept) serve(b *bench) (stop func()) {
 	return b.serveAt(k)
 }
 
-// A refused plugin behind a socket that outlives it: the next one is asked who it is.
+// A refused plugin may be behind a socket that outlives it. The next server must identify itself.
 func TestRefusedBehindKeptSocket(t *testing.T) {
 	b := newBench(t)
 	socket := filepath.Join(b.dir, "x.sock")

@@ -15,7 +15,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// registry keeps definitions as a disk would: as text.
+// registry keeps definitions as text, as a disk would.
 type registry struct {
 	defs [][]byte
 	deny error
@@ -57,7 +57,7 @@ func (r *registry) Deregister(_ context.Context, defs []volume.PluginDefinition)
 	return nil
 }
 
-// newRegistry is a bench whose agent can register plugins.
+// newRegistry returns a bench whose agent can register plugins.
 func newRegistry(t *testing.T) (*bench, *registry) {
 	t.Helper()
 	b, r := newBench(t), &registry{}
@@ -65,7 +65,7 @@ func newRegistry(t *testing.T) (*bench, *registry) {
 	return b, r
 }
 
-// register registers the fake plugin, and waits for it.
+// register registers the fake plugin, and waits until it is ready.
 func (b *bench) register(text, outcome string) {
 	b.t.Helper()
 	asked := time.Now()
@@ -76,7 +76,7 @@ func (b *bench) register(text, outcome string) {
 	must(b.t, b.sup.AwaitRegistered(within(b.t), reg, asked))
 }
 
-// deregister takes the fake plugin back, and waits for its end.
+// deregister deregisters the fake plugin, and waits for its end.
 func (b *bench) deregister(force bool) error {
 	b.t.Helper()
 	gone, err := b.sup.Deregister(b.t.Context(), "fake", force)
@@ -86,7 +86,7 @@ func (b *bench) deregister(force bool) error {
 	return gone(within(b.t))
 }
 
-// expectRefused checks kind and words of an error.
+// expectRefused checks the kind and the words of an error.
 func expectRefused(t *testing.T, err, kind error, words ...string) {
 	t.Helper()
 	if !errors.Is(err, kind) {
@@ -99,8 +99,8 @@ func expectRefused(t *testing.T, err, kind error, words ...string) {
 	}
 }
 
-// TestRegister: a registered plugin is one like those of files, and outlives the
-// agent; once deregistered it is gone, and stays so.
+// TestRegister checks that a registered plugin is like one of a file, and outlives the agent. Once
+// deregistered, it stays away.
 func TestRegister(t *testing.T) {
 	b, r := newRegistry(t)
 	text := b.fakeFile("", "health: {interval: 1h}\n")
@@ -146,7 +146,7 @@ func TestRegister(t *testing.T) {
 	must(t, b.deregister(false))
 }
 
-// TestRegisterChanged: a change waits for volumes as one of a file does.
+// TestRegisterChanged checks that a changed registration waits for volumes like a changed file.
 func TestRegisterChanged(t *testing.T) {
 	b, _ := newRegistry(t)
 	b.set("env", "")
@@ -177,8 +177,8 @@ func TestRegisterChanged(t *testing.T) {
 	b.inUse.Store(false)
 }
 
-// TestDeregisterForced: it ends under its volumes, also where an earlier
-// deregister waits for them, and takes them up again when it is back.
+// TestDeregisterForced checks that a plugin ends under its volumes, even if an earlier deregister
+// is waiting for them. When it is registered again, it serves them again.
 func TestDeregisterForced(t *testing.T) {
 	b, r := newRegistry(t)
 	text := b.fakeFile("", "health: {interval: 1h}\n")
@@ -214,8 +214,8 @@ func TestDeregisterForced(t *testing.T) {
 	}
 }
 
-// TestVolumeComesInWhileDeregistering: a volume that finds the door closed while
-// that is stored is told that it is open again.
+// TestVolumeComesInWhileDeregistering checks a volume that finds the plugin blocked while a
+// deregister is being stored. It is told when the plugin is not blocked any more.
 func TestVolumeComesInWhileDeregistering(t *testing.T) {
 	b, r := newRegistry(t)
 	b.start()
@@ -239,7 +239,8 @@ func TestVolumeComesInWhileDeregistering(t *testing.T) {
 	b.inUse.Store(false)
 }
 
-// TestRegisterRefused: bad text, what a file has, what cannot be stored.
+// TestRegisterRefused checks bad text, a plugin that a file defines, and a definition that cannot
+// be stored.
 func TestRegisterRefused(t *testing.T) {
 	b, r := newRegistry(t)
 	b.opts.BuiltinArgv = nil
@@ -276,8 +277,8 @@ func TestRegisterRefused(t *testing.T) {
 	}
 }
 
-// TestFileOfRegistered: a file that comes later does not take the plugin over,
-// and says what to do.
+// TestFileOfRegistered checks that a later file does not replace a registered plugin, and that its
+// error says what to do.
 func TestFileOfRegistered(t *testing.T) {
 	b, r := newRegistry(t)
 	text := b.fakeFile("", "health: {interval: 1h}\n")
@@ -305,8 +306,8 @@ func TestFileOfRegistered(t *testing.T) {
 	}
 }
 
-// TestBadFileOfRegistered: a file with a mistake would keep the plugin running that
-// is deregistered, as it keeps what was in force before it.
+// TestBadFileOfRegistered checks a file with a mistake beside a registered plugin. It would keep
+// the deregistered plugin running, since a bad file keeps the earlier definition in force.
 func TestBadFileOfRegistered(t *testing.T) {
 	b, r := newRegistry(t)
 	b.start()
@@ -337,8 +338,8 @@ func (b *bench) registerPart(file, kind, instance string) {
 	b.register(string(text), supervisor.Registered)
 }
 
-// TestRegisterParts: each part is registered by itself, beside those of files;
-// a deregister takes all that were, and leaves the files'.
+// TestRegisterParts checks that each part is registered separately, beside parts from files. A
+// deregister removes all registered parts, and keeps those from files.
 func TestRegisterParts(t *testing.T) {
 	b, r := newRegistry(t)
 	b.start()
@@ -372,7 +373,7 @@ func TestRegisterParts(t *testing.T) {
 	left()
 
 	b.registerPart("a.yaml", "controller", "a")
-	b.inUse.Store(true) // another controller is there for the volumes
+	b.inUse.Store(true) // another controller is ready for the volumes
 	must(t, b.deregister(false))
 	left()
 	b.inUse.Store(false)

@@ -7,37 +7,36 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// runner is one way in which a plugin comes to run.
+// runner is one way to run a plugin.
 type runner interface {
-	// Find returns the instance that runs already, from before this agent; nil
-	// if there is none.
+	// Find returns the instance that is already running, as from an earlier agent; nil if there is
+	// none.
 	Find(ctx context.Context) (instance, error)
-	// Start starts an instance, or waits for one if it is not ours to start.
-	// Nothing runs when it is called.
+	// Start starts an instance, or waits for one that the agent does not start itself. No instance
+	// runs when it is called.
 	Start(ctx context.Context) (instance, error)
-	// Owned reports whether instances are started and stopped here. Others are
-	// watched only.
+	// Owned reports whether the agent starts and stops the instances. If not, it only watches them.
 	Owned() bool
-	// Socket is where the plugin answers.
+	// Socket returns the path at which the plugin answers.
 	Socket() string
 }
 
-// instance is a plugin that runs.
+// instance is one running process or container of a part.
 type instance interface {
-	// PID is 0 where it is not known.
+	// PID returns the id of the process, 0 if it is unknown.
 	PID() int
-	// Key differs between any two instances.
+	// Key returns a string that differs between any two instances.
 	Key() string
-	// Done is closed when the instance has ended; nil where only its
-	// connection tells.
+	// Done returns a channel that is closed when the instance has ended. It is nil if only the
+	// connection shows the end.
 	Done() <-chan struct{}
-	// Exit says how it ended.
+	// Exit describes how the instance ended.
 	Exit() string
-	// Stale reports whether another instance has taken this one's place.
+	// Stale reports whether another instance has replaced this one.
 	Stale() bool
-	// Stop ends it and waits for its end; ctx ends the wait early.
+	// Stop ends the instance and waits for its end. It returns early if ctx ends.
 	Stop(ctx context.Context, grace time.Duration) error
-	// Release lets go of it and leaves it running.
+	// Release ends the watch and leaves the instance running.
 	Release() error
 }
 

@@ -12,27 +12,27 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/volagent/volagent/agent/procstat"
+	"github.com/volagent/volagent/volmgr/proc"
 )
 
-// Pauses between two looks at a socket that nobody serves.
+// Pauses between two checks of a socket that no process serves.
 const (
 	firstLook   = 5 * time.Millisecond
 	slowestLook = time.Second
 )
 
-// peer is who listens on a unix socket.
+// peer is the process that listens on a unix socket.
 type peer struct {
 	file  socketFile
-	pid   int    // of the process that called listen; 0 if it is in no namespace of ours
-	start uint64 // of that process
+	pid   int    // of the process that called listen; 0 if it is not in the agent's pid namespace or one below it
+	start uint64 // start time of that process
 }
 
-// socketFile tells one socket file from the next at the same path. The time is
-// in it because a file system may give the same inode to both.
+// socketFile distinguishes socket files at the same path. The time is part of it because a file
+// system may give two of them the same inode.
 type socketFile struct {
 	dev, ino uint64
-	made     unix.Timespec // mtime: nothing but the making of a socket sets it
+	made     unix.Timespec // mtime: only the creation of a socket sets it
 }
 
 func statSocket(path string) (socketFile, error) {
@@ -43,38 +43,44 @@ func statSocket(path string) (socketFile, error) {
 	return socketFile{dev: st.Dev, ino: st.Ino, made: st.Mtim}, nil
 }
 
-// connect finds out whether anybody answers on a socket, and who.
+// connect checks whether a process answers on a socket, and returns that process.
 func connect(ctx context.Context, path string) (peer, error) {
 	file, err := statSocket(path)
 	if err != nil {
 		return peer{}, err
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
+
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
 	if err != nil {
 		return peer{}, err
 	}
 	defer conn.Close()
+
 	p := peer{file: file}
 	raw, err := conn.(*net.UnixConn).SyscallConn()
 	if err != nil {
 		return peer{}, err
 	}
+
 	var cred *unix.Ucred
 	var credErr error
 	err = raw.Control(func(fd uintptr) { cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
 	if err := errors.Join(err, credErr); err != nil {
 		return peer{}, err
 	}
+
 	p.pid = int(cred.Pid)
-	if stat, err := procstat.Read(p.pid); err == nil {
+	if stat, err := proc.ReadStat(p.pid); err == nil {
 		p.start = stat.Start
 	}
+
 	return p, nil
 }
 
-// socketRunner watches a plugin that somebody else runs.
+// socketRunner watches a plugin that this agent does not run.
 type socketRunner struct {
 	p    *plugin
 	path string
@@ -86,10 +92,10 @@ func (r *socketRunner) Owned() bool { return false }
 // Socket implements runner.
 func (r *socketRunner) Socket() string { return r.path }
 
-// Find implements runner: nothing is remembered of what others run.
+// Find implements runner. The agent stores nothing about instances that it does not run.
 func (r *socketRunner) Find(context.Context) (instance, error) { return nil, nil }
 
-// Start implements runner: it waits until somebody listens.
+// Start implements runner. It waits until a process listens.
 func (r *socketRunner) Start(ctx context.Context) (instance, error) {
 	for pause := firstLook; ; pause = min(2*pause, slowestLook) {
 		who, err := connect(ctx, r.path)
@@ -99,6 +105,7 @@ func (r *socketRunner) Start(ctx context.Context) (instance, error) {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
+
 		r.p.must(r.p.m.unhealthy(r.why(err)))
 		if err := r.p.sleep(ctx, pause); err != nil {
 			return nil, err
@@ -106,7 +113,7 @@ func (r *socketRunner) Start(ctx context.Context) (instance, error) {
 	}
 }
 
-// why puts the failure to connect into words.
+// why describes the failure to connect.
 func (r *socketRunner) why(err error) string {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -127,11 +134,11 @@ type connection struct {
 // PID implements instance.
 func (c *connection) PID() int { return c.who.pid }
 
-// Key implements instance. A server that opens its socket anew in the same
-// process counts as another: nobody can tell what it forgot.
+// Key implements instance. A server that opens its socket anew in the same process counts as
+// another instance, because it may have lost its state.
 func (c *connection) Key() string { return fmt.Sprint(c.who) }
 
-// Done implements instance: the connection tells.
+// Done implements instance. Only the connection shows the end.
 func (c *connection) Done() <-chan struct{} { return nil }
 
 // Exit implements instance.
@@ -143,7 +150,7 @@ func (c *connection) Stale() bool {
 	return err != nil || file != c.who.file
 }
 
-// Stop implements instance: it is not ours to stop.
+// Stop implements instance. The agent does not stop instances that it does not run.
 func (c *connection) Stop(context.Context, time.Duration) error { return nil }
 
 // Release implements instance.

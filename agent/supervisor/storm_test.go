@@ -13,13 +13,13 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestDayOfCrashes: a plugin that falls for 24 hours, whenever it does, costs at
-// most 1 MiB of log and events, and what is told last is how it is.
+// TestDayOfCrashes checks that a plugin that fails for 24 hours costs at most 1 MiB of log and
+// events, no matter when it fails. The last event reports its current state.
 func TestDayOfCrashes(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
-		ready  time.Duration // it is up for so long; 0: it never is
-		starts int           // at most
+		ready  time.Duration // how long it is ready; 0: it never is
+		starts int           // upper limit
 	}{{"never ready", 0, 400}, {"falls at once", time.Second, 400}, {"falls after a minute", time.Minute + time.Second, 24 * 60}} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := t.TempDir()

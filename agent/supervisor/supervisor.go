@@ -1,26 +1,26 @@
-// Package supervisor runs CSI plugins and keeps them running: it starts their
-// processes, or watches what others run, sees them become ready, probes them,
-// restarts what ends or hangs, and hands out clients.
+// Package supervisor runs CSI plugins and keeps them running. It starts their processes, or watches
+// processes that others run. It waits until they are ready, probes them, restarts those that end or
+// hang, and gives gRPC clients to the rest of the agent.
 //
-// A plugin outlives the agent. It has a session and a log file of its own, and
-// what names its process beyond doubt is stored before and after the fork, so
-// that the next agent finds it and starts no second one. Stopping the agent
-// stops no plugin.
+// A plugin outlives the agent. It has its own session and log file. The supervisor stores, before
+// and after the fork, data that identifies the process without doubt. The next agent therefore
+// finds the process and does not start a second one. When the agent stops, its plugins keep
+// running.
 //
-//	files.go, registered.go             <plugin-dir>/*.yaml, and what was registered at run time → what is wanted
-//	notice.go                           sees that these files change
+//	files.go, registered.go             <plugin-dir>/*.yaml and run-time registrations → the wanted parts
+//	notice.go                           notices changes of these files
 //	part.go                             a plugin in several parts
 //	machine.go                          the states, drawn
 //	worker.go, ready.go                 one goroutine per part: start, settle, watch, end
 //	canary.go                           does a plugin share the host's mounts, and network?
 //	runner.go, exec.go, socket.go       ways to run a plugin
 //	container.go, container_*.go        a container, its end and its log
-//	unit.go                             another: a unit of systemd's
-//	transient.go, launch.go, cgroup.go  where a command is put, so that the agent's end spares it
-//	process.go, procfs.go               a process that need not be our child
-//	view.go, lookup.go, status.go       what others ask: views, clients, status, logs
-//	control.go                          what people ask for: restart, stop, start
-//	ending.go                           the end of the host
+//	unit.go                             a systemd unit, another way to run a plugin
+//	transient.go, launch.go, cgroup.go  where a command runs, so that it survives the agent's end
+//	process.go, procfs.go               a process that need not be a child of the agent
+//	view.go, lookup.go, status.go       queries: views, clients, status, logs
+//	control.go                          requests by the operator: restart, stop, start
+//	ending.go                           the shutdown of the host
 package supervisor
 
 import (
@@ -37,10 +37,11 @@ import (
 	"github.com/volagent/volagent/agent/systemd"
 	"github.com/volagent/volagent/volmgr/csiclient"
 	"github.com/volagent/volagent/volmgr/mount"
+	"github.com/volagent/volagent/volmgr/proc"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Store keeps plugins' records over a restart of the agent.
+// Store keeps the plugins' records across restarts of the agent.
 type Store interface {
 	// LoadPlugins returns all records.
 	LoadPlugins() ([]volume.PluginRecord, error)
@@ -53,61 +54,62 @@ type SecretResolver interface {
 	ResolveSecret(ctx context.Context, ref volume.SecretRef) (volume.Secret, error)
 }
 
-// Options of a Supervisor.
+// Options configures a Supervisor.
 type Options struct {
 	PluginDir  string // holds *.yaml; it need not exist
 	DataDir    string // plugins' states and logs, mount roots
 	RuntimeDir string // plugins' sockets
 	NodeID     string // ${NODE_ID}
 
-	// BuiltinArgv runs the bundled driver; --endpoint, --node-id and
-	// --state-dir are appended. Empty: there is none.
+	// BuiltinArgv is the command line of the bundled driver. The supervisor appends --endpoint,
+	// --node-id and --state-dir. Empty: there is no bundled driver.
 	BuiltinArgv []string
 
-	// Systemd is the way to the host's service manager. Nil: there is none.
+	// Systemd is the connection to the host's service manager. Nil: there is none.
 	Systemd *systemd.Bus
-	// ServiceArgv runs Launch. With it commands are run as services of systemd's,
-	// else they are forked.
+	// ServiceArgv is the command line that runs Launch. If it is set, commands run as services of
+	// systemd. Otherwise the agent forks them.
 	ServiceArgv []string
 
 	Store    Store
-	Registry Registry       // nil: nothing can be registered
-	Secrets  SecretResolver // nil: no file may refer to a secret
+	Registry Registry       // nil: plugins cannot be registered at run time
+	Secrets  SecretResolver // nil: plugin files may not refer to secrets
 	Logger   hclog.Logger   // nil: no log
 
-	// InUse names the volumes that are staged, or about to be, through a
-	// plugin. It is asked before a part of it is stopped, and must not call the
-	// Supervisor. Nil: there are none, ever.
+	// InUse names the volumes that are staged through a plugin, or are about to be. The supervisor
+	// asks before it stops a part of the plugin. InUse must not call the Supervisor. Nil: no volume
+	// is ever in use.
 	InUse func(pluginID string) []string
-	// HasVolumes reports whether there are volumes of a plugin. It must not call the
-	// Supervisor. Nil: there are none.
+	// HasVolumes reports whether the agent has volumes of a plugin. It must not call the
+	// Supervisor. Nil: the agent has none.
 	HasVolumes func(pluginID string) bool
-	// FUSE is how many claims have a FUSE mount through a plugin, for refusals to
-	// tell. It must not call the Supervisor. Nil: that is not known.
+	// FUSE returns how many claims have a FUSE mount through a plugin. Refusals state this number.
+	// It must not call the Supervisor. Nil: the number is unknown.
 	FUSE func(pluginID string) int
-	// Known returns the secrets that a plugin may have been given, by this agent or
-	// one before it. It is asked once for each plugin, before any of its log is
-	// shown, and must not call the Supervisor. Nil: none.
+	// Known returns the secrets that a plugin may have received from this agent or an earlier one.
+	// The supervisor asks once for each plugin, before it shows any of the plugin's log. Known must
+	// not call the Supervisor. Nil: there are none.
 	Known func(pluginID string) []volume.Secrets
-	// OnChange is called after each change of the state of a plugin's part, from
-	// that part's goroutine: it must not block. Nil is fine.
+	// OnChange is called after each change of a part's state, from that part's goroutine. It must
+	// not block. It may be nil.
 	OnChange func(Change)
 
-	// OnWarning is called, as OnChange is, with what is odd about where a plugin's
-	// part lives, once for each such thing. Part is as in Change. Nil is fine.
+	// OnWarning is called, like OnChange, with a warning about the namespaces in which a part runs
+	// or about its driver's name. Each warning is passed once. The argument part is as in Change.
+	// It may be nil.
 	OnWarning func(pluginID, part, warning string)
-	// Host is asked whether plugins share its mounts. Nil: that is not found out.
+	// Host tests whether plugins share its mounts. Nil: the supervisor does not test it.
 	Host *mount.Host
 
-	// Client is the template of the plugins' clients; its timeouts, limit and
-	// scrubber come from the plugin files.
+	// Client is the template of the plugins' clients. Their timeouts, limit and scrubber come from
+	// the plugin files.
 	Client csiclient.Options
-	// Observe returns what is told of the calls of a new client to a plugin; nil:
-	// nobody is.
+	// Observe returns the observer of the calls of a new client to a plugin. Nil: calls are not
+	// observed.
 	Observe func(pluginID string) csiclient.Observer
-	// Backoff is about restarts; its zero value is the default.
+	// Backoff sets the pauses before restarts. Its zero value is the default.
 	Backoff Backoff
-	// StopGrace is between SIGTERM and SIGKILL; 0 is 10 s.
+	// StopGrace is the time between SIGTERM and SIGKILL. 0 means 10 s.
 	StopGrace time.Duration
 }
 
@@ -118,34 +120,34 @@ type Supervisor struct {
 	incarnations atomic.Uint64
 
 	reload sync.Mutex // one Load or Reload at a time
-	taken  []found    // the plugin files as they were last read; of who holds reload
-	// registered are the definitions that came at run time; of who holds reload.
+	taken  []found    // the plugin files as they were last read; guarded by reload
+	// registered are the definitions that were registered at run time; guarded by reload.
 	registered []*volume.PluginDefinition
-	look       chan struct{} // holds one token: watch what the path of the plugin files leads to now
+	look       chan struct{} // holds one token: resolve the path of the plugin files again and watch it
 
 	mu      sync.Mutex
 	loaded  bool
 	boot    string
-	run     context.Context // of Run; nil before and after
+	run     context.Context // the context of Run; nil before and after
 	workers sync.WaitGroup
 	plugins map[string]*plugin             // by slot
 	byID    map[string][]*plugin           // the same, by plugin
-	saved   map[string]volume.PluginRecord // by slot, of what has no plugin, or had when it was loaded
+	saved   map[string]volume.PluginRecord // by slot: records as loaded, and those of parts that were removed
 	waiters map[string]chan struct{}       // by plugin
-	leaving map[string]chan struct{}       // by slot, closed when the last one that was removed is done
-	turn    map[string]uint64              // controller calls of a plugin so far
-	given   map[subjectKey]given           // that were given up
+	leaving map[string]chan struct{}       // by slot, closed when the goroutine of the removed part has ended
+	turn    map[string]uint64              // by plugin: controller calls so far
+	given   map[subjectKey]given           // controllers in which a call was given up
 
-	ends atomic.Pointer[hostEnd] // set once the host goes down
+	ends atomic.Pointer[hostEnd] // set once the host shuts down
 
 	doors sync.Mutex // one part at a time decides whether it may end
 }
 
-// Change is how a part of a plugin is now.
+// Change describes a part of a plugin after a change.
 type Change struct {
 	Plugin string
-	Part   string            // "node", "controller a"; empty for a plugin in one part
-	View   volume.PluginView // of the part alone
+	Part   string            // "node", "controller a"; empty if the plugin has one part
+	View   volume.PluginView // of this part alone
 }
 
 // New makes a supervisor and starts nothing.
@@ -153,9 +155,11 @@ func New(opts Options) *Supervisor {
 	if opts.Logger == nil {
 		opts.Logger = hclog.NewNullLogger()
 	}
+
 	if opts.StopGrace <= 0 {
 		opts.StopGrace = 10 * time.Second
 	}
+
 	opts.Backoff = opts.Backoff.withDefaults()
 	return &Supervisor{
 		opts:    opts,
@@ -171,8 +175,8 @@ func New(opts Options) *Supervisor {
 	}
 }
 
-// Load reads what is stored and the plugin files, so that views are right
-// before Run has begun. It starts nothing and does its work once.
+// Load reads the stored records and the plugin files, so that views are right before Run begins. It
+// starts nothing. Further calls do nothing.
 func (s *Supervisor) Load() error {
 	s.reload.Lock()
 	defer s.reload.Unlock()
@@ -183,10 +187,12 @@ func (s *Supervisor) load() error {
 	if s.isLoaded() {
 		return nil
 	}
-	boot, err := bootID()
+
+	boot, err := proc.BootID()
 	if err != nil {
 		return err
 	}
+
 	records, err := s.opts.Store.LoadPlugins()
 	if err != nil {
 		return fmt.Errorf("cannot load the plugins' records: %w", err)
@@ -194,13 +200,16 @@ func (s *Supervisor) load() error {
 	if err := s.loadRegistered(); err != nil {
 		return err
 	}
+
 	s.mu.Lock()
 	s.boot = boot
 	for _, rec := range records {
 		s.saved[rec.ID] = rec
 	}
+
 	s.loaded = true
 	s.mu.Unlock()
+
 	return s.read()
 }
 
@@ -210,28 +219,33 @@ func (s *Supervisor) isLoaded() bool {
 	return s.loaded
 }
 
-// Run supervises the plugins until ctx ends, and takes in their files when they
-// change. It returns then with all plugins running as they were. A bad plugin
-// file is no error: it shows in the status of its plugin.
+// Run supervises the plugins until ctx ends, and applies changes of their files. When it returns,
+// all plugins keep running. A bad plugin file is not an error: it shows in the status of its
+// plugin.
 func (s *Supervisor) Run(ctx context.Context) error {
 	if err := s.Load(); err != nil {
 		if !s.isLoaded() {
 			return err
 		}
-		// Others may still be supervised: the next Reload tries again.
+
+		// Other plugins can still be supervised. The next Reload tries again.
 		s.log.Error("cannot read the plugin files", "error", err)
 	}
+
 	sweepGroups(groupPrefix + "*")
 	s.mu.Lock()
 	if s.run != nil {
 		s.mu.Unlock()
 		return errors.New("the supervisor runs already")
 	}
+
 	s.run = ctx
 	for _, slot := range sortedIDs(s.plugins) {
 		s.drive(s.plugins[slot])
 	}
+
 	s.mu.Unlock()
+
 	s.workers.Go(func() { s.clearCanaries(ctx) })
 	if s.opts.PluginDir != "" {
 		s.workers.Go(func() { s.notice(ctx) })
@@ -242,26 +256,29 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	return nil
 }
 
-// drive starts a plugin's worker; s.mu is held.
+// drive starts a plugin's worker. The caller holds s.mu.
 func (s *Supervisor) drive(p *plugin) {
 	if s.run == nil || s.run.Err() != nil || s.ends.Load() != nil {
 		return
 	}
+
 	ctx, before := s.run, s.leaving[p.slot]
 	s.workers.Add(1)
 	go func() {
 		defer s.workers.Done()
 		defer close(p.over)
+
 		if before != nil {
-			<-before // it still tidies up in the same place
+			<-before // the removed part still cleans up in the same directories
 		}
+
 		p.run(ctx)
 	}()
 }
 
-// Reload reads the plugin files again. New plugins are started; changed and
-// removed ones follow as soon as nothing is staged through them; what failed
-// or waits to be started again is tried at once.
+// Reload reads the plugin files again. It starts new plugins. Changed and removed plugins follow as
+// soon as nothing is staged through them. Plugins that failed or wait for a restart are tried at
+// once.
 func (s *Supervisor) Reload() error {
 	err := s.readAgain()
 	select {
@@ -274,32 +291,35 @@ func (s *Supervisor) Reload() error {
 func (s *Supervisor) readAgain() error {
 	s.reload.Lock()
 	defer s.reload.Unlock()
+
 	if !s.isLoaded() {
 		return s.load()
 	}
+
 	return s.read()
 }
 
-// read takes in the plugin files.
+// read applies the plugin files.
 func (s *Supervisor) read() error {
 	files, err := readFiles(s.opts.PluginDir)
 	if err != nil {
 		return err
 	}
+
 	s.take(files)
 	return nil
 }
 
-// stale reports whether the plugin files say something else than when they were
-// last read.
+// stale reports whether the plugin files differ from those that were last read.
 func (s *Supervisor) stale() bool {
 	s.reload.Lock()
 	defer s.reload.Unlock()
+
 	files, err := readFiles(s.opts.PluginDir)
 	return err == nil && !slices.EqualFunc(files, s.taken, found.equal)
 }
 
-// add takes in a part; s.mu is held.
+// add adds a part and starts its worker. The caller holds s.mu.
 func (s *Supervisor) add(slot string, w want) {
 	p := s.newPlugin(slot, w, s.saved[slot])
 	s.plugins[slot] = p
@@ -308,17 +328,20 @@ func (s *Supervisor) add(slot string, w want) {
 	s.drive(p)
 }
 
-// remove forgets a part whose file was removed. It returns false if the file is
-// back. What a plugin is stays known by its own slot; a controller that was beside
-// others leaves nothing.
+// remove forgets a part whose file was removed. It returns false if the file is back. The plugin's
+// driver, version and capabilities stay in the record of the plugin's own slot. They are removed
+// from the record of a controller beside others.
 func (s *Supervisor) remove(p *plugin) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	if p.next == nil || p.next.def != nil {
 		return false
 	}
+
 	delete(s.plugins, p.slot)
 	s.leaving[p.slot] = p.over
 	s.index(p.id)
@@ -327,7 +350,7 @@ func (s *Supervisor) remove(p *plugin) bool {
 	return true
 }
 
-// forgotten is what is kept of a part that is no more.
+// forgotten returns the record that is kept after a part was removed.
 func forgotten(rec volume.PluginRecord) volume.PluginRecord {
 	rec.Process, rec.Definition, rec.Stopped = volume.PluginProcess{}, nil, false
 	if rec.Plugin != "" {
@@ -336,17 +359,18 @@ func forgotten(rec volume.PluginRecord) volume.PluginRecord {
 	return rec
 }
 
-// held are the definitions in use, or that were when the agent was started, by
-// slot.
+// held returns, by slot, the definitions that are in use or were in use when the agent started.
 func (s *Supervisor) held() map[string]*volume.PluginDefinition {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	all := map[string]*volume.PluginDefinition{}
 	for slot, rec := range s.saved {
 		if rec.Definition != nil {
 			all[slot] = rec.Definition
 		}
 	}
+
 	for slot, p := range s.plugins {
 		if def, _ := p.definition(); def != nil {
 			all[slot] = def
@@ -354,10 +378,11 @@ func (s *Supervisor) held() map[string]*volume.PluginDefinition {
 			delete(all, slot)
 		}
 	}
+
 	return all
 }
 
-// inUse names the volumes for which a plugin must not be stopped.
+// inUse names the volumes that prevent a stop of a plugin.
 func (s *Supervisor) inUse(id string) []string {
 	if s.opts.InUse == nil {
 		return nil
@@ -365,8 +390,8 @@ func (s *Supervisor) inUse(id string) []string {
 	return s.opts.InUse(id)
 }
 
-// notify tells of a change of a part's state. A change of another part's file
-// may have waited for it.
+// notify reports a change of a part's state. It also wakes other parts of the same plugin: a change
+// of their files may have waited for this one.
 func (s *Supervisor) notify(p *plugin) {
 	s.mu.Lock()
 	s.wakeWaiters(p.id)
@@ -375,19 +400,22 @@ func (s *Supervisor) notify(p *plugin) {
 			other.poke()
 		}
 	}
+
 	several := len(s.byID[p.id]) > 1
 	s.mu.Unlock()
 	if s.opts.OnChange == nil {
 		return
 	}
+
 	c := Change{Plugin: p.id, View: p.look().view}
 	if several {
 		c.Part = p.name()
 	}
+
 	s.opts.OnChange(c)
 }
 
-// wakeWaiters closes what Changed gave out; s.mu is held.
+// wakeWaiters closes the channel that Changed returned. The caller holds s.mu.
 func (s *Supervisor) wakeWaiters(id string) {
 	if ch, ok := s.waiters[id]; ok {
 		close(ch)

@@ -16,15 +16,14 @@ import (
 	"github.com/volagent/volagent/agent/systemd"
 )
 
-// noBus is a systemd that cannot be reached because of err.
+// noBus returns a systemd that cannot be reached because of err.
 func noBus(t *testing.T, err error) *systemd.Bus {
 	s := systemd.New(systemd.Options{Dial: func(...dbus.ConnOption) (*dbus.Conn, error) { return nil, err }})
 	t.Cleanup(s.Close)
 	return s
 }
 
-// A command that is to be a service of a systemd that cannot be reached is run
-// without, and that is said.
+// If systemd cannot be reached, a command that would be a service runs without it, with a warning.
 func TestForkWhereSystemdIsSilent(t *testing.T) {
 	b := newBench(t)
 	b.opts.Systemd, b.opts.ServiceArgv = noBus(t, errors.New("nobody is there")), []string{"/bin/false"}
@@ -39,8 +38,8 @@ func TestForkWhereSystemdIsSilent(t *testing.T) {
 	}
 }
 
-// A unit without a systemd is of no use until somebody changes something; one
-// whose systemd does not answer now is waited for.
+// A unit without a systemd cannot be used until a person changes something. If systemd only does
+// not answer now, the plugin waits for it.
 func TestUnitWithoutSystemd(t *testing.T) {
 	for _, tt := range []struct {
 		bus   *systemd.Bus
@@ -61,7 +60,7 @@ func TestUnitWithoutSystemd(t *testing.T) {
 	}
 }
 
-// journalctl puts a script in the place of the journal.
+// journalctl replaces the program journalctl with a script.
 func journalctl(t *testing.T, script string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -100,7 +99,7 @@ func TestUnitLog(t *testing.T) {
 	}
 }
 
-// A journal that hangs holds no status up for long, and not one after the other.
+// A journal that hangs delays a status only briefly, and several statuses wait at the same time.
 func TestHungJournal(t *testing.T) {
 	journalctl(t, `exec sleep 1000`)
 	b := newBench(t)

@@ -8,18 +8,16 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/agent/pluginfile"
-	"github.com/volagent/volagent/agent/procstat"
 	"github.com/volagent/volagent/agent/systemd"
+	"github.com/volagent/volagent/volmgr/proc"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// askAgain is how often a unit that is waited for is asked about, in case a
-// signal was lost.
+// askAgain is how often the agent asks about a unit that it waits for, in case a signal was lost.
 const askAgain = 2 * time.Second
 
-// unitRunner has a service of systemd's run the plugin. systemd starts again
-// what it is told to, and is not interfered with; what it leaves down is started
-// here.
+// unitRunner runs the plugin as a systemd unit. systemd restarts the unit if it is configured to,
+// and the agent does not interfere. The agent starts a unit that systemd leaves down.
 type unitRunner struct {
 	p     *plugin
 	name  string
@@ -36,12 +34,13 @@ func (r *unitRunner) Socket() string { return r.paths.socket }
 func (r *unitRunner) Find(ctx context.Context) (instance, error) {
 	bus := r.p.s.opts.Systemd
 	if bus == nil {
-		return nil, nil // Start says so
+		return nil, nil // Start reports this
 	}
 	// A unit that was started at boot may wait for the directory.
 	if err := r.paths.make(); err != nil {
 		return nil, err
 	}
+
 	s, err := bus.Service(ctx, r.name, true)
 	switch {
 	case errors.Is(err, systemd.ErrNone):
@@ -53,36 +52,39 @@ func (r *unitRunner) Find(ctx context.Context) (instance, error) {
 	}
 }
 
-// running reports whether a unit is up, and no longer on its way there.
+// running reports whether a unit is up, and neither starting nor stopping.
 func running(u systemd.Unit) bool {
 	return !u.Down() && u.Active != "activating" && u.Active != "deactivating"
 }
 
-// attach watches the main process of a unit that runs. It returns nil if that
-// has ended by now.
+// attach watches the main process of a unit that runs. It returns nil if that process has ended by
+// now.
 func (r *unitRunner) attach(ctx context.Context, s systemd.Service) (instance, error) {
-	st, err := procstat.Read(s.MainPID)
+	st, err := proc.ReadStat(s.MainPID)
 	if err != nil || !st.Alive() {
 		return nil, nil //nolint:nilerr // no such process is an answer
 	}
+
 	u := &unitInstance{r: r, unit: s.ID, invocation: s.Invocation}
 	if _, err := r.p.s.opts.Systemd.Ref(ctx, u.unit); err != nil {
 		r.p.log.Debug("cannot have systemd remember how the plugin ends", "error", err)
 	}
+
 	if u.process, err = openProcess(s.MainPID, st.Start, u.how); err != nil || u.process == nil {
 		u.letGo()
 		return nil, err
 	}
-	// Asked again, now that the process is held: it is that of the unit.
+
+	// Asked again, now that the pidfd holds the process: it is still that of the unit.
 	now, err := r.p.s.opts.Systemd.Service(ctx, r.name, false)
 	if err != nil || now.MainPID != s.MainPID || now.Invocation != s.Invocation {
 		return nil, errors.Join(err, u.Release())
 	}
+
 	return u, nil
 }
 
-// Start implements runner: it waits for the unit to run, and has it started if
-// systemd leaves it down.
+// Start implements runner. It waits for the unit to run, and starts it if systemd leaves it down.
 func (r *unitRunner) Start(ctx context.Context) (instance, error) {
 	bus := r.p.s.opts.Systemd
 	if bus == nil {
@@ -91,10 +93,13 @@ func (r *unitRunner) Start(ctx context.Context) (instance, error) {
 	if err := r.paths.make(); err != nil {
 		return nil, err
 	}
+
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+
 	changed := bus.Watch(r.name)
 	defer changed.Close()
+
 	var job *startJob
 	for {
 		s, err := bus.Service(ctx, r.name, true)
@@ -111,34 +116,38 @@ func (r *unitRunner) Start(ctx context.Context) (instance, error) {
 			if inst, err := r.attach(ctx, s); inst != nil || err != nil {
 				return inst, err
 			}
+
 		case s.Restarting():
 			r.p.m.note(fmt.Sprintf("systemd is restarting %s (auto-restart), for the %s time", r.name, ordinal(s.Restarts+1)))
 		case s.Down() && job == nil:
 			if err := r.clearSocket(ctx); err != nil {
 				return nil, err
 			}
+
 			r.p.m.note("systemd is starting " + r.name)
 			job = r.demand(ctx, s.Invocation)
+
 		case s.Down() && job.over():
 			return nil, r.notStarted(s, job)
 		default:
 			r.p.m.note(fmt.Sprintf("%s is %s (%s)", r.name, s.Active, s.Sub))
 		}
+
 		if err := r.await(ctx, changed, job); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// startJob is a start that systemd was asked for.
+// startJob is a start that the agent requested from systemd.
 type startJob struct {
-	before string // the last invocation before it
+	before string // the last invocation before the job
 	ended  chan struct{}
 	result string
 	err    error
 }
 
-// demand has systemd start the unit.
+// demand asks systemd to start the unit.
 func (r *unitRunner) demand(ctx context.Context, before string) *startJob {
 	j := &startJob{before: before, ended: make(chan struct{})}
 	go func() {
@@ -157,15 +166,16 @@ func (j *startJob) over() bool {
 	}
 }
 
-// await waits until there may be something new. It ends early with ctx.Err(),
-// or with errDue.
+// await waits until there may be news of the unit. It returns early with ctx.Err(), or with errDue.
 func (r *unitRunner) await(ctx context.Context, changed *systemd.Watch, job *startJob) error {
 	var ended <-chan struct{}
 	if job != nil && !job.over() {
 		ended = job.ended
 	}
+
 	timer := time.NewTimer(askAgain)
 	defer timer.Stop()
+
 	for {
 		select {
 		case <-changed.C:
@@ -184,7 +194,7 @@ func (r *unitRunner) await(ctx context.Context, changed *systemd.Watch, job *sta
 	}
 }
 
-// clearSocket makes way for a new socket, while nothing of the unit runs.
+// clearSocket frees the path for a new socket, while no process of the unit runs.
 func (r *unitRunner) clearSocket(ctx context.Context) error {
 	switch who, err := connect(ctx, r.paths.socket); {
 	case err == nil:
@@ -192,11 +202,11 @@ func (r *unitRunner) clearSocket(ctx context.Context) error {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return unlinkSocket(r.paths.socket)
 	default:
-		return nil // nothing is there, or what the plugin will say
+		return nil // nothing is there, or the plugin reports the problem itself
 	}
 }
 
-// The rest says what is wrong with a unit, and what to do.
+// The functions below describe the problem of a unit and its fix.
 
 func (r *unitRunner) noSystemd(err error) error {
 	return fmt.Errorf("%w: cannot run unit %s: %w; use exec, container or socket", errRefused, r.name, err)
@@ -222,8 +232,8 @@ func (r *unitRunner) notStarted(s systemd.Service, j *startJob) error {
 	switch {
 	case j.err != nil:
 		return j.err
-	// A unit that failed before keeps the result of that; then it shows in that
-	// there was no other invocation.
+	// A unit that failed earlier keeps that result. Then the unchanged invocation shows that
+	// systemd did not start it.
 	case s.Result == "start-limit-hit", s.Active == "failed" && j.result == "failed" && j.before != "" && s.Invocation == j.before:
 		return fmt.Errorf("systemd does not start unit %s, since it was started too often (start-limit-hit); to have it started: %s", r.name, volume.Command("systemctl reset-failed %s", r.name))
 	case s.Type == "oneshot" && s.Result == "success" && j.result == systemd.JobDone:
@@ -235,13 +245,13 @@ func (r *unitRunner) notStarted(s systemd.Service, j *startJob) error {
 	}
 }
 
-// unitNeeds is what its file needs for a unit to open the socket: nobody else
-// can set its environment.
+// unitNeeds says which line a unit's file needs so that the plugin opens the socket: only the file
+// can set the environment of a unit.
 func unitNeeds(socket string) string {
 	return fmt.Sprintf("; its file needs the line Environment=%s=unix://%s", pluginfile.VarEndpoint, socket)
 }
 
-// ordinal is 1st, 2nd and so on.
+// ordinal returns 1st, 2nd and so on.
 func ordinal(n int) string {
 	switch {
 	case n%10 == 1 && n%100 != 11:

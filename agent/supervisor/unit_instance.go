@@ -14,33 +14,35 @@ import (
 type unitInstance struct {
 	*process
 	r          *unitRunner
-	unit       string // its name, where the plugin's file has another
+	unit       string // the unit's real name, which may differ from the name in the plugin's file
 	invocation string
-	again      bool // systemd starts the next by itself; valid after done
+	again      bool // systemd restarts the unit by itself; valid after done
 }
 
 // Key implements instance.
 func (u *unitInstance) Key() string { return u.invocation + "/" + u.process.Key() }
 
-// how says how the main process ended.
+// how describes how the main process ended.
 func (u *unitInstance) how(pid int) string {
 	s := awaitEnd(u.r.p.s.opts.Systemd, u.unit, pid)
 	u.again = s.Restarting() || s.ExecPID != 0 && s.ExecPID != pid
 	switch {
-	case s.ExecPID != pid && u.again && s.Restarts > 0: // systemd keeps only how the latest one ended
+	case s.ExecPID != pid && u.again && s.Restarts > 0: // systemd only keeps how the latest process ended
 		return fmt.Sprintf("ended; systemd restarted %s, for the %s time, before it was asked how (%s says that)", u.r.name, ordinal(s.Restarts), volume.Command("journalctl -u %s", u.r.name))
 	case s.ExecPID != pid:
 		return "ended; how is unknown"
 	}
+
 	words := ending(s)
 	if u.again {
 		words += fmt.Sprintf("; systemd is restarting %s, for the %s time", u.r.name, ordinal(s.Restarts+1))
 	}
+
 	return words
 }
 
-// Stop implements instance: systemd stops the unit, in the time that the unit
-// has for that, so that it does not start it again.
+// Stop implements instance. systemd stops the unit, within the unit's own timeout, and therefore
+// does not restart it.
 func (u *unitInstance) Stop(ctx context.Context, _ time.Duration) error {
 	if err := u.r.p.s.opts.Systemd.Stop(ctx, u.unit); err != nil {
 		return err
@@ -53,13 +55,13 @@ func (u *unitInstance) Stop(ctx context.Context, _ time.Duration) error {
 	}
 }
 
-// Release implements instance: the unit goes on, unwatched.
+// Release implements instance. The unit keeps running, unwatched.
 func (u *unitInstance) Release() error {
 	u.letGo()
 	return u.process.Release()
 }
 
-// letGo lets systemd forget what became of the unit.
+// letGo lets systemd forget how the unit ended.
 func (u *unitInstance) letGo() {
 	ctx, cancel := context.WithTimeout(context.Background(), wordsWithin)
 	defer cancel()
@@ -68,29 +70,32 @@ func (u *unitInstance) letGo() {
 	}
 }
 
-// quiet stops a unit of which nothing runs, and which systemd would start again.
+// quiet stops a unit that has no running process, but that systemd would start again.
 func (w *worker) quiet(ctx context.Context) {
 	def, _ := w.definition()
 	if def == nil || def.Unit == "" || w.s.opts.Systemd == nil {
 		return
 	}
+
 	s, err := w.s.opts.Systemd.Service(ctx, def.Unit, false)
 	if err == nil && !s.Down() {
 		err = w.s.opts.Systemd.Stop(ctx, def.Unit)
 	}
+
 	if err != nil && !isNone(err) {
 		w.log.Warn("cannot stop the plugin's unit", "unit", def.Unit, "error", err)
 	}
 }
 
-// pause is how long a plugin that ended rests. One that systemd starts again
-// does not rest, as long as it comes up in between.
+// pause returns how long a plugin that ended waits before it is started again. A plugin that
+// systemd restarts does not wait, as long as it becomes ready in between.
 func (w *worker) pause(readyFor time.Duration) time.Duration {
 	pause := w.falls.fell(readyFor)
 	u, ok := w.inst.(*unitInstance)
 	if !ok || readyFor == 0 || w.falls.next > 0 {
 		return pause
 	}
+
 	select {
 	case <-u.done:
 		if u.again {
@@ -98,6 +103,7 @@ func (w *worker) pause(readyFor time.Duration) time.Duration {
 		}
 	default:
 	}
+
 	return pause
 }
 

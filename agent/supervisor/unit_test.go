@@ -11,10 +11,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/volagent/volagent/agent/procstat"
+	"github.com/volagent/volagent/volmgr/proc"
 )
 
-// TestDrawing: the transitions above type machine are all there are.
+// TestDrawing checks that the machine has exactly the transitions in the list above its type.
 func TestDrawing(t *testing.T) {
 	source, err := os.ReadFile("machine.go")
 	if err != nil {
@@ -81,7 +81,7 @@ func TestBackoff(t *testing.T) {
 	if got := p.fell(time.Minute); !about(got, 500*time.Millisecond) {
 		t.Errorf("after a minute of being ready: %s", got)
 	}
-	// A day of becoming ready and falling at once.
+	// A day in which the plugin becomes ready and fails at once.
 	p.reset()
 	falls := 0
 	for left := 24 * time.Hour; left > 0; falls++ {
@@ -123,12 +123,12 @@ func TestLog(t *testing.T) {
 	if want := []string{"two", "[31mthree[0m ***", "four"}; fmt.Sprint(lines) != fmt.Sprint(want) || err != nil {
 		t.Errorf("got %q, %v", lines, err)
 	}
-	// A log larger than what is looked at, with a line that is.
+	// A log that is larger than the part that tail reads, and whose last line is in that part.
 	write("\n" + strings.Repeat("x", tailBytes+10) + "\nlast\n")
 	if lines, err := tail(path, 3, same); fmt.Sprint(lines) != "[last]" || err != nil {
 		t.Errorf("got %d lines, %v", len(lines), err)
 	}
-	// Rotated at the start, and while a plugin holds it open.
+	// The log is rotated at a start, and while a plugin holds it open.
 	if err := os.Truncate(path, maxLog+1); err != nil {
 		t.Fatal(err)
 	}
@@ -162,16 +162,16 @@ func TestLog(t *testing.T) {
 }
 
 func TestStat(t *testing.T) {
-	// The session is 0 where its leader is in an outer pid namespace.
+	// The session is 0 if its leader is in an outer pid namespace.
 	session, err := unix.Getsid(0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	st, err := procstat.Read(os.Getpid())
+	st, err := proc.ReadStat(os.Getpid())
 	if err != nil || !st.Alive() || st.Start == 0 || st.Session != session {
 		t.Errorf("got %+v, %v, want session %d", st, err, session)
 	}
-	if _, err := procstat.Read(0); err == nil {
+	if _, err := proc.ReadStat(0); err == nil {
 		t.Error("there is a process 0")
 	}
 	if p, err := openProcess(os.Getpid(), st.Start+2, reap); p != nil || err != nil {

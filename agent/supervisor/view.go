@@ -11,7 +11,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// glances looks at the parts of a plugin.
+// glances returns the state of each part of a plugin.
 func glances(parts []*plugin) []*glance {
 	all, room := make([]*glance, len(parts)), make([]glance, len(parts))
 	for i, p := range parts {
@@ -21,15 +21,16 @@ func glances(parts []*plugin) []*glance {
 	return all
 }
 
-// apart reports whether not every call can go to the one part that there is.
+// apart reports whether some calls cannot go to a single part: there are several parts, or the only
+// part has one service.
 func apart(all []*glance) bool { return len(all) > 1 || len(all) == 1 && all[0].half() }
 
-// half reports whether the file says that the part has one service only.
+// half reports whether the file says that the part has only one service.
 func (g *glance) half() bool { return g.typed && (g.kind == typeNode || g.kind == typeController) }
 
-// View returns a plugin as decisions see it. The maps and slices in it are
-// shared and must not be changed. It is asked of each volume again and again, and
-// most plugins are one part.
+// View returns a plugin as decisions see it. Its maps and slices are shared and must not be
+// changed. View is called again and again for each volume, so plugins with one part take a short
+// path.
 func (s *Supervisor) View(id string) volume.PluginView {
 	parts := s.parts(id)
 	switch len(parts) {
@@ -40,10 +41,11 @@ func (s *Supervisor) View(id string) volume.PluginView {
 			return g.view
 		}
 	}
+
 	return s.together(id, glances(parts))
 }
 
-// together is the view of a plugin whose services are apart.
+// together returns the view of a plugin whose services are in separate parts.
 func (s *Supervisor) together(id string, all []*glance) volume.PluginView {
 	g := worst(all)
 	v := volume.PluginView{
@@ -51,30 +53,35 @@ func (s *Supervisor) together(id string, all []*glance) volume.PluginView {
 		Known: true, State: g.view.State, Reason: g.reason(all), Stopped: g.view.Stopped, Final: g.view.Final, Info: s.merged(id, all),
 		Apart: &volume.Apart{Node: service(id, all, typeNode), Controller: service(id, all, typeController)},
 	}
+
 	v.Ready = true
 	for _, of := range []string{typeNode, typeController} {
 		those := serving(all, of)
 		v.Ready = v.Ready && (len(those) == 0 || slices.ContainsFunc(those, func(g *glance) bool { return g.view.Ready }))
 	}
+
 	for _, g := range all {
 		v.Restarts += g.status.restarts
 	}
+
 	if nodes := serving(all, typeNode); len(nodes) > 0 {
 		v.Incarnation, v.CallTimeout = nodes[0].view.Incarnation, nodes[0].view.CallTimeout
 		v.StatsInterval = nodes[0].view.StatsInterval
 	}
+
 	for _, g := range serving(all, typeController) {
 		v.ControllerTimeout = max(v.ControllerTimeout, g.view.ControllerTimeout)
 	}
+
 	return v
 }
 
-// serving are the parts with a service.
+// serving returns the parts with a service.
 func serving(all []*glance, of string) []*glance {
 	return slices.DeleteFunc(slices.Clone(all), func(g *glance) bool { return !g.serves(of) })
 }
 
-// service is one service as decisions see it.
+// service returns one service as decisions see it.
 func service(id string, all []*glance, of string) volume.Service {
 	those := serving(all, of)
 	ready := slices.ContainsFunc(those, func(g *glance) bool { return g.view.Ready })
@@ -83,10 +90,11 @@ func service(id string, all []*glance, of string) volume.Service {
 	if !ready {
 		s.Lack = lack(id, those, of)
 	}
+
 	return s
 }
 
-// lack says in words why a service is not ready.
+// lack explains why a service is not ready.
 func lack(id string, those []*glance, of string) string {
 	switch len(those) {
 	case 0:
@@ -94,33 +102,37 @@ func lack(id string, those []*glance, of string) string {
 	case 1:
 		return those[0].p.title() + " is " + those[0].standing()
 	}
+
 	how := make([]string, 0, len(those))
 	for _, g := range those {
 		how = append(how, g.p.name()+" is "+g.standing())
 	}
+
 	return fmt.Sprintf("no %s of plugin %q is ready: %s", of, id, strings.Join(how, "; "))
 }
 
-// standing is how a part is, in words.
+// standing describes the state of a part.
 func (g *glance) standing() string {
 	words := g.view.State
 	if g.view.Reason != "" {
 		words += ": " + g.view.Reason
 	}
+
 	if next := g.status.next; !next.IsZero() {
 		words += fmt.Sprintf("; next start in %s", max(0, time.Until(next)).Round(100*time.Millisecond))
 	}
+
 	return words
 }
 
-// severity orders states, the one that most needs a person last.
+// severity orders the states. The last one needs a person most urgently.
 var severity = []State{Ready, Starting, Stopped, Unhealthy, BackingOff, Failed}
 
 func (g *glance) severity() int { return slices.Index(severity, g.status.state) }
 
-// worst is the part that says how a plugin is. One ready part is enough for a
-// service, so each is as its best part, and the plugin as the worse of the two. A
-// part of no known type, whose file was never any good, speaks for the node.
+// worst returns the part that determines the state of the plugin. One ready part is enough for a
+// service, so a service is as good as its best part, and a plugin as bad as its worse service. A
+// part of unknown type, whose file was never valid, counts as a node part.
 func worst(all []*glance) *glance {
 	var found []*glance
 	for _, of := range []string{typeNode, typeController} {
@@ -128,18 +140,21 @@ func worst(all []*glance) *glance {
 		if of == typeNode {
 			those = append(those, serving(all, "")...)
 		}
+
 		if len(those) > 0 {
 			found = append(found, slices.MinFunc(those, func(a, b *glance) int { return a.severity() - b.severity() }))
 		}
 	}
+
 	if len(found) == 0 {
 		found = all
 	}
+
 	return slices.MaxFunc(found, func(a, b *glance) int { return a.severity() - b.severity() })
 }
 
-// reason is why a plugin is as its deciding part is: in that part's words or, of
-// one that is ready, those of the part that is worst off.
+// reason explains the state of the plugin, in the words of the part that determines it. If that
+// part is ready, the explanation is that of the part in the worst state.
 func (g *glance) reason(all []*glance) string {
 	if g.status.state == Ready && g.view.Ready {
 		g = slices.MaxFunc(all, func(a, b *glance) int { return a.severity() - b.severity() })
@@ -154,9 +169,9 @@ func (g *glance) reason(all []*glance) string {
 	return strings.TrimSuffix(g.p.name()+": "+g.view.Reason, ": ")
 }
 
-// merged is what the parts said of themselves: of the node what the node part
-// said, of the controller what a controller did, one that is ready first. That
-// there is such a service is known from the files alone.
+// merged combines the reports of the parts: the node part's report about the node, and a
+// controller's report about the controller, preferably that of a ready one. The files alone can
+// tell that the plugin has these services.
 func (s *Supervisor) merged(id string, all []*glance) volume.PluginInfo {
 	nodes, controllers := serving(all, typeNode), serving(all, typeController)
 	slices.SortStableFunc(controllers, func(a, b *glance) int { return a.severity() - b.severity() })
@@ -166,71 +181,79 @@ func (s *Supervisor) merged(id string, all []*glance) volume.PluginInfo {
 				return g.view.Info
 			}
 		}
+
 		return volume.PluginInfo{}
 	}
+
 	n, c := of(nodes), of(controllers)
 	info := n
 	if info.Driver == "" {
 		info.Driver, info.Version = c.Driver, c.Version
 	}
+
 	if info.Driver == "" {
 		info.Driver = s.remembered(id).Driver
 	}
+
 	info.ID, info.HasNode, info.HasController = id, len(nodes) > 0, len(controllers) > 0
 	info.ControllerCaps = c.ControllerCaps
 	info.Caps = c.Caps.WithNode(n.Caps)
 	return info
 }
 
-// remembered is what a plugin said of itself that is not configured any more.
+// remembered returns the last report of a plugin that is not configured any more.
 func (s *Supervisor) remembered(id string) volume.PluginInfo {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.saved[id].Info
 }
 
-// Client returns the client of a plugin for calls to its node service, or to
-// whatever there is of it. The error wraps volume.ErrPluginUnavailable, or
-// volume.ErrNotFound if there is no such plugin. A client serves one
-// incarnation: ask again for each call.
+// Client returns the client of a plugin for calls to its node service or, if it has none, to any
+// part. The error wraps volume.ErrPluginUnavailable, or volume.ErrNotFound if there is no such
+// plugin. A client serves one incarnation, so callers ask for the client before each call.
 func (s *Supervisor) Client(id string) (*csiclient.Client, error) {
 	all := glances(s.parts(id))
 	if len(all) == 0 {
 		return nil, unknown(id)
 	}
+
 	those := serving(all, typeNode)
 	if !apart(all) || len(those) == 0 {
 		those = all
 	}
+
 	for _, g := range those {
 		if g.view.Ready {
 			return g.client, nil
 		}
 	}
+
 	return nil, unavailable(id, all, those, typeNode)
 }
 
-// Controller is a controller for one call.
+// Controller is the client of a controller for one call.
 type Controller struct {
 	*csiclient.Client
-	// Done is to be told how the call ended.
+	// Done must be called with the result of the call.
 	Done func(err error)
 }
 
-// Controller returns the client of a controller that is ready, each in its turn.
-// A call about a subject (a volume, as the plugin knows it) that was given up may
-// still be at work where it was sent. So until that part answers for the subject
-// again, ends, or as long again has passed as its calls may take, all calls about
-// it go there. The errors are Client's.
+// Controller returns the client of a ready controller, each in turn. A call about a subject (a
+// volume, as the plugin knows it) that was given up may still be in progress in the part that
+// received it. All later calls about that subject then go to that part. This ends when the part
+// answers for the subject or ends, or when the timeout of its calls has passed once more. The
+// errors are those of Client.
 func (s *Supervisor) Controller(id, subject string) (Controller, error) {
 	all := glances(s.parts(id))
 	if len(all) == 0 {
 		return Controller{}, unknown(id)
 	}
+
 	those := serving(all, typeController)
 	if !apart(all) {
 		those = all
 	}
+
 	ready := slices.DeleteFunc(slices.Clone(those), func(g *glance) bool { return !g.view.Ready })
 	key := subjectKey{id, subject}
 	if g, at := s.busy(key, those); at {
@@ -239,79 +262,92 @@ func (s *Supervisor) Controller(id, subject string) (Controller, error) {
 				"%s is %s; an earlier call for %q may still be at work there, so no other controller is asked", g.p.title(), g.standing(), subject).
 				WithHint("volctl plugin status %s", id)
 		}
+
 		ready = []*glance{g}
 	}
+
 	if len(ready) == 0 {
 		return Controller{}, unavailable(id, all, those, typeController)
 	}
+
 	s.mu.Lock()
 	g := ready[s.turn[id]%uint64(len(ready))]
 	s.turn[id]++
 	s.mu.Unlock()
+
 	return Controller{g.client, func(err error) { s.answered(key, g, err) }}, nil
 }
 
-// subjectKey names what a controller call is about.
+// subjectKey identifies the subject of a controller call.
 type subjectKey struct{ id, subject string }
 
-// given is a controller call that was given up.
+// given records a controller call that was given up.
 type given struct {
 	incarnation uint64
 	until       time.Time
 }
 
-// busy finds the part in which a call may still be at work.
+// busy returns the part in which a call may still be in progress.
 func (s *Supervisor) busy(key subjectKey, those []*glance) (*glance, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	was, ok := s.given[key]
 	if !ok {
 		return nil, false
 	}
+
 	for _, g := range those {
 		if g.p.running(was.incarnation) && time.Now().Before(was.until) {
 			return g, true
 		}
 	}
+
 	delete(s.given, key)
 	return nil, false
 }
 
-// answered notes how a controller call ended.
+// answered records how a controller call ended.
 func (s *Supervisor) answered(key subjectKey, g *glance, err error) {
 	var call *volume.CallError
 	timeout := csiclient.DefaultControllerTimeout
 	if def, _ := g.p.definition(); def != nil {
 		timeout = def.ControllerTimeout
 	}
+
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	switch known := errors.As(err, &call); {
 	case err != nil && (!known || call.Unsent):
-		return // it says nothing of the one before it
+		return // it says nothing about the earlier call
 	case err == nil || call.Answered:
 		delete(s.given, key)
 		return
 	}
+
 	for k, was := range s.given {
 		if time.Now().After(was.until) {
 			delete(s.given, k)
 		}
 	}
+
 	s.given[key] = given{g.view.Incarnation, time.Now().Add(timeout)}
 }
 
-// unavailable says why a service gives no client.
+// unavailable returns the error for a service that has no client.
 func unavailable(id string, all, those []*glance, of string) error {
 	if !apart(all) {
 		return all[0].p.unavailable(all[0].view)
 	}
+
 	msg := lack(id, those, of)
 	for _, g := range those {
 		if lines := g.p.tail(errorLines); len(lines) > 0 {
 			msg += fmt.Sprintf("; the log of %s ends in %q", g.p.name(), strings.Join(lines, " | "))
 		}
 	}
+
 	err := volume.Errorf(volume.ErrPluginUnavailable, "%s", msg).WithHint("%s", all[0].view.LogCommand(id))
 	every := func(is func(v volume.PluginView) bool) bool {
 		return len(those) > 0 && !slices.ContainsFunc(those, func(g *glance) bool { return !is(g.view) })

@@ -11,29 +11,33 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// worker drives one plugin through its life, in one goroutine.
+// worker drives one part of a plugin from start to end, in one goroutine.
 type worker struct {
 	*plugin
-	inst   instance   // what runs, if anything
-	served socketFile // that its client is connected to
+	inst   instance   // the running instance; nil if there is none
+	served socketFile // the socket to which the client is connected
 	falls  pauses
-	readyT time.Time // since when it is ready; zero if it is not
-	// refusedClient is connected to a refused instance of which nothing else tells the end.
+	readyT time.Time // when the plugin became ready; zero if it is not ready
+	// refusedClient is connected to a refused instance whose end can only be seen on its
+	// connection.
 	refusedClient *csiclient.Client
 	misnamed      string // the warning about the name of its driver; empty if there is none
 }
 
-// run drives the plugin until ctx ends, and leaves it running then.
+// run drives the plugin until ctx ends. The plugin then keeps running.
 func (p *plugin) run(ctx context.Context) {
 	w := &worker{plugin: p, falls: pauses{Backoff: p.s.opts.Backoff}}
 	defer w.release()
+
 	if def, _ := p.definition(); def != nil {
 		inst, err := p.runnerFor(def).Find(ctx)
 		if err != nil {
 			p.log.Warn("cannot look for the plugin's process", "error", err)
 		}
+
 		w.inst = inst
 	}
+
 	due := false
 	for ctx.Err() == nil {
 		if e := p.s.ends.Load(); e != nil {
@@ -43,6 +47,7 @@ func (p *plugin) run(ctx context.Context) {
 		if (due || p.due()) && !w.apply(ctx) {
 			return
 		}
+
 		due = false
 		switch def, fault := p.definition(); {
 		case ctx.Err() != nil:
@@ -65,10 +70,11 @@ func (w *worker) release() {
 	if err := w.inst.Release(); err != nil {
 		w.log.Warn("cannot let go of the plugin's process", "error", err)
 	}
+
 	w.inst = nil
 }
 
-// drop takes the client away from those who use it.
+// drop withdraws the client from its users and closes it.
 func (w *worker) drop() {
 	client := w.use(nil)
 	if client == nil {
@@ -79,22 +85,23 @@ func (w *worker) drop() {
 	}
 }
 
-// apply does what due announced: it stops the plugin, for good if that was
-// asked for, and puts a changed definition in force. It returns false when the
-// plugin is no more.
+// apply does the work that due announced. It stops the plugin, permanently if that was requested,
+// and puts a changed definition into force. It returns false if the plugin was removed.
 func (w *worker) apply(ctx context.Context) bool {
 	w.mu.Lock()
 	next, halt, paused, started, nothing := w.next, w.halt, w.paused, w.halted && !w.halt, w.def == nil || w.force
 	registered := w.def != nil && w.def.Registered
 	w.mu.Unlock()
 	if next != nil && next.def == nil && !nothing && len(w.inUse()) > 0 {
-		next = nil // only who asked for a stop is heard: the volumes still need the plugin
+		next = nil // volumes still need the plugin, so only a requested stop is done
 	}
-	// Before anything is stopped: an agent that dies on the way leaves one that
-	// goes on with it.
+
+	// Stored before the plugin is stopped: if this agent dies on the way, the next one completes
+	// the stop.
 	if err := w.save(ctx, func(r *volume.PluginRecord) { r.Stopped = halt && !paused }); err != nil {
 		w.log.Warn("cannot store whether the plugin was stopped on purpose", "error", err)
 	}
+
 	why := "is being restarted on request"
 	switch {
 	case next != nil && next.def == nil && registered:
@@ -110,30 +117,35 @@ func (w *worker) apply(ctx context.Context) bool {
 	case next != nil:
 		why = "its file changed"
 	}
+
 	w.must(w.m.stop(why))
 	if !started {
 		w.overlooked(ctx)
 	}
+
 	if !w.stop(ctx) {
-		return true // the agent is told to end: the next one goes on from here
+		return true // the agent ends; the next one continues from here
 	}
+
 	w.quiet(ctx)
 	w.drop()
 	w.falls.reset()
-	w.setQuiet(false) // the door opens when the plugin is ready
+	w.setQuiet(false) // calls are possible again once the plugin is ready
 	w.take(&w.restart)
 	if next != nil && !w.adopt(ctx) {
 		return false
 	}
+
 	w.settleHalt(halt)
 	return true
 }
 
-// settleHalt notes that what was wanted of a stop is so now.
+// settleHalt records that the requested stop or start is complete.
 func (w *worker) settleHalt(halt bool) {
 	if halt {
 		w.must(w.m.stop(w.onRequest()))
 	}
+
 	w.mu.Lock()
 	w.halted = halt
 	w.mu.Unlock()
@@ -147,31 +159,36 @@ func (w *worker) isHalted() bool {
 	w.take(&w.kick)
 	w.mu.Lock()
 	defer w.mu.Unlock()
+
 	return w.halted
 }
 
-// adopt puts the definition that waits in force.
+// adopt puts the pending definition into force. It returns false if the plugin was removed.
 func (w *worker) adopt(ctx context.Context) bool {
 	if w.s.remove(w.plugin) {
 		w.clear()
 		if rec := w.record(); rec.Definition == nil && !rec.Stopped {
-			return false // a bad file that is gone
+			return false // only a bad file, which is gone
 		}
 		if err := w.save(ctx, func(r *volume.PluginRecord) { *r = forgotten(*r) }); err != nil {
 			w.log.Warn("cannot store that the plugin was removed", "error", err)
 		}
+
 		return false
 	}
+
 	w.mu.Lock()
 	defer w.mu.Unlock()
+
 	if w.next != nil && w.next.def != nil {
 		w.def, w.next, w.force = w.next.def, nil, false
 	}
+
 	return true
 }
 
-// clear takes the socket of a plugin that is no more away, with its directory. Its
-// state and log stay.
+// clear removes the socket of a removed plugin, with its directory. The state directory and the log
+// stay.
 func (w *worker) clear() {
 	for _, path := range []string{w.paths().socket, w.paths().socketDir} {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -180,12 +197,13 @@ func (w *worker) clear() {
 	}
 }
 
-// stop ends the instance, if it is ours to end. It returns false if ctx ended
-// before the instance did.
+// stop ends the instance, if this agent owns it. It returns false if ctx ended before the instance
+// did.
 func (w *worker) stop(ctx context.Context) bool {
 	if w.inst == nil {
 		return true
 	}
+
 	for {
 		err := w.inst.Stop(ctx, w.s.opts.StopGrace)
 		if err == nil {
@@ -194,43 +212,47 @@ func (w *worker) stop(ctx context.Context) bool {
 		if ctx.Err() != nil {
 			return false
 		}
+
 		w.log.Error("cannot stop the plugin", "error", err)
 		if !w.rest(ctx, w.falls.fell(0), false) {
 			return false
 		}
 	}
+
 	w.gone()
 	return true
 }
 
-// gone forgets an instance that has ended.
+// gone records how the instance ended, and forgets the instance.
 func (w *worker) gone() {
 	if exit := w.inst.Exit(); exit != "" {
 		w.mu.Lock()
 		w.lastExit = exit
 		w.mu.Unlock()
 	}
+
 	if err := w.inst.Release(); err != nil {
 		w.log.Warn("cannot let go of the plugin's process", "error", err)
 	}
+
 	w.inst = nil
 	w.runs(nil)
 }
 
-// broken waits for a file that can be read.
+// broken marks the plugin as failed because of its file, and waits for a change.
 func (w *worker) broken(ctx context.Context, fault error) {
 	w.take(&w.kick)
 	w.must(w.m.refuse(fault.Error()))
 	w.rest(ctx, 0, true)
 }
 
-// rest waits for d, or for ever if d is 0. It ends early when ctx does, which
-// gives false, or, if it may be woken, when something is wanted.
+// rest waits for d, or without limit if d is 0. It returns false early if ctx ends. If wakeable is
+// set, it also returns early when a restart, a stop, a retry or a change is wanted.
 func (w *worker) rest(ctx context.Context, d time.Duration, wakeable bool) bool {
 	return w.restUntil(ctx, d, wakeable, nil)
 }
 
-// restUntil is rest that ends early, too, when over is closed.
+// restUntil is like rest, but also returns early when over is closed.
 func (w *worker) restUntil(ctx context.Context, d time.Duration, wakeable bool, over <-chan struct{}) bool {
 	var timer <-chan time.Time
 	if d > 0 {
@@ -238,10 +260,12 @@ func (w *worker) restUntil(ctx context.Context, d time.Duration, wakeable bool, 
 		defer t.Stop()
 		timer = t.C
 	}
+
 	wake := w.wake
 	if !wakeable {
 		wake = nil
 	}
+
 	for {
 		select {
 		case <-ctx.Done():
@@ -258,25 +282,27 @@ func (w *worker) restUntil(ctx context.Context, d time.Duration, wakeable bool, 
 	}
 }
 
-// Why serve ended; anything else is why the plugin could not be started, or
-// did not become ready in time.
+// Reasons why serve ended. Any other error says why the plugin could not be started, or did not
+// become ready in time.
 var (
 	errExited  = errors.New("exited")
 	errHung    = errors.New("hangs")
 	errRefused = errors.New("refused")
 )
 
-// serve takes the plugin from wherever it is to ready, keeps it there, and
-// deals with its end. It returns true if that is because due said so.
+// serve brings the plugin to ready from any state, keeps it there, and handles its end. It returns
+// true if it ended because due returned true.
 func (w *worker) serve(ctx context.Context, def *volume.PluginDefinition) (due bool) {
 	w.take(&w.kick)
 	run := w.runnerFor(def)
 	defer w.closeRefused()
+
 	err := w.once(ctx, run, def)
 	readyFor := time.Duration(0)
 	if !w.readyT.IsZero() {
 		readyFor, w.readyT = max(1, time.Since(w.readyT)), time.Time{}
 	}
+
 	switch {
 	case ctx.Err() != nil:
 	case errors.Is(err, errDue):
@@ -292,11 +318,12 @@ func (w *worker) serve(ctx context.Context, def *volume.PluginDefinition) (due b
 	default:
 		w.fell(ctx, err, readyFor)
 	}
+
 	return false
 }
 
-// once starts, or takes over, an instance and serves it until something ends
-// that; the reason is never nil.
+// once starts or takes over an instance, and serves it until something ends that. The returned
+// reason is never nil.
 func (w *worker) once(ctx context.Context, run runner, def *volume.PluginDefinition) error {
 	w.begin(run)
 	if w.inst == nil {
@@ -304,35 +331,41 @@ func (w *worker) once(ctx context.Context, run runner, def *volume.PluginDefinit
 		if err != nil {
 			return err
 		}
+
 		w.inst = inst
 	}
+
 	if another := w.runs(w.inst); another && !run.Owned() {
 		w.m.replaced()
 	}
+
 	client, err := w.settle(ctx, run, def)
 	if err != nil {
 		return err
 	}
+
 	w.use(client)
 	w.readyT = time.Now()
 	w.must(w.m.ready())
 	return w.watch(ctx, run, def, client)
 }
 
-// obtain starts an instance, unless one is found to run: a start that failed
-// half-way leaves one behind.
+// obtain starts an instance, unless one is already running. A start that failed half-way may have
+// left one running.
 func (w *worker) obtain(ctx context.Context, run runner) (instance, error) {
 	inst, err := run.Find(ctx)
 	if inst == nil && err == nil {
 		inst, err = run.Start(ctx)
 	}
+
 	if inst == nil && err == nil {
 		err = errExited
 	}
+
 	return inst, err
 }
 
-// begin enters the state in which a plugin is started.
+// begin enters the state starting, unless the plugin is already starting or unhealthy.
 func (w *worker) begin(run runner) {
 	reason, now := "starting", w.m.snapshot()
 	switch {
@@ -343,13 +376,14 @@ func (w *worker) begin(run runner) {
 	case !run.Owned():
 		reason = "connecting to " + run.Socket()
 	}
+
 	if s := now.state; s == Stopped || s == BackingOff || s == Failed {
 		w.must(w.m.start(reason))
 	}
 }
 
-// fell deals with a plugin that ended, or is of no use and is ended: a pause,
-// and then the next one.
+// fell handles the end of an instance, and ends one that is unusable. It then waits before the next
+// start.
 func (w *worker) fell(ctx context.Context, why error, readyFor time.Duration) {
 	reason := why.Error()
 	if errors.Is(why, errExited) && w.inst != nil {
@@ -358,6 +392,7 @@ func (w *worker) fell(ctx context.Context, why error, readyFor time.Duration) {
 			reason += " before it was ready"
 		}
 	}
+
 	pause := w.pause(readyFor)
 	next := time.Now().Add(pause)
 	w.must(w.m.lost(reason, next))
@@ -366,17 +401,17 @@ func (w *worker) fell(ctx context.Context, why error, readyFor time.Duration) {
 	} else if !w.stop(ctx) {
 		return
 	}
+
 	w.drop()
 	if left := time.Until(next); left > 0 {
 		w.rest(ctx, left, true)
 	}
 }
 
-// longestUnreachable is the longest pause before a socket that comes and goes
-// is tried again.
+// longestUnreachable is the longest pause before a retry, for a socket that comes and goes.
 const longestUnreachable = 30 * time.Second
 
-// unreachable deals with the end of an instance that somebody else runs.
+// unreachable handles the end of an instance that this agent does not run.
 func (w *worker) unreachable(ctx context.Context, why error, readyFor time.Duration) {
 	w.must(w.m.unhealthy(why.Error()))
 	w.drop()
@@ -386,5 +421,6 @@ func (w *worker) unreachable(ctx context.Context, why error, readyFor time.Durat
 	if readyFor > 0 {
 		pause = min(w.falls.fell(readyFor), longestUnreachable)
 	}
+
 	w.rest(ctx, pause, true)
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// Names on the bus, see org.freedesktop.systemd1(5).
+// Names on the bus; see org.freedesktop.systemd1(5).
 const (
 	systemdName  = "org.freedesktop.systemd1"
 	managerPath  = dbus.ObjectPath("/org/freedesktop/systemd1")
@@ -25,34 +25,34 @@ const (
 	busIface     = "org.freedesktop.DBus"
 )
 
-// answerWithin bounds each question to the bus, and each connect.
+// answerWithin bounds each query to the bus, and each connection attempt.
 const answerWithin = 2 * time.Second
 
-// jobWithin bounds the answer to the demand for a job, which may have to wait for
-// a manager that reloads.
+// jobWithin bounds the answer to a request for a job. The answer may have to wait for a manager
+// that reloads.
 const jobWithin = 10 * time.Second
 
-// Options of a Bus.
+// Options configures a Bus.
 type Options struct {
 	Log hclog.Logger // nil: no log
-	// Dial connects to the bus that systemd is on; nil means the system bus.
+	// Dial connects to the bus of systemd; nil means the system bus.
 	Dial func(...dbus.ConnOption) (*dbus.Conn, error)
 }
 
-// Bus is the way to systemd. It connects when it is first needed, and again
-// after the connection was lost. Its methods are safe for concurrent use.
+// Bus is a connection to systemd. It connects when it is first needed, and again after the
+// connection was lost. Its methods are safe for concurrent use.
 type Bus struct {
 	log  hclog.Logger
 	dial func(...dbus.ConnOption) (*dbus.Conn, error)
-	life context.Context // of connections
+	life context.Context // the context of all connections
 	end  context.CancelFunc
 
-	dialing chan struct{} // held by whoever connects
+	dialing chan struct{} // holds one token, held while connecting
 	wg      sync.WaitGroup
 
 	mu      sync.Mutex
 	conn    *dbus.Conn // nil while there is none
-	epoch   uint64     // counts connections
+	epoch   uint64     // number of connections so far
 	watches map[*Watch]struct{}
 	jobs    jobs
 }
@@ -63,51 +63,58 @@ func New(o Options) *Bus {
 	if b.log == nil {
 		b.log = hclog.NewNullLogger()
 	}
+
 	if b.dial == nil {
 		b.dial = func(opts ...dbus.ConnOption) (*dbus.Conn, error) {
 			if !Booted() {
 				return nil, ErrNone
 			}
+
 			return dbus.ConnectSystemBus(opts...)
 		}
 	}
+
 	b.life, b.end = context.WithCancel(context.Background())
 	return b
 }
 
-// Close lets go of the connection. What was started goes on.
+// Close closes the connection. Units that were started keep running.
 func (b *Bus) Close() {
 	b.end()
 	b.wg.Wait()
 }
 
-// Connected reports whether there is a connection: signals arrive.
+// Connected reports whether there is a connection, so that signals arrive.
 func (b *Bus) Connected() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.conn != nil
 }
 
-// Connect makes the connection if there is none, and returns its number: with
-// another one than before, changes may have been missed.
+// Connect makes the connection if there is none, and returns its number. If the number differs from
+// an earlier one, changes may have been missed in between.
 func (b *Bus) Connect(ctx context.Context) (epoch uint64, err error) {
 	if _, err := b.connect(ctx); err != nil {
 		return 0, err
 	}
+
 	b.mu.Lock()
 	defer b.mu.Unlock()
+
 	return b.epoch, nil
 }
 
-// connect returns the connection, after making it if there is none.
+// connect returns the connection, and makes it if there is none.
 func (b *Bus) connect(ctx context.Context) (*dbus.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
+
 	select {
 	case b.dialing <- struct{}{}:
 	case <-ctx.Done():
 		return nil, fmt.Errorf("cannot connect to systemd: %w", ctx.Err())
 	}
+
 	b.mu.Lock()
 	conn := b.conn
 	b.mu.Unlock()
@@ -115,18 +122,21 @@ func (b *Bus) connect(ctx context.Context) (*dbus.Conn, error) {
 		<-b.dialing
 		return conn, nil
 	}
-	// Connecting cannot be cancelled while it blocks on the socket: then the next
-	// caller waits for its end.
+
+	// An attempt to connect cannot be cancelled while it blocks on the socket. The next caller then
+	// waits for its end.
 	type result struct {
 		conn *dbus.Conn
 		err  error
 	}
+
 	done := make(chan result, 1)
 	go func() {
 		defer func() { <-b.dialing }()
 		conn, err := b.begin()
 		done <- result{conn, err}
 	}()
+
 	select {
 	case r := <-done:
 		return r.conn, r.err
@@ -135,7 +145,7 @@ func (b *Bus) connect(ctx context.Context) (*dbus.Conn, error) {
 	}
 }
 
-// begin connects, subscribes, and has signals listened to.
+// begin connects, subscribes to signals, and starts to listen to them.
 func (b *Bus) begin() (*dbus.Conn, error) {
 	ctx, cancel := context.WithCancel(b.life)
 	limit := time.AfterFunc(answerWithin, cancel)
@@ -144,6 +154,7 @@ func (b *Bus) begin() (*dbus.Conn, error) {
 		cancel()
 		return nil, fmt.Errorf("cannot connect to the system bus: %w", err)
 	}
+
 	signals := make(chan *dbus.Signal, 128)
 	conn.Signal(signals)
 	if err := subscribe(ctx, conn); err != nil {
@@ -154,22 +165,26 @@ func (b *Bus) begin() (*dbus.Conn, error) {
 		cancel()
 		return nil, errors.New("cannot connect to the system bus: it took too long")
 	}
+
 	b.mu.Lock()
 	defer b.mu.Unlock()
+
 	if err := b.life.Err(); err != nil {
 		cancel()
 		return nil, err
 	}
+
 	b.conn = conn
 	b.epoch++
 	b.wg.Go(func() {
 		defer cancel()
 		b.listen(conn, signals)
 	})
+
 	return conn, nil
 }
 
-// subscribe asks for the signals that tell of changed units and of ended jobs.
+// subscribe requests the signals about changed units and ended jobs.
 func subscribe(ctx context.Context, conn *dbus.Conn) error {
 	for _, match := range [][]dbus.MatchOption{
 		{
@@ -184,6 +199,7 @@ func subscribe(ctx context.Context, conn *dbus.Conn) error {
 			return err
 		}
 	}
+
 	return manager(ctx, conn, "Subscribe").Err
 }
 
@@ -191,27 +207,32 @@ func manager(ctx context.Context, conn *dbus.Conn, method string, args ...any) *
 	return conn.Object(systemdName, managerPath).CallWithContext(ctx, managerIface+"."+method, 0, args...)
 }
 
-// listen hands signals on until the connection ends.
+// listen processes signals until the connection ends.
 func (b *Bus) listen(conn *dbus.Conn, signals <-chan *dbus.Signal) {
 	defer func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
+
 		if b.conn == conn {
 			b.conn = nil
 		}
+
 		b.jobs.lost()
 		b.tell("")
 	}()
+
 	for s := range signals {
 		name, back := b.note(s)
 		if back {
-			// Another systemd process, after a re-execution: it may not know us.
+			// systemd was re-executed: the new process may not know this subscription.
 			ctx, cancel := context.WithTimeout(conn.Context(), answerWithin)
 			if err := manager(ctx, conn, "Subscribe").Err; err != nil {
 				b.log.Debug("cannot subscribe again", "error", err)
 			}
+
 			cancel()
 		}
+
 		if name != "" || back {
 			b.mu.Lock()
 			b.tell(name)
@@ -220,21 +241,24 @@ func (b *Bus) listen(conn *dbus.Conn, signals <-chan *dbus.Signal) {
 	}
 }
 
-// note returns the unit that a signal names, takes in the result of a job, and
-// reports whether systemd came back.
+// note returns the unit that a signal names, and stores the result of a job. back reports whether
+// systemd came back.
 func (b *Bus) note(s *dbus.Signal) (name string, back bool) {
 	arg := func(i int) string {
 		if i >= len(s.Body) {
 			return ""
 		}
+
 		text, _ := s.Body[i].(string)
 		return text
 	}
+
 	switch s.Name {
 	case propsIface + ".PropertiesChanged":
 		if label, ok := strings.CutPrefix(string(s.Path), unitPaths+"/"); ok {
 			return unescape(label), false
 		}
+
 	case managerIface + ".UnitRemoved":
 		return arg(0), false
 	case managerIface + ".JobRemoved":
@@ -245,15 +269,18 @@ func (b *Bus) note(s *dbus.Signal) (name string, back bool) {
 				b.mu.Unlock()
 			}
 		}
+
 		return arg(2), false
+
 	case busIface + ".NameOwnerChanged":
 		return "", arg(2) != ""
 	}
+
 	return "", false
 }
 
-// unescape turns the last part of a unit's object path into its name: systemd
-// writes every byte but letters and digits as _ and two hex digits.
+// unescape turns the last part of a unit's object path into the unit's name. systemd writes every
+// byte except letters and digits as _ and two hex digits.
 func unescape(label string) string {
 	var b strings.Builder
 	for i := 0; i < len(label); i++ {
@@ -264,24 +291,26 @@ func unescape(label string) string {
 				continue
 			}
 		}
+
 		b.WriteByte(label[i])
 	}
+
 	return b.String()
 }
 
-// isError reports whether systemd answered with an error of a name.
+// isError reports whether systemd answered with the error of this name.
 func isError(err error, name string) bool {
 	var e dbus.Error
 	return errors.As(err, &e) && e.Name == name
 }
 
-// IsInvalid reports whether systemd cannot make sense of a unit's name.
+// IsInvalid reports whether systemd rejects a unit's name as invalid.
 func IsInvalid(err error) bool {
 	return isError(err, busIface+".Error.InvalidArgs")
 }
 
-// IsAnswer reports whether an error is systemd's own answer: then it did not do
-// what it was asked to. Else nobody knows.
+// IsAnswer reports whether an error is systemd's own answer. In that case systemd did not do the
+// requested action. Otherwise it is unknown whether it did.
 func IsAnswer(err error) bool {
 	var e dbus.Error
 	return errors.As(err, &e) && !strings.HasPrefix(e.Name, busIface+".Error.NoReply") && !strings.HasPrefix(e.Name, busIface+".Error.Timeout")

@@ -1,6 +1,10 @@
 package systemd
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/volagent/volagent/volmgr/proc"
+)
 
 func TestServiceCgroup(t *testing.T) {
 	for table, want := range map[string]bool{
@@ -12,7 +16,7 @@ func TestServiceCgroup(t *testing.T) {
 		"0::/system.slice/docker-0123.scope\n":                                    false,
 		"":                                                                        false,
 	} {
-		if got := serviceCgroup(table); got != want {
+		if got := serviceOf(proc.ParseCgroups(table)) != ""; got != want {
 			t.Errorf("%q: %t", table, got)
 		}
 	}

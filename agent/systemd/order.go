@@ -3,37 +3,39 @@ package systemd
 import (
 	"context"
 	"fmt"
-	"os"
-	"path"
-	"strings"
 
 	"github.com/godbus/dbus/v5"
+	"github.com/volagent/volagent/volmgr/proc"
 )
 
-// Settings are what a unit's files say of it.
+// Settings holds the settings from a unit's files.
 type Settings struct {
 	Load      string   // LoadState: loaded, not-found, masked …
-	FileState string   // UnitFileState: enabled, disabled, static …; empty where no file is of that name
-	Before    []string // units that are started after it, and stopped before it
+	FileState string   // UnitFileState: enabled, disabled, static …; empty if the unit has no file
+	Before    []string // units that start after it and stop before it
 	After     []string
 }
 
-// Settings asks for a unit's settings; it is loaded for that if it is not.
+// Settings returns the settings of a unit. It loads the unit if it is not loaded.
 func (b *Bus) Settings(ctx context.Context, name string) (Settings, error) {
 	conn, err := b.connect(ctx)
 	if err != nil {
 		return Settings{}, err
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
+
 	object, err := b.object(ctx, conn, "LoadUnit", name)
 	if object == nil || err != nil {
 		return Settings{}, err
 	}
+
 	var props map[string]dbus.Variant
 	if err := object.CallWithContext(ctx, propsIface+".GetAll", 0, unitIface).Store(&props); err != nil {
 		return Settings{}, fmt.Errorf("cannot ask systemd about unit %q: %w", name, err)
 	}
+
 	return Settings{
 		Load: text(props["LoadState"]), FileState: text(props["UnitFileState"]), Before: texts(props["Before"]), After: texts(props["After"]),
 	}, nil
@@ -44,21 +46,17 @@ func texts(v dbus.Variant) []string {
 	return list
 }
 
-// OwnUnit is the service that this process is of, as its cgroup says; empty if it is
-// of none.
+// OwnUnit returns the service that contains this process, according to its cgroup. It is empty if
+// there is none.
 func OwnUnit() string {
 	if !InService() {
 		return ""
 	}
-	data, err := os.ReadFile("/proc/self/cgroup")
+
+	groups, err := proc.OwnCgroups()
 	if err != nil {
 		return ""
 	}
-	for line := range strings.Lines(string(data)) {
-		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(f) == 3 && (f[0] == "0" && f[1] == "" || f[1] == "name=systemd") && strings.HasSuffix(f[2], ".service") {
-			return path.Base(f[2])
-		}
-	}
-	return ""
+
+	return serviceOf(groups)
 }

@@ -1,21 +1,25 @@
-// Package systemd talks to the system's service manager over D-Bus: what a unit
-// is like now, that something about it changed, and what is to be started and
-// stopped. It decides nothing.
+// Package systemd talks to the system's service manager over D-Bus. It reads the states of units,
+// reports their changes, and starts and stops them. It makes no decisions.
 //
 //	systemd.go   whether there is a systemd, and whether it runs this process
 //	bus.go       the connection, made when it is first needed, and its signals
-//	watch.go     who is told of which units
-//	unit.go      what a unit is like
+//	watch.go     reports changes of units
+//	unit.go      reads the state of a unit
+//	order.go     reads the settings of a unit
 //	job.go       starting and stopping, with the result
 //
-// Signals say only that something changed; what it is now is then asked. Every
-// question is bounded, and no answer is no answer: nobody is taken for gone.
+// A signal only says that something changed, and the new state is then queried. Every query is
+// bounded. If there is no answer, the state is unknown: a unit never counts as gone for lack of an
+// answer.
 package systemd
 
 import (
 	"errors"
 	"os"
+	"path"
 	"strings"
+
+	"github.com/volagent/volagent/volmgr/proc"
 )
 
 // ErrNone says that this host was not booted with systemd.
@@ -27,25 +31,24 @@ func Booted() bool {
 	return err == nil && info.IsDir()
 }
 
-// InService reports whether this process is a service's: it is in the cgroup of
-// one, and has the mark that systemd gives to each invocation. A shell that
-// inherited the mark is in the cgroup of a session.
+// InService reports whether this process belongs to a service: it is in the cgroup of a service,
+// and has the mark that systemd gives to each invocation. A shell that inherited the mark is in the
+// cgroup of a session.
 func InService() bool {
 	if !Booted() || os.Getenv("INVOCATION_ID") == "" {
 		return false
 	}
-	data, err := os.ReadFile("/proc/self/cgroup")
-	return err == nil && serviceCgroup(string(data))
+	groups, err := proc.OwnCgroups()
+	return err == nil && serviceOf(groups) != ""
 }
 
-// serviceCgroup reports whether /proc/PID/cgroup names a service: in systemd's
-// own hierarchy where there are several, else in the only one.
-func serviceCgroup(table string) bool {
-	for line := range strings.Lines(table) {
-		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(f) == 3 && (f[0] == "0" && f[1] == "" || f[1] == "name=systemd") && strings.HasSuffix(f[2], ".service") {
-			return true
+// serviceOf returns the service whose cgroup contains a process, according to systemd's
+// hierarchies. It is empty if there is none.
+func serviceOf(groups []proc.Cgroup) string {
+	for _, g := range groups {
+		if g.Systemd() && strings.HasSuffix(g.Path, ".service") {
+			return path.Base(g.Path)
 		}
 	}
-	return false
+	return ""
 }

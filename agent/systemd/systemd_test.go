@@ -21,7 +21,7 @@ const (
 	unitAt      = dbus.ObjectPath("/org/freedesktop/systemd1/unit/a_2eservice")
 )
 
-// manager is as much of systemd as these tests need, on a bus of its own.
+// manager imitates the part of systemd that these tests need, on its own bus.
 type manager struct {
 	t       *testing.T
 	address string
@@ -29,10 +29,10 @@ type manager struct {
 
 	mu     sync.Mutex
 	next   uint32
-	start  func(job dbus.ObjectPath) *dbus.Error // what becomes of a start
+	start  func(job dbus.ObjectPath) *dbus.Error // called for each start; may fail it
 	props  map[string]dbus.Variant
 	asked  int
-	change func() // before the second answer about the unit
+	change func() // called before the second query of the unit is answered
 }
 
 func newManager(t *testing.T) *manager {
@@ -87,7 +87,7 @@ func (m *manager) bus() *systemd.Bus {
 	return b
 }
 
-// Start makes a job.
+// Start returns a new job.
 func (m *manager) Start(_, _ string) (dbus.ObjectPath, *dbus.Error) {
 	m.mu.Lock()
 	m.next++
@@ -96,28 +96,28 @@ func (m *manager) Start(_, _ string) (dbus.ObjectPath, *dbus.Error) {
 	return job, start(job)
 }
 
-// starts says what becomes of a start.
+// starts sets the function that is called for each start.
 func (m *manager) starts(start func(job dbus.ObjectPath) *dbus.Error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.start = start
 }
 
-// is says what the unit is like.
+// is sets the properties of the unit.
 func (m *manager) is(props map[string]dbus.Variant) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.props = props
 }
 
-// removed tells the result of a job.
+// removed sends the signal with the result of a job.
 func (m *manager) removed(job dbus.ObjectPath, result string) {
 	if err := m.conn.Emit(managerAt, managerName+".JobRemoved", uint32(1), job, "a.service", result); err != nil {
 		m.t.Error(err)
 	}
 }
 
-// GetAll tells of the unit and of the service at once.
+// GetAll returns the properties of the unit and of the service together.
 func (m *manager) GetAll(string) (map[string]dbus.Variant, *dbus.Error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -128,8 +128,8 @@ func (m *manager) GetAll(string) (map[string]dbus.Variant, *dbus.Error) {
 	return m.props, nil
 }
 
-// The result of a job is heard whether it comes before the answer that names the
-// job or long after it, and it is that of the very job.
+// The result of a job is received whether it arrives before the answer that names the job or long
+// after it. Results of other jobs are ignored.
 func TestJobResult(t *testing.T) {
 	m := newManager(t)
 	b := m.bus()
@@ -151,8 +151,8 @@ func TestJobResult(t *testing.T) {
 	}
 }
 
-// A wait for a job ends with the wait's context, with a refusal, which is an
-// answer, and with the connection, which is none.
+// The wait for a job ends with its context, with a refusal, and with the connection. Only a refusal
+// counts as an answer.
 func TestJobWithoutResult(t *testing.T) {
 	m := newManager(t)
 	b := m.bus()
@@ -180,7 +180,7 @@ func TestJobWithoutResult(t *testing.T) {
 	}
 }
 
-// What is told of a service is of one moment, though it takes several questions.
+// The state of a service describes one moment, although it takes several queries.
 func TestServiceOfOneMoment(t *testing.T) {
 	m := newManager(t)
 	state := func(active string, pid uint32) map[string]dbus.Variant {
@@ -200,7 +200,7 @@ func TestServiceOfOneMoment(t *testing.T) {
 	}
 }
 
-// A unit that is down is told from one that systemd has not begun to start.
+// A unit that is down can be distinguished from one that systemd has not begun to start.
 func TestServiceQueued(t *testing.T) {
 	type job struct {
 		ID   uint32
@@ -218,7 +218,8 @@ func TestServiceQueued(t *testing.T) {
 	}
 }
 
-// A host goes down from the moment on that systemd has a job for it. No answer is none.
+// A host is going down as soon as systemd has a job for it. Without an answer the result is an
+// error.
 func TestGoesDown(t *testing.T) {
 	type job struct {
 		ID   uint32
@@ -244,7 +245,7 @@ func TestGoesDown(t *testing.T) {
 	}
 }
 
-// Who watches a unit hears of it alone, and of a lost connection.
+// A watch reports changes of its own unit only, and a lost connection.
 func TestWatch(t *testing.T) {
 	m := newManager(t)
 	b := m.bus()
@@ -267,7 +268,7 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// A host that was booted otherwise is told by its name.
+// On a host that was not booted with systemd, the error is ErrNone.
 func TestNone(t *testing.T) {
 	if systemd.Booted() {
 		t.Skip("this host was booted with systemd")

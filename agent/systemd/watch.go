@@ -5,25 +5,26 @@ import (
 	"slices"
 )
 
-// Watch is told of changes of units.
+// Watch reports changes of units.
 type Watch struct {
-	// C gets one message after changes; Take says of what.
+	// C receives one message after one or more changes; Take returns the changed units.
 	C    chan struct{}
 	b    *Bus
 	name string // empty: all units
 
-	// Of Bus.mu.
+	// The fields below are guarded by Bus.mu.
 	names map[string]bool
 	all   bool
 }
 
-// Watch tells of changes of a unit, or of all with an empty name, from now on,
-// as long as there is a connection. A connection that is lost, or a systemd that
-// is executed anew, counts as a change of all.
+// Watch reports changes of one unit, or of all units if name is empty. It reports from now on, as
+// long as there is a connection. A lost connection, or a systemd that was re-executed, counts as a
+// change of all units.
 func (b *Bus) Watch(name string) *Watch {
 	w := &Watch{C: make(chan struct{}, 1), b: b, name: name, names: map[string]bool{}}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+
 	b.watches[w] = struct{}{}
 	return w
 }
@@ -35,18 +36,19 @@ func (w *Watch) Close() {
 	delete(w.b.watches, w)
 }
 
-// Take returns the units that changed since the last call; all reports that any
-// may have.
+// Take returns the units that changed since the last call. all reports that any unit may have
+// changed.
 func (w *Watch) Take() (names []string, all bool) {
 	w.b.mu.Lock()
 	defer w.b.mu.Unlock()
+
 	names, all = slices.Sorted(maps.Keys(w.names)), w.all
 	clear(w.names)
 	w.all = false
 	return names, all
 }
 
-// tell tells those who watch a unit, or all for an empty name; b.mu is held.
+// tell informs the watches of one unit, or all watches if name is empty. The caller holds b.mu.
 func (b *Bus) tell(name string) {
 	for w := range b.watches {
 		if name != "" && w.name != "" && w.name != name {
@@ -57,6 +59,7 @@ func (b *Bus) tell(name string) {
 		} else {
 			w.names[name] = true
 		}
+
 		select {
 		case w.C <- struct{}{}:
 		default:

@@ -21,7 +21,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// notes are the files from which claims would be adopted.
+// notes returns the names of the notes from which the agent can adopt claims.
 func (h *host) notes() []string {
 	h.t.Helper()
 	found, err := filepath.Glob(filepath.Join(h.dir, "d", "csi", "*", "meta", "*"))
@@ -32,14 +32,14 @@ func (h *host) notes() []string {
 	return found
 }
 
-// decode runs volctl with -o json.
+// decode runs volctl with -o json and decodes its output.
 func decode[T any](h *host, args ...string) (v T) {
 	h.t.Helper()
 	h.must(json.Unmarshal([]byte(h.volctl(append(args, "-o", "json")...)), &v))
 	return v
 }
 
-// claims are all claims as "volume alloc note".
+// claims returns all claims as "volume alloc note", sorted.
 func (h *host) claims() (got []string) {
 	h.t.Helper()
 	for _, c := range decode[[]api.Claim](h, "claim", "list") {
@@ -49,9 +49,9 @@ func (h *host) claims() (got []string) {
 	return got
 }
 
-// TestDamagedDatabase: no data is lost with the state database. With one
-// that makes no sense the agent starts, unmounts nothing, sends nothing, keeps
-// the bad file, finds the plugin's process again, and adopts what is mounted.
+// TestDamagedDatabase checks that losing the state database loses no data. With a damaged database
+// the agent starts, unmounts nothing and sends no call. It keeps the damaged file, finds the
+// plugin's process again, and adopts the mounted claims.
 func TestDamagedDatabase(t *testing.T) {
 	t.Parallel()
 	page := os.Getpagesize()
@@ -90,7 +90,7 @@ func testDamage(t *testing.T, damage func([]byte) []byte) {
 		raw = damage(raw)
 		h.must(os.WriteFile(db, raw, 0o600))
 	}
-	h.flags = []string{"--node-id"} // the host's name is another
+	h.flags = []string{"--node-id"} // leave out --node-id, so that the agent would use the host's name
 	h.start("rec")
 
 	h.expect(since)
@@ -117,7 +117,7 @@ func testDamage(t *testing.T, damage func([]byte) []byte) {
 	}
 	h.saysLost(kept)
 
-	// Another restart changes nothing. Claims end by detach, in order.
+	// Another restart changes nothing. Claims end in order, by detach.
 	h.must(h.signal(syscall.SIGTERM))
 	h.start("rec")
 	h.expect(since)
@@ -137,8 +137,8 @@ func testDamage(t *testing.T, damage func([]byte) []byte) {
 	h.volctl("volume", "detach", "shared", "rw", "--no-wait")
 }
 
-// TestKilledWhileAdopting: an agent that dies before or after the commit in
-// which it adopts leaves that to the next, which finds all the same.
+// TestKilledWhileAdopting kills an agent before or after the commit in which it adopts claims. The
+// next agent must find and adopt all of them.
 func TestKilledWhileAdopting(t *testing.T) {
 	for at, when := range []string{1: "before the commit", 2: "after it"} {
 		if when == "" {
@@ -178,7 +178,7 @@ func TestKilledWhileAdopting(t *testing.T) {
 	}
 }
 
-// saysLost asserts that everybody who asks is told of the loss.
+// saysLost asserts that node status, the health API and volume status report the loss.
 func (h *host) saysLost(kept []string) {
 	h.t.Helper()
 	screen := h.volctl("node", "status")
@@ -203,9 +203,9 @@ func (h *host) saysLost(kept []string) {
 	}
 }
 
-// TestAdoptsOnlyWhatIsThere: a claim whose mounts are gone is not adopted, its
-// volume is; a mount that no note explains is left alone, and in the way; a note
-// that makes no sense is left where it is.
+// TestAdoptsOnlyWhatIsThere checks three cases. If the mounts of a claim are gone, the agent adopts
+// its volume but not the claim. A mount without a note stays untouched and blocks new claims. A
+// note that makes no sense stays in its place.
 func TestAdoptsOnlyWhatIsThere(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -232,7 +232,7 @@ func TestAdoptsOnlyWhatIsThere(t *testing.T) {
 	if now := h.mounts(); now != mounts {
 		t.Errorf("mounts were\n%s and are\n%s", mounts, now)
 	}
-	// What else was made for the claim that is gone is undone.
+	// The agent undoes the remaining calls for the claim whose mounts are gone.
 	h.volctl("wait", "--volume", "gone", "--for", "free", "--timeout", "20s")
 	if got := h.claims(); !slices.Equal(got, []string{"there x adopted"}) {
 		t.Errorf("claims are %q", got)
@@ -251,7 +251,8 @@ func TestAdoptsOnlyWhatIsThere(t *testing.T) {
 	h.volctl("volume", "detach", "there", "x")
 }
 
-// TestAdoptsWhatHangs: a mount that does not answer is known by the mount table.
+// TestAdoptsWhatHangs checks that the agent adopts a mount that does not answer, because it
+// identifies the mount by the mount table.
 func TestAdoptsWhatHangs(t *testing.T) {
 	h := newRecorded(t, "10s", nil)
 	h.register("a", "multi-node-multi-writer")
@@ -259,7 +260,7 @@ func TestAdoptsWhatHangs(t *testing.T) {
 	h.volctl("volume", "claim", "a", "--alloc", "y")
 	h.kill()
 	since := h.mark()
-	// A FUSE file system that nobody serves takes the target's place, in the note too.
+	// Replace the target's mount by a FUSE file system without a server, in the note too.
 	h.must(syscall.Unmount(target, 0))
 	fuse, err := syscall.Open("/dev/fuse", syscall.O_RDWR|syscall.O_CLOEXEC, 0)
 	h.must(err)
@@ -287,8 +288,8 @@ func TestAdoptsWhatHangs(t *testing.T) {
 	h.must(errors.Join(syscall.Close(fuse), syscall.Unmount(target, 0)))
 }
 
-// TestLostElsewhere: an agent that sees other mounts than those that were noted
-// in this boot adopts nothing, sends nothing, and leaves that to the one after.
+// TestLostElsewhere checks an agent that sees other mounts than the notes of this boot describe. It
+// adopts nothing and sends no call. A later agent that sees the right mounts adopts the claims.
 func TestLostElsewhere(t *testing.T) {
 	h := newRecorded(t, "10s", nil)
 	h.register("a", "single-node-writer")
@@ -320,7 +321,8 @@ func TestLostElsewhere(t *testing.T) {
 	h.volctl("volume", "detach", "a")
 }
 
-// TestRefusedDatabase: what is no damage is refused, and stays as it is.
+// TestRefusedDatabase checks that the agent refuses a database that is not damaged but unusable,
+// such as one of a newer release. The file stays unchanged.
 func TestRefusedDatabase(t *testing.T) {
 	h := newHost(t)
 	h.start("local")
@@ -357,7 +359,7 @@ func TestRefusedDatabase(t *testing.T) {
 	}
 }
 
-// bump makes a file one of a newer release.
+// bump changes the schema number in a database file to one of a newer release.
 func bump(path string) error {
 	b, err := bbolt.Open(path, 0o600, nil)
 	if err != nil {

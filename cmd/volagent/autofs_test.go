@@ -19,20 +19,20 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// autofsDir has the test binary serve that directory on demand, as systemd does for an
-// automount unit: what walks there waits until the request is answered, and only the
-// process group that serves it does not.
+// autofsDir is an environment variable. It makes the test binary serve the named directory on
+// demand, as systemd does for an automount unit. A process that walks there waits until the server
+// answers the request. Only processes in the server's process group do not wait.
 const autofsDir = "VOLAGENT_TEST_AUTOFS"
 
-// The requests of the kernel and their answers (linux/auto_fs.h).
+// The constants describe the kernel's requests and their answers, see linux/auto_fs.h.
 const (
 	autofsReady   = 0x9360
-	autofsPacket  = 304 // bytes of struct autofs_v5_packet on 64 bits
+	autofsPacket  = 304 // size of struct autofs_v5_packet on 64-bit systems, in bytes
 	autofsTokenAt = 8
 )
 
-// serveAutofs says "serving", then of each request "asked FD", a descriptor of the
-// directory, and answers it when it is sent a line.
+// serveAutofs prints "serving". For each request it prints "asked FD", where FD is a descriptor of
+// the directory. It answers the request when it reads a line from its standard input.
 func serveAutofs(dir string) int {
 	err := func() error {
 		var pipe [2]int
@@ -78,7 +78,7 @@ func serveAutofs(dir string) int {
 	return 0
 }
 
-// automount is a directory that something is mounted at on demand.
+// automount is a directory at which a volume is mounted on demand.
 type automount struct {
 	t    *testing.T
 	dir  string
@@ -120,7 +120,7 @@ func (a *automount) line() string {
 	return strings.TrimSpace(line)
 }
 
-// asked waits for a request and returns the directory, open as the server has it.
+// asked waits for a request. It returns the directory, opened through the server's descriptor.
 func (a *automount) asked() *os.File {
 	a.t.Helper()
 	fd, err := strconv.Atoi(strings.TrimPrefix(a.line(), "asked "))
@@ -134,7 +134,7 @@ func (a *automount) asked() *os.File {
 	return dir
 }
 
-// answer says that the directory is mounted.
+// answer tells the server to answer the request: the directory is mounted.
 func (a *automount) answer() {
 	if _, err := io.WriteString(a.tell, "\n"); err != nil {
 		a.t.Error(err)
@@ -148,9 +148,9 @@ func (a *automount) stop() {
 	}
 }
 
-// TestAutomount: a volume is mounted at a directory that is mounted on demand, while
-// who walked there waits: the agent, which would wait as well, never walks there. What
-// it unmounts is its own mount alone; and it mounts anew by itself.
+// TestAutomount mounts a volume at an autofs directory while the process that walked there waits.
+// The agent must not walk there itself, because it would wait as well. It unmounts only its own
+// mount, never the autofs mount. It can also mount the volume again by itself.
 func TestAutomount(t *testing.T) {
 	h := newRecorded(t, "10m", func(c *csitest.Config) { c.Attach, c.Fuse = false, true })
 	h.register("data", "single-node-writer")
@@ -174,7 +174,7 @@ func TestAutomount(t *testing.T) {
 		walked := walk()
 		dir := auto.asked()
 		fd := int(dir.Fd())
-		for range 2 { // once more when it is there
+		for range 2 { // the second call finds it mounted
 			if _, err := h.mountAt("data", auto.cmd.Process.Pid, func(r *api.ClaimRequest) { r.AtFD = &fd }); err != nil {
 				t.Fatal(err)
 			}
@@ -214,7 +214,7 @@ func TestAutomount(t *testing.T) {
 	}
 }
 
-// lastLine is the last line of the mount table that is about a directory.
+// lastLine returns the last line of the mount table for a directory.
 func lastLine(h recorded, at string) (last string) {
 	raw, err := os.ReadFile("/proc/self/mountinfo")
 	h.must(err)

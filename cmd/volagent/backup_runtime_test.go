@@ -8,12 +8,13 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// TestRestoreRuntime: names that docker has come back with the containers that refer to
-// them, where the claim that these share does; one that was started since the backup keeps
-// it, too. On another host there is nobody to refer to them.
+// TestRestoreRuntime checks that a restore brings back docker's volume names, and the containers
+// that refer to them, together with the claim that these containers share. A container that was
+// started after the backup keeps its reference too. On another host no container can refer to the
+// names.
 func TestRestoreRuntime(t *testing.T) {
 	t.Parallel()
-	s := newServed(t, &box{name: "docker"}) // no daemon is asked for anything
+	s := newServed(t, &box{name: "docker"}) // the test needs no docker daemon
 	call := func(method, name, id string, opts map[string]string) map[string]any {
 		t.Helper()
 		code, answer := s.call("VolumeDriver."+method, map[string]any{"Name": name, "ID": id, "Opts": opts})
@@ -41,7 +42,7 @@ func TestRestoreRuntime(t *testing.T) {
 	if _, out := s.restored(0, file); out["docker data"] != api.OutcomePresent {
 		t.Errorf("the second time: %v", out)
 	}
-	call("Unmount", "data", "c1", nil) // c2 has it still, of which no list tells
+	call("Unmount", "data", "c1", nil) // c2 still uses the volume, although no list shows it
 	s.holds("data docker taken docker 1")
 	if got := fmt.Sprint(call("Mount", "data", "c3", nil)["Mountpoint"]); got != path {
 		t.Errorf("mounted at %s, and was at %s", got, path)

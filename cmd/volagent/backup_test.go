@@ -16,7 +16,7 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// backup makes one and returns its name.
+// backup creates a backup and returns its file name.
 func (h *host) backup() string {
 	h.t.Helper()
 	file := filepath.Join(h.dir, "backup")
@@ -27,7 +27,7 @@ func (h *host) backup() string {
 	return file
 }
 
-// restored restores a file and returns what became of each thing.
+// restored restores a file and returns the outcome for each item.
 func (h *host) restored(code int, file string, args ...string) (r api.Restore, outcomes map[string]string) {
 	h.t.Helper()
 	res := h.exits(code, "", append([]string{"state", "restore", file, "-o", "json"}, args...)...)
@@ -39,7 +39,7 @@ func (h *host) restored(code int, file string, args ...string) (r api.Restore, o
 	return r, outcomes
 }
 
-// lose kills the agent and takes away all that it remembers; what is mounted stays.
+// lose kills the agent and removes its state and its notes. The mounts stay.
 func (h *host) lose() {
 	h.t.Helper()
 	h.kill()
@@ -51,10 +51,9 @@ func (h *host) lose() {
 	h.forgetCopies()
 }
 
-// TestRestoreHere: with its state lost, an agent takes up a backup of its own: what is
-// mounted stays mounted and is not made again, claims of owners that ended are
-// released, sealed secrets are given to the plugin, and a second restore changes
-// nothing.
+// TestRestoreHere checks that an agent that lost its state restores its own backup. Mounted volumes
+// stay mounted and are not mounted again. Claims whose owners have ended are detached. The plugin
+// receives the sealed secrets. A second restore changes nothing.
 func TestRestoreHere(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -73,7 +72,7 @@ func TestRestoreHere(t *testing.T) {
 	raw, err := os.ReadFile(file)
 	h.must(err)
 	hunt(t, "the backup", string(raw))
-	h.volctl("volume", "detach", "back") // after the backup
+	h.volctl("volume", "detach", "back") // this happens after the backup
 	before, mounts := h.claims(), h.mounts()
 	h.lose()
 	past.kill()
@@ -125,8 +124,8 @@ func sameSet(a, b []string) bool {
 	return slices.Equal(a, b)
 }
 
-// TestRestoreElsewhere: another host takes the registrations alone and says which claims
-// it drops. A sealed secret is of no use there until the key is.
+// TestRestoreElsewhere checks that another host restores only the registrations and reports the
+// claims that it drops. A sealed secret is of no use there until the host has the key.
 func TestRestoreElsewhere(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -137,7 +136,7 @@ func TestRestoreElsewhere(t *testing.T) {
 	h.volctl("volume", "claim", "data", "--alloc", "web")
 	plugin := filepath.Join(h.dir, "more.yaml")
 	h.must(os.WriteFile(plugin, []byte("id: more\nsocket: /run/nothing-here.sock\n"), 0o600))
-	h.try("plugin", "register", plugin, "--timeout", "1s") // it stays registered
+	h.try("plugin", "register", plugin, "--timeout", "1s") // the registration stays although the plugin is not ready
 	file := h.backup()
 
 	o := newRecorded(t, "10s", nil)
@@ -196,8 +195,8 @@ func TestRestoreElsewhere(t *testing.T) {
 	h.volctl("volume", "detach", "data")
 }
 
-// TestRestoreOtherDataDir: what is mounted is below another directory, even if the host
-// has the same name.
+// TestRestoreOtherDataDir checks that a restore to another data dir restores no claims, even if the
+// host has the same name. The mounts are below the original data dir.
 func TestRestoreOtherDataDir(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -215,8 +214,8 @@ func TestRestoreOtherDataDir(t *testing.T) {
 	h.volctl("volume", "detach", "data")
 }
 
-// TestRestoreKilled: an agent that is killed at any moment of a restore has all of it,
-// or nothing.
+// TestRestoreKilled kills an agent at different moments of a restore. The restore must be complete
+// or absent.
 func TestRestoreKilled(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -230,7 +229,7 @@ func TestRestoreKilled(t *testing.T) {
 		h.lose()
 		h.start("rec")
 		done := h.background("state", "restore", file)
-		time.Sleep(time.Duration(i) * 8 * time.Millisecond) // so that it is now before, now after the commit
+		time.Sleep(time.Duration(i) * 8 * time.Millisecond) // some of the kills come before the commit, some after it
 		h.kill()
 		<-done
 		h.start("rec")
@@ -247,8 +246,8 @@ func TestRestoreKilled(t *testing.T) {
 	h.allGone()
 }
 
-// TestRestoreForeign: a mount that stands where a restored claim's would be is not the
-// one that was recorded: it is neither used nor unmounted.
+// TestRestoreForeign checks that the agent recognizes a foreign mount at the path of a restored
+// claim, because it is not the recorded mount. The agent neither uses nor unmounts it.
 func TestRestoreForeign(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -270,15 +269,15 @@ func TestRestoreForeign(t *testing.T) {
 	}
 	h.must(h.signal(syscall.SIGTERM))
 	h.must(syscall.Unmount(path, 0))
-	h.must(os.Remove(path)) // a target is the plugin's to make
+	h.must(os.Remove(path)) // the plugin must create the target
 	h.start("rec")
 	h.volctl("wait", "--volume", "data", "--for", "mounted", "--timeout", "90s")
 	h.volctl("volume", "detach", "data")
 	h.allGone()
 }
 
-// TestBackupRefuses: no file is written over, none is there by half, and what is no
-// backup is refused with nothing changed.
+// TestBackupRefuses checks that a backup overwrites no file and leaves no partial file. The agent
+// refuses to restore a file that is not a backup, and then changes nothing.
 func TestBackupRefuses(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -306,16 +305,19 @@ func TestBackupRefuses(t *testing.T) {
 		h.exits(2, words, "state", "restore", file)
 	}
 	h.exits(2, "no such file", "state", "restore", filepath.Join(h.dir, "none"))
-	if left, _ := filepath.Glob(filepath.Join(h.dir, "d", "*copy*")); len(left) > 0 {
-		t.Errorf("left: %q", left)
+	left, err := filepath.Glob(filepath.Join(h.dir, "d", "*copy*"))
+	h.must(err)
+	left = slices.DeleteFunc(left, func(path string) bool { return strings.HasPrefix(filepath.Base(path), "state.copy-") })
+	if len(left) > 0 {
+		t.Errorf("left: %q", left) // The automatic copies of the state may be there.
 	}
 	if list := h.volctl("volume", "list", "-q"); list != "data" {
 		t.Errorf("volumes are %q", list)
 	}
 }
 
-// TestBackupFullDisk: without room for a copy in the data dir there is no backup, and
-// the agent goes on.
+// TestBackupFullDisk checks that a backup fails if the data dir has no room for a copy, and that
+// the agent continues to work.
 func TestBackupFullDisk(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -337,8 +339,9 @@ func TestBackupFullDisk(t *testing.T) {
 	h.backup()
 }
 
-// TestRestoreDebt: what a forced deregister left is undone after a restore as it would
-// have been, unless somebody uses it here by now.
+// TestRestoreDebt checks that a restore also restores the pending calls of a forced deregister. The
+// agent makes them as it would have without the loss, unless another volume on this host uses the
+// same storage by now.
 func TestRestoreDebt(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)

@@ -13,17 +13,17 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// badPlugin is a plugin that cannot be used, and what its status says.
+// badPlugin is a plugin that the agent cannot use, with the status that it must show.
 type badPlugin struct {
-	file   string // its name, less ".yaml"; the id, if the file does not say another
-	text   string // of the file; {dir} is the host's directory
-	shown  string // under which id, if not that
+	file   string // name of the plugin file without ".yaml"; also the id unless the text sets one
+	text   string // content of the file; {dir} is the host's directory
+	shown  string // the id in the list, if it differs
 	states []string
-	says   string // {dir} as above
+	says   string // the expected status; {dir} as above
 }
 
-// badPlugins are mistakes of the files, and of what they name. A plugin that
-// fails again and again is now being started and now waiting for that.
+// badPlugins lists mistakes in plugin files and in the programs and sockets that they name. A
+// plugin that fails repeatedly is either being started or waiting for its next start.
 var badPlugins = []badPlugin{
 	{"missing", "exec: {command: [/no/such/plugin]}", "", again, `cannot run "/no/such/plugin": no such file or directory`},
 	{"nowhere", "exec: {command: [no-such-plugin]}", "", again, `cannot run "no-such-plugin": executable file not found in $PATH`},
@@ -45,8 +45,8 @@ var (
 	failed = []string{api.PluginFailed}
 )
 
-// TestBadPlugins: each plugin that cannot be used says so in its status, with
-// the reason; the agent and the other plugins go on.
+// TestBadPlugins checks that each unusable plugin shows the reason in its status, and that the
+// agent and the other plugins continue to work.
 func TestBadPlugins(t *testing.T) {
 	t.Parallel()
 	h := prepared(t, "10s", nil)

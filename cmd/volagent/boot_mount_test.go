@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// fstab is what the guest of TestBootMounts mounts by /etc/fstab, good lines and bad.
+// fstab is the /etc/fstab of the guest in TestBootMounts. It has good and bad lines.
 const fstab = `data /srv/data csi _netdev,nofail 0 0
 soon /srv/soon csi _netdev,nofail 0 0
 bare /srv/bare csi nofail 0 0
@@ -20,14 +20,14 @@ full /srv/full csi _netdev,nofail 0 0
 down /srv/down csi _netdev,nofail,timeout=3s 0 0
 `
 
-// TestBootMounts: volumes are mounted at boot by fstab, by units that volctl wrote and
-// on demand, before the services that need them; what cannot be mounted says so in one
-// line of the journal, and holds no boot up.
+// TestBootMounts checks that volumes are mounted at boot by fstab, by units that volctl wrote, and
+// on demand. They must be mounted before the services that need them start. A volume that cannot be
+// mounted produces one line in the journal and does not delay the boot.
 func TestBootMounts(t *testing.T) {
 	t.Parallel()
 	g := bootable(t, "dpkg -i /root/1.deb")
 	g.command("cmd", true)
-	// A plugin that takes its time, and one that is not there yet.
+	// The first plugin starts slowly, the second is not installed yet.
 	_, env := g.csi("slow", false)
 	g.put("etc/volagent/plugins.d/slow.yaml", fmt.Sprintf("id: slow\nexec:\n  command: [sh, -c, 'sleep 4; exec /usr/bin/csitest']\n  env:\n    CSITEST_CONFIG: '%s'\n", env))
 	_, env = g.csi("away", false)
@@ -86,8 +86,8 @@ func (g *guest) mounted(id string) bool {
 	return is
 }
 
-// testBootMounts: all is mounted that can be, writers write to volumes alone, and for
-// what is wrong there is one line each.
+// testBootMounts checks that every good line is mounted and that the writers write only to volumes.
+// Each mistake must produce exactly one line in the journal.
 func (g *guest) testBootMounts() {
 	if state := g.boot(); state != "degraded" {
 		g.t.Errorf("the guest is %s", state)
@@ -129,7 +129,7 @@ func (g *guest) testBootMounts() {
 	}
 }
 
-// testAutomount: a volume is mounted when somebody looks.
+// testAutomount checks that a volume is mounted when a process accesses its directory.
 func (g *guest) testAutomount() {
 	if g.mounted("auto") {
 		g.t.Error("it is mounted already")
@@ -145,10 +145,11 @@ func (g *guest) testAutomount() {
 	}
 }
 
-// testPluginComes: what could not be mounted for want of its plugin can be now.
+// testPluginComes checks that a mount that failed for lack of its plugin succeeds once the plugin
+// is installed.
 func (g *guest) testPluginComes() {
 	g.must(os.Symlink("csitest", filepath.Join(g.root, "usr/bin/away")))
-	g.run("volctl", "plugin", "start", "away") // now, and not after its pause
+	g.run("volctl", "plugin", "start", "away") // now, instead of after the restart delay
 	g.ready("away")
 	g.run("systemctl", "start", "srv-down.mount")
 	if !g.mounted("down") {
@@ -158,8 +159,8 @@ func (g *guest) testPluginComes() {
 	g.run("volctl", "wait", "--volume", "down", "--for", "free", "--timeout", "60s")
 }
 
-// testBootDown: writers stop before their volumes are unmounted, and all are before
-// the agent stops.
+// testBootDown checks that writers stop before their volumes are unmounted, and that all volumes
+// are unmounted before the agent stops.
 func (g *guest) testBootDown() {
 	g.down()
 	for _, id := range []string{"data", "gen"} {
@@ -173,8 +174,8 @@ func (g *guest) testBootDown() {
 	}
 }
 
-// testSlowAgent: an agent that takes its time is waited for, and what was written last
-// is there.
+// testSlowAgent checks that the boot waits for an agent that starts slowly, and that the last data
+// written before the shutdown is there.
 func (g *guest) testSlowAgent() {
 	g.put("etc/systemd/system/volagent.service.d/slow.conf", "[Service]\nExecStartPre=/bin/sleep 5\n")
 	g.put("etc/fstab", "data /srv/data csi _netdev,nofail 0 0\n")
@@ -194,7 +195,7 @@ func (g *guest) testSlowAgent() {
 }
 
 // testMistake makes a mistake in the configuration. A reload fails and changes nothing. After a
-// restart, whoever asks is told the mistake, although systemd listens on the socket.
+// restart every request reports the mistake, although systemd still listens on the socket.
 func (g *guest) testMistake() {
 	const path = "/etc/volagent/volagent.yaml"
 	good := g.run("cat", path)
@@ -221,8 +222,8 @@ func (g *guest) testMistake() {
 	g.run("volctl", "plugin", "list")
 }
 
-// testSocket: who asks while the agent is started again waits for it, and one that
-// was stopped is started by that.
+// testSocket checks that requests wait while the agent restarts, and that a request starts a
+// stopped agent.
 func (g *guest) testSocket() {
 	g.run("sh", "-c", `for i in 1 2 3 4 5 6; do systemctl restart volagent || exit 1; done & pid=$!
 		n=0; while kill -0 $pid 2>/dev/null; do volctl plugin list >/dev/null || exit 1; n=$((n+1)); done; wait $pid && test $n -gt 3`)
@@ -238,7 +239,8 @@ func (g *guest) testSocket() {
 	if kind := g.run("stat", "-c", "%a %G", "/run/volagent/volagent.sock"); kind != "660 volusers" {
 		g.t.Errorf("the socket is %s", kind)
 	}
-	// A socket that is not the agent's is told of, and its own is opened.
+	// If the configuration names another socket than systemd's, the agent logs a warning and opens
+	// its own socket.
 	g.write("etc/volagent/volagent.yaml", "socket: /run/volagent/other.sock\n")
 	g.run("systemctl", "restart", "volagent")
 	g.run("volctl", "--socket", "/run/volagent/other.sock", "plugin", "list")

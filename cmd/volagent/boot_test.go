@@ -15,10 +15,10 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// These tests boot a guest on which the agent is installed, power it off, and boot it
-// again: what is told of it in between is read from its disk.
+// These tests boot a guest with the agent installed, power it off, and boot it again. In between
+// they read the results from its disk.
 
-// put writes a file of a guest that is down.
+// put writes a file of a guest that is powered off.
 func (g *guest) put(path, text string) {
 	g.t.Helper()
 	path = filepath.Join(g.tree, path)
@@ -26,7 +26,7 @@ func (g *guest) put(path, text string) {
 	g.must(os.WriteFile(path, []byte(text), 0o644))
 }
 
-// enable has a target want a unit of the guest's.
+// enable makes a target want a unit of the guest.
 func (g *guest) enable(unit, target string) {
 	g.t.Helper()
 	dir := filepath.Join(g.tree, "etc/systemd/system", target+".wants")
@@ -36,11 +36,12 @@ func (g *guest) enable(unit, target string) {
 
 var made struct {
 	sync.Mutex
-	packages map[string]string // by format
+	packages map[string]string // paths by package format
 	plugin   string
 }
 
-// installable is the package that guests get, made once, and csitest as they can run it.
+// installable returns the packages for guests, which are built once, and csitest as a program that
+// guests can run.
 func installable(t testing.TB) (packages map[string]string, plugin string) {
 	t.Helper()
 	m := &made
@@ -56,7 +57,7 @@ func installable(t testing.TB) (packages map[string]string, plugin string) {
 	return m.packages, m.plugin
 }
 
-// have copies a program or a package to a guest that is down.
+// have copies a program or a package to a guest that is powered off.
 func (g *guest) have(path, from string) {
 	g.t.Helper()
 	raw, err := os.ReadFile(from)
@@ -64,8 +65,8 @@ func (g *guest) have(path, from string) {
 	g.must(os.WriteFile(filepath.Join(g.tree, path), raw, 0o755))
 }
 
-// bootable is a guest with a journal on disk, and with the package, which is installed
-// where no systemd runs, by a script.
+// bootable returns a guest that has a journal on disk and the package. The given script installs
+// the package in the guest's tree while systemd is not running there.
 func bootable(t testing.TB, script string) *guest {
 	t.Helper()
 	g := newTree(t)
@@ -82,8 +83,8 @@ func bootable(t testing.TB, script string) *guest {
 	return g
 }
 
-// csi is the configuration of a plugin of the guest's, and what its process has in its
-// environment.
+// csi returns the configuration of a plugin of the guest, and the value of CSITEST_CONFIG in the
+// environment of its process.
 func (g *guest) csi(id string, fuse bool) (c csitest.Config, env string) {
 	g.t.Helper()
 	c = csitest.Config{Base: "/var/lib/" + id, DriverName: id + ".example.com", AnyVolume: true, Stage: true, Fuse: fuse}
@@ -92,14 +93,15 @@ func (g *guest) csi(id string, fuse bool) (c csitest.Config, env string) {
 	return c, strings.TrimPrefix(all[0], "CSITEST_CONFIG=")
 }
 
-// command gives the guest a plugin that the agent runs.
+// command gives the guest a plugin that the agent runs as a process.
 func (g *guest) command(id string, fuse bool) {
 	g.t.Helper()
 	_, env := g.csi(id, fuse)
 	g.put("etc/volagent/plugins.d/"+id+".yaml", fmt.Sprintf("id: %s\nexec:\n  command: [/usr/bin/csitest]\n  env:\n    CSITEST_CONFIG: '%s'\n", id, env))
 }
 
-// calls are those that a plugin of a guest that is down, or up, was sent.
+// calls returns the calls that a plugin of a guest received. The guest may be running or powered
+// off.
 func (g *guest) calls(id string) csitest.Calls {
 	g.t.Helper()
 	calls, err := csitest.ReadJournal(filepath.Join(g.tree, "var/lib", id, "journal.jsonl"))
@@ -107,12 +109,12 @@ func (g *guest) calls(id string) csitest.Calls {
 	return calls
 }
 
-// faults are how the calls to a plugin go wrong.
+// faults returns the control file that makes calls to a plugin of the guest fail.
 func (g *guest) faults(id string) csitest.Control {
 	return csitest.Control{Path: filepath.Join(g.tree, "var/lib", id, "control.json")}
 }
 
-// register makes a volume known.
+// register registers a volume.
 func (g *guest) register(plugin, volume string) {
 	g.t.Helper()
 	file := "/root/" + volume + ".yaml"
@@ -120,15 +122,15 @@ func (g *guest) register(plugin, volume string) {
 	g.run("volctl", "volume", "register", file)
 }
 
-// comes waits until a volume is mounted, and returns what is in a file on it.
+// comes waits until a volume is mounted, and returns the content of a file on it.
 func (g *guest) comes(volume, file string) string {
 	g.t.Helper()
 	g.run("volctl", "wait", "--volume", volume, "--for", "mounted", "--timeout", "60s")
 	return g.run("cat", g.run("volctl", "volume", "status", volume, "-o", "go-template={{range .claims}}{{.path}}{{end}}")+"/"+file)
 }
 
-// when is the time, in seconds since some beginning, of the only message of the last
-// boot that words match.
+// when returns the time of the only message of the last boot that matches words, in seconds on the
+// monotonic clock.
 func (g *guest) when(words string) float64 {
 	g.t.Helper()
 	var at []float64
@@ -149,7 +151,7 @@ func (g *guest) when(words string) float64 {
 	return at[0]
 }
 
-// inOrder asserts that messages of the last boot came one after the other.
+// inOrder asserts that messages of the last boot appeared in the given order.
 func (g *guest) inOrder(words ...string) {
 	g.t.Helper()
 	last := 0.0
@@ -162,8 +164,8 @@ func (g *guest) inOrder(words ...string) {
 	}
 }
 
-// lastWords is a service that writes to a file until it is stopped, and then once
-// more, a while later.
+// lastWords returns a service unit that writes to a file until it is stopped, and then writes a
+// last line after half a second.
 func lastWords(file, more string) string {
 	return fmt.Sprintf(`[Unit]
 Description=Writer of %[1]s
@@ -173,9 +175,10 @@ ExecStart=/bin/sh -c 'trap "sleep 0.5; echo bye >>%[1]s; exit 0" TERM; while :; 
 `, file, more)
 }
 
-// TestHostGoesDown: consumers stop first, then volumes leave the host while their
-// plugins live, then plugins end. What hangs or is busy holds nobody else up, claims
-// without an owner are mounted again after the next boot, and others are past.
+// TestHostGoesDown checks the order of a shutdown. Consumers stop first, then the volumes leave the
+// host while their plugins still run, and the plugins stop last. A volume that hangs or is busy
+// does not delay the others. After the next boot, claims without an owner are mounted again, and
+// claims with an owner have ended.
 func TestHostGoesDown(t *testing.T) {
 	t.Parallel()
 	g := bootable(t, `mkdir -p /root/src/bin && cd /root/src && dpkg-deb -x /root/1.deb x && mv x/usr/bin/* bin/
@@ -221,7 +224,7 @@ func TestHostGoesDown(t *testing.T) {
 	}
 }
 
-// readme is the block of commands in the README that begins with some.
+// readme returns the block of commands in the README that begins with the given text.
 func readme(t testing.TB, begin string) string {
 	t.Helper()
 	raw, err := os.ReadFile("../../README.md")
@@ -236,7 +239,8 @@ func readme(t testing.TB, begin string) string {
 	return begin + block
 }
 
-// testByHand: what the README installs by hand it takes off again.
+// testByHand checks that the README's commands for removal by hand remove everything that its
+// commands for installation installed.
 func (g *guest) testByHand(volumes map[string]string) {
 	g.boot()
 	for id := range volumes {
@@ -262,7 +266,7 @@ func (g *guest) inPart(t testing.TB, run func(*guest)) {
 	g.leader, g.root, g.halt = part.leader, part.root, part.halt
 }
 
-// testDown: nothing goes wrong.
+// testDown shuts the guest down without any fault.
 func (g *guest) testDown(volumes map[string]string) {
 	for id := range volumes {
 		g.await("the writer to write to "+id, func() bool { return strings.Contains(g.run("cat", "/srv/"+id+"/log"), "on") })
@@ -296,8 +300,8 @@ func (g *guest) testDown(volumes map[string]string) {
 	}
 }
 
-// testDownStuck: one volume hangs in its plugin, another is held by a process that
-// systemd does not stop; all others go as ever.
+// testDownStuck shuts the guest down while one volume hangs in its plugin and another is in use by
+// a process that systemd does not stop. All other volumes must leave the host as usual.
 func (g *guest) testDownStuck() {
 	marks := map[string]int64{}
 	for _, id := range []string{"cmd", "unit", "slow"} {
@@ -330,13 +334,14 @@ func (g *guest) testDownStuck() {
 	}
 }
 
-// testDownKilled: an agent that dies on the way leaves what the next one makes good.
+// testDownKilled checks that the next agent repairs the state that an agent leaves when it is
+// killed during the shutdown.
 func (g *guest) testDownKilled(volumes map[string]string) {
 	_, err := g.faults("slow").Add(csitest.Fault{Method: "NodeUnpublishVolume", Volume: "ext-stuck", Hang: true})
 	g.must(err)
 	mark := g.calls("cmd").Mark()
-	// Killed once the first volume has left: the unit is being stopped, and is not
-	// started again.
+	// Kill the agent once the first volume has left the host. systemd is stopping the unit then, so
+	// it does not start the agent again.
 	g.run("systemd-run", "--quiet", "--unit=killer", "--property=DefaultDependencies=no", "sh", "-c",
 		`until journalctl --boot -q -u volagent -o cat | grep -q "this host is going down; volumes"; do sleep 0.05; done; sleep 0.3; systemctl kill --kill-whom=main -s KILL volagent.service; echo killed`)
 	g.down()

@@ -15,18 +15,17 @@ import (
 	"github.com/volagent/volagent/agent/apiclient"
 )
 
-// chaosClient asks for one thing after the other. Its claims are its own: no other
-// client ends them.
+// chaosClient sends one request after the other. No other client ends its claims.
 type chaosClient struct {
 	*chaos
 	name    string
 	plan    *planner[clientKind]
-	held    map[*chaosStorage]*opened // by the client's claims
-	private *chaosStorage             // for what no other client may meet
-	made    []*chaosStorage           // by this client
-	names   int                       // of what it made
-	holding string                    // its container, "" is none
-	inside  *chaosStorage             // the volume in it
+	held    map[*chaosStorage]*opened // by storage, for the client's claims
+	private *chaosStorage             // for steps that must not collide with other clients
+	made    []*chaosStorage           // volumes that this client created
+	names   int                       // counts the names that it has used
+	holding string                    // the name of its container, or ""
+	inside  *chaosStorage             // the volume in the container
 }
 
 func newChaosClient(c *chaos, n int) *chaosClient {
@@ -37,7 +36,7 @@ func newChaosClient(c *chaos, n int) *chaosClient {
 	return k
 }
 
-// run takes the steps of the plan until ctx ends, and gives everything back.
+// run takes the steps of the plan until ctx ends, and then closes all open files.
 func (k *chaosClient) run(ctx context.Context) {
 	defer k.letGo()
 	if err := k.registerAs(ctx, k.private, "p-"+k.name); err != nil && ctx.Err() == nil {
@@ -50,19 +49,19 @@ func (k *chaosClient) run(ctx context.Context) {
 		}
 		k.count.add(fmt.Sprintf("%s: %s", s.kind, outcome(err)))
 		if codeOf(err) == api.CodeUnreachable {
-			_ = rest(ctx, 300*time.Millisecond) // another one is being started
+			_ = rest(ctx, 300*time.Millisecond) // the keeper is starting another agent
 		}
 	}
 }
 
-// letGo closes what is open, so that it can be unmounted.
+// letGo closes all open files, so that the volumes can be unmounted.
 func (k *chaosClient) letGo() {
 	for _, o := range k.held {
 		o.close()
 	}
 }
 
-// outcome is the kind of an error. Any answer will do that the API has a code for.
+// outcome names the kind of an error. Every answer for which the API has a code is acceptable.
 func outcome(err error) string {
 	var e *api.Error
 	switch {
@@ -75,7 +74,7 @@ func outcome(err error) string {
 	}
 }
 
-// take does one step.
+// take runs one step.
 func (k *chaosClient) take(ctx context.Context, s step[clientKind]) error {
 	switch s.kind {
 	case doClaim:
@@ -109,14 +108,14 @@ func (k *chaosClient) take(ctx context.Context, s step[clientKind]) error {
 	}
 }
 
-// some is a volume that the client may claim.
+// some picks a volume that the client may claim.
 func (k *chaosClient) some(dice *rand.Rand) *chaosStorage {
 	all := append(append(append([]*chaosStorage{}, k.shared...), k.served...), k.made...)
 	all = append(all, k.private)
 	return all[dice.IntN(len(all))]
 }
 
-// patient is how long a request waits: mostly a while, sometimes hardly.
+// patient picks the timeout of a request: usually some seconds, sometimes less than half a second.
 func patient(dice *rand.Rand) time.Duration {
 	if dice.IntN(4) == 0 {
 		return time.Duration(1+dice.IntN(500)) * time.Millisecond
@@ -124,7 +123,8 @@ func patient(dice *rand.Rand) time.Duration {
 	return time.Duration(2+dice.IntN(10)) * time.Second
 }
 
-// claimSome claims a volume and writes to it, or writes to one that the client has.
+// claimSome claims a volume and writes to it. If the client has the volume already, claimSome only
+// writes.
 func (k *chaosClient) claimSome(ctx context.Context, dice *rand.Rand) error {
 	s := k.some(dice)
 	if o := k.held[s]; o != nil {
@@ -138,7 +138,7 @@ func (k *chaosClient) claimSome(ctx context.Context, dice *rand.Rand) error {
 	return k.use(o)
 }
 
-// claim claims a volume and opens it. What is opened must be the volume.
+// claim claims a volume and opens it. It checks that the opened file is on the right volume.
 func (k *chaosClient) claim(ctx context.Context, s *chaosStorage, alloc string, wait time.Duration) (*opened, error) {
 	id, drains := s.now(), k.drains.Load()
 	if id == "" {
@@ -147,7 +147,7 @@ func (k *chaosClient) claim(ctx context.Context, s *chaosStorage, alloc string, 
 	c, err := k.api.ClaimVolume(ctx, id, alloc, api.ClaimRequest{}, wait)
 	s.log("%s claimed %q for %s: %v", k.name, id, alloc, err)
 	if codeOf(err) == api.CodeNotFound && s.isPrivate() {
-		s.rename("") // a deregister went through, and its answer was lost
+		s.rename("") // a deregister succeeded, and its answer was lost
 	}
 	if err != nil {
 		return nil, err
@@ -162,15 +162,15 @@ func (k *chaosClient) claim(ctx context.Context, s *chaosStorage, alloc string, 
 	case err == nil:
 		return o, nil
 	case k.drains.Load() != drains, k.draining.Load() > 0:
-		return nil, err // a drain took it away again
+		return nil, err // a drain detached it again
 	default:
 		k.fail(s, "%s has claimed volume %q, and cannot use it: %v", alloc, id, err)
 		return nil, err
 	}
 }
 
-// use verifies what the client has written before, and writes more. What is
-// acknowledged must be on storage that is attached.
+// use verifies the client's earlier writes and writes again. Acknowledged data must be on storage
+// that is connected to the host.
 func (k *chaosClient) use(o *opened) error {
 	if err := o.verify(k.name); err != nil {
 		k.fail(o.s, "%s reads: %v", k.name, err)
@@ -185,24 +185,24 @@ func (k *chaosClient) use(o *opened) error {
 	return nil
 }
 
-// mustBeAttached fails if storage in use is detached.
+// mustBeAttached fails the run if storage in use is not connected to the host.
 func (k *chaosClient) mustBeAttached(o *opened) {
 	if ok, err := k.isAttached(o.s); err != nil || !ok {
 		k.fail(o.s, "%s has a write acknowledged by storage that is detached (%v)", k.name, err)
 	}
 }
 
-// detachSome gives up one of the client's claims.
+// detachSome detaches one of the client's claims.
 func (k *chaosClient) detachSome(ctx context.Context, dice *rand.Rand) error {
 	s := k.some(dice)
-	for one := range k.held { // any, if there is one
+	for one := range k.held { // take any of the held volumes
 		s = one
 		break
 	}
 	return k.detach(ctx, s, k.name, apiclient.ReleaseOptions{Wait: patient(dice)})
 }
 
-// detach ends the use of a volume, then the claim.
+// detach closes the volume and then ends the claim.
 func (k *chaosClient) detach(ctx context.Context, s *chaosStorage, alloc string, how apiclient.ReleaseOptions) error {
 	if o := k.held[s]; o != nil && alloc == k.name {
 		k.mustBeAttached(o)
@@ -214,7 +214,7 @@ func (k *chaosClient) detach(ctx context.Context, s *chaosStorage, alloc string,
 	return err
 }
 
-// verifyAll reads what the client has written to all volumes that it has.
+// verifyAll reads the client's writes on all volumes that it holds.
 func (k *chaosClient) verifyAll() error {
 	for _, o := range k.held {
 		if err := o.verify(k.name); err != nil {
@@ -226,7 +226,7 @@ func (k *chaosClient) verifyAll() error {
 	return nil
 }
 
-// mountSome mounts a volume of files as fstab does, writes, and unmounts it.
+// mountSome mounts a file system volume as fstab does, writes to it, and unmounts it.
 func (k *chaosClient) mountSome(dice *rand.Rand) error {
 	s := k.some(dice)
 	if s.raw || k.held[s] != nil {
@@ -246,7 +246,7 @@ func (k *chaosClient) mountSome(dice *rand.Rand) error {
 		}
 		switch {
 		case err == nil:
-			_ = k.use(o) // it has failed the run, if it did
+			_ = k.use(o) // use itself fails the run
 			o.close()
 		case k.drains.Load() == drains && k.draining.Load() == 0:
 			k.fail(s, "%s has mounted volume %q at %s, and cannot use it: %v", k.name, s.now(), dir, err)
@@ -261,7 +261,7 @@ func (k *chaosClient) mountSome(dice *rand.Rand) error {
 	return nil
 }
 
-// look asks for what shows the state of things.
+// look makes one of the requests that show the state.
 func (k *chaosClient) look(ctx context.Context, dice *rand.Rand) error {
 	var err error
 	switch dice.IntN(4) {
@@ -277,7 +277,7 @@ func (k *chaosClient) look(ctx context.Context, dice *rand.Rand) error {
 	return err
 }
 
-// drain empties the host for a moment.
+// drain drains the host for a moment.
 func (k *chaosClient) drain(ctx context.Context) error {
 	k.drains.Add(1)
 	k.draining.Add(1)

@@ -17,29 +17,29 @@ import (
 	"time"
 )
 
-// ledger knows what was written to one storage volume, by each writer, and what of
-// it was acknowledged.
+// ledger records all writes to one storage volume, by writer. It also records which writes were
+// acknowledged.
 type ledger struct {
 	mu      sync.Mutex
 	raw     bool
 	entries map[string]*ledgerEntry // by writer
 }
 
-// ledgerEntry is what one writer has written. Each write has the next number, and its
-// number, with the names of storage and writer, decides its bytes.
+// ledgerEntry describes the writes of one writer. Each write has a sequence number. This number and
+// the names of storage and writer determine its bytes.
 type ledgerEntry struct {
-	slot    int    // of the region of a raw volume
-	acked   uint64 // the last write that was acknowledged; 0 is none
-	last    uint64 // the last write that was begun
-	unknown bool   // the region was being overwritten when the write failed
+	slot    int    // region of a raw volume
+	acked   uint64 // last write that was acknowledged; 0 is none
+	last    uint64 // last write that was begun
+	unknown bool   // the last write failed, so a raw region may hold anything
 }
 
 const (
-	rawRegion = 16 << 10 // bytes that each writer has on a raw volume
+	rawRegion = 16 << 10 // bytes for each writer on a raw volume
 	rawSlots  = 40
 )
 
-// pattern is the content of a write: its number, its bytes, and a checksum of all.
+// pattern returns the content of a write: its number, its bytes, and a checksum of both.
 func pattern(storage, writer string, seq uint64, size int) []byte {
 	sum := crc32.ChecksumIEEE([]byte(storage + "\x00" + writer))
 	dice := rand.NewChaCha8([32]byte{byte(seq), byte(seq >> 8), byte(seq >> 16), byte(sum), byte(sum >> 8), byte(sum >> 16), byte(sum >> 24)})
@@ -50,10 +50,10 @@ func pattern(storage, writer string, seq uint64, size int) []byte {
 	return b
 }
 
-// patternSize is that of a file: it varies with the number.
+// patternSize returns the size of a file, which varies with the number of the write.
 func patternSize(seq uint64) int { return 512 + int(seq*7919%30000) }
 
-// begin returns the number and the place of a writer's next write.
+// begin returns the number and the slot of a writer's next write.
 func (l *ledger) begin(writer string) (seq uint64, slot int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -66,7 +66,7 @@ func (l *ledger) begin(writer string) (seq uint64, slot int) {
 	return e.last, e.slot
 }
 
-// end says how a write ended.
+// end records the result of a write.
 func (l *ledger) end(writer string, seq uint64, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -77,7 +77,7 @@ func (l *ledger) end(writer string, seq uint64, err error) {
 	}
 }
 
-// holds compares what was read with what a writer has written.
+// holds compares the bytes that were read with the writer's writes.
 func (l *ledger) holds(storage, writer string, got []byte) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -98,7 +98,7 @@ func (l *ledger) holds(storage, writer string, got []byte) error {
 	return nil
 }
 
-// writers are those who have written.
+// writers returns the names of all writers, sorted.
 func (l *ledger) writers() (all []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -109,15 +109,15 @@ func (l *ledger) writers() (all []string) {
 	return all
 }
 
-// opened is a volume in the hands of a client: the root directory, or the device. It
-// is kept open as a process of the client's would.
+// opened is a volume that a client has open: its root directory or its device. It stays open, as it
+// would in a process of the client.
 type opened struct {
 	s    *chaosStorage
 	path string
 	file *os.File
 }
 
-// openClaimed opens what a claim shows. It must be a mount of its own.
+// openClaimed opens the path of a claim.
 func openClaimed(s *chaosStorage, path string) (*opened, error) {
 	flags := os.O_RDONLY | syscall.O_DIRECTORY
 	if s.raw {
@@ -130,14 +130,14 @@ func openClaimed(s *chaosStorage, path string) (*opened, error) {
 	return &opened{s: s, path: path, file: f}, nil
 }
 
-func (o *opened) close() { _ = o.file.Close() } // it was synced
+func (o *opened) close() { _ = o.file.Close() } // all writes were synced
 
-// at is a path of a file in the volume that leads through the open directory.
+// at returns a path to a file in the volume that leads through the open directory.
 func (o *opened) at(name string) string {
 	return filepath.Join(fmt.Sprintf("/proc/self/fd/%d", o.file.Fd()), name)
 }
 
-// write writes a pattern. It is acknowledged when the storage has synced it.
+// write writes a pattern. A write is acknowledged once the storage has synced it.
 func (o *opened) write(writer string) error {
 	seq, slot := o.s.ledger.begin(writer)
 	var err error
@@ -172,7 +172,7 @@ func (o *opened) writeFile(writer string, b []byte) error {
 	return os.Rename(next, o.at(writer))
 }
 
-// verify reads what some writers have written.
+// verify reads back the data of the given writers.
 func (o *opened) verify(writers ...string) error {
 	var errs []error
 	for _, w := range writers {
@@ -189,7 +189,7 @@ func (o *opened) read(writer string) ([]byte, error) {
 	if !o.s.raw {
 		b, err := os.ReadFile(o.at(writer))
 		if errors.Is(err, os.ErrNotExist) {
-			return nil, nil // for the ledger to judge
+			return nil, nil // the ledger decides whether it must exist
 		}
 		return b, err
 	}
@@ -197,27 +197,27 @@ func (o *opened) read(writer string) ([]byte, error) {
 	e := o.s.ledger.entries[writer]
 	o.s.ledger.mu.Unlock()
 	if e == nil {
-		return nil, nil // it never wrote
+		return nil, nil // this writer never wrote
 	}
 	b := make([]byte, rawRegion)
 	_, err := o.file.ReadAt(b, int64(e.slot*rawRegion))
 	return b, err
 }
 
-// chaosStorage is one storage volume, under whatever id it is registered.
+// chaosStorage is one storage volume. The id under which it is registered may change.
 type chaosStorage struct {
-	name   string // its external id at the plugin "rec"; elsewhere the id
+	name   string // external id at the plugin "rec"; the volume id elsewhere
 	plugin string
 	raw    bool
 	ledger ledger
-	doomed atomic.Bool // its deletion was begun
+	doomed atomic.Bool // a client began to delete it
 
 	mu      sync.Mutex
-	id      string // under which it is registered; "" if it is not
+	id      string // the current volume id, or "" if it is not registered
 	history []string
 }
 
-// privatePrefix is how the names of clients' own volumes begin.
+// privatePrefix is the start of the names of the clients' own volumes.
 const privatePrefix = "ext/p-"
 
 func newStorage(name, plugin string, raw bool) *chaosStorage {
@@ -236,10 +236,10 @@ func (s *chaosStorage) rename(id string) {
 	s.id = id
 }
 
-// isPrivate tells a volume that one client alone registers and deregisters.
+// isPrivate reports whether only one client registers and deregisters this volume.
 func (s *chaosStorage) isPrivate() bool { return strings.HasPrefix(s.name, privatePrefix) }
 
-// log adds a line to the volume's history, of which the last 400 are kept.
+// log adds a line to the volume's history and keeps the last 400 lines.
 func (s *chaosStorage) log(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

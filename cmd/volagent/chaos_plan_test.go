@@ -8,35 +8,36 @@ import (
 	"time"
 )
 
-// A chaos plan says what each client asks for and what goes wrong meanwhile. It is
-// made of random numbers alone: the same seed gives the same plan. How the steps of
-// different clients meet is up to the scheduler, so a seed that found a defect may
-// need several runs to find it again.
+// A chaos plan lists the requests of each client and the faults between them. It depends only on
+// random numbers: the same seed gives the same plan. The scheduler decides how the steps of
+// different clients interleave. A seed that found a defect may therefore need several runs to find
+// it again.
 
-// clientKind is what one command of a client asks for.
+// clientKind is the kind of a client's request.
 type clientKind string
 
-// The commands of clients.
+// The requests of clients.
+
 const (
 	doClaim    clientKind = "claim"    // claim a volume, or write to it if the client has it
-	doDetach   clientKind = "detach"   // give a claim up
-	doVerify   clientKind = "verify"   // read what was written
+	doDetach   clientKind = "detach"   // end a claim
+	doVerify   clientKind = "verify"   // read back all writes
 	doMount    clientKind = "mount"    // volctl mount, write, volctl umount
-	doCreate   clientKind = "create"   // create a volume of one's own
-	doDelete   clientKind = "delete"   // delete it again
-	doExpand   clientKind = "expand"   // let one's own volume grow
-	doSnapshot clientKind = "snapshot" // snapshot, and delete it
+	doCreate   clientKind = "create"   // create a volume of the client's own
+	doDelete   clientKind = "delete"   // delete such a volume
+	doExpand   clientKind = "expand"   // expand such a volume
+	doSnapshot clientKind = "snapshot" // create a snapshot and delete it
 	doBounce   clientKind = "bounce"   // detach while an undoing call is slow, and claim again
 	doForce    clientKind = "force"    // deregister --force while the volume is busy, and register it again
 	doLazy     clientKind = "lazy"     // detach --without-plugin
 	doDrain    clientKind = "drain"    // drain and undrain
-	doRun      clientKind = "run"      // a container with a volume
-	doStop     clientKind = "stop"     // its end
+	doRun      clientKind = "run"      // run a container with a volume
+	doStop     clientKind = "stop"     // remove the container
 	doLook     clientKind = "look"     // status, doctor, list
 )
 
-// clientWeights say how often each command comes. Rows that are not bounded are left
-// out of the short run in `make test`, for the reason given.
+// clientWeights sets the frequency of each request. Rows that are not bounded are left out of the
+// short run in `make test`, for the given reason.
 var clientWeights = []struct {
 	kind    clientKind
 	weight  int
@@ -60,22 +61,22 @@ var clientWeights = []struct {
 	{doLook, 4, true, ""},
 }
 
-// trouble is what goes wrong beside the commands.
+// trouble is a fault that happens beside the clients' requests.
 type trouble string
 
-// The troubles.
+// The kinds of trouble.
 const (
 	killAgent  trouble = "kill agent"
 	stopAgent  trouble = "stop agent"
 	killRec    trouble = "kill rec"
 	killLocal  trouble = "kill local"
 	killDocker trouble = "kill dockerd"
-	callFails  trouble = "error"        // without the effect
-	callLies   trouble = "error, done"  // after the effect
-	callSlow   trouble = "slow"         // within the deadline
-	callLate   trouble = "late"         // after the deadline, and takes effect
-	callHangs  trouble = "hung"         // no effect
-	diesAtCall trouble = "dies at call" // the agent or the plugin, before or after an effect
+	callFails  trouble = "error"        // the call has no effect
+	callLies   trouble = "error, done"  // the call has its effect
+	callSlow   trouble = "slow"         // the answer comes within the deadline
+	callLate   trouble = "late"         // the answer comes after the deadline, with the effect
+	callHangs  trouble = "hung"         // the call has no effect
+	diesAtCall trouble = "dies at call" // the agent or the plugin dies before or after the effect
 )
 
 var troubleWeights = []struct {
@@ -97,17 +98,17 @@ var troubleWeights = []struct {
 	{diesAtCall, 5, true, ""},
 }
 
-// step is one step of a plan. Its number decides everything else about it.
+// step is one step of a plan. Its dice determine all its other details.
 type step[K ~string] struct {
 	kind  K
 	dice  *rand.Rand
-	pause time.Duration // before it
+	pause time.Duration // before this step
 }
 
-// planner makes the steps of one client, or the troubles.
+// planner produces the steps of one client, or the troubles.
 type planner[K ~string] struct {
 	dice  *rand.Rand
-	kinds []K // each as often as its weight
+	kinds []K // each kind appears as often as its weight
 	pause time.Duration
 }
 
@@ -116,8 +117,8 @@ func newPlanner[K ~string](seed, n uint64, pause time.Duration, kinds []K) *plan
 	return &planner[K]{dice: rand.New(rand.NewPCG(seed, n)), kinds: kinds, pause: pause}
 }
 
-// next returns the next step. Steps have dice of their own, so that one that takes
-// more numbers than before does not change those after it.
+// next returns the next step. Each step has dice of its own. A step that takes more numbers than
+// before therefore does not change the later steps.
 func (p *planner[K]) next() step[K] {
 	return step[K]{
 		kind:  p.kinds[p.dice.IntN(len(p.kinds))],
@@ -126,8 +127,8 @@ func (p *planner[K]) next() step[K] {
 	}
 }
 
-// clientKinds are the commands to choose from: those of the short run, all, or those
-// that are named.
+// clientKinds returns the requests to choose from: those of the short run, all of them, or only the
+// named ones.
 func clientKinds(all bool, only string) (kinds []clientKind) {
 	for _, row := range clientWeights {
 		if chosen(string(row.kind), all || row.bounded, only) {
@@ -139,7 +140,7 @@ func clientKinds(all bool, only string) (kinds []clientKind) {
 	return kinds
 }
 
-// troubleKinds is clientKinds for troubles.
+// troubleKinds returns the kinds of trouble to choose from, as clientKinds does.
 func troubleKinds(all bool, only string) (kinds []trouble) {
 	for _, row := range troubleWeights {
 		if chosen(string(row.kind), all || row.bounded, only) {
@@ -163,8 +164,8 @@ func chosen(kind string, by bool, only string) bool {
 	return false
 }
 
-// TestChaosPlan: a plan depends on its seed and its stream alone, and holds every
-// kind.
+// TestChaosPlan checks that a plan depends only on its seed and its stream, and that it contains
+// every kind.
 func TestChaosPlan(t *testing.T) {
 	t.Parallel()
 	words := func(seed, stream uint64) string {

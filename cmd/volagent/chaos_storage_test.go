@@ -13,8 +13,8 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// prepareVolumes makes the volumes that all clients share: files and raw devices of
-// both plugins.
+// prepareVolumes creates the volumes that all clients share: file systems and raw devices of both
+// plugins.
 func (c *chaos) prepareVolumes() {
 	c.t.Helper()
 	for i := range 6 {
@@ -44,7 +44,7 @@ func (c *chaos) prepareVolumes() {
 	}
 }
 
-// create makes a volume of the client's own, at most three.
+// create creates a volume of the client's own. A client has at most three.
 func (k *chaosClient) create(ctx context.Context, dice *rand.Rand) error {
 	if len(k.made) >= 3 {
 		return k.remove(ctx, dice)
@@ -61,14 +61,14 @@ func (k *chaosClient) create(ctx context.Context, dice *rand.Rand) error {
 	spec.PluginID = plugin
 	s := newStorage(id, plugin, false)
 	s.rename(id)
-	k.keep(s) // a create of which nothing is known may have happened
+	k.keep(s) // a create with an unknown result may have succeeded
 	_, err := k.api.CreateVolumeWithin(ctx, spec, patient(dice))
 	s.log("%s created it: %v", k.name, err)
 	k.made = append(k.made, s)
 	return err
 }
 
-// remove deletes a volume that the client has made, and all that is in it.
+// remove deletes a volume that the client created, with all its data.
 func (k *chaosClient) remove(ctx context.Context, dice *rand.Rand) error {
 	if len(k.made) == 0 {
 		return nil
@@ -89,7 +89,7 @@ func (k *chaosClient) remove(ctx context.Context, dice *rand.Rand) error {
 	return err
 }
 
-// change lets a volume of the client's own grow, or takes a snapshot of it.
+// change expands a volume of the client's own, or takes a snapshot of it.
 func (k *chaosClient) change(ctx context.Context, t step[clientKind]) error {
 	if len(k.made) == 0 {
 		return nil
@@ -113,8 +113,8 @@ func (k *chaosClient) change(ctx context.Context, t step[clientKind]) error {
 	return err
 }
 
-// bounce detaches a volume of the client's own while one of the undoing calls is slow
-// or late, and claims it again meanwhile, often with an agent that was just killed.
+// bounce detaches the client's own volume while one of the undoing calls is slow or late, and
+// claims it again meanwhile. Sometimes it also kills the agent in between.
 func (k *chaosClient) bounce(ctx context.Context, dice *rand.Rand) error {
 	s := k.private
 	o, err := k.claimPrivate(ctx, dice)
@@ -129,7 +129,7 @@ func (k *chaosClient) bounce(ctx context.Context, dice *rand.Rand) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = k.cfg.Faults().Remove(ids...) }() // a failure is one of the next Add too
+	defer func() { _ = k.cfg.Faults().Remove(ids...) }() // the next Add reports the same failure
 	k.mustBeAttached(o)
 	wait := time.Duration(dice.IntN(2)) * fraction(dice, 0, 1.5)
 	err = k.detach(ctx, s, k.name, apiclient.ReleaseOptions{Wait: wait})
@@ -151,7 +151,7 @@ func (k *chaosClient) bounce(ctx context.Context, dice *rand.Rand) error {
 	return k.giveBack(ctx, s, again, err)
 }
 
-// claimPrivate has the client's own volume claimed and written to.
+// claimPrivate claims the client's own volume and writes to it.
 func (k *chaosClient) claimPrivate(ctx context.Context, dice *rand.Rand) (*opened, error) {
 	s := k.private
 	if o := k.held[s]; o != nil {
@@ -170,7 +170,7 @@ func (k *chaosClient) claimPrivate(ctx context.Context, dice *rand.Rand) (*opene
 	return o, k.use(o)
 }
 
-// useFor writes now and again for a while: a late effect may take the storage away.
+// useFor writes repeatedly for a while, because a late effect may take the storage away.
 func (k *chaosClient) useFor(ctx context.Context, o *opened, d time.Duration) error {
 	for end := time.Now().Add(d); ; {
 		if err := k.use(o); err != nil {
@@ -182,7 +182,7 @@ func (k *chaosClient) useFor(ctx context.Context, o *opened, d time.Duration) er
 	}
 }
 
-// giveBack detaches an alloc. It returns the first error that there was.
+// giveBack detaches an alloc. It returns the first error of the step.
 func (k *chaosClient) giveBack(ctx context.Context, s *chaosStorage, alloc string, first error) error {
 	err := k.api.ReleaseClaim(ctx, s.now(), alloc, apiclient.ReleaseOptions{Wait: 5 * time.Second})
 	s.log("%s detached %q from %s: %v", k.name, s.now(), alloc, err)
@@ -192,7 +192,7 @@ func (k *chaosClient) giveBack(ctx context.Context, s *chaosStorage, alloc strin
 	return err
 }
 
-// agentDies kills the agent after a moment.
+// agentDies kills the agent after a delay.
 func (k *chaosClient) agentDies(ctx context.Context, after time.Duration) {
 	if !slices.Contains(troubleKinds(k.all, *chaosTrouble), killAgent) || !rest(ctx, after) {
 		return
@@ -200,8 +200,8 @@ func (k *chaosClient) agentDies(ctx context.Context, after time.Duration) {
 	k.agent.kill(syscall.SIGKILL)
 }
 
-// lazy detaches the client's own volume without the plugin, sometimes with a file open,
-// through which it goes on writing.
+// lazy detaches the client's own volume without the plugin. Sometimes a file stays open, and the
+// client continues to write through it.
 func (k *chaosClient) lazy(ctx context.Context, dice *rand.Rand) error {
 	o, err := k.claimPrivate(ctx, dice)
 	if err != nil {
@@ -221,15 +221,15 @@ func (k *chaosClient) lazy(ctx context.Context, dice *rand.Rand) error {
 	return err
 }
 
-// force drops the record of the client's own volume while a process is in it, and
-// registers the storage again, under the same id or another one.
+// force removes the record of the client's own volume while a process uses it. It then registers
+// the storage again, under the same id or another one.
 func (k *chaosClient) force(ctx context.Context, dice *rand.Rand) error {
 	s := k.private
 	o, err := k.claimPrivate(ctx, dice)
 	if err != nil {
 		return err
 	}
-	delete(k.held, s) // the claim is given up, and the file stays open
+	delete(k.held, s) // the claim ends, and the file stays open
 	defer o.close()
 	was := s.now()
 	how := apiclient.ReleaseOptions{Wait: time.Duration(dice.IntN(800)) * time.Millisecond}
@@ -266,8 +266,8 @@ func (k *chaosClient) force(ctx context.Context, dice *rand.Rand) error {
 	return k.useWhileForced(o, err)
 }
 
-// useWhileForced writes through the file that was open all the time. What is
-// acknowledged must be there afterwards.
+// useWhileForced writes through the file that stayed open. The acknowledged data must be there
+// afterwards.
 func (k *chaosClient) useWhileForced(o *opened, first error) error {
 	if err := k.use(o); err != nil {
 		return err

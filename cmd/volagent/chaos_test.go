@@ -32,37 +32,36 @@ var (
 const (
 	chaosClients  = 16
 	chaosShort    = 12 * time.Second
-	chaosDeadline = 3 * time.Second // of each call to the plugin "rec"
-	chaosLocal    = 5 * time.Second // and of each to the bundled driver
-	chaosSettles  = 2 * time.Minute // at most, once nothing goes wrong any more
-	chaosForgets  = 8 * time.Minute // more, for references of containers whose end was missed
+	chaosDeadline = 3 * time.Second // for each call to the plugin "rec"
+	chaosLocal    = 5 * time.Second // for each call to the bundled driver
+	chaosSettles  = 2 * time.Minute // time limit for the end of the run, once there are no more faults
+	chaosForgets  = 8 * time.Minute // additional time for references of containers whose end was missed
 )
 
-// chaos is one run: an agent, two plugins, a container runtime, clients, and what
-// goes wrong.
+// chaos is one run. It has an agent, two plugins, a container runtime, clients, and faults.
 type chaos struct {
 	recorded
 	api    *apiclient.Client
 	seed   uint64
 	all    bool // nothing is left out
 	count  tally
-	shared []*chaosStorage // by all clients
-	served []*chaosStorage // by containers, too
+	shared []*chaosStorage // shared by all clients
+	served []*chaosStorage // shared by all clients and by containers
 	mu     sync.Mutex
-	others []*chaosStorage // what clients have made
+	others []*chaosStorage // volumes that clients created
 	agent  agentKeeper
 	box    *box         // nil without containers
-	boxMu  sync.RWMutex // held for writing while dockerd is started again
-	driver string       // the name of the agent's volume plugin at dockerd
-	drains atomic.Int64 // how many began
-	// draining is how many have not ended.
+	boxMu  sync.RWMutex // held for writing while dockerd restarts
+	driver string       // the name of the agent's volume plugin in docker
+	drains atomic.Int64 // drains that have begun
+	// draining counts the drains that have not ended.
 	draining atomic.Int64
 
 	failOnce sync.Once
 	failed   context.CancelFunc // ends the run at the first failure
 }
 
-// tally counts what happened.
+// tally counts events by name.
 type tally struct {
 	mu sync.Mutex
 	n  map[string]int
@@ -77,7 +76,7 @@ func (c *tally) add(what string) {
 	c.n[what]++
 }
 
-// String is one line for each thing that was counted.
+// String returns one line for each counted event.
 func (c *tally) String() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -89,9 +88,9 @@ func (c *tally) String() string {
 	return strings.Join(lines, "\n")
 }
 
-// TestChaos has clients ask for everything at once while agent, plugins and runtime
-// are killed and calls go wrong. In the end no acknowledged byte differs, the plugin
-// saw no rule broken, and nothing is left.
+// TestChaos makes clients send all kinds of requests at once, while the agent, plugins and runtime
+// are killed and calls fail. At the end no acknowledged byte may differ, the plugin's journal must
+// show no broken rule, and nothing may remain on the host.
 func TestChaos(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes too long under the race detector")
@@ -125,8 +124,8 @@ func newChaos(t *testing.T) *chaos {
 		snapshooter(cfg)
 		cfg.GroupSnapshot, cfg.Lists, cfg.Get = false, true, true
 		cfg.PublishedNodes = *chaosSeed%2 == 0
-		cfg.LoopDevices = true     // the agent asks a device who uses it
-		cfg.Images = privatePrefix // as it does for what was unmounted lazily
+		cfg.LoopDevices = true     // the agent checks which processes use a device
+		cfg.Images = privatePrefix // the agent also checks the devices of lazily unmounted volumes
 	})
 	c.must(os.WriteFile(filepath.Join(c.dir, "plugins.d", "local.yaml"), fmt.Appendf(nil, "id: local\nbuiltin: local\ntimeouts: {node: %[1]s, controller: %[1]s}\n", chaosLocal), 0o644))
 	t.Cleanup(c.shortLog)
@@ -141,13 +140,13 @@ func newChaos(t *testing.T) *chaos {
 	return c
 }
 
-// wants tells whether the run has such commands.
+// wants reports whether the run includes requests of this kind.
 func (c *chaos) wants(kind clientKind) bool {
 	return slices.Contains(clientKinds(c.all, *chaosOnly), kind)
 }
 
-// fail ends the run with a failure. It prints the seed and the history of the volume
-// concerned, if there is one.
+// fail ends the run with a failure. It prints the seed and, if a volume is given, the history of
+// the volume.
 func (c *chaos) fail(s *chaosStorage, format string, args ...any) {
 	c.failOnce.Do(func() {
 		c.t.Errorf("seed %d: %s", c.seed, fmt.Sprintf(format, args...))
@@ -158,7 +157,7 @@ func (c *chaos) fail(s *chaosStorage, format string, args ...any) {
 	})
 }
 
-// callsOf are the last calls for a volume.
+// callsOf returns the last calls for a volume.
 func (c *chaos) callsOf(name string) string {
 	j, err := csitest.LoadJournal(c.cfg.JournalPath())
 	if err != nil {
@@ -172,15 +171,16 @@ func (c *chaos) callsOf(name string) string {
 	return b.String()
 }
 
-// watchRules looks at the plugin's journal while the run goes on, so that a broken
-// rule ends it near its cause.
+// watchRules checks the plugin's journal during the run, so that the run ends soon after a rule is
+// broken.
 func (c *chaos) watchRules(ctx context.Context) {
 	for from := int64(0); rest(ctx, time.Second); {
 		from = c.checkRules(from)
 	}
 }
 
-// checkRules fails if the plugin saw a rule broken. It returns how far it has read.
+// checkRules fails the run if the journal shows a broken rule. It returns the offset up to which it
+// has read.
 func (c *chaos) checkRules(from int64) int64 {
 	broken, next, err := csitest.ViolationsSince(c.cfg.JournalPath(), from)
 	if err != nil {
@@ -192,7 +192,8 @@ func (c *chaos) checkRules(from int64) int64 {
 	return next
 }
 
-// storage is the one of that name; a new one if there is none, for its calls.
+// storage returns the storage of that name. If the run does not know the name, it returns a new
+// storage, so that callsOf can show the calls for it.
 func (c *chaos) storage(name string) *chaosStorage {
 	for _, s := range c.everything() {
 		if s.name == name {
@@ -202,14 +203,14 @@ func (c *chaos) storage(name string) *chaosStorage {
 	return newStorage(name, "rec", false)
 }
 
-// everything are all storage volumes that the run knows.
+// everything returns all storage volumes that the run knows.
 func (c *chaos) everything() []*chaosStorage {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Concat(c.shared, c.served, c.others)
 }
 
-// keep adds a volume that a client made; forget takes it out.
+// keep adds a volume that a client created. forget removes it.
 func (c *chaos) keep(s *chaosStorage) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -222,7 +223,7 @@ func (c *chaos) forget(s *chaosStorage) {
 	c.others = slices.DeleteFunc(c.others, func(o *chaosStorage) bool { return o == s })
 }
 
-// rest waits, and tells whether the run goes on.
+// rest waits, and reports whether the run continues.
 func rest(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -234,8 +235,8 @@ func rest(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// isAttached tells whether the storage behind a volume of "rec" is attached, whatever
-// the agent believes.
+// isAttached reports whether the storage of a volume of "rec" is really connected to the host,
+// regardless of the agent's record.
 func (c *chaos) isAttached(s *chaosStorage) (bool, error) {
 	if s.plugin != "rec" {
 		return true, nil
@@ -243,7 +244,7 @@ func (c *chaos) isAttached(s *chaosStorage) (bool, error) {
 	return csitest.Attached(c.cfg, s.name)
 }
 
-// same fails unless what a claim shows is the volume.
+// same returns an error unless the opened file is on the expected volume.
 func (c *chaos) same(o *opened) error {
 	if o.s.plugin != "rec" || o.s.raw {
 		return nil
@@ -284,7 +285,7 @@ func (c *chaos) registerAs(ctx context.Context, s *chaosStorage, id string) erro
 		s.rename(id)
 		return nil
 	}
-	// An earlier registration may have gone through without an answer.
+	// An earlier registration may have succeeded without an answer.
 	all, listed := c.api.Volumes(ctx)
 	for _, v := range all {
 		if listed == nil && v.Spec.ExternalID == s.name {
@@ -295,14 +296,14 @@ func (c *chaos) registerAs(ctx context.Context, s *chaosStorage, id string) erro
 	return err
 }
 
-// atDir is the mount point of a client.
+// atDir returns the directory at which a client mounts volumes.
 func (c *chaos) atDir(client string) (string, error) {
 	dir := filepath.Join(c.dir, "at", client)
 	return dir, os.MkdirAll(dir, 0o755)
 }
 
-// shortLog keeps the last lines of the agent's log, once all of it was searched for
-// what must not be in it.
+// shortLog searches the whole log of the agent for crashes and data races, and then keeps only its
+// last lines.
 func (c *chaos) shortLog() {
 	raw, err := os.ReadFile(c.log.Name())
 	c.must(err)

@@ -26,9 +26,9 @@ type agentKeeper struct {
 	mu       sync.Mutex
 	cmd      *exec.Cmd
 	since    time.Time
-	told     bool // to end by SIGTERM
+	told     bool // it was told to end by SIGTERM
 	stopping bool
-	ended    chan struct{} // closed when no agent is started any more
+	ended    chan struct{} // closed when the last agent has ended
 }
 
 // start starts the first agent, and waits until both plugins are ready.
@@ -89,10 +89,10 @@ func (k *agentKeeper) recovers() {
 	}
 }
 
-// agentLives is how long an agent lives at least, so that something is done by each.
+// agentLives is the minimum lifetime of an agent, so that each agent does some work.
 const agentLives = 4 * time.Second
 
-// kill kills the agent, unless it has just been started; it is started again.
+// kill kills the agent unless it was just started. keep then starts another one.
 func (k *agentKeeper) kill(with syscall.Signal) {
 	k.mu.Lock()
 	young := time.Since(k.since) < agentLives
@@ -110,7 +110,7 @@ func (k *agentKeeper) signal(sig syscall.Signal) {
 	_ = k.cmd.Process.Signal(sig) // it may have ended
 }
 
-// stop ends the agent for good.
+// stop stops the agent and ends the restarts.
 func (k *agentKeeper) stop() {
 	k.mu.Lock()
 	k.stopping = true
@@ -119,7 +119,7 @@ func (k *agentKeeper) stop() {
 	<-k.ended
 }
 
-// makeTrouble lets things go wrong until ctx ends.
+// makeTrouble causes faults until ctx ends.
 func (c *chaos) makeTrouble(ctx context.Context) {
 	kinds := troubleKinds(c.all, *chaosTrouble)
 	if len(kinds) == 0 {
@@ -142,7 +142,7 @@ func (c *chaos) makeTrouble(ctx context.Context) {
 	}
 }
 
-// trouble makes one. It returns the ids of faults that wait for a call.
+// trouble causes one fault. It returns the ids of faults that wait for a call.
 func (c *chaos) trouble(ctx context.Context, s step[trouble]) ([]string, error) {
 	switch s.kind {
 	case killAgent:
@@ -171,14 +171,14 @@ func (c *chaos) killPlugin(id string) error {
 	return nil
 }
 
-// startedBelow are the processes of plugins whose socket is below dir and has words in
-// its path.
+// startedBelow returns the plugin processes whose socket is below dir and whose socket path
+// contains words.
 func startedBelow(dir, words string) (pids []int) {
-	environs, _ := filepath.Glob("/proc/[0-9]*/environ") // the pattern is good
+	environs, _ := filepath.Glob("/proc/[0-9]*/environ") // the pattern is valid
 	for _, path := range environs {
 		raw, err := os.ReadFile(path)
 		if err != nil {
-			continue // it has ended
+			continue // the process has ended
 		}
 		for kv := range bytes.SplitSeq(raw, []byte{0}) {
 			endpoint, is := bytes.CutPrefix(kv, []byte("CSI_ENDPOINT=unix://"+dir+"/"))
@@ -191,15 +191,16 @@ func startedBelow(dir, words string) (pids []int) {
 	return pids
 }
 
-// undoing are the calls that undo something on the way down, and making those on the
-// way up.
+// undoing lists the calls that unmount and disconnect a volume. making lists the calls that connect
+// and mount it. storing lists the calls that change the storage.
 var (
 	undoing = []string{csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish}
 	making  = []string{csitest.ControllerPublish, csitest.NodeStage, csitest.NodePublish}
 	storing = []string{csitest.CreateVolume, csitest.DeleteVolume, csitest.ControllerExpand, csitest.NodeExpand, csitest.CreateSnapshot, csitest.DeleteSnapshot}
 )
 
-// someCall is one of some calls, of those that the search is for.
+// someCall picks one of the calls. If the flag -chaos.calls is set, it picks one of that list
+// instead.
 func someCall(dice *rand.Rand, calls []string) string {
 	if *chaosCalls != "" {
 		calls = strings.Split(*chaosCalls, ",")
@@ -207,7 +208,7 @@ func someCall(dice *rand.Rand, calls []string) string {
 	return calls[dice.IntN(len(calls))]
 }
 
-// fault makes the next call of some kind go wrong.
+// fault makes the next call of some kind fail.
 func (c *chaos) fault(ctx context.Context, s step[trouble]) ([]string, error) {
 	f := csitest.Fault{Method: someCall(s.dice, slices.Concat(undoing, undoing, making, storing))}
 	failure := []codes.Code{codes.Internal, codes.Unavailable, codes.Aborted, codes.Unknown}[s.dice.IntN(4)]
@@ -233,20 +234,20 @@ func (c *chaos) fault(ctx context.Context, s step[trouble]) ([]string, error) {
 	ids, err := c.cfg.Faults().Add(f)
 	if f.Hang && err == nil {
 		time.AfterFunc(fraction(s.dice, 0.3, 1.7), func() {
-			_ = c.cfg.Faults().Remove(ids...) // a failure is one of the next Add too
+			_ = c.cfg.Faults().Remove(ids...) // the next Add reports the same failure
 		})
 		return nil, ctx.Err()
 	}
 	return ids, err
 }
 
-// fraction is a random time, as a share of the deadline.
+// fraction returns a random duration between two shares of the deadline.
 func fraction(dice *rand.Rand, least, most float64) time.Duration {
 	return time.Duration(float64(chaosDeadline) * (least + dice.Float64()*(most-least)))
 }
 
-// late makes a fault that exceeds the deadline and takes effect later, but within
-// what a caller must wait for.
+// late sets up a call that exceeds the deadline and takes effect later, but within the time for
+// which a caller must wait.
 func late(f *csitest.Fault, dice *rand.Rand) {
 	f.Delay, f.Bounded = fraction(dice, 1.05, 1.85), true
 	f.Outlives = f.Method == csitest.ControllerPublish || f.Method == csitest.ControllerUnpublish

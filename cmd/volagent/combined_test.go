@@ -13,7 +13,7 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// loseDB kills the agent and starts another without its state database.
+// loseDB kills the agent and starts another one without its state database.
 func (h *apart) loseDB() {
 	h.t.Helper()
 	h.kill()
@@ -23,8 +23,7 @@ func (h *apart) loseDB() {
 	h.start()
 }
 
-// free waits until nothing is left of a volume, and asserts that nothing is
-// mounted, claimed, or noted.
+// free waits until the agent has freed a volume, and asserts that no mount, claim or note remains.
 func (h *apart) free(id string) {
 	h.t.Helper()
 	h.volctl("wait", "--volume", id, "--for", "free", "--timeout", "60s")
@@ -33,8 +32,8 @@ func (h *apart) free(id string) {
 	}
 }
 
-// TestAdoptedWayOut: an owned claim is adopted without its owner, whose end
-// means nothing any more, and goes without the plugin.
+// TestAdoptedWayOut checks that the agent adopts an owned claim without its owner. The owner's end
+// then has no effect, and the claim can be detached without the plugin.
 func TestAdoptedWayOut(t *testing.T) {
 	t.Parallel()
 	h := newApart(t, "10s", func(c *csitest.Config) { c.Attach = true })
@@ -68,9 +67,9 @@ func TestAdoptedWayOut(t *testing.T) {
 	h.free("data")
 }
 
-// TestOwnerEndsWithoutPlugin: the owner ends while the plugin is down: the
-// release waits for the plugin, a person does not, and who waited for the holder
-// comes next.
+// TestOwnerEndsWithoutPlugin ends an owner while the plugin is down. The agent's detach waits for
+// the plugin, but a person can detach without it. A request that waits for the holder gets the
+// volume next.
 func TestOwnerEndsWithoutPlugin(t *testing.T) {
 	t.Parallel()
 	h := newApart(t, "10s", func(c *csitest.Config) { c.Attach = true })
@@ -86,7 +85,7 @@ func TestOwnerEndsWithoutPlugin(t *testing.T) {
 	})
 	waits := h.background("volume", "claim", "data", "--alloc", "b", "--timeout", "70s")
 	h.exits(4, "stands, and is tried again", "volume", "detach", "data", "a", "--without-plugin")
-	// In order, in the midst of it.
+	// Stop the agent in order, in the middle of the detach.
 	h.must(h.signal(syscall.SIGTERM))
 	h.start()
 	h.exits(4, "tried again", "volume", "detach", "data", "a", "--without-plugin")
@@ -100,7 +99,8 @@ func TestOwnerEndsWithoutPlugin(t *testing.T) {
 	h.free("data")
 }
 
-// TestForgetThenLose: nothing that was given up comes back from the notes.
+// TestForgetThenLose checks that notes do not bring back claims of a volume that was deregistered
+// by force.
 func TestForgetThenLose(t *testing.T) {
 	t.Parallel()
 	for _, forget := range []string{"", "--forget"} {
@@ -142,7 +142,7 @@ func TestForgetThenLose(t *testing.T) {
 	}
 }
 
-// TestManyOwned: one process owns the claims of many volumes.
+// TestManyOwned checks that the agent detaches all claims when their common owner ends.
 func TestManyOwned(t *testing.T) {
 	const n = 100
 	h := newRecorded(t, "10s", nil)
@@ -168,8 +168,8 @@ func TestManyOwned(t *testing.T) {
 	}
 }
 
-// TestLazyThenKilled: the agent dies after a lazy unmount, before that is on
-// record. It is no proof that nobody uses the volume.
+// TestLazyThenKilled checks an agent that dies after a lazy unmount and before it records this
+// unmount. The missing mount does not prove that no process uses the volume.
 func TestLazyThenKilled(t *testing.T) {
 	t.Parallel()
 	h := newApart(t, "1s", func(c *csitest.Config) { c.Attach = true })
@@ -190,8 +190,9 @@ func TestLazyThenKilled(t *testing.T) {
 	h.expect(mark, csitest.NodeUnpublish, csitest.NodeUnstage)
 }
 
-// TestInspectInDoubt: a mount that a call of unknown outcome made is explained by
-// its record, that of a volume or of what a forced deregister left.
+// TestInspectInDoubt checks that inspect explains a mount that a call with an unknown result made.
+// The explanation comes from the record of a volume, or from the pending calls of a forced
+// deregister.
 func TestInspectInDoubt(t *testing.T) {
 	t.Parallel()
 	h := newApart(t, "10s", nil)
@@ -219,9 +220,9 @@ func TestInspectInDoubt(t *testing.T) {
 	h.await("the debt to be paid", func() bool { return h.mounts() == "" })
 }
 
-// TestOwnerEndsOnFullDisk: a release that cannot be stored is tried again until
-// it can be, and told of once; the volume stays as it is until then, for whoever
-// asks with force and without the plugin too.
+// TestOwnerEndsOnFullDisk checks that the agent retries a detach until it can store it, and logs
+// the failure only once. Until then the volume stays as it is. Requests with force or without the
+// plugin cannot change it either.
 func TestOwnerEndsOnFullDisk(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -260,9 +261,9 @@ func TestOwnerEndsOnFullDisk(t *testing.T) {
 	}
 }
 
-// TestShutdown: the agent stops in order and the host is started anew. What was
-// claimed is mounted again at once, although an undoing call had been given up,
-// and of what a forced deregister left nothing is on this host.
+// TestShutdown stops the agent in order and simulates a reboot. The agent mounts the claimed volume
+// again at once, although it had given up an undoing call. Nothing on this host remains of the
+// volume that was deregistered by force.
 func TestShutdown(t *testing.T) {
 	boot := fakeBoots(t)
 	h := newApart(t, "2m", nil)

@@ -12,8 +12,8 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// TestContainerBad: whatever is wrong is said in words, with what to do; once it
-// is right, nothing more has to be done.
+// TestContainerBad checks that each mistake is reported with its reason and a fix. Once the mistake
+// is corrected, the plugin becomes ready without another command.
 func TestContainerBad(t *testing.T) {
 	bothRuntimes(t, func(t *testing.T, name string) {
 		r := newBox(t, name)
@@ -77,7 +77,7 @@ func containerNoRuntime(t *testing.T, h contained) {
 	h.start("rec")
 }
 
-// containerNoImage: who pulls what is said to be missing needs to do no more.
+// containerNoImage checks that the plugin starts by itself once the missing image exists.
 func containerNoImage(t *testing.T, h contained) {
 	image := "localhost/late-" + filepath.Base(h.dir) + ":1"
 	c := h.recorder(nil)
@@ -90,12 +90,12 @@ func containerNoImage(t *testing.T, h contained) {
 	h.box.must(t, "rmi", "-f", image)
 }
 
-// containerPull: a pull takes its time, shows, and ends when something else is
-// wanted.
+// containerPull checks that a slow pull shows in the status, and ends when the plugin or the agent
+// is stopped.
 func containerPull(t *testing.T, h contained) {
 	image := "localhost/pulled-" + filepath.Base(h.dir) + ":1"
 	gate := filepath.Join(h.dir, "gate")
-	// There is no registry to pull from: this is one that takes a while.
+	// There is no registry, so this script acts as a slow pull.
 	args := h.recordArgs(fmt.Sprintf(`if [ "$1" = pull ]; then
 trap 'echo pull ended >> %[4]s; exit 1' TERM
 echo pull began >> %[4]s
@@ -113,7 +113,7 @@ fi`, gate, pluginImage, image, filepath.Join(h.dir, "args")))
 	h.start()
 	h.says(api.PluginStarting, "pulling image "+image)
 	h.await("the pull to be under way", func() bool { return pulls("began") == 1 })
-	h.volctl("plugin", "stop", "rec") // in the midst of it
+	h.volctl("plugin", "stop", "rec") // during the pull
 	h.await("the pull to end", func() bool { return pulls("ended") == 1 })
 	h.volctl("plugin", "start", "rec", "--no-wait")
 	h.says(api.PluginStarting, "pulling image "+image)
@@ -130,8 +130,8 @@ fi`, gate, pluginImage, image, filepath.Join(h.dir, "args")))
 	h.box.must(t, "rmi", "-f", image)
 }
 
-// containerFileGone: the container goes with the plugin's file and the last
-// volume.
+// containerFileGone checks that the agent removes the container once the plugin's file and the last
+// claimed volume are gone.
 func containerFileGone(t *testing.T, h contained) {
 	h.writeContainer(h.recorder(nil))
 	h.start("rec")
@@ -147,8 +147,8 @@ func containerFileGone(t *testing.T, h contained) {
 	h.await("the container to go", func() bool { return len(h.containers()) == 0 })
 }
 
-// containerAgentDies: a container that was made, of which the agent did not live
-// to hear, is found, and no second one is made.
+// containerAgentDies kills the agent after the runtime created a container and before the agent
+// learns of it. The next agent must find this container and create no second one.
 func containerAgentDies(t *testing.T, h contained) {
 	once := filepath.Join(h.dir, "once")
 	h.recordArgs(fmt.Sprintf(`if [ "$1" = run ] && mkdir %s 2>/dev/null; then
@@ -168,8 +168,8 @@ fi`, once, h.box.name))
 	}
 }
 
-// containerRecordLost: without a record a container is known by its labels. One
-// that was made from another definition is replaced.
+// containerRecordLost checks that the agent recognizes a container by its labels when the record is
+// lost. It replaces a container that was created from another definition.
 func containerRecordLost(t *testing.T, h contained) {
 	lose := func() {
 		h.kill()
@@ -195,7 +195,7 @@ func containerRecordLost(t *testing.T, h contained) {
 	}
 }
 
-// containerNameTaken: another's container of that name is left alone.
+// containerNameTaken checks that the agent leaves a foreign container of the same name alone.
 func containerNameTaken(t *testing.T, h contained) {
 	h.writeContainer(h.recorder(nil))
 	h.start("rec")
@@ -209,7 +209,8 @@ func containerNameTaken(t *testing.T, h contained) {
 	h.volctl("plugin", "start", "rec")
 }
 
-// containerNotShared: mounts that nobody would see are not made.
+// containerNotShared checks that the agent does not start the container if its mounts would be
+// invisible to the host.
 func containerNotShared(t *testing.T, h contained) {
 	dir := filepath.Join(h.dir, "d")
 	h.must(syscall.Mount("", dir, "", syscall.MS_PRIVATE, ""))
@@ -223,8 +224,8 @@ func containerNotShared(t *testing.T, h contained) {
 	h.says(api.PluginReady)
 }
 
-// TestDockerDown: a daemon that is not there is said to be so. It takes its
-// containers with it, and when it is back so is the plugin.
+// TestDockerDown checks that the status names a docker daemon that is down. The daemon takes its
+// containers down, and the plugin comes back with the daemon.
 func TestDockerDown(t *testing.T) {
 	t.Parallel()
 	b := ownBox(t, &box{name: "docker"})
@@ -242,8 +243,8 @@ func TestDockerDown(t *testing.T) {
 	h.only()
 }
 
-// TestDockerHangs: a daemon that hangs hangs nobody, and does no harm to a
-// plugin that runs. Even so the plugin can be stopped.
+// TestDockerHangs checks that a docker daemon that hangs blocks no request and does not harm a
+// running plugin. The plugin can still be stopped.
 func TestDockerHangs(t *testing.T) {
 	t.Parallel()
 	b := ownBox(t, &box{name: "docker"})
@@ -256,7 +257,7 @@ func TestDockerHangs(t *testing.T) {
 	began := time.Now()
 	quickly := func(what string) {
 		t.Helper()
-		if took := time.Since(began); took > 8*time.Second { // it waits for no command, each of which has 10 s
+		if took := time.Since(began); took > 8*time.Second { // a request must not wait for a docker command, whose timeout is 10 s
 			t.Errorf("with a daemon that hangs, %s took %s", what, took)
 		}
 		began = time.Now()

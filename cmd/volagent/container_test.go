@@ -24,7 +24,7 @@ type contained struct {
 	box *box
 }
 
-// bothRuntimes runs a test with each.
+// bothRuntimes runs a test with podman and with docker.
 func bothRuntimes(t *testing.T, test func(t *testing.T, name string)) {
 	t.Parallel()
 	for _, name := range []string{"podman", "docker"} {
@@ -35,7 +35,7 @@ func bothRuntimes(t *testing.T, test func(t *testing.T, name string)) {
 	}
 }
 
-// newContained makes the host and starts no agent.
+// newContained prepares the host but does not start an agent.
 func newContained(t testing.TB, b *box) contained {
 	t.Helper()
 	h := recorded{host: newHost(t)}
@@ -47,8 +47,8 @@ func newContained(t testing.TB, b *box) contained {
 	return h.contain(b)
 }
 
-// contain makes a host one whose plugins are containers: its agent uses the
-// tests' own runtime, and mounts are shared.
+// contain prepares a host for plugins in containers. The agent uses the tests' own runtime, and its
+// mounts are shared.
 func (r recorded) contain(b *box) contained {
 	r.t.Helper()
 	h := contained{r, b}
@@ -61,7 +61,7 @@ func (r recorded) contain(b *box) contained {
 			h.t.Logf("the plugin's log:\n%s", h.files("d/plugins/rec/plugin.log"))
 		}
 		if b.daemon != nil {
-			h.must(b.daemon.Process.Signal(syscall.SIGCONT)) // the test may have failed with it stopped
+			h.must(b.daemon.Process.Signal(syscall.SIGCONT)) // a failed test may have left the daemon stopped
 		}
 		if b.daemon != nil || b.name == "podman" {
 			h.must(b.removeAll("--filter", "label=volagent.dir="+h.place()))
@@ -72,7 +72,7 @@ func (r recorded) contain(b *box) contained {
 	return h
 }
 
-// containerWay has the plugin run by a container runtime.
+// containerWay returns a function that runs the plugin in a container.
 func containerWay(name string) func(recorded) {
 	return func(r recorded) {
 		h := r.contain(newBox(r.t, name))
@@ -80,7 +80,7 @@ func containerWay(name string) func(recorded) {
 	}
 }
 
-// share makes the data dir a shared mount, as all is on most hosts.
+// share makes the data dir a shared mount, which is the default for all mounts on most hosts.
 func (h *host) share() {
 	h.t.Helper()
 	dir := filepath.Join(h.dir, "d")
@@ -89,13 +89,13 @@ func (h *host) share() {
 	h.must(syscall.Mount("", dir, "", syscall.MS_SHARED, ""))
 }
 
-// place is the plugin's own directory.
+// place returns the plugin's own directory.
 func (h contained) place() string { return filepath.Join(h.dir, "d", "plugins", "rec") }
 
-// container is what the plugin file says of it.
+// container is the "container" section of a plugin file.
 type container = map[string]any
 
-// writeContainer writes the plugin's file.
+// writeContainer writes the plugin file.
 func (h contained) writeContainer(c container, more ...any) {
 	h.t.Helper()
 	c["runtime"] = h.box.name
@@ -110,7 +110,7 @@ func (h contained) writeContainer(c container, more ...any) {
 	h.must(os.Rename(name+".new", name))
 }
 
-// recorder is the container of the recording plugin, with more variables.
+// recorder returns the container of the recording plugin, with additional variables.
 func (h contained) recorder(env map[string]any) container {
 	h.t.Helper()
 	vars, err := h.cfg.Environment()
@@ -126,18 +126,18 @@ func (h contained) recorder(env map[string]any) container {
 	return container{"image": pluginImage, "env": all, "mounts": []string{h.cfg.Base + ":" + h.cfg.Base}}
 }
 
-// shell is a container that runs a script.
+// shell returns a container that runs a script.
 func (h contained) shell(script string) container {
 	return container{"image": shellImage, "args": []string{script}}
 }
 
-// containers are the ids of this host's, running or not.
+// containers returns the ids of this host's containers, running or not.
 func (h contained) containers() []string {
 	h.t.Helper()
 	return strings.Fields(h.box.must(h.t, "ps", "-aq", "--no-trunc", "--filter", "label=volagent.dir="+h.place()))
 }
 
-// only is the one container of this host.
+// only returns the id of this host's only container.
 func (h contained) only() string {
 	h.t.Helper()
 	all := h.containers()
@@ -147,7 +147,7 @@ func (h contained) only() string {
 	return all[0]
 }
 
-// plugin is its status.
+// plugin returns the status of the plugin.
 func (h contained) plugin() *api.Plugin {
 	h.t.Helper()
 	p, err := apiclient.New(h.socket()).Plugin(h.t.Context(), "rec")
@@ -155,7 +155,7 @@ func (h contained) plugin() *api.Plugin {
 	return p
 }
 
-// says waits until the reason of the plugin's state holds the words.
+// says waits until the plugin has the state and its reason contains the words.
 func (h contained) says(state string, words ...string) {
 	h.t.Helper()
 	var p *api.Plugin
@@ -168,8 +168,8 @@ func (h contained) says(state string, words ...string) {
 	h.t.Fatalf("the plugin is %s: %q; want %s: %q", p.State, p.Reason, state, words)
 }
 
-// recordArgs puts a program of the runtime's name before the real one, which
-// notes what it is called with. It returns the file of notes.
+// recordArgs puts a script before the real program of the runtime in PATH. The script records its
+// arguments in a file and runs the given commands first. recordArgs returns the name of that file.
 func (h contained) recordArgs(first string) (notes string) {
 	h.t.Helper()
 	program, err := exec.LookPath(h.box.name)
@@ -191,9 +191,9 @@ func (h contained) setPath(path string) {
 	}
 }
 
-// TestContainer is the life of a plugin that is a container: it outlives the
-// agent, comes back when it is killed, and is stopped and started. A secret
-// reaches it, and nothing else.
+// TestContainer covers the life of a plugin in a container. The container outlives the agent,
+// starts again after a kill, and can be stopped and started. The plugin's secret reaches only the
+// container.
 func TestContainer(t *testing.T) {
 	bothRuntimes(t, func(t *testing.T, name string) {
 		const planted = "pl4nt3d-c0nt41n3r"
@@ -225,7 +225,7 @@ func TestContainer(t *testing.T) {
 			h.expect(mark)
 		}
 
-		// Somebody else ends it.
+		// Another program kills the container.
 		h.box.must(t, "kill", id)
 		h.await("another container", func() bool { p := h.plugin(); return p.State == api.PluginReady && p.PID != pid })
 		p := h.plugin()
@@ -240,7 +240,7 @@ func TestContainer(t *testing.T) {
 		}) {
 			t.Error("no event tells of the kill")
 		}
-		h.box.must(t, "rm", "-f", h.only()) // even so
+		h.box.must(t, "rm", "-f", h.only()) // a removal must have the same effect
 		h.await("another container", func() bool { q := h.plugin(); return q.State == api.PluginReady && q.PID != p.PID })
 		h.only()
 
@@ -272,8 +272,9 @@ func TestContainer(t *testing.T) {
 	})
 }
 
-// TestContainerLogs: what the container writes is in the plugin's log, once and
-// in order, also what came while there was no agent, and what it wrote last.
+// TestContainerLogs: the plugin's log has all lines of the container in order, also those that
+// it wrote while there was no agent, and the last one. Lines come twice only after a kill of
+// the agent.
 func TestContainerLogs(t *testing.T) {
 	bothRuntimes(t, func(t *testing.T, name string) {
 		h := newContained(t, newBox(t, name))
@@ -291,23 +292,30 @@ func TestContainerLogs(t *testing.T) {
 		}
 		id := h.only()
 		h.must(os.WriteFile(filepath.Join(h.place(), "state", "end"), nil, 0o644))
-		// Nobody asks the agent meanwhile, which would have it look at the log.
+		// Do not send requests to the agent here, because a request would make it read the log.
 		h.await("the container to be gone", func() bool { return !slices.Contains(h.containers(), id) })
 		h.says(api.PluginBackingOff, "exited with status 3 before it was ready")
 		got := lines()
 		last := slices.IndexFunc(got, func(l string) bool { return strings.HasPrefix(l, "last ") })
-		if last < 100 || got[last] != fmt.Sprintf("last %d", last) && got[last] != fmt.Sprintf("last %d", last+1) {
-			t.Fatalf("the last line is number %d of %q", last, got[max(0, len(got)-5):])
+		if last < 100 {
+			t.Fatalf("line %d of %q is the last one", last, got[max(0, len(got)-5):])
 		}
-		n := 1
+		n, twice := 1, 0
 		for _, l := range got[:last] {
 			if l == "token ***" {
-				continue // it went another way, and may have been faster
+				continue // It went another way, and may have been faster.
 			}
-			if l != "line "+strconv.Itoa(n) {
-				t.Fatalf("after %d lines comes %q", n-1, l)
+			number, err := strconv.Atoi(strings.TrimPrefix(l, "line "))
+			if err == nil && number < n && twice < 3 {
+				n, twice = number, twice+1 // A killed agent had copied lines and not recorded that.
+			}
+			if number != n {
+				t.Fatalf("after line %d comes %q", n-1, l)
 			}
 			n++
+		}
+		if want := fmt.Sprintf("last %d", n); got[last] != want {
+			t.Errorf("the log ends with %q, want %q", got[last], want)
 		}
 		if !slices.Contains(got, "token ***") {
 			t.Error("the secret is not hidden, or not there")

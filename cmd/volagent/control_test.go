@@ -8,8 +8,8 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// TestPluginControl: a plugin is restarted under a claim that keeps its mounts,
-// and is stopped for good: over a kill of the agent too, until it is started.
+// TestPluginControl restarts a plugin under a claim, which keeps its mounts. It also stops the
+// plugin, which stays stopped until it is started, even if the agent is killed.
 func TestPluginControl(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -45,7 +45,8 @@ func TestPluginControl(t *testing.T) {
 	h.expect(mark)
 }
 
-// TestPluginStopped: see above.
+// TestPluginStopped checks that a plugin that was stopped on request stays stopped, even after a
+// kill of the agent and a reload.
 func TestPluginStopped(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -82,5 +83,5 @@ func TestPluginStopped(t *testing.T) {
 			t.Errorf("no event says %q:\n%s", want, events)
 		}
 	}
-	h.exits(0, `started plugin "rec"`, "plugin", "start", "rec") // which runs
+	h.exits(0, `started plugin "rec"`, "plugin", "start", "rec") // it runs already
 }

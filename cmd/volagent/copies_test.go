@@ -26,8 +26,8 @@ func (h *host) forgetCopies() {
 	}
 }
 
-// copyNow has an agent that is started anew make an automatic copy: one that runs makes
-// none while the last one is young.
+// copyNow restarts the agent so that it makes an automatic copy. A running agent makes none while
+// its last copy is recent.
 func (h *host) copyNow(is func(statedb.Snapshot) bool) {
 	h.t.Helper()
 	h.must(h.signal(syscall.SIGTERM))
@@ -39,10 +39,10 @@ func (h *host) copyNow(is func(statedb.Snapshot) bool) {
 	})
 }
 
-// TestLostTakesCopy: what an agent finds gone it takes from the last automatic copy:
-// volumes that were free, plugins that were registered at run time, and pending calls. Of
-// the claims of the copy it takes those that a mount or a note proves, and what may be
-// attached is detached.
+// TestLostTakesCopy checks that an agent restores lost state from the last automatic copy. It
+// restores free volumes, plugins that were registered at run time, and pending calls. It restores
+// only those claims that a mount or a note proves. For storage that may still be connected it sends
+// ControllerUnpublishVolume.
 func TestLostTakesCopy(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -54,7 +54,7 @@ func TestLostTakesCopy(t *testing.T) {
 	}
 	late := filepath.Join(h.dir, "late.yaml")
 	h.must(os.WriteFile(late, []byte("id: late\nsocket: "+filepath.Join(h.dir, "none.sock")+"\n"), 0o600))
-	h.try("plugin", "register", late, "--timeout", "1s") // it stays registered
+	h.try("plugin", "register", late, "--timeout", "1s") // the registration stays although the plugin is not ready
 	h.volctl("plugin", "stop", "rec", "--force")
 	h.volctl("volume", "detach", "forced", "x", "--without-plugin")
 	h.volctl("volume", "deregister", "forced", "-force", "-y")
@@ -62,7 +62,7 @@ func TestLostTakesCopy(t *testing.T) {
 	h.copyNow(func(snap statedb.Snapshot) bool {
 		return len(snap.Volumes) == 4 && len(snap.Debts) == 1 && len(snap.Registered) == 1
 	})
-	h.volctl("volume", "detach", "ended", "x", "--without-plugin") // after the copy
+	h.volctl("volume", "detach", "ended", "x", "--without-plugin") // this happens after the copy
 
 	h.kill()
 	since := h.mark()
@@ -74,7 +74,7 @@ func TestLostTakesCopy(t *testing.T) {
 	if got, want := h.volctl("volume", "list", "-q"), "ended\nfree\nheld\nlast"; got != want {
 		t.Errorf("volumes are %q, want %q", got, want)
 	}
-	// One is adopted. The other one is on its way out, as after a release.
+	// One claim is adopted. The other one is on its way out, as after a detach.
 	if got, want := h.claims(), []string{"ended x plugin unavailable", "held x adopted, plugin unavailable"}; !slices.Equal(got, want) {
 		t.Errorf("claims are %q, want %q", got, want)
 	}
@@ -84,8 +84,8 @@ func TestLostTakesCopy(t *testing.T) {
 	h.says("deregistered by force", "node", "status")
 	h.expect(since)
 
-	// The plugin was stopped on purpose, and stays so. Once it runs, what is pending, or
-	// may be attached, is undone.
+	// The plugin was stopped on purpose, so it stays stopped. Once it runs again, the agent makes
+	// the pending calls and disconnects storage that may still be connected.
 	h.volctl("plugin", "start", "rec")
 	h.volctl("wait", "--plugin", "rec", "--timeout", "60s")
 	for _, id := range []string{"free", "ended", "last"} {
@@ -103,16 +103,16 @@ func TestLostTakesCopy(t *testing.T) {
 	}
 }
 
-// TestLostCopyKeepsAway: a volume of the copy for which something is mounted that nothing
-// explains is left out, because the calls that undo what is uncertain would be made under
-// whoever uses that mount.
+// TestLostCopyKeepsAway checks that the agent leaves out a volume of the copy if an unexplained
+// mount exists for it. Otherwise the agent would undo uncertain steps while some process still uses
+// that mount.
 func TestLostCopyKeepsAway(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
 	h.register("data", "single-node-writer")
 	h.copyNow(func(snap statedb.Snapshot) bool { return len(snap.Volumes) == 1 })
 	h.volctl("wait", "--plugin", "rec", "--timeout", "60s")
-	target := h.volctl("volume", "claim", "data", "--alloc", "x") // after the copy
+	target := h.volctl("volume", "claim", "data", "--alloc", "x") // this happens after the copy
 	staged := decode[api.Volume](h.host, "volume", "status", "data").StagingPath
 	h.kill()
 	since, mounts := h.mark(), h.mounts()

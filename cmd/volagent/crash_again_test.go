@@ -5,12 +5,13 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 )
 
-// TestCrashTwice kills the agent, and the next one while it recovers: at every
-// point of its own, if there is time.
+// TestCrashTwice kills the agent, and then kills the next agent during its recovery. With
+// -crash.full it tries every point of the recovery.
 func TestCrashTwice(t *testing.T) {
 	var count crashCount
 	count.report(t)
@@ -38,7 +39,7 @@ func TestCrashTwice(t *testing.T) {
 	}
 }
 
-// firsts are the points of the first death to try: all, or three.
+// firsts returns the points for the first death: all of them, or three.
 func (s scenario) firsts(n int) []int {
 	all := s.rand("first").Perm(n)
 	if !*crashFull {
@@ -51,9 +52,9 @@ func (s scenario) firsts(n int) []int {
 	return all
 }
 
-// twice runs the scenario up to a point, kills the agent, and kills the next one
-// at a point of its recovery; in every other case the plugin too. It returns
-// false if there is no such point, because everything came right before.
+// twice runs the scenario up to a point, kills the agent, and kills the next agent at a point of
+// its recovery. In every second case it also kills the plugin. It returns false if the recovery
+// ended before that point.
 func (s scenario) twice(t *testing.T, first, second int, count *crashCount) (reached bool) {
 	t.Run(fmt.Sprintf("again at %d", second), func(t *testing.T) {
 		h := s.prepare(t)
@@ -72,7 +73,7 @@ func (s scenario) twice(t *testing.T, first, second int, count *crashCount) (rea
 		}
 		h.order(o)
 		h.launch(true)
-		reached = h.diesOrSettles()
+		reached = h.diesOrSettles(o)
 		again := h.points()
 		h.disarm()
 		if reached {
@@ -98,9 +99,9 @@ func (s scenario) twice(t *testing.T, first, second int, count *crashCount) (rea
 	return reached && !t.Failed()
 }
 
-// diesOrSettles waits until the agent has killed itself, which gives true, or
-// until everything agrees.
-func (h *crashHost) diesOrSettles() bool {
+// diesOrSettles waits for one of two results. It returns true if the agent killed itself, and false
+// if the state agrees.
+func (h *crashHost) diesOrSettles(o order) bool {
 	h.t.Helper()
 	cmd := h.cmd
 	ended := waited(cmd)
@@ -113,8 +114,8 @@ func (h *crashHost) diesOrSettles() bool {
 		default:
 		}
 		if agrees() {
-			// The built agent is the one that is seen to the end. What nobody waits
-			// for, and was not told either, may be committed at any time.
+			// Let the built agent complete the test. This agent may still commit something that no
+			// request waits for, and may die at that commit.
 			err := cmd.Process.Kill()
 			<-ended
 			h.cmd = nil
@@ -122,6 +123,16 @@ func (h *crashHost) diesOrSettles() bool {
 				return true
 			}
 			h.must(err)
+			if len(h.points()) >= o.At {
+				// The agent had begun to obey, and may have been killed before the plugin.
+				if o.Plugin == 0 {
+					return true
+				}
+				if err := killed(o.Plugin); !errors.Is(err, syscall.ESRCH) {
+					h.must(err)
+				}
+				return true
+			}
 			h.launch(false)
 			return false
 		}
@@ -130,15 +141,15 @@ func (h *crashHost) diesOrSettles() bool {
 	return false
 }
 
-// TestCrashStart kills the agent at each commit of its first start, while it
-// starts its plugin: there is one plugin in the end, started once.
+// TestCrashStart kills the agent at each commit of its first start, while it starts its plugin. At
+// the end exactly one plugin process must run, which was started once.
 func TestCrashStart(t *testing.T) {
 	var count crashCount
 	count.report(t)
 	count.scenarios.Add(1)
 	start := func(t *testing.T, at int) (h *crashHost, points []string) {
 		h = newCrashHost(t, nil)
-		h.slow = true // its socket does not betray it to the next agent
+		h.slow = true // the next agent cannot find the plugin by its socket yet
 		h.writePlugin(crashDeadline)
 		h.order(order{At: at, Agent: true})
 		h.launch(true)

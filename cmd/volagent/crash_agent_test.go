@@ -25,33 +25,32 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// crashEnv names the directory through which a test commands an agent that dies
-// at a given point. Such an agent is this test binary: it runs what volagent
-// runs, with both seams set.
+// crashEnv names the directory through which a test controls an agent that dies at a given point.
+// Such an agent is this test binary. It runs the same code as volagent, with both seams set.
 const crashEnv = "VOLAGENT_TEST_CRASH"
 
-// order is what such an agent is told, in the file "order" of that directory. No
-// file is no order: points are not counted.
+// order is the content of the file "order" in that directory, which tells the agent what to do.
+// Without that file, the agent does not count points.
 type order struct {
-	Run     int  // another number begins to count anew
+	Run     int  // a new number restarts the count
 	At      int  // the point to die at, from 1; 0 only counts
 	Agent   bool // the agent dies
-	Plugin  int  // this process dies, and before the agent
+	Plugin  int  // pid of a process to kill before the agent dies
 	Commits bool // only commits are points
-	// PowerOf is a file system that is cut off before anybody dies. With Later,
-	// that happens so long after the point, while the agent goes on.
+	// PowerOf is a file system to shut down before any process dies. If Later is set, the shutdown
+	// comes that long after the point, and the agent continues until then.
 	PowerOf string
 	Later   time.Duration
 }
 
-// shutdown of a file system, with what was not synced lost: EXT4_IOC_SHUTDOWN of
-// the kernel's fs/ext4/ext4.h, and EXT4_GOING_FLAGS_NOLOGFLUSH.
+// These constants shut a file system down and lose all unsynced data. They are EXT4_IOC_SHUTDOWN
+// and EXT4_GOING_FLAGS_NOLOGFLUSH of the kernel's fs/ext4/ext4.h.
 const (
 	ioctlShutdown = 0x8004587d
 	noLogFlush    = 2
 )
 
-// crasher counts points and dies at one.
+// crasher counts points and dies at one of them.
 type crasher struct {
 	dir string
 
@@ -60,7 +59,7 @@ type crasher struct {
 	n    int
 }
 
-// crashMain is the agent that dies.
+// crashMain is the main function of the agent that dies.
 func crashMain(dir string) int {
 	c := &crasher{dir: dir}
 	return agent.Main(os.Args[1:], os.Stdout, os.Stderr, agent.Seams{Tap: c.commit, Interceptor: c.call})
@@ -71,8 +70,8 @@ func (c *crasher) commit(p statedb.Point) {
 	c.point(when+" commit", true)
 }
 
-// call makes two points of each call, but for those by which a plugin is asked
-// what it is: how many there are depends on how fast it starts.
+// call makes each call two points. It leaves out the calls that query a plugin's identity and
+// capabilities, because their number depends on how fast the plugin starts.
 func (c *crasher) call(ctx context.Context, method string, req, resp any, cc *grpc.ClientConn, do grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	name := path.Base(method)
 	if !csitest.Mutates(name) && name != csitest.ValidateCapabilities {
@@ -84,8 +83,8 @@ func (c *crasher) call(ctx context.Context, method string, req, resp any, cc *gr
 	return err
 }
 
-// point counts one point, writes it down, and does as ordered. Nobody passes
-// another point meanwhile.
+// point counts one point, records it, and obeys the order. It holds the lock, so no other goroutine
+// passes a point meanwhile.
 func (c *crasher) point(name string, commit bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -153,7 +152,7 @@ func killed(pid int) error {
 	return nil
 }
 
-// ended tells whether a process is no more, or only waits for its parent.
+// ended reports whether a process is gone or a zombie.
 func ended(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err != nil || bytes.Contains(stat, []byte(") Z "))
@@ -178,7 +177,7 @@ func readOrder(dir string) (o order, ok bool, err error) {
 	return o, err == nil, err
 }
 
-// give puts an order in force.
+// give puts an order into effect.
 func (o order) give(dir string) error {
 	raw, err := json.Marshal(o)
 	if err != nil {
@@ -191,7 +190,7 @@ func (o order) give(dir string) error {
 	return os.Rename(next, filepath.Join(dir, "order"))
 }
 
-// pointsOf are the points that were passed under an order.
+// pointsOf returns the points that the agent passed under an order.
 func pointsOf(dir string, run int) ([]string, error) {
 	raw, err := os.ReadFile(filepath.Join(dir, "points-"+strconv.Itoa(run)))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -200,7 +199,7 @@ func pointsOf(dir string, run int) ([]string, error) {
 	return slices.Collect(lines(string(raw))), err
 }
 
-// lines are the lines of a text, without their ends.
+// lines iterates over the lines of a text, without their line ends.
 func lines(s string) func(func(string) bool) {
 	return func(yield func(string) bool) {
 		for line := range strings.Lines(s) {

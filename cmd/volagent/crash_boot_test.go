@@ -11,8 +11,8 @@ import (
 	"github.com/volagent/volagent/agent/apiclient"
 )
 
-// TestCrashBoot kills the agent at each point of its first start in a boot, when
-// it mounts again what is claimed: one claim after the other, with nothing lost.
+// TestCrashBoot kills the agent at each point of its first start after a boot, while it mounts all
+// claims again one after the other. No claim may be lost.
 func TestCrashBoot(t *testing.T) {
 	var count crashCount
 	count.report(t)
@@ -34,7 +34,7 @@ func TestCrashBoot(t *testing.T) {
 	}
 }
 
-// crashBoot returns false if there is no such point.
+// crashBoot returns false if the start ended before that point.
 func (s scenario) crashBoot(t *testing.T, at int, boot func(*testing.T), count *crashCount) (reached bool) {
 	t.Run(fmt.Sprintf("at %d", at), func(t *testing.T) {
 		h := s.prepare(t)
@@ -50,9 +50,10 @@ func (s scenario) crashBoot(t *testing.T, at int, boot func(*testing.T), count *
 		h.starts++
 		boot(t)
 
-		h.order(order{At: at, Agent: true})
+		o := order{At: at, Agent: true}
+		h.order(o)
 		h.launch(true)
-		if reached = h.diesOrSettles(); reached {
+		if reached = h.diesOrSettles(o); reached {
 			count.points.Add(1)
 			count.kills.Add(1)
 			h.records()

@@ -17,7 +17,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// settle waits until everything agrees, and says what does not if it never does.
+// settle waits until the state agrees. It fails the test with the difference if this takes too
+// long.
 func (h *crashHost) settle() {
 	h.t.Helper()
 	end := time.Now().Add(patience)
@@ -35,9 +36,8 @@ func (h *crashHost) settle() {
 	}
 }
 
-// agree compares what the agent says with the mount table, with the directories
-// that are there, with what the plugin has attached, with what it was called to
-// do, and with the files in the volumes.
+// agree compares the agent's answers with five sources: the mount table, the directories, the
+// plugin's attachments, the calls that the plugin received, and the files in the volumes.
 func (h *crashHost) agree() error {
 	ctx, cancel := h.ctx()
 	defer cancel()
@@ -70,7 +70,7 @@ func (h *crashHost) agree() error {
 	return nil
 }
 
-// wanted is what must be there, by what the agent says.
+// wanted collects the state that must exist according to the agent.
 type wanted struct {
 	h                             *crashHost
 	mounts, below, attached, view []string
@@ -131,14 +131,15 @@ func (w *wanted) add(v api.Volume) error {
 	return nil
 }
 
-// dirs are what must be below the csi directory, the notes of claims too.
+// dirs returns the files and directories that must exist below the csi directory, including the
+// notes of claims.
 func (w *wanted) dirs() []string {
 	slices.Sort(w.below)
 	return slices.Compact(w.below)
 }
 
-// holds tells whether the file of a volume is in a directory as it was written,
-// if it was.
+// holds checks that a directory contains the file of a volume with its original content, if seed
+// wrote one.
 func (h *crashHost) holds(dir, id string) error {
 	if !h.seeded[id] {
 		return nil
@@ -153,7 +154,7 @@ func (h *crashHost) holds(dir, id string) error {
 	return nil
 }
 
-// usable tells whether an alloc can do with its volume what it was promised.
+// usable checks that an alloc can use its volume as promised.
 func (h *crashHost) usable(c api.Claim) error {
 	if err := h.holds(c.Path, c.Volume); err != nil {
 		return err
@@ -169,8 +170,8 @@ func (h *crashHost) usable(c api.Claim) error {
 	return nil
 }
 
-// reachable tells whether other users reach the target of a claim where they need it alone,
-// and get no rights from what it holds.
+// reachable checks the access rights of a claim's target. Other users can reach the target only
+// where they need it, and the nosuid and nodev options keep its files from giving them rights.
 func (h *crashHost) reachable(c api.Claim) error {
 	modes := map[string]os.FileMode{filepath.Dir(c.Target): 0o711, filepath.Join(h.dir, "d/csi/rec/staging"): 0o700}
 	if c.At != "" {
@@ -190,8 +191,8 @@ func (h *crashHost) reachable(c api.Claim) error {
 	return nil
 }
 
-// mountPoints are those below the host's directory, each as often as something
-// is mounted there, less the data dir's own.
+// mountPoints returns the mount points below the host's directory, once for each mount. It leaves
+// out the data dir itself.
 func (h *crashHost) mountPoints() []string {
 	var all []string
 	for line := range lines(h.mounts()) {
@@ -203,15 +204,15 @@ func (h *crashHost) mountPoints() []string {
 	return all
 }
 
-// leftDirs is everything below the directories of the plugin's staging and
-// target paths, less what is in mounts.
+// leftDirs returns everything below the directories of the plugin's staging and target paths,
+// except the content of mounts.
 func (h *crashHost) leftDirs() []string {
 	var all []string
 	root := filepath.Join(h.dir, "d", "csi")
 	mounts := h.mountPoints()
 	err := filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // gone meanwhile
+			return nil // removed meanwhile
 		}
 		if err != nil {
 			return err
@@ -231,7 +232,7 @@ func (h *crashHost) leftDirs() []string {
 	return all
 }
 
-// attachments are the volumes that the plugin has attached to this node.
+// attachments returns the volumes that the plugin has attached to this node.
 func (h *crashHost) attachments() []string {
 	var all []string
 	for id, dir := range h.stored() {
@@ -248,8 +249,8 @@ func (h *crashHost) attachments() []string {
 	return all
 }
 
-// pluginView is what the plugin was told to make and not to undo, by its
-// journal. What is followed by a question mark was not answered OK.
+// pluginView returns, from the journal, each effect that the plugin was told to make and not to
+// undo. A question mark follows an effect whose call did not succeed.
 func (h *crashHost) pluginView() []string {
 	j, err := csitest.LoadJournal(h.cfg.JournalPath())
 	h.must(err)
@@ -264,7 +265,7 @@ func (h *crashHost) pluginView() []string {
 		case makes && c.OK():
 			view[what] = ""
 		case makes && view[what] == "" && has(view, what):
-			// It was made before, and is not less so.
+			// An earlier call already made the effect, and this failure does not undo it.
 		case makes:
 			view[what] = "?"
 		case c.OK(), c.Ended() && !c.Late && (c.Code == "NotFound" || c.Method == csitest.NodeUnpublish && !c.Mounted):
@@ -279,8 +280,7 @@ func (h *crashHost) pluginView() []string {
 	return all
 }
 
-// atMost fails if a call of the same kind for the same thing was made more often
-// than so.
+// atMost fails the test if the same call for the same object was made more than n times.
 func (h *crashHost) atMost(n int, since int64) {
 	h.t.Helper()
 	type call struct{ method, what string }
@@ -295,7 +295,7 @@ func (h *crashHost) atMost(n int, since int64) {
 
 func has(m map[string]string, key string) bool { _, ok := m[key]; return ok }
 
-// thing names what a call makes or undoes.
+// thing names the effect that a call makes or undoes.
 func thing(c csitest.Call) (what string, makes bool) {
 	switch c.Method {
 	case csitest.ControllerPublish, csitest.ControllerUnpublish:
@@ -309,8 +309,8 @@ func thing(c csitest.Call) (what string, makes bool) {
 	}
 }
 
-// finish releases all claims, ends the agent in good order, and looks at the
-// records: nothing is owed or held.
+// finish detaches all claims and stops the agent in order. It then checks that the records contain
+// no pending call and no held volume.
 func (h *crashHost) finish() {
 	h.t.Helper()
 	for _, c := range h.claimList() {
@@ -324,13 +324,13 @@ func (h *crashHost) finish() {
 	records, debts := h.records()
 	for _, d := range debts {
 		r := d.Whole()
-		r.Node.Watches = nil // as below
+		r.Node.Watches = nil // see below
 		if r.Held() {
 			h.t.Errorf("still owed: %+v", r)
 		}
 	}
 	for _, r := range records {
-		r.Node.Watches = nil // that nothing comes late is only waited for
+		r.Node.Watches = nil // watches only wait for late effects
 		if r.Held() || r.Node.Mode != nil {
 			h.t.Errorf("still held: %+v", r)
 		}

@@ -5,7 +5,7 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// grownTo is the size that volume "data" is expanded to.
+// grownTo is the new size of volume "data", in bytes.
 const grownTo = 8 << 20
 
 func growing(tune func(*csitest.Config)) func(*csitest.Config) {
@@ -17,8 +17,8 @@ func growing(tune func(*csitest.Config)) func(*csitest.Config) {
 	}
 }
 
-// expanding is a scenario of an expansion, under the claims of some allocs or
-// with none. Once it is wanted it is done by itself, and nothing is mounted anew.
+// expanding returns a scenario of an expansion, with or without claims. Once its intent is stored,
+// the agent completes the expansion by itself and mounts nothing again.
 func expanding(name string, tune func(*csitest.Config), held ...string) scenario {
 	return scenario{
 		name: name, tune: growing(tune), binding: 1, keeps: held,
@@ -31,7 +31,7 @@ func expanding(name string, tune func(*csitest.Config), held ...string) scenario
 		},
 		done: func(h *crashHost) bool { return h.volume("data").Capacity == grownTo },
 		after: func(h *crashHost) {
-			if len(held) == 0 { // which may be there already, and is the same then
+			if len(held) == 0 { // the volume may already have the same size
 				h.must(h.claim("late", api.ClaimRequest{}))
 			}
 			ctx, cancel := h.ctx()
@@ -44,8 +44,8 @@ func expanding(name string, tune func(*csitest.Config), held ...string) scenario
 	}
 }
 
-// expandingClaimed is an expansion of a volume that is mounted by somebody else
-// while it goes on.
+// expandingClaimed returns a scenario in which another alloc mounts the volume during the
+// expansion.
 func expandingClaimed(name string, tune func(*csitest.Config)) scenario {
 	s := expanding(name, tune)
 	act := s.act

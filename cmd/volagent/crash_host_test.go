@@ -21,31 +21,31 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// crashHost is a host whose agent, or plugin, dies where it is told to.
+// crashHost is a host whose agent or plugin dies on order.
 type crashHost struct {
 	recorded
 	api *apiclient.Client
-	// orders is where the agent is told; runs counts what it was told.
+	// orders is the directory for the agent's orders. runs counts the orders.
 	orders string
 	runs   int
-	binds  string // a directory for mount points of users
-	starts int    // of the plugin, that there must have been
+	binds  string // directory for the mount points of users
+	starts int    // expected number of the plugin's starts
 	seeded map[string]bool
-	// orphans: volumes of the plugin may be left that no record names.
+	// orphans: the plugin may have volumes without a record.
 	orphans bool
 	holder  *sleeper // a process in a volume
 }
 
-// crashDeadline bounds the plugin's calls. So long an agent waits, after it was
-// started again, for what an earlier call may still do.
+// crashDeadline limits each call to the plugin. After its start, the agent waits this long for late
+// effects of earlier calls.
 const crashDeadline = "1s"
 
-// patience is how long anything may take that is waited for.
+// patience is the time limit of every wait.
 const patience = 100 * time.Second
 
 func newCrashHost(t *testing.T, tune func(*csitest.Config)) *crashHost {
 	t.Helper()
-	// A create that is resumed must repeat the places that it named before.
+	// A resumed create must repeat the topology of the first attempt.
 	placed := func(c *csitest.Config) {
 		c.Topology = map[string]string{"zone": "a"}
 		if tune != nil {
@@ -58,7 +58,7 @@ func newCrashHost(t *testing.T, tune func(*csitest.Config)) *crashHost {
 	h.orders, h.binds = filepath.Join(h.dir, "o"), filepath.Join(h.dir, "at")
 	h.must(os.Mkdir(h.orders, 0o700))
 	h.must(os.Mkdir(h.binds, 0o755))
-	// The bundled driver would be another process to start, for nothing.
+	// Disable the bundled driver, which would only be one more process to start.
 	h.must(os.WriteFile(filepath.Join(h.dir, "plugins.d", "local.yaml"), []byte("id: local\nsocket: "+h.dir+"/none.sock\n"), 0o644))
 	return h
 }
@@ -67,7 +67,7 @@ func (h *crashHost) ctx() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), 2*patience)
 }
 
-// launch starts the agent that obeys orders, or else the built one.
+// launch starts the agent that obeys orders, or the built one.
 func (h *crashHost) launch(obeys bool) {
 	h.t.Helper()
 	program, env := filepath.Join(binDir, "volagent"), h.env
@@ -81,8 +81,8 @@ func (h *crashHost) launch(obeys bool) {
 	h.must(h.cmd.Start())
 }
 
-// up waits until the agent answers and the plugin is ready. It is an error if
-// the agent ends before.
+// up waits until the agent answers and the plugin is ready. It returns an error if the agent ends
+// before.
 func (h *crashHost) up() error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -100,7 +100,7 @@ func (h *crashHost) up() error {
 	}
 }
 
-// order tells the agent where to die; the points are numbered from here.
+// order tells the agent where to die. The numbers of the points start again at 1.
 func (h *crashHost) order(o order) {
 	h.t.Helper()
 	h.runs++
@@ -108,8 +108,7 @@ func (h *crashHost) order(o order) {
 	h.must(o.give(h.orders))
 }
 
-// onDisk reports whether the database alone has all that it has together with its
-// log.
+// onDisk reports whether the database alone has all the data that it has together with its log.
 func (h *crashHost) onDisk() bool {
 	h.t.Helper()
 	path := filepath.Join(h.dir, "d", "state.db")
@@ -175,12 +174,12 @@ func waited(cmd *exec.Cmd) <-chan struct{} {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = cmd.Wait() // how it ended is in its state
+		_ = cmd.Wait() // the process state shows how it ended
 	}()
 	return ended
 }
 
-// records are what is on disk; no agent may run.
+// records returns the stored records and pending calls. No agent may be running.
 func (h *crashHost) records() (all []volume.Record, debts []statedb.Debt) {
 	h.t.Helper()
 	path := filepath.Join(h.dir, "d", "state.db")
@@ -230,7 +229,7 @@ func (h *crashHost) remove(id string) error {
 	return err
 }
 
-// spec is a volume that any alloc of this host may claim.
+// spec returns a volume that any alloc of this host may claim.
 func spec(id, external string) api.VolumeSpec {
 	return api.VolumeSpec{
 		ID: id, PluginID: "rec", ExternalID: external,
@@ -255,7 +254,7 @@ func (h *crashHost) create(id string) error {
 	return err
 }
 
-// seed writes a file into a volume and gives it back.
+// seed writes a file into a volume and detaches the volume.
 func (h *crashHost) seed(id string) {
 	h.t.Helper()
 	h.must(h.claimOf(id, "seed", api.ClaimRequest{}))
@@ -273,7 +272,7 @@ func (h *crashHost) wantPath(id, alloc, at string) string {
 	return filepath.Join(h.dir, "d/csi/rec/per-alloc", alloc, id)
 }
 
-// at is a mount point of a user's own.
+// at creates a mount point for a user and returns its path.
 func (h *crashHost) at(name string) string {
 	dir := filepath.Join(h.binds, name)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -282,7 +281,7 @@ func (h *crashHost) at(name string) string {
 	return dir
 }
 
-// pluginStarts is how often the plugin was started.
+// pluginStarts returns how often the plugin was started.
 func (h *crashHost) pluginStarts() int {
 	h.t.Helper()
 	j, err := csitest.LoadJournal(h.cfg.JournalPath())
@@ -290,7 +289,7 @@ func (h *crashHost) pluginStarts() int {
 	return j.Starts
 }
 
-// volume returns a volume as the API shows it, nil if there is none.
+// volume returns a volume as the API shows it, or nil if it does not exist.
 func (h *crashHost) volume(id string) *api.Volume {
 	h.t.Helper()
 	ctx, cancel := h.ctx()
@@ -303,7 +302,7 @@ func (h *crashHost) volume(id string) *api.Volume {
 	return v
 }
 
-// claimed tells whether an alloc has a claim on volume "data".
+// claimed reports whether an alloc has a claim on volume "data".
 func (h *crashHost) claimed(alloc string) bool {
 	h.t.Helper()
 	ctx, cancel := h.ctx()
@@ -316,7 +315,7 @@ func (h *crashHost) claimed(alloc string) bool {
 	return true
 }
 
-// mountsOf are the mounts of some allocs, with their ids.
+// mountsOf returns the mounts of some allocs, with their mount ids.
 func (h *crashHost) mountsOf(allocs []string) string {
 	var out []string
 	for line := range lines(h.mounts()) {
@@ -329,7 +328,7 @@ func (h *crashHost) mountsOf(allocs []string) string {
 	return strings.Join(out, "\n")
 }
 
-// stored are the volumes that the plugin has, by id, with their directories.
+// stored returns the directories of the plugin's volumes, by volume id.
 func (h *crashHost) stored() map[string]string {
 	h.t.Helper()
 	all := map[string]string{}

@@ -13,18 +13,18 @@ import (
 	"time"
 )
 
-// TestCrashPower cuts the power at each commit (and at each call, if there is
-// time): the file system of the data dir loses all that was not synced, and no
-// process or mount is left. After the boot what was acknowledged stands, claims are
-// mounted again by themselves, and all that was asked for is there or is not. The
-// volumes themselves lie elsewhere, as storage does.
+// TestCrashPower cuts the power at each commit and, with -crash.full, at each call. The file system
+// of the data dir loses all unsynced data, and all processes and mounts end. After the boot every
+// acknowledged change is still there, and the agent mounts the claims again by itself. Each request
+// is either complete or has no effect. The volumes themselves are on another file system, as real
+// storage would be.
 func TestCrashPower(t *testing.T) {
 	var count crashCount
 	count.report(t)
 	boot := fakeBoots(t)
 	for _, s := range scenarios() {
 		if s.commits || !*crashFull && !s.every {
-			continue // a forced deregister needs the mount and its user to be there still
+			continue // a forced deregister needs its mount and the process that uses it
 		}
 		s.commits = !*crashFull
 		t.Run(s.name, func(t *testing.T) {
@@ -35,7 +35,7 @@ func TestCrashPower(t *testing.T) {
 			for i, name := range points {
 				t.Run(fmt.Sprintf("at %d %s", i+1, name), func(t *testing.T) { s.powerCut(t, i+1, 0, boot, &count) })
 				if name == "before commit" && (*crashFull || i == 0) {
-					// A commit takes about as long as this.
+					// The delay is about as long as a commit.
 					later := time.Duration(r.IntN(1500)+1) * time.Microsecond
 					t.Run(fmt.Sprintf("%s after %d", later, i+1), func(t *testing.T) { s.powerCut(t, i+1, later, boot, &count) })
 				}
@@ -44,7 +44,7 @@ func TestCrashPower(t *testing.T) {
 	}
 }
 
-// fakeBoots lets this mount namespace see another boot id at each call.
+// fakeBoots returns a function that shows a new boot id in this mount namespace at each call.
 func fakeBoots(t *testing.T) (next func(*testing.T)) {
 	t.Helper()
 	const bootID = "/proc/sys/kernel/random/boot_id"
@@ -69,8 +69,8 @@ func fakeBoots(t *testing.T) (next func(*testing.T)) {
 	return next
 }
 
-// powerCut runs the scenario up to a point, cuts the power then or a little
-// later, boots, and sees everything come right.
+// powerCut runs the scenario up to a point and cuts the power then, or a little later. It then
+// boots and checks that the agent recovers.
 func (s scenario) powerCut(t *testing.T, at int, later time.Duration, boot func(*testing.T), count *crashCount) {
 	h := newCrashHost(t, s.tune)
 	h.orphans = s.orphans
@@ -136,8 +136,8 @@ func (h *crashHost) run(argv ...string) {
 	}
 }
 
-// unmountAll takes away what is mounted below the host's directory, the newest
-// first. A process that was killed may keep a file open for a moment.
+// unmountAll unmounts everything below the host's directory, newest mount first. It retries because
+// a killed process may keep a file open for a moment.
 func (h *crashHost) unmountAll() {
 	h.t.Helper()
 	for _, line := range slices.Backward(slices.Collect(lines(h.mounts()))) {

@@ -8,33 +8,32 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// scenario is one thing that is asked of the agent while it may die.
+// scenario is one request to an agent that may die during it.
 type scenario struct {
 	name string
 	tune func(*csitest.Config)
-	// before makes what act needs; nothing dies yet. Volume "data" is there,
-	// with a file in it.
+	// before prepares the request. Nothing dies yet. Volume "data" exists and has a file.
 	before func(*crashHost)
 	act    func(*crashHost) error
 	done   func(*crashHost) bool
-	// binding is the commit, from 1, after which it happens whoever dies. Up to
-	// it, it has not happened once the agent was started again. Where it takes
-	// more than one, the caller has to ask once more.
+	// binding is the number, from 1, of the commit after which the request takes effect even if the
+	// agent dies. If the agent dies before it, the request has no effect after the restart. If
+	// binding is more than 1, the client must repeat the request.
 	binding int
-	// again is the answer to asking once more when it has been done.
+	// again is the answer to a repeated request that was already complete.
 	again api.Code
-	// keeps are allocs whose mounts must not be touched.
+	// keeps lists allocs whose mounts must stay untouched.
 	keeps []string
-	// commits: only commits are points, because calls come at any time.
+	// commits: only commits are points, because the calls come at unpredictable times.
 	commits bool
-	// atOnce: it takes one commit, and a call before it that changes nothing.
+	// atOnce: the request takes one commit, and one call before it that changes nothing.
 	atOnce bool
-	// rough: nothing agrees until it was asked for again.
+	// rough: the state does not agree until the request is repeated.
 	rough bool
-	// after makes an end of what act leaves.
+	// after cleans up after act.
 	after   func(*crashHost)
 	orphans bool // the plugin may have a volume that the agent does not know
-	every   bool // each point is tried even when there is little time
+	every   bool // try each point, even without -crash.full
 }
 
 var (
@@ -50,7 +49,7 @@ func scenarios() []scenario {
 	return append(all, volumeScenarios()...)
 }
 
-// claiming is a scenario of a claim.
+// claiming returns a scenario of a claim.
 func claiming(name string, tune func(*csitest.Config), req func(*crashHost) api.ClaimRequest, held ...string) scenario {
 	return scenario{
 		name: name, tune: tune, binding: 1, keeps: held,
@@ -89,9 +88,8 @@ func claimScenarios() []scenario {
 	}
 }
 
-// upgraded is a claim that is admitted while a plugin starts that was changed
-// and now attaches and stages. Which sides are used is decided, and on disk, before
-// the first call.
+// upgraded returns a scenario of a claim while a changed plugin starts. The plugin now needs
+// ControllerPublish and staging. The agent must store its choice of sides before the first call.
 func upgraded() scenario {
 	s := claiming("claim, plugin upgraded", withNeither, plain)
 	s.before = func(h *crashHost) {
@@ -118,7 +116,7 @@ func upgraded() scenario {
 	return s
 }
 
-// detaching is a scenario of the release of a claim.
+// detaching returns a scenario of a detach.
 func detaching(name string, tune func(*csitest.Config), req func(*crashHost) api.ClaimRequest, kept ...string) scenario {
 	return scenario{
 		name: name, tune: tune, binding: 1, keeps: kept, again: api.CodeNotFound,
@@ -182,9 +180,9 @@ func volumeScenarios() []scenario {
 	}
 }
 
-// forced is a volume that is deregistered while its last claim cannot be
-// released, because a process is at work in it. Nothing is unmounted by that,
-// and all of it is undone by itself; then the volume is registered again.
+// forced returns a scenario of a forced deregister. The last claim cannot be detached, because a
+// process uses the mount. The deregister unmounts nothing, and the agent undoes everything later by
+// itself. Then the volume is registered again.
 func forced() scenario {
 	return scenario{
 		name: "deregister -force", binding: 1, again: api.CodeNotFound, commits: true, rough: true,
@@ -201,7 +199,7 @@ func forced() scenario {
 	}
 }
 
-// stuckRelease leaves a claim that cannot be released, because a process uses its mount.
+// stuckRelease leaves a claim that cannot be detached, because a process uses its mount.
 func stuckRelease(h *crashHost) {
 	h.t.Helper()
 	h.must(h.claim("a", api.ClaimRequest{}))
@@ -209,15 +207,16 @@ func stuckRelease(h *crashHost) {
 	ctx, cancel := h.ctx()
 	defer cancel()
 	h.must(h.api.ReleaseClaim(ctx, "data", "a", noWait))
-	// So that no try that is due just then commits something as well.
+	// Wait for a long retry delay, so that no retry commits anything during the scenario.
 	h.await("the release to be stuck, and not to be tried again soon", func() bool {
 		at := h.volume("data").Attempt
 		return at != nil && at.Tries > 2
 	})
 }
 
-// claimedAgain is a claim on storage that was deregistered by force while it was in use, and
-// is registered again. It is released before what was left is undone: nothing is called for it.
+// claimedAgain returns a scenario of a claim after a forced deregister of storage in use. The
+// storage is registered again. The new claim is detached before the agent has made the pending
+// calls, so no call is made for it.
 func claimedAgain() scenario {
 	return scenario{
 		name: "claim after deregister -force", binding: 1, commits: true, rough: true,

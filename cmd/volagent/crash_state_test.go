@@ -11,12 +11,12 @@ import (
 	"github.com/volagent/volagent/agent/apiclient"
 )
 
-// stateScenarios are about the host as a whole.
+// stateScenarios returns the scenarios that concern the whole host.
 func stateScenarios() []scenario {
 	return []scenario{draining(), restoring("restore"), restoring("restore with a claim", "a")}
 }
 
-// draining takes two commits: that no claim is taken any more, and the release.
+// draining takes two commits. The first stops new claims, and the second detaches the claim.
 func draining() scenario {
 	return scenario{
 		name: "drain", binding: 2,
@@ -40,8 +40,8 @@ func draining() scenario {
 	}
 }
 
-// restoring is a restore of volume "data", with the claims of some allocs, after both
-// were taken off the host in order.
+// restoring returns a scenario of a restore of volume "data" and the claims of some allocs. Both
+// were removed from the host in order before.
 func restoring(name string, held ...string) scenario {
 	file := func(h *crashHost) string { return filepath.Join(h.dir, "backup") }
 	return scenario{

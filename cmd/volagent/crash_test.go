@@ -20,7 +20,7 @@ var (
 	crashSeed = flag.Uint64("crash.seed", 1, "choose points at random from this seed, where not all are tried")
 )
 
-// victim is who dies.
+// victim names the processes that die.
 type victim struct {
 	name          string
 	agent, plugin bool
@@ -32,7 +32,7 @@ var victims = []victim{
 	{name: "both", agent: true, plugin: true},
 }
 
-// crashCount is what a matrix did.
+// crashCount counts the work of a matrix.
 type crashCount struct{ scenarios, points, kills, plugins, recoveries atomic.Int64 }
 
 func (c *crashCount) report(t *testing.T) {
@@ -43,12 +43,10 @@ func (c *crashCount) report(t *testing.T) {
 	})
 }
 
-// TestCrash kills the agent, a plugin, or both, before and after each commit of
-// the state database and each call to the plugin of what is asked of an agent.
-// Then an agent is started on the same data dir (where the plugin alone died, the
-// agent starts it again), and by itself everything must come to agree: records,
-// mount table, directories, what the plugin was told, what it has attached, and
-// the files in the volumes.
+// TestCrash kills the agent, a plugin, or both, before and after each commit of the state database
+// and each call to the plugin. Then it starts an agent on the same data dir. If only the plugin
+// died, the running agent starts it again. Without further requests everything must agree: records,
+// mount table, directories, the calls to the plugin, its attachments, and the files in the volumes.
 func TestCrash(t *testing.T) {
 	var count crashCount
 	count.report(t)
@@ -70,8 +68,9 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// chosen are the points to try, from 1: all of them, or two of the agent's, and
-// one of the others.
+// chosen returns the points to try, numbered from 1. These are all points with -crash.full, and for
+// the agent's death also if every is set. Otherwise these are two points for the agent's death, and
+// one for each other victim.
 func (s scenario) chosen(v victim, n int) []int {
 	all := make([]int, n)
 	for i := range all {
@@ -91,15 +90,14 @@ func (s scenario) chosen(v victim, n int) []int {
 	return all[:some]
 }
 
-// rand gives the same numbers for the same seed, scenario and purpose.
+// rand returns the same random numbers for the same seed, scenario and purpose.
 func (s scenario) rand(purpose string) *rand.Rand {
 	name := fnv.New64a()
 	_, _ = name.Write([]byte(s.name + "\x00" + purpose)) // never fails
 	return rand.New(rand.NewPCG(*crashSeed, name.Sum64()))
 }
 
-// prepare is a host where act is the next thing to be done, by an agent that
-// obeys orders.
+// prepare returns a host on which act is the next step. Its agent obeys orders.
 func (s scenario) prepare(t *testing.T) *crashHost {
 	t.Helper()
 	h := newCrashHost(t, s.tune)
@@ -117,11 +115,11 @@ func (s scenario) begin(h *crashHost) {
 	if s.before != nil {
 		s.before(h)
 	}
-	// The commit that nobody waits for is not to be counted as one of what follows.
+	// Wait for the commit that no request waits for, so that it does not count as a point of act.
 	h.await("all that was told to be on disk", h.onDisk)
 }
 
-// count runs the scenario to its end and returns the points on the way.
+// count runs the scenario to its end and returns all points that it passed.
 func (s scenario) count(t *testing.T) (points []string) {
 	t.Helper()
 	t.Run("nobody dies", func(t *testing.T) {
@@ -148,9 +146,9 @@ func (s scenario) count(t *testing.T) (points []string) {
 	return points
 }
 
-// inOrder holds the points of an undisturbed run against what is promised to be
-// on disk when: the intent before the first call, that all is unmounted before
-// the controller detaches, and how it went at once after that.
+// inOrder compares the points of an undisturbed run with the promised order of commits and calls.
+// The intent is on disk before the first call. The proof of unmount is on disk before
+// ControllerUnpublishVolume. The result is committed at once after the last call.
 func (s scenario) inOrder(t *testing.T, points []string) {
 	t.Helper()
 	if s.atOnce {
@@ -173,7 +171,7 @@ func (s scenario) inOrder(t *testing.T, points []string) {
 	}
 }
 
-// crash runs the scenario up to a point, kills, and sees everything come right.
+// crash runs the scenario up to a point, kills the victim, and checks that everything recovers.
 func (s scenario) crash(t *testing.T, v victim, at int, count *crashCount) {
 	h := s.prepare(t)
 	kept, pid := h.mountsOf(s.keeps), h.pluginPID("rec")
@@ -194,7 +192,7 @@ func (s scenario) crash(t *testing.T, v victim, at int, count *crashCount) {
 		h.records()
 		h.launch(false)
 	} else {
-		// A commit that nobody waits for comes after the answer.
+		// A commit that no request waits for comes after the answer.
 		h.await("the point", func() bool { return len(h.points()) >= at })
 	}
 	points := h.points()
@@ -214,7 +212,7 @@ func (s scenario) crash(t *testing.T, v victim, at int, count *crashCount) {
 		t.Errorf("it is done: %v; points: %q", isDone, points)
 	}
 	if v.agent && !v.plugin && !s.commits {
-		h.atMost(2, mark) // before and after the death
+		h.atMost(2, mark) // once before and once after the death
 	}
 	s.repeat(h, isDone)
 	if v.plugin {
@@ -223,7 +221,7 @@ func (s scenario) crash(t *testing.T, v victim, at int, count *crashCount) {
 	s.outcome(h, kept, pid)
 }
 
-// committed counts the commits that ended among some points.
+// committed counts the completed commits among some points.
 func committed(points []string) (n int) {
 	for _, p := range points {
 		if p == "after commit" {
@@ -233,7 +231,7 @@ func committed(points []string) (n int) {
 	return n
 }
 
-// repeat asks once more for what was interrupted.
+// repeat sends the interrupted request again.
 func (s scenario) repeat(h *crashHost, isDone bool) {
 	h.t.Helper()
 	err := s.act(h)
@@ -245,7 +243,7 @@ func (s scenario) repeat(h *crashHost, isDone bool) {
 	}
 }
 
-// outcome is what must hold when act was done, whatever happened meanwhile.
+// outcome checks the state after act is complete, with or without interruptions.
 func (s scenario) outcome(h *crashHost, kept string, pid int) {
 	h.t.Helper()
 	if s.after != nil {

@@ -15,16 +15,16 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-const tree = "../.." // of the project, from here
+const tree = "../.." // the project's root, relative to this package
 
-// tableRow is one line of a table in docs/CSI.md.
+// tableRow is one row of a table in docs/CSI.md.
 type tableRow struct {
-	name, secrets string // secrets of a call only
+	name, secrets string // secrets is set for calls only
 	used, bundled bool
 	tests         []string
 }
 
-// csiTables reads docs/CSI.md: rows by the heading above their table.
+// csiTables reads docs/CSI.md and returns its rows by the heading above their table.
 func csiTables(t *testing.T) map[string][]tableRow {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(tree, "docs/CSI.md"))
@@ -66,7 +66,7 @@ func yesNo(t *testing.T, cell, line string) bool {
 	return cell == "yes"
 }
 
-// usedCalls are the calls that are sent, of the bundled driver alone or of any.
+// usedCalls returns the calls that the agent sends to any plugin, or to the bundled driver.
 func usedCalls(t *testing.T, bundled bool) []string {
 	t.Helper()
 	tables := csiTables(t)
@@ -81,7 +81,7 @@ func usedCalls(t *testing.T, bundled bool) []string {
 	return slices.Sorted(slices.Values(names))
 }
 
-// specServices are the services of the spec.
+// specServices returns the services of the CSI specification.
 func specServices() map[string]grpc.ServiceDesc {
 	return map[string]grpc.ServiceDesc{
 		"Identity": csi.Identity_ServiceDesc, "Controller": csi.Controller_ServiceDesc, "GroupController": csi.GroupController_ServiceDesc,
@@ -89,17 +89,17 @@ func specServices() map[string]grpc.ServiceDesc {
 	}
 }
 
-// specCapabilities are the capabilities of the spec, by the heading of their table.
+// specCapabilities holds the capabilities of the CSI specification, by the heading of their table.
 var specCapabilities = map[string]map[int32]string{
 	"Of the plugin": csi.PluginCapability_Service_Type_name, "Volume expansion": csi.PluginCapability_VolumeExpansion_Type_name,
 	"Of the controller": csi.ControllerServiceCapability_RPC_Type_name, "Of the group controller": csi.GroupControllerServiceCapability_RPC_Type_name,
 	"Of the node": csi.NodeServiceCapability_RPC_Type_name,
 }
 
-// TestCSITable keeps docs/CSI.md true: it has what the spec has, each once; a call
-// that it calls sent is sent by code outside the client, and no other one is; the
-// bundled driver has the calls that it is said to get, and gets those that it has;
-// the tests that it names are there, and each thing that is used has one.
+// TestCSITable compares docs/CSI.md with the code. The page must list everything in the
+// specification exactly once. Code outside the client must send exactly the calls that the page
+// marks as sent. The bundled driver must have exactly the calls that the page says it receives. All
+// tests that the page names must exist, and each used row must name one.
 func TestCSITable(t *testing.T) {
 	tables, known, sent, bundled := csiTables(t), knownTests(t), sentCalls(t), bundledCalls(t)
 	want := map[string][]string{}
@@ -151,14 +151,13 @@ func TestCSITable(t *testing.T) {
 	}
 }
 
-// hasSecrets tells whether the request of a call has a field for secrets.
+// hasSecrets reports whether the request of a call has a field for secrets.
 func hasSecrets(service, method string) bool {
 	m := csi.File_csi_proto.Services().ByName(protoreflect.Name(service)).Methods().ByName(protoreflect.Name(method))
 	return m != nil && m.Input().Fields().ByName("secrets") != nil
 }
 
-// goFiles calls do with each Go file that is no test, below some directories of the
-// project.
+// goFiles calls do for each Go file below some directories of the project, without test files.
 func goFiles(t *testing.T, do func(path string), dirs ...string) {
 	t.Helper()
 	eachFile(t, func(path string) {
@@ -185,7 +184,7 @@ func eachFile(t *testing.T, do func(path string), dirs ...string) {
 
 var testFunc = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
 
-// knownTests are all tests, as "directory.TestName".
+// knownTests returns all tests, as "directory.TestName".
 func knownTests(t *testing.T) map[string]bool {
 	t.Helper()
 	known := map[string]bool{}
@@ -204,7 +203,7 @@ func knownTests(t *testing.T) map[string]bool {
 	return known
 }
 
-// bundledCalls are the calls that the bundled driver has.
+// bundledCalls returns the calls that the bundled driver implements.
 func bundledCalls(t *testing.T) map[string]bool {
 	t.Helper()
 	calls := map[string]bool{}
@@ -228,11 +227,11 @@ var (
 	anyCall      = regexp.MustCompile(`\w\.(\w+)\(`)
 )
 
-// sentCalls are the calls that the code sends, and a file that does: those in a
-// method of the client that is called by name outside of it.
+// sentCalls returns the calls that the code sends, each with a file that sends it. A call is sent
+// if code outside the client calls the client's method for it by name.
 func sentCalls(t *testing.T) map[string]string {
 	t.Helper()
-	by, inner := map[string][]string{}, map[string][]string{} // method of the client → calls of the spec, and other methods, in it
+	by, inner := map[string][]string{}, map[string][]string{} // both by client method: CSI calls in it, and other methods that it calls
 	code := func(path string, do func(line string)) {
 		t.Helper()
 		raw, err := os.ReadFile(path)
@@ -259,7 +258,7 @@ func sentCalls(t *testing.T) map[string]string {
 			}
 		})
 	}, "volmgr/csiclient")
-	for method, names := range inner { // Info calls askNode, which calls the plugin
+	for method, names := range inner { // for example, Info calls askNode, which calls the plugin
 		for _, name := range names {
 			by[method] = append(by[method], by[name]...)
 		}

@@ -11,11 +11,11 @@ import (
 	"testing"
 )
 
-// The power goes while two containers share a volume, and a third has one alone. At the
-// next boot those come back that the runtime starts again, with what they had written; of
-// a volume that none of them has no claim stays. Docker has live-restore, which must not
-// take containers of the boot before for running ones. Both runtimes share the boots, as
-// it takes the agent a while to be sure that nobody is left.
+// TestRuntimeReboot cuts the power while two containers share a volume and a third one uses
+// another. At the next boot the runtime starts one of the containers again, which finds its data.
+// The volume that no running container uses keeps no claim. Docker runs with live-restore, so the
+// agent must not mistake containers of the earlier boot for running ones. Both runtimes share the
+// boots, because the agent takes a while to be sure that no container remains.
 func TestRuntimeReboot(t *testing.T) {
 	boot := fakeBoots(t)
 	var hosts []served
@@ -42,12 +42,12 @@ func TestRuntimeReboot(t *testing.T) {
 		s.start("local")
 		if s.box.name == "docker" {
 			s.must(s.box.startDaemon())
-		} else { // as podman-restart.service does
+		} else { // podman-restart.service runs the same command
 			s.box.must(t, "start", "--all", "--filter", "restart-policy=always")
 		}
 	}
 	for _, s := range hosts {
-		s.reaped(s.both()[0]) // docker's second reference goes with the claim
+		s.reaped(s.both()[0]) // docker's second reference ends with the claim
 		if got := s.sh("again", "cat /data/f"); got != "on" {
 			t.Errorf("it reads %q", got)
 		}
@@ -62,8 +62,8 @@ func TestRuntimeReboot(t *testing.T) {
 	}
 }
 
-// both are the claims while two containers have one volume and one has another. Podman's
-// references are not containers.
+// both returns the claims while two containers share one volume and a third uses another. Podman's
+// references do not count containers.
 func (s served) both() []string {
 	name, two := s.box.name, 1
 	if name == "docker" {
@@ -72,8 +72,8 @@ func (s served) both() []string {
 	return []string{fmt.Sprintf("data %s taken %s %d", name, name, two), fmt.Sprintf("own %s taken %s 1", name, name)}
 }
 
-// powerCut ends all that runs and is mounted, and what is kept in memory: agent, plugins,
-// the runtime with all of its helpers, the containers.
+// powerCut ends all processes and mounts, and removes everything that is kept in memory. This
+// includes the agent, the plugins, the runtime with its helpers, and the containers.
 func (s served) powerCut(containers ...string) {
 	s.t.Helper()
 	var pids []int
@@ -85,8 +85,8 @@ func (s served) powerCut(containers ...string) {
 		pids = append(pids, pid)
 	}
 	s.kill()
-	// All of them at once: who sees the end of another one would still tell of it, or start
-	// it again.
+	// Stop all processes before killing them. Otherwise one could see the end of another, and
+	// report it or start it again.
 	pids = slices.Concat(processesNaming(s.t, s.box.dir), pids)
 	for _, sig := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGKILL} {
 		for _, pid := range pids {
@@ -96,7 +96,7 @@ func (s served) powerCut(containers ...string) {
 		}
 	}
 	if s.box.daemon != nil {
-		_ = s.box.daemon.Wait() // killed
+		_ = s.box.daemon.Wait() // it was killed
 		s.box.daemon = nil
 	}
 	s.await("the end of all", func() bool { return !slices.ContainsFunc(pids, func(pid int) bool { return !ended(pid) }) })

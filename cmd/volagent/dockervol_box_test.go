@@ -21,8 +21,8 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// dockerPlugins is where docker looks for plugins; the tests have one of their own over
-// the host's.
+// dockerPlugins is the directory in which docker looks for plugins. The tests mount a directory of
+// their own over the host's.
 const dockerPlugins = "/run/docker/plugins"
 
 var (
@@ -30,7 +30,7 @@ var (
 	pluginsShown bool
 )
 
-// showPlugins makes the directory, once.
+// showPlugins creates the tests' plugin directory, once.
 func showPlugins() error {
 	pluginsMu.Lock()
 	defer pluginsMu.Unlock()
@@ -45,7 +45,7 @@ func showPlugins() error {
 	return os.Mkdir(dockerPlugins, 0o755)
 }
 
-// hidePlugins undoes that.
+// hidePlugins undoes showPlugins.
 func hidePlugins() error {
 	pluginsMu.Lock()
 	defer pluginsMu.Unlock()
@@ -56,11 +56,11 @@ func hidePlugins() error {
 	return syscall.Unmount(filepath.Dir(dockerPlugins), syscall.MNT_DETACH)
 }
 
-// served is a host whose agent is the volume plugin of a runtime.
+// served is a host whose agent is the volume plugin of a container runtime.
 type served struct {
 	*host
 	box    *box
-	driver string // the plugin's name there
+	driver string // name of the agent's plugin in the runtime
 }
 
 // newServed starts an agent beside a runtime.
@@ -90,8 +90,8 @@ func newServed(t testing.TB, b *box) served {
 
 func (s served) pluginSocket() string { return filepath.Join(dockerPlugins, s.driver+".sock") }
 
-// knowing is the runtime with a volume plugin: docker finds it by itself, podman has it in
-// its configuration.
+// knowing returns the runtime with a volume plugin. Docker finds the plugin by itself, and podman
+// needs it in its configuration.
 func (r *box) knowing(t testing.TB, driver, sock string) *box {
 	t.Helper()
 	if r.name == "docker" {
@@ -116,7 +116,7 @@ func (r *box) knowing(t testing.TB, driver, sock string) *box {
 	return own
 }
 
-// create has the runtime create a volume.
+// create creates a volume through the runtime.
 func (s served) create(name string, opts ...string) (string, error) {
 	args := []string{"volume", "create", "--driver", s.driver}
 	for _, o := range opts {
@@ -125,11 +125,11 @@ func (s served) create(name string, opts ...string) (string, error) {
 	return s.box.run(append(args, name)...)
 }
 
-// run starts a container that has volumes, as in -v, and sleeps.
+// run starts a container that sleeps, with volumes in the form of the -v option.
 func (s served) run(name string, volumes ...string) {
 	s.t.Helper()
 	s.box.must(s.t, s.runArgs(name, volumes...)...)
-	s.t.Cleanup(func() { _, _ = s.box.run("rm", "-f", name) }) // the last check is that nothing is left
+	s.t.Cleanup(func() { _, _ = s.box.run("rm", "-f", name) }) // a later check finds leftovers
 }
 
 func (s served) runArgs(name string, volumes ...string) []string {
@@ -140,13 +140,13 @@ func (s served) runArgs(name string, volumes ...string) []string {
 	return append(args, shellImage, "exec /bin/busybox sleep 10000")
 }
 
-// sh runs a shell's words in a container.
+// sh runs a shell command in a container.
 func (s served) sh(name, words string) string {
 	s.t.Helper()
 	return s.box.must(s.t, "exec", name, "/bin/busybox", "sh", "-c", words)
 }
 
-// claims are those of all volumes, as "volume alloc state owner references".
+// claims returns all claims, as "volume alloc state owner references".
 func (s served) claims() (out []string) {
 	s.t.Helper()
 	var claims []api.Claim
@@ -160,7 +160,7 @@ func (s served) claims() (out []string) {
 	return out
 }
 
-// holds waits until the claims are these.
+// holds waits until exactly these claims exist.
 func (s served) holds(want ...string) {
 	s.t.Helper()
 	var got []string
@@ -170,14 +170,14 @@ func (s served) holds(want ...string) {
 	})
 }
 
-// clean asserts that nothing is claimed and nothing is mounted.
+// clean waits until no claim and no mount remains.
 func (s served) clean() {
 	s.t.Helper()
 	s.holds()
 	s.await("the mounts to go", func() bool { return s.mounts() == "" })
 }
 
-// says asserts that an answer of the runtime's is a refusal with all these words.
+// says asserts that the runtime refused a command with all these words.
 func (s served) says(out string, err error, words ...string) {
 	s.t.Helper()
 	if err == nil {
@@ -190,7 +190,7 @@ func (s served) says(out string, err error, words ...string) {
 	}
 }
 
-// call speaks the plugin protocol itself, as docker does.
+// call sends a request of the plugin protocol, as docker does.
 func (s served) call(method string, q map[string]any) (code int, answer map[string]any) {
 	s.t.Helper()
 	raw, err := json.Marshal(q)
@@ -209,7 +209,7 @@ func (s served) call(method string, q map[string]any) (code int, answer map[stri
 	return resp.StatusCode, answer
 }
 
-// inspect is what the runtime knows of a volume.
+// inspect returns the runtime's view of a volume.
 func (s served) inspect(name string) (v struct {
 	Mountpoint string
 	Status     map[string]any
@@ -221,5 +221,5 @@ func (s served) inspect(name string) (v struct {
 	return v
 }
 
-// unique is a name that no other test has in the shared runtime.
+// unique returns a name that no other test uses in the shared runtime.
 func (s served) unique(name string) string { return name + "." + filepath.Base(s.dir) }

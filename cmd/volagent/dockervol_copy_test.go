@@ -11,9 +11,9 @@ import (
 	"testing"
 )
 
-// docker cp asks to mount the volume of a running container once more, and gives that one
-// Mount back. The container writes all the time and keeps its volume: also where the agent
-// is killed during the copy, so that the count on disk is the only one.
+// TestRuntimeCopy checks docker cp. It mounts the volume of a running container once more and then
+// undoes that one Mount. The container writes all the time and must keep its volume. This must also
+// hold if the agent is killed during the copy, when only the count on disk remains.
 func TestRuntimeCopy(t *testing.T) {
 	t.Parallel()
 	s := newServed(t, newBox(t, "docker"))
@@ -34,7 +34,7 @@ func TestRuntimeCopy(t *testing.T) {
 		t.Errorf("copied out: %q, %v", raw, err)
 	}
 
-	// A copy holds its Mount while the agent is killed and started.
+	// The copy keeps its Mount while the agent is killed and started again.
 	s.sh(a, "/bin/busybox dd if=/dev/zero of=/data/big bs=1M count=16 2>&1")
 	finish := s.copying(a, "/data/big")
 	s.kill()
@@ -50,8 +50,9 @@ func TestRuntimeCopy(t *testing.T) {
 	s.box.must(t, "volume", "rm", data)
 }
 
-// Counts that are wrong, as a killed agent leaves them. One that is too low takes nothing
-// from a container that runs, and one that is too high keeps nothing once it has ended.
+// TestRuntimeCountsWrong checks wrong counts, as a killed agent may leave them. A count that is too
+// low takes no volume from a running container. A count that is too high keeps no claim after the
+// container has ended.
 func TestRuntimeCountsWrong(t *testing.T) {
 	t.Parallel()
 	s := newServed(t, newBox(t, "docker"))
@@ -68,7 +69,7 @@ func TestRuntimeCountsWrong(t *testing.T) {
 	s.holds(low + " docker taken docker 1")
 	s.grows(a)
 
-	// The agent is killed while docker waits for the answer to its Mount.
+	// Kill the agent while docker waits for the answer to its Mount.
 	plugin := s.pluginPID("local")
 	s.must(syscall.Kill(plugin, syscall.SIGSTOP))
 	var out string
@@ -90,7 +91,7 @@ func TestRuntimeCountsWrong(t *testing.T) {
 	s.grows(a)
 
 	s.box.must(t, "rm", "-f", a)
-	s.holds(high + " docker taken docker 2") // the Unmount itself does that
+	s.holds(high + " docker taken docker 2") // docker's Unmount ends the claim on low
 	s.box.must(t, "rm", "-f", b)
 	s.holds(high + " docker taken docker 1")
 	s.reaped()
@@ -98,7 +99,7 @@ func TestRuntimeCountsWrong(t *testing.T) {
 	s.box.must(t, "volume", "rm", low, high)
 }
 
-// ref is the id of docker's only reference to a volume, as it is stored.
+// ref returns the stored id of docker's reference to a volume, if there is exactly one.
 func (s served) ref(name string) string {
 	s.t.Helper()
 	out, _ := s.host.inspect("--json")
@@ -127,8 +128,7 @@ func (s served) writing(name, data string) {
 	s.grows(name)
 }
 
-// grows waits until the file of a writing container has become longer, by what the
-// container and the host see.
+// grows waits until the file of a writing container has grown.
 func (s served) grows(name string) {
 	s.t.Helper()
 	size := func() string {
@@ -141,8 +141,8 @@ func (s served) grows(name string) {
 	}
 }
 
-// copying starts docker cp out of a container, which stops at a full pipe until finish is
-// called. It returns once the copy has begun.
+// copying starts docker cp out of a container. It returns once the copy has begun. The copy then
+// blocks on a full pipe until finish is called.
 func (s served) copying(name, path string) (finish func()) {
 	s.t.Helper()
 	cmd := s.box.command("cp", name+":"+path, "-")

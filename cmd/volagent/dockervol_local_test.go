@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// Docker could not ask the agent and made a volume on the host's disk, under a name that it
-// had given to a volume of the agent's. The doctor finds it; once it is gone, the name is the
-// volume's again.
+// TestRuntimeLocalVolume checks the case that docker cannot reach the agent. Docker then creates a
+// local volume on the host's disk under the name of an agent's volume. The doctor must find it.
+// Once the local volume is removed, the name refers to the agent's volume again.
 func TestRuntimeLocalVolume(t *testing.T) {
 	t.Parallel()
 	s := newServed(t, newBox(t, "docker"))
@@ -50,8 +50,9 @@ func TestRuntimeLocalVolume(t *testing.T) {
 	s.box.must(t, "volume", "rm", data)
 }
 
-// The agent is killed in a Get. Docker asks the next one without a name, and must not take
-// the answer for "no such volume": it would make one on the host's disk.
+// TestRuntimeKilledInGet kills the agent during a Get request. Docker repeats the request without a
+// name to the next agent. Docker must not take the answer as "no such volume", because it would
+// then create a volume on the host's disk.
 func TestRuntimeKilledInGet(t *testing.T) {
 	t.Parallel()
 	s := newServed(t, newBox(t, "docker"))
@@ -59,12 +60,12 @@ func TestRuntimeKilledInGet(t *testing.T) {
 	if out, err := s.create(data, "plugin=local"); err != nil {
 		t.Fatal(out)
 	}
-	s.kill() // with it go docker's idle connections, so that its next call makes a new one
+	s.kill() // this closes docker's idle connections, so that its next call opens a new one
 	s.start("local")
 	before := s.connections()
 	stopped := s.cmd.Process
 	s.must(stopped.Signal(syscall.SIGSTOP))
-	t.Cleanup(func() { _ = stopped.Signal(syscall.SIGCONT) }) // it may be gone
+	t.Cleanup(func() { _ = stopped.Signal(syscall.SIGCONT) }) // it may have ended
 	var out string
 	ended := make(chan error, 1)
 	go func() {
@@ -86,8 +87,9 @@ func TestRuntimeKilledInGet(t *testing.T) {
 	s.box.must(t, "volume", "rm", data)
 }
 
-// connections counts those on the plugin's socket, accepted or not, and the socket itself. The
-// kernel keeps the name by which the agent made it, in a directory of its own beside the path.
+// connections counts the connections on the plugin's socket, accepted or not, and the listening
+// socket itself. The kernel shows the socket under the temporary path beside it at which the agent
+// created it.
 func (s served) connections() int {
 	s.t.Helper()
 	raw, err := os.ReadFile("/proc/net/unix")

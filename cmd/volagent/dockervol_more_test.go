@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// Volumes are made and adopted as the options say; what makes no sense is said where the
-// person looks, and leaves nothing.
+// TestRuntimeCreates checks that volumes are created and adopted according to the options. Wrong
+// options are reported in the runtime's answer and leave nothing on the host.
 func TestRuntimeCreates(t *testing.T) {
 	bothRuntimes(t, func(t *testing.T, name string) {
 		s := newServed(t, newBox(t, name))
@@ -42,7 +42,8 @@ func TestRuntimeCreates(t *testing.T) {
 			t.Errorf("no call: %d %v", code, answer)
 		}
 
-		// Under another name, and made with a plugin; the data goes only where that was asked for.
+		// Use another name, and create a volume with a plugin. Only reclaim=delete deletes the
+		// data.
 		if out, err = s.create(s.unique("other"), "device="+a); err != nil {
 			t.Fatal(out)
 		}
@@ -63,8 +64,8 @@ func TestRuntimeCreates(t *testing.T) {
 	})
 }
 
-// A container that is started while the plugin is down fails within the runtime's
-// patience, with the reason, and leaves nothing.
+// TestRuntimePluginDown checks a container that is started while the plugin is down. It fails with
+// the reason before the runtime's own timeout, and leaves nothing on the host.
 func TestRuntimePluginDown(t *testing.T) {
 	bothRuntimes(t, func(t *testing.T, name string) {
 		s := newServed(t, newBox(t, name))
@@ -86,7 +87,8 @@ func TestRuntimePluginDown(t *testing.T) {
 	})
 }
 
-// A container that is killed, and a reference that its runtime knows no container for.
+// TestRuntimeEnds checks a container that is killed, and a reference for which the runtime knows no
+// container.
 func TestRuntimeEnds(t *testing.T) {
 	bothRuntimes(t, func(t *testing.T, name string) {
 		s := newServed(t, newBox(t, name))
@@ -97,7 +99,7 @@ func TestRuntimeEnds(t *testing.T) {
 			}
 		}
 		s.run(a, data+":/data")
-		if name == "docker" { // whoever is no podman speaks as docker does
+		if name == "docker" { // every client except podman uses docker's protocol
 			if code, answer := s.call("VolumeDriver.Mount", map[string]any{"Name": lost, "ID": "0123"}); code != 200 || answer["Mountpoint"] == "" {
 				t.Fatalf("mount: %d %v", code, answer)
 			}
@@ -116,7 +118,7 @@ func TestRuntimeEnds(t *testing.T) {
 	})
 }
 
-// reaped waits as long as it takes until the claims of containers that are gone are, too.
+// reaped waits until the claims of ended containers are gone. This can take minutes.
 func (s served) reaped(want ...string) {
 	s.t.Helper()
 	for end := time.Now().Add(300 * time.Second); strings.Join(s.claims(), ",") != strings.Join(want, ","); time.Sleep(200 * time.Millisecond) {
@@ -126,8 +128,9 @@ func (s served) reaped(want ...string) {
 	}
 }
 
-// kill -9 of dockerd: with live-restore its containers go on and are unmounted when they
-// end; without, they end, and nothing is left of them.
+// TestRuntimeDaemonKilled kills dockerd. With live-restore its containers continue to run, and
+// their volumes are unmounted when they end. Without live-restore the containers end, and nothing
+// remains of them.
 func TestRuntimeDaemonKilled(t *testing.T) {
 	t.Parallel()
 	for _, live := range []bool{true, false} {
@@ -143,7 +146,7 @@ func TestRuntimeDaemonKilled(t *testing.T) {
 			s.sh("ca", "echo on > /data/f")
 			s.holds("data docker taken docker 2")
 			s.must(b.daemon.Process.Kill())
-			_ = b.daemon.Wait() // killed
+			_ = b.daemon.Wait() // it was killed
 			b.daemon = nil
 			s.must(b.startDaemon())
 			if !live {
@@ -171,8 +174,8 @@ func TestRuntimeDaemonKilled(t *testing.T) {
 	}
 }
 
-// With exclusive each container has a claim of its own: by the volume's mode, one at a
-// time or several.
+// TestRuntimeExclusive checks that with the option exclusive each container has a claim of its own.
+// The volume's access mode decides whether several claims can exist at a time.
 func TestRuntimeExclusive(t *testing.T) {
 	t.Parallel()
 	s := newServed(t, newBox(t, "docker"))
@@ -201,10 +204,11 @@ func TestRuntimeExclusive(t *testing.T) {
 	s.box.must(t, "volume", "rm", one, many)
 }
 
-// The socket is root's, and nobody else is answered even where the mode lets them in.
+// TestRuntimeSocket checks that the socket belongs to root, and that the agent refuses other users
+// even if the socket's mode admits them.
 func TestRuntimeSocket(t *testing.T) {
 	t.Parallel()
-	s := newServed(t, &box{name: "docker"}) // no daemon is asked for anything
+	s := newServed(t, &box{name: "docker"}) // the test needs no docker daemon
 	info, err := os.Stat(s.pluginSocket())
 	s.must(err)
 	if info.Mode().Perm() != 0o600 {
@@ -227,12 +231,12 @@ func TestRuntimeSocket(t *testing.T) {
 	}
 }
 
-// asNobody sends a request from a thread that is nobody's.
+// asNobody sends a request from a thread without rights, whose user id is 65534.
 func (s served) asNobody(request string) (answer string) {
 	s.t.Helper()
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		runtime.LockOSThread() // it is never unlocked, so the thread ends with the goroutine
 		if _, _, no := syscall.RawSyscall(syscall.SYS_SETRESUID, 65534, 65534, 65534); no != 0 {
 			done <- no
 			return
@@ -253,7 +257,8 @@ func (s served) asNobody(request string) (answer string) {
 	return answer
 }
 
-// A plugin that docker runs, and that docker's volumes need, is warned of.
+// TestRuntimeDeadlock checks the warning for a plugin that docker runs and that docker's own
+// volumes need.
 func TestRuntimeDeadlock(t *testing.T) {
 	t.Parallel()
 	h := newContained(t, newBox(t, "docker"))
@@ -283,9 +288,9 @@ func TestRuntimeDeadlock(t *testing.T) {
 	}
 }
 
-// A container that ends while there is no agent: nobody was told. Docker's claim goes all
-// the same. Podman counts one too many and would not ask for the next container, so its
-// claim stays until it is told to count again.
+// TestRuntimeEndsUntold ends a container while no agent runs, so the agent misses the end. Docker's
+// claim ends all the same. Podman's count is then one too high, so podman would not call the agent
+// for the next container. Podman's claim therefore stays until podman counts again.
 func TestRuntimeEndsUntold(t *testing.T) {
 	bothRuntimes(t, func(t *testing.T, name string) {
 		s := newServed(t, newBox(t, name))
@@ -300,7 +305,7 @@ func TestRuntimeEndsUntold(t *testing.T) {
 			t.Fatal("no process watches over the container, so nothing shows when its end is dealt with")
 		}
 		s.kill()
-		_, _ = s.box.run("kill", a) // it may say that the volume could not be unmounted
+		_, _ = s.box.run("kill", a) // it may report that the volume could not be unmounted
 		s.await("its end", func() bool {
 			return s.box.must(t, "inspect", "--format", "{{.State.Running}}", a) == "false"
 		})
@@ -327,7 +332,7 @@ func TestRuntimeEndsUntold(t *testing.T) {
 	})
 }
 
-// processesNaming are those that have a word in their arguments.
+// processesNaming returns the processes that have a word in their arguments.
 func processesNaming(t testing.TB, word string) (pids []int) {
 	t.Helper()
 	names, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -335,7 +340,7 @@ func processesNaming(t testing.TB, word string) (pids []int) {
 		t.Fatal(err)
 	}
 	for _, name := range names {
-		raw, _ := os.ReadFile(name) // it may be over
+		raw, _ := os.ReadFile(name) // the process may have ended
 		if !strings.Contains(string(raw), word) {
 			continue
 		}
@@ -348,7 +353,7 @@ func processesNaming(t testing.TB, word string) (pids []int) {
 	return pids
 }
 
-// logs waits until the agent's log has words.
+// logs waits until the agent's log contains words.
 func (s served) logs(words string) {
 	s.t.Helper()
 	for end := time.Now().Add(300 * time.Second); ; time.Sleep(200 * time.Millisecond) {

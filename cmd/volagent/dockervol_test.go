@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Two containers share a volume by one claim, one of them reads only; the claim goes with
-// the last.
+// TestRuntimeShares checks two containers that share a volume by one claim. One of them has
+// read-only access. The claim ends with the last container.
 func TestRuntimeShares(t *testing.T) {
 	bothRuntimes(t, func(t *testing.T, name string) {
 		s := newServed(t, newBox(t, name))
@@ -20,7 +20,7 @@ func TestRuntimeShares(t *testing.T) {
 		a, b := s.unique("a"), s.unique("b")
 		s.run(a, data+":/data")
 		s.run(b, data+":/in:ro")
-		refs := map[string]string{"docker": "2", "podman": "1"}[name] // podman names all of them by one id
+		refs := map[string]string{"docker": "2", "podman": "1"}[name] // podman uses one id for all its containers
 		s.holds(data + " " + name + " taken " + name + " " + refs)
 		s.sh(a, "echo hello > /data/f")
 		if got := s.sh(b, "cat /in/f"); got != "hello" {
@@ -59,8 +59,8 @@ func TestRuntimeShares(t *testing.T) {
 	})
 }
 
-// kill -9 of the agent while containers run: they go on, and what they end later is
-// released.
+// TestRuntimeAgentKilled kills the agent while containers run. The containers continue to run, and
+// the claim ends when they end later.
 func TestRuntimeAgentKilled(t *testing.T) {
 	bothRuntimes(t, func(t *testing.T, name string) {
 		s := newServed(t, newBox(t, name))

@@ -8,7 +8,8 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// doctor is what volctl doctor finds in the guest, but for what plugins are up to.
+// doctor returns the findings of volctl doctor in the guest, except those about the state of
+// plugins.
 func (g *guest) doctor() (ids []string) {
 	g.t.Helper()
 	r := g.try("volctl", "doctor", "-o", "json")
@@ -17,7 +18,8 @@ func (g *guest) doctor() (ids []string) {
 		g.t.Fatalf("exit %d, %v: %s%s", r.code, err, r.out, r.err)
 	}
 	for _, f := range d.Findings {
-		if f.Kind != "plugin-restarts" && f.Kind != "plugin-down" {
+		// Loop devices belong to the whole machine, so those of other tests show here.
+		if f.Kind != "plugin-restarts" && f.Kind != "plugin-down" && f.Kind != "device-orphan" {
 			ids = append(ids, f.ID)
 		}
 	}
@@ -25,8 +27,7 @@ func (g *guest) doctor() (ids []string) {
 	return ids
 }
 
-// testDoctor: what systemd says of the agent's unit and of plugins', and a service that
-// mounts where the host sees it.
+// testDoctor checks the findings about the agent's unit, the units of plugins, and a mount unit.
 func (g *guest) testDoctor() {
 	want := []string{"host-unit:volagent.service", "plugin-unit-order:csi-again.service", "plugin-unit-order:csi-fuse.service", "plugin-unit-order:csi-once.service"}
 	if got := g.doctor(); !slices.Equal(got, want) {
@@ -41,7 +42,7 @@ func (g *guest) testDoctor() {
 	if got := g.doctor(); len(got) != 0 {
 		g.t.Errorf("still found %q", got)
 	}
-	// A mount unit that comes too early, and what fstab needs to be mounted at all.
+	// This mount unit starts too early. Its volume, its directory and the mount helper are missing.
 	g.write("/etc/systemd/system/srv-x.mount", "[Mount]\nWhat=nosuch\nWhere=/srv/x\nType=csi\nOptions=_netdev\n")
 	if got, want := g.doctor(), []string{"fstab-dir:/srv/x", "fstab-volume:/srv/x", "host-helper:mount.csi", "unit-order:/srv/x"}; !slices.Equal(got, want) {
 		g.t.Errorf("found %q, want %q", got, want)
@@ -52,7 +53,7 @@ func (g *guest) testDoctor() {
 		g.t.Errorf("with no agent: exit %d, %s%s", r.code, r.out, r.err)
 	}
 	g.run("systemctl", "start", "volagent.service")
-	g.run("systemctl", "disable", "volagent.service") // the other parts have it as it was
+	g.run("systemctl", "disable", "volagent.service") // the other parts of the test need it disabled
 	for _, unit := range []string{"csi-again", "csi-fuse", "csi-once"} {
 		g.run("rm", "-r", "/etc/systemd/system/"+unit+".service.d")
 	}

@@ -24,15 +24,15 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// examined is what volctl doctor found, less that the agent is in another mount
-// namespace than process 1: all tests here are.
+// examined holds the findings of volctl doctor. It omits the finding that the agent is in another
+// mount namespace than process 1, because this is true in all tests here.
 type examined struct {
 	t testing.TB
 	api.Doctor
 	Fixed []api.DoctorFixed `json:"fixed"`
 }
 
-// doctor runs volctl doctor, which exits 1 if it finds anything.
+// doctor runs volctl doctor, which exits with 1 if it has any findings.
 func (h *host) doctor(args ...string) examined {
 	h.t.Helper()
 	r := h.try(append([]string{"doctor", "-o", "json"}, args...)...)
@@ -44,7 +44,7 @@ func (h *host) doctor(args ...string) examined {
 	return d
 }
 
-// ids are those of the findings.
+// ids returns the ids of all findings, sorted.
 func (d examined) ids() (ids []string) {
 	for _, f := range d.Findings {
 		ids = append(ids, f.ID)
@@ -53,7 +53,7 @@ func (d examined) ids() (ids []string) {
 	return ids
 }
 
-// only asserts which findings there are.
+// only asserts that exactly these findings exist.
 func (d examined) only(want ...string) {
 	d.t.Helper()
 	slices.Sort(want)
@@ -67,7 +67,7 @@ func (d examined) only(want ...string) {
 	}
 }
 
-// finding is one by its id.
+// finding returns the finding with an id.
 func (d examined) finding(id string) api.DoctorFinding {
 	d.t.Helper()
 	i := slices.IndexFunc(d.Findings, func(f api.DoctorFinding) bool { return f.ID == id })
@@ -77,7 +77,7 @@ func (d examined) finding(id string) api.DoctorFinding {
 	return d.Findings[i]
 }
 
-// newPatient is a host whose fstab and mount units are the test's.
+// newPatient returns a host with an fstab and mount units of its own.
 func newPatient(t *testing.T) recorded {
 	t.Helper()
 	h := prepared(t, "10s", nil)
@@ -86,8 +86,8 @@ func newPatient(t *testing.T) recorded {
 	return h
 }
 
-// TestDoctorLeftovers: what nobody knows of is found; --fix removes what is empty, and
-// neither what holds anything nor what is mounted.
+// TestDoctorLeftovers checks that doctor finds mounts, files and directories without a record.
+// --fix removes empty directories. It keeps everything that contains data or is mounted.
 func TestDoctorLeftovers(t *testing.T) {
 	t.Parallel()
 	h := newPatient(t)
@@ -150,7 +150,7 @@ func TestDoctorLeftovers(t *testing.T) {
 			t.Errorf("%s: %v", dir, err)
 		}
 	}
-	// What the agent is asked to fix beyond that, it refuses.
+	// The agent refuses all fixes beyond these.
 	fixed := h.fix("mount-unexplained:"+at("staging", "foreign"), "leftover-data:"+at("per-alloc", "kept", "data"), "leftover-empty:"+at("per-alloc", "kept", "data"), "leftover-empty:/")
 	for i, want := range []string{api.FixLeft, api.FixLeft, api.FixGone, api.FixGone} {
 		if fixed[i].Outcome != want {
@@ -175,8 +175,9 @@ func (h *host) fix(ids ...string) []api.DoctorFixed {
 	return fixed
 }
 
-// TestDoctorMounts: a mount that is not there, dead, hung or another one is found, and
-// what was written where it was missing. --fix has mounted again what can be.
+// TestDoctorMounts checks that doctor finds mounts that are missing, dead, hung or replaced. It
+// also finds data that was written where a mount is missing. The option --fix makes the agent mount
+// again where this is possible.
 func TestDoctorMounts(t *testing.T) {
 	t.Parallel()
 	h := newPatient(t)
@@ -187,7 +188,7 @@ func TestDoctorMounts(t *testing.T) {
 	h.volctl("volume", "claim", "served", "--alloc", "a")
 	h.doctor().only()
 
-	// Behind the agent's back. The plugin does not come to mount it again.
+	// Unmount behind the agent's back. The stopped plugin cannot mount the volume again.
 	h.volctl("plugin", "stop", "rec", "--force")
 	unmount(t, target)
 	lost := filepath.Join(target, "lost")
@@ -205,7 +206,7 @@ func TestDoctorMounts(t *testing.T) {
 	h.volctl("plugin", "start", "rec")
 	h.await("the mount", func() bool { return len(h.doctor("--fix", "-y").ids()) == 0 })
 
-	// Another one in its place.
+	// Mount another file system in its place.
 	h.frozen(func() {
 		unmount(t, target)
 		h.must(syscall.Mount("tmpfs", target, "tmpfs", 0, "size=1m"))
@@ -215,7 +216,7 @@ func TestDoctorMounts(t *testing.T) {
 	unmount(t, target)
 	h.await("the repair", func() bool { return len(h.doctor("--fix", "-y").ids()) == 0 })
 
-	// FUSE.
+	// Now test a FUSE file system.
 	staged := h.stagingPath("served")
 	h.signalDaemons(syscall.SIGSTOP)
 	d = h.doctor()
@@ -238,8 +239,8 @@ func TestDoctorMounts(t *testing.T) {
 	h.over("served")
 }
 
-// TestDoctorVolumes: a release that is stuck, and calls that are owed; --fix tries again.
-// Notes that do not fit; --fix brings them in line.
+// TestDoctorVolumes checks two kinds of findings. For a stuck detach and for pending calls, --fix
+// retries. For notes that do not match the records, --fix rewrites them.
 func TestDoctorVolumes(t *testing.T) {
 	t.Parallel()
 	h := newPatient(t)
@@ -286,8 +287,8 @@ func TestDoctorVolumes(t *testing.T) {
 	h.over("other")
 }
 
-// TestDoctorPlugins: a plugin whose file was removed, with and without volumes on the
-// host.
+// TestDoctorPlugins checks the findings about a plugin whose file was removed, with and without
+// volumes on the host.
 func TestDoctorPlugins(t *testing.T) {
 	t.Parallel()
 	h := newPatient(t)
@@ -305,7 +306,8 @@ func TestDoctorPlugins(t *testing.T) {
 	h.over("data")
 }
 
-// TestDoctorTable: lines of fstab and mount units, with an agent and with none.
+// TestDoctorTable checks the findings about lines of fstab and about mount units, with and without
+// a running agent.
 func TestDoctorTable(t *testing.T) {
 	t.Parallel()
 	h := newPatient(t)
@@ -332,7 +334,7 @@ func TestDoctorTable(t *testing.T) {
 	}
 	d := h.doctor()
 	helper := slices.IndexFunc(d.Findings, func(f api.DoctorFinding) bool { return f.Kind == "host-helper" })
-	if _, err := os.Stat("/sbin/mount.csi"); (helper < 0) != (err == nil) { // of another version, where it is installed
+	if _, err := os.Stat("/sbin/mount.csi"); (helper < 0) != (err == nil) { // an installed helper may be of another version
 		t.Errorf("the mount helper: %v, %v", d.ids(), err)
 	}
 	d.Findings = slices.DeleteFunc(d.Findings, func(f api.DoctorFinding) bool { return f.Kind == "host-helper" })
@@ -349,8 +351,8 @@ func TestDoctorTable(t *testing.T) {
 	alone.only(append(slices.Clone(table), "agent-down:"+h.socket())...)
 }
 
-// TestDoctorWell: on a host of its own, with a process 1 of its own, nothing is found and
-// the exit code is 0; an agent in another mount namespace than process 1 is.
+// TestDoctorWell runs on a host with a process 1 of its own. There doctor has no findings and exits
+// with 0. An agent in another mount namespace than process 1 is a finding.
 func TestDoctorWell(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -377,8 +379,8 @@ volctl doctor -q || echo "exit $?"
 	}
 }
 
-// TestDoctorFIFO: a FIFO in the place of a note holds up neither doctor nor the end of
-// the agent, and the next agent starts beside it.
+// TestDoctorFIFO checks that a FIFO in the place of a note blocks neither doctor nor the end and
+// the start of the agent.
 func TestDoctorFIFO(t *testing.T) {
 	t.Parallel()
 	h := newPatient(t)
@@ -394,8 +396,8 @@ func TestDoctorFIFO(t *testing.T) {
 	h.doctor().only()
 }
 
-// TestDoctorBusy: while volumes are claimed and released all the time nothing is found
-// that is not so.
+// TestDoctorBusy checks that doctor has no false findings while volumes are claimed and detached
+// all the time.
 func TestDoctorBusy(t *testing.T) {
 	t.Parallel()
 	h := newPatient(t)

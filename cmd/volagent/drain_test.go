@@ -15,7 +15,7 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// drained drains the host up to a deadline and returns what is in the way.
+// drained drains the host within a deadline and returns the volumes and mounts that are in the way.
 func (h *host) drained(code int, deadline string) (d api.Drain) {
 	h.t.Helper()
 	r := h.exits(code, "", "node", "drain", "--deadline", deadline, "-o", "json")
@@ -26,8 +26,9 @@ func (h *host) drained(code int, deadline string) (d api.Drain) {
 	return d
 }
 
-// TestDrain: a drain refuses new claims, releases what nobody alive holds, names the
-// rest, is not forgotten by an agent that is killed, and is over when the rest is.
+// TestDrain checks that a drain refuses new claims and detaches claims without a living owner. It
+// names the remaining claims, and ends when they are gone. A killed agent continues the drain after
+// its restart.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -71,7 +72,7 @@ func TestDrain(t *testing.T) {
 	check("after a crash")
 	h.must(h.signal(syscall.SIGTERM))
 	h.start("rec")
-	h.register("new", "single-node-writer") // volumes may be registered still
+	h.register("new", "single-node-writer") // registering volumes is still allowed
 	r := h.exits(5, "1 claim held by what runs", "node", "drain", "--deadline", "100ms")
 	if !strings.Contains(r.err, "to be stopped by you:") || !strings.Contains(r.out, fmt.Sprintf("→ kill %d", s.pid())) {
 		t.Errorf("a person is told:\n%s%s", r.out, r.err)
@@ -96,8 +97,8 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// TestDrainPluginDown: volumes that wait for their plugin are named with the way out
-// without it, and what the plugin is owed keeps the host from being called safe.
+// TestDrainPluginDown checks that a drain names volumes that wait for their plugin, with the
+// command that works without the plugin. With pending calls the host is not safe to power off.
 func TestDrainPluginDown(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -127,8 +128,8 @@ func TestDrainPluginDown(t *testing.T) {
 	h.allGone()
 }
 
-// TestDrainKilled: an agent that is killed in the midst of a drain goes on with it when
-// it is there again, and so does the command that waits.
+// TestDrainKilled checks that an agent that is killed during a drain continues the drain after its
+// restart, and that the waiting command continues too.
 func TestDrainKilled(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "2s", nil)
@@ -154,8 +155,8 @@ func TestDrainKilled(t *testing.T) {
 	h.allGone()
 }
 
-// TestDrainHeld: a mount that is busy is told of with who holds it, and one that no
-// record explains is not called safe.
+// TestDrainHeld checks that a drain names the process that keeps a mount busy. With an unexplained
+// mount the host is not safe to power off.
 func TestDrainHeld(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -181,7 +182,8 @@ func TestDrainHeld(t *testing.T) {
 	}
 }
 
-// TestDrainEnded: whoever waits for a drain is told that somebody ended it.
+// TestDrainEnded checks that a command that waits for a drain reports that the drain was ended by
+// an undrain.
 func TestDrainEnded(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -190,9 +192,9 @@ func TestDrainEnded(t *testing.T) {
 	h.volctl("volume", "claim", "data", "--owner", s.owner())
 	done := h.background("node", "drain")
 	h.await("the drain has begun", func() bool { return strings.Contains(h.volctl("events"), "node-draining") })
-	time.Sleep(100 * time.Millisecond) // so that it waits, most of the time
+	time.Sleep(100 * time.Millisecond) // so that the drain waits, in most cases
 	h.volctl("node", "undrain")
-	// Where the undrain came before the wait it is drained anew, which is right, too.
+	// If the undrain came before the wait, the host is drained again, which is correct too.
 	h.await("the end of the drain", func() bool {
 		select {
 		case r := <-done:

@@ -9,9 +9,10 @@ import (
 	"testing"
 )
 
-// TestOtherDataDir: an agent whose data dir was changed to an empty one while volumes are
-// mounted says so in status, doctor and inspect. It starts nothing, and makes nothing
-// through the plugins of the other data dir. When that is empty the change takes effect.
+// TestOtherDataDir changes the agent's data dir to an empty one while volumes are mounted. The
+// agent reports this in status, doctor and inspect. It starts no plugin, and creates nothing
+// through the plugins of the original data dir. The change takes effect once the original data dir
+// has no mounted volumes and no running plugins.
 func TestOtherDataDir(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -58,8 +59,8 @@ func TestOtherDataDir(t *testing.T) {
 	}
 }
 
-// TestOtherDataDirUnnoted: a plugin of an agent that noted nothing in the runtime dir is
-// known by the log that it writes to.
+// TestOtherDataDirUnnoted checks an agent that left no record of its data dir in the runtime dir.
+// The next agent recognizes the plugin by the log file that it writes to.
 func TestOtherDataDirUnnoted(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

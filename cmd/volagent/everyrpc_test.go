@@ -12,9 +12,9 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// everyRPC is the life of storage through volctl, in an order that works. A step is
-// taken if docs/CSI.md says that its calls are sent (and, with the bundled driver,
-// that this one answers them).
+// everyRPC runs the life of a volume through volctl, in an order that works. It takes a step if
+// docs/CSI.md marks one of the step's calls as sent. With the bundled driver, the page must also
+// say that this driver answers the call.
 type everyRPC struct {
 	*host
 	plugin   string
@@ -35,7 +35,7 @@ var rpcSteps = []rpcStep{
 	{[]string{"CreateVolume"}, func(e *everyRPC) {
 		args := []string{"volume", "create", "data", "--plugin", e.plugin, "--size", "64MiB"}
 		if e.plugin == "local" {
-			args = append(args, "--param", "type=directory") // of the types, it has quotas
+			args = append(args, "--param", "type=directory") // of the two types, this one has quotas
 		}
 		e.volctl(args...)
 	}},
@@ -52,7 +52,7 @@ var rpcSteps = []rpcStep{
 	{[]string{"ControllerExpandVolume", "NodeExpandVolume"}, func(e *everyRPC) { e.expand() }},
 	{[]string{"ControllerModifyVolume"}, func(e *everyRPC) { e.volctl("volume", "modify", "data", e.modify) }},
 	{[]string{"CreateSnapshot"}, func(e *everyRPC) { e.snapshot = e.take("create", "data", "one") }},
-	{[]string{"GetSnapshot"}, func(e *everyRPC) {}}, // it becomes ready in the step before, and is looked for in the one that deletes it
+	{[]string{"GetSnapshot"}, func(e *everyRPC) {}}, // the previous step already waits until the snapshot is ready, and the delete step looks it up
 	{[]string{"ListSnapshots"}, func(e *everyRPC) { e.says(e.snapshot, "volume", "snapshot", "list", "--plugin", e.plugin, "-q") }},
 	{[]string{"DeleteSnapshot"}, func(e *everyRPC) { e.volctl("volume", "snapshot", "delete", e.plugin, e.snapshot, "-y") }},
 	{[]string{"CreateVolumeGroupSnapshot"}, func(e *everyRPC) { e.group = e.take("group", "create", "two", "data") }},
@@ -63,8 +63,8 @@ var rpcSteps = []rpcStep{
 	{[]string{"DeleteVolume"}, func(e *everyRPC) { e.volctl("volume", "delete", "data", "-y", "--confirm=data") }},
 }
 
-// registerAnew lets the agent forget the volume and registers it again, as storage
-// that it does not know.
+// registerAnew deregisters the volume and registers it again as storage that the agent does not
+// know.
 func (e *everyRPC) registerAnew() {
 	e.t.Helper()
 	external := e.volctl("volume", "status", "data", "-o", "go-template={{.spec.external_id}}")
@@ -74,7 +74,8 @@ func (e *everyRPC) registerAnew() {
 	e.volctl("volume", "register", file)
 }
 
-// context is what the plugin that checks its caller gave with the volume.
+// context returns the volume context that the plugin gave with the volume. The recording plugin
+// checks it.
 func (e *everyRPC) context() string {
 	if e.plugin == "rec" {
 		return "csitest/name: " + "data"
@@ -84,8 +85,8 @@ func (e *everyRPC) context() string {
 
 func (e *everyRPC) claim() { e.volctl("volume", "claim", "data", "--alloc", "a", "--owner", "none") }
 
-// take makes a snapshot of a volume in use, which the bundled driver does of a directory
-// only if files may be of different moments.
+// take makes a snapshot of a volume in use. The bundled driver needs consistency=per-file for this,
+// because a directory's files may change during the copy.
 func (e *everyRPC) take(args ...string) string {
 	e.t.Helper()
 	args = append([]string{"volume", "snapshot"}, append(args, "-q")...)
@@ -95,8 +96,8 @@ func (e *everyRPC) take(args ...string) string {
 	return e.volctl(args...)
 }
 
-// expand grows a volume in use. With the bundled driver it is one that was not, and
-// whose file system grows when it is mounted again: not every host lets it earlier.
+// expand expands a volume in use. With the bundled driver it expands an unused volume, whose file
+// system grows when it is mounted again, because some hosts cannot expand it earlier.
 func (e *everyRPC) expand() {
 	e.t.Helper()
 	if e.plugin != "local" {
@@ -110,7 +111,7 @@ func (e *everyRPC) expand() {
 	e.volctl("volume", "delete", "image", "-y")
 }
 
-// says fails unless volctl prints a word.
+// says fails the test unless volctl prints a word.
 func (e *everyRPC) says(word string, args ...string) {
 	e.t.Helper()
 	if out := e.volctl(args...); word == "" || !strings.Contains(out, word) {
@@ -118,7 +119,7 @@ func (e *everyRPC) says(word string, args ...string) {
 	}
 }
 
-// run takes the steps that show the calls, and fails for a call without a step.
+// run takes the steps that make the given calls. It fails the test for a call without a step.
 func (e *everyRPC) run(calls []string) {
 	e.t.Helper()
 	left := slices.Clone(calls)
@@ -133,7 +134,7 @@ func (e *everyRPC) run(calls []string) {
 	}
 }
 
-// compare fails unless the calls that were answered OK are the expected ones.
+// compare fails the test unless exactly the expected calls were answered with OK.
 func (e *everyRPC) compare(got, want []string) {
 	e.t.Helper()
 	slices.Sort(got)
@@ -150,8 +151,8 @@ func (e *everyRPC) compare(got, want []string) {
 	}
 }
 
-// TestEveryRPC: each call that docs/CSI.md calls sent is sent by a command, answered
-// OK, and breaks no rule of CSI; no other one is.
+// TestEveryRPC checks that commands send each call that docs/CSI.md marks as sent, and no other
+// call. Each call must be answered with OK and break no rule of CSI.
 func TestEveryRPC(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "60s", func(c *csitest.Config) {
@@ -177,8 +178,7 @@ func TestEveryRPC(t *testing.T) {
 
 var okCalls = regexp.MustCompile(`(?m)^volagent_plugin_rpc_duration_seconds_count{code="OK",method="(\w+)",plugin="local"}|^(volagent_plugin_probe_duration_seconds_count){code="OK",plugin="local"}`)
 
-// TestEveryRPCBundled is TestEveryRPC with the bundled driver, whose calls the
-// metrics count.
+// TestEveryRPCBundled is TestEveryRPC with the bundled driver. It counts the calls by the metrics.
 func TestEveryRPCBundled(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// usable is how large the file system is that a path lies in, in MiB.
+// usable returns the size of the file system at a path, in MiB.
 func (h *host) usable(path string) uint64 {
 	h.t.Helper()
 	var st syscall.Statfs_t
@@ -16,15 +16,16 @@ func (h *host) usable(path string) uint64 {
 	return st.Blocks * uint64(st.Bsize) >> 20
 }
 
-// TestExpandLocal: an image of the bundled driver grows under who writes to it, and
-// one that is not mounted before its next claim.
+// TestExpandLocal checks that an image of the bundled driver grows while a process uses it. An
+// image that is not mounted grows at its next claim.
 func TestExpandLocal(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	// After the agent dies, a volume whose expansion was under way waits for one deadline.
+	// After a crash of the agent, an interrupted expansion waits for one deadline, so keep the
+	// deadline short.
 	h.must(os.WriteFile(filepath.Join(h.dir, "plugins.d", "local.yaml"), []byte("id: local\nbuiltin: local\ntimeouts: {node: 10s, controller: 10s}\n"), 0o644))
 	h.start("local")
-	// ext4 needs a capability for this that test machines may lack.
+	// xfs is needed here: ext4 needs a capability for this that test machines may lack.
 	h.volctl("volume", "create", "data", "--plugin", "local", "--size", "320MiB", "--param", "type=image", "--fs-type", "xfs")
 	path := h.volctl("volume", "claim", "data", "--alloc", "a")
 	h.must(os.WriteFile(filepath.Join(path, "file"), []byte("kept"), 0o644))

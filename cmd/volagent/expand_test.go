@@ -12,7 +12,7 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// newGrowing is a host with a recorder that expands, and volume "data".
+// newGrowing returns a host with a recording plugin that expands volumes, and volume "data".
 func newGrowing(t *testing.T, tune func(*csitest.Config)) recorded {
 	t.Helper()
 	h := newRecorded(t, "20s", growing(tune))
@@ -20,14 +20,13 @@ func newGrowing(t *testing.T, tune func(*csitest.Config)) recorded {
 	return h
 }
 
-// total is how much the plugin says a mounted volume has.
+// total returns the size that the plugin reports for a mounted volume, in bytes.
 func (h recorded) total() string {
 	h.t.Helper()
 	return h.volctl("volume", "stats", "data", "-o", "go-template={{.bytes_total}}")
 }
 
-// TestExpandMounted: a volume grows under those who use it, and nothing of it is
-// mounted anew.
+// TestExpandMounted checks that a volume grows while it is in use, without being mounted again.
 func TestExpandMounted(t *testing.T) {
 	t.Parallel()
 	h := newGrowing(t, nil)
@@ -62,8 +61,8 @@ func TestExpandMounted(t *testing.T) {
 	}
 }
 
-// TestExpandUnmounted: what grew while it was not mounted is complete before the
-// next claim is told its path, also of an agent that was started in between.
+// TestExpandUnmounted checks the expansion of a volume that is not mounted. It completes before the
+// next claim gets its path, even if the agent restarts in between.
 func TestExpandUnmounted(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -102,8 +101,8 @@ func TestExpandUnmounted(t *testing.T) {
 	}
 }
 
-// TestExpandOffline: a plugin that expands only what is not in use is asked when
-// it is not; a claim in between waits until that is over.
+// TestExpandOffline checks a plugin that expands only unused volumes. The agent sends the call once
+// the volume is not in use. A claim in between waits for the end of the expansion.
 func TestExpandOffline(t *testing.T) {
 	t.Parallel()
 	h := newGrowing(t, func(c *csitest.Config) { c.Offline = true })
@@ -129,7 +128,8 @@ func TestExpandOffline(t *testing.T) {
 	h.expect(mark, csitest.ControllerPublish, csitest.NodeStage, csitest.NodeExpand, csitest.NodePublish)
 }
 
-// TestExpandRefused: the plugin's last word is shown, and nothing stays half made.
+// TestExpandRefused checks that the plugin's final error is shown, and that no step remains
+// incomplete.
 func TestExpandRefused(t *testing.T) {
 	t.Parallel()
 	h := newGrowing(t, func(c *csitest.Config) { c.Storage = 16 << 20 })
@@ -144,14 +144,14 @@ func TestExpandRefused(t *testing.T) {
 	if got := h.volctl("volume", "status", "data"); !strings.Contains(got, "degraded: its storage has 8MiB") || !strings.Contains(got, "volctl volume expand data 8MiB") {
 		t.Errorf("status:\n%s", got)
 	}
-	h.volctl("volume", "claim", "data", "--alloc", "b") // which does not try again
+	h.volctl("volume", "claim", "data", "--alloc", "b") // a claim does not retry the expansion
 	h.expect(mark, csitest.ControllerExpand, csitest.NodeExpand, csitest.NodePublish)
 	h.volctl("volume", "expand", "data", "8MiB")
 	if got := h.volctl("volume", "status", "data", "-o", "go-template={{.state}}"); got != "mounted" {
 		t.Errorf("then it is %s", got)
 	}
 
-	// A mount that cannot be expanded is better than none.
+	// A volume that cannot be expanded is still mounted.
 	h.volctl("volume", "detach", "data", "--all")
 	h.volctl("volume", "expand", "data", "12MiB")
 	h.fault(csitest.Fault{Method: csitest.NodeExpand, Code: codes.FailedPrecondition, Message: "no"})
@@ -161,7 +161,8 @@ func TestExpandRefused(t *testing.T) {
 	}
 }
 
-// TestExpandTimesOut: whoever waits in vain is told so, and it goes on.
+// TestExpandTimesOut checks that a command whose timeout ends reports this, and that the expansion
+// continues.
 func TestExpandTimesOut(t *testing.T) {
 	t.Parallel()
 	h := newGrowing(t, nil)
@@ -177,8 +178,8 @@ func TestExpandTimesOut(t *testing.T) {
 	}
 }
 
-// TestExpandWithdrawn: an expansion that does not come about is given up, and whoever
-// waited for it goes on.
+// TestExpandWithdrawn checks that an expansion that never succeeds can be withdrawn, and that a
+// claim that waited for it then continues.
 func TestExpandWithdrawn(t *testing.T) {
 	t.Parallel()
 	h := newGrowing(t, func(c *csitest.Config) { c.Offline = true })
@@ -203,7 +204,8 @@ func TestExpandWithdrawn(t *testing.T) {
 	}
 }
 
-// TestExpandCannot: what the plugin cannot do is said before anything is written.
+// TestExpandCannot checks that the agent refuses an expansion that the plugin does not support
+// before it stores anything.
 func TestExpandCannot(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "20s", nil)
@@ -214,7 +216,8 @@ func TestExpandCannot(t *testing.T) {
 	}
 }
 
-// TestExpandByFile: a larger capacity_min is the same as the command.
+// TestExpandByFile checks that a larger capacity_min in a volume file has the same effect as the
+// command.
 func TestExpandByFile(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "20s", growing(nil))
@@ -237,12 +240,12 @@ func TestExpandByFile(t *testing.T) {
 	h.expect(mark, csitest.ControllerExpand, csitest.NodeExpand)
 	h.volctl("volume", "register", file)
 	write("6MiB")
-	h.volctl("volume", "register", file) // it has that much
+	h.volctl("volume", "register", file) // the volume already has this size
 	h.expect(mark, csitest.ControllerExpand, csitest.NodeExpand)
 }
 
-// TestExpandGoesOn: an expansion in which an agent died is taken up by the next one,
-// by itself, whether or not the volume is mounted.
+// TestExpandGoesOn checks that the next agent continues an expansion during which an agent died, by
+// itself, whether or not the volume is mounted.
 func TestExpandGoesOn(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{csitest.ControllerExpand, csitest.NodeExpand} {
@@ -253,7 +256,7 @@ func TestExpandGoesOn(t *testing.T) {
 				if method == csitest.NodeExpand {
 					h.volctl("volume", "claim", "data", "--alloc", "a")
 				}
-				want := "8388608, to go 8388608" // at the next mount
+				want := "8388608, to go 8388608" // the file system grows at the next mount
 				if method == csitest.NodeExpand {
 					want = "8388608, to go"
 				}

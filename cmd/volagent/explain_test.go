@@ -17,7 +17,7 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// status is a volume's status as a program reads it, as far as it is needed.
+// status is a volume's status in JSON, limited to the fields that the tests need.
 type status struct {
 	State, Summary string
 	DataSafe       string `json:"data_safe"`
@@ -38,7 +38,7 @@ func (h *host) status(id string) status {
 	return decode[status](h, "volume", "status", id)
 }
 
-// happened are the events, as a program reads them.
+// happened returns the events in their JSON form.
 func (h *host) happened(args ...string) (evs []happening) {
 	h.t.Helper()
 	for line := range strings.Lines(h.volctl(append([]string{"events", "-o", "json"}, args...)...)) {
@@ -55,7 +55,7 @@ type happening struct {
 	Volume, Alloc, Plugin, Type, Step, Message string
 }
 
-// types are those of events, of one volume, in order.
+// types returns the types of events, in order.
 func types(evs []happening) (all []string) {
 	for _, e := range evs {
 		all = append(all, e.Type)
@@ -63,8 +63,8 @@ func types(evs []happening) (all []string) {
 	return all
 }
 
-// TestBusyUnmount: of a release that a process stands in the way of, the status
-// tells step, outcome, words, tries, who it is and what helps; that does help.
+// TestBusyUnmount checks the status of a detach that a process blocks. It shows the step, the
+// outcome, the message, the number of tries, the process, and a fix. The fix must work.
 func TestBusyUnmount(t *testing.T) {
 	h := newRecorded(t, "10s", nil)
 	h.register("data", "single-node-writer")
@@ -79,7 +79,7 @@ func TestBusyUnmount(t *testing.T) {
 	go func() { ended <- holder.Wait() }()
 	held := fmt.Sprintf("pid %d sleep, cwd %q", holder.Process.Pid, path)
 	if cgroup, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", holder.Process.Pid)); err == nil && strings.Contains(string(cgroup), ".s") {
-		held = fmt.Sprintf("pid %d sleep", holder.Process.Pid) // in some unit
+		held = fmt.Sprintf("pid %d sleep", holder.Process.Pid) // the process belongs to a unit
 	}
 
 	r := h.try("volume", "detach", "data", "web", "--timeout", "3s")
@@ -118,8 +118,8 @@ func TestBusyUnmount(t *testing.T) {
 	h.allGone()
 }
 
-// TestPluginLog: the error of a claim, and the status, quote the last lines that
-// the plugin wrote, less the secrets that it was given, also by an earlier agent.
+// TestPluginLog checks that the error of a claim and the status quote the last lines of the
+// plugin's log. The quotes must not contain secrets that any agent gave to the plugin.
 func TestPluginLog(t *testing.T) {
 	const planted = "pl4nt3d-in-the-l0g"
 	h := newRecorded(t, "10s", nil)
@@ -130,7 +130,7 @@ func TestPluginLog(t *testing.T) {
 	h.volctl("volume", "claim", "data", "--alloc", "a")
 	h.volctl("volume", "detach", "data", "a")
 	h.kill()
-	h.start("rec") // which was told no secret yet
+	h.start("rec") // this agent has not read the secret yet
 	log, err := os.OpenFile(h.volctl("plugin", "status", "rec", "-o", "go-template={{.log_file}}"), os.O_APPEND|os.O_WRONLY, 0)
 	h.must(err)
 	_, err = log.WriteString("first line\ncannot log in with " + planted + "\nno such disk\n")
@@ -179,8 +179,8 @@ func TestPluginLog(t *testing.T) {
 	h.volctl("volume", "detach", "data", "--all")
 }
 
-// TestEvents: every transition is told, in order and numbered, after kill -9 and
-// after a clean stop too.
+// TestEvents checks that every transition produces a numbered event, in order. The events survive
+// kill -9 and a clean stop.
 func TestEvents(t *testing.T) {
 	h := newRecorded(t, "10s", nil)
 	h.register("data", "single-node-writer")
@@ -237,8 +237,8 @@ func TestEvents(t *testing.T) {
 	h.volctl("volume", "detach", "other", "a")
 }
 
-// TestFollowEvents: a follower is told of the last events and then of each as it
-// comes, those of other volumes left out.
+// TestFollowEvents checks that a follower gets the last events and then each new one, without those
+// of other volumes.
 func TestFollowEvents(t *testing.T) {
 	h := newRecorded(t, "10s", nil)
 	h.register("data", "single-node-writer")
@@ -279,11 +279,11 @@ func TestFollowEvents(t *testing.T) {
 		next(typ)
 	}
 	h.must(cmd.Process.Signal(syscall.SIGINT))
-	h.must(cmd.Wait()) // Ctrl-C is how following ends
+	h.must(cmd.Wait()) // Ctrl-C is the normal end
 	h.volctl("volume", "detach", "other", "a")
 }
 
-// files is what stands in files.
+// files returns the content of all files that match a pattern.
 func (h *host) files(pattern string) (text string) {
 	h.t.Helper()
 	names, err := filepath.Glob(filepath.Join(h.dir, pattern))
@@ -296,8 +296,8 @@ func (h *host) files(pattern string) (text string) {
 	return text
 }
 
-// TestRepeatedFailure: a failure that repeats is told once, and that the agent's
-// end broke a step off is no failure.
+// TestRepeatedFailure checks that a repeated failure produces one event. A step that was
+// interrupted by the agent's end is not a failure.
 func TestRepeatedFailure(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "15s", nil)
@@ -322,7 +322,7 @@ func TestRepeatedFailure(t *testing.T) {
 	}
 	h.must(h.cfg.Faults().Clear())
 	h.fault(csitest.Fault{Method: csitest.NodeStage, Hang: true})
-	h.volctl("volume", "claim", "data", "--alloc", "a", "--no-wait") // is tried at once
+	h.volctl("volume", "claim", "data", "--alloc", "a", "--no-wait") // the agent tries this at once
 	calls := h.calls(0).Count(csitest.NodeStage)
 	h.await("the call", func() bool { return h.status("data").Attempt.Running && h.calls(0).Count(csitest.NodeStage) >= calls })
 	h.must(h.signal(syscall.SIGTERM))
@@ -335,8 +335,8 @@ func TestRepeatedFailure(t *testing.T) {
 	h.volctl("wait", "--volume", "data", "--for", "mounted", "--timeout", "100s")
 }
 
-// TestCreateInHand: a create that still runs is not stuck; one that was broken off
-// is, and the status says what to do about it. A delete likewise.
+// TestCreateInHand checks that a running create is not stuck. An interrupted create is stuck, and
+// the status shows how to complete it. The same holds for a delete.
 func TestCreateInHand(t *testing.T) {
 	h := newRecorded(t, "60s", nil)
 	run := func(args ...string) *exec.Cmd {
@@ -373,8 +373,8 @@ func TestCreateInHand(t *testing.T) {
 	}
 }
 
-// TestStatusWithHungPlugin: with a plugin that does not answer, every status is
-// there all the same, and says how full a volume is if the plugin tells.
+// TestStatusWithHungPlugin checks that every status command answers although the plugin hangs.
+// While the plugin answers, the status also shows how full a volume is.
 func TestStatusWithHungPlugin(t *testing.T) {
 	h := newRecorded(t, "60s", nil)
 	h.register("data", "single-node-writer")

@@ -8,9 +8,8 @@ import (
 	"testing"
 )
 
-// TestRegisterFormats: volumes that the bundled driver has are registered from
-// HCL, from a PersistentVolume and from Nomad's output, and each has its data when
-// it is claimed.
+// TestRegisterFormats registers volumes of the bundled driver from HCL, from a PersistentVolume and
+// from Nomad's output. Each volume must have its data when it is claimed.
 func TestRegisterFormats(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -64,14 +63,14 @@ spec:
 		}
 		h.volctl("volume", "detach", id)
 	}
-	// The same storage under another id, in whatever words.
+	// A file in any format cannot register the same storage under another id.
 	h.exits(4, `is registered as volume "pv" already`, "volume", "validate", file("twice.hcl", "id = \"twice\"\nplugin_id = \"local\"\nexternal_id = %q\n", external["pv"]))
 	h.exits(4, `cannot change name of volume "hcl" from "hcl" to "other"`, "volume", "register", file("name.hcl", "id = \"hcl\"\nname = \"other\"\nplugin_id = \"local\"\n"))
 	h.exits(3, `no plugin is the driver "ebs.csi.aws.com"; there are "local" (local.csi.volagent)`, "volume", "register",
 		file("ebs.yaml", "kind: PersistentVolume\nmetadata: {name: ebs}\nspec: {csi: {driver: ebs.csi.aws.com, volumeHandle: x}}\n"))
 }
 
-// TestExport: what export writes registers the same volume, in every format.
+// TestExport checks that the output of export registers the same volume, in every format.
 func TestExport(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -112,8 +111,8 @@ reclaim: delete
 	h.volctl("volume", "detach", "full")
 }
 
-// TestCreateChangesNoVolume: create of a volume that exists leaves it as it is, by
-// flags and by a file; register changes it.
+// TestCreateChangesNoVolume checks that create leaves an existing volume unchanged, with flags and
+// with a file. Only register changes it.
 func TestCreateChangesNoVolume(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

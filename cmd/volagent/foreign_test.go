@@ -10,10 +10,10 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// TestDetachUnderForeignMount mounts something else over a target, or over the staging, and
-// detaches the volume, through the plugin and without it. The plugin would unmount whatever is on
-// top; so it must not be called, and the content of the other mount must survive. Once the mount
-// is gone, the detach finishes by itself.
+// TestDetachUnderForeignMount mounts another file system over a target or a staging path, and
+// detaches the volume with the plugin or without it. The plugin would unmount whichever mount is on
+// top, so the agent must not call it. The content of the other mount must survive. Once that mount
+// is gone, the detach completes by itself.
 func TestDetachUnderForeignMount(t *testing.T) {
 	t.Parallel()
 	for _, where := range []string{"target", "staging"} {
@@ -58,9 +58,9 @@ func TestDetachUnderForeignMount(t *testing.T) {
 	}
 }
 
-// TestForeignMountBeforePendingCall detaches a volume without its plugin, and mounts something
-// else where the target or the staging was, before the plugin is there again. The pending calls
-// must not unmount it; they follow once it is gone.
+// TestForeignMountBeforePendingCall detaches a volume without its plugin. Before the plugin
+// returns, it mounts another file system at the former target or staging path. The agent must not
+// make the pending calls until that mount is gone.
 func TestForeignMountBeforePendingCall(t *testing.T) {
 	t.Parallel()
 	for _, where := range []string{"target", "staging"} {
@@ -79,7 +79,7 @@ func TestForeignMountBeforePendingCall(t *testing.T) {
 			planted := filepath.Join(at, "planted")
 			h.must(os.WriteFile(planted, []byte("theirs"), 0o644))
 
-			h.kill() // what the mount was is known to the next agent, too
+			h.kill() // the next agent also knows that the mount is foreign
 			h.start()
 			h.startPlugin()
 			h.await("the foreign mount to be named", func() bool {
@@ -94,8 +94,8 @@ func TestForeignMountBeforePendingCall(t *testing.T) {
 	}
 }
 
-// TestDetachOfDoubleMount detaches a volume that its plugin mounted twice at the target. Both
-// mounts are the plugin's, so they are unmounted.
+// TestDetachOfDoubleMount detaches a volume that its plugin mounted twice at the target. The agent
+// unmounts both mounts, because both belong to the plugin.
 func TestDetachOfDoubleMount(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)

@@ -16,9 +16,9 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// TestFullDisk: on a data dir with no room left a claim is refused with words
-// that help, no call is sent for it, what is mounted stays, and a restart of
-// the agent changes nothing of that. With room again all works by itself.
+// TestFullDisk checks a data dir without free space. The agent refuses a claim with a helpful error
+// and sends no call for it. Mounted volumes stay mounted. A restart of the agent changes none of
+// this. Once there is space again, everything works without another command.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -31,7 +31,7 @@ func TestFullDisk(t *testing.T) {
 	h.start("rec")
 	h.register("small", "single-node-writer")
 	path := h.volctl("volume", "claim", "small")
-	// A record this large fits into no page that is free in the file.
+	// A record of this size does not fit into the free pages of the file.
 	file := filepath.Join(h.dir, "large.yaml")
 	h.must(os.WriteFile(file, fmt.Appendf(nil, "id: large\nname: %q\nplugin_id: rec\nexternal_id: ext/large\n", strings.Repeat("x", 256<<10)), 0o644))
 	h.volctl("volume", "register", file)
@@ -70,7 +70,7 @@ func TestFullDisk(t *testing.T) {
 	h.checkDB()
 }
 
-// fill writes until there is no room.
+// fill writes to a file until the file system is full.
 func fill(path string) error {
 	f, err := os.Create(path)
 	if err != nil {
@@ -85,8 +85,8 @@ func fill(path string) error {
 	return f.Close()
 }
 
-// failing makes system calls of the running agent on its state database fail,
-// until the function that it returns is called.
+// failing makes system calls of the running agent on its state database fail. The returned function
+// ends this.
 func (h *host) failing(call, errno string) (end func()) {
 	h.t.Helper()
 	if _, err := exec.LookPath("strace"); err != nil {
@@ -96,7 +96,8 @@ func (h *host) failing(call, errno string) (end func()) {
 	cmd := exec.Command("strace", "-f", "-qq", "-o", "/dev/null", "-P", filepath.Join(h.dir, "d", "state.db"),
 		"-e", "trace="+call, "-e", "inject="+call+":error="+errno, "-p", pid)
 	h.must(cmd.Start())
-	// traced reports whether all threads of the agent are, or none is.
+	// traced reports whether all threads of the agent are traced (want is true), or none is (want
+	// is false).
 	traced := func(want bool) bool {
 		tasks, err := filepath.Glob("/proc/" + pid + "/task/*/status")
 		h.must(err)
@@ -117,9 +118,9 @@ func (h *host) failing(call, errno string) (end func()) {
 	}
 }
 
-// TestFailingDisk: with commits that fail, whatever the reason, neither a claim
-// nor a release is half done; both work once commits do. A commit whose last
-// sync failed may have reached the file: it is not there after a restart.
+// TestFailingDisk checks claims and detaches while commits fail for any reason. None of them may be
+// half done, and all work again once commits succeed. A commit whose last sync failed may have
+// reached the file. After a restart it must not be there.
 func TestFailingDisk(t *testing.T) {
 	t.Parallel()
 	for _, fault := range [][2]string{{"pwrite64", "ENOSPC"}, {"pwrite64", "EIO"}, {"fdatasync", "EIO"}} {

@@ -15,7 +15,8 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// guarded reports whether nobody can write to a directory.
+// guarded reports whether a directory has the immutable flag, and checks that a write to it fails
+// accordingly.
 func (h recorded) guarded(dir string) bool {
 	h.t.Helper()
 	flags, err := dirFlags(dir, nil)
@@ -30,7 +31,7 @@ func (h recorded) guarded(dir string) bool {
 	return flags&immutable != 0
 }
 
-// at makes a directory.
+// at creates a directory and returns its path.
 func (h recorded) at(name string) string {
 	h.t.Helper()
 	dir := filepath.Join(h.dir, name)
@@ -38,9 +39,9 @@ func (h recorded) at(name string) string {
 	return dir
 }
 
-// TestGuard: while nothing is mounted at a user's own directory nobody writes to the
-// disk beneath. A directory that holds something, was immutable before, or shall stay
-// as it is, stays so; the last volume that knows of one leaves it as it was.
+// TestGuard checks that an own directory refuses writes while no volume is mounted on it. The guard
+// is not applied to a directory that has files, was immutable before, or was claimed with
+// --at-writable. The deregister of the last volume that used a directory restores its former state.
 func TestGuard(t *testing.T) {
 	h := newRecorded(t, "10s", func(c *csitest.Config) { c.Attach = false })
 	for _, id := range []string{"data", "more"} {
@@ -79,7 +80,7 @@ func TestGuard(t *testing.T) {
 	set(theirs, immutable)
 	use("data", theirs)
 
-	h.volctl("volume", "register", filepath.Join(h.dir, "data.yaml")) // forgets nothing
+	h.volctl("volume", "register", filepath.Join(h.dir, "data.yaml")) // this keeps the list of directories
 	use("more", at)
 	h.volctl("volume", "deregister", "data", "-y")
 	if !h.guarded(theirs) {
@@ -108,8 +109,8 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// TestGuardAfterCrash: that a directory is to be guarded is known before it is, so that
-// an agent that dies in between leaves nothing behind that nobody knows of.
+// TestGuardAfterCrash checks that the record names a directory before the agent guards it. An agent
+// that dies in between therefore leaves no unrecorded guard.
 func TestGuardAfterCrash(t *testing.T) {
 	h := newRecorded(t, "10s", func(c *csitest.Config) { c.Attach = false })
 	for _, id := range []string{"data", "more"} {
@@ -137,7 +138,7 @@ func TestGuardAfterCrash(t *testing.T) {
 		t.Error("it can be written to")
 	}
 	for id, dir := range map[string]string{"data": at, "more": other} {
-		h.awaitFree(id) // a publish that was given up may still have had an effect
+		h.awaitFree(id) // a publish that was given up may still take effect
 		h.volctl("volume", "deregister", id, "-y")
 		if h.guarded(dir) {
 			t.Errorf("%s stays immutable", dir)
@@ -145,8 +146,8 @@ func TestGuardAfterCrash(t *testing.T) {
 	}
 }
 
-// TestGuardRestored: a backup knows the directories that refuse writes, also those of a
-// volume that is free.
+// TestGuardRestored checks that a backup contains the guarded directories, including those of a
+// free volume.
 func TestGuardRestored(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", func(c *csitest.Config) { c.Attach = false })
@@ -166,9 +167,9 @@ func TestGuardRestored(t *testing.T) {
 	}
 }
 
-// TestDoctorGuards: a directory that refuses writes and that nobody names any more is
-// found, and --fix lets it be written to again; not one that a claim has, that a line in
-// fstab names, or that has something mounted on it.
+// TestDoctorGuards checks that doctor finds a guarded directory that no claim and no line in fstab
+// names. --fix makes it writable again. It leaves a directory alone that a claim or fstab names, or
+// on which something is mounted.
 func TestDoctorGuards(t *testing.T) {
 	t.Parallel()
 	h := newPatient(t)
@@ -204,7 +205,8 @@ func TestDoctorGuards(t *testing.T) {
 	h.doctor().none("guard-stale:" + stale)
 	h.doctor().finding("guard-stale:" + under)
 
-	// The record has forgotten it: what somebody else makes immutable stays so.
+	// The record does not name the directory any longer. If another program makes it immutable, it
+	// stays so.
 	_, err := dirFlags(stale, func(flags uint32) uint32 { return flags | immutable })
 	h.must(err)
 	h.doctor("--fix", "-y").none("guard-stale:"+stale, "guard-stale:"+under)
@@ -212,7 +214,7 @@ func TestDoctorGuards(t *testing.T) {
 		t.Errorf("refuse writes: %t, %t", h.guarded(stale), h.guarded(under))
 	}
 
-	// The next mount there has it refuse writes again.
+	// The next mount guards the directory again.
 	h.volctl("volume", "claim", "data", "--alloc", "a", "--at", under)
 	h.volctl("volume", "detach", "data")
 	if !h.guarded(under) {
@@ -230,8 +232,8 @@ func (d examined) none(ids ...string) {
 	}
 }
 
-// TestGuardMoved: a directory whose parent was renamed is found again when the volume is
-// forgotten, and one that took its place is guarded on its own.
+// TestGuardMoved checks that the agent finds a guarded directory after its parent was renamed, when
+// the volume is deregistered. A new directory at the old path gets a guard of its own.
 func TestGuardMoved(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", func(c *csitest.Config) { c.Attach = false })
@@ -258,8 +260,8 @@ func TestGuardMoved(t *testing.T) {
 	}
 }
 
-// TestGuardForced: what a forced deregister leaves mounted keeps its directory immutable, and
-// the agent makes that writable when it has unmounted the volume, also after a restart.
+// TestGuardForced checks a volume that stays mounted after a forced deregister. Its directory stays
+// immutable until the agent has unmounted the volume, even if the agent restarts in between.
 func TestGuardForced(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", func(c *csitest.Config) { c.Attach = false })

@@ -20,21 +20,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// guest is a small Debian with a systemd of its own, in a container on a copy in
-// memory. Nothing of it is left when the test ends, or is killed.
+// guest is a small Debian with its own systemd. It runs in a container on a copy in memory, so
+// nothing of it remains when the test ends or is killed.
 type guest struct {
 	t      testing.TB
-	tree   string // its files while it is down
+	tree   string // its files while it is powered off
 	leader string // process id of its systemd
-	root   string // its files while it is up, with what is mounted there
-	halt   func() // takes what is left of a boot away
+	root   string // its files while it runs, including its mounts
+	halt   func() // removes the remains of a boot
 }
 
-// noTree is the exit code of scripts/systemd-root where there is no network.
+// noTree is the exit code of scripts/systemd-root when there is no network.
 const noTree = 75
 
-// newGuest boots a guest with the agent's unit, and with what install puts into
-// its tree.
+// newGuest boots a guest with the agent's unit and the files that install puts into its tree.
 func newGuest(t testing.TB, install func(tree string)) *guest {
 	t.Helper()
 	g := newTree(t)
@@ -45,7 +44,7 @@ func newGuest(t testing.TB, install func(tree string)) *guest {
 	return g
 }
 
-// newTree is a guest that is not up yet.
+// newTree returns a guest that is not booted yet.
 func newTree(t testing.TB) *guest {
 	t.Helper()
 	g := &guest{t: t, halt: func() {}}
@@ -68,8 +67,8 @@ func newTree(t testing.TB) *guest {
 	return g
 }
 
-// boot has the guest come up, and returns what systemd says of it: running, or
-// degraded where a unit failed.
+// boot boots the guest and returns the state that systemd reports: "running", or "degraded" if a
+// unit failed.
 func (g *guest) boot() (state string) {
 	g.t.Helper()
 	dir := filepath.Dir(g.tree)
@@ -84,7 +83,7 @@ func (g *guest) boot() (state string) {
 	g.must(keeper.Start())
 	g.halt = sync.OnceFunc(func() {
 		g.must(stdin.Close())
-		_ = keeper.Wait() // of a container that was killed
+		_ = keeper.Wait() // the container was killed
 		if g.t.Failed() {
 			text, err := os.ReadFile(console.Name())
 			g.t.Logf("the console: %v\n%s", err, text)
@@ -95,7 +94,7 @@ func (g *guest) boot() (state string) {
 	if g.leader = strings.TrimSpace(line); err != nil || g.leader == "" {
 		g.t.Fatalf("the guest does not boot: %v", err)
 	}
-	go func() { _, _ = io.Copy(io.Discard, stdout) }() // until it ends
+	go func() { _, _ = io.Copy(io.Discard, stdout) }() // until the guest ends
 	g.root = "/proc/" + g.leader + "/root"
 	g.await("systemd", func() bool {
 		state = strings.TrimSpace(g.try("systemctl", "is-system-running", "--wait").out)
@@ -104,13 +103,13 @@ func (g *guest) boot() (state string) {
 	return state
 }
 
-// failed are the units that did not come up, and what was logged about it.
+// failed returns the failed units and the logged warnings.
 func (g *guest) failed() string {
 	g.t.Helper()
 	return g.try("systemctl", "list-units", "--failed", "--no-pager", "--plain").out + g.try("journalctl", "--boot", "--no-pager", "-q", "-p", "warning").out
 }
 
-// down has the guest power itself off, and waits for its end.
+// down makes the guest power itself off, and waits for its end.
 func (g *guest) down() {
 	g.t.Helper()
 	g.run("systemctl", "--no-block", "poweroff")
@@ -125,8 +124,7 @@ func (g *guest) down() {
 	g.halt()
 }
 
-// journal is what the guest logged, over all its boots, a message a line. It needs
-// keepJournal.
+// journal returns the messages of all boots of the guest, one per line. It needs keepJournal.
 func (g *guest) journal(args ...string) string {
 	g.t.Helper()
 	dirs, err := filepath.Glob(filepath.Join(g.tree, "var/log/journal/*"))
@@ -134,7 +132,7 @@ func (g *guest) journal(args ...string) string {
 	var all []byte
 	for _, dir := range dirs {
 		out, err := exec.Command("journalctl", append([]string{"--directory=" + dir, "--no-pager", "-q"}, args...)...).CombinedOutput()
-		if err != nil && len(out) > 0 { // else there is no such message
+		if err != nil && len(out) > 0 { // without output there is no matching message
 			g.t.Fatalf("journalctl: %v: %s", err, out)
 		}
 		all = append(all, out...)
@@ -142,7 +140,7 @@ func (g *guest) journal(args ...string) string {
 	return string(all)
 }
 
-// keepJournal has a guest write what it logs to its disk.
+// keepJournal makes a guest write its journal to its disk.
 func keepJournal(t testing.TB, tree string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Join(tree, "var/log/journal"), 0o755); err != nil {
@@ -157,7 +155,7 @@ func (g *guest) must(err error) {
 	}
 }
 
-// overlay mounts a tree so that what is written to it stays in memory.
+// overlay mounts a tree so that all changes to it stay in memory.
 func (g *guest) overlay(lower string) string {
 	g.t.Helper()
 	dir, err := os.MkdirTemp(binDir, "guest")
@@ -191,7 +189,7 @@ func (g *guest) try(args ...string) result {
 	return result{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
 }
 
-// run runs a command in the guest, which must succeed, and returns what it printed.
+// run runs a command in the guest, which must succeed, and returns its output.
 func (g *guest) run(args ...string) string {
 	g.t.Helper()
 	r := g.try(args...)
@@ -211,27 +209,26 @@ func (g *guest) await(what string, cond func() bool) {
 	}
 }
 
-// write writes a file of the guest's.
+// write writes a file of the guest.
 func (g *guest) write(path, text string) {
 	g.t.Helper()
 	g.must(os.WriteFile(filepath.Join(g.root, path), []byte(text), 0o644))
 }
 
-// plugin is one field of a plugin's status.
+// plugin returns one field of a plugin's status.
 func (g *guest) plugin(id, field string) string {
 	g.t.Helper()
 	return g.run("volctl", "plugin", "status", id, "-o", "go-template={{with ."+field+"}}{{.}}{{end}}")
 }
 
-// ready waits until a plugin is ready and returns its process, by the guest's
-// count.
+// ready waits until a plugin is ready and returns its pid in the guest's pid namespace.
 func (g *guest) ready(id string) string {
 	g.t.Helper()
 	g.run("volctl", "wait", "--plugin", id, "--timeout", "30s")
 	return g.plugin(id, "pid")
 }
 
-// cgroup is a process's control group.
+// cgroup returns the control group of a process.
 func (g *guest) cgroup(pid string) string {
 	g.t.Helper()
 	for line := range strings.Lines(g.run("cat", "/proc/"+pid+"/cgroup")) {
@@ -243,7 +240,7 @@ func (g *guest) cgroup(pid string) string {
 	return ""
 }
 
-// claim registers a volume, claims it, and has a service write to it.
+// claim registers and claims a volume, and starts a service that writes to it.
 func (g *guest) claim(plugin, volume string) *scribe {
 	g.t.Helper()
 	file := "/root/" + volume + ".yaml"
@@ -253,7 +250,7 @@ func (g *guest) claim(plugin, volume string) *scribe {
 	return g.writes(volume, path)
 }
 
-// writes has a service write to a volume.
+// writes starts a service that writes to a volume.
 func (g *guest) writes(volume, path string) *scribe {
 	g.t.Helper()
 	l := &scribe{g: g, unit: "writer-" + volume + ".service", file: path + "/log"}
@@ -263,7 +260,7 @@ func (g *guest) writes(volume, path string) *scribe {
 	return l
 }
 
-// scribe is a service that writes numbers to a volume, and ends when it cannot.
+// scribe is a service that writes numbers to a volume, and ends when a write fails.
 type scribe struct {
 	g          *guest
 	unit, file string
@@ -274,7 +271,7 @@ func (l *scribe) lines() []string {
 	return strings.Fields(l.g.run("cat", l.file))
 }
 
-// goesOn asserts that all was written so far, and waits for more.
+// goesOn waits until the service has written more, and asserts that no line is missing.
 func (l *scribe) goesOn() {
 	l.g.t.Helper()
 	before := -1
@@ -296,7 +293,7 @@ func (l *scribe) goesOn() {
 	}
 }
 
-// built is a program of this tree that runs anywhere: with no C library.
+// built builds a program of this tree without a C library, so that it runs anywhere.
 func built(t testing.TB, to string, args ...string) {
 	t.Helper()
 	cmd := exec.Command("go", append(args, "-o", to)...)

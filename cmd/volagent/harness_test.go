@@ -23,11 +23,11 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// binDir holds volagent and volctl, built from this tree.
+// binDir contains volagent and volctl, built from this tree.
 var binDir string
 
-// inside marks the child that runs the tests in a mount namespace of its own,
-// so that nothing they mount can leak.
+// inside marks the child process that runs the tests in its own mount namespace, so that no mount
+// of a test can leak.
 const inside = "VOLAGENT_TEST_NAMESPACE"
 
 func TestMain(m *testing.M) {
@@ -67,9 +67,9 @@ func reexec() int {
 	return 0
 }
 
-// run builds the binaries, runs the tests, and checks that nothing is left.
+// run builds the binaries, runs the tests, and checks that there are no leftovers.
 func run(m *testing.M) (code int) {
-	syscall.Umask(0o022) // some tests look from another user's place
+	syscall.Umask(0o022) // some tests read files as another user
 	fail := func(err error) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -95,7 +95,7 @@ func run(m *testing.M) (code int) {
 			return fail(fmt.Errorf("cannot build: %w\n%s", err, out))
 		}
 	}
-	// Tests that run at once mostly wait; a flag of the command line wins.
+	// Parallel tests mostly wait. A flag on the command line takes precedence.
 	if err := flag.Set("test.parallel", "6"); err != nil {
 		return fail(err)
 	}
@@ -104,14 +104,14 @@ func run(m *testing.M) (code int) {
 	if err := stopBoxes(); err != nil {
 		return fail(fmt.Errorf("the container runtimes of the tests cannot be ended: %w", err))
 	}
-	// Of plugins that ended with no agent; the next one would remove them.
+	// Remove the cgroups of plugins that ended without an agent, which the next agent would remove.
 	groups, _ := filepath.Glob("/sys/fs/cgroup/*/volagent-plugin-*")
 	for _, dir := range groups {
-		_ = os.Remove(dir) // those of others are in use
+		_ = os.Remove(dir) // the cgroups of others are in use
 	}
 	after := leftovers()
 	for end := time.Now().Add(20 * time.Second); after != before && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-		after = leftovers() // what ends with its parent does so a moment later
+		after = leftovers() // some processes end shortly after their parent
 	}
 	if after != before {
 		return fail(fmt.Errorf("the tests left something behind.\nbefore:\n%s\nafter:\n%s", before, after))
@@ -119,7 +119,7 @@ func run(m *testing.M) (code int) {
 	return code
 }
 
-// leftovers are the mounts, loop devices and processes that tests may leave.
+// leftovers returns the mounts, loop devices and processes that tests may leave.
 func leftovers() string {
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -131,7 +131,7 @@ func leftovers() string {
 	}
 	left := string(mounts) + strings.Join(processes(binDir), "\n")
 	for line := range strings.Lines(string(loops)) {
-		// Other packages' tests run at the same time, with loops of their own.
+		// Tests of other packages run at the same time, with their own loop devices.
 		if slices.ContainsFunc(hostDirs, func(dir string) bool { return strings.HasPrefix(line, dir+"/") }) {
 			left += line
 		}
@@ -139,7 +139,7 @@ func leftovers() string {
 	return left
 }
 
-// processes are those that run a program below dir.
+// processes returns the processes that run a program below dir.
 func processes(dir string) []string {
 	var found []string
 	exes, err := filepath.Glob("/proc/[0-9]*/exe")
@@ -154,29 +154,29 @@ func processes(dir string) []string {
 	return found
 }
 
-// hostDirs are those of all hosts so far.
+// hostDirs lists the directories of all hosts so far.
 var (
 	hostDirs   []string
 	hostDirsMu sync.Mutex
 )
 
-// host is one host of a test: directories, an agent, and what it started.
+// host is the simulated host of a test: directories, an agent, and its processes.
 type host struct {
 	t   testing.TB
-	dir string // short: CSI paths below it must fit 128 bytes
+	dir string // short, because CSI paths below it must fit in 128 bytes
 	env []string
 	cmd *exec.Cmd
 	log *os.File
 
-	flags []string // of args, with their values, that are left out
-	more  []string // arguments that are added
+	flags []string // flags of args to leave out, with their values
+	more  []string // arguments to add
 	wrap  []string // a program that runs the agent
 
-	program string // the agent; empty is the one of this tree
+	program string // the agent's binary; "" is the one of this tree
 }
 
-// newHost makes the directories. Plugins that still run at the end of the test
-// are stopped, and whatever they mounted is taken away.
+// newHost creates the directories. At the end of the test it stops plugins that still run, and
+// unmounts all their mounts.
 func newHost(t testing.TB) *host {
 	t.Helper()
 	h := &host{t: t}
@@ -201,8 +201,8 @@ func newHost(t testing.TB) *host {
 	return h
 }
 
-// randomWord is one in which no test finds what it looks for in an output that has a path
-// in it: without vowels and digits it is no id.
+// randomWord returns a word that no test can mistake for its expected text in output that contains
+// a path. It has no vowels and no digits, so it is never an id of a test.
 func randomWord() string {
 	const consonants = "bcdfghjklmnpqrstvwxz"
 	word := make([]byte, 6)
@@ -221,7 +221,7 @@ func (h *host) must(err error) {
 
 func (h *host) socket() string { return filepath.Join(h.dir, "run", "volagent.sock") }
 
-// args are the flags that keep an agent within the host.
+// args returns the flags that keep an agent within the host.
 func (h *host) args() []string {
 	args := []string{
 		"--config", filepath.Join(h.dir, "volagent.yaml"), "--data-dir", filepath.Join(h.dir, "d"),
@@ -236,7 +236,7 @@ func (h *host) args() []string {
 	return append(args, h.more...)
 }
 
-// start starts the agent and waits until it answers and plugins are ready.
+// start starts the agent, and waits until it answers and the given plugins are ready.
 func (h *host) start(plugins ...string) {
 	h.t.Helper()
 	argv := append(slices.Clone(h.wrap), cmp.Or(h.program, filepath.Join(binDir, "volagent")))
@@ -250,7 +250,7 @@ func (h *host) start(plugins ...string) {
 	}
 }
 
-// signal sends the agent a signal and waits for its end.
+// signal sends a signal to the agent and waits for its end.
 func (h *host) signal(sig syscall.Signal) error {
 	h.t.Helper()
 	h.must(h.cmd.Process.Signal(sig))
@@ -259,7 +259,7 @@ func (h *host) signal(sig syscall.Signal) error {
 	return err
 }
 
-// kill kills the agent the hard way.
+// kill kills the agent with SIGKILL.
 func (h *host) kill() {
 	h.t.Helper()
 	if err := h.signal(syscall.SIGKILL); err == nil {
@@ -267,7 +267,7 @@ func (h *host) kill() {
 	}
 }
 
-// result is what volctl said.
+// result is the output and the exit code of volctl.
 type result struct {
 	out, err string
 	code     int
@@ -290,7 +290,7 @@ func (h *host) try(args ...string) result {
 	return result{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
 }
 
-// volctl runs volctl, which must succeed, and returns what it printed.
+// volctl runs volctl, which must succeed, and returns its output.
 func (h *host) volctl(args ...string) string {
 	h.t.Helper()
 	r := h.try(args...)
@@ -311,7 +311,7 @@ func (h *host) await(what string, cond func() bool) {
 	}
 }
 
-// mounts are the lines of the mount table below the host's directory.
+// mounts returns the lines of the mount table below the host's directory.
 func (h *host) mounts() string {
 	raw, err := os.ReadFile("/proc/self/mountinfo")
 	h.must(err)
@@ -324,7 +324,7 @@ func (h *host) mounts() string {
 	return strings.Join(lines, "")
 }
 
-// pluginPID is the process of a plugin, 0 if there is none.
+// pluginPID returns the process id of a plugin, or 0 if it has none.
 func (h *host) pluginPID(id string) int {
 	h.t.Helper()
 	pid, err := strconv.Atoi(h.volctl("plugin", "status", id, "-o", "go-template={{.pid}}"))
@@ -334,9 +334,8 @@ func (h *host) pluginPID(id string) int {
 	return pid
 }
 
-// close ends the host: agent, plugins, mounts, directories. A test that left a
-// mount has that said by TestMain unless it is undone here; what the test is
-// about it must have asserted by itself.
+// close removes the host: agent, plugins, mounts, and directories. TestMain would otherwise report
+// a mount that the test left. The test itself must assert everything that it is about.
 func (h *host) close() {
 	raw, err := os.ReadFile(h.log.Name())
 	h.must(err)
@@ -350,7 +349,7 @@ func (h *host) close() {
 	}
 	if h.cmd != nil {
 		h.must(h.cmd.Process.Kill())
-		_ = h.cmd.Wait() // killed
+		_ = h.cmd.Wait() // it was killed
 	}
 	h.checkDB()
 	h.stopPlugins()
@@ -361,7 +360,7 @@ func (h *host) close() {
 	h.must(os.RemoveAll(h.dir))
 }
 
-// checkDB holds the state database against its own rules.
+// checkDB checks that the state database is consistent.
 func (h *host) checkDB() {
 	h.t.Helper()
 	path := filepath.Join(h.dir, "d", "state.db")
@@ -370,7 +369,7 @@ func (h *host) checkDB() {
 	}
 }
 
-// stopPlugins kills what was started with a socket of this host.
+// stopPlugins kills all processes that were started with a socket of this host.
 func (h *host) stopPlugins() {
 	for _, pid := range h.started() {
 		_ = syscall.Kill(pid, syscall.SIGCONT) // it may have ended by itself
@@ -379,8 +378,8 @@ func (h *host) stopPlugins() {
 	}
 }
 
-// started are the processes of this host's plugins, those with more in their
-// environment if that is asked for.
+// started returns the processes of this host's plugins whose environment contains all of the given
+// texts.
 func (h *host) started(more ...string) (pids []int) {
 	h.t.Helper()
 	environs, err := filepath.Glob("/proc/[0-9]*/environ")
@@ -398,7 +397,7 @@ func (h *host) started(more ...string) (pids []int) {
 	return pids
 }
 
-// unmountAll takes away what is mounted below the host's directory.
+// unmountAll unmounts everything below the host's directory.
 func (h *host) unmountAll() {
 	lines := strings.Split(strings.TrimSpace(h.mounts()), "\n")
 	for _, line := range slices.Backward(lines) {
@@ -408,8 +407,8 @@ func (h *host) unmountAll() {
 	}
 }
 
-// detachLoops detaches the loop devices on this host's files. One whose file
-// system was just unmounted may go by itself meanwhile.
+// detachLoops detaches the loop devices on this host's files. A loop device whose file system was
+// just unmounted may detach itself meanwhile.
 func (h *host) detachLoops() {
 	h.await("the loop devices to go", func() bool {
 		out, err := exec.Command("losetup", "-l", "-n", "-O", "NAME,BACK-FILE").Output()
@@ -418,7 +417,7 @@ func (h *host) detachLoops() {
 		for line := range strings.Lines(string(out)) {
 			if f := strings.Fields(line); len(f) > 1 && strings.HasPrefix(f[1], h.dir+"/") {
 				none = false
-				_ = exec.Command("losetup", "-d", f[0]).Run() // the next look tells
+				_ = exec.Command("losetup", "-d", f[0]).Run() // the next round checks it
 			}
 		}
 		return none

@@ -11,8 +11,8 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// TestIdlePlugin: a plugin that is ready, with a volume mounted through it, gets
-// one probe an interval at most, and no other call.
+// TestIdlePlugin checks that a ready plugin with a mounted volume gets at most one probe per
+// interval, and no other call.
 func TestIdlePlugin(t *testing.T) {
 	t.Parallel()
 	const interval, probes = 200 * time.Millisecond, 10
@@ -34,8 +34,8 @@ func TestIdlePlugin(t *testing.T) {
 	}
 }
 
-// TestNeverReady: a plugin that never opens its socket is a problem of the node
-// from its second start on, also while it is being started.
+// TestNeverReady checks a plugin that never opens its socket. From its second start on it is a
+// problem of the node, even while it is being started.
 func TestNeverReady(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -48,9 +48,9 @@ func TestNeverReady(t *testing.T) {
 	h.exits(0, "it has not opened its socket", "plugin", "status", "mute")
 }
 
-// TestPluginAway: while a plugin cannot start, a claim waits for its own timeout
-// and then fails with what the plugin wrote last; what is mounted is not
-// disturbed; and a detach waits, and goes on as soon as the plugin is back.
+// TestPluginAway checks a plugin that cannot start. A claim waits for its own timeout and then
+// fails with the plugin's last output. Mounted volumes stay untouched. A detach waits, and
+// completes as soon as the plugin is back.
 func TestPluginAway(t *testing.T) {
 	t.Parallel()
 	h := prepared(t, "10s", nil)
@@ -83,7 +83,7 @@ func TestPluginAway(t *testing.T) {
 	h.expect(mark)
 
 	h.must(os.Remove(broken))
-	h.volctl("plugin", "start", "rec") // now, not after the pause
+	h.volctl("plugin", "start", "rec") // now, instead of after the restart delay
 	if r := <-detached; r.code != 0 {
 		t.Errorf("the detach: exit %d, %s", r.code, r.err)
 	}

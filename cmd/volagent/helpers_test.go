@@ -14,13 +14,13 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// sleeper is a process that does nothing until it is ended.
+// sleeper is a process that does nothing until it is killed.
 type sleeper struct {
 	cmd *exec.Cmd
 	t   testing.TB
 }
 
-// newSleeper starts one in a directory, which it keeps busy; "" is that of the
+// newSleeper starts a sleeper in a directory, which it keeps busy. "" is the directory of the
 // tests.
 func newSleeper(t testing.TB, dir string) *sleeper {
 	t.Helper()
@@ -37,7 +37,8 @@ func newSleeper(t testing.TB, dir string) *sleeper {
 func (s *sleeper) pid() int      { return s.cmd.Process.Pid }
 func (s *sleeper) owner() string { return fmt.Sprintf("pid:%d", s.pid()) }
 
-// kill ends it, the first time, and reaps it. It must still be there.
+// kill kills and reaps the sleeper, the first time that it is called. The sleeper must still be
+// running.
 func (s *sleeper) kill() {
 	s.t.Helper()
 	if s.cmd.ProcessState != nil {
@@ -51,7 +52,7 @@ func (s *sleeper) kill() {
 	}
 }
 
-// allGone asserts that nothing is mounted below the host's directory.
+// allGone asserts that no mount remains below the host's directory.
 func (h *host) allGone() {
 	h.t.Helper()
 	if left := h.mounts(); left != "" {
@@ -59,8 +60,7 @@ func (h *host) allGone() {
 	}
 }
 
-// codeOf is the API's code of an error; one that is not the API's stands for
-// itself.
+// codeOf returns the API's code of an error. For any other error it returns the text of the error.
 func codeOf(err error) api.Code {
 	var e *api.Error
 	switch {
@@ -76,13 +76,14 @@ func codeOf(err error) api.Code {
 // immutable is FS_IMMUTABLE_FL of linux/fs.h.
 const immutable = 0x10
 
-// dirFlags are those of a directory by ioctl_iflags(2); set changes them.
+// dirFlags returns the inode flags of a directory, see ioctl_iflags(2). If set is not nil, dirFlags
+// also changes them.
 func dirFlags(dir string, set func(uint32) uint32) (uint32, error) {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return 0, err
 	}
-	defer func() { _ = unix.Close(fd) }() // it was only looked at
+	defer func() { _ = unix.Close(fd) }() // it was only read
 	flags, err := unix.IoctlGetUint32(fd, unix.FS_IOC_GETFLAGS)
 	if err != nil || set == nil {
 		return flags, err
@@ -90,12 +91,12 @@ func dirFlags(dir string, set func(uint32) uint32) (uint32, error) {
 	return flags, unix.IoctlSetPointerInt(fd, unix.FS_IOC_SETFLAGS, int(set(flags)))
 }
 
-// unguardAll makes directories writable that volumes were mounted at, so that they can
-// be removed.
+// unguardAll clears the immutable flag of all directories below the host's directory, so that they
+// can be removed.
 func (h *host) unguardAll() {
 	h.must(filepath.WalkDir(h.dir, func(path string, d fs.DirEntry, err error) error {
 		if err == nil && d.IsDir() {
-			_, _ = dirFlags(path, func(flags uint32) uint32 { return flags &^ immutable }) // not all file systems have flags
+			_, _ = dirFlags(path, func(flags uint32) uint32 { return flags &^ immutable }) // not every file system has these flags
 		}
 		return nil
 	}))

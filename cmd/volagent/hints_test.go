@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// hint returns the hint of what volctl said.
+// hint returns the hint in volctl's error output.
 func (r result) hint() string {
 	for line := range strings.Lines(r.err) {
 		if hint, is := strings.CutPrefix(line, "hint: "); is {
@@ -18,8 +18,8 @@ func (r result) hint() string {
 	return ""
 }
 
-// follow runs the hint of a refusal as a person does, in a shell. It succeeds, or is
-// refused with another hint, which is followed in turn.
+// follow runs the hint of a refusal in a shell, as a person would. The command must succeed, or be
+// refused with another hint, which follow runs in turn.
 func (h *host) follow(r result) {
 	h.t.Helper()
 	seen := map[string]bool{}
@@ -40,7 +40,7 @@ func (h *host) shell(line string) result {
 	cmd.Env, cmd.Dir = h.env, h.dir
 	var out, errs strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &errs
-	_ = cmd.Run() // its exit code says it
+	_ = cmd.Run() // the exit code is enough
 	return result{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
 }
 
@@ -54,7 +54,7 @@ func (h *host) mustRefuse(args ...string) result {
 	return r
 }
 
-// TestHints: every command that is suggested works in the state in which it is.
+// TestHints checks that every suggested command works in the state in which it is suggested.
 func TestHints(t *testing.T) {
 	t.Parallel()
 	h := newPatient(t)
@@ -62,14 +62,14 @@ func TestHints(t *testing.T) {
 	dir := filepath.Join(h.dir, "srv")
 	h.must(os.Mkdir(dir, 0o755))
 
-	// A volume that a mount owns: the mount comes first.
+	// A mount owns the claim, so the hint must unmount it first.
 	for _, args := range [][]string{{"volume", "deregister", "data", "-y"}, {"volume", "detach", "data", "--all"}, {"volume", "claim", "data", "--alloc", "b", "--timeout", "1s"}} {
 		h.volctl("mount", "data", dir)
 		h.follow(h.mustRefuse(args...))
 		h.volctl("wait", "--volume", "data", "--for", "free", "--timeout", "60s")
 	}
 
-	// A drain names what unmounts it.
+	// A drain names the command that unmounts the volume.
 	h.volctl("mount", "data", dir)
 	drained := h.try("node", "drain", "--deadline", "1s")
 	if want := "volctl umount " + dir; !strings.Contains(drained.out+drained.err, want) {
@@ -80,7 +80,7 @@ func TestHints(t *testing.T) {
 	}
 	h.volctl("node", "undrain")
 
-	// A file in the plugin directory is taken up by itself.
+	// The agent notices a file in the plugin directory by itself.
 	made := h.shell("volctl plugin init nfs plugins.d/nfs.yaml")
 	_, next, ok := strings.Cut(made.out, "then: ")
 	if r := h.shell(next); made.code != 0 || !ok || r.code != 0 {
@@ -88,13 +88,13 @@ func TestHints(t *testing.T) {
 	}
 	h.must(os.Remove(filepath.Join(h.dir, "plugins.d", "nfs.yaml")))
 
-	// A plugin that somebody else runs has no log.
+	// A plugin that the agent does not run has no log.
 	h.must(os.WriteFile(filepath.Join(h.dir, "plugins.d", "x.yaml"), []byte("id: x\nsocket: /nosuch.sock\n"), 0o644))
 	h.volctl("wait", "--plugin", "rec", "--timeout", "60s")
 	h.follow(h.mustRefuse("wait", "--plugin", "x", "--timeout", "3s"))
 	h.must(os.Remove(filepath.Join(h.dir, "plugins.d", "x.yaml")))
 
-	// No service of this host listens on a socket of its own.
+	// The socket is not that of this host's service, so the hint must not suggest systemctl.
 	if hint := h.mustRefuse("volume", "list", "--socket", "/nosuch.sock").hint(); strings.Contains(hint, "systemctl") || !strings.Contains(hint, "--socket") {
 		t.Errorf("hint: %s", hint)
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// background starts a volctl in the background and returns how it ended.
+// background runs volctl in the background and returns a channel for its result.
 func (h *host) background(args ...string) <-chan result {
 	done := make(chan result, 1)
 	go func() { done <- h.try(args...) }()
@@ -27,8 +27,8 @@ func (h recorded) registerAs(id, external string) result {
 	return h.try("volume", "register", file)
 }
 
-// TestIDGivenAway: a call that is still in flight for a volume that was dropped
-// by force says nothing of another volume that got its id.
+// TestIDGivenAway checks a call that is still in flight for a volume after a forced deregister. Its
+// result must not affect another volume that got the same id.
 func TestIDGivenAway(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "4s", nil)
@@ -44,7 +44,7 @@ func TestIDGivenAway(t *testing.T) {
 		t.Errorf("a claim on a path that is not free: exit %d, %s", r.code, r.err)
 	}
 	h.must(h.cfg.Faults().Clear())
-	// What was left is undone once the storage is known again.
+	// The agent makes the pending calls once the storage is registered again.
 	h.registerAs("old", "ext/A")
 	h.volctl("wait", "--volume", "old", "--for", "free", "--timeout", "60s")
 	path := h.volctl("volume", "claim", "data", "--alloc", "a")
@@ -55,8 +55,8 @@ func TestIDGivenAway(t *testing.T) {
 	}
 }
 
-// TestOneDirectory: of two claims that are to be bound at one directory at once,
-// one is refused, and nothing is left there.
+// TestOneDirectory makes two claims with the same own directory at once. One of them must be
+// refused, and no leftover may remain there.
 func TestOneDirectory(t *testing.T) {
 	h := newRecorded(t, "10s", nil)
 	h.register("one", "single-node-writer")
@@ -82,8 +82,8 @@ func TestOneDirectory(t *testing.T) {
 	}
 }
 
-// TestMountPoints: a directory that a link leads to, or that is the agent's own,
-// is no mount point for a claim.
+// TestMountPoints checks that a claim cannot use a directory behind a symbolic link, or a directory
+// of the agent, as its own directory.
 func TestMountPoints(t *testing.T) {
 	h := newHost(t)
 	h.start("local")
@@ -110,7 +110,7 @@ func TestMountPoints(t *testing.T) {
 	}
 }
 
-// TestSocketFile: what is no socket is not removed to make way for one.
+// TestSocketFile checks that the agent does not replace a file that is not a socket by its socket.
 func TestSocketFile(t *testing.T) {
 	h := newHost(t)
 	h.must(os.WriteFile(h.socket(), []byte("mine"), 0o600))
@@ -122,8 +122,8 @@ func TestSocketFile(t *testing.T) {
 	}
 }
 
-// TestSecretGone: a release needs no secret that the calls do not carry, and
-// waits for those that they do.
+// TestSecretGone checks that a detach works without a secret that its calls do not carry, and waits
+// for a secret that they do.
 func TestSecretGone(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -140,11 +140,11 @@ func TestSecretGone(t *testing.T) {
 	}
 	h.allGone()
 	h.must(os.Rename(secret+".away", secret))
-	h.volctl("wait", "--volume", "data", "--for", "free", "--timeout", "30s") // by itself
+	h.volctl("wait", "--volume", "data", "--for", "free", "--timeout", "30s") // without another command
 }
 
-// TestTwoWait: of two calls that wait for one claim, the first to give up does
-// not take it from the other.
+// TestTwoWait checks two requests that wait for the same claim. When the first one times out, the
+// second one keeps the claim.
 func TestTwoWait(t *testing.T) {
 	h := newRecorded(t, "30s", nil)
 	h.register("data", "single-node-writer")
@@ -161,7 +161,7 @@ func TestTwoWait(t *testing.T) {
 	}
 }
 
-// TestInterrupted: a claim that is waited for is withdrawn when the caller goes.
+// TestInterrupted checks that the agent withdraws a claim when the waiting client disconnects.
 func TestInterrupted(t *testing.T) {
 	h := newRecorded(t, "30s", nil)
 	h.register("data", "single-node-writer")

@@ -11,18 +11,19 @@ import (
 	"testing"
 )
 
-// inspect runs volagent inspect and returns how it ends and what it says.
+// inspect runs volagent inspect and returns its output and exit code.
 func (h *host) inspect(more ...string) (string, int) {
 	h.t.Helper()
 	cmd := exec.Command(filepath.Join(binDir, "volagent"), append(append([]string{"inspect"}, h.args()...), more...)...)
 	cmd.Env = h.env
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	_ = cmd.Run() // the exit code says it
+	_ = cmd.Run() // the exit code is enough
 	return out.String(), cmd.ProcessState.ExitCode()
 }
 
-// TestInspect holds records against mounts with no agent, and changes neither.
+// TestInspect checks that inspect compares records with mounts while no agent runs, and changes
+// neither.
 func TestInspect(t *testing.T) {
 	h := newRecorded(t, "10s", nil)
 	h.register("data", "single-node-multi-writer")
@@ -57,7 +58,8 @@ func TestInspect(t *testing.T) {
 		t.Errorf("exit %d, %+v", code, in)
 	}
 
-	// What a killed agent left of its look at how a plugin lives is no finding.
+	// A killed agent may leave the mount with which it tests a plugin's mount propagation. This is
+	// not a finding.
 	canary := filepath.Join(h.dir, "d", "csi", "rec", "staging", ".canary")
 	h.must(os.MkdirAll(canary, 0o700))
 	h.must(syscall.Mount("volagent-canary", canary, "tmpfs", 0, ""))
@@ -65,7 +67,7 @@ func TestInspect(t *testing.T) {
 	h.must(syscall.Unmount(canary, 0))
 	h.must(os.Remove(canary))
 
-	// What is not as recorded, and what is not recorded.
+	// One mount is missing, and another mount has no record.
 	h.must(syscall.Unmount(other, 0))
 	planted := filepath.Join(h.dir, "d", "csi", "planted")
 	h.must(os.Mkdir(planted, 0o755))
@@ -73,7 +75,7 @@ func TestInspect(t *testing.T) {
 	says(1, other+"  missing", planted+" is mounted (tmpfs), and no record explains it", "2 findings")
 	h.must(syscall.Unmount(planted, 0))
 
-	// A damaged file: what is mounted is shown all the same.
+	// With a damaged file, inspect still shows the mounts.
 	if after, err := os.ReadFile(db); err != nil || !bytes.Equal(after, before) {
 		t.Errorf("the database was changed: %v", err)
 	}

@@ -26,18 +26,18 @@ import (
 	"github.com/volagent/volagent/statedb"
 )
 
-// What this binary is started as, by the value of loadRole in the environment.
+// The value of loadRole in the environment selects the role of this binary.
 const (
 	loadRole   = "VOLAGENT_LOAD_ROLE"
 	rolePlugin = "plugin"
 	roleAgent  = "agent"
 
 	loadPluginConfig = "VOLAGENT_LOAD_PLUGIN"  // JSON of loadPlugin
-	loadCommitDelay  = "VOLAGENT_LOAD_COMMIT"  // of roleAgent: what each commit takes longer
-	loadProfile      = "VOLAGENT_LOAD_PROFILE" // of roleAgent: a file for its CPU profile
+	loadCommitDelay  = "VOLAGENT_LOAD_COMMIT"  // additional delay of each commit of roleAgent
+	loadProfile      = "VOLAGENT_LOAD_PROFILE" // file for the CPU profile of roleAgent
 )
 
-// loadChild does the work of a child process of the load tool.
+// loadChild runs a child process of the load tool.
 func loadChild(role string) int {
 	var err error
 	switch role {
@@ -53,8 +53,8 @@ func loadChild(role string) int {
 	return 0
 }
 
-// tappedAgent is the agent with a slow disk, or with a profile. Its commits are
-// counted from outside, as for the built one.
+// tappedAgent is the agent with a slow disk or with a profile. Its commits are counted from
+// outside, as those of the built agent are.
 func tappedAgent() int {
 	var seams agent.Seams
 	if raw := os.Getenv(loadCommitDelay); raw != "" {
@@ -78,20 +78,19 @@ func tappedAgent() int {
 		}
 		defer pprof.StopCPUProfile()
 	}
-	if err := os.Unsetenv(loadRole); err != nil { // the plugins' roles are in their files
+	if err := os.Unsetenv(loadRole); err != nil { // the plugin files set the roles of the plugins
 		panic(err)
 	}
 	return agent.Main(os.Args[1:], os.Stdout, os.Stderr, seams)
 }
 
-// loadPlugin is a CSI plugin that does as little as a plugin can: it binds one
-// directory at staging paths, these at targets, sleeps as long as it is told,
-// and counts its calls. It writes nothing down, so that what is measured is the
-// caller. It ends when the process Parent does.
+// loadPlugin is a minimal CSI plugin. It bind-mounts one directory at staging paths, and the
+// staging paths at targets. It sleeps for the configured time and counts its calls. It writes no
+// log, so that the measurement covers only the caller. It ends with the process Parent.
 type loadPlugin struct {
-	Source string        // the directory that is mounted
+	Source string        // directory to mount
 	Delay  time.Duration // of each call that changes something
-	Attach bool          // the controller attaches
+	Attach bool          // whether the controller needs ControllerPublish
 	Parent int
 
 	counts sync.Map // method → *atomic.Int64
@@ -143,7 +142,7 @@ func serveLoadPlugin() error {
 	return s.Serve(l)
 }
 
-// changing are the calls that the plugin counts, and takes its time for.
+// changing lists the calls that the plugin counts and delays.
 var changing = []string{
 	"ControllerPublishVolume", "NodeStageVolume", "NodePublishVolume",
 	"NodeUnpublishVolume", "NodeUnstageVolume", "ControllerUnpublishVolume",
@@ -159,7 +158,7 @@ func (p *loadPlugin) count(ctx context.Context, req any, info *grpc.UnaryServerI
 	return do(ctx, req)
 }
 
-// GetPluginInfo carries the number of calls of each method in its manifest.
+// GetPluginInfo returns the number of calls of each method in its manifest.
 func (p *loadPlugin) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*csi.GetPluginInfoResponse, error) {
 	resp := &csi.GetPluginInfoResponse{Name: "load.example.com", VendorVersion: "1", Manifest: map[string]string{}}
 	p.counts.Range(func(method, n any) bool {

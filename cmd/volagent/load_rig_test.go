@@ -28,21 +28,20 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// rig is a host under load: the built agent with its own incarnation of the load
-// plugin, and another incarnation that is called directly, so that both can be
-// measured in turns.
+// rig is a host under load. The built agent has one process of the load plugin, and the rig calls
+// another one directly. Both can therefore be measured in turns.
 type rig struct {
 	*host
 	api    *apiclient.Client
 	plugin *loadPlugin
 	direct caller
-	ref    *statedb.DB // on the file system of the agent's, to time a commit
-	tapped []string    // environment of a tapped agent; empty runs the built one
+	ref    *statedb.DB // on the agent's file system, to time a commit
+	tapped []string    // environment of a tapped agent; nil runs the built one
 }
 
 const loadWait = 2 * time.Minute
 
-// newRig makes the directories and the direct plugin. The agent is not started.
+// newRig creates the directories and starts the direct plugin. It does not start the agent.
 func newRig(b *testing.B, p *loadPlugin) *rig {
 	b.Helper()
 	r := &rig{host: newHost(b), plugin: p}
@@ -60,7 +59,7 @@ func newRig(b *testing.B, p *loadPlugin) *rig {
 		name, value, _ := strings.Cut(kv, "=")
 		env += fmt.Sprintf("    %s: %q\n", name, value)
 	}
-	// As many calls in flight as there are callers: the direct plugin has no limit.
+	// Allow one call in flight for each caller, because the direct plugin has no limit.
 	file := fmt.Sprintf("id: load\nmax_in_flight: 1000\nexec:\n  command: [%q]\n  env:\n%s", self, env)
 	r.must(os.WriteFile(filepath.Join(r.dir, "plugins.d", "load.yaml"), []byte(file), 0o644))
 
@@ -70,8 +69,8 @@ func newRig(b *testing.B, p *loadPlugin) *rig {
 	cmd.Stderr = r.log
 	r.must(cmd.Start())
 	b.Cleanup(func() {
-		_ = cmd.Process.Kill() // it is waited for
-		_ = cmd.Wait()         // killed
+		_ = cmd.Process.Kill() // Wait follows
+		_ = cmd.Wait()         // it was killed
 	})
 	r.await("the direct plugin", func() bool { _, err := os.Stat(socket); return err == nil })
 	r.direct = dialLoad(b, socket)
@@ -83,15 +82,14 @@ func newRig(b *testing.B, p *loadPlugin) *rig {
 	return r
 }
 
-// loadOn says where the agent's files lie: "disk", all on the file system of
-// /tmp; "memory", none of them, for a disk that is too slow to measure anything
-// else. Left empty, the state database alone is on disk.
+// loadOn is an environment variable that selects the place of the agent's files. With "disk", all
+// files are on the file system of /tmp. With "memory", none are, for a disk that is too slow to
+// measure anything else. By default only the state database is on disk.
 const loadOn = "VOLAGENT_LOAD_ON"
 
-// mountRoots puts the directories that are made and removed for each claim on a
-// tmpfs. For half a minute ext4 gives out no inode again that was freed, and
-// searches for another: after some thousand claims that alone takes longer than
-// all the rest.
+// mountRoots puts the directories that are created and removed for each claim on a tmpfs. For half
+// a minute ext4 does not reuse a freed inode and searches for another one. After some thousand
+// claims, this search takes longer than everything else.
 func (r *rig) mountRoots() {
 	r.t.Helper()
 	dirs := []string{"d/csi", "x"}
@@ -151,8 +149,8 @@ func (r *rig) end() {
 
 func loadID(i int) string { return fmt.Sprintf("v%05d", i) }
 
-// register makes n volumes known, and the directories that the direct driver
-// needs for as many.
+// register registers n volumes, and creates the directories that the direct driver needs for as
+// many volumes.
 func (r *rig) register(n int) {
 	r.t.Helper()
 	r.drive(n, 32, func(i int) error {
@@ -167,7 +165,7 @@ func (r *rig) register(n int) {
 	})
 }
 
-// drive does n things, so many at once, and returns the time of it all.
+// drive calls do n times, with atOnce calls at a time, and returns the total time.
 func (r *rig) drive(n, atOnce int, do func(i int) error) time.Duration {
 	r.t.Helper()
 	var next atomic.Int64
@@ -204,7 +202,7 @@ func (r *rig) directPath(kind string, i int) string {
 	return filepath.Join(r.dir, "x", kind, loadID(i), "m")
 }
 
-// directClaim makes the calls that a claim costs and nothing else.
+// directClaim makes only the CSI calls that a claim needs.
 func (r *rig) directClaim(i int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), loadWait)
 	defer cancel()
@@ -247,7 +245,7 @@ func (r *rig) directRelease(i int) error {
 	return err
 }
 
-// commitOnce writes what a claim writes, in a database beside the agent's.
+// commitOnce commits the same data as a claim, in a database beside the agent's.
 func (r *rig) commitOnce(int) error {
 	return r.ref.Update(context.Background(), func(tx *statedb.Tx) error {
 		rec, _ := tx.Volume("ref")
@@ -259,8 +257,8 @@ func (r *rig) commitOnce(int) error {
 	})
 }
 
-// commits is how many transactions the agent's database has seen: the newer of
-// the two transaction ids in bbolt's meta pages.
+// commits returns the number of transactions in the agent's database. This is the newer of the two
+// transaction ids in bbolt's meta pages.
 func (r *rig) commits() uint64 {
 	r.t.Helper()
 	f, err := os.Open(filepath.Join(r.dir, "d", "state.db"))
@@ -270,7 +268,7 @@ func (r *rig) commits() uint64 {
 	raw := make([]byte, 2*page)
 	_, err = f.ReadAt(raw, 0)
 	r.must(err)
-	const txid = 16 + 48 // of the page's header, and of what comes before it in the meta
+	const txid = 16 + 48 // offset behind the page header and the preceding fields of the meta page
 	return max(binary.NativeEndian.Uint64(raw[txid:]), binary.NativeEndian.Uint64(raw[page+txid:]))
 }
 
@@ -294,7 +292,7 @@ func dialLoad(tb testing.TB, socket string) caller {
 	return caller{csi.NewIdentityClient(conn), csi.NewControllerClient(conn), csi.NewNodeClient(conn)}
 }
 
-// calls are those that the agent's plugin received so far, by method.
+// calls returns how many calls the agent's plugin has received so far, by method.
 func (r *rig) calls() map[string]int {
 	r.t.Helper()
 	resp, err := dialLoad(r.t, filepath.Join(r.dir, "run", "plugins", "load", "csi.sock")).
@@ -308,8 +306,8 @@ func (r *rig) calls() map[string]int {
 	return calls
 }
 
-// since counts the calls after a moment: those that change something, and all
-// but the question itself.
+// since counts the calls between two results of calls. mutating counts those that change something.
+// all counts every call except the query itself.
 func since(now, was map[string]int) (mutating, all int) {
 	for method, n := range now {
 		all += n - was[method]
@@ -320,8 +318,8 @@ func since(now, was map[string]int) (mutating, all int) {
 	return mutating, all - 1
 }
 
-// memory is what the agent holds, in KiB: Anon is its own, File is mapped
-// files (program and database), Peak the most of both together so far.
+// memory is the agent's memory use in KiB. Anon is its own memory, File is mapped files (program
+// and database), and Peak is the maximum of both together.
 type memory struct{ Anon, File, Peak int }
 
 func (r *rig) memory() memory {
@@ -334,7 +332,7 @@ func (r *rig) memory() memory {
 		if len(f) < 2 {
 			continue
 		}
-		n, _ := strconv.Atoi(f[1]) // other lines hold no number
+		n, _ := strconv.Atoi(f[1]) // the values of other lines are not numbers
 		switch f[0] {
 		case "RssAnon:":
 			m.Anon = n
@@ -347,7 +345,7 @@ func (r *rig) memory() memory {
 	return m
 }
 
-// cpu is the processor time that the agent has used so far.
+// cpu returns the processor time that the agent has used so far.
 func (r *rig) cpu() time.Duration {
 	r.t.Helper()
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", r.cmd.Process.Pid))
@@ -361,8 +359,8 @@ func (r *rig) cpu() time.Duration {
 	return time.Duration(user+system) * 10 * time.Millisecond // USER_HZ is 100
 }
 
-// goroutines ends the agent in the way that makes Go's runtime print them all,
-// and counts them.
+// goroutines stops the agent by SIGQUIT, which makes Go's runtime print all goroutines, and counts
+// them.
 func (r *rig) goroutines() int {
 	r.t.Helper()
 	before, err := os.ReadFile(r.log.Name())
@@ -379,11 +377,12 @@ func (r *rig) goroutines() int {
 	return n
 }
 
-// verdicts is a file that collects how the must-reach list was met.
+// verdicts is an environment variable. It names a file that collects the results of the list of
+// performance goals.
 const verdicts = "VOLAGENT_BENCH_VERDICTS"
 
-// verdict says how one line of the must-reach list was met. Short is how much
-// is missing, as a factor of at least 1: at 2 it is a gross miss.
+// verdict reports the result for one performance goal. The argument short is the factor by which
+// the result misses the goal. At most 1 is a pass, and more than 2 is a gross miss.
 func verdict(tb testing.TB, what string, short float64, format string, args ...any) {
 	tb.Helper()
 	word := "PASS"

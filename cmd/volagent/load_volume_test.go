@@ -10,9 +10,9 @@ import (
 	"github.com/volagent/volagent/agent/apiclient"
 )
 
-// BenchmarkLoadOneVolume claims and releases one volume while others hold 2, and then 3 000,
-// claims of it, and compares the agent's processor time. What a claim costs must not grow with
-// the claims that are settled.
+// BenchmarkLoadOneVolume claims and detaches one volume while other allocs hold 2, and then 3 000,
+// claims of it. It compares the agent's processor time. The cost of a claim must not grow with the
+// number of settled claims.
 func BenchmarkLoadOneVolume(b *testing.B) {
 	const few, many, rounds = 2, 3000, 150
 	r := newRig(b, &loadPlugin{})
@@ -36,7 +36,7 @@ func BenchmarkLoadOneVolume(b *testing.B) {
 		r.drive(level-held, 8, func(i int) error { return claim(fmt.Sprintf("holder-%d", held+i)) })
 		held = level
 		r.must(claim("one"))
-		r.must(release("one")) // connections and caches are warm then
+		r.must(release("one")) // this warms up connections and caches
 		before := r.cpu()
 		for range rounds * b.N {
 			r.must(claim("one"))

@@ -10,7 +10,7 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// longDir is a host whose data dir has a path of some 600 bytes.
+// longDir returns a host whose data dir has a path of about 600 bytes.
 func longDir(t *testing.T) (h recorded, data string) {
 	t.Helper()
 	h = prepared(t, "10s", func(c *csitest.Config) { c.LongPaths = true })
@@ -21,8 +21,8 @@ func longDir(t *testing.T) (h recorded, data string) {
 	return h, data
 }
 
-// keeps claims a volume, writes into it, kills the agent, and finds the data at the
-// same path, and after a detach at the path of the next claim.
+// keeps claims a volume, writes a file, and kills the agent. It then checks the file at the same
+// path and, after a detach, at the path of the next claim.
 func (h recorded) keeps(id, data string) {
 	h.t.Helper()
 	path := h.volctl("volume", "claim", id, "--alloc", strings.Repeat("a", 60), "--timeout", "60s")
@@ -48,8 +48,8 @@ func (h recorded) keeps(id, data string) {
 	h.volctl("volume", "detach", id, "--all", "--timeout", "60s")
 }
 
-// TestLongDataDir: the whole life of volumes works where paths are much longer than
-// the 128 bytes that CSI makes plugins accept. One warning says that they are.
+// TestLongDataDir checks the whole life of volumes with paths much longer than the 128 bytes that
+// CSI requires plugins to accept. Each start of the agent logs one warning about this.
 func TestLongDataDir(t *testing.T) {
 	t.Parallel()
 	h, data := longDir(t)

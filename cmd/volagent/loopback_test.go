@@ -12,12 +12,12 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// TestFusePlugin: the mounts of a plugin that serves FUSE itself die with its
-// process. When it is killed, also together with the agent, the claims are
-// mounted again at the same paths, by an unpublish of all of them, an unstage and
-// the way up, with the data in them. A dead mount in which somebody has a file open
-// cannot be unmounted: that is said, with who it is, and all goes on once the file
-// is closed. What was mounted anew is known to the next agent, at once.
+// TestFusePlugin checks a plugin that serves FUSE itself, so its mounts die with its process. After
+// a kill of the plugin, or of the plugin and the agent, the volume is mounted again. The claims
+// keep their paths and their data. For this the agent unpublishes all claims, unstages the volume,
+// and then stages and publishes it again. A dead mount with an open file cannot be unmounted. An
+// event then names the process, and the repair continues once the file is closed. The next agent
+// knows the new mounts at once.
 func TestFusePlugin(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10m", func(c *csitest.Config) { c.Attach, c.Fuse = false, true })
@@ -32,7 +32,7 @@ func TestFusePlugin(t *testing.T) {
 	h.must(os.WriteFile(files[0], []byte("kept"), 0o644))
 	h.exits(4, `in use, by "data"; 2 claims have FUSE mounts, which break if`, "plugin", "restart", "rec")
 	killed := func() { h.must(syscall.Kill(h.pluginPID("rec"), syscall.SIGKILL)) }
-	mounted := func() { // and of what it is said so
+	mounted := func() { // and are reported as mounted
 		t.Helper()
 		for _, file := range files {
 			h.await("the data to be back", func() bool {
@@ -66,7 +66,7 @@ func TestFusePlugin(t *testing.T) {
 	h.await("the events to say who is in the way", func() bool {
 		return strings.Contains(h.volctl("events", "--volume", "data"), fmt.Sprintf("device or resource busy, held by pid %d", os.Getpid()))
 	})
-	_ = held.Close() // a flush that nobody answers
+	_ = held.Close() // the flush fails, because no process serves it
 	mounted()
 
 	log, mounts, mark := h.writer(filepath.Dir(files[0])), h.mounts(), h.mark()
@@ -81,16 +81,16 @@ func TestFusePlugin(t *testing.T) {
 	}
 }
 
-// TestAnotherServer: the process that was started goes on, and what it had started
-// to serve the plugin dies and is started again. That is a restart: its volumes are
-// looked at, and mounts that died with it are made again.
+// TestAnotherServer checks a plugin that was started by a process which keeps running. When the
+// plugin dies and that process starts it again, this counts as a restart. The agent checks the
+// plugin's volumes and repairs mounts that died with it.
 func TestAnotherServer(t *testing.T) {
 	t.Parallel()
 	h := prepared(t, "10m", func(c *csitest.Config) { c.Attach, c.Fuse = false, true })
 	self, err := os.Executable()
 	h.must(err)
 	script := filepath.Join(h.dir, "plugin")
-	h.must(os.WriteFile(script, []byte("#!/bin/sh\n"+self+"\nexec "+self+"\n"), 0o755)) // twice, the second time itself
+	h.must(os.WriteFile(script, []byte("#!/bin/sh\n"+self+"\nexec "+self+"\n"), 0o755)) // twice, the second time in place of the shell
 	h.must(os.WriteFile(filepath.Join(h.dir, "plugins.d", "rec.yaml"), []byte(strings.ReplaceAll(h.files("plugins.d/rec.yaml"), self, script)), 0o644))
 	h.start("rec")
 	h.register("data", "single-node-writer")

@@ -38,7 +38,7 @@ func (h *host) metrics() string {
 	return string(all)
 }
 
-// expectMetrics fails unless a scrape has all the lines.
+// expectMetrics asserts that a scrape contains all the lines.
 func (h *host) expectMetrics(lines ...string) {
 	h.t.Helper()
 	got := h.metrics()
@@ -49,14 +49,14 @@ func (h *host) expectMetrics(lines ...string) {
 	}
 }
 
-// TestMetrics: what an agent and its plugin did can be scraped, and a scrape asks
-// the plugin nothing.
+// TestMetrics checks the metrics about an agent and its plugin. A scrape sends no call to the
+// plugin.
 func TestMetrics(t *testing.T) {
 	h := newRecorded(t, "30s", nil)
 	h.register("data", "single-node-writer")
 	h.fault(csitest.Fault{Method: csitest.NodePublish, Code: codes.ResourceExhausted})
 	h.volctl("volume", "claim", "data", "--alloc", "a")
-	// Nothing is sent from here on: the next probe is half a minute away.
+	// No call is sent from here on, because the next probe comes in half a minute.
 	before, err := csitest.ReadJournal(h.cfg.JournalPath())
 	h.must(err)
 	for range 5 {
@@ -93,11 +93,11 @@ func TestMetrics(t *testing.T) {
 	h.await("its series to go", func() bool { return !strings.Contains(h.metrics(), `plugin="rec"`) })
 }
 
-// scrapedAt is the TCP address where the agent says that its metrics are.
+// scrapedAt matches the TCP address of the metrics in the agent's log.
 var scrapedAt = regexp.MustCompile(`reaches the address: address=(\S+)`)
 
-// TestMetricsAddress: metrics can be had over TCP, and nothing else can. While the
-// port is somebody else's the agent says so, and serves volumes.
+// TestMetricsAddress checks that metrics, and nothing else, are available over TCP. While another
+// program uses the port, the agent reports this and continues to serve volumes.
 func TestMetricsAddress(t *testing.T) {
 	h := newHost(t)
 	config := filepath.Join(h.dir, "volagent.yaml")
@@ -142,7 +142,7 @@ func TestMetricsAddress(t *testing.T) {
 		}
 	}
 
-	// An agent that takes its place has the address, whatever became of this one.
+	// The next agent serves the metrics too, although this agent is killed.
 	h.kill()
 	h.must(os.WriteFile(config, []byte("metrics_address: 127.0.0.1:0\n"), 0o644))
 	h.start()
@@ -160,7 +160,7 @@ func TestMetricsAddress(t *testing.T) {
 	h.volctl("volume", "delete", "data", "-y")
 }
 
-// checkConfig is what check-config prints.
+// checkConfig returns the output of check-config.
 func (h *host) checkConfig() string {
 	h.t.Helper()
 	cmd := exec.CommandContext(h.t.Context(), filepath.Join(binDir, "volagent"), "--config", filepath.Join(h.dir, "volagent.yaml"), "check-config")

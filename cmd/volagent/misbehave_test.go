@@ -16,11 +16,11 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// The tests of this file have each a plugin that misbehaves as some real one
-// was seen to do. Each asserts that the caller kept the rules of CSI (see kept),
-// and, in the end, that nothing is left: see over.
+// Each test in this file has a plugin that misbehaves in a way that was seen in a real plugin. Each
+// test asserts that the agent followed the rules of CSI (see kept), and that no leftovers remain at
+// the end (see over).
 
-// The calls of a life, by short names.
+// Short names for the calls in the life of a volume.
 const (
 	cp    = csitest.ControllerPublish
 	st    = csitest.NodeStage
@@ -30,7 +30,7 @@ const (
 	uncp  = csitest.ControllerUnpublish
 )
 
-// early sets faults before the plugin is started.
+// early sets faults before the plugin starts.
 func early(t *testing.T, c *csitest.Config, faults ...csitest.Fault) {
 	t.Helper()
 	if err := os.MkdirAll(c.Base, 0o711); err != nil {
@@ -41,7 +41,7 @@ func early(t *testing.T, c *csitest.Config, faults ...csitest.Fault) {
 	}
 }
 
-// registerWith registers volume data of the plugin with more lines of YAML.
+// registerWith registers volume "data" of the plugin with additional lines of YAML.
 func (h recorded) registerWith(lines string) {
 	h.t.Helper()
 	file := filepath.Join(h.dir, "data.yaml")
@@ -49,9 +49,9 @@ func (h recorded) registerWith(lines string) {
 	h.volctl("volume", "register", file)
 }
 
-// over asserts that nobody uses the volume any more and that nothing of it is
-// left on the host: no mount, no directory, and no file that was written to the
-// host's own disk because a mount was missing.
+// over waits until the volume is free, and asserts that nothing of it remains on the host. It looks
+// for mounts, for directories, and for files that were written to the host's own disk because a
+// mount was missing.
 func (h recorded) over(id string) {
 	h.t.Helper()
 	h.volctl("wait", "--volume", id, "--for", "free", "--timeout", "60s")
@@ -67,8 +67,9 @@ func (h recorded) over(id string) {
 	}))
 }
 
-// lives claims volume data, keeps a file in it from claim to claim, and
-// releases it; everything works as if the plugin did. It returns the path.
+// lives claims volume "data", writes a file, and detaches it. It checks that the next claim has the
+// file. All of this must work although the plugin misbehaves. It returns the path of the second
+// claim.
 func (h recorded) lives(flags ...string) string {
 	h.t.Helper()
 	path := h.volctl(append([]string{"volume", "claim", "data", "--alloc", "a", "--timeout", "60s"}, flags...)...)
@@ -84,8 +85,8 @@ func (h recorded) lives(flags ...string) string {
 	return path
 }
 
-// TestMisbehaving lets one call of a plugin go wrong, or all of a kind. The
-// claim succeeds all the same, by just these calls.
+// TestMisbehaving makes one call of a plugin, or all calls of a kind, misbehave. The claim must
+// succeed all the same, with exactly the given calls.
 func TestMisbehaving(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -130,8 +131,8 @@ func TestMisbehaving(t *testing.T) {
 	}
 }
 
-// TestNothingUsable: where the plugin never brings about a usable mount the
-// claim fails, says what is wrong, gives out no path, and leaves nothing.
+// TestNothingUsable checks a plugin that never makes a usable mount. The claim must fail with the
+// reason, print no path, and leave nothing on the host.
 func TestNothingUsable(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -164,8 +165,8 @@ func TestNothingUsable(t *testing.T) {
 	}
 }
 
-// TestLatePublish: a publish and the unpublish right after it both answer OK, and
-// a live mount appears afterwards. It is seen and taken away.
+// TestLatePublish checks a mount that appears after a publish and its unpublish have both answered
+// OK. The agent must notice and unpublish it.
 func TestLatePublish(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "5s", nil)
@@ -181,8 +182,8 @@ func TestLatePublish(t *testing.T) {
 	}
 }
 
-// TestTimeoutIsNoFailure: a plugin that sleeps past the deadline of a call and
-// then succeeds. The call is undone: exactly one unpublish and one unstage follow.
+// TestTimeoutIsNoFailure checks a plugin that exceeds the deadline of a call and then succeeds. The
+// agent undoes the call with exactly one unpublish, if the volume was staged, and one unstage.
 func TestTimeoutIsNoFailure(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{st, pub} {
@@ -206,8 +207,9 @@ func TestTimeoutIsNoFailure(t *testing.T) {
 	}
 }
 
-// TestUnstageGoesOn: an unstage that runs past its deadline goes on in the
-// plugin, and takes away whatever is staged then. The next claim waits it out.
+// TestUnstageGoesOn checks an unstage that exceeds its deadline and continues in the plugin. It
+// would remove any staging mount that exists when it completes. The next claim must wait for its
+// end.
 func TestUnstageGoesOn(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "3s", func(c *csitest.Config) { c.Attach = false })
@@ -223,14 +225,14 @@ func TestUnstageGoesOn(t *testing.T) {
 	if got := strings.Count(h.mounts(), "\n"); got != 2 {
 		t.Errorf("the staging and the target are to be mounted:\n%s", h.mounts())
 	}
-	h.expect(mark, unpub, unst, unst, st, pub) // and nothing to repair
+	h.expect(mark, unpub, unst, unst, st, pub) // no repair was necessary
 	h.volctl("volume", "detach", "data", "b")
 	h.over("data")
 }
 
-// TestUnstageKills: an unstage succeeds while the volume is published, and takes
-// the live targets with it. So none is sent, not even to repair a staging that
-// is gone while two claims use the volume.
+// TestUnstageKills checks a plugin whose unstage succeeds while the volume is published, and breaks
+// the live targets. The agent must not send the unstage in that case, not even to repair a missing
+// staging mount while two claims use the volume.
 func TestUnstageKills(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -255,13 +257,13 @@ func TestUnstageKills(t *testing.T) {
 	}
 }
 
-// stagingPath is where a volume of the plugin is staged.
+// stagingPath returns the staging path of a volume of the plugin.
 func (h recorded) stagingPath(id string) string {
 	return filepath.Join(h.dir, "d", "csi", "rec", "staging", id)
 }
 
-// TestBlockReadOnly: a plugin that ignores read-only for a block device, which no
-// remount can change, has the claim refused.
+// TestBlockReadOnly checks a plugin that ignores read-only for a block device. A remount cannot
+// make a device read-only, so the agent refuses the claim.
 func TestBlockReadOnly(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "2s", func(c *csitest.Config) { c.LoopDevices = true })
@@ -289,8 +291,8 @@ func TestBlockReadOnly(t *testing.T) {
 	h.over("data")
 }
 
-// TestStrangeIDs: the plugin's own id of a volume may hold slashes, be an
-// absolute path, or lead upwards. It reaches the plugin as it is, and no path.
+// TestStrangeIDs checks external ids that contain slashes, are absolute paths, or lead upwards.
+// They reach the plugin unchanged and never become part of a path.
 func TestStrangeIDs(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)

@@ -17,8 +17,8 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// mountRig is a host on which mount(8) finds mount.csi and umount.csi, and has a
-// table of its own. All of it is gone with the test's mounts.
+// mountRig is a host on which mount(8) finds mount.csi and umount.csi, and which has a libmount
+// table of its own. All of this disappears with the test's mounts.
 type mountRig struct{ recorded }
 
 func newMountRig(t *testing.T) mountRig {
@@ -32,7 +32,7 @@ func newMountRig(t *testing.T) mountRig {
 	return h
 }
 
-// helpers puts the helpers into /usr/sbin of the tests' own mount namespace.
+// helpers puts the mount helpers into /usr/sbin of the tests' own mount namespace.
 func helpers(t *testing.T) {
 	t.Helper()
 	must := func(err error) {
@@ -57,7 +57,7 @@ func helpers(t *testing.T) {
 		must(os.Symlink(filepath.Join(binDir, "volctl"), filepath.Join(dir, "upper", name)))
 	}
 	mount("overlay", "/usr/sbin", "overlay", fmt.Sprintf("lowerdir=/usr/sbin,upperdir=%[1]s/upper,workdir=%[1]s/work", dir))
-	// libmount's table is not the host's.
+	// Use another libmount table than the host's.
 	if err := os.Mkdir("/run/mount", 0o755); err == nil {
 		t.Cleanup(func() { must(os.Remove("/run/mount")) })
 	} else if !errors.Is(err, os.ErrExist) {
@@ -66,12 +66,12 @@ func helpers(t *testing.T) {
 	mount("tmpfs", "/run/mount", "tmpfs", "")
 }
 
-// dir makes a mount point.
+// at creates a mount point and returns its path.
 func (h mountRig) at(name string) string {
 	h.t.Helper()
 	dir := filepath.Join(h.dir, name)
 	h.must(os.MkdirAll(dir, 0o755))
-	h.t.Cleanup(func() { _ = exec.Command("chattr", "-i", dir).Run() }) // so that it can be removed
+	h.t.Cleanup(func() { _ = exec.Command("chattr", "-i", dir).Run() }) // otherwise it cannot be removed
 	return dir
 }
 
@@ -94,7 +94,7 @@ func (h mountRig) run(cmd *exec.Cmd) result {
 	return result{out.String(), errs.String(), cmd.ProcessState.ExitCode()}
 }
 
-// ok asserts that a program succeeded without a word on stderr.
+// ok asserts that a program succeeded without output on stderr.
 func (h mountRig) ok(r result) string {
 	h.t.Helper()
 	if r.code != 0 || r.err != "" {
@@ -103,7 +103,7 @@ func (h mountRig) ok(r result) string {
 	return strings.TrimSpace(r.out)
 }
 
-// says asserts how a program failed: its exit code, and words on stderr.
+// says asserts the exit code of a failed program, and words on its stderr.
 func (h mountRig) says(r result, code int, words ...string) {
 	h.t.Helper()
 	for _, w := range words {
@@ -120,12 +120,12 @@ func (h mountRig) says(r result, code int, words ...string) {
 // mounted reports whether something is mounted at a directory.
 func (h mountRig) mounted(dir string) bool { return strings.Contains(h.mounts(), " "+dir+" ") }
 
-// state is a volume's.
+// state returns the state of a volume.
 func (h mountRig) state(volume string) string {
 	return h.volctl("volume", "status", volume, "-o", "go-template={{.state}}")
 }
 
-// utab is libmount's table.
+// utab returns the content of libmount's table.
 func (h mountRig) utab() string {
 	raw, err := os.ReadFile("/run/mount/utab")
 	if !errors.Is(err, os.ErrNotExist) {
@@ -134,7 +134,7 @@ func (h mountRig) utab() string {
 	return string(raw)
 }
 
-// TestMountHelper is what mount(8) and umount(8) do with volumes.
+// TestMountHelper checks mount(8) and umount(8) with volumes.
 func TestMountHelper(t *testing.T) {
 	h := newMountRig(t)
 	t.Run("life", h.within(mountLife))
@@ -149,7 +149,7 @@ func TestMountHelper(t *testing.T) {
 	t.Run("no agent", h.within(mountNoAgent))
 }
 
-// within makes a part of a test: at its end nothing may be mounted or claimed.
+// within runs a part of a test. At the end of the part no volume may be mounted or claimed.
 func (h mountRig) within(part func(h mountRig)) func(t *testing.T) {
 	return func(t *testing.T) {
 		outer := h.t
@@ -163,7 +163,7 @@ func (h mountRig) within(part func(h mountRig)) func(t *testing.T) {
 	}
 }
 
-// The claim lives as long as its mount, by whichever way that goes; and a second
+// mountLife checks that the claim lives as long as its mount, however the mount ends. A second
 // writer is refused.
 func mountLife(h mountRig) {
 	dir, other := h.at("srv/data"), h.at("srv/other")
@@ -184,7 +184,7 @@ func mountLife(h mountRig) {
 		h.t.Error("a second writer got the volume")
 	}
 	mark := h.mark()
-	h.ok(h.tool("mount", "-t", "csi", "data", dir)) // the same again
+	h.ok(h.tool("mount", "-t", "csi", "data", dir)) // repeat the same command
 	h.expect(mark)
 	if n := strings.Count(h.utab(), "helper=csi"); n != 1 {
 		h.t.Errorf("it is in libmount's table %d times:\n%s", n, h.utab())
@@ -203,8 +203,8 @@ func mountLife(h mountRig) {
 		_ = os.Remove(dir + "/stray")
 	}
 
-	// An immutable directory is a mount point like any other. With no helper, and with
-	// no program at all, the release is the agent's.
+	// An immutable directory still works as a mount point. If the volume is unmounted without the
+	// helper, or by a system call, the agent detaches the claim itself.
 	for _, unmount := range []func(){
 		func() { h.ok(h.tool("umount", "-i", dir)) },
 		func() { h.must(unix.Unmount(dir, 0)) },
@@ -221,7 +221,7 @@ func mountLife(h mountRig) {
 	}
 }
 
-// What options ask for is seen by the system's own tools.
+// mountOptions checks that the system's own tools show the effect of each option.
 func mountOptions(h mountRig) {
 	dir, file := h.at("opt"), filepath.Join(h.dir, "block")
 	h.must(os.WriteFile(file, nil, 0o600))
@@ -262,7 +262,8 @@ func mountOptions(h mountRig) {
 	h.volctl("volume", "delete", "disk", "-y")
 }
 
-// Lines of fstab: all of them at once, again, and one by its directory.
+// mountFstab mounts lines of fstab: all lines at once, all lines again, and one line by its
+// directory.
 func mountFstab(h mountRig) {
 	one, two := h.at("f/one"), h.at("f/two")
 	fstab := filepath.Join(h.dir, "fstab")
@@ -282,8 +283,9 @@ func mountFstab(h mountRig) {
 	h.ok(h.tool("umount", one))
 }
 
-// An automount: who looks into the directory waits until it is mounted. systemd runs
-// mount and umount among its own processes, which do not wait.
+// mountOnDemand checks an automount. A process that opens the directory waits until the volume is
+// mounted. Here mount and umount run in the process group of the automount's server, as under
+// systemd. They do not wait.
 func mountOnDemand(h mountRig) {
 	dir := h.at("demand")
 	auto := newAutomount(h.t.(*testing.T), dir)
@@ -316,7 +318,7 @@ func (h mountRig) among(auto *automount, name string, args ...string) result {
 	return h.run(cmd)
 }
 
-// volctl mount and umount, with volctl's exit codes.
+// mountVolctl checks volctl mount and umount, with their exit codes.
 func mountVolctl(h mountRig) {
 	dir := h.at("hand")
 	if out := h.volctl("mount", "data", dir); !strings.HasPrefix(out, `mounted volume "data" at `+dir) {
@@ -339,7 +341,8 @@ func mountVolctl(h mountRig) {
 	h.volctl("volume", "detach", "data")
 }
 
-// Every bad input: exit code and words, and nothing mounted or claimed.
+// mountRefused checks the exit code and the message for every bad input. Nothing may be mounted or
+// claimed afterwards.
 func mountRefused(h mountRig) {
 	dir, full, taken := h.at("bad"), h.at("full"), h.at("taken")
 	h.must(os.WriteFile(full+"/entry", nil, 0o644))
@@ -373,7 +376,7 @@ func mountRefused(h mountRig) {
 	none, link := filepath.Join(h.dir, "none"), filepath.Join(h.dir, "link")
 	h.says(helper("data", none, "-o", "rw"), 32, cannot("data", none)+"there is no "+none+"; mkdir -p "+none)
 	h.says(helper("data", link, "-o", "rw"), 1, cannot("data", link)+"a symbolic link on the way leads to "+dir)
-	h.says(helper("data", dir, "-s", "-o", "rw,nosuch"), 1, "nosuch") // sloppy or not
+	h.says(helper("data", dir, "-s", "-o", "rw,nosuch"), 1, "nosuch") // with or without the sloppy option -s
 	h.ok(helper("data", dir, "-f", "-o", "rw"))
 	h.says(h.asNobody("data", dir), 1, cannot("data", dir)+"no permission to use the socket ", `; a line with "user" in /etc/fstab is mounted as whoever asks for it; run it as root`)
 	h.expect(mark)
@@ -383,10 +386,10 @@ func mountRefused(h mountRig) {
 	if _, err := os.Stat(full + "/entry"); err != nil {
 		h.t.Error(err)
 	}
-	h.must(os.WriteFile(full+"/more", nil, 0o644)) // never made immutable
+	h.must(os.WriteFile(full+"/more", nil, 0o644)) // the agent never made it immutable
 }
 
-// asNobody calls mount.csi as mount(8) does for a line with the option user.
+// asNobody calls mount.csi as mount(8) does for a line with the option "user".
 func (h mountRig) asNobody(args ...string) result {
 	h.t.Helper()
 	program := filepath.Join(h.dir, "mount.csi")
@@ -396,8 +399,8 @@ func (h mountRig) asNobody(args ...string) result {
 	return h.tool("setpriv", append([]string{"--reuid=65534", "--regid=65534", "--clear-groups", program}, args...)...)
 }
 
-// A mount in use is not unmounted, and who uses it is named. A lazy umount takes it
-// away all the same.
+// mountBusy checks that a mount in use is not unmounted and that the error names the process that
+// uses it. A lazy umount removes the mount all the same.
 func mountBusy(h mountRig) {
 	dir := h.at("busy")
 	h.ok(h.tool("mount", "-t", "csi", "data", dir))
@@ -406,7 +409,7 @@ func mountBusy(h mountRig) {
 	holder := fmt.Sprintf(`target is busy, held by pid %d sleep, cwd "%s"`, s.pid(), dir)
 	h.says(h.tool("umount", dir), 32, "umount.csi: cannot unmount "+dir+": "+holder)
 	h.says(h.try("umount", dir), 4, "volctl: cannot unmount "+dir+": "+holder, "hint: end who uses it")
-	h.must(unix.Mount("tmpfs", dir, "tmpfs", 0, "")) // over it
+	h.must(unix.Mount("tmpfs", dir, "tmpfs", 0, "")) // on top of the volume
 	h.ok(h.tool("umount", "-i", dir))
 	if !h.mounted(dir) || h.state("data") != "mounted" {
 		h.t.Errorf("it is %s, mounted are:\n%s", h.state("data"), h.mounts())
@@ -419,8 +422,8 @@ func mountBusy(h mountRig) {
 	s.kill()
 }
 
-// A helper that is killed, or asked to end, while the plugin is slow: nothing stays
-// claimed or mounted.
+// mountKilled kills or terminates a mount helper while the plugin is slow. No claim and no mount
+// may remain.
 func mountKilled(h mountRig) {
 	dir := h.at("killed")
 	for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM} {
@@ -441,7 +444,8 @@ func mountKilled(h mountRig) {
 	}
 }
 
-// What is unmounted is unmounted, however long the release takes.
+// mountSlowRelease checks that umount unmounts the directory at once, however long the detach
+// takes.
 func mountSlowRelease(h mountRig) {
 	dir := h.at("slow")
 	h.ok(h.tool("mount", "-t", "csi", "data", dir))
@@ -452,8 +456,8 @@ func mountSlowRelease(h mountRig) {
 	}
 }
 
-// With no agent: no line without _netdev stops a boot without saying why; umount works,
-// and the volume is released once the agent runs.
+// mountNoAgent checks the helpers without a running agent. If a line without _netdev would stop the
+// boot, the error says why. umount works, and the agent detaches the volume after its start.
 func mountNoAgent(h mountRig) {
 	dir, gone := h.at("alone"), h.at("gone")
 	fstab := filepath.Join(h.dir, "fstab")

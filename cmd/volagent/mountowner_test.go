@@ -16,8 +16,8 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// mountAt makes a directory and claims a volume for the alloc "m" there, owned by the
-// mount; pid asks for it.
+// mountAt creates a directory and claims a volume there for the alloc "m". The mount owns the
+// claim, and the process pid requests it.
 func (h recorded) mountAt(id string, pid int, change func(*api.ClaimRequest)) (at string, err error) {
 	h.t.Helper()
 	at = filepath.Join(h.dir, "at-"+id)
@@ -37,13 +37,14 @@ func (h recorded) umount(at string) {
 	h.await("the unmount of "+at, func() bool { return !errors.Is(syscall.Unmount(at, 0), syscall.EBUSY) })
 }
 
-// state is that of the claim of "m".
+// state returns the state and the owner's kind of the volume's claim.
 func (h recorded) state(id string) string {
 	return h.volctl("claim", "list", "--volume", id, "-o", `go-template={{range .}}{{.state}} {{.owner.kind}}{{end}}`)
 }
 
-// TestMountOwner: a claim may live by its mount. Who asked for it may end, and the agent
-// may be killed; whoever unmounts it ends it, seen or not.
+// TestMountOwner checks a claim that is owned by its mount. The claim survives the end of the
+// process that requested it, and a kill of the agent. An unmount by any program ends the claim,
+// even while no agent runs.
 func TestMountOwner(t *testing.T) {
 	h := newRecorded(t, "10s", func(c *csitest.Config) { c.Attach = false })
 	for _, id := range []string{"data", "more"} {
@@ -63,7 +64,7 @@ func TestMountOwner(t *testing.T) {
 		t.Errorf("a claim beside it: exit %d, %s", r.code, r.err)
 	}
 	mark := h.mark()
-	if _, err := h.mountAt("data", os.Getpid(), nil); err != nil { // whoever asks: it is there
+	if _, err := h.mountAt("data", os.Getpid(), nil); err != nil { // any process may ask, because the mount exists
 		t.Errorf("the same again: %v", err)
 	}
 	h.kill()
@@ -91,8 +92,8 @@ func TestMountOwner(t *testing.T) {
 	h.allGone()
 }
 
-// TestMountOwnerBeforeTheMount: until the mount is there the claim lives with the
-// process that asked for it.
+// TestMountOwnerBeforeTheMount checks that until the mount exists, the claim lives as long as the
+// process that requested it.
 func TestMountOwnerBeforeTheMount(t *testing.T) {
 	h := newRecorded(t, "2s", func(c *csitest.Config) { c.Attach = false })
 	h.register("data", "single-node-writer")
@@ -118,8 +119,8 @@ func TestMountOwnerBeforeTheMount(t *testing.T) {
 	}
 }
 
-// TestMountOwnerRepaired: the agent's own unmounts and mounts are no end of the claim. The
-// one that it made anew is watched.
+// TestMountOwnerRepaired checks that the agent's own unmounts and mounts do not end the claim. The
+// agent watches the new mount.
 func TestMountOwnerRepaired(t *testing.T) {
 	h := newRecorded(t, "10m", func(c *csitest.Config) { c.Attach, c.Fuse = false, true })
 	h.register("data", "single-node-writer")
@@ -148,8 +149,8 @@ func TestMountOwnerRepaired(t *testing.T) {
 	h.allGone()
 }
 
-// TestMountOwnerGivenUp: while the agent cannot make the mount anew, because the plugin
-// is not there, there is nothing to unmount; who says umount all the same releases it.
+// TestMountOwnerGivenUp checks a claim whose mount the agent cannot restore, because the plugin is
+// not running. There is no mount to unmount then, but volctl umount still ends the claim.
 func TestMountOwnerGivenUp(t *testing.T) {
 	h := newRecorded(t, "10m", func(c *csitest.Config) { c.Attach, c.Fuse = false, true })
 	h.register("data", "single-node-writer")
@@ -157,7 +158,7 @@ func TestMountOwnerGivenUp(t *testing.T) {
 	h.must(err)
 	h.volctl("plugin", "stop", "rec", "--force")
 	h.await("the dead mount to be taken away", func() bool {
-		h.try("volume", "status", "data") // a look finds that it is dead
+		h.try("volume", "status", "data") // the status command makes the agent notice the dead mount
 		return tableLine(t, at) == ""
 	})
 	if r := h.try("volume", "detach", "data"); r.code != 4 || !strings.Contains(r.err, "owned by the mount at "+at+", which is being made anew") ||
@@ -175,7 +176,7 @@ func TestMountOwnerGivenUp(t *testing.T) {
 	h.allGone()
 }
 
-// tableLine is the line of a mount point in the mount table.
+// tableLine returns the line of a mount point in the mount table.
 func tableLine(t *testing.T, at string) string {
 	t.Helper()
 	raw, err := os.ReadFile("/proc/self/mountinfo")
@@ -190,8 +191,8 @@ func tableLine(t *testing.T, at string) string {
 	return ""
 }
 
-// TestLentDirectory: a caller may lend the directory that it has open, and nothing else
-// under its name. What cannot be is said.
+// TestLentDirectory checks that a caller may lend an open descriptor of the claim's own directory,
+// but not of another directory. Invalid descriptors and options are refused with the reason.
 func TestLentDirectory(t *testing.T) {
 	h := newRecorded(t, "10s", func(c *csitest.Config) { c.Attach = false })
 	h.register("data", "single-node-writer")

@@ -15,7 +15,8 @@ import (
 	"github.com/volagent/volagent/agent/apiclient"
 )
 
-// asNobody runs a program as a user without rights, and returns what it printed.
+// asNobody runs a program as a user without rights. It returns the output, and whether the program
+// succeeded.
 func (h *host) asNobody(args ...string) (string, bool) {
 	h.t.Helper()
 	cmd := exec.Command(args[0], args[1:]...)
@@ -25,7 +26,7 @@ func (h *host) asNobody(args ...string) (string, bool) {
 	return strings.TrimSpace(string(out)), err == nil
 }
 
-// mountPoints are the paths below the host's directory where something is mounted.
+// mountPoints returns the mount points below the host's directory.
 func (h *host) mountPoints() (paths []string) {
 	for line := range strings.Lines(h.mounts()) {
 		paths = append(paths, strings.Fields(line)[4])
@@ -33,7 +34,7 @@ func (h *host) mountPoints() (paths []string) {
 	return paths
 }
 
-// optionsAt are the options of the mount at a path.
+// optionsAt returns the options of the mount at a path.
 func (h *host) optionsAt(path string) []string {
 	h.t.Helper()
 	for line := range strings.Lines(h.mounts()) {
@@ -45,7 +46,8 @@ func (h *host) optionsAt(path string) []string {
 	return nil
 }
 
-// plant puts a file and a set-user-ID program, both of root and for everybody, at a path.
+// plant writes a file and a set-user-ID program into a directory. Both belong to root and are
+// accessible to all users.
 func (h *host) plant(dir string) {
 	h.t.Helper()
 	id, err := exec.LookPath("id")
@@ -58,7 +60,7 @@ func (h *host) plant(dir string) {
 	h.must(os.Chmod(filepath.Join(dir, "id"), 0o755|os.ModeSetuid))
 }
 
-// reached are the mount points through which another user reads what was planted.
+// reached returns the mount points through which another user can read the planted file.
 func (h *host) reached() (paths []string) {
 	for _, path := range h.mountPoints() {
 		if _, ok := h.asNobody("cat", path+"/file"); ok {
@@ -69,7 +71,7 @@ func (h *host) reached() (paths []string) {
 	return paths
 }
 
-// mode is the permissions of a directory below the mount root of a plugin.
+// mode returns the permissions of a directory below the mount root of a plugin.
 func (h *host) mode(parts ...string) os.FileMode {
 	h.t.Helper()
 	info, err := os.Stat(filepath.Join(append([]string{h.dir, "d/csi"}, parts...)...))
@@ -77,8 +79,8 @@ func (h *host) mode(parts ...string) os.FileMode {
 	return info.Mode().Perm()
 }
 
-// TestOtherUsers: a user without rights reaches a volume at the targets of claims without
-// a directory of their own, and nowhere else, and gets no rights from what the volume holds.
+// TestOtherUsers checks which mounts a user without rights can reach. These are only the targets of
+// claims without an own directory. The files of a volume give such a user no additional rights.
 func TestOtherUsers(t *testing.T) {
 	h := prepared(t, "10s", nil)
 	h.start("rec", "local")
@@ -128,7 +130,7 @@ func TestOtherUsers(t *testing.T) {
 				t.Errorf("the directory of an alloc without claims: %v", err)
 			}
 
-			// Who asks for it gets the mount as the file system is.
+			// With suid and dev, a claim gets the mount without nosuid and nodev.
 			path := h.volctl("volume", "claim", plugin, "--mount-flag", "suid", "--mount-flag", "dev")
 			if opts := h.optionsAt(path); slices.Contains(opts, "nosuid") || slices.Contains(opts, "nodev") {
 				t.Errorf("with suid and dev the target has the options %v", opts)
@@ -141,7 +143,8 @@ func TestOtherUsers(t *testing.T) {
 	}
 }
 
-// TestOptionsOfTheTarget: the options of a claim's own directory hold at its target too.
+// TestOptionsOfTheTarget checks that the options for a claim's own directory also apply at its
+// target.
 func TestOptionsOfTheTarget(t *testing.T) {
 	h := newRecorded(t, "10s", nil)
 	h.register("data", "single-node-writer")
@@ -156,8 +159,8 @@ func TestOptionsOfTheTarget(t *testing.T) {
 	}
 }
 
-// TestModesAreRepaired: what an earlier release left open is closed by the next start, and
-// paths on record stay in use as they are.
+// TestModesAreRepaired checks that the next start corrects directory modes that an earlier release
+// left too open. Recorded paths stay in use.
 func TestModesAreRepaired(t *testing.T) {
 	h := prepared(t, "10s", nil)
 	h.start("rec", "local")

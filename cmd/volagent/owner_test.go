@@ -13,8 +13,8 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// soon is how long the claim of an owner that ended may stand: 5 s are promised, on
-// a host that is not as busy. The pass that looks for what was missed comes after 30.
+// soon is the time limit for ending the claim of an owner that has ended. The promise is 5 s, but
+// this host may be busy. The periodic pass for missed ends runs only every 30 s.
 const soon = 20 * time.Second
 
 // awaitFree waits until a volume is free, and returns how long that took.
@@ -25,9 +25,9 @@ func (h recorded) awaitFree(id string) time.Duration {
 	return time.Since(begun)
 }
 
-// TestOwnerEnds: a claim lives as long as its process, and is undone within 5 s
-// of its end, with one call of each kind; a second claim of the same process
-// lives as long.
+// TestOwnerEnds checks that a claim lives as long as its owner process. The agent undoes it within
+// 5 s of the owner's end, with one call of each kind. A second claim of the same process lives
+// equally long.
 func TestOwnerEnds(t *testing.T) {
 	h := newRecorded(t, "10s", nil)
 	h.register("data", "single-node-writer")
@@ -69,8 +69,8 @@ func TestOwnerEnds(t *testing.T) {
 	}
 }
 
-// TestOwnerEndsUnseen: an owner that ended while no agent ran is noticed at the
-// start, and nothing is mounted for it again.
+// TestOwnerEndsUnseen checks an owner that ends while no agent runs. The agent notices this at its
+// start and does not mount the volume again.
 func TestOwnerEndsUnseen(t *testing.T) {
 	h := newRecorded(t, "10s", nil)
 	h.register("data", "single-node-writer")
@@ -91,12 +91,13 @@ func TestOwnerEndsUnseen(t *testing.T) {
 	}
 	mark = h.mark()
 	alive.kill()
-	h.awaitFree("kept") // watched again after the restart
+	h.awaitFree("kept") // the agent watches the owner again after the restart
 	h.expect(mark, csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish)
 }
 
-// TestHolderLivesOrDies: a live holder refuses others at once, with its name; a
-// dead one's release is waited for, also by the same alloc with another owner.
+// TestHolderLivesOrDies checks claims on a held volume. With a live holder they are refused at
+// once, and the error names the holder. With a dead holder they wait for the detach. This also
+// holds for the same alloc with another owner.
 func TestHolderLivesOrDies(t *testing.T) {
 	h := newRecorded(t, "10s", nil)
 	h.register("data", "single-node-writer")
@@ -120,7 +121,7 @@ func TestHolderLivesOrDies(t *testing.T) {
 	h.volctl("volume", "claim", "data", "--alloc", "web", "--owner", next.owner())
 	h.expect(mark, csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish, csitest.ControllerPublish, csitest.NodeStage, csitest.NodePublish)
 
-	// The same alloc, started again.
+	// The same alloc claims again with a new owner.
 	h.fault(csitest.Fault{Method: csitest.NodeUnpublish, Delay: time.Second})
 	next.kill()
 	last := newSleeper(t, "")
@@ -132,7 +133,7 @@ func TestHolderLivesOrDies(t *testing.T) {
 		csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish, csitest.ControllerPublish, csitest.NodeStage, csitest.NodePublish)
 }
 
-// TestDetachOwned: nothing is unmounted under a live owner but by force.
+// TestDetachOwned checks that only --force detaches a claim with a live owner.
 func TestDetachOwned(t *testing.T) {
 	h := newRecorded(t, "10s", nil)
 	h.register("data", "single-node-writer")
@@ -153,8 +154,8 @@ func TestDetachOwned(t *testing.T) {
 	}
 }
 
-// TestDropAfterOwner: a forced deregister drops the claim of an owner that is
-// gone, although its release is stuck.
+// TestDropAfterOwner checks that a forced deregister removes the claim of an ended owner although
+// its detach is stuck.
 func TestDropAfterOwner(t *testing.T) {
 	h := newRecorded(t, "2s", nil)
 	h.register("data", "single-node-writer")
@@ -171,7 +172,8 @@ func TestDropAfterOwner(t *testing.T) {
 	h.must(h.cfg.Faults().Clear())
 }
 
-// TestDetachAndReaperAtOnce: releases from both sides are one release.
+// TestDetachAndReaperAtOnce checks that a detach by a command and one by the reaper at the same
+// time make only one set of calls.
 func TestDetachAndReaperAtOnce(t *testing.T) {
 	h := newRecorded(t, "10s", nil)
 	h.register("data", "single-node-multi-writer")
@@ -181,7 +183,7 @@ func TestDetachAndReaperAtOnce(t *testing.T) {
 		h.volctl("volume", "claim", "data", "--alloc", "web", "--owner", s.owner())
 		mark := h.mark()
 		done := h.background("volume", "detach", "data", "web", "--force", "--ignore-not-found")
-		time.Sleep(time.Duration(i) * 2 * time.Millisecond) // so that now one comes first, now the other
+		time.Sleep(time.Duration(i) * 2 * time.Millisecond) // so that either side comes first in some rounds
 		s.kill()
 		if r := <-done; r.code != 0 {
 			t.Fatalf("detach: exit %d, %s", r.code, r.err)
@@ -193,8 +195,9 @@ func TestDetachAndReaperAtOnce(t *testing.T) {
 	}
 }
 
-// TestNewBoot: in a new boot nothing is mounted. The claims of processes are past
-// and are released, whoever has their pids now; the others are mounted again.
+// TestNewBoot checks the start in a new boot, when nothing is mounted. Claims that are owned by
+// processes have ended and are detached, even if other processes have these pids now. The other
+// claims are mounted again.
 func TestNewBoot(t *testing.T) {
 	h := newRecorded(t, "10s", nil)
 	h.register("mine", "single-node-writer")
@@ -233,7 +236,7 @@ func TestNewBoot(t *testing.T) {
 	if err := s.cmd.Process.Signal(syscall.Signal(0)); err != nil {
 		t.Fatal("the process that has the pid now is gone: ", err)
 	}
-	// A claim of this boot lives with its process again.
+	// A new claim in this boot lives as long as its process.
 	h.volctl("volume", "claim", "mine", "--alloc", "web", "--owner", s.owner())
 	s.kill()
 	h.awaitFree("mine")

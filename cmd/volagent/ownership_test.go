@@ -11,7 +11,7 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// owned is who owns a file itself, and its mode.
+// owned returns the owner, group and mode of a file, without following a link.
 func (h *host) owned(path string) string {
 	h.t.Helper()
 	var st syscall.Stat_t
@@ -19,9 +19,9 @@ func (h *host) owned(path string) string {
 	return fmt.Sprintf("%d:%d %04o", st.Uid, st.Gid, st.Mode&0o7777)
 }
 
-// TestOwnership: the root of a volume has the owner and mode that a claim asks for
-// when its path is printed, also once it was mounted anew; all that is in it only
-// if that was asked for, and if the root was not so already.
+// TestOwnership checks the owner and mode of a volume's root. They are as the claim requests when
+// its path is printed, and again after the volume is mounted again. The files in the volume change
+// only with --recursive, and only if the root did not already have this owner and mode.
 func TestOwnership(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -40,7 +40,7 @@ func TestOwnership(t *testing.T) {
 	h.refuses(4, "with another uid, gid or mode", "volume", "claim", "data", "--alloc", "a", "--at", at, "--uid", "99")
 
 	h.must(os.WriteFile(filepath.Join(at, "file"), nil, 0o755))
-	h.must(os.Chown(at, 0, 77)) // another group the driver would give all of it, as a mount group
+	h.must(os.Chown(at, 0, 77)) // for another group, the driver would change all files, as for a mount group
 	h.must(os.Chmod(at, 0o700))
 	h.must(syscall.Unmount(at, syscall.MNT_DETACH))
 	target := h.volctl("claim", "list", "-o", "go-template={{range .}}{{.target}}{{end}}")
@@ -67,7 +67,7 @@ func TestOwnership(t *testing.T) {
 	}
 }
 
-// refuses asserts how volctl fails, and that the words are in what it says.
+// refuses asserts the exit code of a failed volctl command, and words in its error.
 func (h *host) refuses(code int, words string, args ...string) {
 	h.t.Helper()
 	if r := h.try(args...); r.code != code || !strings.Contains(r.err, words) {
@@ -75,8 +75,8 @@ func (h *host) refuses(code int, words string, args ...string) {
 	}
 }
 
-// TestOwnershipRefused: what cannot be given is refused before anything is mounted,
-// or with the kernel's words, and nothing stays claimed.
+// TestOwnershipRefused checks requests that cannot be fulfilled. The agent refuses them before it
+// mounts anything, or fails with the kernel's error. No claim remains.
 func TestOwnershipRefused(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -105,8 +105,9 @@ func TestOwnershipRefused(t *testing.T) {
 	}
 }
 
-// TestMountGroup: a plugin that can see to the group is told of it with every call
-// that names the capability, and the agent leaves it alone; others are not told.
+// TestMountGroup checks that a plugin with VOLUME_MOUNT_GROUP gets the group in every call that
+// carries the capability. The agent then does not change the group itself. Other plugins get no
+// group.
 func TestMountGroup(t *testing.T) {
 	t.Parallel()
 	for _, able := range []bool{true, false} {
@@ -116,7 +117,7 @@ func TestMountGroup(t *testing.T) {
 		path := h.volctl("volume", "claim", "data", "--alloc", "a", "--gid", "77", "--mode", "0750")
 		told, group := "", "77"
 		if able {
-			told, group = "77", "0" // this plugin does nothing about it
+			told, group = "77", "0" // this plugin does nothing with it
 		}
 		if got := h.owned(path); got != "0:"+group+" 0750" {
 			t.Errorf("a plugin that can: %t; %s has %s", able, path, got)
@@ -137,7 +138,8 @@ func TestMountGroup(t *testing.T) {
 	}
 }
 
-// TestSELinuxContext: a label is a mount option like any other, commas and all.
+// TestSELinuxContext checks that a mount option with an SELinux label, including its commas,
+// reaches the plugin.
 func TestSELinuxContext(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "30s", nil)

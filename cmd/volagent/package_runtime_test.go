@@ -9,14 +9,16 @@ import (
 	"time"
 )
 
-// runtimeWords speaks the volume plugin's protocol as the program that it is run by.
+// runtimeWords is a script that sends a request of the volume plugin protocol. A copy of perl that
+// is named after the runtime executes it.
 const runtimeWords = `use IO::Socket::UNIX;
 my $s = IO::Socket::UNIX->new(Peer => "/run/docker/plugins/csi.sock") or die "no agent: $!";
 print $s "POST /$ARGV[0] HTTP/1.0\r\nContent-Length: " . length($ARGV[1]) . "\r\n\r\n$ARGV[1]";
 $s->flush; local $/; my $answer = <$s>; $answer =~ s/^.*?\r\n\r\n//s; print $answer;
 `
 
-// says has a runtime ask the plugin, on the socket that systemd opened.
+// says sends a request to the plugin as a container runtime, through the socket that systemd
+// opened.
 func (p *packageGuest) says(runtime, method string, q map[string]any) (answer map[string]any) {
 	p.t.Helper()
 	raw, err := json.Marshal(q)
@@ -28,8 +30,9 @@ func (p *packageGuest) says(runtime, method string, q map[string]any) (answer ma
 	return answer
 }
 
-// testVolumes: within its restrictions the agent tells who calls, brings up volumes, and
-// sees into the namespace of a container that may do more than itself.
+// testVolumes checks the packaged agent as a volume plugin. Within its restrictions it can identify
+// its caller, mount volumes, and look into the mount namespace of a container that has more
+// privileges than itself.
 func (p *packageGuest) testVolumes() {
 	p.run("mkdir", "-p", "/opt")
 	p.write("opt/words.pl", runtimeWords)
@@ -47,7 +50,7 @@ echo "$*" >>/run/docker-args
 	conf := p.run("cat", "/etc/volagent/volagent.yaml")
 	p.write("etc/volagent/volagent.yaml", conf+"\nlog_level: trace\n")
 	p.run("systemctl", "stop", "volagent.service")
-	if a := p.says("dockerd", "Plugin.Activate", nil); fmt.Sprint(a["Implements"]) != "[VolumeDriver]" { // which starts it
+	if a := p.says("dockerd", "Plugin.Activate", nil); fmt.Sprint(a["Implements"]) != "[VolumeDriver]" { // this request starts the agent
 		p.t.Errorf("it implements %v", a)
 	}
 	p.says("dockerd", "VolumeDriver.Create", map[string]any{"Name": "box", "Opts": map[string]string{"plugin": "local"}})
@@ -78,7 +81,7 @@ echo "$*" >>/run/docker-args
 	p.untouched("volumes of docker's")
 }
 
-// later waits for what the agent looks for every half a minute.
+// later waits for a check that the agent makes every half a minute.
 func (p *packageGuest) later(what string, cond func() bool) {
 	p.t.Helper()
 	for end := time.Now().Add(300 * time.Second); !cond(); time.Sleep(200 * time.Millisecond) {

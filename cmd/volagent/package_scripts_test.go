@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestPackageVersion: what git says of a commit becomes a version that dpkg sorts
-// as it came to be, each after the one before it.
+// TestPackageVersion checks that dpkg sorts package versions in the order of their commits. The
+// versions come from the output of git describe.
 func TestPackageVersion(t *testing.T) {
 	const function = `eval "$(sed -n '/^package_version()/,/^}/p' ../../scripts/package)"; SOURCE_DATE_EPOCH=$1; package_version "$2"`
 	last := ""
@@ -44,8 +44,8 @@ func TestPackageVersion(t *testing.T) {
 	}
 }
 
-// TestPackageGuards: a removal notes, from what `volagent inspect --json` prints,
-// the mount points that a purge has to make writable again.
+// TestPackageGuards checks that a package removal records the guarded mount points, which a purge
+// must make writable again. It reads them from the output of `volagent inspect --json`.
 func TestPackageGuards(t *testing.T) {
 	const printed = `{
   "volumes": [

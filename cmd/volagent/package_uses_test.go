@@ -2,8 +2,8 @@ package main_test
 
 import "strings"
 
-// testUses: the packaged service is left what each of these takes: capabilities,
-// devices, system calls.
+// testUses checks that the packaged service has the capabilities, devices and system calls that
+// each of these operations needs.
 func (p *packageGuest) testUses() {
 	create := func(id string, more ...string) {
 		p.t.Helper()
@@ -19,7 +19,7 @@ func (p *packageGuest) testUses() {
 	if s := p.run("sh", "-c", `echo words | dd of="$0" conv=notrunc 2>/dev/null && head -c 5 "$0"`, path); s != "words" {
 		p.t.Errorf("the block device reads %q", s)
 	}
-	// Who holds it open is named, of whatever user.
+	// The error must name the process that has the device open, even if it belongs to another user.
 	p.run("systemd-run", "--quiet", "--unit=opener", "sh", "-c", `exec 3<"$0"; exec sleep 7777`, path)
 	p.await("the holder", func() bool {
 		return p.try("sh", "-c", "ls -l /proc/$(systemctl show -p MainPID --value opener)/fd | grep /raw").code == 0
@@ -30,7 +30,7 @@ func (p *packageGuest) testUses() {
 	p.run("systemctl", "stop", "opener")
 	p.run("volctl", "wait", "--volume", "raw", "--for", "free", "--timeout", "60s")
 
-	// The driver is restricted by nothing but the machine that this test runs on.
+	// Only the test machine can restrict the driver here.
 	if r := p.try("volctl", "volume", "expand", "image", "48MiB"); r.code != 0 && !strings.Contains(r.err, "the driver lacks CAP_SYS_RESOURCE") {
 		p.t.Errorf("expand: exit %d\n%s", r.code, r.err)
 	}
@@ -40,7 +40,7 @@ func (p *packageGuest) testUses() {
 	}
 
 	p.run("volctl", "state", "backup", "/root/backup")
-	// As docker asks it.
+	// Send a request as docker does.
 	const ask = `use IO::Socket::UNIX; my $s = IO::Socket::UNIX->new("/run/docker/plugins/csi.sock") or die $!;
 		print $s "POST /VolumeDriver.Get HTTP/1.0\r\nContent-Length: 15\r\n\r\n{\"Name\":\"line\"}"; print <$s>`
 	if out := p.run("perl", "-e", ask); !strings.Contains(out, `docker has no volume \"line\" here`) {
@@ -51,8 +51,8 @@ func (p *packageGuest) testUses() {
 	}
 }
 
-// testScraped: metrics_address is served by a service that may open no such socket
-// itself, and why it is not is told.
+// testScraped checks metrics_address in the packaged service, whose restrictions do not let it open
+// such a socket itself. If the metrics cannot be served, the status shows the reason.
 func (p *packageGuest) testScraped() {
 	good := p.run("cat", "/etc/volagent/volagent.yaml")
 	problems := func() string {

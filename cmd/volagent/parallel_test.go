@@ -19,13 +19,13 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// crowd is many callers of one agent, whose plugin checks the rules of CSI.
+// crowd is many clients of one agent. The plugin checks the rules of CSI.
 type crowd struct {
 	recorded
 	*apiclient.Client
 }
 
-// aWhile is given to whatever must happen, however busy the host.
+// aWhile is the time limit for everything that must happen, even on a busy host.
 const aWhile = time.Minute
 
 func newCrowd(t *testing.T, deadline string) crowd {
@@ -36,7 +36,7 @@ func newCrowd(t *testing.T, deadline string) crowd {
 	return c
 }
 
-// together runs do n times at once, and returns how each ended.
+// together runs do n times at once, and returns the results.
 func together(n int, do func(i int) error) []error {
 	var wg sync.WaitGroup
 	errs, begin := make([]error, n), make(chan struct{})
@@ -59,8 +59,8 @@ func (c crowd) detach(id, alloc string) error {
 	return c.ReleaseClaim(context.Background(), id, alloc, apiclient.ReleaseOptions{Wait: aWhile})
 }
 
-// only asserts that each call ended well or in one of the ways given, and
-// returns how many ended well.
+// only asserts that each call succeeded or failed with one of the given codes. It returns the
+// number of successful calls.
 func (c crowd) only(errs []error, others ...api.Code) (good int) {
 	c.t.Helper()
 	for i, err := range errs {
@@ -74,7 +74,7 @@ func (c crowd) only(errs []error, others ...api.Code) (good int) {
 	return good
 }
 
-// left asserts that a volume is free in the end, and nothing mounted.
+// left asserts that the volumes become free, and that no claim or mount remains.
 func (c crowd) left(ids ...string) {
 	c.t.Helper()
 	for _, id := range ids {
@@ -86,7 +86,7 @@ func (c crowd) left(ids ...string) {
 	c.allGone()
 }
 
-// count asserts how often a call was made since a mark.
+// count asserts how often calls were made since a mark.
 func (c crowd) count(since int64, want map[string]int) {
 	c.t.Helper()
 	calls := c.calls(since)
@@ -97,8 +97,8 @@ func (c crowd) count(since int64, want map[string]int) {
 	}
 }
 
-// TestOneWinner: one writer per node only. Of 50 parallel claims one wins, and
-// the others are told who it is.
+// TestOneWinner makes 50 parallel claims of a volume that allows one writer per node. One claim
+// must succeed, and the errors of the others must name its alloc.
 func TestOneWinner(t *testing.T) {
 	c := newCrowd(t, "30s")
 	for _, mode := range []string{"single-node-writer", "single-node-single-writer"} {
@@ -123,8 +123,8 @@ func TestOneWinner(t *testing.T) {
 	}
 }
 
-// loop claims and detaches a volume, rounds times. Who is alone with an alloc
-// writes to the mount; from others the claim may be taken away at any time.
+// loop claims and detaches a volume several times. If this caller is the only one with the alloc,
+// it also writes to the mount. A shared claim could be detached by another caller at any time.
 func (c crowd) loop(id, alloc string, rounds int, alone bool) error {
 	for range rounds {
 		claim, err := c.claim(id, alloc, api.ClaimRequest{})
@@ -141,7 +141,7 @@ func (c crowd) loop(id, alloc string, rounds int, alone bool) error {
 	return nil
 }
 
-// written are the files in a volume of the plugin's.
+// written returns the number of files in a volume of the plugin.
 func (c crowd) written(id string) int {
 	c.t.Helper()
 	dirs, err := filepath.Glob(filepath.Join(c.cfg.Base, "volumes", "*"))
@@ -160,9 +160,9 @@ func (c crowd) written(id string) int {
 	return 0
 }
 
-// TestLoops: 100 concurrent claim and detach loops on one volume, some for the
-// same alloc, never publish it unstaged, nor unstage it under another, nor have
-// two calls in flight.
+// TestLoops runs 100 concurrent loops of claim and detach on one volume, some with the same alloc.
+// The agent must never publish the volume unstaged, unstage it while it is published, or have two
+// calls in flight.
 func TestLoops(t *testing.T) {
 	c := newCrowd(t, "30s")
 	c.register("data", "single-node-multi-writer")
@@ -176,11 +176,11 @@ func TestLoops(t *testing.T) {
 	}
 }
 
-// TestManyVolumes: 32 volumes at once, two loops on each, while calls fail now
-// and then, with and without effect.
+// TestManyVolumes runs two loops on each of 32 volumes at once. Some calls fail, with or without
+// their effect.
 func TestManyVolumes(t *testing.T) {
 	const volumes, each = 32, 2
-	c := newCrowd(t, "3s") // for so long late effects are watched for
+	c := newCrowd(t, "3s") // the agent also waits this long for late effects
 	var ids []string
 	for i := range volumes {
 		id := fmt.Sprint("v", i)
@@ -202,7 +202,7 @@ func TestManyVolumes(t *testing.T) {
 	}
 }
 
-// TestDetachedTwice: two detaches of one claim at once make one release.
+// TestDetachedTwice checks that two simultaneous detaches of one claim make one set of calls.
 func TestDetachedTwice(t *testing.T) {
 	const rounds = 10
 	c := newCrowd(t, "30s")
@@ -213,7 +213,7 @@ func TestDetachedTwice(t *testing.T) {
 	for range rounds {
 		_, err := c.claim("data", "a", api.ClaimRequest{})
 		c.must(err)
-		// Who comes when all is done finds no claim.
+		// The second detach finds no claim if the first one has already completed.
 		if c.only(together(2, func(int) error { return c.detach("data", "a") }), api.CodeNotFound) == 0 {
 			t.Fatal("nobody detached it")
 		}
@@ -225,8 +225,8 @@ func TestDetachedTwice(t *testing.T) {
 	c.left("data")
 }
 
-// TestClaimedManyTimes: the same volume, alloc and options at once are one claim
-// with one answer; the same alloc with other options is refused.
+// TestClaimedManyTimes checks simultaneous claims with the same volume and alloc. With the same
+// options they are one claim and get the same answer. With other options they are refused.
 func TestClaimedManyTimes(t *testing.T) {
 	c := newCrowd(t, "30s")
 	c.register("data", "single-node-multi-writer")
@@ -250,8 +250,8 @@ func TestClaimedManyTimes(t *testing.T) {
 	c.left("data")
 }
 
-// TestWithdrawnTogether: of many claims that wait for one stage some run out of
-// time and some callers go away. Their claims are withdrawn; the others' stand.
+// TestWithdrawnTogether checks many claims that wait for one stage. Some reach their timeout, and
+// some clients disconnect. The agent withdraws the claims of both. The other claims remain.
 func TestWithdrawnTogether(t *testing.T) {
 	const each = 10
 	c := newCrowd(t, "30s")
@@ -289,8 +289,8 @@ func TestWithdrawnTogether(t *testing.T) {
 	c.left("data")
 }
 
-// TestFinalErrorForAll: an error that no retry can help withdraws the claims of
-// all who wait, and each is told of it.
+// TestFinalErrorForAll checks an error that no retry can fix. The agent withdraws all waiting
+// claims, and each client gets the error.
 func TestFinalErrorForAll(t *testing.T) {
 	c := newCrowd(t, "30s")
 	c.register("data", "single-node-multi-writer")

@@ -15,11 +15,11 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// inParts is a host whose plugin "rec" is a node part and controllers a and b,
-// each a process with a journal of its own.
+// inParts is a host whose plugin "rec" has a node part and the controllers a and b. Each part is a
+// process with its own journal.
 type inParts struct {
 	recorded
-	cfgs map[string]csitest.Config // by part
+	cfgs map[string]csitest.Config // by name of the part
 }
 
 func newInParts(t *testing.T) inParts {
@@ -42,7 +42,7 @@ func newInParts(t *testing.T) inParts {
 		h.must(os.WriteFile(filepath.Join(h.dir, "plugins.d", part+".yaml"), []byte(text), 0o644))
 	}
 	h.start("rec")
-	h.await("all parts", func() bool { // the plugin is ready with one controller
+	h.await("all parts", func() bool { // the plugin is already ready with one controller
 		all := h.parts()
 		return len(all) == 3 && !slices.ContainsFunc(slices.Collect(maps.Values(all)), func(p api.PluginPart) bool { return p.State != api.PluginReady })
 	})
@@ -60,7 +60,7 @@ func newInParts(t *testing.T) inParts {
 	return h
 }
 
-// parts are the plugin's parts by name.
+// parts returns the plugin's parts by name.
 func (h inParts) parts() map[string]api.PluginPart {
 	h.t.Helper()
 	var p api.Plugin
@@ -76,7 +76,7 @@ func (h inParts) parts() map[string]api.PluginPart {
 	return all
 }
 
-// pids are the parts' processes.
+// pids returns the process ids of the parts, by name.
 func (h inParts) pids() map[string]int {
 	h.t.Helper()
 	pids := map[string]int{}
@@ -86,7 +86,7 @@ func (h inParts) pids() map[string]int {
 	return pids
 }
 
-// made is how often a part got a call.
+// made returns how often a part received a call.
 func (h inParts) made(part, method string) int {
 	h.t.Helper()
 	calls, err := csitest.ReadJournal(h.cfgs[part].JournalPath())
@@ -94,7 +94,7 @@ func (h inParts) made(part, method string) int {
 	return calls.Mutating().Count(method)
 }
 
-// down stops a part, until up starts it.
+// down stops a part. The returned function starts it again.
 func (h inParts) down(part string) (up func()) {
 	h.t.Helper()
 	which := []string{"--type", "node"}
@@ -109,9 +109,9 @@ func (h inParts) down(part string) (up func()) {
 	return func() { h.t.Helper(); h.volctl(append([]string{"plugin", "start", "rec"}, which...)...) }
 }
 
-// TestPartsOfAPlugin: a plugin with a node part and two controllers goes on with
-// what is left of it. Killed controllers cost no claim, a step waits for the part
-// that it calls and for no other, and the next agent finds all three.
+// TestPartsOfAPlugin checks that a plugin with a node part and two controllers continues to work
+// with the remaining parts. Killed controllers cost no claim. A step waits only for the part that
+// it calls. The next agent finds all three parts.
 func TestPartsOfAPlugin(t *testing.T) {
 	t.Parallel()
 	h := newInParts(t)
@@ -128,7 +128,7 @@ func TestPartsOfAPlugin(t *testing.T) {
 		t.Errorf("controller a attached %d volumes, b %d; they take turns", a, b)
 	}
 
-	// One controller is killed: the other attaches, and it comes back.
+	// One controller is killed. The other one makes the call, and the killed one is started again.
 	pids := h.pids()
 	h.must(syscall.Kill(pids["a"], syscall.SIGKILL))
 	h.volctl("volume", "claim", "v3", "--alloc", "a")
@@ -137,7 +137,7 @@ func TestPartsOfAPlugin(t *testing.T) {
 		t.Errorf("processes %v, were %v", now, pids)
 	}
 
-	// Of all controllers none is left: a detach does what the node part can do.
+	// No controller runs. A detach makes those calls that the node part can answer.
 	h.exits(4, `hint: volctl plugin restart rec --type controller -y`, "plugin", "restart", "rec", "--type", "controller")
 	h.exits(0, `restarted controller "a" of plugin "rec"`, "plugin", "restart", "rec", "--type", "controller", "--instance", "a")
 	upA, upB := h.down("a"), h.down("b")
@@ -155,7 +155,7 @@ func TestPartsOfAPlugin(t *testing.T) {
 	h.volctl("wait", "--volume", "v1", "--for", "free", "--timeout", "30s")
 	upB()
 
-	// And without the node part: an attachment is made, the mount waits.
+	// The node part does not run. ControllerPublishVolume is still sent, and the mount waits.
 	up := h.down("node")
 	attached := func() int {
 		return h.made("a", csitest.ControllerPublish) + h.made("b", csitest.ControllerPublish)
@@ -171,12 +171,12 @@ func TestPartsOfAPlugin(t *testing.T) {
 	h.volctl("wait", "--volume", "v4", "--for", "mounted", "--timeout", "30s")
 	h.volctl("wait", "--volume", "v2", "--for", "free", "--timeout", "30s")
 
-	// Killed, it comes back, and a detach waits for that.
+	// The node part is killed and started again, and a detach waits for it.
 	h.must(syscall.Kill(h.pids()["node"], syscall.SIGKILL))
 	h.volctl("volume", "detach", "v3", "a")
 	h.volctl("wait", "--plugin", "rec", "--timeout", "30s")
 
-	// The next agent takes all three over.
+	// The next agent takes over all three parts.
 	pids = h.pids()
 	h.kill()
 	h.start("rec")
@@ -195,7 +195,7 @@ func TestPartsOfAPlugin(t *testing.T) {
 	}
 }
 
-// TestPartsStatus: what belongs to a part alone is shown as its own.
+// TestPartsStatus checks that the status shows each part's own properties.
 func TestPartsStatus(t *testing.T) {
 	t.Parallel()
 	h := newInParts(t)
@@ -215,7 +215,7 @@ func TestPartsStatus(t *testing.T) {
 	h.exits(3, `it has node, controller a, controller b`, "plugin", "restart", "rec", "--instance", "c")
 	h.exits(2, "--type", "plugin", "restart", "rec", "--type", "driver")
 
-	// A controller more, and a file that cannot stand beside the others.
+	// Add a plugin file that conflicts with the file of controller b.
 	text, err := os.ReadFile(filepath.Join(h.dir, "plugins.d", "b.yaml"))
 	h.must(err)
 	h.must(os.WriteFile(filepath.Join(h.dir, "plugins.d", "x.yaml"), text, 0o644))

@@ -13,8 +13,8 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// TestPending: what was asked for and has not been seen to end is told of the host as a
-// whole, by an agent and with none. When it has ended, it is not.
+// TestPending checks the list of changes that were requested and not seen to complete. The node's
+// status and inspect show this list. A completed change disappears from the list.
 func TestPending(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "20s", growing(func(c *csitest.Config) {
@@ -36,7 +36,7 @@ func TestPending(t *testing.T) {
 			var got struct{ Pending []api.PendingChange }
 			h.must(json.Unmarshal([]byte(text), &got))
 			for i := range got.Pending {
-				got.Pending[i].Since = time.Time{} // of no use to compare
+				got.Pending[i].Since = time.Time{} // not comparable
 			}
 			if !slices.Equal(got.Pending, want) {
 				t.Errorf("%s has\n%+v, want\n%+v", whose, got.Pending, want)

@@ -14,12 +14,12 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// attaching is a plugin that says on which nodes its volumes are published.
+// attaching configures a plugin that reports on which nodes its volumes are published.
 func attaching(c *csitest.Config) {
 	c.Attach, c.Lists, c.PublishedNodes = true, true, true
 }
 
-// publishedOn are the nodes on which a volume is published, by the plugin's word.
+// publishedOn returns the nodes on which a volume is published, as the plugin reports them.
 func (h recorded) publishedOn(external string) []string {
 	h.t.Helper()
 	var list []struct {
@@ -35,9 +35,9 @@ func (h recorded) publishedOn(external string) []string {
 	return nil
 }
 
-// TestForcedThenRegisteredAgain: a forced deregister leaves a mount that a process uses. The
-// same storage is registered and claimed again, the agent dies, and the new claim is
-// detached. Nothing is called for the new volume before the old mount is gone.
+// TestForcedThenRegisteredAgain checks a forced deregister that leaves a mount in use. The same
+// storage is registered and claimed again, the agent dies, and the new claim is detached. The agent
+// must make no call for the new volume before the old mount is gone.
 func TestForcedThenRegisteredAgain(t *testing.T) {
 	t.Parallel()
 	for name, lazy := range map[string]bool{"mounted": false, "unmounted lazily": true} {
@@ -74,7 +74,7 @@ func TestForcedThenRegisteredAgain(t *testing.T) {
 			}
 			user.kill()
 			if lazy {
-				return // what is out of sight is never proof
+				return // a lazily unmounted volume is never proven unused
 			}
 			h.await("what was left to be undone", func() bool { return !strings.Contains(h.volctl("node", "status"), "by force") })
 			calls := h.calls(mark).Methods()
@@ -87,8 +87,8 @@ func TestForcedThenRegisteredAgain(t *testing.T) {
 	}
 }
 
-// TestPublishDuringUnstage: the agent dies in a slow NodeUnstageVolume, and another claim
-// is waiting. Nothing is published on the staging mount that is being removed.
+// TestPublishDuringUnstage kills the agent during a slow NodeUnstageVolume while another claim
+// waits. The next agent must not publish on the staging mount that is being removed.
 func TestPublishDuringUnstage(t *testing.T) {
 	t.Parallel()
 	const slow = 3 * time.Second
@@ -113,16 +113,16 @@ func TestPublishDuringUnstage(t *testing.T) {
 	h.volctl("volume", "detach", "data", "two")
 }
 
-// TestLateDetach: a ControllerUnpublishVolume exceeds its deadline and takes effect later.
-// The next claim is mounted only when that can no longer happen, whether or not the agent
-// or the plugin was started again.
+// TestLateDetach checks a ControllerUnpublishVolume that exceeds its deadline and takes effect
+// later. The next claim is mounted only when this late effect is no longer possible, whether or not
+// the agent or the plugin restarts.
 func TestLateDetach(t *testing.T) {
 	t.Parallel()
 	const deadline = 2 * time.Second
 	claim := func(t *testing.T, h *apart, since time.Time, least time.Duration) {
 		t.Helper()
 		path := h.volctl("volume", "claim", "data", "--alloc", "two")
-		if d := time.Since(since) + 200*time.Millisecond; d < least { // the call was seen a moment after it began
+		if d := time.Since(since) + 200*time.Millisecond; d < least { // the test notices the call shortly after it began
 			t.Errorf("mounted %s after a detach of unknown outcome began, before %s", d, least)
 		}
 		if nodes := h.publishedOn("ext/data"); !slices.Equal(nodes, []string{"test-host"}) || !strings.Contains(h.mounts(), path) {
@@ -174,8 +174,8 @@ func TestLateDetach(t *testing.T) {
 	})
 }
 
-// TestLateAttach: a ControllerPublishVolume exceeds its deadline and takes effect after its
-// claim was detached. The claim is gone only when the storage is detached for certain.
+// TestLateAttach checks a ControllerPublishVolume that exceeds its deadline and takes effect after
+// its claim was detached. The claim may end only when the storage is certain to be disconnected.
 func TestLateAttach(t *testing.T) {
 	t.Parallel()
 	const late = 3 * time.Second
@@ -211,14 +211,14 @@ func TestLateAttach(t *testing.T) {
 	}
 }
 
-// TestCreateAfterCrash: the agent dies in a CreateVolume. The same create goes on only when
-// that call can be at work no more, or the plugin was started again. Other volumes wait
-// for nothing.
+// TestCreateAfterCrash kills the agent during a CreateVolume. The same create may continue only
+// when the first call can no longer be in progress, or when the plugin was restarted. Other volumes
+// need not wait.
 func TestCreateAfterCrash(t *testing.T) {
 	t.Parallel()
 	for name, restarted := range map[string]bool{"one deadline": false, "until the plugin is started again": true} {
 		t.Run(name, func(t *testing.T) {
-			deadline := 3 * time.Second
+			deadline := 12 * time.Second // Longer than a restart of the agent takes on a busy machine.
 			if restarted {
 				deadline = time.Minute
 			}
@@ -232,7 +232,7 @@ func TestCreateAfterCrash(t *testing.T) {
 			h.await("the call", func() bool { return h.calls(mark).Count(csitest.CreateVolume) == 1 })
 			began := time.Now()
 			h.kill()
-			_ = cut.Wait() // the agent is gone
+			_ = cut.Wait() // the agent is gone, so the command fails
 			h.start("rec")
 
 			h.volctl("volume", "delete", "settled", "-y")

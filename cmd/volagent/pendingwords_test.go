@@ -11,8 +11,8 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// TestPendingCallFails: the plugin is ready, and a pending call can never succeed. Every
-// screen shows the last try, and the command that ends the call and what that gives up.
+// TestPendingCallFails checks a pending call that never succeeds although the plugin is ready.
+// Every screen must show the last attempt, the command that discards the call, and its consequence.
 func TestPendingCallFails(t *testing.T) {
 	t.Parallel()
 	const try, giveUp, means = "NodeUnstageVolume: Internal: no such backend", "volctl volume deregister data --force --forget", "the plugin is then never told"
@@ -38,7 +38,7 @@ func TestPendingCallFails(t *testing.T) {
 	says("the volume's status", "volume", "status", "data")
 	says("the doctor", "doctor")
 
-	// The same storage under another id waits for what a forced deregister left.
+	// The same storage under another id must wait for the pending calls of the forced deregister.
 	h.volctl("volume", "deregister", "data", "--force", "-y")
 	file := filepath.Join(h.dir, "again.yaml")
 	h.must(os.WriteFile(file, []byte("id: again\nplugin_id: rec\nexternal_id: ext/data\n"), 0o644))

@@ -13,8 +13,7 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// atOnce runs volctl, which must end with exit code 6 and the hint long before it
-// would have waited for a plugin.
+// atOnce runs volctl, which must fail with exit code 6 and the hint, without waiting for a plugin.
 func (h recorded) atOnce(hint string, args ...string) {
 	h.t.Helper()
 	begun := time.Now()
@@ -24,8 +23,8 @@ func (h recorded) atOnce(hint string, args ...string) {
 	}
 }
 
-// TestPluginStaysDown: where a plugin does not become ready by itself, what needs it
-// is refused at once, with the command that helps. While it restarts, a claim waits.
+// TestPluginStaysDown checks a plugin that does not become ready by itself. Requests that need it
+// are refused at once, with the command that fixes this. While a plugin restarts, a claim waits.
 func TestPluginStaysDown(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -44,7 +43,7 @@ func TestPluginStaysDown(t *testing.T) {
 	h.volctl("volume", "claim", "data", "--timeout", "60s")
 	h.volctl("volume", "detach", "data")
 
-	// One that is refused has never said which driver it is.
+	// A plugin that was refused at its start has never reported its driver's name.
 	self, err := os.Executable()
 	h.must(err)
 	cfg := csitest.Config{Base: filepath.Join(h.dir, "q"), DriverName: "bad.example.com", NoController: true}
@@ -60,8 +59,9 @@ func TestPluginStaysDown(t *testing.T) {
 	h.atOnce("volctl plugin status bad", "volume", "validate", file)
 }
 
-// TestLimitsChange: a controller that finds the host full has the node asked for its
-// limits again. A node id that changes is told, and leaves volumes as they are attached.
+// TestLimitsChange checks that the agent asks the node part for its limits again after a controller
+// reports that the host is full. A changed node id is reported, and volumes stay attached under the
+// old one.
 func TestLimitsChange(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", func(c *csitest.Config) { c.MaxVolumes = 3 })

@@ -18,8 +18,8 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// tested is a host with a plugin "rec" that is to be tested. The rules of CSI are
-// not looked at: a test breaks some on purpose.
+// tested returns a host with a plugin "rec" to test. It does not check the rules of CSI, because a
+// plugin test breaks some of them on purpose.
 func tested(t *testing.T, deadline string, tune func(*testing.T, *csitest.Config)) recorded {
 	t.Helper()
 	h := recorded{host: newHost(t)}
@@ -32,17 +32,17 @@ func tested(t *testing.T, deadline string, tune func(*testing.T, *csitest.Config
 	}
 	h.writePlugin(deadline)
 	h.start("rec")
-	t.Cleanup(func() { h.must(h.cfg.Faults().Clear()) }) // what hangs would outlive the agent
+	t.Cleanup(func() { h.must(h.cfg.Faults().Clear()) }) // otherwise hung calls would outlive the agent
 	return h
 }
 
-// pluginTest is what volctl plugin test prints for a program.
+// pluginTest is the JSON output of volctl plugin test.
 type pluginTest struct {
 	Checks  []api.PluginCheck      `json:"checks"`
 	Summary *api.PluginTestSummary `json:"summary"`
 }
 
-// vet tests the plugin and returns what it found.
+// vet tests the plugin and returns the results.
 func (h recorded) vet(flags ...string) (pluginTest, result) {
 	h.t.Helper()
 	r := h.try(append([]string{"plugin", "test", "rec", "-o", "json"}, flags...)...)
@@ -53,7 +53,7 @@ func (h recorded) vet(flags ...string) (pluginTest, result) {
 	return out, r
 }
 
-// odd are the results that are not ok, less those that were skipped.
+// odd returns the results that are neither OK nor skipped.
 func (p pluginTest) odd() map[string]string {
 	odd := map[string]string{}
 	for _, c := range p.Checks {
@@ -72,8 +72,7 @@ func (p pluginTest) check(id string) api.PluginCheck {
 	return p.Checks[i]
 }
 
-// nothingLeft asserts that neither mounts nor directories nor volumes are left of
-// tests.
+// nothingLeft asserts that plugin tests left no mounts, directories or volumes.
 func (h recorded) nothingLeft() {
 	h.t.Helper()
 	h.allGone()
@@ -91,8 +90,8 @@ const (
 	broken = api.CheckBroken
 )
 
-// TestPluginTest: each habit of a plugin is found by the check that is made for it,
-// and is named with the verdict that the agent's own tests show it to have.
+// TestPluginTest checks that each plugin habit is found by the check for it. The verdict must match
+// the behaviour that the agent's own tests show for this habit.
 func TestPluginTest(t *testing.T) {
 	t.Parallel()
 	always := func(f csitest.Fault) func(*testing.T, *csitest.Config) {
@@ -105,10 +104,11 @@ func TestPluginTest(t *testing.T) {
 		name  string
 		tune  func(*testing.T, *csitest.Config)
 		flags []string
-		// odd is what is not ok, beside publish-unstaged where the plugin stages: it
-		// binds whatever directory is there, and beside calls that were given up.
+		// odd lists the results that are not OK. It may omit publish-unstaged if the plugin stages,
+		// because the plugin binds any directory there. It may also omit the checks with calls that
+		// were given up.
 		odd  map[string]string
-		said map[string]string // a part of a sentence
+		said map[string]string // part of the check's explanation
 	}{
 		{name: "a good one", flags: []string{"--kill"}, said: map[string]string{"kill-mounted": "lives on"}},
 		{name: "capabilities that nobody has heard of", tune: func(_ *testing.T, c *csitest.Config) { c.UnknownCapabilities = true },
@@ -137,7 +137,7 @@ func TestPluginTest(t *testing.T) {
 		{name: "argv", tune: always(csitest.Fault{Twist: csitest.Argv}), odd: map[string]string{"argv-path": copes}},
 		{name: "sharing", tune: always(csitest.Fault{Twist: csitest.Sharing}), odd: map[string]string{"stage": broken},
 			said: map[string]string{"stage": "is not in a shared mount"}},
-		{name: "served", tune: always(csitest.Fault{Method: st, Twist: csitest.Served}), // it serves nothing but its root
+		{name: "served", tune: always(csitest.Fault{Method: st, Twist: csitest.Served}), // it serves only its root directory
 			odd: map[string]string{"write": broken, "stats": copes}, said: map[string]string{"mounted": "fuse"}},
 
 		{name: "read-only is ignored", tune: always(csitest.Fault{Method: pub, IgnoreReadOnly: true}), odd: map[string]string{"read-only": copes}},
@@ -158,7 +158,7 @@ func TestPluginTest(t *testing.T) {
 			t.Parallel()
 			h := tested(t, "10s", tt.tune)
 			got, r := h.vet(tt.flags...)
-			// On a busy machine a call may be given up before it has left.
+			// On a busy machine a call may be given up before it was sent.
 			for again := 0; again < 5 && tt.said["given-up-stage"] != "" && strings.HasPrefix(got.check("given-up-stage").Said, "given up after"); again++ {
 				got, r = h.vet(tt.flags...)
 			}
@@ -166,8 +166,8 @@ func TestPluginTest(t *testing.T) {
 			if want == nil {
 				want = map[string]string{}
 			}
-			// On a busy machine a call that is given up may be overtaken by the one that
-			// undoes it, as with any plugin that does not queue its calls.
+			// On a busy machine the undoing call may overtake a call that was given up. This
+			// happens with every plugin that does not queue its calls.
 			for _, may := range []string{"publish-unstaged", "given-up-stage", "given-up-publish"} {
 				if got.check(may).Result == copes {
 					want[may] = copes
@@ -194,8 +194,8 @@ func TestPluginTest(t *testing.T) {
 	}
 }
 
-// TestPluginTestLocal: the bundled driver has no check to fail, with directories and
-// with images, and its process may be killed.
+// TestPluginTestLocal checks that the bundled driver fails no check, with directories and with
+// images, and that its process may be killed.
 func TestPluginTestLocal(t *testing.T) {
 	t.Parallel()
 	h := recorded{host: newHost(t)}
@@ -214,8 +214,8 @@ func TestPluginTestLocal(t *testing.T) {
 	}
 }
 
-// TestPluginTestBeside: a volume in use beside a test goes on, and nothing may be
-// killed under it.
+// TestPluginTestBeside checks that a plugin test does not disturb a volume in use. With such a
+// volume, --kill is refused.
 func TestPluginTestBeside(t *testing.T) {
 	t.Parallel()
 	h := tested(t, "10s", func(_ *testing.T, c *csitest.Config) { c.AnyVolume = true })
@@ -248,14 +248,15 @@ func TestPluginTestBeside(t *testing.T) {
 	}
 }
 
-// TestPluginTestOwnVolume: a volume of the user's is written to, and left as it was.
+// TestPluginTestOwnVolume checks a test on a volume of the user. The test writes to the volume and
+// restores its content.
 func TestPluginTestOwnVolume(t *testing.T) {
 	t.Parallel()
 	h := tested(t, "10s", func(_ *testing.T, c *csitest.Config) {
 		c.AnyVolume, c.WantSecrets, c.VolumeContext = true, map[string]string{"key": "s3cret"}, map[string]string{"pool": "a"}
 	})
 	h.must(os.WriteFile(filepath.Join(h.dir, "key"), []byte("s3cret\n"), 0o600))
-	// What the user has in it.
+	// Write the user's own file.
 	h.registerWith("external_id: ext/data\ncontext: {pool: a}\nsecrets: {key: {file: " + h.dir + "/key}}\n")
 	path := h.volctl("volume", "claim", "data", "--alloc", "a")
 	h.must(os.WriteFile(filepath.Join(path, "mine"), []byte("kept"), 0o644))
@@ -288,8 +289,8 @@ func TestPluginTestOwnVolume(t *testing.T) {
 	}
 }
 
-// TestPluginTestCutShort: wherever an agent dies in a test, the next one undoes what
-// that made.
+// TestPluginTestCutShort kills the agent at different points of a plugin test. The next agent must
+// undo the effects of the test.
 func TestPluginTestCutShort(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{csitest.CreateVolume, cp, st, pub, unpub, unst, uncp, csitest.DeleteVolume} {
@@ -308,14 +309,14 @@ func TestPluginTestCutShort(t *testing.T) {
 				return strings.Contains(h.volctl("events"), "plugin-test-cleaned")
 			})
 			h.nothingLeft()
-			h.volctl("plugin", "stop", "rec") // nothing is in use
+			h.volctl("plugin", "stop", "rec") // succeeds only if the plugin is not in use
 			h.volctl("plugin", "start", "rec")
 		})
 	}
 }
 
-// TestPluginTestStopped: an agent that is told to stop in the midst of a test does so
-// in time, and what the test made is undone, by it or by the next one.
+// TestPluginTestStopped checks that an agent stops in time during a plugin test. This agent or the
+// next one undoes the effects of the test.
 func TestPluginTestStopped(t *testing.T) {
 	t.Parallel()
 	h := tested(t, "30s", nil)
@@ -338,8 +339,8 @@ func TestPluginTestStopped(t *testing.T) {
 	h.nothingLeft()
 }
 
-// TestPluginTestInterrupted: Ctrl-C ends a test, and what it made is undone. While it
-// runs there is no second one, and the plugin is in use.
+// TestPluginTestInterrupted checks that Ctrl-C ends a plugin test and that its effects are undone.
+// During a test a second test is refused, and the plugin counts as in use.
 func TestPluginTestInterrupted(t *testing.T) {
 	t.Parallel()
 	h := tested(t, "30s", nil)
@@ -366,8 +367,8 @@ func TestPluginTestInterrupted(t *testing.T) {
 	h.volctl("plugin", "stop", "rec")
 }
 
-// TestPluginTestRegisteredMeanwhile: the volume that a test has is registered only when
-// the test has undone what it made.
+// TestPluginTestRegisteredMeanwhile checks that a volume that is being tested can be registered
+// only after the test has undone its effects.
 func TestPluginTestRegisteredMeanwhile(t *testing.T) {
 	t.Parallel()
 	h := tested(t, "30s", func(_ *testing.T, c *csitest.Config) { c.AnyVolume = true })
@@ -389,8 +390,8 @@ func TestPluginTestRegisteredMeanwhile(t *testing.T) {
 	h.exits(0, "registered", "volume", "register", file)
 }
 
-// TestPluginTestOutOfTime: a call that the end of the test cuts off says nothing about
-// the plugin.
+// TestPluginTestOutOfTime checks that a call that is interrupted by the end of the test is not held
+// against the plugin.
 func TestPluginTestOutOfTime(t *testing.T) {
 	t.Parallel()
 	h := tested(t, "30s", nil)
@@ -402,7 +403,7 @@ func TestPluginTestOutOfTime(t *testing.T) {
 	h.nothingLeft()
 }
 
-// TestPluginTestRefused: what cannot be tested is said at once.
+// TestPluginTestRefused checks that impossible tests are refused at once.
 func TestPluginTestRefused(t *testing.T) {
 	t.Parallel()
 	h := tested(t, "10s", func(_ *testing.T, c *csitest.Config) { c.CreateDelete = false })
@@ -427,12 +428,12 @@ func TestPluginTestRefused(t *testing.T) {
 	h.allGone()
 }
 
-// TestPluginTestParts: of a plugin in parts each call goes to the part that it is for,
-// and the node part is killed.
+// TestPluginTestParts tests a plugin in parts. Each call must reach the right part, and --kill must
+// kill the node part.
 func TestPluginTestParts(t *testing.T) {
 	t.Parallel()
 	h := newInParts(t)
-	clear(h.cfgs) // of which none is asked whether rules were broken: a test breaks some
+	clear(h.cfgs) // a plugin test breaks rules, so do not check the journals
 	pids := h.pids()
 	got, r := h.vet("--kill")
 	for check, result := range got.odd() {

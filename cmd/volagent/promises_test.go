@@ -15,13 +15,13 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// The tests of this file keep what the project promises where others are known
-// to hurt their users.
+// The tests in this file check promises of the project in situations in which other software is
+// known to harm its users.
 
-// daemons are the FUSE daemons that serve this host's mounts.
+// daemons returns the FUSE daemons that serve this host's mounts.
 func (h recorded) daemons() []int { return h.started("CSITEST_FUSE_DAEMON=") }
 
-// signalDaemons sends all of them a signal.
+// signalDaemons sends a signal to all of them.
 func (h recorded) signalDaemons(sig syscall.Signal) {
 	h.t.Helper()
 	pids := h.daemons()
@@ -33,14 +33,14 @@ func (h recorded) signalDaemons(sig syscall.Signal) {
 	}
 }
 
-// shows waits until the status of volume data holds some words.
+// shows waits until the status of volume "data" contains some words.
 func (h recorded) shows(words string) {
 	h.t.Helper()
 	h.await("the status to say "+words, func() bool { return strings.Contains(h.volctl("volume", "status", "data"), words) })
 }
 
-// TestDeadMount: a mount whose FUSE daemon died is made again, for both claims
-// and at their own paths: first everything is taken down, then it is put up.
+// TestDeadMount checks that a volume whose FUSE daemon died is mounted again for both claims, at
+// their own paths. The agent first undoes all mounts, and then makes them again.
 func TestDeadMount(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -64,9 +64,9 @@ func TestDeadMount(t *testing.T) {
 	h.over("data")
 }
 
-// TestForeignMount: what somebody mounted in the place of a mount of ours is
-// another device with another identity. It is neither used nor touched, through a
-// restart and a new claim; it is said; and once it is gone the claim's mount is made again.
+// TestForeignMount mounts another file system in the place of the agent's mount. The agent
+// recognizes it as another device, and neither uses nor changes it, even after a restart and a new
+// claim. The status reports it. Once it is gone, the agent mounts the claim's volume again.
 func TestForeignMount(t *testing.T) {
 	t.Parallel()
 	for _, where := range []string{"target", "staging"} {
@@ -108,10 +108,10 @@ func TestForeignMount(t *testing.T) {
 	}
 }
 
-// TestHungStorage: a mount that does not answer is reported and left alone, and
-// wedges nothing: status takes less than a second, also the first one, other
-// volumes are claimed and released, and the agent stops and starts. When it
-// answers again all is as it was; when it dies it is made again.
+// TestHungStorage checks a mount that does not answer. The agent reports it and leaves it alone. It
+// blocks nothing. Every status, even the first one, takes less than a second. Other volumes can be
+// claimed and detached, and the agent can stop and start. If the mount answers again, nothing has
+// changed. If it dies, the agent mounts the volume again.
 func TestHungStorage(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -125,7 +125,7 @@ func TestHungStorage(t *testing.T) {
 		t.Helper()
 		from := time.Now()
 		out := h.volctl(args...)
-		// The promise is 1 s; the rest is for a machine under load.
+		// The promise is 1 s. The rest allows for a machine under load.
 		if took := time.Since(from); took > 4*time.Second {
 			t.Errorf("volctl %v took %s", args, took)
 		}
@@ -159,9 +159,9 @@ func TestHungStorage(t *testing.T) {
 	h.over("data")
 }
 
-// TestHungPublish: a publish answers OK, and its mount never does. The claim
-// fails in time and gives out no path; other volumes are not affected; and when
-// the mount dies at last, it is taken away.
+// TestHungPublish checks a publish that answers OK but whose mount never answers. The claim fails
+// in time and prints no path. Other volumes are not affected. When the mount finally dies, the
+// agent unmounts it.
 func TestHungPublish(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "2s", nil)
@@ -174,14 +174,14 @@ func TestHungPublish(t *testing.T) {
 	}
 	h.volctl("volume", "claim", "other", "--alloc", "a")
 	h.volctl("volume", "detach", "other")
-	h.must(h.cfg.Faults().Clear()) // it dies
+	h.must(h.cfg.Faults().Clear()) // now the mount dies
 	h.over("data")
 	h.lives()
 }
 
-// TestPluginDown: an agent is started while its plugin does not come up. The
-// claims stay mounted and say that the plugin is unavailable; nothing is
-// unmounted or claimed again, and nobody who uses the volume notices.
+// TestPluginDown starts an agent whose plugin does not become ready. The claims stay mounted, and
+// the status says that the plugin is unavailable. The agent unmounts nothing, claims nothing again,
+// and does not disturb processes that use the volume.
 func TestPluginDown(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -211,8 +211,8 @@ func TestPluginDown(t *testing.T) {
 	h.expect(mark)
 }
 
-// TestHolderIsNamed: a claim that is refused says who holds the volume, for how
-// long, and the command that frees it. That command does.
+// TestHolderIsNamed checks that a refused claim names the holder of the volume, its age, and the
+// command that frees the volume. This command must work.
 func TestHolderIsNamed(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -233,9 +233,9 @@ func TestHolderIsNamed(t *testing.T) {
 	h.over("data")
 }
 
-// TestPlanted: what others put where volumes are mounted survives the clean-up
-// byte for byte: files under a target and under a staging directory, which are
-// there while nothing is mounted, and a mount with its files beside them.
+// TestPlanted checks that a detach leaves foreign files and mounts in the agent's directories
+// unchanged. These are files under a target and a staging path, written while nothing was mounted
+// there, and a mount with files beside them.
 func TestPlanted(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -243,7 +243,7 @@ func TestPlanted(t *testing.T) {
 	target := h.volctl("volume", "claim", "data", "--alloc", "a")
 	staging := h.stagingPath("data")
 	h.must(os.WriteFile(filepath.Join(target, "file"), []byte("kept"), 0o644))
-	// With the mounts away for a moment, files are written beneath them.
+	// Unmount the volume for a moment, and write files beneath the mounts.
 	planted := map[string]string{
 		filepath.Join(target, "under"): "under the target", filepath.Join(staging, "under"): "under the staging path",
 		filepath.Join(filepath.Dir(target), "beside"): "beside the target", filepath.Join(h.dir, "d/csi/rec/staging/beside/file"): "another's mount",
@@ -277,8 +277,8 @@ func TestPlanted(t *testing.T) {
 	h.allGone()
 }
 
-// TestFailureIsExplained: a failure shows the step, the call, the code, the
-// plugin's words, how often it was tried, when it is tried next, and what helps.
+// TestFailureIsExplained checks that the status of a failure shows the step, the call, the code,
+// and the plugin's message. It also shows the number of tries, the time of the next try, and a fix.
 func TestFailureIsExplained(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "2s", nil)

@@ -13,11 +13,10 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// The tests of this file have each a plugin whose nature is that of some real
-// one, from its start on.
+// Each test in this file has a plugin with a permanent property of some real plugin.
 
-// unmount unmounts a path that must be mounted, also while the agent has it open for
-// a look.
+// unmount unmounts a path that must be mounted. It works even while the agent has the path open for
+// a check.
 func unmount(t *testing.T, path string) {
 	t.Helper()
 	if err := syscall.Unmount(path, syscall.MNT_DETACH); err != nil {
@@ -25,8 +24,8 @@ func unmount(t *testing.T, path string) {
 	}
 }
 
-// frozen does something while the agent stands still, so that it sees all of it or
-// nothing: it looks at a volume once more after the last step.
+// frozen runs do while the agent is stopped, so that the agent sees all of its effects or none.
+// This matters because the agent checks a volume once more after the last step.
 func (h *host) frozen(do func()) {
 	h.t.Helper()
 	agent := h.cmd.Process
@@ -40,7 +39,7 @@ func (h *host) frozen(do func()) {
 	do()
 }
 
-// TestQuirks: a whole life with plugins of all kinds.
+// TestQuirks runs the whole life of a volume with plugins of many kinds.
 func TestQuirks(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -86,8 +85,8 @@ func TestQuirks(t *testing.T) {
 	}
 }
 
-// TestNoNodeService: with a plugin that has no node service a claim is refused
-// with the reason, and its controller is not called in vain.
+// TestNoNodeService checks a plugin without a node service. A claim is refused with the reason, and
+// the controller receives no useless call.
 func TestNoNodeService(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", func(c *csitest.Config) { c.NoNode = true })
@@ -101,8 +100,8 @@ func TestNoNodeService(t *testing.T) {
 	h.expect(mark)
 }
 
-// TestSecretsEverywhere: some plugins need the volume's secrets with every call
-// that can carry them.
+// TestSecretsEverywhere checks a plugin that needs the volume's secrets with every call that can
+// carry them.
 func TestSecretsEverywhere(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", func(c *csitest.Config) { c.WantSecrets = map[string]string{"user": "u", "key": "k"} })
@@ -110,11 +109,11 @@ func TestSecretsEverywhere(t *testing.T) {
 		h.must(os.WriteFile(filepath.Join(h.dir, name), []byte(name), 0o600))
 	}
 	h.registerWith("external_id: x\nsecrets:\n  user: {file: " + h.dir + "/u}\n  key: {file: " + h.dir + "/k}\n")
-	h.lives() // the plugin's own rules tell of a call without them
+	h.lives() // the plugin reports a call without them as a broken rule
 }
 
-// TestOldSocket: after a kill the plugin's socket file stays, and refuses
-// connections. It is removed before the plugin, which could not, is started again.
+// TestOldSocket checks a plugin that cannot replace its socket file. After a kill the file remains
+// and refuses connections. The agent must remove it before it starts the plugin again.
 func TestOldSocket(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", func(c *csitest.Config) { c.OldSocket = true })
@@ -136,9 +135,9 @@ func TestOldSocket(t *testing.T) {
 	h.over("data")
 }
 
-// TestFuseDaemons: FUSE daemons that share the plugin's process group serve the
-// mounts. They live on when the plugin dies and is started again, and when the
-// agent is stopped: nobody signals the group.
+// TestFuseDaemons checks FUSE daemons in the plugin's process group that serve the mounts. They
+// survive when the plugin dies and is started again, and when the agent stops, because the agent
+// never signals the whole group.
 func TestFuseDaemons(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -171,10 +170,9 @@ func TestFuseDaemons(t *testing.T) {
 	h.over("data")
 }
 
-// TestSharedPropagation: some plugins need shared propagation on the staging
-// directory's parent. Where it is there, volumes are staged again and again;
-// where it is not, the agent says so, and how it is had, and the claim is
-// refused with the plugin's words.
+// TestSharedPropagation checks a plugin that needs shared mount propagation on the parent of the
+// staging path. With shared propagation the volume can be staged repeatedly. Without it the agent
+// logs the problem and its fix, and the claim fails with the plugin's error.
 func TestSharedPropagation(t *testing.T) {
 	t.Parallel()
 	for _, shared := range []bool{true, false} {
@@ -209,7 +207,7 @@ func TestSharedPropagation(t *testing.T) {
 			if r.code != 5 || !strings.Contains(r.err, "is not in a shared mount") {
 				t.Errorf("exit %d, %s", r.code, r.err)
 			}
-			h.must(h.cfg.Faults().Clear()) // its unstage wants the same
+			h.must(h.cfg.Faults().Clear()) // unstage needs shared propagation too
 			h.over("data")
 		})
 	}

@@ -2,6 +2,7 @@
 
 package main_test
 
-// raceDetector builds the agent with the race detector too: its goroutines are
-// what it is to look at. volctl starts often, and would take its time.
+// raceDetector is true if the tests run under the race detector. The agent is then built with it
+// too, because its goroutines are the ones to check. volctl is not, because it is started often and
+// would become slow.
 const raceDetector = true

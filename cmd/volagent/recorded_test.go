@@ -17,16 +17,16 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// recorded is a host with a plugin that writes down every call, checks the
-// rules of CSI as it goes, and fails on command.
+// recorded is a host with the recording plugin. This plugin records every call, checks the rules of
+// CSI, and fails on command.
 type recorded struct {
 	*host
 	cfg  csitest.Config
-	slow bool // the plugin takes a while to start
+	slow bool // the plugin starts slowly
 }
 
-// newRecorded starts a host whose plugin "rec" attaches and stages, with calls
-// bounded by the given deadline.
+// newRecorded starts a host whose plugin "rec" needs ControllerPublish and staging. deadline limits
+// each call.
 func newRecorded(t *testing.T, deadline string, tune func(*csitest.Config)) recorded {
 	t.Helper()
 	h := prepared(t, deadline, tune)
@@ -34,7 +34,7 @@ func newRecorded(t *testing.T, deadline string, tune func(*csitest.Config)) reco
 	return h
 }
 
-// prepared is newRecorded without an agent.
+// prepared is like newRecorded, but does not start the agent.
 func prepared(t *testing.T, deadline string, tune func(*csitest.Config)) recorded {
 	t.Helper()
 	h := recorded{host: newHost(t)}
@@ -50,13 +50,13 @@ func prepared(t *testing.T, deadline string, tune func(*csitest.Config)) recorde
 	return h
 }
 
-// writePlugin writes the plugin's file.
+// writePlugin writes the plugin file.
 func (h recorded) writePlugin(deadline string) {
 	h.t.Helper()
 	self, err := os.Executable()
 	h.must(err)
 	if h.slow {
-		// It takes a while to serve, as many do.
+		// Many real plugins also take a while until they serve.
 		script := filepath.Join(h.dir, "slow")
 		h.must(os.WriteFile(script, []byte("#!/bin/sh\nsleep 0.2\nexec "+self+"\n"), 0o755))
 		self = script
@@ -68,7 +68,7 @@ func (h recorded) writePlugin(deadline string) {
 	h.must(os.WriteFile(filepath.Join(h.dir, "plugins.d", "rec.yaml"), []byte(text), 0o644))
 }
 
-// kept asserts that no rule was broken.
+// kept asserts that no rule of CSI was broken.
 func (h recorded) kept() {
 	j, err := csitest.LoadJournal(h.cfg.JournalPath())
 	if err != nil {
@@ -79,7 +79,7 @@ func (h recorded) kept() {
 	}
 }
 
-// calls are those that change something, after a mark.
+// calls returns the calls that change something, since a mark.
 func (h recorded) calls(since int64) csitest.Calls {
 	h.t.Helper()
 	all, err := csitest.ReadJournal(h.cfg.JournalPath())
@@ -94,7 +94,7 @@ func (h recorded) mark() int64 {
 	return all.Mark()
 }
 
-// register registers a volume that the plugin has.
+// register registers an existing volume of the plugin.
 func (h recorded) register(id, mode string) {
 	h.t.Helper()
 	file := filepath.Join(h.dir, id+".yaml")
@@ -109,7 +109,7 @@ func (h recorded) fault(f ...csitest.Fault) {
 	h.must(err)
 }
 
-// expect asserts the calls since a mark, in order.
+// expect asserts the exact calls since a mark, in order.
 func (h recorded) expect(since int64, want ...string) {
 	h.t.Helper()
 	if got := h.calls(since).Methods(); !slices.Equal(got, want) {
@@ -117,8 +117,8 @@ func (h recorded) expect(since int64, want ...string) {
 	}
 }
 
-// writer starts a process that goes on appending to a file in dir, through one
-// open file, until the test ends. It returns the file.
+// writer starts a process that appends to a file in dir through one open file until the test ends.
+// It returns the name of the file.
 func (h recorded) writer(dir string) string {
 	h.t.Helper()
 	file := filepath.Join(dir, "log")
@@ -143,8 +143,8 @@ func size(file string) int64 {
 	return info.Size()
 }
 
-// TestRestart kills the agent while three claims are held and processes write:
-// the next agent finds plugin, claims and mounts, and sends nothing.
+// TestRestart kills the agent several times while there are three claims and processes write. The
+// next agent finds the plugin, the claims and the mounts, and sends no call.
 func TestRestart(t *testing.T) {
 	h := newRecorded(t, "10s", nil)
 	h.register("shared", "single-node-multi-writer")
@@ -158,7 +158,7 @@ func TestRestart(t *testing.T) {
 	claims, mounts, pid, mark := h.volctl("claim", "list", "-o", "json"), h.mounts(), h.pluginPID("rec"), h.mark()
 	for round := range 5 {
 		if round == 4 {
-			h.must(h.signal(syscall.SIGTERM)) // exits 0, and leaves all the same
+			h.must(h.signal(syscall.SIGTERM)) // exits 0, and leaves the same state
 		} else {
 			h.kill()
 		}
@@ -179,12 +179,12 @@ func TestRestart(t *testing.T) {
 		was = size(two)
 		h.await("the writer to go on", func() bool { return size(two) > was })
 	}
-	// Who uses a staged volume was not forgotten.
+	// The agent still knows all claims of a staged volume.
 	h.volctl("volume", "detach", "shared", "b")
 	h.expect(mark, csitest.NodeUnpublish)
 }
 
-// TestOrder shows every call of two claims' lives, in order, each once.
+// TestOrder checks that every call in the life of two claims is made exactly once and in order.
 func TestOrder(t *testing.T) {
 	h := newRecorded(t, "10s", nil)
 	h.register("data", "single-node-multi-writer")
@@ -204,8 +204,8 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestFaults claims a volume while the plugin misbehaves once; the claim must
-// succeed all the same, by just these calls.
+// TestFaults claims a volume while the plugin misbehaves once. The claim must succeed all the same,
+// with exactly the given calls.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	const (
@@ -253,8 +253,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestFinalError: a claim that can never succeed is refused with the plugin's
-// words, withdrawn, and undone.
+// TestFinalError checks a claim that can never succeed. It fails with the plugin's message, and the
+// agent withdraws it and undoes its calls.
 func TestFinalError(t *testing.T) {
 	h := newRecorded(t, "10s", nil)
 	h.register("data", "single-node-writer")
@@ -269,7 +269,7 @@ func TestFinalError(t *testing.T) {
 	h.allGone()
 }
 
-// TestReadOnly: a plugin that ignores read-only does not get away with it.
+// TestReadOnly checks that a read-only claim is not writable even if the plugin ignores read-only.
 func TestReadOnly(t *testing.T) {
 	h := newRecorded(t, "10s", nil)
 	h.register("data", "single-node-writer")
@@ -280,8 +280,8 @@ func TestReadOnly(t *testing.T) {
 	}
 }
 
-// TestStillMounted: "OK, but still mounted" is no success. It names who holds
-// the mount, keeps the claim, and ends when the holder does.
+// TestStillMounted checks an unpublish that answers OK but leaves the mount. This is not a success.
+// The error names the process that holds the mount, and the claim remains until that process ends.
 func TestStillMounted(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -303,8 +303,8 @@ func TestStillMounted(t *testing.T) {
 	h.allGone()
 }
 
-// TestLateMount: a stage that runs past its deadline and mounts after it was
-// undone is undone again.
+// TestLateMount checks a stage that exceeds its deadline and mounts after the agent has undone it.
+// The agent must undo it again.
 func TestLateMount(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "6s", nil)
@@ -322,7 +322,7 @@ func TestLateMount(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	// The directory went with the first undoing; many plugins make it again.
+	// The first undoing removed the directory. Many plugins create it again for a late mount.
 	h.await("the staging path to go", func() bool { return os.Mkdir(filepath.Join(h.dir, "d/csi/rec/staging/data"), 0o711) == nil })
 	if _, err := csitest.AwaitCalls(ctx, h.cfg.JournalPath(), func(cs csitest.Calls) bool {
 		return cs.Since(mark).Count(csitest.NodeUnstage) == 2 && cs.Since(mark).Count(csitest.ControllerUnpublish) == 1
@@ -333,8 +333,8 @@ func TestLateMount(t *testing.T) {
 	h.allGone()
 }
 
-// TestKilledInACall kills the agent before and after the effect of each call of
-// a claim, and of its release; the next agent brings it to its end.
+// TestKilledInACall kills the agent before and after the effect of each call of a claim and of its
+// detach. The next agent must complete the work.
 func TestKilledInACall(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{

@@ -12,8 +12,7 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// unfiled moves the file of plugin "rec" out of the plugin directory, and returns
-// where it is then.
+// unfiled moves the file of plugin "rec" out of the plugin directory, and returns its new path.
 func (h recorded) unfiled() string {
 	h.t.Helper()
 	file := filepath.Join(h.dir, "rec.yaml")
@@ -21,8 +20,8 @@ func (h recorded) unfiled() string {
 	return file
 }
 
-// TestPluginRegister: a plugin that is registered is there over a kill of the
-// agent, as the same process, until it is deregistered; not while it is in use.
+// TestPluginRegister checks that a plugin registered at run time survives a kill of the agent as
+// the same process. It stays until it is deregistered, which is refused while the plugin is in use.
 func TestPluginRegister(t *testing.T) {
 	t.Parallel()
 	h := prepared(t, "10s", nil)
@@ -53,7 +52,7 @@ func TestPluginRegister(t *testing.T) {
 	}
 	refused()
 	h.expect(mark)
-	h.must(os.Remove(file)) // it is not read again
+	h.must(os.Remove(file)) // the agent does not read it again
 	h.volctl("volume", "detach", "data", "a")
 
 	h.exits(3, `near: "rec"`, "plugin", "deregister", "recc")
@@ -75,14 +74,14 @@ func TestPluginRegister(t *testing.T) {
 	h.kill()
 	h.start("local")
 	gone()
-	h.exits(0, "data", "volume", "list") // it stays known
+	h.exits(0, "data", "volume", "list") // the volume stays registered
 	if _, err := os.Stat(filepath.Join(h.dir, "d", "plugins", "rec", "state")); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestPluginDeregisterForced: it ends under a claim, and the next registration
-// takes the claim up as it is.
+// TestPluginDeregisterForced checks that a forced deregister stops a plugin in use. After the next
+// registration the claim continues unchanged.
 func TestPluginDeregisterForced(t *testing.T) {
 	t.Parallel()
 	h := prepared(t, "10s", nil)
@@ -111,8 +110,8 @@ func TestPluginDeregisterForced(t *testing.T) {
 	h.expect(mark, csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish)
 }
 
-// TestPluginRegisterBad: what cannot be registered is refused with its line, and
-// what does not become ready stays registered.
+// TestPluginRegisterBad checks that an invalid plugin file is refused with the number of the bad
+// line. A plugin that does not become ready stays registered.
 func TestPluginRegisterBad(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -149,14 +148,15 @@ func TestPluginRegisterBad(t *testing.T) {
 	h.must(os.Remove(filepath.Join(h.dir, "plugins.d", "late.yaml")))
 	h.volctl("plugin", "deregister", "bad")
 
-	// The builtin one is as any other, and is as before without it.
+	// The bundled driver can be registered like any other plugin. After its deregister it has its
+	// default definition again.
 	h.exits(0, `registered plugin "local"`, "plugin", "register", write("id: local\nbuiltin: local\nmax_in_flight: 3\n"))
 	h.exits(0, `deregistered plugin "local"`, "plugin", "deregister", "local")
 	h.exits(0, "ready", "plugin", "status", "local")
 }
 
-// TestPluginRegisterFullDisk: what cannot be stored is not registered, and not
-// deregistered either.
+// TestPluginRegisterFullDisk checks that a plugin whose change cannot be stored is neither
+// registered nor deregistered.
 func TestPluginRegisterFullDisk(t *testing.T) {
 	t.Parallel()
 	h := prepared(t, "10s", nil)
@@ -185,8 +185,8 @@ func TestPluginRegisterFullDisk(t *testing.T) {
 	h.volctl("plugin", "deregister", "rec")
 }
 
-// TestPluginRegisterFailingSync: a commit whose last sync failed may have reached
-// the file. What was refused because of it is not there after a restart.
+// TestPluginRegisterFailingSync checks a commit whose last sync failed, but which may have reached
+// the file. The refused change must not appear after a restart.
 func TestPluginRegisterFailingSync(t *testing.T) {
 	t.Parallel()
 	h := prepared(t, "10s", nil)
@@ -212,12 +212,12 @@ func TestPluginRegisterFailingSync(t *testing.T) {
 	h.volctl("plugin", "deregister", "rec")
 }
 
-// TestPluginInit: the plugin files that volctl writes are taken as they stand. No
-// image is had for them.
+// TestPluginInit checks that the agent accepts the plugin files that volctl writes. It pulls no
+// images for them.
 func TestPluginInit(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	h.env = append(h.env, "PATH="+binDir) // without podman: this machine's own is not to be touched
+	h.env = append(h.env, "PATH="+binDir) // without podman, so that this machine's own podman stays untouched
 	h.start("local")
 	for _, id := range []string{"cephfs", "ebs", "efs", "gcepd", "hostpath", "nfs", "rbd", "s3", "smb"} {
 		file := filepath.Join(h.dir, id+".yaml")

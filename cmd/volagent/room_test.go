@@ -9,10 +9,10 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// TestMaxVolumes: of many claims at once on volumes of a plugin that can have
-// two on a node, two go through. The others are refused before anything is
-// called for them, by a message that names who has the places, also by the next
-// agent; a volume that is here takes further claims; and one that goes makes room.
+// TestMaxVolumes makes many claims at once through a plugin that allows two volumes per node. Two
+// claims succeed. The agent refuses the others before it sends a call, and the error names the
+// volumes that use the places. The next agent does the same. A volume that is already on the host
+// accepts more claims. When a volume leaves, its place is free again.
 func TestMaxVolumes(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", func(c *csitest.Config) { c.MaxVolumes = 2 })

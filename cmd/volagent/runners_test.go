@@ -19,20 +19,19 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// way is one way in which a plugin may come to run.
+// way is one way to run a plugin.
 type way struct {
 	name string
 	// plugin is the id of the plugin.
 	plugin string
-	// prepare makes what the way needs, before the agent is started.
+	// prepare prepares the host for this way, before the agent starts.
 	prepare func(h recorded)
 }
 
-// TestRunners does the same with each way to run a plugin. A process writes to
-// a volume all the while, and another volume is claimed and detached over and
-// over. The agent is killed, and replaced by another build, and takes over the
-// plugin that runs; then the plugin is killed 50 times, and comes back each
-// time, which its status and the events show.
+// TestRunners runs the same test with each way to run a plugin. All the while, a process writes to
+// one volume, and another volume is claimed and detached repeatedly. The agent is killed and
+// replaced by another version, and each agent takes over the running plugin. Then the plugin is
+// killed 50 times, and restarts each time. Its status and the events must show this.
 func TestRunners(t *testing.T) {
 	for _, w := range []way{
 		{"exec", "rec", func(h recorded) { h.writePlugin(callTimeout) }},
@@ -48,18 +47,18 @@ func TestRunners(t *testing.T) {
 	}
 }
 
-// callTimeout is what a volume waits after an agent was killed in the midst of an
-// unstage: nobody knows how long the plugin is still at it.
+// callTimeout is the time that a volume waits after the agent was killed during an unstage. Only
+// this limit tells the agent how long the plugin may still work on that call.
 const callTimeout = "5s"
 
-// writeFile writes a plugin file that says in one line how the plugin is run.
+// writeFile writes a plugin file with one line that says how to run the plugin.
 func (h recorded) writeFile(id, runner string) {
 	h.t.Helper()
 	h.must(os.WriteFile(filepath.Join(h.dir, "plugins.d", id+".yaml"), fmt.Appendf(nil, "id: %s\n%s\ntimeouts: {node: %s, controller: %s}\n",
 		id, runner, callTimeout, callTimeout), 0o644))
 }
 
-// kills is how often a plugin is killed in a row.
+// kills is the number of times that a plugin is killed in a row.
 const kills = 50
 
 func (w way) run(t *testing.T) {
@@ -101,7 +100,7 @@ func (w way) run(t *testing.T) {
 	h.exits(0, " healthy", "node", "status")
 }
 
-// killed kills the plugin again and again, and sees it come back.
+// killed kills the plugin repeatedly and waits for each restart.
 func (w way) killed(h recorded) {
 	h.t.Helper()
 	before := w.status(h)
@@ -136,7 +135,7 @@ func (w way) status(h recorded) *api.Plugin {
 	return p
 }
 
-// volume makes a volume known to the plugin's agent.
+// volume creates or registers a volume of the plugin.
 func (w way) volume(h recorded, id string) {
 	h.t.Helper()
 	if w.plugin == "local" {
@@ -146,8 +145,7 @@ func (w way) volume(h recorded, id string) {
 	h.register(id, "single-node-writer")
 }
 
-// serveSocket has the plugin run by somebody else, who starts it again whenever
-// it ends.
+// serveSocket runs the plugin outside the agent, and starts it again whenever it ends.
 func serveSocket(h recorded) {
 	socket := filepath.Join(h.dir, "csi.sock")
 	h.writeFile("rec", "socket: "+socket)
@@ -162,21 +160,21 @@ func serveSocket(h recorded) {
 			cmd := exec.CommandContext(ctx, self)
 			cmd.Env = append(append(os.Environ(), "CSI_ENDPOINT=unix://"+socket), env...)
 			cmd.Stderr = h.log
-			_ = cmd.Run() // it is killed
+			_ = cmd.Run() // it was killed
 		}
 	})
 	h.t.Cleanup(func() { cancel(); over.Wait() })
 }
 
-// load claims and detaches one volume over and over.
+// load claims and detaches one volume repeatedly.
 type load struct {
 	h      *host
-	cycles atomic.Int64 // that were done
+	cycles atomic.Int64 // completed cycles
 	cancel context.CancelFunc
 	over   sync.WaitGroup
 }
 
-// churn starts a load, which ends with the test if not before.
+// churn starts a load, which ends with the test at the latest.
 func (h *host) churn(volume string) *load {
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &load{h: h, cancel: cancel}
@@ -191,7 +189,7 @@ func (h *host) churn(volume string) *load {
 	return l
 }
 
-// do runs one command, which may fail in one way only: there is no agent.
+// do runs one command. The only allowed failure is that no agent is running.
 func (l *load) do(ctx context.Context, args ...string) bool {
 	cmd := exec.Command(filepath.Join(binDir, "volctl"), append([]string{"volume"}, args...)...)
 	cmd.Env = l.h.env
@@ -205,17 +203,17 @@ func (l *load) do(ctx context.Context, args ...string) bool {
 		l.cancel()
 		return false
 	}
-	select { // the agent is being started again
+	select { // the agent is being restarted
 	case <-ctx.Done():
 	case <-time.After(20 * time.Millisecond):
 	}
 	return false
 }
 
-// stop ends the load after the cycle in hand.
+// stop ends the load after its current cycle.
 func (l *load) stop() { l.cancel(); l.over.Wait() }
 
-// mountsOf are the lines of the mount table about the paths of one volume.
+// mountsOf returns the lines of the mount table for the paths of one volume.
 func (h *host) mountsOf(volume string) string {
 	var lines []string
 	for line := range strings.Lines(h.mounts()) {
@@ -228,7 +226,7 @@ func (h *host) mountsOf(volume string) string {
 
 const newerVersion = "99.0.0-test"
 
-// buildNewer builds another volagent.
+// buildNewer builds volagent with another version number.
 var buildNewer = sync.OnceValues(func() (string, error) {
 	program := filepath.Join(binDir, "newer", "volagent")
 	out, err := exec.Command("go", "build", "-buildvcs=false", "-ldflags", "-X github.com/volagent/volagent/agent/api.Version="+newerVersion,
@@ -239,7 +237,7 @@ var buildNewer = sync.OnceValues(func() (string, error) {
 	return program, err
 })
 
-// newer is a volagent of another version.
+// newer returns the program of a volagent with another version number.
 func newer(t testing.TB) string {
 	t.Helper()
 	program, err := buildNewer()

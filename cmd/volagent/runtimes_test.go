@@ -20,21 +20,21 @@ import (
 	"time"
 )
 
-// The images of the tests, made here: the recording plugin, and a shell.
+// The images that the tests build: the recording plugin, and a shell.
 const (
 	pluginImage = "localhost/volagent-test-plugin:1"
 	shellImage  = "localhost/volagent-test-shell:1"
 )
 
-// box is a container runtime of the tests' own: podman with a storage of its
-// own, or a docker daemon in the mount namespace of the tests. Nothing of the
-// host's is used or changed.
+// box is a container runtime that belongs to the tests. It is podman with its own storage, or a
+// docker daemon in the mount namespace of the tests. It uses and changes nothing of the host's own
+// runtimes.
 type box struct {
-	name   string // podman or docker
+	name   string // "podman" or "docker"
 	dir    string
 	env    []string
-	plain  bool     // nobody runs a plugin in it
-	more   []string // arguments of the daemon, beside those that keep it to itself
+	plain  bool     // no plugin runs in it
+	more   []string // additional arguments of the daemon
 	daemon *exec.Cmd
 }
 
@@ -58,7 +58,7 @@ func newBox(t testing.TB, name string) *box {
 	return boxes[name]
 }
 
-// stopBoxes ends what newBox began.
+// stopBoxes stops the boxes that newBox made.
 func stopBoxes() (err error) {
 	for _, r := range boxes {
 		err = errors.Join(err, r.stop())
@@ -80,7 +80,7 @@ func ownBox(t testing.TB, r *box) *box {
 	return r
 }
 
-// makeBox starts a runtime, and makes the images.
+// makeBox starts a runtime and creates the images.
 func makeBox(r *box) (_ *box, err error) {
 	if r.dir, err = os.MkdirTemp("", "vr"); err != nil {
 		return nil, err
@@ -90,7 +90,8 @@ func makeBox(r *box) (_ *box, err error) {
 			err = errors.Join(err, r.stop())
 		}
 	}()
-	// A container's root may be another user of the host, and must pass.
+	// The root user of a container may be another user on the host, and must be able to enter the
+	// directory.
 	if err := errors.Join(os.Chmod(r.dir, 0o711), r.writeFiles()); err != nil {
 		return nil, err
 	}
@@ -114,8 +115,8 @@ func makeBox(r *box) (_ *box, err error) {
 		r.image(shellImage, busybox, "busybox", `["/bin/busybox", "sh", "-c"]`))
 }
 
-// staticSelf is this program in a form that needs no library. A build with cgo,
-// as for the race detector, does.
+// staticSelf returns a version of this program that needs no shared library. If this program was
+// built with cgo, as for the race detector, staticSelf builds another one.
 func staticSelf() (string, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -138,8 +139,7 @@ func staticSelf() (string, error) {
 	return static, nil
 }
 
-// writeFiles writes the configuration: who runs the containers, and where all is
-// kept.
+// writeFiles writes the configuration, which selects the OCI runtime and the directories.
 func (r *box) writeFiles() error {
 	const conf = `[containers]
 default_ulimits = ["nofile=1024:1024", "nproc=4096:4096"]
@@ -155,8 +155,8 @@ driver = "overlay"
 runroot = "%[1]s/run"
 graphroot = "%[1]s/data"
 `
-	// Docker gives a privileged container all capabilities that there are. A
-	// machine on which even root lacks one must do without it.
+	// Docker gives a privileged container all capabilities that exist. On a machine where even root
+	// lacks CAP_SYS_RESOURCE, the container must run without it.
 	const oci = `#!/bin/sh
 prev=
 for arg; do
@@ -191,10 +191,10 @@ func (r *box) startDaemon() error {
 		args = append(args, "--add-runtime", "less="+r.dir+"/oci", "--default-runtime", "less")
 	}
 	for end := time.Now().Add(200 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		// On a busy host it may find that its containerd takes too long, and end.
+		// On a busy host, dockerd may give up waiting for its containerd and end.
 		if r.daemon == nil || ended(r.daemon.Process.Pid) {
 			if r.daemon != nil {
-				_ = r.daemon.Wait() // its log says why
+				_ = r.daemon.Wait() // its log shows the reason
 			}
 			if err := r.forgetContainerd(); err != nil {
 				return err
@@ -215,8 +215,8 @@ func (r *box) startDaemon() error {
 	}
 }
 
-// forgetContainerd removes the word of a containerd that was killed, and that nobody has
-// reaped: to dockerd it would be alive.
+// forgetContainerd removes the pid file of a killed containerd that is still a zombie. Otherwise
+// dockerd would take it for a running process.
 func (r *box) forgetContainerd() error {
 	file := filepath.Join(r.dir, "exec", "containerd", "containerd.pid")
 	raw, err := os.ReadFile(file)
@@ -233,7 +233,7 @@ func (r *box) forgetContainerd() error {
 	return os.Remove(file)
 }
 
-// lacksResource reports whether root lacks CAP_SYS_RESOURCE here.
+// lacksResource reports whether root lacks CAP_SYS_RESOURCE on this machine.
 func lacksResource() bool {
 	raw, err := os.ReadFile("/proc/self/status")
 	if err != nil {
@@ -245,7 +245,7 @@ func lacksResource() bool {
 	return err == nil && set&(1<<24) == 0
 }
 
-// image makes an image of one program.
+// image creates an image that contains one program.
 func (r *box) image(name, program, as, entrypoint string) error {
 	cmd := r.command("import", "--change", "ENTRYPOINT "+entrypoint, "-", name)
 	in, err := cmd.StdinPipe()
@@ -264,7 +264,7 @@ func (r *box) image(name, program, as, entrypoint string) error {
 	return nil
 }
 
-// writeTar writes the tree of an image.
+// writeTar writes the file tree of an image.
 func writeTar(to io.Writer, program, as string) error {
 	f, err := os.Open(program)
 	if err != nil {
@@ -288,15 +288,15 @@ func writeTar(to io.Writer, program, as string) error {
 	return errors.Join(err, w.Close())
 }
 
-// command is one of the runtime's.
+// command prepares a command of the runtime.
 func (r *box) command(args ...string) *exec.Cmd {
 	cmd := exec.Command(r.name, args...)
 	cmd.Env = append(os.Environ(), r.env...)
 	return cmd
 }
 
-// run runs one and returns its answer; if it fails, all that it says. What it only warns of
-// is no part of an answer: podman does when a volume's plugin does not run.
+// run runs a command and returns its output, and on failure also its errors. Warnings are not part
+// of a successful answer, because podman prints some while a volume plugin does not run.
 func (r *box) run(args ...string) (string, error) {
 	var answer, said bytes.Buffer
 	cmd := r.command(args...)
@@ -308,7 +308,7 @@ func (r *box) run(args ...string) (string, error) {
 	return strings.TrimSpace(answer.String()), err
 }
 
-// must runs one that must succeed.
+// must runs a command that must succeed.
 func (r *box) must(t testing.TB, args ...string) string {
 	t.Helper()
 	out, err := r.run(args...)
@@ -318,7 +318,7 @@ func (r *box) must(t testing.TB, args ...string) string {
 	return out
 }
 
-// removeAll removes the containers that a filter names.
+// removeAll removes the containers that a filter selects.
 func (r *box) removeAll(filter ...string) error {
 	out, err := r.run(append([]string{"ps", "-aq", "--no-trunc"}, filter...)...)
 	if err != nil {
@@ -332,12 +332,11 @@ func (r *box) removeAll(filter ...string) error {
 	return nil
 }
 
-// stop removes all containers, ends the daemon, and takes away what is mounted
-// and what was written.
+// stop removes all containers, stops the daemon, and removes all mounts and files of the box.
 func (r *box) stop() error {
 	var err error
 	if r.daemon != nil {
-		_ = r.daemon.Process.Signal(syscall.SIGCONT) // a test may have failed with it stopped
+		_ = r.daemon.Process.Signal(syscall.SIGCONT) // a failed test may have left it stopped
 	}
 	if r.daemon != nil || r.name == "podman" {
 		err = r.removeAll()
@@ -345,7 +344,7 @@ func (r *box) stop() error {
 	return errors.Join(err, r.stopDaemon(), r.unmountAll(), os.RemoveAll(r.dir))
 }
 
-// unmountAll takes away what is mounted below the box's directory.
+// unmountAll unmounts everything below the box's directory.
 func (r *box) unmountAll() error {
 	raw, err := os.ReadFile("/proc/self/mountinfo")
 	lines := strings.Split(string(raw), "\n")
@@ -357,7 +356,7 @@ func (r *box) unmountAll() error {
 	return err
 }
 
-// stopDaemon ends dockerd, if it runs.
+// stopDaemon stops dockerd, if it is running.
 func (r *box) stopDaemon() error {
 	if r.daemon == nil {
 		return nil

@@ -21,13 +21,14 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// What is planted, by the secret's name. Nothing of it may be found anywhere.
+// plantedSecrets are the values of secrets, by name. The hunt functions must not find these values
+// anywhere.
 var plantedSecrets = map[string]string{
 	"literal": "pl4nt3d-l1t3r4l", "file": "pl4nt3d-f1l3", "credential": "pl4nt3d-cr3d", "env": "pl4nt3d-3nv",
 }
 
-// plantedHost is a host with one secret of each kind, and no agent yet. The lines
-// are those of a volume file that names them.
+// plantedHost returns a host with one secret of each kind and without an agent. It also returns the
+// lines of a volume file that refer to these secrets.
 func plantedHost(t *testing.T) (h recorded, lines string) {
 	t.Helper()
 	h = prepared(t, "10s", nil)
@@ -46,8 +47,8 @@ func (h recorded) file(lines string) string {
 	return name
 }
 
-// gave asserts that every call of a method since a mark carried these secrets, and
-// that there was one.
+// gave asserts that every call of a method since a mark carried these secrets, and that there was
+// at least one call.
 func (h recorded) gave(since int64, method string, want map[string]string) {
 	h.t.Helper()
 	all, err := csitest.ReadJournal(h.cfg.JournalPath())
@@ -68,7 +69,7 @@ func (h recorded) gave(since int64, method string, want map[string]string) {
 	}
 }
 
-// get asks the agent's API for what people and programs may see.
+// get sends a GET request to the agent's API and returns the answer.
 func (h *host) get(path string) string {
 	h.t.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -87,7 +88,7 @@ func (h *host) get(path string) string {
 	return string(all)
 }
 
-// hunt looks for what was planted in a text, as it is and as programs encode it.
+// hunt searches a text for the planted secrets, both unchanged and in usual encodings.
 func hunt(t testing.TB, where, text string) {
 	t.Helper()
 	for name, value := range plantedSecrets {
@@ -101,7 +102,7 @@ func hunt(t testing.TB, where, text string) {
 	}
 }
 
-// huntFiles looks in all that the agent keeps, and in what it was told to log.
+// huntFiles searches all files of the agent and its log.
 func (h recorded) huntFiles(when string) {
 	h.t.Helper()
 	for _, root := range []string{"d", "run", "agent.log", "plugins.d"} {
@@ -116,7 +117,7 @@ func (h recorded) huntFiles(when string) {
 	}
 }
 
-// huntAPI looks in all that the agent tells.
+// huntAPI searches the answers of the API and the output of volctl.
 func (h recorded) huntAPI(when string) {
 	h.t.Helper()
 	for _, path := range []string{
@@ -133,21 +134,21 @@ func (h recorded) huntAPI(when string) {
 	}
 }
 
-// huntProcesses looks in the arguments of every process of this machine.
+// huntProcesses searches the arguments of every process on this machine.
 func (h recorded) huntProcesses(when string) {
 	h.t.Helper()
 	names, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	h.must(err)
 	for _, name := range names {
-		raw, _ := os.ReadFile(name) // it may have ended
+		raw, _ := os.ReadFile(name) // the process may have ended
 		hunt(h.t, when+": "+name, string(raw))
 	}
 }
 
-// TestPlantedSecrets: the plugin gets a volume's secrets with the calls that want
-// them. They are looked for in the state database, its log and copies, notes, the
-// agent's log, events, answers of the API, arguments, metrics and core dumps, and
-// found nowhere: while all goes well, while the plugin repeats them, and after a
+// TestPlantedSecrets checks that the plugin gets a volume's secrets with the calls that need them,
+// and that no other place contains them. It searches the state database with its log and copies,
+// notes, the agent's log, events, answers of the API, arguments, metrics and core dumps. It
+// searches during normal operation, while the plugin repeats the secrets in its errors, and after a
 // crash and the loss of the database.
 func TestPlantedSecrets(t *testing.T) {
 	t.Parallel()
@@ -160,7 +161,7 @@ func TestPlantedSecrets(t *testing.T) {
 	said := h.volctl("volume", "validate", h.file(lines), "-o", "json")
 	mark := h.mark()
 	said += h.volctl("volume", "create", h.file(lines), "-o", "json")
-	said += h.volctl("volume", "register", h.file(lines)) // nothing changes
+	said += h.volctl("volume", "register", h.file(lines)) // this changes nothing
 	h.gave(mark, csitest.CreateVolume, plantedSecrets)
 	said += h.volctl("volume", "claim", "data", "--alloc", "a", "-o", "json")
 	for _, method := range []string{csitest.ControllerPublish, csitest.NodeStage, csitest.NodePublish} {
@@ -174,7 +175,7 @@ func TestPlantedSecrets(t *testing.T) {
 	h.huntFiles("mounted")
 	h.huntProcesses("mounted")
 
-	// The plugin repeats what it was given, as it is and encoded.
+	// The plugin repeats the secrets in an error, unchanged and encoded.
 	for _, value := range plantedSecrets {
 		h.fault(csitest.Fault{Method: csitest.NodePublish, Code: codes.Internal, Message: "cannot use " + value + ", " +
 			base64.StdEncoding.EncodeToString([]byte(value)) + ", " + base64.RawURLEncoding.EncodeToString([]byte(value)) + ", " + hex.EncodeToString([]byte(value))})
@@ -191,7 +192,7 @@ func TestPlantedSecrets(t *testing.T) {
 	h.huntAPI("repeated")
 	h.huntFiles("repeated")
 
-	// The agent dies in a way that dumps core, and the database is lost.
+	// The agent dies by a signal that would dump core, and the database is lost.
 	pid := h.cmd.Process.Pid
 	h.must(h.cmd.Process.Signal(syscall.SIGABRT))
 	err := h.cmd.Wait()
@@ -206,16 +207,16 @@ func TestPlantedSecrets(t *testing.T) {
 	h.huntFiles("crashed")
 	mark = h.mark()
 	h.volctl("volume", "detach", "data", "b")
-	h.gave(mark, csitest.ControllerUnpublish, plantedSecrets) // what was sealed came from the note
+	h.gave(mark, csitest.ControllerUnpublish, plantedSecrets) // the sealed values came from the note
 	mark = h.mark()
 	h.volctl("volume", "delete", "data", "-y", "--confirm=data")
 	h.gave(mark, csitest.DeleteVolume, plantedSecrets)
 	h.huntFiles("deleted")
 }
 
-// TestSecretRotation: another value counts from the next call on. A step that
-// failed for the old one is tried as soon as the volume is registered again, be it
-// the same file with another thing behind it.
+// TestSecretRotation checks that a changed secret applies from the next call on. A step that failed
+// with the old value is retried as soon as the volume is registered again. This holds even if only
+// the content of the referenced file has changed.
 func TestSecretRotation(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -238,7 +239,7 @@ func TestSecretRotation(t *testing.T) {
 	h.volctl("wait", "--volume", "data", "--for", "mounted", "--timeout", "60s")
 	h.gave(mark, csitest.NodeStage, map[string]string{"key": "old", "word": "second"})
 
-	// A file's new content needs no register for the next call.
+	// The new content of a file needs no register for the next call.
 	mark = h.mark()
 	put("new")
 	h.volctl("volume", "detach", "data", "a")
@@ -258,9 +259,9 @@ func TestSecretRotation(t *testing.T) {
 	h.over("data")
 }
 
-// TestSealingKey: the key is a file for root alone or a credential. Without it a
-// sealed value cannot be used: that is said, the rest works, and the value is
-// sealed anew by a register.
+// TestSealingKey checks that the sealing key is a file that only root can read, or a credential.
+// Without the key a sealed value cannot be used. The error says so, everything else works, and a
+// register seals the value again.
 func TestSealingKey(t *testing.T) {
 	t.Parallel()
 	h, _ := plantedHost(t)
@@ -291,7 +292,7 @@ func TestSealingKey(t *testing.T) {
 	}
 	h.over("data")
 
-	// With a credential no key file is made.
+	// With a credential the agent creates no key file.
 	h.must(h.signal(syscall.SIGTERM))
 	h.must(os.WriteFile(filepath.Join(h.dir, "cred", "volagent.key"), []byte(strings.Repeat("k", 32)), 0o400))
 	h.start("rec")
@@ -303,7 +304,7 @@ func TestSealingKey(t *testing.T) {
 		t.Error("a key file was made beside the credential")
 	}
 
-	// What is sealed can be kept, and only where it is.
+	// A volume file can keep a sealed value, but only where one exists.
 	h.volctl("volume", "register", h.file("external_id: x\nreclaim: delete\nsecrets: {word: {sealed: true}}\n"))
 	mark = h.mark()
 	h.lives()
@@ -314,8 +315,8 @@ func TestSealingKey(t *testing.T) {
 	}
 }
 
-// TestUnreadableSecret: a reference that cannot be read is named, with what it
-// refers to, before anything is stored or asked of the plugin.
+// TestUnreadableSecret checks that an unreadable reference is reported with its target, before the
+// agent stores anything or calls the plugin.
 func TestUnreadableSecret(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)

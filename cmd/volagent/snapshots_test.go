@@ -13,19 +13,19 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// snapshooter is a plugin that makes snapshots, which are ready when asked for again.
+// snapshooter configures a plugin whose snapshots become ready at the second request.
 func snapshooter(c *csitest.Config) {
 	c.Snapshot, c.ListSnapshots, c.GetSnapshot, c.GroupSnapshot, c.Clone = true, true, true, true, true
 	c.ReadyAfter, c.PageSize = 1, 2
 }
 
-// snapshots are the ids that volctl lists.
+// snapshots returns the ids that volctl lists.
 func (h *host) snapshots(plugin string) []string {
 	h.t.Helper()
 	return strings.Fields(h.volctl("volume", "snapshot", "list", "--plugin", plugin, "-q"))
 }
 
-// write writes into a volume; read reads it.
+// write writes a file into a volume. read reads that file.
 func (h *host) write(volume, text string) {
 	h.t.Helper()
 	path := h.volctl("volume", "claim", volume, "--alloc", "w")
@@ -42,9 +42,9 @@ func (h *host) read(volume string) string {
 	return string(raw)
 }
 
-// TestSnapshots: a snapshot is made, listed, restored, and deleted; a volume is cloned; a
-// group is made, shown, restored and deleted. How the plugin can be asked for what it has
-// makes no difference.
+// TestSnapshots makes, lists, restores and deletes a snapshot, clones a volume, and makes, shows,
+// restores and deletes a group. The test runs with each method by which a plugin can report its
+// snapshots.
 func TestSnapshots(t *testing.T) {
 	t.Parallel()
 	for name, tune := range map[string]func(*csitest.Config){
@@ -65,7 +65,7 @@ func TestSnapshots(t *testing.T) {
 	}
 }
 
-// lifeOfSnapshots does it all with one plugin.
+// lifeOfSnapshots runs all these steps with one plugin.
 func (h *host) lifeOfSnapshots(plugin string, lists bool, params ...string) {
 	t := h.t
 	t.Helper()
@@ -113,7 +113,7 @@ func (h *host) lifeOfSnapshots(plugin string, lists bool, params ...string) {
 	}
 	h.volctl("volume", "snapshot", "delete", plugin, snap, "-y")
 	h.volctl("volume", "snapshot", "delete", plugin, snap, "-y", "--ignore-not-found")
-	if plugin == "local" { // it can tell that there is none
+	if plugin == "local" { // only this plugin reports that the snapshot does not exist
 		h.refuses(3, `plugin "local" has no snapshot "`+snap+`"`, "volume", "snapshot", "delete", plugin, snap, "-y")
 		h.refuses(3, `plugin "local" has no group snapshot "nope"`, "volume", "snapshot", "group", "delete", plugin, "nope", "-y")
 	}
@@ -123,8 +123,8 @@ func (h *host) lifeOfSnapshots(plugin string, lists bool, params ...string) {
 	}
 }
 
-// TestSnapshotAfterCrash: an agent that is killed while a snapshot is being made knows of
-// it when it starts again, and the same command goes on with it.
+// TestSnapshotAfterCrash kills the agent while it makes a snapshot. The next agent knows the
+// snapshot, and the same command continues it.
 func TestSnapshotAfterCrash(t *testing.T) {
 	t.Parallel()
 	for _, moment := range []csitest.Moment{csitest.BeforeEffect, csitest.AfterEffect} {
@@ -136,7 +136,7 @@ func TestSnapshotAfterCrash(t *testing.T) {
 			if r.code != 7 || !strings.Contains(r.err, "to wait on: volctl volume snapshot create data nightly") {
 				t.Fatalf("while the agent is killed: %+v", r)
 			}
-			_ = h.cmd.Wait() // it was killed by the plugin
+			_ = h.cmd.Wait() // the plugin killed it
 			h.cmd = nil
 			h.start("rec")
 			list := h.volctl("volume", "snapshot", "list", "-o", "wide")
@@ -158,8 +158,8 @@ func TestSnapshotAfterCrash(t *testing.T) {
 	}
 }
 
-// TestSnapshotNotReady: a snapshot that does not become ready is told of, goes on, and can
-// be deleted.
+// TestSnapshotNotReady checks a snapshot that does not become ready. The command reports this, the
+// snapshot continues, and it can be deleted.
 func TestSnapshotNotReady(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "30s", func(c *csitest.Config) {
@@ -188,8 +188,8 @@ func TestSnapshotNotReady(t *testing.T) {
 	}
 }
 
-// TestSnapshotRefused: what a plugin lacks, and what is not there, is said before anything
-// is made, with an exit code of its own.
+// TestSnapshotRefused checks requests for missing capabilities and missing objects. They are
+// refused before anything is created, with the proper exit code.
 func TestSnapshotRefused(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "30s", nil)
@@ -223,7 +223,8 @@ func TestSnapshotRefused(t *testing.T) {
 	}
 }
 
-// TestSourceIsMissing: a clone of what is not there leaves nothing, and says so.
+// TestSourceIsMissing checks that a copy of a missing source fails with this reason and leaves
+// nothing.
 func TestSourceIsMissing(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "30s", func(c *csitest.Config) {
@@ -241,8 +242,8 @@ func TestSourceIsMissing(t *testing.T) {
 	}
 }
 
-// TestCopyTakesLong: a plugin that says that it copies, or does not answer in time, is
-// asked again by the same name until it is done, and what it says is told meanwhile.
+// TestCopyTakesLong checks a plugin that reports that it is still copying. The agent repeats the
+// request with the same name until the copy is complete, and shows the plugin's message meanwhile.
 func TestCopyTakesLong(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "30s", snapshooter)
@@ -276,8 +277,8 @@ func TestCopyTakesLong(t *testing.T) {
 	}
 }
 
-// TestSnapshotSecrets: those of the volume go with its snapshots, and those that are
-// named with what belongs to no volume here.
+// TestSnapshotSecrets checks that calls for a volume's snapshots carry the secrets of the volume.
+// Calls for snapshots without a volume on this host carry the secrets that the command names.
 func TestSnapshotSecrets(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "30s", func(c *csitest.Config) {
@@ -301,7 +302,8 @@ func TestSnapshotSecrets(t *testing.T) {
 	}
 }
 
-// TestSnapshotsOfBundledDriver: it does it all, for directories and for images.
+// TestSnapshotsOfBundledDriver runs all these steps with the bundled driver, for directories and
+// for images.
 func TestSnapshotsOfBundledDriver(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"directory", "image"} {

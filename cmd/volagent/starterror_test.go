@@ -12,8 +12,8 @@ import (
 )
 
 // TestStartError starts an agent with a mistake in its configuration, while the socket accepts
-// connections for it, as systemd's does. Every command says what and where the mistake is, and
-// none waits for an agent that does not come.
+// connections, as systemd's socket does. Every command must report the mistake and its place, and
+// none may wait for the agent.
 func TestStartError(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -31,7 +31,7 @@ func TestStartError(t *testing.T) {
 		if r.code != 7 || !strings.Contains(r.err, "the agent cannot start: ") || !strings.Contains(r.err, mistake) || !strings.Contains(r.err, `did you mean "log_level"?`) {
 			t.Errorf("volctl %v: exit %d\n%s", args, r.code, r.err)
 		}
-		// The promise is 2 s; the rest is for a machine under load.
+		// The promise is 2 s. The rest allows for a machine under load.
 		if took := time.Since(began); took > 20*time.Second {
 			t.Errorf("volctl %v took %s", args, took)
 		}
@@ -51,7 +51,8 @@ func TestStartError(t *testing.T) {
 	h.must(os.WriteFile(config, []byte("log_level: debug\n"), 0o600))
 	h.start()
 
-	// One that fails beside an agent that runs does not make anybody believe that this one failed.
+	// An agent that fails to start beside a running agent must not make commands report that the
+	// running one failed.
 	h.must(os.WriteFile(config, []byte("log_level: loud\n"), 0o600))
 	other := exec.Command(filepath.Join(binDir, "volagent"), append(h.args()[:2:2], "--runtime-dir", filepath.Join(h.dir, "run"))...)
 	if out, err := other.CombinedOutput(); err == nil || !strings.Contains(string(out), `volagent.yaml:1: log_level "loud" is not one of`) {

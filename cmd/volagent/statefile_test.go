@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// newFiled starts a host with the bundled driver and a claimed volume, and returns the
-// path of its state database.
+// newFiled starts a host with the bundled driver and a claimed volume. It also returns the path of
+// the state database.
 func newFiled(t *testing.T) (h *host, db string) {
 	h = newHost(t)
 	h.start("local")
@@ -18,9 +18,8 @@ func newFiled(t *testing.T) (h *host, db string) {
 	return h, filepath.Join(h.dir, "d", "state.db")
 }
 
-// TestStateRemoved: a state database that is removed under a running agent is written
-// again with the next change, a second agent is refused meanwhile, and the next start
-// knows all.
+// TestStateRemoved removes the state database under a running agent. The agent writes it again with
+// the next change, a second agent is refused meanwhile, and the next start knows everything.
 func TestStateRemoved(t *testing.T) {
 	t.Parallel()
 	h, db := newFiled(t)
@@ -40,8 +39,8 @@ func TestStateRemoved(t *testing.T) {
 	h.volctl("volume", "detach", "b", "two")
 }
 
-// TestStateReplaced: another file in place of the state database is set aside, changes
-// are refused, and status, doctor and log say so. The next start knows all.
+// TestStateReplaced replaces the state database by another file. The agent sets that file aside and
+// refuses changes, and status, doctor and log report this. The next start knows everything.
 func TestStateReplaced(t *testing.T) {
 	t.Parallel()
 	h, db := newFiled(t)

@@ -16,7 +16,7 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// able is a plugin that can tell everything, and modify.
+// able configures a plugin with all optional queries and with ControllerModifyVolume.
 func able(c *csitest.Config) {
 	c.AnyVolume = false
 	c.Modify, c.Lists, c.Get, c.PublishedNodes = true, true, true, true
@@ -24,7 +24,7 @@ func able(c *csitest.Config) {
 	c.PageSize = 2
 }
 
-// count is how often a call came after a mark.
+// count returns how often a call was made since a mark.
 func (h recorded) count(since int64, method string) int {
 	h.t.Helper()
 	all, err := csitest.ReadJournal(h.cfg.JournalPath())
@@ -32,7 +32,7 @@ func (h recorded) count(since int64, method string) int {
 	return all.Since(since).Count(method)
 }
 
-// refused runs volctl, which must fail with this exit code and these words.
+// refused asserts that volctl fails with this exit code and these words.
 func (h *host) refused(code int, words string, args ...string) {
 	h.t.Helper()
 	if r := h.try(args...); r.code != code || !strings.Contains(r.err, words) {
@@ -40,7 +40,7 @@ func (h *host) refused(code int, words string, args ...string) {
 	}
 }
 
-// says checks what volctl prints.
+// says asserts that the output of volctl contains words.
 func (h *host) says(words string, args ...string) {
 	h.t.Helper()
 	if out := h.volctl(args...); !strings.Contains(out, words) {
@@ -69,8 +69,8 @@ func (h recorded) mutable(id string) map[string]string {
 	return v.Spec.Mutable
 }
 
-// TestModifyVolume: mutable parameters are the volume's from its creation on, change
-// while it is in use, and are known again after whatever came between.
+// TestModifyVolume checks mutable parameters. They apply from the creation of the volume, can
+// change while it is in use, and are known after every kind of failure in between.
 func TestModifyVolume(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "2s", able)
@@ -92,7 +92,7 @@ func TestModifyVolume(t *testing.T) {
 	h.saysNot("not seen to end", "volume", "status", "data")
 	h.expect(mark, csitest.ControllerModify)
 
-	// By a file, which says first what it would do.
+	// Change them by a file, which can be validated first.
 	file := h.volumeFile("data", "id: data\nplugin_id: rec\nmutable_parameters: {iops: '300'}\n")
 	mark = h.mark()
 	h.refused(4, `mutable_parameters: {"iops":"200"} → {"iops":"300"}`, "volume", "validate", file)
@@ -101,7 +101,7 @@ func TestModifyVolume(t *testing.T) {
 	h.expect(mark, csitest.ControllerModify)
 	is("300")
 
-	// The plugin does it and does not answer in time.
+	// The plugin makes the change and does not answer in time.
 	h.fault(csitest.Fault{Method: csitest.ControllerModify, Delay: 5 * time.Second})
 	h.refused(5, `whether volume "data" was modified is not known`, "volume", "modify", "data", "iops=400")
 	h.says("modifying iops=400 was not seen to end", "volume", "status", "data")
@@ -126,8 +126,8 @@ func TestModifyVolume(t *testing.T) {
 	h.volctl("volume", "delete", "data", "-y")
 }
 
-// TestUnasked: a volume's life asks nothing that is not part of it, even of a plugin
-// that could tell.
+// TestUnasked checks that the life of a volume sends no optional query, even to a plugin that could
+// answer it.
 func TestUnasked(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "30s", able)
@@ -155,7 +155,7 @@ func TestUnasked(t *testing.T) {
 	}
 }
 
-// TestUnable: what a plugin cannot do is refused, and never sent.
+// TestUnable checks that requests for missing capabilities are refused and never sent.
 func TestUnable(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "30s", func(c *csitest.Config) { c.Stats = false })
@@ -177,8 +177,8 @@ func TestUnable(t *testing.T) {
 	h.volctl("volume", "detach", "data", "manual")
 }
 
-// TestPluginVolumes lists what a plugin has page by page, and finds what nobody here
-// knows any more.
+// TestPluginVolumes lists the plugin's volumes page by page, and finds volumes that are no longer
+// registered on this host.
 func TestPluginVolumes(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "30s", able)
@@ -204,7 +204,7 @@ func TestPluginVolumes(t *testing.T) {
 	if some := list("--limit", "3"); !slices.Equal(some, all[:3]) || h.count(mark, csitest.ListVolumes) != 2 {
 		t.Errorf("three are %q, by %d calls", some, h.count(mark, csitest.ListVolumes))
 	}
-	// A token that is not known any more: once more from the start.
+	// If the plugin no longer knows a page token, the listing starts again.
 	h.fault(csitest.Fault{Method: csitest.ListVolumes, Skip: 2, Code: codes.Aborted})
 	mark = h.mark()
 	if again := list(); !slices.Equal(again, all) || h.count(mark, csitest.ListVolumes) != 6 {
@@ -213,21 +213,21 @@ func TestPluginVolumes(t *testing.T) {
 	h.fault(csitest.Fault{Method: csitest.ListVolumes, Twist: csitest.Endless, Times: -1})
 	h.refused(1, "does not end its answer to ListVolumes", "plugin", "volumes", "rec")
 
-	// What was found can be taken over, with what the plugin knows of it.
+	// Register a volume that was found. The plugin provides its context.
 	h.must(h.cfg.Faults().Clear())
 	mark = h.mark()
 	h.volctl("volume", "register", h.volumeFile("found", "id: found\nplugin_id: rec\nexternal_id: "+other[0]+"\n"))
 	if n := h.count(mark, csitest.ControllerGetVolume); n != 1 {
 		t.Errorf("%d calls of ControllerGetVolume", n)
 	}
-	h.volctl("volume", "claim", "found") // its context is the plugin's, which it checks
+	h.volctl("volume", "claim", "found") // the plugin checks the context that it gave
 	h.volctl("volume", "detach", "found", "manual")
 	h.refused(3, "knows no volume", "volume", "register", h.volumeFile("none", "id: none\nplugin_id: rec\nexternal_id: nowhere\n"))
 	h.says("Available", "plugin", "capacity", "rec", "--access-mode", "single-node-writer")
 }
 
-// TestVolumeHealth: what a plugin finds wrong is shown to who asks, kept for the
-// others, and changes nothing of the claims.
+// TestVolumeHealth checks that a problem that a plugin reports is shown in the status, kept for the
+// metrics, and changes no claim.
 func TestVolumeHealth(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "30s", able)
@@ -269,7 +269,7 @@ func TestVolumeHealth(t *testing.T) {
 			t.Errorf("%q is not in\n%s", want, health)
 		}
 	}
-	h.volctl("volume", "claim", "data") // as before
+	h.volctl("volume", "claim", "data") // works as before
 	h.volctl("volume", "detach", "data", "manual")
 	if left := h.metrics(); strings.Contains(left, `by="node",plugin="rec"`) || strings.Contains(left, "volagent_volume_bytes{") {
 		t.Errorf("the mount is gone, and what was said of it is not:\n%s", left)
@@ -280,8 +280,8 @@ func TestVolumeHealth(t *testing.T) {
 	}
 }
 
-// TestHealthHangs: a plugin that does not answer holds up neither a status nor what is
-// done with the volume.
+// TestHealthHangs checks that a plugin that does not answer health queries blocks neither a status
+// nor a detach.
 func TestHealthHangs(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "60s", able)
@@ -294,8 +294,8 @@ func TestHealthHangs(t *testing.T) {
 	h.allGone()
 }
 
-// TestTopology: a volume is made where it was asked for, and claimed only where it can
-// be reached.
+// TestTopology checks that a volume is created in the requested topology, and claimed only if this
+// host can reach it.
 func TestTopology(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "30s", func(c *csitest.Config) { c.AnyVolume, c.Topology = false, map[string]string{"zone": "a"} })
@@ -311,8 +311,8 @@ func TestTopology(t *testing.T) {
 	h.volctl("volume", "detach", "in-a", "manual")
 }
 
-// TestCreateLeaves: a create that timed out says what may be left and how to find it,
-// and the same again takes it.
+// TestCreateLeaves checks a create that timed out. The error names the storage that may exist and
+// the way to find it. A repeated create takes over that storage.
 func TestCreateLeaves(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "2s", able)
@@ -336,8 +336,8 @@ func TestCreateLeaves(t *testing.T) {
 	}
 }
 
-// TestStatsInterval: an agent that is told to asks regularly how mounted volumes are,
-// and only those.
+// TestStatsInterval checks that an agent with stats_interval regularly queries mounted volumes, and
+// only those.
 func TestStatsInterval(t *testing.T) {
 	t.Parallel()
 	h := prepared(t, "30s", able)

@@ -12,9 +12,9 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// TestRegisterBesideDebt: the storage is registered again, under another id too,
-// while a call for what was deregistered by force is in flight. The plugin never
-// sees two calls for it at once; that is a rule that it checks.
+// TestRegisterBesideDebt registers storage again, under the same or another id, while a pending
+// call of a forced deregister is in flight. The plugin must never see two calls for this storage at
+// once, which its own rules check.
 func TestRegisterBesideDebt(t *testing.T) {
 	t.Parallel()
 	for _, id := range []string{"data", "other"} {
@@ -36,9 +36,8 @@ func TestRegisterBesideDebt(t *testing.T) {
 	}
 }
 
-// TestRegisterBesideHungDebt: a plugin that hangs in the undoing of what was left
-// holds up neither a registration of the same storage, nor the release of a claim
-// that waits for that.
+// TestRegisterBesideHungDebt checks a plugin that hangs in a pending call. This must not block a
+// registration of the same storage, nor the detach of a claim that waits for the pending calls.
 func TestRegisterBesideHungDebt(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "2m", nil)
@@ -64,8 +63,8 @@ func TestRegisterBesideHungDebt(t *testing.T) {
 	h.await("the debt to be paid", func() bool { return h.mounts() == "" })
 }
 
-// TestSecretOfDebt: a secret that only what a forced deregister left is undone
-// with does not stand in the plugin's log as it is shown.
+// TestSecretOfDebt checks a secret that only pending calls of a forced deregister still need. It
+// must be hidden when the plugin's log is shown.
 func TestSecretOfDebt(t *testing.T) {
 	t.Parallel()
 	const planted = "pl4nt3d-f0r-a-debt"

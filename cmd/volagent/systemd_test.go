@@ -14,8 +14,8 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// TestSystemd is the agent as a service of a real systemd, with plugins as units
-// and as commands. One guest serves all its parts, in their order.
+// TestSystemd runs the agent as a service of a real systemd, with plugins as units and as commands.
+// All parts use the same guest, in this order.
 func TestSystemd(t *testing.T) {
 	t.Parallel()
 	next := filepath.Join(t.TempDir(), "volagent")
@@ -45,22 +45,22 @@ func TestSystemd(t *testing.T) {
 		{"storm", (*guest).testStorm},
 	} {
 		if !t.Run(part.name, func(t *testing.T) { part.run(g.on(t)) }) {
-			return // the next would stumble over what this one left
+			return // the state that this part left would disturb the next
 		}
 	}
 }
 
-// on is the guest for a part of the test.
+// on returns the guest for a part of the test.
 func (g *guest) on(t testing.TB) *guest {
 	part := *g
 	part.t = t
 	return &part
 }
 
-// runs is how many plugins do, while each does once.
+// runs is the number of plugin processes while each plugin runs once.
 const runs = 5
 
-// theSecret is what no user of the guest may read.
+// theSecret is a secret that no user of the guest may read.
 const theSecret = "s3cret-of-the-exec-plugin"
 
 // install puts units and plugin files into the tree.
@@ -104,8 +104,9 @@ func install(t testing.TB, tree string) {
 		strings.TrimPrefix(config("brood", false), "CSITEST_CONFIG=")))
 }
 
-// testAgent: whatever becomes of the agent, plugins stay the same processes, and
-// those who write to their volumes do not notice, even if the plugin serves them.
+// testAgent checks that the plugins stay the same processes when the agent is killed, stopped or
+// replaced. Processes that write to the volumes must not be disturbed, even if the plugin itself
+// serves the mounts.
 func (g *guest) testAgent(next string) {
 	loads := []*scribe{}
 	pids := map[string]string{}
@@ -123,7 +124,7 @@ func (g *guest) testAgent(next string) {
 		for _, l := range loads {
 			l.goesOn()
 		}
-		if n := len(strings.Fields(g.run("pidof", "csitest"))); n != runs { // once, too
+		if n := len(strings.Fields(g.run("pidof", "csitest"))); n != runs { // and each of them once
 			g.t.Errorf("after %s: %d plugins run", after, n)
 		}
 	}
@@ -146,7 +147,7 @@ func (g *guest) testAgent(next string) {
 		g.t.Errorf("after the upgrade version %q runs", v)
 	}
 	same("an upgrade")
-	// A drop-in may say what it likes about the agent's own processes.
+	// A drop-in may change how systemd stops the agent's own processes.
 	g.run("mkdir", "-p", "/run/systemd/system/volagent.service.d")
 	g.write("run/systemd/system/volagent.service.d/kill.conf", "[Service]\nKillMode=control-group\n")
 	g.run("systemctl", "daemon-reload")
@@ -162,8 +163,8 @@ func (g *guest) testAgent(next string) {
 	}
 }
 
-// testExec: a command is a service of its own, whose properties tell nobody its
-// secrets, and is known to the agent like one that was forked.
+// testExec checks that a command runs as a service of its own. The properties of this service must
+// not reveal secrets, and the agent must supervise it like a forked process.
 func (g *guest) testExec() {
 	pid := g.ready("cmd")
 	group := g.cgroup(pid)
@@ -186,7 +187,8 @@ func (g *guest) testExec() {
 			g.t.Errorf("%v: exit %d: %s%s", args, r.code, r.out, r.err)
 		}
 	}
-	// Its end is noticed and told, and the next one is another service.
+	// The agent notices and reports the end of the plugin's process. The next process is another
+	// service.
 	g.run("systemctl", "kill", "--kill-whom=main", "-s", "SEGV", unit)
 	g.await("another process", func() bool { now := g.plugin("cmd", "pid"); return now != "" && now != pid })
 	if exit := g.plugin("cmd", "last_exit"); !strings.Contains(exit, "SIGSEGV") && !strings.Contains(exit, "exited with status 2") {
@@ -202,7 +204,7 @@ func (g *guest) testExec() {
 	}
 	g.run("volctl", "plugin", "start", "cmd")
 
-	// What a plugin's process leaves behind may serve a mount: it lives on.
+	// A child that a plugin's process leaves may serve a mount, so it must survive.
 	pid = g.ready("brood")
 	group = g.cgroup(pid)
 	g.run("volctl", "plugin", "restart", "brood")
@@ -214,8 +216,9 @@ func (g *guest) testExec() {
 	}
 }
 
-// testKilledInStart: an agent that dies while it has a service started leaves one
-// that finds it, whatever was on record by then, and starts no second one.
+// testKilledInStart kills the agent while it starts a service. The next agent must find this
+// service and must not start a second one. This must not depend on how much the first agent had
+// recorded.
 func (g *guest) testKilledInStart() {
 	g.run("mkdir", "-p", "/run/systemd/system/volagent.service.d")
 	g.write("run/systemd/system/volagent.service.d/soon.conf", "[Service]\nRestartSec=50ms\n")
@@ -235,8 +238,9 @@ func (g *guest) testKilledInStart() {
 	}
 }
 
-// testUnit: what systemd restarts is left to it, what it leaves down is started;
-// both are restarts. A stop stays, a restart is another invocation.
+// testUnit checks plugins that are systemd units. The agent leaves restarts by systemd to systemd,
+// and starts units that systemd leaves down. It counts both as restarts. A stopped plugin stays
+// stopped, and a plugin restart is a new invocation of the unit.
 func (g *guest) testUnit() {
 	for id, words := range map[string]string{"again": "csi-again.service, for the 1st time", "once": "killed by signal 9 (SIGKILL)"} {
 		pid, restarts := g.ready(id), g.restarts(id)
@@ -276,7 +280,7 @@ func (g *guest) testUnit() {
 	}
 }
 
-// testMissed: systemd has its unit up again before an agent looks that was held up.
+// testMissed checks a unit that systemd has already restarted when the delayed agent checks it.
 func (g *guest) testMissed() {
 	pid, restarts := g.plugin("again", "pid"), g.restarts("again")
 	g.run("systemctl", "kill", "--kill-whom=main", "-s", "STOP", "volagent")
@@ -300,11 +304,11 @@ func (g *guest) restarts(id string) int {
 	return n
 }
 
-// testBadUnits: what is wrong with a unit is told, with what to do.
+// testBadUnits checks that each problem of a unit is reported with its fix.
 func (g *guest) testBadUnits() {
 	g.run("systemctl", "mask", "csi-masked.service")
-	// Each has those before it tried again, and the one that is to be put right
-	// comes last, while its pauses are short.
+	// Adding a plugin makes the agent retry the earlier ones. The unit that is repaired later comes
+	// last, because its retry delays are still short then.
 	bad := []struct{ id, unit, words string }{
 		{"masked", "", "systemctl unmask csi-masked.service"},
 		{"oneshot", "[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=/bin/true\n", "(Type=oneshot) has no main process"},
@@ -334,7 +338,7 @@ func (g *guest) testBadUnits() {
 	if log := g.plugin("limit", "last_log"); !strings.Contains(log, "Start request repeated too quickly") {
 		g.t.Errorf("the last it logged is %q", log)
 	}
-	// What was put right is found without a word.
+	// The agent finds a repaired unit without a command.
 	g.run("systemctl", "unmask", "csi-masked.service")
 	g.write("etc/systemd/system/csi-absent.service", "[Service]\nType=exec\nExecStart=/bin/sleep 1000\n")
 	g.run("systemctl", "daemon-reload")
@@ -345,8 +349,9 @@ func (g *guest) testBadUnits() {
 	g.await("the last of them to go", func() bool { return g.try("volctl", "plugin", "status", "deaf").code != 0 })
 }
 
-// testStorm: fifty kills in a row of a unit's process are fifty restarts by
-// systemd, each of which is counted and told, and nobody who writes notices.
+// testStorm kills a unit's process fifty times in a row. systemd must restart it fifty times, and
+// the agent must count and report each restart. Processes that write to the volume must not be
+// disturbed.
 func (g *guest) testStorm() {
 	g.ready("again")
 	l, restarts := g.claim("again", "v-storm"), g.restarts("again")

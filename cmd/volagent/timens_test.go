@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestTimeNamespace: an agent that starts in another time namespace sees that the
-// processes that own claims are alive, and so does the next one outside of it.
+// TestTimeNamespace checks an agent that starts in another time namespace. It must recognize that
+// the processes that own claims are alive, and so must the next agent outside of that namespace.
 func TestTimeNamespace(t *testing.T) {
 	own, err := os.Readlink("/proc/self/ns/time")
 	if err != nil {
@@ -33,7 +33,7 @@ func TestTimeNamespace(t *testing.T) {
 		t.Errorf("mounts were\n%s and are\n%s", mounts, now)
 	}
 	h.volctl("volume", "claim", "b", "--alloc", "two", "--owner", two.owner())
-	h.kill() // with its child
+	h.kill() // unshare also kills its child
 	h.wrap = nil
 	h.await("the agent to be gone", func() bool { return h.try("node", "status").code == 7 })
 	h.start("rec")

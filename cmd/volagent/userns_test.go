@@ -10,11 +10,11 @@ import (
 	"testing"
 )
 
-// remapped are the ids of the host that containers in user namespaces of their own have,
-// for docker's --userns-remap=nobody and for podman's --userns=auto.
+// remapped lists the host's ids for containers with their own user namespaces. They are for
+// docker's --userns-remap=nobody and for podman's --userns=auto.
 const remapped = "nobody:200000:65536\nnogroup:200000:65536\ncontainers:300000:1000000\n"
 
-// giveSubIDs puts them over the host's for as long as the test runs.
+// giveSubIDs mounts these ids over the host's /etc/subuid and /etc/subgid during the test.
 var giveSubIDs = sync.OnceValue(func() error {
 	file := filepath.Join(binDir, "subids")
 	if err := os.WriteFile(file, []byte(remapped), 0o644); err != nil {
@@ -23,9 +23,9 @@ var giveSubIDs = sync.OnceValue(func() error {
 	return errors.Join(syscall.Mount(file, "/etc/subuid", "", syscall.MS_BIND, ""), syscall.Mount(file, "/etc/subgid", "", syscall.MS_BIND, ""))
 })
 
-// A container whose root is another user on the host reaches its volume, although that user
-// cannot enter the directories that lead to the target. So does one that is given the target
-// of a claim.
+// TestRuntimeUserNamespaces checks a container whose root is another user on the host. It must
+// reach its volume although that user cannot enter the directories above the target. It must also
+// reach the target of a claim that is passed to it.
 func TestRuntimeUserNamespaces(t *testing.T) {
 	if err := giveSubIDs(); err != nil {
 		t.Fatal(err)
@@ -82,9 +82,10 @@ func TestRuntimeUserNamespaces(t *testing.T) {
 	}
 }
 
-// rootsVolumes: the root of a volume that is made for docker belongs to root in its
-// containers, as that of docker's own volumes. An owner that is asked for goes before it, one
-// that a container gives stays, and a volume that docker only gets to know stays as it is.
+// rootsVolumes checks the root directory of a volume that is created for docker. It belongs to root
+// in docker's containers, as with docker's own volumes. A requested owner takes precedence, and an
+// owner that a container sets remains. A volume that existed before docker learned of it keeps its
+// owner.
 func (s served) rootsVolumes() {
 	const inside, outside = "200000:200000", "0:0"
 	old, name := s.unique("old"), s.unique("root")
@@ -123,7 +124,7 @@ func (s served) rootsVolumes() {
 		s.t.Errorf("no event says that the owner was refused:\n%s", got)
 	}
 
-	// What a container does with its volume stays, also once that is mounted anew.
+	// Changes that a container makes to its volume remain after the volume is mounted again.
 	dir := volumes[1].name
 	s.sh(name, "/bin/busybox chown 7:8 /"+dir)
 	s.gone(name)
@@ -139,7 +140,8 @@ func (s served) rootsVolumes() {
 	}
 }
 
-// podmansRoot: podman gives a volume to root in the container itself, where it is asked to.
+// podmansRoot checks that podman itself gives a volume to root in the container if the U option
+// asks for it.
 func (s served) podmansRoot(userns []string) {
 	own, name := s.unique("own"), s.unique("root")
 	if out, err := s.create(own, "plugin=local"); err != nil {
@@ -154,7 +156,8 @@ func (s served) podmansRoot(userns []string) {
 	s.box.must(s.t, "volume", "rm", own)
 }
 
-// gone removes a container. A mount namespace of another test may hold its mounts for a moment.
+// gone removes a container. It retries, because a mount namespace of another test may hold the
+// mounts for a moment.
 func (s served) gone(name string) {
 	s.t.Helper()
 	s.await("the container to go", func() bool {

@@ -14,7 +14,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// fileAtStart writes a file that is registered at start.
+// fileAtStart writes a volume file that the agent registers at its start.
 func (h *host) fileAtStart(name, text string) string {
 	h.t.Helper()
 	dir := filepath.Join(h.dir, "volumes.d")
@@ -23,13 +23,13 @@ func (h *host) fileAtStart(name, text string) string {
 	return filepath.Join(dir, name)
 }
 
-// ids are the volumes that are registered.
+// ids returns the ids of the registered volumes.
 func (h *host) ids() []string {
 	h.t.Helper()
 	return strings.Fields(h.volctl("volume", "list", "-q"))
 }
 
-// problem is what node status says of a subject, empty if nothing.
+// problem returns the problems of a subject in node status, or "" if there are none.
 func (h *host) problem(subject string) (all string) {
 	h.t.Helper()
 	for _, p := range decode[api.Node](h, "node", "status").Problems {
@@ -40,7 +40,7 @@ func (h *host) problem(subject string) (all string) {
 	return all
 }
 
-// stored is a volume's record in the file of an agent that does not run.
+// stored returns a volume's record from the state database. No agent may be running.
 func (h *host) stored(id string) volume.Record {
 	h.t.Helper()
 	snap, _, err := statedb.Inspect(filepath.Join(h.dir, "d", "state.db"))
@@ -52,9 +52,9 @@ func (h *host) stored(id string) volume.Record {
 	return snap.Volumes[i]
 }
 
-// TestVolumeFiles: what stands in volumes.d is registered at start, nothing is created
-// for it, the same again writes nothing, and files that are wrong keep none of the
-// others.
+// TestVolumeFiles checks that the files in volumes.d are registered at the agent's start. This
+// creates no storage, and an unchanged file writes nothing. A bad file does not prevent the
+// registration of the others.
 func TestVolumeFiles(t *testing.T) {
 	t.Parallel()
 	h := prepared(t, "10s", nil)
@@ -102,7 +102,7 @@ func TestVolumeFiles(t *testing.T) {
 	h.volctl("volume", "detach", "a")
 	h.huntFiles("registered")
 
-	// The same again is no change, and what a file no longer says stays.
+	// An unchanged file is no change. A volume whose file was removed stays registered.
 	h.must(h.signal(syscall.SIGTERM))
 	before := h.stored("a")
 	h.must(os.Remove(filepath.Join(h.dir, "volumes.d", "c.json")))
@@ -123,8 +123,8 @@ func TestVolumeFiles(t *testing.T) {
 	}
 }
 
-// TestVolumeFilesReload: SIGHUP reads the files again: what is new is registered, what
-// changed is merged or refused as by register, and what is gone stays.
+// TestVolumeFilesReload checks that SIGHUP reads the files again. New volumes are registered,
+// changes are merged or refused as by register, and volumes without a file stay registered.
 func TestVolumeFilesReload(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)
@@ -169,8 +169,8 @@ func TestVolumeFilesReload(t *testing.T) {
 	h.volctl("volume", "deregister", "b")
 }
 
-// TestVolumeFilesPluginLate: a volume of a plugin that is not there yet is registered
-// when it is, and a claim waits for that.
+// TestVolumeFilesPluginLate checks a volume whose plugin is not ready yet. The volume is registered
+// when the plugin becomes ready, and a claim waits for that.
 func TestVolumeFilesPluginLate(t *testing.T) {
 	t.Parallel()
 	h := prepared(t, "10s", nil)

@@ -17,8 +17,7 @@ import (
 	"github.com/volagent/volagent/volmgr/csitest"
 )
 
-// apart is a host whose plugin is run by somebody else: when it is killed nobody
-// starts it again.
+// apart is a host whose plugin runs outside the agent. A killed plugin is not started again.
 type apart struct {
 	recorded
 	plugin *exec.Cmd
@@ -55,18 +54,18 @@ func (h *apart) startPlugin() {
 	h.must(h.plugin.Start())
 }
 
-// killPlugin is the plugin's end, for good.
+// killPlugin kills the plugin and leaves it down.
 func (h *apart) killPlugin() {
 	if h.plugin == nil {
 		return
 	}
 	h.must(h.plugin.Process.Kill())
-	_ = h.plugin.Wait() // killed
+	_ = h.plugin.Wait() // it was killed
 	h.plugin = nil
-	_ = os.Remove(h.pluginSocket()) // it may not have got so far
+	_ = os.Remove(h.pluginSocket()) // the plugin may not have created it yet
 }
 
-// lose kills the plugin and waits until the agent knows.
+// lose kills the plugin and waits until the agent notices.
 func (h *apart) lose() {
 	h.t.Helper()
 	h.killPlugin()
@@ -75,7 +74,7 @@ func (h *apart) lose() {
 	})
 }
 
-// exits asserts how volctl ends and what it says.
+// exits asserts the exit code of volctl and words in its output.
 func (h *host) exits(code int, words string, args ...string) result {
 	h.t.Helper()
 	r := h.try(args...)
@@ -85,9 +84,8 @@ func (h *host) exits(code int, words string, args ...string) result {
 	return r
 }
 
-// TestDetachWithoutPlugin: a detach must not need a working plugin. The plugin
-// is gone, and claims go all the same. What it was not told it is told when it is
-// back, before anything is staged.
+// TestDetachWithoutPlugin checks that a detach does not need a working plugin. The agent makes the
+// skipped calls when the plugin is back, before it stages anything.
 func TestDetachWithoutPlugin(t *testing.T) {
 	t.Parallel()
 	h := newApart(t, "10s", func(c *csitest.Config) { c.Attach = true })
@@ -110,7 +108,7 @@ func TestDetachWithoutPlugin(t *testing.T) {
 	h.exits(0, "owes NodeUnpublishVolume, NodeUnstageVolume, ControllerUnpublishVolume", "volume", "status", "data")
 	h.expect(mark)
 
-	// It is owed over a crash of the agent too.
+	// The calls stay pending after a crash of the agent too.
 	h.kill()
 	h.start()
 	h.volctl("volume", "claim", "data", "--alloc", "b", "--no-wait")
@@ -124,8 +122,8 @@ func TestDetachWithoutPlugin(t *testing.T) {
 	}
 }
 
-// TestDetachBusy goes no further than asked: who holds the mount is named, and
-// what goes further.
+// TestDetachBusy checks that a detach does not go further than its options allow. The error names
+// the process that holds the mount, and the option that goes further.
 func TestDetachBusy(t *testing.T) {
 	h := newApart(t, "10s", func(c *csitest.Config) { c.Attach = true })
 	h.register("data", "single-node-writer")
@@ -143,7 +141,7 @@ func TestDetachBusy(t *testing.T) {
 	h.exits(0, "was unmounted lazily", "volume", "status", "data")
 	h.exits(2, "none of the ways", "volume", "detach", "data", "a", "--without-plugin=fire")
 
-	// A lazy unmount is never proof.
+	// A lazy unmount never proves that the volume is unused.
 	mark := h.mark()
 	h.startPlugin()
 	h.await("the debts to be paid", func() bool { return slices.Contains(h.calls(mark).Methods(), csitest.NodeUnstage) })
@@ -153,7 +151,7 @@ func TestDetachBusy(t *testing.T) {
 	h.expect(mark, csitest.NodeUnpublish, csitest.NodeUnstage)
 }
 
-// TestDetachFromErrors: the plugin runs, and answers nothing but errors.
+// TestDetachFromErrors checks a detach from a plugin that runs and answers only with errors.
 func TestDetachFromErrors(t *testing.T) {
 	h := newRecorded(t, "10s", nil)
 	h.register("data", "single-node-writer")
@@ -165,7 +163,7 @@ func TestDetachFromErrors(t *testing.T) {
 	if m, n := h.mounts(), len(h.claims()); m != "" || n != 0 {
 		t.Errorf("%d claims, and these are mounted:\n%s", n, m)
 	}
-	// With nothing mounted the plugin's error does not count any more.
+	// Once nothing is mounted, the agent ignores the plugin's error.
 	h.await("the volume to be free", func() bool { return strings.Contains(h.volctl("volume", "list"), " free ") })
 	h.expect(mark, csitest.NodeUnpublish, csitest.NodeUnstage, csitest.ControllerUnpublish)
 }
@@ -177,8 +175,8 @@ func (h *host) mkdir(name string) string {
 	return dir
 }
 
-// TestDetachBlock: a block device's node is a file; it is unmounted and removed
-// as well, while the plugin hangs.
+// TestDetachBlock checks that a detach unmounts and removes the file on which a block device is
+// mounted, even while the plugin hangs.
 func TestDetachBlock(t *testing.T) {
 	h := newHost(t)
 	h.start("local")
@@ -199,7 +197,7 @@ func TestDetachBlock(t *testing.T) {
 	h.volctl("volume", "detach", "disk", "a")
 }
 
-// TestDetachPending ends claims that never were mounted.
+// TestDetachPending detaches claims that were never mounted.
 func TestDetachPending(t *testing.T) {
 	t.Parallel()
 	pending := func(h *apart) {
@@ -212,13 +210,13 @@ func TestDetachPending(t *testing.T) {
 		pending(h)
 		h.volctl("volume", "detach", "data", "a")
 		h.exits(0, " free ", "volume", "list")
-		// Nor after the agent was stopped in order.
+		// The same holds after an orderly stop of the agent.
 		h.volctl("volume", "claim", "data", "--alloc", "a", "--no-wait")
 		h.must(h.signal(syscall.SIGTERM))
 		h.start()
 		h.volctl("volume", "detach", "data", "a")
 		h.expect(0)
-		// After a crash something may have been.
+		// After a crash, a call may have been sent.
 		h.volctl("volume", "claim", "data", "--alloc", "a", "--no-wait")
 		h.kill()
 		h.start()
@@ -265,8 +263,8 @@ func TestDetachPending(t *testing.T) {
 	})
 }
 
-// TestForcedDebt: what a forced deregister leaves is undone by itself when the
-// plugin is back; if it never is, a person gives it up.
+// TestForcedDebt checks that the agent makes the pending calls of a forced deregister by itself
+// when the plugin is back. If the plugin never returns, --forget discards them.
 func TestForcedDebt(t *testing.T) {
 	t.Parallel()
 	h := newApart(t, "10s", nil)
@@ -288,7 +286,7 @@ func TestForcedDebt(t *testing.T) {
 	if m := h.mounts(); m != mounts || strings.Count(m, "\n") != 2 {
 		t.Errorf("force changed the mounts:\n%s\nwere:\n%s", m, mounts)
 	}
-	// The same storage under the same id: it waits for what is left.
+	// The same storage under the same id waits for the pending calls.
 	h.register("data", "single-node-writer")
 	h.volctl("volume", "claim", "data", "--alloc", "a", "--no-wait")
 	h.exits(0, "is undone first", "volume", "status", "data")
@@ -313,8 +311,8 @@ func TestForcedDebt(t *testing.T) {
 	}
 }
 
-// TestStatusWithPluginsDown: hung storage wedges nothing. With every plugin hung, and
-// the agent just restarted, status answers at once, and claims stay mounted.
+// TestStatusWithPluginsDown checks that hung storage blocks nothing. If every plugin hangs and the
+// agent has just restarted, every status answers at once, and claims stay mounted.
 func TestStatusWithPluginsDown(t *testing.T) {
 	h := newApart(t, "2m", nil)
 	h.register("data", "single-node-writer")
@@ -333,7 +331,7 @@ func TestStatusWithPluginsDown(t *testing.T) {
 		}
 	}
 	t.Logf("the slowest answer took %s", slowest)
-	if slowest > 5*time.Second { // 1 s is promised, of a machine that does nothing else
+	if slowest > 5*time.Second { // the promise is 1 s on an otherwise idle machine
 		t.Errorf("the slowest answer took %s", slowest)
 	}
 	h.exits(0, "mounted, writable, plugin unavailable", "volume", "status", "data")
@@ -344,8 +342,8 @@ func TestStatusWithPluginsDown(t *testing.T) {
 	h.must(h.plugin.Process.Signal(syscall.SIGCONT))
 }
 
-// TestLateUndo: the agent dies in a NodeUnpublish, which takes the mount away
-// only seconds later. A claim that is made meanwhile is not mounted before.
+// TestLateUndo kills the agent during a NodeUnpublish that unmounts only seconds later. A claim
+// that is made meanwhile must not be mounted before that.
 func TestLateUndo(t *testing.T) {
 	t.Parallel()
 	const late = 4 * time.Second
@@ -367,7 +365,7 @@ func TestLateUndo(t *testing.T) {
 		t.Errorf("the mount was taken away:\n%s", h.mounts())
 	}
 
-	// After a stop in order nothing is waited for.
+	// After an orderly stop the next agent does not wait.
 	h.volctl("volume", "detach", "data", "a")
 	h.must(h.signal(syscall.SIGTERM))
 	h.start("rec")

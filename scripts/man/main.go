@@ -1,5 +1,5 @@
-// Command man writes the manual pages of both programs, one for each command,
-// made from the commands' own help. Usage: go run ./scripts/man DIR
+// Command man writes the manual pages of both programs, one page for each command. It generates
+// them from the commands' own help texts. Usage: go run ./scripts/man DIR
 package main
 
 import (
@@ -29,10 +29,12 @@ func run(args []string) error {
 	if len(args) != 1 {
 		return fmt.Errorf("usage: man DIR")
 	}
+
 	date, err := buildDate(os.Getenv("SOURCE_DATE_EPOCH"))
 	if err != nil {
 		return err
 	}
+
 	for _, root := range []*cobra.Command{agent.Command(io.Discard), cli.Command()} {
 		for _, cmd := range visible(root) {
 			path := filepath.Join(args[0], name(cmd)+"."+section)
@@ -41,11 +43,12 @@ func run(args []string) error {
 			}
 		}
 	}
+
 	return nil
 }
 
-// buildDate is the day in the pages' footers. It is that of the source, so that
-// the same source makes the same pages.
+// buildDate returns the date in the pages' footers. SOURCE_DATE_EPOCH sets it, so that the same
+// source always produces the same pages.
 func buildDate(epoch string) (string, error) {
 	at := time.Now()
 	if epoch != "" {
@@ -55,10 +58,11 @@ func buildDate(epoch string) (string, error) {
 		}
 		at = time.Unix(seconds, 0)
 	}
+
 	return at.UTC().Format(time.DateOnly), nil
 }
 
-// visible are a command and those below it that are shown to people, groups too.
+// visible returns a command and all commands below it that are not hidden, including groups.
 func visible(cmd *cobra.Command) []*cobra.Command {
 	all := []*cobra.Command{cmd}
 	for _, c := range cmd.Commands() {
@@ -66,34 +70,39 @@ func visible(cmd *cobra.Command) []*cobra.Command {
 			all = append(all, visible(c)...)
 		}
 	}
+
 	return all
 }
 
-// name is a command's page: volctl-volume-claim.
+// name returns the name of a command's page, such as volctl-volume-claim.
 func name(cmd *cobra.Command) string { return strings.ReplaceAll(cmd.CommandPath(), " ", "-") }
 
-// manual is the middle of every page's first line.
+// manual is the title in the middle of every page's header line.
 const manual = "CSI volumes"
 
 func page(cmd *cobra.Command, date string) string {
 	p := &roff{}
 	p.macro("TH", strings.ToUpper(name(cmd)), section, date, "volagent "+api.Version, manual)
+
 	p.macro("SH", "NAME")
-	// What whatis(1) reads: the name, a dash, and a few words.
+	// whatis(1) reads this line: the name, a dash, and a short description.
 	p.line(name(cmd) + ` \- `)
 	p.text(strings.ToLower(cmd.Short[:1]) + cmd.Short[1:])
+
 	p.macro("SH", "SYNOPSIS")
 	synopsis := strings.ReplaceAll(cmd.UseLine(), " [flags]", "")
 	if cmd.HasParent() && cmd.HasSubCommands() || !cmd.Runnable() {
 		synopsis += " COMMAND"
 	}
 	p.macro("B", synopsis)
+
 	p.macro("SH", "DESCRIPTION")
 	long := cmd.Long
 	if long == "" {
 		long = cmd.Short + "."
 	}
 	p.prose(long)
+
 	p.options("OPTIONS", cmd.NonInheritedFlags())
 	p.options("OPTIONS OF ALL COMMANDS", cmd.InheritedFlags())
 	p.commands(cmd)
@@ -101,7 +110,9 @@ func page(cmd *cobra.Command, date string) string {
 		p.macro("SH", "EXAMPLES")
 		p.verbatim(strings.Split(strings.Trim(cmd.Example, "\n"), "\n"))
 	}
+
 	p.files(cmd)
 	p.also(cmd)
+
 	return p.String()
 }

@@ -8,21 +8,21 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// section is that of commands for administrators (man(1)).
+// section is the manual's section for administration commands, see man(1).
 const section = "8"
 
-// roff is a page in the language of man(7).
+// roff is a page in the markup language of man(7).
 type roff struct{ strings.Builder }
 
-// escaped makes text that stands for itself. A minus is one, also when it is
-// copied from the page.
+// escaped quotes text for roff. An escaped minus stays a minus when a reader copies it from the
+// page.
 func escaped(text string) string {
 	return strings.NewReplacer(`\`, `\e`, `-`, `\-`, `"`, `\(dq`).Replace(text)
 }
 
 func (p *roff) line(raw string) { p.WriteString(raw + "\n") }
 
-// macro is a request with arguments that may have blanks.
+// macro writes a request. Its arguments may contain spaces.
 func (p *roff) macro(name string, args ...string) {
 	line := "." + name
 	for _, a := range args {
@@ -31,7 +31,7 @@ func (p *roff) macro(name string, args ...string) {
 	p.line(line)
 }
 
-// text is a line of a paragraph: no request, whatever it begins with.
+// text writes one line of a paragraph. A leading dot or quote does not make it a request.
 func (p *roff) text(s string) {
 	s = escaped(s)
 	if strings.HasPrefix(s, ".") || strings.HasPrefix(s, "'") {
@@ -40,8 +40,7 @@ func (p *roff) text(s string) {
 	p.line(s)
 }
 
-// prose is text as help has it: paragraphs, and indented lines that stay as they
-// are.
+// prose writes a help text: its paragraphs, and its indented lines unchanged.
 func (p *roff) prose(s string) {
 	for para := range strings.SplitSeq(strings.TrimSpace(s), "\n\n") {
 		lines := strings.Split(strings.Trim(para, "\n"), "\n")
@@ -50,6 +49,7 @@ func (p *roff) prose(s string) {
 			switch {
 			case n < 0:
 				n = len(lines)
+
 				fallthrough
 			case n > 0:
 				p.macro("PP")
@@ -69,19 +69,21 @@ func (p *roff) prose(s string) {
 
 func indented(line string) bool { return strings.HasPrefix(line, "  ") }
 
-// verbatim are lines as they stand, in a fixed font.
+// verbatim writes lines unchanged, in a fixed-width font.
 func (p *roff) verbatim(lines []string) {
 	p.macro("PP")
 	p.macro("RS", "4")
 	p.macro("EX")
+
 	for _, line := range lines {
 		p.text(strings.TrimPrefix(line, "  "))
 	}
+
 	p.macro("EE")
 	p.macro("RE")
 }
 
-// options describes flags that people may give.
+// options describes the flags that are not hidden.
 func (p *roff) options(title string, flags *pflag.FlagSet) {
 	if !flags.HasAvailableFlags() {
 		return
@@ -102,18 +104,20 @@ func (p *roff) options(title string, flags *pflag.FlagSet) {
 		if !slices.Contains([]string{"", "false", "[]", "0", "0s"}, f.DefValue) {
 			usage += " (default " + f.DefValue + ")"
 		}
+
 		p.macro("TP")
 		p.line(head)
 		p.text(usage)
 	})
 }
 
-// commands lists what is below a group.
+// commands lists the commands below a group.
 func (p *roff) commands(cmd *cobra.Command) {
 	children := visible(cmd)[1:]
 	if len(children) == 0 {
 		return
 	}
+
 	p.macro("SH", "COMMANDS")
 	for _, c := range children {
 		if c.HasSubCommands() {
@@ -125,7 +129,7 @@ func (p *roff) commands(cmd *cobra.Command) {
 	}
 }
 
-// shipped are the files that a page tells of, by program.
+// shipped lists the files that a program's page describes, by program.
 var shipped = map[string][][2]string{
 	"volagent": {
 		{"/etc/volagent/volagent.yaml", "The configuration, with every key."},
@@ -142,6 +146,7 @@ func (p *roff) files(cmd *cobra.Command) {
 	if len(list) == 0 {
 		return
 	}
+
 	p.macro("SH", "FILES")
 	for _, f := range list {
 		p.macro("TP")
@@ -150,13 +155,15 @@ func (p *roff) files(cmd *cobra.Command) {
 	}
 }
 
-// also names the pages of the group, and of the other program.
+// also names the manual pages of the command's group and of the other programs.
 func (p *roff) also(cmd *cobra.Command) {
 	pages := []string{"volagent", "volctl", "mount.csi"}
 	if parent := cmd.Parent(); parent != nil && parent.HasParent() {
 		pages = append([]string{name(parent)}, pages...)
 	}
+
 	pages = slices.DeleteFunc(pages, func(page string) bool { return page == name(cmd) })
+
 	p.macro("SH", "SEE ALSO")
 	for i, page := range pages {
 		comma := ","

@@ -25,13 +25,14 @@ func of(names ...string) set {
 
 func (s set) String() string { return strings.Join(slices.Sorted(maps.Keys(s)), " ") }
 
-// metric is one that the agent has, as Prometheus stores it.
+// metric is one metric of the agent, as Prometheus stores it.
 type metric struct {
-	kind   string // counter or gauge; a histogram's three are counters
+	kind string // counter or gauge; a histogram is stored as three counters
+
 	labels set
 }
 
-// catalog is what there is to be named.
+// catalog holds the metrics and commands that rules and dashboards may name.
 type catalog struct {
 	metrics  map[string]metric
 	commands set
@@ -43,44 +44,50 @@ var (
 	heading   = regexp.MustCompile(`(?m)^## (volctl .+)$`)
 )
 
-// newCatalog reads the table of docs/metrics.md, which a test of agent/metrics holds
-// against the code, and the headings of docs/cli.md, which is made from the commands.
+// newCatalog reads the table of docs/metrics.md and the headings of docs/cli.md. A test of
+// agent/metrics compares that table with the code, and docs/cli.md is generated from the commands.
 func newCatalog(metricsPage, cliPage []byte) (*catalog, error) {
 	c := &catalog{metrics: map[string]metric{}, commands: set{}, parser: parser.NewParser(parser.Options{})}
 	for _, row := range metricRow.FindAllSubmatch(metricsPage, -1) {
-		all := of("instance", "job") // of the target
+		all := of("instance", "job") // labels of the scrape target
 		for _, l := range strings.Fields(strings.ReplaceAll(string(row[3]), "`", "")) {
 			if l == "instance" {
-				l = "exported_instance" // what Prometheus makes of a label that it has itself
+				l = "exported_instance" // Prometheus renames a label that collides with one of its own
 			}
 			all[l] = true
 		}
+
 		name, kind := string(row[1]), string(row[2])
 		if kind != "histogram" {
 			c.metrics[name] = metric{kind, all}
 			continue
 		}
+
 		bucket := maps.Clone(all)
 		bucket["le"] = true
 		c.metrics[name+"_bucket"] = metric{"counter", bucket}
 		c.metrics[name+"_sum"], c.metrics[name+"_count"] = metric{"counter", all}, metric{"counter", all}
 	}
+
 	for _, h := range heading.FindAllSubmatch(cliPage, -1) {
 		c.commands[string(h[1])] = true
 	}
+
 	if len(c.metrics) == 0 || len(c.commands) == 0 {
 		return nil, errors.New("docs/metrics.md has no table of metrics, or docs/cli.md no commands")
 	}
-	c.metrics["up"] = metric{"gauge", of("instance", "job")} // Prometheus' own
+
+	c.metrics["up"] = metric{"gauge", of("instance", "job")} // Prometheus' own metric
 	return c, nil
 }
 
-// expr parses an expression, and returns the labels of what it yields.
+// expr parses an expression and returns the labels of its result.
 func (c *catalog) expr(text string) (set, error) {
 	e, err := c.parser.ParseExpr(text)
 	if err != nil {
 		return nil, fmt.Errorf("%q: %w", text, err)
 	}
+
 	got, err := c.yields(e)
 	if err != nil {
 		return nil, fmt.Errorf("%q: %w", text, err)
@@ -88,11 +95,11 @@ func (c *catalog) expr(text string) (set, error) {
 	return got, nil
 }
 
-// overCounters are the functions that mean nothing over a gauge.
+// overCounters are the functions that make no sense for a gauge.
 var overCounters = of("rate", "irate", "increase", "resets")
 
-// yields returns the labels of what an expression yields, and fails for a metric or
-// a label that is not there.
+// yields returns the labels of an expression's result. It returns an error for an unknown metric or
+// label.
 func (c *catalog) yields(e parser.Expr) (set, error) {
 	switch e := e.(type) {
 	case *parser.VectorSelector:
@@ -123,6 +130,7 @@ func (c *catalog) selector(v *parser.VectorSelector) (set, error) {
 	if !ok {
 		return nil, fmt.Errorf("there is no metric %q", v.Name)
 	}
+
 	for _, match := range v.LabelMatchers {
 		if match.Name != labels.MetricName && !m.labels[match.Name] {
 			return nil, fmt.Errorf("%s has no label %q", v.Name, match.Name)
@@ -136,9 +144,11 @@ func (c *catalog) aggregate(e *parser.AggregateExpr) (set, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	if err := has(inner, e.Grouping); err != nil {
 		return nil, err
 	}
+
 	switch {
 	case e.Op == parser.TOPK || e.Op == parser.BOTTOMK:
 		return inner, nil
@@ -154,10 +164,12 @@ func (c *catalog) binary(e *parser.BinaryExpr) (set, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	right, err := c.yields(e.RHS)
 	if err != nil {
 		return nil, err
 	}
+
 	switch m := e.VectorMatching; {
 	case m == nil && e.LHS.Type() == parser.ValueTypeScalar:
 		return right, nil
@@ -167,6 +179,7 @@ func (c *catalog) binary(e *parser.BinaryExpr) (set, error) {
 		if err := matched(left, right, m); err != nil {
 			return nil, err
 		}
+
 		switch {
 		case e.Op.IsSetOperator() || m.Card != parser.CardOneToOne:
 			return left, nil
@@ -180,12 +193,13 @@ func (c *catalog) binary(e *parser.BinaryExpr) (set, error) {
 	}
 }
 
-// matched fails for a label in on() that a side does not have, and one in
-// ignoring() that neither has.
+// matched returns an error for a label in on() that one side lacks, and for a label in ignoring()
+// that both sides lack.
 func matched(left, right set, m *parser.VectorMatching) error {
 	if m.On {
 		return errors.Join(has(left, m.MatchingLabels), has(right, m.MatchingLabels))
 	}
+
 	for _, l := range m.MatchingLabels {
 		if err := has(left, []string{l}); err != nil && !right[l] {
 			return err
@@ -210,12 +224,14 @@ func (c *catalog) call(e *parser.Call) (got set, err error) {
 			got = l
 		}
 	}
+
 	if e.Func.Name == "histogram_quantile" {
 		if err := has(got, []string{"le"}); err != nil {
 			return nil, err
 		}
 		got = less(got, []string{"le"})
 	}
+
 	return got, nil
 }
 

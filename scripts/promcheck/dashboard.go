@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// dashboard is a dashboard of Grafana, as far as it is used here.
+// dashboard is a Grafana dashboard, limited to the fields that ours uses.
 type dashboard struct {
 	Title         string          `json:"title"`
 	UID           string          `json:"uid"`
@@ -84,56 +84,65 @@ var (
 	legend      = regexp.MustCompile(`\{\{(\w+)\}\}`)
 )
 
-// Grafana's own variables, with what they may stand for.
+// builtin maps Grafana's own variables to sample values.
 var builtin = map[string]string{"__rate_interval": "5m", "__range": "1h"}
 
-// columns is how wide a dashboard is, oldest the schema of Grafana 10.
+// columns is the width of a dashboard. oldest is the schema version of Grafana 10.
 const (
 	columns = 24
 	oldest  = 38
 )
 
-// dashboard checks a dashboard, and counts its panels.
+// dashboard checks a dashboard and counts its panels.
 func (c *catalog) dashboard(text []byte) (n int, err error) {
 	var d dashboard
+
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&d); err != nil {
 		return 0, err
 	}
+
 	complain := func(format string, args ...any) { err = errors.Join(err, fmt.Errorf(format, args...)) }
+
 	if d.Title == "" || d.UID == "" || d.SchemaVersion < oldest || len(d.Panels) == 0 {
 		complain("title %q, uid %q, schemaVersion %d (at least %d), %d panels", d.Title, d.UID, d.SchemaVersion, oldest, len(d.Panels))
 	}
+
 	vars := map[string]string{}
 	for k, v := range builtin {
 		vars[k] = v
 	}
+
 	for _, v := range d.Templating.List {
 		if bad := c.variable(v, vars); bad != nil {
 			complain("variable %q: %w", v.Name, bad)
 		}
 		vars[v.Name] = ".+"
 	}
+
 	ids, titles := map[int]bool{}, set{}
 	for i, p := range d.Panels {
 		if p.ID <= 0 || ids[p.ID] || p.Title == "" || titles[p.Title] {
 			complain("panel %d %q has no id, or no title, of its own", p.ID, p.Title)
 		}
 		ids[p.ID], titles[p.Title] = true, true
+
 		for _, q := range d.Panels[:i] {
 			if g, h := p.GridPos, q.GridPos; g.X < h.X+h.W && h.X < g.X+g.W && g.Y < h.Y+h.H && h.Y < g.Y+g.H {
 				complain("panels %q and %q overlap", q.Title, p.Title)
 			}
 		}
+
 		if bad := c.panel(p, vars); bad != nil {
 			complain("panel %q: %w", p.Title, bad)
 		}
 	}
+
 	return len(d.Panels), err
 }
 
-// variable checks one of the variables; vars are those before it.
+// variable checks one of the dashboard's variables. vars holds the variables before it.
 func (c *catalog) variable(v variable, vars map[string]string) error {
 	switch {
 	case v.Name == "" || vars[v.Name] != "":
@@ -145,18 +154,22 @@ func (c *catalog) variable(v variable, vars map[string]string) error {
 	case v.Datasource == nil || *v.Datasource != source{"prometheus", "${datasource}"}:
 		return errors.New("it has another datasource than ${datasource}")
 	}
+
 	m := labelValues.FindStringSubmatch(v.Query)
 	if m == nil {
 		return fmt.Errorf("its query %q is not label_values(SELECTOR, LABEL)", v.Query)
 	}
+
 	text, err := substitute(m[1], vars)
 	if err != nil {
 		return err
 	}
+
 	labels, err := c.expr(text)
 	if err != nil {
 		return err
 	}
+
 	return has(labels, []string{m[2]})
 }
 
@@ -164,42 +177,51 @@ func (c *catalog) panel(p panel, vars map[string]string) error {
 	if g := p.GridPos; g.W <= 0 || g.H <= 0 || g.X < 0 || g.Y < 0 || g.X+g.W > columns {
 		return fmt.Errorf("it does not lie in the %d columns: %+v", columns, g)
 	}
+
 	if p.Type == "row" {
 		return nil
 	}
+
 	if p.Datasource == nil || *p.Datasource != (source{"prometheus", "${datasource}"}) {
 		return errors.New("it has another datasource than ${datasource}")
 	}
+
 	if p.Description == "" || p.FieldConfig.Defaults["unit"] == nil || len(p.Targets) == 0 {
 		return errors.New("it has no description, no unit or no targets")
 	}
+
 	refs := set{}
 	for _, t := range p.Targets {
 		if t.RefID == "" || refs[t.RefID] {
 			return fmt.Errorf("refId %q is not there once", t.RefID)
 		}
 		refs[t.RefID] = true
+
 		text, err := substitute(t.Expr, vars)
 		if err != nil {
 			return err
 		}
+
 		labels, err := c.expr(text)
 		if err != nil {
 			return err
 		}
+
 		for _, m := range legend.FindAllStringSubmatch(t.LegendFormat, -1) {
 			if err := has(labels, []string{m[1]}); err != nil {
 				return fmt.Errorf("legend %q: %w", t.LegendFormat, err)
 			}
 		}
+
 		if !strings.Contains(t.Expr, `instance=~"$host"`) {
 			return fmt.Errorf("%q does not keep to the chosen hosts", t.Expr)
 		}
 	}
+
 	return nil
 }
 
-// substitute puts something in place of the variables.
+// substitute replaces the variables with their sample values.
 func substitute(text string, vars map[string]string) (string, error) {
 	var err error
 	out := varName.ReplaceAllStringFunc(text, func(v string) string {
@@ -209,5 +231,6 @@ func substitute(text string, vars map[string]string) (string, error) {
 		}
 		return value
 	})
+
 	return out, err
 }

@@ -1,8 +1,7 @@
-// Command promcheck reads the alert rules and the dashboard of packaging/ with
-// Prometheus' own parser, and holds them against docs/metrics.md and docs/cli.md:
-// every expression parses, every metric and label in it is there, and so is every
-// command that a description gives. It is a module of its own, so that the agent's
-// needs nothing of Prometheus' server.
+// Command promcheck reads the alert rules and the dashboard of packaging/ with Prometheus' own
+// parser, and compares them with docs/metrics.md and docs/cli.md. Every expression must parse.
+// Every metric, every label and every command in a description must exist. promcheck is a module of
+// its own, so that the agent's module does not depend on Prometheus' server.
 //
 //	promcheck ROOT
 package main
@@ -22,30 +21,35 @@ func main() {
 	}
 }
 
-// run checks the files below a clone's root.
+// run checks the files below the root of a clone.
 func run(args []string, out io.Writer) error {
 	if len(args) != 1 {
 		return errors.New("usage: promcheck ROOT")
 	}
+
 	read := func(path ...string) []byte {
 		text, err := os.ReadFile(filepath.Join(append(args, path...)...))
 		if err != nil {
 			fmt.Fprintln(os.Stderr, "promcheck:", err)
 		}
-		return text // empty is found to be wrong
+		return text // the checks reject empty text
 	}
+
 	c, err := newCatalog(read("docs", "metrics.md"), read("docs", "cli.md"))
 	if err != nil {
 		return err
 	}
+
 	alerts, err := c.rules(read("packaging", "prometheus", "volagent.rules.yaml"))
 	if err != nil {
 		return fmt.Errorf("packaging/prometheus/volagent.rules.yaml: %w", err)
 	}
+
 	panels, err := c.dashboard(read("packaging", "grafana", "volagent.json"))
 	if err != nil {
 		return fmt.Errorf("packaging/grafana/volagent.json: %w", err)
 	}
+
 	_, err = fmt.Fprintf(out, "promcheck: %d alerts and %d panels are well\n", alerts, panels)
 	return err
 }

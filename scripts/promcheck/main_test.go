@@ -28,7 +28,7 @@ func TestShipped(t *testing.T) {
 	}
 }
 
-// fault is a text that takes another one's place, and what must be said of it.
+// fault replaces one text (was) with another (is). want is the expected error.
 type fault struct{ was, is, want string }
 
 func plant(t *testing.T, text string, faults map[string]fault, check func([]byte) (int, error)) {

@@ -14,7 +14,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// ruleFile is a rule file as Prometheus reads it, as far as it is used here.
+// ruleFile is a Prometheus rule file, limited to the fields that ours uses.
 type ruleFile struct {
 	Groups []struct {
 		Name     string `yaml:"name"`
@@ -33,38 +33,47 @@ type rule struct {
 
 var severities = []string{"critical", "warning", "info"}
 
-// rules checks a rule file, and counts its alerts.
+// rules checks a rule file and counts its alerts.
 func (c *catalog) rules(text []byte) (n int, err error) {
 	var f ruleFile
 	dec := yaml.NewDecoder(bytes.NewReader(text))
 	dec.KnownFields(true)
+
 	if err := dec.Decode(&f); err != nil {
 		return 0, err
 	}
+
 	seen := set{}
 	for _, g := range f.Groups {
 		if g.Name == "" || seen["group "+g.Name] {
 			err = errors.Join(err, fmt.Errorf("group %q has no name of its own", g.Name))
 		}
+
 		seen["group "+g.Name] = true
+
 		if g.Interval != "" {
 			_, bad := model.ParseDuration(g.Interval)
 			err = errors.Join(err, bad)
 		}
+
 		for _, r := range g.Rules {
 			if seen[r.Alert] {
 				err = errors.Join(err, fmt.Errorf("alert %s is there twice", r.Alert))
 			}
+
 			seen[r.Alert] = true
 			if bad := c.alert(r); bad != nil {
 				err = errors.Join(err, fmt.Errorf("alert %q: %w", r.Alert, bad))
 			}
+
 			n++
 		}
 	}
+
 	if n == 0 {
 		err = errors.Join(err, errors.New("there are no alerts"))
 	}
+
 	return n, err
 }
 
@@ -72,41 +81,49 @@ func (c *catalog) alert(r rule) error {
 	if !regexp.MustCompile(`^Volagent[A-Z]\w+$`).MatchString(r.Alert) {
 		return errors.New("its name is not VolagentSomething")
 	}
+
 	labels, err := c.expr(r.Expr)
 	if err != nil {
 		return err
 	}
+
 	if _, err := model.ParseDuration(r.For); err != nil {
 		return fmt.Errorf("for: %w", err)
 	}
+
 	if len(r.Labels) != 1 || !slices.Contains(severities, r.Labels["severity"]) {
 		return fmt.Errorf("its labels are %v, and not a severity of %v", r.Labels, severities)
 	}
+
 	if len(r.Annotations) != 2 || r.Annotations["summary"] == "" || r.Annotations["description"] == "" {
 		return errors.New("its annotations are not a summary and a description")
 	}
+
 	for name, text := range r.Annotations {
 		if err := words(text, labels); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
+
 	return c.command(r.Annotations["description"])
 }
 
-// templateFuncs are those of Prometheus that are used.
+// templateFuncs are the functions of Prometheus' templates that the rules use.
 var templateFuncs = template.FuncMap{"humanizePercentage": fmt.Sprint, "humanizeTimestamp": fmt.Sprint, "humanize": fmt.Sprint}
 
-// words checks a template, and that the labels in it are those of the alert.
+// words checks that a template is valid and names only labels of the alert.
 func words(text string, all set) error {
 	t, err := template.New("").Funcs(templateFuncs).Parse("{{$labels := .}}{{$value := .}}" + text)
 	if err != nil {
 		return err
 	}
+
 	for _, n := range t.Root.Nodes {
 		action, ok := n.(*parse.ActionNode)
 		if !ok {
 			continue
 		}
+
 		for _, cmd := range action.Pipe.Cmds {
 			for _, arg := range cmd.Args {
 				if v, ok := arg.(*parse.VariableNode); ok && v.Ident[0] == "$labels" && len(v.Ident) > 1 && !all[v.Ident[1]] {
@@ -115,21 +132,24 @@ func words(text string, all set) error {
 			}
 		}
 	}
+
 	return nil
 }
 
 var quoted = regexp.MustCompile("`([^`]+)`")
 
-// command looks for a command in a description, and for the command itself.
+// command checks that a description quotes a command, and that every volctl command in it exists.
 func (c *catalog) command(text string) error {
 	found := quoted.FindAllStringSubmatch(text, -1)
 	if len(found) == 0 {
 		return errors.New("its description has no `command`")
 	}
+
 	for _, m := range found {
 		if !strings.HasPrefix(m[1], "volctl ") {
 			continue
 		}
+
 		known := false
 		for cmd := range c.commands {
 			known = known || m[1] == cmd || strings.HasPrefix(m[1], cmd+" ")
@@ -138,5 +158,6 @@ func (c *catalog) command(text string) error {
 			return fmt.Errorf("there is no command %q", m[1])
 		}
 	}
+
 	return nil
 }

@@ -1,8 +1,9 @@
-// Command sbom writes what the built programs consist of, as a CycloneDX document: the module of
-// this project, Go's standard library, and every module whose code is linked in, with its version
-// and its checksum. It reads that from the programs, so the document describes what is shipped.
+// Command sbom writes the contents of the built programs as a CycloneDX document. The document
+// lists the module of this project, Go's standard library, and every linked module with its version
+// and checksum. Command sbom reads this data from the programs, so the document describes exactly
+// the shipped code.
 //
-// The document has neither a serial number nor the time of its making: the same programs give the
+// The document has neither a serial number nor a creation time, so the same programs produce the
 // same bytes.
 package main
 
@@ -35,12 +36,15 @@ func run(w io.Writer, version, unixTime string, programs []string) error {
 	if _, err := fmt.Sscan(unixTime, &seconds); err != nil {
 		return fmt.Errorf("cannot read the time %q: %w", unixTime, err)
 	}
+
 	parts, err := modules(programs)
 	if err != nil {
 		return err
 	}
+
 	const product = "github.com/volagent/volagent"
 	bom := cdx.NewBOM()
+
 	bom.Metadata = &cdx.Metadata{
 		Timestamp: time.Unix(seconds, 0).UTC().Format(time.RFC3339),
 		Component: &cdx.Component{
@@ -48,6 +52,7 @@ func run(w io.Writer, version, unixTime string, programs []string) error {
 			PackageURL: "pkg:golang/" + product + "@" + version,
 		},
 	}
+
 	var components []cdx.Component
 	var needs []string
 	for _, m := range parts {
@@ -58,12 +63,14 @@ func run(w io.Writer, version, unixTime string, programs []string) error {
 		}
 		components, needs = append(components, c), append(needs, url)
 	}
+
 	bom.Components = &components
 	bom.Dependencies = &[]cdx.Dependency{{Ref: product, Dependencies: &needs}}
+
 	return cdx.NewBOMEncoder(w, cdx.BOMFileFormatJSON).SetPretty(true).Encode(bom)
 }
 
-// modules returns what the programs are made of, each module once, sorted by path.
+// modules returns the modules linked into the programs, each module once, sorted by path.
 func modules(programs []string) ([]debug.Module, error) {
 	all := map[string]debug.Module{}
 	for _, program := range programs {
@@ -71,6 +78,7 @@ func modules(programs []string) ([]debug.Module, error) {
 		if err != nil {
 			return nil, fmt.Errorf("cannot read what %s is made of: %w", program, err)
 		}
+
 		all["std"] = debug.Module{Path: "std", Version: info.GoVersion}
 		for _, m := range info.Deps {
 			for m.Replace != nil {
@@ -79,10 +87,12 @@ func modules(programs []string) ([]debug.Module, error) {
 			all[m.Path] = *m
 		}
 	}
+
 	var sorted []debug.Module
 	for _, m := range all {
 		sorted = append(sorted, m)
 	}
+
 	slices.SortFunc(sorted, func(a, b debug.Module) int { return cmp.Compare(a.Path, b.Path) })
 	return sorted, nil
 }

@@ -8,45 +8,50 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Owner is the owner that a file shall have.
+// Owner is the desired owner of a file.
 type Owner struct {
 	UID, GID int // -1 keeps the present one
-	// Mode returns the mode that a file shall have from the one that it has, both with the bits
-	// of its type. Nil keeps the mode.
+	// Mode returns the desired mode for a file's present mode. Both include the bits of the file
+	// type. If Mode is nil, the mode stays.
 	Mode func(mode uint32) uint32
 	// DropACL removes access control lists even if neither owner nor group changes.
 	DropACL bool
 }
 
-// setID are the bits that run a program with its owner's or group's rights.
+// setID contains the bits that run a program with the rights of its owner or group.
 const setID = unix.S_ISUID | unix.S_ISGID
 
-// Chown gives an open file its owner, group and mode.
+// Chown sets the owner, group and mode of an open file.
 //
-// The previous owner may be an attacker who prepared the file, so it must not carry rights
-// over. A file that is no directory loses its set-user-ID and set-group-ID bits before the
-// change, because the kernel keeps some of them, and again after it, because the previous owner
-// may set them in between. If owner or group changes, the access control lists go too.
+// The previous owner may be an attacker who prepared the file, so no rights may be carried over.
+// Chown clears the set-user-ID and set-group-ID bits of a file that is not a directory. It clears
+// them before the change, because the kernel keeps some of them. It clears them again afterwards,
+// because the previous owner may set them in between. If owner or group changes, it removes the
+// access control lists too.
 func Chown(fd int, st *unix.Statx_t, to Owner) error {
 	uid, gid := -1, -1
 	if to.UID >= 0 && st.Uid != uint32(to.UID) {
 		uid = to.UID
 	}
+
 	if to.GID >= 0 && st.Gid != uint32(to.GID) {
 		gid = to.GID
 	}
+
 	changes := uid >= 0 || gid >= 0
-	link := st.Mode&unix.S_IFMT == unix.S_IFLNK // it has neither a mode nor a list
+	link := st.Mode&unix.S_IFMT == unix.S_IFLNK // a link has neither a mode nor a list
 	if HasSetID(st) {
 		if err := chmod(fd, uint32(st.Mode)&^setID); err != nil {
 			return err
 		}
 	}
+
 	if changes {
 		if err := retry(func() error { return unix.Fchownat(fd, "", uid, gid, unix.AT_EMPTY_PATH) }); err != nil {
 			return fmt.Errorf("chown: %w", err)
 		}
 	}
+
 	if link {
 		return nil
 	}
@@ -72,10 +77,10 @@ func Chown(fd int, st *unix.Statx_t, to Owner) error {
 	return chmod(fd, want)
 }
 
-// HasSetID reports whether a file that is no directory has a set-user-ID or set-group-ID bit.
+// HasSetID reports whether a file that is not a directory has a set-user-ID or set-group-ID bit.
 func HasSetID(st *unix.Statx_t) bool { return !isDir(st) && st.Mode&setID != 0 }
 
-// nameOf leads to just the file that is open, also for calls that refuse O_PATH.
+// nameOf returns a path to the open file itself. It works for calls that refuse O_PATH descriptors.
 func nameOf(fd int) string { return fmt.Sprintf("/proc/self/fd/%d", fd) }
 
 func chmod(fd int, mode uint32) error {
@@ -90,8 +95,8 @@ const (
 	defaultACL = "system.posix_acl_default"
 )
 
-// HasACL reports whether an open file has an access control list, or a directory one for the
-// files that are made in it.
+// HasACL reports whether an open file has an access control list. For a directory, a default list
+// for new files counts too.
 func HasACL(fd int) (bool, error) {
 	for _, name := range []string{accessACL, defaultACL} {
 		list, err := readACL(fd, name)
@@ -99,10 +104,11 @@ func HasACL(fd int) (bool, error) {
 			return list != nil, err
 		}
 	}
+
 	return false, nil
 }
 
-// dropACL removes the access control lists of an open file that is no symbolic link.
+// dropACL removes the access control lists of an open file, which must not be a symbolic link.
 func dropACL(fd int, dir bool) error {
 	list, err := readACL(fd, accessACL)
 	if err != nil {
@@ -119,13 +125,14 @@ func dropACL(fd int, dir bool) error {
 	return removeACL(fd, defaultACL)
 }
 
-// dropAccessACL removes a list and keeps what the owning group may do. While there is a list, the
-// group bits of the mode are its mask, which may allow more than the group's own entry does.
+// dropAccessACL removes a list without extending the rights of the owning group. While a list
+// exists, the group bits of the mode are its mask, which may allow more than the group's own entry.
 func dropAccessACL(fd int, list []byte) error {
 	st, err := stat(fd)
 	if err != nil {
 		return err
 	}
+
 	mode := uint32(st.Mode)
 	mode = mode&^0o070 | mode&(groupRights(list)<<3)
 	if mode != uint32(st.Mode) {
@@ -133,10 +140,11 @@ func dropAccessACL(fd int, list []byte) error {
 			return err
 		}
 	}
+
 	return removeACL(fd, accessACL)
 }
 
-// groupRights returns what the entry of the owning group allows, 0 to 7. A list has a header of 4
+// groupRights returns the rights in the entry of the owning group, 0 to 7. A list has a header of 4
 // bytes and entries of 8: tag, rights and id, all little-endian (linux/posix_acl_xattr.h).
 func groupRights(list []byte) uint32 {
 	const header, entry, groupObj = 4, 8, 0x04
@@ -145,13 +153,14 @@ func groupRights(list []byte) uint32 {
 			return uint32(binary.LittleEndian.Uint16(list[at+2:])) & 7
 		}
 	}
+
 	return 0
 }
 
-// maxACL is the most bytes that the kernel gives of a list (XATTR_SIZE_MAX).
+// maxACL is the size limit of a list in the kernel, in bytes (XATTR_SIZE_MAX).
 const maxACL = 1 << 16
 
-// readACL returns nil where there is no list, or the file system has none.
+// readACL returns a list, or nil if the file has none or the file system does not support lists.
 func readACL(fd int, name string) ([]byte, error) {
 	var list []byte
 	n := 0
@@ -159,7 +168,7 @@ func readACL(fd int, name string) ([]byte, error) {
 		n, err = unix.Getxattr(nameOf(fd), name, list)
 		return err
 	}
-	err := retry(get) // the size alone: nearly no file has a list
+	err := retry(get) // read only the size, because nearly no file has a list
 	if err == nil {
 		list = make([]byte, maxACL)
 		err = retry(get)

@@ -17,7 +17,7 @@ type aclEntry struct {
 
 const noID = 0xffffffff
 
-// setACL gives a file a list as the kernel takes it, the entries sorted by tag.
+// setACL sets a file's list in the kernel's format. The entries must be sorted by tag.
 func setACL(t *testing.T, path, name string, entries ...aclEntry) {
 	t.Helper()
 	list := binary.LittleEndian.AppendUint32(nil, 2) // the version
@@ -29,8 +29,7 @@ func setACL(t *testing.T, path, name string, entries ...aclEntry) {
 	check(t, unix.Lsetxattr(path, name, list, 0))
 }
 
-// forUser is a list that gives everything to user 1234 and nothing to the owning
-// group.
+// forUser is a list that gives all rights to user 1234 and none to the owning group.
 var forUser = []aclEntry{{0x01, 7, noID}, {0x02, 7, 1234}, {0x04, 0, noID}, {0x10, 7, noID}, {0x20, 0, noID}}
 
 func change(t *testing.T, path string, to Owner) {
@@ -80,8 +79,8 @@ func TestChown(t *testing.T) {
 	}
 }
 
-// TestChownACL expects a list to go with the owner, and the owning group to get nothing that the
-// list did not give it.
+// TestChownACL checks that a change of owner removes the list. The owning group must not get rights
+// that the list did not give it.
 func TestChownACL(t *testing.T) {
 	hasACL := func(path string) bool {
 		fd, err := unix.Open(path, unix.O_PATH, 0)

@@ -1,9 +1,9 @@
-// Package filetree walks the files below a directory and changes who owns them. The files may
-// belong to a user who wants to mislead the caller: who nests directories without end, moves
-// them during the walk, or leaves set-user-ID bits and access control lists behind.
+// Package filetree walks the files below a directory and changes their owner. The files may belong
+// to an attacker. Such a user may nest directories without end, move them during the walk, or
+// prepare set-user-ID bits and access control lists.
 //
-// Everything is reached by descriptors, so no path that grows or changes meanwhile matters, and
-// neither a symbolic link nor a mount point is crossed.
+// The package reaches every file by descriptors. A path that grows or changes during the walk
+// therefore does no harm. The walk crosses neither symbolic links nor mount points.
 package filetree
 
 import (
@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// retry repeats a system call that a signal interrupted. The Go runtime sends signals, and some
-// file systems (FUSE, NFS) interrupt a call for any of them.
+// retry repeats a system call that was interrupted by a signal. The Go runtime sends signals, and
+// some file systems (FUSE, NFS) interrupt a call for any signal.
 func retry(call func() error) error {
 	for {
 		err := call()

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// FuzzGroupRights: of an access control list, what the owning group may do is what its own entry
-// says, and nothing where there is none.
+// FuzzGroupRights checks that the rights of the owning group are those of its own entry in an
+// access control list. Without such an entry, it has none.
 func FuzzGroupRights(f *testing.F) {
 	f.Add([]byte{}, uint16(7))
 	f.Add([]byte{2, 0, 0, 0, 4, 0, 5, 0, 0xff, 0xff, 0xff, 0xff}, uint16(5))
@@ -26,7 +26,7 @@ func FuzzGroupRights(f *testing.F) {
 	})
 }
 
-// hasOwn reports whether the owning group has an entry.
+// hasOwn reports whether a list has an entry for the owning group.
 func hasOwn(list []byte) bool {
 	for at := 4; at+8 <= len(list); at += 8 {
 		if binary.LittleEndian.Uint16(list[at:]) == 4 {

@@ -12,29 +12,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxOpen is how many directories a walk keeps open, however deep the tree is. It is far below
-// the usual limit of 1024 descriptors a process.
+// maxOpen is the number of directories that a walk keeps open, regardless of the depth of the tree.
+// It is far below the usual limit of 1024 descriptors for each process.
 const maxOpen = 32
 
-// errMoved is returned when a directory was moved to another parent during the walk.
+// errMoved is returned if a directory was moved to another parent during the walk.
 var errMoved = errors.New("the directory was moved while the tree was walked")
 
-// Visit handles one file. The descriptor was opened with O_PATH, because opening a device or a
-// pipe has effects, and it is closed after the call.
+// Visit handles one file. The descriptor is opened with O_PATH, because opening a device or a pipe
+// has effects. It is closed after the call.
 type Visit func(fd int, st *unix.Statx_t) error
 
-// Below calls visit for everything below the open directory root, which is not visited itself.
-// A directory is visited after its content. A file that disappears during the walk is skipped,
-// and so is everything on another mount.
+// Below calls visit for every file and directory below the open directory root, but not for root
+// itself. A directory is visited after its content. A file that disappears during the walk is
+// skipped. Other mounts below root are skipped too.
 //
-// The walk ends at the first error and names the file by its path below root. It ends with the
-// context's error when ctx is done. Each level of directories costs memory, but no descriptor.
+// The walk ends at the first error and names the file by its path below root. If ctx is done, it
+// ends with ctx's error. Each level of directories costs memory, but no descriptor.
 func Below(ctx context.Context, root int, visit Visit) error {
 	w := &walk{ctx: ctx, visit: visit, levels: []*level{{fd: root}}}
 	defer w.close()
 	if err := w.read(w.top()); err != nil {
 		return w.located("", err)
 	}
+
 	for {
 		name, more := w.top().next()
 		switch {
@@ -52,24 +53,25 @@ func Below(ctx context.Context, root int, visit Visit) error {
 	}
 }
 
-// walk is one walk. Its levels lead from the root to the directory that is read.
+// walk is one walk. Its levels lead from the root to the directory that is being read.
 type walk struct {
 	ctx    context.Context
 	visit  Visit
 	levels []*level
 }
 
-// level is a directory on the way down.
+// level is a directory on the path to the current one.
 type level struct {
 	name string
-	fd   int // closed while it is -1
+	fd   int // -1 while it is closed
 	id   fileID
-	// dirs are the names of the directories in it that the walk has not entered yet, each ended
-	// by a NUL. One string takes less memory than a slice, since a user decides how many there are.
+	// dirs holds the names of the subdirectories that the walk has not entered yet, each with a NUL
+	// at its end. A user decides how many there are, and one byte slice needs less memory than many
+	// strings.
 	dirs []byte
 }
 
-// fileID tells whether a directory that is opened again is the same.
+// fileID identifies a directory, to check that a reopened one is the same.
 type fileID struct {
 	major, minor uint32
 	inode        uint64
@@ -82,6 +84,7 @@ func (l *level) next() (string, bool) {
 	if end < 0 {
 		return "", false
 	}
+
 	name := string(l.dirs[:end])
 	l.dirs = l.dirs[end+1:]
 	return name, true
@@ -90,21 +93,22 @@ func (l *level) next() (string, bool) {
 func (w *walk) top() *level { return w.levels[len(w.levels)-1] }
 
 func (w *walk) close() {
-	for _, l := range w.levels[1:] { // the root is the caller's
+	for _, l := range w.levels[1:] { // the root belongs to the caller
 		if l.fd >= 0 {
-			_ = unix.Close(l.fd) // a directory, nothing was written to it
+			_ = unix.Close(l.fd) // a directory, so no data was written
 		}
 	}
 }
 
-// read visits every file of a directory that is no directory, and remembers those that are.
+// read visits every file in a directory, except for subdirectories, which it remembers for later.
 func (w *walk) read(l *level) error {
-	fd, err := openat(l.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY) // a read position of its own
+	fd, err := openat(l.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY) // a separate read position
 	if err != nil {
 		return err
 	}
+
 	f := os.NewFile(uintptr(fd), "directory")
-	defer func() { _ = f.Close() }() // it was only read
+	defer func() { _ = f.Close() }() // closing a file that was only read loses nothing
 	for {
 		names, err := f.Readdirnames(1000)
 		for _, name := range names {
@@ -121,24 +125,27 @@ func (w *walk) read(l *level) error {
 	}
 }
 
-// file visits one entry of a directory, or leaves it for later if it is a directory.
+// file visits one entry of a directory. If the entry is a directory, it is remembered for later.
 func (w *walk) file(l *level, name string) error {
 	if err := w.ctx.Err(); err != nil {
 		return err
 	}
+
 	fd, st, err := open(l.fd, name)
 	if err != nil || fd < 0 {
 		return err
 	}
-	defer func() { _ = unix.Close(fd) }() // O_PATH: there is nothing that could fail
+	defer func() { _ = unix.Close(fd) }() // closing an O_PATH descriptor cannot fail
+
 	if isDir(&st) {
 		l.dirs = append(append(l.dirs, name...), 0)
 		return nil
 	}
+
 	return w.visit(fd, &st)
 }
 
-// enter goes down into a directory and reads it. By now the name may stand for another file.
+// enter opens a directory and reads it. The name may belong to a different file by now.
 func (w *walk) enter(name string) error {
 	fd, st, err := open(w.top().fd, name)
 	if err != nil {
@@ -149,18 +156,19 @@ func (w *walk) enter(name string) error {
 	}
 	if !isDir(&st) {
 		err := w.visit(fd, &st)
-		_ = unix.Close(fd) // O_PATH: there is nothing that could fail
+		_ = unix.Close(fd) // closing an O_PATH descriptor cannot fail
 		return w.located(name, err)
 	}
 	w.levels = append(w.levels, &level{name: name, fd: fd, id: idOf(&st)})
 	if far := len(w.levels) - maxOpen; far > 0 {
-		_ = unix.Close(w.levels[far].fd) // O_PATH: there is nothing that could fail
+		_ = unix.Close(w.levels[far].fd) // closing an O_PATH descriptor cannot fail
 		w.levels[far].fd = -1
 	}
+
 	return w.located("", w.read(w.top()))
 }
 
-// leave visits the directory whose content is done, and goes back to the one above.
+// leave visits a directory whose content is finished, and returns to its parent.
 func (w *walk) leave() error {
 	l, above := w.top(), w.levels[len(w.levels)-2]
 	st, err := stat(l.fd)
@@ -173,12 +181,12 @@ func (w *walk) leave() error {
 	if err != nil {
 		return w.located("", err)
 	}
-	_ = unix.Close(l.fd) // O_PATH: there is nothing that could fail
+	_ = unix.Close(l.fd) // closing an O_PATH descriptor cannot fail
 	w.levels = w.levels[:len(w.levels)-1]
 	return nil
 }
 
-// reopen opens the directory above an open one, which must still be the one with this id.
+// reopen opens the parent of an open directory. The parent must still have this id.
 func reopen(below int, id fileID) (int, error) {
 	fd, st, err := open(below, "..")
 	if err != nil {
@@ -188,15 +196,15 @@ func reopen(below int, id fileID) (int, error) {
 		return fd, nil
 	}
 	if fd >= 0 {
-		_ = unix.Close(fd) // O_PATH: there is nothing that could fail
+		_ = unix.Close(fd) // closing an O_PATH descriptor cannot fail
 	}
 	return -1, errMoved
 }
 
 const statMask = unix.STATX_TYPE | unix.STATX_MODE | unix.STATX_UID | unix.STATX_GID | unix.STATX_INO
 
-// open opens an entry for reference alone. The descriptor is -1 if the entry is gone, or hidden by
-// another mount.
+// open opens an entry with O_PATH. The descriptor is -1 if the entry is gone or covered by another
+// mount.
 func open(dir int, name string) (int, unix.Statx_t, error) {
 	fd, err := openat(dir, name, unix.O_PATH|unix.O_NOFOLLOW)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EXDEV) {
@@ -205,11 +213,13 @@ func open(dir int, name string) (int, unix.Statx_t, error) {
 	if err != nil {
 		return -1, unix.Statx_t{}, fmt.Errorf("cannot open: %w", err)
 	}
+
 	st, err := stat(fd)
 	if err != nil {
-		_ = unix.Close(fd) // O_PATH: there is nothing that could fail
+		_ = unix.Close(fd) // closing an O_PATH descriptor cannot fail
 		return -1, st, err
 	}
+
 	return fd, st, nil
 }
 
@@ -230,19 +240,22 @@ func openat(dir int, name string, flags uint64) (int, error) {
 			Flags:   flags | unix.O_CLOEXEC,
 			Resolve: unix.RESOLVE_NO_XDEV | unix.RESOLVE_NO_MAGICLINKS,
 		})
+
 		return err
 	})
+
 	return fd, err
 }
 
 func isDir(st *unix.Statx_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFDIR }
 
-// located adds to an error the path of the file that it is about, once.
+// located adds the path of a file to an error, unless the error already has one.
 func (w *walk) located(name string, err error) error {
 	var told *pathError
 	if err == nil || errors.As(err, &told) || w.ctx.Err() != nil {
 		return err
 	}
+
 	parts := make([]string, 0, len(w.levels))
 	for _, l := range w.levels[1:] {
 		parts = append(parts, l.name)
@@ -253,7 +266,7 @@ func (w *walk) located(name string, err error) error {
 	return &pathError{path: strings.Join(parts, "/"), err: err}
 }
 
-// pathError is an error with the path of its file below the root of the walk.
+// pathError is an error with the path of a file below the root of the walk.
 type pathError struct {
 	path string
 	err  error
@@ -261,7 +274,7 @@ type pathError struct {
 
 func (e *pathError) Unwrap() error { return e.err }
 
-// Error shortens the path, since whoever made the files chose its length.
+// Error shortens the path, because the creator of the files chose its length.
 func (e *pathError) Error() string {
 	const most = 160 // bytes
 	path := e.path

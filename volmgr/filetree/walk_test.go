@@ -27,7 +27,7 @@ func openDir(t *testing.T, path string) int {
 	return fd
 }
 
-// nest makes directories in each other, deeper than a path can be long, with a file in each.
+// nest makes nested directories with a file in each, deeper than a path can be long.
 func nest(t *testing.T, root string, levels int, name string) {
 	t.Helper()
 	fd, err := unix.Open(root, unix.O_RDONLY|unix.O_DIRECTORY, 0)
@@ -45,7 +45,7 @@ func nest(t *testing.T, root string, levels int, name string) {
 	check(t, unix.Close(fd))
 }
 
-// TestBelowOrder expects each file once, and a directory after its content.
+// TestBelowOrder checks that each file is visited once, and a directory after its content.
 func TestBelowOrder(t *testing.T) {
 	root := t.TempDir()
 	check(t, os.MkdirAll(root+"/a/b", 0o755))
@@ -72,12 +72,12 @@ func TestBelowOrder(t *testing.T) {
 	}
 }
 
-// TestBelowDeep walks a tree that is deeper than the process may have files open.
+// TestBelowDeep walks a tree that is deeper than the process's limit of open files.
 func TestBelowDeep(t *testing.T) {
 	const levels = 3000
 	root := t.TempDir()
 	nest(t, root, levels, "directory")
-	nest(t, root, 70, "other") // the walk comes back to the root and goes down again
+	nest(t, root, 70, "other") // the walk returns to the root and goes down again
 	visits, most := 0, 0
 	check(t, Below(t.Context(), openDir(t, root), func(fd int, _ *unix.Statx_t) error {
 		visits++
@@ -92,7 +92,7 @@ func TestBelowDeep(t *testing.T) {
 	}
 }
 
-// TestBelowError expects an error to name its file with few bytes, wherever it lies, and once.
+// TestBelowError checks that an error names its file once and briefly, however deep the file lies.
 func TestBelowError(t *testing.T) {
 	root := t.TempDir()
 	nest(t, root, 1500, strings.Repeat("x", 200))
@@ -114,8 +114,8 @@ func TestBelowError(t *testing.T) {
 	}
 }
 
-// TestBelowMoved moves a directory away while the walk is far below it. The walk must not
-// continue at the place where the directory is now.
+// TestBelowMoved moves a directory away while the walk is far below it. The walk must not continue
+// at the directory's new place.
 func TestBelowMoved(t *testing.T) {
 	root, elsewhere := t.TempDir(), t.TempDir()
 	nest(t, root, 3*maxOpen, "d")
@@ -138,7 +138,7 @@ func TestBelowMoved(t *testing.T) {
 	}
 }
 
-// TestBelowEnds expects the walk to end with its context.
+// TestBelowEnds checks that the walk ends with its context.
 func TestBelowEnds(t *testing.T) {
 	root := t.TempDir()
 	nest(t, root, 5, "d")

@@ -8,7 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/moby/sys/mountinfo"
+	"github.com/volagent/volagent/volmgr/proc"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -202,7 +203,7 @@ func (h *Host) remount(fd int, like Like) error {
 		return err
 	}
 
-	table, err := h.table(func(m *mountinfo.Info) (bool, bool) { return m.ID != id, m.ID == id })
+	table, err := h.table(func(m *proc.Mount) (bool, bool) { return m.ID != id, m.ID == id })
 	if err != nil {
 		return err
 	}

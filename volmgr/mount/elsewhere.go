@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/moby/sys/mountinfo"
+	"github.com/volagent/volagent/volmgr/proc"
 
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -32,7 +32,7 @@ func (h *Host) Elsewhere(ctx context.Context, id volume.MountIdentity, paths []s
 
 func (h *Host) elsewhere(id volume.MountIdentity, paths []string) ([]string, error) {
 	// The root mounts stay in every table, because they identify a copy of the host's namespace.
-	skip := func(m *mountinfo.Info) (bool, bool) { return m.Mountpoint != "/" && !partOf(m, id), false }
+	skip := func(m *proc.Mount) (bool, bool) { return m.Mountpoint != "/" && !partOf(m, id), false }
 	host, err := h.table(skip)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the mount table: %w", err)
@@ -87,13 +87,13 @@ func (h *Host) contained(pid int) bool {
 }
 
 // partOf reports whether a mount shows the same file system, at or below the same root.
-func partOf(m *mountinfo.Info, id volume.MountIdentity) bool {
+func partOf(m *proc.Mount, id volume.MountIdentity) bool {
 	root, _ := rootPath(m.Root)
 	return device(uint32(m.Major), uint32(m.Minor)) == id.Device && within(root, id.Root)
 }
 
 // copied reports whether a mount of a namespace came from the host's table.
-func copied(m *mountinfo.Info, table, host []*mountinfo.Info, paths []string) bool {
+func copied(m *proc.Mount, table, host []*proc.Mount, paths []string) bool {
 	if slices.ContainsFunc(paths, func(path string) bool { return strings.HasSuffix(m.Mountpoint, path) }) {
 		return true
 	}
@@ -102,11 +102,11 @@ func copied(m *mountinfo.Info, table, host []*mountinfo.Info, paths []string) bo
 	if ours == nil || theirs == nil || ours.Major != theirs.Major || ours.Minor != theirs.Minor || ours.Root != theirs.Root {
 		return false
 	}
-	return slices.ContainsFunc(host, func(o *mountinfo.Info) bool { return o.Mountpoint == m.Mountpoint })
+	return slices.ContainsFunc(host, func(o *proc.Mount) bool { return o.Mountpoint == m.Mountpoint })
 }
 
 // rootOf returns the mount at the root of a namespace. The last one in the table is the uppermost.
-func rootOf(table []*mountinfo.Info) (root *mountinfo.Info) {
+func rootOf(table []*proc.Mount) (root *proc.Mount) {
 	for _, m := range table {
 		if m.Mountpoint == "/" {
 			root = m

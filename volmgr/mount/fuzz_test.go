@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/volagent/volagent/volmgr/proc"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -50,7 +52,7 @@ func FuzzMountNames(f *testing.F) {
 		const path, text = " \t\n\\", " \t\n\\#"
 		table := fmt.Sprintf("1 0 8:1 / / rw - ext4 /dev/sda1 rw\n36 1 0:52 %s %s rw,nosuid shared:1 - fuse.%s %s ro,user_id=0\n37 36 8:2 / /z ro - ext4 /dev/sdb rw\n",
 			escaped(root, path), escaped(point, path), escaped(sub, text), escaped(source, text))
-		got, err := parseTable(strings.NewReader(table), nil, nil)
+		got, err := proc.ParseMounts(strings.NewReader(table), nil, nil)
 		if err != nil || len(got) != 3 || got[0].Mountpoint != "/" || got[2].Mountpoint != "/z" || got[2].Parent != 36 {
 			t.Fatalf("%d mounts, %v", len(got), err)
 		}

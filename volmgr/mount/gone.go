@@ -3,7 +3,8 @@ package mount
 import (
 	"errors"
 
-	"github.com/moby/sys/mountinfo"
+	"github.com/volagent/volagent/volmgr/proc"
+
 	"github.com/volagent/volagent/volmgr/volume"
 	"golang.org/x/sys/unix"
 )
@@ -27,7 +28,7 @@ func (h *Host) Gone(m volume.MountIdentity, at string) bool {
 	}
 
 	found := false
-	_, err := h.table(func(i *mountinfo.Info) (bool, bool) {
+	_, err := h.table(func(i *proc.Mount) (bool, bool) {
 		p := h.fromInfo(i)
 		p.id.ID = m.ID
 		found = found || p.id == m && p.at == at

@@ -7,7 +7,8 @@ import (
 	"io"
 	"path/filepath"
 
-	"github.com/moby/sys/mountinfo"
+	"github.com/volagent/volagent/volmgr/proc"
+
 	"github.com/volagent/volagent/volmgr/volume"
 	"golang.org/x/sys/unix"
 )
@@ -285,7 +286,7 @@ func (h *Host) openHandle(dir volume.GuardedDir) (int, error) {
 		return -1, errors.New("its file system, or this kernel, has no handles of files")
 	}
 
-	table, err := h.table(func(m *mountinfo.Info) (bool, bool) { return m.FSType != dir.FSType, false })
+	table, err := h.table(func(m *proc.Mount) (bool, bool) { return m.FSType != dir.FSType, false })
 	if err != nil {
 		return -1, err
 	}

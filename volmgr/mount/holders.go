@@ -11,9 +11,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/moby/sys/mountinfo"
-
-	"github.com/volagent/volagent/volmgr/proclines"
+	"github.com/volagent/volagent/volmgr/proc"
 )
 
 // Holder is one user of a mount. It prevents the unmount, or keeps the file system alive after it.
@@ -134,7 +132,7 @@ func (c *collector) run() {
 
 // table finds the mounts at and below path. It reports whether there are any.
 func (c *collector) table() bool {
-	table, err := c.h.table(func(m *mountinfo.Info) (bool, bool) { return !within(m.Mountpoint, c.path), false })
+	table, err := c.h.table(func(m *proc.Mount) (bool, bool) { return !within(m.Mountpoint, c.path), false })
 	if err != nil {
 		return false
 	}
@@ -222,7 +220,7 @@ func (c *collector) spaces() {
 			continue
 		}
 
-		table, err := s.mounts(nil, func(m *mountinfo.Info) (bool, bool) {
+		table, err := s.mounts(nil, func(m *proc.Mount) (bool, bool) {
 			p := c.h.fromInfo(m)
 			return !c.devices[p.id.Device+p.id.Root], false
 		})
@@ -239,7 +237,7 @@ func (c *collector) maps(pid int) {
 		return
 	}
 	defer func() { _ = f.Close() }() // the file is only read
-	for lines := proclines.New(f); ; {
+	for lines := proc.NewLines(f); ; {
 		line, err := lines.Next()
 		if err != nil {
 			return

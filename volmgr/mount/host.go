@@ -14,10 +14,9 @@ package mount
 
 import (
 	"fmt"
-	"os"
-	"strings"
 	"time"
 
+	"github.com/volagent/volagent/volmgr/proc"
 	"golang.org/x/sys/unix"
 )
 
@@ -64,12 +63,12 @@ func New(opts ...Option) (*Host, error) {
 		return nil, fmt.Errorf("cannot read own mount namespace: %w", err)
 	}
 
-	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	boot, err := proc.BootID()
 	if err != nil {
-		return nil, fmt.Errorf("cannot read boot id: %w", err)
+		return nil, err
 	}
 
-	h.namespace, h.boot = st.Ino, strings.TrimSpace(string(id))
+	h.namespace, h.boot = st.Ino, boot
 	return h, nil
 }
 

@@ -8,7 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/moby/sys/mountinfo"
+	"github.com/volagent/volagent/volmgr/proc"
+
 	"github.com/volagent/volagent/volmgr/volume"
 	"golang.org/x/sys/unix"
 )
@@ -123,8 +124,8 @@ func (p *Place) Look() volume.Sight {
 }
 
 // top returns the uppermost mount at the place, ignoring autofs.
-func (p *Place) top() (*mountinfo.Info, error) {
-	table, err := p.h.table(func(m *mountinfo.Info) (bool, bool) {
+func (p *Place) top() (*proc.Mount, error) {
+	table, err := p.h.table(func(m *proc.Mount) (bool, bool) {
 		return m.Mountpoint != p.path || m.FSType == autofs, false
 	})
 	if err != nil {

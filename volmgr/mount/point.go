@@ -10,7 +10,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/moby/sys/mountinfo"
+	"github.com/volagent/volagent/volmgr/proc"
+
 	"github.com/volagent/volagent/volmgr/volume"
 	"golang.org/x/sys/unix"
 )
@@ -110,7 +111,7 @@ func (h *Host) pointOf(st unix.Statx_t, fd int, path string, more uint64) (point
 		return point{}, fmt.Errorf("the kernel tells no mount id")
 	}
 
-	table, err := h.table(func(m *mountinfo.Info) (bool, bool) { is := m.ID == int(st.Mnt_id); return !is, is })
+	table, err := h.table(func(m *proc.Mount) (bool, bool) { is := m.ID == int(st.Mnt_id); return !is, is })
 	if err != nil {
 		return point{}, err
 	}

@@ -8,7 +8,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/moby/sys/mountinfo"
+	"github.com/volagent/volagent/volmgr/proc"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/volagent/volagent/volmgr/suggest"
@@ -146,11 +147,11 @@ func (h *Host) addSpaces(pid int, add func(name, task string)) error {
 // ownSpace returns this namespace in the form of the links in /proc.
 func (h *Host) ownSpace() string { return fmt.Sprintf("mnt:[%d]", h.namespace) }
 
-// mounts reads the mount table of a namespace as readTable does, through the first thread that
+// mounts reads the mount table of a namespace as proc.ReadMounts does, through the first thread that
 // still exists. It returns nothing if no thread is left.
-func (s *space) mounts(keep func(line []byte) bool, filter mountinfo.FilterFunc) ([]*mountinfo.Info, error) {
+func (s *space) mounts(keep func(line []byte) bool, filter proc.Filter) ([]*proc.Mount, error) {
 	for _, task := range s.tasks {
-		table, err := readTable(task+"/mountinfo", keep, filter)
+		table, err := proc.ReadMounts(task+"/mountinfo", keep, filter)
 		if gone(err) {
 			continue
 		}

@@ -3,14 +3,12 @@ package mount
 import (
 	"context"
 	"fmt"
-	"io"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
-	"github.com/moby/sys/mountinfo"
-	"github.com/volagent/volagent/volmgr/proclines"
+	"github.com/volagent/volagent/volmgr/proc"
+
 	"github.com/volagent/volagent/volmgr/volume"
 	"golang.org/x/sys/unix"
 )
@@ -42,7 +40,7 @@ func (h *Host) Under(root string) ([]Entry, error) {
 		return nil, fmt.Errorf("cannot find mounts under %q: %w", root, err)
 	}
 
-	table, err := h.table(func(m *mountinfo.Info) (bool, bool) { return !within(m.Mountpoint, actual), false })
+	table, err := h.table(func(m *proc.Mount) (bool, bool) { return !within(m.Mountpoint, actual), false })
 	if err != nil {
 		return nil, fmt.Errorf("cannot find mounts under %q: %w", root, err)
 	}
@@ -79,7 +77,7 @@ func within(path, dir string) bool {
 }
 
 // covered returns the ids of the mounts that another mount covers: a child at the same mount point.
-func covered(table []*mountinfo.Info) map[int]bool {
+func covered(table []*proc.Mount) map[int]bool {
 	at := make(map[int]string, len(table))
 	for _, m := range table {
 		at[m.ID] = m.Mountpoint
@@ -96,53 +94,12 @@ func covered(table []*mountinfo.Info) map[int]bool {
 }
 
 // table reads the mounts of this namespace that filter does not skip.
-func (h *Host) table(filter mountinfo.FilterFunc) ([]*mountinfo.Info, error) {
-	return readTable(h.proc+"/self/mountinfo", nil, filter)
-}
-
-// readTable reads a mountinfo file. It parses only the lines that keep accepts, and passes those to
-// filter.
-func readTable(file string, keep func(line []byte) bool, filter mountinfo.FilterFunc) ([]*mountinfo.Info, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }() // the file is only read
-	return parseTable(f, keep, filter)
-}
-
-func parseTable(table io.Reader, keep func(line []byte) bool, filter mountinfo.FilterFunc) ([]*mountinfo.Info, error) {
-	return mountinfo.GetMountsFromReader(&tableReader{lines: proclines.New(table), keep: keep}, filter)
-}
-
-// tableReader yields the lines of a mount table that keep accepts (nil accepts all), one after
-// another, so that the table is never completely in memory. It exists because the parser fails for
-// the whole table if a line is longer than 64 KiB.
-type tableReader struct {
-	lines *proclines.Reader
-	keep  func(line []byte) bool
-	line  []byte // the rest of the current line
-}
-
-// Read implements io.Reader.
-func (r *tableReader) Read(p []byte) (int, error) {
-	for len(r.line) == 0 {
-		line, err := r.lines.Next()
-		if err != nil {
-			return 0, err
-		}
-		if r.keep == nil || r.keep(line) {
-			r.line = line
-		}
-	}
-
-	n := copy(p, r.line)
-	r.line = r.line[n:]
-	return n, nil
+func (h *Host) table(filter proc.Filter) ([]*proc.Mount, error) {
+	return proc.ReadMounts(h.proc+"/self/mountinfo", nil, filter)
 }
 
 // fromInfo converts a line of the table into a point without a unique id.
-func (h *Host) fromInfo(m *mountinfo.Info) point {
+func (h *Host) fromInfo(m *proc.Mount) point {
 	p := point{
 		id: volume.MountIdentity{
 			Namespace: h.namespace, Boot: h.boot,
@@ -160,7 +117,7 @@ func (h *Host) fromInfo(m *mountinfo.Info) point {
 }
 
 // attrOf reads the attributes of a mount from its line in the table.
-func attrOf(m *mountinfo.Info) (attr uint64) {
+func attrOf(m *proc.Mount) (attr uint64) {
 	for name, bit := range attrs {
 		if hasOption(m.Options, name) {
 			attr |= bit

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/volagent/volagent/volmgr/proc"
+
 	"github.com/volagent/volagent/volmgr/volume"
 	"golang.org/x/sys/unix"
 )
@@ -191,7 +193,7 @@ func TestTableTakesLongLines(t *testing.T) {
 	for i := range long {
 		long[i] = 'x'
 	}
-	table, err := parseTable(strings.NewReader(line("ro,lowerdir="+string(long))+line("rw")), nil, nil)
+	table, err := proc.ParseMounts(strings.NewReader(line("ro,lowerdir="+string(long))+line("rw")), nil, nil)
 	check(t, err)
 	if len(table) != 2 || table[0].FSType != "overlay" || !hasOption(table[0].VFSOptions, "ro") || table[1].VFSOptions != "rw" {
 		t.Errorf("got %+v", table)

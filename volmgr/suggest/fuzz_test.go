@@ -12,8 +12,8 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// shellWords splits a command as a shell does that knows $'…'. It fails where the shell would do
-// more than split: where a character outside of quotes has a meaning.
+// shellWords splits a command like a shell that knows $'…'. It fails if an unquoted character has a
+// meaning for the shell, which would then do more than split.
 func shellWords(command string) (words []string, err error) {
 	for part := command; part != ""; {
 		var word strings.Builder
@@ -42,7 +42,7 @@ func shellWords(command string) (words []string, err error) {
 	return words, nil
 }
 
-// octalQuoted reads $'…', in which the escapes are octal.
+// octalQuoted reads $'…' with octal escapes.
 func octalQuoted(part string) (n int, text string, err error) {
 	var b strings.Builder
 	for n = 2; n < len(part) && part[n] != '\''; {
@@ -61,8 +61,8 @@ func octalQuoted(part string) (n int, text string, err error) {
 	return n + 1, b.String(), nil
 }
 
-// FuzzCommand: whatever the values, a suggested command has the words that it is meant to have, and
-// is one line that a terminal shows as it is.
+// FuzzCommand: for any values, a suggested command consists of the intended words. It is one line
+// that a terminal shows unchanged.
 func FuzzCommand(f *testing.F) {
 	for i, value := range hostile {
 		f.Add(value, hostile[len(hostile)-1-i], "web.service", 7)
@@ -100,8 +100,8 @@ func FuzzCommand(f *testing.F) {
 	})
 }
 
-// FuzzUnitOf: a process is in the unit that the service manager put it in. What it calls control
-// groups below is no unit, and no text of any kind makes one that systemd does not allow.
+// FuzzUnitOf: a process is in the unit that the service manager put it in. A control group that the
+// process makes below it is no unit. No input leads to a name that systemd does not allow.
 func FuzzUnitOf(f *testing.F) {
 	for _, value := range hostile {
 		f.Add(value, "0::/"+value)

@@ -16,18 +16,19 @@ import (
 const (
 	programs = `(?:volctl|volagent|` + others + `)`
 	others   = `(?:systemctl|journalctl|umount|findmnt|kill|losetup|chattr|rm|mkdir|touch|chmod|chown|ls|df|groupadd|rmdir|docker|podman)`
-	// A program and what follows, at the beginning or after prose, but not in it: "docker runs it".
+	// A program and its arguments, at the start of a text or after punctuation. Prose such as
+	// "docker runs it" does not match.
 	lead = `(?:^|[:;(|&] ?|\$\(|` + "`" + `)`
 )
 
 var (
-	// withVerb is a text that puts a value into a command.
+	// withVerb matches a text that puts a value into a command.
 	withVerb = regexp.MustCompile(lead + programs + `( [a-zA-Z0-9=+-]+)* [a-zA-Z=+-]*%(\[\d\])?[sd]`)
-	// open is a text that ends where an argument of a command is expected.
+	// open matches a text that ends where an argument of a command is expected.
 	open = regexp.MustCompile(lead + `(?:(?:volctl|volagent) [a-z]|` + others + ` )( ?[a-z-]+)*( --?[a-z-]+)* ?=?$`)
-	// oneCommand is a format that suggest.Command splits as it is meant.
+	// oneCommand matches a format that suggest.Command splits as intended.
 	oneCommand = regexp.MustCompile(`^(%s|\$\{EDITOR:-vi\}|` + programs + `)( [^ ;|&$()<>]+)+$`)
-	// spacedOption is an option of volctl whose value is the next word.
+	// spacedOption matches an option of volctl that takes the next word as its value.
 	spacedOption = regexp.MustCompile(`^volctl.* (--[a-z-]+) [%a-z]`)
 	valued       = []string{"--plugin", "--volume", "--for", "--type", "--instance"}
 )
@@ -35,8 +36,8 @@ var (
 // builders are the functions whose first argument is the format of one command.
 var builders = map[string]bool{"Command": true, "do": true, "narrow": true}
 
-// TestNobodyElseBuildsCommands: no other code puts a value into a command, by a
-// format, by "+", or by a list of words that is joined.
+// TestNobodyElseBuildsCommands: no other package puts a value into a command, by a format, by "+",
+// or by joining a list of words.
 func TestNobodyElseBuildsCommands(t *testing.T) {
 	found := checkTree(t, "../..")
 	for _, f := range found {
@@ -44,7 +45,7 @@ func TestNobodyElseBuildsCommands(t *testing.T) {
 	}
 }
 
-// TestGuardFindsThem: the guard sees each way in which a value gets into a command.
+// TestGuardFindsThem: the guard detects every way of putting a value into a command.
 func TestGuardFindsThem(t *testing.T) {
 	for code, bad := range map[string]bool{
 		`x := "umount " + path`:                                        true,
@@ -144,8 +145,7 @@ func checkFile(t *testing.T, path string, src any) (found []string) {
 	return found
 }
 
-// unknownOption reports whether suggest.Command would take the value of an option for
-// an operand.
+// unknownOption reports whether suggest.Command would treat the value of an option as an operand.
 func unknownOption(format string) bool {
 	found := spacedOption.FindStringSubmatch(format)
 	return found != nil && !slices.Contains(valued, found[1])
@@ -177,8 +177,8 @@ func first(args []ast.Expr) ast.Expr {
 	return args[0]
 }
 
-// isConstant reports whether an operand is a name by which this project calls a
-// constant: agentUnit.
+// isConstant reports whether an operand is named like a constant of this project, such as
+// agentUnit.
 func isConstant(e ast.Expr) bool {
 	id, ok := e.(*ast.Ident)
 	return ok && slices.Contains([]string{"agentUnit", "verb"}, id.Name)

@@ -1,8 +1,7 @@
-// Package suggest builds the commands that volagent and volctl suggest to
-// people. It is the only place that puts a value into a command: ids come from
-// volume files and API callers, mount points from any user who may mount, and the
-// names of control groups from any process that owns one. A person pastes the
-// result into a root shell, so each value must stay one argument there.
+// Package suggest builds the commands that volagent and volctl suggest to people. No other package
+// puts a value into a command. Ids come from volume files and API callers. Mount points come from
+// any user who may mount. Names of control groups come from any process that owns one. A person may
+// paste the command into a root shell, so each value must stay one argument there.
 package suggest
 
 import (
@@ -14,22 +13,20 @@ import (
 	"unicode/utf8"
 )
 
-// plain matches a word that every shell takes as it stands. A leading "=" is
-// excluded because zsh replaces =NAME by the path of a program.
+// plain matches a word that every shell leaves unchanged. A leading "=" is excluded because zsh
+// replaces =NAME by the path of a program.
 var plain = regexp.MustCompile(`^[A-Za-z0-9@%+:,./_-][A-Za-z0-9@%+=:,./_-]*$`)
 
-// Command returns one simple command. The format is a command line whose words
-// are separated by one space each; each %s and %d takes the next argument. A
-// string is quoted if a shell needs that. A []string becomes one word for each
-// element; its %s must be a word of its own.
+// Command returns one simple command. The format is a command line whose words are separated by one
+// space each. Each %s and %d takes the next argument. A string is quoted if a shell needs that. A
+// []string becomes one word for each element, and its %s must be a separate word.
 //
-// If an operand begins with "-", the options move in front of "--" and the
-// operands behind it, so that no operand is read as an option. Otherwise "--"
-// would change nothing, and is left out.
+// If an operand begins with "-", Command moves the options to the front and puts "--" between them
+// and the operands, so that no operand is read as an option. Otherwise "--" would change nothing,
+// and is left out.
 //
-// An operand of systemctl is the name of a unit. If systemd does not allow it, the
-// command is empty. Command panics if the format has more verbs than there are
-// arguments.
+// An operand of systemctl is the name of a unit. If systemd does not allow that name, Command
+// returns "". Command panics if the format has more verbs than there are arguments.
 func Command(format string, args ...any) string {
 	words := split(format, args)
 	if strings.HasPrefix(format, "systemctl ") && !unitsOnly(args) {
@@ -38,6 +35,7 @@ func Command(format string, args ...any) string {
 	if !needsGuard(words) {
 		return join(words)
 	}
+
 	var head, options, operands []word
 	for _, w := range words {
 		switch {
@@ -49,26 +47,27 @@ func Command(format string, args ...any) string {
 			operands = append(operands, w)
 		}
 	}
+
 	return join(head, options, []word{{text: "--"}}, operands)
 }
 
-// Options are an argument of Command: options with their values ("--size=1GiB"), one
-// word each. Their %s must be a word of its own in the format.
+// Options is an argument of Command: options with their values ("--size=1GiB"), one word each.
+// Their %s must be a separate word in the format.
 type Options []string
 
-// valued are the options of the programs that are suggested whose value is the next
-// word. Other options have none, or one after "=".
+// valued are the options of the suggested programs that take the next word as their value. Other
+// options have no value, or one after "=".
 var valued = []string{"--plugin", "--volume", "--for", "--type", "--instance", "--filter", "-o", "-u"}
 
 // word is one word of a command.
 type word struct {
-	text   string // quoted
-	fixed  bool   // no value is in it
-	option bool   // the format makes it an option or the value of one
+	text   string // already quoted
+	fixed  bool   // contains no value
+	option bool   // an option, or the value of one, according to the format
 	dashed bool   // an operand whose value begins with "-"
 }
 
-// split fills the words of a format.
+// split replaces the verbs of a format and returns its words.
 func split(format string, args []any) (words []word) {
 	fields := strings.Split(format, " ")
 	for i, field := range fields {
@@ -82,16 +81,20 @@ func split(format string, args []any) (words []word) {
 				for _, option := range list {
 					words = append(words, word{text: Quote(option), option: true})
 				}
+
 				continue
 			}
 		}
+
 		if list, ok := many(values); ok {
 			for _, value := range list {
 				w.text, w.dashed = Quote(value), strings.HasPrefix(value, "-")
 				words = append(words, w)
 			}
+
 			continue
 		}
+
 		quoted := make([]any, n)
 		for j, value := range values {
 			quoted[j] = value
@@ -100,9 +103,11 @@ func split(format string, args []any) (words []word) {
 				w.dashed = w.dashed || strings.HasPrefix(field, "%") && strings.HasPrefix(s, "-")
 			}
 		}
+
 		w.text = fmt.Sprintf(field, quoted...)
 		words = append(words, w)
 	}
+
 	return words
 }
 
@@ -115,7 +120,7 @@ func many(values []any) ([]string, bool) {
 	return list, ok
 }
 
-// unitsOnly reports whether all texts among the arguments are names of units.
+// unitsOnly reports whether all strings among the arguments are names of units.
 func unitsOnly(args []any) bool {
 	for _, arg := range args {
 		list, _ := arg.([]string)
@@ -126,6 +131,7 @@ func unitsOnly(args []any) bool {
 			return false
 		}
 	}
+
 	return true
 }
 
@@ -148,10 +154,10 @@ func join(groups ...[]word) string {
 	return strings.Join(texts, " ")
 }
 
-// Quote returns a value as one word of a POSIX shell. A value with characters
-// that a terminal does not show as they are, such as control characters, is written
-// with octal escapes between $' and ' (bash, zsh and ksh); a shell without that
-// form reads a harmless other word.
+// Quote returns a value as one word of a POSIX shell. Some characters, such as control characters,
+// are not shown by a terminal as they are. A value with such a character is written with octal
+// escapes between $' and ' (bash, zsh and ksh). A shell without that form reads another, harmless
+// word.
 func Quote(value string) string {
 	switch {
 	case plain.MatchString(value):
@@ -163,8 +169,8 @@ func Quote(value string) string {
 	}
 }
 
-// octal escapes every byte that is not a letter, a digit or in "/._-". So the text
-// has no quote in it, in any shell.
+// octal escapes every byte that is not a letter, a digit or one of "@%+:,./_-". The result
+// therefore contains no quote, in any shell.
 func octal(value string) string {
 	var b strings.Builder
 	for i := range len(value) {
@@ -173,7 +179,9 @@ func octal(value string) string {
 			b.WriteByte(c)
 			continue
 		}
+
 		fmt.Fprintf(&b, `\%03o`, c)
 	}
+
 	return b.String()
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// hostile are values that do something else in a shell if they are not quoted.
+// hostile are values that have another effect in a shell if they are not quoted.
 var hostile = []string{
 	"$(touch owned)", "`touch owned`", ";touch owned;", "x;touch${IFS}owned;#.service", "|touch owned", "&touch owned&",
 	">owned", "a\ntouch owned\n", "'; touch owned; '", `\'; touch owned; '`, "\"; touch owned; \"", "!touch", "*", "?", "[a-z]",
@@ -19,8 +19,8 @@ var hostile = []string{
 	"-rf", "--help", "-", "--", "-x y", "it's", "a\\b", "$HOME", "%s", "é",
 }
 
-// TestCommandInShell runs each command with a program that prints its arguments:
-// each value arrives as one argument, and nothing else runs.
+// TestCommandInShell runs each command with a program that prints its arguments. Each value must
+// arrive as one argument, and nothing else may run.
 func TestCommandInShell(t *testing.T) {
 	for _, shell := range []string{"bash", "dash", "zsh", "sh"} {
 		path, err := exec.LookPath(shell)
@@ -68,7 +68,7 @@ func runIn(t *testing.T, shell, value string) {
 	}
 }
 
-// TestCommand: the words that a person reads.
+// TestCommand checks the words that a person reads.
 func TestCommand(t *testing.T) {
 	for want, got := range map[string]string{
 		"volctl volume create data --plugin=p '--param=a=b c'": suggest.Command("volctl volume create %s %s", "data", suggest.Options{"--plugin=p", "--param=a=b c"}),
@@ -95,8 +95,8 @@ func TestCommand(t *testing.T) {
 	}
 }
 
-// TestUnits: names that systemd does not allow, and units of somebody else's
-// service manager, are never named.
+// TestUnits: names that systemd does not allow are never suggested, and neither are units of
+// another service manager.
 func TestUnits(t *testing.T) {
 	for _, name := range []string{
 		"", "web", ".service", "@.service", "x;touch p;#.service", "a b.service", "a/b.service", "é.service", "a.service\n", "x.exe",

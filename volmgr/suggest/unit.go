@@ -4,33 +4,35 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/volagent/volagent/volmgr/proc"
 )
 
-// longestUnit is the longest name of a unit, in bytes (UNIT_NAME_MAX of systemd,
-// which counts the terminating zero).
+// longestUnit is the maximum length of a unit name, in bytes (UNIT_NAME_MAX of systemd, which
+// counts the terminating zero).
 const longestUnit = 255
 
-// unitName matches the names that systemd allows (systemd.unit(5)): a prefix that
-// does not begin with "@", and a type.
+// unitName matches the names that systemd allows (systemd.unit(5)): a prefix that does not begin
+// with "@", and a type.
 var unitName = regexp.MustCompile(`^[A-Za-z0-9:_.\\-][A-Za-z0-9:_.\\@-]*\.[a-z]+$`)
 
 var unitTypes = []string{"service", "scope", "slice", "socket", "mount", "automount", "swap", "target", "path", "timer", "device"}
 
-// ValidUnit reports whether systemd allows the name of a unit, with its type.
+// ValidUnit reports whether systemd allows the name, which must include the type of the unit.
 func ValidUnit(name string) bool {
 	dot := strings.LastIndexByte(name, '.')
 	return len(name) <= longestUnit && unitName.MatchString(name) && dot > 0 && slices.Contains(unitTypes, name[dot+1:])
 }
 
-// Stoppable reports whether a unit, as UnitOf finds it, may be stopped to end one
-// of its processes. A scope, such as a login session, may not, and neither may
-// user@UID.service, which runs everything else of that user too.
+// Stoppable reports whether a unit that UnitOf found may be stopped to end one of its processes. A
+// scope, such as a login session, may not be stopped. Neither may user@UID.service, because it also
+// runs all other programs of that user.
 func Stoppable(unit string) bool {
 	return ValidUnit(unit) && strings.HasSuffix(unit, ".service") && !strings.HasPrefix(unit, "user@")
 }
 
-// Stop returns the command that ends a process: the stop of its unit if that is
-// Stoppable, else a signal.
+// Stop returns the command that ends a process. It stops the process's unit if that is Stoppable,
+// and otherwise sends a signal.
 func Stop(unit string, pid int) string {
 	if Stoppable(unit) {
 		return Command("systemctl stop %s", unit)
@@ -38,33 +40,30 @@ func Stop(unit string, pid int) string {
 	return Command("kill %d", pid)
 }
 
-// UnitOf returns the unit of the system's service manager that a process is in,
-// from the content of its /proc/PID/cgroup (cgroups(7)); empty if there is none.
+// UnitOf returns the unit of the system's service manager that a process is in, or "" if there is
+// none. It reads the content of /proc/PID/cgroup (cgroups(7)).
 //
-// It is the outermost unit of the path, as for systemd itself: only the service
-// manager makes the directories down to there. What lies deeper belongs to the
-// unit (Delegate=), so it may have any name, also that of another service; a
-// user's own service manager and a container's make their units there.
+// Like systemd, UnitOf takes the outermost unit of the path, because only the service manager makes
+// the directories down to that level. Directories below it belong to the unit (Delegate=), so they
+// may have any name, including that of another service. A user's service manager and a container's
+// one make their units there.
 func UnitOf(cgroups string) string {
 	var unit string
-	for line := range strings.Lines(cgroups) {
-		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
-		if len(fields) < 3 {
-			continue
-		}
-		// Version 1 has a hierarchy of systemd's own; version 2 has no name. Where
-		// both are mounted, the one that systemd does not use is all at its root.
-		if fields[1] == "name=systemd" || fields[1] == "" {
-			if found := outermost(fields[2]); found != "" {
+	for _, g := range proc.ParseCgroups(cgroups) {
+		// Version 1 has a separate hierarchy for systemd, and version 2 has no name. If both are
+		// mounted, the processes are all at the root of the one that systemd does not use.
+		if g.Controllers == "name=systemd" || g.Controllers == "" {
+			if found := outermost(g.Path); found != "" {
 				unit = found
 			}
 		}
 	}
+
 	return unit
 }
 
-// outermost returns the first component of a control group's path that is no
-// slice, if it is the name of a unit.
+// outermost returns the first component of a control group's path that is not a slice, if it is the
+// name of a unit.
 func outermost(path string) string {
 	for component := range strings.SplitSeq(strings.TrimPrefix(path, "/"), "/") {
 		name := strings.TrimPrefix(component, "_") // systemd's escape for names like "cgroup.x"
@@ -75,5 +74,6 @@ func outermost(path string) string {
 			return name
 		}
 	}
+
 	return ""
 }

@@ -1,7 +1,6 @@
-// Package untrusted reads files at paths that another user may control: secret
-// files, volume files, notes beside mounts, backups. At such a path there may be a
-// FIFO, a device, a link to /proc/kmsg, a file without end, or a file on storage that
-// hangs. None of them may hold up the agent.
+// Package untrusted reads files at paths that another user may control: secret files, volume files,
+// notes beside mounts, and backups. Such a path may lead to a FIFO, a device, a link to /proc/kmsg,
+// an endless file, or a file on storage that hangs. None of them may block the agent.
 package untrusted
 
 import (
@@ -17,18 +16,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// within bounds one read. A file of the largest limit in use takes milliseconds.
+// within is the time limit of one read. A file with the largest allowed size takes milliseconds.
 const within = 5 * time.Second
 
-// ErrNotRegular says that there is something else than a regular file at a path.
+// ErrNotRegular is returned if the path does not lead to a regular file.
 var ErrNotRegular = errors.New("it is not a regular file")
 
-// errHangs is the reason of a read that takes too long, and of each later one until
-// that has ended.
+// errHangs is returned by a read that takes too long, and by all later reads of the path until that
+// read has ended.
 var errHangs = fmt.Errorf("it cannot be read within %s: the storage that it is on does not answer", within)
 
-// reader reads files. It has at most one read under way for each path, so that a
-// path which hangs costs one thread.
+// reader reads files. It runs at most one read for each path, so a path that hangs blocks only one
+// thread.
 type reader struct {
 	mu     sync.Mutex
 	busy   map[string]*underway
@@ -36,17 +35,17 @@ type reader struct {
 	read   func(path string, limit int64) ([]byte, error)
 }
 
-// underway is a read that has not ended.
+// underway is a read that has not ended yet.
 type underway struct {
 	ended chan struct{}
-	hangs bool // it has taken too long
+	hangs bool // it has exceeded the time limit
 }
 
 var files = &reader{busy: map[string]*underway{}, within: within, read: read}
 
-// ReadFile returns the content of a regular file of at most limit bytes. A symbolic
-// link is followed. It waits at most five seconds. The error does not name the path,
-// except where it is an *fs.PathError.
+// ReadFile returns the content of a regular file of at most limit bytes. It follows symbolic links.
+// It waits at most five seconds. The error does not name the path, except if it is an
+// *fs.PathError.
 func ReadFile(path string, limit int64) ([]byte, error) { return files.file(path, limit) }
 
 func (r *reader) file(path string, limit int64) ([]byte, error) {
@@ -56,10 +55,12 @@ func (r *reader) file(path string, limit int64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	type result struct {
 		data []byte
 		err  error
 	}
+
 	answer := make(chan result, 1)
 	go func() {
 		data, err := r.read(path, limit)
@@ -69,6 +70,7 @@ func (r *reader) file(path string, limit int64) ([]byte, error) {
 		r.mu.Unlock()
 		answer <- result{data, err}
 	}()
+
 	select {
 	case got := <-answer:
 		return got.data, got.err
@@ -80,8 +82,8 @@ func (r *reader) file(path string, limit int64) ([]byte, error) {
 	}
 }
 
-// begin waits until no other read of the path is under way, unless that hangs. It does
-// not share the other read, which may have begun before the file was changed.
+// begin waits until no other read of the path is running. If the other read hangs, begin fails. It
+// does not share the result of the other read, which may have started before the file was changed.
 func (r *reader) begin(path string, late <-chan time.Time) (*underway, error) {
 	for {
 		r.mu.Lock()
@@ -92,6 +94,7 @@ func (r *reader) begin(path string, late <-chan time.Time) (*underway, error) {
 			r.mu.Unlock()
 			return mine, nil
 		}
+
 		hangs := other.hangs
 		r.mu.Unlock()
 		if hangs {
@@ -111,6 +114,7 @@ func read(path string, limit int64) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close() //nolint:errcheck // it was only read
+
 	info, err := f.Stat()
 	if err != nil {
 		return nil, err
@@ -122,26 +126,28 @@ func read(path string, limit int64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if int64(len(data)) > limit { // it grows
+	if int64(len(data)) > limit { // the file has grown since Stat
 		return nil, tooLarge(limit)
 	}
+
 	return data, nil
 }
 
 func tooLarge(limit int64) error { return fmt.Errorf("it has more than %d bytes", limit) }
 
-// Open opens a regular file for reading, and waits for nothing that a FIFO or a
-// device would make it wait for. It may wait for storage that hangs.
+// Open opens a regular file for reading. It does not block on a FIFO or a device, but it may block
+// on storage that hangs.
 //
-// The file is looked at through an O_PATH descriptor before it is opened, because the
-// open(2) of some devices has an effect. Files of /proc count as regular there, but
-// the read of some waits or consumes, so they are refused too.
+// Open first examines the file through an O_PATH descriptor, because open(2) on some devices has an
+// effect. Files in /proc count as regular files, but reading some of them blocks or consumes data.
+// They are therefore refused too.
 func Open(path string) (*os.File, error) {
 	at, err := openat(path, unix.O_PATH)
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
 	defer unix.Close(at) //nolint:errcheck // it was not even read
+
 	var st unix.Stat_t
 	if err := unix.Fstat(at, &st); err != nil {
 		return nil, &fs.PathError{Op: "stat", Path: path, Err: err}
@@ -156,11 +162,13 @@ func Open(path string) (*os.File, error) {
 	if sys.Type == unix.PROC_SUPER_MAGIC {
 		return nil, fmt.Errorf("%w, but one of /proc", ErrNotRegular)
 	}
-	// This opens the same inode, whatever is at the path by now.
+
+	// This opens the same inode, even if the path now leads to another file.
 	fd, err := openat("/proc/self/fd/"+strconv.Itoa(at), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY)
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
+
 	return os.NewFile(uintptr(fd), path), nil
 }
 

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestReadFile: what is no regular file of the allowed size is refused, and nothing
-// waits.
+// TestReadFile checks that only regular files of the allowed size are read, and that no read
+// blocks.
 func TestReadFile(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
@@ -56,8 +56,8 @@ func TestReadFile(t *testing.T) {
 	}
 }
 
-// TestReadTogether: many read one path at once, as volumes do that share a secret. Each gets what
-// the file holds at that time or later, and one reads after the other.
+// TestReadTogether checks many concurrent reads of one path, as by volumes that share a secret.
+// Each read returns the content of its start time or later, and the reads run one after the other.
 func TestReadTogether(t *testing.T) {
 	var now, running atomic.Int64
 	release := make(chan struct{})
@@ -94,7 +94,8 @@ func TestReadTogether(t *testing.T) {
 	}
 }
 
-// TestHangs: a read of storage that hangs ends, and a path has one read under way.
+// TestHangs checks that a read of hung storage ends, and that each path has at most one running
+// read.
 func TestHangs(t *testing.T) {
 	release, calls := make(chan struct{}), make(chan string, 10)
 	r := &reader{busy: map[string]*underway{}, within: 10 * time.Millisecond, read: func(path string, _ int64) ([]byte, error) {

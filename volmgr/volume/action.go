@@ -2,11 +2,11 @@ package volume
 
 import "slices"
 
-// Kind is what one step does.
+// Kind names the work of one step.
 type Kind string
 
-// The steps. The first six are CSI calls by their own names; the others happen
-// on the host alone.
+// The steps. The first six are CSI calls, under their CSI names. The steps of the last group happen
+// on the host only.
 const (
 	ControllerPublish   Kind = "ControllerPublishVolume"
 	NodeStage           Kind = "NodeStageVolume"
@@ -15,7 +15,7 @@ const (
 	NodeUnstage         Kind = "NodeUnstageVolume"
 	ControllerUnpublish Kind = "ControllerUnpublishVolume"
 
-	// Calls beside a volume's mounts. An Attempt names the first two.
+	// CSI calls that do not belong to a volume's mounts. An Attempt names the first two.
 	CreateVolume         Kind = "CreateVolume"
 	DeleteVolume         Kind = "DeleteVolume"
 	ControllerExpand     Kind = "ControllerExpandVolume"
@@ -38,52 +38,60 @@ const (
 	ControllerHealth     Kind = "ControllerGetVolumeHealth"
 	ListHealth           Kind = "ControllerListVolumeHealth"
 
-	Plan     Kind = "plan"      // record that calls of a further side will be made
-	Doubt    Kind = "doubt"     // record that what was made is not there, or no good, before it is made again
+	Plan     Kind = "plan"      // record that calls for one more side will be made
+	Doubt    Kind = "doubt"     // record that a mount is missing or broken, before it is made again
 	Bind     Kind = "bind"      // mount the target at Claim.At
-	Unbind   Kind = "unbind"    // and take it away
-	Own      Kind = "own"       // give the root of the volume the owner and mode that were asked for
-	Take     Kind = "take"      // record that a claim whose mounts are there is taken, after it waited for an expansion
-	Unmount  Kind = "unmount"   // take a target or the staged mount away with no call to the plugin
-	Prove    Kind = "prove"     // nothing on the host uses the device
-	EndWatch Kind = "end-watch" // no late mount came
-	Free     Kind = "free"      // delete the claim: everything of it is undone
-	Wait     Kind = "wait"      // nothing can be done now, Reason says why
-	Settled  Kind = "settled"   // nothing is left to do
+	Unbind   Kind = "unbind"    // remove that mount
+	Own      Kind = "own"       // give the volume's root the requested owner and mode
+	Take     Kind = "take"      // record that a claim is mounted, after its mounts waited for an expansion
+	Unmount  Kind = "unmount"   // unmount a target or the staging path without a call to the plugin
+	Prove    Kind = "prove"     // proof of unmount: nothing on the host uses the device
+	EndWatch Kind = "end-watch" // end the watches: no late mount appeared
+	Free     Kind = "free"      // delete a claim that has nothing left to undo
+	Wait     Kind = "wait"      // nothing can be done now; Reason says why
+	Settled  Kind = "settled"   // there is nothing to do
 )
 
-// Action is one step: what Next decides, an executor does, and Apply records.
+// Action is one step. Next decides it, an executor carries it out, and Apply records its outcome.
 type Action struct {
 	Kind  Kind
-	Alloc string // whose step it is, if it is one claim's
-	// Path is the staging path of a stage or unstage, the target of a publish
-	// or unpublish, the user's directory of a bind or unbind, any of them of a
-	// doubt.
+	Alloc string // the claim that the step is for, if it is for one
+
+	// Path is the staging path for a stage or unstage, and the target for a publish or unpublish.
+	// It is the own directory for a bind or unbind, and any of these paths for a Doubt.
 	Path string
-	// How is as far as an Unmount or Unbind may go.
+
+	// How limits the means that an Unmount or Unbind may use.
 	How Without
-	// Owed marks a call that was skipped, and is made up for.
+
+	// This field is set on a pending call.
 	Owed bool
-	// Dead marks the Doubt of what is there and has to be undone.
+
+	// Dead marks the Doubt of a mount that exists and must be undone.
 	Dead bool
-	// NodeID is given to ControllerPublish and ControllerUnpublish.
+
+	// NodeID is an argument of ControllerPublish and ControllerUnpublish.
 	NodeID string
-	// Sure marks a ControllerUnpublish that no earlier ControllerPublish can outlast:
-	// if it succeeds the volume is not attached, and stays so.
+
+	// Sure marks a ControllerUnpublish after which no earlier ControllerPublish can still take
+	// effect. If it succeeds, the volume is disconnected and stays so.
 	Sure bool
-	// Uses is what a Plan records.
+
+	// Uses is the value that a Plan records.
 	Uses Uses
-	// Size is what an expansion is to come to, in bytes.
+
+	// Size is the size that an expansion must reach, in bytes.
 	Size int64
-	// Reason says why a Wait waits; Cause classes it.
+
+	// Reason says why a Wait waits. Cause classifies that reason.
 	Reason string
 	Cause  Cause
 }
 
-// Cause classes why a volume waits.
+// Cause classifies the reasons for which a volume waits.
 type Cause string
 
-// Causes of a Wait.
+// The causes of a Wait.
 const (
 	CauseHalted  Cause = "halted"  // the agent sends no call at all
 	CausePlugin  Cause = "plugin"  // the plugin is not ready
@@ -91,15 +99,15 @@ const (
 	CauseForeign Cause = "foreign" // a mount that no record explains is in the way
 	CauseHung    Cause = "hung"    // a mount does not answer
 	CauseWatch   Cause = "watch"   // a late effect may still come
-	CauseDebt    Cause = "debt"    // what a forced deregister left of the same storage comes first
-	CauseExpand  Cause = "expand"  // the volume is expanded first
-	CauseOwner   Cause = "owner"   // a claim's owner is gone, and it is about to be released
-	CauseDown    Cause = "down"    // this host is going down, and the volume has left it
-	CauseInvalid Cause = "invalid" // the record holds a state this release does not know
+	CauseDebt    Cause = "debt"    // pending calls of a forced deregister of the same storage come first
+	CauseExpand  Cause = "expand"  // the volume must be expanded first
+	CauseOwner   Cause = "owner"   // a claim's owner is gone, and the claim will be detached
+	CauseDown    Cause = "down"    // this host is going down, and the volume is no longer mounted
+	CauseInvalid Cause = "invalid" // the record holds a state that this release does not know
 )
 
-// Key names the step for retry bookkeeping: one volume fails at one place
-// without holding up what does not depend on it.
+// Key names the step for retries. A volume that fails at one step does not delay the steps that do
+// not depend on it.
 func (a Action) Key() string { return string(a.Kind) + "/" + a.Alloc }
 
 // RPC reports whether the step is a call to the plugin.
@@ -112,90 +120,95 @@ func (a Action) RPC() bool {
 	}
 }
 
-// controllers are the calls to the controller service; every other one is to the
-// node service.
+// controllers are the calls to the controller service. All other calls are to the node service.
 var controllers = []Kind{
 	ControllerPublish, ControllerUnpublish, CreateVolume, DeleteVolume, ControllerExpand, ControllerModify, ControllerGetVolume, ListVolumes,
 	GetCapacity, ValidateCapabilities, CreateSnapshot, DeleteSnapshot, ListSnapshots, GetSnapshot, CreateGroupSnapshot, DeleteGroupSnapshot,
 	GetGroupSnapshot, ControllerHealth, ListHealth,
 }
 
-// Controller reports whether the step is a call to the controller service; every
-// other call is to the node service.
+// Controller reports whether the step is a call to the controller service. All other calls are to
+// the node service.
 func (k Kind) Controller() bool { return slices.Contains(controllers, k) }
 
-// Forward reports whether the step makes something that another undoes.
+// Forward reports whether the step makes something that another step undoes.
 func (a Action) Forward() bool {
 	return a.Kind == ControllerPublish || a.Kind == NodeStage || a.Kind == NodePublish || a.Kind == Bind
 }
 
-// Wanted reports whether the step is one that wanted claims need: it makes
-// something, or goes on with what was made.
+// Wanted reports whether wanted claims need the step: it makes something, or it completes a mount
+// that was made.
 func (a Action) Wanted() bool { return a.Forward() || a.Kind == Own }
 
-// Outcome is how a step went. The zero value is success with nothing to add.
+// Outcome is the result of a step. The zero value is plain success.
 type Outcome struct {
 	Err *CallError
-	// Unsent is set where the step failed before anything was asked of anybody:
-	// what it was to make or undo is as it was.
+
+	// Unsent is set if the step failed before any call or change. The side that it should make or
+	// undo is unchanged.
 	Unsent bool
-	// Warning is set where a step counts as done although the plugin said
-	// otherwise.
+
+	// Warning is set if a step counts as done although the plugin reported a failure.
 	Warning string
-	// Mount is what is mounted at Action.Path after a forward step; nil where
-	// nothing is.
+
+	// Mount is the mount at Action.Path after a forward step. It is nil if there is none.
 	Mount *MountIdentity
-	// Devices are the block devices found at Action.Path, Boot is the one that
-	// they have these numbers in.
+
+	// Devices are the block devices found at Action.Path. Their numbers are valid in the boot Boot.
 	Devices []Device
 	Boot    string
-	// Sight is what was seen at Action.Path when the step was over; nil where
-	// nobody looked.
+
+	// Sight is the state of Action.Path after the step. It is nil if the path was not checked.
 	Sight *Sight
-	// PublishContext is ControllerPublishVolume's answer.
+
+	// PublishContext is part of ControllerPublishVolume's answer.
 	PublishContext map[string]string
-	// ReadOnly says how a ControllerPublish attached the volume.
+
+	// ReadOnly is set if ControllerPublishVolume connected the volume read-only.
 	ReadOnly bool
-	// Unseen is what an Unmount or Unbind took out of sight only.
+
+	// Unseen is a mount that an Unmount or Unbind detached lazily, so it may still be in use.
 	Unseen *Unseen
-	// Capacity is what an expansion came to, in bytes; 0 is unknown. With
-	// NodeRequired it goes on at the node.
+
+	// Capacity is the size that an expansion reached, in bytes; 0 is unknown. With NodeRequired,
+	// NodeExpandVolume must follow.
 	Capacity     int64
 	NodeRequired bool
-	// StageSuspect is set by a publish that showed the staging to be hollow.
+
+	// StageSuspect is set if a publish showed that the staging is broken.
 	StageSuspect bool
 }
 
-// Seen is what was found at one path.
+// Seen classifies the state of one path.
 type Seen string
 
-// What can be found at a path.
+// The states of a path.
 const (
 	SeenNothing Seen = ""        // no mount point
-	SeenMount   Seen = "mount"   // a mount that opens
+	SeenMount   Seen = "mount"   // a mount that can be opened
 	SeenDead    Seen = "dead"    // a mount that answers ENOTCONN, ESTALE, EIO …
-	SeenHung    Seen = "hung"    // no answer within the bound
-	SeenError   Seen = "unknown" // the look itself failed
+	SeenHung    Seen = "hung"    // no answer before the time limit
+	SeenError   Seen = "unknown" // the check itself failed
 )
 
-// Sight is one look at one path.
+// Sight is the result of one check of one path.
 type Sight struct {
 	Seen     Seen
-	Identity MountIdentity // when Seen is SeenMount or SeenDead, as far as known
+	Identity MountIdentity // if Seen is SeenMount or SeenDead, as far as it is known
 	ReadOnly bool
-	Detail   string // the error, or since when it hangs
-	// Unchecked is set with SeenError where the look did not start in time: nothing is known to
-	// be wrong.
+	Detail   string // the error, or the time since which it hangs
+	// Unchecked is set with SeenError if the check did not start in time. There is then no sign of
+	// a problem.
 	Unchecked bool
 }
 
-// Glimpse is a look, and where. The zero value is none.
+// Glimpse is a Sight and its path. The zero value is no sight at all.
 type Glimpse struct {
 	Path string
 	Sight
 }
 
-// over reports whether the late effect that a watch expects can no longer come.
+// over reports whether the late effect that a watch expects can no longer happen.
 func (o Observed) over(w Watch) bool {
 	if w.Attachment {
 		return o.AttachmentOver
@@ -206,12 +219,13 @@ func (o Observed) over(w Watch) bool {
 // there reports whether something is mounted, dead or alive.
 func (s Sight) there() bool { return s.Seen == SeenMount || s.Seen == SeenDead }
 
-// Is reports whether the sight is the recorded mount. A backing file is compared only
-// where both are known: a record from before it was kept has none.
+// Is reports whether the sight shows the recorded mount. Backing files are compared only if both
+// are known, because older records have none.
 func (s Sight) Is(m *MountIdentity) bool {
 	if m == nil {
 		return false
 	}
+
 	seen := s.Identity
 	if seen.Backing == "" || m.Backing == "" {
 		seen.Backing = m.Backing
@@ -219,34 +233,45 @@ func (s Sight) Is(m *MountIdentity) bool {
 	return seen == *m
 }
 
-// Observed is what is true at one moment and is never stored.
+// Observed is the state of the host and the plugin at one moment. It is never stored.
 type Observed struct {
-	// Halt says why the agent sends no call at all; empty when it may.
+	// Halt says why the agent makes no calls at all. It is empty if the agent may make them.
 	Halt string
-	// Down is set while this host goes down: mounts and staging are taken away whatever
-	// claims want, and nothing is made. The claims stay.
+
+	// Down is set while this host goes down. The agent then removes mounts and stagings even if
+	// claims want them, and makes nothing. The claims stay.
 	Down bool
+
 	// Boot is the boot id of the host.
 	Boot   string
 	Plugin PluginView
-	// Debt says what a forced deregister of the same storage left; empty if nothing.
+
+	// This field describes the pending calls of a forced deregister of the same storage, if there are
+	// any.
 	Debt string
-	// Pending is the record of that, and PendingTry how its last step went; nil if that
-	// is not known.
+
+	// Pending is the record of these calls and PendingTry is the last attempt at one. Each is nil
+	// if it is not known.
 	Pending    *Record
 	PendingTry *Attempt
-	// AtWork says why the storage must not be changed yet; empty if it may.
+
+	// AtWork says why the storage must not be changed yet. It is empty if it may be changed.
 	AtWork string
-	// Staging is the staging path; Targets and Binds are by alloc, for all claims.
+
+	// Staging is the sight of the staging path. Targets and Binds hold the sights of all claims, by
+	// alloc.
 	Staging Sight
 	Targets map[string]Sight
 	Binds   map[string]Sight
-	// Watched are the watched paths, by path.
+
+	// Watched holds the sights of the watched paths, by path.
 	Watched map[string]Sight
-	// WatchOver is true once no uncertain call can have a late effect on a mount any
-	// more, AttachmentOver once none can have one on the attachment.
+
+	// WatchOver is set once no call of unknown outcome can still have an effect on a mount.
+	// AttachmentOver is set once none can still connect or disconnect the volume.
 	WatchOver      bool
 	AttachmentOver bool
-	// Parked holds Action.Key of steps that failed and are not due yet.
+
+	// Parked holds the Action.Key of each step that failed and whose retry is not due yet.
 	Parked map[string]bool
 }

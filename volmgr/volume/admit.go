@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// ErrReleasing is a refusal that ends by itself: whoever is in the way is
-// being released. It is an ErrRefused too.
+// ErrReleasing is a refusal that ends by itself, because the conflicting claim is being detached.
+// It is also an ErrRefused.
 var ErrReleasing = fmt.Errorf("being released: %w", ErrRefused)
 
-// Request asks for a claim. Modes that are left empty take the mode in force,
-// else the first listed capability that fits.
+// Request asks for a claim. Empty modes take the modes in force, or else those of the first listed
+// capability that fits.
 type Request struct {
 	Alloc      string
 	ReadOnly   bool
@@ -21,34 +21,39 @@ type Request struct {
 	Attachment AttachmentMode
 	MountFlags []string
 	At         string
-	// AtFlags are mount options of At alone, as AtFlags returns them.
+
+	// AtFlags are the mount options of At only, as AtFlags returns them.
 	AtFlags string
-	// AtWritable leaves At as it is while nothing is mounted there.
+
+	// AtWritable tells the agent not to guard At while the volume is not mounted there.
 	AtWritable bool
-	// Guard is At, where that may be made to refuse writes while nothing is mounted there.
+
+	// Guard is At, if the agent may set a guard on it. Otherwise it is nil.
 	Guard *GuardedDir
-	// AtFD is a descriptor of the caller's that is open on At; nil if it lends none.
+
+	// AtFD is a descriptor that the caller has open on At. It is nil if the caller lends none.
 	AtFD  *Descriptor
 	Owner Owner
 	Own   Ownership
-	// Owners tells which holders are gone; with nil none is.
+
+	// Owners tells which owners are gone. If it is nil, none is.
 	Owners Owners
-	// Draining refuses a claim that is new: the host is to be emptied.
+
+	// Draining refuses new claims, because the host is being emptied.
 	Draining bool
 
-	// Where the volume is staged and published if the claim is admitted.
+	// The paths at which the volume is staged and published if the claim is admitted.
 	StagingPath string
 	Target      string
 }
 
-// Private is as Claim.Private, for a claim that is admitted.
+// Private is Claim.Private for the claim that the request asks for.
 func (q Request) Private() bool { return q.At != "" || q.Owner.Kind == OwnerRuntime }
 
-// Admit decides on a claim by the modes in force and returns the record with
-// the claim in it. The same alloc asking again for the same is admitted
-// without a change. It refuses with ErrRefused, or with ErrReleasing where
-// waiting helps, and names who is in the way and what frees the volume. A holder
-// whose owner is gone counts as one that is being released.
+// Admit decides on a claim by the modes in force and returns the record with the claim. A repeated
+// equal request by the same alloc is admitted without a change. Admit refuses with ErrReleasing if
+// waiting helps, and otherwise with ErrRefused. The message names the conflicting claims and a way
+// to free the volume. A claim whose owner is gone counts as being detached.
 func Admit(r Record, req Request, p PluginInfo, now time.Time) (Record, error) {
 	v := r.Volume
 	if v.Provision != Provisioned {
@@ -61,6 +66,7 @@ func Admit(r Record, req Request, p PluginInfo, now time.Time) (Record, error) {
 	if len(r.Claims) > 0 && r.Node.Mode == nil {
 		return r, Errorf(ErrRefused, "volume %q is kept as it is: it has claims and no mode", v.ID)
 	}
+
 	seen := Past(r, req.Owners)
 	if c, ok := seen.Claims[req.Alloc]; ok && (c.Wanted || !req.Draining) {
 		return r, again(seen, c, req)
@@ -75,6 +81,7 @@ func Admit(r Record, req Request, p PluginInfo, now time.Time) (Record, error) {
 	if err := v.reaches(p); err != nil {
 		return r, err
 	}
+
 	mode, err := choose(seen, req, p.Caps)
 	if err != nil {
 		return r, err
@@ -82,6 +89,7 @@ func Admit(r Record, req Request, p PluginInfo, now time.Time) (Record, error) {
 	if req.AtFlags != "" && mode.Attachment != FileSystem {
 		return r, Errorf(ErrInvalid, "volume %q is claimed as a %s, and mount options (%s) are for a file system", v.ID, mode.Attachment, req.AtFlags)
 	}
+
 	own, err := req.ownable(v.ID, mode, p.Caps)
 	if err != nil {
 		return r, err
@@ -98,6 +106,7 @@ func Admit(r Record, req Request, p PluginInfo, now time.Time) (Record, error) {
 	if req.Guard != nil && mode.Attachment == FileSystem {
 		r = r.guardingToo(*req.Guard)
 	}
+
 	r.Node.Seq++
 	return r.with(Claim{
 		Alloc: req.Alloc, Seq: r.Node.Seq, Wanted: true, State: Pending,
@@ -106,38 +115,42 @@ func Admit(r Record, req Request, p PluginInfo, now time.Time) (Record, error) {
 	}), nil
 }
 
-// begun is the record as its first claim finds it.
+// begun returns the record prepared for its first claim.
 func (r Record) begun(req Request, mode *Mode, p PluginInfo) Record {
 	r.Node.Mode = mode
 	if !r.Held() || r.Node.StagingPath == "" {
 		r.Node.StagingPath = req.StagingPath
 	}
+
 	r.Node.Uses = p.uses(r.Node.Uses)
 	switch r.Node.Attached {
 	case Absent:
 		r.Node.NodeID = p.NodeID
-	case Present: // left by a claim that went without the plugin, maybe in another mode
+	case Present: // left by a claim that was detached without the plugin, maybe in another mode
 		r.Node.Attached, r.Node.Proven = Unknown, false
 	}
+
 	return r
 }
 
-// apart refuses a directory that another claim of the volume has.
+// apart refuses an own directory that another claim of the volume has.
 func apart(r Record, req Request) error {
 	if req.At == "" {
 		return nil
 	}
-	for _, c := range r.Claims { // at most one has it
+
+	for _, c := range r.Claims { // at most one claim has it
 		if c.At == req.At {
 			return Errorf(inForce(c), "%s is taken by the claim of %q on this volume", req.At, c.Alloc).
 				WithHint("volctl volume detach %s %s", r.Volume.ID, c.Alloc)
 		}
 	}
+
 	return nil
 }
 
-// again decides on a claim by an alloc that has one. Its earlier owner may be
-// gone, as when a service was started again: then the earlier claim is past.
+// again decides on a request by an alloc that already has a claim. If the earlier owner is gone,
+// for example because its service was restarted, the earlier claim counts as being detached.
 func again(r Record, c Claim, req Request) error {
 	if !c.Wanted {
 		return &Error{
@@ -146,12 +159,14 @@ func again(r Record, c Claim, req Request) error {
 			Hint:    Command("volctl volume status %s", r.Volume.ID),
 		}
 	}
+
 	var differ []string
 	note := func(name string, differs bool) {
 		if differs {
 			differ = append(differ, name)
 		}
 	}
+
 	note("read-only", c.ReadOnly != req.ReadOnly)
 	note("access mode", req.Access != "" && req.Access != c.Mode.Access)
 	note("attachment mode", req.Attachment != "" && req.Attachment != c.Mode.Attachment)
@@ -164,12 +179,13 @@ func again(r Record, c Claim, req Request) error {
 	if len(differ) == 0 {
 		return nil
 	}
+
 	return Errorf(ErrRefused, "%q already has a claim on volume %q, with another %s", c.Alloc, r.Volume.ID, strings.Join(differ, ", ")).
 		WithHint("volctl volume detach %s %s", r.Volume.ID, c.Alloc)
 }
 
-// choose fills in the mode that was left open and holds it against what the
-// volume lists and what is in force.
+// choose completes the mode of the request. It checks the mode against the volume's capabilities
+// and the mode in force.
 func choose(r Record, req Request, caps Caps) (*Mode, error) {
 	if m := r.Node.Mode; len(r.Claims) > 0 {
 		switch {
@@ -180,8 +196,10 @@ func choose(r Record, req Request, caps Caps) (*Mode, error) {
 		case len(req.MountFlags) > 0 && !slices.Equal(req.MountFlags, m.MountFlags):
 			return nil, Errorf(inForce(r.Ordered()...), "volume %q is mounted with the flags %v of its first claim", r.Volume.ID, m.MountFlags)
 		}
+
 		return m, nil
 	}
+
 	for _, c := range r.Volume.Capabilities {
 		if req.Access != "" && req.Access != c.Access || req.Attachment != "" && req.Attachment != c.Attachment {
 			continue
@@ -189,6 +207,7 @@ func choose(r Record, req Request, caps Caps) (*Mode, error) {
 		if !req.ReadOnly && !c.Access.Writable() {
 			continue
 		}
+
 		m := &Mode{Capability: c, FSType: r.Volume.MountOptions.FSType, MountFlags: r.Volume.MountOptions.MountFlags}
 		if len(req.MountFlags) > 0 {
 			m.MountFlags = req.MountFlags
@@ -198,12 +217,13 @@ func choose(r Record, req Request, caps Caps) (*Mode, error) {
 		}
 		return m, nil
 	}
+
 	return nil, Errorf(ErrRefused, "volume %q has no capability for %s; it lists %s", r.Volume.ID, req.wish(), list(r.Volume.Capabilities)).
 		WithHint("add it to capabilities and run: volctl volume register FILE")
 }
 
-// inForce is the kind of a refusal because of claims: it ends by itself once all
-// of them are on their way out.
+// inForce returns the kind of a refusal that claims cause. It is ErrReleasing if all of them are
+// being detached, because the refusal then ends by itself.
 func inForce(claims ...Claim) error {
 	for _, c := range claims {
 		if c.Wanted {
@@ -213,12 +233,13 @@ func inForce(claims ...Claim) error {
 	return ErrReleasing
 }
 
-// fits applies the access matrix. Claims that are being released still hold. In a mode that many
-// may share no claim is looked at, because there may be thousands.
+// fits applies the access matrix. Claims that are being detached still count. In a mode that many
+// claims may share it reads no claim, because there may be thousands.
 func fits(r Record, req Request, mode AccessMode, now time.Time) error {
 	if !req.ReadOnly && !mode.Writable() {
 		return Errorf(inForce(r.Ordered()...), "volume %q is claimed in mode %s, which nobody may write in", r.Volume.ID, mode)
 	}
+
 	var blocks func(Claim) bool
 	switch mode {
 	case SingleNodeWriter, SingleNodeSingleWriter, SingleNodeReaderOnly:
@@ -228,20 +249,23 @@ func fits(r Record, req Request, mode AccessMode, now time.Time) error {
 	default:
 		return nil
 	}
+
 	var blocking []Claim
 	for _, c := range r.Ordered() {
 		if blocks(c) {
 			blocking = append(blocking, c)
 		}
 	}
+
 	if len(blocking) == 0 {
 		return nil
 	}
+
 	return inTheWay(r, mode, blocking, req.Owners, now)
 }
 
-// inTheWay words the refusal: a live holder the user must deal with, a dead one
-// only needs time.
+// inTheWay returns the refusal with its message. The user must act on a claim with a live owner. A
+// claim whose owner is gone only needs time.
 func inTheWay(r Record, mode AccessMode, blocking []Claim, owners Owners, now time.Time) error {
 	var names []string
 	kind, hint := ErrReleasing, Command("volctl volume status %s", r.Volume.ID)
@@ -253,15 +277,18 @@ func inTheWay(r Record, mode AccessMode, blocking []Claim, owners Owners, now ti
 			if c.Adopted {
 				state += ", adopted"
 			}
+
 			name := fmt.Sprintf("%q (%s, for %s", c.Alloc, state, age)
 			if c.Owner.Mortal() && owners != nil {
 				name += ", owned by " + c.Keeper().Describe(owners.View(c.Keeper()))
 			}
+
 			names = append(names, name+")")
 		} else {
 			names = append(names, fmt.Sprintf("%q (being released: %s)", c.Alloc, c.State))
 		}
 	}
+
 	return &Error{
 		Kind:    kind,
 		Message: fmt.Sprintf("volume %q is in use in mode %s by %s", r.Volume.ID, mode, strings.Join(names, ", ")),
@@ -269,9 +296,9 @@ func inTheWay(r Record, mode AccessMode, blocking []Claim, owners Owners, now ti
 	}
 }
 
-// Clash refuses a new claim whose paths another volume has: a directory that
-// another claim is bound at, or one where a forced deregister may have left
-// something mounted. Others are all records, owed those of forced deregisters.
+// Clash refuses a new claim whose paths are in use for another volume. The path may be the own
+// directory of another claim, or one where a forced deregister may have left a mount. The
+// first list has all records, the second one those of forced deregisters.
 func Clash(r Record, c Claim, others, owed []Record) error {
 	for _, o := range others {
 		for _, have := range o.Claims {
@@ -281,14 +308,17 @@ func Clash(r Record, c Claim, others, owed []Record) error {
 			}
 		}
 	}
+
 	for _, o := range owed {
 		if o.Volume.Driver == r.Volume.Driver && o.Volume.ExternalID == r.Volume.ExternalID {
-			continue // the same storage: it waits until all is undone
+			continue // the same storage: its claims wait until everything is undone
 		}
+
 		paths := []string{o.Node.StagingPath}
 		for _, have := range o.Claims {
 			paths = append(paths, have.Target)
 		}
+
 		for _, path := range paths {
 			if path != "" && (path == c.Target || path == r.Node.StagingPath) {
 				return Errorf(ErrRefused, "%s may still hold what was left when volume %q (external_id %q) was deregistered by force", path, o.Volume.ID, o.Volume.ExternalID).
@@ -296,11 +326,12 @@ func Clash(r Record, c Claim, others, owed []Record) error {
 			}
 		}
 	}
+
 	return nil
 }
 
-// Release marks a claim as no longer wanted. It reports ErrNotFound where
-// there is none, and changes nothing where it is on its way out already.
+// Release marks a claim as no longer wanted. It returns ErrNotFound if there is none. It changes
+// nothing if the claim is already being detached.
 func Release(r Record, alloc string) (Record, error) {
 	c, ok := r.Claims[alloc]
 	if !ok {
@@ -313,7 +344,7 @@ func Release(r Record, alloc string) (Record, error) {
 	return r.with(c.unwanted()), nil
 }
 
-// Releasing reports whether an error ends by itself.
+// Releasing reports whether the refusal err ends by itself.
 func Releasing(err error) bool { return errors.Is(err, ErrReleasing) }
 
 func (q Request) wish() string {

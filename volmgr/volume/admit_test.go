@@ -14,7 +14,7 @@ import (
 
 var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// offering is a volume that may be claimed in the modes given.
+// offering returns a volume that may be claimed in the given modes.
 func offering(modes ...volume.AccessMode) volume.Record {
 	r := volume.Record{Volume: volume.Volume{ID: "data", PluginID: "p"}}
 	for _, m := range modes {
@@ -33,7 +33,7 @@ func writer(alloc string) volume.Request {
 	return q
 }
 
-// admit claims, and fails the test if that is refused.
+// admit makes a claim and fails the test if the claim is refused.
 func admit(t *testing.T, r volume.Record, q volume.Request) volume.Record {
 	t.Helper()
 	next, err := volume.Admit(r, q, volume.PluginInfo{}, now)
@@ -43,8 +43,8 @@ func admit(t *testing.T, r volume.Record, q volume.Request) volume.Record {
 	return next
 }
 
-// in is a record with claims in a mode, made without Admit so that also those
-// can be tried that it would not let in.
+// in returns a record with claims in a mode. It does not use Admit, so that combinations that Admit
+// refuses can be tested too.
 func in(mode volume.AccessMode, readers, writers int) volume.Record {
 	r := offering(mode)
 	if readers+writers == 0 {
@@ -62,7 +62,7 @@ func in(mode volume.AccessMode, readers, writers int) volume.Record {
 	return r
 }
 
-// TestAccessMatrix is the table of which claim is admitted beside which.
+// TestAccessMatrix lists which claims are admitted beside which others.
 func TestAccessMatrix(t *testing.T) {
 	type claims struct{ readers, writers int }
 	none, oneR, oneW, both := claims{0, 0}, claims{1, 0}, claims{0, 1}, claims{1, 1}
@@ -115,7 +115,7 @@ func TestAccessMatrix(t *testing.T) {
 	}
 }
 
-// A claim on its way out still holds, but it is told apart.
+// A claim that is being detached still counts, but the refusal describes it as such.
 func TestRefusalWording(t *testing.T) {
 	held := in(volume.SingleNodeWriter, 0, 1)
 	dying, err := volume.Release(held, "holder-0")
@@ -205,7 +205,7 @@ func with(q volume.Request, change func(*volume.Request)) volume.Request {
 	return q
 }
 
-// The first claim sets what all share, and the last release clears it.
+// The first claim sets the mode that all claims share, and the end of the last claim clears it.
 func TestModeInForce(t *testing.T) {
 	r := offering(volume.SingleNodeMultiWriter)
 	r.Volume.MountOptions = volume.MountOptions{FSType: "xfs", MountFlags: []string{"noatime"}}
@@ -233,7 +233,7 @@ func TestModeInForce(t *testing.T) {
 	}
 }
 
-// The same again is the same answer, and no work.
+// A repeated equal request gets the same answer and changes nothing.
 func TestAdmitAgain(t *testing.T) {
 	ask := with(writer("a"), func(q *volume.Request) { q.At = "/srv"; q.MountFlags = []string{"nodev"} })
 	r := admit(t, offering(volume.SingleNodeWriter), ask)
@@ -282,7 +282,7 @@ func TestAdmitRefusesWhatIsNotReady(t *testing.T) {
 	}
 }
 
-// Admit and Release return new records; the old one stays as it was.
+// Admit and Release return new records and leave the old one unchanged.
 func TestRecordsAreValues(t *testing.T) {
 	old := admit(t, offering(volume.SingleNodeMultiWriter), writer("a"))
 	claims := maps.Clone(old.Claims)

@@ -9,8 +9,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// notedVolume is a volume that was attached and staged, with the claims of a
-// writer a and of a reader b, bound at /at.
+// notedVolume returns a volume that was connected and staged. It has the claims of a writer a, and
+// of a reader b whose own directory is /at.
 func notedVolume() volume.Record {
 	mode := volume.Capability{Access: volume.MultiNodeSingleWriter, Attachment: volume.FileSystem}
 	id := func(n uint64) *volume.MountIdentity { return &volume.MountIdentity{Boot: "boot", Device: "8:1", ID: n} }
@@ -35,7 +35,7 @@ func notedVolume() volume.Record {
 	}
 }
 
-// asNoted is what is seen while all of a record's mounts are there.
+// asNoted returns the observation in which all mounts of a record are present.
 func asNoted(r volume.Record) volume.Observed {
 	see := func(m *volume.MountIdentity) volume.Sight {
 		if m == nil {
@@ -53,15 +53,15 @@ func asNoted(r volume.Record) volume.Observed {
 	return o
 }
 
-// What is adopted is what is there: it needs no step, also as it is loaded by
-// the next agent. What is not there costs no unmount of anything that is.
+// A claim is adopted if its volume is still mounted. It then needs no step, also after the next
+// agent has loaded it. Claims whose mounts are missing never lead to an unmount of a present mount.
 func TestAdopt(t *testing.T) {
 	other := volume.Sight{Seen: volume.SeenMount, Identity: volume.MountIdentity{Boot: "boot", Device: "8:9", ID: 99}}
 	none := volume.Sight{}
 	for name, tt := range map[string]struct {
 		change func(*volume.Record, *volume.Observed)
 		live   bool
-		claims []string // adopted
+		claims []string // the adopted claims
 		steps  []volume.Kind
 	}{
 		"all there":               {func(*volume.Record, *volume.Observed) {}, true, []string{"a", "b"}, nil},
@@ -121,8 +121,8 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
-// walk takes up to n steps, of which each goes well and changes nothing that is
-// mounted. None may unmount what is.
+// walk takes up to n steps. Each of them succeeds and changes no mount. None may unmount a present
+// mount.
 func walk(t *testing.T, name string, r volume.Record, o volume.Observed, n int) (kinds []volume.Kind) {
 	t.Helper()
 	o.WatchOver = true
@@ -147,14 +147,14 @@ func walk(t *testing.T, name string, r volume.Record, o volume.Observed, n int) 
 		}
 		kinds = append(kinds, a.Kind)
 		if len(kinds) == n && (a.Forward() || a.Kind == volume.Doubt || at.Seen == volume.SeenDead) {
-			return kinds // repairs go on as after any restart
+			return kinds // repairs continue as after any restart
 		}
 		r, _ = volume.Apply(r, a, volume.Outcome{Boot: o.Boot})
 	}
 	return kinds
 }
 
-// An adopted reader keeps other writers out.
+// An adopted reader excludes other writers.
 func TestAdoptedCountsAsWriter(t *testing.T) {
 	r := notedVolume()
 	o := asNoted(r)
@@ -170,7 +170,7 @@ func TestAdoptedCountsAsWriter(t *testing.T) {
 	}
 }
 
-// Notes come together as one record a volume, by the newest.
+// Notes are combined into one record for each volume. The newest note decides.
 func TestGather(t *testing.T) {
 	r := notedVolume()
 	r.Volume.RegisteredAt = time.Unix(9, 0)
@@ -194,8 +194,8 @@ func TestGather(t *testing.T) {
 	}
 }
 
-// A note is written when a claim is taken, and when what it says of mounts
-// changes; it is dropped with the claim. Nothing on the way costs one.
+// A note is written when a claim is mounted and when its mounts change. It is removed with the
+// claim. The steps in between write no note.
 func TestRenoted(t *testing.T) {
 	full := notedVolume()
 	alter := func(fn func(r *volume.Record, c *volume.Claim)) volume.Record {
@@ -244,7 +244,7 @@ func TestRenoted(t *testing.T) {
 	}
 }
 
-// A note that says too little, or nothing that could be, is refused.
+// A note with missing or impossible values is refused.
 func TestNoteCheck(t *testing.T) {
 	good, ok := volume.Noted(notedVolume(), "a")
 	if err := good.Check(); err != nil || !ok {

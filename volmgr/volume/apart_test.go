@@ -6,8 +6,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestApart: where node and controller are apart, a step waits for the part that
-// it calls and for no other, and says so.
+// TestApart: if the node part and the controllers are separate, a step waits only for the part that
+// it calls, and it says so.
 func TestApart(t *testing.T) {
 	const nodeLack, controllerLack = "the node part is down", "no controller is ready"
 	parts := func(node, controller volume.Service) volume.PluginView {
@@ -28,7 +28,7 @@ func TestApart(t *testing.T) {
 		r.Node.Attached = volume.Present
 	}
 	released := func(r *volume.Record, _ *volume.Observed) { *r = must(volume.Release(*r, "a")) }
-	unmounted := func(r *volume.Record, o *volume.Observed) { // and proven to be
+	unmounted := func(r *volume.Record, o *volume.Observed) { // with a proof of unmount
 		released(r, o)
 		edit(r, func(c *volume.Claim) { c.Published, c.Mount, c.State = volume.Absent, nil, volume.NodeDetached })
 		r.Node.Staged, r.Node.Mount, r.Node.Proven = volume.Absent, nil, true

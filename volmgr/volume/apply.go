@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// Apply records how a step went. It is given the record as it is now, which
-// may have changed since Next decided: an intent that came in between is kept.
-// A step that no longer fits the record changes nothing.
+// Apply records the outcome of a step in the record as it is now. The record may have changed since
+// Next decided, and an intent that was stored in between is kept. A step that no longer fits the
+// record changes nothing.
 func Apply(r Record, a Action, out Outcome) (Record, []Event) {
 	next := apply(r, a, out)
 	return next, events(r, next, a, out)
@@ -20,6 +20,7 @@ func apply(r Record, a Action, out Outcome) Record {
 	case out.Unsent:
 		return r
 	}
+
 	switch a.Kind {
 	case Plan, ControllerPublish, ControllerUnpublish, Prove:
 		return applyAttach(r, a, out)
@@ -42,13 +43,12 @@ func apply(r Record, a Action, out Outcome) Record {
 	case EndWatch:
 		r.Node.Watches = nil
 	}
+
 	return r
 }
 
-// after is what a forward step leaves behind, undone what a negating one does.
-// Any failed forward call may have had an effect; a failed negation leaves
-// something to negate. Only a side that may never have been made takes
-// "unimplemented" for an answer.
+// after returns the state of a side after the call that makes it. A failed call may still have had
+// an effect.
 func after(out Outcome) Side {
 	if out.Err != nil {
 		return Failed
@@ -56,6 +56,9 @@ func after(out Outcome) Side {
 	return Present
 }
 
+// undone returns the state of a side after the call that undoes it. After a failed call, there is
+// still something to undo. The code "Unimplemented" counts as success only for a side that may
+// never have been made.
 func undone(was Side, out Outcome) Side {
 	if out.Err == nil || was == Unknown && out.Err.Code == "Unimplemented" {
 		return Absent
@@ -82,13 +85,14 @@ func applyAttach(r Record, a Action, out Outcome) Record {
 		n.Attached, n.Proven = undone(n.Attached, out), false
 		switch {
 		case out.Err != nil && out.Err.Uncertain():
-			// Even where the plugin answered: the storage system behind it goes on.
+			// Even if the plugin answered, its storage system may still be working on the call.
 			r = r.watching(lateDetach)
 		case n.Attached == Absent && a.Sure:
 			r = r.unwatched(func(w Watch) bool { return w == lateAttach })
 		case n.Attached == Absent && slices.Contains(n.Watches, lateAttach):
-			n.Attached = Unknown // it may be attached again
+			n.Attached = Unknown // the earlier ControllerPublishVolume may connect it again
 		}
+
 		if r.Node.Attached == Absent {
 			r.Node.PublishContext, r.Node.AttachedReadOnly = nil, false
 			r = r.releasing(ControllerDetached).cleared()
@@ -99,10 +103,11 @@ func applyAttach(r Record, a Action, out Outcome) Record {
 			r = r.releasing(NodeDetached)
 		}
 	}
+
 	return r
 }
 
-// releasing moves the claims that are on their way out to a later state.
+// releasing moves the claims that are being detached to a later state.
 func (r Record) releasing(s ClaimState) Record {
 	for _, c := range r.Ordered() {
 		if !c.Wanted && c.Published == Absent && c.Bound == Absent {
@@ -116,6 +121,7 @@ func (r Record) releasing(s ClaimState) Record {
 func applyStage(r Record, a Action, out Outcome) Record {
 	n := &r.Node
 	n.Proven = false
+
 	if a.Kind == NodeStage {
 		n.Staged = after(out)
 		n.Mount = nil
@@ -125,11 +131,13 @@ func applyStage(r Record, a Action, out Outcome) Record {
 		if out.Err != nil {
 			return r
 		}
+
 		r = r.inBoot(out.Boot).mountedAnew()
 		r.Node.Mount = out.Mount
 		r.Node.Devices = union(r.Node.Devices, out.Devices)
 		return r
 	}
+
 	if out.Err != nil && !out.Err.Answered {
 		r = r.watching(Watch{Path: a.Path, Undo: true})
 	}
@@ -137,11 +145,12 @@ func applyStage(r Record, a Action, out Outcome) Record {
 		r = r.paid(NodeUnstage, a.Path)
 	}
 	if a.Owed {
-		return r // what it undoes is undone
+		return r // the host undid this side earlier
 	}
 	if r.Node.Staged = undone(r.Node.Staged, out); r.Node.Staged == Absent {
 		r.Node.Mount = nil
 	}
+
 	return r
 }
 
@@ -155,48 +164,53 @@ func applyPublish(r Record, a Action, out Outcome) Record {
 			r = r.paid(NodeUnpublish, a.Path)
 		}
 		if !ok || c.Target != a.Path || a.Owed {
-			return r // a late mount of a claim that is gone, or a call that was owed
+			return r // a late mount of a claim that has ended, or a pending call
 		}
 		if c.Published = undone(c.Published, out); c.Published == Absent {
 			c.Mount = nil
 		}
+
 		c.Owned = false
 		return r.with(c)
 	}
+
 	if out.Err != nil && out.Err.Uncertain() {
 		r = r.watching(Watch{Path: a.Path, Alloc: a.Alloc})
 	}
 	if !ok {
 		return r
 	}
+
 	c.Published, c.Mount, c.Owned = after(out), nil, false
 	if out.Err == nil {
 		c.Mount = out.Mount
 		if r = r.inBoot(out.Boot); r.Node.Mount == nil && r.expandAt() == "" {
 			r = r.mountedAnew()
 		}
+
 		r.Node.Devices = union(r.Node.Devices, out.Devices)
 	}
+
 	r.Node.Proven = false
 	r = r.promoted(c, a.Kind)
 	if out.StageSuspect || r.Node.refusedUnstaged(out) {
 		r.Node.Staged, r.Node.Mount = Failed, nil
 		if slices.ContainsFunc(r.Ordered(), func(o Claim) bool { return o.Published == Present }) {
-			r.Node.Staged = Unknown // it is staged again without an unstage, which would hit the others
+			r.Node.Staged = Unknown // staged again without an unstage before, which would break the other claims' mounts
 		}
 	}
+
 	return r
 }
 
-// refusedUnstaged reports whether a publish was refused by a plugin that may have lost
-// the staging. Of a staging that shows no mount, as of a block device, only such a
-// refusal tells that.
+// refusedUnstaged reports whether the plugin refused a publish and may have lost the staging. If
+// the staging shows no mount, as for a block device, such a refusal is the only sign of that.
 func (n NodeSide) refusedUnstaged(out Outcome) bool {
 	return out.Err != nil && out.Err.Code == "FailedPrecondition" && n.Staged == Present && n.Mount == nil
 }
 
-// applyOwn records that the volume's root is as the claim asks, of the mount that
-// it has now.
+// applyOwn records that the volume's root has the ownership that the claim asks for. This is true
+// only for the current mount of the claim.
 func applyOwn(r Record, a Action, out Outcome) Record {
 	c, ok := r.Claims[a.Alloc]
 	if !ok || out.Err != nil || c.Published != Present || c.Target != a.Path {
@@ -216,20 +230,23 @@ func applyBind(r Record, a Action, out Outcome) Record {
 	} else {
 		c.Bound = after(out)
 	}
+
 	switch c.Bound {
 	case Present:
 		c.BoundMount = out.Mount
 	case Absent:
 		c.BoundMount = nil
 	}
+
 	if out.Unseen != nil {
 		r.Node.Unseen = append(slices.Clone(r.Node.Unseen), *out.Unseen)
 		r.Node.Proven = false
 	}
+
 	return r.promoted(c, a.Kind)
 }
 
-// taken promotes a wanted claim once all of its mounts are there.
+// taken moves a wanted claim to the mounted state once all of its mounts are there.
 func (c Claim) taken() Claim {
 	if c.Wanted && c.State == Pending && c.Published == Present && c.owned() && (c.At == "" || c.Bound == Present) {
 		c.State = Taken
@@ -237,10 +254,10 @@ func (c Claim) taken() Claim {
 	return c
 }
 
-// applyDoubt makes a side uncertain whose mount is not there, or one failed that
-// is dead and has to be undone. That is durable before the mount is made again,
-// or undone, so that a crash cannot leave a mount that differs from the one on
-// record, nor a call at work that nobody knows of.
+// applyDoubt marks a side as unknown because its mount is missing, or as failed because its mount
+// is dead and must be undone. This is durable before the mount is made again or undone. Otherwise,
+// a crash could leave a mount that differs from the recorded one, or a call in progress that the
+// next agent does not expect.
 func applyDoubt(r Record, a Action) Record {
 	doubt := func(s *Side, m **MountIdentity) {
 		switch {
@@ -250,10 +267,12 @@ func applyDoubt(r Record, a Action) Record {
 			*s, *m = Unknown, nil
 		}
 	}
+
 	if a.Alloc == "" {
 		doubt(&r.Node.Staged, &r.Node.Mount)
 		return r
 	}
+
 	c, ok := r.Claims[a.Alloc]
 	switch {
 	case !ok:
@@ -264,12 +283,12 @@ func applyDoubt(r Record, a Action) Record {
 		doubt(&c.Published, &c.Mount)
 		c.Owned = false
 	}
+
 	return r.with(c)
 }
 
-// applyFree deletes a claim of which nothing is left. The last one needs the
-// volume to be off this host; if it was released without the plugin, an
-// attachment may stay behind.
+// applyFree deletes a claim that has nothing left to undo. The last claim needs the volume to be
+// off this host. If that claim was detached without the plugin, the volume may stay connected.
 func applyFree(r Record, a Action) Record {
 	c, ok := r.Claims[a.Alloc]
 	if !ok || c.Wanted || c.Published != Absent || c.Bound != Absent {
@@ -281,7 +300,7 @@ func applyFree(r Record, a Action) Record {
 	return r.without(a.Alloc).cleared()
 }
 
-// union adds what is new, keeping the order.
+// union returns have, followed by the devices of more that it lacks.
 func union(have, more []Device) []Device {
 	for _, m := range more {
 		if !slices.Contains(have, m) {
@@ -291,8 +310,8 @@ func union(have, more []Device) []Device {
 	return have
 }
 
-// moved returns the claims of a record that are gone from another, or in another state there; the
-// oldest first. Only these are sorted, because there may be thousands of others.
+// moved returns the claims of before that are missing from now or have another state there, oldest
+// first. It sorts only these claims, because there may be thousands of others.
 func moved(before, now Record) []Claim {
 	some := map[string]Claim{}
 	for alloc, c := range before.Claims {
@@ -300,18 +319,19 @@ func moved(before, now Record) []Claim {
 			some[alloc] = c
 		}
 	}
+
 	before.Claims = some
 	return before.Ordered()
 }
 
-// events puts the difference between two records, and the step between them,
-// into words.
+// events describes the step and the differences between the two records.
 func events(before, now Record, a Action, out Outcome) []Event {
 	id := now.Volume.ID
 	var evs []Event
 	add := func(typ, alloc, format string, args ...any) {
 		evs = append(evs, Event{Type: typ, Volume: id, Alloc: alloc, Plugin: now.Volume.PluginID, Step: string(a.Kind), Message: fmt.Sprintf(format, args...)})
 	}
+
 	switch {
 	case out.Err != nil && now.Volume.Expansion.Refused != before.Volume.Expansion.Refused:
 		add("expand-failed", "", "not expanded to %s: %s", Size(a.Size), out.Err.Error())
@@ -320,6 +340,7 @@ func events(before, now Record, a Action, out Outcome) []Event {
 	case out.Warning != "":
 		add("warning", a.Alloc, "%s: %s", a.Kind, out.Warning)
 	}
+
 	if out.Err == nil {
 		switch a.Kind {
 		case ControllerPublish:
@@ -348,6 +369,7 @@ func events(before, now Record, a Action, out Outcome) []Event {
 			add("unbound", a.Alloc, "unbound from %s", a.Path)
 		}
 	}
+
 	for _, c := range moved(before, now) {
 		switch n, ok := now.Claims[c.Alloc]; {
 		case !ok:
@@ -356,5 +378,6 @@ func events(before, now Record, a Action, out Outcome) []Event {
 			add("claim-"+string(n.State), c.Alloc, "%s → %s", c.State, n.State)
 		}
 	}
+
 	return evs
 }

@@ -5,13 +5,13 @@ import (
 	"strings"
 )
 
-// atFlags are the options that the mount at a claim's own directory may have, in the
-// words of mount(8). The last three exclude each other.
+// atFlags are the options that the mount at a claim's own directory may have, as mount(8) spells
+// them. The last three exclude each other.
 var atFlags = []string{"nosuid", "nodev", "noexec", "nosymfollow", "nodiratime", "noatime", "relatime", "strictatime"}
 
-// AtFlags checks mount options for a claim's own directory and joins them with commas,
-// each once and in one order, so that two lists of the same options are equal. It
-// refuses with ErrInvalid what is none, and more than one of noatime, relatime and
+// AtFlags checks the mount options for a claim's own directory and joins them with commas. Each
+// option appears once and in a fixed order, so that two lists of the same options are equal.
+// AtFlags returns ErrInvalid for an unknown option, and for more than one of noatime, relatime and
 // strictatime.
 func AtFlags(flags []string) (string, error) {
 	for _, f := range flags {
@@ -20,6 +20,7 @@ func AtFlags(flags []string) (string, error) {
 				WithHint("options of the volume's file system belong in mount_flags; read-only is read_only")
 		}
 	}
+
 	sorted := slices.DeleteFunc(slices.Clone(atFlags), func(f string) bool { return !slices.Contains(flags, f) })
 	var times []string
 	for _, f := range sorted {
@@ -27,13 +28,15 @@ func AtFlags(flags []string) (string, error) {
 			times = append(times, f)
 		}
 	}
+
 	if len(times) > 1 {
 		return "", Errorf(ErrInvalid, "a mount has one of the options %s, not all", strings.Join(times, ", "))
 	}
+
 	return strings.Join(sorted, ","), nil
 }
 
-// Flags are the options of the mount at the claim's own directory.
+// Flags returns the options of the mount at the claim's own directory.
 func (c Claim) Flags() []string {
 	if c.AtFlags == "" {
 		return nil
@@ -41,9 +44,9 @@ func (c Claim) Flags() []string {
 	return strings.Split(c.AtFlags, ",")
 }
 
-// TargetFlags are the options that the mount at the claim's target gets beside those of
-// the plugin: nosuid and nodev, unless the volume's mount flags say suid or dev, and those
-// of the claim's own directory, because the target shows the same files.
+// TargetFlags returns the options that the mount at the claim's target gets in addition to those of
+// the plugin. These are nosuid and nodev, unless the volume's mount flags say suid or dev. The
+// options of the claim's own directory are added, because the target shows the same files.
 func (c Claim) TargetFlags(mountFlags []string) []string {
 	var flags []string
 	for _, f := range []string{"nosuid", "nodev"} {
@@ -51,17 +54,19 @@ func (c Claim) TargetFlags(mountFlags []string) []string {
 			flags = append(flags, f)
 		}
 	}
+
 	for _, f := range c.Flags() {
 		if !slices.Contains(flags, f) {
 			flags = append(flags, f)
 		}
 	}
+
 	return flags
 }
 
-// lifted reports whether mount flags take back a default such as nosuid: of it and its
-// opposite, suid, the last one counts. One text may hold several flags with commas between
-// them; commas in double quotes belong to a value.
+// lifted reports whether the mount flags cancel a default such as nosuid. Of the flag and its
+// opposite, suid, the last one counts. One string may hold several flags, separated by commas.
+// Commas in double quotes belong to a value.
 func lifted(flag string, mountFlags []string) bool {
 	opposite, quoted, is := strings.TrimPrefix(flag, "no"), false, false
 	for _, f := range strings.FieldsFunc(strings.Join(mountFlags, ","), func(r rune) bool {
@@ -77,5 +82,6 @@ func lifted(flag string, mountFlags []string) bool {
 			is = false
 		}
 	}
+
 	return is
 }

@@ -8,13 +8,14 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// attachPlugin is a ready plugin that attaches and stages.
+// attachPlugin returns a ready plugin with ControllerPublishVolume and with staging.
 func attachPlugin() volume.PluginView {
 	return volume.PluginView{Known: true, Ready: true, State: "ready", Info: volume.PluginInfo{NodeID: "n", Caps: volume.Caps{Attach: true, Stage: true}}}
 }
 
-// TestAttachmentWatched: a call on the attachment is watched for unless the plugin refused
-// it, and what may come late is waited for as long as the agent does not know better.
+// TestAttachmentWatched: a failed ControllerPublishVolume or ControllerUnpublishVolume is watched
+// unless the plugin refused it. The agent waits for its late effect until it knows that none can
+// come.
 func TestAttachmentWatched(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -40,8 +41,8 @@ func TestAttachmentWatched(t *testing.T) {
 	}
 }
 
-// TestLateDetachDecided: while a detach may come late nothing is attached, and the detach is
-// made again. A plugin that was started again changes nothing about that.
+// TestLateDetachDecided: while a late effect of a ControllerUnpublishVolume is possible, the volume
+// is not connected, and the call is repeated. A restart of the plugin does not change that.
 func TestLateDetachDecided(t *testing.T) {
 	r := attaching(t)
 	r.Node.Attached, r.Node.Watches = volume.Absent, []volume.Watch{{Attachment: true, Undo: true}}
@@ -59,8 +60,9 @@ func TestLateDetachDecided(t *testing.T) {
 	}
 }
 
-// TestLateAttachDecided: while an attach may come late a volume that is not wanted is not
-// detached; afterwards it is, for certain. One that is detached before that is unknown.
+// TestLateAttachDecided: while a late effect of a ControllerPublishVolume is possible, an unwanted
+// volume is not disconnected. After that, a disconnect is final. If the volume is disconnected
+// earlier, its state is unknown.
 func TestLateAttachDecided(t *testing.T) {
 	r, err := volume.Release(attaching(t), "a")
 	if err != nil {
@@ -86,7 +88,7 @@ func TestLateAttachDecided(t *testing.T) {
 	}
 }
 
-// attaching is a volume with a claim for which nothing was made yet.
+// attaching returns a volume with a claim for which nothing was made yet.
 func attaching(t *testing.T) volume.Record {
 	t.Helper()
 	r, err := volume.Admit(offering(volume.SingleNodeWriter), writer("a"), attachPlugin().Info, now)
@@ -96,8 +98,9 @@ func attaching(t *testing.T) volume.Record {
 	return r
 }
 
-// TestBlockedByDebt: while a debt of the same storage stands no call is made, whatever the
-// record says; a claim of which nothing was made goes all the same.
+// TestBlockedByDebt: while there are pending calls of a forced deregister for the same storage, no
+// call is made, in any state of the record. A claim for which nothing was made can still be
+// deleted.
 func TestBlockedByDebt(t *testing.T) {
 	o := volume.Observed{Plugin: attachPlugin(), Debt: "a debt comes first", WatchOver: true, AttachmentOver: true}
 	r, err := volume.Release(attaching(t), "a")
@@ -124,8 +127,8 @@ func TestBlockedByDebt(t *testing.T) {
 	t.Error("it does not wait")
 }
 
-// TestPendingCalls: how pending calls stand is told, and once a try failed the command that
-// gives them up.
+// TestPendingCalls: the state of pending calls is reported. Once a try has failed, the report names
+// the command that gives them up.
 func TestPendingCalls(t *testing.T) {
 	r := offering(volume.SingleNodeWriter)
 	r.Node.Owed = owed()
@@ -158,7 +161,7 @@ func TestPendingCalls(t *testing.T) {
 	if e.Else != giveUp || !strings.Contains(strings.Join(e.Notes, "\n"), "no such target") {
 		t.Errorf("the volume's own status: %+v", e)
 	}
-	// The same storage under another id.
+	// The same storage has another id here.
 	again := offering(volume.SingleNodeWriter)
 	again.Volume.ID = "other"
 	e = volume.Explain(again, volume.Observed{Plugin: up, Debt: "a debt comes first", Pending: &r, PendingTry: failed}, nil)

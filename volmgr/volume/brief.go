@@ -1,8 +1,8 @@
 package volume
 
-// InBrief is the state of a volume, as Explain has it, as far as it can be told
-// without a look at the host: by its record, as if what is recorded were there,
-// and by how the last step went. It is for many volumes at once.
+// InBrief returns the state of a volume as Explain does, but without a look at the host. It assumes
+// that every recorded mount is present, and it considers the last attempt. It is for listings of
+// many volumes.
 func InBrief(r Record, at *Attempt) State {
 	switch {
 	case r.Volume.Provision != Provisioned:
@@ -12,6 +12,7 @@ func InBrief(r Record, at *Attempt) State {
 	case at != nil && at.Action.Kind == Wait && at.Action.Cause.stuck():
 		return StateStuck
 	}
+
 	state, _ := standing(r, asRecorded(r))
 	switch e := (Explanation{State: state}).expansion(r); {
 	case !at.failing():
@@ -23,17 +24,18 @@ func InBrief(r Record, at *Attempt) State {
 	}
 }
 
-// stuck reports whether a wait for this ends only when a person does something.
+// stuck reports whether a wait for this cause ends only after a person acts.
 func (c Cause) stuck() bool {
 	return c == CauseForeign || c == CauseHung || c == CauseInvalid || c == CauseHalted
 }
 
-// asRecorded is a host where every mount on record is there.
+// asRecorded returns the observation of a host on which every recorded mount is present.
 func asRecorded(r Record) Observed {
 	o := Observed{Targets: make(map[string]Sight, len(r.Claims)), Binds: map[string]Sight{}}
 	if r.Node.Mount != nil {
 		o.Staging = Sight{Seen: SeenMount, Identity: *r.Node.Mount}
 	}
+
 	for alloc, c := range r.Claims {
 		if c.Mount != nil {
 			o.Targets[alloc] = Sight{Seen: SeenMount, Identity: *c.Mount}
@@ -42,5 +44,6 @@ func asRecorded(r Record) Observed {
 			o.Binds[alloc] = Sight{Seen: SeenMount, Identity: *c.BoundMount}
 		}
 	}
+
 	return o
 }

@@ -2,12 +2,11 @@ package volume
 
 import "time"
 
-// The requests and answers of the calls to a plugin, in the domain's terms.
-// They stand here so that those who make the calls and the one who sends them
-// need not know each other. Whoever sends them adapts them to the plugin: a
-// field that the plugin's capabilities forbid is left out.
+// The requests and answers of the calls to a plugin, in the domain's terms. They are defined here
+// so that the packages that need calls and the client that sends them do not import each other. The
+// client adapts them to the plugin: it leaves out fields that the plugin's capabilities forbid.
 
-// ControllerPublishRequest asks for a volume to be attached to a node (CSI
+// ControllerPublishRequest asks the plugin to connect a volume to a node (CSI
 // ControllerPublishVolume).
 type ControllerPublishRequest struct {
 	ExternalID    string
@@ -28,8 +27,8 @@ type ControllerUnpublishRequest struct {
 	Secrets    Secrets
 }
 
-// NodeStageRequest asks for a volume to be mounted at its one staging path,
-// an existing directory (CSI NodeStageVolume).
+// NodeStageRequest asks the plugin to mount a volume at its staging path, an existing directory
+// (CSI NodeStageVolume).
 type NodeStageRequest struct {
 	ExternalID  string
 	StagingPath string
@@ -37,15 +36,16 @@ type NodeStageRequest struct {
 	FSType      string
 	MountFlags  []string
 	MountGroup  string // gid, in digits; sent only to a plugin with VOLUME_MOUNT_GROUP
-	// PublishContext is ControllerPublishVolume's answer; sent only to a plugin
-	// that attaches.
+
+	// PublishContext is ControllerPublishVolume's answer. It is sent only to a plugin with that
+	// call.
 	PublishContext map[string]string
 	VolumeContext  map[string]string
 	Secrets        Secrets
 }
 
-// NodePublishRequest asks for a volume at one alloc's target path, which the
-// plugin creates in an existing directory (CSI NodePublishVolume).
+// NodePublishRequest asks the plugin to mount a volume at one alloc's target. The plugin creates
+// the target in an existing directory (CSI NodePublishVolume).
 type NodePublishRequest struct {
 	ExternalID     string
 	StagingPath    string // empty if the plugin does not stage
@@ -72,8 +72,7 @@ type NodeUnstageRequest struct {
 	StagingPath string
 }
 
-// CreateVolumeRequest asks for storage. The same name again gives the same
-// volume.
+// CreateVolumeRequest asks for storage. A request with the same name returns the same volume.
 type CreateVolumeRequest struct {
 	Name         string
 	CapacityMin  int64 // bytes; 0 is any
@@ -84,13 +83,14 @@ type CreateVolumeRequest struct {
 	Parameters   map[string]string
 	Mutable      map[string]string // mutable_parameters; sent only to a plugin with MODIFY_VOLUME
 	Topology     TopologyRequest
-	// SnapshotID or CloneID, an external id, is what the volume is made from.
+
+	// SnapshotID or CloneID, an external id, names the source of the volume.
 	SnapshotID string
 	CloneID    string
 	Secrets    Secrets
 }
 
-// CreateVolumeResult is the volume that the plugin made or had.
+// CreateVolumeResult describes the volume that the plugin created or already had.
 type CreateVolumeResult struct {
 	ExternalID string
 	Capacity   int64 // bytes; 0 is unknown
@@ -98,13 +98,13 @@ type CreateVolumeResult struct {
 	Topologies []map[string]string
 }
 
-// DeleteVolumeRequest destroys storage. A volume that is gone is no error.
+// DeleteVolumeRequest asks the plugin to destroy storage. A volume that does not exist is no error.
 type DeleteVolumeRequest struct {
 	ExternalID string
 	Secrets    Secrets
 }
 
-// ValidateRequest asks whether an existing volume can be used as wanted.
+// ValidateRequest asks whether an existing volume supports the requested use.
 type ValidateRequest struct {
 	ExternalID    string
 	Capabilities  []Capability
@@ -118,7 +118,7 @@ type ValidateRequest struct {
 // StatsRequest asks how full a volume is (CSI NodeGetVolumeStats).
 type StatsRequest struct {
 	ExternalID  string
-	Path        string // where it is published or staged
+	Path        string // target or staging path
 	StagingPath string // empty if the plugin does not stage
 }
 
@@ -133,18 +133,18 @@ type ExpandRequest struct {
 	Secrets     Secrets
 }
 
-// ExpandResult is what the storage has grown to.
+// ExpandResult is the new size of the storage.
 type ExpandResult struct {
 	Capacity int64 // bytes
-	// NodeRequired means that the node has to expand it as well.
+	// NodeRequired means that NodeExpandVolume must follow.
 	NodeRequired bool
 }
 
-// NodeExpandRequest asks for what a volume has on this host, as its file system, to
-// be grown to the size of the storage (CSI NodeExpandVolume).
+// NodeExpandRequest asks the node service to enlarge a volume's contents, such as its file system,
+// to the size of the storage (CSI NodeExpandVolume).
 type NodeExpandRequest struct {
 	ExternalID  string
-	Path        string // where it is published, or staged
+	Path        string // target or staging path
 	StagingPath string // empty if the plugin does not stage
 	CapacityMin int64  // bytes
 	CapacityMax int64  // bytes; 0 is no limit
@@ -154,7 +154,7 @@ type NodeExpandRequest struct {
 	Secrets     Secrets
 }
 
-// ModifyRequest asks for other mutable parameters (CSI ControllerModifyVolume).
+// ModifyRequest asks for a change of mutable parameters (CSI ControllerModifyVolume).
 type ModifyRequest struct {
 	ExternalID string
 	Mutable    map[string]string
@@ -163,8 +163,8 @@ type ModifyRequest struct {
 
 // ListVolumesRequest asks for one page of a plugin's volumes.
 type ListVolumesRequest struct {
-	MaxEntries int32  // 0 is as many as the plugin likes
-	Token      string // Next of the page before, empty for the first one
+	MaxEntries int32  // 0 leaves the number to the plugin
+	Token      string // Next of the previous page; empty for the first page
 }
 
 // VolumePage is one page of a plugin's volumes.
@@ -173,20 +173,21 @@ type VolumePage struct {
 	Next    string // empty on the last page
 }
 
-// StorageVolume is a volume as its plugin's controller knows it.
+// StorageVolume is a volume as its plugin's controller reports it.
 type StorageVolume struct {
 	ExternalID string
 	Capacity   int64 // bytes; 0 is unknown
 	Context    map[string]string
 	Topologies []map[string]string
-	SnapshotID string // what it was made from, as far as the plugin says
+	SnapshotID string // the source, if the plugin reports it
 	CloneID    string
-	// PublishedNodes are node ids, of a plugin that tells them.
+
+	// PublishedNodes are node ids. Not every plugin reports them.
 	PublishedNodes []string
-	Condition      *Condition // of a plugin with VOLUME_CONDITION
+	Condition      *Condition // only from a plugin with VOLUME_CONDITION
 }
 
-// CapacityRequest asks how much can be created.
+// CapacityRequest asks how much storage can be created.
 type CapacityRequest struct {
 	Capabilities []Capability
 	FSType       string
@@ -195,14 +196,14 @@ type CapacityRequest struct {
 	Topology     map[string]string // segments; sent only to a plugin with VOLUME_ACCESSIBILITY_CONSTRAINTS
 }
 
-// CapacityResult is how much can be created, in bytes.
+// CapacityResult is the amount of storage that can be created, in bytes.
 type CapacityResult struct {
 	Available int64
-	Largest   *int64 // of one volume; nil if the plugin does not say
+	Largest   *int64 // for one volume; nil if the plugin does not say
 	Smallest  *int64
 }
 
-// SnapshotRequest asks for a snapshot. The same name again gives the same one.
+// SnapshotRequest asks for a snapshot. A request with the same name returns the same snapshot.
 type SnapshotRequest struct {
 	Name       string
 	SourceID   string // the volume's external id
@@ -210,18 +211,18 @@ type SnapshotRequest struct {
 	Secrets    Secrets
 }
 
-// Snapshot is a snapshot as its plugin knows it.
+// Snapshot is a snapshot as its plugin reports it.
 type Snapshot struct {
 	ID       string
 	SourceID string // the volume's external id
-	GroupID  string // of the group snapshot that it belongs to, if it does
+	GroupID  string // the group snapshot that it belongs to, if any
 	Size     int64  // bytes that a volume made from it needs; 0 is unknown
 	Created  time.Time
 	// Ready means that a volume can be made from it.
 	Ready bool
 }
 
-// SnapshotRef names one snapshot, to be deleted or asked for.
+// SnapshotRef names one snapshot for a delete or a query.
 type SnapshotRef struct {
 	ID      string
 	Secrets Secrets
@@ -231,8 +232,8 @@ type SnapshotRef struct {
 type ListSnapshotsRequest struct {
 	SourceID   string // only of this volume, by its external id
 	ID         string // only this one
-	MaxEntries int32  // 0 is as many as the plugin likes
-	Token      string // Next of the page before, empty for the first one
+	MaxEntries int32  // 0 leaves the number to the plugin
+	Token      string // Next of the previous page; empty for the first page
 	Secrets    Secrets
 }
 
@@ -242,8 +243,8 @@ type SnapshotPage struct {
 	Next    string // empty on the last page
 }
 
-// GroupSnapshotRequest asks for snapshots of several volumes as of one moment. The
-// same name again gives the same ones.
+// GroupSnapshotRequest asks for snapshots of several volumes at one moment. A request with the same
+// name returns the same snapshots.
 type GroupSnapshotRequest struct {
 	Name       string
 	SourceIDs  []string // the volumes' external ids
@@ -251,82 +252,82 @@ type GroupSnapshotRequest struct {
 	Secrets    Secrets
 }
 
-// GroupSnapshot is a group of snapshots as its plugin knows it.
+// GroupSnapshot is a group of snapshots as its plugin reports it.
 type GroupSnapshot struct {
 	ID        string
 	Snapshots []Snapshot
 	Created   time.Time
-	Ready     bool // all of them are
+	Ready     bool // all snapshots are ready
 }
 
-// GroupSnapshotRef names one group snapshot and its members, to be deleted or
-// asked for.
+// GroupSnapshotRef names one group snapshot and its members for a delete or a query.
 type GroupSnapshotRef struct {
 	ID          string
 	SnapshotIDs []string
 	Secrets     Secrets
 }
 
-// HealthRequest asks how a volume is. Of the node (CSI NodeGetVolumeHealth) the
-// paths are used, of the controller (ControllerGetVolumeHealth) the secrets.
+// HealthRequest asks for the health of a volume. The node call (CSI NodeGetVolumeHealth) uses the
+// paths, and the controller call (ControllerGetVolumeHealth) uses the secrets.
 type HealthRequest struct {
 	ExternalID  string
-	Path        string // where it is published; may be empty
+	Path        string // target; may be empty
 	StagingPath string // empty if the plugin does not stage
 	Secrets     Secrets
 }
 
-// ListHealthRequest asks for one page of the volumes that are not well.
+// ListHealthRequest asks for one page of the volumes that have problems.
 type ListHealthRequest struct {
 	MaxEntries int32
 	Token      string
 	Secrets    Secrets
 }
 
-// Health is what a plugin finds wrong with one volume; nothing, where it has no
-// entries.
+// Health lists the problems that a plugin reports for one volume. It has no entries if there are
+// none.
 type Health struct {
 	ExternalID string
 	Entries    []Condition
 }
 
-// HealthPage is one page of the volumes that are not well.
+// HealthPage is one page of the volumes that have problems.
 type HealthPage struct {
 	Entries []Health
 	Next    string // empty on the last page
 }
 
-// Severities of a Condition. A plugin with a newer specification may send others,
-// which are kept as "status N".
+// The severities of a Condition. A plugin with a newer specification may send others, which are
+// stored as "status N".
 const (
-	Degraded     = "degraded"     // usable, not at its best
-	Inaccessible = "inaccessible" // not usable; of a storage backend: unreachable
-	DataLoss     = "data-loss"    // data is lost, or may be
-	Abnormal     = "abnormal"     // what a plugin from before CSI 1.13 says, without more
+	Degraded     = "degraded"     // usable, but impaired
+	Inaccessible = "inaccessible" // not usable; for a storage backend: unreachable
+	DataLoss     = "data-loss"    // data is lost or may be lost
+	Abnormal     = "abnormal"     // from a plugin older than CSI 1.13, which gives no details
 )
 
-// Condition is one thing that a plugin finds wrong.
+// Condition is one problem that a plugin reports.
 type Condition struct {
 	Severity string `json:"severity"`
 	Reason   string `json:"reason,omitempty"` // CamelCase, for machines
 	Message  string `json:"message,omitempty"`
 }
 
-// Usage is how much of one thing there is.
+// Usage says how much there is of one resource, such as bytes or inodes, and how much of it is
+// used.
 type Usage struct {
 	Total     int64 `json:"total"`
 	Used      int64 `json:"used"`
 	Available int64 `json:"available"`
 }
 
-// TotalOnly tells whether the plugin said how much there is and not how much of that
-// is used, as of a block device (CSI spec, VolumeUsage: both may be left out).
+// TotalOnly reports whether the plugin gave a total without saying how much of it is used. The CSI
+// specification (VolumeUsage) allows that, for example for a block device.
 func (u Usage) TotalOnly() bool { return u.Used == 0 && u.Available == 0 }
 
-// Stats is how full a volume is. What the plugin does not tell is nil.
+// Stats describes how full a volume is. A field is nil if the plugin does not report it.
 type Stats struct {
 	Bytes  *Usage `json:"bytes,omitempty"`
 	Inodes *Usage `json:"inodes,omitempty"`
-	// Condition is what a plugin with VOLUME_CONDITION finds wrong, if anything.
+	// Condition is the problem that a plugin with VOLUME_CONDITION reports, if any.
 	Condition *Condition `json:"condition,omitempty"`
 }

@@ -6,9 +6,8 @@ import (
 	"fmt"
 )
 
-// Check holds a record against what Admit, Release and Apply keep true of every
-// one. It is for tests and for people who look for a mistake: a record that
-// fails it is used all the same.
+// Check verifies the conditions that Admit, Release and Apply keep true for every record. It is for
+// tests and for debugging. The agent uses a record even if it fails this check.
 func (r Record) Check() error {
 	var errs []error
 	unless := func(ok bool, format string, args ...any) {
@@ -16,6 +15,7 @@ func (r Record) Check() error {
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
+
 	bad := r.unrecognised()
 	unless(bad == "", "%s", bad)
 	unless((r.Node.Mode != nil) == (len(r.Claims) > 0), "it has %d claims, and a mode is in force: %t", len(r.Claims), r.Node.Mode != nil)
@@ -24,6 +24,7 @@ func (r Record) Check() error {
 	e := r.Volume.Expansion
 	unless(e.Want >= 0 && e.Node >= 0 && (!e.Offline || e.Want > 0), "its expansion makes no sense: %+v", e)
 	unless(!e.Offline || r.Node.Attached == Absent && r.Node.Staged == Absent, "it is on this host, and is expanded only while it is not")
+
 	seqs := map[uint64]string{}
 	for _, c := range r.Claims {
 		other, twice := seqs[c.Seq]
@@ -39,14 +40,15 @@ func (r Record) Check() error {
 		done := c.State == NodeDetached || c.State == ControllerDetached
 		unless(!done || c.Published == Absent && c.Bound == Absent, "the claim of %q is %s with something of it left", c.Alloc, c.State)
 	}
+
 	return errors.Join(errs...)
 }
 
-// unrecognised names a state of the record that this release does not know.
+// unrecognised describes a state of the record that this release does not know, or returns "".
 func (r Record) unrecognised() string {
 	bad := func(what string, s Side) string { return fmt.Sprintf("%s has the unknown state %q", what, s) }
 	oldest, what := Claim{}, ""
-	for _, c := range r.Claims { // unsorted, because there may be thousands
+	for _, c := range r.Claims { // not sorted, because there may be thousands
 		words := c.unrecognised()
 		older := cmp.Or(cmp.Compare(c.Seq, oldest.Seq), cmp.Compare(c.Alloc, oldest.Alloc)) < 0
 		first := what == "" || older
@@ -54,14 +56,17 @@ func (r Record) unrecognised() string {
 			oldest, what = c, words
 		}
 	}
+
 	if what != "" {
 		return what
 	}
+
 	for _, d := range r.Node.Owed {
 		if d.Kind != NodeUnpublish && d.Kind != NodeUnstage {
 			return fmt.Sprintf("the unknown call %q is owed", d.Kind)
 		}
 	}
+
 	switch n := r.Node; {
 	case !n.Attached.Valid():
 		return bad("attached", n.Attached)
@@ -72,13 +77,14 @@ func (r Record) unrecognised() string {
 	}
 }
 
-// unrecognised names what this release does not know about a claim, or is empty.
+// unrecognised describes a state of the claim that this release does not know, or returns "".
 func (c Claim) unrecognised() string {
 	switch c.State {
 	case Pending, Taken, Unpublishing, NodeDetached, ControllerDetached:
 	default:
 		return fmt.Sprintf("claim of %q has the unknown state %q", c.Alloc, c.State)
 	}
+
 	switch {
 	case c.Without.Check() != nil:
 		return fmt.Sprintf("claim of %q is to be released in the unknown way %q", c.Alloc, c.Without)

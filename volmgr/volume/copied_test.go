@@ -7,8 +7,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// A record of an automatic copy comes back with no wanted claim, and with nothing that
-// the copy alone says is so.
+// A record from an automatic copy is restored without wanted claims, and without any state that
+// only the copy asserts.
 func TestCopied(t *testing.T) {
 	id := &volume.MountIdentity{ID: 7}
 	held := volume.Record{Volume: volume.Volume{ID: "v", PluginID: "p", Driver: "d", ExternalID: "e"}, Generation: 9}

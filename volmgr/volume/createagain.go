@@ -7,13 +7,14 @@ import (
 	"github.com/volagent/volagent/volmgr/suggest"
 )
 
-// createAgain is the command that goes on with the create of a volume. What no flag of
-// it can say came from a file.
+// createAgain returns the command that continues the create of a volume. If the volume has settings
+// without a flag, they came from a file, and the command needs that file.
 func (v Volume) createAgain() string {
 	const file = "volctl volume create FILE, with the file of the first time"
 	if len(v.Capabilities) != 1 || len(v.Secrets) > 0 || v.Topology.Given() || v.CapacityMax > 0 || v.Reclaim == "delete" {
 		return file
 	}
+
 	c := v.Capabilities[0]
 	options := suggest.Options{"--plugin=" + v.PluginID}
 	add := func(name, value string, not ...string) {
@@ -21,21 +22,26 @@ func (v Volume) createAgain() string {
 			options = append(options, "--"+name+"="+value)
 		}
 	}
+
 	if v.CapacityMin > 0 {
 		add("size", Size(v.CapacityMin))
 	}
+
 	for _, k := range slices.Sorted(maps.Keys(v.Parameters)) {
 		add("param", k+"="+v.Parameters[k])
 	}
+
 	for _, k := range slices.Sorted(maps.Keys(v.Mutable)) {
 		add("mutable-param", k+"="+v.Mutable[k])
 	}
+
 	add("access-mode", string(c.Access), string(SingleNodeWriter))
 	add("attachment-mode", string(c.Attachment), string(FileSystem))
 	add("fs-type", v.MountOptions.FSType)
 	for _, flag := range v.MountOptions.MountFlags {
 		add("mount-flag", flag)
 	}
+
 	add("snapshot", v.SnapshotID)
 	add("clone", v.CloneID)
 	return Command("volctl volume create %s %s", v.ID, options)

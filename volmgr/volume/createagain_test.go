@@ -6,7 +6,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestCreateAgain: what goes on with a create that was made without a file.
+// TestCreateAgain lists the commands that continue a create which was requested without a file.
 func TestCreateAgain(t *testing.T) {
 	writer := []volume.Capability{{Access: volume.SingleNodeWriter, Attachment: volume.FileSystem}}
 	for want, v := range map[string]volume.Volume{

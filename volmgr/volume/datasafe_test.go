@@ -6,7 +6,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Whether data is safe follows from what was seen and said, and is never taken for granted.
+// The safety of data follows from observations and from the plugin's answers. It is never assumed.
 func TestDataSafe(t *testing.T) {
 	made, other := volume.MountIdentity{Boot: "b", Device: "7:0", Root: "/", ID: 1}, volume.MountIdentity{Boot: "b", Device: "7:1", Root: "/", ID: 2}
 	sight := func(s volume.Seen) volume.Sight { return volume.Sight{Seen: s, Identity: made} }

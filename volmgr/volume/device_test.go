@@ -7,7 +7,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestDeviceText reads back what is stored, and what was stored before there were sequence numbers.
+// TestDeviceText decodes stored devices, including those from before sequence numbers were stored.
 func TestDeviceText(t *testing.T) {
 	for text, want := range map[string]volume.Device{
 		`"7:15"`:     {Number: "7:15"},

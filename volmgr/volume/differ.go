@@ -5,13 +5,14 @@ import (
 	"slices"
 )
 
-// Differences compares a request to create a volume with the volume that has its
-// id, and returns one text "field: old → new" for each field that differs. There
-// are none where the volume satisfies the request: it has at least capacity_min,
-// and at most capacity_max where that is given. A request may leave out what a
-// plugin decides (context) or what cannot change (name, source, parameters,
-// topology_request), and mutable parameters; all other fields that it leaves out
-// have their defaults.
+// Differences compares a request to create a volume with the existing volume of that id. It returns
+// one text "field: old → new" for each field that differs. There are none if the volume satisfies
+// the request. Its capacity must be at least capacity_min and, if capacity_max is set, at most
+// that.
+//
+// A request may leave out the context, which the plugin decides. It may leave out fields that
+// cannot change (name, source, parameters, topology_request) and mutable parameters. All other
+// fields that it leaves out have their default values.
 func (v Volume) Differences(request Volume) []string {
 	var d differences
 
@@ -28,7 +29,8 @@ func (v Volume) Differences(request Volume) []string {
 	if wanted := v.Mutations(request.Mutable); len(wanted) > 0 {
 		d = append(d, v.MutableChange(wanted))
 	}
-	// A plugin that makes a volume replaces the context of the request.
+
+	// A plugin that creates a volume replaces the context of the request.
 	asIs := v.Created || len(request.Context) == 0 || maps.Equal(v.Context, request.Context)
 	d.unless(asIs, "context", v.Context, request.Context)
 
@@ -39,18 +41,17 @@ func (v Volume) Differences(request Volume) []string {
 	return d
 }
 
-// differences are texts about fields that differ.
+// differences is a list of texts about fields that differ.
 type differences []string
 
-// unless adds a field with both values, unless they agree.
+// unless adds a field with both values if they do not agree.
 func (d *differences) unless(agree bool, field string, old, now any) {
 	if !agree {
 		*d = append(*d, FieldChange(field, old, now))
 	}
 }
 
-// capacity adds the bounds that a volume, or the expansion that it is in, does not
-// keep.
+// capacity adds the requested bounds that the volume, or its running expansion, does not satisfy.
 func (d *differences) capacity(v, request Volume) {
 	has := max(v.CapacityMin, v.size(), v.Expansion.Want)
 	d.unless(request.CapacityMin <= has, "capacity_min", bytes(has), bytes(request.CapacityMin))
@@ -59,12 +60,12 @@ func (d *differences) capacity(v, request Volume) {
 	}
 }
 
-// FieldChange is one difference in words, "field: old → new".
+// FieldChange describes one difference as "field: old → new".
 func FieldChange(field string, old, now any) string {
 	return field + ": " + show(old) + " → " + show(now)
 }
 
-// reclaim is what a runtime's "remove volume" may do. Retain is the default.
+// reclaim returns the policy for a container runtime's "remove volume". The default is retain.
 func (v Volume) reclaim() string {
 	if v.Reclaim == "" {
 		return "retain"
@@ -72,12 +73,12 @@ func (v Volume) reclaim() string {
 	return v.Reclaim
 }
 
-// equal reports whether options mean the same; a missing list equals an empty one.
+// equal reports whether the options mean the same. A missing list equals an empty one.
 func (o MountOptions) equal(other MountOptions) bool {
 	return o.FSType == other.FSType && slices.Equal(o.MountFlags, other.MountFlags)
 }
 
-// shown are the options as show words them: nil is "none".
+// shown returns the options for show, which prints an empty value as "none".
 func (o MountOptions) shown() any {
 	if o.FSType == "" && len(o.MountFlags) == 0 {
 		return ""
@@ -85,13 +86,13 @@ func (o MountOptions) shown() any {
 	return o
 }
 
-// equal reports whether both ask for the same places in the same order.
+// equal reports whether both requests name the same places in the same order.
 func (t TopologyRequest) equal(other TopologyRequest) bool {
 	same := func(a, b []map[string]string) bool { return slices.EqualFunc(a, b, maps.Equal) }
 	return same(t.Required, other.Required) && same(t.Preferred, other.Preferred)
 }
 
-// shown is the request as show words it: an empty one is "none".
+// shown returns the request for show, which prints an empty value as "none".
 func (t TopologyRequest) shown() any {
 	if !t.Given() {
 		return ""

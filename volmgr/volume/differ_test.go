@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// A request that a volume satisfies has no difference from it; any other names each
-// field that differs.
+// A request that a volume satisfies has no differences. For any other request, each field that
+// differs is named.
 func TestDifferences(t *testing.T) {
 	made := Volume{
 		ID: "data", Name: "data", PluginID: "p", Created: true, CapacityMin: 10, Capacity: 12, CapacityMax: 100,

@@ -1,5 +1,5 @@
-// Package volume is the domain: what a volume, a claim and a plugin are, who
-// may claim what, and how a volume gets from one state to the next. It imports
-// the standard library alone and touches nothing: all of its decisions are
-// functions of what they are given. See Next for the drawing of a volume's life.
+// Package volume is the domain. It defines volumes, claims and plugins, decides which alloc may
+// claim a volume, and decides how a volume gets from one state to the next. The package imports
+// only the standard library and package suggest. It has no effects: every decision is a function of
+// its arguments. See Next for the drawing of a volume's life.
 package volume

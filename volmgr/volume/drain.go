@@ -5,29 +5,31 @@ import (
 	"fmt"
 )
 
-// Occupant is one thing that keeps a host from being empty.
+// Occupant is one claim or volume that keeps a host from being empty.
 type Occupant struct {
 	Volume string
-	Alloc  string // empty where it is no claim's
-	Owner  string // who holds it, in words; empty if nobody does
-	// Message says what it waits for, Command is what a person types to end that, and
-	// Else what helps where that does not. Only the first is always there.
+	Alloc  string // empty if it is not a claim
+	Owner  string // the owner of the claim, in words; empty if there is none
+
+	// Message says why it is still on the host. It is always set. Command is the command that ends
+	// this, and Else is the alternative if Command does not help.
 	Message string
 	Command string
 	Else    string
 }
 
-// Occupancy is all that keeps a host from being empty.
+// Occupancy lists everything that keeps a host from being empty.
 type Occupancy struct {
-	Waiting []Occupant // claims whose owners live: a person has to stop those
-	Left    []Occupant // what is being taken off the host, or cannot be
+	Waiting []Occupant // claims with live owners, which a person has to stop
+	Left    []Occupant // claims and volumes that the agent is taking off the host, or cannot
 }
 
 // Empty reports whether nothing of any volume is on the host.
 func (o Occupancy) Empty() bool { return len(o.Waiting)+len(o.Left) == 0 }
 
-// Occupancy is what of a volume, or of a debt, keeps the host from being empty: o is
-// what was seen of it, at the step that it is at. It is pure.
+// Occupancy returns the parts of a record that keep the host from being empty. The record may be
+// one that a forced deregister kept. o is the current observation, and at is the last attempt at a
+// step. Occupancy is pure.
 func (r Record) Occupancy(o Observed, at *Attempt, owners Owners) (all Occupancy) {
 	r = Past(r, owners)
 	for _, c := range r.Ordered() {
@@ -36,13 +38,17 @@ func (r Record) Occupancy(o Observed, at *Attempt, owners Owners) (all Occupancy
 				Volume: r.Volume.ID, Alloc: c.Alloc, Owner: c.owner(owners), Command: c.StopCommand(r.Volume.ID),
 				Message: "its owner is to be stopped first",
 			})
+
 			continue
 		}
+
 		all.Left = append(all.Left, r.leaving(c, o, at))
 	}
+
 	if len(r.Claims) == 0 && r.Held() {
 		all.Left = append(all.Left, r.leaving(Claim{}, o, at))
 	}
+
 	return all
 }
 
@@ -53,10 +59,11 @@ func (c Claim) owner(owners Owners) string {
 	return c.Keeper().Describe(owners.View(c.Keeper()))
 }
 
-// leaving says how far a release is, or with no claim what is left of the volume.
+// leaving describes the progress of a detach or, with an empty claim, the remains of the volume.
 func (r Record) leaving(c Claim, o Observed, at *Attempt) Occupant {
 	e := Explain(r, o, at)
 	out := Occupant{Volume: r.Volume.ID, Alloc: c.Alloc, Message: e.Summary, Command: e.Fix, Else: e.Else}
+
 	next := Next(r, o)
 	switch {
 	case at != nil && at.Err != nil:
@@ -67,6 +74,7 @@ func (r Record) leaving(c Claim, o Observed, at *Attempt) Occupant {
 	case next.Kind == Wait && next.Reason != "":
 		out.Message += ": " + next.Reason
 	}
+
 	switch how := c.Without.further(); {
 	case r.Debt:
 		out.Message = "it was deregistered by force, and is not undone yet: " + out.Message
@@ -75,13 +83,14 @@ func (r Record) leaving(c Claim, o Observed, at *Attempt) Occupant {
 	case out.Command == "":
 		out.Command = Command("volctl volume status %s", r.Volume.ID)
 	case c.Alloc == "" || c.Wanted:
-	case how != WithPlugin: // gentler than what Explain names, which is for good
+	case how != WithPlugin: // gentler than the command of Explain, which is final
 		out.Else = Command("volctl volume detach %s %s --without-plugin=%s", r.Volume.ID, c.Alloc, string(how))
 	}
+
 	return out
 }
 
-// further is the next way without the plugin that a release may go.
+// further returns the next stronger means for a detach without the plugin.
 func (w Without) further() Without {
 	if w == WithPlugin {
 		return ByUmount
@@ -89,7 +98,7 @@ func (w Without) further() Without {
 	return w.Stronger()
 }
 
-// StopCommand is what ends the owner of a claim on a volume.
+// StopCommand returns the command that ends the owner of a claim on a volume.
 func (c Claim) StopCommand(id string) string {
 	force := Command("volctl volume detach %s %s --force", id, c.Alloc)
 	switch c.Owner.Kind {
@@ -98,10 +107,11 @@ func (c Claim) StopCommand(id string) string {
 	case OwnerPID:
 		return Command("kill %d", c.Owner.PID)
 	case OwnerMount:
-		if !c.Keeper().ByMount() { // nothing is mounted just now
+		if !c.Keeper().ByMount() { // nothing is mounted there at the moment
 			return force
 		}
-		return Command("volctl umount %s", c.At) // which names the services that use it
+
+		return Command("volctl umount %s", c.At) // it names the services that use the mount
 	case OwnerRuntime:
 		return fmt.Sprintf("%s stop $(%s)", c.Owner.Runtime, Command("%s ps -q --filter volume=%s", c.Owner.Runtime, c.Owner.Volume))
 	default:

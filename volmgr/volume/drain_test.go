@@ -9,7 +9,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// living is who is alive: nobody but these.
+// living holds the owners that are alive. All others are gone.
 type living map[volume.Owner]volume.OwnerView
 
 func (l living) Gone(o volume.Owner) bool             { _, ok := l[o]; return !ok }
@@ -38,7 +38,7 @@ func TestOccupancy(t *testing.T) {
 		o       volume.Observed
 		at      *volume.Attempt
 		waiting bool
-		want    []string // in its words
+		want    []string // parts of its message
 	}{
 		{"a unit", record(unit, true), down, nil, true, []string{"web.service (pid 5, nginx)", "systemctl stop web.service"}},
 		{"nobody knows whether it lives", record(pid, true), down, nil, true, []string{"pid 7 (sh)", "kill 7"}},
@@ -73,7 +73,7 @@ func TestOccupancy(t *testing.T) {
 	}
 }
 
-// A release that goes ever further without the plugin is told to go one further.
+// For each means without the plugin, the next stronger one is suggested.
 func TestOccupancyWithout(t *testing.T) {
 	for how, want := range map[volume.Without]string{volume.WithPlugin: "=umount", volume.ByUmount: "=force", volume.ByForce: "=lazy", volume.ByLazy: ""} {
 		c := volume.Claim{Alloc: "web", State: volume.Unpublishing, Published: volume.Unknown, Target: "/t", Without: how}
@@ -116,9 +116,9 @@ func TestStopCommand(t *testing.T) {
 	}
 }
 
-// On a host that is being drained a claim that is there is answered as ever, and no
-// other is made: not even one that would wait for another's end, nor one of an alloc
-// whose earlier claim is past.
+// On a host that is being drained, an existing claim gets the usual answer and no new claim is
+// made. This includes a claim that would wait for the end of another one, and one of an alloc whose
+// earlier claim has a dead owner.
 func TestAdmitDraining(t *testing.T) {
 	old := admit(t, offering(volume.SingleNodeMultiWriter), writer("a"))
 	draining := func(q *volume.Request) { q.Draining = true }

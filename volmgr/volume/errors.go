@@ -7,19 +7,19 @@ import (
 	"strings"
 )
 
-// Sentinel errors. One place (agent/apiserver) turns them into API codes; a
-// message that wraps one says what, where and what to do.
+// The sentinel errors. One package (agent/apiserver) turns them into API codes. A message that
+// wraps one says which action failed, on which object, and which action helps.
 var (
-	// ErrInvalid: the request can never succeed as it stands.
+	// ErrInvalid: the request cannot succeed unless it is changed.
 	ErrInvalid = errors.New("invalid")
 	// ErrNotFound: no such volume, claim or plugin.
 	ErrNotFound = errors.New("not found")
-	// ErrRefused: the state refuses it (in use, no capability, immutable).
+	// ErrRefused: the current state does not allow it (in use, no capability, immutable).
 	ErrRefused = errors.New("refused")
-	// ErrTimeout: what was waited for did not come in time.
+	// ErrTimeout: the awaited result did not come in time.
 	ErrTimeout = errors.New("timed out")
-	// ErrStopping: the agent is being stopped. What was asked for stands, and
-	// the next agent goes on with it.
+	// ErrStopping: the agent is being stopped. The request is stored, and the next agent continues
+	// it.
 	ErrStopping = errors.New("the agent is being stopped")
 	// ErrPluginUnavailable: the plugin is not ready.
 	ErrPluginUnavailable = errors.New("plugin unavailable")
@@ -33,19 +33,19 @@ type Error struct {
 	Hint    string
 }
 
-// Error implements error with the message alone.
+// Error implements error. It returns only the message.
 func (e *Error) Error() string { return e.Message }
 
 // Unwrap lets errors.Is find the sentinel.
 func (e *Error) Unwrap() error { return e.Kind }
 
-// Errorf builds an Error of a kind.
+// Errorf returns an Error of the given kind.
 func Errorf(kind error, format string, args ...any) *Error {
 	return &Error{Kind: kind, Message: fmt.Sprintf(format, args...)}
 }
 
-// WithHint returns the error with its hint set. A hint that begins with "volctl "
-// is a Command.
+// WithHint sets the hint and returns the error. A hint that begins with "volctl " is built by
+// Command.
 func (e *Error) WithHint(format string, args ...any) *Error {
 	if e.Hint = fmt.Sprintf(format, args...); strings.HasPrefix(format, "volctl ") {
 		e.Hint = Command(format, args...)
@@ -53,10 +53,10 @@ func (e *Error) WithHint(format string, args ...any) *Error {
 	return e
 }
 
-// Retry says what has to happen before a failed call is worth another try.
+// Retry says which condition must be met before a failed call is worth a retry.
 type Retry string
 
-// Retry classes.
+// The Retry classes.
 const (
 	// RetryBackoff: the same call may succeed by itself later.
 	RetryBackoff Retry = "backoff"
@@ -66,41 +66,44 @@ const (
 	RetryNever Retry = "never"
 )
 
-// Codes that are not gRPC's, used where the failed step was not an RPC or
-// where an RPC answered OK and the host shows otherwise.
+// Codes that are not from gRPC. They are used if the failed step was not an RPC, or if an RPC
+// answered OK and the host shows another result.
 const (
-	CodeUnverified = "Unverified" // the plugin answered OK, the mount table says no
-	CodeHost       = "Host"       // a step of our own failed
+	CodeUnverified = "Unverified" // the plugin answered OK, but the mount table disagrees
+	CodeHost       = "Host"       // a step of the agent itself failed
 )
 
-// CallError is how one step of a volume's life failed: an RPC or a host step.
+// CallError is the failure of one step of a volume: an RPC or a step on the host.
 type CallError struct {
 	Step    string // "NodeStageVolume", "bind"
 	Code    string // a gRPC code by name ("DeadlineExceeded"), CodeUnverified or CodeHost
-	Message string // the plugin's words
+	Message string // the plugin's message
 	Retry   Retry
-	// Answered is false where the plugin may still be working on the call: a
-	// deadline, a cancellation, a lost connection.
+
+	// Answered is false if the plugin may still be working on the call: after a deadline, a
+	// cancellation or a lost connection.
 	Answered bool
-	// Unsent is set where the plugin never got the call: that says nothing of any
-	// other call.
+
+	// Unsent is set if the plugin never received the call. It says nothing about other calls.
 	Unsent bool
-	// Remedy is the command that ends what stands in the way, if it is known.
+
+	// Remedy is the command that removes the obstacle, if it is known.
 	Remedy string
-	// HeldBy names who keeps a mount busy ("pid 4711 rsync (backup.service), cwd").
+
+	// HeldBy lists the users that keep a mount busy ("pid 4711 rsync (backup.service), cwd").
 	HeldBy []string
 }
 
-// namedHolders is how many of those who keep a mount busy an error names. HeldBy has
-// all of them.
+// namedHolders is the number of users that an error message names. HeldBy has all of them.
 const namedHolders = 3
 
-// Error implements error. What is no code of the plugin's is not shown as one.
+// Error implements error. It shows only codes that come from the plugin.
 func (e *CallError) Error() string {
 	words := e.Step + ": "
 	if e.Code != CodeHost && e.Code != CodeUnverified {
 		words += e.Code + ": "
 	}
+
 	words += e.Message
 	if len(e.HeldBy) > 0 {
 		words += ", held by " + strings.Join(e.HeldBy[:min(len(e.HeldBy), namedHolders)], "; ")
@@ -111,22 +114,22 @@ func (e *CallError) Error() string {
 	return words
 }
 
-// unknowns are the gRPC codes that leave open what a call did (CSI spec, "Error
-// Scheme"): plain Go errors of a driver arrive as the last two.
+// unknowns are the gRPC codes that leave the effect of a call open (CSI specification, "Error
+// Scheme"). Plain Go errors of a driver arrive as the last two.
 var unknowns = []string{"Canceled", "DeadlineExceeded", "Unavailable", "DataLoss", "Unknown", "Internal"}
 
-// Unknown reports whether it is open what the call did. Aborted is not: another
-// call is pending, and this one did nothing.
+// Unknown reports whether the effect of the call is unknown. It is known for the code Aborted:
+// another call is in progress, and this one did nothing.
 func (e *CallError) Unknown() bool { return !e.Answered || slices.Contains(unknowns, e.Code) }
 
-// Awaited is how a wait for a volume ended in vain, with how the step that it
-// waited for stands.
+// Awaited is the error of a wait for a volume that did not succeed. At is the last attempt at the
+// awaited step.
 type Awaited struct {
 	Err error
 	At  Attempt
 }
 
-// Error implements error with the words of Err.
+// Error implements error. It returns the message of Err.
 func (a *Awaited) Error() string { return a.Err.Error() }
 
 // Unwrap lets errors.As find both the reason and the failed call.
@@ -140,19 +143,20 @@ func (a *Awaited) Unwrap() []error {
 // Final reports whether waiting alone cannot help.
 func (e *CallError) Final() bool { return e.Retry != RetryBackoff }
 
-// refusals are the gRPC codes by which a plugin says that it did not begin. It
-// is undone all the same, but it has no effect that comes later.
+// refusals are the gRPC codes by which a plugin says that it did not begin. The call is undone all
+// the same, but it cannot have a late effect.
 var refusals = []string{
 	"InvalidArgument", "AlreadyExists", "OutOfRange", "Unimplemented", "Unauthenticated", "PermissionDenied",
 	"NotFound", "FailedPrecondition", "ResourceExhausted",
 }
 
-// Uncertain reports whether a failed call may have an effect that is yet to come.
+// Uncertain reports whether a failed call may still have a late effect.
 func (e *CallError) Uncertain() bool {
 	return !e.Answered || !slices.Contains(refusals, e.Code)
 }
 
-// HostError is a failed step of our own; it is retried with backoff.
+// HostError returns the error of a step that the agent itself failed to do. It is retried with
+// backoff.
 func HostError(step string, err error) *CallError {
 	return &CallError{Step: step, Code: CodeHost, Message: err.Error(), Retry: RetryBackoff, Answered: true}
 }

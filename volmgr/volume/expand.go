@@ -5,29 +5,33 @@ import (
 	"strconv"
 )
 
-// Expansion is the growth of a volume that was asked for and is not over. The
-// storage grows first (ControllerExpandVolume), then what this host has on it, as
-// the file system (NodeExpandVolume). Both are durable before the call, so that
-// neither a crash nor a volume that is not mounted loses them.
+// Expansion is a requested growth that is not finished. First ControllerExpandVolume enlarges the
+// storage. Then NodeExpandVolume enlarges its contents on this host, such as the file system. Both
+// sizes are durable before their call, so a crash does not lose them. They are also kept while the
+// volume is not mounted.
 //
 //	Expand ──► Want ──ControllerExpandVolume──► Node ──NodeExpandVolume──► (over)
 //	             │ final refusal                 │ final refusal
 //	             ▼                               ▼
 //	          Refused, over                   Refused; once more at the next mount
 type Expansion struct {
-	// Want is what the controller is asked for, in bytes. It is 0 once that has
+	// Want is the size to ask the controller for, in bytes. It is 0 once the controller has
 	// answered.
 	Want int64 `json:"want,omitempty"`
-	// Offline is set with Want where the plugin expands only what is not in use:
-	// nothing of the volume was there then, and nothing is made before it is over.
+
+	// Offline is set with Want if the plugin expands only volumes that are not in use. At that time
+	// nothing of the volume was on the host. The agent connects and mounts nothing until the
+	// expansion ends.
 	Offline bool `json:"offline,omitempty"`
-	// Node is what the node service is still to be told of, in bytes; 0 is nothing.
+
+	// Node is the size to tell the node service, in bytes. It is 0 if there is none.
 	Node int64 `json:"node,omitempty"`
-	// Refused is how the last expansion failed for good, until the next one.
+
+	// Refused is the final failure of the last expansion. It stays until the next one.
 	Refused Refusal `json:"refused,omitzero"`
 }
 
-// Refusal is a plugin's last word on an expansion.
+// Refusal is the final answer of a plugin that refused an expansion.
 type Refusal struct {
 	Step    Kind   `json:"step"` // ControllerExpand or NodeExpand
 	Size    int64  `json:"size"` // bytes that were asked for
@@ -35,16 +39,16 @@ type Refusal struct {
 	Message string `json:"message"`
 }
 
-// Err is the refusal as the failed call that it was.
+// Err returns the refusal as the error of the failed call.
 func (f Refusal) Err() *CallError {
 	return &CallError{Step: string(f.Step), Code: f.Code, Message: f.Message, Retry: RetryChange, Answered: true}
 }
 
-// offline reports whether nothing may be made of the volume for now.
+// offline reports whether the volume must not be connected or mounted until it is expanded.
 func (e Expansion) offline() bool { return e.Want > 0 && e.Offline }
 
-// Awaits reports whether a step of an expansion is still to be done; so is every
-// other step.
+// Awaits reports whether a step is still needed. It is false only for the steps of an expansion
+// that have nothing left to do.
 func (e Expansion) Awaits(a Action) bool {
 	switch a.Kind {
 	case ControllerExpand:
@@ -56,19 +60,19 @@ func (e Expansion) Awaits(a Action) bool {
 	}
 }
 
-// nodeRefused reports whether the node service is not asked again for now.
+// nodeRefused reports whether the node service refused the size and is not asked again for now.
 func (e Expansion) nodeRefused() bool { return e.Refused.Step == NodeExpand }
 
-// nodeWants reports whether the node service is to be told.
+// nodeWants reports whether NodeExpandVolume must be called.
 func (e Expansion) nodeWants() bool { return e.Node > 0 && !e.nodeRefused() }
 
-// Expanding reports whether something of an expansion is to be done now, whether
-// or not the volume is on this host.
+// Expanding reports whether the controller must expand the storage now. This does not depend on the
+// volume being on this host.
 func (r Record) Expanding() bool {
 	return r.Volume.Expansion.Want > 0 && r.Volume.Provision == Provisioned && !r.Debt
 }
 
-// size is what a volume has, as far as that is known, in bytes.
+// size returns the size of the volume in bytes, as far as it is known.
 func (v Volume) size() int64 {
 	if v.Capacity > 0 {
 		return v.Capacity
@@ -76,7 +80,7 @@ func (v Volume) size() int64 {
 	return v.CapacityMin
 }
 
-// least is what a volume must have.
+// least returns the size in bytes that the volume must have.
 func (v Volume) least() int64 {
 	if v.CapacityMin > 0 {
 		return v.CapacityMin
@@ -84,8 +88,8 @@ func (v Volume) least() int64 {
 	return v.size()
 }
 
-// Grown is the size that a merged volume is to be expanded to first, 0 if it has
-// what it must have; and the volume as it is until then.
+// Grown returns the size in bytes to which a merged volume must be expanded first, or 0 if it is
+// large enough. It also returns the volume to store until then.
 func (v Volume) Grown(merged Volume) (Volume, int64) {
 	if merged.CapacityMin <= v.size() {
 		return merged, 0
@@ -95,8 +99,8 @@ func (v Volume) Grown(merged Volume) (Volume, int64) {
 	return merged, size
 }
 
-// Expand decides on a larger size and returns the record with the intent in it;
-// without a change where the volume has that size, or is on its way to it.
+// Expand decides on a larger size and returns the record with that intent. It changes nothing if
+// the volume has that size already or is being expanded to it.
 func Expand(r Record, size int64, p PluginInfo, owners Owners) (now Record, changed bool, err error) {
 	v, e := r.Volume, r.Volume.Expansion
 	switch {
@@ -113,8 +117,9 @@ func Expand(r Record, size int64, p PluginInfo, owners Owners) (now Record, chan
 		return r, false, Errorf(ErrRefused, "volume %q has %s and cannot shrink to %s", v.ID, Size(v.size()), Size(size))
 	case size <= v.size():
 		if e.Want == 0 {
-			r.Volume.Expansion.Refused = Refusal{} // what the node refused is tried again
+			r.Volume.Expansion.Refused = Refusal{} // so that the node is asked again for the size that it refused
 		}
+
 		return r, r.Volume.Expansion != e, nil
 	case v.CapacityMax > 0 && size > v.CapacityMax:
 		return r, false, Errorf(ErrRefused, "volume %q may have %s at most (capacity_max), which is less than %s", v.ID, Size(v.CapacityMax), Size(size)).
@@ -122,6 +127,7 @@ func Expand(r Record, size int64, p PluginInfo, owners Owners) (now Record, chan
 	case !p.Caps.Expand && !p.Caps.NodeExpand:
 		return r, false, Errorf(ErrRefused, "plugin %q cannot expand volumes", v.PluginID)
 	}
+
 	if p.Caps.Offline {
 		if err := Unused(Past(r, owners)); err != nil {
 			return r, false, &Error{
@@ -131,24 +137,27 @@ func Expand(r Record, size int64, p PluginInfo, owners Owners) (now Record, chan
 			}
 		}
 	}
+
 	e.Refused = Refusal{}
 	if p.Caps.Expand {
 		e.Want, e.Offline = size, p.Caps.Offline
 	} else {
 		e.Node = size
 	}
+
 	r.Volume.Expansion = e
 	return r, true, nil
 }
 
-// Expanded says whether what was asked for by Expand is done as far as it can be
-// now; err is why it will not be.
+// Expanded reports whether an expansion to size is done, as far as it can be done now. err is the
+// reason if it will not be done.
 func Expanded(r Record, size int64) (done bool, err error) {
 	e := r.Volume.Expansion
 	waiting := r.awaitsNode()
 	for _, c := range r.Claims {
 		waiting = waiting || c.Wanted && (c.State == Pending || r.expandAt() != "")
 	}
+
 	switch f := e.Refused; {
 	case f.Size >= size && (f.Step == NodeExpand || f.Size == size || r.Volume.size() < size):
 		return false, f.Err()
@@ -162,8 +171,8 @@ func Expanded(r Record, size int64) (done bool, err error) {
 	}
 }
 
-// WithdrawExpansion gives up what is not made yet; it reports whether there was
-// anything. A call that succeeds all the same counts.
+// WithdrawExpansion gives up the parts of an expansion that are not done, and reports whether there
+// were any. A call in progress that still succeeds has its effect.
 func WithdrawExpansion(r Record) (now Record, withdrawn bool) {
 	e := &r.Volume.Expansion
 	withdrawn = e.Want > 0 || e.Node > 0
@@ -171,9 +180,9 @@ func WithdrawExpansion(r Record) (now Record, withdrawn bool) {
 	return r, withdrawn
 }
 
-// expandAt is where the node service can be asked to expand what is there: at the
-// staging path, or where a volume is published that shows nothing there. It is
-// empty if there is none, or none that may be written to.
+// expandAt returns the path for NodeExpandVolume. This is the staging path or, if staging shows no
+// mount, the target of a published claim. It is empty if there is no such path, or none that is
+// writable.
 func (r Record) expandAt() string {
 	if m := r.Node.Mode; m == nil || !m.Access.Writable() {
 		return ""
@@ -181,17 +190,19 @@ func (r Record) expandAt() string {
 	if r.Node.Staged == Present && r.Node.Mount != nil {
 		return r.Node.StagingPath
 	}
+
 	for _, c := range r.Ordered() {
 		if c.Wanted && c.Published == Present && !c.ReadOnly {
 			return c.Target
 		}
 	}
+
 	return ""
 }
 
-// awaitsNode reports whether claims wait for the node service: a volume that is
-// mounted anew has its full size before anybody is told so. Beside a claim that
-// is in use already, nobody waits.
+// awaitsNode reports whether claims wait for NodeExpandVolume. A volume that is mounted anew has
+// its full size before a user learns that it is mounted. Claims do not wait if another claim
+// already uses the volume.
 func (r Record) awaitsNode() bool {
 	for _, c := range r.Claims {
 		if c.State == Taken {
@@ -201,9 +212,9 @@ func (r Record) awaitsNode() bool {
 	return r.Volume.Expansion.nodeWants() && r.expandAt() != ""
 }
 
-// promoted returns the record with a claim to which a step just made something,
-// which may be the last that it lacked. A bind that is on record is not, before
-// it was looked at: the claim may have waited over a reboot.
+// promoted returns the record with a claim after a step for it, and marks the claim as mounted if
+// nothing is missing. A recorded bind mount counts only after it was checked, because the claim may
+// have waited over a reboot.
 func (r Record) promoted(c Claim, k Kind) Record {
 	if r = r.with(c); r.awaitsNode() || c.At != "" && k != Bind && k != Take {
 		return r
@@ -211,8 +222,7 @@ func (r Record) promoted(c Claim, k Kind) Record {
 	return r.with(c.taken())
 }
 
-// take lets a claim be taken whose mounts are all in place, and which waited for
-// the node service.
+// take marks a claim as mounted if it waited for NodeExpandVolume and all its mounts are in place.
 func (p *planner) take(c Claim) bool {
 	return c.State == Pending && p.try(Action{Kind: Take, Alloc: c.Alloc})
 }
@@ -224,7 +234,7 @@ func applyTake(r Record, a Action) Record {
 	return r
 }
 
-// expand has the controller make the storage larger. What is on its way down does
+// expand asks the controller to enlarge the storage. A volume that is being taken off the host does
 // not wait for that.
 func (p *planner) expand() bool {
 	e := p.r.Volume.Expansion
@@ -242,52 +252,59 @@ func (p *planner) expand() bool {
 	}
 }
 
-// inUse reports whether anything of the volume is, or may yet come, on this host.
+// inUse reports whether anything of the volume is on this host or may still appear here.
 func (p *planner) inUse() bool {
 	n := p.r.Node
 	return n.Attached != Absent || n.Staged != Absent || len(n.Owed) > 0 || p.anyMounted() || p.expects(func(Watch) bool { return true })
 }
 
-// nodeExpand has what this host mounted follow the storage. It returns whether the
-// step was chosen, and ok if claims may be published.
+// nodeExpand enlarges the contents of the mounted volume to the size of its storage. chosen reports
+// whether it chose the step. ok reports whether claims may be published.
 func (p *planner) nodeExpand() (chosen, ok bool) {
 	if !p.r.Volume.Expansion.nodeWants() {
 		return false, true
 	}
+
 	path := p.r.expandAt()
 	for _, c := range p.claims {
 		if s := p.o.Targets[c.Alloc]; c.Target == path && (s.Seen != SeenMount || !s.Is(c.Mount)) {
-			return false, true // it is mounted again first
+			return false, true // the target must be mounted again first
 		}
 	}
+
 	if path == "" {
 		return false, true
 	}
 	if p.try(Action{Kind: NodeExpand, Path: path, Size: p.r.Volume.Expansion.Node}) {
 		return true, false
 	}
+
 	return false, !p.r.awaitsNode()
 }
 
-// applyExpand records how far an expansion came. What was asked for meanwhile is
-// kept.
+// applyExpand records the outcome of an expansion step. It keeps a size that was requested during
+// the call.
 func applyExpand(r Record, a Action, out Outcome) Record {
 	v := &r.Volume
 	e := &v.Expansion
+
 	refused := Refusal{}
 	if out.Err != nil {
 		if !out.Err.Final() {
 			return r
 		}
+
 		refused = Refusal{Step: a.Kind, Size: a.Size, Code: out.Err.Code, Message: out.Err.Message}
 	}
+
 	switch {
 	case a.Kind == ControllerExpand && out.Err == nil:
 		got := out.Capacity
 		if got <= 0 {
-			got = a.Size // it does not say, and it says OK
+			got = a.Size // the plugin answered OK without a size
 		}
-		v.Capacity = max(v.Capacity, got) // no storage is made smaller, whatever it says
+
+		v.Capacity = max(v.Capacity, got) // storage never shrinks, even if the plugin says so
 		v.CapacityMin = max(v.CapacityMin, min(a.Size, v.Capacity))
 		if out.NodeRequired || e.Node > 0 {
 			e.Node = v.Capacity
@@ -298,7 +315,7 @@ func applyExpand(r Record, a Action, out Outcome) Record {
 	case a.Kind == ControllerExpand && a.Size == e.Want:
 		e.Want, e.Offline, e.Refused = 0, false, refused
 	case a.Kind == NodeExpand && out.Err == nil:
-		if v.Capacity < a.Size { // there is no controller to make it so
+		if v.Capacity < a.Size { // there is no controller to report the size
 			v.Capacity, v.CapacityMin = a.Size, max(v.CapacityMin, a.Size)
 		}
 		if e.Refused = refused; a.Size >= e.Node {
@@ -306,14 +323,15 @@ func applyExpand(r Record, a Action, out Outcome) Record {
 		}
 	case a.Kind == NodeExpand && a.Size == e.Node:
 		if e.Refused = refused; v.Capacity < a.Size && refused.Code != "FailedPrecondition" {
-			e.Node = 0 // nothing was made larger
+			e.Node = 0 // the storage has not grown
 		}
 	}
+
 	return r
 }
 
-// mountedAnew returns the record with what the node service refused to expand to
-// be tried once more: it may have been because of how it was mounted.
+// mountedAnew returns the record ready for another NodeExpandVolume after a refusal. The refusal
+// may have been due to the previous mount.
 func (r Record) mountedAnew() Record {
 	if e := &r.Volume.Expansion; e.Node > 0 && e.nodeRefused() {
 		e.Refused = Refusal{}
@@ -321,8 +339,8 @@ func (r Record) mountedAnew() Record {
 	return r
 }
 
-// Size writes bytes as volume files do, exactly: in the largest unit that they are
-// a whole number of.
+// Size formats a number of bytes as in volume files, without rounding. It uses the largest unit
+// that gives a whole number.
 func Size(bytes int64) string {
 	units, i := []string{"B", "KiB", "MiB", "GiB", "TiB"}, 0
 	for ; bytes > 0 && bytes%1024 == 0 && i < len(units)-1; i++ {
@@ -331,17 +349,17 @@ func Size(bytes int64) string {
 	return strconv.FormatInt(bytes, 10) + units[i]
 }
 
-// expands reports whether the step is one of an expansion.
+// expands reports whether the attempt was at a step of an expansion.
 func (at *Attempt) expands() bool {
 	return at != nil && (at.Action.Kind == ControllerExpand || at.Action.Kind == NodeExpand)
 }
 
-// giveUp is the command that withdraws an expansion.
+// giveUp returns the command that withdraws an expansion.
 func (r Record) giveUp() string {
 	return Command("volctl volume expand %s --withdraw", r.Volume.ID)
 }
 
-// expansion returns the explanation with how far the expansion of a volume is.
+// expansion returns the explanation with the progress of the volume's expansion.
 func (e Explanation) expansion(r Record) Explanation {
 	x := r.Volume.Expansion
 	mounted := e.State == StateMounted || e.State == StateDegraded
@@ -358,8 +376,10 @@ func (e Explanation) expansion(r Record) Explanation {
 		e.State, e.Summary = StateDegraded, fmt.Sprintf("degraded: its storage has %s, what is on it was not expanded to that", Size(x.Node))
 		e.Fix = Command("volctl volume expand %s %s", r.Volume.ID, Size(x.Node))
 	}
+
 	if x.Refused != (Refusal{}) {
 		e.Notes = append(e.Notes, fmt.Sprintf("it could not be expanded to %s: %v", Size(x.Refused.Size), x.Refused.Err()))
 	}
+
 	return e
 }

@@ -10,12 +10,12 @@ import (
 
 const mib = 1 << 20
 
-// grower is a plugin that expands volumes.
+// grower returns a plugin that expands volumes.
 func grower() volume.PluginInfo {
 	return volume.PluginInfo{ID: "ebs", Caps: volume.Caps{Attach: true, Stage: true, Expand: true, NodeExpand: true}}
 }
 
-// TestExpandDecides: what may be asked for, by what a volume has and may have.
+// TestExpandDecides lists the sizes that may be requested, given the volume's size and its bounds.
 func TestExpandDecides(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change  func(*volume.Volume, *volume.PluginInfo)
@@ -61,7 +61,7 @@ func TestExpandDecides(t *testing.T) {
 	}
 }
 
-// A volume in use is expanded by an OFFLINE plugin only once it is off this host.
+// An OFFLINE plugin expands a volume in use only once it is off this host.
 func TestExpandOffline(t *testing.T) {
 	p := grower()
 	p.Caps.Offline = true
@@ -78,7 +78,7 @@ func TestExpandOffline(t *testing.T) {
 	if r, _, err = volume.Expand(registered(), 16, p, nil); err != nil {
 		t.Fatal(err)
 	}
-	// Nothing was made of it since, and a crash leaves no doubt about that.
+	// Nothing was made since the expansion was requested, so a crash leaves no doubt.
 	r = admit(t, r, writer("a"))
 	for _, after := range []volume.Stop{volume.Crashed, volume.Rebooted} {
 		if now, changed := volume.Loaded(r, after, false); changed || len(now.Node.Watches) > 0 {
@@ -97,7 +97,7 @@ func TestExpandOffline(t *testing.T) {
 	}
 }
 
-// TestNextExpands: each step has its place among the others.
+// TestNextExpands checks the place of the expansion among the other steps.
 func TestNextExpands(t *testing.T) {
 	expand := func(e volume.Expansion) func(*volume.Record, *volume.Observed) {
 		return func(r *volume.Record, o *volume.Observed) {
@@ -168,7 +168,7 @@ func TestNextExpands(t *testing.T) {
 	}
 }
 
-// TestApplyExpand: how far it came, and that a wish which came meanwhile stays.
+// TestApplyExpand checks the recorded progress. A size that was requested during a call is kept.
 func TestApplyExpand(t *testing.T) {
 	refusal := &volume.CallError{Step: "ControllerExpandVolume", Code: "OutOfRange", Message: "no", Retry: volume.RetryChange, Answered: true}
 	open := &volume.CallError{Code: "DeadlineExceeded", Retry: volume.RetryBackoff}
@@ -214,7 +214,7 @@ func TestApplyExpand(t *testing.T) {
 	}
 }
 
-// TestExplainExpansion: what people are told of it.
+// TestExplainExpansion checks the description of an expansion for people.
 func TestExplainExpansion(t *testing.T) {
 	refused := volume.Refusal{Step: volume.NodeExpand, Size: 16 * mib, Code: "FailedPrecondition", Message: "not now"}
 	failing := &volume.Attempt{Action: volume.Action{Kind: volume.ControllerExpand, Size: 16 * mib}, Err: &volume.CallError{Code: "Internal", Retry: volume.RetryBackoff}, Tries: 3}
@@ -257,8 +257,8 @@ func TestSize(t *testing.T) {
 	}
 }
 
-// A plugin may answer with any number: none makes a volume smaller than it was, nor
-// a record that an adoption would refuse.
+// A plugin may answer with any number. No answer makes a volume smaller, or leads to a record that
+// an adoption would refuse.
 func TestApplyExpandLies(t *testing.T) {
 	for got, want := range map[int64]int64{-5: 16, 0: 16, 1: 12, 14: 14, 16: 16, 1 << 62: 1 << 62} {
 		r := registered()

@@ -6,24 +6,24 @@ import (
 	"time"
 )
 
-// Attempt is the step that a volume is at and how it went so far. It lives in
-// memory only.
+// Attempt is the current step of a volume and its history. It lives in memory only.
 type Attempt struct {
 	Action  Action
 	Err     *CallError // the last failure, nil if none
 	Tries   int
-	First   time.Time // of the first try in this row of failures
-	Next    time.Time // of the next try or, of a wait, when it ends; zero: not by itself
+	First   time.Time // time of the first try in this row of failures
+	Next    time.Time // time of the next try, or when a wait ends; zero: not by itself
 	Running bool
-	// Progress is how far the step in hand is, in words; empty if it does not say.
+
+	// Progress describes the progress of the running step. It is empty if that is unknown.
 	Progress string
-	Unsent   bool // the last failure came before anything was asked of anybody
+	Unsent   bool // the last failure came before any call or change
 }
 
-// State is how a volume is, in the word that people see first.
+// State is the state of a volume in one word, which people see first.
 type State string
 
-// Volume states.
+// The volume states.
 const (
 	StateFree      State = "free"
 	StateMounting  State = "mounting"
@@ -33,21 +33,21 @@ const (
 	StateStuck     State = "stuck"
 )
 
-// stuckAfter is how many failures in a row make a volume stuck: fewer are
-// hiccups that a person need not look at.
+// stuckAfter is the number of failures in a row that make a volume stuck. Fewer failures need no
+// person's attention.
 const stuckAfter = 3
 
-// Explanation says how a volume is, for people.
+// Explanation describes the state of a volume for people.
 type Explanation struct {
 	State   State
 	Summary string
 	Notes   []string
 	Fix     string // the command that helps, if there is one
-	Else    string // and for when it does not
+	Else    string // the command to use if Fix does not help
 }
 
-// Explain puts a record, what is seen, and how the last step went into words.
-// It is pure and total, as Next is.
+// Explain describes a volume for people, from its record, the current observation and the last
+// attempt. It is pure and total, like Next.
 func Explain(r Record, o Observed, at *Attempt) Explanation {
 	e := Explanation{}
 	e.State, e.Summary = standing(r, o)
@@ -58,10 +58,12 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 	if r.Volume.Provision != Provisioned {
 		return provisioning(r, o, at)
 	}
+
 	doing := map[State]string{StateMounting: "mounting", StateReleasing: "unmounting", StateDegraded: "repairing"}[e.State]
 	for _, u := range r.Node.Unseen {
 		e.Notes = append(e.Notes, u.words())
 	}
+
 	e = e.expansion(r)
 	a := Next(r, o)
 	switch {
@@ -77,6 +79,7 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 		default:
 			doing = string(at.Action.Kind)
 		}
+
 		e.State, e.Summary = StateStuck, "stuck: "+doing
 		if e.Fix, e.Else = fix(r, o, at.Action); at.expands() {
 			e.Else = r.giveUp()
@@ -91,33 +94,37 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 		e.Fix, e.Else = o.Plugin.Remedy(r.Volume.PluginID), wayOut(r, "")
 	case a.Cause == CauseHalted:
 		e.State, e.Summary = StateStuck, "stuck: the agent sends no call"
-	case a.Cause == CauseHung && unchecked(r.Ordered(), r, o): // nothing is known to hang
+	case a.Cause == CauseHung && unchecked(r.Ordered(), r, o): // no mount is known to hang
 	case a.Cause == CauseForeign || a.Cause == CauseHung || a.Cause == CauseInvalid:
 		e.State, e.Summary = StateStuck, "stuck: "+a.Reason
 	case a.Cause == CauseWatch || a.Cause == CauseDebt || a.Cause == CauseExpand || a.Cause == CauseOwner:
 		e.Notes = append(e.Notes, a.Reason)
 	}
+
 	if lack := o.Plugin.Lack(r); lack != "" && a.Cause != CausePlugin && r.Held() {
 		if o.Plugin.ReadyFor(NodePublish) {
 			e.Summary += ", no controller available"
 		} else {
 			e.Summary += ", plugin unavailable"
 		}
+
 		e.Notes = append(e.Notes, lack)
 	}
+
 	if e = e.pendingCalls(r, o, at); e.Else == e.Fix {
 		e.Else = ""
 	}
+
 	return e
 }
 
-// failing reports whether the step fails in a way that a person should look at.
+// failing reports whether the step fails in a way that needs a person's attention.
 func (at *Attempt) failing() bool {
 	return at != nil && at.Err != nil && (at.Err.Final() || at.Tries >= stuckAfter)
 }
 
-// provisioning explains a volume that is being created or deleted, or was when
-// the agent or the caller went away. Nothing of it is on this host.
+// provisioning explains a volume that is being created or deleted, or whose create or delete was
+// interrupted because the agent or the caller ended. Nothing of it is on this host.
 func provisioning(r Record, o Observed, at *Attempt) Explanation {
 	state, again := StateMounting, r.Volume.createAgain()
 	if r.Volume.Provision == Deleting {
@@ -126,10 +133,12 @@ func provisioning(r Record, o Observed, at *Attempt) Explanation {
 	if at != nil && at.Running && (at.Action.Kind == CreateVolume || at.Action.Kind == DeleteVolume) {
 		return Explanation{State: state, Summary: string(r.Volume.Provision)}
 	}
+
 	notes := []string{fmt.Sprintf("%s was begun and has not been seen to end", r.Volume.Provision)}
 	if o.AtWork != "" {
 		notes = append(notes, o.AtWork+"; the next call waits for that")
 	}
+
 	return Explanation{
 		State: StateStuck, Summary: "stuck: " + string(r.Volume.Provision),
 		Notes: notes,
@@ -137,7 +146,8 @@ func provisioning(r Record, o Observed, at *Attempt) Explanation {
 	}
 }
 
-// standing is the state by the claims alone.
+// standing returns the state that the record and the observed mounts show. It ignores the plugin
+// and the last attempt.
 func standing(r Record, o Observed) (State, string) {
 	claims := r.Ordered()
 	wanted := slices.DeleteFunc(slices.Clone(claims), func(c Claim) bool { return !c.Wanted })
@@ -153,16 +163,20 @@ func standing(r Record, o Observed) (State, string) {
 	case len(wanted) == 0:
 		return StateFree, "free"
 	}
+
 	writable := false
 	for _, c := range wanted {
 		if c.State != Taken {
 			return StateMounting, "mounting"
 		}
+
 		writable = writable || !c.ReadOnly
 	}
+
 	if bad := amiss(wanted, r, o); bad != "" {
 		return StateDegraded, "degraded: " + bad
 	}
+
 	summary := "mounted, read-only"
 	if writable {
 		summary = "mounted, writable"
@@ -170,21 +184,23 @@ func standing(r Record, o Observed) (State, string) {
 	if unchecked(wanted, r, o) {
 		summary += ", not checked now: the host is busy"
 	}
+
 	return StateMounted, summary
 }
 
-// unchecked reports whether a look at one of the mounts did not start in time.
+// unchecked reports whether the check of one of the mounts did not start in time.
 func unchecked(wanted []Claim, r Record, o Observed) bool {
 	return r.Node.Mount != nil && o.Staging.Unchecked || slices.ContainsFunc(wanted, func(c Claim) bool {
 		return o.Targets[c.Alloc].Unchecked || c.At != "" && o.Binds[c.Alloc].Unchecked
 	})
 }
 
-// amiss names the first mount of a taken claim that is not as recorded.
+// amiss describes the first mount of a mounted claim that is not as recorded, or returns "".
 func amiss(wanted []Claim, r Record, o Observed) string {
 	if s := o.Staging; r.Node.Mount != nil && !s.Unchecked && !s.Is(r.Node.Mount) {
 		return fmt.Sprintf("the staged mount at %s is %s", r.Node.StagingPath, s.describe())
 	}
+
 	for _, c := range wanted {
 		if s := o.Targets[c.Alloc]; c.Published != Present || !s.Unchecked && !s.Is(c.Mount) {
 			return fmt.Sprintf("the mount of %q at %s is %s", c.Alloc, c.Target, s.describe())
@@ -193,6 +209,7 @@ func amiss(wanted []Claim, r Record, o Observed) string {
 			return fmt.Sprintf("the mount of %q at %s is %s", c.Alloc, c.At, s.describe())
 		}
 	}
+
 	return ""
 }
 
@@ -211,8 +228,8 @@ func (s Sight) describe() string {
 	}
 }
 
-// fix are the command that helps with a failed step, and the one for when it
-// does not.
+// fix returns the command that helps with a failed step, and the command to use if that one does
+// not help.
 func fix(r Record, o Observed, a Action) (first, second string) {
 	force := Command("volctl volume deregister %s -force", r.Volume.ID)
 	switch {
@@ -227,12 +244,14 @@ func fix(r Record, o Observed, a Action) (first, second string) {
 			return out, out
 		}
 	}
+
 	return force, ""
 }
 
-// wayOut is the command that ends a claim which is being released without its
-// plugin, for good if need be: the alloc's, or the first one's. It is empty if
-// there is none, or no more to be done.
+// wayOut returns the command that detaches a claim without its plugin, by a lazy unmount if
+// necessary. It chooses a claim that is already detaching: that of alloc, or the first one if alloc
+// is empty. The command is "" if there is no such claim, or if a lazy unmount was requested
+// already.
 func wayOut(r Record, alloc string) string {
 	for _, c := range r.Ordered() {
 		if !c.Wanted && c.Without != ByLazy && (alloc == "" || c.Alloc == alloc) {
@@ -242,9 +261,9 @@ func wayOut(r Record, alloc string) string {
 	return ""
 }
 
-// Droppable says whether a deregister with force may drop the claims: there is
-// none, or each is on its way out. A claim without an owner counts as on its
-// way out once its release was asked for.
+// Droppable returns nil if a deregister with force may drop the claims. There must be none, or all
+// of them must be detaching. A claim without an owner is detaching once a user has asked to detach
+// it.
 func Droppable(r Record) error {
 	for _, c := range r.Ordered() {
 		if c.Wanted {
@@ -252,9 +271,11 @@ func Droppable(r Record) error {
 			if c.Owner.Mortal() {
 				owned = ", owned by " + c.Keeper().String()
 			}
+
 			return Errorf(ErrRefused, "volume %q is claimed by %q (%s%s), which is alive", r.Volume.ID, c.Alloc, c.State, owned).
 				WithHint("%s", c.freedBy(r.Volume.ID))
 		}
 	}
+
 	return nil
 }

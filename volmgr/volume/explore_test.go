@@ -13,11 +13,10 @@ import (
 
 var deep = flag.Bool("explore.deep", false, "let TestExplore take minutes and visit millions of states")
 
-// TestExplore visits every state that two claims, a plugin that fails in every
-// way known of plugins, crashes of the agent and changes of mind can lead to,
-// within the budgets below. In each it holds the rules of a volume's life
-// against what is really mounted, and sees to it that once nothing more goes
-// wrong the volume comes to rest as its claims want it.
+// TestExplore visits every state that is possible within the budgets below. The states follow from
+// two claims, every known kind of plugin failure, crashes of the agent, and changes of intent. In
+// each state it checks the rules of a volume's life against the real mounts. It also checks that,
+// without further faults, the volume comes to rest as its claims want it.
 func TestExplore(t *testing.T) {
 	variants := []variant{
 		{name: "stage", stage: true},
@@ -64,7 +63,7 @@ func TestExplore(t *testing.T) {
 			{faults: 0, crashes: 3, intents: 4},
 		}
 	}
-	narrow := []budget{ // where there is more to wish for
+	narrow := []budget{ // for variants with more intents
 		{faults: 1, crashes: 0, intents: 3},
 		{faults: 1, crashes: 1, intents: 2},
 		{faults: 0, crashes: 1, intents: 3},
@@ -73,7 +72,7 @@ func TestExplore(t *testing.T) {
 	if testing.Short() {
 		narrow = []budget{{faults: 1, crashes: 0, intents: 2}, {faults: 0, crashes: 1, intents: 2}}
 	}
-	twice := []budget{ // where there are two records, and a wish to make the second
+	twice := []budget{ // for variants with two records, where one intent creates the second
 		{faults: 0, crashes: 1, intents: 5},
 		{faults: 1, crashes: 1, intents: 3},
 		{faults: 1, crashes: 0, intents: 4},
@@ -107,8 +106,8 @@ func TestExplore(t *testing.T) {
 	}
 }
 
-// explorer is one breadth-first search: the first failure it finds has one of
-// the shortest stories that lead to it.
+// explorer is one breadth-first search, so the first failure that it finds has one of the shortest
+// stories.
 type explorer struct {
 	v     variant
 	seen  map[key]int32
@@ -175,7 +174,7 @@ func (x *explorer) story(at todo) string {
 		at.s.debt.mem.Node, at.s.debt.mem.Claims, at.s.debt.disk.Node, at.s.debt.disk.Claims, at.s.w, at.s.parked.keys())
 }
 
-// add notes a state to be visited, unless it was.
+// add queues a state unless it was added before.
 func (x *explorer) add(s state, from int32, l label) {
 	x.steps++
 	s = s.straight()
@@ -189,8 +188,8 @@ func (x *explorer) add(s state, from int32, l label) {
 	x.queue = append(x.queue, todo{s, at})
 }
 
-// expand checks a state and adds all that can follow from it. It returns what
-// is wrong, if anything is.
+// expand checks a state and adds all states that can follow from it. It returns the violated rule,
+// if there is one.
 func (x *explorer) expand(s state, at int32) string {
 	if bad := forgotten(x.v, s); bad != "" {
 		return bad
@@ -208,8 +207,8 @@ func (x *explorer) expand(s state, at int32) string {
 	return x.turns(s.swap(), at)
 }
 
-// turns adds what the agent does about one record: whether the plugin is ready, or a part
-// of it, the deadline of the last uncertain call has passed or not, a mount hangs or not.
+// turns adds the agent's actions on one record. It varies three things: the plugin or one part of
+// it is ready, the deadline of the last uncertain call has passed, and a mount hangs.
 func (x *explorer) turns(s state, at int32) string {
 	var done []volume.Action
 	look := func(up serving, o over, hung int) string {
@@ -218,7 +217,7 @@ func (x *explorer) turns(s state, at int32) string {
 		}
 		seen := s.observe(x.v, up, o, hung)
 		a := volume.Next(s.mem, seen)
-		quiet := seen.WatchOver && seen.AttachmentOver && hung < 0 // one look a state is enough
+		quiet := seen.WatchOver && seen.AttachmentOver && hung < 0 // one check for each state is enough
 		if quiet && up == bothUp {
 			if bad := misled(s.mem, seen); bad != "" {
 				return bad
@@ -242,10 +241,10 @@ func (x *explorer) turns(s state, at int32) string {
 				return bad
 			}
 		}
-		// Node and controller apart, and one of them down.
+		// The node part and the controllers are separate, and one of them is down.
 		for i := range 2 {
 			if !x.v.attach {
-				break // nothing is asked of a controller
+				break // no call goes to a controller
 			}
 			if bad := look(nodeUp+serving(i), o, -1); bad != "" {
 				return bad
@@ -255,8 +254,8 @@ func (x *explorer) turns(s state, at int32) string {
 	return ""
 }
 
-// idles names a step that waits for one part of the plugin although the whole
-// plugin would not be asked for one of that part's.
+// idles names a step that waits for one part of the plugin although another part could take the
+// next call.
 func (x *explorer) idles(s state, up serving, o over, hung int, wait volume.Action) string {
 	a := volume.Next(s.mem, s.observe(x.v, bothUp, o, hung))
 	if a.RPC() && up.answers(a.Kind) {
@@ -265,7 +264,7 @@ func (x *explorer) idles(s state, up serving, o over, hung int, wait volume.Acti
 	return ""
 }
 
-// surroundings adds what happens without the agent.
+// surroundings adds the events that happen without the agent.
 func (x *explorer) surroundings(s state, at int32) {
 	for _, in := range x.v.intents() {
 		if next, changed := s.wish(x.v, in); changed {
@@ -305,7 +304,7 @@ func (x *explorer) surroundings(s state, at int32) {
 		next.w.unseen = false
 		x.add(next, at, label{what: "the last user goes"})
 	}
-	// Another volume's commit carries this one's checkpoints.
+	// The commit of another volume also saves the checkpoints of this one.
 	if s.left.crashes > 0 {
 		next := s
 		next.disk, next.debt.disk = s.mem, s.debt.mem
@@ -324,7 +323,7 @@ func (x *explorer) surroundings(s state, at int32) {
 	}
 }
 
-// disasters befall mounts that were fine.
+// disasters adds the events that break or remove good mounts.
 func (x *explorer) disasters(s state, at int32) {
 	s.left.faults--
 	if s.w.mounted() {
@@ -343,16 +342,16 @@ func (x *explorer) disasters(s state, at int32) {
 	if x.v.raw && s.w.staged {
 		next := s
 		next.w.lose()
-		next.lied = true // by its record it is staged
+		next.lied = true // its record still says staged
 		x.add(next, at, label{what: "the device is detached"})
 	}
 }
 
-// act adds what may become of one step of the agent.
+// act adds the possible results of one step of the agent.
 func (x *explorer) act(s state, at int32, a volume.Action) string {
 	switch {
 	case a.Kind == volume.Settled && s.blocked():
-		return "" // what is there is the debt's
+		return "" // the mounts belong to the deregistered record
 	case a.Kind == volume.Settled && s.swapped:
 		x.add(s.paid(), at, label{what: "the debt is paid"})
 		return unsettled(x.v, s)
@@ -389,7 +388,7 @@ func (x *explorer) act(s state, at int32, a volume.Action) string {
 	return ""
 }
 
-// dies adds the states after the agent died during a step. A claim may have come before.
+// dies adds the states after a crash of the agent during a step. A claim may have been made before.
 func (x *explorer) dies(s state, at int32, a volume.Action, h how) {
 	for _, in := range append([]intent{{}}, x.v.intents()...) {
 		next, changed := s, in.what == ""
@@ -406,7 +405,7 @@ func (x *explorer) dies(s state, at int32, a volume.Action, h how) {
 	}
 }
 
-// mayNot names the rule that a step would break.
+// mayNot returns the rule that a step would break.
 func (x *explorer) mayNot(s state, a volume.Action) string {
 	bad := s.w.broken(x.v, s.mem, a)
 	switch {
@@ -436,8 +435,8 @@ func (x *explorer) mayNot(s state, a volume.Action) string {
 	return bad
 }
 
-// outcome adds the state after a step, with a change of mind during it. It
-// returns what the step recorded wrongly.
+// outcome adds the state after a step, with a change of intent during it. It returns the mistake in
+// the resulting record, if there is one.
 func (x *explorer) outcome(s state, at int32, a volume.Action, h how, in intent) string {
 	next := s
 	if in.what != "" {
@@ -470,7 +469,7 @@ func (x *explorer) outcome(s state, at int32, a volume.Action, h how, in intent)
 		next.refused = next.refused && out.Err != nil
 	}
 	if !next.mem.Same(s.mem) {
-		next = next.swap() // it was deregistered meanwhile, and how the call ended is the debt's
+		next = next.swap() // it was deregistered during the call, so the outcome belongs to the deregistered record
 	}
 	claims := next.mem.Claims
 	next = next.save(a, out)
@@ -494,7 +493,7 @@ func (x *explorer) outcome(s state, at int32, a volume.Action, h how, in intent)
 	return ""
 }
 
-// wasTaken reports whether anybody has the volume.
+// wasTaken reports whether any claim on the volume is mounted.
 func (s *state) wasTaken() bool {
 	return slices.ContainsFunc(s.mem.Ordered(), func(c volume.Claim) bool { return c.State == volume.Taken })
 }

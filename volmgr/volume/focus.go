@@ -1,21 +1,22 @@
 package volume
 
-// Focus returns the record with those claims alone that a turn has to look at: the ones that are
-// not settled, the ones that are known not to be in place, and one settled claim that stands
-// for all others. Without it a claim would cost more the more claims its volume has.
+// Focus returns the record with only those claims that a turn must examine. These are the claims
+// that are not settled, the misplaced ones, and one settled claim that represents all others.
+// Without Focus, the cost of each claim would grow with the number of claims on its volume.
 //
-// Next decides the same for both records as long as the claims that were left out are in place,
-// which a full look at the volume has shown before. It reports false, with the whole record,
-// where the volume is in a state in which every claim may matter.
+// Next decides the same for both records as long as the omitted claims are in place, which an
+// earlier full check has shown. If the volume is in a state in which every claim may matter, Focus
+// returns the whole record and false.
 func (r Record) Focus(misplaced map[string]bool) (Record, bool) {
 	n := r.Node
 	staged := n.Staged == Present || n.Staged == Absent && !n.Uses.Stage
 	attached := n.Attached == Present || n.Attached == Absent && !n.Uses.Attach
-	expanding := r.Expanding() || r.Volume.Expansion.Node != 0 // the node expands at the oldest claim
+	expanding := r.Expanding() || r.Volume.Expansion.Node != 0 // NodeExpandVolume is called for the oldest claim
 	pending := len(n.Watches) > 0 || len(n.Owed) > 0 || expanding || r.Debt
 	if !staged || !attached || pending {
 		return r, false
 	}
+
 	few := map[string]Claim{}
 	one := ""
 	for alloc, c := range r.Claims {
@@ -26,9 +27,11 @@ func (r Record) Focus(misplaced map[string]bool) (Record, bool) {
 			one = alloc
 		}
 	}
+
 	if one != "" {
 		few[one] = r.Claims[one]
 	}
+
 	r.Claims = few
 	return r, true
 }
@@ -39,7 +42,7 @@ func (c Claim) settled() bool {
 	return c.Wanted && c.State == Taken && c.Published == Present && c.owned() && bound
 }
 
-// OutOfPlace returns the settled claims whose mounts are not the ones that were made for them.
+// OutOfPlace returns the settled claims whose mounts are not the recorded ones.
 func (r Record) OutOfPlace(o Observed) map[string]bool {
 	var out map[string]bool
 	for alloc, c := range r.Claims {
@@ -49,31 +52,35 @@ func (r Record) OutOfPlace(o Observed) map[string]bool {
 		if out == nil {
 			out = map[string]bool{}
 		}
+
 		out[alloc] = true
 	}
+
 	return out
 }
 
-// StandsFor reports whether an observation of a record that Focus returned shows the staging and
-// the settled claims in place, less the misplaced ones. Where it does not, the claims that were left
-// out may not be in place either.
+// StandsFor reports whether an observation of a record from Focus shows the staging and the settled
+// claims in place, apart from the misplaced ones. If it does not, the omitted claims may be out of
+// place too.
 func (r Record) StandsFor(o Observed, misplaced map[string]bool) bool {
-	if o.Down || o.Staging.Seen == SeenDead { // all claims are taken down
+	if o.Down || o.Staging.Seen == SeenDead { // all claims are unmounted then
 		return false
 	}
 	if n := r.Node; n.Staged == Present {
 		staged := o.Staging.Seen == SeenMount && o.Staging.Is(n.Mount)
-		if n.Mount == nil { // staging shows no mount; a reboot undid it all the same
+		if n.Mount == nil { // a reboot also undoes a staging that shows no mount
 			staged = n.Boot == o.Boot
 		}
 		if !staged {
 			return false
 		}
 	}
+
 	for alloc := range r.OutOfPlace(o) {
 		if !misplaced[alloc] {
 			return false
 		}
 	}
+
 	return true
 }

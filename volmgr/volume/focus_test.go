@@ -8,7 +8,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// settledClaim is a claim of which everything is made.
+// settledClaim returns a claim with everything made.
 func settledClaim(alloc string, seq uint64) volume.Claim {
 	return volume.Claim{
 		Alloc: alloc, Seq: seq, Wanted: true, State: volume.Taken,
@@ -16,7 +16,8 @@ func settledClaim(alloc string, seq uint64) volume.Claim {
 	}
 }
 
-// crowd adds settled claims, one older and two newer than all others, whose mounts are in place.
+// crowd adds settled claims with their mounts in place: one that is older than all others and two
+// that are newer.
 func crowd(r volume.Record, o volume.Observed) (volume.Record, volume.Observed) {
 	r.Claims, o.Targets = maps.Clone(r.Claims), maps.Clone(o.Targets)
 	if r.Claims == nil {
@@ -33,12 +34,12 @@ func crowd(r volume.Record, o volume.Observed) (volume.Record, volume.Observed) 
 	return r, o
 }
 
-// misled names a decision that changes when only the focus of a record is looked at.
+// misled describes a decision that is different if only the focus of the record is considered.
 func misled(r volume.Record, o volume.Observed) string {
 	r, o = crowd(r, o)
 	focus, narrow := r.Focus(nil)
 	if !narrow || !focus.StandsFor(o, nil) || len(r.OutOfPlace(o)) > 0 {
-		return "" // the whole record is looked at, or has been and named the misplaced ones
+		return "" // the whole record is checked, or a full check has named the misplaced claims
 	}
 	if len(focus.Claims) >= len(r.Claims) {
 		return "the focus holds all settled claims"
@@ -50,7 +51,8 @@ func misled(r volume.Record, o volume.Observed) string {
 	return ""
 }
 
-// TestFocus lists when a record can be looked at in part, and when a part does not stand for all.
+// TestFocus lists the states in which a record can be checked in part, and those in which a part
+// does not represent the whole.
 func TestFocus(t *testing.T) {
 	base := mounted(t)
 	r, o := crowd(base, volume.Observed{

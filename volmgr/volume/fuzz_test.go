@@ -10,14 +10,14 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// onDisk is a record and claims of it as they may be on disk, with what is seen of them.
+// onDisk is a stored record with its claims and an observation of them.
 type onDisk struct {
 	record   volume.Record
 	claims   [2]volume.Claim
 	observed volume.Observed
 }
 
-// storedSeeds are records at several points of a volume's life.
+// storedSeeds returns records from several points of a volume's life.
 func storedSeeds() []onDisk {
 	mode := volume.Capability{Access: volume.SingleNodeWriter, Attachment: volume.FileSystem}
 	mount := &volume.MountIdentity{Boot: "b", Device: "8:1", Root: "/", FSType: "ext4", ID: 7}
@@ -53,9 +53,9 @@ func storedSeeds() []onDisk {
 	return append(all, odd, onDisk{})
 }
 
-// FuzzRecord: what a state database, a backup or a note holds of a volume is decided about and put
-// into words, whatever it is. A state that is not known is left alone, no step leads to a path that
-// is not on record, and none changes what it was decided by.
+// FuzzRecord makes decisions and descriptions for any record that a state database, a backup or a
+// note may hold. An unknown state is left alone. No step uses a path that is not on record, and no
+// step changes its input.
 func FuzzRecord(f *testing.F) {
 	for _, s := range storedSeeds() {
 		var raw [4][]byte
@@ -106,7 +106,7 @@ func FuzzRecord(f *testing.F) {
 	})
 }
 
-// live takes some steps of a volume's life, all of which succeed or fail.
+// live takes some steps of a volume's life. Every second one fails.
 func live(t *testing.T, r volume.Record, o volume.Observed) {
 	t.Helper()
 	for step := range 6 {
@@ -144,7 +144,7 @@ func live(t *testing.T, r volume.Record, o volume.Observed) {
 	}
 }
 
-// onRecord reports whether a path is one of a record's.
+// onRecord reports whether the record contains a path.
 func onRecord(r volume.Record, path string) bool {
 	paths := []string{"", r.Node.StagingPath}
 	for _, c := range r.Claims {
@@ -159,7 +159,8 @@ func onRecord(r volume.Record, path string) bool {
 	return slices.Contains(paths, path)
 }
 
-// FuzzDebtKey: the key of a debt names one storage volume, and no volume has that id.
+// FuzzDebtKey: the key that a forced deregister uses names one storage volume, and it is no valid
+// id.
 func FuzzDebtKey(f *testing.F) {
 	for _, name := range []string{"", "d", "a/b", "\xff", "debt/", "é"} {
 		f.Add(name, "vol-1", name)

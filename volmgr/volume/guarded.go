@@ -2,21 +2,22 @@ package volume
 
 import "slices"
 
-// GuardedDir is a directory that refuses writes while nothing is mounted there, or is about
-// to. The path is the one of the claim; the directory may have been renamed since.
+// GuardedDir is an own directory that has a guard or is about to get one. Path is the own
+// directory of the claim. The directory may have been renamed since.
 type GuardedDir struct {
 	Path   string `json:"path"`
-	Device string `json:"dev,omitempty"`  // "major:minor", as of then
-	Inode  uint64 `json:"ino,omitempty"`  // 0 where only the path is known
+	Device string `json:"dev,omitempty"`  // "major:minor" when it was recorded
+	Inode  uint64 `json:"ino,omitempty"`  // 0 if only the path is known
 	FSType string `json:"fs,omitempty"`   // as in the mount table
 	FSID   string `json:"fsid,omitempty"` // f_fsid of statfs(2)
-	// Handle is that of name_to_handle_at(2); empty where the file system gives none.
+
+	// Handle comes from name_to_handle_at(2). It is empty if the file system provides none.
 	Handle     []byte `json:"handle,omitempty"`
 	HandleType int32  `json:"handle_type,omitempty"`
 }
 
-// Same reports whether two are one directory. Of one that is known by its path alone the
-// path decides.
+// Same reports whether both describe the same directory. If one of them is known only by its path,
+// the paths decide.
 func (g GuardedDir) Same(o GuardedDir) bool {
 	if g.Inode == 0 || o.Inode == 0 {
 		return g.Path == o.Path
@@ -24,9 +25,8 @@ func (g GuardedDir) Same(o GuardedDir) bool {
 	return g.Inode == o.Inode && g.FSID == o.FSID && g.HandleType == o.HandleType && string(g.Handle) == string(o.Handle)
 }
 
-// GuardsAt are the directories that the record names for a path: more than one where the
-// first was renamed and another took its place. A record of an earlier release has the
-// path alone.
+// GuardsAt returns the recorded directories for a path. There are several if the first was renamed
+// and another one took its place. A record of an earlier release has only the path.
 func (r Record) GuardsAt(path string) []GuardedDir {
 	var all []GuardedDir
 	for _, g := range r.GuardDirs {
@@ -34,13 +34,14 @@ func (r Record) GuardsAt(path string) []GuardedDir {
 			all = append(all, g)
 		}
 	}
+
 	if len(all) == 0 && slices.Contains(r.Guards, path) {
 		all = append(all, GuardedDir{Path: path})
 	}
 	return all
 }
 
-// AllGuards are the directories that the record names.
+// AllGuards returns all recorded directories.
 func (r Record) AllGuards() []GuardedDir {
 	var all []GuardedDir
 	for _, path := range r.Guards {
@@ -49,10 +50,10 @@ func (r Record) AllGuards() []GuardedDir {
 	return all
 }
 
-// Guarding reports whether the record names a directory.
+// Guarding reports whether a directory is recorded.
 func (r Record) Guarding(dir GuardedDir) bool { return slices.ContainsFunc(r.AllGuards(), dir.Same) }
 
-// guardingToo returns the record with one more directory.
+// guardingToo returns the record with one more guarded directory.
 func (r Record) guardingToo(dir GuardedDir) Record {
 	if dir.Inode != 0 && !slices.ContainsFunc(r.GuardsAt(dir.Path), func(g GuardedDir) bool { return g.Inode != 0 && g.Same(dir) }) {
 		r.GuardDirs = append(slices.Clone(r.GuardDirs), dir)
@@ -63,7 +64,7 @@ func (r Record) guardingToo(dir GuardedDir) Record {
 	return r
 }
 
-// Unguarding returns the record without the directories of a path.
+// Unguarding returns the record without the guarded directories of a path.
 func (r Record) Unguarding(path string) Record {
 	r.Guards = slices.DeleteFunc(slices.Clone(r.Guards), func(g string) bool { return g == path })
 	r.GuardDirs = slices.DeleteFunc(slices.Clone(r.GuardDirs), func(g GuardedDir) bool { return g.Path == path })

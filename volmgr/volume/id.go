@@ -11,9 +11,8 @@ import (
 	"unicode/utf8"
 )
 
-// Longest path components, in bytes, so that with default roots every path
-// fits the 128 bytes that CSI makes plugins accept and every socket fits the
-// 107 of sockaddr_un.
+// The longest path components, in bytes. With the default roots, every path then fits the 128 bytes
+// that CSI requires plugins to accept, and every socket path fits the 107 bytes of sockaddr_un.
 const (
 	maxPluginComponent = 24
 	maxAllocComponent  = 36
@@ -22,15 +21,15 @@ const (
 	maxID              = 128
 )
 
-// PrivateDir holds the private targets of an alloc: only root can enter it. No component
-// begins with a dot, so no volume has this name.
+// PrivateDir is the directory for the private targets of an alloc. Only root can enter it. No path
+// component of a volume begins with a dot, so no volume has this name.
 const PrivateDir = ".p"
 
 var pluginID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,48}$`)
 
-// CheckID refuses what cannot be a volume's or an alloc's id: it is 1 to 128
-// bytes of printable UTF-8 without "/", and neither "." nor "..". What names
-// the kind of id in the message ("volume id").
+// CheckID returns an error unless id is valid for a volume or an alloc: 1 to 128 bytes of printable
+// UTF-8 without "/", and neither "." nor "..". The message uses the first argument as the kind of
+// id ("volume id").
 func CheckID(what, id string) error {
 	switch {
 	case id == "":
@@ -44,17 +43,19 @@ func CheckID(what, id string) error {
 	case !utf8.ValidString(id):
 		return Errorf(ErrInvalid, "%s %q is not UTF-8", what, id)
 	}
+
 	for _, r := range id {
 		if !unicode.IsPrint(r) {
 			return Errorf(ErrInvalid, "%s %q contains the unprintable character %U", what, id, r)
 		}
 	}
+
 	return nil
 }
 
-// CheckNewID refuses what CheckID refuses, and an id that begins with "-", which
-// commands would read as an option. It is for ids that are about to be stored; one
-// that an earlier release stored stays valid.
+// CheckNewID is CheckID for an id that is about to be stored. It also refuses an id that begins
+// with "-", because commands would read it as an option. An id that an earlier release stored stays
+// valid.
 func CheckNewID(what, id string) error {
 	if err := CheckID(what, id); err != nil {
 		return err
@@ -66,8 +67,8 @@ func CheckNewID(what, id string) error {
 	return nil
 }
 
-// CheckPluginID refuses what cannot be a plugin's id: 1 to 48 of
-// [A-Za-z0-9._-], and neither "." nor "..".
+// CheckPluginID returns an error unless id is valid for a plugin: 1 to 48 of [A-Za-z0-9._-], and
+// neither "." nor "..".
 func CheckPluginID(id string) error {
 	if !pluginID.MatchString(id) || id == "." || id == ".." {
 		return Errorf(ErrInvalid, "plugin id %.64q is not 1 to 48 characters of A-Z a-z 0-9 . _ -", id)
@@ -75,22 +76,22 @@ func CheckPluginID(id string) error {
 	return nil
 }
 
-// PluginComponent is the path component of a plugin's id. This function and the
-// three below are the only way from an id to a path.
+// PluginComponent returns the path component for a plugin's id. An id becomes a path only through
+// this function and the three below.
 func PluginComponent(id string) string { return component(id, maxPluginComponent) }
 
-// AllocComponent is the path component of an alloc's id.
+// AllocComponent returns the path component for an alloc's id.
 func AllocComponent(id string) string { return component(id, maxAllocComponent) }
 
-// VolumeComponent is the path component of a volume's id.
+// VolumeComponent returns the path component for a volume's id.
 func VolumeComponent(id string) string { return component(id, maxVolumeComponent) }
 
-// PrivateComponent is the path component of a volume's id below PrivateDir. It is shorter,
-// so that a private target is no longer than any other.
+// PrivateComponent returns the path component for a volume's id below PrivateDir. It is shorter, so
+// that a private target is not longer than other targets.
 func PrivateComponent(id string) string { return component(id, maxPrivateVolume) }
 
-// TargetDirs returns the directories that the agent makes for a target, the innermost
-// first: the alloc's, and PrivateDir in it where the target is private.
+// TargetDirs returns the directories that the agent makes for a target, innermost first: PrivateDir
+// if the target is private, then the alloc's directory.
 func TargetDirs(target string) []string {
 	dir := filepath.Dir(target)
 	if filepath.Base(dir) == PrivateDir {
@@ -99,10 +100,9 @@ func TargetDirs(target string) []string {
 	return []string{dir}
 }
 
-// component keeps [A-Za-z0-9._-]; a leading dot and every other byte become
-// "~XX". What is longer than limit keeps a prefix and ends in "~" and 12 hex
-// digits of the id's SHA-256. "~" itself is escaped, so that no two ids of
-// allowed length share a component.
+// component keeps [A-Za-z0-9._-]. A leading dot and every other byte become "~XX". A result that is
+// longer than limit keeps a prefix and ends in "~" and 12 hex digits of the id's SHA-256. The
+// character "~" is escaped itself, so no two ids of allowed length share a component.
 func component(id string, limit int) string {
 	var b strings.Builder
 	for i := range len(id) {
@@ -113,10 +113,12 @@ func component(id string, limit int) string {
 			fmt.Fprintf(&b, "~%02X", c)
 		}
 	}
+
 	s := b.String()
 	if len(s) <= limit {
 		return s
 	}
+
 	sum := sha256.Sum256([]byte(id))
 	return s[:limit-13] + "~" + hex.EncodeToString(sum[:6])
 }

@@ -56,14 +56,14 @@ func TestLongComponents(t *testing.T) {
 		if other := c.of(fits + "y"); other == long {
 			t.Errorf("%s: two long ids share the component %q", name, long)
 		}
-		// Escaping makes it long, too.
+		// Escaping can make a component too long as well.
 		if got := c.of(strings.Repeat("é", c.limit/2)); len(got) != c.limit {
 			t.Errorf("%s: an id of many escapes became %q with %d bytes, want %d", name, got, len(got), c.limit)
 		}
 	}
 }
 
-// The longest path below the default data dir is what CSI makes every plugin
+// The longest path below the default data dir has a length that CSI requires every plugin to
 // accept.
 func TestDefaultPathsFit(t *testing.T) {
 	id := strings.Repeat("x", 200)
@@ -79,8 +79,8 @@ func TestDefaultPathsFit(t *testing.T) {
 	}
 }
 
-// FuzzComponent: whatever the id, its component is one safe path element, and
-// two ids have two components.
+// FuzzComponent: the component of any id is one safe path element, and two ids have two different
+// components.
 func FuzzComponent(f *testing.F) {
 	long := strings.Repeat("a", 40)
 	for _, pair := range [][2]string{
@@ -149,7 +149,7 @@ func TestCheckPluginID(t *testing.T) {
 	}
 }
 
-// checkInvalid wants an ErrInvalid with words in it, or no error for none.
+// checkInvalid expects an ErrInvalid that contains words, or no error if words is empty.
 func checkInvalid(t *testing.T, what string, err error, words string) {
 	t.Helper()
 	switch {
@@ -160,7 +160,7 @@ func checkInvalid(t *testing.T, what string, err error, words string) {
 	}
 }
 
-// TestCheckNewID: a new id must not read as an option of a command.
+// TestCheckNewID: a command must not read a new id as an option.
 func TestCheckNewID(t *testing.T) {
 	for id, bad := range map[string]string{
 		"data": "", "a-b": "", "-x": `begins with "-"`, "-": `begins with "-"`, "--help": `begins with "-"`, "a/b": "contains a slash",

@@ -1,13 +1,12 @@
 package volume
 
-// Keeper is the claim's owner as it is at this point of the claim's life. Whoever
-// asks whether an owner is gone asks for the keeper. It is the owner itself, but for
-// one that is a mount:
+// Keeper returns the claim's owner at this point of the claim's life. Every check whether an owner
+// is gone uses the keeper. It is the owner itself, unless the owner is a mount:
 //
-//   - until the bind was made it is the process that asked for it;
-//   - then it is that very mount, for as long as it is on record;
-//   - and while the agent itself makes the mount anew it is nobody who can end, which
-//     no pid and no mount stand for. What the agent unmounts is off the record before.
+//   - Until the bind mount is made, the keeper is the process that asked for it.
+//   - After that, the keeper is the bind mount, as long as it is on record.
+//   - While the agent makes the mount again, the keeper has no pid and no mount, and cannot end. The
+//     agent removes a mount from the record before it unmounts it.
 //
 // Two keepers are the same if they are equal.
 func (c Claim) Keeper() Owner {
@@ -15,6 +14,7 @@ func (c Claim) Keeper() Owner {
 	if o.Kind != OwnerMount {
 		return o
 	}
+
 	o.Dir = c.At
 	switch {
 	case c.Bound == Present && c.BoundMount != nil:
@@ -22,23 +22,24 @@ func (c Claim) Keeper() Owner {
 	case c.State != Pending:
 		o.PID, o.StartTime = 0, 0
 	}
+
 	return o
 }
 
-// Process reports whether the owner is a process: it ends with that.
+// Process reports whether the owner is a process. The claim ends with that process.
 func (o Owner) Process() bool { return o.Kind == OwnerPID || o.Kind == OwnerMount && o.PID != 0 }
 
-// ByMount reports whether the owner is one mount: it ends with that.
+// ByMount reports whether the owner is one mount. The claim ends with that mount.
 func (o Owner) ByMount() bool { return o.Kind == OwnerMount && o.Mount != (MountIdentity{}) }
 
-// vanished reports whether somebody took away the mount that the claim lives by, as
-// far as a look at its directory tells.
+// vanished reports whether the mount that owns the claim was unmounted by another program. It knows
+// only the sight of the own directory.
 func (c Claim) vanished(bind Sight) bool {
 	return c.Wanted && c.Keeper().ByMount() && bind.Seen == SeenNothing
 }
 
-// ownedAs reports whether another request for the claim has the owner that it has.
-// Of a mount that is there it does not matter who asked for it.
+// ownedAs reports whether a repeated request has the same owner as the claim. Once a mount that
+// owns the claim exists, it does not matter which process asked for it.
 func (c Claim) ownedAs(o Owner) bool {
 	if c.Owner.Kind == OwnerMount && o.Kind == OwnerMount && c.State != Pending {
 		return true

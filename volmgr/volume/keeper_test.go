@@ -9,7 +9,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// A claim that lives by its mount has another keeper at each point of its life.
+// The keeper of a claim that is owned by its mount changes during the life of the claim.
 func TestKeeper(t *testing.T) {
 	asker := volume.Owner{Kind: volume.OwnerMount, PID: 812, StartTime: 4711, Boot: "b"}
 	pending := volume.Claim{Alloc: "a", Wanted: true, State: volume.Pending, Owner: asker, At: "/srv/a b"}
@@ -18,7 +18,7 @@ func TestKeeper(t *testing.T) {
 	taken, anew, late := bound, bound, bound
 	taken.State = volume.Taken
 	anew.State, anew.Bound, anew.BoundMount = volume.Taken, volume.Unknown, nil
-	late.Bound, late.BoundMount = volume.Failed, nil // its bind failed on the way up
+	late.Bound, late.BoundMount = volume.Failed, nil // its bind failed while it was being mounted
 	for _, tt := range []struct {
 		name             string
 		c                volume.Claim
@@ -49,8 +49,8 @@ func TestKeeper(t *testing.T) {
 	}
 }
 
-// Whoever asks for a mount that is there has the same claim; while it is pending it is
-// the one's who asked first.
+// Any process that asks for an existing mount gets the same claim. While the claim is pending, it
+// belongs to the process that asked first.
 func TestMountAgain(t *testing.T) {
 	ask := func(pid int, flags string) volume.Request {
 		return with(writer("a"), func(q *volume.Request) {
@@ -104,7 +104,7 @@ func TestAtFlags(t *testing.T) {
 	}
 }
 
-// That a directory is to refuse writes is on record with the claim, once.
+// The intent to guard a directory is recorded with the claim, once.
 func TestGuards(t *testing.T) {
 	r := offering(volume.SingleNodeMultiWriter)
 	for i, q := range []volume.Request{

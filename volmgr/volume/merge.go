@@ -10,16 +10,17 @@ import (
 	"strings"
 )
 
-// Merge lays a volume file over what is registered. Fields that the agent
-// controls are kept; what may not change is refused, each field with its name, old
-// and new value. What can never change may be left out of the file. It returns the
-// changes in words, none where nothing changes.
+// Merge applies a volume file to the registered volume. It keeps the fields that the agent
+// controls. It refuses changes that are not allowed, and names each field with its old and new
+// value. The file may leave out fields that can never change. Merge returns the changes in words.
+// There are none if the file changes nothing.
 func Merge(r Record, spec Volume) (Volume, []string, error) {
 	old := r.Volume
 	spec, err := spec.Keeping(old.Secrets)
 	if err != nil {
 		return old, nil, err
 	}
+
 	m := merger{id: old.ID}
 	m.fixed("name", old.Name, spec.Name, spec.Name == "")
 	m.fixed("plugin_id", old.PluginID, spec.PluginID, false)
@@ -33,10 +34,12 @@ func Merge(r Record, spec Volume) (Volume, []string, error) {
 	if c := r.Node.Mode; c != nil && !slices.Contains(spec.Capabilities, c.Capability) {
 		m.refuse("capabilities", old.Capabilities, spec.Capabilities, "the mode in use must stay among them")
 	}
+
 	now.Capabilities = change(&m, "capabilities", old.Capabilities, spec.Capabilities)
 	if r.Held() && !reflect.DeepEqual(old.MountOptions, spec.MountOptions) {
 		m.refuse("mount_options", old.MountOptions, spec.MountOptions, "they can change only while the volume is free")
 	}
+
 	now.MountOptions = change(&m, "mount_options", old.MountOptions, spec.MountOptions)
 	if len(old.Topologies) == 0 && spec.Topology.Given() {
 		now.Topology = change(&m, "topology_request", old.Topology, spec.Topology)
@@ -44,11 +47,13 @@ func Merge(r Record, spec Volume) (Volume, []string, error) {
 	if len(spec.Context) > 0 {
 		now.Context = change(&m, "context", old.Context, spec.Context)
 	}
+
 	now.Secrets = m.secrets(old.Secrets, spec.Secrets)
 	now.Reclaim = change(&m, "reclaim", old.Reclaim, spec.Reclaim)
 	if m.err != nil {
 		return old, nil, m.err
 	}
+
 	return now, m.changes, nil
 }
 
@@ -58,15 +63,15 @@ type merger struct {
 	err     error
 }
 
-// fixed refuses a change of a field that cannot change; skip says that the
-// file leaves the field open.
+// fixed refuses a change of a field that cannot change. skip is set if the file leaves the field
+// open.
 func (m *merger) fixed(field string, old, now any, skip bool) {
 	if !skip && !reflect.DeepEqual(old, now) {
 		m.refuse(field, old, now, "this field cannot change")
 	}
 }
 
-// refuse adds a field to those that cannot change as the file says.
+// refuse adds a field to the error about changes that are not allowed.
 func (m *merger) refuse(field string, old, now any, why string) {
 	if m.err == nil {
 		m.err = Errorf(ErrRefused, "cannot change %s of volume %q from %s to %s: %s", field, m.id, show(old), show(now), why)
@@ -75,10 +80,10 @@ func (m *merger) refuse(field string, old, now any, why string) {
 	m.err = Errorf(ErrRefused, "%v; nor %s from %s to %s: %s", m.err, field, show(old), show(now), why)
 }
 
-// capacity takes other bounds of the capacity, as far as the volume can follow: it
-// grows, and never shrinks. A file may leave either of them open. A smaller
-// capacity_min asks for nothing, since the volume has that much: the file that a
-// volume was made from can be registered again after it was expanded.
+// capacity applies new bounds of the capacity. A volume can grow but never shrink. The file may
+// leave either bound open. A smaller capacity_min changes nothing, because the volume already has
+// that much. The file that a volume was created from can therefore be registered again after an
+// expansion.
 func (m *merger) capacity(old, spec Volume) Volume {
 	now := old
 	if least := spec.CapacityMin; least > old.CapacityMin {
@@ -89,20 +94,23 @@ func (m *merger) capacity(old, spec Volume) Volume {
 			m.refuse("capacity_max", bytes(old.CapacityMax), bytes(most), "the volume has "+Size(old.size())+" and cannot shrink")
 			return old
 		}
+
 		now.CapacityMax = change(m, "capacity_max", bytes(old.CapacityMax), bytes(most)).int64()
 	}
+
 	if now.CapacityMax > 0 && now.CapacityMin > now.CapacityMax {
 		m.refuse("capacity_min", bytes(old.CapacityMin), bytes(now.CapacityMin), "its capacity_max is "+Size(now.CapacityMax))
 	}
+
 	return now
 }
 
-// bytes is a size that is shown as volume files write it.
+// bytes is a size that is shown as in volume files.
 type bytes int64
 
 func (b bytes) int64() int64 { return int64(b) }
 
-// change takes the new value of a field that may change, and notes it.
+// change returns the new value of a field that may change, and notes the change.
 func change[T any](m *merger, field string, old, now T) T {
 	if reflect.DeepEqual(old, now) || size(old) == 0 && size(now) == 0 {
 		return old
@@ -111,12 +119,13 @@ func change[T any](m *merger, field string, old, now T) T {
 	return now
 }
 
-// secrets takes the new references. Of sealed values nothing is shown but that
-// they are there, and which are others now.
+// secrets returns the new references. The text about the change shows a sealed value only as
+// sealed, and names the secrets that have a new one.
 func (m *merger) secrets(old, now map[string]SecretRef) map[string]SecretRef {
 	if maps.Equal(old, now) {
 		return old
 	}
+
 	shown := func(refs map[string]SecretRef) map[string]map[string]any {
 		all := make(map[string]map[string]any, len(refs))
 		for name, ref := range refs {
@@ -131,8 +140,10 @@ func (m *merger) secrets(old, now map[string]SecretRef) map[string]SecretRef {
 				all[name] = map[string]any{"sealed": true}
 			}
 		}
+
 		return all
 	}
+
 	words := fmt.Sprintf("secrets: %s → %s", show(shown(old)), show(shown(now)))
 	var anew []string
 	for _, name := range slices.Sorted(maps.Keys(now)) {
@@ -140,14 +151,16 @@ func (m *merger) secrets(old, now map[string]SecretRef) map[string]SecretRef {
 			anew = append(anew, strconv.Quote(name))
 		}
 	}
+
 	if len(anew) > 0 {
 		words += ", sealed anew: " + strings.Join(anew, ", ")
 	}
+
 	m.changes = append(m.changes, words)
 	return now
 }
 
-// show words a value as a JSON file would hold it.
+// show formats a value as in a JSON file.
 func show(v any) string {
 	if size(v) == 0 {
 		return "none"
@@ -155,6 +168,7 @@ func show(v any) string {
 	if b, ok := v.(bytes); ok {
 		return Size(b.int64())
 	}
+
 	raw, err := json.Marshal(v)
 	if err != nil {
 		return fmt.Sprint(v)
@@ -162,11 +176,12 @@ func show(v any) string {
 	return string(raw)
 }
 
-// size lets a nil and an empty map or slice count as the same.
+// size returns the length of a value. It makes a nil map or slice count as equal to an empty one.
 func size(v any) int {
 	if v == bytes(0) {
 		return 0
 	}
+
 	switch rv := reflect.ValueOf(v); rv.Kind() {
 	case reflect.Map, reflect.Slice:
 		return rv.Len()
@@ -177,8 +192,7 @@ func size(v any) int {
 	}
 }
 
-// Check refuses a volume whose fields do not fit together, whatever is
-// registered already.
+// Check refuses a volume whose fields do not fit together. It does not consider other volumes.
 func (v Volume) Check() error {
 	if err := CheckID("volume id", v.ID); err != nil {
 		return err
@@ -186,6 +200,7 @@ func (v Volume) Check() error {
 	if err := CheckPluginID(v.PluginID); err != nil {
 		return err
 	}
+
 	switch {
 	case v.SnapshotID != "" && v.CloneID != "":
 		return Errorf(ErrInvalid, "volume %q has both snapshot_id and clone_id; at most one can be its source", v.ID)
@@ -198,31 +213,34 @@ func (v Volume) Check() error {
 	case len(v.Capabilities) == 0:
 		return Errorf(ErrInvalid, "volume %q lists no capability", v.ID)
 	}
+
 	for _, c := range v.Capabilities {
 		if err := c.Check(); err != nil {
 			return err
 		}
 	}
+
 	if err := v.checkSecrets(); err != nil {
 		return err
 	}
+
 	return v.CheckMutable()
 }
 
-// Change says what a register, create or modify did to a volume.
+// Change is the effect of a register, create or modify on a volume.
 type Change struct {
 	Outcome string   // Created, Registered, Updated or Unchanged
-	Fields  []string // what an update changed, "field: old → new"
+	Fields  []string // the changes of an update, each as "field: old → new"
 }
 
-// Outcomes of a register, create or modify.
+// The outcomes of a register, create or modify.
 const (
 	Created    = "created"
 	Registered = "registered"
 	Updated    = "updated"
 	Modified   = "modified"
 	Grown      = "expanded"
-	Growing    = "expanding" // which goes on by itself
-	GivenUp    = "withdrawn" // an expansion
+	Growing    = "expanding" // the expansion continues by itself
+	GivenUp    = "withdrawn" // an expansion was withdrawn
 	Unchanged  = "unchanged"
 )

@@ -11,7 +11,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// registered is a volume as it stands in the state database.
+// registered returns a volume as the state database stores it.
 func registered() volume.Record {
 	return volume.Record{Volume: volume.Volume{
 		ID: "data", Name: "data", PluginID: "ebs", Driver: "ebs.csi", ExternalID: "vol-1", SnapshotID: "snap-1",
@@ -27,7 +27,7 @@ func registered() volume.Record {
 	}}
 }
 
-// file is the same as a user writes it: without what the agent controls.
+// file returns the same volume as a user writes it, without the fields that the agent controls.
 func file() volume.Volume {
 	v := registered().Volume
 	v.Driver, v.Capacity, v.Topologies, v.Created, v.RegisteredAt = "", 0, nil, false, time.Time{}
@@ -82,7 +82,7 @@ func TestMergeImmutable(t *testing.T) {
 	}
 }
 
-// All that is refused is named at once.
+// One error names all refused changes.
 func TestMergeNamesAllThatIsRefused(t *testing.T) {
 	spec := file()
 	spec.Name, spec.Parameters = "new", map[string]string{"type": "gp3", "iops": "1"}
@@ -124,8 +124,8 @@ func TestMergeChanges(t *testing.T) {
 	}
 }
 
-// A volume never shrinks, and keeps within its bounds. That it has more than it must
-// is no change.
+// A volume never shrinks and stays within its bounds. A size above the required minimum is not a
+// change.
 func TestMergeShrinks(t *testing.T) {
 	spec := file()
 	spec.CapacityMin = 9
@@ -146,7 +146,7 @@ func TestMergeShrinks(t *testing.T) {
 	}
 }
 
-// The topology asked for may change until the plugin has answered it.
+// The requested topology may change until the plugin has returned one.
 func TestMergeTopologyBeforeItIsKnown(t *testing.T) {
 	r := registered()
 	r.Volume.Topologies = nil
@@ -207,7 +207,7 @@ func TestVolumeCheck(t *testing.T) {
 	}
 }
 
-// Of sealed values nothing is told but that they are there, or are others now.
+// For sealed values, the text says only that they exist or have changed.
 func TestMergeSecrets(t *testing.T) {
 	type refs = map[string]volume.SecretRef
 	one, two := volume.SecretRef{Sealed: "S1"}, volume.SecretRef{Sealed: "S2"}
@@ -235,7 +235,7 @@ func TestMergeSecrets(t *testing.T) {
 	if _, _, err := volume.Merge(r, spec); !errors.Is(err, volume.ErrRefused) || !strings.Contains(err.Error(), `secret "key" of volume "data" is to be kept`) {
 		t.Errorf("a reference in place of what is to be kept: %v", err)
 	}
-	// Neither the value nor its being underway reaches a record.
+	// Neither the value nor the mark that it must be sealed reaches a record.
 	raw, err := json.Marshal(volume.Record{Volume: volume.Volume{Secrets: refs{"key": {Literal: volume.NewSecret("hunter2"), Keep: true}}}})
 	if err != nil || strings.Contains(string(raw), "hunter2") || !strings.Contains(string(raw), `"secrets":{"key":{}}`) {
 		t.Errorf("stored as %s, %v", raw, err)

@@ -2,7 +2,7 @@ package volume
 
 import "slices"
 
-// AccessMode is CSI's VolumeCapability.AccessMode in the words that users type.
+// AccessMode is CSI's VolumeCapability.AccessMode, in the spelling that users type.
 type AccessMode string
 
 // The seven access modes.
@@ -16,7 +16,7 @@ const (
 	MultiNodeMultiWriter   AccessMode = "multi-node-multi-writer"
 )
 
-// AccessModes lists all of them, from the narrowest to the widest.
+// AccessModes lists all access modes, narrowest first.
 var AccessModes = []AccessMode{
 	SingleNodeReaderOnly, SingleNodeWriter, SingleNodeSingleWriter, SingleNodeMultiWriter,
 	MultiNodeReaderOnly, MultiNodeSingleWriter, MultiNodeMultiWriter,

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// CheckMutable refuses mutable parameters that are none.
+// CheckMutable refuses a mutable parameter without a name.
 func (v Volume) CheckMutable() error {
 	if _, ok := v.Mutable[""]; ok {
 		return Errorf(ErrInvalid, "a mutable parameter of volume %q has no name", v.ID)
@@ -15,8 +15,8 @@ func (v Volume) CheckMutable() error {
 	return nil
 }
 
-// Mutations are those of the mutable parameters asked for that are not known to be
-// in force. What is not asked for stays as it is: CSI has no way to take one back.
+// Mutations returns the requested mutable parameters that are not known to be in force. Other
+// parameters stay as they are, because CSI has no way to remove one.
 func (v Volume) Mutations(asked map[string]string) map[string]string {
 	out := map[string]string{}
 	for name, value := range asked {
@@ -25,11 +25,11 @@ func (v Volume) Mutations(asked map[string]string) map[string]string {
 			out[name] = value
 		}
 	}
+
 	return out
 }
 
-// Mutated returns the volume with mutable parameters in force, about which there is
-// no doubt any more.
+// Mutated returns the volume with these mutable parameters in force. Their values are then certain.
 func (v Volume) Mutated(now map[string]string) Volume {
 	v.Mutable, v.Modifying = merged(v.Mutable, now), maps.Clone(v.Modifying)
 	maps.DeleteFunc(v.Modifying, func(name, _ string) bool { _, settled := now[name]; return settled })
@@ -39,14 +39,13 @@ func (v Volume) Mutated(now map[string]string) Volume {
 	return v
 }
 
-// Mutating returns the volume with the intent to give mutable parameters other
-// values.
+// Mutating returns the volume with the intent to change mutable parameters.
 func (v Volume) Mutating(now map[string]string) Volume {
 	v.Modifying = merged(v.Modifying, now)
 	return v
 }
 
-// MutableChange is what Mutated changes, in the words of Merge.
+// MutableChange describes the change that Mutated makes, in the format of Merge.
 func (v Volume) MutableChange(now map[string]string) string {
 	return fmt.Sprintf("mutable_parameters: %s → %s", show(v.Mutable), show(merged(v.Mutable, now)))
 }
@@ -60,7 +59,7 @@ func merged(old, now map[string]string) map[string]string {
 	return out
 }
 
-// modifying are the parameters of a modify that was not seen to end, as it is told them.
+// modifying returns the parameters of an unfinished modify as arguments for the command.
 func (v Volume) modifying() []string {
 	var pairs []string
 	for _, name := range slices.Sorted(maps.Keys(v.Modifying)) {
@@ -69,7 +68,7 @@ func (v Volume) modifying() []string {
 	return pairs
 }
 
-// inDoubt says what a modify that was not seen to end leaves open.
+// inDoubt describes the parameters that an unfinished modify leaves in doubt.
 func (v Volume) inDoubt() []string {
 	pairs := v.modifying()
 	if len(pairs) == 0 {
@@ -79,7 +78,7 @@ func (v Volume) inDoubt() []string {
 		strings.Join(pairs, " "), Modify(v.ID, pairs...))}
 }
 
-// Modify is the command that modifies a volume.
+// Modify returns the command that modifies a volume.
 func Modify(id string, pairs ...string) string {
 	return Command("volctl volume modify %s %s", id, pairs)
 }

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestMutated: a modify goes from an intent to what is in force, and touches no map
-// of the volume before it.
+// TestMutated: a modify starts as an intent and ends as values in force. It changes no map of the
+// earlier volume.
 func TestMutated(t *testing.T) {
 	v := Volume{ID: "data", Mutable: map[string]string{"a": "1", "b": "2"}}
 	open := v.Mutating(map[string]string{"a": "9", "c": "3"})
@@ -34,8 +34,7 @@ func TestMutated(t *testing.T) {
 	}
 }
 
-// TestReaches: a claim is refused where the plugin says that the volume is elsewhere,
-// and only there.
+// TestReaches: a claim is refused only if the plugin says that the volume is not reachable here.
 func TestReaches(t *testing.T) {
 	here := map[string]string{"Zone": "a", "rack": "1"}
 	in := func(ts ...map[string]string) []map[string]string { return ts }
@@ -67,7 +66,7 @@ func TestReaches(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// Who has it keeps it, whatever the plugin says later.
+	// An alloc that has a claim keeps it, even if the plugin reports another topology later.
 	r := Record{Volume: Volume{ID: "data", Capabilities: []Capability{{Access: SingleNodeWriter, Attachment: FileSystem}}}}
 	r, err := Admit(r, Request{Alloc: "web", Target: "/t"}, PluginInfo{}, time.Now())
 	if err != nil {

@@ -5,10 +5,9 @@ import (
 	"slices"
 )
 
-// Next decides the one step that brings a volume closer to what its claims
-// want. It is pure and total: for every record and every observation there is
-// an answer, and a state that this release does not know is a Wait that keeps
-// the volume as it is.
+// Next decides the next step of a volume, which brings it closer to the state that its claims want.
+// It is pure and total: it has an answer for every record and every observation. For a state that
+// this release does not know, the answer is a Wait, which keeps the volume as it is.
 //
 //	               first claim                                   last release
 //	(free) ──► ControllerPublish ──► NodeStage ──► NodePublish ──► … ──► NodeUnpublish ──► NodeUnstage
@@ -17,18 +16,24 @@ import (
 //	       ControllerUnpublish   NodeUnstage   NodeUnpublish ─┘ unbind                        │
 //	                                                                        ControllerUnpublish ──► free
 //
-// A claim that is released without the plugin goes by Unmount in place of
-// NodeUnpublish, and of NodeUnstage if it is the last; these calls are then owed.
+// A claim that is detached without the plugin uses Unmount in place of NodeUnpublish. If it is the
+// last claim, Unmount also replaces NodeUnstage. The skipped calls become pending calls.
 //
-// The order of decisions: releases, before publishes, the oldest claim first;
-// then mounts that came late; then calls that are owed; then the storage is
-// expanded; then, if any claim is wanted, what failed is undone and whatever is
-// dead or missing is made again; else the volume is taken down. What is staged is
-// expanded before it is published, what is not staged before its claim is taken. A
-// step that is parked, or that needs a plugin which is not ready, is passed over: what
-// does not depend on it goes on. Where node and controller are apart that is the one
-// that the step calls. While the host goes down, leave takes the place of all that
-// makes something.
+// Next tries these decisions in order:
+//
+//  1. Undo the mounts of claims that are no longer wanted, oldest claim first.
+//  2. Undo mounts that appeared late.
+//  3. Make pending calls.
+//  4. Expand the storage.
+//  5. If any claim is wanted, undo failed sides, then make missing and dead mounts again.
+//  6. If no claim is wanted, take the volume off the host.
+//
+// A staged volume is expanded at the node before it is published. A volume whose staging shows no
+// mount is expanded after it is published, before its claim counts as mounted.
+//
+// Next passes over a step that is parked or whose plugin is not ready, and tries the steps that do
+// not depend on it. If the node part and the controllers are separate, only the part that the step
+// calls must be ready. While the host goes down, leave replaces the decisions that make something.
 func Next(r Record, o Observed) Action {
 	if o.Halt != "" {
 		return Action{Kind: Wait, Cause: CauseHalted, Reason: o.Halt}
@@ -36,19 +41,23 @@ func Next(r Record, o Observed) Action {
 	if bad := r.unrecognised(); bad != "" {
 		return Action{Kind: Wait, Cause: CauseInvalid, Reason: bad}
 	}
+
 	p := &planner{r: r, o: o, claims: r.Ordered()}
 	if needs := p.undoes(); r.Debt && r.left() && !o.Plugin.ReadyFor(needs) {
 		return Action{Kind: Wait, Cause: CausePlugin, Reason: o.Plugin.Lacks(r.Volume.PluginID, needs)}
 	}
+
 	steps := []func() bool{p.release, p.late, p.owed, p.expand, p.up, p.down}
 	if o.Down {
 		steps = []func() bool{p.release, p.late, p.owed, p.leave, p.down}
 	}
+
 	for _, decide := range steps {
 		if decide() {
 			return p.chosen
 		}
 	}
+
 	switch {
 	case p.blocked.Kind == Wait:
 		return p.blocked
@@ -63,8 +72,8 @@ func Next(r Record, o Observed) Action {
 	}
 }
 
-// ToSee returns the record with those paths alone that Next has to be shown: what
-// nobody wants is undone by what is recorded of it, and looks like whatever it may.
+// ToSee returns the record reduced to the paths that Next must be shown. Claims that are no longer
+// wanted are undone by their record alone, so the state of their paths does not matter.
 func (r Record) ToSee() Record {
 	wanted := make(map[string]Claim, len(r.Claims))
 	for alloc, c := range r.Claims {
@@ -72,14 +81,15 @@ func (r Record) ToSee() Record {
 			wanted[alloc] = c
 		}
 	}
+
 	if r.Claims = wanted; len(wanted) == 0 {
 		r.Node.StagingPath = ""
 	}
 	return r
 }
 
-// planner collects one decision: the step that was chosen, or why the first
-// one that was wanted could not be.
+// planner collects one decision: the chosen step, or the reason why the first wanted step is
+// impossible now.
 type planner struct {
 	r       Record
 	o       Observed
@@ -88,7 +98,7 @@ type planner struct {
 	blocked Action
 }
 
-// try chooses a step unless something stands in its way.
+// try chooses a step if nothing prevents it now.
 func (p *planner) try(a Action) bool {
 	switch {
 	case a.RPC() && p.o.Debt != "":
@@ -98,11 +108,12 @@ func (p *planner) try(a Action) bool {
 	case a.RPC() && !p.o.Plugin.ReadyFor(a.Kind):
 		return p.wait(CausePlugin, "%s", p.o.Plugin.Lacks(p.r.Volume.PluginID, a.Kind))
 	}
+
 	p.chosen = a
 	return true
 }
 
-// undoes is the call that comes first of those that take a volume down.
+// undoes returns the first call that is needed to take the volume off the host.
 func (p *planner) undoes() Kind {
 	n, late := p.r.Node, p.watches(func(w Watch) bool { return p.o.Watched[w.Path].Seen != SeenNothing })
 	if n.Attached != Absent && n.Staged == Absent && len(n.Owed) == 0 && !p.anyPublished() && !late {
@@ -111,7 +122,7 @@ func (p *planner) undoes() Kind {
 	return NodeUnpublish
 }
 
-// wait notes why something wanted cannot be done; the first reason stays.
+// wait notes why a wanted step is impossible. The first reason stays.
 func (p *planner) wait(c Cause, format string, args ...any) bool {
 	if p.blocked.Kind == "" {
 		p.blocked = Action{Kind: Wait, Cause: c, Reason: fmt.Sprintf(format, args...)}
@@ -119,8 +130,8 @@ func (p *planner) wait(c Cause, format string, args ...any) bool {
 	return false
 }
 
-// release undoes claims that are no longer wanted. The last claim of all stays
-// until the volume itself is down.
+// release undoes the mounts of claims that are no longer wanted. The last claim stays until the
+// volume itself is off the host.
 func (p *planner) release() bool {
 	for _, c := range p.claims {
 		switch {
@@ -135,10 +146,11 @@ func (p *planner) release() bool {
 			}
 		}
 	}
+
 	return false
 }
 
-// unpublish takes one claim's mounts away, the user's own first.
+// unpublish removes one claim's mounts. The bind mount at its own directory comes first.
 func (p *planner) unpublish(c Claim) bool {
 	switch {
 	case c.Bound != Absent:
@@ -148,17 +160,17 @@ func (p *planner) unpublish(c Claim) bool {
 	case c.Without != WithPlugin:
 		return p.try(Action{Kind: Unmount, Alloc: c.Alloc, Path: c.Target, How: c.Without})
 	case c.Wanted && c.Published != Failed:
-		// On record first, so that after a crash it is known that the call may
-		// still be at work.
+		// The Doubt is recorded first. It tells the next agent after a crash that the call may
+		// still be in progress.
 		return p.try(Action{Kind: Doubt, Alloc: c.Alloc, Path: c.Target, Dead: true})
 	default:
 		return p.try(Action{Kind: NodeUnpublish, Alloc: c.Alloc, Path: c.Target})
 	}
 }
 
-// unbind takes the user's own mount of a claim away. Of one that is wanted it is on
-// record first that the mount is not to be what it was: a mount that is on record and
-// is not there was unmounted by somebody else.
+// unbind removes the bind mount at a claim's own directory. If the claim is wanted, a Doubt is
+// recorded first. Without it, the next agent would find a recorded mount missing and conclude that
+// a user had unmounted it.
 func (p *planner) unbind(c Claim) bool {
 	switch {
 	case c.vanished(p.o.Binds[c.Alloc]):
@@ -170,13 +182,13 @@ func (p *planner) unbind(c Claim) bool {
 	}
 }
 
-// late negates again what an earlier call of unknown outcome mounted after it
-// was negated.
+// late undoes mounts that appeared after a call of unknown outcome had already been undone.
 func (p *planner) late() bool {
 	for _, w := range p.r.Node.Watches {
 		if w.Undo || w.Attachment || p.explained(w) {
 			continue
 		}
+
 		switch s := p.o.Watched[w.Path]; {
 		case s.Seen == SeenNothing:
 		case s.Seen == SeenHung || s.Seen == SeenError:
@@ -189,6 +201,7 @@ func (p *planner) late() bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -201,7 +214,7 @@ func (p *planner) explained(w Watch) bool {
 	return ok && c.Target == w.Path && c.Published != Absent
 }
 
-// down takes the volume off the host once nobody wants it.
+// down takes the volume off the host once no claim wants it.
 func (p *planner) down() bool {
 	n := p.r.Node
 	switch {
@@ -210,12 +223,12 @@ func (p *planner) down() bool {
 	case n.Staged != Absent:
 		return p.unstage()
 	case p.leaving():
-		// The attachment needs the plugin, and whoever asked does not wait for it.
+		// ControllerUnpublishVolume needs the plugin, and the forced detach does not wait for it.
 		return p.try(Action{Kind: Free, Alloc: p.claims[0].Alloc})
 	case n.Attached != Absent && p.o.Down:
-		return false // the next boot detaches it
+		return false // the next boot calls ControllerUnpublishVolume
 	case n.Attached != Absent && len(n.Owed) > 0:
-		return false // why they could not be made stands already
+		return false // the planner has already noted why these calls are impossible
 	case n.Attached != Absent && p.expects(func(w Watch) bool { return w != lateDetach }):
 		return p.wait(CauseWatch, "a call of unknown outcome may still attach or mount the volume; %s waits for that", ControllerUnpublish)
 	case n.Attached != Absent:
@@ -227,9 +240,9 @@ func (p *planner) down() bool {
 	}
 }
 
-// detach undoes the attachment, after proof that nothing here uses the device. The proof also
-// puts on record that claims have left the node, by which the next agent knows after a crash
-// that the call may be under way. So it is repeated for a claim that came and went since.
+// detach disconnects the volume after a proof of unmount. The proof also records that all claims
+// have left the node. After a crash, this tells the next agent that a ControllerUnpublishVolume may
+// be in progress. The proof is therefore repeated if a claim came and went since.
 func (p *planner) detach() bool {
 	onNode := func(c Claim) bool { return !c.Wanted && c.State != NodeDetached && c.State != ControllerDetached }
 	if !p.r.Node.Proven || slices.ContainsFunc(p.claims, onNode) {
@@ -240,7 +253,8 @@ func (p *planner) detach() bool {
 	})
 }
 
-// unstage takes the staging away, without the plugin if the last claim goes so.
+// unstage removes the staging. It does so without the plugin if the last claim is detached that
+// way.
 func (p *planner) unstage() bool {
 	n := p.r.Node
 	switch {
@@ -271,8 +285,8 @@ func (p *planner) anyPublished() bool {
 	return false
 }
 
-// anyMounted is anyPublished, or a watched target where something was mounted
-// late, whoever's it was.
+// anyMounted reports whether any claim is published, or a late mount is at any watched target. The
+// claim of that target may be gone.
 func (p *planner) anyMounted() bool {
 	for _, w := range p.r.Node.Watches {
 		if w.Alloc != "" && p.o.Watched[w.Path].Seen != SeenNothing {
@@ -286,13 +300,12 @@ func (p *planner) watched(path string) bool {
 	return p.watches(func(w Watch) bool { return !w.Attachment && w.Path == path && !w.Undo })
 }
 
-// undoing reports whether a call that was given up may still undo what is made
-// at a path.
+// undoing reports whether a call that was given up may still undo the next mount at a path.
 func (p *planner) undoing(path string) bool {
 	return p.expects(func(w Watch) bool { return !w.Attachment && w.Path == path && w.Undo })
 }
 
-// expects reports whether one of the late effects that is selects may still come.
+// expects reports whether a late effect of the selected kind may still happen.
 func (p *planner) expects(is func(Watch) bool) bool {
 	return p.watches(func(w Watch) bool { return !p.o.over(w) && is(w) })
 }

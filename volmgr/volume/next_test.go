@@ -11,14 +11,14 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// view is a plugin that attaches and stages, and is ready.
+// view returns a ready plugin with ControllerPublishVolume and with staging.
 func view() volume.PluginView {
 	return volume.PluginView{Known: true, Ready: true, State: "ready", Info: volume.PluginInfo{
 		ID: "p", NodeID: "n", Caps: volume.Caps{Attach: true, Stage: true},
 	}}
 }
 
-// asMounted is what is seen of mounted when all is well.
+// asMounted returns the observation of mounted when everything is in place.
 func asMounted() volume.Observed {
 	return volume.Observed{
 		Plugin:  view(),
@@ -28,8 +28,7 @@ func asMounted() volume.Observed {
 	}
 }
 
-// TestNext holds single decisions, also those that no fault of the exploration
-// leads to.
+// TestNext checks single decisions, including those that no fault of the exploration leads to.
 func TestNext(t *testing.T) {
 	foreign := volume.Sight{Seen: volume.SeenMount, Identity: *mountID(99)}
 	dead := volume.Sight{Seen: volume.SeenDead, Identity: *mountID(1), Detail: "ENOTCONN"}
@@ -216,7 +215,7 @@ func TestNext(t *testing.T) {
 	}
 }
 
-// owed are the calls that the release of the last claim skips.
+// owed returns the pending calls after the last claim was detached without the plugin.
 func owed() []volume.Owed {
 	return []volume.Owed{{Kind: volume.NodeUnpublish, Path: "/t/a", Alloc: "a"}, {Kind: volume.NodeUnstage, Path: "/s"}}
 }
@@ -228,7 +227,7 @@ func edit(r *volume.Record, change func(*volume.Claim)) {
 	r.Claims = map[string]volume.Claim{"a": c}
 }
 
-// lives has a claim live by its mount at /srv.
+// lives makes the mount at /srv the owner of a claim.
 func lives(c *volume.Claim, bound volume.Side) {
 	c.At, c.Bound, c.BoundMount, c.Owner = "/srv", bound, mountID(3), volume.Owner{Kind: volume.OwnerMount, PID: 7}
 	if bound != volume.Present {
@@ -236,7 +235,7 @@ func lives(c *volume.Claim, bound volume.Side) {
 	}
 }
 
-// words is a decision in short.
+// words returns a short form of a decision.
 func words(a volume.Action) string {
 	switch a.Kind {
 	case volume.Wait:
@@ -255,8 +254,8 @@ func words(a volume.Action) string {
 	}
 }
 
-// A side that may never have been made takes "unimplemented" for its undoing;
-// one that was made does not.
+// "Unimplemented" counts as a successful undo of a side that may never have been made. It is a
+// failure for a side that was made.
 func TestUnimplementedUndo(t *testing.T) {
 	out := volume.Outcome{Err: &volume.CallError{Step: "x", Code: "Unimplemented", Retry: volume.RetryNever}}
 	for was, want := range map[volume.Side]volume.Side{volume.Unknown: volume.Absent, volume.Present: volume.Failed, volume.Failed: volume.Failed} {
@@ -311,9 +310,8 @@ func TestApplyEvents(t *testing.T) {
 	}
 }
 
-// TestTotal: whatever stands in a record and whatever is seen, there is a
-// decision, a step can be applied, and it can be explained; a state that is not
-// known keeps the volume; and no old record is written through.
+// TestTotal: for any record and any observation there is a decision, a step that can be applied,
+// and a description. An unknown state keeps the volume. No step changes the old record.
 func TestTotal(t *testing.T) {
 	for range 100 {
 		rapid.Check(t, total)
@@ -354,7 +352,7 @@ func total(t *rapid.T) {
 	volume.Loaded(r, volume.Rebooted, false)
 	volume.Owing(r)
 	volume.NextBoot(r)
-	_ = volume.Droppable(r) // an answer either way
+	_ = volume.Droppable(r) // it must not panic
 	at := &volume.Attempt{Action: a, Err: anyOutcome().Draw(t, "last").Err, Tries: rapid.IntRange(0, 5).Draw(t, "tries")}
 	for _, at := range []*volume.Attempt{nil, at} {
 		if e := volume.Explain(r, o, at); e.State == "" || e.Summary == "" {
@@ -369,7 +367,7 @@ func total(t *rapid.T) {
 	}
 }
 
-// seen is an observation of the paths of a record alone.
+// seen returns the observation reduced to the paths of a record.
 func seen(r volume.Record, o volume.Observed) volume.Observed {
 	all := o
 	o.Targets, o.Binds = map[string]volume.Sight{}, map[string]volume.Sight{}
@@ -494,7 +492,7 @@ func anyOutcome() *rapid.Generator[volume.Outcome] {
 	})
 }
 
-// A claim is decided on in the order of admission.
+// Claims are handled in the order of their admission.
 func TestOrdered(t *testing.T) {
 	r := volume.Record{Claims: map[string]volume.Claim{"z": {Alloc: "z", Seq: 1}, "a": {Alloc: "a", Seq: 3}, "m": {Alloc: "m", Seq: 2}}}
 	var got []string

@@ -6,22 +6,22 @@ import (
 	"strings"
 )
 
-// Without says how far a release may go that does not ask the plugin. Each
-// goes as far as those before it, and then one further.
+// Without names the means of a detach that does not ask the plugin. Each value allows the means of
+// the values before it and one more.
 type Without string
 
-// How a release goes. The zero value is the way through the plugin.
+// The means of a detach. The zero value uses the plugin.
 const (
 	WithPlugin Without = ""
-	ByUmount   Without = "umount" // umount(2); it fails while anybody uses the mount
-	ByForce    Without = "force"  // then with MNT_FORCE, which gives up what waits on the storage
-	ByLazy     Without = "lazy"   // then with MNT_DETACH: out of sight, and alive until its last user goes
+	ByUmount   Without = "umount" // umount(2), which fails while a process uses the mount
+	ByForce    Without = "force"  // then MNT_FORCE, which aborts requests that wait for the storage
+	ByLazy     Without = "lazy"   // then MNT_DETACH, which hides the mount at once; it lives until its last user ends
 )
 
-// ladder are the ways without the plugin, the gentlest first.
+// ladder lists the means without the plugin, gentlest first.
 var ladder = []Without{ByUmount, ByForce, ByLazy}
 
-// Check refuses a word that is none of the three.
+// Check returns an error for an unknown value.
 func (w Without) Check() error {
 	if w != WithPlugin && !slices.Contains(ladder, w) {
 		return Errorf(ErrInvalid, "unknown way to unmount %q", string(w)).WithHint("one of umount, force, lazy")
@@ -29,10 +29,10 @@ func (w Without) Check() error {
 	return nil
 }
 
-// Steps are what w allows, in order; none for the way through the plugin.
+// Steps returns the means that w allows, in order. It is empty if w uses the plugin.
 func (w Without) Steps() []Without { return ladder[:slices.Index(ladder, w)+1] }
 
-// Stronger is the next way; the zero value after the last.
+// Stronger returns the next stronger means, or the zero value after the strongest.
 func (w Without) Stronger() Without {
 	if i := slices.Index(ladder, w); i+1 < len(ladder) {
 		return ladder[i+1]
@@ -40,26 +40,25 @@ func (w Without) Stronger() Without {
 	return WithPlugin
 }
 
-// Owed is a call to the plugin that was skipped, because the host undid by
-// itself what the call undoes. It is made once the plugin is ready.
+// Owed is a pending call. It was skipped because the host undid the side without the plugin. The
+// agent makes it once the plugin is ready.
 type Owed struct {
 	Kind  Kind   `json:"kind"` // NodeUnpublish or NodeUnstage
 	Path  string `json:"path"`
-	Alloc string `json:"alloc,omitempty"` // whose target it was
-	// Mount is what was mounted at Path. Only its like may be unmounted by the call. It is
-	// zero if that is not known.
+	Alloc string `json:"alloc,omitempty"` // the alloc of the target
+	// Mount is the mount that was at Path; it is zero if that is unknown. The call may only unmount
+	// a mount like this one.
 	Mount MountIdentity `json:"mount,omitzero"`
 }
 
-// Unseen is a mount that was taken out of sight and may live on.
+// Unseen is a mount that was unmounted lazily and may still be in use.
 type Unseen struct {
 	Path  string   `json:"path"`
-	Users []string `json:"users,omitempty"` // who used it then, in words
+	Users []string `json:"users,omitempty"` // its users at that time, in words
 }
 
-// ReleaseWithout is Release by a person who does not want to wait for the
-// plugin. It may be asked for on top of a release that is under way; then the
-// claim goes as far as the last one asked for.
+// ReleaseWithout is Release for a detach that does not wait for the plugin. It can also change a
+// detach in progress: the last request decides how far the agent goes.
 func ReleaseWithout(r Record, alloc string, how Without) (Record, error) {
 	r, err := Release(r, alloc)
 	if c, ok := r.Claims[alloc]; err == nil && ok && how != WithPlugin && c.Without != how {
@@ -69,8 +68,8 @@ func ReleaseWithout(r Record, alloc string, how Without) (Record, error) {
 	return r, err
 }
 
-// Debts are what is still to be told to the plugin of a volume that no claim
-// is held on any more, or whose claim was released without it, in words.
+// Debts describes the calls that the plugin has not received yet: the pending calls, and the
+// ControllerUnpublishVolume of a volume that is still connected after its last claim.
 func (r Record) Debts() []string {
 	var words []string
 	for _, d := range r.Node.Owed {
@@ -78,15 +77,17 @@ func (r Record) Debts() []string {
 		if d.Alloc != "" {
 			s += fmt.Sprintf(" (%q)", d.Alloc)
 		}
+
 		words = append(words, s)
 	}
+
 	if len(r.Claims) == 0 && r.Node.Attached != Absent {
 		words = append(words, fmt.Sprintf("%s from node %q", ControllerUnpublish, r.Node.NodeID))
 	}
 	return words
 }
 
-// owes names the calls alone, each once.
+// owes returns only the names of these calls, each once.
 func (r Record) owes() string {
 	var kinds []string
 	for _, d := range r.Debts() {
@@ -95,23 +96,26 @@ func (r Record) owes() string {
 			kinds = append(kinds, kind)
 		}
 	}
+
 	return strings.Join(kinds, ", ")
 }
 
-// Left says what stays behind on this host, or at the plugin, after a release
-// that did not ask the plugin.
+// Left describes everything that remains on this host or at the plugin after a detach without the
+// plugin.
 func (r Record) Left() []string {
 	var left []string
 	for _, u := range r.Node.Unseen {
 		left = append(left, u.words())
 	}
+
 	for _, d := range r.Debts() {
 		left = append(left, fmt.Sprintf("plugin %q is still to be told: %s", r.Volume.PluginID, d))
 	}
+
 	return left
 }
 
-// words say what is out of sight, and who used it.
+// words describes the mount and its users.
 func (u Unseen) words() string {
 	s := u.Path + " was unmounted lazily: whoever has it open goes on using it"
 	if len(u.Users) > 0 {
@@ -120,7 +124,7 @@ func (u Unseen) words() string {
 	return s
 }
 
-// owing returns the record with one more call to make, which undid a mount if made is set.
+// owing returns the record with one more pending call. made is the mount that was undone, or nil.
 func (r Record) owing(d Owed, made *MountIdentity) Record {
 	if made != nil {
 		d.Mount = *made
@@ -131,7 +135,7 @@ func (r Record) owing(d Owed, made *MountIdentity) Record {
 	return r
 }
 
-// paid returns the record less the calls that one that succeeded stands for.
+// paid returns the record without the pending calls that a successful call has settled.
 func (r Record) paid(k Kind, path string) Record {
 	is := func(d Owed) bool { return d.Kind == k && d.Path == path }
 	if !slices.ContainsFunc(r.Node.Owed, is) {
@@ -141,7 +145,7 @@ func (r Record) paid(k Kind, path string) Record {
 	return r.cleared()
 }
 
-// cleared forgets what only matters while something is still to be undone.
+// cleared returns the record without the data that matters only while something must be undone.
 func (r Record) cleared() Record {
 	n := r.Node
 	if len(n.Owed) == 0 && n.Attached == Absent {
@@ -152,34 +156,37 @@ func (r Record) cleared() Record {
 			Watches: n.Watches, StagingPath: n.StagingPath, Seq: n.Seq, Owed: n.Owed, Unseen: n.Unseen,
 		}
 	}
+
 	return r
 }
 
-// owesAt reports whether a call is still to be made for a path.
+// owesAt reports whether there is a pending call for a path.
 func (r Record) owesAt(path string) bool {
 	return slices.ContainsFunc(r.Node.Owed, func(d Owed) bool { return d.Path == path })
 }
 
-// owed makes the calls that were skipped: the targets' before the staging
-// path's, as ever.
+// owed makes the pending calls. Those for targets come before the one for the staging path, in the
+// order that CSI requires.
 func (p *planner) owed() bool {
 	if p.leaving() {
-		return false // whoever does not wait for the plugin does not wait for this either
+		return false // a detach that does not wait for the plugin does not wait for these calls either
 	}
+
 	for _, d := range p.r.Node.Owed {
 		a := Action{Kind: d.Kind, Alloc: d.Alloc, Path: d.Path, Owed: true}
 		if d.Kind == NodeUnpublish && p.try(a) || d.Kind == NodeUnstage && p.tryUnstage(a) {
 			return true
 		}
 	}
+
 	return false
 }
 
-// leaving reports whether the last claim goes without the plugin.
+// leaving reports whether the last claim is being detached without the plugin.
 func (p *planner) leaving() bool { return len(p.claims) == 1 && p.claims[0].Without != WithPlugin }
 
-// unpublishForOwed undoes what a crash left in doubt and would keep an owed
-// unstage from being made. Why calls could not be made otherwise stands already.
+// unpublishForOwed undoes the targets that a crash left in doubt and that block a pending unstage.
+// Any other reason why pending calls are impossible is already noted.
 func (p *planner) unpublishForOwed() bool {
 	if !slices.ContainsFunc(p.r.Node.Owed, func(d Owed) bool { return d.Kind == NodeUnstage }) {
 		return false
@@ -187,8 +194,9 @@ func (p *planner) unpublishForOwed() bool {
 	return slices.ContainsFunc(p.claims, p.unpublish)
 }
 
-// tryUnstage chooses an unstage, unless a target is, or for all that the plugin
-// was told may be, still published.
+// tryUnstage chooses an unstage, unless a target is still published. For a call to the plugin, a
+// target with a pending NodeUnpublishVolume counts too, because the plugin still sees it as
+// published.
 func (p *planner) tryUnstage(a Action) bool {
 	owed := func(d Owed) bool { return d.Kind == NodeUnpublish }
 	if p.anyMounted() || a.RPC() && slices.ContainsFunc(p.r.Node.Owed, owed) {
@@ -197,24 +205,27 @@ func (p *planner) tryUnstage(a Action) bool {
 	return p.try(a)
 }
 
-// applyUnmount records what the host undid with no call to the plugin.
+// applyUnmount records a side that the host undid without a call to the plugin.
 func applyUnmount(r Record, a Action, out Outcome) Record {
 	if out.Err != nil {
-		return r // it is tried again, or goes another way
+		return r // it is retried, or the claim is detached by other means
 	}
 	if out.Unseen != nil {
 		r.Node.Unseen = append(slices.Clone(r.Node.Unseen), *out.Unseen)
 	}
+
 	r.Node.Proven = false
 	if a.Alloc == "" {
 		made := r.Node.Mount
 		r.Node.Staged, r.Node.Mount = Absent, nil
 		return r.owing(Owed{Kind: NodeUnstage, Path: a.Path}, made)
 	}
+
 	c, ok := r.Claims[a.Alloc]
 	if !ok || c.Target != a.Path {
 		return r
 	}
+
 	made := c.Mount
 	c.Published, c.Mount = Absent, nil
 	return r.with(c).owing(Owed{Kind: NodeUnpublish, Path: a.Path, Alloc: a.Alloc}, made)

@@ -14,7 +14,7 @@ var (
 	service = volume.Owner{Kind: volume.OwnerUnit, Unit: "web.service", Invocation: "1f", Boot: "b"}
 )
 
-// graves says that the owners in it are gone, and no others.
+// graves holds the owners that are gone. All others are alive.
 type graves []volume.Owner
 
 func (g graves) Gone(o volume.Owner) bool {
@@ -40,8 +40,8 @@ func owned(o volume.Owner) func(*volume.Request) {
 	return func(q *volume.Request) { q.Owner = o }
 }
 
-// A claim is past once its owner is known to be gone: not its namesake, not
-// without an answer.
+// A claim counts as being detached once its owner is known to be gone. Another owner with the same
+// pid or unit name does not matter, and neither does an unknown state.
 func TestPast(t *testing.T) {
 	r := admit(t, offering(volume.SingleNodeMultiWriter), with(writer("p"), owned(process)))
 	r = admit(t, r, with(writer("u"), owned(service)))
@@ -86,8 +86,8 @@ func TestPast(t *testing.T) {
 	}
 }
 
-// Whoever is in the way of a claim is refused for, if alive, and waited for, if
-// gone; that is so for every way of being in the way.
+// A conflict with a claim leads to a refusal if its owner is alive, and to a wait if its owner is
+// gone. This holds for every kind of conflict.
 func TestDeadHoldersAreWaitedFor(t *testing.T) {
 	both := offering(volume.SingleNodeMultiWriter, volume.SingleNodeWriter)
 	readers := offering(volume.MultiNodeReaderOnly, volume.SingleNodeWriter)
@@ -113,7 +113,7 @@ func TestDeadHoldersAreWaitedFor(t *testing.T) {
 			t.Errorf("%s: a dead one: %v", name, err)
 		}
 	}
-	// One that is not in the way hinders nobody, and its release is not decided here.
+	// A claim that does not conflict stops no other claim, and Admit does not detach it.
 	r := admit(t, both, with(writer("a"), owned(service)))
 	next, err := volume.Admit(r, with(writer("b"), func(q *volume.Request) { q.Owners = graves{service} }), volume.PluginInfo{}, now)
 	if err != nil || len(next.Claims) != 2 || !next.Claims["a"].Wanted {
@@ -121,7 +121,7 @@ func TestDeadHoldersAreWaitedFor(t *testing.T) {
 	}
 }
 
-// A refusal names the owner and what frees the volume.
+// A refusal names the owner and the way to free the volume.
 func TestLiveHolderIsNamed(t *testing.T) {
 	for _, tt := range []struct {
 		owner      volume.Owner
@@ -168,7 +168,7 @@ func TestMayDetach(t *testing.T) {
 		{process, true, running, true, ""},
 		{service, true, unknown, true, ""},
 		{process, true, gone, false, ""},
-		{process, false, running, false, ""}, // it is on its way out: to ask again joins
+		{process, false, running, false, ""}, // it is already being detached, and the request joins that detach
 		{volume.Owner{Kind: volume.OwnerNone}, true, running, false, ""},
 	} {
 		err := volume.MayDetach("data", volume.Claim{Alloc: "a", Wanted: tt.wanted, Owner: tt.owner}, tt.view, tt.force)
@@ -178,9 +178,8 @@ func TestMayDetach(t *testing.T) {
 	}
 }
 
-// In a new boot nothing is mounted. A claim that is wanted is made again from the
-// first step, under its own paths; one whose owner is gone is undone, and no call
-// makes anything for it.
+// In a new boot nothing is mounted. A wanted claim is mounted again from the first step, at its own
+// paths. A claim whose owner is gone is undone, and no call makes anything for it.
 func TestNewBoot(t *testing.T) {
 	stands := mounted(t)
 	died := mounted(t)

@@ -5,25 +5,28 @@ import (
 	"strconv"
 )
 
-// Ownership is who shall own a volume's root, and what others may do with it, as a
-// claim asks for. What is empty stays as it is. It is comparable.
+// Ownership is the owner, group and mode that a claim asks for the volume's root. An empty field
+// leaves the current value. Ownership is comparable.
 type Ownership struct {
 	UID  string `json:"uid,omitempty"`  // 0 to 4294967294, in digits
-	GID  string `json:"gid,omitempty"`  // the same
+	GID  string `json:"gid,omitempty"`  // as UID
 	Mode string `json:"mode,omitempty"` // octal, 0 to 7777
-	// Recursive asks for all that is in the volume too, unless its root is as asked.
+
+	// Recursive includes all files in the volume, unless the root is already as requested.
 	Recursive bool `json:"recursive,omitempty"`
-	// ByPlugin is set where the plugin sees to the group (VOLUME_MOUNT_GROUP).
+
+	// ByPlugin is set if the plugin applies the group (VOLUME_MOUNT_GROUP).
 	ByPlugin bool `json:"by_plugin,omitempty"`
-	// Default is set where nobody asked for UID and GID. They are then given only to a root
-	// that belongs to root of the host (0:0), and only as far as the storage lets them be given.
+
+	// Default is set if UID and GID are defaults that the claim did not ask for. They are applied
+	// only to a root that belongs to root of the host (0:0), and only if the storage permits that.
 	Default bool `json:"default,omitempty"`
 }
 
-// Asked reports whether anything is.
+// Asked reports whether the ownership asks for anything.
 func (o Ownership) Asked() bool { return o.UID != "" || o.GID != "" || o.Mode != "" }
 
-// WithDefault adds a default owner, if there is one, unless an owner or a group is asked for.
+// WithDefault adds the default owner, if there is one, unless an owner or a group is requested.
 func (o Ownership) WithDefault(uid, gid string) Ownership {
 	if uid != "" && gid != "" && o.UID == "" && o.GID == "" {
 		o.UID, o.GID, o.Default = uid, gid, true
@@ -39,14 +42,15 @@ func (o Ownership) Explicit() Ownership {
 	return o
 }
 
-// Check refuses what no file can have.
+// Check refuses values that no file can have.
 func (o Ownership) Check() error {
 	for name, id := range map[string]string{"uid": o.UID, "gid": o.GID} {
-		// The greatest number means "as it is" to chown(2).
+		// chown(2) reads the greatest number as "do not change".
 		if n, err := strconv.ParseUint(id, 10, 32); id != "" && (err != nil || n == 1<<32-1) {
 			return Errorf(ErrInvalid, "%q is no %s: it is a number from 0 to %d", id, name, uint32(1<<32-2))
 		}
 	}
+
 	if m, err := strconv.ParseUint(o.Mode, 8, 32); o.Mode != "" && (err != nil || m > 0o7777) {
 		return Errorf(ErrInvalid, "%q is no mode: it is an octal number from 0 to 7777, as in 0770", o.Mode)
 	}
@@ -56,10 +60,11 @@ func (o Ownership) Check() error {
 	if o.Default && (o.UID == "" || o.GID == "" || o.Recursive) {
 		return Errorf(ErrInvalid, "a default owner has a uid and a gid, and is for the root alone")
 	}
+
 	return nil
 }
 
-// Here is what is left to be done on the host: all but what the plugin sees to.
+// Here returns the part that the agent must apply on the host, without the part of the plugin.
 func (o Ownership) Here() Ownership {
 	if o.ByPlugin {
 		o.GID = ""
@@ -67,39 +72,45 @@ func (o Ownership) Here() Ownership {
 	return o
 }
 
-// String words what is asked for.
+// String describes the requested ownership.
 func (o Ownership) String() string {
 	if !o.Asked() {
 		return "as it is"
 	}
+
 	s := ""
 	for _, part := range []struct{ name, value string }{{"uid", o.UID}, {"gid", o.GID}, {"mode", o.Mode}} {
 		if part.value != "" {
 			s += fmt.Sprintf("%s %s, ", part.name, part.value)
 		}
 	}
+
 	if o.Recursive {
 		s += "recursive, "
 	}
 	if s = s[:len(s)-2]; o.Default {
 		s += " (uid and gid only if it belonged to root)"
 	}
+
 	return s
 }
 
-// asked is what a request asked for, less what was decided on it and without a default.
+// asked returns the request without a default and without decisions about it.
 func (o Ownership) asked() Ownership {
 	o.ByPlugin = false
 	return o.Explicit()
 }
 
-// ownable refuses an ownership that a claim cannot give, and says whether the
-// plugin sees to the group.
+// ownable refuses an ownership that the claim cannot set. It also decides whether the plugin
+// applies the group.
 func (q Request) ownable(volumeID string, mode *Mode, caps Caps) (Ownership, error) {
 	o := q.Own
-	// A plugin is never given a default: it would be the group of everything in the volume.
+
+	// A plugin never gets a default group, because the plugin would give that group to every file
+	// in the volume.
 	gid := o.Explicit().GID
 	o.ByPlugin = gid != "" && mode.Group == gid
+
 	switch {
 	case !o.Asked():
 	case mode.Attachment == BlockDevice:
@@ -110,6 +121,7 @@ func (q Request) ownable(volumeID string, mode *Mode, caps Caps) (Ownership, err
 		return o, Errorf(ErrRefused, "volume %q is mounted for the group of its first claim (%s); gid %s must wait until it is free",
 			volumeID, groupWords(mode.Group), gid)
 	}
+
 	return o, nil
 }
 
@@ -120,6 +132,5 @@ func groupWords(gid string) string {
 	return "gid " + gid
 }
 
-// owned reports whether nothing is left to be done about who owns the volume's
-// root.
+// owned reports whether the ownership of the volume's root needs no change on the host.
 func (c Claim) owned() bool { return c.Owned || !c.Own.Here().Asked() }

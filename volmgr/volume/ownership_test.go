@@ -9,8 +9,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestAdmitOwnership: the group goes by the plugin where that can, and is then that of
-// all claims.
+// TestAdmitOwnership: the plugin applies the group if it can. That group then holds for all claims.
 func TestAdmitOwnership(t *testing.T) {
 	grouped := volume.PluginInfo{Caps: volume.Caps{MountGroup: true}}
 	asking := func(alloc string, own volume.Ownership) volume.Request {
@@ -71,8 +70,8 @@ func TestOwnershipCheck(t *testing.T) {
 	}
 }
 
-// TestDefaultOwner: an owner that nobody asked for yields to one that was asked for, is never
-// the plugin's to give, and is no part of what a name's options are.
+// TestDefaultOwner: a requested owner replaces the default one. A plugin never gets the default
+// owner, and a change of the default is not a change of the volume's options.
 func TestDefaultOwner(t *testing.T) {
 	none, mode, user := volume.Ownership{}, volume.Ownership{Mode: "0770"}, volume.Ownership{UID: "5"}
 	root := volume.Ownership{UID: "7", GID: "8", Default: true}

@@ -2,21 +2,20 @@ package volume
 
 import "fmt"
 
-// PendingCalls says how the calls stand that a plugin is still to be told, and how to
-// end them.
+// PendingCalls describes the state of a volume's pending calls and how to end them.
 type PendingCalls struct {
-	// How says when they are made, and how the last try went.
+	// How says when the agent makes the calls, and how the last try ended.
 	How string
-	// Failed is set once a try failed. GiveUp is then worth typing: it ends the calls.
+	// Failed is set once a try has failed. GiveUp is then a useful command: it ends the calls.
 	Failed bool
 	GiveUp string
 }
 
-// givingUp is what comes of giving pending calls up.
+// givingUp describes the consequence of giving pending calls up.
 const givingUp = "the plugin is then never told, and what it left mounted or attached stays so"
 
-// PendingCalls describes the pending calls of a record by how the last step went. The
-// record has some: see Debts, and Debt.
+// PendingCalls describes the pending calls of a record, given the last attempt at a step. The
+// caller has checked that the record has such calls.
 func (r Record) PendingCalls(at *Attempt, p PluginView) PendingCalls {
 	c := PendingCalls{GiveUp: Command("volctl volume deregister %s --force --forget", r.Volume.ID)}
 	next := (&planner{r: r, claims: r.Ordered()}).undoes()
@@ -31,11 +30,12 @@ func (r Record) PendingCalls(at *Attempt, p PluginView) PendingCalls {
 	default:
 		c.How = "the calls are being made"
 	}
+
 	return c
 }
 
-// pendingCalls adds to an explanation how the calls stand that the plugin is still to be
-// told: of the volume itself, or of a forced deregister of the same storage.
+// pendingCalls adds the state of pending calls to an explanation. They are those of the volume
+// itself, or those of a forced deregister of the same storage.
 func (e Explanation) pendingCalls(r Record, o Observed, at *Attempt) Explanation {
 	switch {
 	case o.Debt != "" && o.Pending != nil:
@@ -43,18 +43,22 @@ func (e Explanation) pendingCalls(r Record, o Observed, at *Attempt) Explanation
 	case o.Debt != "" || len(r.Debts()) == 0 || at == nil || !at.Action.Owed && at.Action.Kind != ControllerUnpublish && at.Action.Kind != Prove:
 		return e
 	}
+
 	calls := r.PendingCalls(at, o.Plugin)
 	if !calls.Failed {
 		return e
 	}
+
 	note := calls.How
-	if o.Debt != "" { // which tells how the last try failed
+	if o.Debt != "" { // the explanation has the error of the last try already
 		note = fmt.Sprintf("to end the pending calls: %s; %s", calls.GiveUp, givingUp)
 	}
+
 	e.Notes = append(e.Notes, note)
 	if e.Fix == "" {
 		e.Fix = Command("volctl plugin logs %s", r.Volume.PluginID)
 	}
+
 	e.Else = calls.GiveUp
 	return e
 }

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// PluginInfo is what a plugin says of itself. It is persisted, so that a
-// volume of a plugin that is down can still be described and undone.
+// PluginInfo holds a plugin's answers about itself. It is stored, so that the volumes of a plugin
+// that is down can still be described and undone.
 type PluginInfo struct {
 	ID      string `json:"id"`
 	Driver  string `json:"driver"` // GetPluginInfo.name
@@ -19,16 +19,16 @@ type PluginInfo struct {
 	HasController bool `json:"has_controller,omitempty"`
 	HasNode       bool `json:"has_node,omitempty"`
 
-	// Capabilities by CSI name; one that this agent does not know is its number.
+	// Capabilities by CSI name, or by number if this agent does not know the name.
 	ControllerCaps []string `json:"controller_caps,omitempty"`
 	NodeCaps       []string `json:"node_caps,omitempty"`
 
 	Caps Caps `json:"caps"`
 }
 
-// Caps are the capabilities that decisions here rest on.
+// Caps are the capabilities that affect decisions in this package.
 type Caps struct {
-	// Of the controller service, and of what the plugin says of itself as a whole.
+	// Capabilities of the controller service and of the plugin as a whole.
 	Attach                bool `json:"attach,omitempty"`          // PUBLISH_UNPUBLISH_VOLUME
 	AttachReadOnly        bool `json:"attach_readonly,omitempty"` // PUBLISH_READONLY
 	CreateDelete          bool `json:"create_delete,omitempty"`
@@ -48,9 +48,9 @@ type Caps struct {
 	Condition             bool `json:"condition,omitempty"`               // VOLUME_CONDITION of the controller, before CSI 1.13
 	ControllerMultiWriter bool `json:"controller_multi_writer,omitempty"` // SINGLE_NODE_MULTI_WRITER of the controller
 	Topology              bool `json:"topology,omitempty"`                // VOLUME_ACCESSIBILITY_CONSTRAINTS
-	Offline               bool `json:"offline,omitempty"`                 // VolumeExpansion is OFFLINE: only while not in use
+	Offline               bool `json:"offline,omitempty"`                 // VolumeExpansion is OFFLINE: only volumes that are not in use
 
-	// Of the node service.
+	// Capabilities of the node service.
 	Stage           bool `json:"stage,omitempty"`             // STAGE_UNSTAGE_VOLUME
 	Stats           bool `json:"stats,omitempty"`             // GET_VOLUME_STATS
 	NodeExpand      bool `json:"node_expand,omitempty"`       // EXPAND_VOLUME of the node
@@ -61,66 +61,79 @@ type Caps struct {
 	NodeCondition   bool `json:"node_condition,omitempty"` // VOLUME_CONDITION of the node, before CSI 1.13
 }
 
-// WithNode returns the capabilities with those of the node service taken from
-// another plugin's part.
+// WithNode returns the capabilities, with those of the node service taken from n.
 func (c Caps) WithNode(n Caps) Caps {
 	c.Stage, c.Stats, c.NodeExpand, c.NodeMultiWriter = n.Stage, n.Stats, n.NodeExpand, n.NodeMultiWriter
 	c.MountGroup, c.NodeHealth, c.StorageHealth, c.NodeCondition = n.MountGroup, n.NodeHealth, n.StorageHealth, n.NodeCondition
 	return c
 }
 
-// PluginView is a plugin at one moment, as decisions see it.
+// PluginView is the state of a plugin at one moment, as decisions need it.
 type PluginView struct {
-	// Known is false where no plugin of that id is configured.
+	// Known is false if no plugin with that id is configured.
 	Known bool
-	// Ready means that calls can be sent now, to all of it.
+
+	// Ready means that all parts of the plugin accept calls now.
 	Ready bool
-	// Apart is set where the two services are served by parts of their own; else
-	// one process serves whatever there is.
+
+	// Apart is set if the node service and the controller service have separate parts. If it is
+	// nil, one process serves both.
 	Apart *Apart
-	// State is the supervisor's word for it, Reason says why it is not ready.
+
+	// State is the supervisor's word for the state. Reason says why the plugin is not ready.
 	State  string
 	Reason string
-	// NoLog means that the agent has no log of it: it was never started, or somebody
-	// else runs it.
+
+	// NoLog means that the agent has no log of the plugin. The plugin was never started, or the
+	// agent does not run it.
 	NoLog bool
-	// Stopped means that it was stopped on purpose, and waits for a person.
+
+	// Stopped means that a person stopped the plugin and must start it again.
 	Stopped bool
-	// Final means that it does not become ready by itself: it was stopped on purpose,
+
+	// Final means that the plugin does not become ready by itself. It was stopped on purpose,
 	// refused, or failed for a reason that a person must remove.
 	Final bool
-	// Incarnation changes whenever the process does that answers node calls. It
-	// is theirs alone: another one of a controller proves nothing about them.
+
+	// Incarnation changes whenever another process answers the node calls. A new controller process
+	// does not change it, because it says nothing about node calls.
 	Incarnation uint64
-	// Restarts is how often it was started again since the agent runs.
+
+	// Restarts is the number of times that the plugin was restarted since the agent was started.
 	Restarts int
-	// CallTimeout is the deadline of a call to the plugin's node service; 0 if
-	// it is not known. A call that ran into it may have an effect that much later.
+
+	// CallTimeout is the deadline of a call to the plugin's node service; 0 is unknown. A call that
+	// exceeded its deadline may have an effect for as long again.
 	CallTimeout time.Duration
-	// ControllerTimeout is the same of its controller service.
+
+	// ControllerTimeout is the same for the controller service.
 	ControllerTimeout time.Duration
-	// StatsInterval is how often its plugin file says that the plugin is asked how mounted volumes
-	// are; 0 is never, nil leaves it to the agent.
+
+	// StatsInterval is the interval, from the plugin file, between requests for the state of
+	// mounted volumes. 0 means never, and nil leaves the interval to the agent.
 	StatsInterval *time.Duration
 	Info          PluginInfo
 }
 
-// Apart is a plugin whose services have parts of their own.
+// Apart is the state of a plugin whose services have separate parts.
 type Apart struct{ Node, Controller Service }
 
-// Service is one of them at one moment.
+// Service is the state of one service at one moment.
 type Service struct {
-	// Ready means that calls to it can be sent now; any one of its parts is enough.
+	// Ready means that the service accepts calls now. One of its parts is enough for that.
 	Ready bool
+
 	// Final means that none of its parts becomes ready by itself.
 	Final bool
-	// Unasked means that it has parts, and none has ever said what it can do.
+
+	// Unasked means that the service has parts, but none has ever reported its capabilities.
 	Unasked bool
-	// Lack says in words why it is not ready.
+
+	// Lack says why the service is not ready.
 	Lack string
 }
 
-// of is the service that a step calls.
+// of returns the service that a step calls.
 func (a *Apart) of(k Kind) Service {
 	if k.Controller() {
 		return a.Controller
@@ -128,13 +141,12 @@ func (a *Apart) of(k Kind) Service {
 	return a.Node
 }
 
-// uses adds the sides that the plugin has to those that a volume uses already.
+// uses adds the sides that the plugin needs to those that a volume already uses.
 func (i PluginInfo) uses(have Uses) Uses {
 	return Uses{Attach: have.Attach || i.Caps.Attach, Stage: have.Stage || i.Caps.Stage}
 }
 
-// LogCommand is the command that shows what the plugin wrote, or what is known of it
-// where there is no log.
+// LogCommand returns the command that shows the plugin's log, or its status if there is no log.
 func (v PluginView) LogCommand(id string) string {
 	if v.NoLog {
 		return Command("volctl plugin status %s", id)
@@ -142,7 +154,7 @@ func (v PluginView) LogCommand(id string) string {
 	return Command("volctl plugin logs %s", id)
 }
 
-// Remedy is the command that helps with a plugin that is not ready.
+// Remedy returns the command that helps with a plugin that is not ready.
 func (v PluginView) Remedy(id string) string {
 	if v.Stopped {
 		return Command("volctl plugin start %s", id)
@@ -150,11 +162,11 @@ func (v PluginView) Remedy(id string) string {
 	return Command("volctl plugin status %s", id)
 }
 
-// newsOfRestarts is up to which restart each is told in words of its own. One
-// that has fallen so often is told with the others, as a count.
+// newsOfRestarts is the number of restarts that are reported one by one. Later restarts share one
+// text, so that they are reported as a count.
 const newsOfRestarts = 100
 
-// News tells of the state in which a plugin just came.
+// News describes the state that the plugin has just entered.
 func (v PluginView) News() string {
 	switch {
 	case v.Reason != "" && v.Reason != v.State:
@@ -164,12 +176,12 @@ func (v PluginView) News() string {
 	case v.Restarts > newsOfRestarts:
 		return v.State + ": restarted again"
 	default:
-		// No two are the same, so each is told.
+		// The number makes each text unique, so that each restart is reported.
 		return fmt.Sprintf("%s: restart %d since the agent was started", v.State, v.Restarts)
 	}
 }
 
-// ReadyFor reports whether the call can be sent now that a step makes.
+// ReadyFor reports whether the call of a step can be sent now.
 func (v PluginView) ReadyFor(k Kind) bool {
 	if v.Apart != nil {
 		return v.Apart.of(k).Ready
@@ -185,8 +197,7 @@ func (v PluginView) Lacks(id string, k Kind) string {
 	return fmt.Sprintf("plugin %q is %s", id, v.describe())
 }
 
-// FinalFor reports whether the call of a step cannot be sent until a person does
-// something.
+// FinalFor reports whether the call of a step cannot be sent until a person acts.
 func (v PluginView) FinalFor(k Kind) bool {
 	if v.Apart != nil {
 		service := v.Apart.of(k)
@@ -195,7 +206,7 @@ func (v PluginView) FinalFor(k Kind) bool {
 	return !v.Ready && v.Final
 }
 
-// FinalLack is Lack where waiting alone cannot help; else it is empty.
+// FinalLack returns the same as Lack if waiting alone cannot help, and "" otherwise.
 func (v PluginView) FinalLack(r Record) string {
 	attaches := v.Info.Caps.Attach || r.Node.Uses.Attach
 	switch {
@@ -208,11 +219,11 @@ func (v PluginView) FinalLack(r Record) string {
 	}
 }
 
-// unasked reports whether nobody knows yet what the service of a call can do.
+// unasked reports whether the capabilities of the service that k calls are still unknown.
 func (v PluginView) unasked(k Kind) bool { return v.Apart != nil && v.Apart.of(k).Unasked }
 
-// Lack says which call that a volume may need cannot be sent now, and is empty
-// if there is none.
+// Lack says why a call that the volume may need cannot be sent now. It returns "" if there is no
+// such call.
 func (v PluginView) Lack(r Record) string {
 	switch {
 	case !v.ReadyFor(NodePublish):
@@ -224,13 +235,13 @@ func (v PluginView) Lack(r Record) string {
 	}
 }
 
-// Barred is the view of a plugin that must get no call, for a reason.
+// Barred returns the view of a plugin that must not receive calls, with the reason.
 func (v PluginView) Barred(reason string) PluginView {
 	v.Ready, v.Apart, v.Reason = false, nil, reason
 	return v
 }
 
-// describe says what is wrong with a plugin that is not ready.
+// describe says why a plugin is not ready.
 func (v PluginView) describe() string {
 	switch {
 	case !v.Known:

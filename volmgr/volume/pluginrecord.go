@@ -7,29 +7,31 @@ import (
 	"time"
 )
 
-// PluginRecord is all that is kept of a plugin over a restart of the agent:
-// what it said of itself, the process that serves it, and the definition that
-// process was started with.
+// PluginRecord is everything that is kept of a plugin over a restart of the agent. It holds the
+// plugin's answers about itself, its process, and the definition that the process was started with.
 type PluginRecord struct {
-	// ID is the plugin's id, and the record's key. A plugin with several parts has
-	// a record of each; those of the further ones have keys of their own, and name
-	// the plugin.
+	// ID is the plugin's id and the key of the record. A plugin with several parts has a record for
+	// each. The records of the further parts have their own keys and name their plugin.
 	ID     string `json:"id"`
 	Plugin string `json:"plugin,omitempty"`
-	// Info is the plugin's last answer. It outlives the definition, so that an
-	// id never changes hands from one driver to another unnoticed.
+
+	// Info holds the plugin's last answers. It outlives the definition, so that the agent notices
+	// if an id is given to another driver.
 	Info    PluginInfo    `json:"info"`
 	Process PluginProcess `json:"process,omitzero"`
-	// Definition is the one in use; nil when none is.
+
+	// Definition is the definition in use. It is nil if there is none.
 	Definition *PluginDefinition `json:"definition,omitempty"`
-	// Stopped is set while the plugin is stopped on purpose: no agent starts it
-	// until it is told to.
+
+	// Stopped is set while the plugin is stopped on purpose. No agent starts it before a person
+	// asks for that.
 	Stopped bool `json:"stopped,omitempty"`
-	// Scratch is what a test of the plugin may have left; nil is nothing.
+
+	// Scratch describes the possible leftovers of a plugin test. It is nil if there are none.
 	Scratch *Scratch `json:"scratch,omitempty"`
 }
 
-// Of is the id of the plugin that the record is about.
+// Of returns the id of the plugin that the record belongs to.
 func (r PluginRecord) Of() string {
 	if r.Plugin != "" {
 		return r.Plugin
@@ -37,32 +39,30 @@ func (r PluginRecord) Of() string {
 	return r.ID
 }
 
-// Empty reports whether nothing is remembered of a part that is no more.
+// Empty reports whether the record belongs to a further part that no longer has a definition.
 func (r PluginRecord) Empty() bool { return r.Plugin != "" && r.Definition == nil }
 
-// PluginProcess names one process beyond doubt. The nonce is stored before the
-// fork and the rest after it: a nonce without a PID means that there may be
-// such a process, with the nonce in its environment, or such a container, with
-// the nonce as a label.
+// PluginProcess identifies one process uniquely. The nonce is stored before the fork, and the other
+// fields after it. A nonce without a PID therefore means that there may be such a process, with the
+// nonce in its environment, or such a container, with the nonce as a label.
 type PluginProcess struct {
 	Nonce     string `json:"nonce,omitempty"`
 	PID       int    `json:"pid,omitempty"`
 	StartTime uint64 `json:"start_time,omitempty"` // field 22 of /proc/PID/stat, clock ticks since boot
 	Boot      string `json:"boot,omitempty"`       // boot id
-	Container string `json:"container,omitempty"`  // id of the container whose main process it is
+	Container string `json:"container,omitempty"`  // id of the container whose main process this is
 }
 
-// PluginDefinition is a plugin file as it was read, defaults filled in and
-// variables not yet expanded. Exactly one of Exec, Container, Unit, Socket and
-// Builtin is set.
+// PluginDefinition is a plugin file with its defaults filled in and its variables not yet expanded.
+// Exactly one of Exec, Container, Unit, Socket and Builtin is set.
 type PluginDefinition struct {
 	ID       string `json:"id"`
-	Type     string `json:"type,omitempty"` // node, controller, monolith; empty asks the plugin
+	Type     string `json:"type,omitempty"` // node, controller or monolith; if it is empty, the plugin is asked
 	Instance string `json:"instance,omitempty"`
 
 	Exec      *PluginExec      `json:"exec,omitempty"`
 	Container *PluginContainer `json:"container,omitempty"`
-	Unit      string           `json:"unit,omitempty"` // a systemd unit that is started and watched
+	Unit      string           `json:"unit,omitempty"` // a systemd unit that the agent starts and watches
 	Socket    string           `json:"socket,omitempty"`
 	Builtin   string           `json:"builtin,omitempty"`
 
@@ -73,24 +73,27 @@ type PluginDefinition struct {
 	ControllerTimeout time.Duration `json:"controller_timeout"`
 	MaxInFlight       int           `json:"max_in_flight"`
 	OnChange          string        `json:"on_change"` // OnChangePending or OnChangeRestart
-	// StatsInterval is how often the plugin is asked how mounted volumes are: 0 is never, nil is as
-	// often as the agent is told to.
+
+	// StatsInterval is the interval between requests for the state of mounted volumes. 0 means
+	// never, and nil means the interval of the agent.
 	StatsInterval *time.Duration `json:"stats_interval,omitempty"`
-	// UnmaskedSecrets are keys of secrets whose values are names: they are not masked in
-	// what the plugin says.
+
+	// UnmaskedSecrets are the keys of secrets whose values are only names. These values are not
+	// masked in the plugin's messages.
 	UnmaskedSecrets []string `json:"unmasked_secrets,omitempty"`
 
-	// File is where it stands; empty for the plugin that exists without one, and
-	// for those that were registered.
+	// File is the path of the plugin file. It is empty for the plugin that needs no file, and for
+	// registered plugins.
 	File string `json:"file,omitempty"`
-	// Registered is set where it came at run time and stands in no file.
+
+	// Registered is set if the definition was registered at run time and is in no file.
 	Registered bool `json:"registered,omitempty"`
 }
 
-// What a changed plugin file does while volumes are staged through the plugin.
+// The effects of a changed plugin file while volumes are staged through the plugin.
 const (
-	OnChangePending = "pending" // nothing until they are gone
-	OnChangeRestart = "restart" // the plugin is restarted under them
+	OnChangePending = "pending" // no effect until these volumes are unstaged
+	OnChangeRestart = "restart" // the plugin is restarted although they are staged
 )
 
 // PluginExec is a command that the agent runs.
@@ -99,17 +102,17 @@ type PluginExec struct {
 	Env     map[string]EnvValue `json:"env,omitempty"`
 }
 
-// PluginContainer is a container that the agent has a runtime run.
+// PluginContainer is a container that the agent runs through a container runtime.
 type PluginContainer struct {
 	Runtime string              `json:"runtime"` // RuntimePodman or RuntimeDocker
 	Image   string              `json:"image"`
-	Args    []string            `json:"args,omitempty"` // follow the image's entrypoint
+	Args    []string            `json:"args,omitempty"` // appended to the image's entrypoint
 	Env     map[string]EnvValue `json:"env,omitempty"`
-	Mounts  []string            `json:"mounts,omitempty"` // SOURCE:TARGET[:OPTIONS], beside what each plugin gets
+	Mounts  []string            `json:"mounts,omitempty"` // SOURCE:TARGET[:OPTIONS], in addition to the mounts that every plugin gets
 	Pull    string              `json:"pull"`             // PullNever or PullMissing
 }
 
-// Container runtimes, and what becomes of an image that is not there.
+// The container runtimes, and the policies for an image that is missing.
 const (
 	RuntimePodman = "podman"
 	RuntimeDocker = "docker"
@@ -117,14 +120,13 @@ const (
 	PullMissing   = "missing"
 )
 
-// EnvValue is the value of an environment variable, or where to read it.
+// EnvValue is the value of an environment variable, or the source of the value.
 type EnvValue struct {
 	Value  string     `json:"value,omitempty"`
 	Secret *SecretRef `json:"secret,omitempty"`
 }
 
-// Runner names the way in which the plugin is run: exec, container, unit, socket
-// or builtin.
+// Runner returns the way in which the plugin is run: exec, container, unit, socket or builtin.
 func (d *PluginDefinition) Runner() string {
 	switch {
 	case d.Exec != nil:
@@ -140,11 +142,12 @@ func (d *PluginDefinition) Runner() string {
 	}
 }
 
-// Equal reports whether both ask for the same plugin, wherever they stand.
+// Equal reports whether both define the same plugin. It does not compare where they come from.
 func (d *PluginDefinition) Equal(o *PluginDefinition) bool {
 	if d == nil || o == nil {
 		return d == o
 	}
+
 	a, b := *d, *o
 	a.File, b.File = "", ""
 	a.Registered, b.Registered = false, false
@@ -154,7 +157,7 @@ func (d *PluginDefinition) Equal(o *PluginDefinition) bool {
 	return reflect.DeepEqual(a, b) && slices.Equal(d.UnmaskedSecrets, o.UnmaskedSecrets) && d.Exec.equal(o.Exec) && d.Container.equal(o.Container)
 }
 
-// Env is the environment that the definition sets for the plugin.
+// Env returns the environment that the definition sets for the plugin.
 func (d *PluginDefinition) Env() map[string]EnvValue {
 	switch {
 	case d.Exec != nil:

@@ -9,30 +9,30 @@ import (
 	"time"
 )
 
-// Side is what is known of one thing that a call makes and another undoes: an
-// attachment, a staging, a publication, a bind.
+// Side is the state of one thing that a call makes and another call undoes: connected, staged,
+// published or bound.
 type Side string
 
-// The four things that can be known of a side. The zero value is Absent.
+// The four states of a side. The zero value is Absent.
 const (
-	// Absent: it was never made, or its undoing was seen to succeed.
+	// Absent: the side was never made, or the agent saw the undoing call succeed.
 	Absent Side = ""
-	// Unknown: the making call may have run, because the agent died about
-	// then. Making it again is right, and so is undoing it.
+	// Unknown: the making call may have run, because the agent died at about that time. It is safe
+	// to make the side again, and it is safe to undo it.
 	Unknown Side = "unknown"
-	// Failed: the making call ended in an error, or an undoing call did. It
-	// may be there all the same, and is undone before it is made again.
+	// Failed: the making call or an undoing call ended in an error. The side may exist despite the
+	// error, so it is undone before it is made again.
 	Failed Side = "failed"
-	// Present: made and verified.
+	// Present: the side was made and verified.
 	Present Side = "present"
 )
 
-// Valid reports whether s is one of the four.
+// Valid reports whether s is one of the four states.
 func (s Side) Valid() bool {
 	return s == Absent || s == Unknown || s == Failed || s == Present
 }
 
-// String names the side, the zero value too.
+// String returns the name of the state, also for the zero value.
 func (s Side) String() string {
 	if s == Absent {
 		return "absent"
@@ -40,40 +40,41 @@ func (s Side) String() string {
 	return string(s)
 }
 
-// MountIdentity tells one mount from any other: what is mounted, and which
-// mounting of it. Two identities of the same mount are equal.
+// MountIdentity distinguishes a mount from every other mount, including another mount of the same
+// file system. Two identities of the same mount are equal.
 type MountIdentity struct {
 	Namespace uint64 `json:"ns"`           // inode of the mount namespace
 	Boot      string `json:"boot"`         // boot id
 	Device    string `json:"dev"`          // "major:minor" of the file system
-	Root      string `json:"root"`         // path of the mount's root in it
+	Root      string `json:"root"`         // path of the mount's root in that file system
 	FSType    string `json:"fs"`           // kernel's name of the file system type
 	ID        uint64 `json:"id,omitempty"` // unique mount id; 0 before Linux 6.8
-	// Backing is the file behind the loop device whose node is mounted; empty for
-	// everything else. A loop device can be detached, and its number given to
-	// another file, while its node stays where it is.
+
+	// Backing is the file behind the loop device whose node is mounted. It is empty for all other
+	// mounts. A loop device can be detached and its number given to another file while its device
+	// node stays in place.
 	Backing string `json:"backing,omitempty"`
 }
 
-// Shows reports whether a mount, which may be another one, shows the same directory of the same
-// file system: a plugin may have mounted it twice. A FUSE file system gets another device number
-// each time it is mounted, so its type has to do.
+// Shows reports whether a mount shows the same directory of the same file system as o. The two may
+// be different mounts, because a plugin may have mounted the directory twice. A FUSE file system
+// gets another device number each time it is mounted, so only its type and root are compared.
 func (m MountIdentity) Shows(o MountIdentity) bool {
 	same := m.Boot == o.Boot && m.Device == o.Device && m.Root == o.Root && m.FSType == o.FSType
 	again := m.FUSE() && m.FSType == o.FSType && m.Root == o.Root
 	return same || again
 }
 
-// FUSE reports whether a process serves the mount, which breaks when that ends.
+// FUSE reports whether a process serves the mount. Such a mount breaks when that process ends.
 func (m *MountIdentity) FUSE() bool {
 	return m != nil && (m.FSType == "fuse" || m.FSType == "fuseblk")
 }
 
-// ClaimState is where a claim is in its life.
+// ClaimState is the stage of a claim's life.
 type ClaimState string
 
-// Claim states, in order. ReadyToFree is never stored: a claim that gets there
-// is deleted by the same change.
+// The claim states, in order. The state ready-to-free of the API is never stored: the change
+// that leads to it deletes the claim.
 const (
 	Pending            ClaimState = "pending"
 	Taken              ClaimState = "taken"
@@ -82,41 +83,46 @@ const (
 	ControllerDetached ClaimState = "controller-detached"
 )
 
-// Claim is one alloc's right to a volume and how far it got.
+// Claim is one alloc's right to a volume, with its progress.
 type Claim struct {
 	Alloc     string         `json:"alloc"`
 	Seq       uint64         `json:"seq"`    // order of admission on this volume
-	Wanted    bool           `json:"wanted"` // false once its release was asked for
+	Wanted    bool           `json:"wanted"` // false once the claim is to end
 	State     ClaimState     `json:"state"`
 	ReadOnly  bool           `json:"read_only,omitempty"`
 	Mode      Capability     `json:"mode"`
 	Owner     Owner          `json:"owner"`
 	Since     time.Time      `json:"since"`
-	Target    string         `json:"target"`              // stored, never derived again
+	Target    string         `json:"target"`              // stored once and never computed again
 	Published Side           `json:"published,omitempty"` // NodePublishVolume at Target
-	Mount     *MountIdentity `json:"mount,omitempty"`     // at Target, when Published is Present
-	At        string         `json:"at,omitempty"`        // where the user wants it bound as well
-	Bound     Side           `json:"bound,omitempty"`     // the bind at At
-	// AtFlags are mount options of the bind alone, as AtFlags joins them.
+	Mount     *MountIdentity `json:"mount,omitempty"`     // at Target, if Published is Present
+	At        string         `json:"at,omitempty"`        // own directory, where Target is bind-mounted too
+	Bound     Side           `json:"bound,omitempty"`     // the bind mount at At
+
+	// AtFlags are the mount options of the bind mount only, as AtFlags joins them.
 	AtFlags string `json:"at_flags,omitempty"`
-	// AtWritable leaves At as it is while nothing is mounted there.
+
+	// AtWritable tells the agent not to guard At while the volume is not mounted there.
 	AtWritable bool           `json:"at_writable,omitempty"`
 	BoundMount *MountIdentity `json:"bound_mount,omitempty"`
-	// Adopted is set on a claim that was rebuilt from what is mounted, after
-	// the state database was lost. It counts as a writer.
+
+	// Adopted is set on a claim that was rebuilt from its mounts after the state database was lost.
+	// It counts as a writer.
 	Adopted bool `json:"adopted,omitempty"`
-	// Own is who shall own the volume's root. Owned is set once that is so of the
-	// mount on record.
+
+	// Own is the ownership that the claim asks for the volume's root. Owned is set once the root of
+	// the recorded mount has it.
 	Own   Ownership `json:"own,omitzero"`
 	Owned bool      `json:"owned,omitempty"`
-	// Without is set by a release that does not ask the plugin.
+
+	// Without is set if the claim is detached without calls to the plugin.
 	Without Without `json:"without,omitempty"`
 }
 
 // FUSE reports whether a process serves the claim's mount.
 func (c Claim) FUSE() bool { return c.Mount.FUSE() || c.BoundMount.FUSE() }
 
-// Path is where the alloc finds the volume.
+// Path returns the path at which the alloc uses the volume.
 func (c Claim) Path() string {
 	if c.At != "" {
 		return c.At
@@ -124,14 +130,14 @@ func (c Claim) Path() string {
 	return c.Target
 }
 
-// Private reports whether only root needs to reach the claim's target: the alloc finds the
-// volume at a directory of its own, or in a container.
+// Private reports whether only root needs access to the claim's target. That is so if the alloc
+// uses the volume at an own directory or in a container.
 func (c Claim) Private() bool {
 	return c.At != "" || c.Owner.Kind == OwnerRuntime || filepath.Base(filepath.Dir(c.Target)) == PrivateDir
 }
 
-// InPlace reports whether what is seen at the claim's target, and where the user
-// wants it, are the mounts that were made for it.
+// InPlace reports whether target and bind show the mounts that were made for the claim. They are
+// the sights of the claim's target and of its own directory.
 func (c Claim) InPlace(target, bind Sight) bool {
 	if c.Published != Present || !c.owned() || target.Seen != SeenMount || !target.Is(c.Mount) {
 		return false
@@ -139,18 +145,18 @@ func (c Claim) InPlace(target, bind Sight) bool {
 	return c.At == "" || c.Bound == Present && bind.Seen == SeenMount && bind.Is(c.BoundMount)
 }
 
-// Mode is what the claims of a volume share while any is held.
+// Mode is the access mode and the mount options that all claims of a volume share.
 type Mode struct {
 	Capability
 	FSType     string   `json:"fs_type,omitempty"`
 	MountFlags []string `json:"mount_flags,omitempty"`
-	// Group is the gid, in digits, that a plugin with VOLUME_MOUNT_GROUP mounts for.
+	// Group is the gid, in digits, that a plugin with VOLUME_MOUNT_GROUP mounts the volume for.
 	Group string `json:"group,omitempty"`
 }
 
-// Watch is the late effect that a call of uncertain outcome may still have. The call
-// may mount something at Path or, with Undo, may take away what is mounted there next.
-// With Attachment it may attach the volume to this node or, with Undo, detach it.
+// Watch is the expectation of a late effect, after a call whose result is unknown. The call may
+// still mount something at Path or, with Undo, unmount the next mount there. With Attachment, the
+// call may still connect the volume to this node or, with Undo, disconnect it.
 type Watch struct {
 	Path       string `json:"path"`            // empty with Attachment
 	Alloc      string `json:"alloc,omitempty"` // empty for the staging path
@@ -158,79 +164,85 @@ type Watch struct {
 	Attachment bool   `json:"attachment,omitempty"`
 }
 
-// The late effects on an attachment: of a ControllerPublishVolume, and of a
-// ControllerUnpublishVolume.
+// The late effects of ControllerPublishVolume and ControllerUnpublishVolume.
 var (
 	lateAttach = Watch{Attachment: true}
 	lateDetach = Watch{Attachment: true, Undo: true}
 )
 
-// NodeSide is what was done with the volume on this host.
+// NodeSide is the state of the volume on this host.
 type NodeSide struct {
-	Mode *Mode `json:"mode,omitempty"` // set by the first claim, cleared by the last release
+	Mode *Mode `json:"mode,omitempty"` // set by the first claim, cleared when the last one ends
 
-	// Uses says which sides calls may be made on. It is durable before the
-	// first such call, so that a crash leaves no doubt about the others.
+	// Uses names the sides for which calls may be made. It is durable before the first such call,
+	// so after a crash the agent knows that the other sides are absent.
 	Uses Uses `json:"uses,omitzero"`
 
 	Attached         Side              `json:"attached,omitempty"` // ControllerPublishVolume
-	NodeID           string            `json:"node_id,omitempty"`  // that it was attached to
+	NodeID           string            `json:"node_id,omitempty"`  // of that ControllerPublishVolume
 	PublishContext   map[string]string `json:"publish_context,omitempty"`
 	AttachedReadOnly bool              `json:"attached_readonly,omitempty"`
-	// Proven is set when nothing on the host was seen to use the device. It
-	// is needed before ControllerUnpublishVolume and is not kept over a restart.
+
+	// Proven is set after a proof of unmount. ControllerUnpublishVolume needs it. It is not kept
+	// over a restart.
 	Proven bool `json:"-"`
 
 	Staged      Side           `json:"staged,omitempty"` // NodeStageVolume
 	StagingPath string         `json:"staging_path,omitempty"`
 	Mount       *MountIdentity `json:"mount,omitempty"` // nil if staging mounted nothing
-	// Boot is the one in which something was last staged or published here.
-	// What a look cannot tell, and the names of devices, hold for it alone.
+
+	// Boot is the boot in which something was last staged or published on this host. Device names
+	// are valid only in that boot, and so is state that the agent cannot observe.
 	Boot string `json:"boot,omitempty"`
-	// Devices are the block devices seen under this volume's mounts; the proof
-	// of unmount asks for them.
+
+	// Devices are the block devices under this volume's mounts. The proof of unmount checks them.
 	Devices []Device `json:"devices,omitempty"`
 
 	Watches []Watch `json:"watches,omitempty"`
-	// Owed are calls that were skipped. They are made before the volume is
-	// staged again, and before it is detached.
+
+	// This field holds the pending calls. The agent makes them before it stages the volume again,
+	// and before ControllerUnpublishVolume.
 	Owed []Owed `json:"owed,omitempty"`
-	// Unseen are mounts that were unmounted lazily since the plugin, and the
-	// controller, were last told everything.
+
+	// Unseen holds the mounts that were unmounted lazily and may still be in use. The list is
+	// cleared once the plugin and the controller have been told everything.
 	Unseen []Unseen `json:"unseen,omitempty"`
-	Seq    uint64   `json:"seq,omitempty"` // of the newest claim
+	Seq    uint64   `json:"seq,omitempty"` // number of the newest claim
 }
 
-// Uses names the optional sides of a volume's life: a plugin need not attach,
-// and need not stage.
+// Uses names the optional sides of a volume's life. Some plugins need no ControllerPublishVolume,
+// and some need no staging.
 type Uses struct {
 	Attach bool `json:"attach,omitempty"`
 	Stage  bool `json:"stage,omitempty"`
 }
 
-// Record is all that is kept of a volume. It is a value: what changes it
-// returns a new one and never writes through a map, slice or pointer of the
-// old one.
+// Record is everything that the agent stores about a volume. It is a value: a function that changes
+// it returns a new record. It never writes through a map, slice or pointer of the old one.
 type Record struct {
 	Volume     Volume           `json:"volume"`
-	Generation uint64           `json:"generation"` // grows by one a change
+	Generation uint64           `json:"generation"` // grows by one with each change
 	Node       NodeSide         `json:"node"`
-	Claims     map[string]Claim `json:"-"` // by alloc; stored under keys of their own
-	// Guards are directories that were made to refuse writes while nothing of the volume
-	// is mounted there, or are about to be: they are on record before.
+	Claims     map[string]Claim `json:"-"` // by alloc; stored under separate keys
+
+	// Guards are the directories that refuse writes while no mount of the volume is there. A
+	// directory is recorded before its guard is set.
 	Guards []string `json:"guards,omitempty"`
-	// GuardDirs say which directories those are, whatever their names become.
+
+	// GuardDirs identify these directories independently of their names.
 	GuardDirs []GuardedDir `json:"guard_dirs,omitempty"`
-	// Debt marks what a forced deregister left: no volume any more, but
-	// something to be undone. Nothing is done about it without its plugin.
+
+	// This field is set on the record that a forced deregister keeps. The volume is forgotten, but
+	// its storage has pending calls. They wait until the plugin is ready.
 	Debt bool `json:"-"`
 }
 
-// debtKey begins the key of a debt. No volume id holds a slash.
+// debtKey is the prefix of the key of such a record. No volume id contains a slash.
 const debtKey = "debt/"
 
-// Key names the record beyond doubt: a volume by its id, a debt by the storage
-// volume, because the id may be another volume's by now.
+// Key returns the unique key of the record. It is the volume id. After a forced deregister, it is
+// made from the driver and the external id, because the volume id may belong to another volume by
+// now.
 func (r Record) Key() string {
 	if !r.Debt {
 		return r.Volume.ID
@@ -238,12 +250,12 @@ func (r Record) Key() string {
 	return debtKey + r.Volume.Driver + "\x00" + r.Volume.ExternalID
 }
 
-// DebtKey is the key of the debt of a storage volume; ParseDebtKey undoes it.
+// DebtKey returns the key of the pending calls of a deregistered volume. ParseDebtKey reverses it.
 func DebtKey(driver, external string) string {
 	return Record{Debt: true, Volume: Volume{Driver: driver, ExternalID: external}}.Key()
 }
 
-// ParseDebtKey says which storage volume's debt a key names, if it does.
+// ParseDebtKey returns the storage volume that a key of DebtKey names. ok is false for other keys.
 func ParseDebtKey(key string) (driver, external string, ok bool) {
 	rest, ok := strings.CutPrefix(key, debtKey)
 	if !ok {
@@ -252,7 +264,7 @@ func ParseDebtKey(key string) (driver, external string, ok bool) {
 	return strings.Cut(rest, "\x00")
 }
 
-// Ordered returns the claims, the oldest first.
+// Ordered returns the claims, oldest first.
 func (r Record) Ordered() []Claim {
 	return slices.SortedFunc(maps.Values(r.Claims), func(a, b Claim) int {
 		return cmp.Or(cmp.Compare(a.Seq, b.Seq), cmp.Compare(a.Alloc, b.Alloc))
@@ -264,14 +276,14 @@ func (r Record) Held() bool {
 	return r.left() || len(r.Node.Watches) > 0
 }
 
-// Unsettled reports whether, by a record as it was read after a crash, a call of the
-// agent that died may still be at work on the volume.
+// Unsettled reports whether a call of an agent that died may still be at work on the volume. It
+// expects a record as it was read after the crash.
 func (r Record) Unsettled() bool {
 	v := r.Volume
 	return v.Provision != Provisioned || len(v.Modifying) > 0 || v.Expansion.Want > 0 || v.Expansion.nodeWants() || len(r.Node.Watches) > 0
 }
 
-// left is Held, less what may only come late.
+// left is Held without the late effects that are only expected.
 func (r Record) left() bool {
 	return len(r.Claims) > 0 || r.Node.Attached != Absent || r.Node.Staged != Absent || len(r.Node.Owed) > 0
 }
@@ -286,8 +298,8 @@ func (r Record) with(c Claim) Record {
 	return r
 }
 
-// without returns the record less one claim; the last one takes the mode in
-// force with it.
+// without returns the record without one claim. When the last claim is removed, the mode is cleared
+// too.
 func (r Record) without(alloc string) Record {
 	r.Claims = maps.Clone(r.Claims)
 	delete(r.Claims, alloc)
@@ -297,8 +309,8 @@ func (r Record) without(alloc string) Record {
 	return r
 }
 
-// inBoot returns the record as it is for a step in a boot: what was known of
-// devices in another one is void.
+// inBoot returns the record prepared for a step in the given boot. It discards the devices that
+// were seen in another boot.
 func (r Record) inBoot(boot string) Record {
 	if r.Node.Boot != boot {
 		r.Node.Boot, r.Node.Devices = boot, nil
@@ -306,8 +318,8 @@ func (r Record) inBoot(boot string) Record {
 	return r
 }
 
-// Same reports whether two records are of one registration of one storage
-// volume: an id may be given to another.
+// Same reports whether two records describe the same registration of the same storage volume. The
+// id alone does not show that, because it can be used again for another volume.
 func (r Record) Same(o Record) bool {
 	a, b := r.Volume, o.Volume
 	return a.Driver == b.Driver && a.ExternalID == b.ExternalID && a.RegisteredAt.Equal(b.RegisteredAt)
@@ -321,7 +333,7 @@ func (r Record) unwatched(drop func(Watch) bool) Record {
 	return r
 }
 
-// watching returns the record with one more late effect to watch for.
+// watching returns the record with one more watch.
 func (r Record) watching(w Watch) Record {
 	if !slices.Contains(r.Node.Watches, w) {
 		r.Node.Watches = append(slices.Clone(r.Node.Watches), w)

@@ -8,12 +8,12 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// mountID is a mount that differs from others by its id.
+// mountID returns a mount that differs from others by its id.
 func mountID(id uint64) *volume.MountIdentity {
 	return &volume.MountIdentity{Namespace: 1, Boot: "b", Device: "8:1", Root: "/", FSType: "ext4", ID: id}
 }
 
-// mounted is a volume with one claim that has all it wants.
+// mounted returns a volume with one claim that has everything it wants.
 func mounted(t *testing.T) volume.Record {
 	t.Helper()
 	r := offering(volume.SingleNodeMultiWriter)
@@ -107,8 +107,8 @@ func TestLoaded(t *testing.T) {
 	}
 }
 
-// While a debt of the same storage is on record no call was made for the new record, so a
-// crash leaves no doubt about it. One of which something is recorded is doubted all the same.
+// While there are pending calls of a forced deregister for the same storage, no call is made for
+// the new record. A crash therefore leaves no doubt about it, unless it has a recorded side.
 func TestLoadedBlocked(t *testing.T) {
 	fresh, err := volume.Admit(offering(volume.SingleNodeWriter), writer("a"), volume.PluginInfo{Caps: volume.Caps{Attach: true, Stage: true}}, now)
 	if err != nil {
@@ -128,8 +128,8 @@ func TestLoadedBlocked(t *testing.T) {
 	}
 }
 
-// After a stop in order a record is taken as it is. After a reboot no call is at
-// work any more, and what was watched for cannot come.
+// After a clean stop, the record is used unchanged. After a reboot no call is in progress, and the
+// watched mounts can no longer appear.
 func TestLoadedOtherwise(t *testing.T) {
 	r, err := volume.Admit(offering(volume.SingleNodeWriter), writer("a"), volume.PluginInfo{Caps: volume.Caps{Attach: true, Stage: true}}, now)
 	if err != nil {
@@ -148,7 +148,7 @@ func TestLoadedOtherwise(t *testing.T) {
 	if c := got.Claims["a"]; !changed || len(got.Node.Unseen) > 0 || c.Published != volume.Unknown || got.Node.Staged != volume.Unknown {
 		t.Errorf("after a reboot: %t, %+v", changed, got)
 	}
-	// The storage system goes on without this host.
+	// The storage system continues its work without this host.
 	late := []volume.Watch{{Attachment: true}}
 	if !reflect.DeepEqual(got.Node.Watches, late) {
 		t.Errorf("after a reboot these late effects are expected: %+v", got.Node.Watches)
@@ -175,7 +175,7 @@ func sides(pairs ...any) map[string]volume.Side {
 	return m
 }
 
-// What is stored comes back the same, but for the proof, which is of the moment.
+// A stored record is read back unchanged, except for the proof of unmount, which is not stored.
 func TestRecordOnDisk(t *testing.T) {
 	want := mounted(t)
 	want.Node.Watches = []volume.Watch{{Path: "/t/b", Alloc: "b"}}
@@ -203,8 +203,8 @@ func TestRecordOnDisk(t *testing.T) {
 	}
 }
 
-// A claim costs two durable commits, a release two, and one more with a
-// controller detach; all other steps cost none.
+// A claim and its detach cost two durable commits each, and ControllerUnpublishVolume costs one
+// more. All other steps cost none.
 func TestDurableCommits(t *testing.T) {
 	for _, tt := range []struct {
 		v       variant
@@ -236,7 +236,7 @@ func TestDurableCommits(t *testing.T) {
 	}
 }
 
-// run lets a volume come to rest with no fault, and counts what is committed.
+// run takes steps without faults until the volume comes to rest. It counts the commits.
 func run(t *testing.T, v variant, s *state) (commits int) {
 	t.Helper()
 	for range enough {

@@ -6,56 +6,60 @@ import (
 	"time"
 )
 
-// Services of a plugin, as those who find something wrong.
+// The services of a plugin, as the sources of findings.
 const (
 	ByNode       = "node"
 	ByController = "controller"
 )
 
-// Report is what a plugin said of a volume when it was asked. It lives in memory
-// only.
+// Report holds a plugin's answers about the state of a volume. It lives in memory only.
 type Report struct {
-	Stats   *Stats // nil: nothing was said
+	Stats   *Stats // nil if there was no answer
 	StatsAt time.Time
-	// Node and Controller are how the services find the volume; nil where they
-	// were not asked, do not tell, or did not answer.
+
+	// Node and Controller are the checkups by the two services. Each is nil if the service was not
+	// asked, cannot tell, or did not answer.
 	Node       *Checkup
 	Controller *Checkup
-	// Storage is the volume as the controller knows it, where that was asked for.
+
+	// Storage is the volume as the controller reports it, if that was requested.
 	Storage *StorageVolume
-	// Silent are the calls that had no useful answer, each with the reason.
+
+	// Silent lists the calls that had no useful answer, each with the reason.
 	Silent []string
 }
 
-// Checkup is what one service found wrong, and when.
+// Checkup is the list of problems that one service found, with the time.
 type Checkup struct {
 	At    time.Time
 	Found []Condition
 }
 
-// Finding is one thing that a service found wrong.
+// Finding is one problem that a service found.
 type Finding struct {
 	By string // ByNode or ByController
 	At time.Time
 	Condition
 }
 
-// Findings are those of both services, the node's first.
+// Findings returns the findings of both services, those of the node first.
 func (r Report) Findings() (out []Finding) {
 	add := func(by string, c *Checkup) {
 		if c == nil {
 			return
 		}
+
 		for _, f := range c.Found {
 			out = append(out, Finding{By: by, At: c.At, Condition: f})
 		}
 	}
+
 	add(ByNode, r.Node)
 	add(ByController, r.Controller)
 	return out
 }
 
-// String words a condition: "inaccessible, PathDown: no path to the array".
+// String describes a condition, as in "inaccessible, PathDown: no path to the array".
 func (c Condition) String() string {
 	words := c.Severity
 	if c.Reason != "" {
@@ -67,10 +71,10 @@ func (c Condition) String() string {
 	return words
 }
 
-// String words a finding, with who says so.
+// String describes a finding and names the service that found it.
 func (f Finding) String() string { return fmt.Sprintf("%s (%s)", f.Condition, f.By) }
 
-// Same reports whether two checkups found the same.
+// Same reports whether two checkups found the same problems.
 func (c *Checkup) Same(o *Checkup) bool {
 	found := func(c *Checkup) []Condition {
 		if c == nil {
@@ -81,17 +85,19 @@ func (c *Checkup) Same(o *Checkup) bool {
 	return slices.Equal(found(c), found(o))
 }
 
-// PluginHealth is how a plugin finds its storage, and the volumes in it.
+// PluginHealth is a plugin's report on its storage and on the volumes in it.
 type PluginHealth struct {
-	// Storage is what the node service finds wrong with the way to the storage, if
-	// Asked has NodeGetStorageHealth.
+	// Storage lists the problems that the node service found on the way to the storage. It is valid
+	// if Asked has NodeGetStorageHealth.
 	Storage []Condition
-	// Volumes are those that the controller finds not well, if
-	// Asked has ControllerListVolumeHealth. More is set where there are others.
+
+	// Volumes lists the volumes with problems that the controller found. It is valid if Asked has
+	// ControllerListVolumeHealth. More is set if there are others.
 	Volumes []Health
 	More    bool
-	// Asked are the calls that were answered, Silent those that were not, each with
-	// the reason.
+
+	// Asked lists the calls that were answered. Silent lists those that were not, each with the
+	// reason.
 	Asked  []Kind
 	Silent []string
 }

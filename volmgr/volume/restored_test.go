@@ -7,7 +7,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// What a backup says was made is believed only where a look can show it.
+// A side in a backup is trusted only if the agent can observe it on the host.
 func TestRestored(t *testing.T) {
 	mount := &volume.MountIdentity{Boot: "b", ID: 7}
 	live, gone := volume.Owner{Kind: volume.OwnerPID, PID: 7}, volume.Owner{Kind: volume.OwnerPID, PID: 8}

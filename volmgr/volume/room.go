@@ -6,37 +6,41 @@ import (
 	"strings"
 )
 
-// namesMost is how many volumes a refusal names.
+// namesMost is the number of volumes that a refusal names.
 const namesMost = 5
 
-// Room refuses a volume that is not on this host yet if its plugin can have no
-// more here: NodeGetInfo.max_volumes_per_node of the CSI spec, 0 for no limit.
-// Others are all records, owed those of forced deregisters; each storage volume
-// of which anything may be here counts once, whether a claim wants it or it is
-// on its way out. It fails with ErrRefused.
+// Room refuses a volume that is not on this host yet if its plugin can have no more volumes here.
+// The limit is NodeGetInfo.max_volumes_per_node of CSI; 0 is no limit. The first list has all
+// records, the second one those of forced deregisters. A storage volume counts once if anything of
+// it may be here, also while its claims are being detached. The error is ErrRefused.
 func Room(r Record, p PluginInfo, others, owed []Record) error {
 	if p.MaxVolumes <= 0 || r.Held() {
 		return nil
 	}
+
 	here := map[string]string{} // storage → id
 	for _, o := range slices.Concat(owed, others) {
 		if o.Volume.PluginID == r.Volume.PluginID && o.Held() {
 			here[DebtKey(o.Volume.Driver, o.Volume.ExternalID)] = o.Volume.ID
 		}
 	}
-	delete(here, DebtKey(r.Volume.Driver, r.Volume.ExternalID)) // left by a forced deregister: it has its place
+
+	delete(here, DebtKey(r.Volume.Driver, r.Volume.ExternalID)) // a volume that was deregistered by force still has its place
 	if int64(len(here)) < p.MaxVolumes {
 		return nil
 	}
+
 	ids := make([]string, 0, len(here))
 	for _, id := range here {
 		ids = append(ids, id)
 	}
+
 	slices.Sort(ids)
 	names := strings.Join(ids[:min(len(ids), namesMost)], ", ")
 	if more := len(ids) - namesMost; more > 0 {
 		names += fmt.Sprintf(" and %d more", more)
 	}
+
 	return Errorf(ErrRefused, "plugin %q can have %d volumes on this host at once, and has %d: %s", r.Volume.PluginID, p.MaxVolumes, len(here), names).
 		WithHint("detach one that is not needed, then ask again: volctl volume list")
 }

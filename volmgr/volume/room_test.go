@@ -9,26 +9,26 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// stored is a volume of a plugin, by the name of its storage.
+// stored returns a volume of a plugin. Its id is also the name of its storage.
 func stored(id, plugin string) volume.Record {
 	return volume.Record{Volume: volume.Volume{ID: id, PluginID: plugin, Driver: plugin + ".csi", ExternalID: "ext-" + id}}
 }
 
-// here is the same with something of it on this host.
+// here returns the same volume with a side on this host.
 func here(id, plugin string) volume.Record {
 	r := stored(id, plugin)
 	r.Node.Attached = volume.Present
 	return r
 }
 
-// A plugin's limit for a host counts each storage volume once of which anything
-// may be here, claimed or not, and binds those that are not.
+// A plugin's limit for a host counts each storage volume once if anything of it may be here,
+// claimed or not. It applies only to volumes that are not here yet.
 func TestRoom(t *testing.T) {
 	claimed := stored("claimed", "p")
 	claimed.Claims = map[string]volume.Claim{"a": {Alloc: "a"}}
 	owed := here("gone", "p")
 	owed.Debt = true
-	same := here("again", "p") // registered anew while its debt is not paid
+	same := here("again", "p") // registered again while its calls are pending
 	same.Volume.ExternalID = owed.Volume.ExternalID
 	for _, tt := range []struct {
 		name   string
@@ -56,7 +56,7 @@ func TestRoom(t *testing.T) {
 	}
 }
 
-// A refusal says the limit and names who has the places, and not all of very many.
+// A refusal states the limit and names the volumes that count, but not all of a large number.
 func TestRoomNames(t *testing.T) {
 	var others []volume.Record
 	for i := range 7 {

@@ -6,17 +6,17 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// forgotten names something that is there, or may still come, and that the
-// record knows nothing of.
+// forgotten describes a side that exists, or may still appear, and that the record does not
+// mention.
 func forgotten(v variant, s state) string {
-	if s.debt.mem.Debt { // for which no call was made of the other one
+	if s.debt.mem.Debt { // no call was made for the other record
 		return unknown(v, s.debt.mem, s.w)
 	}
 	return unknown(v, s.mem, s.w)
 }
 
-// detachKnown reports whether an agent that reads the record after a crash knows that a
-// ControllerUnpublishVolume may be under way.
+// detachKnown reports whether the next agent would know from the stored record that a
+// ControllerUnpublishVolume may be in progress.
 func detachKnown(disk volume.Record) bool {
 	n := disk.Node
 	if len(disk.Claims) == 0 || n.Attached == volume.Failed || n.Attached == volume.Unknown && !watchesAttachment(disk, false) {
@@ -65,8 +65,8 @@ func unknown(v variant, r volume.Record, w world) string {
 	return ""
 }
 
-// unsettled names what a volume that is said to be settled lacks, or has too
-// much.
+// unsettled describes a side that is missing, or that should not exist, although the volume counts
+// as settled.
 func unsettled(v variant, s state) string {
 	r, w := s.mem, s.w
 	wanted := false
@@ -110,7 +110,7 @@ func unsettled(v variant, s state) string {
 	return ""
 }
 
-// stays names what is still on a host that goes down although nothing more is done.
+// stays describes a side that is still on a host that goes down although no step is left.
 func stays(s state) string {
 	switch {
 	case !s.down:
@@ -123,7 +123,7 @@ func stays(s state) string {
 	return ""
 }
 
-// incomplete names what a claim that is taken lacks.
+// incomplete describes a part that a mounted claim lacks.
 func incomplete(w world, i int, c volume.Claim) string {
 	switch t, b := w.target[i], w.bound[i]; {
 	case t.id == 0 || t.dead || t.bare || c.Mount == nil || *c.Mount != *identity(t):
@@ -136,12 +136,12 @@ func incomplete(w world, i int, c volume.Claim) string {
 	return ""
 }
 
-// enough is how many steps a volume may take to come to rest.
+// enough is the number of steps that a volume may take to come to rest.
 const enough = 40
 
-// settles lets a state run on with nothing more going wrong, once with each
-// late effect taking place first and once without. It returns how the volume
-// failed to come to rest as its claims want it.
+// settles continues a state without further faults, once with each late effect first and once
+// without late effects. It describes the reason if the volume does not come to rest as its claims
+// want it.
 func (x *explorer) settles(s state) string {
 	s.parked, s.debt.parked, s.w.unseen = 0, 0, false
 	landed := s
@@ -150,7 +150,7 @@ func (x *explorer) settles(s state) string {
 	if bad := x.rests(s); bad != "" {
 		return bad
 	}
-	if s.down { // what was wanted then is what comes to be after the next boot
+	if s.down { // wanted claims are mounted after the next boot
 		if bad := x.rests(s.shut()); bad != "" {
 			return "after the next boot: " + bad
 		}
@@ -173,7 +173,7 @@ func (x *explorer) rests(s state) string {
 		}
 		passed = append(passed, k)
 		if s.debt.mem.Debt {
-			s = s.swap() // until it is paid, what it does; nothing else is done
+			s = s.swap() // the pending calls of the deregistered record come before all other steps
 		}
 		a := volume.Next(s.mem, s.observe(x.v, bothUp, allOver, -1))
 		steps = append(steps, string(a.Kind)+" "+a.Alloc)
@@ -196,7 +196,7 @@ func (x *explorer) rests(s state) string {
 				return bad
 			}
 			x.calm[k] = true
-			s = s.shut() // and from there
+			s = s.shut() // continue after the next boot
 			continue
 		case a.Kind == volume.Wait && s.parked != 0:
 			s.parked, s.w.unseen = 0, false

@@ -8,48 +8,52 @@ import (
 	"time"
 )
 
-// RuntimeVolume is a volume as a container runtime knows it, under a name of its own. A
-// volume has at most one name in each runtime.
+// RuntimeVolume is a volume as a container runtime knows it, under the runtime's own name. A volume
+// has at most one name in each runtime.
 type RuntimeVolume struct {
 	Runtime  string `json:"runtime"` // "docker" or "podman"
 	Name     string `json:"name"`
 	VolumeID string `json:"volume_id"`
 
-	// How it is claimed, for all containers alike.
+	// The properties of its claims, which are the same for all containers.
 	ReadOnly  bool       `json:"read_only,omitempty"`
-	Exclusive bool       `json:"exclusive,omitempty"` // one claim a container, in place of one for all
+	Exclusive bool       `json:"exclusive,omitempty"` // one claim for each container, in place of one for all
 	Access    AccessMode `json:"access_mode,omitempty"`
 	Own       Ownership  `json:"own,omitzero"`
 
 	CreatedAt time.Time `json:"created_at"`
-	// Refs are the containers that have it mounted, or are about to, the oldest first.
+
+	// Refs are the containers that mounted the volume or are about to, oldest first.
 	Refs []RuntimeRef `json:"refs,omitempty"`
 }
 
-// RuntimeRef is one use of a volume by a runtime: docker has one for each place where a
-// container mounts the volume, podman has one for all containers. Docker may ask several
-// times to mount for the same id ("docker cp" does so for a running container), and gives
-// each of these Mounts back.
+// RuntimeRef is one use of a volume by a runtime. Docker has one for each place where a container
+// mounts the volume. Podman has one for all containers. Docker may send several Mounts for the same
+// id ("docker cp" does so for a running container). It returns each of these Mounts with an
+// Unmount.
 type RuntimeRef struct {
-	ID    string    `json:"id"`    // the runtime's, opaque
-	Alloc string    `json:"alloc"` // whose claim it is
+	ID    string    `json:"id"`    // the runtime's id, opaque
+	Alloc string    `json:"alloc"` // the alloc of the claim
 	Since time.Time `json:"since"`
-	// More is how many Mounts for the id, beyond the first, were not given back.
+
+	// More is the number of Mounts for the id, beyond the first, that were not returned.
 	More int `json:"more,omitempty"`
-	// By is the process of the runtime that sent the Mounts; empty if it is not known.
+
+	// By is the process of the runtime that sent the Mounts. It is empty if that is unknown.
 	By string `json:"by,omitempty"`
-	// Returned reports that every Mount was given back. The reference then stays only as
-	// long as a mount namespace shows the mount.
+
+	// Returned is set once every Mount was returned. The reference then stays only as long as a
+	// mount namespace shows the mount.
 	Returned bool `json:"returned,omitempty"`
 }
 
-// RuntimeKey is what a runtime's volume is stored under.
+// RuntimeKey returns the key under which a runtime's volume is stored.
 func RuntimeKey(runtime, name string) string { return runtime + "\x00" + name }
 
-// Key is what the volume is stored under.
+// Key returns the key under which the volume is stored.
 func (v RuntimeVolume) Key() string { return RuntimeKey(v.Runtime, v.Name) }
 
-// Ref returns the reference with an id.
+// Ref returns the reference with the given id.
 func (v RuntimeVolume) Ref(id string) (RuntimeRef, bool) {
 	i := slices.IndexFunc(v.Refs, func(r RuntimeRef) bool { return r.ID == id })
 	if i < 0 {
@@ -58,13 +62,13 @@ func (v RuntimeVolume) Ref(id string) (RuntimeRef, bool) {
 	return v.Refs[i], true
 }
 
-// Mounting counts one more Mount for an id; by is the process of the runtime that asked. The
-// alloc of the claim is the runtime's name or, where each container has a claim of its own,
-// that and a part of the container's id.
+// Mounting counts one more Mount for an id. by is the process of the runtime that sent it. The
+// alloc of the claim is the name of the runtime. If each container has its own claim, a part of the
+// container's id is appended to that name.
 //
-// Podman asks once for all containers, whatever it asked before, so its Mounts are not
-// counted. A process of docker's that did not send the earlier Mounts never gives them
-// back, so its own Mount is the first one again.
+// Podman sends one Mount for all containers and repeats it regardless of earlier ones, so its
+// Mounts are not counted. A docker process does not return the Mounts that another process sent, so
+// its own first Mount starts the count again.
 func (v RuntimeVolume) Mounting(id, by string, now time.Time) RuntimeVolume {
 	v.Refs = slices.Clone(v.Refs)
 	for i, r := range v.Refs {
@@ -76,20 +80,23 @@ func (v RuntimeVolume) Mounting(id, by string, now time.Time) RuntimeVolume {
 		default:
 			r.More++
 		}
+
 		r.Returned = false
 		r.By = by
 		v.Refs[i] = r
 		return v
 	}
+
 	alloc := v.Runtime
 	if v.Exclusive {
 		alloc = v.ownAlloc(id)
 	}
+
 	v.Refs = append(v.Refs, RuntimeRef{ID: id, Alloc: alloc, Since: now, By: by})
 	return v
 }
 
-// Unmounting counts one Mount less for an id. An id that is not known was given back before.
+// Unmounting counts one Mount less for an id. An unknown id was returned before.
 func (v RuntimeVolume) Unmounting(id, by string) RuntimeVolume {
 	v.Refs = slices.Clone(v.Refs)
 	for i, r := range v.Refs {
@@ -102,10 +109,11 @@ func (v RuntimeVolume) Unmounting(id, by string) RuntimeVolume {
 			v.Refs[i].More--
 		}
 	}
+
 	return v
 }
 
-// Returning marks the references that match as given back.
+// Returning marks the references that match as returned.
 func (v RuntimeVolume) Returning(match func(RuntimeRef) bool) RuntimeVolume {
 	v.Refs = slices.Clone(v.Refs)
 	for i, r := range v.Refs {
@@ -116,7 +124,7 @@ func (v RuntimeVolume) Returning(match func(RuntimeRef) bool) RuntimeVolume {
 	return v
 }
 
-// Unneeded are the allocs whose references are all given back.
+// Unneeded returns the allocs whose references were all returned.
 func (v RuntimeVolume) Unneeded() (allocs []string) {
 	for _, r := range v.Refs {
 		needed := slices.ContainsFunc(v.Refs, func(o RuntimeRef) bool { return o.Alloc == r.Alloc && !o.Returned })
@@ -127,8 +135,8 @@ func (v RuntimeVolume) Unneeded() (allocs []string) {
 	return allocs
 }
 
-// Settled is the volume without the references that are given back. Those of the allocs in
-// keep stay: a mount namespace still shows their mount.
+// Settled returns the volume without the returned references. Those of the allocs in keep stay,
+// because a mount namespace still shows their mount.
 func (v RuntimeVolume) Settled(keep []string) RuntimeVolume {
 	return v.Without(func(r RuntimeRef) bool { return r.Returned && !slices.Contains(keep, r.Alloc) })
 }
@@ -138,10 +146,10 @@ func (r RuntimeRef) returned() RuntimeRef {
 	return r
 }
 
-// byAnother reports whether another process than by sent the Mounts of a reference.
+// byAnother reports whether a process other than by sent the Mounts of a reference.
 func (r RuntimeRef) byAnother(by string) bool { return r.By != "" && by != "" && r.By != by }
 
-// shortID is how much of a container's id docker shows.
+// shortID is the number of characters of a container's id that docker shows.
 const shortID = 12
 
 func (v RuntimeVolume) ownAlloc(id string) string {
@@ -154,7 +162,7 @@ func (v RuntimeVolume) ownAlloc(id string) string {
 	return v.Runtime + "-" + hex.EncodeToString(sum[:])
 }
 
-// Without is the volume less the references that drop says so of.
+// Without returns the volume without the references that drop selects.
 func (v RuntimeVolume) Without(drop func(RuntimeRef) bool) RuntimeVolume {
 	v.Refs = slices.DeleteFunc(slices.Clone(v.Refs), drop)
 	return v
@@ -165,13 +173,13 @@ func (v RuntimeVolume) Claimed(alloc string) bool {
 	return slices.ContainsFunc(v.Refs, func(r RuntimeRef) bool { return r.Alloc == alloc })
 }
 
-// Owner is who the claims of the volume belong to.
+// Owner returns the owner of the volume's claims.
 func (v RuntimeVolume) Owner() Owner {
 	return Owner{Kind: OwnerRuntime, Runtime: v.Runtime, Volume: v.Name}
 }
 
-// ReadersOnly reports whether the volume can only be claimed for reading in the mode that
-// its options ask for. All containers then only read, whether or not "ro" was given.
+// ReadersOnly reports whether the volume can only be claimed for reading in the mode that its
+// options ask for. All containers then only read, with or without the option "ro".
 func (v RuntimeVolume) ReadersOnly(of Volume) bool {
 	found := false
 	for _, c := range of.Capabilities {
@@ -181,24 +189,26 @@ func (v RuntimeVolume) ReadersOnly(of Volume) bool {
 		if c.Access.Writable() {
 			return false
 		}
+
 		found = true
 	}
+
 	return found
 }
 
-// Request asks for the claim of a reference to a volume.
+// Request returns the request for the claim that a reference needs.
 func (v RuntimeVolume) Request(alloc string, of Volume) Request {
 	q := Request{
 		Alloc: alloc, ReadOnly: v.ReadOnly || v.ReadersOnly(of), Access: v.Access, Attachment: FileSystem, Own: v.Own, Owner: v.Owner(),
 	}
-	if q.ReadOnly { // a reader's claim changes no owner
+	if q.ReadOnly { // a claim that only reads cannot change the owner
 		q.Own = v.Own.Explicit()
 	}
 	return q
 }
 
-// Differs names the options in which two requests for a volume differ, in the runtimes'
-// words. A default owner is no option.
+// Differs returns the options in which two requests for a volume differ, as the runtimes spell
+// them. A default owner is not an option.
 func (v RuntimeVolume) Differs(o RuntimeVolume) (names []string) {
 	has, wants := v.Own.Explicit(), o.Own.Explicit()
 	for name, differs := range map[string]bool{
@@ -209,16 +219,18 @@ func (v RuntimeVolume) Differs(o RuntimeVolume) (names []string) {
 			names = append(names, name)
 		}
 	}
+
 	slices.Sort(names)
 	return names
 }
 
-// Check refuses what cannot have been stored.
+// Check refuses a value that cannot have been stored.
 func (v RuntimeVolume) Check() error {
 	var errs []error
 	if v.Runtime != RuntimeDocker && v.Runtime != RuntimePodman {
 		errs = append(errs, Errorf(ErrInvalid, "unknown runtime %q", v.Runtime))
 	}
+
 	errs = append(errs, CheckID("volume name", v.Name), CheckID("volume id", v.VolumeID), v.Own.Check())
 	for i, r := range v.Refs {
 		errs = append(errs, CheckID("alloc id", r.Alloc))
@@ -229,5 +241,6 @@ func (v RuntimeVolume) Check() error {
 			errs = append(errs, Errorf(ErrInvalid, "reference %q has a negative count of Mounts", r.ID))
 		}
 	}
+
 	return errors.Join(errs...)
 }

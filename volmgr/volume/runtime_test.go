@@ -9,8 +9,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// A runtime's claim is never past by itself, is not detached without force, and the
-// refusal says which containers to stop.
+// A runtime's claim never ends by itself and cannot be detached without force. The refusal names
+// the containers to stop.
 func TestRuntimeOwner(t *testing.T) {
 	o := volume.RuntimeVolume{Runtime: "docker", Name: "shop_data", VolumeID: "data"}.Owner()
 	r := admit(t, offering(volume.SingleNodeWriter), with(writer("docker"), owned(o)))
@@ -29,7 +29,7 @@ func TestRuntimeOwner(t *testing.T) {
 	}
 }
 
-// References: an id counts once, and each has the claim that its volume's options say.
+// An id counts as one reference. The volume's options decide which claim the reference has.
 func TestRuntimeReferences(t *testing.T) {
 	now := time.Unix(1, 0)
 	shared := volume.RuntimeVolume{Runtime: "docker", Name: "d", VolumeID: "d"}
@@ -70,8 +70,8 @@ func TestRuntimeReferences(t *testing.T) {
 	}
 }
 
-// Docker's Mounts of one id are counted, and given back one by one, to the process that
-// sent them. Podman's are not counted.
+// Docker's Mounts of one id are counted. The process that sent them returns them one by one.
+// Podman's Mounts are not counted.
 func TestRuntimeCounts(t *testing.T) {
 	now := time.Unix(1, 0)
 	v := volume.RuntimeVolume{Runtime: volume.RuntimeDocker, Name: "d", VolumeID: "d"}
@@ -102,7 +102,7 @@ func TestRuntimeCounts(t *testing.T) {
 	v.Runtime = volume.RuntimePodman
 	is("podman's", v.Mounting("a", "one", now).Mounting("a", "two", now), 0, false)
 
-	// A reference that is kept stays with its claim, and another one needs the claim.
+	// A reference that is kept keeps its claim. The claim is also needed for another reference.
 	back := twice.Unmounting("a", "two")
 	if got := back.Settled([]string{volume.RuntimeDocker}); len(got.Refs) != 1 {
 		t.Errorf("kept: %+v", got)

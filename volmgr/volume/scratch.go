@@ -5,41 +5,44 @@ import (
 	"time"
 )
 
-// Scratch is what a test of a plugin may have on this host and at the storage. It
-// is on record before the first call of the test and until all of it is undone,
-// so that a test which was cut short leaves nothing that cannot be found.
+// Scratch describes everything that a test of a plugin may have on this host and at the storage. It
+// is on record from before the first call of the test until all of it is undone. The agent can
+// therefore find every leftover of an interrupted test.
 type Scratch struct {
-	ID    string    `json:"id"` // random; no volume's id is like it
+	ID    string    `json:"id"` // random; no volume has an id like this
 	Begun time.Time `json:"begun"`
-	// NodeID is where the volume is attached, if it is.
+
+	// NodeID is the node that the volume is connected to, if it is connected.
 	NodeID  string          `json:"node_id,omitempty"`
 	Volumes []ScratchVolume `json:"volumes,omitempty"`
 	Staging string          `json:"staging,omitempty"`
 	Targets []string        `json:"targets,omitempty"`
-	// Dirs are the directories that were made, the innermost first.
+
+	// Dirs are the directories that the test made, innermost first.
 	Dirs []string `json:"dirs,omitempty"`
-	// File is what the test may have written into the first volume.
+
+	// File is the file that the test may have written into the first volume.
 	File string `json:"file,omitempty"`
 
 	Capability   Capability           `json:"capability"`
 	MountOptions MountOptions         `json:"mount_options,omitzero"`
 	Parameters   map[string]string    `json:"parameters,omitempty"`
-	Topology     TopologyRequest      `json:"topology,omitzero"` // of the volumes that the test makes
+	Topology     TopologyRequest      `json:"topology,omitzero"` // of the volumes that the test creates
 	Capacity     int64                `json:"capacity,omitempty"`
 	Secrets      map[string]SecretRef `json:"secrets,omitempty"`
 }
 
-// Has reports whether a storage volume is of the test.
+// Has reports whether a storage volume belongs to the test.
 func (s *Scratch) Has(externalID string) bool {
 	return externalID != "" && slices.ContainsFunc(s.Volumes, func(v ScratchVolume) bool { return v.ExternalID == externalID })
 }
 
 // ScratchVolume is one storage volume of a test.
 type ScratchVolume struct {
-	// Name is what it was, or is about to be, created as. Without one it is a
-	// volume of the user's own, which is never deleted.
+	// Name is the name with which the volume was, or will be, created. A volume without a name
+	// belongs to the user and is never deleted.
 	Name string `json:"name,omitempty"`
-	// ExternalID is empty until the creation was answered.
+	// ExternalID is empty until CreateVolume was answered.
 	ExternalID string            `json:"external_id,omitempty"`
 	Context    map[string]string `json:"context,omitempty"`
 }

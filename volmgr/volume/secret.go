@@ -5,26 +5,27 @@ import (
 	"slices"
 )
 
-// MaxSecret is the longest value of a secret, in bytes. CSI bounds a whole map of
-// secrets to 4 KiB; the rest is room for a key file.
+// MaxSecret is the maximum length of a secret's value, in bytes. CSI limits a whole map of secrets
+// to 4 KiB. The higher limit leaves room for a key file.
 const MaxSecret = 64 << 10
 
-// SecretRef says what a secret's value is when a call needs it. Exactly one field
-// is set.
+// SecretRef names the source of a secret's value, which is read when a call needs it. Exactly one
+// field is set.
 type SecretRef struct {
 	File       string `json:"file,omitempty"`
 	Credential string `json:"credential,omitempty"`
 	Env        string `json:"env,omitempty"`
-	// Sealed is a value in encrypted form, which counts for one secret of one
-	// volume alone.
+
+	// Sealed is an encrypted value. It is valid only for one secret of one volume.
 	Sealed string `json:"sealed,omitempty"`
-	// Literal is a value on its way to be sealed; Keep stands for the sealed one
-	// that the volume has. No record holds either.
+
+	// Literal is a value that is about to be sealed. Keep stands for the sealed value that the
+	// volume already has. No record holds either of them.
 	Literal Secret `json:"-"`
 	Keep    bool   `json:"-"`
 }
 
-// sources is how many of the fields are set.
+// sources returns the number of fields that are set.
 func (r SecretRef) sources() (n int) {
 	for _, set := range []bool{r.File != "", r.Credential != "", r.Env != "", r.Sealed != "", r.Literal.value != nil, r.Keep} {
 		if set {
@@ -34,7 +35,7 @@ func (r SecretRef) sources() (n int) {
 	return n
 }
 
-// checkSecrets refuses references that name no source, or several.
+// checkSecrets refuses references that name no source or several.
 func (v Volume) checkSecrets() error {
 	for _, name := range slices.Sorted(maps.Keys(v.Secrets)) {
 		switch ref := v.Secrets[name]; {
@@ -47,11 +48,12 @@ func (v Volume) checkSecrets() error {
 			return Errorf(ErrInvalid, "secret %q of volume %q is longer than %d bytes", name, v.ID, MaxSecret)
 		}
 	}
+
 	return nil
 }
 
-// Keeping puts the sealed values that a volume had in the place of those that
-// are to be kept, and refuses those that it did not have.
+// Keeping replaces the references with Keep by the sealed values that the volume had. It refuses
+// those for which the volume had no sealed value.
 func (v Volume) Keeping(had map[string]SecretRef) (Volume, error) {
 	refs := maps.Clone(v.Secrets)
 	for _, name := range slices.Sorted(maps.Keys(refs)) {
@@ -62,8 +64,10 @@ func (v Volume) Keeping(had map[string]SecretRef) (Volume, error) {
 			return v, Errorf(ErrRefused, "secret %q of volume %q is to be kept as it is sealed, and the agent has no sealed value of it", name, v.ID).
 				WithHint("give the value itself, or one of {file: PATH}, {credential: NAME}, {env: NAME}")
 		}
+
 		refs[name] = SecretRef{Sealed: had[name].Sealed}
 	}
+
 	v.Secrets = refs
 	return v, nil
 }
@@ -75,7 +79,7 @@ type Secret struct{ value *string }
 // NewSecret wraps a value.
 func NewSecret(v string) Secret { return Secret{value: &v} }
 
-// Reveal returns the value. The one caller is the gRPC client.
+// Reveal returns the value, for code that sends, seals or checks it.
 func (s Secret) Reveal() string {
 	if s.value == nil {
 		return ""
@@ -92,5 +96,5 @@ func (Secret) GoString() string { return "***" }
 // MarshalText hides the value from encoders.
 func (Secret) MarshalText() ([]byte, error) { return []byte("***"), nil }
 
-// Secrets are what one RPC is given.
+// Secrets are the secrets that one RPC carries.
 type Secrets map[string]Secret

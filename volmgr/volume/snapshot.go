@@ -6,22 +6,25 @@ import (
 	"time"
 )
 
-// SnapshotIntent is a snapshot, or a group of them, that was to be made and has not
-// been seen to be finished. Nothing is kept of one that is: it lives at its plugin.
+// SnapshotIntent is a snapshot, or a group of them, whose creation the agent has not seen finish. A
+// finished snapshot needs no intent, because it lives at its plugin.
 type SnapshotIntent struct {
 	PluginID string `json:"plugin_id"`
 	Driver   string `json:"driver"`
-	// Name is what the plugin knows the intent by: the same name again goes on with it.
+
+	// Name is the plugin's name for the snapshot. A request with the same name continues the
+	// intent.
 	Name string `json:"name"`
-	// Group tells a group snapshot from a snapshot; their names are apart.
+
+	// Group distinguishes a group snapshot from a snapshot. Their names are independent.
 	Group   bool      `json:"group,omitempty"`
-	Volumes []string  `json:"volumes"`      // ids here, sorted
+	Volumes []string  `json:"volumes"`      // volume ids, sorted
 	Sources []string  `json:"sources"`      // their external ids, in the same order
-	ID      string    `json:"id,omitempty"` // the plugin's, once it said so
+	ID      string    `json:"id,omitempty"` // the plugin's id, once it is known
 	Since   time.Time `json:"since"`
 }
 
-// Key names the intent: a driver makes one snapshot, and one group, of a name.
+// Key returns the key of the intent. A driver makes one snapshot, and one group, for each name.
 func (s SnapshotIntent) Key() string {
 	kind := "snapshot"
 	if s.Group {
@@ -30,7 +33,7 @@ func (s SnapshotIntent) Key() string {
 	return s.Driver + "\x00" + kind + "\x00" + s.Name
 }
 
-// Noun is what the intent is of, in words.
+// Noun returns the kind of the intent: "snapshot" or "group snapshot".
 func (s SnapshotIntent) Noun() string { return noun(s.Group) }
 
 func noun(group bool) string {
@@ -40,7 +43,7 @@ func noun(group bool) string {
 	return "snapshot"
 }
 
-// Same reports whether two intents of one name are of the same volumes.
+// Same reports whether two intents with one name have the same volumes.
 func (s SnapshotIntent) Same(o SnapshotIntent) bool {
 	return s.Key() == o.Key() && s.PluginID == o.PluginID && slices.Equal(s.Sources, o.Sources)
 }
@@ -54,54 +57,53 @@ func (s SnapshotIntent) Check() error {
 	return errors.Join(errs...)
 }
 
-// SnapshotAsk says what is to be made a snapshot of.
+// SnapshotAsk is a request for a snapshot or a group of snapshots.
 type SnapshotAsk struct {
 	Volumes    []string // ids; a group may have several
 	Group      bool
-	Name       string // the same name again goes on with it
+	Name       string // a request with the same name continues the first one
 	Parameters map[string]string
-	Secrets    map[string]SecretRef // laid over those of the volumes
+	Secrets    map[string]SecretRef // override those of the volumes
 }
 
-// MadeSnapshot is a snapshot that was made, or is being made; or a group of them, all of
-// which stand in Snapshots. While the plugin has not named it, the ID is empty.
+// MadeSnapshot is a snapshot that was made or is being made, or a group of them. Snapshots holds
+// all of its members. The ID is empty until the plugin has returned it.
 type MadeSnapshot struct {
 	Intent SnapshotIntent
 	GroupSnapshot
 }
 
-// SnapshotsAsk says which snapshots are asked for; what is empty does not narrow it.
+// SnapshotsAsk selects snapshots. An empty field does not narrow the selection.
 type SnapshotsAsk struct {
 	PluginID string
 	VolumeID string // its plugin and secrets are used
 	Secrets  map[string]SecretRef
-	// Pending asks no plugin: only those that have not been seen to be finished.
+	// Pending selects only unfinished snapshots and asks no plugin.
 	Pending bool
 }
 
-// Snapshots are what plugins say that they have, and what was begun besides.
+// Snapshots holds the snapshots that plugins list, and the unfinished ones besides.
 type Snapshots struct {
 	Listed  []ListedSnapshot
 	Pending []PendingSnapshot
-	// Notes say in words what is missing.
+	// Notes describe the parts of the answer that are missing.
 	Notes []string
 }
 
-// ListedSnapshot is a snapshot that its plugin has.
+// ListedSnapshot is a snapshot that its plugin lists.
 type ListedSnapshot struct {
 	PluginID, Driver string
-	Name             string // where it is known here
+	Name             string // if the agent knows it
 	Snapshot
 }
 
-// PendingSnapshot has not been seen to be finished, and is not among those that are
-// listed.
+// PendingSnapshot is an unfinished snapshot that no plugin lists.
 type PendingSnapshot struct {
 	SnapshotIntent
-	Doing string // what is going on with it now, in words; empty if nothing is
+	Doing string // the present work on it, in words; empty if there is none
 }
 
-// SnapshotAt names a snapshot, or a group of them, at a plugin.
+// SnapshotAt names a snapshot, or a group snapshot, at a plugin.
 type SnapshotAt struct {
 	PluginID string
 	ID       string
@@ -110,5 +112,5 @@ type SnapshotAt struct {
 	Secrets  map[string]SecretRef
 }
 
-// Noun is "snapshot" or "group snapshot".
+// Noun returns "snapshot" or "group snapshot".
 func (r SnapshotAt) Noun() string { return noun(r.Group) }

@@ -6,23 +6,22 @@ import (
 	"strings"
 )
 
-// SnapshotName is the name that was given to a snapshot, or to a group of them, when it
-// was made. It outlives the intent, so that the name can be used in place of the
-// plugin's id.
+// SnapshotName is the name with which a snapshot, or a group of them, was created. It outlives the
+// intent, so that a user can give the name in place of the plugin's id.
 type SnapshotName struct {
 	PluginID string `json:"plugin_id"`
 	Driver   string `json:"driver"`
 	Name     string `json:"name"`
 	Group    bool   `json:"group,omitempty"`
-	ID       string `json:"id"` // the plugin's
+	ID       string `json:"id"` // the plugin's id
 }
 
-// Named is the name of an intent that the plugin has given an id.
+// Named returns the name of an intent, with the id that the plugin returned.
 func (s SnapshotIntent) Named(id string) SnapshotName {
 	return SnapshotName{PluginID: s.PluginID, Driver: s.Driver, Name: s.Name, Group: s.Group, ID: id}
 }
 
-// Key identifies a name and its id: several snapshots may have one name.
+// Key identifies a name together with its id, because several snapshots may have the same name.
 func (n SnapshotName) Key() string {
 	return SnapshotIntent{Driver: n.Driver, Group: n.Group, Name: n.Name}.Key() + "\x00" + n.ID
 }
@@ -36,7 +35,7 @@ func (n SnapshotName) Check() error {
 	return errors.Join(errs...)
 }
 
-// SnapshotIDs are the ids that a name stands for, sorted.
+// SnapshotIDs returns the ids that have the given name, sorted.
 func SnapshotIDs(names []SnapshotName, driver string, group bool, name string) []string {
 	var ids []string
 	for _, n := range names {
@@ -44,11 +43,12 @@ func SnapshotIDs(names []SnapshotName, driver string, group bool, name string) [
 			ids = append(ids, n.ID)
 		}
 	}
+
 	slices.Sort(ids)
 	return slices.Compact(ids)
 }
 
-// NameOf is the name of a snapshot; empty where none is known. Several are sorted and
+// NameOf returns the name of a snapshot, or "" if none is known. Several names are sorted and
 // joined by commas.
 func NameOf(names []SnapshotName, driver string, group bool, id string) string {
 	var all []string
@@ -57,6 +57,7 @@ func NameOf(names []SnapshotName, driver string, group bool, id string) string {
 			all = append(all, n.Name)
 		}
 	}
+
 	slices.Sort(all)
 	return strings.Join(all, ", ")
 }

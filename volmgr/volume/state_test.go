@@ -7,29 +7,29 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// state is one state of the agent and the world around it.
+// state is one state of the agent and of the world around it.
 type state struct {
-	mem, disk volume.Record // disk is what a crash leaves
+	mem, disk volume.Record // disk is the record after a crash
 	w         world
 	parked    parkedSet
-	// undo is set by a failed stage and cleared by an unstage: none may be
-	// tried in between while nothing is published.
+	// undo is set by a failed stage and cleared by an unstage. While it is set and nothing is
+	// published, no other stage may be tried.
 	undo bool
-	// lied is set while the plugin wrongly said that it staged.
+	// lied is set while the plugin wrongly claims that it staged the volume.
 	lied bool
 	// proved is set while a proof of unmount is newer than any call that mounts.
 	proved bool
-	// refused is set once the node will not expand what is mounted.
+	// refused is set once the node refuses to expand the mounted volume.
 	refused bool
-	// behind is set once somebody unmounted the mount that a claim lives by, and cleared
-	// by the next one.
+	// behind is set once a user unmounted the mount that owns the claim. The next such mount clears
+	// it.
 	behind bool
 	// down is set while the host goes down.
 	down bool
 	left budget
 
-	// debt is what a forced deregister left of the same storage, if it did. With swapped
-	// the two have changed places, so that a step is the debt's.
+	// The record that a forced deregister kept for the same storage, if there was one. If swapped
+	// is set, the two records are exchanged, so that a step is one of that record.
 	debt    half
 	swapped bool
 }
@@ -46,7 +46,7 @@ func (s state) swap() state {
 	return s
 }
 
-// straight is the state in which the debt, if there is one, is in its own place.
+// straight returns the state with the two records in their usual places.
 func (s state) straight() state {
 	if s.swapped {
 		return s.swap()
@@ -54,18 +54,18 @@ func (s state) straight() state {
 	return s
 }
 
-// blocked reports whether there is a debt, of which this is not a step.
+// blocked reports whether pending calls of a forced deregister stop this record's calls.
 func (s state) blocked() bool { return s.debt.mem.Debt && !s.swapped }
 
-// paid is the state without the debt, of which nothing is left. That is on disk at once.
+// paid returns the state without the deregistered record, which has nothing left. This is on disk
+// at once.
 func (s state) paid() state {
 	s = s.straight()
 	s.debt = half{}
 	return s
 }
 
-// budget is how much may still go wrong, and how often people may change their
-// minds. It bounds the exploration.
+// budget limits the further faults, crashes and changes of intent. It bounds the exploration.
 type budget struct{ faults, crashes, intents uint8 }
 
 // parkedSet is a set of steps that wait for their backoff.
@@ -106,7 +106,7 @@ func (s parkedSet) keys() map[string]bool {
 	return keys
 }
 
-// fresh is an id that no mount has that is there or remembered.
+// fresh returns an id that no existing or remembered mount has.
 func (s *state) fresh() uint8 {
 	var used [32]bool
 	for _, p := range []place{s.w.stage, s.w.target[0], s.w.target[1], s.w.bound[0], s.w.bound[1]} {
@@ -127,7 +127,7 @@ func (s *state) fresh() uint8 {
 	return uint8(slices.Index(used[1:], false) + 1)
 }
 
-// key tells states apart. Two states with one key have the same future.
+// key identifies a state. Two states with the same key have the same future.
 type key [80]byte
 
 func (s *state) key() (k key) {
@@ -146,7 +146,7 @@ func (s *state) key() (k key) {
 	return k
 }
 
-// future is the part of a state that counts once nothing more goes wrong.
+// future returns the part of a state that matters if there are no further faults.
 func (s *state) future() (k key) {
 	b := appendRecord(k[:0], s.mem, &s.w)
 	b = appendRecord(b, s.debt.mem, &s.w)
@@ -203,8 +203,8 @@ func bits(bs ...bool) (n byte) {
 	return n
 }
 
-// crash is a restart of the agent: what was not committed is forgotten. A plugin
-// may go on with whatever it was asked for, unless the host went down as well.
+// crash restarts the agent after a crash. Changes without a commit are lost. A plugin may still be
+// working on its last call, unless the host was restarted too.
 func (s state) crash(after volume.Stop) state {
 	s = s.straight()
 	s.mem, s.debt.mem = s.disk, s.debt.disk
@@ -214,15 +214,15 @@ func (s state) crash(after volume.Stop) state {
 	s = s.loaded(after)
 	s.undo, s.proved, s.down = false, false, false
 	if after == volume.Rebooted {
-		// What the agent made of the records is on disk with the new boot id, or with neither
-		// the next agent finds another boot again.
+		// The changed records and the new boot id are stored together. Otherwise the next agent
+		// finds another boot again.
 		s.disk, s.debt.disk = s.mem, s.debt.mem
 		s = s.reap(s.mem.Claims[allocs[0]].Owner.Kind == volume.OwnerMount)
 	}
 	return s
 }
 
-// loaded reads the records as the agent does when it starts.
+// loaded reads the records as the agent does at its start.
 func (s state) loaded(after volume.Stop) state {
 	s.mem.Node.Proven, s.debt.mem.Node.Proven = false, false // it is not stored
 	s.parked, s.debt.parked = 0, 0
@@ -240,7 +240,7 @@ func (s state) loaded(after volume.Stop) state {
 	return s
 }
 
-// reap is the release of the claim that lives by its mount.
+// reap detaches the claim that is owned by its mount.
 func (s state) reap(past bool) state {
 	if next, err := volume.Release(s.mem, allocs[0]); past && err == nil {
 		s.mem, s.disk, s.parked = next, next, 0
@@ -248,7 +248,7 @@ func (s state) reap(past bool) state {
 	return s
 }
 
-// stop is a restart of the agent in order: all is on disk.
+// stop restarts the agent after a clean stop, with everything on disk.
 func (s state) stop() state {
 	s.mem.Node.Proven, s.debt.mem.Node.Proven = false, false
 	s.disk, s.debt.disk = s.mem, s.debt.mem
@@ -257,7 +257,7 @@ func (s state) stop() state {
 	return s
 }
 
-// shut is the end of an agent in order as its host goes down, and the next boot.
+// shut stops the agent cleanly as its host goes down, and starts the next boot.
 func (s state) shut() state {
 	s.mem.Node.Proven, s.debt.mem.Node.Proven = false, false
 	s.disk, s.debt.disk = s.mem, s.debt.mem
@@ -267,7 +267,7 @@ func (s state) shut() state {
 	return s.reap(s.mem.Claims[allocs[0]].Owner.Kind == volume.OwnerMount)
 }
 
-// observe is what the agent sees of the world, and knows of the host.
+// observe returns the agent's view of the world and of the host.
 func (s state) observe(v variant, up serving, o over, hung int) volume.Observed {
 	obs := s.w.observe(v, s.mem, up, o, s.parked, hung)
 	obs.Down = s.down
@@ -277,8 +277,7 @@ func (s state) observe(v variant, up serving, o over, hung int) volume.Observed 
 	return obs
 }
 
-// save is what the reconcile queue does with an outcome. A commit that nobody
-// waits for may come to nothing.
+// save handles an outcome like the reconcile queue. A commit without a wait may be lost.
 func (s state) save(a volume.Action, out volume.Outcome) state {
 	before := s.mem
 	s.mem, _ = volume.Apply(s.mem, a, out)
@@ -289,8 +288,8 @@ func (s state) save(a volume.Action, out volume.Outcome) state {
 	return s
 }
 
-// intent is a person's wish: it is on disk, with all checkpoints before it, as
-// soon as it is accepted, and clears every backoff.
+// intent is a user's request. Once accepted, it is on disk with all earlier checkpoints, and it
+// clears every backoff.
 type intent struct {
 	what  string
 	alloc int
@@ -298,17 +297,17 @@ type intent struct {
 
 var intents = []intent{{"claim", 0}, {"claim", 1}, {"release", 0}, {"release", 1}}
 
-// escapes are the ways out of a volume whose plugin does not help.
+// escapes are the requests for a volume whose plugin does not work.
 var escapes = []intent{{"claim", 0}, {"claim", 1}, {"release", 0}, {"umount", 0}, {"lazy", 0}, {"lazy", 1}, {"force", 0}}
 
-// returns are wishes about storage that is deregistered by force and registered again,
-// which the second alloc claims then.
+// returns are the requests about storage that is deregistered by force and registered again. The
+// second alloc then claims it.
 var returns = []intent{{"claim", 0}, {"release", 0}, {"lazy", 0}, {"force", 0}, {"claim", 1}, {"release", 1}}
 
-// ends are wishes until the host goes down, and what can be asked for while it does.
+// ends are the requests until the host goes down, and those that are possible during that.
 var ends = []intent{{"claim", 0}, {"claim", 1}, {"release", 0}, {"go down", 0}}
 
-// growths are wishes about a volume that is to be larger.
+// growths are the requests about a volume that must become larger.
 var growths = []intent{{"claim", 0}, {"claim", 1}, {"release", 0}, {"expand", 0}}
 
 func (v variant) intents() []intent {
@@ -327,7 +326,7 @@ func (v variant) intents() []intent {
 	return intents
 }
 
-// wish applies an intent; it reports whether that changed anything.
+// wish applies an intent and reports whether it changed anything.
 func (s state) wish(v variant, in intent) (state, bool) {
 	if s.swapped {
 		next, changed := s.swap().wish(v, in)
@@ -343,7 +342,7 @@ func (s state) wish(v variant, in intent) (state, bool) {
 		return s, !was
 	}
 	if s.down && in.what == "claim" {
-		return s, false // it is refused
+		return s, false // such a claim is refused
 	}
 	next, changed, err := s.wished(v, in)
 	if err != nil || !changed {

@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// DefaultTopology is what CreateVolume is sent for a request without a topology: this
-// host's segments, as requisite and as preferred, so that the volume can be mounted
-// here. It is empty for a plugin without VOLUME_ACCESSIBILITY_CONSTRAINTS, and where
-// the plugin's node part names no segments.
+// DefaultTopology returns the topology of a CreateVolume call for a request without a topology. It
+// has this host's segments as requisite and as preferred, so that the volume can be mounted here.
+// It is empty for a plugin without VOLUME_ACCESSIBILITY_CONSTRAINTS, and for one whose node part
+// names no segments.
 func (p PluginInfo) DefaultTopology() TopologyRequest {
 	if !p.Caps.Topology || len(p.Topology) == 0 {
 		return TopologyRequest{}
@@ -18,9 +18,9 @@ func (p PluginInfo) DefaultTopology() TopologyRequest {
 	return TopologyRequest{Required: here, Preferred: here}
 }
 
-// TopologyToSend is what CreateVolume is sent for a request. A create that continues an
-// earlier one, of which the record is had, repeats what that one sent; a record from
-// before the default existed has none, and none was sent.
+// TopologyToSend returns the topology of a CreateVolume call for a request. had is the record of an
+// earlier create that this one continues, and its topology is sent again. A record from before
+// DefaultTopology existed has no TopologySent, and no default was sent.
 func (v Volume) TopologyToSend(p PluginInfo, had Volume) TopologyRequest {
 	switch {
 	case v.Topology.Given():
@@ -34,8 +34,8 @@ func (v Volume) TopologyToSend(p PluginInfo, had Volume) TopologyRequest {
 	}
 }
 
-// CheckCloneSource refuses a volume that a clone with the default topology cannot be
-// made from, because it cannot be reached from this host.
+// CheckCloneSource refuses to clone a volume with the default topology if this host cannot reach
+// the volume.
 func (v Volume) CheckCloneSource(p PluginInfo) error {
 	from := v.outOfReach(p)
 	if from == "" {
@@ -45,9 +45,9 @@ func (v Volume) CheckCloneSource(p PluginInfo) error {
 		v.ID, from, segments(p.Topology)).WithHint("give the clone a topology_request, or create it on a host that reaches the volume")
 }
 
-// reaches refuses a volume that its plugin cannot reach from this host (CSI
-// accessible_topology). Where either side says nothing there is nothing to compare:
-// a node part that was never asked says nothing, too.
+// reaches refuses a volume that its plugin cannot reach from this host (CSI accessible_topology).
+// If the volume or the plugin names no topology, there is nothing to compare. A node part that was
+// never asked names none.
 func (v Volume) reaches(p PluginInfo) error {
 	from := v.outOfReach(p)
 	if from == "" {
@@ -57,31 +57,36 @@ func (v Volume) reaches(p PluginInfo) error {
 		v.ID, from, segments(p.Topology)).WithHint("volctl plugin status %s", v.PluginID)
 }
 
-// outOfReach names the places of a volume that cannot be reached from this host; it is
-// empty for all others.
+// outOfReach returns the places from which the volume can be reached, if this host is not one of
+// them. Otherwise it returns "".
 func (v Volume) outOfReach(p PluginInfo) string {
 	if !p.Caps.Topology || len(p.Topology) == 0 || len(v.Topologies) == 0 {
 		return ""
 	}
+
 	within := func(segments map[string]string) bool {
 		for key, value := range segments {
 			if !in(p.Topology, key, value) {
 				return false
 			}
 		}
+
 		return true
 	}
+
 	if slices.ContainsFunc(v.Topologies, within) {
 		return ""
 	}
+
 	places := make([]string, len(v.Topologies))
 	for i, t := range v.Topologies {
 		places[i] = segments(t)
 	}
+
 	return strings.Join(places, ", or from ")
 }
 
-// in looks a segment up. Keys are compared without case (CSI spec, Topology).
+// in reports whether a topology has a segment. Keys are compared without case (CSI spec, Topology).
 func in(topology map[string]string, key, value string) bool {
 	for k, have := range topology {
 		if strings.EqualFold(k, key) {
@@ -91,7 +96,7 @@ func in(topology map[string]string, key, value string) bool {
 	return false
 }
 
-// segments are a topology in words.
+// segments formats a topology as words.
 func segments(t map[string]string) string {
 	words := make([]string, 0, len(t))
 	for _, key := range slices.Sorted(maps.Keys(t)) {

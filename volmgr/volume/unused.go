@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// Unused refuses while claims exist or anything of the volume is mounted.
+// Unused returns an error while the volume has claims or pending calls, or while anything of it is
+// on this host.
 func Unused(r Record) error {
 	id := r.Volume.ID
 	var names []string
@@ -15,6 +16,7 @@ func Unused(r Record) error {
 		names = append(names, fmt.Sprintf("%q (%s)", c.Alloc, c.State))
 		releasing = releasing && !c.Wanted
 	}
+
 	switch {
 	case len(names) > 0 && !releasing:
 		return Errorf(ErrRefused, "volume %q is claimed by %s", id, strings.Join(names, ", ")).
@@ -29,11 +31,12 @@ func Unused(r Record) error {
 		return Errorf(ErrRefused, "volume %q is still being taken off this host", id).
 			WithHint("volctl volume status %s", id)
 	}
+
 	return nil
 }
 
-// released is the command that releases the claims: detach refuses one whose owner is
-// alive, so that owner comes first.
+// released returns the command that detaches the claims. Detach refuses a claim whose owner is
+// alive, so a command for that owner comes first.
 func (r Record) released() string {
 	for _, c := range r.Ordered() {
 		if c.Wanted && c.Owner.Mortal() {
@@ -43,7 +46,7 @@ func (r Record) released() string {
 	return Command("volctl volume detach %s --all", r.Volume.ID)
 }
 
-// hintOf is the hint of an error that has one.
+// hintOf returns the hint of an error, if it has one.
 func hintOf(err error) string {
 	var e *Error
 	if !errors.As(err, &e) {

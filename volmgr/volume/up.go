@@ -1,6 +1,6 @@
 package volume
 
-// up makes what wanted claims need.
+// up makes the sides that wanted claims need.
 func (p *planner) up() bool {
 	switch {
 	case !p.anyWanted():
@@ -12,21 +12,25 @@ func (p *planner) up() bool {
 	case p.dead():
 		return p.clear()
 	}
+
 	for _, c := range p.claims {
 		if c.Wanted && c.Published == Failed && p.unpublish(c) {
 			return true
 		}
 	}
+
 	for _, decide := range []func() (chosen, ok bool){p.stagingUp, p.nodeExpand} {
 		if done, ok := decide(); !ok {
 			return done
 		}
 	}
+
 	for _, c := range p.claims {
 		if c.Wanted && p.publish(c) {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -35,8 +39,8 @@ func (p *planner) dead() bool {
 	return p.o.Staging.Seen == SeenDead && p.r.Node.Staged != Absent
 }
 
-// clear takes everything down to the staging, so that it can be made anew
-// under the same claims.
+// clear undoes everything down to the staging, so that the staging can be made again under the same
+// claims.
 func (p *planner) clear() bool {
 	for _, c := range p.claims {
 		if p.unpublish(c) {
@@ -46,8 +50,8 @@ func (p *planner) clear() bool {
 	return p.unstage()
 }
 
-// stagingUp makes the attachment and the staging. It returns whether a step
-// was chosen, and ok if there is none to choose and claims may be published.
+// stagingUp connects and stages the volume. chosen reports whether it chose a step. ok reports
+// whether no step is needed and claims may be published.
 func (p *planner) stagingUp() (chosen, ok bool) {
 	n, caps := p.r.Node, p.o.Plugin.Info.Caps
 	switch {
@@ -60,14 +64,14 @@ func (p *planner) stagingUp() (chosen, ok bool) {
 	case p.o.Staging.there() && (n.Staged == Present || n.Staged == Absent) && !p.watched(n.StagingPath):
 		return p.wait(CauseForeign, "a mount that was not made by this volume's staging is at %s", n.StagingPath), false
 	case p.o.Staging.there() && n.Staged == Absent && !p.anyPublished():
-		return false, false // it came late, and could not be negated yet
+		return false, false // this mount appeared late and cannot be undone yet
 	case n.Staged == Present:
 		return p.try(Action{Kind: Doubt, Path: n.StagingPath}), false
 	case n.Staged == Failed && !p.anyPublished():
 		return p.unstage(), false
 	case len(n.Owed) > 0 && (caps.Stage || n.Uses.Stage):
 		return p.unpublishForOwed(), false
-	case p.o.Plugin.unasked(ControllerPublish): // it may be one that attaches
+	case p.o.Plugin.unasked(ControllerPublish): // the plugin may need ControllerPublishVolume
 		return p.wait(CausePlugin, "%s", p.o.Plugin.Lacks(p.r.Volume.PluginID, ControllerPublish)), false
 	case caps.Attach && n.NodeID == "" && p.o.Plugin.Info.NodeID == "":
 		return p.wait(CausePlugin, "plugin %q does not say which node this is", p.r.Volume.PluginID), false
@@ -88,7 +92,7 @@ func (p *planner) stagingUp() (chosen, ok bool) {
 	}
 }
 
-// waitForUnstage waits until no earlier unstage can have an effect any more.
+// waitForUnstage waits until no earlier unstage can still take effect.
 func (p *planner) waitForUnstage() bool {
 	return p.wait(CauseWatch, "an unstage of unknown outcome may still take away what is mounted at %s", p.r.Node.StagingPath)
 }
@@ -98,7 +102,7 @@ func (p *planner) publish(c Claim) bool {
 	s := p.o.Targets[c.Alloc]
 	switch {
 	case c.Published == Failed:
-		return false // its undoing is parked
+		return false // undoing it is parked
 	case c.Published != Absent && s.Seen == SeenDead:
 		return p.unpublish(c)
 	case s.Seen == SeenHung || s.Seen == SeenError:
@@ -110,11 +114,11 @@ func (p *planner) publish(c Claim) bool {
 	case s.there() && c.Published != Unknown && !p.watched(c.Target):
 		return p.wait(CauseForeign, "a mount that was not made by this claim is at %s", c.Target)
 	case s.there() && c.Published == Absent:
-		return false // it came late, and could not be negated yet
+		return false // this mount appeared late and cannot be undone yet
 	case c.Published == Present:
 		return p.try(Action{Kind: Doubt, Alloc: c.Alloc, Path: c.Target})
 	case p.r.owesAt(c.Target):
-		return false // as for the staging
+		return false // the pending call comes first, and its reason to wait is noted already
 	case p.undoing(c.Target):
 		return p.wait(CauseWatch, "an unpublish of unknown outcome may still take the next mount at %s away", c.Target)
 	default:
@@ -122,7 +126,7 @@ func (p *planner) publish(c Claim) bool {
 	}
 }
 
-// bind makes the user's own mount point of a published claim.
+// bind makes the bind mount at the own directory of a published claim.
 func (p *planner) bind(c Claim) bool {
 	s := p.o.Binds[c.Alloc]
 	switch {

@@ -1,47 +1,52 @@
 package volume
 
-// Saving says how soon a change has to be on disk.
+// Saving says how soon a change must be on disk.
 type Saving int
 
 const (
-	// SaveWithNext is by the next commit, whoever makes it.
+	// SaveWithNext: with the next commit of any change.
 	SaveWithNext Saving = iota
-	// SaveAtOnce is so that it outlives the agent. The commit that follows is not
-	// waited for: if the host goes down before it, so do the mounts that it is
-	// about, and what was recorded before leads to the same.
+	// SaveAtOnce: soon enough to outlive the agent. The agent does not wait for the commit. If the
+	// host goes down before it, so do the mounts that the change describes, and the earlier record
+	// leads to the same result.
 	SaveAtOnce
-	// SaveFirst is before anything is built on it.
+	// SaveFirst: before any step that depends on the change.
 	SaveFirst
 )
 
-// Urgency says how soon a change of a record must be on disk. What makes a
-// difference to the steps that follow is awaited: the intent to use a further
-// side, that nothing here uses a device any more, and that a side which is still
-// wanted is no more as recorded, or failed, because it is undone and another is
-// made in its place. That a claim is taken, or gone, is only what somebody waits
-// for: its intent is on disk, and so is the next one before anything is done for it.
-// Of a taken claim that was mounted anew, though, no commit need ever come by
-// itself, and the next agent would not know the mount for the claim's.
-// All other checkpoints ride with the next commit.
+// Urgency says how soon a change of a record must be on disk. The agent waits for a change that
+// affects the next steps:
+//
+//   - the intent to use one more side
+//   - the proof that nothing here uses a device any more
+//   - a wanted side that failed or is no longer as recorded, because it is undone and made again
+//
+// A caller may wait to hear that a claim is mounted or has ended, but no step depends on that. The
+// intent of the claim is on disk, and its next intent will be on disk before any step for it.
+// However, no further commit may ever come after a claim was mounted anew. Without a commit, the
+// next agent would not recognise the mount as that of the claim. These changes are saved at once.
+// All other checkpoints are saved with the next commit.
 func Urgency(before, now Record) Saving {
 	if is, was := now.Node.Uses, before.Node.Uses; is.Attach && !was.Attach || is.Stage && !was.Stage {
 		return SaveFirst
 	}
 	if now.Volume.Expansion != before.Volume.Expansion {
-		return SaveFirst // people are told, and what may not be in use meanwhile is used next
+		return SaveFirst // users see it, and a volume that had to stay unused is used next
 	}
+
 	saving, paid := SaveWithNext, len(now.Node.Owed) < len(before.Node.Owed)
 	switch {
 	case len(before.Claims) == len(now.Claims):
 	case len(now.Claims) == 0 && now.Node.Attached != Absent:
-		return SaveFirst // it is detached next, and a claim on record would mean that it is not
+		return SaveFirst // ControllerUnpublishVolume is next, and a recorded claim would mean that it is not
 	default:
 		saving = SaveAtOnce
 	}
+
 	for alloc, c := range now.Claims {
 		was := before.Claims[alloc]
 		switch {
-		case c.Wanted && paid, // else the same call would hit what is mounted next
+		case c.Wanted && paid, // otherwise the same call would be repeated and undo the next mount
 			was.State != c.State && c.State != Taken && c.State != ControllerDetached,
 			c.Wanted && (left(was.Published, c.Published) || left(was.Bound, c.Bound) || left(before.Node.Staged, now.Node.Staged)),
 			c.Wanted && before.Node.Attached != Failed && now.Node.Attached == Failed:
@@ -50,13 +55,14 @@ func Urgency(before, now Record) Saving {
 			saving = SaveAtOnce
 		}
 	}
+
 	return saving
 }
 
-// remade reports whether there is another mount than before.
+// remade reports whether the mount is not the same as before.
 func remade(before, now *MountIdentity) bool { return now != nil && now != before }
 
-// left reports whether a side is no more as it was made, or is to be undone.
+// left reports whether a side is no longer as it was made, or must be undone.
 func left(was, now Side) bool {
 	return was == Present && now != Present || was != Failed && now == Failed
 }

@@ -6,8 +6,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// What people are told, or the next agent could not find out, is saved at once;
-// a checkpoint on the way to it need not be.
+// A change that users see, or that the next agent could not find out, is saved at once. Checkpoints
+// before it need not be.
 func TestUrgency(t *testing.T) {
 	one, two := &volume.MountIdentity{ID: 1}, &volume.MountIdentity{ID: 2}
 	with := func(state volume.ClaimState, mount, bound *volume.MountIdentity) volume.Record {

@@ -2,7 +2,7 @@ package volume
 
 import "time"
 
-// Volume is what is known of a storage volume apart from this host's mounts.
+// Volume describes a storage volume, apart from its mounts on this host.
 type Volume struct {
 	ID         string `json:"id"`
 	Name       string `json:"name"`
@@ -14,45 +14,48 @@ type Volume struct {
 	CloneID     string `json:"clone_id,omitempty"`
 	CapacityMin int64  `json:"capacity_min,omitempty"` // bytes asked for; 0 is any
 	CapacityMax int64  `json:"capacity_max,omitempty"`
-	Capacity    int64  `json:"capacity,omitempty"` // bytes the plugin gave; 0 is unknown
+	Capacity    int64  `json:"capacity,omitempty"` // bytes the plugin provided; 0 is unknown
 
 	Capabilities []Capability        `json:"capabilities"`
 	MountOptions MountOptions        `json:"mount_options,omitzero"`
 	Topology     TopologyRequest     `json:"topology_request,omitzero"`
-	Topologies   []map[string]string `json:"topologies,omitempty"` // accessible_topology of the answer
-	// TopologySent is what CreateVolume was sent, until its outcome is known: Topology,
-	// or the default that a request without one has.
+	Topologies   []map[string]string `json:"topologies,omitempty"` // accessible_topology that the plugin returned
+
+	// TopologySent is the request that CreateVolume carried, until its outcome is known. It is
+	// Topology, or the default if Topology names no place.
 	TopologySent TopologyRequest      `json:"topology_sent,omitzero"`
 	Parameters   map[string]string    `json:"parameters,omitempty"`
-	Mutable      map[string]string    `json:"mutable_parameters,omitempty"` // as far as they are known to be in force
+	Mutable      map[string]string    `json:"mutable_parameters,omitempty"` // values believed to be in force
 	Context      map[string]string    `json:"context,omitempty"`
 	Secrets      map[string]SecretRef `json:"secrets,omitempty"`
 	Reclaim      string               `json:"reclaim,omitempty"`
 
-	// Modifying are mutable parameters of a modify that was not seen to end: of
-	// each, the value in Mutable or this one is in force.
+	// Modifying holds the mutable parameters of a modify whose end the agent did not see. For each
+	// of them, either the value in Mutable or this one is in force.
 	Modifying map[string]string `json:"modifying,omitempty"`
-	// Created tells a volume that this agent created from one that existed.
+
+	// Created is set if this agent created the volume, and not if it registered an existing one.
 	Created bool `json:"created,omitempty"`
-	// Provision is the intent of a create or delete that has not been seen to
-	// end.
+
+	// Provision is the intent of a create or delete whose end the agent has not seen.
 	Provision Provision `json:"provision,omitempty"`
-	// Expansion is the growth that was asked for and is not over.
+
+	// Expansion is a requested growth that is not finished.
 	Expansion    Expansion `json:"expansion,omitzero"`
 	RegisteredAt time.Time `json:"registered_at"`
 }
 
-// Provision is the controller's side of a volume's life.
+// Provision is the state of a volume at its controller.
 type Provision string
 
-// Provision states. The zero value is a volume that exists.
+// The Provision states. The zero value is a volume that exists.
 const (
 	Provisioned  Provision = ""
 	Provisioning Provision = "creating"
 	Deleting     Provision = "deleting"
 )
 
-// MountOptions are passed to the plugin for file-system volumes.
+// MountOptions are passed to the plugin for volumes with a file system.
 type MountOptions struct {
 	FSType     string   `json:"fs_type,omitempty"`
 	MountFlags []string `json:"mount_flags,omitempty"`

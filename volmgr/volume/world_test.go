@@ -7,11 +7,10 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// The world that the exploration test lets Next and Apply loose on: one host,
-// one plugin, one volume, two allocs. It knows what is really mounted, whatever
-// the record says.
+// The world in which the exploration test runs Next and Apply: one host, one plugin, one volume and
+// two allocs. It knows the real mounts, regardless of the record.
 
-// allocs are those that claim the volume, paths where it goes.
+// allocs are the users of the volume. The other variables are its paths.
 var (
 	allocs  = [2]string{"a", "b"}
 	targets = [2]string{"/t/a", "/t/b"}
@@ -20,34 +19,34 @@ var (
 
 const stagingPath = "/s"
 
-// place is what is mounted at one path; id 0 is nothing.
+// place is the mount at one path. If id is 0, there is none.
 type place struct {
-	id   uint8 // no two mounts that anyone remembers share one
+	id   uint8 // unique among existing and remembered mounts
 	dead bool
-	bare bool // a directory of our own, not the volume
-	// stale is set where a call made it after it had been negated. It may have the options
-	// of an earlier claim.
+	bare bool // a directory of the agent, not the volume
+	// stale is set if a call made the mount after that call had been undone. The mount may have the
+	// options of an earlier claim.
 	stale bool
 }
 
-// variant is a plugin: what it can do and how it behaves.
+// variant is a plugin with its capabilities and its behavior, and the possible requests.
 type variant struct {
 	name    string
 	attach  bool
 	stage   bool
 	hollow  bool // staging makes no mount
-	own     bool // the first alloc wants it to have another owner
-	bind    bool // the first alloc wants it at a directory of its own too
-	expand  bool // people also make the volume larger
-	offline bool // which the plugin does only while it is not in use
-	kept    bool // and that claim lives by the mount there, which people may unmount
-	escape  bool // people also release without the plugin, and deregister by force
-	goes    bool // the host goes down, too
-	raw     bool // the volume is a block device, which may be detached behind the plugin's back
-	again   bool // people deregister by force, and register the same storage again
+	own     bool // the first alloc asks for another owner
+	bind    bool // the first alloc also has an own directory
+	expand  bool // users also expand the volume
+	offline bool // the plugin expands only volumes that are not in use
+	kept    bool // the bind mount owns the first claim, and users may unmount it
+	escape  bool // users also detach without the plugin, and deregister by force
+	goes    bool // the host also goes down
+	raw     bool // the volume is a block device that may be detached without the plugin
+	again   bool // users deregister by force and register the same storage again
 }
 
-// world is what is true.
+// world is the real state.
 type world struct {
 	attached bool
 	staged   bool
@@ -55,16 +54,16 @@ type world struct {
 	target   [2]place
 	bound    [2]place
 	late     late // calls that the plugin is still working on
-	negated  late // those of them that were negated since, and not repeated
+	negated  late // late calls that were undone since, and not repeated
 	boots    uint8
-	told     [2]bool // published, for all that the plugin was told
-	owned    bool    // what is mounted for the first alloc has the owner that it wants
-	grown    bool    // the storage is larger
-	filled   bool    // and so is what is on it
-	unseen   bool    // what was unmounted lazily is still in use
+	told     [2]bool // still published, as far as the plugin was told
+	owned    bool    // the mount of the first alloc has the requested owner
+	grown    bool    // the storage was expanded
+	filled   bool    // the contents were expanded too
+	unseen   bool    // a lazily unmounted mount is still in use
 }
 
-// late is a set of calls with an effect to come.
+// late is a set of calls that may still take effect.
 type late uint16
 
 const (
@@ -76,7 +75,7 @@ const (
 	lateUnpublishB
 	lateAttach
 	lateDetach
-	lateExpand // of the controller; it leaves no mount behind
+	lateExpand // a ControllerExpandVolume, which leaves no mount
 
 	lateMounts      = lateStage | latePublishA | latePublishB
 	lateAttachments = lateAttach | lateDetach
@@ -98,22 +97,22 @@ func (w *world) mounted() bool {
 	return w.stage.id != 0 || w.target[0].id != 0 || w.target[1].id != 0 || w.bound[0].id != 0 || w.bound[1].id != 0
 }
 
-// boot takes away all that does not outlive a reboot. The storage system goes on.
+// boot removes everything that does not outlive a reboot. The storage system continues.
 func (w *world) boot() {
 	*w = world{late: w.late & lateAttachments, attached: w.attached, grown: w.grown, filled: w.filled, boots: w.boots + 1}
 }
 
-// bootID names the present boot.
+// bootID returns the id of the present boot.
 func (w *world) bootID() string { return fmt.Sprint("boot ", w.boots) }
 
-// die is the end of the process that serves the mounts.
+// die ends the process that serves the mounts.
 func (w *world) die() {
 	for _, p := range []*place{&w.stage, &w.target[0], &w.target[1], &w.bound[0], &w.bound[1]} {
 		p.dead = p.id != 0
 	}
 }
 
-// vanish is somebody's umount of the staged mount, or of one target.
+// vanish unmounts the staging path or one target without the agent.
 func (w *world) vanish(i int) {
 	if i < 0 {
 		w.stage, w.staged = place{}, false
@@ -122,8 +121,8 @@ func (w *world) vanish(i int) {
 	w.target[i], w.told[i] = place{}, false
 }
 
-// lose is the end of a block device: the plugin has it staged no more, its nodes are
-// dead, and the staging path never showed it.
+// lose removes a block device. It is no longer staged at the plugin, and its device nodes are
+// dead. The staging path never showed it.
 func (w *world) lose() {
 	w.staged = false
 	for i := range w.target {
@@ -131,16 +130,14 @@ func (w *world) lose() {
 	}
 }
 
-// unmounted reports whether the mount that a claim lives by, by the record, is there
-// no more.
+// unmounted reports whether the recorded mount that owns a claim is missing.
 func (w *world) unmounted(r volume.Record) bool {
 	c, ok := r.Claims[allocs[0]]
 	k := c.Keeper()
 	return ok && c.Wanted && k.ByMount() && k.Mount.ID != uint64(w.bound[0].id)
 }
 
-// land lets a late effect happen. Where something is mounted already the
-// plugin sees that and leaves it.
+// land applies a late effect. If a mount already exists, the plugin notices it and leaves it.
 func (w *world) land(v variant, l late, fresh uint8) {
 	stale := w.negated&l != 0
 	w.late, w.negated = w.late&^l, w.negated&^l
@@ -203,7 +200,7 @@ func sight(p place) volume.Sight {
 	}
 }
 
-// over is a set of late effects that cannot come any more, by what the agent knows.
+// over is a set of late effects that are impossible, as far as the agent knows.
 type over uint8
 
 const (
@@ -212,12 +209,12 @@ const (
 	allOver = mountsOver | attachmentsOver
 )
 
-// early reports whether the agent would be wrong to know that.
+// early reports whether that knowledge would be wrong.
 func (o over) early(l late) bool {
 	return o&mountsOver != 0 && l&^(lateExpand|lateAttachments) != 0 || o&attachmentsOver != 0 && l&lateAttachments != 0
 }
 
-// overs are the sets that make a difference.
+// overs returns the sets that make a difference.
 func (v variant) overs() []over {
 	if v.attach {
 		return []over{0, mountsOver, attachmentsOver, allOver}
@@ -225,8 +222,7 @@ func (v variant) overs() []over {
 	return []over{0, allOver}
 }
 
-// observe is what the agent sees. One mount may hang: the staged one, or that
-// of an alloc.
+// observe returns the agent's view. One mount may hang: the staged one, or that of one alloc.
 func (w *world) observe(v variant, r volume.Record, up serving, o over, parked parkedSet, hung int) volume.Observed {
 	sight := func(p place) volume.Sight {
 		if p.id != 0 && hung >= 0 && *[]*place{&w.stage, &w.target[0], &w.target[1]}[hung] == p {
@@ -259,10 +255,10 @@ func (w *world) observe(v variant, r volume.Record, up serving, o over, parked p
 	return obs
 }
 
-// larger is the size that a volume is expanded to, in bytes; it has 1.
+// larger is the size in bytes to which a volume is expanded. Its first size is 1.
 const larger = 2
 
-// caps are what the plugin can do.
+// caps returns the capabilities of the plugin.
 func (v variant) caps() volume.Caps {
 	return volume.Caps{Attach: v.attach, Stage: v.stage, Expand: v.expand, NodeExpand: v.expand, Offline: v.offline}
 }
@@ -271,9 +267,9 @@ func (v variant) caps() volume.Caps {
 type serving uint8
 
 const (
-	bothUp serving = iota // one process serves all there is, as in the next
+	bothUp serving = iota // in this and the next value, one process serves everything
 	noneUp
-	nodeUp // the parts are apart, and the controllers are down
+	nodeUp // the parts are separate, and the controllers are down
 	controllerUp
 )
 
@@ -289,7 +285,7 @@ func (up serving) view(v variant) volume.PluginView {
 	return p
 }
 
-// answers reports whether the part is ready that a step calls.
+// answers reports whether the part that a step calls is ready.
 func (up serving) answers(k volume.Kind) bool {
 	switch k {
 	case volume.ControllerPublish, volume.ControllerUnpublish, volume.ControllerExpand:
@@ -299,23 +295,23 @@ func (up serving) answers(k volume.Kind) bool {
 	}
 }
 
-// how is the fate of one step.
+// how is the result of one step.
 type how uint8
 
 const (
 	ok       how = iota
-	fail         // an error, and nothing happened
-	failDone     // an error, although it happened
-	failLate     // an error, and it happens later
-	final        // a refusal that is the plugin's last word, and nothing happened
-	lie          // a stage that answers OK and did nothing
+	fail         // an error without an effect
+	failDone     // an error despite an effect
+	failLate     // an error with a late effect
+	final        // a final refusal without an effect
+	lie          // a stage that answers OK without an effect
 )
 
 func (h how) String() string {
 	return [...]string{"ok", "fails", "fails, yet is done", "fails, is done later", "is refused", "answers OK, did nothing"}[h]
 }
 
-// fates lists what may become of a step, apart from a crash.
+// fates lists the possible results of a step, apart from a crash.
 func fates(v variant, a volume.Action) []how {
 	switch a.Kind {
 	case volume.Plan, volume.Doubt, volume.Take, volume.Free, volume.EndWatch:
@@ -327,7 +323,7 @@ func fates(v variant, a volume.Action) []how {
 	case volume.Prove, volume.Unmount:
 		return []how{ok, fail}
 	case volume.NodeStage:
-		if v.hollow { // nobody can see a late effect that mounts nothing
+		if v.hollow { // a late effect that mounts nothing cannot be observed
 			return []how{ok, fail, failDone}
 		}
 		return []how{ok, fail, failDone, failLate, lie}
@@ -338,8 +334,8 @@ func fates(v variant, a volume.Action) []how {
 	}
 }
 
-// What a failed step reports: a refusal, by which the plugin says that it is not
-// at work any more, or an error after which an effect may still come.
+// The errors of a failed step. After a refusal, the plugin has stopped its work. After the others,
+// a late effect is possible.
 var (
 	errRefused   = &volume.CallError{Step: "step", Code: "FailedPrecondition", Retry: volume.RetryBackoff, Answered: true}
 	errUncertain = &volume.CallError{Step: "step", Code: "Internal", Retry: volume.RetryBackoff, Answered: true}
@@ -347,7 +343,7 @@ var (
 	errGivenUp   = &volume.CallError{Step: "step", Code: "DeadlineExceeded", Retry: volume.RetryBackoff}
 )
 
-// do carries out a step and says what the agent is told of it.
+// do carries out a step and returns the outcome that the agent receives.
 func (w *world) do(v variant, a volume.Action, h how, fresh uint8) volume.Outcome {
 	i := max(0, indexOf(a))
 	effect := h == ok || h == failDone
@@ -378,7 +374,7 @@ func (w *world) do(v variant, a volume.Action, h how, fresh uint8) volume.Outcom
 	}
 }
 
-// effect is a step done as asked.
+// effect carries out a step as requested.
 func (w *world) effect(v variant, a volume.Action, i int, fresh uint8) volume.Outcome {
 	switch a.Kind {
 	case volume.ControllerPublish:
@@ -428,8 +424,8 @@ func (w *world) effect(v variant, a volume.Action, i int, fresh uint8) volume.Ou
 	return volume.Outcome{}
 }
 
-// unmount is what the host does alone: the plugin is not told. A lazy unmount
-// may leave somebody with a file open.
+// unmount unmounts on the host without telling the plugin. After a lazy unmount, a process may
+// still have a file open.
 func (w *world) unmount(a volume.Action, i int) volume.Outcome {
 	p := &w.target[i]
 	if a.Alloc == "" {
@@ -444,7 +440,7 @@ func (w *world) unmount(a volume.Action, i int) volume.Outcome {
 	return volume.Outcome{Unseen: &volume.Unseen{Path: a.Path}}
 }
 
-// shown is the outcome of a call that answered OK, checked against the host.
+// shown returns the outcome of a call that answered OK, checked against the host.
 func (w *world) shown(p place) volume.Outcome {
 	if p.dead {
 		return volume.Outcome{Err: errUncertain}
@@ -452,7 +448,7 @@ func (w *world) shown(p place) volume.Outcome {
 	return volume.Outcome{Mount: identity(p), Boot: w.bootID()}
 }
 
-// indexOf is whose step it is; -1 for the volume's own.
+// indexOf returns the index of the alloc that the step is for, or -1 for a step of the volume.
 func indexOf(a volume.Action) int {
 	for i, alloc := range allocs {
 		if a.Alloc == alloc {
@@ -462,8 +458,8 @@ func indexOf(a volume.Action) int {
 	return -1
 }
 
-// broken names the rule that a step would break in the world as it is; empty
-// if none. It judges by what is really there.
+// broken returns the rule that a step would break, or "". It considers the real state of the world,
+// not only the record.
 func (w *world) broken(v variant, r volume.Record, a volume.Action) string {
 	i := max(0, indexOf(a))
 	if v.offline && a.Forward() && r.Volume.Expansion.Want > 0 {
@@ -554,12 +550,12 @@ func (w *world) broken(v variant, r volume.Record, a volume.Action) string {
 	return ""
 }
 
-// inUse reports whether anything of the volume is, or may yet come, on the host.
+// inUse reports whether anything of the volume is on the host, or may still appear there.
 func (w *world) inUse() bool {
 	return w.attached || w.staged || w.mounted() || w.told[0] || w.told[1] || w.late&lateMounts != 0
 }
 
-// brokenNodeExpand names the rule that a NodeExpand would break.
+// brokenNodeExpand returns the rule that a NodeExpand would break.
 func (w *world) brokenNodeExpand(v variant, a volume.Action) string {
 	at := w.stage
 	for i, path := range targets {
@@ -578,7 +574,7 @@ func (w *world) brokenNodeExpand(v variant, a volume.Action) string {
 	return ""
 }
 
-// brokenUnmount names the rule that a step without the plugin would break.
+// brokenUnmount returns the rule that a step without the plugin would break.
 func (w *world) brokenUnmount(r volume.Record, a volume.Action, i int) string {
 	c := r.Claims[a.Alloc]
 	switch {
@@ -599,8 +595,8 @@ func (w *world) brokenUnmount(r volume.Record, a volume.Action, i int) string {
 	return ""
 }
 
-// skipped reports whether the plugin has something published, for the alloc or
-// for any, that the record says is undone.
+// skipped reports whether the plugin has a target published that counts as undone in the record. It
+// checks the target of one alloc, or all targets if i is negative.
 func (w *world) skipped(r volume.Record, i int) bool {
 	for j, alloc := range allocs {
 		if w.told[j] && w.target[j].id == 0 && r.Claims[alloc].Published == volume.Absent && (i < 0 || i == j) {
@@ -610,7 +606,7 @@ func (w *world) skipped(r volume.Record, i int) bool {
 	return false
 }
 
-// owes reports whether the record has a call on it that is still to be made.
+// owes reports whether the record has the given pending call.
 func owes(r volume.Record, kind volume.Kind, path string) bool {
 	for _, d := range r.Node.Owed {
 		if d.Kind == kind && d.Path == path {
@@ -620,14 +616,14 @@ func owes(r volume.Record, kind volume.Kind, path string) bool {
 	return false
 }
 
-// watchesAttachment reports whether the record expects a late attach or, with undo, a
-// late detach.
+// watchesAttachment reports whether the record expects a late ControllerPublishVolume or, with
+// undo, a late ControllerUnpublishVolume.
 func watchesAttachment(r volume.Record, undo bool) bool {
 	return slices.Contains(r.Node.Watches, volume.Watch{Attachment: true, Undo: undo})
 }
 
-// watches reports whether the record expects a late mount at a path, awaits
-// whether it expects a late unmount.
+// watches reports whether the record expects a late mount at a path. awaits reports whether it
+// expects a late unmount there.
 func watches(r volume.Record, path string) bool { return watched(r, path, false) }
 func awaits(r volume.Record, path string) bool  { return watched(r, path, true) }
 

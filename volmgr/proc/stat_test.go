@@ -1,4 +1,4 @@
-package procstat
+package proc
 
 import (
 	"errors"
@@ -14,8 +14,8 @@ func line(name string, start uint64) []byte {
 	return fmt.Appendf(nil, "7 (%s) S 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 3 0 %d 1000 10", name, start)
 }
 
-// A process began at the same time, whatever time namespace it is looked at from.
-func TestParse(t *testing.T) {
+// The start time of a process is the same in every time namespace.
+func TestParseStat(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		shown uint64
@@ -30,7 +30,7 @@ func TestParse(t *testing.T) {
 		{"part of a tick before", 400, -1e9 + 1, 499},
 		{"before the boot", 3, 1e9, 0},
 	} {
-		got, err := parse(line(tt.name, tt.shown), tt.shift)
+		got, err := parseStat(line(tt.name, tt.shown), tt.shift)
 		if err != nil || got.Start != tt.want || got.State != 'S' || got.Session != 7 || got.Threads != 3 {
 			t.Errorf("%s: %+v, %v, want start %d", tt.name, got, err, tt.want)
 		}
@@ -42,7 +42,7 @@ func TestParse(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"", "7 (x) S 1", "7 (x) S a b c d e f g h i j k l m n o p q r s t u v"} {
-		if got, err := parse([]byte(bad), 0); err == nil {
+		if got, err := parseStat([]byte(bad), 0); err == nil {
 			t.Errorf("%q: %+v", bad, got)
 		}
 	}
@@ -69,7 +69,7 @@ func TestMain(m *testing.M) {
 	if n, err := fmt.Sscan(os.Getenv(lookVar), &pid); n != 1 || err != nil {
 		os.Exit(m.Run())
 	}
-	s, err := Read(pid)
+	s, err := ReadStat(pid)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -78,12 +78,12 @@ func TestMain(m *testing.M) {
 	fmt.Println(s.Start, ns)
 }
 
-// A reader in another time namespace says the same of a process as one in ours.
+// A reader in another time namespace reads the same start time as this process.
 func TestOtherNamespace(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can make a time namespace")
 	}
-	want, err := Read(os.Getpid())
+	want, err := ReadStat(os.Getpid())
 	if err != nil || !want.Alive() || want.Dead() {
 		t.Fatalf("%+v, %v", want, err)
 	}
@@ -109,10 +109,10 @@ func TestOtherNamespace(t *testing.T) {
 	}
 }
 
-// There is no process 0, and none of a number beyond all.
+// Process 0 does not exist, nor does a process with a number above the largest pid.
 func TestNone(t *testing.T) {
 	for _, pid := range []int{0, 1 << 30} {
-		if _, err := Read(pid); !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ESRCH) {
+		if _, err := ReadStat(pid); !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ESRCH) {
 			t.Errorf("process %d: %v", pid, err)
 		}
 	}

@@ -1,4 +1,4 @@
-package procstat
+package proc
 
 import (
 	"fmt"
@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// FuzzParse: a process chooses its name, and nothing else that is read of it. What is no such
-// line is refused.
-func FuzzParse(f *testing.F) {
+// FuzzStat checks that a process, which chooses its own name, cannot change any other value that
+// parseStat reads. Text that is not a line of this kind is refused.
+func FuzzStat(f *testing.F) {
 	for _, name := range []string{
 		"sleep", "", ")", "(", "a) Z 1 1 1", ") S 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 3 0 1 1000 10", "a b\tc\u00a0d", "\xff", "x\n7 (y) S 1 1", "((((", "))))",
 	} {
@@ -16,14 +16,14 @@ func FuzzParse(f *testing.F) {
 	}
 	f.Add("later", byte('Z'), int32(-1), int32(0), uint32(1), int64(100e9+1), []byte("7 (x) S 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 3 0 99999999999999999999 1"))
 	f.Fuzz(func(t *testing.T, name string, state byte, session, threads int32, start uint32, shift int64, raw []byte) {
-		if s, err := parse(raw, shift); err == nil && len(strings.Fields(string(raw))) < 20 {
+		if s, err := parseStat(raw, shift); err == nil && len(strings.Fields(string(raw))) < 20 {
 			t.Errorf("%q is read as %+v", raw, s)
 		}
 		if state <= ' ' || state >= 0x7f || state == ')' {
-			return // it is a letter
+			return // the kernel writes a letter as the state
 		}
 		shown := fmt.Appendf(nil, "7 (%s) %c 1 7 %d 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 %d 0 %d 1000 10\n", name, state, session, threads, start)
-		s, err := parse(shown, 0)
+		s, err := parseStat(shown, 0)
 		want := Stat{State: state, Session: int(session), Threads: int(threads), Start: uint64(start)}
 		if err != nil || s != want || !s.Began(uint64(start)) {
 			t.Errorf("%q: %+v, %v, want %+v", shown, s, err, want)

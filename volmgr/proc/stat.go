@@ -1,6 +1,4 @@
-// Package procstat reads /proc/PID/stat (proc_pid_stat(5)), and tells when a process
-// began in a way that does not depend on the reader's time namespace.
-package procstat
+package proc
 
 import (
 	"bytes"
@@ -12,83 +10,91 @@ import (
 	"sync"
 )
 
-// Stat is what the agent needs of /proc/PID/stat.
+// Stat holds the fields of /proc/PID/stat that the agent needs.
 type Stat struct {
 	State   byte // field 3
 	Session int  // field 6
 	Threads int  // field 20
-	// Start is when the process began, in clock ticks of 10 ms since the boot, as the
-	// initial time namespace counts them. It is field 22 less the offset of our own
-	// time namespace.
+	// Start is when the process began, in clock ticks of 10 ms since the boot, as the initial time
+	// namespace counts them. It is field 22 minus the offset of the agent's own time namespace.
 	Start uint64
 }
 
-// Alive reports whether the process still runs: a zombie does not.
+// Alive reports whether the process still runs. A zombie does not run.
 func (s Stat) Alive() bool { return s.State != 'Z' && s.State != 'X' }
 
-// Dead reports whether all of the process has exited and it only waits for its
-// parent. A process whose first thread alone has exited runs.
+// Dead reports whether the whole process has exited and only waits for its parent. A process of
+// which only the first thread has exited still runs.
 func (s Stat) Dead() bool { return !s.Alive() && s.Threads <= 1 }
 
-// Began reports whether the process began at a recorded Start. One tick more or less is
-// the same time, because the offset of a namespace may have a part of a tick. No pid is
-// given out twice within that.
+// Began reports whether the process began at a recorded Start. A difference of one tick is
+// accepted, because the offset of a namespace may contain a fraction of a tick. The kernel does not
+// reuse a pid within that time.
 func (s Stat) Began(start uint64) bool { return s.Start <= start+1 && start <= s.Start+1 }
 
-// Read reads the stat of a process. The error wraps os.ErrNotExist or ESRCH if there is
-// none.
-func Read(pid int) (Stat, error) {
+// ReadStat returns the Stat of a process. The error wraps os.ErrNotExist or ESRCH if there is no
+// such process.
+func ReadStat(pid int) (Stat, error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return Stat{}, err
 	}
+
 	shift, err := ownShift()
 	if err != nil {
 		return Stat{}, fmt.Errorf("cannot tell when process %d began: %w", pid, err)
 	}
-	s, err := parse(data, shift)
+
+	s, err := parseStat(data, shift)
 	if err != nil {
 		return Stat{}, fmt.Errorf("cannot make sense of /proc/%d/stat: %w", pid, err)
 	}
+
 	return s, nil
 }
 
-// parse reads a stat as it is shown in a time namespace whose boot time is shifted by
-// some nanoseconds.
-func parse(data []byte, shift int64) (s Stat, err error) {
-	// Field 2 is the command's name in brackets, which may hold anything.
+// parseStat reads a stat line as shown in a time namespace whose boot time is shifted by shift
+// nanoseconds.
+func parseStat(data []byte, shift int64) (s Stat, err error) {
+	// Field 2 is the command's name in parentheses, which may contain any characters.
 	f := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
 	if len(f) < 20 || len(f[0]) != 1 {
 		return s, errors.New("it has too few fields")
 	}
+
 	s.State = f[0][0]
 	number := func(field int) int64 {
 		n, nerr := strconv.ParseInt(f[field-3], 10, 64)
 		err = errors.Join(err, nerr)
 		return n
 	}
+
 	s.Session, s.Threads = int(number(6)), int(number(20))
 	const tick = 10_000_000 // USER_HZ is 100 on every architecture that Go runs on
 	start := number(22) - shift/tick
-	if shift%tick > 0 { // shown is a later tick than the one that the rest leads back to
+	if shift%tick > 0 { // the fraction of a tick may have moved the shown time into the next tick
 		start--
 	}
+
 	s.Start = uint64(max(start, 0))
 	return s, err
 }
 
-// ownShift is by how many nanoseconds the boot time is shifted in our time namespace.
-// A process with several threads stays in its namespace, so it is read once.
+// ownShift returns by how many nanoseconds the boot time is shifted in the agent's own time
+// namespace. It is read only once, because a process with several threads cannot change its time
+// namespace.
 var ownShift = sync.OnceValues(func() (int64, error) {
 	own, err := os.Readlink("/proc/self/ns/time")
 	if errors.Is(err, os.ErrNotExist) {
 		return 0, nil // this kernel has no time namespaces
 	}
+
 	children, cerr := os.Readlink("/proc/self/ns/time_for_children")
 	raw, rerr := os.ReadFile("/proc/self/timens_offsets") // of the namespace for children
 	if err := errors.Join(err, cerr, rerr); err != nil {
 		return 0, err
 	}
+
 	const initial = "time:[4026531834]" // PROC_TIME_INIT_INO
 	switch own {
 	case initial:
@@ -96,6 +102,7 @@ var ownShift = sync.OnceValues(func() (int64, error) {
 	case children:
 		return bootShift(string(raw))
 	}
+
 	return 0, errors.New("the offset of our time namespace is not known, because children are in another one")
 })
 
@@ -106,9 +113,11 @@ func bootShift(offsets string) (int64, error) {
 		if len(f) != 3 || f[0] != "boottime" && f[0] != "7" { // CLOCK_BOOTTIME
 			continue
 		}
+
 		sec, err := strconv.ParseInt(f[1], 10, 64)
 		nsec, nerr := strconv.ParseInt(f[2], 10, 64)
 		return sec*1e9 + nsec, errors.Join(err, nerr)
 	}
+
 	return 0, errors.New("/proc/self/timens_offsets has no offset of the boot time")
 }

@@ -1,4 +1,4 @@
-package proclines_test
+package proc_test
 
 import (
 	"bytes"
@@ -8,13 +8,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/volagent/volagent/volmgr/proclines"
+	"github.com/volagent/volagent/volmgr/proc"
 )
 
-// lines are all lines of a file.
+// lines returns all lines of a file.
 func lines(t *testing.T, file io.Reader) (all []string) {
 	t.Helper()
-	for r := proclines.New(file); ; {
+	for r := proc.NewLines(file); ; {
 		line, err := r.Next()
 		if errors.Is(err, io.EOF) {
 			return all
@@ -26,17 +26,17 @@ func lines(t *testing.T, file io.Reader) (all []string) {
 	}
 }
 
-// FuzzLines: whatever a file holds, its lines come one by one, none longer than promised, and those
-// that are not too long as they are. Of the others only ends of fields are missing.
+// FuzzLines checks that every line of any file is returned, within the promised length. A line that
+// is not too long is unchanged. Longer lines lose only ends of fields.
 func FuzzLines(f *testing.F) {
 	for _, text := range []string{"", "\n", "a\nb\n\nc", "36 35 98:0 /r /m rw,relatime shared:1 - overlay src rw\n", "1 2 3 /4 /5", "\n\n \n- - -", "\r\n\x00"} {
 		f.Add(text, byte('x'), uint32(1))
-		f.Add(text, byte('x'), uint32(proclines.Longest))
-		f.Add(text, byte(' '), uint32(2*proclines.Longest))
+		f.Add(text, byte('x'), uint32(proc.LongestLine))
+		f.Add(text, byte(' '), uint32(2*proc.LongestLine))
 	}
-	f.Add("1 2", byte('x'), uint32(proclines.Longest-3))
+	f.Add("1 2", byte('x'), uint32(proc.LongestLine-3))
 	f.Fuzz(func(t *testing.T, text string, b byte, times uint32) {
-		if at := strings.IndexByte(text, ' '); at >= 0 { // one field that is long, or very many
+		if at := strings.IndexByte(text, ' '); at >= 0 { // one long field, or a large number of fields
 			text = text[:at] + string(bytes.Repeat([]byte{b}, int(times%150_000))) + text[at:]
 		}
 		want := strings.SplitAfter(text, "\n")
@@ -48,8 +48,8 @@ func FuzzLines(f *testing.F) {
 			t.Fatalf("%d lines became %d", len(want), len(got))
 		}
 		for i := range got {
-			short := len(want[i]) < proclines.Longest
-			if len(got[i]) > proclines.Longest || short && got[i] != want[i] || got[i][len(got[i])-1] == '\n' != strings.HasSuffix(want[i], "\n") {
+			short := len(want[i]) < proc.LongestLine
+			if len(got[i]) > proc.LongestLine || short && got[i] != want[i] || got[i][len(got[i])-1] == '\n' != strings.HasSuffix(want[i], "\n") {
 				t.Errorf("line %d of %d bytes became one of %d", i, len(want[i]), len(got[i]))
 			}
 			is, whole := strings.Split(strings.TrimSuffix(got[i], "\n"), " "), strings.Split(strings.TrimSuffix(want[i], "\n"), " ")
@@ -62,8 +62,8 @@ func FuzzLines(f *testing.F) {
 	})
 }
 
-// endless is a table of many mounts, each at a path that is longer than any buffer. It notes
-// how much memory is in use meanwhile.
+// endless is a table of many mounts, each at a path longer than any buffer. It measures the memory
+// in use.
 type endless struct {
 	line  string
 	lines int
@@ -86,7 +86,7 @@ func (e *endless) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// inUse are the bytes of memory that cannot be freed.
+// inUse returns the bytes of memory that cannot be freed.
 func inUse() uint64 {
 	var m runtime.MemStats
 	runtime.GC()
@@ -94,12 +94,12 @@ func inUse() uint64 {
 	return m.HeapAlloc
 }
 
-// TestLargeFile: a file that somebody made as large as possible is not held in memory.
+// TestLargeFile checks that a file of the largest possible size is not held in memory.
 func TestLargeFile(t *testing.T) {
 	e := &endless{line: "36 35 0:52 / " + strings.Repeat("/"+strings.Repeat("a", 250), 1000) + " rw - tmpfs x rw\n", lines: 2000}
 	before := inUse()
 	n := 0
-	for r := proclines.New(e); ; n++ {
+	for r := proc.NewLines(e); ; n++ {
 		line, err := r.Next()
 		if errors.Is(err, io.EOF) {
 			break
@@ -113,11 +113,11 @@ func TestLargeFile(t *testing.T) {
 	}
 }
 
-// TestFault: a file that cannot be read to its end is no shorter file.
+// TestFault checks that a read error in the middle of a file is not taken for the file's end.
 func TestFault(t *testing.T) {
 	broken := errors.New("broken")
-	for _, text := range []string{"", "a\n", strings.Repeat("x", proclines.Longest+1)} {
-		r := proclines.New(io.MultiReader(strings.NewReader(text), faulty{broken}))
+	for _, text := range []string{"", "a\n", strings.Repeat("x", proc.LongestLine+1)} {
+		r := proc.NewLines(io.MultiReader(strings.NewReader(text), faulty{broken}))
 		var err error
 		for err == nil {
 			_, err = r.Next()
