@@ -1,20 +1,20 @@
-// Package api is the wire contract between volagent and whoever talks to its
-// socket: routes, JSON types and error codes. It imports the standard library
-// alone, so that a client can depend on it and on nothing else.
+// Package api is the wire contract between volagent and the clients of its socket: routes, JSON
+// types and error codes. It imports the standard library alone, so that a client can depend on it
+// and on nothing else.
 //
-// All bodies are JSON in UTF-8, but for the plugin file that is registered. Times are RFC 3339 in UTC, sizes are bytes,
-// durations in queries are Go's ("30s"). Ids in paths are URL-escaped and
+// All bodies are JSON in UTF-8, except the plugin file in a registration. Times are RFC 3339 in
+// UTC, sizes are bytes, and durations in queries are Go's ("30s"). Ids in paths are URL-escaped and
 // exact: no route accepts a prefix.
 //
 //	GET    /v1/volumes                        []Volume
 //	GET    /v1/volumes/{id}                   Volume      ?for=mounted|free&wait=D waits for that first
 //	PUT    /v1/volumes/{id}                   VolumeSpec → VolumeResult (register)   ?dry_run=true decides, writes nothing
-//	POST   /v1/volumes/{id}/create            VolumeSpec → VolumeResult   ?dry_run=true&wait=D; a plugin that is at it is asked again for that long
+//	POST   /v1/volumes/{id}/create            VolumeSpec → VolumeResult   ?dry_run=true&wait=D; a plugin that is still busy with it is asked again until D is over
 //	DELETE /v1/volumes/{id}                   DeregisterResult   ?force=true&forget=true
 //	POST   /v1/volumes/{id}/delete            Done   ?confirm=ID
 //	POST   /v1/volumes/{id}/modify            ModifyRequest → VolumeResult
 //	POST   /v1/volumes/{id}/expand            ExpandRequest → VolumeResult   ?wait=D; without wait it answers at once
-//	DELETE /v1/volumes/{id}/expand            VolumeResult: an expansion that is not made yet is given up
+//	DELETE /v1/volumes/{id}/expand            VolumeResult   cancels an expansion that is not made yet
 //	GET    /v1/volumes/{id}/stats             Stats
 //	GET    /v1/volumes/{id}/report            Report      ?within=D&storage=true
 //	GET    /v1/volumes/{id}/claims/{alloc}    Claim
@@ -42,10 +42,10 @@
 //	GET    /v1/node                           Node
 //	GET    /v1/doctor                         Doctor
 //	POST   /v1/doctor/fix                     DoctorFix → []DoctorFixed
-//	POST   /v1/node/drain                     Drain       ?wait=D; without wait it answers at once, and the rest goes on
+//	POST   /v1/node/drain                     Drain       ?wait=D; without wait it answers at once, and the drain continues
 //	POST   /v1/node/undrain                   Undrained
-//	GET    /v1/state/backup                   the state, as a file; for those who may write
-//	POST   /v1/state/restore                  such a file → Restore   ?dry_run=true
+//	GET    /v1/state/backup                   the state, as a file; for callers with write permission
+//	POST   /v1/state/restore                  the file of a backup → Restore   ?dry_run=true
 //	GET    /v1/events                         Event, one a line   ?volume=&since=TIME&n=N&follow=true
 //	GET    /v1/health                         Health
 package api
@@ -55,7 +55,7 @@ import (
 	"time"
 )
 
-// Prefix is the path all routes start with.
+// Prefix is the path with which all routes start.
 const Prefix = "/v1"
 
 // Path joins escaped ids to a route: Path("volumes", id, "stats").
@@ -67,34 +67,36 @@ func Path(parts ...string) string {
 	return p
 }
 
-// Done is the answer of a call that has nothing else to say.
+// Done is the answer of a call that returns nothing else.
 type Done struct {
-	// Left names what stays behind on purpose, one sentence each.
+	// Left names the leftovers that stay on purpose, one sentence each.
 	Left []string `json:"left,omitempty"`
 }
 
-// Health is the answer of GET /v1/health. The agent answers it with no plugin
-// and no network.
+// Health is the answer of GET /v1/health. The agent answers it without asking a plugin or using the
+// network.
 type Health struct {
 	Status  string `json:"status"` // "ok"
 	Version string `json:"version"`
-	// DB is "ok", why the last commit of the state database failed, or that it
-	// was lost and made anew; Problems says the same in full.
+	// DB is "ok", the reason why the last commit of the state database failed, or a message that
+	// the database was lost and created again. Problems has the full text.
 	DB       string   `json:"db,omitempty"`
 	Problems []string `json:"problems,omitempty"`
 }
 
-// Event is one transition, newest last in a listing.
+// Event is one transition. Listings end with the newest.
 type Event struct {
 	Time time.Time `json:"time"`
-	// Seq grows by one an event, over restarts of the agent too.
+
+	// Seq grows by one with each event, across restarts of the agent too.
 	Seq    uint64 `json:"seq"`
 	Volume string `json:"volume,omitempty"`
 	Alloc  string `json:"alloc,omitempty"`
 	Plugin string `json:"plugin,omitempty"`
-	Part   string `json:"part,omitempty"` // of a plugin in several: "node", "controller a"
-	Type   string `json:"type"`           // as in "claim-taken", "step-failed", "plugin-ready"
-	// Step is what it is about, where it is one step of a volume's way.
+	Part   string `json:"part,omitempty"` // for a plugin of several parts: "node", "controller a"
+	Type   string `json:"type"`           // for example "claim-taken", "step-failed", "plugin-ready"
+
+	// Step names the step of a volume that the event reports, if it reports one.
 	Step    string `json:"step,omitempty"`
 	Message string `json:"message"`
 }

@@ -2,7 +2,7 @@ package api
 
 import "time"
 
-// Claim states, in the order a claim goes through them.
+// Claim states, in the order in which a claim passes through them.
 const (
 	ClaimPending            = "pending"
 	ClaimTaken              = "taken"
@@ -12,42 +12,47 @@ const (
 	ClaimReadyToFree        = "ready-to-free"
 )
 
-// ClaimRequest asks for a volume on behalf of an alloc. What is left empty
-// takes the mode in force, else the first listed capability that fits.
+// ClaimRequest asks for a volume on behalf of an alloc. An empty access_mode or attachment_mode
+// means the mode in force, or else the first listed capability that fits. Empty mount_flags mean
+// the flags in force, or else those of the volume.
 type ClaimRequest struct {
 	ReadOnly       bool     `json:"read_only,omitempty"`
 	AccessMode     string   `json:"access_mode,omitempty"`
 	AttachmentMode string   `json:"attachment_mode,omitempty"`
 	MountFlags     []string `json:"mount_flags,omitempty"`
-	// At is an absolute path where the volume is bound as well.
+
+	// At is an absolute path where the agent also binds the volume.
 	At string `json:"at,omitempty"`
-	// AtFD is a descriptor of the caller's that is open on At (O_PATH). The bind is then
-	// made on that very directory, without another walk to it, which a directory that
-	// is mounted on demand (autofs) would make wait for the caller itself. Only root may
-	// lend one, of its own mount namespace, to a request that waits. -1 in effect if it
-	// is left out.
+
+	// AtFD is a descriptor of the caller that is open on At (O_PATH). The agent then binds on
+	// exactly that directory and does not walk the path again. If the directory is mounted on
+	// demand (autofs), such a walk would wait for the caller itself. Only root may lend a
+	// descriptor, from its own mount namespace, and only to a request that waits. Leaving AtFD out
+	// means -1.
 	AtFD *int `json:"at_fd,omitempty"`
-	// AtFlags are options of the mount at At alone, in the words of mount(8): nosuid,
-	// nodev, noexec, noatime, nodiratime, relatime, strictatime, nosymfollow.
+
+	// AtFlags are options of the mount at At alone, named as in mount(8): nosuid, nodev, noexec,
+	// noatime, nodiratime, relatime, strictatime, nosymfollow.
 	AtFlags []string `json:"at_flags,omitempty"`
-	// AtWritable leaves At writable while nothing is mounted there. Otherwise an empty
-	// directory is made immutable (ioctl_iflags(2)) before the first mount, so that
-	// nobody writes to the disk beneath; it stays so until the volume is deregistered.
+
+	// AtWritable leaves At writable while nothing is mounted there. Otherwise the agent makes an
+	// empty directory immutable (ioctl_iflags(2)) before the first mount, so that no process writes
+	// to the disk beneath. The directory stays immutable until the volume is deregistered.
 	AtWritable bool `json:"at_writable,omitempty"`
 	Ownership
-	// Owner is who keeps the claim alive. Its Kind decides which of PID, Unit and
-	// Invocation count; left empty, the claim lives until it is detached.
+
+	// Owner keeps the claim alive. Its Kind decides whether PID, or Unit and Invocation, count. With
+	// an empty Owner the claim lives until it is detached.
 	Owner Owner `json:"owner,omitzero"`
 }
 
-// Ownership is who shall own the root of the volume, and with which mode. The group
-// is left to a plugin that can see to it (VOLUME_MOUNT_GROUP). What is left out
-// stays as it is.
+// Ownership sets the user, group and mode of the volume's root. A plugin with VOLUME_MOUNT_GROUP
+// sets the group itself. An empty field leaves that attribute unchanged.
 type Ownership struct {
 	UID  *uint32 `json:"uid,omitempty"`
 	GID  *uint32 `json:"gid,omitempty"`
 	Mode string  `json:"mode,omitempty"` // octal, as in "0770"
-	// Recursive asks for all that is in the volume too, unless its root is as asked.
+	// Recursive changes all files in the volume too, unless its root already is as requested.
 	Recursive bool `json:"recursive,omitempty"`
 }
 
@@ -56,36 +61,41 @@ const (
 	OwnerNone = "none" // the claim lives until it is detached
 	OwnerPID  = "pid"  // a process
 	OwnerUnit = "unit" // an invocation of a systemd unit
-	// OwnerMount is the mount at At: once somebody unmounts it the claim is past. Until
-	// it is there, it is the process PID, which asked for it.
+
+	// OwnerMount is the mount at At: the claim ends once that mount is unmounted. Until the mount
+	// exists, the owner is the process PID that asked for it.
 	OwnerMount = "mount"
-	// OwnerRuntime is a container runtime, for as long as containers of it refer to the
-	// volume. No request names it; the runtime's volume plugin makes such claims.
+
+	// OwnerRuntime is a container runtime, for as long as its containers refer to the volume.
+	// Requests cannot name it; only the runtime's volume plugin makes such claims.
 	OwnerRuntime = "runtime"
 )
 
 // States of an owner that can end.
 const (
 	OwnerRunning = "running"
-	OwnerGone    = "gone"    // the claim is being released
-	OwnerUnknown = "unknown" // nobody answers for it, so it keeps its claim
+	OwnerGone    = "gone"    // the agent is detaching the claim
+	OwnerUnknown = "unknown" // the agent got no answer about the owner, so the owner keeps its claim
 )
 
-// Owner is who keeps a claim alive.
+// Owner keeps a claim alive.
 type Owner struct {
 	Kind string `json:"kind"`
-	// PID is of the process as the agent sees it, or of a unit's main process
-	// while it has one.
+
+	// PID is the process as the agent sees it, or the current main process of a unit.
 	PID int `json:"pid,omitempty"`
-	// Unit is a unit of the system's service manager. Invocation is the one that
-	// owns the claim; in a request it may be left out for the current one.
+
+	// Unit is a unit of the system's service manager. Invocation is the invocation that owns the
+	// claim. A request may leave it out to name the current one.
 	Unit       string `json:"unit,omitempty"`
 	Invocation string `json:"invocation,omitempty"`
-	// Runtime is "docker" or "podman", References how many containers of it refer to
-	// the volume.
+
+	// Runtime is "docker" or "podman". References is the number of its containers that refer to the
+	// volume.
 	Runtime    string `json:"runtime,omitempty"`
 	References int    `json:"references,omitempty"`
-	// State and Command, the name of what the process runs, are set in answers.
+
+	// State and Command, the name of the process's program, are set in answers only.
 	State   string `json:"state,omitempty"`
 	Command string `json:"command,omitempty"`
 }
@@ -101,19 +111,23 @@ type Claim struct {
 	AccessMode     string `json:"access_mode"`
 	AttachmentMode string `json:"attachment_mode"`
 	Owner          Owner  `json:"owner"`
-	// Path is where the volume is for this alloc: At if asked for, else Target.
+
+	// Path is where this alloc finds the volume: At if it was requested, else Target.
 	Path   string `json:"path"`
 	Target string `json:"target"`
 	At     string `json:"at,omitempty"`
-	// AtFlags are options of the mount at At alone, joined with commas. AtWritable is set where At is left
-	// writable while nothing is mounted there.
+
+	// AtFlags are options of the mount at At alone, joined with commas. AtWritable is set if At
+	// stays writable while nothing is mounted there.
 	AtFlags    string    `json:"at_flags,omitempty"`
 	AtWritable bool      `json:"at_writable,omitempty"`
 	Since      time.Time `json:"since"`
 	Ownership
-	// Adopted tells a claim that was rebuilt from what is mounted, after the
-	// state database was lost. It counts as a writer.
+
+	// Adopted marks a claim that the agent rebuilt from the mount table after the state database
+	// was lost. It counts as a writer.
 	Adopted bool `json:"adopted,omitempty"`
-	// Note is set where the state alone misleads ("plugin unavailable").
+
+	// Note is set if the state alone is misleading ("plugin unavailable").
 	Note string `json:"note,omitempty"`
 }

@@ -10,14 +10,15 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// obeyed reports whether a terminal obeys a character, or shows others at another place for it.
+// obeyed reports whether a terminal obeys a character, or shows other characters at another place
+// because of it.
 func obeyed(r rune) bool {
 	return r != '\n' && r != '\t' && (unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp, unicode.Bidi_Control, unicode.Cs))
 }
 
-// FuzzText: nothing of a text that goes to a screen is obeyed by a terminal or hides other text. A
-// text in which nothing has to be escaped stays as it is, as one does that was escaped; JSON
-// holds the value that it was made of.
+// FuzzText checks that no character of an escaped text is obeyed by a terminal or hides other text.
+// A text without characters to escape stays unchanged, and escaping a second time changes nothing.
+// The JSON decodes to the original value.
 func FuzzText(f *testing.F) {
 	for _, text := range []string{
 		"", "plain größe 漢字", "a\nb\tc", "\x1b[31m\x7f", "\u009b31m", "a\u202eb\u2066c\u200fd", "a\u2028b\u2029c\u0085d", "\ufeff\U000e0041\ufffd", "\xff\xc3", `\x1b`, `\u202e`, "\"<&>\\", "\U0001f600\U0010ffff", "\xed\xa0\x80",
@@ -41,7 +42,7 @@ func FuzzText(f *testing.F) {
 			t.Errorf("%q is encoded as %q, %v", text, line, err)
 		}
 		var got map[string]string
-		want := string([]rune(text)) // each byte that is none becomes a character
+		want := string([]rune(text)) // each invalid byte becomes a replacement character
 		if err := json.Unmarshal(line, &got); err != nil || len(got) != 1 || got[want] != want {
 			t.Errorf("%q is encoded as %q, and decoded as %q, %v", text, line, got, err)
 		}

@@ -3,29 +3,31 @@ package api
 // Results of a check.
 const (
 	CheckOK          = "ok"
-	CheckWorksAround = "works-around" // the plugin deviates, and the agent copes
-	CheckBroken      = "broken"       // the agent cannot work safely with it
-	CheckSkipped     = "skipped"      // not tried; Said says why
+	CheckWorksAround = "works-around" // the plugin deviates from CSI, and the agent copes
+	CheckBroken      = "broken"       // the agent cannot work safely with the plugin
+	CheckSkipped     = "skipped"      // the check did not run; Said has the reason
 )
 
-// PluginTest asks for a test of a plugin in a scratch volume, which is created, or
-// is the one that ExternalID and Context name.
+// PluginTest asks for a test of a plugin with a scratch volume. The agent creates that volume,
+// unless ExternalID and Context name an existing one.
 type PluginTest struct {
 	ExternalID   string            `json:"external_id,omitempty"`
 	Context      map[string]string `json:"context,omitempty"`
 	Secrets      map[string]Secret `json:"secrets,omitempty"`
 	Parameters   map[string]string `json:"parameters,omitempty"`
 	Capacity     int64             `json:"capacity,omitempty"`    // bytes; 0 leaves it to the plugin
-	AccessMode   string            `json:"access_mode,omitempty"` // empty: the one that allows most
+	AccessMode   string            `json:"access_mode,omitempty"` // empty: the mode that allows the most
 	MountOptions *MountOptions     `json:"mount_options,omitempty"`
-	// Kill lets the plugin's process be killed.
+
+	// Kill allows the test to kill the plugin's process.
 	Kill bool `json:"kill,omitempty"`
-	// Forget gives up what an earlier test left and cannot be undone.
+
+	// Forget gives up leftovers of an earlier test that cannot be undone.
 	Forget  bool   `json:"forget,omitempty"`
-	Timeout string `json:"timeout,omitempty"` // of the whole test, as in 10m
+	Timeout string `json:"timeout,omitempty"` // for the whole test, as in 10m
 }
 
-// PluginCheck is how one check went.
+// PluginCheck is the result of one check.
 type PluginCheck struct {
 	Check  string  `json:"check"`
 	Result string  `json:"result"`
@@ -33,12 +35,13 @@ type PluginCheck struct {
 	Said   string  `json:"said"`
 }
 
-// PluginTestSummary is what a whole test found.
+// PluginTestSummary is the result of a whole test.
 type PluginTestSummary struct {
 	Driver  string `json:"driver"`
 	Version string `json:"version"`
 	NodeID  string `json:"node_id,omitempty"`
-	// Mounts is "kernel" or "fuse"; empty if nothing was mounted.
+
+	// Mounts is "kernel" or "fuse". It is empty if nothing was mounted.
 	Mounts      string `json:"mounts,omitempty"`
 	FSType      string `json:"fs_type,omitempty"` // the kernel's name of the file system
 	Attaches    bool   `json:"attaches"`
@@ -52,8 +55,7 @@ type PluginTestSummary struct {
 	Skipped    int `json:"skipped"`
 }
 
-// PluginTestLine is one line of the answer: a check, or at the end the summary or
-// why there is none.
+// PluginTestLine is one line of the answer: a check, or at the end either the summary or the error.
 type PluginTestLine struct {
 	Check   *PluginCheck       `json:"check,omitempty"`
 	Summary *PluginTestSummary `json:"summary,omitempty"`

@@ -20,7 +20,7 @@ func TestSecretJSON(t *testing.T) {
 		`{"env":"E"}`:                 {Env: "E"},
 		`{"sealed":true}`:             {Sealed: true},
 		`{}`:                          {},
-		`{"file":"/f","sealed":true}`: {File: "/f", Sealed: true}, // refused where it is used
+		`{"file":"/f","sealed":true}`: {File: "/f", Sealed: true}, // valid JSON; the code that uses the secret refuses it
 	} {
 		var got api.Secret
 		if err := json.Unmarshal([]byte(text), &got); err != nil || !reflect.DeepEqual(got, want) {
@@ -41,7 +41,7 @@ func TestSecretJSON(t *testing.T) {
 	}
 }
 
-// A value that is printed by mistake is not told.
+// TestLiteralNeverPrints checks that a secret printed by mistake does not reveal its value.
 func TestLiteralNeverPrints(t *testing.T) {
 	s := api.VolumeSpec{Secrets: map[string]api.Secret{"k": {Literal: api.NewLiteral("hunter2")}}}
 	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x"} {

@@ -4,23 +4,23 @@ import "time"
 
 // States of a snapshot.
 const (
-	SnapshotReady    = "ready"    // a volume can be made from it
-	SnapshotCreating = "creating" // it is there, or being made, and not ready yet
-	SnapshotUnknown  = "unknown"  // it was begun, and the plugin has never said that it is there
+	SnapshotReady    = "ready"    // a volume can be created from it
+	SnapshotCreating = "creating" // it exists or is being made, but is not ready yet
+	SnapshotUnknown  = "unknown"  // it was begun, and the plugin has never confirmed that it exists
 )
 
-// SnapshotRequest asks for a snapshot of a volume. The same name again goes on with the
-// same snapshot.
+// SnapshotRequest asks for a snapshot of a volume. A second request with the same name continues
+// the same snapshot.
 type SnapshotRequest struct {
 	Volume     string            `json:"volume"`
 	Name       string            `json:"name"`
 	Parameters map[string]string `json:"parameters,omitempty"`
-	// Secrets are laid over those of the volume.
+	// Secrets override those of the volume.
 	Secrets map[string]Secret `json:"secrets,omitempty"`
 }
 
-// GroupSnapshotRequest asks for snapshots of several volumes as of one moment. The same
-// name again goes on with the same group.
+// GroupSnapshotRequest asks for snapshots of several volumes at one moment. A second request with
+// the same name continues the same group.
 type GroupSnapshotRequest struct {
 	Volumes    []string          `json:"volumes"`
 	Name       string            `json:"name"`
@@ -28,29 +28,31 @@ type GroupSnapshotRequest struct {
 	Secrets    map[string]Secret `json:"secrets,omitempty"`
 }
 
-// SnapshotRef is what is needed, beside its id, to delete a snapshot or a group.
+// SnapshotRef holds the data that deleting a snapshot or a group needs besides its id.
 type SnapshotRef struct {
-	// Snapshots are the members of a group; without them they are looked for.
+	// Snapshots are the members of a group. If it is empty, the agent looks for them.
 	Snapshots []string          `json:"snapshots,omitempty"`
 	Secrets   map[string]Secret `json:"secrets,omitempty"`
 }
 
-// Snapshot is a snapshot as its plugin has it, or as it was begun.
+// Snapshot is a snapshot as its plugin reports it, or as the agent requested it.
 type Snapshot struct {
-	// ID is the plugin's; empty while it has not given one.
+	// ID is the plugin's id. It is empty until the plugin has assigned one.
 	ID string `json:"id"`
-	// Name is set while the agent knows it: until the snapshot was seen to be ready.
+
+	// Name is set while the agent knows it: until it has seen that the snapshot is ready.
 	Name     string `json:"name,omitempty"`
 	PluginID string `json:"plugin_id"`
-	// Volume is the id under which the volume is registered here, if it is; SourceID
-	// is its external id.
+
+	// Volume is the id of the volume if it is registered here. SourceID is its external id.
 	Volume    string    `json:"volume,omitempty"`
 	SourceID  string    `json:"source_id"`
 	GroupID   string    `json:"group_id,omitempty"`
 	State     string    `json:"state"`
-	Size      int64     `json:"size,omitempty"` // bytes that a volume made from it needs; 0 is unknown
+	Size      int64     `json:"size,omitempty"` // bytes that a volume created from it needs; 0 is unknown
 	CreatedAt time.Time `json:"created_at,omitzero"`
-	// Message says what is going on with one that is not ready.
+
+	// Message says why the snapshot is not ready.
 	Message string `json:"message,omitempty"`
 }
 
@@ -62,16 +64,17 @@ type GroupSnapshot struct {
 	State     string     `json:"state"`
 	CreatedAt time.Time  `json:"created_at,omitzero"`
 	Snapshots []Snapshot `json:"snapshots"`
+
 	// Volumes and Message are set for a group that is not ready.
 	Volumes []string `json:"volumes,omitempty"`
 	Message string   `json:"message,omitempty"`
 }
 
-// Snapshots is a listing.
+// Snapshots is a list of snapshots and groups.
 type Snapshots struct {
 	Snapshots []Snapshot `json:"snapshots"`
-	// Groups are those that have not been seen to be finished; no plugin lists groups.
+	// Groups are those that the agent has not seen finish. Plugins cannot list groups.
 	Groups []GroupSnapshot `json:"groups"`
-	// Notes say what is missing, one sentence each.
+	// Notes say which parts of the list are missing, one sentence each.
 	Notes []string `json:"notes,omitempty"`
 }

@@ -2,16 +2,19 @@ package api
 
 import "time"
 
-// MaxState is the largest backup that is taken, in bytes.
+// MaxState is the largest backup that the agent accepts, in bytes.
 const MaxState = 4 << 30
 
-// Restore is what became of a backup, or would with dry_run.
+// Restore is the result of restoring a backup. With dry_run it is the result that a restore would
+// have.
 type Restore struct {
-	// Node is the host that the backup is of, Taken when it was made; zero is not known.
+	// Node is the host of the backup. Taken is the time of the backup; zero means unknown.
 	Node  string    `json:"node"`
 	Taken time.Time `json:"taken,omitzero"`
-	// SameNode is set where claims and what was mounted count: it is this host's, at the
-	// same data dir. Otherwise registrations alone are taken, and Why says why.
+
+	// SameNode is set if the backup is of this host with the same data dir. Only then does a
+	// restore include claims and mounts. Otherwise it includes registrations alone, and Why gives
+	// the reason.
 	SameNode bool       `json:"same_node"`
 	Why      string     `json:"why,omitempty"`
 	DryRun   bool       `json:"dry_run,omitempty"`
@@ -21,18 +24,20 @@ type Restore struct {
 // Outcomes of a Restored.
 const (
 	OutcomeRestored = "restored"
-	OutcomePresent  = "present" // it was there already, and stays as it is
-	OutcomeRefused  = "refused" // something here stands in its way
-	OutcomeDropped  = "dropped" // it is of no use here
+	OutcomePresent  = "present" // the object exists already and stays unchanged
+	OutcomeRefused  = "refused" // an object on this host conflicts with it
+	OutcomeDropped  = "dropped" // it has no use on this host
 )
 
-// Restored is one thing that a backup holds.
+// Restored is one object of a backup.
 type Restored struct {
 	Kind    string `json:"kind"` // volume, plugin, snapshot, debt, or docker and podman for their names
 	ID      string `json:"id"`
 	Outcome string `json:"outcome"`
-	// Claims are allocs whose claims came with it.
+
+	// Claims are the allocs whose claims were restored with the volume.
 	Claims []string `json:"claims,omitempty"`
-	// Notes say what differs, what was left out, and what is to be seen to.
+
+	// Notes list differences, omissions and remaining work for the operator.
 	Notes []string `json:"notes,omitempty"`
 }

@@ -11,10 +11,10 @@ import (
 	"unicode/utf8"
 )
 
-// Printable returns a text for a screen. It escapes every character that a terminal
-// would obey or that would change the order or the lines of what is seen: control
-// characters, bidirectional and other format characters, line and paragraph
-// separators, and bytes that are not UTF-8. Newlines and tabs stay.
+// Printable returns a text that is safe to show on a screen. It escapes every character that a
+// terminal would obey, or that would change the visible order or lines of the text. These are
+// control characters, bidirectional and other format characters, line and paragraph separators, and
+// bytes that are not UTF-8. Newlines and tabs stay.
 func Printable(s string) string {
 	var b strings.Builder
 	for i, r := range s {
@@ -31,18 +31,18 @@ func Printable(s string) string {
 			fmt.Fprintf(&b, `\u%04x`, r)
 		}
 	}
+
 	return b.String()
 }
 
-// shown reports whether a character looks like what it is. Spaces of other scripts and
-// characters of private use do.
+// shown reports whether a terminal displays a character as itself. That includes spaces of other
+// scripts and characters of private use.
 func shown(r rune) bool {
 	return unicode.IsPrint(r) || unicode.In(r, unicode.Zs, unicode.Co)
 }
 
-// EncodeJSON writes a value as one line of JSON in which every character that
-// Printable escapes is written as \uXXXX, so that it may be read on a terminal and
-// decodes to the same value.
+// EncodeJSON writes a value as one line of JSON. It writes every character that Printable escapes
+// as \uXXXX, so that the line is safe on a terminal and decodes to the same value.
 func EncodeJSON(w io.Writer, v any) error {
 	text, err := MarshalJSON(v)
 	if err != nil {
@@ -52,7 +52,7 @@ func EncodeJSON(w io.Writer, v any) error {
 	return err
 }
 
-// MarshalJSON is EncodeJSON without the end of the line.
+// MarshalJSON encodes a value as EncodeJSON does, without the newline at the end.
 func MarshalJSON(v any) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -63,12 +63,13 @@ func MarshalJSON(v any) ([]byte, error) {
 	return escapeJSON(bytes.TrimSuffix(b.Bytes(), []byte("\n"))), nil
 }
 
-// escapeJSON replaces characters in a JSON text. All of them are in strings: what is
-// outside of strings is ASCII.
+// escapeJSON replaces hidden characters in a JSON text. All of them are inside strings, because a
+// JSON text is ASCII outside of strings.
 func escapeJSON(text []byte) []byte {
 	if !bytes.ContainsFunc(text, hidden) {
 		return text
 	}
+
 	out := make([]byte, 0, len(text)+64)
 	for _, r := range string(text) {
 		switch {
@@ -81,9 +82,10 @@ func escapeJSON(text []byte) []byte {
 			out = fmt.Appendf(out, `\u%04x`, r)
 		}
 	}
+
 	return out
 }
 
-// hidden reports whether a character of JSON text has to be escaped. A newline is one
-// only between values.
+// hidden reports whether a character of JSON text must be escaped. A raw newline or tab can only
+// occur between values.
 func hidden(r rune) bool { return r != '\n' && r != '\t' && !shown(r) }

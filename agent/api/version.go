@@ -1,5 +1,5 @@
 package api
 
-// Version is the release both binaries were built from. The build stamps it
-// with -ldflags -X; "dev" means that nothing was stamped.
+// Version is the release from which both binaries were built. The build sets it with -ldflags -X.
+// "dev" means that the build did not set it.
 var Version = "dev"

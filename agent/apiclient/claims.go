@@ -9,19 +9,21 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// ClaimFilter narrows a list of claims; what is empty is not looked at.
+// ClaimFilter restricts a list of claims. Empty fields match every claim.
 type ClaimFilter struct {
 	Volume, Alloc, Plugin string
 }
 
-// ReleaseOptions say how a claim is released.
+// ReleaseOptions say how the agent detaches a claim.
 type ReleaseOptions struct {
-	// Wait is how long the agent waits for the release; 0 answers at once.
+	// Wait is how long the agent waits for the detach to finish; with 0 it answers at once.
 	Wait time.Duration
-	// Force unmounts under an owner that is alive.
+
+	// Force allows the detach while the owner is alive.
 	Force bool
-	// WithoutPlugin has the host unmount by itself: "umount", "force" or "lazy"
-	// say how far it may go. Empty asks the plugin.
+
+	// WithoutPlugin makes the agent unmount without the plugin: "umount", "force" or "lazy" say how
+	// far it may go. If it is empty, the agent calls the plugin.
 	WithoutPlugin string
 }
 
@@ -41,21 +43,21 @@ func (c *Client) Claim(ctx context.Context, volume, alloc string) (*api.Claim, e
 	return get[api.Claim](ctx, c, call{method: http.MethodGet, path: []string{"volumes", volume, "claims", alloc}})
 }
 
-// ClaimVolume claims a volume for an alloc and waits for its mount, up to wait;
-// with 0 it answers at once. Where the call waits, a claim that it made is
-// withdrawn when the wait ends without a mount, and when ctx ends.
+// ClaimVolume claims a volume for an alloc and waits for at most the duration wait until it is
+// mounted; with 0 it answers at once. If the wait, or ctx, ends before the volume is mounted, the
+// agent detaches the new claim again.
 func (c *Client) ClaimVolume(ctx context.Context, volume, alloc string, req api.ClaimRequest, wait time.Duration) (*api.Claim, error) {
 	return get[api.Claim](ctx, c, call{method: http.MethodPut, path: []string{"volumes", volume, "claims", alloc}, query: waiting(wait), body: req})
 }
 
-// ReleaseClaim gives a claim up. With a wait the claim is gone when it returns
-// without an error; without one the release goes on.
+// ReleaseClaim detaches a claim. With a wait, the claim is gone when it returns without an error.
+// Without one, the agent continues the detach in the background.
 func (c *Client) ReleaseClaim(ctx context.Context, volume, alloc string, o ReleaseOptions) error {
 	_, err := c.Release(ctx, volume, alloc, o)
 	return err
 }
 
-// Release is ReleaseClaim, and tells what is left behind.
+// Release does the same as ReleaseClaim and also returns the leftovers.
 func (c *Client) Release(ctx context.Context, volume, alloc string, o ReleaseOptions) (*api.Done, error) {
 	query := waiting(o.Wait)
 	if o.Force {

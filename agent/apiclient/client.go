@@ -1,10 +1,10 @@
 // Package apiclient is the Go client of volagent's HTTP API on its unix socket.
 // volctl is built on it; other programs may import it too.
 //
-// Each route of package api has one method. Errors are *[api.Error], found with
-// errors.As, except that the end of a context is returned as the context's own
-// error. No method retries: all calls but events and logs may simply be made
-// again, because the agent answers the same request the same way.
+// Each route of package api has one method. Errors are *[api.Error], found with errors.As, except
+// that the end of a context is returned as the context's own error. Only a GET is repeated, once,
+// if the connection ended without an answer. The caller can repeat any call except events and logs,
+// because the agent answers the same request in the same way.
 package apiclient
 
 import (
@@ -27,8 +27,8 @@ import (
 // DefaultSocket is where an agent with default settings listens.
 const DefaultSocket = "/run/volagent/volagent.sock"
 
-// maxAnswer bounds an answer that is read into memory, in bytes: a socket that
-// is not the agent's must not fill it.
+// maxAnswer limits an answer that is read into memory, in bytes. Without it, another server on the
+// socket could fill the memory.
 const maxAnswer = 64 << 20
 
 // Client talks to one agent. It is safe for concurrent use.
@@ -50,42 +50,44 @@ func New(socket string) *Client {
 			return conn, nil
 		},
 		DisableCompression: true,
-		// As many as a busy program has calls in flight: with Go's default of two
-		// most calls would connect anew.
+		// This is as many as a busy program has calls in flight. With Go's default of two, most
+		// calls would have to connect again.
 		MaxIdleConnsPerHost: 128,
 		IdleConnTimeout:     30 * time.Second,
 	}
+
 	return &Client{socket: socket, http: &http.Client{
 		Transport: transport,
-		// The agent redirects nothing: a redirect is an id that was cleaned away.
+		// The agent itself never redirects. A redirect means that Go's HTTP server has cleaned the
+		// path, and so changed an id.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 }
 
-// Socket is the path the client was made with.
+// Socket returns the path with which the client was made.
 func (c *Client) Socket() string { return c.socket }
 
 // Close drops idle connections. The client can still be used.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// call is one request. The ids are parts of its path, escaped here.
+// call is one request. The parts of the path include ids, which send escapes.
 type call struct {
 	method string
 	path   []string
 	query  url.Values
 	body   any
-	text   []byte    // a body that is no JSON
-	stream io.Reader // likewise, sent as it is read
+	text   []byte    // a body that is not JSON
+	stream io.Reader // a body that is not JSON and is sent while it is read
 }
 
-// send makes the request and returns the answer of a success. Its caller closes
-// the body.
+// send sends the request and returns the response of a success. Its caller closes the body.
 func (c *Client) send(ctx context.Context, r call) (*http.Response, error) {
 	for _, part := range r.path {
 		if part == "" || part == "." || part == ".." {
 			return nil, &api.Error{Code: api.CodeInvalid, Message: fmt.Sprintf("an id cannot be %q", part)}
 		}
 	}
+
 	var body io.Reader = http.NoBody
 	if r.body != nil {
 		b, err := json.Marshal(r.body)
@@ -94,6 +96,7 @@ func (c *Client) send(ctx context.Context, r call) (*http.Response, error) {
 		}
 		body = bytes.NewReader(b)
 	}
+
 	if r.text != nil {
 		body = bytes.NewReader(r.text)
 	}
@@ -119,7 +122,7 @@ func (c *Client) send(ctx context.Context, r call) (*http.Response, error) {
 	}
 	resp, err := c.answer(req)
 	if r.method == http.MethodGet && errors.Is(err, io.EOF) {
-		// This one was being stopped. Where systemd keeps the socket the next one answers.
+		// The agent was stopping. If systemd keeps the socket, the next agent answers.
 		resp, err = c.answer(req)
 	}
 	if err != nil {
@@ -129,11 +132,12 @@ func (c *Client) send(ctx context.Context, r call) (*http.Response, error) {
 		defer resp.Body.Close()
 		return nil, c.answeredError(ctx, resp)
 	}
+
 	return resp, nil
 }
 
-// do sends the request and decodes its answer, which must be one JSON value. A
-// list may be null, as Go programs write an empty one.
+// do sends the request and decodes its answer, which must be one JSON value. A list may be null,
+// because Go encodes an empty list so.
 func (c *Client) do(ctx context.Context, r call, answer any) error {
 	resp, err := c.send(ctx, r)
 	if err != nil {
@@ -150,7 +154,7 @@ func (c *Client) do(ctx context.Context, r call, answer any) error {
 	return c.decode(body, answer)
 }
 
-// get makes a call whose answer is one object.
+// get sends a request whose answer is one object.
 func get[T any](ctx context.Context, c *Client, r call) (*T, error) {
 	out := new(T)
 	if err := c.do(ctx, r, out); err != nil {
@@ -159,7 +163,7 @@ func get[T any](ctx context.Context, c *Client, r call) (*T, error) {
 	return out, nil
 }
 
-// list makes a call whose answer is a list, which is never nil.
+// list sends a request whose answer is a list. The result is never nil.
 func list[T any](ctx context.Context, c *Client, r call) ([]T, error) {
 	var out []T
 	if err := c.do(ctx, r, &out); err != nil {
@@ -182,5 +186,6 @@ func (c *Client) decode(body []byte, answer any) error {
 		}
 		return c.foreign("its answer is not JSON")
 	}
+
 	return nil
 }

@@ -37,7 +37,7 @@ func serve(t *testing.T, h http.HandlerFunc) *apiclient.Client {
 	return c
 }
 
-// shortDir is a temporary directory whose path leaves room for a socket's name.
+// shortDir returns a temporary directory whose path is short enough for a socket.
 func shortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "vc") //nolint:usetesting // t.TempDir is too long for a socket
@@ -52,7 +52,7 @@ func answer(body string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) }
 }
 
-// seen is what a request looked like to a server that routes on escaped ids.
+// seen is a request as it arrives at a server that routes on escaped ids.
 type seen struct{ Method, Path, Query, Body string }
 
 func TestRoutes(t *testing.T) {
@@ -153,7 +153,7 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
-// Ids arrive whole at a server that routes as the agent's does.
+// TestIDsArriveWhole checks that ids arrive unchanged at a server that routes as the agent's does.
 func TestIDsArriveWhole(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/volumes/{id}/claims/{alloc}", func(w http.ResponseWriter, r *http.Request) {
@@ -250,8 +250,8 @@ func TestNoAgent(t *testing.T) {
 	}
 }
 
-// The permission error needs a caller that is not root: the test runs itself as
-// one.
+// TestNoPermission checks the permission error. That needs a caller that is not root, so the test
+// runs itself as another user.
 func TestNoPermission(t *testing.T) {
 	if socket := os.Getenv("VOLCTL_TEST_SOCKET"); socket != "" {
 		_, err := apiclient.New(socket).Health(t.Context())
@@ -343,8 +343,8 @@ func TestAgentGoesAway(t *testing.T) {
 	}
 }
 
-// The end of the context closes the connection: that is how the agent learns
-// that a claim is not waited for any more.
+// TestCancelReachesTheAgent checks that the end of the context closes the connection. This tells
+// the agent that the caller no longer waits for a claim.
 func TestCancelReachesTheAgent(t *testing.T) {
 	arrived, gone := make(chan bool, 1), make(chan bool, 1)
 	c := serve(t, func(_ http.ResponseWriter, r *http.Request) {

@@ -7,14 +7,12 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// Doctor holds what the agent has on record against what the host shows. It changes
-// nothing.
+// Doctor compares the agent's records with the state of the host. It changes nothing.
 func (c *Client) Doctor(ctx context.Context) (*api.Doctor, error) {
 	return get[api.Doctor](ctx, c, call{method: http.MethodGet, path: []string{"doctor"}})
 }
 
-// DoctorFix has done about findings what can be done without a person, and says of each
-// what became of it.
+// DoctorFix fixes the findings that need no person, and returns the outcome for each finding.
 func (c *Client) DoctorFix(ctx context.Context, ids []string) ([]api.DoctorFixed, error) {
 	return list[api.DoctorFixed](ctx, c, call{method: http.MethodPost, path: []string{"doctor", "fix"}, body: api.DoctorFix{IDs: ids}})
 }

@@ -16,23 +16,23 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// DetailDropped is set in the details of an error with api.CodeUnreachable
-// where the agent had been reached and went away before it answered. What was
-// asked for may have been done.
+// DetailDropped is set in the details of an error with api.CodeUnreachable if the client had
+// reached the agent, which then went away before it answered. The request may have taken effect.
 const DetailDropped = "dropped"
 
-// dialError tells a connection that was never made from one that was lost.
+// dialError distinguishes a connection that was never made from one that was lost.
 type dialError struct{ err error }
 
 func (e *dialError) Error() string { return e.err.Error() }
 func (e *dialError) Unwrap() error { return e.err }
 
-// transportError says why there is no answer. The end of the caller's context
-// is told as such, whatever it made of the connection.
+// transportError explains why there is no answer. If the caller's context has ended, that is the
+// reason, and the connection's own error does not count.
 func (c *Client) transportError(ctx context.Context, err error) error {
 	if cause := ctx.Err(); cause != nil {
 		return fmt.Errorf("no answer from the agent: %w", cause)
 	}
+
 	var dial *dialError
 	var failed *failedStart
 	dialled := errors.As(err, &dial)
@@ -60,7 +60,7 @@ func (c *Client) transportError(ctx context.Context, err error) error {
 	}
 }
 
-// reason puts a failed connect into a person's words.
+// reason puts a failed connect into words for people.
 func reason(err error) string {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -70,11 +70,12 @@ func reason(err error) string {
 	case errors.Is(err, syscall.EINVAL):
 		return "the path is too long for a socket"
 	}
+
 	return unwrapped(err).Error()
 }
 
-// unwrapped drops what net and http put around an error: the made-up URL would
-// only confuse.
+// unwrapped removes the wrappers of net and http from an error. Their invented URL would only
+// confuse.
 func unwrapped(err error) error {
 	for {
 		next := errors.Unwrap(err)
@@ -85,7 +86,7 @@ func unwrapped(err error) error {
 	}
 }
 
-// permissionHint names the socket's group, if it can be seen.
+// permissionHint names the socket's group, if the caller can see it.
 func permissionHint(socket string) string {
 	group := "the socket's group (socket_group in the agent's configuration)"
 	if info, err := os.Stat(socket); err == nil {
@@ -97,16 +98,18 @@ func permissionHint(socket string) string {
 			group = "the group " + name
 		}
 	}
+
 	return "run it as root, or as a member of " + group
 }
 
-// answeredError reads the error of an answer that is not a success.
+// answeredError reads the error in an answer that is not a success.
 func (c *Client) answeredError(ctx context.Context, resp *http.Response) error {
 	const most = 1 << 20
 	body, err := io.ReadAll(io.LimitReader(resp.Body, most))
 	if err != nil {
 		return c.transportError(ctx, err)
 	}
+
 	var answer api.ErrorBody
 	if err := json.Unmarshal(body, &answer); err != nil || answer.Error == nil || answer.Error.Code == "" {
 		return c.foreign(fmt.Sprintf("it answered %q without a reason", resp.Status))
@@ -114,7 +117,7 @@ func (c *Client) answeredError(ctx context.Context, resp *http.Response) error {
 	return answer.Error
 }
 
-// foreign is the error for answers that no agent gives.
+// foreign returns the error for an answer that no agent gives.
 func (c *Client) foreign(what string) error {
 	return &api.Error{
 		Code: api.CodeFailed, Message: fmt.Sprintf("%s does not talk like an agent of this version: %s", c.socket, what),
@@ -122,8 +125,8 @@ func (c *Client) foreign(what string) error {
 	}
 }
 
-// startHint is what helps where no agent answers. The service listens on the default
-// socket, unless its configuration names another one.
+// startHint returns advice for the case that no agent answers. The service listens on the default
+// socket unless its configuration names another one.
 func startHint(socket string) string {
 	if socket == DefaultSocket {
 		return "systemctl start volagent"

@@ -8,11 +8,11 @@ import (
 	"iter"
 )
 
-// maxLine bounds one line of an answer that comes line by line, in bytes.
+// maxLine limits one line of an answer that arrives in lines, in bytes.
 const maxLine = 1 << 20
 
-// lines sends a request and yields what each line of its answer holds. An error ends
-// it, and so does whoever has enough.
+// lines sends a request and yields the value of each line of its answer. It ends with an error, or
+// when the caller stops the iteration.
 func lines[T any](ctx context.Context, c *Client, r call) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		var none T

@@ -12,7 +12,7 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// Part narrows a request to some parts of a plugin; what is empty does not.
+// Part restricts a request to some parts of a plugin. Empty fields match every part.
 type Part struct {
 	Type     string // node, controller or monolith
 	Instance string
@@ -27,18 +27,18 @@ func (p Part) query(q url.Values) {
 	}
 }
 
-// LogOptions say which of a plugin's lines are wanted.
+// LogOptions select lines of a plugin's log.
 type LogOptions struct {
 	Part   Part
-	Lines  int // the last so many; 0 leaves it to the agent
+	Lines  int // the number of last lines; 0 leaves it to the agent
 	Follow bool
 }
 
-// EventFilter says which events are wanted.
+// EventFilter selects events.
 type EventFilter struct {
 	Volume string
 	Since  time.Time // zero: as far back as the agent remembers
-	N      int       // the last so many; 0 leaves it to the agent
+	N      int       // the number of last events; 0 leaves it to the agent
 	Follow bool
 }
 
@@ -62,32 +62,34 @@ func (c *Client) plugin(ctx context.Context, id string, query url.Values) (*api.
 	return get[api.Plugin](ctx, c, call{method: http.MethodGet, path: []string{"plugins", id}, query: query})
 }
 
-// ControlOptions say how a plugin is restarted, stopped or started.
+// ControlOptions say how the agent restarts, stops or starts a plugin.
 type ControlOptions struct {
-	// Wait is how long the agent waits until the plugin is ready, or has ended;
-	// 0 answers at once.
+	// Wait is how long the agent waits until the plugin is ready or has ended; with 0 it answers at
+	// once.
 	Wait time.Duration
-	// Force does it under volumes that are in use through the plugin.
+
+	// Force allows the action while volumes are in use through the plugin.
 	Force bool
-	// UntilRestart has a stop end with the agent that runs.
+
+	// UntilRestart limits a stop to the lifetime of the running agent.
 	UntilRestart bool
 	Part         Part
 }
 
-// RestartPlugin stops a plugin that the agent runs, and starts it again with its
-// file as the agent last read it.
+// RestartPlugin stops a plugin that the agent runs, and starts it again with its file as the agent
+// last read it.
 func (c *Client) RestartPlugin(ctx context.Context, id string, o ControlOptions) (*api.Plugin, error) {
 	return c.control(ctx, id, "restart", o)
 }
 
-// StopPlugin stops a plugin that the agent runs. It stays stopped until
-// StartPlugin, over restarts of the agent too, unless with UntilRestart.
+// StopPlugin stops a plugin that the agent runs. It stays stopped until StartPlugin, across
+// restarts of the agent too, unless UntilRestart is set.
 func (c *Client) StopPlugin(ctx context.Context, id string, o ControlOptions) (*api.Plugin, error) {
 	return c.control(ctx, id, "stop", o)
 }
 
-// StartPlugin undoes StopPlugin, and has a plugin that failed or is backing off
-// tried at once. Force means nothing to it.
+// StartPlugin undoes StopPlugin. It also retries a plugin at once that failed or is backing off.
+// Force has no effect.
 func (c *Client) StartPlugin(ctx context.Context, id string, o ControlOptions) (*api.Plugin, error) {
 	return c.control(ctx, id, "start", o)
 }
@@ -104,7 +106,7 @@ func (c *Client) control(ctx context.Context, id, verb string, o ControlOptions)
 	return get[api.Plugin](ctx, c, call{method: http.MethodPost, path: []string{"plugins", id, verb}, query: query})
 }
 
-// PluginLogs streams what a plugin wrote. The caller closes the stream.
+// PluginLogs streams a plugin's log. The caller closes the stream.
 func (c *Client) PluginLogs(ctx context.Context, id string, o LogOptions) (io.ReadCloser, error) {
 	query := when("follow", o.Follow)
 	if o.Lines > 0 {
@@ -118,7 +120,7 @@ func (c *Client) PluginLogs(ctx context.Context, id string, o LogOptions) (io.Re
 	return &stream{client: c, ctx: ctx, body: resp.Body}, nil
 }
 
-// stream turns what breaks a body into the client's errors.
+// stream converts read errors of a body into the client's errors.
 type stream struct {
 	client *Client
 	ctx    context.Context
@@ -135,7 +137,7 @@ func (s *stream) Read(p []byte) (int, error) {
 
 func (s *stream) Close() error { return s.body.Close() }
 
-// Node returns this host at a glance.
+// Node returns an overview of this host.
 func (c *Client) Node(ctx context.Context) (*api.Node, error) {
 	return get[api.Node](ctx, c, call{method: http.MethodGet, path: []string{"node"}})
 }
@@ -145,9 +147,9 @@ func (c *Client) Health(ctx context.Context) (*api.Health, error) {
 	return get[api.Health](ctx, c, call{method: http.MethodGet, path: []string{"health"}})
 }
 
-// Events calls each for every event, oldest first, and returns when the agent
-// has sent them all; with Follow only when ctx ends, the agent goes away or
-// each returns an error, which is returned as it is.
+// Events calls each for every event, oldest first, and returns when the agent has sent them all.
+// With Follow it returns only when ctx ends, the agent goes away, or each returns an error. It
+// returns an error from each unchanged.
 func (c *Client) Events(ctx context.Context, f EventFilter, each func(api.Event) error) error {
 	query := when("follow", f.Follow)
 	if f.Volume != "" {
@@ -167,5 +169,6 @@ func (c *Client) Events(ctx context.Context, f EventFilter, each func(api.Event)
 			return err
 		}
 	}
+
 	return nil
 }

@@ -8,17 +8,17 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// RegisterPlugin gives the agent a plugin as the text of a plugin file, which errors
-// call name. With a wait the plugin is ready when it returns without an error; one
-// that does not become ready stays registered.
+// RegisterPlugin registers the plugin that the text of a plugin file defines. Errors refer to the
+// file as name. With a wait, the plugin is ready when it returns without an error. A plugin that
+// does not become ready stays registered.
 func (c *Client) RegisterPlugin(ctx context.Context, name string, text []byte, wait time.Duration) (*api.PluginResult, error) {
 	query := waiting(wait)
 	query.Set("name", name)
 	return get[api.PluginResult](ctx, c, call{method: http.MethodPost, path: []string{"plugins"}, query: query, text: append([]byte{}, text...)})
 }
 
-// DeregisterPlugin takes back all that was registered of a plugin. With a wait
-// nothing runs of it when it returns without an error.
+// DeregisterPlugin removes all registrations of a plugin. With a wait, no process of the plugin
+// runs when it returns without an error.
 func (c *Client) DeregisterPlugin(ctx context.Context, id string, o ControlOptions) error {
 	query := waiting(o.Wait)
 	if o.Force {

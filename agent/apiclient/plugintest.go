@@ -7,9 +7,9 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// TestPlugin tests a plugin. It calls each for every check as it ends, and returns
-// what the whole test found when all is undone. When ctx ends, or each returns an
-// error, which is returned as it is, the agent ends the test and undoes it.
+// TestPlugin tests a plugin. It calls each after every check, and returns the summary when the test
+// is undone. When ctx ends, or each returns an error, the agent ends the test and undoes it.
+// TestPlugin returns an error from each unchanged.
 func (c *Client) TestPlugin(ctx context.Context, id string, q api.PluginTest, each func(api.PluginCheck) error) (*api.PluginTestSummary, error) {
 	for line, err := range lines[api.PluginTestLine](ctx, c, call{method: http.MethodPost, path: []string{"plugins", id, "test"}, body: q}) {
 		if err != nil {
@@ -26,5 +26,6 @@ func (c *Client) TestPlugin(ctx context.Context, id string, q api.PluginTest, ea
 			}
 		}
 	}
+
 	return nil, &api.Error{Code: api.CodeUnreachable, Message: "the agent broke off the test; it undoes what that has made at its next start", Hint: "systemctl status volagent"}
 }

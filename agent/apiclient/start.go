@@ -14,12 +14,12 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// startLook is how often a request that waits looks whether the agent failed to start.
+// startLook is the interval at which a waiting request checks whether the agent failed to start.
 const startLook = 500 * time.Millisecond
 
-// answer makes the request. Where systemd keeps the socket, connecting succeeds without an agent,
-// and the answer may never come. So the wait ends when an agent left the reason why it could not
-// start.
+// answer sends the request. If systemd keeps the socket, connecting succeeds without an agent, and
+// the answer may never come. The wait therefore also ends when an agent has left the reason why it
+// could not start.
 func (c *Client) answer(req *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(req.Context())
 	answered := make(chan struct{})
@@ -39,6 +39,7 @@ func (c *Client) answer(req *http.Request) (*http.Response, error) {
 			}
 		}
 	}()
+
 	resp, err := c.http.Do(req.WithContext(ctx))
 	if err != nil {
 		var failed *failedStart
@@ -48,11 +49,12 @@ func (c *Client) answer(req *http.Request) (*http.Response, error) {
 		cancel(nil)
 		return nil, err
 	}
+
 	resp.Body = &answerBody{ReadCloser: resp.Body, cancel: cancel}
 	return resp, nil
 }
 
-// answerBody gives the request's context back when its answer was read.
+// answerBody releases the request's context when the answer was read.
 type answerBody struct {
 	io.ReadCloser
 	cancel context.CancelCauseFunc
@@ -64,37 +66,39 @@ func (b *answerBody) Close() error {
 	return err
 }
 
-// failedStart is why no agent runs.
+// failedStart is the reason why no agent runs.
 type failedStart struct{ reason *api.Error }
 
 func (e *failedStart) Error() string { return e.reason.Message }
 
-// maxStartError bounds what is read of a reason, in bytes.
+// maxStartError limits the size of a start error that is read, in bytes.
 const maxStartError = 16 << 10
 
 // startError returns why the agent could not start, or nil if it is not known to have failed.
 func startError(socket string) *failedStart {
-	// What is no regular file must not block.
+	// O_NONBLOCK: opening a pipe or another special file must not block.
 	f, err := os.OpenFile(api.StartError(socket), os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil
 	}
-	defer func() { _ = f.Close() }() // it is only read
+	defer func() { _ = f.Close() }() // the file is only read
 	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() || info.Size() == 0 {
 		return nil
 	}
+
 	body, err := io.ReadAll(io.LimitReader(f, maxStartError))
 	if err != nil {
 		return nil
 	}
+
 	var reason api.ErrorBody
 	if err := json.Unmarshal(body, &reason); err != nil || reason.Error == nil {
-		return nil // it is just being written
+		return nil // the agent is just writing it
 	}
 	return &failedStart{reason.Error}
 }
 
-// notStarted words that the agent does not start.
+// notStarted returns the error for an agent that cannot start.
 func (c *Client) notStarted(failed *failedStart) *api.Error {
 	hint := failed.reason.Hint
 	if hint == "" {

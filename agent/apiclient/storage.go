@@ -10,15 +10,15 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// ModifyVolume has the plugin give mutable parameters other values. Those that are
-// not named stay as they are.
+// ModifyVolume makes the plugin change mutable parameters of a volume. Parameters that mutable does
+// not name stay unchanged.
 func (c *Client) ModifyVolume(ctx context.Context, id string, mutable map[string]string) (*api.VolumeResult, error) {
 	return get[api.VolumeResult](ctx, c, call{method: http.MethodPost, path: []string{"volumes", id, "modify"}, body: api.ModifyRequest{Mutable: mutable}})
 }
 
-// VolumeReport asks the plugin how full the volume is and how it finds it, and with
-// storage what its controller knows of it. What is not answered within a bound (0: 5 s)
-// is named in Silent.
+// VolumeReport asks the plugin for the usage and the health of the volume, and with storage also
+// for the controller's data about it. Silent names the calls without an answer within the bound (0:
+// 5 s).
 func (c *Client) VolumeReport(ctx context.Context, id string, within time.Duration, storage bool) (*api.Report, error) {
 	query := when("storage", storage)
 	if within > 0 {
@@ -27,20 +27,19 @@ func (c *Client) VolumeReport(ctx context.Context, id string, within time.Durati
 	return get[api.Report](ctx, c, call{method: http.MethodGet, path: []string{"volumes", id, "report"}, query: query})
 }
 
-// PluginCapacity asks the plugin how much it can still create.
+// PluginCapacity asks the plugin how much storage it can still create.
 func (c *Client) PluginCapacity(ctx context.Context, id string, q api.CapacityRequest) (*api.Capacity, error) {
 	return get[api.Capacity](ctx, c, call{method: http.MethodPost, path: []string{"plugins", id, "capacity"}, body: q})
 }
 
-// PluginHealth asks the plugin how it finds its storage, and which volumes are not
-// well.
+// PluginHealth asks the plugin for the health of its storage, and for the volumes with problems.
 func (c *Client) PluginHealth(ctx context.Context, id string) (*api.PluginHealth, error) {
 	return get[api.PluginHealth](ctx, c, call{method: http.MethodGet, path: []string{"plugins", id, "health"}})
 }
 
-// PluginVolumes asks the plugin for the volumes that it has, and calls each for up
-// to limit of them (0: all) as they come. It reports whether there are more. The end
-// of ctx, or an error of each, which is returned as it is, ends the listing.
+// PluginVolumes asks the plugin for its volumes and calls each for every one as it arrives, for up
+// to limit volumes (0: all). It reports whether there are more. The end of ctx or an error from
+// each ends the listing. PluginVolumes returns an error from each unchanged.
 func (c *Client) PluginVolumes(ctx context.Context, id string, limit int, each func(api.StorageVolume) error) (more bool, err error) {
 	query := url.Values{}
 	if limit > 0 {
@@ -61,5 +60,6 @@ func (c *Client) PluginVolumes(ctx context.Context, id string, limit int, each f
 			}
 		}
 	}
+
 	return false, &api.Error{Code: api.CodeUnreachable, Message: "the agent broke off the listing", Hint: "systemctl status volagent"}
 }

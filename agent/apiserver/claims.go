@@ -13,6 +13,7 @@ func (s *Server) getClaim(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+
 	alloc := r.PathValue("alloc")
 	c, ok := rec.Claims[alloc]
 	if !ok {
@@ -22,8 +23,7 @@ func (s *Server) getClaim(w http.ResponseWriter, r *http.Request) error {
 	return s.answer(w, s.toClaim(rec, c))
 }
 
-// toClaim describes a claim with its plugin's state, which a look at the
-// volume's mounts is not needed for.
+// toClaim describes a claim and the state of its plugin. It does not check the volume's mounts.
 func (s *Server) toClaim(rec volume.Record, c volume.Claim) api.Claim {
 	return toClaim(rec, c, s.o.Plugins.View(rec.Volume.PluginID), s.o.Owners)
 }
@@ -33,18 +33,22 @@ func (s *Server) claim(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+
 	var req api.ClaimRequest
 	if err := body(w, r, &req); err != nil {
 		return err
 	}
+
 	flags, err := volume.AtFlags(req.AtFlags)
 	if err != nil {
 		return err
 	}
+
 	fd, err := atFD(req.AtFD, peer.Of(r.Context()))
 	if err != nil {
 		return err
 	}
+
 	rec, c, err := s.o.Claims.Claim(r.Context(), r.PathValue("id"), volume.Request{
 		Alloc: r.PathValue("alloc"), ReadOnly: req.ReadOnly,
 		Access: volume.AccessMode(req.AccessMode), Attachment: volume.AttachmentMode(req.AttachmentMode),
@@ -57,8 +61,8 @@ func (s *Server) claim(w http.ResponseWriter, r *http.Request) error {
 	return s.answer(w, s.toClaim(rec, c))
 }
 
-// atFD is a descriptor that the caller lends; nil if it lends none. Only root may: the
-// agent mounts at whatever it is open on.
+// atFD returns the descriptor that the caller lends, or nil if it lends none. Only root may lend
+// one, because the agent mounts on the directory that the descriptor refers to.
 func atFD(fd *int, p peer.Peer) (*volume.Descriptor, error) {
 	switch {
 	case fd == nil || *fd == -1:
@@ -71,6 +75,7 @@ func atFD(fd *int, p peer.Peer) (*volume.Descriptor, error) {
 			Hint: "leave at_fd out: the agent opens the directory itself",
 		}
 	}
+
 	return &volume.Descriptor{PID: p.PID, FD: *fd}, nil
 }
 
@@ -79,10 +84,12 @@ func (s *Server) detach(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+
 	force, err := flag(r, "force")
 	if err != nil {
 		return err
 	}
+
 	id, alloc := r.PathValue("id"), r.PathValue("alloc")
 	if how := r.URL.Query().Get("without_plugin"); how != "" {
 		left, err := s.o.Claims.DetachWithout(r.Context(), id, alloc, force, volume.Without(how), wait)
@@ -101,6 +108,7 @@ func (s *Server) listClaims(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
 	fits := func(name, v string) bool { return q.Get(name) == "" || q.Get(name) == v }
 	out := []api.Claim{}
+
 	for _, rec := range sorted(s.o.Records.Volumes()) {
 		for _, c := range rec.Ordered() {
 			if fits("volume", rec.Volume.ID) && fits("plugin", rec.Volume.PluginID) && fits("alloc", c.Alloc) {
@@ -108,5 +116,6 @@ func (s *Server) listClaims(w http.ResponseWriter, r *http.Request) error {
 			}
 		}
 	}
+
 	return s.answer(w, out)
 }

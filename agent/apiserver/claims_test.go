@@ -8,7 +8,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Only root may lend a descriptor, and it is one of the caller's own.
+// TestAtFD checks that only root may lend a descriptor, and that it belongs to the calling process.
 func TestAtFD(t *testing.T) {
 	root, user := peer.Peer{PID: 7, Known: true}, peer.Peer{PID: 8, UID: 1000, Known: true}
 	for _, tt := range []struct {

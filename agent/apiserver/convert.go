@@ -12,17 +12,18 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Volume is the volume that a volume file describes.
+// Volume returns the volume that a volume file describes.
 func Volume(s api.VolumeSpec) volume.Volume { return fromSpec(s) }
 
-// fromSpec turns a volume file into the domain's volume. A file that lists no
-// capability means a single writer's file system.
+// fromSpec turns a volume file into the domain's volume. A file without capabilities means a file
+// system with a single writer.
 func fromSpec(s api.VolumeSpec) volume.Volume {
 	v := volume.Volume{
 		ID: s.ID, Name: s.Name, PluginID: s.PluginID, ExternalID: s.ExternalID,
 		SnapshotID: s.SnapshotID, CloneID: s.CloneID, CapacityMin: s.CapacityMin, CapacityMax: s.CapacityMax,
 		Parameters: s.Parameters, Mutable: s.Mutable, Context: s.Context, Reclaim: s.Reclaim,
 	}
+
 	for _, c := range s.Capabilities {
 		c := volume.Capability{Access: volume.AccessMode(c.AccessMode), Attachment: volume.AttachmentMode(c.AttachmentMode)}
 		if c.Access == "" {
@@ -33,6 +34,7 @@ func fromSpec(s api.VolumeSpec) volume.Volume {
 		}
 		v.Capabilities = append(v.Capabilities, c)
 	}
+
 	if len(v.Capabilities) == 0 {
 		v.Capabilities = []volume.Capability{{Access: volume.SingleNodeWriter, Attachment: volume.FileSystem}}
 	}
@@ -51,11 +53,12 @@ func fromSpec(s api.VolumeSpec) volume.Volume {
 		}
 		v.Secrets[name] = fromSecret(ref)
 	}
+
 	return v
 }
 
-// fromSecret is a secret as the domain has it. A value itself is sealed before it
-// is stored.
+// fromSecret converts a secret into the domain's type. A literal value is sealed before it is
+// stored.
 func fromSecret(s api.Secret) volume.SecretRef {
 	ref := volume.SecretRef{File: s.File, Credential: s.Credential, Env: s.Env, Keep: s.Sealed}
 	if value, ok := s.Literal.Reveal(); ok {
@@ -64,7 +67,7 @@ func fromSecret(s api.Secret) volume.SecretRef {
 	return ref
 }
 
-// toSecret shows where a secret is; of a value itself only that it is there.
+// toSecret shows the reference of a secret. For a sealed value it shows only that the value exists.
 func toSecret(ref volume.SecretRef) api.Secret {
 	return api.Secret{
 		File: ref.File, Credential: ref.Credential, Env: ref.Env,
@@ -72,16 +75,18 @@ func toSecret(ref volume.SecretRef) api.Secret {
 	}
 }
 
-// toSpec is the volume file that would register a volume as it is.
+// toSpec returns the volume file that would register the volume in its current form.
 func toSpec(v volume.Volume) api.VolumeSpec {
 	s := api.VolumeSpec{
 		ID: v.ID, Name: v.Name, PluginID: v.PluginID, ExternalID: v.ExternalID,
 		SnapshotID: v.SnapshotID, CloneID: v.CloneID, CapacityMin: v.CapacityMin, CapacityMax: v.CapacityMax,
 		Parameters: v.Parameters, Mutable: v.Mutable, Context: v.Context, Reclaim: v.Reclaim,
 	}
+
 	for _, c := range v.Capabilities {
 		s.Capabilities = append(s.Capabilities, toCapability(c))
 	}
+
 	if v.MountOptions.FSType != "" || len(v.MountOptions.MountFlags) > 0 {
 		m := api.MountOptions(v.MountOptions)
 		s.MountOptions = &m
@@ -96,6 +101,7 @@ func toSpec(v volume.Volume) api.VolumeSpec {
 		}
 		s.Secrets[name] = toSecret(ref)
 	}
+
 	return s
 }
 
@@ -103,7 +109,7 @@ func toCapability(c volume.Capability) api.Capability {
 	return api.Capability{AccessMode: string(c.Access), AttachmentMode: string(c.Attachment)}
 }
 
-// toVolume describes a volume as it is now.
+// toVolume describes the current state of a volume.
 func toVolume(r volume.Record, obs volume.Observed, at *volume.Attempt, last volume.Report, owners volume.Owners) api.Volume {
 	e := volume.Explain(r, obs, at)
 	v := api.Volume{
@@ -115,6 +121,7 @@ func toVolume(r volume.Record, obs volume.Observed, at *volume.Attempt, last vol
 		Attached:   r.Node.Attached.String(), Staged: r.Node.Staged.String(),
 		Claims: []api.Claim{}, Debts: r.Debts(),
 	}
+
 	if !obs.Plugin.Known {
 		v.PluginState = "unknown"
 	}
@@ -124,6 +131,7 @@ func toVolume(r volume.Record, obs volume.Observed, at *volume.Attempt, last vol
 			v.Expansion.Refused = x.Refused.Err().Error()
 		}
 	}
+
 	if r.Node.Staged != volume.Absent {
 		v.StagingPath = r.Node.StagingPath
 	}
@@ -140,8 +148,9 @@ func toVolume(r volume.Record, obs volume.Observed, at *volume.Attempt, last vol
 			v.MountSource, v.FSType = c.Mount.Device, c.Mount.FSType
 		}
 	}
+
 	if v.Attempt = toAttempt(at); v.Attempt == nil && e.Fix != "" {
-		v.Attempt = &api.Attempt{Step: string(volume.Wait)} // the queue has not come to it yet
+		v.Attempt = &api.Attempt{Step: string(volume.Wait)} // the queue has not reached the volume yet
 	}
 	if v.Attempt != nil {
 		v.Attempt.Fix, v.Attempt.Else = e.Fix, e.Else
@@ -157,20 +166,22 @@ func toVolume(r volume.Record, obs volume.Observed, at *volume.Attempt, last vol
 	return v
 }
 
-// stillMounted sums up what was seen at a volume's paths. Of one that is stuck it
-// is whether anything of it is mounted, of another whether all claims are that are not being
-// detached.
+// stillMounted summarizes the mounts seen at a volume's paths. If the volume is stuck (anything),
+// the answer says whether any of them is mounted. Otherwise it says whether the paths of all wanted
+// claims are mounted.
 func stillMounted(r volume.Record, obs volume.Observed, anything bool) string {
 	var sights []volume.Sight
 	for alloc, c := range r.Claims {
 		if !anything && !c.Wanted {
 			continue
 		}
+
 		sights = append(sights, obs.Targets[alloc])
 		if c.At != "" {
 			sights = append(sights, obs.Binds[alloc])
 		}
 	}
+
 	if anything {
 		sights = append(sights, obs.Staging)
 	}
@@ -185,6 +196,7 @@ func stillMounted(r volume.Record, obs volume.Observed, anything bool) string {
 			seen["unknown"]++
 		}
 	}
+
 	telling, otherwise := "no", "yes"
 	if anything {
 		telling, otherwise = "yes", "no"
@@ -199,17 +211,18 @@ func stillMounted(r volume.Record, obs volume.Observed, anything bool) string {
 	}
 }
 
-// way is the order of calls in a volume's life.
+// way is the order of CSI calls in a volume's life.
 var way = []volume.Kind{
 	volume.ControllerPublish, volume.NodeStage, volume.NodePublish,
 	volume.NodeUnpublish, volume.NodeUnstage, volume.ControllerUnpublish,
 }
 
-// toAttempt describes the step that a volume is at.
+// toAttempt describes the current step of a volume.
 func toAttempt(at *volume.Attempt) *api.Attempt {
 	if at == nil {
 		return nil
 	}
+
 	a := &api.Attempt{
 		Step: string(at.Action.Kind), Alloc: at.Action.Alloc, Waits: at.Action.Reason, Cause: string(at.Action.Cause),
 		Tries: at.Tries, First: at.First, Next: at.Next, Running: at.Running, Progress: at.Progress,
@@ -231,8 +244,9 @@ func toClaim(r volume.Record, c volume.Claim, p volume.PluginView, owners volume
 		ReadOnly: c.ReadOnly, AccessMode: string(c.Mode.Access), AttachmentMode: string(c.Mode.Attachment),
 		Owner: toOwner(c.Keeper(), owners), Path: c.Path(), Target: c.Target, At: c.At, Since: c.Since,
 		AtFlags: c.AtFlags, AtWritable: c.AtWritable,
-		Ownership: toOwnership(c.Own.Explicit()), // whether a default was given is not known
+		Ownership: toOwnership(c.Own.Explicit()), // without a default owner, because the claim does not record whether it was applied
 	}
+
 	if c.Adopted {
 		a.Adopted, a.Note = true, "adopted"
 	}
@@ -242,7 +256,7 @@ func toClaim(r volume.Record, c volume.Claim, p volume.PluginView, owners volume
 	return a
 }
 
-// fromOwnership is what a request asks for.
+// fromOwnership converts the ownership in a request into the domain's type.
 func fromOwnership(o api.Ownership) volume.Ownership {
 	text := func(id *uint32) string {
 		if id == nil {
@@ -250,14 +264,15 @@ func fromOwnership(o api.Ownership) volume.Ownership {
 		}
 		return strconv.FormatUint(uint64(*id), 10)
 	}
+
 	mode := o.Mode
 	if m, err := strconv.ParseUint(mode, 8, 32); err == nil {
-		mode = fmt.Sprintf("%04o", m) // so that 770 is no other mode than 0770
+		mode = fmt.Sprintf("%04o", m) // so that 770 and 0770 are the same mode
 	}
 	return volume.Ownership{UID: text(o.UID), GID: text(o.GID), Mode: mode, Recursive: o.Recursive}
 }
 
-// toOwnership is what a claim asked for.
+// toOwnership converts the ownership that a claim asked for into the API's type.
 func toOwnership(o volume.Ownership) api.Ownership {
 	number := func(id string) *uint32 {
 		n, err := strconv.ParseUint(id, 10, 32)
@@ -266,11 +281,12 @@ func toOwnership(o volume.Ownership) api.Ownership {
 		}
 		return new(uint32(n))
 	}
+
 	return api.Ownership{UID: number(o.UID), GID: number(o.GID), Mode: o.Mode, Recursive: o.Recursive}
 }
 
-// fromOwner is whom a request names; only what its kind calls for counts. A mount that
-// names no process was asked for by the caller.
+// fromOwner converts the owner in a request. It ignores fields that do not belong to the owner's
+// kind. If the owner is a mount without a process, the process is the caller.
 func fromOwner(o api.Owner, p peer.Peer) volume.Owner {
 	switch o.Kind {
 	case api.OwnerMount:
@@ -287,12 +303,13 @@ func fromOwner(o api.Owner, p peer.Peer) volume.Owner {
 	}
 }
 
-// toOwner describes an owner as it is now.
+// toOwner describes an owner and its current state.
 func toOwner(o volume.Owner, owners volume.Owners) api.Owner {
 	a := api.Owner{Kind: o.Kind, PID: o.PID, Unit: o.Unit, Invocation: o.Invocation, Runtime: o.Runtime}
 	if !o.Mortal() {
 		return a
 	}
+
 	v := owners.View(o)
 	a.State, a.Command, a.References = string(v.Life), v.Command, v.References
 	if o.Kind == volume.OwnerUnit {
@@ -301,12 +318,13 @@ func toOwner(o volume.Owner, owners volume.Owners) api.Owner {
 	return a
 }
 
-// sorted returns records by id.
+// sorted returns records in the order of their ids.
 func sorted(rs []volume.Record) []volume.Record {
 	byID := make(map[string]volume.Record, len(rs))
 	for _, r := range rs {
 		byID[r.Volume.ID] = r
 	}
+
 	out := make([]volume.Record, 0, len(rs))
 	for _, id := range slices.Sorted(maps.Keys(byID)) {
 		out = append(out, byID[id])

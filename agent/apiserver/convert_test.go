@@ -44,7 +44,8 @@ func TestStillMounted(t *testing.T) {
 	}
 }
 
-// What the agent has sealed is told as that, and what it tells is understood.
+// TestSecretsThereAndBack checks that a sealed secret is shown as sealed, and that the server
+// understands that form in a request.
 func TestSecretsThereAndBack(t *testing.T) {
 	v := volume.Volume{Secrets: map[string]volume.SecretRef{"s": {Sealed: "v1.x.y"}, "l": {Literal: volume.NewSecret("hunter2")}, "f": {File: "/f"}}}
 	shown := toSpec(v)

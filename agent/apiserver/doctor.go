@@ -8,8 +8,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Doctor holds what is recorded against what is there. The wire types are made where
-// both sides are known.
+// Doctor compares the agent's records with the state of the host. Its implementation makes the API
+// types, because it knows both the domain and the API.
 type Doctor interface {
 	Examine(ctx context.Context) api.Doctor
 	Mend(ctx context.Context, ids []string) []api.DoctorFixed

@@ -21,6 +21,7 @@ func (s *Server) drain(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+
 	left, err := s.o.Drainer.Drain(r.Context(), wait)
 	if err != nil {
 		return err

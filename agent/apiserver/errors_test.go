@@ -12,8 +12,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestCodes: every kind of error has its code, whatever it is wrapped in, and
-// keeps its hint and the plugin's words.
+// TestCodes checks that every kind of error gets its code, regardless of wrapping, and keeps its
+// hint and the plugin's message.
 func TestCodes(t *testing.T) {
 	call := &volume.CallError{Step: "NodeStageVolume", Code: "Internal", Message: "no", Retry: volume.RetryBackoff}
 	down := &volume.CallError{Step: "NodeStageVolume", Code: "Unavailable", Message: "gone"}

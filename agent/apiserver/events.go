@@ -9,22 +9,25 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// events sends one JSON object a line.
+// events sends one JSON object per line.
 func (s *Server) events(w http.ResponseWriter, r *http.Request) error {
 	n, err := number(r, "n", 0)
 	if err != nil {
 		return err
 	}
+
 	follow, err := flag(r, "follow")
 	if err != nil {
 		return err
 	}
+
 	var since time.Time
 	if raw := r.URL.Query().Get("since"); raw != "" {
 		if since, err = time.Parse(time.RFC3339Nano, raw); err != nil {
 			return volume.Errorf(volume.ErrInvalid, "since=%q is not a time such as 2006-01-02T15:04:05Z", raw)
 		}
 	}
+
 	id := r.URL.Query().Get("volume")
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	gone := errors.New("the caller is gone")
@@ -35,13 +38,15 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) error {
 		}
 		return nil
 	})
+
 	if err != nil {
-		// The answer has begun: a caller that is still there sees it cut short.
+		// The answer has begun: only a broken connection can tell the caller that it is incomplete.
 		if !errors.Is(err, gone) && r.Context().Err() == nil {
 			s.o.Log.Warn("cannot send the events", "error", err)
 		}
 		panic(http.ErrAbortHandler)
 	}
+
 	for follow {
 		flush(w)
 		evs, more := s.o.Events.After(seq)
@@ -51,6 +56,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) error {
 				return nil
 			}
 		}
+
 		flush(w)
 		select {
 		case <-more:
@@ -58,5 +64,6 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) error {
 			return nil
 		}
 	}
+
 	return nil
 }

@@ -12,14 +12,17 @@ func (s *Server) expand(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+
 	var req api.ExpandRequest
 	if err := body(w, r, &req); err != nil {
 		return err
 	}
+
 	id := r.PathValue("id")
 	if err := volume.CheckID("volume id", id); err != nil {
 		return err
 	}
+
 	rec, change, err := s.o.Volumes.Expand(r.Context(), id, req.CapacityMin, wait)
 	if err != nil {
 		return s.withLog(err, s.pluginOf(id), id)
@@ -32,6 +35,7 @@ func (s *Server) withdrawExpansion(w http.ResponseWriter, r *http.Request) error
 	if err := volume.CheckID("volume id", id); err != nil {
 		return err
 	}
+
 	rec, change, err := s.o.Volumes.WithdrawExpansion(r.Context(), id)
 	if err != nil {
 		return err

@@ -20,6 +20,7 @@ func (s *Server) health(w http.ResponseWriter, _ *http.Request) error {
 			h.Problems = append(h.Problems, p.Message)
 		}
 	}
+
 	return s.answer(w, h)
 }
 
@@ -34,8 +35,9 @@ func (s *Server) node(w http.ResponseWriter, r *http.Request) error {
 	}
 	down := map[string]bool{}
 	for _, p := range n.Plugins {
-		down[p.ID] = s.ailing(p) && p.State != api.PluginReady // else another part serves
+		down[p.ID] = s.ailing(p) && p.State != api.PluginReady // otherwise another part serves
 	}
+
 	for _, v := range s.describeAll(r.Context()) {
 		n.Volumes++
 		n.Claims += len(v.Claims)
@@ -52,27 +54,30 @@ func (s *Server) node(w http.ResponseWriter, r *http.Request) error {
 			n.Problems = append(n.Problems, volumeProblem(v))
 			continue
 		}
-		// What is mounted works without plugin and agent; what is not cannot be mounted without them.
+
+		// A mounted volume works without plugin and agent. A volume that is not mounted needs both.
 		mountable := !down[v.Spec.PluginID] && n.State == "ok"
 		works := v.State == api.StateMounted || mountable
 		if works && !ill {
 			n.Unaffected++
 		}
 	}
+
 	for _, p := range n.Plugins {
 		if s.ailing(p) {
 			n.Problems = append(n.Problems, pluginProblem(p))
 		}
 	}
+
 	if n.Problems == nil {
 		n.Problems = []api.Problem{}
 	}
 	return s.answer(w, n)
 }
 
-// ailing reports whether a person should look at a plugin. One that was stopped on
-// purpose is as it should be, unless volumes need it; one that is started for the
-// first time is, too. One that never gets ready is being started most of the time.
+// ailing reports whether a plugin needs a person's attention. A plugin that was stopped on purpose
+// does not, unless volumes need it. A plugin in its first start does not either. A restarted plugin
+// does, because a plugin that never becomes ready is in the state "starting" most of the time.
 func (s *Server) ailing(p api.Plugin) bool {
 	switch p.State {
 	case api.PluginReady:
@@ -86,8 +91,8 @@ func (s *Server) ailing(p api.Plugin) bool {
 	}
 }
 
-// ailingPart is a part that a person should look at of a plugin that is ready all
-// the same, because another part serves.
+// ailingPart returns a part that needs a person's attention, or nil. The plugin can be ready
+// nevertheless, because another part serves.
 func ailingPart(p api.Plugin) *api.PluginPart {
 	for i, part := range p.Parts {
 		switch part.State {
@@ -100,16 +105,18 @@ func ailingPart(p api.Plugin) *api.PluginPart {
 			return &p.Parts[i]
 		}
 	}
+
 	return nil
 }
 
-// volumeProblem is a volume in one line.
+// volumeProblem describes the problem of a volume in one line.
 func volumeProblem(v api.Volume) api.Problem {
 	p := api.Problem{Subject: v.Spec.ID, State: v.State, Message: strings.TrimPrefix(v.Summary, v.State+": "), Command: volume.Command("volctl volume status %s", v.Spec.ID)}
 	at := v.Attempt
 	if at == nil {
 		return p
 	}
+
 	p.Since = at.First
 	switch {
 	case len(at.HeldBy) > 0:
@@ -117,11 +124,12 @@ func volumeProblem(v api.Volume) api.Problem {
 	case at.Code != "":
 		p.Message += ", " + at.Step + ": " + at.Code
 	}
+
 	return p
 }
 
-// healthProblem is what the plugin found wrong with a volume when it was last asked.
-// The claims do not suffer from it, so the volume's state says nothing of it.
+// healthProblem describes a problem that the plugin last reported about a volume. It does not
+// affect the claims, so the volume's state does not show it.
 func healthProblem(v api.Volume) api.Problem {
 	f := v.Report.Health[0]
 	words := "its plugin's " + f.By + " says so"
@@ -130,6 +138,7 @@ func healthProblem(v api.Volume) api.Problem {
 			words += ": " + part
 		}
 	}
+
 	if more := len(v.Report.Health) - 1; more > 0 {
 		words += fmt.Sprintf(", and %d more", more)
 	}
@@ -139,7 +148,7 @@ func healthProblem(v api.Volume) api.Problem {
 	}
 }
 
-// pluginProblem is a plugin in one line.
+// pluginProblem describes the problem of a plugin in one line.
 func pluginProblem(p api.Plugin) api.Problem {
 	out := api.Problem{Subject: p.ID, State: strings.ReplaceAll(p.State, "-", " "), Since: p.Since, Message: p.Reason, Command: volume.Command("volctl plugin logs %s", p.ID)}
 	if part := ailingPart(p); part != nil && p.State == api.PluginReady {
@@ -151,12 +160,14 @@ func pluginProblem(p api.Plugin) api.Problem {
 	case p.LogFile == "" && len(p.Parts) < 2 || p.State == api.PluginFailed:
 		out.Command = volume.Command("volctl plugin status %s", p.ID)
 	}
+
 	switch {
 	case p.Restarts == 1:
 		out.Message += ", 1 restart"
 	case p.Restarts > 1:
 		out.Message += fmt.Sprintf(", %d restarts", p.Restarts)
 	}
+
 	if next := time.Until(p.Next).Round(time.Second); next > 0 {
 		out.Message += fmt.Sprintf(", next in %s", next)
 	}
@@ -172,13 +183,16 @@ func (s *Server) getPlugin(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+
 	id := r.PathValue("id")
 	ctx, cancel := context.WithTimeout(r.Context(), q.wait)
 	defer cancel()
+
 	for {
 		if _, ok := s.o.Plugins.Get(id); !ok {
 			return noPlugin(id)
 		}
+
 		changed := s.o.Plugins.Changed(id)
 		p, ok := s.o.Plugins.Get(id)
 		switch {
@@ -187,6 +201,7 @@ func (s *Server) getPlugin(w http.ResponseWriter, r *http.Request) error {
 		case q.state == "" || p.State == q.state:
 			return s.answer(w, s.visible(r.Context(), p))
 		}
+
 		select {
 		case <-changed:
 		case <-ctx.Done():
@@ -204,7 +219,7 @@ func noPlugin(id string) error {
 	return volume.Errorf(volume.ErrNotFound, "no plugin %q", id).WithHint("volctl plugin list")
 }
 
-// maxLines bounds how much of a log is sent at once.
+// maxLines limits the number of log lines that are sent at once.
 const maxLines = 10000
 
 func (s *Server) pluginLogs(w http.ResponseWriter, r *http.Request) error {
@@ -212,18 +227,22 @@ func (s *Server) pluginLogs(w http.ResponseWriter, r *http.Request) error {
 	if _, ok := s.o.Plugins.Get(id); !ok {
 		return noPlugin(id)
 	}
+
 	lines, err := number(r, "lines", 100)
 	if err != nil {
 		return err
 	}
+
 	follow, err := flag(r, "follow")
 	if err != nil {
 		return err
 	}
+
 	which, err := which(r)
 	if err != nil {
 		return err
 	}
+
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	return s.o.Plugins.Log(r.Context(), id, which, min(lines, maxLines), follow, func(b []byte) error {
 		_, err := w.Write(b)
@@ -232,12 +251,13 @@ func (s *Server) pluginLogs(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// number reads a query's whole number.
+// number reads a whole number from the query. If it is missing, it returns the default, without.
 func number(r *http.Request, name string, without int) (int, error) {
 	raw := r.URL.Query().Get(name)
 	if raw == "" {
 		return without, nil
 	}
+
 	n, err := strconv.Atoi(raw)
 	if err != nil || n < 0 {
 		return 0, volume.Errorf(volume.ErrInvalid, "%s=%q is not a whole number", name, raw)
@@ -245,7 +265,7 @@ func number(r *http.Request, name string, without int) (int, error) {
 	return n, nil
 }
 
-// flush sends what was written so far; a writer that cannot do so buffers.
+// flush sends the data written so far. A writer without that ability keeps its buffer.
 func flush(w http.ResponseWriter) {
 	if f, ok := w.(http.Flusher); ok {
 		f.Flush()

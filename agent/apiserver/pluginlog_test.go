@@ -2,7 +2,7 @@ package apiserver
 
 import "testing"
 
-// TestNamesAny: a volume is named by a word of its own.
+// TestNamesAny checks that only a separate word names a volume.
 func TestNamesAny(t *testing.T) {
 	for line, want := range map[string]bool{
 		"mounting data": true, "volume data: no": true, `id="data"`: true, "/csi/staging/data/x": true, "vol-1 is busy": true,

@@ -30,20 +30,23 @@ func (s *Server) startPlugin(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// control has something done to a plugin and answers with how it is then.
+// control performs an action on a plugin and answers with the plugin's state afterwards.
 func (s *Server) control(w http.ResponseWriter, r *http.Request, do func(ctx context.Context, id string, which Which, force bool, wait time.Duration) error) error {
 	wait, err := duration(r, "wait")
 	if err != nil {
 		return err
 	}
+
 	force, err := flag(r, "force")
 	if err != nil {
 		return err
 	}
+
 	which, err := which(r)
 	if err != nil {
 		return err
 	}
+
 	id := r.PathValue("id")
 	if _, ok := s.o.Plugins.Get(id); !ok {
 		return noPlugin(id)
@@ -51,6 +54,7 @@ func (s *Server) control(w http.ResponseWriter, r *http.Request, do func(ctx con
 	if err := do(r.Context(), id, which, force, wait); err != nil {
 		return s.withLog(err, id)
 	}
+
 	p, ok := s.o.Plugins.Get(id)
 	if !ok {
 		return noPlugin(id)
@@ -58,7 +62,7 @@ func (s *Server) control(w http.ResponseWriter, r *http.Request, do func(ctx con
 	return s.answer(w, p)
 }
 
-// which reads the parts of a plugin that a request is about: ?type=, ?instance=.
+// which reads the parts of a plugin that a request names: ?type=, ?instance=.
 func which(r *http.Request) (Which, error) {
 	w := Which{Type: r.URL.Query().Get("type"), Instance: r.URL.Query().Get("instance")}
 	switch w.Type {
@@ -69,19 +73,22 @@ func which(r *http.Request) (Which, error) {
 	}
 }
 
-// unnamed is what errors call a plugin file whose name was not given.
+// unnamed is the name in errors for a plugin file whose name was not given.
 const unnamed = "the plugin file"
 
-// registerPlugin takes a plugin file as it stands: who parses it counts its lines.
+// registerPlugin passes on the unchanged text of a plugin file, so that the parser can report line
+// numbers.
 func (s *Server) registerPlugin(w http.ResponseWriter, r *http.Request) error {
 	wait, err := duration(r, "wait")
 	if err != nil {
 		return err
 	}
+
 	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil {
 		return volume.Errorf(volume.ErrInvalid, "cannot read the request: %v", err)
 	}
+
 	name := r.URL.Query().Get("name")
 	if name == "" {
 		name = unnamed
@@ -90,6 +97,7 @@ func (s *Server) registerPlugin(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return s.withLog(err, id)
 	}
+
 	p, ok := s.o.Plugins.Get(id)
 	if !ok {
 		return noPlugin(id)
@@ -97,12 +105,13 @@ func (s *Server) registerPlugin(w http.ResponseWriter, r *http.Request) error {
 	return s.answer(w, api.PluginResult{Outcome: outcome, Plugin: p})
 }
 
-// deregisterPlugin answers when nothing runs of the plugin any more.
+// deregisterPlugin answers when no process of the plugin runs any longer.
 func (s *Server) deregisterPlugin(w http.ResponseWriter, r *http.Request) error {
 	wait, err := duration(r, "wait")
 	if err != nil {
 		return err
 	}
+
 	force, err := flag(r, "force")
 	if err != nil {
 		return err

@@ -16,7 +16,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// registering notes what it is asked for, and answers with err.
+// registering records the requests and answers with err.
 type registering struct {
 	Plugins
 	asked string
@@ -39,7 +39,7 @@ func (p *registering) Get(id string) (api.Plugin, bool) { return api.Plugin{ID: 
 
 func (p *registering) Tail(string, int) []string { return []string{"its last words"} }
 
-// TestRegistration: what is asked for arrives, and only from who may write.
+// TestRegistration checks that the requests arrive, and only from callers with write permission.
 func TestRegistration(t *testing.T) {
 	mayWrite := true
 	plugins := &registering{}

@@ -11,22 +11,23 @@ import (
 
 // Tests tests plugins.
 type Tests interface {
-	// TestPlugin calls each for every check as it ends, and returns when all is
-	// undone. An error of each ends the test.
+	// TestPlugin calls each after every check, and returns when the test is undone. An error from
+	// each ends the test.
 	TestPlugin(ctx context.Context, id string, q api.PluginTest, each func(api.PluginCheck) error) (api.PluginTestSummary, error)
 }
 
-// testPlugin sends a line as each check ends. The end of the caller is the end of
-// the test.
+// testPlugin sends a line when a check ends. The test ends when the caller disconnects.
 func (s *Server) testPlugin(w http.ResponseWriter, r *http.Request) error {
 	var q api.PluginTest
 	if err := body(w, r, &q); err != nil {
 		return err
 	}
+
 	id := r.PathValue("id")
 	if _, ok := s.o.Plugins.Get(id); !ok {
 		return noPlugin(id)
 	}
+
 	begun := false
 	send := func(line api.PluginTestLine) error {
 		if !begun {
@@ -37,13 +38,15 @@ func (s *Server) testPlugin(w http.ResponseWriter, r *http.Request) error {
 		flush(w)
 		return err
 	}
+
 	sum, err := s.o.Tests.TestPlugin(r.Context(), id, q, func(c api.PluginCheck) error { return send(api.PluginTestLine{Check: &c}) })
 	if errors.Is(context.Cause(r.Context()), volume.ErrStopping) && begun {
-		panic(http.ErrAbortHandler) // the caller sees it cut short
+		panic(http.ErrAbortHandler) // the broken connection tells the caller that the answer is incomplete
 	}
 	if err = s.withLog(err, id); err != nil && !begun {
 		return err
 	}
+
 	last := api.PluginTestLine{Summary: &sum}
 	if err != nil {
 		last.Error = toAPI(err)

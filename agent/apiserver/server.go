@@ -1,6 +1,6 @@
-// Package apiserver is the HTTP face of the agent on its unix socket: routes,
-// who may call them, and the one place where domain errors become API codes.
-// Who is calling is asked of the kernel (SO_PEERCRED).
+// Package apiserver serves the agent's HTTP API on its unix socket. It contains the routes, the
+// permission checks, and the one place where domain errors become API codes. It asks the kernel for
+// the identity of the caller (SO_PEERCRED).
 package apiserver
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Claims admits and releases claims.
+// Claims admits and detaches claims.
 type Claims interface {
 	Claim(ctx context.Context, id string, ask volume.Request, wait time.Duration) (volume.Record, volume.Claim, error)
 	Detach(ctx context.Context, id, alloc string, force bool, wait time.Duration) error
@@ -31,17 +31,21 @@ type Claims interface {
 // Volumes registers, creates and forgets volumes.
 type Volumes interface {
 	Register(ctx context.Context, spec volume.Volume, dry bool) (volume.Record, volume.Change, error)
-	// CreateWithin asks a plugin again, up to wait, that says that it is at it.
+
+	// CreateWithin asks the plugin again while it answers that it is still working, for at most the
+	// duration wait.
 	CreateWithin(ctx context.Context, spec volume.Volume, dry bool, wait time.Duration) (volume.Record, volume.Change, error)
 	Delete(ctx context.Context, id, confirm string) error
 	Deregister(ctx context.Context, id string, force bool) (left []string, err error)
 	Forget(ctx context.Context, id string) (left []string, err error)
 	Modify(ctx context.Context, id string, mutable map[string]string) (volume.Record, volume.Change, error)
 	Stats(ctx context.Context, id string) (volume.Report, error)
-	// Report asks the plugin how a volume is, within a bound; LastReport is what it said
-	// last.
+
+	// Report asks the plugin about a volume, within a time limit. LastReport returns the plugin's
+	// last report.
 	Report(ctx context.Context, id string, within time.Duration, storage bool) (volume.Report, error)
 	LastReport(r volume.Record) volume.Report
+
 	// List, Capacity and Health are about a plugin's storage as a whole.
 	List(ctx context.Context, pluginID string, limit int, each func(volume.StorageVolume) error) (more bool, err error)
 	Capacity(ctx context.Context, pluginID string, q volume.CapacityRequest) (volume.CapacityResult, error)
@@ -50,67 +54,74 @@ type Volumes interface {
 	WithdrawExpansion(ctx context.Context, id string) (volume.Record, volume.Change, error)
 }
 
-// Records reads what is stored. Claims whose owners are gone read as being released.
+// Records reads the stored records. Claims whose owners are gone read as detaching.
 type Records interface {
 	Volume(id string) (volume.Record, bool)
 	Volumes() []volume.Record
 }
 
-// Queue looks at volumes and tells when they change.
+// Queue shows the current state of volumes and reports their changes.
 type Queue interface {
 	Look(ctx context.Context, r volume.Record) (volume.Observed, *volume.Attempt)
 	Changed(id string) <-chan struct{}
 }
 
-// Plugins shows plugins. The wire types are made where both sides are known.
+// Plugins shows and controls plugins. Its implementation makes the API types, because it knows both
+// the domain and the API.
 type Plugins interface {
 	List() []api.Plugin
 	View(id string) volume.PluginView
 	Get(id string) (api.Plugin, bool)
 	Changed(id string) <-chan struct{}
-	// Log returns the last lines and, with follow, writes new ones until ctx ends.
+
+	// Log writes the last lines and, with follow, new ones until ctx ends.
 	Log(ctx context.Context, id string, w Which, lines int, follow bool, write func([]byte) error) error
-	// Tail returns the last lines that a plugin wrote, less all secrets that this
-	// agent can know of; none where somebody else keeps its log.
+
+	// Tail returns the last lines that a plugin wrote, without any secret that this agent can know.
+	// It returns none if another program keeps the plugin's log.
 	Tail(id string, lines int) []string
-	// These wait for what they ask for, up to wait; with 0 they do not. While
-	// volumes are in use through the plugin the first two need force.
+
+	// RestartPlugin, StopPlugin and StartPlugin wait for the plugin, for at most the duration wait;
+	// with 0 they do not wait. The first two need force while volumes are in use through the
+	// plugin.
 	RestartPlugin(ctx context.Context, id string, w Which, force bool, wait time.Duration) error
-	// StopPlugin's brief is a stop that ends with this agent.
+
+	// A brief stop ends with this agent.
 	StopPlugin(ctx context.Context, id string, w Which, force, brief bool, wait time.Duration) error
 	StartPlugin(ctx context.Context, id string, w Which, wait time.Duration) error
-	// RegisterPlugin takes in the text of a plugin file, which errors call name, and
-	// returns the id as soon as it is known; DeregisterPlugin takes all of an id away.
+
+	// RegisterPlugin registers the text of a plugin file, which errors call name. It returns the id
+	// as soon as it is known. DeregisterPlugin removes all registrations of an id.
 	RegisterPlugin(ctx context.Context, name string, text []byte, wait time.Duration) (id, outcome string, err error)
 	DeregisterPlugin(ctx context.Context, id string, force bool, wait time.Duration) error
 }
 
-// Which narrows a request to some parts of a plugin; what is empty does not.
+// Which restricts a request to some parts of a plugin. Empty fields match every part.
 type Which struct{ Type, Instance string }
 
-// Events are the transitions of the last days.
+// Events reads the events of the last days.
 type Events interface {
-	// Read calls each for the events of a volume, or of all, since a time; with n
-	// only for the last n. It returns the number of the last event that there was.
+	// Read calls each for the events of one volume, or of all, since a time; with n only for the
+	// last n. It returns the number of the last event.
 	Read(ctx context.Context, volumeID string, since time.Time, n int, each func(api.Event) error) (uint64, error)
-	// After returns what is in memory above a number, and a channel closed at the next.
+	// After returns the events in memory after a number, and a channel that is closed by the next
+	// event.
 	After(seq uint64) ([]api.Event, <-chan struct{})
 }
 
-// Metrics writes what is counted, as ContentType.
+// Metrics writes the metrics in the format ContentType.
 type Metrics interface {
 	Write(w io.Writer) error
 	ContentType() string
 }
 
-// Options are what a Server needs.
+// Options are the dependencies of a Server.
 type Options struct {
-	Claims  Claims
-	Volumes Volumes
-	Records Records
-	Queue   Queue
-	Plugins Plugins
-	// Snapshots are made, listed and deleted.
+	Claims    Claims
+	Volumes   Volumes
+	Records   Records
+	Queue     Queue
+	Plugins   Plugins
 	Snapshots Snapshots
 	Tests     Tests
 	Drainer   Drainer
@@ -120,8 +131,9 @@ type Options struct {
 	Metrics   Metrics
 	Doctor    Doctor
 	Node      func() api.Node // without plugins, counts and problems
-	// MayWrite says whether a caller may change state: root, and members of
-	// the socket's group. Everybody whom the socket's mode lets in may read.
+
+	// MayWrite reports whether a caller may change state: root, and members of the socket's group.
+	// Every caller that can open the socket may read.
 	MayWrite func(peer.Peer) bool
 	Log      hclog.Logger
 }
@@ -130,7 +142,7 @@ type Options struct {
 type Server struct {
 	o      Options
 	http   *http.Server
-	cancel context.CancelCauseFunc // of all calls in hand
+	cancel context.CancelCauseFunc // ends all running calls
 }
 
 // New returns a server that does not listen yet.
@@ -140,6 +152,7 @@ func New(o Options) *Server {
 	for _, r := range s.routes() {
 		mux.HandleFunc(r.pattern, s.handle(r))
 	}
+
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, volume.Errorf(volume.ErrNotFound, "no route %s %s", r.Method, r.URL.Path))
 	})
@@ -152,6 +165,7 @@ func New(o Options) *Server {
 		ConnContext:       peer.With,
 		ErrorLog:          o.Log.StandardLogger(&hclog.StandardLoggerOptions{InferLevels: true}),
 	}
+
 	return s
 }
 
@@ -163,8 +177,8 @@ func (s *Server) Serve(l net.Listener) error {
 	return nil
 }
 
-// Close stops accepting, ends the waits of calls in hand, and waits for their
-// answers until ctx ends; then it breaks them off.
+// Close stops accepting and ends the waits of running calls. It waits for their answers until ctx
+// ends, and then closes their connections.
 func (s *Server) Close(ctx context.Context) error {
 	s.cancel(volume.ErrStopping)
 	if err := s.http.Shutdown(ctx); err != nil {
@@ -175,7 +189,7 @@ func (s *Server) Close(ctx context.Context) error {
 
 type route struct {
 	pattern string
-	write   bool // changes state, or shows what only root may see
+	write   bool // changes state, or shows data that only root may see
 	do      func(s *Server, w http.ResponseWriter, r *http.Request) error
 }
 
@@ -185,7 +199,7 @@ func (s *Server) routes() []route {
 		{"GET /v1/node", false, (*Server).node},
 		{"POST /v1/node/drain", true, (*Server).drain},
 		{"POST /v1/node/undrain", true, (*Server).undrain},
-		{"GET /v1/state/backup", true, (*Server).backup}, // it holds sealed secrets
+		{"GET /v1/state/backup", true, (*Server).backup}, // a backup holds sealed secrets
 		{"POST /v1/state/restore", true, (*Server).restore},
 		{"GET /metrics", false, (*Server).metrics},
 		{"GET /v1/doctor", false, (*Server).doctor},
@@ -216,10 +230,10 @@ func (s *Server) routes() []route {
 		{"POST /v1/plugins", true, (*Server).registerPlugin},
 		{"DELETE /v1/plugins/{id}", true, (*Server).deregisterPlugin},
 		{"GET /v1/plugins/{id}", false, (*Server).getPlugin},
-		{"GET /v1/plugins/{id}/logs", true, (*Server).pluginLogs}, // a plugin may write secrets to it
+		{"GET /v1/plugins/{id}/logs", true, (*Server).pluginLogs}, // a plugin may write secrets to its log
 		{"GET /v1/plugins/{id}/volumes", false, (*Server).pluginVolumes},
 		{"GET /v1/plugins/{id}/health", false, (*Server).pluginHealth},
-		{"POST /v1/plugins/{id}/capacity", false, (*Server).capacity}, // asks, and changes nothing
+		{"POST /v1/plugins/{id}/capacity", false, (*Server).capacity}, // asks the plugin and changes nothing
 		{"POST /v1/plugins/{id}/restart", true, (*Server).restartPlugin},
 		{"POST /v1/plugins/{id}/stop", true, (*Server).stopPlugin},
 		{"POST /v1/plugins/{id}/start", true, (*Server).startPlugin},
@@ -227,7 +241,7 @@ func (s *Server) routes() []route {
 	}
 }
 
-// handle wraps a route with the check of the caller and the answer to errors.
+// handle adds the permission check and the answer to errors to a route.
 func (s *Server) handle(rt route) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if p := peer.Of(r.Context()); rt.write && !s.o.MayWrite(p) {
@@ -238,9 +252,10 @@ func (s *Server) handle(rt route) http.HandlerFunc {
 			})
 			return
 		}
+
 		err := rt.do(s, w, r)
 		if err != nil && errors.Is(context.Cause(r.Context()), volume.ErrStopping) {
-			// Nothing was decided. A caller who is cut off asks the next agent.
+			// Nothing was decided. A caller whose connection breaks asks the next agent.
 			panic(http.ErrAbortHandler)
 		}
 		if err != nil {
@@ -249,10 +264,10 @@ func (s *Server) handle(rt route) http.HandlerFunc {
 	}
 }
 
-// maxBody bounds what a caller may send, in bytes.
+// maxBody limits the size of a request's body, in bytes.
 const maxBody = 1 << 20
 
-// body decodes a request; an unknown field is an error.
+// body decodes a request. An unknown field is an error.
 func body(w http.ResponseWriter, r *http.Request, v any) error {
 	dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
 	dec.DisallowUnknownFields()
@@ -265,7 +280,7 @@ func body(w http.ResponseWriter, r *http.Request, v any) error {
 	return nil
 }
 
-// answer sends v. An error in sending concerns a caller who is gone.
+// answer sends v. It only logs an error, because that means that the caller has disconnected.
 func (s *Server) answer(w http.ResponseWriter, v any) error {
 	w.Header().Set("Content-Type", "application/json")
 	if err := api.EncodeJSON(w, v); err != nil {
@@ -284,12 +299,13 @@ func (s *Server) fail(w http.ResponseWriter, err error) {
 	}
 }
 
-// toAPI is the one place where errors become codes.
+// toAPI converts an error to an API error. It is the one place where errors get their codes.
 func toAPI(err error) *api.Error {
 	var done *api.Error
 	if errors.As(err, &done) {
 		return done
 	}
+
 	e := &api.Error{Code: api.CodeFailed, Message: err.Error()}
 	for _, k := range []struct {
 		kind error
@@ -307,6 +323,7 @@ func toAPI(err error) *api.Error {
 			break
 		}
 	}
+
 	var de *volume.Error
 	if errors.As(err, &de) {
 		e.Hint = de.Hint
@@ -324,10 +341,12 @@ func toAPI(err error) *api.Error {
 		case ce.Code == "DeadlineExceeded":
 			e.Code = api.CodeTimeout
 		}
+
 		if e.Hint == "" {
 			e.Hint = ce.Remedy
 		}
 	}
+
 	var aw *volume.Awaited
 	if errors.As(err, &aw) && ce != nil {
 		e.Details["tries"] = strconv.Itoa(aw.At.Tries)
@@ -338,27 +357,28 @@ func toAPI(err error) *api.Error {
 			e.Details["next"] = aw.At.Next.UTC().Format(time.RFC3339)
 		}
 	}
+
 	return e
 }
 
-// errorLines is how many of a plugin's last log lines an error carries, and
-// statusLines how many a volume's status does.
+// errorLines is the number of a plugin's last log lines in an error. statusLines is their number in
+// a volume's status.
 const (
 	errorLines  = 3
 	statusLines = 3
 )
 
-// withLog adds to the error of a call, or of a plugin that is not ready, the last
-// that the plugin wrote: it often says more than its answer.
+// withLog adds the plugin's last log lines to the error of a call or of a plugin that is not ready.
+// They often explain more than the plugin's answer.
 //
-// Of a volume it tells no line that names another volume of the plugin and not this
-// one.
+// If volumes are given, it omits lines that name another volume of the plugin and none of these.
 func (s *Server) withLog(err error, pluginID string, volumes ...string) error {
 	var ce *volume.CallError
 	called := errors.As(err, &ce) && ce.Code != volume.CodeHost
 	if err == nil || pluginID == "" || !called && !errors.Is(err, volume.ErrPluginUnavailable) {
 		return err
 	}
+
 	e := toAPI(err)
 	if lines := s.logOf(pluginID, errorLines, volumes...); len(lines) > 0 {
 		if e.Details == nil {
@@ -366,13 +386,14 @@ func (s *Server) withLog(err error, pluginID string, volumes ...string) error {
 		}
 		e.Details["plugin_log"] = strings.Join(lines, "\n")
 	}
+
 	if e.Hint == "" {
 		e.Hint = s.o.Plugins.View(pluginID).LogCommand(pluginID)
 	}
 	return e
 }
 
-// pluginOf is the plugin of a volume, empty if there is no such volume.
+// pluginOf returns the plugin of a volume, or an empty string if there is no such volume.
 func (s *Server) pluginOf(id string) string {
 	r, _ := s.o.Records.Volume(id)
 	return r.Volume.PluginID

@@ -12,7 +12,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Snapshots are made, listed and deleted. A wait of 0 asks the plugin once.
+// Snapshots makes, lists and deletes snapshots. With a wait of 0 it asks the plugin once.
 type Snapshots interface {
 	Snapshot(ctx context.Context, ask volume.SnapshotAsk, wait time.Duration) (volume.MadeSnapshot, error)
 	Snapshots(ctx context.Context, ask volume.SnapshotsAsk) (volume.Snapshots, error)
@@ -43,8 +43,8 @@ func (s *Server) createGroupSnapshot(w http.ResponseWriter, r *http.Request) err
 	return s.answer(w, toMadeGroup(made, s.idsHere()))
 }
 
-// take reads a request for a snapshot, or a group of them, into q and has it made; ask
-// then says what is asked for, and with which secrets.
+// take reads a request for a snapshot, or for a group, into q and makes it. Once q is read, ask
+// converts it and returns its secrets.
 func (s *Server) take(w http.ResponseWriter, r *http.Request, q any, ask func() (volume.SnapshotAsk, map[string]api.Secret)) (volume.MadeSnapshot, error) {
 	wait, err := duration(r, "wait")
 	if err == nil {
@@ -53,10 +53,12 @@ func (s *Server) take(w http.ResponseWriter, r *http.Request, q any, ask func() 
 	if err != nil {
 		return volume.MadeSnapshot{}, err
 	}
+
 	a, secrets := ask()
 	if a.Secrets, err = references(secrets); err != nil {
 		return volume.MadeSnapshot{}, err
 	}
+
 	made, err := s.o.Snapshots.Snapshot(r.Context(), a, wait)
 	if err != nil {
 		return made, s.withLog(err, s.pluginOf(strings.Join(a.Volumes[:min(1, len(a.Volumes))], "")), a.Volumes...)
@@ -73,6 +75,7 @@ func (s *Server) listSnapshots(w http.ResponseWriter, r *http.Request) error {
 	if ask.Pending, err = flag(r, "pending"); err != nil {
 		return err
 	}
+
 	got, err := s.o.Snapshots.Snapshots(r.Context(), ask)
 	if err != nil {
 		if ask.PluginID == "" {
@@ -80,11 +83,13 @@ func (s *Server) listSnapshots(w http.ResponseWriter, r *http.Request) error {
 		}
 		return s.withLog(err, ask.PluginID)
 	}
+
 	known := s.idsHere()
 	out := api.Snapshots{Snapshots: []api.Snapshot{}, Groups: []api.GroupSnapshot{}, Notes: got.Notes}
 	for _, one := range got.Listed {
 		out.Snapshots = append(out.Snapshots, toSnapshot(one, known))
 	}
+
 	for _, p := range got.Pending {
 		if p.Group {
 			out.Groups = append(out.Groups, toPendingGroup(p))
@@ -92,6 +97,7 @@ func (s *Server) listSnapshots(w http.ResponseWriter, r *http.Request) error {
 			out.Snapshots = append(out.Snapshots, toPending(p))
 		}
 	}
+
 	return s.answer(w, out)
 }
 
@@ -100,6 +106,7 @@ func (s *Server) deleteSnapshot(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+
 	at, wait, err := snapshotAt(w, r)
 	if err != nil {
 		return err
@@ -111,6 +118,7 @@ func (s *Server) deleteSnapshot(w http.ResponseWriter, r *http.Request) error {
 		}
 		return s.answer(w, api.Done{Left: left})
 	}
+
 	return s.destroy(w, r, at, wait)
 }
 
@@ -130,7 +138,7 @@ func (s *Server) destroy(w http.ResponseWriter, r *http.Request, at volume.Snaps
 	return s.answer(w, api.Done{})
 }
 
-// snapshotAt reads which snapshot is to be deleted.
+// snapshotAt reads the snapshot that a request wants to delete.
 func snapshotAt(w http.ResponseWriter, r *http.Request) (at volume.SnapshotAt, wait time.Duration, err error) {
 	var q api.SnapshotRef
 	if wait, err = duration(r, "wait"); err == nil {
@@ -149,17 +157,19 @@ func (s *Server) getGroupSnapshot(w http.ResponseWriter, r *http.Request) error 
 	if at.Secrets, err = s.secrets(r); err != nil {
 		return err
 	}
+
 	got, err := s.o.Snapshots.GroupSnapshot(r.Context(), at)
 	if err != nil {
 		return s.withLog(err, at.PluginID)
 	}
+
 	made := volume.MadeSnapshot{GroupSnapshot: got, Intent: volume.SnapshotIntent{
 		PluginID: at.PluginID, Driver: s.o.Plugins.View(at.PluginID).Info.Driver}}
 	return s.answer(w, toMadeGroup(made, s.idsHere()))
 }
 
-// secrets reads references from a query. The agent reads what they name, so they are for
-// those alone who may change things.
+// secrets reads references to secrets from a query. The agent reads the files and variables that
+// they name, so only callers with write permission may use them.
 func (s *Server) secrets(r *http.Request) (map[string]volume.SecretRef, error) {
 	raw := r.URL.Query().Get("secrets")
 	if raw == "" {
@@ -168,6 +178,7 @@ func (s *Server) secrets(r *http.Request) (map[string]volume.SecretRef, error) {
 	if p := peer.Of(r.Context()); !s.o.MayWrite(p) {
 		return nil, &api.Error{Code: api.CodePermission, Message: p.String() + " may not name secrets that the agent is to read"}
 	}
+
 	refs := map[string]api.Secret{}
 	if err := json.Unmarshal([]byte(raw), &refs); err != nil {
 		return nil, volume.Errorf(volume.ErrInvalid, "cannot read the secrets of the request")
@@ -175,8 +186,8 @@ func (s *Server) secrets(r *http.Request) (map[string]volume.SecretRef, error) {
 	return references(refs)
 }
 
-// references are secrets that belong to no volume here: none is kept, so none can be
-// sealed, and a value itself is refused.
+// references returns secrets that belong to no volume here. The agent stores none of them, so none
+// can be sealed. It refuses literal values.
 func references(all map[string]api.Secret) (map[string]volume.SecretRef, error) {
 	refs := map[string]volume.SecretRef{}
 	for name, one := range all {
@@ -184,15 +195,17 @@ func references(all map[string]api.Secret) (map[string]volume.SecretRef, error) 
 		if ref.File == "" && ref.Credential == "" && ref.Env == "" {
 			return nil, volume.Errorf(volume.ErrInvalid, "secret %q is no reference: give {file: PATH}, {credential: NAME} or {env: NAME}", name)
 		}
+
 		refs[name] = volume.SecretRef{File: ref.File, Credential: ref.Credential, Env: ref.Env}
 	}
+
 	return refs, nil
 }
 
-// storage names a storage volume.
+// storage identifies a volume by its driver and external id.
 type storage struct{ driver, external string }
 
-// idsHere are the ids under which storage volumes are registered.
+// idsHere maps storage volumes to the ids under which they are registered here.
 func (s *Server) idsHere() map[storage]string {
 	known := map[storage]string{}
 	for _, r := range s.o.Records.Volumes() {
@@ -219,7 +232,7 @@ func stateOf(id string, ready bool) string {
 	}
 }
 
-// toMade is a snapshot that was just made. Its plugin may not have said anything yet.
+// toMade describes a snapshot that was just requested. Its plugin may not have answered yet.
 func toMade(m volume.MadeSnapshot, known map[storage]string) api.Snapshot {
 	in := m.Intent
 	if len(m.Snapshots) == 0 {

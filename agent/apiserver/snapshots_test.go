@@ -15,7 +15,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// album notes what it is asked for.
+// album records the requests.
 type album struct {
 	Plugins
 	asked  string
@@ -62,8 +62,8 @@ func (a *album) GroupSnapshot(_ context.Context, at volume.SnapshotAt) (volume.G
 	return volume.GroupSnapshot{ID: at.ID, Ready: true}, a.note("group %s %s %v %s", at.PluginID, at.ID, at.Members, at.Secrets["k"].File)
 }
 
-// TestSnapshotRoutes: what is asked for arrives, and is answered in the API's words; what
-// changes things, and what has the agent read secrets, only for who may write.
+// TestSnapshotRoutes checks that the requests arrive and that the answers have the API's form.
+// Requests that change state, or that make the agent read secrets, need write permission.
 func TestSnapshotRoutes(t *testing.T) {
 	mayWrite := true
 	a := &album{listed: volume.Snapshots{

@@ -9,7 +9,7 @@ import (
 	"github.com/volagent/volagent/agent/api"
 )
 
-// State makes copies of what the agent remembers, and takes them in.
+// State makes backups of the agent's state and restores them.
 type State interface {
 	Backup(ctx context.Context) (copied io.ReadCloser, size int64, err error)
 	Restore(ctx context.Context, r io.Reader, dry bool) (api.Restore, error)
@@ -25,8 +25,9 @@ func (s *Server) backup(w http.ResponseWriter, r *http.Request) error {
 	w.Header().Set("Content-Length", strconv.FormatInt(size, 10))
 	if _, err := io.Copy(w, b); err != nil {
 		s.o.Log.Debug("cannot send a backup", "error", err)
-		panic(http.ErrAbortHandler) // so that who is still there sees it cut short
+		panic(http.ErrAbortHandler) // so that a caller who is still connected sees that the answer is incomplete
 	}
+
 	return nil
 }
 
@@ -35,6 +36,7 @@ func (s *Server) restore(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+
 	out, err := s.o.State.Restore(r.Context(), http.MaxBytesReader(w, r.Body, api.MaxState), dry)
 	if err != nil {
 		return err

@@ -17,7 +17,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// stateful is a host that can be drained, backed up and restored.
+// stateful is a fake host that can be drained, backed up and restored.
 type stateful struct {
 	asked string
 	err   error
@@ -46,8 +46,8 @@ func (s *stateful) Restore(_ context.Context, r io.Reader, dry bool) (api.Restor
 	return api.Restore{Node: "n", DryRun: dry, Items: []api.Restored{}}, errors.Join(err, s.err)
 }
 
-// TestState: what is asked for arrives, and only from who may write: a backup holds
-// sealed secrets.
+// TestState checks that the requests arrive, and only from callers with write permission, because a
+// backup holds sealed secrets.
 func TestState(t *testing.T) {
 	mayWrite := true
 	state := &stateful{}

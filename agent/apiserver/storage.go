@@ -13,6 +13,7 @@ func (s *Server) modify(w http.ResponseWriter, r *http.Request) error {
 	if err := body(w, r, &q); err != nil {
 		return err
 	}
+
 	id := r.PathValue("id")
 	rec, change, err := s.o.Volumes.Modify(r.Context(), id, q.Mutable)
 	if err != nil {
@@ -35,14 +36,17 @@ func (s *Server) report(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+
 	storage, err := flag(r, "storage")
 	if err != nil {
 		return err
 	}
+
 	rec, err := s.record(r)
 	if err != nil {
 		return err
 	}
+
 	got, err := s.o.Volumes.Report(r.Context(), rec.Volume.ID, within, storage)
 	if err != nil {
 		return s.withLog(err, rec.Volume.PluginID, rec.Volume.ID)
@@ -55,6 +59,7 @@ func (s *Server) capacity(w http.ResponseWriter, r *http.Request) error {
 	if err := body(w, r, &q); err != nil {
 		return err
 	}
+
 	id := r.PathValue("id")
 	ask := volume.CapacityRequest{Parameters: q.Parameters, Topology: q.Topology}
 	if len(q.Capabilities) > 0 {
@@ -73,6 +78,7 @@ func (s *Server) pluginHealth(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return s.withLog(err, id)
 	}
+
 	registered := s.registered(id)
 	out := api.PluginHealth{
 		Storage: toFindings(volume.ByNode, got.Storage), Volumes: []api.VolumeHealth{}, More: got.More, Asked: []string{}, Silent: got.Silent,
@@ -82,19 +88,21 @@ func (s *Server) pluginHealth(w http.ResponseWriter, r *http.Request) error {
 			ExternalID: h.ExternalID, Volume: registered[h.ExternalID], Health: toFindings(volume.ByController, h.Entries),
 		})
 	}
+
 	for _, k := range got.Asked {
 		out.Asked = append(out.Asked, string(k))
 	}
 	return s.answer(w, out)
 }
 
-// pluginVolumes lists a plugin's own volumes, a line each as they come. The end of
-// the caller is the end of the listing.
+// pluginVolumes sends a plugin's own volumes as they arrive, one per line. The listing ends when
+// the caller disconnects.
 func (s *Server) pluginVolumes(w http.ResponseWriter, r *http.Request) error {
 	limit, err := number(r, "limit", 0)
 	if err != nil {
 		return err
 	}
+
 	id := r.PathValue("id")
 	begun := false
 	send := func(line api.StorageVolumeLine) error {
@@ -104,18 +112,21 @@ func (s *Server) pluginVolumes(w http.ResponseWriter, r *http.Request) error {
 		}
 		return api.EncodeJSON(w, line)
 	}
+
 	registered := s.registered(id)
 	more, err := s.o.Volumes.List(r.Context(), id, limit, func(v volume.StorageVolume) error {
 		out := toStorage(v)
 		out.Volume = registered[v.ExternalID]
 		return send(api.StorageVolumeLine{Volume: out})
 	})
+
 	if r.Context().Err() != nil && begun {
-		panic(http.ErrAbortHandler) // the caller, if there is one, sees it cut short
+		panic(http.ErrAbortHandler) // a caller that is still connected sees that the answer is incomplete
 	}
 	if err = s.withLog(err, id); err != nil && !begun {
 		return err
 	}
+
 	last := api.StorageVolumeLine{End: &api.ListEnd{More: more}}
 	if err != nil {
 		last = api.StorageVolumeLine{Error: toAPI(err)}
@@ -126,8 +137,8 @@ func (s *Server) pluginVolumes(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// registered are the ids of the volumes that are registered with a plugin's driver,
-// by external id.
+// registered maps external ids to the ids of the volumes that are registered with a plugin's
+// driver.
 func (s *Server) registered(pluginID string) map[string]string {
 	driver, out := s.o.Plugins.View(pluginID).Info.Driver, map[string]string{}
 	for _, r := range s.o.Records.Volumes() {
@@ -138,7 +149,7 @@ func (s *Server) registered(pluginID string) map[string]string {
 	return out
 }
 
-// toStats is empty but for the volume's id where nothing was said.
+// toStats converts the stats of a report. Without stats, only the volume's id and the time are set.
 func toStats(id string, r volume.Report) api.Stats {
 	out := api.Stats{Volume: id, At: r.StatsAt}
 	if r.Stats == nil {
@@ -153,7 +164,7 @@ func toStats(id string, r volume.Report) api.Stats {
 	return out
 }
 
-// toReport is what a plugin said of a volume.
+// toReport converts a plugin's report about a volume.
 func toReport(id string, r volume.Report) *api.Report {
 	out := &api.Report{Silent: r.Silent}
 	if r.Stats != nil {
@@ -169,9 +180,11 @@ func toReport(id string, r volume.Report) *api.Report {
 		}
 		out.CheckedAt[by] = c.At
 	}
+
 	for _, f := range r.Findings() {
 		out.Health = append(out.Health, toFindings(f.By, []volume.Condition{f.Condition})...)
 	}
+
 	if r.Storage != nil {
 		out.Storage = toStorage(*r.Storage)
 		out.Storage.Volume = id

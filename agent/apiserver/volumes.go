@@ -11,19 +11,19 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// lookWithin bounds the look at a volume's mounts when somebody asks for its
-// status: a mount that hangs must not make status hang.
+// lookWithin limits the check of a volume's mounts for its status: a mount that hangs must not make
+// the status hang.
 const lookWithin = 500 * time.Millisecond
 
-// A listing looks at so many volumes in parallel, and at each for so long: with a
-// hundred mounts that hang it is still there within a second.
+// The limits of a listing: the time for each volume, and the number of volumes that are checked in
+// parallel. With a hundred mounts that hang, the listing still takes less than a second.
 const (
 	listWithin  = 250 * time.Millisecond
 	looksAtOnce = 48
 )
 
-// describe describes one volume, with the last that its plugin wrote if that may
-// tell what is wrong.
+// describe describes one volume. It adds the plugin's last log lines if they may explain the
+// problem.
 func (s *Server) describe(ctx context.Context, r volume.Record) api.Volume {
 	v, failed := s.look(ctx, r, lookWithin)
 	if failed && v.Attempt != nil && s.mayReadLogs(ctx) {
@@ -32,11 +32,12 @@ func (s *Server) describe(ctx context.Context, r volume.Record) api.Volume {
 	return v
 }
 
-// look describes a volume within a bound. It reports whether the plugin has to do
-// with what is wrong.
+// look describes a volume within a time limit. It reports whether the plugin is involved in the
+// volume's problem.
 func (s *Server) look(ctx context.Context, r volume.Record, within time.Duration) (v api.Volume, failed bool) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
+
 	begun := time.Now()
 	obs, at := s.o.Queue.Look(ctx, r)
 	v = toVolume(r, obs, at, s.o.Volumes.LastReport(r), s.o.Owners)
@@ -47,12 +48,13 @@ func (s *Server) look(ctx context.Context, r volume.Record, within time.Duration
 	return v, called || at != nil && at.Action.Cause == volume.CausePlugin
 }
 
-// describeAll describes volumes in the order of their ids.
+// describeAll describes all volumes in the order of their ids.
 func (s *Server) describeAll(ctx context.Context) []api.Volume {
 	rs := sorted(s.o.Records.Volumes())
 	out := make([]api.Volume, len(rs))
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, looksAtOnce)
+
 	for i, r := range rs {
 		slots <- struct{}{}
 		wg.Go(func() {
@@ -60,6 +62,7 @@ func (s *Server) describeAll(ctx context.Context) []api.Volume {
 			<-slots
 		})
 	}
+
 	wg.Wait()
 	return out
 }
@@ -68,12 +71,13 @@ func (s *Server) listVolumes(w http.ResponseWriter, r *http.Request) error {
 	return s.answer(w, s.describeAll(r.Context()))
 }
 
-// record finds the volume that a path names.
+// record returns the record of the volume that a path names.
 func (s *Server) record(r *http.Request) (volume.Record, error) {
 	id := r.PathValue("id")
 	if err := volume.CheckID("volume id", id); err != nil {
 		return volume.Record{}, err
 	}
+
 	rec, ok := s.o.Records.Volume(id)
 	if !ok {
 		return rec, volume.Errorf(volume.ErrNotFound, "no volume %q", id).WithHint("volctl volume list")
@@ -86,26 +90,31 @@ func (s *Server) getVolume(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+
 	ctx, cancel := context.WithTimeout(r.Context(), q.wait)
 	defer cancel()
+
 	for {
 		if _, err := s.record(r); err != nil {
 			return err
 		}
+
 		changed := s.o.Queue.Changed(r.PathValue("id"))
 		rec, err := s.record(r)
 		if err != nil {
 			return err
 		}
+
 		v := s.describe(r.Context(), rec)
 		if q.state == "" || v.State == q.state {
 			return s.answer(w, v)
 		}
+
 		select {
 		case <-changed:
 		case <-ctx.Done():
 			if rec, err := s.record(r); err == nil {
-				v = s.describe(r.Context(), rec) // it may have gone on since
+				v = s.describe(r.Context(), rec) // the state may have changed since
 			}
 			return volume.Errorf(volume.ErrTimeout, "volume %q is %s, not %s", rec.Volume.ID, v.Summary, q.state).
 				WithHint("volctl volume status %s", rec.Volume.ID)
@@ -113,7 +122,7 @@ func (s *Server) getVolume(w http.ResponseWriter, r *http.Request) error {
 	}
 }
 
-// waiting is the "for" and "wait" of a query.
+// waiting holds the "for" and "wait" of a query.
 type waiting struct {
 	state string
 	wait  time.Duration
@@ -125,21 +134,24 @@ func waitFor(r *http.Request, states ...string) (waiting, error) {
 	if err != nil || w.state == "" {
 		return w, err
 	}
+
 	for _, s := range states {
 		if s == w.state {
 			w.wait = d
 			return w, nil
 		}
 	}
+
 	return w, volume.Errorf(volume.ErrInvalid, "cannot wait for %q; one of %v", w.state, states)
 }
 
-// duration reads a query's duration, 0 if it is not given.
+// duration reads a duration from the query, or 0 if it is missing.
 func duration(r *http.Request, name string) (time.Duration, error) {
 	raw := r.URL.Query().Get(name)
 	if raw == "" {
 		return 0, nil
 	}
+
 	d, err := time.ParseDuration(raw)
 	if err != nil || d < 0 {
 		return 0, volume.Errorf(volume.ErrInvalid, "%s=%q is not a duration such as 30s", name, raw)
@@ -147,12 +159,13 @@ func duration(r *http.Request, name string) (time.Duration, error) {
 	return d, nil
 }
 
-// flag reads a query's boolean, false if it is not given.
+// flag reads a boolean from the query, or false if it is missing.
 func flag(r *http.Request, name string) (bool, error) {
 	raw := r.URL.Query().Get(name)
 	if raw == "" {
 		return false, nil
 	}
+
 	b, err := strconv.ParseBool(raw)
 	if err != nil {
 		return false, volume.Errorf(volume.ErrInvalid, "%s=%q is neither true nor false", name, raw)
@@ -174,12 +187,13 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// apply reads a volume file and lays it on.
+// apply reads a volume file and registers or creates the volume.
 func (s *Server) apply(w http.ResponseWriter, r *http.Request, do func(context.Context, volume.Volume, bool) (volume.Record, volume.Change, error)) error {
 	dry, err := flag(r, "dry_run")
 	if err != nil {
 		return err
 	}
+
 	var spec api.VolumeSpec
 	if err := body(w, r, &spec); err != nil {
 		return err
@@ -187,6 +201,7 @@ func (s *Server) apply(w http.ResponseWriter, r *http.Request, do func(context.C
 	if id := r.PathValue("id"); spec.ID != id {
 		return volume.Errorf(volume.ErrInvalid, "the path names volume %q and the body %q", id, spec.ID)
 	}
+
 	rec, change, err := do(r.Context(), fromSpec(spec), dry)
 	if err != nil {
 		return s.withLog(err, spec.PluginID, spec.ID)
@@ -199,6 +214,7 @@ func (s *Server) deregister(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+
 	forget, err := flag(r, "forget")
 	if err != nil {
 		return err
@@ -206,12 +222,14 @@ func (s *Server) deregister(w http.ResponseWriter, r *http.Request) error {
 	if forget && !force {
 		return volume.Errorf(volume.ErrInvalid, "forget=true needs force=true")
 	}
+
 	var left []string
 	if id := r.PathValue("id"); forget {
 		left, err = s.o.Volumes.Forget(r.Context(), id)
 	} else {
 		left, err = s.o.Volumes.Deregister(r.Context(), id, force)
 	}
+
 	if err != nil {
 		return err
 	}

@@ -11,17 +11,17 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Caller is who sent a request.
+// Caller is the runtime that sent a request.
 type Caller struct {
 	Runtime string // volume.RuntimeDocker or volume.RuntimePodman
-	PID     int    // 0 if it is not known
-	// Process tells the calling process from every other one; empty if it is not known.
-	// Docker's daemon counts its Mounts in memory.
+	PID     int    // 0 if it is unknown
+	// Process identifies the calling process; empty if it is unknown. It matters because docker's
+	// daemon counts its Mounts in memory.
 	Process string
 }
 
-// caller says which runtime a peer is. Only root's runtimes are served, because a caller
-// can have any volume mounted.
+// caller finds the runtime of a peer. It accepts only the runtimes of root, because a caller can
+// mount any volume.
 func caller(p peer.Peer) (Caller, error) {
 	switch {
 	case !p.Known:
@@ -32,6 +32,7 @@ func caller(p peer.Peer) (Caller, error) {
 	case p.PID <= 0:
 		return Caller{Runtime: volume.RuntimeDocker}, nil
 	}
+
 	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", p.PID))
 	if err != nil {
 		return Caller{}, volume.Errorf(volume.ErrRefused, "the runtime that called has ended (pid %d)", p.PID)
@@ -39,24 +40,26 @@ func caller(p peer.Peer) (Caller, error) {
 	return Caller{Runtime: runtimeOf(exe), PID: p.PID, Process: processOf(p.PID)}, nil
 }
 
-// processOf identifies a process by the boot, its pid, and when it started; empty if that
-// cannot be read.
+// processOf identifies a process by the boot id, its pid and its start time. The result is empty if
+// they cannot be read.
 func processOf(pid int) string {
 	boot, err := proc.BootID()
 	if err != nil {
 		return ""
 	}
+
 	stat, err := proc.ReadStat(pid)
 	if err != nil {
 		return ""
 	}
+
 	return fmt.Sprintf("%s/%d/%d", boot, pid, stat.Start)
 }
 
-// runtimeOf tells by its program which runtime one is. Podman's commands call
-// themselves; for docker it is the daemon, and whoever speaks its language.
+// runtimeOf finds the runtime by its program. Podman's commands call the agent themselves. For
+// docker, its daemon calls. Every other program counts as docker, because it uses the same API.
 func runtimeOf(exe string) string {
-	name := strings.TrimSuffix(filepath.Base(exe), " (deleted)") // as after an upgrade
+	name := strings.TrimSuffix(filepath.Base(exe), " (deleted)") // the suffix appears after an upgrade
 	if strings.HasPrefix(name, "podman") {
 		return volume.RuntimePodman
 	}

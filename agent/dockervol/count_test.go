@@ -7,8 +7,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// "docker cp" sends a second Mount for the id of a running container, and gives only that
-// one back.
+// "docker cp" sends a second Mount for the id of a running container, and one Unmount for that
+// second Mount only.
 func TestMountsAreCounted(t *testing.T) {
 	w, s := newWorld(t, "data")
 	must(t, s.Create(t.Context(), docker, "data", nil))
@@ -22,8 +22,8 @@ func TestMountsAreCounted(t *testing.T) {
 	w.want("references after the container ended", w.refs("data"))
 }
 
-// Docker repeats an Unmount that was cut off. The count is then too low, and the claim
-// stays as long as the container shows in a mount namespace.
+// Docker repeats an Unmount that was cut off. The count is then too low. The claim stays as long as
+// a mount namespace shows the container's mount.
 func TestUnmountRepeated(t *testing.T) {
 	w, s := newWorld(t, "data")
 	must(t, s.Create(t.Context(), docker, "data", nil))
@@ -41,7 +41,8 @@ func TestUnmountRepeated(t *testing.T) {
 	must(t, s.Unmount(t.Context(), docker, "data", "web"))
 	w.want("claims after the container ended", w.claims())
 
-	// A container that shares the claim, and whose own reference was lost that way, keeps it.
+	// Another container shares the claim, and a repeated Unmount removed its own reference. It
+	// keeps the claim.
 	w.mounted(s, "data", "lost")
 	w.mounted(s, "data", "other")
 	must(t, s.Unmount(t.Context(), docker, "data", "lost"))
@@ -54,8 +55,8 @@ func TestUnmountRepeated(t *testing.T) {
 	w.want("references at the end", w.refs("data"))
 }
 
-// Another process of docker's counts anew, so that what the earlier one did not give back
-// keeps nothing.
+// A new docker process counts from zero, so that Mounts of the earlier process without an Unmount
+// do not keep a claim.
 func TestDockerStartedAgain(t *testing.T) {
 	w, s := newWorld(t, "data")
 	must(t, s.Create(t.Context(), docker, "data", nil))

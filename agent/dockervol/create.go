@@ -9,18 +9,19 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Create gives a volume a name in a runtime: one that is registered or, with the option
-// plugin, one that is made for it. The same again changes nothing.
+// Create gives a volume a name in a runtime. The volume is a registered one or, with the option
+// plugin, a new one. A second Create with the same arguments changes nothing.
 func (s *Service) Create(ctx context.Context, from Caller, name string, opts map[string]string) error {
 	runtime := from.Runtime
 	had, ok := s.Store.RuntimeVolume(runtime, name)
 	check := volume.CheckNewID
 	if ok {
-		check = volume.CheckID // an earlier release may have accepted it
+		check = volume.CheckID // an earlier release may have accepted the name
 	}
 	if err := check("volume name", name); err != nil {
 		return err
 	}
+
 	o, err := s.parse(opts)
 	if err != nil {
 		return err
@@ -36,14 +37,17 @@ func (s *Service) Create(ctx context.Context, from Caller, name string, opts map
 			return s.exists(had, differ)
 		}
 	}
+
 	created, err := s.provide(ctx, want, o)
 	if err != nil {
 		return err
 	}
 	if created && runtime == volume.RuntimeDocker {
-		// As docker does for volumes of its own. Podman sees to that by itself, where it is asked to.
+		// The volume's root directory will belong to root in the containers, as in docker's own
+		// volumes. Podman changes the owner itself if it is asked to.
 		want.Own = want.Own.WithDefault(s.Remapped(from.PID))
 	}
+
 	if r, ok := s.Store.Volume(want.VolumeID); ok && o.writable && want.ReadersOnly(r.Volume) {
 		return volume.Errorf(volume.ErrInvalid, "volume %q can only be read in the mode that is asked for, and rw contradicts that", want.VolumeID).
 			WithHint("leave rw out")
@@ -60,10 +64,12 @@ func (s *Service) Create(ctx context.Context, from Caller, name string, opts map
 		if err := unique(tx, want); err != nil {
 			return err
 		}
+
 		tx.PutRuntimeVolume(want)
 		made = true
 		return nil
 	})
+
 	if err == nil && made {
 		text := fmt.Sprintf("%s knows it as %q", runtime, name)
 		if want.Own.Default {
@@ -71,10 +77,11 @@ func (s *Service) Create(ctx context.Context, from Caller, name string, opts map
 		}
 		s.say(want, "runtime-created", text)
 	}
+
 	return err
 }
 
-// exists refuses other options for a name.
+// exists returns the error for a Create with other options for an existing name.
 func (s *Service) exists(had volume.RuntimeVolume, differ []string) error {
 	data := "its data stays"
 	if r, ok := s.Store.Volume(had.VolumeID); ok && r.Volume.Reclaim == reclaimDelete {
@@ -84,8 +91,8 @@ func (s *Service) exists(had volume.RuntimeVolume, differ []string) error {
 		WithHint("%s first; %s", volume.Command("%s volume rm %s", had.Runtime, had.Name), data)
 }
 
-// unique refuses a second name for a volume in one runtime: its containers would share
-// the claim by one name and not by the other.
+// unique refuses a second name for a volume in the same runtime. Containers would share the claim
+// under one name and not under the other.
 func unique(tx Tx, want volume.RuntimeVolume) error {
 	for _, v := range tx.RuntimeVolumes() {
 		if v.Runtime == want.Runtime && v.VolumeID == want.VolumeID && v.Name != want.Name {
@@ -96,7 +103,7 @@ func unique(tx Tx, want volume.RuntimeVolume) error {
 	return nil
 }
 
-// provide sees to it that the volume is there. It reports whether it was created just now.
+// provide makes sure that the volume exists. It reports whether it created the volume.
 func (s *Service) provide(ctx context.Context, want volume.RuntimeVolume, o options) (created bool, err error) {
 	r, ok := s.Store.Volume(want.VolumeID)
 	switch {
@@ -120,17 +127,19 @@ func (s *Service) provide(ctx context.Context, want volume.RuntimeVolume, o opti
 	}
 }
 
-// unknown says that there is no such volume, and what the name may stand for: Quadlet
-// puts "systemd-" before it, and compose the project.
+// unknown returns the error for a volume that does not exist. The hint names a volume that the
+// caller may mean: Quadlet puts "systemd-" before the name, and compose the project's name.
 func (s *Service) unknown(want volume.RuntimeVolume, o options) error {
 	err := volume.Errorf(volume.ErrNotFound, "no volume %q is registered", want.VolumeID)
 	if o.volume != "" {
 		return err.WithHint("volctl volume list")
 	}
+
 	known := func(id string) bool { _, ok := s.Store.Volume(id); return ok }
 	if id, is := strings.CutPrefix(want.Name, "systemd-"); is && known(id) {
 		return err.WithHint("volume %q is: write VolumeName=%s into the .volume file", id, id)
 	}
+
 	for rest := want.Name; ; {
 		_, id, more := strings.Cut(rest, "_")
 		if !more {
@@ -139,13 +148,15 @@ func (s *Service) unknown(want volume.RuntimeVolume, o options) error {
 		if known(id) {
 			return err.WithHint("volume %q is: write name: %s below it in the compose file, which otherwise puts the project before it", id, id)
 		}
+
 		rest = id
 	}
+
 	return err.WithHint("register it (%s), or have it made: -o plugin=local -o size=1GiB; plugins are listed by %s",
 		"volctl volume register FILE", "volctl plugin list")
 }
 
-// names lists the references of a volume, as docker would show them.
+// names lists the references of a volume in docker's short form.
 func names(refs []volume.RuntimeRef) string {
 	short := make([]string, 0, len(refs))
 	for _, r := range refs {

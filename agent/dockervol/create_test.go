@@ -8,8 +8,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// A name is one for a registered volume, or for one that is made; the same again changes
-// nothing, and anything else is refused by name.
+// Create names a registered volume or a new one. A second identical call changes nothing. The error
+// for other options names the options that differ.
 func TestCreate(t *testing.T) {
 	w, s := newWorld(t, "data", "other")
 	ctx := t.Context()
@@ -20,7 +20,7 @@ func TestCreate(t *testing.T) {
 
 	must(t, s.Create(ctx, docker, "mine", opts{"device": "other", "ro": ""}))
 	says(t, s.Create(ctx, docker, "yours", opts{"device": "other", "ro": ""}), `docker knows volume "other" as "mine" already`, "name: mine")
-	must(t, s.Create(ctx, podman, "yours", opts{"device": "other"})) // a runtime of its own
+	must(t, s.Create(ctx, podman, "yours", opts{"device": "other"})) // podman has its own names
 
 	must(t, s.Create(ctx, docker, "new", opts{"plugin": "p", "size": "1GiB", "param.a": "b", "reclaim": "delete"}))
 	if v := w.volumes["new"].Volume; v.PluginID != "p" || v.CapacityMin != 1<<30 || v.Parameters["a"] != "b" || v.Reclaim != "delete" ||
@@ -39,8 +39,9 @@ func TestCreate(t *testing.T) {
 	w.want("events", w.events, "runtime-created", "runtime-created", "runtime-created", "runtime-created")
 }
 
-// The root of a volume that is made for docker is for root in its containers, unless the
-// options name an owner. Nothing else gets an owner, and a name does not differ by it.
+// The root directory of a volume that is created for docker belongs to root in docker's containers,
+// unless the options name an owner. Other volumes get no owner. The default owner does not count
+// when the options of a name are compared.
 func TestCreateForRemappedRoot(t *testing.T) {
 	w, s := newWorld(t, "data")
 	dockerd, later := Caller{Runtime: "docker", PID: 5}, Caller{Runtime: "docker", PID: 6}
@@ -70,7 +71,7 @@ func TestCreateForRemappedRoot(t *testing.T) {
 	}
 	says(t, s.Create(t.Context(), dockerd, "made", opts{"plugin": "p", "uid": "200000"}), "with another uid")
 
-	// Once the name is given up, the volume is one that existed before.
+	// After the name is removed, the volume counts as one that existed before.
 	must(t, s.Remove(t.Context(), "docker", "made"))
 	must(t, s.Create(t.Context(), dockerd, "made", opts{"plugin": "p"}))
 	if v, _ := w.RuntimeVolume("docker", "made"); v.Own.Asked() {
@@ -78,7 +79,7 @@ func TestCreateForRemappedRoot(t *testing.T) {
 	}
 }
 
-// What is not there is said with what the name may stand for.
+// The error for an unknown name suggests the volume that the caller may mean.
 func TestCreateHints(t *testing.T) {
 	w, s := newWorld(t, "data", "b_c")
 	w.add(volume.Volume{ID: "half", PluginID: "p", Provision: volume.Provisioning})
@@ -102,7 +103,7 @@ func TestCreateHints(t *testing.T) {
 	}
 }
 
-// Only what a runtime created is there for it.
+// A runtime sees only the volumes that it created.
 func TestGet(t *testing.T) {
 	w, s := newWorld(t, "data", "other")
 	ctx := t.Context()
@@ -126,7 +127,7 @@ func TestGet(t *testing.T) {
 	if l := s.List("docker"); len(l) != 2 || l[0].Name != "a" || l[1].Status["state"] != "mounted" || l[1].Status["references"] != 1 {
 		t.Errorf("the list: %+v", l)
 	}
-	delete(w.volumes, "data") // by force
+	delete(w.volumes, "data") // a forced deregister
 	v, err = s.Get("docker", "name")
 	must(t, err)
 	if v.Status["state"] != "deregistered" || v.Mountpoint != "" {

@@ -14,13 +14,15 @@ import (
 // Doubt is about references of one claim that no container explains.
 type Doubt struct {
 	Runtime  string
-	Name     string // the runtime's, for the volume
+	Name     string // the runtime's name for the volume
 	VolumeID string
 	Alloc    string
-	Since    time.Time // of the first look of this agent that found it so
-	Leaked   int       // how many references no container explains
-	Of       int       // how many references the claim has
-	// Kept is why the claim stays. Empty: it is released by one of the next looks.
+	Since    time.Time // the time of this agent's first look that found the doubt
+	Leaked   int       // the number of references that no container explains
+	Of       int       // the number of references of the claim
+
+	// Kept is the reason why the claim stays. If it is empty, one of the next looks detaches the
+	// claim.
 	Kept string
 }
 
@@ -31,13 +33,14 @@ func newDoubt(v volume.RuntimeVolume, alloc string) Doubt {
 			d.Of++
 		}
 	}
+
 	d.Leaked = d.Of
 	return d
 }
 
-// heldBy is what remains in doubt while other mount namespaces have the mount. Docker has a
-// reference for each of its containers' mounts, podman one for all. If the runtime has
-// given all of them back, none is explained.
+// heldBy returns the doubt that remains if other mount namespaces have the mount. Docker has a
+// reference for each mount of a container, and podman has one for all. If the runtime has unmounted
+// all references, none of them is explained.
 func (d Doubt) heldBy(holders []string, returned bool) Doubt {
 	switch {
 	case returned:
@@ -46,6 +49,7 @@ func (d Doubt) heldBy(holders []string, returned bool) Doubt {
 	default:
 		d.Leaked = max(d.Of-len(holders), 0)
 	}
+
 	d.Kept = strings.Join(holders, ", ")
 	return d
 }
@@ -54,10 +58,11 @@ func (d Doubt) leaked() bool { return d.Leaked > 0 }
 
 func (d Doubt) key() string { return volume.RuntimeKey(d.Runtime, d.Name) + "\x00" + d.Alloc }
 
-// keepDoubts replaces what Doubts returns. A doubt that lasts keeps its time.
+// keepDoubts replaces the doubts that Doubts returns. A doubt that continues keeps its time.
 func (s *Service) keepDoubts(now []Doubt) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	for i := range now {
 		now[i].Since = s.now()
 		for _, d := range s.doubts {
@@ -66,11 +71,12 @@ func (s *Service) keepDoubts(now []Doubt) {
 			}
 		}
 	}
+
 	s.doubts = now
 }
 
-// Doubts are the references that no container explained at the last look, by runtime and
-// name. They are read from memory.
+// Doubts returns the references that no container explained at the last look, sorted by runtime and
+// name. It reads them from memory.
 func (s *Service) Doubts() []Doubt {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,16 +85,17 @@ func (s *Service) Doubts() []Doubt {
 	return all
 }
 
-// reasons are what was logged last of each volume.
+// reasons holds the last logged message about each volume.
 type reasons struct {
 	mu sync.Mutex
 	by map[string]string
 }
 
-// replace reports whether the words are not what was logged last.
+// replace reports whether the message differs from the last one, and stores it.
 func (r *reasons) replace(key, words string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	if r.by[key] == words {
 		return false
 	}
@@ -105,7 +112,7 @@ func (r *reasons) forget(key string) {
 	delete(r.by, key)
 }
 
-// tell logs why a claim that no container seems to need stays, once for each reason.
+// tell logs why a claim stays that no container seems to need, once for each reason.
 func (s *Service) tell(v volume.RuntimeVolume, message string, why ...any) {
 	if s.told.replace(v.Key(), fmt.Sprint(message, why)) {
 		s.Log.Warn(message, append([]any{"runtime", v.Runtime, "volume", v.Name}, why...)...)

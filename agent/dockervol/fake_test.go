@@ -16,37 +16,37 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// The runtimes, as one process each.
+// The runtimes, each as one process.
 var (
 	docker = Caller{Runtime: volume.RuntimeDocker, Process: "dockerd"}
 	podman = Caller{Runtime: volume.RuntimePodman}
 )
 
-// world is everything around the service: a store, claims that are mounted at once, a
-// plugin, and what the runtimes and the mount tables say.
+// world is a fake of the service's environment: the store, claims that mount at once, a plugin, the
+// runtimes and the mount tables.
 type world struct {
 	t  *testing.T
 	mu sync.Mutex
 
 	volumes map[string]volume.Record
 	names   map[string]volume.RuntimeVolume
-	storeIs error // what every change of the store ends in
+	storeIs error // the error of every change of the store
 
-	mount     func(ctx context.Context) error // what a claim waits for
-	dropping  func()                          // is called before a claim goes
+	mount     func(ctx context.Context) error // runs while a claim waits for its mount
+	dropping  func()                          // runs before a claim is detached
 	seq       uint64
 	admitted  int
 	dropped   []string
 	using     []string
 	usingIs   error
-	asking    func() // is called before a runtime answers
+	asking    func() // runs before a runtime answers
 	elsewhere []string
 	elseIs    error
 	deleted   []string
-	remap     map[int][2]string // the uid and gid of root in the containers of a process
+	remap     map[int][2]string // the host's uid and gid of root in the containers of a process
 	events    []string
 	clock     time.Time
-	step      func() // is called at each point where the agent may be killed
+	step      func() // runs at each point where the agent may be killed
 }
 
 func newWorld(t *testing.T, ids ...string) (*world, *Service) {
@@ -69,7 +69,7 @@ func newWorld(t *testing.T, ids ...string) (*world, *Service) {
 	}
 }
 
-// next is the service of the next agent in the same world.
+// next returns the service of the next agent in the same world.
 func (w *world) next() *Service {
 	_, s := newWorld(w.t)
 	s.Store, s.Claims, s.Volumes, s.Plugins, s.Containers, s.Mounts = w, w, w, w, w, w
@@ -149,7 +149,7 @@ func (tx *worldTx) DeleteRuntimeVolume(runtime, name string) {
 	delete(tx.names, volume.RuntimeKey(runtime, name))
 }
 
-// Claim admits a claim, which is mounted once mount says so.
+// Claim admits a claim. It is mounted when mount returns without an error.
 func (w *world) Claim(ctx context.Context, id string, ask volume.Request, _ time.Duration) (volume.Record, volume.Claim, error) {
 	w.step()
 	w.mu.Lock()
@@ -183,7 +183,7 @@ func (w *world) Claim(ctx context.Context, id string, ask volume.Request, _ time
 	return r, c, nil
 }
 
-// Drop releases a claim, which is gone at once.
+// Drop detaches a claim, which is gone at once.
 func (w *world) Drop(_ context.Context, id string, c volume.Claim) error {
 	w.step()
 	defer w.step()
@@ -241,7 +241,7 @@ func (w *world) Elsewhere(_ context.Context, id volume.MountIdentity, paths []st
 	return w.elsewhere, w.elseIs
 }
 
-// claims are "volume alloc", sorted.
+// claims returns the claims as "volume alloc", sorted.
 func (w *world) claims() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -255,7 +255,7 @@ func (w *world) claims() []string {
 	return out
 }
 
-// refs are the ids that refer to a volume of docker's.
+// refs returns the ids of the references to one of docker's volumes.
 func (w *world) refs(name string) (ids []string) {
 	v, _ := w.RuntimeVolume("docker", name)
 	for _, r := range v.Refs {
@@ -271,7 +271,7 @@ func (w *world) want(what string, got []string, want ...string) {
 	}
 }
 
-// says asserts that an error, as a runtime shows it, has all these words.
+// says asserts that an error contains all the words in the form that a runtime shows.
 func says(t *testing.T, err error, want ...string) {
 	t.Helper()
 	if err == nil {
@@ -292,7 +292,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// mounted has a volume mounted for docker, which must succeed.
+// mounted mounts a volume for docker, which must succeed.
 func (w *world) mounted(s *Service, name, id string) string {
 	w.t.Helper()
 	path, err := s.Mount(w.t.Context(), docker, name, id)

@@ -10,8 +10,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// FuzzOptions: options are refused as such, or say something that agrees with itself. Those in "o" mean
-// what they mean beside it.
+// FuzzOptions checks that options are either refused or consistent. Options inside "o" have the
+// same meaning as outside of it.
 func FuzzOptions(f *testing.F) {
 	for _, name := range known {
 		f.Add(name, "x", "plugin", "p")
@@ -58,8 +58,9 @@ func FuzzOptions(f *testing.F) {
 	})
 }
 
-// FuzzRequest: whatever a runtime sends, it is answered as the protocol has it, in one line, or not at
-// all where an answer would be taken for one about a volume. What is stored keeps its rules.
+// FuzzRequest checks the answers to arbitrary requests of a runtime. Each answer follows the
+// protocol and its error is one line. If a runtime would misread an answer as one about a volume,
+// the connection ends without an answer. The stored data stays consistent.
 func FuzzRequest(f *testing.F) {
 	methods := []string{"Create", "Remove", "Mount", "Unmount", "Path", "Get", "List", "Capabilities", "Nothing"}
 	for i := range methods {

@@ -12,41 +12,41 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// containers are docker's in the model, by the ids of their mounts.
+// containers are docker's containers in the model, named by the ids of their mounts.
 var containers = [...]string{"a", "b"}
 
-// dockerd is docker as the model has it. It counts Mounts in memory, as its MountPoint does.
+// dockerd is docker in the model. It counts Mounts in memory, like docker's MountPoint.
 type dockerd struct {
 	running [len(containers)]bool
-	copying [len(containers)]bool // docker cp is at it
+	copying [len(containers)]bool // docker cp is running
 	active  [len(containers)]int
 	process int
 }
 
-// state is one state of the model: docker, and what the agent has on disk.
+// state is one state of the model: docker's state, and the agent's data on disk.
 type state struct {
 	docker dockerd
 	refs   [len(containers)]volume.RuntimeRef
-	seq    uint64 // of the claim; 0 is none
-	exact  bool   // nothing was killed so far
+	seq    uint64 // the claim's number; 0 means no claim
+	exact  bool   // no process was killed so far
 }
 
-// event is one thing that happens to a container, or with -1 to no single one.
+// event is one event of a container. An event that concerns no single container has container -1.
 type event struct {
 	what      string
 	container int
-	kill      int  // the agent is killed at this step of the call; 0: it is not
-	repeat    bool // docker repeats the call that was cut off, in place of giving up
+	kill      int  // the agent is killed at this step of the call; 0 means that it is not killed
+	repeat    bool // docker repeats the interrupted call instead of giving up
 	fails     bool // the volume cannot be mounted
 }
 
-// errKilled is what a step of a killed agent ends in.
+// errKilled is the error of a step of a killed agent.
 var errKilled = errors.New("kill -9")
 
-// mostSteps is how many steps a call has: more do not matter.
+// mostSteps is the largest number of steps of a call. Later steps do not matter.
 const mostSteps = 6
 
-// events are all that can happen.
+// events returns all possible events.
 func events() (all []event) {
 	for c := range containers {
 		for _, what := range []string{"start", "stop", "copy", "copied"} {
@@ -63,13 +63,13 @@ func events() (all []event) {
 	return all
 }
 
-// run is the model in one state, with an agent of its own.
+// run is the model in one state, with its own agent.
 type run struct {
 	t *testing.T
 	w *world
 	s *Service
 	state
-	steps int // until the agent is killed; 0: it is not
+	steps int // steps until the agent is killed; 0 means that it is not killed
 }
 
 func newRun(t *testing.T, from state) *run {
@@ -100,14 +100,14 @@ func newRun(t *testing.T, from state) *run {
 	return r
 }
 
-// agent starts an agent, whose first look comes at once.
+// agent starts an agent, whose first look follows at once.
 func (r *run) agent() {
 	r.s = r.w.next()
 	r.look()
 	r.s.Reap(r.t.Context())
 }
 
-// look has the mount namespaces and the runtime show what docker has.
+// look makes the mount namespaces and the runtime show docker's state.
 func (r *run) look() {
 	r.w.elsewhere, r.w.using = nil, nil
 	for c, id := range containers {
@@ -120,7 +120,7 @@ func (r *run) look() {
 	}
 }
 
-// call has docker make a call; false: it got no answer, or an error.
+// call makes docker send a call. It returns false if the call gets no answer or an error.
 func (r *run) call(e event, do func(from Caller) error) bool {
 	r.look()
 	if e.fails {
@@ -161,7 +161,7 @@ func (r *run) mount(e event) bool {
 	return ok
 }
 
-// unmount is what docker does if its own count says so.
+// unmount sends an Unmount if docker's own count says so.
 func (r *run) unmount(e event) {
 	if r.docker.active[e.container] == 0 {
 		return
@@ -172,7 +172,7 @@ func (r *run) unmount(e event) {
 	})
 }
 
-// do has an event happen; false: it cannot.
+// do applies an event. It returns false if the event is impossible in this state.
 func (r *run) do(e event) bool {
 	d, c := &r.docker, e.container
 	switch e.what {
@@ -206,7 +206,7 @@ func (r *run) do(e event) bool {
 	return true
 }
 
-// reap has the agent look until it is sure.
+// reap makes the agent look often enough to be sure.
 func (r *run) reap() {
 	r.look()
 	for range 1 + agreeing {
@@ -215,8 +215,8 @@ func (r *run) reap() {
 	}
 }
 
-// killDocker ends docker's daemon and its copies. Newer ones restore their counts for
-// containers that go on.
+// killDocker ends docker's daemon and its copies. Newer versions restore their counts for
+// containers that continue to run.
 func (r *run) killDocker(how string) {
 	r.exact = false
 	r.docker.process++
@@ -233,8 +233,8 @@ func (r *run) killDocker(how string) {
 	}
 }
 
-// now is the state that came of it. Only which process of docker's sent the Mounts counts,
-// not the how manieth it is.
+// now returns the resulting state. Of docker's processes it only distinguishes the current one from
+// earlier ones.
 func (r *run) now() state {
 	out := r.state
 	out.refs, out.seq = [len(containers)]volume.RuntimeRef{}, r.w.volumes["data"].Claims["docker"].Seq
@@ -252,7 +252,7 @@ func (r *run) now() state {
 	return out
 }
 
-// check holds a state against what is promised.
+// check compares a transition with the promises of the service.
 func check(before, after state) error {
 	for c := range containers {
 		held := after.docker.running[c] || after.docker.copying[c]
@@ -267,7 +267,7 @@ func check(before, after state) error {
 	return nil
 }
 
-// ends holds that nothing stays once all containers have ended.
+// ends checks that no claim and no reference remains once all containers have ended.
 func ends(t *testing.T, from state) error {
 	r := newRun(t, from)
 	for c := range containers {
@@ -283,7 +283,7 @@ func ends(t *testing.T, from state) error {
 	return nil
 }
 
-// normal has claims numbered from 1, so that equal states are equal.
+// normal renumbers a claim to 1, so that equal states compare equal.
 func (s state) normal() state {
 	if s.seq != 0 {
 		s.seq = 1
@@ -291,9 +291,9 @@ func (s state) normal() state {
 	return s
 }
 
-// Every order of containers that start, stop and are copied from and to, of Mounts that
-// fail, of kills of the agent at every step, and of docker's: no container loses its
-// volume, and nothing stays at the end. Without a kill no look of the reaper is needed.
+// TestModel tries every order of these events: containers start, stop and are copied from and to,
+// Mounts fail, the agent is killed at any step, and docker is killed. No container may lose its
+// volume, and no claim may remain at the end. Without a kill, this must hold without the reaper.
 func TestModel(t *testing.T) {
 	t.Parallel()
 	type path struct {

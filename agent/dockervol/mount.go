@@ -8,15 +8,15 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// settleWithin bounds what has to be written although the caller may be gone.
+// settleWithin limits the commits that must happen even if the caller has disconnected.
 const settleWithin = 10 * time.Second
 
-// maxRef bounds a runtime's id for a use of a volume, in bytes; those of docker and podman
-// have 64.
+// maxRef limits a runtime's id for a use of a volume, in bytes. The ids of docker and podman have
+// 64 bytes.
 const maxRef = 256
 
-// Mount mounts a volume for a reference and returns where. It answers within the runtime's
-// patience. If the mount is not there by then, it returns the reason and withdraws the
+// Mount mounts a volume for a reference and returns the path. It answers before the runtime loses
+// its patience. If the volume is not mounted by then, it returns the reason and withdraws the
 // request. Another Mount for the same id gets the same answer and counts once more.
 func (s *Service) Mount(ctx context.Context, from Caller, name, id string) (string, error) {
 	switch {
@@ -25,23 +25,28 @@ func (s *Service) Mount(ctx context.Context, from Caller, name, id string) (stri
 	case len(id) > maxRef:
 		return "", volume.Errorf(volume.ErrInvalid, "%s mounts volume %q for an id of %d bytes; at most %d are allowed", from.Runtime, name, len(id), maxRef)
 	}
+
 	began := time.Now()
 	defer s.inHand(from.Runtime)()
+
 	v, of, turn, err := s.refer(ctx, from, name, id)
 	if err != nil {
 		return "", err
 	}
 	defer s.answered(v.Key(), id)
 	ref, _ := v.Ref(id)
-	// What was waited for so far is the runtime's time too.
+
+	// The time spent so far counts against the runtime's patience.
 	wait := s.Patience(from.Runtime).Long - time.Since(began)
 	_, c, err := s.Claims.Claim(ctx, v.VolumeID, v.Request(ref.Alloc, of), max(wait, time.Second))
 	if err == nil {
 		return c.Path(), nil
 	}
+
 	stopping := errors.Is(context.Cause(ctx), volume.ErrStopping)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleWithin)
 	defer cancel()
+
 	if failed := s.withdraw(ctx, from, v, id, turn, stopping); failed != nil {
 		s.Log.Warn("cannot withdraw a reference of a container that was not started; it is dropped once no container uses the volume",
 			"runtime", from.Runtime, "volume", name, "error", failed)
@@ -49,8 +54,8 @@ func (s *Service) Mount(ctx context.Context, from Caller, name, id string) (stri
 	return "", err
 }
 
-// withdraw takes back a Mount that failed: the runtime never gives it back. If the agent
-// is stopping, the runtime sends the Mount again to the next agent, so the claim stays.
+// withdraw undoes a Mount that failed, because the runtime never sends an Unmount for it. If the
+// agent is stopping, the runtime sends the Mount again to the next agent, so the claim stays.
 func (s *Service) withdraw(ctx context.Context, from Caller, v volume.RuntimeVolume, id string, turn uint64, stopping bool) error {
 	uncount := func(v volume.RuntimeVolume) volume.RuntimeVolume {
 		// Podman's Mounts are not counted: a later one for the same id stands for all.
@@ -59,10 +64,12 @@ func (s *Service) withdraw(ctx context.Context, from Caller, v volume.RuntimeVol
 		}
 		return v.Unmounting(id, from.Process)
 	}
+
 	if !stopping {
 		_, err := s.giveBack(ctx, v.Runtime, v.Name, uncount)
 		return err
 	}
+
 	release, err := s.locks.hold(ctx, v.Key())
 	if err != nil {
 		return err
@@ -72,11 +79,12 @@ func (s *Service) withdraw(ctx context.Context, from Caller, v volume.RuntimeVol
 	return err
 }
 
-// inHand counts a call of Mount: a container is about to be started, and until that shows
-// no reference is taken for leaked.
+// inHand counts a running Mount. The runtime is about to start a container, and until the container
+// shows, no reference counts as leaked.
 func (s *Service) inHand(runtime string) (done func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	if s.mounting == nil {
 		s.mounting = map[string]int{}
 	}
@@ -84,19 +92,21 @@ func (s *Service) inHand(runtime string) (done func()) {
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
+
 		s.mounting[runtime]--
 	}
 }
 
-// refer counts a Mount, on disk before the claim is asked for. A name that the runtime
-// knows and the agent does not is taken for the volume with that id: podman never asks to
-// create it again.
+// refer counts a Mount. The count is on disk before the agent makes the claim. If the agent does
+// not know a name that the runtime knows, the name stands for the volume with that id, because
+// podman never sends Create again.
 func (s *Service) refer(ctx context.Context, from Caller, name, id string) (v volume.RuntimeVolume, of volume.Volume, turn uint64, err error) {
 	if _, ok := s.Store.RuntimeVolume(from.Runtime, name); !ok {
 		if err := s.Create(ctx, from, name, nil); err != nil {
 			return v, of, 0, err
 		}
 	}
+
 	release, err := s.locks.hold(ctx, volume.RuntimeKey(from.Runtime, name))
 	if err != nil {
 		return v, of, 0, err
@@ -110,6 +120,7 @@ func (s *Service) refer(ctx context.Context, from Caller, name, id string) (v vo
 		}
 		of = r.Volume
 	}
+
 	v, ok, err := s.change(ctx, from.Runtime, name, func(v volume.RuntimeVolume) volume.RuntimeVolume {
 		return v.Mounting(id, from.Process, s.now())
 	})
@@ -119,28 +130,33 @@ func (s *Service) refer(ctx context.Context, from Caller, name, id string) (v vo
 	case !ok:
 		return v, of, 0, volume.Errorf(volume.ErrRefused, "volume %q was removed meanwhile", name)
 	}
+
 	return v, of, s.mounts(v.Key(), id), nil
 }
 
-// Unmount gives one Mount of a reference back. With the last one of a claim the claim is
-// released, and the release goes on after the runtime's patience ends.
+// Unmount removes one Mount from the count of a reference. If no reference needs a claim
+// afterwards, the agent detaches the claim. The detach continues after the runtime's patience ends.
 func (s *Service) Unmount(ctx context.Context, from Caller, name, id string) error {
 	v, ok := s.Store.RuntimeVolume(from.Runtime, name)
 	if !ok {
 		return nil
 	}
+
 	gone, err := s.giveBack(ctx, from.Runtime, name, func(v volume.RuntimeVolume) volume.RuntimeVolume {
 		return v.Unmounting(id, from.Process)
 	})
 	if err != nil {
 		return err
 	}
+
 	wait, cancel := context.WithTimeout(ctx, s.Patience(from.Runtime).Short)
 	defer cancel()
+
 	for _, c := range gone {
 		if err := s.Claims.Freed(wait, v.VolumeID, c); err != nil && !errors.Is(context.Cause(ctx), volume.ErrStopping) {
 			s.Log.Warn("a volume is released and not unmounted yet; the agent goes on unmounting it", "runtime", from.Runtime, "volume", v.VolumeID, "error", err)
 		}
 	}
+
 	return nil
 }

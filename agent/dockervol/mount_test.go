@@ -10,7 +10,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// All references share one claim, which goes with the last of them.
+// All references share one claim, which is detached with the last of them.
 func TestMount(t *testing.T) {
 	w, s := newWorld(t, "data")
 	ctx := t.Context()
@@ -42,7 +42,7 @@ func TestMount(t *testing.T) {
 	}
 }
 
-// With exclusive each container has a claim of its own, also where ids begin alike.
+// With exclusive each container has its own claim, even if the ids begin with the same characters.
 func TestExclusive(t *testing.T) {
 	w, s := newWorld(t, "data")
 	must(t, s.Create(t.Context(), docker, "data", opts{"exclusive": "true"}))
@@ -59,7 +59,7 @@ func TestExclusive(t *testing.T) {
 	}
 }
 
-// A mount that does not come leaves nothing, and says why; what was there before stays.
+// A failed mount leaves no claim and returns the reason. The earlier references stay.
 func TestMountFails(t *testing.T) {
 	w, s := newWorld(t, "data")
 	ctx := t.Context()
@@ -73,7 +73,7 @@ func TestMountFails(t *testing.T) {
 	w.want("references", w.refs("data"))
 	w.want("claims", w.claims())
 
-	// The runtime gave up: that is no reason to keep anything.
+	// The runtime gave up: the claim must not stay.
 	gone, cancel := context.WithCancel(ctx)
 	w.mount = func(ctx context.Context) error { cancel(); return ctx.Err() }
 	if _, err := s.Mount(gone, docker, "data", "a"); !errors.Is(err, context.Canceled) {
@@ -82,7 +82,7 @@ func TestMountFails(t *testing.T) {
 	w.want("references", w.refs("data"))
 	w.want("claims", w.claims())
 
-	// The agent is being stopped: the next one goes on.
+	// The agent is stopping: the reference and the claim stay for the next agent.
 	stopping, stop := context.WithCancelCause(ctx)
 	w.mount = func(ctx context.Context) error { stop(volume.ErrStopping); return ctx.Err() }
 	if _, err := s.Mount(stopping, docker, "data", "a"); err == nil {
@@ -91,13 +91,13 @@ func TestMountFails(t *testing.T) {
 	w.want("references", w.refs("data"), "a")
 	w.want("claims", w.claims(), "data docker")
 
-	// The next agent goes on with it, and it counts once.
+	// The next agent continues the mount, which counts once.
 	w.mount = nil
 	w.mounted(s, "data", "a")
 	must(t, s.Unmount(ctx, docker, "data", "a"))
 	w.want("claims after the only Mount was given back", w.claims())
 
-	// Docker was told before that it is mounted: only the second Mount is taken back.
+	// Docker already got an answer to an earlier Mount. Only the second Mount is withdrawn.
 	w.mounted(s, "data", "a")
 	w.mount = func(context.Context) error { return errors.New("no") }
 	if _, err := s.Mount(ctx, docker, "data", "a"); err == nil {
@@ -105,7 +105,7 @@ func TestMountFails(t *testing.T) {
 	}
 	w.want("references", w.refs("data"), "a")
 
-	// Another one fails beside it.
+	// A Mount for another container fails too.
 	if _, err := s.Mount(ctx, docker, "data", "b"); err == nil {
 		t.Error("a mount that was not made")
 	}
@@ -116,10 +116,10 @@ func TestMountFails(t *testing.T) {
 	}
 }
 
-// refsLocked is refs, for who holds no lock either.
+// refsLocked does the same as refs and needs no lock.
 func (w *world) refsLocked(name string) []string { return w.refs(name) }
 
-// Nothing is done of which the intent cannot be stored.
+// The service does nothing if it cannot store the intent.
 func TestDiskFull(t *testing.T) {
 	w, s := newWorld(t, "data")
 	must(t, s.Create(t.Context(), docker, "data", nil))
@@ -134,7 +134,7 @@ func TestDiskFull(t *testing.T) {
 	w.want("claims", w.claims(), "data docker")
 }
 
-// A name that podman has and the agent lost is taken for the volume of that id.
+// If podman knows a name that the agent has lost, the name stands for the volume with that id.
 func TestMountForgotten(t *testing.T) {
 	w, s := newWorld(t, "data")
 	if path, err := s.Mount(t.Context(), podman, "data", "constant"); err != nil || path != "/t/podman/data" {
@@ -146,7 +146,7 @@ func TestMountForgotten(t *testing.T) {
 	w.want("claims", w.claims())
 }
 
-// Mounts and unmounts of many ids at once: a claim is there while a reference is.
+// Many ids are mounted and unmounted at the same time. A claim exists while a reference does.
 func TestConcurrent(t *testing.T) {
 	w, s := newWorld(t, "data")
 	must(t, s.Create(t.Context(), docker, "data", nil))
@@ -174,7 +174,7 @@ func TestConcurrent(t *testing.T) {
 	}
 }
 
-// A mount that comes between the last unmount and the release wins.
+// A Mount between the last Unmount and the detach wins.
 func TestMountWins(t *testing.T) {
 	w, s := newWorld(t, "data")
 	must(t, s.Create(t.Context(), docker, "data", nil))
@@ -187,7 +187,7 @@ func TestMountWins(t *testing.T) {
 			done <- err
 		}()
 		select {
-		case err := <-done: // nothing held it up
+		case err := <-done: // no lock delayed it
 			done <- err
 		case <-time.After(200 * time.Millisecond):
 		}
@@ -198,8 +198,8 @@ func TestMountWins(t *testing.T) {
 	w.want("claims", w.claims(), "data docker")
 }
 
-// The data goes with the name only where the volume says so, and no other runtime knows
-// it: the last one destroys it.
+// Remove destroys the data only if the volume has reclaim: delete and no other runtime knows it.
+// The last runtime's Remove destroys it.
 func TestRemove(t *testing.T) {
 	w, s := newWorld(t)
 	ctx := t.Context()
@@ -226,7 +226,7 @@ func TestRemove(t *testing.T) {
 	w.want("events", w.events, "runtime-created", "runtime-created", "runtime-removed", "runtime-created", "runtime-removed", "runtime-removed")
 }
 
-// Both runtimes remove a volume at once: it is destroyed once, whoever comes first.
+// If both runtimes remove a volume at the same time, it is destroyed once, in either order.
 func TestRemoveAtOnce(t *testing.T) {
 	for range 50 {
 		w, s := newWorld(t)
@@ -249,8 +249,8 @@ func TestRemoveAtOnce(t *testing.T) {
 	}
 }
 
-// Podman has one id for all: where its second command asks before the first, which was
-// killed, is out, the mount is the second one's.
+// Podman has one id for all containers. A first command is killed, and a second one mounts before
+// the first has been withdrawn. The mount then belongs to the second command.
 func TestMountGivenUpByOne(t *testing.T) {
 	w, s := newWorld(t, "data")
 	must(t, s.Create(t.Context(), podman, "data", nil))

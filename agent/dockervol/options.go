@@ -10,45 +10,46 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// options are what a Create asks for.
+// options are the parsed options of a Create.
 type options struct {
-	volume   string // the id that is adopted; empty is the name
-	plugin   string // the volume is made by it
+	volume   string // the id of the adopted volume; empty means the name
+	plugin   string // the plugin that creates the volume
 	readOnly bool
 	writable bool // "rw" was given
 	excl     bool
 	access   volume.AccessMode
 	own      volume.Ownership
 
-	// For a volume that is made.
+	// For a new volume.
 	size    int64
 	fsType  string
 	flags   []string
 	reclaim string
 	params  map[string]string
-	making  []string // names of those of them that were given
+	making  []string // the names of the given options for a new volume
 }
 
-// known are the options, as they are told to whoever misspells one.
+// known are the option names as the error for an unknown option lists them.
 var known = []string{
 	"volume", "device", "plugin", "size", "fs_type", "mount_flags", "access_mode", "reclaim", "param.NAME", "parameters",
 	"ro", "rw", "exclusive", "uid", "gid", "mode", "o",
 }
 
-// parse reads options. Those of "o", split at commas, count like the others, so that
-// what compose files and podman write there is understood. An option may come twice if
-// it says the same.
+// parse reads options. The options inside "o", split at commas, count like the others, because
+// compose files and podman use that form. An option may be given twice with the same value.
 func (s *Service) parse(opts map[string]string) (options, error) {
 	flat, err := flatten(opts)
 	if err != nil {
 		return options{}, err
 	}
+
 	var o options
 	for _, name := range slices.Sorted(maps.Keys(flat)) {
 		if err := s.set(&o, name, flat[name]); err != nil {
 			return options{}, err
 		}
 	}
+
 	switch {
 	case o.readOnly && (o.writable || denies(flat, "ro")):
 		return o, volume.Errorf(volume.ErrInvalid, "ro and rw contradict each other")
@@ -58,13 +59,14 @@ func (s *Service) parse(opts map[string]string) (options, error) {
 		return o, volume.Errorf(volume.ErrInvalid, "%s only count for a volume that is made here", strings.Join(o.making, ", ")).
 			WithHint("say by which plugin: -o plugin=NAME")
 	}
+
 	return o, o.own.Check()
 }
 
-// paramPrefix begins the name of an option that is a parameter of the plugin.
+// paramPrefix is the prefix of an option that is a parameter of the plugin.
 const paramPrefix = "param."
 
-// cutParam returns the name of the parameter that an option is.
+// cutParam returns the parameter's name in an option's name.
 func cutParam(name string) (param string, is bool) {
 	if len(name) < len(paramPrefix) || !strings.EqualFold(name[:len(paramPrefix)], paramPrefix) {
 		return "", false
@@ -72,8 +74,8 @@ func cutParam(name string) (param string, is bool) {
 	return name[len(paramPrefix):], true
 }
 
-// flatten lays the options of "o" and "parameters" beside the others. Names are in lower
-// case, but for those of parameters: podman writes some in capitals.
+// flatten merges the options of "o" and "parameters" with the others. It converts names to lower
+// case, because podman writes some in capitals. Names of parameters keep their case.
 func flatten(opts map[string]string) (map[string]string, error) {
 	flat := map[string]string{}
 	add := func(name, value string) error {
@@ -82,12 +84,15 @@ func flatten(opts map[string]string) (map[string]string, error) {
 		} else {
 			name = strings.ToLower(name)
 		}
+
 		if had, twice := flat[name]; twice && had != value {
 			return volume.Errorf(volume.ErrInvalid, "option %q is given twice, as %q and as %q", name, had, value)
 		}
+
 		flat[name] = value
 		return nil
 	}
+
 	for _, name := range slices.Sorted(maps.Keys(opts)) {
 		value, prefix := opts[name], ""
 		switch strings.ToLower(name) {
@@ -100,6 +105,7 @@ func flatten(opts map[string]string) (map[string]string, error) {
 			}
 			continue
 		}
+
 		for piece := range strings.SplitSeq(value, ",") {
 			key, v, named := strings.Cut(piece, "=")
 			switch {
@@ -113,10 +119,11 @@ func flatten(opts map[string]string) (map[string]string, error) {
 			}
 		}
 	}
+
 	return flat, nil
 }
 
-// set takes one option.
+// set sets one option.
 func (s *Service) set(o *options, name, value string) (err error) {
 	if param, is := strings.CutPrefix(name, paramPrefix); is {
 		if o.params == nil {
@@ -125,11 +132,13 @@ func (s *Service) set(o *options, name, value string) (err error) {
 		o.params[param], o.making = value, append(o.making, name)
 		return nil
 	}
+
 	switch name {
 	case "volume", "device":
 		if o.volume != "" && o.volume != value {
 			return volume.Errorf(volume.ErrInvalid, "volume and device mean the same, and are given as %q and %q", value, o.volume)
 		}
+
 		o.volume = value
 		return volume.CheckID(name, value)
 	case "plugin":
@@ -158,10 +167,11 @@ func (s *Service) set(o *options, name, value string) (err error) {
 	default:
 		return s.setMaking(o, name, value)
 	}
+
 	return err
 }
 
-// setMaking takes an option of a volume that is to be made.
+// setMaking sets an option for a new volume.
 func (s *Service) setMaking(o *options, name, value string) (err error) {
 	o.making = append(o.making, name)
 	switch name {
@@ -179,10 +189,11 @@ func (s *Service) setMaking(o *options, name, value string) (err error) {
 		return volume.Errorf(volume.ErrInvalid, "unknown option %q", name).
 			WithHint("known are %s; a parameter of the plugin is param.%s", strings.Join(known, ", "), name)
 	}
+
 	return nil
 }
 
-// yes reads a switch; named alone, it is on.
+// yes reads a boolean option. A name without a value means true.
 func yes(name, value string) (bool, error) {
 	switch strings.ToLower(value) {
 	case "", "true", "yes", "1":
@@ -194,14 +205,14 @@ func yes(name, value string) (bool, error) {
 	}
 }
 
-// denies reports whether a switch is given, and off.
+// denies reports whether a boolean option is given and false.
 func denies(flat map[string]string, name string) bool {
 	value, given := flat[name]
 	on, err := yes(name, value)
 	return given && err == nil && !on
 }
 
-// named is the volume that they ask for under a name.
+// named returns the runtime's volume that the options request under a name.
 func (o options) named(runtime, name string) volume.RuntimeVolume {
 	v := volume.RuntimeVolume{
 		Runtime: runtime, Name: name, VolumeID: o.volume, ReadOnly: o.readOnly, Exclusive: o.excl, Access: o.access, Own: o.own,
@@ -212,7 +223,7 @@ func (o options) named(runtime, name string) volume.RuntimeVolume {
 	return v
 }
 
-// spec is the volume that is to be made.
+// spec returns the specification of the new volume.
 func (o options) spec(id string) volume.Volume {
 	c := volume.Capability{Access: o.access, Attachment: volume.FileSystem}
 	if c.Access == "" {
@@ -228,14 +239,15 @@ func (o options) spec(id string) volume.Volume {
 	return v
 }
 
-// differs compares the options that were given with a volume that exists, and returns
-// one text "option: old → new" for each that the volume does not agree with.
+// differs compares the given options with an existing volume. It returns one text "option: old →
+// new" for each difference.
 func (o options) differs(v volume.Volume) (texts []string) {
 	unless := func(agree bool, name string, old, now any) {
 		if !agree {
 			texts = append(texts, volume.FieldChange(name, old, now))
 		}
 	}
+
 	has := max(v.Capacity, v.CapacityMin)
 	unless(o.plugin == v.PluginID, "plugin", v.PluginID, o.plugin)
 	if o.size > has {
@@ -246,6 +258,7 @@ func (o options) differs(v volume.Volume) (texts []string) {
 	unless(o.reclaim == "" || o.reclaim == v.Reclaim, "reclaim", v.Reclaim, o.reclaim)
 	offers := func(c volume.Capability) bool { return c.Access == o.access }
 	unless(o.access == "" || slices.ContainsFunc(v.Capabilities, offers), "access_mode", v.Capabilities, o.access)
+
 	for _, name := range slices.Sorted(maps.Keys(o.params)) {
 		had, ok := v.Parameters[name]
 		if shown := strconv.Quote(had); !ok || had != o.params[name] {
@@ -255,5 +268,6 @@ func (o options) differs(v volume.Volume) (texts []string) {
 			texts = append(texts, "param."+name+": "+shown+" → "+strconv.Quote(o.params[name]))
 		}
 	}
+
 	return texts
 }

@@ -10,7 +10,7 @@ import (
 
 type opts = map[string]string
 
-// What the options of a volume mean, wherever they stand.
+// Options have the same meaning inside and outside of "o".
 func TestOptions(t *testing.T) {
 	_, s := newWorld(t)
 	for name, c := range map[string]struct {
@@ -42,7 +42,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// What makes no sense is refused by name, and with what does.
+// The error for an invalid option names the option and the valid alternative.
 func TestBadOptions(t *testing.T) {
 	_, s := newWorld(t)
 	for words, in := range map[string]opts{

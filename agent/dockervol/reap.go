@@ -11,22 +11,26 @@ import (
 )
 
 const (
-	// reapEvery is between two looks for references whose containers are gone.
+	// reapEvery is the interval between two looks for references whose containers are gone.
 	reapEvery = 30 * time.Second
-	// youngest is how long ago a reference was last heard of before it is doubted: a
-	// runtime has a volume mounted before it shows the container.
+
+	// youngest is the time since the last Mount after which a reference can be doubted. A runtime
+	// mounts a volume before it shows the container.
 	youngest = time.Minute
-	// agreeing is how many looks in turn have to find nobody.
+
+	// agreeing is the number of consecutive looks that must find no use.
 	agreeing = 2
-	// askWithin bounds one look at one volume.
+
+	// askWithin limits one check of one volume.
 	askWithin = 30 * time.Second
 )
 
-// Run looks for leaked references until ctx ends: those of containers whose end the runtime
-// did not tell, for example because it was killed itself.
+// Run looks for leaked references until ctx ends. A reference leaks if the runtime did not send an
+// Unmount for an ended container, for example because the runtime was killed.
 func (s *Service) Run(ctx context.Context) {
 	tick := time.NewTicker(reapEvery)
 	defer tick.Stop()
+
 	for {
 		s.Reap(ctx)
 		select {
@@ -37,16 +41,17 @@ func (s *Service) Run(ctx context.Context) {
 	}
 }
 
-// Reap takes one look. The references of a claim go only if, in two looks in turn, no other
-// mount namespace has the mount and the runtime itself knows no container that uses the
-// volume. If either does not answer, nothing goes. What is asked for during the look stays
-// too.
+// Reap takes one look. It removes the references of a claim only if two conditions hold in two
+// consecutive looks. No other mount namespace has the mount, and the runtime itself knows no
+// container that uses the volume. If the answer to either question is missing, the references stay.
+// References that are mounted during the look stay too.
 func (s *Service) Reap(ctx context.Context) {
 	s.orphans(ctx)
 	volumes := s.Store.RuntimeVolumes()
 	s.stamp(volumes)
 	suspects := map[string]int{}
 	var doubts []Doubt
+
 	for _, v := range volumes {
 		for _, alloc := range allocs(v) {
 			if ctx.Err() != nil {
@@ -71,11 +76,12 @@ func (s *Service) Reap(ctx context.Context) {
 			doubts = append(doubts, d)
 		}
 	}
+
 	s.suspects = suspects
 	s.keepDoubts(doubts)
 }
 
-// allocs are those of a volume's references, each once.
+// allocs returns the allocs of a volume's references, each once.
 func allocs(v volume.RuntimeVolume) []string {
 	var names []string
 	for _, r := range v.Refs {
@@ -85,8 +91,8 @@ func allocs(v volume.RuntimeVolume) []string {
 	return slices.Compact(names)
 }
 
-// stamp has all references age from now, if they have not been heard of yet. It comes
-// before the first question, since an answer may take long.
+// stamp starts the age of references that this agent has not seen before. It runs before the first
+// question to a runtime, because an answer may take long.
 func (s *Service) stamp(volumes []volume.RuntimeVolume) {
 	for _, v := range volumes {
 		for _, r := range v.Refs {
@@ -95,8 +101,8 @@ func (s *Service) stamp(volumes []volume.RuntimeVolume) {
 	}
 }
 
-// turns are the last turns of an alloc's references, by their ids; nil if it is too early
-// to doubt them.
+// turns returns the last turn of each of an alloc's references, by id. It returns nil if it is too
+// early to doubt them.
 func (s *Service) turns(v volume.RuntimeVolume, alloc string) map[string]uint64 {
 	s.mu.Lock()
 	starting := s.mounting[v.Runtime] > 0
@@ -104,25 +110,30 @@ func (s *Service) turns(v volume.RuntimeVolume, alloc string) map[string]uint64 
 	if starting {
 		return nil
 	}
+
 	turns := map[string]uint64{}
 	for _, r := range v.Refs {
 		if r.Alloc != alloc {
 			continue
 		}
+
 		t := s.heard(v.Key(), r.ID)
 		if s.now().Sub(t.at) < youngest {
 			return nil
 		}
+
 		turns[r.ID] = t.turn
 	}
+
 	return turns
 }
 
-// doubt looks whether containers use the claim of an alloc, and how many of its references
-// they explain.
+// doubt checks whether containers use the claim of an alloc, and how many of its references they
+// explain.
 func (s *Service) doubt(ctx context.Context, v volume.RuntimeVolume, alloc string) Doubt {
 	ctx, cancel := context.WithTimeout(ctx, askWithin)
 	defer cancel()
+
 	d := newDoubt(v, alloc)
 	if r, ok := s.Store.Volume(v.VolumeID); ok && r.Claims[alloc].Owner == v.Owner() {
 		holders, err := s.holders(ctx, r, r.Claims[alloc])
@@ -136,6 +147,7 @@ func (s *Service) doubt(ctx context.Context, v volume.RuntimeVolume, alloc strin
 			return d.heldBy(holders, slices.Contains(v.Unneeded(), alloc))
 		}
 	}
+
 	using, err := s.Containers.Using(ctx, v.Runtime, v.Name)
 	switch {
 	case err != nil:
@@ -147,16 +159,17 @@ func (s *Service) doubt(ctx context.Context, v volume.RuntimeVolume, alloc strin
 	default:
 		s.told.forget(v.Key())
 	}
+
 	return d
 }
 
-// mine are the agent's own paths of a volume.
+// mine returns the paths that are not empty: the agent's own paths of a volume.
 func mine(paths ...string) []string {
 	return slices.DeleteFunc(paths, func(path string) bool { return path == "" })
 }
 
-// reap drops the references of an alloc that were there when no container was seen to use
-// them, and that no Mount was asked for since.
+// reap removes the references of an alloc that existed when no container was seen to use them,
+// unless a Mount for them came since.
 func (s *Service) reap(ctx context.Context, v volume.RuntimeVolume, alloc string, turns map[string]uint64) {
 	_, err := s.giveBack(ctx, v.Runtime, v.Name, func(v volume.RuntimeVolume) volume.RuntimeVolume {
 		return v.Returning(func(r volume.RuntimeRef) bool {
@@ -164,21 +177,23 @@ func (s *Service) reap(ctx context.Context, v volume.RuntimeVolume, alloc string
 			return was && r.Alloc == alloc && s.heard(v.Key(), r.ID).turn == turn
 		})
 	})
+
 	if err != nil {
 		s.Log.Warn("cannot release a volume whose containers are gone; the agent tries again", "runtime", v.Runtime, "volume", v.VolumeID, "error", err)
 		return
 	}
 	if now, ok := s.Store.RuntimeVolume(v.Runtime, v.Name); ok && now.Claimed(alloc) {
-		return // its container was started meanwhile
+		return // its container was started in the meantime
 	}
+
 	s.Events(volume.Event{
 		Type: "owner-gone", Volume: v.VolumeID, Alloc: alloc,
 		Message: fmt.Sprintf("no container of %s uses it, and %s did not unmount it", v.Runtime, v.Runtime),
 	})
 }
 
-// orphans releases claims of runtimes that no reference needs: an agent died between the
-// two, or the name was lost.
+// orphans detaches claims of runtimes that no reference needs. They exist if an agent died between
+// the two commits, or if the name was lost.
 func (s *Service) orphans(ctx context.Context) {
 	for _, r := range s.Store.Volumes() {
 		for _, c := range r.Ordered() {
@@ -196,7 +211,7 @@ func (s *Service) orphans(ctx context.Context) {
 	}
 }
 
-// orphan looks once more, under the lock.
+// orphan checks a claim once more under the lock and detaches it.
 func (s *Service) orphan(ctx context.Context, r volume.Record, c volume.Claim) error {
 	release, err := s.locks.hold(ctx, volume.RuntimeKey(c.Owner.Runtime, c.Owner.Volume))
 	if err != nil {
@@ -212,5 +227,6 @@ func (s *Service) orphan(ctx context.Context, r volume.Record, c volume.Claim) e
 		s.tell(lost, "no container refers to a volume, and its claim stays as long as a mount namespace shows the mount", "who", strings.Join(holders, ", "), "error", err)
 		return nil
 	}
+
 	return s.Claims.Drop(ctx, r.Volume.ID, c)
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// A reference goes only when everybody who can know agrees, twice in turn.
+// A reference is removed only if every source agrees, in two consecutive looks.
 func TestReap(t *testing.T) {
 	for name, c := range map[string]struct {
 		prepare func(w *world, s *Service)
@@ -42,7 +42,7 @@ func TestReap(t *testing.T) {
 	}
 }
 
-// Looks that do not come in turn do not count.
+// Looks that are not consecutive do not count.
 func TestReapInTurn(t *testing.T) {
 	w, s := newWorld(t, "data")
 	must(t, s.Create(t.Context(), docker, "data", nil))
@@ -62,28 +62,28 @@ func TestReapInTurn(t *testing.T) {
 	w.want("events", w.events, "runtime-created", "owner-gone")
 }
 
-// What an agent that died between two steps left is taken up.
+// The reaper finishes the work of an agent that died between two steps.
 func TestReapOrphans(t *testing.T) {
 	w, s := newWorld(t, "data", "other")
 	must(t, s.Create(t.Context(), docker, "data", nil))
 	w.mounted(s, "data", "a")
 	v := w.names[volume.RuntimeKey("docker", "data")]
-	w.names[v.Key()] = v.Without(func(volume.RuntimeRef) bool { return true }) // and no release
+	w.names[v.Key()] = v.Without(func(volume.RuntimeRef) bool { return true }) // and the claim was not detached
 	w.volumes["other"].Claims["docker"] = volume.Claim{Alloc: "docker", Seq: 9, Wanted: true, Owner: volume.Owner{Kind: volume.OwnerRuntime, Runtime: "docker", Volume: "lost"}}
 	w.volumes["other"].Claims["web"] = volume.Claim{Alloc: "web", Seq: 10, Wanted: true}
 	s.Reap(t.Context())
 	w.want("claims", w.claims(), "other web")
 }
 
-// A container that is started again has the volume mounted for the same id: from then on
-// its reference is young, also while it is looked for.
+// A restarted container mounts the volume for the same id. Its reference is young again, even
+// during a look.
 func TestReapStartedAgain(t *testing.T) {
 	w, s := newWorld(t, "data")
 	must(t, s.Create(t.Context(), docker, "data", nil))
 	w.mounted(s, "data", "a")
 	w.clock = w.clock.Add(time.Hour)
 	s.Reap(t.Context())
-	w.mounted(s, "data", "a") // and its process is not there yet
+	w.mounted(s, "data", "a") // its process does not exist yet
 	s.Reap(t.Context())
 	s.Reap(t.Context())
 	w.want("references", w.refs("data"), "a")
@@ -94,7 +94,7 @@ func TestReapStartedAgain(t *testing.T) {
 	w.want("references after a mount within a look", w.refs("data"), "a")
 	w.want("claims", w.claims(), "data docker")
 	w.want("events", w.events, "runtime-created")
-	// A mount that takes long is young when it ends.
+	// The age of a reference begins at the end of a long Mount.
 	w.mount = func(context.Context) error { w.clock = w.clock.Add(2 * time.Minute); return nil }
 	w.mounted(s, "data", "a")
 	s.Reap(t.Context())
@@ -109,8 +109,8 @@ func TestReapStartedAgain(t *testing.T) {
 	}
 }
 
-// What an agent finds on disk may have been mounted just before it started, whatever the
-// clock said then.
+// A reference on disk may be from just before the agent's start, even if its time stamp says
+// otherwise because the clock was changed.
 func TestReapAfterStart(t *testing.T) {
 	for _, jump := range []time.Duration{0, 24 * time.Hour, -24 * time.Hour} {
 		w, before := newWorld(t, "data")
@@ -129,8 +129,7 @@ func TestReapAfterStart(t *testing.T) {
 	}
 }
 
-// All leaked references of a claim age together, also where the first question of a look
-// takes long.
+// All leaked references age together, even if the first question of a look takes long.
 func TestReapStampsAll(t *testing.T) {
 	ids := []string{"d0", "d1", "d2", "d3", "d4", "d5", "d6", "d7", "d8", "d9", "d10"}
 	w, before := newWorld(t, append(ids, "data")...)
@@ -143,7 +142,7 @@ func TestReapStampsAll(t *testing.T) {
 	s := w.next()
 	s.Reap(t.Context())
 	w.clock = w.clock.Add(youngest)
-	w.asking = func() { w.clock = w.clock.Add(10 * time.Second) } // as docker takes that long
+	w.asking = func() { w.clock = w.clock.Add(10 * time.Second) } // docker takes that long
 	s.Reap(t.Context())
 	s.Reap(t.Context())
 	w.want("claims", w.claims())
@@ -153,7 +152,7 @@ func TestReapStampsAll(t *testing.T) {
 	}
 }
 
-// What no container explains can be told, with the reason why its claim stays.
+// Doubts returns references that no container explains, with the reason why their claim stays.
 func TestDoubts(t *testing.T) {
 	w, s := newWorld(t, "data")
 	must(t, s.Create(t.Context(), docker, "data", nil))

@@ -8,11 +8,10 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// giveBack changes the references of a volume, and releases the claims that no reference
-// needs afterwards. Both are on disk when it returns. It returns the claims that are being
-// released. A claim whose mount shows in another mount namespace stays, whatever the
-// count says: an Unmount that the runtime sent twice would take it from a container that
-// runs.
+// giveBack changes the references of a volume and detaches the claims that no reference needs
+// afterwards. Both changes are on disk when it returns. It returns the claims that are detaching. A
+// claim whose mount shows in another mount namespace stays, even if the count is 0. Otherwise an
+// Unmount that the runtime sent twice would take the claim from a running container.
 func (s *Service) giveBack(ctx context.Context, runtime, name string, change func(volume.RuntimeVolume) volume.RuntimeVolume) (gone []volume.Claim, err error) {
 	release, err := s.locks.hold(ctx, volume.RuntimeKey(runtime, name))
 	if err != nil {
@@ -23,18 +22,20 @@ func (s *Service) giveBack(ctx context.Context, runtime, name string, change fun
 	if !ok {
 		return nil, nil
 	}
-	// Only the holder of the lock changes references, so the look and the change see the
-	// same ones.
+
+	// Only the holder of the lock changes references, so the check and the change see the same
+	// ones.
 	keep := s.shown(ctx, change(v))
 	v, ok, err = s.change(ctx, runtime, name, func(v volume.RuntimeVolume) volume.RuntimeVolume { return change(v).Settled(keep) })
 	if err != nil || !ok {
 		return nil, err
 	}
+
 	s.forget(v)
 	return s.releaseUnclaimed(ctx, v)
 }
 
-// shown are the allocs whose references are all given back, and whose mounts other mount
+// shown returns the allocs whose references were all unmounted, but whose mounts other mount
 // namespaces show, or may show.
 func (s *Service) shown(ctx context.Context, v volume.RuntimeVolume) (keep []string) {
 	for _, alloc := range v.Unneeded() {
@@ -48,14 +49,14 @@ func (s *Service) shown(ctx context.Context, v volume.RuntimeVolume) (keep []str
 			keep = append(keep, alloc)
 		}
 	}
+
 	return keep
 }
 
-// returnedWords are logged for a claim that is kept although the count says otherwise.
+// returnedWords is the log message about a claim that stays although the count is 0.
 const returnedWords = "the runtime has given a volume back, and its claim stays as long as a mount namespace shows the mount"
 
-// holders says in words who has the mount of a wanted claim outside the host's own mount
-// namespace.
+// holders describes the holders of a wanted claim's mount outside the host's own mount namespace.
 func (s *Service) holders(ctx context.Context, r volume.Record, c volume.Claim) ([]string, error) {
 	if !c.Wanted || c.Mount == nil {
 		return nil, nil
@@ -65,13 +66,14 @@ func (s *Service) holders(ctx context.Context, r volume.Record, c volume.Claim) 
 	return s.Mounts.Elsewhere(ctx, *c.Mount, mine(c.Target, r.Node.StagingPath))
 }
 
-// releaseUnclaimed releases the claims of a volume that no reference needs. The name's
-// lock is held.
+// releaseUnclaimed detaches the claims of a volume that no reference needs. The caller holds the
+// name's lock.
 func (s *Service) releaseUnclaimed(ctx context.Context, v volume.RuntimeVolume) (gone []volume.Claim, err error) {
 	r, ok := s.Store.Volume(v.VolumeID)
 	if !ok {
 		return nil, nil
 	}
+
 	for _, c := range r.Ordered() {
 		if c.Owner != v.Owner() || v.Claimed(c.Alloc) {
 			continue
@@ -81,7 +83,9 @@ func (s *Service) releaseUnclaimed(ctx context.Context, v volume.RuntimeVolume) 
 				return gone, fmt.Errorf("cannot release volume %q: %w", v.VolumeID, err)
 			}
 		}
+
 		gone = append(gone, c)
 	}
+
 	return gone, nil
 }

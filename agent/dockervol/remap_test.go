@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// fakeProc makes what the kernel shows of one process: where its open files are, and the
-// files below its root.
+// fakeProc makes a fake /proc with one process: the links to its open files, and the files below
+// its root.
 func fakeProc(t *testing.T, pid int, open []string, root map[string]string) string {
 	t.Helper()
 	proc := t.TempDir()
@@ -27,8 +27,8 @@ func fakeProc(t *testing.T, pid int, open []string, root map[string]string) stri
 	return proc
 }
 
-// Which ids root has in the containers of a dockerd shows in the path of its data root, if
-// these are ids that it can have.
+// The path of dockerd's data root shows the ids of root in its containers, if /etc/subuid and
+// /etc/subgid allow these ids.
 func TestRemappedRoot(t *testing.T) {
 	const (
 		db   = "/var/lib/docker/200000.300000/volumes/metadata.db"
@@ -68,7 +68,7 @@ func TestRemappedRoot(t *testing.T) {
 
 	proc := fakeProc(t, 5, []string{db}, both)
 	var at sync.WaitGroup
-	for range 50 { // compose creates volumes side by side
+	for range 50 { // compose creates volumes in parallel
 		at.Go(func() {
 			if uid, gid := remappedRoot(proc, 5); uid != "200000" || gid != "300000" {
 				t.Errorf("beside others: %q, %q", uid, gid)
@@ -83,7 +83,7 @@ func TestRemappedRoot(t *testing.T) {
 	}
 	subuid := filepath.Join(proc, "5/root/etc/subuid")
 	must(t, os.Remove(subuid))
-	must(t, syscall.Mkfifo(subuid, 0o644)) // nobody ever writes there
+	must(t, syscall.Mkfifo(subuid, 0o644)) // no process ever writes to it
 	if uid, gid := remappedRoot(proc, 5); uid+gid != "" {
 		t.Errorf("with a FIFO in place of the ranges: %s:%s", uid, gid)
 	}

@@ -6,12 +6,11 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// reclaimDelete is the value of a volume's reclaim by which its data goes with the name.
+// reclaimDelete is the value of a volume's reclaim with which Remove also destroys the data.
 const reclaimDelete = "delete"
 
-// Remove gives up a runtime's name for a volume. If the volume has reclaim: delete and no
-// other runtime knows it, its data is destroyed too. It is refused while containers refer
-// to the volume.
+// Remove removes a runtime's name for a volume. If the volume has reclaim: delete and no other
+// runtime knows it, Remove also destroys its data. It refuses while containers refer to the volume.
 func (s *Service) Remove(ctx context.Context, runtime, name string) error {
 	v, ok := s.Store.RuntimeVolume(runtime, name)
 	if !ok {
@@ -20,14 +19,18 @@ func (s *Service) Remove(ctx context.Context, runtime, name string) error {
 	if len(v.Refs) > 0 {
 		return inUse(v)
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, s.Patience(runtime).Short)
 	defer cancel()
+
 	if r, ok := s.Store.Volume(v.VolumeID); !ok || r.Volume.Reclaim != reclaimDelete {
 		_, err := s.giveUpName(ctx, v, true)
 		return err
 	}
-	// The name goes first where another runtime has one: two runtimes that remove the volume
-	// at once must not both leave its data to the other.
+
+	// If another runtime knows the volume, the name is removed without destroying data. The check
+	// and the removal are one transaction. Otherwise two runtimes that remove the volume at the
+	// same time could each leave its data to the other.
 	gone, err := s.giveUpName(ctx, v, false)
 	if err != nil || gone {
 		return err
@@ -35,12 +38,13 @@ func (s *Service) Remove(ctx context.Context, runtime, name string) error {
 	if err := s.destroy(ctx, v); err != nil {
 		return err
 	}
+
 	_, err = s.giveUpName(ctx, v, true)
 	return err
 }
 
-// giveUpName drops a runtime's name for a volume: always, or only if another runtime knows
-// the volume too. It reports whether the name is gone.
+// giveUpName removes a runtime's name for a volume: always, or only if another runtime knows the
+// volume too. It reports whether the name is gone.
 func (s *Service) giveUpName(ctx context.Context, v volume.RuntimeVolume, always bool) (gone bool, err error) {
 	message := v.Runtime + " gave up its name " + v.Name + " for it"
 	err = s.Store.Update(context.WithoutCancel(ctx), func(tx Tx) error {
@@ -48,6 +52,7 @@ func (s *Service) giveUpName(ctx context.Context, v volume.RuntimeVolume, always
 		if now, ok := tx.RuntimeVolume(v.Runtime, v.Name); ok && len(now.Refs) > 0 {
 			return inUse(now)
 		}
+
 		other, shared := knownToo(tx, v)
 		if !always && !shared {
 			return nil
@@ -59,13 +64,14 @@ func (s *Service) giveUpName(ctx context.Context, v volume.RuntimeVolume, always
 		gone = true
 		return nil
 	})
+
 	if err == nil && gone {
 		s.say(v, "runtime-removed", message)
 	}
 	return gone && err == nil, err
 }
 
-// knownToo is the name that another runtime has for a volume.
+// knownToo returns the name that another runtime has for a volume.
 func knownToo(tx Tx, v volume.RuntimeVolume) (other volume.RuntimeVolume, ok bool) {
 	for _, o := range tx.RuntimeVolumes() {
 		if o.VolumeID == v.VolumeID && o.Runtime != v.Runtime {
@@ -84,8 +90,7 @@ func inUse(v volume.RuntimeVolume) error {
 		WithHint("%s", volume.Command("%s ps -a --filter volume=%s", v.Runtime, v.Name))
 }
 
-// destroy has the plugin delete the volume once the claims are gone that are being
-// released.
+// destroy waits until the detaching claims are gone, and then makes the plugin delete the volume.
 func (s *Service) destroy(ctx context.Context, v volume.RuntimeVolume) error {
 	r, _ := s.Store.Volume(v.VolumeID)
 	for _, c := range r.Ordered() {
@@ -95,5 +100,6 @@ func (s *Service) destroy(ctx context.Context, v volume.RuntimeVolume) error {
 			}
 		}
 	}
+
 	return s.Volumes.Delete(ctx, v.VolumeID, v.VolumeID)
 }

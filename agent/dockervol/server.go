@@ -14,13 +14,13 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// contentType is that of the plugin protocol.
+// contentType is the content type of the plugin protocol.
 const contentType = "application/vnd.docker.plugins.v1.1+json"
 
-// maxBody bounds a request, in bytes.
+// maxBody limits the size of a request, in bytes.
 const maxBody = 1 << 20
 
-// request is what any call may say.
+// request holds the fields of all calls.
 type request struct {
 	Name string
 	ID   string
@@ -61,20 +61,20 @@ var calls = map[string]func(s *Service, ctx context.Context, from Caller, q requ
 	},
 }
 
-// nameless is what becomes of a call that names no volume. Docker (seen with 20.10) repeats a
-// call whose connection broke, but sends the content only the first time. To a Get it takes
-// any error for "no such volume", and makes a volume of that name on the host's disk; unless
-// the connection breaks again, until it gives up and starts no container.
+// nameless holds the errors for calls that name no volume. Docker (seen with 20.10) repeats a call
+// whose connection broke, but sends the content only the first time. If the answer to a Get is any
+// error, docker assumes "no such volume" and creates a volume of that name on the host's disk. If
+// the connection breaks again instead, docker retries until it gives up, and starts no container.
 var nameless = map[string]error{
-	// An answer would say that the volume does not exist.
+	// An answer would tell docker that the volume does not exist.
 	"/VolumeDriver.Get":  errCutOff,
 	"/VolumeDriver.Path": errCutOff,
 
 	"/VolumeDriver.Create": errRepeated,
 	"/VolumeDriver.Remove": errRepeated,
 	"/VolumeDriver.Mount":  errRepeated,
-	// Unmount has no entry: docker would go on counting what it cannot unmount. The reaper
-	// drops the reference.
+	// Unmount has no entry: after an error docker would continue to count a mount that it cannot
+	// unmount. The reaper removes the reference.
 }
 
 var (
@@ -84,14 +84,14 @@ var (
 			WithHint("give the command again")
 )
 
-// Server is the service on a socket.
+// Server serves the service on a socket.
 type Server struct {
 	s    *Service
 	http *http.Server
 	stop context.CancelCauseFunc
 }
 
-// NewServer returns a server that serves nothing yet.
+// NewServer returns a server that does not serve yet.
 func NewServer(s *Service) *Server {
 	ctx, stop := context.WithCancelCause(context.Background())
 	v := &Server{s: s, stop: stop}
@@ -110,7 +110,7 @@ func (v *Server) Serve(l net.Listener) error {
 	return nil
 }
 
-// Close ends the calls in hand, which the runtimes send again, and waits for them.
+// Close ends the running calls, which the runtimes send again, and waits for them.
 func (v *Server) Close(ctx context.Context) error {
 	v.stop(volume.ErrStopping)
 	return v.http.Shutdown(ctx)
@@ -122,15 +122,16 @@ func (v *Server) serve(w http.ResponseWriter, r *http.Request) {
 	answer, err := v.call(w, r)
 	stopping := err != nil && errors.Is(context.Cause(r.Context()), volume.ErrStopping)
 	if stopping || errors.Is(err, errCutOff) {
-		// Nothing was decided. A runtime that is cut off asks again.
+		// Nothing was decided. A runtime whose connection breaks asks again.
 		panic(http.ErrAbortHandler)
 	}
 	if err != nil {
 		v.s.Log.Debug("refused a runtime", "call", r.URL.Path, "error", err)
-		// Podman takes any answer with status 200 for a success.
+		// Podman treats any answer with status 200 as a success.
 		w.WriteHeader(http.StatusInternalServerError)
 		answer = map[string]string{"Err": words(err)}
 	}
+
 	if answer == nil {
 		answer = struct{}{}
 	}
@@ -144,12 +145,14 @@ func (v *Server) call(w http.ResponseWriter, r *http.Request) (any, error) {
 	if !ok || r.Method != http.MethodPost {
 		return nil, volume.Errorf(volume.ErrNotFound, "%s %s is no call of the volume plugin API", r.Method, r.URL.Path)
 	}
+
 	from, err := caller(peer.Of(r.Context()))
 	if err != nil {
 		return nil, err
 	}
+
 	var q request
-	// To some calls podman sends no body, and docker "{}" or "null".
+	// For some calls podman sends no body, and docker sends "{}" or "null".
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(&q); err != nil && !errors.Is(err, io.EOF) {
 		if errors.Is(nameless[r.URL.Path], errCutOff) {
 			return nil, errCutOff
@@ -162,7 +165,7 @@ func (v *Server) call(w http.ResponseWriter, r *http.Request) (any, error) {
 	return do(v.s, r.Context(), from, q)
 }
 
-// words are an error in one line, with what helps: it is all that the runtime shows.
+// words formats an error as one line with its hint, because the runtime shows only this text.
 func words(err error) string {
 	text := err.Error()
 	var e *volume.Error

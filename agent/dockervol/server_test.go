@@ -15,7 +15,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// serving returns how to call a service over its socket.
+// serving starts a server and returns a function that calls it over its socket.
 func serving(t *testing.T, s *Service) (v *Server, call func(method, body string) (int, map[string]any, error)) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s.sock")
@@ -48,8 +48,8 @@ func serving(t *testing.T, s *Service) (v *Server, call func(method, body string
 	}
 }
 
-// Every call of the protocol, in the forms that docker and podman send. An error is no
-// answer with status 200, which podman takes for a success.
+// TestServer sends every call of the protocol in the forms of docker and podman. An error must not
+// have status 200, which podman treats as a success.
 func TestServer(t *testing.T) {
 	_, s := newWorld(t, "data")
 	_, call := serving(t, s)
@@ -89,8 +89,8 @@ func TestServer(t *testing.T) {
 	}
 }
 
-// Docker repeats a call that was cut off without its content. What it would take for an
-// answer about its volume is none.
+// Docker repeats a call that was cut off without its content. The server must not send an answer
+// that docker would misread as one about its volume.
 func TestServerNameless(t *testing.T) {
 	w, s := newWorld(t, "data")
 	_, call := serving(t, s)
@@ -119,8 +119,8 @@ func TestServerNameless(t *testing.T) {
 	}
 }
 
-// An agent that is being stopped cuts a runtime off, which asks the next one; it does not
-// say that the mount failed.
+// A stopping agent closes the connection without an answer, and the runtime asks the next agent. It
+// must not answer that the mount failed.
 func TestServerStops(t *testing.T) {
 	w, s := newWorld(t, "data")
 	must(t, s.Create(t.Context(), docker, "data", nil))
@@ -145,7 +145,7 @@ func TestServerStops(t *testing.T) {
 	w.want("claims", w.claims(), "data docker")
 }
 
-// Who calls is told by the program.
+// TestRuntimeOf checks that the caller's program identifies the runtime.
 func TestRuntimeOf(t *testing.T) {
 	for exe, want := range map[string]string{
 		"/usr/bin/podman": volume.RuntimePodman, "/usr/bin/podman (deleted)": volume.RuntimePodman, "/opt/podman-5.1": volume.RuntimePodman,

@@ -1,34 +1,34 @@
-// Package dockervol serves volumes to docker and podman: their volume plugin API, by
-// which a volume is `-v NAME:DIR` for a container.
+// Package dockervol serves volumes to docker and podman through their volume plugin API. A
+// container uses such a volume with `-v NAME:DIR`.
 //
-//	service.go  what it needs; volumes as the runtimes see them
-//	options.go  what -o of "docker volume create" may say
-//	create.go   a name of a runtime's for a volume
-//	remap.go    who root in docker's containers is on the host
-//	mount.go    references to it, and the claim that they share
-//	remove.go   the name is given up
-//	release.go  references that are given back, and the claims that go with them
+//	service.go  the interfaces of its dependencies; volumes as the runtimes see them
+//	options.go  the options (-o) of "docker volume create"
+//	create.go   creating a runtime's name for a volume
+//	remap.go    the host's ids of root in docker's containers
+//	mount.go    references to a volume, and the claim that they share
+//	remove.go   removing the name
+//	release.go  removed references, and the claims that end with them
 //	doubt.go    references that no container explains, and why their claims stay
 //	reap.go     references whose containers ended without an Unmount
-//	touch.go    when they were last heard of
+//	touch.go    the time of the last sign of each reference
 //	server.go   HTTP on the socket
-//	peer.go     which runtime is calling
+//	caller.go   finding the calling runtime
 //
-// A runtime holds one claim on a volume, whatever the number of its containers: docker
-// has an id for each of their mounts, podman one for all containers. The ids are
-// references, and they are stored with the number of Mounts that were not given back:
+// A runtime holds one claim on a volume, regardless of the number of its containers. Docker has an
+// id for each mount of a container, and podman has one for all containers. These ids are the
+// references. Each is stored with its number of Mounts without an Unmount:
 //
-//	Mount    the count goes up, then the claim is taken. A Mount that fails is withdrawn.
-//	Unmount  the count goes down. At 0 the reference goes, with the last one the claim.
+//	Mount    The count is increased, then the volume is claimed. A Mount that fails is withdrawn.
+//	Unmount  The count is decreased. At 0 the reference is removed, and with the last one the claim.
 //
-// An agent that is killed makes counts wrong, since docker repeats the call that was cut
-// off. After a repeated Mount the count is too high: the reaper drops the reference once
-// no container uses the volume. After a repeated Unmount it is too low: so a claim whose
-// mount shows in another mount namespace stays, marked as returned, until it no longer
-// does.
+// If the agent is killed, a count may become wrong, because docker repeats the interrupted call.
+// After a repeated Mount the count is too high. The reaper then removes the reference once no
+// container uses the volume. After a repeated Unmount the count is too low. A claim whose mount
+// shows in another mount namespace therefore stays. It is marked as returned until its mount no
+// longer shows.
 //
-// A claim without a reference is to be released. A claim is taken and released under the
-// name's lock, so that a Mount which comes between the last Unmount and the release wins.
+// A claim without a reference must be detached. The agent makes and detaches a claim while it holds
+// the name's lock. A Mount between the last Unmount and the detach therefore wins.
 package dockervol
 
 import (
@@ -44,7 +44,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Tx is one change of the store; all of it is on disk, or none.
+// Tx is one change of the store. Either all of it is on disk, or none.
 type Tx interface {
 	RuntimeVolume(runtime, name string) (volume.RuntimeVolume, bool)
 	RuntimeVolumes() []volume.RuntimeVolume
@@ -52,7 +52,7 @@ type Tx interface {
 	DeleteRuntimeVolume(runtime, name string)
 }
 
-// Store holds the records. Reads are from memory.
+// Store holds the records. It reads from memory.
 type Store interface {
 	Volume(id string) (volume.Record, bool)
 	Volumes() []volume.Record
@@ -61,46 +61,47 @@ type Store interface {
 	Update(ctx context.Context, fn func(Tx) error) error
 }
 
-// Claims admits and releases claims.
+// Claims admits and detaches claims.
 type Claims interface {
 	Claim(ctx context.Context, id string, ask volume.Request, wait time.Duration) (volume.Record, volume.Claim, error)
-	// Drop has the intent to release a claim on disk; Freed waits until it is undone.
+	// Drop writes the intent to detach a claim to disk. Freed waits until the claim is gone.
 	Drop(ctx context.Context, id string, c volume.Claim) error
 	Freed(ctx context.Context, id string, c volume.Claim) error
 }
 
-// Volumes makes and destroys storage.
+// Volumes creates and destroys storage.
 type Volumes interface {
 	CreateWithin(ctx context.Context, spec volume.Volume, dry bool, wait time.Duration) (volume.Record, volume.Change, error)
 	Delete(ctx context.Context, id, confirm string) error
 }
 
-// Plugins tells how a plugin is, from memory.
+// Plugins shows the state of a plugin, from memory.
 type Plugins interface {
 	View(pluginID string) volume.PluginView
 }
 
-// Containers is a runtime's own word.
+// Containers asks the runtimes about their containers.
 type Containers interface {
-	// Using names the containers that use a volume of the runtime's, or may be about to.
-	// An error is no answer.
+	// Using names the containers that use a runtime's volume, or may be about to. After an error
+	// the use is unknown.
 	Using(ctx context.Context, runtime, name string) ([]string, error)
 }
 
-// Mounts tells who else has a mount.
+// Mounts finds other holders of a mount.
 type Mounts interface {
-	// Elsewhere names, in words, who has a mount outside the host's own namespace, other
-	// than as a copy of the host's at one of the paths. An error is no answer.
+	// Elsewhere describes the holders of a mount outside the host's own namespace. It ignores
+	// copies of the host's mount at one of the paths. After an error the holders are unknown.
 	Elsewhere(ctx context.Context, id volume.MountIdentity, paths []string) ([]string, error)
 }
 
-// Patience is how long a runtime waits for an answer, less what it takes to reach it.
+// Patience is how long a runtime waits for an answer, minus the time that the answer needs to reach
+// it.
 type Patience struct {
 	Long  time.Duration // Create and Mount
 	Short time.Duration // Unmount and Remove
 }
 
-// Service answers the runtimes. Its fields are set before the first call.
+// Service answers the runtimes. Its fields must be set before the first call.
 type Service struct {
 	Store      Store
 	Claims     Claims
@@ -108,25 +109,28 @@ type Service struct {
 	Plugins    Plugins
 	Containers Containers
 	Mounts     Mounts
-	// Size reads a size in the words of a volume file, in bytes.
+
+	// Size parses a size as written in a volume file and returns bytes.
 	Size func(string) (int64, error)
-	// Remapped returns the ids of the host that root has in the containers of a process of
-	// docker's; empty if that cannot be told, or if they are the host's own.
+
+	// Remapped returns the host's ids of root in the containers of a docker process. They are empty
+	// if they are unknown, or if they are the ids of the host's root.
 	Remapped func(pid int) (uid, gid string)
 	Patience func(runtime string) Patience
 	Events   func(...volume.Event)
 	Log      hclog.Logger
-	// Now is the clock; nil is the host's.
+
+	// Now is the clock; nil means the host's clock.
 	Now func() time.Time
 
 	locks    locks
 	mu       sync.Mutex
-	mounting map[string]int // calls of Mount in hand, by runtime
-	turn     uint64         // of the last call of Mount
+	mounting map[string]int // running calls of Mount, by runtime
+	turn     uint64         // the number of the last call of Mount
 	touched  map[string]map[string]touch
-	suspects map[string]int // of reap.go
+	suspects map[string]int // used by reap.go
 	told     reasons
-	doubts   []Doubt // of the last look
+	doubts   []Doubt // from the last look
 }
 
 func (s *Service) now() time.Time {
@@ -148,8 +152,8 @@ type View struct {
 	Status     map[string]any
 }
 
-// Get returns a volume that the runtime created; no other one, since it would be taken
-// for the volume of that name of whoever asks. It asks no plugin.
+// Get returns a volume that the runtime created. It returns no other volume, because the caller
+// would take it for its own volume of that name. It calls no plugin.
 func (s *Service) Get(runtime, name string) (View, error) {
 	v, ok := s.Store.RuntimeVolume(runtime, name)
 	if !ok {
@@ -167,18 +171,19 @@ func (s *Service) List(runtime string) []View {
 			views = append(views, s.view(v))
 		}
 	}
+
 	slices.SortFunc(views, func(a, b View) int { return strings.Compare(a.Name, b.Name) })
 	return views
 }
 
-// Path is where a volume is mounted; empty while it is not.
+// Path returns the path where a volume is mounted, or an empty string if it is not mounted.
 func (s *Service) Path(runtime, name string) (string, error) {
 	v, err := s.Get(runtime, name)
 	return v.Mountpoint, err
 }
 
-// view words what is known, from memory. A volume that was deregistered is shown all the
-// same: docker gives up unmounting what it cannot get.
+// view describes a volume from memory. It also shows a volume that was deregistered, because docker
+// does not unmount a volume that it cannot get.
 func (s *Service) view(v volume.RuntimeVolume) View {
 	view := View{Name: v.Name, CreatedAt: v.CreatedAt.UTC().Format(time.RFC3339), Status: map[string]any{
 		"volume": v.VolumeID, "references": len(v.Refs), "state": "free",
@@ -189,26 +194,30 @@ func (s *Service) view(v volume.RuntimeVolume) View {
 		view.Status["note"] = fmt.Sprintf("volagent knows no volume %q any more; %s", v.VolumeID, volume.Command("%s volume rm %s", v.Runtime, v.Name))
 		return view
 	}
+
 	view.Status["plugin"], view.Status["plugin_state"] = r.Volume.PluginID, s.Plugins.View(r.Volume.PluginID).State
 	for _, c := range r.Ordered() {
 		if c.Owner != v.Owner() {
 			continue
 		}
+
 		view.Status["state"] = string(c.State)
 		if c.State == volume.Taken {
 			view.Status["state"], view.Mountpoint = "mounted", c.Path()
 		}
 	}
+
 	return view
 }
 
-// change replaces the references of a name's volume by those that fn returns. The name's
-// lock is held.
+// change replaces the references of a name's volume by the result of fn. The caller holds the
+// name's lock.
 func (s *Service) change(ctx context.Context, runtime, name string, fn func(volume.RuntimeVolume) volume.RuntimeVolume) (now volume.RuntimeVolume, ok bool, err error) {
 	err = s.Store.Update(ctx, func(tx Tx) error {
 		if now, ok = tx.RuntimeVolume(runtime, name); !ok {
 			return nil
 		}
+
 		was := now
 		now = fn(was)
 		if !slices.Equal(now.Refs, was.Refs) {
@@ -216,10 +225,11 @@ func (s *Service) change(ctx context.Context, runtime, name string, fn func(volu
 		}
 		return nil
 	})
+
 	return now, ok, err
 }
 
-// locks are one for each name that is in use.
+// locks holds a lock for each name in use.
 type locks struct {
 	mu sync.Mutex
 	by map[string]*lock
@@ -230,8 +240,8 @@ type lock struct {
 	users int
 }
 
-// hold waits for the lock of a key. It is held over commits and one bounded look at the
-// mount namespaces, never over a call or a wait.
+// hold waits for the lock of a key. The lock is held during commits and one bounded check of the
+// mount namespaces, never during a call or a wait.
 func (l *locks) hold(ctx context.Context, key string) (release func(), err error) {
 	l.mu.Lock()
 	if l.by == nil {
@@ -247,10 +257,12 @@ func (l *locks) hold(ctx context.Context, key string) (release func(), err error
 	leave := func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
+
 		if k.users--; k.users == 0 {
 			delete(l.by, key)
 		}
 	}
+
 	select {
 	case k.token <- struct{}{}:
 		return func() { <-k.token; leave() }, nil

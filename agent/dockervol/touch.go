@@ -7,15 +7,15 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// touch is when this agent last heard of a reference. It is not on disk: what happened
-// before the agent started is as good as now, and a clock that is set changes nothing.
+// touch is the time when this agent last heard of a reference. It is not on disk. References from
+// before the agent's start count as new, and a change of the clock has no effect.
 type touch struct {
-	turn uint64 // of the last call of Mount for it; 0 is none
+	turn uint64 // the number of the last Mount for it; 0 means none
 	at   time.Time
 }
 
-// mounts notes that a Mount is asked for a reference, and returns which turn that is; the
-// name's lock is held.
+// mounts records that a Mount for a reference begins, and returns its turn. The caller holds the
+// name's lock.
 func (s *Service) mounts(key, id string) (turn uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -24,7 +24,7 @@ func (s *Service) mounts(key, id string) (turn uint64) {
 	return s.turn
 }
 
-// answered notes that a Mount for a reference is answered now.
+// answered records that a Mount for a reference is answered now.
 func (s *Service) answered(key, id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -33,11 +33,12 @@ func (s *Service) answered(key, id string) {
 	}
 }
 
-// heard is when a reference was heard of: now, if it was on disk and this is the first
-// question.
+// heard returns the time when the agent last heard of a reference. For a reference from disk, that
+// is the time of the first call of heard.
 func (s *Service) heard(key, id string) touch {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	t, ok := s.touched[key][id]
 	if !ok {
 		t = touch{at: s.now()}
@@ -56,17 +57,20 @@ func (s *Service) put(key, id string, t touch) {
 	s.touched[key][id] = t
 }
 
-// forget drops what is known of references that a volume has no more; its name's lock is
-// held.
+// forget removes the touches of references that the volume no longer has. The caller holds its
+// name's lock.
 func (s *Service) forget(v volume.RuntimeVolume) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	key := v.Key()
+
 	for id := range s.touched[key] {
 		if !slices.ContainsFunc(v.Refs, func(r volume.RuntimeRef) bool { return r.ID == id }) {
 			delete(s.touched[key], id)
 		}
 	}
+
 	if len(s.touched[key]) == 0 {
 		delete(s.touched, key)
 	}

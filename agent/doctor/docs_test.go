@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestDocumented: docs/doctor.md has a section for each kind of finding, and for no
-// others but that of the client.
+// TestDocumented checks that docs/doctor.md has a section for each kind of finding, and no other
+// sections except the client's own.
 func TestDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../docs/doctor.md")
 	if err != nil {

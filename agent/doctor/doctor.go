@@ -1,13 +1,13 @@
-// Package doctor holds what is recorded beside what the host shows: the state database
-// beside the mount table beside the plugins beside the devices, and what people wrote
-// into fstab and unit files. It says what does not fit, what comes of it, and what
-// helps; and it does those few things that cannot harm anybody, if it is told to.
+// Package doctor compares the agent's records with the state of the host. It compares the state
+// database with the mount table, the plugins and the devices. It also checks the entries for
+// volumes in fstab and unit files. For each problem it reports the problem, the consequence and a
+// command. On request it applies the few fixes that cannot do harm.
 //
-//	picture.go   all that is looked at, as values
-//	doctor.go    the looks, each bounded, and none of them at a plugin
-//	finding.go   what a finding is, and the kinds that there are
+//	picture.go   the collected data, as values
+//	doctor.go    the checks of the host, each with a time limit and none through a plugin
+//	finding.go   the type Finding, and the kinds of findings
 //	rules_*.go   the rules: pure functions from the picture to findings
-//	mend.go      what is done about a finding, after another look
+//	mend.go      the fixes, each after a second examination
 package doctor
 
 import (
@@ -23,13 +23,13 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Records reads what is stored. Claims whose owners are gone read as being released.
+// Records reads the stored records. Claims whose owners are gone read as detaching.
 type Records interface {
 	Volume(id string) (volume.Record, bool)
 	Volumes() []volume.Record
 }
 
-// Queue looks at volumes, and works on them.
+// Queue observes volumes and makes the agent work on them.
 type Queue interface {
 	Look(ctx context.Context, r volume.Record) (volume.Observed, *volume.Attempt)
 	Wake(id string)
@@ -37,43 +37,46 @@ type Queue interface {
 	Exclusive(ctx context.Context, id string, fn func() error) error
 }
 
-// Host looks at this host. Each look is bounded in time.
+// Host observes this host. Each observation has a time limit.
 type Host interface {
-	// Mounts is the whole mount table.
+	// Mounts returns the whole mount table.
 	Mounts() ([]Mounted, error)
 	Contents(ctx context.Context, path string) (Contents, error)
-	// Block is a device; false if its number belongs to another disk now.
+
+	// Block returns a device. It returns false if another disk has the device number now.
 	Block(dev volume.Device) (Block, bool)
-	// Loops are the loop devices that have a file, and keep it until they are detached.
+
+	// Loops returns the loop devices that have a file and keep it until they are detached
+	// explicitly.
 	Loops() []Loop
-	// Leftovers are names where volumes are mounted, but for known paths and what is
-	// above them.
+
+	// Leftovers returns the files and directories below the root of all volume mounts, except the
+	// known paths and their parents.
 	Leftovers(ctx context.Context, known map[string]bool) ([]Leftover, error)
 	RemoveLeftover(path string) error
 }
 
-// Notes are what claims could be adopted from.
+// Notes checks the notes from which the agent can adopt claims.
 type Notes interface {
-	// Check finds notes of no claim, claims with no note, and what makes no sense.
+	// Check finds notes without a claim, claims without a note, and invalid notes.
 	Check(records []volume.Record) []NoteFile
-	// Mend writes or drops the note of a claim, as its record is now.
+	// Mend writes or removes the note of a claim, as the claim's current record requires.
 	Mend(n NoteFile) error
 }
 
-// Guards are the directories that the agent made to refuse writes.
+// Guards checks the directories that the agent protects against writes.
 type Guards interface {
-	// On reports whether a directory refuses writes now; one of which that cannot be told
-	// does not.
+	// On reports whether a directory refuses writes now. If the check fails, it returns false.
 	On(ctx context.Context, dir string) bool
-	// Lift has a volume's record forget a directory, and lets it be written to before
-	// that, unless another record names it too.
+	// Lift makes a directory writable again, unless another record names it too. Then it removes
+	// the directory from a volume's record.
 	Lift(ctx context.Context, dir, id string) error
 }
 
-// Options are what a Doctor needs. The functions read what their names say, in no more
-// than a few seconds.
+// Options are the dependencies of a Doctor. Each function returns the data that its name says,
+// within a few seconds.
 type Options struct {
-	Root    string // where volumes are mounted
+	Root    string // the directory of all volume mounts
 	Records Records
 	Queue   Queue
 	Host    Host
@@ -85,63 +88,68 @@ type Options struct {
 	Debts    func() []Debt
 	Tests    func() []Test
 	Plugins  func(ctx context.Context) []Plugin
-	// System is what systemd and the mount helper are like; helper says whether the
-	// latter is needed.
+
+	// System describes systemd and the mount helper. The parameter helper says whether the mount
+	// helper is needed.
 	System func(ctx context.Context, helper bool) System
 	Fstab  func() ([]fstab.Entry, error)
 	Unmet  func() []Unmet
-	// Runtimes asks docker and podman by their commands.
+
+	// Runtimes asks docker and podman through their commands.
 	Runtimes func(ctx context.Context) Runtimes
-	Halt     string // why the agent sends no call at all; empty when it may
-	// OtherDataDir is the data dir because of which it sends none; empty for another reason.
+	Halt     string // why the agent sends no calls at all; empty if it sends calls
+
+	// OtherDataDir is the data dir because of which the agent sends no calls. It is empty if there
+	// is another reason.
 	OtherDataDir string
 	Now          func() time.Time
 }
 
-// Doctor examines. It keeps nothing between two examinations.
+// Doctor examines the host. It keeps no data between two examinations.
 type Doctor struct {
 	o       Options
-	mending sync.Mutex // one at a time
+	mending sync.Mutex // only one request for fixes runs at a time
 }
 
-// New returns a Doctor; it looks at nothing.
+// New returns a Doctor without examining anything.
 func New(o Options) *Doctor { return &Doctor{o: o} }
 
-// Report is what an examination found.
+// Report is the result of an examination.
 type Report struct {
 	At                       time.Time
 	Took                     time.Duration
-	Volumes, Claims, Plugins int // that were looked at
+	Volumes, Claims, Plugins int // the numbers of examined objects
 	Findings                 []Finding
 }
 
-// A volume is looked at for so long, so many at once: a hundred that hang are told in
-// two or three seconds.
+// The limits for checking volumes: the time for each, and the number checked in parallel. A hundred
+// volumes that hang take two or three seconds.
 const (
 	lookWithin  = time.Second
 	looksAtOnce = 48
-	// examineWithin bounds everything.
+	// examineWithin limits the whole examination.
 	examineWithin = 15 * time.Second
 )
 
-// Examine looks at everything once. It asks no plugin, and waits for no storage that
-// hangs.
+// Examine examines the host once. It calls no plugin and does not wait for storage that hangs.
 func (d *Doctor) Examine(ctx context.Context) Report {
 	ctx, cancel := context.WithTimeout(ctx, examineWithin)
 	defer cancel()
+
 	begun := d.o.Now()
 	p := d.look(ctx)
+
 	return Report{
 		At: begun, Took: d.o.Now().Sub(begun), Volumes: len(p.Volumes), Claims: p.claims(), Plugins: len(p.Plugins),
 		Findings: Judge(p),
 	}
 }
 
-// look makes the picture.
+// look collects the picture.
 func (d *Doctor) look(ctx context.Context) Picture {
 	p := Picture{Now: d.o.Now(), Root: d.o.Root, Halt: d.o.Halt, OtherDataDir: d.o.OtherDataDir}
 	var wg sync.WaitGroup
-	var aside Picture // what is looked at meanwhile
+	var aside Picture // filled in parallel
 	wg.Go(func() { aside.Database = d.o.Database() })
 	wg.Go(func() { aside.Plugins = d.o.Plugins(ctx) })
 	wg.Go(func() { aside.Runtimes = d.o.Runtimes(ctx) })
@@ -150,8 +158,9 @@ func (d *Doctor) look(ctx context.Context) Picture {
 		aside.System = d.o.System(ctx, len(aside.Entries) > 0)
 		aside.Faults = fstab.Check(aside.Entries, func(dir string) fstab.Spot { return d.spot(ctx, dir) })
 	})
-	// What is recorded is read before what the host shows, and once more for what that
-	// does not explain: claims come and go meanwhile.
+
+	// The records are read before the host. The unexplained parts of the host are then compared
+	// with the records once more, because claims come and go in the meantime.
 	records := d.o.Records.Volumes()
 	p.Debts, p.Tests, p.Unmet = d.o.Debts(), d.o.Tests(), d.o.Unmet()
 	p.Volumes = d.volumes(ctx, records)
@@ -166,20 +175,23 @@ func (d *Doctor) look(ctx context.Context) Picture {
 	p.Database, p.Plugins, p.System, p.Runtimes = aside.Database, aside.Plugins, aside.System, aside.Runtimes
 	p.Entries, p.EntriesErr, p.Faults = aside.Entries, aside.EntriesErr, aside.Faults
 	p.Guards = d.guards(ctx)
+
 	return p
 }
 
-// guards are the directories that refuse writes because of what is recorded, but for
-// those that a claim has by now.
+// guards returns the directories that refuse writes because of a record, except those that a claim
+// uses by now.
 func (d *Doctor) guards(ctx context.Context) (all []Guard) {
 	records := d.o.Records.Volumes()
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	slots := make(chan struct{}, looksAtOnce)
+
 	for dir, ids := range guarding(records) {
 		if claimedAt(records, dir) != nil {
 			continue
 		}
+
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
@@ -192,43 +204,50 @@ func (d *Doctor) guards(ctx context.Context) (all []Guard) {
 			}
 		})
 	}
+
 	wg.Wait()
 	return all
 }
 
-// settle drops what is explained by now, or is gone.
+// settle drops mounts and leftovers that the records explain by now or that are gone.
 func (d *Doctor) settle(ctx context.Context, p *Picture) {
 	if len(p.Leftovers) == 0 && len(p.unexplained()) == 0 {
 		return
 	}
+
 	late := Picture{Root: p.Root, Tests: d.o.Tests(), Debts: d.o.Debts()}
 	for _, r := range d.o.Records.Volumes() {
 		late.Volumes = append(late.Volumes, Volume{Record: r})
 	}
+
 	known := late.explained()
 	if now, err := d.o.Host.Mounts(); err == nil {
 		there := map[string]bool{}
 		for _, m := range now {
 			there[m.Path] = true
 		}
+
 		before := p.explained()
 		p.Mounts = slices.DeleteFunc(p.Mounts, func(m Mounted) bool { return !before[m.Path] && (known[m.Path] || !there[m.Path]) })
 	}
+
 	p.Leftovers = slices.DeleteFunc(p.Leftovers, func(l Leftover) bool {
 		if known[l.Path] {
 			return true
 		}
+
 		c, err := d.o.Host.Contents(ctx, l.Path)
 		return err == nil && (c.Mounted || c.Kind == "")
 	})
 }
 
-// volumes looks at the mounts of all volumes, in the order of their ids.
+// volumes checks the mounts of all volumes, in the order of their ids.
 func (d *Doctor) volumes(ctx context.Context, records []volume.Record) []Volume {
 	slices.SortFunc(records, func(a, b volume.Record) int { return strings.Compare(a.Volume.ID, b.Volume.ID) })
 	all := make([]Volume, len(records))
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, looksAtOnce)
+
 	for i, r := range records {
 		slots <- struct{}{}
 		wg.Go(func() {
@@ -236,19 +255,21 @@ func (d *Doctor) volumes(ctx context.Context, records []volume.Record) []Volume 
 			all[i] = d.volume(ctx, r)
 		})
 	}
+
 	wg.Wait()
 	return all
 }
 
-// looksAgain is how often a volume is looked at that changes under the look.
+// looksAgain is the number of tries for a volume whose record changes during the check.
 const looksAgain = 3
 
-// volume looks at a volume, and again if the record has changed meanwhile: what was seen
-// does not belong to it. One that changes under every look is at work, and its mounts
-// are judged another time.
+// volume checks a volume, and again if its record changed during the check, because the observation
+// does not belong to the new record. If the record changes during every try, the agent is working
+// on the volume. Its mounts are then judged in a later examination.
 func (d *Doctor) volume(ctx context.Context, r volume.Record) (v Volume) {
 	ctx, cancel := context.WithTimeout(ctx, lookWithin)
 	defer cancel()
+
 	for range looksAgain {
 		v = d.see(ctx, r)
 		now, ok := d.o.Records.Volume(r.Volume.ID)
@@ -256,14 +277,17 @@ func (d *Doctor) volume(ctx context.Context, r volume.Record) (v Volume) {
 		if !v.Moving || !ok {
 			break
 		}
+
 		r = now
 	}
+
 	r = v.Record
 	for alloc, c := range r.Claims {
 		if c.Wanted && c.Owner.Mortal() {
 			v.Owners[alloc] = d.o.Owners.View(c.Keeper())
 		}
 	}
+
 	if r.Held() && r.Node.Boot == v.Observed.Boot {
 		for _, dev := range r.Node.Devices {
 			if b, is := d.o.Host.Block(dev); is {
@@ -271,10 +295,11 @@ func (d *Doctor) volume(ctx context.Context, r volume.Record) (v Volume) {
 			}
 		}
 	}
+
 	return v
 }
 
-// see looks at the mounts of a volume, and at what lies where one is missing.
+// see observes the mounts of a volume, and the contents of the paths where a mount is missing.
 func (d *Doctor) see(ctx context.Context, r volume.Record) Volume {
 	v := Volume{Record: r, Owners: map[string]volume.OwnerView{}, Blocks: map[string]Block{}, Beneath: map[string]Contents{}}
 	v.Observed, v.Attempt = d.o.Queue.Look(ctx, r)
@@ -286,10 +311,11 @@ func (d *Doctor) see(ctx context.Context, r volume.Record) Volume {
 			v.Beneath[m.path] = c
 		}
 	}
+
 	return v
 }
 
-// spot is a directory that an entry names.
+// spot describes a directory that an entry names.
 func (d *Doctor) spot(ctx context.Context, dir string) fstab.Spot {
 	c, err := d.o.Host.Contents(ctx, dir)
 	if err != nil {
@@ -298,17 +324,17 @@ func (d *Doctor) spot(ctx context.Context, dir string) fstab.Spot {
 	return fstab.Spot{Mounted: c.Mounted, Kind: c.Kind, Holds: c.Holds}
 }
 
-// ErrSlow is in a finding's words where a look was given up.
+// ErrSlow means that a check was given up because it took too long. A finding quotes it.
 var ErrSlow = errors.New("it did not answer in time")
 
-// Bounded runs one look that may wait for slow storage, and gives it up after a while;
-// it then runs on by itself, and until it has ended the next one fails at once.
+// Bounded runs a function that may wait for slow storage, and gives it up after a while. The
+// function then continues in the background, and until it ends the next Run fails at once.
 type Bounded[T any] struct {
 	mu    sync.Mutex
 	since time.Time // zero: none runs
 }
 
-// Run runs fn unless it still runs from another time.
+// Run runs fn unless an earlier fn still runs.
 func (b *Bounded[T]) Run(within time.Duration, fn func() (T, error)) (T, error) {
 	var none T
 	b.mu.Lock()
@@ -316,6 +342,7 @@ func (b *Bounded[T]) Run(within time.Duration, fn func() (T, error)) (T, error) 
 		b.mu.Unlock()
 		return none, fmt.Errorf("%w: no answer since %s", ErrSlow, since.Format(time.RFC3339))
 	}
+
 	b.since = time.Now()
 	b.mu.Unlock()
 	type result struct {
@@ -330,8 +357,10 @@ func (b *Bounded[T]) Run(within time.Duration, fn func() (T, error)) (T, error) 
 		b.mu.Unlock()
 		done <- result{val, err}
 	}()
+
 	timer := time.NewTimer(within)
 	defer timer.Stop()
+
 	select {
 	case r := <-done:
 		return r.val, r.err

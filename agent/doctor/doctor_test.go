@@ -13,16 +13,16 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// ward is a host made of values, where things change while they are looked at.
+// ward is a fake host whose state can change during the examination.
 type ward struct {
 	records   map[string]volume.Record
 	mounts    []Mounted
 	leftovers []Leftover
 	halt      string
 
-	missing  bool   // a target is
-	onLook   func() // when a volume is looked at
-	onRemove func() // before a leftover is removed
+	missing  bool   // a target is missing
+	onLook   func() // runs when a volume is observed
+	onRemove func() // runs before a leftover is removed
 	alone    []string
 	woken    []string
 	removed  []string
@@ -113,7 +113,7 @@ func ids(fs []Finding) (ids []string) {
 	return ids
 }
 
-// newWard has a volume with two claims that fits, and what is given is left over.
+// newWard returns a host with one correct volume that has two claims, and with the given leftovers.
 func newWard(leftovers ...string) *ward {
 	w := &ward{records: map[string]volume.Record{"data": mounted().Record}, mounts: well().Mounts}
 	for _, path := range leftovers {
@@ -122,7 +122,7 @@ func newWard(leftovers ...string) *ward {
 	return w
 }
 
-// TestExamine: what is claimed, or released, while the host is looked at is no finding.
+// TestExamine checks that claims and detaches during the examination cause no findings.
 func TestExamine(t *testing.T) {
 	stage, target := csi+"/p/staging/new", csi+"/p/per-alloc/a/new"
 	coming := mounted().Record
@@ -141,7 +141,7 @@ func TestExamine(t *testing.T) {
 		t.Errorf("a claim that came: %+v", r)
 	}
 
-	// One that is released while its mounts are looked at.
+	// A claim is detached while its mounts are checked.
 	w = newWard()
 	w.missing = true
 	w.onLook = func() {
@@ -169,7 +169,7 @@ func TestExamine(t *testing.T) {
 	}
 }
 
-// TestMend: what is done about which finding, and about one that there is not any more.
+// TestMend checks the fix for each kind of finding, and for a finding that no longer exists.
 func TestMend(t *testing.T) {
 	empty, other := csi+"/p/staging/data2", csi+"/p/staging/other"
 	w := newWard(empty, other)
@@ -203,8 +203,8 @@ func TestMend(t *testing.T) {
 	}
 }
 
-// TestMendRaces: a leftover that a claim needs by the time of its turn stays; what fails
-// is said; and a halted agent tries nothing.
+// TestMendRaces checks three cases. A leftover stays if a claim needs it by the time of its fix. A
+// failed fix is reported. A halted agent tries nothing.
 func TestMendRaces(t *testing.T) {
 	empty := csi + "/p/staging/data2"
 	w := newWard(empty)
@@ -236,8 +236,9 @@ func TestMendRaces(t *testing.T) {
 	}
 }
 
-// TestMendGuards: a directory that nobody names is forgotten by all that made it refuse
-// writes, each in its turn; not one that a claim has by then, nor by a halted agent.
+// TestMendGuards checks that the fix removes an unused guarded directory from all records that name
+// it, each while its volume is locked. The directory stays guarded if a claim uses it by then, or
+// if the agent is halted.
 func TestMendGuards(t *testing.T) {
 	ward := func() *ward {
 		w := newWard()
@@ -283,7 +284,8 @@ func TestMendGuards(t *testing.T) {
 	}
 }
 
-// TestBounded: what does not answer is given up, and not asked again before it has.
+// TestBounded checks that a function that takes too long is given up, and that no other runs before
+// it has ended.
 func TestBounded(t *testing.T) {
 	var b Bounded[int]
 	release, ran := make(chan struct{}), make(chan struct{})

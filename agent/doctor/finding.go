@@ -15,12 +15,12 @@ type Severity string
 
 // Severities, the worst first.
 const (
-	Problem Severity = fstab.Problem // something does not work, or data is at stake
-	Warning Severity = fstab.Warning // it works, and may not the next time
-	Note    Severity = "note"        // nothing suffers; it is worth knowing, and can be cleared away
+	Problem Severity = fstab.Problem // something does not work, or data is at risk
+	Warning Severity = fstab.Warning // it works now, but may fail next time
+	Note    Severity = "note"        // no harm, but worth knowing; it can be cleaned up
 )
 
-// Kinds of findings: the first half of an id. docs/doctor.md has a section for each.
+// Kinds of findings, which are the first part of an id. docs/doctor.md has a section for each.
 const (
 	DBCommit   = "db-commit"
 	DBCheck    = "db-check"
@@ -85,7 +85,7 @@ const (
 	RuntimeLocal     = "runtime-local-volume"
 )
 
-// Kinds are all that a Doctor may find.
+// Kinds are all kinds that a Doctor may find.
 var Kinds = slices.Concat([]string{
 	DBCommit, DBCheck, DBLost, DBDamaged, DBOld, DBLog, DBForeign, DiskFull, NotLooked, HostHalted, VolumeFile, MetricsAddress,
 	MountUnexplained, MountInside, MountMissing, MountDead, MountHung, MountOther, MountUnreadable, StagedUnclaimed, LeftoverEmpty, LeftoverData,
@@ -95,27 +95,27 @@ var Kinds = slices.Concat([]string{
 	DeviceGone, DeviceBacking, DeviceElsewhere, DeviceOrphan, HostNamespace, HostUnit, HostHelper, GuardStale, RuntimeReference, RuntimeLocal,
 }, fstab.Kinds)
 
-// Finding is one thing that does not fit.
+// Finding is one problem.
 type Finding struct {
-	// ID is the kind, a colon, and what it is about. It is the same as long as the matter
-	// lasts.
+	// ID is the kind, a colon and the subject. It stays the same as long as the problem exists.
 	ID       string
 	Kind     string
 	Severity Severity
 	Subject  string // a volume, a plugin, a path, or "agent"
-	What     string // what is so, in one sentence
-	Then     string // what comes of it if nothing is done, and whether data is safe
-	Do       string // the command that helps, or that shows more; may be empty
-	// Fix is what Mend would do, in words; empty if nothing.
+	What     string // the problem, in one sentence
+	Then     string // the consequence if the problem stays, and whether data is safe
+	Do       string // a command that solves the problem or shows more; may be empty
+
+	// Fix says in words how the doctor can solve the problem; empty if it cannot.
 	Fix string
 
 	mend mend
 }
 
-// findings collects what the rules find.
+// findings collects the findings of the rules.
 type findings struct{ all []Finding }
 
-// add takes in a finding about a subject; about tells it from others of its kind.
+// add adds a finding about a subject. The parameter about distinguishes it from others of its kind.
 func (f *findings) add(kind string, s Severity, subject, about string) *Finding {
 	f.all = append(f.all, Finding{ID: kind + ":" + about, Kind: kind, Severity: s, Subject: subject})
 	return &f.all[len(f.all)-1]
@@ -131,13 +131,13 @@ func (f *Finding) then(format string, args ...any) *Finding {
 	return f
 }
 
-// do sets the command; its texts are quoted for a shell.
+// do sets the command. It quotes the arguments for a shell.
 func (f *Finding) do(format string, args ...any) *Finding {
 	f.Do = volume.Command(format, args...)
 	return f
 }
 
-// commands sets commands that are run one after the other.
+// commands sets several commands that run one after the other.
 func (f *Finding) commands(all ...string) *Finding {
 	f.Do = strings.Join(all, "; ")
 	return f
@@ -148,7 +148,7 @@ func (f *Finding) fix(words string, m mend) *Finding {
 	return f
 }
 
-// rules are all there are. Each looks at the whole picture.
+// rules are all rules. Each checks the whole picture.
 var rules = []func(p Picture, f *findings){
 	database, disk, looked, halted, system, unmet,
 	mounts, unexplained, leftovers, notes,
@@ -157,13 +157,14 @@ var rules = []func(p Picture, f *findings){
 	devices, orphans, entries, guards, runtimes,
 }
 
-// Judge holds a picture against the rules: what is worst first, then by subject. No two
-// findings have one id.
+// Judge applies the rules to a picture. It returns the findings sorted by severity, the worst
+// first, and then by subject. No two findings have the same id.
 func Judge(p Picture) []Finding {
 	f := &findings{}
 	for _, rule := range rules {
 		rule(p, f)
 	}
+
 	rank := map[Severity]int{Problem: 0, Warning: 1, Note: 2}
 	slices.SortStableFunc(f.all, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(rank[a.Severity], rank[b.Severity]), cmp.Compare(a.Subject, b.Subject), cmp.Compare(a.ID, b.ID))
@@ -175,10 +176,11 @@ func Judge(p Picture) []Finding {
 			f.all[i].ID = fmt.Sprintf("%s#%d", id, seen[id])
 		}
 	}
+
 	return f.all
 }
 
-// line makes one sentence of an error's lines.
+// line shortens the lines of an error to one sentence.
 func line(err error) string {
 	text := strings.TrimSpace(err.Error())
 	first, rest, more := strings.Cut(text, "\n")

@@ -10,12 +10,12 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// mend is what can be done about a finding. None of it unmounts anything, or removes
-// what anybody wrote.
+// mend is the fix for a finding. No fix unmounts anything or removes data that a person or program
+// wrote.
 type mend struct {
 	kind   mendKind
 	path   string
-	volume string // a record's key
+	volume string // the key of a record
 	note   NoteFile
 }
 
@@ -23,36 +23,38 @@ type mendKind string
 
 const (
 	nothing mendKind = ""
-	wake    mendKind = "wake"    // try at once what a volume's next step is
-	remove  mendKind = "remove"  // a leftover that is empty
-	renote  mendKind = "renote"  // bring a claim's note in line with its record
-	unguard mendKind = "unguard" // let a directory be written to that volumes were mounted at
+	wake    mendKind = "wake"    // try the volume's next step at once
+	remove  mendKind = "remove"  // remove an empty leftover
+	renote  mendKind = "renote"  // make a claim's note agree with its record
+	unguard mendKind = "unguard" // make the former own directory of claims writable again
 )
 
-// Outcomes of a Mend.
+// Outcomes of a fix.
 const (
-	Mended = "fixed"  // it was done
-	Asked  = "asked"  // it was begun; the next examination tells how it went
-	Gone   = "gone"   // there is no such finding any more
-	Left   = "left"   // there is nothing that can be done about it without a person
-	Failed = "failed" // it could not be done
+	Mended = "fixed"  // the problem is fixed
+	Asked  = "asked"  // the fix was begun; the next examination shows the result
+	Gone   = "gone"   // the finding no longer exists
+	Left   = "left"   // only a person can solve the problem
+	Failed = "failed" // the fix failed
 )
 
-// Done is what became of one finding.
+// Done is the outcome for one finding.
 type Done struct {
 	ID      string
 	Outcome string
 	Message string
 }
 
-// Mend does what can be done about findings, after it has examined everything anew: of
-// what has changed meanwhile nothing is done. Two Mends go one after the other.
+// Mend fixes findings. It first examines everything again and skips findings that have changed.
+// Only one such request runs at a time.
 func (d *Doctor) Mend(ctx context.Context, ids []string) []Done {
 	d.mending.Lock()
 	defer d.mending.Unlock()
+
 	found := d.Examine(ctx).Findings
 	done := make([]Done, 0, len(ids))
 	tries := retries{queue: d.o.Queue, by: map[string]<-chan struct{}{}}
+
 	for _, id := range ids {
 		i := slices.IndexFunc(found, func(f Finding) bool { return f.ID == id })
 		switch {
@@ -69,6 +71,7 @@ func (d *Doctor) Mend(ctx context.Context, ids []string) []Done {
 			done = append(done, d.mend(ctx, id, found[i].mend))
 		}
 	}
+
 	tries.wait(ctx)
 	return done
 }
@@ -84,16 +87,17 @@ func (d *Doctor) mend(ctx context.Context, id string, m mend) Done {
 	case unguard:
 		message, err = m.path+" can be written to", d.unguard(ctx, m.path)
 	}
+
 	if err != nil {
 		return Done{id, Failed, err.Error()}
 	}
 	return Done{id, Mended, message}
 }
 
-// retryWithin is how long the first news of other tries are waited for, of all together.
+// retryWithin limits the wait for the first results of all retries together.
 const retryWithin = 5 * time.Second
 
-// retries are volumes whose next step is tried at once.
+// retries holds the volumes whose next step is tried at once.
 type retries struct {
 	queue Queue
 	by    map[string]<-chan struct{}
@@ -106,10 +110,11 @@ func (t retries) begin(key string) {
 	}
 }
 
-// wait waits a while for how they go, so that the next examination can tell.
+// wait waits a while for results, so that the next examination can show them.
 func (t retries) wait(ctx context.Context) {
 	timer := time.NewTimer(retryWithin)
 	defer timer.Stop()
+
 	for _, changed := range t.by {
 		select {
 		case <-changed:
@@ -121,42 +126,48 @@ func (t retries) wait(ctx context.Context) {
 	}
 }
 
-// removeWithin is how long a call for a volume that may need the path is waited for.
+// removeWithin limits the wait for a running call of a volume that may need the path.
 const removeWithin = 5 * time.Second
 
-// remove removes an empty leftover while no call runs for any volume that could use
-// its path, and only if no record explains it by then.
+// remove removes an empty leftover while no call runs for any volume that could use its path. It
+// does nothing if a record explains the path by then.
 func (d *Doctor) remove(ctx context.Context, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, removeWithin)
 	defer cancel()
+
 	last := func() error {
 		p := Picture{Root: d.o.Root, Debts: d.o.Debts(), Tests: d.o.Tests()}
 		for _, r := range d.o.Records.Volumes() {
 			p.Volumes = append(p.Volumes, Volume{Record: r})
 		}
+
 		if p.explained()[path] {
 			return fmt.Errorf("cannot remove %s: a volume uses it now", path)
 		}
 		return d.o.Host.RemoveLeftover(path)
 	}
+
 	records := d.o.Records.Volumes()
 	slices.SortFunc(records, func(a, b volume.Record) int { return strings.Compare(b.Volume.ID, a.Volume.ID) })
-	for _, r := range records { // the first one is held last: all take them in the order of their ids
+	for _, r := range records { // the first record is locked last: every caller locks the volumes in the order of their ids
 		if !uses(r.Volume, path) {
 			continue
 		}
+
 		inner := last
 		last = func() error { return d.o.Queue.Exclusive(ctx, r.Volume.ID, inner) }
 	}
+
 	return last()
 }
 
-// unguard has a directory written to again, and forgotten by all records that name it:
-// the last one's turn clears it. A volume's turn is while no call runs for it, and only
-// if no claim is bound there by then.
+// unguard removes a directory from all records that name it. Removing it from the last record makes
+// it writable again. Each record changes while no call runs for its volume, and only if no claim is
+// bound at the directory by then.
 func (d *Doctor) unguard(ctx context.Context, dir string) error {
 	ctx, cancel := context.WithTimeout(ctx, removeWithin)
 	defer cancel()
+
 	for _, id := range guarding(d.o.Records.Volumes())[dir] {
 		err := d.o.Queue.Exclusive(ctx, id, func() error {
 			if err := claimedAt(d.o.Records.Volumes(), dir); err != nil {
@@ -164,14 +175,16 @@ func (d *Doctor) unguard(ctx context.Context, dir string) error {
 			}
 			return d.o.Guards.Lift(ctx, dir, id)
 		})
+
 		if err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
-// claimedAt is why a directory stays as it is, nil if no claim has it.
+// claimedAt returns the reason why a directory must stay guarded, or nil if no claim uses it.
 func claimedAt(records []volume.Record, dir string) error {
 	for _, r := range records {
 		for alloc, c := range r.Claims {
@@ -180,11 +193,11 @@ func claimedAt(records []volume.Record, dir string) error {
 			}
 		}
 	}
+
 	return nil
 }
 
-// guarding are the directories that records name as made to refuse writes, with the
-// volumes that name them, in order.
+// guarding maps each guarded directory in the records to the volumes that name it, in order.
 func guarding(records []volume.Record) map[string][]string {
 	by := map[string][]string{}
 	for _, r := range records {
@@ -192,13 +205,15 @@ func guarding(records []volume.Record) map[string][]string {
 			by[dir] = append(by[dir], r.Volume.ID)
 		}
 	}
+
 	for _, ids := range by {
 		slices.Sort(ids)
 	}
 	return by
 }
 
-// uses reports whether a volume would be mounted at a path: they end in its component.
+// uses reports whether a volume would be mounted at a path: its mount paths end in the volume's own
+// component.
 func uses(v volume.Volume, path string) bool {
 	return strings.HasSuffix(path, "/"+volume.VolumeComponent(v.ID)) || strings.HasSuffix(path, "/"+volume.PrivateComponent(v.ID))
 }

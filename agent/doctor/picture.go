@@ -9,13 +9,14 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Picture is all that was looked at. The rules know nothing else.
+// Picture is the data of one examination. The rules use nothing else.
 type Picture struct {
 	Now  time.Time
-	Root string // where volumes are mounted
+	Root string // the directory of all volume mounts
 	Halt string
-	// OtherDataDir is that of the agent whose mounts and plugins are still here; empty if
-	// the agent is not halted because of one.
+
+	// OtherDataDir is the data dir of another agent whose mounts and plugins are still on this
+	// host. It is empty if the agent is not halted for that reason.
 	OtherDataDir string
 
 	Database     Database
@@ -23,7 +24,7 @@ type Picture struct {
 	Unmet        []Unmet
 	Debts        []Debt
 	Tests        []Test
-	Loops        []Loop    // that have a file
+	Loops        []Loop    // the loop devices that have a file
 	Mounts       []Mounted // the whole table
 	MountsErr    error
 	Leftovers    []Leftover
@@ -33,72 +34,74 @@ type Picture struct {
 	System       System
 	Entries      []fstab.Entry
 	EntriesErr   error
-	Faults       []fstab.Fault // what is wrong with them, as far as they themselves tell
+	Faults       []fstab.Fault // the faults visible in the entries alone
 	Guards       []Guard
 	Runtimes     Runtimes
 }
 
-// Guard is a directory that refuses writes because the agent made it so, while nothing
-// of a volume was mounted there.
+// Guard is a directory that refuses writes because the agent protected it while no volume was
+// mounted there.
 type Guard struct {
 	Dir     string
-	Volumes []string // whose records name it
+	Volumes []string // the volumes whose records name it
 }
 
 // Database is the state of the state database.
 type Database struct {
 	Dir   string // the data dir
 	Fault error  // why the last commit failed
-	Check error  // what is wrong with the file
+	Check error  // the problem of the file
 	NoLog error  // why there is no log beside it
 	Loss  Loss
 	Kept  []string // damaged files beside it
-	// Foreign are files that were found in place of the open ones. Refused is the one
-	// because of which the agent refuses changes; empty if it does not.
+
+	// Foreign are files that were found in place of the open database files. Refused is the one
+	// because of which the agent refuses changes; empty if it accepts changes.
 	Foreign []string
 	Refused string
-	Old     []string // and copies from before a migration
+	Old     []string // copies from before a migration
 	Disk    Disk
 }
 
-// Loss is what is known of a database that was lost.
+// Loss describes the loss of a database.
 type Loss struct {
-	At              time.Time // zero: none was
+	At              time.Time // zero: no loss
 	Why             string
-	Volumes, Claims int       // that were adopted
-	Copy            time.Time // when the automatic copy was made that all else comes from; zero if there was none
+	Volumes, Claims int       // the numbers of adopted volumes and claims
+	Copy            time.Time // the time of the automatic copy from which the rest was restored; zero if there was none
 }
 
-// Disk is how much room there is.
+// Disk is the space on a disk.
 type Disk struct {
 	Err                error
-	Total, Free        uint64 // bytes; Total is 0 where it is not known
-	Inodes, FreeInodes uint64 // 0 where there is no such number
+	Total, Free        uint64 // bytes; Total is 0 if it is unknown
+	Inodes, FreeInodes uint64 // 0 if the file system has no such number
 }
 
-// Volume is a record with what is seen of it.
+// Volume is a record with the observations of its volume.
 type Volume struct {
 	Record   volume.Record
 	Observed volume.Observed
 	Attempt  *volume.Attempt
-	Owners   map[string]volume.OwnerView // of wanted claims, by alloc
-	Blocks   map[string]Block            // its block devices in this boot
-	Beneath  map[string]Contents         // what lies where a mount is missing, by path
-	// Moving is set where the record changed while it was looked at, or a step is in hand
-	// that may change it: what was seen need not belong to it.
+	Owners   map[string]volume.OwnerView // owners of wanted claims, by alloc
+	Blocks   map[string]Block            // the volume's block devices in this boot
+	Beneath  map[string]Contents         // the contents of the paths where a mount is missing, by path
+
+	// Moving is set if the record changed during the check, or if a step is running that may change
+	// it. The observations may then belong to another state of the record.
 	Moving bool
 }
 
-// atWork reports whether a step is in hand that did not fail before: what it has made, or
-// undone, is on record only when it is over.
+// atWork reports whether a step is running that did not fail before. The record shows the effect of
+// the step only when it has ended.
 func (v Volume) atWork() bool { return v.Attempt != nil && v.Attempt.Running && v.Attempt.Err == nil }
 
 // Block is a block device as the kernel shows it.
 type Block struct {
-	Name    string // as under /dev; may be empty
+	Name    string // the name under /dev; may be empty
 	Gone    bool
 	Backing string // the file behind a loop device
-	Deleted bool   // and that has no name any more
+	Deleted bool   // the backing file was deleted
 }
 
 // Loop is a loop device that has a file.
@@ -107,89 +110,91 @@ type Loop struct {
 	Block
 }
 
-// Contents is what is at a path where nothing is mounted.
+// Contents describes a path where nothing is mounted.
 type Contents struct {
 	Mounted bool
-	Kind    string // "directory", "file", "device", "other"; empty where nothing is
-	Empty   bool   // as an unmount leaves it
-	Holds   string // what is in it, in words
+	Kind    string // "directory", "file", "device", "other"; empty if the path does not exist
+	Empty   bool   // empty, as after an unmount
+	Holds   string // its contents, in words
 }
 
 // Mounted is one line of the mount table.
 type Mounted struct {
 	Path   string
 	Device string
-	Root   string // of what is mounted, in its file system
+	Root   string // the mounted directory within its file system
 	FSType string
 	Source string
-	Canary bool // the agent's own, for a moment
+	Canary bool // the agent's own test mount, which exists for a moment
 }
 
-// Leftover is a name where volumes are mounted that no record explains.
+// Leftover is a path below the root that no record explains.
 type Leftover struct {
 	Path string
 	Contents
 	Err error
 }
 
-// NoteFile is a note that is not as it should be.
+// NoteFile is a note with a problem.
 type NoteFile struct {
 	Path   string
-	Record volume.Record // whose; of one that makes no sense without a claim, empty
+	Record volume.Record // the claim's record; empty for an invalid note without a claim
 	Alloc  string
-	Bad    error // what makes no sense about it
-	// Claimed is set where the claim exists: its note is missing, or bad.
+	Bad    error // why the note is invalid
+	// Claimed is set if the claim exists: its note is missing or invalid.
 	Claimed bool
 }
 
-// Debt is what a forced deregister left.
+// Debt is the rest of a forced deregister: leftovers and pending calls.
 type Debt struct {
 	Record volume.Record
 	Since  time.Time
-	Left   []string // one sentence each; empty if it may only come late
+	Left   []string // one sentence each; empty if a leftover may only appear later
 	Calls  volume.PendingCalls
 }
 
-// Test is what a test of a plugin left, or is at.
+// Test is the leftover of a plugin test, or a running test.
 type Test struct {
 	Plugin  string
 	Running bool
-	Name    string // of its volume
+	Name    string // the name of its volume
 	Begun   time.Time
 	Paths   []string
 }
 
-// Plugin is a plugin at this moment.
+// Plugin is the current state of a plugin.
 type Plugin struct {
 	ID       string
 	View     volume.PluginView
 	Since    time.Time
-	Runtime  string // of a container; empty if it is in none
-	Units    []Unit // of a plugin that is run as some
+	Runtime  string // the runtime of its container; empty if it runs in none
+	Units    []Unit // the units of a plugin that runs as units
 	Pending  string
 	Warnings []string
 }
 
-// Unit is a unit of systemd's.
+// Unit is a systemd unit.
 type Unit struct {
 	Name   string
-	Before []string // units that it comes before
-	Asked  bool     // systemd did tell
+	Before []string // the units that start after it
+	Asked  bool     // systemd answered
 }
 
-// System is the host around the agent.
+// System describes the host around the agent.
 type System struct {
-	// Namespace and Init are the inode numbers of the mount namespaces of the agent and
-	// of process 1; 0 where they cannot be told.
+	// Namespace and Init are the inode numbers of the mount namespaces of the agent and of process
+	// 1; 0 if unknown.
 	Namespace, Init uint64
-	// Unit is the agent's own; empty where it is not run by systemd. State is
-	// UnitFileState, empty where it cannot be told.
+
+	// Unit is the agent's own unit; empty if systemd does not run the agent. State is its
+	// UnitFileState; empty if unknown.
 	Unit, State string
-	// Helper says what is wrong with the mount helper, empty if nothing.
+
+	// Helper is the problem of the mount helper; empty if there is none.
 	Helper string
 }
 
-// Unmet is what the configuration asks for and the agent could not do.
+// Unmet is a setting that the agent could not apply.
 type Unmet struct {
 	Kind    string // VolumeFile or MetricsAddress
 	Subject string // a file, or "agent"
@@ -197,7 +202,7 @@ type Unmet struct {
 	Do      string
 }
 
-// claims counts them.
+// claims returns the number of claims.
 func (p Picture) claims() (n int) {
 	for _, v := range p.Volumes {
 		n += len(v.Record.Claims)
@@ -205,7 +210,8 @@ func (p Picture) claims() (n int) {
 	return n
 }
 
-// explained are the paths where a record, a debt or a test has, or may have, a mount.
+// explained returns the paths where a record, the rest of a forced deregister or a plugin test has,
+// or may have, a mount.
 func (p Picture) explained() map[string]bool {
 	known := map[string]bool{p.Root: true}
 	add := func(path string) {
@@ -213,6 +219,7 @@ func (p Picture) explained() map[string]bool {
 			known[path] = true
 		}
 	}
+
 	record := func(r volume.Record) {
 		if r.Held() {
 			add(r.Node.StagingPath)
@@ -224,22 +231,28 @@ func (p Picture) explained() map[string]bool {
 			}
 			add(c.At)
 		}
+
 		for _, w := range r.Node.Watches {
 			add(w.Path)
 		}
+
 		for _, o := range r.Node.Owed {
 			add(o.Path)
 		}
+
 		for _, u := range r.Node.Unseen {
 			add(u.Path)
 		}
 	}
+
 	for _, v := range p.Volumes {
 		record(v.Record)
 	}
+
 	for _, d := range p.Debts {
 		record(d.Record)
 	}
+
 	for _, t := range p.Tests {
 		for _, path := range t.Paths {
 			add(path)
@@ -248,25 +261,25 @@ func (p Picture) explained() map[string]bool {
 			}
 		}
 	}
+
 	return known
 }
 
-// spot is a path where a claim that is taken has a mount, and what is seen there.
+// spot is a path where a mounted claim has a mount, and the observation of that path.
 type spot struct {
 	what  string // "staged", "mounted for ALLOC", "bound for ALLOC"
 	path  string
-	made  *volume.MountIdentity // nil once it is on record that it is to be made again
+	made  *volume.MountIdentity // nil once the record says that the mount must be made again
 	sight volume.Sight
 }
 
-// good reports whether what is seen is what was made or, while that is on its way, a
-// mount that works.
+// good reports whether the observed mount is the recorded one. While that is being made again, any
+// working mount is good.
 func (m spot) good() bool {
 	return m.sight.Seen == volume.SeenMount && (m.made == nil || m.sight.Is(m.made))
 }
 
-// rebacked reports whether the very mount that was made, of a loop device's node, leads
-// to another file by now.
+// rebacked reports whether the recorded mount of a loop device's node now leads to another file.
 func (m spot) rebacked() bool {
 	if m.made == nil || m.made.Backing == "" || m.sight.Identity.Backing == m.made.Backing {
 		return false
@@ -276,7 +289,7 @@ func (m spot) rebacked() bool {
 	return seen.Is(m.made)
 }
 
-// mounts are those of a volume that are in use, the staged one first.
+// mounts returns the volume's mounts that are in use, the staged one first.
 func (v Volume) mounts() (all []spot) {
 	r := v.Record
 	for _, c := range r.Ordered() {
@@ -291,16 +304,17 @@ func (v Volume) mounts() (all []spot) {
 			all = append(all, spot{"bound for " + c.Alloc, c.At, c.BoundMount, v.Observed.Binds[c.Alloc]})
 		}
 	}
+
 	return all
 }
 
-// within reports whether a path lies in a directory, or is it.
+// within reports whether a path is a directory or lies inside it.
 func within(path, dir string) bool {
 	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }
 
-// settleLoops drops the loop devices that are detached by now, and those of volumes whose
-// work began meanwhile.
+// settleLoops drops the loop devices that are detached by now, and those of volumes on which work
+// began in the meantime.
 func (p *Picture) settleLoops(now []Loop, records []volume.Record) {
 	late := Picture{}
 	for _, r := range records {
@@ -309,8 +323,8 @@ func (p *Picture) settleLoops(now []Loop, records []volume.Record) {
 	p.Loops = slices.DeleteFunc(p.Loops, func(l Loop) bool { return !slices.Contains(now, l) || late.serves(l) })
 }
 
-// serves reports whether a loop device may belong to a volume that is on this host, or on
-// its way: one whose external id is part of the file's path.
+// serves reports whether a loop device may belong to a volume that is on this host or about to be.
+// Such a volume's external id is part of the file's path.
 func (p Picture) serves(l Loop) bool {
 	belongs := func(r volume.Record) bool {
 		id := r.Volume.ExternalID

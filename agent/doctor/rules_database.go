@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// database is about the state database and what lies beside it.
+// database checks the state database and the files beside it.
 func database(p Picture, f *findings) {
 	db := p.Database
 	if db.Refused != "" {
@@ -20,6 +20,7 @@ func database(p Picture, f *findings) {
 		f.add(DBCheck, Problem, "agent", "state.db").what("the state database does not pass its check: %s", line(db.Check)).
 			then("the agent goes on with what it has in memory; its next start may have to set the file aside and adopt what is mounted").do("volagent inspect --data-dir %s", db.Dir)
 	}
+
 	if db.NoLog != nil {
 		f.add(DBLog, Warning, "agent", "state.log").what("there is no log beside the state database: %s", line(db.NoLog)).
 			then("nothing is lost, but claims and releases are slower, since each waits for a commit").do("ls -ld %s", db.Dir+"/state.log")
@@ -32,23 +33,26 @@ func database(p Picture, f *findings) {
 		f.add(DBLost, Warning, "agent", "state.db").what("the state database was lost and made anew on %s%s; %d claims that were adopted then are held", db.Loss.At.Format(time.RFC3339), why, held).
 			then("they have no owner and count as writers until they are detached; %s", fromCopy(db.Loss)).do("volctl claim list")
 	}
+
 	for _, path := range db.Kept {
 		f.add(DBDamaged, Note, "agent", path).what("a damaged state database is kept as %s", path).
 			then("nothing uses it; it takes room, and may be of use to whoever looks into how it came about").do("rm %s", path)
 	}
+
 	for _, path := range db.Foreign {
 		if path != db.Refused {
 			f.add(DBForeign, Note, "agent", path).what("a file that somebody put in place of the state database while the agent used it is kept as %s", path).
 				then("nothing uses it; it takes room").do("rm %s", path)
 		}
 	}
+
 	for _, path := range db.Old {
 		f.add(DBOld, Note, "agent", path).what("a copy of the state database from before a migration is kept as %s", path).
 			then("it is of use only to go back to the release that wrote it, with what was so then").do("rm %s", path)
 	}
 }
 
-// fromCopy says what became of all else that the lost database had.
+// fromCopy describes the fate of the other contents of the lost database.
 func fromCopy(l Loss) string {
 	if l.Copy.IsZero() {
 		return "volumes that were free then, and plugins that were registered at run time, have to be registered again"
@@ -56,7 +60,7 @@ func fromCopy(l Loss) string {
 	return fmt.Sprintf("volumes that were free then, plugins that were registered at run time, and pending calls are those of an automatic copy of %s", l.Copy.Format(time.RFC3339))
 }
 
-// adopted counts the claims that were adopted after a loss.
+// adopted returns the number of claims that were adopted after a loss.
 func adopted(p Picture) (n int) {
 	for _, v := range p.Volumes {
 		for _, c := range v.Record.Claims {
@@ -65,22 +69,24 @@ func adopted(p Picture) (n int) {
 			}
 		}
 	}
+
 	return n
 }
 
-// What the agent needs on the disk of its data dir: a commit writes a few pages, and a
-// file that grows is doubled.
+// The space that the agent needs on the disk of its data dir. A commit writes a few pages, and a
+// growing file doubles its size.
 const (
 	leastFree   = 16 << 20
-	nearlyFull  = 20 // one in so many is left
+	nearlyFull  = 20 // warn if less than 1/20 is free
 	leastInodes = 1000
 )
 
-// disk is about the room where the state database is.
+// disk checks the free space for the state database.
 func disk(p Picture, f *findings) {
 	d := p.Database.Disk
 	at := p.Database.Dir
 	left := fmt.Sprintf("%s has %s left, of %s", at, room(d.Free), room(d.Total))
+
 	switch {
 	case d.Err != nil:
 		f.add(NotLooked, Warning, "agent", at).what("how much room there is in %s cannot be told: %s", at, line(d.Err)).
@@ -97,7 +103,7 @@ func disk(p Picture, f *findings) {
 	}
 }
 
-// room words bytes in one number and a unit.
+// room formats bytes as one number with a unit.
 func room(bytes uint64) string {
 	n, unit := float64(bytes), 0
 	for units := []string{"B", "KiB", "MiB", "GiB", "TiB"}; ; unit++ {
@@ -108,7 +114,7 @@ func room(bytes uint64) string {
 	}
 }
 
-// looked is about what could not be looked at.
+// looked reports parts of the host that could not be checked.
 func looked(p Picture, f *findings) {
 	for what, err := range map[string]error{"the mount table": p.MountsErr, "what lies where volumes are mounted": p.LeftoversErr} {
 		if err != nil {
@@ -122,11 +128,12 @@ func looked(p Picture, f *findings) {
 	}
 }
 
-// halted is about an agent that does nothing.
+// halted reports an agent that sends no calls.
 func halted(p Picture, f *findings) {
 	if p.Halt == "" {
 		return
 	}
+
 	found := f.add(HostHalted, Problem, "agent", "agent").what("the agent sends no call to any plugin: %s", p.Halt).
 		then("nothing is mounted or unmounted; what is mounted stays")
 	if p.OtherDataDir != "" {
@@ -136,7 +143,7 @@ func halted(p Picture, f *findings) {
 	}
 }
 
-// system is about the host around the agent.
+// system checks the host around the agent.
 func system(p Picture, f *findings) {
 	s := p.System
 	if s.Namespace != 0 && s.Init != 0 && s.Namespace != s.Init {
@@ -144,6 +151,7 @@ func system(p Picture, f *findings) {
 			then("what it mounts is not seen on the host; a setting of its unit does that, as PrivateTmp=, ProtectSystem= or ReadWritePaths=").
 			do("systemctl cat volagent.service")
 	}
+
 	if s.Unit != "" && s.State != "" && s.State != "enabled" && s.State != "enabled-runtime" && s.State != "static" && s.State != "alias" && s.State != "generated" {
 		f.add(HostUnit, Warning, "agent", s.Unit).what("%s is %s", s.Unit, s.State).
 			then("after a reboot no agent is started, and no volume is mounted").do("systemctl enable %s", s.Unit)

@@ -7,7 +7,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// devices is about the block devices under volumes that are on this host.
+// devices checks the block devices under volumes that are on this host.
 func devices(p Picture, f *findings) {
 	known := p.explained()
 	for _, v := range p.Volumes {
@@ -37,15 +37,17 @@ func devices(p Picture, f *findings) {
 	}
 }
 
-// orphans is about loop devices with a file in the data dir that nothing uses.
+// orphans reports unused loop devices with a file in the data dir.
 func orphans(p Picture, f *findings) {
 	if p.MountsErr != nil || len(p.Tests) > 0 {
-		return // what uses them is not known
+		return // it is unknown whether something uses them
 	}
+
 	for _, l := range p.Loops {
 		if !within(l.Backing, p.Database.Dir) || p.serves(l) || slices.ContainsFunc(p.Mounts, l.isUsedBy) {
 			continue
 		}
+
 		name := "/dev/" + l.Name
 		g := f.add(DeviceOrphan, Warning, l.Backing, name).do("losetup -d %s", name)
 		if l.Deleted {
@@ -53,11 +55,12 @@ func orphans(p Picture, f *findings) {
 				then("the device keeps the file's space; its data is lost once it is detached, so copy away what is needed before that")
 			continue
 		}
+
 		g.what("%s shows %s, and no volume uses it", name, l.Backing).then("the volume that the file belongs to cannot be deleted; detaching the device loses no data")
 	}
 }
 
-// isUsedBy reports whether a mount shows the file system on a device, or its node.
+// isUsedBy reports whether a mount shows the device's file system or its node.
 func (l Loop) isUsedBy(m Mounted) bool {
 	return m.Device == l.Device || m.Source == "/dev/"+l.Name || m.Root == "/"+l.Name
 }
@@ -66,8 +69,7 @@ func wanted(r volume.Record) bool {
 	return slices.ContainsFunc(r.Ordered(), func(c volume.Claim) bool { return c.Wanted })
 }
 
-// elsewhere is about a device that cannot leave the host, because somebody else mounted
-// it too.
+// elsewhere reports a device that cannot leave the host because another program has mounted it too.
 func elsewhere(p Picture, f *findings, v Volume, dev string, known map[string]bool) {
 	id := v.Record.Volume.ID
 	for _, m := range p.Mounts {
@@ -78,29 +80,31 @@ func elsewhere(p Picture, f *findings, v Volume, dev string, known map[string]bo
 	}
 }
 
-// guards is about directories that refuse writes for a mount that nobody is going to
-// make, as far as what is written down tells. Where that cannot be read in full nobody
-// knows.
+// guards reports directories that refuse writes although no record and no entry plans a mount
+// there. If the entries or the mounts cannot be read completely, it reports nothing.
 func guards(p Picture, f *findings) {
 	if p.EntriesErr != nil || p.MountsErr != nil {
 		return
 	}
+
 	for _, g := range p.Guards {
 		named := p.explained()[g.Dir] || slices.ContainsFunc(p.Entries, func(e fstab.Entry) bool { return e.Dir == g.Dir })
 		if named || slices.ContainsFunc(p.Mounts, func(m Mounted) bool { return m.Path == g.Dir }) {
 			continue
 		}
+
 		f.add(GuardStale, Note, g.Dir, g.Dir).what("%s refuses writes, and nothing says that a volume is mounted there", g.Dir).
 			then("nobody can write to it").do("chattr -i %s", g.Dir).fix("let it be written to again", mend{kind: unguard, path: g.Dir})
 	}
 }
 
-// entries is about what fstab and mount units say of volumes.
+// entries checks the entries for volumes in fstab and mount units.
 func entries(p Picture, f *findings) {
 	for _, w := range p.Faults {
 		g := f.add(w.Kind, Severity(w.Severity), w.Subject, w.Subject).what("%s", w.What).then("%s", w.Then)
 		g.Do = w.Do
 	}
+
 	if p.EntriesErr != nil {
 		f.add(fstab.Unread, Warning, "agent", "fstab").what("what is to be mounted cannot be read in full: %s", line(p.EntriesErr)).
 			then("what is wrong there is not found").do("ls -l /etc/fstab /etc/systemd/system")
@@ -109,9 +113,11 @@ func entries(p Picture, f *findings) {
 	for _, v := range p.Volumes {
 		volumes[v.Record.Volume.ID] = v.Record.Volume.PluginID
 	}
+
 	for _, g := range p.Plugins {
 		plugins[g.ID] = true
 	}
+
 	for _, e := range p.Entries {
 		id := fstab.VolumeOf(e)
 		plugin, known := volumes[id]
@@ -126,7 +132,7 @@ func entries(p Picture, f *findings) {
 	}
 }
 
-// unmet is about what the configuration asks for and is not so.
+// unmet reports settings of the configuration that the agent could not apply.
 func unmet(p Picture, f *findings) {
 	for _, u := range p.Unmet {
 		g := f.add(u.Kind, Problem, u.Subject, u.Subject)

@@ -6,19 +6,20 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// mounts is about what claims that are taken have on record, beside what is there.
+// mounts compares the recorded mounts of mounted claims with the observed ones.
 func mounts(p Picture, f *findings) {
 	for _, v := range p.Volumes {
 		if v.Moving {
 			continue
 		}
-		before := volume.SeenMount // what was found one step further down
+
+		before := volume.SeenMount // the observation one mount further down
 		for _, m := range v.mounts() {
 			if m.good() {
 				before = volume.SeenMount
 				continue
 			}
-			// What is bound from a mount that is dead, or hangs, is so too: one finding.
+			// A bind of a mount that is dead or hangs is in the same state. Both are one finding.
 			if m.sight.Seen != before || m.sight.Seen == volume.SeenMount || m.sight.Seen == volume.SeenNothing {
 				amiss(f, v, m)
 			}
@@ -27,12 +28,13 @@ func mounts(p Picture, f *findings) {
 	}
 }
 
-// amiss is one mount that is not as recorded.
+// amiss reports one mount that is not as recorded.
 func amiss(f *findings, v Volume, m spot) {
 	id := v.Record.Volume.ID
 	look := func(g *Finding) *Finding { return g.do("volctl volume status %s", id) }
 	repairs := "it is made again as soon as the plugin is ready"
 	again := mend{kind: wake, volume: v.Record.Key()}
+
 	switch m.sight.Seen {
 	case volume.SeenNothing:
 		g := f.add(MountMissing, Problem, id, m.path)
@@ -55,6 +57,7 @@ func amiss(f *findings, v Volume, m spot) {
 				then("whoever uses that path reads and writes that file; the data in the volume is safe").do("volctl volume detach %s --all", id)
 			return
 		}
+
 		f.add(MountOther, Problem, id, m.path).what("what is mounted at %s (%s, volume %s) is not what was mounted for it", m.path, m.what, quote(id)).
 			then("whoever uses that path may write to something else; it is neither used nor unmounted, and the volume is mounted there again once it is gone").
 			commands(volume.Command("findmnt %s", m.path), volume.Command("umount %s", m.path))
@@ -64,7 +67,7 @@ func amiss(f *findings, v Volume, m spot) {
 	}
 }
 
-// unexplained are the mounts below the root at no path that is known.
+// unexplained returns the mounts below the root whose paths are not known.
 func (p Picture) unexplained() (all []Mounted) {
 	known := p.explained()
 	for _, m := range p.Mounts {
@@ -75,7 +78,7 @@ func (p Picture) unexplained() (all []Mounted) {
 	return all
 }
 
-// unexplained is about those.
+// unexplained reports those mounts.
 func unexplained(p Picture, f *findings) {
 	in := inside(p)
 	for _, m := range p.unexplained() {
@@ -84,12 +87,14 @@ func unexplained(p Picture, f *findings) {
 				then("the volume at %s cannot be unmounted before that is", at).do("umount %s", m.Path)
 			continue
 		}
+
 		f.add(MountUnexplained, Warning, m.Path, m.Path).what("%s (%s) is mounted at %s, and no record explains it", m.Source, m.FSType, m.Path).
 			then("it is neither used nor unmounted by the agent, and a claim that needs that path is refused").commands(volume.Command("findmnt %s", m.Path), volume.Command("umount %s", m.Path))
 	}
 }
 
-// inside finds the volume in whose mount a path lies, and where that is.
+// inside returns a function that finds the volume in whose mount a path lies, and the path of that
+// mount.
 func inside(p Picture) func(path string) (id, at string) {
 	used := map[string]string{}
 	for _, v := range p.Volumes {
@@ -97,17 +102,19 @@ func inside(p Picture) func(path string) (id, at string) {
 			used[m.path] = v.Record.Volume.ID
 		}
 	}
+
 	return func(path string) (string, string) {
 		for dir := filepath.Dir(path); within(dir, p.Root); dir = filepath.Dir(dir) {
 			if id, ok := used[dir]; ok {
 				return id, dir
 			}
 		}
+
 		return "", ""
 	}
 }
 
-// leftovers is about names where volumes are mounted, with nothing mounted there.
+// leftovers reports files and directories below the root where nothing is mounted.
 func leftovers(p Picture, f *findings) {
 	for _, l := range p.Leftovers {
 		switch {
@@ -123,6 +130,7 @@ func leftovers(p Picture, f *findings) {
 				then("somebody wrote that to the host's own disk, most likely while a volume was missing there; it is never removed by the agent").do("ls -la %s", l.Path)
 		}
 	}
+
 	for _, v := range p.Volumes {
 		r := v.Record
 		if !v.Moving && len(r.Claims) == 0 && r.Node.Staged != volume.Absent && !r.Debt {
@@ -133,7 +141,7 @@ func leftovers(p Picture, f *findings) {
 	}
 }
 
-// notes is about the notes from which claims are adopted if the database is lost.
+// notes checks the notes from which the agent adopts claims if the database is lost.
 func notes(p Picture, f *findings) {
 	for _, n := range p.Notes {
 		id := n.Record.Volume.ID

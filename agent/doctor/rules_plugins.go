@@ -7,23 +7,26 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// restartsOften is how many restarts since the agent was started are too many.
+// restartsOften is the number of restarts since the start of the agent from which a plugin is
+// reported.
 const restartsOften = 5
 
-// agentService is the unit that plugins' units are to come before.
+// agentService is the unit before which plugins' units must be ordered.
 const agentService = "volagent.service"
 
-// of are the volumes of a plugin, and those of them that are on this host.
+// of returns the volumes of a plugin, and those of them that are on this host.
 func (p Picture) of(plugin string) (ids, held []string) {
 	for _, v := range p.Volumes {
 		if v.Record.Volume.PluginID != plugin {
 			continue
 		}
+
 		ids = append(ids, v.Record.Volume.ID)
 		if v.Record.Held() {
 			held = append(held, v.Record.Volume.ID)
 		}
 	}
+
 	return ids, held
 }
 
@@ -34,13 +37,14 @@ func listed(ids []string) string {
 	for _, id := range ids[:min(len(ids), most)] {
 		words = append(words, quote(id))
 	}
+
 	if len(ids) > most {
 		return strings.Join(words, ", ") + " and more"
 	}
 	return strings.Join(words, ", ")
 }
 
-// plugins is about each plugin by itself.
+// plugins checks each plugin by itself.
 func plugins(p Picture, f *findings) {
 	for _, g := range p.Plugins {
 		_, held := p.of(g.ID)
@@ -57,6 +61,7 @@ func plugins(p Picture, f *findings) {
 			f.add(PluginWarning, Warning, g.ID, g.ID).what("plugin %s: %s", quote(g.ID), w).
 				then("it is used all the same, and may fail at its work").do("volctl plugin status %s", g.ID)
 		}
+
 		for _, u := range g.Units {
 			if u.Asked && !slices.Contains(u.Before, agentService) {
 				f.add(PluginOrder, Warning, g.ID, u.Name).what("unit %s of plugin %s does not come before %s", u.Name, quote(g.ID), agentService).
@@ -67,10 +72,10 @@ func plugins(p Picture, f *findings) {
 	}
 }
 
-// note adds to the command what is to be done with it.
+// note adds an instruction to the command.
 func (f *Finding) note(words string) { f.Do += " (" + words + ")" }
 
-// state is how a plugin is.
+// state reports a problem of a plugin's state.
 func state(f *findings, g Plugin, held []string) {
 	v := g.View
 	needs := "no volume needs it now"
@@ -79,7 +84,7 @@ func state(f *findings, g Plugin, held []string) {
 	}
 	switch {
 	case v.Ready:
-		if v.Reason != "" && v.Reason != v.State { // of several parts one is not
+		if v.Reason != "" && v.Reason != v.State { // one of several parts is not ready
 			f.add(PluginDown, Warning, g.ID, g.ID).what("plugin %s is ready in part: %s", quote(g.ID), v.Reason).
 				then("the other parts do its work").do("volctl plugin status %s", g.ID)
 		}
@@ -101,17 +106,19 @@ func state(f *findings, g Plugin, held []string) {
 	}
 }
 
-// missing is about plugins that volumes name and nobody defines.
+// missing reports plugins that volumes name but no plugin file defines.
 func missing(p Picture, f *findings) {
 	known := map[string]bool{}
 	for _, g := range p.Plugins {
 		known[g.ID] = true
 	}
+
 	for _, v := range p.Volumes {
 		id := v.Record.Volume.PluginID
 		if known[id] {
 			continue
 		}
+
 		known[id] = true
 		ids, held := p.of(id)
 		then := "they cannot be mounted"
@@ -123,12 +130,13 @@ func missing(p Picture, f *findings) {
 	}
 }
 
-// capabilities is about plugins that cannot undo any more what they did.
+// capabilities reports plugins that can no longer undo their own calls.
 func capabilities(p Picture, f *findings) {
 	for _, g := range p.Plugins {
 		if !g.View.Ready || g.View.Apart != nil {
 			continue
 		}
+
 		for _, v := range p.Volumes {
 			r := v.Record
 			if r.Volume.PluginID != g.ID {
@@ -149,13 +157,14 @@ func capabilities(p Picture, f *findings) {
 	}
 }
 
-// deadlock is about a plugin that runs in a container of docker's while docker's own
-// volumes need it: at boot each waits for the other.
+// deadlock reports a plugin that runs in a container of docker while docker's own volumes need it.
+// At boot each waits for the other.
 func deadlock(p Picture, f *findings) {
 	for _, g := range p.Plugins {
 		if g.Runtime == "" {
 			continue
 		}
+
 		var ids []string
 		for _, v := range p.Volumes {
 			if v.Record.Volume.PluginID == g.ID && slices.ContainsFunc(v.Record.Ordered(), func(c volume.Claim) bool {
@@ -164,6 +173,7 @@ func deadlock(p Picture, f *findings) {
 				ids = append(ids, v.Record.Volume.ID)
 			}
 		}
+
 		if len(ids) > 0 {
 			f.add(PluginDeadlock, Warning, g.ID, g.ID).what("plugin %s runs in a container of %s, whose containers use its volumes: %s", quote(g.ID), g.Runtime, listed(ids)).
 				then("at boot %s may wait for volumes whose plugin waits for %s, until one of them gives up", g.Runtime, g.Runtime).do("volctl plugin status %s", g.ID).

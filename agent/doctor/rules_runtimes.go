@@ -8,38 +8,39 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Runtimes is what is known of the container runtimes.
+// Runtimes holds the known facts about the container runtimes.
 type Runtimes struct {
-	Named  []volume.RuntimeVolume // what the agent has stored of their volumes
+	Named  []volume.RuntimeVolume // the agent's records of the runtimes' volumes
 	Doubts []Doubt
 	Locals []Local
-	Errs   map[string]error // by runtime: why its own volumes are not known
+	Errs   map[string]error // why a runtime's own volumes are unknown, by runtime
 }
 
 // Doubt is about references to a volume that no container explains.
 type Doubt struct {
 	Runtime string
-	Name    string // the runtime's, for the volume
+	Name    string // the runtime's name for the volume
 	Volume  string
 	Alloc   string
 	Since   time.Time
 	Leaked  int    // references that no container explains
 	Of      int    // all references of the claim
-	Kept    string // why the claim stays; empty if it is about to be released
+	Kept    string // why the claim stays; empty if the agent is about to detach it
 }
 
 // Local is a volume of a runtime's own driver "local".
 type Local struct {
 	Runtime string
 	Name    string
-	Path    string // where its files are; may be empty
+	Path    string // the directory of its files; may be empty
 }
 
-// runtimes is about volumes of docker and podman.
+// runtimes checks volumes of docker and podman.
 func runtimes(p Picture, f *findings) {
 	for _, d := range p.Runtimes.Doubts {
 		leaked(f, d)
 	}
+
 	locals(p, f)
 	for runtime, err := range p.Runtimes.Errs {
 		f.add(NotLooked, Warning, "agent", runtime).what("the volumes of %s cannot be listed: %s", runtime, line(err)).
@@ -47,7 +48,7 @@ func runtimes(p Picture, f *findings) {
 	}
 }
 
-// leaked is about references whose containers are gone.
+// leaked reports references whose containers are gone.
 func leaked(f *findings, d Doubt) {
 	about := d.Runtime + "/" + d.Name
 	if d.Alloc != d.Runtime {
@@ -60,6 +61,7 @@ func leaked(f *findings, d Doubt) {
 	case d.Kept != "":
 		severity, then = Warning, "the claim of "+quote(d.Alloc)+" stays, and the volume mounted: "+d.Kept
 	}
+
 	f.add(RuntimeReference, severity, d.Volume, about).
 		what("%s has no container for %s to volume %s, which it knows as %s", d.Runtime, ofReferences(d), quote(d.Volume), quote(d.Name)).
 		then("%s", then).do("%s ps -a --filter volume=%s", d.Runtime, d.Name)
@@ -76,18 +78,20 @@ func ofReferences(d Doubt) string {
 	}
 }
 
-// locals is about volumes that a runtime made on the host's disk under the name of a
-// volume of the agent's. Docker does that where it was told that there is no such volume, and
-// where it could not ask.
+// locals reports volumes that a runtime created on the host's disk under the name of one of the
+// agent's volumes. Docker does so if it was told that the volume does not exist, or if it could not
+// ask.
 func locals(p Picture, f *findings) {
 	named := map[string]string{}
 	for _, v := range p.Runtimes.Named {
 		named[v.Key()] = v.VolumeID
 	}
+
 	registered := map[string]bool{}
 	for _, v := range p.Volumes {
 		registered[v.Record.Volume.ID] = true
 	}
+
 	for _, l := range p.Runtimes.Locals {
 		id, known := named[volume.RuntimeKey(l.Runtime, l.Name)]
 		severity := Problem
@@ -97,6 +101,7 @@ func locals(p Picture, f *findings) {
 			}
 			id, severity = l.Name, Warning
 		}
+
 		where := "the host's disk"
 		if l.Path != "" {
 			where = l.Path

@@ -8,7 +8,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// What is found of container runtimes, each beside a host where all else is well.
+// TestRuntimeRules checks the findings about container runtimes. The rest of the host has no
+// problems.
 func TestRuntimeRules(t *testing.T) {
 	named := []volume.RuntimeVolume{{Runtime: "docker", Name: "mine", VolumeID: "data"}}
 	doubt := func(leaked, of int, kept string) Runtimes {
@@ -16,7 +17,7 @@ func TestRuntimeRules(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		has      Runtimes
-		id       string // empty: nothing is found
+		id       string // empty: no finding
 		severity Severity
 		says     []string
 	}{

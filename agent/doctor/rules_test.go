@@ -26,7 +26,8 @@ func seen(m *volume.MountIdentity) volume.Sight {
 
 var mode = volume.Capability{Access: "single-node-multi-writer", Attachment: volume.FileSystem}
 
-// mounted is a volume "data" of plugin "p" with claims of a and b, all as recorded.
+// mounted returns a volume "data" of plugin "p" with claims of a and b, whose state agrees with the
+// records.
 func mounted() Volume {
 	claim := func(alloc string, seq, id uint64) volume.Claim {
 		return volume.Claim{
@@ -53,7 +54,7 @@ func mounted() Volume {
 	}
 }
 
-// well is a host where everything fits.
+// well returns a host without problems.
 func well() Picture {
 	v := mounted()
 	return Picture{
@@ -68,14 +69,14 @@ func well() Picture {
 	}
 }
 
-// TestWell: where everything fits there is nothing to say.
+// TestWell checks that a host without problems has no findings.
 func TestWell(t *testing.T) {
 	if got := Judge(well()); len(got) != 0 {
 		t.Errorf("found %+v", got)
 	}
 }
 
-// TestRules: one thing that does not fit, and what is found.
+// TestRules checks the findings for one problem at a time.
 func TestRules(t *testing.T) {
 	staging := csi + "/p/staging/data"
 	sight := func(s volume.Seen, detail string) volume.Sight {
@@ -101,8 +102,8 @@ func TestRules(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil func(p *Picture)
 		want  []string // ids
-		says  string   // in what, then or do
-		fix   bool     // the first can be fixed
+		says  string   // part of the problem, the consequence or the command
+		fix   bool     // the first finding can be fixed
 	}{
 		"commit fails":     {func(p *Picture) { p.Database.Fault = errors.New("no space") }, []string{"db-commit:state.db"}, "no space", false},
 		"check fails":      {func(p *Picture) { p.Database.Check = errors.New("one\ntwo\nthree") }, []string{"db-check:state.db"}, "one, and 2 more", false},
@@ -270,7 +271,7 @@ func TestRules(t *testing.T) {
 				p.Mounts = append(p.Mounts, used)
 				p.Loops = append(p.Loops, Loop{fmt.Sprintf("7:%d", i+1), Block{Name: fmt.Sprintf("loop%d", i+1), Backing: fmt.Sprintf("/d/volumes/vol-%d/image", i+1)}})
 			}
-			p.Loops[4].Backing = "/home/disk" // not ours
+			p.Loops[4].Backing = "/home/disk" // not in the agent's data dir
 		}, nil, "", false},
 		"guard":            {func(p *Picture) { p.Guards = []Guard{{Dir: "/srv/x", Volumes: []string{"data"}}} }, []string{"guard-stale:/srv/x"}, "chattr -i /srv/x", true},
 		"guard of a claim": {func(p *Picture) { p.Guards = []Guard{{Dir: "/srv/b", Volumes: []string{"data"}}} }, nil, "", false},
@@ -342,7 +343,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// TestOrder: problems before warnings before notes.
+// TestOrder checks that problems come before warnings, and warnings before notes.
 func TestOrder(t *testing.T) {
 	p := well()
 	p.Leftovers = []Leftover{{Path: csi + "/a", Contents: Contents{Kind: "directory", Empty: true}}}

@@ -13,12 +13,13 @@ import (
 
 func quote(s string) string { return strconv.Quote(s) }
 
-// volumes is about the work on each volume.
+// volumes checks the work on each volume.
 func volumes(p Picture, f *findings) {
 	for _, v := range p.Volumes {
 		if v.Moving {
 			continue
 		}
+
 		r := v.Record
 		id := r.Volume.ID
 		e := volume.Explain(r, v.Observed, v.Attempt)
@@ -29,7 +30,7 @@ func volumes(p Picture, f *findings) {
 		}
 		again := mend{kind: wake, volume: r.Key()}
 		switch {
-		case e.State == volume.StateStuck && inTheWay(v): // that mount is a finding
+		case e.State == volume.StateStuck && inTheWay(v): // that mount is a finding of its own
 		case e.State == volume.StateStuck:
 			g := f.add(VolumeStuck, Problem, id, id).what("volume %s is %s%s", quote(id), e.Summary, tried(p.Now, v.Attempt)).then("%s", stuckThen(r, v))
 			g.Do = do
@@ -43,6 +44,7 @@ func volumes(p Picture, f *findings) {
 		case e.State == volume.StateMounting || e.State == volume.StateReleasing:
 			waits(f, v, do)
 		}
+
 		if owed := r.Debts(); len(owed) > 0 {
 			calls := r.PendingCalls(v.Attempt, v.Observed.Plugin)
 			g := f.add(VolumeOwes, Warning, id, id).what("the plugin of volume %s is still to be told: %s", quote(id), strings.Join(owed, "; ")).
@@ -52,10 +54,12 @@ func volumes(p Picture, f *findings) {
 				g.Do = calls.GiveUp
 			}
 		}
+
 		for _, u := range r.Node.Unseen {
 			f.add(VolumeUnseen, Warning, id, u.Path).what("%s of volume %s was unmounted lazily%s", u.Path, quote(id), users(u)).
 				then("whoever has it open goes on using it, so that the volume is not known to be off this host").do("volctl volume status %s", id)
 		}
+
 		if x := r.Volume.Expansion; x.Refused.Code != "" {
 			f.add(ExpansionRefused, Warning, id, id).what("volume %s was not expanded to %s: %s", quote(id), volume.Size(x.Refused.Size), line(x.Refused.Err())).
 				then("it has the size that it had; no data is affected").do("volctl volume expand %s %s", id, volume.Size(x.Refused.Size))
@@ -75,19 +79,20 @@ func misplaced(v Volume) bool {
 	return slices.ContainsFunc(v.mounts(), func(m spot) bool { return !m.good() })
 }
 
-// inTheWay reports whether a volume waits for nothing but a mount of its own that is
-// another one, or does not answer.
+// inTheWay reports whether the volume waits only for one of its own mounts that does not answer or
+// has been replaced by another.
 func inTheWay(v Volume) bool {
 	a := volume.Next(v.Record, v.Observed)
 	failed := v.Attempt != nil && v.Attempt.Err != nil
 	return !failed && a.Kind == volume.Wait && (a.Cause == volume.CauseForeign || a.Cause == volume.CauseHung) && misplaced(v)
 }
 
-// tried says how a step failed, and how often.
+// tried describes how a step failed, and how often.
 func tried(now time.Time, at *volume.Attempt) string {
 	if at == nil || at.Err == nil {
 		return ""
 	}
+
 	words := ": " + at.Err.Error()
 	if at.Tries > 0 {
 		words += fmt.Sprintf(" (%d times", at.Tries)
@@ -96,10 +101,11 @@ func tried(now time.Time, at *volume.Attempt) string {
 		}
 		words += ")"
 	}
+
 	return line(fmt.Errorf("%s", words))
 }
 
-// stuckThen says what comes of a volume that gets no further.
+// stuckThen describes the consequence for a volume that makes no progress.
 func stuckThen(r volume.Record, v Volume) string {
 	wanted, leaving := 0, 0
 	for _, c := range r.Claims {
@@ -110,6 +116,7 @@ func stuckThen(r volume.Record, v Volume) string {
 			leaving++
 		}
 	}
+
 	again := "it is tried again by itself"
 	if v.Attempt == nil || v.Attempt.Next.IsZero() {
 		again = "it is not tried again by itself"
@@ -126,12 +133,13 @@ func stuckThen(r volume.Record, v Volume) string {
 	}
 }
 
-// waits is about a volume that cannot go on without its plugin.
+// waits reports a volume that needs its plugin to continue.
 func waits(f *findings, v Volume, do string) {
 	r := v.Record
 	if a := volume.Next(r, v.Observed); a.Kind != volume.Wait || a.Cause != volume.CausePlugin {
 		return
 	}
+
 	then := "whoever asked for it waits"
 	if !slices.ContainsFunc(r.Ordered(), func(c volume.Claim) bool { return c.Wanted }) {
 		then = "it stays on this host"
@@ -140,11 +148,11 @@ func waits(f *findings, v Volume, do string) {
 		then("%s until the plugin is ready; the data is safe", then).Do = do
 }
 
-// unknownFor is how long it may be unknown whether an owner lives: systemd is
-// restarted in less.
+// unknownFor is how long it may be unknown whether an owner is alive. A restart of systemd takes
+// less time.
 const unknownFor = 5 * time.Minute
 
-// owners is about claims of which nobody knows whether anybody still has them.
+// owners reports claims whose owners the agent cannot check.
 func owners(p Picture, f *findings) {
 	for _, v := range p.Volumes {
 		for _, c := range v.Record.Ordered() {
@@ -159,7 +167,7 @@ func owners(p Picture, f *findings) {
 	}
 }
 
-// ownerUnit is what systemd is to be asked about.
+// ownerUnit returns the argument for systemctl status about an owner.
 func ownerUnit(o volume.Owner) string {
 	if o.Unit != "" {
 		return o.Unit
@@ -167,12 +175,13 @@ func ownerUnit(o volume.Owner) string {
 	return strconv.Itoa(o.PID)
 }
 
-// debts is about what forced deregisters left.
+// debts reports the rest of forced deregisters.
 func debts(p Picture, f *findings) {
 	for _, d := range p.Debts {
 		if len(d.Left) == 0 {
 			continue
 		}
+
 		v := d.Record.Volume
 		g := f.add(VolumeDebt, Warning, v.ID, v.Driver+"/"+v.ExternalID).what("volume %s was deregistered by force on %s and left: %s", quote(v.ID), d.Since.Format(time.RFC3339), strings.Join(d.Left, "; ")).
 			then("%s. Until then the same storage is not mounted, and nothing else uses these paths", line(errors.New(d.Calls.How))).
@@ -183,7 +192,7 @@ func debts(p Picture, f *findings) {
 	}
 }
 
-// tests is about tests of plugins that were cut short.
+// tests reports plugin tests that were cut short.
 func tests(p Picture, f *findings) {
 	for _, t := range p.Tests {
 		if !t.Running {

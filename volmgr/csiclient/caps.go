@@ -6,15 +6,15 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// VOLUME_CONDITION by its numbers: CSI 1.13 took the names away, and drivers from
-// before it still say it.
+// The numbers of VOLUME_CONDITION. CSI 1.13 removed the names, but older drivers still report the
+// capability.
 const (
 	oldControllerCondition csi.ControllerServiceCapability_RPC_Type = 11
 	oldNodeCondition       csi.NodeServiceCapability_RPC_Type       = 4
 )
 
-// controllerFlag is what a capability of the controller sets; nil for one that no
-// decision rests on.
+// controllerFlag returns the field of Caps that a controller capability sets. It returns nil for a
+// capability that affects no decision.
 func controllerFlag(c *volume.Caps, t csi.ControllerServiceCapability_RPC_Type) *bool {
 	return map[csi.ControllerServiceCapability_RPC_Type]*bool{
 		csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME:     &c.Attach,
@@ -37,7 +37,7 @@ func controllerFlag(c *volume.Caps, t csi.ControllerServiceCapability_RPC_Type) 
 	}[t]
 }
 
-// nodeFlag is controllerFlag of the node service.
+// nodeFlag does the same as controllerFlag for the node service.
 func nodeFlag(c *volume.Caps, t csi.NodeServiceCapability_RPC_Type) *bool {
 	return map[csi.NodeServiceCapability_RPC_Type]*bool{
 		csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME:     &c.Stage,

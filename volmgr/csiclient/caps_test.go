@@ -10,8 +10,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestEachCapability of the spec, and the two from before CSI 1.13, is told apart:
-// it sets one field of Caps that no other one sets.
+// TestEachCapability checks every capability of the spec, and the two from before CSI 1.13. Each
+// sets one field of Caps, which no other capability sets.
 func TestEachCapability(t *testing.T) {
 	setBy := map[string]string{}
 	one := func(name string, answers map[string]any) {

@@ -1,10 +1,8 @@
-// Package csiclient is the only caller of a CSI plugin. It speaks the domain's
-// types on one side and the CSI spec's on the other, and turns gRPC status
-// codes into domain errors in one place.
+// Package csiclient is the only caller of a CSI plugin. It translates between the domain's types
+// and the CSI spec's types. It converts gRPC status codes into domain errors in one place.
 //
-// A Client belongs to one incarnation of a plugin: a restarted plugin gets a
-// new one, so that no connection's backoff and no late answer outlives the
-// process that it came from.
+// A Client belongs to one instance of a plugin. A restarted plugin gets a new Client, so that no
+// connection backoff and no late answer outlives its process.
 package csiclient
 
 import (
@@ -32,49 +30,54 @@ const (
 	DefaultMaxInFlight       = 32
 )
 
-// reconnectMax is the longest pause between two tries to connect. gRPC's own
-// default grows to two minutes, far beyond a plugin's restart.
+// reconnectMax is the longest pause between two tries to connect. gRPC's own default grows to two
+// minutes, which is far longer than a plugin's restart.
 const reconnectMax = time.Second
 
-// window is how many bytes of answers may be under way, on a connection and in
-// one call. An answer of CSI is small, and left to itself gRPC would measure the
-// link: a ping and its answer beside each call, for a socket on this host.
+// window is the gRPC flow-control window, in bytes, for a connection and for one call. CSI answers
+// are small. Without a fixed window, gRPC would measure the link with a ping beside each call,
+// although the socket is local.
 const window = 1 << 20
 
-// Services of a plugin that a client is to use.
+// The services of a plugin that a client uses.
 const (
 	AllServices    = ""
 	NodeOnly       = "node"
 	ControllerOnly = "controller"
 )
 
-// Options of a Client. The zero value is usable.
+// Options configure a Client. The zero value is usable.
 type Options struct {
-	// Deadlines of one call, time spent waiting for MaxInFlight included. A
-	// context with an earlier one wins. Zero is the default.
+	// Deadlines of one call, including the time spent waiting because of MaxInFlight. An earlier
+	// deadline of the context wins. Zero means the default.
 	NodeTimeout       time.Duration
 	ControllerTimeout time.Duration
 	ProbeTimeout      time.Duration
-	// MaxInFlight limits how many calls run at once, at least 1; 0 is the
-	// default. Probe and Info are not counted: they must get through to a
-	// plugin that hangs.
+
+	// MaxInFlight limits how many calls run at once, at least 1; 0 means the default. Probe and
+	// Info do not count, because they must reach a plugin that hangs.
 	MaxInFlight int
-	// Services limits the client to one service (NodeOnly, ControllerOnly); the
-	// other one counts as absent.
+
+	// Services limits the client to one service (NodeOnly, ControllerOnly). The client treats the
+	// other service as absent.
 	Services string
+
 	// Interceptors see every call, the first one outermost.
 	Interceptors []grpc.UnaryClientInterceptor
-	// Observer is told of every call that is sent, Probe included; nil is none.
+
+	// Observer sees every call that is sent, including Probe; nil means no observer.
 	Observer Observer
-	// Exhausted is called after ControllerPublishVolume answered RESOURCE_EXHAUSTED: the
-	// node may have other limits than NodeGetInfo said. It must not block; nil is none.
+
+	// Exhausted is called after ControllerPublishVolume answered RESOURCE_EXHAUSTED, because the
+	// node's limits may differ from those of NodeGetInfo. It must not block; nil means no function.
 	Exhausted func()
-	// Scrubber hides secrets in the plugin's words; nil makes a new one.
+
+	// Scrubber hides secrets in the plugin's messages; nil makes a new one.
 	Scrubber *Scrubber
 }
 
-// Observer counts calls. Method is the short name ("NodeStageVolume"), code that
-// of gRPC ("OK"). It is asked within each call, and must be quick.
+// Observer counts calls. Method is the short name ("NodeStageVolume"), and code is the gRPC code
+// ("OK"). The methods run within each call and must be quick.
 type Observer interface {
 	Began(method string)
 	Ended(method, code string, took time.Duration)
@@ -102,8 +105,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Client is a connection to one incarnation of a plugin. It is safe for use by
-// many goroutines.
+// Client is a connection to one instance of a plugin. It is safe for concurrent use.
 type Client struct {
 	opts   Options
 	conn   *grpc.ClientConn
@@ -117,19 +119,19 @@ type Client struct {
 	groups     csi.GroupControllerClient
 }
 
-// known is what Info learnt.
+// known is the result of Info.
 type known struct {
 	info volume.PluginInfo
 	// groups is the plugin capability GROUP_CONTROLLER_SERVICE.
 	groups bool
 }
 
-// Dial makes a client for the plugin at a unix socket. It does not wait for
-// the connection: the first call does.
+// Dial makes a client for the plugin at a unix socket. It does not wait for the connection: the
+// first call does.
 func Dial(socketPath string, opts Options) (*Client, error) {
 	opts = opts.withDefaults()
-	// grpc's own unix scheme un-escapes the path, so the path does not go
-	// through a target at all.
+	// grpc's own unix scheme un-escapes the path. The path therefore bypasses the target
+	// completely.
 	dial := func(ctx context.Context, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", socketPath)
 	}
@@ -168,8 +170,8 @@ func connectParams(opts Options) grpc.ConnectParams {
 	}
 }
 
-// Close ends the connection. Calls in flight fail as Unavailable; what they
-// did to the volume is unknown.
+// Close ends the connection. Calls in flight fail as Unavailable, and their effect on the volume is
+// unknown.
 func (c *Client) Close() error {
 	if c.closed.Swap(true) {
 		return nil
@@ -180,8 +182,8 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// WaitLost returns nil once a connection that was up is down, and ctx.Err()
-// if ctx ends first. It serves plugins whose process nobody can watch.
+// WaitLost returns nil once the connection is down, and ctx.Err() if ctx ends first. It serves
+// plugins whose process the agent cannot watch.
 func (c *Client) WaitLost(ctx context.Context) error {
 	for {
 		state := c.conn.GetState()
@@ -194,7 +196,7 @@ func (c *Client) WaitLost(ctx context.Context) error {
 	}
 }
 
-// errBusy is why a call that found no free slot was never sent.
+// errBusy means that a call found no free slot and was never sent.
 var errBusy = errors.New("the plugin is busy")
 
 // acquire takes one of the slots for calls in flight.
@@ -204,6 +206,7 @@ func (c *Client) acquire(ctx context.Context) (release func(), err error) {
 		return func() { <-c.slots }, nil
 	default:
 	}
+
 	select {
 	case c.slots <- struct{}{}:
 		return func() { <-c.slots }, nil
@@ -229,7 +232,7 @@ func invoke[Req, Resp any](ctx context.Context, c *Client, step volume.Kind, tim
 	return send(ctx, c, step, method, req)
 }
 
-// send sends one call; ctx has a deadline.
+// send sends one call; ctx must have a deadline.
 func send[Req, Resp any](ctx context.Context, c *Client, step volume.Kind,
 	method func(context.Context, Req, ...grpc.CallOption) (Resp, error), req Req,
 ) (Resp, error) {

@@ -129,7 +129,8 @@ func TestInfoFails(t *testing.T) {
 	}
 }
 
-// TestRequestsFollowCapabilities: what the spec forbids is not sent.
+// TestRequestsFollowCapabilities checks that the client does not send fields that the spec forbids
+// for the plugin's capabilities.
 func TestRequestsFollowCapabilities(t *testing.T) {
 	both := func(a, b volume.AccessMode) []volume.Capability {
 		return []volume.Capability{{Access: a, Attachment: volume.FileSystem}, {Access: b, Attachment: volume.FileSystem}}
@@ -332,8 +333,8 @@ func TestStats(t *testing.T) {
 	}
 }
 
-// TestMaxInFlight: the limit holds, the wait for a slot ends with the
-// deadline, and probes get through.
+// TestMaxInFlight checks that the limit holds, that the wait for a slot ends with the deadline, and
+// that the limit does not stop probes.
 func TestMaxInFlight(t *testing.T) {
 	const limit = 3
 	f := newFake(t)

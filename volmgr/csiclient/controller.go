@@ -13,13 +13,14 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// ControllerPublish attaches a volume to a node and returns what the node's
-// calls must be told.
+// ControllerPublish connects a volume to a node and returns the publish context for the node's
+// calls.
 func (c *Client) ControllerPublish(ctx context.Context, r volume.ControllerPublishRequest) (map[string]string, error) {
 	k, err := c.caps(ctx)
 	if err != nil {
 		return nil, err
 	}
+
 	resp, err := invoke(ctx, c, volume.ControllerPublish, c.opts.ControllerTimeout, r.Secrets, c.controller.ControllerPublishVolume,
 		&csi.ControllerPublishVolumeRequest{
 			VolumeId:         r.ExternalID,
@@ -49,12 +50,14 @@ func (c *Client) ControllerUnpublish(ctx context.Context, r volume.ControllerUnp
 	return err
 }
 
-// CreateVolume makes storage, or finds what the same name made before.
+// CreateVolume creates storage, or finds the storage that an earlier call with the same name
+// created.
 func (c *Client) CreateVolume(ctx context.Context, r volume.CreateVolumeRequest) (volume.CreateVolumeResult, error) {
 	k, err := c.caps(ctx)
 	if err != nil {
 		return volume.CreateVolumeResult{}, err
 	}
+
 	req := &csi.CreateVolumeRequest{
 		Name:               r.Name,
 		VolumeCapabilities: capabilities(r.Capabilities, r.FSType, r.MountFlags, k.info.Caps.ControllerMultiWriter),
@@ -62,6 +65,7 @@ func (c *Client) CreateVolume(ctx context.Context, r volume.CreateVolumeRequest)
 		Parameters:         r.Parameters,
 		Secrets:            reveal(r.Secrets),
 	}
+
 	if len(r.Mutable) > 0 {
 		if !k.info.Caps.Modify {
 			return volume.CreateVolumeResult{}, refused(volume.CreateVolume, codes.InvalidArgument.String(), volume.RetryChange,
@@ -69,6 +73,7 @@ func (c *Client) CreateVolume(ctx context.Context, r volume.CreateVolumeRequest)
 		}
 		req.MutableParameters = r.Mutable
 	}
+
 	switch {
 	case r.SnapshotID != "":
 		req.VolumeContentSource = &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
@@ -77,20 +82,24 @@ func (c *Client) CreateVolume(ctx context.Context, r volume.CreateVolumeRequest)
 		req.VolumeContentSource = &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{
 			Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: r.CloneID}}}
 	}
+
 	if r.Topology.Given() {
 		if !k.info.Caps.Topology {
-			// The spec forbids sending it, and leaving it out would place the
-			// volume where the user did not want it.
+			// The spec forbids sending the request to this plugin. Without it, the plugin might
+			// place the volume in an unwanted location.
 			return volume.CreateVolumeResult{}, refused(volume.CreateVolume, codes.InvalidArgument.String(), volume.RetryChange,
 				"the plugin cannot honour a topology_request: it lacks VOLUME_ACCESSIBILITY_CONSTRAINTS")
 		}
+
 		req.AccessibilityRequirements = &csi.TopologyRequirement{
 			Requisite: topologies(r.Topology.Required), Preferred: topologies(r.Topology.Preferred)}
 	}
+
 	resp, err := invoke(ctx, c, volume.CreateVolume, c.opts.ControllerTimeout, r.Secrets, c.controller.CreateVolume, req)
 	if err != nil {
 		return volume.CreateVolumeResult{}, err
 	}
+
 	made := resp.GetVolume()
 	if made.GetVolumeId() == "" {
 		return volume.CreateVolumeResult{}, refused(volume.CreateVolume, volume.CodeUnverified, volume.RetryBackoff,
@@ -108,7 +117,7 @@ func (c *Client) CreateVolume(ctx context.Context, r volume.CreateVolumeRequest)
 	}, nil
 }
 
-// capacityRange is nothing where any size will do.
+// capacityRange returns nil if any size is acceptable.
 func capacityRange(least, most int64) *csi.CapacityRange {
 	if least <= 0 && most <= 0 {
 		return nil
@@ -123,15 +132,16 @@ func (c *Client) DeleteVolume(ctx context.Context, r volume.DeleteVolumeRequest)
 	return err
 }
 
-// ValidateCapabilities asks whether a volume can be used in all of the given
-// ways. A plugin that does not confirm each of them refuses: an old plugin
-// calls "valid" what it has not understood, so the answer is compared with
-// the question (CSI spec, ValidateVolumeCapabilities).
+// ValidateCapabilities asks whether a volume supports all of the given capabilities. It returns an
+// error unless the plugin confirms each of them. An old plugin may answer "valid" to fields that it
+// does not understand, so the answer is compared with the question (CSI spec,
+// ValidateVolumeCapabilities).
 func (c *Client) ValidateCapabilities(ctx context.Context, r volume.ValidateRequest) error {
 	k, err := c.caps(ctx)
 	if err != nil {
 		return err
 	}
+
 	req := &csi.ValidateVolumeCapabilitiesRequest{
 		VolumeId:           r.ExternalID,
 		VolumeContext:      r.VolumeContext,
@@ -139,6 +149,7 @@ func (c *Client) ValidateCapabilities(ctx context.Context, r volume.ValidateRequ
 		Parameters:         r.Parameters,
 		Secrets:            reveal(r.Secrets),
 	}
+
 	resp, err := invoke(ctx, c, volume.ValidateCapabilities, c.opts.ControllerTimeout, r.Secrets, c.controller.ValidateVolumeCapabilities, req)
 	if err != nil {
 		return err
@@ -149,23 +160,27 @@ func (c *Client) ValidateCapabilities(ctx context.Context, r volume.ValidateRequ
 		}
 		return refused(volume.ValidateCapabilities, volume.CodeUnverified, volume.RetryChange, why)
 	}
+
 	return nil
 }
 
-// unconfirmed says what of the question the answer does not confirm.
+// unconfirmed names the first part of the question that the answer does not confirm.
 func unconfirmed(asked *csi.ValidateVolumeCapabilitiesRequest, got *csi.ValidateVolumeCapabilitiesResponse_Confirmed) string {
 	if got == nil {
 		return "the plugin does not confirm the capabilities"
 	}
+
 	for _, want := range asked.GetVolumeCapabilities() {
 		found := false
 		for _, have := range got.GetVolumeCapabilities() {
 			found = found || proto.Equal(want, have)
 		}
+
 		if !found {
 			return "the plugin does not confirm " + want.GetAccessMode().GetMode().String()
 		}
 	}
+
 	// Both maps are optional in the answer.
 	if len(got.GetVolumeContext()) > 0 && !maps.Equal(got.GetVolumeContext(), asked.GetVolumeContext()) {
 		return "the plugin confirms another volume context than it was asked about"

@@ -6,9 +6,9 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// accessMode is the mode in CSI's words. The two modes that say how many
-// writers a node may have exist only for plugins that know them; to others
-// both are SINGLE_NODE_WRITER.
+// accessMode converts an access mode to CSI. Only plugins with the multi-writer capability know the
+// two modes that set the number of writers on a node. For other plugins both become
+// SINGLE_NODE_WRITER.
 func accessMode(m volume.AccessMode, multiWriter bool) csi.VolumeCapability_AccessMode_Mode {
 	switch m {
 	case volume.SingleNodeReaderOnly:
@@ -32,13 +32,13 @@ func accessMode(m volume.AccessMode, multiWriter bool) csi.VolumeCapability_Acce
 	case volume.MultiNodeMultiWriter:
 		return csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER
 	default:
-		// A plugin refuses it with INVALID_ARGUMENT, which is what it is.
+		// A plugin refuses UNKNOWN with INVALID_ARGUMENT, which is the right error.
 		return csi.VolumeCapability_AccessMode_UNKNOWN
 	}
 }
 
-// capability is a volume capability in CSI's words. File system type, mount flags
-// and mount group mean nothing to a block device.
+// capability converts a volume capability to CSI. Block devices have no file system type, mount
+// flags or mount group.
 func capability(c volume.Capability, fsType string, flags []string, group string, multiWriter bool) *csi.VolumeCapability {
 	out := &csi.VolumeCapability{AccessMode: &csi.VolumeCapability_AccessMode{Mode: accessMode(c.Access, multiWriter)}}
 	if c.Attachment == volume.BlockDevice {
@@ -49,8 +49,7 @@ func capability(c volume.Capability, fsType string, flags []string, group string
 	return out
 }
 
-// capabilities converts several. Modes that the plugin does not tell apart
-// become one.
+// capabilities converts several capabilities. Modes that are the same for the plugin are sent once.
 func capabilities(all []volume.Capability, fsType string, flags []string, multiWriter bool) []*csi.VolumeCapability {
 	type shape struct {
 		mode       csi.VolumeCapability_AccessMode_Mode
@@ -65,14 +64,16 @@ func capabilities(all []volume.Capability, fsType string, flags []string, multiW
 			out = append(out, capability(c, fsType, flags, "", multiWriter))
 		}
 	}
+
 	return out
 }
 
-// reveal opens the secrets for one request.
+// reveal returns the secret values for one request.
 func reveal(secrets volume.Secrets) map[string]string {
 	if len(secrets) == 0 {
 		return nil
 	}
+
 	out := make(map[string]string, len(secrets))
 	for name, secret := range secrets {
 		out[name] = secret.Reveal()

@@ -13,11 +13,11 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// maxMessage is how much of a plugin's words is kept, in bytes.
+// maxMessage limits how much of a plugin's message the client keeps, in bytes.
 const maxMessage = 1024
 
-// callError turns whatever a call ended in into a *volume.CallError. A nil
-// wire means that the call was never sent.
+// callError converts the error of a call into a *volume.CallError. A nil wire means that the call
+// was never sent.
 func (c *Client) callError(step volume.Kind, err error, w *wire) error {
 	code, message, isStatus := codes.Unknown, err.Error(), true
 	switch st, ok := status.FromError(err); {
@@ -30,8 +30,9 @@ func (c *Client) callError(step volume.Kind, err error, w *wire) error {
 	default:
 		isStatus = false
 	}
+
 	if code == codes.Canceled && c.closed.Load() {
-		// The caller has given up nothing: the plugin went away under the call.
+		// The caller did not cancel the call: the plugin's connection was closed during it.
 		code, message = codes.Unavailable, "the connection to the plugin was closed"
 	}
 	return &volume.CallError{
@@ -44,22 +45,22 @@ func (c *Client) callError(step volume.Kind, err error, w *wire) error {
 	}
 }
 
-// answered reports whether the plugin is surely not working on the call.
+// answered reports whether the plugin is certainly not working on the call any longer.
 func answered(code codes.Code, w *wire) bool {
 	switch {
 	case w == nil:
 		return true
 	case code == codes.DeadlineExceeded, code == codes.Canceled:
-		// Even if the plugin itself said so: what it started may go on.
+		// Even if the plugin sent the code itself, the operation that it started may continue.
 		return false
 	default:
 		return w.answered.Load() || !w.sent.Load()
 	}
 }
 
-// retryOf is the table of what a caller does about a code (CSI spec, section
-// "Error Scheme", and the tables of the RPCs). Where the outcome is unknown
-// the class is RetryBackoff: the same call, or its negation, is sent again.
+// retryOf is the table of retry classes for the codes (CSI spec, section "Error Scheme", and the
+// tables of the RPCs). If the outcome is unknown, the class is RetryBackoff: the agent sends the
+// same call, or its opposite, again.
 func retryOf(step volume.Kind, code codes.Code) volume.Retry {
 	switch code {
 	case codes.InvalidArgument, codes.AlreadyExists, codes.OutOfRange:
@@ -72,31 +73,31 @@ func retryOf(step volume.Kind, code codes.Code) volume.Retry {
 		if step == volume.NodeExpand {
 			return volume.RetryNever
 		}
-		return volume.RetryBackoff // in use elsewhere: it may be cleared
+		return volume.RetryBackoff // in use elsewhere; that may end
 	case codes.Aborted:
 		return volume.RetryBackoff // another operation is pending on the volume
 	case codes.NotFound, codes.ResourceExhausted:
-		return volume.RetryBackoff // verify or free, meanwhile
+		return volume.RetryBackoff // the next try verifies or frees the resource
 	default:
-		// Canceled, DeadlineExceeded, Unavailable, Unknown, Internal, DataLoss,
-		// and codes that nobody has defined yet.
+		// Canceled, DeadlineExceeded, Unavailable, Unknown, Internal, DataLoss, and codes that gRPC
+		// has not defined yet.
 		return volume.RetryBackoff
 	}
 }
 
-// refused is an error of our own about a call: one that cannot be sent as
-// asked, or an answer that is OK and useless.
+// refused returns an error of the client's own about a call. Either the call cannot be sent as
+// requested, or the plugin's OK answer is unusable.
 func refused(step volume.Kind, code string, retry volume.Retry, message string) error {
 	return &volume.CallError{Step: string(step), Code: code, Message: message, Retry: retry, Answered: true}
 }
 
-// noMessage stands for the words of a plugin that said nothing.
+// noMessage replaces an empty message of a plugin.
 const noMessage = "(the plugin gave no message)"
 
-// words makes a plugin's message fit to be stored and shown: no secrets, one
-// line, no control characters, valid UTF-8, at most maxMessage bytes.
+// words makes a plugin's message safe to store and show: no secrets, one line, no control
+// characters, valid UTF-8, at most maxMessage bytes.
 func (c *Client) words(s string) string {
-	// Secrets first: what follows could cut or bend one beyond recognition.
+	// Secrets come first: the later steps could change a secret so that it is no longer recognized.
 	s = c.opts.Scrubber.Scrub(s)
 	s = strings.ToValidUTF8(s, "\uFFFD")
 	s = strings.Map(func(r rune) rune {
@@ -109,7 +110,7 @@ func (c *Client) words(s string) string {
 			return r
 		}
 	}, s)
-	// What was taken out may have kept the parts of a secret apart.
+	// Removed characters may have separated the parts of a secret.
 	s = c.opts.Scrubber.Scrub(strings.Join(strings.Fields(s), " "))
 	if s == "" {
 		return noMessage
@@ -122,6 +123,7 @@ func truncate(s string, limit int) string {
 	if len(s) <= limit {
 		return s
 	}
+
 	const mark = "…"
 	cut := limit - len(mark)
 	for cut > 0 && !utf8.RuneStart(s[cut]) {

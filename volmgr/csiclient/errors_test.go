@@ -19,7 +19,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestCodes: what a caller does about each code, for each call.
+// TestCodes checks the retry class of each code, for each call.
 func TestCodes(t *testing.T) {
 	table := []struct {
 		code     codes.Code
@@ -53,7 +53,7 @@ func TestCodes(t *testing.T) {
 				f.fails(rpc, status.Error(row.code, "the plugin's words"))
 				want := volume.CallError{Step: rpc, Code: row.name, Message: "the plugin's words", Retry: row.retry, Answered: row.answered}
 				if rpc == "NodeExpandVolume" && row.code == codes.FailedPrecondition {
-					want.Retry = volume.RetryNever // as the spec has it for this call
+					want.Retry = volume.RetryNever // the spec says so for this call
 				}
 				if got := callError(t, call(t.Context(), c, nil)); !reflect.DeepEqual(*got, want) {
 					t.Errorf("got %+v, want %+v", *got, want)
@@ -102,7 +102,7 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
-// TestCallerGivesUp: a cancelled call may still be running in the plugin.
+// TestCallerGivesUp checks that a cancelled call counts as possibly still running in the plugin.
 func TestCallerGivesUp(t *testing.T) {
 	f := newFake(t)
 	arrived := make(chan struct{})
@@ -122,7 +122,8 @@ func TestCallerGivesUp(t *testing.T) {
 	}
 }
 
-// TestConnectionLost: the plugin dies with a call in hand, or is not there.
+// TestConnectionLost checks the error when the plugin dies during a call, and when it does not
+// exist.
 func TestConnectionLost(t *testing.T) {
 	f := newFake(t)
 	arrived, release := make(chan struct{}), make(chan struct{})
@@ -141,8 +142,8 @@ func TestConnectionLost(t *testing.T) {
 	go func() { lost <- c.WaitLost(t.Context()) }()
 	stopped := make(chan struct{})
 	go func() { <-arrived; close(release); close(stopped); f.server.Stop() }()
-	// Stop cuts the connection before the handler's answer, or after it: only
-	// an error is of interest, and that one must be an unanswered Unavailable.
+	// Stop cuts the connection before or after the handler's answer. Only an error matters here,
+	// and it must be an unanswered Unavailable.
 	if err := rpcs["NodeUnstageVolume"](t.Context(), c, nil); err != nil {
 		if got := callError(t, err); got.Code != "Unavailable" || got.Answered {
 			t.Errorf("lost: got %+v", *got)
@@ -164,8 +165,8 @@ func TestConnectionLost(t *testing.T) {
 	}
 }
 
-// TestUnansweredWhenCut: a connection that breaks under a call leaves its
-// outcome unknown.
+// TestUnansweredWhenCut checks that a connection that breaks during a call leaves its outcome
+// unknown.
 func TestUnansweredWhenCut(t *testing.T) {
 	f := newFake(t)
 	arrived := make(chan struct{})
@@ -190,8 +191,8 @@ func TestUnansweredWhenCut(t *testing.T) {
 	}
 }
 
-// TestReconnect: a plugin that comes back on the same path is found within the
-// longest pause.
+// TestReconnect checks that the client reconnects within the longest pause to a plugin that returns
+// on the same path.
 func TestReconnect(t *testing.T) {
 	f := newFake(t)
 	c := f.client(t, csiclient.Options{})
@@ -274,12 +275,12 @@ func TestSecretsAreScrubbed(t *testing.T) {
 	if !strings.Contains(got.Message, "mount -o password=*** failed") {
 		t.Errorf("got %q", got.Message)
 	}
-	// A later call without secrets, and one whose message is cut within one.
+	// A later call without secrets, whose message is cut in the middle of an earlier secret.
 	f.fails("NodeUnstageVolume", status.Error(codes.Internal, strings.Repeat("z", 1020)+"hunter2 &x"))
 	if got := callError(t, rpcs["NodeUnstageVolume"](t.Context(), c, nil)); strings.Contains(got.Message, "hun") {
 		t.Errorf("a secret of an earlier call leaks: …%q", got.Message[1000:])
 	}
-	// It did reach the plugin.
+	// The call must have reached the plugin.
 	if f.count("NodeStageVolume") != 1 {
 		t.Error("stage was not called")
 	}

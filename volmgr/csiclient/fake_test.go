@@ -15,8 +15,8 @@ import (
 	"github.com/volagent/volagent/volmgr/csiclient"
 )
 
-// fake is a plugin whose answer to every call is one function's. A method that
-// it does not know is answered by good.
+// fake is a plugin that answers every call with one function. If the function returns nothing for a
+// method, good answers it.
 type fake struct {
 	socket string
 	server *grpc.Server
@@ -82,7 +82,7 @@ func (f *fake) on(answer func(ctx context.Context, method string, req any) (any,
 	f.answer = answer
 }
 
-// fails makes one method fail and leaves the others be.
+// fails makes one method fail. All others succeed.
 func (f *fake) fails(method string, err error) {
 	f.on(func(_ context.Context, m string, _ any) (any, error) {
 		if m == method {
@@ -145,7 +145,7 @@ func pluginCaps(types ...csi.PluginCapability_Service_Type) *csi.GetPluginCapabi
 	return resp
 }
 
-// good is the answer of a plugin that can do everything.
+// good returns the answer of a plugin that can do everything.
 func good(method string) any {
 	switch method {
 	case "Probe":

@@ -11,7 +11,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// NodeHealth asks the node service how a volume is.
+// NodeHealth asks the node service about the health of a volume.
 func (c *Client) NodeHealth(ctx context.Context, r volume.HealthRequest) (volume.Health, error) {
 	resp, err := invoke(ctx, c, volume.NodeHealth, c.opts.NodeTimeout, nil, c.node.NodeGetVolumeHealth, &csi.NodeGetVolumeHealthRequest{
 		VolumeId: r.ExternalID, VolumePublishPath: r.Path, StagingTargetPath: r.StagingPath,
@@ -19,7 +19,7 @@ func (c *Client) NodeHealth(ctx context.Context, r volume.HealthRequest) (volume
 	return c.health(resp.GetVolumeHealth()), err
 }
 
-// StorageHealth asks the node service how it reaches its storage.
+// StorageHealth asks the node service about its connection to the storage.
 func (c *Client) StorageHealth(ctx context.Context, secrets volume.Secrets) ([]volume.Condition, error) {
 	resp, err := invoke(ctx, c, volume.NodeStorageHealth, c.opts.NodeTimeout, secrets, c.node.NodeGetStorageHealth,
 		&csi.NodeGetStorageHealthRequest{Secrets: reveal(secrets)})
@@ -31,21 +31,23 @@ func (c *Client) StorageHealth(ctx context.Context, secrets volume.Secrets) ([]v
 			severity = volume.Degraded
 		case csi.StorageHealthErrorType_STORAGE_UNREACHABLE:
 			severity = volume.Inaccessible
-		default: // of a newer specification
+		default: // from a newer specification
 		}
+
 		out = append(out, c.entry(severity, b.GetReason(), b.GetMessage()))
 	}
+
 	return out, err
 }
 
-// ControllerHealth asks the controller how a volume is.
+// ControllerHealth asks the controller about the health of a volume.
 func (c *Client) ControllerHealth(ctx context.Context, r volume.HealthRequest) (volume.Health, error) {
 	resp, err := invoke(ctx, c, volume.ControllerHealth, c.opts.ControllerTimeout, r.Secrets, c.controller.ControllerGetVolumeHealth,
 		&csi.ControllerGetVolumeHealthRequest{VolumeId: r.ExternalID, Secrets: reveal(r.Secrets)})
 	return c.health(resp.GetVolumeHealth()), err
 }
 
-// ListHealth returns one page of the volumes that are not well.
+// ListHealth returns one page of the volumes with health problems.
 func (c *Client) ListHealth(ctx context.Context, r volume.ListHealthRequest) (volume.HealthPage, error) {
 	resp, err := invoke(ctx, c, volume.ListHealth, c.opts.ControllerTimeout, r.Secrets, c.controller.ControllerListVolumeHealth,
 		&csi.ControllerListVolumeHealthRequest{MaxEntries: r.MaxEntries, StartingToken: r.Token, Secrets: reveal(r.Secrets)})
@@ -67,14 +69,16 @@ func (c *Client) health(h *csi.VolumeHealth) volume.Health {
 			severity = volume.Inaccessible
 		case csi.VolumeHealthErrorType_DATA_LOSS:
 			severity = volume.DataLoss
-		default: // of a newer specification
+		default: // from a newer specification
 		}
+
 		out.Entries = append(out.Entries, c.entry(severity, e.GetReason(), e.GetMessage()))
 	}
+
 	return out
 }
 
-// entry makes a plugin's words fit to be shown. No message is left empty by it.
+// entry makes a plugin's texts safe to show. An empty text stays empty.
 func (c *Client) entry(severity, reason, message string) volume.Condition {
 	if message != "" {
 		message = c.words(message)
@@ -85,22 +89,23 @@ func (c *Client) entry(severity, reason, message string) volume.Condition {
 	return volume.Condition{Severity: severity, Reason: reason, Message: message}
 }
 
-// conditionField is where messages held a VolumeCondition until CSI 1.13 took it
-// away: NodeGetVolumeStatsResponse, and the VolumeStatus of two answers.
+// conditionField is the number of the field that held a VolumeCondition until CSI 1.13 removed it:
+// in NodeGetVolumeStatsResponse, and in the VolumeStatus of two answers.
 const conditionField protowire.Number = 2
 
-// condition reads the VolumeCondition {abnormal = 1, message = 2} that a driver from
-// before CSI 1.13 sends, which now is a field that nobody knows. It is nil where
-// there is none, and where it says that all is well.
+// condition reads the VolumeCondition {abnormal = 1, message = 2} of a driver from before CSI 1.13,
+// which is now an unknown field. It returns nil if there is none, and if it reports no problem.
 func (c *Client) condition(m proto.Message) *volume.Condition {
 	if m == nil || !m.ProtoReflect().IsValid() {
 		return nil
 	}
+
 	for rest := []byte(m.ProtoReflect().GetUnknown()); len(rest) > 0; {
 		num, typ, n := protowire.ConsumeTag(rest)
 		if n < 0 {
 			return nil
 		}
+
 		rest = rest[n:]
 		if num == conditionField && typ == protowire.BytesType {
 			body, n := protowire.ConsumeBytes(rest)
@@ -116,8 +121,10 @@ func (c *Client) condition(m proto.Message) *volume.Condition {
 		if n = protowire.ConsumeFieldValue(num, typ, rest); n < 0 {
 			return nil
 		}
+
 		rest = rest[n:]
 	}
+
 	return nil
 }
 
@@ -128,6 +135,7 @@ func oldCondition(body []byte) (abnormal bool, message string) {
 		if n < 0 {
 			return abnormal, message
 		}
+
 		body = body[n:]
 		switch {
 		case num == 1 && typ == protowire.VarintType:
@@ -143,10 +151,13 @@ func oldCondition(body []byte) (abnormal bool, message string) {
 			}
 			message = string(v)
 		}
+
 		if n = protowire.ConsumeFieldValue(num, typ, body); n < 0 {
 			return abnormal, message
 		}
+
 		body = body[n:]
 	}
+
 	return abnormal, message
 }

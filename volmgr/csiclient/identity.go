@@ -13,12 +13,14 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Probe asks whether the plugin is ready. A plugin that does not say is, and
-// so is one that does not implement the call.
+// Probe asks whether the plugin is ready. A plugin counts as ready if its answer does not say, or
+// if it does not implement the call.
 func (c *Client) Probe(ctx context.Context) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.opts.ProbeTimeout)
 	defer cancel()
+
 	resp, err := send(ctx, c, stepProbe, c.identity.Probe, &csi.ProbeRequest{})
+
 	switch {
 	case isUnimplemented(err):
 		return true, nil
@@ -29,9 +31,8 @@ func (c *Client) Probe(ctx context.Context) (bool, error) {
 	}
 }
 
-// Info asks the plugin who it is and what it can do, and keeps the answer for
-// the calls that depend on it. A plugin without a controller or without a node
-// service is fine. PluginInfo.ID is left empty.
+// Info asks the plugin for its identity and capabilities, and keeps the answer for the calls that
+// depend on it. A plugin may lack a controller or a node service. PluginInfo.ID stays empty.
 func (c *Client) Info(ctx context.Context) (volume.PluginInfo, error) {
 	k := &known{}
 	err := c.askIdentity(ctx, k)
@@ -41,7 +42,7 @@ func (c *Client) Info(ctx context.Context) (volume.PluginInfo, error) {
 	if err == nil && k.groups {
 		err = c.askGroups(ctx, k)
 	}
-	if !k.info.HasController { // what the two say is of the controller's calls
+	if !k.info.HasController { // both capabilities are about controller calls
 		k.info.Caps.Topology, k.info.Caps.Offline = false, false
 	}
 	if err == nil && c.opts.Services != ControllerOnly {
@@ -50,11 +51,12 @@ func (c *Client) Info(ctx context.Context) (volume.PluginInfo, error) {
 	if err != nil {
 		return volume.PluginInfo{}, err
 	}
+
 	c.known.Store(k)
 	return k.info, nil
 }
 
-// caps returns what the plugin can do, and asks it unless Info has before.
+// caps returns the plugin's capabilities. It asks the plugin unless Info has done so.
 func (c *Client) caps(ctx context.Context) (*known, error) {
 	if k := c.known.Load(); k != nil {
 		return k, nil
@@ -73,12 +75,14 @@ func (c *Client) askIdentity(ctx context.Context, k *known) error {
 	if name.GetName() == "" {
 		return refused(stepGetPluginInfo, volume.CodeUnverified, volume.RetryBackoff, "the plugin answered without a driver name")
 	}
+
 	k.info.Driver, k.info.Version = name.GetName(), name.GetVendorVersion()
 
 	caps, err := ask(ctx, c, stepGetPluginCapabilities, c.identity.GetPluginCapabilities, &csi.GetPluginCapabilitiesRequest{})
 	if isUnimplemented(err) {
 		return nil
 	}
+
 	for _, one := range caps.GetCapabilities() {
 		switch one.GetService().GetType() {
 		case csi.PluginCapability_Service_CONTROLLER_SERVICE:
@@ -87,33 +91,38 @@ func (c *Client) askIdentity(ctx context.Context, k *known) error {
 			k.info.Caps.Topology = true
 		case csi.PluginCapability_Service_GROUP_CONTROLLER_SERVICE:
 			k.groups = c.opts.Services != NodeOnly
-		default: // nothing here depends on it
+		default: // no decision here depends on it
 		}
+
 		if one.GetVolumeExpansion().GetType() == csi.PluginCapability_VolumeExpansion_OFFLINE {
 			k.info.Caps.Offline = true
 		}
 	}
+
 	return err
 }
 
 func (c *Client) askController(ctx context.Context, k *known) error {
 	resp, err := ask(ctx, c, stepControllerGetCapabilities, c.controller.ControllerGetCapabilities, &csi.ControllerGetCapabilitiesRequest{})
 	if isUnimplemented(err) {
-		// One binary for both parts, run as the node part: it names a
-		// controller that is not there.
+		// One binary serves both parts and runs as the node part here: it reports a controller that
+		// does not exist.
 		k.info.HasController = false
 		return nil
 	}
+
 	for _, one := range resp.GetCapabilities() {
 		if one.GetRpc() == nil {
 			continue
 		}
+
 		t := one.GetRpc().GetType()
 		k.info.ControllerCaps = append(k.info.ControllerCaps, capName(int32(t), csi.ControllerServiceCapability_RPC_Type_name, int32(oldControllerCondition)))
 		if flag := controllerFlag(&k.info.Caps, t); flag != nil {
 			*flag = true
 		}
 	}
+
 	return err
 }
 
@@ -125,17 +134,20 @@ func (c *Client) askNode(ctx context.Context, k *known) error {
 	if err != nil {
 		return err
 	}
+
 	k.info.HasNode = true
 	for _, one := range caps.GetCapabilities() {
 		if one.GetRpc() == nil {
 			continue
 		}
+
 		t := one.GetRpc().GetType()
 		k.info.NodeCaps = append(k.info.NodeCaps, capName(int32(t), csi.NodeServiceCapability_RPC_Type_name, int32(oldNodeCondition)))
 		if flag := nodeFlag(&k.info.Caps, t); flag != nil {
 			*flag = true
 		}
 	}
+
 	return c.askNodeInfo(ctx, k)
 }
 
@@ -147,23 +159,27 @@ func (c *Client) askNodeInfo(ctx context.Context, k *known) error {
 	if bad := cmp.Or(volume.TooLong("node id", info.GetNodeId(), volume.MaxNodeID), volume.TooLarge("topology", info.GetAccessibleTopology().GetSegments())); bad != "" {
 		return refused(stepNodeGetInfo, volume.CodeUnverified, volume.RetryBackoff, "the plugin's answer cannot be used: "+bad)
 	}
+
 	k.info.NodeID = info.GetNodeId()
 	k.info.Topology = info.GetAccessibleTopology().GetSegments()
 	k.info.MaxVolumes = info.GetMaxVolumesPerNode()
+
 	return err
 }
 
-// NodeInfo asks NodeGetInfo again, and returns all that the plugin says of itself with
-// the answer in it: limits and topology of a node may change while the plugin runs.
+// NodeInfo calls NodeGetInfo again and returns the plugin's information with the new answer. The
+// limits and the topology of a node may change while the plugin runs.
 func (c *Client) NodeInfo(ctx context.Context) (volume.PluginInfo, error) {
 	was, err := c.caps(ctx)
 	if err != nil {
 		return volume.PluginInfo{}, err
 	}
+
 	now := *was
 	if err := c.askNodeInfo(ctx, &now); err != nil {
 		return volume.PluginInfo{}, err
 	}
+
 	c.known.Store(&now)
 	return now.info, nil
 }
@@ -173,20 +189,23 @@ func (c *Client) askGroups(ctx context.Context, k *known) error {
 	if isUnimplemented(err) {
 		return nil
 	}
+
 	for _, one := range resp.GetCapabilities() {
 		if one.GetRpc() == nil {
 			continue
 		}
+
 		t := one.GetRpc().GetType()
 		k.info.ControllerCaps = append(k.info.ControllerCaps, capName(int32(t), csi.GroupControllerServiceCapability_RPC_Type_name, -1))
 		if t == csi.GroupControllerServiceCapability_RPC_CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT {
 			k.info.Caps.GroupSnapshot = true
 		}
 	}
+
 	return err
 }
 
-// ask sends one of Info's calls, outside the limit of calls in flight.
+// ask sends one of Info's calls. It does not count as a call in flight.
 func ask[Req, Resp any](ctx context.Context, c *Client, step volume.Kind,
 	method func(context.Context, Req, ...grpc.CallOption) (Resp, error), req Req,
 ) (Resp, error) {
@@ -195,8 +214,8 @@ func ask[Req, Resp any](ctx context.Context, c *Client, step volume.Kind,
 	return send(ctx, c, step, method, req)
 }
 
-// capName names a capability, or gives its number where this agent's CSI spec
-// has no name for it. Condition is the number that VOLUME_CONDITION had.
+// capName returns the name of a capability, or its number if this agent's CSI spec has no name for
+// it. Condition is the former number of VOLUME_CONDITION.
 func capName(n int32, names map[int32]string, condition int32) string {
 	if n == condition {
 		return "VOLUME_CONDITION"
@@ -207,7 +226,7 @@ func capName(n int32, names map[int32]string, condition int32) string {
 	return strconv.Itoa(int(n))
 }
 
-// isUnimplemented reports whether the plugin does not have the call at all.
+// isUnimplemented reports whether the plugin lacks the call.
 func isUnimplemented(err error) bool {
 	var call *volume.CallError
 	return errors.As(err, &call) && call.Code == codes.Unimplemented.String()

@@ -11,8 +11,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// TestAnswersBeyondLimits: an answer with values that are longer than CSI allows is
-// refused, because they would be sent back with later calls.
+// TestAnswersBeyondLimits checks that the client refuses an answer with values longer than CSI
+// allows, because later calls would send them back.
 func TestAnswersBeyondLimits(t *testing.T) {
 	long := func(n int) string { return strings.Repeat("x", n) }
 	f := newFake(t)

@@ -14,6 +14,7 @@ func (c *Client) NodeStage(ctx context.Context, r volume.NodeStageRequest) error
 	if err != nil {
 		return err
 	}
+
 	_, err = invoke(ctx, c, volume.NodeStage, c.opts.NodeTimeout, r.Secrets, c.node.NodeStageVolume, &csi.NodeStageVolumeRequest{
 		VolumeId:          r.ExternalID,
 		PublishContext:    c.publishContext(k, r.PublishContext),
@@ -22,6 +23,7 @@ func (c *Client) NodeStage(ctx context.Context, r volume.NodeStageRequest) error
 		Secrets:           reveal(r.Secrets),
 		VolumeContext:     r.VolumeContext,
 	})
+
 	return err
 }
 
@@ -40,6 +42,7 @@ func (c *Client) NodePublish(ctx context.Context, r volume.NodePublishRequest) e
 	if err != nil {
 		return err
 	}
+
 	_, err = invoke(ctx, c, volume.NodePublish, c.opts.NodeTimeout, r.Secrets, c.node.NodePublishVolume, &csi.NodePublishVolumeRequest{
 		VolumeId:          r.ExternalID,
 		PublishContext:    c.publishContext(k, r.PublishContext),
@@ -50,6 +53,7 @@ func (c *Client) NodePublish(ctx context.Context, r volume.NodePublishRequest) e
 		Secrets:           reveal(r.Secrets),
 		VolumeContext:     r.VolumeContext,
 	})
+
 	return err
 }
 
@@ -62,13 +66,14 @@ func (c *Client) NodeUnpublish(ctx context.Context, r volume.NodeUnpublishReques
 	return err
 }
 
-// NodeStats asks how full a volume is.
+// NodeStats asks for the usage of a volume.
 func (c *Client) NodeStats(ctx context.Context, r volume.StatsRequest) (volume.Stats, error) {
 	resp, err := invoke(ctx, c, volume.NodeStats, c.opts.NodeTimeout, nil, c.node.NodeGetVolumeStats, &csi.NodeGetVolumeStatsRequest{
 		VolumeId:          r.ExternalID,
 		VolumePath:        r.Path,
 		StagingTargetPath: r.StagingPath,
 	})
+
 	var stats volume.Stats
 	for _, u := range resp.GetUsage() {
 		usage := &volume.Usage{Total: u.GetTotal(), Used: u.GetUsed(), Available: u.GetAvailable()}
@@ -77,20 +82,22 @@ func (c *Client) NodeStats(ctx context.Context, r volume.StatsRequest) (volume.S
 			stats.Bytes = usage
 		case csi.VolumeUsage_INODES:
 			stats.Inodes = usage
-		default: // a unit that this agent does not know
+		default: // an unknown unit
 		}
 	}
+
 	stats.Condition = c.condition(resp)
 	return stats, err
 }
 
-// NodeExpand grows what a volume has on this host to the size of its storage, and
-// returns the new size in bytes, 0 if the plugin does not say.
+// NodeExpand grows a volume's file system or device on this host to the size of its storage. It
+// returns the new size in bytes, or 0 if the plugin does not report it.
 func (c *Client) NodeExpand(ctx context.Context, r volume.NodeExpandRequest) (int64, error) {
 	k, err := c.caps(ctx)
 	if err != nil {
 		return 0, err
 	}
+
 	resp, err := invoke(ctx, c, volume.NodeExpand, c.opts.NodeTimeout, r.Secrets, c.node.NodeExpandVolume, &csi.NodeExpandVolumeRequest{
 		VolumeId:          r.ExternalID,
 		VolumePath:        r.Path,
@@ -99,11 +106,12 @@ func (c *Client) NodeExpand(ctx context.Context, r volume.NodeExpandRequest) (in
 		VolumeCapability:  capability(r.Capability, r.FSType, r.MountFlags, "", k.info.Caps.NodeMultiWriter),
 		Secrets:           reveal(r.Secrets),
 	})
+
 	return resp.GetCapacityBytes(), err
 }
 
-// mountGroup is passed on to a plugin that knows it, and to no other one (CSI
-// spec, VOLUME_MOUNT_GROUP).
+// mountGroup returns the group for plugins with VOLUME_MOUNT_GROUP. For other plugins it returns
+// nothing (CSI spec, VOLUME_MOUNT_GROUP).
 func mountGroup(k *known, group string) string {
 	if !k.info.Caps.MountGroup {
 		return ""
@@ -111,9 +119,9 @@ func mountGroup(k *known, group string) string {
 	return group
 }
 
-// publishContext is passed on if, and only if, the plugin attaches volumes
-// (CSI spec, NodeStageVolume and NodePublishVolume). A node part does not say
-// whether its controllers do; there is a context only then.
+// publishContext returns the context only for plugins with ControllerPublish (CSI spec,
+// NodeStageVolume and NodePublishVolume). A node part does not report whether its controllers have
+// that call, but a context exists only if they do.
 func (c *Client) publishContext(k *known, pc map[string]string) map[string]string {
 	if !k.info.Caps.Attach && c.opts.Services != NodeOnly {
 		return nil

@@ -9,7 +9,7 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// began tells the observer that a call is sent, and returns since when.
+// began tells the observer that a call is being sent, and returns the start time.
 func (c *Client) began(step volume.Kind) (since time.Time) {
 	if c.opts.Observer != nil {
 		c.opts.Observer.Began(string(step))
@@ -18,13 +18,13 @@ func (c *Client) began(step volume.Kind) (since time.Time) {
 	return since
 }
 
-// ended tells the observer how a call ended. A code that gRPC does not have, which
-// a plugin can send, counts as Unknown: codes that a plugin makes up must not
-// become names without end.
+// ended tells the observer how a call ended. A code that gRPC does not define counts as Unknown: a
+// plugin that invents codes must not create an unlimited number of names.
 func (c *Client) ended(step volume.Kind, since time.Time, err error) {
 	if c.opts.Observer == nil {
 		return
 	}
+
 	code := status.Code(err)
 	if code > codes.Unauthenticated {
 		code = codes.Unknown

@@ -16,7 +16,7 @@ import (
 	"github.com/volagent/volagent/volmgr/csiclient"
 )
 
-// tally is an Observer.
+// tally is an Observer that records calls.
 type tally struct {
 	mu    sync.Mutex
 	began []string
@@ -37,8 +37,8 @@ func (o *tally) Ended(method, code string, took time.Duration) {
 	o.bad = o.bad || took <= 0 || took > time.Minute
 }
 
-// TestObserver: every call is observed once, by the name that it has on the wire
-// and the code that came back.
+// TestObserver checks that every call is observed once, with its name on the wire and the code of
+// the answer.
 func TestObserver(t *testing.T) {
 	f := newFake(t)
 	o := &tally{}
@@ -56,7 +56,7 @@ func TestObserver(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, rpc := range rpcs {
-		_ = rpc(t.Context(), c, nil) // what it makes of an empty answer is not meant here
+		_ = rpc(t.Context(), c, nil) // the client's handling of an empty answer does not matter here
 	}
 	if !slices.Equal(o.began, sent) || len(sent) < 6+len(rpcs) {
 		t.Errorf("observed\n%v\nand sent\n%v", o.began, sent)

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// TestReconnectDelay: however long a plugin was away, it is found within a
-// second and gRPC's jitter. TestReconnect shows the short case for real.
+// TestReconnectDelay checks that the client finds a plugin within a second plus gRPC's jitter, no
+// matter how long the plugin was away. TestReconnect tests the short case for real.
 func TestReconnectDelay(t *testing.T) {
 	if d := connectParams(Options{}.withDefaults()).Backoff.MaxDelay; d <= 0 || d > time.Second {
 		t.Errorf("a pause of up to %s between two tries", d)

@@ -15,30 +15,29 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// maxScrubbed bounds how many spellings a Scrubber remembers. Past it the
-// oldest go first.
+// maxScrubbed limits how many spellings a Scrubber remembers. Beyond it, the oldest are dropped
+// first.
 const maxScrubbed = 4096
 
-// minAnywhere is the length, in bytes, from which a secret is masked wherever it
-// stands. A shorter one is masked only as a word of its own, because it may be part of
-// many words. One line of a secret of several lines counts as a secret from this length.
+// minAnywhere is the length, in bytes, from which a secret is masked anywhere in a text. A shorter
+// secret is masked only as a separate word, because it may be part of many words. One line of a
+// multi-line secret counts as a secret from this length.
 const minAnywhere = 8
 
-// minEncoded is the length, in bytes, from which a secret is looked for in forms
-// that a short one shares with much else.
+// minEncoded is the length, in bytes, from which the Scrubber also searches for encoded forms of a
+// secret. Encoded forms of shorter secrets would match too much other text.
 const minEncoded = 4
 
-// mask is what stands in the place of a secret.
+// mask replaces a secret.
 const mask = "***"
 
-// unmaskedKeys are the keys of secrets whose values are names, not secrets. Drivers
-// quote them in errors, which nobody could read if they were masked.
+// unmaskedKeys are keys of secrets whose values are names and not secret. Drivers quote these
+// values in errors, which would be unreadable if they were masked.
 var unmaskedKeys = []string{"name", "region", "storage", "bucket", "endpoint"}
 
-// Scrubber replaces secrets by "***" in what a plugin says (docs/security.md has the
-// rule). It remembers every secret that the plugin was given, since a plugin may quote
-// in one answer what it was told in an earlier call. The zero value is ready for use, by
-// many goroutines.
+// Scrubber replaces secrets by "***" in a plugin's messages (docs/security.md has the rule). It
+// remembers every secret that was sent to the plugin, because a plugin may quote the secret of an
+// earlier call. The zero value is ready for use and safe for concurrent use.
 type Scrubber struct {
 	mu       sync.Mutex
 	seen     map[spelling]bool
@@ -46,15 +45,15 @@ type Scrubber struct {
 	unmasked []string
 }
 
-// spelling is one way in which the value of a secret may be written.
+// spelling is one form in which a message may contain the value of a secret.
 type spelling struct {
-	key      string // of the secret, in lower case
+	key      string // the secret's key in lower case
 	text     string
-	anywhere bool // else it is masked as a word of its own only
+	anywhere bool // otherwise it is masked only as a separate word
 }
 
-// Unmask has the Scrubber mask no values of these keys, beside those that it masks
-// never. The case of keys does not matter.
+// Unmask makes the Scrubber show the values of these keys, in addition to unmaskedKeys. The case of
+// keys does not matter.
 func (s *Scrubber) Unmask(keys ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,16 +63,17 @@ func (s *Scrubber) Unmask(keys ...string) {
 	}
 }
 
-// Add remembers the values of secrets and the spellings in which programs
-// usually print them.
+// Add remembers the values of secrets and the spellings in which programs usually print them.
 func (s *Scrubber) Add(secrets volume.Secrets) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	for key, secret := range secrets {
 		value := secret.Reveal()
 		key = strings.ToLower(key)
 		s.addAll(key, value)
-		// The key of an address may be a name; a password in the address is none.
+
+		// The key of an address may be unmasked, but a password in the address is still secret.
 		if u, err := url.Parse(strings.TrimSpace(value)); err == nil && u.User != nil {
 			password, _ := u.User.Password()
 			s.addAll(key+" password", password)
@@ -81,7 +81,7 @@ func (s *Scrubber) Add(secrets volume.Secrets) {
 	}
 }
 
-// addAll remembers all spellings of a value; mu is held.
+// addAll remembers all spellings of a value. The caller holds mu.
 func (s *Scrubber) addAll(key, value string) {
 	if value == "" || s.seen[spelling{key, value, len(value) >= minAnywhere}] {
 		return
@@ -107,7 +107,7 @@ func (s *Scrubber) add(one spelling) {
 	}
 }
 
-// masked are the spellings that are masked now.
+// masked returns the spellings that Scrub masks.
 func (s *Scrubber) masked() []spelling {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,12 +117,13 @@ func (s *Scrubber) masked() []spelling {
 	})
 }
 
-// Scrub returns text without the secrets.
+// Scrub returns the text with all secrets masked.
 func (s *Scrubber) Scrub(text string) string {
 	all := s.masked()
 	text, found := replace(text, all)
-	// A mask and what is beside it may spell another secret. Each round makes the text
-	// shorter, because it replaces at least minAnywhere bytes by fewer.
+
+	// A mask and its neighboring characters may spell another secret. The loop ends, because each
+	// round replaces at least minAnywhere bytes by fewer.
 	long := slices.DeleteFunc(all, func(one spelling) bool { return !one.anywhere })
 	for found {
 		text, found = replace(text, long)
@@ -130,19 +131,20 @@ func (s *Scrubber) Scrub(text string) string {
 	return text
 }
 
-// span is a part of a text, from its first byte to the one after its last.
+// span is a part of a text. It includes the byte at from and excludes the byte at to.
 type span struct{ from, to int }
 
-// replace masks all that is spelled in a text, also where two spellings overlap. It
-// reports whether there was any.
+// replace masks all spellings in a text, even if they overlap. It reports whether it found any.
 func replace(text string, all []spelling) (string, bool) {
 	var spans []span
 	for _, one := range all {
 		spans = one.find(spans, text)
 	}
+
 	if len(spans) == 0 {
 		return text, false
 	}
+
 	slices.SortFunc(spans, func(a, b span) int { return cmp.Compare(a.from, b.from) })
 
 	var out strings.Builder
@@ -154,17 +156,19 @@ func replace(text string, all []spelling) (string, bool) {
 		}
 		done = max(done, next.to)
 	}
+
 	out.WriteString(text[done:])
 	return out.String(), true
 }
 
-// find adds where the spelling stands in a text.
+// find appends the positions of the spelling in a text.
 func (one spelling) find(spans []span, text string) []span {
 	for from := 0; ; {
 		at := strings.Index(text[from:], one.text)
 		if at < 0 {
 			return spans
 		}
+
 		found := span{from + at, from + at + len(one.text)}
 		if one.anywhere || one.isWord(text, found) {
 			spans = append(spans, found)
@@ -173,7 +177,7 @@ func (one spelling) find(spans []span, text string) []span {
 	}
 }
 
-// isWord reports whether a spelling that was found is no part of a longer word.
+// isWord reports whether the found spelling is not part of a longer word.
 func (one spelling) isWord(text string, found span) bool {
 	first, _ := utf8.DecodeRuneInString(one.text)
 	last, _ := utf8.DecodeLastRuneInString(one.text)
@@ -184,12 +188,12 @@ func (one spelling) isWord(text string, found span) bool {
 	return !joinedBefore && !joinedAfter
 }
 
-// inWord reports whether a character is part of words. At the end of a text, and for
-// bytes that are no character, there is utf8.RuneError, which is none.
+// inWord reports whether a character is part of words. Decoding returns utf8.RuneError at the end
+// of a text and for invalid bytes. That is not part of a word.
 func inWord(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) || r == '_' }
 
-// spellings lists a secret's value as it may turn up in a message. The spellings of a
-// long value are masked anywhere, those of a short one as words.
+// spellings lists the forms in which a secret's value may appear in a message. The forms of a long
+// value are masked anywhere, those of a short one as words.
 func spellings(value string) []spelling {
 	var all []spelling
 	for _, v := range []string{value, strings.TrimSpace(value)} {
@@ -197,15 +201,17 @@ func spellings(value string) []spelling {
 			all = append(all, spelling{text: text, anywhere: len(v) >= minAnywhere})
 		}
 	}
+
 	for line := range strings.Lines(value) {
 		if line = strings.TrimSpace(line); len(line) >= minAnywhere {
 			all = append(all, spelling{text: line, anywhere: true})
 		}
 	}
+
 	return all
 }
 
-// encodings are a value as it is, and in the forms in which programs print it.
+// encodings returns a value and the encoded forms in which programs print it.
 func encodings(v string) []string {
 	quoted := strconv.Quote(v)
 	all := []string{

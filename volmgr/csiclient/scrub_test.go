@@ -19,7 +19,7 @@ func secretsOf(pairs ...string) volume.Secrets {
 	return all
 }
 
-// TestScrubRule: the rule of docs/security.md, case by case.
+// TestScrubRule checks the rule of docs/security.md, case by case.
 func TestScrubRule(t *testing.T) {
 	for name, tt := range map[string]struct {
 		secrets    volume.Secrets
@@ -58,8 +58,8 @@ func TestScrubRule(t *testing.T) {
 	}
 }
 
-// FuzzScrub: a secret of 8 bytes or more is in no text after Scrub, in no form of it,
-// and text without any secret stays as it is.
+// FuzzScrub checks that after Scrub a text contains no secret of 8 bytes or more in any form. A
+// text without secrets stays unchanged.
 func FuzzScrub(f *testing.F) {
 	f.Add("hunter2hunter2", "short", "it is %s, and short %s", "x")
 	f.Add("********", "*", "%s****%s", "***")

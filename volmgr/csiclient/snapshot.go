@@ -10,7 +10,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// CreateSnapshot makes a snapshot, or finds what the same name made before.
+// CreateSnapshot creates a snapshot, or finds the one that an earlier call with the same name
+// created.
 func (c *Client) CreateSnapshot(ctx context.Context, r volume.SnapshotRequest) (volume.Snapshot, error) {
 	resp, err := invoke(ctx, c, volume.CreateSnapshot, c.opts.ControllerTimeout, r.Secrets, c.controller.CreateSnapshot,
 		&csi.CreateSnapshotRequest{SourceVolumeId: r.SourceID, Name: r.Name, Parameters: r.Parameters, Secrets: reveal(r.Secrets)})
@@ -20,7 +21,7 @@ func (c *Client) CreateSnapshot(ctx context.Context, r volume.SnapshotRequest) (
 	return named(volume.CreateSnapshot, resp.GetSnapshot())
 }
 
-// DeleteSnapshot destroys a snapshot. One that is gone is no error.
+// DeleteSnapshot destroys a snapshot. A snapshot that no longer exists is not an error.
 func (c *Client) DeleteSnapshot(ctx context.Context, r volume.SnapshotRef) error {
 	_, err := invoke(ctx, c, volume.DeleteSnapshot, c.opts.ControllerTimeout, r.Secrets, c.controller.DeleteSnapshot,
 		&csi.DeleteSnapshotRequest{SnapshotId: r.ID, Secrets: reveal(r.Secrets)})
@@ -49,8 +50,8 @@ func (c *Client) ListSnapshots(ctx context.Context, r volume.ListSnapshotsReques
 	return page, err
 }
 
-// CreateGroupSnapshot makes snapshots of several volumes as of one moment, or finds
-// what the same name made before.
+// CreateGroupSnapshot creates snapshots of several volumes at one moment, or finds the group that
+// an earlier call with the same name created.
 func (c *Client) CreateGroupSnapshot(ctx context.Context, r volume.GroupSnapshotRequest) (volume.GroupSnapshot, error) {
 	resp, err := invoke(ctx, c, volume.CreateGroupSnapshot, c.opts.ControllerTimeout, r.Secrets, c.groups.CreateVolumeGroupSnapshot,
 		&csi.CreateVolumeGroupSnapshotRequest{Name: r.Name, SourceVolumeIds: r.SourceIDs, Parameters: r.Parameters, Secrets: reveal(r.Secrets)})
@@ -77,7 +78,7 @@ func (c *Client) GetGroupSnapshot(ctx context.Context, r volume.GroupSnapshotRef
 	return group(volume.GetGroupSnapshot, resp.GetGroupSnapshot())
 }
 
-// named refuses an answer without an id: nobody could delete what it tells of.
+// named refuses an answer without an id, because a snapshot without an id could never be deleted.
 func named(step volume.Kind, s *csi.Snapshot) (volume.Snapshot, error) {
 	if s.GetSnapshotId() == "" {
 		return volume.Snapshot{}, refused(step, volume.CodeUnverified, volume.RetryBackoff, "the plugin answered OK without a snapshot id")
@@ -96,18 +97,21 @@ func group(step volume.Kind, g *csi.VolumeGroupSnapshot) (volume.GroupSnapshot, 
 	if g.GetGroupSnapshotId() == "" {
 		return volume.GroupSnapshot{}, refused(step, volume.CodeUnverified, volume.RetryBackoff, "the plugin answered OK without a group snapshot id")
 	}
+
 	out := volume.GroupSnapshot{ID: g.GetGroupSnapshotId(), Created: moment(g.GetCreationTime()), Ready: g.GetReadyToUse()}
 	for _, s := range g.GetSnapshots() {
 		one, err := named(step, s)
 		if err != nil {
 			return volume.GroupSnapshot{}, err
 		}
+
 		out.Snapshots = append(out.Snapshots, one)
 	}
+
 	return out, nil
 }
 
-// moment is the zero time where the plugin does not say.
+// moment converts a timestamp. It returns the zero time if the plugin sent none.
 func moment(t *timestamppb.Timestamp) time.Time {
 	if t == nil {
 		return time.Time{}

@@ -2,8 +2,8 @@ package csiclient
 
 import "github.com/volagent/volagent/volmgr/volume"
 
-// Names of the calls by which a plugin says what it is; all others have theirs in
-// the domain.
+// Names of the calls with which the client asks a plugin about itself. The domain names all other
+// calls.
 const (
 	stepProbe                     volume.Kind = "Probe"
 	stepGetPluginInfo             volume.Kind = "GetPluginInfo"

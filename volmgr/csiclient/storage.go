@@ -15,6 +15,7 @@ func (c *Client) ControllerExpand(ctx context.Context, r volume.ExpandRequest) (
 	if err != nil {
 		return volume.ExpandResult{}, err
 	}
+
 	resp, err := invoke(ctx, c, volume.ControllerExpand, c.opts.ControllerTimeout, r.Secrets, c.controller.ControllerExpandVolume,
 		&csi.ControllerExpandVolumeRequest{
 			VolumeId:         r.ExternalID,
@@ -42,6 +43,7 @@ func (c *Client) ListVolumes(ctx context.Context, r volume.ListVolumesRequest) (
 		v.PublishedNodes, v.Condition = e.GetStatus().GetPublishedNodeIds(), c.condition(e.GetStatus())
 		page.Entries = append(page.Entries, v)
 	}
+
 	return page, err
 }
 
@@ -52,6 +54,7 @@ func (c *Client) ControllerGetVolume(ctx context.Context, externalID string) (vo
 	if err != nil {
 		return volume.StorageVolume{}, err
 	}
+
 	v := stored(resp.GetVolume())
 	v.PublishedNodes, v.Condition = resp.GetStatus().GetPublishedNodeIds(), c.condition(resp.GetStatus())
 	return v, nil
@@ -68,12 +71,13 @@ func stored(v *csi.Volume) volume.StorageVolume {
 	}
 }
 
-// GetCapacity asks how much can be created.
+// GetCapacity asks how much storage the plugin can still create.
 func (c *Client) GetCapacity(ctx context.Context, r volume.CapacityRequest) (volume.CapacityResult, error) {
 	k, err := c.caps(ctx)
 	if err != nil {
 		return volume.CapacityResult{}, err
 	}
+
 	req := &csi.GetCapacityRequest{
 		VolumeCapabilities: capabilities(r.Capabilities, r.FSType, r.MountFlags, k.info.Caps.ControllerMultiWriter),
 		Parameters:         r.Parameters,

@@ -15,12 +15,12 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// answers makes a fake answer some methods so, and the others as ever.
+// answers sets the answers of some methods. The others answer as usual.
 func (f *fake) answers(by map[string]any) {
 	f.on(func(_ context.Context, m string, _ any) (any, error) { return by[m], nil })
 }
 
-// able is a plugin with capabilities that the fake does not have by itself.
+// able returns answers with capabilities that the fake does not have by default.
 func able() map[string]any {
 	return map[string]any{
 		"ControllerGetCapabilities": controllerCaps(csi.ControllerServiceCapability_RPC_MODIFY_VOLUME, csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER),
@@ -28,7 +28,7 @@ func able() map[string]any {
 	}
 }
 
-// sent compares the last request of a method.
+// sent compares the last request of a method with the expected one.
 func (f *fake) sent(t *testing.T, method string, want proto.Message) {
 	t.Helper()
 	if got, ok := f.last(method).(proto.Message); !ok || !proto.Equal(got, want) {
@@ -80,8 +80,8 @@ func TestExpand(t *testing.T) {
 	}
 }
 
-// TestMutableParameters are sent to who knows them; a volume without those that
-// were asked for is not made.
+// TestMutableParameters checks that mutable parameters go only to plugins that support them. For
+// other plugins, a volume that requests them is not created.
 func TestMutableParameters(t *testing.T) {
 	params := map[string]string{"iops": "5"}
 	f := newFake(t)
@@ -103,7 +103,7 @@ func TestMutableParameters(t *testing.T) {
 	f.sent(t, "ControllerModifyVolume", &csi.ControllerModifyVolumeRequest{VolumeId: "x", MutableParameters: params, Secrets: sentSecret})
 }
 
-// TestMountGroup goes to a plugin with VOLUME_MOUNT_GROUP and to no other.
+// TestMountGroup checks that the mount group goes only to plugins with VOLUME_MOUNT_GROUP.
 func TestMountGroup(t *testing.T) {
 	for want, caps := range map[string]map[string]any{"": nil, "7": able()} {
 		f := newFake(t)
@@ -141,7 +141,7 @@ func TestListVolumes(t *testing.T) {
 			{Volume: &csi.Volume{VolumeId: "a", CapacityBytes: 5, VolumeContext: map[string]string{"c": "1"}, AccessibleTopology: []*csi.Topology{{Segments: map[string]string{"zone": "a"}}},
 				ContentSource: &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: "s"}}}},
 				Status: &csi.ListVolumesResponse_VolumeStatus{PublishedNodeIds: []string{"n1", "n2"}}},
-			{}, // from a plugin that does not keep the spec
+			{}, // an entry that violates the spec
 		}},
 		"ControllerGetVolume": &csi.ControllerGetVolumeResponse{Volume: &csi.Volume{VolumeId: "x",
 			ContentSource: &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: "v"}}}},
@@ -183,7 +183,7 @@ func TestGetCapacity(t *testing.T) {
 		t.Error(err)
 	}
 	want.AccessibleTopology = nil
-	f.sent(t, "GetCapacity", want) // nobody is told of places who knows none
+	f.sent(t, "GetCapacity", want) // without topology, because the plugin does not support it
 }
 
 func TestSnapshots(t *testing.T) {
@@ -242,8 +242,8 @@ func TestGroupSnapshots(t *testing.T) {
 	f.sent(t, "DeleteVolumeGroupSnapshot", &csi.DeleteVolumeGroupSnapshotRequest{GroupSnapshotId: "g", SnapshotIds: []string{"s", "u"}, Secrets: sentSecret})
 }
 
-// TestNamelessAnswers: OK for something without an id is refused, as nobody could
-// ever delete it.
+// TestNamelessAnswers checks that the client refuses an OK answer without an id, because the object
+// could never be deleted.
 func TestNamelessAnswers(t *testing.T) {
 	nameless := &csi.VolumeGroupSnapshot{GroupSnapshotId: "g", Snapshots: []*csi.Snapshot{{SnapshotId: "s"}, {}}}
 	for name, row := range map[string]struct {

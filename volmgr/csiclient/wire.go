@@ -7,14 +7,14 @@ import (
 	"google.golang.org/grpc/stats"
 )
 
-// wire is what was seen on the wire of one call. A status code alone does not
-// tell whether the plugin sent it or the client made it up.
+// wire holds the events of one call on the connection. A status code alone does not tell whether
+// the plugin sent it or the client library made it.
 type wire struct {
-	sent     atomic.Bool // the request's headers went out
-	answered atomic.Bool // the plugin's trailers, and so its status, came in
+	sent     atomic.Bool // the request's headers were sent
+	answered atomic.Bool // the plugin's trailers, and so its status, were received
 }
 
-// wireKey finds a call's wire in its context.
+// wireKey is the context key of a call's wire.
 type wireKey struct{}
 
 // wireTap fills in the wire of every call.
@@ -28,6 +28,7 @@ func (wireTap) HandleRPC(ctx context.Context, s stats.RPCStats) {
 	if !ok {
 		return
 	}
+
 	switch s.(type) {
 	case *stats.OutHeader:
 		w.sent.Store(true)

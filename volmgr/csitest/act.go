@@ -13,18 +13,20 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// intercept is the way of every call: written down, checked, made to go wrong
-// if so commanded, done, written down.
+// intercept handles every call. It writes the call to the journal, checks the rules, makes the call
+// fail if a fault says so, performs it, and writes the result.
 func (p *Plugin) intercept(ctx context.Context, msg any, info *grpc.UnaryServerInfo, do grpc.UnaryHandler) (any, error) {
 	if !p.enter() {
 		return nil, p.stopped()
 	}
 	defer p.work.Done()
 	l, fault, others := p.rec.begin(ctx, p.cfg, p.describe(info.FullMethod, msg), p.Faults())
+
 	for _, o := range others {
 		p.rec.overlap(l, o)
 	}
-	// A plugin goes on with its work when the caller has left.
+
+	// A plugin continues its work when the caller has left.
 	effect := func(o options) (any, error) {
 		return do(context.WithValue(context.WithoutCancel(ctx), optionsKey{}, o), msg)
 	}
@@ -33,6 +35,7 @@ func (p *Plugin) intercept(ctx context.Context, msg any, info *grpc.UnaryServerI
 			return nil, status.Error(codes.Unimplemented, "the plugin does not offer this call")
 		}
 	}
+
 	var resp any
 	var err error
 	done := p.turn(l.call.Volume)
@@ -41,19 +44,22 @@ func (p *Plugin) intercept(ctx context.Context, msg any, info *grpc.UnaryServerI
 	} else {
 		resp, err = p.goWrong(l, *fault, effect)
 	}
+
 	if err != nil {
 		err = coded(err)
 	}
+
 	p.rec.end(l, resp, err)
-	done() // whose turn is next finds this one ended
+	done() // the next call in turn finds this one ended
 	if errors.Is(context.Cause(p.running), errCrashed) {
 		<-ctx.Done() // no answer leaves before the connection breaks
 	}
+
 	return resp, err
 }
 
-// turn waits until no other call for a volume is at work, if the plugin is
-// that strict.
+// turn waits until no other call for the volume is running, if the plugin is configured so
+// strictly.
 func (p *Plugin) turn(volume string) (done func()) {
 	if !p.cfg.Serial || volume == "" {
 		return func() {}
@@ -68,7 +74,7 @@ func (p *Plugin) turn(volume string) (done func()) {
 type options struct {
 	ignoreReadOnly bool
 	twist          Twist
-	fault          string // its id
+	fault          string // the id of the fault
 	call           Call
 }
 
@@ -92,12 +98,14 @@ func (p *Plugin) goWrong(l *live, f Fault, effect func(options) (any, error)) (r
 		}
 		defer done()
 	}
+
 	if err := p.die(l, f, BeforeEffect); err != nil {
 		return nil, err
 	}
 	if p.running.Err() != nil {
 		return nil, p.stopped()
 	}
+
 	switch {
 	case f.Effect == EffectDone, f.Effect == EffectAuto && f.Code == codes.OK:
 		if resp, err = effect(opts); err == nil {
@@ -109,12 +117,14 @@ func (p *Plugin) goWrong(l *live, f Fault, effect func(options) (any, error)) (r
 	default:
 		resp = emptyAnswer(l.call)
 	}
+
 	if err := p.die(l, f, AfterEffect); err != nil {
 		return nil, err
 	}
 	if f.Code != codes.OK {
 		return nil, status.Error(f.Code, f.Message)
 	}
+
 	return resp, err
 }
 
@@ -122,6 +132,7 @@ func (p *Plugin) goWrong(l *live, f Fault, effect func(options) (any, error)) (r
 func (p *Plugin) hang(id string) {
 	again := time.NewTicker(5 * time.Millisecond)
 	defer again.Stop()
+
 	for p.Faults().holds(id) {
 		select {
 		case <-again.C:
@@ -140,12 +151,13 @@ func (p *Plugin) wait(d time.Duration) {
 	}
 }
 
-// later does an effect after the answer. Nobody learns how it went: what
-// counts is whether the mount is there.
+// later performs an effect after the answer. Its error is ignored, because only the presence of the
+// mount matters.
 func (p *Plugin) later(d time.Duration, effect func() error) {
 	if !p.enter() {
 		return
 	}
+
 	go func() {
 		defer p.work.Done()
 		p.wait(d)
@@ -155,22 +167,24 @@ func (p *Plugin) later(d time.Duration, effect func() error) {
 	}()
 }
 
-// die kills whom a fault wants dead at this moment. It returns an error if the
-// call is not to go on.
+// die kills the process that a fault selects for this moment. It returns an error if the call must
+// not continue.
 func (p *Plugin) die(l *live, f Fault, now Moment) error {
 	if f.KillCaller == now && now != Never {
 		if err := p.killCaller(l); err != nil {
 			return err
 		}
 	}
+
 	if f.Crash == now && now != Never {
 		p.crash()
 		return p.stopped()
 	}
+
 	return nil
 }
 
-// killCaller returns when the caller's connection is gone.
+// killCaller kills the caller and returns when its connection is gone.
 func (p *Plugin) killCaller(l *live) error {
 	if l.caller.pid == 0 || l.caller.pid == os.Getpid() {
 		return status.Error(codes.Internal, "the caller cannot be killed: it is in the plugin's process, or unknown")
@@ -178,6 +192,7 @@ func (p *Plugin) killCaller(l *live) error {
 	if err := unix.Kill(l.caller.pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
 		return status.Errorf(codes.Internal, "the caller cannot be killed: %v", err)
 	}
+
 	select {
 	case <-l.ctx.Done():
 		return nil

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// TestNoFalseAlarm: what a caller may do after things went wrong.
+// TestNoFalseAlarm checks calls that a caller may make after failures. They break no rule.
 func TestNoFalseAlarm(t *testing.T) {
 	unpublishError := func(b *bench) { b.inject(Fault{Method: NodeUnpublish, Code: codes.Internal, Effect: EffectDone}) }
 	for name, do := range map[string]func(*bench){
@@ -88,8 +88,8 @@ func TestNoFalseAlarm(t *testing.T) {
 	}
 }
 
-// TestOverlapWaits: that a caller at the other end of another connection is gone
-// may be noticed after its successor's call. Here that is the case.
+// TestOverlapWaits checks a call after the previous caller is gone. The plugin may notice that end
+// later than the new call if the callers use different connections. This test simulates that case.
 func TestOverlapWaits(t *testing.T) {
 	for name, row := range map[string]struct {
 		happens func(other *live, gone context.CancelFunc)
@@ -120,8 +120,8 @@ func TestOverlapWaits(t *testing.T) {
 	}
 }
 
-// TestLateAnswerIsNoAnswer: who gave up before the plugin said OK does not
-// know that the volume is staged.
+// TestLateAnswerIsNoAnswer checks a caller that gave up before the plugin answered OK. For that
+// caller it is unknown whether the volume is staged.
 func TestLateAnswerIsNoAnswer(t *testing.T) {
 	b := start(t, full)
 	b.must(b.attach("a"))
@@ -138,8 +138,8 @@ func TestLateAnswerIsNoAnswer(t *testing.T) {
 	}
 }
 
-// TestRestartForgetsNothing: a new plugin on the old journal accuses as the old
-// one would have.
+// TestRestartForgetsNothing checks that a new plugin with the old journal reports the same
+// violations as the old one would.
 func TestRestartForgetsNothing(t *testing.T) {
 	b := start(t, full)
 	b.up("a", "t")

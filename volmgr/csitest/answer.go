@@ -5,8 +5,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// emptyAnswer is the OK answer of a call that did nothing. Where the answer
-// names what was made, it names what would have been.
+// emptyAnswer returns the OK answer of a call that did nothing. If such an answer names a created
+// object, it names the object that the call would have created.
 func emptyAnswer(c Call) any {
 	switch c.Method {
 	case CreateVolume:
@@ -50,10 +50,10 @@ func emptyAnswer(c Call) any {
 	}
 }
 
-// contextOf is the volume context of a created volume.
+// contextOf returns the volume context of a created volume.
 func contextOf(name string) map[string]string { return map[string]string{"csitest/name": name} }
 
-// emptyMore is emptyAnswer of the calls beyond a volume's way to its users.
+// emptyMore does the same as emptyAnswer for the calls that do not bring a volume to its users.
 func emptyMore(c Call) any {
 	switch c.Method {
 	case ControllerExpand:
@@ -93,7 +93,7 @@ func emptyMore(c Call) any {
 	}
 }
 
-// told takes from an answer what the caller now knows.
+// told stores the data that the caller learns from an answer.
 func (r *Result) told(resp any) {
 	if m, ok := resp.(interface{ GetNextToken() string }); ok {
 		r.Next = m.GetNextToken()
@@ -101,12 +101,15 @@ func (r *Result) told(resp any) {
 	if m, ok := resp.(interface{ GetCapacityBytes() int64 }); ok {
 		r.Capacity = m.GetCapacityBytes()
 	}
+
 	for _, one := range snapshotsIn(resp) {
 		if r.Snapshots == nil {
 			r.Snapshots = map[string]bool{}
 		}
+
 		r.Snapshots[one.GetSnapshotId()] = one.GetReadyToUse()
 	}
+
 	switch m := resp.(type) {
 	case *csi.ControllerPublishVolumeResponse:
 		r.Given = m.GetPublishContext()

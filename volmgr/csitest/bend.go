@@ -2,7 +2,7 @@ package csitest
 
 import "github.com/container-storage-interface/spec/lib/go/csi"
 
-// bend makes an answer what a twist wants it to be.
+// bend changes an answer as a twist requires.
 func (t Twist) bend(resp any) {
 	switch t {
 	case Short:
@@ -13,6 +13,7 @@ func (t Twist) bend(resp any) {
 		for _, s := range snapshotsIn(resp) {
 			s.ReadyToUse = false
 		}
+
 		if m, ok := resp.(interface {
 			GetGroupSnapshot() *csi.VolumeGroupSnapshot
 		}); ok {
@@ -52,7 +53,7 @@ func bendName(resp any) {
 	}
 }
 
-// snapshotsIn are the snapshots in an answer.
+// snapshotsIn returns the snapshots in an answer.
 func snapshotsIn(resp any) []*csi.Snapshot {
 	switch m := resp.(type) {
 	case interface{ GetSnapshot() *csi.Snapshot }:

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Names of the calls, as the journal has them.
+// Names of the calls in the journal.
 const (
 	Probe                = "Probe"
 	ListVolumes          = "ListVolumes"
@@ -49,88 +49,104 @@ const (
 
 // Call is one call that the plugin received.
 type Call struct {
-	// Seq counts the calls of a journal from 1, over restarts of the plugin.
+	// Seq counts the calls of a journal from 1, across restarts of the plugin.
 	Seq    int64  `json:"seq"`
-	Method string `json:"method"` // without its service, e.g. "NodeStageVolume"
-	// Volume is the volume's id; in CreateVolume that which it gets, in
-	// CreateSnapshot that of the source.
+	Method string `json:"method"` // without its service, for example "NodeStageVolume"
+
+	// Volume is the volume's id. In CreateVolume it is the id that the volume gets, and in
+	// CreateSnapshot the id of the source.
 	Volume      string `json:"volume,omitempty"`
-	Name        string `json:"name,omitempty"` // of what is created
+	Name        string `json:"name,omitempty"` // the name of a created object
 	NodeID      string `json:"node_id,omitempty"`
 	StagingPath string `json:"staging_path,omitempty"`
-	// TargetPath is the volume_path in NodeGetVolumeStats and NodeExpandVolume, and
-	// the volume_publish_path in NodeGetVolumeHealth.
+
+	// TargetPath is the volume_path in NodeGetVolumeStats and NodeExpandVolume, and the
+	// volume_publish_path in NodeGetVolumeHealth.
 	TargetPath string `json:"target_path,omitempty"`
 	ReadOnly   bool   `json:"read_only,omitempty"`
-	// Capability is the access mode, "mount" or "block", the file system type
-	// and the mount flags, in one string; several are joined by spaces.
+
+	// Capability contains the access mode, "mount" or "block", the file system type and the mount
+	// flags in one string. Several capabilities are joined by spaces.
 	Capability     string            `json:"capability,omitempty"`
 	PublishContext map[string]string `json:"publish_context,omitempty"`
 	VolumeContext  map[string]string `json:"volume_context,omitempty"`
-	SecretKeys     []string          `json:"secret_keys,omitempty"` // sorted; values are never written
+	SecretKeys     []string          `json:"secret_keys,omitempty"` // sorted; the journal never contains secret values
 	SecretSums     map[string]string `json:"secret_sums,omitempty"` // SHA-256 of the values, in hex
 	Parameters     map[string]string `json:"parameters,omitempty"`
 	Mutable        map[string]string `json:"mutable,omitempty"`     // mutable_parameters
 	MountGroup     string            `json:"mount_group,omitempty"` // volume_mount_group
-	// Places are the accessibility_requirements, in one string, equal for equal ones.
+
+	// Places are the accessibility_requirements in one string. Equal requirements give equal
+	// strings.
 	Places string `json:"places,omitempty"`
+
 	// Least and Most are the capacity range, in bytes.
 	Least int64 `json:"least,omitempty"`
 	Most  int64 `json:"most,omitempty"`
-	// Snapshot and Group are the ids of a snapshot and a group snapshot; in the
-	// calls that create one that which it gets.
+
+	// Snapshot and Group are the ids of a snapshot and a group snapshot. In calls that create one,
+	// they are the ids that it gets.
 	Snapshot string `json:"snapshot,omitempty"`
 	Group    string `json:"group,omitempty"`
-	// Sources are volumes: those of a group snapshot, that of a clone, that by which
+
+	// Sources are volumes: those of a group snapshot, the source of a clone, or the volume whose
 	// snapshots are listed. Members are the snapshot ids of a group snapshot.
 	Sources []string `json:"sources,omitempty"`
 	Members []string `json:"members,omitempty"`
+
 	// Entries and Token are max_entries and starting_token of a list.
 	Entries int32  `json:"entries,omitempty"`
 	Token   string `json:"token,omitempty"`
 
 	Plugin int       `json:"plugin"`           // the plugin's process id
 	Caller int       `json:"caller,omitempty"` // the process id at the other end of the socket
-	Fault  string    `json:"fault,omitempty"`  // id of the Fault that was used
-	Passed []string  `json:"passed,omitempty"` // ids of the faults that skipped it
+	Fault  string    `json:"fault,omitempty"`  // the id of the fault that was used
+	Passed []string  `json:"passed,omitempty"` // the ids of the faults that skipped the call
 	Start  time.Time `json:"start"`
 
 	Result `json:"result,omitzero"`
 }
 
-// Result is how a call ended. It is the zero value while the call runs, and
-// stays so if the plugin was killed meanwhile.
+// Result is the end of a call. It is the zero value while the call runs, and stays so if the plugin
+// is killed during the call.
 type Result struct {
 	End     time.Time `json:"end,omitzero"`
-	Code    string    `json:"code,omitempty"` // as grpc's codes.Code prints it; "OK"
+	Code    string    `json:"code,omitempty"` // as printed by grpc's codes.Code; "OK"
 	Message string    `json:"message,omitempty"`
-	// Late: the caller was gone or past its deadline, and never saw the answer.
+
+	// Late means that the caller was gone or past its deadline and never saw the answer.
 	Late bool `json:"late,omitempty"`
-	// Given is the context in the answer: the publish context of
-	// ControllerPublishVolume, the volume context of CreateVolume.
+
+	// Given is the context in the answer: the publish context of ControllerPublishVolume, or the
+	// volume context of CreateVolume.
 	Given map[string]string `json:"given,omitempty"`
-	// Mounted: after an unpublish or unstage, something is mounted there still.
+
+	// Mounted means that the path is still mounted after an unpublish or unstage.
 	Mounted bool `json:"mounted,omitempty"`
-	// Capacity is what a volume has now, in bytes, and NodeRequired that its
-	// expansion must go on at the node.
+
+	// Capacity is the volume's new size, in bytes. NodeRequired means that the expansion must
+	// continue at the node.
 	Capacity     int64 `json:"capacity,omitempty"`
 	NodeRequired bool  `json:"node_required,omitempty"`
-	// Next is next_token of a list.
+
+	// Next is the next_token of a list.
 	Next string `json:"next,omitempty"`
-	// Snapshots are those in the answer, and whether they were said to be ready.
+
+	// Snapshots are the snapshots in the answer, and whether it says that they are ready.
 	Snapshots map[string]bool `json:"snapshots,omitempty"`
 }
 
-// Ended tells whether the call was answered.
+// Ended reports whether the call was answered.
 func (c Call) Ended() bool { return c.Code != "" }
 
-// OK tells whether the caller was answered OK in time.
+// OK reports whether the caller got the answer OK in time.
 func (c Call) OK() bool { return c.Code == okCode && !c.Late }
 
-// String is one line for a test's log.
+// String formats the call as one line for a test's log.
 func (c Call) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d %s", c.Seq, c.Method)
+
 	for _, part := range []struct{ label, value string }{
 		{"", c.Volume}, {"snapshot=", c.Snapshot}, {"group=", c.Group}, {"node=", c.NodeID}, {"staging=", c.StagingPath}, {"target=", c.TargetPath}, {"fault=", c.Fault},
 	} {
@@ -138,49 +154,57 @@ func (c Call) String() string {
 			b.WriteString(" " + part.label + part.value)
 		}
 	}
+
 	if c.ReadOnly {
 		b.WriteString(" ro")
 	}
+
 	switch {
 	case !c.Ended():
 		b.WriteString(" → no answer")
 	default:
 		fmt.Fprintf(&b, " → %s in %s", c.Code, c.End.Sub(c.Start).Round(time.Microsecond))
 	}
+
 	if c.Message != "" {
 		fmt.Fprintf(&b, " %q", c.Message)
 	}
 	if c.Late {
 		b.WriteString(" (too late for the caller)")
 	}
+
 	return b.String()
 }
 
-// meets tells whether two calls are for the same volume, or the same snapshot.
-// One that makes a volume does not count as one for its source.
+// meets reports whether two calls are for the same volume or the same snapshot. A call that creates
+// a volume does not count as a call for its source.
 func (c Call) meets(other Call) bool {
 	about := func(one Call) []string {
 		var ids []string
 		if one.Volume != "" {
 			ids = append(ids, one.Volume)
 		}
+
 		switch one.Method {
 		case CreateSnapshot, DeleteSnapshot, GetSnapshot:
 			ids = append(ids, snapshotLock(one.Snapshot))
 		case CreateGroupSnapshot, DeleteGroupSnapshot, GetGroupSnapshot:
 			ids = append(append(ids, snapshotLock("group "+one.Group)), one.Sources...)
 		}
+
 		return ids
 	}
+
 	mine := about(c)
 	return slices.ContainsFunc(about(other), func(id string) bool { return slices.Contains(mine, id) })
 }
 
-// remakes tells whether a call makes, or relies on, what the other one undoes.
+// remakes reports whether a call creates, or relies on, the result that the other call undoes.
 func (c Call) remakes(other Call) bool {
 	if c.Volume == "" || c.Volume != other.Volume {
 		return false
 	}
+
 	switch other.Method {
 	case NodeUnpublish:
 		return c.Method == NodePublish && c.TargetPath == other.TargetPath
@@ -193,29 +217,29 @@ func (c Call) remakes(other Call) bool {
 	}
 }
 
-// Calls are calls in the order in which they arrived.
+// Calls are calls in the order of their arrival.
 type Calls []Call
 
-// Count is the number of calls of one method.
+// Count returns the number of calls of one method.
 func (cs Calls) Count(method string) int { return len(cs.Only(method)) }
 
-// Only are the calls of the given methods.
+// Only returns the calls of the given methods.
 func (cs Calls) Only(methods ...string) Calls {
 	return cs.where(func(c Call) bool { return slices.Contains(methods, c.Method) })
 }
 
-// Mutating are the calls that change something; the others only ask.
+// Mutating returns the calls that change something. The others only ask.
 func (cs Calls) Mutating() Calls { return cs.where(func(c Call) bool { return Mutates(c.Method) }) }
 
-// Of are the calls for one volume.
+// Of returns the calls for one volume.
 func (cs Calls) Of(volume string) Calls {
 	return cs.where(func(c Call) bool { return c.Volume == volume })
 }
 
-// Since are the calls that arrived after the mark was taken.
+// Since returns the calls that arrived after the mark was taken.
 func (cs Calls) Since(mark int64) Calls { return cs.where(func(c Call) bool { return c.Seq > mark }) }
 
-// Mark stands for the last of the calls; see Since. It is 0 if there is none.
+// Mark returns a mark for the last of the calls, for Since. It is 0 if there are no calls.
 func (cs Calls) Mark() int64 {
 	if len(cs) == 0 {
 		return 0
@@ -223,7 +247,7 @@ func (cs Calls) Mark() int64 {
 	return cs[len(cs)-1].Seq
 }
 
-// Methods are the methods in order.
+// Methods returns the methods in order.
 func (cs Calls) Methods() []string {
 	names := make([]string, 0, len(cs))
 	for _, c := range cs {
@@ -232,7 +256,7 @@ func (cs Calls) Methods() []string {
 	return names
 }
 
-// String is one line per call.
+// String formats each call as one line.
 func (cs Calls) String() string {
 	var b strings.Builder
 	for _, c := range cs {

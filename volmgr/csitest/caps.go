@@ -6,7 +6,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 )
 
-// VOLUME_CONDITION, as it was numbered before CSI 1.13 took it away.
+// The numbers of VOLUME_CONDITION before CSI 1.13 removed it.
 const (
 	controllerCondition csi.ControllerServiceCapability_RPC_Type = 11
 	nodeCondition       csi.NodeServiceCapability_RPC_Type       = 4
@@ -42,9 +42,11 @@ func (s *controller) ControllerGetCapabilities(context.Context, *csi.ControllerG
 				Type: &csi.ControllerServiceCapability_Rpc{Rpc: &csi.ControllerServiceCapability_RPC{Type: c.name}}})
 		}
 	}
+
 	if cfg.UnknownCapabilities {
 		resp.Capabilities = append(resp.Capabilities, &csi.ControllerServiceCapability{})
 	}
+
 	return resp, nil
 }
 
@@ -69,9 +71,11 @@ func (s *node) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequ
 				Type: &csi.NodeServiceCapability_Rpc{Rpc: &csi.NodeServiceCapability_RPC{Type: c.name}}})
 		}
 	}
+
 	if cfg.UnknownCapabilities {
 		resp.Capabilities = append(resp.Capabilities, &csi.NodeServiceCapability{})
 	}
+
 	return resp, nil
 }
 
@@ -81,7 +85,7 @@ func (s *group) GroupControllerGetCapabilities(context.Context, *csi.GroupContro
 			Type: csi.GroupControllerServiceCapability_RPC_CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT}}}}}, nil
 }
 
-// pluginServices are the capabilities of the plugin as a whole.
+// pluginServices returns the capabilities of the plugin as a whole.
 func pluginServices(cfg Config) []*csi.PluginCapability {
 	var all []*csi.PluginCapability
 	for _, c := range []struct {
@@ -96,12 +100,15 @@ func pluginServices(cfg Config) []*csi.PluginCapability {
 			all = append(all, &csi.PluginCapability{Type: &csi.PluginCapability_Service_{Service: &csi.PluginCapability_Service{Type: c.name}}})
 		}
 	}
+
 	if cfg.Expand || cfg.NodeExpand {
 		how := csi.PluginCapability_VolumeExpansion_ONLINE
 		if cfg.Offline {
 			how = csi.PluginCapability_VolumeExpansion_OFFLINE
 		}
+
 		all = append(all, &csi.PluginCapability{Type: &csi.PluginCapability_VolumeExpansion_{VolumeExpansion: &csi.PluginCapability_VolumeExpansion{Type: how}}})
 	}
+
 	return all
 }

@@ -13,13 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// IsChild tells whether this process was started with Config.Environment, or by
-// a plugin, and should do nothing but Main.
+// IsChild reports whether this process was started with Config.Environment, or by a plugin. Such a
+// process must only run Main.
 func IsChild() bool { return os.Getenv(envConfig) != "" || os.Getenv(envDaemon) != "" }
 
-// Main is a plugin process: it serves at CSI_ENDPOINT until SIGTERM or SIGINT,
-// or until its base directory is removed, so that a test that is killed leaves
-// no plugin behind. It returns the exit code, and writes errors to stderr.
+// Main runs a plugin process. It serves at CSI_ENDPOINT until SIGTERM or SIGINT, or until its base
+// directory is removed, so that a killed test leaves no plugin behind. It returns the exit code and
+// writes errors to stderr.
 func Main() int {
 	if os.Getenv(envDaemon) != "" {
 		daemon()
@@ -29,6 +29,7 @@ func Main() int {
 		fmt.Fprintln(os.Stderr, "csitest:", err)
 		return 1
 	}
+
 	return 0
 }
 
@@ -37,6 +38,7 @@ func run() error {
 	if err := strictJSON([]byte(os.Getenv(envConfig)), &cfg); err != nil {
 		return fmt.Errorf("cannot read %s: %w", envConfig, err)
 	}
+
 	endpoint := os.Getenv("CSI_ENDPOINT")
 	if endpoint == "" {
 		return errors.New("cannot start: CSI_ENDPOINT is not set")
@@ -44,8 +46,10 @@ func run() error {
 	if cfg.Fuse {
 		ownFiles()
 	}
+
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
 	defer stop()
+
 	p := New(cfg)
 	p.crash = killSelf
 	go func() {
@@ -55,19 +59,19 @@ func run() error {
 	return p.Serve(ctx, endpoint)
 }
 
-// ownFiles readies a process for using files that it serves itself. A thread which
-// waits for those may hold a processor of Go's, and a collection waits for the
-// thread, so that both wait for ever; a process that lives for one test needs no
-// collection.
+// ownFiles prepares a process for the use of files that it serves itself. A thread that waits for
+// such a file may occupy one of Go's processors. A garbage collection waits for that thread, and
+// both wait forever. The process lives for one test only and needs no garbage collection.
 func ownFiles() {
 	runtime.GOMAXPROCS(runtime.NumCPU() + 16)
 	debug.SetGCPercent(-1)
 }
 
-// awaitBaseGone returns once the volumes' directory was there and is gone.
+// awaitBaseGone returns once the volumes' directory existed and was removed.
 func (p *Plugin) awaitBaseGone(ctx context.Context) {
 	again := time.NewTicker(200 * time.Millisecond)
 	defer again.Stop()
+
 	for {
 		select {
 		case <-ctx.Done():

@@ -15,8 +15,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// TestJournalSurvivesKill: a child plugin is killed in the midst of a call, and
-// its successor knows all that was.
+// TestJournalSurvivesKill kills a child plugin during a call, and checks that its successor knows
+// the complete past.
 func TestJournalSurvivesKill(t *testing.T) {
 	b := newBench(t, full)
 	first := b.child()
@@ -35,7 +35,7 @@ func TestJournalSurvivesKill(t *testing.T) {
 	if !isMount(b.target("t")) {
 		t.Error("the mount did not outlive the plugin")
 	}
-	b.must(b.publish("a", "u")) // the hang was used
+	b.must(b.publish("a", "u")) // the hanging fault is used up
 	b.must(b.unpublish("a", "u"))
 	b.noViolations()
 	_ = b.unstage("a")
@@ -96,7 +96,7 @@ func TestChildWithoutEndpoint(t *testing.T) {
 	}
 }
 
-// TestKillCaller: the plugin kills the process that called it.
+// TestKillCaller checks that the plugin kills the process that called it.
 func TestKillCaller(t *testing.T) {
 	for _, when := range []Moment{BeforeEffect, AfterEffect} {
 		t.Run(string(when), func(t *testing.T) {
@@ -123,7 +123,7 @@ func TestKillCaller(t *testing.T) {
 	}
 }
 
-// stageAsCaller is the process that is killed.
+// stageAsCaller runs as the process that the plugin kills.
 func stageAsCaller(endpoint string) int {
 	conn, err := grpc.NewClient(endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err == nil {

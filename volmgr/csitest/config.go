@@ -6,24 +6,24 @@ import (
 	"path/filepath"
 )
 
-// Config says what the plugin is and can do. Only Base is required. It travels
-// to a child process as JSON.
+// Config describes the plugin and its capabilities. Only Base is required. A child process gets the
+// Config as JSON.
 type Config struct {
-	// Base is the directory of everything the plugin keeps. It is made if
-	// missing, and must not lie under the mount root of the caller. A child
-	// whose Base is removed ends.
+	// Base is the directory for all of the plugin's files. It is created if it is missing. It must
+	// not be below the root of the caller's volume mounts. A child ends when its Base is removed.
 	Base string
-	// Journal and Control are files; by default journal.jsonl and control.json
-	// in Base. Two plugins must not share them.
+
+	// Journal and Control are files. By default they are journal.jsonl and control.json in Base.
+	// Two plugins must not share them.
 	Journal string
 	Control string
 
 	DriverName string // default "csitest.example.com"
 	Version    string // default "1.0.0"
 	NodeID     string // default "node-1"
-	MaxVolumes int64  // per node; 0 is no limit
+	MaxVolumes int64  // for each node; 0 means no limit
 
-	// Capabilities. Each stands for the pair of calls, where there is one.
+	// Capabilities. If a capability covers a pair of calls, it stands for both.
 	Attach         bool // PUBLISH_UNPUBLISH_VOLUME
 	AttachReadOnly bool // PUBLISH_READONLY
 	CreateDelete   bool // CREATE_DELETE_VOLUME
@@ -48,72 +48,84 @@ type Config struct {
 	Condition      bool // VOLUME_CONDITION of both services, as before CSI 1.13
 	MountGroup     bool // VOLUME_MOUNT_GROUP
 
-	// Offline makes the VolumeExpansion that goes with Expand and NodeExpand
-	// OFFLINE; else it is ONLINE.
+	// Offline changes the VolumeExpansion for Expand and NodeExpand from ONLINE to OFFLINE.
 	Offline bool
-	// GrowsAlone: the controller's part of an expansion suffices, and its answer
-	// says that the node's is not required.
+
+	// GrowsAlone means that the controller's part of an expansion suffices, and that its answer
+	// says so.
 	GrowsAlone bool
-	// Topology is where the node is, in segments; nil is a plugin without
+
+	// Topology is the location of the node, as segments; nil means a plugin without
 	// VOLUME_ACCESSIBILITY_CONSTRAINTS.
 	Topology map[string]string
-	// LongPaths: it accepts paths of more than 128 bytes, as most plugins do.
+
+	// LongPaths accepts paths of more than 128 bytes, as most plugins do.
 	LongPaths bool
-	// Storage is how many bytes one volume may have, and all of them together;
-	// default 1 TiB.
+
+	// Storage limits the size of one volume, and of all volumes together, in bytes; default 1 TiB.
 	Storage int64
-	// Mutable are the keys of mutable_parameters that it knows; default "iops".
+
+	// Mutable are the known keys of mutable_parameters; default "iops".
 	Mutable []string
-	// ReadyAfter is how often a new snapshot is asked for before it is ready to be
-	// used, its creation included; negative is for ever.
+
+	// ReadyAfter is the number of answers about a new snapshot, including its creation, before it
+	// is ready. Negative means never.
 	ReadyAfter int
-	// PageSize is the most entries in one page of a list; 0 is no limit.
+
+	// PageSize limits the entries in one page of a list; 0 means no limit.
 	PageSize int
 
-	// Serial does one call at a time for a volume, delays included: the next one
-	// waits. Else a delay holds nobody up.
+	// Serial runs one call at a time for each volume, including delays: the next one waits. Without
+	// it, a delay blocks no other call.
 	Serial bool
-	// OldSocket: a socket file that is there already, dead or not, is an error,
-	// as it is to a plugin that just listens.
+
+	// OldSocket makes an existing socket file an error, even if it is stale, like a plugin that
+	// simply listens.
 	OldSocket bool
-	// UnknownCapabilities adds some that no release of the spec has, and some
-	// that say nothing at all.
+
+	// UnknownCapabilities adds capabilities that no release of the spec has, and empty ones.
 	UnknownCapabilities bool
-	// Fuse stages a volume's files through a FUSE file system that the plugin's own
-	// process serves: its mounts die with it.
+
+	// Fuse stages a volume's files through a FUSE file system that the plugin's own process serves.
+	// The mounts break when the process ends.
 	Fuse bool
-	// Images is how the ids of volumes begin whose files lie in a file system of their
-	// own, on a device: ext4 on a loop device, which goes as that of a block volume.
-	// Empty is no volume. Others are directories, bound where they are staged.
+
+	// Images is the prefix of the ids of volumes whose files are in a file system of their own:
+	// ext4 on a loop device. The device is detached like that of a block volume. With an empty
+	// Images there are no such volumes. Other volumes are directories, which are bound at their
+	// staging paths.
 	Images string
-	// LoopDevices makes a block volume a loop device on its file; else it is
-	// the plain file, which needs no device and suffices to see calls and mounts.
-	// With Attach the device goes at the detach, else at the unstage.
+
+	// LoopDevices makes a block volume a loop device on its file. Without it, the block volume is
+	// the plain file, which needs no device and suffices to see calls and mounts. The device is
+	// detached by ControllerUnpublish if Attach is set, and otherwise by the unstage.
 	LoopDevices bool
 
-	// A plugin without one of the two services. With NoController, Attach says
-	// that another plugin attaches: a publish context must then be there, and
-	// cannot be compared.
+	// NoController and NoNode remove one of the two services. With NoController, Attach means that
+	// another plugin connects the volumes. A publish context must then be present, but its content
+	// cannot be checked.
 	NoController bool
 	NoNode       bool
 
-	// Volumes are ids that exist from the start; with AnyVolume every id does.
+	// Volumes are ids that exist from the start. With AnyVolume every id exists.
 	Volumes   []string
 	AnyVolume bool
-	// IDPrefix precedes the name in the id of a created volume. A slash makes
-	// ids that look like paths.
+
+	// IDPrefix precedes the name in the id of a created volume. A slash makes ids that look like
+	// paths.
 	IDPrefix string
 
-	// VolumeContext is what the caller must pass for volumes that were not
-	// created here; nil is not checked. For a created volume it is always what
+	// VolumeContext is the context that the caller must pass for volumes that were not created
+	// here; nil means that it is not checked. For a created volume it is always the context that
 	// CreateVolume answered.
 	VolumeContext map[string]string
-	// WantSecrets is what every call that takes secrets must carry; nil is not
-	// checked. Values are never written down.
+
+	// WantSecrets are the secrets that every call with secrets must contain; nil means that they
+	// are not checked. The plugin never writes their values.
 	WantSecrets map[string]string
 }
 
-// envConfig carries the Config of a child process.
+// envConfig is the environment variable with the Config of a child process.
 const envConfig = "CSITEST_CONFIG"
 
 func (c Config) withDefaults() Config {
@@ -122,6 +134,7 @@ func (c Config) withDefaults() Config {
 			*s = value
 		}
 	}
+
 	set(&c.Journal, filepath.Join(c.Base, "journal.jsonl"))
 	set(&c.Control, filepath.Join(c.Base, "control.json"))
 	set(&c.DriverName, "csitest.example.com")
@@ -133,17 +146,18 @@ func (c Config) withDefaults() Config {
 	if c.Mutable == nil {
 		c.Mutable = []string{"iops"}
 	}
+
 	return c
 }
 
-// JournalPath is where the journal is, default included.
+// JournalPath returns the path of the journal, including the default.
 func (c Config) JournalPath() string { return c.withDefaults().Journal }
 
-// Faults is the control of the plugin with this Config.
+// Faults returns the control of the plugin with this Config.
 func (c Config) Faults() Control { return Control{Path: c.withDefaults().Control} }
 
-// Environment is what a child process needs, beside CSI_ENDPOINT, to be a
-// plugin with this Config.
+// Environment returns the environment that a child process needs, in addition to CSI_ENDPOINT, to
+// run a plugin with this Config.
 func (c Config) Environment() ([]string, error) {
 	v, err := c.encode()
 	if err != nil {
@@ -160,13 +174,14 @@ func (c Config) encode() (string, error) {
 	return string(b), nil
 }
 
-// PluginFile is a plugin file of volagent that runs binary, whose TestMain must
-// call Main, as plugin id. It is JSON, which is YAML too.
+// PluginFile returns a plugin file of volagent that runs binary as plugin id. The binary's TestMain
+// must call Main. The file is JSON, which is also YAML.
 func (c Config) PluginFile(id, binary string) ([]byte, error) {
 	v, err := c.encode()
 	if err != nil {
 		return nil, err
 	}
+
 	b, err := json.MarshalIndent(map[string]any{
 		"id": id,
 		"exec": map[string]any{
@@ -177,5 +192,6 @@ func (c Config) PluginFile(id, binary string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot encode the plugin file: %w", err)
 	}
+
 	return append(b, '\n'), nil
 }

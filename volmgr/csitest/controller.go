@@ -29,6 +29,7 @@ func (s *controller) ControllerPublishVolume(_ context.Context, m *csi.Controlle
 	if m.GetNodeId() == "" || m.GetVolumeCapability() == nil {
 		return nil, status.Error(codes.InvalidArgument, "attaching needs a node id and a capability")
 	}
+
 	pc, err := s.p.store.attach(m.GetVolumeId(), m.GetNodeId())
 	return &csi.ControllerPublishVolumeResponse{PublishContext: pc}, err
 }
@@ -41,7 +42,7 @@ func (s *controller) ControllerUnpublishVolume(ctx context.Context, m *csi.Contr
 	return &csi.ControllerUnpublishVolumeResponse{}, s.p.detach(optionsOf(ctx).call)
 }
 
-// detach takes the storage away from a node, and with it the device.
+// detach disconnects the storage from a node and detaches its device.
 func (p *Plugin) detach(c Call) error {
 	p.notInUse(c)
 	if err := p.store.release(c.Volume); err != nil {
@@ -58,6 +59,7 @@ func (s *controller) ValidateVolumeCapabilities(_ context.Context, m *csi.Valida
 	if _, err := s.p.store.get(m.GetVolumeId()); err != nil {
 		return nil, err
 	}
+
 	return &csi.ValidateVolumeCapabilitiesResponse{Confirmed: &csi.ValidateVolumeCapabilitiesResponse_Confirmed{
 		VolumeContext: m.GetVolumeContext(), VolumeCapabilities: m.GetVolumeCapabilities(), Parameters: m.GetParameters(),
 	}}, nil

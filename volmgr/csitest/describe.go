@@ -11,7 +11,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 )
 
-// request is a call as it came, with what is checked but not written down.
+// request is a call as it arrived. It includes data that is checked but not written to the journal.
 type request struct {
 	call         Call
 	capabilities []*csi.VolumeCapability
@@ -23,7 +23,7 @@ type request struct {
 	seen         sight
 }
 
-// describe reads the fields that the messages of CSI share by their getters.
+// describe reads the fields that several CSI messages share, through their getters.
 func (p *Plugin) describe(fullMethod string, msg any) request {
 	r := request{msg: msg, call: Call{Method: fullMethod[strings.LastIndexByte(fullMethod, '/')+1:]}}
 	c := &r.call
@@ -59,6 +59,7 @@ func (p *Plugin) describe(fullMethod string, msg any) request {
 		c.SecretKeys = slices.Sorted(maps.Keys(r.secrets))
 		c.SecretSums = sums(r.secrets)
 	}
+
 	if m, ok := msg.(interface{ GetVolumeCapability() *csi.VolumeCapability }); ok && m.GetVolumeCapability() != nil {
 		r.capabilities = []*csi.VolumeCapability{m.GetVolumeCapability()}
 	}
@@ -71,18 +72,21 @@ func (p *Plugin) describe(fullMethod string, msg any) request {
 		r.create = m
 		c.Name, c.Volume = m.GetName(), p.newID(m.GetName())
 	}
+
 	p.describeMore(&r)
 	words := make([]string, 0, len(r.capabilities))
+
 	for _, one := range r.capabilities {
 		words = append(words, capabilityWords(one))
 		c.MountGroup = one.GetMount().GetVolumeMountGroup()
 	}
+
 	c.Capability = strings.Join(words, " ")
 	r.seen = look(*c)
 	return r
 }
 
-// describeMore is describe of what few calls have.
+// describeMore reads the fields that only a few calls have.
 func (p *Plugin) describeMore(r *request) {
 	c := &r.call
 	if m, ok := r.msg.(interface {
@@ -109,6 +113,7 @@ func (p *Plugin) describeMore(r *request) {
 	if m, ok := r.msg.(interface{ GetSnapshotIds() []string }); ok {
 		c.Members = m.GetSnapshotIds()
 	}
+
 	switch m := r.msg.(type) {
 	case *csi.CreateVolumeRequest:
 		c.Places = placeWords(m.GetAccessibilityRequirements())
@@ -129,12 +134,13 @@ func (p *Plugin) describeMore(r *request) {
 	}
 }
 
-// placeWords puts requirements into one string, equal for equal ones; it is empty for
-// none.
+// placeWords formats requirements as one string. Equal requirements give equal strings, and none
+// give an empty string.
 func placeWords(r *csi.TopologyRequirement) string {
 	if r == nil {
 		return ""
 	}
+
 	all := func(places []*csi.Topology) []map[string]string {
 		segments := make([]map[string]string, len(places))
 		for i, p := range places {
@@ -142,10 +148,11 @@ func placeWords(r *csi.TopologyRequirement) string {
 		}
 		return segments
 	}
+
 	return fmt.Sprintf("requisite %v preferred %v", all(r.GetRequisite()), all(r.GetPreferred()))
 }
 
-// capabilityWords puts a capability into one word, equal for equal ones.
+// capabilityWords formats a capability as one word. Equal capabilities give equal words.
 func capabilityWords(c *csi.VolumeCapability) string {
 	mode := c.GetAccessMode().GetMode().String()
 	switch {
@@ -161,8 +168,8 @@ func capabilityWords(c *csi.VolumeCapability) string {
 // maxString is CSI's general limit for a string, in bytes.
 const maxString = 128
 
-// newID is the id of the volume that gets this name: the same for ever, so
-// that CreateVolume can be repeated.
+// newID returns the id of the volume with this name. It never changes, so that CreateVolume can be
+// repeated.
 func (p *Plugin) newID(name string) string {
 	if name == "" {
 		return ""
@@ -173,7 +180,7 @@ func (p *Plugin) newID(name string) string {
 	return p.cfg.IDPrefix + hash(name)
 }
 
-// newSnapshotID is newID of a snapshot or of a group of them.
+// newSnapshotID does the same as newID for a snapshot or a group of snapshots.
 func (p *Plugin) newSnapshotID(name string) string {
 	if name == "" {
 		return ""
@@ -181,13 +188,13 @@ func (p *Plugin) newSnapshotID(name string) string {
 	return p.newID("snap-" + name)
 }
 
-// hash names things after ids that may not be path components.
+// hash returns a file name for an id, which may not be a valid path component itself.
 func hash(s string) string {
 	sum := sha256.Sum256([]byte(s))
 	return hex.EncodeToString(sum[:8])
 }
 
-// Sum is what stands in a journal for a secret's value.
+// Sum returns the replacement of a secret's value in a journal.
 func Sum(value string) string {
 	sum := sha256.Sum256([]byte(value))
 	return hex.EncodeToString(sum[:])
@@ -197,6 +204,7 @@ func sums(secrets map[string]string) map[string]string {
 	if len(secrets) == 0 {
 		return nil
 	}
+
 	all := make(map[string]string, len(secrets))
 	for key, value := range secrets {
 		all[key] = Sum(value)

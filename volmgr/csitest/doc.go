@@ -1,7 +1,7 @@
-// Package csitest is a CSI plugin for tests. It really mounts, writes down every
-// call in order, checks that its caller keeps the rules of the CSI spec, and
-// misbehaves on command. Only tests import it, and it imports nothing of the
-// project: who checks the caller must not share the caller's code.
+// Package csitest is a CSI plugin for tests. It makes real mounts and writes every call to a
+// journal, in order. It checks that its caller keeps the rules of the CSI spec, and fails on
+// command. Only tests import it. It imports nothing of the project, because a checker must not
+// share code with the caller that it checks.
 //
 // In process:
 //
@@ -9,8 +9,8 @@
 //	err := p.Start("unix://" + socket)
 //	defer p.Close()
 //
-// As a child process, started by the test or by an agent: TestMain hands over
-// when it finds itself started as a plugin.
+// As a child process, started by the test or by an agent: TestMain calls Main if the process was
+// started as a plugin.
 //
 //	func TestMain(m *testing.M) {
 //		if csitest.IsChild() {
@@ -19,23 +19,22 @@
 //		os.Exit(m.Run())
 //	}
 //
-// Config.Environment is what the child needs beside CSI_ENDPOINT, and
-// Config.PluginFile is a plugin file of volagent that says so.
+// Config.Environment returns the environment that the child needs in addition to CSI_ENDPOINT.
+// Config.PluginFile returns a plugin file of volagent with that environment.
 //
-// All that is remembered lies in Config.Base, which must be outside the mount
-// root of the caller:
+// All data is in Config.Base, which must be outside the root of the caller's volume mounts:
 //
 //	journal.jsonl      every call and violation, appended (see Journal)
-//	control.json       faults to come (see Control)
-//	late/              effects that come after the plugin's death (see Fault.Outlives)
+//	control.json       the faults (see Control)
+//	late/              effects that happen after the plugin's death (see Fault.Outlives)
 //	volumes/<hash>/    one volume: volume.json, attached.json, data/, block.img
 //
-// A Fault says which calls go wrong and how: late, without the effect, without
-// the answer, with a crash, or with a Twist, which is a habit of real plugins:
+// A Fault says which calls fail and how: late, without the effect, without the answer, with a
+// crash, or with a Twist, which imitates the behavior of real plugins:
 //
 //	Fault{Method: csitest.NodeStage, Skip: 1, Twist: csitest.Dead}
 //
-// The journal is also the memory of what the caller was told, so a plugin that
-// was killed goes on checking where it stopped. Volumes and attachments are
-// files, mounts are the kernel's: nothing is kept in memory alone.
+// The journal also stores the caller's knowledge, so a restarted plugin continues its checks.
+// Volumes and attachments are files, and the kernel keeps the mounts. Nothing is kept in memory
+// alone.
 package csitest

@@ -8,83 +8,93 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// Effect is whether a call with a fault does what it is for.
+// Effect says whether a call with a fault has its effect.
 type Effect string
 
 // The effects.
 const (
-	// EffectAuto, the default: done if the answer is OK, else not.
+	// EffectAuto is the default: the effect happens if the answer is OK.
 	EffectAuto Effect = ""
-	// EffectNone: not done, whatever the answer. With OK, success without effect.
+
+	// EffectNone: no effect, regardless of the answer. With OK, this is success without effect.
 	EffectNone Effect = "none"
-	// EffectDone: done, whatever the answer. With an error, effect without success.
+
+	// EffectDone: the effect happens, regardless of the answer. With an error, this is effect
+	// without success.
 	EffectDone Effect = "done"
-	// EffectLater: the answer comes at once and the effect after Delay, also if
-	// the call was undone meanwhile. A plugin that is closed or killed before
-	// that never does it.
+
+	// EffectLater: the answer comes at once and the effect after Delay, even if the call was undone
+	// in the meantime. If the plugin is closed or killed before, the effect never happens.
 	EffectLater Effect = "later"
 )
 
-// Moment is when in a call something dies.
+// Moment is the point in a call at which a process dies.
 type Moment string
 
 // The moments.
 const (
 	Never        Moment = ""
 	BeforeEffect Moment = "before"
-	AfterEffect  Moment = "after" // and before the answer
+	AfterEffect  Moment = "after" // after the effect and before the answer
 )
 
-// Fault is how one call goes wrong. A call with a fault takes these steps; a
-// zero field leaves its step out.
+// Fault describes how one call fails. A call with a fault takes these steps; a zero field skips its
+// step.
 //
-//  1. Hang, then Delay, even past the caller's deadline: a plugin does not stop
-//     working because nobody listens. They end early when the plugin is closed
-//     (then there is no effect).
+//  1. Hang, then Delay, even past the caller's deadline, because a plugin continues without its
+//     caller. Both end early when the plugin is closed, and then there is no effect.
 //  2. KillCaller and Crash at BeforeEffect.
 //  3. The effect; see Effect.
 //  4. KillCaller and Crash at AfterEffect.
 //  5. The answer: Code and Message.
 type Fault struct {
-	// ID tells faults apart, also those in the past: how often one was used is
-	// counted in the journal. Control.Add makes it.
+	// ID identifies a fault, even after its removal: the journal counts how often it was used.
+	// Control.Add makes the id.
 	ID string `json:"id,omitempty"`
-	// Method, Volume and Path (staging or target) are what it applies to. An
-	// empty Method is every call that changes something; the others any.
+
+	// Method, Volume and Path (staging or target) select the calls to which it applies. An empty
+	// Method selects every call that changes something. An empty Volume or Path selects any.
 	Method string `json:"method,omitempty"`
 	Volume string `json:"volume,omitempty"`
 	Path   string `json:"path,omitempty"`
-	// Skip is how many such calls it lets pass first. Those, too, are counted in
-	// the journal; one that an earlier fault was used for is not among them.
+
+	// Skip is the number of such calls that it lets pass first. The journal counts these too. A
+	// call for which an earlier fault was used does not count.
 	Skip int `json:"skip,omitempty"`
-	// Times is how many calls it applies to then: 0 is one, negative all.
+
+	// Times is the number of calls to which it then applies: 0 means one, negative means all.
 	Times int `json:"times,omitempty"`
 
 	// Hang lasts until the fault is removed from its Control.
 	Hang  bool          `json:"hang,omitempty"`
 	Delay time.Duration `json:"-"` // "delay" in JSON, as "1.5s"
-	// Bounded ends the delay early when the caller gives up or dies: the effect then
-	// comes within 9/10 of the deadline that the call had. A caller that waits for one
-	// whole deadline after a call of unknown outcome is never surprised.
+
+	// Bounded ends the delay early when the caller gives up or dies. The effect then happens within
+	// 9/10 of the call's deadline. It never surprises a caller that waits a whole deadline after a
+	// call of unknown outcome.
 	Bounded bool `json:"bounded,omitempty"`
-	// Outlives lets the effect of a ControllerPublish or ControllerUnpublish come even
-	// if the plugin dies during the delay, as with storage that goes on by itself.
+
+	// Outlives makes the effect of a ControllerPublish or ControllerUnpublish happen even if the
+	// plugin dies during the delay, as with a storage system that continues by itself.
 	Outlives bool `json:"outlives,omitempty"`
-	// Crash ends the plugin: a child by SIGKILL to itself, one in process by
-	// cutting its connections, without another word in the journal. Then its
-	// Crashed channel is closed, and Close must still be called.
+
+	// Crash ends the plugin without another entry in the journal. A child sends SIGKILL to itself.
+	// A plugin in the test's process cuts its connections and closes its Crashed channel; the test
+	// must still call Close.
 	Crash Moment `json:"crash,omitempty"`
-	// KillCaller sends SIGKILL to the process at the other end of the socket
-	// and waits until it is gone. A caller in the same process is spared: the
-	// call fails.
+
+	// KillCaller sends SIGKILL to the process at the other end of the socket and waits until it is
+	// gone. A caller in the same process is not killed; instead the call fails.
 	KillCaller Moment `json:"kill_caller,omitempty"`
 	Effect     Effect `json:"effect,omitempty"`
-	// Twist is how the effect differs from what it should be.
+
+	// Twist changes the effect from the normal one.
 	Twist Twist `json:"twist,omitempty"`
-	// IgnoreReadOnly publishes writable what should be read-only.
+
+	// IgnoreReadOnly publishes a read-only request writable.
 	IgnoreReadOnly bool `json:"ignore_read_only,omitempty"`
 
-	// Code is the answer; in JSON a number or a name such as "UNAVAILABLE".
+	// Code is the code of the answer. In JSON it is a number or a name such as "UNAVAILABLE".
 	Code    codes.Code `json:"code,omitempty"`
 	Message string     `json:"message,omitempty"`
 }
@@ -97,7 +107,7 @@ type faultJSON struct {
 	Delay string `json:"delay,omitempty"`
 }
 
-// MarshalJSON writes the delay in words.
+// MarshalJSON writes the delay as text.
 func (f Fault) MarshalJSON() ([]byte, error) {
 	j := faultJSON{plainFault: plainFault(f)}
 	if f.Delay != 0 {
@@ -106,8 +116,7 @@ func (f Fault) MarshalJSON() ([]byte, error) {
 	return json.Marshal(j)
 }
 
-// UnmarshalJSON refuses what it does not know: a fault that is misspelt would
-// otherwise let a test pass.
+// UnmarshalJSON refuses unknown fields, because a misspelled fault would otherwise let a test pass.
 func (f *Fault) UnmarshalJSON(b []byte) error {
 	var j faultJSON
 	if err := strictJSON(b, &j); err != nil {
@@ -118,8 +127,10 @@ func (f *Fault) UnmarshalJSON(b []byte) error {
 		if err != nil {
 			return fmt.Errorf("cannot read the delay: %w", err)
 		}
+
 		j.plainFault.Delay = d
 	}
+
 	*f = Fault(j.plainFault)
 	return f.valid()
 }
@@ -142,6 +153,7 @@ func (f Fault) valid() error {
 	case f.Twist != Straight && twisted[f.Twist] == nil, f.Method != "" && !f.Twist.knows(f.Method):
 		return fmt.Errorf("a fault's twist %q is not known to method %q", f.Twist, f.Method)
 	}
+
 	return nil
 }
 
@@ -150,7 +162,7 @@ func knownMethod(m string) bool {
 	return ok
 }
 
-// applies tells whether a fault is for a call.
+// applies reports whether a fault is for a call.
 func (f Fault) applies(c Call) bool {
 	switch {
 	case f.Method == "" && !Mutates(c.Method), f.Method != "" && f.Method != c.Method, !f.Twist.knows(c.Method):
@@ -162,5 +174,5 @@ func (f Fault) applies(c Call) bool {
 	}
 }
 
-// left tells whether a fault that was used so often applies once more.
+// left reports whether a fault that was used this many times applies once more.
 func (f Fault) left(used int) bool { return f.Times < 0 || used < max(f.Times, 1) }

@@ -51,8 +51,8 @@ func TestEffects(t *testing.T) {
 	}
 }
 
-// TestPublishWithoutStage: a plugin whose Stage had no effect binds the bare
-// directory, as real ones do.
+// TestPublishWithoutStage checks that the plugin binds the bare staging directory if the stage had
+// no effect, as real plugins do.
 func TestPublishWithoutStage(t *testing.T) {
 	b := start(t, full)
 	b.must(b.attach("a"))
@@ -70,11 +70,11 @@ func TestPublishWithoutStage(t *testing.T) {
 
 func TestTimes(t *testing.T) {
 	b := start(t, full)
-	b.inject(Fault{Times: 2, Code: codes.Aborted}) // any method that changes something
+	b.inject(Fault{Times: 2, Code: codes.Aborted}) // applies to any method that changes something
 	_, err := csi.NewIdentityClient(b.conn).Probe(b.ctx(), &csi.ProbeRequest{})
 	b.must(err)
 	b.code(codes.Aborted, b.attach("a"))
-	b.restart() // and does not forget
+	b.restart() // the faults survive the restart
 	b.code(codes.Aborted, b.attach("a"))
 	b.must(b.attach("a"))
 
@@ -113,7 +113,7 @@ func TestMountAppearsLater(t *testing.T) {
 
 	b.inject(Fault{Method: NodePublish, Effect: EffectLater, Delay: time.Hour})
 	b.must(b.publish("a", "u"))
-	b.must(b.p.Close()) // does not wait for it
+	b.must(b.p.Close()) // does not wait for the late effect
 	if isMount(b.target("u")) {
 		t.Error("a closed plugin mounts")
 	}

@@ -10,8 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Requests of the FUSE protocol that an empty directory is asked
-// (include/uapi/linux/fuse.h).
+// Requests of the FUSE protocol that an empty directory gets (include/uapi/linux/fuse.h).
 const (
 	fuseForget      = 2
 	fuseGetattr     = 3
@@ -22,35 +21,39 @@ const (
 	fuseInterrupt   = 36
 	fuseBatchForget = 42
 
-	fuseHeader = 16      // bytes before an answer
-	fuseLarge  = 1 << 17 // bytes that hold any request
+	fuseHeader = 16      // the size of an answer's header, in bytes
+	fuseLarge  = 1 << 17 // a buffer size for any request, in bytes
 )
 
-// envDaemon makes a process of this binary the daemon of the FUSE file system
-// whose device is descriptor 3.
+// envDaemon turns a process of this binary into the daemon of the FUSE file system whose device is
+// descriptor 3.
 const envDaemon = "CSITEST_FUSE_DAEMON"
 
-// mountFuse mounts at path a FUSE file system that nobody serves yet.
+// mountFuse mounts a FUSE file system at path, which no process serves yet.
 func mountFuse(path string) (*os.File, error) {
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("cannot open /dev/fuse: %w", err)
 	}
+
 	data := fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other", fd)
 	if err := unix.Mount("csitest", path, "fuse.csitest", unix.MS_NOSUID|unix.MS_NODEV, data); err != nil {
 		return nil, errors.Join(fmt.Errorf("cannot mount FUSE at %s: %w", path, err), unix.Close(fd))
 	}
-	// Not before: what is no connection yet cannot be polled.
+
+	// The file is created only now, because a descriptor without a FUSE connection cannot be
+	// polled.
 	return os.NewFile(uintptr(fd), "/dev/fuse"), nil
 }
 
-// mountDead mounts a file system, lets it tell what its root is, and ends its
-// daemon. What was told is remembered for an hour, so lstat still succeeds.
+// mountDead mounts a file system, lets it answer for its root, and ends its daemon. The kernel
+// caches the answer for an hour, so lstat still succeeds.
 func mountDead(path string) error {
 	dev, err := mountFuse(path)
 	if err != nil {
 		return err
 	}
+
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
@@ -59,11 +62,12 @@ func mountDead(path string) error {
 	_, err = os.Lstat(path)
 	err = errors.Join(err, dev.Close())
 	<-served
+
 	return err
 }
 
-// mountHung mounts a file system whose daemon says that it is there, and
-// nothing else until the device is closed.
+// mountHung mounts a file system whose daemon answers FUSE_INIT, and nothing else until the device
+// is closed.
 func mountHung(path string) (*os.File, error) {
 	dev, err := mountFuse(path)
 	if err != nil {
@@ -73,20 +77,22 @@ func mountHung(path string) (*os.File, error) {
 	return dev, nil
 }
 
-// mountServed mounts an empty directory that a process of this one's group
-// serves until it is unmounted.
+// mountServed mounts an empty directory that another process of this process group serves until it
+// is unmounted.
 func mountServed(path string) error {
 	dev, err := mountFuse(path)
 	if err != nil {
 		return err
 	}
+
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), envDaemon+"=1")
 	cmd.ExtraFiles = []*os.File{dev}
 	if err := cmd.Start(); err != nil {
 		return errors.Join(fmt.Errorf("cannot start the FUSE daemon: %w", err), dev.Close())
 	}
-	go func() { _ = cmd.Wait() }() // it is reaped; how it ends does not matter
+
+	go func() { _ = cmd.Wait() }() // reaps the process; its exit status does not matter
 	_, err = os.ReadDir(path)
 	return errors.Join(err, dev.Close())
 }
@@ -96,28 +102,28 @@ func daemon() {
 	serveFuse(os.NewFile(3, "/dev/fuse"), func(uint32) bool { return true })
 }
 
-// serveFuse answers, of the requests, those that it may, until dev is closed or
-// its file system is unmounted.
+// serveFuse answers the allowed requests until dev is closed or its file system is unmounted.
 func serveFuse(dev *os.File, may func(opcode uint32) bool) {
 	buf := make([]byte, fuseLarge)
 	for {
 		n, err := dev.Read(buf)
 		switch {
-		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EINTR): // given up while it was read
+		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EINTR): // the request was aborted while it was read
 			continue
 		case err != nil:
 			return
 		}
+
 		if !may(binary.NativeEndian.Uint32(buf[4:])) {
 			continue
 		}
 		if answer := fuseAnswer(buf[:n]); answer != nil {
-			_, _ = dev.Write(answer) // nobody may wait for it any more
+			_, _ = dev.Write(answer) // the requester may have given up
 		}
 	}
 }
 
-// fuseAnswer is the answer of an empty directory; nil where none is wanted.
+// fuseAnswer returns the answer of an empty directory, or nil if the request needs none.
 func fuseAnswer(request []byte) []byte {
 	ne := binary.NativeEndian
 	answer := func(errno unix.Errno, size int) []byte {
@@ -127,6 +133,7 @@ func fuseAnswer(request []byte) []byte {
 		ne.PutUint64(a[8:], ne.Uint64(request[8:]))
 		return a
 	}
+
 	switch ne.Uint32(request[4:]) {
 	case fuseForget, fuseBatchForget, fuseInterrupt:
 		return nil
@@ -138,7 +145,7 @@ func fuseAnswer(request []byte) []byte {
 		return a
 	case fuseGetattr:
 		a := answer(0, 104)
-		ne.PutUint64(a[fuseHeader:], 3600) // seconds that this may be remembered
+		ne.PutUint64(a[fuseHeader:], 3600) // the kernel may cache this for so many seconds
 		attr := a[fuseHeader+16:]
 		ne.PutUint64(attr, 1) // inode
 		ne.PutUint32(attr[60:], unix.S_IFDIR|0o755)

@@ -19,7 +19,7 @@ type group struct {
 	p *Plugin
 }
 
-// snapGroup is a group snapshot as it is kept.
+// snapGroup is the stored form of a group snapshot.
 type snapGroup struct {
 	ID      string    `json:"id"`
 	Sources []string  `json:"sources"` // the volumes, sorted
@@ -41,7 +41,7 @@ func (s *store) group(id string) (snapGroup, error) {
 	return g, err
 }
 
-// groupLocks are those of a group, its members and their sources; see lock.
+// groupLocks returns the lock names of a group, its members and their sources; see lock.
 func groupLocks(id string, members, sources []string) []string {
 	locks := append([]string{snapshotLock("group " + id)}, sources...)
 	for _, one := range members {
@@ -50,16 +50,18 @@ func groupLocks(id string, members, sources []string) []string {
 	return locks
 }
 
-// CreateVolumeGroupSnapshot takes all snapshots or none: what it took before it
-// failed it takes back.
+// CreateVolumeGroupSnapshot creates all snapshots or none: after a failure it deletes those that it
+// created.
 func (s *group) CreateVolumeGroupSnapshot(_ context.Context, m *csi.CreateVolumeGroupSnapshotRequest) (*csi.CreateVolumeGroupSnapshotResponse, error) {
 	g := snapGroup{ID: s.p.newSnapshotID(m.GetName()), Sources: slices.Sorted(slices.Values(m.GetSourceVolumeIds())), Created: now()}
 	if g.ID == "" || len(g.Sources) == 0 {
 		return nil, status.Error(codes.InvalidArgument, "a group snapshot needs a name and sources")
 	}
+
 	for _, source := range g.Sources {
 		g.Members = append(g.Members, g.ID+"-"+hash(source))
 	}
+
 	defer s.p.store.lock(groupLocks(g.ID, g.Members, g.Sources)...)()
 	switch old, err := s.p.store.group(g.ID); {
 	case err == nil && !slices.Equal(old.Sources, g.Sources):
@@ -73,6 +75,7 @@ func (s *group) CreateVolumeGroupSnapshot(_ context.Context, m *csi.CreateVolume
 			return nil, err
 		}
 	}
+
 	out, err := s.answer(g)
 	return &csi.CreateVolumeGroupSnapshotResponse{GroupSnapshot: out}, err
 }
@@ -86,13 +89,15 @@ func (s *store) takeAll(g snapGroup) error {
 			return err
 		}
 	}
+
 	if err := os.MkdirAll(s.groupPath(g.ID), 0o755); err != nil {
 		return err
 	}
+
 	return writeJSON(s.groupPath(g.ID, "group.json"), g)
 }
 
-// answer asks for each of the snapshots.
+// answer returns the group with the current state of each snapshot.
 func (s *group) answer(g snapGroup) (*csi.VolumeGroupSnapshot, error) {
 	out := &csi.VolumeGroupSnapshot{GroupSnapshotId: g.ID, CreationTime: timestamppb.New(g.Created), ReadyToUse: true}
 	for _, id := range g.Members {
@@ -100,13 +105,16 @@ func (s *group) answer(g snapGroup) (*csi.VolumeGroupSnapshot, error) {
 		if err != nil {
 			return nil, err
 		}
+
 		member, err := s.p.asked(one)
 		if err != nil {
 			return nil, err
 		}
+
 		out.Snapshots = append(out.Snapshots, member)
 		out.ReadyToUse = out.ReadyToUse && member.ReadyToUse
 	}
+
 	return out, nil
 }
 
@@ -134,11 +142,13 @@ func (s *group) DeleteVolumeGroupSnapshot(_ context.Context, m *csi.DeleteVolume
 	if err != nil {
 		return nil, err
 	}
+
 	for _, id := range g.Members {
 		if err := s.p.store.dropSnapshot(id); err != nil {
 			return nil, err
 		}
 	}
+
 	return resp, dropDir(s.p.store.groupPath(g.ID), "group.json")
 }
 
@@ -151,6 +161,7 @@ func (s *group) GetVolumeGroupSnapshot(_ context.Context, m *csi.GetVolumeGroupS
 	if err != nil {
 		return nil, err
 	}
+
 	out, err := s.answer(g)
 	return &csi.GetVolumeGroupSnapshotResponse{GroupSnapshot: out}, err
 }

@@ -11,27 +11,29 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Condition is something wrong with a volume, or with the storage behind the
-// node, that a test makes up; see Control.SetConditions.
+// Condition is a problem of a volume, or of the storage behind the node, that a test invents; see
+// Control.SetConditions.
 type Condition struct {
-	// Volume is the volume's id; empty is the storage itself.
+	// Volume is the volume's id; empty means the storage itself.
 	Volume string `json:"volume,omitempty"`
-	// Seen is by whom: "node", "controller", or both if empty.
+
+	// Seen is the service that reports the problem: "node", "controller", or both if empty.
 	Seen string `json:"seen,omitempty"`
-	// Status is a number of csi.VolumeHealthErrorType, or of
-	// csi.StorageHealthErrorType; one that the spec does not have is sent as it is.
+
+	// Status is a number of csi.VolumeHealthErrorType or csi.StorageHealthErrorType. The plugin
+	// also sends a number that the spec does not have.
 	Status  int32  `json:"status"`
 	Reason  string `json:"reason,omitempty"`
 	Message string `json:"message,omitempty"`
 }
 
-// Who sees a Condition.
+// The services that report a Condition.
 const (
 	atNode       = "node"
 	atController = "controller"
 )
 
-// conditions are those of a volume, or of the storage if it is "".
+// conditions returns the conditions of a volume, or of the storage if volume is "".
 func (p *Plugin) conditions(volume, at string) ([]Condition, error) {
 	f, err := p.Faults().read()
 	return slices.DeleteFunc(f.Conditions, func(c Condition) bool {
@@ -39,14 +41,16 @@ func (p *Plugin) conditions(volume, at string) ([]Condition, error) {
 	}), err
 }
 
-// health is how a volume is; it must be there.
+// health returns the health of a volume, which must exist.
 func (p *Plugin) health(id, at string) (*csi.VolumeHealth, error) {
 	defer p.store.lock(id)()
 	if _, err := p.store.get(id); err != nil {
 		return nil, err
 	}
+
 	all, err := p.conditions(id, at)
 	out := &csi.VolumeHealth{VolumeId: id}
+
 	for _, c := range all {
 		out.HealthStatuses = append(out.HealthStatuses, &csi.VolumeHealth_VolumeHealthEntry{
 			Status: csi.VolumeHealthErrorType(c.Status), Reason: c.Reason, Message: c.Message})
@@ -74,53 +78,60 @@ func (s *controller) ControllerGetVolumeHealth(_ context.Context, m *csi.Control
 	return &csi.ControllerGetVolumeHealthResponse{VolumeHealth: h}, err
 }
 
-// ControllerListVolumeHealth lists the volumes with which something is wrong.
+// ControllerListVolumeHealth lists the volumes with problems.
 func (s *controller) ControllerListVolumeHealth(_ context.Context, m *csi.ControllerListVolumeHealthRequest) (*csi.ControllerListVolumeHealthResponse, error) {
 	f, err := s.p.Faults().read()
 	if err != nil {
 		return nil, err
 	}
+
 	var ids []string
 	for _, c := range f.Conditions {
 		if c.Volume != "" && c.Seen != atNode && !slices.Contains(ids, c.Volume) {
 			ids = append(ids, c.Volume)
 		}
 	}
+
 	some, next, err := page(s.p.cfg, ids, func(id string) string { return id }, m)
 	resp := &csi.ControllerListVolumeHealthResponse{NextToken: next}
+
 	for _, id := range some {
 		h, err := s.p.health(id, atController)
 		switch {
-		case status.Code(err) == codes.NotFound: // it is gone, and so is what was wrong with it
+		case status.Code(err) == codes.NotFound: // the volume is gone, and its problems too
 		case err != nil:
 			return nil, err
 		default:
 			resp.Entries = append(resp.Entries, h)
 		}
 	}
+
 	return resp, err
 }
 
-// conditionField is where answers had a VolumeCondition before CSI 1.13, with
-// whether it is abnormal in its field 1 and a message in field 2.
+// conditionField is the number of the field for a VolumeCondition before CSI 1.13. Its field 1 says
+// whether it is abnormal, and its field 2 is a message.
 const conditionField protowire.Number = 2
 
-// addCondition puts into an answer what a plugin from before CSI 1.13 has there,
-// if this one plays such a plugin.
+// addCondition adds the field of a plugin from before CSI 1.13 to an answer, if this plugin
+// imitates one.
 func (p *Plugin) addCondition(m proto.Message, volume, at string) {
 	if !p.cfg.Condition {
 		return
 	}
+
 	all, err := p.conditions(volume, at)
 	var body []byte
+
 	switch {
-	case err != nil: // the next call says what is wrong with the control file
+	case err != nil: // the next call reports the error of the control file
 	case len(all) > 0:
 		body = protowire.AppendVarint(protowire.AppendTag(body, 1, protowire.VarintType), 1)
 		body = protowire.AppendString(protowire.AppendTag(body, 2, protowire.BytesType), all[0].Message)
 	default:
 		body = protowire.AppendString(protowire.AppendTag(body, 2, protowire.BytesType), "all is well")
 	}
+
 	field := protowire.AppendTag(nil, conditionField, protowire.BytesType)
 	m.ProtoReflect().SetUnknown(protowire.AppendBytes(field, body))
 }

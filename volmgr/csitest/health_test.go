@@ -7,8 +7,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// TestHealth: what a test makes up is told by whom it is meant for, until it is
-// taken back, and faults have nothing to do with it.
+// TestHealth checks that the intended services report the invented problems until they are removed,
+// independently of faults.
 func TestHealth(t *testing.T) {
 	b := start(t, whole)
 	b.inject(Fault{Method: CreateVolume})
@@ -39,7 +39,7 @@ func TestHealth(t *testing.T) {
 	b.noViolations()
 }
 
-// TestOldCondition: as a plugin from before CSI 1.13 it tells in the field that was.
+// TestOldCondition checks that a plugin in the style before CSI 1.13 reports in the old field.
 func TestOldCondition(t *testing.T) {
 	b := start(t, Config{AnyVolume: true, Condition: true, Get: true, Lists: true, Volumes: []string{"a"}})
 	caps, err := b.controller().ControllerGetCapabilities(b.ctx(), &csi.ControllerGetCapabilitiesRequest{})
@@ -58,8 +58,8 @@ func TestOldCondition(t *testing.T) {
 		}
 		return got
 	}
-	// The message as it was then has the shape of this one: a bool in 1 and a
-	// string in 2 are not both in any message of today, so bytes are compared.
+	// The test compares bytes, because no current message has both a bool in field 1 and a string
+	// in field 2, as the old message had.
 	if got := string(condition()); got != "\x12\x0d\x12\x0ball is well" {
 		t.Errorf("%q", got)
 	}
@@ -73,7 +73,7 @@ func TestOldCondition(t *testing.T) {
 	b.noViolations()
 }
 
-// TestBentAnswers: twists of what is answered.
+// TestBentAnswers checks the twists of answers.
 func TestBentAnswers(t *testing.T) {
 	b := start(t, whole)
 	b.inject(Fault{Method: CreateSnapshot, Twist: Unready}, Fault{Method: CreateSnapshot, Twist: Nameless}, Fault{Method: CreateVolume, Twist: Short},

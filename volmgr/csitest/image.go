@@ -11,15 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// imageSize is that of an image with a file system, in bytes.
+// imageSize is the size of an image with a file system, in bytes.
 const imageSize = 16 << 20
 
-// isImage tells whether a volume's files lie in a file system of their own.
+// isImage reports whether a volume's files are in a file system of their own.
 func (c Config) isImage(id string) bool {
 	return c.Images != "" && strings.HasPrefix(id, c.Images)
 }
 
-// mountImage mounts the file system of a volume. The first mount makes it.
+// mountImage mounts the file system of a volume. The first mount creates it.
 func (s *store) mountImage(id, path string) error {
 	v, err := s.get(id)
 	if err != nil {
@@ -31,6 +31,7 @@ func (s *store) mountImage(id, path string) error {
 			return err
 		}
 	}
+
 	image, err := s.block(id)
 	if err != nil {
 		return err
@@ -40,6 +41,7 @@ func (s *store) mountImage(id, path string) error {
 			return err
 		}
 	}
+
 	dev, err := s.device(id, false)
 	if err != nil {
 		return err
@@ -47,11 +49,12 @@ func (s *store) mountImage(id, path string) error {
 	if err := unix.Mount(dev, path, "ext4", 0, ""); err != nil {
 		return fmt.Errorf("cannot mount %s at %s: %w", dev, path, err)
 	}
+
 	return nil
 }
 
-// isExt4 tells whether a file begins as an ext4 file system does: s_magic of
-// struct ext4_super_block.
+// isExt4 reports whether a file begins like an ext4 file system: s_magic of struct
+// ext4_super_block.
 func isExt4(path string) bool {
 	f, err := os.Open(path)
 	if err != nil {
@@ -70,7 +73,7 @@ func mkfs(image string) error {
 	return nil
 }
 
-// DeviceOf is the device that a volume has in this moment, "" if it has none.
+// DeviceOf returns the current device of a volume, or "" if it has none.
 func DeviceOf(cfg Config, id string) string {
 	s := store{dir: cfg.Base + "/volumes"}
 	return loopOf(s.path(id, "block.img"))

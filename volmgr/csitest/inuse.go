@@ -13,17 +13,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// notInUse accuses the caller of a NodeUnstage or ControllerUnpublish that takes
-// effect while the storage is mounted. What counts is the kernel's mount table, so
-// that it does not matter under which id, and by which record, it was mounted.
-// A call that broke a rule of order is not accused twice.
+// notInUse reports a violation if a NodeUnstage or ControllerUnpublish takes effect while the
+// storage is mounted. It uses the kernel's mount table, so the id and the record of the mount do
+// not matter. A call that broke a rule of order is not reported twice.
 func (p *Plugin) notInUse(c Call) {
 	var except string
 	if c.Method == NodeUnstage {
 		except = c.StagingPath
 	}
+
 	at, err := p.store.mountedAt(c.Volume)
 	at = slices.DeleteFunc(at, func(path string) bool { return path == except })
+
 	switch {
 	case err != nil:
 		p.rec.accuse(c, RuleControl, err.Error())
@@ -34,21 +35,23 @@ func (p *Plugin) notInUse(c Call) {
 	}
 }
 
-// busy tells whether a device is mounted, in whatever mount namespace, or was unmounted
-// lazily and a process still uses it. Empty is no device.
+// busy reports whether a device is mounted in any mount namespace, or was unmounted lazily while a
+// process still uses it. An empty name means no device.
 func busy(device string) bool {
 	if device == "" {
 		return false
 	}
+
 	fd, err := unix.Open(device, unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0)
 	if err == nil {
-		_ = unix.Close(fd) // it was only tried
+		_ = unix.Close(fd) // the open was only a test
 	}
+
 	return errors.Is(err, unix.EBUSY)
 }
 
-// mountedAt are the places where the files, or the image, of a volume are mounted
-// in the plugin's mount namespace.
+// mountedAt returns the paths where the files or the image of a volume are mounted in the plugin's
+// mount namespace.
 func (s *store) mountedAt(id string) ([]string, error) {
 	data, err := device(s.path(id))
 	if os.IsNotExist(err) {
@@ -57,26 +60,31 @@ func (s *store) mountedAt(id string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	image := s.path(id, "block.img")
 	table, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return nil, err
 	}
+
 	loop := filepath.Base(loopOf(image))
 	number, err := deviceNumber(loop)
 	if err != nil {
 		return nil, err
 	}
+
 	var at []string
 	lines := bufio.NewScanner(bytes.NewReader(table))
 	lines.Buffer(nil, 1<<20)
+
 	for lines.Scan() {
 		f := strings.Fields(lines.Text())
 		if len(f) < 5 {
 			continue
 		}
-		// A bind shows its source below the root of its file system, which may be
-		// mounted anywhere: the path ends as the root does.
+
+		// The table shows the source of a bind relative to the root of its file system, which may
+		// be mounted anywhere. Therefore the end of the path is compared with that source.
 		root := f[3]
 		files := f[2] == data && len(root) > 1 && (strings.HasSuffix(s.path(id, "data"), root) || strings.HasSuffix(image, root))
 		node := loop != "." && root == "/"+loop
@@ -84,10 +92,11 @@ func (s *store) mountedAt(id string) ([]string, error) {
 			at = append(at, f[4])
 		}
 	}
+
 	return at, lines.Err()
 }
 
-// deviceNumber is that of a block device, as the mount table writes it.
+// deviceNumber returns the number of a block device in the form of the mount table.
 func deviceNumber(name string) (string, error) {
 	if name == "." {
 		return "none", nil
@@ -96,7 +105,7 @@ func deviceNumber(name string) (string, error) {
 	return strings.TrimSpace(string(raw)), err
 }
 
-// device is that of a file, as the mount table writes it.
+// device returns the number of a file's device in the form of the mount table.
 func device(path string) (string, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
@@ -105,14 +114,16 @@ func device(path string) (string, error) {
 	return fmt.Sprintf("%d:%d", unix.Major(st.Dev), unix.Minor(st.Dev)), nil
 }
 
-// accuse writes a violation down, unless the call has one of the order already.
+// accuse writes a violation, unless the call has one of the rule of order already.
 func (r *recorder) accuse(c Call, rule Rule, words string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	for _, v := range r.past.Violations {
 		if v.Seq == c.Seq && v.Rule == RuleOrder {
 			return
 		}
 	}
+
 	r.violation(Violation{Rule: rule, Words: words, Time: now(), Seq: c.Seq, Method: c.Method, Volume: c.Volume})
 }

@@ -13,15 +13,15 @@ import (
 	"time"
 )
 
-// Journal is what a plugin wrote down, over all its restarts. The file has one
-// JSON object a line: {"event":"open"} for each start of the plugin,
-// {"event":"call"} when a call arrives, {"event":"end"} when it was answered,
-// {"event":"violation"}. Every line is one appending write, so it outlives the
-// death of the plugin and of whoever called it (not that of the machine).
+// Journal is the content of a plugin's journal, across all its restarts. The file has one JSON
+// object on each line: {"event":"open"} for each start of the plugin, {"event":"call"} when a call
+// arrives, {"event":"end"} when it was answered, and {"event":"violation"}. Every line is one
+// appending write. It therefore survives the death of the plugin and of its caller, but not of the
+// machine.
 type Journal struct {
 	Calls      Calls
 	Violations []Violation
-	Starts     int // how often the plugin was started
+	Starts     int // the number of starts of the plugin
 }
 
 // Events of an entry.
@@ -38,19 +38,19 @@ type entry struct {
 	Time      time.Time  `json:"time"`
 	Plugin    int        `json:"plugin,omitempty"`
 	Call      *Call      `json:"call,omitempty"`
-	Seq       int64      `json:"seq,omitempty"` // of the call that ended
+	Seq       int64      `json:"seq,omitempty"` // the Seq of the call that ended
 	Result    *Result    `json:"result,omitempty"`
 	Violation *Violation `json:"violation,omitempty"`
 }
 
-// ReadJournal returns the calls in a journal. It may be read while the plugin
-// writes. A file that is not there yet has no calls.
+// ReadJournal returns the calls in a journal. It may run while the plugin writes. A missing file
+// has no calls.
 func ReadJournal(path string) (Calls, error) {
 	j, err := LoadJournal(path)
 	return j.Calls, err
 }
 
-// LoadJournal reads a journal as ReadJournal does, with everything in it.
+// LoadJournal reads a journal as ReadJournal does, and returns all of its content.
 func LoadJournal(path string) (Journal, error) {
 	var (
 		j  Journal
@@ -71,11 +71,12 @@ func LoadJournal(path string) (Journal, error) {
 			j.Violations = append(j.Violations, *e.Violation)
 		}
 	})
+
 	return j, err
 }
 
-// ViolationsSince returns the violations in a journal from a byte offset on, and the
-// offset of what follows, so that a long journal can be watched.
+// ViolationsSince returns the violations in a journal from a byte offset on, and the offset for the
+// next call. It allows a test to watch a long journal.
 func ViolationsSince(path string, offset int64) (broken []Violation, next int64, err error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -84,11 +85,13 @@ func ViolationsSince(path string, offset int64) (broken []Violation, next int64,
 	if err != nil {
 		return nil, offset, fmt.Errorf("cannot read the journal: %w", err)
 	}
+
 	data, err := io.ReadAll(io.NewSectionReader(f, offset, math.MaxInt64-offset))
 	if err := errors.Join(err, f.Close()); err != nil {
 		return nil, offset, fmt.Errorf("cannot read the journal: %w", err)
 	}
-	data = data[:bytes.LastIndexByte(data, '\n')+1] // the last line may be being written
+
+	data = data[:bytes.LastIndexByte(data, '\n')+1] // the last line may be incomplete
 	for line := range bytes.Lines(data) {
 		var e entry
 		if !bytes.Contains(line, []byte(`"`+eventViolation+`"`)) {
@@ -101,19 +104,22 @@ func ViolationsSince(path string, offset int64) (broken []Violation, next int64,
 			broken = append(broken, *e.Violation)
 		}
 	}
+
 	return broken, offset + int64(len(data)), nil
 }
 
-// AwaitCalls reads a journal again and again until done is content with its
-// calls, and returns them. When ctx ends first the error quotes the calls.
+// AwaitCalls reads a journal repeatedly until done accepts its calls, and returns them. If ctx ends
+// first, the error quotes the calls.
 func AwaitCalls(ctx context.Context, path string, done func(Calls) bool) (Calls, error) {
 	again := time.NewTicker(10 * time.Millisecond)
 	defer again.Stop()
+
 	for {
 		calls, err := ReadJournal(path)
 		if err != nil || done(calls) {
 			return calls, err
 		}
+
 		select {
 		case <-again.C:
 		case <-ctx.Done():
@@ -130,11 +136,13 @@ func eachEntry(path string, do func(entry)) error {
 	if err != nil {
 		return fmt.Errorf("cannot read the journal: %w", err)
 	}
+
 	for n := 1; ; n++ {
 		line, rest, whole := bytes.Cut(data, []byte("\n"))
 		if !whole {
-			return nil // the end, or a line that is being written
+			return nil // the end, or an incomplete line
 		}
+
 		data = rest
 		var e entry
 		if err := json.Unmarshal(line, &e); err != nil {
@@ -143,12 +151,13 @@ func eachEntry(path string, do func(entry)) error {
 		if (e.Event == eventCall && e.Call == nil) || (e.Event == eventEnd && e.Result == nil) || (e.Event == eventViolation && e.Violation == nil) {
 			return fmt.Errorf("cannot read the journal %q: line %d has no %s", path, n, e.Event)
 		}
+
 		do(e)
 	}
 }
 
-// now is the wall clock alone, so that a time is the same after it was written
-// and read.
+// now returns the time without the monotonic clock, so that it stays the same after writing and
+// reading.
 func now() time.Time { return time.Now().Round(0) }
 
 // openJournal opens a journal for appending.
@@ -168,5 +177,6 @@ func writeEntry(f *os.File, e entry) error {
 	if err != nil {
 		return fmt.Errorf("cannot write the journal: %w", err)
 	}
+
 	return nil
 }

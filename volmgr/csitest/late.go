@@ -12,20 +12,20 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// late is an effect that comes although the plugin died before it: the storage
-// itself does it. It is a file in <base>/late, named after the call, which the
-// living plugin touches, so that the next one knows when its predecessor died.
+// late is an effect that happens although the plugin died before it, because the storage system
+// performs it. It is a file in <base>/late, named after the call. The running plugin touches the
+// file, so that the next one knows when its predecessor died.
 type late struct {
 	Call    Call          `json:"call"`
 	Due     time.Time     `json:"due"`
-	Promise time.Duration `json:"promise,omitempty"` // after the plugin's death; 0 promises nothing
+	Promise time.Duration `json:"promise,omitempty"` // after the plugin's death; 0 means no limit
 }
 
 func (p *Plugin) latePath(c Call) string {
 	return filepath.Join(p.cfg.Base, "late", strconv.FormatInt(c.Seq, 10)+".json")
 }
 
-// promise is how long after the end of its caller a bounded call may take effect.
+// promise returns the time after the end of its caller within which a bounded call may take effect.
 func (l *live) promise() time.Duration {
 	deadline, ok := l.ctx.Deadline()
 	if !ok {
@@ -34,8 +34,7 @@ func (l *live) promise() time.Duration {
 	return deadline.Sub(l.call.Start) * 9 / 10
 }
 
-// delay waits as long as a fault says. The function that it returns must be called
-// after the effect.
+// delay waits as long as a fault says. The caller must call the returned function after the effect.
 func (p *Plugin) delay(l *live, f Fault) (done func(), err error) {
 	if f.Delay <= 0 {
 		return func() {}, nil
@@ -44,6 +43,7 @@ func (p *Plugin) delay(l *live, f Fault) (done func(), err error) {
 		p.pause(l, f, func(time.Time) {})
 		return func() {}, nil
 	}
+
 	path, e := p.latePath(l.call), late{Call: l.call, Due: now().Add(f.Delay)}
 	if f.Bounded {
 		e.Promise = l.promise()
@@ -51,28 +51,34 @@ func (p *Plugin) delay(l *live, f Fault) (done func(), err error) {
 	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), writeJSON(path, e)); err != nil {
 		return nil, status.Error(codes.Internal, err.Error())
 	}
+
 	p.pause(l, f, func(end time.Time) {
 		if end.Before(e.Due) {
-			// The caller has ended. If the plugin dies too, the effect still comes as early.
+			// The caller has ended. If the plugin dies too, the effect still happens at this
+			// earlier time.
 			e.Due = end
-			_ = writeJSON(path, e) // a failure fails the run, which sees a later effect
+			_ = writeJSON(path, e) // if this fails, the effect happens too late, and the test notices that
 		}
+
 		_ = os.Chtimes(path, time.Time{}, time.Now()) // a failure moves the effect to an earlier time
 	})
+
 	return func() {
-		if p.running.Err() == nil { // else the next plugin does it
-			_ = os.Remove(path) // done twice it is the same
+		if p.running.Err() == nil { // otherwise the next plugin performs it
+			_ = os.Remove(path) // performing the effect twice has the same result
 		}
 	}, nil
 }
 
-// pause waits for the delay of a fault, less where it is bounded. Meanwhile it calls
-// alive with the time at which it will end.
+// pause waits for the delay of a fault, or shorter if it is bounded. While it waits, it calls alive
+// with the expected end.
 func (p *Plugin) pause(l *live, f Fault, alive func(end time.Time)) {
 	end := time.Now().Add(f.Delay)
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
+
 	bounded := f.Bounded
+
 	for time.Now().Before(end) && p.running.Err() == nil {
 		if bounded && l.ctx.Err() != nil {
 			bounded = false
@@ -80,6 +86,7 @@ func (p *Plugin) pause(l *live, f Fault, alive func(end time.Time)) {
 				end = latest
 			}
 		}
+
 		select {
 		case <-tick.C:
 			alive(end)
@@ -88,13 +95,14 @@ func (p *Plugin) pause(l *live, f Fault, alive func(end time.Time)) {
 	}
 }
 
-// resume does the effects of calls whose plugin died. Those that are due come
-// before the first call, the others in their time.
+// resume performs the effects of calls whose plugin died. It performs those that are due before the
+// first call, and the others at their time.
 func (p *Plugin) resume() error {
 	files, err := filepath.Glob(filepath.Join(p.cfg.Base, "late", "*.json"))
 	if err != nil {
 		return err
 	}
+
 	for _, file := range files {
 		var e late
 		info, err := os.Stat(file)
@@ -107,6 +115,7 @@ func (p *Plugin) resume() error {
 		if latest := info.ModTime().Add(e.Promise); e.Promise > 0 && latest.Before(e.Due) {
 			e.Due = latest
 		}
+
 		do := func() error { return errors.Join(p.takeEffect(e.Call), os.Remove(file)) }
 		if wait := time.Until(e.Due); wait > 0 {
 			p.later(wait, do)
@@ -114,10 +123,11 @@ func (p *Plugin) resume() error {
 			return fmt.Errorf("cannot resume a late effect: %w", err)
 		}
 	}
+
 	return nil
 }
 
-// takeEffect attaches or detaches, without an answer to anybody.
+// takeEffect connects or disconnects the storage without an answer to a caller.
 func (p *Plugin) takeEffect(c Call) error {
 	defer p.store.lock(c.Volume)()
 	if c.Method == ControllerPublish {

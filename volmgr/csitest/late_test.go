@@ -13,20 +13,20 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// detachWithin is detach with a deadline.
+// detachWithin does the same as detach, with a deadline.
 func (b *bench) detachWithin(d time.Duration, v string) error {
 	_, err := b.controller().ControllerUnpublishVolume(within(b.t, d), &csi.ControllerUnpublishVolumeRequest{VolumeId: v, NodeId: "node-1"})
 	return err
 }
 
-// attachedNow tells whether the storage is attached, whatever callers were told.
+// attachedNow reports whether the storage is connected, regardless of the answers to callers.
 func (b *bench) attachedNow(v string) bool {
 	a, err := b.p.store.attachments(v)
 	b.must(err)
 	return len(a.Nodes) > 0
 }
 
-// awaitDetached waits until the storage is detached.
+// awaitDetached waits until the storage is disconnected.
 func (b *bench) awaitDetached(v string) {
 	b.t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -40,8 +40,8 @@ func (b *bench) awaitDetached(v string) {
 	}
 }
 
-// TestBounded: a bounded delay ends within the deadline that the call had, counted
-// from the moment at which its caller gave up.
+// TestBounded checks that a bounded delay ends within the call's deadline, counted from the moment
+// when its caller gave up.
 func TestBounded(t *testing.T) {
 	b := start(t, full)
 	b.must(b.attach("a"))
@@ -58,7 +58,7 @@ func TestBounded(t *testing.T) {
 	b.noViolations()
 }
 
-// TestOutlives: the storage goes on although the plugin is killed and started again.
+// TestOutlives checks that the storage continues although the plugin is killed and restarted.
 func TestOutlives(t *testing.T) {
 	b := start(t, full)
 	b.must(b.attach("a"))
@@ -83,7 +83,7 @@ func TestOutlives(t *testing.T) {
 	b.noViolations()
 }
 
-// TestOutlivesBounded: first the caller ends, and then the plugin. The effect still comes
+// TestOutlivesBounded ends first the caller and then the plugin. The effect must still happen
 // within the caller's deadline, counted from the caller's end.
 func TestOutlivesBounded(t *testing.T) {
 	b := start(t, full)
@@ -107,7 +107,7 @@ func TestOutlivesBounded(t *testing.T) {
 	b.noViolations()
 }
 
-// lateFile is what is stored of the only effect that is to come.
+// lateFile returns the stored data of the only late effect.
 func (b *bench) lateFile() (e late) {
 	b.t.Helper()
 	files, err := filepath.Glob(filepath.Join(b.cfg.Base, "late", "*.json"))
@@ -120,8 +120,8 @@ func (b *bench) lateFile() (e late) {
 	return e
 }
 
-// TestDetachedInUse: a detach that takes effect late, under a mount that was made
-// meanwhile, is seen, and so is the ControllerPublish that did not wait for it.
+// TestDetachedInUse checks a ControllerUnpublish that takes effect late, under a newer mount. The
+// plugin reports it, and also the ControllerPublish that did not wait for it.
 func TestDetachedInUse(t *testing.T) {
 	b := start(t, full)
 	b.must(b.attach("a"))
@@ -138,7 +138,8 @@ func TestDetachedInUse(t *testing.T) {
 	}
 }
 
-// TestUnstagedInUse: storage that is mounted, by whatever record, is not unstaged.
+// TestUnstagedInUse checks that an unstage of mounted storage is reported, regardless of the record
+// of the mount.
 func TestUnstagedInUse(t *testing.T) {
 	b := start(t, full)
 	b.up("a")
@@ -153,7 +154,7 @@ func TestUnstagedInUse(t *testing.T) {
 	b.must(unmountAll(b.target("elsewhere")))
 }
 
-// TestOvertaken: a publish that comes while an unstage may still be at work.
+// TestOvertaken checks a publish while an unstage may still be running.
 func TestOvertaken(t *testing.T) {
 	b := start(t, full)
 	b.up("a")
@@ -175,8 +176,8 @@ func TestOvertaken(t *testing.T) {
 	b.must(b.cfg.Faults().Clear())
 }
 
-// TestImage: a volume with a file system of its own keeps its files, and a detach is
-// accused while a process uses what was unmounted lazily.
+// TestImage checks that a volume with its own file system keeps its files. A ControllerUnpublish
+// must be reported while a process uses a lazily unmounted mount.
 func TestImage(t *testing.T) {
 	if os.Getuid() != 0 || loopControlMissing() {
 		t.Skip("there are no loop devices")

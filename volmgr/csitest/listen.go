@@ -16,8 +16,8 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// listen opens the socket of an endpoint: unix:///path, unix:/path or /path. A
-// socket file that nobody answers at is replaced, if that is wanted.
+// listen opens the socket of an endpoint: unix:///path, unix:/path or /path. If replace is set, it
+// replaces a socket file on which no process answers.
 func listen(endpoint string, replace bool) (*net.UnixListener, error) {
 	path := strings.TrimPrefix(strings.TrimPrefix(endpoint, "unix:"), "//")
 	if !filepath.IsAbs(path) {
@@ -28,10 +28,12 @@ func listen(endpoint string, replace bool) (*net.UnixListener, error) {
 			return nil, fmt.Errorf("cannot listen on %q: %w", endpoint, err)
 		}
 	}
+
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen on %q: %w", endpoint, err)
 	}
+
 	return l, nil
 }
 
@@ -45,6 +47,7 @@ func removeStale(path string) error {
 	case info.Mode().Type() != fs.ModeSocket:
 		return errors.New("a file that is no socket is there")
 	}
+
 	conn, err := net.DialTimeout("unix", path, time.Second)
 	if err == nil {
 		return errors.Join(errors.New("another process answers there"), conn.Close())
@@ -52,11 +55,11 @@ func removeStale(path string) error {
 	if !errors.Is(err, unix.ECONNREFUSED) {
 		return err
 	}
+
 	return os.Remove(path)
 }
 
-// credListener marks each connection with a number and the process that made
-// it.
+// credListener marks each connection with a number and the process that made it.
 type credListener struct {
 	*net.UnixListener
 	count atomic.Int64
@@ -70,12 +73,13 @@ func (l *credListener) Accept() (net.Conn, error) {
 	return credConn{UnixConn: conn, addr: callerAddr{number: l.count.Add(1), pid: peerPid(conn)}}, nil
 }
 
-// peerPid is 0 if it cannot be told.
+// peerPid returns the pid of the caller, or 0 if it is unknown.
 func peerPid(conn *net.UnixConn) int {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return 0
 	}
+
 	pid := 0
 	if raw.Control(func(fd uintptr) {
 		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
@@ -96,7 +100,7 @@ func (c credConn) RemoteAddr() net.Addr { return c.addr }
 
 // callerAddr is the address of a caller.
 type callerAddr struct {
-	number int64 // of the connection
+	number int64 // the number of the connection
 	pid    int
 }
 
@@ -108,9 +112,11 @@ func callerOf(ctx context.Context) callerAddr {
 	if !ok {
 		return callerAddr{}
 	}
+
 	a, ok := p.Addr.(callerAddr)
 	if !ok {
 		return callerAddr{}
 	}
+
 	return a
 }

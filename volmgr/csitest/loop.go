@@ -11,37 +11,42 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// device returns a loop device on the file of a block volume, read-only or
-// not: that is the device's, whoever else uses it.
+// device returns a loop device on the file of a block volume, read-only or not. The setting applies
+// to the device, and so to all its users.
 func (s *store) device(id string, readOnly bool) (string, error) {
 	image, err := s.block(id)
 	if err != nil {
 		return "", err
 	}
+
 	path := loopOf(image)
 	if path == "" {
 		if path, err = attachLoop(image); err != nil {
 			return "", err
 		}
 	}
+
 	dev, err := os.OpenFile(path, os.O_RDONLY, 0)
 	if err != nil {
 		return "", err
 	}
+
 	state := 0
 	if readOnly {
 		state = 1
 	}
+
 	err = unix.IoctlSetPointerInt(int(dev.Fd()), unix.BLKROSET, state)
 	return path, errors.Join(err, dev.Close())
 }
 
-// release gives a volume's loop device back; none is no error.
+// release detaches a volume's loop device. It is no error if there is none.
 func (s *store) release(id string) error {
 	path := loopOf(s.path(id, "block.img"))
 	if path == "" {
 		return nil
 	}
+
 	dev, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		return err
@@ -49,12 +54,13 @@ func (s *store) release(id string) error {
 	if err = unix.IoctlSetInt(int(dev.Fd()), unix.LOOP_CLR_FD, 0); errors.Is(err, unix.ENXIO) {
 		err = nil
 	}
+
 	return errors.Join(err, dev.Close())
 }
 
-// loopOf is the loop device on a file, "" if it has none.
+// loopOf returns the loop device on a file, or "" if there is none.
 func loopOf(image string) string {
-	files, _ := filepath.Glob("/sys/block/loop*/loop/backing_file") // the pattern is good
+	files, _ := filepath.Glob("/sys/block/loop*/loop/backing_file") // the pattern is valid
 	for _, file := range files {
 		if raw, err := os.ReadFile(file); err == nil && strings.TrimSpace(string(raw)) == image {
 			return "/dev/" + strings.Split(file, "/")[3]
@@ -63,20 +69,22 @@ func loopOf(image string) string {
 	return ""
 }
 
-// resizeLoop lets the loop device on a file, if it has one, have the file's size.
+// resizeLoop adjusts the loop device on a file, if there is one, to the file's size.
 func resizeLoop(image string) error {
 	path := loopOf(image)
 	if path == "" {
 		return nil
 	}
-	dev, err := os.OpenFile(path, os.O_RDONLY, 0) // it may be read-only
+
+	dev, err := os.OpenFile(path, os.O_RDONLY, 0) // the device may be read-only
 	if err != nil {
 		return err
 	}
+
 	return errors.Join(unix.IoctlSetInt(int(dev.Fd()), unix.LOOP_SET_CAPACITY, 0), dev.Close())
 }
 
-// attachLoop takes a free loop device. Others take some at the same time.
+// attachLoop attaches a free loop device. Other processes attach loop devices at the same time.
 func attachLoop(image string) (string, error) {
 	file, err := os.OpenFile(image, os.O_RDWR, 0)
 	if err != nil {
@@ -93,14 +101,16 @@ func attachLoop(image string) (string, error) {
 		if err != nil {
 			return "", fmt.Errorf("cannot get a loop device: %w", err)
 		}
+
 		path := fmt.Sprintf("/dev/loop%d", n)
 		dev, err := os.OpenFile(path, os.O_RDWR, 0)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // not made yet
+			continue // the device node does not exist yet
 		}
 		if err != nil {
 			return "", err
 		}
+
 		err = errors.Join(unix.IoctlLoopConfigure(int(dev.Fd()), &unix.LoopConfig{Fd: uint32(file.Fd())}), dev.Close())
 		if err == nil {
 			return path, nil
@@ -109,5 +119,6 @@ func attachLoop(image string) (string, error) {
 			return "", fmt.Errorf("cannot set up %s: %w", path, err)
 		}
 	}
+
 	return "", errors.New("cannot get a loop device: others take them all")
 }

@@ -21,15 +21,15 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// The test binary runs itself again: in a mount namespace of its own for all
-// tests, as a plugin, and as a caller that gets killed.
+// The test binary runs itself in three roles: in a mount namespace of its own for all tests, as a
+// plugin, and as a caller that gets killed.
 const (
 	envIsolated = "CSITEST_TEST_ISOLATED"
-	envCaller   = "CSITEST_TEST_CALLER" // the socket that the caller calls at
+	envCaller   = "CSITEST_TEST_CALLER" // the socket that the caller uses
 )
 
 func TestMain(m *testing.M) {
-	syscall.Umask(0o022) // modes of directories are looked at
+	syscall.Umask(0o022) // tests check the modes of directories
 	switch {
 	case IsChild():
 		os.Exit(Main())
@@ -66,16 +66,16 @@ func runIsolated() int {
 	return 1
 }
 
-// full can do everything.
+// full is a plugin with all basic capabilities.
 var full = Config{Attach: true, AttachReadOnly: true, CreateDelete: true, Stage: true, Stats: true, MultiWriter: true, AnyVolume: true}
 
-// bench is a plugin, at first not running, and a caller that keeps the rules
-// unless told otherwise.
+// bench is a plugin, not running at first, and a caller that keeps the rules unless a test does
+// otherwise.
 type bench struct {
 	t    *testing.T
 	dir  string
 	cfg  Config
-	p    *Plugin // nil in a child
+	p    *Plugin // nil for a child
 	conn *grpc.ClientConn
 }
 
@@ -100,7 +100,7 @@ func newBench(t *testing.T, cfg Config) *bench {
 	return b
 }
 
-// start runs a plugin in process.
+// start runs a plugin in this process.
 func start(t *testing.T, cfg Config) *bench {
 	t.Helper()
 	b := newBench(t, cfg)
@@ -180,13 +180,13 @@ func asMount(mode csi.VolumeCapability_AccessMode_Mode) *csi.VolumeCapability {
 		AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{}}}
 }
 
-// writer is a mode that any plugin knows and that has several targets.
+// writer returns a mode that every plugin knows and that allows several targets.
 func writer() *csi.VolumeCapability {
 	return asMount(csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER)
 }
 
-// requests of a caller that keeps the rules. The publish context is the one
-// that the plugin gave last.
+// stageRequest returns a request that keeps the rules. Its publish context is the last one from the
+// plugin.
 func (b *bench) stageRequest(v string) *csi.NodeStageVolumeRequest {
 	return &csi.NodeStageVolumeRequest{VolumeId: v, StagingTargetPath: b.staging(v), VolumeCapability: writer(), PublishContext: b.given(v)}
 }
@@ -242,7 +242,7 @@ func (b *bench) unpublish(v, target string) error {
 	return err
 }
 
-// up attaches, if the plugin does, stages and publishes.
+// up brings a volume to its targets: ControllerPublish if the plugin has it, stage and publish.
 func (b *bench) up(v string, targets ...string) {
 	b.t.Helper()
 	if b.cfg.Attach {
@@ -270,14 +270,14 @@ func (b *bench) noViolations() {
 	}
 }
 
-// await waits until a call of the method is written down.
+// await waits until the journal contains a call of the method.
 func (b *bench) await(method string) {
 	b.t.Helper()
 	_, err := AwaitCalls(b.ctx(), b.cfg.JournalPath(), func(cs Calls) bool { return cs.Count(method) > 0 })
 	b.must(err)
 }
 
-// awaitMount waits until something is mounted at path.
+// awaitMount waits until there is a mount at path.
 func (b *bench) awaitMount(path string) {
 	b.t.Helper()
 	for ctx := b.ctx(); !isMount(path); {
@@ -297,9 +297,9 @@ func (b *bench) child() *os.Process {
 	b.must(err)
 	cmd.Env = append(append(os.Environ(), env...), "CSI_ENDPOINT="+b.endpoint())
 	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // and so leads a process group
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // makes it the leader of a process group
 	b.must(cmd.Start())
-	b.t.Cleanup(func() { // ended already in most tests
+	b.t.Cleanup(func() { // in most tests it has ended already
 		_ = cmd.Process.Kill()
 		_, _ = cmd.Process.Wait()
 	})
@@ -309,8 +309,7 @@ func (b *bench) child() *os.Process {
 	return cmd.Process
 }
 
-// gone waits until a process has ended and returns the signal, if any, that
-// ended it.
+// gone waits until a process has ended. It returns the signal that ended it, if any.
 func (b *bench) gone(p *os.Process) unix.Signal {
 	b.t.Helper()
 	st, err := p.Wait()

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sight is what was there when a call arrived.
+// sight describes the paths of a call at its arrival.
 type sight struct {
 	stagingDir   bool
 	targetParent bool
@@ -30,11 +30,12 @@ func look(c Call) sight {
 		_, err := os.Lstat(c.TargetPath)
 		s.targetExists = err == nil || !errors.Is(err, unix.ENOENT)
 	}
+
 	return s
 }
 
-// isMount tells whether something is mounted at path. A mount that does not
-// answer, such as a dead or a hung FUSE one, is one.
+// isMount reports whether path is a mount. A mount that does not answer, such as a dead or hanging
+// FUSE mount, counts too.
 func isMount(path string) bool {
 	var st unix.Statx_t
 	err := unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT|unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &st)
@@ -52,7 +53,7 @@ func bind(source, target string) error {
 	return nil
 }
 
-// makeReadOnly forbids writing through the mount at target, not through others.
+// makeReadOnly forbids writes through the mount at target, but not through other mounts.
 func makeReadOnly(target string) error {
 	if err := unix.Mount("", target, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
 		return fmt.Errorf("cannot make %s read-only: %w", target, err)
@@ -60,7 +61,7 @@ func makeReadOnly(target string) error {
 	return nil
 }
 
-// unmountAll takes away every mount at path; none is no error.
+// unmountAll unmounts every mount at path. It is no error if there is none.
 func unmountAll(path string) error {
 	for isMount(path) {
 		if err := unix.Unmount(path, unix.UMOUNT_NOFOLLOW); err != nil {
@@ -70,14 +71,14 @@ func unmountAll(path string) error {
 	return nil
 }
 
-// UnmountAll unmounts, in the mount namespace of the calling process, all that
-// a journal says was mounted. It cleans up after a test whose caller did not;
-// whatever is not a mount is left alone.
+// UnmountAll unmounts all mounts that a journal contains, in the mount namespace of the calling
+// process. It cleans up after a test whose caller did not. It ignores paths that are not mounts.
 func UnmountAll(journal string) error {
 	calls, err := ReadJournal(journal)
 	if err != nil {
 		return err
 	}
+
 	var errs []error
 	for _, method := range []string{NodePublish, NodeStage} {
 		done := map[string]bool{}
@@ -92,5 +93,6 @@ func UnmountAll(journal string) error {
 			}
 		}
 	}
+
 	return errors.Join(errs...)
 }

@@ -25,16 +25,18 @@ func (s *node) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeG
 	if file.Node != nil {
 		now = *file.Node
 	}
+
 	resp := &csi.NodeGetInfoResponse{NodeId: now.ID, MaxVolumesPerNode: now.MaxVolumes}
 	if now.Topology != nil {
 		resp.AccessibleTopology = &csi.Topology{Segments: now.Topology}
 	}
+
 	return resp, nil
 }
 
-// NodeStageVolume binds the volume's files at the staging path. A block volume
-// has nothing to stage. What the caller did not do before, such as attaching,
-// is not missed here: that is for the rules.
+// NodeStageVolume binds the volume's files at the staging path. For a block volume it does nothing.
+// It does not fail if the caller skipped earlier steps such as ControllerPublish, because the rules
+// check that.
 func (s *node) NodeStageVolume(ctx context.Context, m *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
 	id, path := m.GetVolumeId(), m.GetStagingTargetPath()
 	if path == "" || m.GetVolumeCapability() == nil {
@@ -44,6 +46,7 @@ func (s *node) NodeStageVolume(ctx context.Context, m *csi.NodeStageVolumeReques
 	if _, err := s.p.store.get(id); err != nil {
 		return nil, err
 	}
+
 	resp := &csi.NodeStageVolumeResponse{}
 	if err := optionsOf(ctx).demands(path, ""); err != nil {
 		return nil, err
@@ -56,6 +59,7 @@ func (s *node) NodeStageVolume(ctx context.Context, m *csi.NodeStageVolumeReques
 			return nil, err
 		}
 	}
+
 	if done, err := s.p.mountTwisted(ctx, path); done {
 		return resp, err
 	}
@@ -65,6 +69,7 @@ func (s *node) NodeStageVolume(ctx context.Context, m *csi.NodeStageVolumeReques
 	if s.p.cfg.Fuse {
 		return resp, mountLoopback(s.p.store.path(id, "data"), path)
 	}
+
 	return resp, bind(s.p.store.path(id, "data"), path)
 }
 
@@ -72,8 +77,10 @@ func (s *node) NodeUnstageVolume(ctx context.Context, m *csi.NodeUnstageVolumeRe
 	if m.GetVolumeId() == "" || m.GetStagingTargetPath() == "" {
 		return nil, status.Error(codes.InvalidArgument, "unstaging needs a volume id and a path")
 	}
+
 	o, path := optionsOf(ctx), m.GetStagingTargetPath()
 	defer s.p.store.lock(m.GetVolumeId())()
+
 	s.p.notInUse(o.call)
 	if err := o.demands(path, ""); err != nil {
 		return nil, err
@@ -83,6 +90,7 @@ func (s *node) NodeUnstageVolume(ctx context.Context, m *csi.NodeUnstageVolumeRe
 			return nil, err
 		}
 	}
+
 	err := unmountAll(path)
 	if !s.p.cfg.Attach {
 		err = errors.Join(err, s.p.store.release(m.GetVolumeId()))
@@ -90,11 +98,12 @@ func (s *node) NodeUnstageVolume(ctx context.Context, m *csi.NodeUnstageVolumeRe
 	if err == nil && o.twist == Remade {
 		err = os.Remove(path)
 	}
+
 	return &csi.NodeUnstageVolumeResponse{}, err
 }
 
-// NodePublishVolume binds what is at the staging path, be it mounted or not, at
-// the target: a plugin that was never staged publishes an empty directory.
+// NodePublishVolume binds the staging path at the target, even if the staging path is no mount. A
+// volume that was never staged is published as an empty directory.
 func (s *node) NodePublishVolume(ctx context.Context, m *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
 	id, target := m.GetVolumeId(), m.GetTargetPath()
 	if target == "" || m.GetVolumeCapability() == nil || (s.p.cfg.Stage && m.GetStagingTargetPath() == "") {
@@ -104,6 +113,7 @@ func (s *node) NodePublishVolume(ctx context.Context, m *csi.NodePublishVolumeRe
 	if _, err := s.p.store.get(id); err != nil {
 		return nil, err
 	}
+
 	o := optionsOf(ctx)
 	if err := o.demands(m.GetStagingTargetPath(), target); err != nil {
 		return nil, err
@@ -111,8 +121,10 @@ func (s *node) NodePublishVolume(ctx context.Context, m *csi.NodePublishVolumeRe
 	if o.twist == Locked {
 		return &csi.NodePublishVolumeResponse{}, os.Mkdir(target, 0)
 	}
+
 	source, isBlock := m.GetStagingTargetPath(), m.GetVolumeCapability().GetBlock() != nil
 	readOnly := m.GetReadonly() && !o.ignoreReadOnly
+
 	switch {
 	case isBlock && s.p.cfg.LoopDevices:
 		var err error
@@ -127,16 +139,19 @@ func (s *node) NodePublishVolume(ctx context.Context, m *csi.NodePublishVolumeRe
 	case !s.p.cfg.Stage || o.twist == Direct:
 		source = s.p.store.path(id, "data")
 	}
+
 	place := func() error {
 		if done, err := s.p.mountTwisted(ctx, target); done {
 			return err
 		}
+
 		return bind(source, target)
 	}
+
 	return &csi.NodePublishVolumeResponse{}, publish(place, target, isBlock, readOnly)
 }
 
-// publish takes back what it made if it fails.
+// publish mounts at a target and removes the target again if it fails.
 func publish(place func() error, target string, isFile, readOnly bool) error {
 	if !isMount(target) {
 		if err := makeTarget(target, isFile); err != nil {
@@ -146,30 +161,34 @@ func publish(place func() error, target string, isFile, readOnly bool) error {
 			return errors.Join(err, os.Remove(target))
 		}
 	}
+
 	if !readOnly {
 		return nil
 	}
 	if err := makeReadOnly(target); err != nil {
 		return errors.Join(err, unpublish(target))
 	}
+
 	return nil
 }
 
 func makeTarget(target string, isFile bool) error {
 	if !isFile {
-		// The parent is the caller's to make, and may have gone again before a
-		// late effect: many plugins make it as well.
+		// The caller must create the parent, but may have removed it before a late effect. Many
+		// plugins create it too.
 		return os.MkdirAll(target, 0o755)
 	}
+
 	f, err := os.OpenFile(target, os.O_WRONLY|os.O_CREATE, 0o600)
 	if err != nil {
 		return err
 	}
+
 	return f.Close()
 }
 
-// unpublish unmounts and removes a target. What is in it, and was not mounted,
-// stays, and is an error.
+// unpublish unmounts and removes a target. Files that are in the target directory itself stay, and
+// are an error.
 func unpublish(target string) error {
 	if err := unmountAll(target); err != nil {
 		return err
@@ -188,11 +207,14 @@ func (s *node) NodeUnpublishVolume(ctx context.Context, m *csi.NodeUnpublishVolu
 	if m.GetVolumeId() == "" || m.GetTargetPath() == "" {
 		return nil, status.Error(codes.InvalidArgument, "unpublishing needs a volume id and a target")
 	}
+
 	o, target := optionsOf(ctx), m.GetTargetPath()
 	defer s.p.store.lock(m.GetVolumeId())()
+
 	if err := o.demands("", target); err != nil {
 		return nil, err
 	}
+
 	err := unmountAll(target)
 	if err == nil && o.twist != Kept {
 		err = removeTarget(target)
@@ -200,5 +222,6 @@ func (s *node) NodeUnpublishVolume(ctx context.Context, m *csi.NodeUnpublishVolu
 	if err == nil && !s.p.cfg.Stage && !s.p.cfg.Attach {
 		err = s.p.store.release(m.GetVolumeId())
 	}
+
 	return &csi.NodeUnpublishVolumeResponse{}, err
 }

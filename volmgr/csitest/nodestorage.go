@@ -11,8 +11,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// NodeExpandVolume gives the node what the storage has. Without a controller's
-// part the storage grows here.
+// NodeExpandVolume adjusts the node's size of a volume to that of the storage. If the controller
+// has no part in it, the storage grows here.
 func (s *node) NodeExpandVolume(ctx context.Context, m *csi.NodeExpandVolumeRequest) (*csi.NodeExpandVolumeResponse, error) {
 	id, path := m.GetVolumeId(), m.GetVolumePath()
 	if id == "" || path == "" {
@@ -29,25 +29,29 @@ func (s *node) NodeExpandVolume(ctx context.Context, m *csi.NodeExpandVolumeRequ
 	if !isMount(path) && !s.p.rec.staged(id, path) {
 		return nil, status.Errorf(codes.NotFound, "volume %q is not at %s", id, path)
 	}
+
 	least, most := m.GetCapacityRange().GetRequiredBytes(), s.p.cfg.Storage
 	if limit := m.GetCapacityRange().GetLimitBytes(); limit > 0 {
 		most = min(most, limit)
 	}
+
 	switch {
 	case s.p.cfg.Expand && hasController(s.p.cfg):
 		most = v.Capacity
 	case v.Capacity < least:
 		v.Capacity = least
 	}
+
 	if least > most {
 		return nil, status.Errorf(codes.OutOfRange, "%d bytes are asked for, and %d are the most", least, most)
 	}
+
 	v.Usable = v.Capacity
 	return &csi.NodeExpandVolumeResponse{CapacityBytes: v.Capacity}, s.p.store.grow(v)
 }
 
-// NodeGetVolumeStats tells the size that was recorded, and the use that the files
-// make of it; where none was recorded, that of the file system.
+// NodeGetVolumeStats reports the recorded size and the space that the files use. Without a recorded
+// size it reports the numbers of the file system.
 func (s *node) NodeGetVolumeStats(_ context.Context, m *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error) {
 	if m.GetVolumeId() == "" || m.GetVolumePath() == "" {
 		return nil, status.Error(codes.InvalidArgument, "stats need a volume id and a path")
@@ -60,6 +64,7 @@ func (s *node) NodeGetVolumeStats(_ context.Context, m *csi.NodeGetVolumeStatsRe
 	if err != nil {
 		return nil, err
 	}
+
 	resp := &csi.NodeGetVolumeStatsResponse{}
 	s.p.addCondition(resp, v.ID, atNode)
 	var st unix.Stat_t
@@ -70,22 +75,26 @@ func (s *node) NodeGetVolumeStats(_ context.Context, m *csi.NodeGetVolumeStatsRe
 		resp.Usage = []*csi.VolumeUsage{{Unit: csi.VolumeUsage_BYTES, Total: v.size()}}
 		return resp, nil
 	}
+
 	var sys unix.Statfs_t
 	if err := unix.Statfs(m.GetVolumePath(), &sys); err != nil {
 		return nil, err
 	}
+
 	bytes := &csi.VolumeUsage{Unit: csi.VolumeUsage_BYTES, Total: int64(sys.Blocks) * sys.Bsize,
 		Used: int64(sys.Blocks-sys.Bfree) * sys.Bsize, Available: int64(sys.Bavail) * sys.Bsize}
 	if v.Usable > 0 {
 		used := used(s.p.store.path(v.ID, "data"))
 		bytes.Total, bytes.Used, bytes.Available = v.Usable, used, max(v.Usable-used, 0)
 	}
+
 	resp.Usage = []*csi.VolumeUsage{bytes,
 		{Unit: csi.VolumeUsage_INODES, Total: int64(sys.Files), Used: int64(sys.Files - sys.Ffree), Available: int64(sys.Ffree)}}
 	return resp, nil
 }
 
-// used are the bytes of the files in dir; those that vanish do not count.
+// used returns the number of bytes of the files in dir. It ignores files that vanish during the
+// walk.
 func used(dir string) int64 {
 	var sum int64
 	_ = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
@@ -95,7 +104,9 @@ func used(dir string) int64 {
 		if info, err := e.Info(); err == nil {
 			sum += info.Size()
 		}
+
 		return nil
 	})
+
 	return sum
 }

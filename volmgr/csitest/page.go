@@ -15,11 +15,11 @@ type pageRequest interface {
 	GetStartingToken() string
 }
 
-// tokenPrefix precedes, in a token, the id in hex after which the next page
-// begins: what is made or deleted meanwhile moves no page.
+// tokenPrefix is the prefix of a token. It is followed by the id, in hex, after which the next page
+// begins. Creating or deleting objects therefore does not move pages.
 const tokenPrefix = "after-"
 
-// page sorts what there is by id and cuts one page out.
+// page sorts a list by id and returns one page of it.
 func page[T any](cfg Config, all []T, id func(T) string, m pageRequest) (some []T, next string, err error) {
 	slices.SortFunc(all, func(a, b T) int { return strings.Compare(id(a), id(b)) })
 	if token := m.GetStartingToken(); token != "" {
@@ -27,8 +27,10 @@ func page[T any](cfg Config, all []T, id func(T) string, m pageRequest) (some []
 		if !strings.HasPrefix(token, tokenPrefix) || decodeErr != nil {
 			return nil, "", status.Errorf(codes.Aborted, "the starting_token %q is none of this plugin's", token)
 		}
+
 		all = slices.DeleteFunc(all, func(v T) bool { return id(v) <= string(raw) })
 	}
+
 	size := int(m.GetMaxEntries())
 	if size < 0 {
 		return nil, "", status.Error(codes.InvalidArgument, "max_entries is negative")
@@ -39,5 +41,6 @@ func page[T any](cfg Config, all []T, id func(T) string, m pageRequest) (some []
 	if size == 0 || size >= len(all) {
 		return all, "", nil
 	}
+
 	return all[:size], tokenPrefix + hex.EncodeToString([]byte(id(all[size-1]))), nil
 }

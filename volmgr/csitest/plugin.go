@@ -15,8 +15,8 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Plugin is one incarnation of a plugin. It is safe for use by many goroutines.
-// To restart one in process, make another with the same Config.
+// Plugin is one instance of a plugin. It is safe for concurrent use. To restart a plugin in the
+// same process, make another one with the same Config.
 type Plugin struct {
 	cfg     Config
 	store   store
@@ -25,24 +25,24 @@ type Plugin struct {
 	socket  *net.UnixListener
 	serving chan error
 
-	// running is open until Close, and until a crash. It ends delays and hangs.
+	// running is open until Close or a crash. Its end also ends delays and hangs.
 	running context.Context
 	stop    context.CancelCauseFunc
 	crashed chan struct{}
-	crash   func() // what a Fault's Crash does
+	crash   func() // performs a Fault's Crash
 	once    sync.Once
 	turns   sync.Map       // volume → *sync.Mutex; see Config.Serial
-	work    sync.WaitGroup // calls, and effects that come later
-	gate    sync.Mutex     // no work is added once stopped
+	work    sync.WaitGroup // calls and late effects
+	gate    sync.Mutex     // no work is added after the stop
 }
 
-// Why running ended.
+// Causes of the end of running.
 var (
 	errClosed  = errors.New("the plugin was closed")
 	errCrashed = errors.New("the plugin crashed")
 )
 
-// New makes a plugin and touches nothing; Start does.
+// New makes a plugin without side effects. Start starts it.
 func New(cfg Config) *Plugin {
 	p := &Plugin{cfg: cfg.withDefaults(), serving: make(chan error, 1), crashed: make(chan struct{})}
 	p.store = store{dir: filepath.Join(p.cfg.Base, "volumes"), base: p.cfg.Base, any: p.cfg.AnyVolume}
@@ -51,9 +51,9 @@ func New(cfg Config) *Plugin {
 	return p
 }
 
-// Start opens the journal, with what an earlier plugin wrote there, and serves
-// at endpoint (unix:///path) until Close. A socket file that a killed plugin
-// left is replaced, one that somebody answers at is an error.
+// Start opens the journal, which may contain entries of an earlier plugin, and serves at endpoint
+// (unix:///path) until Close. It replaces the socket file of a killed plugin. A socket on which a
+// process answers is an error.
 func (p *Plugin) Start(endpoint string) error {
 	if p.cfg.Base == "" {
 		return errors.New("cannot start the plugin: Config.Base is not set")
@@ -61,11 +61,13 @@ func (p *Plugin) Start(endpoint string) error {
 	if err := os.MkdirAll(p.store.dir, 0o711); err != nil {
 		return fmt.Errorf("cannot start the plugin: %w", err)
 	}
+
 	for _, id := range p.cfg.Volumes {
 		if err := p.store.make(stored{ID: id, Context: p.cfg.VolumeContext}); err != nil {
 			return fmt.Errorf("cannot start the plugin: %w", err)
 		}
 	}
+
 	socket, err := listen(endpoint, !p.cfg.OldSocket)
 	if err != nil {
 		return err
@@ -76,6 +78,7 @@ func (p *Plugin) Start(endpoint string) error {
 	if err := p.resume(); err != nil {
 		return errors.Join(err, socket.Close(), p.rec.close())
 	}
+
 	p.socket = socket
 	p.server = grpc.NewServer(grpc.UnaryInterceptor(p.intercept))
 	csi.RegisterIdentityServer(p.server, &identity{p: p})
@@ -83,30 +86,33 @@ func (p *Plugin) Start(endpoint string) error {
 	csi.RegisterNodeServer(p.server, &node{p: p})
 	csi.RegisterGroupControllerServer(p.server, &group{p: p})
 	go func() { p.serving <- p.server.Serve(&credListener{UnixListener: socket}) }()
+
 	return nil
 }
 
-// Serve is Start, the wait for the end of ctx, and Close.
+// Serve calls Start, waits for the end of ctx, and calls Close.
 func (p *Plugin) Serve(ctx context.Context, endpoint string) error {
 	if err := p.Start(endpoint); err != nil {
 		return err
 	}
+
 	select {
 	case <-ctx.Done():
 	case <-p.crashed:
 	case err := <-p.serving:
 		p.serving <- err
 	}
+
 	return p.Close()
 }
 
-// graceful is how long Close lets calls end by themselves. Delays and hangs
-// are cut at once.
+// graceful is how long Close waits for calls to end by themselves. It cuts delays and hangs at
+// once.
 const graceful = 5 * time.Second
 
-// Close ends the plugin: calls that wait answer Unavailable without an effect,
-// others are finished; the socket goes. Mounts stay, as those of a real plugin
-// do. Closing twice, or without a start, is no error.
+// Close ends the plugin. Calls that wait answer Unavailable without an effect, and other calls
+// finish. It removes the socket. Mounts stay, as with a real plugin. Closing twice, or without a
+// start, is no error.
 func (p *Plugin) Close() error {
 	var err error
 	p.once.Do(func() {
@@ -114,21 +120,23 @@ func (p *Plugin) Close() error {
 		if p.server == nil {
 			return
 		}
+
 		hurry := time.AfterFunc(graceful, p.server.Stop)
 		p.server.GracefulStop()
 		hurry.Stop()
 		p.work.Wait()
 		served := <-p.serving
 		if errors.Is(served, grpc.ErrServerStopped) {
-			served = nil // stopped before it had begun
+			served = nil // stopped before it began
 		}
+
 		err = errors.Join(served, p.rec.close())
 	})
+
 	return err
 }
 
-// halt lets no more work in and ends what waits. Only the first one is told
-// true.
+// halt stops new work and ends waiting calls. It returns true only for the first call.
 func (p *Plugin) halt(why error) bool {
 	p.gate.Lock()
 	defer p.gate.Unlock()
@@ -148,15 +156,16 @@ func (p *Plugin) enter() bool {
 	return true
 }
 
-// Crashed is closed when a Fault's Crash ended a plugin in process.
+// Crashed returns a channel that is closed when a Fault's Crash has ended a plugin in this process.
 func (p *Plugin) Crashed() <-chan struct{} { return p.crashed }
 
-// cutOff is the crash of a plugin in process: connections break, the socket
-// file stays, and the journal says no more.
+// cutOff crashes a plugin in this process: connections break, the socket file stays, and the
+// journal gets no more entries.
 func (p *Plugin) cutOff() {
 	if !p.halt(errCrashed) {
 		return
 	}
+
 	p.rec.mute()
 	p.socket.SetUnlinkOnClose(false)
 	go func() {
@@ -165,19 +174,20 @@ func (p *Plugin) cutOff() {
 	}()
 }
 
-// killSelf is the crash of a child process.
+// killSelf crashes a child process.
 func killSelf() {
 	if err := unix.Kill(os.Getpid(), unix.SIGKILL); err != nil {
-		panic(err) // ends the process as well
+		panic(err) // this ends the process too
 	}
 	select {}
 }
 
-// Calls are all calls so far, those to earlier plugins of the journal included.
+// Calls returns all calls so far, including those to earlier plugins with the same journal.
 func (p *Plugin) Calls() Calls { return p.rec.history().Calls }
 
-// Violations are all broken rules so far, as Calls.
+// Violations returns all broken rules so far, including those of earlier plugins with the same
+// journal.
 func (p *Plugin) Violations() []Violation { return p.rec.history().Violations }
 
-// Faults commands the plugin.
+// Faults returns the control of the plugin.
 func (p *Plugin) Faults() Control { return p.cfg.Faults() }

@@ -15,8 +15,8 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// TestLifeOfAVolume: mounts are real, nothing is left of them, the journal
-// tells it all, and a caller that keeps the rules is not accused.
+// TestLifeOfAVolume checks that mounts are real and that none is left. The journal is complete, and
+// a caller that keeps the rules is not accused.
 func TestLifeOfAVolume(t *testing.T) {
 	b := start(t, full)
 	made, err := csi.NewControllerClient(b.conn).CreateVolume(b.ctx(), &csi.CreateVolumeRequest{Name: "data", VolumeCapabilities: []*csi.VolumeCapability{writer()}})

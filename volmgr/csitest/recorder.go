@@ -13,16 +13,16 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// recorder writes down calls and knows what the caller was told.
+// recorder writes calls to the journal and tracks the caller's knowledge.
 type recorder struct {
 	mu     sync.Mutex
 	file   *os.File
-	muted  bool // by a crash
+	muted  bool // because of a crash
 	failed error
 	past   Journal
-	at     map[int64]int // seq → index of past.Calls
+	at     map[int64]int // index in past.Calls by seq
 	view   view
-	used   map[string]int // how often each fault was
+	used   map[string]int // how often each fault was used
 	passed map[string]int // how many calls each fault skipped
 	live   map[*live]bool
 }
@@ -37,28 +37,30 @@ type live struct {
 	gone   time.Time     // when the caller gave up or died; zero while it waits
 }
 
-// left is how long after its caller's end a call may still take effect.
+// left returns how long after its caller's end a call may still take effect.
 func (l *live) left(at time.Time) time.Duration {
 	return l.promise() - at.Sub(l.gone)
 }
 
-// open reads what was, and says that a plugin starts.
+// open reads the existing journal and records the start of the plugin.
 func (r *recorder) open(path string) error {
 	past, err := LoadJournal(path)
 	if err != nil {
 		return err
 	}
+
 	r.past, r.at, r.view, r.used, r.passed, r.live = past, map[int64]int{}, newView(), map[string]int{}, map[string]int{}, map[*live]bool{}
 	r.past.Starts++
 	r.replay()
 	if r.file, err = openJournal(path); err != nil {
 		return err
 	}
+
 	return writeEntry(r.file, entry{Event: eventOpen, Time: now(), Plugin: os.Getpid()})
 }
 
-// replay takes in the past. Calls for one volume do not overlap, or a rule was
-// broken, so their beginnings and ends can be taken together.
+// replay processes the past calls. Calls for one volume do not overlap unless a rule was broken, so
+// their beginnings and ends can be processed together.
 func (r *recorder) replay() {
 	for i, c := range r.past.Calls {
 		r.at[c.Seq] = i
@@ -66,6 +68,7 @@ func (r *recorder) replay() {
 		if c.Ended() {
 			r.view.end(c)
 		}
+
 		r.count(c)
 	}
 }
@@ -92,7 +95,7 @@ func (r *recorder) mute() {
 	r.muted = true
 }
 
-// write must be called with the lock held. The first failure is told by close.
+// write writes an entry. The caller holds the lock. close returns the first failure.
 func (r *recorder) write(e entry) {
 	if r.muted {
 		return
@@ -108,11 +111,12 @@ func (r *recorder) history() Journal {
 	return Journal{Calls: slices.Clone(r.past.Calls), Violations: slices.Clone(r.past.Violations), Starts: r.past.Starts}
 }
 
-// begin writes a call down, with the rules it breaks, and returns the other
-// calls in flight for its volume.
+// begin writes a call and the rules that it breaks, and returns the other calls in flight for its
+// volume.
 func (r *recorder) begin(ctx context.Context, cfg Config, req request, control Control) (*live, *Fault, []*live) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	// 1. The call.
 	caller := callerOf(ctx)
 	req.call.Seq = int64(len(r.past.Calls)) + 1
@@ -122,52 +126,60 @@ func (r *recorder) begin(ctx context.Context, cfg Config, req request, control C
 	if fault != nil {
 		req.call.Fault = fault.ID
 	}
+
 	r.count(req.call)
 	l := &live{call: req.call, caller: caller, ctx: ctx, done: make(chan struct{})}
 	context.AfterFunc(ctx, func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
+
 		l.gone = now()
 	})
+
 	r.at[l.call.Seq] = len(r.past.Calls)
 	r.past.Calls = append(r.past.Calls, l.call)
 	r.write(entry{Event: eventCall, Time: l.call.Start, Call: &l.call})
-	// 2. The rules, as things stood before it.
+
+	// 2. The rules, for the state before the call.
 	found := rulesBroken(ctx, cfg, r.view, req)
 	if err != nil {
 		found = append(found, Violation{Rule: RuleControl, Words: err.Error(), Time: now(), Seq: l.call.Seq, Method: l.call.Method, Volume: l.call.Volume})
 	}
+
 	for _, v := range found {
 		r.violation(v)
 	}
+
 	r.view.begin(l.call)
-	// 3. Who else is at it.
+
+	// 3. The other calls in flight.
 	var others []*live
 	for o := range r.live {
 		if l.call.meets(o.call) {
 			others = append(others, o)
 		}
 	}
+
 	r.live[l] = true
 	return l, fault, others
 }
 
-// targets are where the caller thinks that a volume is, or may be, published.
+// targets returns the targets at which, to the caller's knowledge, a volume is or may be published.
 func (r *recorder) targets(volume string) []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Sorted(maps.Keys(r.view.of(volume).targets))
 }
 
-// inUse tells whether the caller thinks that a volume is in use, or may be.
+// inUse reports whether, to the caller's knowledge, a volume is or may be in use.
 func (r *recorder) inUse(volume string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.view.of(volume).inUse()
 }
 
-// staged tells whether the caller thinks that a volume is staged at path: as a
-// block volume it has no mount there.
+// staged reports whether, to the caller's knowledge, a volume is staged at path. A block volume is
+// staged without a mount there.
 func (r *recorder) staged(volume, path string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -175,61 +187,72 @@ func (r *recorder) staged(volume, path string) bool {
 	return vol.staged != no && vol.staging == path
 }
 
-// violation must be called with the lock held.
+// violation records a violation. The caller holds the lock.
 func (r *recorder) violation(v Violation) {
 	r.past.Violations = append(r.past.Violations, v)
 	r.write(entry{Event: eventViolation, Time: v.Time, Violation: &v})
 }
 
-// end writes down how a call ended.
+// end writes the result of a call.
 func (r *recorder) end(l *live, resp any, err error) {
 	s, _ := status.FromError(err)
 	res := Result{End: now(), Code: s.Code().String(), Message: s.Message()}
+
 	switch l.call.Method {
 	case NodeUnpublish:
 		res.Mounted = isMount(l.call.TargetPath)
 	case NodeUnstage:
 		res.Mounted = isMount(l.call.StagingPath)
 	}
+
 	if err == nil {
 		res.told(resp)
 	}
+
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	defer close(l.done)
+
 	delete(r.live, l)
-	// The caller's own deadline is never later than the one seen here, so an
-	// answer that is late here was late there.
+
+	// The caller's own deadline is never later than the one seen here. An answer that is late here
+	// was therefore late for the caller.
 	l.late = l.ctx.Err() != nil
 	res.Late = l.late
 	if r.muted {
-		return // the answer never left
+		return // the answer was never sent
 	}
+
 	l.call.Result = res
 	r.past.Calls[r.at[l.call.Seq]].Result = res
 	r.write(entry{Event: eventEnd, Time: res.End, Seq: l.call.Seq, Result: &res})
 	r.view.end(l.call)
 }
 
-// goneWithin is how long the end of a caller may take to be noticed.
+// goneWithin is the longest time until the plugin notices the end of a caller.
 const goneWithin = 2 * time.Second
 
-// overlap reports a call that came while another was in flight for its volume.
-// One whose caller gave up, or died, is not in flight any more. Over another
-// connection that may be noticed a little later than the new call.
+// overlap reports a call that arrived while another was in flight for its volume. A call whose
+// caller gave up or died is no longer in flight. If the callers use different connections, the
+// plugin may notice that end a little later than the new call.
 func (r *recorder) overlap(l, other *live) {
 	if l.caller.number != other.caller.number {
 		timer := time.NewTimer(goneWithin)
 		defer timer.Stop()
+
 		select {
 		case <-other.ctx.Done():
 		case <-other.done:
 		case <-timer.C:
 		}
 	}
+
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	// After an answer in time grpc ends the context too; done tells the two apart.
+
+	// After an answer in time, grpc ends the context too. The channel done distinguishes the two
+	// cases.
 	select {
 	case <-other.done:
 		if other.late {
@@ -242,21 +265,23 @@ func (r *recorder) overlap(l, other *live) {
 			return
 		}
 	}
+
 	r.violation(Violation{
 		Rule: RuleInFlight, Words: "the call came while this one was in flight: " + other.call.String(), Time: now(),
 		Seq: l.call.Seq, Method: l.call.Method, Volume: l.call.Volume,
 	})
 }
 
-// overtaken reports a call that makes what another one, given up a moment ago, may
-// still undo. It must be called with the lock held.
+// overtaken reports a call that makes something which another call, given up a moment ago, may
+// still undo. The caller holds the lock.
 func (r *recorder) overtaken(l, other *live) {
 	if other.gone.IsZero() {
-		other.gone = now() // it is noticed here first
+		other.gone = now() // the end of that caller is noticed only here
 	}
 	if !l.call.remakes(other.call) || other.left(l.call.Start) <= 0 {
 		return
 	}
+
 	r.violation(Violation{
 		Rule: RuleOvertaken, Words: fmt.Sprintf("this one was given up %s before and may still take effect: %s", l.call.Start.Sub(other.gone), other.call), Time: now(),
 		Seq: l.call.Seq, Method: l.call.Method, Volume: l.call.Volume,

@@ -12,57 +12,57 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Rule is a rule of the CSI spec for those who call plugins.
+// Rule is a rule of the CSI spec for the callers of plugins.
 type Rule string
 
-// The rules. Where they name a step as done, what counts is what the caller
-// was told: a call without an answer in time was perhaps done.
+// The rules. If a rule refers to a completed step, the caller's knowledge counts: a call without an
+// answer in time is perhaps complete.
 const (
 	RuleDeadline   Rule = "deadline"   // a call has a deadline
-	RuleOffered    Rule = "offered"    // only what the plugin has the capability for is called or set
+	RuleOffered    Rule = "offered"    // calls and fields need the plugin's capability
 	RuleRequired   Rule = "required"   // fields that the spec requires are set
-	RuleSize       Rule = "size"       // strings and paths have 128 bytes at most, maps 4 KiB, node ids 256
+	RuleSize       Rule = "size"       // strings and paths have at most 128 bytes, maps 4 KiB, node ids 256
 	RulePath       Rule = "path"       // paths are absolute
-	RuleCapability Rule = "capability" // valid, known to the plugin, and the same for stage and publish
-	RuleSecrets    Rule = "secrets"    // secrets are those of Config.WantSecrets
+	RuleCapability Rule = "capability" // it is valid, known to the plugin, and the same for stage and publish
+	RuleSecrets    Rule = "secrets"    // the secrets are those of Config.WantSecrets
 
-	RuleVolumeContext  Rule = "volume-context"  // passed as CreateVolume gave it
-	RulePublishContext Rule = "publish-context" // passed as ControllerPublish gave it, and only if the plugin attaches
-	RuleNode           Rule = "node"            // the node id is that of NodeGetInfo, or one the volume is attached to
+	RuleVolumeContext  Rule = "volume-context"  // it is passed as CreateVolume returned it
+	RulePublishContext Rule = "publish-context" // it is passed as ControllerPublish returned it, and only if the plugin has that call
+	RuleNode           Rule = "node"            // the node id is that of NodeGetInfo, or one to which the volume is connected
 
 	RuleInFlight    Rule = "in-flight"    // one call at a time for one volume
-	RuleOrder       Rule = "order"        // attach, stage, publish; unpublish all, unstage, detach; delete; the storage grows before the node's part
-	RuleStagingPath Rule = "staging-path" // one per volume, and no other's
-	RuleStagingDir  Rule = "staging-dir"  // the caller makes it before NodeStage
-	RuleTarget      Rule = "target"       // the caller makes its parent and leaves it to the plugin; it is used once
-	RuleMode        Rule = "mode"         // a mode for one use has no second target
-	RuleInUse       Rule = "in-use"       // storage that is mounted is not unstaged, nor detached, then or later
-	RuleOvertaken   Rule = "overtaken"    // nothing is made while a call that undoes it may still be at work
-	RuleOffline     Rule = "offline"      // who expands OFFLINE only is not asked to while the volume is in use
-	RuleToken       Rule = "token"        // a starting_token is one that an answer to the same call gave
+	RuleOrder       Rule = "order"        // ControllerPublish, stage, publish, unpublish all, unstage, ControllerUnpublish, delete; the controller's expansion before the node's
+	RuleStagingPath Rule = "staging-path" // one for each volume, and not that of another volume
+	RuleStagingDir  Rule = "staging-dir"  // the caller creates it before NodeStage
+	RuleTarget      Rule = "target"       // the caller creates its parent but not the target; one volume uses it
+	RuleMode        Rule = "mode"         // a mode for a single use has no second target
+	RuleInUse       Rule = "in-use"       // mounted storage is neither unstaged nor disconnected, at once or later
+	RuleOvertaken   Rule = "overtaken"    // nothing is made while a call that undoes it may still be running
+	RuleOffline     Rule = "offline"      // an OFFLINE expansion is not requested while the volume is in use
+	RuleToken       Rule = "token"        // a starting_token comes from an answer to the same call
 
-	RuleTopology Rule = "topology" // a volume is made where the node is or where it was asked for, and a repeated CreateVolume names the same places
+	RuleTopology Rule = "topology" // a volume is created at the node or at the requested places, and a repeated CreateVolume names the same places
 
-	// RuleControl is none of the caller's: the test's control file is bad.
+	// RuleControl is not about the caller: the test's control file is invalid.
 	RuleControl Rule = "control"
 )
 
 // Violation is one broken rule.
 type Violation struct {
 	Rule   Rule      `json:"rule"`
-	Words  string    `json:"words"` // what was done and what should have been
+	Words  string    `json:"words"` // the action and the correct behavior
 	Time   time.Time `json:"time"`
-	Seq    int64     `json:"seq"` // of the call
+	Seq    int64     `json:"seq"` // the Seq of the call
 	Method string    `json:"method"`
 	Volume string    `json:"volume,omitempty"`
 }
 
-// String is one line for a test's log.
+// String formats the violation as one line for a test's log.
 func (v Violation) String() string {
 	return fmt.Sprintf("call %d %s %s breaks rule %s: %s", v.Seq, v.Method, v.Volume, v.Rule, v.Words)
 }
 
-// check is the examination of one call, before the view takes it in.
+// check is the examination of one call, before the view includes the call.
 type check struct {
 	cfg   Config
 	view  view
@@ -77,12 +77,13 @@ func (c *check) report(rule Rule, format string, args ...any) {
 	})
 }
 
-// rulesBroken examines a call against the view of the caller.
+// rulesBroken checks a call against the caller's knowledge.
 func rulesBroken(ctx context.Context, cfg Config, v view, r request) []Violation {
 	c := &check{cfg: cfg, view: v, r: r}
 	if _, ok := ctx.Deadline(); !ok {
 		c.report(RuleDeadline, "the call has no deadline")
 	}
+
 	c.fields()
 	c.sizes()
 	c.capabilities()
@@ -91,6 +92,7 @@ func rulesBroken(ctx context.Context, cfg Config, v view, r request) []Violation
 	if r.call.Volume != "" {
 		c.order()
 	}
+
 	return c.found
 }
 
@@ -101,6 +103,7 @@ func (c *check) fields() {
 		c.report(RuleOffered, "the plugin has no capability for this call")
 		return
 	}
+
 	for _, f := range []struct {
 		needed bool
 		name   string
@@ -121,12 +124,14 @@ func (c *check) fields() {
 			c.report(RuleRequired, "%s is not set", f.name)
 		}
 	}
+
 	if c.r.create != nil {
 		c.creation(c.r.create)
 	}
 	if call.Method == ControllerPublish && call.ReadOnly && !c.cfg.AttachReadOnly {
 		c.report(RuleOffered, "readonly is set, and the plugin has no PUBLISH_READONLY")
 	}
+
 	for _, path := range []string{call.StagingPath, call.TargetPath} {
 		if path != "" && !filepath.IsAbs(path) {
 			c.report(RulePath, "%q is not absolute", path)
@@ -134,13 +139,14 @@ func (c *check) fields() {
 	}
 }
 
-// atPath tells whether a call is about a volume_path, where the volume is already.
+// atPath reports whether a call is about a volume_path, at which the volume already is.
 func atPath(method string) bool { return method == NodeStats || method == NodeExpand }
 
 func (c *check) creation(m *csi.CreateVolumeRequest) {
 	c.contentSource(m.GetVolumeContentSource())
 	places, sent := c.r.call.Places, m.GetAccessibilityRequirements() != nil
 	before, repeated := c.view.places[c.r.call.Name]
+
 	switch {
 	case sent && c.cfg.Topology == nil:
 		c.report(RuleOffered, "accessibility_requirements is set, and the plugin has no VOLUME_ACCESSIBILITY_CONSTRAINTS")
@@ -161,6 +167,7 @@ func (c *check) sizes() {
 	if c.cfg.LongPaths {
 		longestPath = unix.PathMax - 1
 	}
+
 	for _, f := range []struct {
 		name, value string
 		max         int
@@ -177,6 +184,7 @@ func (c *check) sizes() {
 			c.report(RuleSize, "%s has %d bytes, and a plugin need accept only %d", f.name, len(f.value), f.max)
 		}
 	}
+
 	for name, m := range map[string]map[string]string{
 		"publish_context": call.PublishContext, "volume_context": call.VolumeContext,
 		"secrets": c.r.secrets, "parameters": call.Parameters, "mutable_parameters": call.Mutable,
@@ -185,6 +193,7 @@ func (c *check) sizes() {
 		for k, v := range m {
 			size += len(k) + len(v)
 		}
+
 		if size > maxMap {
 			c.report(RuleSize, "%s has %d bytes, and a plugin need accept only %d", name, size, maxMap)
 		}
@@ -210,8 +219,8 @@ func (c *check) capabilities() {
 	}
 }
 
-// contexts checks what must be passed on as it was given. Neither secrets nor
-// their values get into words.
+// contexts checks data that must be passed on unchanged. The words of a violation contain no secret
+// values.
 func (c *check) contexts() {
 	call := c.r.call
 	if c.cfg.WantSecrets != nil && c.r.takesSecrets && !maps.Equal(c.r.secrets, c.cfg.WantSecrets) {
@@ -221,6 +230,7 @@ func (c *check) contexts() {
 	if call.Volume == "" || !slices.Contains([]string{ControllerPublish, ValidateCapabilities, NodeStage, NodePublish}, call.Method) {
 		return
 	}
+
 	vol := c.view.of(call.Volume)
 	want := c.cfg.VolumeContext
 	if vol.made != nil {
@@ -232,6 +242,7 @@ func (c *check) contexts() {
 	if call.Method != NodeStage && call.Method != NodePublish {
 		return
 	}
+
 	switch a := vol.attached[c.cfg.NodeID]; {
 	case !c.cfg.Attach && len(call.PublishContext) > 0:
 		c.report(RulePublishContext, "the publish context is %v, and the plugin does not attach", call.PublishContext)

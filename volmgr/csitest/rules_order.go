@@ -55,11 +55,12 @@ func (c *check) order() {
 	}
 }
 
-// attached requires that ControllerPublish came first.
+// attached requires an earlier ControllerPublish.
 func (c *check) attached(vol *volumeView) {
 	if !attaches(c.cfg) {
 		return
 	}
+
 	a := vol.attached[c.cfg.NodeID]
 	if a == nil {
 		a = &attachView{}
@@ -92,6 +93,7 @@ func (c *check) publish(vol *volumeView) {
 		if vol.staged != yes {
 			c.report(RuleOrder, "the volume is %s staged", vol.staged)
 		}
+
 		c.onePath(vol)
 		c.mountGroup(vol)
 		if vol.staged == yes && call.Capability != vol.stagedAs {
@@ -100,11 +102,13 @@ func (c *check) publish(vol *volumeView) {
 	} else {
 		c.attached(vol)
 	}
+
 	c.target(vol)
 	if len(c.r.capabilities) == 0 || strings.HasPrefix(c.r.capabilities[0].GetAccessMode().GetMode().String(), "MULTI_NODE_") ||
 		strings.HasPrefix(call.Capability, "SINGLE_NODE_MULTI_WRITER:") {
 		return
 	}
+
 	for path := range vol.targets {
 		if path != call.TargetPath {
 			c.report(RuleMode, "the mode %q allows one target, and the volume is published at %q", call.Capability, path)
@@ -121,6 +125,7 @@ func (c *check) target(vol *volumeView) {
 	if !c.r.seen.targetParent {
 		c.report(RuleTarget, "the parent directory of target %q does not exist", call.TargetPath)
 	}
+
 	was := vol.targets[call.TargetPath]
 	switch other := c.view.user(call.TargetPath, call.Volume); {
 	case other != "":
@@ -132,15 +137,17 @@ func (c *check) target(vol *volumeView) {
 	}
 }
 
-// use says where a volume is, or may be.
+// use describes where a volume is, or may be, in use.
 func (vol *volumeView) use() string {
 	var words []string
 	for _, node := range slices.Sorted(maps.Keys(vol.attached)) {
 		words = append(words, vol.attached[node].is.String()+" attached to "+node)
 	}
+
 	if vol.staged != no {
 		words = append(words, vol.staged.String()+" staged at "+vol.staging)
 	}
+
 	for _, path := range slices.Sorted(maps.Keys(vol.targets)) {
 		words = append(words, vol.targets[path].is.String()+" published at "+path)
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 )
 
-// storage checks what is asked of the storage behind volumes.
+// storage checks requests about the storage behind volumes.
 func (c *check) storage() {
 	call := c.r.call
 	if len(call.Mutable) > 0 && !c.cfg.Modify && call.Method != ControllerModify {
@@ -22,6 +22,7 @@ func (c *check) storage() {
 	if call.Token != "" && !c.view.tokens[call.Method+" "+call.Token] {
 		c.report(RuleToken, "the starting_token %q was in no answer to %s", call.Token, call.Method)
 	}
+
 	switch m := c.r.msg.(type) {
 	case *csi.ControllerModifyVolumeRequest:
 		if len(call.Mutable) == 0 {
@@ -36,10 +37,11 @@ func (c *check) storage() {
 			c.report(RuleOffered, "accessibility_requirements is set, and the plugin has no SNAPSHOT_ACCESSIBILITY_CONSTRAINTS")
 		}
 	}
+
 	c.snapshots()
 }
 
-// capacityRange must have a bound where it is there. An expansion must have one.
+// capacityRange checks that a capacity range has a bound. An expansion must have a range.
 func (c *check) capacityRange() {
 	least, most := c.r.call.Least, c.r.call.Most
 	switch {
@@ -80,7 +82,7 @@ func (c *check) snapshots() {
 	}
 }
 
-// contentSource checks what a volume is to be made from.
+// contentSource checks the source of a new volume.
 func (c *check) contentSource(s *csi.VolumeContentSource) {
 	switch {
 	case s == nil:
@@ -93,8 +95,8 @@ func (c *check) contentSource(s *csi.VolumeContentSource) {
 	}
 }
 
-// stagingField is empty for a plugin that does not stage, in calls about a volume
-// that is there already; else it is where the volume is staged.
+// stagingField checks the staging path in calls about an existing volume. It must be empty for a
+// plugin that does not stage, and otherwise be the volume's staging path.
 func (c *check) stagingField(vol *volumeView) {
 	if c.r.call.StagingPath != "" && !c.cfg.Stage {
 		c.report(RuleOffered, "staging_target_path is set, and the plugin has no STAGE_UNSTAGE_VOLUME")
@@ -103,18 +105,19 @@ func (c *check) stagingField(vol *volumeView) {
 	c.onePath(vol)
 }
 
-// controllerExpand checks that a volume is not in use where that matters.
+// controllerExpand checks that a volume is not in use if the plugin expands OFFLINE only.
 func (c *check) controllerExpand(vol *volumeView) {
 	if c.cfg.Offline && vol.inUse() {
 		c.report(RuleOffline, "the plugin expands OFFLINE only, and the volume is in use: %s", vol.use())
 	}
 }
 
-// nodeExpand comes after the storage has grown, and where the volume is.
+// nodeExpand checks that the storage has grown before, and that the volume is at the given path.
 func (c *check) nodeExpand(vol *volumeView) {
 	c.stagingField(vol)
 	call := c.r.call
 	at, as := vol.targets[call.TargetPath], vol.stagedAs
+
 	switch {
 	case c.cfg.Stage && vol.staged != yes:
 		c.report(RuleOrder, "the volume is %s staged", vol.staged)
@@ -126,6 +129,7 @@ func (c *check) nodeExpand(vol *volumeView) {
 	default:
 		as = at.as
 	}
+
 	if as != "" && call.Capability != "" && call.Capability != as {
 		c.report(RuleCapability, "the capability is %q, and the volume is there as %q", call.Capability, as)
 	}
@@ -134,27 +138,30 @@ func (c *check) nodeExpand(vol *volumeView) {
 	}
 }
 
-// mountGroup of a publish is that of the stage.
+// mountGroup checks that a publish has the mount group of the stage.
 func (c *check) mountGroup(vol *volumeView) {
 	if group := c.r.call.MountGroup; vol.staged == yes && group != vol.stagedGroup {
 		c.report(RuleCapability, "the mount group is %q, and the volume is staged with %q", group, vol.stagedGroup)
 	}
 }
 
-// storageEnd takes in an answer that was OK and in time.
+// storageEnd processes an answer that was OK and in time.
 func (v view) storageEnd(c Call) {
 	if c.Next != "" {
 		v.tokens[fmt.Sprintf("%s %s", c.Method, c.Next)] = true
 	}
+
 	for id, ready := range c.Snapshots {
 		v.snaps[id] = ready
 	}
+
 	switch c.Method {
 	case CreateGroupSnapshot, GetGroupSnapshot:
 		var members []string
 		for id := range c.Snapshots {
 			members = append(members, id)
 		}
+
 		slices.Sort(members)
 		v.groups[c.Group] = members
 	case DeleteSnapshot:
@@ -163,6 +170,7 @@ func (v view) storageEnd(c Call) {
 		for _, id := range v.groups[c.Group] {
 			delete(v.snaps, id)
 		}
+
 		delete(v.groups, c.Group)
 	case ControllerExpand:
 		vol := v.of(c.Volume)

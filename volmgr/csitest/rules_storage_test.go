@@ -122,7 +122,7 @@ var brokenStorageRules = map[string]broken{
 	}},
 }
 
-// publishUnstaged publishes volume a at t, of a plugin that does not stage.
+// publishUnstaged publishes volume a at t, for a plugin that does not stage.
 func publishUnstaged(b *bench, mode csi.VolumeCapability_AccessMode_Mode) {
 	r := b.publishRequest("a", "t")
 	r.StagingTargetPath, r.VolumeCapability = "", asMount(mode)
@@ -135,7 +135,8 @@ func (b *bench) group(name string, sources ...string) (*csi.VolumeGroupSnapshot,
 	return resp.GetGroupSnapshot(), err
 }
 
-// TestMountGroup: who has the capability may be told, and it is written down.
+// TestMountGroup checks that a plugin with the capability accepts the mount group, and that the
+// journal contains it.
 func TestMountGroup(t *testing.T) {
 	b := start(t, whole)
 	b.must(b.attach("a"))

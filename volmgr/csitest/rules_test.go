@@ -16,14 +16,14 @@ import (
 var allRules = []Rule{RuleDeadline, RuleOffered, RuleRequired, RuleSize, RulePath, RuleCapability, RuleSecrets, RuleVolumeContext, RulePublishContext,
 	RuleNode, RuleInFlight, RuleOrder, RuleStagingPath, RuleStagingDir, RuleTarget, RuleMode, RuleOffline, RuleToken, RuleTopology}
 
-// broken is one way to break a rule, in the last call that it makes.
+// broken is one way to break a rule in its last call.
 type broken struct {
 	rule Rule
 	cfg  Config // without Base
 	do   func(*bench)
 }
 
-// The answers to what breaks a rule do not matter, so they are not looked at.
+// brokenRules ignores the answers of calls that break a rule, because they do not matter.
 var brokenRules = map[string]broken{
 	"no deadline": {RuleDeadline, full, func(b *bench) {
 		_, _ = csi.NewIdentityClient(b.conn).Probe(context.WithoutCancel(b.ctx()), &csi.ProbeRequest{})
@@ -166,7 +166,7 @@ var brokenRules = map[string]broken{
 	"create and other": {RuleInFlight, full, overlapCreate},
 }
 
-// TestRules breaks each rule, and expects to hear of that one and no other.
+// TestRules breaks each rule, and expects exactly that violation.
 func TestRules(t *testing.T) {
 	tested := map[Rule]bool{}
 	rows := maps.Clone(brokenRules)
@@ -203,8 +203,8 @@ func createAt(b *bench, zone string) {
 		AccessibilityRequirements: &csi.TopologyRequirement{Requisite: []*csi.Topology{{Segments: map[string]string{"zone": zone}}}}})
 }
 
-// TestTopologyMayChange: after a CreateVolume that was refused, or that made the
-// volume, another one may name other places.
+// TestTopologyMayChange checks that another CreateVolume may name other places after one that was
+// refused or that created the volume.
 func TestTopologyMayChange(t *testing.T) {
 	b := start(t, with(full, inZone))
 	b.inject(Fault{Method: CreateVolume, Code: codes.InvalidArgument})
@@ -233,7 +233,7 @@ func statsAt(b *bench, path string) {
 	_, _ = csi.NewNodeClient(b.conn).NodeGetVolumeStats(b.ctx(), &csi.NodeGetVolumeStatsRequest{VolumeId: "a", VolumePath: path})
 }
 
-// stageWith attaches if need be and stages volume a after an edit.
+// stageWith stages volume a with an edited request, after ControllerPublish if needed.
 func stageWith(b *bench, edit func(*csi.NodeStageVolumeRequest)) {
 	if b.cfg.Attach {
 		b.must(b.attach("a"))
@@ -244,7 +244,7 @@ func stageWith(b *bench, edit func(*csi.NodeStageVolumeRequest)) {
 	_, _ = csi.NewNodeClient(b.conn).NodeStageVolume(b.ctx(), r)
 }
 
-// publishWith publishes volume a at t after an edit.
+// publishWith publishes volume a at t with an edited request.
 func publishWith(b *bench, edit func(*csi.NodePublishVolumeRequest)) {
 	if len(b.journal().Calls) == 0 {
 		b.up("a")
@@ -289,7 +289,7 @@ func publishAs(b *bench, mode csi.VolumeCapability_AccessMode_Mode) {
 	}
 }
 
-// overlapping lets a call hang and makes another one for the same volume.
+// overlapping makes a call hang and sends another one for the same volume.
 func overlapping(first, second *bench) {
 	first.inject(Fault{Method: ControllerPublish, Hang: true})
 	done := make(chan error, 1)

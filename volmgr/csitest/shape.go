@@ -1,15 +1,18 @@
 package csitest
 
-// shape is what one method asks of its request. A method without a shape is
-// one that this plugin never offers.
+// shape describes the required fields of a method's request. The plugin never offers a method
+// without a shape.
 type shape struct {
 	mutates bool
+
 	// Fields that the CSI spec calls REQUIRED.
 	name, volume, node, staging, target, capability, snapshot, group bool
-	// offered tells whether the plugin said that it may be called. Others are
-	// answered Unimplemented.
+
+	// offered reports whether the plugin offers the method. Other methods are answered with
+	// Unimplemented.
 	offered func(Config) bool
-	// asks: calling it is how one learns that the service is not there.
+
+	// asks means that a caller uses the call to find out whether the service exists.
 	asks bool
 }
 
@@ -22,19 +25,19 @@ func stages(c Config) bool        { return hasNode(c) && c.Stage }
 func counts(c Config) bool        { return hasNode(c) && c.Stats }
 func lists(c Config) bool         { return hasController(c) && c.Lists }
 
-// controls is offered by the controller that has what flag tells.
+// controls returns a function for a method that the controller offers if flag is set.
 func controls(flag func(Config) bool) func(Config) bool {
 	return func(c Config) bool { return hasController(c) && flag(c) }
 }
 
-// serves is controls for the node.
+// serves does the same as controls for the node.
 func serves(flag func(Config) bool) func(Config) bool {
 	return func(c Config) bool { return hasNode(c) && flag(c) }
 }
 
 func groups(c Config) bool { return hasController(c) && c.GroupSnapshot }
 
-// What the plugin knows, and when.
+// shapes are the plugin's methods.
 var shapes = map[string]shape{
 	pluginInfo:           {offered: always},
 	pluginCapabilities:   {offered: always},
@@ -72,5 +75,5 @@ var shapes = map[string]shape{
 	NodeStorageHealth:    {offered: serves(func(c Config) bool { return c.StorageHealth })},
 }
 
-// Mutates tells whether a method changes something; the others only ask.
+// Mutates reports whether a method changes something. The others only ask.
 func Mutates(method string) bool { return shapes[method].mutates }

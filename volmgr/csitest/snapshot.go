@@ -16,14 +16,14 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// snap is a snapshot as it is kept.
+// snap is the stored form of a snapshot.
 type snap struct {
 	ID      string    `json:"id"`
 	Source  string    `json:"source"` // the volume
 	Group   string    `json:"group,omitempty"`
 	Size    int64     `json:"size"`
 	Created time.Time `json:"created"`
-	Asked   int       `json:"asked"` // how often; see Config.ReadyAfter
+	Asked   int       `json:"asked"` // the number of answers about it; see Config.ReadyAfter
 }
 
 func (s *store) snapshotPath(id string, names ...string) string {
@@ -44,7 +44,7 @@ func (s *store) snapshots() ([]snap, error) {
 	return readAll[snap](filepath.Join(s.base, "snapshots"), "snapshot.json")
 }
 
-// take makes a snapshot, or finds the one of that id.
+// take creates a snapshot, or returns the existing one with that id.
 func (s *store) take(id, volume, group string) (snap, error) {
 	one, err := s.snapshot(id)
 	if err == nil && (one.Source != volume || one.Group != group) {
@@ -53,23 +53,27 @@ func (s *store) take(id, volume, group string) (snap, error) {
 	if status.Code(err) != codes.NotFound {
 		return one, err
 	}
+
 	v, err := s.get(volume)
 	if err != nil {
 		return snap{}, err
 	}
+
 	one = snap{ID: id, Source: volume, Group: group, Size: v.Capacity, Created: now()}
 	if err := copyContent(s.path(volume), s.snapshotPath(id)); err != nil {
 		return snap{}, err
 	}
+
 	return one, writeJSON(s.snapshotPath(id, "snapshot.json"), one)
 }
 
-// dropSnapshot deletes a snapshot; none is no error.
+// dropSnapshot deletes a snapshot. It is no error if there is none.
 func (s *store) dropSnapshot(id string) error {
 	return dropDir(s.snapshotPath(id), "snapshot.json")
 }
 
-// dropDir removes a directory, first the file that makes it count.
+// dropDir removes a directory. It first removes the file without which the directory does not
+// count.
 func dropDir(dir, file string) error {
 	if err := os.Remove(filepath.Join(dir, file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -77,8 +81,8 @@ func dropDir(dir, file string) error {
 	return removeTree(dir)
 }
 
-// copyContent makes to a directory with the content of a volume or snapshot, in
-// the place of what a plugin that was killed left there.
+// copyContent fills the directory to with the content of a volume or snapshot. It first removes an
+// incomplete copy of a killed plugin.
 func copyContent(from, to string) error {
 	if err := removeTree(to); err != nil {
 		return fmt.Errorf("cannot copy the volume: %w", err)
@@ -89,6 +93,7 @@ func copyContent(from, to string) error {
 	if err := os.CopyFS(filepath.Join(to, "data"), os.DirFS(filepath.Join(from, "data"))); err != nil {
 		return fmt.Errorf("cannot copy the volume: %w", err)
 	}
+
 	raw, err := os.ReadFile(filepath.Join(from, "block.img"))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -96,18 +101,20 @@ func copyContent(from, to string) error {
 	case err == nil:
 		err = os.WriteFile(filepath.Join(to, "block.img"), raw, 0o600)
 	}
+
 	if err != nil {
 		return fmt.Errorf("cannot copy the volume: %w", err)
 	}
+
 	return nil
 }
 
-// ready tells whether a snapshot was asked for often enough.
+// ready reports whether there were enough answers about a snapshot.
 func (p *Plugin) ready(s snap) bool {
 	return p.cfg.ReadyAfter >= 0 && s.Asked > p.cfg.ReadyAfter
 }
 
-// asked counts that a snapshot was asked for, and answers.
+// asked counts an answer about a snapshot and returns it.
 func (p *Plugin) asked(s snap) (*csi.Snapshot, error) {
 	s.Asked++
 	out := &csi.Snapshot{SnapshotId: s.ID, SourceVolumeId: s.Source, GroupSnapshotId: s.Group, SizeBytes: s.Size,
@@ -125,6 +132,7 @@ func (s *controller) CreateSnapshot(_ context.Context, m *csi.CreateSnapshotRequ
 	if err != nil {
 		return nil, err
 	}
+
 	out, err := s.p.asked(one)
 	return &csi.CreateSnapshotResponse{Snapshot: out}, err
 }
@@ -138,6 +146,7 @@ func (s *controller) DeleteSnapshot(_ context.Context, m *csi.DeleteSnapshotRequ
 	if one, err := s.p.store.snapshot(id); err == nil && one.Group != "" {
 		return nil, status.Errorf(codes.InvalidArgument, "snapshot %q is part of group snapshot %q", id, one.Group)
 	}
+
 	return &csi.DeleteSnapshotResponse{}, s.p.store.dropSnapshot(id)
 }
 
@@ -151,12 +160,13 @@ func (s *controller) GetSnapshot(_ context.Context, m *csi.GetSnapshotRequest) (
 	return &csi.GetSnapshotResponse{Snapshot: out}, err
 }
 
-// ListSnapshots answers that there is nothing where a filter names nothing.
+// ListSnapshots returns an empty list if the filter matches nothing.
 func (s *controller) ListSnapshots(_ context.Context, m *csi.ListSnapshotsRequest) (*csi.ListSnapshotsResponse, error) {
 	all, err := s.p.store.snapshots()
 	if err != nil {
 		return nil, err
 	}
+
 	all = slices.DeleteFunc(all, func(one snap) bool {
 		return m.GetSnapshotId() != "" && m.GetSnapshotId() != one.ID || m.GetSourceVolumeId() != "" && m.GetSourceVolumeId() != one.Source
 	})
@@ -164,17 +174,19 @@ func (s *controller) ListSnapshots(_ context.Context, m *csi.ListSnapshotsReques
 	if err != nil {
 		return nil, err
 	}
+
 	resp := &csi.ListSnapshotsResponse{NextToken: next}
 	for _, listed := range some {
 		out, err := s.listed(listed.ID)
 		switch {
-		case status.Code(err) == codes.NotFound: // deleted meanwhile
+		case status.Code(err) == codes.NotFound: // deleted in the meantime
 		case err != nil:
 			return nil, err
 		default:
 			resp.Entries = append(resp.Entries, &csi.ListSnapshotsResponse_Entry{Snapshot: out})
 		}
 	}
+
 	return resp, nil
 }
 

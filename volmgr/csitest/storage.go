@@ -11,12 +11,13 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// CreateVolume makes a volume, with the content of its source if it has one.
+// CreateVolume creates a volume, with the content of its source if it has one.
 func (s *controller) CreateVolume(_ context.Context, m *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
 	id := s.p.newID(m.GetName())
 	if id == "" || len(m.GetVolumeCapabilities()) == 0 {
 		return nil, status.Error(codes.InvalidArgument, "a volume needs a name and capabilities")
 	}
+
 	want := stored{
 		ID: id, Name: m.GetName(), Context: contextOf(m.GetName()), Mutable: m.GetMutableParameters(), Topology: s.place(m.GetAccessibilityRequirements()),
 		Snapshot: m.GetVolumeContentSource().GetSnapshot().GetSnapshotId(), Clone: m.GetVolumeContentSource().GetVolume().GetVolumeId(),
@@ -35,11 +36,13 @@ func (s *controller) CreateVolume(_ context.Context, m *csi.CreateVolumeRequest)
 		if v.Snapshot != want.Snapshot || v.Clone != want.Clone {
 			return nil, status.Errorf(codes.AlreadyExists, "volume %q was made from another source", id)
 		}
+
 		return &csi.CreateVolumeResponse{Volume: asVolume(v)}, nil
 	}
 	if err := s.knowsMutable(want.Mutable); err != nil {
 		return nil, err
 	}
+
 	content, size, err := s.source(want)
 	if err != nil {
 		return nil, err
@@ -47,17 +50,18 @@ func (s *controller) CreateVolume(_ context.Context, m *csi.CreateVolumeRequest)
 	if want.Capacity, err = s.fit(m.GetCapacityRange(), size); err != nil {
 		return nil, err
 	}
+
 	want.Usable = want.Capacity
 	if content != "" {
 		if err := copyContent(content, s.p.store.path(id)); err != nil {
 			return nil, err
 		}
 	}
+
 	return &csi.CreateVolumeResponse{Volume: asVolume(want)}, s.p.store.make(want)
 }
 
-// source is the directory of what a volume is made from, and the least size that
-// it takes.
+// source returns the directory of a volume's source, and the smallest size that it needs.
 func (s *controller) source(v stored) (dir string, size int64, err error) {
 	switch {
 	case v.Snapshot != "":
@@ -65,6 +69,7 @@ func (s *controller) source(v stored) (dir string, size int64, err error) {
 		if err == nil && !s.p.ready(snap) {
 			err = status.Errorf(codes.FailedPrecondition, "snapshot %q is not ready to be used", v.Snapshot)
 		}
+
 		return s.p.store.snapshotPath(v.Snapshot), snap.Size, err
 	case v.Clone != "":
 		from, err := s.p.store.get(v.Clone)
@@ -74,12 +79,13 @@ func (s *controller) source(v stored) (dir string, size int64, err error) {
 	}
 }
 
-// fit chooses a size within a range, and not below another one.
+// fit chooses a size within a range that is at least the given size.
 func (s *controller) fit(r *csi.CapacityRange, size int64) (int64, error) {
 	most := s.p.cfg.Storage
 	if limit := r.GetLimitBytes(); limit > 0 {
 		most = min(most, limit)
 	}
+
 	least := max(r.GetRequiredBytes(), size)
 	if least > most {
 		return 0, status.Errorf(codes.OutOfRange, "%d bytes are asked for at least, and %d are the most", least, most)
@@ -87,10 +93,11 @@ func (s *controller) fit(r *csi.CapacityRange, size int64) (int64, error) {
 	if least == 0 {
 		least = min(blockSize, most)
 	}
+
 	return least, nil
 }
 
-// place takes the first place that was asked for; the plugin is everywhere.
+// place returns the first requested place, because the plugin is available everywhere.
 func (s *controller) place(r *csi.TopologyRequirement) map[string]string {
 	for _, t := range append(slices.Clone(r.GetPreferred()), r.GetRequisite()...) {
 		return t.GetSegments()
@@ -107,12 +114,13 @@ func (s *controller) knowsMutable(params map[string]string) error {
 	return nil
 }
 
-// asVolume is a volume in the words of an answer.
+// asVolume converts a volume into the form of an answer.
 func asVolume(v stored) *csi.Volume {
 	out := &csi.Volume{VolumeId: v.ID, CapacityBytes: v.Capacity, VolumeContext: v.Context}
 	if v.Topology != nil {
 		out.AccessibleTopology = []*csi.Topology{{Segments: v.Topology}}
 	}
+
 	switch {
 	case v.Snapshot != "":
 		out.ContentSource = &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
@@ -121,14 +129,16 @@ func asVolume(v stored) *csi.Volume {
 		out.ContentSource = &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{
 			Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: v.Clone}}}
 	}
+
 	return out
 }
 
-// ControllerExpandVolume grows the storage. What the node sees of it grows with
-// it, unless the node has its own part in it.
+// ControllerExpandVolume grows the storage. The node sees the new size at once, unless the node has
+// its own part in the expansion.
 func (s *controller) ControllerExpandVolume(_ context.Context, m *csi.ControllerExpandVolumeRequest) (*csi.ControllerExpandVolumeResponse, error) {
 	id := m.GetVolumeId()
 	defer s.p.store.lock(id)()
+
 	v, err := s.p.store.get(id)
 	if err != nil {
 		return nil, err
@@ -139,6 +149,7 @@ func (s *controller) ControllerExpandVolume(_ context.Context, m *csi.Controller
 	if v.Capacity, err = s.fit(m.GetCapacityRange(), v.Capacity); err != nil {
 		return nil, err
 	}
+
 	atNode := s.p.cfg.NodeExpand && !s.p.cfg.GrowsAlone
 	if !atNode {
 		v.Usable = v.Capacity
@@ -146,6 +157,7 @@ func (s *controller) ControllerExpandVolume(_ context.Context, m *csi.Controller
 	if err := s.p.store.grow(v); err != nil {
 		return nil, err
 	}
+
 	return &csi.ControllerExpandVolumeResponse{CapacityBytes: v.Capacity, NodeExpansionRequired: atNode}, nil
 }
 
@@ -161,6 +173,7 @@ func (s *controller) ControllerModifyVolume(_ context.Context, m *csi.Controller
 	if v.Mutable == nil {
 		v.Mutable = map[string]string{}
 	}
+
 	maps.Copy(v.Mutable, m.GetMutableParameters())
 	return &csi.ControllerModifyVolumeResponse{}, s.p.store.make(v)
 }
@@ -171,13 +184,15 @@ func (s *controller) ControllerGetVolume(_ context.Context, m *csi.ControllerGet
 	if err != nil {
 		return nil, err
 	}
+
 	nodes, err := s.nodes(v.ID)
 	st := &csi.ControllerGetVolumeResponse_VolumeStatus{PublishedNodeIds: nodes}
 	s.p.addCondition(st, v.ID, atController)
+
 	return &csi.ControllerGetVolumeResponse{Volume: asVolume(v), Status: st}, err
 }
 
-// nodes are those where a volume is attached, as far as the plugin tells.
+// nodes returns the nodes to which a volume is connected, if the plugin reports them.
 func (s *controller) nodes(id string) ([]string, error) {
 	if !s.p.cfg.PublishedNodes {
 		return nil, nil
@@ -191,17 +206,21 @@ func (s *controller) ListVolumes(_ context.Context, m *csi.ListVolumesRequest) (
 	if err != nil {
 		return nil, err
 	}
+
 	some, next, err := page(s.p.cfg, all, func(v stored) string { return v.ID }, m)
 	resp := &csi.ListVolumesResponse{NextToken: next}
+
 	for _, v := range some {
 		nodes, nodesErr := s.nodes(v.ID)
 		if nodesErr != nil {
 			return nil, nodesErr
 		}
+
 		st := &csi.ListVolumesResponse_VolumeStatus{PublishedNodeIds: nodes}
 		s.p.addCondition(st, v.ID, atController)
 		resp.Entries = append(resp.Entries, &csi.ListVolumesResponse_Entry{Volume: asVolume(v), Status: st})
 	}
+
 	return resp, err
 }
 

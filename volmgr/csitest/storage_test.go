@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// whole can do all that full can, and what is done to the storage behind volumes.
+// whole is full with all capabilities for the storage behind volumes.
 var whole = func() Config {
 	c := full
 	c.Lists, c.PublishedNodes, c.Get, c.Clone, c.Modify, c.MountGroup = true, true, true, true, true, true
@@ -22,7 +22,7 @@ var whole = func() Config {
 	return c
 }()
 
-// with is a config after an edit.
+// with returns an edited copy of a config.
 func with(c Config, edit func(*Config)) Config {
 	edit(&c)
 	return c
@@ -40,7 +40,7 @@ func snapshotSource(id string) *csi.VolumeContentSource {
 	return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: id}}}
 }
 
-// create makes a volume of a size, from a source unless that is nil.
+// create creates a volume of a size, from a source unless that is nil.
 func (b *bench) create(name string, size int64, from *csi.VolumeContentSource) (*csi.Volume, error) {
 	r := &csi.CreateVolumeRequest{Name: name, VolumeCapabilities: []*csi.VolumeCapability{writer()}, VolumeContentSource: from}
 	if size > 0 {
@@ -63,7 +63,7 @@ func (b *bench) snap(v, name string) (*csi.Snapshot, error) {
 	return resp.GetSnapshot(), err
 }
 
-// total is how many bytes the node has of a volume.
+// total returns the node's size of a volume, in bytes.
 func (b *bench) total(v, target string) int64 {
 	b.t.Helper()
 	return b.totalAt(v, b.target(target), b.staging(v))
@@ -78,8 +78,8 @@ func (b *bench) totalAt(v, path, staging string) int64 {
 
 const gib = 1 << 30
 
-// TestExpand: the node has what the storage grew by after its own part, a loop
-// device too, and a plugin that was killed between the two remembers.
+// TestExpand checks that the node sees the growth of the storage after its own part, also on a loop
+// device. A plugin that was killed between the two parts remembers the first.
 func TestExpand(t *testing.T) {
 	b := start(t, whole)
 	_, err := b.create("a", gib, nil)
@@ -113,7 +113,7 @@ func TestExpand(t *testing.T) {
 	}
 }
 
-// upMade takes a created volume to target t.
+// upMade brings a created volume to target t.
 func (b *bench) upMade(v string) {
 	b.t.Helper()
 	given := map[string]string{"csitest/name": v}
@@ -128,7 +128,7 @@ func (b *bench) upMade(v string) {
 	b.must(err)
 }
 
-// TestExpandBlock: the file grows under its target, and a loop device on it too.
+// TestExpandBlock checks that the file grows under its target, and so does a loop device on it.
 func TestExpandBlock(t *testing.T) {
 	for _, loop := range []bool{false, true} {
 		if loop && (os.Getuid() != 0 || loopControlMissing()) {
@@ -190,7 +190,7 @@ func TestModify(t *testing.T) {
 	b.noViolations()
 }
 
-// TestListVolumes: pages follow each other whatever comes and goes meanwhile.
+// TestListVolumes checks that pages continue correctly while volumes are created and deleted.
 func TestListVolumes(t *testing.T) {
 	b := start(t, with(whole, func(c *Config) { c.PageSize, c.Volumes = 2, []string{"a", "b", "c", "d", "e"} }))
 	b.must(b.attach("b"))
@@ -204,7 +204,7 @@ func TestListVolumes(t *testing.T) {
 		}
 		token = resp.NextToken
 		b.restart()
-		deleteWith(b, nil) // of volume a
+		deleteWith(b, nil) // deletes volume a
 	}
 	if want := []string{"a", "bnode-1", "c", "d", "e"}; !slices.Equal(ids, want) || token != "" {
 		t.Errorf("%v, then %q", ids, token)

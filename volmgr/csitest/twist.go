@@ -14,38 +14,38 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Twist is a way in which real plugins do a call otherwise than one would
-// expect, or ask more of the caller than the spec does. It is part of the
-// effect: a fault whose effect is not done has no twist either.
+// Twist is a behavior of real plugins that differs from the expected one, or that demands more of
+// the caller than the spec. It is part of the effect: if a fault has no effect, its twist does
+// nothing.
 type Twist string
 
 // The twists.
 const (
 	Straight Twist = ""
 
-	// Stage and publish, instead of the volume, mount a FUSE file system.
-	Dead   Twist = "dead"   // its daemon is gone: lstat succeeds, open gives ENOTCONN
-	Hung   Twist = "hung"   // its daemon answers nothing as long as the fault is there, then it is gone
-	Served Twist = "served" // its daemon is a process of the plugin's process group, and lives until it is unmounted
+	// With these twists, stage and publish mount a FUSE file system instead of the volume.
+	Dead   Twist = "dead"   // its daemon is gone: lstat succeeds, open returns ENOTCONN
+	Hung   Twist = "hung"   // its daemon does not answer while the fault exists, and then ends
+	Served Twist = "served" // its daemon is a process in the plugin's process group, and runs until the unmount
 
 	Remade  Twist = "remade"  // stage and unstage remove the staging directory; stage makes another one
-	Direct  Twist = "direct"  // publish mounts the volume itself, whatever is staged
+	Direct  Twist = "direct"  // publish mounts the volume itself and ignores the staging path
 	Locked  Twist = "locked"  // publish makes a target with mode 000 and mounts nothing
-	Kept    Twist = "kept"    // unpublish leaves the target behind
-	Strict  Twist = "strict"  // unpublish of a target that is not there is an Internal error
-	Severs  Twist = "severs"  // unstage takes the volume's targets away as well
+	Kept    Twist = "kept"    // unpublish does not remove the target
+	Strict  Twist = "strict"  // unpublish of a missing target is an Internal error
+	Severs  Twist = "severs"  // unstage also unmounts the volume's targets
 	NoDots  Twist = "no-dots" // a path through a hidden directory is InvalidArgument
-	Argv    Twist = "argv"    // a staging path that stands in any process's argv is an Internal error
-	Sharing Twist = "sharing" // stage and unstage fail unless the staging directory lies in a shared mount
+	Argv    Twist = "argv"    // a staging path in the argv of any process is an Internal error
+	Sharing Twist = "sharing" // stage and unstage fail unless the staging directory is in a shared mount
 
-	// The answer is not that of what was done.
+	// With these twists, the answer does not describe the effect.
 	Short    Twist = "short"    // half the capacity
-	Nameless Twist = "nameless" // what was made has no id
-	Unready  Twist = "unready"  // no snapshot is ready to be used
-	Endless  Twist = "endless"  // after each page of a list comes the first one
+	Nameless Twist = "nameless" // the created object has no id
+	Unready  Twist = "unready"  // the answer says that no snapshot is ready
+	Endless  Twist = "endless"  // every page of a list is followed by the first one
 )
 
-// twisted are the methods that know a twist.
+// twisted lists the methods of each twist.
 var twisted = map[Twist][]string{
 	Dead:    {NodeStage, NodePublish},
 	Hung:    {NodeStage, NodePublish},
@@ -66,12 +66,12 @@ var twisted = map[Twist][]string{
 	Endless:  {ListVolumes, ListSnapshots, ListHealth},
 }
 
-// knows tells whether a method has the twist.
+// knows reports whether a method has the twist.
 func (t Twist) knows(method string) bool {
 	return t == Straight || slices.Contains(twisted[t], method)
 }
 
-// demands are what some plugins want beyond the spec.
+// demands checks the demands of some plugins beyond the spec.
 func (o options) demands(staging, target string) error {
 	switch o.twist {
 	case NoDots:
@@ -97,44 +97,49 @@ func (o options) demands(staging, target string) error {
 			return status.Errorf(codes.Internal, "the target %s does not exist", target)
 		}
 	}
+
 	return nil
 }
 
-// inArgv is the id of a process that has path in its argv, "" if none has.
+// inArgv returns the id of a process with path in its argv, or "" if there is none.
 func inArgv(path string) string {
-	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline") // the pattern is good
+	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline") // the pattern is valid
 	for _, line := range lines {
 		raw, err := os.ReadFile(line)
 		if path != "" && err == nil && strings.Contains(string(raw), path) {
 			return filepath.Base(filepath.Dir(line))
 		}
 	}
+
 	return ""
 }
 
-// inShared tells whether the mount that a directory lies in is shared.
+// inShared reports whether a directory is in a shared mount.
 func inShared(dir string) (bool, error) {
 	raw, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return false, err
 	}
+
 	longest, shared := -1, false
 	for line := range strings.Lines(string(raw)) {
 		f := strings.Fields(line)
 		if len(f) < 7 {
 			return false, fmt.Errorf("cannot read the mount table: %q", line)
 		}
-		// Of two at one place, the later line is the upper mount.
+
+		// Of two mounts at the same path, the later line is the upper one.
 		at := strings.TrimSuffix(f[4], "/") + "/"
 		if len(at) >= longest && strings.HasPrefix(dir+"/", at) {
 			longest, shared = len(at), strings.HasPrefix(f[6], "shared:")
 		}
 	}
+
 	return shared, nil
 }
 
-// mountTwisted mounts what a twist wants at path instead of the volume. It
-// reports false if the twist wants none of it.
+// mountTwisted mounts the file system of a twist at path instead of the volume. It returns false if
+// the twist has none.
 func (p *Plugin) mountTwisted(ctx context.Context, path string) (bool, error) {
 	o := optionsOf(ctx)
 	switch o.twist {
@@ -150,18 +155,20 @@ func (p *Plugin) mountTwisted(ctx context.Context, path string) (bool, error) {
 		if !p.enter() {
 			return true, dev.Close()
 		}
+
 		go func() {
 			defer p.work.Done()
 			p.hang(o.fault)
-			_ = dev.Close() // the mount is dead from here on
+			_ = dev.Close() // from now on the mount is dead
 		}()
+
 		return true, nil
 	default:
 		return false, nil
 	}
 }
 
-// remade puts another directory in the place of an empty one.
+// remade replaces an empty directory with another one.
 func remade(path string) error {
 	if err := os.Remove(path); err != nil {
 		return err
@@ -169,7 +176,7 @@ func remade(path string) error {
 	return os.Mkdir(path, 0o750)
 }
 
-// sever takes away what is mounted at the targets of a volume, used or not.
+// sever lazily unmounts the targets of a volume, even if they are in use.
 func sever(targets []string) error {
 	var errs []error
 	for _, path := range targets {

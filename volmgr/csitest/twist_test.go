@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// opens opens a directory and says, once it is told, how that went.
+// opens opens a directory in the background and sends the result when there is one.
 func opens(path string) <-chan error {
 	done := make(chan error, 1)
 	go func() {
@@ -26,17 +26,17 @@ func opens(path string) <-chan error {
 	return done
 }
 
-// needsFuse skips where FUSE cannot be mounted.
+// needsFuse skips the test if FUSE is not available.
 func needsFuse(t *testing.T) {
 	t.Helper()
 	f, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
 	if err != nil {
 		t.Skip(err)
 	}
-	_ = f.Close() // it was only tried
+	_ = f.Close() // the open was only a test
 }
 
-// TestDead: the mount of a daemon that is gone can be seen and not be opened.
+// TestDead checks that the mount of a dead daemon is visible but cannot be opened.
 func TestDead(t *testing.T) {
 	needsFuse(t)
 	b := start(t, full)
@@ -56,15 +56,15 @@ func TestDead(t *testing.T) {
 	if err := <-opens(b.staging("a")); !errors.Is(err, unix.ENOTCONN) {
 		t.Errorf("open: %v", err)
 	}
-	b.must(b.publish("a", "t")) // binds what is there
+	b.must(b.publish("a", "t")) // binds the dead mount
 	if err := <-opens(b.target("t")); !errors.Is(err, unix.ENOTCONN) {
 		t.Errorf("open: %v", err)
 	}
 	b.noViolations()
 }
 
-// TestHung: the mount of a daemon that hangs answers nothing, and is dead once
-// the fault is removed.
+// TestHung checks that the mount of a daemon that hangs does not answer, and is dead once the fault
+// is removed.
 func TestHung(t *testing.T) {
 	needsFuse(t)
 	b := start(t, full)
@@ -88,8 +88,8 @@ func TestHung(t *testing.T) {
 	b.noViolations()
 }
 
-// TestServed: a FUSE daemon lives on when its plugin is killed, and goes with
-// the plugin's process group, or with its mount.
+// TestServed checks that a FUSE daemon survives the kill of its plugin, and ends with the plugin's
+// process group or with its mount.
 func TestServed(t *testing.T) {
 	needsFuse(t)
 	for name, row := range map[string]struct {
@@ -117,7 +117,7 @@ func TestServed(t *testing.T) {
 	}
 }
 
-// TestTwists are those that show in the file system at once, or in the answer.
+// TestTwists checks the twists that are visible at once in the file system or in the answer.
 func TestTwists(t *testing.T) {
 	inode := func(b *bench, path string) uint64 {
 		var st unix.Stat_t
@@ -203,7 +203,7 @@ func TestTwists(t *testing.T) {
 			b.must(other.Start())
 			b.code(codes.Internal, b.stage("a"))
 			b.must(in.Close())
-			_ = other.Wait() // read found no line
+			_ = other.Wait() // its read found no line
 			b.must(b.stage("a"))
 		},
 		"sharing": func(_ *testing.T, b *bench) {
@@ -228,8 +228,8 @@ func TestTwists(t *testing.T) {
 	}
 }
 
-// TestTwistIsKnown: a twist that its method does not know is refused, and one
-// for any method applies to those that do.
+// TestTwistIsKnown checks that a twist is refused for a method that does not have it. A twist
+// without a method applies to the methods that have it.
 func TestTwistIsKnown(t *testing.T) {
 	for _, bad := range []Fault{{Twist: "bent"}, {Method: NodeStage, Twist: Kept}, {Method: NodeStage, Skip: -1}} {
 		if err := bad.valid(); err == nil {
@@ -242,7 +242,7 @@ func TestTwistIsKnown(t *testing.T) {
 	}
 }
 
-// TestSkip: a fault that lets calls pass counts them over restarts.
+// TestSkip checks that a fault counts the calls that it lets pass across restarts.
 func TestSkip(t *testing.T) {
 	b := start(t, full)
 	b.inject(Fault{Method: ControllerPublish, Skip: 2, Times: 2, Code: codes.Aborted})
@@ -255,7 +255,8 @@ func TestSkip(t *testing.T) {
 	b.noViolations()
 }
 
-// TestLists: what lists volumes may be made to die of it, and says that it lists.
+// TestLists checks that a plugin with ListVolumes reports the capability, and that a fault can
+// crash it during the call.
 func TestLists(t *testing.T) {
 	b := start(t, Config{Lists: true, AnyVolume: true})
 	c := csi.NewControllerClient(b.conn)
@@ -269,7 +270,7 @@ func TestLists(t *testing.T) {
 	b.noViolations()
 }
 
-// TestUnknownCapabilities: numbers beyond the spec stand beside the known ones.
+// TestUnknownCapabilities checks that numbers beyond the spec appear beside the known ones.
 func TestUnknownCapabilities(t *testing.T) {
 	cfg := full
 	cfg.UnknownCapabilities = true
@@ -291,7 +292,8 @@ func TestUnknownCapabilities(t *testing.T) {
 	b.noViolations()
 }
 
-// TestProbeSaysNothing: an OK without an effect leaves out whether it is ready.
+// TestProbeSaysNothing checks that an OK answer without an effect does not say whether the plugin
+// is ready.
 func TestProbeSaysNothing(t *testing.T) {
 	b := start(t, full)
 	b.inject(Fault{Method: Probe, Effect: EffectNone})
@@ -302,8 +304,8 @@ func TestProbeSaysNothing(t *testing.T) {
 	}
 }
 
-// TestLoopDevices: a block volume is a device that is read-only if asked for,
-// unless that is ignored.
+// TestLoopDevices checks that a block volume is a device, and that the device is read-only if
+// requested, unless the plugin ignores that.
 func TestLoopDevices(t *testing.T) {
 	if os.Getuid() != 0 || loopControlMissing() {
 		t.Skip("there are no loop devices")
@@ -349,14 +351,14 @@ func loopControlMissing() bool {
 	return err != nil
 }
 
-// TestSerial: a plugin that does one call at a time for a volume lets the
-// undoing of a slow call wait for its end.
+// TestSerial checks that a plugin with one call at a time for a volume delays the undoing of a slow
+// call until that call ends.
 func TestSerial(t *testing.T) {
 	cfg := full
 	cfg.Serial = true
 	b := start(t, cfg)
 	b.must(b.attach("a"))
-	// The caller gives up long before the end, and long after the call has its turn.
+	// The caller gives up long before the end of the call, and long after the call got its turn.
 	b.inject(Fault{Method: NodeStage, Delay: 3 * time.Second})
 	b.code(codes.DeadlineExceeded, b.stageWithin(time.Second, "a"))
 	b.must(b.unstage("a"))
@@ -370,7 +372,7 @@ func TestSerial(t *testing.T) {
 	b.noViolations()
 }
 
-// TestOldSocket: a plugin may be unable to start beside the socket of a dead one.
+// TestOldSocket checks that such a plugin cannot start beside the socket of a dead one.
 func TestOldSocket(t *testing.T) {
 	cfg := full
 	cfg.OldSocket = true

@@ -6,23 +6,23 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// view is what the caller can know from the answers it got, and nothing of
-// what the plugin did: a Stage that answered OK without an effect is staged
-// here. It is made of calls alone, so the journal can rebuild it.
+// view holds the knowledge of the caller from the answers that it got. It does not know the
+// plugin's actual actions: after a Stage that answered OK without an effect, the volume is staged
+// in the view. The view depends on calls alone, so the journal can rebuild it.
 //
 //	          start        answered OK in time
 //	Stage     no → unsure  → yes    any other end: stays unsure
 //	Unstage   yes → unsure → no
 //
-// Publish and ControllerPublish go the same way, per target and per node. An
-// unsure step is gone only once its negation succeeded.
+// Publish and ControllerPublish work in the same way, for each target and each node. An unsure step
+// is gone only after its opposite has succeeded.
 type view struct {
 	volumes map[string]*volumeView
 	users   map[string]string // target → volume
-	tokens  map[string]bool   // method and next_token that its answers had
-	snaps   map[string]bool   // snapshot → whether it was said to be ready
+	tokens  map[string]bool   // method and next_token of its answers
+	snaps   map[string]bool   // snapshot → whether an answer said that it is ready
 	groups  map[string][]string
-	places  map[string]string // name → Places of a CreateVolume whose outcome is not known
+	places  map[string]string // name → Places of a CreateVolume with unknown outcome
 }
 
 type certainty int
@@ -36,15 +36,15 @@ const (
 func (c certainty) String() string { return [...]string{"not", "perhaps", "surely"}[c] }
 
 type volumeView struct {
-	made     map[string]string // the volume context that CreateVolume answered
+	made     map[string]string // the volume context in the answer of CreateVolume
 	attached map[string]*attachView
 	staged   certainty
-	staging  string // where, unless staged is no
+	staging  string // the staging path, unless staged is no
 	stagedAs string // the capability
 	targets  map[string]*targetView
 
 	stagedGroup string // the mount group
-	expands     bool   // an expansion of the storage was to go on at the node
+	expands     bool   // the node must continue an expansion of the storage
 }
 
 type attachView struct {
@@ -65,7 +65,7 @@ func newView() view {
 	}
 }
 
-// of is never nil.
+// of returns the view of a volume, which is never nil.
 func (v view) of(id string) *volumeView {
 	if v.volumes[id] == nil {
 		v.volumes[id] = &volumeView{attached: map[string]*attachView{}, targets: map[string]*targetView{}}
@@ -73,7 +73,7 @@ func (v view) of(id string) *volumeView {
 	return v.volumes[id]
 }
 
-// user is another volume with that target; "" if there is none.
+// user returns another volume with that target, or "" if there is none.
 func (v view) user(target, except string) string {
 	if id := v.users[target]; id != except {
 		return id
@@ -81,7 +81,7 @@ func (v view) user(target, except string) string {
 	return ""
 }
 
-// stagedAt is another volume that is, or may be, staged at path; "" if none is.
+// stagedAt returns another volume that is or may be staged at path, or "" if there is none.
 func (v view) stagedAt(path, except string) string {
 	for id, vol := range v.volumes {
 		if id != except && vol.staged != no && vol.staging == path {
@@ -91,11 +91,12 @@ func (v view) stagedAt(path, except string) string {
 	return ""
 }
 
-// begin takes in that a call arrived.
+// begin processes the arrival of a call.
 func (v view) begin(c Call) {
 	if c.Volume == "" {
 		return
 	}
+
 	vol := v.of(c.Volume)
 	switch c.Method {
 	case CreateVolume:
@@ -104,6 +105,7 @@ func (v view) begin(c Call) {
 		if vol.attached[c.NodeID] == nil {
 			vol.attached[c.NodeID] = &attachView{}
 		}
+
 		vol.attached[c.NodeID].is = unsure
 	case ControllerUnpublish:
 		for node, a := range vol.attached {
@@ -128,7 +130,7 @@ func (v view) begin(c Call) {
 	}
 }
 
-// end takes in the answer.
+// end processes the answer.
 func (v view) end(c Call) {
 	if c.OK() {
 		v.storageEnd(c)
@@ -139,6 +141,7 @@ func (v view) end(c Call) {
 	if c.Volume == "" {
 		return
 	}
+
 	vol := v.of(c.Volume)
 	if c.OK() {
 		switch c.Method {
@@ -154,6 +157,7 @@ func (v view) end(c Call) {
 			}
 		}
 	}
+
 	switch {
 	case !undone(c):
 	case c.Method == ControllerUnpublish && c.NodeID == "":
@@ -172,8 +176,8 @@ func (v view) end(c Call) {
 	}
 }
 
-// settled tells whether the caller knows what a call did: it was answered OK, or by a
-// code that says that nothing was begun (CSI spec, Error Scheme).
+// settled reports whether the caller knows the outcome of a call: the answer is OK, or its code
+// says that nothing was begun (CSI spec, Error Scheme).
 func settled(c Call) bool {
 	refusals := []codes.Code{
 		codes.InvalidArgument, codes.AlreadyExists, codes.OutOfRange, codes.Unimplemented, codes.Unauthenticated, codes.PermissionDenied,
@@ -183,10 +187,9 @@ func settled(c Call) bool {
 	return c.OK() || refused && !c.Late
 }
 
-// undone tells whether the caller may take a negating call for done: the
-// plugin says so, or does not know the volume. Some plugins call it an error
-// to unpublish what is not there, so an answered error is enough for a target
-// where nothing is mounted.
+// undone reports whether the caller may treat an undoing call as complete: the plugin says so, or
+// does not know the volume. Some plugins return an error for the unpublish of a missing target.
+// Therefore any answered error suffices for a target without a mount.
 func undone(c Call) bool {
 	switch {
 	case !slices.Contains([]string{ControllerUnpublish, NodeUnstage, NodeUnpublish, DeleteVolume}, c.Method), c.Late:

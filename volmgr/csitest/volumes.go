@@ -25,7 +25,7 @@ import (
 //
 // A block volume is this plain file, bound to its target, or a loop device on it.
 type store struct {
-	dir   string // of volumes
+	dir   string // the directory of the volumes
 	base  string
 	any   bool // every id exists
 	locks sync.Map
@@ -33,44 +33,49 @@ type store struct {
 
 type stored struct {
 	ID       string            `json:"id"`
-	Name     string            `json:"name,omitempty"` // only of a created one
+	Name     string            `json:"name,omitempty"` // only set for a created volume
 	Capacity int64             `json:"capacity,omitempty"`
 	Context  map[string]string `json:"context,omitempty"`
-	// Usable is what the node sees of Capacity: less, between the two parts of an
-	// expansion. 0 is blockSize, and for files what their file system has.
+
+	// Usable is the part of Capacity that the node sees. It is smaller than Capacity between the
+	// two parts of an expansion. 0 means blockSize, and for files the size of their file system.
 	Usable   int64             `json:"usable,omitempty"`
 	Mutable  map[string]string `json:"mutable,omitempty"`
 	Topology map[string]string `json:"topology,omitempty"`
-	// What it was made from.
+
+	// The source of the volume.
 	Snapshot string `json:"snapshot,omitempty"`
 	Clone    string `json:"clone,omitempty"`
 }
 
 type attachments struct {
-	Count int                          `json:"count"` // of all attachments ever
+	Count int                          `json:"count"` // the number of all attachments ever
 	Nodes map[string]map[string]string `json:"nodes"` // node id → publish context
 }
 
-const blockSize = 1 << 20 // bytes, and the capacity of a volume of no size
+const blockSize = 1 << 20 // bytes; also the capacity of a volume without a size
 
 func (s *store) path(id string, names ...string) string {
 	return filepath.Join(append([]string{s.dir, hash(id)}, names...)...)
 }
 
-// lock keeps other effects on volumes away: they are short, delays happen
-// outside. An empty id is none.
+// lock excludes other effects on the same volumes. Effects are short, and delays happen outside.
+// Empty ids are ignored.
 func (s *store) lock(ids ...string) (unlock func()) {
 	slices.Sort(ids)
 	var held []*sync.Mutex
+
 	for _, id := range slices.Compact(ids) {
 		if id == "" {
 			continue
 		}
+
 		l, _ := s.locks.LoadOrStore(id, &sync.Mutex{})
 		mu := l.(*sync.Mutex)
 		mu.Lock()
 		held = append(held, mu)
 	}
+
 	return func() {
 		for _, mu := range held {
 			mu.Unlock()
@@ -78,7 +83,7 @@ func (s *store) lock(ids ...string) (unlock func()) {
 	}
 }
 
-// snapshotLock tells a snapshot from a volume of the same id; see lock.
+// snapshotLock distinguishes a snapshot from a volume with the same id; see lock.
 func snapshotLock(id string) string {
 	if id == "" {
 		return ""
@@ -86,18 +91,19 @@ func snapshotLock(id string) string {
 	return "snapshot " + id
 }
 
-// all are the volumes that there are.
+// all returns all volumes.
 func (s *store) all() ([]stored, error) {
 	return readAll[stored](s.dir, "volume.json")
 }
 
-// readAll reads the file of that name in each directory in dir; those without
-// one are being made, or deleted.
+// readAll reads the file of that name in each directory in dir. It ignores directories without the
+// file, which are being created or deleted.
 func readAll[T any](dir, name string) ([]T, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*", name))
 	if err != nil {
 		return nil, err
 	}
+
 	var all []T
 	for _, file := range files {
 		var one T
@@ -109,17 +115,19 @@ func readAll[T any](dir, name string) ([]T, error) {
 			all = append(all, one)
 		}
 	}
+
 	return all, nil
 }
 
-// size is what the node has of a block volume, in bytes: whole pages.
+// size returns the node's size of a block volume, in bytes, in whole pages.
 func (v stored) size() int64 { return (max(v.Usable, blockSize) + 4095) / 4096 * 4096 }
 
-// grow writes a volume down, with what the node has of it in force.
+// grow stores a volume and adjusts its block device to the node's size.
 func (s *store) grow(v stored) error {
 	if err := s.make(v); err != nil {
 		return err
 	}
+
 	image := s.path(v.ID, "block.img")
 	info, err := os.Stat(image)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() >= v.size() {
@@ -134,6 +142,7 @@ func (s *store) grow(v stored) error {
 	if err != nil {
 		return fmt.Errorf("cannot grow the block volume: %w", err)
 	}
+
 	return nil
 }
 
@@ -142,8 +151,10 @@ func (s *store) get(id string) (stored, error) {
 	if id == "" {
 		return stored{}, status.Error(codes.InvalidArgument, "no volume id is given")
 	}
+
 	v := stored{ID: id}
 	found, err := readJSON(s.path(id, "volume.json"), &v)
+
 	switch {
 	case err != nil || found:
 		return v, err
@@ -161,24 +172,27 @@ func (s *store) make(v stored) error {
 	return writeJSON(s.path(v.ID, "volume.json"), v)
 }
 
-// remove deletes a volume and its data; none is no error.
+// remove deletes a volume and its data. It is no error if there is none.
 func (s *store) remove(id string) error {
 	if err := s.release(id); err != nil {
 		return fmt.Errorf("cannot delete the volume: %w", err)
 	}
+
 	for _, name := range []string{"volume.json", "attached.json", "block.img"} {
 		if err := os.Remove(s.path(id, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("cannot delete the volume: %w", err)
 		}
 	}
+
 	if err := removeTree(s.path(id)); err != nil {
 		return fmt.Errorf("cannot delete the volume: %w", err)
 	}
+
 	return nil
 }
 
-// removeTree removes what is below dir and dir itself. A mount below it is an
-// error (EBUSY on its mount point), and its content stays.
+// removeTree removes dir and everything below it. A mount below it is an error (EBUSY on its mount
+// point), and the content of the mount stays.
 func removeTree(dir string) error {
 	list, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -187,6 +201,7 @@ func removeTree(dir string) error {
 	if err != nil {
 		return err
 	}
+
 	for _, e := range list {
 		path := filepath.Join(dir, e.Name())
 		if e.IsDir() && !isMount(path) {
@@ -194,14 +209,16 @@ func removeTree(dir string) error {
 		} else {
 			err = os.Remove(path)
 		}
+
 		if err != nil {
 			return err
 		}
 	}
+
 	return os.Remove(dir)
 }
 
-// attach returns the publish context of a node, the same until it is detached.
+// attach returns the publish context of a node, which stays the same until it is detached.
 func (s *store) attach(id, node string) (map[string]string, error) {
 	a, err := s.attachments(id)
 	if err != nil {
@@ -210,13 +227,15 @@ func (s *store) attach(id, node string) (map[string]string, error) {
 	if given, ok := a.Nodes[node]; ok {
 		return given, nil
 	}
+
 	a.Count++
 	given := map[string]string{"csitest/device": fmt.Sprintf("/dev/csitest/%s-%d", hash(id), a.Count), "csitest/node": node}
 	a.Nodes[node] = given
+
 	return given, writeJSON(s.path(id, "attached.json"), a)
 }
 
-// detach undoes attach; an empty node is all of them.
+// detach undoes attach. An empty node means all nodes.
 func (s *store) detach(id, node string) error {
 	a, err := s.attachments(id)
 	if err != nil || len(a.Nodes) == 0 {
@@ -225,6 +244,7 @@ func (s *store) detach(id, node string) error {
 	if node == "" {
 		clear(a.Nodes)
 	}
+
 	delete(a.Nodes, node)
 	return writeJSON(s.path(id, "attached.json"), a)
 }
@@ -241,11 +261,13 @@ func (s *store) block(id string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	path := s.path(id, "block.img")
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o600)
 	if err != nil {
 		return "", fmt.Errorf("cannot make the block volume: %w", err)
 	}
+
 	return path, errors.Join(f.Truncate(v.size()), f.Close())
 }
 
@@ -260,6 +282,7 @@ func readJSON(path string, v any) (found bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("cannot read %s: %w", path, err)
 	}
+
 	return true, nil
 }
 
@@ -271,17 +294,18 @@ func writeJSON(path string, v any) error {
 	if err != nil {
 		return fmt.Errorf("cannot write %s: %w", path, err)
 	}
+
 	return nil
 }
 
-// DataDir is where the plugin of a Config has the files of a volume.
+// DataDir returns the directory of a volume's files for the plugin with a Config.
 func DataDir(cfg Config, id string) string {
 	s := store{dir: filepath.Join(cfg.Base, "volumes")}
 	return s.path(id, "data")
 }
 
-// Attached tells whether the storage is attached to any node, whatever callers were
-// told.
+// Attached reports whether the storage is connected to any node, regardless of the answers to
+// callers.
 func Attached(cfg Config, id string) (bool, error) {
 	s := store{dir: filepath.Join(cfg.Base, "volumes")}
 	a, err := s.attachments(id)

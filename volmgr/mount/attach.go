@@ -10,22 +10,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Like says what a bind is to be like.
+// Like holds the options that a bind must have.
 type Like struct {
 	ReadOnly bool
-	// Flags are options in the words of mount(8): nosuid, nodev, noexec, nosymfollow,
-	// nodiratime, and noatime, relatime or strictatime.
+	// Flags are options named as in mount(8): nosuid, nodev, noexec, nosymfollow, nodiratime, and
+	// noatime, relatime or strictatime.
 	Flags []string
 }
 
-// attrs are the flags as mount_setattr(2) has them.
+// attrs maps the flags to the bits of mount_setattr(2).
 var attrs = map[string]uint64{
 	"nosuid": unix.MOUNT_ATTR_NOSUID, "nodev": unix.MOUNT_ATTR_NODEV, "noexec": unix.MOUNT_ATTR_NOEXEC,
 	"nosymfollow": unix.MOUNT_ATTR_NOSYMFOLLOW, "nodiratime": unix.MOUNT_ATTR_NODIRATIME,
 	"noatime": unix.MOUNT_ATTR_NOATIME, "strictatime": unix.MOUNT_ATTR_STRICTATIME, "relatime": unix.MOUNT_ATTR_RELATIME,
 }
 
-// attr is what is to be set, and what cleared before.
+// attr returns the attributes to set, and those to clear before.
 func (l Like) attr() (unix.MountAttr, error) {
 	var a unix.MountAttr
 	if l.ReadOnly {
@@ -36,15 +36,17 @@ func (l Like) attr() (unix.MountAttr, error) {
 		if !ok {
 			return a, fmt.Errorf("unknown mount option %q", f)
 		}
+
 		a.Attr_set |= bit
 		if f == "noatime" || f == "relatime" || f == "strictatime" {
 			a.Attr_clr |= unix.MOUNT_ATTR__ATIME
 		}
 	}
+
 	return a, nil
 }
 
-// has reports whether a mount with these attributes is as asked for.
+// has reports whether a mount with these attributes has the requested options.
 func (l Like) has(attr uint64) bool {
 	want, err := l.attr()
 	if err != nil {
@@ -56,15 +58,16 @@ func (l Like) has(attr uint64) bool {
 	return attr&want.Attr_set == want.Attr_set
 }
 
-// Attach mounts what is at src at a place also, without the mounts below it. It is as
-// asked for before anybody can see it there. It returns what is mounted then, seen
-// through the new mount itself and not by a walk to it. The bound may pass with the
-// bind still to come: *HungError.
+// Attach bind-mounts src at a place, without the mounts below src. The new mount has its options
+// before any process can see it there. Attach returns the sight of the new mount. It looks through
+// the mount's own descriptor and does not walk to the path. After the time limit it fails with
+// *HungError, and the bind may still happen later.
 func (h *Host) Attach(ctx context.Context, src string, p *Place, like Like) (volume.Sight, error) {
 	own, err := p.Again() // the call may outlive the caller
 	if err != nil {
 		return volume.Sight{}, err
 	}
+
 	s, err := bounded(ctx, h, kindChange, p.path, h.bound, func() (volume.Sight, error) {
 		defer own.Close()
 		return h.attach(src, own, like)
@@ -75,8 +78,8 @@ func (h *Host) Attach(ctx context.Context, src string, p *Place, like Like) (vol
 	return s, nil
 }
 
-// Settled fails with *HungError while a bind at a path, or another change there, has not
-// returned that was given up: what it makes is still to come.
+// Settled fails with *HungError while a bind or another change at a path has not returned after its
+// caller gave up. The mount of such a bind may still appear.
 func (h *Host) Settled(ctx context.Context, path string) error {
 	path = filepath.Clean(path)
 	_, err := bounded(ctx, h, kindChange, path, h.bound, func() (struct{}, error) { return struct{}{}, nil })
@@ -100,6 +103,7 @@ func (h *Host) attach(src string, p *Place, like Like) (volume.Sight, error) {
 	if err := h.makeLike(tree, like); err != nil {
 		return volume.Sight{}, err
 	}
+
 	err = retry(func() error {
 		return unix.MoveMount(tree, "", p.fd(), "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
 	})
@@ -109,7 +113,7 @@ func (h *Host) attach(src string, p *Place, like Like) (volume.Sight, error) {
 	return h.through(tree, p.path, like)
 }
 
-// makeLike sets attributes of a mount, by a descriptor that is open on its root.
+// makeLike sets attributes of a mount through a descriptor that is open on its root.
 func (h *Host) makeLike(fd int, like Like) error {
 	attr, err := like.attr()
 	if err != nil || attr == (unix.MountAttr{}) {
@@ -121,14 +125,15 @@ func (h *Host) makeLike(fd int, like Like) error {
 	return nil
 }
 
-// MakeLike sets options of the mount that is uppermost at a place, and holds it against
-// them. The bound may pass with that still to come: *HungError.
+// MakeLike sets options of the uppermost mount at a place, and checks the result. After the time
+// limit it fails with *HungError, and the change may still happen later.
 func (h *Host) MakeLike(ctx context.Context, p *Place, like Like) error {
 	if attr, err := like.attr(); err != nil || attr == (unix.MountAttr{}) {
 		return err
 	}
+
 	remake := func() (struct{}, error) { return struct{}{}, h.remakeLike(p.path, like) }
-	if p.lent { // nobody walks there
+	if p.lent { // no walk to a lent place is allowed
 		remake = func() (struct{}, error) { return struct{}{}, p.isLike(like) }
 	}
 	_, err := bounded(ctx, h, kindChange, p.path, h.bound, remake)
@@ -144,6 +149,7 @@ func (h *Host) remakeLike(path string, like Like) error {
 			return err
 		}
 	}
+
 	fd, err := h.openNoLink(path)
 	if err != nil {
 		return err
@@ -152,12 +158,13 @@ func (h *Host) remakeLike(path string, like Like) error {
 	if err := h.makeLike(fd, Like{Flags: like.Flags}); err != nil {
 		return err
 	}
+
 	_, err = h.through(fd, path, like)
 	return err
 }
 
-// attachVisibly is the way before mount_setattr (Linux 5.12): the mount is there first,
-// and made read-only then. Other options cannot be had.
+// attachVisibly binds on kernels without mount_setattr (before Linux 5.12). The mount is visible
+// before it becomes read-only. Other options are not possible.
 func (h *Host) attachVisibly(src string, p *Place, like Like) (volume.Sight, error) {
 	if len(like.Flags) > 0 {
 		return volume.Sight{}, errors.New("this kernel cannot set mount options of one mount alone; that needs Linux 5.12")
@@ -170,34 +177,40 @@ func (h *Host) attachVisibly(src string, p *Place, like Like) (volume.Sight, err
 			return volume.Sight{}, err
 		}
 	}
+
 	return h.look(p.path, false), nil
 }
 
-// through looks at a mount by a descriptor that is open on its root, and holds it
-// against what was asked for.
+// through looks at a mount through a descriptor that is open on its root, and compares it with the
+// requested options.
 func (h *Host) through(fd int, path string, like Like) (volume.Sight, error) {
 	st, err := statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, lookMask)
 	if err != nil {
 		return volume.Sight{}, err
 	}
+
 	p, err := h.pointOf(st, fd, "", statmountMntPoint)
 	if err != nil {
 		return volume.Sight{}, err
 	}
+
 	switch {
 	case p.at != path:
 		return volume.Sight{}, fmt.Errorf("it went to %s, because that moved meanwhile", p.at)
 	case !like.has(p.attr):
 		return volume.Sight{}, errors.New("the kernel says it did, but the mount has other options than were asked for")
 	}
+
 	s := volume.Sight{Seen: volume.SeenMount, Identity: p.id, ReadOnly: p.readOnly}
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return s, nil
 	}
+
 	again, err := openat(fd, ".", unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
 		return failed(path, &p, err), nil
 	}
+
 	closeFD(again)
 	return s, nil
 }

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attachAt is a walk to a place and a bind there.
+// attachAt opens a place and binds there.
 func attachAt(h *Host, src, dst string, like Like) (volume.Sight, error) {
 	p, err := h.OpenPlace(context.Background(), dst)
 	if err != nil {
@@ -66,7 +66,8 @@ func TestAttach(t *testing.T) {
 	}
 }
 
-// Options are of the one mount, and there before it can be seen.
+// TestAttachFlags checks that the options apply to one mount only, and that the mount has them
+// before it is visible.
 func TestAttachFlags(t *testing.T) {
 	dir := tempDir(t)
 	src, dst := mkdir(t, dir, "src"), mkdir(t, dir, "dst")
@@ -74,7 +75,7 @@ func TestAttachFlags(t *testing.T) {
 	h := newHost(t)
 	for _, tt := range []struct {
 		flags []string
-		want  []string // among the options of the table
+		want  []string // expected among the options of the table
 		not   []string
 	}{
 		{nil, []string{"noatime"}, []string{"nosuid", "nodev"}},
@@ -115,7 +116,8 @@ func TestAttachFlags(t *testing.T) {
 	}
 }
 
-// A descriptor is taken from a process of this namespace, for what it is open on.
+// TestBorrow checks that a descriptor is accepted only from a process of this namespace, and only
+// if it is open on the given path.
 func TestBorrow(t *testing.T) {
 	dir := tempDir(t)
 	src, dst := mkdir(t, dir, "src"), mkdir(t, dir, "dst")
@@ -161,7 +163,8 @@ func TestBorrow(t *testing.T) {
 	}
 }
 
-// A mount is gone once it is in no place; another one at the same path is not it.
+// TestGone checks that a mount is gone once it is mounted nowhere, and that another mount at the
+// same path does not count.
 func TestGone(t *testing.T) {
 	dir := tempDir(t)
 	src, dst, other := mkdir(t, dir, "src"), mkdir(t, dir, "dst"), mkdir(t, dir, "other")
@@ -184,7 +187,7 @@ func TestGone(t *testing.T) {
 	if !now.Gone(elsewhere, dst) {
 		t.Error("a mount of an earlier boot is there")
 	}
-	mountFS(t, "tmpfs", "t", dst, 0, "") // over it
+	mountFS(t, "tmpfs", "t", dst, 0, "") // over the mount
 	if now.Gone(s.Identity, dst) || before.Gone(old, dst) {
 		t.Error("it is gone once something lies over it")
 	}
@@ -206,8 +209,8 @@ func TestGone(t *testing.T) {
 	check(t, now.Unmount(t.Context(), dst, Plain))
 }
 
-// Changes of the mount table are told, those that come together by one call, and the
-// watch ends when it is to.
+// TestChanges checks that changes of the mount table are reported, that one call reports several
+// changes, and that the watch ends with its context.
 func TestChanges(t *testing.T) {
 	h, at := newHost(t), mkdir(t, tempDir(t), "m")
 	ctx, cancel := context.WithCancel(t.Context())
@@ -220,7 +223,7 @@ func TestChanges(t *testing.T) {
 			}
 		})
 	}()
-	<-told // now it watches
+	<-told // the watch has begun
 	for range 3 {
 		mountFS(t, "tmpfs", "t", at, 0, "")
 		<-told

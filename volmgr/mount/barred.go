@@ -11,18 +11,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Capabilities that let a process enter every directory (capabilities(7)).
+// entering are the capabilities that let a process enter every directory (capabilities(7)).
 const entering = 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_DAC_READ_SEARCH
 
-// barred reports whether a process, given by its directory in procfs, may not enter a
-// directory of ours with mode 0700, and as which user it runs if so. The kernel would tell
-// exactly, but only a caller that may change its own user, and the agent may not: so the
-// rule of path_resolution(7) is applied here.
+// barred reports whether a process, given by its directory in procfs, may not enter a directory of
+// ours with mode 0700. If so, it also returns the process's user. The kernel could answer exactly,
+// but only to a caller that may change its own user, and the agent may not. Therefore barred
+// applies the rule of path_resolution(7) itself.
 func (h *Host) barred(proc int) (user uint32, is bool, err error) {
 	status, err := readAt(proc, "status")
 	if err != nil {
 		return 0, false, err
 	}
+
 	owner := uint32(os.Geteuid()) //nolint:gosec // a user id
 	uid, caps, err := credentials(status)
 	if err != nil || uid == owner {
@@ -34,24 +35,28 @@ func (h *Host) barred(proc int) (user uint32, is bool, err error) {
 			return 0, false, err
 		}
 	}
+
 	return uid, true, nil
 }
 
-// rules reports whether capabilities of a process count for files of a user: those of
-// another user namespace count only for the users that are mapped into it.
+// rules reports whether the capabilities of a process count for files of a user. Capabilities in
+// another user namespace count only for users that are mapped into it.
 func (h *Host) rules(proc int, owner uint32) (bool, error) {
 	theirs, err := readlinkat(proc, "ns/user")
 	if err != nil {
 		return false, err
 	}
+
 	ours, err := os.Readlink(h.proc + "/self/ns/user")
 	if err != nil || ours == theirs {
 		return err == nil, err
 	}
+
 	text, err := readAt(proc, "uid_map")
 	if err != nil {
 		return false, err
 	}
+
 	for line := range strings.Lines(text) {
 		var inside, outside, count uint64
 		if _, err := fmt.Sscan(line, &inside, &outside, &count); err != nil {
@@ -61,11 +66,11 @@ func (h *Host) rules(proc int, owner uint32) (bool, error) {
 			return true, nil
 		}
 	}
+
 	return false, nil
 }
 
-// credentials reads the user for file access and the effective capabilities from
-// /proc/PID/status.
+// credentials reads the file system user and the effective capabilities from /proc/PID/status.
 func credentials(status string) (uid uint32, caps uint64, err error) {
 	var haveUID, haveCaps bool
 	for line := range strings.Lines(status) {
@@ -85,6 +90,7 @@ func credentials(status string) (uid uint32, caps uint64, err error) {
 			haveCaps = true
 		}
 	}
+
 	if !haveUID || !haveCaps {
 		return 0, 0, errors.New("/proc names no user and capabilities of the process")
 	}
@@ -97,8 +103,11 @@ func readAt(dir int, name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	f := os.NewFile(uintptr(fd), name)
-	defer func() { _ = f.Close() }() // it was only read
+	defer func() { _ = f.Close() }() // the file is only read
+
 	data, err := io.ReadAll(io.LimitReader(f, 1<<16))
+
 	return string(data), err
 }

@@ -10,17 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// spent is the processor time of this process so far, the kernel's on its
-// behalf with it.
+// spent returns the processor time of this process so far, including the kernel's time for it.
 func spent(b *testing.B) int64 {
 	var u unix.Rusage
 	check(b, unix.Getrusage(unix.RUSAGE_SELF, &u))
 	return u.Utime.Nano() + u.Stime.Nano()
 }
 
-// What a look costs the processors (cpu-ns/op), which is not what the clock
-// says: at a bind mount of a directory on a disk, at a path where nothing is,
-// and at two such mounts side by side; by one caller, and by 32 at once.
+// BenchmarkLookCPU measures the processor time of a look (cpu-ns/op), which differs from the
+// elapsed time. It looks at a bind mount of a directory on a disk, at a path without a mount, and
+// at two such mounts in parallel. Each case runs with one caller and with 32.
 func BenchmarkLookCPU(b *testing.B) {
 	const callers = 32
 	dir := tempDir(b)
@@ -82,7 +81,8 @@ func BenchmarkLookCPU(b *testing.B) {
 	}
 }
 
-// One look costs the same however many mounts there are; a parse does not.
+// BenchmarkLook shows that the cost of a look does not depend on the number of mounts, while the
+// cost of parsing the table does.
 func BenchmarkLook(b *testing.B) {
 	for _, n := range []int{10, 1000} {
 		dir := tempDir(b)
@@ -132,7 +132,7 @@ func BenchmarkUnder(b *testing.B) {
 	}
 }
 
-// BenchmarkGone is what a change of the mount table costs for each mount that is watched.
+// BenchmarkGone measures the cost of a change of the mount table for each watched mount.
 func BenchmarkGone(b *testing.B) {
 	dir := b.TempDir()
 	h, err := New()

@@ -9,24 +9,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CanaryName is the directory, in one that mounts are to be shared below, where
-// a canary is mounted while that is tried. No volume's path component begins with a dot.
+// CanaryName is the name of the directory on which Sharing mounts a canary, inside the tested
+// directory. A canary is a small mount that shows whether mounts reach another namespace. No
+// volume's path component begins with a dot.
 const CanaryName = ".canary"
 
-// canarySource and canaryType are what a canary looks like in a mount table.
+// canarySource and canaryType identify a canary in a mount table.
 const (
 	canarySource = "volagent-canary"
 	canaryType   = "tmpfs"
 )
 
-// IsCanary reports whether a mount is one that Sharing made, and that an agent
-// which was killed could not take off.
+// IsCanary reports whether a mount was made by Sharing. An agent that was killed may have left it.
 func IsCanary(e Entry) bool {
 	return filepath.Base(e.Path) == CanaryName && e.Source == canarySource && e.Identity.FSType == canaryType && e.Identity.Root == "/"
 }
 
-// mountCanary mounts an empty file system of at most a page, which nobody can
-// write to, and returns its device: no other file system has that number now.
+// mountCanary mounts an empty read-only file system of at most one page and returns its device. No
+// other file system has that device number at the same time.
 func mountCanary(path string) (dev string, err error) {
 	err = retry(func() error {
 		return unix.Mount(canarySource, path, canaryType, unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "size=4k,nr_inodes=2,mode=0")
@@ -40,7 +40,8 @@ func mountCanary(path string) (dev string, err error) {
 	return dev, nil
 }
 
-// deviceAt is the device of what is at a path, empty if nothing is.
+// deviceAt returns the device of the file at a path. The result is empty if the path does not
+// exist.
 func deviceAt(dir int, path string) (string, error) {
 	st, err := statx(dir, path, unix.AT_SYMLINK_NOFOLLOW|unix.AT_STATX_DONT_SYNC, 0)
 	if errors.Is(err, unix.ENOENT) {
@@ -52,20 +53,19 @@ func deviceAt(dir int, path string) (string, error) {
 	return device(st.Dev_major, st.Dev_minor), nil
 }
 
-// takeOff unmounts a canary. Lazily, for it is empty: whoever looks at it just
-// now must not keep it there.
+// takeOff unmounts a canary. It does so lazily, because the canary is empty, and a process that
+// looks at it at this moment must not keep it mounted.
 func takeOff(path string) error {
 	err := retry(func() error { return unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) })
-	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) { // it went with its peer
+	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) { // it was unmounted together with its peer
 		return fmt.Errorf("cannot unmount a canary: %w", err)
 	}
 	return nil
 }
 
-// clearCanary takes off what is left of canaries below dir, and their directory.
-// What is no canary stays, and is an error. The removal of the directory also
-// takes off what is mounted on it in other namespaces: that is how one goes
-// which a killed agent left in a process's own namespace.
+// clearCanary unmounts leftover canaries below dir and removes their directory. Any other mount
+// there stays and is an error. Removing the directory also unmounts mounts on it in other
+// namespaces. This removes a canary that a killed agent left in the namespace of a process.
 func (h *Host) clearCanary(dir string) error {
 	at := filepath.Join(dir, CanaryName)
 	mounted, err := h.mountedAt(at)
@@ -77,17 +77,20 @@ func (h *Host) clearCanary(dir string) error {
 		if err != nil {
 			return err
 		}
+
 		for _, e := range entries {
 			if !IsCanary(e) {
 				return fmt.Errorf("something is mounted at %q: %s (%s)", e.Path, e.Source, e.Identity.FSType)
 			}
 		}
+
 		for range entries {
 			if err := takeOff(at); err != nil {
 				return err
 			}
 		}
 	}
+
 	if err := retry(func() error { return unix.Rmdir(at) }); err != nil && !errors.Is(err, unix.ENOENT) {
 		return &os.PathError{Op: "rmdir", Path: at, Err: err}
 	}

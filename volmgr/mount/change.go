@@ -18,22 +18,25 @@ type How int
 
 // Ways to unmount, in the order to try them.
 const (
-	// Plain fails with EBUSY while anyone uses the mount.
+	// Plain fails with EBUSY while any process uses the mount.
 	Plain How = iota
-	// Force makes a FUSE or network file system give up what waits on it, and
-	// then is as Plain.
+
+	// Force makes a FUSE or network file system abort pending requests, and then does the same as
+	// Plain.
 	Force
-	// Lazy takes the mount out of sight. It lives on until its last user goes,
-	// so it proves nothing.
+
+	// Lazy removes the mount from the mount table. The file system continues until its last user
+	// ends, so success proves nothing.
 	Lazy
 )
 
-// openNoLink opens path for reference alone and refuses a symbolic link.
+// openNoLink opens path with O_PATH and refuses a symbolic link.
 func (h *Host) openNoLink(path string) (int, error) {
 	fd, err := open(path, unix.O_PATH|unix.O_NOFOLLOW)
 	if err != nil {
 		return -1, err
 	}
+
 	st, err := statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE)
 	if err == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK {
 		err = errors.New("is a symbolic link")
@@ -42,13 +45,13 @@ func (h *Host) openNoLink(path string) (int, error) {
 		closeFD(fd)
 		return -1, err
 	}
+
 	return fd, nil
 }
 
-// Unmount takes off what is mounted at path, the uppermost if there are
-// several. No mount there, or no path, is success. What uses a busy mount
-// (EBUSY) is for Holders to tell. The bound may pass with the unmount still to
-// come: *HungError.
+// Unmount unmounts the uppermost mount at path. If there is no mount or no such path, it succeeds.
+// For a busy mount (EBUSY), Holders names the users. After the time limit it fails with *HungError,
+// and the unmount may still happen later.
 func (h *Host) Unmount(ctx context.Context, path string, how How) error {
 	path = filepath.Clean(path)
 	k, flags := kindUnmount, unix.UMOUNT_NOFOLLOW
@@ -58,6 +61,7 @@ func (h *Host) Unmount(ctx context.Context, path string, how How) error {
 	case Lazy:
 		k, flags = kindLazy, flags|unix.MNT_DETACH
 	}
+
 	_, err := bounded(ctx, h, k, path, h.bound, func() (struct{}, error) { return struct{}{}, h.unmount(path, flags) })
 	if err != nil {
 		return fmt.Errorf("cannot unmount %q: %w", path, err)
@@ -71,15 +75,16 @@ func (h *Host) unmount(path string, flags int) error {
 	case errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR):
 		return nil
 	case errors.Is(err, unix.EINVAL):
-		// No mount point, or one that must not be unmounted.
+		// EINVAL means that the path is no mount point, or that its mount cannot be unmounted.
 		if mounted, merr := h.mountedAt(path); merr == nil && !mounted {
 			return nil
 		}
 	}
+
 	return err
 }
 
-// mountedAt reports whether path is a mount point, working or not.
+// mountedAt reports whether path is a mount point, even if the mount does not work.
 func (h *Host) mountedAt(path string) (bool, error) {
 	_, p, err := h.find(path, 0)
 	if p != nil {
@@ -88,9 +93,9 @@ func (h *Host) mountedAt(path string) (bool, error) {
 	return false, err
 }
 
-// MakeReadOnly makes the mount at path read-only, this mounting of it and
-// none below it, and looks whether it is. It fails with EBUSY while a file is
-// open for writing through it.
+// MakeReadOnly makes only this mount at path read-only, not the mounts below it or other mounts of
+// the file system. It checks the result. It fails with EBUSY while a file is open for writing
+// through the mount.
 func (h *Host) MakeReadOnly(ctx context.Context, path string) error {
 	path = filepath.Clean(path)
 	_, err := bounded(ctx, h, kindChange, path, h.bound, func() (struct{}, error) { return struct{}{}, h.makeReadOnly(path) })
@@ -120,6 +125,7 @@ func (h *Host) makeReadOnly(path string) error {
 	if err != nil {
 		return err
 	}
+
 	p, err := h.openPoint(fd)
 	if err != nil {
 		return err
@@ -130,8 +136,8 @@ func (h *Host) makeReadOnly(path string) error {
 	return nil
 }
 
-// Restrict adds options such as nosuid to the mount that is uppermost at path and to all
-// mounts below it, and checks that the kernel did. Options that the mount has stay.
+// Restrict adds options such as nosuid to the uppermost mount at path and to all mounts below it,
+// and checks the result. The mount keeps its other options.
 func (h *Host) Restrict(ctx context.Context, path string, flags []string) error {
 	path = filepath.Clean(path)
 	_, err := bounded(ctx, h, kindChange, path, h.bound, func() (struct{}, error) { return struct{}{}, h.restrict(path, Like{Flags: flags}) })
@@ -146,6 +152,7 @@ func (h *Host) restrict(path string, like Like) error {
 	if err != nil {
 		return err
 	}
+
 	fd, err := h.openNoLink(path)
 	if err != nil {
 		return err
@@ -164,6 +171,7 @@ func (h *Host) restrict(path string, like Like) error {
 	if err != nil {
 		return err
 	}
+
 	p, err := h.openPoint(fd)
 	if err == nil && !like.has(p.attr) {
 		err = errors.New("the kernel reports success, but the mount does not have them")
@@ -171,7 +179,7 @@ func (h *Host) restrict(path string, like Like) error {
 	return err
 }
 
-// openPoint describes the mount that an open file is on.
+// openPoint describes the mount of an open file.
 func (h *Host) openPoint(fd int) (point, error) {
 	st, err := statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, lookMask)
 	if err != nil {
@@ -180,20 +188,21 @@ func (h *Host) openPoint(fd int) (point, error) {
 	return h.pointOf(st, fd, "", 0)
 }
 
-// mountOptions are the options of one mount as mount(2) has them.
+// mountOptions maps the options of one mount to the flags of mount(2).
 var mountOptions = map[string]uintptr{
 	"nosuid": unix.MS_NOSUID, "nodev": unix.MS_NODEV, "noexec": unix.MS_NOEXEC,
 	"noatime": unix.MS_NOATIME, "nodiratime": unix.MS_NODIRATIME, "relatime": unix.MS_RELATIME,
 	"nosymfollow": unix.MS_NOSYMFOLLOW, "strictatime": unix.MS_STRICTATIME,
 }
 
-// remount is the way before mount_setattr: every option that the mount has must be
-// repeated, or it is lost.
+// remount sets options on kernels without mount_setattr. It must repeat every option that the mount
+// has, because an omitted option is lost.
 func (h *Host) remount(fd int, like Like) error {
 	id, err := h.fdMountID("self", strings.TrimPrefix(h.fdLink(fd), h.proc+"/self/fd/"))
 	if err != nil {
 		return err
 	}
+
 	table, err := h.table(func(m *proc.Mount) (bool, bool) { return m.ID != id, m.ID == id })
 	if err != nil {
 		return err
@@ -201,6 +210,7 @@ func (h *Host) remount(fd int, like Like) error {
 	if len(table) == 0 {
 		return errVanished
 	}
+
 	const times = unix.MS_NOATIME | unix.MS_RELATIME | unix.MS_STRICTATIME
 	var have, want uintptr
 	for name, flag := range mountOptions {
@@ -208,9 +218,11 @@ func (h *Host) remount(fd int, like Like) error {
 			have |= flag
 		}
 	}
+
 	for _, name := range like.Flags {
 		want |= mountOptions[name]
 	}
+
 	if want&times != 0 {
 		have &^= times
 	}
@@ -224,8 +236,8 @@ func (h *Host) remount(fd int, like Like) error {
 	return retry(func() error { return unix.Mount("", h.fdLink(fd), "", flags, "") })
 }
 
-// SetMode changes the permissions of a directory, if it has others. It refuses a symbolic
-// link and a mount point, because what is mounted there is not this directory.
+// SetMode changes the permissions of a directory if they differ. It refuses a symbolic link and a
+// mount point, because a mount there hides this directory.
 func (h *Host) SetMode(ctx context.Context, dir string, mode os.FileMode) error {
 	dir = filepath.Clean(dir)
 	_, err := bounded(ctx, h, kindChange, dir, h.bound, func() (struct{}, error) { return struct{}{}, h.setMode(dir, uint32(mode.Perm())) })
@@ -248,14 +260,17 @@ func (h *Host) setMode(dir string, mode uint32) error {
 	case root:
 		return errors.New("something is mounted there")
 	}
+
 	if err := unix.Fstat(fd, &st); err != nil {
 		return err
 	}
+
 	switch {
 	case st.Mode&unix.S_IFMT != unix.S_IFDIR:
 		return unix.ENOTDIR
 	case st.Mode&0o7777 == mode:
 		return nil
 	}
+
 	return retry(func() error { return unix.Chmod(h.fdLink(fd), mode) })
 }

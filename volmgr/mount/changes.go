@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Changes calls fn once it watches, and then after mounts were made, changed or taken away in this mount
-// namespace, whoever did it, until ctx ends; then it returns nil. The kernel tells that
-// something changed, and not what. What changes while fn runs, and for as long as
-// apart says after it, is told by one more call.
+// Changes calls fn once when the watch begins, and then after any process has made, changed or
+// removed mounts in this mount namespace. It returns nil when ctx ends. The kernel reports only
+// that something changed. All changes while fn runs, and for the time apart after it, cause only
+// one more call.
 func (h *Host) Changes(ctx context.Context, apart time.Duration, fn func()) error {
 	table, err := open(h.proc+"/self/mountinfo", unix.O_RDONLY)
 	if err != nil {
@@ -26,7 +26,7 @@ func (h *Host) Changes(ctx context.Context, apart time.Duration, fn func()) erro
 	}
 	defer closeFD(wake)
 	stop := context.AfterFunc(ctx, func() {
-		_, _ = unix.Write(wake, binary.NativeEndian.AppendUint64(nil, 1)) // it can only be full, and then it wakes as well
+		_, _ = unix.Write(wake, binary.NativeEndian.AppendUint64(nil, 1)) // it can only fail if the counter is full, and then the poll wakes up anyway
 	})
 	defer stop()
 	fn()
@@ -39,11 +39,13 @@ func (h *Host) Changes(ctx context.Context, apart time.Duration, fn func()) erro
 		if fds[0].Revents == 0 {
 			continue
 		}
+
 		fn()
 		select {
 		case <-ctx.Done():
 		case <-time.After(apart):
 		}
 	}
+
 	return nil
 }

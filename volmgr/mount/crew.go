@@ -5,57 +5,62 @@ import (
 	"time"
 )
 
-// A goroutine that has made a call lingers for the next one, because a new one
-// would have to grow its stack first. Those that no call took for lingerFor, or
-// up to twice as long, are let go: an idle host has none.
+// A goroutine that has made a call waits for the next one, because a new goroutine would have to
+// grow its stack first. After lingerFor without a call, or up to twice as long, it ends. An idle
+// host therefore has none.
 const (
 	lingerMost = 16
 	lingerFor  = time.Second
 )
 
-// crew is the goroutines that linger, each as the channel it waits at. The
-// gate's lock is held around its methods.
+// crew holds the waiting goroutines, each as its channel. The caller of its methods holds the
+// gate's lock.
 type crew struct {
-	idle  []chan job // the last to finish is the last, and the first to be taken
-	spare int        // how many of idle, from the first, no call took since the last sweep
+	idle  []chan job // a stack: the last to finish is the first to get a call
+	spare int        // the number of goroutines at the bottom of idle without a call since the last sweep
 	timer *time.Timer
 	armed bool
 }
 
-// take returns an idle one, which must be given a call, or nil.
+// take returns a waiting goroutine, which must get a call, or nil.
 func (c *crew) take() chan job {
 	last := len(c.idle) - 1
 	if last < 0 {
 		return nil
 	}
+
 	next := c.idle[last]
 	c.idle[last] = nil
 	c.idle = c.idle[:last]
 	c.spare = min(c.spare, last)
+
 	return next
 }
 
-// add keeps one that finished its call, unless there are enough. Sweep is
-// called while there are any.
+// add keeps a goroutine that has finished its call, unless there are enough. While any are kept, a
+// timer calls sweep.
 func (c *crew) add(next chan job, sweep func()) bool {
 	if len(c.idle) >= lingerMost {
 		return false
 	}
+
 	c.idle = append(c.idle, next)
 	if c.armed {
 		return true
 	}
+
 	c.armed, c.spare = true, len(c.idle)
 	if c.timer == nil {
 		c.timer = time.AfterFunc(lingerFor, sweep)
 	} else {
 		c.timer.Reset(lingerFor)
 	}
+
 	return true
 }
 
-// dismiss returns those that no call took since the last time; their channels
-// are to be closed.
+// dismiss returns the goroutines without a call since the last time. The caller must close their
+// channels.
 func (c *crew) dismiss() []chan job {
 	gone := slices.Clone(c.idle[:c.spare])
 	c.idle = slices.Delete(c.idle, 0, c.spare)

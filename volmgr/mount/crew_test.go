@@ -9,20 +9,20 @@ import (
 	"time"
 )
 
-// lingering is how many goroutines wait for a call.
+// lingering returns the number of goroutines that wait for a call.
 func (g *gate) lingering() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return len(g.crew.idle)
 }
 
-// self names the goroutine that asks.
+// self returns the id of the calling goroutine.
 func self() string {
 	var buf [64]byte
 	return strings.Fields(string(buf[:runtime.Stack(buf[:], false)]))[1]
 }
 
-// callAs makes a call that returns the goroutine it was made in.
+// callAs makes a call and returns the goroutine in which it ran.
 func callAs(t *testing.T, h *Host, path string, fn func()) string {
 	t.Helper()
 	id, err := bounded(context.Background(), h, kindLook, path, time.Minute, func() (string, error) { fn(); return self(), nil })
@@ -30,8 +30,8 @@ func callAs(t *testing.T, h *Host, path string, fn func()) string {
 	return id
 }
 
-// A goroutine takes one call after another, and not two at once: a call beside
-// one that hangs gets another.
+// A goroutine makes one call after another and never two at the same time. While one call hangs,
+// another goroutine makes the next.
 func TestCallsShareAGoroutineInTurn(t *testing.T) {
 	h := newHost(t)
 	first := callAs(t, h, "/a", func() {})
@@ -51,7 +51,7 @@ func TestCallsShareAGoroutineInTurn(t *testing.T) {
 	}
 }
 
-// However many calls were made at once, few goroutines linger, and not for long.
+// After many parallel calls only a few goroutines wait, and only for a short time.
 func TestFewGoroutinesLinger(t *testing.T) {
 	h := newHost(t)
 	before := runtime.NumGoroutine()
@@ -61,13 +61,13 @@ func TestFewGoroutinesLinger(t *testing.T) {
 		made.Add(1)
 		calls.Go(func() { callAs(t, h, "/"+strings.Repeat("x", i), func() { made.Done(); <-hold }) })
 	}
-	made.Wait() // none of them waits for another to return
+	made.Wait() // none of the calls waits for another to return
 	close(hold)
 	calls.Wait()
 	if n := h.gate.lingering(); n != lingerMost {
 		t.Errorf("%d goroutines linger, want %d", n, lingerMost)
 	}
-	// The one that is of use stays.
+	// The goroutine that gets calls stays.
 	used := callAs(t, h, "/again", func() {})
 	await(t, "all but one to go", func() bool {
 		done := h.gate.lingering() == 1
@@ -84,8 +84,7 @@ func TestFewGoroutinesLinger(t *testing.T) {
 	await(t, "the host to be idle again", func() bool { return h.gate.lingering() == 0 && runtime.NumGoroutine() <= before })
 }
 
-// A call that ends its goroutine gives back what it held, and the next call is
-// made.
+// A call that ends its goroutine frees its slot, and the next call works.
 func TestCallThatEndsItsGoroutine(t *testing.T) {
 	h := newHost(t)
 	callAs(t, h, "/x", runtime.Goexit)

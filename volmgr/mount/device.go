@@ -17,8 +17,8 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// BlockReadOnly reports whether the block device whose node is at path refuses
-// writes (BLKROGET). A read-only mount of the node says nothing about that.
+// BlockReadOnly reports whether the block device whose node is at path refuses writes (BLKROGET).
+// This is independent of a read-only mount of the node.
 func (h *Host) BlockReadOnly(ctx context.Context, path string) (bool, error) {
 	path = filepath.Clean(path)
 	ro, err := bounded(ctx, h, kindLook, path, h.bound, func() (bool, error) {
@@ -29,6 +29,7 @@ func (h *Host) BlockReadOnly(ctx context.Context, path string) (bool, error) {
 		if st.Mode&unix.S_IFMT != unix.S_IFBLK {
 			return false, errors.New("it is no block device")
 		}
+
 		fd, err := open(path, unix.O_RDONLY|unix.O_NONBLOCK)
 		if err != nil {
 			return false, err
@@ -37,15 +38,16 @@ func (h *Host) BlockReadOnly(ctx context.Context, path string) (bool, error) {
 		n, err := unix.IoctlGetInt(fd, unix.BLKROGET)
 		return n != 0, err
 	})
+
 	if err != nil {
 		return false, fmt.Errorf("cannot ask whether %q is read-only: %w", path, err)
 	}
 	return ro, nil
 }
 
-// Devices returns the block devices at path, sorted by number: the one whose
-// node it is, or those that the file system mounted there lies on. A path that
-// is missing, or is neither, has none.
+// Devices returns the block devices at path, sorted by number. For a device node this is its
+// device. For a mount these are the devices of its file system. For any other path, and for a
+// missing one, there are none.
 func (h *Host) Devices(ctx context.Context, path string) ([]volume.Device, error) {
 	path = filepath.Clean(path)
 	devs, err := bounded(ctx, h, kindLook, path, h.bound, func() ([]volume.Device, error) {
@@ -56,6 +58,7 @@ func (h *Host) Devices(ctx context.Context, path string) ([]volume.Device, error
 		}
 		return devs, err
 	})
+
 	if err != nil {
 		return nil, fmt.Errorf("cannot find the devices of %q: %w", path, err)
 	}
@@ -63,7 +66,7 @@ func (h *Host) Devices(ctx context.Context, path string) ([]volume.Device, error
 }
 
 func (h *Host) devices(path string) ([]string, error) {
-	// A node that is a symbolic link counts as what it leads to.
+	// This follows a symbolic link to a node.
 	st, err := statx(unix.AT_FDCWD, path, unix.AT_STATX_DONT_SYNC, lookMask)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
 		return nil, nil
@@ -71,14 +74,16 @@ func (h *Host) devices(path string) ([]string, error) {
 	if err == nil && st.Mode&unix.S_IFMT == unix.S_IFBLK {
 		return []string{device(st.Rdev_major, st.Rdev_minor)}, nil
 	}
+
 	_, p, err := h.find(path, statmountSBSource)
 	if p == nil {
 		return nil, err
 	}
-	// That the mount does not work is no matter here.
+	// A mount that does not work has devices too.
 	if !strings.HasPrefix(p.id.Device, "0:") {
 		return []string{p.id.Device}, nil
 	}
+
 	dev := sourceDevice(p.source)
 	if dev == "" {
 		return nil, nil
@@ -86,12 +91,13 @@ func (h *Host) devices(path string) ([]string, error) {
 	return h.companions(dev), nil
 }
 
-// sourceDevice is the block device that a mount's source names, if it does:
-// btrfs and some others have a device number of their own.
+// sourceDevice returns the block device that a mount's source names, or an empty string. It is
+// needed because btrfs and some other file systems have device numbers of their own.
 func sourceDevice(source string) string {
 	if !strings.HasPrefix(source, "/dev/") {
 		return ""
 	}
+
 	var st unix.Stat_t
 	if err := unix.Stat(source, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK {
 		return ""
@@ -99,17 +105,19 @@ func sourceDevice(source string) string {
 	return device(unix.Major(st.Rdev), unix.Minor(st.Rdev))
 }
 
-// companions are the devices of the btrfs that has dev among its own; without
-// one, dev alone.
+// companions returns all devices of the btrfs that contains dev. For any other device it returns
+// dev alone.
 func (h *Host) companions(dev string) []string {
 	name := h.deviceName(dev)
-	found, _ := filepath.Glob(h.sys + "/fs/btrfs/*/devices/" + filepath.Base(name)) // the pattern is good
+	found, _ := filepath.Glob(h.sys + "/fs/btrfs/*/devices/" + filepath.Base(name)) // the pattern is valid
 	devs := []string{dev}
+
 	for _, f := range found {
 		members, err := os.ReadDir(filepath.Dir(f))
 		if err != nil {
-			continue // unmounted meanwhile
+			continue // unmounted in the meantime
 		}
+
 		for _, m := range members {
 			n, err := os.ReadFile(h.sys + "/class/block/" + m.Name() + "/dev")
 			if err == nil {
@@ -117,26 +125,29 @@ func (h *Host) companions(dev string) []string {
 			}
 		}
 	}
+
 	slices.Sort(devs)
 	return slices.Compact(devs)
 }
 
-// diskSequence is the sequence number of the disk that a device is, or is a partition of; 0
-// if the kernel has none. A device of the device mapper counts as having none: its number
-// stays while its table is exchanged under a mount, so a new sequence number would prove
+// diskSequence returns the sequence number of a device's disk, also if the device is a partition.
+// It returns 0 if the kernel has none. It also returns 0 for the device mapper. Such a device keeps
+// its number while its table is exchanged under a mount, so a new sequence number would prove
 // nothing.
 func (h *Host) diskSequence(dev string) uint64 {
 	if strings.HasPrefix(h.deviceName(dev), "dm-") {
 		return 0
 	}
+
 	dir := h.sys + "/dev/block/" + dev
 	if unix.Access(dir+"/partition", unix.F_OK) == nil {
-		dir += "/.." // of the link's target: the disk
+		dir += "/.." // relative to the link's target: the disk
 	}
 	raw, err := os.ReadFile(dir + "/diskseq")
 	if err != nil {
 		return 0
 	}
+
 	seq, err := strconv.ParseUint(strings.TrimSpace(string(raw)), 10, 64)
 	if err != nil {
 		return 0
@@ -144,25 +155,26 @@ func (h *Host) diskSequence(dev string) uint64 {
 	return seq
 }
 
-// Replaced reports whether the number of a device belongs to another disk now. The kernel
-// gives a number away only when the disk that had it is neither mounted nor open, so a device
-// that was replaced is unused.
+// Replaced reports whether another disk has the device's number now. The kernel reuses a number
+// only after its disk is neither mounted nor open. A replaced device is therefore unused.
 func (h *Host) Replaced(dev volume.Device) bool {
 	now := h.diskSequence(dev.Number)
 	return dev.Disk != 0 && now != 0 && now != dev.Disk
 }
 
-// deviceName is the kernel's name of a block device, as under /dev; empty when
-// there is no such device.
+// deviceName returns the name of a block device under /dev, or an empty string if there is no such
+// device.
 func (h *Host) deviceName(dev string) string {
 	data, err := os.ReadFile(h.sys + "/dev/block/" + dev + "/uevent")
 	if err != nil {
 		return ""
 	}
+
 	for lines := bufio.NewScanner(bytes.NewReader(data)); lines.Scan(); {
 		if name, ok := strings.CutPrefix(lines.Text(), "DEVNAME="); ok {
 			return name
 		}
 	}
+
 	return ""
 }

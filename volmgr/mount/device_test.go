@@ -25,14 +25,14 @@ func TestDevices(t *testing.T) {
 	mountFS(t, "ext4", ext4, at("ext4"), 0, "")
 	bindAt(t, mkdir(t, dir, "ext4/sub"), at("bind"))
 	mountFS(t, "tmpfs", "tmpfs", at("tmpfs"), 0, "")
-	mountFS(t, "tmpfs", raw, at("named"), 0, "") // the source is only a name here, but it is looked into
+	mountFS(t, "tmpfs", raw, at("named"), 0, "") // the source is only a name here, but Devices checks it
 	bindAt(t, raw, write(t, dir+"/node", ""))
 	check(t, os.Symlink(raw, dir+"/link"))
 	serveFuse(t, at("dead"), false).die()
 	for path, want := range map[string][]string{
 		"ext4":       {number(t, ext4)},
 		"bind":       {number(t, ext4)},
-		"ext4/sub":   nil, // no mount: not ours to tell
+		"ext4/sub":   nil, // not a mount: Devices does not search further up
 		"plain":      nil,
 		"none":       nil,
 		"none/none":  nil,
@@ -64,8 +64,8 @@ func numbersOf(devs []volume.Device) (numbers []string) {
 	return numbers
 }
 
-// TestDeviceReplaced detaches a device and gives its number to another file, which is mounted.
-// The device as it was recorded is unused; the number alone is not.
+// TestDeviceReplaced detaches a device and attaches another file under its number, which is then
+// mounted. The device as recorded counts as unused. The number alone does not.
 func TestDeviceReplaced(t *testing.T) {
 	dir := tempDir(t)
 	h, ctx := newHost(t), context.Background()
@@ -95,7 +95,8 @@ func TestDeviceReplaced(t *testing.T) {
 	}
 }
 
-// TestDiskSequence reads sequence numbers of disks and partitions, but none of the device mapper.
+// TestDiskSequence reads the sequence numbers of disks and partitions, and none for the device
+// mapper.
 func TestDiskSequence(t *testing.T) {
 	h := newHost(t)
 	h.sys = t.TempDir()
@@ -117,8 +118,8 @@ func TestDiskSequence(t *testing.T) {
 	}
 }
 
-// TestLoopNode looks at the bound node of a loop device that is detached, and whose number
-// another file takes.
+// TestLoopNode looks at the bound node of a loop device after the device was detached and another
+// file got its number.
 func TestLoopNode(t *testing.T) {
 	dir := tempDir(t)
 	node, dev := dir+"/node", loop(t, dir, 1<<20)
@@ -183,10 +184,10 @@ func TestDevicesOfBtrfs(t *testing.T) {
 	}
 }
 
-// numbered is a device of which only the number is known.
+// numbered returns a device of which only the number is known.
 func numbered(number string) volume.Device { return volume.Device{Number: number} }
 
-// unused fails unless the device is proven so.
+// unused fails unless the device is proven unused.
 func unused(t *testing.T, dev string) {
 	t.Helper()
 	if users, err := newHost(t).DeviceUsers(context.Background(), numbered(dev)); err != nil || len(users) > 0 {
@@ -199,7 +200,7 @@ func TestDeviceUsers(t *testing.T) {
 	h, ctx := newHost(t), context.Background()
 	node := loop(t, dir, 8<<20, "mkfs.ext4", "-q")
 	dev, at := number(t, node), mkdir(t, dir, "m n")
-	start(t, "zombie", nil) // is no obstacle
+	start(t, "zombie", nil) // a zombie is no obstacle
 	uses := func(want ...string) {
 		t.Helper()
 		users, err := h.DeviceUsers(ctx, numbered(dev))
@@ -215,8 +216,8 @@ func TestDeviceUsers(t *testing.T) {
 	uses(fmt.Sprintf("mounted at %q", at), fmt.Sprintf("mounted at %q", dir+"/b"))
 	check(t, unix.Unmount(dir+"/b", 0))
 
-	// Another namespace keeps what is unmounted here: of a process, and of a
-	// thread alone.
+	// Another namespace keeps a mount that is unmounted here: the namespace of a process, and that
+	// of a single thread.
 	unshared := func(c *exec.Cmd) { c.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS} }
 	for what, change := range map[string]func(*exec.Cmd){"stay": unshared, "thread": nil} {
 		pid, stop := start(t, what, change)
@@ -227,7 +228,8 @@ func TestDeviceUsers(t *testing.T) {
 		mountFS(t, "ext4", node, at, 0, "")
 	}
 
-	// A lazy unmount with a file open is in no table, and no proof.
+	// After a lazy unmount with an open file no table shows the mount, and the device is still in
+	// use.
 	f, err := os.Create(at + "/file")
 	check(t, err)
 	check(t, h.Unmount(ctx, at, Lazy))
@@ -252,8 +254,8 @@ func TestDeviceUsersKnowsItsLimits(t *testing.T) {
 	node := loop(t, dir, 1<<20)
 	dev := number(t, node)
 	unused(t, dev)
-	unused(t, "4095:1") // gone
-	// Where there is no device to open, every process must tell.
+	unused(t, "4095:1") // it does not exist
+	// Without a device to open, the agent must be able to look into every process.
 	_, closed, err := newHost(t).spaces()
 	check(t, err)
 	if users, err := newHost(t).DeviceUsers(ctx, numbered("0:12345")); (err == nil) != (len(closed) == 0) || len(users) > 0 {
@@ -265,19 +267,19 @@ func TestDeviceUsersKnowsItsLimits(t *testing.T) {
 		}
 	}
 	h := newHost(t)
-	h.sys = mkdir(t, dir, "sys") // nothing is known without it
+	h.sys = mkdir(t, dir, "sys") // without sysfs nothing is known
 	if users, err := h.DeviceUsers(ctx, numbered(dev)); err == nil {
 		t.Errorf("without sysfs: %q", users)
 	}
 	uevent := mkdir(t, h.sys, "dev/block", dev) + "/uevent"
 	other := strings.TrimPrefix(loop(t, dir, 1<<20), "/dev/")
-	for _, name := range []string{"none", "null", other} { // not its node
+	for _, name := range []string{"none", "null", other} { // not the node of this device
 		write(t, uevent, "MAJOR=7\nDEVNAME="+name+"\n")
 		if users, err := h.DeviceUsers(ctx, numbered(dev)); err == nil {
 			t.Errorf("with the wrong node %q: %q", name, users)
 		}
 	}
-	// Mounted, although the device is gone.
+	// The device is mounted, although it is gone from sysfs.
 	at := mkdir(t, dir, "m")
 	mountFS(t, "ext4", loop(t, dir, 8<<20, "mkfs.ext4", "-q"), at, 0, "")
 	devs, err := newHost(t).Devices(ctx, at)

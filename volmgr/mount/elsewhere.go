@@ -13,62 +13,71 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// Elsewhere says in words which processes have a mount, or a part of it, in a mount
-// namespace other than the host's own, as containers do. A namespace that began as a copy
-// of the host's, as those of many services, has the host's mounts as well: these do not
-// count, nor what lies below another root at one of the paths, which are the agent's own.
-// In the host's own namespace only a mount within a container's files counts, as docker cp
-// makes it for a container that does not run.
-// An error is no answer; of processes that may not be looked into (they have a capability
-// that we have not, as the service manager may) only those of containers matter.
+// Elsewhere describes the processes that have a mount, or a part of it, in a mount namespace other
+// than the host's own, as containers do. It does not count copies of the host's mounts. They exist
+// in a namespace that began as a copy of the host's, as many services have. It does not count
+// mounts at one of the paths either, even below another root: these are the agent's own paths. In
+// the host's own namespace only a mount within a container's files counts. "docker cp" makes one
+// for a container that does not run.
+//
+// After an error the answer is unknown. Some processes may not be inspected because they have a
+// capability that the agent lacks, for example the service manager. Of these, only processes in
+// containers cause an error.
 func (h *Host) Elsewhere(ctx context.Context, id volume.MountIdentity, paths []string) ([]string, error) {
 	if id.Boot != h.boot {
-		return nil, nil // no namespace outlives a boot
+		return nil, nil // no namespace survives a boot
 	}
 	return bounded(ctx, h, kindScan, id.Device+id.Root, scanFactor*h.bound, func() ([]string, error) { return h.elsewhere(id, paths) })
 }
 
 func (h *Host) elsewhere(id volume.MountIdentity, paths []string) ([]string, error) {
-	// The roots stay in every table, because they tell a copy of the host's.
+	// The root mounts stay in every table, because they identify a copy of the host's namespace.
 	skip := func(m *proc.Mount) (bool, bool) { return m.Mountpoint != "/" && !partOf(m, id), false }
 	host, err := h.table(skip)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the mount table: %w", err)
 	}
+
 	spaces, closed, err := h.spaces()
 	if err != nil {
 		return nil, err
 	}
+
 	for _, pid := range closed {
 		if h.contained(pid) {
 			return nil, fmt.Errorf("process %d (%s) may not be looked into", pid, h.command(pid))
 		}
 	}
+
 	var users []string
 	for _, m := range host {
 		if partOf(m, id) && containerID.MatchString(m.Mountpoint) && !slices.Contains(paths, m.Mountpoint) {
 			users = append(users, fmt.Sprintf("a container that does not run has it at %q", m.Mountpoint))
 		}
 	}
+
 	for _, s := range spaces {
 		if s.name == h.ownSpace() {
 			continue
 		}
+
 		table, err := s.mounts(nil, skip)
 		if err != nil {
 			return nil, fmt.Errorf("cannot read the mount table of process %d (%s): %w", s.pid, h.command(s.pid), err)
 		}
+
 		for _, m := range table {
 			if partOf(m, id) && !copied(m, table, host, paths) {
 				users = append(users, fmt.Sprintf("process %d (%s) has it at %q", s.pid, h.command(s.pid), m.Mountpoint))
 			}
 		}
 	}
+
 	return users, nil
 }
 
-// containerID is in the paths of the control groups that runtimes make, and of the files of
-// their containers.
+// containerID occurs in the control group paths of runtimes, and in the paths of their containers'
+// files.
 var containerID = regexp.MustCompile(`[0-9a-f]{64}`)
 
 // contained reports whether a process is, or may be, in a container.
@@ -77,7 +86,7 @@ func (h *Host) contained(pid int) bool {
 	return !gone(err) && (err != nil || containerID.Match(groups))
 }
 
-// partOf reports whether a mount is of the same file system, at or below the same root.
+// partOf reports whether a mount shows the same file system, at or below the same root.
 func partOf(m *proc.Mount, id volume.MountIdentity) bool {
 	root, _ := rootPath(m.Root)
 	return device(uint32(m.Major), uint32(m.Minor)) == id.Device && within(root, id.Root)
@@ -88,6 +97,7 @@ func copied(m *proc.Mount, table, host []*proc.Mount, paths []string) bool {
 	if slices.ContainsFunc(paths, func(path string) bool { return strings.HasSuffix(m.Mountpoint, path) }) {
 		return true
 	}
+
 	ours, theirs := rootOf(host), rootOf(table)
 	if ours == nil || theirs == nil || ours.Major != theirs.Major || ours.Minor != theirs.Minor || ours.Root != theirs.Root {
 		return false
@@ -95,7 +105,7 @@ func copied(m *proc.Mount, table, host []*proc.Mount, paths []string) bool {
 	return slices.ContainsFunc(host, func(o *proc.Mount) bool { return o.Mountpoint == m.Mountpoint })
 }
 
-// rootOf is the mount at the root of a namespace: the last one there lies on top.
+// rootOf returns the mount at the root of a namespace. The last one in the table is the uppermost.
 func rootOf(table []*proc.Mount) (root *proc.Mount) {
 	for _, m := range table {
 		if m.Mountpoint == "/" {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// contain moves this process to a root of its own, in which from is at to.
+// contain moves this process to a root of its own, with from mounted at to.
 func contain(from, to string) error {
 	root, err := os.MkdirTemp("", "root")
 	if err != nil {
@@ -22,7 +22,7 @@ func contain(from, to string) error {
 		unix.PivotRoot(root, root+"/old"), os.Chdir("/"), os.Remove("/old"+root), unix.Unmount("/old", unix.MNT_DETACH))
 }
 
-// A container has the mount; a copy of the host's table has what the host has.
+// TestElsewhere checks that a container's mount counts, and a copy of the host's table does not.
 func TestElsewhere(t *testing.T) {
 	dir := tempDir(t)
 	at, own := mkdir(t, dir, "m"), mkdir(t, dir, "own")
@@ -39,7 +39,7 @@ func TestElsewhere(t *testing.T) {
 		check(t, err)
 		return users
 	}
-	start(t, "stay", unshared) // as a service with PrivateTmp=
+	start(t, "stay", unshared) // like a service with PrivateTmp=
 	if got := asked(); len(got) > 0 {
 		t.Errorf("a copy of the table: %q", got)
 	}
@@ -47,7 +47,7 @@ func TestElsewhere(t *testing.T) {
 		"bind " + at + " " + mkdir(t, dir, "other"):         dir + "/other",
 		"contain " + at + " /data":                          "/data",
 		"contain " + at + "/sub /data":                      "/data", // a part of the volume
-		"contain " + at + " " + own:                         own,     // where the host has it too
+		"contain " + at + " " + own:                         own,     // at the same path as on the host
 		"bind " + at + "/sub " + mkdir(t, dir, "elsewhere"): dir + "/elsewhere",
 	} {
 		_, stop := start(t, what, unshared)
@@ -56,13 +56,13 @@ func TestElsewhere(t *testing.T) {
 		}
 		stop()
 	}
-	_, stop := start(t, "contain / /host", unshared) // a bind of / alone has no mounts in it
+	_, stop := start(t, "contain / /host", unshared) // a bind of / alone contains no mounts
 	if got := asked(); len(got) > 0 {
 		t.Errorf("another file system: %q", got)
 	}
 	stop()
 	root := mkdir(t, dir, "overlay2/"+strings.Repeat("0123456789abcdef", 4)+"/merged/data")
-	bindAt(t, at, root) // as docker cp
+	bindAt(t, at, root) // as docker cp does
 	if got := asked(); len(got) != 1 || !strings.Contains(got[0], root) {
 		t.Errorf("in the files of a container: %q", got)
 	}
@@ -75,7 +75,7 @@ func TestElsewhere(t *testing.T) {
 	if users, err := newHost(t).Elsewhere(t.Context(), other, nil); err != nil || len(users) > 0 {
 		t.Errorf("of an earlier boot: %q, %v", users, err)
 	}
-	// Where somebody cannot be looked at, nothing is known.
+	// If a process cannot be inspected, the answer is an error.
 	h := newHost(t)
 	h.proc = t.TempDir()
 	if _, err := h.Elsewhere(t.Context(), id, nil); err == nil {

@@ -24,8 +24,7 @@ const (
 	fuseBatchForget = 42
 )
 
-// fuseFS is an empty FUSE file system: one directory. It can stop answering,
-// go on, and die.
+// fuseFS is an empty FUSE file system: one directory. It can stop answering, continue, and die.
 type fuseFS struct {
 	dev       *os.File
 	noOpendir bool
@@ -36,15 +35,16 @@ type fuseFS struct {
 	done    chan struct{}
 }
 
-// openFuse mounts FUSE at dir and answers nothing: not even that it is there.
+// openFuse mounts FUSE at dir and answers no request, not even FUSE_INIT.
 func openFuse(t testing.TB, dir, data string) *os.File {
 	t.Helper()
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	check(t, err)
 	mountFS(t, "fuse.test", "test", dir, 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0%s", fd, data))
-	// Only now, because a descriptor that is no FUSE connection yet cannot be polled.
+	// The file is created only now, because a descriptor without a FUSE connection cannot be
+	// polled.
 	dev := os.NewFile(uintptr(fd), "/dev/fuse")
-	t.Cleanup(func() { _ = dev.Close() }) // a test may have done so
+	t.Cleanup(func() { _ = dev.Close() }) // a test may have closed it
 	return dev
 }
 
@@ -78,7 +78,7 @@ func (f *fuseFS) serve() {
 	}
 }
 
-// send fails when the request was given up meanwhile.
+// send ignores an error, because the kernel may have aborted the request in the meantime.
 func (f *fuseFS) send(reply []byte) { _, _ = f.dev.Write(reply) }
 
 func (f *fuseFS) answer(req []byte) []byte {
@@ -129,7 +129,7 @@ func (f *fuseFS) sleep() {
 	f.asleep = true
 }
 
-// wake answers what was asked meanwhile and goes on.
+// wake sends the held replies and continues.
 func (f *fuseFS) wake() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -140,7 +140,7 @@ func (f *fuseFS) wake() {
 	f.waiting = nil
 }
 
-// asked reports whether a question waits for its answer.
+// asked reports whether a request waits for its answer.
 func (f *fuseFS) asked() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -14,14 +14,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hostile are what a user may call a directory or a source, to confuse a reader of tables.
+// hostile are names of directories or sources with which a user may try to confuse a parser of
+// mount tables.
 var hostile = []string{
 	"/srv/a", "/a b", "/a\tb\nc", `/a\040b`, "/a\rb", "/a\vb\fc", "/a\u00a0b\u2003c\u0085d", "/- - ext4 /dev/sda1 rw", "/x\n99 1 8:1 / /fake rw - ext4 /dev/sda1 rw",
 	"/\xff\xfe", "/#", "", "-", "/x//deleted", "/a.b.c", "/\x1b[2J",
 }
 
-// escaped writes a name as the kernel does in a mount table. It escapes the hash in the name
-// of a type and of a source alone.
+// escaped writes a name as the kernel does in a mount table. The kernel escapes the hash only in
+// the names of types and sources.
 func escaped(name, special string) string {
 	var b strings.Builder
 	for i := range len(name) {
@@ -34,14 +35,14 @@ func escaped(name, special string) string {
 	return b.String()
 }
 
-// FuzzMountNames: whatever users call what they mount, its line in the table is one mount, the names
-// come back whole, and the lines around it count. Only a name that is longer than a system
-// call takes may come back cut.
+// FuzzMountNames checks that every name that a user can choose appears as one mount in the table.
+// The names are parsed completely, and the lines around it count too. Only a name longer than a
+// system call accepts may be cut.
 func FuzzMountNames(f *testing.F) {
 	for i, name := range hostile {
 		f.Add(name, name, name, "sub", uint16(1))
 		f.Add("/", "/m", "src", name, uint16(1))
-		f.Add("/", "/"+name, hostile[len(hostile)-1-i], "", uint16(8000)) // entered step by step
+		f.Add("/", "/"+name, hostile[len(hostile)-1-i], "", uint16(8000)) // the test enters the path step by step
 	}
 	f.Fuzz(func(t *testing.T, root, point, source, sub string, times uint16) {
 		if strings.Contains(root+point+source+sub, "\x00") || len(point)*int(times) > 1<<18 {
@@ -73,7 +74,7 @@ func FuzzMountNames(f *testing.F) {
 	})
 }
 
-// replyOf lays strings out as statmount(2) does.
+// replyOf builds a reply with these strings in the layout of statmount(2).
 func replyOf(fields map[int]string) statmountReply {
 	r := append(statmountReply(nil), make([]byte, strAt)...)
 	binary.NativeEndian.PutUint64(r[atMask:], math.MaxUint64)
@@ -84,8 +85,8 @@ func replyOf(fields map[int]string) statmountReply {
 	return r
 }
 
-// FuzzStatmount: the names in the kernel's answer come back whole, whatever they are, and
-// an answer that makes no sense is no panic.
+// FuzzStatmount checks that all names in the kernel's reply are parsed completely, and that an
+// invalid reply does not cause a panic.
 func FuzzStatmount(f *testing.F) {
 	for _, name := range hostile {
 		f.Add(name, name, name, []byte(name))
@@ -107,13 +108,13 @@ func FuzzStatmount(f *testing.F) {
 	})
 }
 
-// FuzzCredentials: a process cannot choose by its name whom it is taken for.
+// FuzzCredentials checks that a process cannot pretend to be another user through its name.
 func FuzzCredentials(f *testing.F) {
 	for _, name := range append(hostile, "x\nUid:\t0\t0\t0\t0\nCapEff:\tffffffffffffffff", "Uid:\t0 0 0 0") {
 		f.Add(name, uint32(1000), uint64(entering), []byte(name))
 	}
 	f.Fuzz(func(t *testing.T, name string, uid uint32, caps uint64, raw []byte) {
-		_, _, _ = credentials(string(raw)) // it returns
+		_, _, _ = credentials(string(raw)) // it must return
 		status := fmt.Sprintf("Name:\t%s\nUmask:\t0022\nUid:\t0\t0\t0\t%d\nCapPrm:\t0\nCapEff:\t%016x\nCapBnd:\t0\n", escaped(name, "\n\\"), uid, caps)
 		gotUID, gotCaps, err := credentials(status)
 		if err != nil || gotUID != uid || gotCaps != caps {
@@ -122,8 +123,8 @@ func FuzzCredentials(f *testing.F) {
 	})
 }
 
-// TestLongMountPoint: the kernel shows a mount at a path that is longer than any system
-// call takes, and the table is read.
+// TestLongMountPoint checks that the table is read although the kernel shows a mount point longer
+// than any system call accepts.
 func TestLongMountPoint(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -141,7 +142,7 @@ func TestLongMountPoint(t *testing.T) {
 	}
 }
 
-// deep makes directories in one another and returns a short path to the last.
+// deep makes nested directories and returns a short path to the innermost.
 func deep(t *testing.T, dir string, n int) string {
 	t.Helper()
 	fd, err := unix.Open(dir, unix.O_PATH|unix.O_CLOEXEC, 0)

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// kind sorts bounded calls: of one kind, one path has one call outstanding.
+// kind classifies bounded calls. For each kind and path only one call runs at a time.
 type kind string
 
-// Kinds of call, as they read in a message. The ways to unmount are apart,
-// because a forced one is what frees a look or a plain unmount that hangs.
+// Kinds of call, as they appear in messages. The ways to unmount are separate kinds, because only a
+// forced unmount frees a look or a plain unmount that hangs.
 const (
 	kindLook    kind = "look at"
 	kindChange  kind = "change"
@@ -24,12 +24,12 @@ const (
 	kindOwn     kind = "change the owner of"
 )
 
-// HungError says that a call got no answer within the bound. What it asked for
-// may have happened, and may still happen.
+// HungError says that a call did not return within its time limit. Its effect may have happened
+// already, or may happen later.
 type HungError struct {
 	Call  string    // "look at", "unmount"…
-	Path  string    // or the device
-	Since time.Time // when the call that hangs was made
+	Path  string    // a path or a device
+	Since time.Time // the start of the call that hangs
 }
 
 // Error implements error.
@@ -42,11 +42,11 @@ type slotKey struct {
 	path string
 }
 
-// slot is one outstanding call.
+// slot is one running call.
 type slot struct {
 	key   slotKey
 	since time.Time
-	done  chan struct{} // closed when it returned
+	done  chan struct{} // closed when the call returns
 }
 
 func (s *slot) held() *slot { return s }
@@ -57,16 +57,16 @@ type job interface {
 	held() *slot
 }
 
-// gate holds the outstanding calls, and nothing of those that returned, and
-// the goroutines that linger for the next.
+// gate holds the running calls, and the goroutines that wait for the next call. It keeps nothing
+// about calls that returned.
 type gate struct {
 	mu   sync.Mutex
 	busy map[slotKey]*slot
 	crew crew
 }
 
-// start begins a call, unless one is outstanding on the same key: that one it
-// returns. It never waits for a goroutine: where none is idle, it starts one.
+// start begins a call, unless another one with the same key is running. In that case it returns the
+// other call. It never waits for a goroutine: if none is idle, it starts one.
 func (g *gate) start(j job) (other *slot) {
 	s := j.held()
 	g.mu.Lock()
@@ -86,37 +86,40 @@ func (g *gate) start(j job) (other *slot) {
 	} else {
 		go g.serve(j)
 	}
+
 	return nil
 }
 
-// serve makes a call, and then others for as long as the goroutine is kept.
+// serve makes a call, and then further calls while the goroutine is kept.
 func (g *gate) serve(j job) {
-	next := make(chan job, 1) // with room, so that who gives a call never waits
+	next := make(chan job, 1) // buffered, so that the sender of a call never waits
 	for more := true; more && g.serveOne(j, next); {
 		j, more = <-next
 	}
 }
 
-// serveOne makes one call and reports whether the goroutine is kept for more.
-// A call that ends its goroutine gives back the slot too.
+// serveOne makes one call and reports whether the goroutine is kept for more. The slot is freed
+// even if the call ends its goroutine.
 func (g *gate) serveOne(j job, next chan job) (kept bool) {
 	returned := false
 	defer func() {
 		s := j.held()
 		g.mu.Lock()
 		delete(g.busy, s.key)
-		// Before its caller is told: who makes one call after another then
-		// finds the same goroutine again.
+
+		// This happens before the caller is told. A caller that makes one call after another then
+		// gets the same goroutine again.
 		kept = returned && g.crew.add(next, g.sweep)
 		g.mu.Unlock()
 		close(s.done)
 	}()
+
 	j.run()
 	returned = true
 	return false
 }
 
-// sweep ends the goroutines that were of no use since the last time.
+// sweep ends the goroutines that got no call since the last sweep.
 func (g *gate) sweep() {
 	g.mu.Lock()
 	gone := g.crew.dismiss()
@@ -126,29 +129,28 @@ func (g *gate) sweep() {
 	}
 }
 
-// call is a call that was begun, or is to be when the one before it returned.
+// call is a call that has begun, or that begins when the one before it returns.
 type call[T any] struct {
 	slot
 	gate  *gate
 	bound time.Duration
 	fn    func() (T, error)
 
-	before *slot // the one before it on the same key; nil once this one is begun
-	err    error // that it was not begun, or fn's
+	before *slot // the call before it with the same key; nil once this one has begun
+	err    error // why it did not begin, or the error of fn
 	val    T
 }
 
-// bounded runs fn, which may block for ever, and waits for it no longer than
-// the bound. A call that is outstanding on the same key is waited for as long
-// as it is within its own bound, never shared: its answer may be older than
-// this question. It fails with *HungError, also past the context's deadline, with
-// the context's error, or with fn's.
+// bounded runs fn, which may block forever, and waits for it no longer than the time limit. If a
+// call with the same key is running, bounded first waits for it within that call's own limit. It
+// never shares that call's answer, which may be older than this question. It fails with *HungError
+// (also after the context's deadline), with the context's error, or with fn's.
 func bounded[T any](ctx context.Context, h *Host, k kind, path string, bound time.Duration, fn func() (T, error)) (T, error) {
 	return begin(ctx, h, k, path, bound, fn).wait(ctx)
 }
 
-// begin is bounded in two halves, for calls that are to run side by side: it
-// starts fn unless one is outstanding, and returns what to wait for.
+// begin is the first half of bounded, for calls that run in parallel. It starts fn unless another
+// call with the same key is running, and returns the call to wait for.
 func begin[T any](ctx context.Context, h *Host, k kind, path string, bound time.Duration, fn func() (T, error)) *call[T] {
 	c := &call[T]{slot: slot{key: slotKey{k, path}, done: make(chan struct{})}, gate: &h.gate, bound: bound, fn: fn}
 	if c.err = ctx.Err(); c.err != nil {
@@ -171,8 +173,10 @@ func (c *call[T]) wait(ctx context.Context) (T, error) {
 		if err := ctx.Err(); err != nil {
 			return none, err
 		}
+
 		c.before = c.gate.start(c)
 	}
+
 	// val and err are read only after done is closed.
 	if err := c.slot.wait(ctx, c.bound); err != nil {
 		return none, err
@@ -180,25 +184,26 @@ func (c *call[T]) wait(ctx context.Context) (T, error) {
 	return c.val, c.err
 }
 
-// timers are stopped ones, for the next wait.
+// timers are stopped timers for reuse by the next wait.
 var timers = sync.Pool{New: func() any {
 	t := time.NewTimer(time.Hour)
 	t.Stop()
 	return t
 }}
 
-// wait returns nil when the call returned, and an error when it is past its
-// bound, the caller's own, or the caller goes away.
+// wait returns nil when the call has returned. It returns an error when the call is past the
+// caller's limit, or when the caller's context ends.
 func (s *slot) wait(ctx context.Context, bound time.Duration) error {
 	select {
 	case <-s.done:
 		return nil
 	default:
 	}
+
 	timer := timers.Get().(*time.Timer)
 	timer.Reset(max(time.Until(s.since.Add(bound)), 0))
 	defer func() {
-		timer.Stop() // and nothing of it is in the channel any more
+		timer.Stop() // after that its channel is empty
 		timers.Put(timer)
 	}()
 	select {
@@ -210,8 +215,9 @@ func (s *slot) wait(ctx context.Context, bound time.Duration) error {
 		}
 	case <-timer.C:
 	}
+
 	select {
-	case <-s.done: // it was this wait that began late, not the call that took long
+	case <-s.done: // only this wait began late; the call did not take long
 		return nil
 	default:
 		return &HungError{Call: string(s.key.kind), Path: s.key.path, Since: s.since}

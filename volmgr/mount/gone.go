@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Gone reports whether the mount that was made at a path is in no place of this mount
-// namespace any more. It asks the kernel alone, and waits for no storage. What cannot
-// be told is not gone. Before Linux 6.8, where no mount has an id that is never used
-// again, it is told by path, file system and root.
+// Gone reports whether a mount that was made at a path is no longer mounted anywhere in this mount
+// namespace. It asks only the kernel and does not wait for storage. If the answer is unknown, it
+// returns false. Before Linux 6.8 mounts have no id that is never reused. There Gone compares path,
+// file system and root.
 func (h *Host) Gone(m volume.MountIdentity, at string) bool {
 	switch {
 	case m.Boot != h.boot:
@@ -26,6 +26,7 @@ func (h *Host) Gone(m volume.MountIdentity, at string) bool {
 			return errors.Is(err, unix.ENOENT)
 		}
 	}
+
 	found := false
 	_, err := h.table(func(i *proc.Mount) (bool, bool) {
 		p := h.fromInfo(i)
@@ -33,5 +34,6 @@ func (h *Host) Gone(m volume.MountIdentity, at string) bool {
 		found = found || p.id == m && p.at == at
 		return true, found
 	})
+
 	return err == nil && !found
 }

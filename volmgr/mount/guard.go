@@ -13,26 +13,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Guard is what is to be known of an empty directory that volumes are mounted at: with
-// the immutable flag (ioctl_iflags(2)) nobody, root included, writes to it while
-// nothing is mounted there. To mount there is no change of it.
+// Guard is the state of the immutable flag (ioctl_iflags(2)) of an empty directory on which volumes
+// are mounted. With the flag no process, not even a process of root, can write to the directory
+// while nothing is mounted there. Mounting does not change the directory.
 type Guard string
 
-// What can be known.
+// Values of Guard.
 const (
-	// GuardNone: it cannot have the flag, or shall not: it is no directory, it is a
+	// GuardNone means that the place cannot or must not have the flag. It is no directory, it is a
 	// mount point, it is not empty, or its file system has no such flag.
 	GuardNone Guard = ""
-	// GuardOff: it could have the flag, and has it not.
+
+	// GuardOff means that it can have the flag but does not.
 	GuardOff Guard = "off"
-	// GuardOn: it has the flag.
+
+	// GuardOn means that it has the flag.
 	GuardOn Guard = "on"
 )
 
-// immutable is FS_IMMUTABLE_FL of linux/fs.h, which x/sys does not have.
+// immutable is FS_IMMUTABLE_FL of linux/fs.h, which x/sys does not define.
 const immutable = 0x10
 
-// Guard looks whether a place has the flag. It is bounded; *HungError.
+// Guard reads the state of a place's flag. After the time limit it fails with *HungError.
 func (p *Place) Guard(ctx context.Context) (Guard, error) {
 	return p.guarded(ctx, func(fd int, flags uint32) (Guard, error) {
 		if flags&immutable != 0 {
@@ -42,8 +44,8 @@ func (p *Place) Guard(ctx context.Context) (Guard, error) {
 	})
 }
 
-// SetGuard gives a place the flag where it can have it. That it cannot is no error. What
-// somebody wrote there just before stays his to write to.
+// SetGuard sets the flag of a place if that is possible. It is no error if it is not possible. If a
+// process has just written to the directory, the directory stays writable.
 func (p *Place) SetGuard(ctx context.Context) error {
 	_, err := p.guarded(ctx, func(fd int, flags uint32) (Guard, error) {
 		if flags&immutable != 0 {
@@ -52,14 +54,15 @@ func (p *Place) SetGuard(ctx context.Context) error {
 		if err := setFlags(fd, flags|immutable); err != nil {
 			return GuardNone, err
 		}
-		// Nothing can be made there any more: what it shows now it will show.
+		// Nothing can be created there from now on, so the result of this check is final.
 		if empty, err := emptyDir(fd); !empty || err != nil {
 			return GuardNone, errors.Join(err, setFlags(fd, flags))
 		}
 		return GuardOn, nil
 	})
+
 	if errors.Is(err, unix.EROFS) || errors.Is(err, unix.EPERM) || unsupported(err) {
-		return nil // it cannot be written to, or not by us, or has not this flag
+		return nil // the place is not writable, not writable for the agent, or has no such flag
 	}
 	if err != nil {
 		return fmt.Errorf("cannot make %s refuse writes while nothing is mounted there: %w", p.path, err)
@@ -81,6 +84,7 @@ func (p *Place) guarded(ctx context.Context, fn func(fd int, flags uint32) (Guar
 		if root, err := p.h.mountRoot(own.fd()); root || err != nil {
 			return GuardNone, err
 		}
+
 		fd, flags, err := ownFlags(own.fd())
 		if unsupported(err) {
 			return GuardNone, nil
@@ -96,7 +100,7 @@ func (p *Place) guarded(ctx context.Context, fn func(fd int, flags uint32) (Guar
 	})
 }
 
-// mountRoot reports whether what is open is the root of a mount.
+// mountRoot reports whether the open file is the root of a mount.
 func (h *Host) mountRoot(fd int) (bool, error) {
 	st, err := statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, lookMask)
 	if err != nil {
@@ -105,6 +109,7 @@ func (h *Host) mountRoot(fd int) (bool, error) {
 	if st.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT != 0 && !h.noMountRoot {
 		return st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, nil
 	}
+
 	path, err := h.fdPath(fd)
 	if err != nil {
 		return false, err
@@ -112,7 +117,7 @@ func (h *Host) mountRoot(fd int) (bool, error) {
 	return h.mountedAt(path)
 }
 
-// ownFlags opens a directory, by a descriptor for reference alone, and reads its flags.
+// ownFlags opens a directory through an O_PATH descriptor and reads its flags.
 func ownFlags(place int) (fd int, flags uint32, err error) {
 	if fd, err = openat(place, ".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW); err != nil {
 		return -1, 0, err
@@ -121,6 +126,7 @@ func ownFlags(place int) (fd int, flags uint32, err error) {
 		closeFD(fd)
 		return -1, 0, err
 	}
+
 	return fd, flags, nil
 }
 
@@ -128,7 +134,7 @@ func setFlags(fd int, flags uint32) error {
 	return retry(func() error { return unix.IoctlSetPointerInt(fd, unix.FS_IOC_SETFLAGS, int(flags)) })
 }
 
-// unsupported reports whether a file system has no flags.
+// unsupported reports whether an error means that a file system has no flags.
 func unsupported(err error) bool {
 	return errors.Is(err, unix.ENOTTY) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS)
 }
@@ -138,6 +144,7 @@ func emptyDir(fd int) (bool, error) {
 	if _, err := unix.Seek(fd, 0, io.SeekStart); err != nil {
 		return false, err
 	}
+
 	var room [1024]byte
 	for {
 		n := 0
@@ -145,14 +152,14 @@ func emptyDir(fd int) (bool, error) {
 		if n <= 0 || err != nil {
 			return err == nil, err
 		}
-		if _, _, names := unix.ParseDirent(room[:n], 1, nil); len(names) > 0 { // less "." and ".."
+		if _, _, names := unix.ParseDirent(room[:n], 1, nil); len(names) > 0 { // without "." and ".."
 			return false, nil
 		}
 	}
 }
 
-// Directory says which directory a place is, so that it is found again under another name.
-// It is bounded; *HungError.
+// Directory identifies the directory of a place, so that it can be found again under another name.
+// After the time limit it fails with *HungError.
 func (p *Place) Directory(ctx context.Context) (volume.GuardedDir, error) {
 	own, err := p.Again() // the call may outlive the caller
 	if err != nil {
@@ -164,17 +171,19 @@ func (p *Place) Directory(ctx context.Context) (volume.GuardedDir, error) {
 	})
 }
 
-// directory describes an open directory.
+// directory identifies an open directory.
 func (h *Host) directory(fd int, path string) (volume.GuardedDir, error) {
 	d := volume.GuardedDir{Path: path}
 	st, err := statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_INO|lookMask)
 	if err != nil {
 		return d, err
 	}
+
 	at, err := h.pointOf(st, fd, "", 0)
 	if err != nil {
 		return d, err
 	}
+
 	d.Device, d.Inode, d.FSType = device(st.Dev_major, st.Dev_minor), st.Ino, at.id.FSType
 	if d.FSID, err = fsid(fd); err != nil {
 		return d, err
@@ -185,7 +194,7 @@ func (h *Host) directory(fd int, path string) (volume.GuardedDir, error) {
 	return d, nil
 }
 
-// fsid is what statfs(2) calls the id of a file system.
+// fsid returns the id of a file system from statfs(2).
 func fsid(fd int) (string, error) {
 	var fs unix.Statfs_t
 	if err := retry(func() error { return unix.Fstatfs(fd, &fs) }); err != nil {
@@ -194,9 +203,9 @@ func fsid(fd int) (string, error) {
 	return fmt.Sprintf("%08x%08x", uint32(fs.Fsid.Val[0]), uint32(fs.Fsid.Val[1])), nil //nolint:gosec // the bits, not a number
 }
 
-// Unguard takes the flag from a directory. One that is gone, or has no flag, is success. One
-// that was renamed is found by its handle. It fails while something is mounted at the path,
-// because that hides the directory, and where the directory cannot be found.
+// Unguard removes the flag from a directory. It succeeds if the directory is gone or has no flag. A
+// renamed directory is found by its handle. Unguard fails while another mount at the path hides the
+// directory, and if it cannot find the directory.
 func (h *Host) Unguard(ctx context.Context, dir volume.GuardedDir) error {
 	dir.Path = filepath.Clean(dir.Path)
 	_, err := bounded(ctx, h, kindChange, dir.Path, h.bound, func() (struct{}, error) { return struct{}{}, h.unguard(dir) })
@@ -214,6 +223,7 @@ func (h *Host) unguard(dir volume.GuardedDir) error {
 	case err != nil:
 		return err
 	}
+
 	defer closeFD(place)
 	switch root, err := h.mountRoot(place); {
 	case err != nil:
@@ -221,6 +231,7 @@ func (h *Host) unguard(dir volume.GuardedDir) error {
 	case root:
 		return errors.New("something is mounted there")
 	}
+
 	is, err := h.directory(place, dir.Path)
 	if err != nil {
 		return err
@@ -228,6 +239,7 @@ func (h *Host) unguard(dir volume.GuardedDir) error {
 	if !is.Same(dir) {
 		return h.unguardMoved(dir)
 	}
+
 	fd, flags, err := ownFlags(place)
 	if unsupported(err) || errors.Is(err, unix.ENOTDIR) {
 		return nil
@@ -246,12 +258,13 @@ func unguardOpen(fd int, flags uint32) error {
 	return setFlags(fd, flags&^immutable)
 }
 
-// unguardMoved looks for a directory that is not at its path any more. Of one that is known
-// by its path alone nothing can be told.
+// unguardMoved removes the flag from a directory that is no longer at its path. If only its path is
+// known, it does nothing.
 func (h *Host) unguardMoved(dir volume.GuardedDir) error {
 	if dir.Inode == 0 {
 		return nil
 	}
+
 	fd, err := h.openHandle(dir)
 	if errors.Is(err, unix.ESTALE) {
 		return nil // it was removed
@@ -272,10 +285,12 @@ func (h *Host) openHandle(dir volume.GuardedDir) (int, error) {
 	if len(dir.Handle) == 0 || h.noHandles {
 		return -1, errors.New("its file system, or this kernel, has no handles of files")
 	}
+
 	table, err := h.table(func(m *proc.Mount) (bool, bool) { return m.FSType != dir.FSType, false })
 	if err != nil {
 		return -1, err
 	}
+
 	handle := unix.NewFileHandle(dir.HandleType, dir.Handle)
 	for _, m := range table {
 		fd, err := h.openHandleAt(m.Mountpoint, dir.FSID, handle)
@@ -284,21 +299,23 @@ func (h *Host) openHandle(dir volume.GuardedDir) (int, error) {
 		}
 		return fd, err
 	}
+
 	return -1, errors.New("its file system is mounted nowhere")
 }
 
-// errOtherFS says that something else than a certain file system is at a mount point.
+// errOtherFS says that a mount point does not show the wanted file system.
 var errOtherFS = errors.New("it is another file system")
 
 func (h *Host) openHandleAt(mountPoint, id string, handle unix.FileHandle) (int, error) {
 	root, err := open(mountPoint, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW)
 	if err != nil {
-		return -1, errOtherFS // what is hidden, or gone, cannot be asked
+		return -1, errOtherFS // a mount point that is hidden or gone cannot be used
 	}
 	defer closeFD(root)
 	if has, err := fsid(root); err != nil || has != id {
 		return -1, errOtherFS
 	}
+
 	fd := -1
 	err = retry(func() (err error) {
 		fd, err = unix.OpenByHandleAt(root, handle, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC)

@@ -14,19 +14,19 @@ import (
 	"github.com/volagent/volagent/volmgr/proc"
 )
 
-// Holder is one thing that keeps a mount from being unmounted, or keeps its
-// file system alive after.
+// Holder is one user of a mount. It prevents the unmount, or keeps the file system alive after it.
 type Holder struct {
 	PID     int    // 0 for the kernel itself
 	Command string // the process's short name
 	Unit    string // its systemd unit, if any
-	// How it holds: "cwd", "root directory", "open file", "running program",
-	// "mapped file", "mount namespace", "mount", "loop device", "swap".
+
+	// How describes the use: "cwd", "root directory", "open file", "running program", "mapped
+	// file", "mount namespace", "mount", "loop device", "swap".
 	How  string
-	Path string // which file or directory, as far as known
+	Path string // the file or directory, if known
 }
 
-// String is the holder in words.
+// String describes the holder in words.
 func (o Holder) String() string {
 	what := o.How
 	if o.Path != "" {
@@ -42,26 +42,26 @@ func (o Holder) String() string {
 	}
 }
 
-// mostHolders is how many are told; nobody reads more.
+// mostHolders limits the number of reported holders. People do not read more.
 const mostHolders = 20
 
-// Holders tells who holds the mount at path, at most twenty of them. It is a
-// help for people and no proof: an empty answer may mean that the holder
-// could not be seen. The mount itself is not touched, so it may hang.
+// Holders returns the users of the mount at path, at most twenty. It helps people and proves
+// nothing: an empty answer may mean that the agent could not see the holder. It does not access the
+// mount itself, so the mount may hang.
 func (h *Host) Holders(path string) []Holder {
 	path = filepath.Clean(path)
 	c := &collector{h: h, path: path}
-	// What was found by then is the answer, also when a process cannot be
-	// read to the end.
+	// The answer is everything found within the time limit, even if a process cannot be read
+	// completely.
 	_, _ = bounded(context.Background(), h, kindScan, path, scanFactor*h.bound, func() (struct{}, error) { c.run(); return struct{}{}, nil })
 	return c.take()
 }
 
-// collector gathers holders; it may go on after its caller has left.
+// collector gathers holders. It may continue after its caller has left.
 type collector struct {
 	h       *Host
 	path    string
-	mounts  map[int]bool // ids of the mounts at path and below
+	mounts  map[int]bool // the ids of the mounts at and below path
 	devices map[string]bool
 
 	mu    sync.Mutex
@@ -74,7 +74,7 @@ func (c *collector) take() []Holder {
 	return slices.Clone(c.found)
 }
 
-// full reports whether enough is known.
+// full reports whether enough holders are found.
 func (c *collector) full() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -88,6 +88,7 @@ func (c *collector) add(pid int, how, path string) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	if len(c.found) < mostHolders {
 		c.found = append(c.found, o)
 	}
@@ -97,40 +98,45 @@ func (c *collector) run() {
 	if !c.table() {
 		return
 	}
+
 	c.kernel()
 	pids, err := c.h.processes()
 	if err != nil {
 		return
 	}
+
 	own := c.h.ownSpace()
 	var here []int
 	for _, pid := range pids {
 		if c.full() {
 			return
 		}
-		// A path means our mount only in our own namespace.
+		// A path refers to our mount only in our own namespace.
 		if name, err := os.Readlink(c.h.procPath(pid, "ns/mnt")); err == nil && name == own {
 			here = append(here, pid)
 			c.links(pid)
 		}
 		c.files(pid)
 	}
+
 	c.spaces()
-	// Last, because the maps of a process that hangs may hang too.
+	// Mapped files come last, because reading the maps of a process that hangs may hang too.
 	for _, pid := range here {
 		if c.full() {
 			return
 		}
+
 		c.maps(pid)
 	}
 }
 
-// table finds the mounts at path and below; it reports whether there are any.
+// table finds the mounts at and below path. It reports whether there are any.
 func (c *collector) table() bool {
 	table, err := c.h.table(func(m *proc.Mount) (bool, bool) { return !within(m.Mountpoint, c.path), false })
 	if err != nil {
 		return false
 	}
+
 	c.mounts, c.devices = map[int]bool{}, map[string]bool{}
 	for _, m := range table {
 		c.mounts[m.ID] = true
@@ -141,22 +147,25 @@ func (c *collector) table() bool {
 			c.add(0, "mount", m.Mountpoint)
 		}
 	}
+
 	return len(table) > 0
 }
 
 // kernel finds loop devices and swap on files of the mount.
 func (c *collector) kernel() {
-	loops, _ := filepath.Glob(c.h.sys + "/block/loop*/loop/backing_file") // the pattern is good
+	loops, _ := filepath.Glob(c.h.sys + "/block/loop*/loop/backing_file") // the pattern is valid
 	for _, f := range loops {
 		data, err := os.ReadFile(f)
 		if file := strings.TrimSuffix(string(data), "\n"); err == nil && within(file, c.path) {
 			c.add(0, "loop device", file)
 		}
 	}
+
 	swaps, err := os.ReadFile(c.h.proc + "/swaps")
 	if err != nil {
 		return
 	}
+
 	for line := range strings.Lines(string(swaps)) {
 		if file, _, _ := strings.Cut(line, " "); within(file, c.path) {
 			c.add(0, "swap", file)
@@ -164,8 +173,8 @@ func (c *collector) kernel() {
 	}
 }
 
-// links looks at where a process is and what it runs, by the text of the links
-// alone.
+// links checks the working directory, the root and the program of a process. It reads only the text
+// of the links.
 func (c *collector) links(pid int) {
 	for _, l := range []struct{ name, how string }{
 		{"cwd", "cwd"}, {"root", "root directory"}, {"exe", "running program"},
@@ -177,19 +186,20 @@ func (c *collector) links(pid int) {
 	}
 }
 
-// files looks at the open files of a process. Their mount ids are the same in
-// every namespace.
+// files checks the open files of a process. Their mount ids are the same in every namespace.
 func (c *collector) files(pid int) {
 	fds, err := numbers(c.h.procPath(pid, "fd"))
 	if err != nil {
 		return
 	}
+
 	for _, fd := range fds {
 		n := strconv.Itoa(fd)
 		to, err := os.Readlink(c.h.procPath(pid, "fd/"+n))
 		if err != nil || !strings.HasPrefix(to, "/") {
 			continue
 		}
+
 		id, err := c.h.fdMountID(strconv.Itoa(pid), n)
 		if err == nil && c.mounts[id] {
 			c.add(pid, "open file", to)
@@ -204,10 +214,12 @@ func (c *collector) spaces() {
 	if err != nil {
 		return
 	}
+
 	for _, s := range spaces {
 		if s.name == c.h.ownSpace() {
 			continue
 		}
+
 		table, err := s.mounts(nil, func(m *proc.Mount) (bool, bool) {
 			p := c.h.fromInfo(m)
 			return !c.devices[p.id.Device+p.id.Root], false
@@ -218,25 +230,26 @@ func (c *collector) spaces() {
 	}
 }
 
-// maps looks at the files that a process has mapped.
+// maps checks the mapped files of a process.
 func (c *collector) maps(pid int) {
 	f, err := os.Open(c.h.procPath(pid, "maps"))
 	if err != nil {
 		return
 	}
-	defer func() { _ = f.Close() }() // it was only read
+	defer func() { _ = f.Close() }() // the file is only read
 	for lines := proc.NewLines(f); ; {
 		line, err := lines.Next()
 		if err != nil {
 			return
 		}
+
 		at := bytes.IndexByte(line, '/')
 		if at < 0 {
 			continue
 		}
 		if file := strings.TrimSuffix(string(line[at:]), "\n"); within(file, c.path) {
 			if exe, err := os.Readlink(c.h.procPath(pid, "exe")); err == nil && exe == file {
-				continue // told already
+				continue // reported already
 			}
 			c.add(pid, "mapped file", file)
 			return

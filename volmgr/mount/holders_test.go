@@ -35,7 +35,7 @@ func TestHolders(t *testing.T) {
 		{"namespace", "stay", func(c *exec.Cmd) {
 			c.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
 		}, "mount namespace", at},
-		// A descriptor opened before the process went elsewhere still counts.
+		// A descriptor from before the process changed its namespace still counts.
 		{"fd from another namespace", "open " + file, func(c *exec.Cmd) {
 			c.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
 			f, err := os.Open(file)
@@ -67,7 +67,7 @@ func TestHolders(t *testing.T) {
 func TestHoldersAreOfThisMountAlone(t *testing.T) {
 	dir := tempDir(t)
 	at, same, near := mkdir(t, dir, "m"), mkdir(t, dir, "same"), mkdir(t, dir, "m-near")
-	// One whose path reads the same, in a namespace where it is another place.
+	// A process whose path has the same text, but in a namespace where it is another directory.
 	start(t, "stay", func(c *exec.Cmd) {
 		c.Dir = at
 		c.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
@@ -112,12 +112,12 @@ func TestHoldersAreLimited(t *testing.T) {
 	}
 }
 
-// Asking who holds a mount that hangs must not hang.
+// TestHoldersOfTheHung checks that Holders does not hang for a mount that hangs.
 func TestHoldersOfTheHung(t *testing.T) {
 	at := mkdir(t, tempDir(t), "m")
 	f := serveFuse(t, at, false)
-	// Not by Cmd.Dir: a fork that waits for this process's own file system
-	// stops the world that has to answer it.
+	// Not through Cmd.Dir: a fork that waits for this process's own file system stops the threads
+	// that must answer it.
 	pid, stop := start(t, "enter "+at, nil)
 	f.sleep()
 	begin := time.Now()

@@ -1,17 +1,15 @@
-// Package mount is what the kernel says about mounts, and what is asked of it:
-// one look at one path, the mount table, the mount calls, and who uses a
-// mount or a device.
+// Package mount reads mounts from the kernel and changes them. It contains the look at one path,
+// the mount table, the mount calls, and the search for users of a mount or a device.
 //
-// Everything that can block on storage runs in a goroutine that does nothing
-// else meanwhile and is waited for no longer than a bound. What does not come
-// back is left where it is, one goroutine for each path and kind of call at
-// most, and until it returns the next caller of that kind is told at once since
-// when it hangs. What does come back leaves its goroutine to the next call, for
-// a second or two. No lock is held across a system call.
+// Every call that can block on storage runs in a goroutine of its own, and its caller waits for it
+// no longer than a time limit. A call that does not return stays where it is, with at most one
+// goroutine for each path and kind of call. Until it returns, the next caller of that kind gets an
+// error at once that says since when it hangs. A call that returns leaves its goroutine to the next
+// call, for a second or two. No lock is held across a system call.
 //
-// Identity comes from statx(2) and statmount(2) (Linux 6.8). Where the kernel
-// or a filter does not give them, the same facts come from mountinfo, less the
-// unique mount id on a kernel that has none.
+// The identity of a mount comes from statx(2) and statmount(2) (Linux 6.8). If the kernel or a
+// filter does not allow them, the same facts come from mountinfo. The unique mount id is missing on
+// a kernel without one.
 package mount
 
 import (
@@ -22,11 +20,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DefaultBound is how long a call may take when no Option says otherwise.
+// DefaultBound is the time limit of a call without another Option.
 const DefaultBound = 5 * time.Second
 
-// Host is the mount namespace this process is in, at this boot. Its methods
-// may be called from many goroutines.
+// Host is this process's mount namespace in this boot. Its methods are safe for concurrent use.
 type Host struct {
 	namespace uint64
 	boot      string
@@ -34,9 +31,10 @@ type Host struct {
 	gate      gate
 	trees     trees
 
-	// sys is /sys, proc is /proc: other places only in tests.
+	// sys is /sys and proc is /proc. Only tests use other paths.
 	sys, proc string
-	// What a test takes away, to stand where an older kernel stands.
+
+	// Tests set these to simulate an older kernel.
 	noStatmount bool // before 6.8, or refused by a filter
 	noMountRoot bool // before 5.8
 	noSetattr   bool // before 5.12
@@ -46,22 +44,25 @@ type Host struct {
 // Option changes a Host.
 type Option func(*Host)
 
-// WithBound sets how long a call is waited for; it must be positive.
+// WithBound sets the time limit of calls. It must be positive.
 func WithBound(d time.Duration) Option { return func(h *Host) { h.bound = d } }
 
-// New reads which mount namespace and which boot this is. It starts nothing.
+// New reads the identities of this mount namespace and this boot. It starts nothing.
 func New(opts ...Option) (*Host, error) {
 	h := &Host{bound: DefaultBound, sys: "/sys", proc: "/proc"}
 	for _, o := range opts {
 		o(h)
 	}
+
 	if h.bound <= 0 {
 		return nil, fmt.Errorf("cannot bound mount calls by %v: not positive", h.bound)
 	}
+
 	var st unix.Stat_t
 	if err := unix.Stat("/proc/self/ns/mnt", &st); err != nil {
 		return nil, fmt.Errorf("cannot read own mount namespace: %w", err)
 	}
+
 	boot, err := proc.BootID()
 	if err != nil {
 		return nil, err
@@ -71,8 +72,8 @@ func New(opts ...Option) (*Host, error) {
 	return h, nil
 }
 
-// Namespace is the inode number of the mount namespace.
+// Namespace returns the inode number of the mount namespace.
 func (h *Host) Namespace() uint64 { return h.namespace }
 
-// Boot is the kernel's id of this boot.
+// Boot returns the kernel's id of this boot.
 func (h *Host) Boot() string { return h.boot }

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// outstanding is how many calls have not returned.
+// outstanding returns the number of calls that have not returned.
 func (g *gate) outstanding() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -38,7 +38,7 @@ func TestLookAtTheHung(t *testing.T) {
 		t.Errorf("hung %q, asked at %v: %v", first.Detail, begin, err)
 	}
 
-	// The next are told at once, and ask nothing.
+	// The next looks fail at once and ask the file system nothing.
 	begin = time.Now()
 	for range 20 {
 		if s := h.Look(ctx, dir); s != first {
@@ -62,8 +62,8 @@ func TestLookAtTheHung(t *testing.T) {
 	}
 }
 
-// A daemon that never said hello: everything waits, until its end is the end
-// of the mount.
+// TestLookAtTheMute looks at a FUSE mount whose daemon never answered FUSE_INIT. Every look waits
+// until the end of the daemon ends the mount.
 func TestLookAtTheMute(t *testing.T) {
 	dir := mkdir(t, tempDir(t), "m")
 	dev := openFuse(t, dir, "")
@@ -73,7 +73,7 @@ func TestLookAtTheMute(t *testing.T) {
 			t.Fatalf("mute: %+v", s)
 		}
 	}
-	// Nor can what lies in it be looked at, and that is bounded too.
+	// A path below it cannot be looked at either, and that look has a time limit too.
 	if s := h.Look(context.Background(), dir+"/x/y"); s.Seen != volume.SeenHung {
 		t.Errorf("below the mute: %+v", s)
 	}
@@ -87,7 +87,8 @@ func TestLookAtTheMute(t *testing.T) {
 	}
 }
 
-// What hangs is freed by a forced unmount, which is not behind it in a queue.
+// TestForceFreesTheHung checks that a forced unmount frees a look that hangs. It does not wait
+// behind the look.
 func TestForceFreesTheHung(t *testing.T) {
 	dir := mkdir(t, tempDir(t), "m")
 	f := serveFuse(t, dir, false)
@@ -123,7 +124,7 @@ func TestLookGivesUpWithItsCaller(t *testing.T) {
 	if s := <-sight; s.Seen != volume.SeenError || !strings.Contains(s.Detail, "context canceled") {
 		t.Errorf("cancelled: %+v", s)
 	}
-	// The next waits for the one outstanding, and then asks its own question.
+	// The next look waits for the running one and then asks again.
 	go func() { sight <- h.Look(context.Background(), dir) }()
 	f.wake()
 	if s := <-sight; s.Seen != volume.SeenMount {
@@ -169,10 +170,10 @@ func TestHungErrorSays(t *testing.T) {
 	}
 }
 
-// Each way to unmount is tried although the one before it hangs.
+// TestUnmountsDoNotQueue checks that each way to unmount is tried although the one before it hangs.
 func TestUnmountsDoNotQueue(t *testing.T) {
 	at := mkdir(t, tempDir(t), "m")
-	h, ctx := newHost(t, WithBound(2*time.Second)), context.Background() // for those that do not hang
+	h, ctx := newHost(t, WithBound(2*time.Second)), context.Background() // long enough for calls that do not hang
 	hold := make(chan struct{})
 	for i, how := range []How{Force, Lazy} {
 		_, err := bounded(ctx, h, []kind{kindUnmount, kindForce}[i], at, time.Millisecond, func() (int, error) { <-hold; return 0, nil })
@@ -190,8 +191,8 @@ func TestUnmountsDoNotQueue(t *testing.T) {
 	await(t, "all to return", func() bool { return h.gate.outstanding() == 0 })
 }
 
-// Of many looks side by side, those that hang hold up neither each other nor
-// the rest, and every sight is that of its path.
+// TestLookAllBesideTheHung checks that looks that hang delay neither each other nor the rest, and
+// that every sight belongs to its path.
 func TestLookAllBesideTheHung(t *testing.T) {
 	const bound = 4 * time.Second
 	root := tempDir(t)
@@ -227,7 +228,8 @@ func TestLookAllBesideTheHung(t *testing.T) {
 	}
 }
 
-// What is leaving is not opened: a file system that would hang in that does not.
+// TestLookAtTheLeaving checks that a mount that is about to be unmounted is not opened, and so a
+// file system that hangs on open does not delay the look.
 func TestLookAtTheLeaving(t *testing.T) {
 	dir := mkdir(t, tempDir(t), "m")
 	f := serveFuse(t, dir, false)

@@ -12,10 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RemoveLeftover removes what an unmount left at path: an empty directory, an
-// empty regular file or a device node. Anything else is an error that says
-// what is there: a mount point, a symbolic link, a file or a directory that
-// holds something. A missing path is success.
+// RemoveLeftover removes the leftover of an unmount at path: an empty directory, an empty regular
+// file or a device node. For anything else it returns an error that describes it: a mount point, a
+// symbolic link, or a file or directory with contents. A missing path is success.
 func (h *Host) RemoveLeftover(path string) error {
 	path = filepath.Clean(path)
 	_, err := bounded(context.Background(), h, kindChange, path, h.bound, func() (struct{}, error) { return struct{}{}, h.removeLeftover(path) })
@@ -33,6 +32,7 @@ func (h *Host) removeLeftover(path string) error {
 	if err != nil {
 		return err
 	}
+
 	mounted, err := h.mountedAt(path)
 	if err != nil {
 		return err
@@ -40,8 +40,9 @@ func (h *Host) removeLeftover(path string) error {
 	if mounted {
 		return errors.New("it is a mount point")
 	}
-	// Neither rmdir nor unlink takes a mount point, a link's target or a
-	// directory that holds something, whatever happened since.
+
+	// Neither rmdir nor unlink removes a mount point, a link's target or a directory with contents,
+	// even if the path has changed since the check.
 	flags := 0
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFDIR:
@@ -56,6 +57,7 @@ func (h *Host) removeLeftover(path string) error {
 	default:
 		return fmt.Errorf("it is neither directory, file nor device (mode %#o)", st.Mode)
 	}
+
 	err = retry(func() error { return unix.Unlinkat(unix.AT_FDCWD, path, flags) })
 	switch {
 	case errors.Is(err, unix.ENOENT):
@@ -63,21 +65,23 @@ func (h *Host) removeLeftover(path string) error {
 	case errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST):
 		return fmt.Errorf("%w: it holds %s", err, contents(path))
 	}
+
 	return err
 }
 
-// contents names a few of the entries of a directory.
+// contents names a few entries of a directory.
 func contents(dir string) string {
 	const most = 5
 	d, err := os.Open(dir)
 	if err != nil {
 		return "something"
 	}
-	defer func() { _ = d.Close() }() // it was only read
+	defer func() { _ = d.Close() }() // the directory is only read
 	names, err := d.Readdirnames(most + 1)
 	if err != nil {
 		return "something"
 	}
+
 	var b strings.Builder
 	for i, n := range names {
 		switch {
@@ -87,48 +91,51 @@ func contents(dir string) string {
 		case i > 0:
 			b.WriteString(", ")
 		}
+
 		fmt.Fprintf(&b, "%q", n)
 	}
+
 	return b.String()
 }
 
-// Contents is what is at a path, as far as it can be told without a look at
-// anything that is mounted there.
+// Contents describes a path as far as possible without access to a mount there.
 type Contents struct {
 	Kind    string // KindNone, or one of the other Kind constants
-	Mounted bool   // something is mounted there: of what it holds nothing is known
-	Size    int64  // of a file, in bytes
-	// Names are of a directory's entries, in no order, and no more than were asked for.
+	Mounted bool   // a mount is there; its contents are unknown
+	Size    int64  // the size of a file, in bytes
+	// Names are entries of a directory, in no order, up to the requested number.
 	Names []string
 }
 
-// Kinds of what is at a path.
+// Kinds of files at a path.
 const (
-	KindNone   = "" // nothing is there
+	KindNone   = "" // the path does not exist
 	KindDir    = "directory"
 	KindFile   = "file"
 	KindDevice = "device"
 	KindOther  = "other" // a symbolic link, a socket, …
 )
 
-// Empty reports whether it is what an unmount leaves: nothing of anybody's is in it.
+// Empty reports whether the path is an empty leftover of an unmount, without any data.
 func (c Contents) Empty() bool {
 	return !c.Mounted && (c.Kind == KindDir && len(c.Names) == 0 || c.Kind == KindFile && c.Size == 0 || c.Kind == KindDevice)
 }
 
-// Contents looks at a path that is not followed if it is a symbolic link, and at no
-// more than most entries of it, all if that is negative. Nothing is opened where
-// something is mounted, but for the root of a listing: through tells that the path itself may be a mount point.
+// Contents describes the file at a path and does not follow a symbolic link. The parameter most
+// limits the listed entries of a directory; negative means all. Contents does not open a mount.
+// Only with through, the path itself may be a mount point, as the root of a listing.
 func (h *Host) Contents(ctx context.Context, path string, most int, through bool) (Contents, error) {
 	path = filepath.Clean(path)
 	c, err := bounded(ctx, h, kindLook, path, h.bound, func() (c Contents, err error) {
 		for range 3 {
 			if c, err = h.contents(path, most, through); !errors.Is(err, errVanished) {
-				break // else a mount came or went
+				break // otherwise a mount appeared or disappeared
 			}
 		}
+
 		return c, err
 	})
+
 	if err != nil {
 		return c, fmt.Errorf("cannot look into %q: %w", path, err)
 	}
@@ -143,18 +150,21 @@ func (h *Host) contents(path string, most int, through bool) (c Contents, err er
 	if err != nil {
 		return c, err
 	}
+
 	c.Kind = kindOf(st.Mode)
 	if c.Mounted, err = h.mountedAt(path); err != nil || c.Mounted && !through {
 		return c, err
 	}
+
 	switch c.Kind {
 	case KindFile:
 		c.Size = int64(st.Size) //nolint:gosec // no file has more than that
 	case KindDir:
 		c.Names, err = names(path, most)
 	}
+
 	if errors.Is(err, unix.ENOENT) {
-		return Contents{}, nil // it went meanwhile
+		return Contents{}, nil // it disappeared in the meantime
 	}
 	return c, err
 }
@@ -172,19 +182,20 @@ func kindOf(mode uint16) string {
 	}
 }
 
-// names lists some of a directory's entries.
+// names lists some entries of a directory.
 func names(dir string, most int) ([]string, error) {
 	if most == 0 {
 		return nil, nil
 	}
+
 	d, err := os.Open(dir)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = d.Close() }() // it was only read
+	defer func() { _ = d.Close() }() // the directory is only read
 	list, err := d.Readdirnames(most)
 	if errors.Is(err, io.EOF) {
-		err = nil // it is empty
+		err = nil // the directory is empty
 	}
 	return list, err
 }

@@ -15,7 +15,7 @@ func TestRemoveLeftover(t *testing.T) {
 	tests := []struct {
 		name string
 		make func(t *testing.T, path string)
-		err  string // empty: it is removed
+		err  string // empty: the path is removed
 	}{
 		{"missing", func(*testing.T, string) {}, ""},
 		{"empty directory", func(t *testing.T, p string) { mkdir(t, p) }, ""},
@@ -58,7 +58,7 @@ func TestRemoveLeftover(t *testing.T) {
 	}
 }
 
-// TestContents: what is at a path, and what is not looked at.
+// TestContents checks the description of a path, and that mounts are not opened.
 func TestContents(t *testing.T) {
 	dir := tempDir(t)
 	tests := []struct {
@@ -106,8 +106,8 @@ func TestContents(t *testing.T) {
 	}
 }
 
-// TestBlock: a loop device, its file, and that this was deleted; and a device that is
-// none.
+// TestBlock checks a loop device with its file, one with a deleted file, and a device that is no
+// loop device.
 func TestBlock(t *testing.T) {
 	dir := tempDir(t)
 	h := newHost(t)

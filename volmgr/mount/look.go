@@ -11,39 +11,38 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Look finds out what is mounted at path, which is not followed if it is a
-// symbolic link. A missing path, and one that is no mount point, is
-// SeenNothing. A mount is good when it opens; a device node is not opened, for
-// that may have effects of its own. The look waits no longer than the bound
-// and is then SeenHung; while it hangs the next look at the path is SeenHung
-// at once.
+// Look finds the mount at path, and does not follow a symbolic link. If the path is missing or no
+// mount point, the result is SeenNothing. A mount works if it can be opened. Look does not open a
+// device node, because that may have side effects. After the time limit the result is SeenHung.
+// While that look hangs, the next look at the path is SeenHung at once.
 func (h *Host) Look(ctx context.Context, path string) volume.Sight {
 	return sightOf(ctx, path, h.beginLook(ctx, path, false))
 }
 
-// looksAtOnce bounds how many looks of one LookAll run side by side.
+// looksAtOnce limits how many looks of one LookAll run in parallel.
 const looksAtOnce = 16
 
-// LookAll looks at paths side by side, each as Look does: one that hangs does
-// not hold up the others. The sights are in the order of the paths. What is leaving
-// is not opened, since that would make an unmount fail that comes at this moment:
-// of such a path it is not known whether the mount there is good or dead.
+// LookAll looks at paths in parallel, each as Look does, so that one that hangs does not delay the
+// others. The sights are in the order of the paths. LookAll does not open mounts in leaving,
+// because an open file would make a simultaneous unmount fail. For them it is unknown whether the
+// mount works.
 func (h *Host) LookAll(ctx context.Context, paths []string, leaving map[string]bool) []volume.Sight {
 	sights := make([]volume.Sight, len(paths))
-	var begun [looksAtOnce]*call[volume.Sight] // the look at paths[i] at i modulo its length
+	var begun [looksAtOnce]*call[volume.Sight] // the look at paths[i] is at i modulo its length
 	for i, path := range paths {
 		if done := i - looksAtOnce; done >= 0 {
 			sights[done] = sightOf(ctx, paths[done], begun[i%looksAtOnce])
 		}
 		begun[i%looksAtOnce] = h.beginLook(ctx, path, leaving[path])
 	}
+
 	for i := max(len(paths)-looksAtOnce, 0); i < len(paths); i++ {
 		sights[i] = sightOf(ctx, paths[i], begun[i%looksAtOnce])
 	}
 	return sights
 }
 
-// beginLook starts a look; nil where the path is not to be looked at.
+// beginLook starts a look. It returns nil if the path is not absolute.
 func (h *Host) beginLook(ctx context.Context, path string, leaving bool) *call[volume.Sight] {
 	if !filepath.IsAbs(path) {
 		return nil
@@ -52,15 +51,17 @@ func (h *Host) beginLook(ctx context.Context, path string, leaving bool) *call[v
 	return begin(ctx, h, kindLook, path, h.bound, func() (volume.Sight, error) { return h.look(path, leaving), nil })
 }
 
-// sightOf waits for what beginLook began.
+// sightOf waits for a look that beginLook started.
 func sightOf(ctx context.Context, path string, c *call[volume.Sight]) volume.Sight {
 	if c == nil {
 		return volume.Sight{Seen: volume.SeenError, Detail: fmt.Sprintf("cannot look at %q: not an absolute path", path)}
 	}
+
 	s, err := c.wait(ctx)
 	if err == nil {
 		return s
 	}
+
 	var hung *HungError
 	if errors.As(err, &hung) {
 		return volume.Sight{Seen: volume.SeenHung, Detail: hung.since()}
@@ -68,7 +69,7 @@ func sightOf(ctx context.Context, path string, c *call[volume.Sight]) volume.Sig
 	return volume.Sight{Seen: volume.SeenError, Unchecked: ctx.Err() != nil, Detail: fmt.Sprintf("cannot look at %q: %v", c.key.path, err)}
 }
 
-// look looks again when the mount changed meanwhile.
+// look tries again if the mount changed during the look.
 func (h *Host) look(path string, leaving bool) volume.Sight {
 	for range 3 {
 		s, err := h.glance(path, leaving)
@@ -79,7 +80,7 @@ func (h *Host) look(path string, leaving bool) volume.Sight {
 	return volume.Sight{Seen: volume.SeenError, Detail: fmt.Sprintf("cannot look at %q: %v", path, errVanished)}
 }
 
-// glance is one look; it fails only with errVanished.
+// glance is one look. It fails only with errVanished.
 func (h *Host) glance(path string, leaving bool) (volume.Sight, error) {
 	st, p, err := h.find(path, 0)
 	if p != nil && err == nil && !leaving {
@@ -93,6 +94,7 @@ func (h *Host) glance(path string, leaving bool) (volume.Sight, error) {
 	case p == nil:
 		return volume.Sight{}, nil
 	}
+
 	s := volume.Sight{Seen: volume.SeenMount, Identity: p.id, ReadOnly: p.readOnly}
 	if dev := loopNode(st); dev != "" {
 		s.Identity.Backing = h.Block(dev).Backing
@@ -103,11 +105,11 @@ func (h *Host) glance(path string, leaving bool) (volume.Sight, error) {
 	return s, nil
 }
 
-// find describes the mount whose root is path; nil where there is none. More
-// is as for pointOf. With an error beside it the mount is known and does not
-// work; with an error alone, the path leads through something that does not.
+// find describes the mount whose root is path, or returns nil if there is none. The mask more is
+// the same as for pointOf. A point with an error is a mount that does not work. An error alone
+// means that the path leads through a mount that does not work.
 func (h *Host) find(path string, more uint64) (unix.Statx_t, *point, error) {
-	// What is cached answers, even of dead storage.
+	// Cached attributes suffice, and are available even if the storage is dead.
 	st, err := h.rootAt(path)
 	switch {
 	case errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR):
@@ -116,6 +118,7 @@ func (h *Host) find(path string, more uint64) (unix.Statx_t, *point, error) {
 		if st.Attributes&unix.STATX_ATTR_MOUNT_ROOT == 0 {
 			return st, nil, nil
 		}
+
 		var p point
 		if p, err = h.pointOf(st, -1, path, more); err == nil {
 			return st, &p, nil
@@ -124,6 +127,7 @@ func (h *Host) find(path string, more uint64) (unix.Statx_t, *point, error) {
 			return st, nil, err
 		}
 	}
+
 	p, serr := h.slowPoint(path)
 	if serr != nil {
 		return st, nil, serr
@@ -131,8 +135,8 @@ func (h *Host) find(path string, more uint64) (unix.Statx_t, *point, error) {
 	return st, p, err
 }
 
-// rootAt asks about the path itself, and once more for less: a FUSE mount of
-// another user answers nothing else.
+// rootAt asks for the attributes of the path, and after EACCES once more for fewer: a FUSE mount of
+// another user refuses the others.
 func (h *Host) rootAt(path string) (unix.Statx_t, error) {
 	const flags = unix.AT_SYMLINK_NOFOLLOW | unix.AT_STATX_DONT_SYNC
 	st, err := statx(unix.AT_FDCWD, path, flags, lookMask)
@@ -145,11 +149,12 @@ func (h *Host) rootAt(path string) (unix.Statx_t, error) {
 	return st, err
 }
 
-// probe finds out whether the mount at path works.
+// probe checks whether the mount at path works.
 func (h *Host) probe(path string, st unix.Statx_t, p point) error {
 	if h.deviceGone(p.id.Device) {
 		return fmt.Errorf("device %s: %w", p.id.Device, unix.ENODEV)
 	}
+
 	const nofollow = unix.AT_SYMLINK_NOFOLLOW | unix.AT_STATX_FORCE_SYNC
 	flags := unix.O_RDONLY | unix.O_NONBLOCK | unix.O_NOFOLLOW | unix.O_NOCTTY
 	switch st.Mode & unix.S_IFMT {
@@ -161,26 +166,29 @@ func (h *Host) probe(path string, st unix.Statx_t, p point) error {
 		if dev := loopNode(st); dev != "" && h.unattached(dev) {
 			return fmt.Errorf("no file is attached to loop device %s: %w", dev, unix.ENXIO)
 		}
+
 		_, err := statx(unix.AT_FDCWD, path, nofollow, unix.STATX_BASIC_STATS)
 		return err
-	case unix.S_IFDIR, 0: // 0: the type was not told
+	case unix.S_IFDIR, 0: // 0: the type is unknown
 		if p.id.FSType == "autofs" {
-			return nil // opening it would mount something
+			return nil // opening it would trigger a mount
 		}
+
 		flags |= unix.O_DIRECTORY
 	default:
 		_, err := statx(unix.AT_FDCWD, path, nofollow, unix.STATX_BASIC_STATS)
 		return err
 	}
+
 	fd, err := open(path, flags)
 	if errors.Is(err, unix.EAGAIN) {
-		return nil // a lease on a file: it did answer
+		return nil // a lease on the file; the file system has answered
 	}
 	if err != nil {
 		return err
 	}
 	defer closeFD(fd)
-	// Some FUSE file systems take no part in open, all answer this.
+	// Some FUSE file systems do not handle open, but all answer this.
 	again, err := statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_FORCE_SYNC, lookMask|unix.STATX_BASIC_STATS)
 	if err != nil {
 		return err
@@ -191,12 +199,13 @@ func (h *Host) probe(path string, st unix.Statx_t, p point) error {
 	return nil
 }
 
-// failed is the sight of a mount that answers an error, or of a path that does
-// where no mount is known.
+// failed returns the sight of a mount that answers with an error, or of a path with an error and no
+// known mount.
 func failed(path string, p *point, err error) volume.Sight {
 	if p == nil {
 		return volume.Sight{Seen: volume.SeenError, Detail: fmt.Sprintf("cannot look at %q: %v", path, err)}
 	}
+
 	s := volume.Sight{Seen: volume.SeenError, Identity: p.id, ReadOnly: p.readOnly}
 	s.Detail = fmt.Sprintf("cannot open %q: %v", path, err)
 	if dead(err) {
@@ -205,38 +214,40 @@ func failed(path string, p *point, err error) volume.Sight {
 	return s
 }
 
-// dead reports whether an error says that what is behind a mount is gone for
-// good, as against not to be had now or not by us.
+// dead reports whether an error means that the storage behind a mount is permanently gone, and not
+// only unavailable now or not accessible to the agent.
 func dead(err error) bool {
 	for _, e := range []unix.Errno{
-		unix.ENOTCONN, unix.ECONNABORTED, // FUSE, its daemon gone
-		unix.ESTALE,                             // NFS, its handle gone
-		unix.EIO,                                // a file system shut down
-		unix.ENODEV, unix.ENXIO, unix.ENOMEDIUM, // a device gone
+		unix.ENOTCONN, unix.ECONNABORTED, // FUSE without its daemon
+		unix.ESTALE,                             // NFS with a stale handle
+		unix.EIO,                                // a file system that was shut down
+		unix.ENODEV, unix.ENXIO, unix.ENOMEDIUM, // a missing device
 		unix.ESHUTDOWN, unix.EHOSTDOWN, unix.EREMOTEIO, // network storage
 	} {
 		if errors.Is(err, e) {
 			return true
 		}
 	}
+
 	return false
 }
 
-// mtdMajor is the one block major whose file systems need no block device.
+// mtdMajor is the only block major whose file systems need no block device.
 const mtdMajor = "31:"
 
-// deviceGone reports whether a device number that was a block device is none
-// any more: a file system in memory opens long after its disk was pulled.
+// deviceGone reports whether a device number no longer belongs to a block device. This check is
+// needed because a file system in memory can be opened long after its disk was removed.
 func (h *Host) deviceGone(dev string) bool {
 	if strings.HasPrefix(dev, "0:") || strings.HasPrefix(dev, mtdMajor) {
 		return false
 	}
-	// The entry is a link that goes with its device. To follow it would cost
-	// twice as much, and tell no more.
+
+	// The entry is a link that disappears with its device. Following it would cost twice as much
+	// and tell nothing more.
 	var st unix.Stat_t
 	if unix.Lstat(h.sys+"/dev/block/"+dev, &st) == nil {
 		return false
 	}
-	// Without a sysfs nothing is known.
+	// Without sysfs the answer is unknown.
 	return unix.Access(h.sys+"/dev/block", unix.F_OK) == nil
 }

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hosts are this kernel, one without statmount, and one that knows no mount
-// root nor mount id in statx.
+// hosts returns a Host for this kernel, one without statmount, and one whose statx has neither
+// mount roots nor mount ids.
 func hosts(t testing.TB, opts ...Option) (now, old, older *Host) {
 	now, old, older = newHost(t, opts...), newHost(t, opts...), newHost(t, opts...)
 	old.noStatmount = true
@@ -20,7 +20,7 @@ func hosts(t testing.TB, opts ...Option) (now, old, older *Host) {
 	return now, old, older
 }
 
-// see looks by every way there is, and checks that they agree.
+// see looks at a path in every possible way and checks that the results agree.
 func see(t testing.TB, path string) volume.Sight {
 	t.Helper()
 	now, old, older := hosts(t)
@@ -91,7 +91,7 @@ func TestLook(t *testing.T) {
 		{name: "read-only file system", seen: volume.SeenMount, fstype: "tmpfs", root: "/", ro: true, make: func(t *testing.T) string {
 			d := at(t)
 			mountFS(t, "tmpfs", "t", d, unix.MS_RDONLY, "")
-			check(t, unix.Mount("", d, "", unix.MS_REMOUNT|unix.MS_BIND, "")) // only the file system stays so
+			check(t, unix.Mount("", d, "", unix.MS_REMOUNT|unix.MS_BIND, "")) // only the file system stays read-only
 			return d
 		}},
 		{name: "read-only mount", seen: volume.SeenMount, fstype: "tmpfs", root: "/", ro: true, make: func(t *testing.T) string {
@@ -208,11 +208,11 @@ func TestLookAtTheDead(t *testing.T) {
 		if s.Seen != volume.SeenDead || s.Identity != alive.Identity || !strings.Contains(s.Detail, "transport endpoint is not connected") {
 			t.Errorf("dead: %+v", s)
 		}
-		// Nothing can be said of what would lie in it, least of all that it is dead.
+		// The state of files below a dead mount is unknown. They do not count as dead.
 		if s := see(t, dir+"/sub/x"); s.Seen != volume.SeenError {
 			t.Errorf("below the dead: %+v", s)
 		}
-		// The mount over it is what counts.
+		// Only the mount above it counts.
 		mountFS(t, "tmpfs", "t", dir, 0, "")
 		if s := see(t, dir); s.Seen != volume.SeenMount || s.Identity.FSType != "tmpfs" {
 			t.Errorf("over the dead: %+v", s)
@@ -220,7 +220,7 @@ func TestLookAtTheDead(t *testing.T) {
 	}
 }
 
-// FUSE lets nobody but its user in, not even root.
+// TestLookAtAnotherUsers looks at a FUSE mount that admits only its user, not even root.
 func TestLookAtAnotherUsers(t *testing.T) {
 	dir := mkdir(t, tempDir(t), "m")
 	openFuse(t, dir, ",user_id=4711")
@@ -233,7 +233,7 @@ func TestLookAtAnotherUsers(t *testing.T) {
 	}
 }
 
-// A file system that is shut down fails the first question already.
+// TestLookAtShutDown looks at a file system that was shut down. Its first statx fails.
 func TestLookAtShutDown(t *testing.T) {
 	dir := tempDir(t)
 	at := mkdir(t, dir, "m")
@@ -246,7 +246,7 @@ func TestLookAtShutDown(t *testing.T) {
 	now, old, older := hosts(t)
 	for _, h := range []*Host{now, old, older} {
 		s := h.Look(context.Background(), at)
-		if h != now { // they have no other way to the unique id
+		if h != now { // these have no other source of the unique id
 			s.Identity.ID = alive.Identity.ID
 		}
 		if s.Seen != volume.SeenDead || s.Identity != alive.Identity {
@@ -262,7 +262,7 @@ func TestLookWhenTheDeviceIsGone(t *testing.T) {
 	mountFS(t, "ext4", ext4, at, 0, "")
 	bindAt(t, ext4, node)
 	h := newHost(t)
-	h.sys = mkdir(t, dir, "sys") // one that holds nothing says nothing
+	h.sys = mkdir(t, dir, "sys") // an empty directory proves nothing
 	for _, path := range []string{at, node} {
 		if s := h.Look(context.Background(), path); s.Seen != volume.SeenMount {
 			t.Errorf("no sysfs: %+v", s)
@@ -275,7 +275,7 @@ func TestLookWhenTheDeviceIsGone(t *testing.T) {
 			t.Errorf("device gone: %+v", s)
 		}
 	}
-	// The entry itself is what counts, not what it leads to.
+	// The entry itself counts, not its target.
 	check(t, os.Symlink("nowhere", h.sys+"/dev/block/"+number(t, ext4)))
 	for _, path := range []string{at, node} {
 		if s := h.Look(context.Background(), path); s.Seen != volume.SeenMount {

@@ -19,11 +19,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stage tells a run of this test binary what it is.
+// stage is the environment variable that tells a run of this test binary its role.
 const stage = "MOUNT_TEST_STAGE"
 
-// TestMain runs the tests in a mount namespace of their own, and fails if they
-// leave a mount, a loop device or a file behind.
+// TestMain runs the tests in a mount namespace of their own. It fails if they leave a mount, a loop
+// device or a file behind.
 func TestMain(m *testing.M) {
 	switch s := os.Getenv(stage); s {
 	case "":
@@ -46,8 +46,7 @@ func inNamespace() int {
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS, Pdeathsig: unix.SIGKILL}
 	err = cmd.Run()
-	// The mounts went with their namespace; a run that was cut short leaves
-	// the rest.
+	// The mounts ended with their namespace. An interrupted run leaves loop devices and files.
 	for dev := range loopsIn(dir) {
 		_ = exec.Command("losetup", "-d", dev).Run()
 	}
@@ -72,7 +71,7 @@ func checked(m *testing.M) int {
 	code := m.Run()
 	after := leftovers()
 	for end := time.Now().Add(20 * time.Second); after != before && time.Now().Before(end); <-time.After(20 * time.Millisecond) {
-		after = leftovers() // a loop device outlives its detaching while anybody has it open
+		after = leftovers() // a loop device stays attached while any process uses its node
 	}
 	if after != before {
 		fmt.Fprintf(os.Stderr, "tests left something behind:\nbefore:\n%s\nafter:\n%s\n", before, after)
@@ -81,7 +80,7 @@ func checked(m *testing.M) int {
 	return code
 }
 
-// leftovers is what must be after the tests as it was before.
+// leftovers describes the state that must be the same before and after the tests.
 func leftovers() string {
 	dir := os.Getenv("TMPDIR")
 	table, err := os.ReadFile("/proc/self/mountinfo")
@@ -92,7 +91,7 @@ func leftovers() string {
 	return fmt.Sprintf("%s%v %v", table, loopsIn(dir), files)
 }
 
-// loopsIn are the loop devices on files in dir, and their files.
+// loopsIn returns the loop devices on files in dir, and their files.
 func loopsIn(dir string) map[string]string {
 	loops := map[string]string{}
 	found, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
@@ -105,18 +104,18 @@ func loopsIn(dir string) map[string]string {
 	return loops
 }
 
-// child is a process that a test uses as somebody else: it does one thing,
-// says "ready", and lives until its input ends.
+// child is another process for a test. It does one thing, prints "ready", and lives until its input
+// ends.
 func child(what string) int {
 	verb, arg, _ := strings.Cut(what, " ")
 	var err error
 	switch verb {
-	case "stay": // in its working directory, in its namespace
+	case "stay": // in its working directory and namespace
 	case "chroot":
 		err = unix.Chroot(arg)
 	case "open":
 		_, err = unix.Open(arg, unix.O_RDONLY, 0)
-	case "enter": // and open
+	case "enter": // enters and opens a directory
 		if err = os.Chdir(arg); err == nil {
 			_, err = unix.Open(".", unix.O_RDONLY, 0)
 		}
@@ -133,7 +132,7 @@ func child(what string) int {
 		var thread func()
 		thread = func() {
 			runtime.LockOSThread()
-			if unix.Gettid() == os.Getpid() { // not the first one
+			if unix.Gettid() == os.Getpid() { // not the first thread
 				go thread()
 			} else {
 				done <- unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_FS)
@@ -142,13 +141,13 @@ func child(what string) int {
 		}
 		go thread()
 		err = <-done
-	case "bind": // in a namespace of its own: FROM TO
+	case "bind": // FROM TO, in a namespace of its own
 		from, to, _ := strings.Cut(arg, " ")
 		err = unix.Mount(from, to, "", unix.MS_BIND, "")
-	case "contain": // as in a container: a root of its own, and in it FROM at TO
+	case "contain": // FROM at TO in a root of its own, as in a container
 		from, to, _ := strings.Cut(arg, " ")
 		err = contain(from, to)
-	case "zombie": // a child that nobody waits for
+	case "zombie": // a child whose exit status is never read
 		c := exec.Command("/bin/true")
 		err = c.Start()
 	default:
@@ -163,7 +162,7 @@ func child(what string) int {
 	return 0
 }
 
-// start runs a child until the test ends, or until stop is called.
+// start runs a child until the test ends or stop is called.
 func start(t *testing.T, what string, change func(*exec.Cmd)) (pid int, stop func()) {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
@@ -199,7 +198,7 @@ func check(t testing.TB, err error) {
 	}
 }
 
-// tempDir is removed after what is mounted in it was taken off.
+// tempDir returns a directory that is removed at the end, after the mounts in it are unmounted.
 func tempDir(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -207,7 +206,7 @@ func tempDir(t testing.TB) string {
 	return dir
 }
 
-// detachUnder takes off every mount below dir.
+// detachUnder lazily unmounts every mount below dir.
 func detachUnder(t testing.TB, dir string) {
 	t.Helper()
 	for {
@@ -270,7 +269,7 @@ func loop(t testing.TB, dir string, size int64, mkfs ...string) string {
 	dev := run(t, "losetup", "-f", "--show", f.Name())
 	t.Cleanup(func() {
 		detachUnder(t, dir)
-		_ = exec.Command("losetup", "-d", dev).Run() // a test may have done so
+		_ = exec.Command("losetup", "-d", dev).Run() // a test may have detached it
 		await(t, "loop device to go", func() bool {
 			return loopsIn(dir)[dev] == ""
 		})
@@ -278,7 +277,7 @@ func loop(t testing.TB, dir string, size int64, mkfs ...string) string {
 	return dev
 }
 
-// number is the "major:minor" of a device node.
+// number returns the "major:minor" of a device node.
 func number(t testing.TB, node string) string {
 	t.Helper()
 	var st unix.Stat_t
@@ -286,7 +285,7 @@ func number(t testing.TB, node string) string {
 	return device(unix.Major(st.Rdev), unix.Minor(st.Rdev))
 }
 
-// await asks until the answer is yes.
+// await waits until the condition is true.
 func await(t testing.TB, what string, yes func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

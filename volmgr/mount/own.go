@@ -11,31 +11,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Ownership is who shall own files, and with which mode. Nil is as it is.
+// Ownership is the owner and the mode that files must have. Nil leaves an attribute unchanged.
 type Ownership struct {
 	UID, GID *uint32
 	Mode     *uint32 // permission bits, set-id bits and the sticky bit
-	// Recursive asks for all that is below too, unless the directory itself is as
-	// it should be: that is changed last.
+
+	// Recursive also changes all files below, unless the directory itself is as requested. The
+	// directory is therefore changed last.
 	Recursive bool
-	// Default has UID and GID given only to a directory that belongs to root (0:0).
+
+	// Default sets UID and GID only if the directory belongs to root (0:0).
 	Default bool
 }
 
-// tellEvery is how often a walk tells how far it is.
+// tellEvery is the interval at which a walk reports its progress.
 const tellEvery = time.Second
 
-// Own gives the directory at path, the root of a mount, the owner and mode that
-// are asked for. Where it has them already nothing else is looked at, however
-// much lies below. Links are neither followed nor left out, and what is mounted
-// below is left alone. A file that cannot be executed by anybody does not become
-// executable by the mode. Set-user-ID and set-group-ID bits are for directories: other files
-// lose them. Access control lists are removed from the root, and from every file whose owner
-// or group changes; a root that has one is not as asked.
+// Own sets the requested owner and mode of the directory at path, which is the root of a mount. If
+// the directory has them already, Own checks nothing else, however many files are below. It changes
+// links themselves and does not follow them. It skips other mounts below. The mode does not make a
+// file executable that no user can execute. Only directories get set-user-ID and set-group-ID bits:
+// other files lose them. Own removes access control lists from the root, and from every file whose
+// owner or group changes. A root with such a list is not as requested.
 //
-// Tell is called about once a second with how many files were seen. A walk has no
-// bound, but each part of it has: *HungError. If ctx ends the walk stops; what it
-// did stays, and the next one goes over all of it again.
+// Own calls tell about once a second with the number of visited files. A walk has no time limit,
+// but each of its steps has: if one hangs, Own fails with *HungError. If ctx ends, the walk stops.
+// Its changes stay, and the next walk visits all files again.
 func (h *Host) Own(ctx context.Context, path string, o Ownership, tell func(files int)) error {
 	path = filepath.Clean(path)
 	w := &walk{ctx: ctx, want: o}
@@ -47,33 +48,40 @@ func (h *Host) Own(ctx context.Context, path string, o Ownership, tell func(file
 	return nil
 }
 
-// follow waits for a walk for as long as it gets on.
+// follow waits for a walk while it makes progress.
 func (h *Host) follow(ctx context.Context, c *call[struct{}], w *walk, tell func(int)) error {
 	for c.before != nil {
 		if err := c.before.wait(ctx, c.bound); err != nil {
 			return err
 		}
+
 		c.before = c.gate.start(c)
 	}
+
 	tick := time.NewTicker(tellEvery)
 	defer tick.Stop()
+
 	last, lastAt := int64(0), time.Now()
 	stop := ctx.Done()
+
 	for {
 		select {
 		case <-c.done:
 			return c.err
 		case <-stop:
-			// It stops at the next file; what it has open would keep the mount busy.
+			// The walk stops at the next file. The wait continues, because its open files keep the
+			// mount busy.
 			stop, lastAt = nil, time.Now()
 		case <-tick.C:
 		}
+
 		if n := w.files.Load(); n != last {
 			last, lastAt = n, time.Now()
 			if stop != nil {
 				tell(int(n))
 			}
 		}
+
 		if time.Since(lastAt) > h.bound {
 			return &HungError{Call: string(kindOwn), Path: c.key.path, Since: lastAt}
 		}
@@ -87,7 +95,8 @@ type walk struct {
 	files atomic.Int64
 }
 
-// own changes the directory at path last, because a root that is as asked stands for all below.
+// own changes the directory at path last, because a root that is as requested means that all files
+// below are too.
 func (w *walk) own(path string) error {
 	fd, err := open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW)
 	if err != nil {
@@ -104,6 +113,7 @@ func (w *walk) own(path string) error {
 	if w.want.nothing() {
 		return nil
 	}
+
 	hasACL, err := filetree.HasACL(fd)
 	asAsked := w.want.met(st) && !hasACL
 	if err != nil || asAsked {
@@ -114,6 +124,7 @@ func (w *walk) own(path string) error {
 			return err
 		}
 	}
+
 	to := w.want.owner()
 	to.DropACL = true
 	return filetree.Chown(fd, &st, to)
@@ -130,18 +141,18 @@ func (w *walk) visit(fd int, st *unix.Statx_t) error {
 	return filetree.Chown(fd, st, w.want.owner())
 }
 
-// nothing reports whether a file may be as it is.
+// nothing reports whether no change is requested.
 func (o Ownership) nothing() bool { return o.UID == nil && o.GID == nil && o.Mode == nil }
 
-// met reports whether a file is as it should be. A file that runs with its owner's rights is
-// not: it may be the work of a previous owner.
+// met reports whether a file is as requested. A file that runs with its owner's rights is not,
+// because a previous owner may have prepared it.
 func (o Ownership) met(st unix.Statx_t) bool {
 	ids := (o.UID == nil || st.Uid == *o.UID) && (o.GID == nil || st.Gid == *o.GID)
 	mode := uint32(st.Mode)
 	return ids && o.modeOf(mode) == mode && !filetree.HasSetID(&st)
 }
 
-// owner words what is asked for as filetree takes it.
+// owner converts the request into filetree's type.
 func (o Ownership) owner() filetree.Owner {
 	to := filetree.Owner{UID: -1, GID: -1, Mode: o.modeOf}
 	if o.UID != nil {
@@ -153,18 +164,20 @@ func (o Ownership) owner() filetree.Owner {
 	return to
 }
 
-// modeOf returns the mode that a file with this mode should have. A file that nobody may execute
-// does not become a program.
+// modeOf returns the new mode of a file with this mode. A file that no user can execute does not
+// become executable.
 func (o Ownership) modeOf(mode uint32) uint32 {
 	kind := mode & unix.S_IFMT
 	if o.Mode == nil || kind == unix.S_IFLNK {
 		return mode
 	}
+
 	want := *o.Mode
 	if kind != unix.S_IFDIR {
 		if want &= 0o777; mode&0o111 == 0 {
 			want &^= 0o111
 		}
 	}
+
 	return kind | want
 }

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// owned is who owns a file itself, and its mode.
+// owned returns the owner and the mode of a file, without following a link.
 func owned(t *testing.T, path string) string {
 	t.Helper()
 	var st unix.Stat_t
@@ -23,9 +23,9 @@ func owned(t *testing.T, path string) string {
 
 func quiet(int) {}
 
-// TestOwn: what is asked for, and no more, is given to the root, and to all that is
-// below if that is asked for too: links themselves, and nothing that another mount
-// hides or that lies outside.
+// TestOwn checks that exactly the requested changes apply to the root and, if requested, to all
+// files below. Links themselves are changed. Files outside the tree, or hidden by another mount,
+// are not.
 func TestOwn(t *testing.T) {
 	base := tempDir(t)
 	root, outside := mkdir(t, base, "root"), write(t, base+"/outside", "x")
@@ -65,8 +65,8 @@ func TestOwn(t *testing.T) {
 	}
 }
 
-// TestOwnDefault: a default owner is given to a root that has none but root. A root that has
-// an owner or a group stays as it is, but for the mode that is asked for.
+// TestOwnDefault checks that only a root directory of root:root gets a default owner. A root
+// directory with another owner or group gets only the requested mode.
 func TestOwnDefault(t *testing.T) {
 	root := tempDir(t)
 	check(t, os.Chmod(root, 0o755))
@@ -96,7 +96,7 @@ func TestOwnDefault(t *testing.T) {
 	}
 }
 
-// TestOwnMatches: below a root that is as asked nothing is looked at.
+// TestOwnMatches checks that nothing is changed below a root that is as requested.
 func TestOwnMatches(t *testing.T) {
 	root := tempDir(t)
 	file := write(t, root+"/file", "x")
@@ -114,7 +114,7 @@ func TestOwnMatches(t *testing.T) {
 	}
 }
 
-// countdown is a context that ends when it was asked some times.
+// countdown is a context that ends after it was asked a number of times.
 type countdown struct {
 	context.Context
 	left int
@@ -127,8 +127,8 @@ func (c *countdown) Err() error {
 	return nil
 }
 
-// TestOwnCutShort: a walk that is broken off leaves the root as it was, so that the
-// next one goes over all of it.
+// TestOwnCutShort checks that an interrupted walk leaves the root unchanged, so that the next walk
+// visits all files.
 func TestOwnCutShort(t *testing.T) {
 	root := tempDir(t)
 	for i := range 100 {
@@ -151,8 +151,8 @@ func TestOwnCutShort(t *testing.T) {
 	}
 }
 
-// TestOwnHung: a file system that does not answer holds nobody up for longer than
-// the bound, and one that refuses is told of by the path.
+// TestOwnHung checks that a file system that does not answer delays the caller no longer than the
+// time limit. The error of one that refuses names the path.
 func TestOwnHung(t *testing.T) {
 	dir := mkdir(t, tempDir(t), "m")
 	f := serveFuse(t, dir, false)
@@ -177,14 +177,14 @@ func TestOwnHung(t *testing.T) {
 	}
 }
 
-// TestOwnPrepared changes a tree that its previous owner prepared: with programs that run as
-// their group, with access control lists, and with more directories in each other than a process
-// may have files open.
+// TestOwnPrepared changes a tree that its previous owner prepared. It has programs that run as
+// their group, access control lists, and more nested directories than a process may have open
+// files.
 func TestOwnPrepared(t *testing.T) {
 	root := mkdir(t, tempDir(t), "root")
 	trap := write(t, root+"/trap", "x")
 	check(t, os.Chmod(trap, 0o700|os.ModeSetgid))
-	acl := []byte("\x02\x00\x00\x00" + // version 2; then user 1234 may do everything
+	acl := []byte("\x02\x00\x00\x00" + // version 2; then user 1234 with all permissions
 		"\x01\x00\x07\x00\xff\xff\xff\xff\x02\x00\x07\x00\xd2\x04\x00\x00\x04\x00\x00\x00\xff\xff\xff\xff" +
 		"\x10\x00\x07\x00\xff\xff\xff\xff\x20\x00\x00\x00\xff\xff\xff\xff")
 	shared := write(t, root+"/shared", "x")
@@ -213,7 +213,7 @@ func TestOwnPrepared(t *testing.T) {
 			t.Errorf("%s still has an access control list: %v", path, err)
 		}
 	}
-	// A root with the right group and a list does not stand for what lies below.
+	// A root with the right group but with a list does not count as done.
 	check(t, os.Chown(shared, 0, 0))
 	check(t, unix.Setxattr(root, "system.posix_acl_access", acl, 0))
 	check(t, newHost(t).Own(context.Background(), root, Ownership{GID: new(uint32(7)), Recursive: true}, quiet))

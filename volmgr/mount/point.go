@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errVanished says that the mount went while it was being looked at.
+// errVanished says that the mount changed or disappeared during the look.
 var errVanished = errors.New("the mount changed while it was looked at")
 
 // point is one mount as the kernel describes it.
@@ -24,27 +24,27 @@ type point struct {
 	id       volume.MountIdentity
 	at       string // mount point
 	source   string
-	readOnly bool   // the mount, or its file system
-	attr     uint64 // of the mount, as mount_setattr(2) has them
+	readOnly bool   // the mount or its file system is read-only
+	attr     uint64 // attributes of the mount, as in mount_setattr(2)
 	deleted  bool   // its root directory or file is unlinked
 	shared   bool   // mounts below it propagate
 }
 
-// lookMask is what every look needs; asking less lets a file system answer
-// without its storage.
+// lookMask is the mask that every look needs. A smaller mask lets a file system answer without its
+// storage.
 const lookMask = unix.STATX_TYPE | unix.STATX_MNT_ID_UNIQUE
 
-// statx asks about a path or, with AT_EMPTY_PATH and no path, about an open
-// file. Sync is AT_STATX_DONT_SYNC, which takes what is cached, or
-// AT_STATX_FORCE_SYNC, which makes a network or FUSE file system answer.
+// statx returns the attributes of a path or, with AT_EMPTY_PATH and no path, of an open file. The
+// flags include AT_STATX_DONT_SYNC, which accepts cached attributes, or AT_STATX_FORCE_SYNC, which
+// makes a network or FUSE file system answer.
 func statx(fd int, path string, flags, mask int) (unix.Statx_t, error) {
 	var st unix.Statx_t
 	err := retry(func() error { return unix.Statx(fd, path, flags|unix.AT_NO_AUTOMOUNT, mask, &st) })
 	return st, err
 }
 
-// retry repeats a call that a signal interrupted: Go's runtime sends them, and
-// FUSE and NFS give up on any.
+// retry repeats a call that a signal interrupted. Go's runtime sends signals, and FUSE and NFS
+// abort a call on any signal.
 func retry(fn func() error) error {
 	for {
 		if err := fn(); !errors.Is(err, unix.EINTR) {
@@ -63,19 +63,20 @@ func open(path string, flags int) (int, error) {
 	return fd, err
 }
 
-// closeFD closes what was opened for looking only; nothing can be lost by it.
+// closeFD closes a descriptor that was opened for reading only. It ignores the error because no
+// data can be lost.
 func closeFD(fd int) { _ = unix.Close(fd) }
 
-// fdPath is the path of an open file as the kernel sees it now.
+// fdPath returns the current path of an open file as the kernel sees it.
 func (h *Host) fdPath(fd int) (string, error) {
 	return os.Readlink(h.fdLink(fd))
 }
 
-// fdLink is a path that leads to an open file, whatever its own path holds.
+// fdLink returns a path that leads to an open file, regardless of the file's own path.
 func (h *Host) fdLink(fd int) string { return h.proc + "/self/fd/" + strconv.Itoa(fd) }
 
-// pointOf describes the mount that st is on. More is a mask of what is wanted
-// beside the identity. With fd < 0 the path says where to ask again.
+// pointOf describes the mount of st. The mask more requests data in addition to the identity. With
+// fd < 0, it asks the kernel again by path.
 func (h *Host) pointOf(st unix.Statx_t, fd int, path string, more uint64) (point, error) {
 	const basic = statmountSBBasic | statmountMntBasic | statmountMntRoot | statmountFSType
 	var unique uint64
@@ -92,14 +93,16 @@ func (h *Host) pointOf(st unix.Statx_t, fd int, path string, more uint64) (point
 			return h.fromStatmount(r), nil
 		}
 	}
+
 	flags := unix.AT_STATX_DONT_SYNC | unix.AT_SYMLINK_NOFOLLOW
 	if fd >= 0 {
 		flags, path = unix.AT_STATX_DONT_SYNC|unix.AT_EMPTY_PATH, ""
 	} else {
 		fd = unix.AT_FDCWD
 	}
-	// The short id, with the mask that even a FUSE mount of another user
-	// answers: it comes unasked.
+
+	// This requests the short mount id with an empty mask, which even a FUSE mount of another user
+	// answers. The id comes without being requested.
 	st, err := statx(fd, path, flags, 0)
 	if err != nil {
 		return point{}, err
@@ -107,6 +110,7 @@ func (h *Host) pointOf(st unix.Statx_t, fd int, path string, more uint64) (point
 	if st.Mask&unix.STATX_MNT_ID == 0 {
 		return point{}, fmt.Errorf("the kernel tells no mount id")
 	}
+
 	table, err := h.table(func(m *proc.Mount) (bool, bool) { is := m.ID == int(st.Mnt_id); return !is, is })
 	if err != nil {
 		return point{}, err
@@ -114,6 +118,7 @@ func (h *Host) pointOf(st unix.Statx_t, fd int, path string, more uint64) (point
 	if len(table) == 0 {
 		return point{}, errVanished
 	}
+
 	p := h.fromInfo(table[0])
 	p.attr = attrOf(table[0])
 	if p.id.ID = unique; unique == 0 {
@@ -122,14 +127,15 @@ func (h *Host) pointOf(st unix.Statx_t, fd int, path string, more uint64) (point
 	return p, nil
 }
 
-// slowPoint describes the mount whose root is path, for a path that statx
-// says nothing about. The mount id of an O_PATH descriptor needs no answer
-// from the file system. Nil means that no mount is there.
+// slowPoint describes the mount whose root is path, for a path on which statx fails. The mount id
+// of an O_PATH descriptor needs no answer from the file system. It returns nil if no mount is
+// there.
 func (h *Host) slowPoint(path string) (*point, error) {
 	table, err := h.table(nil)
 	if err != nil {
 		return nil, err
 	}
+
 	at, id := path, -1
 	fd, err := open(path, unix.O_PATH|unix.O_NOFOLLOW)
 	switch {
@@ -144,6 +150,7 @@ func (h *Host) slowPoint(path string) (*point, error) {
 	case errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR):
 		return nil, nil
 	}
+
 	hidden := covered(table)
 	for _, m := range table {
 		p := h.fromInfo(m)
@@ -151,31 +158,35 @@ func (h *Host) slowPoint(path string) (*point, error) {
 		if !here || (id >= 0 && m.ID != id) || (id < 0 && hidden[m.ID]) {
 			continue
 		}
+
 		p.id.ID = h.uniqueID(m.ID)
 		return &p, nil
 	}
+
 	return nil, nil
 }
 
-// fdMountID reads mnt_id of a descriptor of a process ("self" or a pid). It
-// asks the kernel, not the file system.
+// fdMountID reads the mnt_id of a descriptor of a process ("self" or a pid). It asks the kernel,
+// not the file system.
 func (h *Host) fdMountID(pid, fd string) (int, error) {
 	data, err := os.ReadFile(filepath.Join(h.proc, pid, "fdinfo", fd))
 	if err != nil {
 		return 0, err
 	}
+
 	for lines := bufio.NewScanner(bytes.NewReader(data)); lines.Scan(); {
 		if v, ok := strings.CutPrefix(lines.Text(), "mnt_id:"); ok {
 			return strconv.Atoi(strings.TrimSpace(v))
 		}
 	}
+
 	return 0, fmt.Errorf("cannot find mnt_id of descriptor %s of process %s", fd, pid)
 }
 
-// fromStatmount turns a reply into a point, which keeps nothing of the reply.
+// fromStatmount converts a reply into a point. The point keeps no reference to the reply.
 func (h *Host) fromStatmount(r statmountReply) point {
 	p := point{id: volume.MountIdentity{Namespace: h.namespace, Boot: h.boot, ID: r.u64(atMntID)}}
-	// One string for the three that live and die together.
+	// One allocation serves the three strings, which have the same lifetime.
 	var room [128]byte
 	all := appendDevice(room[:0], r.u32(atDevMajor), r.u32(atDevMinor))
 	dev := len(all)
@@ -194,16 +205,17 @@ func (h *Host) fromStatmount(r statmountReply) point {
 	p.shared = r.u64(atMntShare)&unix.MS_SHARED != 0
 	p.attr = r.u64(atMntAttr)
 	p.readOnly = p.attr&unix.MOUNT_ATTR_RDONLY != 0 || r.u32(atSBFlags)&unix.MS_RDONLY != 0
+
 	return p
 }
 
-// rootPath takes off what the kernel adds to the path of an unlinked file: the
-// mount is the same one. No other path holds two slashes.
+// rootPath removes the suffix that the kernel adds to the path of an unlinked file, because the
+// mount is still the same. No other path contains two slashes.
 func rootPath(s string) (root string, deleted bool) {
 	return strings.CutSuffix(s, "//deleted")
 }
 
-// device writes a device number as everywhere in this program.
+// device formats a device number in the form that the whole program uses.
 func device(major, minor uint32) string {
 	var room [2*10 + 1]byte
 	return string(appendDevice(room[:0], major, minor))

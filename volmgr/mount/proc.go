@@ -30,29 +30,31 @@ func numbers(dir string) ([]int, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = d.Close() }() // it was only read
+	defer func() { _ = d.Close() }() // the directory is only read
 	names, err := d.Readdirnames(-1)
 	if err != nil {
 		return nil, err
 	}
+
 	var out []int
 	for _, n := range names {
 		if i, err := strconv.Atoi(n); err == nil {
 			out = append(out, i)
 		}
 	}
+
 	slices.Sort(out)
 	return out, nil
 }
 
-// gone reports whether an error says that a process, or what was asked of it,
-// is no more; a zombie has neither mounts nor files.
+// gone reports whether an error means that a process or its data no longer exists. A zombie has
+// neither mounts nor files.
 func gone(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL)
 }
 
-// command is the short name of a process. It is kept by the kernel: the
-// command line is in the process's own memory, which may hang with it.
+// command returns the short name of a process, which the kernel stores. The command line is in the
+// process's own memory, and reading it may hang with the process.
 func (h *Host) command(pid int) string {
 	data, err := os.ReadFile(h.procPath(pid, "comm"))
 	if err != nil {
@@ -61,8 +63,8 @@ func (h *Host) command(pid int) string {
 	return strings.TrimSuffix(string(data), "\n")
 }
 
-// unit returns the unit of the system's service manager that a process is in;
-// empty if there is none.
+// unit returns the unit of the system's service manager that contains a process, or an empty
+// string.
 func (h *Host) unit(pid int) string {
 	data, err := os.ReadFile(h.procPath(pid, "cgroup"))
 	if err != nil {
@@ -75,25 +77,25 @@ func (h *Host) procPath(pid int, name string) string {
 	return h.proc + "/" + strconv.Itoa(pid) + "/" + name
 }
 
-// space is a mount namespace and the threads seen in it.
+// space is a mount namespace and the threads in it.
 type space struct {
 	name  string // "mnt:[4026531841]"
-	pid   int    // the process of the lowest pid that is in it
+	pid   int    // the process with the lowest pid in it
 	tasks []string
 }
 
-// denied reports whether an error says that we may not look into a process: it
-// has capabilities that we have not, or lives in another user namespace.
+// denied reports whether an error means that the agent may not inspect a process. The process has
+// capabilities that the agent lacks, or is in another user namespace.
 func denied(err error) bool { return errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) }
 
-// spaces lists the mount namespaces that a process or a thread is in, and the
-// processes that may not be asked. A namespace that is kept only by a
-// descriptor or a bind mount of it is not seen.
+// spaces lists the mount namespaces of all processes and threads, and the processes that may not be
+// inspected. It does not find a namespace that exists only through a descriptor or a bind mount.
 func (h *Host) spaces() (spaces []*space, closed []int, err error) {
 	pids, err := h.processes()
 	if err != nil {
 		return nil, nil, err
 	}
+
 	byName := map[string]*space{}
 	for _, pid := range pids {
 		err := h.addSpaces(pid, func(name, task string) {
@@ -105,6 +107,7 @@ func (h *Host) spaces() (spaces []*space, closed []int, err error) {
 			}
 			s.tasks = append(s.tasks, task)
 		})
+
 		switch {
 		case err == nil || gone(err):
 		case denied(err):
@@ -113,6 +116,7 @@ func (h *Host) spaces() (spaces []*space, closed []int, err error) {
 			return nil, nil, fmt.Errorf("cannot read the mount namespace of process %d (%s): %w", pid, h.command(pid), err)
 		}
 	}
+
 	return spaces, closed, nil
 }
 
@@ -123,6 +127,7 @@ func (h *Host) addSpaces(pid int, add func(name, task string)) error {
 	if err != nil {
 		return err
 	}
+
 	for _, tid := range tids {
 		task := dir + "/" + strconv.Itoa(tid)
 		name, err := os.Readlink(task + "/ns/mnt")
@@ -132,16 +137,18 @@ func (h *Host) addSpaces(pid int, add func(name, task string)) error {
 		if err != nil {
 			return err
 		}
+
 		add(name, task)
 	}
+
 	return nil
 }
 
-// ownSpace is this namespace as a link of /proc reads.
+// ownSpace returns this namespace in the form of the links in /proc.
 func (h *Host) ownSpace() string { return fmt.Sprintf("mnt:[%d]", h.namespace) }
 
-// mounts reads the mount table of a namespace, as proc.ReadMounts does, from the first thread that
-// is still there; nothing when all are gone.
+// mounts reads the mount table of a namespace as proc.ReadMounts does, through the first thread that
+// still exists. It returns nothing if no thread is left.
 func (s *space) mounts(keep func(line []byte) bool, filter proc.Filter) ([]*proc.Mount, error) {
 	for _, task := range s.tasks {
 		table, err := proc.ReadMounts(task+"/mountinfo", keep, filter)
@@ -150,5 +157,6 @@ func (s *space) mounts(keep func(line []byte) bool, filter proc.Filter) ([]*proc
 		}
 		return table, err
 	}
+
 	return nil, nil
 }

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// optionsOf are the options of the uppermost mount at a path.
+// optionsOf returns the options of the uppermost mount at a path.
 func optionsOf(t *testing.T, path string) []string {
 	t.Helper()
 	table, err := os.ReadFile("/proc/self/mountinfo")
@@ -27,8 +27,8 @@ func optionsOf(t *testing.T, path string) []string {
 	return options
 }
 
-// TestRestrict: options are added, those that are there stay, and what is mounted below gets
-// them too where the kernel can do that.
+// TestRestrict checks that options are added and existing ones stay. Mounts below get the new
+// options too if the kernel supports that.
 func TestRestrict(t *testing.T) {
 	ctx := t.Context()
 	old := newHost(t)
@@ -71,7 +71,7 @@ func TestRestrict(t *testing.T) {
 	}
 }
 
-// TestSetMode: only a directory that is itself at its path gets another mode.
+// TestSetMode checks that only a directory that is itself at its path gets another mode.
 func TestSetMode(t *testing.T) {
 	h, ctx := newHost(t), t.Context()
 	dir := mkdir(t, tempDir(t), "d")

@@ -8,9 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Shared reports whether what is mounted below dir, which must exist, reaches
-// other mount namespaces: the mount that dir lies in is shared
-// (mount_namespaces(7)).
+// Shared reports whether mounts below dir reach other mount namespaces, because dir lies in a
+// shared mount (mount_namespaces(7)). The directory must exist.
 func (h *Host) Shared(dir string) (bool, error) {
 	dir = filepath.Clean(dir)
 	p, err := bounded(context.Background(), h, kindLook, dir, h.bound, func() (point, error) { return h.containing(dir) })
@@ -20,7 +19,7 @@ func (h *Host) Shared(dir string) (bool, error) {
 	return p.shared, nil
 }
 
-// containing describes the mount that a directory lies in.
+// containing describes the mount that contains a directory.
 func (h *Host) containing(dir string) (point, error) {
 	fd, err := open(dir, unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestShared: the mount that a directory lies in decides, on any kernel.
+// TestShared checks that the mount that contains a directory decides, on any kernel.
 func TestShared(t *testing.T) {
 	dir := tempDir(t)
 	mountFS(t, "tmpfs", "t", mkdir(t, dir, "own"), 0, "")

@@ -11,32 +11,35 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Apart is how a process sees a directory of this host otherwise than the host
-// does, as far as that is proven. The zero value is that nothing is wrong.
+// Apart lists the proven differences between a process's view of a directory and the host's view.
+// The zero value means that there is no known difference.
 type Apart struct {
-	NoPath    bool // there is no such directory for it
-	OtherPath bool // at that path it has another directory
-	NotIn     bool // what is mounted below the directory here does not reach it
-	NotOut    bool // what it mounts below the directory does not reach this host
-	// Barred: it runs as User, which may not enter a directory that only we may enter.
+	NoPath    bool // the process does not have the directory
+	OtherPath bool // the process has another directory at that path
+	NotIn     bool // mounts of this host below the directory do not reach the process
+	NotOut    bool // mounts of the process below the directory do not reach this host
+
+	// Barred means that the process runs as User, which may not enter a directory with mode 0700 of
+	// the agent.
 	Barred bool
 	User   uint32
 }
 
-// The kinds of call for Sharing: one at a time for a directory.
+// kindCanary is the kind of call for Sharing: only one runs at a time for a directory.
 const kindCanary kind = "try whether mounts are shared below"
 
-// Sharing finds out whether a process and this host see each other's mounts below
-// dir, at the same path, and whether the process may enter dir. Where the process has our
-// mount namespace and root the mounts are shared, and nothing is tried. Else a canary is mounted in dir, by us, and then
-// in the process's namespace, and each time the other side is asked for it. What
-// is mounted there already notices nothing. Both canaries and their directory are
-// gone afterwards; a process that is killed on the way leaves one, which the next
-// Sharing of the directory takes off, or ClearCanary.
+// Sharing finds out whether a process and this host see each other's mounts below dir, at the same
+// path. It also checks whether the process may enter dir. If the process has the agent's mount
+// namespace and root, the mounts are shared and no test is needed.
 //
-// An error is what kept from finding out all of it (the process is gone, we may
-// not look into it, the directory hangs: *HungError); what is Apart is so all
-// the same. Dir is made if it is not there.
+// Otherwise Sharing mounts a canary in dir, first in the agent's namespace and then in the
+// process's, and each time looks for it on the other side. Existing mounts there are not affected.
+// Both canaries and their directory are removed afterwards. An agent that is killed during the test
+// leaves a canary, which the next Sharing of the directory or ClearCanary removes.
+//
+// An error names the reason why the test is incomplete: the process is gone, the agent may not
+// inspect it, or the directory hangs (*HungError). The returned Apart is valid nevertheless.
+// Sharing creates dir if it does not exist.
 func (h *Host) Sharing(ctx context.Context, pid int, dir string) (Apart, error) {
 	dir = filepath.Clean(dir)
 	type answer struct {
@@ -56,7 +59,7 @@ func (h *Host) Sharing(ctx context.Context, pid int, dir string) (Apart, error) 
 	return a.apart, nil
 }
 
-// ClearCanary takes off what a killed agent left of a Sharing of dir.
+// ClearCanary removes a canary that a killed agent left during a Sharing of dir.
 func (h *Host) ClearCanary(ctx context.Context, dir string) error {
 	dir = filepath.Clean(dir)
 	_, err := bounded(ctx, h, kindCanary, dir, h.bound, func() (struct{}, error) { return struct{}{}, h.clearCanary(dir) })
@@ -66,7 +69,7 @@ func (h *Host) ClearCanary(ctx context.Context, dir string) error {
 	return nil
 }
 
-// SameNetwork reports whether a process is in our network namespace.
+// SameNetwork reports whether a process is in the agent's network namespace.
 func (h *Host) SameNetwork(pid int) (bool, error) {
 	own, err := os.Readlink(h.proc + "/self/ns/net")
 	if err != nil {
@@ -77,7 +80,7 @@ func (h *Host) SameNetwork(pid int) (bool, error) {
 }
 
 func (h *Host) sharing(pid int, dir string) (a Apart, err error) {
-	// All is asked of this descriptor: a pid may change hands, it does not.
+	// All questions use this descriptor, because another process may get the pid.
 	proc, err := open(h.procPath(pid, ""), unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
 		return a, err
@@ -87,18 +90,22 @@ func (h *Host) sharing(pid int, dir string) (a Apart, err error) {
 	if err != nil {
 		return a, err
 	}
+
 	root, err := readlinkat(proc, "root")
 	if err != nil {
 		return a, err
 	}
+
 	a.User, a.Barred, err = h.barred(proc)
 	if err != nil || a.Barred || space == h.ownSpace() && root == "/" {
 		return a, err
 	}
+
 	err = errors.Join(os.MkdirAll(filepath.Dir(dir), 0o711), os.MkdirAll(dir, 0o700))
 	if err != nil {
 		return a, err
 	}
+
 	here, err := open(dir, unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
 		return a, err
@@ -106,7 +113,7 @@ func (h *Host) sharing(pid int, dir string) (a Apart, err error) {
 	defer closeFD(here)
 	there, err := openIn(proc, dir)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
-		_, err = readlinkat(proc, "root") // and the process is still there
+		_, err = readlinkat(proc, "root") // fails if the process is gone
 		return Apart{NoPath: err == nil}, err
 	}
 	if err != nil {
@@ -119,11 +126,12 @@ func (h *Host) sharing(pid int, dir string) (a Apart, err error) {
 	return h.canaries(proc, here, there, dir)
 }
 
-// canaries mounts one on each side, and looks for it on the other.
+// canaries mounts a canary on each side and looks for it on the other.
 func (h *Host) canaries(proc, here, there int, dir string) (a Apart, err error) {
 	if err := h.clearCanary(dir); err != nil {
 		return a, err
 	}
+
 	at := filepath.Join(dir, CanaryName)
 	if err := os.Mkdir(at, 0o700); err != nil {
 		return a, err
@@ -133,17 +141,18 @@ func (h *Host) canaries(proc, here, there int, dir string) (a Apart, err error) 
 	if err != nil {
 		return a, err
 	}
+
 	a.NotIn = !seen
 	err = h.visit(proc, there, func() error {
 		seen, err := canary(CanaryName, here)
 		a.NotOut = err == nil && !seen
 		return err
 	})
+
 	return a, err
 }
 
-// canary mounts one at path and reports whether it is seen from a directory of
-// the other side.
+// canary mounts a canary at path and reports whether it shows in a directory of the other side.
 func canary(path string, other int) (seen bool, err error) {
 	dev, err := mountCanary(path)
 	if err != nil {
@@ -154,32 +163,34 @@ func canary(path string, other int) (seen bool, err error) {
 	return found == dev, err
 }
 
-// visit runs fn in the mount namespace of a process, in a directory of it.
+// visit runs fn in the mount namespace of a process, in one of its directories.
 //
-// A mount namespace belongs to a thread, and only one that shares its root and
-// working directory with no other thread may change it: so this takes a thread
-// of its own, which is never given back to the runtime and ends with its
-// goroutine. Nothing else can run on it. It cannot be the first thread of this
-// program, which does not end, and whose namespace is what /proc/self shows.
+// A mount namespace belongs to a thread. Only a thread that shares its root and working directory
+// with no other thread may change it. Therefore visit uses a separate thread. The thread never
+// returns to the runtime and ends with its goroutine, so no other code can run on it. It cannot be
+// the first thread of this program, because that thread does not end and /proc/self shows its
+// namespace.
 func (h *Host) visit(proc, dir int, fn func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
 		if unix.Gettid() == os.Getpid() {
-			defer runtime.UnlockOSThread() // held until another one has done it
+			defer runtime.UnlockOSThread() // keeps this thread locked until another thread has run fn
 			done <- h.visit(proc, dir, fn)
 			return
 		}
+
 		err := enter(proc, dir)
 		if err == nil {
 			err = fn()
 		}
 		done <- err
 	}()
+
 	return <-done
 }
 
-// enter takes this thread into the mount namespace of a process.
+// enter moves this thread into the mount namespace of a process.
 func enter(proc, dir int) error {
 	ns, err := openat(proc, "ns/mnt", unix.O_RDONLY)
 	if err != nil {
@@ -192,11 +203,11 @@ func enter(proc, dir int) error {
 	if err := unix.Setns(ns, unix.CLONE_NEWNS); err != nil {
 		return os.NewSyscallError("setns", err)
 	}
-	// The root is now that of the namespace, which need not be the process's.
+	// The root is now that of the namespace, which may differ from the process's root.
 	return os.NewSyscallError("fchdir", unix.Fchdir(dir))
 }
 
-// openIn opens a directory as a process sees it, links in its path included.
+// openIn opens a directory as a process sees it, including links in its path.
 func openIn(proc int, dir string) (int, error) {
 	root, err := openat(proc, "root", unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
@@ -208,7 +219,7 @@ func openIn(proc int, dir string) (int, error) {
 		fd, err = unix.Openat2(root, dir, &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT})
 		return err
 	})
-	if errors.Is(err, unix.EAGAIN) { // something was renamed meanwhile
+	if errors.Is(err, unix.EAGAIN) { // something was renamed in the meantime
 		err = errVanished
 	}
 	return fd, err
@@ -234,7 +245,7 @@ func readlinkat(dir int, name string) (string, error) {
 	return string(room[:n]), nil
 }
 
-// sameFile reports whether two descriptors are of the same file.
+// sameFile reports whether two descriptors refer to the same file.
 func sameFile(a, b int) (bool, error) {
 	var st [2]unix.Statx_t
 	for i, fd := range []int{a, b} {
@@ -243,5 +254,6 @@ func sameFile(a, b int) (bool, error) {
 			return false, err
 		}
 	}
+
 	return st[0].Ino == st[1].Ino && st[0].Dev_major == st[1].Dev_major && st[0].Dev_minor == st[1].Dev_minor, nil
 }

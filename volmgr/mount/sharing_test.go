@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sharedDir is a directory that is a shared mount of its own, as the mount root
-// of a host is.
+// sharedDir returns a directory that is a shared mount of its own, like the root of a host's volume
+// mounts.
 func sharedDir(t *testing.T) string {
 	t.Helper()
 	dir := mkdir(t, tempDir(t), "root")
@@ -26,8 +26,7 @@ func sharedDir(t *testing.T) string {
 	return dir
 }
 
-// apart starts a process in a mount namespace of its own, after a script has run
-// in that.
+// apart starts a process in a mount namespace of its own, after a script has run there.
 func apart(t *testing.T, propagation, script string) (pid int) {
 	t.Helper()
 	exe, err := os.Executable()
@@ -49,7 +48,7 @@ func canaryIn(t *testing.T, pid int) bool {
 	return strings.Contains(string(table), canarySource)
 }
 
-// expectNoCanary fails if anything is left of a Sharing.
+// expectNoCanary fails if a Sharing left anything behind.
 func expectNoCanary(t *testing.T, dir string, pid int) {
 	t.Helper()
 	if canaryIn(t, os.Getpid()) || canaryIn(t, pid) {
@@ -66,7 +65,7 @@ func TestSharing(t *testing.T) {
 	}
 	for name, tt := range map[string]struct {
 		propagation string
-		script      func(dir string) string // in the process's namespace
+		script      func(dir string) string // runs in the process's namespace
 		then        func(t *testing.T, dir string)
 		want        Apart
 	}{
@@ -102,8 +101,8 @@ func TestSharing(t *testing.T) {
 	}
 }
 
-// TestSharingTouchesNothing: neither where there is nothing to find out, nor of
-// what is mounted already, nor which namespace this program is in.
+// TestSharingTouchesNothing checks that Sharing does nothing if no test is needed. It affects
+// neither existing mounts nor the namespace of this program.
 func TestSharingTouchesNothing(t *testing.T) {
 	dir := sharedDir(t)
 	h, ctx := newHost(t), context.Background()
@@ -141,8 +140,8 @@ func TestSharingTouchesNothing(t *testing.T) {
 	})
 }
 
-// TestSharingAfterAKill: what an agent left that was killed on the way goes, on
-// this host and in the process's namespace. What is not ours stays.
+// TestSharingAfterAKill checks that the leftovers of a killed agent are removed, on this host and
+// in the process's namespace. Other mounts stay.
 func TestSharingAfterAKill(t *testing.T) {
 	dir := sharedDir(t)
 	at := mkdir(t, dir, CanaryName)
@@ -207,7 +206,7 @@ func TestSameNetwork(t *testing.T) {
 	}
 }
 
-// BenchmarkSharing is what a start of a plugin in another namespace costs.
+// BenchmarkSharing measures the cost of starting a plugin in another namespace.
 func BenchmarkSharing(b *testing.B) {
 	dir := b.TempDir()
 	bindAt(b, dir, dir)

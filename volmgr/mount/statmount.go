@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// From include/uapi/linux/mount.h, which x/sys does not have.
+// From include/uapi/linux/mount.h, because x/sys does not define them.
 const (
 	statmountSBBasic  = 0x1
 	statmountMntBasic = 0x2
@@ -20,7 +20,7 @@ const (
 	listmountRoot     = ^uint64(0)
 )
 
-// Offsets into struct statmount; strings are offsets from strAt.
+// Offsets into struct statmount. Strings are given as offsets from strAt.
 const (
 	atMask      = 8
 	atDevMajor  = 16
@@ -36,10 +36,10 @@ const (
 	atSBSource  = 124
 	strAt       = 512
 	usualStat   = 1 << 10
-	largestStat = 1 << 17 // three paths of 4 KiB fit many times
+	largestStat = 1 << 17 // much more than three paths of 4 KiB
 )
 
-// errNoStatmount says that statmount cannot be asked, or not for all of it.
+// errNoStatmount says that statmount is not available, or not for all requested data.
 var errNoStatmount = errors.New("no statmount")
 
 // mountRequest is struct mnt_id_req, version 0.
@@ -56,12 +56,13 @@ type statmountReply []byte
 func (r statmountReply) u32(at int) uint32 { return binary.NativeEndian.Uint32(r[at:]) }
 func (r statmountReply) u64(at int) uint64 { return binary.NativeEndian.Uint64(r[at:]) }
 
-// str is a part of the reply, not a copy.
+// str returns a part of the reply, not a copy.
 func (r statmountReply) str(at int) []byte {
 	from := strAt + int(r.u32(at))
 	if from >= len(r) {
 		return nil
 	}
+
 	s := r[from:]
 	if end := bytes.IndexByte(s, 0); end >= 0 {
 		s = s[:end]
@@ -69,10 +70,9 @@ func (r statmountReply) str(at int) []byte {
 	return s
 }
 
-// statmount asks for what mask names of the mount with a unique id. It fails
-// with ENOENT when there is no such mount in this namespace, and with
-// errNoStatmount when the kernel does not tell all of it. The reply lies in
-// room, if it is large enough.
+// statmount requests the data in mask about the mount with a unique id. It fails with ENOENT if
+// there is no such mount in this namespace, and with errNoStatmount if the kernel does not provide
+// all of the data. The reply uses room if room is large enough.
 func statmount(id, mask uint64, room *[usualStat]byte) (statmountReply, error) {
 	req := mountRequest{size: uint32(unsafe.Sizeof(mountRequest{})), id: id, param: mask}
 	buf := statmountReply(room[:])
@@ -93,16 +93,18 @@ func statmount(id, mask uint64, room *[usualStat]byte) (statmountReply, error) {
 			return nil, errNoStatmount
 		}
 	}
+
 	return nil, errNoStatmount
 }
 
-// uniqueID finds the unique id of the mount that mountinfo calls old; 0 where
-// the kernel does not tell. It asks for every mount in turn, so it is for
-// mounts that statx cannot be asked about.
+// uniqueID finds the unique id of a mount by its id in mountinfo, or returns 0 if the kernel does
+// not provide it. It checks every mount in turn, so it is only for mounts about which statx cannot
+// be asked.
 func (h *Host) uniqueID(old int) uint64 {
 	if h.noStatmount || h.noMountRoot {
 		return 0
 	}
+
 	var after uint64
 	var room [usualStat]byte
 	for {
@@ -113,12 +115,14 @@ func (h *Host) uniqueID(old int) uint64 {
 		if errno != 0 || n == 0 {
 			return 0
 		}
+
 		for _, id := range ids[:n] {
 			r, err := statmount(id, statmountMntBasic, &room)
 			if err == nil && int(r.u32(atMntIDOld)) == old {
 				return id
 			}
 		}
+
 		after = ids[n-1]
 	}
 }

@@ -15,31 +15,36 @@ import (
 
 // Entry is one mount in the table.
 type Entry struct {
-	// Path is the mount point, under the root as the caller spelled it.
+	// Path is the mount point, with the root in the caller's spelling.
 	Path string
-	// ID is the mount's id in the table. The kernel gives it to another mount later.
+
+	// ID is the mount's id in the table. The kernel reuses it for later mounts.
 	ID int
-	// Identity has no unique mount id: the table does not hold it.
+
+	// Identity has no unique mount id, because the table does not contain it.
 	Identity volume.MountIdentity
 	Source   string
-	ReadOnly bool // the mount, or its file system
-	// Covered is set when another mount lies over this one on the same path,
-	// so that the path does not lead to it.
+	ReadOnly bool // the mount or its file system is read-only
+
+	// Covered is set if another mount lies over this one at the same path. The path then leads to
+	// the other mount.
 	Covered bool
 }
 
-// Under returns the mounts at root and below it, in the order they were made
-// as far as the kernel keeps it, from one read of the table.
+// Under returns the mounts at and below root from one read of the table. They are in the order in
+// which they were made, as far as the kernel keeps it.
 func (h *Host) Under(root string) ([]Entry, error) {
 	root = filepath.Clean(root)
 	actual, err := bounded(context.Background(), h, kindLook, root, h.bound, func() (string, error) { return h.canonical(root) })
 	if err != nil {
 		return nil, fmt.Errorf("cannot find mounts under %q: %w", root, err)
 	}
+
 	table, err := h.table(func(m *proc.Mount) (bool, bool) { return !within(m.Mountpoint, actual), false })
 	if err != nil {
 		return nil, fmt.Errorf("cannot find mounts under %q: %w", root, err)
 	}
+
 	hidden := covered(table)
 	out := make([]Entry, 0, len(table))
 	for _, m := range table {
@@ -50,15 +55,16 @@ func (h *Host) Under(root string) ([]Entry, error) {
 			ReadOnly: p.readOnly, Covered: hidden[m.ID],
 		})
 	}
+
 	return out, nil
 }
 
-// canonical is path without symbolic links. What cannot be resolved because it
-// is missing or a file system on the way is dead stays as it is written.
+// canonical resolves the symbolic links in path. If that fails, because the path is missing or a
+// file system in it is dead, it returns path unchanged.
 func (h *Host) canonical(path string) (string, error) {
 	fd, err := open(path, unix.O_PATH)
 	if err != nil {
-		return path, nil // mounts are known by their path as well
+		return path, nil // the table also contains such paths
 	}
 	defer closeFD(fd)
 	return h.fdPath(fd)
@@ -70,28 +76,29 @@ func within(path, dir string) bool {
 	return ok && (rest == "" || rest[0] == '/')
 }
 
-// covered marks the mounts, by id, that have another one on their own root: a
-// child at the same mount point.
+// covered returns the ids of the mounts that another mount covers: a child at the same mount point.
 func covered(table []*proc.Mount) map[int]bool {
 	at := make(map[int]string, len(table))
 	for _, m := range table {
 		at[m.ID] = m.Mountpoint
 	}
+
 	hidden := map[int]bool{}
 	for _, m := range table {
 		if p, ok := at[m.Parent]; ok && p == m.Mountpoint && m.Parent != m.ID {
 			hidden[m.Parent] = true
 		}
 	}
+
 	return hidden
 }
 
-// table reads this namespace's mounts that filter does not skip.
+// table reads the mounts of this namespace that filter does not skip.
 func (h *Host) table(filter proc.Filter) ([]*proc.Mount, error) {
 	return proc.ReadMounts(h.proc+"/self/mountinfo", nil, filter)
 }
 
-// fromInfo turns a line of the table into a point without a unique id.
+// fromInfo converts a line of the table into a point without a unique id.
 func (h *Host) fromInfo(m *proc.Mount) point {
 	p := point{
 		id: volume.MountIdentity{
@@ -101,8 +108,10 @@ func (h *Host) fromInfo(m *proc.Mount) point {
 		at: m.Mountpoint, source: m.Source, shared: strings.HasPrefix(m.Optional, "shared:"),
 		readOnly: hasOption(m.Options, "ro") || hasOption(m.VFSOptions, "ro"),
 	}
+
 	p.id.Root, p.deleted = rootPath(m.Root)
-	// "fuse.sshfs": the kernel's type, and a name that the daemon chose.
+	// In "fuse.sshfs", the first part is the kernel's type, and the second is a name that the
+	// daemon chose.
 	p.id.FSType, _, _ = strings.Cut(m.FSType, ".")
 	return p
 }
@@ -114,11 +123,12 @@ func attrOf(m *proc.Mount) (attr uint64) {
 			attr |= bit
 		}
 	}
+
 	if hasOption(m.Options, "ro") {
 		attr |= unix.MOUNT_ATTR_RDONLY
 	}
 	if attr&unix.MOUNT_ATTR__ATIME == 0 && !hasOption(m.Options, "relatime") {
-		attr |= unix.MOUNT_ATTR_STRICTATIME // which the table shows by naming none
+		attr |= unix.MOUNT_ATTR_STRICTATIME // the table shows it by naming none of the three
 	}
 	return attr
 }

@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// InTree reports whether what a mount shows lies in the directory dir itself:
-// in the same file system, at dir's path in it or below. A publish that bound
-// our own bare directory is found so; one that bound from a mount that lies on
-// a directory in dir is not meant. A missing dir holds nothing.
+// InTree reports whether the source of a mount lies in the directory dir itself: in the same file
+// system, at or below dir's path in it. This finds a publish that bound our own bare directory. A
+// publish that bound from another mount on a directory in dir does not count. A missing dir
+// contains nothing.
 func (h *Host) InTree(id volume.MountIdentity, dir string) (bool, error) {
 	dir = filepath.Clean(dir)
-	// One outstanding for each mount that is asked about: with one for all, every
-	// publish on the host would wait for every other.
+	// There is one running call for each mount. With one call for all, every publish on the host
+	// would wait for every other.
 	key := fmt.Sprintf("%s (for mount %d)", dir, id.ID)
 	in, err := bounded(context.Background(), h, kindLook, key, h.bound, func() (bool, error) { return h.inTree(id, dir) })
 	if err != nil {
@@ -36,18 +36,21 @@ func (h *Host) inTree(id volume.MountIdentity, dir string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
+
 	t, known := h.trees.find(dir, st)
 	if !known {
 		if t, err = h.treeAt(dir); err != nil {
 			return false, err
 		}
+
 		h.trees.keep(dir, st, t)
 	}
+
 	return t.device == id.Device && within(id.Root, t.inner), nil
 }
 
-// tree is where a directory is within its file system: the mount that it is
-// reached by may show only a part of that (a bind, a btrfs subvolume).
+// tree is the position of a directory within its file system. It is needed because the directory's
+// mount may show only a part of the file system (a bind, a btrfs subvolume).
 type tree struct{ device, inner string }
 
 func (h *Host) treeAt(dir string) (tree, error) {
@@ -60,10 +63,12 @@ func (h *Host) treeAt(dir string) (tree, error) {
 	if err != nil {
 		return tree{}, err
 	}
+
 	st, err := statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, lookMask)
 	if err != nil {
 		return tree{}, err
 	}
+
 	p, err := h.pointOf(st, fd, "", statmountMntPoint)
 	if err != nil {
 		return tree{}, err
@@ -74,9 +79,9 @@ func (h *Host) treeAt(dir string) (tree, error) {
 	return tree{device: p.id.Device, inner: filepath.Join(p.id.Root, strings.TrimPrefix(path, p.at))}, nil
 }
 
-// trees remembers where a few directories are. A publish asks about the same one
-// each time, and the answer holds as long as its path leads to the same directory
-// of the same mount. Without unique mount ids nothing is remembered.
+// trees caches the positions of a few directories. Every publish asks about the same directory. The
+// answer holds while the path leads to the same directory of the same mount. Without unique mount
+// ids nothing is cached.
 type trees struct {
 	mu    sync.Mutex
 	known map[string]knownTree
@@ -97,7 +102,7 @@ func (t *trees) find(dir string, st unix.Statx_t) (tree, bool) {
 func (t *trees) keep(dir string, st unix.Statx_t, now tree) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.known == nil || len(t.known) > 8 { // there is one: the root of all plugins' mounts
+	if t.known == nil || len(t.known) > 8 { // normally there is one: the root of all plugins' mounts
 		t.known = map[string]knownTree{}
 	}
 	t.known[dir] = knownTree{mount: st.Mnt_id, inode: st.Ino, tree: now}

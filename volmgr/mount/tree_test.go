@@ -15,7 +15,7 @@ func TestInTree(t *testing.T) {
 	dir := tempDir(t)
 	tests := []struct {
 		name string
-		// make returns our directory; what it mounts there lies under dir.
+		// make returns our directory. The mounts that it makes are below dir.
 		make func(t *testing.T, dir string) string
 	}{
 		{"plain directory", func(t *testing.T, dir string) string { return mkdir(t, dir, "ours") }},
@@ -37,7 +37,7 @@ func TestInTree(t *testing.T) {
 			return dir + "/link/ours"
 		}},
 		{"overlay", func(t *testing.T, dir string) string {
-			mountFS(t, "tmpfs", "t", mkdir(t, dir, "t"), 0, "") // overlay does not lie on overlay
+			mountFS(t, "tmpfs", "t", mkdir(t, dir, "t"), 0, "") // overlay cannot lie on overlay
 			lower, upper, work := mkdir(t, dir, "t/l"), mkdir(t, dir, "t/u"), mkdir(t, dir, "t/w")
 			mountFS(t, "overlay", "o", mkdir(t, dir, "o"), 0, "lowerdir="+lower+",upperdir="+upper+",workdir="+work)
 			return mkdir(t, dir, "o/ours")
@@ -65,7 +65,7 @@ func TestInTree(t *testing.T) {
 				{ours, true},
 				{mkdir(t, ours, "deep/er"), true},
 				{write(t, ours+"/file", ""), true},
-				{sibling, false}, // its name only begins alike
+				{sibling, false}, // only its name begins with the same characters
 				{foreign, false},
 				{"/proc", false},
 			} {
@@ -83,12 +83,12 @@ func TestInTree(t *testing.T) {
 				}
 				check(t, unix.Unmount(at, 0))
 			}
-			// A mount planted in our tree is not our tree.
+			// A mount placed in our tree is not part of our tree.
 			mountFS(t, "tmpfs", "t", mkdir(t, ours, "planted"), 0, "")
 			if in, err := newHost(t).InTree(see(t, ours+"/planted").Identity, ours); in || err != nil {
 				t.Errorf("planted: %v, %v", in, err)
 			}
-			// What was deleted is where it was.
+			// A deleted directory still counts at its old path.
 			bindAt(t, mkdir(t, ours, "gone"), mkdir(t, dir, "at-gone"))
 			check(t, os.Remove(ours+"/gone"))
 			if in, err := newHost(t).InTree(see(t, dir+"/at-gone").Identity, ours); !in || err != nil {
@@ -104,8 +104,8 @@ func TestInTree(t *testing.T) {
 	}
 }
 
-// What is remembered of a directory does not outlive it: neither a mount over it
-// nor another directory of its name.
+// TestInTreeChanges checks that a cached position is not used for a mount over the directory or for
+// another directory of the same name.
 func TestInTreeChanges(t *testing.T) {
 	dir := tempDir(t)
 	ours, h := mkdir(t, dir, "ours"), newHost(t)
@@ -165,7 +165,7 @@ func TestUnder(t *testing.T) {
 			if e.Identity.Boot != h.Boot() || e.Identity.Namespace != h.Namespace() || e.Identity.FSType != "tmpfs" || e.Identity.Root != "/" || e.Identity.ID != 0 {
 				t.Errorf("identity: %+v", e.Identity)
 			}
-			if !e.Covered && e.Path != dir+"/link" { // a link itself is no mount
+			if !e.Covered && e.Path != dir+"/link" { // a link itself is not a mount
 				id := see(t, e.Path).Identity
 				id.ID = 0
 				if id != e.Identity {
@@ -183,7 +183,8 @@ func TestUnder(t *testing.T) {
 	}
 }
 
-// An overlay of very many layers makes a line that the parser does not take.
+// TestTableTakesLongLines checks that a line that is too long for the parser is read. An overlay of
+// very many layers has such a line.
 func TestTableTakesLongLines(t *testing.T) {
 	line := func(options string) string {
 		return "36 35 98:0 /r /m rw,relatime shared:1 - overlay src " + options + "\n"

@@ -13,20 +13,23 @@ import (
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// scanFactor times the bound is how long a walk over all processes may take:
-// it reads much, and nothing of storage.
+// scanFactor times the normal limit is the time limit of a walk over all processes. Such a walk
+// reads much, but nothing from storage.
 const scanFactor = 6
 
-// DeviceUsers says who uses a device, in words; nothing means
-// that it is proven unused: no mount namespace that a process is in has it
-// mounted, no process has its node open, and it opens exclusively, which the
-// kernel refuses while it is mounted in any namespace, a part of another
-// device, or swapped to. A device that is gone and mounted nowhere is unused,
-// and so is one whose number belongs to another disk now.
+// DeviceUsers describes the users of a device. An empty result proves that the device is unused:
 //
-// What cannot be found out is an error, never proof. Processes that we may not
-// look into do not matter where there is a block device, for the exclusive
-// open answers for them too; where there is none they are an error.
+//   - No mount namespace of any process contains a mount of it.
+//   - No process has its node open.
+//   - It opens exclusively. The kernel refuses that while the device is mounted in any namespace,
+//     is a part of another device, or is used for swap.
+//
+// A device that no longer exists and is mounted nowhere is unused. So is one whose number belongs
+// to another disk now.
+//
+// If anything remains unknown, the result is an error and never proof. Processes that the agent may
+// not inspect do not matter if there is a block device, because the exclusive open covers them too.
+// Without a block device they cause an error.
 func (h *Host) DeviceUsers(ctx context.Context, dev volume.Device) ([]string, error) {
 	users, err := bounded(ctx, h, kindScan, dev.Number, scanFactor*h.bound, func() ([]string, error) {
 		if h.Replaced(dev) {
@@ -34,6 +37,7 @@ func (h *Host) DeviceUsers(ctx context.Context, dev volume.Device) ([]string, er
 		}
 		return h.deviceUsers(dev.Number)
 	})
+
 	if err != nil {
 		return nil, fmt.Errorf("cannot tell who uses device %s: %w", dev.Number, err)
 	}
@@ -45,36 +49,42 @@ func (h *Host) deviceUsers(dev string) ([]string, error) {
 	if n, err := fmt.Sscanf(dev, "%d:%d", &major, &minor); n != 2 || err != nil || device(major, minor) != dev {
 		return nil, errors.New("it is not written major:minor")
 	}
+
 	node := ""
 	if name := h.deviceName(dev); name != "" {
 		node = "/dev/" + name
 	}
-	// 1. Who has it mounted?
+	// 1. Is it mounted in any namespace?
 	spaces, closed, err := h.spaces()
 	if err != nil {
 		return nil, err
 	}
+
 	var users []string
 	for _, s := range spaces {
 		found, err := h.mountedIn(s, dev)
 		if err != nil {
 			return nil, err
 		}
+
 		users = append(users, found...)
 	}
+
 	if major == 0 && len(closed) > 0 && len(users) == 0 {
 		return nil, fmt.Errorf("process %d (%s) may not be looked into", closed[0], h.command(closed[0]))
 	}
 	if node == "" {
 		return users, h.knowsGone(major)
 	}
-	// 2. Who has it open?
+
+	// 2. Is its node open in any process?
 	openers, err := h.openers(node)
 	if err != nil {
 		return nil, err
 	}
+
 	users = append(users, openers...)
-	// 3. Does the kernel itself?
+	// 3. Does the kernel itself use it?
 	busy, err := deviceBusy(node, dev)
 	if err != nil {
 		return nil, err
@@ -85,10 +95,11 @@ func (h *Host) deviceUsers(dev string) ([]string, error) {
 			users[0] += fmt.Sprintf(" (%d processes may not be looked into)", n)
 		}
 	}
+
 	return users, nil
 }
 
-// knowsGone fails where a missing device proves nothing.
+// knowsGone fails if a missing device proves nothing.
 func (h *Host) knowsGone(major uint32) error {
 	if major == 0 {
 		return nil // never a block device
@@ -99,7 +110,7 @@ func (h *Host) knowsGone(major uint32) error {
 	return nil
 }
 
-// mountedIn says where a namespace has the device mounted.
+// mountedIn returns the paths at which a namespace has the device mounted, in words.
 func (h *Host) mountedIn(s *space, dev string) ([]string, error) {
 	number, node := []byte(" "+dev+" "), []byte(" /dev/")
 	table, err := s.mounts(func(line []byte) bool {
@@ -108,27 +119,31 @@ func (h *Host) mountedIn(s *space, dev string) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the mount table of process %d (%s): %w", s.pid, h.command(s.pid), err)
 	}
+
 	var users []string
 	for _, m := range table {
 		if device(uint32(m.Major), uint32(m.Minor)) != dev && (m.Major != 0 || sourceDevice(m.Source) != dev) {
 			continue
 		}
+
 		where := ""
 		if s.name != h.ownSpace() {
 			where = fmt.Sprintf(" in the mount namespace of process %d (%s)", s.pid, h.command(s.pid))
 		}
 		users = append(users, fmt.Sprintf("mounted at %q%s", m.Mountpoint, where))
 	}
+
 	return users, nil
 }
 
-// openers says which processes have the device's node open by its own name, of
-// those that we may look into.
+// openers describes the processes that have the device's node open by its own name. It skips
+// processes that the agent may not inspect.
 func (h *Host) openers(node string) ([]string, error) {
 	pids, err := h.processes()
 	if err != nil {
 		return nil, err
 	}
+
 	var users []string
 	for _, pid := range pids {
 		dir := h.procPath(pid, "fd")
@@ -139,6 +154,7 @@ func (h *Host) openers(node string) ([]string, error) {
 		if err != nil {
 			return nil, fmt.Errorf("cannot list files of process %d (%s): %w", pid, h.command(pid), err)
 		}
+
 		for _, fd := range fds {
 			link, err := os.Readlink(fmt.Sprintf("%s/%d", dir, fd))
 			if err == nil && strings.TrimSuffix(link, " (deleted)") == node {
@@ -147,10 +163,11 @@ func (h *Host) openers(node string) ([]string, error) {
 			}
 		}
 	}
+
 	return users, nil
 }
 
-// deviceBusy reports whether the device cannot be had for oneself.
+// deviceBusy reports whether the device cannot be opened exclusively.
 func deviceBusy(node, dev string) (bool, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(node, &st); err != nil {
@@ -159,6 +176,7 @@ func deviceBusy(node, dev string) (bool, error) {
 	if st.Mode&unix.S_IFMT != unix.S_IFBLK || device(unix.Major(st.Rdev), unix.Minor(st.Rdev)) != dev {
 		return false, fmt.Errorf("%q is another device's node", node)
 	}
+
 	fd, err := open(node, unix.O_RDONLY|unix.O_EXCL|unix.O_NONBLOCK)
 	switch {
 	case err == nil:
@@ -167,7 +185,7 @@ func deviceBusy(node, dev string) (bool, error) {
 	case errors.Is(err, unix.EBUSY):
 		return true, nil
 	case errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOMEDIUM):
-		return false, nil // gone
+		return false, nil // the device is gone
 	default:
 		return false, fmt.Errorf("cannot open %q exclusively: %w", node, err)
 	}
