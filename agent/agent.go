@@ -25,6 +25,7 @@ import (
 	"github.com/volagent/volagent/agent/apiserver"
 	"github.com/volagent/volagent/agent/claim"
 	"github.com/volagent/volagent/agent/event"
+	"github.com/volagent/volagent/agent/listen"
 	"github.com/volagent/volagent/agent/metrics"
 	"github.com/volagent/volagent/agent/owner"
 	"github.com/volagent/volagent/agent/plugintest"
@@ -55,6 +56,12 @@ const (
 	tasksWithin  = 1500 * time.Millisecond // background tasks that were told to end
 	stepWithin   = 5 * time.Second         // the current step of each volume
 	eventsWithin = time.Second             // the events of the shutdown
+)
+
+// These are the modes of the sockets. The group of the API socket may use it.
+const (
+	apiMode     = 0o660
+	runtimeMode = 0o600
 )
 
 // agent is one running agent.
@@ -204,7 +211,7 @@ func (a *agent) wire(seams Seams) error {
 		Owed: a.db.owed, Paid: a.debtPaid, Crashed: was.ID != "" && ended(was, a.node) == volume.Crashed, Begun: unfinished,
 	})
 
-	gid, err := groupID(a.c.SocketGroup)
+	gid, err := listen.GroupID(a.c.SocketGroup)
 	if err != nil {
 		return err
 	}
@@ -225,17 +232,17 @@ func (a *agent) wire(seams Seams) error {
 	a.server = apiserver.New(apiserver.Options{
 		Claims: claims, Volumes: a.volumes, Snapshots: a.volumes, Drainer: a.newDrain(claims, host), State: stateFiles{a},
 		Records: living{a.db, a.owners}, Queue: a.queue, Plugins: plugins, Tests: tested{a.tests}, Owners: a.owners, Events: apiEvents{a.events}, Metrics: a.metrics,
-		Doctor: examiner{a.newDoctor(host, steps)}, Node: a.describe, MayWrite: mayWrite(gid), Log: a.log.Named("api"),
+		Doctor: examiner{a.newDoctor(host, steps)}, Node: a.describe, MayWrite: listen.Allowed(gid), Log: a.log.Named("api"),
 	})
 
-	passed := inherit(a.log)
-	defer passed.close(a.log)
+	passed := listen.Inherit(a.log)
+	defer passed.Close(a.log)
 
 	if a.runtimes, err = a.newRuntimes(claims, plugins, host, passed); err != nil {
 		return err
 	}
 
-	a.socket, err = passed.open(a.c.Socket, gid, apiMode)
+	a.socket, err = passed.Open(a.c.Socket, gid, apiMode)
 	return err
 }
 

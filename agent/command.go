@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/listen"
 	"github.com/volagent/volagent/agent/localdriver"
 	"github.com/volagent/volagent/agent/supervisor"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -156,3 +157,15 @@ const (
 	launchCommand      = "launch"
 	lendCommand        = "lend"
 )
+
+// newLend returns the command that opens a socket for the agent. It runs in a service that systemd
+// starts for this purpose.
+func newLend() *cobra.Command {
+	return &cobra.Command{
+		Use:    lendCommand + " ADDRESS SOCKET",
+		Short:  "Open a TCP socket for the agent",
+		Hidden: true,
+		Args:   cobra.ExactArgs(2),
+		RunE:   func(cmd *cobra.Command, args []string) error { return listen.Lend(cmd.Context(), args[0], args[1]) },
+	}
+}

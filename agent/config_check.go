@@ -10,12 +10,10 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/volagent/volagent/agent/listen"
 	"github.com/volagent/volagent/volmgr"
 	"github.com/volagent/volagent/volmgr/volume"
 )
-
-// maxSocket is the longest path, in bytes, that fits in sockaddr_un with its terminating zero.
-const maxSocket = 107
 
 // check refuses values that cannot work, and adds the file and line of the first one to the error.
 func (c *Config) check(file configFile) error {
@@ -27,7 +25,7 @@ func (c *Config) check(file configFile) error {
 		{"data_dir", func() error { return volmgr.CheckRoot(c.mountRoot()) }},
 		{"runtime_dir", c.checkRuntimeDir},
 		{"socket", c.checkSocket},
-		{"socket_group", func() error { _, err := groupID(c.SocketGroup); return err }},
+		{"socket_group", func() error { _, err := listen.GroupID(c.SocketGroup); return err }},
 		{"plugin_dir", func() error { return absolute("plugin_dir", &c.PluginDir) }},
 		{"volumes_dir", func() error { return absolute("volumes_dir", &c.VolumesDir) }},
 		{"node_id", c.checkNodeID},
@@ -57,8 +55,8 @@ func (c *Config) checkRuntimeDir() error {
 	if err := absolute("runtime_dir", &c.RuntimeDir); err != nil {
 		return err
 	}
-	if shortest := c.pluginSocket(1); shortest > maxSocket {
-		return volume.Errorf(volume.ErrInvalid, "runtime_dir %s is too long: sockets below it have at least %d bytes, and %d is what a socket address takes", c.RuntimeDir, shortest, maxSocket)
+	if shortest := c.pluginSocket(1); shortest > listen.MaxPath {
+		return volume.Errorf(volume.ErrInvalid, "runtime_dir %s is too long: sockets below it have at least %d bytes, and %d is what a socket address takes", c.RuntimeDir, shortest, listen.MaxPath)
 	}
 
 	return nil
@@ -68,8 +66,8 @@ func (c *Config) checkSocket() error {
 	if err := absolute("socket", &c.Socket); err != nil {
 		return err
 	}
-	if len(c.Socket) > maxSocket {
-		return volume.Errorf(volume.ErrInvalid, "socket %s has %d bytes, and %d is what a socket address takes", c.Socket, len(c.Socket), maxSocket)
+	if len(c.Socket) > listen.MaxPath {
+		return volume.Errorf(volume.ErrInvalid, "socket %s has %d bytes, and %d is what a socket address takes", c.Socket, len(c.Socket), listen.MaxPath)
 	}
 
 	return nil
@@ -112,9 +110,9 @@ func (c *Config) warnLong(log hclog.Logger) {
 			"data_dir", c.DataDir, "longest_path", longest, "must_accept", volmgr.MaxPluginPath)
 	}
 
-	if longest := c.pluginSocket(longestName); longest > maxSocket {
+	if longest := c.pluginSocket(longestName); longest > listen.MaxPath {
 		log.Warn("runtime_dir is long: a plugin with a long id cannot be started, because its socket's path is too long",
-			"runtime_dir", c.RuntimeDir, "longest_id", longestName-(longest-maxSocket))
+			"runtime_dir", c.RuntimeDir, "longest_id", longestName-(longest-listen.MaxPath))
 	}
 }
 
@@ -127,8 +125,8 @@ func (c *Config) checkDockerSocket() error {
 		return nil
 	case !filepath.IsAbs(path):
 		return volume.Errorf(volume.ErrInvalid, "docker_socket %q is not an absolute path", path)
-	case len(path) > maxSocket:
-		return volume.Errorf(volume.ErrInvalid, "docker_socket %s has %d bytes, and %d is what a socket address takes", path, len(path), maxSocket)
+	case len(path) > listen.MaxPath:
+		return volume.Errorf(volume.ErrInvalid, "docker_socket %s has %d bytes, and %d is what a socket address takes", path, len(path), listen.MaxPath)
 	case !strings.HasSuffix(path, ".sock"):
 		return volume.Errorf(volume.ErrInvalid, "docker_socket %s does not end in .sock, so docker would not find it", path).
 			WithHint("/run/docker/plugins/csi.sock")

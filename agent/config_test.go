@@ -11,8 +11,6 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/pflag"
-
-	"github.com/volagent/volagent/agent/peer"
 )
 
 // load reads a configuration from flags, the environment and the text of a file.
@@ -136,30 +134,6 @@ func TestCheckConfigPrints(t *testing.T) {
 	if err != nil || again != c {
 		t.Errorf("%v\n%s", err, out.String())
 	}
-}
-
-func TestMayWrite(t *testing.T) {
-	for name, tt := range map[string]struct {
-		uid, gid uint32
-		groups   []int
-		known    bool
-		want     bool
-	}{
-		"root":             {0, 0, nil, true, true},
-		"a member":         {1000, 1000, []int{4, 990}, true, true},
-		"the main group":   {1000, 990, nil, true, true},
-		"another":          {1000, 1000, []int{4}, true, false},
-		"not told, so not": {0, 0, nil, false, false},
-	} {
-		p := caller(tt.uid, tt.gid, tt.groups, tt.known)
-		if got := mayWrite(990)(p); got != tt.want {
-			t.Errorf("%s: %v", name, got)
-		}
-	}
-}
-
-func caller(uid, gid uint32, groups []int, known bool) peer.Peer {
-	return peer.Peer{UID: uid, GID: gid, Groups: groups, Known: known}
 }
 
 // TestMetricsAddresses checks the valid values of metrics_address.

@@ -12,6 +12,7 @@ import (
 	"github.com/volagent/volagent/agent/claim"
 	"github.com/volagent/volagent/agent/container"
 	"github.com/volagent/volagent/agent/dockervol"
+	"github.com/volagent/volagent/agent/listen"
 	"github.com/volagent/volagent/agent/spec"
 	"github.com/volagent/volagent/agent/supervisor"
 	"github.com/volagent/volagent/statedb"
@@ -34,7 +35,7 @@ type runtimes struct {
 }
 
 // newRuntimes opens the socket of the volume plugin, if one is configured.
-func (a *agent) newRuntimes(claims *claim.Service, plugins pluginSet, host *mount.Host, passed *sockets) (r runtimes, err error) {
+func (a *agent) newRuntimes(claims *claim.Service, plugins pluginSet, host *mount.Host, passed *listen.Inherited) (r runtimes, err error) {
 	r.service = &dockervol.Service{
 		Store: runtimeStore{a.db}, Claims: claims, Volumes: a.volumes, Plugins: plugins,
 		Containers: runtimeCommands{a.plugins.Outside}, Mounts: host, Size: spec.ParseSize, Remapped: dockervol.RemappedRoot, Patience: patience,
@@ -45,7 +46,7 @@ func (a *agent) newRuntimes(claims *claim.Service, plugins pluginSet, host *moun
 	if a.c.DockerSocket == "" {
 		return r, nil
 	}
-	if r.socket, err = passed.open(a.c.DockerSocket, 0, runtimeMode); err != nil {
+	if r.socket, err = passed.Open(a.c.DockerSocket, 0, runtimeMode); err != nil {
 		return r, fmt.Errorf("cannot serve docker and podman at docker_socket: %w", err)
 	}
 

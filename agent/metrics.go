@@ -7,6 +7,7 @@ import (
 	"syscall"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/listen"
 	"github.com/volagent/volagent/agent/metrics"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -38,8 +39,9 @@ func (a *agent) newScraped() *metrics.Server {
 	}
 
 	log := a.log.Named("metrics")
+	tcp := listen.TCP{Dir: a.c.RuntimeDir, Args: []string{lendCommand}, Outside: a.plugins.Outside}
 	return metrics.NewServer(metrics.ServerOptions{
-		Address: a.c.MetricsAddress, Listen: a.listenTCP, Write: a.metrics.Write,
+		Address: a.c.MetricsAddress, Listen: tcp.Open, Write: a.metrics.Write,
 		Listening: func(at net.Addr) {
 			log.Info("metrics are there for everybody who reaches the address", "address", at.String())
 		},

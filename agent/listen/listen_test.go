@@ -1,4 +1,4 @@
-package agent
+package listen
 
 import (
 	"bytes"
@@ -10,10 +10,11 @@ import (
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/volagent/volagent/agent/peer"
 )
 
 // passed returns a socket as systemd opens and passes it. systemd keeps one descriptor itself.
-func passed(t *testing.T, path string) (systemd *net.UnixListener, s *sockets) {
+func passed(t *testing.T, path string) (systemd *net.UnixListener, s *Inherited) {
 	t.Helper()
 	systemd, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
@@ -30,7 +31,7 @@ func passed(t *testing.T, path string) (systemd *net.UnixListener, s *sockets) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return systemd, &sockets{left: []*net.UnixListener{l.(*net.UnixListener)}}
+	return systemd, &Inherited{left: []*net.UnixListener{l.(*net.UnixListener)}}
 }
 
 func connects(t *testing.T, path string) bool {
@@ -52,7 +53,7 @@ func TestSocketOfSystemd(t *testing.T) {
 	}
 	for _, name := range []string{path, dir + "/./s", other + "/s"} {
 		systemd, s := passed(t, path)
-		l, err := s.open(name, os.Getgid(), apiMode)
+		l, err := s.Open(name, os.Getgid(), 0o660)
 		if err != nil || l.Addr().String() != path || len(s.left) != 0 {
 			t.Fatalf("%s: %v, left %v", name, err, s.left)
 		}
@@ -86,12 +87,12 @@ func TestSocketNotUsed(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		l, err := s.open(wanted, os.Getgid(), apiMode)
+		l, err := s.Open(wanted, os.Getgid(), 0o660)
 		if err != nil || !connects(t, wanted) {
 			t.Fatalf("%s: %v", what, err)
 		}
 		var log bytes.Buffer
-		s.close(hclog.New(&hclog.LoggerOptions{Output: &log}))
+		s.Close(hclog.New(&hclog.LoggerOptions{Output: &log}))
 		if !strings.Contains(log.String(), "systemctl restart volagent.socket") || !strings.Contains(log.String(), "socket="+path) || len(s.left) != 0 {
 			t.Errorf("%s: the log says %q", what, &log)
 		}
@@ -173,7 +174,7 @@ func TestListen(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = os.RemoveAll(long) }()
-	long = filepath.Join(long, strings.Repeat("x", maxSocket-len(long)-1))
+	long = filepath.Join(long, strings.Repeat("x", MaxPath-len(long)-1))
 	l, err = listen(long, os.Getgid(), 0o600)
 	if err != nil || !connects(t, long) {
 		t.Fatalf("a path of %d bytes: %v", len(long), err)
@@ -181,4 +182,28 @@ func TestListen(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Error(err)
 	}
+}
+
+func TestAllowed(t *testing.T) {
+	for name, tt := range map[string]struct {
+		uid, gid uint32
+		groups   []int
+		known    bool
+		want     bool
+	}{
+		"root":             {0, 0, nil, true, true},
+		"a member":         {1000, 1000, []int{4, 990}, true, true},
+		"the main group":   {1000, 990, nil, true, true},
+		"another":          {1000, 1000, []int{4}, true, false},
+		"not told, so not": {0, 0, nil, false, false},
+	} {
+		p := caller(tt.uid, tt.gid, tt.groups, tt.known)
+		if got := Allowed(990)(p); got != tt.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+func caller(uid, gid uint32, groups []int, known bool) peer.Peer {
+	return peer.Peer{UID: uid, GID: gid, Groups: groups, Known: known}
 }

@@ -1,4 +1,4 @@
-package agent
+package listen
 
 import (
 	"errors"
@@ -18,7 +18,7 @@ func TestLend(t *testing.T) {
 	defer at.Close()
 	borrow := func(address string) (net.Listener, error) {
 		t.Helper()
-		if err := lend(t.Context(), address, path); err != nil {
+		if err := Lend(t.Context(), address, path); err != nil {
 			t.Fatal(err)
 		}
 		conn, err := at.AcceptUnix()

@@ -1,4 +1,6 @@
-package agent
+// Package listen opens the agent's sockets: unix sockets, either new or passed by systemd, and TCP
+// sockets, which a helper service opens where the agent itself may not.
+package listen
 
 import (
 	"errors"
@@ -7,100 +9,15 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"syscall"
-
-	"github.com/coreos/go-systemd/v22/activation"
-	"github.com/hashicorp/go-hclog"
 
 	"github.com/volagent/volagent/agent/peer"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// sockets holds the sockets that systemd opened for this process, see sd_listen_fds(3), and that
-// the agent does not use yet. The sockets stay open in systemd when the agent ends, so new
-// connections wait for the next agent.
-type sockets struct{ left []*net.UnixListener }
-
-// inherit takes the sockets that systemd passed, and keeps them from processes that the agent
-// starts. It closes descriptors that are not listening unix sockets.
-func inherit(log hclog.Logger) *sockets {
-	s := &sockets{}
-	for _, f := range activation.Files(true) {
-		l, err := net.FileListener(f)
-		unix, ok := l.(*net.UnixListener)
-		switch {
-		case ok:
-			s.left = append(s.left, unix)
-		case err == nil:
-			err = errors.Join(errors.New("it is no unix socket"), l.Close())
-		}
-
-		if err = errors.Join(err, f.Close()); err != nil {
-			log.Warn("a socket that systemd passed is of no use", "name", f.Name(), "error", err)
-		}
-	}
-
-	return s
-}
-
-// take returns the socket that systemd opened at a path, if its file still exists. Closing it
-// leaves the file in place, and systemd keeps listening.
-func (s *sockets) take(path string) (*net.UnixListener, bool) {
-	for i, l := range s.left {
-		at := l.Addr().String()
-		if at != filepath.Clean(path) && !sameFile(at, path) {
-			continue
-		}
-		if info, err := os.Lstat(at); err != nil || info.Mode()&os.ModeSocket == 0 {
-			return nil, false // clients can no longer connect to it
-		}
-
-		s.left = slices.Delete(s.left, i, i+1)
-		return l, true
-	}
-
-	return nil, false
-}
-
-func sameFile(a, b string) bool {
-	x, err := os.Stat(a)
-	if err != nil {
-		return false
-	}
-	y, err := os.Stat(b)
-	return err == nil && os.SameFile(x, y)
-}
-
-// close closes the sockets that the agent does not use.
-func (s *sockets) close(log hclog.Logger) {
-	for _, l := range s.left {
-		log.Warn("systemd passed a socket that is not used: either no setting names it, or its file was removed. Make volagent.socket as the configuration is, and run: systemctl restart volagent.socket volagent.service",
-			"socket", l.Addr().String(), "error", l.Close())
-	}
-	s.left = nil
-}
-
-// These are the modes of the sockets. The group of the API socket may use it.
-const (
-	apiMode     = 0o660
-	runtimeMode = 0o600
-)
-
-// open returns the socket at a path: the one that systemd opened there, or a new one. In both cases
-// it sets the mode, and sets the owner to root and the group.
-func (s *sockets) open(path string, gid int, mode os.FileMode) (net.Listener, error) {
-	l, ok := s.take(path)
-	if !ok {
-		return listen(path, gid, mode)
-	}
-	if err := admit(path, gid, mode); err != nil {
-		return nil, errors.Join(err, l.Close())
-	}
-
-	return l, nil
-}
+// MaxPath is the longest path of a socket, in bytes: sun_path without its final zero (unix(7)).
+const MaxPath = 107
 
 // admit sets which users may connect to a socket.
 func admit(path string, gid int, mode os.FileMode) error {
@@ -159,7 +76,7 @@ func listenHidden(path string, gid int, mode os.FileMode) (net.Listener, error) 
 
 	hidden := filepath.Join(dir, "s")
 	name := hidden
-	if len(name) > maxSocket {
+	if len(name) > MaxPath {
 		name = fmt.Sprintf("/proc/self/fd/%d/s", at.Fd())
 	}
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: name, Net: "unix"})
@@ -216,8 +133,8 @@ func (l *movedListener) Close() error {
 	return errors.Join(err, l.UnixListener.Close())
 }
 
-// groupID finds a group by name or number.
-func groupID(name string) (int, error) {
+// GroupID returns the number of a group, given its name or its number.
+func GroupID(name string) (int, error) {
 	if id, err := strconv.Atoi(name); err == nil {
 		return id, nil
 	}
@@ -230,8 +147,9 @@ func groupID(name string) (int, error) {
 	return strconv.Atoi(g.Gid)
 }
 
-// mayWrite lets root, the user who runs the agent, and members of the group change state.
-func mayWrite(gid int) func(peer.Peer) bool {
+// Allowed returns a function that reports whether a peer may change state: root, the user who runs
+// the agent, and members of the group may.
+func Allowed(gid int) func(peer.Peer) bool {
 	self := uint32(os.Geteuid())
 	return func(p peer.Peer) bool {
 		if !p.Known {

@@ -1,4 +1,4 @@
-package agent
+package listen
 
 import (
 	"bytes"
@@ -9,11 +9,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
 
-	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"github.com/volagent/volagent/agent/systemd"
@@ -22,16 +22,27 @@ import (
 // lendWithin bounds the time to get a socket from the helper service.
 const lendWithin = 10 * time.Second
 
-// listenTCP opens a listening socket at an address. The packaged service may not open TCP sockets
-// itself (RestrictAddressFamilies=). In that case a second service opens the socket for it. The
-// agent can then answer there, but cannot connect to other hosts.
-func (a *agent) listenTCP(ctx context.Context, address string) (net.Listener, error) {
+// TCP opens TCP sockets. The packaged service may not open them itself (RestrictAddressFamilies=).
+// In that case a second service opens the socket for it. The agent can then answer there, but
+// cannot connect to other hosts.
+type TCP struct {
+	// Dir is a directory that only the agent can write to.
+	Dir string
+	// Args are the arguments with which this program calls Lend. An address and the path of a
+	// socket are appended.
+	Args []string
+	// Outside runs a command in a service of its own.
+	Outside func(context.Context, *exec.Cmd) error
+}
+
+// Open opens a listening socket at an address.
+func (t TCP) Open(ctx context.Context, address string) (net.Listener, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	if !errors.Is(err, syscall.EAFNOSUPPORT) || !systemd.InService() {
 		return l, err
 	}
 
-	lent, errno := a.borrow(ctx, address)
+	lent, errno := t.borrow(ctx, address)
 	if errno != nil {
 		return nil, &net.OpError{Op: "listen", Net: "tcp " + address, Err: errno}
 	}
@@ -40,7 +51,7 @@ func (a *agent) listenTCP(ctx context.Context, address string) (net.Listener, er
 }
 
 // borrow starts a service that opens the socket, and receives the socket from it.
-func (a *agent) borrow(ctx context.Context, address string) (net.Listener, error) {
+func (t TCP) borrow(ctx context.Context, address string) (net.Listener, error) {
 	ctx, cancel := context.WithTimeout(ctx, lendWithin)
 	defer cancel()
 
@@ -49,7 +60,7 @@ func (a *agent) borrow(ctx context.Context, address string) (net.Listener, error
 		return nil, err
 	}
 
-	dir, err := os.MkdirTemp(a.c.RuntimeDir, "lend-") // no other user may enter it
+	dir, err := os.MkdirTemp(t.Dir, "lend-") // no other user may enter it
 	if err != nil {
 		return nil, err
 	}
@@ -63,9 +74,9 @@ func (a *agent) borrow(ctx context.Context, address string) (net.Listener, error
 	defer at.Close() //nolint:errcheck // what it was for has come by then
 
 	var words bytes.Buffer
-	cmd := exec.CommandContext(ctx, self, lendCommand, address, path)
+	cmd := exec.CommandContext(ctx, self, append(slices.Clone(t.Args), address, path)...)
 	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &words, &words, time.Second
-	if err := a.plugins.Outside(ctx, cmd); err != nil {
+	if err := t.Outside(ctx, cmd); err != nil {
 		return nil, fmt.Errorf("%w: %s", err, bytes.TrimSpace(words.Bytes()))
 	}
 	// The command has ended, and its message is waiting.
@@ -82,7 +93,7 @@ func (a *agent) borrow(ctx context.Context, address string) (net.Listener, error
 	return receive(conn)
 }
 
-// receive takes the socket that lend sends, or the error number if lend could not open one.
+// receive takes the socket that Lend sends, or the error number if Lend could not open one.
 func receive(conn *net.UnixConn) (net.Listener, error) {
 	if err := conn.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
 		return nil, err
@@ -118,21 +129,9 @@ func receive(conn *net.UnixConn) (net.Listener, error) {
 	return net.FileListener(f)
 }
 
-// newLend returns the command that opens a socket for the agent. It runs in a service that systemd
-// starts for this purpose.
-func newLend() *cobra.Command {
-	return &cobra.Command{
-		Use:    lendCommand + " ADDRESS SOCKET",
-		Short:  "Open a TCP socket for the agent",
-		Hidden: true,
-		Args:   cobra.ExactArgs(2),
-		RunE:   func(cmd *cobra.Command, args []string) error { return lend(cmd.Context(), args[0], args[1]) },
-	}
-}
-
-// lend opens a listening socket at an address and sends it to the process that listens at path. If
+// Lend opens a listening socket at an address and sends it to the process that listens at path. If
 // it cannot open the socket, it sends the error number.
-func lend(ctx context.Context, address, path string) error {
+func Lend(ctx context.Context, address, path string) error {
 	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		return err

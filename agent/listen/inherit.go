@@ -1,0 +1,90 @@
+package listen
+
+import (
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/coreos/go-systemd/v22/activation"
+	"github.com/hashicorp/go-hclog"
+)
+
+// Inherited holds the sockets that systemd opened for this process, see sd_listen_fds(3), and that
+// the agent does not use yet. The sockets stay open in systemd when the agent ends, so new
+// connections wait for the next agent.
+type Inherited struct{ left []*net.UnixListener }
+
+// Inherit takes the sockets that systemd passed, and keeps them from processes that the agent
+// starts. It closes descriptors that are not listening unix sockets.
+func Inherit(log hclog.Logger) *Inherited {
+	s := &Inherited{}
+	for _, f := range activation.Files(true) {
+		l, err := net.FileListener(f)
+		unix, ok := l.(*net.UnixListener)
+		switch {
+		case ok:
+			s.left = append(s.left, unix)
+		case err == nil:
+			err = errors.Join(errors.New("it is no unix socket"), l.Close())
+		}
+
+		if err = errors.Join(err, f.Close()); err != nil {
+			log.Warn("a socket that systemd passed is of no use", "name", f.Name(), "error", err)
+		}
+	}
+
+	return s
+}
+
+// take returns the socket that systemd opened at a path, if its file still exists. Closing it
+// leaves the file in place, and systemd keeps listening.
+func (s *Inherited) take(path string) (*net.UnixListener, bool) {
+	for i, l := range s.left {
+		at := l.Addr().String()
+		if at != filepath.Clean(path) && !sameFile(at, path) {
+			continue
+		}
+		if info, err := os.Lstat(at); err != nil || info.Mode()&os.ModeSocket == 0 {
+			return nil, false // clients can no longer connect to it
+		}
+
+		s.left = slices.Delete(s.left, i, i+1)
+		return l, true
+	}
+
+	return nil, false
+}
+
+func sameFile(a, b string) bool {
+	x, err := os.Stat(a)
+	if err != nil {
+		return false
+	}
+	y, err := os.Stat(b)
+	return err == nil && os.SameFile(x, y)
+}
+
+// Open returns the socket at a path: the one that systemd opened there, or a new one. In both cases
+// it sets the mode, and sets the owner to root and the group.
+func (s *Inherited) Open(path string, gid int, mode os.FileMode) (net.Listener, error) {
+	l, ok := s.take(path)
+	if !ok {
+		return listen(path, gid, mode)
+	}
+	if err := admit(path, gid, mode); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+
+	return l, nil
+}
+
+// Close closes the sockets that the agent does not use.
+func (s *Inherited) Close(log hclog.Logger) {
+	for _, l := range s.left {
+		log.Warn("systemd passed a socket that is not used: either no setting names it, or its file was removed. Make volagent.socket as the configuration is, and run: systemctl restart volagent.socket volagent.service",
+			"socket", l.Addr().String(), "error", l.Close())
+	}
+	s.left = nil
+}
