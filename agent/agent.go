@@ -34,6 +34,7 @@ import (
 	"github.com/volagent/volagent/agent/secret"
 	"github.com/volagent/volagent/agent/supervisor"
 	"github.com/volagent/volagent/agent/systemd"
+	"github.com/volagent/volagent/agent/volumefiles"
 	"github.com/volagent/volagent/statedb"
 	"github.com/volagent/volagent/volmgr"
 	"github.com/volagent/volagent/volmgr/mount"
@@ -83,7 +84,7 @@ type agent struct {
 	tests   *plugintest.Service
 	owners  *owner.Watcher
 	volumes *provision.Service
-	files   *volumeFiles
+	files   *volumefiles.Files
 	reaper  *reaper
 	queue   *reconcile.Queue
 
@@ -226,8 +227,10 @@ func (a *agent) wire(seams Seams) error {
 	a.volumes = &provision.Service{
 		Store: volumeStore{a.db}, Queue: a.queue, Plugins: plugins, Secrets: a.secrets.Of, Seal: a.secrets.Sealer, Events: a.events.Add, Owners: a.owners, Halt: a.halt, Guards: places{steps, a.db},
 	}
-	a.files = newVolumeFiles(a.c.VolumesDir, a.volumes.Register, a.plugins.View, a.log)
-	claims.Coming = a.files.coming
+	a.files = volumefiles.New(volumefiles.Options{
+		Dir: a.c.VolumesDir, Register: a.volumes.Register, Convert: apiserver.Volume, View: a.plugins.View, Log: a.log.Named("files"),
+	})
+	claims.Coming = a.files.Await
 
 	a.server = apiserver.New(apiserver.Options{
 		Claims: claims, Volumes: a.volumes, Snapshots: a.volumes, Drainer: a.newDrain(claims, host), State: stateFiles{a},
@@ -316,7 +319,7 @@ func (a *agent) serve(ctx context.Context, fl *pflag.FlagSet) error {
 		background(func() error { return a.plugins.Run(running) })
 		wg.Go(func() { a.db.notes.complete(running) })
 		wg.Go(func() { a.recoverTests(running) })
-		wg.Go(func() { a.files.run(running) })
+		wg.Go(func() { a.files.Run(running) })
 		if every, err := a.c.statsInterval(); err == nil { // check has validated it
 			wg.Go(func() { a.newSampler(every).run(running) })
 		}
@@ -413,6 +416,6 @@ func (a *agent) reload(fl *pflag.FlagSet) {
 		return
 	}
 
-	a.files.again()
+	a.files.Reread()
 	a.log.Info("reloaded")
 }

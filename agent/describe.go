@@ -40,7 +40,7 @@ func (a *agent) describe() api.Node {
 
 	n.Problems = append(n.Problems, a.full()...)
 	n.Problems = append(n.Problems, a.unscraped()...)
-	n.Problems = append(n.Problems, a.files.problems()...)
+	n.Problems = append(n.Problems, a.files.Problems()...)
 	n.Problems = append(n.Problems, a.debts()...)
 	n.Problems = append(n.Problems, a.cutTests()...)
 	n.Problems = append(n.Problems, a.deadlocks()...)

@@ -185,7 +185,7 @@ func (a *agent) doctorTests() (all []doctor.Test) {
 
 // doctorUnmet returns the settings that are not in effect, in the same words as the host's status.
 func (a *agent) doctorUnmet() (all []doctor.Unmet) {
-	for _, p := range a.files.problems() {
+	for _, p := range a.files.Problems() {
 		all = append(all, doctor.Unmet{Kind: doctor.VolumeFile, Subject: p.Subject, Why: p.Message, Do: p.Command})
 	}
 	for _, p := range a.unscraped() {

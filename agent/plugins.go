@@ -91,7 +91,7 @@ func (a *agent) pluginChanged(c supervisor.Change) {
 	a.events.Add(volume.Event{Type: "plugin-" + c.View.State, Plugin: c.Plugin, Part: c.Part, Message: msg})
 	if c.View.Ready {
 		a.queue.PluginChanged(c.Plugin)
-		a.files.retry()
+		a.files.Retry()
 	}
 }
 

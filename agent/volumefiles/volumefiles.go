@@ -1,4 +1,5 @@
-package agent
+// Package volumefiles registers the volumes that the files of a directory describe.
+package volumefiles
 
 import (
 	"cmp"
@@ -16,20 +17,29 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/volagent/volagent/agent/api"
-	"github.com/volagent/volagent/agent/apiserver"
 	"github.com/volagent/volagent/agent/spec"
 	"github.com/volagent/volagent/volmgr/untrusted"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
-// volumeFiles registers the volumes of the files in a directory, at the agent's start and at each
+// Options says where the files are and how the volumes are registered. All fields must be set.
+type Options struct {
+	// Dir is the directory of the files.
+	Dir string
+	// Register registers a volume.
+	Register func(ctx context.Context, v volume.Volume, dry bool) (volume.Record, volume.Change, error)
+	// Convert returns the volume that a file describes.
+	Convert func(api.VolumeSpec) volume.Volume
+	// View returns the state of a plugin.
+	View func(pluginID string) volume.PluginView
+	Log  hclog.Logger
+}
+
+// Files registers the volumes of the files in a directory, at the agent's start and at each
 // reload. It creates no storage. A volume whose file was removed stays registered.
-type volumeFiles struct {
-	dir      string
-	register func(ctx context.Context, spec volume.Volume, dry bool) (volume.Record, volume.Change, error)
-	view     func(pluginID string) volume.PluginView
-	log      hclog.Logger
-	wake     chan struct{}
+type Files struct {
+	o    Options
+	wake chan struct{}
 
 	mu      sync.Mutex
 	stale   bool // the files must be read again
@@ -56,14 +66,13 @@ const (
 	fileWithin  = time.Minute
 )
 
-func newVolumeFiles(dir string, register func(context.Context, volume.Volume, bool) (volume.Record, volume.Change, error),
-	view func(string) volume.PluginView, log hclog.Logger,
-) *volumeFiles {
-	return &volumeFiles{dir: dir, register: register, view: view, log: log.Named("files"), wake: make(chan struct{}, 1), stale: true, changed: make(chan struct{})}
+// New returns Files that have read nothing yet.
+func New(o Options) *Files {
+	return &Files{o: o, wake: make(chan struct{}, 1), stale: true, changed: make(chan struct{})}
 }
 
-// run registers volumes until ctx ends.
-func (f *volumeFiles) run(ctx context.Context) {
+// Run registers volumes until ctx ends.
+func (f *Files) Run(ctx context.Context) {
 	for {
 		f.load()
 		f.pass(ctx)
@@ -75,16 +84,16 @@ func (f *volumeFiles) run(ctx context.Context) {
 	}
 }
 
-// again makes run read the files again.
-func (f *volumeFiles) again() {
+// Reread makes Run read the files again.
+func (f *Files) Reread() {
 	f.mu.Lock()
 	f.stale = true
 	f.mu.Unlock()
-	f.retry()
+	f.Retry()
 }
 
-// retry makes run try the unregistered volumes again.
-func (f *volumeFiles) retry() {
+// Retry makes Run try the unregistered volumes again.
+func (f *Files) Retry() {
 	select {
 	case f.wake <- struct{}{}:
 	default: // a pass is already pending
@@ -93,7 +102,7 @@ func (f *volumeFiles) retry() {
 
 // load reads the directory, if a read was requested. It replaces the state of all volumes, except
 // the last logged error.
-func (f *volumeFiles) load() {
+func (f *Files) load() {
 	f.mu.Lock()
 	stale := f.stale
 	f.stale = false
@@ -102,7 +111,7 @@ func (f *volumeFiles) load() {
 		return
 	}
 
-	found := readVolumeFiles(f.dir)
+	found := readDir(f.o.Dir, f.o.Convert)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 
@@ -119,7 +128,7 @@ func (f *volumeFiles) load() {
 
 	for _, v := range was {
 		if v.spec.ID != "" && v.done && !slices.ContainsFunc(found, func(o *filed) bool { return o.spec.ID == v.spec.ID }) {
-			f.log.Info("the file of a volume is gone; the volume stays registered", "volume", v.spec.ID, "file", v.file,
+			f.o.Log.Info("the file of a volume is gone; the volume stays registered", "volume", v.spec.ID, "file", v.file,
 				"remedy", volume.Command("volctl volume deregister %s", v.spec.ID))
 		}
 	}
@@ -139,13 +148,13 @@ func (v *filed) place() string {
 }
 
 // tell wakes the callers that wait for a volume. The caller holds mu.
-func (f *volumeFiles) tell() {
+func (f *Files) tell() {
 	close(f.changed)
 	f.changed = make(chan struct{})
 }
 
 // pass registers the volumes that are not registered yet.
-func (f *volumeFiles) pass(ctx context.Context) {
+func (f *Files) pass(ctx context.Context) {
 	f.mu.Lock()
 	var due []*filed
 	for _, v := range f.found {
@@ -173,8 +182,8 @@ func (f *volumeFiles) pass(ctx context.Context) {
 }
 
 // one registers a volume, unless it would have to wait for the plugin.
-func (f *volumeFiles) one(ctx context.Context, v *filed) error {
-	if p := f.view(v.spec.PluginID); p.Known && p.Info.Driver == "" && !p.Ready {
+func (f *Files) one(ctx context.Context, v *filed) error {
+	if p := f.o.View(v.spec.PluginID); p.Known && p.Info.Driver == "" && !p.Ready {
 		return volume.Errorf(volume.ErrPluginUnavailable, "volume %q waits for plugin %q, which is %s", v.spec.ID, v.spec.PluginID, p.State).
 			WithHint("%s", p.Remedy(v.spec.PluginID))
 	}
@@ -182,12 +191,12 @@ func (f *volumeFiles) one(ctx context.Context, v *filed) error {
 	ctx, cancel := context.WithTimeout(ctx, fileWithin)
 	defer cancel()
 
-	_, _, err := f.register(ctx, v.spec, false)
+	_, _, err := f.o.Register(ctx, v.spec, false)
 	return err
 }
 
 // settle stores the result of a registration, and logs it if it changed.
-func (f *volumeFiles) settle(v *filed, err error) {
+func (f *Files) settle(v *filed, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 
@@ -197,23 +206,23 @@ func (f *volumeFiles) settle(v *filed, err error) {
 		words = err.Error()
 	}
 	if v.said != words && words != "" {
-		f.log.Warn("a volume file is not in force", "at", v.place(), "error", words)
+		f.o.Log.Warn("a volume file is not in force", "at", v.place(), "error", words)
 	}
 	if v.said != "" && words == "" {
-		f.log.Info("a volume file is in force now", "at", v.place(), "volume", v.spec.ID)
+		f.o.Log.Info("a volume file is in force now", "at", v.place(), "volume", v.spec.ID)
 	}
 	v.said = words
 	f.tell()
 }
 
-// problems returns the files that an operator should look at. A volume that waits for a starting
+// Problems returns the files that an operator should look at. A volume that waits for a starting
 // plugin is not a problem.
-func (f *volumeFiles) problems() (all []api.Problem) {
+func (f *Files) Problems() (all []api.Problem) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 
 	for _, v := range f.found {
-		starting := errors.Is(v.why, volume.ErrPluginUnavailable) && f.view(v.spec.PluginID).State == api.PluginStarting
+		starting := errors.Is(v.why, volume.ErrPluginUnavailable) && f.o.View(v.spec.PluginID).State == api.PluginStarting
 		if v.why == nil || starting {
 			continue
 		}
@@ -232,9 +241,9 @@ func (f *volumeFiles) problems() (all []api.Problem) {
 	return all
 }
 
-// coming waits until a volume in one of the files is registered. It returns the reason if the
+// Await waits until a volume in one of the files is registered. It returns the reason if the
 // registration fails, and nil if no file contains the volume.
-func (f *volumeFiles) coming(ctx context.Context, id string) error {
+func (f *Files) Await(ctx context.Context, id string) error {
 	for {
 		f.mu.Lock()
 		changed, i := f.changed, slices.IndexFunc(f.found, func(v *filed) bool { return v.spec.ID == id && !v.bad })
@@ -247,7 +256,7 @@ func (f *volumeFiles) coming(ctx context.Context, id string) error {
 		switch {
 		case read && (i < 0 || v.done):
 			return nil
-		case v.why != nil && (!errors.Is(v.why, volume.ErrPluginUnavailable) || f.view(v.spec.PluginID).Final):
+		case v.why != nil && (!errors.Is(v.why, volume.ErrPluginUnavailable) || f.o.View(v.spec.PluginID).Final):
 			return fmt.Errorf("%s: %w", v.place(), v.why)
 		}
 
@@ -262,9 +271,9 @@ func (f *volumeFiles) coming(ctx context.Context, id string) error {
 	}
 }
 
-// readVolumeFiles reads the volumes of a directory, in the order of its file names. A missing
+// readDir reads the volumes of a directory, in the order of its file names. A missing
 // directory has no volumes.
-func readVolumeFiles(dir string) (all []*filed) {
+func readDir(dir string, convert func(api.VolumeSpec) volume.Volume) (all []*filed) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return []*filed{{file: dir, bad: true, why: fmt.Errorf("cannot read the directory of volume files: %w", err)}}
@@ -277,7 +286,7 @@ func readVolumeFiles(dir string) (all []*filed) {
 		}
 
 		path := filepath.Join(dir, e.Name())
-		for _, v := range readVolumeFile(path) {
+		for _, v := range readFile(path, convert) {
 			v.second(first)
 			all = append(all, v)
 		}
@@ -313,7 +322,7 @@ func isVolumeFile(name string) bool {
 	return !strings.HasPrefix(name, ".") && slices.Contains([]string{".yaml", ".json", ".hcl"}, filepath.Ext(name))
 }
 
-func readVolumeFile(path string) []*filed {
+func readFile(path string, convert func(api.VolumeSpec) volume.Volume) []*filed {
 	text, err := untrusted.ReadFile(path, spec.MaxFileSize)
 	if err != nil {
 		return []*filed{{file: path, bad: true, why: err}}
@@ -334,7 +343,7 @@ func readVolumeFile(path string) []*filed {
 
 	var all []*filed
 	for _, d := range docs {
-		v := &filed{file: path, line: d.Line, spec: apiserver.Volume(d.Spec)}
+		v := &filed{file: path, line: d.Line, spec: convert(d.Spec)}
 		if d.From != spec.Own {
 			v.bad, v.why = true, fmt.Errorf("volume %q is described for %s: register it with volctl volume register, and export it to this file: volctl volume export", d.Spec.ID, cmp.Or(string(d.From), "others"))
 		}
