@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"io"
 	"net"
 	"os"
@@ -27,6 +26,7 @@ import (
 	"github.com/volagent/volagent/agent/event"
 	"github.com/volagent/volagent/agent/listen"
 	"github.com/volagent/volagent/agent/metrics"
+	"github.com/volagent/volagent/agent/notes"
 	"github.com/volagent/volagent/agent/owner"
 	"github.com/volagent/volagent/agent/plugintest"
 	"github.com/volagent/volagent/agent/provision"
@@ -85,7 +85,7 @@ type agent struct {
 	owners  *owner.Watcher
 	volumes *provision.Service
 	files   *volumefiles.Files
-	reaper  *reaper
+	reaper  *claim.Reaper
 	queue   *reconcile.Queue
 
 	server  *apiserver.Server
@@ -223,7 +223,7 @@ func (a *agent) wire(seams Seams) error {
 	}
 
 	a.tests = a.newTests(plugins, host, steps)
-	a.reaper = &reaper{db: a.db, owners: a.owners, claims: claims, log: a.log.Named("owner"), freed: make(chan struct{}, 1)}
+	a.reaper = claim.NewReaper(claims, a.db, a.owners, a.log.Named("owner"))
 	a.volumes = &provision.Service{
 		Store: volumeStore{a.db}, Queue: a.queue, Plugins: plugins, Secrets: a.secrets.Of, Seal: a.secrets.Sealer, Events: a.events.Add, Owners: a.owners, Halt: a.halt, Guards: places{steps, a.db},
 	}
@@ -270,7 +270,7 @@ func (a *agent) recall(ctx context.Context, host *mount.Host) (err error) {
 		}
 	}
 
-	a.db.notes = &notebook{seed: maphash.MakeSeed(), records: a.db.DB, steps: steps, nodeID: a.node.ID, dataDir: a.c.DataDir, log: a.log}
+	a.db.notes = notes.New(notes.Options{Records: a.db.DB, Files: steps, NodeID: a.node.ID, DataDir: a.c.DataDir, Log: a.log})
 	if a.halt != "" {
 		return nil // no work is done, so the records do not change
 	}
@@ -312,12 +312,12 @@ func (a *agent) serve(ctx context.Context, fl *pflag.FlagSet) error {
 	if a.halt == "" { // in halt, plugins would mount where other processes do not see the mounts
 		// Detach the claims whose owners ended while no agent ran, before anything is mounted for
 		// them.
-		a.reaper.pass(running)
-		wg.Go(func() { a.reaper.run(running) })
+		a.reaper.Pass(running)
+		wg.Go(func() { a.reaper.Run(running) })
 		wg.Go(func() { a.runtimes.service.Run(running) })
 		wg.Go(func() { a.warnDeadlocks(running) })
 		background(func() error { return a.plugins.Run(running) })
-		wg.Go(func() { a.db.notes.complete(running) })
+		wg.Go(func() { a.db.notes.Complete(running) })
 		wg.Go(func() { a.recoverTests(running) })
 		wg.Go(func() { a.files.Run(running) })
 		if every, err := a.c.statsInterval(); err == nil { // check has validated it

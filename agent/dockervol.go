@@ -131,7 +131,7 @@ func (a *agent) deadlocks() (problems []api.Problem) {
 // warnDeadlocks emits one event for each of these plugins, until ctx ends.
 func (a *agent) warnDeadlocks(ctx context.Context) {
 	told := map[string]bool{}
-	tick := time.NewTicker(reapEvery)
+	tick := time.NewTicker(claim.ReapEvery)
 	defer tick.Stop()
 
 	for {

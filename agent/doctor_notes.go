@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/agent/doctor"
+	"github.com/volagent/volagent/agent/notes"
 	"github.com/volagent/volagent/volmgr"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -17,7 +18,7 @@ import (
 type doctorNotes struct {
 	db    store
 	steps *volmgr.Manager
-	book  *notebook
+	book  *notes.Notebook
 }
 
 // notedWithin is how long a claim may lack its note. The agent writes the note a moment after the
@@ -71,7 +72,7 @@ func (n doctorNotes) Check(records []volume.Record) (found []doctor.NoteFile) {
 
 // The note is rewritten from the current record of its claim.
 func (n doctorNotes) Mend(f doctor.NoteFile) error {
-	if n.book == nil || !n.book.settle(f.Record, []string{f.Alloc}) {
+	if n.book == nil || !n.book.Settle(f.Record, []string{f.Alloc}) {
 		return fmt.Errorf("cannot bring the note of the claim of %q on volume %q in line: the agent's log says why", f.Alloc, f.Record.Volume.ID)
 	}
 	return nil

@@ -59,7 +59,7 @@ func (a *agent) volumeEvents(evs []volume.Event) {
 		}
 		if e.Type == "claim-freed" {
 			a.plugins.Released(e.Plugin)
-			a.reaper.noteFreed()
+			a.reaper.Freed()
 		}
 	}
 }

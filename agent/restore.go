@@ -345,14 +345,14 @@ func (re *restoring) begin() error {
 				Type: "restored", Volume: r.Volume.ID, Plugin: r.Volume.PluginID,
 				Message: fmt.Sprintf("restored from a backup of node %q, with %d claims", re.from.Node.ID, len(r.Claims)),
 			})
-			re.a.db.notes.update(r, slices.Collect(maps.Keys(r.Claims)))
+			re.a.db.notes.Update(r, slices.Collect(maps.Keys(r.Claims)))
 		}
 
 		re.a.queue.Wake(r.Key())
 	}
 
 	if len(re.taken) > 0 {
-		re.a.reaper.noteFreed() // the reaper then also watches the owners of the restored claims
+		re.a.reaper.Freed() // the reaper then also watches the owners of the restored claims
 	}
 	if len(re.plugins) == 0 {
 		return nil

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/volagent/volagent/agent/notes"
 	"github.com/volagent/volagent/agent/provision"
 	"github.com/volagent/volagent/statedb"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -17,7 +18,7 @@ import (
 // store implements the interfaces through which other packages use the state database.
 type store struct {
 	*statedb.DB
-	notes *notebook // nil if no notes are kept
+	notes *notes.Notebook // nil if no notes are kept
 }
 
 // Save, for reconcile, stores the result of a step. The step has happened, so memory keeps the
@@ -30,7 +31,7 @@ func (s store) Save(ctx context.Context, id string, fn func(volume.Record) (volu
 		return next, saving
 	})
 
-	s.notes.changed(before, now)
+	s.notes.Changed(before, now)
 	return err
 }
 
@@ -156,7 +157,7 @@ func (s volumeStore) Update(ctx context.Context, fn func(provision.Tx) error) er
 	})
 	if err == nil && s.notes != nil {
 		for _, r := range was {
-			s.notes.update(r, slices.Collect(maps.Keys(r.Claims)))
+			s.notes.Update(r, slices.Collect(maps.Keys(r.Claims)))
 		}
 	}
 
@@ -354,4 +355,26 @@ func (s store) stopped(ctx context.Context) error {
 		tx.PutNode(node)
 		return nil
 	})
+}
+
+// living returns records as the API shows them: a claim whose owner has ended appears as detaching,
+// even before that is stored.
+type living struct {
+	store
+	owners volume.Owners
+}
+
+// Volume returns a volume's record.
+func (l living) Volume(id string) (volume.Record, bool) {
+	r, ok := l.store.Volume(id)
+	return volume.Past(r, l.owners), ok
+}
+
+// Volumes returns all records.
+func (l living) Volumes() []volume.Record {
+	rs := l.store.Volumes()
+	for i := range rs {
+		rs[i] = volume.Past(rs[i], l.owners)
+	}
+	return rs
 }

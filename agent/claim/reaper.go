@@ -1,4 +1,4 @@
-package agent
+package claim
 
 import (
 	"context"
@@ -8,15 +8,13 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/volagent/volagent/agent/claim"
-	"github.com/volagent/volagent/agent/owner"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
 const (
-	// reapEvery is the interval of the periodic pass, which catches ends of owners that were
+	// ReapEvery is the interval of the periodic pass, which catches ends of owners that were
 	// missed.
-	reapEvery = 30 * time.Second
+	ReapEvery = 30 * time.Second
 	// reapAgain is the delay before the retry of a release that could not be stored.
 	reapAgain = 2 * time.Second
 	// settleFor is the delay after the end of a claim before the reaper stops watching owners
@@ -26,21 +24,41 @@ const (
 	reapsAtOnce = 128
 )
 
-// reaper detaches claims whose owners have ended: at once when an owner ends, when the agent
-// starts, and in a periodic pass.
-type reaper struct {
-	db     store
-	owners *owner.Watcher
-	claims *claim.Service
-	log    hclog.Logger
-	freed  chan struct{} // receives a message after a claim is gone
-	missed bool          // the last pass failed to release claims, and logged that
+// Records returns all records.
+type Records interface {
+	Volumes() []volume.Record
 }
 
-// owners returns the current owners of all wanted claims.
-func (s store) owners() []volume.Owner {
+// Watcher watches the owners of claims.
+type Watcher interface {
+	// Ended receives a message after an owner has ended.
+	Ended() <-chan struct{}
+	// Gone reports whether a mortal owner is known to have ended.
+	Gone(volume.Owner) bool
+	// Keep makes the watcher watch the listed owners and no others.
+	Keep(list func() []volume.Owner)
+}
+
+// Reaper detaches claims whose owners have ended: at once when an owner ends, when the agent
+// starts, and in a periodic pass.
+type Reaper struct {
+	records Records
+	owners  Watcher
+	claims  *Service
+	log     hclog.Logger
+	freed   chan struct{} // receives a message after a claim is gone
+	missed  bool          // the last pass failed to detach claims, and logged that
+}
+
+// NewReaper returns a reaper that does nothing before Pass or Run.
+func NewReaper(claims *Service, records Records, owners Watcher, log hclog.Logger) *Reaper {
+	return &Reaper{records: records, owners: owners, claims: claims, log: log, freed: make(chan struct{}, 1)}
+}
+
+// mortal returns the current owners of all wanted claims.
+func (r *Reaper) mortal() []volume.Owner {
 	var list []volume.Owner
-	for _, r := range s.Volumes() {
+	for _, r := range r.records.Volumes() {
 		for _, c := range r.Claims {
 			if c.Wanted && c.Owner.Mortal() {
 				list = append(list, c.Keeper())
@@ -51,16 +69,16 @@ func (s store) owners() []volume.Owner {
 	return list
 }
 
-// noteFreed makes the reaper stop watching owners without claims.
-func (r *reaper) noteFreed() {
+// Freed makes the reaper stop watching owners without claims.
+func (r *Reaper) Freed() {
 	select {
 	case r.freed <- struct{}{}:
 	default:
 	}
 }
 
-// run detaches claims until ctx ends.
-func (r *reaper) run(ctx context.Context) {
+// Run detaches claims until ctx ends.
+func (r *Reaper) Run(ctx context.Context) {
 	next := time.NewTimer(0)
 	defer next.Stop()
 
@@ -80,17 +98,17 @@ func (r *reaper) run(ctx context.Context) {
 			}
 		}
 
-		if r.pass(ctx) {
-			next.Reset(reapEvery)
+		if r.Pass(ctx) {
+			next.Reset(ReapEvery)
 		} else {
 			next.Reset(reapAgain)
 		}
 	}
 }
 
-// pass detaches all claims whose owners have ended, and reports whether all releases were stored.
-func (r *reaper) pass(ctx context.Context) bool {
-	r.owners.Keep(r.db.owners)
+// Pass detaches all claims whose owners have ended, and reports whether all releases were stored.
+func (r *Reaper) Pass(ctx context.Context) bool {
+	r.owners.Keep(r.mortal)
 	var (
 		wg     sync.WaitGroup
 		missed atomic.Int64
@@ -98,7 +116,7 @@ func (r *reaper) pass(ctx context.Context) bool {
 		slots  = make(chan struct{}, reapsAtOnce)
 	)
 
-	for _, rec := range r.db.Volumes() {
+	for _, rec := range r.records.Volumes() {
 		for _, c := range rec.Claims {
 			if !c.Wanted || !c.Owner.Mortal() || !r.owners.Gone(c.Keeper()) {
 				continue
@@ -123,26 +141,4 @@ func (r *reaper) pass(ctx context.Context) bool {
 	}
 	r.missed = n > 0
 	return n == 0
-}
-
-// living returns records as the API shows them: a claim whose owner has ended appears as detaching,
-// even before that is stored.
-type living struct {
-	store
-	owners volume.Owners
-}
-
-// Volume returns a volume's record.
-func (l living) Volume(id string) (volume.Record, bool) {
-	r, ok := l.store.Volume(id)
-	return volume.Past(r, l.owners), ok
-}
-
-// Volumes returns all records.
-func (l living) Volumes() []volume.Record {
-	rs := l.store.Volumes()
-	for i := range rs {
-		rs[i] = volume.Past(rs[i], l.owners)
-	}
-	return rs
 }

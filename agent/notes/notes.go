@@ -1,0 +1,164 @@
+// Package notes keeps a note beside the mounts of each claim. If the state database is lost, the
+// agent adopts the claims from these notes.
+package notes
+
+import (
+	"context"
+	"hash/maphash"
+	"sync"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Records returns the current records.
+type Records interface {
+	Volume(id string) (volume.Record, bool)
+	Volumes() []volume.Record
+}
+
+// Files writes, reads and removes the notes of claims.
+type Files interface {
+	WriteNote(volume.Note) error
+	DropNote(v volume.Volume, alloc string) error
+	NotePath(v volume.Volume, alloc string) string
+	HasNote(v volume.Volume, alloc string) bool
+	Notes(skip map[string]bool) (notes []volume.Note, bad []error)
+}
+
+// Options are the dependencies of a Notebook. All fields must be set.
+type Options struct {
+	Records Records
+	Files   Files
+	// NodeID and DataDir are part of each note.
+	NodeID, DataDir string
+	Log             hclog.Logger
+}
+
+// Notebook writes the notes. A note that cannot be written does not fail its claim. The notebook
+// writes it later.
+type Notebook struct {
+	o       Options
+	seed    maphash.Seed
+	writing [16]sync.Mutex // chosen by volume; held while its notes are written
+	mu      sync.Mutex
+	failed  map[string]volume.Record // by volume: records with notes that could not be written or removed
+}
+
+// New returns a Notebook.
+func New(o Options) *Notebook {
+	return &Notebook{o: o, seed: maphash.MakeSeed(), failed: map[string]volume.Record{}}
+}
+
+// Changed updates the notes of a volume after a change of its record. A nil Notebook keeps no
+// notes.
+func (n *Notebook) Changed(before, now volume.Record) {
+	if n != nil {
+		n.Update(before, volume.Renoted(before, now))
+	}
+}
+
+// Update writes the notes of some allocs from the current records. With two updates at the same
+// time, the last one to run writes the newest state.
+func (n *Notebook) Update(r volume.Record, allocs []string) {
+	if len(allocs) == 0 {
+		return
+	}
+	if !n.Settle(r, allocs) {
+		return
+	}
+
+	for { // the disk seems to have room again, so retry failed notes
+		r, ok := n.takeFailed()
+		if !ok || !n.Settle(r, n.allocs(r)) {
+			return
+		}
+	}
+}
+
+// takeFailed returns one record with failed notes, and removes it from the list.
+func (n *Notebook) takeFailed() (volume.Record, bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+
+	for id, r := range n.failed {
+		delete(n.failed, id)
+		return r, true
+	}
+
+	return volume.Record{}, false
+}
+
+// Settle writes or removes notes of one volume, and reports whether that succeeded.
+func (n *Notebook) Settle(was volume.Record, allocs []string) bool {
+	one := &n.writing[maphash.String(n.seed, was.Volume.ID)%uint64(len(n.writing))]
+	one.Lock()
+	defer one.Unlock()
+
+	r, ok := n.o.Records.Volume(was.Volume.ID)
+	for _, alloc := range allocs {
+		var err error
+		if note, is := volume.Noted(r, alloc); ok && is {
+			note.NodeID, note.DataDir = n.o.NodeID, n.o.DataDir
+			err = n.o.Files.WriteNote(note)
+		} else if _, claimed := r.Claims[alloc]; !claimed {
+			err = n.o.Files.DropNote(was.Volume, alloc)
+		}
+
+		if err != nil {
+			n.o.Log.Warn("cannot keep a note of what is mounted; it would be missed only if the state database was lost", "error", err)
+			n.setFailed(was)
+			return false
+		}
+	}
+
+	return true
+}
+
+func (n *Notebook) setFailed(was volume.Record) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.failed[was.Volume.ID] = was
+}
+
+// allocs returns the allocs that have, or had, a note for a volume.
+func (n *Notebook) allocs(was volume.Record) []string {
+	var all []string
+	now, _ := n.o.Records.Volume(was.Volume.ID)
+	for alloc := range now.Claims {
+		all = append(all, alloc)
+	}
+	for alloc := range was.Claims {
+		if _, ok := now.Claims[alloc]; !ok {
+			all = append(all, alloc)
+		}
+	}
+
+	return all
+}
+
+// Complete writes and removes the notes that an earlier agent left unfinished.
+func (n *Notebook) Complete(ctx context.Context) {
+	noted := map[string]bool{}
+	for _, r := range n.o.Records.Volumes() {
+		if ctx.Err() != nil {
+			return
+		}
+
+		var missing []string
+		for alloc := range r.Claims {
+			noted[n.o.Files.NotePath(r.Volume, alloc)] = true
+			if !n.o.Files.HasNote(r.Volume, alloc) {
+				missing = append(missing, alloc)
+			}
+		}
+
+		n.Update(r, missing)
+	}
+
+	stray, _ := n.o.Files.Notes(noted) // an operator must look at unreadable notes
+	for _, note := range stray {
+		n.Update(note.Record, []string{note.Claim.Alloc})
+	}
+}
