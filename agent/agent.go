@@ -31,6 +31,7 @@ import (
 	"github.com/volagent/volagent/agent/plugintest"
 	"github.com/volagent/volagent/agent/provision"
 	"github.com/volagent/volagent/agent/reconcile"
+	"github.com/volagent/volagent/agent/records"
 	"github.com/volagent/volagent/agent/secret"
 	"github.com/volagent/volagent/agent/supervisor"
 	"github.com/volagent/volagent/agent/systemd"
@@ -69,7 +70,7 @@ const (
 type agent struct {
 	c    Config
 	log  hclog.Logger
-	db   store
+	db   records.Store
 	node statedb.Node
 	halt string
 
@@ -163,7 +164,7 @@ func (a *agent) open(ctx context.Context, seams Seams) (err error) {
 		return err
 	}
 
-	a.db = store{DB: db}
+	a.db = records.Store{DB: db}
 	if err := db.Fault(); err != nil {
 		a.log.Error("the state database cannot be written: nothing can be claimed or changed; claims can be released, which is kept in memory alone. Mount the data dir for writing", "error", err)
 	}
@@ -195,7 +196,7 @@ func (a *agent) wire(seams Seams) error {
 		return err
 	}
 
-	owners := owner.New(owner.Options{Boot: host.Boot(), Log: a.log.Named("owner"), Bus: a.systemd, Mounts: host, References: a.db.references})
+	owners := owner.New(owner.Options{Boot: host.Boot(), Log: a.log.Named("owner"), Bus: a.systemd, Mounts: host, References: a.db.References})
 	if err := owners.Open(); err != nil {
 		return err
 	}
@@ -207,9 +208,9 @@ func (a *agent) wire(seams Seams) error {
 	a.tidy(ctx, was, steps)
 
 	a.queue = reconcile.New(reconcile.Options{
-		Store: queueStore{a.db}, Plugins: a.plugins, Host: steps, Halt: a.halt,
+		Store: records.WithLeftovers{Store: a.db}, Plugins: a.plugins, Host: steps, Halt: a.halt,
 		Events: a.volumeEvents, Log: a.log.Named("volume"),
-		Owed: a.db.owed, Paid: a.debtPaid, Crashed: was.ID != "" && ended(was, a.node) == volume.Crashed, Begun: unfinished,
+		Owed: a.db.PendingFor, Paid: a.debtPaid, Crashed: was.ID != "" && ended(was, a.node) == volume.Crashed, Begun: unfinished,
 	})
 
 	gid, err := listen.GroupID(a.c.SocketGroup)
@@ -225,7 +226,7 @@ func (a *agent) wire(seams Seams) error {
 	a.tests = a.newTests(plugins, host, steps)
 	a.reaper = claim.NewReaper(claims, a.db, a.owners, a.log.Named("owner"))
 	a.volumes = &provision.Service{
-		Store: volumeStore{a.db}, Queue: a.queue, Plugins: plugins, Secrets: a.secrets.Of, Seal: a.secrets.Sealer, Events: a.events.Add, Owners: a.owners, Halt: a.halt, Guards: places{steps, a.db},
+		Store: records.Provisioning{Store: a.db}, Queue: a.queue, Plugins: plugins, Secrets: a.secrets.Of, Seal: a.secrets.Sealer, Events: a.events.Add, Owners: a.owners, Halt: a.halt, Guards: places{steps, a.db},
 	}
 	a.files = volumefiles.New(volumefiles.Options{
 		Dir: a.c.VolumesDir, Register: a.volumes.Register, Convert: apiserver.Volume, View: a.plugins.View, Log: a.log.Named("files"),
@@ -234,7 +235,7 @@ func (a *agent) wire(seams Seams) error {
 
 	a.server = apiserver.New(apiserver.Options{
 		Claims: claims, Volumes: a.volumes, Snapshots: a.volumes, Drainer: a.newDrain(claims, host), State: stateFiles{a},
-		Records: living{a.db, a.owners}, Queue: a.queue, Plugins: plugins, Tests: tested{a.tests}, Owners: a.owners, Events: apiEvents{a.events}, Metrics: a.metrics,
+		Records: records.Living{Store: a.db, Owners: a.owners}, Queue: a.queue, Plugins: plugins, Tests: tested{a.tests}, Owners: a.owners, Events: apiEvents{a.events}, Metrics: a.metrics,
 		Doctor: examiner{a.newDoctor(host, steps)}, Node: a.describe, MayWrite: listen.Allowed(gid), Log: a.log.Named("api"),
 	})
 
@@ -270,12 +271,12 @@ func (a *agent) recall(ctx context.Context, host *mount.Host) (err error) {
 		}
 	}
 
-	a.db.notes = notes.New(notes.Options{Records: a.db.DB, Files: steps, NodeID: a.node.ID, DataDir: a.c.DataDir, Log: a.log})
+	a.db.Notes = notes.New(notes.Options{Records: a.db.DB, Files: steps, NodeID: a.node.ID, DataDir: a.c.DataDir, Log: a.log})
 	if a.halt != "" {
 		return nil // no work is done, so the records do not change
 	}
 
-	switch err := a.db.reload(ctx, a.node, ended(was, a.node)); {
+	switch err := a.db.Reload(ctx, a.node, ended(was, a.node)); {
 	case err == nil:
 		return nil
 	case was.ID == "":
@@ -317,7 +318,7 @@ func (a *agent) serve(ctx context.Context, fl *pflag.FlagSet) error {
 		wg.Go(func() { a.runtimes.service.Run(running) })
 		wg.Go(func() { a.warnDeadlocks(running) })
 		background(func() error { return a.plugins.Run(running) })
-		wg.Go(func() { a.db.notes.Complete(running) })
+		wg.Go(func() { a.db.Notes.Complete(running) })
 		wg.Go(func() { a.recoverTests(running) })
 		wg.Go(func() { a.files.Run(running) })
 		if every, err := a.c.statsInterval(); err == nil { // check has validated it
@@ -366,7 +367,7 @@ func (a *agent) stopQueue(ctx context.Context) {
 	if !a.queue.Stop(ctx) || a.halt != "" {
 		return
 	}
-	if err := a.db.stopped(context.WithoutCancel(ctx)); err != nil {
+	if err := a.db.MarkStopped(context.WithoutCancel(ctx)); err != nil {
 		a.log.Warn("cannot record that the agent stopped in order; the next one takes all that is unsettled for uncertain", "error", err)
 	}
 }

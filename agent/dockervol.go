@@ -13,6 +13,7 @@ import (
 	"github.com/volagent/volagent/agent/container"
 	"github.com/volagent/volagent/agent/dockervol"
 	"github.com/volagent/volagent/agent/listen"
+	"github.com/volagent/volagent/agent/records"
 	"github.com/volagent/volagent/agent/spec"
 	"github.com/volagent/volagent/agent/supervisor"
 	"github.com/volagent/volagent/statedb"
@@ -74,17 +75,11 @@ func (r runtimeCommands) Using(ctx context.Context, runtime, name string) ([]str
 }
 
 // runtimeStore adapts the state database for dockervol.
-type runtimeStore struct{ store }
+type runtimeStore struct{ records.Store }
 
 // Update makes one change. Either all of it is on disk, or none.
 func (s runtimeStore) Update(ctx context.Context, fn func(dockervol.Tx) error) error {
 	return s.DB.Update(ctx, func(tx *statedb.Tx) error { return fn(tx) })
-}
-
-// references returns the number of containers that use a runtime's volume.
-func (s store) references(o volume.Owner) int {
-	v, _ := s.RuntimeVolume(o.Runtime, o.Volume)
-	return len(v.Refs)
 }
 
 // byDocker reports whether docker runs a part of a plugin.

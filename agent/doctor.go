@@ -16,6 +16,7 @@ import (
 	"github.com/volagent/volagent/agent/fstab"
 	"github.com/volagent/volagent/agent/plugintest"
 	"github.com/volagent/volagent/agent/provision"
+	"github.com/volagent/volagent/agent/records"
 	"github.com/volagent/volagent/agent/supervisor"
 	"github.com/volagent/volagent/agent/systemd"
 	"github.com/volagent/volagent/statedb"
@@ -28,8 +29,8 @@ import (
 func (a *agent) newDoctor(host *mount.Host, steps *volmgr.Manager) *doctor.Doctor {
 	db := &doctorDB{dir: a.c.DataDir, db: a.db.DB}
 	return doctor.New(doctor.Options{
-		Root: a.c.mountRoot(), Records: living{a.db, a.owners}, Queue: a.queue, Owners: a.owners, Halt: a.halt, OtherDataDir: a.otherDataDir, Now: time.Now,
-		Host: doctorHost{host, steps}, Notes: doctorNotes{a.db, steps, a.db.notes}, Guards: places{steps, a.db},
+		Root: a.c.mountRoot(), Records: records.Living{Store: a.db, Owners: a.owners}, Queue: a.queue, Owners: a.owners, Halt: a.halt, OtherDataDir: a.otherDataDir, Now: time.Now,
+		Host: doctorHost{host, steps}, Notes: doctorNotes{a.db, steps, a.db.Notes}, Guards: places{steps, a.db},
 		Database: db.look, Debts: a.doctorDebts, Tests: a.doctorTests, Plugins: a.doctorPlugins,
 		System: func(ctx context.Context, helper bool) doctor.System { return a.doctorSystem(ctx, host, helper) },
 		Fstab:  func() ([]fstab.Entry, error) { return fstab.Read(fstab.System(os.Getenv)) },

@@ -10,13 +10,14 @@ import (
 
 	"github.com/volagent/volagent/agent/doctor"
 	"github.com/volagent/volagent/agent/notes"
+	"github.com/volagent/volagent/agent/records"
 	"github.com/volagent/volagent/volmgr"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // doctorNotes gives the doctor access to the notes beside the mounts.
 type doctorNotes struct {
-	db    store
+	db    records.Store
 	steps *volmgr.Manager
 	book  *notes.Notebook
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/volagent/volagent/agent/claim"
 	"github.com/volagent/volagent/agent/drain"
 	"github.com/volagent/volagent/agent/plugintest"
+	"github.com/volagent/volagent/agent/records"
 	"github.com/volagent/volagent/statedb"
 	"github.com/volagent/volagent/volmgr/mount"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -15,18 +16,13 @@ import (
 // newDrain connects the drain service with this host.
 func (a *agent) newDrain(claims *claim.Service, host *mount.Host) *drain.Service {
 	return &drain.Service{
-		Store: drainStore{queueStore{a.db}}, Claims: claims, Queue: a.queue, Owners: a.owners, Events: a.events.Add, Halt: a.halt,
+		Store: drainStore{records.WithLeftovers{Store: a.db}}, Claims: claims, Queue: a.queue, Owners: a.owners, Events: a.events.Add, Halt: a.halt,
 		Strays: func() []volume.Occupant { return a.strays(host) },
 	}
 }
 
 // drainStore adapts the state database for drain.
-type drainStore struct{ queueStore }
-
-// Draining reports whether the host is being drained. A claim and a drain cannot miss each other:
-// no commit completes while a mutation of another commit runs. So both are in the same commit, or
-// the later one sees the earlier one.
-func (s store) Draining() bool { return s.Node().Draining }
+type drainStore struct{ records.WithLeftovers }
 
 // SetDraining stores whether the host is being drained.
 func (s drainStore) SetDraining(ctx context.Context, draining bool) (changed bool, err error) {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/coreos/go-systemd/v22/daemon"
 
+	"github.com/volagent/volagent/agent/records"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
@@ -82,7 +83,7 @@ func (a *agent) leftover(r volume.Record) string {
 // ends, because the processes that use these volumes are still running.
 func (a *agent) endPlugins() {
 	used := map[string]bool{}
-	for _, r := range (queueStore{a.db}).Volumes() {
+	for _, r := range (records.WithLeftovers{Store: a.db}).Volumes() {
 		used[r.Volume.PluginID] = used[r.Volume.PluginID] || r.OnHost()
 	}
 	within(endWithin, func(ctx context.Context) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/volagent/volagent/agent/records"
 	"github.com/volagent/volagent/volmgr"
 	"github.com/volagent/volagent/volmgr/mount"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -13,7 +14,7 @@ import (
 // places handles the own directories of claims. It looks up the guarded ones in the records.
 type places struct {
 	*volmgr.Manager
-	db store
+	db records.Store
 }
 
 // Guardable returns a claim's own directory if the agent may make it refuse writes while nothing is

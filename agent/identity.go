@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/volagent/volagent/agent/records"
 	"github.com/volagent/volagent/statedb"
 	"github.com/volagent/volagent/volmgr/mount"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -12,7 +13,7 @@ import (
 // identify determines the identity of this host. It also checks that this process sees the recorded
 // paths and mounts. If not, it returns in halt why no call may be sent; the agent then still
 // answers requests. identify writes nothing.
-func identify(db store, c Config, host *mount.Host) (node statedb.Node, halt string, err error) {
+func identify(db records.Store, c Config, host *mount.Host) (node statedb.Node, halt string, err error) {
 	was := db.Node()
 	held := attached(db)
 	node = was
@@ -63,7 +64,7 @@ func ended(was, now statedb.Node) volume.Stop {
 }
 
 // attached returns a volume that is, or may be, on this host, or "" if there is none.
-func attached(db store) string {
+func attached(db records.Store) string {
 	if r, ok := db.AnyVolume(volume.Record.Held); ok {
 		return r.Volume.ID
 	}

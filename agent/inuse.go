@@ -4,12 +4,13 @@ import (
 	"slices"
 
 	"github.com/volagent/volagent/agent/plugintest"
+	"github.com/volagent/volagent/agent/records"
 	"github.com/volagent/volagent/volmgr/volume"
 )
 
 // inUse returns the volumes that are, or may be, on this host through a plugin.
 func (a *agent) inUse(pluginID string) (ids []string) {
-	for _, r := range (queueStore{a.db}).Volumes() {
+	for _, r := range (records.WithLeftovers{Store: a.db}).Volumes() {
 		if r.Volume.PluginID == pluginID && r.Held() {
 			ids = append(ids, r.Volume.ID)
 		}
@@ -24,7 +25,7 @@ func (a *agent) inUse(pluginID string) (ids []string) {
 
 // fuseClaims returns the number of claims with a FUSE mount through a plugin.
 func (a *agent) fuseClaims(pluginID string) (n int) {
-	for _, r := range (queueStore{a.db}).Volumes() {
+	for _, r := range (records.WithLeftovers{Store: a.db}).Volumes() {
 		if r.Volume.PluginID == pluginID {
 			n += fuseClaims(r)
 		}

@@ -48,7 +48,7 @@ func (a *agent) dropDebt(r volume.Record) (waiting string) {
 	if err := a.places.paid(r); err != nil {
 		a.log.Warn("a directory still refuses writes although no volume is mounted there any more; to make it writable: chattr -i DIRECTORY", "volume", r.Volume.ID, "error", err)
 	}
-	waiting, err := a.db.settle(context.Background(), r)
+	waiting, err := a.db.Settle(context.Background(), r)
 	if err != nil {
 		a.log.Error("cannot drop the record of a forced deregister, whose calls are all made; it is tried again", "volume", r.Volume.ID, "error", err)
 	}

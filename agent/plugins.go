@@ -12,6 +12,7 @@ import (
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/apiserver"
 	"github.com/volagent/volagent/agent/provision"
+	"github.com/volagent/volagent/agent/records"
 	"github.com/volagent/volagent/agent/secret"
 	"github.com/volagent/volagent/agent/supervisor"
 	"github.com/volagent/volagent/agent/systemd"
@@ -46,7 +47,7 @@ func (a *agent) newSupervisor(seams Seams, host *mount.Host) (*supervisor.Superv
 		Store: pluginStore{a.db}, Registry: pluginStore{a.db}, Secrets: pluginSecrets{}, Logger: a.log, Client: client,
 		InUse: a.inUse,
 		HasVolumes: func(id string) bool {
-			return slices.ContainsFunc(queueStore{a.db}.Volumes(), func(r volume.Record) bool { return r.Volume.PluginID == id })
+			return slices.ContainsFunc(records.WithLeftovers{Store: a.db}.Volumes(), func(r volume.Record) bool { return r.Volume.PluginID == id })
 		},
 		FUSE:     a.fuseClaims,
 		Known:    a.knownSecrets,
@@ -68,7 +69,7 @@ func (a *agent) newSupervisor(seams Seams, host *mount.Host) (*supervisor.Superv
 // knownSecrets returns the secrets in calls for a plugin's volumes, leftover records and tests, as
 // far as they can be read now.
 func (a *agent) knownSecrets(pluginID string) (known []volume.Secrets) {
-	for _, r := range (queueStore{a.db}).Volumes() {
+	for _, r := range (records.WithLeftovers{Store: a.db}).Volumes() {
 		if r.Volume.PluginID == pluginID && len(r.Volume.Secrets) > 0 {
 			known = append(known, a.secrets.Known(r.Volume))
 		}
@@ -99,7 +100,7 @@ func (a *agent) pluginChanged(c supervisor.Change) {
 type pluginSet struct {
 	*supervisor.Supervisor
 
-	db   store
+	db   records.Store
 	halt string // why no call is sent to any plugin
 }
 
@@ -369,7 +370,7 @@ func (p pluginSet) control(ctx context.Context, verb string, wait time.Duration,
 }
 
 // pluginStore adapts the state database for the supervisor.
-type pluginStore struct{ db store }
+type pluginStore struct{ db records.Store }
 
 // LoadPlugins returns all records.
 func (s pluginStore) LoadPlugins() ([]volume.PluginRecord, error) { return s.db.Plugins(), nil }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/volagent/volagent/agent/records"
 	"github.com/volagent/volagent/statedb"
 	"github.com/volagent/volagent/volmgr"
 	"github.com/volagent/volagent/volmgr/mount"
@@ -108,7 +109,7 @@ func (re *recovery) copy() volmgr.Copy {
 		}
 	}
 
-	c.Debts = whole(re.from.Debts)
+	c.Debts = records.Whole(re.from.Debts)
 	return c
 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/volagent/volagent/agent/api"
+	"github.com/volagent/volagent/agent/records"
 	"github.com/volagent/volagent/statedb"
 	"github.com/volagent/volagent/volmgr/volume"
 )
@@ -200,7 +201,7 @@ func (re *restoring) barred(v volume.Volume) string {
 	if other, ok := re.tx.VolumeOf(v.Driver, v.ExternalID); ok {
 		return fmt.Sprintf("its external_id %q of driver %s is registered here as volume %q", v.ExternalID, v.Driver, other)
 	}
-	if plugin, ok := (volumeTx{Tx: re.tx}).TestOf(v.Driver, v.ExternalID); ok {
+	if plugin, ok := (records.Tx{Tx: re.tx}).TestOf(v.Driver, v.ExternalID); ok {
 		return fmt.Sprintf("its external_id %q of driver %s is in a test of plugin %q", v.ExternalID, v.Driver, plugin)
 	}
 	if info := re.a.plugins.View(v.PluginID).Info; info.Driver != "" && info.Driver != v.Driver {
@@ -236,7 +237,7 @@ func (re *restoring) record(r volume.Record) (now volume.Record, notes []string)
 	case there: // nothing was mounted for it since
 		why = "it was deregistered by force before that, which is not undone yet"
 	default:
-		err := clash(re.tx, volume.Record{}, full)
+		err := records.Clash(re.tx, volume.Record{}, full)
 		if err == nil {
 			err = full.Check()
 		}
@@ -345,7 +346,7 @@ func (re *restoring) begin() error {
 				Type: "restored", Volume: r.Volume.ID, Plugin: r.Volume.PluginID,
 				Message: fmt.Sprintf("restored from a backup of node %q, with %d claims", re.from.Node.ID, len(r.Claims)),
 			})
-			re.a.db.notes.Update(r, slices.Collect(maps.Keys(r.Claims)))
+			re.a.db.Notes.Update(r, slices.Collect(maps.Keys(r.Claims)))
 		}
 
 		re.a.queue.Wake(r.Key())

@@ -10,6 +10,7 @@ import (
 
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/plugintest"
+	"github.com/volagent/volagent/agent/records"
 	"github.com/volagent/volagent/volmgr"
 	"github.com/volagent/volagent/volmgr/csiclient"
 	"github.com/volagent/volagent/volmgr/mount"
@@ -154,7 +155,7 @@ func (r testRecords) SaveScratch(ctx context.Context, id string, s *volume.Scrat
 // Registered returns the id under which a storage volume is registered, or was before a forced
 // deregister that left something.
 func (r testRecords) Registered(driver, external string) (string, bool) {
-	for _, v := range (queueStore{r.a.db}).Volumes() {
+	for _, v := range (records.WithLeftovers{Store: r.a.db}).Volumes() {
 		if v.Volume.Driver == driver && v.Volume.ExternalID == external {
 			return v.Volume.ID, true
 		}

@@ -1,0 +1,103 @@
+package records
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/volagent/volagent/statedb"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// WithLeftovers adapts the state database for reconcile. The queue handles leftover records like
+// volumes, each under its own key.
+type WithLeftovers struct{ Store }
+
+// Volume returns a volume's record or a leftover record.
+func (s WithLeftovers) Volume(key string) (volume.Record, bool) {
+	if driver, external, ok := volume.ParseDebtKey(key); ok {
+		d, ok := s.Debt(driver, external)
+		return d.Whole(), ok
+	}
+
+	return s.Store.Volume(key)
+}
+
+// Volumes returns all records of both kinds.
+func (s WithLeftovers) Volumes() []volume.Record {
+	all := s.Store.Volumes()
+	for _, d := range s.Debts() {
+		all = append(all, d.Whole())
+	}
+	return all
+}
+
+// Save is store.Save, and also accepts the key of a leftover record.
+func (s WithLeftovers) Save(ctx context.Context, key string, fn func(volume.Record) (volume.Record, volume.Saving)) error {
+	driver, external, ok := volume.ParseDebtKey(key)
+	if !ok {
+		return s.Store.Save(ctx, key, fn)
+	}
+
+	saving := volume.SaveWithNext
+	err := s.Checkpoint(ctx, changeDebt(driver, external, func(r volume.Record) volume.Record {
+		r, saving = fn(r)
+		return r
+	}))
+	if err != nil || saving == volume.SaveWithNext {
+		return err
+	}
+
+	return s.Sync(ctx)
+}
+
+// Intend is store.Intend, and also accepts the key of a leftover record.
+func (s WithLeftovers) Intend(ctx context.Context, key string, fn func(volume.Record) volume.Record) error {
+	driver, external, ok := volume.ParseDebtKey(key)
+	if !ok {
+		return s.Store.Intend(ctx, key, fn)
+	}
+	return s.Update(ctx, changeDebt(driver, external, fn))
+}
+
+// changeDebt changes a leftover record, if it still exists.
+func changeDebt(driver, external string, fn func(volume.Record) volume.Record) func(*statedb.Tx) error {
+	return func(tx *statedb.Tx) error {
+		if d, ok := tx.Debt(driver, external); ok {
+			r := fn(d.Whole())
+			tx.PutDebt(statedb.Debt{Record: r, Claims: r.Ordered(), Since: d.Since})
+		}
+
+		return nil
+	}
+}
+
+// Settle deletes a leftover record that is completely undone, and returns the volume that was
+// waiting for that, if there is one. The deletion is on disk before any step for that volume.
+// Loaded relies on this: as long as the leftover record is on disk, nothing was made for the
+// volume.
+func (s Store) Settle(ctx context.Context, r volume.Record) (waiting string, err error) {
+	driver, external := r.Volume.Driver, r.Volume.ExternalID
+	err = s.Update(ctx, func(tx *statedb.Tx) error {
+		if d, ok := tx.Debt(driver, external); ok && !d.Whole().Held() {
+			tx.DeleteDebt(driver, external)
+		}
+		waiting, _ = tx.VolumeOf(driver, external)
+		return nil
+	})
+
+	return waiting, err
+}
+
+// The queue shows this text while leftovers of the same storage must be undone first.
+func (s Store) PendingFor(v volume.Volume) string {
+	if v.ExternalID == "" {
+		return ""
+	}
+
+	d, ok := s.Debt(v.Driver, v.ExternalID)
+	if !ok {
+		return ""
+	}
+
+	return fmt.Sprintf("what volume %q left when it was deregistered by force is undone first, by plugin %q", d.Record.Volume.ID, d.Record.Volume.PluginID)
+}

@@ -1,0 +1,74 @@
+package records
+
+import (
+	"context"
+
+	"github.com/volagent/volagent/statedb"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Reload adapts every record to the way in which the last agent ended, and stores the current node.
+// It is one commit. From then on, the stored state says that this agent has not stopped in order,
+// until MarkStopped is called.
+func (s Store) Reload(ctx context.Context, node statedb.Node, after volume.Stop) error {
+	node.Clean = false
+	save := s.Happened
+	if s.Node().ID == "" {
+		save = s.Update // a first start has no older state to continue with, so this write must succeed
+	}
+
+	return save(ctx, func(tx *statedb.Tx) error {
+		for _, r := range tx.Volumes() {
+			_, blocked := tx.Debt(r.Volume.Driver, r.Volume.ExternalID)
+			if now, changed := volume.Loaded(r, after, blocked); changed {
+				tx.PutVolume(now)
+			}
+		}
+
+		for _, d := range tx.Debts() {
+			r, _ := volume.Loaded(d.Whole(), after, false)
+			if after.Boot() {
+				r = volume.NextBoot(r)
+			}
+			tx.PutDebt(statedb.Debt{Record: r, Claims: r.Ordered(), Since: d.Since})
+		}
+
+		if node != s.Node() {
+			tx.PutNode(node)
+		}
+
+		return nil
+	})
+}
+
+// MarkStopped records that the outcome of every step is stored.
+func (s Store) MarkStopped(ctx context.Context) error {
+	return s.Update(ctx, func(tx *statedb.Tx) error {
+		node := tx.Node()
+		node.Clean = true
+		tx.PutNode(node)
+		return nil
+	})
+}
+
+// Living returns records as the API shows them: a claim whose owner has ended appears as detaching,
+// even before that is stored.
+type Living struct {
+	Store
+	Owners volume.Owners
+}
+
+// Volume returns a volume's record.
+func (l Living) Volume(id string) (volume.Record, bool) {
+	r, ok := l.Store.Volume(id)
+	return volume.Past(r, l.Owners), ok
+}
+
+// Volumes returns all records.
+func (l Living) Volumes() []volume.Record {
+	rs := l.Store.Volumes()
+	for i := range rs {
+		rs[i] = volume.Past(rs[i], l.Owners)
+	}
+	return rs
+}

@@ -1,0 +1,155 @@
+// Package records adapts the state database to the packages of the agent. Each of them sees the
+// records through an interface of its own.
+package records
+
+import (
+	"context"
+	"errors"
+	"syscall"
+
+	"github.com/volagent/volagent/agent/notes"
+	"github.com/volagent/volagent/statedb"
+	"github.com/volagent/volagent/volmgr/volume"
+)
+
+// Store adapts the state database for agent/claim and most other packages.
+type Store struct {
+	*statedb.DB
+	Notes *notes.Notebook // nil if no notes are kept
+}
+
+// Draining reports whether the host is being drained. A claim and a drain cannot miss each other:
+// no commit completes while a mutation of another commit runs. So both are in the same commit, or
+// the later one sees the earlier one.
+func (s Store) Draining() bool { return s.Node().Draining }
+
+// References returns the number of containers that use a runtime's volume.
+func (s Store) References(o volume.Owner) int {
+	v, _ := s.RuntimeVolume(o.Runtime, o.Volume)
+	return len(v.Refs)
+}
+
+// Save, for reconcile, stores the result of a step. The step has happened, so memory keeps the
+// result even if the commit fails. A volume that was deregistered meanwhile stays deleted.
+func (s Store) Save(ctx context.Context, id string, fn func(volume.Record) (volume.Record, volume.Saving)) error {
+	var before, now volume.Record
+	err := s.SaveVolume(ctx, id, func(r volume.Record) (volume.Record, volume.Saving) {
+		next, saving := fn(r)
+		before, now = r, next
+		return next, saving
+	})
+
+	s.Notes.Changed(before, now)
+	return err
+}
+
+// Intend, for reconcile, stores an intent that must be on disk before its step.
+func (s Store) Intend(ctx context.Context, id string, fn func(volume.Record) volume.Record) error {
+	return s.Update(ctx, func(tx *statedb.Tx) error {
+		if r, ok := tx.Volume(id); ok {
+			tx.PutVolume(fn(r))
+		}
+		return nil
+	})
+}
+
+// Change, for claim, stores an intent. Either it is on disk, or nothing changes.
+func (s Store) Change(ctx context.Context, id string, fn func(volume.Record) (volume.Record, bool, error)) error {
+	return s.Update(ctx, func(tx *statedb.Tx) error {
+		r, ok := tx.Volume(id)
+		if !ok {
+			return volume.Errorf(volume.ErrNotFound, "no volume %q", id).WithHint("volctl volume list")
+		}
+
+		next, changed, err := fn(r)
+		if err != nil || !changed {
+			return err
+		}
+
+		tx.PutVolume(next)
+		if err := room(tx, r, next); err != nil {
+			return err
+		}
+
+		return Clash(tx, r, next)
+	})
+}
+
+// Release, for claim, is Change for the end of a claim. On a read-only data dir it keeps the change
+// in memory, and writes it when that is possible again. Otherwise no volume could be unmounted on
+// such a host. If the agent dies before the write, the next one finds the old claim and mounts the
+// volume again.
+func (s Store) Release(ctx context.Context, id string, fn func(volume.Record) (volume.Record, bool, error)) error {
+	err := s.Change(ctx, id, fn)
+	if !errors.Is(err, syscall.EROFS) {
+		return err
+	}
+
+	var refused error
+	err = s.Happened(ctx, func(tx *statedb.Tx) error {
+		r, ok := tx.Volume(id)
+		if !ok {
+			return nil
+		}
+
+		var next volume.Record
+		var changed bool
+		if next, changed, refused = fn(r); refused == nil && changed {
+			tx.PutVolume(next)
+		}
+
+		return nil
+	})
+	if err != nil && !errors.Is(err, syscall.EROFS) {
+		return err
+	}
+
+	return refused
+}
+
+// room refuses the first claim of a volume if its plugin allows no more volumes on this host. It
+// scans nothing for a plugin without a limit.
+func room(tx *statedb.Tx, r, next volume.Record) error {
+	p, _ := tx.Plugin(r.Volume.PluginID)
+	if len(r.Claims) > 0 || len(next.Claims) == 0 || p.Info.MaxVolumes <= 0 {
+		return nil
+	}
+	return volume.Room(r, p.Info, tx.Volumes(), Whole(tx.Debts()))
+}
+
+// Whole returns leftover records, which are those of forced deregisters, in the form of volume
+// records.
+func Whole(debts []statedb.Debt) []volume.Record {
+	all := make([]volume.Record, 0, len(debts))
+	for _, d := range debts {
+		all = append(all, d.Whole())
+	}
+	return all
+}
+
+// Clash refuses a claim that is new in next, if another volume has one of its paths. It scans
+// nothing for existing claims.
+func Clash(tx *statedb.Tx, r, next volume.Record) error {
+	for alloc, c := range next.Claims {
+		if _, was := r.Claims[alloc]; was {
+			continue
+		}
+
+		var others []volume.Record
+		if c.At != "" {
+			others = tx.Volumes()
+		}
+		if err := volume.Clash(next, c, others, Whole(tx.Debts())); err != nil {
+			return err
+		}
+	}
+
+	// A volume for which leftovers were undone may still use the staging path of the volume that
+	// left them.
+	if id, ok := tx.HolderOf(next.Node.StagingPath, next.Volume.ID); ok && len(r.Claims) == 0 {
+		return volume.Errorf(volume.ErrRefused, "%s is still in use by volume %q", next.Node.StagingPath, id).
+			WithHint("volctl volume status %s", id)
+	}
+
+	return nil
+}
