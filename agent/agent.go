@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"sync"
 	"syscall"
 	"time"
@@ -169,7 +170,7 @@ func (a *agent) open(ctx context.Context, seams Seams) (err error) {
 		a.log.Error("the state database cannot be written: nothing can be claimed or changed; claims can be released, which is kept in memory alone. Mount the data dir for writing", "error", err)
 	}
 	if err := db.NoLog(); err != nil {
-		a.log.Warn("there is no log beside the state database: claims and releases are slower. Move what is in its place away, and start the agent again", "error", err)
+		a.log.Warn("cannot open state.log; every claim now waits for a disk sync. Remove the file in its place and restart the agent", "path", filepath.Join(a.c.DataDir, "state.log"), "error", err)
 	}
 
 	return nil

@@ -140,15 +140,15 @@ func (s *Service) unfinished(ctx context.Context, r volume.Record, alloc string)
 	at := s.Queue.Attempt(r.Volume.ID, alloc)
 	p := s.Plugins.View(r.Volume.PluginID)
 	if lacks := lack(p, r, at); p.Apart != nil && lacks != "" {
-		return volume.Errorf(volume.ErrPluginUnavailable, "the claim of %q is released, but not undone yet: %s; that goes on when it is ready",
-			alloc, lacks).WithHint("volctl plugin status %s", r.Volume.PluginID)
+		return volume.Errorf(volume.ErrPluginUnavailable, "%s. Claim %q is detached; volagent unmounts it when the plugin is ready",
+			lacks, alloc).WithHint("volctl plugin status %s", r.Volume.PluginID)
 	}
 	if p.Apart == nil && !p.Ready && (at == nil || at.Err == nil) {
-		return volume.Errorf(volume.ErrPluginUnavailable, "the claim of %q is released, but not undone yet: plugin %q is %s; that goes on when it is ready",
-			alloc, r.Volume.PluginID, p.State).WithHint("volctl plugin status %s", r.Volume.PluginID)
+		return volume.Errorf(volume.ErrPluginUnavailable, "plugin %q is %s. Claim %q is detached; volagent unmounts it when the plugin is ready",
+			r.Volume.PluginID, p.State, alloc).WithHint("volctl plugin status %s", r.Volume.PluginID)
 	}
 
-	why := "no answer yet"
+	why := fmt.Sprintf("plugin %q has not answered", r.Volume.PluginID)
 	if at != nil && at.Err != nil {
 		why = fmt.Sprintf("%v (%s)", at.Err, tried(at))
 	} else if at != nil && at.Action.Reason != "" {
@@ -156,7 +156,7 @@ func (s *Service) unfinished(ctx context.Context, r volume.Record, alloc string)
 	}
 
 	words := &volume.Error{
-		Message: fmt.Sprintf("the claim of %q is released, but not undone yet: %s; that goes on by itself", alloc, why),
+		Message: fmt.Sprintf("%s. Claim %q is detached; volagent keeps unmounting in the background", why, alloc),
 		Hint:    volume.Command("volctl volume status %s", r.Volume.ID),
 	}
 	if at != nil && at.Err != nil {

@@ -88,7 +88,7 @@ func TestDetachUnfinished(t *testing.T) {
 		kind   error
 		words  []string
 	}{
-		{"no answer", t.Context(), nil, volume.ErrTimeout, []string{"released, but not undone yet: no answer yet", "goes on by itself"}},
+		{"no answer", t.Context(), nil, volume.ErrTimeout, []string{`timed out: plugin "ebs" has not answered. Claim "web" is detached`, "keeps unmounting in the background"}},
 		{"failures", t.Context(), failWith(unpublish, volume.RetryBackoff), volume.ErrTimeout, []string{"NodeUnpublishVolume", "no such device"}},
 		{"waiting", t.Context(), func(w *world) {
 			w.change(func() {
@@ -100,7 +100,7 @@ func TestDetachUnfinished(t *testing.T) {
 		{"the caller is gone", gone, func(*world) { leave() }, context.Canceled, nil},
 		{"the plugin is down", t.Context(), func(w *world) {
 			w.change(func() { w.setView(false, "crashed") })
-		}, volume.ErrPluginUnavailable, []string{`plugin "ebs" is crashed`, "goes on when it is ready"}},
+		}, volume.ErrPluginUnavailable, []string{`plugin "ebs" is crashed`, "unmounts it when the plugin is ready"}},
 	} {
 		w := newWorld()
 		w.hold(t, "web")

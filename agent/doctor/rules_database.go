@@ -22,8 +22,8 @@ func database(p Picture, f *findings) {
 	}
 
 	if db.NoLog != nil {
-		f.add(DBLog, Warning, "agent", "state.log").what("there is no log beside the state database: %s", line(db.NoLog)).
-			then("nothing is lost, but claims and releases are slower, since each waits for a commit").do("ls -ld %s", db.Dir+"/state.log")
+		f.add(DBLog, Warning, "agent", "state.log").what("cannot open state.log: %s", line(db.NoLog)).
+			then("no data is lost; every claim and detach waits for a disk sync").do("ls -ld %s", db.Dir+"/state.log")
 	}
 	if held := adopted(p); !db.Loss.At.IsZero() && held > 0 {
 		why := ""

@@ -82,7 +82,7 @@ func (m *mounts) begin() {
 	m.cancel = cancel
 	m.wg.Go(func() {
 		if err := m.kernel.Changes(ctx, changesApart, m.changed); err != nil {
-			m.log.Warn("that a volume is unmounted is seen late, by a look every 30 s", "error", err)
+			m.log.Warn("cannot watch the mount table; unmounts are noticed within 30 s", "error", err)
 		}
 	})
 }

@@ -62,7 +62,7 @@ func Parse(file string, data []byte) (id string, def *volume.PluginDefinition, e
 	d := defaults()
 	d.File = file
 	runners := map[string]*yaml.Node{}
-	if err := r.mapping(root, "a plugin file", r.topLevel(d, runners)); err != nil {
+	if err := r.mapping(root, wholeFile, r.topLevel(d, runners)); err != nil {
 		return id, nil, err
 	}
 	if d.ID == "" {

@@ -43,11 +43,17 @@ func (r reader) mapping(n *yaml.Node, what string, known fields) error {
 	})
 }
 
+// wholeFile names the top level of a plugin file in messages.
+const wholeFile = "a plugin file"
+
 // pairs calls each for every key of a mapping.
 func (r reader) pairs(n *yaml.Node, what string, each func(key, value *yaml.Node) error) error {
 	n = resolve(n)
+	if n.Kind != yaml.MappingNode && what == wholeFile {
+		return r.errorf(n, "not %s: expected YAML keys such as id and exec", what)
+	}
 	if n.Kind != yaml.MappingNode {
-		return r.errorf(n, "%s is not a mapping of keys to values", what)
+		return r.errorf(n, "%s must have YAML keys", what)
 	}
 
 	for i := 0; i+1 < len(n.Content); i += 2 {

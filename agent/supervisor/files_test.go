@@ -21,7 +21,7 @@ func TestBadFiles(t *testing.T) {
 	rows := map[string]row{
 		"syntax.yaml":    {"syntax.yaml", "id: [\n", ":1: did not find expected node content"},
 		"empty.yaml":     {"empty.yaml", "# nothing\n", ":1: the file is empty"},
-		"list.yaml":      {"list.yaml", "- id: x\n", ":1: a plugin file is not a mapping of keys to values"},
+		"list.yaml":      {"list.yaml", "- id: x\n", ":1: not a plugin file: expected YAML keys such as id and exec"},
 		"noid.yaml":      {"noid.yaml", "socket: /s\n", ":1: the plugin has no id"},
 		"badid.yaml":     {"badid.yaml", "id: a/b\nsocket: /s\n", `:1: plugin id "a/b" is not 1 to 48 characters of A-Z a-z 0-9 . _ -`},
 		"unknown.yaml":   {"unknown", "id: unknown\nsocket: /s\nrestart: always\n", `:3: unknown key "restart" in a plugin file; known are builtin, container,`},

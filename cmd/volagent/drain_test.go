@@ -51,7 +51,7 @@ func TestDrain(t *testing.T) {
 			t.Errorf("%s: %+v", when, d)
 		}
 		for _, args := range [][]string{{"free"}, {"mine", "--alloc", "x"}, {"data", "--alloc", "other"}, {"free", "--no-wait"}} {
-			r := h.exits(4, "this host is being drained", append([]string{"volume", "claim"}, args...)...)
+			r := h.exits(4, "this host is draining", append([]string{"volume", "claim"}, args...)...)
 			if !strings.Contains(r.err, "hint: volctl node undrain") {
 				t.Errorf("%s: %s", when, r.err)
 			}

@@ -165,7 +165,7 @@ func TestMountOwnerGivenUp(t *testing.T) {
 		!strings.Contains(r.err, "hint: volctl volume detach data m --force") {
 		t.Errorf("a detach: exit %d, %s", r.code, r.err)
 	}
-	if r := h.try("umount", at, "--timeout", "1s"); !strings.Contains(r.err, "the claim of \"m\" is released, but not undone yet") {
+	if r := h.try("umount", at, "--timeout", "1s"); !strings.Contains(r.err, "Claim \"m\" is detached; volagent") {
 		t.Errorf("umount: exit %d, %s", r.code, r.err)
 	}
 	h.volctl("plugin", "start", "rec")

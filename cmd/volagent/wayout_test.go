@@ -94,7 +94,7 @@ func TestDetachWithoutPlugin(t *testing.T) {
 		h.volctl("volume", "claim", "data", "--alloc", alloc)
 	}
 	h.lose()
-	h.exits(6, "released, but not undone yet", "volume", "detach", "data", "a", "--timeout", "1s")
+	h.exits(6, "is detached; volagent keeps unmounting", "volume", "detach", "data", "a", "--timeout", "1s")
 	mark := h.mark()
 
 	h.exits(0, `left: plugin "rec" is still to be told: NodeUnpublishVolume`, "volume", "detach", "data", "a", "--without-plugin")

@@ -72,7 +72,7 @@ func Admit(r Record, req Request, p PluginInfo, now time.Time) (Record, error) {
 		return r, again(seen, c, req)
 	}
 	if req.Draining {
-		return r, Errorf(ErrRefused, "volume %q is not given out: this host is being drained", v.ID).WithHint("volctl node undrain")
+		return r, Errorf(ErrRefused, "cannot claim volume %q: this host is draining", v.ID).WithHint("volctl node undrain")
 	}
 	if p.Driver != "" && !p.HasNode {
 		return r, Errorf(ErrRefused, "volume %q cannot be mounted: plugin %q has no node service", v.ID, v.PluginID).

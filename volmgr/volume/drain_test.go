@@ -144,7 +144,7 @@ func TestAdmitDraining(t *testing.T) {
 		"one whose owner is gone":    {gone, with(writer("a"), func(q *volume.Request) { q.Owners = living{} })},
 	} {
 		next, err := volume.Admit(tt.r, with(tt.ask, draining), volume.PluginInfo{}, now)
-		if !errors.Is(err, volume.ErrRefused) || volume.Releasing(err) || !strings.Contains(err.Error(), "this host is being drained") || hintOf(err) != "volctl node undrain" || !reflect.DeepEqual(next, tt.r) {
+		if !errors.Is(err, volume.ErrRefused) || volume.Releasing(err) || !strings.Contains(err.Error(), "this host is draining") || hintOf(err) != "volctl node undrain" || !reflect.DeepEqual(next, tt.r) {
 			t.Errorf("%s: %v (hint %q)", name, err, hintOf(err))
 		}
 	}
