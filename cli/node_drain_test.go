@@ -26,7 +26,7 @@ func draining(answers ...*api.Drain) *fake {
 var (
 	occupied = &api.Drain{
 		Waiting: []api.Occupant{{Volume: "data", Alloc: "web.service", Owner: "web.service (pid 5, nginx)", Message: "its owner is to be stopped first", Command: "systemctl stop web.service"}},
-		Left:    []api.Occupant{{Volume: "logs", Alloc: "manual", Message: "releasing, plugin unavailable", Command: "volctl plugin start s3", Else: "volctl volume detach logs manual --without-plugin=umount"}, {Message: "/x is mounted", Command: "umount /x"}},
+		Left:    []api.Occupant{{Volume: "logs", Alloc: "manual", Message: "detaching, plugin unavailable", Command: "volctl plugin start s3", Else: "volctl volume detach logs manual --without-plugin=umount"}, {Message: "/x is mounted", Command: "umount /x"}},
 	}
 	emptied = &api.Drain{Safe: true, Waiting: []api.Occupant{}, Left: []api.Occupant{}}
 )
@@ -37,7 +37,7 @@ const toBeStopped = `to be stopped by you:
 
 func TestNodeDrain(t *testing.T) {
 	const safe, stays = "safe to power off\n", `still on this host:
-  logs  manual  releasing, plugin unavailable  → volctl plugin start s3; else: volctl volume detach logs manual --without-plugin=umount
+  logs  manual  detaching, plugin unavailable  → volctl plugin start s3; else: volctl volume detach logs manual --without-plugin=umount
   -     -       /x is mounted                  → umount /x
 `
 	for _, tt := range []struct {

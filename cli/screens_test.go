@@ -182,7 +182,7 @@ func TestVolumeWaits(t *testing.T) {
 	mode := capability("single-node-writer")
 	watched := api.Volume{
 		Spec:  api.VolumeSpec{ID: "late", PluginID: "ebs", Capabilities: []api.Capability{mode}},
-		State: api.StateReleasing, Summary: "releasing", PluginState: "ready", Attached: "absent", Staged: "absent",
+		State: api.StateDetaching, Summary: "detaching", PluginState: "ready", Attached: "absent", Staged: "absent",
 		Attempt: &api.Attempt{Step: "wait", Cause: "watch", Waits: "a call of unknown outcome may still have an effect", First: ago(time.Second), Next: now.Add(100 * time.Second)},
 	}
 	refused := api.Volume{

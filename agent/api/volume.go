@@ -112,7 +112,7 @@ const (
 	StateMounting  = "mounting"
 	StateMounted   = "mounted"
 	StateDegraded  = "degraded"
-	StateReleasing = "releasing"
+	StateDetaching = "detaching"
 	StateStuck     = "stuck"
 )
 

@@ -41,7 +41,7 @@ func volumes(p Picture, f *findings) {
 			g := f.add(VolumeDegraded, Problem, id, id).what("volume %s is %s%s", quote(id), e.Summary, tried(p.Now, v.Attempt)).then("%s", stuckThen(r, v)).
 				fix("try it again at once", again)
 			g.Do = do
-		case e.State == volume.StateMounting || e.State == volume.StateReleasing:
+		case e.State == volume.StateMounting || e.State == volume.StateDetaching:
 			waits(f, v, do)
 		}
 

@@ -37,7 +37,7 @@ var (
 var (
 	pluginStates = []string{"starting", "ready", "unhealthy", "backing-off", "stopped", "failed"}
 	volumeStates = []volume.State{
-		volume.StateFree, volume.StateMounting, volume.StateMounted, volume.StateDegraded, volume.StateReleasing, volume.StateStuck,
+		volume.StateFree, volume.StateMounting, volume.StateMounted, volume.StateDegraded, volume.StateDetaching, volume.StateStuck,
 	}
 	claimStates = []volume.ClaimState{volume.Pending, volume.Taken, volume.Unpublishing, volume.NodeDetached, volume.ControllerDetached}
 )

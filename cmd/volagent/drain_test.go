@@ -119,7 +119,7 @@ func TestDrainPluginDown(t *testing.T) {
 	h.volctl("volume", "detach", "a", "manual", "--without-plugin=umount")
 	h.volctl("volume", "deregister", "b", "-force", "-y")
 	d = h.drained(5, "0")
-	if len(d.Left) != 2 || !slices.ContainsFunc(d.Left, func(o api.Occupant) bool { return strings.Contains(o.Message, "owes") }) ||
+	if len(d.Left) != 2 || !slices.ContainsFunc(d.Left, func(o api.Occupant) bool { return strings.Contains(o.Message, "pending calls") }) ||
 		!slices.ContainsFunc(d.Left, func(o api.Occupant) bool { return strings.Contains(o.Else, "-force --forget") }) {
 		t.Errorf("got %+v", d)
 	}

@@ -350,7 +350,7 @@ func TestCreateInHand(t *testing.T) {
 		args                      []string
 	}{
 		{csitest.CreateVolume, "mounting", "creating", "volctl volume create", []string{"volume", "create", "data", "--plugin", "rec"}},
-		{csitest.DeleteVolume, "releasing", "deleting", "volctl volume delete data -y", []string{"volume", "delete", "data", "-y"}},
+		{csitest.DeleteVolume, "detaching", "deleting", "volctl volume delete data -y", []string{"volume", "delete", "data", "-y"}},
 	} {
 		h.fault(csitest.Fault{Method: tt.method, Hang: true})
 		before := h.calls(0).Count(tt.method)

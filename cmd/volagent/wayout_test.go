@@ -105,7 +105,7 @@ func TestDetachWithoutPlugin(t *testing.T) {
 	if m, n := h.mounts(), len(h.claims()); m != "" || n != 0 {
 		t.Errorf("%d claims, and these are mounted:\n%s", n, m)
 	}
-	h.exits(0, "owes NodeUnpublishVolume, NodeUnstageVolume, ControllerUnpublishVolume", "volume", "status", "data")
+	h.exits(0, "pending calls (NodeUnpublishVolume, NodeUnstageVolume, ControllerUnpublishVolume)", "volume", "status", "data")
 	h.expect(mark)
 
 	// The calls stay pending after a crash of the agent too.

@@ -57,14 +57,14 @@ func TestApart(t *testing.T) {
 		}, "wait plugin: " + controllerLack, "mounting, plugin unavailable"},
 		{"attached, no controller", nodeUp, attached, "NodeStageVolume  /s", "mounting, no controller available"},
 		{"attached, no node", controllerUp, attached, "wait plugin: " + nodeLack, "mounting, plugin unavailable"},
-		{"released, no controller", nodeUp, released, "NodeUnpublishVolume a /t/a", "releasing, no controller available"},
-		{"released, no node", controllerUp, released, "wait plugin: " + nodeLack, "releasing, plugin unavailable"},
-		{"unmounted, no controller", nodeUp, unmounted, "wait plugin: " + controllerLack, "releasing, plugin unavailable"},
-		{"unmounted, no node", controllerUp, unmounted, "ControllerUnpublishVolume  ", "releasing, plugin unavailable"},
-		{"a debt, no node", controllerUp, owing(released), "wait plugin: " + nodeLack, "releasing, plugin unavailable"},
-		{"a debt, no controller", nodeUp, owing(released), "NodeUnpublishVolume a /t/a", "releasing, no controller available"},
-		{"a debt of an attachment, no node", controllerUp, owing(unmounted), "ControllerUnpublishVolume  ", "releasing, plugin unavailable"},
-		{"a debt of an attachment, no controller", nodeUp, owing(unmounted), "wait plugin: " + controllerLack, "releasing, plugin unavailable"},
+		{"released, no controller", nodeUp, released, "NodeUnpublishVolume a /t/a", "detaching, no controller available"},
+		{"released, no node", controllerUp, released, "wait plugin: " + nodeLack, "detaching, plugin unavailable"},
+		{"unmounted, no controller", nodeUp, unmounted, "wait plugin: " + controllerLack, "detaching, plugin unavailable"},
+		{"unmounted, no node", controllerUp, unmounted, "ControllerUnpublishVolume  ", "detaching, plugin unavailable"},
+		{"a debt, no node", controllerUp, owing(released), "wait plugin: " + nodeLack, "detaching, plugin unavailable"},
+		{"a debt, no controller", nodeUp, owing(released), "NodeUnpublishVolume a /t/a", "detaching, no controller available"},
+		{"a debt of an attachment, no node", controllerUp, owing(unmounted), "ControllerUnpublishVolume  ", "detaching, plugin unavailable"},
+		{"a debt of an attachment, no controller", nodeUp, owing(unmounted), "wait plugin: " + controllerLack, "detaching, plugin unavailable"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r, o := mounted(t), asMounted()

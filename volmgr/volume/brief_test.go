@@ -27,7 +27,7 @@ func TestInBrief(t *testing.T) {
 		"pending":   {record(Claim{Alloc: "a", Wanted: true, State: Pending}), nil, StateMounting},
 		"taken":     {record(taken), nil, StateMounted},
 		"unmounted": {record(gone), nil, StateDegraded},
-		"leaving":   {record(leaving), nil, StateReleasing},
+		"leaving":   {record(leaving), nil, StateDetaching},
 		"failing":   {record(taken), &Attempt{Err: failed, Tries: stuckAfter}, StateStuck},
 		"failed":    {record(taken), &Attempt{Err: failed, Tries: 1}, StateMounted},
 		"hung":      {record(taken), &Attempt{Action: Action{Kind: Wait, Cause: CauseHung}}, StateStuck},

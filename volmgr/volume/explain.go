@@ -29,7 +29,7 @@ const (
 	StateMounting  State = "mounting"
 	StateMounted   State = "mounted"
 	StateDegraded  State = "degraded"
-	StateReleasing State = "releasing"
+	StateDetaching State = "detaching"
 	StateStuck     State = "stuck"
 )
 
@@ -53,13 +53,13 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 	e.State, e.Summary = standing(r, o)
 	e.Notes = append(r.adopted(), r.Volume.inDoubt()...)
 	if o.Debt != "" && e.State == StateFree {
-		e.State, e.Summary = StateReleasing, "releasing: "+o.Debt
+		e.State, e.Summary = StateDetaching, "detaching: "+o.Debt
 	}
 	if r.Volume.Provision != Provisioned {
 		return provisioning(r, o, at)
 	}
 
-	doing := map[State]string{StateMounting: "mounting", StateReleasing: "unmounting", StateDegraded: "repairing"}[e.State]
+	doing := map[State]string{StateMounting: "mounting", StateDetaching: "unmounting", StateDegraded: "repairing"}[e.State]
 	for _, u := range r.Node.Unseen {
 		e.Notes = append(e.Notes, u.words())
 	}
@@ -128,7 +128,7 @@ func (at *Attempt) failing() bool {
 func provisioning(r Record, o Observed, at *Attempt) Explanation {
 	state, again := StateMounting, r.Volume.createAgain()
 	if r.Volume.Provision == Deleting {
-		state, again = StateReleasing, Command("volctl volume delete %s -y", r.Volume.ID)
+		state, again = StateDetaching, Command("volctl volume delete %s -y", r.Volume.ID)
 	}
 	if at != nil && at.Running && (at.Action.Kind == CreateVolume || at.Action.Kind == DeleteVolume) {
 		return Explanation{State: state, Summary: string(r.Volume.Provision)}
@@ -153,13 +153,13 @@ func standing(r Record, o Observed) (State, string) {
 	wanted := slices.DeleteFunc(slices.Clone(claims), func(c Claim) bool { return !c.Wanted })
 	switch {
 	case o.Down && r.left():
-		return StateReleasing, "taken off this host, which is going down"
+		return StateDetaching, "taken off this host, which is going down"
 	case len(claims) == 0 && r.Node.Attached != Absent:
-		return StateReleasing, "releasing, owes " + r.owes()
+		return StateDetaching, "detaching, pending calls (" + r.owes() + ")"
 	case len(claims) == 0 && len(r.Node.Owed) > 0:
-		return StateFree, "free, owes " + r.owes()
+		return StateFree, "free, pending calls (" + r.owes() + ")"
 	case len(wanted) == 0 && r.Held():
-		return StateReleasing, "releasing"
+		return StateDetaching, "detaching"
 	case len(wanted) == 0:
 		return StateFree, "free"
 	}

@@ -55,7 +55,7 @@ func TestExplain(t *testing.T) {
 		{"being deleted, and the call runs", func(r *volume.Record, o *volume.Observed) {
 			*r, *o = volume.Record{Volume: r.Volume}, volume.Observed{Plugin: view()}
 			r.Volume.Provision = volume.Deleting
-		}, &volume.Attempt{Action: volume.Action{Kind: volume.DeleteVolume}, Running: true}, "releasing: deleting", "", ""},
+		}, &volume.Attempt{Action: volume.Action{Kind: volume.DeleteVolume}, Running: true}, "detaching: deleting", "", ""},
 		{"being deleted, and the call failed", func(r *volume.Record, o *volume.Observed) {
 			*r, *o = volume.Record{Volume: r.Volume}, volume.Observed{Plugin: view()}
 			r.Volume.Provision = volume.Deleting
@@ -105,11 +105,11 @@ func TestExplain(t *testing.T) {
 		}, nil, "mounted: mounted, writable, not checked now: the host is busy", "", ""},
 		{"halted", func(_ *volume.Record, o *volume.Observed) { o.Halt = "another namespace" }, nil, "stuck: stuck: the agent sends no call", "", ""},
 		{"an unknown state", func(r *volume.Record, _ *volume.Observed) { r.Node.Staged = "glued" }, nil, `stuck: stuck: staged has the unknown state "glued"`, "", ""},
-		{"releasing", releasing, nil, "releasing: releasing", "", ""},
+		{"releasing", releasing, nil, "detaching: detaching", "", ""},
 		{"releasing, and the plugin is down", func(r *volume.Record, o *volume.Observed) {
 			releasing(r, o)
 			o.Plugin = down
-		}, nil, "releasing: releasing, plugin unavailable", `plugin "p" is backing off: exit status 1`, "volctl plugin status p"},
+		}, nil, "detaching: detaching, plugin unavailable", `plugin "p" is backing off: exit status 1`, "volctl plugin status p"},
 		{"releasing, failed for the third time", releasing, failed(volume.NodeUnpublish, "a", 3, volume.RetryBackoff),
 			"stuck: stuck: unmounting", "", "volctl volume detach data a --without-plugin=lazy"},
 		{"releasing without the plugin, busy", without(volume.ByUmount), failedHow(volume.ByUmount),
@@ -120,15 +120,15 @@ func TestExplain(t *testing.T) {
 			*r, *o = volume.Record{Volume: r.Volume}, volume.Observed{Plugin: down}
 			r.Node.Owed = owed()
 			r.Node.Unseen = []volume.Unseen{{Path: "/t/a", Users: []string{"process 7 (cat)"}}}
-		}, nil, "free: free, owes NodeUnpublishVolume, NodeUnstageVolume, plugin unavailable",
+		}, nil, "free: free, pending calls (NodeUnpublishVolume, NodeUnstageVolume), plugin unavailable",
 			"/t/a was unmounted lazily: whoever has it open goes on using it (process 7 (cat))", "volctl plugin status p"},
 		{"no claim, and still attached", func(r *volume.Record, o *volume.Observed) {
 			*r, *o = volume.Record{Volume: r.Volume}, volume.Observed{Plugin: down}
 			r.Node.Attached, r.Node.NodeID = volume.Present, "n"
-		}, nil, "releasing: releasing, owes ControllerUnpublishVolume, plugin unavailable", `plugin "p" is backing off: exit status 1`, ""},
+		}, nil, "detaching: detaching, pending calls (ControllerUnpublishVolume), plugin unavailable", `plugin "p" is backing off: exit status 1`, ""},
 		{"the same storage is owed for", func(r *volume.Record, o *volume.Observed) {
 			*r, *o = volume.Record{Volume: r.Volume}, volume.Observed{Plugin: view(), Debt: "old is undone first"}
-		}, nil, "releasing: releasing: old is undone first", "", ""},
+		}, nil, "detaching: detaching: old is undone first", "", ""},
 		{"an owed call fails", func(r *volume.Record, o *volume.Observed) {
 			*r, *o = volume.Record{Volume: r.Volume}, volume.Observed{Plugin: view()}
 			r.Node.Owed = owed()
