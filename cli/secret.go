@@ -7,7 +7,7 @@ import (
 )
 
 // secretUsage is what a flag that names a secret takes.
-const secretUsage = "`KEY=file:PATH`, KEY=credential:NAME or KEY=env:NAME: a secret, read by the agent; may be repeated"
+const secretUsage = "`KEY=file:PATH`, KEY=credential:NAME or KEY=env:NAME: a secret that the agent reads; may be repeated"
 
 // secretRefs reads where secrets are. What is none of these may be a secret itself,
 // and is not repeated.
