@@ -98,7 +98,7 @@ func newCheckConfig() *cobra.Command {
 	quiet := false
 	cmd := &cobra.Command{
 		Use:   "check-config",
-		Short: "Check the configuration and print what is in force",
+		Short: "Check the configuration and print the values in force",
 		Args:  usageArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := loadConfig(cmd.Flags())
@@ -144,7 +144,7 @@ func newLocalDriver(stderr io.Writer) *cobra.Command {
 func newLaunch() *cobra.Command {
 	return &cobra.Command{
 		Use:    launchCommand,
-		Short:  "Become the command that stands in the standard input",
+		Short:  "Replace this process with the command from standard input",
 		Hidden: true,
 		Args:   usageArgs,
 		RunE:   func(*cobra.Command, []string) error { return supervisor.Launch() },

@@ -60,13 +60,13 @@ var settings = []setting{
 	{"socket", "", "path of the API socket (default <runtime-dir>/volagent.sock)", true},
 	{"socket_group", "root", "group that owns the socket; its members are root-equivalent", false},
 	{"plugin_dir", "/etc/volagent/plugins.d", "directory of plugin files", true},
-	{"volumes_dir", "/etc/volagent/volumes.d", "directory of volume files that are registered at start", true},
+	{"volumes_dir", "/etc/volagent/volumes.d", "directory of volume files that the agent registers at start", true},
 	{"node_id", "", "CSI node id (default the host name at the first start)", true},
-	{"log_level", "info", "trace, debug, info, warn or error", true},
-	{"log_format", "text", "text or json", true},
-	{"stats_interval", "5m", "how often plugins are asked how mounted volumes are; 0 is never", false},
-	{"metrics_address", "", "host:port where everybody may read the metrics (default: only on the socket)", false},
-	{"docker_socket", "", "path of the socket for docker and podman; empty is none", false},
+	{"log_level", "info", "log level: trace, debug, info, warn or error", true},
+	{"log_format", "text", "log format: text or json", true},
+	{"stats_interval", "5m", "interval at which plugins report on mounted volumes; 0 disables it", false},
+	{"metrics_address", "", "host:port at which any client may read the metrics (default: only on the socket)", false},
+	{"docker_socket", "", "path of the socket for docker and podman; empty for none", false},
 }
 
 func flagName(key string) string { return strings.ReplaceAll(key, "_", "-") }

@@ -27,13 +27,15 @@ func newInspect() *cobra.Command {
 	var asJSON, inUse bool
 	cmd := &cobra.Command{
 		Use:   "inspect",
-		Short: "Hold what is recorded against what is mounted, with no agent",
-		Long: "Read a copy of the state database and the mount table, and print volumes, claims, mounts, debts, plugins, what\n" +
-			"has not been seen to end, what docker and podman call volumes, and mounts that no record explains. It changes\n" +
-			"nothing, and asks neither an agent nor a plugin. It exits 1 if something is not as recorded, or the database\n" +
-			"cannot be read; then it shows what is mounted all the same.\n\n" +
-			"With --in-use it prints instead what keeps volagent from being removed from this host, one thing a line with the\n" +
-			"command that ends it, and exits 1 if there is any.",
+		Short: "Compare recorded state with actual mounts (works without the agent)",
+		Long: "Read a copy of the state database and the mount table, and compare them. The command prints\n" +
+			"volumes, claims, mounts, pending calls, leftovers, plugins, and changes without a known result. It\n" +
+			"also prints the volume names of docker and podman, and mounts that no record explains. It changes\n" +
+			"nothing, and contacts neither an agent nor a plugin. It exits 1 if the host differs from the\n" +
+			"records, or if it cannot read the database. Without the database, it still prints the mounts.\n\n" +
+			"With --in-use, the command prints instead everything that prevents the removal of volagent from\n" +
+			"this host. Each line is one obstacle with the command that ends it. The exit code is 1 if there is\n" +
+			"any.",
 		Args: usageArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := loadConfig(cmd.Flags())
@@ -71,7 +73,7 @@ func newInspect() *cobra.Command {
 	}
 
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	cmd.Flags().BoolVar(&inUse, "in-use", false, "print what is claimed, mounted, attached or owed")
+	cmd.Flags().BoolVar(&inUse, "in-use", false, "print claimed, mounted and attached volumes, and pending calls")
 	cmd.MarkFlagsMutuallyExclusive("json", "in-use")
 	return cmd
 }

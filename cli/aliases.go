@@ -6,12 +6,12 @@ import "github.com/spf13/cobra"
 // names are among them.
 func aliases(a *app) []*cobra.Command {
 	list := newVolumeList(a)
-	list.Use, list.Aliases, list.Short = "ls", nil, "Short for volume list"
+	list.Use, list.Aliases, list.Short = "ls", nil, "List the volumes (short for volume list)"
 	claims := newClaimList(a)
-	claims.Use, claims.Aliases, claims.Short = "ps", nil, "Short for claim list"
+	claims.Use, claims.Aliases, claims.Short = "ps", nil, "List the claims (short for claim list)"
 	node := newNodeStatus(a)
-	node.Use, node.Short = "status", "Short for node status"
-	inspect := newInspect(newVolumeStatus(a), a, "Short for volume status ID -o json")
+	node.Use, node.Short = "status", "Show a summary of this host (short for node status)"
+	inspect := newInspect(newVolumeStatus(a), a, "Show a volume as JSON (short for volume status ID -o json)")
 	return append([]*cobra.Command{list, inspect, claims, node}, pointers()...)
 }
 

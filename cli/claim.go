@@ -12,7 +12,7 @@ import (
 )
 
 func newClaim(a *app) *cobra.Command {
-	return group("claim", "See who uses what", "", newClaimList(a))
+	return group("claim", "Show which allocs use which volumes", "", newClaimList(a))
 }
 
 type claimListOptions struct{ filter apiclient.ClaimFilter }
@@ -21,8 +21,8 @@ func newClaimList(a *app) *cobra.Command {
 	var o claimListOptions
 	cmd := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List the claims",
-		Long: `List the claims. With -q each line is a volume and an alloc with a tab between them.
---volume and --plugin accept the beginning of an id; --alloc is exact.`,
+		Long: `List the claims. With -q, each line is a volume and an alloc, separated by a tab. --volume and
+--plugin accept a unique prefix of an id. --alloc needs the exact name.`,
 		Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.read(cmd, func(ctx context.Context, client *apiclient.Client, out *output) error {
@@ -33,9 +33,9 @@ func newClaimList(a *app) *cobra.Command {
 
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.StringVar(&o.filter.Volume, "volume", "", "only claims on volume `ID`")
-	f.StringVar(&o.filter.Alloc, "alloc", "", "only claims of `ALLOC`")
-	f.StringVar(&o.filter.Plugin, "plugin", "", "only claims on volumes of plugin `ID`")
+	f.StringVar(&o.filter.Volume, "volume", "", "show only claims on volume `ID`")
+	f.StringVar(&o.filter.Alloc, "alloc", "", "show only claims of `ALLOC`")
+	f.StringVar(&o.filter.Plugin, "plugin", "", "show only claims on volumes of plugin `ID`")
 	completeFlag(a, cmd, "volume", volumeIDs)
 	completeFlag(a, cmd, "plugin", pluginIDs)
 

@@ -25,18 +25,19 @@ type doctorOptions struct {
 func newDoctor(a *app) *cobra.Command {
 	var o doctorOptions
 	cmd := &cobra.Command{
-		Use: "doctor", Short: "Find what does not fit, what comes of it, and what helps",
-		Long: `Hold what the agent has on record against the mount table, the plugins, the devices, and what
-fstab and mount units say of volumes. Each finding says what is so, what comes of it, and the command
-that helps; docs/doctor.md has a section for each kind. It asks no plugin, and waits for no storage that
-hangs.
+		Use: "doctor", Short: "Check this host for problems and suggest fixes",
+		Long: `Compare the agent's records with the mount table, the plugins, the devices, and the volumes in
+fstab and in mount units. Each finding describes a problem, its consequence, and the command that
+helps. docs/doctor.md has a section for each kind of finding. The command calls no plugin and does
+not wait for storage that hangs.
 
---fix shows the findings and, once that is agreed to, has the agent do what harms nobody: it removes
-empty directories that are left, brings notes in line, and tries again what is stuck. It unmounts
-nothing, and removes nothing that somebody wrote. Then it shows what is left.
+With --fix, the command shows the findings and asks for confirmation. Then the agent makes the
+safe fixes: it removes empty leftover directories, corrects the notes, and retries steps that are
+stuck. It unmounts nothing and removes no file that a person wrote. Finally, the command shows the
+remaining findings.
 
-It exits 0 if there is no finding, and 1 if there are some. Where no agent answers it looks for the
-reason, and at fstab and mount units, and exits 7.`,
+The exit code is 0 if there are no findings, and 1 if there are any. If no agent answers, the
+command looks for the reason, checks fstab and the mount units, and exits 7.`,
 		Example: "  volctl doctor\n  volctl doctor --fix -y\n  volctl doctor -o json",
 		Args:    exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -52,8 +53,8 @@ reason, and at fstab and mount units, and exits 7.`,
 
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.BoolVar(&o.fix, "fix", false, "do what can be done without harm, after showing it")
-	f.BoolVarP(&o.yes, "yes", "y", false, "with --fix: do not ask")
+	f.BoolVar(&o.fix, "fix", false, "make the safe fixes, after showing the findings")
+	f.BoolVarP(&o.yes, "yes", "y", false, "with --fix: do not ask for confirmation")
 
 	return cmd
 }

@@ -19,9 +19,9 @@ type eventsOptions struct {
 func newEvents(a *app) *cobra.Command {
 	var o eventsOptions
 	cmd := &cobra.Command{
-		Use: "events", Short: "Show what happened to volumes and plugins",
-		Long: `Show what happened in the last seven days, oldest first. What repeated is shown with a
-count. -o json writes one event a line.`,
+		Use: "events", Short: "Show the events of volumes and plugins",
+		Long: `Show the events of the last seven days, oldest first. A repeated event is shown once, with a
+count. With -o json, each line is one event.`,
 		Example: `  volctl events --since 1h --volume data
   volctl events -f -o json`,
 		Args: exactly(),
@@ -41,10 +41,10 @@ count. -o json writes one event a line.`,
 
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.BoolVarP(&o.filter.Follow, "follow", "f", false, "go on with what happens, until Ctrl-C")
-	f.DurationVar(&o.since, "since", 0, "only from so long ago on, as in 1h")
-	f.StringVar(&o.filter.Volume, "volume", "", "only of volume `ID`")
-	f.IntVarP(&o.filter.N, "lines", "n", 0, "only the last `N` events (default all)")
+	f.BoolVarP(&o.filter.Follow, "follow", "f", false, "keep printing new events until Ctrl-C")
+	f.DurationVar(&o.since, "since", 0, "show only events of this last period, as in 1h")
+	f.StringVar(&o.filter.Volume, "volume", "", "show only events of volume `ID`")
+	f.IntVarP(&o.filter.N, "lines", "n", 0, "show only the last `N` events (default all)")
 	completeFlag(a, cmd, "volume", volumeIDs)
 
 	return cmd

@@ -54,7 +54,7 @@ func newMount(a *app) *cobra.Command {
 
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.StringArrayVarP(&options, "options", "o", nil, "mount `OPTIONS`, as fstab(5) has them; may be repeated")
+	f.StringArrayVarP(&options, "options", "o", nil, "mount `OPTIONS`, as in fstab(5); may be repeated")
 
 	// Unlike in other commands, -o means mount options here, so --output has no short form.
 	f.StringVar(&a.format, "output", a.format, "`FORMAT`: table, wide, json, yaml or go-template=TEMPLATE")
@@ -276,28 +276,30 @@ func completeMount(a *app) completionFunc {
 }
 
 const mountHelp = `Claim a volume, wait until it is mounted, and mount it at a directory. The claim lives as long as
-that mount: volctl umount, umount(8), or whoever else unmounts it, releases the volume.
+that mount. Any unmount, with volctl umount, umount(8) or another program, also detaches the
+claim.
 
-DIR has to be there, be empty, and have no symbolic link on its way. While nothing is mounted
-there it refuses writes (chattr +i), so that nothing is written to the disk beneath.
+DIR must exist and be empty, and its path must not contain a symbolic link. While nothing is
+mounted at DIR, DIR refuses writes (chattr +i). This prevents writes to the disk underneath.
 
-As mount.csi this is what mount(8) calls for a line of fstab(5) or a mount unit of type csi. Options:
-  alloc=NAME               who claims it (default the mount unit of DIR, as in srv-data.mount)
-  ro, rw                   claim it for reading, or for reading and writing (the default)
-  access_mode=MODE         ` + "`volctl volume claim --help`" + ` has the modes
-  attachment_mode=MODE     file-system; with block-device, DIR is a file
+mount(8) calls this command, under the name mount.csi, for a line of fstab(5) or a mount unit of
+type csi. Options:
+  alloc=NAME               the alloc (default the mount unit of DIR, as in srv-data.mount)
+  ro, rw                   claim the volume for reading, or for reading and writing (the default)
+  access_mode=MODE         access mode; ` + "`volctl volume claim --help`" + ` lists the modes
+  attachment_mode=MODE     file-system; or block-device, with a file as DIR
   per_alloc=N              claim ID[N], the volume of alloc number N
-  uid=, gid=, mode=        the owner, group and mode of the volume's root
-  recursive                all that is in the volume too, unless its root is as asked
-  mount_flag=OPTION        an option for the plugin; may be repeated
+  uid=, gid=, mode=        owner, group and mode of the volume's root
+  recursive                apply them to everything in the volume, unless its root has them already
+  mount_flag=OPTION        option for the plugin; may be repeated
   timeout=TIME             how long to wait for the mount (default 1m20s)
   nonempty                 mount over a directory that is not empty
   noimmutable              leave DIR writable while nothing is mounted there
-  _netdev                  wait 15 seconds for an agent that does not answer yet
+  _netdev                  wait up to 15 seconds for an agent that does not answer yet
   nosuid, nodev, noexec, noatime, nodiratime, relatime, strictatime, nosymfollow
-                           of the mount at DIR alone; suid, dev and the like are the default
-  defaults, auto, nofail, user, comment=, x-… and the like are not for this program
-Any other option is refused, also where mount(8) is told to be sloppy (-s).`
+                           options of the mount at DIR only; suid, dev and so on are the default
+  defaults, auto, nofail, user, comment=, x-… and similar options are ignored
+The command refuses any other option, even if mount(8) is called with -s (sloppy).`
 
 var mountExample = strings.Trim(`
   volctl mount data /srv/data -o ro

@@ -12,12 +12,12 @@ import (
 )
 
 func newNode(a *app) *cobra.Command {
-	return group("node", "See how this host is", "", newNodeStatus(a), newNodeDrain(a), newNodeUndrain(a))
+	return group("node", "Show and drain this host", "", newNodeStatus(a), newNodeDrain(a), newNodeUndrain(a))
 }
 
 func newNodeStatus(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use: "status", Short: "Show this host at a glance, problems first", Args: exactly(),
+		Use: "status", Short: "Show a summary of this host, problems first", Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.read(cmd, runNodeStatus) },
 	}
 }

@@ -29,17 +29,19 @@ type nodeDrainOptions struct {
 func newNodeDrain(a *app) *cobra.Command {
 	var o nodeDrainOptions
 	cmd := &cobra.Command{
-		Use: "drain", Short: "Take all volumes off this host, for maintenance",
-		Long: `Take all volumes off this host. From then on new claims are refused, over restarts of the
-agent and of the host, until volctl node undrain. Claims that nobody alive holds are released as
-volctl volume detach --all does; what a person has to stop first is listed, each with its
-command: services, processes, mounts, containers. Their claims end with them.
+		Use: "drain", Short: "Detach and unmount all volumes of this host, for maintenance",
+		Long: `Detach and unmount all volumes of this host. The agent refuses new claims until you run
+volctl node undrain, even after a restart of the agent or the host. It detaches the claims that
+have no live owner, as volctl volume detach --all does. The command lists the services, processes,
+mounts and containers that you must stop first, each with a command. Their claims end when they
+stop.
 
-It ends with "safe to power off" when no claim is left, nothing is staged or attached, and no
-plugin is owed a call. Without --deadline it waits for that until it is interrupted; a script
-gives one. When that is over it exits 5 and says what still holds what; --deadline 0 does not
-wait. Either way the host stays drained and what was begun goes on. The same command again
-tries at once what failed. -o json lists {safe, waiting, left}.`,
+The command ends with "safe to power off" when no claim remains, no volume is staged or attached,
+and no plugin call is pending. Without --deadline, it waits for that until you interrupt it. Use
+--deadline in scripts. After the deadline, the command exits 5 and lists the remaining volumes and
+their users. --deadline 0 does not wait. The host stays drained in every case, and the agent
+continues its work. To retry failed steps at once, run the same command again. With -o json, the
+command prints {safe, waiting, left}.`,
 		Example: `  volctl node drain
   volctl node drain --deadline 5m && systemctl poweroff`,
 		Args: exactly(),
@@ -53,7 +55,7 @@ tries at once what failed. -o json lists {safe, waiting, left}.`,
 		},
 	}
 
-	cmd.Flags().DurationVar(&o.deadline, "deadline", 0, "exit 5 if it is not over after `D`; 0 does not wait (default: waits until it is over)")
+	cmd.Flags().DurationVar(&o.deadline, "deadline", 0, "exit 5 if the drain is not complete after `D`; 0 does not wait (default: wait until it is complete)")
 	return cmd
 }
 
@@ -132,7 +134,7 @@ func (o *nodeDrainOptions) wait(ctx context.Context, client *apiclient.Client, u
 
 func newNodeUndrain(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use: "undrain", Short: "Take claims again after a drain", Args: exactly(),
+		Use: "undrain", Short: "Accept claims again after a drain", Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.read(cmd, runNodeUndrain) },
 	}
 }

@@ -35,10 +35,10 @@ func (o *ownershipFlags) example(name, value string) string {
 
 func (o *ownershipFlags) add(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&o.uid, "uid", "", "the `USER`, by number or name, to whom the volume's root is given")
-	f.StringVar(&o.gid, "gid", "", "the `GROUP`, by number or name; the plugin sees to it if it can")
-	f.StringVar(&o.mode, "mode", "", "the `MODE` of the volume's root, as in 0770")
-	f.BoolVar(&o.recursive, "recursive", false, "all that is in the volume too, unless its root is as asked")
+	f.StringVar(&o.uid, "uid", "", "`USER`, by number or name, that gets the volume's root")
+	f.StringVar(&o.gid, "gid", "", "`GROUP` of the volume's root, by number or name; the plugin applies it if it can")
+	f.StringVar(&o.mode, "mode", "", "`MODE` of the volume's root, as in 0770")
+	f.BoolVar(&o.recursive, "recursive", false, "apply --uid, --gid and --mode to everything in the volume, unless its root has them already")
 }
 
 // read parses the flags. It looks names up on this host, which is also the agent's host.

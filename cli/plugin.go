@@ -14,9 +14,9 @@ import (
 )
 
 func newPlugin(a *app) *cobra.Command {
-	return group("plugin", "See the plugins; register, restart, stop, start and test them", "",
+	return group("plugin", "Show, register, restart, stop, start and test plugins", "",
 		newPluginList(a), newPluginStatus(a),
-		newInspect(newPluginStatus(a), a, "Short for plugin status ID -o json"), newPluginLogs(a),
+		newInspect(newPluginStatus(a), a, "Show a plugin as JSON (short for plugin status ID -o json)"), newPluginLogs(a),
 		newPluginVolumes(a), newPluginCapacity(a), newPluginHealth(a),
 		newPluginRestart(a), newPluginStop(a), newPluginStart(a),
 		newPluginRegister(a), newPluginDeregister(a), newPluginInit(a), newPluginTest(a),

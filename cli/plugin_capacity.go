@@ -20,9 +20,9 @@ type pluginCapacityOptions struct {
 func newPluginCapacity(a *app) *cobra.Command {
 	var o pluginCapacityOptions
 	cmd := &cobra.Command{
-		Use: "capacity ID", Short: "Ask a plugin how much it can still create",
-		Long: `Ask a plugin how much it can still create, of volumes as the flags describe them. Not every
-plugin can tell. The beginning of an id is enough.`,
+		Use: "capacity ID", Short: "Ask a plugin how much capacity it has left",
+		Long: `Ask a plugin how much capacity it has left for new volumes that match the flags. Some plugins
+cannot answer. A unique prefix of the id is enough.`,
 		Example: "  volctl plugin capacity ebs --param type=gp3 --topology zone=a",
 		Args:    exactly("ID"), ValidArgsFunction: completeArg(a, pluginIDs),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -39,10 +39,10 @@ plugin can tell. The beginning of an id is enough.`,
 
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.StringArrayVar(&o.params, "param", nil, "`KEY=VALUE` that a volume would be created with; may be repeated")
-	f.StringVar(&o.accessMode, "access-mode", spec.DefaultAccessMode, "the `MODE` it would be claimed in")
-	f.StringVar(&o.attachmentMode, "attachment-mode", spec.DefaultAttachmentMode, "the `MODE` it would be attached in: file-system or block-device")
-	f.StringArrayVar(&o.topology, "topology", nil, "`KEY=VALUE` of the place it would be reachable from; may be repeated")
+	f.StringArrayVar(&o.params, "param", nil, "`KEY=VALUE` parameter for creating the volumes; may be repeated")
+	f.StringVar(&o.accessMode, "access-mode", spec.DefaultAccessMode, "access `MODE` of the volumes")
+	f.StringVar(&o.attachmentMode, "attachment-mode", spec.DefaultAttachmentMode, "attachment `MODE` of the volumes: file-system or block-device")
+	f.StringArrayVar(&o.topology, "topology", nil, "`KEY=VALUE` of the place from which the volumes must be reachable; may be repeated")
 	completeChoice(cmd, "access-mode", spec.AccessModes())
 	completeChoice(cmd, "attachment-mode", spec.AttachmentModes())
 

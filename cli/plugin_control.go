@@ -28,15 +28,15 @@ type doing struct{ verb, going, over string }
 func (o *pluginControl) flags(cmd *cobra.Command, wait string) {
 	f := cmd.Flags()
 	f.DurationVar(&o.timeout, "timeout", claimTimeout, wait)
-	f.BoolVar(&o.noWait, "no-wait", false, "do not wait; it goes on")
+	f.BoolVar(&o.noWait, "no-wait", false, "do not wait; the agent continues")
 	partFlags(cmd, &o.part)
 }
 
 // partFlags add the flags that narrow a command to some parts of a plugin.
 func partFlags(cmd *cobra.Command, to *apiclient.Part) {
 	f := cmd.Flags()
-	f.StringVar(&to.Type, "type", "", "only the parts of this `TYPE`: node or controller")
-	f.StringVar(&to.Instance, "instance", "", "only the part of this `NAME`")
+	f.StringVar(&to.Type, "type", "", "select only the parts of this `TYPE`: node or controller")
+	f.StringVar(&to.Instance, "instance", "", "select only the part with this `NAME`")
 }
 
 // checkPart refuses an unknown type of part.

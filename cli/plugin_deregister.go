@@ -19,14 +19,14 @@ type pluginDeregisterOptions struct {
 func newPluginDeregister(a *app) *cobra.Command {
 	o := pluginDeregisterOptions{warn: a.complain}
 	cmd := &cobra.Command{
-		Use: "deregister ID", Short: "Take back a plugin that was registered",
-		Long: `Take back a plugin that was registered with "volctl plugin register", and wait for its end. Its
-volumes stay known, and its state and log stay on the host. A plugin that stands in a file is
-refused (4): remove the file.
+		Use: "deregister ID", Short: "Remove a plugin that was registered at run time",
+		Long: `Remove a plugin that you registered with "volctl plugin register", and wait until it has stopped.
+Its volumes stay registered, and its state and log stay on the host. If a file of the plugin
+directory defines the plugin, the command is refused (4): remove the file instead.
 
-It is refused (4) while volumes are in use through the plugin. --force ends it all the same:
-FUSE mounts that live in its process break, and until it is registered again nothing of its
-volumes is mounted, and nothing unmounted but by "volctl volume detach --without-plugin".`,
+The command is refused (4) while volumes are in use through the plugin. --force removes it anyway.
+FUSE mounts that live in its process then break. Until you register the plugin again, none of its
+volumes can be mounted, and only "volctl volume detach --without-plugin" can unmount them.`,
 		Example: "  volctl plugin deregister ebs",
 		Args:    exactly("ID"), ValidArgsFunction: completeArg(a, pluginIDs),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -41,9 +41,9 @@ volumes is mounted, and nothing unmounted but by "volctl volume detach --without
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.BoolVar(&o.force, "force", false, "end it under volumes that are in use")
-	f.BoolVar(&o.ignoreNotFound, "ignore-not-found", false, "exit 0 when there is no such plugin")
-	o.flags(cmd, "how long to wait for its end; it goes on after that")
+	f.BoolVar(&o.force, "force", false, "remove the plugin even if volumes are in use through it")
+	f.BoolVar(&o.ignoreNotFound, "ignore-not-found", false, "exit 0 if the plugin does not exist")
+	o.flags(cmd, "how long to wait until it has stopped; the agent continues after that")
 	return cmd
 }
 

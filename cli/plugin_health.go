@@ -14,10 +14,10 @@ type pluginHealthOptions struct{ id string }
 
 func newPluginHealth(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use: "health ID", Short: "Ask a plugin how its storage is, and which volumes are not well",
-		Long: `Ask a plugin how it reaches its storage, and which of the volumes that it has are not well,
-those of other hosts too. Not every plugin can tell. How one volume is, volctl volume status asks.
-The beginning of an id is enough.`,
+		Use: "health ID", Short: "Ask a plugin about the health of its storage and volumes",
+		Long: `Ask a plugin about its access to the storage, and for its volumes that have problems. The answer
+includes volumes of other hosts. Some plugins cannot answer. For the health of one volume, use
+volctl volume status. A unique prefix of the id is enough.`,
 		Args: exactly("ID"), ValidArgsFunction: completeArg(a, pluginIDs),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o := pluginHealthOptions{id: args[0]}

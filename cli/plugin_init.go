@@ -17,12 +17,12 @@ func newPluginInit(a *app) *cobra.Command {
 	var o pluginInitOptions
 	return &cobra.Command{
 		Use: "init [NAME] [FILE]", Short: "Write a commented plugin file to start from",
-		Long: `Write a commented plugin file for the image that a driver's makers publish, with what it needs
-on this host and volumes that go with it. FILE is NAME.yaml if left out, and - is stdout. A file
-that exists is not overwritten. Without a NAME, plugin.yaml shows all keys; with - for NAME it
-is printed.
+		Long: `Write a commented plugin file for the image that a driver's makers publish. The file also shows
+the requirements on this host and matching volumes. FILE is NAME.yaml by default, and - is stdout.
+The command does not overwrite an existing file. Without NAME, it writes plugin.yaml with all
+keys. If NAME is -, it prints that file.
 
-NAME is one of
+NAME is one of:
 ` + examples(),
 		Example: "  volctl plugin init nfs\n  volctl plugin init ebs /etc/volagent/plugins.d/ebs.yaml",
 		Args:    between(0, "NAME", "FILE"),

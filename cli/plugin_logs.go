@@ -18,9 +18,9 @@ type pluginLogsOptions struct {
 func newPluginLogs(a *app) *cobra.Command {
 	var o pluginLogsOptions
 	cmd := &cobra.Command{
-		Use: "logs ID", Short: "Print what a plugin wrote",
-		Long: `Print what a plugin wrote, as it wrote it. The beginning of an id is enough. Of a plugin in
-several parts each line begins with its part's name.`,
+		Use: "logs ID", Short: "Print the output of a plugin",
+		Long: `Print the output of a plugin unchanged. A unique prefix of the id is enough. If the plugin has
+several parts, each line begins with the name of its part.`,
 		Args: exactly("ID"), ValidArgsFunction: completeArg(a, pluginIDs),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.id = args[0]
@@ -39,8 +39,8 @@ several parts each line begins with its part's name.`,
 
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.BoolVarP(&o.follow, "follow", "f", false, "go on with what it writes, until Ctrl-C")
-	f.IntVarP(&o.lines, "lines", "n", 0, "only the last `N` lines (default as the agent has them)")
+	f.BoolVarP(&o.follow, "follow", "f", false, "keep printing new output until Ctrl-C")
+	f.IntVarP(&o.lines, "lines", "n", 0, "print only the last `N` lines (default 100)")
 	partFlags(cmd, &o.part)
 
 	return cmd

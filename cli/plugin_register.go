@@ -20,15 +20,17 @@ type pluginRegisterOptions struct {
 func newPluginRegister(a *app) *cobra.Command {
 	var o pluginRegisterOptions
 	cmd := &cobra.Command{
-		Use: "register FILE|-", Short: "Give the agent a plugin without a file in its directory",
-		Long: `Give the agent the plugin of a file (- is stdin), of the same form as those in its plugin
-directory, and wait until it is ready. The agent keeps it until "volctl plugin deregister", over
-restarts and reboots; the file is not read again.
+		Use: "register FILE|-", Short: "Register a plugin without a file in the plugin directory",
+		Long: `Register the plugin that a file describes (- is stdin), and wait until it is ready. The file has
+the same form as those in the plugin directory. The agent keeps the plugin until you run
+"volctl plugin deregister", even after restarts and reboots. The agent does not read the file
+again.
 
-For a plugin that is registered already this changes it: at once, or while volumes are in use
-through it when they have left (with on_change: restart at once). An unchanged one is left as
-it is, with exit code 0. One that stands in a file of the plugin directory is refused (4).
-A plugin that does not become ready stays registered; the exit code is 6 then.`,
+If the plugin is registered already, the command changes it. The change takes effect at once,
+unless volumes are in use through the plugin. Then it takes effect when no volume is in use any
+longer, or at once with on_change: restart. An unchanged plugin stays as it is, with exit code 0.
+If a file of the plugin directory defines the plugin, the command is refused (4). A plugin that
+does not become ready stays registered, and the exit code is 6.`,
 		Example: "  volctl plugin register ebs.yaml", Args: exactly("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := checkTimeout(o.timeout); err != nil {
@@ -46,8 +48,8 @@ A plugin that does not become ready stays registered; the exit code is 6 then.`,
 
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.DurationVar(&o.timeout, "timeout", claimTimeout, "how long to wait until it is ready; it goes on after that")
-	f.BoolVar(&o.noWait, "no-wait", false, "do not wait; it goes on")
+	f.DurationVar(&o.timeout, "timeout", claimTimeout, "how long to wait until it is ready; the agent continues after that")
+	f.BoolVar(&o.noWait, "no-wait", false, "do not wait; the agent continues")
 
 	return cmd
 }

@@ -20,14 +20,15 @@ func newPluginRestart(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "restart ID", Short: "Stop a plugin and start it again",
 		Long: `Stop a plugin that the agent runs, start it again, and wait until it is ready. A changed file
-comes into force, also while volumes are in use. A plugin that was stopped is started.
+takes effect, even while volumes are in use. A plugin that you stopped is started.
 
-While volumes are in use through the plugin it says how many claims have FUSE mounts, and asks on
-a terminal; without one it is refused (4) without -y. For most drivers a restart is harmless,
-since the kernel holds the mounts. FUSE mounts that live in the plugin's process break.
+While volumes are in use through the plugin, the command shows how many claims have FUSE mounts
+and asks for confirmation. Without a terminal, the command is refused (4) unless you give -y. For
+most drivers a restart is harmless, because the kernel holds the mounts. FUSE mounts that live in
+the plugin's process break.
 
-Of a plugin in several parts all are restarted, or those that --type and --instance name. A
-controller is restarted without a question while another one is ready.`,
+If the plugin has several parts, the command restarts all of them, or only those that --type and
+--instance select. A controller restarts without a question while another controller is ready.`,
 		Example: `  volctl plugin restart ebs
   volctl plugin restart ebs -y
   volctl plugin restart ebs --type controller --instance a`,
@@ -45,8 +46,8 @@ controller is restarted without a question while another one is ready.`,
 
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask, and restart it under volumes that are in use")
-	o.flags(cmd, "how long to wait until it is ready; it goes on after that")
+	f.BoolVarP(&o.yes, "yes", "y", false, "do not ask, and restart the plugin even if volumes are in use through it")
+	o.flags(cmd, "how long to wait until it is ready; the agent continues after that")
 
 	return cmd
 }

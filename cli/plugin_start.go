@@ -13,8 +13,9 @@ func newPluginStart(a *app) *cobra.Command {
 	var o pluginStartOptions
 	cmd := &cobra.Command{
 		Use: "start ID", Short: "Start a plugin that was stopped",
-		Long: `Start a plugin that was stopped with "volctl plugin stop", and wait until it is ready. One that
-failed or is backing off is tried at once. One that runs goes on.`,
+		Long: `Start a plugin that you stopped with "volctl plugin stop", and wait until it is ready. If the
+plugin failed or is backing off, the agent tries it again at once. A running plugin continues to
+run.`,
 		Example: "  volctl plugin start ebs",
 		Args:    exactly("ID"), ValidArgsFunction: completeArg(a, pluginIDs),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -28,6 +29,6 @@ failed or is backing off is tried at once. One that runs goes on.`,
 		},
 	}
 	cmd.Flags().SortFlags = false
-	o.flags(cmd, "how long to wait until it is ready; it goes on after that")
+	o.flags(cmd, "how long to wait until it is ready; the agent continues after that")
 	return cmd
 }

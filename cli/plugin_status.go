@@ -17,10 +17,11 @@ type pluginStatusOptions struct{ id string }
 
 func newPluginStatus(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use: "status [ID]", Short: "Show a plugin, and why it is not ready",
-		Long: `Show a plugin: its state, what it can do, its volumes, the definition that it runs with and, if
-that differs, the one wanted, and each of its parts, with the last lines of one that is not ready. The
-beginning of an id is enough. Without an id, show all.`,
+		Use: "status [ID]", Short: "Show a plugin and the reason if it is not ready",
+		Long: `Show a plugin: its state, its capabilities, its volumes, its definition and its parts. If the
+wanted definition differs from the running one, the command shows both. If a part is not ready,
+the command shows its last log lines. A unique prefix of the id is enough. Without an id, show all
+plugins.`,
 		Args: between(0, "ID"), ValidArgsFunction: completeArg(a, pluginIDs),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {

@@ -19,17 +19,18 @@ type pluginStopOptions struct {
 func newPluginStop(a *app) *cobra.Command {
 	o := pluginStopOptions{warn: a.complain}
 	cmd := &cobra.Command{
-		Use: "stop ID", Short: "Stop a plugin until it is started again",
-		Long: `Stop a plugin that the agent runs, and wait for its end. It stays stopped until
-"volctl plugin start", also over a restart of the agent or of the host. With --until-restart
-the next agent starts it, as it is wanted before the agent itself is stopped for long or removed.
+		Use: "stop ID", Short: "Stop a plugin until you start it again",
+		Long: `Stop a plugin that the agent runs, and wait until it has stopped. The plugin stays stopped until
+you run "volctl plugin start", even if the agent or the host restarts. With --until-restart, the
+agent starts the plugin at its own next start. Use it before you stop the agent for a long time or
+remove it.
 
-It is refused (4) while volumes are in use through the plugin. --force stops it all the same:
-FUSE mounts that live in its process break, and until it is started again nothing of its volumes
-is mounted, and nothing unmounted but by "volctl volume detach --without-plugin".
+The command is refused (4) while volumes are in use through the plugin. --force stops it anyway.
+FUSE mounts that live in its process then break. Until you start the plugin again, none of its
+volumes can be mounted, and only "volctl volume detach --without-plugin" can unmount them.
 
-Of a plugin in several parts all are stopped, or those that --type and --instance name. A
-controller may be stopped while another one is ready.`,
+If the plugin has several parts, the command stops all of them, or only those that --type and
+--instance select. You can stop a controller while another one is ready.`,
 		Example: "  volctl plugin stop ebs",
 		Args:    exactly("ID"), ValidArgsFunction: completeArg(a, pluginIDs),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -44,9 +45,9 @@ controller may be stopped while another one is ready.`,
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.BoolVar(&o.force, "force", false, "stop it under volumes that are in use")
-	f.BoolVar(&o.brief, "until-restart", false, "only until the agent is started again")
-	o.flags(cmd, "how long to wait for its end; it goes on after that")
+	f.BoolVar(&o.force, "force", false, "stop the plugin even if volumes are in use through it")
+	f.BoolVar(&o.brief, "until-restart", false, "stop the plugin only until the next start of the agent")
+	o.flags(cmd, "how long to wait until it has stopped; the agent continues after that")
 	return cmd
 }
 

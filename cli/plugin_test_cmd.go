@@ -33,18 +33,20 @@ type pluginTestOptions struct {
 func newPluginTest(a *app) *cobra.Command {
 	var o pluginTestOptions
 	cmd := &cobra.Command{
-		Use: "test ID", Short: "Check a plugin against what the agent needs of it",
-		Long: `Check a plugin in a scratch volume, and print what was found: ok, works-around (it deviates,
-and the agent copes), broken (the agent cannot work safely with it), or skipped. docs/PLUGINS.md
-explains each check. It exits 1 if anything is broken.
+		Use: "test ID", Short: "Check whether a plugin does everything that the agent needs",
+		Long: `Check a plugin with a scratch volume, and print the result of each check. A result is ok,
+works-around (the plugin deviates, and the agent copes), broken (the agent cannot work safely with
+the plugin), or skipped. docs/PLUGINS.md explains each check. The exit code is 1 if any result is
+broken.
 
-The volume is created and deleted again, with --param and --size as the plugin needs them. With
---external-id it is one that you have: a file is written to it and removed, and nothing else in it
-is touched. Volumes in use through the plugin go on. With --kill the plugin's process is killed a
-few times; that is refused (4) while volumes are in use through it.
+The test creates the volume and deletes it again. Give --param and --size if the plugin needs
+them. With --external-id, the test uses a volume that you have. It writes one file, removes it,
+and touches nothing else in the volume. Volumes that are in use through the plugin are not
+affected. With --kill, the test kills the plugin's process a few times. That is refused (4) while
+volumes are in use through it.
 
-Ctrl-C ends the test, and the agent undoes what it has made. What a test left that was cut short
-is undone by the next one, and when the agent starts.`,
+Ctrl-C ends the test, and the agent undoes its effects. If a test was cut short, the next test
+undoes its leftovers, and so does the agent when it starts.`,
 		Example: `  volctl plugin test hostpath --kill
   volctl plugin test nfs --param server=nas --param share=/export
   volctl plugin test rbd --external-id vol-7 --context pool=test --secret userKey=file:/etc/ceph/key`,
@@ -62,17 +64,17 @@ is undone by the next one, and when the agent starts.`,
 
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.StringVar(&o.ask.ExternalID, "external-id", "", "test with the volume of this `ID` at the storage, which may be written to")
+	f.StringVar(&o.ask.ExternalID, "external-id", "", "test with the storage volume of this `ID`; the test writes to it")
 	f.StringArrayVar(&o.context, "context", nil, "`KEY=VALUE` of that volume's context; may be repeated")
 	f.StringArrayVar(&o.secrets, "secret", nil, secretUsage)
-	f.StringArrayVar(&o.params, "param", nil, "`KEY=VALUE` for the plugin when it creates the volume; may be repeated")
-	f.StringVar(&o.size, "size", "", "the `SIZE` of the volume, as in 1GiB (default as the plugin has it)")
-	f.StringVar(&o.ask.AccessMode, "access-mode", "", "the access `MODE` to test with (default the one on one node that allows most)")
-	f.StringVar(&o.fsType, "fs-type", "", "the file system `TYPE` to ask for")
-	f.StringArrayVar(&o.mountFlags, "mount-flag", nil, "a mount `OPTION`; may be repeated")
-	f.BoolVar(&o.ask.Kill, "kill", false, "kill the plugin's process as well, and see what becomes of it and of the mount")
-	f.BoolVar(&o.ask.Forget, "forget", false, "give up what an earlier test left and cannot be undone")
-	f.DurationVar(&o.timeout, "timeout", testTimeout, "how long the test may take; what it made is undone after that")
+	f.StringArrayVar(&o.params, "param", nil, "`KEY=VALUE` parameter for creating the volume; may be repeated")
+	f.StringVar(&o.size, "size", "", "`SIZE` of the volume, as in 1GiB (default: the plugin decides)")
+	f.StringVar(&o.ask.AccessMode, "access-mode", "", "access `MODE` of the test (default the single-node mode that allows most)")
+	f.StringVar(&o.fsType, "fs-type", "", "file system `TYPE` to request")
+	f.StringArrayVar(&o.mountFlags, "mount-flag", nil, "mount `OPTION`; may be repeated")
+	f.BoolVar(&o.ask.Kill, "kill", false, "also kill the plugin's process, and check that the process and the mount recover")
+	f.BoolVar(&o.ask.Forget, "forget", false, "discard the leftovers of an earlier test that cannot be undone")
+	f.DurationVar(&o.timeout, "timeout", testTimeout, "how long the test may take; the agent undoes its effects after that")
 	completeChoice(cmd, "access-mode", spec.AccessModes())
 
 	return cmd

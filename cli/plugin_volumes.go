@@ -18,11 +18,11 @@ type pluginVolumesOptions struct {
 func newPluginVolumes(a *app) *cobra.Command {
 	var o pluginVolumesOptions
 	cmd := &cobra.Command{
-		Use: "volumes ID", Short: "Ask a plugin for the volumes that its storage has",
-		Long: `Ask a plugin for the volumes that its storage has, whether they are registered on this host or
-not: those of other hosts, and what a create may have left that was not seen to end. It asks page
-by page, until the last one or Ctrl-C. Not every plugin can tell. The volumes of this host are in
-volctl volume list.`,
+		Use: "volumes ID", Short: "List all volumes that a plugin's storage has",
+		Long: `Ask a plugin for all volumes that its storage has, registered on this host or not. The list
+includes volumes of other hosts, and volumes that a create without a known result may have left.
+The command asks page by page, until the last page or Ctrl-C. Some plugins cannot answer. To list
+the volumes of this host, use volctl volume list.`,
 		Example: "  volctl plugin volumes ebs --unregistered",
 		Args:    exactly("ID"), ValidArgsFunction: completeArg(a, pluginIDs),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -38,8 +38,8 @@ volctl volume list.`,
 
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.IntVar(&o.limit, "limit", 1000, "ask for `N` volumes at most; 0 is all")
-	f.BoolVar(&o.other, "unregistered", false, "show only those that are not registered on this host")
+	f.IntVar(&o.limit, "limit", 1000, "ask for at most `N` volumes; 0 asks for all")
+	f.BoolVar(&o.other, "unregistered", false, "show only volumes that are not registered on this host")
 
 	return cmd
 }

@@ -21,8 +21,8 @@ func Command() *cobra.Command {
 func newRoot(a *app) *cobra.Command {
 	root := group("volctl", "Manage the volumes of this host", `Manage the volumes of this host through volagent.
 
-Long flags work with one dash too. Commands that only read accept the beginning of
-an id where it is the only one; what changes state needs the exact id.
+Long flags work with one dash too. Commands that only read accept a unique prefix of an id.
+Commands that change state need the exact id.
 
 `+exitCodesHelp)
 
@@ -40,8 +40,8 @@ an id where it is the only one; what changes state needs the exact id.
 	flags.StringVar(&a.socket, "socket", a.socket, "`PATH` of the agent's socket; also VOLCTL_SOCKET")
 	flags.StringVarP(&a.format, "output", "o", a.format, "`FORMAT`: table, wide, json, yaml or go-template=TEMPLATE")
 	flags.BoolVar(&a.json, "json", false, "short for -o json")
-	flags.BoolVarP(&a.quiet, "quiet", "q", false, "only ids")
-	flags.BoolVar(&a.noColor, "no-color", false, "no colours; also NO_COLOR")
+	flags.BoolVarP(&a.quiet, "quiet", "q", false, "print only ids")
+	flags.BoolVar(&a.noColor, "no-color", false, "do not print colours; also NO_COLOR")
 
 	root.AddCommand(
 		newVolume(a), newClaim(a), newMount(a), newUmount(a), newPlugin(a), newNode(a), newSystemd(a),

@@ -7,7 +7,7 @@ import (
 )
 
 // secretUsage describes the values of the --secret flag.
-const secretUsage = "`KEY=file:PATH`, KEY=credential:NAME or KEY=env:NAME: a secret, read by the agent; may be repeated"
+const secretUsage = "`KEY=file:PATH`, KEY=credential:NAME or KEY=env:NAME: a secret that the agent reads; may be repeated"
 
 // secretRefs parses references to secrets. An invalid value may be a secret itself, so the error
 // does not repeat it.

@@ -18,7 +18,7 @@ import (
 )
 
 func newState(a *app) *cobra.Command {
-	return group("state", "Back up what the agent remembers", "", newStateBackup(a), newStateRestore(a))
+	return group("state", "Back up and restore the agent's state", "", newStateBackup(a), newStateRestore(a))
 }
 
 type stateBackupOptions struct {
@@ -30,11 +30,12 @@ type stateBackupOptions struct {
 func newStateBackup(a *app) *cobra.Command {
 	var o stateBackupOptions
 	cmd := &cobra.Command{
-		Use: "backup FILE|-", Short: "Write a copy of what the agent remembers",
-		Long: `Write a copy of what the agent remembers to a file, or to stdout for "-": volumes, claims,
-registered plugins, intents, debts, as of now. The file is complete or not there. Data in the
-volumes is not in it, nor are plugin files, the configuration, and the key that seals secrets:
-without that the sealed secrets in it are of no use. See docs/backup.md.`,
+		Use: "backup FILE|-", Short: "Write a backup of the agent's state",
+		Long: `Write a backup of the agent's current state to a file, or to stdout for "-". The backup contains
+volumes, claims, registered plugins, intents, pending calls and leftovers. The command writes the
+complete file or no file. The backup does not contain the data in the volumes, the plugin files,
+the configuration, or the key that seals secrets. Without that key, the sealed secrets in the
+backup are useless. See docs/backup.md.`,
 		Example: `  volctl state backup /var/backups/volagent.db --force
   volctl state backup - | ssh backup "cat > volagent.db"`,
 		Args: exactly("FILE"),
@@ -46,7 +47,7 @@ without that the sealed secrets in it are of no use. See docs/backup.md.`,
 		},
 	}
 
-	cmd.Flags().BoolVar(&o.force, "force", false, "write over a file that exists")
+	cmd.Flags().BoolVar(&o.force, "force", false, "overwrite an existing file")
 	return cmd
 }
 

@@ -23,17 +23,19 @@ type stateRestoreOptions struct {
 func newStateRestore(a *app) *cobra.Command {
 	var o stateRestoreOptions
 	cmd := &cobra.Command{
-		Use: "restore FILE|-", Short: "Take in what a backup holds and the agent does not have",
-		Long: `Take in what a backup holds and the running agent does not have, all of it or nothing. What is
-there already stays as it is, and is listed with what differs; nothing is written over.
+		Use: "restore FILE|-", Short: "Restore entries of a backup that the agent does not have",
+		Long: `Restore the entries of a backup that the running agent does not have, all of them or none.
+Existing entries stay as they are. The command lists them with their differences and overwrites
+nothing.
 
-Volumes come in with their secrets' references and sealed secrets, registered plugins and
-intents of snapshots with them. Claims, what was mounted and debts come in only from a backup
-of the same node id and data dir; there they are looked at as after a crash: what is mounted is
-kept, what is not is mounted again, claims of owners that are gone are released. The file is
-checked first; one that is damaged or of a newer release is refused.
+The command restores volumes with their secret references and sealed secrets, registered plugins,
+and intents of snapshots. It restores claims, mounts, pending calls and leftovers only from a
+backup of the same node id and data dir. The agent then checks them as after a crash. It keeps
+existing mounts, makes missing mounts again, and detaches claims whose owners are gone. The agent
+checks the file first, and refuses a file that is damaged or from a newer release.
 
-It exits 4 if something here stands in the way of a part of it; the rest is restored.`,
+If an entry of the backup conflicts with this host, the agent refuses that entry and restores the
+rest. The exit code is then 4.`,
 		Example: `  volctl state restore volagent.db --dry-run
   volctl state restore volagent.db`,
 		Args: exactly("FILE"),
@@ -45,7 +47,7 @@ It exits 4 if something here stands in the way of a part of it; the rest is rest
 		},
 	}
 
-	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "say what would be restored, and change nothing")
+	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "print the result of a restore, and change nothing")
 	return cmd
 }
 

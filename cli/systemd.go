@@ -16,7 +16,7 @@ import (
 )
 
 func newSystemd(a *app) *cobra.Command {
-	return group("systemd", "Make volumes known to systemd", "", newSystemdGenerate(a))
+	return group("systemd", "Generate systemd units for volumes", "", newSystemdGenerate(a))
 }
 
 // systemdOptions describe the units to write.
@@ -35,14 +35,16 @@ type systemdOptions struct {
 func newSystemdGenerate(a *app) *cobra.Command {
 	o := systemdOptions{host: a.env.Host}
 	cmd := &cobra.Command{
-		Use: "generate ID DIR", Short: "Write the units that mount a volume",
-		Long: `Write the mount unit that has systemd mount a volume at a directory: after the agent, before
-remote-fs.target, and so that a boot goes on without it. With --for a drop-in makes a unit wait
-for it, and stops that unit before it is unmounted; with --automount it is mounted when somebody
-first looks at the directory. The units are printed, each with the path where it belongs.
+		Use: "generate ID DIR", Short: "Generate the systemd units that mount a volume",
+		Long: `Generate the mount unit with which systemd mounts a volume at a directory. The mount is ordered
+after the agent and before remote-fs.target, and a boot continues without it. With --for, a
+drop-in makes another unit wait for the mount. systemd stops that unit before it unmounts the
+volume. With --automount, systemd mounts the volume at the first access to the directory. The
+command prints the units, each with the path where it belongs.
 
-With --install they are written there, systemd reads them, and the mount is enabled. A file that
-is there and differs is left alone, unless --force is given. Nothing is started.`,
+With --install, the command writes the units to these paths, reloads systemd and enables the
+mount. If an existing file differs, the command is refused (4) and writes nothing, unless you give
+--force. The command starts nothing.`,
 		Example: "  volctl systemd generate data /srv/data\n  volctl systemd generate data /srv/data --for postgresql.service --install\n" +
 			"  volctl systemd generate data /srv/data --automount -o ro,nosuid",
 		Args: exactly("ID", "DIR"), ValidArgsFunction: completeMount(a),
@@ -58,9 +60,9 @@ is there and differs is left alone, unless --force is given. Nothing is started.
 	f.SortFlags = false
 	f.StringVar(&o.consumer, "for", "", "`UNIT` that needs the mount, as in web.service")
 	f.StringArrayVarP(&o.options, "options", "o", nil, "mount `OPTIONS`, as for volctl mount; may be repeated")
-	f.BoolVar(&o.automount, "automount", false, "mount it when it is first used")
+	f.BoolVar(&o.automount, "automount", false, "mount the volume at first use")
 	f.BoolVar(&o.install, "install", false, "write the units to /etc/systemd/system and enable the mount")
-	f.BoolVar(&o.force, "force", false, "replace files that are there and differ")
+	f.BoolVar(&o.force, "force", false, "replace existing files that differ")
 
 	// Unlike in other commands, -o means mount options here, so --output has no short form.
 	f.StringVar(&a.format, "output", a.format, "`FORMAT`: table, wide, json, yaml or go-template=TEMPLATE")

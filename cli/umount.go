@@ -32,13 +32,14 @@ type umountOptions struct {
 func newUmount(a *app) *cobra.Command {
 	o := umountOptions{host: a.env.Host}
 	cmd := &cobra.Command{
-		Use: "umount DIR", Short: "Unmount what volctl mount mounted, and release its claim",
-		Long: `Unmount a directory that volctl mount or mount -t csi mounted, release its claim, and wait for that.
+		Use: "umount DIR", Short: "Unmount a directory that volctl mount mounted, and detach its claim",
+		Long: `Unmount a directory that volctl mount or mount -t csi mounted, detach its claim, and wait for
+that.
 
-The unmount is the kernel's own: it is refused (4) while the directory is in use, who uses it is named,
-and nothing has changed. Once it is unmounted the release goes on by itself, also where it is not
-waited for any longer (5). Without an agent the directory is unmounted all the same, and the agent
-releases the claim when it runs.`,
+The kernel refuses the unmount while the directory is in use. The command then exits 4, names the
+users of the directory, and changes nothing. After the unmount, the detach continues by itself,
+even if the command stops waiting for it (5). Without an agent, the command still unmounts the
+directory. The agent detaches the claim when it runs.`,
 		Args: exactly("DIR"),
 		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			return nil, cobra.ShellCompDirectiveFilterDirs
@@ -59,9 +60,9 @@ releases the claim when it runs.`,
 
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.BoolVarP(&o.lazy, "lazy", "l", false, "unmount it under its users (umount -l), who go on with what they have open")
-	f.BoolVarP(&o.force, "force", "f", false, "abort what hangs (umount -f), where the file system can")
-	f.DurationVar(&o.timeout, "timeout", claimTimeout, "how long to wait for the release; it goes on after that")
+	f.BoolVarP(&o.lazy, "lazy", "l", false, "unmount the directory while it is in use (umount -l); open files stay usable")
+	f.BoolVarP(&o.force, "force", "f", false, "abort operations that hang (umount -f), if the file system supports it")
+	f.DurationVar(&o.timeout, "timeout", claimTimeout, "how long to wait for the detach; it continues after that")
 
 	return cmd
 }

@@ -25,7 +25,8 @@ type versions struct {
 func newVersion(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "Print the versions of volctl and the agent",
-		Long: `Print the version of volctl, and the agent's if it can be reached. Exit code 0 either way.`,
+		Long: `Print the version of volctl, and the version of the agent if it answers. The exit code is 0 in
+both cases.`,
 		Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.do(cmd, runVersion) },
 	}

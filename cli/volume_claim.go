@@ -50,22 +50,30 @@ func newVolumeClaim(a *app) *cobra.Command {
 		Use: "claim ID", Short: "Claim a volume, wait until it is mounted, and print its path",
 		Long: `Claim a volume for an alloc, wait until it is mounted, and print its path and nothing else.
 
-The alloc is whoever uses the volume. It is the systemd service that calls, or "manual",
-unless --alloc names one. The claim ends with its owner: a process, or a systemd unit as it
-was started this time. By default that is the calling service; a claim without an owner lives
-until it is detached. The same claim again gives the same answer; with other options it is
-refused. A claim that was waited for in vain, until --timeout or Ctrl-C, is withdrawn.
-With --no-wait it stays and goes on, and nothing is printed before it is mounted.
+The alloc is the user of the volume. It is the calling systemd service, or else "manual", unless
+--alloc names another. The claim ends with its owner. An owner is a process, or the current run of
+a systemd unit. The default owner is the calling service. A claim without an owner lives until you
+detach it.
 
-The directory of --at, if it is empty, is made to refuse writes for as long as nothing is mounted
-there (the immutable flag), so that nobody writes to the disk beneath. It is writable again once the
-volume is deregistered. With --at-writable it stays as it is.
+The same claim again gives the same answer. With other options it is refused. If the volume is not
+mounted before --timeout or Ctrl-C, the agent detaches the new claim. With --no-wait, the claim
+stays and the agent continues. The command then prints the path only if the volume is mounted
+already.
 
---uid, --gid and --mode are given to the root of the volume before its path is printed. The group
-is left to a plugin that can see to it for all files (VOLUME_MOUNT_GROUP), and is then that of all
-claims. With --recursive all that is in the volume gets them, unless its root has them already.`,
+The access modes are single-node-reader-only, single-node-writer, single-node-single-writer,
+single-node-multi-writer, multi-node-reader-only, multi-node-single-writer and
+multi-node-multi-writer.
+
+If the directory of --at is empty, the agent makes it refuse writes while nothing is mounted there
+(the immutable flag). This prevents writes to the disk underneath. The directory is writable again
+after you deregister the volume. With --at-writable, the agent leaves the directory as it is.
+
+The agent applies --uid, --gid and --mode to the root of the volume before the command prints the
+path. A plugin with VOLUME_MOUNT_GROUP applies the group to all files itself. The group is then
+the group of all claims. With --recursive, the agent applies them to everything in the volume,
+unless its root has them already.`,
 		Example: `  cd "$(volctl volume claim data)"
-  volctl volume claim data -alloc backup -read-only --at /srv/data
+  volctl volume claim data --alloc backup --read-only --at /srv/data
   volctl volume claim data --owner pid:$$
   volctl volume claim data --uid postgres --gid postgres --mode 0700`,
 		Args: exactly("ID"), ValidArgsFunction: completeArg(a, volumeIDs),
@@ -86,16 +94,16 @@ claims. With --recursive all that is in the volume gets them, unless its root ha
 func (o *volumeClaimOptions) addFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.StringVar(&o.alloc, "alloc", "", "the `ALLOC` that claims it (default the calling service, else manual)")
-	f.BoolVar(&o.req.ReadOnly, "read-only", false, "claim it for reading")
-	f.StringVar(&o.req.AccessMode, "access-mode", "", "the access `MODE` (default the one in force, else the first that fits)")
-	f.StringVar(&o.req.AttachmentMode, "attachment-mode", "", "the attachment `MODE`: file-system or block-device")
+	f.StringVar(&o.alloc, "alloc", "", "`ALLOC` that claims the volume (default the calling service, else manual)")
+	f.BoolVar(&o.req.ReadOnly, "read-only", false, "claim the volume for reading only")
+	f.StringVar(&o.req.AccessMode, "access-mode", "", "access `MODE` (default the one in force, else the first that fits)")
+	f.StringVar(&o.req.AttachmentMode, "attachment-mode", "", "attachment `MODE`: file-system or block-device")
 	f.UintVar(&o.perAlloc, "per-alloc", 0, "claim ID[N], the volume of alloc number `N`")
-	f.StringArrayVar(&o.req.MountFlags, "mount-flag", nil, "a mount `OPTION`; may be repeated")
-	f.StringVar(&o.req.At, "at", "", "bind it at `DIR` too, an absolute path, and print that")
+	f.StringArrayVar(&o.req.MountFlags, "mount-flag", nil, "mount `OPTION`; may be repeated")
+	f.StringVar(&o.req.At, "at", "", "also bind-mount the volume at `DIR`, an absolute path, and print that path")
 	f.BoolVar(&o.req.AtWritable, "at-writable", false, "leave the directory of --at writable while nothing is mounted there")
 	o.own.add(cmd)
-	f.StringVar(&o.owner, "owner", "", "who keeps the claim alive: an `OWNER` pid:N, unit:NAME or none (default the calling service, else none)")
+	f.StringVar(&o.owner, "owner", "", "`OWNER` that keeps the claim alive: pid:N, unit:NAME or none (default the calling service, else none)")
 	f.DurationVar(&o.timeout, "timeout", claimTimeout, "how long to wait for the mount")
 	f.BoolVar(&o.noWait, "no-wait", false, "do not wait; the claim stays")
 	completeChoice(cmd, "owner", []string{"pid:", "unit:", api.OwnerNone})

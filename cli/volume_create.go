@@ -30,15 +30,15 @@ var withoutFile = []string{"plugin", "size", "param", "mutable-param", "access-m
 func newVolumeCreate(a *app) *cobra.Command {
 	var o volumeCreateOptions
 	cmd := &cobra.Command{
-		Use: "create FILE|- | create ID --plugin P", Short: "Have a plugin make volumes",
-		Long: `Have a plugin make the volumes of a file (- is stdin), or one volume that flags describe.
-Several volumes of a file are made one after the other, also after one that failed. No
-volume that exists is changed: one that is as described is left as it is, with exit code
-0; one that differs is refused with exit code 4, and each difference is shown.
+		Use: "create FILE|- | create ID --plugin P", Short: "Create volumes with a plugin",
+		Long: `Create the volumes of a file (- is stdin), or one volume that flags describe. The plugin creates
+several volumes one after the other, and continues after a failure. The command changes no
+existing volume. If an existing volume matches the description, it stays as it is, with exit code
+0. If it differs, it is refused with exit code 4, and the command shows each difference.
 
-With --snapshot or --clone, or their like in the file, the volume is filled from a
-snapshot, or from another volume, of the same plugin. A plugin that says that it is still
-at it is asked again until --timeout; the same command goes on with what was begun.`,
+With --snapshot or --clone, or the same keys in the file, the plugin fills the volume from a
+snapshot, or from another volume, of the same plugin. If the plugin is still busy with it, the
+agent asks again until --timeout. To continue after that, run the same command again.`,
 		Example: `  volctl volume create data.yaml
   volctl volume create data --plugin local --size 10GiB --param type=image
   volctl volume create copy --plugin local --clone data`,
@@ -74,18 +74,18 @@ at it is asked again until --timeout; the same command goes on with what was beg
 
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.StringVar(&o.plugin, "plugin", "", "the `PLUGIN` that makes it")
-	f.StringVar(&o.size, "size", "", "its `SIZE` at least, as in 10GiB")
-	f.StringArrayVar(&o.params, "param", nil, "`KEY=VALUE` for the plugin; may be repeated")
-	f.StringArrayVar(&o.mutable, "mutable-param", nil, "`KEY=VALUE` for the plugin that volume modify can change; may be repeated")
-	f.StringVar(&o.accessMode, "access-mode", spec.DefaultAccessMode, "the `MODE` it may be claimed in")
-	f.StringVar(&o.attachmentMode, "attachment-mode", spec.DefaultAttachmentMode, "the `MODE` it is attached in: file-system or block-device")
-	f.StringVar(&o.fsType, "fs-type", "", "the file system `TYPE` it is given")
-	f.StringArrayVar(&o.mountFlags, "mount-flag", nil, "a mount `OPTION`; may be repeated")
+	f.StringVar(&o.plugin, "plugin", "", "`PLUGIN` that creates the volume")
+	f.StringVar(&o.size, "size", "", "minimum `SIZE` of the volume, as in 10GiB")
+	f.StringArrayVar(&o.params, "param", nil, "`KEY=VALUE` parameter for the plugin; may be repeated")
+	f.StringArrayVar(&o.mutable, "mutable-param", nil, "`KEY=VALUE` parameter that volume modify can change; may be repeated")
+	f.StringVar(&o.accessMode, "access-mode", spec.DefaultAccessMode, "access `MODE` that claims may use")
+	f.StringVar(&o.attachmentMode, "attachment-mode", spec.DefaultAttachmentMode, "attachment `MODE`: file-system or block-device")
+	f.StringVar(&o.fsType, "fs-type", "", "file system `TYPE` of the volume")
+	f.StringArrayVar(&o.mountFlags, "mount-flag", nil, "mount `OPTION`; may be repeated")
 	f.StringArrayVar(&o.secrets, "secret", nil, secretUsage)
-	f.StringVar(&o.snapshot, "snapshot", "", "fill it from this `SNAPSHOT` of the plugin, by its name or id")
-	f.StringVar(&o.clone, "clone", "", "fill it from this `VOLUME` of the plugin, by its id here or its external id")
-	f.DurationVar(&o.timeout, "timeout", copyTimeout, "how long a plugin that is at it is asked again, for each volume")
+	f.StringVar(&o.snapshot, "snapshot", "", "fill the volume from this `SNAPSHOT` of the plugin, by its name or id")
+	f.StringVar(&o.clone, "clone", "", "fill the volume from this `VOLUME` of the plugin, by its id here or its external id")
+	f.DurationVar(&o.timeout, "timeout", copyTimeout, "how long to ask a busy plugin again, for each volume")
 	completeFlag(a, cmd, "clone", volumeIDs)
 	completeFlag(a, cmd, "plugin", pluginIDs)
 	completeChoice(cmd, "access-mode", spec.AccessModes())

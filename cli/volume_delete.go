@@ -26,9 +26,9 @@ func newVolumeDelete(a *app) *cobra.Command {
 
 	cmd := &cobra.Command{
 		Use: "delete ID -y", Short: "Destroy a volume and its data",
-		Long: `Destroy a volume and its data. It is refused while the volume has claims. On a terminal it
-asks first; without one it needs -y. A volume that was registered, not created, also needs
---confirm=ID, because its data was there before.`,
+		Long: `Destroy a volume and its data. The command is refused while the volume has claims. On a terminal
+it asks for confirmation. Without a terminal it needs -y. A volume that you registered also needs
+--confirm=ID, because its data existed before. A volume that you created does not.`,
 		Example: "  volctl volume delete scratch -y",
 		Args:    exactly("ID"), ValidArgsFunction: completeArg(a, volumeIDs),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -44,9 +44,9 @@ asks first; without one it needs -y. A volume that was registered, not created, 
 
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.BoolVarP(&yes, "yes", "y", false, "do not ask")
+	f.BoolVarP(&yes, "yes", "y", false, "do not ask for confirmation")
 	f.StringVar(&o.confirm, "confirm", "", "repeat the `ID`, for a volume that was registered")
-	f.BoolVar(&o.ignoreNotFound, "ignore-not-found", false, "exit 0 when there is no such volume")
+	f.BoolVar(&o.ignoreNotFound, "ignore-not-found", false, "exit 0 if the volume does not exist")
 
 	return cmd
 }

@@ -37,17 +37,18 @@ func newVolumeDeregister(a *app) *cobra.Command {
 
 	cmd := &cobra.Command{
 		Use: "deregister ID", Short: "Forget a volume and keep its data",
-		Long: `Forget a volume. Its data stays at the plugin. It is refused while the volume has claims;
--force drops them with it, unless a live alloc holds one, sends nothing to the plugin,
-unmounts nothing, and prints what it leaves behind. On a terminal it asks first.
+		Long: `Forget a volume. Its data stays at the plugin. The command is refused while the volume has claims.
+--force also drops the claims, unless a live alloc holds one of them. It calls no plugin, unmounts
+nothing, and prints the leftovers. On a terminal the command asks for confirmation first.
 
-What -force leaves behind is a debt: node status shows it, the agent undoes it when the plugin is
-ready, and until then nothing else may use its paths, and the same storage is not staged. If the
-plugin never comes back, -force --forget gives the debt up, with the volume or after it: mounts
-and attachments that are left stay until a person, or a reboot, takes them away. It prints them.`,
+After --force, the agent keeps a record of the leftovers and undoes them when the plugin is ready.
+Until then, node status shows them. No other volume may use their paths, and the agent does not
+stage the same storage. If the plugin never returns, --force --forget discards that record,
+together with the volume or later. The remaining mounts and attachments stay until you or a reboot
+remove them. The command prints them.`,
 		Example: `  volctl volume deregister data -y
-  volctl volume deregister data -force -y
-  volctl volume deregister data -force --forget -y`,
+  volctl volume deregister data --force -y
+  volctl volume deregister data --force --forget -y`,
 		Args: exactly("ID"), ValidArgsFunction: completeArg(a, volumeIDs),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.volume, o.ask = args[0], a.asker(yes)
@@ -66,10 +67,10 @@ and attachments that are left stay until a person, or a reboot, takes them away.
 
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.BoolVar(&o.force, "force", false, "drop its claims too, without unmounting")
-	f.BoolVar(&o.forget, "forget", false, "with -force: give up for good what it leaves, or left before, on this host and at the plugin")
-	f.BoolVarP(&yes, "yes", "y", false, "do not ask")
-	f.BoolVar(&o.ignoreNotFound, "ignore-not-found", false, "exit 0 when there is no such volume")
+	f.BoolVar(&o.force, "force", false, "also drop the claims, without unmounting")
+	f.BoolVar(&o.forget, "forget", false, "with --force: discard the new and earlier leftovers, on this host and at the plugin")
+	f.BoolVarP(&yes, "yes", "y", false, "do not ask for confirmation")
+	f.BoolVar(&o.ignoreNotFound, "ignore-not-found", false, "exit 0 if the volume does not exist")
 
 	return cmd
 }

@@ -29,17 +29,21 @@ type volumeDetachOptions struct {
 func newVolumeDetach(a *app) *cobra.Command {
 	var o volumeDetachOptions
 	cmd := &cobra.Command{
-		Use: "detach ID [ALLOC...]", Short: "Release claims and unmount the volume",
-		Long: `Release the claims of allocs on a volume, and wait until it is unmounted. Without an alloc
-the volume's only claim is meant. A claim whose owner is alive is refused without --force.
+		Use: "detach ID [ALLOC...]", Short: "Detach claims and unmount the volume",
+		Long: `Detach the claims of allocs on a volume, and wait until it is unmounted. Without an alloc, the
+command detaches the volume's only claim. A claim whose owner is alive is refused without --force.
 
-A plugin that is down, hangs or fails keeps a release from its end. With --without-plugin the
-agent does not wait for it: it gives up the call in hand, unmounts by itself, and frees the claim.
-umount, the default, is a plain umount; force is umount, then umount -f; lazy is both, then a lazy
-umount, after which whoever has the volume open goes on using it. It goes no further than asked: a
-mount that stays busy is refused (4), and who holds it is named. What was left out is told the
-plugin when it is ready, before the volume is staged again; a controller detach waits for the
-plugin, and until nothing on the host uses the device. What is left is printed.`,
+A plugin that is down, hangs or fails blocks a detach. With --without-plugin, the agent does not
+wait for the plugin. It gives up the running call, unmounts the volume itself, and ends the claim.
+The value limits the unmount:
+- umount (the default): a plain umount
+- force: umount, then umount -f
+- lazy: both, then a lazy umount; programs that have the volume open can still use it
+
+The agent goes no further than you asked. If a mount stays busy, the command is refused (4) and
+names its users. When the plugin is ready, the agent makes the pending calls before it stages the
+volume again. ControllerUnpublish also waits until nothing on the host uses the device. The
+command prints the leftovers.`,
 		Example: `  volctl volume detach data
   volctl volume detach data web.service --without-plugin
   volctl volume detach data web.service --without-plugin=lazy
@@ -64,13 +68,13 @@ plugin, and until nothing on the host uses the device. What is left is printed.`
 
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.BoolVar(&o.all, "all", false, "release all claims on the volume")
-	f.BoolVar(&o.force, "force", false, "unmount under an owner that is alive")
-	f.StringVar(&o.without, "without-plugin", "", "unmount with no call to the plugin: `[=umount|force|lazy]`")
+	f.BoolVar(&o.all, "all", false, "detach all claims on the volume")
+	f.BoolVar(&o.force, "force", false, "unmount even if the owner is alive")
+	f.StringVar(&o.without, "without-plugin", "", "unmount without calling the plugin: `[=umount|force|lazy]`")
 	f.Lookup("without-plugin").NoOptDefVal = "umount"
-	f.DurationVar(&o.timeout, "timeout", claimTimeout, "how long to wait for the release; it goes on after that")
-	f.BoolVar(&o.noWait, "no-wait", false, "do not wait; the release goes on")
-	f.BoolVar(&o.ignoreNotFound, "ignore-not-found", false, "exit 0 when there is nothing to release")
+	f.DurationVar(&o.timeout, "timeout", claimTimeout, "how long to wait for the detach; it continues after that")
+	f.BoolVar(&o.noWait, "no-wait", false, "do not wait; the detach continues")
+	f.BoolVar(&o.ignoreNotFound, "ignore-not-found", false, "exit 0 if there is nothing to detach")
 
 	return cmd
 }

@@ -26,14 +26,14 @@ func newVolumeExpand(a *app) *cobra.Command {
 	var o volumeExpandOptions
 	cmd := &cobra.Command{
 		Use: "expand ID SIZE", Short: "Make a volume larger",
-		Long: `Make a volume larger, to SIZE at least. A volume that is mounted grows under whoever uses it,
-where its plugin can do that; else it has to be free. What is on a volume that is not mounted
-grows when it is mounted next. A volume that has the size is left as it is, with exit code 0,
-and none is made smaller.
+		Long: `Make a volume larger, to at least SIZE. A mounted volume grows while it is in use, if its plugin
+supports that. Otherwise the volume must be free. The contents of a volume that is not mounted
+grow at the next mount. A volume that has the size already stays as it is, with exit code 0. The
+command makes no volume smaller.
 
-The agent goes on with it until it is done or the plugin refuses it, also after --timeout,
-Ctrl-C or with --no-wait. To wait for it again, run the same once more. To give up one that
-does not come about: --withdraw.`,
+The agent continues until the expansion is done or the plugin refuses it, even after --timeout or
+Ctrl-C, or with --no-wait. To wait again, run the same command again. To give up an expansion that
+does not succeed, use --withdraw.`,
 		Example: "  volctl volume expand data 20GiB\n  volctl volume expand data --withdraw",
 		Args:    between(1, "ID", "SIZE"), ValidArgsFunction: completeArg(a, volumeIDs),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
@@ -56,9 +56,9 @@ does not come about: --withdraw.`,
 
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.DurationVar(&o.timeout, "timeout", claimTimeout, "how long to wait until it is done")
-	f.BoolVar(&o.noWait, "no-wait", false, "do not wait; it goes on")
-	f.BoolVar(&o.withdraw, "withdraw", false, "give up an expansion that is not made yet; without a SIZE")
+	f.DurationVar(&o.timeout, "timeout", claimTimeout, "how long to wait until the expansion is done")
+	f.BoolVar(&o.noWait, "no-wait", false, "do not wait; the agent continues")
+	f.BoolVar(&o.withdraw, "withdraw", false, "give up an expansion that is not done yet; give no SIZE")
 
 	return cmd
 }

@@ -18,10 +18,10 @@ type volumeExportOptions struct {
 func newVolumeExport(a *app) *cobra.Command {
 	var o volumeExportOptions
 	cmd := &cobra.Command{
-		Use: "export ID | --all", Short: "Write the file that registers a volume as it is",
-		Long: `Write the volume file that registers a volume as it is, or all volumes, to stdout. It is
-in YAML, with -o json in JSON, and with --hcl in HCL, which holds one volume. Secrets are
-in it as references; of values that the agent keeps it only says that they are there.`,
+		Use: "export ID | --all", Short: "Write the volume file that registers a volume",
+		Long: `Write the volume file that registers a volume as it is, or all volumes, to stdout. The format is
+YAML, or JSON with -o json, or HCL with --hcl. An HCL file contains one volume. The file contains
+secrets as references. For secret values that the agent keeps, it only states that they exist.`,
 		Example: `  volctl volume export data > data.yaml
   volctl volume export --all > volumes.yaml`,
 		Args: between(0, "ID"), ValidArgsFunction: completeArg(a, volumeIDs),
@@ -36,8 +36,8 @@ in it as references; of values that the agent keeps it only says that they are t
 	}
 
 	cmd.Flags().SortFlags = false
-	cmd.Flags().BoolVar(&o.all, "all", false, "all volumes")
-	cmd.Flags().BoolVar(&o.hcl, "hcl", false, "in HCL")
+	cmd.Flags().BoolVar(&o.all, "all", false, "export all volumes")
+	cmd.Flags().BoolVar(&o.hcl, "hcl", false, "write HCL")
 
 	return cmd
 }

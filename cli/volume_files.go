@@ -21,7 +21,7 @@ type volumeFile struct {
 }
 
 func (f *volumeFile) flag(a *app, cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.plugin, "plugin", "", "the `PLUGIN` of PersistentVolumes and of Nomad's volumes, where their driver does not tell")
+	cmd.Flags().StringVar(&f.plugin, "plugin", "", "`PLUGIN` of PersistentVolumes and Nomad volumes, if their driver does not identify it")
 	completeFlag(a, cmd, "plugin", pluginIDs)
 }
 

@@ -15,9 +15,9 @@ func newVolumeInit(a *app) *cobra.Command {
 	o := volumeInitOptions{file: "volume.yaml"}
 	return &cobra.Command{
 		Use: "init [FILE]", Short: "Write a commented volume file to start from",
-		Long: `Write a commented volume file to start from. FILE is volume.yaml if left out, and - is
-stdout. By its ending it is written in YAML, in HCL (.hcl) or in JSON (.json, which has
-no comments). A file that exists is not overwritten.`,
+		Long: `Write a commented volume file to start from. FILE is volume.yaml by default, and - is stdout. The
+file extension selects the format: YAML, HCL (.hcl), or JSON (.json, which has no comments). The
+command does not overwrite an existing file.`,
 		Example: `  volctl volume init data.yaml
   volctl volume init data.hcl`,
 		Args: between(0, "FILE"),

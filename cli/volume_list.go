@@ -16,8 +16,9 @@ import (
 func newVolumeList(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List the volumes",
-		Long: `List the volumes. A volume is free, mounting, mounted, degraded, detaching or stuck;
--o wide adds how far it is at the plugin and the states of its claims.`,
+		Long: `List the volumes. A volume is free, mounting, mounted, degraded, detaching or stuck. With -o wide,
+the list adds whether the volume is attached and staged, the states of its claims, and its
+external id.`,
 		Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.read(cmd, runVolumeList) },
 	}

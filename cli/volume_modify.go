@@ -20,10 +20,11 @@ type volumeModifyOptions struct {
 func newVolumeModify(a *app) *cobra.Command {
 	var o volumeModifyOptions
 	return &cobra.Command{
-		Use: "modify ID KEY=VALUE...", Short: "Give a volume's mutable parameters other values",
-		Long: `Have the plugin give a volume's mutable parameters other values, while it is in use or not.
-Those that are not named stay as they are. What the volume has already is left as it is, with
-exit code 0. If it is not known how an earlier modify ended, the same command goes on with it.`,
+		Use: "modify ID KEY=VALUE...", Short: "Change the mutable parameters of a volume",
+		Long: `Change the mutable parameters of a volume through its plugin, even while the volume is in use.
+Parameters that you do not name stay as they are. If the volume has the values already, it stays
+as it is, with exit code 0. If the result of an earlier modify is unknown, the same command
+continues it.`,
 		Example: "  volctl volume modify data iops=4000 throughput=250",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) < 2 {

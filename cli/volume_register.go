@@ -13,14 +13,14 @@ type volumeRegisterOptions struct{ file volumeFile }
 func newVolumeRegister(a *app) *cobra.Command {
 	var o volumeRegisterOptions
 	cmd := &cobra.Command{
-		Use: "register FILE|-", Short: "Take over volumes that exist at their plugin",
-		Long: `Take over the volumes of a file (- is stdin) that exist at their plugin; external_id says
-which they are. For a volume that is registered already, the changes are merged. An
-unchanged one is left as it is, with exit code 0.
+		Use: "register FILE|-", Short: "Register volumes that exist at their plugin",
+		Long: `Register the volumes of a file (- is stdin) that exist at their plugin. external_id identifies
+each volume. If a volume is registered already, the command merges the changes. An unchanged
+volume stays as it is, with exit code 0.
 
-Kubernetes' PersistentVolumes with a csi source, and what nomad volume status -json ID
-prints, are read as well. Their plugin is the one with the driver they name, or the one
-that --plugin says. What has to be seen to elsewhere is told on stderr.`,
+The command also reads Kubernetes PersistentVolumes with a csi source, and the output of
+nomad volume status -json ID. Their plugin is the one with the driver that they name, or the one
+that --plugin names. The command prints on stderr the steps that you must take elsewhere.`,
 		Example: `  volctl volume register data.yaml
   volctl volume register postgres.hcl
   kubectl get pv pvc-1 -o yaml | volctl volume register -

@@ -20,9 +20,9 @@ const copyTimeout = 10 * time.Minute
 const pluginGrace = 30 * time.Second
 
 func newVolumeSnapshot(a *app) *cobra.Command {
-	return group("snapshot", "Make, list and delete snapshots", "",
+	return group("snapshot", "Create, list and delete snapshots", "",
 		newSnapshotCreate(a), newSnapshotList(a), newSnapshotDelete(a),
-		group("group", "Make, show and delete snapshots of several volumes as of one moment", "",
+		group("group", "Create, show and delete snapshots of several volumes, taken at the same moment", "",
 			newGroupSnapshotCreate(a), newGroupSnapshotStatus(a), newGroupSnapshotDelete(a)),
 	)
 }
@@ -38,21 +38,21 @@ type takeOptions struct {
 func (o *takeOptions) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.StringArrayVar(&o.params, "param", nil, "`KEY=VALUE` for the plugin; may be repeated")
-	f.StringArrayVar(&o.secrets, "secret", nil, "`KEY=file:PATH`, KEY=credential:NAME or KEY=env:NAME, over the volume's own; may be repeated")
+	f.StringArrayVar(&o.params, "param", nil, "`KEY=VALUE` parameter for the plugin; may be repeated")
+	f.StringArrayVar(&o.secrets, "secret", nil, "`KEY=file:PATH`, KEY=credential:NAME or KEY=env:NAME: a secret that overrides the volume's own; may be repeated")
 	f.DurationVar(&o.timeout, "timeout", copyTimeout, "how long to wait until it is ready")
-	f.BoolVar(&o.noWait, "no-wait", false, "ask the plugin once, and do not wait until it is ready")
+	f.BoolVar(&o.noWait, "no-wait", false, "call the plugin once, and do not wait until it is ready")
 }
 
 func newSnapshotCreate(a *app) *cobra.Command {
 	var o takeOptions
 	cmd := &cobra.Command{
-		Use: "create ID [NAME]", Short: "Make a snapshot of a volume",
-		Long: `Have the plugin make a snapshot of a volume, and wait until a volume can be made from
-it. Its id, which -q prints alone, is the plugin's. The same name again goes on with the
-same snapshot, also with one whose outcome is not known; without a name it gets the
-volume's id with the time. What a volume in use has not written yet may be missing: stop
-its writer, or freeze its file system, where that matters.`,
+		Use: "create ID [NAME]", Short: "Create a snapshot of a volume",
+		Long: `Create a snapshot of a volume with its plugin, and wait until you can create a volume from it. The
+plugin chooses the id of the snapshot, and -q prints only this id. With the same name again, the
+command continues with the same snapshot, even if its result is unknown. Without a name, the
+snapshot gets the volume's id with the time. The snapshot of a volume in use may lack data that is
+not written yet. If that matters, first stop the program that writes, or freeze the file system.`,
 		Example: `  volctl volume snapshot create data
   volctl volume snapshot create data before-upgrade --timeout 1h`,
 		Args: between(1, "ID", "NAME"), ValidArgsFunction: completeArg(a, volumeIDs),
@@ -79,9 +79,9 @@ its writer, or freeze its file system, where that matters.`,
 func newGroupSnapshotCreate(a *app) *cobra.Command {
 	o := takeOptions{group: true}
 	cmd := &cobra.Command{
-		Use: "create NAME ID...", Short: "Make snapshots of several volumes as of one moment",
-		Long: `Have the plugin make snapshots of several of its volumes as of one moment, and wait
-until volumes can be made from them. The same name again goes on with the same group.`,
+		Use: "create NAME ID...", Short: "Create snapshots of several volumes at the same moment",
+		Long: `Create snapshots of several volumes of one plugin at the same moment, and wait until you can
+create volumes from them. With the same name again, the command continues with the same group.`,
 		Example: "  volctl volume snapshot group create nightly data log",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) < 2 {

@@ -31,9 +31,10 @@ func newSnapshotDelete(a *app) *cobra.Command {
 
 	cmd := &cobra.Command{
 		Use: "delete PLUGIN SNAPSHOT -y", Short: "Destroy a snapshot",
-		Long: `Have the plugin destroy a snapshot, given by the plugin's id of it or by its name. On a
-terminal it asks first; without one it needs -y. With --forget the plugin is not asked: the agent
-forgets a snapshot that was begun and has not been seen to be finished, by its name or id.`,
+		Long: `Destroy a snapshot, which you name by its id at the plugin or by its name. On a terminal the
+command asks for confirmation. Without a terminal it needs -y. With --forget, the agent does not
+call the plugin. It forgets, by name or id, a snapshot that was begun and that it has not seen
+finished.`,
 		Example: "  volctl volume snapshot delete local before-upgrade -y",
 		Args:    exactly("PLUGIN", "SNAPSHOT"), ValidArgsFunction: completeSnapshots(a),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -52,7 +53,7 @@ forgets a snapshot that was begun and has not been seen to be finished, by its n
 	}
 
 	o.flags(cmd, &yes)
-	cmd.Flags().BoolVar(&o.forget, "forget", false, "forget one that was begun, whether it is there or not")
+	cmd.Flags().BoolVar(&o.forget, "forget", false, "forget a snapshot that was begun, whether it exists or not")
 	return cmd
 }
 
@@ -64,9 +65,9 @@ func newGroupSnapshotDelete(a *app) *cobra.Command {
 
 	cmd := &cobra.Command{
 		Use: "delete PLUGIN GROUP [SNAPSHOT...] -y", Short: "Destroy a group of snapshots",
-		Long: `Have the plugin destroy a group with all its snapshots. Some plugins have to be told which
-these are: without them the agent asks the plugin first. On a terminal it asks for a yes;
-without one it needs -y.`,
+		Long: `Destroy a group with all its snapshots. Some plugins need the ids of these snapshots. If you do
+not give them, the agent asks the plugin first. On a terminal the command asks for confirmation.
+Without a terminal it needs -y.`,
 		Example: "  volctl volume snapshot group delete local group-1 -y",
 		Args:    pluginAndGroup, ValidArgsFunction: completeArg(a, pluginIDs),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -94,10 +95,10 @@ func pluginAndGroup(cmd *cobra.Command, args []string) error {
 func (o *snapshotDeleteOptions) flags(cmd *cobra.Command, yes *bool) {
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.BoolVarP(yes, "yes", "y", false, "do not ask")
+	f.BoolVarP(yes, "yes", "y", false, "do not ask for confirmation")
 	f.StringArrayVar(&o.secrets, "secret", nil, secretUsage)
-	f.DurationVar(&o.timeout, "timeout", claimTimeout, "how long a plugin that is busy with it is asked again")
-	f.BoolVar(&o.ignoreNotFound, "ignore-not-found", false, "exit 0 when there is nothing to do")
+	f.DurationVar(&o.timeout, "timeout", claimTimeout, "how long to ask a busy plugin again")
+	f.BoolVar(&o.ignoreNotFound, "ignore-not-found", false, "exit 0 if there is nothing to do")
 }
 
 func (o *snapshotDeleteOptions) noun() string {
@@ -229,9 +230,9 @@ type groupStatusOptions struct {
 func newGroupSnapshotStatus(a *app) *cobra.Command {
 	var o groupStatusOptions
 	cmd := &cobra.Command{
-		Use: "status PLUGIN GROUP [SNAPSHOT...]", Short: "Ask a plugin for a group of snapshots",
-		Long: `Ask the plugin for a group and its snapshots. Some plugins have to be told which these
-are: without them the agent looks for them among all that the plugin lists.`,
+		Use: "status PLUGIN GROUP [SNAPSHOT...]", Short: "Show a group of snapshots",
+		Long: `Ask the plugin for a group and its snapshots. Some plugins need the ids of these snapshots. If you
+do not give them, the agent looks for them among all snapshots that the plugin lists.`,
 		Example: "  volctl volume snapshot group status local group-1",
 		Args:    pluginAndGroup, ValidArgsFunction: completeArg(a, pluginIDs),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -20,10 +20,10 @@ func newSnapshotList(a *app) *cobra.Command {
 	var o snapshotListOptions
 	cmd := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List the snapshots that plugins have",
-		Long: `Ask plugins which snapshots they have, and list them with those that were begun and have
-not been seen to be finished. A snapshot is ready, creating, or unknown: begun, and the
-plugin has never said that it is there. -o wide adds names, which plugins do not tell, while
-the agent knows them.`,
+		Long: `List the snapshots that plugins report, and those that were begun and that the agent has not seen
+finished. A snapshot is ready, creating or unknown. Unknown means that it was begun, and that the
+plugin has never reported it. With -o wide, the list has names while the agent knows them. Plugins
+do not report names.`,
 		Example: `  volctl volume snapshot list --volume data`,
 		Args:    exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -38,8 +38,8 @@ the agent knows them.`,
 
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.StringVar(&o.plugin, "plugin", "", "ask this `PLUGIN` alone (default all that can tell)")
-	f.StringVar(&o.volume, "volume", "", "only snapshots of volume `ID`")
+	f.StringVar(&o.plugin, "plugin", "", "ask only this `PLUGIN` (default all plugins that can list snapshots)")
+	f.StringVar(&o.volume, "volume", "", "show only snapshots of volume `ID`")
 	f.StringArrayVar(&o.secrets, "secret", nil, secretUsage)
 	completeFlag(a, cmd, "plugin", pluginIDs)
 	completeFlag(a, cmd, "volume", volumeIDs)

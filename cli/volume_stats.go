@@ -15,8 +15,8 @@ type volumeStatsOptions struct{ id string }
 func newVolumeStats(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "stats ID", Short: "Ask the plugin how full a volume is",
-		Long: `Ask the plugin how full a mounted volume is. Of a block device it knows only
-the size. What was said last is in volctl volume status, and in the metrics.`,
+		Long: `Ask the plugin how full a mounted volume is. For a block device, the plugin knows only the size.
+volctl volume status and the metrics show the last answer.`,
 		Args: exactly("ID"), ValidArgsFunction: completeArg(a, volumeIDs),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o := volumeStatsOptions{id: args[0]}

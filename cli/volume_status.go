@@ -24,11 +24,12 @@ type volumeStatusOptions struct{ id string }
 
 func newVolumeStatus(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use: "status [ID]", Short: "Show a volume, its claims, and what it waits for",
-		Long: `Show a volume: its state, its claims, and if it is stuck at which step, who holds it and
-which command helps. The plugin is asked how full it is and how it finds it, as far as it can
-tell; -o wide also asks what its controller knows of it. -o json has what it said last. The
-beginning of an id is enough. Without an id, list all.`,
+		Use: "status [ID]", Short: "Show a volume, its claims, and the reason if it waits",
+		Long: `Show a volume with its state and claims. For a stuck volume, show the step, the users that hold
+it, and the command that helps. The command asks the plugin how full and how healthy the volume
+is, if the plugin supports that. With -o wide, it also asks the controller about the volume. With
+-o json, it shows the last answers instead. A unique prefix of the id is enough. Without an id,
+list all volumes.`,
 		Args: between(0, "ID"), ValidArgsFunction: completeArg(a, volumeIDs),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {

@@ -17,11 +17,11 @@ type volumeValidateOptions struct {
 func newVolumeValidate(a *app) *cobra.Command {
 	var o volumeValidateOptions
 	cmd := &cobra.Command{
-		Use: "validate FILE|-", Short: "Check a volume file and say what it would change",
-		Long: `Check a volume file (- is stdin), then ask the agent what it would change. Nothing is
-changed. A volume with an external_id is tried as with register, one without as with
-create. What would change is told field by field, with the old and the new value, and so
-is what is refused. With --offline only the file is checked, and no agent is needed.`,
+		Use: "validate FILE|-", Short: "Check a volume file and show its effect",
+		Long: `Check a volume file (- is stdin), then ask the agent for its effect. The command changes nothing.
+It tries a volume with an external_id as register does, and a volume without one as create does.
+It shows each change of a field with the old and the new value, and each refusal. With --offline,
+the command checks only the file and needs no agent.`,
 		Example: `  volctl volume validate data.yaml
   volctl volume validate --offline data.yaml`,
 		Args: exactly("FILE"),
@@ -37,7 +37,7 @@ is what is refused. With --offline only the file is checked, and no agent is nee
 
 	cmd.Flags().SortFlags = false
 	o.file.flag(a, cmd)
-	cmd.Flags().BoolVar(&o.offline, "offline", false, "check the file alone, without the agent")
+	cmd.Flags().BoolVar(&o.offline, "offline", false, "check only the file, without the agent")
 
 	return cmd
 }

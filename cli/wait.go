@@ -19,9 +19,9 @@ func newWait(a *app) *cobra.Command {
 	var o waitOptions
 	cmd := &cobra.Command{
 		Use: "wait [--plugin P | --volume V --for mounted|free]", Short: "Wait for the agent, a plugin, or a volume",
-		Long: `Wait until the agent answers, until a plugin is ready, or until a volume is mounted or free.
-An agent that does not answer yet is waited for in each case. Nothing is printed: the exit
-code is the answer, 5 when the time is over.`,
+		Long: `Wait until the agent answers, until a plugin is ready, or until a volume is mounted or free. In
+each case, the command also waits for an agent that does not answer yet. It prints nothing. The
+exit code is the answer, and 5 means that the time is over.`,
 		Example: `  volctl wait
   volctl wait --plugin local --timeout 2m
   volctl wait --volume data --for free`,
@@ -40,7 +40,7 @@ code is the answer, 5 when the time is over.`,
 	f.SortFlags = false
 	f.StringVar(&o.plugin, "plugin", "", "wait until plugin `ID` is ready")
 	f.StringVar(&o.volume, "volume", "", "wait for volume `ID`")
-	f.StringVar(&o.state, "for", "", "the `STATE` the volume is to reach: mounted or free")
+	f.StringVar(&o.state, "for", "", "`STATE` of the volume to wait for: mounted or free")
 	f.DurationVar(&o.timeout, "timeout", claimTimeout, "how long to wait")
 	completeFlag(a, cmd, "plugin", pluginIDs)
 	completeFlag(a, cmd, "volume", volumeIDs)
