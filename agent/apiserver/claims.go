@@ -45,11 +45,16 @@ func (s *Server) claim(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+
+	terms := volume.Terms{
+		ReadOnly: req.ReadOnly,
+		Mode:     volume.Capability{Access: volume.AccessMode(req.AccessMode), Attachment: volume.AttachmentMode(req.AttachmentMode)},
+		Owner:    fromOwner(req.Owner, peer.Of(r.Context())),
+		At:       req.At, AtFlags: flags, AtWritable: req.AtWritable,
+		Own: fromOwnership(req.Ownership),
+	}
 	rec, c, err := s.o.Claims.Claim(r.Context(), r.PathValue("id"), volume.Request{
-		Alloc: r.PathValue("alloc"), ReadOnly: req.ReadOnly,
-		Access: volume.AccessMode(req.AccessMode), Attachment: volume.AttachmentMode(req.AttachmentMode),
-		MountFlags: req.MountFlags, At: req.At, AtFD: fd, AtFlags: flags, AtWritable: req.AtWritable,
-		Owner: fromOwner(req.Owner, peer.Of(r.Context())), Own: fromOwnership(req.Ownership),
+		Alloc: r.PathValue("alloc"), Terms: terms, MountFlags: req.MountFlags, AtFD: fd,
 	}, wait)
 	if err != nil {
 		return s.withLog(err, s.pluginOf(r.PathValue("id")), r.PathValue("id"))
