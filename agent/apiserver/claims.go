@@ -37,21 +37,13 @@ func (s *Server) claim(w http.ResponseWriter, r *http.Request) error {
 	if err := body(w, r, &req); err != nil {
 		return err
 	}
-	flags, err := volume.AtFlags(req.AtFlags)
+	terms, err := fromClaimRequest(req, peer.Of(r.Context()))
 	if err != nil {
 		return err
 	}
 	fd, err := atFD(req.AtFD, peer.Of(r.Context()))
 	if err != nil {
 		return err
-	}
-
-	terms := volume.Terms{
-		ReadOnly: req.ReadOnly,
-		Mode:     volume.Capability{Access: volume.AccessMode(req.AccessMode), Attachment: volume.AttachmentMode(req.AttachmentMode)},
-		Owner:    fromOwner(req.Owner, peer.Of(r.Context())),
-		At:       req.At, AtFlags: flags, AtWritable: req.AtWritable,
-		Own: fromOwnership(req.Ownership),
 	}
 	rec, c, err := s.o.Claims.Claim(r.Context(), r.PathValue("id"), volume.Request{
 		Alloc: r.PathValue("alloc"), Terms: terms, MountFlags: req.MountFlags, AtFD: fd,

@@ -224,6 +224,22 @@ func toAttempt(at *volume.Attempt) *api.Attempt {
 	return a
 }
 
+// fromClaimRequest returns the terms that a caller asks for. It refuses options that no mount has.
+func fromClaimRequest(req api.ClaimRequest, p peer.Peer) (volume.Terms, error) {
+	flags, err := volume.AtFlags(req.AtFlags)
+	if err != nil {
+		return volume.Terms{}, err
+	}
+
+	return volume.Terms{
+		ReadOnly: req.ReadOnly,
+		Mode:     volume.Capability{Access: volume.AccessMode(req.AccessMode), Attachment: volume.AttachmentMode(req.AttachmentMode)},
+		Owner:    fromOwner(req.Owner, p),
+		At:       req.At, AtFlags: flags, AtWritable: req.AtWritable,
+		Own: fromOwnership(req.Ownership),
+	}, nil
+}
+
 // toClaim describes a claim.
 func toClaim(r volume.Record, c volume.Claim, p volume.PluginView, owners volume.Owners) api.Claim {
 	a := api.Claim{
