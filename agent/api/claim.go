@@ -114,6 +114,6 @@ type Claim struct {
 	// Adopted tells a claim that was rebuilt from what is mounted, after the
 	// state database was lost. It counts as a writer.
 	Adopted bool `json:"adopted,omitempty"`
-	// Note is set where the state alone misleads ("plugin unavailable").
-	Note string `json:"note,omitempty"`
+	// Remark is the agent's addition to a state that misleads by itself ("plugin unavailable").
+	Remark string `json:"remark,omitempty"`
 }

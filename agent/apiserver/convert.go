@@ -250,10 +250,10 @@ func toClaim(r volume.Record, c volume.Claim, p volume.PluginView, owners volume
 		Ownership: toOwnership(c.Own.Explicit()), // whether a default was given is not known
 	}
 	if c.Adopted {
-		a.Adopted, a.Note = true, "adopted"
+		a.Adopted, a.Remark = true, "adopted"
 	}
 	if p.Lack(r) != "" {
-		a.Note = strings.TrimPrefix(a.Note+", plugin unavailable", ", ")
+		a.Remark = strings.TrimPrefix(a.Remark+", plugin unavailable", ", ")
 	}
 	return a
 }
