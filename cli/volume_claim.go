@@ -63,7 +63,11 @@ volume is deregistered. With --at-writable it stays as it is.
 
 --uid, --gid and --mode are given to the root of the volume before its path is printed. The group
 is left to a plugin that can see to it for all files (VOLUME_MOUNT_GROUP), and is then that of all
-claims. With --recursive all that is in the volume gets them, unless its root has them already.`,
+claims. With --recursive all that is in the volume gets them, unless its root has them already.
+
+--note attaches a text to the claim, which "volctl volume status" shows. It has at most 200
+printable characters. A claim that exists keeps its note: the same claim again is refused with
+another note, and accepted without one.`,
 		Example: `  cd "$(volctl volume claim data)"
   volctl volume claim data -alloc backup -read-only --at /srv/data
   volctl volume claim data --owner pid:$$
@@ -96,6 +100,7 @@ func (o *volumeClaimOptions) addFlags(cmd *cobra.Command) {
 	f.BoolVar(&o.req.AtWritable, "at-writable", false, "leave the directory of --at writable while nothing is mounted there")
 	o.own.add(cmd)
 	f.StringVar(&o.owner, "owner", "", "who keeps the claim alive: an `OWNER` pid:N, unit:NAME or none (default the calling service, else none)")
+	f.StringVar(&o.req.Note, "note", "", "a `TEXT` about the claim, of at most 200 characters")
 	f.DurationVar(&o.timeout, "timeout", claimTimeout, "how long to wait for the mount")
 	f.BoolVar(&o.noWait, "no-wait", false, "do not wait; the claim stays")
 	completeChoice(cmd, "owner", []string{"pid:", "unit:", api.OwnerNone})
@@ -133,6 +138,9 @@ func (o *volumeClaimOptions) check() error {
 		return failed(err, "claim volume %q", o.volume)
 	}
 	if err := checkAlloc(o.alloc); err != nil {
+		return failed(err, "claim volume %q", o.volume)
+	}
+	if err := api.CheckNote(o.req.Note); err != nil {
 		return failed(err, "claim volume %q", o.volume)
 	}
 	if err := checkTimeout(o.timeout); err != nil {

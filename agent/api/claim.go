@@ -1,6 +1,14 @@
 package api
 
-import "time"
+import (
+	"fmt"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// MaxNote is the greatest number of characters in a claim's note.
+const MaxNote = 200
 
 // Claim states, in the order a claim goes through them.
 const (
@@ -38,6 +46,35 @@ type ClaimRequest struct {
 	// Owner is who keeps the claim alive. Its Kind decides which of PID, Unit and
 	// Invocation count; left empty, the claim lives until it is detached.
 	Owner Owner `json:"owner,omitzero"`
+	// Note is a text about the claim for people, as CheckNote accepts it. A repeated request
+	// may leave it out.
+	Note string `json:"note,omitempty"`
+}
+
+// CheckNote returns an error with CodeInvalid unless a claim's note has at most MaxNote characters and
+// all of them are printable.
+func CheckNote(note string) error {
+	refused := func(format string, args ...any) error {
+		return &Error{
+			Code: CodeInvalid, Message: "note " + fmt.Sprintf(format, args...),
+			Hint: fmt.Sprintf("a note has at most %d printable characters", MaxNote),
+		}
+	}
+
+	if !utf8.ValidString(note) {
+		return refused("is not UTF-8")
+	}
+	if n := utf8.RuneCountInString(note); n > MaxNote {
+		return refused("has %d characters; at most %d are allowed", n, MaxNote)
+	}
+
+	for _, r := range note {
+		if !unicode.IsPrint(r) {
+			return refused("contains the unprintable character %U", r)
+		}
+	}
+
+	return nil
 }
 
 // Ownership is who shall own the root of the volume, and with which mode. The group
@@ -114,6 +151,8 @@ type Claim struct {
 	// Adopted tells a claim that was rebuilt from what is mounted, after the
 	// state database was lost. It counts as a writer.
 	Adopted bool `json:"adopted,omitempty"`
+	// Note is the text that the request gave.
+	Note string `json:"note,omitempty"`
 	// Remark is the agent's addition to a state that misleads by itself ("plugin unavailable").
 	Remark string `json:"remark,omitempty"`
 }

@@ -26,10 +26,13 @@ type Terms struct {
 
 	// Own is the ownership that the volume's root gets. A default owner is no term.
 	Own Ownership `json:"own,omitzero"`
+
+	// Note is the operator's text about the claim. A request may leave it out.
+	Note string `json:"note,omitempty"`
 }
 
 // differences returns the names of the terms in which a request differs from the claim's terms. A
-// mode that the request leaves empty does not differ. Without an own directory, its write
+// mode or a note that the request leaves empty does not differ. Without an own directory, its write
 // protection does not differ either.
 func (t Terms) differences(asked Terms) []string {
 	var names []string
@@ -47,5 +50,6 @@ func (t Terms) differences(asked Terms) []string {
 	note("owner", asked.Owner != t.Owner)
 	note("list of mount options at "+t.At, asked.AtFlags != t.AtFlags)
 	note("uid, gid or mode", asked.Own.asked() != t.Own.asked())
+	note("note", asked.Note != "" && asked.Note != t.Note)
 	return names
 }

@@ -14,6 +14,7 @@ func allTerms() Terms {
 	return Terms{
 		ReadOnly: true, Mode: Capability{Access: SingleNodeWriter, Attachment: FileSystem}, Owner: Owner{Kind: OwnerPID, PID: 7, Boot: "b"},
 		At: "/srv", AtFlags: "nosuid", AtWritable: true, Own: Ownership{UID: "5", GID: "6", Mode: "0770", Recursive: true},
+		Note: "for the restore test",
 	}
 }
 
@@ -39,14 +40,17 @@ func TestTermsDifferences(t *testing.T) {
 		"the plugin applies the group":   {func(had, _ *Terms) { had.Own.ByPlugin = true }, nil},
 		"a default owner in the claim":   {func(had, asked *Terms) { had.Own, asked.Own = Ownership{}.WithDefault("1", "2"), Ownership{} }, nil},
 		"a default owner in the request": {func(had, asked *Terms) { had.Own, asked.Own = Ownership{}, Ownership{}.WithDefault("1", "2") }, nil},
+		"another note":                   {func(_, asked *Terms) { asked.Note = "x" }, []string{"note"}},
+		"a note for a claim without one": {func(had, _ *Terms) { had.Note = "" }, []string{"note"}},
+		"no note":                        {func(_, asked *Terms) { asked.Note = "" }, nil},
 		"an owner that was a default": {func(had, asked *Terms) {
 			had.Own, asked.Own = Ownership{}.WithDefault("1", "2"), Ownership{UID: "1", GID: "2"}
 		}, []string{"uid, gid or mode"}},
 		"all": {func(_, asked *Terms) {
-			*asked = Terms{Mode: Capability{Access: MultiNodeMultiWriter, Attachment: BlockDevice}, At: "/other"}
+			*asked = Terms{Mode: Capability{Access: MultiNodeMultiWriter, Attachment: BlockDevice}, At: "/other", Note: "x"}
 		}, []string{
 			"read-only", "access mode", "attachment mode", "directory", "write protection of the directory", "owner",
-			"list of mount options at /srv", "uid, gid or mode",
+			"list of mount options at /srv", "uid, gid or mode", "note",
 		}},
 	} {
 		had, asked := allTerms(), allTerms()
