@@ -59,7 +59,7 @@ func runClaimList(ctx context.Context, o claimListOptions, client *apiclient.Cli
 	ids, rows := make([]string, len(claims)), make([][]string, len(claims))
 	for i, c := range claims {
 		ids[i] = c.Volume + "\t" + c.Alloc
-		rows[i] = []string{c.Volume, c.Alloc, readWrite(c.ReadOnly), joined(", ", c.State, c.Note), ownerText(&c), since(out.now(), c.Since), dash(c.Path)}
+		rows[i] = []string{c.Volume, c.Alloc, readWrite(c.ReadOnly), joined(", ", c.State, c.Remark), ownerText(&c), since(out.now(), c.Since), dash(c.Path)}
 		if out.wide() {
 			rows[i] = append(rows[i], c.PluginID, dash(c.AccessMode), dash(c.AttachmentMode), yesNo(c.Wanted))
 		}
@@ -105,5 +105,5 @@ func claimState(c *api.Claim) string {
 	if state == api.ClaimTaken {
 		state = "mounted"
 	}
-	return joined(", ", state, c.Note)
+	return joined(", ", state, c.Remark)
 }

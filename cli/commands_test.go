@@ -75,6 +75,7 @@ func TestClaim(t *testing.T) {
 		wait, _ = time.ParseDuration(r.URL.Query().Get("wait"))
 		return taken("data", "web.service", path), nil
 	}
+	f.on["PUT /v1/volumes/data/claims/a"] = answers(taken("data", "a", path))
 	f.on["PUT /v1/volumes/data[3]/claims/manual"] = answers(taken("data[3]", "manual", "/srv/at"))
 	r := with(t, f)
 	r.cgroup = "0::/system.slice/web.service\n"
@@ -90,6 +91,16 @@ func TestClaim(t *testing.T) {
 	expect(t, r.volctl("volume", "claim", "data", "-alloc=manual", "-per-alloc", "3", "-read-only", "-owner", "none", "--access-mode", "multi-node-multi-writer",
 		"--attachment-mode", "file-system", "--mount-flag", "noatime", "--mount-flag", "a,b", "-at", "/srv/at", "--no-wait"), 0, "/srv/at\n", "")
 	expectSent(t, f, `PUT /v1/volumes/data%5B3%5D/claims/manual {"read_only":true,"access_mode":"multi-node-multi-writer","attachment_mode":"file-system","mount_flags":["noatime","a,b"],"at":"/srv/at","owner":{"kind":"none"}}`)
+	r.volctl("volume", "claim", "data", "--alloc", "a", "--owner", "none", "--note", "größe 2", "--no-wait")
+	expectSent(t, f, `PUT /v1/volumes/data/claims/a {"owner":{"kind":"none"},"note":"größe 2"}`)
+	for note, words := range map[string]string{
+		strings.Repeat("x", api.MaxNote+1): "note has 201 characters; at most 200 are allowed\nhint: a note has at most 200 printable characters\n",
+		"a\nb":                             "note contains the unprintable character U+000A",
+		"\xe4":                             "note is not UTF-8",
+	} {
+		expect(t, r.volctl("volume", "claim", "data", "--note", note), 2, "", words)
+	}
+	expectSent(t, f)
 	res := r.volctl("volume", "claim", "data", "-o", "json")
 	var claim api.Claim
 	if err := json.Unmarshal([]byte(res.stdout), &claim); err != nil || claim.Path != path {

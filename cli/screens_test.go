@@ -59,7 +59,8 @@ func world() *fake {
 	for i := range shared.Claims {
 		shared.Claims[i].PluginID = "nfs"
 	}
-	shared.Claims[0].ReadOnly, shared.Claims[0].Note = true, "plugin unavailable"
+	shared.Claims[1].Note = "restore test, größe 2"
+	shared.Claims[0].ReadOnly, shared.Claims[0].Remark = true, "plugin unavailable"
 	free := api.Volume{Spec: api.VolumeSpec{ID: "web[0]", PluginID: "ebs", Capabilities: []api.Capability{mode, many}}, State: api.StateFree, Summary: "free", PluginState: "ready", Capacity: 1536 << 20, Claims: []api.Claim{}, Attached: "absent", Staged: "absent"}
 	ebs := api.Plugin{
 		ID: "ebs", Type: "monolith", Runner: "exec", Provider: "ebs.csi.aws.com", Version: "1.38", State: api.PluginReady, Since: ago(3 * day), PID: 812, NodeID: "i-0123",

@@ -71,7 +71,11 @@ after you deregister the volume. With --at-writable, the agent leaves the direct
 The agent applies --uid, --gid and --mode to the root of the volume before the command prints the
 path. A plugin with VOLUME_MOUNT_GROUP applies the group to all files itself. The group is then
 the group of all claims. With --recursive, the agent applies them to everything in the volume,
-unless its root has them already.`,
+unless its root has them already.
+
+--note attaches a text to the claim, which "volctl volume status" shows. It has at most 200
+printable characters. A claim that exists keeps its note: the same claim again is refused with
+another note, and accepted without one.`,
 		Example: `  cd "$(volctl volume claim data)"
   volctl volume claim data --alloc backup --read-only --at /srv/data
   volctl volume claim data --owner pid:$$
@@ -104,6 +108,7 @@ func (o *volumeClaimOptions) addFlags(cmd *cobra.Command) {
 	f.BoolVar(&o.req.AtWritable, "at-writable", false, "leave the directory of --at writable while nothing is mounted there")
 	o.own.add(cmd)
 	f.StringVar(&o.owner, "owner", "", "`OWNER` that keeps the claim alive: pid:N, unit:NAME or none (default the calling service, else none)")
+	f.StringVar(&o.req.Note, "note", "", "`TEXT` about the claim, of at most 200 characters")
 	f.DurationVar(&o.timeout, "timeout", claimTimeout, "how long to wait for the mount")
 	f.BoolVar(&o.noWait, "no-wait", false, "do not wait; the claim stays")
 	completeChoice(cmd, "owner", []string{"pid:", "unit:", api.OwnerNone})
@@ -141,6 +146,9 @@ func (o *volumeClaimOptions) check() error {
 		return failed(err, "claim volume %q", o.volume)
 	}
 	if err := checkAlloc(o.alloc); err != nil {
+		return failed(err, "claim volume %q", o.volume)
+	}
+	if err := api.CheckNote(o.req.Note); err != nil {
 		return failed(err, "claim volume %q", o.volume)
 	}
 	if err := checkTimeout(o.timeout); err != nil {

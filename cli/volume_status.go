@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -96,12 +97,26 @@ func volumeScreen(w *bytes.Buffer, out *output, v *api.Volume) error {
 		return nil
 	}
 
-	rows := make([][]string, len(v.Claims))
-	for i, c := range v.Claims {
-		rows[i] = []string{c.Alloc, readWrite(c.ReadOnly), claimState(&c), ownerText(&c), since(out.now(), c.Since), dash(c.Path)}
+	return claimTable(w, out, v.Claims)
+}
+
+// claimTable shows the claims of one volume. Their notes have a column if there are any.
+func claimTable(w *bytes.Buffer, out *output, claims []api.Claim) error {
+	header := []string{"ALLOC", "MODE", "STATE", "OWNER", "SINCE", "PATH"}
+	noted := slices.ContainsFunc(claims, func(c api.Claim) bool { return c.Note != "" })
+	if noted {
+		header = append(header, "NOTE")
 	}
 
-	return table(w, "  ", []string{"ALLOC", "MODE", "STATE", "OWNER", "SINCE", "PATH"}, rows)
+	rows := make([][]string, len(claims))
+	for i, c := range claims {
+		rows[i] = []string{c.Alloc, readWrite(c.ReadOnly), claimState(&c), ownerText(&c), since(out.now(), c.Since), dash(c.Path)}
+		if noted {
+			rows[i] = append(rows[i], dash(c.Note))
+		}
+	}
+
+	return table(w, "  ", header, rows)
 }
 
 // volumeCondition returns good only if nothing remains to be done. A step that hangs, or a claim

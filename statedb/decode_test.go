@@ -4,11 +4,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"go.etcd.io/bbolt"
 
@@ -31,6 +33,66 @@ func TestDecode(t *testing.T) {
 	for name, c := range map[string]volume.Claim{"full claim": fullClaim, "claim": lived(7).Claims["alloc-00007"], "empty claim": {}} {
 		same(t, name, c, statedb.Claim)
 	}
+}
+
+// A claim that an earlier release stored reads the same in both decoders. It is encoded with the
+// same keys and values; only their order may differ.
+func TestStoredClaim(t *testing.T) {
+	id := volume.MountIdentity{Namespace: 1, Boot: "b", Device: "8:1", Root: "/", FSType: "ext4", ID: 7, Backing: "/img"}
+	full := volume.Claim{
+		Alloc: "web", Seq: 3, Wanted: true, State: volume.Taken,
+		Terms: volume.Terms{
+			ReadOnly: true, Mode: volume.Capability{Access: volume.SingleNodeWriter, Attachment: volume.FileSystem},
+			Owner: volume.Owner{Kind: volume.OwnerUnit, PID: 12, StartTime: 34, Unit: "web.service", Invocation: "0123", Runtime: "docker", Volume: "v", Boot: "boot"},
+			At:    "/srv/web", AtFlags: "nosuid,nodev", AtWritable: true,
+			Own: volume.Ownership{UID: "1", GID: "2", Mode: "0770", Recursive: true, ByPlugin: true, Default: true},
+		},
+		Since: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Target: "/t/web", Published: volume.Present, Mount: &id,
+		Bound: volume.Present, BoundMount: &id, Adopted: true, Owned: true, Without: volume.ByLazy,
+	}
+	for text, want := range map[string]volume.Claim{
+		`{"alloc":"web","seq":3,"wanted":true,"state":"taken","read_only":true,` +
+			`"mode":{"access_mode":"single-node-writer","attachment_mode":"file-system"},` +
+			`"owner":{"kind":"unit","pid":12,"start_time":34,"unit":"web.service","invocation":"0123","runtime":"docker","volume":"v","boot":"boot"},` +
+			`"since":"2026-01-02T03:04:05Z","target":"/t/web","published":"present",` +
+			`"mount":{"ns":1,"boot":"b","dev":"8:1","root":"/","fs":"ext4","id":7,"backing":"/img"},` +
+			`"at":"/srv/web","bound":"present","at_flags":"nosuid,nodev","at_writable":true,` +
+			`"bound_mount":{"ns":1,"boot":"b","dev":"8:1","root":"/","fs":"ext4","id":7,"backing":"/img"},"adopted":true,` +
+			`"own":{"uid":"1","gid":"2","mode":"0770","recursive":true,"by_plugin":true,"default":true},"owned":true,"without":"lazy"}`: full,
+		`{"alloc":"","seq":0,"wanted":false,"state":"","mode":{"access_mode":"","attachment_mode":""},"owner":{"kind":""},` +
+			`"since":"0001-01-01T00:00:00Z","target":""}`: {},
+	} {
+		var got volume.Claim
+		if err := json.Unmarshal([]byte(text), &got); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("decoded: %+v, %v\nwant %+v", got, err, want)
+		}
+		if got, err := statedb.Claim([]byte(text)); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("decoded from the file: %+v, %v\nwant %+v", got, err, want)
+		}
+
+		raw, err := json.Marshal(want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if now, before := members(t, raw), members(t, []byte(text)); len(raw) != len(text) || !maps.Equal(now, before) {
+			t.Errorf("encoded:\n got %s\nwant %s", raw, text)
+		}
+	}
+}
+
+// members returns the members of a JSON object, with their values as they are spelt.
+func members(t *testing.T, object []byte) map[string]string {
+	t.Helper()
+	var raw map[string]json.RawMessage
+	if err := json.Unmarshal(object, &raw); err != nil {
+		t.Fatal(err)
+	}
+
+	all := map[string]string{}
+	for name, value := range raw {
+		all[name] = string(value)
+	}
+	return all
 }
 
 func same[V any](t *testing.T, name string, v V, decode func([]byte) (V, error)) {

@@ -95,7 +95,7 @@ func record(id string, allocs ...string) volume.Record {
 		r.Node.Mode, r.Node.Seq = &volume.Mode{Capability: mode}, uint64(i+1)
 		r.Claims[alloc] = volume.Claim{
 			Alloc: alloc, Seq: uint64(i + 1), Wanted: true, State: volume.Taken, Since: time.Unix(int64(i), 0).UTC(), Target: "/t/" + alloc + "/" + id,
-			Mode: mode, Published: volume.Present, Mount: &volume.MountIdentity{ID: uint64(i + 1)},
+			Terms: volume.Terms{Mode: mode}, Published: volume.Present, Mount: &volume.MountIdentity{ID: uint64(i + 1)},
 		}
 	}
 	return r

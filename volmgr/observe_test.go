@@ -12,7 +12,7 @@ func TestObserveBesideGlimpse(t *testing.T) {
 	m, _ := manager(t)
 	r := volume.Record{
 		Node:   volume.NodeSide{StagingPath: "/proc", Watches: []volume.Watch{{Path: "/proc"}}},
-		Claims: map[string]volume.Claim{"a": {Alloc: "a", Target: "/sys", At: "/nowhere"}},
+		Claims: map[string]volume.Claim{"a": {Alloc: "a", Target: "/sys", Terms: volume.Terms{At: "/nowhere"}}},
 	}
 	seen := func(now volume.Glimpse) string {
 		o := m.Observe(t.Context(), r, now)

@@ -1,6 +1,14 @@
 package api
 
-import "time"
+import (
+	"fmt"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// MaxNote is the greatest number of characters in a claim's note.
+const MaxNote = 200
 
 // Claim states, in the order in which a claim passes through them.
 const (
@@ -44,6 +52,35 @@ type ClaimRequest struct {
 	// Owner keeps the claim alive. Its Kind decides whether PID, or Unit and Invocation, count. With
 	// an empty Owner the claim lives until it is detached.
 	Owner Owner `json:"owner,omitzero"`
+	// Note is a text about the claim for people, as CheckNote accepts it. A repeated request
+	// may leave it out.
+	Note string `json:"note,omitempty"`
+}
+
+// CheckNote returns an error with CodeInvalid unless a claim's note has at most MaxNote characters and
+// all of them are printable.
+func CheckNote(note string) error {
+	refused := func(format string, args ...any) error {
+		return &Error{
+			Code: CodeInvalid, Message: "note " + fmt.Sprintf(format, args...),
+			Hint: fmt.Sprintf("a note has at most %d printable characters", MaxNote),
+		}
+	}
+
+	if !utf8.ValidString(note) {
+		return refused("is not UTF-8")
+	}
+	if n := utf8.RuneCountInString(note); n > MaxNote {
+		return refused("has %d characters; at most %d are allowed", n, MaxNote)
+	}
+
+	for _, r := range note {
+		if !unicode.IsPrint(r) {
+			return refused("contains the unprintable character %U", r)
+		}
+	}
+
+	return nil
 }
 
 // Ownership sets the user, group and mode of the volume's root. A plugin with VOLUME_MOUNT_GROUP
@@ -128,6 +165,8 @@ type Claim struct {
 	// was lost. It counts as a writer.
 	Adopted bool `json:"adopted,omitempty"`
 
-	// Note is set if the state alone is misleading ("plugin unavailable").
+	// Note is the text that the request gave.
 	Note string `json:"note,omitempty"`
+	// Remark is the agent's addition to a state that misleads by itself ("plugin unavailable").
+	Remark string `json:"remark,omitempty"`
 }

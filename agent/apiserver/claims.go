@@ -39,7 +39,7 @@ func (s *Server) claim(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	flags, err := volume.AtFlags(req.AtFlags)
+	terms, err := fromClaimRequest(req, peer.Of(r.Context()))
 	if err != nil {
 		return err
 	}
@@ -50,10 +50,7 @@ func (s *Server) claim(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	rec, c, err := s.o.Claims.Claim(r.Context(), r.PathValue("id"), volume.Request{
-		Alloc: r.PathValue("alloc"), ReadOnly: req.ReadOnly,
-		Access: volume.AccessMode(req.AccessMode), Attachment: volume.AttachmentMode(req.AttachmentMode),
-		MountFlags: req.MountFlags, At: req.At, AtFD: fd, AtFlags: flags, AtWritable: req.AtWritable,
-		Owner: fromOwner(req.Owner, peer.Of(r.Context())), Own: fromOwnership(req.Ownership),
+		Alloc: r.PathValue("alloc"), Terms: terms, MountFlags: req.MountFlags, AtFD: fd,
 	}, wait)
 	if err != nil {
 		return s.withLog(err, s.pluginOf(r.PathValue("id")), r.PathValue("id"))

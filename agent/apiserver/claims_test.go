@@ -1,8 +1,10 @@
 package apiserver
 
 import (
+	"errors"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/volagent/volagent/agent/api"
 	"github.com/volagent/volagent/agent/peer"
 	"github.com/volagent/volagent/volmgr/volume"
@@ -39,5 +41,32 @@ func TestAtFD(t *testing.T) {
 	}
 	if got := fromOwner(api.Owner{Kind: api.OwnerMount, PID: 9, Unit: "x"}, root); got != (volume.Owner{Kind: volume.OwnerMount, PID: 9}) {
 		t.Errorf("a mount that names a process is asked for by %+v", got)
+	}
+}
+
+// The terms of a claim are answered as they were asked for. A note that cannot be shown is refused.
+func TestTermsThereAndBack(t *testing.T) {
+	ask := api.ClaimRequest{
+		ReadOnly: true, AccessMode: "single-node-writer", AttachmentMode: "file-system", At: "/srv", AtFlags: []string{"nodev", "nosuid"}, AtWritable: true,
+		Ownership: api.Ownership{UID: new(uint32(5)), Mode: "0770"}, Owner: api.Owner{Kind: api.OwnerNone}, Note: "größe 2",
+	}
+	terms, err := fromClaimRequest(ask, peer.Peer{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	got := toClaim(volume.Record{}, volume.Claim{Terms: terms}, volume.PluginView{Known: true, Ready: true}, nil)
+	want := api.Claim{
+		ReadOnly: true, AccessMode: ask.AccessMode, AttachmentMode: ask.AttachmentMode, Owner: ask.Owner, Path: "/srv", At: "/srv",
+		AtFlags: "nosuid,nodev", AtWritable: true, Ownership: ask.Ownership, Note: ask.Note, Remark: got.Remark,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+
+	ask.Note = "a\nb"
+	var e *api.Error
+	if _, err := fromClaimRequest(ask, peer.Peer{}); !errors.As(err, &e) || e.Code != api.CodeInvalid {
+		t.Errorf("a note of two lines: %v", err)
 	}
 }

@@ -237,21 +237,41 @@ func toAttempt(at *volume.Attempt) *api.Attempt {
 	return a
 }
 
+// fromClaimRequest returns the terms that a caller asks for. It refuses options that no mount has, and
+// a note that cannot be shown.
+func fromClaimRequest(req api.ClaimRequest, p peer.Peer) (volume.Terms, error) {
+	flags, err := volume.AtFlags(req.AtFlags)
+	if err != nil {
+		return volume.Terms{}, err
+	}
+	if err := api.CheckNote(req.Note); err != nil {
+		return volume.Terms{}, err
+	}
+
+	return volume.Terms{
+		ReadOnly: req.ReadOnly,
+		Mode:     volume.Capability{Access: volume.AccessMode(req.AccessMode), Attachment: volume.AttachmentMode(req.AttachmentMode)},
+		Owner:    fromOwner(req.Owner, p),
+		At:       req.At, AtFlags: flags, AtWritable: req.AtWritable,
+		Own: fromOwnership(req.Ownership), Note: req.Note,
+	}, nil
+}
+
 // toClaim describes a claim.
 func toClaim(r volume.Record, c volume.Claim, p volume.PluginView, owners volume.Owners) api.Claim {
 	a := api.Claim{
 		Volume: r.Volume.ID, PluginID: r.Volume.PluginID, Alloc: c.Alloc, State: string(c.State), Wanted: c.Wanted,
 		ReadOnly: c.ReadOnly, AccessMode: string(c.Mode.Access), AttachmentMode: string(c.Mode.Attachment),
 		Owner: toOwner(c.Keeper(), owners), Path: c.Path(), Target: c.Target, At: c.At, Since: c.Since,
-		AtFlags: c.AtFlags, AtWritable: c.AtWritable,
+		AtFlags: c.AtFlags, AtWritable: c.AtWritable, Note: c.Note,
 		Ownership: toOwnership(c.Own.Explicit()), // without a default owner, because the claim does not record whether it was applied
 	}
 
 	if c.Adopted {
-		a.Adopted, a.Note = true, "adopted"
+		a.Adopted, a.Remark = true, "adopted"
 	}
 	if p.Lack(r) != "" {
-		a.Note = strings.TrimPrefix(a.Note+", plugin unavailable", ", ")
+		a.Remark = strings.TrimPrefix(a.Remark+", plugin unavailable", ", ")
 	}
 	return a
 }

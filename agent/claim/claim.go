@@ -236,8 +236,8 @@ func (s *Service) check(ctx context.Context, req *request) error {
 		return err
 	}
 
-	if req.Access != "" || req.Attachment != "" {
-		c := volume.Capability{Access: req.Access, Attachment: req.Attachment}
+	if req.Mode != (volume.Capability{}) {
+		c := req.Mode
 		if c.Access == "" {
 			c.Access = volume.SingleNodeWriter
 		}

@@ -201,7 +201,7 @@ func want(t *testing.T, err, kind error, words ...string) {
 
 func TestClaim(t *testing.T) {
 	w := newWorld()
-	_, c, err := w.service().Claim(t.Context(), "data", volume.Request{Alloc: "web", At: "/srv/../srv/data/"}, 20*time.Millisecond)
+	_, c, err := w.service().Claim(t.Context(), "data", volume.Request{Alloc: "web", Terms: volume.Terms{At: "/srv/../srv/data/"}}, 20*time.Millisecond)
 	if err == nil || c.At != "/srv/data" {
 		t.Fatalf("it is mounted without its bind: %+v, %v", c, err)
 	}
@@ -215,7 +215,7 @@ func TestClaim(t *testing.T) {
 	if err != nil || c2 != c || again.Generation != r.Generation || w.writes != writes || w.wakes != wakes {
 		t.Errorf("the same again: %+v, %v, %d writes, %d wakes", c2, err, w.writes-writes, w.wakes-wakes)
 	}
-	_, _, err = w.service().Claim(t.Context(), "data", volume.Request{Alloc: "web", ReadOnly: true}, patience)
+	_, _, err = w.service().Claim(t.Context(), "data", volume.Request{Alloc: "web", Terms: volume.Terms{ReadOnly: true}}, patience)
 	want(t, err, volume.ErrRefused, "with another read-only")
 }
 
@@ -434,15 +434,15 @@ func TestRefusedRequests(t *testing.T) {
 		{"a/b", volume.Request{Alloc: "a"}, volume.ErrInvalid, "volume id"},
 		{"data", volume.Request{}, volume.ErrInvalid, "alloc id is missing"},
 		{"data", volume.Request{Alloc: "a/b"}, volume.ErrInvalid, "alloc id"},
-		{"data", volume.Request{Alloc: "a", Access: "exclusive"}, volume.ErrInvalid, `unknown access mode "exclusive"`},
-		{"data", volume.Request{Alloc: "a", Attachment: "tape"}, volume.ErrInvalid, `unknown attachment mode "tape"`},
-		{"data", volume.Request{Alloc: "a", Access: volume.MultiNodeMultiWriter}, volume.ErrRefused, "has no capability"},
-		{"data", volume.Request{Alloc: "a", Owner: volume.Owner{Kind: "unit"}}, volume.ErrInvalid, "claims cannot have owners here"},
-		{"data", volume.Request{Alloc: "a", At: "srv"}, volume.ErrInvalid, "not an absolute path"},
-		{"data", volume.Request{Alloc: "a", At: "/var/lib/volagent"}, volume.ErrInvalid, "the agent's own"},
-		{"data", volume.Request{Alloc: "a", At: "/var/lib/volagent/csi/x"}, volume.ErrInvalid, "the agent's own"},
-		{"data", volume.Request{Alloc: "a", At: "/srv/../var/lib"}, volume.ErrInvalid, "the agent's own"},
-		{"data", volume.Request{Alloc: "a", At: "/"}, volume.ErrInvalid, "the agent's own"},
+		{"data", volume.Request{Alloc: "a", Terms: volume.Terms{Mode: volume.Capability{Access: "exclusive"}}}, volume.ErrInvalid, `unknown access mode "exclusive"`},
+		{"data", volume.Request{Alloc: "a", Terms: volume.Terms{Mode: volume.Capability{Attachment: "tape"}}}, volume.ErrInvalid, `unknown attachment mode "tape"`},
+		{"data", volume.Request{Alloc: "a", Terms: volume.Terms{Mode: volume.Capability{Access: volume.MultiNodeMultiWriter}}}, volume.ErrRefused, "has no capability"},
+		{"data", volume.Request{Alloc: "a", Terms: volume.Terms{Owner: volume.Owner{Kind: "unit"}}}, volume.ErrInvalid, "claims cannot have owners here"},
+		{"data", volume.Request{Alloc: "a", Terms: volume.Terms{At: "srv"}}, volume.ErrInvalid, "not an absolute path"},
+		{"data", volume.Request{Alloc: "a", Terms: volume.Terms{At: "/var/lib/volagent"}}, volume.ErrInvalid, "the agent's own"},
+		{"data", volume.Request{Alloc: "a", Terms: volume.Terms{At: "/var/lib/volagent/csi/x"}}, volume.ErrInvalid, "the agent's own"},
+		{"data", volume.Request{Alloc: "a", Terms: volume.Terms{At: "/srv/../var/lib"}}, volume.ErrInvalid, "the agent's own"},
+		{"data", volume.Request{Alloc: "a", Terms: volume.Terms{At: "/"}}, volume.ErrInvalid, "the agent's own"},
 	} {
 		w := newWorld()
 		_, _, err := w.service().Claim(t.Context(), tt.id, tt.ask, patience)

@@ -42,7 +42,7 @@ func TestReapMount(t *testing.T) {
 	w.onWake = nil
 	s := w.service()
 	s.Owners = mounted{newPeople()}
-	if _, _, err := s.Claim(t.Context(), "data", volume.Request{Alloc: "web", At: "/srv", Owner: volume.Owner{Kind: volume.OwnerMount, PID: 7}}, 0); err != nil {
+	if _, _, err := s.Claim(t.Context(), "data", volume.Request{Alloc: "web", Terms: volume.Terms{At: "/srv", Owner: volume.Owner{Kind: volume.OwnerMount, PID: 7}}}, 0); err != nil {
 		t.Fatal(err)
 	}
 	record := func(bound volume.Side, m *volume.MountIdentity) volume.Claim {
@@ -86,24 +86,24 @@ func TestLend(t *testing.T) {
 		return err
 	}
 	want(t, claimed(s, volume.Request{Alloc: "web", AtFD: fd}, true), volume.ErrInvalid, "at_fd is good only")
-	want(t, claimed(s, volume.Request{Alloc: "web", At: "/srv", AtFD: fd}, false), volume.ErrInvalid, "at_fd is good only")
-	want(t, claimed(w.service(), volume.Request{Alloc: "web", At: "/srv", AtFD: fd}, true), volume.ErrInvalid, "at_fd is good only")
-	want(t, claimed(s, volume.Request{Alloc: "web", AtFlags: "nosuid"}, true), volume.ErrInvalid, "at_flags")
+	want(t, claimed(s, volume.Request{Alloc: "web", Terms: volume.Terms{At: "/srv"}, AtFD: fd}, false), volume.ErrInvalid, "at_fd is good only")
+	want(t, claimed(w.service(), volume.Request{Alloc: "web", Terms: volume.Terms{At: "/srv"}, AtFD: fd}, true), volume.ErrInvalid, "at_fd is good only")
+	want(t, claimed(s, volume.Request{Alloc: "web", Terms: volume.Terms{AtFlags: "nosuid"}}, true), volume.ErrInvalid, "at_flags")
 	p.fail = errors.New("no such descriptor")
-	want(t, claimed(s, volume.Request{Alloc: "web", At: "/srv", AtFD: fd}, true), p.fail)
+	want(t, claimed(s, volume.Request{Alloc: "web", Terms: volume.Terms{At: "/srv"}, AtFD: fd}, true), p.fail)
 	if w.writes != 0 || p.lent != 1 || p.back != 0 {
 		t.Errorf("%d writes, %d lent, %d given back", w.writes, p.lent, p.back)
 	}
 	p.fail = nil
 	w.onWake = failWith(volume.Action{Kind: volume.Bind, Alloc: "web"}, volume.RetryChange)
-	if err := claimed(s, volume.Request{Alloc: "web", At: "/srv", AtFD: fd}, true); err == nil || p.lent != 2 || p.back != 1 {
+	if err := claimed(s, volume.Request{Alloc: "web", Terms: volume.Terms{At: "/srv"}, AtFD: fd}, true); err == nil || p.lent != 2 || p.back != 1 {
 		t.Errorf("%v; %d lent, %d given back", err, p.lent, p.back)
 	}
 	if r, _ := w.Volume("data"); len(r.Guards) != 1 || p.asked != 1 {
 		t.Errorf("guarded are %v, asked for %d times", r.Guards, p.asked)
 	}
 	// A claim that waits for the end of an earlier one may name another directory.
-	if err := claimed(s, volume.Request{Alloc: "web", At: "/other"}, false); !volume.Releasing(err) || p.asked != 2 {
+	if err := claimed(s, volume.Request{Alloc: "web", Terms: volume.Terms{At: "/other"}}, false); !volume.Releasing(err) || p.asked != 2 {
 		t.Errorf("%v; asked for %d times", err, p.asked)
 	}
 }

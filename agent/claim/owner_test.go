@@ -76,7 +76,7 @@ func owned(t *testing.T) (*world, *claim.Service, *people) {
 	w, p := newWorld(), newPeople()
 	s := w.service()
 	s.Owners = p
-	_, c, err := s.Claim(t.Context(), "data", volume.Request{Alloc: "db", Owner: byPID(1)}, time.Second)
+	_, c, err := s.Claim(t.Context(), "data", volume.Request{Alloc: "db", Terms: volume.Terms{Owner: byPID(1)}}, time.Second)
 	if err != nil || c.Owner.StartTime != 7 || len(p.watched) == 0 || p.watched[0] != 1 {
 		t.Fatalf("%+v, %v, watched %v", c, err, p.watched)
 	}
@@ -90,12 +90,12 @@ func TestClaimAfterOwner(t *testing.T) {
 		for _, alloc := range []string{"web", "db"} { // another alloc, and the same one after a restart
 			w, s, p := owned(t)
 			begun := time.Now()
-			_, _, err := s.Claim(t.Context(), "data", volume.Request{Alloc: alloc, Owner: byPID(2)}, 10*time.Second)
+			_, _, err := s.Claim(t.Context(), "data", volume.Request{Alloc: alloc, Terms: volume.Terms{Owner: byPID(2)}}, 10*time.Second)
 			if !errors.Is(err, volume.ErrRefused) || volume.Releasing(err) || time.Since(begun) > 5*time.Second || w.claims() != "db" {
 				t.Fatalf("%s beside one that lives: %v, claims %q", alloc, err, w.claims())
 			}
 			p.dies(1, told)
-			_, c, err := s.Claim(t.Context(), "data", volume.Request{Alloc: alloc, Owner: byPID(2)}, 10*time.Second)
+			_, c, err := s.Claim(t.Context(), "data", volume.Request{Alloc: alloc, Terms: volume.Terms{Owner: byPID(2)}}, 10*time.Second)
 			if err != nil || c.Owner.PID != 2 || w.claims() != alloc {
 				t.Errorf("%s, told %t: %+v, %v, claims %q", alloc, told, c, err, w.claims())
 			}
@@ -108,7 +108,7 @@ func TestClaimAfterOwner(t *testing.T) {
 	if got := w.claims(); got != "-db" && got != "" {
 		t.Errorf("the claims are %q", got)
 	}
-	_, _, err = s.Claim(t.Context(), "data", volume.Request{Alloc: "web", Owner: byPID(1)}, time.Second)
+	_, _, err = s.Claim(t.Context(), "data", volume.Request{Alloc: "web", Terms: volume.Terms{Owner: byPID(1)}}, time.Second)
 	want(t, err, volume.ErrRefused, "no such process")
 }
 
@@ -189,7 +189,7 @@ func TestOwnerEndsWhileWaiting(t *testing.T) {
 	s.Owners = p
 	done := make(chan error, 1)
 	go func() {
-		_, _, err := s.Claim(context.Background(), "data", volume.Request{Alloc: "db", Owner: byPID(1)}, 20*time.Second)
+		_, _, err := s.Claim(context.Background(), "data", volume.Request{Alloc: "db", Terms: volume.Terms{Owner: byPID(1)}}, 20*time.Second)
 		done <- err
 	}()
 	var r volume.Record

@@ -165,7 +165,7 @@ func (w *world) Claim(ctx context.Context, id string, ask volume.Request, _ time
 	case !had:
 		w.seq++
 		w.admitted++
-		c = volume.Claim{Alloc: ask.Alloc, Seq: w.seq, Wanted: true, State: volume.Pending, Owner: ask.Owner, ReadOnly: ask.ReadOnly, Target: "/t/" + ask.Alloc + "/" + id}
+		c = volume.Claim{Alloc: ask.Alloc, Seq: w.seq, Wanted: true, State: volume.Pending, Terms: volume.Terms{Owner: ask.Owner, ReadOnly: ask.ReadOnly}, Target: "/t/" + ask.Alloc + "/" + id}
 		r.Claims[ask.Alloc] = c
 	}
 	mount := w.mount

@@ -69,7 +69,7 @@ func TestReapOrphans(t *testing.T) {
 	w.mounted(s, "data", "a")
 	v := w.names[volume.RuntimeKey("docker", "data")]
 	w.names[v.Key()] = v.Without(func(volume.RuntimeRef) bool { return true }) // and the claim was not detached
-	w.volumes["other"].Claims["docker"] = volume.Claim{Alloc: "docker", Seq: 9, Wanted: true, Owner: volume.Owner{Kind: volume.OwnerRuntime, Runtime: "docker", Volume: "lost"}}
+	w.volumes["other"].Claims["docker"] = volume.Claim{Alloc: "docker", Seq: 9, Wanted: true, Terms: volume.Terms{Owner: volume.Owner{Kind: volume.OwnerRuntime, Runtime: "docker", Volume: "lost"}}}
 	w.volumes["other"].Claims["web"] = volume.Claim{Alloc: "web", Seq: 10, Wanted: true}
 	s.Reap(t.Context())
 	w.want("claims", w.claims(), "other web")

@@ -31,7 +31,7 @@ var mode = volume.Capability{Access: "single-node-multi-writer", Attachment: vol
 func mounted() Volume {
 	claim := func(alloc string, seq, id uint64) volume.Claim {
 		return volume.Claim{
-			Alloc: alloc, Seq: seq, Wanted: true, State: volume.Taken, Mode: mode, Since: now.Add(-time.Hour),
+			Alloc: alloc, Seq: seq, Wanted: true, State: volume.Taken, Terms: volume.Terms{Mode: mode}, Since: now.Add(-time.Hour),
 			Target: csi + "/p/per-alloc/" + alloc + "/data", Published: volume.Present, Mount: identity(id),
 		}
 	}

@@ -105,7 +105,7 @@ func (w *world) service() *drain.Service {
 func claimed(id string, o volume.Owner) volume.Record {
 	return volume.Record{
 		Volume: volume.Volume{ID: id, PluginID: "p"}, Node: volume.NodeSide{Mode: &volume.Mode{}},
-		Claims: map[string]volume.Claim{"a": {Alloc: "a", Wanted: true, State: volume.Taken, Owner: o, Target: "/t/" + id}},
+		Claims: map[string]volume.Claim{"a": {Alloc: "a", Wanted: true, State: volume.Taken, Terms: volume.Terms{Owner: o}, Target: "/t/" + id}},
 	}
 }
 

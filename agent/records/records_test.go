@@ -133,7 +133,7 @@ func (owners) Check(context.Context, []volume.Owner) {}
 // TestLiving checks that the claim of an ended owner is shown as being detached.
 func TestLiving(t *testing.T) {
 	s := open(t)
-	put(t, s, record("a", volume.Claim{Alloc: "one", Wanted: true, Owner: volume.Owner{Kind: volume.OwnerPID, PID: 7}}))
+	put(t, s, record("a", volume.Claim{Alloc: "one", Wanted: true, Terms: volume.Terms{Owner: volume.Owner{Kind: volume.OwnerPID, PID: 7}}}))
 	r, ok := records.Living{Store: s, Owners: owners{}}.Volume("a")
 	if !ok || r.Claims["one"].Wanted {
 		t.Errorf("%+v", r.Claims)

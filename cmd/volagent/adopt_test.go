@@ -43,7 +43,7 @@ func decode[T any](h *host, args ...string) (v T) {
 func (h *host) claims() (got []string) {
 	h.t.Helper()
 	for _, c := range decode[[]api.Claim](h, "claim", "list") {
-		got = append(got, strings.TrimSpace(c.Volume+" "+c.Alloc+" "+c.Note))
+		got = append(got, strings.TrimSpace(c.Volume+" "+c.Alloc+" "+c.Remark))
 	}
 	slices.Sort(got)
 	return got

@@ -12,29 +12,20 @@ import (
 // It is also an ErrRefused.
 var ErrReleasing = fmt.Errorf("being released: %w", ErrRefused)
 
-// Request asks for a claim. Empty modes take the modes in force, or else those of the first listed
-// capability that fits.
+// Request asks for a claim.
 type Request struct {
-	Alloc      string
-	ReadOnly   bool
-	Access     AccessMode
-	Attachment AttachmentMode
+	Alloc string
+	Terms
+
+	// MountFlags are the flags of the volume's mount, which all its claims share. They are no term
+	// of one claim.
 	MountFlags []string
-	At         string
-
-	// AtFlags are the mount options of At only, as AtFlags returns them.
-	AtFlags string
-
-	// AtWritable tells the agent not to guard At while the volume is not mounted there.
-	AtWritable bool
 
 	// Guard is At, if the agent may set a guard on it. Otherwise it is nil.
 	Guard *GuardedDir
 
 	// AtFD is a descriptor that the caller has open on At. It is nil if the caller lends none.
-	AtFD  *Descriptor
-	Owner Owner
-	Own   Ownership
+	AtFD *Descriptor
 
 	// Owners tells which owners are gone. If it is nil, none is.
 	Owners Owners
@@ -107,11 +98,12 @@ func Admit(r Record, req Request, p PluginInfo, now time.Time) (Record, error) {
 		r = r.guardingToo(*req.Guard)
 	}
 
+	terms := req.Terms
+	terms.Mode, terms.Own = mode.Capability, own
+
 	r.Node.Seq++
 	return r.with(Claim{
-		Alloc: req.Alloc, Seq: r.Node.Seq, Wanted: true, State: Pending,
-		ReadOnly: req.ReadOnly, Mode: mode.Capability, Owner: req.Owner, Since: now,
-		Target: req.Target, At: req.At, AtFlags: req.AtFlags, AtWritable: req.AtWritable, Own: own,
+		Alloc: req.Alloc, Seq: r.Node.Seq, Wanted: true, State: Pending, Terms: terms, Since: now, Target: req.Target,
 	}), nil
 }
 
@@ -160,22 +152,15 @@ func again(r Record, c Claim, req Request) error {
 		}
 	}
 
-	var differ []string
-	note := func(name string, differs bool) {
-		if differs {
-			differ = append(differ, name)
-		}
+	asked := req.Terms
+	if c.ownedAs(asked.Owner) {
+		asked.Owner = c.Owner // another process may ask for a mount that exists
 	}
 
-	note("read-only", c.ReadOnly != req.ReadOnly)
-	note("access mode", req.Access != "" && req.Access != c.Mode.Access)
-	note("attachment mode", req.Attachment != "" && req.Attachment != c.Mode.Attachment)
-	note("mount flags", len(req.MountFlags) > 0 && !slices.Equal(req.MountFlags, r.Node.Mode.MountFlags))
-	note("directory", req.At != c.At)
-	note("write protection of the directory", req.At != "" && req.AtWritable != c.AtWritable)
-	note("owner", !c.ownedAs(req.Owner))
-	note("list of mount options at "+c.At, req.AtFlags != c.AtFlags)
-	note("uid, gid or mode", req.Own.asked() != c.Own.asked())
+	differ := c.differences(asked)
+	if len(req.MountFlags) > 0 && !slices.Equal(req.MountFlags, r.Node.Mode.MountFlags) {
+		differ = append(differ, "mount flags")
+	}
 	if len(differ) == 0 {
 		return nil
 	}
@@ -189,10 +174,10 @@ func again(r Record, c Claim, req Request) error {
 func choose(r Record, req Request, caps Caps) (*Mode, error) {
 	if m := r.Node.Mode; len(r.Claims) > 0 {
 		switch {
-		case req.Attachment != "" && req.Attachment != m.Attachment:
-			return nil, Errorf(inForce(r.Ordered()...), "volume %q is claimed as %s; it cannot be a %s at the same time", r.Volume.ID, m.Attachment, req.Attachment)
-		case req.Access != "" && req.Access != m.Access:
-			return nil, Errorf(inForce(r.Ordered()...), "volume %q is claimed in mode %s; %s must wait until it is free", r.Volume.ID, m.Access, req.Access)
+		case req.Mode.Attachment != "" && req.Mode.Attachment != m.Attachment:
+			return nil, Errorf(inForce(r.Ordered()...), "volume %q is claimed as %s; it cannot be a %s at the same time", r.Volume.ID, m.Attachment, req.Mode.Attachment)
+		case req.Mode.Access != "" && req.Mode.Access != m.Access:
+			return nil, Errorf(inForce(r.Ordered()...), "volume %q is claimed in mode %s; %s must wait until it is free", r.Volume.ID, m.Access, req.Mode.Access)
 		case len(req.MountFlags) > 0 && !slices.Equal(req.MountFlags, m.MountFlags):
 			return nil, Errorf(inForce(r.Ordered()...), "volume %q is mounted with the flags %v of its first claim", r.Volume.ID, m.MountFlags)
 		}
@@ -201,7 +186,7 @@ func choose(r Record, req Request, caps Caps) (*Mode, error) {
 	}
 
 	for _, c := range r.Volume.Capabilities {
-		if req.Access != "" && req.Access != c.Access || req.Attachment != "" && req.Attachment != c.Attachment {
+		if req.Mode.Access != "" && req.Mode.Access != c.Access || req.Mode.Attachment != "" && req.Mode.Attachment != c.Attachment {
 			continue
 		}
 		if !req.ReadOnly && !c.Access.Writable() {
@@ -352,11 +337,11 @@ func (q Request) wish() string {
 	if q.ReadOnly {
 		s = "a reader"
 	}
-	if q.Access != "" {
-		s += " in mode " + string(q.Access)
+	if q.Mode.Access != "" {
+		s += " in mode " + string(q.Mode.Access)
 	}
-	if q.Attachment != "" {
-		s += " as " + string(q.Attachment)
+	if q.Mode.Attachment != "" {
+		s += " as " + string(q.Mode.Attachment)
 	}
 	return s
 }

@@ -24,7 +24,7 @@ func offering(modes ...volume.AccessMode) volume.Record {
 }
 
 func reader(alloc string) volume.Request {
-	return volume.Request{Alloc: alloc, ReadOnly: true, StagingPath: "/s", Target: "/t/" + alloc, Owner: volume.Owner{Kind: volume.OwnerNone}}
+	return volume.Request{Alloc: alloc, Terms: volume.Terms{ReadOnly: true, Owner: volume.Owner{Kind: volume.OwnerNone}}, StagingPath: "/s", Target: "/t/" + alloc}
 }
 
 func writer(alloc string) volume.Request {
@@ -55,8 +55,8 @@ func in(mode volume.AccessMode, readers, writers int) volume.Record {
 	for i := range readers + writers {
 		alloc := fmt.Sprintf("holder-%d", i)
 		r.Claims[alloc] = volume.Claim{
-			Alloc: alloc, Seq: uint64(i + 1), Wanted: true, State: volume.Taken, ReadOnly: i < readers,
-			Mode: r.Volume.Capabilities[0], Since: now.Add(-time.Hour),
+			Alloc: alloc, Seq: uint64(i + 1), Wanted: true, State: volume.Taken,
+			Terms: volume.Terms{ReadOnly: i < readers, Mode: r.Volume.Capabilities[0]}, Since: now.Add(-time.Hour),
 		}
 	}
 	return r
@@ -170,7 +170,7 @@ func TestChooseMode(t *testing.T) {
 	block := volume.Capability{Access: volume.SingleNodeWriter, Attachment: volume.BlockDevice}
 	free := offering(volume.MultiNodeReaderOnly, volume.SingleNodeWriter, volume.SingleNodeMultiWriter)
 	free.Volume.Capabilities = append(free.Volume.Capabilities, block)
-	held := admit(t, free, with(writer("w"), func(q *volume.Request) { q.Access = volume.SingleNodeMultiWriter }))
+	held := admit(t, free, with(writer("w"), func(q *volume.Request) { q.Mode.Access = volume.SingleNodeMultiWriter }))
 	for _, tt := range []struct {
 		name string
 		r    volume.Record
@@ -180,14 +180,14 @@ func TestChooseMode(t *testing.T) {
 	}{
 		{"a writer takes the first mode that may write", free, func(*volume.Request) {}, free.Volume.Capabilities[1], ""},
 		{"a reader takes the first of all", free, func(q *volume.Request) { q.ReadOnly = true }, free.Volume.Capabilities[0], ""},
-		{"a named mode", free, func(q *volume.Request) { q.Access = volume.SingleNodeMultiWriter }, free.Volume.Capabilities[2], ""},
-		{"a named attachment", free, func(q *volume.Request) { q.Attachment = volume.BlockDevice }, block, ""},
-		{"a mode that is not listed", free, func(q *volume.Request) { q.Access = volume.MultiNodeMultiWriter }, volume.Capability{},
+		{"a named mode", free, func(q *volume.Request) { q.Mode.Access = volume.SingleNodeMultiWriter }, free.Volume.Capabilities[2], ""},
+		{"a named attachment", free, func(q *volume.Request) { q.Mode.Attachment = volume.BlockDevice }, block, ""},
+		{"a mode that is not listed", free, func(q *volume.Request) { q.Mode.Access = volume.MultiNodeMultiWriter }, volume.Capability{},
 			`volume "data" has no capability for a writer in mode multi-node-multi-writer; it lists multi-node-reader-only/file-system, single-node-writer/file-system, single-node-multi-writer/file-system, single-node-writer/block-device`},
-		{"a writer in a readers' mode", free, func(q *volume.Request) { q.Access = volume.MultiNodeReaderOnly }, volume.Capability{}, "has no capability for a writer in mode multi-node-reader-only"},
+		{"a writer in a readers' mode", free, func(q *volume.Request) { q.Mode.Access = volume.MultiNodeReaderOnly }, volume.Capability{}, "has no capability for a writer in mode multi-node-reader-only"},
 		{"the mode in force", held, func(*volume.Request) {}, free.Volume.Capabilities[2], ""},
-		{"another mode while held", held, func(q *volume.Request) { q.Access = volume.SingleNodeWriter }, volume.Capability{}, "is claimed in mode single-node-multi-writer; single-node-writer must wait until it is free"},
-		{"another attachment while held", held, func(q *volume.Request) { q.Attachment = volume.BlockDevice }, volume.Capability{}, "is claimed as file-system; it cannot be a block-device at the same time"},
+		{"another mode while held", held, func(q *volume.Request) { q.Mode.Access = volume.SingleNodeWriter }, volume.Capability{}, "is claimed in mode single-node-multi-writer; single-node-writer must wait until it is free"},
+		{"another attachment while held", held, func(q *volume.Request) { q.Mode.Attachment = volume.BlockDevice }, volume.Capability{}, "is claimed as file-system; it cannot be a block-device at the same time"},
 		{"other mount flags while held", held, func(q *volume.Request) { q.MountFlags = []string{"noatime"} }, volume.Capability{}, "is mounted with the flags [] of its first claim"},
 	} {
 		next, err := volume.Admit(tt.r, with(writer("new"), tt.ask), volume.PluginInfo{}, now)
@@ -240,7 +240,7 @@ func TestAdmitAgain(t *testing.T) {
 	for name, change := range map[string]func(*volume.Request){
 		"as before":        func(*volume.Request) {},
 		"flags left out":   func(q *volume.Request) { q.MountFlags = nil },
-		"modes spelt out":  func(q *volume.Request) { q.Access, q.Attachment = volume.SingleNodeWriter, volume.FileSystem },
+		"modes spelt out":  func(q *volume.Request) { q.Mode.Access, q.Mode.Attachment = volume.SingleNodeWriter, volume.FileSystem },
 		"new paths for it": func(q *volume.Request) { q.Target, q.StagingPath = "/new/t", "/new/s" },
 	} {
 		if next, err := volume.Admit(r, with(ask, change), volume.PluginInfo{}, now.Add(time.Hour)); err != nil || !reflect.DeepEqual(next, r) {
@@ -249,8 +249,8 @@ func TestAdmitAgain(t *testing.T) {
 	}
 	for word, change := range map[string]func(*volume.Request){
 		"read-only":       func(q *volume.Request) { q.ReadOnly = true },
-		"access mode":     func(q *volume.Request) { q.Access = volume.MultiNodeMultiWriter },
-		"attachment mode": func(q *volume.Request) { q.Attachment = volume.BlockDevice },
+		"access mode":     func(q *volume.Request) { q.Mode.Access = volume.MultiNodeMultiWriter },
+		"attachment mode": func(q *volume.Request) { q.Mode.Attachment = volume.BlockDevice },
 		"mount flags":     func(q *volume.Request) { q.MountFlags = []string{"exec"} },
 		"directory":       func(q *volume.Request) { q.At = "" },
 		"owner":           func(q *volume.Request) { q.Owner.Kind = "unit" },

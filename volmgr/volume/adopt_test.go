@@ -24,12 +24,13 @@ func notedVolume() volume.Record {
 		},
 		Claims: map[string]volume.Claim{
 			"a": {
-				Alloc: "a", Seq: 1, Wanted: true, State: volume.Taken, Mode: mode, Owner: volume.Owner{Kind: "someone"},
+				Alloc: "a", Seq: 1, Wanted: true, State: volume.Taken, Terms: volume.Terms{Mode: mode, Owner: volume.Owner{Kind: "someone"}},
 				Target: "/t/a/data", Published: volume.Present, Mount: id(2),
 			},
 			"b": {
-				Alloc: "b", Seq: 2, Wanted: true, State: volume.Taken, Mode: mode, ReadOnly: true, Owner: volume.Owner{Kind: volume.OwnerNone},
-				Target: "/t/b/data", Published: volume.Present, Mount: id(3), At: "/at", Bound: volume.Present, BoundMount: id(4),
+				Alloc: "b", Seq: 2, Wanted: true, State: volume.Taken,
+				Terms:  volume.Terms{Mode: mode, ReadOnly: true, Owner: volume.Owner{Kind: volume.OwnerNone}, At: "/at"},
+				Target: "/t/b/data", Published: volume.Present, Mount: id(3), Bound: volume.Present, BoundMount: id(4),
 			},
 		},
 	}

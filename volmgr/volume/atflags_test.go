@@ -25,7 +25,7 @@ func TestTargetFlags(t *testing.T) {
 		"of it alone":        {"nosuid", []string{"suid", "dev"}, []string{"nosuid"}},
 		"times of directory": {"relatime", nil, []string{"nosuid", "nodev", "relatime"}},
 	} {
-		if got := (volume.Claim{AtFlags: tt.at}).TargetFlags(tt.fs); !slices.Equal(got, tt.want) {
+		if got := (volume.Claim{Terms: volume.Terms{AtFlags: tt.at}}).TargetFlags(tt.fs); !slices.Equal(got, tt.want) {
 			t.Errorf("%s: %v, want %v", name, got, tt.want)
 		}
 	}
@@ -37,14 +37,14 @@ func TestPrivate(t *testing.T) {
 		want bool
 	}{
 		"its target alone":     {volume.Claim{Target: "/c/p/per-alloc/a/v"}, false},
-		"a directory":          {volume.Claim{Target: "/c/p/per-alloc/a/v", At: "/srv"}, true},
-		"a container":          {volume.Claim{Target: "/c/p/per-alloc/a/v", Owner: volume.Owner{Kind: volume.OwnerRuntime}}, true},
+		"a directory":          {volume.Claim{Target: "/c/p/per-alloc/a/v", Terms: volume.Terms{At: "/srv"}}, true},
+		"a container":          {volume.Claim{Target: "/c/p/per-alloc/a/v", Terms: volume.Terms{Owner: volume.Owner{Kind: volume.OwnerRuntime}}}, true},
 		"adopted, by its path": {volume.Claim{Target: "/c/p/per-alloc/a/.p/v"}, true},
 	} {
 		if got := tt.c.Private(); got != tt.want {
 			t.Errorf("%s: %t", name, got)
 		}
-		req := volume.Request{At: tt.c.At, Owner: tt.c.Owner}
+		req := volume.Request{Terms: volume.Terms{At: tt.c.At, Owner: tt.c.Owner}}
 		if got := req.Private(); name != "adopted, by its path" && got != tt.want {
 			t.Errorf("%s: asked for, %t", name, got)
 		}

@@ -18,7 +18,8 @@ func TestCopied(t *testing.T) {
 		Mode: &volume.Mode{Capability: volume.Capability{Access: volume.SingleNodeWriter, Attachment: volume.FileSystem}},
 	}
 	held.Claims = map[string]volume.Claim{"a": {
-		Alloc: "a", Seq: 1, Mode: held.Node.Mode.Capability, Wanted: true, State: volume.Taken, Published: volume.Present, Mount: id, Target: "/t", Owner: volume.Owner{Kind: volume.OwnerNone},
+		Alloc: "a", Seq: 1, Terms: volume.Terms{Mode: held.Node.Mode.Capability, Owner: volume.Owner{Kind: volume.OwnerNone}}, Wanted: true, State: volume.Taken,
+		Published: volume.Present, Mount: id, Target: "/t",
 	}}
 	free := volume.Record{Volume: held.Volume}
 	attaches := volume.PluginInfo{NodeID: "n", Caps: volume.Caps{Attach: true}}

@@ -24,7 +24,7 @@ func TestOccupancy(t *testing.T) {
 		return volume.Record{
 			Volume: volume.Volume{ID: "a b", PluginID: "p", Driver: "d", ExternalID: "x"},
 			Node:   volume.NodeSide{Mode: &volume.Mode{}, Staged: volume.Unknown, Uses: volume.Uses{Stage: true}, StagingPath: "/s"},
-			Claims: map[string]volume.Claim{"web": {Alloc: "web", Wanted: wanted, State: map[bool]volume.ClaimState{true: volume.Pending, false: volume.Unpublishing}[wanted], Owner: o, Target: "/t", Published: volume.Unknown}},
+			Claims: map[string]volume.Claim{"web": {Alloc: "web", Wanted: wanted, State: map[bool]volume.ClaimState{true: volume.Pending, false: volume.Unpublishing}[wanted], Terms: volume.Terms{Owner: o}, Target: "/t", Published: volume.Unknown}},
 		}
 	}
 	debt := record(pid, false)
@@ -93,7 +93,7 @@ func TestStopCommand(t *testing.T) {
 		"docker stop $(docker ps -q --filter volume=vol)": {Kind: volume.OwnerRuntime, Runtime: "docker", Volume: "vol"},
 		"volctl volume detach vol web":                    {Kind: volume.OwnerNone},
 	} {
-		if got := (volume.Claim{Alloc: "web", At: "/srv/data", Owner: o}).StopCommand("vol"); got != want {
+		if got := (volume.Claim{Alloc: "web", Terms: volume.Terms{At: "/srv/data", Owner: o}}).StopCommand("vol"); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}
@@ -103,10 +103,10 @@ func TestStopCommand(t *testing.T) {
 		c    volume.Claim
 		want string
 	}{
-		"a name that systemd does not allow": {volume.Claim{Owner: volume.Owner{Kind: volume.OwnerUnit, Unit: "a b.service"}}, force},
-		"a mount that is not there":          {volume.Claim{Owner: volume.Owner{Kind: volume.OwnerMount, PID: 7}, At: "/srv/data"}, force},
+		"a name that systemd does not allow": {volume.Claim{Terms: volume.Terms{Owner: volume.Owner{Kind: volume.OwnerUnit, Unit: "a b.service"}}}, force},
+		"a mount that is not there":          {volume.Claim{Terms: volume.Terms{Owner: volume.Owner{Kind: volume.OwnerMount, PID: 7}, At: "/srv/data"}}, force},
 		"a mount": {volume.Claim{
-			Owner: volume.Owner{Kind: volume.OwnerMount}, At: "/srv/data", Bound: volume.Present, BoundMount: &bound,
+			Terms: volume.Terms{Owner: volume.Owner{Kind: volume.OwnerMount}, At: "/srv/data"}, Bound: volume.Present, BoundMount: &bound,
 		}, "volctl umount /srv/data"},
 	} {
 		tt.c.Alloc = "web"

@@ -23,7 +23,7 @@ func storedSeeds() []onDisk {
 	mount := &volume.MountIdentity{Boot: "b", Device: "8:1", Root: "/", FSType: "ext4", ID: 7}
 	claim := func(alloc string, seq uint64, state volume.ClaimState) volume.Claim {
 		wanted := state == volume.Pending || state == volume.Taken
-		c := volume.Claim{Alloc: alloc, Seq: seq, Wanted: wanted, State: state, Mode: mode, Target: "/t/" + alloc, Owner: volume.Owner{Kind: volume.OwnerNone}}
+		c := volume.Claim{Alloc: alloc, Seq: seq, Wanted: wanted, State: state, Terms: volume.Terms{Mode: mode, Owner: volume.Owner{Kind: volume.OwnerNone}}, Target: "/t/" + alloc}
 		if state == volume.Taken || state == volume.Unpublishing {
 			c.Published, c.Mount = volume.Present, mount
 		}

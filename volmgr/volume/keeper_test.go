@@ -12,7 +12,7 @@ import (
 // The keeper of a claim that is owned by its mount changes during the life of the claim.
 func TestKeeper(t *testing.T) {
 	asker := volume.Owner{Kind: volume.OwnerMount, PID: 812, StartTime: 4711, Boot: "b"}
-	pending := volume.Claim{Alloc: "a", Wanted: true, State: volume.Pending, Owner: asker, At: "/srv/a b"}
+	pending := volume.Claim{Alloc: "a", Wanted: true, State: volume.Pending, Terms: volume.Terms{Owner: asker, At: "/srv/a b"}}
 	bound := pending
 	bound.Bound, bound.BoundMount = volume.Present, mountID(3)
 	taken, anew, late := bound, bound, bound
@@ -44,7 +44,7 @@ func TestKeeper(t *testing.T) {
 			t.Errorf("%s: a detach: %v, hint %q", tt.name, err, e.Hint)
 		}
 	}
-	if plain := (volume.Claim{Owner: process, At: "/srv", Bound: volume.Present, BoundMount: mountID(3)}); plain.Keeper() != process {
+	if plain := (volume.Claim{Terms: volume.Terms{Owner: process, At: "/srv"}, Bound: volume.Present, BoundMount: mountID(3)}); plain.Keeper() != process {
 		t.Errorf("another owner is kept by %+v", plain.Keeper())
 	}
 }
@@ -98,7 +98,7 @@ func TestAtFlags(t *testing.T) {
 		if got != tt.want || (err == nil) != (tt.bad == "") || err != nil && (!errors.Is(err, volume.ErrInvalid) || !strings.Contains(err.Error(), tt.bad)) {
 			t.Errorf("%v: %q, %v", tt.flags, got, err)
 		}
-		if flags := (volume.Claim{AtFlags: got}).Flags(); err == nil && strings.Join(flags, ",") != got {
+		if flags := (volume.Claim{Terms: volume.Terms{AtFlags: got}}).Flags(); err == nil && strings.Join(flags, ",") != got {
 			t.Errorf("%v: again %v", tt.flags, flags)
 		}
 	}

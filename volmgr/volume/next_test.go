@@ -436,10 +436,11 @@ func anyRecord() *rapid.Generator[volume.Record] {
 		}
 		for range rapid.IntRange(0, 3).Draw(t, "claims") {
 			c := volume.Claim{
-				Alloc: alloc().Draw(t, "claimant"), Seq: rapid.Uint64Range(0, 3).Draw(t, "seq"), Wanted: flag("wanted"), ReadOnly: flag("read-only"),
+				Alloc: alloc().Draw(t, "claimant"), Seq: rapid.Uint64Range(0, 3).Draw(t, "seq"), Wanted: flag("wanted"),
+				Terms: volume.Terms{ReadOnly: flag("read-only"), At: path().Draw(t, "at")},
 				State: rapid.SampledFrom([]volume.ClaimState{volume.Pending, volume.Taken, volume.Taken, volume.Unpublishing, volume.NodeDetached, volume.ControllerDetached, "", "?"}).Draw(t, "state"),
 				Mount: anyMount().Draw(t, "mount"), Published: anySide().Draw(t, "published"), Bound: anySide().Draw(t, "bound"),
-				Target: path().Draw(t, "target"), At: path().Draw(t, "at"),
+				Target:  path().Draw(t, "target"),
 				Without: rapid.SampledFrom([]volume.Without{"", "", "", volume.ByUmount, volume.ByLazy}).Draw(t, "without"),
 			}
 			if r.Claims == nil {

@@ -96,7 +96,7 @@ func TestDeadHoldersAreWaitedFor(t *testing.T) {
 		hold, ask volume.Request
 	}{
 		"the only writer":        {offering(volume.SingleNodeWriter), writer("a"), writer("b")},
-		"another mode":           {both, writer("a"), with(writer("b"), func(q *volume.Request) { q.Access = volume.SingleNodeWriter })},
+		"another mode":           {both, writer("a"), with(writer("b"), func(q *volume.Request) { q.Mode.Access = volume.SingleNodeWriter })},
 		"other mount flags":      {both, writer("a"), with(writer("b"), func(q *volume.Request) { q.MountFlags = []string{"noatime"} })},
 		"a writer among readers": {readers, reader("a"), writer("b")},
 		"one directory":          {both, with(writer("a"), func(q *volume.Request) { q.At = "/srv" }), with(writer("b"), func(q *volume.Request) { q.At = "/srv" })},
@@ -171,7 +171,7 @@ func TestMayDetach(t *testing.T) {
 		{process, false, running, false, ""}, // it is already being detached, and the request joins that detach
 		{volume.Owner{Kind: volume.OwnerNone}, true, running, false, ""},
 	} {
-		err := volume.MayDetach("data", volume.Claim{Alloc: "a", Wanted: tt.wanted, Owner: tt.owner}, tt.view, tt.force)
+		err := volume.MayDetach("data", volume.Claim{Alloc: "a", Wanted: tt.wanted, Terms: volume.Terms{Owner: tt.owner}}, tt.view, tt.force)
 		if tt.words == "" && err != nil || tt.words != "" && (!errors.Is(err, volume.ErrRefused) || !strings.Contains(err.Error(), tt.words)) {
 			t.Errorf("%+v: %v", tt, err)
 		}

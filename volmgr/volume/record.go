@@ -85,35 +85,25 @@ const (
 
 // Claim is one alloc's right to a volume, with its progress.
 type Claim struct {
-	Alloc     string         `json:"alloc"`
-	Seq       uint64         `json:"seq"`    // order of admission on this volume
-	Wanted    bool           `json:"wanted"` // false once the claim is to end
-	State     ClaimState     `json:"state"`
-	ReadOnly  bool           `json:"read_only,omitempty"`
-	Mode      Capability     `json:"mode"`
-	Owner     Owner          `json:"owner"`
+	Alloc  string     `json:"alloc"`
+	Seq    uint64     `json:"seq"`    // order of admission on this volume
+	Wanted bool       `json:"wanted"` // false once the claim is to end
+	State  ClaimState `json:"state"`
+	Terms
 	Since     time.Time      `json:"since"`
 	Target    string         `json:"target"`              // stored once and never computed again
 	Published Side           `json:"published,omitempty"` // NodePublishVolume at Target
 	Mount     *MountIdentity `json:"mount,omitempty"`     // at Target, if Published is Present
-	At        string         `json:"at,omitempty"`        // own directory, where Target is bind-mounted too
 	Bound     Side           `json:"bound,omitempty"`     // the bind mount at At
 
-	// AtFlags are the mount options of the bind mount only, as AtFlags joins them.
-	AtFlags string `json:"at_flags,omitempty"`
-
-	// AtWritable tells the agent not to guard At while the volume is not mounted there.
-	AtWritable bool           `json:"at_writable,omitempty"`
 	BoundMount *MountIdentity `json:"bound_mount,omitempty"`
 
 	// Adopted is set on a claim that was rebuilt from its mounts after the state database was lost.
 	// It counts as a writer.
 	Adopted bool `json:"adopted,omitempty"`
 
-	// Own is the ownership that the claim asks for the volume's root. Owned is set once the root of
-	// the recorded mount has it.
-	Own   Ownership `json:"own,omitzero"`
-	Owned bool      `json:"owned,omitempty"`
+	// Owned is set once the root of the recorded mount has the ownership that Own asks for.
+	Owned bool `json:"owned,omitempty"`
 
 	// Without is set if the claim is detached without calls to the plugin.
 	Without Without `json:"without,omitempty"`

@@ -199,7 +199,11 @@ func (v RuntimeVolume) ReadersOnly(of Volume) bool {
 // Request returns the request for the claim that a reference needs.
 func (v RuntimeVolume) Request(alloc string, of Volume) Request {
 	q := Request{
-		Alloc: alloc, ReadOnly: v.ReadOnly || v.ReadersOnly(of), Access: v.Access, Attachment: FileSystem, Own: v.Own, Owner: v.Owner(),
+		Alloc: alloc,
+		Terms: Terms{
+			ReadOnly: v.ReadOnly || v.ReadersOnly(of), Mode: Capability{Access: v.Access, Attachment: FileSystem},
+			Own: v.Own, Owner: v.Owner(),
+		},
 	}
 	if q.ReadOnly { // a claim that only reads cannot change the owner
 		q.Own = v.Own.Explicit()

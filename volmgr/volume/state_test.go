@@ -364,7 +364,7 @@ func (s state) wished(v variant, in intent) (next volume.Record, changed bool, e
 	alloc := allocs[in.alloc]
 	switch in.what {
 	case "claim":
-		req := volume.Request{Alloc: alloc, StagingPath: stagingPath, Target: targets[in.alloc], Owner: volume.Owner{Kind: volume.OwnerNone}}
+		req := volume.Request{Alloc: alloc, StagingPath: stagingPath, Target: targets[in.alloc], Terms: volume.Terms{Owner: volume.Owner{Kind: volume.OwnerNone}}}
 		if v.bind {
 			req.At = binds[in.alloc]
 		}
