@@ -88,7 +88,8 @@ func (s Store) Settle(ctx context.Context, r volume.Record) (waiting string, err
 	return waiting, err
 }
 
-// The queue shows this text while leftovers of the same storage must be undone first.
+// PendingFor returns the text that the queue shows while leftovers of the same storage must be
+// undone first. It returns "" if there are none.
 func (s Store) PendingFor(v volume.Volume) string {
 	if v.ExternalID == "" {
 		return ""

@@ -14,6 +14,7 @@ import (
 // Provisioning adapts the state database for provision.
 type Provisioning struct{ Store }
 
+// Update makes one change. Either all of it is on disk, or none.
 func (s Provisioning) Update(ctx context.Context, fn func(provision.Tx) error) error {
 	var was map[string]volume.Record
 	err := s.DB.Update(ctx, func(tx *statedb.Tx) error {
@@ -29,6 +30,7 @@ func (s Provisioning) Update(ctx context.Context, fn func(provision.Tx) error) e
 	return err
 }
 
+// Tx is a transaction that remembers the old records of changed volumes.
 type Tx struct {
 	*statedb.Tx
 	was map[string]volume.Record // the old records of changed volumes
@@ -65,12 +67,12 @@ func (t Tx) TestOf(driver, external string) (pluginID string, ok bool) {
 	return "", false
 }
 
-// All leftover records are returned in the form of volume records.
+// Debts returns all leftover records in the form of volume records.
 func (t Tx) Debts() []volume.Record {
 	return Whole(t.Tx.Debts())
 }
 
-// A leftover record is returned in the form of a volume record.
+// Debt returns a leftover record in the form of a volume record.
 func (t Tx) Debt(driver, external string) (volume.Record, bool) {
 	d, ok := t.Tx.Debt(driver, external)
 	return d.Whole(), ok

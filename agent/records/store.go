@@ -29,7 +29,7 @@ func (s Store) References(o volume.Owner) int {
 	return len(v.Refs)
 }
 
-// Save, for reconcile, stores the result of a step. The step has happened, so memory keeps the
+// Save stores, for reconcile, the result of a step. The step has happened, so memory keeps the
 // result even if the commit fails. A volume that was deregistered meanwhile stays deleted.
 func (s Store) Save(ctx context.Context, id string, fn func(volume.Record) (volume.Record, volume.Saving)) error {
 	var before, now volume.Record
@@ -43,7 +43,7 @@ func (s Store) Save(ctx context.Context, id string, fn func(volume.Record) (volu
 	return err
 }
 
-// Intend, for reconcile, stores an intent that must be on disk before its step.
+// Intend stores, for reconcile, an intent that must be on disk before its step.
 func (s Store) Intend(ctx context.Context, id string, fn func(volume.Record) volume.Record) error {
 	return s.Update(ctx, func(tx *statedb.Tx) error {
 		if r, ok := tx.Volume(id); ok {
@@ -53,7 +53,7 @@ func (s Store) Intend(ctx context.Context, id string, fn func(volume.Record) vol
 	})
 }
 
-// Change, for claim, stores an intent. Either it is on disk, or nothing changes.
+// Change stores, for claim, an intent. Either it is on disk, or nothing changes.
 func (s Store) Change(ctx context.Context, id string, fn func(volume.Record) (volume.Record, bool, error)) error {
 	return s.Update(ctx, func(tx *statedb.Tx) error {
 		r, ok := tx.Volume(id)
@@ -75,7 +75,7 @@ func (s Store) Change(ctx context.Context, id string, fn func(volume.Record) (vo
 	})
 }
 
-// Release, for claim, is Change for the end of a claim. On a read-only data dir it keeps the change
+// Release is, for claim, Change for the end of a claim. On a read-only data dir it keeps the change
 // in memory, and writes it when that is possible again. Otherwise no volume could be unmounted on
 // such a host. If the agent dies before the write, the next one finds the old claim and mounts the
 // volume again.

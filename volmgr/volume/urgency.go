@@ -4,13 +4,13 @@ package volume
 type Saving int
 
 const (
-	// SaveWithNext: with the next commit of any change.
+	// SaveWithNext means with the next commit of any change.
 	SaveWithNext Saving = iota
-	// SaveAtOnce: soon enough to outlive the agent. The agent does not wait for the commit. If the
+	// SaveAtOnce means soon enough to outlive the agent. The agent does not wait for the commit. If the
 	// host goes down before it, so do the mounts that the change describes, and the earlier record
 	// leads to the same result.
 	SaveAtOnce
-	// SaveFirst: before any step that depends on the change.
+	// SaveFirst means before any step that depends on the change.
 	SaveFirst
 )
 
