@@ -191,11 +191,11 @@ func (a *agent) wire(seams Seams) error {
 
 	a.warnOfPlaces(host)
 	a.metrics = a.newMetrics()
-	a.scraped = a.newScraped()
 	a.systemd = systemd.New(systemd.Options{Log: a.log.Named("systemd")})
 	if a.plugins, err = a.newSupervisor(seams, host); err != nil {
 		return err
 	}
+	a.scraped = a.newScraped()
 
 	owners := owner.New(owner.Options{Boot: host.Boot(), Log: a.log.Named("owner"), Bus: a.systemd, Mounts: host, References: a.db.References})
 	if err := owners.Open(); err != nil {
