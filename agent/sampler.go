@@ -61,9 +61,9 @@ func (s *sampler) run(ctx context.Context) {
 	}
 }
 
-// schedule begins the turns that are due, and returns the time until the next one. The first turn
-// of a plugin comes at a random moment of its interval, and later ones vary by a tenth. This
-// prevents many hosts from asking one storage system at the same time.
+// schedule starts the samples that are due, and returns the time until the next one. The agent takes
+// the first sample of a plugin at a random point in its interval, and later intervals vary by 10 %.
+// So many hosts do not query one storage system at the same time.
 func (s *sampler) schedule(ctx context.Context, due map[string]time.Time) time.Duration {
 	now := time.Now()
 	next := samplerLook

@@ -94,8 +94,8 @@ func taken(db *statedb.DB, id string) bool {
 	return ok && c.State == volume.Taken && c.Mount != nil && c.Mount.ID == 7
 }
 
-// A reported change outlives the agent although no commit of it was completed. The next agent sees
-// it, and so does the one after that.
+// Once a change is reported, it survives the agent, even if its commit was never completed. The
+// next agent sees it, and so does the one after that.
 func TestToldOutlives(t *testing.T) {
 	path := told(t, "a", "b")
 	s, _, err := statedb.Inspect(path)

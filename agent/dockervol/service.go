@@ -152,8 +152,8 @@ type View struct {
 	Status     map[string]any
 }
 
-// Get returns a volume that the runtime created. It returns no other volume, because the caller
-// would take it for its own volume of that name. It calls no plugin.
+// Get returns a volume only if the runtime created it. Otherwise the runtime would mistake another
+// volume of that name for its own. Get does not call the plugin.
 func (s *Service) Get(runtime, name string) (View, error) {
 	v, ok := s.Store.RuntimeVolume(runtime, name)
 	if !ok {

@@ -57,8 +57,8 @@ func (s *Service) put(key, id string, t touch) {
 	s.touched[key][id] = t
 }
 
-// forget removes the touches of references that the volume no longer has. The caller holds its
-// name's lock.
+// forget deletes the times of the last Mount of references that the volume no longer has. The
+// caller holds the lock of the volume's name.
 func (s *Service) forget(v volume.RuntimeVolume) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -97,7 +97,7 @@ func (d *Doctor) mend(ctx context.Context, id string, m mend) Done {
 // retryWithin limits the wait for the first results of all retries together.
 const retryWithin = 5 * time.Second
 
-// retries holds the volumes whose next step is tried at once.
+// retries holds the volumes whose next step is retried immediately, without the usual delay.
 type retries struct {
 	queue Queue
 	by    map[string]<-chan struct{}

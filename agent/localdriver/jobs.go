@@ -218,8 +218,9 @@ func (s *jobs) cancel() {
 	}
 }
 
-// readers holds the volumes and snapshots whose data is being copied, which takes long. Meanwhile
-// they may be unmounted, but no new writer may start, and they may not be deleted.
+// readers holds the volumes and snapshots whose data is being copied, which can take a long time.
+// Until the copy ends they may be unmounted, but no new writer may start, and they may not be
+// deleted.
 type readers struct {
 	mu sync.Mutex
 	by map[string][]*progress

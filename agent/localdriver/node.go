@@ -90,7 +90,7 @@ func (t *target) readLoops() error {
 	}
 
 	for _, name := range t.d.seen.devices(t.v.ID) {
-		// A device that cannot be examined may have been removed. The search decides.
+		// A device that cannot be examined may have been removed. The search below finds the right one.
 		if l, err := loopOf(name, t.data()); err == nil && l != nil {
 			t.loops = append(t.loops, *l)
 		}

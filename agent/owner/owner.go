@@ -121,8 +121,8 @@ func (w *Watcher) Watch(o volume.Owner) {
 	}
 }
 
-// Keep watches the owners that list returns, and those for which Watch is called after the call of
-// list. It stops watching all others.
+// Keep continues to watch the owners that list returns, and owners that are passed to Watch after
+// the call to list. It stops watching all others.
 func (w *Watcher) Keep(list func() []volume.Owner) {
 	w.keep.Lock()
 	defer w.keep.Unlock()

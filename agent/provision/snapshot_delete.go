@@ -226,7 +226,7 @@ func (s *Service) members(ctx context.Context, p Plugin, info volume.PluginInfo,
 	return ids, err
 }
 
-// GroupSnapshot asks a plugin for a group of snapshots.
+// GroupSnapshot returns the current state of a group of snapshots, as its plugin reports it.
 func (s *Service) GroupSnapshot(ctx context.Context, ref volume.SnapshotAt) (volume.GroupSnapshot, error) {
 	ref.Group = true
 	p, secrets, info, err := s.able(ctx, ref)

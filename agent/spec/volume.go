@@ -8,7 +8,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// The modes of a volume whose file names none.
+// The default modes, for a volume whose file specifies none.
 const (
 	DefaultAccessMode     = "single-node-writer"
 	DefaultAttachmentMode = "file-system"

@@ -160,8 +160,8 @@ func TestPartsOfOneDriver(t *testing.T) {
 	b.partIs("controller a", supervisor.Ready)
 }
 
-// TestPartsDriverPutRight checks that a part that was refused because of another part's wrong
-// driver is tried again when that driver is corrected.
+// TestPartsDriverPutRight checks that the agent retries a refused part after the wrong driver of
+// another part, which was the reason, is corrected.
 func TestPartsDriverPutRight(t *testing.T) {
 	b := newBench(t)
 	fake := b.part("a.yaml", "controller", "a", "health: {interval: 1h}\n")

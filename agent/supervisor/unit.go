@@ -57,8 +57,8 @@ func running(u systemd.Unit) bool {
 	return !u.Down() && u.Active != "activating" && u.Active != "deactivating"
 }
 
-// attach watches the main process of a unit that runs. It returns nil if that process has ended by
-// now.
+// attach watches the main process of a running unit. It returns nil if that process has already
+// ended.
 func (r *unitRunner) attach(ctx context.Context, s systemd.Service) (instance, error) {
 	st, err := proc.ReadStat(s.MainPID)
 	if err != nil || !st.Alive() {

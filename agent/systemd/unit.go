@@ -31,8 +31,8 @@ func (u Unit) Down() bool {
 	return u.Active == "" || u.Active == "inactive" || u.Active == "failed"
 }
 
-// Over reports whether no process of the invocation runs any more. A unit that waits for an
-// automatic restart will have another invocation.
+// Over reports whether all processes of the invocation have ended. That includes a unit that waits
+// for an automatic restart, because the restart is a new invocation.
 func (u Unit) Over() bool { return u.Down() || u.Restarting() }
 
 // Service is the state of a service as systemd reports it.

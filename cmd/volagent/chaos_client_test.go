@@ -214,7 +214,8 @@ func (k *chaosClient) detach(ctx context.Context, s *chaosStorage, alloc string,
 	return err
 }
 
-// verifyAll reads the client's writes on all volumes that it holds.
+// verifyAll reads back the client's writes on all volumes that it holds, and fails if anything
+// differs.
 func (k *chaosClient) verifyAll() error {
 	for _, o := range k.held {
 		if err := o.verify(k.name); err != nil {

@@ -67,7 +67,8 @@ func (h *crashHost) ctx() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), 2*patience)
 }
 
-// launch starts the agent that obeys orders, or the built one.
+// launch starts the agent: with obeys the one that dies at the point that the test chose, otherwise
+// the built program.
 func (h *crashHost) launch(obeys bool) {
 	h.t.Helper()
 	program, env := filepath.Join(binDir, "volagent"), h.env

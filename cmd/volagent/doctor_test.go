@@ -67,7 +67,7 @@ func (d examined) only(want ...string) {
 	}
 }
 
-// finding returns the finding with an id.
+// finding returns the finding with the given id.
 func (d examined) finding(id string) api.DoctorFinding {
 	d.t.Helper()
 	i := slices.IndexFunc(d.Findings, func(f api.DoctorFinding) bool { return f.ID == id })

@@ -97,8 +97,9 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// TestDrainPluginDown checks that a drain names volumes that wait for their plugin, with the
-// command that works without the plugin. With pending calls the host is not safe to power off.
+// TestDrainPluginDown checks that a drain lists the volumes that wait for their plugin, and for each
+// the command that works without the plugin. It also checks that the host does not count as safe to
+// power off while calls are pending.
 func TestDrainPluginDown(t *testing.T) {
 	t.Parallel()
 	h := newRecorded(t, "10s", nil)

@@ -205,8 +205,8 @@ func TestDoctorGuards(t *testing.T) {
 	h.doctor().none("guard-stale:" + stale)
 	h.doctor().finding("guard-stale:" + under)
 
-	// The record does not name the directory any longer. If another program makes it immutable, it
-	// stays so.
+	// The record no longer names this directory. If another program makes it immutable now, the
+	// agent must leave it so.
 	_, err := dirFlags(stale, func(flags uint32) uint32 { return flags | immutable })
 	h.must(err)
 	h.doctor("--fix", "-y").none("guard-stale:"+stale, "guard-stale:"+under)

@@ -21,8 +21,8 @@ func longDir(t *testing.T) (h recorded, data string) {
 	return h, data
 }
 
-// keeps claims a volume, writes a file, and kills the agent. It then checks the file at the same
-// path and, after a detach, at the path of the next claim.
+// The function keeps checks that data survives: it claims a volume, writes a file and kills the
+// agent. Then it reads the file at the same path and, after a detach, at the path of the next claim.
 func (h recorded) keeps(id, data string) {
 	h.t.Helper()
 	path := h.volctl("volume", "claim", id, "--alloc", strings.Repeat("a", 60), "--timeout", "60s")

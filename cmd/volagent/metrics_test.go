@@ -142,7 +142,7 @@ func TestMetricsAddress(t *testing.T) {
 		}
 	}
 
-	// The next agent serves the metrics too, although this agent is killed.
+	// Even after this agent is killed, the next one serves the metrics.
 	h.kill()
 	h.must(os.WriteFile(config, []byte("metrics_address: 127.0.0.1:0\n"), 0o644))
 	h.start()

@@ -67,7 +67,7 @@ var rules = []rule{
 	},
 	{
 		name:   "old term",
-		match:  regexp.MustCompile(`(?i)\b(debts?|owed|owes|owing|unpaid|indebted)\b`),
+		match:  regexp.MustCompile(`\b(debts?|owed|owes|owing|unpaid|indebted)\b`), // identifiers such as Debts still have the old name
 		advice: `the glossary in docs/ARCHITECTURE.md calls it a "pending call"`,
 		bad:    "A debt blocks the volume.",
 		good:   "A pending call blocks the volume.",

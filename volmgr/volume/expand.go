@@ -252,7 +252,8 @@ func (p *planner) expand() bool {
 	}
 }
 
-// inUse reports whether anything of the volume is on this host or may still appear here.
+// inUse reports whether the volume is connected, staged or published on this host, or may still
+// become so.
 func (p *planner) inUse() bool {
 	n := p.r.Node
 	return n.Attached != Absent || n.Staged != Absent || len(n.Owed) > 0 || p.anyMounted() || p.expects(func(Watch) bool { return true })

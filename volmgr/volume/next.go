@@ -72,8 +72,8 @@ func Next(r Record, o Observed) Action {
 	}
 }
 
-// ToSee returns the record reduced to the paths that Next must be shown. Claims that are no longer
-// wanted are undone by their record alone, so the state of their paths does not matter.
+// ToSee returns the record with only those paths whose state Next needs. Next undoes claims that are
+// no longer wanted from the record alone, so the state of their paths does not matter.
 func (r Record) ToSee() Record {
 	wanted := make(map[string]Claim, len(r.Claims))
 	for alloc, c := range r.Claims {

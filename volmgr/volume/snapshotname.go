@@ -6,8 +6,9 @@ import (
 	"strings"
 )
 
-// SnapshotName is the name with which a snapshot, or a group of them, was created. It outlives the
-// intent, so that a user can give the name in place of the plugin's id.
+// SnapshotName is the name under which a snapshot, or a group of snapshots, was created. The agent
+// keeps it after the snapshot is complete, so that a user can give the name instead of the id that
+// the plugin assigned.
 type SnapshotName struct {
 	PluginID string `json:"plugin_id"`
 	Driver   string `json:"driver"`

@@ -112,7 +112,7 @@ func (w *world) die() {
 	}
 }
 
-// vanish unmounts the staging path or one target without the agent.
+// vanish unmounts a target, or the staging path if i is negative, without telling the agent.
 func (w *world) vanish(i int) {
 	if i < 0 {
 		w.stage, w.staged = place{}, false
