@@ -94,7 +94,7 @@ func TestDetachWithoutPlugin(t *testing.T) {
 		h.volctl("volume", "claim", "data", "--alloc", alloc)
 	}
 	h.lose()
-	h.exits(6, "is detached; volagent keeps unmounting", "volume", "detach", "data", "a", "--timeout", "1s")
+	h.exits(6, "is detached; volagent unmounts it when the plugin is ready", "volume", "detach", "data", "a", "--timeout", "1s")
 	mark := h.mark()
 
 	h.exits(0, `left: plugin "rec" is still to be told: NodeUnpublishVolume`, "volume", "detach", "data", "a", "--without-plugin")
@@ -220,7 +220,7 @@ func TestDetachPending(t *testing.T) {
 		h.volctl("volume", "claim", "data", "--alloc", "a", "--no-wait")
 		h.kill()
 		h.start()
-		h.exits(6, "goes on when it is ready", "volume", "detach", "data", "a", "--timeout", "1s")
+		h.exits(6, "unmounts it when the plugin is ready", "volume", "detach", "data", "a", "--timeout", "1s")
 		h.volctl("volume", "detach", "data", "a", "--without-plugin")
 		if len(h.claims()) != 0 {
 			t.Error("the claim is still there")
