@@ -1,7 +1,6 @@
 package records_test
 
 import (
-	"context"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -126,9 +125,8 @@ func TestLeftovers(t *testing.T) {
 // owners is a volume.Owners for which all owners have ended.
 type owners struct{}
 
-func (owners) Gone(volume.Owner) bool                { return true }
-func (owners) View(volume.Owner) volume.OwnerView    { return volume.OwnerView{Life: volume.LifeGone} }
-func (owners) Check(context.Context, []volume.Owner) {}
+func (owners) Gone(volume.Owner) bool             { return true }
+func (owners) View(volume.Owner) volume.OwnerView { return volume.OwnerView{Life: volume.LifeGone} }
 
 // TestLiving checks that the claim of an ended owner is shown as being detached.
 func TestLiving(t *testing.T) {
