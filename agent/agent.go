@@ -211,7 +211,7 @@ func (a *agent) wire(seams Seams) error {
 	a.queue = reconcile.New(reconcile.Options{
 		Store: records.WithLeftovers{Store: a.db}, Plugins: a.plugins, Host: steps, Halt: a.halt,
 		Events: a.volumeEvents, Log: a.log.Named("volume"),
-		Owed: a.db.PendingFor, Paid: a.debtPaid, Crashed: was.ID != "" && ended(was, a.node) == volume.Crashed, Begun: unfinished,
+		Blocked: a.db.PendingFor, Undone: a.leftoverUndone, Crashed: was.ID != "" && ended(was, a.node) == volume.Crashed, Begun: unfinished,
 	})
 
 	gid, err := listen.GroupID(a.c.SocketGroup)

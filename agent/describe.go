@@ -41,7 +41,7 @@ func (a *agent) describe() api.Node {
 	n.Problems = append(n.Problems, a.full()...)
 	n.Problems = append(n.Problems, a.unscraped()...)
 	n.Problems = append(n.Problems, a.files.Problems()...)
-	n.Problems = append(n.Problems, a.debts()...)
+	n.Problems = append(n.Problems, a.leftovers()...)
 	n.Problems = append(n.Problems, a.cutTests()...)
 	n.Problems = append(n.Problems, a.deadlocks()...)
 	n.Pending = pending(a.db.Volumes(), a.db.Snapshots())
@@ -73,7 +73,7 @@ func pending(volumes []volume.Record, snapshots []volume.SnapshotIntent) []api.P
 
 // Each forced deregister with leftovers is a problem. A possible late effect of a call is not
 // reported as one.
-func (a *agent) debts() []api.Problem {
+func (a *agent) leftovers() []api.Problem {
 	var out []api.Problem
 	for _, d := range a.db.Debts() {
 		left := provision.Behind(d.Whole())
@@ -82,7 +82,7 @@ func (a *agent) debts() []api.Problem {
 		}
 
 		v := d.Record.Volume
-		calls, command := d.Whole().PendingCalls(a.queue.Last(d.Whole()), a.plugins.View(v.PluginID)), volume.Command("volctl plugin status %s", v.PluginID)
+		calls, command := d.Whole().PendingCallState(a.queue.Last(d.Whole()), a.plugins.View(v.PluginID)), volume.Command("volctl plugin status %s", v.PluginID)
 		if calls.Failed {
 			command = calls.GiveUp
 		}

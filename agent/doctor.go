@@ -31,7 +31,7 @@ func (a *agent) newDoctor(host *mount.Host, steps *volmgr.Manager) *doctor.Docto
 	return doctor.New(doctor.Options{
 		Root: a.c.mountRoot(), Records: records.Living{Store: a.db, Owners: a.owners}, Queue: a.queue, Owners: a.owners, Halt: a.halt, OtherDataDir: a.otherDataDir, Now: time.Now,
 		Host: doctorHost{host, steps}, Notes: doctorNotes{a.db, steps, a.db.Notes}, Guards: places{steps, a.db},
-		Database: db.look, Debts: a.doctorDebts, Tests: a.doctorTests, Plugins: a.doctorPlugins,
+		Database: db.look, Deregistered: a.doctorLeftovers, Tests: a.doctorTests, Plugins: a.doctorPlugins,
 		System: func(ctx context.Context, helper bool) doctor.System { return a.doctorSystem(ctx, host, helper) },
 		Fstab:  func() ([]fstab.Entry, error) { return fstab.Read(fstab.System(os.Getenv)) },
 		Unmet:  a.doctorUnmet, Runtimes: a.doctorRuntimes,
@@ -57,9 +57,9 @@ func (e examiner) Examine(ctx context.Context) api.Doctor {
 }
 
 // The doctor runs only fixes that are safe.
-func (e examiner) Mend(ctx context.Context, ids []string) []api.DoctorFixed {
+func (e examiner) Fix(ctx context.Context, ids []string) []api.DoctorFixed {
 	out := []api.DoctorFixed{}
-	for _, d := range e.Doctor.Mend(ctx, ids) {
+	for _, d := range e.Doctor.Fix(ctx, ids) {
 		out = append(out, api.DoctorFixed(d))
 	}
 	return out
@@ -162,12 +162,12 @@ func (h doctorHost) Leftovers(ctx context.Context, known map[string]bool) ([]doc
 // RemoveLeftover removes an empty leftover.
 func (h doctorHost) RemoveLeftover(path string) error { return h.steps.RemoveLeftover(path) }
 
-// doctorDebts returns the leftovers of forced deregisters.
-func (a *agent) doctorDebts() (all []doctor.Debt) {
+// doctorLeftovers returns the leftovers of forced deregisters.
+func (a *agent) doctorLeftovers() (all []doctor.Deregistered) {
 	for _, d := range a.db.Debts() {
 		r := d.Whole()
-		all = append(all, doctor.Debt{
-			Record: r, Since: d.Since, Left: provision.Behind(r), Calls: r.PendingCalls(a.queue.Last(r), a.plugins.View(r.Volume.PluginID)),
+		all = append(all, doctor.Deregistered{
+			Record: r, Since: d.Since, Left: provision.Behind(r), Calls: r.PendingCallState(a.queue.Last(r), a.plugins.View(r.Volume.PluginID)),
 		})
 	}
 

@@ -72,7 +72,7 @@ func (n doctorNotes) Check(records []volume.Record) (found []doctor.NoteFile) {
 }
 
 // The note is rewritten from the current record of its claim.
-func (n doctorNotes) Mend(f doctor.NoteFile) error {
+func (n doctorNotes) Fix(f doctor.NoteFile) error {
 	if n.book == nil || !n.book.Settle(f.Record, []string{f.Alloc}) {
 		return fmt.Errorf("cannot bring the note of the claim of %q on volume %q in line: the agent's log says why", f.Alloc, f.Record.Volume.ID)
 	}

@@ -40,7 +40,7 @@ func (p places) Unguard(dir volume.GuardedDir, but string) error {
 
 // paid makes the own directories of a leftover record writable, after everything in the record is
 // undone.
-func (p places) paid(r volume.Record) (errs error) {
+func (p places) undone(r volume.Record) (errs error) {
 	for _, dir := range r.AllGuards() {
 		errs = errors.Join(errs, p.Unguard(dir, r.Key()))
 	}

@@ -233,7 +233,7 @@ func (in *inspection) records(ctx context.Context, host *mount.Host, snap stated
 func inspectRecord(ctx context.Context, host *mount.Host, r volume.Record) inspectedVolume {
 	v := inspectedVolume{
 		ID: r.Volume.ID, PluginID: r.Volume.PluginID, ExternalID: r.Volume.ExternalID, Provision: string(r.Volume.Provision),
-		Attached: r.Node.Attached.String(), Staged: r.Node.Staged.String(), Claims: []inspectedClaim{}, Mounts: []inspectedMount{}, Owed: r.Debts(), Guards: r.Guards,
+		Attached: r.Node.Attached.String(), Staged: r.Node.Staged.String(), Claims: []inspectedClaim{}, Mounts: []inspectedMount{}, Owed: r.PendingCalls(), Guards: r.Guards,
 	}
 
 	var wg sync.WaitGroup

@@ -33,19 +33,19 @@ func (a *agent) repairModes(ctx context.Context, steps *volmgr.Manager) {
 	}
 }
 
-// debtPaid forgets the leftovers of a forced deregister after they are undone.
-func (a *agent) debtPaid(r volume.Record) {
-	waiting := a.dropDebt(r)
+// leftoverUndone forgets the leftovers of a forced deregister after they are undone.
+func (a *agent) leftoverUndone(r volume.Record) {
+	waiting := a.dropLeftover(r)
 	a.plugins.Released(r.Volume.PluginID)
 	if waiting != "" {
 		a.queue.Wake(waiting)
 	}
 }
 
-// dropDebt deletes a leftover record that is completely undone, and first makes its directories
+// dropLeftover deletes a leftover record that is completely undone, and first makes its directories
 // writable again. It returns a volume of the same storage that may be waiting for that.
-func (a *agent) dropDebt(r volume.Record) (waiting string) {
-	if err := a.places.paid(r); err != nil {
+func (a *agent) dropLeftover(r volume.Record) (waiting string) {
+	if err := a.places.undone(r); err != nil {
 		a.log.Warn("a directory still refuses writes although no volume is mounted there any more; to make it writable: chattr -i DIRECTORY", "volume", r.Volume.ID, "error", err)
 	}
 	waiting, err := a.db.Settle(context.Background(), r)

@@ -153,7 +153,7 @@ func (re *restoring) run(tx *statedb.Tx) {
 	}
 	slices.SortFunc(re.from.Debts, func(a, b statedb.Debt) int { return cmp.Compare(a.Whole().Key(), b.Whole().Key()) })
 	for _, d := range re.from.Debts {
-		re.debt(d)
+		re.leftover(d)
 	}
 	slices.SortFunc(re.from.Runtimes, func(a, b volume.RuntimeVolume) int { return cmp.Compare(a.Key(), b.Key()) })
 	for _, v := range re.from.Runtimes {
@@ -289,7 +289,7 @@ func (re *restoring) snapshot(i volume.SnapshotIntent) {
 
 // The leftover record of a forced deregister is restored, unless a volume uses the storage or the
 // paths that it would undo.
-func (re *restoring) debt(d statedb.Debt) {
+func (re *restoring) leftover(d statedb.Debt) {
 	r := d.Whole()
 	id, booted := r.Volume.ID, re.from.Node.Boot != re.a.node.Boot
 	if _, ok := re.tx.Debt(r.Volume.Driver, r.Volume.ExternalID); ok {
@@ -341,7 +341,7 @@ func userOf(all []volume.Record, debt volume.Record) string {
 // begin makes the queue, the reaper and the supervisor look at the restored items.
 func (re *restoring) begin() error {
 	for _, r := range re.taken {
-		if !r.Debt {
+		if !r.Leftover {
 			re.a.events.Add(volume.Event{
 				Type: "restored", Volume: r.Volume.ID, Plugin: r.Volume.PluginID,
 				Message: fmt.Sprintf("restored from a backup of node %q, with %d claims", re.from.Node.ID, len(r.Claims)),

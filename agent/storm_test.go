@@ -256,7 +256,7 @@ func stormRecord(t *testing.T, allocs int, gone bool) volume.Record {
 		if !gone {
 			continue
 		}
-		if r, err = volume.Release(r, alloc); err != nil {
+		if r, err = volume.Detach(r, alloc); err != nil {
 			t.Fatal(err)
 		}
 		c := r.Claims[alloc]

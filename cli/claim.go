@@ -102,7 +102,7 @@ func (o *claimListOptions) complete(ctx context.Context, client *apiclient.Clien
 // claimState returns a claim's state for a status screen, which says "mounted" instead of "taken".
 func claimState(c *api.Claim) string {
 	state := c.State
-	if state == api.ClaimTaken {
+	if state == api.ClaimMounted {
 		state = "mounted"
 	}
 	return joined(", ", state, c.Remark)

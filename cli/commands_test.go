@@ -32,7 +32,7 @@ func expectSent(t *testing.T, f *fake, want ...string) {
 }
 
 func taken(volume, alloc, path string) api.Claim {
-	return api.Claim{Volume: volume, Alloc: alloc, State: api.ClaimTaken, Wanted: true, Path: path}
+	return api.Claim{Volume: volume, Alloc: alloc, State: api.ClaimMounted, Wanted: true, Path: path}
 }
 
 func answers(v any) func(*http.Request) (any, error) {

@@ -144,7 +144,7 @@ func umountRun(t *testing.T, f *fake) (r *run, s *sham, dir string) {
 	r, s, dir = mountRun(t, f)
 	s.mounts(dir, "ext4")
 	f.volumes[0].Claims = []api.Claim{{
-		Volume: "data", Alloc: "a", At: dir, Wanted: true, State: api.ClaimTaken, Owner: api.Owner{Kind: api.OwnerMount, State: api.OwnerRunning},
+		Volume: "data", Alloc: "a", At: dir, Wanted: true, State: api.ClaimMounted, Owner: api.Owner{Kind: api.OwnerMount, State: api.OwnerRunning},
 	}}
 	f.on["DELETE /v1/volumes/data/claims/a"] = answers(api.Done{})
 	return r, s, dir

@@ -32,7 +32,7 @@ func TestClaimOwner(t *testing.T) {
 	} {
 		f := world()
 		f.on["PUT /v1/volumes/data/claims/"+tt.alloc] = func(*http.Request) (any, error) {
-			return api.Claim{State: api.ClaimTaken, Path: "/srv"}, nil
+			return api.Claim{State: api.ClaimMounted, Path: "/srv"}, nil
 		}
 		r := with(t, f)
 		r.cgroup, r.env = tt.cgroup, map[string]string{"INVOCATION_ID": tt.invocation}

@@ -200,7 +200,7 @@ func TestClaimShowsHowManyFiles(t *testing.T) {
 		case <-looked:
 		case <-r.Context().Done():
 		}
-		return api.Claim{Volume: "data", Alloc: "a", State: api.ClaimTaken, Path: "/x"}, nil
+		return api.Claim{Volume: "data", Alloc: "a", State: api.ClaimMounted, Path: "/x"}, nil
 	}
 	r := with(t, f)
 	r.looks = 3

@@ -23,7 +23,7 @@ func world() *fake {
 	many := capability("multi-node-multi-writer")
 	claim := func(volume, alloc, state string, since time.Duration) api.Claim {
 		return api.Claim{
-			Volume: volume, PluginID: "ebs", Alloc: alloc, State: state, Wanted: state == api.ClaimTaken || state == api.ClaimPending,
+			Volume: volume, PluginID: "ebs", Alloc: alloc, State: state, Wanted: state == api.ClaimMounted || state == api.ClaimPending,
 			AccessMode: mode.AccessMode, AttachmentMode: mode.AttachmentMode, Owner: api.Owner{Kind: api.OwnerNone},
 			Path: "/var/lib/volagent/csi/ebs/per-alloc/" + alloc + "/" + volume, Since: ago(since),
 		}
@@ -32,7 +32,7 @@ func world() *fake {
 		Spec:  api.VolumeSpec{ID: "data", Name: "postgres data", PluginID: "ebs", ExternalID: "vol-0abc", CapacityMin: 100 << 30, Capabilities: []api.Capability{mode}},
 		State: api.StateMounted, Summary: "mounted, writable", Driver: "ebs.csi.aws.com", PluginState: "ready", PluginVersion: "1.38",
 		Capacity: 100 << 30, RegisteredAt: ago(9 * day), Mode: &mode, Controller: true, Attached: "present", Staged: "present",
-		MountSource: "/dev/nvme2n1", FSType: "ext4", AnswersMS: 2.1, Claims: []api.Claim{claim("data", "postgres.service", api.ClaimTaken, 3*day)},
+		MountSource: "/dev/nvme2n1", FSType: "ext4", AnswersMS: 2.1, Claims: []api.Claim{claim("data", "postgres.service", api.ClaimMounted, 3*day)},
 	}
 	data.Claims[0].Owner = api.Owner{Kind: api.OwnerUnit, Unit: "postgres.service", Invocation: strings.Repeat("5a", 16), State: api.OwnerRunning, PID: 812, Command: "postgres"}
 	stuck := api.Volume{
@@ -45,13 +45,13 @@ func world() *fake {
 			Tries: 9, First: ago(14 * time.Minute), Next: now.Add(100 * time.Second), Retry: "backoff",
 			HeldBy: []string{"pid 4711 rsync (backup.service), cwd"}, PluginLog: []string{"unmounting", "umount: busy \x1b[31m"}, Fix: "systemctl stop backup.service", Else: "volctl volume detach backup_1 backup.service --without-plugin=lazy",
 		},
-		Debts: []string{"NodeUnstageVolume"}, Notes: []string{"a mount at an unknown path was left alone"},
+		PendingCalls: []string{"NodeUnstageVolume"}, Notes: []string{"a mount at an unknown path was left alone"},
 	}
 	shared := api.Volume{
 		Spec:  api.VolumeSpec{ID: "data-shared", PluginID: "nfs", Capabilities: []api.Capability{many}},
 		State: api.StateDegraded, Summary: "mounted, plugin unavailable", PluginState: "backing-off", Mode: &many, Attached: "absent", Staged: "unknown",
 		Claims: []api.Claim{
-			claim("data-shared", "a", api.ClaimTaken, 40*time.Second), claim("data-shared", "b", api.ClaimTaken, 90*time.Minute), claim("data-shared", "c", api.ClaimPending, time.Second),
+			claim("data-shared", "a", api.ClaimMounted, 40*time.Second), claim("data-shared", "b", api.ClaimMounted, 90*time.Minute), claim("data-shared", "c", api.ClaimPending, time.Second),
 		},
 	}
 	stuck.Claims[0].Owner = api.Owner{Kind: api.OwnerUnit, Unit: "backup.service", State: api.OwnerGone}

@@ -242,13 +242,13 @@ func (o *umountOptions) release(ctx context.Context, client *apiclient.Client, c
 	call, cancel := context.WithDeadline(ctx, deadline.Add(mountGrace))
 	defer cancel()
 
-	how := apiclient.ReleaseOptions{Wait: max(time.Until(deadline), time.Millisecond)}
-	_, err := client.Release(call, claim.Volume, claim.Alloc, how)
-	if codeOf(err) == api.CodeRefused && claim.Owner.Kind == api.OwnerMount && claim.State == api.ClaimTaken && !o.again() {
+	how := apiclient.DetachOptions{Wait: max(time.Until(deadline), time.Millisecond)}
+	_, err := client.Detach(call, claim.Volume, claim.Alloc, how)
+	if codeOf(err) == api.CodeRefused && claim.Owner.Kind == api.OwnerMount && claim.State == api.ClaimMounted && !o.again() {
 		// The agent had already unmounted the volume to mount it again, so the claim did not end
 		// with this unmount. The user wants the claim to end, so it is detached by force.
 		how.Force = true
-		_, err = client.Release(call, claim.Volume, claim.Alloc, how)
+		_, err = client.Detach(call, claim.Volume, claim.Alloc, how)
 	}
 
 	status := suggest.Command("volctl volume status %s", claim.Volume)

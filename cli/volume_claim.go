@@ -186,7 +186,7 @@ func runVolumeClaim(ctx context.Context, o volumeClaimOptions, client *apiclient
 	if err != nil {
 		return failed(err, "claim volume %q for alloc %q", o.volume, o.alloc)
 	}
-	if claim.State != api.ClaimTaken && out.human() {
+	if claim.State != api.ClaimMounted && out.human() {
 		out.note("the claim is %s; to wait for it: %s", claim.State, suggest.Command("volctl wait --volume %s --for mounted", o.volume))
 		return nil
 	}
@@ -211,7 +211,7 @@ func (o *volumeClaimOptions) make(ctx context.Context, client *apiclient.Client,
 		return nil, hinted(err, "the agent was restarted meanwhile, so the claim may still stand: "+o.detachCommand())
 	case err != nil:
 		return nil, explain(ctx, client, err, o.volume)
-	case claim.State != api.ClaimTaken && !o.noWait:
+	case claim.State != api.ClaimMounted && !o.noWait:
 		return nil, &api.Error{Code: api.CodeFailed, Message: "the claim is " + claim.State, Hint: suggest.Command("volctl volume status %s", o.volume)}
 	}
 

@@ -185,7 +185,7 @@ func (o *volumeDetachOptions) targets(ctx context.Context, client *apiclient.Cli
 
 // release detaches one claim. It returns nil if --ignore-not-found applies.
 func (o *volumeDetachOptions) release(ctx context.Context, client *apiclient.Client, alloc string) (*released, error) {
-	ro, outcome := apiclient.ReleaseOptions{Force: o.force, WithoutPlugin: o.without}, "detaching"
+	ro, outcome := apiclient.DetachOptions{Force: o.force, WithoutPlugin: o.without}, "detaching"
 	if !o.noWait {
 		ro.Wait, outcome = o.timeout, "detached"
 	}
@@ -193,7 +193,7 @@ func (o *volumeDetachOptions) release(ctx context.Context, client *apiclient.Cli
 	call, cancel := context.WithTimeout(ctx, o.timeout+answerGrace)
 	defer cancel()
 
-	done, err := client.Release(call, o.volume, alloc, ro)
+	done, err := client.Detach(call, o.volume, alloc, ro)
 	switch {
 	case err == nil:
 		return &released{Volume: o.volume, Alloc: alloc, Outcome: outcome, Left: done.Left}, nil

@@ -69,7 +69,7 @@ func claimStates(claims []api.Claim) string {
 
 	var parts []string
 	order := []string{
-		api.ClaimPending, api.ClaimTaken, api.ClaimUnpublishing,
+		api.ClaimPending, api.ClaimMounted, api.ClaimUnpublishing,
 		api.ClaimNodeDetached, api.ClaimControllerDetached, api.ClaimReadyToFree,
 	}
 

@@ -84,7 +84,7 @@ func volumeScreen(w *bytes.Buffer, out *output, v *api.Volume) error {
 	lines = append(lines, modeLines(v)...)
 	lines = append(lines, storageLines(v)...)
 	lines = append(lines, reportLines(v.Report, out.now())...)
-	for _, debt := range v.Debts {
+	for _, debt := range v.PendingCalls {
 		lines = append(lines, field("Owed", debt, ""))
 	}
 

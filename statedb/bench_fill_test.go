@@ -35,7 +35,7 @@ func lived(i int) volume.Record {
 			StagingPath: root + "staging/" + id, Mount: mount(uint64(2 * i)), Boot: benchBoot, Seq: 1,
 		},
 		Claims: map[string]volume.Claim{alloc: {
-			Alloc: alloc, Seq: 1, Wanted: true, State: volume.Taken, Terms: volume.Terms{Mode: mode, Owner: volume.Owner{Kind: volume.OwnerNone}}, Since: at,
+			Alloc: alloc, Seq: 1, Wanted: true, State: volume.Mounted, Terms: volume.Terms{Mode: mode, Owner: volume.Owner{Kind: volume.OwnerNone}}, Since: at,
 			Target: root + "per-alloc/" + alloc + "/" + id, Published: volume.Present, Mount: mount(uint64(2*i + 1)),
 		}},
 	}

@@ -40,7 +40,7 @@ func TestDecode(t *testing.T) {
 func TestStoredClaim(t *testing.T) {
 	id := volume.MountIdentity{Namespace: 1, Boot: "b", Device: "8:1", Root: "/", FSType: "ext4", ID: 7, Backing: "/img"}
 	full := volume.Claim{
-		Alloc: "web", Seq: 3, Wanted: true, State: volume.Taken,
+		Alloc: "web", Seq: 3, Wanted: true, State: volume.Mounted,
 		Terms: volume.Terms{
 			ReadOnly: true, Mode: volume.Capability{Access: volume.SingleNodeWriter, Attachment: volume.FileSystem},
 			Owner: volume.Owner{Kind: volume.OwnerUnit, PID: 12, StartTime: 34, Unit: "web.service", Invocation: "0123", Runtime: "docker", Volume: "v", Boot: "boot"},

@@ -71,7 +71,7 @@ func died(t *testing.T, path string, change func(*statedb.DB)) (dead string) {
 func take(t *testing.T, db *statedb.DB, id string) {
 	t.Helper()
 	err := db.SaveVolume(t.Context(), id, func(r volume.Record) (volume.Record, volume.Saving) {
-		r.Claims = map[string]volume.Claim{"web": {Alloc: "web", State: volume.Taken, Mount: &volume.MountIdentity{ID: 7}}}
+		r.Claims = map[string]volume.Claim{"web": {Alloc: "web", State: volume.Mounted, Mount: &volume.MountIdentity{ID: 7}}}
 		return r, volume.SaveAtOnce
 	})
 	if err != nil {
@@ -91,7 +91,7 @@ func sizeOf(t *testing.T, path string) int64 {
 func taken(db *statedb.DB, id string) bool {
 	r, ok := db.Volume(id)
 	c := r.Claims["web"]
-	return ok && c.State == volume.Taken && c.Mount != nil && c.Mount.ID == 7
+	return ok && c.State == volume.Mounted && c.Mount != nil && c.Mount.ID == 7
 }
 
 // Once a change is reported, it survives the agent, even if its commit was never completed. The
@@ -99,7 +99,7 @@ func taken(db *statedb.DB, id string) bool {
 func TestToldOutlives(t *testing.T) {
 	path := told(t, "a", "b")
 	s, _, err := statedb.Inspect(path)
-	if err != nil || len(s.Volumes) != 2 || s.Volumes[0].Claims["web"].State != volume.Taken {
+	if err != nil || len(s.Volumes) != 2 || s.Volumes[0].Claims["web"].State != volume.Mounted {
 		t.Errorf("inspected: %+v, %v", s.Volumes, err)
 	}
 	for range 2 {

@@ -94,7 +94,7 @@ func record(id string, allocs ...string) volume.Record {
 		mode := volume.Capability{Access: volume.MultiNodeMultiWriter, Attachment: volume.FileSystem}
 		r.Node.Mode, r.Node.Seq = &volume.Mode{Capability: mode}, uint64(i+1)
 		r.Claims[alloc] = volume.Claim{
-			Alloc: alloc, Seq: uint64(i + 1), Wanted: true, State: volume.Taken, Since: time.Unix(int64(i), 0).UTC(), Target: "/t/" + alloc + "/" + id,
+			Alloc: alloc, Seq: uint64(i + 1), Wanted: true, State: volume.Mounted, Since: time.Unix(int64(i), 0).UTC(), Target: "/t/" + alloc + "/" + id,
 			Terms: volume.Terms{Mode: mode}, Published: volume.Present, Mount: &volume.MountIdentity{ID: uint64(i + 1)},
 		}
 	}

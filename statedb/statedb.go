@@ -119,7 +119,7 @@ type Debt struct {
 // Whole returns the record with its claims.
 func (d Debt) Whole() volume.Record {
 	r := whole(d.Record, d.Claims)
-	r.Debt = true
+	r.Leftover = true
 	return r
 }
 

@@ -33,7 +33,7 @@ func note(id, alloc string) volume.Note {
 			Node:   volume.NodeSide{Mode: &volume.Mode{Capability: mode}, Seq: 1, PublishContext: map[string]string{"lun": "3"}},
 		},
 		Claim: volume.Claim{
-			Alloc: alloc, Seq: 1, Wanted: true, State: volume.Taken, Terms: volume.Terms{Mode: mode}, Target: "/t", Published: volume.Present, Mount: &volume.MountIdentity{ID: 5},
+			Alloc: alloc, Seq: 1, Wanted: true, State: volume.Mounted, Terms: volume.Terms{Mode: mode}, Target: "/t", Published: volume.Present, Mount: &volume.MountIdentity{ID: 5},
 		},
 	}
 }

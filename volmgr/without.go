@@ -36,8 +36,8 @@ func (s step) withoutPlugin() volume.Outcome {
 // made returns the recorded mount at the step's path, or nil. For a pending call, it is the mount
 // that was undone without the plugin in this boot.
 func (s step) made() *volume.MountIdentity {
-	if s.a.Owed {
-		for _, d := range s.r.Node.Owed {
+	if s.a.Pending {
+		for _, d := range s.r.Node.PendingCalls {
 			if d.Kind == s.a.Kind && d.Path == s.a.Path && d.Mount.Boot == s.m.o.Host.Boot() {
 				return &d.Mount
 			}

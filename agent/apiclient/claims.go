@@ -14,8 +14,8 @@ type ClaimFilter struct {
 	Volume, Alloc, Plugin string
 }
 
-// ReleaseOptions say how the agent detaches a claim.
-type ReleaseOptions struct {
+// DetachOptions say how the agent detaches a claim.
+type DetachOptions struct {
 	// Wait is how long the agent waits for the detach to finish; with 0 it answers at once.
 	Wait time.Duration
 
@@ -50,15 +50,15 @@ func (c *Client) ClaimVolume(ctx context.Context, volume, alloc string, req api.
 	return get[api.Claim](ctx, c, call{method: http.MethodPut, path: []string{"volumes", volume, "claims", alloc}, query: waiting(wait), body: req})
 }
 
-// ReleaseClaim detaches a claim. With a wait, the claim is gone when it returns without an error.
+// DetachClaim detaches a claim. With a wait, the claim is gone when it returns without an error.
 // Without one, the agent continues the detach in the background.
-func (c *Client) ReleaseClaim(ctx context.Context, volume, alloc string, o ReleaseOptions) error {
-	_, err := c.Release(ctx, volume, alloc, o)
+func (c *Client) DetachClaim(ctx context.Context, volume, alloc string, o DetachOptions) error {
+	_, err := c.Detach(ctx, volume, alloc, o)
 	return err
 }
 
-// Release does the same as ReleaseClaim and also returns the leftovers.
-func (c *Client) Release(ctx context.Context, volume, alloc string, o ReleaseOptions) (*api.Done, error) {
+// Detach does the same as DetachClaim and also returns the leftovers.
+func (c *Client) Detach(ctx context.Context, volume, alloc string, o DetachOptions) (*api.Done, error) {
 	query := waiting(o.Wait)
 	if o.Force {
 		query.Set("force", "true")

@@ -89,7 +89,7 @@ func TestRoutes(t *testing.T) {
 		}, seen{"PUT", "/v1/volumes/v/claims/a", "wait=1m30s", `{"read_only":true}`}},
 		"put claim now": {"{}", func() error { _, err := c.ClaimVolume(ctx, "v", "a", api.ClaimRequest{}, 0); return err }, seen{"PUT", "/v1/volumes/v/claims/a", "", `{}`}},
 		"release": {"{}", func() error {
-			return c.ReleaseClaim(ctx, "v", "#", apiclient.ReleaseOptions{Wait: time.Second, Force: true})
+			return c.DetachClaim(ctx, "v", "#", apiclient.DetachOptions{Wait: time.Second, Force: true})
 		}, seen{"DELETE", "/v1/volumes/v/claims/%23", "force=true&wait=1s", ""}},
 		"snapshots": {"{}", func() error {
 			_, err := c.Snapshots(ctx, apiclient.SnapshotFilter{Plugin: "p", Volume: "v", Secrets: map[string]api.Secret{"k": {Env: "E"}}})

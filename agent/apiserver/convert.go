@@ -119,7 +119,7 @@ func toVolume(r volume.Record, obs volume.Observed, at *volume.Attempt, last vol
 		RegisteredAt: r.Volume.RegisteredAt, Modifying: r.Volume.Modifying,
 		Controller: obs.Plugin.Info.Caps.Attach || r.Node.Uses.Attach,
 		Attached:   r.Node.Attached.String(), Staged: r.Node.Staged.String(),
-		Claims: []api.Claim{}, Debts: r.Debts(),
+		Claims: []api.Claim{}, PendingCalls: r.PendingCalls(),
 	}
 
 	if !obs.Plugin.Known {

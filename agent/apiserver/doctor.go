@@ -12,7 +12,7 @@ import (
 // types, because it knows both the domain and the API.
 type Doctor interface {
 	Examine(ctx context.Context) api.Doctor
-	Mend(ctx context.Context, ids []string) []api.DoctorFixed
+	Fix(ctx context.Context, ids []string) []api.DoctorFixed
 }
 
 func (s *Server) doctor(w http.ResponseWriter, r *http.Request) error {
@@ -27,5 +27,5 @@ func (s *Server) doctorFix(w http.ResponseWriter, r *http.Request) error {
 	if len(ask.IDs) == 0 {
 		return volume.Errorf(volume.ErrInvalid, "nothing is named that is to be fixed").WithHint("volctl doctor -o json shows the ids")
 	}
-	return s.answer(w, s.o.Doctor.Mend(r.Context(), ask.IDs))
+	return s.answer(w, s.o.Doctor.Fix(r.Context(), ask.IDs))
 }

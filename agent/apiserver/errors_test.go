@@ -24,7 +24,7 @@ func TestCodes(t *testing.T) {
 		"invalid":                  {volume.Errorf(volume.ErrInvalid, "x"), api.CodeInvalid},
 		"not found":                {volume.Errorf(volume.ErrNotFound, "x"), api.CodeNotFound},
 		"refused":                  {volume.Errorf(volume.ErrRefused, "x"), api.CodeRefused},
-		"releasing":                {volume.Errorf(volume.ErrReleasing, "x"), api.CodeRefused},
+		"releasing":                {volume.Errorf(volume.ErrDetaching, "x"), api.CodeRefused},
 		"timeout":                  {volume.Errorf(volume.ErrTimeout, "x"), api.CodeTimeout},
 		"plugin":                   {volume.Errorf(volume.ErrPluginUnavailable, "x"), api.CodePluginUnavailable},
 		"a deadline":               {context.DeadlineExceeded, api.CodeTimeout},

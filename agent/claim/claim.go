@@ -20,9 +20,9 @@ type Store interface {
 	// ErrNotFound if there is no such volume. The second result of fn reports whether fn changed
 	// the record; an unchanged record is not written.
 	Change(ctx context.Context, id string, fn func(volume.Record) (volume.Record, bool, error)) error
-	// Release is Change for the end of a claim. If the data dir is read-only, Release keeps the
+	// Detach is Change for the end of a claim. If the data dir is read-only, Detach keeps the
 	// result in memory and returns no error.
-	Release(ctx context.Context, id string, fn func(volume.Record) (volume.Record, bool, error)) error
+	Detach(ctx context.Context, id string, fn func(volume.Record) (volume.Record, bool, error)) error
 	// Draining reports whether the host is being drained. The answer is exact when it is called
 	// within fn.
 	Draining() bool
@@ -160,7 +160,7 @@ func (s *Service) Claim(ctx context.Context, id string, ask volume.Request, wait
 	if s.Owners != nil {
 		s.Owners.Watch(c.Keeper())
 	}
-	if c.State != volume.Taken {
+	if c.State != volume.Mounted {
 		s.Queue.Advance(req.Volume) // a new request justifies another try
 	}
 	if !req.Waits {
@@ -289,10 +289,10 @@ func (s *Service) admit(ctx, wait context.Context, req request) (made bool, err 
 			continue
 		}
 
-		if volume.Releasing(err) {
+		if volume.IsDetaching(err) {
 			s.reapAll(ctx, req.Volume)
 		}
-		if err == nil || !req.Waits || !volume.Releasing(err) {
+		if err == nil || !req.Waits || !volume.IsDetaching(err) {
 			s.decided(req, made, err)
 			return made && err == nil, err
 		}
@@ -318,9 +318,9 @@ func (s *Service) mounted(ctx context.Context, req request, seq uint64) (volume.
 			return r, c, err
 		case !c.Wanted || c.Seq != seq:
 			return r, c, volume.Errorf(volume.ErrRefused, "the claim of %q on volume %q was released meanwhile", req.Alloc, req.Volume)
-		case c.State == volume.Taken && (pending || s.Queue.InPlace(ctx, r, req.Alloc)):
+		case c.State == volume.Mounted && (pending || s.Queue.InPlace(ctx, r, req.Alloc)):
 			return r, c, nil // a claim that became mounted during this wait was checked then
-		case c.State == volume.Taken && !woken:
+		case c.State == volume.Mounted && !woken:
 			// The volume was unmounted by another process, or its mount died. Do not return the
 			// path: writes there would go to the host's own disk.
 			woken = true

@@ -96,7 +96,7 @@ func (w *world) Wake(string) {
 
 func (w *world) Draining() bool { return w.draining }
 
-func (w *world) Release(ctx context.Context, id string, fn func(volume.Record) (volume.Record, bool, error)) error {
+func (w *world) Detach(ctx context.Context, id string, fn func(volume.Record) (volume.Record, bool, error)) error {
 	return w.Change(ctx, id, fn)
 }
 
@@ -207,7 +207,7 @@ func TestClaim(t *testing.T) {
 	}
 	w = newWorld()
 	r, c, err := w.service().Claim(t.Context(), "data", volume.Request{Alloc: "web"}, patience)
-	if err != nil || c.State != volume.Taken || c.Target != "/t/ebs/web/data" || r.Node.StagingPath != "/s/ebs/data" || c.Owner.Kind != volume.OwnerNone {
+	if err != nil || c.State != volume.Mounted || c.Target != "/t/ebs/web/data" || r.Node.StagingPath != "/s/ebs/data" || c.Owner.Kind != volume.OwnerNone {
 		t.Errorf("got %+v, %v", c, err)
 	}
 	writes, wakes := w.writes, w.wakes
@@ -227,7 +227,7 @@ func TestClaimAgainUnmounted(t *testing.T) {
 	w.gone = true
 	w.onWake = func(w *world) { w.change(func() { w.gone = false }) }
 	wakes := w.wakes
-	if _, c, err := w.service().Claim(t.Context(), "data", volume.Request{Alloc: "web"}, patience); err != nil || c.State != volume.Taken || w.gone || w.wakes != wakes+1 {
+	if _, c, err := w.service().Claim(t.Context(), "data", volume.Request{Alloc: "web"}, patience); err != nil || c.State != volume.Mounted || w.gone || w.wakes != wakes+1 {
 		t.Errorf("got %+v, %v, %d wakes", c, err, w.wakes-wakes)
 	}
 	w.gone, w.onWake = true, nil
@@ -278,7 +278,7 @@ func TestWithdrawn(t *testing.T) {
 			})
 		}, volume.ErrPluginUnavailable, []string{`plugin "ebs" is stopped: on request`, "withdrawn"}, "-web"},
 		{"released by somebody else", t.Context(), func(w *world) {
-			w.change(func() { w.r, _ = volume.Release(w.r, "web") })
+			w.change(func() { w.r, _ = volume.Detach(w.r, "web") })
 		}, volume.ErrRefused, []string{"was released meanwhile"}, "-web"},
 		{"deregistered", t.Context(), func(w *world) { w.change(func() { w.there = false }) }, volume.ErrNotFound, []string{`no volume "data"`}, "web"},
 	} {
@@ -364,7 +364,7 @@ func TestStaleFailure(t *testing.T) {
 			}
 			w.obey()
 		}
-		if _, c, err := w.service().Claim(t.Context(), "data", volume.Request{Alloc: "web"}, patience); err != nil || c.State != volume.Taken {
+		if _, c, err := w.service().Claim(t.Context(), "data", volume.Request{Alloc: "web"}, patience); err != nil || c.State != volume.Mounted {
 			t.Errorf("%s: %+v, %v", name, c, err)
 		}
 		at.Action = volume.Action{Kind: volume.NodeUnpublish, Alloc: "web"}
@@ -391,7 +391,7 @@ func TestHolders(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, _, err = w.service().Claim(t.Context(), "data", volume.Request{Alloc: "web"}, 0)
-	want(t, err, volume.ErrReleasing)
+	want(t, err, volume.ErrDetaching)
 	_, _, err = w.service().Claim(t.Context(), "data", volume.Request{Alloc: "web"}, 20*time.Millisecond)
 	want(t, err, volume.ErrTimeout, "timed out", `"db" (being released: unpublishing)`)
 	if got := w.claims(); got != "-db" || strings.Contains(err.Error(), "withdrawn") {
@@ -408,7 +408,7 @@ func TestHolders(t *testing.T) {
 		got := make(chan error, 1)
 		go func() {
 			_, c, err := w.service().Claim(context.Background(), "data", volume.Request{Alloc: alloc}, patience)
-			if err == nil && c.State != volume.Taken {
+			if err == nil && c.State != volume.Mounted {
 				err = errors.New("not mounted")
 			}
 			got <- err

@@ -56,7 +56,7 @@ func (s *Service) detach(ctx context.Context, id, alloc string, force bool, how 
 		}
 	}
 
-	if _, err := s.release(ctx, id, alloc, before.Seq, how); err != nil {
+	if _, err := s.endClaim(ctx, id, alloc, before.Seq, how); err != nil {
 		return err
 	}
 
@@ -75,21 +75,21 @@ func (s *Service) detach(ctx context.Context, id, alloc string, force bool, how 
 
 // release stores that the claim is no longer wanted, and wakes the queue. It reports whether it
 // changed the record. A newer claim of the same alloc has another seq and is not released.
-func (s *Service) release(ctx context.Context, id, alloc string, seq uint64, how volume.Without) (released bool, err error) {
-	return s.releaseIf(ctx, id, alloc, how, func(now volume.Claim) bool { return now.Seq == seq })
+func (s *Service) endClaim(ctx context.Context, id, alloc string, seq uint64, how volume.Without) (released bool, err error) {
+	return s.endClaimIf(ctx, id, alloc, how, func(now volume.Claim) bool { return now.Seq == seq })
 }
 
-// releaseIf is release for the claim that meant accepts. It calls meant with the claim as it is
+// endClaimIf is release for the claim that meant accepts. It calls meant with the claim as it is
 // stored at that moment.
-func (s *Service) releaseIf(ctx context.Context, id, alloc string, how volume.Without, meant func(now volume.Claim) bool) (released bool, err error) {
+func (s *Service) endClaimIf(ctx context.Context, id, alloc string, how volume.Without, meant func(now volume.Claim) bool) (released bool, err error) {
 	var was, now volume.ClaimState
-	err = s.Store.Release(ctx, id, func(r volume.Record) (volume.Record, bool, error) {
+	err = s.Store.Detach(ctx, id, func(r volume.Record) (volume.Record, bool, error) {
 		released = false
 		if c, ok := r.Claims[alloc]; ok && !meant(c) {
 			return r, false, nil
 		}
 
-		next, err := volume.ReleaseWithout(r, alloc, how)
+		next, err := volume.DetachWithout(r, alloc, how)
 		released = next.Claims[alloc] != r.Claims[alloc]
 		was, now = r.Claims[alloc].State, next.Claims[alloc].State
 		return next, released, err

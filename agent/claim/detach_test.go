@@ -139,7 +139,7 @@ func TestDetachThenClaimedAnew(t *testing.T) {
 	w.mu.Unlock()
 	w.change(func() {
 		c := w.r.Claims["web"]
-		c.Seq, c.Wanted, c.State = c.Seq+1, true, volume.Taken
+		c.Seq, c.Wanted, c.State = c.Seq+1, true, volume.Mounted
 		w.r.Claims = map[string]volume.Claim{"web": c}
 	})
 	if err := <-done; err != nil {

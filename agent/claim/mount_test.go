@@ -49,7 +49,7 @@ func TestReapMount(t *testing.T) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		c := w.r.Claims["web"]
-		c.State, c.Bound, c.BoundMount = volume.Taken, bound, m
+		c.State, c.Bound, c.BoundMount = volume.Mounted, bound, m
 		w.r.Claims = map[string]volume.Claim{"web": c}
 		return c
 	}
@@ -103,7 +103,7 @@ func TestLend(t *testing.T) {
 		t.Errorf("guarded are %v, asked for %d times", r.Guards, p.asked)
 	}
 	// A claim that waits for the end of an earlier one may name another directory.
-	if err := claimed(s, volume.Request{Alloc: "web", Terms: volume.Terms{At: "/other"}}, false); !volume.Releasing(err) || p.asked != 2 {
+	if err := claimed(s, volume.Request{Alloc: "web", Terms: volume.Terms{At: "/other"}}, false); !volume.IsDetaching(err) || p.asked != 2 {
 		t.Errorf("%v; asked for %d times", err, p.asked)
 	}
 }

@@ -70,7 +70,7 @@ func (s *Service) Reap(ctx context.Context, id string, c volume.Claim) error {
 		return nil
 	}
 
-	released, err := s.releaseIf(ctx, id, c.Alloc, volume.WithPlugin, func(now volume.Claim) bool {
+	released, err := s.endClaimIf(ctx, id, c.Alloc, volume.WithPlugin, func(now volume.Claim) bool {
 		return now.Seq == c.Seq && s.past(now)
 	})
 	if errors.Is(err, volume.ErrNotFound) {

@@ -91,7 +91,7 @@ func TestClaimAfterOwner(t *testing.T) {
 			w, s, p := owned(t)
 			begun := time.Now()
 			_, _, err := s.Claim(t.Context(), "data", volume.Request{Alloc: alloc, Terms: volume.Terms{Owner: byPID(2)}}, 10*time.Second)
-			if !errors.Is(err, volume.ErrRefused) || volume.Releasing(err) || time.Since(begun) > 5*time.Second || w.claims() != "db" {
+			if !errors.Is(err, volume.ErrRefused) || volume.IsDetaching(err) || time.Since(begun) > 5*time.Second || w.claims() != "db" {
 				t.Fatalf("%s beside one that lives: %v, claims %q", alloc, err, w.claims())
 			}
 			p.dies(1, told)
@@ -104,7 +104,7 @@ func TestClaimAfterOwner(t *testing.T) {
 	w, s, p := owned(t)
 	p.dies(1, false)
 	_, _, err := s.Claim(t.Context(), "data", volume.Request{Alloc: "web"}, 0)
-	want(t, err, volume.ErrReleasing)
+	want(t, err, volume.ErrDetaching)
 	if got := w.claims(); got != "-db" && got != "" {
 		t.Errorf("the claims are %q", got)
 	}

@@ -10,7 +10,7 @@ import (
 // Drop detaches a claim that its owner has declared unneeded. The intent is on disk when Drop
 // returns. Drop ignores a newer claim of the same alloc, and returns nil for a claim that is gone.
 func (s *Service) Drop(ctx context.Context, id string, c volume.Claim) error {
-	_, err := s.release(ctx, id, c.Alloc, c.Seq, volume.WithPlugin)
+	_, err := s.endClaim(ctx, id, c.Alloc, c.Seq, volume.WithPlugin)
 	if errors.Is(err, volume.ErrNotFound) {
 		return nil
 	}

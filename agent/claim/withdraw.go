@@ -15,7 +15,7 @@ func (s *Service) withdraw(ctx context.Context, key waitKey, why error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 
-	if _, err := s.release(ctx, key.volume, key.alloc, key.seq, volume.WithPlugin); err != nil && !errors.Is(err, volume.ErrNotFound) {
+	if _, err := s.endClaim(ctx, key.volume, key.alloc, key.seq, volume.WithPlugin); err != nil && !errors.Is(err, volume.ErrNotFound) {
 		return errors.Join(why, fmt.Errorf("and the claim could not be withdrawn: %w", err))
 	}
 

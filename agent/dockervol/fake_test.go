@@ -178,7 +178,7 @@ func (w *world) Claim(ctx context.Context, id string, ask volume.Request, _ time
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	c.State, c.Mount = volume.Taken, &volume.MountIdentity{Boot: "b", Device: "1:1", Root: "/"}
+	c.State, c.Mount = volume.Mounted, &volume.MountIdentity{Boot: "b", Device: "1:1", Root: "/"}
 	r.Claims[ask.Alloc] = c
 	return r, c, nil
 }

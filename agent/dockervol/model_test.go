@@ -85,7 +85,7 @@ func newRun(t *testing.T, from state) *run {
 	if w.seq = 1; from.seq != 0 {
 		w.seq = from.seq
 		w.volumes["data"].Claims["docker"] = volume.Claim{
-			Alloc: "docker", Seq: from.seq, Wanted: true, State: volume.Taken, Terms: volume.Terms{Owner: v.Owner()}, Target: "/t/docker/data",
+			Alloc: "docker", Seq: from.seq, Wanted: true, State: volume.Mounted, Terms: volume.Terms{Owner: v.Owner()}, Target: "/t/docker/data",
 			Mount: &volume.MountIdentity{Boot: "b", Device: "1:1", Root: "/"},
 		}
 	}

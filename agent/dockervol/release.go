@@ -32,7 +32,7 @@ func (s *Service) giveBack(ctx context.Context, runtime, name string, change fun
 	}
 
 	s.forget(v)
-	return s.releaseUnclaimed(ctx, v)
+	return s.detachUnclaimed(ctx, v)
 }
 
 // shown returns the allocs whose references were all unmounted, but whose mounts other mount
@@ -66,9 +66,9 @@ func (s *Service) holders(ctx context.Context, r volume.Record, c volume.Claim) 
 	return s.Mounts.Elsewhere(ctx, *c.Mount, mine(c.Target, r.Node.StagingPath))
 }
 
-// releaseUnclaimed detaches the claims of a volume that no reference needs. The caller holds the
+// detachUnclaimed detaches the claims of a volume that no reference needs. The caller holds the
 // name's lock.
-func (s *Service) releaseUnclaimed(ctx context.Context, v volume.RuntimeVolume) (gone []volume.Claim, err error) {
+func (s *Service) detachUnclaimed(ctx context.Context, v volume.RuntimeVolume) (gone []volume.Claim, err error) {
 	r, ok := s.Store.Volume(v.VolumeID)
 	if !ok {
 		return nil, nil

@@ -202,7 +202,7 @@ func (s *Service) view(v volume.RuntimeVolume) View {
 		}
 
 		view.Status["state"] = string(c.State)
-		if c.State == volume.Taken {
+		if c.State == volume.Mounted {
 			view.Status["state"], view.Mountpoint = "mounted", c.Path()
 		}
 	}

@@ -60,8 +60,8 @@ type Host interface {
 type Notes interface {
 	// Check finds notes without a claim, claims without a note, and invalid notes.
 	Check(records []volume.Record) []NoteFile
-	// Mend writes or removes the note of a claim, as the claim's current record requires.
-	Mend(n NoteFile) error
+	// Fix writes or removes the note of a claim, as the claim's current record requires.
+	Fix(n NoteFile) error
 }
 
 // Guards checks the directories that the agent protects against writes.
@@ -84,10 +84,10 @@ type Options struct {
 	Guards  Guards
 	Owners  volume.Owners
 
-	Database func() Database
-	Debts    func() []Debt
-	Tests    func() []Test
-	Plugins  func(ctx context.Context) []Plugin
+	Database     func() Database
+	Deregistered func() []Deregistered
+	Tests        func() []Test
+	Plugins      func(ctx context.Context) []Plugin
 
 	// System describes systemd and the mount helper. The parameter helper says whether the mount
 	// helper is needed.
@@ -162,7 +162,7 @@ func (d *Doctor) look(ctx context.Context) Picture {
 	// The records are read before the host. The unexplained parts of the host are then compared
 	// with the records once more, because claims come and go in the meantime.
 	records := d.o.Records.Volumes()
-	p.Debts, p.Tests, p.Unmet = d.o.Debts(), d.o.Tests(), d.o.Unmet()
+	p.Deregistered, p.Tests, p.Unmet = d.o.Deregistered(), d.o.Tests(), d.o.Unmet()
 	p.Volumes = d.volumes(ctx, records)
 	known := p.explained()
 	p.Loops = d.o.Host.Loops()
@@ -215,7 +215,7 @@ func (d *Doctor) settle(ctx context.Context, p *Picture) {
 		return
 	}
 
-	late := Picture{Root: p.Root, Tests: d.o.Tests(), Debts: d.o.Debts()}
+	late := Picture{Root: p.Root, Tests: d.o.Tests(), Deregistered: d.o.Deregistered()}
 	for _, r := range d.o.Records.Volumes() {
 		late.Volumes = append(late.Volumes, Volume{Record: r})
 	}

@@ -83,7 +83,7 @@ func (w *ward) RemoveLeftover(path string) error {
 }
 
 func (w *ward) Check([]volume.Record) []NoteFile { return w.notes }
-func (w *ward) Mend(n NoteFile) error {
+func (w *ward) Fix(n NoteFile) error {
 	w.mended = append(w.mended, n)
 	return w.failing
 }
@@ -99,7 +99,7 @@ func (w *ward) doctor() *Doctor {
 	p := well()
 	return New(Options{
 		Root: csi, Records: w, Queue: w, Host: w, Notes: w, Guards: w, Owners: w, Halt: w.halt, Now: func() time.Time { return now },
-		Database: func() Database { return p.Database }, Debts: func() []Debt { return nil }, Tests: func() []Test { return nil },
+		Database: func() Database { return p.Database }, Deregistered: func() []Deregistered { return nil }, Tests: func() []Test { return nil },
 		Plugins: func(context.Context) []Plugin { return p.Plugins }, System: func(context.Context, bool) System { return p.System },
 		Fstab: func() ([]fstab.Entry, error) { return nil, nil }, Unmet: func() []Unmet { return p.Unmet },
 		Runtimes: func(context.Context) Runtimes { return p.Runtimes },
@@ -177,7 +177,7 @@ func TestMend(t *testing.T) {
 	second.Volume.ID, second.Claims, second.Node = "data2", nil, volume.NodeSide{}
 	third := second
 	third.Volume.ID = "away"
-	third.Node = volume.NodeSide{Staged: volume.Present, StagingPath: csi + "/p/staging/away", Owed: []volume.Owed{{Kind: volume.NodeUnpublish, Path: "/x"}}}
+	third.Node = volume.NodeSide{Staged: volume.Present, StagingPath: csi + "/p/staging/away", PendingCalls: []volume.PendingCall{{Kind: volume.NodeUnpublish, Path: "/x"}}}
 	w.records["data2"], w.records["away"] = second, third
 	w.mounts = append(w.mounts, Mounted{Path: csi + "/p/staging/foreign"})
 	w.notes = []NoteFile{{Path: "/n", Alloc: "z", Record: second}}
@@ -186,13 +186,13 @@ func TestMend(t *testing.T) {
 		"staged-unclaimed:away", "volume-owes:away", "note-stray:/n",
 	}
 	var got []string
-	for i, d := range w.doctor().Mend(t.Context(), ask) {
+	for i, d := range w.doctor().Fix(t.Context(), ask) {
 		if d.ID != ask[i] || d.Message == "" {
 			t.Errorf("%+v", d)
 		}
 		got = append(got, d.Outcome)
 	}
-	if want := []string{Mended, Mended, Left, Gone, Asked, Asked, Mended}; !slices.Equal(got, want) {
+	if want := []string{Fixed, Fixed, Left, Gone, Asked, Asked, Fixed}; !slices.Equal(got, want) {
 		t.Errorf("outcomes %q, want %q", got, want)
 	}
 	if !slices.Equal(w.removed, []string{empty, other}) || !slices.Equal(w.woken, []string{"away"}) || len(w.mended) != 1 {
@@ -216,22 +216,22 @@ func TestMendRaces(t *testing.T) {
 		r.Volume.ID, r.Node.StagingPath = "data2", empty
 		w.records["data2"] = r
 	}
-	done := w.doctor().Mend(t.Context(), []string{"leftover-empty:" + empty})
+	done := w.doctor().Fix(t.Context(), []string{"leftover-empty:" + empty})
 	if len(w.removed) != 0 || done[0].Outcome != Failed || !strings.Contains(done[0].Message, "uses it now") {
 		t.Errorf("a claim came: %+v, removed %q", done, w.removed)
 	}
 
 	w = newWard(csi + "/p/staging/x")
 	w.failing = errors.New("it is a mount point")
-	if done := w.doctor().Mend(t.Context(), []string{"leftover-empty:" + csi + "/p/staging/x"}); done[0].Outcome != Failed || done[0].Message != "it is a mount point" {
+	if done := w.doctor().Fix(t.Context(), []string{"leftover-empty:" + csi + "/p/staging/x"}); done[0].Outcome != Failed || done[0].Message != "it is a mount point" {
 		t.Errorf("it fails: %+v", done)
 	}
 
 	w = newWard()
 	r := w.records["data"]
-	r.Node.Owed = []volume.Owed{{Kind: volume.NodeUnpublish, Path: "/x"}}
+	r.Node.PendingCalls = []volume.PendingCall{{Kind: volume.NodeUnpublish, Path: "/x"}}
 	w.records["data"], w.halt = r, "another namespace"
-	if done := w.doctor().Mend(t.Context(), []string{"volume-owes:data"}); done[0].Outcome != Failed || len(w.woken) != 0 {
+	if done := w.doctor().Fix(t.Context(), []string{"volume-owes:data"}); done[0].Outcome != Failed || len(w.woken) != 0 {
 		t.Errorf("halted: %+v, woken %q", done, w.woken)
 	}
 }
@@ -258,7 +258,7 @@ func TestMendGuards(t *testing.T) {
 	if got := ids(w.doctor().Examine(t.Context()).Findings); !slices.Equal(got, []string{stale}) {
 		t.Errorf("found %q", got)
 	}
-	if done := w.doctor().Mend(t.Context(), []string{stale}); done[0].Outcome != Mended {
+	if done := w.doctor().Fix(t.Context(), []string{stale}); done[0].Outcome != Fixed {
 		t.Errorf("%+v", done)
 	}
 	if !slices.Equal(w.lifted, []string{"/srv/x of data", "/srv/x of data2"}) || !slices.Equal(w.alone, []string{"data", "data2"}) {
@@ -273,13 +273,13 @@ func TestMendGuards(t *testing.T) {
 		r.Volume.ID, r.Claims = "data2", map[string]volume.Claim{"a": c}
 		w.records["data2"] = r
 	}
-	if done := w.doctor().Mend(t.Context(), []string{stale}); done[0].Outcome != Failed || !strings.Contains(done[0].Message, `claim of "a" on volume "data2"`) || len(w.lifted) != 0 {
+	if done := w.doctor().Fix(t.Context(), []string{stale}); done[0].Outcome != Failed || !strings.Contains(done[0].Message, `claim of "a" on volume "data2"`) || len(w.lifted) != 0 {
 		t.Errorf("a claim came: %+v, lifted %q", done, w.lifted)
 	}
 
 	w = ward()
 	w.halt = "another namespace"
-	if done := w.doctor().Mend(t.Context(), []string{stale}); done[0].Outcome != Failed || len(w.lifted) != 0 {
+	if done := w.doctor().Fix(t.Context(), []string{stale}); done[0].Outcome != Failed || len(w.lifted) != 0 {
 		t.Errorf("halted: %+v, lifted %q", done, w.lifted)
 	}
 }

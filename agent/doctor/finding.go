@@ -50,15 +50,15 @@ const (
 	NoteMissing      = "note-missing"
 	NoteBad          = "note-bad"
 
-	VolumeStuck      = "volume-stuck"
-	VolumeDegraded   = "volume-degraded"
-	VolumeWaits      = "volume-waits"
-	VolumeOwes       = "volume-owes"
-	VolumeUnseen     = "volume-unseen"
-	VolumeDebt       = "volume-debt"
-	ExpansionRefused = "expansion-refused"
-	OwnerUnknown     = "owner-unknown"
-	TestLeft         = "test-left"
+	VolumeStuck        = "volume-stuck"
+	VolumeDegraded     = "volume-degraded"
+	VolumeWaits        = "volume-waits"
+	VolumePendingCalls = "volume-owes"
+	VolumeUnseen       = "volume-unseen"
+	VolumeLeftover     = "volume-debt"
+	ExpansionRefused   = "expansion-refused"
+	OwnerUnknown       = "owner-unknown"
+	TestLeft           = "test-left"
 
 	PluginUnknown    = "plugin-unknown"
 	PluginDown       = "plugin-down"
@@ -90,7 +90,7 @@ var Kinds = slices.Concat([]string{
 	DBCommit, DBCheck, DBLost, DBDamaged, DBOld, DBLog, DBForeign, DiskFull, NotLooked, HostHalted, VolumeFile, MetricsAddress,
 	MountUnexplained, MountInside, MountMissing, MountDead, MountHung, MountOther, MountUnreadable, StagedUnclaimed, LeftoverEmpty, LeftoverData,
 	NoteStray, NoteMissing, NoteBad,
-	VolumeStuck, VolumeDegraded, VolumeWaits, VolumeOwes, VolumeUnseen, VolumeDebt, ExpansionRefused, OwnerUnknown, TestLeft,
+	VolumeStuck, VolumeDegraded, VolumeWaits, VolumePendingCalls, VolumeUnseen, VolumeLeftover, ExpansionRefused, OwnerUnknown, TestLeft,
 	PluginUnknown, PluginDown, PluginStopped, PluginPending, PluginRestarts, PluginWarning, PluginCapability, PluginDeadlock, PluginOrder,
 	DeviceGone, DeviceBacking, DeviceElsewhere, DeviceOrphan, HostNamespace, HostUnit, HostHelper, GuardStale, RuntimeReference, RuntimeLocal,
 }, fstab.Kinds)
@@ -109,7 +109,7 @@ type Finding struct {
 	// Fix says in words how the doctor can solve the problem; empty if it cannot.
 	Fix string
 
-	mend mend
+	repair fix
 }
 
 // findings collects the findings of the rules.
@@ -143,8 +143,8 @@ func (f *Finding) commands(all ...string) *Finding {
 	return f
 }
 
-func (f *Finding) fix(words string, m mend) *Finding {
-	f.Fix, f.mend = words, m
+func (f *Finding) fix(words string, m fix) *Finding {
+	f.Fix, f.repair = words, m
 	return f
 }
 
@@ -152,7 +152,7 @@ func (f *Finding) fix(words string, m mend) *Finding {
 var rules = []func(p Picture, f *findings){
 	database, disk, looked, halted, system, unmet,
 	mounts, unexplained, leftovers, notes,
-	volumes, owners, debts, tests,
+	volumes, owners, deregistered, tests,
 	plugins, capabilities, deadlock, missing,
 	devices, orphans, entries, guards, runtimes,
 }

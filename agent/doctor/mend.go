@@ -12,26 +12,26 @@ import (
 
 // mend is the fix for a finding. No fix unmounts anything or removes data that a person or program
 // wrote.
-type mend struct {
-	kind   mendKind
+type fix struct {
+	kind   fixKind
 	path   string
 	volume string // the key of a record
 	note   NoteFile
 }
 
-type mendKind string
+type fixKind string
 
 const (
-	nothing mendKind = ""
-	wake    mendKind = "wake"    // try the volume's next step at once
-	remove  mendKind = "remove"  // remove an empty leftover
-	renote  mendKind = "renote"  // make a claim's note agree with its record
-	unguard mendKind = "unguard" // make the former own directory of claims writable again
+	nothing fixKind = ""
+	wake    fixKind = "wake"    // try the volume's next step at once
+	remove  fixKind = "remove"  // remove an empty leftover
+	renote  fixKind = "renote"  // make a claim's note agree with its record
+	unguard fixKind = "unguard" // make the former own directory of claims writable again
 )
 
 // Outcomes of a fix.
 const (
-	Mended = "fixed"  // the problem is fixed
+	Fixed  = "fixed"  // the problem is fixed
 	Asked  = "asked"  // the fix was begun; the next examination shows the result
 	Gone   = "gone"   // the finding no longer exists
 	Left   = "left"   // only a person can solve the problem
@@ -45,9 +45,9 @@ type Done struct {
 	Message string
 }
 
-// Mend fixes findings. It first examines everything again and skips findings that have changed.
+// Fix fixes findings. It first examines everything again and skips findings that have changed.
 // Only one such request runs at a time.
-func (d *Doctor) Mend(ctx context.Context, ids []string) []Done {
+func (d *Doctor) Fix(ctx context.Context, ids []string) []Done {
 	d.mending.Lock()
 	defer d.mending.Unlock()
 
@@ -60,15 +60,15 @@ func (d *Doctor) Mend(ctx context.Context, ids []string) []Done {
 		switch {
 		case i < 0:
 			done = append(done, Done{id, Gone, "there is no such finding any more"})
-		case found[i].mend.kind == nothing:
+		case found[i].repair.kind == nothing:
 			done = append(done, Done{id, Left, "nothing is done about it but by a person"})
-		case (found[i].mend.kind == wake || found[i].mend.kind == unguard) && d.o.Halt != "":
+		case (found[i].repair.kind == wake || found[i].repair.kind == unguard) && d.o.Halt != "":
 			done = append(done, Done{id, Failed, d.o.Halt})
-		case found[i].mend.kind == wake:
-			tries.begin(found[i].mend.volume)
+		case found[i].repair.kind == wake:
+			tries.begin(found[i].repair.volume)
 			done = append(done, Done{id, Asked, "it is tried again"})
 		default:
-			done = append(done, d.mend(ctx, id, found[i].mend))
+			done = append(done, d.repair(ctx, id, found[i].repair))
 		}
 	}
 
@@ -76,14 +76,14 @@ func (d *Doctor) Mend(ctx context.Context, ids []string) []Done {
 	return done
 }
 
-func (d *Doctor) mend(ctx context.Context, id string, m mend) Done {
+func (d *Doctor) repair(ctx context.Context, id string, m fix) Done {
 	var err error
 	message := ""
 	switch m.kind {
 	case remove:
 		message, err = "removed "+m.path, d.remove(ctx, m.path)
 	case renote:
-		message, err = "the note is as the claim is", d.o.Notes.Mend(m.note)
+		message, err = "the note is as the claim is", d.o.Notes.Fix(m.note)
 	case unguard:
 		message, err = m.path+" can be written to", d.unguard(ctx, m.path)
 	}
@@ -91,7 +91,7 @@ func (d *Doctor) mend(ctx context.Context, id string, m mend) Done {
 	if err != nil {
 		return Done{id, Failed, err.Error()}
 	}
-	return Done{id, Mended, message}
+	return Done{id, Fixed, message}
 }
 
 // retryWithin limits the wait for the first results of all retries together.
@@ -136,7 +136,7 @@ func (d *Doctor) remove(ctx context.Context, path string) error {
 	defer cancel()
 
 	last := func() error {
-		p := Picture{Root: d.o.Root, Debts: d.o.Debts(), Tests: d.o.Tests()}
+		p := Picture{Root: d.o.Root, Deregistered: d.o.Deregistered(), Tests: d.o.Tests()}
 		for _, r := range d.o.Records.Volumes() {
 			p.Volumes = append(p.Volumes, Volume{Record: r})
 		}

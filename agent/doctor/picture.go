@@ -22,7 +22,7 @@ type Picture struct {
 	Database     Database
 	Volumes      []Volume
 	Unmet        []Unmet
-	Debts        []Debt
+	Deregistered []Deregistered
 	Tests        []Test
 	Loops        []Loop    // the loop devices that have a file
 	Mounts       []Mounted // the whole table
@@ -145,12 +145,12 @@ type NoteFile struct {
 	Claimed bool
 }
 
-// Debt is the rest of a forced deregister: leftovers and pending calls.
-type Debt struct {
+// Deregistered is the rest of a forced deregister: leftovers and pending calls.
+type Deregistered struct {
 	Record volume.Record
 	Since  time.Time
 	Left   []string // one sentence each; empty if a leftover may only appear later
-	Calls  volume.PendingCalls
+	Calls  volume.PendingCallState
 }
 
 // Test is the leftover of a plugin test, or a running test.
@@ -236,7 +236,7 @@ func (p Picture) explained() map[string]bool {
 			add(w.Path)
 		}
 
-		for _, o := range r.Node.Owed {
+		for _, o := range r.Node.PendingCalls {
 			add(o.Path)
 		}
 
@@ -249,7 +249,7 @@ func (p Picture) explained() map[string]bool {
 		record(v.Record)
 	}
 
-	for _, d := range p.Debts {
+	for _, d := range p.Deregistered {
 		record(d.Record)
 	}
 
@@ -293,7 +293,7 @@ func (m spot) rebacked() bool {
 func (v Volume) mounts() (all []spot) {
 	r := v.Record
 	for _, c := range r.Ordered() {
-		if !c.Wanted || c.State != volume.Taken {
+		if !c.Wanted || c.State != volume.Mounted {
 			continue
 		}
 		if len(all) == 0 && r.Node.Mount != nil {
@@ -328,8 +328,8 @@ func (p *Picture) settleLoops(now []Loop, records []volume.Record) {
 func (p Picture) serves(l Loop) bool {
 	belongs := func(r volume.Record) bool {
 		id := r.Volume.ExternalID
-		return id != "" && (len(r.Claims) > 0 || r.Held() || r.Debt) && slices.Contains(strings.Split(l.Backing, "/"), id)
+		return id != "" && (len(r.Claims) > 0 || r.Held() || r.Leftover) && slices.Contains(strings.Split(l.Backing, "/"), id)
 	}
 	return slices.ContainsFunc(p.Volumes, func(v Volume) bool { return belongs(v.Record) }) ||
-		slices.ContainsFunc(p.Debts, func(d Debt) bool { return belongs(d.Record) })
+		slices.ContainsFunc(p.Deregistered, func(d Deregistered) bool { return belongs(d.Record) })
 }

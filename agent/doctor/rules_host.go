@@ -94,7 +94,7 @@ func guards(p Picture, f *findings) {
 		}
 
 		f.add(GuardStale, Note, g.Dir, g.Dir).what("%s refuses writes, and nothing says that a volume is mounted there", g.Dir).
-			then("nobody can write to it").do("chattr -i %s", g.Dir).fix("let it be written to again", mend{kind: unguard, path: g.Dir})
+			then("nobody can write to it").do("chattr -i %s", g.Dir).fix("let it be written to again", fix{kind: unguard, path: g.Dir})
 	}
 }
 

@@ -33,7 +33,7 @@ func amiss(f *findings, v Volume, m spot) {
 	id := v.Record.Volume.ID
 	look := func(g *Finding) *Finding { return g.do("volctl volume status %s", id) }
 	repairs := "it is made again as soon as the plugin is ready"
-	again := mend{kind: wake, volume: v.Record.Key()}
+	again := fix{kind: wake, volume: v.Record.Key()}
 
 	switch m.sight.Seen {
 	case volume.SeenNothing:
@@ -124,7 +124,7 @@ func leftovers(p Picture, f *findings) {
 		case l.Empty:
 			f.add(LeftoverEmpty, Note, l.Path, l.Path).what("%s is empty, nothing is mounted there, and no record explains it", l.Path).
 				then("nothing suffers from it; a mount that ended in disorder left it").do("rmdir %s", l.Path).
-				fix("remove it, if it is still empty", mend{kind: remove, path: l.Path})
+				fix("remove it, if it is still empty", fix{kind: remove, path: l.Path})
 		default:
 			f.add(LeftoverData, Warning, l.Path, l.Path).what("%s is a %s that holds %s, nothing is mounted there, and no record explains it", l.Path, l.Kind, l.Holds).
 				then("somebody wrote that to the host's own disk, most likely while a volume was missing there; it is never removed by the agent").do("ls -la %s", l.Path)
@@ -133,10 +133,10 @@ func leftovers(p Picture, f *findings) {
 
 	for _, v := range p.Volumes {
 		r := v.Record
-		if !v.Moving && len(r.Claims) == 0 && r.Node.Staged != volume.Absent && !r.Debt {
+		if !v.Moving && len(r.Claims) == 0 && r.Node.Staged != volume.Absent && !r.Leftover {
 			f.add(StagedUnclaimed, Warning, r.Volume.ID, r.Volume.ID).what("volume %s is staged at %s (%s), and nobody has a claim on it", quote(r.Volume.ID), r.Node.StagingPath, r.Node.Staged).
 				then("it stays on this host, and cannot be used on another one").do("volctl volume status %s", r.Volume.ID).
-				fix("have it unstaged", mend{kind: wake, volume: r.Key()})
+				fix("have it unstaged", fix{kind: wake, volume: r.Key()})
 		}
 	}
 }
@@ -148,17 +148,17 @@ func notes(p Picture, f *findings) {
 		switch {
 		case n.Bad != nil && n.Claimed:
 			f.add(NoteBad, Warning, id, n.Path).what("the note of the claim of %s on volume %s makes no sense: %s", quote(n.Alloc), quote(id), line(n.Bad)).
-				then("the claim would be missed if the state database was lost").do("ls -l %s", n.Path).fix("write it anew", mend{kind: renote, note: n})
+				then("the claim would be missed if the state database was lost").do("ls -l %s", n.Path).fix("write it anew", fix{kind: renote, note: n})
 		case n.Bad != nil:
 			f.add(NoteBad, Note, n.Path, n.Path).what("the note %s makes no sense, and no claim explains it: %s", n.Path, line(n.Bad)).
 				then("nothing uses it").do("rm %s", n.Path)
 		case n.Claimed:
 			f.add(NoteMissing, Warning, id, n.Path).what("there is no note of the claim of %s on volume %s", quote(n.Alloc), quote(id)).
-				then("the claim would be missed if the state database was lost").do("ls -ld %s", filepath.Dir(n.Path)).fix("write it", mend{kind: renote, note: n})
+				then("the claim would be missed if the state database was lost").do("ls -ld %s", filepath.Dir(n.Path)).fix("write it", fix{kind: renote, note: n})
 		default:
 			f.add(NoteStray, Note, n.Path, n.Path).what("the note %s is of a claim of %s on volume %s that there is not", n.Path, quote(n.Alloc), quote(id)).
 				then("if the state database was lost, and the same mount was there, that claim would be adopted").do("rm %s", n.Path).
-				fix("remove it, if there is no such claim", mend{kind: renote, note: n})
+				fix("remove it, if there is no such claim", fix{kind: renote, note: n})
 		}
 	}
 }

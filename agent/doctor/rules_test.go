@@ -31,7 +31,7 @@ var mode = volume.Capability{Access: "single-node-multi-writer", Attachment: vol
 func mounted() Volume {
 	claim := func(alloc string, seq, id uint64) volume.Claim {
 		return volume.Claim{
-			Alloc: alloc, Seq: seq, Wanted: true, State: volume.Taken, Terms: volume.Terms{Mode: mode}, Since: now.Add(-time.Hour),
+			Alloc: alloc, Seq: seq, Wanted: true, State: volume.Mounted, Terms: volume.Terms{Mode: mode}, Since: now.Add(-time.Hour),
 			Target: csi + "/p/per-alloc/" + alloc + "/data", Published: volume.Present, Mount: identity(id),
 		}
 	}
@@ -203,7 +203,7 @@ func TestRules(t *testing.T) {
 			p.Volumes[0].Observed.Plugin.Ready, p.Volumes[0].Observed.Plugin.State = false, "backing-off"
 		}, []string{"volume-waits:data"}, "backing-off", false},
 		"owes": {func(p *Picture) {
-			p.Volumes[0].Record.Node.Owed = []volume.Owed{{Kind: volume.NodeUnpublish, Path: "/x", Alloc: "z"}}
+			p.Volumes[0].Record.Node.PendingCalls = []volume.PendingCall{{Kind: volume.NodeUnpublish, Path: "/x", Alloc: "z"}}
 		}, []string{"volume-owes:data"}, "NodeUnpublishVolume /x", true},
 		"unseen": {func(p *Picture) {
 			p.Volumes[0].Record.Node.Unseen = []volume.Unseen{{Path: "/x", Users: []string{"pid 7 sh"}}}
@@ -212,9 +212,9 @@ func TestRules(t *testing.T) {
 			p.Volumes[0].Record.Volume.Expansion.Refused = volume.Refusal{Step: volume.ControllerExpand, Size: 1 << 30, Code: "OutOfRange", Message: "no"}
 		}, []string{"expansion-refused:data"}, "1GiB", false},
 		"debt": {func(p *Picture) {
-			p.Debts = []Debt{{Record: p.Volumes[0].Record, Since: now, Left: []string{"something"}}}
+			p.Deregistered = []Deregistered{{Record: p.Volumes[0].Record, Since: now, Left: []string{"something"}}}
 		}, []string{"volume-debt:d/x"}, "something", true},
-		"late":  {func(p *Picture) { p.Debts = []Debt{{Record: p.Volumes[0].Record, Since: now}} }, nil, "", false},
+		"late":  {func(p *Picture) { p.Deregistered = []Deregistered{{Record: p.Volumes[0].Record, Since: now}} }, nil, "", false},
 		"owner": {func(p *Picture) { p.Volumes[0].Owners["a"] = volume.OwnerView{Life: volume.LifeUnknown} }, []string{"owner-unknown:data/a"}, "not known", false},
 		"owner, for a moment": {func(p *Picture) {
 			p.Volumes[0].Owners["a"] = volume.OwnerView{Life: volume.LifeUnknown}
@@ -319,7 +319,7 @@ func TestRules(t *testing.T) {
 				if !slices.Contains(Kinds, f.Kind) || !strings.HasPrefix(f.ID, f.Kind+":") {
 					t.Errorf("%s is of no kind that is known", f.ID)
 				}
-				if f.What == "" || f.Then == "" || f.Subject == "" || f.Severity == "" || (f.Fix == "") != (f.mend.kind == nothing) {
+				if f.What == "" || f.Then == "" || f.Subject == "" || f.Severity == "" || (f.Fix == "") != (f.repair.kind == nothing) {
 					t.Errorf("it does not say all: %+v", f)
 				}
 			}

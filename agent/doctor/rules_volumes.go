@@ -28,7 +28,7 @@ func volumes(p Picture, f *findings) {
 		if do == "" {
 			do = status
 		}
-		again := mend{kind: wake, volume: r.Key()}
+		again := fix{kind: wake, volume: r.Key()}
 		switch {
 		case e.State == volume.StateStuck && inTheWay(v): // that mount is a finding of its own
 		case e.State == volume.StateStuck:
@@ -45,9 +45,9 @@ func volumes(p Picture, f *findings) {
 			waits(f, v, do)
 		}
 
-		if owed := r.Debts(); len(owed) > 0 {
-			calls := r.PendingCalls(v.Attempt, v.Observed.Plugin)
-			g := f.add(VolumeOwes, Warning, id, id).what("the plugin of volume %s is still to be told: %s", quote(id), strings.Join(owed, "; ")).
+		if owed := r.PendingCalls(); len(owed) > 0 {
+			calls := r.PendingCallState(v.Attempt, v.Observed.Plugin)
+			g := f.add(VolumePendingCalls, Warning, id, id).what("the plugin of volume %s is still to be told: %s", quote(id), strings.Join(owed, "; ")).
 				then("%s. Until then the volume is not mounted again, and may be kept from other hosts", line(errors.New(calls.How))).
 				do("volctl plugin status %s", r.Volume.PluginID).fix("try it again at once", again)
 			if calls.Failed {
@@ -109,7 +109,7 @@ func tried(now time.Time, at *volume.Attempt) string {
 func stuckThen(r volume.Record, v Volume) string {
 	wanted, leaving := 0, 0
 	for _, c := range r.Claims {
-		if c.Wanted && c.State != volume.Taken {
+		if c.Wanted && c.State != volume.Mounted {
 			wanted++
 		}
 		if !c.Wanted {
@@ -176,16 +176,16 @@ func ownerUnit(o volume.Owner) string {
 }
 
 // debts reports the rest of forced deregisters.
-func debts(p Picture, f *findings) {
-	for _, d := range p.Debts {
+func deregistered(p Picture, f *findings) {
+	for _, d := range p.Deregistered {
 		if len(d.Left) == 0 {
 			continue
 		}
 
 		v := d.Record.Volume
-		g := f.add(VolumeDebt, Warning, v.ID, v.Driver+"/"+v.ExternalID).what("volume %s was deregistered by force on %s and left: %s", quote(v.ID), d.Since.Format(time.RFC3339), strings.Join(d.Left, "; ")).
+		g := f.add(VolumeLeftover, Warning, v.ID, v.Driver+"/"+v.ExternalID).what("volume %s was deregistered by force on %s and left: %s", quote(v.ID), d.Since.Format(time.RFC3339), strings.Join(d.Left, "; ")).
 			then("%s. Until then the same storage is not mounted, and nothing else uses these paths", line(errors.New(d.Calls.How))).
-			do("volctl plugin status %s", v.PluginID).fix("try it again at once", mend{kind: wake, volume: d.Record.Key()})
+			do("volctl plugin status %s", v.PluginID).fix("try it again at once", fix{kind: wake, volume: d.Record.Key()})
 		if d.Calls.Failed {
 			g.Do = d.Calls.GiveUp
 		}

@@ -93,7 +93,7 @@ func (s *Service) Drain(ctx context.Context, wait time.Duration) (volume.Occupan
 	defer cancel()
 
 	for {
-		unstored := s.release(context.WithoutCancel(ctx))
+		unstored := s.detach(context.WithoutCancel(ctx))
 		left := s.Look(context.WithoutCancel(ctx))
 		left.Left = append(left.Left, unstored...)
 		if left.Empty() || errors.Is(context.Cause(ctx), errOver) {
@@ -155,7 +155,7 @@ func (s *Service) retry() {
 
 // release detaches the claims that have no live owner. It returns those whose change could not be
 // stored.
-func (s *Service) release(ctx context.Context) (failed []volume.Occupant) {
+func (s *Service) detach(ctx context.Context) (failed []volume.Occupant) {
 	var (
 		wg    sync.WaitGroup
 		mu    sync.Mutex
@@ -164,7 +164,7 @@ func (s *Service) release(ctx context.Context) (failed []volume.Occupant) {
 
 	for _, r := range s.Store.Volumes() {
 		for _, c := range r.Claims {
-			if r.Debt || !c.Wanted || c.Owner.Mortal() && !s.Owners.Gone(c.Keeper()) {
+			if r.Leftover || !c.Wanted || c.Owner.Mortal() && !s.Owners.Gone(c.Keeper()) {
 				continue
 			}
 
@@ -179,7 +179,7 @@ func (s *Service) release(ctx context.Context) (failed []volume.Occupant) {
 				mu.Lock()
 				defer mu.Unlock()
 
-				failed = append(failed, notReleased(r.Volume.ID, c.Alloc, err))
+				failed = append(failed, notDetached(r.Volume.ID, c.Alloc, err))
 			})
 		}
 	}
@@ -188,7 +188,7 @@ func (s *Service) release(ctx context.Context) (failed []volume.Occupant) {
 	return failed
 }
 
-func notReleased(id, alloc string, err error) volume.Occupant {
+func notDetached(id, alloc string, err error) volume.Occupant {
 	o := volume.Occupant{Volume: id, Alloc: alloc, Message: fmt.Sprintf("its release could not be stored: %v", err), Command: "volctl node status"}
 	var e *volume.Error
 	if errors.As(err, &e) && e.Hint != "" {

@@ -64,7 +64,7 @@ func (w *world) Detach(_ context.Context, id, alloc string, force bool, wait tim
 		return w.fail
 	}
 	r := w.records[id]
-	next, err := volume.Release(r, alloc)
+	next, err := volume.Detach(r, alloc)
 	if err == nil && !w.stays {
 		next.Claims = map[string]volume.Claim{}
 	}
@@ -105,7 +105,7 @@ func (w *world) service() *drain.Service {
 func claimed(id string, o volume.Owner) volume.Record {
 	return volume.Record{
 		Volume: volume.Volume{ID: id, PluginID: "p"}, Node: volume.NodeSide{Mode: &volume.Mode{}},
-		Claims: map[string]volume.Claim{"a": {Alloc: "a", Wanted: true, State: volume.Taken, Terms: volume.Terms{Owner: o}, Target: "/t/" + id}},
+		Claims: map[string]volume.Claim{"a": {Alloc: "a", Wanted: true, State: volume.Mounted, Terms: volume.Terms{Owner: o}, Target: "/t/" + id}},
 	}
 }
 

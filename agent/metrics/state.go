@@ -39,7 +39,7 @@ var (
 	volumeStates = []volume.State{
 		volume.StateFree, volume.StateMounting, volume.StateMounted, volume.StateDegraded, volume.StateDetaching, volume.StateStuck,
 	}
-	claimStates = []volume.ClaimState{volume.Pending, volume.Taken, volume.Unpublishing, volume.NodeDetached, volume.ControllerDetached}
+	claimStates = []volume.ClaimState{volume.Pending, volume.Mounted, volume.Unpublishing, volume.NodeDetached, volume.ControllerDetached}
 )
 
 // state is the collector of those values.

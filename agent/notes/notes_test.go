@@ -77,7 +77,7 @@ func (r records) Volumes() []volume.Record { return slices.Collect(maps.Values(r
 func record(id string, allocs ...string) volume.Record {
 	r := volume.Record{Volume: volume.Volume{ID: id}, Claims: map[string]volume.Claim{}}
 	for _, a := range allocs {
-		r.Claims[a] = volume.Claim{Alloc: a, State: volume.Taken, Published: volume.Present, Mount: &volume.MountIdentity{}}
+		r.Claims[a] = volume.Claim{Alloc: a, State: volume.Mounted, Published: volume.Present, Mount: &volume.MountIdentity{}}
 	}
 	return r
 }

@@ -335,7 +335,7 @@ func (s *Service) delete(ctx context.Context, id string) error {
 		if err := volume.Unused(r); err != nil {
 			return err
 		}
-		if debt, ok := tx.Debt(r.Volume.Driver, r.Volume.ExternalID); ok && r.Volume.ExternalID != "" {
+		if debt, ok := tx.Leftover(r.Volume.Driver, r.Volume.ExternalID); ok && r.Volume.ExternalID != "" {
 			left := strings.Join(Behind(debt), "; ")
 			if left == "" {
 				left = "a call of unknown outcome may still have an effect, which is waited for"

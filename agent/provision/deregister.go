@@ -42,11 +42,11 @@ func (s *Service) deregister(ctx context.Context, id string, force, forget bool)
 			return unless(ok, err, tx, id)
 		}
 
-		for _, d := range debts(tx, id) {
+		for _, d := range leftovers(tx, id) {
 			gone, ok = d, true
 			left = append(left, Behind(d)...)
 			tx.DeleteDebt(d.Volume.Driver, d.Volume.ExternalID)
-			wake = append(wake, volume.DebtKey(d.Volume.Driver, d.Volume.ExternalID))
+			wake = append(wake, volume.LeftoverKey(d.Volume.Driver, d.Volume.ExternalID))
 			if waits, ok := tx.VolumeOf(d.Volume.Driver, d.Volume.ExternalID); ok {
 				wake = append(wake, waits)
 			}
@@ -62,7 +62,7 @@ func (s *Service) deregister(ctx context.Context, id string, force, forget bool)
 	left = append(left, s.unguardLast(gone)...)
 	s.Queue.Forget(id)
 	s.reports.forget(id)
-	s.Queue.Wake(volume.DebtKey(gone.Volume.Driver, gone.Volume.ExternalID))
+	s.Queue.Wake(volume.LeftoverKey(gone.Volume.Driver, gone.Volume.ExternalID))
 	for _, key := range wake {
 		s.Queue.Wake(key)
 	}
@@ -90,14 +90,14 @@ func drop(tx Tx, r volume.Record, force, forget bool) (left []string, err error)
 		return nil, err
 	}
 
-	debt := volume.Owing(r) // a call may be running, and its effect is a leftover too
+	debt := volume.LeftoverOf(r) // a call may be running, and its effect is a leftover too
 	left = Behind(debt)
 	if want := r.Volume.Expansion.Want; want > 0 {
 		left = append(left, fmt.Sprintf("plugin %q may have expanded external_id %q to %s, or do so yet", r.Volume.PluginID, r.Volume.ExternalID, volume.Size(want)))
 	}
 	tx.DeleteVolume(id)
-	if _, ok := tx.Debt(r.Volume.Driver, r.Volume.ExternalID); r.Held() && r.Volume.ExternalID != "" && !ok && !forget {
-		tx.PutDebt(debt, time.Now().UTC())
+	if _, ok := tx.Leftover(r.Volume.Driver, r.Volume.ExternalID); r.Held() && r.Volume.ExternalID != "" && !ok && !forget {
+		tx.PutLeftover(debt, time.Now().UTC())
 	}
 
 	return left, nil
@@ -143,7 +143,7 @@ func (s *Service) unguardLast(gone volume.Record) (left []string) {
 	}
 
 	left = s.unguardAll(gone, "")
-	if !gone.Debt && !gone.Held() {
+	if !gone.Leftover && !gone.Held() {
 		return nil // unguard has reported these before
 	}
 
@@ -169,7 +169,7 @@ func unless(known bool, err error, tx Tx, id string) error {
 		return err
 	}
 
-	for _, d := range debts(tx, id) {
+	for _, d := range leftovers(tx, id) {
 		return volume.Errorf(volume.ErrNotFound, "volume %q was deregistered by force already; plugin %q is still to undo what it left: %s",
 			id, d.Volume.PluginID, strings.Join(Behind(d), "; ")).WithHint("to see how that stands: volctl node status; to give it up: %s", volume.Command("volctl volume deregister %s --force --forget", id))
 	}
@@ -177,8 +177,8 @@ func unless(known bool, err error, tx Tx, id string) error {
 	return unknown(id)
 }
 
-func debts(tx Tx, id string) []volume.Record {
-	return slices.DeleteFunc(tx.Debts(), func(r volume.Record) bool { return r.Volume.ID != id })
+func leftovers(tx Tx, id string) []volume.Record {
+	return slices.DeleteFunc(tx.Leftovers(), func(r volume.Record) bool { return r.Volume.ID != id })
 }
 
 // Behind lists the leftovers that remain on this host and at the plugin when the record is gone.
@@ -197,7 +197,7 @@ func Behind(r volume.Record) []string {
 	if r.Node.Staged != volume.Absent {
 		add("%s may still be mounted (staged)", r.Node.StagingPath)
 	}
-	for _, d := range r.Node.Owed {
+	for _, d := range r.Node.PendingCalls {
 		add("plugin %q was not told: %s %s", r.Volume.PluginID, d.Kind, d.Path)
 	}
 	if r.Node.Attached != volume.Absent {

@@ -161,16 +161,16 @@ func (t tx) TestOf(driver, external string) (string, bool) {
 	return "ebs", t.w.tested != "" && key(driver, external) == t.w.tested
 }
 
-func (t tx) Debts() []volume.Record { return slices.Collect(maps.Values(t.w.debts)) }
+func (t tx) Leftovers() []volume.Record { return slices.Collect(maps.Values(t.w.debts)) }
 
-func (t tx) Debt(driver, external string) (volume.Record, bool) {
+func (t tx) Leftover(driver, external string) (volume.Record, bool) {
 	r, ok := t.w.debts[key(driver, external)]
 	return r, ok
 }
 
 func (t tx) DeleteDebt(driver, external string) { delete(t.w.debts, key(driver, external)) }
 
-func (t tx) PutDebt(r volume.Record, _ time.Time) {
+func (t tx) PutLeftover(r volume.Record, _ time.Time) {
 	t.w.debts[key(r.Volume.Driver, r.Volume.ExternalID)] = r
 }
 
@@ -295,7 +295,7 @@ func (w *world) claim(t *testing.T, id string) {
 
 func (w *world) release(t *testing.T, id string) {
 	t.Helper()
-	r, err := volume.Release(w.volumes[id], "web")
+	r, err := volume.Detach(w.volumes[id], "web")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,9 +31,9 @@ type Tx interface {
 	TestOf(driver, external string) (pluginID string, ok bool)
 
 	// The store has one leftover record for each forced deregister that left something to undo.
-	Debts() []volume.Record
-	Debt(driver, external string) (volume.Record, bool)
-	PutDebt(r volume.Record, since time.Time)
+	Leftovers() []volume.Record
+	Leftover(driver, external string) (volume.Record, bool)
+	PutLeftover(r volume.Record, since time.Time)
 	DeleteDebt(driver, external string)
 	SnapshotTx
 }
@@ -275,7 +275,7 @@ func (s *Service) insert(tx Tx, r volume.Record) error {
 // secrets may be the reason why the leftovers still exist. lend is called when a volume is
 // registered again or changed.
 func (s *Service) lend(tx Tx, v volume.Volume) (err error) {
-	debt, ok := tx.Debt(v.Driver, v.ExternalID)
+	debt, ok := tx.Leftover(v.Driver, v.ExternalID)
 	if !ok || v.ExternalID == "" {
 		return nil
 	}
@@ -285,7 +285,7 @@ func (s *Service) lend(tx Tx, v volume.Volume) (err error) {
 		return err
 	}
 
-	tx.PutDebt(debt, time.Time{})
+	tx.PutLeftover(debt, time.Time{})
 	return nil
 }
 
@@ -330,7 +330,7 @@ func (s *Service) alone(ctx context.Context, v *volume.Volume) error {
 	defer cancel()
 
 	var asked error
-	err := s.Queue.Exclusive(wait, volume.DebtKey(v.Driver, v.ExternalID), func() error {
+	err := s.Queue.Exclusive(wait, volume.LeftoverKey(v.Driver, v.ExternalID), func() error {
 		if asked = s.learn(ctx, v); asked == nil {
 			asked = s.exists(ctx, *v)
 		}
@@ -385,7 +385,7 @@ func (s *Service) exists(ctx context.Context, v volume.Volume) error {
 
 // wake makes the queue look at a volume and at leftovers of the same storage.
 func (s *Service) wake(v volume.Volume) {
-	s.Queue.Wake(volume.DebtKey(v.Driver, v.ExternalID))
+	s.Queue.Wake(volume.LeftoverKey(v.Driver, v.ExternalID))
 	s.Queue.Wake(v.ID)
 }
 

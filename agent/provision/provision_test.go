@@ -22,7 +22,7 @@ func TestRegister(t *testing.T) {
 	if _, ch, err := w.service().Register(t.Context(), changed, false); err != nil || ch.Outcome != volume.Updated || w.volumes["data"].Volume.Context["a"] != "b" {
 		t.Errorf("changed: %v, %+v", err, ch)
 	}
-	equal(t, "woken", w.woken, []string{volume.DebtKey("ebs.csi", "vol-9"), "data", volume.DebtKey("ebs.csi", "vol-9"), "data"})
+	equal(t, "woken", w.woken, []string{volume.LeftoverKey("ebs.csi", "vol-9"), "data", volume.LeftoverKey("ebs.csi", "vol-9"), "data"})
 	_, _, err = w.service().Register(t.Context(), spec(), false)
 	if err != nil {
 		t.Errorf("without its external id, which is known: %v", err)
@@ -175,7 +175,7 @@ func TestDebt(t *testing.T) {
 		t.Errorf("%v, %q", err, left)
 	}
 	debt := w.debts[key("ebs.csi", "vol-9")]
-	if len(w.volumes) != 0 || len(w.debts) != 1 || !debt.Debt || !slices.Contains(w.woken, debt.Key()) {
+	if len(w.volumes) != 0 || len(w.debts) != 1 || !debt.Leftover || !slices.Contains(w.woken, debt.Key()) {
 		t.Errorf("volumes %+v, debts %+v, woken %q", w.volumes, w.debts, w.woken)
 	}
 	_, err = w.service().Deregister(t.Context(), "data", true)
@@ -220,7 +220,7 @@ func TestDebtBeforeCreate(t *testing.T) {
 	if r := w.mustCreate(t); r.Held() || len(w.debts) != 1 {
 		t.Errorf("created again: %+v, owed %+v", r, w.debts)
 	}
-	equal(t, "woken", w.woken, []string{volume.DebtKey("ebs.csi", "vol-1"), "data"})
+	equal(t, "woken", w.woken, []string{volume.LeftoverKey("ebs.csi", "vol-1"), "data"})
 }
 
 // When the leftovers are forgotten, a volume that waits for them is woken.

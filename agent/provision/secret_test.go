@@ -128,7 +128,7 @@ func TestSameSecretsWake(t *testing.T) {
 	w.mustRegister(t, given(existing(), volume.SecretRef{Env: "KEY"}))
 	w.woken = nil
 	w.mustRegister(t, given(existing(), volume.SecretRef{Env: "KEY"}))
-	equal(t, "woken", w.woken, []string{volume.DebtKey("ebs.csi", "vol-9"), "data"})
+	equal(t, "woken", w.woken, []string{volume.LeftoverKey("ebs.csi", "vol-9"), "data"})
 	w.woken = nil
 	if _, _, err := w.service().Register(t.Context(), given(existing(), volume.SecretRef{Env: "KEY"}), true); err != nil || len(w.woken) > 0 {
 		t.Errorf("a dry run: %v, woke %v", err, w.woken)
@@ -159,5 +159,5 @@ func TestLentSecretIsMoved(t *testing.T) {
 	again.Secrets = map[string]volume.SecretRef{"key": literal("three")}
 	w.mustRegister(t, again)
 	equal(t, "the debt, after a change", w.debts[key("ebs.csi", "vol-9")].Volume.Secrets["key"], sealed("data", "three"))
-	equal(t, "woken", w.woken, []string{volume.DebtKey("ebs.csi", "vol-9"), "other"})
+	equal(t, "woken", w.woken, []string{volume.LeftoverKey("ebs.csi", "vol-9"), "other"})
 }

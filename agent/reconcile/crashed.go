@@ -33,7 +33,7 @@ func suspects(o Options, now time.Time) map[string]*suspect {
 	}
 
 	for _, r := range o.Store.Volumes() {
-		if !r.Debt && (begun[r.Volume.ID] || r.Unsettled()) {
+		if !r.Leftover && (begun[r.Volume.ID] || r.Unsettled()) {
 			all[r.Volume.ID] = &suspect{plugin: r.Volume.PluginID, since: now}
 		}
 	}
@@ -101,8 +101,8 @@ func (q *Queue) Change(ctx context.Context, id string, fn func() error) error {
 	}
 
 	return q.Exclusive(ctx, id, func() error {
-		if r, ok := q.o.Store.Volume(id); ok && !r.Debt && q.o.Owed != nil {
-			if owed := q.o.Owed(r.Volume); owed != "" {
+		if r, ok := q.o.Store.Volume(id); ok && !r.Leftover && q.o.Blocked != nil {
+			if owed := q.o.Blocked(r.Volume); owed != "" {
 				return volume.Errorf(volume.ErrRefused, "volume %q cannot be changed yet: %s", id, owed).WithHint("volctl node status")
 			}
 		}

@@ -22,7 +22,7 @@ func crashed(rs []volume.Record, p *plugin, begun ...string) *reconcile.Queue {
 	return reconcile.New(reconcile.Options{
 		Store: store, Plugins: p, Host: &host{mounts: map[string]volume.MountIdentity{}, running: map[string]int{}},
 		Log: hclog.NewNullLogger(), Events: func([]volume.Event) {}, Crashed: true, Begun: begun,
-		Owed: func(v volume.Volume) string {
+		Blocked: func(v volume.Volume) string {
 			if v.ID == "owed" {
 				return "a debt comes first"
 			}
@@ -43,7 +43,7 @@ func TestChangeAfterCrash(t *testing.T) {
 	records := []volume.Record{
 		of("free", func(*volume.Record) {}),
 		of("mounted", func(r *volume.Record) {
-			r.Claims = map[string]volume.Claim{"a": {Alloc: "a", Wanted: true, State: volume.Taken, Published: volume.Present}}
+			r.Claims = map[string]volume.Claim{"a": {Alloc: "a", Wanted: true, State: volume.Mounted, Published: volume.Present}}
 			r.Node.Staged = volume.Present
 		}),
 		of("creating", func(r *volume.Record) { r.Volume.Provision = volume.Provisioning }),

@@ -266,7 +266,7 @@ func admit(t *testing.T, r volume.Record, alloc string) volume.Record {
 func (s *setup) release(t *testing.T, id, alloc string) {
 	t.Helper()
 	r, _ := s.store.Volume(id)
-	next, err := volume.Release(r, alloc)
+	next, err := volume.Detach(r, alloc)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -293,7 +293,7 @@ func (s *setup) until(t *testing.T, id string, what string, ok func(volume.Recor
 
 func (s *setup) untilTaken(t *testing.T, id string) {
 	t.Helper()
-	s.until(t, id, "mounted", func(r volume.Record) bool { return r.Claims["a"].State == volume.Taken })
+	s.until(t, id, "mounted", func(r volume.Record) bool { return r.Claims["a"].State == volume.Mounted })
 }
 
 func (s *setup) untilFree(t *testing.T, id string) {

@@ -59,12 +59,12 @@ type Options struct {
 	Begun   []string
 	// Halt is the reason why no call may be sent at all. It is empty if calls are allowed.
 	Halt string
-	// Owed describes the pending calls for a volume's storage after a forced deregister, or returns
+	// Blocked describes the pending calls for a volume's storage after a forced deregister, or returns
 	// "". The agent makes these calls before it uses the storage. The function may be nil.
-	Owed func(volume.Volume) string
-	// Paid is called when a record of pending calls has none left, repeatedly until the record is
-	// dropped. Paid may be nil.
-	Paid func(volume.Record)
+	Blocked func(volume.Volume) string
+	// Undone is called when a record of pending calls has none left, repeatedly until the record is
+	// dropped. Undone may be nil.
+	Undone func(volume.Record)
 }
 
 // Queue is the reconcile queue. Its methods are safe for concurrent use.
@@ -167,7 +167,7 @@ func (q *Queue) Changed(id string) <-chan struct{} {
 func (q *Queue) Exclusive(ctx context.Context, id string, fn func() error) error {
 	return q.alone(ctx, id, func() error {
 		r, ok := q.o.Store.Volume(id)
-		if ok && !r.Debt && r.Volume.ExternalID != "" {
+		if ok && !r.Leftover && r.Volume.ExternalID != "" {
 			return q.alone(ctx, storage(r), fn)
 		}
 		return fn()
@@ -191,7 +191,7 @@ func (q *Queue) alone(ctx context.Context, key string, fn func() error) error {
 }
 
 // storage returns the key of the pending calls for a volume's storage.
-func storage(r volume.Record) string { return volume.DebtKey(r.Volume.Driver, r.Volume.ExternalID) }
+func storage(r volume.Record) string { return volume.LeftoverKey(r.Volume.Driver, r.Volume.ExternalID) }
 
 // Call is like Exclusive, for a call that creates or deletes the volume. It shows as the volume's
 // current step while it runs and after it failed. Like Change, it first waits for calls of a

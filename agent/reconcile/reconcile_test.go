@@ -106,7 +106,7 @@ func TestIntentDuringStep(t *testing.T) {
 	s.Wake("v")
 	close(pass)
 	s.until(t, "v", "b's alone", func(r volume.Record) bool {
-		return len(r.Claims) == 1 && r.Claims["b"].State == volume.Taken
+		return len(r.Claims) == 1 && r.Claims["b"].State == volume.Mounted
 	})
 	if want := []string{"NodePublishVolume", "NodeUnpublishVolume", "free", "NodePublishVolume"}; !reflect.DeepEqual(s.host.did(), want) {
 		t.Errorf("steps %q, want %q", s.host.did(), want)
@@ -372,7 +372,7 @@ func TestOneCallForStorage(t *testing.T) {
 	c := debt.Claims["a"]
 	c.Wanted, c.Published = false, volume.Failed
 	debt.Claims = map[string]volume.Claim{"a": c}
-	debt.Debt = true
+	debt.Leftover = true
 	s.store.put(debt)
 	begun, pass := make(chan struct{}), make(chan struct{})
 	s.host.do = func(context.Context, string, volume.Action) volume.Outcome {
@@ -434,7 +434,7 @@ func TestAbandonBeforeCall(t *testing.T) {
 	s.Wake("v")
 	<-looking
 	r, _ := s.store.Volume("v")
-	next, err := volume.ReleaseWithout(r, "a", volume.ByLazy)
+	next, err := volume.DetachWithout(r, "a", volume.ByLazy)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -455,7 +455,7 @@ func TestForcedWhileSaving(t *testing.T) {
 	r.Volume.Driver, r.Volume.ExternalID = "d", "x"
 	s.store.put(r)
 	debt := r
-	debt.Debt = true
+	debt.Leftover = true
 	var once sync.Once
 	s.store.saving = func() {
 		once.Do(func() {
@@ -524,7 +524,7 @@ func TestStop(t *testing.T) {
 	if took := time.Since(since); took < 500*time.Millisecond || took > 10*time.Second {
 		t.Errorf("it took %v, want the 500 ms that it was given", took)
 	}
-	if r, _ := s.store.Volume("v"); r.Claims["a"].State != volume.Taken {
+	if r, _ := s.store.Volume("v"); r.Claims["a"].State != volume.Mounted {
 		t.Errorf("the step that ended in time was not recorded: %+v", r.Claims["a"])
 	}
 	if r, _ := s.store.Volume("w"); r.Claims["a"].Published != volume.Failed || len(r.Node.Watches) != 1 {

@@ -37,8 +37,8 @@ func (h *stormHost) begin(after volume.Stop) {
 	for key, r := range h.disk {
 		r.Node.Proven = false // Proven is not stored
 		_, blocked := h.disk[debtOf(r)]
-		r, _ = volume.Loaded(r, after, blocked && !r.Debt)
-		if r.Debt && after.Boot() {
+		r, _ = volume.Loaded(r, after, blocked && !r.Leftover)
+		if r.Leftover && after.Boot() {
 			r = volume.NextBoot(r)
 		}
 		h.mem[key] = r
@@ -47,7 +47,7 @@ func (h *stormHost) begin(after volume.Stop) {
 	h.mu.Unlock()
 	h.q = reconcile.New(reconcile.Options{
 		Store: s, Plugins: h.storm, Host: s, Events: func([]volume.Event) {}, Log: hclog.NewNullLogger(),
-		Crashed: after == volume.Crashed, Owed: s.owed, Paid: h.paid,
+		Crashed: after == volume.Crashed, Blocked: s.owed, Undone: h.paid,
 	})
 	h.q.Start()
 }
@@ -102,7 +102,7 @@ func (h *stormHost) claim(id, alloc string) {
 // debtOf returns the key of the record of pending calls that a forced deregister leaves for a
 // volume.
 func debtOf(r volume.Record) string {
-	return volume.DebtKey(r.Volume.Driver, r.Volume.ExternalID)
+	return volume.LeftoverKey(r.Volume.Driver, r.Volume.ExternalID)
 }
 
 // owed reports whether a forced deregister left pending calls for a volume's storage. The queue
@@ -138,7 +138,7 @@ func (h *stormHost) force(id string) {
 		delete(h.mem, id)
 		delete(h.disk, id)
 		if _, owed := h.mem[debtOf(r)]; r.Held() && !owed {
-			debt := volume.Owing(r)
+			debt := volume.LeftoverOf(r)
 			h.mem[debt.Key()], h.disk[debt.Key()] = debt, debt
 		}
 	}
@@ -217,7 +217,7 @@ var deeds = map[string]func(*stormHost, deed){
 	"nothing": func(*stormHost, deed) {},
 	"claim":   func(h *stormHost, d deed) { h.claim(d.Volume, d.Alloc) },
 	"release": func(h *stormHost, d deed) {
-		h.change(d.Volume, func(r volume.Record) (volume.Record, error) { return volume.Release(r, d.Alloc) })
+		h.change(d.Volume, func(r volume.Record) (volume.Record, error) { return volume.Detach(r, d.Alloc) })
 	},
 	"expand":            func(h *stormHost, d deed) { h.expand(d.Volume, d.N) },
 	"force":             func(h *stormHost, d deed) { h.force(d.Volume) },

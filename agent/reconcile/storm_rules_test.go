@@ -10,7 +10,7 @@ import (
 // rule names the rule that a step would break in the current state. The caller holds mu.
 func (s *storm) rule(r volume.Record, a volume.Action) string {
 	id := r.Volume.ID
-	if _, owed := s.mem[debtOf(r)]; owed && !r.Debt && a.RPC() {
+	if _, owed := s.mem[debtOf(r)]; owed && !r.Leftover && a.RPC() {
 		return "what a forced deregister left is not undone"
 	}
 	detaching := s.cloud[fmt.Sprint(volume.ControllerUnpublish, id)] > 0
@@ -119,7 +119,7 @@ func (s *storm) unsettled(ids []string) string {
 			switch {
 			case !c.Wanted:
 				return fmt.Sprintf("the claim of %q on %q is not gone: %+v", alloc, id, c)
-			case c.State != volume.Taken:
+			case c.State != volume.Mounted:
 				return fmt.Sprintf("the claim of %q on %q is %s", alloc, id, c.State)
 			case t.id == 0 || t.dead || t.bare || c.Mount == nil || c.Mount.ID != t.id:
 				return fmt.Sprintf("the claim of %q on %q is taken, and mounted is %+v", alloc, id, t)

@@ -12,7 +12,7 @@ func (q *Queue) sweep(rs []volume.Record, because why) {
 	ids := make([]string, 0, len(rs))
 	for _, r := range rs {
 		switch id := r.Key(); {
-		case r.Debt: // a record without pending calls must be dropped
+		case r.Leftover: // a record without pending calls must be dropped
 			q.wake(id, because)
 		case !r.Held() && !r.Expanding():
 			q.notify(id)

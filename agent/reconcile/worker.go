@@ -67,8 +67,8 @@ func (q *Queue) turn(id string, e *entry, whole volume.Record) (more, news bool)
 	switch a.Kind {
 	case volume.Settled, volume.Wait:
 		q.rest(id, e, r, a, obs)
-		if a.Kind == volume.Settled && r.Debt && q.o.Paid != nil {
-			q.o.Paid(r)
+		if a.Kind == volume.Settled && r.Leftover && q.o.Undone != nil {
+			q.o.Undone(r)
 			if _, still := q.o.Store.Volume(id); still { // the removal could not be saved
 				q.timers.set(id, time.Now().Add(recheck))
 			}
@@ -138,7 +138,7 @@ func (q *Queue) look(e *entry, whole volume.Record) (volume.Record, volume.Obser
 // (Free) makes no call, so it does not wait. forStorage reports whether the step ran. The step does
 // not run if the wait is cancelled, or if the id belongs to another volume afterwards.
 func (q *Queue) forStorage(ctx context.Context, id string, r volume.Record, a volume.Action, step func()) (done bool) {
-	if r.Debt || r.Volume.ExternalID == "" || a.Kind == volume.Free {
+	if r.Leftover || r.Volume.ExternalID == "" || a.Kind == volume.Free {
 		step()
 		return true
 	}
@@ -208,15 +208,15 @@ func (q *Queue) complete(obs *volume.Observed, r volume.Record, e *entry) {
 	obs.Halt, obs.Down = q.o.Halt, q.down
 	obs.Plugin = q.o.Plugins.View(r.Volume.PluginID)
 	obs.Parked = e.parked(now)
-	if q.o.Owed != nil && !r.Debt {
-		obs.Debt = q.o.Owed(r.Volume)
+	if q.o.Blocked != nil && !r.Leftover {
+		obs.Leftover = q.o.Blocked(r.Volume)
 	}
 
-	if obs.Debt != "" {
+	if obs.Leftover != "" {
 		q.pending(obs, r)
 	}
 
-	if d := obs.Plugin.Info.Driver; r.Debt && d != "" && d != r.Volume.Driver {
+	if d := obs.Plugin.Info.Driver; r.Leftover && d != "" && d != r.Volume.Driver {
 		obs.Plugin = obs.Plugin.Barred(fmt.Sprintf("it is driver %s now, and this is a volume of %s", d, r.Volume.Driver))
 	}
 
@@ -236,7 +236,7 @@ func (q *Queue) pending(obs *volume.Observed, r volume.Record) {
 		obs.PendingTry = d.attempt(func(volume.Action) bool { return true })
 	}
 	if at := obs.PendingTry; at != nil && at.Err != nil {
-		obs.Debt += fmt.Sprintf("; the last try failed: %v", at.Err)
+		obs.Leftover += fmt.Sprintf("; the last try failed: %v", at.Err)
 	}
 }
 
@@ -370,7 +370,7 @@ func (q *Queue) home(id string, r volume.Record) string {
 	if now, ok := q.o.Store.Volume(id); ok && now.Same(r) {
 		return id
 	}
-	r.Debt = true
+	r.Leftover = true
 	return r.Key()
 }
 

@@ -14,7 +14,7 @@ type WithLeftovers struct{ Store }
 
 // Volume returns a volume's record or a leftover record.
 func (s WithLeftovers) Volume(key string) (volume.Record, bool) {
-	if driver, external, ok := volume.ParseDebtKey(key); ok {
+	if driver, external, ok := volume.ParseLeftoverKey(key); ok {
 		d, ok := s.Debt(driver, external)
 		return d.Whole(), ok
 	}
@@ -33,13 +33,13 @@ func (s WithLeftovers) Volumes() []volume.Record {
 
 // Save is store.Save, and also accepts the key of a leftover record.
 func (s WithLeftovers) Save(ctx context.Context, key string, fn func(volume.Record) (volume.Record, volume.Saving)) error {
-	driver, external, ok := volume.ParseDebtKey(key)
+	driver, external, ok := volume.ParseLeftoverKey(key)
 	if !ok {
 		return s.Store.Save(ctx, key, fn)
 	}
 
 	saving := volume.SaveWithNext
-	err := s.Checkpoint(ctx, changeDebt(driver, external, func(r volume.Record) volume.Record {
+	err := s.Checkpoint(ctx, changeLeftover(driver, external, func(r volume.Record) volume.Record {
 		r, saving = fn(r)
 		return r
 	}))
@@ -52,15 +52,15 @@ func (s WithLeftovers) Save(ctx context.Context, key string, fn func(volume.Reco
 
 // Intend is store.Intend, and also accepts the key of a leftover record.
 func (s WithLeftovers) Intend(ctx context.Context, key string, fn func(volume.Record) volume.Record) error {
-	driver, external, ok := volume.ParseDebtKey(key)
+	driver, external, ok := volume.ParseLeftoverKey(key)
 	if !ok {
 		return s.Store.Intend(ctx, key, fn)
 	}
-	return s.Update(ctx, changeDebt(driver, external, fn))
+	return s.Update(ctx, changeLeftover(driver, external, fn))
 }
 
-// changeDebt changes a leftover record, if it still exists.
-func changeDebt(driver, external string, fn func(volume.Record) volume.Record) func(*statedb.Tx) error {
+// changeLeftover changes a leftover record, if it still exists.
+func changeLeftover(driver, external string, fn func(volume.Record) volume.Record) func(*statedb.Tx) error {
 	return func(tx *statedb.Tx) error {
 		if d, ok := tx.Debt(driver, external); ok {
 			r := fn(d.Whole())

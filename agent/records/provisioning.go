@@ -67,19 +67,19 @@ func (t Tx) TestOf(driver, external string) (pluginID string, ok bool) {
 	return "", false
 }
 
-// Debts returns all leftover records in the form of volume records.
-func (t Tx) Debts() []volume.Record {
+// Leftovers returns all leftover records in the form of volume records.
+func (t Tx) Leftovers() []volume.Record {
 	return Whole(t.Tx.Debts())
 }
 
-// Debt returns a leftover record in the form of a volume record.
-func (t Tx) Debt(driver, external string) (volume.Record, bool) {
+// Leftover returns a leftover record in the form of a volume record.
+func (t Tx) Leftover(driver, external string) (volume.Record, bool) {
 	d, ok := t.Tx.Debt(driver, external)
 	return d.Whole(), ok
 }
 
-// PutDebt stores a leftover record. An existing one keeps its time.
-func (t Tx) PutDebt(r volume.Record, since time.Time) {
+// PutLeftover stores a leftover record. An existing one keeps its time.
+func (t Tx) PutLeftover(r volume.Record, since time.Time) {
 	if d, ok := t.Tx.Debt(r.Volume.Driver, r.Volume.ExternalID); ok {
 		since = d.Since
 	}

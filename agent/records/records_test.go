@@ -82,9 +82,9 @@ func TestLeftovers(t *testing.T) {
 	s := open(t)
 	put(t, s, record("new"))
 	left := record("old")
-	left.Volume.ExternalID, left.Debt, left.Node.Attached = "e-new", true, volume.Present
+	left.Volume.ExternalID, left.Leftover, left.Node.Attached = "e-new", true, volume.Present
 	err := records.Provisioning{Store: s}.Update(t.Context(), func(tx provision.Tx) error {
-		tx.PutDebt(left, time.Unix(1, 0))
+		tx.PutLeftover(left, time.Unix(1, 0))
 		return nil
 	})
 	if err != nil {
@@ -92,7 +92,7 @@ func TestLeftovers(t *testing.T) {
 	}
 
 	all := records.WithLeftovers{Store: s}
-	key := volume.DebtKey("d", "e-new")
+	key := volume.LeftoverKey("d", "e-new")
 	if r, ok := all.Volume(key); !ok || r.Volume.ID != "old" || len(all.Volumes()) != 2 {
 		t.Fatalf("%+v, %t, %d in all", r, ok, len(all.Volumes()))
 	}

@@ -75,11 +75,11 @@ func (s Store) Change(ctx context.Context, id string, fn func(volume.Record) (vo
 	})
 }
 
-// Release is, for claim, Change for the end of a claim. On a read-only data dir it keeps the change
+// Detach is, for claim, Change for the end of a claim. On a read-only data dir it keeps the change
 // in memory, and writes it when that is possible again. Otherwise no volume could be unmounted on
 // such a host. If the agent dies before the write, the next one finds the old claim and mounts the
 // volume again.
-func (s Store) Release(ctx context.Context, id string, fn func(volume.Record) (volume.Record, bool, error)) error {
+func (s Store) Detach(ctx context.Context, id string, fn func(volume.Record) (volume.Record, bool, error)) error {
 	err := s.Change(ctx, id, fn)
 	if !errors.Is(err, syscall.EROFS) {
 		return err

@@ -94,7 +94,7 @@ func (c *chaos) detachEverything(ctx context.Context) {
 				err = errors.Join(err, fmt.Errorf("container runtime still has %q", one.Volume))
 				continue
 			}
-			gone := c.api.ReleaseClaim(ctx, one.Volume, one.Alloc, apiclient.ReleaseOptions{Wait: 5 * time.Second})
+			gone := c.api.DetachClaim(ctx, one.Volume, one.Alloc, apiclient.DetachOptions{Wait: 5 * time.Second})
 			if codeOf(gone) != api.CodeNotFound {
 				err = errors.Join(err, gone)
 			}

@@ -199,17 +199,17 @@ func (k *chaosClient) detachSome(ctx context.Context, dice *rand.Rand) error {
 		s = one
 		break
 	}
-	return k.detach(ctx, s, k.name, apiclient.ReleaseOptions{Wait: patient(dice)})
+	return k.detach(ctx, s, k.name, apiclient.DetachOptions{Wait: patient(dice)})
 }
 
 // detach closes the volume and then ends the claim.
-func (k *chaosClient) detach(ctx context.Context, s *chaosStorage, alloc string, how apiclient.ReleaseOptions) error {
+func (k *chaosClient) detach(ctx context.Context, s *chaosStorage, alloc string, how apiclient.DetachOptions) error {
 	if o := k.held[s]; o != nil && alloc == k.name {
 		k.mustBeAttached(o)
 		o.close()
 		delete(k.held, s)
 	}
-	err := k.api.ReleaseClaim(ctx, s.now(), alloc, how)
+	err := k.api.DetachClaim(ctx, s.now(), alloc, how)
 	s.log("%s detached %q from %s, wait %s %s: %v", k.name, s.now(), alloc, how.Wait, how.WithoutPlugin, err)
 	return err
 }

@@ -75,7 +75,7 @@ func (k *chaosClient) remove(ctx context.Context, dice *rand.Rand) error {
 	}
 	s := k.made[dice.IntN(len(k.made))]
 	if k.held[s] != nil {
-		return k.detach(ctx, s, k.name, apiclient.ReleaseOptions{Wait: patient(dice)})
+		return k.detach(ctx, s, k.name, apiclient.DetachOptions{Wait: patient(dice)})
 	}
 	err := k.destroy(ctx, s.now())
 	if codeOf(err) != api.CodeRefused {
@@ -132,7 +132,7 @@ func (k *chaosClient) bounce(ctx context.Context, dice *rand.Rand) error {
 	defer func() { _ = k.cfg.Faults().Remove(ids...) }() // the next Add reports the same failure
 	k.mustBeAttached(o)
 	wait := time.Duration(dice.IntN(2)) * fraction(dice, 0, 1.5)
-	err = k.detach(ctx, s, k.name, apiclient.ReleaseOptions{Wait: wait})
+	err = k.detach(ctx, s, k.name, apiclient.DetachOptions{Wait: wait})
 	again := k.name + "-again"
 	if dice.IntN(4) == 0 {
 		k.agentDies(ctx, fraction(dice, 0, 0.3))
@@ -184,7 +184,7 @@ func (k *chaosClient) useFor(ctx context.Context, o *opened, d time.Duration) er
 
 // giveBack detaches an alloc. It returns the first error of the step.
 func (k *chaosClient) giveBack(ctx context.Context, s *chaosStorage, alloc string, first error) error {
-	err := k.api.ReleaseClaim(ctx, s.now(), alloc, apiclient.ReleaseOptions{Wait: 5 * time.Second})
+	err := k.api.DetachClaim(ctx, s.now(), alloc, apiclient.DetachOptions{Wait: 5 * time.Second})
 	s.log("%s detached %q from %s: %v", k.name, s.now(), alloc, err)
 	if first != nil {
 		return first
@@ -207,13 +207,13 @@ func (k *chaosClient) lazy(ctx context.Context, dice *rand.Rand) error {
 	if err != nil {
 		return err
 	}
-	s, how := k.private, apiclient.ReleaseOptions{Wait: patient(dice), WithoutPlugin: []string{"umount", "force", "lazy"}[dice.IntN(3)]}
+	s, how := k.private, apiclient.DetachOptions{Wait: patient(dice), WithoutPlugin: []string{"umount", "force", "lazy"}[dice.IntN(3)]}
 	if dice.IntN(2) == 0 {
 		return k.detach(ctx, s, k.name, how)
 	}
 	delete(k.held, s)
 	defer o.close()
-	err = k.api.ReleaseClaim(ctx, s.now(), k.name, how)
+	err = k.api.DetachClaim(ctx, s.now(), k.name, how)
 	s.log("%s detached %q from %s with a file open %+v: %v", k.name, s.now(), k.name, how, err)
 	if used := k.useFor(ctx, o, fraction(dice, 0, 0.5)); used != nil {
 		return used
@@ -232,11 +232,11 @@ func (k *chaosClient) force(ctx context.Context, dice *rand.Rand) error {
 	delete(k.held, s) // the claim ends, and the file stays open
 	defer o.close()
 	was := s.now()
-	how := apiclient.ReleaseOptions{Wait: time.Duration(dice.IntN(800)) * time.Millisecond}
+	how := apiclient.DetachOptions{Wait: time.Duration(dice.IntN(800)) * time.Millisecond}
 	if dice.IntN(3) == 0 {
 		how.WithoutPlugin = []string{"umount", "lazy"}[dice.IntN(2)]
 	}
-	err = k.api.ReleaseClaim(ctx, was, k.name, how)
+	err = k.api.DetachClaim(ctx, was, k.name, how)
 	s.log("%s detached %q with a file open %+v: %v", k.name, was, how, err)
 	res, err := k.api.DeregisterVolume(ctx, was, true)
 	s.log("%s deregistered %q by force: %+v, %v", k.name, was, res, err)
@@ -259,8 +259,8 @@ func (k *chaosClient) force(ctx context.Context, dice *rand.Rand) error {
 		k.agentDies(ctx, fraction(dice, 0, 0.3))
 	}
 	_ = rest(ctx, fraction(dice, 0, 0.5))
-	how = apiclient.ReleaseOptions{Wait: fraction(dice, 0, 1)}
-	err = k.api.ReleaseClaim(ctx, id, again, how)
+	how = apiclient.DetachOptions{Wait: fraction(dice, 0, 1)}
+	err = k.api.DetachClaim(ctx, id, again, how)
 	s.log("%s detached %q from %s: %v", k.name, id, again, err)
 	_ = rest(ctx, fraction(dice, 0, 0.5))
 	return k.useWhileForced(o, err)

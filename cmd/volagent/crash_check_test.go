@@ -114,7 +114,7 @@ func (w *wanted) add(v api.Volume) error {
 		w.view = append(w.view, "staged "+external+" "+h.stagingPath(id))
 	}
 	for _, c := range v.Claims {
-		if c.State != api.ClaimTaken || !c.Wanted {
+		if c.State != api.ClaimMounted || !c.Wanted {
 			return fmt.Errorf("the claim of %q on volume %q is %s (wanted: %v)", c.Alloc, id, c.State, c.Wanted)
 		}
 		if err := errors.Join(h.usable(c), h.reachable(c)); err != nil {

@@ -213,7 +213,7 @@ func (h *crashHost) claimOf(id, alloc string, req api.ClaimRequest) error {
 func (h *crashHost) detach(id, alloc string) error {
 	ctx, cancel := h.ctx()
 	defer cancel()
-	return h.api.ReleaseClaim(ctx, id, alloc, apiclient.ReleaseOptions{Wait: 2 * patience})
+	return h.api.DetachClaim(ctx, id, alloc, apiclient.DetachOptions{Wait: 2 * patience})
 }
 
 func (h *crashHost) deregister(id string, force bool) error {

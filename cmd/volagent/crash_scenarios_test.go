@@ -206,7 +206,7 @@ func stuckRelease(h *crashHost) {
 	h.holder = newSleeper(h.t, h.wantPath("data", "a", ""))
 	ctx, cancel := h.ctx()
 	defer cancel()
-	h.must(h.api.ReleaseClaim(ctx, "data", "a", noWait))
+	h.must(h.api.DetachClaim(ctx, "data", "a", noWait))
 	// Wait for a long retry delay, so that no retry commits anything during the scenario.
 	h.await("the release to be stuck, and not to be tried again soon", func() bool {
 		at := h.volume("data").Attempt

@@ -262,4 +262,4 @@ func (s scenario) outcome(h *crashHost, kept string, pid int) {
 	h.finish()
 }
 
-var noWait = apiclient.ReleaseOptions{}
+var noWait = apiclient.DetachOptions{}

@@ -414,7 +414,7 @@ func TestDoctorBusy(t *testing.T) {
 				if _, err := client.ClaimVolume(t.Context(), id, "a", api.ClaimRequest{}, time.Minute); err != nil {
 					t.Error(err)
 				}
-				if err := client.ReleaseClaim(t.Context(), id, "a", apiclient.ReleaseOptions{Wait: time.Minute}); err != nil {
+				if err := client.DetachClaim(t.Context(), id, "a", apiclient.DetachOptions{Wait: time.Minute}); err != nil {
 					t.Error(err)
 				}
 				rounds.Add(1)

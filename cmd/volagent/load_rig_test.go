@@ -195,7 +195,7 @@ func (r *rig) claim(i int) error {
 }
 
 func (r *rig) release(i int) error {
-	return r.api.ReleaseClaim(context.Background(), loadID(i), "bench", apiclient.ReleaseOptions{Wait: loadWait})
+	return r.api.DetachClaim(context.Background(), loadID(i), "bench", apiclient.DetachOptions{Wait: loadWait})
 }
 
 func (r *rig) directPath(kind string, i int) string {

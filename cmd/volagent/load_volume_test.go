@@ -28,7 +28,7 @@ func BenchmarkLoadOneVolume(b *testing.B) {
 		return err
 	}
 	release := func(alloc string) error {
-		return r.api.ReleaseClaim(context.Background(), "shared", alloc, apiclient.ReleaseOptions{Wait: loadWait})
+		return r.api.DetachClaim(context.Background(), "shared", alloc, apiclient.DetachOptions{Wait: loadWait})
 	}
 	held := 0
 	cost := map[int]time.Duration{}

@@ -56,7 +56,7 @@ func (c crowd) claim(id, alloc string, req api.ClaimRequest) (*api.Claim, error)
 }
 
 func (c crowd) detach(id, alloc string) error {
-	return c.ReleaseClaim(context.Background(), id, alloc, apiclient.ReleaseOptions{Wait: aWhile})
+	return c.DetachClaim(context.Background(), id, alloc, apiclient.DetachOptions{Wait: aWhile})
 }
 
 // only asserts that each call succeeded or failed with one of the given codes. It returns the

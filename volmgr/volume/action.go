@@ -65,7 +65,7 @@ type Action struct {
 	How Without
 
 	// This field is set on a pending call.
-	Owed bool
+	Pending bool
 
 	// Dead marks the Doubt of a mount that exists and must be undone.
 	Dead bool
@@ -93,17 +93,17 @@ type Cause string
 
 // The causes of a Wait.
 const (
-	CauseHalted  Cause = "halted"  // the agent sends no call at all
-	CausePlugin  Cause = "plugin"  // the plugin is not ready
-	CauseBackoff Cause = "backoff" // a step failed and is not due yet
-	CauseForeign Cause = "foreign" // a mount that no record explains is in the way
-	CauseHung    Cause = "hung"    // a mount does not answer
-	CauseWatch   Cause = "watch"   // a late effect may still come
-	CauseDebt    Cause = "debt"    // pending calls of a forced deregister of the same storage come first
-	CauseExpand  Cause = "expand"  // the volume must be expanded first
-	CauseOwner   Cause = "owner"   // a claim's owner is gone, and the claim will be detached
-	CauseDown    Cause = "down"    // this host is going down, and the volume is no longer mounted
-	CauseInvalid Cause = "invalid" // the record holds a state that this release does not know
+	CauseHalted   Cause = "halted"  // the agent sends no call at all
+	CausePlugin   Cause = "plugin"  // the plugin is not ready
+	CauseBackoff  Cause = "backoff" // a step failed and is not due yet
+	CauseForeign  Cause = "foreign" // a mount that no record explains is in the way
+	CauseHung     Cause = "hung"    // a mount does not answer
+	CauseWatch    Cause = "watch"   // a late effect may still come
+	CauseLeftover Cause = "debt"    // pending calls of a forced deregister of the same storage come first
+	CauseExpand   Cause = "expand"  // the volume must be expanded first
+	CauseOwner    Cause = "owner"   // a claim's owner is gone, and the claim will be detached
+	CauseDown     Cause = "down"    // this host is going down, and the volume is no longer mounted
+	CauseInvalid  Cause = "invalid" // the record holds a state that this release does not know
 )
 
 // Key names the step for retries. A volume that fails at one step does not delay the steps that do
@@ -248,7 +248,7 @@ type Observed struct {
 
 	// This field describes the pending calls of a forced deregister of the same storage, if there are
 	// any.
-	Debt string
+	Leftover string
 
 	// Pending is the record of these calls and PendingTry is the last attempt at one. Each is nil
 	// if it is not known.

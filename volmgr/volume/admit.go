@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// ErrReleasing is a refusal that ends by itself, because the conflicting claim is being detached.
+// ErrDetaching is a refusal that ends by itself, because the conflicting claim is being detached.
 // It is also an ErrRefused.
-var ErrReleasing = fmt.Errorf("being released: %w", ErrRefused)
+var ErrDetaching = fmt.Errorf("being released: %w", ErrRefused)
 
 // Request asks for a claim.
 type Request struct {
@@ -42,7 +42,7 @@ type Request struct {
 func (q Request) Private() bool { return q.At != "" || q.Owner.Kind == OwnerRuntime }
 
 // Admit decides on a claim by the modes in force and returns the record with the claim. A repeated
-// equal request by the same alloc is admitted without a change. Admit refuses with ErrReleasing if
+// equal request by the same alloc is admitted without a change. Admit refuses with ErrDetaching if
 // waiting helps, and otherwise with ErrRefused. The message names the conflicting claims and a way
 // to free the volume. A claim whose owner is gone counts as being detached.
 func Admit(r Record, req Request, p PluginInfo, now time.Time) (Record, error) {
@@ -146,7 +146,7 @@ func apart(r Record, req Request) error {
 func again(r Record, c Claim, req Request) error {
 	if !c.Wanted {
 		return &Error{
-			Kind:    ErrReleasing,
+			Kind:    ErrDetaching,
 			Message: fmt.Sprintf("the earlier claim of %q on volume %q is still being released (%s)", c.Alloc, r.Volume.ID, c.State),
 			Hint:    Command("volctl volume status %s", r.Volume.ID),
 		}
@@ -207,7 +207,7 @@ func choose(r Record, req Request, caps Caps) (*Mode, error) {
 		WithHint("add it to capabilities and run: volctl volume register FILE")
 }
 
-// inForce returns the kind of a refusal that claims cause. It is ErrReleasing if all of them are
+// inForce returns the kind of a refusal that claims cause. It is ErrDetaching if all of them are
 // being detached, because the refusal then ends by itself.
 func inForce(claims ...Claim) error {
 	for _, c := range claims {
@@ -215,7 +215,7 @@ func inForce(claims ...Claim) error {
 			return ErrRefused
 		}
 	}
-	return ErrReleasing
+	return ErrDetaching
 }
 
 // fits applies the access matrix. Claims that are being detached still count. In a mode that many
@@ -253,7 +253,7 @@ func fits(r Record, req Request, mode AccessMode, now time.Time) error {
 // claim whose owner is gone only needs time.
 func inTheWay(r Record, mode AccessMode, blocking []Claim, owners Owners, now time.Time) error {
 	var names []string
-	kind, hint := ErrReleasing, Command("volctl volume status %s", r.Volume.ID)
+	kind, hint := ErrDetaching, Command("volctl volume status %s", r.Volume.ID)
 	for _, c := range blocking {
 		age := now.Sub(c.Since).Round(time.Second)
 		if c.Wanted {
@@ -315,9 +315,9 @@ func Clash(r Record, c Claim, others, owed []Record) error {
 	return nil
 }
 
-// Release marks a claim as no longer wanted. It returns ErrNotFound if there is none. It changes
+// Detach marks a claim as no longer wanted. It returns ErrNotFound if there is none. It changes
 // nothing if the claim is already being detached.
-func Release(r Record, alloc string) (Record, error) {
+func Detach(r Record, alloc string) (Record, error) {
 	c, ok := r.Claims[alloc]
 	if !ok {
 		return r, Errorf(ErrNotFound, "%q has no claim on volume %q", alloc, r.Volume.ID).
@@ -329,8 +329,8 @@ func Release(r Record, alloc string) (Record, error) {
 	return r.with(c.unwanted()), nil
 }
 
-// Releasing reports whether the refusal err ends by itself.
-func Releasing(err error) bool { return errors.Is(err, ErrReleasing) }
+// IsDetaching reports whether the refusal err ends by itself.
+func IsDetaching(err error) bool { return errors.Is(err, ErrDetaching) }
 
 func (q Request) wish() string {
 	s := "a writer"

@@ -55,7 +55,7 @@ func in(mode volume.AccessMode, readers, writers int) volume.Record {
 	for i := range readers + writers {
 		alloc := fmt.Sprintf("holder-%d", i)
 		r.Claims[alloc] = volume.Claim{
-			Alloc: alloc, Seq: uint64(i + 1), Wanted: true, State: volume.Taken,
+			Alloc: alloc, Seq: uint64(i + 1), Wanted: true, State: volume.Mounted,
 			Terms: volume.Terms{ReadOnly: i < readers, Mode: r.Volume.Capabilities[0]}, Since: now.Add(-time.Hour),
 		}
 	}
@@ -105,7 +105,7 @@ func TestAccessMatrix(t *testing.T) {
 			if (err == nil) != want {
 				t.Errorf("%s with %+v: %s claim: %v, want admitted: %t", tt.mode, tt.with, what, err, want)
 			}
-			if err != nil && (!errors.Is(err, volume.ErrRefused) || errors.Is(err, volume.ErrReleasing)) {
+			if err != nil && (!errors.Is(err, volume.ErrRefused) || errors.Is(err, volume.ErrDetaching)) {
 				t.Errorf("%s with %+v: %s claim: the refusal is of kind %v", tt.mode, tt.with, what, errors.Unwrap(err))
 			}
 			if _, there := next.Claims["new"]; there != want {
@@ -118,12 +118,12 @@ func TestAccessMatrix(t *testing.T) {
 // A claim that is being detached still counts, but the refusal describes it as such.
 func TestRefusalWording(t *testing.T) {
 	held := in(volume.SingleNodeWriter, 0, 1)
-	dying, err := volume.Release(held, "holder-0")
+	dying, err := volume.Detach(held, "holder-0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	mixed := in(volume.SingleNodeWriter, 1, 1)
-	mixed, err = volume.Release(mixed, "holder-0")
+	mixed, err = volume.Detach(mixed, "holder-0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,8 +152,8 @@ func TestRefusalWording(t *testing.T) {
 		if !errors.As(err, &e) || e.Message != tt.message || e.Hint != tt.hint {
 			t.Errorf("%s:\n got %v\nhint %q\nwant %s\nhint %q", tt.name, err, hintOf(err), tt.message, tt.hint)
 		}
-		if volume.Releasing(err) != tt.waits || !errors.Is(err, volume.ErrRefused) {
-			t.Errorf("%s: waiting helps: %t, want %t; is a refusal: %t", tt.name, volume.Releasing(err), tt.waits, errors.Is(err, volume.ErrRefused))
+		if volume.IsDetaching(err) != tt.waits || !errors.Is(err, volume.ErrRefused) {
+			t.Errorf("%s: waiting helps: %t, want %t; is a refusal: %t", tt.name, volume.IsDetaching(err), tt.waits, errors.Is(err, volume.ErrRefused))
 		}
 	}
 }
@@ -223,7 +223,7 @@ func TestModeInForce(t *testing.T) {
 		t.Errorf("after the second claim: %+v", r)
 	}
 	for _, alloc := range []string{"a", "b"} {
-		if r, err = volume.Release(r, alloc); err != nil {
+		if r, err = volume.Detach(r, alloc); err != nil {
 			t.Fatal(err)
 		}
 		r, _ = volume.Apply(r, volume.Action{Kind: volume.Free, Alloc: alloc}, volume.Outcome{})
@@ -282,12 +282,12 @@ func TestAdmitRefusesWhatIsNotReady(t *testing.T) {
 	}
 }
 
-// Admit and Release return new records and leave the old one unchanged.
+// Admit and Detach return new records and leave the old one unchanged.
 func TestRecordsAreValues(t *testing.T) {
 	old := admit(t, offering(volume.SingleNodeMultiWriter), writer("a"))
 	claims := maps.Clone(old.Claims)
 	admit(t, old, writer("b"))
-	if _, err := volume.Release(old, "a"); err != nil {
+	if _, err := volume.Detach(old, "a"); err != nil {
 		t.Fatal(err)
 	}
 	if !maps.Equal(old.Claims, claims) {
@@ -297,15 +297,15 @@ func TestRecordsAreValues(t *testing.T) {
 
 func TestRelease(t *testing.T) {
 	r := admit(t, offering(volume.SingleNodeWriter), writer("a"))
-	once, err := volume.Release(r, "a")
+	once, err := volume.Detach(r, "a")
 	if c := once.Claims["a"]; err != nil || c.Wanted || c.State != volume.Unpublishing || c.Mode != r.Claims["a"].Mode {
 		t.Errorf("released: %+v, %v", c, err)
 	}
-	twice, err := volume.Release(once, "a")
+	twice, err := volume.Detach(once, "a")
 	if err != nil || !reflect.DeepEqual(once, twice) {
 		t.Errorf("released again: %+v, %v", twice, err)
 	}
-	if _, err := volume.Release(r, "b"); !errors.Is(err, volume.ErrNotFound) || !strings.Contains(err.Error(), `"b" has no claim on volume "data"`) {
+	if _, err := volume.Detach(r, "b"); !errors.Is(err, volume.ErrNotFound) || !strings.Contains(err.Error(), `"b" has no claim on volume "data"`) {
 		t.Errorf("release of no claim: %v", err)
 	}
 }

@@ -46,7 +46,7 @@ func (n Note) Check() error {
 
 // mounted reports whether the claim has all its mounts, so that it needs a note.
 func (c Claim) mounted() bool {
-	return c.State == Taken && c.Published == Present && c.Mount != nil && (c.At == "" || c.Bound == Present && c.BoundMount != nil)
+	return c.State == Mounted && c.Published == Present && c.Mount != nil && (c.At == "" || c.Bound == Present && c.BoundMount != nil)
 }
 
 // Noted returns the note to write for a claim. ok is false if there is none to write now.
@@ -63,7 +63,7 @@ func Renoted(before, now Record) []string {
 
 	// After a loss of the database, the host shows no sign of pending calls or lazy unmounts.
 	all := now.Volume.Expansion != before.Volume.Expansion || now.Node.Staged == Present && now.Node.Mount != before.Node.Mount ||
-		!slices.Equal(now.Node.Owed, before.Node.Owed) || len(now.Node.Unseen) != len(before.Node.Unseen)
+		!slices.Equal(now.Node.PendingCalls, before.Node.PendingCalls) || len(now.Node.Unseen) != len(before.Node.Unseen)
 	for alloc, c := range now.Claims {
 		was := before.Claims[alloc]
 		if c.mounted() && (all || !was.mounted() || c.Mount != was.Mount || c.BoundMount != was.BoundMount) {
@@ -147,16 +147,16 @@ func Adopt(noted Record, o Observed, live bool) Record {
 	case len(r.Claims) > 0:
 		return r
 	case live || noted.Node.Attached != Absent:
-		return r.releasingAll(noted.Ordered(), o)
+		return r.detachingAll(noted.Ordered(), o)
 	default:
 		r.Node = NodeSide{StagingPath: r.Node.StagingPath, Seq: r.Node.Seq}
 		return r
 	}
 }
 
-// releasingAll returns the record with the given claims as being detached. No call is made for a
+// detachingAll returns the record with the given claims as being detached. No call is made for a
 // path with a mount, because it is not the mount in the note.
-func (r Record) releasingAll(claims []Claim, o Observed) Record {
+func (r Record) detachingAll(claims []Claim, o Observed) Record {
 	n := &r.Node
 	n.Mount = nil
 

@@ -24,11 +24,11 @@ func notedVolume() volume.Record {
 		},
 		Claims: map[string]volume.Claim{
 			"a": {
-				Alloc: "a", Seq: 1, Wanted: true, State: volume.Taken, Terms: volume.Terms{Mode: mode, Owner: volume.Owner{Kind: "someone"}},
+				Alloc: "a", Seq: 1, Wanted: true, State: volume.Mounted, Terms: volume.Terms{Mode: mode, Owner: volume.Owner{Kind: "someone"}},
 				Target: "/t/a/data", Published: volume.Present, Mount: id(2),
 			},
 			"b": {
-				Alloc: "b", Seq: 2, Wanted: true, State: volume.Taken,
+				Alloc: "b", Seq: 2, Wanted: true, State: volume.Mounted,
 				Terms:  volume.Terms{Mode: mode, ReadOnly: true, Owner: volume.Owner{Kind: volume.OwnerNone}, At: "/at"},
 				Target: "/t/b/data", Published: volume.Present, Mount: id(3), Bound: volume.Present, BoundMount: id(4),
 			},
@@ -215,7 +215,7 @@ func TestRenoted(t *testing.T) {
 	remade := alter(func(_ *volume.Record, c *volume.Claim) { c.Mount = &volume.MountIdentity{ID: 50} })
 	restaged := alter(func(r *volume.Record, _ *volume.Claim) { r.Node.Mount = &volume.MountIdentity{ID: 51} })
 	owing := alter(func(r *volume.Record, _ *volume.Claim) {
-		r.Node.Owed = []volume.Owed{{Kind: volume.NodeUnpublish, Path: "/t", Alloc: "x"}}
+		r.Node.PendingCalls = []volume.PendingCall{{Kind: volume.NodeUnpublish, Path: "/t", Alloc: "x"}}
 	})
 	unseen := alter(func(r *volume.Record, _ *volume.Claim) { r.Node.Unseen = []volume.Unseen{{Path: "/t"}} })
 	gone := alter(func(*volume.Record, *volume.Claim) {})

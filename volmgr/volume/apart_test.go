@@ -27,7 +27,7 @@ func TestApart(t *testing.T) {
 		claimed(r, o)
 		r.Node.Attached = volume.Present
 	}
-	released := func(r *volume.Record, _ *volume.Observed) { *r = must(volume.Release(*r, "a")) }
+	released := func(r *volume.Record, _ *volume.Observed) { *r = must(volume.Detach(*r, "a")) }
 	unmounted := func(r *volume.Record, o *volume.Observed) { // with a proof of unmount
 		released(r, o)
 		edit(r, func(c *volume.Claim) { c.Published, c.Mount, c.State = volume.Absent, nil, volume.NodeDetached })
@@ -36,7 +36,7 @@ func TestApart(t *testing.T) {
 	owing := func(of func(*volume.Record, *volume.Observed)) func(*volume.Record, *volume.Observed) {
 		return func(r *volume.Record, o *volume.Observed) {
 			of(r, o)
-			*r = volume.Owing(*r)
+			*r = volume.LeftoverOf(*r)
 			r.Node.Watches, r.Node.Proven = nil, true
 		}
 	}

@@ -95,12 +95,12 @@ func applyAttach(r Record, a Action, out Outcome) Record {
 
 		if r.Node.Attached == Absent {
 			r.Node.PublishContext, r.Node.AttachedReadOnly = nil, false
-			r = r.releasing(ControllerDetached).cleared()
+			r = r.detaching(ControllerDetached).cleared()
 		}
 	case Prove:
 		if n.Proven = out.Err == nil; n.Proven && n.Staged == Absent {
 			n.Unseen = nil
-			r = r.releasing(NodeDetached)
+			r = r.detaching(NodeDetached)
 		}
 	}
 
@@ -108,7 +108,7 @@ func applyAttach(r Record, a Action, out Outcome) Record {
 }
 
 // releasing moves the claims that are being detached to a later state.
-func (r Record) releasing(s ClaimState) Record {
+func (r Record) detaching(s ClaimState) Record {
 	for _, c := range r.Ordered() {
 		if !c.Wanted && c.Published == Absent && c.Bound == Absent {
 			c.State = s
@@ -142,9 +142,9 @@ func applyStage(r Record, a Action, out Outcome) Record {
 		r = r.watching(Watch{Path: a.Path, Undo: true})
 	}
 	if out.Err == nil {
-		r = r.paid(NodeUnstage, a.Path)
+		r = r.withoutPendingCall(NodeUnstage, a.Path)
 	}
-	if a.Owed {
+	if a.Pending {
 		return r // the host undid this side earlier
 	}
 	if r.Node.Staged = undone(r.Node.Staged, out); r.Node.Staged == Absent {
@@ -161,9 +161,9 @@ func applyPublish(r Record, a Action, out Outcome) Record {
 			r = r.watching(Watch{Path: a.Path, Alloc: a.Alloc, Undo: true})
 		}
 		if out.Err == nil {
-			r = r.paid(NodeUnpublish, a.Path)
+			r = r.withoutPendingCall(NodeUnpublish, a.Path)
 		}
-		if !ok || c.Target != a.Path || a.Owed {
+		if !ok || c.Target != a.Path || a.Pending {
 			return r // a late mount of a claim that has ended, or a pending call
 		}
 		if c.Published = undone(c.Published, out); c.Published == Absent {
@@ -249,7 +249,7 @@ func applyBind(r Record, a Action, out Outcome) Record {
 // taken moves a wanted claim to the mounted state once all of its mounts are there.
 func (c Claim) taken() Claim {
 	if c.Wanted && c.State == Pending && c.Published == Present && c.owned() && (c.At == "" || c.Bound == Present) {
-		c.State = Taken
+		c.State = Mounted
 	}
 	return c
 }

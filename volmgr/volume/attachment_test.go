@@ -64,7 +64,7 @@ func TestLateDetachDecided(t *testing.T) {
 // volume is not disconnected. After that, a disconnect is final. If the volume is disconnected
 // earlier, its state is unknown.
 func TestLateAttachDecided(t *testing.T) {
-	r, err := volume.Release(attaching(t), "a")
+	r, err := volume.Detach(attaching(t), "a")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,8 +102,8 @@ func attaching(t *testing.T) volume.Record {
 // call is made, in any state of the record. A claim for which nothing was made can still be
 // deleted.
 func TestBlockedByDebt(t *testing.T) {
-	o := volume.Observed{Plugin: attachPlugin(), Debt: "a debt comes first", WatchOver: true, AttachmentOver: true}
-	r, err := volume.Release(attaching(t), "a")
+	o := volume.Observed{Plugin: attachPlugin(), Leftover: "a debt comes first", WatchOver: true, AttachmentOver: true}
+	r, err := volume.Detach(attaching(t), "a")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func TestBlockedByDebt(t *testing.T) {
 			t.Fatalf("called: %+v", a)
 		}
 		if a.Kind == volume.Wait {
-			if a.Cause != volume.CauseDebt {
+			if a.Cause != volume.CauseLeftover {
 				t.Errorf("it waits for %q: %s", a.Cause, a.Reason)
 			}
 			return
@@ -131,8 +131,8 @@ func TestBlockedByDebt(t *testing.T) {
 // the command that gives them up.
 func TestPendingCalls(t *testing.T) {
 	r := offering(volume.SingleNodeWriter)
-	r.Node.Owed = owed()
-	failed := &volume.Attempt{Action: volume.Action{Kind: volume.NodeUnpublish, Owed: true}, Tries: 1, Err: &volume.CallError{
+	r.Node.PendingCalls = owed()
+	failed := &volume.Attempt{Action: volume.Action{Kind: volume.NodeUnpublish, Pending: true}, Tries: 1, Err: &volume.CallError{
 		Step: "NodeUnpublishVolume", Code: "Internal", Message: "no such target", Retry: volume.RetryBackoff, Answered: true}}
 	up, down := attachPlugin(), volume.PluginView{Known: true, State: "stopped"}
 	const giveUp = "volctl volume deregister data --force --forget"
@@ -147,7 +147,7 @@ func TestPendingCalls(t *testing.T) {
 		{"no plugin", nil, down, false, []string{"when plugin", giveUp, "never told"}},
 		{"failed", failed, up, true, []string{"the last try failed: NodeUnpublishVolume: Internal: no such target", giveUp, "never told"}},
 	} {
-		c := r.PendingCalls(tt.at, tt.p)
+		c := r.PendingCallState(tt.at, tt.p)
 		for _, w := range tt.words {
 			if !strings.Contains(c.How, w) {
 				t.Errorf("%s: %q does not say %q", tt.name, c.How, w)
@@ -164,7 +164,7 @@ func TestPendingCalls(t *testing.T) {
 	// The same storage has another id here.
 	again := offering(volume.SingleNodeWriter)
 	again.Volume.ID = "other"
-	e = volume.Explain(again, volume.Observed{Plugin: up, Debt: "a debt comes first", Pending: &r, PendingTry: failed}, nil)
+	e = volume.Explain(again, volume.Observed{Plugin: up, Leftover: "a debt comes first", Pending: &r, PendingTry: failed}, nil)
 	if e.Else != giveUp || !strings.Contains(strings.Join(e.Notes, "\n"), giveUp) {
 		t.Errorf("the status under another id: %+v", e)
 	}

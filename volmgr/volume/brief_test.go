@@ -4,7 +4,7 @@ import "testing"
 
 func TestInBrief(t *testing.T) {
 	mount := &MountIdentity{Device: "0:1", ID: 1}
-	taken := Claim{Alloc: "a", Wanted: true, State: Taken, Published: Present, Target: "/t", Mount: mount}
+	taken := Claim{Alloc: "a", Wanted: true, State: Mounted, Published: Present, Target: "/t", Mount: mount}
 	record := func(claims ...Claim) Record {
 		r := Record{Claims: map[string]Claim{}}
 		for _, c := range claims {

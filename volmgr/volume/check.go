@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// Check verifies the conditions that Admit, Release and Apply keep true for every record. It is for
+// Check verifies the conditions that Admit, Detach and Apply keep true for every record. It is for
 // tests and for debugging. The agent uses a record even if it fails this check.
 func (r Record) Check() error {
 	var errs []error
@@ -33,7 +33,7 @@ func (r Record) Check() error {
 		unless(c.Seq > 0 && c.Seq <= r.Node.Seq, "the claim of %q has number %d, and the newest has %d", c.Alloc, c.Seq, r.Node.Seq)
 		unless(c.Target != "", "the claim of %q has no target", c.Alloc)
 		unless(r.Node.Mode == nil || c.Mode == r.Node.Mode.Capability, "the claim of %q has another mode than the volume", c.Alloc)
-		unless(c.Wanted == (c.State == Pending || c.State == Taken), "the claim of %q is %s, and wanted: %t", c.Alloc, c.State, c.Wanted)
+		unless(c.Wanted == (c.State == Pending || c.State == Mounted), "the claim of %q is %s, and wanted: %t", c.Alloc, c.State, c.Wanted)
 		unless(c.Published != Present || c.Mount != nil, "the claim of %q is published as no mount that is known", c.Alloc)
 		unless(c.Bound != Present || c.At != "" && c.BoundMount != nil, "the claim of %q is bound as no mount that is known", c.Alloc)
 		unless(c.Bound == Absent || c.At != "", "the claim of %q is bound nowhere", c.Alloc)
@@ -61,7 +61,7 @@ func (r Record) unrecognised() string {
 		return what
 	}
 
-	for _, d := range r.Node.Owed {
+	for _, d := range r.Node.PendingCalls {
 		if d.Kind != NodeUnpublish && d.Kind != NodeUnstage {
 			return fmt.Sprintf("the unknown call %q is owed", d.Kind)
 		}
@@ -80,7 +80,7 @@ func (r Record) unrecognised() string {
 // unrecognised describes a state of the claim that this release does not know, or returns "".
 func (c Claim) unrecognised() string {
 	switch c.State {
-	case Pending, Taken, Unpublishing, NodeDetached, ControllerDetached:
+	case Pending, Mounted, Unpublishing, NodeDetached, ControllerDetached:
 	default:
 		return fmt.Sprintf("claim of %q has the unknown state %q", c.Alloc, c.State)
 	}

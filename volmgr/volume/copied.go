@@ -22,7 +22,7 @@ func Copied(r Record, o Observed, info PluginInfo, booted bool) Record {
 		return NextBoot(r)
 	}
 
-	return r.releasingAll(claims, o)
+	return r.detachingAll(claims, o)
 }
 
 // Strangers returns the paths of the record at which something other than the recorded mount is

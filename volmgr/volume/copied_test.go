@@ -14,11 +14,11 @@ func TestCopied(t *testing.T) {
 	held := volume.Record{Volume: volume.Volume{ID: "v", PluginID: "p", Driver: "d", ExternalID: "e"}, Generation: 9}
 	held.Node = volume.NodeSide{
 		Uses: volume.Uses{Attach: true, Stage: true}, Attached: volume.Present, Staged: volume.Present, Mount: id, NodeID: "n", StagingPath: "/s", Proven: true,
-		Owed: []volume.Owed{{Kind: volume.NodeUnpublish, Path: "/old"}}, Seq: 1,
+		PendingCalls: []volume.PendingCall{{Kind: volume.NodeUnpublish, Path: "/old"}}, Seq: 1,
 		Mode: &volume.Mode{Capability: volume.Capability{Access: volume.SingleNodeWriter, Attachment: volume.FileSystem}},
 	}
 	held.Claims = map[string]volume.Claim{"a": {
-		Alloc: "a", Seq: 1, Terms: volume.Terms{Mode: held.Node.Mode.Capability, Owner: volume.Owner{Kind: volume.OwnerNone}}, Wanted: true, State: volume.Taken,
+		Alloc: "a", Seq: 1, Terms: volume.Terms{Mode: held.Node.Mode.Capability, Owner: volume.Owner{Kind: volume.OwnerNone}}, Wanted: true, State: volume.Mounted,
 		Published: volume.Present, Mount: id, Target: "/t",
 	}}
 	free := volume.Record{Volume: held.Volume}
@@ -38,7 +38,7 @@ func TestCopied(t *testing.T) {
 	} {
 		got := volume.Copied(tt.r, volume.Observed{}, tt.info, tt.booted)
 		n := got.Node
-		if n.Attached != tt.attached || n.Staged != tt.staged || len(got.Claims) != tt.claims || len(n.Owed) != tt.owed || n.Proven || got.Generation != 0 {
+		if n.Attached != tt.attached || n.Staged != tt.staged || len(got.Claims) != tt.claims || len(n.PendingCalls) != tt.owed || n.Proven || got.Generation != 0 {
 			t.Errorf("%s: %+v", name, got)
 		}
 		if n.Attached != volume.Absent && n.NodeID != "n" {

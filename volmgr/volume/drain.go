@@ -76,7 +76,7 @@ func (r Record) leaving(c Claim, o Observed, at *Attempt) Occupant {
 	}
 
 	switch how := c.Without.further(); {
-	case r.Debt:
+	case r.Leftover:
 		out.Message = "it was deregistered by force, and is not undone yet: " + out.Message
 		out.Command = Command("volctl plugin status %s", r.Volume.PluginID)
 		out.Else = Command("volctl volume deregister %s -force --forget", r.Volume.ID)

@@ -28,7 +28,7 @@ func TestOccupancy(t *testing.T) {
 		}
 	}
 	debt := record(pid, false)
-	debt.Debt = true
+	debt.Leftover = true
 	attached := volume.Record{Volume: volume.Volume{ID: "c", PluginID: "p"}, Node: volume.NodeSide{Attached: volume.Present, Uses: volume.Uses{Attach: true}, NodeID: "n"}}
 	down := volume.Observed{Plugin: volume.PluginView{Known: true, State: "backing-off"}}
 	busy := &volume.Attempt{Action: volume.Action{Kind: volume.NodeUnpublish, Alloc: "web"}, Tries: 1, Err: &volume.CallError{Step: "NodeUnpublishVolume", Code: volume.CodeHost, Message: "busy", Retry: volume.RetryBackoff, HeldBy: []string{"pid 3 rsync"}, Remedy: "kill 3"}}
@@ -125,11 +125,11 @@ func TestAdmitDraining(t *testing.T) {
 	if next, err := volume.Admit(old, with(writer("a"), draining), volume.PluginInfo{}, now); err != nil || !reflect.DeepEqual(next, old) {
 		t.Errorf("the same again: %v, %+v", err, next)
 	}
-	released, err := volume.Release(old, "a")
+	released, err := volume.Detach(old, "a")
 	if err != nil {
 		t.Fatal(err)
 	}
-	single, err := volume.Release(admit(t, offering(volume.SingleNodeWriter), writer("a")), "a")
+	single, err := volume.Detach(admit(t, offering(volume.SingleNodeWriter), writer("a")), "a")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +144,7 @@ func TestAdmitDraining(t *testing.T) {
 		"one whose owner is gone":    {gone, with(writer("a"), func(q *volume.Request) { q.Owners = living{} })},
 	} {
 		next, err := volume.Admit(tt.r, with(tt.ask, draining), volume.PluginInfo{}, now)
-		if !errors.Is(err, volume.ErrRefused) || volume.Releasing(err) || !strings.Contains(err.Error(), "this host is draining") || hintOf(err) != "volctl node undrain" || !reflect.DeepEqual(next, tt.r) {
+		if !errors.Is(err, volume.ErrRefused) || volume.IsDetaching(err) || !strings.Contains(err.Error(), "this host is draining") || hintOf(err) != "volctl node undrain" || !reflect.DeepEqual(next, tt.r) {
 			t.Errorf("%s: %v (hint %q)", name, err, hintOf(err))
 		}
 	}

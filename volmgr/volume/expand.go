@@ -69,7 +69,7 @@ func (e Expansion) nodeWants() bool { return e.Node > 0 && !e.nodeRefused() }
 // Expanding reports whether the controller must expand the storage now. This does not depend on the
 // volume being on this host.
 func (r Record) Expanding() bool {
-	return r.Volume.Expansion.Want > 0 && r.Volume.Provision == Provisioned && !r.Debt
+	return r.Volume.Expansion.Want > 0 && r.Volume.Provision == Provisioned && !r.Leftover
 }
 
 // size returns the size of the volume in bytes, as far as it is known.
@@ -205,7 +205,7 @@ func (r Record) expandAt() string {
 // already uses the volume.
 func (r Record) awaitsNode() bool {
 	for _, c := range r.Claims {
-		if c.State == Taken {
+		if c.State == Mounted {
 			return false
 		}
 	}
@@ -241,8 +241,8 @@ func (p *planner) expand() bool {
 	switch {
 	case !p.r.Expanding(), len(p.claims) > 0 && !p.anyWanted():
 		return false
-	case p.o.Debt != "":
-		return p.wait(CauseDebt, "%s", p.o.Debt)
+	case p.o.Leftover != "":
+		return p.wait(CauseLeftover, "%s", p.o.Leftover)
 	case p.o.AtWork != "":
 		return p.wait(CauseWatch, "%s", p.o.AtWork)
 	case (e.Offline || p.o.Plugin.Info.Caps.Offline) && p.inUse():
@@ -256,7 +256,7 @@ func (p *planner) expand() bool {
 // become so.
 func (p *planner) inUse() bool {
 	n := p.r.Node
-	return n.Attached != Absent || n.Staged != Absent || len(n.Owed) > 0 || p.anyMounted() || p.expects(func(Watch) bool { return true })
+	return n.Attached != Absent || n.Staged != Absent || len(n.PendingCalls) > 0 || p.anyMounted() || p.expects(func(Watch) bool { return true })
 }
 
 // nodeExpand enlarges the contents of the mounted volume to the size of its storage. chosen reports

@@ -157,7 +157,7 @@ func TestNextExpands(t *testing.T) {
 		}, `wait expand: plugin "p" expands volumes only while they are not in use`},
 		"forgotten storage comes first": {func(r *volume.Record, o *volume.Observed) {
 			expand(volume.Expansion{Want: 16})(r, o)
-			o.Debt = "first that"
+			o.Leftover = "first that"
 		}, "wait debt: first that"},
 	} {
 		r, o := mounted(t), asMounted()

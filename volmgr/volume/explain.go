@@ -52,8 +52,8 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 	e := Explanation{}
 	e.State, e.Summary = standing(r, o)
 	e.Notes = append(r.adopted(), r.Volume.inDoubt()...)
-	if o.Debt != "" && e.State == StateFree {
-		e.State, e.Summary = StateDetaching, "detaching: "+o.Debt
+	if o.Leftover != "" && e.State == StateFree {
+		e.State, e.Summary = StateDetaching, "detaching: "+o.Leftover
 	}
 	if r.Volume.Provision != Provisioned {
 		return provisioning(r, o, at)
@@ -97,7 +97,7 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 	case a.Cause == CauseHung && unchecked(r.Ordered(), r, o): // no mount is known to hang
 	case a.Cause == CauseForeign || a.Cause == CauseHung || a.Cause == CauseInvalid:
 		e.State, e.Summary = StateStuck, "stuck: "+a.Reason
-	case a.Cause == CauseWatch || a.Cause == CauseDebt || a.Cause == CauseExpand || a.Cause == CauseOwner:
+	case a.Cause == CauseWatch || a.Cause == CauseLeftover || a.Cause == CauseExpand || a.Cause == CauseOwner:
 		e.Notes = append(e.Notes, a.Reason)
 	}
 
@@ -111,7 +111,7 @@ func Explain(r Record, o Observed, at *Attempt) Explanation {
 		e.Notes = append(e.Notes, lack)
 	}
 
-	if e = e.pendingCalls(r, o, at); e.Else == e.Fix {
+	if e = e.withPendingCalls(r, o, at); e.Else == e.Fix {
 		e.Else = ""
 	}
 
@@ -155,9 +155,9 @@ func standing(r Record, o Observed) (State, string) {
 	case o.Down && r.left():
 		return StateDetaching, "taken off this host, which is going down"
 	case len(claims) == 0 && r.Node.Attached != Absent:
-		return StateDetaching, "detaching, pending calls (" + r.owes() + ")"
-	case len(claims) == 0 && len(r.Node.Owed) > 0:
-		return StateFree, "free, pending calls (" + r.owes() + ")"
+		return StateDetaching, "detaching, pending calls (" + r.pendingKinds() + ")"
+	case len(claims) == 0 && len(r.Node.PendingCalls) > 0:
+		return StateFree, "free, pending calls (" + r.pendingKinds() + ")"
 	case len(wanted) == 0 && r.Held():
 		return StateDetaching, "detaching"
 	case len(wanted) == 0:
@@ -166,7 +166,7 @@ func standing(r Record, o Observed) (State, string) {
 
 	writable := false
 	for _, c := range wanted {
-		if c.State != Taken {
+		if c.State != Mounted {
 			return StateMounting, "mounting"
 		}
 
@@ -235,7 +235,7 @@ func fix(r Record, o Observed, a Action) (first, second string) {
 	switch {
 	case a.Wanted() && a.Alloc != "":
 		return Command("volctl volume detach %s %s", r.Volume.ID, a.Alloc), ""
-	case a.Forward(), a.Owed, a.Kind == ControllerExpand, a.Kind == NodeExpand:
+	case a.Forward(), a.Pending, a.Kind == ControllerExpand, a.Kind == NodeExpand:
 		return o.Plugin.LogCommand(r.Volume.PluginID), ""
 	case a.How != WithPlugin && a.How.Stronger() == WithPlugin:
 		return force, ""

@@ -17,13 +17,13 @@ func TestExplain(t *testing.T) {
 			Err: &volume.CallError{Step: string(k), Code: "Internal", Message: "busy", Retry: retry},
 		}
 	}
-	releasing := func(r *volume.Record, _ *volume.Observed) { *r = must(volume.Release(*r, "a")) }
+	releasing := func(r *volume.Record, _ *volume.Observed) { *r = must(volume.Detach(*r, "a")) }
 	pending := func(r *volume.Record, o *volume.Observed) {
 		edit(r, func(c *volume.Claim) { c.State, c.Published, c.Mount = volume.Pending, volume.Absent, nil })
 		o.Targets = nil
 	}
 	without := func(how volume.Without) func(*volume.Record, *volume.Observed) {
-		return func(r *volume.Record, _ *volume.Observed) { *r = must(volume.ReleaseWithout(*r, "a", how)) }
+		return func(r *volume.Record, _ *volume.Observed) { *r = must(volume.DetachWithout(*r, "a", how)) }
 	}
 	failedHow := func(how volume.Without) *volume.Attempt {
 		at := failed(volume.Unmount, "a", 3, volume.RetryBackoff)
@@ -118,7 +118,7 @@ func TestExplain(t *testing.T) {
 			"stuck: stuck: unmounting", "", "volctl volume deregister data -force"},
 		{"free, and calls are owed", func(r *volume.Record, o *volume.Observed) {
 			*r, *o = volume.Record{Volume: r.Volume}, volume.Observed{Plugin: down}
-			r.Node.Owed = owed()
+			r.Node.PendingCalls = owed()
 			r.Node.Unseen = []volume.Unseen{{Path: "/t/a", Users: []string{"process 7 (cat)"}}}
 		}, nil, "free: free, pending calls (NodeUnpublishVolume, NodeUnstageVolume), plugin unavailable",
 			"/t/a was unmounted lazily: whoever has it open goes on using it (process 7 (cat))", "volctl plugin status p"},
@@ -127,12 +127,12 @@ func TestExplain(t *testing.T) {
 			r.Node.Attached, r.Node.NodeID = volume.Present, "n"
 		}, nil, "detaching: detaching, pending calls (ControllerUnpublishVolume), plugin unavailable", `plugin "p" is backing off: exit status 1`, ""},
 		{"the same storage is owed for", func(r *volume.Record, o *volume.Observed) {
-			*r, *o = volume.Record{Volume: r.Volume}, volume.Observed{Plugin: view(), Debt: "old is undone first"}
+			*r, *o = volume.Record{Volume: r.Volume}, volume.Observed{Plugin: view(), Leftover: "old is undone first"}
 		}, nil, "detaching: detaching: old is undone first", "", ""},
 		{"an owed call fails", func(r *volume.Record, o *volume.Observed) {
 			*r, *o = volume.Record{Volume: r.Volume}, volume.Observed{Plugin: view()}
-			r.Node.Owed = owed()
-		}, &volume.Attempt{Action: volume.Action{Kind: volume.NodeUnstage, Owed: true}, Tries: 3, Err: &volume.CallError{Retry: volume.RetryBackoff}},
+			r.Node.PendingCalls = owed()
+		}, &volume.Attempt{Action: volume.Action{Kind: volume.NodeUnstage, Pending: true}, Tries: 3, Err: &volume.CallError{Retry: volume.RetryBackoff}},
 			"stuck: stuck: NodeUnstageVolume", "", "volctl plugin logs p"},
 	} {
 		r, o := mounted(t), asMounted()
@@ -165,11 +165,11 @@ func TestDroppable(t *testing.T) {
 	if err := volume.Droppable(r); !errors.Is(err, volume.ErrRefused) || !strings.Contains(err.Error(), `is claimed by "a" (taken), which is alive`) || hintOf(err) != "volctl volume detach data a" {
 		t.Errorf("with two live claims: %v, hint %q", err, hintOf(err))
 	}
-	r = must(volume.Release(r, "a"))
+	r = must(volume.Detach(r, "a"))
 	if err := volume.Droppable(r); !errors.Is(err, volume.ErrRefused) || !strings.Contains(err.Error(), `"b" (pending)`) {
 		t.Errorf("with one live claim: %v", err)
 	}
-	r = must(volume.Release(r, "b"))
+	r = must(volume.Detach(r, "b"))
 	for _, r := range []volume.Record{r, offering(volume.SingleNodeWriter)} {
 		if err := volume.Droppable(r); err != nil {
 			t.Errorf("with no live claim: %v", err)

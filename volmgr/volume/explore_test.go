@@ -201,7 +201,7 @@ func (x *explorer) expand(s state, at int32) string {
 		return "the claim counts as past, and nobody unmounted its mount"
 	}
 	x.surroundings(s, at)
-	if bad := x.turns(s, at); bad != "" || !s.debt.mem.Debt {
+	if bad := x.turns(s, at); bad != "" || !s.debt.mem.Leftover {
 		return bad
 	}
 	return x.turns(s.swap(), at)
@@ -481,7 +481,7 @@ func (x *explorer) outcome(s state, at int32, a volume.Action, h how, in intent)
 	}
 	for i, alloc := range allocs {
 		c := next.mem.Claims[alloc]
-		if s.mem.Claims[alloc].State == volume.Pending && c.State == volume.Taken {
+		if s.mem.Claims[alloc].State == volume.Pending && c.State == volume.Mounted {
 			if x := next.mem.Volume.Expansion; !s.wasTaken() && x.Node > 0 && x.Refused.Step == "" {
 				return fmt.Sprintf("after %s the claim of %s is taken, and smaller than its storage", a.Kind, alloc)
 			}
@@ -495,7 +495,7 @@ func (x *explorer) outcome(s state, at int32, a volume.Action, h how, in intent)
 
 // wasTaken reports whether any claim on the volume is mounted.
 func (s *state) wasTaken() bool {
-	return slices.ContainsFunc(s.mem.Ordered(), func(c volume.Claim) bool { return c.State == volume.Taken })
+	return slices.ContainsFunc(s.mem.Ordered(), func(c volume.Claim) bool { return c.State == volume.Mounted })
 }
 
 func published(r volume.Record) bool {

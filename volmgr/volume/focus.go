@@ -12,7 +12,7 @@ func (r Record) Focus(misplaced map[string]bool) (Record, bool) {
 	staged := n.Staged == Present || n.Staged == Absent && !n.Uses.Stage
 	attached := n.Attached == Present || n.Attached == Absent && !n.Uses.Attach
 	expanding := r.Expanding() || r.Volume.Expansion.Node != 0 // NodeExpandVolume is called for the oldest claim
-	pending := len(n.Watches) > 0 || len(n.Owed) > 0 || expanding || r.Debt
+	pending := len(n.Watches) > 0 || len(n.PendingCalls) > 0 || expanding || r.Leftover
 	if !staged || !attached || pending {
 		return r, false
 	}
@@ -39,7 +39,7 @@ func (r Record) Focus(misplaced map[string]bool) (Record, bool) {
 // settled reports whether everything that the claim wants is recorded as made.
 func (c Claim) settled() bool {
 	bound := c.At == "" || c.Bound == Present
-	return c.Wanted && c.State == Taken && c.Published == Present && c.owned() && bound
+	return c.Wanted && c.State == Mounted && c.Published == Present && c.owned() && bound
 }
 
 // OutOfPlace returns the settled claims whose mounts are not the recorded ones.

@@ -11,7 +11,7 @@ import (
 // settledClaim returns a claim with everything made.
 func settledClaim(alloc string, seq uint64) volume.Claim {
 	return volume.Claim{
-		Alloc: alloc, Seq: seq, Wanted: true, State: volume.Taken,
+		Alloc: alloc, Seq: seq, Wanted: true, State: volume.Mounted,
 		Published: volume.Present, Target: "/t/" + alloc, Mount: mountID(1000 + seq),
 	}
 }
@@ -70,8 +70,10 @@ func TestFocus(t *testing.T) {
 		"staging unknown": func(r *volume.Record) { r.Node.Staged = volume.Unknown },
 		"attach failed":   func(r *volume.Record) { r.Node.Attached = volume.Failed },
 		"a watch":         func(r *volume.Record) { r.Node.Watches = []volume.Watch{{Path: "/t/a", Alloc: "a"}} },
-		"a pending call":  func(r *volume.Record) { r.Node.Owed = []volume.Owed{{Kind: volume.NodeUnpublish, Path: "/t/x"}} },
-		"a debt":          func(r *volume.Record) { r.Debt = true },
+		"a pending call": func(r *volume.Record) {
+			r.Node.PendingCalls = []volume.PendingCall{{Kind: volume.NodeUnpublish, Path: "/t/x"}}
+		},
+		"a debt": func(r *volume.Record) { r.Leftover = true },
 	} {
 		changed := r
 		change(&changed)

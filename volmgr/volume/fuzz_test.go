@@ -22,15 +22,15 @@ func storedSeeds() []onDisk {
 	mode := volume.Capability{Access: volume.SingleNodeWriter, Attachment: volume.FileSystem}
 	mount := &volume.MountIdentity{Boot: "b", Device: "8:1", Root: "/", FSType: "ext4", ID: 7}
 	claim := func(alloc string, seq uint64, state volume.ClaimState) volume.Claim {
-		wanted := state == volume.Pending || state == volume.Taken
+		wanted := state == volume.Pending || state == volume.Mounted
 		c := volume.Claim{Alloc: alloc, Seq: seq, Wanted: wanted, State: state, Terms: volume.Terms{Mode: mode, Owner: volume.Owner{Kind: volume.OwnerNone}}, Target: "/t/" + alloc}
-		if state == volume.Taken || state == volume.Unpublishing {
+		if state == volume.Mounted || state == volume.Unpublishing {
 			c.Published, c.Mount = volume.Present, mount
 		}
 		return c
 	}
 	var all []onDisk
-	for _, state := range []volume.ClaimState{volume.Pending, volume.Taken, volume.Unpublishing, volume.NodeDetached, "odd"} {
+	for _, state := range []volume.ClaimState{volume.Pending, volume.Mounted, volume.Unpublishing, volume.NodeDetached, "odd"} {
 		for _, side := range []volume.Side{volume.Absent, volume.Unknown, volume.Failed, volume.Present, "odd"} {
 			r := volume.Record{
 				Volume: volume.Volume{ID: "data", PluginID: "p", Driver: "d", ExternalID: "e"},
@@ -43,11 +43,11 @@ func storedSeeds() []onDisk {
 				Boot: "b", Plugin: volume.PluginView{Known: true, Ready: true}, Staging: volume.Sight{Seen: volume.SeenMount, Identity: *mount},
 				Targets: map[string]volume.Sight{"a": {Seen: volume.SeenMount, Identity: *mount}, "b": {Seen: volume.SeenDead}}, Parked: map[string]bool{},
 			}
-			all = append(all, onDisk{r, [2]volume.Claim{claim("a", 1, state), claim("b", 2, volume.Taken)}, o})
+			all = append(all, onDisk{r, [2]volume.Claim{claim("a", 1, state), claim("b", 2, volume.Mounted)}, o})
 		}
 	}
 	odd := all[0]
-	odd.record.Node.Owed = []volume.Owed{{Kind: volume.NodeUnstage, Path: "/s"}, {Kind: "odd"}}
+	odd.record.Node.PendingCalls = []volume.PendingCall{{Kind: volume.NodeUnstage, Path: "/s"}, {Kind: "odd"}}
 	odd.record.Volume.Expansion = volume.Expansion{Want: -1}
 	odd.claims[0].Without, odd.claims[0].At, odd.claims[0].Bound = "odd", "/at", volume.Present
 	return append(all, odd, onDisk{})
@@ -116,8 +116,8 @@ func live(t *testing.T, r volume.Record, o volume.Observed) {
 		}
 		a := volume.Next(r, o)
 		at := &volume.Attempt{Action: a, Tries: step, Err: &volume.CallError{Step: string(a.Kind), Code: "Internal", Answered: step%2 == 0}}
-		_, _, _, _ = volume.Explain(r, o, at), volume.Explain(r, o, nil), r.Occupancy(o, at, nil), r.PendingCalls(at, o.Plugin)
-		_, _, _ = r.Debts(), r.Left(), r.ToSee()
+		_, _, _, _ = volume.Explain(r, o, at), volume.Explain(r, o, nil), r.Occupancy(o, at, nil), r.PendingCallState(at, o.Plugin)
+		_, _, _ = r.PendingCalls(), r.Left(), r.ToSee()
 		known := r.Node.Attached.Valid() && r.Node.Staged.Valid()
 		for _, c := range r.Claims {
 			known = known && c.Published.Valid() && c.Bound.Valid()
@@ -153,7 +153,7 @@ func onRecord(r volume.Record, path string) bool {
 	for _, w := range r.Node.Watches {
 		paths = append(paths, w.Path)
 	}
-	for _, d := range r.Node.Owed {
+	for _, d := range r.Node.PendingCalls {
 		paths = append(paths, d.Path)
 	}
 	return slices.Contains(paths, path)
@@ -168,13 +168,13 @@ func FuzzDebtKey(f *testing.F) {
 	}
 	f.Add("debt/a", "b\x00c", "debt/x\x00y")
 	f.Fuzz(func(t *testing.T, driver, external, id string) {
-		if _, _, ok := volume.ParseDebtKey(id); ok && volume.CheckID("volume id", id) == nil {
+		if _, _, ok := volume.ParseLeftoverKey(id); ok && volume.CheckID("volume id", id) == nil {
 			t.Errorf("the id %q is taken for a debt", id)
 		}
 		if strings.Contains(driver, "\x00") {
 			return // no driver has such a name
 		}
-		d, e, ok := volume.ParseDebtKey(volume.DebtKey(driver, external))
+		d, e, ok := volume.ParseLeftoverKey(volume.LeftoverKey(driver, external))
 		if !ok || d != driver || e != external {
 			t.Errorf("%q of %q became %q of %q", external, driver, e, d)
 		}

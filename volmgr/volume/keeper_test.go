@@ -16,8 +16,8 @@ func TestKeeper(t *testing.T) {
 	bound := pending
 	bound.Bound, bound.BoundMount = volume.Present, mountID(3)
 	taken, anew, late := bound, bound, bound
-	taken.State = volume.Taken
-	anew.State, anew.Bound, anew.BoundMount = volume.Taken, volume.Unknown, nil
+	taken.State = volume.Mounted
+	anew.State, anew.Bound, anew.BoundMount = volume.Mounted, volume.Unknown, nil
 	late.Bound, late.BoundMount = volume.Failed, nil // its bind failed while it was being mounted
 	for _, tt := range []struct {
 		name             string
@@ -71,9 +71,9 @@ func TestMountAgain(t *testing.T) {
 	}{
 		{volume.Pending, ask(1, "nosuid"), ""},
 		{volume.Pending, ask(2, "nosuid"), "with another owner"},
-		{volume.Taken, ask(2, "nosuid"), ""},
-		{volume.Taken, ask(2, "nodev"), "with another list of mount options at /srv"},
-		{volume.Taken, with(ask(2, "nosuid"), owned(process)), "with another owner"},
+		{volume.Mounted, ask(2, "nosuid"), ""},
+		{volume.Mounted, ask(2, "nodev"), "with another list of mount options at /srv"},
+		{volume.Mounted, with(ask(2, "nosuid"), owned(process)), "with another owner"},
 	} {
 		edit(&r, func(c *volume.Claim) { c.State = tt.state })
 		if got := again(tt.q); !strings.HasSuffix(got, tt.want) || got == "" != (tt.want == "") {
@@ -118,7 +118,7 @@ func TestGuards(t *testing.T) {
 			t.Errorf("guarded before: %v", before)
 		}
 	}
-	r, err := volume.Release(r, "a")
+	r, err := volume.Detach(r, "a")
 	if err != nil {
 		t.Fatal(err)
 	}

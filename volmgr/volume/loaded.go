@@ -63,7 +63,7 @@ func onHost(w Watch) bool { return !w.Attachment }
 // untouched reports whether no side of the record was ever made.
 func (r Record) untouched() bool {
 	p := planner{claims: r.Ordered()}
-	return r.Node.Attached == Absent && r.Node.Staged == Absent && len(r.Node.Owed) == 0 && !p.anyPublished()
+	return r.Node.Attached == Absent && r.Node.Staged == Absent && len(r.Node.PendingCalls) == 0 && !p.anyPublished()
 }
 
 // guardedAttachment adds watches for the ControllerPublishVolume or ControllerUnpublishVolume in
@@ -187,7 +187,7 @@ func guarded(r Record) Record {
 		}
 	}
 
-	for _, d := range r.Node.Owed {
+	for _, d := range r.Node.PendingCalls {
 		r = r.guarding(d.Path, d.Alloc)
 	}
 
@@ -198,10 +198,10 @@ func (r Record) guarding(path, alloc string) Record {
 	return r.watching(Watch{Path: path, Alloc: alloc, Undo: true})
 }
 
-// Owing returns the record that a forced deregister keeps. The plugin must undo everything that its
+// LeftoverOf returns the record that a forced deregister keeps. The plugin must undo everything that its
 // claims still have on this host. Every unsettled side is unknown, because a call may be in
 // progress. The outcome of that call is applied later.
-func Owing(r Record) Record {
+func LeftoverOf(r Record) Record {
 	r = doubtful(r)
 	for _, c := range r.Ordered() {
 		if c.Without = WithPlugin; c != r.Claims[c.Alloc] {
@@ -209,7 +209,7 @@ func Owing(r Record) Record {
 		}
 	}
 
-	r.Debt, r.Volume.Expansion = true, Expansion{}
+	r.Leftover, r.Volume.Expansion = true, Expansion{}
 	return r
 }
 

@@ -43,13 +43,13 @@ func Next(r Record, o Observed) Action {
 	}
 
 	p := &planner{r: r, o: o, claims: r.Ordered()}
-	if needs := p.undoes(); r.Debt && r.left() && !o.Plugin.ReadyFor(needs) {
+	if needs := p.undoes(); r.Leftover && r.left() && !o.Plugin.ReadyFor(needs) {
 		return Action{Kind: Wait, Cause: CausePlugin, Reason: o.Plugin.Lacks(r.Volume.PluginID, needs)}
 	}
 
-	steps := []func() bool{p.release, p.late, p.owed, p.expand, p.up, p.down}
+	steps := []func() bool{p.detachClaim, p.late, p.makePendingCalls, p.expand, p.up, p.down}
 	if o.Down {
-		steps = []func() bool{p.release, p.late, p.owed, p.leave, p.down}
+		steps = []func() bool{p.detachClaim, p.late, p.makePendingCalls, p.leave, p.down}
 	}
 
 	for _, decide := range steps {
@@ -101,8 +101,8 @@ type planner struct {
 // try chooses a step if nothing prevents it now.
 func (p *planner) try(a Action) bool {
 	switch {
-	case a.RPC() && p.o.Debt != "":
-		return p.wait(CauseDebt, "%s", p.o.Debt)
+	case a.RPC() && p.o.Leftover != "":
+		return p.wait(CauseLeftover, "%s", p.o.Leftover)
 	case p.o.Parked[a.Key()]:
 		return p.wait(CauseBackoff, "%s failed and is not due yet", a.Kind)
 	case a.RPC() && !p.o.Plugin.ReadyFor(a.Kind):
@@ -116,7 +116,7 @@ func (p *planner) try(a Action) bool {
 // undoes returns the first call that is needed to take the volume off the host.
 func (p *planner) undoes() Kind {
 	n, late := p.r.Node, p.watches(func(w Watch) bool { return p.o.Watched[w.Path].Seen != SeenNothing })
-	if n.Attached != Absent && n.Staged == Absent && len(n.Owed) == 0 && !p.anyPublished() && !late {
+	if n.Attached != Absent && n.Staged == Absent && len(n.PendingCalls) == 0 && !p.anyPublished() && !late {
 		return ControllerUnpublish
 	}
 	return NodeUnpublish
@@ -132,7 +132,7 @@ func (p *planner) wait(c Cause, format string, args ...any) bool {
 
 // release undoes the mounts of claims that are no longer wanted. The last claim stays until the
 // volume itself is off the host.
-func (p *planner) release() bool {
+func (p *planner) detachClaim() bool {
 	for _, c := range p.claims {
 		switch {
 		case c.Wanted:
@@ -227,7 +227,7 @@ func (p *planner) down() bool {
 		return p.try(Action{Kind: Free, Alloc: p.claims[0].Alloc})
 	case n.Attached != Absent && p.o.Down:
 		return false // the next boot calls ControllerUnpublishVolume
-	case n.Attached != Absent && len(n.Owed) > 0:
+	case n.Attached != Absent && len(n.PendingCalls) > 0:
 		return false // the planner has already noted why these calls are impossible
 	case n.Attached != Absent && p.expects(func(w Watch) bool { return w != lateDetach }):
 		return p.wait(CauseWatch, "a call of unknown outcome may still attach or mount the volume; %s waits for that", ControllerUnpublish)

@@ -173,21 +173,21 @@ func TestNext(t *testing.T) {
 			r.Node.Staged, o.Plugin.Ready = volume.Absent, false
 		}, "free a "},
 		{"calls are owed", func(r *volume.Record, o *volume.Observed) {
-			r.Claims, r.Node.Staged, r.Node.Owed, o.Plugin.Ready = nil, volume.Absent, owed(), false
+			r.Claims, r.Node.Staged, r.Node.PendingCalls, o.Plugin.Ready = nil, volume.Absent, owed(), false
 			o.Plugin.State = "gone"
 		}, `wait plugin: plugin "p" is gone`},
 		{"calls are owed, and the plugin is back", func(r *volume.Record, _ *volume.Observed) {
-			r.Claims, r.Node.Staged, r.Node.Owed = nil, volume.Absent, owed()
+			r.Claims, r.Node.Staged, r.Node.PendingCalls = nil, volume.Absent, owed()
 		}, "NodeUnpublishVolume a /t/a owed"},
 		{"one of them is paid", func(r *volume.Record, _ *volume.Observed) {
-			r.Claims, r.Node.Staged, r.Node.Owed = nil, volume.Absent, owed()[1:]
+			r.Claims, r.Node.Staged, r.Node.PendingCalls = nil, volume.Absent, owed()[1:]
 		}, "NodeUnstageVolume  /s owed"},
 		{"the other waits for the one", func(r *volume.Record, o *volume.Observed) {
-			r.Claims, r.Node.Staged, r.Node.Owed = nil, volume.Absent, owed()
+			r.Claims, r.Node.Staged, r.Node.PendingCalls = nil, volume.Absent, owed()
 			o.Parked = map[string]bool{"NodeUnpublishVolume/a": true}
 		}, "wait backoff: NodeUnpublishVolume failed and is not due yet"},
 		{"an unknown call is owed", func(r *volume.Record, _ *volume.Observed) {
-			r.Node.Owed = []volume.Owed{{Kind: "NodePray"}}
+			r.Node.PendingCalls = []volume.PendingCall{{Kind: "NodePray"}}
 		}, `wait invalid: the unknown call "NodePray" is owed`},
 		{"an unknown way out", func(r *volume.Record, _ *volume.Observed) {
 			edit(r, func(c *volume.Claim) { c.Without = "fire" })
@@ -196,10 +196,10 @@ func TestNext(t *testing.T) {
 			edit(r, func(c *volume.Claim) {
 				c.Wanted, c.Without, c.At, c.Bound = false, volume.ByLazy, "/srv", volume.Present
 			})
-			*r, o.Plugin.Ready, o.Plugin.State = volume.Owing(*r), false, "gone"
+			*r, o.Plugin.Ready, o.Plugin.State = volume.LeftoverOf(*r), false, "gone"
 		}, `wait plugin: plugin "p" is gone`},
 		{"the same storage is owed for", func(r *volume.Record, o *volume.Observed) {
-			r.Node.Staged, o.Debt = volume.Absent, "volume \"old\" left something"
+			r.Node.Staged, o.Leftover = volume.Absent, "volume \"old\" left something"
 		}, `wait debt: volume "old" left something`},
 		{"an unknown side", func(r *volume.Record, _ *volume.Observed) { r.Node.Staged = "glued" }, `wait invalid: staged has the unknown state "glued"`},
 		{"an unknown claim state", func(r *volume.Record, _ *volume.Observed) {
@@ -216,8 +216,8 @@ func TestNext(t *testing.T) {
 }
 
 // owed returns the pending calls after the last claim was detached without the plugin.
-func owed() []volume.Owed {
-	return []volume.Owed{{Kind: volume.NodeUnpublish, Path: "/t/a", Alloc: "a"}, {Kind: volume.NodeUnstage, Path: "/s"}}
+func owed() []volume.PendingCall {
+	return []volume.PendingCall{{Kind: volume.NodeUnpublish, Path: "/t/a", Alloc: "a"}, {Kind: volume.NodeUnstage, Path: "/s"}}
 }
 
 // edit changes the claim of "a".
@@ -247,7 +247,7 @@ func words(a volume.Action) string {
 		if a.How != "" {
 			s += " " + string(a.How)
 		}
-		if a.Owed {
+		if a.Pending {
 			s += " owed"
 		}
 		return s
@@ -294,7 +294,7 @@ func TestApplyEvents(t *testing.T) {
 			t.Errorf("%s: %s, want %s", tt.a.Kind, s, tt.want)
 		}
 	}
-	released, err := volume.Release(r, "a")
+	released, err := volume.Detach(r, "a")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -350,7 +350,7 @@ func total(t *rapid.T) {
 	volume.Urgency(r, next)
 	volume.Loaded(r, volume.Crashed, false)
 	volume.Loaded(r, volume.Rebooted, false)
-	volume.Owing(r)
+	volume.LeftoverOf(r)
 	volume.NextBoot(r)
 	_ = volume.Droppable(r) // it must not panic
 	at := &volume.Attempt{Action: a, Err: anyOutcome().Draw(t, "last").Err, Tries: rapid.IntRange(0, 5).Draw(t, "tries")}
@@ -427,9 +427,9 @@ func anyRecord() *rapid.Generator[volume.Record] {
 			r.Node.Watches = append(r.Node.Watches, volume.Watch{Path: path().Draw(t, "watched"), Alloc: alloc().Draw(t, "whose")})
 		}
 		for range rapid.IntRange(0, 2).Draw(t, "owed calls") {
-			r.Node.Owed = append(r.Node.Owed, rapid.SampledFrom(owed()).Draw(t, "owed"))
+			r.Node.PendingCalls = append(r.Node.PendingCalls, rapid.SampledFrom(owed()).Draw(t, "owed"))
 		}
-		r.Debt = flag("debt")
+		r.Leftover = flag("debt")
 		r.Volume.Expansion = volume.Expansion{
 			Want: rapid.SampledFrom([]int64{0, 0, 16}).Draw(t, "want"), Offline: flag("offline"), Node: rapid.SampledFrom([]int64{0, 0, 16}).Draw(t, "node"),
 			Refused: volume.Refusal{Step: rapid.SampledFrom([]volume.Kind{"", volume.NodeExpand}).Draw(t, "refused")},
@@ -438,7 +438,7 @@ func anyRecord() *rapid.Generator[volume.Record] {
 			c := volume.Claim{
 				Alloc: alloc().Draw(t, "claimant"), Seq: rapid.Uint64Range(0, 3).Draw(t, "seq"), Wanted: flag("wanted"),
 				Terms: volume.Terms{ReadOnly: flag("read-only"), At: path().Draw(t, "at")},
-				State: rapid.SampledFrom([]volume.ClaimState{volume.Pending, volume.Taken, volume.Taken, volume.Unpublishing, volume.NodeDetached, volume.ControllerDetached, "", "?"}).Draw(t, "state"),
+				State: rapid.SampledFrom([]volume.ClaimState{volume.Pending, volume.Mounted, volume.Mounted, volume.Unpublishing, volume.NodeDetached, volume.ControllerDetached, "", "?"}).Draw(t, "state"),
 				Mount: anyMount().Draw(t, "mount"), Published: anySide().Draw(t, "published"), Bound: anySide().Draw(t, "bound"),
 				Target:  path().Draw(t, "target"),
 				Without: rapid.SampledFrom([]volume.Without{"", "", "", volume.ByUmount, volume.ByLazy}).Draw(t, "without"),

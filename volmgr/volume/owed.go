@@ -40,9 +40,9 @@ func (w Without) Stronger() Without {
 	return WithPlugin
 }
 
-// Owed is a pending call. It was skipped because the host undid the side without the plugin. The
+// PendingCall is a pending call. It was skipped because the host undid the side without the plugin. The
 // agent makes it once the plugin is ready.
-type Owed struct {
+type PendingCall struct {
 	Kind  Kind   `json:"kind"` // NodeUnpublish or NodeUnstage
 	Path  string `json:"path"`
 	Alloc string `json:"alloc,omitempty"` // the alloc of the target
@@ -57,10 +57,10 @@ type Unseen struct {
 	Users []string `json:"users,omitempty"` // its users at that time, in words
 }
 
-// ReleaseWithout is Release for a detach that does not wait for the plugin. It can also change a
+// DetachWithout is Detach for a detach that does not wait for the plugin. It can also change a
 // detach in progress: the last request decides how far the agent goes.
-func ReleaseWithout(r Record, alloc string, how Without) (Record, error) {
-	r, err := Release(r, alloc)
+func DetachWithout(r Record, alloc string, how Without) (Record, error) {
+	r, err := Detach(r, alloc)
 	if c, ok := r.Claims[alloc]; err == nil && ok && how != WithPlugin && c.Without != how {
 		c.Without = how
 		r = r.with(c)
@@ -68,11 +68,11 @@ func ReleaseWithout(r Record, alloc string, how Without) (Record, error) {
 	return r, err
 }
 
-// Debts describes the calls that the plugin has not received yet: the pending calls, and the
+// PendingCalls describes the calls that the plugin has not received yet: the pending calls, and the
 // ControllerUnpublishVolume of a volume that is still connected after its last claim.
-func (r Record) Debts() []string {
+func (r Record) PendingCalls() []string {
 	var words []string
-	for _, d := range r.Node.Owed {
+	for _, d := range r.Node.PendingCalls {
 		s := string(d.Kind) + " " + d.Path
 		if d.Alloc != "" {
 			s += fmt.Sprintf(" (%q)", d.Alloc)
@@ -88,9 +88,9 @@ func (r Record) Debts() []string {
 }
 
 // owes returns only the names of these calls, each once.
-func (r Record) owes() string {
+func (r Record) pendingKinds() string {
 	var kinds []string
-	for _, d := range r.Debts() {
+	for _, d := range r.PendingCalls() {
 		kind, _, _ := strings.Cut(d, " ")
 		if !slices.Contains(kinds, kind) {
 			kinds = append(kinds, kind)
@@ -108,7 +108,7 @@ func (r Record) Left() []string {
 		left = append(left, u.words())
 	}
 
-	for _, d := range r.Debts() {
+	for _, d := range r.PendingCalls() {
 		left = append(left, fmt.Sprintf("plugin %q is still to be told: %s", r.Volume.PluginID, d))
 	}
 
@@ -125,55 +125,55 @@ func (u Unseen) words() string {
 }
 
 // owing returns the record with one more pending call. made is the mount that was undone, or nil.
-func (r Record) owing(d Owed, made *MountIdentity) Record {
+func (r Record) withPendingCall(d PendingCall, made *MountIdentity) Record {
 	if made != nil {
 		d.Mount = *made
 	}
-	if !slices.Contains(r.Node.Owed, d) {
-		r.Node.Owed = append(slices.Clone(r.Node.Owed), d)
+	if !slices.Contains(r.Node.PendingCalls, d) {
+		r.Node.PendingCalls = append(slices.Clone(r.Node.PendingCalls), d)
 	}
 	return r
 }
 
 // paid returns the record without the pending calls that a successful call has settled.
-func (r Record) paid(k Kind, path string) Record {
-	is := func(d Owed) bool { return d.Kind == k && d.Path == path }
-	if !slices.ContainsFunc(r.Node.Owed, is) {
+func (r Record) withoutPendingCall(k Kind, path string) Record {
+	is := func(d PendingCall) bool { return d.Kind == k && d.Path == path }
+	if !slices.ContainsFunc(r.Node.PendingCalls, is) {
 		return r
 	}
-	r.Node.Owed = slices.DeleteFunc(slices.Clone(r.Node.Owed), is)
+	r.Node.PendingCalls = slices.DeleteFunc(slices.Clone(r.Node.PendingCalls), is)
 	return r.cleared()
 }
 
 // cleared returns the record without the data that matters only while something must be undone.
 func (r Record) cleared() Record {
 	n := r.Node
-	if len(n.Owed) == 0 && n.Attached == Absent {
+	if len(n.PendingCalls) == 0 && n.Attached == Absent {
 		r.Node.Unseen, n.Unseen = nil, nil
 	}
 	if len(r.Claims) == 0 && n.Attached == Absent && n.Staged == Absent {
 		r.Node = NodeSide{
-			Watches: n.Watches, StagingPath: n.StagingPath, Seq: n.Seq, Owed: n.Owed, Unseen: n.Unseen,
+			Watches: n.Watches, StagingPath: n.StagingPath, Seq: n.Seq, PendingCalls: n.PendingCalls, Unseen: n.Unseen,
 		}
 	}
 
 	return r
 }
 
-// owesAt reports whether there is a pending call for a path.
-func (r Record) owesAt(path string) bool {
-	return slices.ContainsFunc(r.Node.Owed, func(d Owed) bool { return d.Path == path })
+// pendingAt reports whether there is a pending call for a path.
+func (r Record) pendingAt(path string) bool {
+	return slices.ContainsFunc(r.Node.PendingCalls, func(d PendingCall) bool { return d.Path == path })
 }
 
 // owed makes the pending calls. Those for targets come before the one for the staging path, in the
 // order that CSI requires.
-func (p *planner) owed() bool {
+func (p *planner) makePendingCalls() bool {
 	if p.leaving() {
 		return false // a detach that does not wait for the plugin does not wait for these calls either
 	}
 
-	for _, d := range p.r.Node.Owed {
-		a := Action{Kind: d.Kind, Alloc: d.Alloc, Path: d.Path, Owed: true}
+	for _, d := range p.r.Node.PendingCalls {
+		a := Action{Kind: d.Kind, Alloc: d.Alloc, Path: d.Path, Pending: true}
 		if d.Kind == NodeUnpublish && p.try(a) || d.Kind == NodeUnstage && p.tryUnstage(a) {
 			return true
 		}
@@ -185,10 +185,10 @@ func (p *planner) owed() bool {
 // leaving reports whether the last claim is being detached without the plugin.
 func (p *planner) leaving() bool { return len(p.claims) == 1 && p.claims[0].Without != WithPlugin }
 
-// unpublishForOwed undoes the targets that a crash left in doubt and that block a pending unstage.
+// unpublishForPending undoes the targets that a crash left in doubt and that block a pending unstage.
 // Any other reason why pending calls are impossible is already noted.
-func (p *planner) unpublishForOwed() bool {
-	if !slices.ContainsFunc(p.r.Node.Owed, func(d Owed) bool { return d.Kind == NodeUnstage }) {
+func (p *planner) unpublishForPending() bool {
+	if !slices.ContainsFunc(p.r.Node.PendingCalls, func(d PendingCall) bool { return d.Kind == NodeUnstage }) {
 		return false
 	}
 	return slices.ContainsFunc(p.claims, p.unpublish)
@@ -198,8 +198,8 @@ func (p *planner) unpublishForOwed() bool {
 // target with a pending NodeUnpublishVolume counts too, because the plugin still sees it as
 // published.
 func (p *planner) tryUnstage(a Action) bool {
-	owed := func(d Owed) bool { return d.Kind == NodeUnpublish }
-	if p.anyMounted() || a.RPC() && slices.ContainsFunc(p.r.Node.Owed, owed) {
+	owed := func(d PendingCall) bool { return d.Kind == NodeUnpublish }
+	if p.anyMounted() || a.RPC() && slices.ContainsFunc(p.r.Node.PendingCalls, owed) {
 		return false
 	}
 	return p.try(a)
@@ -218,7 +218,7 @@ func applyUnmount(r Record, a Action, out Outcome) Record {
 	if a.Alloc == "" {
 		made := r.Node.Mount
 		r.Node.Staged, r.Node.Mount = Absent, nil
-		return r.owing(Owed{Kind: NodeUnstage, Path: a.Path}, made)
+		return r.withPendingCall(PendingCall{Kind: NodeUnstage, Path: a.Path}, made)
 	}
 
 	c, ok := r.Claims[a.Alloc]
@@ -228,5 +228,5 @@ func applyUnmount(r Record, a Action, out Outcome) Record {
 
 	made := c.Mount
 	c.Published, c.Mount = Absent, nil
-	return r.with(c).owing(Owed{Kind: NodeUnpublish, Path: a.Path, Alloc: a.Alloc}, made)
+	return r.with(c).withPendingCall(PendingCall{Kind: NodeUnpublish, Path: a.Path, Alloc: a.Alloc}, made)
 }

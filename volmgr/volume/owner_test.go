@@ -105,11 +105,11 @@ func TestDeadHoldersAreWaitedFor(t *testing.T) {
 		r := admit(t, tt.r, with(tt.hold, owned(service)))
 		tt.ask.Owner = process
 		tt.ask.Owners = graves{}
-		if next, err := volume.Admit(r, tt.ask, volume.PluginInfo{}, now); !errors.Is(err, volume.ErrRefused) || volume.Releasing(err) || !reflect.DeepEqual(next, r) {
+		if next, err := volume.Admit(r, tt.ask, volume.PluginInfo{}, now); !errors.Is(err, volume.ErrRefused) || volume.IsDetaching(err) || !reflect.DeepEqual(next, r) {
 			t.Errorf("%s: a live one: %v", name, err)
 		}
 		tt.ask.Owners = graves{service}
-		if next, err := volume.Admit(r, tt.ask, volume.PluginInfo{}, now); !volume.Releasing(err) || !reflect.DeepEqual(next, r) {
+		if next, err := volume.Admit(r, tt.ask, volume.PluginInfo{}, now); !volume.IsDetaching(err) || !reflect.DeepEqual(next, r) {
 			t.Errorf("%s: a dead one: %v", name, err)
 		}
 	}

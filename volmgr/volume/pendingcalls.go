@@ -2,8 +2,8 @@ package volume
 
 import "fmt"
 
-// PendingCalls describes the state of a volume's pending calls and how to end them.
-type PendingCalls struct {
+// PendingCallState describes the state of a volume's pending calls and how to end them.
+type PendingCallState struct {
 	// How says when the agent makes the calls, and how the last try ended.
 	How string
 	// Failed is set once a try has failed. GiveUp is then a useful command: it ends the calls.
@@ -14,10 +14,10 @@ type PendingCalls struct {
 // givingUp describes the consequence of giving pending calls up.
 const givingUp = "the plugin is then never told, and what it left mounted or attached stays so"
 
-// PendingCalls describes the pending calls of a record, given the last attempt at a step. The
+// PendingCallState describes the pending calls of a record, given the last attempt at a step. The
 // caller has checked that the record has such calls.
-func (r Record) PendingCalls(at *Attempt, p PluginView) PendingCalls {
-	c := PendingCalls{GiveUp: Command("volctl volume deregister %s --force --forget", r.Volume.ID)}
+func (r Record) PendingCallState(at *Attempt, p PluginView) PendingCallState {
+	c := PendingCallState{GiveUp: Command("volctl volume deregister %s --force --forget", r.Volume.ID)}
 	next := (&planner{r: r, claims: r.Ordered()}).undoes()
 	switch {
 	case at != nil && at.Err != nil && !at.Action.Wanted():
@@ -34,23 +34,23 @@ func (r Record) PendingCalls(at *Attempt, p PluginView) PendingCalls {
 	return c
 }
 
-// pendingCalls adds the state of pending calls to an explanation. They are those of the volume
+// withPendingCalls adds the state of pending calls to an explanation. They are those of the volume
 // itself, or those of a forced deregister of the same storage.
-func (e Explanation) pendingCalls(r Record, o Observed, at *Attempt) Explanation {
+func (e Explanation) withPendingCalls(r Record, o Observed, at *Attempt) Explanation {
 	switch {
-	case o.Debt != "" && o.Pending != nil:
+	case o.Leftover != "" && o.Pending != nil:
 		r, at = *o.Pending, o.PendingTry
-	case o.Debt != "" || len(r.Debts()) == 0 || at == nil || !at.Action.Owed && at.Action.Kind != ControllerUnpublish && at.Action.Kind != Prove:
+	case o.Leftover != "" || len(r.PendingCalls()) == 0 || at == nil || !at.Action.Pending && at.Action.Kind != ControllerUnpublish && at.Action.Kind != Prove:
 		return e
 	}
 
-	calls := r.PendingCalls(at, o.Plugin)
+	calls := r.PendingCallState(at, o.Plugin)
 	if !calls.Failed {
 		return e
 	}
 
 	note := calls.How
-	if o.Debt != "" { // the explanation has the error of the last try already
+	if o.Leftover != "" { // the explanation has the error of the last try already
 		note = fmt.Sprintf("to end the pending calls: %s; %s", calls.GiveUp, givingUp)
 	}
 

@@ -77,7 +77,7 @@ type ClaimState string
 // that leads to it deletes the claim.
 const (
 	Pending            ClaimState = "pending"
-	Taken              ClaimState = "taken"
+	Mounted            ClaimState = "taken"
 	Unpublishing       ClaimState = "unpublishing"
 	NodeDetached       ClaimState = "node-detached"
 	ControllerDetached ClaimState = "controller-detached"
@@ -192,7 +192,7 @@ type NodeSide struct {
 
 	// This field holds the pending calls. The agent makes them before it stages the volume again,
 	// and before ControllerUnpublishVolume.
-	Owed []Owed `json:"owed,omitempty"`
+	PendingCalls []PendingCall `json:"owed,omitempty"`
 
 	// Unseen holds the mounts that were unmounted lazily and may still be in use. The list is
 	// cleared once the plugin and the controller have been told everything.
@@ -224,30 +224,30 @@ type Record struct {
 
 	// This field is set on the record that a forced deregister keeps. The volume is forgotten, but
 	// its storage has pending calls. They wait until the plugin is ready.
-	Debt bool `json:"-"`
+	Leftover bool `json:"-"`
 }
 
-// debtKey is the prefix of the key of such a record. No volume id contains a slash.
-const debtKey = "debt/"
+// leftoverKey is the prefix of the key of such a record. No volume id contains a slash.
+const leftoverKey = "debt/"
 
 // Key returns the unique key of the record. It is the volume id. After a forced deregister, it is
 // made from the driver and the external id, because the volume id may belong to another volume by
 // now.
 func (r Record) Key() string {
-	if !r.Debt {
+	if !r.Leftover {
 		return r.Volume.ID
 	}
-	return debtKey + r.Volume.Driver + "\x00" + r.Volume.ExternalID
+	return leftoverKey + r.Volume.Driver + "\x00" + r.Volume.ExternalID
 }
 
-// DebtKey returns the key of the pending calls of a deregistered volume. ParseDebtKey reverses it.
-func DebtKey(driver, external string) string {
-	return Record{Debt: true, Volume: Volume{Driver: driver, ExternalID: external}}.Key()
+// LeftoverKey returns the key of the pending calls of a deregistered volume. ParseLeftoverKey reverses it.
+func LeftoverKey(driver, external string) string {
+	return Record{Leftover: true, Volume: Volume{Driver: driver, ExternalID: external}}.Key()
 }
 
-// ParseDebtKey returns the storage volume that a key of DebtKey names. ok is false for other keys.
-func ParseDebtKey(key string) (driver, external string, ok bool) {
-	rest, ok := strings.CutPrefix(key, debtKey)
+// ParseLeftoverKey returns the storage volume that a key of LeftoverKey names. ok is false for other keys.
+func ParseLeftoverKey(key string) (driver, external string, ok bool) {
+	rest, ok := strings.CutPrefix(key, leftoverKey)
 	if !ok {
 		return "", "", false
 	}
@@ -275,7 +275,7 @@ func (r Record) Unsettled() bool {
 
 // left is Held without the late effects that are only expected.
 func (r Record) left() bool {
-	return len(r.Claims) > 0 || r.Node.Attached != Absent || r.Node.Staged != Absent || len(r.Node.Owed) > 0
+	return len(r.Claims) > 0 || r.Node.Attached != Absent || r.Node.Staged != Absent || len(r.Node.PendingCalls) > 0
 }
 
 // with returns the record with one claim replaced.

@@ -32,7 +32,7 @@ func mounted(t *testing.T) volume.Record {
 	} {
 		r, _ = volume.Apply(r, step.a, step.out)
 	}
-	if r.Claims["a"].State != volume.Taken {
+	if r.Claims["a"].State != volume.Mounted {
 		t.Fatalf("the claim is %+v", r.Claims["a"])
 	}
 	return r
@@ -41,7 +41,7 @@ func mounted(t *testing.T) volume.Record {
 func TestLoaded(t *testing.T) {
 	settled := mounted(t)
 	pending := admit(t, settled, with(writer("b"), func(q *volume.Request) { q.At = "/srv" }))
-	releasing, err := volume.Release(settled, "a")
+	releasing, err := volume.Detach(settled, "a")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func TestLoaded(t *testing.T) {
 	failed, _ := volume.Apply(settled, volume.Action{Kind: volume.Doubt, Alloc: "a", Path: "/t/a", Dead: true}, volume.Outcome{})
 	beside := admit(t, settled, writer("b"))
 	beside, _ = volume.Apply(beside, volume.Action{Kind: volume.NodePublish, Alloc: "b", Path: "/t/b"}, volume.Outcome{Mount: mountID(3)})
-	if beside, err = volume.Release(beside, "a"); err != nil {
+	if beside, err = volume.Detach(beside, "a"); err != nil {
 		t.Fatal(err)
 	}
 	unattached := fresh
@@ -65,7 +65,7 @@ func TestLoaded(t *testing.T) {
 	left := offering(volume.SingleNodeWriter)
 	left.Node = volume.NodeSide{Uses: volume.Uses{Attach: true}, Attached: volume.Present, NodeID: "n"}
 	owing := offering(volume.SingleNodeWriter)
-	owing.Node.Owed = owed()
+	owing.Node.PendingCalls = owed()
 	for _, tt := range []struct {
 		name             string
 		r                volume.Record
@@ -119,7 +119,7 @@ func TestLoadedBlocked(t *testing.T) {
 			t.Errorf("after %d: %t, %+v", after, changed, got)
 		}
 	}
-	releasing, err := volume.Release(mounted(t), "a")
+	releasing, err := volume.Detach(mounted(t), "a")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,13 +156,13 @@ func TestLoadedOtherwise(t *testing.T) {
 	if got, _ = volume.Loaded(got, volume.Shut, false); !reflect.DeepEqual(got.Node.Watches, late) {
 		t.Errorf("after the host was shut down these are: %+v", got.Node.Watches)
 	}
-	debt := volume.NextBoot(volume.Owing(mounted(t)))
-	if n := debt.Node; !debt.Debt || len(debt.Claims) > 0 || n.Staged != volume.Absent || n.Attached == volume.Absent || n.NodeID != "n" {
+	debt := volume.NextBoot(volume.LeftoverOf(mounted(t)))
+	if n := debt.Node; !debt.Leftover || len(debt.Claims) > 0 || n.Staged != volume.Absent || n.Attached == volume.Absent || n.NodeID != "n" {
 		t.Errorf("a debt with an attachment, in the next boot: %+v", debt)
 	}
 	plain := mounted(t)
 	plain.Node.Attached, plain.Node.Uses.Attach = volume.Absent, false
-	if debt := volume.NextBoot(volume.Owing(plain)); debt.Held() {
+	if debt := volume.NextBoot(volume.LeftoverOf(plain)); debt.Held() {
 		t.Errorf("a debt without one: %+v", debt)
 	}
 }

@@ -13,7 +13,7 @@ func TestRestored(t *testing.T) {
 	live, gone := volume.Owner{Kind: volume.OwnerPID, PID: 7}, volume.Owner{Kind: volume.OwnerPID, PID: 8}
 	owners := living{live: {Life: volume.LifeRunning}}
 	claim := func(alloc string, o volume.Owner) volume.Claim {
-		return volume.Claim{Alloc: alloc, Wanted: true, State: volume.Taken, Terms: volume.Terms{Owner: o}, Target: "/t/" + alloc, Published: volume.Present, Mount: mount}
+		return volume.Claim{Alloc: alloc, Wanted: true, State: volume.Mounted, Terms: volume.Terms{Owner: o}, Target: "/t/" + alloc, Published: volume.Present, Mount: mount}
 	}
 	old := volume.Record{
 		Volume: volume.Volume{ID: "a", PluginID: "p"},

@@ -21,11 +21,11 @@ func Room(r Record, p PluginInfo, others, owed []Record) error {
 	here := map[string]string{} // storage → id
 	for _, o := range slices.Concat(owed, others) {
 		if o.Volume.PluginID == r.Volume.PluginID && o.Held() {
-			here[DebtKey(o.Volume.Driver, o.Volume.ExternalID)] = o.Volume.ID
+			here[LeftoverKey(o.Volume.Driver, o.Volume.ExternalID)] = o.Volume.ID
 		}
 	}
 
-	delete(here, DebtKey(r.Volume.Driver, r.Volume.ExternalID)) // a volume that was deregistered by force still has its place
+	delete(here, LeftoverKey(r.Volume.Driver, r.Volume.ExternalID)) // a volume that was deregistered by force still has its place
 	if int64(len(here)) < p.MaxVolumes {
 		return nil
 	}

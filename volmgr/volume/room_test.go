@@ -27,7 +27,7 @@ func TestRoom(t *testing.T) {
 	claimed := stored("claimed", "p")
 	claimed.Claims = map[string]volume.Claim{"a": {Alloc: "a"}}
 	owed := here("gone", "p")
-	owed.Debt = true
+	owed.Leftover = true
 	same := here("again", "p") // registered again while its calls are pending
 	same.Volume.ExternalID = owed.Volume.ExternalID
 	for _, tt := range []struct {

@@ -9,7 +9,7 @@ import (
 // forgotten describes a side that exists, or may still appear, and that the record does not
 // mention.
 func forgotten(v variant, s state) string {
-	if s.debt.mem.Debt { // no call was made for the other record
+	if s.debt.mem.Leftover { // no call was made for the other record
 		return unknown(v, s.debt.mem, s.w)
 	}
 	return unknown(v, s.mem, s.w)
@@ -53,9 +53,9 @@ func unknown(v variant, r volume.Record, w world) string {
 			return fmt.Sprintf("nobody watches for the late effect of the publish for %s", alloc)
 		case w.bound[i].id != 0 && c.Bound == volume.Absent:
 			return fmt.Sprintf("the record forgot the bind of %s", alloc)
-		case v.attach && !w.attached && c.State == volume.Taken && c.Wanted && c.Published == volume.Present:
+		case v.attach && !w.attached && c.State == volume.Mounted && c.Wanted && c.Published == volume.Present:
 			return fmt.Sprintf("the claim of %s is mounted, and the storage is detached", alloc)
-		case c.State == volume.Taken && c.Wanted && c.Mode.Access == "":
+		case c.State == volume.Mounted && c.Wanted && c.Mode.Access == "":
 			return fmt.Sprintf("the claim of %s lost its mode", alloc)
 		}
 	}
@@ -82,7 +82,7 @@ func unsettled(v variant, s state) string {
 			continue
 		}
 		wanted = true
-		if c.State != volume.Taken {
+		if c.State != volume.Mounted {
 			return fmt.Sprintf("settled with the claim of %s %s", alloc, c.State)
 		}
 		if bad := incomplete(w, i, c); bad != "" {
@@ -172,7 +172,7 @@ func (x *explorer) rests(s state) string {
 			break
 		}
 		passed = append(passed, k)
-		if s.debt.mem.Debt {
+		if s.debt.mem.Leftover {
 			s = s.swap() // the pending calls of the deregistered record come before all other steps
 		}
 		a := volume.Next(s.mem, s.observe(x.v, bothUp, allOver, -1))

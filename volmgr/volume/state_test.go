@@ -55,7 +55,7 @@ func (s state) straight() state {
 }
 
 // blocked reports whether pending calls of a forced deregister stop this record's calls.
-func (s state) blocked() bool { return s.debt.mem.Debt && !s.swapped }
+func (s state) blocked() bool { return s.debt.mem.Leftover && !s.swapped }
 
 // paid returns the state without the deregistered record, which has nothing left. This is on disk
 // at once.
@@ -175,7 +175,7 @@ func appendRecord(b []byte, r volume.Record, w *world) []byte {
 		bits(awaits(r, stagingPath), awaits(r, targets[0]), awaits(r, targets[1]), n.Boot == w.bootID(), watchesAttachment(r, false), watchesAttachment(r, true),
 			r.Volume.RegisteredAt.IsZero()),
 		side(n.Attached)<<2|side(n.Staged), mount(n.Mount),
-		bits(r.Debt, len(n.Unseen) > 0, owes(r, volume.NodeUnstage, stagingPath), owes(r, volume.NodeUnpublish, targets[0]), owes(r, volume.NodeUnpublish, targets[1])))
+		bits(r.Leftover, len(n.Unseen) > 0, owes(r, volume.NodeUnstage, stagingPath), owes(r, volume.NodeUnpublish, targets[0]), owes(r, volume.NodeUnpublish, targets[1])))
 	var seq [2]uint64
 	for i, alloc := range allocs {
 		c, ok := r.Claims[alloc]
@@ -191,7 +191,7 @@ func side(s volume.Side) byte {
 }
 
 func claimState(s volume.ClaimState) byte {
-	return byte(slices.Index([]volume.ClaimState{"", volume.Pending, volume.Taken, volume.Unpublishing, volume.NodeDetached, volume.ControllerDetached}, s))
+	return byte(slices.Index([]volume.ClaimState{"", volume.Pending, volume.Mounted, volume.Unpublishing, volume.NodeDetached, volume.ControllerDetached}, s))
 }
 
 func bits(bs ...bool) (n byte) {
@@ -226,8 +226,8 @@ func (s state) crash(after volume.Stop) state {
 func (s state) loaded(after volume.Stop) state {
 	s.mem.Node.Proven, s.debt.mem.Node.Proven = false, false // it is not stored
 	s.parked, s.debt.parked = 0, 0
-	s.mem, _ = volume.Loaded(s.mem, after, s.debt.mem.Debt)
-	if !s.debt.mem.Debt {
+	s.mem, _ = volume.Loaded(s.mem, after, s.debt.mem.Leftover)
+	if !s.debt.mem.Leftover {
 		return s
 	}
 	s.debt.mem, _ = volume.Loaded(s.debt.mem, after, false)
@@ -242,7 +242,7 @@ func (s state) loaded(after volume.Stop) state {
 
 // reap detaches the claim that is owned by its mount.
 func (s state) reap(past bool) state {
-	if next, err := volume.Release(s.mem, allocs[0]); past && err == nil {
+	if next, err := volume.Detach(s.mem, allocs[0]); past && err == nil {
 		s.mem, s.disk, s.parked = next, next, 0
 	}
 	return s
@@ -272,7 +272,7 @@ func (s state) observe(v variant, up serving, o over, hung int) volume.Observed 
 	obs := s.w.observe(v, s.mem, up, o, s.parked, hung)
 	obs.Down = s.down
 	if s.blocked() {
-		obs.Debt = "a debt comes first"
+		obs.Leftover = "a debt comes first"
 	}
 	return obs
 }
@@ -332,7 +332,7 @@ func (s state) wish(v variant, in intent) (state, bool) {
 		next, changed := s.swap().wish(v, in)
 		return next.swap(), changed
 	}
-	if s.left.intents == 0 || s.mem.Debt || v.again && (in.alloc == 0) != s.mem.Volume.RegisteredAt.IsZero() {
+	if s.left.intents == 0 || s.mem.Leftover || v.again && (in.alloc == 0) != s.mem.Volume.RegisteredAt.IsZero() {
 		return s, false
 	}
 	if in.what == "go down" {
@@ -348,7 +348,7 @@ func (s state) wish(v variant, in intent) (state, bool) {
 	if err != nil || !changed {
 		return s, false
 	}
-	if next.Debt && v.again {
+	if next.Leftover && v.again {
 		s.debt = half{mem: next, disk: next}
 		next = volume.Record{Volume: next.Volume}
 		next.Volume.RegisteredAt = time.Unix(1, 0)
@@ -380,11 +380,11 @@ func (s state) wished(v variant, in intent) (next volume.Record, changed bool, e
 	case "expand":
 		return volume.Expand(s.mem, larger, volume.PluginInfo{Caps: v.caps()}, nil)
 	case "force":
-		return volume.Owing(s.mem), s.mem.Held(), volume.Droppable(s.mem)
+		return volume.LeftoverOf(s.mem), s.mem.Held(), volume.Droppable(s.mem)
 	case "release":
-		next, err = volume.Release(s.mem, alloc)
+		next, err = volume.Detach(s.mem, alloc)
 	default:
-		next, err = volume.ReleaseWithout(s.mem, alloc, volume.Without(in.what))
+		next, err = volume.DetachWithout(s.mem, alloc, volume.Without(in.what))
 	}
 	return next, next.Claims[alloc] != s.mem.Claims[alloc], err
 }

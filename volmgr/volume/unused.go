@@ -20,12 +20,12 @@ func Unused(r Record) error {
 	switch {
 	case len(names) > 0 && !releasing:
 		return Errorf(ErrRefused, "volume %q is claimed by %s", id, strings.Join(names, ", ")).
-			WithHint("%s", r.released())
+			WithHint("%s", r.detached())
 	case len(names) > 0:
 		return Errorf(ErrRefused, "the claim of %s on volume %q is still being released", strings.Join(names, ", "), id).
 			WithHint("wait for it: %s", Command("volctl wait --volume %s --for free", id))
-	case len(r.Debts()) > 0:
-		return Errorf(ErrRefused, "plugin %q is still to be told of volume %q: %s", r.Volume.PluginID, id, strings.Join(r.Debts(), ", ")).
+	case len(r.PendingCalls()) > 0:
+		return Errorf(ErrRefused, "plugin %q is still to be told of volume %q: %s", r.Volume.PluginID, id, strings.Join(r.PendingCalls(), ", ")).
 			WithHint("volctl plugin status %s", r.Volume.PluginID)
 	case r.Held():
 		return Errorf(ErrRefused, "volume %q is still being taken off this host", id).
@@ -37,7 +37,7 @@ func Unused(r Record) error {
 
 // released returns the command that detaches the claims. Detach refuses a claim whose owner is
 // alive, so a command for that owner comes first.
-func (r Record) released() string {
+func (r Record) detached() string {
 	for _, c := range r.Ordered() {
 		if c.Wanted && c.Owner.Mortal() {
 			return c.freedBy(r.Volume.ID)

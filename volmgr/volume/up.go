@@ -5,8 +5,8 @@ func (p *planner) up() bool {
 	switch {
 	case !p.anyWanted():
 		return false
-	case p.o.Debt != "":
-		return p.wait(CauseDebt, "%s", p.o.Debt)
+	case p.o.Leftover != "":
+		return p.wait(CauseLeftover, "%s", p.o.Leftover)
 	case p.r.Volume.Expansion.offline():
 		return p.wait(CauseExpand, "volume %q is expanded first", p.r.Volume.ID)
 	case p.dead():
@@ -69,8 +69,8 @@ func (p *planner) stagingUp() (chosen, ok bool) {
 		return p.try(Action{Kind: Doubt, Path: n.StagingPath}), false
 	case n.Staged == Failed && !p.anyPublished():
 		return p.unstage(), false
-	case len(n.Owed) > 0 && (caps.Stage || n.Uses.Stage):
-		return p.unpublishForOwed(), false
+	case len(n.PendingCalls) > 0 && (caps.Stage || n.Uses.Stage):
+		return p.unpublishForPending(), false
 	case p.o.Plugin.unasked(ControllerPublish): // the plugin may need ControllerPublishVolume
 		return p.wait(CausePlugin, "%s", p.o.Plugin.Lacks(p.r.Volume.PluginID, ControllerPublish)), false
 	case caps.Attach && n.NodeID == "" && p.o.Plugin.Info.NodeID == "":
@@ -117,7 +117,7 @@ func (p *planner) publish(c Claim) bool {
 		return false // this mount appeared late and cannot be undone yet
 	case c.Published == Present:
 		return p.try(Action{Kind: Doubt, Alloc: c.Alloc, Path: c.Target})
-	case p.r.owesAt(c.Target):
+	case p.r.pendingAt(c.Target):
 		return false // the pending call comes first, and its reason to wait is noted already
 	case p.undoing(c.Target):
 		return p.wait(CauseWatch, "an unpublish of unknown outcome may still take the next mount at %s away", c.Target)

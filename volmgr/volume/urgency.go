@@ -34,7 +34,7 @@ func Urgency(before, now Record) Saving {
 		return SaveFirst // users see it, and a volume that had to stay unused is used next
 	}
 
-	saving, paid := SaveWithNext, len(now.Node.Owed) < len(before.Node.Owed)
+	saving, paid := SaveWithNext, len(now.Node.PendingCalls) < len(before.Node.PendingCalls)
 	switch {
 	case len(before.Claims) == len(now.Claims):
 	case len(now.Claims) == 0 && now.Node.Attached != Absent:
@@ -47,11 +47,11 @@ func Urgency(before, now Record) Saving {
 		was := before.Claims[alloc]
 		switch {
 		case c.Wanted && paid, // otherwise the same call would be repeated and undo the next mount
-			was.State != c.State && c.State != Taken && c.State != ControllerDetached,
+			was.State != c.State && c.State != Mounted && c.State != ControllerDetached,
 			c.Wanted && (left(was.Published, c.Published) || left(was.Bound, c.Bound) || left(before.Node.Staged, now.Node.Staged)),
 			c.Wanted && before.Node.Attached != Failed && now.Node.Attached == Failed:
 			return SaveFirst
-		case c.State == Taken && (was.State != Taken || remade(was.Mount, c.Mount) || remade(was.BoundMount, c.BoundMount)):
+		case c.State == Mounted && (was.State != Mounted || remade(was.Mount, c.Mount) || remade(was.BoundMount, c.BoundMount)):
 			saving = SaveAtOnce
 		}
 	}

@@ -23,12 +23,12 @@ func TestUrgency(t *testing.T) {
 		before, now volume.Record
 		want        volume.Saving
 	}{
-		{"nothing new", with(volume.Taken, one, one), with(volume.Taken, one, one), volume.SaveWithNext},
+		{"nothing new", with(volume.Mounted, one, one), with(volume.Mounted, one, one), volume.SaveWithNext},
 		{"staged on the way", with(volume.Pending, nil, nil), staged, volume.SaveWithNext},
-		{"taken", with(volume.Pending, nil, nil), with(volume.Taken, one, nil), volume.SaveAtOnce},
-		{"taken claim mounted anew", with(volume.Taken, nil, nil), with(volume.Taken, two, nil), volume.SaveAtOnce},
-		{"taken claim bound anew", with(volume.Taken, one, nil), with(volume.Taken, one, two), volume.SaveAtOnce},
-		{"gone", with(volume.Taken, one, nil), stored("data", "p"), volume.SaveAtOnce},
+		{"taken", with(volume.Pending, nil, nil), with(volume.Mounted, one, nil), volume.SaveAtOnce},
+		{"taken claim mounted anew", with(volume.Mounted, nil, nil), with(volume.Mounted, two, nil), volume.SaveAtOnce},
+		{"taken claim bound anew", with(volume.Mounted, one, nil), with(volume.Mounted, one, two), volume.SaveAtOnce},
+		{"gone", with(volume.Mounted, one, nil), stored("data", "p"), volume.SaveAtOnce},
 	} {
 		if got := volume.Urgency(tt.before, tt.now); got != tt.want {
 			t.Errorf("%s: %d, want %d", tt.name, got, tt.want)

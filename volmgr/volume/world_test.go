@@ -578,7 +578,7 @@ func (w *world) brokenNodeExpand(v variant, a volume.Action) string {
 func (w *world) brokenUnmount(r volume.Record, a volume.Action, i int) string {
 	c := r.Claims[a.Alloc]
 	switch {
-	case r.Debt:
+	case r.Leftover:
 		return "a forced deregister unmounts nothing by itself"
 	case a.Alloc != "" && (c.Wanted || c.Without == "" || a.How != c.Without):
 		return "unmounted without the plugin in a way that nobody asked for"
@@ -608,7 +608,7 @@ func (w *world) skipped(r volume.Record, i int) bool {
 
 // owes reports whether the record has the given pending call.
 func owes(r volume.Record, kind volume.Kind, path string) bool {
-	for _, d := range r.Node.Owed {
+	for _, d := range r.Node.PendingCalls {
 		if d.Kind == kind && d.Path == path {
 			return true
 		}
